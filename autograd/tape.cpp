@@ -1,0 +1,100 @@
+#include "autograd/tape.h"
+
+#include "kernels/elementwise.h"
+
+namespace ring {
+
+Sink open_sink(GradSlot& slot, const Shape& shape, DType dtype, const Context& ctx) {
+  if (!slot.grad.defined()) slot.grad = ctx.empty(shape, dtype);
+  RING_CHECK(slot.grad.numel() == shape.numel(), "gradient of shape ", shape, " for a slot of shape ", slot.grad.shape());
+  const bool first = !slot.written;
+  slot.written = true;
+  return {slot.grad.shape() == shape ? slot.grad : slot.grad.view(shape), first ? 0.0f : 1.0f};
+}
+
+const Tensor& Backward::grad(int output) const { return outputs_[static_cast<std::size_t>(output)]->grad; }
+
+Sink Backward::sink(int input, const Shape& shape, DType dtype) {
+  GradSlot& slot = *inputs_[static_cast<std::size_t>(input)];
+  const bool shared = slot.written && !slot.bound && !slot.grad.unique();
+  if (shared) {  // given by reference and still read by another step: adding in place would change that one's input
+    Tensor own = ctx.empty(slot.grad.shape(), slot.grad.dtype());
+    copy(own, slot.grad, ctx.stream);
+    slot.grad = own;
+  }
+  return open_sink(slot, shape, dtype, ctx);
+}
+
+void Backward::give(int input, const Tensor& gradient) {
+  GradSlot& slot = *inputs_[static_cast<std::size_t>(input)];
+  if (!slot.grad.defined()) {
+    slot.grad = gradient;
+    slot.written = true;
+    return;
+  }
+  const Sink s = sink(input, gradient.shape(), gradient.dtype());
+  axpby({gradient, s.beta != 0 ? s.dst : Tensor{}, s.dst, 1.0f, s.beta}, ctx);
+}
+
+Tape::~Tape() {  // a tape that never ran backward must not leave parameters waiting for it
+  for (Step& step : steps_)
+    for (SlotPtr& slot : step.inputs)
+      if (slot) --slot->uses;
+}
+
+std::vector<SlotPtr> Tape::record(std::string_view name, int outputs, std::vector<SlotPtr> inputs, BackwardFn fn) {
+  std::vector<SlotPtr> out;
+  for (int i = 0; i < outputs; ++i) out.push_back(std::make_shared<GradSlot>());
+  for (SlotPtr& slot : inputs)
+    if (slot) ++slot->uses;
+  steps_.push_back({name, out, std::move(inputs), std::move(fn)});
+  return out;
+}
+
+Var Tape::record(std::string_view name, Tensor value, std::vector<SlotPtr> inputs, BackwardFn fn) {
+  return {std::move(value), record(name, 1, std::move(inputs), std::move(fn))[0]};
+}
+
+void Tape::backward(const SlotPtr& root, const Tensor& seed, const Context& ctx) {
+  root->grad = seed;
+  root->written = true;
+  while (!steps_.empty()) {
+    std::vector<SlotPtr> inputs;
+    {
+      Step step = std::move(steps_.back());  // saved tensors die with the step
+      steps_.pop_back();
+      bool reached = false;
+      for (const SlotPtr& slot : step.outputs) reached |= slot->written;
+      if (reached) {
+        Backward b(ctx, step.outputs, step.inputs, final_pass_);
+        step.fn(b);
+      }
+      inputs = std::move(step.inputs);
+    }
+    release(inputs);
+  }
+}
+
+void Tape::release(std::vector<SlotPtr>& inputs) const {
+  for (SlotPtr& slot : inputs)
+    if (slot && --slot->uses == 0 && final_pass_ && slot->on_ready) slot->on_ready();
+}
+
+Var recompute(Run& run, const Var& x, std::vector<SlotPtr> params, Block block) {
+  if (!run.tape) return block(run, x);
+  Run forward = run;
+  forward.tape = nullptr;
+  Tensor value = block(forward, {x.value, nullptr}).value;
+  std::vector<SlotPtr> inputs = {x.slot};
+  inputs.insert(inputs.end(), params.begin(), params.end());
+  return run.tape->record("recompute", std::move(value), std::move(inputs),
+                          [run, input = x.value, block = std::move(block)](Backward& b) {
+                            Tape inner(b.final_pass);
+                            Run again = run;
+                            again.tape = &inner;
+                            const Var y = block(again, {input, b.input(0)});
+                            inner.backward(y.slot, b.grad(), b.ctx);
+                          });
+}
+
+}  // namespace ring

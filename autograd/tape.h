@@ -1,0 +1,110 @@
+#pragma once
+// The tape: steps in execution order, walked backward. Reverse order is already a valid order, so there is no graph, no
+// sort and no recursion. A step owns what it saved and dies right after it ran: memory falls as the backward proceeds.
+
+#include <functional>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "core/step_state.h"
+#include "kernels/kernel.h"
+
+namespace ring {
+
+// Where a kernel writes a gradient: dst = beta * dst + gradient; beta = 0 never reads dst.
+struct Sink {
+  Tensor dst;
+  float beta = 0;
+};
+
+struct GradSlot {
+  Tensor grad;
+  bool bound = false;              // grad is a parameter's view into its flat bucket: written to, never replaced
+  bool written = false;            // the first write of a step stores, later ones add
+  int uses = 0;                    // recorded steps that may still write
+  std::function<void()> on_ready;  // parameters only: the gradient of this optimizer step is complete
+};
+using SlotPtr = std::shared_ptr<GradSlot>;
+
+// A value with its gradient slot; a null slot means that nobody wants the gradient.
+struct Var {
+  Tensor value;
+  SlotPtr slot;
+};
+
+class Tape;
+
+// What an op needs: where to compute, and where to record. A null tape is inference.
+struct Run {
+  Context ctx;
+  Tape* tape = nullptr;
+  std::uint64_t seed = 0;   // of the run: dropout's key
+  std::uint32_t step = 0;   // optimizer step
+  std::int64_t first_row = 0;  // global index of this micro-batch's first token row: dropout's address
+};
+
+// The gradients of a step's outputs in, sinks for its inputs out.
+class Backward {
+ public:
+  Backward(const Context& ctx, std::vector<SlotPtr>& outputs, std::vector<SlotPtr>& inputs, bool final_pass)
+      : ctx(ctx), final_pass(final_pass), outputs_(outputs), inputs_(inputs) {}
+
+  const Tensor& grad(int output = 0) const;      // undefined when nothing wrote it
+  bool wants(int input) const { return inputs_[static_cast<std::size_t>(input)] != nullptr; }
+  Sink sink(int input, const Shape&, DType = DType::f32);  // copies first when the gradient shares its bytes
+  // The whole gradient of an input is an existing tensor: stored without a copy, or added to what is there.
+  void give(int input, const Tensor& gradient);
+  const SlotPtr& input(int i) const { return inputs_[static_cast<std::size_t>(i)]; }
+
+  const Context& ctx;
+  const bool final_pass;
+
+ private:
+  std::vector<SlotPtr>& outputs_;
+  std::vector<SlotPtr>& inputs_;
+};
+
+// Makes room for one more write to a slot: allocates an unbound one on the first.
+Sink open_sink(GradSlot&, const Shape&, DType, const Context&);
+
+class Tape {
+ public:
+  using BackwardFn = std::function<void(Backward&)>;
+
+  // final_pass: the last micro-batch of an optimizer step, whose completed gradients fire on_ready.
+  explicit Tape(bool final_pass = true) : final_pass_(final_pass) {}
+  ~Tape();
+  Tape(const Tape&) = delete;
+  Tape& operator=(const Tape&) = delete;
+
+  // One step with any number of outputs; returns their new slots.
+  std::vector<SlotPtr> record(std::string_view name, int outputs, std::vector<SlotPtr> inputs, BackwardFn fn);
+  // The same for one output: the value with its slot.
+  Var record(std::string_view name, Tensor value, std::vector<SlotPtr> inputs, BackwardFn fn);
+
+  // Runs everything recorded, last step first. `root` gets the gradient `seed`; an undefined seed is for ops that take
+  // none (the loss head, whose gradient is complete when its forward has run).
+  void backward(const SlotPtr& root, const Tensor& seed, const Context& ctx);
+
+  bool final_pass() const { return final_pass_; }
+  std::size_t size() const { return steps_.size(); }
+
+ private:
+  struct Step {
+    std::string_view name;
+    std::vector<SlotPtr> outputs, inputs;
+    BackwardFn fn;
+  };
+  void release(std::vector<SlotPtr>& inputs) const;
+
+  std::vector<Step> steps_;
+  bool final_pass_;
+};
+
+// Runs `block` without keeping anything but its input, and again inside the backward (Chen et al. 2016). `params` are the
+// slots of the parameters that the block uses: held until the recomputed block has run, so that on_ready fires once.
+using Block = std::function<Var(Run&, const Var&)>;
+Var recompute(Run& run, const Var& x, std::vector<SlotPtr> params, Block block);
+
+}  // namespace ring

@@ -1,0 +1,60 @@
+#include "core/stream.h"
+
+#include <array>
+#include <cstring>
+
+#include "core/cpu/pool_allocator.h"
+#include "core/cpu/thread_pool.h"
+
+namespace ring {
+namespace {
+
+class CpuStream final : public StreamImpl {
+ public:
+  explicit CpuStream(int threads) : pool_(threads) {
+    device = {Backend::cpu, 0};
+    allocator = std::make_shared<PoolAllocator>();
+  }
+  Event record() override { return {}; }  // work runs inline: everything queued is done
+  void wait(const Event& e) override { e.synchronize(); }
+  void synchronize() override {}
+  ThreadPool* pool() override { return &pool_; }
+  void copy(void* dst, const void* src, std::size_t bytes) override { std::memcpy(dst, src, bytes); }
+  void fill_zero(void* dst, std::size_t bytes) override { std::memset(dst, 0, bytes); }
+
+ private:
+  ThreadPool pool_;
+};
+
+std::array<StreamFactory, kBackends>& factories() {
+  static std::array<StreamFactory, kBackends> f{};
+  return f;
+}
+
+}  // namespace
+
+Stream Stream::cpu(int threads) { return Stream(std::make_shared<CpuStream>(threads)); }
+
+Stream Stream::create(Device device, int threads) {
+  if (device.backend == Backend::cpu) return cpu(threads > 0 ? threads : default_threads());
+  const StreamFactory factory = factories()[static_cast<std::size_t>(device.backend)];
+  if (!factory) fail("device '", to_string(device.backend), "': this build has no such backend; rebuild with RING_CUDA=ON or set device: cpu");
+  return factory(device, threads);
+}
+
+ThreadPool& Stream::pool() const {
+  ThreadPool* pool = impl_->pool();
+  RING_CHECK(pool, "a ", device(), " stream has no thread pool");
+  return *pool;
+}
+
+bool register_stream_factory(Backend backend, StreamFactory factory) {
+  factories()[static_cast<std::size_t>(backend)] = factory;
+  return true;
+}
+
+bool backend_available(Backend backend) {
+  return backend == Backend::cpu || factories()[static_cast<std::size_t>(backend)] != nullptr;
+}
+
+}  // namespace ring

@@ -1,0 +1,115 @@
+#include "core/cpu/thread_pool.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <utility>
+
+#include "core/check.h"
+
+namespace ring {
+namespace {
+
+thread_local bool inside_pool = false;
+
+// A step is a few hundred loops of some 50 us: a worker that slept between two of them would lose as much waking up.
+// 20k pauses are about 0.3 ms; a pool larger than its share of the cores must not spin at all.
+constexpr int kSpins = 20000;
+
+void relax() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+template <class T>
+void wait_while_equal(const std::atomic<T>& value, T old, bool spin) {
+  for (int i = 0; spin && i < kSpins; ++i) {
+    if (value.load(std::memory_order_acquire) != old) return;
+    relax();
+  }
+  while (value.load(std::memory_order_acquire) == old) value.wait(old, std::memory_order_acquire);
+}
+
+int available_cores() {
+  cpu_set_t set;
+  return sched_getaffinity(0, sizeof set, &set) == 0 ? std::max(1, CPU_COUNT(&set)) : 1;
+}
+
+}  // namespace
+
+int default_threads() {
+  if (const char* text = std::getenv("RINGMASTER_THREADS")) {
+    char* end = nullptr;
+    const long n = std::strtol(text, &end, 10);
+    if (end == text || *end != 0 || n < 1 || n > 4096)
+      fail("RINGMASTER_THREADS is '", text, "': give a number of threads from 1 to 4096");
+    return static_cast<int>(n);
+  }
+  return available_cores();
+}
+
+ThreadPool::ThreadPool(int threads) : spin_(threads <= available_cores()) {
+  RING_CHECK(threads >= 1, "a thread pool needs at least one thread, got ", threads);
+  for (int t = 1; t < threads; ++t) workers_.emplace_back([this, t] { work(t); });
+}
+
+ThreadPool::~ThreadPool() {
+  stop_.store(true);
+  generation_.fetch_add(1, std::memory_order_release);
+  generation_.notify_all();
+  for (std::thread& w : workers_) w.join();
+}
+
+std::int64_t ThreadPool::cut(std::int64_t n, std::int64_t align, int parts, int part) {
+  const std::int64_t blocks = (n + align - 1) / align;
+  return std::min(n, blocks * part / parts * align);
+}
+
+void ThreadPool::run_part(int thread) {
+  const std::int64_t begin = cut(n_, align_, parts_, thread), end = cut(n_, align_, parts_, thread + 1);
+  if (begin == end) return;
+  try {
+    (*fn_)(begin, end, thread);
+  } catch (...) {
+    std::lock_guard lock(error_mutex_);
+    if (!error_) error_ = std::current_exception();
+  }
+}
+
+void ThreadPool::work(int thread) {
+  inside_pool = true;
+  std::uint32_t seen = 0;
+  while (true) {
+    wait_while_equal(generation_, seen, spin_);
+    seen = generation_.load(std::memory_order_acquire);
+    if (stop_.load()) return;
+    if (thread < parts_) run_part(thread);
+    if (pending_.fetch_sub(1, std::memory_order_acq_rel) == 1) pending_.notify_all();
+  }
+}
+
+void ThreadPool::parallel_for(std::int64_t n, std::int64_t grain, RangeFn fn, std::int64_t align) {
+  if (n <= 0) return;
+  const std::int64_t wanted = std::max<std::int64_t>(1, n / std::max<std::int64_t>(1, grain));
+  const int parts = static_cast<int>(std::min<std::int64_t>(wanted, size()));
+  if (parts == 1 || inside_pool) return fn(0, n, 0);
+  fn_ = &fn;
+  n_ = n;
+  align_ = align;
+  parts_ = parts;
+  pending_.store(static_cast<int>(workers_.size()), std::memory_order_relaxed);
+  generation_.fetch_add(1, std::memory_order_release);
+  generation_.notify_all();
+  inside_pool = true;
+  run_part(0);
+  inside_pool = false;
+  for (int left = pending_.load(std::memory_order_acquire); left != 0; left = pending_.load(std::memory_order_acquire))
+    wait_while_equal(pending_, left, spin_);
+  if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
+}
+
+}  // namespace ring

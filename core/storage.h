@@ -1,0 +1,55 @@
+#pragma once
+// Reference-counted bytes and where they come from.
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "core/dtype.h"
+
+namespace ring {
+
+struct MemoryStats {
+  std::size_t in_use = 0;    // bytes that live storages asked for
+  std::size_t peak = 0;      // largest in_use since reset_peak()
+  std::size_t reserved = 0;  // bytes held from the system, in use or cached
+};
+
+class Allocator {
+ public:
+  virtual ~Allocator() = default;
+  virtual void* allocate(std::size_t bytes) = 0;  // 64-byte aligned; Error names the bytes asked and in use
+  virtual void free(void* p, std::size_t bytes) = 0;
+  virtual MemoryStats stats() const = 0;
+  virtual void reset_peak() = 0;
+};
+
+class Storage {
+ public:
+  Storage(std::size_t bytes, Device device, std::shared_ptr<Allocator> allocator)
+      : data_(bytes ? allocator->allocate(bytes) : nullptr),
+        bytes_(bytes),
+        device_(device),
+        allocator_(std::move(allocator)) {}
+  // Memory that somebody else owns (a mapped file, a caller's buffer): freed by dropping `owner`.
+  Storage(void* data, std::size_t bytes, Device device, std::shared_ptr<void> owner)
+      : data_(data), bytes_(bytes), device_(device), owner_(std::move(owner)) {}
+  ~Storage() {
+    if (allocator_ && data_) allocator_->free(data_, bytes_);
+  }
+  Storage(const Storage&) = delete;
+  Storage& operator=(const Storage&) = delete;
+
+  void* data() const { return data_; }
+  std::size_t bytes() const { return bytes_; }
+  Device device() const { return device_; }
+
+ private:
+  void* data_;
+  std::size_t bytes_;
+  Device device_;
+  std::shared_ptr<Allocator> allocator_;
+  std::shared_ptr<void> owner_;
+};
+
+}  // namespace ring

@@ -1,0 +1,58 @@
+#pragma once
+// A tensor is plain data: shape and strides over shared storage. Copies alias; it knows no gradient.
+
+#include <memory>
+#include <string>
+
+#include "core/shape.h"
+#include "core/storage.h"
+#include "core/stream.h"
+
+namespace ring {
+
+class Tensor {
+ public:
+  Tensor() = default;  // undefined
+  static Tensor empty(const Shape&, DType, const Stream&);  // contiguous, contents unspecified
+  static Tensor zeros(const Shape&, DType, const Stream&);
+  static Tensor wrap(std::shared_ptr<Storage>, const Shape&, DType);  // contiguous view of existing bytes
+
+  bool defined() const { return storage_ != nullptr; }
+  const Shape& shape() const { return shape_; }
+  const Shape& strides() const { return strides_; }  // in elements
+  std::int64_t dim(int i) const { return shape_[i < 0 ? i + shape_.size() : i]; }
+  std::int64_t stride(int i) const { return strides_[i < 0 ? i + strides_.size() : i]; }
+  DType dtype() const { return dtype_; }
+  Device device() const { return storage_->device(); }
+  std::int64_t numel() const { return shape_.numel(); }
+  std::size_t bytes() const { return static_cast<std::size_t>(numel()) * size_of(dtype_); }
+  bool contiguous() const;
+  bool unique() const { return storage_.use_count() == 1; }  // no other tensor shares the bytes
+
+  Tensor view(const Shape&) const;  // same bytes, contiguous only; one dim may be -1
+  Tensor narrow(int dim, std::int64_t start, std::int64_t length) const;
+  Tensor split_dim(int dim, std::int64_t inner) const;  // [.., n, ..] -> [.., n / inner, inner, ..], any strides
+
+  template <class T>
+  T* data() const {
+    RING_CHECK(defined(), "data() of an undefined tensor");
+    RING_CHECK(dtype_ == DTypeOf<T>::value, "tensor holds ", dtype_, ", asked for ", DTypeOf<T>::value);
+    return reinterpret_cast<T*>(raw());
+  }
+  std::byte* raw() const {
+    return static_cast<std::byte*>(storage_->data()) + offset_ * static_cast<std::int64_t>(size_of(dtype_));
+  }
+
+ private:
+  std::shared_ptr<Storage> storage_;
+  Shape shape_, strides_;
+  std::int64_t offset_ = 0;  // in elements
+  DType dtype_ = DType::f32;
+};
+
+// dst and src: same shape and dtype, contiguous; any devices that `stream` can reach.
+void copy(const Tensor& dst, const Tensor& src, const Stream& stream);
+void fill_zero(const Tensor& t, const Stream& stream);
+std::string describe(const Tensor&);  // "f32[3,4] on cpu:0"
+
+}  // namespace ring

@@ -1,0 +1,38 @@
+#pragma once
+#include "kernels/kernel.h"
+
+namespace ring {
+
+enum class Activation : std::uint8_t {
+  gelu,       // x Phi(x), erf form (Hendrycks and Gimpel 2016)
+  gelu_tanh,  // its tanh approximation, as GPT-2 uses
+  relu2,      // max(x, 0)^2 (So et al. 2021, Primer)
+};
+
+// y = f(x), contiguous, one shape.
+struct Activate {
+  Tensor x, y;
+  Activation kind = Activation::gelu;
+};
+inline constinit Kernel<Activate> activate{"activate"};
+
+// dx = dy * f'(x); dx may be dy.
+struct ActivateBackward {
+  Tensor x, dy, dx;
+  Activation kind = Activation::gelu;
+};
+inline constinit Kernel<ActivateBackward> activate_backward{"activate_backward"};
+
+// SwiGLU (Shazeer 2020): y [N,F] = silu(gate) * up, where gate_up [N,2F] holds gate in columns [0,F) and up in [F,2F).
+struct SwiGlu {
+  Tensor gate_up, y;
+};
+inline constinit Kernel<SwiGlu> swiglu{"swiglu"};
+
+// dgate_up may be gate_up.
+struct SwiGluBackward {
+  Tensor gate_up, dy, dgate_up;
+};
+inline constinit Kernel<SwiGluBackward> swiglu_backward{"swiglu_backward"};
+
+}  // namespace ring

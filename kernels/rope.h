@@ -1,0 +1,16 @@
+#pragma once
+#include "kernels/kernel.h"
+
+namespace ring {
+
+// Rotary positions, rotate-half form (Su et al. 2021, eq. 34, with pairs (i, i + D/2) as in Llama): for each token n, head h:
+// angle_i = positions[n] * inv_freq[i]; (x_i, x_{i+D/2}) is rotated by angle_i, by -angle_i when `inverse` (the backward).
+// x, out [N,H,D], any strides with unit last; out may be x. positions [N] i32; inv_freq [D/2] f32. out = beta * out + ...
+struct Rope {
+  Tensor x, out, positions, inv_freq;
+  bool inverse = false;
+  float beta = 0;
+};
+inline constinit Kernel<Rope> rope{"rope"};
+
+}  // namespace ring

@@ -1,0 +1,47 @@
+#pragma once
+// One case of one op, run by the tests (against its fp64 oracle, finite differences, accumulation) and by bench/ops.
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "autograd/ops.h"
+
+namespace ring::test {
+
+using Values = std::vector<double>;
+
+struct Input {
+  std::string name;
+  Shape shape;
+  Values values;
+  bool differentiable = true;
+  DType dtype = DType::f32;  // i32 inputs are never differentiable
+};
+
+struct OpCase {
+  std::string op, name;  // "rms_norm", "N37_C64"
+  std::vector<Input> inputs;
+  // Outputs of the op in fp64, from the inputs' values, written to be obviously right.
+  std::function<std::vector<Values>(const std::vector<Values>&)> oracle;
+  // The op under test; inputs arrive in order, with slots where differentiable.
+  std::function<std::vector<Var>(Run&, const std::vector<Var>&)> run;
+  double tolerance = 1e-5;       // relative L2 error against the oracle
+  double grad_tolerance = 1e-4;  // relative, against finite differences of the oracle
+  double flops = 0, backward_flops = 0;  // of one call
+  double bytes = 0, backward_bytes = 0;  // least memory traffic: each input read once, each output written once
+  bool root = false;             // the op is a loss head: backward takes no seed
+  bool bench = false;            // large enough to be worth timing
+};
+
+// Fixed random values: uniform in [-1, 1] scaled, from a seed made of the names.
+Values random_values(const std::string& name, std::int64_t n, double scale = 1.0);
+
+// Every tests/cases/<op>.cpp adds its cases at load time through one AddCases object.
+std::vector<std::vector<OpCase> (*)()>& case_list_makers();
+struct AddCases {
+  explicit AddCases(std::vector<OpCase> (*make)()) { case_list_makers().push_back(make); }
+};
+std::vector<OpCase> all_cases();
+
+}  // namespace ring::test
