@@ -1,0 +1,368 @@
+#pragma once
+// Configuration: one `fields` member per struct drives YAML parsing, `a.b=c` overrides, checks, printing, the
+// differences between two runs, and the reference in docs/configuration.md.
+//
+//   struct OptimizerConfig {
+//     double lr = 3e-4;                      // the initialiser is the default
+//     NormKind norm = NormKind::rms;
+//     std::vector<Corpus> mixture;           // Corpus has fields() too
+//     void fields(Fields& f) {
+//       f("lr", lr, "peak learning rate", positive());
+//       f("norm", norm, "kind of norm", choices<NormKind>({{"rms", NormKind::rms}, {"layer", NormKind::layer}}));
+//       f("mixture", mixture, "corpora and their weights", non_empty());
+//     }
+//     void validate(std::vector<std::string>& errors) const;  // optional: rules over several fields
+//   };
+//
+// A field is a bool, an integer, a double, a string, an enum (with choices), a std::optional of one of those, a struct
+// with fields(), or a std::vector of any of these but bool and optional.
+
+#include <concepts>
+#include <cstdint>
+#include <functional>
+#include <initializer_list>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "core/check.h"
+
+namespace ring {
+
+class Fields;
+
+namespace config {
+
+// One scalar, its C++ type forgotten: monostate is an unset optional, a choice is its name.
+using Value = std::variant<std::monostate, bool, std::int64_t, double, std::string>;
+
+enum class Kind { boolean, integer, number, text, choice, section, list };
+
+struct Field;
+
+// A view of one live value of the tree. Invalid once a list around it was resized.
+struct Node {
+  Kind kind = Kind::section;
+  // Scalars.
+  bool optional = false;
+  std::vector<std::string> choices;
+  std::function<Value()> get;
+  std::function<std::string(const Value&)> set;  // returns what is wrong, empty when it was set
+  // Sections.
+  std::vector<Field> fields;
+  std::function<void(std::vector<std::string>&)> validate;  // null: no rules over several fields
+  // Lists.
+  std::function<std::size_t()> size;
+  std::function<void(std::size_t)> reset;  // that many default elements
+  std::function<Node(std::size_t)> element;
+  std::function<Node()> prototype;  // a default element, for the reference
+
+  bool scalar() const { return kind != Kind::section && kind != Kind::list; }
+};
+
+}  // namespace config
+
+// What a value must satisfy. On a list it holds for every element, non_empty for the list itself.
+struct Check {
+  std::string text;  // completes "must be ...": "> 0", "a multiple of 8"
+  std::function<bool(const config::Value&)> passes;
+  bool of_length = false;  // on a list: given its length
+};
+
+Check positive();  // > 0
+Check at_least(double min);
+Check at_most(double max);
+Check in_range(double min, double max);  // both ends belong to it
+Check non_empty();                       // text and lists; makes a key without default obligatory
+Check one_of(std::vector<std::string> names);
+Check check_number(std::string text, std::function<bool(double)> passes);
+Check check_text(std::string text, std::function<bool(const std::string&)> passes);
+
+template <class E>
+struct Choices {
+  std::vector<std::pair<std::string, E>> names;
+};
+template <class E>
+Choices<E> choices(std::initializer_list<std::pair<const char*, E>> names) {
+  return {{names.begin(), names.end()}};
+}
+
+struct config::Field {
+  std::string name, text;
+  std::vector<Check> checks;
+  Node node;
+};
+
+template <class C>
+concept HasFields = requires(C& c, Fields& f) {
+  c.fields(f);
+};
+
+// Collects the fields of one struct.
+class Fields {
+ public:
+  // Rules: any number of Check, and for an enum one Choices of its type.
+  template <class T, class... Rules>
+  void operator()(const char* name, T& value, const char* text, const Rules&... rules);
+
+  std::vector<config::Field> take() { return std::move(fields_); }
+
+ private:
+  std::vector<config::Field> fields_;
+};
+
+// --- operations
+// ------------------------------------------------------------------------------------------------------- Loading
+// throws one Error that holds all mistakes, one line each: "file:line: key: what is wrong", and leaves the config as it
+// was. A file may start from others: `include: base.yaml` (relative to the file, or a list). Validation runs on every
+// section without mistakes of its own.
+
+namespace config {
+struct Source {
+  std::string name;  // of the file, as errors call it; includes are relative to its folder
+  std::string text;
+};
+Source read_source(const std::string& file);
+void load(const Node& root, const std::vector<Source>& sources, const std::vector<std::string>& overrides);
+std::string to_yaml(const Node& root);
+std::string describe(const Node& root);
+}  // namespace config
+
+// FNV-1a of 64 bits.
+std::uint64_t hash_text(const std::string& text);
+
+// Differences of two printed configs, as "key: old -> new", in the order of the new one. Keys equal to or inside of an
+// ignored one ("train", "data.mixture[0]") are left out. Error: a text is not YAML.
+std::vector<std::string> diff_yaml(const std::string& old_text, const std::string& new_text,
+                                   const std::vector<std::string>& ignore = {});
+
+template <class C>
+config::Node bind_config(C& config);
+
+template <class C>
+void load_config(C& config, const std::string& yaml_file, const std::vector<std::string>& overrides = {}) {
+  C copy = config;
+  config::load(bind_config(copy), {config::read_source(yaml_file)}, overrides);
+  config = std::move(copy);
+}
+
+template <class C>
+void load_config_text(C& config, const std::string& text, const std::string& name,
+                      const std::vector<std::string>& overrides = {}) {
+  C copy = config;
+  config::load(bind_config(copy), {config::Source{name, text}}, overrides);
+  config = std::move(copy);
+}
+
+// Only `a.b=c`, `list[0].key=c`: checks and validates the result.
+template <class C>
+void override_config(C& config, const std::vector<std::string>& overrides) {
+  C copy = config;
+  config::load(bind_config(copy), {}, overrides);
+  config = std::move(copy);
+}
+
+// Every key, in the order of the fields; loading it gives the same config.
+template <class C>
+std::string to_yaml(C config) {
+  return config::to_yaml(bind_config(config));
+}
+
+template <class C>
+std::uint64_t hash_config(const C& config) {
+  return hash_text(to_yaml(config));
+}
+
+template <class C>
+std::vector<std::string> diff_configs(const C& old_config, const C& new_config,
+                                      const std::vector<std::string>& ignore = {}) {
+  return diff_yaml(to_yaml(old_config), to_yaml(new_config), ignore);
+}
+
+// The reference of all keys in Markdown, defaults taken from C{}.
+template <class C>
+std::string describe_config() {
+  C config{};
+  return config::describe(bind_config(config));
+}
+
+// --- binding a C++ value to a Node
+// -------------------------------------------------------------------------------------
+
+namespace config {
+
+template <class T>
+inline constexpr bool is_vector = false;
+template <class T>
+inline constexpr bool is_vector<std::vector<T>> = true;
+template <class T>
+inline constexpr bool is_optional = false;
+template <class T>
+inline constexpr bool is_optional<std::optional<T>> = true;
+
+struct NoChoices {};
+
+std::string integer_out_of_range(std::int64_t min, std::uint64_t max);
+
+template <class T>
+Node bind_plain(T& value, Kind kind) {
+  Node n;
+  n.kind = kind;
+  n.get = [&value]() -> Value { return value; };
+  n.set = [&value](const Value& v) { return value = std::get<T>(v), std::string(); };
+  return n;
+}
+
+template <std::integral T>
+Node bind_integer(T& value) {
+  Node n;
+  n.kind = Kind::integer;
+  n.get = [&value]() -> Value { return static_cast<std::int64_t>(value); };
+  n.set = [&value](const Value& v) {
+    const std::int64_t i = std::get<std::int64_t>(v);
+    if (!std::in_range<T>(i)) {
+      return integer_out_of_range(std::numeric_limits<T>::min(), std::numeric_limits<T>::max());
+    }
+    value = static_cast<T>(i);
+    return std::string();
+  };
+  return n;
+}
+
+template <class E>
+Node bind_choice(E& value, const Choices<E>& choices) {
+  Node n;
+  n.kind = Kind::choice;
+  for (const auto& [name, e] : choices.names) n.choices.push_back(name);
+  n.get = [&value, names = choices.names]() -> Value {
+    for (const auto& [name, e] : names) {
+      if (e == value) return name;
+    }
+    fail("a config enum holds ", static_cast<std::int64_t>(value), ", which none of its choices names");
+  };
+  n.set = [&value, names = choices.names](const Value& v) {
+    for (const auto& [name, e] : names) {
+      if (name == std::get<std::string>(v)) value = e;
+    }
+    return std::string();
+  };
+  return n;
+}
+
+template <class T, class Names>
+Node bind(T& value, const Names& names);
+
+template <class T, class Names>
+Node bind_optional(std::optional<T>& value, const Names& names) {
+  auto inner = std::make_shared<T>();
+  Node n = bind(*inner, names);
+  n.optional = true;
+  n.get = [&value, inner, get = n.get]() -> Value {
+    if (!value) return std::monostate();
+    *inner = *value;
+    return get();
+  };
+  n.set = [&value, inner, set = n.set](const Value& v) {
+    if (std::holds_alternative<std::monostate>(v)) return value.reset(), std::string();
+    std::string wrong = set(v);
+    if (wrong.empty()) value = *inner;
+    return wrong;
+  };
+  return n;
+}
+
+template <class T, class Names>
+Node bind_list(std::vector<T>& list, const Names& names) {
+  static_assert(!std::is_same_v<T, bool> && !is_optional<T>, "no lists of bool or of optional");
+  Node n;
+  n.kind = Kind::list;
+  n.size = [&list] { return list.size(); };
+  n.reset = [&list](std::size_t size) { list.assign(size, T{}); };
+  n.element = [&list, names](std::size_t i) { return bind(list[i], names); };
+  n.prototype = [names] {
+    auto element = std::make_shared<T>();
+    Node p = bind(*element, names);
+    p.reset = [element](std::size_t) {};  // keeps the element alive as long as its view
+    return p;
+  };
+  return n;
+}
+
+template <HasFields C>
+Node bind_section(C& section) {
+  Node n;
+  Fields f;
+  section.fields(f);
+  n.fields = f.take();
+  if constexpr (requires(const C& c, std::vector<std::string>& errors) { c.validate(errors); }) {
+    n.validate = [&section](std::vector<std::string>& errors) { std::as_const(section).validate(errors); };
+  }
+  return n;
+}
+
+template <class T, class Names>
+Node bind(T& value, const Names& names) {
+  if constexpr (std::is_same_v<T, bool>) {
+    return bind_plain(value, Kind::boolean);
+  } else if constexpr (std::integral<T>) {
+    return bind_integer(value);
+  } else if constexpr (std::is_same_v<T, double>) {
+    return bind_plain(value, Kind::number);
+  } else if constexpr (std::is_same_v<T, std::string>) {
+    return bind_plain(value, Kind::text);
+  } else if constexpr (std::is_enum_v<T>) {
+    static_assert(std::is_same_v<Names, Choices<T>>, "an enum field needs choices<E>(...)");
+    return bind_choice(value, names);
+  } else if constexpr (is_optional<T>) {
+    return bind_optional(value, names);
+  } else if constexpr (is_vector<T>) {
+    return bind_list(value, names);
+  } else {
+    static_assert(HasFields<T>, "this type cannot be a config field: see the list at the top of core/fields.h");
+    return bind_section(value);
+  }
+}
+
+inline void add_rule(std::vector<Check>& checks, NoChoices&, const Check& check) { checks.push_back(check); }
+template <class E>
+void add_rule(std::vector<Check>& checks, Choices<E>&, const Check& check) {
+  checks.push_back(check);
+}
+template <class E>
+void add_rule(std::vector<Check>&, Choices<E>& names, const Choices<E>& given) {
+  names = given;
+}
+
+template <class... Rules>
+struct NamesOf {
+  using type = NoChoices;
+};
+template <class E, class... Rest>
+struct NamesOf<Choices<E>, Rest...> {
+  using type = Choices<E>;
+};
+template <class First, class... Rest>
+struct NamesOf<First, Rest...> : NamesOf<Rest...> {};
+
+}  // namespace config
+
+template <class T, class... Rules>
+void Fields::operator()(const char* name, T& value, const char* text, const Rules&... rules) {
+  typename config::NamesOf<Rules...>::type names;
+  config::Field field{name, text, {}, {}};
+  (config::add_rule(field.checks, names, rules), ...);
+  field.node = config::bind(value, names);
+  fields_.push_back(std::move(field));
+}
+
+template <class C>
+config::Node bind_config(C& config) {
+  return config::bind_section(config);
+}
+
+}  // namespace ring
