@@ -33,7 +33,7 @@ void Backward::give(int input, const Tensor& gradient) {
     return;
   }
   const Sink s = sink(input, gradient.shape(), gradient.dtype());
-  axpby({gradient, s.beta != 0 ? s.dst : Tensor{}, s.dst, 1.0f, s.beta}, ctx);
+  axpby_kernel({gradient, s.beta != 0 ? s.dst : Tensor{}, s.dst, 1.0f, s.beta}, ctx);
 }
 
 Tape::~Tape() {  // a tape that never ran backward must not leave parameters waiting for it

@@ -14,25 +14,25 @@ struct Activate {
   Tensor x, y;
   Activation kind = Activation::gelu;
 };
-inline constinit Kernel<Activate> activate{"activate"};
+inline constinit Kernel<Activate> activate_kernel{"activate"};
 
 // dx = dy * f'(x); dx may be dy.
 struct ActivateBackward {
   Tensor x, dy, dx;
   Activation kind = Activation::gelu;
 };
-inline constinit Kernel<ActivateBackward> activate_backward{"activate_backward"};
+inline constinit Kernel<ActivateBackward> activate_backward_kernel{"activate_backward"};
 
 // SwiGLU (Shazeer 2020): y [N,F] = silu(gate) * up, where gate_up [N,2F] holds gate in columns [0,F) and up in [F,2F).
 struct SwiGlu {
   Tensor gate_up, y;
 };
-inline constinit Kernel<SwiGlu> swiglu{"swiglu"};
+inline constinit Kernel<SwiGlu> swiglu_kernel{"swiglu"};
 
 // dgate_up may be gate_up.
 struct SwiGluBackward {
   Tensor gate_up, dy, dgate_up;
 };
-inline constinit Kernel<SwiGluBackward> swiglu_backward{"swiglu_backward"};
+inline constinit Kernel<SwiGluBackward> swiglu_backward_kernel{"swiglu_backward"};
 
 }  // namespace ring

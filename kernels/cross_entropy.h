@@ -16,6 +16,6 @@ struct CrossEntropy {
   float scale = 1, z_loss = 0;
   bool gradient = true;
 };
-inline constinit Kernel<CrossEntropy> cross_entropy{"cross_entropy"};
+inline constinit Kernel<CrossEntropy> cross_entropy_kernel{"cross_entropy"};
 
 }  // namespace ring

@@ -9,7 +9,7 @@ struct Axpby {
   Tensor x, y, out;
   float alpha = 1, beta = 0;
 };
-inline constinit Kernel<Axpby> axpby{"axpby"};
+inline constinit Kernel<Axpby> axpby_kernel{"axpby"};
 
 // out = residual + (keep ? x / (1 - rate) : 0); residual undefined: none. keep is drawn per element of `first_element +
 // index` at `site`, so the mask is the same for any sharding; the backward is the same call on the gradient.
@@ -20,6 +20,6 @@ struct Dropout {
   std::int64_t first_element = 0;
   float beta = 0;  // out = beta * out + ...
 };
-inline constinit Kernel<Dropout> dropout{"dropout"};
+inline constinit Kernel<Dropout> dropout_kernel{"dropout"};
 
 }  // namespace ring

@@ -9,13 +9,13 @@ struct Embedding {
   Tensor ids, table, out;
   bool add = false;
 };
-inline constinit Kernel<Embedding> embedding{"embedding"};
+inline constinit Kernel<Embedding> embedding_kernel{"embedding"};
 
 // dtable [rows,C] = beta * dtable + sum of dout rows by id. Each table row is summed in order of N: deterministic.
 struct EmbeddingBackward {
   Tensor ids, dout, dtable;
   float beta = 0;
 };
-inline constinit Kernel<EmbeddingBackward> embedding_backward{"embedding_backward"};
+inline constinit Kernel<EmbeddingBackward> embedding_backward_kernel{"embedding_backward"};
 
 }  // namespace ring

@@ -12,13 +12,13 @@ struct Matmul {
   float beta = 0;
   Tensor bias;  // undefined: none
 };
-inline constinit Kernel<Matmul> matmul{"matmul"};
+inline constinit Kernel<Matmul> matmul_kernel{"matmul"};
 
 // out[C] = beta * out + column sums of x [N,C]: the gradient of a bias. Fixed order of summation per thread count.
 struct ColumnSum {
   Tensor x, out;
   float beta = 0;
 };
-inline constinit Kernel<ColumnSum> column_sum{"column_sum"};
+inline constinit Kernel<ColumnSum> column_sum_kernel{"column_sum"};
 
 }  // namespace ring

@@ -9,7 +9,7 @@ namespace ring {
 struct SquaredNorm {
   Tensor x, state;
 };
-inline constinit Kernel<SquaredNorm> squared_norm{"squared_norm"};
+inline constinit Kernel<SquaredNorm> squared_norm_kernel{"squared_norm"};
 
 // Clip by global norm (Pascanu et al. 2013): state.finite = isfinite(squared_norm), state.clip = min(1, max_norm / norm);
 // max_norm <= 0: no clipping.
@@ -17,7 +17,7 @@ struct ClipFactor {
   Tensor state;
   float max_norm = 0;
 };
-inline constinit Kernel<ClipFactor> clip_factor{"clip_factor"};
+inline constinit Kernel<ClipFactor> clip_factor_kernel{"clip_factor"};
 
 // AdamW (Loshchilov and Hutter 2019, alg. 2), bias-corrected with step = state.step + 1, lr = state.lr * lr_scale, gradients times
 // state.clip; does nothing when state.finite is 0. param, grad, m, v: contiguous f32 of one length.
@@ -25,6 +25,6 @@ struct AdamW {
   Tensor param, grad, m, v, state;
   float beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f, weight_decay = 0, lr_scale = 1;
 };
-inline constinit Kernel<AdamW> adamw{"adamw"};
+inline constinit Kernel<AdamW> adamw_kernel{"adamw"};
 
 }  // namespace ring

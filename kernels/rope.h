@@ -11,6 +11,6 @@ struct Rope {
   bool inverse = false;
   float beta = 0;
 };
-inline constinit Kernel<Rope> rope{"rope"};
+inline constinit Kernel<Rope> rope_kernel{"rope"};
 
 }  // namespace ring

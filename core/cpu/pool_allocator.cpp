@@ -33,7 +33,7 @@ void* PoolAllocator::allocate(std::size_t bytes) {
     }
     if (!p)
       fail("out of memory: ", bytes, " bytes asked for, ", stats_.in_use,
-           " in use. Lower train.batch_size or model.context, or raise train.accumulate");
+           " in use. Lower train.micro_batch or model.context");
     stats_.reserved += size;
   }
   stats_.in_use += bytes;

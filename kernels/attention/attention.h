@@ -14,7 +14,7 @@ struct Attention {
   float scale = 1;
   bool causal = true;
 };
-inline constinit Kernel<Attention> attention{"attention"};
+inline constinit Kernel<Attention> attention_kernel{"attention"};
 
 // dq, dk, dv: shapes of q, k, v, any strides with unit last; overwritten. P = exp(scale q.k - lse), D = rowsum(dout * out),
 // dS = P * (dP - D). Deterministic for a given thread count.
@@ -25,7 +25,7 @@ struct AttentionBackward {
   float scale = 1;
   bool causal = true;
 };
-inline constinit Kernel<AttentionBackward> attention_backward{"attention_backward"};
+inline constinit Kernel<AttentionBackward> attention_backward_kernel{"attention_backward"};
 
 // One new query per sequence against a cache, for generation: q, out [B,Hq,D]; k, v [B,capacity,Hk,D], the first
 // lengths[b] rows valid.
@@ -34,6 +34,6 @@ struct AttentionDecode {
   std::vector<std::int32_t> lengths;
   float scale = 1;
 };
-inline constinit Kernel<AttentionDecode> attention_decode{"attention_decode"};
+inline constinit Kernel<AttentionDecode> attention_decode_kernel{"attention_decode"};
 
 }  // namespace ring

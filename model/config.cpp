@@ -1,0 +1,75 @@
+#include "model/config.h"
+
+#include "core/check.h"
+#include "core/fields.h"
+
+namespace ring {
+
+void RopeConfig::fields(Fields& f) {
+  f("theta", theta, "base of the frequencies theta^(-2i/D)", positive());
+  f("scaling", scaling, "how positions beyond the trained context are reached",
+    choices<RopeScaling>({{"none", RopeScaling::none}, {"linear", RopeScaling::linear}, {"llama3", RopeScaling::llama3}}));
+  f("factor", factor, "how many times the context is stretched (linear, llama3)", at_least(1));
+  f("low_freq_factor", low_freq_factor, "llama3: wavelengths above original_context / this are divided by factor", positive());
+  f("high_freq_factor", high_freq_factor, "llama3: wavelengths below original_context / this are kept", positive());
+  f("original_context", original_context, "llama3: context of the original training, in tokens", at_least(1));
+}
+
+void ModelConfig::fields(Fields& f) {
+  f("vocab_size", vocab_size, "tokens in the vocabulary; 0 = the tokenizer's", at_least(0));
+  f("context", context, "tokens per training sequence", at_least(1));
+  f("layers", layers, "decoder blocks", at_least(1));
+  f("width", width, "channels of the residual stream", at_least(1));
+  f("heads", heads, "query heads", at_least(1));
+  f("kv_heads", kv_heads, "key/value heads (grouped-query attention); 0 = heads", at_least(0));
+  f("head_dim", head_dim, "channels per head, a multiple of 8; 0 = width / heads", at_least(0));
+  f("mlp_width", mlp_width, "hidden channels of the MLP; 0 = 4 x width, for swiglu 8/3 x width rounded up to 32", at_least(0));
+  f("norm", norm, "kind of normalisation", choices<NormKind>({{"layer", NormKind::layer}, {"rms", NormKind::rms}}));
+  f("norm_place", norm_place, "where it stands: before each sublayer, after it, or before and inside it (MAGNETO)",
+    choices<NormPlace>({{"pre", NormPlace::pre}, {"post", NormPlace::post}, {"sub", NormPlace::sub}}));
+  f("norm_eps", norm_eps, "added to the variance", positive());
+  f("positions", positions, "how tokens know their place",
+    choices<Positions>({{"learned", Positions::learned}, {"rope", Positions::rope}, {"none", Positions::none}}));
+  f("rope", rope, "rotary positions");
+  f("mlp", mlp, "activation of the MLP",
+    choices<Mlp>({{"gelu", Mlp::gelu}, {"gelu_tanh", Mlp::gelu_tanh}, {"swiglu", Mlp::swiglu}, {"relu2", Mlp::relu2}}));
+  f("biases", biases, "which projections have a bias; all: LayerNorm too",
+    choices<Biases>({{"none", Biases::none}, {"all", Biases::all}, {"qkv", Biases::qkv}}));
+  f("qk_norm", qk_norm, "normalise queries and keys per head (RMS)");
+  f("tied_embeddings", tied_embeddings, "the head reads the token embedding");
+  f("dropout", dropout, "rate on the embedding and on each sublayer's output", in_range(0, 0.95));
+  f("init", init, "initialisation of matrices",
+    choices<InitScheme>({{"normal", InitScheme::normal},
+                         {"depth_scaled", InitScheme::depth_scaled},
+                         {"magneto", InitScheme::magneto}}));
+  f("init_std", init_std, "standard deviation of normal and depth_scaled", positive());
+}
+
+void ModelConfig::validate(std::vector<std::string>& errors) const {
+  const std::int64_t kv = kv_heads ? kv_heads : heads;
+  if (heads % kv) errors.push_back(str("model.kv_heads: ", kv, " does not divide model.heads = ", heads));
+  if (!head_dim && width % heads)
+    errors.push_back(str("model.heads: ", heads, " does not divide model.width = ", width, "; set model.head_dim"));
+  const std::int64_t d = head_dim ? head_dim : width / heads;
+  if (d == 0 || d % 8) errors.push_back(str("model.head_dim: ", d, " is not a multiple of 8"));
+}
+
+ModelConfig ModelConfig::resolved() const {
+  ModelConfig c = *this;
+  if (!c.kv_heads) c.kv_heads = c.heads;
+  if (!c.head_dim) c.head_dim = c.width / c.heads;
+  if (!c.mlp_width) c.mlp_width = c.mlp == Mlp::swiglu ? (c.width * 8 / 3 + 31) / 32 * 32 : 4 * c.width;
+  return c;
+}
+
+double flops_per_token(const ModelConfig& c) {
+  const double qkv = static_cast<double>((c.heads + 2 * c.kv_heads) * c.head_dim * c.width);
+  const double out = static_cast<double>(c.heads * c.head_dim * c.width);
+  const double mlp = static_cast<double>((c.mlp == Mlp::swiglu ? 3 : 2) * c.width * c.mlp_width);
+  const double head = static_cast<double>(c.vocab_size * c.width);
+  const double matrices = static_cast<double>(c.layers) * (qkv + out + mlp) + head;
+  const double attention = static_cast<double>(c.layers * c.heads * c.head_dim) * static_cast<double>(c.context) * 6;
+  return 6 * matrices + attention;
+}
+
+}  // namespace ring

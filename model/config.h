@@ -1,0 +1,75 @@
+#pragma once
+// The decoder's shape. The family (GPT-2, Llama, Qwen, ...) is chosen by fields, not by classes.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "kernels/activation.h"
+
+namespace ring {
+
+class Fields;
+
+enum class NormKind : std::uint8_t { layer, rms };
+enum class NormPlace : std::uint8_t {
+  pre,   // x + f(norm(x)), and a final norm (Xiong et al. 2020)
+  post,  // norm(x + f(x)) (Vaswani et al. 2017)
+  sub,   // pre, and a second norm before each output projection (MAGNETO: Wang et al. 2022, section 2.1)
+};
+enum class Positions : std::uint8_t { learned, rope, none };
+enum class Mlp : std::uint8_t { gelu, gelu_tanh, swiglu, relu2 };
+enum class Biases : std::uint8_t { none, all, qkv };
+enum class InitScheme : std::uint8_t {
+  normal,        // every matrix normal(0, init_std)
+  depth_scaled,  // the same, output projections divided by sqrt(2 layers) (GPT-2: Radford et al. 2019, section 2.3)
+  magneto,       // Xavier normal, value, output and MLP matrices times sqrt(log(2 layers)) (Wang et al. 2022, table 2)
+};
+enum class RopeScaling : std::uint8_t {
+  none,
+  linear,  // positions divided by factor (Chen et al. 2023)
+  llama3,  // low frequencies divided by factor, a smooth band between (Llama 3.1)
+};
+
+struct RopeConfig {
+  double theta = 10000;
+  RopeScaling scaling = RopeScaling::none;
+  double factor = 8, low_freq_factor = 1, high_freq_factor = 4;
+  std::int64_t original_context = 8192;
+  void fields(Fields&);
+};
+
+struct ModelConfig {
+  std::int64_t vocab_size = 0;  // 0: the corpus's
+  std::int64_t context = 256;
+  std::int64_t layers = 4;
+  std::int64_t width = 128;
+  std::int64_t heads = 4;
+  std::int64_t kv_heads = 0;   // 0: heads
+  std::int64_t head_dim = 0;   // 0: width / heads
+  std::int64_t mlp_width = 0;  // 0: 4 width; for swiglu 8/3 width, rounded up to 32
+  NormKind norm = NormKind::rms;
+  NormPlace norm_place = NormPlace::pre;
+  double norm_eps = 1e-5;
+  Positions positions = Positions::rope;
+  RopeConfig rope;
+  Mlp mlp = Mlp::swiglu;
+  Biases biases = Biases::none;
+  bool qk_norm = false;
+  bool tied_embeddings = true;
+  double dropout = 0;
+  InitScheme init = InitScheme::depth_scaled;
+  double init_std = 0.02;
+
+  void fields(Fields&);
+  void validate(std::vector<std::string>& errors) const;
+
+  // The same with every 0 replaced by what it stands for.
+  ModelConfig resolved() const;
+};
+
+// FLOPs of one token, forward and backward: 6 per matrix weight (the head's included, the embedding's not), and
+// 12 layers heads head_dim context / 2 for causal attention (Chowdhery et al. 2022, appendix B, causal counted half).
+double flops_per_token(const ModelConfig& resolved);
+
+}  // namespace ring

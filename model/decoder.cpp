@@ -1,0 +1,116 @@
+#include "model/decoder.h"
+
+#include "core/philox.h"
+#include "kernels/matmul.h"
+
+namespace ring {
+namespace {
+
+std::vector<SlotPtr> slots_of(const std::vector<Param*>& params) {
+  std::vector<SlotPtr> out;
+  for (const Param* p : params) out.push_back(p->var.slot);
+  return out;
+}
+
+}  // namespace
+
+DecoderBlock::DecoderBlock(const Scope& scope, const ModelConfig& c, std::int64_t layer, const Tensor& inv_freq)
+    : place_(c.norm_place),
+      dropout_(static_cast<float>(c.dropout)),
+      attention_site_(site_of(str("dropout.attention.", layer))),
+      mlp_site_(site_of(str("dropout.mlp.", layer))),
+      attention_norm_(scope.child("attention_norm"), c.width, c),
+      mlp_norm_(scope.child("mlp_norm"), c.width, c),
+      attention_(scope.child("attention"), c, inv_freq),
+      mlp_(scope.child("mlp"), c) {
+  slots_ = slots_of(scope.params.below(scope.prefix));
+}
+
+template <class Attend>
+Var DecoderBlock::forward(Run& run, const Var& x, const Attend& attend) const {
+  if (place_ == NormPlace::post) {
+    const Var h = attention_norm_(run, dropout_add(run, attend(x), x, dropout_, attention_site_));
+    return mlp_norm_(run, dropout_add(run, mlp_(run, h), h, dropout_, mlp_site_));
+  }
+  const Var h = dropout_add(run, attend(attention_norm_(run, x)), x, dropout_, attention_site_);
+  return dropout_add(run, mlp_(run, mlp_norm_(run, h)), h, dropout_, mlp_site_);
+}
+
+Var DecoderBlock::operator()(Run& run, const Var& x, const Sequences& seqs) const {
+  return forward(run, x, [&](const Var& h) { return attention_(run, h, seqs); });
+}
+
+Var DecoderBlock::operator()(Run& run, const Var& x, const Sequences& seqs, LayerCache& cache,
+                             const std::vector<std::int32_t>& lengths) const {
+  return forward(run, x, [&](const Var& h) { return attention_(run, h, seqs, cache, lengths); });
+}
+
+Decoder::Decoder(const ModelConfig& config, std::int64_t vocab_padding) : config_(config.resolved()) {
+  const ModelConfig& c = config_;
+  RING_CHECK(c.vocab_size > 0, "the model needs a vocabulary size");
+  const Scope root{params_, ""};
+  const Init normal{Init::Kind::normal, static_cast<float>(c.init_std)};
+  const std::int64_t rows = (c.vocab_size + vocab_padding - 1) / vocab_padding * vocab_padding;
+  tokens_ = &params_.add({{"embedding.tokens.weight", 0, c.vocab_size, normal}}, c.width, rows);
+  if (c.positions == Positions::learned)
+    positions_ = &params_.add({{"embedding.positions.weight", 0, c.context, normal}}, c.width);
+  for (std::int64_t i = 0; i < c.layers; ++i) blocks_.emplace_back(root.child(str("blocks.", i)), c, i, inv_freq_);
+  if (c.norm_place != NormPlace::post) final_norm_.emplace(root.child("final_norm"), c.width, c);
+  if (!c.tied_embeddings) head_ = &params_.add({{"head.weight", 0, c.vocab_size, normal}}, c.width, rows);
+}
+
+void Decoder::allocate(const Context& ctx, std::uint64_t seed) {
+  params_.allocate(ctx, seed);
+  if (config_.positions != Positions::rope) return;
+  const std::vector<float> f = rope_frequencies(config_.rope, config_.head_dim);
+  inv_freq_ = ctx.empty({static_cast<std::int64_t>(f.size())});
+  ctx.stream.impl().copy(inv_freq_.raw(), f.data(), inv_freq_.bytes());
+}
+
+Var Decoder::embed(Run& run, const Tensor& ids, const Sequences& seqs) const {
+  Var x = embedding(run, ids, tokens_->var);
+  if (positions_) x = add(run, x, embedding(run, seqs.positions, positions_->var));
+  x = dropout_add(run, x, {}, static_cast<float>(config_.dropout), site_of("dropout.embedding"));
+  seen("embedding", x);
+  return x;
+}
+
+Var Decoder::finish(Run& run, const Var& x) const {
+  const Var y = final_norm_ ? (*final_norm_)(run, x) : x;
+  seen("final_norm", y);
+  return y;
+}
+
+Var Decoder::hidden(Run& run, const Tensor& ids, const Sequences& seqs) const {
+  Var x = embed(run, ids, seqs);
+  for (std::size_t i = 0; i < blocks_.size(); ++i) {
+    const DecoderBlock& block = blocks_[i];
+    if (recompute == Recompute::block)
+      x = ring::recompute(run, x, block.slots(), [&block, seqs](Run& r, const Var& in) { return block(r, in, seqs); });
+    else
+      x = block(run, x, seqs);
+    seen(str("blocks.", i), x);
+  }
+  return finish(run, x);
+}
+
+Var Decoder::hidden(Run& run, const Tensor& ids, const Sequences& seqs, KvCache& cache) const {
+  Var x = embed(run, ids, seqs);
+  for (std::size_t i = 0; i < blocks_.size(); ++i) x = blocks_[i](run, x, seqs, cache.layers[i], cache.lengths);
+  for (std::size_t b = 0; b < cache.lengths.size(); ++b) cache.lengths[b] += seqs.offsets[b + 1] - seqs.offsets[b];
+  return finish(run, x);
+}
+
+LossOutput Decoder::loss(Run& run, const Tensor& ids, const Sequences& seqs, LossHead options) const {
+  options.vocab = config_.vocab_size;
+  return cross_entropy_head(run, hidden(run, ids, seqs), head().var, options);
+}
+
+Tensor Decoder::logits(Run& run, const Tensor& hidden) const {
+  const Tensor w = head().var.value.narrow(0, 0, config_.vocab_size);
+  Tensor out = run.ctx.empty({hidden.dim(0), config_.vocab_size});
+  matmul_kernel({hidden, w, out, false, true}, run.ctx);
+  return out;
+}
+
+}  // namespace ring

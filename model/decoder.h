@@ -1,0 +1,76 @@
+#pragma once
+// The decoder-only transformer. Tokens in, hidden states, loss or logits out.
+
+#include <deque>
+#include <functional>
+#include <memory>
+
+#include "model/layers.h"
+
+namespace ring {
+
+class DecoderBlock {
+ public:
+  DecoderBlock(const Scope&, const ModelConfig& resolved, std::int64_t layer, const Tensor& inv_freq);
+  Var operator()(Run&, const Var& x, const Sequences&) const;
+  Var operator()(Run&, const Var& x, const Sequences&, LayerCache&, const std::vector<std::int32_t>& lengths) const;
+  std::vector<SlotPtr> slots() const { return slots_; }  // of its parameters
+
+ private:
+  template <class Attend>
+  Var forward(Run&, const Var& x, const Attend&) const;
+
+  NormPlace place_;
+  float dropout_;
+  std::uint32_t attention_site_, mlp_site_;
+  Norm attention_norm_, mlp_norm_;
+  AttentionLayer attention_;
+  FeedForward mlp_;
+  std::vector<SlotPtr> slots_;
+};
+
+enum class Recompute : std::uint8_t {
+  none,
+  block,  // keep only each block's input, run the block again in the backward
+};
+
+class Decoder {
+ public:
+  // Declares the parameters; allocate() fills them. vocab_padding: rows of the embedding in memory are a multiple of it.
+  explicit Decoder(const ModelConfig&, std::int64_t vocab_padding = 1);
+  Decoder(const Decoder&) = delete;
+  Decoder& operator=(const Decoder&) = delete;
+  void allocate(const Context&, std::uint64_t seed);
+
+  Var hidden(Run&, const Tensor& ids, const Sequences&) const;                     // ids [N] i32 -> [N,C], after the final norm
+  Var hidden(Run&, const Tensor& ids, const Sequences&, KvCache&) const;           // the same through a cache, which it advances
+  LossOutput loss(Run&, const Tensor& ids, const Sequences&, LossHead) const;      // head.vocab is filled in
+  Tensor logits(Run&, const Tensor& hidden) const;                                 // [N,C] -> [N, vocab_size]
+
+  const ModelConfig& config() const { return config_; }
+  Parameters& parameters() { return params_; }
+  const Parameters& parameters() const { return params_; }
+
+  Recompute recompute = Recompute::none;
+  // Called with each named activation of a forward pass, for diagnosis.
+  std::function<void(const std::string& name, const Tensor&)> watch;
+
+ private:
+  Var embed(Run&, const Tensor& ids, const Sequences&) const;
+  Var finish(Run&, const Var& x) const;
+  const Param& head() const { return head_ ? *head_ : *tokens_; }
+  void seen(const std::string& name, const Var& v) const {
+    if (watch) watch(name, v.value);
+  }
+
+  ModelConfig config_;
+  Parameters params_;
+  Tensor inv_freq_;
+  Param* tokens_;
+  Param* positions_ = nullptr;
+  std::deque<DecoderBlock> blocks_;
+  std::optional<Norm> final_norm_;
+  Param* head_ = nullptr;  // null: tied to the token embedding
+};
+
+}  // namespace ring

@@ -1,0 +1,180 @@
+#include "model/layers.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+#include "kernels/attention/attention.h"
+#include "kernels/norm.h"
+#include "kernels/rope.h"
+
+namespace ring {
+namespace {
+
+// Standard deviations of a block's matrices; `gain` marks those that MAGNETO scales (value, output, MLP), `output` those
+// that write to the residual stream.
+float weight_std(const ModelConfig& c, std::int64_t in, std::int64_t out, bool gain, bool output) {
+  const double depth = 2.0 * static_cast<double>(c.layers);
+  switch (c.init) {
+    case InitScheme::normal: return static_cast<float>(c.init_std);
+    case InitScheme::depth_scaled: return static_cast<float>(output ? c.init_std / std::sqrt(depth) : c.init_std);
+    case InitScheme::magneto: break;
+  }
+  const double xavier = std::sqrt(2.0 / static_cast<double>(in + out));
+  return static_cast<float>(gain ? xavier * std::sqrt(std::log(std::max(depth, 2.0))) : xavier);
+}
+
+std::vector<Linear::Output> qkv_outputs(const ModelConfig& c) {
+  const std::int64_t q = c.heads * c.head_dim, kv = c.kv_heads * c.head_dim;
+  return {{"wq", q, weight_std(c, c.width, q, false, false)},
+          {"wk", kv, weight_std(c, c.width, kv, false, false)},
+          {"wv", kv, weight_std(c, c.width, kv, true, false)}};
+}
+
+std::vector<Linear::Output> mlp_outputs(const ModelConfig& c) {
+  const float std = weight_std(c, c.width, c.mlp_width, true, false);
+  if (c.mlp == Mlp::swiglu) return {{"gate", c.mlp_width, std}, {"up", c.mlp_width, std}};
+  return {{"up", c.mlp_width, std}};
+}
+
+Activation activation_of(Mlp kind) {
+  switch (kind) {
+    case Mlp::gelu: return Activation::gelu;
+    case Mlp::gelu_tanh: return Activation::gelu_tanh;
+    default: return Activation::relu2;
+  }
+}
+
+}  // namespace
+
+Linear::Linear(const Scope& scope, const std::vector<Output>& outputs, std::int64_t in, bool with_bias) {
+  std::vector<LogicalParam> weights, biases;
+  for (const Output& o : outputs) {
+    weights.push_back({scope(o.name + ".weight"), 0, o.channels, {Init::Kind::normal, o.std}});
+    biases.push_back({scope(o.name + ".bias"), 0, o.channels, {}});
+  }
+  weight = &scope.params.add(std::move(weights), in);
+  if (with_bias) bias = &scope.params.add(std::move(biases), 0);
+}
+
+Norm::Norm(const Scope& scope, std::int64_t channels, const ModelConfig& c)
+    : weight(&scope.params.add({{scope("weight"), 0, channels, {Init::Kind::ones}}}, 0)),
+      kind(c.norm),
+      eps(static_cast<float>(c.norm_eps)) {
+  if (kind == NormKind::layer && c.biases == Biases::all) bias = &scope.params.add({{scope("bias"), 0, channels, {}}}, 0);
+}
+
+Var Norm::operator()(Run& run, const Var& x) const {
+  if (kind == NormKind::rms) return rms_norm(run, x, weight->var, eps);
+  return layer_norm(run, x, weight->var, bias ? bias->var : Var{}, eps);
+}
+
+AttentionLayer::AttentionLayer(const Scope& scope, const ModelConfig& c, const Tensor& inv_freq)
+    : heads_(c.heads),
+      kv_heads_(c.kv_heads),
+      head_dim_(c.head_dim),
+      inv_freq_(inv_freq),
+      qkv_(scope, qkv_outputs(c), c.width, c.biases != Biases::none),
+      out_(scope, {{"wo", c.width, weight_std(c, c.heads * c.head_dim, c.width, true, true)}}, c.heads * c.head_dim,
+           c.biases == Biases::all),
+      eps_(static_cast<float>(c.norm_eps)) {
+  if (c.qk_norm) {
+    q_norm_ = &scope.params.add({{scope("q_norm.weight"), 0, head_dim_, {Init::Kind::ones}}}, 0);
+    k_norm_ = &scope.params.add({{scope("k_norm.weight"), 0, head_dim_, {Init::Kind::ones}}}, 0);
+  }
+  if (c.norm_place == NormPlace::sub) sub_norm_.emplace(scope.child("sub_norm"), heads_ * head_dim_, c);
+}
+
+SelfAttention AttentionLayer::options() const {
+  SelfAttention s;
+  s.heads = heads_;
+  s.kv_heads = kv_heads_;
+  s.head_dim = head_dim_;
+  s.attention.scale = 1.0f / std::sqrt(static_cast<float>(head_dim_));
+  s.inv_freq = inv_freq_;
+  if (q_norm_) {
+    s.q_norm = q_norm_->var;
+    s.k_norm = k_norm_->var;
+  }
+  s.norm_eps = eps_;
+  return s;
+}
+
+Var AttentionLayer::project(Run& run, Var y) const {
+  if (sub_norm_) y = (*sub_norm_)(run, y);
+  return out_(run, y);
+}
+
+Var AttentionLayer::operator()(Run& run, const Var& x, const Sequences& seqs) const {
+  return project(run, self_attention(run, qkv_(run, x), seqs, options()));
+}
+
+Var AttentionLayer::operator()(Run& run, const Var& x, const Sequences& seqs, LayerCache& cache,
+                          const std::vector<std::int32_t>& lengths) const {
+  const Var qkv = qkv_(run, x);
+  if (lengths[0] > 0) return project(run, {decode(run, qkv.value, seqs, cache, lengths), nullptr});
+  Tensor keys, values;
+  SelfAttention s = options();
+  s.keys = &keys;
+  s.values = &values;
+  const Var y = self_attention(run, qkv, seqs, s);
+  cache.append(keys, values, seqs, lengths, run.ctx);
+  return project(run, y);
+}
+
+Tensor AttentionLayer::decode(Run& run, const Tensor& qkv, const Sequences& seqs, LayerCache& cache,
+                         const std::vector<std::int32_t>& lengths) const {
+  const std::int64_t batch = qkv.dim(0), nq = heads_ * head_dim_, nkv = kv_heads_ * head_dim_;
+  Tensor q = qkv.narrow(1, 0, nq).split_dim(1, head_dim_);
+  Tensor k = qkv.narrow(1, nq, nkv).split_dim(1, head_dim_);
+  const Tensor v = qkv.narrow(1, nq + nkv, nkv).split_dim(1, head_dim_);
+  if (q_norm_) {
+    const auto normed = [&](const Tensor& x, const Param& w) {
+      Tensor y = run.ctx.empty(x.shape());
+      rms_norm_kernel({x, w.var.value, y, run.ctx.empty({x.dim(0) * x.dim(1)}), eps_}, run.ctx);
+      return y;
+    };
+    q = normed(q, *q_norm_);
+    k = normed(k, *k_norm_);
+  }
+  if (inv_freq_.defined())
+    for (const Tensor& t : {q, k}) rope_kernel({t, t, seqs.positions, inv_freq_}, run.ctx);
+  cache.append(k, v, seqs, lengths, run.ctx);
+  std::vector<std::int32_t> now = lengths;
+  for (std::int32_t& n : now) ++n;
+  Tensor y = run.ctx.empty({batch, heads_, head_dim_});
+  attention_decode_kernel({q, cache.keys, cache.values, y, now, options().attention.scale}, run.ctx);
+  return y.view({batch, nq});
+}
+
+FeedForward::FeedForward(const Scope& scope, const ModelConfig& c)
+    : kind_(c.mlp),
+      in_(scope, mlp_outputs(c), c.width, c.biases == Biases::all),
+      out_(scope, {{"down", c.width, weight_std(c, c.mlp_width, c.width, true, true)}}, c.mlp_width, c.biases == Biases::all) {
+  if (c.norm_place == NormPlace::sub) sub_norm_.emplace(scope.child("sub_norm"), c.mlp_width, c);
+}
+
+Var FeedForward::operator()(Run& run, const Var& x) const {
+  Var h = in_(run, x);
+  h = kind_ == Mlp::swiglu ? swiglu(run, h) : activate(run, h, activation_of(kind_));
+  if (sub_norm_) h = (*sub_norm_)(run, h);
+  return out_(run, h);
+}
+
+std::vector<float> rope_frequencies(const RopeConfig& c, std::int64_t head_dim) {
+  std::vector<float> out;
+  for (std::int64_t i = 0; i < head_dim / 2; ++i) {
+    double f = std::pow(c.theta, -2.0 * static_cast<double>(i) / static_cast<double>(head_dim));
+    if (c.scaling == RopeScaling::linear) f /= c.factor;
+    if (c.scaling == RopeScaling::llama3) {
+      const double turns = static_cast<double>(c.original_context) * f / (2 * std::numbers::pi);  // over that context
+      const double keep = (turns - c.low_freq_factor) / (c.high_freq_factor - c.low_freq_factor);
+      const double smooth = std::clamp(keep, 0.0, 1.0);
+      f = smooth * f + (1 - smooth) * f / c.factor;
+    }
+    out.push_back(static_cast<float>(f));
+  }
+  return out;
+}
+
+}  // namespace ring

@@ -1,0 +1,74 @@
+#pragma once
+// Typed layers: each declares its parameters in a Scope and is called with a Run. No parallel code here.
+
+#include <optional>
+
+#include "autograd/ops.h"
+#include "model/config.h"
+#include "model/kv_cache.h"
+#include "model/params.h"
+
+namespace ring {
+
+// y = x w^T + b. Several outputs may be read by one product: their weights are then one parameter with several parts.
+struct Linear {
+  struct Output {
+    std::string name;
+    std::int64_t channels;
+    float std;  // of the initial weights
+  };
+  Linear(const Scope&, const std::vector<Output>&, std::int64_t in, bool bias);
+  Var operator()(Run& run, const Var& x) const { return linear(run, x, weight->var, bias ? bias->var : Var{}); }
+
+  Param* weight;
+  Param* bias = nullptr;
+};
+
+struct Norm {
+  Norm(const Scope&, std::int64_t channels, const ModelConfig&);
+  Var operator()(Run& run, const Var& x) const;
+
+  Param* weight;
+  Param* bias = nullptr;
+  NormKind kind;
+  float eps;
+};
+
+class AttentionLayer {
+ public:
+  AttentionLayer(const Scope&, const ModelConfig& resolved, const Tensor& inv_freq);
+  Var operator()(Run&, const Var& x, const Sequences&) const;  // [N,C] -> [N,C]
+  // The same with a cache whose sequences hold lengths[b] tokens: all 0 and any number of new ones, or one new one each.
+  Var operator()(Run&, const Var& x, const Sequences&, LayerCache&, const std::vector<std::int32_t>& lengths) const;
+
+ private:
+  SelfAttention options() const;
+  Var project(Run&, Var y) const;
+  Tensor decode(Run&, const Tensor& qkv, const Sequences&, LayerCache&, const std::vector<std::int32_t>& lengths) const;
+
+  std::int64_t heads_, kv_heads_, head_dim_;
+  const Tensor& inv_freq_;  // owned by the decoder; undefined: no rotation
+  Linear qkv_;
+  Param* q_norm_ = nullptr;
+  Param* k_norm_ = nullptr;
+  std::optional<Norm> sub_norm_;
+  Linear out_;
+  float eps_;
+};
+
+class FeedForward {
+ public:
+  FeedForward(const Scope&, const ModelConfig& resolved);
+  Var operator()(Run&, const Var& x) const;
+
+ private:
+  Mlp kind_;
+  Linear in_;
+  std::optional<Norm> sub_norm_;
+  Linear out_;
+};
+
+// theta^(-2i/D), i < D/2, scaled as the config says (RopeScaling).
+std::vector<float> rope_frequencies(const RopeConfig&, std::int64_t head_dim);
+
+}  // namespace ring
