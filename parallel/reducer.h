@@ -1,0 +1,49 @@
+#pragma once
+// Sums gradients over the ranks while backward still runs. As soon as all parameters of the next bucket are complete,
+// an asynchronous all-reduce of it starts; buckets start in their given order, the same on every rank. The loss already
+// carries 1 / (valid tokens of all ranks), so that the sum is the gradient.
+//
+// One optimizer step: any number of micro-batches backward, the last with Tape(final_pass = true), then finish().
+// Between the start of that last backward and finish() nothing else may use the communicator.
+
+#include <vector>
+
+#include "comm/communicator.h"
+#include "parallel/bucket.h"
+
+namespace ring {
+
+class Reducer {
+ public:
+  // Installs on_ready in every slot; `compute` is the stream on which gradients are written.
+  Reducer(Communicator& comm, Stream compute, std::vector<Bucket> buckets);
+  ~Reducer();
+  Reducer(const Reducer&) = delete;
+  Reducer& operator=(const Reducer&) = delete;
+
+  // Zeroes gradients that nothing wrote, reduces what is left, and orders the compute stream after all of it.
+  // Afterwards every slot is `written`, and the reducer is ready for the next step. Error: a lost peer, a timeout.
+  void finish();
+
+  int buckets() const { return static_cast<int>(buckets_.size()); }
+  int started() const { return next_; }                  // buckets whose reduction has started in this step
+  int overlapped() const { return overlapped_; }         // of the last finished step: started before finish()
+  double wait_seconds() const { return wait_seconds_; }  // of the last finished step: the host's wait in finish()
+
+ private:
+  void on_ready(std::size_t bucket, std::size_t index);
+  void start_next();
+  void reset();
+
+  Communicator& comm_;
+  Stream compute_;
+  std::vector<Bucket> buckets_;
+  std::vector<std::vector<bool>> ready_;
+  std::vector<std::size_t> missing_;  // slots of each bucket that are not complete
+  std::vector<Work> works_;
+  int next_ = 0;
+  int overlapped_ = 0;
+  double wait_seconds_ = 0;
+};
+
+}  // namespace ring
