@@ -14,9 +14,10 @@ using Values = std::vector<double>;
 struct Input {
   std::string name;
   Shape shape;
-  Values values;
+  Values values;  // empty: random_values() of the case's and the input's name, made when the case runs
   bool differentiable = true;
   DType dtype = DType::f32;  // i32 inputs are never differentiable
+  double scale = 1;          // of random values
 };
 
 struct OpCase {
@@ -24,18 +25,27 @@ struct OpCase {
   std::vector<Input> inputs;
   // Outputs of the op in fp64, from the inputs' values, written to be obviously right.
   std::function<std::vector<Values>(const std::vector<Values>&)> oracle;
-  // The op under test; inputs arrive in order, with slots where differentiable.
+  // The op under test; inputs arrive in order, with slots where differentiable. Outputs without a slot are compared in
+  // the forward only.
   std::function<std::vector<Var>(Run&, const std::vector<Var>&)> run;
-  double tolerance = 1e-5;       // relative L2 error against the oracle
-  double grad_tolerance = 1e-4;  // relative, against finite differences of the oracle
+  double tolerance = 1e-5;               // relative L2 error against the oracle
+  double grad_tolerance = 1e-4;          // relative, against finite differences of the oracle
   double flops = 0, backward_flops = 0;  // of one call
   double bytes = 0, backward_bytes = 0;  // least memory traffic: each input read once, each output written once
-  bool root = false;             // the op is a loss head: backward takes no seed
-  bool bench = false;            // large enough to be worth timing
+  bool root = false;                     // the op is a loss head: backward takes no seed
+  double root_scale = 1;                 // gradients of a root are those of root_scale * outputs[0]
+  bool bench = false;                    // large enough to be worth timing
 };
 
 // Fixed random values: uniform in [-1, 1] scaled, from a seed made of the names.
 Values random_values(const std::string& name, std::int64_t n, double scale = 1.0);
+
+// The inputs' values as the op sees them: rounded to the input's type.
+std::vector<Values> input_values(const OpCase&);
+// Fresh tensors with these values, each with a slot of its own where differentiable.
+std::vector<Var> make_inputs(const OpCase&, const std::vector<Values>&, const Context&);
+Tensor make_tensor(const Shape&, DType, const Values&, const Context&);
+Values read_values(const Tensor&);  // f32 or i32, contiguous
 
 // Every tests/cases/<op>.cpp adds its cases at load time through one AddCases object.
 std::vector<std::vector<OpCase> (*)()>& case_list_makers();

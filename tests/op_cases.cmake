@@ -1,0 +1,5 @@
+# The op cases, shared by the tests and the benchmarks: an object library, because the cases add themselves at load time.
+include_guard(GLOBAL)
+file(GLOB op_case_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_LIST_DIR}/cases/*.cpp)
+add_library(ring_op_cases OBJECT ${CMAKE_CURRENT_LIST_DIR}/op_case.cpp ${op_case_sources})
+target_link_libraries(ring_op_cases PUBLIC ring_flags ring_autograd)
