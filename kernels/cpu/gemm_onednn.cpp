@@ -1,0 +1,29 @@
+// oneDNN: generates its code at run time for the processor that it finds. The fastest of the three on the shapes of
+// training (bench/gemm), and the default where it is installed.
+
+#ifdef RING_WITH_ONEDNN
+#include <oneapi/dnnl/dnnl.h>
+
+#include "kernels/cpu/gemm.h"
+
+// The library is built with OpenMP, whose thread count is a property of the calling thread. It is its own dependency,
+// so the symbol is there; declared weak for builds of the library without OpenMP.
+extern "C" __attribute__((weak)) void omp_set_num_threads(int);
+
+namespace ring::cpu {
+namespace {
+
+void onednn_gemm(const Gemm& g) {
+  thread_local const bool single = (omp_set_num_threads ? omp_set_num_threads(1) : void(), true);
+  (void)single;
+  const dnnl_status_t status = dnnl_sgemm(g.transpose_a ? 'T' : 'N', g.transpose_b ? 'T' : 'N', g.m, g.n, g.k, g.alpha,
+                                          g.a, g.lda, g.b, g.ldb, g.beta, g.c, g.ldc);
+  RING_CHECK(status == dnnl_success, "oneDNN's matrix product of ", g.m, " x ", g.n, " x ", g.k, " failed with status ",
+             static_cast<int>(status));
+}
+
+const bool added = add_gemm<onednn_gemm>("onednn", 20);
+
+}  // namespace
+}  // namespace ring::cpu
+#endif
