@@ -4,22 +4,41 @@
 # *_REQUIRED, so C++20 is asked for as a compile feature and nvcc gets its flag by hand.
 
 set(RING_ARCH "native" CACHE STRING
-    "CPU architecture to compile for: native, or a portable level such as x86-64-v3 (packages use that)")
+    "CPU to compile for: native, portable (x86-64-v3 or armv8-a: packages use that), or any value of -march")
 set(RING_SANITIZE "" CACHE STRING "Sanitizers to build with: empty, 'address,undefined' or 'thread'")
 option(RING_WERROR "Treat compiler warnings as errors" OFF)
+
+# RING_ARCH_LEVEL: what the compiler and the start-up check of the binary are told.
+set(RING_ARCH_LEVEL "${RING_ARCH}")
+if(RING_ARCH STREQUAL "portable")
+  if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+    set(RING_ARCH_LEVEL "x86-64-v3")
+  else()
+    set(RING_ARCH_LEVEL "armv8-a")
+  endif()
+endif()
+
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 12)
+  message(FATAL_ERROR "g++ ${CMAKE_CXX_COMPILER_VERSION} is too old: C++20 as used here needs g++ 12 or clang 14")
+endif()
 
 add_library(ring_flags INTERFACE)
 target_compile_features(ring_flags INTERFACE cxx_std_20)
 target_include_directories(ring_flags INTERFACE ${PROJECT_SOURCE_DIR} ${PROJECT_BINARY_DIR}/generated)
-# Contraction into FMA stays on; everything that would change NaN or infinity handling stays off.
+# -Wrestrict of g++ 12 warns about std::string itself (fixed in 13). Contraction into FMA stays on; everything that would change NaN or infinity handling stays off.
 target_compile_options(ring_flags INTERFACE
     $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wno-missing-field-initializers -fno-math-errno -fno-trapping-math>
+    $<$<AND:$<COMPILE_LANG_AND_ID:CXX,GNU>,$<VERSION_LESS:$<CXX_COMPILER_VERSION>,13>>:-Wno-restrict>
     $<$<COMPILE_LANGUAGE:CUDA>:-std=c++20 --expt-relaxed-constexpr -Xcompiler=-Wall,-Wextra>
     $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<BOOL:${RING_WERROR}>>:-Werror>)
-if(RING_ARCH AND CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64|aarch64")
-  target_compile_options(ring_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-march=${RING_ARCH}>)
+if(RING_ARCH_LEVEL)
+  target_compile_options(ring_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-march=${RING_ARCH_LEVEL}>)
 endif()
+
 if(RING_SANITIZE)
+  if(RING_SANITIZE MATCHES "thread" AND RING_SANITIZE MATCHES "address")
+    message(FATAL_ERROR "RING_SANITIZE='${RING_SANITIZE}': the thread and address sanitizers exclude each other")
+  endif()
   target_compile_options(ring_flags INTERFACE
       $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${RING_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all>)
   target_link_options(ring_flags INTERFACE -fsanitize=${RING_SANITIZE})

@@ -1,8 +1,8 @@
 # One room = one folder = one static library. A room links only the rooms to its left, so an upward dependency does
 # not link; tests/meta checks the same for #include lines.
 
-# ring_room(NAME [DEPENDS room...] [LIBRARIES lib...]): library ring_NAME from every .cpp below NAME/, except kernel
-# and device folders, which are built by ring_kernels() and by the room that owns them.
+# ring_room(NAME [DEPENDS room...] [LIBRARIES lib...] [EXCLUDE regex...]): library ring_NAME from every .cpp below NAME/,
+# except kernel and device folders, which ring_kernels() and ring_device_room() build.
 function(ring_room name)
   cmake_parse_arguments(ROOM "" "" "DEPENDS;LIBRARIES;EXCLUDE" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${name}/*.cpp)
@@ -14,16 +14,31 @@ function(ring_room name)
   target_link_libraries(ring_${name} PUBLIC ring_flags ${ROOM_DEPENDS} PRIVATE ${ROOM_LIBRARIES})
 endfunction()
 
-# ring_kernels(BACKEND EXTENSION [LIBRARIES lib...]): object library, because a static one would lose the kernels:
-# nothing names their registration objects, so the linker would drop them. Executables take them from ring_kernel_objects.
+# ring_objects(TARGET SOURCES file... [LIBRARIES lib...]): object library whose objects every user of ring_kernel_objects
+# links. A static one would lose kernels: nothing names their registration objects, so the linker would drop them.
+function(ring_objects target)
+  cmake_parse_arguments(OBJECTS "" "" "SOURCES;LIBRARIES" ${ARGN})
+  if(NOT OBJECTS_SOURCES)
+    return()
+  endif()
+  add_library(${target} OBJECT ${OBJECTS_SOURCES})
+  target_link_libraries(${target} PUBLIC ring_flags ring_core ring_kernels PRIVATE ${OBJECTS_LIBRARIES})
+  target_sources(ring_kernel_objects INTERFACE $<TARGET_OBJECTS:${target}>)
+  target_link_libraries(ring_kernel_objects INTERFACE ring_kernels ring_core ${OBJECTS_LIBRARIES})
+endfunction()
+
+# ring_kernels(BACKEND EXTENSION [LIBRARIES lib...]): the kernels of a backend.
 function(ring_kernels backend extension)
   cmake_parse_arguments(KERNELS "" "" "LIBRARIES" ${ARGN})
   file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/kernels/${backend}/*.${extension}
                                       ${PROJECT_SOURCE_DIR}/kernels/attention/${backend}/*.${extension})
-  if(sources)
-    add_library(ring_kernels_${backend} OBJECT ${sources})
-    target_link_libraries(ring_kernels_${backend} PUBLIC ring_flags ring_core ring_kernels PRIVATE ${KERNELS_LIBRARIES})
-    target_sources(ring_kernel_objects INTERFACE $<TARGET_OBJECTS:ring_kernels_${backend}>)
-    target_link_libraries(ring_kernel_objects INTERFACE ${KERNELS_LIBRARIES})
-  endif()
+  ring_objects(ring_kernels_${backend} SOURCES ${sources} LIBRARIES ${KERNELS_LIBRARIES})
+endfunction()
+
+# ring_device_room(FOLDER [LIBRARIES lib...]): a device's share of a room, such as core/cuda, which registers itself too.
+function(ring_device_room folder)
+  cmake_parse_arguments(ROOM "" "" "LIBRARIES" ${ARGN})
+  file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${folder}/*.cpp ${PROJECT_SOURCE_DIR}/${folder}/*.cu)
+  string(REPLACE "/" "_" name ${folder})
+  ring_objects(ring_${name} SOURCES ${sources} LIBRARIES ${ROOM_LIBRARIES})
 endfunction()

@@ -1,0 +1,65 @@
+# The front door. Every target works from a fresh checkout, as root or not; CMake does the work.
+# Variables: WERROR=ON (warnings are errors), CUDA=AUTO|ON|OFF, DEPS=0 (leave packages alone), JOBS=n, ARGS=... (for bench)
+
+WERROR ?= OFF
+CUDA ?= AUTO
+DEPS ?= 1
+JOBS ?= 2
+BUILD := build/release
+export CCACHE_NOHASHDIR = 1
+export CTEST_PROGRESS_OUTPUT = 0
+
+.DEFAULT_GOAL := help
+.PHONY: help deps build quickstart test bench package format tidy asan tsan debug clean
+
+help:  ## list the targets
+	@echo "Ringmaster: make TARGET"
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 14
+
+deps:  ## install missing packages (DEPS=0: skip)
+ifneq ($(DEPS),0)
+	@scripts/install_deps.sh
+endif
+
+configure: deps
+	@cmake --preset release -DRING_WERROR=$(WERROR) -DRING_CUDA=$(CUDA)
+.PHONY: configure
+
+build: configure  ## build everything into build/release
+	@cmake --build --preset release
+
+quickstart: configure  ## from nothing to a trained language model and a sample of its text
+	@cmake --build --preset release --target ringmaster
+	@RINGMASTER=$(CURDIR)/$(BUILD)/ringmaster scripts/quickstart.sh
+
+test: build  ## build and run every test
+	@ctest --preset release -j $(JOBS)
+
+bench: configure  ## measure every op (ARGS= goes to the benchmark)
+	@cmake --build --preset release --target bench
+	@$(BUILD)/bench/bench_ops $(ARGS)
+
+package: deps  ## dist/ringmaster-VERSION-linux-ARCH.tar.gz, runs elsewhere without root
+	@scripts/package.sh
+
+format:  ## clang-format every source file
+	@git ls-files -co --exclude-standard '*.h' '*.cpp' '*.cu' '*.cuh' | xargs -r clang-format -i
+
+tidy: configure  ## clang-tidy every host file; a warning fails
+	@cmake --build --preset release --target ring_build_info
+	@run-clang-tidy -quiet -p $(BUILD) -j $(JOBS) '$(CURDIR)/(?!build)[^.]*\.cpp$$'
+
+debug: deps  ## debug build and all tests
+	@cmake --preset cpu-debug && cmake --build --preset cpu-debug && ctest --preset cpu-debug -j $(JOBS)
+
+asan: deps  ## unit and dist tests under the address and undefined-behaviour sanitizers
+	@cmake --preset cpu-asan && cmake --build --preset cpu-asan && ctest --preset cpu-asan -j $(JOBS)
+
+# The thread sanitizer of g++ 12 does not start under strong address randomisation, hence setarch.
+tsan: deps  ## unit and dist tests under the thread sanitizer
+	@cmake --preset cpu-tsan && cmake --build --preset cpu-tsan
+	@setarch $$(uname -m) -R true 2>/dev/null && wrap="setarch $$(uname -m) -R" || wrap=""; \
+	$$wrap ctest --preset cpu-tsan -j $(JOBS)
+
+clean:  ## remove build/ and dist/
+	@rm -rf build dist

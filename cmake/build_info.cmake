@@ -1,0 +1,37 @@
+# generated/build_info.h: version, commit, compiler, CPU level and what was found. A build step refreshes the commit, and the
+# file changes only when its contents do.
+#
+# Included by CMakeLists.txt (sets the target up) and run with `cmake -P` at every build (writes the file).
+
+if(CMAKE_SCRIPT_MODE_FILE)
+  set(RING_COMMIT "unknown")
+  execute_process(COMMAND git -C ${SOURCE_DIR} describe --always --dirty --exclude=* --abbrev=12
+                  OUTPUT_VARIABLE commit OUTPUT_STRIP_TRAILING_WHITESPACE RESULT_VARIABLE status ERROR_QUIET)
+  if(status EQUAL 0)
+    set(RING_COMMIT "${commit}")
+  endif()
+  configure_file(${TEMPLATE} ${OUTPUT} @ONLY)
+  return()
+endif()
+
+function(ring_build_info)
+  set(RING_COMPILER "${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION}")
+  set(RING_COMMIT "@RING_COMMIT@")
+  set(RING_FOUND_ROWS "")
+  foreach(row IN LISTS RING_SUMMARY)
+    string(REPLACE "|" "\", \"" row "${row}")
+    string(APPEND RING_FOUND_ROWS "    {\"${row}\"},\n")
+  endforeach()
+  foreach(option CUDA OPENBLAS ONEDNN GLOO)
+    set(RING_HAS_${option} false)
+    if(RING_WITH_${option})
+      set(RING_HAS_${option} true)
+    endif()
+  endforeach()
+  set(template ${PROJECT_BINARY_DIR}/build_info.h.in)
+  configure_file(${PROJECT_SOURCE_DIR}/cmake/build_info.h.in ${template} @ONLY)
+  set(refresh ${CMAKE_COMMAND} -DSOURCE_DIR=${PROJECT_SOURCE_DIR} -DTEMPLATE=${template}
+      -DOUTPUT=${PROJECT_BINARY_DIR}/generated/build_info.h -P ${PROJECT_SOURCE_DIR}/cmake/build_info.cmake)
+  execute_process(COMMAND ${refresh})
+  add_custom_target(ring_build_info ALL COMMAND ${refresh} VERBATIM)
+endfunction()

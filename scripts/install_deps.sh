@@ -1,0 +1,78 @@
+#!/usr/bin/env bash
+# Installs the Debian/Ubuntu packages that Ringmaster builds with; does nothing when all are there.
+# Without root and without passwordless sudo it prints the one line to run and exits with 1.
+#   scripts/install_deps.sh           packages to build, test and run
+#   scripts/install_deps.sh --dev     also clang-format and clang-tidy
+#   scripts/install_deps.sh --print   only prints the packages that are missing
+set -euo pipefail
+
+required=(ca-certificates g++ cmake ninja-build pkg-config
+  libeigen3-dev libhdf5-dev libyaml-cpp-dev libspdlog-dev libfmt-dev libsentencepiece-dev
+  nlohmann-json3-dev libcli11-dev libxxhash-dev libgtest-dev)
+optional=(ccache libopenblas-dev libdnnl-dev libgloo-dev)
+mode=install
+for arg in "$@"; do
+  case "$arg" in
+    --dev) required+=(clang-format clang-tidy) ;;
+    --print) mode=print ;;
+    *) echo "install_deps.sh: unknown argument '$arg' (known: --dev, --print)" >&2; exit 2 ;;
+  esac
+done
+
+if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
+  echo "install_deps.sh: no apt here, nothing installed. Needed, by their Debian names: ${required[*]}" >&2
+  echo "install_deps.sh: optional: ${optional[*]}" >&2
+  exit 0
+fi
+
+# Prints those of its arguments that are not installed.
+missing_of() {
+  local installed
+  installed=" $(dpkg-query -W -f='${db:Status-Status} ${Package}\n' "$@" 2>/dev/null |
+    sed -n 's/^installed //p' | tr '\n' ' ' || true)"
+  local package
+  for package in "$@"; do
+    case "$installed" in *" $package "*) ;; *) echo "$package" ;; esac
+  done
+}
+
+mapfile -t missing < <(missing_of "${required[@]}")
+mapfile -t missing_optional < <(missing_of "${optional[@]}")
+if [ "$mode" = print ]; then
+  printf '%s\n' "${missing[@]}" "${missing_optional[@]}" | sed '/^$/d'
+  exit 0
+fi
+if [ $((${#missing[@]} + ${#missing_optional[@]})) -eq 0 ]; then
+  echo "install_deps.sh: all packages are installed"
+  exit 0
+fi
+
+as_root=()
+if [ "$(id -u)" -ne 0 ]; then
+  if command -v sudo >/dev/null && sudo -n true 2>/dev/null; then
+    as_root=(sudo -n)
+  elif [ ${#missing[@]} -eq 0 ]; then
+    echo "install_deps.sh: optional packages are missing and there is no root to install them: ${missing_optional[*]}" >&2
+    exit 0
+  else
+    echo "install_deps.sh: packages are missing and there is no root to install them. Run this, then start again:" >&2
+    echo "  sudo apt-get update && sudo apt-get install -y --no-install-recommends ${missing[*]} ${missing_optional[*]}" >&2
+    exit 1
+  fi
+fi
+apt() { ${as_root[@]+"${as_root[@]}"} env DEBIAN_FRONTEND=noninteractive apt-get -qq -o Dpkg::Use-Pty=0 "$@"; }
+
+apt update
+# An optional package that this distribution does not have is reported and left out.
+known=()
+for package in ${missing_optional[@]+"${missing_optional[@]}"}; do
+  if [ -n "$(apt-cache madison "$package" 2>/dev/null)" ]; then
+    known+=("$package")
+  else
+    echo "install_deps.sh: optional package $package is not in this distribution; building without it" >&2
+  fi
+done
+wanted=(${missing[@]+"${missing[@]}"} ${known[@]+"${known[@]}"})
+[ ${#wanted[@]} -eq 0 ] && exit 0
+echo "install_deps.sh: installing ${wanted[*]}"
+apt install -y --no-install-recommends "${wanted[@]}" >/dev/null

@@ -1,0 +1,112 @@
+#include "tests/meta/rules.h"
+
+#include <map>
+#include <regex>
+
+#include "core/check.h"
+
+namespace ring::test {
+namespace {
+
+// Rooms of one rank stand side by side and do not see each other.
+const std::map<std::string, int> kRank = {{"core", 0},    {"kernels", 1}, {"comm", 1},     {"autograd", 2},
+                                          {"model", 3},   {"data", 3},    {"parallel", 4}, {"checkpoint", 4},
+                                          {"trainer", 5}, {"launcher", 6}};
+constexpr std::size_t kMaxLines = 600;
+const std::string kDevice = "kernels/cuda/device/";
+
+std::string first_folder(const std::string& path) { return path.substr(0, path.find('/')); }
+
+bool in_cuda_folder(const std::string& path) { return path.find("/cuda/") != std::string::npos; }
+
+// Empty when `from` may include `to`.
+std::string include_problem(const std::string& from, const std::string& to) {
+  if (to == "build_info.h") return "";  // generated
+  const auto target = kRank.find(first_folder(to));
+  if (target == kRank.end()) return "is not a path from the root into a room";
+  const auto own = kRank.find(first_folder(from));
+  if (target->first != own->first && target->second >= own->second)
+    return str("points from ", own->first, " to ", target->first, ", which does not stand to its left");
+  const bool from_device = from.starts_with(kDevice), to_device = to.starts_with(kDevice);
+  if (from_device && !to_device && to != "core/philox.h") return "leaves the device vocabulary";
+  if (to_device && !in_cuda_folder(from)) return "brings device vocabulary into host code";
+  return "";
+}
+
+template <class Fn>
+void each_line(const SourceFile& file, Fn fn) {
+  int number = 0;
+  for (const std::string& line : lines_of(file.text)) fn(line, str(file.path, ':', ++number, ": "));
+}
+
+}  // namespace
+
+Violations include_direction(const SourceFile& file) {
+  static const std::regex quoted(R"re(^\s*#\s*include\s*"([^"]+)")re");
+  Violations out;
+  if (!is_source(file.path) || !kRank.contains(first_folder(file.path))) return out;
+  each_line(file, [&](const std::string& line, const std::string& at) {
+    std::smatch m;
+    if (!std::regex_search(line, m, quoted)) return;
+    const std::string problem = include_problem(file.path, m[1]);
+    if (!problem.empty()) out.push_back(str(at, '"', m[1].str(), "\" ", problem));
+  });
+  return out;
+}
+
+Violations heavy_includes(const SourceFile& file) {
+  static const std::regex heavy(R"(^\s*#\s*include\s*[<"](spdlog|yaml-cpp|CLI|nlohmann|Eigen|hdf5|H5|oneapi|gloo)\b)");
+  Violations out;
+  if (!file.path.ends_with(".h") || !kRank.contains(first_folder(file.path))) return out;
+  each_line(file, [&](const std::string& line, const std::string& at) {
+    if (std::regex_search(line, heavy)) out.push_back(str(at, "a header of a large library in a header: ", line));
+  });
+  return out;
+}
+
+Violations length(const SourceFile& file) {
+  const std::size_t lines = lines_of(file.text).size();
+  if (!is_source(file.path) || lines <= kMaxLines) return {};
+  return {str(file.path, ":1: ", lines, " lines, at most ", kMaxLines, ": split it")};
+}
+
+Violations host_waits(const SourceFile& file) {
+  static const std::regex waits(R"((\.|->)synchronize\s*\(|\bcuda\w*Synchronize\s*\()");
+  static const std::regex reason(R"(// host waits: (log|checkpoint|shutdown|start|sampling|diagnosis|transport)\b)");
+  const std::string room = first_folder(file.path);
+  Violations out;
+  if (!is_source(file.path) || !kRank.contains(room) || room == "core" || room == "checkpoint") return out;
+  each_line(file, [&](const std::string& line, const std::string& at) {
+    if (std::regex_search(line, waits) && !std::regex_search(line, reason))
+      out.push_back(str(at, "the host waits for the device here: order streams by events instead"));
+  });
+  return out;
+}
+
+Violations leftovers(const SourceFile& file) {
+  // Spelled in pieces, or this file would break its own rule.
+  static const std::regex marks(
+      "\\b(TO"
+      "DO|FIX"
+      "ME|X"
+      "XX|HA"
+      "CK|TB"
+      "D|WI"
+      "P)\\b|not imple"
+      "mented yet|coming "
+      "soon");
+  static const std::regex machine(
+      "(^|[\\s\"'`(=:<])/(ho"
+      "me|Us"
+      "ers|ro"
+      "ot|wo"
+      "rk)/[A-Za-z0-9_.]");
+  Violations out;
+  each_line(file, [&](const std::string& line, const std::string& at) {
+    if (std::regex_search(line, marks)) out.push_back(str(at, "a mark of unfinished work: ", line));
+    if (std::regex_search(line, machine)) out.push_back(str(at, "a path of somebody's machine: ", line));
+  });
+  return out;
+}
+
+}  // namespace ring::test

@@ -1,0 +1,32 @@
+#pragma once
+// Rules about the source text. Each returns one line per violation: "file:line: what is wrong".
+
+#include <string>
+#include <vector>
+
+#include "tests/meta/source_tree.h"
+
+namespace ring::test {
+
+using Violations = std::vector<std::string>;
+
+// A room includes only itself and rooms to its left, by paths from the root; nothing there includes tests or
+// benchmarks. Device vocabulary (kernels/cuda/device/) includes nothing else of ours but the host-and-device generator,
+// and only CUDA folders include it.
+Violations include_direction(const SourceFile&);
+
+// Headers of large libraries stay out of the rooms' headers: every includer would pay for them.
+Violations heavy_includes(const SourceFile&);
+
+// At most 600 lines per source file.
+Violations length(const SourceFile&);
+
+// The host waits for a device only in tests, benchmarks, checkpoints and core. Elsewhere the line says why it may:
+// "// host waits: REASON", one of log, checkpoint, shutdown, start, sampling, diagnosis, transport (a thread of comm's
+// own).
+Violations host_waits(const SourceFile&);
+
+// No marks of unfinished work and no paths of somebody's machine.
+Violations leftovers(const SourceFile&);
+
+}  // namespace ring::test

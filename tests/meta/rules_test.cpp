@@ -1,0 +1,116 @@
+// The rules, first on text that breaks them, then on the project itself.
+#include "tests/meta/rules.h"
+
+#include <gtest/gtest.h>
+
+namespace ring::test {
+namespace {
+
+const std::vector<SourceFile>& tree() {
+  static const std::vector<SourceFile> files = source_tree(RING_SOURCE_DIR);
+  return files;
+}
+
+std::string joined(Violations (*rule)(const SourceFile&)) {
+  std::string out;
+  for (const SourceFile& file : tree())
+    for (const std::string& line : rule(file)) out += line + "\n";
+  return out;
+}
+
+std::string include_of(const std::string& path) { return "#pragma once\n#include \"" + path + "\"\n"; }
+
+TEST(IncludeDirection, AllowsLeftwardAndOwn) {
+  EXPECT_TRUE(include_direction({"trainer/loop.cpp", include_of("core/check.h")}).empty());
+  EXPECT_TRUE(include_direction({"model/decoder.cpp", include_of("model/config.h")}).empty());
+  EXPECT_TRUE(include_direction({"launcher/main.cpp", include_of("build_info.h")}).empty());
+  EXPECT_TRUE(include_direction({"tests/core/a_test.cpp", include_of("tests/op_case.h")}).empty());
+  EXPECT_TRUE(include_direction({"kernels/cuda/rope.cu", include_of("kernels/cuda/device/load.cuh")}).empty());
+}
+
+TEST(IncludeDirection, RefusesUpwardSidewaysAndRelative) {
+  const Violations up = include_direction({"core/tensor.h", include_of("kernels/kernel.h")});
+  ASSERT_EQ(up.size(), 1u);
+  EXPECT_EQ(up[0].rfind("core/tensor.h:2: ", 0), 0u) << up[0];
+  EXPECT_EQ(include_direction({"kernels/a.h", include_of("comm/store.h")}).size(), 1u);
+  EXPECT_EQ(include_direction({"data/a.cpp", include_of("model/config.h")}).size(), 1u);
+  EXPECT_EQ(include_direction({"core/a.cpp", include_of("check.h")}).size(), 1u);
+  EXPECT_EQ(include_direction({"core/a.cpp", include_of("../model/config.h")}).size(), 1u);
+  EXPECT_EQ(include_direction({"trainer/a.cpp", include_of("tests/op_case.h")}).size(), 1u);
+}
+
+TEST(IncludeDirection, KeepsDeviceVocabularyApart) {
+  EXPECT_EQ(include_direction({"kernels/cuda/device/a.cuh", include_of("core/check.h")}).size(), 1u);
+  EXPECT_TRUE(include_direction({"kernels/cuda/device/a.cuh", include_of("core/philox.h")}).empty());
+  EXPECT_EQ(include_direction({"kernels/cpu/a.cpp", include_of("kernels/cuda/device/a.cuh")}).size(), 1u);
+  EXPECT_EQ(include_direction({"trainer/a.cpp", include_of("kernels/cuda/device/a.cuh")}).size(), 1u);
+}
+
+TEST(HeavyIncludes, OnlyInHeadersOfRooms) {
+  EXPECT_EQ(heavy_includes({"core/log.h", "#include <spdlog/spdlog.h>\n"}).size(), 1u);
+  EXPECT_EQ(heavy_includes({"data/store.h", "#include <hdf5.h>\n"}).size(), 1u);
+  EXPECT_TRUE(heavy_includes({"core/log.cpp", "#include <spdlog/spdlog.h>\n"}).empty());
+  EXPECT_TRUE(heavy_includes({"core/log.h", "#include <string>\n"}).empty());
+}
+
+TEST(Length, CountsSourceLinesOnly) {
+  std::string text;
+  for (int i = 0; i < 600; ++i) text += "x\n";
+  EXPECT_TRUE(length({"core/a.cpp", text}).empty());
+  EXPECT_EQ(length({"core/a.cpp", text + "x\n"}).size(), 1u);
+  EXPECT_TRUE(length({"docs/a.md", text + "x\n"}).empty());
+}
+
+TEST(HostWaits, OnlyWhereTheDesignAllowsThem) {
+  const std::string call = "  stream.synchronize();\n";
+  EXPECT_EQ(host_waits({"trainer/loop.cpp", call}).size(), 1u);
+  EXPECT_EQ(host_waits({"kernels/cuda/a.cu", "cudaStreamSynchronize(s);\n"}).size(), 1u);
+  EXPECT_TRUE(host_waits({"trainer/loop.cpp", "  event.synchronize();  // host waits: log\n"}).empty());
+  EXPECT_EQ(host_waits({"trainer/loop.cpp", "  event.synchronize();  // host waits: because\n"}).size(), 1u);
+  EXPECT_TRUE(host_waits({"comm/work.h", "  void synchronize() {}\n"}).empty());
+  EXPECT_TRUE(host_waits({"checkpoint/writer.cpp", call}).empty());
+  EXPECT_TRUE(host_waits({"tests/core/a_test.cpp", call}).empty());
+}
+
+TEST(Leftovers, FindsMarksAndMachinePaths) {
+  EXPECT_EQ(leftovers({"a.cpp",
+                       "// TO"
+                       "DO later\n"})
+                .size(),
+            1u);
+  EXPECT_EQ(leftovers({"a.md",
+                       "ok\nFIX"
+                       "ME\n"})
+                .size(),
+            1u);
+  EXPECT_EQ(leftovers({"a.md",
+                       "cd /ho"
+                       "me/someone\n"})
+                .size(),
+            1u);
+  EXPECT_EQ(leftovers({"a.sh",
+                       "X=\"/wo"
+                       "rk/main\"\n"})
+                .size(),
+            1u);
+  EXPECT_TRUE(leftovers({"a.sh",
+                         "mktemp /tmp/x.XXXXXX\nhttps://example.org/ho"
+                         "me/page\n"})
+                  .empty());
+}
+
+TEST(Tree, IsRead) {
+  EXPECT_GT(tree().size(), 30u);
+  bool found = false;
+  for (const SourceFile& file : tree()) found |= file.path == "core/check.h" && !file.text.empty();
+  EXPECT_TRUE(found) << RING_SOURCE_DIR;
+}
+
+TEST(Tree, IncludesPointLeft) { EXPECT_EQ(joined(include_direction), ""); }
+TEST(Tree, HeadersAreLight) { EXPECT_EQ(joined(heavy_includes), ""); }
+TEST(Tree, FilesAreShort) { EXPECT_EQ(joined(length), ""); }
+TEST(Tree, HostDoesNotWait) { EXPECT_EQ(joined(host_waits), ""); }
+TEST(Tree, NothingIsLeftOver) { EXPECT_EQ(joined(leftovers), ""); }
+
+}  // namespace
+}  // namespace ring::test
