@@ -24,7 +24,7 @@ endif()
 
 add_library(ring_flags INTERFACE)
 target_compile_features(ring_flags INTERFACE cxx_std_20)
-target_include_directories(ring_flags INTERFACE ${PROJECT_SOURCE_DIR} ${PROJECT_BINARY_DIR}/generated)
+target_include_directories(ring_flags INTERFACE ${PROJECT_SOURCE_DIR} ${PROJECT_BINARY_DIR})
 # -Wrestrict of g++ 12 warns about std::string itself (fixed in 13). Contraction into FMA stays on; everything that would change NaN or infinity handling stays off.
 target_compile_options(ring_flags INTERFACE
     $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wno-missing-field-initializers -fno-math-errno -fno-trapping-math>
