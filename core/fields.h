@@ -108,7 +108,7 @@ class Fields {
  public:
   // Rules: any number of Check, and for an enum one Choices of its type.
   template <class T, class... Rules>
-  void operator()(const char* name, T& value, const char* text, const Rules&... rules);
+  void operator()(const char* name, T& value, const std::string& text, const Rules&... rules);
 
   std::vector<config::Field> take() { return std::move(fields_); }
 
@@ -116,11 +116,12 @@ class Fields {
   std::vector<config::Field> fields_;
 };
 
-// --- operations
-// ------------------------------------------------------------------------------------------------------- Loading
-// throws one Error that holds all mistakes, one line each: "file:line: key: what is wrong", and leaves the config as it
-// was. A file may start from others: `include: base.yaml` (relative to the file, or a list). Validation runs on every
-// section without mistakes of its own.
+// --- operations ---
+//
+// Loading throws one Error that holds all mistakes, one line each: "file:line: key: what is wrong", and leaves the
+// config as it was. A file may start from others: `include: base.yaml` (relative to the file, or a list of files).
+// validate() is called on every section that holds no mistake; a message that starts with the name of one of the
+// section's fields gets that field's line.
 
 namespace config {
 struct Source {
@@ -131,6 +132,8 @@ Source read_source(const std::string& file);
 void load(const Node& root, const std::vector<Source>& sources, const std::vector<std::string>& overrides);
 std::string to_yaml(const Node& root);
 std::string describe(const Node& root);
+void add_field(std::vector<Field>& fields, Field field);  // Error: a name that is no name, or taken
+std::string to_text(const Value& value);                  // as YAML
 }  // namespace config
 
 // FNV-1a of 64 bits.
@@ -191,8 +194,7 @@ std::string describe_config() {
   return config::describe(bind_config(config));
 }
 
-// --- binding a C++ value to a Node
-// -------------------------------------------------------------------------------------
+// --- binding a C++ value to a Node ---
 
 namespace config {
 
@@ -352,12 +354,12 @@ struct NamesOf<First, Rest...> : NamesOf<Rest...> {};
 }  // namespace config
 
 template <class T, class... Rules>
-void Fields::operator()(const char* name, T& value, const char* text, const Rules&... rules) {
+void Fields::operator()(const char* name, T& value, const std::string& text, const Rules&... rules) {
   typename config::NamesOf<Rules...>::type names;
   config::Field field{name, text, {}, {}};
   (config::add_rule(field.checks, names, rules), ...);
   field.node = config::bind(value, names);
-  fields_.push_back(std::move(field));
+  config::add_field(fields_, std::move(field));
 }
 
 template <class C>

@@ -1,0 +1,331 @@
+// Loading: applies files and overrides to the tree one after the other, then checks the result. Mistakes are collected
+// and thrown together; `origins_` remembers where each key was last given, so that a check that fails names that place.
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <set>
+
+#include "core/fields.h"
+#include "core/fields_parse.h"
+#include "core/yaml.h"
+
+namespace ring::config {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Origin {
+  int order = 0;  // of the file or override
+  int line = 0;
+  std::string name;      // of the file; "command line: a=b"
+  std::string override;  // the key that an override names
+  std::string place() const { return line ? str(name, ":", line) : name; }
+};
+
+struct Problem {
+  Origin origin;
+  std::string text;
+};
+
+std::string join(const std::string& prefix, const std::string& name) {
+  return prefix.empty() ? name : prefix + "." + name;
+}
+
+bool inside(const std::string& key, const std::string& prefix) {
+  if (prefix.empty() || key == prefix) return true;
+  return key.starts_with(prefix) && (key[prefix.size()] == '.' || key[prefix.size()] == '[');
+}
+
+std::string parent(const std::string& key) {
+  const std::size_t cut = key.find_last_of(".[");
+  return cut == std::string::npos ? "" : key.substr(0, cut);
+}
+
+class Loader {
+ public:
+  explicit Loader(const Node& root) : root_(root) { collect_keys(root, "", keys_); }
+
+  void read(const Source& source) {
+    std::vector<fs::path> open;
+    read(source, open);
+  }
+
+  void override(const std::string& text);
+  void check() { check_section(root_, ""); }
+  void finish();
+
+ private:
+  void read(const Source& source, std::vector<fs::path>& open);
+  void include(const Source& source, const YamlNode& path, Origin origin, std::vector<fs::path>& open);
+
+  void apply(const Node& node, const YamlNode& yaml, const std::string& key, Origin origin);
+  void apply_section(const Node& node, const YamlNode& yaml, const std::string& key, const Origin& origin);
+  void apply_list(const Node& node, const YamlNode& yaml, const std::string& key, const Origin& origin);
+  void apply_scalar(const Node& node, const YamlNode& yaml, const std::string& key, const Origin& origin);
+  void unknown_key(const Node& section, const std::string& section_key, const std::string& name, const Origin& origin);
+  Node find(const std::string& path, const Origin& origin);
+
+  void check_section(const Node& node, const std::string& key);
+  void check_field(const Field& field, const std::string& key);
+  void check_value(const Check& check, const Value& value, const std::string& key);
+  void validate(const Node& node, const std::string& key);
+
+  void problem(const Origin& origin, const std::string& key, const std::string& text);
+  Origin origin_of(const std::string& key) const;
+
+  const Node& root_;
+  std::vector<std::string> keys_;  // of the whole tree, for suggestions
+  std::vector<Problem> problems_;
+  std::map<std::string, Origin> origins_;
+  std::set<std::string> broken_;     // keys with mistakes
+  Origin last_{0, 0, "config", ""};  // for keys that nobody gave
+  int order_ = 0;
+};
+
+void Loader::problem(const Origin& origin, const std::string& key, const std::string& text) {
+  broken_.insert(key);
+  const bool named = key.empty() || key == origin.override;
+  problems_.push_back({origin, str(origin.place(), ": ", named ? "" : key + ": ", text)});
+}
+
+// Of a key that was not given: its section's, without a key of its own.
+Origin Loader::origin_of(const std::string& key) const {
+  for (std::string k = key; !k.empty(); k = parent(k)) {
+    if (const auto it = origins_.find(k); it != origins_.end()) return it->second;
+  }
+  return last_;
+}
+
+void Loader::read(const Source& source, std::vector<fs::path>& open) {
+  const int order = ++order_;
+  const Origin origin{order, 0, source.name, ""};
+  YamlNode yaml;
+  try {
+    yaml = parse_yaml(source.text);
+  } catch (const YamlError& e) {
+    return problem({order, e.line, source.name, ""}, "", e.what());
+  }
+  open.push_back(fs::weakly_canonical(source.name));
+  const auto is_include = [](const YamlNode::Entry& e) { return e.key == "include"; };
+  for (const YamlNode::Entry& entry : yaml.entries) {
+    if (is_include(entry)) include(source, entry.value, {order, entry.line, source.name, ""}, open);
+  }
+  open.pop_back();
+  std::erase_if(yaml.entries, is_include);
+  if (open.empty()) last_ = origin;
+  apply_section(root_, yaml, "", origin);
+}
+
+void Loader::include(const Source& source, const YamlNode& path, Origin origin, std::vector<fs::path>& open) {
+  if (path.type == YamlNode::Type::list) {
+    for (const YamlNode& item : path.items) {
+      origin.line = item.line;
+      if (item.type == YamlNode::Type::list) return problem(origin, "include", "expected a file, got a list");
+      include(source, item, origin, open);
+    }
+    return;
+  }
+  if (path.type != YamlNode::Type::scalar) return problem(origin, "include", "expected a file, got " + path.describe());
+  const fs::path file = fs::path(source.name).parent_path() / path.text;
+  if (std::find(open.begin(), open.end(), fs::weakly_canonical(file)) != open.end()) {
+    return problem(origin, "include", file.string() + " includes itself");
+  }
+  Source included;
+  try {
+    included = read_source(file.lexically_normal().string());
+  } catch (const Error& e) {
+    return problem(origin, "include", e.what());
+  }
+  read(included, open);
+}
+
+void Loader::apply(const Node& node, const YamlNode& yaml, const std::string& key, Origin origin) {
+  if (yaml.line && origin.override.empty()) origin.line = yaml.line;
+  switch (node.kind) {
+    case Kind::section:
+      return apply_section(node, yaml, key, origin);
+    case Kind::list:
+      return apply_list(node, yaml, key, origin);
+    default:
+      return apply_scalar(node, yaml, key, origin);
+  }
+}
+
+void Loader::apply_section(const Node& node, const YamlNode& yaml, const std::string& key, const Origin& origin) {
+  if (!key.empty()) origins_[key] = origin;
+  if (yaml.type == YamlNode::Type::null) return;
+  if (yaml.type != YamlNode::Type::map) {
+    return problem(origin, key, "expected a section of `key: value`, got " + yaml.describe());
+  }
+  std::map<std::string, int> seen;
+  for (const YamlNode::Entry& entry : yaml.entries) {
+    Origin at = origin;
+    if (at.override.empty()) at.line = entry.line;
+    const auto field =
+        std::find_if(node.fields.begin(), node.fields.end(), [&](const Field& f) { return f.name == entry.key; });
+    const auto [first, fresh] = seen.insert({entry.key, entry.line});
+    if (!fresh) {
+      problem(at, join(key, entry.key), str("given twice, first on line ", first->second));
+    } else if (field == node.fields.end()) {
+      unknown_key(node, key, entry.key, at);
+    } else {
+      apply(field->node, entry.value, join(key, entry.key), at);
+    }
+  }
+}
+
+void Loader::apply_list(const Node& node, const YamlNode& yaml, const std::string& key, const Origin& origin) {
+  std::erase_if(origins_, [&](const auto& entry) { return inside(entry.first, key); });
+  origins_[key] = origin;
+  if (yaml.type != YamlNode::Type::list) {
+    return problem(origin, key, "expected a list such as [a, b], got " + yaml.describe());
+  }
+  std::erase_if(broken_, [&](const std::string& k) { return inside(k, key); });
+  node.reset(yaml.items.size());
+  for (std::size_t i = 0; i < yaml.items.size(); ++i) {
+    apply(node.element(i), yaml.items[i], str(key, "[", i, "]"), origin);
+  }
+}
+
+void Loader::apply_scalar(const Node& node, const YamlNode& yaml, const std::string& key, const Origin& origin) {
+  origins_[key] = origin;
+  Value value;
+  std::string wrong = parse_value(node, yaml, value);
+  if (wrong.empty()) wrong = node.set(value);
+  if (!wrong.empty()) return problem(origin, key, wrong);
+  broken_.erase(key);
+}
+
+void Loader::unknown_key(const Node& section, const std::string& section_key, const std::string& name,
+                         const Origin& origin) {
+  std::vector<std::string> siblings;
+  for (const Field& f : section.fields) siblings.push_back(f.name);
+  std::string hint;
+  if (const std::string near = nearest_name(name, siblings); !near.empty()) {
+    hint = "did you mean " + join(section_key, near) + "?";
+  } else if (const std::string elsewhere = key_with_name(name, keys_); !elsewhere.empty()) {
+    hint = "did you mean " + elsewhere + "?";
+  } else {
+    hint = "known here:";
+    for (const std::string& s : siblings) hint += " " + s;
+  }
+  problem(origin, join(section_key, name), "unknown key; " + hint);
+}
+
+// Walks a.b[2].c; a Node without kind section, list or scalar functions means that it was not found and reported.
+Node Loader::find(const std::string& path, const Origin& origin) {
+  Node node = root_;
+  std::string key;
+  for (const PathPart& part : split_path(path)) {
+    if (part.name.empty()) {
+      if (node.kind != Kind::list) return problem(origin, path, key + " is not a list"), Node();
+      if (part.index >= node.size()) {
+        return problem(origin, path, str(key, " has ", node.size(), " elements, counted from 0")), Node();
+      }
+      node = Node(node.element(part.index));
+      key += str("[", part.index, "]");
+      continue;
+    }
+    if (node.kind != Kind::section) return problem(origin, path, key + " is not a section"), Node();
+    const auto field =
+        std::find_if(node.fields.begin(), node.fields.end(), [&](const Field& f) { return f.name == part.name; });
+    if (field == node.fields.end()) return unknown_key(node, key, part.name, origin), Node();
+    key = join(key, part.name);
+    node = Node(field->node);
+  }
+  return node;
+}
+
+void Loader::override(const std::string& text) {
+  const std::size_t equals = text.find('=');
+  Origin origin{++order_, 0, "command line: " + text, text.substr(0, equals)};
+  if (problems_.empty() && order_ == 1) last_ = {0, 0, "command line", ""};
+  if (equals == std::string::npos || equals == 0) return problem(origin, "", "expected key=value");
+  if (split_path(origin.override).empty()) return problem(origin, "", "expected a key such as a.b or a[0].b");
+  const std::string value = text.substr(equals + 1);
+  const std::size_t before = problems_.size();
+  const Node node = find(origin.override, origin);
+  if (problems_.size() != before) return;
+  try {
+    apply(node, parse_override(node, value), origin.override, origin);
+  } catch (const YamlError& e) {
+    problem(origin, origin.override, e.what());
+  }
+}
+
+void Loader::check_section(const Node& node, const std::string& key) {
+  for (const Field& field : node.fields) check_field(field, join(key, field.name));
+  validate(node, key);
+}
+
+void Loader::check_field(const Field& field, const std::string& key) {
+  const Node& node = field.node;
+  if (broken_.count(key)) return;
+  if (node.kind == Kind::section) return check_section(node, key);
+  const std::size_t size = node.kind == Kind::list ? node.size() : 0;
+  for (const Check& check : field.checks) {
+    if (node.scalar()) check_value(check, node.get(), key);
+    if (node.kind == Kind::list && check.of_length) check_value(check, static_cast<std::int64_t>(size), key);
+  }
+  for (std::size_t i = 0; i < size; ++i) {
+    // An element is checked like a field of its own, by the checks that are not about the list.
+    Field element{"", "", field.checks, node.element(i)};
+    std::erase_if(element.checks, [](const Check& c) { return c.of_length; });
+    check_field(element, str(key, "[", i, "]"));
+  }
+}
+
+void Loader::check_value(const Check& check, const Value& value, const std::string& key) {
+  if (std::holds_alternative<std::monostate>(value) || check.passes(value)) return;
+  std::string wrong =
+      check.of_length ? std::string("must not be empty") : str("must be ", check.text, ", is ", to_text(value));
+  if (!origins_.count(key)) wrong += check.of_length ? ": give it a value" : " by default: give it a value";
+  problem(origin_of(key), key, wrong);
+}
+
+void Loader::validate(const Node& node, const std::string& key) {
+  if (!node.validate) return;
+  for (const std::string& b : broken_) {
+    if (inside(b, key)) return;
+  }
+  std::vector<std::string> errors;
+  node.validate(errors);
+  for (const std::string& e : errors) {
+    const std::string field = join(key, e.substr(0, e.find_first_of(" :,=([")));
+    problem(origins_.count(field) ? origins_.at(field) : origin_of(key), key, e);
+  }
+}
+
+void Loader::finish() {
+  if (problems_.empty()) return;
+  std::stable_sort(problems_.begin(), problems_.end(), [](const Problem& a, const Problem& b) {
+    return std::pair(a.origin.order, a.origin.line) < std::pair(b.origin.order, b.origin.line);
+  });
+  std::string all;
+  for (const Problem& p : problems_) all += (all.empty() ? "" : "\n") + p.text;
+  throw Error(all);
+}
+
+}  // namespace
+
+Source read_source(const std::string& file) {
+  std::error_code ignored;
+  if (fs::is_directory(file, ignored)) fail("cannot read ", file, ": it is a directory");
+  std::ifstream in(file, std::ios::binary);
+  if (!in) fail("cannot read ", file, ": no such file, or no permission");
+  std::ostringstream text;
+  text << in.rdbuf();
+  return {file, text.str()};
+}
+
+void load(const Node& root, const std::vector<Source>& sources, const std::vector<std::string>& overrides) {
+  Loader loader(root);
+  for (const Source& source : sources) loader.read(source);
+  for (const std::string& text : overrides) loader.override(text);
+  loader.check();
+  loader.finish();
+}
+
+}  // namespace ring::config

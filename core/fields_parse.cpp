@@ -1,0 +1,156 @@
+#include "core/fields_parse.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+
+namespace ring::config {
+namespace {
+
+template <class T>
+bool read_whole(const std::string& text, T& value) {
+  const char* begin = text.data();
+  const char* const end = begin + text.size();
+  if (text.size() > 1 && text[0] == '+' && text[1] != '-') ++begin;
+  const auto [at, error] = std::from_chars(begin, end, value);
+  return error == std::errc() && at == end && begin != end;
+}
+
+bool read_double(const std::string& text, double& value) {
+  if (text == ".inf" || text == "+.inf") return value = HUGE_VAL, true;
+  if (text == "-.inf") return value = -HUGE_VAL, true;
+  return read_whole(text, value) && std::isfinite(value);  // from_chars would also take "inf" and "nan"
+}
+
+std::string parse_integer(const std::string& text, Value& value) {
+  std::int64_t i = 0;
+  double d = 0;
+  if (read_whole(text, i)) return value = i, "";
+  if (!read_double(text, d) || d != std::floor(d)) return "expected an integer, got " + text;
+  if (!(std::abs(d) < 0x1p63)) return "expected an integer of 64 bits, got " + text;
+  return value = static_cast<std::int64_t>(d), "";
+}
+
+std::string parse_choice(const std::string& text, const std::vector<std::string>& choices, Value& value) {
+  if (std::find(choices.begin(), choices.end(), text) != choices.end()) return value = text, "";
+  std::string wrong = "expected one of ";
+  for (const std::string& c : choices) wrong += (&c == &choices[0] ? "" : ", ") + c;
+  wrong += ", got " + text;
+  if (const std::string near = nearest_name(text, choices); !near.empty()) wrong += "; did you mean " + near + "?";
+  return wrong;
+}
+
+std::string kind_name(Kind kind) {
+  switch (kind) {
+    case Kind::boolean:
+      return "true or false";
+    case Kind::integer:
+      return "an integer";
+    case Kind::number:
+      return "a number";
+    case Kind::text:
+      return "text";
+    case Kind::choice:
+      return "a name";
+    case Kind::section:
+      return "a section";
+    case Kind::list:
+      return "a list";
+  }
+  return "?";
+}
+
+}  // namespace
+
+std::string parse_value(const Node& node, const YamlNode& yaml, Value& value) {
+  const std::string expected = "expected " + kind_name(node.kind) + ", got " + yaml.describe();
+  if (yaml.type == YamlNode::Type::null) {
+    if (node.optional) return value = std::monostate(), "";
+    return expected + (node.kind == Kind::text ? " (write \"\" for an empty text)" : "");
+  }
+  if (yaml.type != YamlNode::Type::scalar) return expected;
+  if (node.kind == Kind::text) return value = yaml.text, "";
+  if (node.kind == Kind::choice) return parse_choice(yaml.text, node.choices, value);
+  if (yaml.quoted) return expected;
+  if (node.kind == Kind::integer) return parse_integer(yaml.text, value);
+  if (node.kind == Kind::number) {
+    double d = 0;
+    return read_double(yaml.text, d) ? (value = d, "") : expected;
+  }
+  if (yaml.text != "true" && yaml.text != "false") return expected;
+  return value = yaml.text == "true", "";
+}
+
+YamlNode parse_override(const Node& node, const std::string& value) {
+  const bool quoted = !value.empty() && (value[0] == '"' || value[0] == '\'');
+  const bool unset = node.optional && (value.empty() || value == "null" || value == "~");
+  if (node.kind != Kind::text || quoted || unset) return parse_yaml(value);
+  YamlNode text;
+  text.type = YamlNode::Type::scalar;
+  text.text = value;
+  return text;
+}
+
+std::vector<PathPart> split_path(const std::string& path) {
+  std::vector<PathPart> parts;
+  std::size_t at = 0;
+  while (at < path.size()) {
+    if (path[at] == '[' && at > 0) {
+      PathPart part;
+      const auto [end, error] = std::from_chars(path.data() + at + 1, path.data() + path.size(), part.index);
+      at = static_cast<std::size_t>(end - path.data());
+      if (error != std::errc() || at >= path.size() || path[at] != ']') return {};
+      parts.push_back(part);
+      ++at;
+      continue;
+    }
+    if (at > 0 && path[at++] != '.') return {};
+    const std::size_t end = std::min(path.find_first_of(".[", at), path.size());
+    if (end == at) return {};
+    parts.push_back({path.substr(at, end - at)});
+    at = end;
+  }
+  return parts;
+}
+
+std::size_t edit_distance(const std::string& a, const std::string& b) {
+  std::vector<std::vector<std::size_t>> d(a.size() + 1, std::vector<std::size_t>(b.size() + 1));
+  for (std::size_t i = 0; i <= a.size(); ++i) {
+    for (std::size_t j = 0; j <= b.size(); ++j) {
+      if (i == 0 || j == 0) {
+        d[i][j] = i + j;
+        continue;
+      }
+      d[i][j] = std::min({d[i - 1][j] + 1, d[i][j - 1] + 1, d[i - 1][j - 1] + (a[i - 1] != b[j - 1])});
+      const bool swapped = i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1];
+      if (swapped) d[i][j] = std::min(d[i][j], d[i - 2][j - 2] + 1);
+    }
+  }
+  return d[a.size()][b.size()];
+}
+
+std::string nearest_name(const std::string& name, const std::vector<std::string>& known) {
+  std::string best;
+  std::size_t best_distance = std::max<std::size_t>(1, name.size() / 3) + 1;
+  if (name.size() > 100) return "";
+  for (const std::string& k : known) {
+    const std::size_t distance = edit_distance(name, k);
+    if (distance < best_distance) best = k, best_distance = distance;
+  }
+  return best;
+}
+
+void collect_keys(const Node& node, const std::string& prefix, std::vector<std::string>& keys) {
+  for (const Field& f : node.fields) {
+    const std::string key = prefix.empty() ? f.name : prefix + "." + f.name;
+    keys.push_back(key);
+    collect_keys(f.node, key, keys);
+  }
+}
+
+std::string key_with_name(const std::string& name, const std::vector<std::string>& keys) {
+  const auto it = std::find_if(keys.begin(), keys.end(), [&](const std::string& k) { return k.ends_with("." + name); });
+  return it == keys.end() ? "" : *it;
+}
+
+}  // namespace ring::config

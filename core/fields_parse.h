@@ -1,0 +1,37 @@
+#pragma once
+// The parts of config loading that need no state: scalars, override paths, nearest names.
+
+#include <string>
+#include <vector>
+
+#include "core/fields.h"
+#include "core/yaml.h"
+
+namespace ring::config {
+
+// Converts to the kind of a scalar node. Returns what is wrong, empty when `value` was filled.
+std::string parse_value(const Node& node, const YamlNode& yaml, Value& value);
+
+// The right side of `key=value`. Text is taken as it stands unless it starts with a quote. YamlError: bad syntax.
+YamlNode parse_override(const Node& node, const std::string& value);
+
+// One step of a path a.b[2].c: a name, or an index when the name is empty.
+struct PathPart {
+  std::string name;
+  std::size_t index = 0;
+};
+std::vector<PathPart> split_path(const std::string& path);  // empty: not a path
+
+// Edits (insert, delete, replace, swap neighbours) between two names.
+std::size_t edit_distance(const std::string& a, const std::string& b);
+
+// The name that was probably meant, or "" when none is near.
+std::string nearest_name(const std::string& name, const std::vector<std::string>& known);
+
+// All keys below a node, without list elements.
+void collect_keys(const Node& node, const std::string& prefix, std::vector<std::string>& keys);
+
+// The first of `keys` whose last part is `name`, or "".
+std::string key_with_name(const std::string& name, const std::vector<std::string>& keys);
+
+}  // namespace ring::config

@@ -1,0 +1,46 @@
+#pragma once
+// YAML text as a plain tree with line numbers: what the config loader needs, without the parser's own types.
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/check.h"
+
+namespace ring {
+
+struct YamlNode {
+  enum class Type { null, scalar, list, map };
+  struct Entry;
+
+  Type type = Type::null;
+  int line = 0;         // 1-based; 0: unknown
+  std::string text;     // of a scalar
+  bool quoted = false;  // a scalar in quotes is always text
+  std::vector<YamlNode> items;
+  std::vector<Entry> entries;  // in the order of the file; a key may occur twice
+
+  std::string describe() const;  // for messages: `text "3e-4"`, `a list`, `nothing`
+};
+
+struct YamlNode::Entry {
+  std::string key;
+  int line = 0;
+  YamlNode value;
+};
+
+struct YamlError : Error {
+  YamlError(int at, const std::string& what) : Error(what), line(at) {}
+  int line;
+};
+
+// The one document of a text. YamlError: syntax, several documents, keys that are not plain, too deep or too large.
+YamlNode parse_yaml(const std::string& text);
+
+// A string as YAML: bare where that reads back as the same string everywhere, in double quotes otherwise.
+std::string yaml_text(const std::string& s);
+
+// The shortest text that reads back as the same number.
+std::string yaml_number(double v);
+
+}  // namespace ring
