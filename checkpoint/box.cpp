@@ -1,0 +1,38 @@
+#include "checkpoint/box.h"
+
+namespace ring {
+namespace {
+
+std::int64_t offset_in(const Box& box, const Shape& point) {
+  std::int64_t offset = 0;
+  for (int i = 0; i < point.size(); ++i) offset = offset * box.size[i] + (point[i] - box.start[i]);
+  return offset;
+}
+
+}  // namespace
+
+void for_each_run(const Box& source, const Box& target,
+                  const std::function<void(std::int64_t, std::int64_t, std::int64_t)>& run) {
+  const Box both = intersect(source, target);
+  if (both.numel() == 0) return;
+  // Dims from `inner` on form one stretch: all but the outermost of them are whole on both sides.
+  int inner = both.size.size();
+  std::int64_t count = 1;
+  while (inner > 0) {
+    --inner;
+    count *= both.size[inner];
+    if (both.size[inner] != source.size[inner] || both.size[inner] != target.size[inner]) break;
+  }
+  Shape point = both.start;
+  for (;;) {
+    run(offset_in(source, point), offset_in(target, point), count);
+    int i = inner - 1;
+    for (; i >= 0; --i) {
+      if (++point[i] < both.start[i] + both.size[i]) break;
+      point[i] = both.start[i];
+    }
+    if (i < 0) return;
+  }
+}
+
+}  // namespace ring

@@ -1,0 +1,33 @@
+#pragma once
+// Boxes of elements inside a tensor: what a rank holds, what a file holds, and where they meet.
+
+#include <algorithm>
+#include <functional>
+
+#include "core/shape.h"
+
+namespace ring {
+
+struct Box {
+  Shape start, size;
+  bool operator==(const Box&) const = default;
+  std::int64_t numel() const { return size.numel(); }
+};
+
+// Size 0 in some dim when they do not meet.
+inline Box intersect(const Box& a, const Box& b) {
+  RING_CHECK(a.size.size() == b.size.size(), "boxes of ", a.size.size(), " and ", b.size.size(), " dims");
+  Box both = a;
+  for (int i = 0; i < a.size.size(); ++i) {
+    both.start[i] = std::max(a.start[i], b.start[i]);
+    both.size[i] = std::max<std::int64_t>(0, std::min(a.start[i] + a.size[i], b.start[i] + b.size[i]) - both.start[i]);
+  }
+  return both;
+}
+
+// Calls run(from, to, count) for every stretch of elements that is contiguous in both `source` and `target`, in the
+// order in which they lie in `source`; from and to are element offsets inside each.
+void for_each_run(const Box& source, const Box& target,
+                  const std::function<void(std::int64_t from, std::int64_t to, std::int64_t count)>& run);
+
+}  // namespace ring

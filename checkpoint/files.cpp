@@ -1,0 +1,167 @@
+#include "checkpoint/files.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "core/check.h"
+
+namespace ring {
+namespace {
+
+constexpr std::size_t kBlock = 4 << 20;
+
+[[noreturn]] void fail_errno(const char* what, const std::filesystem::path& path, int error) {
+  fail("cannot ", what, " ", path.string(), ": ", std::strerror(error));
+}
+
+int open_file(const std::filesystem::path& path, int flags, const char* what) {
+  int fd;
+  do fd = ::open(path.c_str(), flags | O_CLOEXEC, 0666);
+  while (fd < 0 && errno == EINTR);
+  if (fd < 0) fail_errno(what, path, errno);
+  return fd;
+}
+
+}  // namespace
+
+struct Hasher::Impl {
+  XXH3_state_t state;
+};
+Hasher::Hasher() : impl_(std::make_unique<Impl>()) { XXH3_128bits_reset(&impl_->state); }
+Hasher::~Hasher() = default;
+void Hasher::update(const void* data, std::size_t bytes) { XXH3_128bits_update(&impl_->state, data, bytes); }
+
+std::string Hasher::hex() const {
+  XXH128_canonical_t canonical;
+  XXH128_canonicalFromHash(&canonical, XXH3_128bits_digest(&impl_->state));
+  std::string text;
+  for (unsigned char byte : canonical.digest) {
+    text += "0123456789abcdef"[byte >> 4];
+    text += "0123456789abcdef"[byte & 15];
+  }
+  return text;
+}
+
+std::string hash_of(std::string_view bytes) {
+  Hasher h;
+  h.update(bytes.data(), bytes.size());
+  return h.hex();
+}
+
+File::File(const std::filesystem::path& path, Mode mode) : path_(path) {
+  switch (mode) {
+    case Mode::read:
+      fd_ = open_file(path, O_RDONLY, "read");
+      break;
+    case Mode::create:
+      fd_ = open_file(path, O_RDWR | O_CREAT | O_TRUNC, "create");
+      break;
+    case Mode::update:
+      fd_ = open_file(path, O_RDWR, "write");
+      break;
+  }
+}
+File::~File() { ::close(fd_); }
+
+std::uint64_t File::size() const {
+  struct stat info;
+  if (::fstat(fd_, &info) != 0) fail_errno("read the size of", path_, errno);
+  return static_cast<std::uint64_t>(info.st_size);
+}
+
+void File::reserve(std::uint64_t bytes) {
+  if (bytes == 0) return;
+  int result;
+  do result = ::fallocate(fd_, 0, 0, static_cast<off_t>(bytes));
+  while (result != 0 && errno == EINTR);
+  if (result == 0 || errno == EOPNOTSUPP || errno == ENOSYS) return;  // some file systems cannot: writing will tell
+  const int error = errno;
+  std::error_code ignored;
+  const auto space = std::filesystem::space(path_.parent_path(), ignored);
+  fail("cannot reserve ", bytes, " bytes for ", path_.string(), " (", space.available,
+       " free): ", std::strerror(error));
+}
+
+void File::write_at(std::uint64_t offset, const void* data, std::size_t bytes) {
+  const char* p = static_cast<const char*>(data);
+  while (bytes > 0) {
+    const ssize_t n = ::pwrite(fd_, p, bytes, static_cast<off_t>(offset));
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) fail_errno("write", path_, n < 0 ? errno : ENOSPC);
+    p += n;
+    offset += static_cast<std::uint64_t>(n);
+    bytes -= static_cast<std::size_t>(n);
+  }
+}
+
+void File::read_at(std::uint64_t offset, void* data, std::size_t bytes) const {
+  char* p = static_cast<char*>(data);
+  while (bytes > 0) {
+    const ssize_t n = ::pread(fd_, p, bytes, static_cast<off_t>(offset));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) fail_errno("read", path_, errno);
+    if (n == 0) fail(path_.string(), " ends at byte ", offset, ", ", bytes, " bytes too early");
+    p += n;
+    offset += static_cast<std::uint64_t>(n);
+    bytes -= static_cast<std::size_t>(n);
+  }
+}
+
+void File::sync() {
+  if (::fsync(fd_) != 0) fail_errno("sync", path_, errno);
+}
+
+void File::drop_cache() const { ::posix_fadvise(fd_, 0, 0, POSIX_FADV_DONTNEED); }
+
+void sync_directory(const std::filesystem::path& directory) {
+  const int fd = open_file(directory.empty() ? "." : directory, O_RDONLY | O_DIRECTORY, "open the directory");
+  const int error = ::fsync(fd) == 0 ? 0 : errno;
+  ::close(fd);
+  if (error != 0 && error != EINVAL) fail_errno("sync the directory", directory, error);  // EINVAL: it has no such call
+}
+
+std::string read_text(const std::filesystem::path& path) {
+  const File file(path, File::Mode::read);
+  std::string text(file.size(), '\0');
+  file.read_at(0, text.data(), text.size());
+  return text;
+}
+
+void write_text(const std::filesystem::path& path, const std::string& text) {
+  File file(path, File::Mode::create);
+  file.write_at(0, text.data(), text.size());
+  file.sync();
+}
+
+FileHashes hash_file(const std::filesystem::path& path, const std::vector<ByteRange>& ranges, bool from_disk) {
+  const File file(path, File::Mode::read);
+  if (from_disk) file.drop_cache();
+  FileHashes result;
+  result.bytes = file.size();
+  std::vector<Hasher> parts(ranges.size());
+  Hasher whole;
+  std::vector<char> block(kBlock);
+  std::size_t first = 0;  // range that has not ended yet
+  for (std::uint64_t at = 0; at < result.bytes; at += kBlock) {
+    const std::uint64_t end = std::min<std::uint64_t>(result.bytes, at + kBlock);
+    file.read_at(at, block.data(), end - at);
+    whole.update(block.data(), end - at);
+    for (std::size_t r = first; r < ranges.size() && ranges[r].offset < end; ++r) {
+      const std::uint64_t range_end = ranges[r].offset + ranges[r].bytes;
+      const std::uint64_t from = std::max(at, ranges[r].offset), to = std::min(end, range_end);
+      if (from < to) parts[r].update(block.data() + (from - at), to - from);
+      if (range_end <= end) first = r + 1;
+    }
+  }
+  result.whole = whole.hex();
+  for (const Hasher& part : parts) result.ranges.push_back(part.hex());
+  return result;
+}
+
+}  // namespace ring

@@ -1,0 +1,166 @@
+#include <algorithm>
+#include <cstring>
+#include <sstream>
+
+#include "checkpoint/files.h"
+#include "checkpoint/reader.h"
+
+namespace ring {
+namespace {
+
+namespace fs = std::filesystem;
+constexpr std::size_t kWindow = 1 << 20;
+constexpr std::size_t kListed = 20;
+
+// Reads a file mostly forward: short reads come from a window of bytes, long ones go straight to their place.
+class WindowReader {
+ public:
+  WindowReader(const fs::path& path, std::uint64_t end) : file_(path, File::Mode::read), end_(end) {}
+
+  void read(std::uint64_t offset, std::byte* out, std::size_t bytes) {
+    if (bytes >= kWindow) return file_.read_at(offset, out, bytes);
+    if (offset < start_ || offset + bytes > start_ + window_.size()) {
+      start_ = offset;
+      window_.resize(std::min<std::uint64_t>(kWindow, end_ - offset));
+      file_.read_at(start_, window_.data(), window_.size());
+    }
+    std::memcpy(out, window_.data() + (offset - start_), bytes);
+  }
+
+ private:
+  File file_;
+  std::uint64_t end_, start_ = 0;
+  std::vector<std::byte> window_;
+};
+
+// Copies what `slice` and `wanted` share into `out` (the bytes of `wanted`). A slice that is read whole is hashed on
+// the way: the files were verified before, but memory and disks err too.
+void read_slice(const fs::path& folder, const std::string& name, std::size_t element, const SavedSlice& slice,
+                const Box& wanted, std::byte* out) {
+  const Box both = intersect(slice.box, wanted);
+  if (both.numel() == 0) return;
+  WindowReader reader(folder / slice.file, slice.offset + slice.bytes);
+  Hasher hasher;
+  for_each_run(slice.box, wanted, [&](std::int64_t from, std::int64_t to, std::int64_t count) {
+    const std::size_t bytes = static_cast<std::size_t>(count) * element;
+    std::byte* place = out + static_cast<std::size_t>(to) * element;
+    reader.read(slice.offset + static_cast<std::uint64_t>(from) * element, place, bytes);
+    hasher.update(place, bytes);
+  });
+  if (both == slice.box && hasher.hex() != slice.xxh3)
+    fail((folder / slice.file).string(), ": tensor '", name, "' was read with xxh3 ", hasher.hex(),
+         ", the manifest says ", slice.xxh3);
+}
+
+void load_tensor(const fs::path& folder, const StateTensor& wanted, const SavedTensor& saved, const Stream& stream) {
+  const Tensor& local = wanted.local;
+  const bool on_host = local.device().backend == Backend::cpu;
+  std::vector<std::byte> staging(on_host ? 0 : local.bytes());
+  std::byte* out = on_host ? local.raw() : staging.data();
+  const Box box{wanted.start, local.shape()};
+  for (const SavedSlice& slice : saved.slices) read_slice(folder, wanted.name, size_of(saved.dtype), slice, box, out);
+  if (on_host || local.bytes() == 0) return;
+  stream.impl().copy(local.raw(), staging.data(), staging.size());
+  stream.synchronize();
+}
+
+std::string mismatch(const SavedTensor& saved, const StateTensor& wanted) {
+  if (saved.dtype == wanted.local.dtype() && saved.global_shape == wanted.global_shape) return "";
+  return str(wanted.name, ": ", saved.dtype, saved.global_shape, " in the checkpoint, ", wanted.local.dtype(),
+             wanted.global_shape, " here");
+}
+
+void list(std::ostream& out, const char* what, const std::vector<std::string>& names) {
+  if (names.empty()) return;
+  out << "\n  " << what << ":";
+  for (std::size_t i = 0; i < names.size() && i < kListed; ++i) out << (i ? ", " : " ") << names[i];
+  if (names.size() > kListed) out << " and " << names.size() - kListed << " more";
+}
+
+const char* type_name(const StateValue& value) {
+  constexpr const char* names[] = {"i64", "u64", "f64", "string"};
+  return names[value.index()];
+}
+
+void compare_values(const Manifest& manifest, const State& state, WeightsReport& report) {
+  for (const auto& [name, slot] : state.values()) {
+    const auto saved = manifest.values.find(name);
+    if (saved == manifest.values.end()) {
+      report.missing.push_back(name);
+    } else if (const StateValue here = read_slot(slot); here.index() != saved->second.index()) {
+      report.mismatched.push_back(
+          str(name, ": ", type_name(saved->second), " in the checkpoint, ", type_name(here), " here"));
+    }
+  }
+  for (const auto& [name, value] : manifest.values)
+    if (!state.values().contains(name)) report.unexpected.push_back(name);
+}
+
+void set_values(const Manifest& manifest, const State& state) {
+  for (const auto& [name, slot] : state.values())
+    std::visit([&](auto* place) { *place = std::get<std::decay_t<decltype(*place)>>(manifest.values.at(name)); }, slot);
+}
+
+void check_sizes(const fs::path& folder, const Manifest& manifest) {
+  for (const SavedFile& file : manifest.files)
+    if (const auto size = File(folder / file.name, File::Mode::read).size(); size != file.bytes)
+      fail((folder / file.name).string(), " has ", size, " bytes, the manifest says ", file.bytes);
+}
+
+void load_tensors(const fs::path& folder, const Manifest& manifest, const State& state,
+                  const std::vector<std::string>& names, const Stream& stream) {
+  check_sizes(folder, manifest);
+  stream.synchronize();  // nothing queued may still use the bytes that are about to change
+  for (const std::string& name : names)
+    load_tensor(folder, state.tensors().at(name), manifest.tensors.at(name), stream);
+}
+
+}  // namespace
+
+std::string WeightsReport::problems() const {
+  std::ostringstream out;
+  list(out, "missing in the checkpoint", missing);
+  list(out, "only in the checkpoint", unexpected);
+  list(out, "different", mismatched);
+  return out.str();
+}
+
+WeightsReport compare_weights(const Manifest& manifest, const State& state, const std::string& prefix) {
+  WeightsReport report;
+  for (const auto& [name, wanted] : state.tensors()) {
+    if (!name.starts_with(prefix)) continue;
+    const auto saved = manifest.tensors.find(name);
+    if (saved == manifest.tensors.end())
+      report.missing.push_back(name);
+    else if (std::string text = mismatch(saved->second, wanted); !text.empty())
+      report.mismatched.push_back(text);
+    else
+      report.matching.push_back(name);
+  }
+  for (const auto& [name, saved] : manifest.tensors)
+    if (name.starts_with(prefix) && !state.tensors().contains(name)) report.unexpected.push_back(name);
+  return report;
+}
+
+Manifest load_state(const fs::path& checkpoint, State& state, const Stream& stream) {
+  Manifest manifest = read_manifest(checkpoint);
+  WeightsReport report = compare_weights(manifest, state, "");
+  compare_values(manifest, state, report);
+  if (!report.complete()) fail("checkpoint ", checkpoint.string(), " does not fit this run:", report.problems());
+  load_tensors(checkpoint, manifest, state, report.matching, stream);
+  set_values(manifest, state);
+  return manifest;
+}
+
+WeightsReport load_weights(const fs::path& checkpoint, State& state, const std::string& prefix, const Stream& stream,
+                           bool strict) {
+  const Manifest manifest = read_manifest(checkpoint);
+  WeightsReport report = compare_weights(manifest, state, prefix);
+  if (strict && !report.complete())
+    fail("the weights in ", checkpoint.string(), " do not fit this model:", report.problems());
+  if (report.matching.empty() && strict) fail("no tensor in ", checkpoint.string(), " is named '", prefix, "...'");
+  load_tensors(checkpoint, manifest, state, report.matching, stream);
+  return report;
+}
+
+}  // namespace ring

@@ -1,0 +1,58 @@
+#pragma once
+// manifest.json: what a checkpoint holds and where. Valid JSON; its last field is the xxh3-128 of every byte before it.
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "checkpoint/box.h"
+#include "checkpoint/state.h"
+
+namespace ring {
+
+inline constexpr const char* kManifestName = "manifest.json";
+
+struct SavedSlice {
+  Box box;           // of the whole tensor, in elements
+  std::string file;  // name inside the checkpoint's directory
+  std::uint64_t offset = 0, bytes = 0;
+  std::string xxh3;
+};
+
+struct SavedTensor {
+  DType dtype = DType::f32;
+  Shape global_shape;
+  std::vector<SavedSlice> slices;  // disjoint, together the whole tensor
+};
+
+struct SavedFile {
+  std::string name;
+  std::uint64_t bytes = 0;
+  std::string xxh3;
+};
+
+struct Manifest {
+  std::int64_t step = 0;
+  int world = 1;                // ranks that wrote it
+  std::string metadata = "{}";  // JSON object of the trainer's: config, versions
+  std::map<std::string, StateValue> values;
+  std::vector<SavedFile> files;
+  std::map<std::string, SavedTensor> tensors;
+
+  std::uint64_t tensor_bytes() const;
+};
+
+// Whether the slices cover the tensor exactly once; else an Error names `name`.
+void check_cover(const std::string& name, const SavedTensor&);
+
+std::string to_text(const Manifest&);
+// Error when a byte was changed, when the file is not a manifest, or when its parts contradict each other.
+Manifest parse_manifest(const std::string& text);
+Manifest read_manifest(const std::filesystem::path& checkpoint);  // Error names the file
+
+// Values travel as JSON text that keeps every bit, infinities and NaN included.
+std::string value_to_text(const std::string& name, const StateValue&);
+
+}  // namespace ring

@@ -1,0 +1,119 @@
+#include "checkpoint/plan.h"
+
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+namespace ring {
+namespace {
+
+using nlohmann::json;
+
+std::vector<std::int64_t> numbers(const Shape& s) { return {s.begin(), s.end()}; }
+Shape shape_from(const json& j) {
+  Shape shape;
+  for (const json& d : j) shape.push_back(d.get<std::int64_t>());
+  return shape;
+}
+
+struct Holders {
+  Box box;
+  std::vector<int> ranks;
+};
+struct Held {
+  SavedTensor tensor;
+  std::vector<Holders> boxes;
+  int first_rank = 0;
+};
+
+void add_holder(Held& held, const std::string& name, const json& j, int rank) {
+  const DType dtype = parse_dtype(j.at("dtype").get<std::string>());
+  const Shape shape = shape_from(j.at("shape"));
+  if (held.boxes.empty()) {
+    held.tensor.dtype = dtype;
+    held.tensor.global_shape = shape;
+    held.first_rank = rank;
+  }
+  if (dtype != held.tensor.dtype || !(shape == held.tensor.global_shape))
+    fail("state '", name, "' is ", held.tensor.dtype, held.tensor.global_shape, " on rank ", held.first_rank, " and ",
+         dtype, shape, " on rank ", rank);
+  const Box box{shape_from(j.at("start")), shape_from(j.at("size"))};
+  for (Holders& h : held.boxes)
+    if (h.box == box) return h.ranks.push_back(rank);
+  held.boxes.push_back({box, {rank}});
+}
+
+// Greedy and in name order, so that every rank finds the same answer.
+void assign_writers(const std::string& name, Held& held, std::vector<std::uint64_t>& load) {
+  for (const Holders& h : held.boxes) {
+    const std::uint64_t bytes = static_cast<std::uint64_t>(h.box.numel()) * size_of(held.tensor.dtype);
+    int writer = h.ranks.front();
+    for (int rank : h.ranks)
+      if (load[static_cast<std::size_t>(rank)] < load[static_cast<std::size_t>(writer)]) writer = rank;
+    load[static_cast<std::size_t>(writer)] += bytes;
+    held.tensor.slices.push_back({h.box, shard_name(writer), 0, bytes, ""});
+  }
+  try {
+    check_cover(name, held.tensor);
+  } catch (const Error& e) {
+    fail("the ranks' parts do not make a whole: ", e.what());
+  }
+}
+
+void check_values(const std::vector<json>& ranks) {
+  for (std::size_t r = 1; r < ranks.size(); ++r) {
+    const json &ours = ranks[0].at("values"), &theirs = ranks[r].at("values");
+    if (ours == theirs) continue;
+    for (const auto& [name, value] : ours.items())
+      if (!theirs.contains(name) || theirs.at(name) != value)
+        fail("state '", name, "' is ", value.dump(), " on rank 0 and ", theirs.value(name, json("missing")).dump(),
+             " on rank ", r, ": values must agree on all ranks");
+    for (const auto& [name, value] : theirs.items())
+      if (!ours.contains(name)) fail("state '", name, "' is known on rank ", r, " and not on rank 0");
+  }
+}
+
+}  // namespace
+
+std::string shard_name(int rank) {
+  char name[32];
+  std::snprintf(name, sizeof name, "shard-%05d.h5", rank);
+  return name;
+}
+
+std::string describe_state(const State& state) {
+  json tensors = json::object(), values = json::object();
+  for (const auto& [name, t] : state.tensors())
+    tensors[name] = {{"dtype", std::string(to_string(t.local.dtype()))},
+                     {"shape", numbers(t.global_shape)},
+                     {"start", numbers(t.start)},
+                     {"size", numbers(t.local.shape())}};
+  for (const auto& [name, slot] : state.values()) values[name] = json::parse(value_to_text(name, read_slot(slot)));
+  return json{{"tensors", tensors}, {"values", values}}.dump();
+}
+
+Manifest make_plan(const std::vector<std::string>& described) {
+  std::vector<json> ranks;
+  for (const std::string& text : described) ranks.push_back(json::parse(text));
+  check_values(ranks);
+  std::map<std::string, Held> held;
+  for (std::size_t r = 0; r < ranks.size(); ++r)
+    for (const auto& [name, t] : ranks[r].at("tensors").items()) add_holder(held[name], name, t, static_cast<int>(r));
+  Manifest plan;
+  plan.world = static_cast<int>(ranks.size());
+  std::vector<std::uint64_t> load(ranks.size(), 0);
+  for (auto& [name, h] : held) {
+    assign_writers(name, h, load);
+    plan.tensors.emplace(name, std::move(h.tensor));
+  }
+  return plan;
+}
+
+std::vector<PlannedSlice> slices_of(Manifest& manifest, const std::string& file) {
+  std::vector<PlannedSlice> found;
+  for (auto& [name, t] : manifest.tensors)
+    for (SavedSlice& s : t.slices)
+      if (s.file == file) found.push_back({name, t.dtype, &s});
+  return found;
+}
+
+}  // namespace ring

@@ -1,0 +1,49 @@
+#pragma once
+// Finding, verifying and loading checkpoints. Nothing is loaded from a file whose hash does not match.
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "checkpoint/directory.h"
+#include "checkpoint/manifest.h"
+#include "checkpoint/state.h"
+
+namespace ring {
+
+// Everything that is wrong with a checkpoint, each line naming the file and, where known, the tensor; empty: nothing.
+// `from_disk`: drop the page cache first, so that the disk itself is read.
+std::vector<std::string> verify_checkpoint(const std::filesystem::path& checkpoint, bool from_disk = false);
+
+struct FoundCheckpoint {
+  std::filesystem::path path;
+  Manifest manifest;
+};
+
+// The newest checkpoint in the folder that verifies; warns about each newer one that does not, with what is wrong.
+// Nothing when the folder holds none. Error when it holds some and all are damaged.
+std::optional<FoundCheckpoint> find_newest_verified(const std::filesystem::path& folder);
+
+// Fills the registry from a verified checkpoint that any number of ranks wrote: each wanted box is put together from
+// the saved ones that it meets. Error, before anything is overwritten, lists every name that only one side has and
+// every differing dtype or shape.
+Manifest load_state(const std::filesystem::path& checkpoint, State&, const Stream&);
+
+// How the tensors whose names start with a prefix compare between a checkpoint and a registry.
+struct WeightsReport {
+  std::vector<std::string> matching;
+  std::vector<std::string> missing;     // the registry wants them, the checkpoint lacks them
+  std::vector<std::string> unexpected;  // the checkpoint has them, the registry does not know them
+  std::vector<std::string> mismatched;  // "name: bf16[4,8] in the checkpoint, f32[4,8] here"
+  bool complete() const { return missing.empty() && unexpected.empty() && mismatched.empty(); }
+  std::string problems() const;  // one line for each kind
+};
+WeightsReport compare_weights(const Manifest&, const State&, const std::string& prefix);
+
+// Loads only those tensors (no values, nothing else is touched). strict: Error unless all of them match; otherwise the
+// matching ones are loaded and the report says what was left.
+WeightsReport load_weights(const std::filesystem::path& checkpoint, State&, const std::string& prefix, const Stream&,
+                           bool strict = true);
+
+}  // namespace ring

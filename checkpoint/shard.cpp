@@ -1,0 +1,192 @@
+#include "checkpoint/shard.h"
+
+#include <hdf5.h>
+
+#include <algorithm>
+
+#include "checkpoint/files.h"
+
+namespace ring {
+namespace {
+
+constexpr std::size_t kBlock = 4 << 20;
+constexpr hsize_t kAlignment = 64;  // of every dataset's first byte
+
+// An HDF5 id that closes itself.
+class Handle {
+ public:
+  Handle(hid_t id, herr_t (*close)(hid_t)) : id_(id), close_(close) {}
+  ~Handle() {
+    if (id_ >= 0) close_(id_);
+  }
+  Handle(const Handle&) = delete;
+  Handle& operator=(const Handle&) = delete;
+  operator hid_t() const { return id_; }
+  herr_t close() { return close_(std::exchange(id_, -1)); }
+
+ private:
+  hid_t id_;
+  herr_t (*close_)(hid_t);
+};
+
+// libhdf5 prints its errors unless told not to; they go into our own message instead.
+class QuietErrors {
+ public:
+  QuietErrors() {
+    H5Eget_auto2(H5E_DEFAULT, &function_, &data_);
+    H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
+  }
+  ~QuietErrors() { H5Eset_auto2(H5E_DEFAULT, function_, data_); }
+
+ private:
+  H5E_auto2_t function_ = nullptr;
+  void* data_ = nullptr;
+};
+
+std::string hdf5_reason() {
+  std::string reason;
+  H5Ewalk2(
+      H5E_DEFAULT, H5E_WALK_UPWARD,
+      [](unsigned n, const H5E_error2_t* e, void* out) -> herr_t {
+        if (n == 0 && e->desc) *static_cast<std::string*>(out) = e->desc;
+        return 0;
+      },
+      &reason);
+  return reason.empty() ? "no reason given" : reason;
+}
+
+hid_t checked(hid_t result, const char* what, const std::filesystem::path& path) {
+  if (result < 0) fail("cannot ", what, " in ", path.string(), ": HDF5: ", hdf5_reason());
+  return result;
+}
+
+// bfloat16 is the upper half of an IEEE float32: readers that know HDF5's float types convert it by themselves.
+hid_t bf16_type() {
+  const hid_t type = H5Tcopy(H5T_IEEE_F32LE);
+  H5Tset_fields(type, 15, 7, 8, 0, 7);
+  H5Tset_size(type, 2);
+  H5Tset_ebias(type, 127);
+  return type;
+}
+
+hid_t file_type(DType dtype) {
+  switch (dtype) {
+    case DType::f32:
+      return H5Tcopy(H5T_IEEE_F32LE);
+    case DType::bf16:
+      return bf16_type();
+    case DType::i32:
+      return H5Tcopy(H5T_STD_I32LE);
+    case DType::u8:
+      return H5Tcopy(H5T_STD_U8LE);
+  }
+  return -1;
+}
+
+hid_t data_space(const Shape& size) {
+  hsize_t dims[kMaxDims];
+  std::copy(size.begin(), size.end(), dims);
+  return size.size() == 0 ? H5Screate(H5S_SCALAR) : H5Screate_simple(size.size(), dims, nullptr);
+}
+
+void add_dataset(hid_t file, hid_t properties, const PlannedSlice& planned, const std::filesystem::path& path) {
+  const Handle type(checked(file_type(planned.dtype), "make a type", path), H5Tclose);
+  const Handle space(checked(data_space(planned.slice->box.size), "make a data space", path), H5Sclose);
+  const Handle set(checked(H5Dcreate2(file, planned.name.c_str(), type, space, H5P_DEFAULT, properties, H5P_DEFAULT),
+                           ("create dataset '" + planned.name + "'").c_str(), path),
+                   H5Dclose);
+  planned.slice->offset = 0;
+  if (planned.slice->bytes == 0) return;
+  const haddr_t offset = H5Dget_offset(set);
+  if (offset == HADDR_UNDEF) fail("HDF5 gave dataset '", planned.name, "' no place in ", path.string());
+  planned.slice->offset = offset;
+}
+
+void lay_out(const std::filesystem::path& path, const std::vector<PlannedSlice>& slices) {
+  const QuietErrors quiet;
+  const Handle access(checked(H5Pcreate(H5P_FILE_ACCESS), "make properties", path), H5Pclose);
+  H5Pset_alignment(access, 1, kAlignment);
+  H5Pset_fclose_degree(access, H5F_CLOSE_STRONG);
+  const Handle properties(checked(H5Pcreate(H5P_DATASET_CREATE), "make properties", path), H5Pclose);
+  H5Pset_layout(properties, H5D_CONTIGUOUS);
+  H5Pset_alloc_time(properties, H5D_ALLOC_TIME_EARLY);
+  H5Pset_fill_time(properties, H5D_FILL_TIME_NEVER);
+  H5Pset_obj_track_times(properties, false);  // the same state gives the same file
+  Handle file(checked(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, access), "create a file", path), H5Fclose);
+  for (const PlannedSlice& s : slices) add_dataset(file, properties, s, path);
+  checked(file.close(), "close the file", path);
+}
+
+void write_slice(File& file, SavedSlice& slice, const Tensor& tensor, const Stream& stream) {
+  Hasher hasher;
+  const bool on_host = tensor.device().backend == Backend::cpu;
+  std::vector<std::byte> staging(on_host ? 0 : std::min<std::size_t>(kBlock, slice.bytes));
+  for (std::uint64_t at = 0; at < slice.bytes; at += kBlock) {
+    const std::size_t count = std::min<std::uint64_t>(kBlock, slice.bytes - at);
+    const std::byte* bytes = tensor.raw() + at;
+    if (!on_host) {
+      stream.impl().copy(staging.data(), bytes, count);
+      stream.synchronize();
+      bytes = staging.data();
+    }
+    hasher.update(bytes, count);
+    file.write_at(slice.offset + at, bytes, count);
+  }
+  slice.xxh3 = hasher.hex();
+}
+
+std::vector<const PlannedSlice*> by_offset(const std::vector<PlannedSlice>& slices) {
+  std::vector<const PlannedSlice*> sorted;
+  for (const PlannedSlice& s : slices) sorted.push_back(&s);
+  std::ranges::stable_sort(sorted, {}, [](const PlannedSlice* s) { return s->slice->offset; });
+  return sorted;
+}
+
+std::string cut_tensors(const std::vector<PlannedSlice>& slices, std::uint64_t size) {
+  for (const PlannedSlice* s : by_offset(slices))
+    if (s->slice->offset + s->slice->bytes > size) return str(", cut from tensor '", s->name, "' on");
+  return "";
+}
+
+}  // namespace
+
+SavedFile write_shard(const std::filesystem::path& path, const std::vector<PlannedSlice>& slices, const State& state,
+                      const Stream& stream) {
+  std::uint64_t total = 0;
+  for (const PlannedSlice& s : slices) total += s.slice->bytes;
+  File(path, File::Mode::create).reserve(total);  // finds a full disk before libhdf5 does
+  lay_out(path, slices);
+  stream.synchronize();
+  {
+    File file(path, File::Mode::update);
+    file.reserve(file.size());
+    for (const PlannedSlice& s : slices) write_slice(file, *s.slice, state.tensors().at(s.name).local, stream);
+    file.sync();
+  }
+  const FileHashes hashes = hash_file(path, {}, false);
+  return {path.filename().string(), hashes.bytes, hashes.whole};
+}
+
+std::vector<std::string> verify_shard(const std::filesystem::path& folder, const SavedFile& saved,
+                                      const std::vector<PlannedSlice>& slices, bool from_disk) {
+  const std::filesystem::path path = folder / saved.name;
+  if (!std::filesystem::exists(path)) return {str(path.string(), " is missing")};
+  if (!std::filesystem::is_regular_file(path)) return {str(path.string(), " is not a file")};
+  if (const std::uint64_t size = File(path, File::Mode::read).size(); size != saved.bytes)
+    return {str(path.string(), " has ", size, " bytes, the manifest says ", saved.bytes, cut_tensors(slices, size))};
+  const std::vector<const PlannedSlice*> sorted = by_offset(slices);
+  std::vector<ByteRange> ranges;
+  for (const PlannedSlice* s : sorted) ranges.push_back({s->slice->offset, s->slice->bytes});
+  const FileHashes hashes = hash_file(path, ranges, from_disk);
+  std::vector<std::string> problems;
+  for (std::size_t i = 0; i < sorted.size(); ++i)
+    if (hashes.ranges[i] != sorted[i]->slice->xxh3)
+      problems.push_back(str(path.string(), ": the bytes of tensor '", sorted[i]->name, "' are damaged (xxh3 ",
+                             hashes.ranges[i], ", the manifest says ", sorted[i]->slice->xxh3, ")"));
+  if (problems.empty() && hashes.whole != saved.xxh3)
+    problems.push_back(str(path.string(), ": bytes outside the tensors are damaged (xxh3 ", hashes.whole,
+                           ", the manifest says ", saved.xxh3, ")"));
+  return problems;
+}
+
+}  // namespace ring

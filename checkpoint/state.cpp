@@ -1,0 +1,56 @@
+#include "checkpoint/state.h"
+
+#include <cctype>
+
+namespace ring {
+
+void State::claim(const std::string& name) const {
+  if (name.empty()) fail("a state needs a name");
+  for (char c : name)
+    if (!std::isalnum(static_cast<unsigned char>(c)) && c != '.' && c != '_' && c != '-' && c != ':')
+      fail("state name '", name, "' contains '", c, "': use letters, digits and . _ - : only");
+  if (name == "." || name == "..") fail("state name '", name, "' is reserved");
+  if (tensors_.contains(name) || values_.contains(name))
+    fail("state '", name, "' was added twice: choose another name");
+}
+
+void State::add(const std::string& name, const Tensor& tensor) {
+  if (!tensor.defined()) fail("state '", name, "' is an undefined tensor");
+  StateTensor whole{name, tensor.shape(), tensor.shape(), tensor};
+  for (int i = 0; i < whole.start.size(); ++i) whole.start[i] = 0;
+  add(std::move(whole));
+}
+
+void State::add(StateTensor t) {
+  claim(t.name);
+  if (!t.local.defined()) fail("state '", t.name, "' is an undefined tensor");
+  const Shape& size = t.local.shape();
+  if (t.start.size() != size.size() || t.global_shape.size() != size.size())
+    fail("state '", t.name, "': local shape ", size, ", start ", t.start, " and global shape ", t.global_shape,
+         " differ in their number of dims");
+  for (int i = 0; i < size.size(); ++i)
+    if (t.start[i] < 0 || t.start[i] + size[i] > t.global_shape[i])
+      fail("state '", t.name, "': slice ", size, " at ", t.start, " leaves the global shape ", t.global_shape);
+  if (!t.local.contiguous())
+    fail("state '", t.name, "' is strided: shape ", size, ", strides ", t.local.strides(), "; add a contiguous view");
+  const std::string name = t.name;
+  tensors_.emplace(name, std::move(t));
+}
+
+void State::add(const std::string& name, StateSlot value) {
+  claim(name);
+  if (std::visit([](auto* p) { return p == nullptr; }, value)) fail("state '", name, "' is a null pointer");
+  values_.emplace(name, value);
+}
+
+std::uint64_t State::bytes() const {
+  std::uint64_t total = 0;
+  for (const auto& [name, t] : tensors_) total += t.local.bytes();
+  return total;
+}
+
+StateValue read_slot(const StateSlot& slot) {
+  return std::visit([](auto* p) { return StateValue(*p); }, slot);
+}
+
+}  // namespace ring

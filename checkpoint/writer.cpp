@@ -1,0 +1,173 @@
+#include "checkpoint/writer.h"
+
+#include <unistd.h>
+
+#include <nlohmann/json.hpp>
+
+#include "checkpoint/files.h"
+#include "checkpoint/plan.h"
+#include "checkpoint/shard.h"
+#include "core/log.h"
+
+namespace ring {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+std::string shard_record(const SavedFile& file, const std::vector<PlannedSlice>& slices) {
+  json places = json::array();
+  for (const PlannedSlice& s : slices) places.push_back({s.name, s.slice->offset, s.slice->xxh3});
+  return json{{"bytes", file.bytes}, {"xxh3", file.xxh3}, {"slices", places}}.dump();
+}
+
+void merge_record(Manifest& manifest, int rank, const std::string& text) {
+  const json record = json::parse(text);
+  const std::string name = shard_name(rank);
+  manifest.files.push_back({name, record.at("bytes").get<std::uint64_t>(), record.at("xxh3").get<std::string>()});
+  const std::vector<PlannedSlice> slices = slices_of(manifest, name);
+  const json& places = record.at("slices");
+  RING_CHECK(places.size() == slices.size(), "rank ", rank, " wrote ", places.size(), " slices, planned were ",
+             slices.size());
+  for (std::size_t i = 0; i < slices.size(); ++i) {
+    RING_CHECK(places[i].at(0) == slices[i].name, "rank ", rank, " wrote ", places[i].at(0), " in place of ",
+               slices[i].name);
+    slices[i].slice->offset = places[i].at(1).get<std::uint64_t>();
+    slices[i].slice->xxh3 = places[i].at(2).get<std::string>();
+  }
+}
+
+// One checkpoint on its way, seen from one rank.
+class Writing {
+ public:
+  Writing(const fs::path& folder, std::int64_t step, const WriterGroup& group)
+      : group_(group), folder_(folder), final_(folder / checkpoint_name(step)) {
+    RING_CHECK(group.world >= 1 && group.rank >= 0 && group.rank < group.world, "rank ", group.rank, " of ",
+               group.world);
+    RING_CHECK(group.world == 1 || group.all_gather, "several ranks need all_gather");
+    plan_.step = step;
+  }
+
+  fs::path run(const State& state, const std::string& metadata, const Stream& stream, const Retention& keep) {
+    try {
+      prepare(state);
+      write_shards(state, stream);
+      commit(state, metadata);
+    } catch (...) {
+      std::error_code ignored;
+      if (first() && !temporary_.empty()) fs::remove_all(temporary_, ignored);
+      throw;
+    }
+    read_back();
+    together([&] {
+      if (first()) apply_retention(folder_, plan_.step, keep);
+      return std::string();
+    });
+    return final_;
+  }
+
+ private:
+  bool first() const { return group_.rank == 0; }
+  std::string own_shard() const { return shard_name(group_.rank); }
+
+  // Runs this rank's part and exchanges the results. A failure on any rank becomes an Error on all of them, so that
+  // nobody waits for a rank that gave up.
+  std::vector<std::string> together(const std::function<std::string()>& part) {
+    std::string own;
+    try {
+      own = "+" + part();
+    } catch (const std::exception& e) {
+      if (group_.world == 1) throw;
+      own = str("-", e.what());
+    }
+    if (group_.world == 1) return {own.substr(1)};
+    std::vector<std::string> all = group_.all_gather(own);
+    RING_CHECK(static_cast<int>(all.size()) == group_.world, "all_gather returned ", all.size(), " texts for ",
+               group_.world, " ranks");
+    for (std::size_t r = 0; r < all.size(); ++r) {
+      if (all[r].starts_with('-')) fail("checkpoint ", final_.string(), ": rank ", r, ": ", all[r].substr(1));
+      all[r].erase(0, 1);
+    }
+    return all;
+  }
+
+  void prepare(const State& state) {
+    const std::vector<std::string> described = together([&] {
+      if (first()) create_temporary();
+      return json{{"folder", temporary_.string()}, {"step", plan_.step}, {"state", describe_state(state)}}.dump();
+    });
+    std::vector<std::string> states;
+    for (std::size_t r = 0; r < described.size(); ++r) {
+      const json j = json::parse(described[r]);
+      if (j.at("step") != plan_.step)
+        fail("rank ", group_.rank, " writes a checkpoint of step ", plan_.step, ", rank ", r, " of step ",
+             j.at("step"));
+      if (r == 0) temporary_ = j.at("folder").get<std::string>();
+      states.push_back(j.at("state").get<std::string>());
+    }
+    const std::int64_t step = plan_.step;
+    plan_ = make_plan(states);
+    plan_.step = step;
+  }
+
+  void create_temporary() {
+    if (fs::create_directories(folder_)) sync_directory(folder_.parent_path());
+    const fs::path path = final_.string() + ".tmp-" + std::to_string(::getpid());
+    fs::remove_all(path);
+    fs::create_directory(path);
+    temporary_ = path;
+  }
+
+  void write_shards(const State& state, const Stream& stream) {
+    const std::vector<std::string> records = together([&] {
+      const std::vector<PlannedSlice> slices = slices_of(plan_, own_shard());
+      return shard_record(write_shard(temporary_ / own_shard(), slices, state, stream), slices);
+    });
+    for (std::size_t r = 0; r < records.size(); ++r) merge_record(plan_, static_cast<int>(r), records[r]);
+  }
+
+  void commit(const State& state, const std::string& metadata) {
+    for (const auto& [name, slot] : state.values()) plan_.values.emplace(name, read_slot(slot));
+    plan_.metadata = metadata;
+    together([&] {
+      if (!first()) return std::string();
+      const std::string text = to_text(plan_);
+      parse_manifest(text);  // what is about to be committed can be read
+      write_text(temporary_ / kManifestName, text);
+      sync_directory(temporary_);
+      commit_directory(temporary_, final_);
+      return std::string();
+    });
+  }
+
+  void read_back() {
+    try {
+      together([&] {
+        Manifest manifest = read_manifest(final_);
+        const auto own = static_cast<std::size_t>(group_.rank);
+        const auto problems =
+            verify_shard(final_, manifest.files.at(own), slices_of(manifest, own_shard()), /*from_disk=*/true);
+        if (!problems.empty()) fail(problems.front());
+        return std::string();
+      });
+    } catch (const Error& e) {
+      if (first()) log::error("the checkpoint just written cannot be read back; older ones are kept");
+      throw;
+    }
+  }
+
+  const WriterGroup& group_;
+  fs::path folder_, final_, temporary_;
+  Manifest plan_;
+};
+
+}  // namespace
+
+fs::path write_checkpoint(const fs::path& folder, std::int64_t step, const State& state, const std::string& metadata,
+                          const Stream& stream, const Retention& keep, const WriterGroup& group) {
+  if (keep.keep_last < 1) fail("keep_last is ", keep.keep_last, ": at least one checkpoint must be kept");
+  if (keep.keep_every < 0) fail("keep_every is ", keep.keep_every, ": use 0 for none");
+  return Writing(folder, step, group).run(state, metadata, stream, keep);
+}
+
+}  // namespace ring
