@@ -1,0 +1,118 @@
+#include "kernels/activation.h"
+
+#include "kernels/cpu/rows.h"
+#include "kernels/cpu/vec.h"
+
+namespace ring::cpu {
+namespace {
+
+constexpr std::int64_t kWork = 8;  // of one element, in simple ones
+
+struct Gelu {
+  static float value(float x) { return x * normal_fast(x).cdf; }
+  static float slope(float x) {
+    const Normal n = normal_fast(x);
+    return n.cdf + x * n.pdf;
+  }
+};
+
+// 0.5 x (1 + tanh u) = x sigmoid(2u), u = sqrt(2/pi) (x + 0.044715 x^3).
+struct GeluTanh {
+  static constexpr float k = 2 * 0.797884561f;
+  static float value(float x) { return x * sigmoid_fast(k * (x + 0.044715f * x * x * x)); }
+  static float slope(float x) {
+    const float s = sigmoid_fast(k * (x + 0.044715f * x * x * x));
+    return s + x * s * (1.0f - s) * k * (1.0f + 3.0f * 0.044715f * x * x);
+  }
+};
+
+struct Relu2 {
+  static float value(float x) { return x < 0 ? 0.0f : x * x; }  // NaN is not below 0: it stays
+  static float slope(float x) { return x < 0 ? 0.0f : 2.0f * x; }
+};
+
+// F: one of the structs above, known to the loop when it is compiled.
+template <class Body>
+void dispatch(Activation kind, const Body& body) {
+  switch (kind) {
+    case Activation::gelu:
+      return body(Gelu{});
+    case Activation::gelu_tanh:
+      return body(GeluTanh{});
+    case Activation::relu2:
+      return body(Relu2{});
+  }
+}
+
+void run_activate(const Activate& args, const Context& ctx) {
+  check_numel("activate", "x", args.x, args.y.numel());
+  check_numel("activate", "y", args.y, args.y.numel());
+  const float* x = args.x.data<float>();
+  float* y = args.y.data<float>();
+  dispatch(args.kind, [&](auto f) {
+    ctx.stream.pool().parallel_for(args.y.numel(), kPartWork / kWork, [=](std::int64_t begin, std::int64_t end, int) {
+#pragma GCC ivdep
+      for (std::int64_t i = begin; i < end; ++i) y[i] = decltype(f)::value(x[i]);
+    });
+  });
+}
+
+void run_activate_backward(const ActivateBackward& args, const Context& ctx) {
+  check_numel("activate_backward", "x", args.x, args.dx.numel());
+  check_numel("activate_backward", "dy", args.dy, args.dx.numel());
+  check_numel("activate_backward", "dx", args.dx, args.dx.numel());
+  const float *x = args.x.data<float>(), *dy = args.dy.data<float>();
+  float* dx = args.dx.data<float>();
+  dispatch(args.kind, [&](auto f) {
+    ctx.stream.pool().parallel_for(args.dx.numel(), kPartWork / kWork, [=](std::int64_t begin, std::int64_t end, int) {
+#pragma GCC ivdep
+      for (std::int64_t i = begin; i < end; ++i) dx[i] = dy[i] * decltype(f)::slope(x[i]);
+    });
+  });
+}
+
+void run_swiglu(const SwiGlu& args, const Context& ctx) {
+  const Rows in = rows_of("swiglu", "gate_up", args.gate_up), out = rows_of("swiglu", "y", args.y);
+  RING_CHECK(in.count == out.count && in.width == 2 * out.width, "swiglu of ", describe(args.gate_up), " into ",
+             describe(args.y));
+  ctx.stream.pool().parallel_for(in.count, row_grain(kWork * out.width), [=](auto begin, auto end, int) {
+    for (std::int64_t n = begin; n < end; ++n) {
+      const float *gate = in[n], *up = gate + out.width;
+      float* y = out[n];
+#pragma GCC ivdep
+      for (std::int64_t c = 0; c < out.width; ++c) y[c] = gate[c] * sigmoid_fast(gate[c]) * up[c];
+    }
+  });
+}
+
+// With s = sigmoid(g): dgate = dy * up * s * (1 + g (1 - s)), dup = dy * g * s.
+void run_swiglu_backward(const SwiGluBackward& args, const Context& ctx) {
+  const Rows in = rows_of("swiglu_backward", "gate_up", args.gate_up);
+  const Rows dy = rows_of("swiglu_backward", "dy", args.dy);
+  const Rows out = rows_of("swiglu_backward", "dgate_up", args.dgate_up);
+  check_shape("swiglu_backward", "dgate_up", args.dgate_up, args.gate_up.shape());
+  RING_CHECK(in.count == dy.count && in.width == 2 * dy.width, "swiglu_backward of ", describe(args.gate_up),
+             " with dy ", describe(args.dy));
+  ctx.stream.pool().parallel_for(in.count, row_grain(kWork * in.width), [=](auto begin, auto end, int) {
+    for (std::int64_t n = begin; n < end; ++n) {
+      const float *gate = in[n], *up = gate + dy.width, *d = dy[n];
+      float *dgate = out[n], *dup = dgate + dy.width;
+#pragma GCC ivdep
+      for (std::int64_t c = 0; c < dy.width; ++c) {
+        const float g = gate[c], u = up[c], s = sigmoid_fast(g);
+        dgate[c] = d[c] * u * s * (1.0f + g * (1.0f - s));
+        dup[c] = d[c] * g * s;
+      }
+    }
+  });
+}
+
+const bool added[] = {
+    activate_kernel.add(Backend::cpu, {"simd", run_activate}),
+    activate_backward_kernel.add(Backend::cpu, {"simd", run_activate_backward}),
+    swiglu_kernel.add(Backend::cpu, {"simd", run_swiglu}),
+    swiglu_backward_kernel.add(Backend::cpu, {"simd", run_swiglu_backward}),
+};
+
+}  // namespace
+}  // namespace ring::cpu

@@ -1,0 +1,90 @@
+#include "kernels/optimizer.h"
+
+#include <cmath>
+
+#include "kernels/cpu/rows.h"
+
+namespace ring::cpu {
+namespace {
+
+StepState& state_of(std::string_view op, const Tensor& state) {
+  RING_CHECK(state.defined() && state.bytes() >= sizeof(StepState), op, ": state is ", describe(state), ", expected ",
+             sizeof(StepState), " bytes");
+  return *reinterpret_cast<StepState*>(state.data<std::uint8_t>());
+}
+
+double sum_of_squares(const float* x, std::int64_t n) {
+  constexpr std::int64_t lanes = 16;
+  double sums[lanes] = {};
+  std::int64_t i = 0;
+  for (; i + lanes <= n; i += lanes)
+    for (std::int64_t j = 0; j < lanes; ++j) sums[j] += static_cast<double>(x[i + j]) * static_cast<double>(x[i + j]);
+  for (; i < n; ++i) sums[0] += static_cast<double>(x[i]) * static_cast<double>(x[i]);
+  double sum = 0;
+  for (double s : sums) sum += s;
+  return sum;
+}
+
+void run_squared_norm(const SquaredNorm& args, const Context& ctx) {
+  StepState& state = state_of("squared_norm", args.state);
+  check_numel("squared_norm", "x", args.x, args.x.numel());
+  const float* x = args.x.data<float>();
+  ThreadPool& pool = ctx.stream.pool();
+  std::vector<double> partial(static_cast<std::size_t>(pool.size()), 0.0);
+  pool.parallel_for(args.x.numel(), kPartWork, [&](std::int64_t begin, std::int64_t end, int thread) {
+    partial[static_cast<std::size_t>(thread)] = sum_of_squares(x + begin, end - begin);
+  });
+  double sum = 0;
+  for (double p : partial) sum += p;
+  state.squared_norm = static_cast<float>(static_cast<double>(state.squared_norm) + sum);
+}
+
+void run_clip_factor(const ClipFactor& args, const Context&) {
+  StepState& state = state_of("clip_factor", args.state);
+  state.finite = std::isfinite(state.squared_norm);
+  state.clip = 1;
+  if (args.max_norm > 0 && state.finite) state.clip = std::min(1.0f, args.max_norm / std::sqrt(state.squared_norm));
+}
+
+struct Coefficients {
+  float beta1, beta2, rate, scale2, eps, decay, clip;
+};
+Coefficients coefficients(const AdamW& args, const StepState& state) {
+  const double t = static_cast<double>(state.step) + 1, lr = static_cast<double>(state.lr) * args.lr_scale;
+  Coefficients c{.beta1 = args.beta1, .beta2 = args.beta2, .eps = args.eps, .clip = state.clip};
+  c.rate = static_cast<float>(lr / (1 - std::pow(static_cast<double>(args.beta1), t)));
+  c.scale2 = static_cast<float>(1 / std::sqrt(1 - std::pow(static_cast<double>(args.beta2), t)));
+  c.decay = static_cast<float>(1 - lr * args.weight_decay);
+  return c;
+}
+
+void run_adamw(const AdamW& args, const Context& ctx) {
+  const StepState& state = state_of("adamw", args.state);
+  const std::int64_t n = args.param.numel();
+  check_numel("adamw", "param", args.param, n);
+  check_numel("adamw", "grad", args.grad, n);
+  check_numel("adamw", "m", args.m, n);
+  check_numel("adamw", "v", args.v, n);
+  if (!state.finite) return;
+  const Coefficients k = coefficients(args, state);
+  float *param = args.param.data<float>(), *m = args.m.data<float>(), *v = args.v.data<float>();
+  const float* grad = args.grad.data<float>();
+  ctx.stream.pool().parallel_for(n, kPartWork / 4, [=](std::int64_t begin, std::int64_t end, int) {
+#pragma GCC ivdep
+    for (std::int64_t i = begin; i < end; ++i) {
+      const float g = grad[i] * k.clip;
+      m[i] = k.beta1 * m[i] + (1.0f - k.beta1) * g;
+      v[i] = k.beta2 * v[i] + (1.0f - k.beta2) * g * g;
+      param[i] = k.decay * param[i] - k.rate * m[i] / (std::sqrt(v[i]) * k.scale2 + k.eps);
+    }
+  });
+}
+
+const bool added[] = {
+    squared_norm_kernel.add(Backend::cpu, {"simd", run_squared_norm}),
+    clip_factor_kernel.add(Backend::cpu, {"scalar", run_clip_factor}),
+    adamw_kernel.add(Backend::cpu, {"simd", run_adamw}),
+};
+
+}  // namespace
+}  // namespace ring::cpu

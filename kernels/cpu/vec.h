@@ -1,0 +1,132 @@
+#pragma once
+// Small inline math that g++ and clang vectorise on their own, without -ffast-math: no branches, no library calls,
+// NaN passes through. Polynomials are Chebyshev fits; each function states its error.
+
+#include <bit>
+#include <cstdint>
+#include <limits>
+
+namespace ring::cpu {
+
+// Reductions keep this many independent sums: that is what lets the compiler use vectors without reordering anything.
+inline constexpr std::int64_t kLanes = 32;
+
+namespace detail {
+template <int width, class Combine>
+inline void fold(float* lanes, const Combine& combine) {
+  for (int j = 0; j < width; ++j) lanes[j] = combine(lanes[j], lanes[j + width]);
+  if constexpr (width > 1) fold<width / 2>(lanes, combine);
+}
+
+template <class F, class Combine>
+inline float reduce(std::int64_t n, float start, const F& f, const Combine& combine) {
+  float lanes[kLanes];
+  for (std::int64_t j = 0; j < kLanes; ++j) lanes[j] = start;
+  std::int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes)
+    for (std::int64_t j = 0; j < kLanes; ++j) lanes[j] = combine(lanes[j], f(i + j));
+  for (std::int64_t j = 0; i < n; ++i, ++j) lanes[j] = combine(lanes[j], f(i));
+  fold<kLanes / 2>(lanes, combine);
+  return lanes[0];
+}
+}  // namespace detail
+
+// Sum and maximum of f(i), i in [0, n); the order of summation depends on n alone.
+template <class F>
+inline float sum_of(std::int64_t n, const F& f) {
+  return detail::reduce(n, 0.0f, f, [](float a, float b) { return a + b; });
+}
+template <class F>
+inline float max_of(std::int64_t n, const F& f) {  // -inf for n = 0; ignores NaN
+  return detail::reduce(n, -std::numeric_limits<float>::infinity(), f, [](float a, float b) { return a < b ? b : a; });
+}
+inline float dot(const float* x, const float* y, std::int64_t n) {
+  return sum_of(n, [=](std::int64_t i) { return x[i] * y[i]; });
+}
+
+// 2^n for n in [-126, 128]; 128 gives infinity.
+inline float power_of_two(std::uint32_t n) { return std::bit_cast<float>((n + 127u) << 23); }
+
+// e^x: relative error 1e-7, over the whole range: 0 and infinity at its ends, denormals between.
+inline float exp_fast(float x) {
+  x = x < -104.0f ? -104.0f : x;
+  x = x > 89.0f ? 89.0f : x;
+  constexpr float round = 12582912.0f;  // 1.5 * 2^23: adding it leaves the nearest integer in the low bits
+  const float shifted = x * 1.44269504f + round;
+  const float n = shifted - round;
+  const std::uint32_t k = std::bit_cast<std::uint32_t>(shifted) - std::bit_cast<std::uint32_t>(round);
+  const float r = (x - n * 0.693145752f) - n * 1.42860677e-6f;  // ln 2 in two parts, the first with a short mantissa
+  float p = 0.00139411084f;
+  p = p * r + 0.0083751264f;
+  p = p * r + 0.0416663529f;
+  p = p * r + 0.166664155f;
+  p = p * r + 0.5f;
+  p = p * r + 1.00000004f;
+  p = p * r + 1.0f;
+  const std::uint32_t half = static_cast<std::uint32_t>(static_cast<std::int32_t>(k) >> 1);
+  return p * power_of_two(half) * power_of_two(k - half);
+}
+
+// 1 / (1 + e^-x): relative error 2e-7.
+inline float sigmoid_fast(float x) { return 1.0f / (1.0f + exp_fast(-x)); }
+
+// Relative error 3e-7.
+inline float tanh_fast(float x) {
+  const float a = x < 0 ? -x : x, u = x * x;
+  float p = -0.00584964394f;
+  p = p * u + 0.0207513491f;
+  p = p * u - 0.0537679835f;
+  p = p * u + 0.133316796f;
+  p = p * u - 0.333332828f;
+  p = p * u + 1.0f;
+  const float large = 1.0f - 2.0f / (1.0f + exp_fast(2.0f * a));
+  const float y = a < 0.6f ? p * a : large;
+  return x < 0 ? -y : y;
+}
+
+struct Normal {
+  float cdf, pdf;
+};
+
+// Standard normal distribution, cdf with relative error 2e-7 for x > -2 and absolute 1e-8 below. The upper tail is
+// e^(-z^2) t P(t) / 2 with z = |x| / sqrt 2, t = 1 / (1 + 0.3 z), P fitted to erfcx(z) / t.
+inline Normal normal_fast(float x) {
+  const float z = (x < 0 ? -x : x) * 0.707106781f;
+  const float e = exp_fast(-0.5f * x * x), t = 1.0f / (1.0f + 0.3f * z);
+  float p = -0.130770877f;
+  p = p * t + 0.491934271f;
+  p = p * t - 0.526151663f;
+  p = p * t + 0.564514242f;
+  p = p * t - 0.106983363f;
+  p = p * t + 0.220539169f;
+  p = p * t + 0.146796022f;
+  p = p * t + 0.17094912f;
+  p = p * t + 0.169173058f;
+  const float tail = 0.5f * e * t * p;
+  return {x < 0 ? tail : 1.0f - tail, e * 0.398942280f};
+}
+
+// Cosine and sine of an angle given in turns (2 pi), in [-1/2, 1/2]: absolute error 1e-7.
+struct Rotation {
+  float cos, sin;
+};
+inline Rotation rotation_fast(float turns) {
+  constexpr float round = 12582912.0f;
+  const float shifted = turns * 4.0f + round;
+  const std::uint32_t quadrant = std::bit_cast<std::uint32_t>(shifted);
+  const float f = turns - (shifted - round) * 0.25f, u = f * f;
+  float s = -75.4016127f;
+  s = s * u + 81.5925429f;
+  s = s * u - 41.3416626f;
+  s = (s * u + 6.28318529f) * f;
+  float c = 59.2201687f;
+  c = c * u - 85.4428447f;
+  c = c * u + 64.9393161f;
+  c = c * u - 19.7392087f;
+  c = c * u + 1.0f;
+  const bool swap = quadrant & 1;
+  const float cosine = swap ? s : c, sine = swap ? c : s;
+  return {(quadrant + 1) & 2 ? -cosine : cosine, quadrant & 2 ? -sine : sine};
+}
+
+}  // namespace ring::cpu
