@@ -1,0 +1,194 @@
+#include "comm/gloo/gloo.h"
+
+#ifdef RING_WITH_GLOO
+
+#include <gloo/common/error.h>
+#include <gloo/rendezvous/context.h>
+#include <gloo/rendezvous/store.h>
+#include <gloo/transport/tcp/device.h>
+#include <gloo/transport/unbound_buffer.h>
+
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "comm/host_communicator.h"
+#include "comm/link.h"
+#include "comm/signals.h"
+
+namespace ring {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+
+double seconds(milliseconds t) { return static_cast<double>(t.count()) / 1000; }
+
+// Gloo's view of our store, below one group's name.
+class StoreAdapter final : public gloo::rendezvous::Store {
+ public:
+  StoreAdapter(ring::Store& store, std::string prefix, milliseconds timeout)
+      : store_(store), prefix_(std::move(prefix)), timeout_(timeout) {}
+  void set(const std::string& key, const std::vector<char>& data) override {
+    store_.set(prefix_ + key, std::string(data.begin(), data.end()));
+  }
+  std::vector<char> get(const std::string& key) override {
+    const std::string value = store_.get(prefix_ + key, timeout_);
+    return {value.begin(), value.end()};
+  }
+  void wait(const std::vector<std::string>& keys) override { wait(keys, timeout_); }
+  void wait(const std::vector<std::string>& keys, const milliseconds& timeout) override {
+    for (const std::string& key : keys) store_.get(prefix_ + key, timeout);
+  }
+
+ private:
+  ring::Store& store_;
+  std::string prefix_;
+  milliseconds timeout_;
+};
+
+class GlooLink final : public Link {
+ public:
+  GlooLink(int rank, int size, ring::Store& store, const std::string& name, const CommOptions& options) {
+    const BlockSignals block;  // Gloo's own thread starts here
+    gloo::transport::tcp::attr attributes;
+    attributes.hostname = options.address;
+    auto device = gloo::transport::tcp::CreateDevice(attributes);
+    auto context = std::make_shared<gloo::rendezvous::Context>(rank, size);
+    context->setTimeout(options.connect_timeout);
+    StoreAdapter adapter(store, name + "/", options.connect_timeout);
+    context->connectFullMesh(adapter, device);
+    context_ = std::move(context);
+  }
+
+  void post_send(int to, std::uint64_t tag, const void* data, std::size_t bytes) override {
+    post({to, true, nullptr}, const_cast<void*>(data), bytes, tag);
+  }
+  void post_recv(int from, std::uint64_t tag, void* data, std::size_t bytes) override {
+    post({from, false, nullptr}, data, bytes, tag);
+  }
+  void wait_all(Deadline deadline) override;
+  void abort(const std::string& reason) override;
+
+ private:
+  struct Transfer {
+    int peer;
+    bool send;
+    std::unique_ptr<gloo::transport::UnboundBuffer> buffer;
+  };
+
+  void post(Transfer t, void* data, std::size_t bytes, std::uint64_t tag);
+  void wait(Transfer& t, Deadline deadline, milliseconds total);
+  [[noreturn]] void lost(int peer, const char* why);
+  void check_aborted();
+
+  std::shared_ptr<gloo::Context> context_;
+  std::vector<Transfer> posted_;  // grows and shrinks under mutex_: abort() reads it
+  std::mutex mutex_;
+  std::optional<std::string> aborted_;
+};
+
+void GlooLink::check_aborted() {
+  const std::lock_guard lock(mutex_);
+  if (aborted_) fail(*aborted_);
+}
+
+void GlooLink::lost(int peer, const char* why) {
+  check_aborted();
+  fail("the connection to rank ", peer, " is lost (its own log says why): ", why);
+}
+
+void GlooLink::post(Transfer t, void* data, std::size_t bytes, std::uint64_t tag) {
+  if (bytes == 0) return;
+  t.buffer = context_->createUnboundBuffer(data, bytes);
+  auto* buffer = t.buffer.get();
+  const int peer = t.peer;
+  const bool send = t.send;
+  {
+    const std::lock_guard lock(mutex_);
+    if (aborted_) fail(*aborted_);
+    posted_.push_back(std::move(t));
+  }
+  try {
+    send ? buffer->send(peer, tag, 0, bytes) : buffer->recv(peer, tag, 0, bytes);
+  } catch (const gloo::Exception& e) {
+    lost(peer, e.what());
+  }
+}
+
+void GlooLink::wait(Transfer& t, Deadline deadline, milliseconds total) {
+  const auto left = std::max(milliseconds(1), std::chrono::ceil<milliseconds>(deadline - steady_clock::now()));
+  bool arrived = false;
+  try {
+    arrived = t.send ? t.buffer->waitSend(nullptr, left) : t.buffer->waitRecv(nullptr, left);
+  } catch (const gloo::Exception& e) {
+    if (steady_clock::now() < deadline) lost(t.peer, e.what());
+    check_aborted();
+    fail("no answer from rank ", t.peer, " within ", seconds(total),
+         " s: it is stopped, stuck, or in another operation");
+  }
+  if (!arrived) lost(t.peer, "aborted");
+}
+
+void GlooLink::wait_all(Deadline deadline) {
+  const auto total = std::chrono::ceil<milliseconds>(deadline - steady_clock::now());
+  // Only this thread changes the list, so that reading it needs no lock. Receives first: a lost peer shows there.
+  try {
+    for (Transfer& t : posted_)
+      if (!t.send) wait(t, deadline, total);
+    for (Transfer& t : posted_)
+      if (t.send) wait(t, deadline, total);
+  } catch (...) {
+    context_->closeConnections();  // ends every transfer: the tensors may go
+    throw;
+  }
+  const std::lock_guard lock(mutex_);
+  posted_.clear();
+}
+
+void GlooLink::abort(const std::string& reason) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (aborted_) return;
+    aborted_ = reason;
+    for (Transfer& t : posted_) t.send ? t.buffer->abortWaitSend() : t.buffer->abortWaitRecv();
+  }
+  context_->closeConnections();
+}
+
+}  // namespace
+
+bool gloo_available() { return true; }
+
+std::unique_ptr<Communicator> make_gloo_communicator(int rank, int size, std::shared_ptr<Store> store,
+                                                     const std::string& name, std::shared_ptr<CommQueue> queue,
+                                                     const CommOptions& options) {
+  RING_CHECK(store && queue, "gloo: needs a store and a queue");
+  std::unique_ptr<Link> link;
+  try {
+    link = std::make_unique<GlooLink>(rank, size, *store, name, options);
+  } catch (const std::exception& e) {
+    fail("rank ", rank, " of ", size, " did not meet the others on ", options.address, " within ",
+         seconds(options.connect_timeout), " s: ", e.what());
+  }
+  return make_host_communicator("gloo", rank, size, std::move(link), std::move(queue), options);
+}
+
+}  // namespace ring
+
+#else
+
+namespace ring {
+
+bool gloo_available() { return false; }
+
+std::unique_ptr<Communicator> make_gloo_communicator(int, int size, std::shared_ptr<Store>, const std::string&,
+                                                     std::shared_ptr<CommQueue>, const CommOptions&) {
+  fail("a run of ", size,
+       " processes on CPUs needs Gloo, which this build lacks: install libgloo-dev, then configure and "
+       "build again");
+}
+
+}  // namespace ring
+
+#endif

@@ -1,0 +1,14 @@
+#pragma once
+// out[i] = sources[0][i] op sources[1][i] op ..., in this order. `out` may be one of the sources. f32 and i32.
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "comm/communicator.h"
+
+namespace ring {
+
+void reduce_in_order(DType dtype, Reduce op, std::span<const std::byte* const> sources, std::byte* out, std::int64_t n);
+
+}  // namespace ring

@@ -1,0 +1,26 @@
+#pragma once
+// Blocks all asynchronous signals in this thread while it lives: threads started meanwhile inherit that, so that
+// signals reach the main thread and a broken connection is an error code there instead of SIGPIPE.
+
+#include <pthread.h>
+#include <csignal>
+
+namespace ring {
+
+class BlockSignals {
+ public:
+  BlockSignals() {
+    sigset_t all;
+    sigfillset(&all);
+    for (int s : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP, SIGPROF}) sigdelset(&all, s);
+    pthread_sigmask(SIG_SETMASK, &all, &saved_);
+  }
+  ~BlockSignals() { pthread_sigmask(SIG_SETMASK, &saved_, nullptr); }
+  BlockSignals(const BlockSignals&) = delete;
+  BlockSignals& operator=(const BlockSignals&) = delete;
+
+ private:
+  sigset_t saved_;
+};
+
+}  // namespace ring

@@ -1,0 +1,118 @@
+#include <sys/random.h>
+
+#include <array>
+#include <mutex>
+#include <thread>
+
+#include "comm/store.h"
+#include "comm/store_protocol.h"
+
+namespace ring {
+
+using namespace store_protocol;
+using Clock = std::chrono::steady_clock;
+
+namespace {
+
+constexpr std::chrono::seconds kGrace{10};  // for an answer, beyond what the server itself may wait
+
+struct Refused : Error {
+  using Error::Error;
+};
+
+class TcpStore final : public Store {
+ public:
+  TcpStore(const Endpoint& server, const std::string& cookie, SocketDeadline deadline)
+      : server_(server), fd_(connect_to(server, deadline)) {
+    if (call({Op::hello, 0, "", cookie}, std::min<SocketDeadline>(deadline, Clock::now() + kGrace)).status !=
+        Status::ok)
+      throw Refused(str("the store at ", to_string(server), " belongs to another job (its cookie differs)"));
+  }
+
+  void set(const std::string& key, const std::string& value) override {
+    RING_CHECK(value.size() <= kMaxStoreValue, "store: value of '", key, "' has ", value.size(), " bytes, at most ",
+               kMaxStoreValue);
+    call({Op::set, 0, checked(key), value}, Clock::now() + kGrace);
+  }
+  std::string get(const std::string& key, Timeout timeout) override {
+    Reply r =
+        call({Op::get, std::max<std::int64_t>(timeout.count(), 1), checked(key), ""}, Clock::now() + timeout + kGrace);
+    if (r.status != Status::ok)
+      fail("store at ", to_string(server_), ": nobody set '", key, "' within ",
+           static_cast<double>(timeout.count()) / 1000, " s");
+    return std::move(r.value);
+  }
+  std::optional<std::string> try_get(const std::string& key) override {
+    Reply r = call({Op::get, 0, checked(key), ""}, Clock::now() + kGrace);
+    if (r.status != Status::ok) return std::nullopt;
+    return std::move(r.value);
+  }
+  std::int64_t add(const std::string& key, std::int64_t delta) override {
+    return std::stoll(call({Op::add, delta, checked(key), ""}, Clock::now() + kGrace).value);
+  }
+  std::string local_address() const override { return local_endpoint(fd_).host; }
+
+ private:
+  struct Reply {
+    Status status;
+    std::string value;
+  };
+
+  static const std::string& checked(const std::string& key) {
+    RING_CHECK(!key.empty() && key.size() <= kMaxKey, "store: a key has 1 to ", kMaxKey, " bytes, got ", key.size());
+    return key;
+  }
+
+  Reply call(const Request& request, SocketDeadline deadline) {
+    const std::lock_guard lock(mutex_);
+    try {
+      if (!fd_) fail("the connection was lost");
+      send_all(fd_, encode(request), deadline);
+      std::size_t at = 0;
+      const auto length = take<std::uint32_t>(recv_exactly(fd_, 4, deadline), at);
+      if (length < 5 || length > kMaxFrame) fail("it does not speak the store's protocol");
+      const std::string payload = recv_exactly(fd_, length, deadline);
+      at = 0;
+      if (take<std::uint32_t>(payload, at) != kMagic) fail("it does not speak the store's protocol");
+      const auto status = take<Status>(payload, at);
+      return {status, payload.substr(at)};
+    } catch (const Error& e) {
+      fd_.reset();  // a late answer must not be taken for the next one's
+      fail("store at ", to_string(server_), ": ", e.what());
+    }
+  }
+
+  Endpoint server_;
+  std::mutex mutex_;
+  Fd fd_;
+};
+
+}  // namespace
+
+std::unique_ptr<Store> connect_store(const Endpoint& server, const std::string& cookie, Timeout timeout) {
+  const auto deadline = Clock::now() + timeout;
+  for (;;) {
+    try {
+      return std::make_unique<TcpStore>(server, cookie, deadline);
+    } catch (const Refused&) {
+      throw;
+    } catch (const Error& e) {
+      if (Clock::now() + std::chrono::milliseconds(50) >= deadline)
+        fail(e.what(), " (tried for ", static_cast<double>(timeout.count()) / 1000, " s)");
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+}
+
+std::string random_cookie() {
+  std::array<unsigned char, 16> bytes;
+  RING_CHECK(getrandom(bytes.data(), bytes.size(), 0) == static_cast<ssize_t>(bytes.size()), "getrandom failed");
+  std::string out;
+  for (const unsigned char b : bytes) {
+    out += "0123456789abcdef"[b >> 4];
+    out += "0123456789abcdef"[b & 15];
+  }
+  return out;
+}
+
+}  // namespace ring

@@ -1,0 +1,237 @@
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "comm/self.h"
+#include "core/philox.h"
+#include "tests/comm/ranks.h"
+
+namespace ring {
+namespace {
+
+const Stream& stream() {
+  static const Stream s = Stream::cpu(1);
+  return s;
+}
+
+float value(int rank, std::int64_t i) {
+  return random_normal({7, static_cast<std::uint32_t>(rank), 1}, static_cast<std::uint64_t>(i));
+}
+
+Tensor filled(std::int64_t n, int rank) {
+  const Tensor t = Tensor::empty({n}, DType::f32, stream());
+  for (std::int64_t i = 0; i < n; ++i) t.data<float>()[i] = value(rank, i);
+  return t;
+}
+
+// The stated contract: the ranks' values are added in rank order.
+float sum_in_order(int size, std::int64_t i) {
+  float sum = value(0, i);
+  for (int r = 1; r < size; ++r) sum += value(r, i);
+  return sum;
+}
+
+class DistCollectives : public testing::TestWithParam<int> {
+ protected:
+  void SetUp() override {
+    if (!gloo_available()) GTEST_SKIP() << "this build has no Gloo";
+  }
+  void expect_all(const test::RankFn& fn, const CommOptions& options = {}) {
+    EXPECT_EQ(test::joined(test::run_ranks(GetParam(), fn, options)), "");
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Ranks, DistCollectives, testing::Values(1, 2, 3, 4));
+
+TEST_P(DistCollectives, AllReduceSumsInRankOrder) {
+  // One element, fewer than ranks, one hop, two hops, and more than one segment.
+  for (const std::int64_t n : {1, 2, 1000, 5001, 1'200'003})
+    expect_all([n](Communicator& c) {
+      const Tensor t = filled(n, c.rank());
+      c.all_reduce(t, Reduce::sum).wait(stream());
+      for (std::int64_t i = 0; i < n; ++i)
+        RING_CHECK(t.data<float>()[i] == sum_in_order(c.size(), i), "n ", n, ", element ", i);
+    });
+}
+
+TEST_P(DistCollectives, AllReduceMaxKeepsNaN) {
+  expect_all([](Communicator& c) {
+    const Tensor t = filled(100, c.rank());
+    if (c.rank() == c.size() - 1) t.data<float>()[3] = std::numeric_limits<float>::quiet_NaN();
+    c.all_reduce(t, Reduce::max).wait(stream());
+    for (std::int64_t i = 0; i < 100; ++i) {
+      float want = value(0, i);
+      for (int r = 1; r < c.size(); ++r) want = std::max(want, value(r, i));
+      RING_CHECK(i == 3 ? std::isnan(t.data<float>()[i]) : t.data<float>()[i] == want, "element ", i);
+    }
+  });
+}
+
+TEST_P(DistCollectives, AllReduceOfIntegers) {
+  expect_all([](Communicator& c) {
+    const Tensor t = Tensor::empty({2}, DType::i32, stream());
+    t.data<std::int32_t>()[0] = 16777217 + c.rank();  // not a float
+    t.data<std::int32_t>()[1] = -c.rank();
+    c.all_reduce(t, Reduce::sum).wait(stream());
+    const int n = c.size();
+    RING_CHECK(t.data<std::int32_t>()[0] == 16777217 * n + n * (n - 1) / 2, "got ", t.data<std::int32_t>()[0]);
+    RING_CHECK(t.data<std::int32_t>()[1] == -n * (n - 1) / 2, "got ", t.data<std::int32_t>()[1]);
+  });
+}
+
+TEST_P(DistCollectives, AllGatherInAndOutOfPlace) {
+  expect_all([](Communicator& c) {
+    const std::int64_t n = 300;
+    const Tensor out = Tensor::zeros({c.size() * n}, DType::f32, stream());
+    const Tensor in_place = Tensor::zeros({c.size(), n}, DType::f32, stream());
+    const Tensor mine = in_place.narrow(0, c.rank(), 1);
+    copy(mine, filled(n, c.rank()).view({1, n}), stream());
+    Work a = c.all_gather(out, filled(n, c.rank()));
+    c.all_gather(in_place, mine).wait(stream());
+    a.wait(stream());
+    for (std::int64_t i = 0; i < c.size() * n; ++i) {
+      const float want = value(static_cast<int>(i / n), i % n);
+      RING_CHECK(out.data<float>()[i] == want && in_place.data<float>()[i] == want, "element ", i);
+    }
+  });
+}
+
+TEST_P(DistCollectives, ReduceScatterSumsInRankOrder) {
+  for (const std::int64_t n : {1, 777, 400'000})
+    expect_all([n](Communicator& c) {
+      const Tensor in = filled(n * c.size(), c.rank());
+      const Tensor out = Tensor::zeros({n}, DType::f32, stream());
+      c.reduce_scatter(out, in, Reduce::sum).wait(stream());
+      for (std::int64_t i = 0; i < n; ++i)
+        RING_CHECK(out.data<float>()[i] == sum_in_order(c.size(), c.rank() * n + i), "n ", n, ", element ", i);
+    });
+}
+
+TEST_P(DistCollectives, BroadcastFromEveryRoot) {
+  expect_all([](Communicator& c) {
+    for (int root = 0; root < c.size(); ++root) {
+      const Tensor t = filled(2000, c.rank());
+      c.broadcast(t, root).wait(stream());
+      for (std::int64_t i = 0; i < 2000; ++i) RING_CHECK(t.data<float>()[i] == value(root, i), "root ", root);
+    }
+  });
+}
+
+TEST_P(DistCollectives, SendRecvAroundTheRing) {
+  expect_all([](Communicator& c) {
+    const int to = (c.rank() + 1) % c.size(), from = (c.rank() + c.size() - 1) % c.size();
+    for (const std::int64_t n : {1, 500'000}) {
+      const Tensor in = Tensor::zeros({n}, DType::f32, stream());
+      c.send_recv(filled(n, c.rank()), to, in, from).wait(stream());
+      for (std::int64_t i = 0; i < n; ++i) RING_CHECK(in.data<float>()[i] == value(from, i), "element ", i);
+    }
+    c.barrier().synchronize();
+  });
+}
+
+TEST_P(DistCollectives, OneSidedSendAndRecv) {
+  expect_all([](Communicator& c) {
+    const Tensor t = filled(50, c.rank());
+    if (c.rank() == 0)
+      for (int p = 1; p < c.size(); ++p) c.send(t, p).synchronize();
+    else
+      c.recv(t, 0).synchronize();
+    RING_CHECK(t.data<float>()[7] == value(0, 7), "rank ", c.rank());
+  });
+}
+
+TEST_P(DistCollectives, ManyInFlightRunInTheirOrder) {
+  CommOptions verify;
+  verify.verify = true;
+  expect_all(
+      [](Communicator& c) {
+        std::vector<Tensor> tensors;
+        std::vector<Work> works;
+        for (int k = 0; k < 30; ++k) {
+          tensors.push_back(filled(10 + 400 * k, c.rank()));
+          works.push_back(c.all_reduce(tensors.back(), Reduce::sum));
+        }
+        works.back().wait(stream());
+        for (int k = 0; k < 30; ++k) {
+          RING_CHECK(works[static_cast<std::size_t>(k)].done(), "operation ", k, " is not done, but the last one is");
+          const Tensor& t = tensors[static_cast<std::size_t>(k)];
+          RING_CHECK(t.data<float>()[t.numel() - 1] == sum_in_order(c.size(), t.numel() - 1), "operation ", k);
+        }
+      },
+      verify);
+}
+
+TEST_P(DistCollectives, SameBitsHoweverTheBufferIsCut) {
+  expect_all([](Communicator& c) {
+    const std::int64_t n = 300'001;
+    const Tensor whole = filled(n, c.rank()), parts = filled(n, c.rank());
+    c.all_reduce(whole, Reduce::sum).wait(stream());
+    for (std::int64_t begin = 0, size = 1; begin < n; begin += size, size = size * 3 + 1) {
+      size = std::min(size, n - begin);
+      c.all_reduce(parts.narrow(0, begin, size), Reduce::sum).wait(stream());
+    }
+    RING_CHECK(std::memcmp(whole.raw(), parts.raw(), whole.bytes()) == 0, "the cut changed the bits");
+  });
+}
+
+// An event that is done only when told.
+class Gate final : public EventImpl {
+ public:
+  bool done() const override { return open_.load(); }
+  void synchronize() const override { open_.wait(false); }
+  void open() {
+    open_ = true;
+    open_.notify_all();
+  }
+
+ private:
+  std::atomic<bool> open_{false};
+};
+
+TEST_P(DistCollectives, AnOperationStartsAfterItsEvent) {
+  expect_all([](Communicator& c) {
+    const auto gate = std::make_shared<Gate>();
+    const Tensor t = Tensor::zeros({10}, DType::f32, stream());
+    Work first = c.all_reduce(t, Reduce::sum, Event(gate));  // must not read t yet
+    const Tensor later = filled(10, c.rank());
+    Work second = c.all_reduce(later, Reduce::sum);
+    RING_CHECK(!first.done(), "ran before its event");
+    for (int i = 0; i < 10; ++i) t.data<float>()[i] = 1;
+    gate->open();
+    second.wait(stream());
+    RING_CHECK(first.done(), "the second operation overtook the first");
+    RING_CHECK(t.data<float>()[0] == static_cast<float>(c.size()), "got ", t.data<float>()[0]);
+  });
+}
+
+TEST(Communicator, ChecksItsArguments) {
+  const auto c = make_self_communicator();
+  const Tensor t = Tensor::zeros({4}, DType::f32, stream());
+  EXPECT_THROW(c->all_reduce({}, Reduce::sum), Error);
+  EXPECT_THROW(c->all_reduce(Tensor::zeros({4}, DType::u8, stream()), Reduce::sum), Error);
+  EXPECT_THROW(c->all_reduce(Tensor::zeros({4, 4}, DType::f32, stream()).narrow(1, 0, 2), Reduce::sum), Error);
+  EXPECT_THROW(c->all_gather(t, Tensor::zeros({3}, DType::f32, stream())), Error);
+  EXPECT_THROW(c->all_gather(t, Tensor::zeros({4}, DType::i32, stream())), Error);
+  EXPECT_THROW(c->reduce_scatter(t, Tensor::zeros({8}, DType::f32, stream()), Reduce::sum), Error);
+  EXPECT_THROW(c->broadcast(t, 1), Error);
+  EXPECT_THROW(c->broadcast(t, -1), Error);
+  EXPECT_THROW(c->send(t, 0), Error);
+  EXPECT_THROW(c->recv(t, 1), Error);
+}
+
+TEST(Communicator, SelfMovesInputToOutput) {
+  const auto c = make_self_communicator();
+  const Tensor in = filled(5, 0), out = Tensor::zeros({5}, DType::f32, stream());
+  c->all_gather(out, in).wait(stream());
+  EXPECT_EQ(std::memcmp(out.raw(), in.raw(), in.bytes()), 0);
+  fill_zero(out, stream());
+  c->reduce_scatter(out, in, Reduce::max).wait(stream());
+  EXPECT_EQ(std::memcmp(out.raw(), in.raw(), in.bytes()), 0);
+  fill_zero(out, stream());
+  c->send_recv(in, 0, out, 0).wait(stream());
+  EXPECT_EQ(std::memcmp(out.raw(), in.raw(), in.bytes()), 0);
+}
+
+}  // namespace
+}  // namespace ring

@@ -1,0 +1,211 @@
+// What happens when a rank is missing, dies, stops or does something else: an Error in bounded time, never a hang.
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <csignal>
+
+#include "tests/comm/ranks.h"
+
+namespace ring {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point t) { return std::chrono::duration<double>(Clock::now() - t).count(); }
+
+Tensor ones(std::int64_t n) {
+  const Stream s = Stream::cpu(1);
+  const Tensor t = Tensor::zeros({n}, DType::f32, s);
+  for (std::int64_t i = 0; i < n; ++i) t.data<float>()[i] = 1;
+  return t;
+}
+
+CommOptions quick(int timeout_ms, bool verify = false) {
+  CommOptions o;
+  o.connect_timeout = Timeout(2000);
+  o.timeout = Timeout(timeout_ms);
+  o.verify = verify;
+  return o;
+}
+
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+class DistFailure : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!gloo_available()) GTEST_SKIP() << "this build has no Gloo";
+  }
+};
+
+TEST_F(DistFailure, MissingRankAtTheStart) {
+  const StoreServer server({"127.0.0.1", 0}, "c");
+  std::shared_ptr<Store> store = connect_store(server.endpoint(), "c", Timeout(2000));
+  CommOptions options = quick(500);
+  options.connect_timeout = Timeout(300);
+  const auto begin = Clock::now();
+  try {
+    make_gloo_communicator(0, 2, store, "g", std::make_shared<CommQueue>(), options);
+    FAIL() << "met a rank that does not exist";
+  } catch (const Error& e) {
+    EXPECT_TRUE(contains(e.what(), "rank 0 of 2 did not meet the others")) << e.what();
+  }
+  EXPECT_LT(seconds_since(begin), 2);
+}
+
+TEST_F(DistFailure, RankThatDoesNotJoinIsNamedAfterTheTimeout) {
+  std::atomic<bool> over{false};
+  const auto begin = Clock::now();
+  const auto errors = test::run_ranks(
+      3,
+      [&](Communicator& c) {
+        if (c.rank() == 2) return over.wait(false);  // alive, but busy with something else
+        try {
+          c.all_reduce(ones(10), Reduce::sum).synchronize();
+        } catch (const Error&) {
+          over = true;
+          over.notify_all();
+          throw;
+        }
+      },
+      quick(300));
+  EXPECT_LT(seconds_since(begin), 2.5);
+  EXPECT_TRUE(contains(errors[0] + errors[1], "no answer from rank 2 within 0.3 s")) << test::joined(errors);
+  EXPECT_TRUE(contains(errors[0] + errors[1], "all_reduce sum of f32[10]")) << test::joined(errors);
+  EXPECT_FALSE(errors[0].empty() || errors[1].empty());
+}
+
+TEST_F(DistFailure, MismatchNamesBothSides) {
+  const auto errors = test::run_ranks(
+      2,
+      [](Communicator& c) {
+        Work w = c.rank() == 0 ? c.all_reduce(ones(10), Reduce::sum) : c.broadcast(ones(20), 0);
+        w.synchronize();
+      },
+      quick(5000, true));
+  for (const std::string& e : errors) {
+    EXPECT_TRUE(contains(e, "all_reduce sum of f32[10]")) << e;
+    EXPECT_TRUE(contains(e, "broadcast of f32[20]") || contains(e, "lost")) << e;
+  }
+  EXPECT_TRUE(contains(test::joined(errors), "all ranks must run the same operations")) << test::joined(errors);
+}
+
+TEST_F(DistFailure, MismatchWithoutChecksTimesOut) {
+  const auto errors = test::run_ranks(
+      2, [](Communicator& c) { c.all_reduce(ones(c.rank() == 0 ? 10 : 200), Reduce::sum).synchronize(); }, quick(300));
+  EXPECT_FALSE(errors[0].empty() || errors[1].empty());
+  EXPECT_TRUE(contains(test::joined(errors), "in another operation")) << test::joined(errors);
+}
+
+TEST_F(DistFailure, AfterAFailureEverythingFailsAtOnce) {
+  const auto errors = test::run_ranks(
+      2,
+      [](Communicator& c) {
+        if (c.rank() == 1) return;
+        EXPECT_THROW(c.all_reduce(ones(10), Reduce::sum).synchronize(), Error);
+        const auto begin = Clock::now();
+        try {
+          c.barrier().synchronize();
+          ADD_FAILURE() << "a broken communicator worked";
+        } catch (const Error& e) {
+          EXPECT_TRUE(contains(e.what(), "not started")) << e.what();
+        }
+        EXPECT_LT(seconds_since(begin), 0.2);
+      },
+      quick(1000));
+  EXPECT_EQ(test::joined(errors), "");
+}
+
+TEST_F(DistFailure, AbortFromAnotherThreadUnblocks) {
+  const auto begin = Clock::now();
+  const auto errors = test::run_ranks(
+      2,
+      [](Communicator& c) {
+        if (c.rank() == 1) {
+          std::this_thread::sleep_for(std::chrono::milliseconds(300));
+          return;
+        }
+        Work w = c.all_reduce(ones(100'000), Reduce::sum);
+        std::thread watchdog([&c] {
+          std::this_thread::sleep_for(std::chrono::milliseconds(50));
+          c.abort("told to stop");
+        });
+        try {
+          w.synchronize();
+          ADD_FAILURE() << "finished without its peer";
+        } catch (const Error& e) {
+          EXPECT_TRUE(contains(e.what(), "told to stop")) << e.what();
+        }
+        watchdog.join();
+      },
+      quick(30'000));
+  EXPECT_EQ(test::joined(errors), "");
+  EXPECT_LT(seconds_since(begin), 2);
+}
+
+// Rank 3 of 4 is another process, killed while the others are in the middle of an endless row of collectives.
+TEST_F(DistFailure, KilledProcessIsNoticedByAll) {
+  const std::string cookie = random_cookie();
+  int to_child[2];
+  ASSERT_EQ(pipe(to_child), 0);
+  const pid_t child = fork();  // before any thread exists
+  ASSERT_GE(child, 0);
+  const auto endless = [](int rank, const Endpoint& at, const std::string& key) {
+    std::shared_ptr<Store> store = connect_store(at, key, Timeout(2000));
+    const auto c = make_gloo_communicator(rank, 4, store, "g", std::make_shared<CommQueue>(), quick(20'000));
+    const Tensor t = ones(200'000);
+    for (int k = 0;; ++k) {
+      c->all_reduce(t, Reduce::max).synchronize();
+      if (k == 3) store->add("warm", 1);
+    }
+  };
+  if (child == 0) {
+    int port = 0;
+    if (read(to_child[0], &port, sizeof port) != sizeof port) _exit(1);
+    try {
+      endless(3, {"127.0.0.1", port}, cookie);
+    } catch (...) {
+    }
+    _exit(1);
+  }
+  const StoreServer server({"127.0.0.1", 0}, cookie);
+  const int port = server.endpoint().port;
+  ASSERT_EQ(write(to_child[1], &port, sizeof port), static_cast<ssize_t>(sizeof port));
+
+  std::vector<std::string> errors(3);
+  std::vector<double> ended(3);
+  Clock::time_point killed{};
+  std::vector<std::thread> threads;
+  std::atomic<bool> go{false};
+  for (int rank = 0; rank < 3; ++rank)
+    threads.emplace_back([&, rank] {
+      try {
+        endless(rank, server.endpoint(), cookie);
+      } catch (const Error& e) {
+        errors[static_cast<std::size_t>(rank)] = e.what();
+      }
+      const auto now = Clock::now();
+      go.wait(false);
+      ended[static_cast<std::size_t>(rank)] = std::chrono::duration<double>(now - killed).count();
+    });
+  const auto watch = connect_store(server.endpoint(), cookie, Timeout(2000));
+  while (watch->add("warm", 0) < 4) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  killed = Clock::now();
+  kill(child, SIGKILL);
+  go = true;
+  go.notify_all();
+  for (std::thread& t : threads) t.join();
+  waitpid(child, nullptr, 0);
+  close(to_child[0]);
+  close(to_child[1]);
+  for (std::size_t r = 0; r < 3; ++r) {
+    EXPECT_FALSE(errors[r].empty()) << "rank " << r;
+    EXPECT_LT(ended[r], 1.0) << "rank " << r << ": " << errors[r];
+  }
+  EXPECT_TRUE(contains(test::joined(errors), "rank 3")) << test::joined(errors);
+}
+
+}  // namespace
+}  // namespace ring
