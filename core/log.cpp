@@ -1,20 +1,35 @@
 #include "core/log.h"
 
 #include <spdlog/sinks/basic_file_sink.h>
+#include <spdlog/sinks/dist_sink.h>
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
 
 #include <memory>
+#include <mutex>
 
 namespace ring::log {
 namespace {
 
-constexpr const char* kPattern = "%H:%M:%S %^%L%$ ";
-
+// The list of sinks changes while other threads write: dist_sink has a lock of its own.
 struct State {
-  std::shared_ptr<spdlog::sinks::stderr_color_sink_mt> console = std::make_shared<spdlog::sinks::stderr_color_sink_mt>();
-  std::shared_ptr<spdlog::logger> logger = std::make_shared<spdlog::logger>("ringmaster", console);
-  State() { logger->set_pattern(std::string(kPattern) + "%v"); }
+  std::shared_ptr<spdlog::sinks::stderr_color_sink_mt> console =
+      std::make_shared<spdlog::sinks::stderr_color_sink_mt>();
+  std::shared_ptr<spdlog::sinks::dist_sink_mt> sinks = std::make_shared<spdlog::sinks::dist_sink_mt>();
+  std::shared_ptr<spdlog::logger> logger = std::make_shared<spdlog::logger>("ringmaster", sinks);
+  std::mutex mutex;  // of what follows
+  std::shared_ptr<spdlog::sinks::sink> file;
+  std::string rank;
+
+  State() {
+    sinks->add_sink(console);
+    set_patterns();
+    logger->flush_on(spdlog::level::info);
+  }
+  void set_patterns() {
+    console->set_pattern("%H:%M:%S %^%L%$ " + rank + "%v");
+    if (file) file->set_pattern("%Y-%m-%d %H:%M:%S.%e %L " + rank + "%v");
+  }
 };
 
 State& state() {
@@ -24,10 +39,14 @@ State& state() {
 
 spdlog::level::level_enum convert(Level level) {
   switch (level) {
-    case Level::debug: return spdlog::level::debug;
-    case Level::info: return spdlog::level::info;
-    case Level::warn: return spdlog::level::warn;
-    case Level::error: return spdlog::level::err;
+    case Level::debug:
+      return spdlog::level::debug;
+    case Level::info:
+      return spdlog::level::info;
+    case Level::warn:
+      return spdlog::level::warn;
+    case Level::error:
+      return spdlog::level::err;
   }
   return spdlog::level::info;
 }
@@ -37,14 +56,32 @@ spdlog::level::level_enum convert(Level level) {
 void set_level(Level level) { state().logger->set_level(convert(level)); }
 
 void set_rank(int rank, int world) {
-  if (world > 1) state().logger->set_pattern(std::string(kPattern) + "[rank " + std::to_string(rank) + "] %v");
+  State& s = state();
+  std::lock_guard lock(s.mutex);
+  s.rank = world > 1 ? str("[rank ", rank, "] ") : "";
+  s.set_patterns();
 }
 
 void open_file(const std::string& path) {
-  auto file = std::make_shared<spdlog::sinks::basic_file_sink_mt>(path);
-  file->set_pattern("%Y-%m-%d %H:%M:%S.%e %L %v");
-  state().logger->sinks().push_back(file);
-  state().logger->flush_on(spdlog::level::info);
+  std::shared_ptr<spdlog::sinks::sink> file;
+  try {
+    file = std::make_shared<spdlog::sinks::basic_file_sink_mt>(path);
+  } catch (const spdlog::spdlog_ex& e) {
+    fail("cannot open the log file ", path, ": ", e.what());
+  }
+  close_file();
+  State& s = state();
+  std::lock_guard lock(s.mutex);
+  s.file = file;
+  s.set_patterns();
+  s.sinks->add_sink(file);
+}
+
+void close_file() {
+  State& s = state();
+  std::lock_guard lock(s.mutex);
+  if (s.file) s.sinks->remove_sink(s.file);
+  s.file = nullptr;
 }
 
 void set_console(bool on) { state().console->set_level(on ? spdlog::level::trace : spdlog::level::warn); }

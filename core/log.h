@@ -11,7 +11,8 @@ enum class Level { debug, info, warn, error };
 
 void set_level(Level);
 void set_rank(int rank, int world);          // prefixes lines with the rank when world > 1
-void open_file(const std::string& path);     // also appends every line to this file
+void open_file(const std::string& path);  // appends every line to this file instead of an earlier one; Error: cannot open
+void close_file();
 void set_console(bool on);                   // off while a live progress line owns the terminal
 void write(Level, const std::string& line);
 

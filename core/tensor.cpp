@@ -13,23 +13,34 @@ Shape packed_strides(const Shape& shape) {
   return strides;
 }
 
+// Bytes of a new tensor; Error: a negative dim, or more than 64 bits hold.
+std::size_t checked_bytes(const Shape& shape, DType dtype) {
+  std::int64_t bytes = static_cast<std::int64_t>(size_of(dtype));
+  for (std::int64_t d : shape) {
+    RING_CHECK(d >= 0, "negative dim in shape ", shape);
+    if (__builtin_mul_overflow(bytes, d, &bytes))
+      fail("a tensor of shape ", shape, " has more bytes than 64 bits count");
+  }
+  return static_cast<std::size_t>(bytes);
+}
+
 }  // namespace
 
 Tensor Tensor::wrap(std::shared_ptr<Storage> storage, const Shape& shape, DType dtype) {
+  const std::size_t bytes = checked_bytes(shape, dtype);
+  RING_CHECK(bytes <= storage->bytes(), "a ", dtype, shape, " tensor needs ", bytes, " bytes, the storage has ",
+             storage->bytes());
   Tensor t;
   t.storage_ = std::move(storage);
   t.shape_ = shape;
   t.strides_ = packed_strides(shape);
   t.dtype_ = dtype;
-  RING_CHECK(t.bytes() <= t.storage_->bytes(), "a ", dtype, shape, " tensor needs ", t.bytes(), " bytes, the storage has ",
-             t.storage_->bytes());
   return t;
 }
 
 Tensor Tensor::empty(const Shape& shape, DType dtype, const Stream& stream) {
-  for (std::int64_t d : shape) RING_CHECK(d >= 0, "negative dim in shape ", shape);
-  const std::size_t bytes = static_cast<std::size_t>(shape.numel()) * size_of(dtype);
-  return wrap(std::make_shared<Storage>(bytes, stream.device(), stream.allocator()), shape, dtype);
+  return wrap(std::make_shared<Storage>(checked_bytes(shape, dtype), stream.device(), stream.allocator()), shape,
+              dtype);
 }
 
 Tensor Tensor::zeros(const Shape& shape, DType dtype, const Stream& stream) {
@@ -57,6 +68,7 @@ Tensor Tensor::view(const Shape& wanted) const {
       RING_CHECK(open == -1, "more than one -1 in view ", wanted);
       open = i;
     } else {
+      RING_CHECK(shape[i] >= 0, "negative dim in view ", wanted);
       known *= shape[i];
     }
   }
@@ -70,8 +82,8 @@ Tensor Tensor::view(const Shape& wanted) const {
 
 Tensor Tensor::narrow(int dim, std::int64_t start, std::int64_t length) const {
   if (dim < 0) dim += shape_.size();
-  RING_CHECK(dim >= 0 && dim < shape_.size() && start >= 0 && length >= 0 && start + length <= shape_[dim], "narrow of ",
-             shape_, " at dim ", dim, " to [", start, ", ", start + length, ")");
+  RING_CHECK(dim >= 0 && dim < shape_.size() && start >= 0 && length >= 0 && start + length <= shape_[dim],
+             "narrow of ", shape_, " at dim ", dim, " to [", start, ", ", start + length, ")");
   Tensor t = *this;
   t.offset_ += start * strides_[dim];
   t.shape_[dim] = length;
@@ -80,7 +92,8 @@ Tensor Tensor::narrow(int dim, std::int64_t start, std::int64_t length) const {
 
 Tensor Tensor::split_dim(int dim, std::int64_t inner) const {
   if (dim < 0) dim += shape_.size();
-  RING_CHECK(inner > 0 && shape_[dim] % inner == 0, "dim ", dim, " of ", shape_, " does not split by ", inner);
+  RING_CHECK(dim >= 0 && dim < shape_.size() && inner > 0 && shape_[dim] % inner == 0, "dim ", dim, " of ", shape_,
+             " does not split by ", inner);
   Tensor t = *this;
   t.shape_ = t.strides_ = Shape{};
   for (int i = 0; i < shape_.size(); ++i) {
@@ -94,7 +107,8 @@ Tensor Tensor::split_dim(int dim, std::int64_t inner) const {
 }
 
 void copy(const Tensor& dst, const Tensor& src, const Stream& stream) {
-  RING_CHECK(dst.shape() == src.shape() && dst.dtype() == src.dtype(), "copy of ", describe(src), " into ", describe(dst));
+  RING_CHECK(dst.shape() == src.shape() && dst.dtype() == src.dtype(), "copy of ", describe(src), " into ",
+             describe(dst));
   RING_CHECK(dst.contiguous() && src.contiguous(), "copy needs contiguous tensors");
   if (dst.bytes()) stream.impl().copy(dst.raw(), src.raw(), dst.bytes());
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstdlib>
+#include <limits>
 
 namespace ring {
 namespace {
@@ -18,7 +19,8 @@ std::size_t PoolAllocator::size_class(std::size_t bytes) {
 }
 
 void* PoolAllocator::allocate(std::size_t bytes) {
-  const std::size_t size = size_class(bytes);
+  // Beyond half of the address space the class itself would overflow; let the system refuse that amount.
+  const std::size_t size = size_class(std::min(bytes, std::numeric_limits<std::size_t>::max() / 2));
   std::lock_guard lock(mutex_);
   void* p = nullptr;
   if (auto& list = cached_[size]; !list.empty()) {

@@ -1,0 +1,168 @@
+#include "core/cpu/thread_pool.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <mutex>
+#include <numeric>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/check.h"
+
+namespace ring {
+namespace {
+
+struct Part {
+  std::int64_t begin, end;
+  int thread;
+};
+
+std::vector<Part> parts_of(ThreadPool& pool, std::int64_t n, std::int64_t grain, std::int64_t align = 1) {
+  std::mutex mutex;
+  std::vector<Part> parts;
+  pool.parallel_for(
+      n, grain,
+      [&](std::int64_t begin, std::int64_t end, int thread) {
+        std::lock_guard lock(mutex);
+        parts.push_back({begin, end, thread});
+      },
+      align);
+  std::sort(parts.begin(), parts.end(), [](const Part& a, const Part& b) { return a.begin < b.begin; });
+  return parts;
+}
+
+TEST(ThreadPool, CoversTheRangeOnceForEverySize) {
+  for (int threads : {1, 2, 3, 8}) {
+    ThreadPool pool(threads);
+    EXPECT_EQ(pool.size(), threads);
+    for (std::int64_t n : {1, 2, 7, 64, 1000})
+      for (std::int64_t align : {1, 8, 64}) {
+        std::int64_t next = 0;
+        for (const Part& p : parts_of(pool, n, 1, align)) {
+          EXPECT_EQ(p.begin, next);
+          EXPECT_LT(p.begin, p.end);
+          EXPECT_TRUE(p.thread >= 0 && p.thread < threads);
+          EXPECT_TRUE(p.end == n || p.end % align == 0) << n << ' ' << align;
+          next = p.end;
+        }
+        EXPECT_EQ(next, n);
+      }
+  }
+}
+
+TEST(ThreadPool, NothingRunsForAnEmptyRange) {
+  ThreadPool pool(2);
+  EXPECT_TRUE(parts_of(pool, 0, 1).empty());
+  EXPECT_TRUE(parts_of(pool, -3, 1).empty());
+}
+
+TEST(ThreadPool, SmallRangesAreNotCutBelowTheGrain) {
+  ThreadPool pool(4);
+  EXPECT_EQ(parts_of(pool, 99, 100).size(), 1u);
+  EXPECT_EQ(parts_of(pool, 250, 100).size(), 2u);
+  EXPECT_EQ(parts_of(pool, 4000, 100).size(), 4u);
+  EXPECT_EQ(parts_of(pool, 8, 0).size(), 4u);  // a grain of 0 counts as 1
+}
+
+TEST(ThreadPool, PartsAreBalancedAndTheSameEveryTime) {
+  ThreadPool pool(3);
+  const auto first = parts_of(pool, 1001, 1);
+  ASSERT_EQ(first.size(), 3u);
+  for (const Part& p : first) EXPECT_NEAR(static_cast<double>(p.end - p.begin), 1001 / 3.0, 1.0);
+  const auto again = parts_of(pool, 1001, 1);
+  for (std::size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(first[i].begin, again[i].begin);
+    EXPECT_EQ(first[i].thread, again[i].thread);
+  }
+}
+
+TEST(ThreadPool, AnExceptionReachesTheCallerAndThePoolGoesOn) {
+  ThreadPool pool(3);
+  for (int thrower : {0, 1, 2}) try {
+      pool.parallel_for(3, 1, [&](std::int64_t, std::int64_t, int thread) {
+        if (thread == thrower) fail("part ", thread, " failed");
+      });
+      ADD_FAILURE() << "no exception from part " << thrower;
+    } catch (const Error& e) {
+      EXPECT_EQ(std::string(e.what()), str("part ", thrower, " failed"));
+    }
+  EXPECT_EQ(parts_of(pool, 3, 1).size(), 3u);
+}
+
+TEST(ThreadPool, ACallFromInsideRunsSerially) {
+  ThreadPool pool(2);
+  std::atomic<int> inner_parts{0};
+  pool.parallel_for(2, 1, [&](std::int64_t, std::int64_t, int) {
+    pool.parallel_for(100, 1, [&](std::int64_t begin, std::int64_t end, int) {
+      EXPECT_EQ(begin, 0);
+      EXPECT_EQ(end, 100);
+      ++inner_parts;
+    });
+  });
+  EXPECT_EQ(inner_parts, 2);
+}
+
+TEST(ThreadPool, WritesOfAllPartsAreSeenAfterwards) {
+  ThreadPool pool(4);
+  std::vector<std::int64_t> values(10000);
+  for (int round = 1; round <= 200; ++round) {
+    pool.parallel_for(10000, 1, [&](std::int64_t begin, std::int64_t end, int) {
+      for (std::int64_t i = begin; i < end; ++i) values[static_cast<std::size_t>(i)] += i;
+    });
+    ASSERT_EQ(std::accumulate(values.begin(), values.end(), std::int64_t{0}), std::int64_t{49995000} * round);
+  }
+}
+
+TEST(ThreadPool, ManyPoolsStartAndStop) {
+  std::atomic<std::int64_t> sum{0};
+  for (int i = 0; i < 50; ++i) {
+    ThreadPool idle(3);  // one that never ran must stop too
+    ThreadPool pool(3);
+    pool.parallel_for(3, 1, [&](std::int64_t b, std::int64_t e, int) { sum += e - b; });
+  }
+  EXPECT_EQ(sum, 150);
+}
+
+TEST(ThreadPool, NeedsAThread) {
+  EXPECT_THROW(ThreadPool(0), Error);
+  EXPECT_THROW(ThreadPool(-2), Error);
+}
+
+class ThreadsVariable : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (const char* text = std::getenv("RINGMASTER_THREADS")) before_ = text;
+  }
+  void TearDown() override {
+    before_ ? setenv("RINGMASTER_THREADS", before_->c_str(), 1) : unsetenv("RINGMASTER_THREADS");
+  }
+
+ private:
+  std::optional<std::string> before_;
+};
+
+TEST_F(ThreadsVariable, ChoosesTheDefault) {
+  setenv("RINGMASTER_THREADS", "3", 1);
+  EXPECT_EQ(default_threads(), 3);
+  unsetenv("RINGMASTER_THREADS");
+  EXPECT_GE(default_threads(), 1);
+}
+
+TEST_F(ThreadsVariable, RefusesWhatIsNoThreadCount) {
+  for (const char* bad : {"", "0", "-1", "two", "2x", "4097", "99999999999999999999"}) {
+    setenv("RINGMASTER_THREADS", bad, 1);
+    try {
+      default_threads();
+      ADD_FAILURE() << "accepted '" << bad << "'";
+    } catch (const Error& e) {
+      EXPECT_NE(std::string(e.what()).find(str("RINGMASTER_THREADS is '", bad, "'")), std::string::npos) << e.what();
+    }
+  }
+}
+
+}  // namespace
+}  // namespace ring
