@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "core/shape.h"
 #include "core/storage.h"
@@ -54,5 +55,21 @@ class Tensor {
 void copy(const Tensor& dst, const Tensor& src, const Stream& stream);
 void fill_zero(const Tensor& t, const Stream& stream);
 std::string describe(const Tensor&);  // "f32[3,4] on cpu:0"
+
+// Between host vectors and tensors of any device; one dim. to_host blocks; contiguous only.
+template <class T>
+Tensor from_host(const std::vector<T>& host, const Stream& stream) {
+  Tensor t = Tensor::empty({static_cast<std::int64_t>(host.size())}, DTypeOf<T>::value, stream);
+  if (t.bytes()) stream.impl().copy(t.raw(), host.data(), t.bytes());
+  return t;
+}
+template <class T>
+std::vector<T> to_host(const Tensor& t, const Stream& stream) {
+  RING_CHECK(t.contiguous() && t.dtype() == DTypeOf<T>::value, "to_host of ", t.shape());
+  std::vector<T> host(static_cast<std::size_t>(t.numel()));
+  if (t.bytes()) stream.impl().copy(host.data(), t.raw(), t.bytes());
+  stream.synchronize();
+  return host;
+}
 
 }  // namespace ring

@@ -1,1 +1,73 @@
-int main() { return 0; }
+#include <CLI/CLI.hpp>
+#include <iostream>
+
+#include "core/check.h"
+#include "generated/build_info.h"
+#include "launcher/command.h"
+#include "trainer/commands/commands.h"
+
+namespace {
+
+// A binary built for newer instructions than the machine has would die of SIGILL somewhere: say so instead.
+void check_cpu() {
+#if defined(__x86_64__)
+  bool ok = true;
+#if defined(__AVX512F__)
+  ok = ok && __builtin_cpu_supports("avx512f");
+#endif
+#if defined(__AVX2__)
+  ok = ok && __builtin_cpu_supports("avx2");
+#endif
+#if defined(__FMA__)
+  ok = ok && __builtin_cpu_supports("fma");
+#endif
+  if (!ok)
+    ring::fail("this binary was built for instructions that this CPU lacks (-march=", ring::build_info::kArch,
+               "). Build it here, or use a package built with a lower RING_ARCH, such as x86-64-v2");
+#endif
+}
+
+std::string version_text() {
+  namespace info = ring::build_info;
+  std::string text = ring::str("ringmaster ", info::kVersion, " (", info::kCommit, ", ", info::kBuildType, ", ", info::kCompiler,
+                               ", ", info::kArch, ")");
+  for (const info::Found& f : info::kFound) text += ring::str("\n  ", f.name, ": ", f.status);
+  return text;
+}
+
+int run(int argc, char** argv) {
+  CLI::App app{"Ringmaster trains transformer language models: text -> tokens -> training -> checkpoints -> samples.",
+               "ringmaster"};
+  app.set_version_flag("--version", version_text());
+  app.require_subcommand(1);
+  app.footer("Start with `make quickstart`, or see docs/ for each step.");
+  ring::add_tokenizer_commands(app);
+  ring::add_data_commands(app);
+  ring::add_train_command(app);
+  ring::add_eval_command(app);
+  ring::add_generate_command(app);
+  ring::add_checkpoint_commands(app);
+  ring::add_config_commands(app);
+  ring::add_launch_command(app);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& e) {
+    const int code = app.exit(e);
+    return code == 0 ? 0 : ring::kExitUsage;
+  }
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    check_cpu();
+    return run(argc, argv);
+  } catch (const ring::ExitCode& e) {
+    return e.code;
+  } catch (const std::exception& e) {
+    std::cerr << "ringmaster: " << e.what() << "\n";
+    return ring::kExitError;
+  }
+}

@@ -62,9 +62,7 @@ Decoder::Decoder(const ModelConfig& config, std::int64_t vocab_padding) : config
 void Decoder::allocate(const Context& ctx, std::uint64_t seed) {
   params_.allocate(ctx, seed);
   if (config_.positions != Positions::rope) return;
-  const std::vector<float> f = rope_frequencies(config_.rope, config_.head_dim);
-  inv_freq_ = ctx.empty({static_cast<std::int64_t>(f.size())});
-  ctx.stream.impl().copy(inv_freq_.raw(), f.data(), inv_freq_.bytes());
+  inv_freq_ = from_host(rope_frequencies(config_.rope, config_.head_dim), ctx.stream);
 }
 
 Var Decoder::embed(Run& run, const Tensor& ids, const Sequences& seqs) const {

@@ -1,0 +1,266 @@
+#include "model/decoder.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "core/cpu/thread_pool.h"
+#include "core/philox.h"
+
+namespace ring {
+namespace {
+
+ModelConfig tiny() {
+  ModelConfig c;
+  c.vocab_size = 37;
+  c.context = 24;
+  c.layers = 2;
+  c.width = 32;
+  c.heads = 4;
+  c.kv_heads = 2;
+  c.init_std = 0.2;
+  return c;
+}
+
+// A family per row: every choice of every field appears in at least one.
+std::vector<std::pair<std::string, ModelConfig>> families() {
+  std::vector<std::pair<std::string, ModelConfig>> out;
+  ModelConfig c = tiny();
+  out.emplace_back("llama", c);
+  c.tied_embeddings = false;
+  c.qk_norm = true;
+  c.biases = Biases::qkv;
+  c.rope.scaling = RopeScaling::llama3;
+  c.rope.original_context = 8;
+  out.emplace_back("qwen", c);
+  c = tiny();
+  c.kv_heads = 4;
+  c.norm = NormKind::layer;
+  c.positions = Positions::learned;
+  c.mlp = Mlp::gelu_tanh;
+  c.biases = Biases::all;
+  out.emplace_back("gpt2", c);
+  c.norm_place = NormPlace::post;
+  c.mlp = Mlp::gelu;
+  out.emplace_back("post", c);
+  c.norm_place = NormPlace::sub;
+  c.init = InitScheme::magneto;
+  c.mlp = Mlp::relu2;
+  c.positions = Positions::none;
+  out.emplace_back("magneto", c);
+  c = tiny();
+  c.heads = 1;
+  c.kv_heads = 1;
+  c.head_dim = 40;
+  c.rope.scaling = RopeScaling::linear;
+  c.dropout = 0.2;
+  out.emplace_back("wide_head", c);
+  return out;
+}
+
+Tensor tokens(const Context& ctx, std::int64_t n, std::int64_t vocab, std::uint32_t salt) {
+  Tensor t = ctx.empty({n}, DType::i32);
+  for (std::int64_t i = 0; i < n; ++i)
+    t.data<std::int32_t>()[i] = static_cast<std::int32_t>(random_bits({9, salt, 1}, static_cast<std::uint64_t>(i)) % static_cast<std::uint32_t>(vocab));
+  return t;
+}
+
+struct Fixture {
+  explicit Fixture(const ModelConfig& c, int threads = 2) : ctx{Stream::cpu(threads)}, model(c) { model.allocate(ctx, 7); }
+
+  // Loss sum; leaves gradients of loss / tokens in the flat buffer when asked.
+  double loss(const Tensor& ids, const Tensor& targets, std::int64_t batch, bool gradients) {
+    Tape tape;
+    Run run{ctx, gradients ? &tape : nullptr, 5, 3};
+    model.parameters().start_step();
+    const Sequences seqs = Sequences::uniform(batch, ids.dim(0) / batch, ctx);
+    LossHead head;
+    head.targets = targets;
+    head.scale = 1.0f / static_cast<float>(ids.dim(0));
+    const LossOutput out = model.loss(run, ids, seqs, head);
+    const double sum = *out.sum.value.data<float>();
+    if (gradients) tape.backward(out.sum.slot, {}, ctx);
+    return sum;
+  }
+  std::vector<float> gradients() const {
+    const Tensor& g = model.parameters().gradients;
+    return {g.data<float>(), g.data<float>() + g.numel()};
+  }
+  Tensor logits(const Tensor& ids, std::int64_t batch) {
+    Run run{ctx};
+    const Var h = model.hidden(run, ids, Sequences::uniform(batch, ids.dim(0) / batch, ctx));
+    return model.logits(run, h.value);
+  }
+
+  Context ctx;
+  Decoder model;
+};
+
+class Families : public testing::TestWithParam<std::pair<std::string, ModelConfig>> {};
+
+// The loss along a random direction of all parameters changes as the gradient says.
+TEST_P(Families, GradientIsTheSlopeOfTheLoss) {
+  Fixture f(GetParam().second);
+  const Tensor ids = tokens(f.ctx, 48, 37, 1), targets = tokens(f.ctx, 48, 37, 2);
+  f.loss(ids, targets, 2, true);
+  const std::vector<float> g = f.gradients();
+  Parameters& p = f.model.parameters();
+  for (std::uint32_t trial = 0; trial < 3; ++trial) {
+    std::vector<float> direction(g.size());
+    double slope = 0, norm = 0;
+    for (const Param* param : p.layout())
+      for (std::int64_t i = 0; i < param->shape.numel(); ++i) {
+        const std::size_t at = static_cast<std::size_t>(param->offset + i);
+        direction[at] = random_normal({trial, 0, 77}, at) * 0.01f + 0.3f * g[at];  // mostly along the gradient: a clear signal
+        slope += static_cast<double>(direction[at]) * g[at];
+        norm += static_cast<double>(direction[at]) * direction[at];
+      }
+    const auto shifted = [&](double t) {
+      float* w = p.values.data<float>();
+      const std::vector<float> before(w, w + g.size());
+      for (std::size_t i = 0; i < g.size(); ++i) w[i] += static_cast<float>(t) * direction[i];
+      const double loss = f.loss(ids, targets, 2, false) / 48;
+      std::copy(before.begin(), before.end(), w);
+      return loss;
+    };
+    const double h = 2e-2 / std::sqrt(norm);
+    // Fourth-order central difference.
+    const double numeric = (8 * (shifted(h) - shifted(-h)) - (shifted(2 * h) - shifted(-2 * h))) / (12 * h);
+    EXPECT_NEAR(numeric / slope, 1.0, 0.02) << GetParam().first << " direction " << trial << " slope " << slope;
+  }
+}
+
+TEST_P(Families, LaterTokensChangeNoEarlierLogit) {
+  Fixture f(GetParam().second);
+  const Tensor ids = tokens(f.ctx, 24, 37, 3);
+  const Tensor before = f.logits(ids, 1);
+  for (std::int64_t t : {1, 11, 23}) {
+    std::int32_t& id = ids.data<std::int32_t>()[t];
+    const std::int32_t old = id;
+    id = (id + 5) % 37;
+    const Tensor after = f.logits(ids, 1);
+    EXPECT_EQ(0, std::memcmp(before.raw(), after.raw(), static_cast<std::size_t>(t * 37) * sizeof(float))) << "token " << t;
+    EXPECT_NE(0, std::memcmp(before.narrow(0, t, 1).raw(), after.narrow(0, t, 1).raw(), 37 * sizeof(float)));
+    id = old;
+  }
+}
+
+TEST_P(Families, CachedLogitsEqualUncached) {
+  Fixture f(GetParam().second);
+  const Tensor ids = tokens(f.ctx, 40, 37, 4);  // two sequences of 20
+  const Tensor whole = f.logits(ids, 2);
+  KvCache cache(f.model.config(), 2, 24, f.ctx);
+  Run run{f.ctx};
+  double worst = 0;
+  const auto feed = [&](std::int64_t from, std::int64_t count) {
+    Tensor part = f.ctx.empty({2 * count}, DType::i32);
+    for (std::int64_t b = 0; b < 2; ++b)
+      for (std::int64_t i = 0; i < count; ++i)
+        part.data<std::int32_t>()[b * count + i] = ids.data<std::int32_t>()[b * 20 + from + i];
+    const Var h = f.model.hidden(run, part, Sequences::uniform(2, count, f.ctx, from), cache);
+    const Tensor logits = f.model.logits(run, h.value);
+    for (std::int64_t b = 0; b < 2; ++b)
+      for (std::int64_t i = 0; i < count; ++i)
+        for (std::int64_t v = 0; v < 37; ++v) {
+          const double got = logits.data<float>()[(b * count + i) * 37 + v];
+          const double want = whole.data<float>()[(b * 20 + from + i) * 37 + v];
+          ASSERT_TRUE(std::isfinite(got));
+          worst = std::max(worst, std::abs(got - want));
+        }
+  };
+  feed(0, 7);
+  for (std::int64_t t = 7; t < 20; ++t) feed(t, 1);
+  EXPECT_LT(worst, 2e-4) << GetParam().first;
+}
+
+TEST_P(Families, RecomputedBlocksGiveTheSameBits) {
+  Fixture kept(GetParam().second), again(GetParam().second);
+  again.model.recompute = Recompute::block;
+  const Tensor ids = tokens(kept.ctx, 48, 37, 5), targets = tokens(kept.ctx, 48, 37, 6);
+  EXPECT_EQ(kept.loss(ids, targets, 2, true), again.loss(ids, targets, 2, true));
+  EXPECT_EQ(kept.gradients(), again.gradients());
+}
+
+INSTANTIATE_TEST_SUITE_P(Decoder, Families, testing::ValuesIn(families()), [](const auto& i) { return i.param.first; });
+
+TEST(Decoder, StartsTheSameForAnyThreadCountAndPadding) {
+  Fixture one(tiny(), 1);
+  Context ctx{Stream::cpu(3)};
+  Decoder padded(tiny(), 128);
+  padded.allocate(ctx, 7);
+  const std::vector<Param*>& a = one.model.parameters().layout();
+  const std::vector<Param*>& b = padded.parameters().layout();
+  ASSERT_EQ(a.size(), b.size());
+  EXPECT_EQ(one.model.parameters().count(), padded.parameters().count());
+  for (std::size_t i = 0; i < a.size(); ++i)
+    for (std::size_t j = 0; j < a[i]->parts.size(); ++j) {
+      const Tensor x = a[i]->part_of(one.model.parameters().values, a[i]->parts[j]);
+      const Tensor y = b[i]->part_of(padded.parameters().values, b[i]->parts[j]);
+      ASSERT_EQ(x.shape(), y.shape());
+      EXPECT_EQ(0, std::memcmp(x.raw(), y.raw(), x.bytes())) << a[i]->parts[j].name;
+    }
+}
+
+TEST(Decoder, PaddedVocabularyGivesTheSameLoss) {
+  Fixture plain(tiny());
+  Context ctx{Stream::cpu(2)};
+  Decoder padded(tiny(), 128);
+  padded.allocate(ctx, 7);
+  const Tensor ids = tokens(ctx, 24, 37, 8), targets = tokens(ctx, 24, 37, 9);
+  const double want = plain.loss(ids, targets, 1, false);
+  Run run{ctx};
+  LossHead head;
+  head.targets = targets;
+  const double got = *padded.loss(run, ids, Sequences::uniform(1, 24, ctx), head).sum.value.data<float>();
+  EXPECT_NEAR(got, want, 1e-4 * want);
+}
+
+TEST(Decoder, MicroBatchesAddUpToOneBatch) {
+  Fixture f(tiny());
+  const Tensor ids = tokens(f.ctx, 48, 37, 1), targets = tokens(f.ctx, 48, 37, 2);
+  f.loss(ids, targets, 2, true);
+  const std::vector<float> whole = f.gradients();
+  f.model.parameters().start_step();
+  for (std::int64_t m = 0; m < 2; ++m) {
+    Tape tape(m == 1);
+    Run run{f.ctx, &tape};
+    LossHead head;
+    head.targets = targets.narrow(0, m * 24, 24);
+    head.scale = 1.0f / 48;
+    const LossOutput out = f.model.loss(run, ids.narrow(0, m * 24, 24), Sequences::uniform(1, 24, f.ctx), head);
+    tape.backward(out.sum.slot, {}, f.ctx);
+  }
+  const std::vector<float> parts = f.gradients();
+  double error = 0, norm = 0;
+  for (std::size_t i = 0; i < whole.size(); ++i) {
+    error += std::pow(static_cast<double>(parts[i]) - whole[i], 2);
+    norm += std::pow(static_cast<double>(whole[i]), 2);
+  }
+  EXPECT_LT(std::sqrt(error / norm), 1e-5);
+  EXPECT_GT(norm, 0);
+}
+
+TEST(Rope, ScalesFrequenciesAsDefined) {
+  RopeConfig c;
+  c.theta = 500000;
+  const std::vector<float> plain = rope_frequencies(c, 128);
+  ASSERT_EQ(plain.size(), 64u);
+  EXPECT_FLOAT_EQ(plain[0], 1.0f);
+  EXPECT_NEAR(plain[32], std::pow(500000.0, -0.5), 1e-9);
+  c.scaling = RopeScaling::linear;
+  c.factor = 4;
+  EXPECT_FLOAT_EQ(rope_frequencies(c, 128)[10], plain[10] / 4);
+  c.scaling = RopeScaling::llama3;
+  c.factor = 8;
+  const std::vector<float> llama = rope_frequencies(c, 128);
+  EXPECT_FLOAT_EQ(llama[0], plain[0]);           // wavelength 6 tokens: kept
+  EXPECT_FLOAT_EQ(llama[63], plain[63] / 8);     // wavelength beyond the trained context: divided
+  for (std::size_t i = 0; i < 64; ++i) {
+    EXPECT_LE(llama[i], plain[i] * 1.0000001f);
+    EXPECT_GE(llama[i], plain[i] / 8 * 0.9999999f);
+  }
+}
+
+}  // namespace
+}  // namespace ring

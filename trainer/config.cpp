@@ -1,0 +1,77 @@
+#include "trainer/config.h"
+
+#include "core/fields.h"
+
+namespace ring {
+
+void RunConfig::fields(Fields& f) {
+  f("name", name, "name of the run", non_empty());
+  f("directory", directory, "where its files go; empty = runs/<name>");
+  f("init_from", init_from, "a run or checkpoint whose weights (only those) a new run starts from");
+  f("seed", seed, "seed of initialisation, data order and dropout");
+  f("threads", threads, "CPU threads per process; 0 = RINGMASTER_THREADS, else all cores", in_range(0, 4096));
+  f("device", device, "where to compute", choices<Backend>({{"cpu", Backend::cpu}, {"cuda", Backend::cuda}}));
+}
+
+void TrainConfig::fields(Fields& f) {
+  f("batch_size", batch_size, "sequences per optimizer step, over all processes and micro-batches", at_least(1));
+  f("micro_batch", micro_batch, "sequences per forward pass of a process; 0 = its whole share", at_least(0));
+  f("steps", steps, "optimizer steps to train; 0 = see tokens", at_least(0));
+  f("tokens", tokens, "tokens to train, rounded up to whole steps; 0 = see steps", at_least(0));
+  f("minutes", minutes, "wall time after which training stops with a checkpoint; 0 = no limit", at_least(0));
+  f("log_interval", log_interval, "steps between log lines and metrics", at_least(1));
+  f("eval_interval", eval_interval, "steps between validations; 0 = only at the end", at_least(0));
+  f("z_loss", z_loss, "weight of the squared log-sum-exp in the training loss (PaLM)", at_least(0));
+  f("recompute", recompute, "activations kept for the backward: all, or only each block's input",
+    choices<Recompute>({{"none", Recompute::none}, {"block", Recompute::block}}));
+  f("bucket_bytes", bucket_bytes, "gradient bytes reduced together between processes", at_least(1024));
+}
+
+void TrainConfig::validate(std::vector<std::string>& errors) const {
+  if ((steps > 0) == (tokens > 0)) errors.push_back("train.steps, train.tokens: give exactly one of them");
+}
+
+void OptimizerConfig::fields(Fields& f) {
+  f("lr", lr, "peak learning rate of AdamW", positive());
+  f("beta1", beta1, "decay of the first moment", in_range(0, 0.9999));
+  f("beta2", beta2, "decay of the second moment", in_range(0, 0.99999));
+  f("eps", eps, "added to the root of the second moment", positive());
+  f("weight_decay", weight_decay, "decoupled decay, on matrices only", at_least(0));
+  f("clip", clip, "largest global gradient norm; 0 = no clipping", at_least(0));
+}
+
+void ScheduleConfig::fields(Fields& f) {
+  f("kind", kind, "learning rate after the warm-up: kept, cosine or linear to final_lr, or kept and then linear (wsd)",
+    choices<ScheduleKind>({{"constant", ScheduleKind::constant},
+                           {"cosine", ScheduleKind::cosine},
+                           {"linear", ScheduleKind::linear},
+                           {"wsd", ScheduleKind::wsd}}));
+  f("warmup_steps", warmup_steps, "steps of linear warm-up from 0", at_least(0));
+  f("decay_steps", decay_steps, "wsd: length of the final decay; 0 = a fifth of the run", at_least(0));
+  f("final_lr", final_lr, "last learning rate, as a fraction of optimizer.lr", in_range(0, 1));
+}
+
+void CheckpointConfig::fields(Fields& f) {
+  f("interval", interval, "steps between checkpoints; 0 = only at the end", at_least(0));
+  f("keep_last", keep_last, "newest checkpoints to keep", at_least(1));
+  f("keep_every", keep_every, "also keep those of every so many steps; 0 = none", at_least(0));
+}
+
+void Config::fields(Fields& f) {
+  f("run", run, "the run and where it computes");
+  f("model", model, "the decoder");
+  f("data", data, "what it reads");
+  f("train", train, "the loop");
+  f("optimizer", optimizer, "AdamW (Loshchilov and Hutter 2019)");
+  f("schedule", schedule, "the learning rate");
+  f("checkpoint", checkpoint, "when state is saved");
+}
+
+const std::vector<std::string>& keys_free_to_change() {
+  static const std::vector<std::string> keys = {"run.name", "run.directory", "run.init_from", "train.minutes", "train.log_interval",
+                                                "train.eval_interval", "data.prefetch", "data.validation_batches",
+                                                "checkpoint"};
+  return keys;
+}
+
+}  // namespace ring

@@ -1,0 +1,79 @@
+#pragma once
+// The whole settings tree of a run. docs/configuration.md is generated from it.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "data/config.h"
+#include "model/config.h"
+#include "model/decoder.h"
+
+namespace ring {
+
+struct RunConfig {
+  std::string name = "run";
+  std::string directory;  // empty: runs/<name>
+  std::string init_from;
+  std::uint64_t seed = 1337;
+  std::int64_t threads = 0;
+  Backend device = Backend::cpu;
+  void fields(Fields&);
+  std::string path() const { return directory.empty() ? "runs/" + name : directory; }
+};
+
+struct TrainConfig {
+  std::int64_t batch_size = 12;
+  std::int64_t micro_batch = 0;
+  std::int64_t steps = 0;
+  std::int64_t tokens = 0;
+  double minutes = 0;
+  std::int64_t log_interval = 10;
+  std::int64_t eval_interval = 250;
+  double z_loss = 0;
+  Recompute recompute = Recompute::none;
+  std::int64_t bucket_bytes = 4 << 20;
+  void fields(Fields&);
+  void validate(std::vector<std::string>& errors) const;
+};
+
+struct OptimizerConfig {
+  double lr = 1e-3;
+  double beta1 = 0.9, beta2 = 0.95, eps = 1e-8;
+  double weight_decay = 0.1;
+  double clip = 1.0;
+  void fields(Fields&);
+};
+
+enum class ScheduleKind : std::uint8_t { constant, cosine, linear, wsd };
+
+struct ScheduleConfig {
+  ScheduleKind kind = ScheduleKind::cosine;
+  std::int64_t warmup_steps = 100;
+  std::int64_t decay_steps = 0;
+  double final_lr = 0.1;
+  void fields(Fields&);
+};
+
+struct CheckpointConfig {
+  std::int64_t interval = 500;
+  std::int64_t keep_last = 2;
+  std::int64_t keep_every = 0;
+  void fields(Fields&);
+};
+
+struct Config {
+  RunConfig run;
+  ModelConfig model;
+  DataConfig data;
+  TrainConfig train;
+  OptimizerConfig optimizer;
+  ScheduleConfig schedule;
+  CheckpointConfig checkpoint;
+  void fields(Fields&);
+};
+
+// Keys that may differ between a run and its resumption: they change no number of the training.
+const std::vector<std::string>& keys_free_to_change();
+
+}  // namespace ring

@@ -1,0 +1,10 @@
+#pragma once
+// docs/configuration.md as text.
+
+#include <string>
+
+namespace ring {
+
+std::string configuration_reference();
+
+}  // namespace ring

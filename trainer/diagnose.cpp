@@ -1,0 +1,44 @@
+#include "trainer/diagnose.h"
+
+#include <cmath>
+
+namespace ring {
+namespace {
+
+std::string locate(const std::string& what, const Tensor& t, const Context& ctx) {
+  const std::int64_t at = first_non_finite(t, ctx);
+  return at < 0 ? "" : str(what, " (", describe(t), ", element ", at, ")");
+}
+
+std::string in_parameters(const Parameters& params, const Tensor& flat, const char* what, const Context& ctx) {
+  for (const Param* p : params.layout())
+    for (const LogicalParam& part : p->parts)
+      if (std::string found = locate(str(what, part.name), p->part_of(flat, part), ctx); !found.empty()) return found;
+  return "";
+}
+
+}  // namespace
+
+std::int64_t first_non_finite(const Tensor& t, const Context& ctx) {
+  const std::vector<float> host = to_host<float>(t, ctx.stream);
+  for (std::size_t i = 0; i < host.size(); ++i)
+    if (!std::isfinite(host[i])) return static_cast<std::int64_t>(i);
+  return -1;
+}
+
+std::string find_non_finite(Decoder& model, const Context& ctx, const Tensor& ids, const Sequences& seqs) {
+  const Parameters& params = model.parameters();
+  std::string found = in_parameters(params, params.values, "weight ", ctx);
+  if (!found.empty()) return found;
+  model.watch = [&](const std::string& name, const Tensor& t) {
+    if (found.empty()) found = locate("activation after " + name, t, ctx);
+  };
+  Run run{ctx};
+  model.hidden(run, ids, seqs);
+  model.watch = nullptr;
+  if (!found.empty()) return found;
+  found = in_parameters(params, params.gradients, "gradient of ", ctx);
+  return found.empty() ? "none: the loss itself overflowed" : found;
+}
+
+}  // namespace ring

@@ -1,0 +1,20 @@
+#pragma once
+// Loss over a validation set.
+
+#include "comm/communicator.h"
+#include "data/loader.h"
+#include "model/decoder.h"
+
+namespace ring {
+
+struct Evaluation {
+  double loss = 0;       // mean negative log-likelihood per token, in nats
+  std::int64_t tokens = 0;
+  double perplexity() const;
+  double bits_per_byte(double bytes_per_token) const;
+};
+
+// Each rank computes its batches; all get the same result. Dropout is off.
+Evaluation evaluate(const Decoder&, const Context&, const ValidationSet&, Communicator&);
+
+}  // namespace ring

@@ -1,0 +1,43 @@
+#include "trainer/session.h"
+
+#include <filesystem>
+
+#include "checkpoint/reader.h"
+#include "core/log.h"
+
+namespace ring {
+
+void add_parameters(State& state, const std::string& prefix, const Parameters& params, const Tensor& flat) {
+  for (const Param* p : params.layout())
+    for (const LogicalParam& part : p->parts) state.add(prefix + part.name, p->part_of(flat, part));
+}
+
+std::string find_checkpoint(const std::string& path) {
+  const RunDirectory run = find_run(path);
+  if (std::filesystem::exists(path + "/manifest.json")) {
+    const std::vector<std::string> problems = verify_checkpoint(path);
+    if (!problems.empty()) fail(path, ": damaged checkpoint: ", problems.front(), ". Give the run instead to use an older one");
+    return path;
+  }
+  const std::optional<FoundCheckpoint> found = find_newest_verified(run.checkpoints());
+  if (!found) fail(run.path(), ": the run has no checkpoint yet. Train it first: ringmaster train ", run.config_file());
+  return found->path.string();
+}
+
+void load_model_weights(Decoder& model, const std::string& path, const Context& ctx) {
+  State state;
+  add_parameters(state, kWeightsPrefix, model.parameters(), model.parameters().values);
+  load_weights(find_checkpoint(path), state, kWeightsPrefix, ctx.stream);
+}
+
+std::int64_t vocab_padding(Backend backend) { return backend == Backend::cuda ? 128 : 1; }
+
+Session::Session(const std::string& path, int threads)
+    : config(find_run(path).config()), ctx{Stream::create({config.run.device, 0}, threads)} {
+  tokenizer = load_tokenizer(find_run(path).tokenizer_file());
+  model = std::make_unique<Decoder>(config.model, vocab_padding(config.run.device));
+  model->allocate(ctx, config.run.seed);
+  load_model_weights(*model, path, ctx);
+}
+
+}  // namespace ring

@@ -1,0 +1,38 @@
+#pragma once
+// A trained model taken from a run: what eval, generate and init_from share.
+
+#include <memory>
+#include <string>
+
+#include "checkpoint/state.h"
+#include "data/tokenizer.h"
+#include "model/decoder.h"
+#include "trainer/run_directory.h"
+
+namespace ring {
+
+// Adds every logical parameter of a flat buffer as "<prefix><name>": values, gradients or moments.
+void add_parameters(State&, const std::string& prefix, const Parameters&, const Tensor& flat);
+
+inline constexpr const char* kWeightsPrefix = "model.";
+
+// The newest verified checkpoint of a run, or the very one that the path names. Error: none, or damaged.
+std::string find_checkpoint(const std::string& run_or_checkpoint);
+
+// Fills the model's weights, and nothing else, from a run or checkpoint. Error lists what does not match.
+void load_model_weights(Decoder&, const std::string& run_or_checkpoint, const Context&);
+
+struct Session {
+  // threads 0: as the machine has. Error: not a run, no checkpoint.
+  Session(const std::string& run_or_checkpoint, int threads);
+
+  Config config;
+  Context ctx;
+  std::shared_ptr<const Tokenizer> tokenizer;
+  std::unique_ptr<Decoder> model;
+};
+
+// Rows of the embedding in memory are a multiple of this: matrix products of GPUs like it.
+std::int64_t vocab_padding(Backend);
+
+}  // namespace ring

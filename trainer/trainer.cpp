@@ -1,0 +1,142 @@
+#include "trainer/trainer.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+
+#include "core/cpu/thread_pool.h"
+#include "kernels/elementwise.h"
+#include "trainer/diagnose.h"
+#include "trainer/schedule.h"
+#include "trainer/session.h"
+#include "trainer/world.h"
+
+namespace ring {
+namespace {
+
+class Stopwatch {
+ public:
+  double seconds() const { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count(); }
+
+ private:
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
+
+std::vector<SlotRange> slot_ranges(const Parameters& params) {
+  std::vector<SlotRange> out;
+  for (const Param* p : params.layout()) out.push_back({p->var.slot, p->offset, p->shape.numel()});
+  return out;
+}
+
+}  // namespace
+
+Trainer::Trainer(const Config& config, const Context& ctx, Communicator& comm, Loader& loader)
+    : config_(config), ctx_(ctx), comm_(comm), loader_(loader), model_(config.model, vocab_padding(config.run.device)) {
+  model_.recompute = config.train.recompute;
+  model_.allocate(ctx_, config.run.seed);
+  Parameters& params = model_.parameters();
+  optimizer_ = std::make_unique<Optimizer>(params, config.optimizer, ctx_);
+  reducer_ = std::make_unique<Reducer>(comm_, ctx_.stream,
+                                       make_buckets(params.gradients, slot_ranges(params), config.train.bucket_bytes));
+}
+
+double Trainer::valid_tokens(const std::vector<Batch>& batches) {
+  std::int64_t valid = 0;
+  for (const Batch& b : batches) valid += b.valid_targets;
+  return sum_over_ranks(comm_, ctx_.stream, {static_cast<float>(valid)})[0];
+}
+
+// Forward and backward of one micro-batch; returns its loss sum [1].
+Tensor Trainer::micro_step(const Batch& batch, std::int64_t index, std::int64_t count, double valid) {
+  const std::int64_t rows = static_cast<std::int64_t>(batch.sample_indices.size()), length = config_.model.context;
+  Tape tape(index + 1 == count);
+  Run run{ctx_, &tape, config_.run.seed, static_cast<std::uint32_t>(steps_)};
+  run.first_row = (index * comm_.size() + comm_.rank()) * rows * length;
+  LossHead head;
+  head.targets = from_host(batch.targets, ctx_.stream);
+  head.scale = static_cast<float>(1.0 / valid);
+  head.z_loss = static_cast<float>(config_.train.z_loss);
+  const LossOutput out = model_.loss(run, from_host(batch.inputs, ctx_.stream), Sequences::uniform(rows, length, ctx_), head);
+  tape.backward(out.sum.slot, {}, ctx_);
+  return out.sum.value;
+}
+
+StepReport Trainer::step() {
+  const Stopwatch watch;
+  StepReport report;
+  const std::int64_t count = config_.train.batch_size / config_.train.micro_batch / comm_.size();
+  batches_.clear();
+  for (std::int64_t i = 0; i < count; ++i) batches_.push_back(loader_.next());
+  report.data_seconds = watch.seconds();
+
+  const double valid = std::max(1.0, valid_tokens(batches_));
+  report.lr = config_.optimizer.lr * schedule_factor(config_.schedule, steps_, config_.train.steps);
+  optimizer_->begin(steps_, report.lr, valid, ctx_);
+  model_.parameters().start_step();
+  Tensor loss = ctx_.zeros({1});
+  for (std::int64_t i = 0; i < count; ++i)
+    axpby_kernel({micro_step(batches_[static_cast<std::size_t>(i)], i, count, valid), loss, loss, 1, 1}, ctx_);
+  reducer_->finish();
+  optimizer_->update(ctx_);
+
+  const float sum = to_host<float>(loss, ctx_.stream)[0];
+  const StepState state = optimizer_->read_state(ctx_);
+  report.loss = sum_over_ranks(comm_, ctx_.stream, {sum})[0] / valid;
+  report.norm = std::sqrt(state.squared_norm);
+  report.finite = state.finite && std::isfinite(report.loss);
+  report.tokens = config_.train.batch_size * config_.model.context;
+  report.exchange_seconds = reducer_->wait_seconds();
+  report.seconds = watch.seconds();
+  if (report.finite) {
+    ++steps_;
+    cursor_ += config_.train.batch_size;
+    seconds_ += report.seconds;
+  }
+  report.step = steps_;
+  return report;
+}
+
+std::string Trainer::diagnose() {
+  std::string samples, found = "none on this rank";
+  for (const Batch& b : batches_) {
+    for (std::int64_t i : b.sample_indices) samples += str(samples.empty() ? "" : " ", i);
+    const std::int64_t rows = static_cast<std::int64_t>(b.sample_indices.size());
+    if (found == "none on this rank")
+      found = find_non_finite(model_, ctx_, from_host(b.inputs, ctx_.stream), Sequences::uniform(rows, config_.model.context, ctx_));
+  }
+  return str("step ", steps_ + 1, ", samples ", samples, "; first tensor that is not finite: ", found);
+}
+
+void Trainer::add_state(State& state) {
+  const Parameters& params = model_.parameters();
+  add_parameters(state, kWeightsPrefix, params, params.values);
+  add_parameters(state, "optimizer.m.", params, optimizer_->m);
+  add_parameters(state, "optimizer.v.", params, optimizer_->v);
+  state.add("train.step", &steps_);
+  state.add("train.seconds", &seconds_);
+  state.add("data.cursor", &cursor_);
+}
+
+void Trainer::restored() { loader_.seek(static_cast<std::uint64_t>(cursor_)); }
+
+Config resolve_config(Config c, std::int64_t corpus_vocab, int ranks) {
+  if (!c.model.vocab_size) c.model.vocab_size = corpus_vocab;
+  if (c.model.vocab_size < corpus_vocab)
+    fail("model.vocab_size: ", c.model.vocab_size, " is smaller than the corpus's vocabulary of ", corpus_vocab,
+         "; set it to 0 to take the corpus's");
+  c.model = c.model.resolved();
+  if (!c.run.threads) c.run.threads = default_threads();
+  const std::int64_t per_step = c.train.batch_size * c.model.context;
+  if (!c.train.steps) c.train.steps = (c.train.tokens + per_step - 1) / per_step;
+  c.train.tokens = 0;
+  if (c.train.batch_size % ranks)
+    fail("train.batch_size: ", c.train.batch_size, " sequences do not divide among ", ranks, " processes");
+  const std::int64_t share = c.train.batch_size / ranks;
+  if (!c.train.micro_batch) c.train.micro_batch = share;
+  if (share % c.train.micro_batch)
+    fail("train.micro_batch: ", c.train.micro_batch, " does not divide the ", share, " sequences of each process (train.batch_size = ",
+         c.train.batch_size, ", ", ranks, " processes)");
+  return c;
+}
+
+}  // namespace ring
