@@ -5,9 +5,18 @@
 namespace ring::config {
 namespace {
 
+// Keeps Markdown from ending the cell or seeing HTML.
 std::string cell(const std::string& s) {
   std::string out;
-  for (const char c : s) out += c == '|' ? std::string("\\|") : std::string(1, c);
+  for (const char c : s) {
+    if (c == '|') {
+      out += "\\|";
+    } else if (c == '<') {
+      out += "&lt;";
+    } else {
+      out += c;
+    }
+  }
   return out;
 }
 

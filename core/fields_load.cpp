@@ -293,8 +293,11 @@ void Loader::validate(const Node& node, const std::string& key) {
   std::vector<std::string> errors;
   node.validate(errors);
   for (const std::string& e : errors) {
-    const std::string field = join(key, e.substr(0, e.find_first_of(" :,=([")));
-    problem(origins_.count(field) ? origins_.at(field) : origin_of(key), key, e);
+    const std::string name = e.substr(0, e.find_first_of(" :,=([")), field = join(key, name);
+    const bool named = origins_.count(field), full = origins_.count(name);
+    const Origin origin = origin_of(named ? field : full ? name : key);
+    // A message that begins with a full key needs no other.
+    problem(origin, !key.empty() && inside(name, key) ? "" : key, e);
   }
 }
 

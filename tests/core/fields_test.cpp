@@ -58,7 +58,7 @@ struct Tree {
     f("lr", lr, "peak learning rate", positive(), at_most(10));
     f("threads", threads, "CPU threads", in_range(0, 1024));
     f("seed", seed, "of all random numbers");
-    f("tied", tied, "share the embedding | head");
+    f("tied", tied, "share the <embedding> | head");
     f("note", note, "free text");
     f("mode", mode, "how", one_of({"fast", "exact"}));
     f("sizes", sizes, "sizes", positive());
@@ -66,6 +66,10 @@ struct Tree {
     f("mixture", mixture, "corpora and their weights");
     f("clip", clip, "largest gradient norm", positive());
     f("tag", tag, "label");
+  }
+  void validate(std::vector<std::string>& errors) const {
+    if (note == "both" && threads > 4) errors.push_back("threads: more than 4 with note=both");
+    if (note == "model") errors.push_back("model.width: not with note=model");
   }
   bool operator==(const Tree&) const = default;
 };
@@ -243,6 +247,7 @@ TEST(Fields, ValidationNamesTheLineOfItsField) {
   EXPECT_EQ(errors("lr: 1\nmodel:\n  width: 64\n  heads: 5\n"), "run.yaml:4: model: heads (5) must divide width (64)");
   EXPECT_EQ(errors("model:\n  width: 72\n", {"model.heads=5"}),
             "command line: model.heads=5: model: heads (5) must divide width (72)");
+  EXPECT_EQ(errors("note: both\nthreads: 5\n"), "run.yaml:2: threads: more than 4 with note=both");
   // Not asked about values that are already known to be wrong (here it would divide by zero).
   EXPECT_EQ(errors("model:\n  heads: 0\n"), "run.yaml:2: model.heads: must be >= 1, is 0");
 }
@@ -410,8 +415,8 @@ TEST(Fields, Differences) {
 TEST(Fields, Reference) {
   const std::string text = describe_config<Tree>();
   const auto has = [&](const std::string& line) { return text.find(line) != std::string::npos; };
-  EXPECT_TRUE(has("| `lr` | number | `3e-4` | > 0, <= 10 | peak learning rate |\n")) << text;
-  EXPECT_TRUE(has("| `tied` | true, false | `false` |  | share the embedding \\| head |\n")) << text;
+  EXPECT_TRUE(has("| `lr` | number | `3e-4` | > 0, &lt;= 10 | peak learning rate |\n")) << text;
+  EXPECT_TRUE(has("| `tied` | true, false | `false` |  | share the &lt;embedding> \\| head |\n")) << text;
   EXPECT_TRUE(has("| `sizes` | list: integer | `[1, 2]` | > 0 | sizes |\n")) << text;
   EXPECT_TRUE(has("| `mixture` | list: section | `[]` |  | corpora and their weights |\n")) << text;
   EXPECT_TRUE(has("| `clip` | number or null | `null` | > 0 | largest gradient norm |\n")) << text;

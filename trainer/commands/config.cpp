@@ -1,0 +1,45 @@
+#include <CLI/CLI.hpp>
+#include <iostream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/fields.h"
+#include "trainer/commands/commands.h"
+#include "trainer/config.h"
+#include "trainer/config_docs.h"
+
+namespace ring {
+namespace {
+
+struct ShowOptions {
+  std::string file;
+  std::vector<std::string> overrides;
+};
+
+void show(const ShowOptions& options) {
+  Config config;
+  load_config(config, options.file, options.overrides);
+  std::cout << to_yaml(config);
+}
+
+}  // namespace
+
+void add_config_commands(CLI::App& app) {
+  CLI::App* config = app.add_subcommand("config", "Print settings and their reference");
+  config->require_subcommand(1);
+
+  auto options = std::make_shared<ShowOptions>();
+  CLI::App* show_command = config->add_subcommand("show", "Print every key of a configuration, as a run would use it");
+  show_command->add_option("config", options->file, "YAML file, such as configs/quickstart.yaml")
+      ->required()
+      ->type_name("FILE");
+  show_command->add_option("overrides", options->overrides, "changes, such as train.steps=100")->type_name("KEY=VALUE");
+  show_command->callback([options] { show(*options); });
+
+  config->add_subcommand("docs", "Print the reference of all keys in Markdown (docs/configuration.md)")->callback([] {
+    std::cout << configuration_reference();
+  });
+}
+
+}  // namespace ring
