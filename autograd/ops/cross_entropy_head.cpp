@@ -1,0 +1,84 @@
+#include "kernels/cross_entropy.h"
+
+#include <algorithm>
+
+#include "autograd/ops.h"
+#include "kernels/matmul.h"
+
+namespace ring {
+namespace {
+
+// Rows of logits held at a time: whole groups of 16 where they fit, for the matrix products' sake.
+std::int64_t chunk_rows(const LossHead& head, std::int64_t tokens, std::int64_t columns) {
+  const std::int64_t row_bytes = std::max<std::int64_t>(1, columns) * static_cast<std::int64_t>(sizeof(float));
+  const std::int64_t rows = std::max<std::int64_t>(1, head.chunk_bytes / row_bytes);
+  if (rows >= tokens) return tokens;
+  return rows >= 16 ? rows / 16 * 16 : rows;
+}
+
+void check_head(const Tensor& x, const Tensor& w, const LossHead& head) {
+  RING_CHECK(x.shape().size() == 2 && w.shape().size() == 2 && x.dim(1) == w.dim(1), "cross_entropy_head: input ",
+             describe(x), " and weight ", describe(w), ": the last dims must agree");
+  RING_CHECK(head.targets.defined() && head.targets.numel() == x.dim(0), "cross_entropy_head: ", x.dim(0),
+             " tokens, targets ", describe(head.targets));
+  RING_CHECK(!head.weights.defined() || head.weights.numel() == x.dim(0), "cross_entropy_head: ", x.dim(0),
+             " tokens, weights ", describe(head.weights));
+  RING_CHECK(head.vocab > 0 && head.vocab <= w.dim(0), "cross_entropy_head: a vocabulary of ", head.vocab,
+             " with a weight of ", w.dim(0), " rows");
+  RING_CHECK(head.chunk_bytes > 0, "cross_entropy_head: chunks of ", head.chunk_bytes, " bytes");
+}
+
+struct Gradients {
+  Tensor dx;  // undefined: not wanted
+  Sink dw;    // undefined dst: not wanted
+};
+
+// Rows [begin, begin + rows): loss of each token, and both gradients where wanted.
+void run_chunk(const Context& ctx, const LossHead& head, const Tensor& x, const Tensor& w, const Tensor& logits,
+               const Tensor& token_loss, Gradients& gradients, std::int64_t begin) {
+  const std::int64_t rows = logits.dim(0);
+  const Tensor x_part = x.narrow(0, begin, rows);
+  matmul_kernel({.a = x_part, .b = w, .c = logits, .transpose_b = true}, ctx);
+  const bool gradient = gradients.dx.defined() || gradients.dw.dst.defined();
+  cross_entropy_kernel({.logits = logits,
+                        .targets = head.targets.narrow(0, begin, rows),
+                        .weights = head.weights.defined() ? head.weights.narrow(0, begin, rows) : Tensor{},
+                        .loss = token_loss.narrow(0, begin, rows),
+                        .vocab = head.vocab,
+                        .scale = head.scale,
+                        .z_loss = head.z_loss,
+                        .gradient = gradient},
+                       ctx);
+  if (gradients.dx.defined()) matmul_kernel({.a = logits, .b = w, .c = gradients.dx.narrow(0, begin, rows)}, ctx);
+  Sink& dw = gradients.dw;
+  if (!dw.dst.defined()) return;
+  matmul_kernel({.a = logits, .b = x_part, .c = dw.dst, .transpose_a = true, .beta = dw.beta}, ctx);
+  dw.beta = 1;
+}
+
+}  // namespace
+
+LossOutput cross_entropy_head(Run& run, const Var& x, const Var& w, const LossHead& head) {
+  check_head(x.value, w.value, head);
+  const std::int64_t tokens = x.value.dim(0), columns = w.value.dim(0);
+  LossOutput out{{run.ctx.empty({1}), nullptr}, run.ctx.empty({tokens})};
+  Gradients gradients;
+  if (run.tape && x.slot) gradients.dx = run.ctx.empty(x.value.shape());
+  if (run.tape && w.slot && tokens > 0) gradients.dw = open_sink(*w.slot, w.value.shape(), DType::f32, run.ctx);
+  {
+    const Tensor logits = run.ctx.empty({chunk_rows(head, tokens, columns), columns});
+    for (std::int64_t begin = 0; begin < tokens; begin += logits.dim(0)) {
+      const Tensor part = logits.narrow(0, 0, std::min(logits.dim(0), tokens - begin));
+      run_chunk(run.ctx, head, x.value, w.value, part, out.token_loss, gradients, begin);
+    }
+  }
+  column_sum_kernel({.x = out.token_loss.view({tokens, 1}), .out = out.sum.value}, run.ctx);
+  if (!run.tape) return out;
+  // The weight's gradient is written, yet its slot stays among the inputs: on_ready waits for this step.
+  out.sum.slot = run.tape->record("cross_entropy_head", 1, {x.slot, w.slot}, [dx = gradients.dx](Backward& back) {
+    if (back.wants(0)) back.give(0, dx);
+  })[0];
+  return out;
+}
+
+}  // namespace ring
