@@ -1,0 +1,68 @@
+#include "data/config.h"
+
+#include "core/check.h"
+#include "core/fields.h"
+#include "data/token_store.h"
+
+namespace ring {
+
+void MixtureEntry::fields(Fields& f) {
+  f("path", path, "a corpus (.h5) made by 'ringmaster data prepare'", non_empty());
+  f("weight", weight, "share of the samples, relative to the other weights", positive());
+}
+
+void DataConfig::fields(Fields& f) {
+  f("path", path, "the corpus (.h5) made by 'ringmaster data prepare'; or give a mixture");
+  f("mixture", mixture, "several corpora and their weights, in place of path");
+  f("validation_batches", validation_batches,
+    "micro-batches per evaluation, spread over the validation set; 0: all of it", at_least(0));
+  f("prefetch", prefetch, "micro-batches read ahead by a thread of their own; 0: read when asked for",
+    in_range(0, 1024));
+}
+
+void DataConfig::validate(std::vector<std::string>& errors) const {
+  if (path.empty() && mixture.empty()) errors.push_back("path: give a corpus here, or several under mixture");
+  if (!path.empty() && !mixture.empty()) errors.push_back("path: give either path or mixture, not both");
+}
+
+Corpora open_corpora(const DataConfig& config) {
+  Corpora corpora;
+  const auto add = [&](const std::string& path, double weight) {
+    const auto store = TokenStore::open(path);
+    if (corpora.stores.empty()) {
+      corpora.tokenizer_hash = store->tokenizer_hash();
+      corpora.vocab_size = store->vocab_size();
+    } else if (store->tokenizer_hash() != corpora.tokenizer_hash) {
+      fail("data.mixture: ", path, " was made with tokenizer ", store->tokenizer_hash(), " (", store->tokenizer_kind(),
+           "), ", corpora.stores.front()->path(), " with ", corpora.tokenizer_hash, " (",
+           corpora.stores.front()->tokenizer_kind(), "); prepare both with the same tokenizer");
+    }
+    corpora.stores.push_back(store);
+    corpora.weights.push_back(weight);
+  };
+  if (!config.path.empty()) add(config.path, 1);
+  for (const MixtureEntry& entry : config.mixture) add(entry.path, entry.weight);
+  if (corpora.stores.empty()) fail("data.path: no corpus is given; make one with 'ringmaster data prepare'");
+  return corpora;
+}
+
+Corpora open_corpus(const std::string& path) {
+  DataConfig config;
+  config.path = path;
+  return open_corpora(config);
+}
+
+void check_tokenizer(const Corpora& corpora, const std::string& wanted, const std::string& owner) {
+  if (wanted.empty() || wanted == corpora.tokenizer_hash) return;
+  fail("corpus ", corpora.stores.front()->path(), " was made with tokenizer ", corpora.tokenizer_hash, ", ", owner,
+       " with ", wanted, "; prepare the corpus again with 'ringmaster data prepare --tokenizer' and the tokenizer of ",
+       owner);
+}
+
+void check_vocabulary(const Corpora& corpora, std::int64_t model_vocab) {
+  if (corpora.vocab_size <= model_vocab) return;
+  fail("corpus ", corpora.stores.front()->path(), " has a vocabulary of ", corpora.vocab_size,
+       " tokens, model.vocab_size is ", model_vocab, "; set model.vocab_size to ", corpora.vocab_size, " or more");
+}
+
+}  // namespace ring

@@ -1,0 +1,46 @@
+#pragma once
+// The data section of a training configuration.
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace ring {
+
+class Fields;
+class TokenStore;
+
+struct MixtureEntry {
+  std::string path;
+  double weight = 1;
+  void fields(Fields& f);
+};
+
+struct DataConfig {
+  std::string path;                   // one corpus, or
+  std::vector<MixtureEntry> mixture;  // several
+  std::int64_t validation_batches = 0;
+  std::int64_t prefetch = 4;
+  void fields(Fields& f);
+  void validate(std::vector<std::string>& errors) const;
+};
+
+// The opened corpora of a run: same tokenizer everywhere.
+struct Corpora {
+  std::vector<std::shared_ptr<const TokenStore>> stores;
+  std::vector<double> weights;
+  std::string tokenizer_hash;
+  std::int64_t vocab_size = 0;  // of the tokenizer
+};
+
+// Error: a corpus is missing or damaged, or two corpora have different tokenizers.
+Corpora open_corpora(const DataConfig&);
+Corpora open_corpus(const std::string& path);
+
+// Errors that name the corpus, both values and the remedy. `wanted` is the tokenizer hash that a run or checkpoint was
+// made with, `owner` says whose ("run runs/a"); an empty `wanted` matches anything.
+void check_tokenizer(const Corpora&, const std::string& wanted, const std::string& owner);
+void check_vocabulary(const Corpora&, std::int64_t model_vocab);
+
+}  // namespace ring

@@ -1,0 +1,204 @@
+#include "data/loader.h"
+
+#include <algorithm>
+
+#include "core/check.h"
+#include "data/permutation.h"
+#include "data/token_store.h"
+
+namespace ring {
+namespace {
+
+constexpr std::int32_t kNoTarget = -100;  // the ignored target of the cross-entropy kernel
+
+void check_options(const LoaderOptions& o) {
+  RING_CHECK(o.context > 0 && o.rows > 0, "a loader of ", o.rows, " rows of ", o.context, " tokens");
+  RING_CHECK(o.world > 0 && o.rank >= 0 && o.rank < o.world, "rank ", o.rank, " of ", o.world);
+  RING_CHECK(o.prefetch >= 0, "a prefetch depth of ", o.prefetch);
+}
+
+Batch empty_batch(const LoaderOptions& o) {
+  Batch b;
+  b.inputs.assign(static_cast<std::size_t>(o.rows * o.context), 0);
+  b.targets.assign(b.inputs.size(), kNoTarget);
+  b.sample_indices.assign(static_cast<std::size_t>(o.rows), -1);
+  return b;
+}
+
+// Fills a row from tokens [begin, begin + length]: `length` inputs and their targets.
+void fill_row(Batch& b, std::int64_t row, std::int64_t context, const TokenSplit& split, std::uint64_t begin,
+              std::size_t length) {
+  std::int32_t* inputs = b.inputs.data() + row * context;
+  std::int32_t* targets = b.targets.data() + row * context;
+  split.read(begin, length, inputs);
+  std::copy(inputs + 1, inputs + length, targets);
+  split.read(begin + length, 1, targets + length - 1);
+  b.valid_targets += static_cast<std::int64_t>(length);
+}
+
+}  // namespace
+
+// --- training samples
+// --------------------------------------------------------------------------------------------------
+
+SampleMap::SampleMap(const Corpora& corpora, std::int64_t context, std::uint64_t seed)
+    : context_(static_cast<std::uint64_t>(context)), seed_(seed), mixture_(corpora.weights) {
+  for (const auto& store : corpora.stores) {
+    const std::uint64_t n = store->train().tokens();
+    if (n < context_ + 1) {
+      fail("corpus ", store->path(), " has ", n, " training tokens, one sample needs context + 1 = ", context_ + 1,
+           "; prepare more text or train with a context of at most ", n < 2 ? 1 : n - 1);
+    }
+    tokens_.push_back(n);
+    windows_.push_back(std::max<std::uint64_t>(1, (n - context_) / context_));
+  }
+}
+
+// With W windows per epoch, the phase p may be anything that leaves p + W T + 1 <= n: T values, or n - T when W = 1.
+SamplePlace SampleMap::operator()(std::uint64_t sample) const {
+  const Mixture::Place place = mixture_(sample);
+  const std::uint64_t n = tokens_[place.corpus], w = windows_[place.corpus];
+  const std::uint64_t epoch = place.index / w, turn = place.index % w;
+  const auto epoch_key = static_cast<std::uint32_t>(epoch);
+  const std::uint64_t phases = std::min(context_, n - w * context_);
+  const Philox4 r = random_block({seed_, epoch_key, site_of("data.phase")}, place.corpus);
+  const std::uint64_t phase = ((std::uint64_t{r.v[0]} << 32) | r.v[1]) % phases;
+  const Permutation order(w, seed_ ^ (std::uint64_t{site_of("data.order")} << 32), place.corpus, epoch_key);
+  return {place.corpus, phase + order(turn) * context_};
+}
+
+Loader::Loader(Corpora corpora, const LoaderOptions& options, std::uint64_t first_sample)
+    : corpora_(std::move(corpora)),
+      options_(options),
+      map_(corpora_, options.context, options.seed),
+      next_sample_(first_sample) {
+  check_options(options_);
+  start();
+}
+
+Loader::~Loader() { stop(); }
+
+Batch Loader::read(std::uint64_t first) const {
+  Batch batch = empty_batch(options_);
+  const auto context = static_cast<std::size_t>(options_.context);
+  for (std::int64_t row = 0; row < options_.rows; ++row) {
+    const std::uint64_t sample = first + static_cast<std::uint64_t>(options_.rank * options_.rows + row);
+    const SamplePlace place = map_(sample);
+    const TokenSplit& split = corpora_.stores[place.corpus]->train();
+    if (context >= 4096) split.will_need(place.begin, context + 1);  // several pages: one read instead of many faults
+    fill_row(batch, row, options_.context, split, place.begin, context);
+    batch.sample_indices[static_cast<std::size_t>(row)] = static_cast<std::int64_t>(sample);
+  }
+  return batch;
+}
+
+void Loader::start() {
+  if (options_.prefetch == 0) return;
+  stopping_ = false;
+  thread_ = std::thread([this, sample = next_sample_] { work(sample); });
+}
+
+void Loader::stop() {
+  if (!thread_.joinable()) return;
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+  ready_.clear();
+  error_ = nullptr;
+}
+
+void Loader::work(std::uint64_t sample) {
+  const auto step = static_cast<std::uint64_t>(options_.rows * options_.world);
+  try {
+    for (;; sample += step) {
+      Batch batch = read(sample);
+      std::unique_lock lock(mutex_);
+      changed_.wait(lock, [this] { return stopping_ || ready_.size() < static_cast<std::size_t>(options_.prefetch); });
+      if (stopping_) return;
+      ready_.push_back(std::move(batch));
+      changed_.notify_all();
+    }
+  } catch (...) {
+    const std::lock_guard lock(mutex_);
+    error_ = std::current_exception();
+    changed_.notify_all();
+  }
+}
+
+Batch Loader::next() {
+  Batch batch;
+  if (options_.prefetch == 0) {
+    batch = read(next_sample_);
+  } else {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return !ready_.empty() || error_; });
+    if (ready_.empty()) std::rethrow_exception(error_);
+    batch = std::move(ready_.front());
+    ready_.pop_front();
+    changed_.notify_all();
+  }
+  next_sample_ += static_cast<std::uint64_t>(options_.rows * options_.world);
+  return batch;
+}
+
+void Loader::seek(std::uint64_t sample) {
+  if (sample == next_sample_) return;
+  stop();
+  next_sample_ = sample;
+  start();
+}
+
+// --- validation
+// --------------------------------------------------------------------------------------------------------
+
+ValidationSet::ValidationSet(Corpora corpora, const LoaderOptions& options, std::int64_t batches)
+    : corpora_(std::move(corpora)), options_(options), first_window_{0} {
+  check_options(options_);
+  for (const auto& store : corpora_.stores) {
+    const auto targets = static_cast<std::int64_t>(std::max<std::uint64_t>(store->validation().tokens(), 1)) - 1;
+    first_window_.push_back(first_window_.back() + (targets + options_.context - 1) / options_.context);
+  }
+  const std::int64_t all = first_window_.back(), per_batch = options_.rows * options_.world;
+  if (all == 0) {
+    fail("corpus ", corpora_.stores.front()->path(), " has no validation split (",
+         corpora_.stores.front()->validation().tokens(),
+         " tokens, at least 2 are needed); prepare it again with a larger ", "--validation-fraction");
+  }
+  selected_ = batches > 0 ? std::min(all, batches * per_batch) : all;
+  batches_ = (selected_ + per_batch - 1) / per_batch;
+}
+
+Batch ValidationSet::batch(std::int64_t index) const {
+  RING_CHECK(index >= 0 && index < batches_, "validation batch ", index, " of ", batches_);
+  Batch batch = empty_batch(options_);
+  const std::int64_t all = first_window_.back();
+  for (std::int64_t row = 0; row < options_.rows; ++row) {
+    const std::int64_t place = (index * options_.world + options_.rank) * options_.rows + row;
+    if (place >= selected_) continue;
+    // Spread evenly: window floor(place * all / selected), without overflow.
+    const std::int64_t window = place * (all / selected_) + place * (all % selected_) / selected_;
+    const auto after = std::upper_bound(first_window_.begin(), first_window_.end(), window);
+    const auto corpus = static_cast<std::size_t>(after - first_window_.begin()) - 1;
+    const TokenSplit& split = corpora_.stores[corpus]->validation();
+    const auto begin = static_cast<std::uint64_t>((window - first_window_[corpus]) * options_.context);
+    const std::uint64_t length =
+        std::min<std::uint64_t>(static_cast<std::uint64_t>(options_.context), split.tokens() - 1 - begin);
+    fill_row(batch, row, options_.context, split, begin, length);
+    batch.sample_indices[static_cast<std::size_t>(row)] = window;
+  }
+  return batch;
+}
+
+double ValidationSet::bytes_per_token() const {
+  double bytes = 0, tokens = 0;
+  for (const auto& store : corpora_.stores) {
+    bytes += static_cast<double>(store->validation().text_bytes());
+    tokens += static_cast<double>(store->validation().tokens());
+  }
+  return bytes / tokens;
+}
+
+}  // namespace ring

@@ -1,0 +1,114 @@
+#pragma once
+// Samples have an address: sample g of a run is a window of T + 1 tokens whose place is a pure function of (seed, g).
+//
+// A corpus of n tokens is cut into windows that share one border token, so that every token but the first is a target.
+// Each epoch visits them in its own order (data/permutation.h) and moves all borders by its own phase in [0, T).
+// Several corpora are mixed by data/mixture.h. Nothing is stored: seeking is O(1), the state is the next sample's
+// number, and the number of ranks only chooses who reads which sample.
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "data/config.h"
+#include "data/mixture.h"
+
+namespace ring {
+
+class TokenSplit;
+
+// `rows` windows of `context` tokens, row-major.
+struct Batch {
+  std::vector<std::int32_t> inputs, targets;  // [rows * context]; a target of -100 is no target
+  std::vector<std::int64_t> sample_indices;   // [rows]; -1: an empty row that only fills the batch
+  std::int64_t valid_targets = 0;
+};
+
+struct LoaderOptions {
+  std::int64_t context = 0;  // T, tokens per row
+  std::int64_t rows = 1;     // per micro-batch on this rank
+  std::uint64_t seed = 0;
+  int rank = 0, world = 1;
+  std::int64_t prefetch = 4;  // micro-batches read ahead; 0: none, no thread
+};
+
+// Where a training sample lies.
+struct SamplePlace {
+  std::uint32_t corpus;
+  std::uint64_t begin;  // first of its context + 1 tokens
+};
+
+// The pure function.
+class SampleMap {
+ public:
+  // Error: a corpus has fewer than context + 1 training tokens.
+  SampleMap(const Corpora&, std::int64_t context, std::uint64_t seed);
+  SamplePlace operator()(std::uint64_t sample) const;
+  std::uint64_t windows(std::size_t corpus) const { return windows_[corpus]; }  // per epoch
+  const Mixture& mixture() const { return mixture_; }
+
+ private:
+  std::vector<std::uint64_t> tokens_, windows_;
+  std::uint64_t context_, seed_;
+  Mixture mixture_;
+};
+
+// Micro-batch m of the run holds samples [m * rows * world, (m + 1) * rows * world); rank r gets the r-th run of `rows`
+// of them. So the samples of an optimizer step do not depend on how rows, ranks and accumulation share them.
+class Loader {
+ public:
+  Loader(Corpora corpora, const LoaderOptions& options, std::uint64_t first_sample = 0);
+  ~Loader();
+  Loader(const Loader&) = delete;
+  Loader& operator=(const Loader&) = delete;
+
+  Batch next();                     // Error: the corpus is damaged
+  void seek(std::uint64_t sample);  // the first sample of the next micro-batch, over all ranks
+  std::uint64_t next_sample() const { return next_sample_; }  // the state: seek(next_sample()) continues
+  const SampleMap& map() const { return map_; }
+  const LoaderOptions& options() const { return options_; }
+
+ private:
+  Batch read(std::uint64_t first) const;
+  void start();
+  void stop();
+  void work(std::uint64_t sample);
+
+  Corpora corpora_;
+  LoaderOptions options_;
+  SampleMap map_;
+  std::uint64_t next_sample_ = 0;
+
+  std::thread thread_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Batch> ready_;
+  std::exception_ptr error_;
+  bool stopping_ = false;
+};
+
+// The validation splits of all corpora, cut into windows in order, without overlap of targets; the last window of a
+// split may be shorter and is filled up with targets of -100. Every rank sees the same number of batches.
+class ValidationSet {
+ public:
+  // batches = 0: everything; else that many batches (over all ranks), their windows spread evenly. Error: no corpus has
+  // a validation split of at least two tokens.
+  ValidationSet(Corpora corpora, const LoaderOptions& options, std::int64_t batches = 0);
+  std::int64_t batches() const { return batches_; }   // per rank
+  std::int64_t windows() const { return selected_; }  // over all ranks
+  Batch batch(std::int64_t index) const;              // of this rank
+  double bytes_per_token() const;                     // text bytes per token of the splits, for bits per byte
+
+ private:
+  Corpora corpora_;
+  LoaderOptions options_;
+  std::vector<std::int64_t> first_window_;  // of each corpus, then the number of all
+  std::int64_t batches_ = 0, selected_ = 0;
+};
+
+}  // namespace ring

@@ -1,0 +1,161 @@
+#include "data/tokenizer.h"
+
+#include <fcntl.h>
+
+#include <filesystem>
+
+#include "core/check.h"
+#include "data/files.h"
+#include "data/hash.h"
+#include "data/token_store.h"
+#include "data/utf8.h"
+
+namespace ring {
+namespace {
+
+constexpr std::string_view kMagic = "ringmaster tokenizer 1\n";
+constexpr std::string_view kHdf5Magic = "\x89HDF\r\n\x1a\n";
+
+class BytesTokenizer final : public Tokenizer {
+ public:
+  static constexpr std::int32_t kEndOfText = 256;
+
+  std::string_view kind() const override { return "bytes"; }
+  std::int64_t vocab_size() const override { return 257; }
+  std::optional<std::int32_t> end_of_text() const override { return kEndOfText; }
+  std::size_t safe_prefix(std::string_view text) const override { return text.size(); }
+  std::unique_ptr<Encoder> encoder() const override { return std::make_unique<ByteEncoder>(); }
+
+  std::string bytes_of(std::int32_t id) const override {
+    check_id(id);
+    return id == kEndOfText ? "" : std::string(1, static_cast<char>(id));
+  }
+  std::string piece(std::int32_t id) const override {
+    if (id == kEndOfText) return "<|endoftext|>";
+    const std::string byte = bytes_of(id);
+    if (id > 0x20 && id < 0x7F) return byte;
+    const std::string hex = hex64(static_cast<std::uint64_t>(id)).substr(14);
+    return "<0x" + hex + ">";
+  }
+
+ protected:
+  std::string payload() const override { return ""; }
+
+ private:
+  class ByteEncoder final : public Encoder {
+   public:
+    void encode(std::string_view text, std::vector<std::int32_t>& out) override {
+      const auto* p = reinterpret_cast<const unsigned char*>(text.data());
+      out.insert(out.end(), p, p + text.size());
+    }
+  };
+};
+
+}  // namespace
+
+EncodeReport& EncodeReport::operator+=(const EncodeReport& o) {
+  invalid_bytes += o.invalid_bytes;
+  unknown += o.unknown;
+  return *this;
+}
+
+std::vector<std::int32_t> Tokenizer::encode(std::string_view text, EncodeReport* report) const {
+  std::vector<std::int32_t> ids;
+  const auto e = encoder();
+  e->encode(text, ids);
+  if (report) *report += e->report();
+  return ids;
+}
+
+std::string Tokenizer::decode(std::span<const std::int32_t> ids) const {
+  std::string out;
+  for (std::int32_t id : ids) out += bytes_of(id);
+  return out;
+}
+
+std::string Tokenizer::serialize() const { return str(kMagic, "kind ", kind(), "\n", payload()); }
+
+std::string Tokenizer::hash() const { return hex64(xxh3(serialize())); }
+
+void Tokenizer::check_id(std::int32_t id) const {
+  if (id < 0 || id >= vocab_size()) {
+    fail("token ", id, " is outside the vocabulary of the ", kind(), " tokenizer, which has ", vocab_size(), " tokens");
+  }
+}
+
+std::shared_ptr<const Tokenizer> bytes_tokenizer() { return std::make_shared<BytesTokenizer>(); }
+
+std::shared_ptr<const Tokenizer> parse_tokenizer(std::string bytes, const std::string& name) {
+  if (bytes.empty()) fail(name, " is empty, a tokenizer is wanted; write one with 'ringmaster tokenizer train'");
+  if (!bytes.starts_with(kMagic)) return sentencepiece_tokenizer(std::move(bytes), name);
+  std::string_view rest = std::string_view(bytes).substr(kMagic.size());
+  const std::size_t end = rest.find('\n');
+  const std::string_view line = rest.substr(0, end);
+  if (end == std::string_view::npos || !line.starts_with("kind ")) {
+    fail(name, " is damaged: its second line does not name a kind of tokenizer; train it again");
+  }
+  const std::string_view kind = line.substr(5), payload = rest.substr(end + 1);
+  if (kind == "bytes") return bytes_tokenizer();
+  if (kind == "sentencepiece") return sentencepiece_tokenizer(std::string(payload), name);
+  if (kind != "chars")
+    fail(name, " holds a tokenizer of the unknown kind '", kind, "'; known kinds: bytes, chars, sentencepiece");
+  if (!payload.starts_with("end_of_text 0\n") && !payload.starts_with("end_of_text 1\n")) {
+    fail(name, " is damaged: its third line should be 'end_of_text 0' or 'end_of_text 1'; train it again");
+  }
+  return chars_tokenizer(payload.substr(14), payload[12] == '1');
+}
+
+std::shared_ptr<const Tokenizer> load_tokenizer(const std::string& spec) {
+  namespace fs = std::filesystem;
+  if (spec == "bytes") return bytes_tokenizer();
+  if (!fs::exists(spec)) {
+    fail("tokenizer '", spec, "': no such file; give bytes, a file written by 'ringmaster tokenizer train', ",
+         "a SentencePiece .model, or a corpus (.h5)");
+  }
+  if (fs::is_directory(spec)) fail("tokenizer '", spec, "' is a directory, a file is wanted");
+  FileHandle file(spec, O_RDONLY);
+  std::string head(kHdf5Magic.size(), '\0');
+  head.resize(file.read(head.data(), head.size()));
+  if (head == kHdf5Magic) return TokenStore::open(spec)->tokenizer();
+  return parse_tokenizer(read_file(spec), spec);
+}
+
+void save_tokenizer(const Tokenizer& tokenizer, const std::string& path) {
+  std::string bytes = tokenizer.serialize();
+  if (path.ends_with(".model")) {
+    if (tokenizer.kind() != "sentencepiece") {
+      fail("cannot write ", path, ": a .model file holds a SentencePiece model, this tokenizer is of kind ",
+           tokenizer.kind(), "; use a name that ends in .rmt");
+    }
+    bytes.erase(0, str(kMagic, "kind sentencepiece\n").size());
+  }
+  write_atomically(path, [&](const std::string& temporary) {
+    FileHandle(temporary, O_WRONLY | O_CREAT | O_TRUNC).write(bytes.data(), bytes.size());
+  });
+}
+
+std::string StreamDecoder::push(std::int32_t id) {
+  held_ += tokenizer_->bytes_of(id);
+  return take(false);
+}
+
+std::string StreamDecoder::finish() { return take(true); }
+
+std::string StreamDecoder::take(bool at_end) {
+  std::string out;
+  std::string_view rest = held_;
+  while (!rest.empty()) {
+    const std::size_t n = utf8::valid_length(rest);
+    if (n == 0 && !at_end && utf8::incomplete(rest)) break;
+    if (n == 0) {
+      utf8::append(out, utf8::kReplacement);
+    } else {
+      out += rest.substr(0, n);
+    }
+    rest.remove_prefix(n ? n : 1);
+  }
+  held_ = rest;
+  return out;
+}
+
+}  // namespace ring

@@ -1,0 +1,91 @@
+#pragma once
+// Tokenizers: text to token numbers and back. One value describes one vocabulary; it is immutable and safe to share
+// between threads.
+//
+//   bytes          256 bytes and an end-of-text token; exact for any input
+//   chars          the characters of a text, sorted; no end-of-text token unless asked for
+//   sentencepiece  a SentencePiece model (unigram or BPE); with byte fallback exact for any input
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace ring {
+
+// What an encoder met besides clean text.
+struct EncodeReport {
+  std::int64_t invalid_bytes = 0;  // bytes that are not UTF-8 (a `bytes` tokenizer never counts any)
+  std::int64_t unknown =
+      0;  // characters that the vocabulary cannot express: replaced, or dropped when it has no unknown token
+  EncodeReport& operator+=(const EncodeReport&);
+};
+
+// Encodes many texts; holds a cache, so one per thread. Lives no longer than its tokenizer.
+class Encoder {
+ public:
+  virtual ~Encoder() = default;
+  virtual void encode(std::string_view text, std::vector<std::int32_t>& out) = 0;  // appends
+  const EncodeReport& report() const { return report_; }
+
+ protected:
+  EncodeReport report_;
+};
+
+class Tokenizer {
+ public:
+  virtual ~Tokenizer() = default;
+  virtual std::string_view kind() const = 0;
+  virtual std::int64_t vocab_size() const = 0;
+  virtual std::optional<std::int32_t> end_of_text() const = 0;  // separates documents
+  virtual std::unique_ptr<Encoder> encoder() const = 0;
+  // The bytes of one token: empty for a control token such as end-of-text. Error: id outside the vocabulary.
+  virtual std::string bytes_of(std::int32_t id) const = 0;
+  // How people should see one token: control tokens by name, bytes of no meaning alone as <0x..>.
+  virtual std::string piece(std::int32_t id) const = 0;
+  // How many of the first bytes of `text` (valid UTF-8 or not) can be encoded without seeing the rest and give the same
+  // tokens as within the whole; 0: none. A long document is encoded in such pieces.
+  virtual std::size_t safe_prefix(std::string_view text) const = 0;
+
+  std::vector<std::int32_t> encode(std::string_view text, EncodeReport* report = nullptr) const;
+  std::string decode(std::span<const std::int32_t> ids) const;
+
+  // Everything that describes the vocabulary, as the bytes of a tokenizer file; parse_tokenizer() reads them.
+  std::string serialize() const;
+  std::string hash() const;  // xxh3-64 of serialize(), 16 hexadecimal digits
+
+ protected:
+  virtual std::string payload() const = 0;
+  void check_id(std::int32_t id) const;
+};
+
+std::shared_ptr<const Tokenizer> bytes_tokenizer();
+// `characters`: UTF-8, any order and any number of each. Error: none, or not UTF-8.
+std::shared_ptr<const Tokenizer> chars_tokenizer(std::string_view characters, bool end_of_text = false);
+// `model`: the bytes of a SentencePiece .model file; `name` is said in errors.
+std::shared_ptr<const Tokenizer> sentencepiece_tokenizer(std::string model, const std::string& name = "model");
+
+// The bytes of a tokenizer file: ours, or a plain SentencePiece .model. Error names `name`.
+std::shared_ptr<const Tokenizer> parse_tokenizer(std::string bytes, const std::string& name);
+// "bytes", or the path of a tokenizer file (.rmt), of a SentencePiece model, or of a corpus that holds one.
+std::shared_ptr<const Tokenizer> load_tokenizer(const std::string& spec);
+// Written to a temporary name and renamed. A path ending in .model gets the plain SentencePiece model.
+void save_tokenizer(const Tokenizer&, const std::string& path);
+
+// Decodes token by token for a reader: an incomplete UTF-8 character is held back until its last byte arrives.
+class StreamDecoder {
+ public:
+  explicit StreamDecoder(std::shared_ptr<const Tokenizer> tokenizer) : tokenizer_(std::move(tokenizer)) {}
+  std::string push(std::int32_t id);  // what can be shown now; bytes that are no UTF-8 come out as U+FFFD
+  std::string finish();               // what was held back
+
+ private:
+  std::string take(bool at_end);
+  std::shared_ptr<const Tokenizer> tokenizer_;
+  std::string held_;
+};
+
+}  // namespace ring
