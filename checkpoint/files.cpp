@@ -3,6 +3,8 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
+// GCC 12 warns about its own AVX-512 intrinsics when xxHash is inlined.
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #include <xxhash.h>
 
 #include <algorithm>
@@ -111,6 +113,10 @@ void File::read_at(std::uint64_t offset, void* data, std::size_t bytes) const {
     offset += static_cast<std::uint64_t>(n);
     bytes -= static_cast<std::size_t>(n);
   }
+}
+
+void File::resize(std::uint64_t bytes) {
+  if (::ftruncate(fd_, static_cast<off_t>(bytes)) != 0) fail_errno("resize", path_, errno);
 }
 
 void File::sync() {

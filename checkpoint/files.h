@@ -38,6 +38,7 @@ class File {
   void reserve(std::uint64_t bytes);
   void write_at(std::uint64_t offset, const void* data, std::size_t bytes);
   void read_at(std::uint64_t offset, void* data, std::size_t bytes) const;  // Error when the file ends early
+  void resize(std::uint64_t bytes);
   void sync();
   void drop_cache() const;  // later reads come from the disk, as far as the system follows the advice
 

@@ -1,8 +1,13 @@
 #include "checkpoint/shard.h"
 
 #include <hdf5.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
 
 #include "checkpoint/files.h"
 
@@ -102,9 +107,25 @@ void add_dataset(hid_t file, hid_t properties, const PlannedSlice& planned, cons
   planned.slice->offset = offset;
 }
 
+// An anonymous file in memory. Sparse: the tensors' places in it are never touched.
+class MemoryFile {
+ public:
+  MemoryFile() : fd_(::memfd_create("checkpoint-layout", MFD_CLOEXEC)) {
+    if (fd_ < 0) fail("cannot make a file in memory: ", std::strerror(errno));
+  }
+  ~MemoryFile() { ::close(fd_); }
+  MemoryFile(const MemoryFile&) = delete;
+  MemoryFile& operator=(const MemoryFile&) = delete;
+  std::filesystem::path path() const { return "/proc/self/fd/" + std::to_string(fd_); }
+
+ private:
+  int fd_;
+};
+
 void lay_out(const std::filesystem::path& path, const std::vector<PlannedSlice>& slices) {
   const QuietErrors quiet;
   const Handle access(checked(H5Pcreate(H5P_FILE_ACCESS), "make properties", path), H5Pclose);
+  H5Pset_fapl_stdio(access);  // the default driver wants the real path of a link, and one of /proc has none
   H5Pset_alignment(access, 1, kAlignment);
   H5Pset_fclose_degree(access, H5F_CLOSE_STRONG);
   const Handle properties(checked(H5Pcreate(H5P_DATASET_CREATE), "make properties", path), H5Pclose);
@@ -115,6 +136,37 @@ void lay_out(const std::filesystem::path& path, const std::vector<PlannedSlice>&
   Handle file(checked(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, access), "create a file", path), H5Fclose);
   for (const PlannedSlice& s : slices) add_dataset(file, properties, s, path);
   checked(file.close(), "close the file", path);
+}
+
+std::vector<const PlannedSlice*> by_offset(const std::vector<PlannedSlice>& slices) {
+  std::vector<const PlannedSlice*> sorted;
+  for (const PlannedSlice& s : slices) sorted.push_back(&s);
+  std::ranges::stable_sort(sorted, {}, [](const PlannedSlice* s) { return s->slice->offset; });
+  return sorted;
+}
+
+// Everything of the layout that is not a tensor's place.
+void copy_structure(File& to, const File& from, const std::vector<PlannedSlice>& slices) {
+  std::uint64_t at = 0;
+  std::vector<char> bytes;
+  const auto copy_until = [&](std::uint64_t end) {
+    bytes.resize(end - at);
+    from.read_at(at, bytes.data(), bytes.size());
+    to.write_at(at, bytes.data(), bytes.size());
+  };
+  for (const PlannedSlice* s : by_offset(slices)) {
+    if (s->slice->bytes == 0) continue;
+    copy_until(s->slice->offset);
+    at = s->slice->offset + s->slice->bytes;
+  }
+  copy_until(from.size());
+}
+
+// More than the shard will have, HDF5's headers included.
+std::uint64_t most_bytes(const std::vector<PlannedSlice>& slices) {
+  std::uint64_t total = 16 << 10;
+  for (const PlannedSlice& s : slices) total += s.slice->bytes + kAlignment + 2048 + 4 * s.name.size();
+  return total;
 }
 
 void write_slice(File& file, SavedSlice& slice, const Tensor& tensor, const Stream& stream) {
@@ -135,13 +187,6 @@ void write_slice(File& file, SavedSlice& slice, const Tensor& tensor, const Stre
   slice.xxh3 = hasher.hex();
 }
 
-std::vector<const PlannedSlice*> by_offset(const std::vector<PlannedSlice>& slices) {
-  std::vector<const PlannedSlice*> sorted;
-  for (const PlannedSlice& s : slices) sorted.push_back(&s);
-  std::ranges::stable_sort(sorted, {}, [](const PlannedSlice* s) { return s->slice->offset; });
-  return sorted;
-}
-
 std::string cut_tensors(const std::vector<PlannedSlice>& slices, std::uint64_t size) {
   for (const PlannedSlice* s : by_offset(slices))
     if (s->slice->offset + s->slice->bytes > size) return str(", cut from tensor '", s->name, "' on");
@@ -152,17 +197,15 @@ std::string cut_tensors(const std::vector<PlannedSlice>& slices, std::uint64_t s
 
 SavedFile write_shard(const std::filesystem::path& path, const std::vector<PlannedSlice>& slices, const State& state,
                       const Stream& stream) {
-  std::uint64_t total = 0;
-  for (const PlannedSlice& s : slices) total += s.slice->bytes;
-  File(path, File::Mode::create).reserve(total);  // finds a full disk before libhdf5 does
-  lay_out(path, slices);
+  File file(path, File::Mode::create);
+  file.reserve(most_bytes(slices));
+  const MemoryFile layout;
+  lay_out(layout.path(), slices);
+  copy_structure(file, File(layout.path(), File::Mode::read), slices);
   stream.synchronize();
-  {
-    File file(path, File::Mode::update);
-    file.reserve(file.size());
-    for (const PlannedSlice& s : slices) write_slice(file, *s.slice, state.tensors().at(s.name).local, stream);
-    file.sync();
-  }
+  for (const PlannedSlice& s : slices) write_slice(file, *s.slice, state.tensors().at(s.name).local, stream);
+  file.resize(File(layout.path(), File::Mode::read).size());
+  file.sync();
   const FileHashes hashes = hash_file(path, {}, false);
   return {path.filename().string(), hashes.bytes, hashes.whole};
 }

@@ -1,8 +1,9 @@
 #pragma once
 // One rank's HDF5 file: a contiguous, unfiltered dataset for each slice, named after its tensor.
 //
-// libhdf5 only lays the file out (space allocated at once, never filled); the bytes then go to the offsets that it
-// gave, by plain writes, so that a full disk is one clear error and the bytes are hashed on their way from memory.
+// libhdf5 only lays the file out, in memory (space allocated at once, never filled): when a disk is full while it
+// writes, it can bring the whole process down later. Its headers and the tensors' bytes, at the offsets that it gave,
+// are then put on the disk by plain writes, and the bytes are hashed on their way from memory.
 
 #include <filesystem>
 

@@ -1,0 +1,144 @@
+#pragma once
+// A folder that removes itself, states with known contents, and ranks played by threads.
+
+#include <gtest/gtest.h>
+
+#include <unistd.h>
+#include <atomic>
+#include <barrier>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include "checkpoint/reader.h"
+#include "checkpoint/state.h"
+#include "checkpoint/writer.h"
+
+namespace ring::test {
+
+namespace fs = std::filesystem;
+
+class TempFolder {
+ public:
+  TempFolder() {
+    static std::atomic<int> count = 0;
+    path_ =
+        fs::temp_directory_path() / ("ring_checkpoint_" + std::to_string(::getpid()) + "_" + std::to_string(++count));
+    fs::create_directories(path_);
+  }
+  ~TempFolder() {
+    std::error_code ignored;
+    fs::remove_all(path_, ignored);
+  }
+  const fs::path& path() const { return path_; }
+
+ private:
+  fs::path path_;
+};
+
+inline Stream& stream() {
+  static Stream s = Stream::cpu(1);
+  return s;
+}
+
+// Bytes that depend on every argument.
+inline unsigned char pattern(std::uint64_t seed, std::uint64_t i) {
+  return static_cast<unsigned char>((seed * 0x9E3779B97F4A7C15ull + i * 0xD1B54A32D192ED03ull) >> 56);
+}
+
+inline Tensor filled(const Shape& shape, DType dtype, std::uint64_t seed) {
+  Tensor t = Tensor::empty(shape, dtype, stream());
+  for (std::size_t i = 0; i < t.bytes(); ++i) t.raw()[i] = static_cast<std::byte>(pattern(seed, i));
+  return t;
+}
+
+inline bool same_bytes(const Tensor& a, const Tensor& b) {
+  return a.bytes() == b.bytes() && (a.bytes() == 0 || std::memcmp(a.raw(), b.raw(), a.bytes()) == 0);
+}
+
+// A state like a small model's: several dtypes and shapes, every kind of value.
+struct SmallState {
+  std::vector<Tensor> tensors;
+  std::int64_t cursor = 0;
+  std::uint64_t counter = 0;
+  double loss = 0;
+  std::string note;
+  State state;
+
+  explicit SmallState(std::uint64_t seed) {
+    add("model.embedding", {37, 16}, DType::f32, seed + 1);
+    add("model.norm", {16}, DType::f32, seed + 2);
+    add("model.half", {5, 7, 3}, DType::bf16, seed + 3);
+    add("optimizer.steps", {3}, DType::i32, seed + 4);
+    add("data.carry", {1001}, DType::u8, seed + 5);
+    add("optimizer.scale", {}, DType::f32, seed + 6);
+    add("optimizer.nothing", {0, 4}, DType::f32, seed + 7);
+    cursor = -static_cast<std::int64_t>(seed);
+    counter = ~seed;
+    loss = 0.1 * static_cast<double>(seed + 1);
+    note = "seed " + std::to_string(seed) + " \"quoted\" \n ü";
+    state.add("data.cursor", &cursor);
+    state.add("data.counter", &counter);
+    state.add("schedule.best_loss", &loss);
+    state.add("data.note", &note);
+  }
+  SmallState(const SmallState&) = delete;
+
+  bool equals(const SmallState& o) const {
+    for (std::size_t i = 0; i < tensors.size(); ++i)
+      if (!same_bytes(tensors[i], o.tensors[i])) return false;
+    return cursor == o.cursor && counter == o.counter && loss == o.loss && note == o.note;
+  }
+
+ private:
+  void add(const std::string& name, const Shape& shape, DType dtype, std::uint64_t seed) {
+    tensors.push_back(filled(shape, dtype, seed));
+    state.add(name, tensors.back());
+  }
+};
+
+inline fs::path write_small(const fs::path& folder, std::int64_t step, const Retention& keep = {100, 0}) {
+  const SmallState s(static_cast<std::uint64_t>(step));
+  return write_checkpoint(folder, step, s.state, R"({"config":"a: 1"})", stream(), keep);
+}
+
+inline std::string error_of(const std::function<void()>& act) {
+  try {
+    act();
+  } catch (const Error& e) {
+    return e.what();
+  }
+  return "";
+}
+
+inline bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+inline std::string joined(const std::vector<std::string>& lines) {
+  std::string all;
+  for (const std::string& line : lines) all += line + "\n";
+  return all;
+}
+
+// Runs `rank(group)` on `world` threads that exchange texts through memory; rethrows nothing: errors come back by rank.
+inline std::vector<std::string> run_ranks(int world, const std::function<void(const WriterGroup&)>& rank) {
+  const auto n = static_cast<std::size_t>(world);
+  std::vector<std::string> texts(n), errors(n);
+  std::barrier<> barrier(world);
+  std::vector<std::thread> threads;
+  for (std::size_t r = 0; r < n; ++r)
+    threads.emplace_back([&, r] {
+      WriterGroup group{static_cast<int>(r), world, [&, r](const std::string& own) {
+                          texts[r] = own;
+                          barrier.arrive_and_wait();
+                          std::vector<std::string> all = texts;
+                          barrier.arrive_and_wait();
+                          return all;
+                        }};
+      errors[r] = error_of([&] { rank(group); });
+    });
+  for (std::thread& t : threads) t.join();
+  return errors;
+}
+
+}  // namespace ring::test

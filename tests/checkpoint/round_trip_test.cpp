@@ -1,0 +1,181 @@
+// What was saved comes back bit for bit; what does not fit is refused by name.
+
+#include <cmath>
+#include <limits>
+
+#include "tests/checkpoint/fixture.h"
+
+namespace ring::test {
+namespace {
+
+TEST(RoundTrip, EveryTensorAndValueComesBackBitForBit) {
+  const TempFolder folder;
+  const fs::path path = write_small(folder.path() / "checkpoints", 41);
+  EXPECT_EQ(path.filename(), "step-000000041");
+  EXPECT_EQ(joined(verify_checkpoint(path, true)), "");
+
+  const SmallState expected(41);
+  SmallState loaded(7);
+  ASSERT_FALSE(loaded.equals(expected));
+  const Manifest manifest = load_state(path, loaded.state, stream());
+  EXPECT_TRUE(loaded.equals(expected));
+  EXPECT_EQ(manifest.step, 41);
+  EXPECT_EQ(manifest.world, 1);
+  EXPECT_EQ(manifest.metadata, R"({"config":"a: 1"})");
+}
+
+TEST(RoundTrip, ExtremeValuesKeepTheirBits) {
+  const TempFolder folder;
+  std::vector<double> numbers = {0.0,
+                                 -0.0,
+                                 0.1,
+                                 std::numeric_limits<double>::infinity(),
+                                 -std::numeric_limits<double>::infinity(),
+                                 std::numeric_limits<double>::denorm_min(),
+                                 std::numeric_limits<double>::max(),
+                                 std::nextafter(1.0, 2.0),
+                                 std::nan("")};
+  std::int64_t least = std::numeric_limits<std::int64_t>::min();
+  std::uint64_t most = std::numeric_limits<std::uint64_t>::max();
+  const auto registry = [](std::vector<double>& d, std::int64_t& i, std::uint64_t& u) {
+    State s;
+    for (std::size_t k = 0; k < d.size(); ++k) s.add("d" + std::to_string(k), &d[k]);
+    s.add("i", &i);
+    s.add("u", &u);
+    return s;
+  };
+  const fs::path path = write_checkpoint(folder.path(), 0, registry(numbers, least, most), "{}", stream());
+  std::vector<double> loaded(numbers.size(), 5.0);
+  std::int64_t i = 1;
+  std::uint64_t u = 1;
+  State state = registry(loaded, i, u);
+  load_state(path, state, stream());
+  for (std::size_t k = 0; k + 1 < numbers.size(); ++k)
+    EXPECT_EQ(std::memcmp(&loaded[k], &numbers[k], sizeof(double)), 0) << k;
+  EXPECT_TRUE(std::isnan(loaded.back()));
+  EXPECT_EQ(i, least);
+  EXPECT_EQ(u, most);
+}
+
+TEST(RoundTrip, TheSameStateGivesTheSameShard) {
+  const TempFolder a, b;
+  EXPECT_EQ(read_manifest(write_small(a.path(), 5)).files[0].xxh3,
+            read_manifest(write_small(b.path(), 5)).files[0].xxh3);
+}
+
+TEST(RoundTrip, TheSameStepAgainTakesThePlaceOfTheFirst) {
+  const TempFolder folder;
+  write_small(folder.path(), 3);
+  const SmallState other(99);
+  const fs::path path = write_checkpoint(folder.path(), 3, other.state, "{}", stream());
+  SmallState loaded(0);
+  load_state(path, loaded.state, stream());
+  EXPECT_TRUE(loaded.equals(other));
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder.path()), fs::directory_iterator()), 1);
+}
+
+TEST(State, RefusesWhatItCannotKeep) {
+  State s;
+  const Tensor t = filled({4, 6}, DType::f32, 1);
+  std::int64_t value = 0;
+  s.add("a", t);
+  EXPECT_TRUE(contains(error_of([&] { s.add("a", t); }), "'a' was added twice"));
+  EXPECT_TRUE(contains(error_of([&] { s.add("a", &value); }), "'a' was added twice"));
+  EXPECT_TRUE(contains(error_of([&] { s.add("x/y", t); }), "'x/y'"));
+  EXPECT_TRUE(contains(error_of([&] { s.add("", t); }), "needs a name"));
+  EXPECT_TRUE(contains(error_of([&] { s.add("b", Tensor()); }), "'b' is an undefined tensor"));
+  EXPECT_TRUE(contains(error_of([&] { s.add("c", t.narrow(1, 0, 3)); }), "'c' is strided"));
+  EXPECT_TRUE(contains(error_of([&] { s.add({"d", {8, 6}, {5, 0}, t}); }), "'d': slice [4,6] at [5,0] leaves"));
+  EXPECT_TRUE(contains(error_of([&] { s.add({"e", {24}, {0}, t}); }), "'e'"));
+  EXPECT_TRUE(contains(error_of([&] { s.add("f", static_cast<double*>(nullptr)); }), "'f' is a null pointer"));
+}
+
+TEST(Load, NamesWhatOnlyOneSideKnowsAndTouchesNothing) {
+  const TempFolder folder;
+  const fs::path path = write_small(folder.path(), 1);
+  Tensor embedding = filled({37, 8}, DType::f32, 5), fresh = filled({2}, DType::f32, 6),
+         half = filled({5, 7, 3}, DType::f32, 7), norm = filled({16}, DType::f32, 8);
+  std::int64_t counter = 77;
+  State state;
+  state.add("model.embedding", embedding);
+  state.add("model.half", half);
+  state.add("model.norm", norm);
+  state.add("feature.history", fresh);
+  state.add("data.counter", &counter);
+  const std::string error = error_of([&] { load_state(path, state, stream()); });
+  EXPECT_TRUE(contains(error, "missing in the checkpoint: feature.history")) << error;
+  EXPECT_TRUE(contains(error, "data.carry")) << error;
+  EXPECT_TRUE(contains(error, "data.cursor")) << error;
+  EXPECT_TRUE(contains(error, "model.embedding: f32[37,16] in the checkpoint, f32[37,8] here")) << error;
+  EXPECT_TRUE(contains(error, "model.half: bf16[5,7,3] in the checkpoint, f32[5,7,3] here")) << error;
+  EXPECT_TRUE(contains(error, "data.counter: u64 in the checkpoint, i64 here")) << error;
+  EXPECT_TRUE(same_bytes(norm, filled({16}, DType::f32, 8)));
+  EXPECT_EQ(counter, 77);
+}
+
+TEST(Load, WeightsOnlyTakesOnePrefix) {
+  const TempFolder folder;
+  const fs::path path = write_small(folder.path(), 12);
+  const SmallState expected(12), untouched(3);
+  SmallState loaded(3);
+  const WeightsReport report = load_weights(path, loaded.state, "model.", stream());
+  EXPECT_TRUE(report.complete());
+  EXPECT_EQ(report.matching.size(), 3u);
+  for (std::size_t i = 0; i < 3; ++i) EXPECT_TRUE(same_bytes(loaded.tensors[i], expected.tensors[i])) << i;
+  for (std::size_t i = 3; i < loaded.tensors.size(); ++i)
+    EXPECT_TRUE(same_bytes(loaded.tensors[i], untouched.tensors[i])) << i;
+  EXPECT_EQ(loaded.note, untouched.note);
+}
+
+TEST(Load, WeightsOnlyReportsWhatDoesNotFit) {
+  const TempFolder folder;
+  const fs::path path = write_small(folder.path(), 12);
+  Tensor embedding = filled({40, 16}, DType::f32, 1), norm = filled({16}, DType::f32, 2),
+         extra = filled({1}, DType::f32, 3);
+  State state;
+  state.add("model.embedding", embedding);
+  state.add("model.norm", norm);
+  state.add("model.extra", extra);
+  const std::string error = error_of([&] { load_weights(path, state, "model.", stream()); });
+  EXPECT_TRUE(contains(error, "missing in the checkpoint: model.extra")) << error;
+  EXPECT_TRUE(contains(error, "only in the checkpoint: model.half")) << error;
+  EXPECT_TRUE(contains(error, "model.embedding: f32[37,16] in the checkpoint, f32[40,16] here")) << error;
+  EXPECT_TRUE(same_bytes(norm, filled({16}, DType::f32, 2)));
+  const WeightsReport report = load_weights(path, state, "model.", stream(), /*strict=*/false);
+  EXPECT_EQ(report.matching, std::vector<std::string>{"model.norm"});
+  EXPECT_TRUE(same_bytes(norm, SmallState(12).tensors[1]));
+  EXPECT_TRUE(contains(error_of([&] { load_weights(path, state, "nets.", stream()); }), "'nets....'"));
+}
+
+TEST(Write, BadArgumentsAreNamed) {
+  const TempFolder folder;
+  const SmallState s(1);
+  const auto write = [&](const fs::path& where, const std::string& metadata, const Retention& keep) {
+    return error_of([&] { write_checkpoint(where, 1, s.state, metadata, stream(), keep); });
+  };
+  EXPECT_TRUE(contains(write(folder.path(), "{}", {0, 0}), "keep_last is 0"));
+  EXPECT_TRUE(contains(write(folder.path(), "{}", {1, -1}), "keep_every is -1"));
+  EXPECT_TRUE(contains(write(folder.path(), "not json", {}), "cannot be written as JSON"));
+  std::ofstream(folder.path() / "file") << "x";
+  EXPECT_NE(error_of([&] {
+              try {
+                write(folder.path() / "file", "{}", {});
+              } catch (const std::exception& e) {
+                fail(e.what());
+              }
+            }),
+            "");
+  EXPECT_EQ(list_checkpoints(folder.path()).size(), 0u);
+  EXPECT_EQ(remove_stale(folder.path()), 0);  // failures clean up behind themselves
+}
+
+TEST(Write, StringsThatAreNotTextAreRefused) {
+  const TempFolder folder;
+  std::string bytes = "\xff\xfe";
+  State s;
+  s.add("raw", &bytes);
+  EXPECT_TRUE(contains(error_of([&] { write_checkpoint(folder.path(), 1, s, "{}", stream()); }), "'raw'"));
+}
+
+}  // namespace
+}  // namespace ring::test
