@@ -1,0 +1,49 @@
+#include "kernels/attention/attention.h"
+
+#include "autograd/ops.h"
+
+namespace ring {
+namespace {
+
+// The kernel overwrites: it may write to a gradient that nothing was written to yet, else beside it.
+bool untouched(const Backward& back, int input) { return back.wants(input) && !back.input(input)->written; }
+
+// Gradients of all three inputs, which may share slots.
+void attention_rule(Backward& back, AttentionBackward args) {
+  args.dout = back.grad().view(args.out.shape());
+  Tensor* gradients[3] = {&args.dq, &args.dk, &args.dv};
+  const Shape shapes[3] = {args.q.shape(), args.k.shape(), args.v.shape()};
+  bool direct[3];
+  for (int i = 0; i < 3; ++i) {
+    direct[i] = untouched(back, i);
+    *gradients[i] = direct[i] ? back.sink(i, shapes[i]).dst : back.ctx.empty(shapes[i]);
+  }
+  attention_backward_kernel(args, back.ctx);
+  for (int i = 0; i < 3; ++i)
+    if (direct[i]) *gradients[i] = {};  // a gradient that is held twice would be copied before it is added to
+  for (int i = 0; i < 3; ++i)
+    if (back.wants(i) && !direct[i]) back.give(i, *gradients[i]);
+}
+
+}  // namespace
+
+Var attention(Run& run, const Var& q, const Var& k, const Var& v, const Sequences& sequences,
+              const AttentionOptions& options) {
+  const Shape& shape = q.value.shape();
+  RING_CHECK(shape.size() == 3, "attention: queries are ", describe(q.value), ", expected [tokens, heads, head dim]");
+  const Tensor out = run.ctx.empty(shape), lse = run.ctx.empty({shape[1], shape[0]});
+  attention_kernel({q.value, k.value, v.value, out, lse, sequences.offsets, options.scale, options.causal}, run.ctx);
+  if (!run.tape) return {out, nullptr};
+  const AttentionBackward args{.q = q.value,
+                               .k = k.value,
+                               .v = v.value,
+                               .out = out,
+                               .lse = lse,
+                               .offsets = sequences.offsets,
+                               .scale = options.scale,
+                               .causal = options.causal};
+  return run.tape->record("attention", out, {q.slot, k.slot, v.slot},
+                          [args](Backward& back) { attention_rule(back, args); });
+}
+
+}  // namespace ring
