@@ -52,7 +52,7 @@ class GlooLink final : public Link {
   GlooLink(int rank, int size, ring::Store& store, const std::string& name, const CommOptions& options) {
     const BlockSignals block;  // Gloo's own thread starts here
     gloo::transport::tcp::attr attributes;
-    attributes.hostname = options.address;
+    attributes.hostname = options.address.empty() ? store.local_address() : options.address;
     auto device = gloo::transport::tcp::CreateDevice(attributes);
     auto context = std::make_shared<gloo::rendezvous::Context>(rank, size);
     context->setTimeout(options.connect_timeout);
@@ -168,8 +168,8 @@ std::unique_ptr<Communicator> make_gloo_communicator(int rank, int size, std::sh
   try {
     link = std::make_unique<GlooLink>(rank, size, *store, name, options);
   } catch (const std::exception& e) {
-    fail("rank ", rank, " of ", size, " did not meet the others on ", options.address, " within ",
-         seconds(options.connect_timeout), " s: ", e.what());
+    fail("rank ", rank, " of ", size, " did not meet the others within ", seconds(options.connect_timeout),
+         " s: ", e.what());
   }
   return make_host_communicator("gloo", rank, size, std::move(link), std::move(queue), options);
 }

@@ -1,0 +1,237 @@
+#include "comm/environment.h"
+
+#include <unistd.h>
+
+#include <charconv>
+#include <cstdint>
+
+#include "comm/host_list.h"
+#include "core/check.h"
+#include "core/philox.h"
+
+namespace ring {
+namespace {
+
+constexpr int kPortTries = 16;
+
+// Read access that remembers which variable a value came from, for messages.
+class Variables {
+ public:
+  explicit Variables(const Environment& env) : env_(env) {}
+
+  bool has(const std::string& name) const { return find(name) != nullptr; }
+  std::string text(const std::string& name) const {
+    const std::string* v = find(name);
+    return v ? *v : "";
+  }
+  int number(const std::string& name) const {
+    const std::string* v = find(name);
+    if (!v) fail("environment: ", name, " is not set, but ", context_, " needs it");
+    int n = 0;
+    const auto [end, error] = std::from_chars(v->data(), v->data() + v->size(), n);
+    if (error != std::errc{} || end != v->data() + v->size() || n < 0)
+      fail("environment: ", name, "='", *v, "' is not a whole number >= 0");
+    return n;
+  }
+  int number_or(const std::string& name, int otherwise) const { return has(name) ? number(name) : otherwise; }
+  void set_context(std::string why) { context_ = std::move(why); }
+
+ private:
+  // An empty variable counts as unset, as shells and schedulers mean it.
+  const std::string* find(const std::string& name) const {
+    const auto it = env_.find(name);
+    return it == env_.end() || it->second.empty() ? nullptr : &it->second;
+  }
+
+  const Environment& env_;
+  std::string context_;
+};
+
+struct Names {  // local_world may be null: not told
+  const char *rank, *world, *local_rank, *local_world;
+};
+
+void check_below(const char* low_name, int low, const char* high_name, int high) {
+  if (low >= high)
+    fail("environment: ", low_name, "=", low, " contradicts ", high_name, "=", high, ": it must be below");
+}
+
+WorkerEnvironment read_ranks(Variables& v, const std::string& source, const Names& names) {
+  v.set_context(source);
+  WorkerEnvironment w;
+  w.source = source;
+  w.rank = v.number(names.rank);
+  w.world = v.number(names.world);
+  check_below(names.rank, w.rank, names.world, w.world);
+  w.local_rank = v.number_or(names.local_rank, 0);
+  if (names.local_world && v.has(names.local_world)) {
+    w.local_world = v.number(names.local_world);
+    check_below(names.local_rank, w.local_rank, names.local_world, w.local_world);
+    if (w.local_world > w.world)
+      fail("environment: ", names.local_world, "=", w.local_world, " contradicts ", names.world, "=", w.world,
+           ": a node has at most all ranks");
+  }
+  return w;
+}
+
+// Not told how many ranks share the node: all of them when they meet at a loopback address.
+void guess_local_world(const Variables& v, WorkerEnvironment& w, const char* local_world_name) {
+  const std::string& host = w.store.host;
+  const bool loopback = host.rfind("127.", 0) == 0 || host == "::1" || host == "localhost";
+  if (!v.has(local_world_name)) w.local_world = loopback ? w.world : w.local_rank + 1;
+}
+
+int port_of(const Variables& v, const std::string& name) {
+  const int port = v.number(name);
+  if (port < 1 || port > 65535) fail("environment: ", name, "=", port, " is not a port (1..65535)");
+  return port;
+}
+
+// A port for a job that was given none: the same on every rank, rarely the same for two jobs. Below the ephemeral
+// range.
+int port_from(const std::string& job) { return 20000 + static_cast<int>(site_of(job) % 10000u); }
+
+// MASTER_ADDR and MASTER_PORT where they are given; otherwise `host` and a port made of the job's name.
+void place_store(const Variables& v, WorkerEnvironment& w, const std::string& job, const std::string& host) {
+  if (w.world == 1) return;
+  w.cookie = w.source + "/" + job + "/" + std::to_string(w.world);
+  w.host_store = true;
+  w.store_ports = kPortTries;
+  w.store.host = v.has("MASTER_ADDR") ? v.text("MASTER_ADDR") : host;
+  if (w.store.host.empty())
+    fail("environment: ", w.world, " ranks from ", w.source,
+         ", but no address to meet at: set MASTER_ADDR and MASTER_PORT");
+  w.store.port = v.has("MASTER_PORT") ? port_of(v, "MASTER_PORT") : port_from(w.cookie);
+}
+
+WorkerEnvironment from_ours(Variables& v) {
+  WorkerEnvironment w = read_ranks(
+      v, "ringmaster", {"RINGMASTER_RANK", "RINGMASTER_WORLD", "RINGMASTER_LOCAL_RANK", "RINGMASTER_LOCAL_WORLD"});
+  if (w.world == 1 && !v.has("RINGMASTER_STORE")) return w;
+  for (const char* name : {"RINGMASTER_STORE", "RINGMASTER_COOKIE"})
+    if (!v.has(name)) fail("environment: ", name, " is not set, but RINGMASTER_WORLD=", w.world, " needs it");
+  try {
+    w.store = parse_endpoint(v.text("RINGMASTER_STORE"));
+  } catch (const Error& e) {
+    fail("environment: RINGMASTER_STORE: ", e.what());
+  }
+  w.cookie = v.text("RINGMASTER_COOKIE");
+  guess_local_world(v, w, "RINGMASTER_LOCAL_WORLD");
+  return w;
+}
+
+WorkerEnvironment from_torchrun(Variables& v) {
+  WorkerEnvironment w = read_ranks(v, "torchrun", {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"});
+  if (w.world > 1)
+    for (const char* name : {"MASTER_ADDR", "MASTER_PORT"})
+      if (!v.has(name)) fail("environment: ", name, " is not set, but torchrun always sets it");
+  place_store(v, w, v.text("TORCHELASTIC_RUN_ID") + "." + v.text("TORCHELASTIC_RESTART_COUNT"), "");
+  if (w.world > 1) ++w.store.port;  // torchrun's agent listens on MASTER_PORT itself
+  return w;
+}
+
+WorkerEnvironment from_mpirun(Variables& v) {
+  WorkerEnvironment w = read_ranks(
+      v, "mpirun",
+      {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"});
+  std::string job = v.text("PMIX_NAMESPACE");
+  if (job.empty()) job = v.text("OMPI_MCA_ess_base_jobid");
+  place_store(v, w, job, w.local_world == w.world ? "127.0.0.1" : "");
+  return w;
+}
+
+WorkerEnvironment from_srun(Variables& v) {
+  const bool step = v.has("SLURM_STEP_NUM_TASKS");  // SLURM_NTASKS may speak of the allocation
+  WorkerEnvironment w =
+      read_ranks(v, "srun", {"SLURM_PROCID", step ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS", "SLURM_LOCALID", nullptr});
+  const std::string nodes = v.has("SLURM_STEP_NODELIST") ? v.text("SLURM_STEP_NODELIST") : v.text("SLURM_NODELIST");
+  const std::vector<std::string> hosts = expand_host_list(nodes);
+  const bool one_node = hosts.size() == 1 || v.number_or("SLURM_STEP_NUM_NODES", 0) == 1;
+  w.local_world = one_node ? w.world : w.local_rank + 1;  // at least; the exact count matters to nobody yet
+  std::string host = one_node ? "127.0.0.1" : "";
+  if (!one_node && !hosts.empty()) host = hosts.front();
+  place_store(v, w, v.text("SLURM_JOB_ID") + "." + v.text("SLURM_STEP_ID"), host);
+  return w;
+}
+
+WorkerEnvironment from_plain(Variables& v) {
+  WorkerEnvironment w = read_ranks(v, "environment", {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"});
+  if (w.world > 1 && !v.has("LOCAL_RANK"))
+    fail("environment: RANK=", w.rank, " and WORLD_SIZE=", w.world,
+         " are set without LOCAL_RANK, so they may count nodes or processes; start workers with `ringmaster launch`, "
+         "or set "
+         "LOCAL_RANK too");
+  place_store(v, w, "plain", "");
+  guess_local_world(v, w, "LOCAL_WORLD_SIZE");
+  return w;
+}
+
+// RANK or WORLD_SIZE beside another launcher's variables must say the same.
+void refuse_contradiction(const char* name, int value, const char* other, int other_value) {
+  if (value != other_value)
+    fail("environment: ", name, "=", value, " contradicts ", other, "=", other_value,
+         "; unset one of them, or set RINGMASTER_RANK and RINGMASTER_WORLD, which win");
+}
+
+void compare_plain(const Variables& v, const WorkerEnvironment& w, const char* rank_name, const char* world_name) {
+  if (v.has("RANK")) refuse_contradiction("RANK", v.number("RANK"), rank_name, w.rank);
+  if (v.has("WORLD_SIZE")) refuse_contradiction("WORLD_SIZE", v.number("WORLD_SIZE"), world_name, w.world);
+}
+
+WorkerEnvironment alone(const Variables& v) {
+  WorkerEnvironment w;
+  if (v.has("RANK") != v.has("WORLD_SIZE")) {
+    const bool rank = v.has("RANK");
+    fail("environment: ", rank ? "RANK" : "WORLD_SIZE", " is set without ", rank ? "WORLD_SIZE" : "RANK",
+         "; set both or neither");
+  }
+  if (v.has("SLURM_NTASKS") && v.number("SLURM_NTASKS") > 1)
+    w.note = "SLURM_NTASKS=" + v.text("SLURM_NTASKS") +
+             " but this is no job step, so this process trains alone; start all of them with srun";
+  return w;
+}
+
+}  // namespace
+
+WorkerEnvironment parse_environment(const Environment& env) {
+  Variables v(env);
+  for (const char* name : {"RINGMASTER_RANK", "RINGMASTER_WORLD"})
+    if (v.has(name)) return from_ours(v);
+  if (v.has("TORCHELASTIC_RUN_ID")) return from_torchrun(v);
+  if (v.has("OMPI_COMM_WORLD_RANK")) {
+    const WorkerEnvironment w = from_mpirun(v);
+    compare_plain(v, w, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE");
+    return w;
+  }
+  if (v.has("SLURM_STEP_ID") && v.has("SLURM_PROCID")) {
+    const WorkerEnvironment w = from_srun(v);
+    compare_plain(v, w, "SLURM_PROCID", v.has("SLURM_STEP_NUM_TASKS") ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS");
+    return w;
+  }
+  if (v.has("RANK") && v.has("WORLD_SIZE")) return from_plain(v);
+  return alone(v);
+}
+
+CommOptions parse_comm_options(const Environment& env) {
+  Variables v(env);
+  CommOptions options;
+  options.address = v.text("RINGMASTER_ADDRESS");
+  if (v.has("RINGMASTER_COMM_TIMEOUT")) {
+    const int seconds = v.number("RINGMASTER_COMM_TIMEOUT");
+    if (seconds < 1) fail("environment: RINGMASTER_COMM_TIMEOUT is ", seconds, " seconds; at least 1");
+    options.timeout = std::chrono::seconds(seconds);
+  }
+  return options;
+}
+
+Environment current_environment() {
+  Environment env;
+  for (char** e = environ; *e; ++e) {
+    const std::string entry = *e;
+    const std::size_t equals = entry.find('=');
+    if (equals != std::string::npos) env[entry.substr(0, equals)] = entry.substr(equals + 1);
+  }
+  return env;
+}
+
+}  // namespace ring

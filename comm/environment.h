@@ -1,0 +1,31 @@
+#pragma once
+// Who this process is: rank, world size and where the store is, from the environment that a launcher left. Ours
+// (RINGMASTER_*) wins, then torchrun, mpirun (Open MPI), srun, then plain RANK and WORLD_SIZE; none of them: one
+// process. A variable that is missing, malformed or contradicts another is an Error that names it (and the other one).
+
+#include <map>
+#include <string>
+
+#include "comm/options.h"
+#include "comm/socket.h"
+
+namespace ring {
+
+using Environment = std::map<std::string, std::string>;
+
+struct WorkerEnvironment {
+  std::string source = "single";  // "ringmaster", "torchrun", "mpirun", "srun", "environment", "single"
+  int rank = 0, world = 1;
+  int local_rank = 0, local_world = 1;
+  Endpoint store;           // of a world of several ranks; the host may be a name
+  int store_ports = 1;      // rank 0 takes the first free one of this many, from store.port on
+  bool host_store = false;  // nobody serves it yet: rank 0 has to
+  std::string cookie;
+  std::string note;  // something odd that is worth a warning; empty otherwise
+};
+
+WorkerEnvironment parse_environment(const Environment&);
+CommOptions parse_comm_options(const Environment&);  // RINGMASTER_ADDRESS, RINGMASTER_COMM_TIMEOUT (seconds)
+Environment current_environment();
+
+}  // namespace ring

@@ -1,0 +1,21 @@
+#pragma once
+// Small host values between ranks, waited for at once: counts, flags, hashes. Every rank calls, in the same order.
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "comm/communicator.h"
+
+namespace ring {
+
+void all_reduce_host(Communicator&, std::span<double> values,
+                     Reduce op);  // in place; sums in rank order, exact to 2^53
+double sum_host(Communicator&, double value);
+bool any_host(Communicator&, bool value);
+
+std::vector<std::string> gather_host(Communicator&, const std::string& value);  // every rank's, in rank order
+// Error names the first rank whose value differs from rank 0's: `what` says of what.
+void check_same(Communicator&, const std::string& what, const std::string& value);
+
+}  // namespace ring

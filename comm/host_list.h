@@ -1,0 +1,12 @@
+#pragma once
+// Slurm's compressed host lists, expanded here because scontrol is often absent where a job runs.
+
+#include <string>
+#include <vector>
+
+namespace ring {
+
+// "n[09-11,20],login" -> {"n09", "n10", "n11", "n20", "login"}. Error on malformed ones.
+std::vector<std::string> expand_host_list(const std::string& text);
+
+}  // namespace ring
