@@ -123,6 +123,7 @@ Manifest from_json(const json& j) {
   Manifest m;
   m.step = j.at("step").get<std::int64_t>();
   m.world = j.at("layout").at("world").get<int>();
+  if (!j.at("metadata").is_object()) fail("metadata is ", j.at("metadata").dump(), ", expected a JSON object");
   m.metadata = j.at("metadata").dump();
   for (const auto& [name, value] : j.at("values").items()) m.values.emplace(name, value_from(value));
   for (const auto& [name, f] : j.at("files").items())

@@ -77,7 +77,7 @@ class Writing {
     try {
       own = "+" + part();
     } catch (const std::exception& e) {
-      if (group_.world == 1) throw;
+      if (group_.world == 1) fail("checkpoint ", final_.string(), ": ", e.what());
       own = str("-", e.what());
     }
     if (group_.world == 1) return {own.substr(1)};
