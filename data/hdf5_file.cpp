@@ -52,19 +52,13 @@ class Id {
 hid_t file_type(Hdf5File::Element e) {
   using E = Hdf5File::Element;
   switch (e) {
-    case E::u8:
-      return H5T_STD_U8LE;
+    case E::u8: return H5T_STD_U8LE;
     case E::u16:
-    case E::bf16:
-      return H5T_STD_U16LE;
-    case E::i32:
-      return H5T_STD_I32LE;
-    case E::u32:
-      return H5T_STD_U32LE;
-    case E::u64:
-      return H5T_STD_U64LE;
-    case E::f32:
-      return H5T_IEEE_F32LE;
+    case E::bf16: return H5T_STD_U16LE;
+    case E::i32: return H5T_STD_I32LE;
+    case E::u32: return H5T_STD_U32LE;
+    case E::u64: return H5T_STD_U64LE;
+    case E::f32: return H5T_IEEE_F32LE;
   }
   return -1;
 }
@@ -73,17 +67,13 @@ hid_t file_type(Hdf5File::Element e) {
 
 std::size_t Hdf5File::size_of(Element e) {
   switch (e) {
-    case Element::u8:
-      return 1;
+    case Element::u8: return 1;
     case Element::u16:
-    case Element::bf16:
-      return 2;
+    case Element::bf16: return 2;
     case Element::i32:
     case Element::u32:
-    case Element::f32:
-      return 4;
-    case Element::u64:
-      return 8;
+    case Element::f32: return 4;
+    case Element::u64: return 8;
   }
   return 0;
 }

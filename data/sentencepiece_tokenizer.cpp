@@ -1,9 +1,9 @@
 // SentencePiece behind the Tokenizer interface.
 //
 // The library is slow on long strings and copies much around each call, so text is cut where no piece of the vocabulary
-// can reach across, which leaves the tokens as they are, and the tokens of short stretches are remembered. Bytes that the
-// library would change (invalid UTF-8, U+2581, which it uses for the space) are spelled with the vocabulary's byte tokens,
-// so that decoding gives back exactly the input.
+// can reach across, which leaves the tokens as they are, and the tokens of short stretches are remembered. Bytes that
+// the library would change (invalid UTF-8, U+2581, which it uses for the space) are spelled with the vocabulary's byte
+// tokens, so that decoding gives back exactly the input.
 
 #include <sentencepiece_processor.h>
 #include <xxhash.h>
@@ -64,7 +64,8 @@ class SentencePieceTokenizer final : public Tokenizer {
     return 0;
   }
 
-  // No piece holds these two bytes next to each other. Only ASCII on at least one side: then the cut splits no character.
+  // No piece holds these two bytes next to each other. Only ASCII on at least one side: then the cut splits no
+  // character.
   bool may_cut(char left, char right) const {
     return (is_ascii(left) || is_ascii(right)) && !adjacent_[pair(left, right)];
   }
@@ -88,7 +89,7 @@ class SentencePieceTokenizer final : public Tokenizer {
       text.assign(1, static_cast<char>(byte));
     } else if (processor_.IsUnknown(id)) {
       utf8::append(text, utf8::kReplacement);
-    } else if (!processor_.IsControl(id) && !processor_.IsUnused(id)) {
+    } else if (!processor_.IsControl(id)) {
       for (std::string_view rest = piece; !rest.empty();) {
         const bool space = rest.starts_with(kSpaceSymbol);
         text += space ? ' ' : rest[0];
@@ -101,9 +102,9 @@ class SentencePieceTokenizer final : public Tokenizer {
 
   sentencepiece::SentencePieceProcessor processor_;
   std::string model_;
-  std::vector<std::string> text_;            // of each token
-  std::array<std::int32_t, 256> bytes_{};    // the token of each byte, -1: none
-  std::bitset<65536> adjacent_;              // pairs of bytes that occur inside of a piece
+  std::vector<std::string> text_;          // of each token
+  std::array<std::int32_t, 256> bytes_{};  // the token of each byte, -1: none
+  std::bitset<65536> adjacent_;            // pairs of bytes that occur inside of a piece
 };
 
 class SentencePieceEncoder final : public Encoder {
@@ -177,7 +178,8 @@ class SentencePieceEncoder final : public Encoder {
   }
 
   void spell(std::string_view text, bool valid, std::vector<std::int32_t>& out) {
-    const bool spellable = std::all_of(text.begin(), text.end(), [&](char c) { return t_.bytes_[static_cast<unsigned char>(c)] >= 0; });
+    const bool spellable =
+        std::all_of(text.begin(), text.end(), [&](char c) { return t_.bytes_[static_cast<unsigned char>(c)] >= 0; });
     if (!spellable) {  // a model without byte fallback
       report_.unknown += valid;
       return out.push_back(t_.processor_.unk_id());
@@ -190,7 +192,9 @@ class SentencePieceEncoder final : public Encoder {
   std::vector<int> ids_;
 };
 
-std::unique_ptr<Encoder> SentencePieceTokenizer::encoder() const { return std::make_unique<SentencePieceEncoder>(*this); }
+std::unique_ptr<Encoder> SentencePieceTokenizer::encoder() const {
+  return std::make_unique<SentencePieceEncoder>(*this);
+}
 
 }  // namespace
 

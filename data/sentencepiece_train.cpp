@@ -54,8 +54,10 @@ class Sentences final : public sentencepiece::SentenceIterator {
     while (!text.empty()) {
       std::size_t n = utf8::valid_length(text);
       const bool learnable = n > 0 && text[0] != '\0' && text.substr(0, n) != kSpaceSymbol;
-      if (learnable) out += text.substr(0, n);
-      else out += ' ';
+      if (learnable)
+        out += text.substr(0, n);
+      else
+        out += ' ';
       text.remove_prefix(n ? n : 1);
     }
     return out;
@@ -129,8 +131,10 @@ void collect(Pipe& model_pipe, Pipe& log_pipe, std::string& model, std::string& 
       if (polls[i].fd < 0 || polls[i].revents == 0) continue;
       const ssize_t n = ::read(polls[i].fd, buffer.data(), buffer.size());
       if (n < 0 && errno == EINTR) continue;
-      if (n <= 0) polls[i].fd = -1;
-      else (i == 0 ? model : log).append(buffer.data(), static_cast<std::size_t>(n));
+      if (n <= 0)
+        polls[i].fd = -1;
+      else
+        (i == 0 ? model : log).append(buffer.data(), static_cast<std::size_t>(n));
     }
     if (log.size() > 65536) log.erase(0, log.size() - 4096);
   }
@@ -155,7 +159,8 @@ std::shared_ptr<const Tokenizer> train_sentencepiece(const TextSource& source, c
     fail("unknown kind of SentencePiece vocabulary '", options.kind, "'; known kinds: bpe, unigram");
   }
   if (options.vocab_size < 300) {
-    fail("a vocabulary of ", options.vocab_size, " tokens is too small: 258 are taken by bytes and control tokens; ask for 300 or more");
+    fail("a vocabulary of ", options.vocab_size,
+         " tokens is too small: 258 are taken by bytes and control tokens; ask for 300 or more");
   }
   Pipe model_pipe, log_pipe;
   std::cout.flush(), std::cerr.flush();
@@ -174,8 +179,10 @@ std::shared_ptr<const Tokenizer> train_sentencepiece(const TextSource& source, c
   while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
   }
   if (status != 0 || model.empty()) {
-    fail("SentencePiece could not train a ", options.kind, " vocabulary of ", options.vocab_size, " tokens (", how_it_ended(status), "): ",
-         tail(log, 5), "\nA vocabulary that is too high or too low for the text is the usual reason: change --vocab-size or give more text");
+    fail("SentencePiece could not train a ", options.kind, " vocabulary of ", options.vocab_size, " tokens (",
+         how_it_ended(status), "): ", tail(log, 5),
+         "\nA vocabulary that is too high or too low for the text is the usual reason: change --vocab-size or give "
+         "more text");
   }
   return sentencepiece_tokenizer(std::move(model), "the trained model");
 }

@@ -12,16 +12,17 @@ namespace ring {
 class Tokenizer;
 
 struct SentencePieceOptions {
-  std::string kind = "bpe";            // or "unigram"
-  std::int64_t vocab_size = 0;         // all tokens: unknown, end-of-text, 256 bytes, then characters and pieces
-  double character_coverage = 0.9995;  // share of the text whose characters get a token of their own; the rest is spelled in bytes
+  std::string kind = "bpe";     // or "unigram"
+  std::int64_t vocab_size = 0;  // all tokens: unknown, end-of-text, 256 bytes, then characters and pieces
+  double character_coverage =
+      0.9995;  // share of the text whose characters get a token of their own; the rest is spelled in bytes
 };
 
 // Calls take(text) for each part of the training text; take keeps its own copy.
 using TextSource = std::function<void(const std::function<void(std::string_view)>& take)>;
 
-// The same text and options give the same vocabulary on every machine. Runs in a process of its own, because the library
-// ends the process on some of its errors; call it before any threads are started. Error: what the library said.
+// The same text and options give the same vocabulary on every machine. Runs in a process of its own, because the
+// library ends the process on some of its errors; call it before any threads are started. Error: what the library said.
 std::shared_ptr<const Tokenizer> train_sentencepiece(const TextSource& source, const SentencePieceOptions& options);
 
 }  // namespace ring

@@ -1,0 +1,347 @@
+#include "data/prepare.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <filesystem>
+#include <limits>
+#include <thread>
+
+#include "core/check.h"
+#include "core/cpu/thread_pool.h"
+#include "data/hash.h"
+#include "data/ordered_queue.h"
+#include "data/text_survey.h"
+#include "data/token_store.h"
+#include "data/utf8.h"
+
+namespace ring {
+namespace {
+
+constexpr std::size_t kJobBytes = std::size_t{1} << 19;
+
+// A stretch of one document.
+struct Piece {
+  std::size_t begin = 0, end = 0;  // of the job's text, then of the result's tokens
+  std::size_t file = 0;
+  std::uint64_t text_bytes = 0;
+  Split split = Split::train;
+  bool first = false, last = false;  // of its document
+};
+
+struct Job {
+  std::string text;
+  std::vector<Piece> pieces;
+};
+
+struct Result {
+  std::vector<std::int32_t> tokens;
+  std::vector<Piece> pieces;
+  EncodeReport report;
+  std::size_t first_bad_file = std::numeric_limits<std::size_t>::max();
+  std::uint64_t text_bytes = 0;
+};
+
+using Queue = OrderedQueue<Job, Result>;
+
+// Where the validation text of a tail split starts.
+struct TailStart {
+  std::size_t file = std::numeric_limits<std::size_t>::max();
+  std::uint64_t offset = 0;
+};
+
+struct Stopped {};  // the reader's way out when the queue was stopped
+
+// Collects documents into jobs of about kJobBytes.
+class JobBuilder final : public DocumentCutter::Sink {
+ public:
+  JobBuilder(const PrepareOptions& options, SplitKind split, const Tokenizer& tokenizer, Queue& queue)
+      : options_(options), split_kind_(split), tokenizer_(tokenizer), queue_(queue) {}
+
+  void start_file(std::size_t index, const std::string& name) {
+    file_ = index;
+    name_ = name;
+    document_ = 0;
+  }
+  void start_validation() { tail_split_ = Split::validation; }
+
+  void part(std::string_view text) override {
+    if (!open_) {
+      open_ = true;
+      first_ = true;
+      split_ = choose_split();
+      begin_ = job_.text.size();
+    }
+    job_.text += text;
+    if (job_.text.size() >= kJobBytes) cut();
+  }
+
+  void end() override { close_document(true); }
+
+  // The document goes on elsewhere: it gets no end-of-text token here.
+  void close_document(bool complete) {
+    if (!open_) return;
+    add_piece(job_.text.size(), complete);
+    open_ = false;
+    ++document_;
+    if (job_.text.size() >= kJobBytes) push();
+  }
+
+  void finish() {
+    if (!job_.pieces.empty()) push();
+  }
+
+ private:
+  Split choose_split() const {
+    if (split_kind_ == SplitKind::tail) return tail_split_;
+    const std::uint64_t h = xxh3(str(name_, '\0', document_));
+    const double place = static_cast<double>(h >> 11) * 0x1p-53;
+    return place < options_.validation_fraction ? Split::validation : Split::train;
+  }
+
+  void add_piece(std::size_t end, bool last) {
+    job_.pieces.push_back({begin_, end, file_, end - begin_, split_, first_, last});
+    first_ = false;
+  }
+
+  // The open document is long: hands over as much as can be encoded alone.
+  void cut() {
+    const std::string_view open = std::string_view(job_.text).substr(begin_);
+    std::size_t cut = tokenizer_.safe_prefix(open);
+    if (cut == 0) cut = open.size() < kJobBytes ? 0 : utf8::floor_boundary(open, open.size() - 4);
+    std::string rest(open.substr(cut));
+    if (cut > 0) add_piece(begin_ + cut, false);
+    job_.text.resize(begin_ + cut);
+    if (!job_.pieces.empty()) push();
+    job_.text = std::move(rest);
+    begin_ = 0;
+  }
+
+  void push() {
+    if (!queue_.push(std::exchange(job_, Job{}))) throw Stopped{};
+    job_.text.reserve(kJobBytes + (kJobBytes >> 2));
+  }
+
+  const PrepareOptions& options_;
+  SplitKind split_kind_;
+  const Tokenizer& tokenizer_;
+  Queue& queue_;
+  Job job_;
+  std::string name_;
+  std::size_t file_ = 0, begin_ = 0;
+  std::uint64_t document_ = 0;
+  bool open_ = false, first_ = false;
+  Split split_ = Split::train, tail_split_ = Split::train;
+};
+
+void read_all(const std::vector<TextFile>& files, const PrepareOptions& options, TailStart tail, JobBuilder& builder,
+              Queue& queue) {
+  try {
+    for (std::size_t i = 0; i < files.size(); ++i) {
+      DocumentCutter cutter(parse_document_rule(options.document), builder);
+      const auto feed = [&](std::string_view block) { cutter.block(block); };
+      builder.start_file(i, files[i].name);
+      const bool cut_here = i == tail.file;
+      read_blocks(files[i], 0, cut_here ? tail.offset : files[i].size, feed);
+      if (cut_here) {
+        builder.close_document(false);
+        builder.start_validation();
+        read_blocks(files[i], tail.offset, files[i].size, feed);
+      }
+      cutter.end_of_file();
+    }
+    builder.finish();
+    queue.close();
+  } catch (const Stopped&) {
+  } catch (...) {
+    queue.stop(std::current_exception());
+  }
+}
+
+Result encode_job(Job& job, Encoder& encoder, std::optional<std::int32_t> end_of_text) {
+  Result out;
+  out.tokens.reserve(job.text.size() / 2);
+  for (Piece piece : job.pieces) {
+    const EncodeReport before = encoder.report();
+    const std::size_t begin = out.tokens.size();
+    encoder.encode(std::string_view(job.text).substr(piece.begin, piece.end - piece.begin), out.tokens);
+    if (piece.last && end_of_text) out.tokens.push_back(*end_of_text);
+    const EncodeReport& after = encoder.report();
+    const EncodeReport gained{after.invalid_bytes - before.invalid_bytes, after.unknown - before.unknown};
+    if (gained.invalid_bytes + gained.unknown > 0) out.first_bad_file = std::min(out.first_bad_file, piece.file);
+    out.report += gained;
+    out.text_bytes += piece.text_bytes;
+    piece.begin = begin;
+    piece.end = out.tokens.size();
+    out.pieces.push_back(piece);
+  }
+  return out;
+}
+
+void encode_all(Queue& queue, const Tokenizer& tokenizer) {
+  try {
+    const auto encoder = tokenizer.encoder();
+    while (auto job = queue.next_job())
+      queue.finish(job->first, encode_job(job->second, *encoder, tokenizer.end_of_text()));
+  } catch (...) {
+    queue.stop(std::current_exception());
+  }
+}
+
+// Joins its threads whatever happens; stops the queue first, which does nothing after a regular end.
+class Workers {
+ public:
+  explicit Workers(Queue& queue) : queue_(queue) {}
+  ~Workers() {
+    queue_.stop();
+    for (std::thread& t : threads_) t.join();
+  }
+  template <class F>
+  void start(F&& work) {
+    threads_.emplace_back(std::forward<F>(work));
+  }
+
+ private:
+  Queue& queue_;
+  std::vector<std::thread> threads_;
+};
+
+void write_result(const Result& r, TokenStoreWriter& writer) {
+  for (const Piece& piece : r.pieces) {
+    if (piece.first) writer.begin_document(piece.split);
+    writer.append(piece.split, std::span(r.tokens).subspan(piece.begin, piece.end - piece.begin));
+    writer.add_text_bytes(piece.split, piece.text_bytes);
+  }
+}
+
+SplitKind split_of(const PrepareOptions& options, std::size_t files) {
+  if (options.split == "hash") return SplitKind::hash;
+  if (options.split == "tail") return SplitKind::tail;
+  if (options.split != "auto") fail("--split ", options.split, ": the known ways are auto, hash and tail");
+  return files == 1 && options.document == "file" ? SplitKind::tail : SplitKind::hash;
+}
+
+// The unit is the byte, or with `units` (characters per file) the character.
+TailStart tail_start(const std::vector<TextFile>& files, double fraction, const std::vector<std::uint64_t>& units,
+                     bool whole_characters) {
+  const auto size_of = [&](std::size_t i) { return units.empty() ? files[i].size : units[i]; };
+  std::uint64_t total = 0;
+  for (std::size_t i = 0; i < files.size(); ++i) total += size_of(i);
+  auto left = static_cast<std::uint64_t>(static_cast<double>(total) * (1 - fraction));
+  std::size_t i = 0;
+  while (i + 1 < files.size() && left >= size_of(i)) left -= size_of(i++);
+  if (!units.empty()) return {i, offset_of_character(files[i], left)};
+  std::string around;  // up to three bytes before the cut and the one after it
+  const std::uint64_t begin = left - std::min<std::uint64_t>(left, 3);
+  read_blocks(files[i], begin, std::min(left + 1, files[i].size), [&](std::string_view b) { around += b; });
+  const std::size_t cut = static_cast<std::size_t>(left - begin);
+  return {i, whole_characters ? begin + utf8::floor_boundary(around, cut) : left};
+}
+
+void check_options(const PrepareOptions& o) {
+  if (!(o.validation_fraction >= 0 && o.validation_fraction < 1)) {
+    fail("--validation-fraction ", o.validation_fraction, ": it must be at least 0 and below 1");
+  }
+  if (o.threads < 0) fail("--threads ", o.threads, ": it must be 0 (all cores) or more");
+}
+
+void check_result(const PrepareOptions& o, const TokenStoreWriter& writer) {
+  const std::uint64_t train = writer.tokens(Split::train), validation = writer.tokens(Split::validation);
+  if (train + validation == 0)
+    fail("the input has no text that the tokenizer can express: nothing was written to ", o.output);
+  const std::uint64_t documents = writer.documents(Split::train) + writer.documents(Split::validation);
+  const auto empty = [&](const char* which) {
+    fail("the ", which, " split of ", o.output, " is empty: of ", documents,
+         " documents none fell into it with --validation-fraction ", o.validation_fraction,
+         "; use --split tail, another fraction (0: no validation), or smaller documents (--document)");
+  };
+  if (train == 0) empty("training");
+  if (validation == 0 && o.validation_fraction > 0) empty("validation");
+}
+
+std::string summary_of(const PrepareOptions& o, const std::vector<TextFile>& files, SplitKind split) {
+  const std::string name = std::filesystem::path(files.front().path).filename().string();
+  return str(files.size(), files.size() == 1 ? " file, " : " files, first ", name, "; documents: ", o.document,
+             "; split: ", split == SplitKind::hash ? "hash" : "tail", " ", o.validation_fraction);
+}
+
+// Everything known before the first byte is encoded.
+struct Plan {
+  std::vector<TextFile> files;
+  std::shared_ptr<const Tokenizer> tokenizer;
+  SplitKind split = SplitKind::hash;
+  TailStart tail;
+  std::uint64_t bytes = 0;
+};
+
+Plan plan_of(const PrepareOptions& options) {
+  check_options(options);
+  Plan plan;
+  plan.files = list_text_files(options.inputs, options.glob);
+  for (const TextFile& f : plan.files) plan.bytes += f.size;
+  if (plan.bytes == 0) {
+    fail("the input is empty: ", plan.files.size(), " file(s) with no byte between them, the first is ",
+         plan.files.front().path);
+  }
+  CharacterCount characters;
+  const bool build = options.tokenizer == "chars";
+  if (build) characters = count_characters(plan.files);
+  plan.tokenizer = build ? chars_tokenizer(characters.characters) : load_tokenizer(options.tokenizer);
+  const DocumentRule rule = parse_document_rule(options.document);
+  if (rule.kind != DocumentKind::file && !plan.tokenizer->end_of_text()) {
+    fail("--document ", options.document, " drops what separates documents, and the ", plan.tokenizer->kind(),
+         " tokenizer has no end-of-text token to put in its place; use --document file, or train the tokenizer with "
+         "--end-of-text");
+  }
+  plan.split = split_of(options, plan.files.size());
+  if (plan.split == SplitKind::tail && options.validation_fraction > 0) {
+    if (plan.tokenizer->kind() == "chars" && !build) characters = count_characters(plan.files);
+    plan.tail =
+        tail_start(plan.files, options.validation_fraction, characters.per_file, plan.tokenizer->kind() != "bytes");
+  }
+  return plan;
+}
+
+}  // namespace
+
+PrepareReport prepare_corpus(const PrepareOptions& options,
+                             const std::function<void(const PrepareProgress&)>& progress) {
+  const auto started = std::chrono::steady_clock::now();
+  const Plan plan = plan_of(options);
+  const Tokenizer& tokenizer = *plan.tokenizer;
+  TokenStoreWriter writer(options.output, tokenizer.vocab_size());
+
+  const int threads = options.threads > 0 ? options.threads : default_threads();
+  Queue queue(static_cast<std::size_t>(2 * threads + 2));
+  JobBuilder builder(options, plan.split, tokenizer, queue);
+  Workers workers(queue);
+  workers.start([&] { read_all(plan.files, options, plan.tail, builder, queue); });
+  for (int i = 0; i < threads; ++i) workers.start([&] { encode_all(queue, tokenizer); });
+
+  PrepareReport report;
+  PrepareProgress now{0, plan.bytes, 0};
+  std::size_t bad = plan.files.size();
+  while (const auto result = queue.take()) {
+    write_result(*result, writer);
+    report.encode += result->report;
+    bad = std::min(bad, result->first_bad_file);
+    now.bytes += result->text_bytes;
+    now.tokens = writer.tokens(Split::train) + writer.tokens(Split::validation);
+    if (progress) progress(now);
+  }
+  check_result(options, writer);
+  writer.finish(tokenizer, summary_of(options, plan.files, plan.split));
+
+  for (std::size_t i = 0; i < 2; ++i) {
+    report.tokens[i] = writer.tokens(static_cast<Split>(i));
+    report.documents[i] = writer.documents(static_cast<Split>(i));
+  }
+  if (bad < plan.files.size()) report.first_bad_file = plan.files[bad].path;
+  report.files = plan.files.size();
+  report.bytes = plan.bytes;
+  report.tokenizer = plan.tokenizer;
+  report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
+  return report;
+}
+
+}  // namespace ring

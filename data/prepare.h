@@ -1,0 +1,49 @@
+#pragma once
+// Makes a corpus from text files: one thread reads and cuts, `threads` encode, the caller's writes in order. Memory is
+// bounded by a fixed number of pieces in flight; the result does not depend on the number of threads.
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "data/text_files.h"
+#include "data/tokenizer.h"
+
+namespace ring {
+
+enum class SplitKind : std::uint8_t {
+  hash,  // whole documents, chosen by a hash of file name and place: other files do not change the choice
+  tail   // the last fraction of the text in order, cut between two characters (for `chars`: counted in characters)
+};
+
+struct PrepareOptions {
+  std::vector<std::string> inputs;
+  std::string glob = "*";
+  std::string tokenizer;  // as load_tokenizer(), or "chars": built from the input
+  std::string output;
+  std::string split = "auto";  // hash, tail, or auto: tail for a single file, else hash
+  double validation_fraction = 0.01;
+  std::string document = "file";  // as parse_document_rule()
+  int threads = 0;                // 0: all cores
+};
+
+struct PrepareProgress {
+  std::uint64_t bytes = 0, total_bytes = 0;  // of text
+  std::uint64_t tokens = 0;
+};
+
+struct PrepareReport {
+  std::uint64_t files = 0, bytes = 0;
+  std::uint64_t tokens[2] = {0, 0}, documents[2] = {0, 0};  // train, validation
+  EncodeReport encode;
+  std::string first_bad_file;  // where `encode` first counted something
+  std::shared_ptr<const Tokenizer> tokenizer;
+  double seconds = 0;
+};
+
+// Error: see list_text_files(), load_tokenizer(), TokenStoreWriter; an empty corpus; a split that stays empty.
+PrepareReport prepare_corpus(const PrepareOptions&, const std::function<void(const PrepareProgress&)>& progress = {});
+
+}  // namespace ring
