@@ -48,6 +48,7 @@ class Exchange {
   void reduce_two_hops(DType, Reduce, std::byte* data, std::int64_t n);
   void reduce_part(DType, Reduce, std::byte* out, const std::byte* own, std::int64_t n);
   void verify(const Operation&);
+  std::string give_up(const Operation&, const std::exception&);
   std::uint64_t next_round();
   std::byte* scratch(std::int64_t bytes);
   template <class F>
@@ -80,7 +81,7 @@ std::uint64_t make_tag(Channel channel, std::uint64_t number, std::uint64_t dige
 void Exchange::run(const Operation& op, const Event& after, const std::function<void(Exchange&)>& body) {
   {
     const std::lock_guard lock(mutex_);
-    if (failure_) fail(op.text, ": not started, since the communicator failed before: ", *failure_);
+    if (failure_) throw PeerLost(str(op.text, ": not started, since the communicator failed before: ", *failure_));
   }
   ++operation_;
   try {
@@ -95,6 +96,12 @@ void Exchange::run(const Operation& op, const Event& after, const std::function<
     abort(reason);
     throw Error(reason);
   }
+}
+
+std::string Exchange::give_up(const Operation& op, const std::exception& e) {
+  std::string reason = str(op.text, " (operation ", operation_, " of rank ", rank, " of ", size, "): ", e.what());
+  abort(reason);
+  return reason;
 }
 
 void Exchange::abort(const std::string& reason) {

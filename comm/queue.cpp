@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "comm/communicator.h"
 #include "comm/signals.h"
 
 namespace ring {
@@ -16,12 +17,14 @@ class CommQueue::Done final : public EventImpl {
   void synchronize() const override {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [this] { return done(); });
+    if (error_ && peer_lost_) throw PeerLost(*error_);
     if (error_) throw Error(*error_);
   }
-  void set(std::optional<std::string> error) {
+  void set(std::optional<std::string> error, bool peer_lost) {
     {
       const std::lock_guard lock(mutex_);
       error_ = std::move(error);
+      peer_lost_ = peer_lost;
       done_.store(true, std::memory_order_release);
     }
     changed_.notify_all();
@@ -31,6 +34,7 @@ class CommQueue::Done final : public EventImpl {
   mutable std::mutex mutex_;
   mutable std::condition_variable changed_;
   std::atomic<bool> done_{false};
+  bool peer_lost_ = false;
   std::optional<std::string> error_;  // a message: an exception object must not be shared between threads
 };
 
@@ -69,13 +73,17 @@ void CommQueue::run() {
       items_.pop_front();
     }
     std::optional<std::string> error;
+    bool peer_lost = false;
     try {
       item.task();
+    } catch (const PeerLost& e) {
+      error = e.what();
+      peer_lost = true;
     } catch (const std::exception& e) {
       error = e.what();
     }
     item.task = nullptr;  // its tensors go back before anybody hears that it is done
-    item.done->set(std::move(error));
+    item.done->set(std::move(error), peer_lost);
   }
 }
 

@@ -95,7 +95,7 @@ void GlooLink::check_aborted() {
 
 void GlooLink::lost(int peer, const char* why) {
   check_aborted();
-  fail("the connection to rank ", peer, " is lost (its own log says why): ", why);
+  throw PeerLost(str("the connection to rank ", peer, " is lost (its own log says why): ", why));
 }
 
 void GlooLink::post(Transfer t, void* data, std::size_t bytes, std::uint64_t tag) {
@@ -124,8 +124,8 @@ void GlooLink::wait(Transfer& t, Deadline deadline, milliseconds total) {
   } catch (const gloo::Exception& e) {
     if (steady_clock::now() < deadline) lost(t.peer, e.what());
     check_aborted();
-    fail("no answer from rank ", t.peer, " within ", seconds(total),
-         " s: it is stopped, stuck, or in another operation");
+    throw PeerLost(str("no answer from rank ", t.peer, " within ", seconds(total),
+                       " s: it is stopped, stuck, or in another operation"));
   }
   if (!arrived) lost(t.peer, "aborted");
 }

@@ -1,0 +1,60 @@
+#include "launcher/command.h"
+
+#include <CLI/CLI.hpp>
+#include <memory>
+
+#include "comm/gloo/gloo.h"
+#include "core/check.h"
+#include "launcher/agent.h"
+#include "trainer/commands/commands.h"
+
+namespace ring {
+namespace {
+
+constexpr const char* kExamples = R"(Examples:
+  ringmaster launch --nproc-per-node 2 -- train configs/small.yaml
+      two workers on this machine train together, data parallel
+  ringmaster launch --nproc-per-node 4 --threads-per-worker 2 --log-dir logs -- train my.yaml optimizer.lr=1e-3
+      four workers of two threads each; logs/rank0.log ... logs/rank3.log
+
+SIGINT and SIGTERM are passed on once: the workers finish their step, checkpoint and exit; a second one ends them at
+once. When a worker fails, it is named with its last lines, the others are ended, and its exit code is returned.)";
+
+}  // namespace
+
+void add_launch_command(CLI::App& app) {
+  auto options = std::make_shared<LaunchOptions>();
+  auto stop_seconds = std::make_shared<int>(300);
+  CLI::App* launch = app.add_subcommand("launch", "Start several workers on this machine that train together");
+  launch->footer(kExamples);
+  launch->add_option("--nproc-per-node,-n", options->processes, "Workers to start")
+      ->required()
+      ->check(CLI::Range(1, 4096));
+  launch
+      ->add_option("--threads-per-worker", options->threads_per_worker,
+                   "Threads of each worker (default: cores / workers)")
+      ->check(CLI::Range(1, 4096));
+  launch->add_option("--log-dir", options->log_dir, "Write the output of each rank to DIR/rankN.log")->type_name("DIR");
+  launch
+      ->add_option("--timeout", options->comm_timeout_seconds,
+                   "Seconds a rank may wait for the others in one operation (default: 300)")
+      ->check(CLI::Range(1, 1'000'000));
+  launch
+      ->add_option("--stop-timeout", *stop_seconds,
+                   "Seconds to checkpoint and exit after SIGINT or SIGTERM (default: 300)")
+      ->check(CLI::Range(1, 1'000'000));
+  launch
+      ->add_option("command", options->command,
+                   "What each worker runs: a ringmaster command and its arguments, after --")
+      ->required()
+      ->type_name("COMMAND");
+  launch->callback([options, stop_seconds] {
+    if (options->processes > 1 && !gloo_available())
+      fail("launch: ", options->processes,
+           " workers need Gloo, which this build lacks: install libgloo-dev, then configure and build again");
+    options->stop_timeout = std::chrono::seconds(*stop_seconds);
+    if (const int code = run_agent(*options)) throw ExitCode{code};
+  });
+}
+
+}  // namespace ring

@@ -1,0 +1,81 @@
+#include "launcher/output.h"
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "core/check.h"
+
+namespace ring {
+namespace {
+
+constexpr std::size_t kMaxLine = 4096;  // longer ones are cut into several
+
+// The console may be gone (a closed pipe): that must not end the run.
+void write_all(int fd, const char* data, std::size_t size) {
+  while (size > 0) {
+    const ssize_t n = write(fd, data, size);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return;
+    data += n;
+    size -= static_cast<std::size_t>(n);
+  }
+}
+
+}  // namespace
+
+WorkerOutput::WorkerOutput(Fd read_end, std::string prefix, int console, const std::string& log_path)
+    : source_(std::move(read_end)), prefix_(std::move(prefix)), log_path_(log_path), console_(console) {
+  if (log_path.empty()) return;
+  log_.reset(std::fopen(log_path.c_str(), "ae"));
+  if (!log_) fail("cannot open the log file '", log_path, "': ", std::strerror(errno));
+  setvbuf(log_.get(), nullptr, _IOLBF, BUFSIZ);
+}
+
+void WorkerOutput::drain() {
+  char buffer[16384];
+  while (source_) {
+    const ssize_t n = read(source_.get(), buffer, sizeof buffer);
+    if (n > 0)
+      take(buffer, static_cast<std::size_t>(n));
+    else if (n < 0 && errno == EINTR)
+      continue;
+    else if (n < 0 && errno == EAGAIN)
+      return;
+    else
+      source_.reset();
+  }
+}
+
+void WorkerOutput::take(const char* data, std::size_t size) {
+  if (console_ >= 0 && prefix_.empty()) write_all(console_, data, size);
+  if (log_) std::fwrite(data, 1, size, log_.get());
+  for (const char* end = data + size; data != end; ++data) {
+    if (*data == '\n')
+      end_line();
+    else if (*data == '\r')
+      line_.clear();  // a live line starts over
+    else
+      line_ += *data;
+    if (line_.size() >= kMaxLine) end_line();
+  }
+}
+
+void WorkerOutput::end_line() {
+  if (console_ >= 0 && !prefix_.empty()) {
+    const std::string text = prefix_ + line_ + "\n";
+    write_all(console_, text.data(), text.size());
+  }
+  tail_.push_back(std::exchange(line_, {}));
+  if (tail_.size() > kTailLines) tail_.pop_front();
+}
+
+void WorkerOutput::finish() {
+  drain();
+  if (!line_.empty()) end_line();
+  if (log_) std::fflush(log_.get());
+}
+
+}  // namespace ring

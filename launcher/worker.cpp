@@ -1,0 +1,102 @@
+#include "launcher/worker.h"
+
+#include <fcntl.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+
+#include "core/check.h"
+
+namespace ring {
+namespace {
+
+struct Pipe {
+  Fd read_end, write_end;
+};
+
+Pipe make_pipe() {
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) fail("pipe: ", std::strerror(errno));
+  fcntl(ends[0], F_SETFL, O_NONBLOCK);
+  return {Fd(ends[0]), Fd(ends[1])};
+}
+
+// Everything that the child needs, made before the fork: between fork and exec only async-signal-safe calls are
+// allowed.
+struct Image {
+  std::vector<std::string> texts;
+  std::vector<char*> argv, envp;
+
+  explicit Image(const WorkerCommand& c) {
+    texts = c.arguments;
+    for (const auto& [name, value] : c.environment) texts.push_back(name + "=" + value);
+    for (std::size_t i = 0; i < texts.size(); ++i) (i < c.arguments.size() ? argv : envp).push_back(texts[i].data());
+    argv.push_back(nullptr);
+    envp.push_back(nullptr);
+  }
+};
+
+[[noreturn]] void become(const char* program, const Image& image, int output, int null, bool keep_stdout, pid_t agent) {
+  setpgid(0, 0);
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (getppid() != agent) _exit(127);  // the agent died before the line above
+  dup2(null, STDIN_FILENO);
+  if (!keep_stdout) dup2(output, STDOUT_FILENO);
+  dup2(output, STDERR_FILENO);
+  for (const int s : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE, SIGCHLD, SIGUSR1, SIGUSR2}) signal(s, SIG_DFL);
+  sigset_t none;
+  sigemptyset(&none);
+  sigprocmask(SIG_SETMASK, &none, nullptr);
+  execve(program, image.argv.data(), image.envp.data());
+  const char message[] = "ringmaster launch: the worker's program could not be executed\n";
+  if (write(STDERR_FILENO, message, sizeof message - 1) < 0) _exit(126);
+  _exit(127);
+}
+
+}  // namespace
+
+std::string describe(const Ending& e) {
+  if (e.signal) return str("was killed by signal ", e.signal, " (", strsignal(e.signal), ")");
+  return str("exited with code ", e.code);
+}
+
+Worker::Worker(int rank, const WorkerCommand& command, std::string prefix, int console, const std::string& log_path)
+    : rank_(rank) {
+  Pipe pipe = make_pipe();
+  output_ = std::make_unique<WorkerOutput>(std::move(pipe.read_end), std::move(prefix), console, log_path);
+  const Fd null(open("/dev/null", O_RDONLY | O_CLOEXEC));
+  const Image image(command);
+  const pid_t agent = getpid();
+  pid_ = fork();
+  if (pid_ < 0) fail("cannot start the worker of rank ", rank, ": ", std::strerror(errno));
+  if (pid_ == 0) become(command.program.c_str(), image, pipe.write_end.get(), null.get(), command.keep_stdout, agent);
+  setpgid(pid_, pid_);  // on both sides: whoever is first
+  pidfd_ = Fd(static_cast<int>(syscall(SYS_pidfd_open, pid_, 0)));
+}
+
+Worker::~Worker() {
+  if (ending_) return;
+  signal(SIGKILL);
+  waitpid(pid_, nullptr, 0);
+}
+
+bool Worker::reap() {
+  int status = 0;
+  if (ending_ || waitpid(pid_, &status, WNOHANG) != pid_) return false;
+  ending_ = WIFSIGNALED(status) ? Ending{0, WTERMSIG(status)} : Ending{WEXITSTATUS(status), 0};
+  pidfd_.reset();
+  output_->drain();
+  kill(-pid_, SIGKILL);  // what it left behind in its group
+  return true;
+}
+
+void Worker::signal(int number) {
+  if (!ending_) kill(-pid_, number);
+}
+
+}  // namespace ring

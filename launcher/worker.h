@@ -1,0 +1,58 @@
+#pragma once
+// One worker process: started in a process group of its own, killed by the kernel when the agent dies.
+
+#include <sys/types.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "comm/environment.h"
+#include "launcher/output.h"
+
+namespace ring {
+
+// How a process ended.
+struct Ending {
+  int code = 0;    // exit code, when it was not killed
+  int signal = 0;  // that killed it, or 0
+  bool ok() const { return code == 0 && signal == 0; }
+  int exit_code() const { return signal ? 128 + signal : code; }  // as a shell would report it
+};
+std::string describe(const Ending&);  // "exited with code 3", "was killed by signal 9 (Killed)"
+
+struct WorkerCommand {
+  std::string program;                 // path of the executable
+  std::vector<std::string> arguments;  // argv[0] included
+  Environment environment;
+  bool keep_stdout = false;  // standard output stays the agent's (a terminal stays one); otherwise into the pipe
+};
+
+class Worker {
+ public:
+  // Error: the process cannot be started.
+  Worker(int rank, const WorkerCommand& command, std::string prefix, int console, const std::string& log_path);
+  ~Worker();  // kills what is left of it
+  Worker(const Worker&) = delete;
+  Worker& operator=(const Worker&) = delete;
+
+  int rank() const { return rank_; }
+  pid_t pid() const { return pid_; }
+  int pidfd() const { return pidfd_.get(); }  // readable when it has ended; -1 where the kernel has none
+  WorkerOutput& output() { return *output_; }
+
+  bool alive() const { return !ending_; }
+  const std::optional<Ending>& ending() const { return ending_; }
+  bool reap();              // true when it has just ended
+  void signal(int number);  // to its whole group
+
+ private:
+  int rank_;
+  pid_t pid_ = -1;
+  Fd pidfd_;
+  std::unique_ptr<WorkerOutput> output_;
+  std::optional<Ending> ending_;
+};
+
+}  // namespace ring

@@ -1,0 +1,301 @@
+// The agent as its own process, with shell scripts for workers: what users see, and what is left behind.
+
+#include "launcher/agent.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <sstream>
+#include <thread>
+
+#include "comm/communicator.h"
+#include "core/check.h"
+#include "launcher/worker.h"
+#include "trainer/commands/commands.h"
+
+namespace ring {
+namespace {
+
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+double seconds_since(Clock::time_point t) { return std::chrono::duration<double>(Clock::now() - t).count(); }
+
+std::string read_file(const fs::path& p) {
+  std::ostringstream out;
+  out << std::ifstream(p).rdbuf();
+  return out.str();
+}
+
+bool eventually(const std::function<bool()>& condition, double seconds) {
+  for (const auto begin = Clock::now(); seconds_since(begin) < seconds;) {
+    if (condition()) return true;
+    std::this_thread::sleep_for(milliseconds(10));
+  }
+  return condition();
+}
+
+// Gone, or dead and waiting for its parent.
+bool ended(pid_t pid) {
+  std::ifstream stat("/proc/" + std::to_string(pid) + "/stat");
+  std::string text((std::istreambuf_iterator<char>(stat)), {});
+  const std::size_t at = text.rfind(')');
+  return at == std::string::npos || text[at + 2] == 'Z';
+}
+
+class DistLaunch : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string pattern = (fs::temp_directory_path() / "ring_launch_XXXXXX").string();
+    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
+    dir_ = pattern;
+  }
+  void TearDown() override {
+    if (agent_ > 0) {
+      kill(agent_, SIGKILL);
+      waitpid(agent_, nullptr, 0);
+    }
+    fs::remove_all(dir_);
+  }
+
+  // Starts an agent whose workers run a script; $D is a directory of this test, $R the rank.
+  void start(int processes, const std::string& script, LaunchOptions options = {}) {
+    options.processes = processes;
+    options.program = "/bin/sh";
+    options.command = {"-c", "D=" + dir_.string() + "; R=$RINGMASTER_RANK; " + script};
+    agent_ = fork();
+    ASSERT_GE(agent_, 0);
+    if (agent_ != 0) return;
+    dup2(open((dir_ / "out").c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600), STDOUT_FILENO);
+    dup2(open((dir_ / "err").c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600), STDERR_FILENO);
+    int code = 99;
+    try {
+      code = run_agent(options);
+    } catch (const std::exception& e) {
+      std::cerr << e.what() << std::endl;
+    }
+    _exit(code);
+  }
+
+  int wait() {
+    int status = 0;
+    waitpid(std::exchange(agent_, 0), &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+  }
+  int run(int processes, const std::string& script, const LaunchOptions& options = {}) {
+    start(processes, script, options);
+    return wait();
+  }
+
+  std::string out() const { return read_file(dir_ / "out"); }
+  std::string err() const { return read_file(dir_ / "err"); }
+  bool in_err(const std::string& text) const { return err().find(text) != std::string::npos; }
+  bool all_there(const std::string& name, int n) const {
+    for (int r = 0; r < n; ++r)
+      if (read_file(dir_ / (name + std::to_string(r))).empty()) return false;
+    return true;
+  }
+  pid_t pid_of(int rank) const { return std::stoi(read_file(dir_ / ("pid" + std::to_string(rank)))); }
+
+  fs::path dir_;
+  pid_t agent_ = 0;
+};
+
+TEST_F(DistLaunch, AllWellReturnsZeroAndPassesOutputOn) {
+  EXPECT_EQ(run(3, "echo out$R; echo err$R >&2; printf unfinished$R >&2"), 0);
+  EXPECT_EQ(out(), "out0\n");
+  EXPECT_TRUE(in_err("err0\n")) << err();
+  for (const char* line : {"[rank 1] out1\n", "[rank 1] err1\n", "[rank 2] unfinished2\n"})
+    EXPECT_TRUE(in_err(line)) << err();
+}
+
+TEST_F(DistLaunch, WorkersKnowTheirPlace) {
+  LaunchOptions options;
+  options.threads_per_worker = 3;
+  options.comm_timeout_seconds = 77;
+  EXPECT_EQ(run(2, "env | grep ^RINGMASTER_ | sort > $D/env$R", options), 0);
+  for (int r = 0; r < 2; ++r) {
+    Environment env;
+    std::istringstream lines(read_file(dir_ / ("env" + std::to_string(r))));
+    for (std::string line; std::getline(lines, line);)
+      env[line.substr(0, line.find('='))] = line.substr(line.find('=') + 1);
+    const WorkerEnvironment w = parse_environment(env);
+    EXPECT_EQ(w.rank, r);
+    EXPECT_EQ(w.world, 2);
+    EXPECT_EQ(w.local_rank, r);
+    EXPECT_EQ(w.local_world, 2);
+    EXPECT_EQ(w.store.host, "127.0.0.1");
+    EXPECT_EQ(w.cookie.size(), 32u);
+    EXPECT_EQ(env["RINGMASTER_THREADS"], "3");
+    EXPECT_EQ(parse_comm_options(env).timeout, std::chrono::seconds(77));
+  }
+}
+
+TEST_F(DistLaunch, LogDirectoryHasOneFilePerRank) {
+  LaunchOptions options;
+  options.log_dir = (dir_ / "a/b").string();
+  EXPECT_EQ(run(2, "echo line$R >&2", options), 0);
+  EXPECT_EQ(read_file(dir_ / "a/b/rank0.log"), "line0\n");
+  EXPECT_EQ(read_file(dir_ / "a/b/rank1.log"), "line1\n");
+  EXPECT_TRUE(in_err("line0\n"));
+  EXPECT_FALSE(in_err("line1\n")) << "a rank with a file keeps the terminal quiet";
+}
+
+TEST_F(DistLaunch, FailedWorkerIsNamedWithItsLastLinesAndTheOthersEnd) {
+  const auto begin = Clock::now();
+  EXPECT_EQ(run(3, "echo $$ > $D/pid$R; [ $R = 1 ] || exec sleep 60; seq -f line%g 100; exit 7"), 7);
+  EXPECT_LT(seconds_since(begin), 2);
+  EXPECT_TRUE(in_err("rank 1 (pid " + std::to_string(pid_of(1)) + ") exited with code 7")) << err();
+  EXPECT_TRUE(in_err("| line71\n") && in_err("| line100\n")) << err();
+  EXPECT_FALSE(in_err("| line70\n")) << err();
+  for (const int r : {0, 2}) EXPECT_TRUE(ended(pid_of(r)));
+}
+
+TEST_F(DistLaunch, KilledWorkerIsNamedAndStubbornOnesAreKilled) {
+  start(3, "trap '' TERM; echo $$ > $D/pid$R; while :; do sleep 0.1; done");
+  ASSERT_TRUE(eventually([&] { return all_there("pid", 3); }, 2));
+  const auto begin = Clock::now();
+  kill(pid_of(2), SIGKILL);
+  EXPECT_EQ(wait(), 128 + SIGKILL);
+  EXPECT_LT(seconds_since(begin), 2);
+  EXPECT_TRUE(in_err("rank 2 (pid " + std::to_string(pid_of(2)) + ") was killed by signal 9")) << err();
+  for (const int r : {0, 1}) EXPECT_TRUE(ended(pid_of(r)));
+}
+
+TEST_F(DistLaunch, RankZerosLinesAreShownToo) {
+  EXPECT_EQ(run(2, "[ $R = 0 ] || exec sleep 60; echo 'the reason' >&2; exit 1"), 1);
+  EXPECT_TRUE(in_err("rank 0 (pid")) << err();
+  EXPECT_TRUE(in_err("| the reason\n")) << err();
+}
+
+TEST_F(DistLaunch, TheCauseIsNamedNotThoseWhoLostIt) {
+  const std::string lost = std::to_string(kExitPeerLost);
+  EXPECT_EQ(run(3, "[ $R != 1 ] && exit " + lost + "; sleep 0.1; exit 5"), 5);
+  EXPECT_TRUE(in_err("rank 1 (pid")) << err();
+  EXPECT_FALSE(in_err("rank 0 (pid")) << err();
+}
+
+TEST_F(DistLaunch, LostPeersAloneEndTheLaunchToo) {
+  const auto begin = Clock::now();
+  EXPECT_EQ(run(2, "[ $R = 0 ] && exec sleep 60; exit " + std::to_string(kExitPeerLost)), kExitPeerLost);
+  EXPECT_LT(seconds_since(begin), 2);
+}
+
+TEST_F(DistLaunch, SignalsArePassedOnOnceAndWorkersMayFinish) {
+  const std::string code = std::to_string(kExitInterrupted);
+  start(2, "trap 'sleep 0.2; echo saved >> $D/saved$R; exit " + code +
+               "' TERM; echo x > $D/up$R; while :; do sleep 0.05; done");
+  ASSERT_TRUE(eventually([&] { return all_there("up", 2); }, 2));
+  kill(agent_, SIGTERM);
+  EXPECT_EQ(wait(), kExitInterrupted);
+  for (const char* name : {"saved0", "saved1"}) EXPECT_EQ(read_file(dir_ / name), "saved\n");
+  EXPECT_FALSE(in_err("last lines")) << err();
+}
+
+TEST_F(DistLaunch, WorkersThatDoNotStopAreKilledInTime) {
+  LaunchOptions options;
+  options.stop_timeout = milliseconds(300);
+  start(2, "trap '' INT; echo $$ > $D/pid$R; while :; do sleep 0.05; done", options);
+  ASSERT_TRUE(eventually([&] { return all_there("pid", 2); }, 2));
+  const auto begin = Clock::now();
+  kill(agent_, SIGINT);
+  EXPECT_EQ(wait(), 128 + SIGKILL);
+  EXPECT_LT(seconds_since(begin), 2);
+  EXPECT_TRUE(in_err("rank 1 did not stop in time")) << err();
+}
+
+TEST_F(DistLaunch, SecondSignalEndsAtOnce) {
+  LaunchOptions options;
+  options.grace = milliseconds(200);
+  start(2, "trap '' INT; echo $$ > $D/pid$R; while :; do sleep 0.05; done", options);
+  ASSERT_TRUE(eventually([&] { return all_there("pid", 2); }, 2));
+  kill(agent_, SIGINT);
+  ASSERT_TRUE(eventually([&] { return in_err("waiting up to"); }, 2));
+  EXPECT_FALSE(ended(pid_of(0)));
+  kill(agent_, SIGINT);
+  const auto begin = Clock::now();
+  EXPECT_EQ(wait(), 128 + SIGTERM);
+  EXPECT_LT(seconds_since(begin), 1.5);
+}
+
+TEST_F(DistLaunch, KillingTheAgentLeavesNothing) {
+  start(3, "trap '' TERM HUP INT; echo $$ > $D/pid$R; exec sleep 60");
+  ASSERT_TRUE(eventually([&] { return all_there("pid", 3); }, 2));
+  kill(agent_, SIGKILL);
+  EXPECT_EQ(wait(), -SIGKILL);
+  for (int r = 0; r < 3; ++r) EXPECT_TRUE(eventually([&] { return ended(pid_of(r)); }, 2)) << "rank " << r;
+}
+
+TEST_F(DistLaunch, WhatAWorkerStartedEndsWithIt) {
+  EXPECT_EQ(run(2, "sleep 60 & echo $! > $D/pid$R; [ $R = 0 ] || sleep 0.2; exit $R"), 1);
+  for (int r = 0; r < 2; ++r) EXPECT_TRUE(eventually([&] { return ended(pid_of(r)); }, 1)) << "rank " << r;
+}
+
+TEST_F(DistLaunch, FloodOfOutputDoesNotBlock) {
+  EXPECT_EQ(run(2, "seq 100000 >&2"), 0);
+  EXPECT_TRUE(in_err("[rank 1] 100000\n"));
+}
+
+TEST_F(DistLaunch, MissingProgramIsAnError) {
+  LaunchOptions options;
+  options.program = "/nowhere/at/all";
+  options.command = {"x"};
+  agent_ = fork();
+  if (agent_ == 0) {
+    dup2(open((dir_ / "err").c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600), STDERR_FILENO);
+    _exit(run_agent(options));
+  }
+  EXPECT_EQ(wait(), 127);
+  EXPECT_TRUE(in_err("could not be executed")) << err();
+}
+
+TEST(Launch, BadOptions) {
+  LaunchOptions options;
+  EXPECT_THROW(run_agent(options), Error);  // no command
+  options.command = {"train"};
+  options.processes = 0;
+  EXPECT_THROW(run_agent(options), Error);
+  options.processes = 1;
+  options.threads_per_worker = -1;
+  EXPECT_THROW(run_agent(options), Error);
+  options.threads_per_worker = 1;
+  options.log_dir = "/dev/null/logs";
+  EXPECT_THROW(run_agent(options), Error);
+}
+
+TEST(WorkerOutput, KeepsTheLastLinesBoundedly) {
+  int ends[2];
+  ASSERT_EQ(pipe2(ends, O_NONBLOCK), 0);
+  WorkerOutput output(Fd(ends[0]), "", -1, "");
+  const std::string live = "step 1\rstep 2\rstep 3", huge(10'000, 'x');
+  for (const std::string& text : {live + "\n", huge + "\n", std::string("\n"), std::string("no end")})
+    ASSERT_EQ(write(ends[1], text.data(), text.size()), static_cast<ssize_t>(text.size()));
+  close(ends[1]);
+  output.finish();
+  EXPECT_EQ(output.fd(), -1);
+  ASSERT_GE(output.tail().size(), 4u);
+  EXPECT_EQ(output.tail().front(), "step 3");
+  EXPECT_EQ(output.tail().back(), "no end");
+  std::size_t xs = 0;
+  for (const std::string& line : output.tail()) {
+    EXPECT_LE(line.size(), 4096u);
+    if (line.find('x') == 0) xs += line.size();
+  }
+  EXPECT_EQ(xs, huge.size());
+}
+
+TEST(Ending, Describes) {
+  EXPECT_EQ(describe(Ending{3, 0}), "exited with code 3");
+  EXPECT_EQ(describe(Ending{0, SIGKILL}), "was killed by signal 9 (Killed)");
+  EXPECT_EQ((Ending{0, SIGTERM}).exit_code(), 143);
+}
+
+}  // namespace
+}  // namespace ring
