@@ -40,7 +40,7 @@ void softmax_row(Block& block, std::int64_t r, float* scores, std::int64_t seen,
   std::fill(scores + seen, scores + padded, kMinusInf);
   const float old_max = block.max[r], new_max = std::max(old_max, row_max(scores, padded));
   const float shift = new_max == kMinusInf ? 0 : new_max;
-  const float factor = std::exp(old_max - shift);
+  const float factor = old_max == kMinusInf ? 0 : exp_fast(old_max - shift);
   if (factor != 1 && old_max != kMinusInf) rescale(block.out + r * block.out_stride, block.dim, factor);
   block.sum[r] = block.sum[r] * factor + row_exp(scores, padded, shift);
   block.max[r] = new_max;

@@ -1,0 +1,224 @@
+// Attention's kernels beyond what the op cases check: log-sum-exp, strided views, rows of no sequence, no look into the
+// future, one long sequence on many threads, decoding, and what must be refused.
+
+#include "kernels/attention/attention.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "core/philox.h"
+#include "tests/cases/attention_oracle.h"
+#include "tests/kernels/poison_allocator.h"
+
+namespace ring::test {
+namespace {
+
+constexpr float kInf = std::numeric_limits<float>::infinity();
+
+// q | k | v in the columns of one matrix, as a fused projection leaves them.
+struct Problem {
+  AttentionShape shape;
+  Context ctx;
+  Tensor qkv, q, k, v, out, lse;
+
+  Problem(const AttentionShape& s, int threads, std::int64_t rows = -1) : shape(s), ctx(poisoned_context(threads)) {
+    const std::int64_t n = rows < 0 ? s.tokens() : rows, d = s.dim;
+    const Values values = random_values("attention_test", n * (s.heads + 2 * s.kv_heads) * d);
+    qkv = make_tensor({n, (s.heads + 2 * s.kv_heads) * d}, DType::f32, values, ctx);
+    q = qkv.narrow(1, 0, s.heads * d).split_dim(1, d);
+    k = qkv.narrow(1, s.heads * d, s.kv_heads * d).split_dim(1, d);
+    v = qkv.narrow(1, (s.heads + s.kv_heads) * d, s.kv_heads * d).split_dim(1, d);
+    out = ctx.empty({n, s.heads, d});
+    lse = ctx.empty({s.heads, n});
+  }
+  Attention args() const { return {q, k, v, out, lse, shape.offsets, static_cast<float>(shape.scale), shape.causal}; }
+  void forward() const { attention_kernel(args(), ctx); }
+
+  // dq | dk | dv in the columns of one matrix, for a fixed gradient of out.
+  Tensor backward() const {
+    const std::int64_t d = shape.dim, hq = shape.heads, hk = shape.kv_heads;
+    const Tensor dout = make_tensor(out.shape(), DType::f32, random_values("dout", out.numel()), ctx);
+    const Tensor dqkv = ctx.empty(qkv.shape());
+    attention_backward_kernel(
+        {q, k, v, out, lse, dout, dqkv.narrow(1, 0, hq * d).split_dim(1, d),
+         dqkv.narrow(1, hq * d, hk * d).split_dim(1, d), dqkv.narrow(1, (hq + hk) * d, hk * d).split_dim(1, d),
+         shape.offsets, static_cast<float>(shape.scale), shape.causal},
+        ctx);
+    return dqkv;
+  }
+};
+
+Values packed(const Tensor& t) {
+  Values out;
+  for (std::int64_t n = 0; n < t.dim(0); ++n)
+    for (std::int64_t h = 0; h < t.dim(1); ++h) {
+      const float* p = t.data<float>() + n * t.stride(0) + h * t.stride(1);
+      out.insert(out.end(), p, p + t.dim(2));
+    }
+  return out;
+}
+
+double relative_error(const Values& got, const Values& want) {
+  double error = 0, size = 0;
+  for (std::size_t i = 0; i < want.size(); ++i) {
+    error += (got[i] - want[i]) * (got[i] - want[i]);
+    size += want[i] * want[i];
+  }
+  return std::sqrt(error / size);
+}
+
+bool same_bits(const float* a, const float* b, std::int64_t n) {
+  return std::memcmp(a, b, static_cast<std::size_t>(n) * sizeof(float)) == 0;
+}
+
+TEST(Attention, LogSumExpOfStridedViews) {
+  for (bool causal : {true, false}) {
+    const Problem p({offsets_of({1, 63, 64, 65, 129, 200}), 4, 2, 24, 0.7, causal}, 3);
+    p.forward();
+    const AttentionResult want = attention_oracle(p.shape, packed(p.q), packed(p.k), packed(p.v));
+    EXPECT_LT(relative_error(read_values(p.lse), want.lse), 1e-6);
+    EXPECT_LT(relative_error(read_values(p.out), want.out), 1e-6);
+  }
+}
+
+TEST(Attention, FutureDoesNotLeak) {
+  for (int threads : {1, 3})
+    for (std::int64_t t : {1, 31, 63, 64, 65, 127, 128, 129, 190}) {
+      const AttentionShape shape{offsets_of({191, 40}), 4, 2, 32, 0.3, true};
+      const Problem a(shape, threads), b(shape, threads);
+      float* changed = b.qkv.data<float>() + t * b.qkv.dim(1);
+      for (std::int64_t i = 0; i < b.qkv.dim(1); ++i) changed[i] = 10 * changed[i] + 1;
+      a.forward();
+      b.forward();
+      const std::int64_t row = shape.heads * shape.dim, n = shape.tokens();
+      EXPECT_TRUE(same_bits(a.out.data<float>(), b.out.data<float>(), t * row)) << "token " << t;
+      EXPECT_FALSE(same_bits(a.out.data<float>() + t * row, b.out.data<float>() + t * row, row)) << "token " << t;
+      EXPECT_TRUE(same_bits(a.out.data<float>() + 191 * row, b.out.data<float>() + 191 * row, 40 * row));
+      for (std::int64_t h = 0; h < shape.heads; ++h)
+        EXPECT_TRUE(same_bits(a.lse.data<float>() + h * n, b.lse.data<float>() + h * n, t)) << "token " << t;
+    }
+}
+
+TEST(Attention, RowsOfNoSequenceAreEmpty) {
+  const AttentionShape shape{{3, 10, 10, 80}, 2, 1, 8, 0.5, true};
+  const Problem p(shape, 2, 85);
+  p.forward();
+  const Tensor d = p.backward();
+  for (std::int64_t n = 0; n < 85; ++n) {
+    const bool outside = n < 3 || n >= 80;
+    for (std::int64_t h = 0; h < 2; ++h) {
+      const float lse = p.lse.data<float>()[h * 85 + n];
+      EXPECT_EQ(lse == -kInf, outside) << "row " << n;
+      EXPECT_FALSE(std::isnan(lse)) << "row " << n;
+    }
+    for (std::int64_t i = 0; i < 16; ++i) {
+      EXPECT_TRUE(std::isfinite(p.out.data<float>()[n * 16 + i]));
+      EXPECT_EQ(p.out.data<float>()[n * 16 + i] == 0, outside) << "row " << n;
+    }
+    for (std::int64_t i = 0; i < d.dim(1); ++i) {
+      const float x = d.data<float>()[n * d.dim(1) + i];
+      EXPECT_TRUE(outside ? x == 0 : std::isfinite(x)) << "row " << n << " column " << i;
+    }
+  }
+}
+
+// A row whose keys all sit elsewhere has log-sum-exp -inf: it weighs nothing here, whatever its scores are.
+TEST(Attention, BackwardOfAnEmptyRowIsZero) {
+  const Problem p({offsets_of({20}), 1, 1, 8, 0.5, true}, 1);
+  p.forward();
+  p.lse.data<float>()[7] = -kInf;
+  const Tensor d = p.backward();
+  for (std::int64_t i = 0; i < d.numel(); ++i) ASSERT_TRUE(std::isfinite(d.data<float>()[i]));
+  for (std::int64_t i = 0; i < 8; ++i) EXPECT_EQ(d.data<float>()[7 * d.dim(1) + i], 0);
+}
+
+TEST(Attention, InfiniteScoresOfOneSignStayFinite) {
+  const Problem p({offsets_of({70}), 1, 1, 8, 1, true}, 1);
+  for (std::int64_t i = 0; i < 8; ++i) p.qkv.data<float>()[i] = 1e30f;  // query 0: scores beyond f32
+  for (std::int64_t i = 8; i < 16; ++i) p.qkv.data<float>()[i] = -1e30f;
+  p.forward();
+  for (std::int64_t i = 8; i < p.out.numel(); ++i) ASSERT_TRUE(std::isfinite(p.out.data<float>()[i])) << i;
+}
+
+// One sequence and KV head on many threads: its keys are cut, and the shares of dq added.
+TEST(Attention, OneLongSequenceOnManyThreads) {
+  for (bool causal : {true, false}) {
+    const AttentionShape shape{offsets_of({1000, 30}), 2, 1, 16, 0.3, causal};
+    const Problem one(shape, 1), many(shape, 5);
+    one.forward();
+    many.forward();
+    EXPECT_TRUE(same_bits(one.out.data<float>(), many.out.data<float>(), one.out.numel()));
+    const Tensor want = one.backward(), got = many.backward(), again = many.backward();
+    EXPECT_LT(relative_error(read_values(got), read_values(want)), 1e-6);
+    EXPECT_TRUE(same_bits(got.data<float>(), again.data<float>(), got.numel()));
+  }
+}
+
+TEST(AttentionDecode, EqualsTheLastRowOfTheWhole) {
+  const std::int64_t capacity = 150, heads = 6, kv_heads = 2, d = 24;
+  const std::vector<std::int32_t> lengths = {1, 0, 150, 33};
+  const Context ctx = poisoned_context(2);
+  const auto batch = static_cast<std::int64_t>(lengths.size());
+  const Tensor q = make_tensor({batch, heads, d}, DType::f32, random_values("q", batch * heads * d), ctx);
+  const Tensor k = ctx.empty({batch, capacity, kv_heads, d}), v = ctx.empty({batch, capacity, kv_heads, d});
+  const Tensor out = ctx.empty(q.shape());
+  const std::int64_t row = kv_heads * d;
+  std::vector<Values> keys, values;
+  for (std::int64_t b = 0; b < batch; ++b) {
+    const std::int64_t used = lengths[static_cast<std::size_t>(b)] * row;
+    keys.push_back(random_values(str("k", b), used));
+    values.push_back(random_values(str("v", b), used));
+    std::copy(keys.back().begin(), keys.back().end(), k.data<float>() + b * capacity * row);
+    std::copy(values.back().begin(), values.back().end(), v.data<float>() + b * capacity * row);
+  }
+  attention_decode_kernel({q, k, v, out, lengths, 0.4f}, ctx);
+  const Values queries = read_values(q), got = read_values(out);
+  const AttentionShape shape{{0}, heads, kv_heads, d, 0.4f, false};
+  for (std::size_t b = 0; b < lengths.size(); ++b)
+    for (std::int64_t h = 0; h < heads; ++h) {
+      const std::int64_t at = (static_cast<std::int64_t>(b) * heads + h) * d, kv = h / 3 * d;
+      Values want(static_cast<std::size_t>(d));
+      if (lengths[b] > 0)
+        attend(shape, queries.data() + at, keys[b].data() + kv, values[b].data() + kv, 0, lengths[b], want.data());
+      for (std::int64_t i = 0; i < d; ++i)
+        ASSERT_NEAR(got[static_cast<std::size_t>(at + i)], want[static_cast<std::size_t>(i)], 2e-6) << b << " " << h;
+    }
+}
+
+TEST(AttentionDecode, RefusesLengthsBeyondTheCache) {
+  const Context ctx = poisoned_context(1);
+  const Tensor q = ctx.zeros({1, 2, 8}), k = ctx.zeros({1, 4, 2, 8}), out = ctx.zeros({1, 2, 8});
+  EXPECT_THROW(attention_decode_kernel({q, k, k, out, {5}, 1}, ctx), Error);
+  EXPECT_THROW(attention_decode_kernel({q, k, k, out, {-1}, 1}, ctx), Error);
+  EXPECT_THROW(attention_decode_kernel({q, k, k, out, {1, 1}, 1}, ctx), Error);
+  EXPECT_THROW(attention_decode_kernel({q, ctx.zeros({1, 4, 3, 8}), k, out, {1}, 1}, ctx), Error);
+  EXPECT_THROW(attention_decode_kernel({q, k, ctx.zeros({1, 5, 2, 8}), out, {1}, 1}, ctx), Error);
+}
+
+TEST(Attention, RefusesShapesThatDoNotFit) {
+  const Problem p({offsets_of({10}), 4, 2, 8, 1, true}, 1);
+  const auto refused = [&](auto change) {
+    Attention args = p.args();
+    change(args);
+    EXPECT_THROW(attention_kernel(args, p.ctx), Error);
+  };
+  refused([&](Attention& a) { a.offsets = {0, 11}; });
+  refused([&](Attention& a) { a.offsets = {0, 6, 4, 10}; });
+  refused([&](Attention& a) { a.offsets = {-1, 10}; });
+  refused([&](Attention& a) { a.offsets = {}; });
+  refused([&](Attention& a) { a.lse = p.ctx.zeros({2, 10}); });
+  refused([&](Attention& a) { a.out = p.ctx.zeros({10, 2, 8}); });
+  refused([&](Attention& a) { a.v = p.ctx.zeros({10, 1, 8}); });
+  refused([&](Attention& a) { a.k = a.v = p.ctx.zeros({10, 3, 8}); });
+  refused([&](Attention& a) { a.k = a.v = p.ctx.zeros({9, 2, 8}); });
+  refused([&](Attention& a) { a.q = p.ctx.zeros({10, 32}); });
+  refused([&](Attention& a) {
+    a.q = a.out = p.ctx.zeros({10, 4, 12});
+    a.k = a.v = p.ctx.zeros({10, 2, 12});
+  });
+}
+
+}  // namespace
+}  // namespace ring::test
