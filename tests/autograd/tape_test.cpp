@@ -1,0 +1,295 @@
+#include "autograd/tape.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "autograd/ops.h"
+#include "tests/op_case.h"
+
+namespace ring::test {
+namespace {
+
+// A parameter as the trainer makes it: its gradient is bound to memory that is written, never replaced.
+struct Parameter {
+  Var var;
+  int ready = 0;
+  Parameter(const std::string& name, const Shape& shape, const Context& ctx)
+      : var{make_tensor(shape, DType::f32, random_values(name, shape.numel(), 0.5), ctx),
+            std::make_shared<GradSlot>()} {
+    var.slot->bound = true;
+    var.slot->grad = make_tensor(shape, DType::f32, Values(static_cast<std::size_t>(shape.numel()), NAN), ctx);
+    var.slot->on_ready = [this] { ++ready; };
+  }
+  Parameter(const Parameter&) = delete;
+  void next_step() {
+    var.slot->written = false;
+    ready = 0;
+  }
+  Values grad() const { return read_values(var.slot->grad); }
+};
+
+class TapeTest : public testing::Test {
+ protected:
+  ring::Run recording(Tape& tape) const { return {.ctx = ctx, .tape = &tape, .seed = 5, .step = 2}; }
+  Tensor random(const std::string& name, const Shape& shape) const {
+    return make_tensor(shape, DType::f32, random_values(name, shape.numel()), ctx);
+  }
+  Var input(const std::string& name, const Shape& shape) const {
+    return {random(name, shape), std::make_shared<GradSlot>()};
+  }
+  Context ctx{Stream::cpu(2)};
+};
+
+void expect_near(const Values& got, const Values& want, double tolerance = 1e-5) {
+  ASSERT_EQ(got.size(), want.size());
+  for (std::size_t i = 0; i < want.size(); ++i) ASSERT_NEAR(got[i], want[i], tolerance) << i;
+}
+Values sum(Values a, const Values& b) {
+  for (std::size_t i = 0; i < a.size(); ++i) a[i] += b[i];
+  return a;
+}
+
+TEST_F(TapeTest, OnReadyFiresOnceAfterTheLastOfSeveralUses) {
+  Parameter w("w", {8, 8}, ctx), late("late", {8, 8}, ctx);
+  Tape tape;
+  ring::Run run = recording(tape);
+  int ready_when_late_was = -1;
+  late.var.slot->on_ready = [&] { ready_when_late_was = w.ready; };
+  Var x = input("x", {3, 8});
+  const Var y = linear(run, linear(run, linear(run, x, w.var), late.var), w.var);
+  EXPECT_EQ(w.var.slot->uses, 2);
+  tape.backward(y.slot, random("seed", {3, 8}), ctx);
+  EXPECT_EQ(w.ready, 1);
+  EXPECT_EQ(ready_when_late_was, 0) << "w was announced before its first use had written";
+  EXPECT_EQ(w.var.slot->uses, 0);
+  EXPECT_EQ(tape.size(), 0u);
+}
+
+TEST_F(TapeTest, SharedWeightGetsTheSumOfItsUses) {
+  Parameter shared("w", {8, 8}, ctx), first("w", {8, 8}, ctx), second("w", {8, 8}, ctx);  // equal values
+  const Tensor seed = random("seed", {3, 8});
+  auto through = [&](const Var& a, const Var& b) {
+    Tape tape;
+    ring::Run run = recording(tape);
+    const Var y = linear(run, activate(run, linear(run, input("x", {3, 8}), a), Activation::gelu), b);
+    tape.backward(y.slot, seed, ctx);
+  };
+  through(shared.var, shared.var);
+  through(first.var, second.var);
+  expect_near(shared.grad(), sum(first.grad(), second.grad()));
+  EXPECT_EQ(shared.ready, 1);
+}
+
+// Token embedding and loss head, as in a model with tied embeddings.
+void run_tied(const Context& ctx, Tape& tape, const Var& table, const Var& head) {
+  ring::Run run{.ctx = ctx, .tape = &tape};
+  const Tensor ids = make_tensor({4}, DType::i32, {1, 3, 1, 0}, ctx);
+  const Var x = embedding(run, ids, table);
+  const LossOutput loss =
+      cross_entropy_head(run, x, head, {.targets = make_tensor({4}, DType::i32, {3, 1, 0, 2}, ctx), .vocab = 5});
+  tape.backward(loss.sum.slot, {}, ctx);
+}
+
+TEST_F(TapeTest, TiedWeightsAreReadyOnceAndAddUp) {
+  Parameter tied("w", {5, 8}, ctx), table("w", {5, 8}, ctx), head("w", {5, 8}, ctx);
+  Tape a, b;
+  run_tied(ctx, a, tied.var, tied.var);
+  run_tied(ctx, b, table.var, head.var);
+  EXPECT_EQ(tied.ready, 1);
+  EXPECT_EQ(table.ready, 1);
+  EXPECT_EQ(head.ready, 1);
+  expect_near(tied.grad(), sum(table.grad(), head.grad()));
+}
+
+TEST_F(TapeTest, TheHeadsWeightIsNotReadyBeforeTheBackward) {
+  Parameter w("w", {5, 8}, ctx);
+  Tape tape;
+  ring::Run run = recording(tape);
+  const LossOutput loss = cross_entropy_head(run, input("x", {4, 8}), w.var,
+                                             {.targets = make_tensor({4}, DType::i32, {3, 1, 0, 2}, ctx), .vocab = 5});
+  EXPECT_EQ(w.ready, 0);
+  tape.backward(loss.sum.slot, {}, ctx);
+  EXPECT_EQ(w.ready, 1);
+}
+
+TEST_F(TapeTest, MicroBatchesAccumulateAndAnnounceInTheFinalPass) {
+  Parameter w("w", {6, 8}, ctx);
+  Values want;
+  for (int micro = 0; micro < 3; ++micro) {
+    auto pass = [&](Parameter& p, bool final_pass) {
+      Tape tape(final_pass);
+      ring::Run run = recording(tape);
+      const Var y = linear(run, input(str("x", micro), {3, 8}), p.var);
+      tape.backward(y.slot, random(str("seed", micro), {3, 6}), ctx);
+    };
+    Parameter alone("w", {6, 8}, ctx);
+    pass(alone, true);
+    want = want.empty() ? alone.grad() : sum(want, alone.grad());
+    EXPECT_EQ(w.ready, 0);
+    pass(w, micro == 2);
+  }
+  EXPECT_EQ(w.ready, 1);
+  expect_near(w.grad(), want);
+  w.next_step();  // the next step's first write stores again
+  Tape tape;
+  ring::Run run = recording(tape);
+  const Var y = linear(run, input("x0", {3, 8}), w.var);
+  tape.backward(y.slot, ctx.zeros({3, 6}), ctx);
+  EXPECT_EQ(w.grad(), Values(48, 0.0));
+  EXPECT_EQ(w.ready, 1);
+}
+
+// A block that uses w twice and drops elements: what a decoder layer does.
+Var block(ring::Run& run, const Var& x, const Var& w) {
+  const Var hidden = activate(run, linear(run, x, w), Activation::gelu);
+  return dropout_add(run, linear(run, hidden, w), x, 0.3f, 17);
+}
+
+TEST_F(TapeTest, RecomputationGivesTheSameBitsAndAnnouncesOnce) {
+  Parameter kept("w", {8, 8}, ctx), again("w", {8, 8}, ctx);
+  const Tensor seed = random("seed", {9, 8});
+  auto pass = [&](Parameter& w, bool recomputed, Var& x) {
+    Tape tape;
+    ring::Run run = recording(tape);
+    Var y = x;
+    for (int layer = 0; layer < 3; ++layer) {
+      auto body = [&w](ring::Run& r, const Var& in) { return block(r, in, w.var); };
+      y = recomputed ? recompute(run, y, {w.var.slot}, body) : body(run, y);
+    }
+    EXPECT_EQ(tape.size(), recomputed ? 3u : 12u);
+    const Values value = read_values(y.value);
+    tape.backward(y.slot, seed, ctx);
+    return value;
+  };
+  Var x1 = input("x", {9, 8}), x2 = input("x", {9, 8});
+  EXPECT_EQ(pass(kept, false, x1), pass(again, true, x2));
+  EXPECT_EQ(again.grad(), kept.grad());
+  EXPECT_EQ(read_values(x2.slot->grad), read_values(x1.slot->grad));
+  EXPECT_EQ(again.ready, 1);
+  EXPECT_EQ(kept.ready, 1);
+}
+
+TEST_F(TapeTest, RecomputationHoldsOnlyTheInput) {
+  const auto bytes_held = [&](bool recomputed) {
+    Parameter w("w", {64, 64}, ctx);
+    Tape tape;
+    ring::Run run = recording(tape);
+    Var y = input("x", {512, 64});
+    const std::size_t before = ctx.stream.allocator()->stats().in_use;
+    for (int layer = 0; layer < 4; ++layer) {
+      auto body = [&w](ring::Run& r, const Var& in) { return block(r, in, w.var); };
+      y = recomputed ? recompute(run, y, {w.var.slot}, body) : body(run, y);
+    }
+    return ctx.stream.allocator()->stats().in_use - before;
+  };
+  const std::size_t activation = 512 * 64 * 4;
+  EXPECT_EQ(bytes_held(true), 4 * activation);
+  EXPECT_GE(bytes_held(false), 12 * activation);
+}
+
+TEST_F(TapeTest, AGradientGivenTwiceIsNotCorruptedByLaterAdditions) {
+  Tape tape;
+  ring::Run run = recording(tape);
+  const Var x = input("x", {4, 8}), z = input("z", {4, 8});
+  const Var a = activate(run, x, Activation::relu2), b = activate(run, z, Activation::relu2);
+  const Var t = activate(run, a, Activation::gelu);  // writes to a's gradient after add() gave it by reference
+  const Var y = add(run, add(run, a, b), t);
+  const Tensor seed = random("seed", {4, 8});
+  const Values seed_values = read_values(seed);
+  tape.backward(y.slot, seed, ctx);
+  EXPECT_EQ(read_values(seed), seed_values) << "the caller's seed was written to";
+  Values want = read_values(z.value);  // d relu2 = 2 max(z, 0)
+  for (std::size_t i = 0; i < want.size(); ++i) want[i] = 2 * std::max(0.0, want[i]) * seed_values[i];
+  expect_near(read_values(z.slot->grad), want, 1e-6);
+}
+
+TEST_F(TapeTest, AValueAddedToItselfGetsTwiceTheGradient) {
+  Tape tape;
+  ring::Run run = recording(tape);
+  const Var x = input("x", {4, 8});
+  const Tensor seed = random("seed", {4, 8});
+  const Values once = read_values(seed);
+  tape.backward(add(run, x, x).slot, seed, ctx);
+  EXPECT_EQ(read_values(x.slot->grad), sum(once, once));
+  EXPECT_EQ(read_values(seed), once);
+}
+
+TEST_F(TapeTest, AGradientGivenToAParameterIsCopiedIntoItsBucket) {
+  Parameter p("p", {4, 8}, ctx);
+  Tape tape;
+  ring::Run run = recording(tape);
+  const std::byte* bucket = p.var.slot->grad.raw();
+  const Tensor seed = random("seed", {4, 8});
+  tape.backward(add(run, input("x", {4, 8}), p.var).slot, seed, ctx);
+  EXPECT_EQ(p.var.slot->grad.raw(), bucket);
+  EXPECT_EQ(p.grad(), read_values(seed));
+}
+
+TEST_F(TapeTest, AnUnusedOutputIsSkippedButReleasesItsParameters) {
+  Parameter used("u", {8, 8}, ctx), unused("v", {8, 8}, ctx);
+  Tape tape;
+  ring::Run run = recording(tape);
+  const Var x = input("x", {3, 8});
+  const Var y = linear(run, x, used.var);
+  linear(run, x, unused.var);
+  tape.backward(y.slot, random("seed", {3, 8}), ctx);
+  EXPECT_FALSE(unused.var.slot->written);
+  EXPECT_EQ(unused.ready, 1) << "whoever waits for this parameter must not wait for ever";
+  EXPECT_EQ(unused.var.slot->uses, 0);
+  EXPECT_TRUE(used.var.slot->written);
+}
+
+TEST_F(TapeTest, ATapeThatNeverRanLeavesNoUsesBehind) {
+  Parameter w("w", {8, 8}, ctx);
+  {
+    Tape tape;
+    ring::Run run = recording(tape);
+    linear(run, input("x", {3, 8}), w.var);
+    EXPECT_EQ(w.var.slot->uses, 1);
+  }
+  EXPECT_EQ(w.var.slot->uses, 0);
+  EXPECT_EQ(w.ready, 0);
+  Tape tape;
+  ring::Run run = recording(tape);
+  tape.backward(linear(run, input("x", {3, 8}), w.var).slot, random("seed", {3, 8}), ctx);
+  EXPECT_EQ(w.ready, 1);
+}
+
+TEST_F(TapeTest, MemoryFallsWhileTheBackwardRuns) {
+  Tape tape;
+  ring::Run run = recording(tape);
+  Var y = input("x", {256, 64});
+  const Allocator& allocator = *ctx.stream.allocator();
+  std::vector<std::size_t> in_use;
+  for (int i = 0; i < 5; ++i) {
+    y = activate(run, y, Activation::gelu);
+    y = tape.record("probe", y.value, {y.slot}, [&](Backward& b) {
+      in_use.push_back(allocator.stats().in_use);
+      b.give(0, b.grad());
+    });
+  }
+  Tensor seed = random("seed", {256, 64});
+  const SlotPtr root = y.slot;
+  y = {};
+  tape.backward(root, seed, ctx);
+  ASSERT_EQ(in_use.size(), 5u);
+  for (std::size_t i = 2; i < in_use.size(); ++i) EXPECT_LT(in_use[i], in_use[i - 1]);
+}
+
+TEST_F(TapeTest, AThrowingStepLeavesTheTapeDestructible) {
+  Parameter w("w", {8, 8}, ctx);
+  {
+    Tape tape;
+    ring::Run run = recording(tape);
+    Var y = linear(run, input("x", {3, 8}), w.var);
+    y = tape.record("bad", y.value, {y.slot}, [](Backward&) { fail("broken"); });
+    EXPECT_THROW(tape.backward(y.slot, random("seed", {3, 8}), ctx), Error);
+  }
+  EXPECT_EQ(w.var.slot->uses, 0);
+  EXPECT_EQ(w.ready, 0);
+}
+
+}  // namespace
+}  // namespace ring::test

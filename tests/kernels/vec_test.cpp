@@ -1,0 +1,101 @@
+#include "kernels/cpu/vec.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <numbers>
+#include <vector>
+
+namespace ring::cpu {
+namespace {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+
+// Largest of |got - want| / max(|want|, floor) over a fine grid.
+template <class F, class G>
+double worst_error(float from, float to, double floor, F got, G want) {
+  double worst = 0;
+  constexpr int steps = 200000;
+  for (int i = 0; i <= steps; ++i) {
+    const float x = from + (to - from) * static_cast<float>(i) / steps;
+    const double expected = want(static_cast<double>(x));
+    const double error = std::abs(got(x) - expected) / std::max(std::abs(expected), floor);
+    if (!(error <= worst)) worst = error;
+  }
+  return worst;
+}
+
+TEST(Vec, ExpIsAccurateOverItsRange) {
+  auto want = [](double x) { return std::exp(x); };
+  EXPECT_LT(worst_error(-87, 88, 0, exp_fast, want), 2e-7);
+  EXPECT_LT(worst_error(-1, 1, 0, exp_fast, want), 2e-7);
+  EXPECT_LT(worst_error(-110, -87, 1e-38, exp_fast, want), 2e-7);
+}
+
+TEST(Vec, ExpAtTheEnds) {
+  EXPECT_EQ(exp_fast(0.0f), 1.0f);
+  EXPECT_EQ(exp_fast(-kInfinity), 0.0f);
+  EXPECT_EQ(exp_fast(-1000.0f), 0.0f);
+  EXPECT_EQ(exp_fast(kInfinity), kInfinity);
+  EXPECT_EQ(exp_fast(89.0f), kInfinity);
+  EXPECT_TRUE(std::isfinite(exp_fast(88.7f)));
+  EXPECT_TRUE(std::isnan(exp_fast(kNaN)));
+}
+
+TEST(Vec, TanhAndSigmoid) {
+  EXPECT_LT(worst_error(-20, 20, 0, tanh_fast, [](double x) { return std::tanh(x); }), 4e-7);
+  EXPECT_LT(worst_error(-1, 1, 1e-30, tanh_fast, [](double x) { return std::tanh(x); }), 4e-7);
+  EXPECT_LT(worst_error(-80, 80, 0, sigmoid_fast, [](double x) { return 1 / (1 + std::exp(-x)); }), 4e-7);
+  EXPECT_EQ(tanh_fast(kInfinity), 1.0f);
+  EXPECT_EQ(tanh_fast(-kInfinity), -1.0f);
+  EXPECT_TRUE(std::isnan(tanh_fast(kNaN)));
+  EXPECT_TRUE(std::isnan(sigmoid_fast(kNaN)));
+}
+
+TEST(Vec, NormalDistribution) {
+  auto cdf = [](double x) { return 0.5 * std::erfc(-x / std::numbers::sqrt2); };
+  auto pdf = [](double x) { return std::exp(-0.5 * x * x) / std::sqrt(2 * std::numbers::pi); };
+  EXPECT_LT(worst_error(
+                -2, 12, 0, [](float x) { return normal_fast(x).cdf; }, cdf),
+            5e-7);
+  EXPECT_LT(worst_error(
+                -12, -2, 0.02, [](float x) { return normal_fast(x).cdf; }, cdf),
+            5e-7);
+  EXPECT_LT(worst_error(
+                -5, 5, 1e-3, [](float x) { return normal_fast(x).pdf; }, pdf),
+            5e-7);
+  EXPECT_EQ(normal_fast(-1e10f).cdf, 0.0f);
+  EXPECT_EQ(normal_fast(1e10f).cdf, 1.0f);
+  EXPECT_TRUE(std::isnan(normal_fast(kNaN).cdf));
+}
+
+TEST(Vec, Rotation) {
+  auto cosine = [](double t) { return std::cos(2 * std::numbers::pi * t); };
+  auto sine = [](double t) { return std::sin(2 * std::numbers::pi * t); };
+  EXPECT_LT(worst_error(
+                -0.5f, 0.5f, 1, [](float t) { return rotation_fast(t).cos; }, cosine),
+            2e-7);
+  EXPECT_LT(worst_error(
+                -0.5f, 0.5f, 1, [](float t) { return rotation_fast(t).sin; }, sine),
+            2e-7);
+}
+
+TEST(Vec, ReductionsOfEveryLength) {
+  for (std::int64_t n = 0; n <= 130; ++n) {
+    std::vector<float> x(static_cast<std::size_t>(n)), y(x.size());
+    double want = 0;
+    float largest = -kInfinity;
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      x[i] = std::sin(static_cast<float>(i * 7 + 1));
+      y[i] = std::cos(static_cast<float>(i * 3));
+      want += static_cast<double>(x[i]) * y[i];
+      largest = std::max(largest, x[i]);
+    }
+    EXPECT_NEAR(dot(x.data(), y.data(), n), want, 1e-5) << n;
+    EXPECT_EQ(max_of(n, [&](std::int64_t i) { return x[static_cast<std::size_t>(i)]; }), largest) << n;
+  }
+}
+
+}  // namespace
+}  // namespace ring::cpu
