@@ -20,6 +20,8 @@ struct State {
   std::mutex mutex;  // of what follows
   std::shared_ptr<spdlog::sinks::sink> file;
   std::string rank;
+  std::mutex hook_mutex;  // of what follows; held while it runs, so that nobody is left inside after it was replaced
+  std::function<void()> before_line;
 
   State() {
     sinks->add_sink(console);
@@ -86,6 +88,18 @@ void close_file() {
 
 void set_console(bool on) { state().console->set_level(on ? spdlog::level::trace : spdlog::level::warn); }
 
-void write(Level level, const std::string& line) { state().logger->log(convert(level), line); }
+void set_before_line(std::function<void()> hook) {
+  std::lock_guard lock(state().hook_mutex);
+  state().before_line = std::move(hook);
+}
+
+void write(Level level, const std::string& line) {
+  State& s = state();
+  if (s.logger->should_log(convert(level)) && s.console->should_log(convert(level))) {
+    std::lock_guard lock(s.hook_mutex);
+    if (s.before_line) s.before_line();
+  }
+  s.logger->log(convert(level), line);
+}
 
 }  // namespace ring::log

@@ -1,6 +1,6 @@
 #pragma once
-// Event files that TensorBoard reads: records of the TFRecord format (length, masked CRC-32C of the length, data, masked
-// CRC-32C of the data), each an Event message of tensorboard/compat/proto/event.proto, encoded by hand.
+// Event files that TensorBoard reads: records of the TFRecord format (length, masked CRC-32C of the length, data,
+// masked CRC-32C of the data), each an Event message of tensorboard/compat/proto/event.proto, encoded by hand.
 
 #include <chrono>
 #include <cstdint>
@@ -8,8 +8,6 @@
 #include <memory>
 #include <string>
 #include <string_view>
-
-#include "core/check.h"
 
 namespace ring {
 

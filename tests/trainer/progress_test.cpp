@@ -1,0 +1,178 @@
+#include "trainer/progress.h"
+
+#include <gtest/gtest.h>
+
+#include <sstream>
+
+#include "core/log.h"
+
+namespace ring {
+namespace {
+
+ProgressState state(std::int64_t step) {
+  ProgressState s;
+  s.step = step;
+  s.total_steps = 2000;
+  s.loss = 2.43128;
+  s.val_loss = 2.5;
+  s.tokens_per_second = 24576;
+  s.step_ms = 31.25;
+  s.eta_seconds = 62;
+  s.lr = 1e-3;
+  return s;
+}
+
+struct Screen {
+  std::ostringstream out;
+  int columns = 120;
+  double now = 0;
+  ProgressOptions options(bool terminal) {
+    ProgressOptions o;
+    o.out = &out;
+    o.terminal = terminal;
+    o.columns = [this] { return columns; };
+    o.now = [this] { return now; };
+    return o;
+  }
+  // What a terminal would show: carriage return goes to the start of the line, ESC[K erases to its end.
+  std::vector<std::string> shown() const {
+    std::vector<std::string> lines(1);
+    std::size_t column = 0;
+    const std::string text = out.str();
+    for (std::size_t i = 0; i < text.size(); ++i) {
+      if (text[i] == '\r') {
+        column = 0;
+      } else if (text[i] == '\n') {
+        lines.emplace_back(), column = 0;
+      } else if (text.compare(i, 3, "\x1b[K") == 0) {
+        lines.back().resize(std::min(column, lines.back().size())), i += 2;
+      } else {
+        lines.back().resize(std::max(lines.back().size(), column + 1), ' ');
+        lines.back()[column++] = text[i];
+      }
+    }
+    return lines;
+  }
+};
+
+TEST(Progress, LiveLineShowsEverythingWhenThereIsRoom) {
+  const std::string text = "500/2000  loss 2.4313  val 2.5000  24.6k tok/s  31.2 ms/step  ETA 1m02s";
+  EXPECT_EQ(live_line(state(500), 200), "[==========>                             ] " + text);
+  EXPECT_EQ(live_line(state(500), static_cast<int>(text.size())), text);
+}
+
+TEST(Progress, LiveLineFitsAnyWidth) {
+  for (int columns = 1; columns < 200; ++columns) {
+    EXPECT_LE(live_line(state(1999), columns).size(), static_cast<std::size_t>(columns));
+  }
+  EXPECT_EQ(live_line(state(500), 22), "500/2000  loss 2.4313");
+  EXPECT_EQ(live_line(state(500), 34), "500/2000  loss 2.4313  ETA 1m02s");
+  EXPECT_EQ(live_line(state(500), 0), "5");
+}
+
+TEST(Progress, BarIsFullOnlyAtTheEnd) {
+  EXPECT_EQ(live_line(state(1999), 200).substr(0, 42), "[" + std::string(39, '=') + ">]");
+  EXPECT_EQ(live_line(state(2000), 200).substr(0, 42), "[" + std::string(40, '=') + "]");
+  EXPECT_EQ(live_line(state(3000), 200).substr(0, 42), "[" + std::string(40, '=') + "]");
+  EXPECT_EQ(live_line(state(0), 200).substr(0, 42), "[>" + std::string(39, ' ') + "]");
+}
+
+TEST(Progress, UnknownsAreLeftOut) {
+  ProgressState s;
+  s.step = 3;
+  s.loss = 1;
+  EXPECT_EQ(live_line(s, 100), "step 3  loss 1.0000");
+  EXPECT_EQ(plain_line(s), "step 3  loss 1.0000");
+  s.loss = kUnknown;
+  EXPECT_EQ(plain_line(s), "step 3  loss nan");
+}
+
+TEST(Progress, PlainLinesEveryInterval) {
+  Screen screen;
+  ProgressOptions options = screen.options(false);
+  options.log_interval = 10;
+  {
+    Progress progress(options);
+    for (int step = 1; step <= 25; ++step) progress.update(state(step));
+    progress.line("hello");
+  }
+  const auto lines = screen.shown();
+  ASSERT_EQ(lines.size(), 4u);
+  EXPECT_EQ(lines[0], "step 10/2000  loss 2.4313  val 2.5000  24.6k tok/s  31.2 ms/step  ETA 1m02s  lr 1.00e-03");
+  EXPECT_TRUE(lines[1].starts_with("step 20/2000"));
+  EXPECT_EQ(lines[2], "hello");
+  EXPECT_EQ(screen.out.str().find('\r'), std::string::npos);
+  EXPECT_EQ(screen.out.str().find('\x1b'), std::string::npos);
+}
+
+TEST(Progress, TerminalIsRedrawnAtMostTenTimesASecond) {
+  Screen screen;
+  Progress progress(screen.options(true));
+  for (int step = 1; step <= 1000; ++step) {
+    screen.now = step * 0.001;
+    progress.update(state(step));
+  }
+  const std::string text = screen.out.str();
+  const auto drawings = std::count(text.begin(), text.end(), '\r');
+  EXPECT_GE(drawings, 9);
+  EXPECT_LE(drawings, 11);
+  EXPECT_EQ(screen.shown().size(), 1u);
+}
+
+TEST(Progress, LinesAndLogLinesClearTheLiveLine) {
+  Screen screen;
+  {
+    Progress progress(screen.options(true));
+    progress.update(state(1));
+    progress.line("evaluated");
+    screen.now = 1;
+    progress.update(state(2));
+    EXPECT_TRUE(screen.shown().back().find("2/2000") != std::string::npos);
+    log::warn("(a warning of this test)");
+    EXPECT_EQ(screen.shown().back(), "");
+    screen.now = 2;
+    progress.update(state(3));
+  }
+  EXPECT_EQ(screen.shown(), (std::vector<std::string>{"evaluated", ""}));
+  const std::string before = screen.out.str();
+  log::warn("(another warning of this test)");  // nobody is called after the end
+  EXPECT_EQ(screen.out.str(), before);
+}
+
+TEST(Progress, Summary) {
+  for (const bool terminal : {false, true}) {
+    Screen screen;
+    Progress progress(screen.options(terminal));
+    progress.update(state(1501));
+    screen.now = 3725;
+    progress.finish(state(2000));
+    const auto lines = screen.shown();
+    ASSERT_EQ(lines.size(), 2u);
+    EXPECT_EQ(lines[0], "trained 500 steps in 1h02m (2000/2000), loss 2.4313, validation loss 2.5000");
+  }
+}
+
+TEST(Progress, Durations) {
+  EXPECT_EQ(format_duration(0), "0s");
+  EXPECT_EQ(format_duration(59.4), "59s");
+  EXPECT_EQ(format_duration(59.6), "1m00s");
+  EXPECT_EQ(format_duration(3725), "1h02m");
+  EXPECT_EQ(format_duration(4 * 86400 + 5 * 3600), "4d05h");
+  EXPECT_EQ(format_duration(-1), "?");
+  EXPECT_EQ(format_duration(kUnknown), "?");
+  EXPECT_EQ(format_duration(1e300), "?");
+}
+
+TEST(Progress, Counts) {
+  EXPECT_EQ(format_count(0), "0");
+  EXPECT_EQ(format_count(999), "999");
+  EXPECT_EQ(format_count(999.6), "1.00k");
+  EXPECT_EQ(format_count(12345), "12.3k");
+  EXPECT_EQ(format_count(123456), "123k");
+  EXPECT_EQ(format_count(1.234e6), "1.23M");
+  EXPECT_EQ(format_count(9.999e6), "10.0M");
+  EXPECT_EQ(format_count(kUnknown), "?");
+}
+
+}  // namespace
+}  // namespace ring

@@ -1,0 +1,115 @@
+#include "trainer/metrics.h"
+
+#include <cmath>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "core/check.h"
+#include "core/log.h"
+
+namespace ring {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+std::string file_in(const std::string& directory) { return (fs::path(directory) / "metrics.jsonl").string(); }
+
+std::string name_of(double v) { return std::isnan(v) ? "nan" : v > 0 ? "inf" : "-inf"; }
+
+void add(Json& json, const std::string& name, const Metrics::Value& value) {
+  const auto* number = std::get_if<double>(&value);
+  if (number && !std::isfinite(*number)) {
+    json[name] = nullptr;
+    json[name + "_text"] = name_of(*number);
+  } else {
+    std::visit([&](const auto& v) { json[name] = v; }, value);
+  }
+}
+
+// Of one line; nothing when the line is damaged.
+std::optional<std::int64_t> step_of(const std::string& line) {
+  const Json json = Json::parse(line, nullptr, false);
+  if (!json.is_object() || !json.contains("step") || !json["step"].is_number_integer()) return std::nullopt;
+  return json["step"].get<std::int64_t>();
+}
+
+// Drops what does not belong to the run that starts. True when there was an earlier part of it.
+bool prepare(const std::string& file, std::optional<std::int64_t> resumed_step) {
+  const bool existed = fs::exists(file);
+  if (!resumed_step) {
+    fs::remove(file);
+    return existed;
+  }
+  const std::int64_t damaged = truncate_metrics(file, *resumed_step);
+  if (damaged > 0) log::warn(file, ": dropped ", damaged, " damaged line", damaged == 1 ? "" : "s");
+  return existed;
+}
+
+}  // namespace
+
+std::int64_t truncate_metrics(const std::string& file, std::int64_t last_step) {
+  std::ifstream in(file, std::ios::binary);
+  if (!in) return 0;
+  const std::string temporary = file + ".tmp";
+  std::ofstream out(temporary, std::ios::binary | std::ios::trunc);
+  std::int64_t damaged = 0;
+  for (std::string line; std::getline(in, line);) {
+    const auto step = step_of(line);
+    const bool whole = step && !in.eof();  // a line without its end was cut while it was written
+    if (!whole) ++damaged;
+    if (whole && *step <= last_step) out << line << '\n';
+  }
+  out.close();
+  if (!out || in.bad()) fail("cannot rewrite ", file, " by way of ", temporary, ": is the disk full?");
+  fs::rename(temporary, file);
+  return damaged;
+}
+
+Metrics::Metrics(const std::string& directory, std::optional<std::int64_t> resumed_step)
+    : file_(file_in(directory)), events_(directory) {
+  const bool continues = prepare(file_, resumed_step);
+  out_.open(file_, std::ios::binary | std::ios::app);
+  if (!out_) fail("cannot write ", file_);
+  if (continues) events_.restart(resumed_step ? *resumed_step + 1 : 0);
+}
+
+void Metrics::record(const std::string& group, std::int64_t step, const Values& values) {
+  const double time = wall_time_now();
+  Json json = {{"step", step}, {"group", group}, {"time", time}};
+  for (const auto& [name, value] : values) add(json, name, value);
+  append(json.dump(-1, ' ', false, Json::error_handler_t::replace));
+  try {
+    for (const auto& [name, value] : values) {
+      const std::string tag = group + "/" + name;
+      if (const auto* number = std::get_if<double>(&value)) events_.scalar(tag, step, *number, time);
+      if (const auto* count = std::get_if<std::int64_t>(&value)) {
+        events_.scalar(tag, step, static_cast<double>(*count), time);
+      }
+    }
+    events_.flush();
+  } catch (const Error& e) {
+    warn_once(e.what());
+  }
+}
+
+void Metrics::append(const std::string& line) {
+  out_.clear();
+  out_ << (torn_ ? "\n" : "") << line << '\n' << std::flush;
+  torn_ = !out_;
+  if (torn_) warn_once("cannot write " + file_ + ": is the disk full?");
+}
+
+void Metrics::text(const std::string& tag, const std::string& text) {
+  std::string block = "    ";
+  for (const char c : text) block += c == '\n' ? std::string("\n    ") : std::string(1, c);
+  events_.text(tag, 0, block);
+  events_.flush();
+}
+
+void Metrics::warn_once(const std::string& what) {
+  if (!warned_) log::warn(what, " (metrics are incomplete, training goes on)");
+  warned_ = true;
+}
+
+}  // namespace ring

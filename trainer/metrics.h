@@ -1,0 +1,48 @@
+#pragma once
+// What a run measures, as one JSON object per line (metrics.jsonl) and as TensorBoard events. One process writes it.
+
+#include <cstdint>
+#include <fstream>
+#include <optional>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "trainer/tensorboard.h"
+
+namespace ring {
+
+class Metrics {
+ public:
+  using Value = std::variant<double, std::int64_t, std::string>;
+  using Values = std::vector<std::pair<std::string, Value>>;
+
+  // Without a step the run is new and older records go; with one, records of later steps, a torn last line and other
+  // damaged lines go, and the rest is kept. Error: the directory cannot be written.
+  explicit Metrics(const std::string& directory, std::optional<std::int64_t> resumed_step = std::nullopt);
+
+  // {"step": 10, "group": "train", "time": <seconds since 1970>, "loss": 2.5, ...}; in TensorBoard "train/loss". What
+  // is not finite becomes null with its name beside it: "loss": null, "loss_text": "nan". On disk when the call
+  // returns. A disk that cannot take it is warned about once; training goes on.
+  void record(const std::string& group, std::int64_t step, const Values& values);
+
+  // For TensorBoard only, shown as a code block.
+  void text(const std::string& tag, const std::string& text);
+
+ private:
+  void append(const std::string& line);
+  void warn_once(const std::string& what);
+
+  std::string file_;
+  std::ofstream out_;
+  EventWriter events_;
+  bool torn_ = false;  // the file may end inside of a line
+  bool warned_ = false;
+};
+
+// Rewrites a file of records without those after `last_step` and without damaged lines, by way of a temporary file and
+// a rename. Returns how many lines were damaged. A file that does not exist stays so.
+std::int64_t truncate_metrics(const std::string& file, std::int64_t last_step);
+
+}  // namespace ring

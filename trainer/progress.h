@@ -1,0 +1,71 @@
+#pragma once
+// What a person sees of a run: on a terminal one live line with a bar, otherwise a plain line every few steps.
+
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <mutex>
+#include <optional>
+#include <ostream>
+#include <string>
+
+namespace ring {
+
+inline constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
+
+struct ProgressState {
+  std::int64_t step = 0;           // optimizer steps done
+  std::int64_t total_steps = 0;    // 0: no limit in steps
+  double loss = kUnknown;          // mean of the training loss, natural logarithm
+  std::optional<double> val_loss;  // of the last evaluation
+  double tokens_per_second = kUnknown;
+  double step_ms = kUnknown;
+  double eta_seconds = kUnknown;
+  double lr = kUnknown;
+};
+
+struct ProgressOptions {
+  std::int64_t log_interval = 10;  // steps between plain lines
+  double redraw_seconds = 0.1;     // least time between two drawings of the live line
+  // Null or unset: standard output, whether that is a terminal, its columns, a steady clock in seconds.
+  std::ostream* out = nullptr;
+  std::optional<bool> terminal;
+  std::function<int()> columns;
+  std::function<double()> now;
+};
+
+class Progress {
+ public:
+  // While it lives on a terminal, log lines clear the live line first (log::set_before_line).
+  explicit Progress(ProgressOptions = {});
+  ~Progress();
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+
+  void update(const ProgressState&);  // after every step
+  void line(const std::string&);      // a line of its own, above the live one
+  void finish(const ProgressState&);  // the summary
+  bool terminal() const { return terminal_; }
+
+ private:
+  void clear();
+  void draw(const ProgressState&);
+
+  ProgressOptions options_;
+  std::ostream& out_;
+  bool terminal_;
+  bool visible_ = false;  // a live line stands on the terminal
+  double started_;
+  double drawn_ = -std::numeric_limits<double>::infinity();
+  std::optional<std::int64_t> first_step_;
+  std::mutex mutex_;  // log lines come from any thread
+};
+
+// One line of at most `columns` characters; what matters least goes first when they do not suffice.
+std::string live_line(const ProgressState&, int columns);
+std::string plain_line(const ProgressState&);
+
+std::string format_duration(double seconds);  // 45s, 3m05s, 2h03m, 4d05h; "?" when unknown
+std::string format_count(double n);           // 950, 12.3k, 1.23M; "?" when unknown
+
+}  // namespace ring

@@ -1,0 +1,146 @@
+#include "trainer/tensorboard.h"
+
+#include <unistd.h>
+
+#include <array>
+#include <bit>
+#include <cerrno>
+#include <cstring>
+
+#include "core/check.h"
+
+namespace ring {
+namespace {
+
+constexpr std::array<std::uint32_t, 256> make_crc_table() {
+  std::array<std::uint32_t, 256> table{};
+  for (std::uint32_t i = 0; i < 256; ++i) {
+    std::uint32_t c = i;
+    for (int bit = 0; bit < 8; ++bit) c = (c >> 1) ^ ((c & 1) ? 0x82F63B78u : 0u);
+    table[i] = c;
+  }
+  return table;
+}
+
+// A CRC stored beside the data that it covers would make CRCs of CRCs; TFRecord rotates and shifts it instead.
+std::uint32_t masked(std::uint32_t crc) { return std::rotr(crc, 15) + 0xa282ead8u; }
+
+template <class T>
+void append_fixed(std::string& out, T value) {
+  for (std::size_t i = 0; i < sizeof(T); ++i) out += static_cast<char>(value >> (8 * i));
+}
+
+void append_varint(std::string& out, std::uint64_t value) {
+  for (; value >= 0x80; value >>= 7) out += static_cast<char>(value | 0x80);
+  out += static_cast<char>(value);
+}
+
+// The protocol-buffer encoding: a field is a varint (number << 3 | wire type) and its payload.
+class Message {
+ public:
+  Message& f64(int number, double value) {
+    tag(number, 1);
+    append_fixed(bytes_, std::bit_cast<std::uint64_t>(value));
+    return *this;
+  }
+  Message& f32(int number, float value) {
+    tag(number, 5);
+    append_fixed(bytes_, std::bit_cast<std::uint32_t>(value));
+    return *this;
+  }
+  Message& integer(int number, std::int64_t value) {
+    tag(number, 0);
+    append_varint(bytes_, static_cast<std::uint64_t>(value));
+    return *this;
+  }
+  Message& bytes(int number, std::string_view value) {
+    tag(number, 2);
+    append_varint(bytes_, value.size());
+    bytes_ += value;
+    return *this;
+  }
+  Message& message(int number, const Message& value) { return bytes(number, value.bytes_); }
+  Message& raw(std::string_view fields) {
+    bytes_ += fields;
+    return *this;
+  }
+  std::string_view view() const { return bytes_; }
+
+ private:
+  void tag(int number, int wire) { append_varint(bytes_, static_cast<std::uint64_t>(number << 3 | wire)); }
+  std::string bytes_;
+};
+
+std::string host_name() {
+  std::array<char, 256> name{};
+  if (gethostname(name.data(), name.size() - 1) != 0 || !name[0]) return "localhost";
+  return name.data();
+}
+
+}  // namespace
+
+std::uint32_t crc32c(std::string_view bytes) {
+  static constexpr auto kTable = make_crc_table();
+  std::uint32_t c = ~0u;
+  for (const char b : bytes) c = kTable[(c ^ static_cast<unsigned char>(b)) & 0xff] ^ (c >> 8);
+  return ~c;
+}
+
+double wall_time_now() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+EventWriter::EventWriter(const std::string& directory) : flushed_(std::chrono::steady_clock::now()) {
+  const auto seconds = static_cast<std::int64_t>(wall_time_now());
+  const std::string stem = str(directory, "/events.out.tfevents.", seconds, ".", host_name(), ".", getpid(), ".");
+  for (int n = 0; !file_; ++n) {
+    path_ = stem + std::to_string(n);
+    file_.reset(std::fopen(path_.c_str(), "wbx"));
+    if (!file_ && errno != EEXIST) fail("cannot create ", path_, ": ", std::strerror(errno));
+  }
+  record(Message().f64(1, wall_time_now()).bytes(3, "brain.Event:2").view());
+  flush();
+}
+
+void EventWriter::scalar(const std::string& tag, std::int64_t step, double value, double wall_time) {
+  const Message entry = Message().bytes(1, tag).f32(2, static_cast<float>(value));
+  event(step, wall_time, Message().message(5, Message().message(1, entry)).view());
+}
+
+void EventWriter::text(const std::string& tag, std::int64_t step, const std::string& markdown, double wall_time) {
+  constexpr int kString = 7;  // DT_STRING of types.proto
+  constexpr int kTensorClass = 2;
+  const Message shape = Message().message(2, Message().integer(1, 1));
+  const Message tensor = Message().integer(1, kString).message(2, shape).bytes(8, markdown);
+  const Message metadata = Message().message(1, Message().bytes(1, "text")).integer(4, kTensorClass);
+  const Message entry = Message().bytes(1, tag).message(8, tensor).message(9, metadata);
+  event(step, wall_time, Message().message(5, Message().message(1, entry)).view());
+}
+
+void EventWriter::restart(std::int64_t first_step, double wall_time) {
+  constexpr int kStart = 1;  // SessionLog.START
+  event(first_step, wall_time, Message().message(7, Message().integer(1, kStart)).view());
+}
+
+void EventWriter::event(std::int64_t step, double wall_time, std::string_view what) {
+  record(Message().f64(1, wall_time).integer(2, step).raw(what).view());
+  if (std::chrono::steady_clock::now() - flushed_ >= kFlushInterval) flush();
+}
+
+void EventWriter::record(std::string_view data) {
+  std::string out;
+  append_fixed(out, static_cast<std::uint64_t>(data.size()));
+  append_fixed(out, masked(crc32c(out)));
+  out += data;
+  append_fixed(out, masked(crc32c(data)));
+  if (std::fwrite(out.data(), 1, out.size(), file_.get()) != out.size()) {
+    fail("cannot write ", path_, ": ", std::strerror(errno));
+  }
+}
+
+void EventWriter::flush() {
+  flushed_ = std::chrono::steady_clock::now();
+  if (std::fflush(file_.get()) != 0) fail("cannot write ", path_, ": ", std::strerror(errno));
+}
+
+}  // namespace ring
