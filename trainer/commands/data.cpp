@@ -1,0 +1,184 @@
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <filesystem>
+#include <iostream>
+#include <memory>
+#include <string>
+
+#include "core/check.h"
+#include "core/log.h"
+#include "data/prepare.h"
+#include "data/token_store.h"
+#include "data/tokenizer.h"
+#include "trainer/commands/commands.h"
+#include "trainer/commands/data_text.h"
+
+namespace ring {
+namespace {
+
+// One live line on a terminal; elsewhere a line every ten seconds.
+class PrepareDisplay {
+ public:
+  PrepareDisplay() : live_(::isatty(STDERR_FILENO) == 1), started_(Clock::now()), shown_(started_) {}
+  ~PrepareDisplay() {
+    if (drawn_) std::cerr << "\r\x1b[K" << std::flush;
+  }
+  void show(const PrepareProgress& p) {
+    const auto now = Clock::now();
+    if (seconds(now - shown_) < (live_ ? 0.1 : 10.0)) return;
+    shown_ = now;
+    const double rate = static_cast<double>(p.bytes) / seconds(now - started_);
+    const std::string line =
+        str(p.bytes * 100 / p.total_bytes, " %  ", in_bytes(static_cast<double>(p.bytes)), " of ",
+            in_bytes(static_cast<double>(p.total_bytes)), "  ", with_commas(p.tokens), " tokens  ", in_bytes(rate),
+            "/s  ", fixed(static_cast<double>(p.total_bytes - std::min(p.bytes, p.total_bytes)) / rate, 0), " s left");
+    if (live_)
+      std::cerr << "\r\x1b[K" << line << std::flush;
+    else
+      log::info(line);
+    drawn_ = live_;
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  static double seconds(Clock::duration d) { return std::chrono::duration<double>(d).count(); }
+  bool live_, drawn_ = false;
+  Clock::time_point started_, shown_;
+};
+
+void warn(const PrepareReport& r) {
+  if (r.encode.invalid_bytes > 0) {
+    log::warn(with_commas(static_cast<std::uint64_t>(r.encode.invalid_bytes)), " bytes are not UTF-8, the first in ",
+              r.first_bad_file,
+              r.tokenizer->kind() == "chars" ? ": they became U+FFFD, or nothing where the vocabulary lacks it" : "");
+  }
+  if (r.encode.unknown > 0) {
+    log::warn(with_commas(static_cast<std::uint64_t>(r.encode.unknown)),
+              " characters are unknown to the tokenizer, the first in ", r.first_bad_file,
+              ": a tokenizer trained on this text would know them");
+  }
+}
+
+void print_split(const char* name, std::uint64_t tokens, std::uint64_t documents) {
+  std::cout << "  " << name << with_commas(tokens) << " tokens in " << with_commas(documents)
+            << (documents == 1 ? " document" : " documents") << "\n";
+}
+
+struct PrepareArguments {
+  PrepareOptions options;
+  bool force = false;
+};
+
+void prepare(const PrepareArguments& a) {
+  if (!a.force && std::filesystem::exists(a.options.output)) {
+    fail("--output ", a.options.output, " exists; choose another name, or replace it with --force");
+  }
+  PrepareReport r;
+  {
+    PrepareDisplay display;
+    r = prepare_corpus(a.options, [&](const PrepareProgress& p) { display.show(p); });
+  }
+  warn(r);
+  const double bytes = static_cast<double>(r.bytes), tokens = static_cast<double>(r.tokens[0] + r.tokens[1]);
+  std::cout << a.options.output << ": " << with_commas(r.files) << (r.files == 1 ? " file, " : " files, ")
+            << in_bytes(bytes) << " of text\n";
+  print_split("train       ", r.tokens[0], r.documents[0]);
+  print_split("validation  ", r.tokens[1], r.documents[1]);
+  std::cout << "  tokenizer   " << r.tokenizer->kind() << ", "
+            << with_commas(static_cast<std::uint64_t>(r.tokenizer->vocab_size())) << " tokens, hash "
+            << r.tokenizer->hash() << "\n  " << fixed(bytes / tokens, 2) << " bytes per token, " << fixed(r.seconds, 1)
+            << " s, " << in_bytes(bytes / r.seconds) << "/s\n";
+}
+
+struct InspectArguments {
+  std::string file;
+  bool validation = false;
+  std::uint64_t document = 0, bytes = 500;
+};
+
+void inspect(const InspectArguments& a) {
+  const auto store = TokenStore::open(a.file);
+  const auto tokenizer = store->tokenizer();
+  const TokenSplit &train = store->train(), &validation = store->validation();
+  std::cout << a.file << ": " << store->source() << "\n";
+  print_split("train       ", train.tokens(), train.documents());
+  print_split("validation  ", validation.tokens(), validation.documents());
+  const double bytes = static_cast<double>(train.text_bytes() + validation.text_bytes());
+  std::cout << "  tokenizer   " << store->tokenizer_kind() << ", "
+            << with_commas(static_cast<std::uint64_t>(store->vocab_size())) << " tokens, hash "
+            << store->tokenizer_hash() << "\n  text        " << in_bytes(bytes) << ", "
+            << fixed(bytes / static_cast<double>(train.tokens() + validation.tokens()), 2) << " bytes per token\n";
+  const TokenSplit& split = a.validation ? validation : train;
+  if (a.document >= split.documents()) {
+    fail("--document ", a.document, ": ", a.file, " has ", split.documents(),
+         a.validation ? " validation" : " training", " documents, counted from 0");
+  }
+  const std::uint64_t begin = split.document_start(a.document), length = split.document_start(a.document + 1) - begin;
+  std::vector<std::int32_t> ids(static_cast<std::size_t>(std::min<std::uint64_t>(length, a.bytes + 1)));
+  split.read(begin, ids.size(), ids.data());
+  std::cout << (a.validation ? "\nvalidation" : "\ntraining") << " document " << a.document << ", "
+            << with_commas(length) << " tokens:\n"
+            << shortened(tokenizer->decode(ids), a.bytes) << "\n";
+}
+
+void add_prepare(CLI::App& parent) {
+  auto a = std::make_shared<PrepareArguments>();
+  PrepareOptions& o = a->options;
+  CLI::App* c = parent.add_subcommand("prepare", "Turn text files into a corpus of tokens");
+  c->add_option("--input", o.inputs, "text files and folders")->required()->type_name("PATH");
+  c->add_option("--glob", o.glob, "which files of a folder to read, such as '*.txt'")
+      ->capture_default_str()
+      ->type_name("PATTERN");
+  c->add_option("--tokenizer", o.tokenizer,
+                "bytes, chars (the characters of the input), a tokenizer file (.rmt), a SentencePiece model (.model), "
+                "or a corpus (.h5)")
+      ->required()
+      ->type_name("SPEC");
+  c->add_option("--output", o.output, "the corpus to write (.h5)")->required()->type_name("FILE");
+  c->add_option("--split", o.split,
+                "how validation text is chosen: hash (whole documents by a hash of their file name and place), tail "
+                "(the end of the text), "
+                "auto (tail for one file, else hash)")
+      ->check(CLI::IsMember({"auto", "hash", "tail"}))
+      ->capture_default_str();
+  c->add_option("--validation-fraction", o.validation_fraction, "share of the text kept for validation; 0: none")
+      ->check(CLI::Range(0.0, 0.99))
+      ->capture_default_str();
+  c->add_option("--document", o.document,
+                "what is one document: file, line, blank-line (paragraphs), or the text that separates documents")
+      ->capture_default_str();
+  c->add_option("--threads", o.threads, "threads that encode; 0: all cores")
+      ->check(CLI::Range(0, 4096))
+      ->capture_default_str();
+  c->add_flag("--force", a->force, "replace the output if it exists");
+  c->footer(
+      "The text may be far larger than memory. Every document is followed by the tokenizer's end-of-text token, where "
+      "it has one.\n"
+      "Example: ringmaster data prepare --input books/ --glob '*.txt' --tokenizer tok.rmt --output corpus.h5");
+  c->callback([a] { prepare(*a); });
+}
+
+void add_inspect(CLI::App& parent) {
+  auto a = std::make_shared<InspectArguments>();
+  CLI::App* c = parent.add_subcommand("inspect", "Show what a corpus holds, and one of its documents");
+  c->add_option("corpus", a->file, "a corpus (.h5)")->required()->type_name("FILE");
+  c->add_option("--document", a->document, "which document to show, counted from 0")->capture_default_str();
+  c->add_flag("--validation", a->validation, "show a document of the validation split");
+  c->add_option("--bytes", a->bytes, "how much of the document to show")->capture_default_str();
+  c->footer("Example: ringmaster data inspect corpus.h5 --validation --document 3");
+  c->callback([a] { inspect(*a); });
+}
+
+}  // namespace
+
+void add_data_commands(CLI::App& app) {
+  CLI::App* data = app.add_subcommand("data", "Prepare and inspect corpora");
+  data->require_subcommand(1);
+  data->footer("Example: ringmaster data prepare --input books/ --glob '*.txt' --tokenizer tok.rmt --output corpus.h5");
+  add_prepare(*data);
+  add_inspect(*data);
+}
+
+}  // namespace ring
