@@ -40,7 +40,7 @@ bench: configure  ## measure every op (ARGS= goes to the benchmark)
 	@$(BUILD)/bench/bench_ops $(ARGS)
 
 package: deps  ## dist/ringmaster-VERSION-linux-ARCH.tar.gz, runs elsewhere without root
-	@scripts/package.sh
+	@scripts/package.sh -DRING_CUDA=$(if $(filter ON,$(CUDA)),ON,OFF)
 
 format:  ## clang-format every source file
 	@git ls-files -co --exclude-standard '*.h' '*.cpp' '*.cu' '*.cuh' | xargs -r clang-format -i
