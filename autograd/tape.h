@@ -35,13 +35,14 @@ struct Var {
 
 class Tape;
 
-// What an op needs: where to compute, and where to record. A null tape is inference.
+// What an op needs: where to compute, and where to record. A null tape records nothing.
 struct Run {
   Context ctx;
   Tape* tape = nullptr;
   std::uint64_t seed = 0;   // of the run: dropout's key
   std::uint32_t step = 0;   // optimizer step
   std::int64_t first_row = 0;  // global index of this micro-batch's first token row: dropout's address
+  bool training = false;       // dropout is on
 };
 
 // The gradients of a step's outputs in, sinks for its inputs out.

@@ -8,25 +8,6 @@
 
 namespace {
 
-// A binary built for newer instructions than the machine has would die of SIGILL somewhere: say so instead.
-void check_cpu() {
-#if defined(__x86_64__)
-  bool ok = true;
-#if defined(__AVX512F__)
-  ok = ok && __builtin_cpu_supports("avx512f");
-#endif
-#if defined(__AVX2__)
-  ok = ok && __builtin_cpu_supports("avx2");
-#endif
-#if defined(__FMA__)
-  ok = ok && __builtin_cpu_supports("fma");
-#endif
-  if (!ok)
-    ring::fail("this binary was built for instructions that this CPU lacks (-march=", ring::build_info::kArch,
-               "). Build it here, or use a package built with a lower RING_ARCH, such as x86-64-v2");
-#endif
-}
-
 std::string version_text() {
   namespace info = ring::build_info;
   std::string text = ring::str("ringmaster ", info::kVersion, " (", info::kCommit, ", ", info::kBuildType, ", ", info::kCompiler,
@@ -62,7 +43,6 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   try {
-    check_cpu();
     return run(argc, argv);
   } catch (const ring::ExitCode& e) {
     return e.code;

@@ -28,12 +28,13 @@ DecoderBlock::DecoderBlock(const Scope& scope, const ModelConfig& c, std::int64_
 
 template <class Attend>
 Var DecoderBlock::forward(Run& run, const Var& x, const Attend& attend) const {
+  const float rate = run.training ? dropout_ : 0;
   if (place_ == NormPlace::post) {
-    const Var h = attention_norm_(run, dropout_add(run, attend(x), x, dropout_, attention_site_));
-    return mlp_norm_(run, dropout_add(run, mlp_(run, h), h, dropout_, mlp_site_));
+    const Var h = attention_norm_(run, dropout_add(run, attend(x), x, rate, attention_site_));
+    return mlp_norm_(run, dropout_add(run, mlp_(run, h), h, rate, mlp_site_));
   }
-  const Var h = dropout_add(run, attend(attention_norm_(run, x)), x, dropout_, attention_site_);
-  return dropout_add(run, mlp_(run, mlp_norm_(run, h)), h, dropout_, mlp_site_);
+  const Var h = dropout_add(run, attend(attention_norm_(run, x)), x, rate, attention_site_);
+  return dropout_add(run, mlp_(run, mlp_norm_(run, h)), h, rate, mlp_site_);
 }
 
 Var DecoderBlock::operator()(Run& run, const Var& x, const Sequences& seqs) const {
@@ -68,7 +69,7 @@ void Decoder::allocate(const Context& ctx, std::uint64_t seed) {
 Var Decoder::embed(Run& run, const Tensor& ids, const Sequences& seqs) const {
   Var x = embedding(run, ids, tokens_->var);
   if (positions_) x = add(run, x, embedding(run, seqs.positions, positions_->var));
-  x = dropout_add(run, x, {}, static_cast<float>(config_.dropout), site_of("dropout.embedding"));
+  if (run.training) x = dropout_add(run, x, {}, static_cast<float>(config_.dropout), site_of("dropout.embedding"));
   seen("embedding", x);
   return x;
 }

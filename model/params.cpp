@@ -30,7 +30,7 @@ void initialise(const Tensor& value, const LogicalParam& part, std::uint64_t see
         fill(0, value.numel(), 0);
   }
   ctx.stream.impl().copy(value.raw(), host.data(), value.bytes());
-  if (ctx.stream.device().backend != Backend::cpu) ctx.stream.synchronize();  // `host` dies here
+  if (ctx.stream.device().backend != Backend::cpu) ctx.stream.synchronize();  // host waits: start
 }
 
 }  // namespace

@@ -26,19 +26,19 @@ std::int64_t first_non_finite(const Tensor& t, const Context& ctx) {
   return -1;
 }
 
-std::string find_non_finite(Decoder& model, const Context& ctx, const Tensor& ids, const Sequences& seqs) {
+std::string find_non_finite(Decoder& model, Run run, const Tensor& ids, const Sequences& seqs) {
+  const Context& ctx = run.ctx;
+  run.tape = nullptr;
   const Parameters& params = model.parameters();
   std::string found = in_parameters(params, params.values, "weight ", ctx);
   if (!found.empty()) return found;
   model.watch = [&](const std::string& name, const Tensor& t) {
     if (found.empty()) found = locate("activation after " + name, t, ctx);
   };
-  Run run{ctx};
   model.hidden(run, ids, seqs);
   model.watch = nullptr;
   if (!found.empty()) return found;
-  found = in_parameters(params, params.gradients, "gradient of ", ctx);
-  return found.empty() ? "none: the loss itself overflowed" : found;
+  return in_parameters(params, params.gradients, "gradient of ", ctx);
 }
 
 }  // namespace ring

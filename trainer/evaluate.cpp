@@ -3,7 +3,7 @@
 #include <cmath>
 #include <numbers>
 
-#include "trainer/world.h"
+#include "comm/host.h"
 
 namespace ring {
 
@@ -25,12 +25,9 @@ Evaluation evaluate(const Decoder& model, const Context& ctx, const ValidationSe
     sum += to_host<float>(out.sum.value, ctx.stream)[0];
     tokens += b.valid_targets;
   }
-  // Ranks exchange floats: means and counts survive that, sums of millions would lose digits.
-  const double mean = tokens ? sum / static_cast<double>(tokens) : 0.0;
-  const double all = sum_over_ranks(comm, ctx.stream, {static_cast<float>(tokens)})[0];
-  const double share = all > 0 ? static_cast<double>(tokens) / all : 0.0;
-  const float loss = sum_over_ranks(comm, ctx.stream, {static_cast<float>(mean * share)})[0];
-  return {comm.size() == 1 ? mean : loss, static_cast<std::int64_t>(all)};
+  const double all = sum_host(comm, static_cast<double>(tokens));
+  const double total = sum_host(comm, sum);
+  return {all > 0 ? total / all : 0.0, static_cast<std::int64_t>(all)};
 }
 
 }  // namespace ring

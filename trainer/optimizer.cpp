@@ -43,7 +43,7 @@ void Optimizer::update(const Context& ctx) {
 StepState Optimizer::read_state(const Context& ctx) const {
   StepState s;
   ctx.stream.impl().copy(&s, state_.raw(), sizeof s);
-  ctx.stream.synchronize();
+  ctx.stream.synchronize();  // host waits: log
   return s;
 }
 

@@ -1,15 +1,26 @@
 #include "trainer/session.h"
 
 #include <filesystem>
+#include <nlohmann/json.hpp>
 
 #include "checkpoint/reader.h"
-#include "core/log.h"
+#include "core/fields.h"
+#include "generated/build_info.h"
 
 namespace ring {
 
 void add_parameters(State& state, const std::string& prefix, const Parameters& params, const Tensor& flat) {
   for (const Param* p : params.layout())
     for (const LogicalParam& part : p->parts) state.add(prefix + part.name, p->part_of(flat, part));
+}
+
+std::string checkpoint_metadata(const Config& config) {
+  const std::string text = to_yaml(config);
+  const nlohmann::json json = {{"config", text},
+                               {"config_hash", hash_text(text)},
+                               {"version", build_info::kVersion},
+                               {"commit", build_info::kCommit}};
+  return json.dump();
 }
 
 std::string find_checkpoint(const std::string& path) {

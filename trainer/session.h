@@ -16,6 +16,9 @@ void add_parameters(State&, const std::string& prefix, const Parameters&, const 
 
 inline constexpr const char* kWeightsPrefix = "model.";
 
+// What a checkpoint says of its origin, as a JSON object: settings, their hash, the program's version.
+std::string checkpoint_metadata(const Config&);
+
 // The newest verified checkpoint of a run, or the very one that the path names. Error: none, or damaged.
 std::string find_checkpoint(const std::string& run_or_checkpoint);
 

@@ -2,10 +2,14 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cerrno>
+#include <charconv>
 #include <cstring>
+#include <filesystem>
+#include <system_error>
 
 #include "core/check.h"
 
@@ -77,6 +81,21 @@ std::string host_name() {
   return name.data();
 }
 
+// TensorBoard reads the files of a directory in the order of their names, whatever clocks and process numbers say.
+std::int64_t later_than_all_in(const std::string& directory) {
+  static constexpr std::string_view kStem = "events.out.tfevents.";
+  auto time = static_cast<std::int64_t>(wall_time_now());
+  std::error_code ignored;  // creating the file reports what is wrong
+  for (const auto& entry : std::filesystem::directory_iterator(directory, ignored)) {
+    const std::string name = entry.path().filename().string();
+    if (!name.starts_with(kStem)) continue;
+    std::int64_t other = 0;
+    std::from_chars(name.data() + kStem.size(), name.data() + name.size(), other);
+    time = std::max(time, other + 1);
+  }
+  return time;
+}
+
 }  // namespace
 
 std::uint32_t crc32c(std::string_view bytes) {
@@ -91,8 +110,8 @@ double wall_time_now() {
 }
 
 EventWriter::EventWriter(const std::string& directory) : flushed_(std::chrono::steady_clock::now()) {
-  const auto seconds = static_cast<std::int64_t>(wall_time_now());
-  const std::string stem = str(directory, "/events.out.tfevents.", seconds, ".", host_name(), ".", getpid(), ".");
+  const std::int64_t time = later_than_all_in(directory);
+  const std::string stem = str(directory, "/events.out.tfevents.", time, ".", host_name(), ".", getpid(), ".");
   for (int n = 0; !file_; ++n) {
     path_ = stem + std::to_string(n);
     file_.reset(std::fopen(path_.c_str(), "wbx"));

@@ -19,8 +19,8 @@ double wall_time_now();
 
 class EventWriter {
  public:
-  // Creates events.out.tfevents.TIME.HOST.PROCESS.N in the directory, so that every process, also a resumed one, writes
-  // a file of its own. Error: names the directory when that fails. A file is closed by the destructor.
+  // Creates events.out.tfevents.TIME.HOST.PROCESS.N in the directory: every process, also a resumed one, writes a file
+  // of its own, with a TIME later than those that are there. Error: names the file when that fails.
   explicit EventWriter(const std::string& directory);
 
   // Errors of writing (a full disk) are thrown when the bytes reach the file.

@@ -4,12 +4,12 @@
 #include <chrono>
 #include <cmath>
 
+#include "comm/host.h"
 #include "core/cpu/thread_pool.h"
 #include "kernels/elementwise.h"
 #include "trainer/diagnose.h"
 #include "trainer/schedule.h"
 #include "trainer/session.h"
-#include "trainer/world.h"
 
 namespace ring {
 namespace {
@@ -43,20 +43,31 @@ Trainer::Trainer(const Config& config, const Context& ctx, Communicator& comm, L
 double Trainer::valid_tokens(const std::vector<Batch>& batches) {
   std::int64_t valid = 0;
   for (const Batch& b : batches) valid += b.valid_targets;
-  return sum_over_ranks(comm_, ctx_.stream, {static_cast<float>(valid)})[0];
+  return sum_host(comm_, static_cast<double>(valid));
+}
+
+Run Trainer::micro_run(std::size_t index, Tape* tape) const {
+  Run run{ctx_, tape, config_.run.seed, static_cast<std::uint32_t>(steps_)};
+  const std::int64_t before = static_cast<std::int64_t>(index) * comm_.size() + comm_.rank();
+  run.first_row = before * config_.train.micro_batch * config_.model.context;
+  run.training = true;
+  return run;
+}
+
+Sequences Trainer::sequences() const {
+  return Sequences::uniform(config_.train.micro_batch, config_.model.context, ctx_);
 }
 
 // Forward and backward of one micro-batch; returns its loss sum [1].
-Tensor Trainer::micro_step(const Batch& batch, std::int64_t index, std::int64_t count, double valid) {
-  const std::int64_t rows = static_cast<std::int64_t>(batch.sample_indices.size()), length = config_.model.context;
-  Tape tape(index + 1 == count);
-  Run run{ctx_, &tape, config_.run.seed, static_cast<std::uint32_t>(steps_)};
-  run.first_row = (index * comm_.size() + comm_.rank()) * rows * length;
+Tensor Trainer::micro_step(std::size_t index, double valid) {
+  const Batch& batch = batches_[index];
+  Tape tape(index + 1 == batches_.size());
+  Run run = micro_run(index, &tape);
   LossHead head;
   head.targets = from_host(batch.targets, ctx_.stream);
   head.scale = static_cast<float>(1.0 / valid);
   head.z_loss = static_cast<float>(config_.train.z_loss);
-  const LossOutput out = model_.loss(run, from_host(batch.inputs, ctx_.stream), Sequences::uniform(rows, length, ctx_), head);
+  const LossOutput out = model_.loss(run, from_host(batch.inputs, ctx_.stream), sequences(), head);
   tape.backward(out.sum.slot, {}, ctx_);
   return out.sum.value;
 }
@@ -74,14 +85,13 @@ StepReport Trainer::step() {
   optimizer_->begin(steps_, report.lr, valid, ctx_);
   model_.parameters().start_step();
   Tensor loss = ctx_.zeros({1});
-  for (std::int64_t i = 0; i < count; ++i)
-    axpby_kernel({micro_step(batches_[static_cast<std::size_t>(i)], i, count, valid), loss, loss, 1, 1}, ctx_);
+  for (std::size_t i = 0; i < batches_.size(); ++i) axpby_kernel({micro_step(i, valid), loss, loss, 1, 1}, ctx_);
   reducer_->finish();
   optimizer_->update(ctx_);
 
   const float sum = to_host<float>(loss, ctx_.stream)[0];
   const StepState state = optimizer_->read_state(ctx_);
-  report.loss = sum_over_ranks(comm_, ctx_.stream, {sum})[0] / valid;
+  report.loss = sum_host(comm_, sum) / valid;
   report.norm = std::sqrt(state.squared_norm);
   report.finite = state.finite && std::isfinite(report.loss);
   report.tokens = config_.train.batch_size * config_.model.context;
@@ -97,13 +107,13 @@ StepReport Trainer::step() {
 }
 
 std::string Trainer::diagnose() {
-  std::string samples, found = "none on this rank";
-  for (const Batch& b : batches_) {
-    for (std::int64_t i : b.sample_indices) samples += str(samples.empty() ? "" : " ", i);
-    const std::int64_t rows = static_cast<std::int64_t>(b.sample_indices.size());
-    if (found == "none on this rank")
-      found = find_non_finite(model_, ctx_, from_host(b.inputs, ctx_.stream), Sequences::uniform(rows, config_.model.context, ctx_));
+  std::string samples, found;
+  for (std::size_t m = 0; m < batches_.size(); ++m) {
+    for (std::int64_t i : batches_[m].sample_indices) samples += str(samples.empty() ? "" : " ", i);
+    if (found.empty())
+      found = find_non_finite(model_, micro_run(m, nullptr), from_host(batches_[m].inputs, ctx_.stream), sequences());
   }
+  if (found.empty()) found = "none on this rank (the loss itself overflowed)";
   return str("step ", steps_ + 1, ", samples ", samples, "; first tensor that is not finite: ", found);
 }
 

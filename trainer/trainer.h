@@ -45,7 +45,9 @@ class Trainer {
 
  private:
   double valid_tokens(const std::vector<Batch>&);
-  Tensor micro_step(const Batch&, std::int64_t index, std::int64_t count, double valid);
+  Run micro_run(std::size_t index, Tape*) const;
+  Sequences sequences() const;
+  Tensor micro_step(std::size_t index, double valid);
 
   const Config& config_;
   Context ctx_;

@@ -72,7 +72,7 @@ struct Fixture {
   // Loss sum; leaves gradients of loss / tokens in the flat buffer when asked.
   double loss(const Tensor& ids, const Tensor& targets, std::int64_t batch, bool gradients) {
     Tape tape;
-    Run run{ctx, gradients ? &tape : nullptr, 5, 3};
+    ring::Run run{ctx, gradients ? &tape : nullptr, 5, 3, 0, true};
     model.parameters().start_step();
     const Sequences seqs = Sequences::uniform(batch, ids.dim(0) / batch, ctx);
     LossHead head;
@@ -88,7 +88,7 @@ struct Fixture {
     return {g.data<float>(), g.data<float>() + g.numel()};
   }
   Tensor logits(const Tensor& ids, std::int64_t batch) {
-    Run run{ctx};
+    ring::Run run{ctx};
     const Var h = model.hidden(run, ids, Sequences::uniform(batch, ids.dim(0) / batch, ctx));
     return model.logits(run, h.value);
   }
@@ -151,7 +151,7 @@ TEST_P(Families, CachedLogitsEqualUncached) {
   const Tensor ids = tokens(f.ctx, 40, 37, 4);  // two sequences of 20
   const Tensor whole = f.logits(ids, 2);
   KvCache cache(f.model.config(), 2, 24, f.ctx);
-  Run run{f.ctx};
+  ring::Run run{f.ctx};
   double worst = 0;
   const auto feed = [&](std::int64_t from, std::int64_t count) {
     Tensor part = f.ctx.empty({2 * count}, DType::i32);
@@ -209,7 +209,7 @@ TEST(Decoder, PaddedVocabularyGivesTheSameLoss) {
   padded.allocate(ctx, 7);
   const Tensor ids = tokens(ctx, 24, 37, 8), targets = tokens(ctx, 24, 37, 9);
   const double want = plain.loss(ids, targets, 1, false);
-  Run run{ctx};
+  ring::Run run{ctx};
   LossHead head;
   head.targets = targets;
   const double got = *padded.loss(run, ids, Sequences::uniform(1, 24, ctx), head).sum.value.data<float>();
@@ -224,7 +224,7 @@ TEST(Decoder, MicroBatchesAddUpToOneBatch) {
   f.model.parameters().start_step();
   for (std::int64_t m = 0; m < 2; ++m) {
     Tape tape(m == 1);
-    Run run{f.ctx, &tape};
+    ring::Run run{f.ctx, &tape};
     LossHead head;
     head.targets = targets.narrow(0, m * 24, 24);
     head.scale = 1.0f / 48;

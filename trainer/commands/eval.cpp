@@ -1,0 +1,53 @@
+#include <CLI/CLI.hpp>
+#include <iostream>
+#include <nlohmann/json.hpp>
+
+#include "comm/mesh.h"
+#include "trainer/commands/commands.h"
+#include "trainer/evaluate.h"
+#include "trainer/session.h"
+
+namespace ring {
+namespace {
+
+struct Arguments {
+  std::string run, data;
+  std::int64_t batches = 0, rows = 32;
+  int threads = 0;
+  bool json = false;
+};
+
+void run(const Arguments& a) {
+  const Session session(a.run, a.threads);
+  const Corpora corpora = a.data.empty() ? open_corpora(session.config.data) : open_corpus(a.data);
+  check_tokenizer(corpora, session.tokenizer->hash(), "run " + a.run);
+  LoaderOptions options;
+  options.context = session.config.model.context;
+  options.rows = a.rows;
+  const ValidationSet set(corpora, options, a.batches);
+  const std::unique_ptr<Mesh> alone = Mesh::join({});
+  const Evaluation e = evaluate(*session.model, session.ctx, set, alone->all());
+  const double bits = e.bits_per_byte(set.bytes_per_token());
+  if (a.json)
+    std::cout << nlohmann::json{{"loss", e.loss}, {"perplexity", e.perplexity()}, {"bits_per_byte", bits}, {"tokens", e.tokens}} << "\n";
+  else
+    std::cout << "loss " << e.loss << ", perplexity " << e.perplexity() << ", bits per byte " << bits << ", over " << e.tokens
+              << " tokens\n";
+}
+
+}  // namespace
+
+void add_eval_command(CLI::App& app) {
+  CLI::App* cmd = app.add_subcommand("eval", "Loss, perplexity and bits per byte of a trained model on a validation split");
+  auto a = std::make_shared<Arguments>();
+  cmd->add_option("run", a->run, "Directory of a run, or one of its checkpoints")->required();
+  cmd->add_option("--data", a->data, "Corpus whose validation split is read; default: the run's own");
+  cmd->add_option("--batches", a->batches, "Batches to read, spread over the split; 0: all of it")->check(CLI::NonNegativeNumber);
+  cmd->add_option("--batch-size", a->rows, "Sequences per batch")->check(CLI::PositiveNumber)->capture_default_str();
+  cmd->add_option("--threads", a->threads, "CPU threads; 0: all cores")->check(CLI::Range(0, 4096));
+  cmd->add_flag("--json", a->json, "Print one JSON object");
+  cmd->footer("Example: ringmaster eval runs/quickstart --data corpus.h5");
+  cmd->callback([a] { run(*a); });
+}
+
+}  // namespace ring

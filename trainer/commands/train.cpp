@@ -1,0 +1,61 @@
+#include <CLI/CLI.hpp>
+#include <iostream>
+
+#include "comm/mesh.h"
+#include "core/fields.h"
+#include "trainer/commands/commands.h"
+#include "trainer/run_directory.h"
+#include "trainer/train.h"
+
+namespace ring {
+namespace {
+
+struct Arguments {
+  std::string config;
+  std::vector<std::string> overrides;
+  TrainOptions options;
+};
+
+// CONFIG is a settings file, or a run to go on with.
+Config load(const Arguments& a) {
+  Config config;
+  if (RunDirectory run(a.config); run.exists()) {
+    config = run.config();
+    config.run.directory = run.path();
+    override_config(config, a.overrides);
+  } else {
+    load_config(config, a.config, a.overrides);
+  }
+  return config;
+}
+
+void run(const Arguments& a) {
+  const Environment environment = current_environment();
+  const Config config = load(a);
+  const std::unique_ptr<Mesh> mesh = Mesh::join(parse_environment(environment), parse_comm_options(environment));
+  const TrainEnd end = train(config, a.options, mesh->all());
+  if (mesh->rank() == 0) {
+    const std::string dir = config.run.path();
+    if (end != TrainEnd::finished) std::cout << "stopped early; to go on: ringmaster train " << dir << "\n";
+    std::cout << "to sample: ringmaster generate " << dir << " --prompt \"...\"\n";
+  }
+  if (end == TrainEnd::interrupted) throw ExitCode{kExitInterrupted};
+}
+
+}  // namespace
+
+void add_train_command(CLI::App& app) {
+  CLI::App* cmd = app.add_subcommand("train", "Train a model, or go on with a run that was stopped");
+  auto a = std::make_shared<Arguments>();
+  cmd->add_option("config", a->config, "Settings file, or the directory of a run to go on with")->required();
+  cmd->add_option("overrides", a->overrides, "Settings to change, as section.key=value");
+  cmd->add_flag("--fresh", a->options.fresh, "Delete what the run's directory holds and start over");
+  cmd->add_flag("--allow-changes", a->options.allow_changes, "Resume although settings differ from those of the run");
+  cmd->footer(
+      "A run that has a checkpoint is resumed. SIGINT and SIGTERM finish the step, save, and end with exit code 75;\n"
+      "the same command then goes on. Settings: docs/configuration.md, or `ringmaster config docs`.\n"
+      "Example: ringmaster train configs/nanogpt_cpu.yaml data.path=shakespeare.h5 train.steps=500");
+  cmd->callback([a] { run(*a); });
+}
+
+}  // namespace ring

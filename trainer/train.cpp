@@ -1,0 +1,251 @@
+#include "trainer/train.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <optional>
+
+#include "checkpoint/reader.h"
+#include "checkpoint/writer.h"
+#include "comm/host.h"
+#include "core/cpu/thread_pool.h"
+#include "core/fields.h"
+#include "core/log.h"
+#include "data/token_store.h"
+#include "data/tokenizer.h"
+#include "generated/build_info.h"
+#include "trainer/evaluate.h"
+#include "trainer/metrics.h"
+#include "trainer/progress.h"
+#include "trainer/run_directory.h"
+#include "trainer/session.h"
+#include "trainer/stop_signal.h"
+#include "trainer/trainer.h"
+
+namespace ring {
+namespace {
+
+// Refuses a run whose settings differ from those it was started with, naming the keys.
+void check_same_run(const RunDirectory& dir, const Config& config, bool allow_changes) {
+  const std::vector<std::string> changes = diff_configs(dir.config(), config, keys_free_to_change());
+  if (changes.empty()) return;
+  std::string list;
+  for (const std::string& change : changes) list += "\n  " + change;
+  if (!allow_changes)
+    fail(dir.path(), ": the run was started with other settings:", list,
+         "\nResume with the old ones, pass --allow-changes to go on with the new ones, --fresh to start over, or set another run.name");
+  log::warn("resuming ", dir.path(), " with changed settings:", list);
+}
+
+// What the training data are: a corpus that was made anew must not slip under a run.
+std::string fingerprint(const Corpora& corpora) {
+  std::string text = "tokenizer " + corpora.tokenizer_hash;
+  for (const auto& store : corpora.stores)
+    text += str("; ", store->train().tokens(), " tokens in ", store->train().documents(), " documents");
+  return text;
+}
+
+bool has_validation(const Corpora& corpora) {
+  return std::any_of(corpora.stores.begin(), corpora.stores.end(), [](const auto& s) { return s->validation().tokens() > 1; });
+}
+
+// What one process does between steps. Rank 0 speaks and writes; every rank takes part in saving and evaluating.
+class Loop {
+ public:
+  Loop(Config config, const TrainOptions& options, Communicator& comm)
+      : corpora_(open_corpora(config.data)),
+        config_(resolve_config(std::move(config), corpora_.vocab_size, comm.size())),
+        comm_(comm),
+        dir_(config_.run.path()),
+        ctx_{Stream::create({config_.run.device, 0}, static_cast<int>(config_.run.threads))},
+        loader_(corpora_, loader_options()),
+        trainer_(config_, ctx_, comm_, loader_) {
+    trainer_.add_state(state_);
+    state_.add("data.fingerprint", &data_);
+    lead(options);
+    any_host(comm_, false);  // the others go on once the directory is in order
+    start(options);
+  }
+
+  TrainEnd run();
+
+ private:
+  LoaderOptions loader_options() const {
+    return {config_.model.context, config_.train.micro_batch, config_.run.seed, comm_.rank(), comm_.size(), config_.data.prefetch};
+  }
+  bool leader() const { return comm_.rank() == 0; }
+  void lead(const TrainOptions&);
+  void start(const TrainOptions&);
+  bool stop_now(TrainEnd&);
+  void report(const StepReport&);
+  void validate();
+  void save();
+  ProgressState progress_state(const StepReport&) const;
+
+  Corpora corpora_;
+  Config config_;
+  Communicator& comm_;
+  RunDirectory dir_;
+  Context ctx_;
+  Loader loader_;
+  Trainer trainer_;
+  std::string data_ = fingerprint(corpora_);
+  State state_;
+  StopSignal signal_;
+  std::shared_ptr<void> lock_;
+  std::optional<ValidationSet> validation_;
+  std::optional<Metrics> metrics_;
+  std::optional<Progress> progress_;
+  std::optional<double> val_loss_;
+  double seconds_before_ = 0;    // of earlier processes
+  std::int64_t saved_step_ = -1;  // of the newest checkpoint
+  double interval_seconds_ = 0;   // since the last record
+  std::int64_t interval_tokens_ = 0;
+};
+
+// Rank 0 puts the run's directory in order before anybody reads it.
+void Loop::lead(const TrainOptions& options) {
+  if (!leader()) return;
+  lock_ = dir_.lock();
+  if (options.fresh) {
+    std::filesystem::remove_all(dir_.checkpoints());
+    std::filesystem::remove(dir_.config_file());
+  }
+  if (dir_.exists()) {
+    check_same_run(dir_, config_, options.allow_changes);
+    check_tokenizer(corpora_, load_tokenizer(dir_.tokenizer_file())->hash(), "run " + dir_.path());
+  }
+  dir_.create(config_, *corpora_.stores.front()->tokenizer());
+  remove_stale(dir_.checkpoints());
+  log::open_file(dir_.log_file());
+}
+
+void Loop::start(const TrainOptions& options) {
+  const std::optional<FoundCheckpoint> found = find_newest_verified(dir_.checkpoints());
+  if (found) {
+    const std::string here = data_;
+    load_state(found->path, state_, ctx_.stream);
+    if (data_ != here && !options.allow_changes)
+      fail(dir_.path(), ": the run was started on other data (", data_, ") than data.path holds now (", here,
+           "). Put the old corpus back, pass --allow-changes, or start another run.name");
+    data_ = here;
+    trainer_.restored();
+    saved_step_ = trainer_.steps_done();
+  } else if (!config_.run.init_from.empty()) {
+    load_model_weights(trainer_.model(), config_.run.init_from, ctx_);
+  }
+  seconds_before_ = trainer_.seconds();
+  if (has_validation(corpora_)) validation_.emplace(corpora_, loader_options(), config_.data.validation_batches);
+  if (!leader()) return;
+  log::info("run ", dir_.path(), ": ", format_count(static_cast<double>(trainer_.model().parameters().count())), " parameters, ",
+            config_.train.steps, " steps of ", config_.train.batch_size * config_.model.context, " tokens, ", comm_.size(),
+            comm_.size() == 1 ? " process, " : " processes, ", config_.run.threads, " threads each");
+  if (found) log::info("resuming from step ", trainer_.steps_done(), " (", found->path.string(), ")");
+  else if (!config_.run.init_from.empty()) log::info("weights from ", config_.run.init_from);
+  metrics_.emplace(dir_.path(), found ? std::optional(trainer_.steps_done()) : std::nullopt);
+  if (!found) metrics_->text("config", to_yaml(config_));
+  ProgressOptions view;
+  view.log_interval = config_.train.log_interval;
+  progress_.emplace(view);
+}
+
+ProgressState Loop::progress_state(const StepReport& r) const {
+  ProgressState p;
+  p.step = trainer_.steps_done();
+  p.total_steps = config_.train.steps;
+  p.loss = r.loss;
+  p.val_loss = val_loss_;
+  p.lr = r.lr;
+  if (r.seconds > 0) {
+    p.tokens_per_second = static_cast<double>(r.tokens) / r.seconds;
+    p.step_ms = r.seconds * 1e3;
+    const std::int64_t here = std::max<std::int64_t>(1, trainer_.steps_done());
+    p.eta_seconds = trainer_.seconds() / static_cast<double>(here) * static_cast<double>(config_.train.steps - trainer_.steps_done());
+  }
+  return p;
+}
+
+void Loop::report(const StepReport& r) {
+  interval_seconds_ += r.seconds;
+  interval_tokens_ += r.tokens;
+  if (!leader()) return;
+  progress_->update(progress_state(r));
+  if (r.step % config_.train.log_interval && r.step != config_.train.steps) return;
+  const MemoryStats memory = ctx_.stream.allocator()->stats();
+  metrics_->record("train", r.step,
+                   {{"loss", r.loss},
+                    {"grad_norm", r.norm},
+                    {"lr", r.lr},
+                    {"tokens", trainer_.tokens_seen()},
+                    {"tokens_per_second", static_cast<double>(interval_tokens_) / interval_seconds_},
+                    {"flops_per_second", flops_per_token(config_.model) * static_cast<double>(interval_tokens_) / interval_seconds_},
+                    {"step_ms", r.seconds * 1e3},
+                    {"data_ms", r.data_seconds * 1e3},
+                    {"exchange_ms", r.exchange_seconds * 1e3},
+                    {"memory_peak_bytes", static_cast<std::int64_t>(memory.peak)}});
+  interval_seconds_ = 0;
+  interval_tokens_ = 0;
+}
+
+void Loop::validate() {
+  if (!validation_) return;
+  const Evaluation e = evaluate(trainer_.model(), ctx_, *validation_, comm_);
+  val_loss_ = e.loss;
+  if (!leader()) return;
+  const double bits = e.bits_per_byte(validation_->bytes_per_token());
+  metrics_->record("validation", trainer_.steps_done(),
+                   {{"loss", e.loss}, {"perplexity", e.perplexity()}, {"bits_per_byte", bits}, {"tokens", e.tokens}});
+  progress_->line(str("step ", trainer_.steps_done(), ": validation loss ", e.loss, ", perplexity ", e.perplexity(), ", ", bits,
+                      " bits per byte over ", e.tokens, " tokens"));
+}
+
+void Loop::save() {
+  if (saved_step_ == trainer_.steps_done()) return;
+  WriterGroup group;
+  group.rank = comm_.rank();
+  group.world = comm_.size();
+  group.all_gather = [this](const std::string& text) { return gather_host(comm_, text); };
+  const Retention keep{static_cast<int>(config_.checkpoint.keep_last), config_.checkpoint.keep_every};
+  const std::filesystem::path path = write_checkpoint(dir_.checkpoints(), trainer_.steps_done(), state_,
+                                                      checkpoint_metadata(config_), ctx_.stream, keep, group);
+  saved_step_ = trainer_.steps_done();
+  if (leader()) log::debug("checkpoint ", path.string());
+}
+
+// All ranks stop at the same step, whoever was told to.
+bool Loop::stop_now(TrainEnd& end) {
+  const double minutes = (trainer_.seconds() - seconds_before_) / 60;
+  const bool late = config_.train.minutes > 0 && minutes >= config_.train.minutes;
+  if (trainer_.steps_done() >= config_.train.steps) return end = TrainEnd::finished, true;
+  if (any_host(comm_, signal_.requested())) return end = TrainEnd::interrupted, true;
+  if (config_.train.minutes > 0 && any_host(comm_, late)) return end = TrainEnd::out_of_time, true;
+  return false;
+}
+
+TrainEnd Loop::run() {
+  StepReport last;
+  TrainEnd end = TrainEnd::finished;
+  while (!stop_now(end)) {
+    last = trainer_.step();
+    if (!last.finite)
+      fail("training stopped: loss ", last.loss, ", gradient norm ", last.norm, " at ", trainer_.diagnose(),
+           ". Weights are untouched since the last step; the newest checkpoint is in ", dir_.checkpoints(),
+           ". Lower optimizer.lr, lengthen schedule.warmup_steps, or look at those samples");
+    report(last);
+    const std::int64_t step = last.step;
+    const bool ends = step == config_.train.steps;
+    if (ends || (config_.train.eval_interval && step % config_.train.eval_interval == 0)) validate();
+    if (!ends && config_.checkpoint.interval && step % config_.checkpoint.interval == 0) save();
+  }
+  save();
+  if (leader()) progress_->finish(progress_state(last));
+  return end;
+}
+
+}  // namespace
+
+TrainEnd train(Config config, const TrainOptions& options, Communicator& comm) {
+  log::set_rank(comm.rank(), comm.size());
+  return Loop(std::move(config), options, comm).run();
+}
+
+}  // namespace ring
