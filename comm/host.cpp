@@ -12,7 +12,7 @@ std::vector<std::byte> gather_bytes(Communicator& comm, const void* data, std::s
   const auto n = static_cast<std::int64_t>(bytes);
   const Tensor in = Tensor::empty({n}, DType::u8, stream), out = Tensor::empty({comm.size() * n}, DType::u8, stream);
   std::memcpy(in.raw(), data, bytes);
-  comm.all_gather(out, in).synchronize();
+  comm.all_gather(out, in).synchronize();  // host waits: transport
   return {out.raw(), out.raw() + out.bytes()};
 }
 

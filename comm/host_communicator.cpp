@@ -85,7 +85,7 @@ void Exchange::run(const Operation& op, const Event& after, const std::function<
   }
   ++operation_;
   try {
-    after.synchronize();
+    after.synchronize();  // host waits: transport
     deadline_ = std::chrono::steady_clock::now() + options_.timeout;
     digest_ = site_of(op.text);
     if (op.collective && options_.verify) verify(op);

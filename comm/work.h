@@ -25,7 +25,7 @@ class Work {
 
   // Blocks the host, and throws the failure.
   void synchronize() {
-    done_.synchronize();
+    done_.synchronize();  // host waits: transport
     held_.clear();
   }
 
