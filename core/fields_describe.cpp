@@ -23,20 +23,13 @@ std::string cell(const std::string& s) {
 std::string type_name(const Node& node) {
   const std::string null = node.optional ? " or null" : "";
   switch (node.kind) {
-    case Kind::boolean:
-      return "true, false" + null;
-    case Kind::integer:
-      return "integer" + null;
-    case Kind::number:
-      return "number" + null;
-    case Kind::text:
-      return "text" + null;
-    case Kind::section:
-      return "section";
-    case Kind::list:
-      return "list: " + type_name(node.prototype());
-    case Kind::choice:
-      break;
+    case Kind::boolean: return "true, false" + null;
+    case Kind::integer: return "integer" + null;
+    case Kind::number: return "number" + null;
+    case Kind::text: return "text" + null;
+    case Kind::section: return "section";
+    case Kind::list: return "list: " + type_name(node.prototype());
+    case Kind::choice: break;
   }
   std::string names;
   for (const std::string& c : node.choices) names += (names.empty() ? "`" : ", `") + c + "`";

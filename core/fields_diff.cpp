@@ -11,14 +11,10 @@ using Leaves = std::vector<std::pair<std::string, std::string>>;
 
 std::string flow(const YamlNode& node) {
   switch (node.type) {
-    case YamlNode::Type::null:
-      return "null";
-    case YamlNode::Type::scalar:
-      return node.quoted ? yaml_text(node.text) : node.text;
-    case YamlNode::Type::map:
-      return "{...}";
-    case YamlNode::Type::list:
-      break;
+    case YamlNode::Type::null: return "null";
+    case YamlNode::Type::scalar: return node.quoted ? yaml_text(node.text) : node.text;
+    case YamlNode::Type::map: return "{...}";
+    case YamlNode::Type::list: break;
   }
   std::string out;
   for (const YamlNode& item : node.items) out += (out.empty() ? "" : ", ") + flow(item);

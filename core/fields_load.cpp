@@ -144,12 +144,9 @@ void Loader::include(const Source& source, const YamlNode& path, Origin origin, 
 void Loader::apply(const Node& node, const YamlNode& yaml, const std::string& key, Origin origin) {
   if (yaml.line && origin.override.empty()) origin.line = yaml.line;
   switch (node.kind) {
-    case Kind::section:
-      return apply_section(node, yaml, key, origin);
-    case Kind::list:
-      return apply_list(node, yaml, key, origin);
-    default:
-      return apply_scalar(node, yaml, key, origin);
+    case Kind::section: return apply_section(node, yaml, key, origin);
+    case Kind::list: return apply_list(node, yaml, key, origin);
+    default: return apply_scalar(node, yaml, key, origin);
   }
 }
 

@@ -42,20 +42,13 @@ std::string parse_choice(const std::string& text, const std::vector<std::string>
 
 std::string kind_name(Kind kind) {
   switch (kind) {
-    case Kind::boolean:
-      return "true or false";
-    case Kind::integer:
-      return "an integer";
-    case Kind::number:
-      return "a number";
-    case Kind::text:
-      return "text";
-    case Kind::choice:
-      return "a name";
-    case Kind::section:
-      return "a section";
-    case Kind::list:
-      return "a list";
+    case Kind::boolean: return "true or false";
+    case Kind::integer: return "an integer";
+    case Kind::number: return "a number";
+    case Kind::text: return "text";
+    case Kind::choice: return "a name";
+    case Kind::section: return "a section";
+    case Kind::list: return "a list";
   }
   return "?";
 }

@@ -90,14 +90,10 @@ void append_escaped(std::string& out, unsigned char c) {
 
 std::string YamlNode::describe() const {
   switch (type) {
-    case Type::null:
-      return "nothing";
-    case Type::scalar:
-      return quoted ? "the text " + yaml_text(text) + " in quotes" : text;
-    case Type::list:
-      return "a list";
-    case Type::map:
-      return "a section";
+    case Type::null: return "nothing";
+    case Type::scalar: return quoted ? "the text " + yaml_text(text) + " in quotes" : text;
+    case Type::list: return "a list";
+    case Type::map: return "a section";
   }
   return "?";
 }
