@@ -76,14 +76,10 @@ hid_t bf16_type() {
 
 hid_t file_type(DType dtype) {
   switch (dtype) {
-    case DType::f32:
-      return H5Tcopy(H5T_IEEE_F32LE);
-    case DType::bf16:
-      return bf16_type();
-    case DType::i32:
-      return H5Tcopy(H5T_STD_I32LE);
-    case DType::u8:
-      return H5Tcopy(H5T_STD_U8LE);
+    case DType::f32: return H5Tcopy(H5T_IEEE_F32LE);
+    case DType::bf16: return bf16_type();
+    case DType::i32: return H5Tcopy(H5T_STD_I32LE);
+    case DType::u8: return H5Tcopy(H5T_STD_U8LE);
   }
   return -1;
 }
@@ -145,22 +141,29 @@ std::vector<const PlannedSlice*> by_offset(const std::vector<PlannedSlice>& slic
   return sorted;
 }
 
-// Everything of the layout that is not a tensor's place.
-void copy_structure(File& to, const File& from, const std::vector<PlannedSlice>& slices) {
-  std::uint64_t at = 0;
-  std::vector<char> bytes;
-  const auto copy_until = [&](std::uint64_t end) {
-    bytes.resize(end - at);
-    from.read_at(at, bytes.data(), bytes.size());
-    to.write_at(at, bytes.data(), bytes.size());
-  };
-  for (const PlannedSlice* s : by_offset(slices)) {
-    if (s->slice->bytes == 0) continue;
-    copy_until(s->slice->offset);
-    at = s->slice->offset + s->slice->bytes;
+// Writes a file from front to back and hashes it on the way.
+class Appender {
+ public:
+  explicit Appender(File& file) : file_(file) {}
+  void append(const void* data, std::size_t bytes) {
+    whole_.update(data, bytes);
+    file_.write_at(at_, data, bytes);
+    at_ += bytes;
   }
-  copy_until(from.size());
-}
+  // From here to `end`, as `other` has it.
+  void append_from(const File& other, std::uint64_t end) {
+    std::vector<char> bytes(end - at_);
+    other.read_at(at_, bytes.data(), bytes.size());
+    append(bytes.data(), bytes.size());
+  }
+  std::uint64_t size() const { return at_; }
+  std::string hash() const { return whole_.hex(); }
+
+ private:
+  File& file_;
+  Hasher whole_;
+  std::uint64_t at_ = 0;
+};
 
 // More than the shard will have, HDF5's headers included.
 std::uint64_t most_bytes(const std::vector<PlannedSlice>& slices) {
@@ -169,7 +172,7 @@ std::uint64_t most_bytes(const std::vector<PlannedSlice>& slices) {
   return total;
 }
 
-void write_slice(File& file, SavedSlice& slice, const Tensor& tensor, const Stream& stream) {
+void append_slice(Appender& out, SavedSlice& slice, const Tensor& tensor, const Stream& stream) {
   Hasher hasher;
   const bool on_host = tensor.device().backend == Backend::cpu;
   std::vector<std::byte> staging(on_host ? 0 : std::min<std::size_t>(kBlock, slice.bytes));
@@ -182,7 +185,7 @@ void write_slice(File& file, SavedSlice& slice, const Tensor& tensor, const Stre
       bytes = staging.data();
     }
     hasher.update(bytes, count);
-    file.write_at(slice.offset + at, bytes, count);
+    out.append(bytes, count);
   }
   slice.xxh3 = hasher.hex();
 }
@@ -199,15 +202,19 @@ SavedFile write_shard(const std::filesystem::path& path, const std::vector<Plann
                       const Stream& stream) {
   File file(path, File::Mode::create);
   file.reserve(most_bytes(slices));
-  const MemoryFile layout;
-  lay_out(layout.path(), slices);
-  copy_structure(file, File(layout.path(), File::Mode::read), slices);
+  const MemoryFile memory;
+  lay_out(memory.path(), slices);
+  const File layout(memory.path(), File::Mode::read);
   stream.synchronize();
-  for (const PlannedSlice& s : slices) write_slice(file, *s.slice, state.tensors().at(s.name).local, stream);
-  file.resize(File(layout.path(), File::Mode::read).size());
+  Appender out(file);
+  for (const PlannedSlice* s : by_offset(slices)) {
+    if (s->slice->bytes > 0) out.append_from(layout, s->slice->offset);
+    append_slice(out, *s->slice, state.tensors().at(s->name).local, stream);
+  }
+  out.append_from(layout, layout.size());
+  file.resize(out.size());
   file.sync();
-  const FileHashes hashes = hash_file(path, {}, false);
-  return {path.filename().string(), hashes.bytes, hashes.whole};
+  return {path.filename().string(), out.size(), out.hash()};
 }
 
 std::vector<std::string> verify_shard(const std::filesystem::path& folder, const SavedFile& saved,
