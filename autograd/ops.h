@@ -30,7 +30,7 @@ Var add(Run&, const Var& a, const Var& b);
 // element index; rate 0 costs nothing more than add().
 Var dropout_add(Run&, const Var& x, const Var& residual, float rate, std::uint32_t site);
 
-// Over the last dim of x [N,C]; w, b [C].
+// Over the last dim of x [N,C] or [N,H,C]; w, b [C].
 Var rms_norm(Run&, const Var& x, const Var& w, float eps);
 Var layer_norm(Run&, const Var& x, const Var& w, const Var& b, float eps);  // b may be none
 
@@ -74,8 +74,8 @@ struct LossHead {
   std::int64_t chunk_bytes = std::int64_t{32} << 20;  // of logits held at a time
 };
 struct LossOutput {
-  Var sum;             // [1] f32: sum over valid tokens
-  Tensor token_loss;   // [N] f32: loss of each token, 0 where ignored
+  Var sum;             // [1] f32: sum of token_loss
+  Tensor token_loss;   // [N] f32: weighted, not scaled loss of each token, 0 where ignored
 };
 LossOutput cross_entropy_head(Run&, const Var& x, const Var& w, const LossHead&);
 

@@ -24,6 +24,7 @@ struct ActivateBackward {
 inline constinit Kernel<ActivateBackward> activate_backward_kernel{"activate_backward"};
 
 // SwiGLU (Shazeer 2020): y [N,F] = silu(gate) * up, where gate_up [N,2F] holds gate in columns [0,F) and up in [F,2F).
+// Rows may be strided.
 struct SwiGlu {
   Tensor gate_up, y;
 };

@@ -5,10 +5,11 @@ namespace ring {
 
 inline constexpr std::int32_t kIgnoreTarget = -100;
 
-// Softmax cross-entropy of rows of logits, with its gradient written over them. logits [n,V] (columns >= vocab are padding:
-// read as -inf, gradient 0); targets [n] i32, kIgnoreTarget (-100) = no loss, other values outside [0, vocab) are an Error;
-// weights [n] f32 or undefined (the label mask). loss [n] f32 = weight * (lse - logit[target] + z_loss * lse^2), lse = log-sum-exp,
-// With `gradient`, logits become scale * d(loss)/d(logits).
+// Softmax cross-entropy of rows of logits, with its gradient written over them. logits [n,V], columns >= vocab are
+// padding: read as -inf, gradient 0. targets [n] i32, kIgnoreTarget = no loss, other values outside [0, vocab) are an
+// Error. weights [n] f32 or undefined (the label mask). With lse = log-sum-exp of a row, loss [n] f32 =
+// weight * (lse - logit[target] + z_loss * lse^2), 0 where ignored. With `gradient`, logits become
+// scale * d(loss)/d(logits); without, they stay.
 // z-loss: Chowdhery et al. 2022 (PaLM), section 5.
 struct CrossEntropy {
   Tensor logits, targets, weights, loss;

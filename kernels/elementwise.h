@@ -11,8 +11,8 @@ struct Axpby {
 };
 inline constinit Kernel<Axpby> axpby_kernel{"axpby"};
 
-// out = residual + (keep ? x / (1 - rate) : 0); residual undefined: none. keep is drawn per element of `first_element +
-// index` at `site`, so the mask is the same for any sharding; the backward is the same call on the gradient.
+// out = residual + (keep ? x / (1 - rate) : 0); residual undefined: none; rate in [0, 1). keep = to_uniform(random_bits(
+// site, first_element + index)) >= rate: the same mask for any sharding. The backward is the same call on the gradient.
 struct Dropout {
   Tensor x, residual, out;
   float rate = 0;

@@ -4,14 +4,14 @@
 namespace ring {
 
 // RMSNorm (Zhang and Sennrich 2019, eq. 4): y = x * rstd * w, rstd = 1 / sqrt(mean(x^2) + eps), over the last dim.
-// x, y [N,C], rows may be strided; w [C]; rstd [N] f32 is kept for the backward. Statistics in f32.
+// x, y [N,C] or [N,H,C], rows may be strided, y may be x; w [C]; rstd [rows] f32 is kept for the backward.
 struct RmsNorm {
   Tensor x, w, y, rstd;
   float eps = 1e-5f;
 };
 inline constinit Kernel<RmsNorm> rms_norm_kernel{"rms_norm"};
 
-// dx = beta_x * dx + gradient, dw = beta_w * dw + gradient.
+// dx = beta_x * dx + gradient, dw = beta_w * dw + gradient; undefined: not wanted. dx may be dy or x when beta_x is 0.
 struct RmsNormBackward {
   Tensor x, w, rstd, dy;
   Tensor dx, dw;
@@ -19,7 +19,7 @@ struct RmsNormBackward {
 };
 inline constinit Kernel<RmsNormBackward> rms_norm_backward_kernel{"rms_norm_backward"};
 
-// LayerNorm (Ba et al. 2016): y = (x - mean) * rstd * w + b, over the last dim; b undefined: none. mean, rstd [N] f32.
+// LayerNorm (Ba et al. 2016): y = (x - mean) * rstd * w + b, over the last dim; b undefined: none. mean, rstd [rows].
 struct LayerNorm {
   Tensor x, w, b, y, mean, rstd;
   float eps = 1e-5f;
@@ -28,7 +28,7 @@ inline constinit Kernel<LayerNorm> layer_norm_kernel{"layer_norm"};
 
 struct LayerNormBackward {
   Tensor x, w, mean, rstd, dy;
-  Tensor dx, dw, db;  // db undefined: no bias
+  Tensor dx, dw, db;  // undefined: not wanted
   float beta_x = 0, beta_w = 0, beta_b = 0;
 };
 inline constinit Kernel<LayerNormBackward> layer_norm_backward_kernel{"layer_norm_backward"};
