@@ -58,15 +58,9 @@ std::string hash_of(std::string_view bytes) {
 
 File::File(const std::filesystem::path& path, Mode mode) : path_(path) {
   switch (mode) {
-    case Mode::read:
-      fd_ = open_file(path, O_RDONLY, "read");
-      break;
-    case Mode::create:
-      fd_ = open_file(path, O_RDWR | O_CREAT | O_TRUNC, "create");
-      break;
-    case Mode::update:
-      fd_ = open_file(path, O_RDWR, "write");
-      break;
+    case Mode::read: fd_ = open_file(path, O_RDONLY, "read"); break;
+    case Mode::create: fd_ = open_file(path, O_RDWR | O_CREAT | O_TRUNC, "create"); break;
+    case Mode::update: fd_ = open_file(path, O_RDWR, "write"); break;
   }
 }
 File::~File() { ::close(fd_); }

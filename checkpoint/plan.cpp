@@ -87,7 +87,10 @@ std::string describe_state(const State& state) {
                      {"shape", numbers(t.global_shape)},
                      {"start", numbers(t.start)},
                      {"size", numbers(t.local.shape())}};
-  for (const auto& [name, slot] : state.values()) values[name] = json::parse(value_to_text(name, read_slot(slot)));
+  for (const auto& [name, slot] : state.values()) {
+    const std::string text = value_to_text(name, read_slot(slot));
+    values[name] = state.must_agree(name) ? json::parse(text) : json("of rank 0");
+  }
   return json{{"tensors", tensors}, {"values", values}}.dump();
 }
 

@@ -37,10 +37,11 @@ void State::add(StateTensor t) {
   tensors_.emplace(name, std::move(t));
 }
 
-void State::add(const std::string& name, StateSlot value) {
+void State::add(const std::string& name, StateSlot value, ValueOf whose) {
   claim(name);
   if (std::visit([](auto* p) { return p == nullptr; }, value)) fail("state '", name, "' is a null pointer");
   values_.emplace(name, value);
+  if (whose == ValueOf::rank_0) of_rank_0_.insert(name);
 }
 
 std::uint64_t State::bytes() const {

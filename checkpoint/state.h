@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 #include <variant>
 
@@ -23,18 +24,23 @@ struct StateTensor {
   Tensor local;  // contiguous, on any device; loading writes into its bytes
 };
 
-// Values are the same on every rank. Strings are UTF-8 text; other bytes belong in a u8 tensor.
+// Strings are UTF-8 text; other bytes belong in a u8 tensor.
 using StateValue = std::variant<std::int64_t, std::uint64_t, double, std::string>;
 using StateSlot = std::variant<std::int64_t*, std::uint64_t*, double*, std::string*>;
+
+// Whose value is saved: one that all ranks must agree on (a cursor), or rank 0's of one that each measures (seconds).
+enum class ValueOf { every_rank, rank_0 };
 
 class State {
  public:
   void add(const std::string& name, const Tensor& tensor);  // the same whole tensor on every rank
   void add(StateTensor tensor);                             // Error: name taken, box outside the whole, strided
-  void add(const std::string& name, StateSlot value);       // the owner keeps *value alive as long as the registry
+  // The owner keeps *value alive as long as the registry.
+  void add(const std::string& name, StateSlot value, ValueOf whose = ValueOf::every_rank);
 
   const std::map<std::string, StateTensor>& tensors() const { return tensors_; }
   const std::map<std::string, StateSlot>& values() const { return values_; }
+  bool must_agree(const std::string& name) const { return !of_rank_0_.contains(name); }
   std::uint64_t bytes() const;  // of all local tensors
 
  private:
@@ -42,6 +48,7 @@ class State {
 
   std::map<std::string, StateTensor> tensors_;
   std::map<std::string, StateSlot> values_;
+  std::set<std::string> of_rank_0_;
 };
 
 StateValue read_slot(const StateSlot&);

@@ -150,6 +150,22 @@ TEST(Reshard, RanksThatDisagreeAllFailWithTheReason) {
                        "'only' is known on rank 1"));
 }
 
+TEST(Reshard, MeasuredValuesMayDifferAndRankZerosIsKept) {
+  const TempFolder folder;
+  const auto errors = run_ranks(2, [&](const WriterGroup& group) {
+    double seconds = 1.5 + group.rank;
+    State s;
+    s.add("seconds", &seconds, ValueOf::rank_0);
+    write_checkpoint(folder.path(), 1, s, "{}", Stream::cpu(1), {}, group);
+  });
+  EXPECT_EQ(joined(errors), "\n\n");
+  double seconds = 0;
+  State s;
+  s.add("seconds", &seconds);
+  load_state(folder.path() / checkpoint_name(1), s, stream());
+  EXPECT_EQ(seconds, 1.5);
+}
+
 TEST(Reshard, AFailureOnOneRankIsAnErrorOnAll) {
   const TempFolder folder;
   const auto errors = run_ranks(2, [&](const WriterGroup& group) {
