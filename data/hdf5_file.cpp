@@ -110,7 +110,9 @@ Hdf5File Hdf5File::open(const std::string& path) {
 
 void Hdf5File::create_group(const std::string& name) {
   silence();
-  const Id group(H5Gcreate2(id_, name.c_str(), H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT), H5Gclose);
+  const Id properties(H5Pcreate(H5P_GROUP_CREATE), H5Pclose);
+  H5Pset_obj_track_times(properties, false);
+  const Id group(H5Gcreate2(id_, name.c_str(), H5P_DEFAULT, properties, H5P_DEFAULT), H5Gclose);
   if (!group.ok()) fail("cannot write group ", name, " of ", path_, ": ", reason());
 }
 
@@ -120,6 +122,7 @@ std::uint64_t Hdf5File::create_dataset(const std::string& name, Element element,
   const hsize_t dims = count;
   const Id space(H5Screate_simple(1, &dims, nullptr), H5Sclose);
   const Id properties(H5Pcreate(H5P_DATASET_CREATE), H5Pclose);
+  H5Pset_obj_track_times(properties, false);  // the same data, the same file
   H5Pset_layout(properties, H5D_CONTIGUOUS);
   H5Pset_alloc_time(properties, H5D_ALLOC_TIME_EARLY);
   H5Pset_fill_time(properties, H5D_FILL_TIME_NEVER);

@@ -1,0 +1,155 @@
+#include <random>
+
+#include "corpus_case.h"
+#include "data/files.h"
+#include "data/sentencepiece_train.h"
+#include "data/tokenizer.h"
+
+namespace ring {
+namespace {
+
+// A made-up language with structure enough for a vocabulary: words, punctuation, indentation, newlines.
+std::string sample(std::size_t bytes, unsigned seed) {
+  std::mt19937 random(seed);
+  const std::vector<std::string> syllables{"ka", "to", "mi", "ren", "sol", "va", "dor", "li", "pha", "que", "st", "un"};
+  std::vector<std::string> words;
+  for (int i = 0; i < 300; ++i) {
+    std::string word;
+    for (std::uint32_t s = 0; s < 1 + random() % 4; ++s) word += syllables[random() % syllables.size()];
+    words.push_back(word);
+  }
+  std::string text;
+  while (text.size() < bytes) {
+    text += std::string(2 * (random() % 4), ' ');
+    for (std::uint32_t w = 0; w < 3 + random() % 6; ++w)
+      text += words[random() % words.size() * (random() % 3) / 3] + (random() % 5 ? " " : "(");
+    text += random() % 4 ? ");\n" : " {\n\n";
+  }
+  return text;
+}
+
+std::shared_ptr<const Tokenizer> train(const std::string& text, const std::string& kind, std::int64_t vocab = 500) {
+  return train_sentencepiece([&](const auto& take) { take(text); }, {.kind = kind, .vocab_size = vocab});
+}
+
+class SentencePiece : public testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(Kinds, SentencePiece, testing::Values("bpe", "unigram"));
+
+const std::vector<std::string>& awkward_texts() {
+  static const std::vector<std::string> texts{
+      "",
+      " ",
+      "   ",
+      "\n",
+      "\n\n\n",
+      "\t\t\tx",
+      " leading",
+      "trailing ",
+      "a  b   c    d",
+      "line\r\nline\r\n",
+      "    if (x) {\n        y;\n    }\n",
+      "caf\xC3\xA9 \xE6\x97\xA5\xE6\x9C\xAC\xE8\xAA\x9E \xF0\x9F\x98\x80\xF0\x9F\x98\x80",
+      "<unk> <s> </s> <|endoftext|> <0x41>",
+      std::string("nul \0 nul", 9),
+      "\xEF\xBF\xBD and \xEF\xBB\xBF"
+      "bom",
+      "\xE2\x96\x81 the space symbol \xE2\x96\x81\xE2\x96\x81",
+      "bad \xFF\xC3( bytes \xE2\x82",
+      "\x01\x7F\x1B[0m"};
+  return texts;
+}
+
+TEST_P(SentencePiece, RoundTripIsExactForAnyBytes) {
+  const std::string text = sample(60000, 1);
+  const auto t = train(text, GetParam());
+  EXPECT_EQ(t->kind(), "sentencepiece");
+  EXPECT_EQ(t->vocab_size(), 500);
+  EXPECT_EQ(t->end_of_text(), 1);
+  EXPECT_TRUE(t->decode(t->encode(text)) == text);
+  EXPECT_LT(t->encode(text).size(), text.size() / 2) << "the vocabulary learned nothing";
+  for (const std::string& awkward : awkward_texts()) {
+    const auto ids = t->encode(awkward);
+    EXPECT_EQ(t->decode(ids), awkward);
+    for (std::int32_t id : ids) EXPECT_GT(id, 1) << "unknown or end-of-text in: " << awkward;
+  }
+  std::mt19937 random(7);
+  for (int i = 0; i < 200; ++i) {
+    std::string noise(random() % 60, ' ');
+    for (char& c : noise) c = static_cast<char>(random() % (i % 2 ? 256 : 128));
+    ASSERT_EQ(t->decode(t->encode(noise)), noise);
+  }
+}
+
+TEST_P(SentencePiece, InvalidBytesAreCounted) {
+  const auto t = train(sample(60000, 1), GetParam());
+  EncodeReport report;
+  t->encode("ok \xFF\xFE \xC3( \xE2\x96\x81 caf\xC3\xA9", &report);
+  EXPECT_EQ(report.invalid_bytes, 3);
+  EXPECT_EQ(report.unknown, 0);
+}
+
+// Encoding in pieces that safe_prefix() allows gives the tokens of the whole, whatever is in the cache.
+TEST_P(SentencePiece, CutsDoNotChangeTheTokens) {
+  const auto t = train(sample(60000, 1), GetParam());
+  std::string text = sample(20000, 2);
+  for (const std::string& awkward : awkward_texts()) text += awkward + text.substr(0, 100);
+  const auto whole = t->encode(text);
+  for (std::size_t step : {7, 100, 1000, 5000}) {
+    const auto encoder = t->encoder();
+    std::vector<std::int32_t> ids;
+    std::string held;
+    for (std::size_t i = 0; i < text.size(); i += step) {
+      held += text.substr(i, step);
+      const std::size_t cut = t->safe_prefix(held);
+      ASSERT_LE(cut, held.size());
+      encoder->encode(held.substr(0, cut), ids);
+      held.erase(0, cut);
+    }
+    encoder->encode(held, ids);
+    EXPECT_TRUE(ids == whole) << "in steps of " << step;
+  }
+}
+
+TEST_P(SentencePiece, AHugeLineIsEncodedInReasonableTime) {
+  const auto t = train(sample(60000, 1), GetParam());
+  std::string line = sample(2000000, 3);
+  for (char& c : line) c = c == '\n' ? ' ' : c;
+  EXPECT_TRUE(t->decode(t->encode(line)) == line);
+  std::string no_border;
+  for (int i = 0; i < 100000; ++i) no_border += "\xE6\x97\xA5";
+  EXPECT_TRUE(t->decode(t->encode(no_border)) == no_border);
+}
+
+TEST_P(SentencePiece, TrainingIsDeterministicAndFilesRestoreIt) {
+  TempFolder folder;
+  const std::string text = sample(60000, 1);
+  const auto a = train(text, GetParam()), b = train(text, GetParam());
+  EXPECT_EQ(a->hash(), b->hash());
+  save_tokenizer(*a, folder / "t.rmt");
+  save_tokenizer(*a, folder / "t.model");
+  EXPECT_EQ(load_tokenizer(folder / "t.rmt")->hash(), a->hash());
+  EXPECT_EQ(load_tokenizer(folder / "t.model")->hash(), a->hash());
+  EXPECT_TRUE(read_file(folder / "t.rmt") != read_file(folder / "t.model"));
+  EXPECT_NE(train(sample(60000, 5), GetParam())->hash(), a->hash());
+}
+
+TEST_P(SentencePiece, AVocabularyThatCannotBeReached) {
+  expect_error([&] { train("too little text for so many tokens. ", GetParam(), 5000); },
+               {"could not train a " + std::string(GetParam()), "5000", "Vocabulary size", "--vocab-size"});
+}
+
+TEST(SentencePieceTrain, BadOptions) {
+  expect_error([] { train("text", "wordpiece"); }, {"wordpiece", "bpe, unigram"});
+  expect_error([] { train("text", "bpe", 100); }, {"100", "300 or more"});
+}
+
+TEST(SentencePieceTrain, AFailureOfTheSourceIsReported) {
+  expect_error(
+      [] {
+        train_sentencepiece([](const auto&) { fail("cannot open words.txt"); }, {.kind = "bpe", .vocab_size = 400});
+      },
+      {"could not train", "cannot open words.txt"});
+}
+
+}  // namespace
+}  // namespace ring
