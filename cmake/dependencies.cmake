@@ -123,6 +123,8 @@ option(RING_OPENBLAS "Use OpenBLAS when it is installed" ON)
 find_path(OPENBLAS_INCLUDE openblas_config.h PATH_SUFFIXES openblas-serial openblas-pthread openblas)
 find_library(OPENBLAS_LIBRARY openblas PATH_SUFFIXES openblas-serial openblas-pthread)
 ring_optional(OpenBLAS OPENBLAS ring_blas OPENBLAS_INCLUDE OPENBLAS_LIBRARY "matrix products on CPUs" libopenblas-dev)
+# Its headers only: the library is loaded when a run asks for it (see kernels/cpu/gemm_openblas.cpp).
+set_target_properties(ring_blas PROPERTIES INTERFACE_LINK_LIBRARIES "Eigen3::Eigen;${CMAKE_DL_LIBS}")
 
 option(RING_ONEDNN "Use oneDNN when it is installed" ON)
 find_path(ONEDNN_INCLUDE oneapi/dnnl/dnnl.h)

@@ -6,7 +6,8 @@ namespace ring {
 // Exact softmax attention in O(S) memory (Dao et al. 2022/2023; blocked, log-sum-exp kept), one call for many sequences.
 // q, out [N,Hq,D]; k, v [N,Hk,D]; any strides with unit last dim; D a multiple of 8. Query head h reads KV head h * Hk / Hq.
 // offsets [B+1] i32 on the host: sequence b holds rows offsets[b] .. offsets[b+1]; tokens attend only inside it, and with
-// `causal` only to u <= t. lse [Hq,N] f32, natural logarithm. A row with no key: out 0, lse -inf.
+// `causal` only to u <= t. lse [Hq,N] f32, natural logarithm. A row with no key or
+// of no sequence: out 0, lse -inf, gradients 0.
 // FLOPs of kept pairs: 4 Hq D per pair forward, 10 Hq D backward.
 struct Attention {
   Tensor q, k, v, out, lse;
