@@ -123,7 +123,7 @@ void Trainer::add_state(State& state) {
   add_parameters(state, "optimizer.m.", params, optimizer_->m);
   add_parameters(state, "optimizer.v.", params, optimizer_->v);
   state.add("train.step", &steps_);
-  state.add("train.seconds", &seconds_);
+  state.add("train.seconds", &seconds_, ValueOf::rank_0);  // each rank measures its own
   state.add("data.cursor", &cursor_);
 }
 
