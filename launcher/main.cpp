@@ -1,6 +1,7 @@
 #include <CLI/CLI.hpp>
 #include <iostream>
 
+#include "comm/communicator.h"
 #include "core/check.h"
 #include "generated/build_info.h"
 #include "launcher/command.h"
@@ -46,6 +47,9 @@ int main(int argc, char** argv) {
     return run(argc, argv);
   } catch (const ring::ExitCode& e) {
     return e.code;
+  } catch (const ring::PeerLost& e) {  // the launcher looks for the one that was the cause
+    std::cerr << "ringmaster: " << e.what() << "\n";
+    return ring::kExitPeerLost;
   } catch (const std::exception& e) {
     std::cerr << "ringmaster: " << e.what() << "\n";
     return ring::kExitError;
