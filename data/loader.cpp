@@ -1,6 +1,7 @@
 #include "data/loader.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "core/check.h"
 #include "data/permutation.h"
@@ -95,7 +96,8 @@ Batch Loader::read(std::uint64_t first) const {
 void Loader::start() {
   if (options_.prefetch == 0) return;
   stopping_ = false;
-  thread_ = std::thread([this, sample = next_sample_] { work(sample); });
+  wanted_ = next_sample_;
+  thread_ = std::thread([this] { read_ahead(); });
 }
 
 void Loader::stop() {
@@ -107,41 +109,46 @@ void Loader::stop() {
   changed_.notify_all();
   thread_.join();
   ready_.clear();
-  error_ = nullptr;
 }
 
-void Loader::work(std::uint64_t sample) {
-  const auto step = static_cast<std::uint64_t>(options_.rows * options_.world);
-  try {
-    for (;; sample += step) {
-      Batch batch = read(sample);
-      std::unique_lock lock(mutex_);
-      changed_.wait(lock, [this] { return stopping_ || ready_.size() < static_cast<std::size_t>(options_.prefetch); });
-      if (stopping_) return;
-      ready_.push_back(std::move(batch));
-      changed_.notify_all();
+// Sleeps when the queue is full until half of it was taken, so that the two threads seldom switch.
+void Loader::read_ahead() {
+  const auto depth = static_cast<std::size_t>(options_.prefetch);
+  std::uint64_t sample = 0;
+  std::unique_lock lock(mutex_);
+  while (!stopping_) {
+    if (ready_.size() >= depth) changed_.wait(lock, [&] { return stopping_ || ready_.size() <= depth / 2; });
+    if (stopping_) return;
+    sample = std::max(sample, wanted_);
+    lock.unlock();
+    Batch batch;
+    try {
+      batch = read(sample);
+    } catch (const Error&) {
+      return;  // next() will read the same sample and throw to the caller
     }
-  } catch (...) {
-    const std::lock_guard lock(mutex_);
-    error_ = std::current_exception();
-    changed_.notify_all();
+    lock.lock();
+    ready_.push_back({sample, std::move(batch)});
+    sample += samples_per_batch();
   }
 }
 
+// Never waits for the other thread: reading a batch oneself is cheaper than being woken up.
 Batch Loader::next() {
-  Batch batch;
-  if (options_.prefetch == 0) {
-    batch = read(next_sample_);
-  } else {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [this] { return !ready_.empty() || error_; });
-    if (ready_.empty()) std::rethrow_exception(error_);
-    batch = std::move(ready_.front());
-    ready_.pop_front();
-    changed_.notify_all();
+  std::optional<Batch> batch;
+  if (options_.prefetch > 0) {
+    const std::lock_guard lock(mutex_);
+    while (!ready_.empty() && ready_.front().first < next_sample_) ready_.pop_front();
+    if (!ready_.empty() && ready_.front().first == next_sample_) {
+      batch = std::move(ready_.front().second);
+      ready_.pop_front();
+    }
+    wanted_ = next_sample_ + samples_per_batch();
   }
-  next_sample_ += static_cast<std::uint64_t>(options_.rows * options_.world);
-  return batch;
+  changed_.notify_one();
+  if (!batch) batch = read(next_sample_);
+  next_sample_ += samples_per_batch();
+  return std::move(*batch);
 }
 
 void Loader::seek(std::uint64_t sample) {

@@ -9,10 +9,10 @@
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
-#include <exception>
 #include <memory>
 #include <mutex>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "data/config.h"
@@ -77,7 +77,8 @@ class Loader {
   Batch read(std::uint64_t first) const;
   void start();
   void stop();
-  void work(std::uint64_t sample);
+  void read_ahead();
+  std::uint64_t samples_per_batch() const { return static_cast<std::uint64_t>(options_.rows * options_.world); }
 
   Corpora corpora_;
   LoaderOptions options_;
@@ -87,8 +88,8 @@ class Loader {
   std::thread thread_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<Batch> ready_;
-  std::exception_ptr error_;
+  std::deque<std::pair<std::uint64_t, Batch>> ready_;  // with their first samples, in order
+  std::uint64_t wanted_ = 0;                           // no earlier sample is worth reading
   bool stopping_ = false;
 };
 
