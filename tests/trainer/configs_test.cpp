@@ -1,0 +1,85 @@
+// The settings files that come with the project.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "core/fields.h"
+#include "model/decoder.h"
+#include "trainer/config.h"
+#include "trainer/trainer.h"
+
+namespace ring {
+namespace {
+
+Config load(const std::string& name) {
+  Config c;
+  load_config(c, std::string(RING_SOURCE_DIR) + "/configs/" + name);
+  return c;
+}
+
+struct Published {
+  const char* file;
+  std::int64_t parameters;
+};
+
+class ParameterCount : public testing::TestWithParam<Published> {};
+
+TEST_P(ParameterCount, IsThePublishedOne) {
+  const Decoder model(load(GetParam().file).model);  // declares parameters, allocates nothing
+  EXPECT_EQ(model.parameters().count(), GetParam().parameters);
+}
+
+INSTANTIATE_TEST_SUITE_P(Configs, ParameterCount,
+                         testing::Values(Published{"gpt2_124m.yaml", 124'439'808}, Published{"qwen2.5_0.5b.yaml", 494'032'768},
+                                         Published{"qwen2.5_1.5b.yaml", 1'543'714'304}, Published{"llama_1b.yaml", 1'100'048'384},
+                                         Published{"llama3_8b.yaml", 8'030'261'248}),
+                         [](const auto& i) {
+                           std::string name = std::filesystem::path(i.param.file).stem().string();
+                           for (char& c : name)
+                             if (!std::isalnum(static_cast<unsigned char>(c))) c = '_';
+                           return name;
+                         });
+
+TEST(Configs, EveryFileLoads) {
+  int files = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(std::string(RING_SOURCE_DIR) + "/configs")) {
+    EXPECT_NO_THROW(load(entry.path().filename().string())) << entry.path();
+    ++files;
+  }
+  EXPECT_GE(files, 7);
+}
+
+TEST(ResolveConfig, FillsInWhatIsLeftOpen) {
+  Config c;
+  c.train.tokens = 1000;
+  c.train.batch_size = 6;
+  c.model.context = 10;
+  const Config r = resolve_config(c, 65, 3);
+  EXPECT_EQ(r.model.vocab_size, 65);
+  EXPECT_EQ(r.train.steps, 17);  // 60 tokens each
+  EXPECT_EQ(r.train.micro_batch, 2);
+  EXPECT_GT(r.run.threads, 0);
+}
+
+std::string message(const Config& c, std::int64_t vocab, int ranks) {
+  try {
+    resolve_config(c, vocab, ranks);
+  } catch (const Error& e) {
+    return e.what();
+  }
+  return "";
+}
+
+TEST(ResolveConfig, RefusesWhatDoesNotFit) {
+  Config c;
+  c.train.steps = 1;
+  c.model.vocab_size = 100;
+  EXPECT_NE(message(c, 101, 1).find("model.vocab_size: 100 is smaller than the corpus's vocabulary of 101"), std::string::npos);
+  c.train.batch_size = 12;
+  EXPECT_NE(message(c, 50, 5).find("train.batch_size: 12 sequences do not divide among 5 processes"), std::string::npos);
+  c.train.micro_batch = 5;
+  EXPECT_NE(message(c, 50, 2).find("train.micro_batch: 5 does not divide the 6 sequences"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace ring

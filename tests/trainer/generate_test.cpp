@@ -1,0 +1,119 @@
+#include "trainer/generate.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <set>
+
+namespace ring {
+namespace {
+
+const std::vector<float> kLogits = {std::log(0.5f), std::log(0.1f), std::log(0.3f), std::log(0.06f), std::log(0.04f)};
+
+TEST(SampleToken, FollowsTheDistribution) {
+  Sampling s;
+  s.temperature = 1;
+  std::vector<double> counts(5, 0);
+  constexpr int kDraws = 20000;
+  for (int i = 0; i < kDraws; ++i) counts[static_cast<std::size_t>(sample_token(kLogits, s, static_cast<std::uint64_t>(i)))] += 1.0 / kDraws;
+  for (std::size_t i = 0; i < 5; ++i) {
+    const double p = std::exp(kLogits[i]);
+    EXPECT_NEAR(counts[i], p, 5 * std::sqrt(p * (1 - p) / kDraws)) << i;
+  }
+}
+
+std::set<std::int32_t> drawn(const Sampling& s) {
+  std::set<std::int32_t> seen;
+  for (std::uint64_t i = 0; i < 3000; ++i) seen.insert(sample_token(kLogits, s, i));
+  return seen;
+}
+
+TEST(SampleToken, LimitsTheCandidates) {
+  Sampling s;
+  s.temperature = 1;
+  s.top_k = 2;
+  EXPECT_EQ(drawn(s), (std::set<std::int32_t>{0, 2}));
+  s.top_k = 0;
+  s.top_p = 0.85;  // 0.5 + 0.3 is not enough, with 0.1 it is
+  EXPECT_EQ(drawn(s), (std::set<std::int32_t>{0, 1, 2}));
+  s.top_p = 0;
+  EXPECT_EQ(drawn(s), (std::set<std::int32_t>{0}));
+  s = {};
+  s.temperature = 0;
+  EXPECT_EQ(drawn(s), (std::set<std::int32_t>{0}));
+}
+
+TEST(SampleToken, RepeatsForASeedAndDiffersBetweenSeeds) {
+  Sampling a, b;
+  a.temperature = b.temperature = 1;
+  b.seed = a.seed + 1;
+  std::vector<std::int32_t> first, again, other;
+  for (std::uint64_t i = 0; i < 100; ++i) {
+    first.push_back(sample_token(kLogits, a, i));
+    again.push_back(sample_token(kLogits, a, i));
+    other.push_back(sample_token(kLogits, b, i));
+  }
+  EXPECT_EQ(first, again);
+  EXPECT_NE(first, other);
+}
+
+TEST(SampleToken, RefusesLogitsThatAreNotFinite) {
+  for (float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+    std::vector<float> logits = kLogits;
+    logits[3] = bad;
+    EXPECT_THROW(sample_token(logits, {}, 0), Error);
+  }
+}
+
+struct Model {
+  Model() : ctx{Stream::cpu(1)}, decoder(config()) { decoder.allocate(ctx, 3); }
+  static ModelConfig config() {
+    ModelConfig c;
+    c.vocab_size = 50;
+    c.context = 16;
+    c.layers = 2;
+    c.width = 32;
+    c.heads = 2;
+    c.positions = Positions::learned;
+    c.init_std = 0.5;
+    return c;
+  }
+  std::vector<std::int32_t> write(std::vector<std::int32_t> prompt, std::int64_t n) {
+    std::vector<std::int32_t> out;
+    generate(decoder, ctx, std::move(prompt), {}, n, [&](std::int32_t id) { return out.push_back(id), true; });
+    return out;
+  }
+  Context ctx;
+  Decoder decoder;
+};
+
+TEST(Generate, EqualsSamplingFromWholePassesWithoutACache) {
+  Model m;
+  const std::vector<std::int32_t> got = m.write({1, 2, 3}, 12);
+  std::vector<std::int32_t> ids = {1, 2, 3};
+  for (std::uint64_t i = 0; i < 12; ++i) {
+    ring::Run run{m.ctx};
+    const std::int64_t n = static_cast<std::int64_t>(ids.size());
+    const Var h = m.decoder.hidden(run, from_host(ids, m.ctx.stream), Sequences::uniform(1, n, m.ctx));
+    const std::vector<float> logits = to_host<float>(m.decoder.logits(run, h.value.narrow(0, n - 1, 1)), m.ctx.stream);
+    ids.push_back(sample_token(logits, {}, i));
+  }
+  EXPECT_EQ(got, std::vector<std::int32_t>(ids.begin() + 3, ids.end()));
+}
+
+TEST(Generate, GoesOnBeyondTheContext) {
+  Model m;
+  EXPECT_EQ(m.write({5}, 60).size(), 60u);
+  EXPECT_EQ(m.write(std::vector<std::int32_t>(40, 7), 5).size(), 5u);  // a prompt longer than the context
+}
+
+TEST(Generate, StopsWhenToldTo) {
+  Model m;
+  int count = 0;
+  generate(m.decoder, m.ctx, {1}, {}, 100, [&](std::int32_t) { return ++count < 4; });
+  EXPECT_EQ(count, 4);
+}
+
+}  // namespace
+}  // namespace ring

@@ -1,0 +1,262 @@
+// Whole runs of the program, as a user starts them: resuming, refusing, stopping.
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "core/check.h"
+#include "core/philox.h"
+#include "tests/process.h"
+
+namespace ring::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+// A folder with a small corpus of bytes; every run is a model of a few thousand parameters.
+class Runs : public testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = fs::temp_directory_path() / ("ringmaster-run-" + std::to_string(getpid()));
+    fs::create_directories(folder_);
+    std::ofstream text(folder_ / "text.txt");
+    for (int i = 0; i < 600; ++i) text << "line " << i << " of a text that repeats itself " << i % 7 << "\n";
+    text.close();
+    ASSERT_EQ(ring({"data", "prepare", "--input", path("text.txt"), "--tokenizer", "bytes", "--output", path("a.h5"),
+                    "--validation-fraction", "0.1"}).code, 0);
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  std::string path(const std::string& name) const { return (folder_ / name).string(); }
+  static Finished ring(std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), RING_BINARY);
+    return run_process(arguments);
+  }
+  std::vector<std::string> train(const std::string& run, std::vector<std::string> more = {}) const {
+    std::vector<std::string> all = {RING_BINARY, "train", std::string(RING_SOURCE_DIR) + "/configs/nanogpt_cpu.yaml",
+                                    "run.directory=" + path(run), "data.path=" + path("a.h5"), "run.threads=2",
+                                    "model.context=16", "model.width=32", "model.layers=2", "model.dropout=0.1",
+                                    "train.steps=120", "train.batch_size=4", "train.micro_batch=2", "train.log_interval=1",
+                                    "train.eval_interval=20", "schedule.warmup_steps=10", "checkpoint.interval=5"};
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  }
+  // Loss of every step, as written; a step recorded twice must be recorded alike.
+  std::map<int, std::string> losses(const std::string& run) const {
+    std::map<int, std::string> out;
+    std::ifstream file(folder_ / run / "metrics.jsonl");
+    for (std::string line; std::getline(file, line);) {
+      const auto json = nlohmann::json::parse(line);
+      if (json.at("group") != "train") continue;
+      const std::string loss = json.at("loss").dump() + " " + json.at("grad_norm").dump();
+      const auto [at, added] = out.emplace(json.at("step").get<int>(), loss);
+      EXPECT_EQ(at->second, loss);
+    }
+    return out;
+  }
+  std::size_t records(const std::string& run) const {
+    std::ifstream file(folder_ / run / "metrics.jsonl");
+    return static_cast<std::size_t>(std::count(std::istreambuf_iterator<char>(file), {}, '\n'));
+  }
+  // Hashes of all tensors in the checkpoint of the last step.
+  nlohmann::json tensors(const std::string& run, const std::string& step = "step-000000120") const {
+    std::ifstream file(folder_ / run / "checkpoints" / step / "manifest.json");
+    return nlohmann::json::parse(file).at("tensors");
+  }
+
+  fs::path folder_;
+};
+
+TEST_F(Runs, KilledTwentyTimesEqualsUndisturbed) {
+  ASSERT_EQ(run_process(train("whole")).code, 0);
+  const std::map<int, std::string> want = losses("whole");
+  ASSERT_EQ(want.size(), 120u);
+
+  int kills = 0;
+  Finished last;
+  for (std::uint64_t attempt = 0; attempt < 100; ++attempt) {
+    Process process(train("killed"));
+    if (kills < 20) {
+      // A random number of steps on (0: while it starts), and then a random moment inside of one step or save.
+      const std::size_t goal = records("killed") + random_bits({17, 0, 1}, attempt) % 7;
+      while (records("killed") < goal && process.running()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      std::this_thread::sleep_for(std::chrono::microseconds(random_bits({17, 0, 2}, attempt) % 30000));
+      process.signal(SIGKILL);
+    }
+    last = process.wait();
+    if (last.code == 0) break;
+    ASSERT_EQ(last.code, -SIGKILL) << last.output;
+    ++kills;
+  }
+  ASSERT_EQ(last.code, 0);
+  EXPECT_EQ(kills, 20);
+  EXPECT_EQ(losses("killed"), want);
+  EXPECT_EQ(tensors("killed"), tensors("whole"));
+}
+
+TEST_F(Runs, StopsOnASignalAndGoesOn) {
+  ASSERT_EQ(run_process(train("whole")).code, 0);
+  Process process(train("stopped"));
+  while (!fs::exists(folder_ / "stopped" / "metrics.jsonl") || losses("stopped").size() < 3)
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  process.signal(SIGTERM);
+  const Finished stopped = process.wait();
+  ASSERT_EQ(stopped.code, 75) << stopped.output;
+  EXPECT_NE(stopped.output.find("ringmaster train " + path("stopped")), std::string::npos);
+  ASSERT_LT(losses("stopped").size(), 120u);
+  ASSERT_EQ(ring({"train", path("stopped")}).code, 0);  // the run itself instead of its settings file
+  EXPECT_EQ(losses("stopped"), losses("whole"));
+  EXPECT_EQ(tensors("stopped"), tensors("whole"));
+}
+
+TEST_F(Runs, SkipsADamagedCheckpoint) {
+  ASSERT_EQ(run_process(train("whole")).code, 0);
+  ASSERT_EQ(run_process(train("hurt")).code, 0);
+  {
+    std::fstream shard(folder_ / "hurt/checkpoints/step-000000120/shard-00000.h5", std::ios::in | std::ios::out | std::ios::binary);
+    shard.seekp(20000);
+    shard.put('\x5a');
+  }
+  const Finished resumed = run_process(train("hurt"));
+  EXPECT_EQ(resumed.code, 0) << resumed.output;
+  EXPECT_NE(resumed.output.find("shard-00000.h5"), std::string::npos) << resumed.output;
+  EXPECT_NE(resumed.output.find("resuming from step 115"), std::string::npos) << resumed.output;
+  EXPECT_EQ(tensors("hurt"), tensors("whole"));
+}
+
+TEST_F(Runs, RefusesToResumeWithOtherSettings) {
+  ASSERT_EQ(run_process(train("run", {"train.steps=10"})).code, 0);
+  const Finished refused = run_process(train("run", {"train.steps=12", "optimizer.lr=2e-3"}));
+  EXPECT_EQ(refused.code, 1);
+  EXPECT_NE(refused.output.find("train.steps: 10 -> 12"), std::string::npos) << refused.output;
+  EXPECT_NE(refused.output.find("optimizer.lr: 0.001 -> 0.002"), std::string::npos) << refused.output;
+  EXPECT_EQ(run_process(train("run", {"train.steps=12", "optimizer.lr=2e-3", "--allow-changes"})).code, 0);
+  EXPECT_EQ(losses("run").size(), 12u);
+  EXPECT_EQ(run_process(train("run", {"train.steps=4", "--fresh"})).code, 0);
+  EXPECT_EQ(losses("run").size(), 4u);
+}
+
+TEST_F(Runs, RefusesOtherDataUnderTheSameName) {
+  ASSERT_EQ(run_process(train("run", {"train.steps=5"})).code, 0);
+  std::ofstream(folder_ / "text.txt", std::ios::app) << "and some more\n";
+  ASSERT_EQ(ring({"data", "prepare", "--input", path("text.txt"), "--tokenizer", "bytes", "--output", path("a.h5"), "--force"}).code, 0);
+  const Finished refused = run_process(train("run", {"train.steps=5"}));
+  EXPECT_EQ(refused.code, 1);
+  EXPECT_NE(refused.output.find("was started on other data"), std::string::npos) << refused.output;
+}
+
+TEST_F(Runs, StartsFromAnotherRunsWeights) {
+  ASSERT_EQ(run_process(train("first", {"train.steps=40"})).code, 0);
+  // A longer context: with rotary positions no weight depends on it, but these positions are learned, so it must refuse.
+  const Finished longer = run_process(train("longer", {"run.init_from=" + path("first"), "model.context=24", "train.steps=2"}));
+  EXPECT_EQ(longer.code, 1);
+  EXPECT_NE(longer.output.find("embedding.positions.weight"), std::string::npos) << longer.output;
+  ASSERT_EQ(run_process(train("second", {"run.init_from=" + path("first"), "train.steps=2", "model.dropout=0"})).code, 0);
+  const auto first = [&](const std::string& run, int step) { return std::stod(losses(run).at(step)); };
+  EXPECT_LT(first("second", 1), first("first", 1) - 0.5);  // it starts where the other one ended
+}
+
+TEST_F(Runs, NamesWhatIsNotFinite) {
+  const Finished stopped = run_process(train("nan", {"optimizer.lr=1e30", "optimizer.clip=0", "schedule.warmup_steps=0"}));
+  EXPECT_EQ(stopped.code, 1);
+  for (const char* part : {"training stopped: loss", "at step ", "samples ", "first tensor that is not finite: "})
+    EXPECT_NE(stopped.output.find(part), std::string::npos) << part << " not in: " << stopped.output;
+  EXPECT_EQ(stopped.output.find("not finite: none"), std::string::npos) << stopped.output;
+}
+
+TEST_F(Runs, AllowsOneTrainingPerDirectory) {
+  Process process(train("run", {"train.steps=100000"}));
+  while (!fs::exists(folder_ / "run" / "metrics.jsonl")) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  const Finished second = run_process(train("run", {"train.steps=100000"}));
+  EXPECT_EQ(second.code, 1);
+  EXPECT_NE(second.output.find("another process is training this run"), std::string::npos) << second.output;
+}
+
+TEST_F(Runs, EvaluatesAndGenerates) {
+  ASSERT_EQ(run_process(train("run")).code, 0);
+  const Finished eval = ring({"eval", path("run"), "--json"});
+  ASSERT_EQ(eval.code, 0) << eval.output;
+  const auto json = nlohmann::json::parse(eval.output);
+  const double loss = json.at("loss");
+  EXPECT_GT(loss, 0);
+  EXPECT_LT(loss, std::log(257.0));
+  EXPECT_NEAR(json.at("perplexity").get<double>(), std::exp(loss), 1e-6 * std::exp(loss));
+  EXPECT_NEAR(json.at("bits_per_byte").get<double>(), loss / std::log(2.0), 0.01 * loss);  // one token per byte
+  const std::vector<std::string> sample = {"generate", path("run"), "--prompt", "line 1", "--max-tokens", "30", "--seed", "5"};
+  const Finished first = ring(sample);
+  ASSERT_EQ(first.code, 0) << first.output;
+  EXPECT_EQ(first.output.substr(0, 6), "line 1");
+  EXPECT_EQ(ring(sample).output, first.output);
+  EXPECT_EQ(ring({"eval", path("text.txt")}).code, 1);
+  EXPECT_NE(ring({"generate", path("nowhere")}).output.find("not a run"), std::string::npos);
+}
+
+TEST_F(Runs, RefusesBadInputBeforeAnythingIsWritten) {
+  const Finished unknown = run_process(train("bad", {"optimizer.lrr=1"}));
+  EXPECT_EQ(unknown.code, 1);
+  EXPECT_NE(unknown.output.find("optimizer.lr"), std::string::npos) << unknown.output;
+  EXPECT_EQ(run_process(train("bad", {"data.path=" + path("missing.h5")})).code, 1);
+  EXPECT_EQ(run_process(train("bad", {"model.vocab_size=100"})).code, 1);
+  EXPECT_EQ(run_process(train("bad", {"model.context=100000"})).code, 1);
+  EXPECT_FALSE(fs::exists(folder_ / "bad"));
+}
+
+// Several processes over Gloo.
+class DistRuns : public Runs {
+ protected:
+  Finished launch(int processes, const std::string& run, std::vector<std::string> more = {}) const {
+    std::vector<std::string> command = {RING_BINARY, "launch", "--nproc-per-node", std::to_string(processes), "--"};
+    more.insert(more.begin(), {"train.steps=30", "run.threads=1", "train.micro_batch=1", "train.bucket_bytes=4096"});
+    const std::vector<std::string> train_command = train(run, more);
+    command.insert(command.end(), train_command.begin() + 1, train_command.end());
+    return run_process(command);
+  }
+  std::map<int, double> numbers(const std::string& run) const {
+    std::map<int, double> out;
+    for (const auto& [step, text] : losses(run)) out[step] = std::stod(text);
+    return out;
+  }
+};
+
+TEST_F(DistRuns, AnyNumberOfProcessesReachesTheSameLosses) {
+  for (int n : {1, 2, 4}) {
+    const Finished f = launch(n, str("dp", n));
+    ASSERT_EQ(f.code, 0) << f.output;
+  }
+  const std::map<int, double> one = numbers("dp1");
+  ASSERT_EQ(one.size(), 30u);
+  for (const char* run : {"dp2", "dp4"}) {
+    const std::map<int, double> many = numbers(run);
+    ASSERT_EQ(many.size(), 30u);
+    for (const auto& [step, loss] : one) EXPECT_NEAR(many.at(step), loss, 1e-5 * loss) << run << " step " << step;
+  }
+}
+
+TEST_F(DistRuns, RepeatAndResumeBitForBit) {
+  ASSERT_EQ(launch(2, "a").code, 0);
+  ASSERT_EQ(launch(2, "b").code, 0);
+  EXPECT_EQ(losses("a"), losses("b"));
+  EXPECT_EQ(tensors("a", "step-000000030"), tensors("b", "step-000000030"));
+  fs::remove_all(folder_ / "b/checkpoints/step-000000030");  // as if it had been killed just before
+  ASSERT_EQ(launch(2, "b").code, 0);
+  EXPECT_EQ(losses("a"), losses("b"));
+  EXPECT_EQ(tensors("a", "step-000000030"), tensors("b", "step-000000030"));
+}
+
+TEST_F(DistRuns, ACheckpointOfTwoProcessesGoesOnInOne) {
+  ASSERT_EQ(launch(2, "run").code, 0);
+  const Finished f = launch(1, "run", {"train.steps=40", "--allow-changes"});
+  EXPECT_EQ(f.code, 0) << f.output;
+  EXPECT_EQ(losses("run").size(), 40u);
+}
+
+}  // namespace
+}  // namespace ring::test
