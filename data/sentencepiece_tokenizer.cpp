@@ -109,9 +109,11 @@ class SentencePieceTokenizer final : public Tokenizer {
 
 class SentencePieceEncoder final : public Encoder {
  public:
-  explicit SentencePieceEncoder(const SentencePieceTokenizer& t) : t_(t), cache_(kSlots) {}
+  explicit SentencePieceEncoder(const SentencePieceTokenizer& t) : t_(t) {}
 
   void encode(std::string_view text, std::vector<std::int32_t>& out) override {
+    seen_ += text.size();
+    if (cache_.empty() && seen_ > kWorthCaching) cache_.resize(kSlots);
     while (!text.empty()) {
       const std::size_t clean = clean_prefix(text);
       encode_clean(text.substr(0, clean), out);
@@ -127,7 +129,7 @@ class SentencePieceEncoder final : public Encoder {
 
  private:
   // A direct-mapped cache: a stretch of text has one slot, where a newer one replaces it. Bounded by slots and lengths.
-  static constexpr std::size_t kSlots = 1 << 15, kLongestKey = 40;
+  static constexpr std::size_t kSlots = 1 << 15, kLongestKey = 40, kWorthCaching = 4096;
   struct Slot {
     std::array<char, kLongestKey> key;
     std::uint8_t key_length = 0, count = 0;
@@ -152,7 +154,7 @@ class SentencePieceEncoder final : public Encoder {
   }
 
   void encode_stretch(std::string_view text, std::vector<std::int32_t>& out) {
-    if (text.size() > kLongestKey) return call_library(text, out);
+    if (text.size() > kLongestKey || cache_.empty()) return call_library(text, out);
     Slot& slot = cache_[XXH3_64bits(text.data(), text.size()) % kSlots];
     if (std::string_view(slot.key.data(), slot.key_length) != text) {
       const std::size_t old = out.size();
@@ -188,7 +190,8 @@ class SentencePieceEncoder final : public Encoder {
   }
 
   const SentencePieceTokenizer& t_;
-  std::vector<Slot> cache_;
+  std::vector<Slot> cache_;  // 7 MB, so only for more than a few sentences
+  std::size_t seen_ = 0;     // bytes of text so far
   std::vector<int> ids_;
 };
 

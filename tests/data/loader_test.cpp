@@ -6,6 +6,7 @@
 #include <set>
 
 #include "corpus_case.h"
+#include "data/files.h"
 #include "data/permutation.h"
 
 namespace ring {
@@ -217,6 +218,23 @@ TEST(Loader, SeekContinuesExactly) {
       EXPECT_EQ(b.inputs, batches[i].inputs);
       EXPECT_EQ(b.targets, batches[i].targets);
       EXPECT_EQ(b.sample_indices, batches[i].sample_indices);
+    }
+  }
+}
+
+TEST(Loader, DamageReachesTheCaller) {
+  TempFolder folder;
+  const std::string path = write_corpus(folder / "c.h5", std::vector<std::int32_t>(3000, 7), {});
+  std::string bytes = read_file(path);
+  std::size_t at = 0;  // every token 7 (07 00) becomes 7 + 256 * 7
+  for (at = bytes.find(std::string("\x07\x00\x07\x00\x07\x00\x07\x00", 8)); at + 1 < bytes.size() && bytes[at] == 7;
+       at += 2)
+    bytes[at + 1] = 7;
+  write_text(path, bytes);
+  for (std::int64_t prefetch : {0, 3}) {
+    Loader loader(open_corpus(path), {.context = 8, .rows = 4, .seed = 3, .prefetch = prefetch});
+    for (int i = 0; i < 3; ++i) {
+      expect_error([&] { loader.next(); }, {"c.h5 (train) is damaged", "token 1799", "vocabulary has 257"});
     }
   }
 }
