@@ -90,11 +90,10 @@ void Exchange::run(const Operation& op, const Event& after, const std::function<
     digest_ = site_of(op.text);
     if (op.collective && options_.verify) verify(op);
     body(*this);
+  } catch (const PeerLost& e) {
+    throw PeerLost(give_up(op, e));
   } catch (const std::exception& e) {
-    const std::string reason =
-        str(op.text, " (operation ", operation_, " of rank ", rank, " of ", size, "): ", e.what());
-    abort(reason);
-    throw Error(reason);
+    throw Error(give_up(op, e));
   }
 }
 

@@ -8,6 +8,7 @@
 #include <gloo/transport/tcp/device.h>
 #include <gloo/transport/unbound_buffer.h>
 
+#include <cmath>
 #include <mutex>
 #include <optional>
 #include <vector>
@@ -22,7 +23,7 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-double seconds(milliseconds t) { return static_cast<double>(t.count()) / 1000; }
+double seconds(milliseconds t) { return std::round(static_cast<double>(t.count()) / 10) / 100; }
 
 // Gloo's view of our store, below one group's name.
 class StoreAdapter final : public gloo::rendezvous::Store {
@@ -59,6 +60,7 @@ class GlooLink final : public Link {
     StoreAdapter adapter(store, name + "/", options.connect_timeout);
     context->connectFullMesh(adapter, device);
     context_ = std::move(context);
+    meet(size, store, name, options.connect_timeout);
   }
 
   void post_send(int to, std::uint64_t tag, const void* data, std::size_t bytes) override {
@@ -77,6 +79,7 @@ class GlooLink final : public Link {
     std::unique_ptr<gloo::transport::UnboundBuffer> buffer;
   };
 
+  static void meet(int size, ring::Store& store, const std::string& name, milliseconds timeout);
   void post(Transfer t, void* data, std::size_t bytes, std::uint64_t tag);
   void wait(Transfer& t, Deadline deadline, milliseconds total);
   [[noreturn]] void lost(int peer, const char* why);
@@ -87,6 +90,12 @@ class GlooLink final : public Link {
   std::mutex mutex_;
   std::optional<std::string> aborted_;
 };
+
+// Nobody leaves before all are connected: a rank that is done quickly would look like a lost one to the last.
+void GlooLink::meet(int size, ring::Store& store, const std::string& name, milliseconds timeout) {
+  if (store.add(name + "/connected", 1) == size) store.set(name + "/all_connected", "yes");
+  store.get(name + "/all_connected", timeout);
+}
 
 void GlooLink::check_aborted() {
   const std::lock_guard lock(mutex_);
@@ -168,8 +177,8 @@ std::unique_ptr<Communicator> make_gloo_communicator(int rank, int size, std::sh
   try {
     link = std::make_unique<GlooLink>(rank, size, *store, name, options);
   } catch (const std::exception& e) {
-    fail("rank ", rank, " of ", size, " did not meet the others within ", seconds(options.connect_timeout),
-         " s: ", e.what());
+    fail("rank ", rank, " of ", size, " did not meet the others (", seconds(options.connect_timeout),
+         " s allowed): ", e.what());
   }
   return make_host_communicator("gloo", rank, size, std::move(link), std::move(queue), options);
 }

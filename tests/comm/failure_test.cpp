@@ -104,7 +104,7 @@ TEST_F(DistFailure, AfterAFailureEverythingFailsAtOnce) {
       2,
       [](Communicator& c) {
         if (c.rank() == 1) return;
-        EXPECT_THROW(c.all_reduce(ones(10), Reduce::sum).synchronize(), Error);
+        EXPECT_THROW(c.all_reduce(ones(10), Reduce::sum).synchronize(), PeerLost);
         const auto begin = Clock::now();
         try {
           c.barrier().synchronize();
