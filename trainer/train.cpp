@@ -62,8 +62,7 @@ class Loop {
     trainer_.add_state(state_);
     state_.add("data.fingerprint", &data_);
     lead(options);
-    any_host(comm_, false);  // the others go on once the directory is in order
-    start(options);
+    start(options, choose_checkpoint());
   }
 
   TrainEnd run();
@@ -74,7 +73,8 @@ class Loop {
   }
   bool leader() const { return comm_.rank() == 0; }
   void lead(const TrainOptions&);
-  void start(const TrainOptions&);
+  std::string choose_checkpoint();
+  void start(const TrainOptions&, const std::string& checkpoint);
   bool stop_now(TrainEnd&);
   void report(const StepReport&);
   void validate();
@@ -96,8 +96,7 @@ class Loop {
   std::optional<Metrics> metrics_;
   std::optional<Progress> progress_;
   std::optional<double> val_loss_;
-  double seconds_before_ = 0;    // of earlier processes
-  std::int64_t saved_step_ = -1;  // of the newest checkpoint
+  std::int64_t saved_step_ = -1, validated_step_ = -1;  // the latest of each
   double interval_seconds_ = 0;   // since the last record
   std::int64_t interval_tokens_ = 0;
 };
@@ -119,11 +118,19 @@ void Loop::lead(const TrainOptions& options) {
   log::open_file(dir_.log_file());
 }
 
-void Loop::start(const TrainOptions& options) {
-  const std::optional<FoundCheckpoint> found = find_newest_verified(dir_.checkpoints());
+// Rank 0 chooses for all, once the directory is in order; empty: none.
+std::string Loop::choose_checkpoint() {
+  std::string path;
+  if (leader())
+    if (const std::optional<FoundCheckpoint> found = find_newest_verified(dir_.checkpoints())) path = found->path.string();
+  return gather_host(comm_, path)[0];
+}
+
+void Loop::start(const TrainOptions& options, const std::string& checkpoint) {
+  const bool found = !checkpoint.empty();
   if (found) {
     const std::string here = data_;
-    load_state(found->path, state_, ctx_.stream);
+    load_state(checkpoint, state_, ctx_.stream);
     if (data_ != here && !options.allow_changes)
       fail(dir_.path(), ": the run was started on other data (", data_, ") than data.path holds now (", here,
            "). Put the old corpus back, pass --allow-changes, or start another run.name");
@@ -133,13 +140,12 @@ void Loop::start(const TrainOptions& options) {
   } else if (!config_.run.init_from.empty()) {
     load_model_weights(trainer_.model(), config_.run.init_from, ctx_);
   }
-  seconds_before_ = trainer_.seconds();
   if (has_validation(corpora_)) validation_.emplace(corpora_, loader_options(), config_.data.validation_batches);
   if (!leader()) return;
   log::info("run ", dir_.path(), ": ", format_count(static_cast<double>(trainer_.model().parameters().count())), " parameters, ",
-            config_.train.steps, " steps of ", config_.train.batch_size * config_.model.context, " tokens, ", comm_.size(),
+            config_.train.steps ? str(config_.train.steps, " steps of ") : str(config_.train.minutes, " minutes in steps of "), config_.train.batch_size * config_.model.context, " tokens, ", comm_.size(),
             comm_.size() == 1 ? " process, " : " processes, ", config_.run.threads, " threads each");
-  if (found) log::info("resuming from step ", trainer_.steps_done(), " (", found->path.string(), ")");
+  if (found) log::info("resuming from step ", trainer_.steps_done(), " (", checkpoint, ")");
   else if (!config_.run.init_from.empty()) log::info("weights from ", config_.run.init_from);
   metrics_.emplace(dir_.path(), found ? std::optional(trainer_.steps_done()) : std::nullopt);
   if (!found) metrics_->text("config", to_yaml(config_));
@@ -158,8 +164,7 @@ ProgressState Loop::progress_state(const StepReport& r) const {
   if (r.seconds > 0) {
     p.tokens_per_second = static_cast<double>(r.tokens) / r.seconds;
     p.step_ms = r.seconds * 1e3;
-    const std::int64_t here = std::max<std::int64_t>(1, trainer_.steps_done());
-    p.eta_seconds = trainer_.seconds() / static_cast<double>(here) * static_cast<double>(config_.train.steps - trainer_.steps_done());
+    p.eta_seconds = trainer_.seconds_left();
   }
   return p;
 }
@@ -187,7 +192,8 @@ void Loop::report(const StepReport& r) {
 }
 
 void Loop::validate() {
-  if (!validation_) return;
+  if (!validation_ || validated_step_ == trainer_.steps_done()) return;
+  validated_step_ = trainer_.steps_done();
   const Evaluation e = evaluate(trainer_.model(), ctx_, *validation_, comm_);
   val_loss_ = e.loss;
   if (!leader()) return;
@@ -213,11 +219,10 @@ void Loop::save() {
 
 // All ranks stop at the same step, whoever was told to.
 bool Loop::stop_now(TrainEnd& end) {
-  const double minutes = (trainer_.seconds() - seconds_before_) / 60;
-  const bool late = config_.train.minutes > 0 && minutes >= config_.train.minutes;
-  if (trainer_.steps_done() >= config_.train.steps) return end = TrainEnd::finished, true;
+  const double limit = config_.train.minutes * 60;
+  if (config_.train.steps && trainer_.steps_done() >= config_.train.steps) return end = TrainEnd::finished, true;
   if (any_host(comm_, signal_.requested())) return end = TrainEnd::interrupted, true;
-  if (config_.train.minutes > 0 && any_host(comm_, late)) return end = TrainEnd::out_of_time, true;
+  if (limit > 0 && any_host(comm_, trainer_.seconds() >= limit)) return end = TrainEnd::out_of_time, true;
   return false;
 }
 
@@ -231,11 +236,10 @@ TrainEnd Loop::run() {
            ". Weights are untouched since the last step; the newest checkpoint is in ", dir_.checkpoints(),
            ". Lower optimizer.lr, lengthen schedule.warmup_steps, or look at those samples");
     report(last);
-    const std::int64_t step = last.step;
-    const bool ends = step == config_.train.steps;
-    if (ends || (config_.train.eval_interval && step % config_.train.eval_interval == 0)) validate();
-    if (!ends && config_.checkpoint.interval && step % config_.checkpoint.interval == 0) save();
+    if (config_.train.eval_interval && last.step % config_.train.eval_interval == 0) validate();
+    if (config_.checkpoint.interval && last.step % config_.checkpoint.interval == 0) save();
   }
+  if (end != TrainEnd::interrupted && last.step) validate();
   save();
   if (leader()) progress_->finish(progress_state(last));
   return end;

@@ -72,6 +72,26 @@ Tensor Trainer::micro_step(std::size_t index, double valid) {
   return out.sum.value;
 }
 
+std::int64_t Trainer::planned_steps() const {
+  if (config_.train.steps || !steps_) return config_.train.steps;
+  return std::max(steps_ + 1, static_cast<std::int64_t>(config_.train.minutes * 60 / seconds_ * static_cast<double>(steps_)));
+}
+
+double Trainer::seconds_left() const {
+  if (!steps_) return std::nan("");
+  const double limit = config_.train.minutes > 0 ? config_.train.minutes * 60 - seconds_ : INFINITY;
+  if (!config_.train.steps) return limit;
+  return std::min(limit, seconds_ / static_cast<double>(steps_) * static_cast<double>(config_.train.steps - steps_));
+}
+
+// With a limit in time alone the schedule follows the pace, which differs between ranks: rank 0's counts.
+double Trainer::learning_rate() {
+  double total = static_cast<double>(planned_steps());
+  if (!config_.train.steps) total = sum_host(comm_, comm_.rank() == 0 ? total : 0);
+  if (total == 0) total = static_cast<double>(config_.schedule.warmup_steps + 1);
+  return config_.optimizer.lr * schedule_factor(config_.schedule, steps_, static_cast<std::int64_t>(total));
+}
+
 StepReport Trainer::step() {
   const Stopwatch watch;
   StepReport report;
@@ -81,7 +101,7 @@ StepReport Trainer::step() {
   report.data_seconds = watch.seconds();
 
   const double valid = std::max(1.0, valid_tokens(batches_));
-  report.lr = config_.optimizer.lr * schedule_factor(config_.schedule, steps_, config_.train.steps);
+  report.lr = learning_rate();
   optimizer_->begin(steps_, report.lr, valid, ctx_);
   model_.parameters().start_step();
   Tensor loss = ctx_.zeros({1});
@@ -137,7 +157,7 @@ Config resolve_config(Config c, std::int64_t corpus_vocab, int ranks) {
   c.model = c.model.resolved();
   if (!c.run.threads) c.run.threads = default_threads();
   const std::int64_t per_step = c.train.batch_size * c.model.context;
-  if (!c.train.steps) c.train.steps = (c.train.tokens + per_step - 1) / per_step;
+  if (c.train.tokens) c.train.steps = (c.train.tokens + per_step - 1) / per_step;
   c.train.tokens = 0;
   if (c.train.batch_size % ranks)
     fail("train.batch_size: ", c.train.batch_size, " sequences do not divide among ", ranks, " processes");

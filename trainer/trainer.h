@@ -40,11 +40,14 @@ class Trainer {
   Decoder& model() { return model_; }
   const Context& context() const { return ctx_; }
   std::int64_t steps_done() const { return steps_; }
-  double seconds() const { return seconds_; }        // spent in steps, over all processes that worked on the run
+  double seconds() const { return seconds_; }  // spent in steps since the run began, resumptions included
+  double seconds_left() const;                  // as far as the pace so far tells
+  std::int64_t planned_steps() const;           // train.steps, or how many the time limit allows at this pace; 0: not known yet
   std::int64_t tokens_seen() const { return steps_ * config_.train.batch_size * config_.model.context; }
 
  private:
   double valid_tokens(const std::vector<Batch>&);
+  double learning_rate();
   Run micro_run(std::size_t index, Tape*) const;
   Sequences sequences() const;
   Tensor micro_step(std::size_t index, double valid);

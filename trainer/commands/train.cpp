@@ -36,7 +36,9 @@ void run(const Arguments& a) {
   const TrainEnd end = train(config, a.options, mesh->all());
   if (mesh->rank() == 0) {
     const std::string dir = config.run.path();
-    if (end != TrainEnd::finished) std::cout << "stopped early; to go on: ringmaster train " << dir << "\n";
+    const std::string launch = mesh->world() > 1 ? str("launch --nproc-per-node ", mesh->world(), " -- ") : "";
+    if (end == TrainEnd::interrupted) std::cout << "stopped early; to go on: ringmaster " << launch << "train " << dir << "\n";
+    if (end == TrainEnd::out_of_time) std::cout << "the time is over; to go on: ringmaster " << launch << "train " << dir << " train.minutes=...\n";
     std::cout << "to sample: ringmaster generate " << dir << " --prompt \"...\"\n";
   }
   if (end == TrainEnd::interrupted) throw ExitCode{kExitInterrupted};
