@@ -5,8 +5,8 @@
     tests/golden/reference.py DIR [family...]
 
 For each family it reads DIR/<family> (settings, initial weights, batches), writes <family>.json beside this file, and
-prints how far Ringmaster's own run, in float32, was from it. Needs PyTorch >= 1.12, NumPy and PyYAML. Formulas are taken
-from the papers and models named at each function.
+prints how far Ringmaster's own run, in float32, was from it. Needs PyTorch >= 1.12, NumPy and PyYAML. Formulas are
+taken from the papers and models named at each function.
 """
 
 import json
@@ -215,7 +215,8 @@ def show_differences(family, out, index, weights, measured):
     if clipped in (0, len(out["norm"])):
         sys.exit(f"{family}: {clipped} of {len(out['norm'])} steps are clipped; choose optimizer.clip so that some are")
     worst = {key: max(abs(a / b - 1) for a, b in zip(index[key], out[key])) for key in ("loss", "norm")}
-    print(f"{family}: loss {out['loss'][0]:.4f} -> {out['loss'][-1]:.4f}, {clipped} of {len(out['norm'])} steps clipped")
+    first, last = out["loss"][0], out["loss"][-1]
+    print(f"{family}: loss {first:.4f} -> {last:.4f}, {clipped} of {len(out['norm'])} steps clipped")
     print(f"  largest relative difference of a loss {worst['loss']:.1e}, of a norm {worst['norm']:.1e}")
     apart = {}  # relative to the tensor: the norm of the difference, the worst checksum
     for name, p in weights.items():
