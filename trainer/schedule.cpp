@@ -8,7 +8,7 @@ namespace ring {
 
 double schedule_factor(const ScheduleConfig& c, std::int64_t step, std::int64_t total) {
   if (step < c.warmup_steps) return static_cast<double>(step + 1) / static_cast<double>(c.warmup_steps);
-  // How far the decay is, 0 to 1, when it starts at `from` and ends at the last step.
+  // How far the decay is, 0 to 1, when it starts at `from` and would be complete at step `total`.
   const auto progress = [&](std::int64_t from) {
     const double span = static_cast<double>(std::max<std::int64_t>(1, total - from));
     return std::clamp(static_cast<double>(step - from) / span, 0.0, 1.0);

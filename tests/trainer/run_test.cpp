@@ -172,6 +172,24 @@ TEST_F(Runs, NamesWhatIsNotFinite) {
   EXPECT_EQ(stopped.output.find("not finite: none"), std::string::npos) << stopped.output;
 }
 
+TEST_F(Runs, ALimitInTimeEndsTheRunWithItsScheduleDone) {
+  const Finished timed = run_process(train("timed", {"train.steps=0", "train.minutes=0.02"}));
+  ASSERT_EQ(timed.code, 0) << timed.output;
+  EXPECT_NE(timed.output.find("the time is over"), std::string::npos) << timed.output;
+  const std::size_t steps = losses("timed").size();
+  ASSERT_GT(steps, 20u);
+  std::ifstream file(folder_ / "timed" / "metrics.jsonl");
+  double rate = 1;
+  for (std::string line; std::getline(file, line);)
+    if (const auto json = nlohmann::json::parse(line); json.at("group") == "train") rate = json.at("lr");
+  EXPECT_LT(rate, 0.3e-3);  // of 1e-3: the decay has come far
+  const Finished again = run_process(train("timed", {"train.steps=0", "train.minutes=0.03"}));  // free to change
+  ASSERT_EQ(again.code, 0) << again.output;
+  EXPECT_GT(losses("timed").size(), steps);
+  EXPECT_EQ(run_process(train("none", {"train.steps=0"})).code, 1);
+  EXPECT_EQ(run_process(train("both", {"train.tokens=1000"})).code, 1);
+}
+
 TEST_F(Runs, AllowsOneTrainingPerDirectory) {
   Process process(train("run", {"train.steps=100000"}));
   while (!fs::exists(folder_ / "run" / "metrics.jsonl")) std::this_thread::sleep_for(std::chrono::milliseconds(2));
