@@ -3,8 +3,8 @@
 
 namespace ring {
 
-// out [N,C] = table[ids]; ids [N] i32 in [0, rows), Error otherwise. position ids use the same kernel.
-// add: out += instead of out =.
+// out [N,C] = table[ids]; ids [N] i32 in [0, rows), Error otherwise (from a GPU, which cannot raise one without being
+// waited for: the row is NaN). position ids use the same kernel. add: out += instead of out =.
 struct Embedding {
   Tensor ids, table, out;
   bool add = false;

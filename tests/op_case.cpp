@@ -30,15 +30,15 @@ std::vector<Values> input_values(const OpCase& c) {
   return all;
 }
 
+template <class T>
+Tensor tensor_of(const Shape& shape, const Values& values, const Context& ctx) {
+  std::vector<T> host(values.size());
+  std::transform(values.begin(), values.end(), host.begin(), [](double x) { return static_cast<T>(x); });
+  return from_host(host, ctx.stream).view(shape);
+}
+
 Tensor make_tensor(const Shape& shape, DType dtype, const Values& values, const Context& ctx) {
-  const Tensor t = ctx.empty(shape, dtype);
-  if (dtype == DType::i32) {
-    std::transform(values.begin(), values.end(), t.data<std::int32_t>(),
-                   [](double x) { return static_cast<std::int32_t>(x); });
-  } else {
-    std::transform(values.begin(), values.end(), t.data<float>(), [](double x) { return static_cast<float>(x); });
-  }
-  return t;
+  return dtype == DType::i32 ? tensor_of<std::int32_t>(shape, values, ctx) : tensor_of<float>(shape, values, ctx);
 }
 
 std::vector<Var> make_inputs(const OpCase& c, const std::vector<Values>& values, const Context& ctx) {
@@ -56,6 +56,16 @@ Values read_values(const Tensor& t) {
   const auto n = static_cast<std::size_t>(t.numel());
   if (t.dtype() == DType::i32) return Values(t.data<std::int32_t>(), t.data<std::int32_t>() + n);
   return Values(t.data<float>(), t.data<float>() + n);
+}
+
+template <class T>
+Values values_of(const Tensor& t, const Context& ctx) {
+  const std::vector<T> host = to_host<T>(t, ctx.stream);
+  return Values(host.begin(), host.end());
+}
+
+Values read_values(const Tensor& t, const Context& ctx) {
+  return t.dtype() == DType::i32 ? values_of<std::int32_t>(t, ctx) : values_of<float>(t, ctx);
 }
 
 std::vector<std::vector<OpCase> (*)()>& case_list_makers() {

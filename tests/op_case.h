@@ -45,7 +45,8 @@ std::vector<Values> input_values(const OpCase&);
 // Fresh tensors with these values, each with a slot of its own where differentiable.
 std::vector<Var> make_inputs(const OpCase&, const std::vector<Values>&, const Context&);
 Tensor make_tensor(const Shape&, DType, const Values&, const Context&);
-Values read_values(const Tensor&);  // f32 or i32, contiguous
+Values read_values(const Tensor&);                  // f32 or i32, contiguous, on the CPU
+Values read_values(const Tensor&, const Context&);  // the same from any device
 
 // Every tests/cases/<op>.cpp adds its cases at load time through one AddCases object.
 std::vector<std::vector<OpCase> (*)()>& case_list_makers();

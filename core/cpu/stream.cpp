@@ -5,6 +5,7 @@
 
 #include "core/cpu/pool_allocator.h"
 #include "core/cpu/thread_pool.h"
+#include "core/devices.h"
 
 namespace ring {
 namespace {
@@ -30,6 +31,10 @@ std::array<StreamFactory, kBackends>& factories() {
   static std::array<StreamFactory, kBackends> f{};
   return f;
 }
+std::array<DeviceCounter, kBackends>& counters() {
+  static std::array<DeviceCounter, kBackends> c{};
+  return c;
+}
 
 }  // namespace
 
@@ -53,8 +58,17 @@ bool register_stream_factory(Backend backend, StreamFactory factory) {
   return true;
 }
 
-bool backend_available(Backend backend) {
-  return backend == Backend::cpu || factories()[static_cast<std::size_t>(backend)] != nullptr;
+bool register_device_counter(Backend backend, DeviceCounter counter) {
+  counters()[static_cast<std::size_t>(backend)] = counter;
+  return true;
 }
+
+int device_count(Backend backend) {
+  if (backend == Backend::cpu) return 1;
+  const DeviceCounter counter = counters()[static_cast<std::size_t>(backend)];
+  return counter ? counter() : 0;
+}
+
+bool backend_available(Backend backend) { return device_count(backend) > 0; }
 
 }  // namespace ring

@@ -16,6 +16,35 @@ bool intact(const unsigned char* p) {
   return std::all_of(p, p + kGuard, [](unsigned char b) { return b == kGuardByte; });
 }
 
+class DevicePoisonAllocator final : public Allocator {
+ public:
+  explicit DevicePoisonAllocator(const Stream& stream) : inner_(stream.allocator()), stream_(stream.impl()) {}
+
+  void* allocate(std::size_t bytes) override {
+    std::vector<unsigned char> host(bytes + 2 * kGuard, kGuardByte);
+    std::fill_n(host.begin() + kGuard, bytes, kPoisonByte);
+    auto* p = static_cast<unsigned char*>(inner_->allocate(host.size()));
+    stream_.copy(p, host.data(), host.size());
+    return p + kGuard;
+  }
+  void free(void* data, std::size_t bytes) override {
+    auto* p = static_cast<unsigned char*>(data) - kGuard;
+    unsigned char before[kGuard], after[kGuard];
+    stream_.copy(before, p, kGuard);
+    stream_.copy(after, p + kGuard + bytes, kGuard);
+    stream_.synchronize();
+    EXPECT_TRUE(intact(before)) << "bytes before a tensor of " << bytes << " bytes were written";
+    EXPECT_TRUE(intact(after)) << "bytes after a tensor of " << bytes << " bytes were written";
+    inner_->free(p, bytes + 2 * kGuard);
+  }
+  MemoryStats stats() const override { return inner_->stats(); }
+  void reset_peak() override { inner_->reset_peak(); }
+
+ private:
+  std::shared_ptr<Allocator> inner_;
+  StreamImpl& stream_;  // outlives the tensors of a test
+};
+
 }  // namespace
 
 void* PoisonAllocator::allocate(std::size_t bytes) {
@@ -40,6 +69,12 @@ void PoisonAllocator::free(void* p, std::size_t bytes) {
 Context poisoned_context(int threads) {
   Context ctx{Stream::cpu(threads)};
   ctx.stream.impl().allocator = std::make_shared<PoisonAllocator>();
+  return ctx;
+}
+
+Context poisoned_device_context(Device device) {
+  Context ctx{Stream::create(device)};
+  ctx.stream.impl().allocator = std::make_shared<DevicePoisonAllocator>(ctx.stream);
   return ctx;
 }
 

@@ -1,0 +1,35 @@
+#pragma once
+// A CUDA stream and its device, owned.
+
+#include <cuda_runtime_api.h>
+
+namespace ring::cuda {
+
+// Makes a device current for this thread, until the end of the scope.
+class OnDevice {
+ public:
+  explicit OnDevice(int device);
+  ~OnDevice();
+  OnDevice(const OnDevice&) = delete;
+  OnDevice& operator=(const OnDevice&) = delete;
+
+ private:
+  int before_ = 0, device_;
+};
+
+// Does not wait for the default stream, nor that one for it.
+class StreamHandle {
+ public:
+  explicit StreamHandle(int device);  // Error: no such device
+  ~StreamHandle();
+  StreamHandle(const StreamHandle&) = delete;
+  StreamHandle& operator=(const StreamHandle&) = delete;
+  cudaStream_t get() const { return stream_; }
+  int device() const { return device_; }
+
+ private:
+  int device_;
+  cudaStream_t stream_ = nullptr;
+};
+
+}  // namespace ring::cuda

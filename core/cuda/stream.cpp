@@ -1,0 +1,88 @@
+// Streams and events of CUDA devices, which add themselves at load time.
+#include "core/stream.h"
+
+#include "core/cuda/async_allocator.h"
+#include "core/cuda/check.h"
+#include "core/devices.h"
+
+namespace ring::cuda {
+namespace {
+
+class CudaEvent final : public EventImpl {
+ public:
+  explicit CudaEvent(cudaStream_t stream) {
+    RING_CUDA_CHECK(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming));
+    const cudaError_t error = cudaEventRecord(event_, stream);
+    if (error != cudaSuccess) cudaEventDestroy(event_);
+    RING_CUDA_CHECK(error);
+  }
+  ~CudaEvent() override { cudaEventDestroy(event_); }
+  CudaEvent(const CudaEvent&) = delete;
+  CudaEvent& operator=(const CudaEvent&) = delete;
+
+  bool done() const override {
+    const cudaError_t state = cudaEventQuery(event_);
+    if (state == cudaErrorNotReady) return false;
+    RING_CUDA_CHECK(state);
+    return true;
+  }
+  void synchronize() const override { RING_CUDA_CHECK(cudaEventSynchronize(event_)); }
+  cudaEvent_t get() const { return event_; }
+
+ private:
+  cudaEvent_t event_ = nullptr;
+};
+
+class CudaStream final : public StreamImpl {
+ public:
+  explicit CudaStream(int index) : handle_(std::make_shared<StreamHandle>(index)) {
+    device = {Backend::cuda, index};
+    allocator = std::make_shared<AsyncAllocator>(handle_);
+  }
+  Event record() override {
+    const OnDevice on(device.index);
+    return Event(std::make_shared<CudaEvent>(handle_->get()));
+  }
+  void wait(const Event& e) override {
+    if (const auto* event = dynamic_cast<const CudaEvent*>(e.native()))
+      RING_CUDA_CHECK(cudaStreamWaitEvent(handle_->get(), event->get(), 0));
+    else
+      e.synchronize();  // of another backend, whose work a CUDA stream cannot see
+  }
+  void synchronize() override { RING_CUDA_CHECK(cudaStreamSynchronize(handle_->get())); }
+  void* native() override { return handle_->get(); }
+  // From pageable host memory it returns once the bytes were read, into it once they are there.
+  void copy(void* dst, const void* src, std::size_t bytes) override {
+    RING_CUDA_CHECK(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, handle_->get()));
+  }
+  void fill_zero(void* dst, std::size_t bytes) override {
+    RING_CUDA_CHECK(cudaMemsetAsync(dst, 0, bytes, handle_->get()));
+  }
+
+ private:
+  std::shared_ptr<StreamHandle> handle_;
+};
+
+int count_devices() {
+  int count = 0;
+  if (cudaGetDeviceCount(&count) == cudaSuccess) return count;
+  cudaGetLastError();  // no driver, or none that serves this runtime
+  return 0;
+}
+
+Stream create(Device device, int) {
+  const int count = count_devices();
+  if (count == 0)
+    fail("device 'cuda': no GPU, or no driver for CUDA ", CUDART_VERSION / 1000, " here; set device: cpu");
+  if (device.index < 0 || device.index >= count)
+    fail("device '", device, "': this machine has ", count, " GPU", count == 1 ? "" : "s", ", counted from 0");
+  return Stream(std::make_shared<CudaStream>(device.index));
+}
+
+const bool added[] = {
+    register_stream_factory(Backend::cuda, create),
+    register_device_counter(Backend::cuda, count_devices),
+};
+
+}  // namespace
+}  // namespace ring::cuda

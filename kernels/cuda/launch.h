@@ -1,0 +1,60 @@
+#pragma once
+// Typed kernel launches, and the grids that the kernels here share.
+
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cstdint>
+
+#include "core/cuda/check.h"
+#include "kernels/cuda/device/reduce.cuh"
+#include "kernels/rows.h"
+
+namespace ring::cuda {
+
+inline constexpr int kBlock = 256;  // threads
+inline constexpr std::int64_t kMaxGridY = 65535;
+
+struct Launch {
+  dim3 grid{0, 0, 0}, block = kBlock;
+  std::size_t shared_bytes = 0;
+};
+
+// Queues kernel(args...) on the context's stream; arguments are converted to the kernel's parameters. An empty grid
+// does nothing.
+template <class... Params, class... Args>
+void launch(const Context& ctx, const Launch& shape, void (*kernel)(Params...), Args&&... args) {
+  if (shape.grid.x == 0 || shape.grid.y == 0) return;
+  RING_CUDA_CHECK(cudaSetDevice(ctx.stream.device().index));
+  cudaLaunchConfig_t config{};
+  config.gridDim = shape.grid;
+  config.blockDim = shape.block;
+  config.dynamicSmemBytes = shape.shared_bytes;
+  config.stream = static_cast<cudaStream_t>(ctx.stream.native());
+  RING_CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...));
+}
+
+constexpr std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+inline dim3 grid_of(std::int64_t x, std::int64_t y = 1) { return {static_cast<unsigned>(x), static_cast<unsigned>(y)}; }
+
+// Blocks that fill the device once: for loops whose results do not depend on how they are cut.
+inline std::int64_t resident_blocks(const Context& ctx) {
+  int count = 0;
+  RING_CUDA_CHECK(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, ctx.stream.device().index));
+  return count * std::int64_t{2048 / kBlock};
+}
+
+// For a loop over n elements, `per_thread` at a time.
+inline Launch elements(const Context& ctx, std::int64_t n, int per_thread = 4) {
+  return {grid_of(std::min(divide_up(n, std::int64_t{per_thread} * kBlock), resident_blocks(ctx)))};
+}
+
+// For a loop over rows (y) and `width` items of each (x): short rows share a block.
+inline Launch rows_by(std::int64_t rows, std::int64_t width) {
+  if (width == 0) return {};
+  unsigned x = kWarp, y = kBlock / kWarp;
+  for (; x < width && x < kBlock; x *= 2) y /= 2;
+  return {grid_of(divide_up(width, x), std::min(divide_up(rows, y), kMaxGridY)), {x, y}};
+}
+
+}  // namespace ring::cuda

@@ -1,0 +1,128 @@
+// Streams, events, copies and memory of a GPU.
+
+#include <gtest/gtest.h>
+
+#include "core/devices.h"
+#include "core/tensor.h"
+
+namespace ring {
+namespace {
+
+class GpuStream : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!backend_available(Backend::cuda)) GTEST_SKIP() << "no GPU";
+  }
+  static Stream stream() { return Stream::create({Backend::cuda, 0}); }
+};
+
+template <class Fn>
+std::string message(const Fn& fn) {
+  try {
+    fn();
+  } catch (const Error& e) {
+    return e.what();
+  }
+  return "";
+}
+
+std::vector<float> counting(std::int64_t n) {
+  std::vector<float> v(static_cast<std::size_t>(n));
+  for (std::size_t i = 0; i < v.size(); ++i) v[i] = static_cast<float>(i % 1000003);
+  return v;
+}
+
+TEST_F(GpuStream, CopiesThereAndBack) {
+  const Stream s = stream();
+  EXPECT_EQ(s.device(), (Device{Backend::cuda, 0}));
+  EXPECT_NE(s.native(), nullptr);
+  for (std::int64_t n : {1, 1000, 5000000}) {
+    const std::vector<float> host = counting(n);
+    const Tensor t = from_host(host, s), second = Tensor::empty({n}, DType::f32, s);
+    copy(second, t, s);
+    EXPECT_EQ(to_host<float>(second, s), host);
+    fill_zero(second, s);
+    EXPECT_EQ(to_host<float>(second, s), std::vector<float>(host.size(), 0.0f));
+  }
+  EXPECT_THROW(s.pool(), Error);
+}
+
+TEST_F(GpuStream, EventsOrderStreams) {
+  const Stream a = stream(), b = stream();
+  const std::int64_t n = 1 << 24;
+  const Tensor x = Tensor::empty({n}, DType::f32, a), y = Tensor::empty({n}, DType::f32, b);
+  const std::vector<float> host = counting(n);
+  const Tensor source = from_host(host, a);
+  for (int i = 0; i < 20; ++i) fill_zero(x, a);  // keeps the first stream busy
+  copy(x, source, a);
+  const Event written = a.record();
+  b.wait(written);
+  copy(y, x, b);
+  const Event copied = b.record();
+  copied.synchronize();
+  EXPECT_TRUE(copied.done() && written.done());
+  EXPECT_EQ(to_host<float>(y, b), host);
+  Stream::cpu(1).wait(copied);
+  a.wait(Event{});
+  a.synchronize();
+}
+
+TEST_F(GpuStream, MemoryIsCountedAndUsedAgain) {
+  const Stream s = stream();
+  Allocator& memory = *s.allocator();
+  EXPECT_EQ(memory.stats().in_use, 0u);
+  const std::size_t bytes = 64 << 20;
+  {
+    const Tensor t = Tensor::empty({static_cast<std::int64_t>(bytes)}, DType::u8, s);
+    EXPECT_EQ(memory.stats().in_use, bytes);
+    EXPECT_GE(memory.stats().reserved, bytes);
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(t.raw()) % 256, 0u);
+  }
+  EXPECT_EQ(memory.stats().in_use, 0u);
+  EXPECT_EQ(memory.stats().peak, bytes);
+  s.synchronize();
+  const std::size_t held = memory.stats().reserved;
+  for (int i = 0; i < 100; ++i) Tensor::zeros({static_cast<std::int64_t>(bytes)}, DType::u8, s);
+  s.synchronize();
+  EXPECT_EQ(memory.stats().reserved, held) << "freed memory was not used again";
+  memory.reset_peak();
+  EXPECT_EQ(memory.stats().peak, 0u);
+}
+
+TEST_F(GpuStream, TensorsMayOutliveTheirStream) {
+  Tensor t;
+  {
+    const Stream s = stream();
+    t = Tensor::zeros({1000}, DType::f32, s);
+    s.synchronize();
+  }
+  const Stream other = stream();
+  EXPECT_EQ(to_host<float>(t, other), std::vector<float>(1000, 0.0f));
+}
+
+TEST_F(GpuStream, OutOfMemorySaysHowMuchAndWhatToDo) {
+  const Stream s = stream();
+  const Tensor held = Tensor::empty({1000}, DType::f32, s);
+  const std::string what = message([&] { Tensor::empty({std::int64_t{1} << 50}, DType::u8, s); });
+  for (const char* part : {"1125899906842624 bytes asked for", "4000 in use", "train.micro_batch", "train.recompute"})
+    EXPECT_NE(what.find(part), std::string::npos) << what;
+  EXPECT_EQ(s.allocator()->stats().in_use, 4000u);
+  EXPECT_EQ(to_host<float>(Tensor::zeros({8}, DType::f32, s), s), std::vector<float>(8, 0.0f)) << "not usable after it";
+}
+
+TEST_F(GpuStream, AMissingDeviceIsAnErrorWithTheCount) {
+  const int count = device_count(Backend::cuda);
+  for (int index : {-1, count}) {
+    const std::string what = message([&] { Stream::create({Backend::cuda, index}); });
+    EXPECT_NE(what.find(str("this machine has ", count, " GPU")), std::string::npos) << what;
+  }
+}
+
+TEST(Devices, AreCounted) {
+  EXPECT_EQ(device_count(Backend::cpu), 1);
+  EXPECT_GE(device_count(Backend::cuda), 0);
+  EXPECT_EQ(backend_available(Backend::cuda), device_count(Backend::cuda) > 0);
+}
+
+}  // namespace
+}  // namespace ring

@@ -1,0 +1,25 @@
+#pragma once
+// What every op case must pass, on any device: forward against the fp64 oracle, gradients against central differences
+// of that oracle, accumulation into gradients that already exist, shared slots, and the same bits run to run.
+
+#include <gtest/gtest.h>
+
+#include "tests/op_case.h"
+
+namespace ring::test {
+
+void PrintTo(const OpCase&, std::ostream*);
+std::string full_name(const OpCase&);
+std::vector<OpCase> tested_cases();  // without those whose oracle would take seconds
+
+// L2 error relative to `want`. NaN anywhere makes the comparison fail.
+testing::AssertionResult close(const Values& got, const Values& want, double tolerance);
+
+// Memory from it should be full of NaN. `threads` means something on the CPU only.
+using MakeContext = std::function<Context(int threads)>;
+
+void check_forward(const OpCase&, const MakeContext&, const std::vector<int>& thread_counts);
+void check_gradients(const OpCase&, const MakeContext&);
+void check_accumulation(const OpCase&, const MakeContext&, const std::vector<int>& thread_counts);
+
+}  // namespace ring::test
