@@ -43,7 +43,9 @@ Stream Stream::cpu(int threads) { return Stream(std::make_shared<CpuStream>(thre
 Stream Stream::create(Device device, int threads) {
   if (device.backend == Backend::cpu) return cpu(threads > 0 ? threads : default_threads());
   const StreamFactory factory = factories()[static_cast<std::size_t>(device.backend)];
-  if (!factory) fail("device '", to_string(device.backend), "': this build has no such backend; rebuild with RING_CUDA=ON or set device: cpu");
+  if (!factory)
+    fail("device '", to_string(device.backend),
+         "': this build has no such backend; rebuild with RING_CUDA=ON or set device: cpu");
   return factory(device, threads);
 }
 
