@@ -10,7 +10,7 @@ export CCACHE_NOHASHDIR = 1
 export CTEST_PROGRESS_OUTPUT = 0
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build quickstart test bench package format tidy asan tsan debug clean
+.PHONY: help deps build program quickstart test bench package format tidy asan tsan debug clean
 
 help:  ## list the targets
 	@echo "Ringmaster: make TARGET"
@@ -28,8 +28,10 @@ configure: deps
 build: configure  ## build everything into build/release
 	@cmake --build --preset release
 
-quickstart: configure  ## from nothing to a trained language model and a sample of its text
+program: configure  ## build only the program, build/release/ringmaster
 	@cmake --build --preset release --target ringmaster
+
+quickstart: program  ## from nothing to a trained language model and a sample of its text
 	@RINGMASTER=$(CURDIR)/$(BUILD)/ringmaster scripts/quickstart.sh
 
 test: build  ## build and run every test

@@ -6,7 +6,8 @@ namespace ring {
 
 Sink open_sink(GradSlot& slot, const Shape& shape, DType dtype, const Context& ctx) {
   if (!slot.grad.defined()) slot.grad = ctx.empty(shape, dtype);
-  RING_CHECK(slot.grad.numel() == shape.numel(), "gradient of shape ", shape, " for a slot of shape ", slot.grad.shape());
+  RING_CHECK(slot.grad.numel() == shape.numel(), "gradient of shape ", shape, " for a slot of shape ",
+             slot.grad.shape());
   const bool first = !slot.written;
   slot.written = true;
   return {slot.grad.shape() == shape ? slot.grad : slot.grad.view(shape), first ? 0.0f : 1.0f};
@@ -56,6 +57,7 @@ Var Tape::record(std::string_view name, Tensor value, std::vector<SlotPtr> input
 }
 
 void Tape::backward(const SlotPtr& root, const Tensor& seed, const Context& ctx) {
+  RING_CHECK(root, "backward from a value that no recorded op made");
   root->grad = seed;
   root->written = true;
   while (!steps_.empty()) {

@@ -39,8 +39,8 @@ class Tape;
 struct Run {
   Context ctx;
   Tape* tape = nullptr;
-  std::uint64_t seed = 0;   // of the run: dropout's key
-  std::uint32_t step = 0;   // optimizer step
+  std::uint64_t seed = 0;      // of the run: dropout's key
+  std::uint32_t step = 0;      // optimizer step
   std::int64_t first_row = 0;  // global index of this micro-batch's first token row: dropout's address
   bool training = false;       // dropout is on
 };
@@ -51,7 +51,7 @@ class Backward {
   Backward(const Context& ctx, std::vector<SlotPtr>& outputs, std::vector<SlotPtr>& inputs, bool final_pass)
       : ctx(ctx), final_pass(final_pass), outputs_(outputs), inputs_(inputs) {}
 
-  const Tensor& grad(int output = 0) const;      // undefined when nothing wrote it
+  const Tensor& grad(int output = 0) const;  // undefined when nothing wrote it
   bool wants(int input) const { return inputs_[static_cast<std::size_t>(input)] != nullptr; }
   Sink sink(int input, const Shape&, DType = DType::f32);  // copies first when the gradient shares its bytes
   // The whole gradient of an input is an existing tensor: stored without a copy, or added to what is there.
@@ -103,8 +103,9 @@ class Tape {
   bool final_pass_;
 };
 
-// Runs `block` without keeping anything but its input, and again inside the backward (Chen et al. 2016). `params` are the
-// slots of the parameters that the block uses: held until the recomputed block has run, so that on_ready fires once.
+// Runs `block` without keeping anything but its input, and again inside the backward (Chen et al. 2016). `params` are
+// the slots of the parameters that the block uses: held until the recomputed block has run, so that on_ready fires
+// once.
 using Block = std::function<Var(Run&, const Var&)>;
 Var recompute(Run& run, const Var& x, std::vector<SlotPtr> params, Block block);
 

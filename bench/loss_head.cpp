@@ -55,8 +55,10 @@ int main(int argc, char** argv) {
   const double peak = static_cast<double>(ctx.stream.allocator()->stats().peak) - before;
   const double logits = static_cast<double>(tokens * vocab) * sizeof(float);
   const double flops = 6.0 * static_cast<double>(tokens * vocab * width);
-  std::printf("%lld tokens, vocabulary %lld, width %lld, %d threads: peak %.1f MB, full logits %.1f MB (%.2f %%), %.2f s, %.0f GFLOP/s\n",
-              static_cast<long long>(tokens), static_cast<long long>(vocab), static_cast<long long>(width), threads, peak / 1e6,
-              logits / 1e6, 100 * peak / logits, seconds, flops / seconds / 1e9);
+  std::printf(
+      "%lld tokens, vocabulary %lld, width %lld, %d threads: peak %.1f MB, full logits %.1f MB (%.2f %%), %.2f s, %.0f "
+      "GFLOP/s\n",
+      static_cast<long long>(tokens), static_cast<long long>(vocab), static_cast<long long>(width), threads, peak / 1e6,
+      logits / 1e6, 100 * peak / logits, seconds, flops / seconds / 1e9);
   return 0;
 }

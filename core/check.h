@@ -27,7 +27,7 @@ template <class... Parts>
 }  // namespace ring
 
 // For a broken contract between parts of the program: the message, then where it was found.
-#define RING_CHECK(cond, ...)                                                                          \
-  do {                                                                                                 \
+#define RING_CHECK(cond, ...)                                                                           \
+  do {                                                                                                  \
     if (!(cond)) ::ring::fail(__VA_ARGS__, " [", #cond, " is false at ", __FILE__, ":", __LINE__, "]"); \
   } while (0)

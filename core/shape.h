@@ -33,9 +33,7 @@ class Shape {
     for (std::int64_t d : *this) n *= d;
     return n;
   }
-  bool operator==(const Shape& o) const {
-    return size_ == o.size_ && std::equal(begin(), end(), o.begin());
-  }
+  bool operator==(const Shape& o) const { return size_ == o.size_ && std::equal(begin(), end(), o.begin()); }
 
  private:
   std::array<std::int64_t, kMaxDims> dims_{};

@@ -39,7 +39,7 @@ class StreamImpl {
   virtual Event record() = 0;
   virtual void wait(const Event&) = 0;
   virtual void synchronize() = 0;
-  virtual void* native() { return nullptr; }       // cudaStream_t
+  virtual void* native() { return nullptr; }      // cudaStream_t
   virtual ThreadPool* pool() { return nullptr; }  // CPU only
   // Copies bytes between any two places that this device can reach; ordered on this stream.
   virtual void copy(void* dst, const void* src, std::size_t bytes) = 0;
@@ -51,14 +51,15 @@ class StreamImpl {
 
 class Stream {
  public:
-  static Stream cpu(int threads);       // a stream with a pool and an allocator of its own
-  static Stream create(Device, int threads = 0);  // threads: CPU only, 0 = default_threads(). Error: backend not in this build
+  static Stream cpu(int threads);  // a stream with a pool and an allocator of its own
+  static Stream create(Device,
+                       int threads = 0);  // threads: CPU only, 0 = default_threads(). Error: backend not in this build
   Device device() const { return impl_->device; }
-  Event record() const { return impl_->record(); }          // marks everything queued so far
-  void wait(const Event& e) const { impl_->wait(e); }       // later work starts after the event
-  void synchronize() const { impl_->synchronize(); }        // blocks the host
+  Event record() const { return impl_->record(); }     // marks everything queued so far
+  void wait(const Event& e) const { impl_->wait(e); }  // later work starts after the event
+  void synchronize() const { impl_->synchronize(); }   // blocks the host
   const std::shared_ptr<Allocator>& allocator() const { return impl_->allocator; }
-  ThreadPool& pool() const;                                 // Error on a device stream
+  ThreadPool& pool() const;  // Error on a device stream
   void* native() const { return impl_->native(); }
   StreamImpl& impl() const { return *impl_; }
 

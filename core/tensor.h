@@ -13,7 +13,7 @@ namespace ring {
 
 class Tensor {
  public:
-  Tensor() = default;  // undefined
+  Tensor() = default;                                       // undefined
   static Tensor empty(const Shape&, DType, const Stream&);  // contiguous, contents unspecified
   static Tensor zeros(const Shape&, DType, const Stream&);
   static Tensor wrap(std::shared_ptr<Storage>, const Shape&, DType);  // contiguous view of existing bytes

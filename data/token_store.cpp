@@ -40,6 +40,7 @@ void check_format(const Hdf5File& file) {
 struct Places {
   Hdf5File::Dataset tokens, starts;
   std::uint64_t text_bytes = 0;
+  std::string tokens_hash;
   std::uint64_t end() const { return std::max(tokens.offset + tokens.bytes(), starts.offset + starts.bytes()); }
 };
 
@@ -49,6 +50,9 @@ Places places_of(const Hdf5File& file, const std::string& group, std::uint64_t v
   const std::uint64_t documents = number_or_fail(file, group, "documents");
   p.text_bytes = number_or_fail(file, group, "text_bytes");
   if (tokens == 0) return p;
+  const std::optional<std::string> hash = file.text(group, "tokens_hash");
+  if (!hash) fail(file.path(), " was made by an early version: ", group, " has no tokens_hash; prepare it again");
+  p.tokens_hash = *hash;
   p.tokens = file.dataset(group + "/tokens");
   p.starts = file.dataset(group + "/documents");
   const std::size_t width = token_width(vocab);
@@ -150,6 +154,7 @@ void TokenStore::load() {
     split.name_ = path_ + " (" + name + ")";
     split.vocab_ = vocab_;
     split.text_bytes_ = p.text_bytes;
+    split.tokens_hash_ = p.tokens_hash;
     split.tokens_ = p.tokens.count;
     if (split.tokens_ == 0) return;
     split.width_ = p.tokens.element_size;

@@ -3,7 +3,7 @@
 //
 //   /                  attributes format, format_version, vocab_size, tokenizer_hash, tokenizer_kind, source
 //   /tokenizer         u8: the tokenizer file
-//   /train, /validation  attributes tokens, documents, text_bytes
+//   /train, /validation  attributes tokens, documents, text_bytes, tokens_hash
 //       tokens         u16 (vocabularies up to 65,536) or u32, contiguous
 //       documents      u64, contiguous: where each document starts, then the number of tokens
 //
@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "data/files.h"
+#include "data/hash.h"
 
 namespace ring {
 
@@ -27,6 +28,7 @@ class TokenSplit {
  public:
   std::uint64_t tokens() const { return tokens_; }
   std::uint64_t documents() const { return documents_; }
+  const std::string& tokens_hash() const { return tokens_hash_; }  // xxh3-64 of the dataset's bytes; empty: no tokens
   std::uint64_t text_bytes() const { return text_bytes_; }  // of the text that the tokens stand for, for bits per byte
   // Copies tokens [begin, begin + count). Error: past the end, or a token outside the vocabulary (a damaged file).
   void read(std::uint64_t begin, std::size_t count, std::int32_t* out) const;
@@ -40,6 +42,7 @@ class TokenSplit {
   std::uint64_t tokens_ = 0, documents_ = 0, text_bytes_ = 0, vocab_ = 0;
   std::size_t width_ = 2;
   std::string name_;  // for errors
+  std::string tokens_hash_;
 };
 
 class TokenStore {
@@ -89,6 +92,7 @@ class TokenStoreWriter {
   struct Stream {
     FileHandle tokens_file, starts_file;
     std::vector<std::byte> tokens_buffer;
+    StreamHash tokens_hash;
     std::vector<std::uint64_t> starts_buffer;
     std::uint64_t tokens = 0, documents = 0, text_bytes = 0;
   };

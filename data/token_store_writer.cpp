@@ -47,6 +47,7 @@ TokenStoreWriter::TokenStoreWriter(std::string path, std::int64_t vocab_size)
 }
 
 void TokenStoreWriter::flush_tokens(Stream& s) {
+  s.tokens_hash.update(s.tokens_buffer.data(), s.tokens_buffer.size());
   s.tokens_file.write(s.tokens_buffer.data(), s.tokens_buffer.size());
   s.tokens_buffer.clear();
 }
@@ -118,6 +119,7 @@ void TokenStoreWriter::write_file(const std::string& temporary, const Tokenizer&
     file.set(group, "tokens", s.tokens);
     file.set(group, "documents", s.tokens ? s.documents : 0);
     file.set(group, "text_bytes", s.text_bytes);
+    file.set(group, "tokens_hash", hex64(s.tokens_hash.value()));
     if (s.tokens == 0) continue;
     starts_offset[i] = file.create_dataset(group + "/documents", Element::u64, s.documents + 1);
     tokens_offset[i] = file.create_dataset(group + "/tokens", width_ == 2 ? Element::u16 : Element::u32, s.tokens);

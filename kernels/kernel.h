@@ -22,7 +22,7 @@ struct KernelInfo {
   std::string_view slot, candidate;
   Backend backend;
 };
-// Every candidate of every slot in this program: for `ringmaster doctor` and the test that all slots are filled.
+// Every candidate of every slot in this program: for the test that all slots are filled.
 std::vector<KernelInfo>& kernel_registry();
 
 template <class Args>

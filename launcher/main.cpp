@@ -11,8 +11,8 @@ namespace {
 
 std::string version_text() {
   namespace info = ring::build_info;
-  std::string text = ring::str("ringmaster ", info::kVersion, " (", info::kCommit, ", ", info::kBuildType, ", ", info::kCompiler,
-                               ", ", info::kArch, ")");
+  std::string text = ring::str("ringmaster ", info::kVersion, " (", info::kCommit, ", ", info::kBuildType, ", ",
+                               info::kCompiler, ", ", info::kArch, ")");
   for (const info::Found& f : info::kFound) text += ring::str("\n  ", f.name, ": ", f.status);
   return text;
 }

@@ -8,22 +8,30 @@ namespace ring {
 void RopeConfig::fields(Fields& f) {
   f("theta", theta, "base of the frequencies theta^(-2i/D)", positive());
   f("scaling", scaling, "how positions beyond the trained context are reached",
-    choices<RopeScaling>({{"none", RopeScaling::none}, {"linear", RopeScaling::linear}, {"llama3", RopeScaling::llama3}}));
+    choices<RopeScaling>(
+        {{"none", RopeScaling::none}, {"linear", RopeScaling::linear}, {"llama3", RopeScaling::llama3}}));
   f("factor", factor, "how many times the context is stretched (linear, llama3)", at_least(1));
-  f("low_freq_factor", low_freq_factor, "llama3: wavelengths above original_context / this are divided by factor", positive());
+  f("low_freq_factor", low_freq_factor, "llama3: wavelengths above original_context / this are divided by factor",
+    positive());
   f("high_freq_factor", high_freq_factor, "llama3: wavelengths below original_context / this are kept", positive());
   f("original_context", original_context, "llama3: context of the original training, in tokens", at_least(1));
 }
 
+void RopeConfig::validate(std::vector<std::string>& errors) const {
+  if (scaling == RopeScaling::llama3 && high_freq_factor <= low_freq_factor)
+    errors.push_back(str("high_freq_factor: ", high_freq_factor, " is not above low_freq_factor = ", low_freq_factor));
+}
+
 void ModelConfig::fields(Fields& f) {
-  f("vocab_size", vocab_size, "tokens in the vocabulary; 0 = the tokenizer's", at_least(0));
-  f("context", context, "tokens per training sequence", at_least(1));
-  f("layers", layers, "decoder blocks", at_least(1));
-  f("width", width, "channels of the residual stream", at_least(1));
-  f("heads", heads, "query heads", at_least(1));
-  f("kv_heads", kv_heads, "key/value heads (grouped-query attention); 0 = heads", at_least(0));
-  f("head_dim", head_dim, "channels per head, a multiple of 8; 0 = width / heads", at_least(0));
-  f("mlp_width", mlp_width, "hidden channels of the MLP; 0 = 4 x width, for swiglu 8/3 x width rounded up to 32", at_least(0));
+  f("vocab_size", vocab_size, "tokens in the vocabulary; 0 = the tokenizer's", in_range(0, 1 << 30));
+  f("context", context, "tokens per training sequence", in_range(1, 1 << 30));
+  f("layers", layers, "decoder blocks", in_range(1, 10000));
+  f("width", width, "channels of the residual stream", in_range(1, 1 << 20));
+  f("heads", heads, "query heads", in_range(1, 1 << 16));
+  f("kv_heads", kv_heads, "key/value heads (grouped-query attention); 0 = heads", in_range(0, 1 << 16));
+  f("head_dim", head_dim, "channels per head, a multiple of 8; 0 = width / heads", in_range(0, 1 << 16));
+  f("mlp_width", mlp_width, "hidden channels of the MLP; 0 = 4 x width, for swiglu 8/3 x width rounded up to 32",
+    in_range(0, 1 << 24));
   f("norm", norm, "kind of normalisation", choices<NormKind>({{"layer", NormKind::layer}, {"rms", NormKind::rms}}));
   f("norm_place", norm_place, "where it stands: before each sublayer, after it, or before and inside it (MAGNETO)",
     choices<NormPlace>({{"pre", NormPlace::pre}, {"post", NormPlace::post}, {"sub", NormPlace::sub}}));
@@ -47,11 +55,11 @@ void ModelConfig::fields(Fields& f) {
 
 void ModelConfig::validate(std::vector<std::string>& errors) const {
   const std::int64_t kv = kv_heads ? kv_heads : heads;
-  if (heads % kv) errors.push_back(str("model.kv_heads: ", kv, " does not divide model.heads = ", heads));
+  if (heads % kv) errors.push_back(str("kv_heads: ", kv, " does not divide model.heads = ", heads));
   if (!head_dim && width % heads)
-    errors.push_back(str("model.heads: ", heads, " does not divide model.width = ", width, "; set model.head_dim"));
+    errors.push_back(str("heads: ", heads, " does not divide model.width = ", width, "; set model.head_dim"));
   const std::int64_t d = head_dim ? head_dim : width / heads;
-  if (d == 0 || d % 8) errors.push_back(str("model.head_dim: ", d, " is not a multiple of 8"));
+  if (d == 0 || d % 8) errors.push_back(str("head_dim: ", d, " is not a multiple of 8"));
 }
 
 ModelConfig ModelConfig::resolved() const {

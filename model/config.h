@@ -37,6 +37,7 @@ struct RopeConfig {
   double factor = 8, low_freq_factor = 1, high_freq_factor = 4;
   std::int64_t original_context = 8192;
   void fields(Fields&);
+  void validate(std::vector<std::string>& errors) const;
 };
 
 struct ModelConfig {

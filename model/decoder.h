@@ -36,16 +36,17 @@ enum class Recompute : std::uint8_t {
 
 class Decoder {
  public:
-  // Declares the parameters; allocate() fills them. vocab_padding: rows of the embedding in memory are a multiple of it.
+  // Declares the parameters; allocate() fills them. vocab_padding: rows of the embedding in memory are a multiple of
+  // it.
   explicit Decoder(const ModelConfig&, std::int64_t vocab_padding = 1);
   Decoder(const Decoder&) = delete;
   Decoder& operator=(const Decoder&) = delete;
   void allocate(const Context&, std::uint64_t seed);
 
-  Var hidden(Run&, const Tensor& ids, const Sequences&) const;                     // ids [N] i32 -> [N,C], after the final norm
-  Var hidden(Run&, const Tensor& ids, const Sequences&, KvCache&) const;           // the same through a cache, which it advances
-  LossOutput loss(Run&, const Tensor& ids, const Sequences&, LossHead) const;      // head.vocab is filled in
-  Tensor logits(Run&, const Tensor& hidden) const;                                 // [N,C] -> [N, vocab_size]
+  Var hidden(Run&, const Tensor& ids, const Sequences&) const;            // ids [N] i32 -> [N,C], after the final norm
+  Var hidden(Run&, const Tensor& ids, const Sequences&, KvCache&) const;  // the same through a cache, which it advances
+  LossOutput loss(Run&, const Tensor& ids, const Sequences&, LossHead) const;  // head.vocab is filled in
+  Tensor logits(Run&, const Tensor& hidden) const;                             // [N,C] -> [N, vocab_size]
 
   const ModelConfig& config() const { return config_; }
   Parameters& parameters() { return params_; }

@@ -2,8 +2,8 @@
 
 namespace ring {
 
-void LayerCache::append(const Tensor& k, const Tensor& v, const Sequences& seqs, const std::vector<std::int32_t>& lengths,
-                        const Context& ctx) {
+void LayerCache::append(const Tensor& k, const Tensor& v, const Sequences& seqs,
+                        const std::vector<std::int32_t>& lengths, const Context& ctx) {
   const std::size_t row = static_cast<std::size_t>(k.dim(1) * k.dim(2)) * size_of(k.dtype());
   RING_CHECK(k.stride(1) == k.dim(2) && v.stride(1) == v.dim(2), "a cache takes rows whose heads are adjacent");
   const std::pair<Tensor, Tensor> copies[] = {{keys, k}, {values, v}};

@@ -12,7 +12,8 @@ namespace ring {
 struct LayerCache {
   Tensor keys, values;
   // Copies the rows of each sequence (k, v [N,Hk,D], heads adjacent) behind the `lengths[b]` rows that are there.
-  void append(const Tensor& k, const Tensor& v, const Sequences&, const std::vector<std::int32_t>& lengths, const Context&);
+  void append(const Tensor& k, const Tensor& v, const Sequences&, const std::vector<std::int32_t>& lengths,
+              const Context&);
 };
 
 struct KvCache {

@@ -11,8 +11,8 @@
 namespace ring {
 namespace {
 
-// Standard deviations of a block's matrices; `gain` marks those that MAGNETO scales (value, output, MLP), `output` those
-// that write to the residual stream.
+// Standard deviations of a block's matrices; `gain` marks those that MAGNETO scales (value, output, MLP), `output`
+// those that write to the residual stream.
 float weight_std(const ModelConfig& c, std::int64_t in, std::int64_t out, bool gain, bool output) {
   const double depth = 2.0 * static_cast<double>(c.layers);
   switch (c.init) {
@@ -61,7 +61,8 @@ Norm::Norm(const Scope& scope, std::int64_t channels, const ModelConfig& c)
     : weight(&scope.params.add({{scope("weight"), 0, channels, {Init::Kind::ones}}}, 0)),
       kind(c.norm),
       eps(static_cast<float>(c.norm_eps)) {
-  if (kind == NormKind::layer && c.biases == Biases::all) bias = &scope.params.add({{scope("bias"), 0, channels, {}}}, 0);
+  if (kind == NormKind::layer && c.biases == Biases::all)
+    bias = &scope.params.add({{scope("bias"), 0, channels, {}}}, 0);
 }
 
 Var Norm::operator()(Run& run, const Var& x) const {
@@ -110,8 +111,10 @@ Var AttentionLayer::operator()(Run& run, const Var& x, const Sequences& seqs) co
 }
 
 Var AttentionLayer::operator()(Run& run, const Var& x, const Sequences& seqs, LayerCache& cache,
-                          const std::vector<std::int32_t>& lengths) const {
+                               const std::vector<std::int32_t>& lengths) const {
   const Var qkv = qkv_(run, x);
+  for (std::int32_t n : lengths)
+    RING_CHECK((n > 0) == (lengths[0] > 0), "a cache where some sequences are empty and others are not");
   if (lengths[0] > 0) return project(run, {decode(run, qkv.value, seqs, cache, lengths), nullptr});
   Tensor keys, values;
   SelfAttention s = options();
@@ -123,7 +126,7 @@ Var AttentionLayer::operator()(Run& run, const Var& x, const Sequences& seqs, La
 }
 
 Tensor AttentionLayer::decode(Run& run, const Tensor& qkv, const Sequences& seqs, LayerCache& cache,
-                         const std::vector<std::int32_t>& lengths) const {
+                              const std::vector<std::int32_t>& lengths) const {
   const std::int64_t batch = qkv.dim(0), nq = heads_ * head_dim_, nkv = kv_heads_ * head_dim_;
   Tensor q = qkv.narrow(1, 0, nq).split_dim(1, head_dim_);
   Tensor k = qkv.narrow(1, nq, nkv).split_dim(1, head_dim_);
@@ -150,7 +153,8 @@ Tensor AttentionLayer::decode(Run& run, const Tensor& qkv, const Sequences& seqs
 FeedForward::FeedForward(const Scope& scope, const ModelConfig& c)
     : kind_(c.mlp),
       in_(scope, mlp_outputs(c), c.width, c.biases == Biases::all),
-      out_(scope, {{"down", c.width, weight_std(c, c.mlp_width, c.width, true, true)}}, c.mlp_width, c.biases == Biases::all) {
+      out_(scope, {{"down", c.width, weight_std(c, c.mlp_width, c.width, true, true)}}, c.mlp_width,
+           c.biases == Biases::all) {
   if (c.norm_place == NormPlace::sub) sub_norm_.emplace(scope.child("sub_norm"), c.mlp_width, c);
 }
 

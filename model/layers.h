@@ -38,7 +38,8 @@ class AttentionLayer {
  public:
   AttentionLayer(const Scope&, const ModelConfig& resolved, const Tensor& inv_freq);
   Var operator()(Run&, const Var& x, const Sequences&) const;  // [N,C] -> [N,C]
-  // The same with a cache whose sequences hold lengths[b] tokens: all 0 and any number of new ones, or one new one each.
+  // The same with a cache whose sequences hold lengths[b] tokens: all 0 and any number of new ones, or one new one
+  // each.
   Var operator()(Run&, const Var& x, const Sequences&, LayerCache&, const std::vector<std::int32_t>& lengths) const;
 
  private:

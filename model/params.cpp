@@ -45,7 +45,8 @@ Param& Parameters::add(std::vector<LogicalParam> parts, std::int64_t columns, st
   std::int64_t rows = 0;
   for (LogicalParam& part : parts) {
     for (const Param& p : params_)
-      for (const LogicalParam& other : p.parts) RING_CHECK(other.name != part.name, "parameter ", part.name, " added twice");
+      for (const LogicalParam& other : p.parts)
+        RING_CHECK(other.name != part.name, "parameter ", part.name, " added twice");
     part.first_row = rows;
     rows += part.rows;
   }

@@ -11,7 +11,8 @@
 
 namespace ring {
 
-// How a parameter starts. The value of an element depends only on (seed, logical name, its index in the logical tensor).
+// How a parameter starts. The value of an element depends only on (seed, logical name, its index in the logical
+// tensor).
 struct Init {
   enum class Kind : std::uint8_t { zeros, ones, normal } kind = Kind::zeros;
   float std = 0;
@@ -28,10 +29,10 @@ struct LogicalParam {
 // up) lie in one Param below each other.
 struct Param {
   std::vector<LogicalParam> parts;
-  Shape shape;         // in memory; rows beyond the last part are padding, always zero
-  bool decay = false;  // weight decay: matrices only
+  Shape shape;              // in memory; rows beyond the last part are padding, always zero
+  bool decay = false;       // weight decay: matrices only
   std::int64_t offset = 0;  // first element in the flat buffers
-  Var var;             // value and gradient slot, bound by Parameters::allocate
+  Var var;                  // value and gradient slot, bound by Parameters::allocate
 
   // A logical parameter's rows of a flat buffer of the same layout (values, gradients, moments).
   Tensor part_of(const Tensor& flat, const LogicalParam& part) const;
@@ -49,8 +50,8 @@ class Parameters {
   // Vectors first, then matrices, each in order of declaration: gradients become complete from the back to the front.
   const std::vector<Param*>& layout() const { return layout_; }
   std::int64_t matrices_begin() const { return matrices_begin_; }  // weight decay applies from here on
-  std::int64_t count() const;  // logical elements, without padding
-  std::vector<Param*> below(const std::string& prefix);  // in order of declaration
+  std::int64_t count() const;                                      // logical elements, without padding
+  std::vector<Param*> below(const std::string& prefix);            // in order of declaration
 
   Tensor values, gradients;  // flat f32
 

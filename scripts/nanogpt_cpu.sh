@@ -14,7 +14,10 @@ shift $(($# < 2 ? $# : 2))
 root="$(cd "$(dirname "$0")/.." && pwd)"
 cd "$root"
 ringmaster="${RINGMASTER:-$root/build/release/ringmaster}"
-[ -x "$ringmaster" ] || make build CUDA=OFF >&2
+if [ ! -x "$ringmaster" ]; then
+  [ -z "${RINGMASTER:-}" ] || { echo "nanogpt_cpu.sh: RINGMASTER=$RINGMASTER is no program" >&2; exit 2; }
+  make program CUDA=OFF >&2
+fi
 
 work="$(mktemp -d)"
 trap 'rm -rf "$work"' EXIT

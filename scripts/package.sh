@@ -18,7 +18,7 @@ cmake --install "$build" --prefix "$stage" --strip >/dev/null
 # Libraries of the system that must be the target machine's own: glibc comes with its loader, libcuda with its driver.
 own='^(ld-linux.*|linux-vdso|lib(c|m|mvec|dl|rt|pthread|util|resolv|anl|nsl|nss_.*|cuda))\.so'
 # OpenBLAS is opened by name on first use, so the linker does not list it.
-opened="$(PATH="$PATH:/sbin:/usr/sbin" ldconfig -p | awk '$1 == "libopenblas.so.0" { print $NF; exit }')"
+opened="$(PATH="$PATH:/sbin:/usr/sbin" ldconfig -p | awk '$1 == "libopenblas.so.0" && !seen++ { print $NF }')"
 { ldd "$build/ringmaster" ${opened:+"$opened"}; echo "openblas => ${opened:-none}"; } |
   awk '/not found/ { print $1 > "/dev/stderr"; bad = 1 } $3 ~ /^\// { print $3 } END { exit bad }' | sort -u |
   while read -r library; do

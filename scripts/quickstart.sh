@@ -13,7 +13,7 @@ if [ ! -x "$ringmaster" ]; then
   echo "quickstart.sh: $ringmaster is not built: run make quickstart" >&2
   exit 1
 fi
-headers="$(echo '#include <vector>' | "${CXX:-c++}" -x c++ -E - | sed -n 's|^# [0-9]* "\(.*\)/vector".*|\1|p' | head -n 1)"
+headers="$(echo '#include <vector>' | "${CXX:-c++}" -x c++ -E - | awk -F'"' '$2 ~ /\/vector$/ && !found { found = $2 } END { sub(/\/vector$/, "", found); print found }')"
 if [ -z "$headers" ]; then
   echo "quickstart.sh: the C++ compiler ${CXX:-c++} shows no standard headers: install g++, or set CXX" >&2
   exit 1

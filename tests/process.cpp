@@ -50,7 +50,8 @@ bool Process::running() const {
 Finished Process::wait() {
   Finished f;
   char buffer[4096];
-  for (ssize_t n = read(out_, buffer, sizeof buffer); n > 0 || (n < 0 && errno == EINTR); n = read(out_, buffer, sizeof buffer))
+  for (ssize_t n = read(out_, buffer, sizeof buffer); n > 0 || (n < 0 && errno == EINTR);
+       n = read(out_, buffer, sizeof buffer))
     if (n > 0) f.output.append(buffer, static_cast<std::size_t>(n));
   int status = 0;
   waitpid(pid_, &status, 0);

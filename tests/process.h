@@ -10,7 +10,7 @@
 namespace ring::test {
 
 struct Finished {
-  int code = 0;    // exit code; -signal when one ended it
+  int code = 0;        // exit code; -signal when one ended it
   std::string output;  // standard output and error together
 };
 

@@ -14,11 +14,14 @@ void RunConfig::fields(Fields& f) {
 }
 
 void TrainConfig::fields(Fields& f) {
-  f("batch_size", batch_size, "sequences per optimizer step, over all processes and micro-batches", at_least(1));
+  f("batch_size", batch_size, "sequences per optimizer step, over all processes and micro-batches",
+    in_range(1, 1 << 30));
   f("micro_batch", micro_batch, "sequences per forward pass of a process; 0 = its whole share", at_least(0));
   f("steps", steps, "optimizer steps to train; 0 = see tokens and minutes", at_least(0));
   f("tokens", tokens, "tokens to train, rounded up to whole steps; 0 = see steps and minutes", at_least(0));
-  f("minutes", minutes, "training time after which the run ends, resumptions included; alone, the schedule follows the clock; 0 = no limit", at_least(0));
+  f("minutes", minutes,
+    "training time after which the run ends, resumptions included; alone, the schedule follows the clock; 0 = no limit",
+    at_least(0));
   f("log_interval", log_interval, "steps between log lines and metrics", at_least(1));
   f("eval_interval", eval_interval, "steps between validations; 0 = only at the end", at_least(0));
   f("z_loss", z_loss, "weight of the squared log-sum-exp in the training loss (PaLM)", at_least(0));
@@ -29,7 +32,8 @@ void TrainConfig::fields(Fields& f) {
 
 void TrainConfig::validate(std::vector<std::string>& errors) const {
   if (steps > 0 && tokens > 0) errors.push_back("steps: give train.steps or train.tokens, not both");
-  if (steps == 0 && tokens == 0 && minutes == 0) errors.push_back("steps: give train.steps, train.tokens or train.minutes");
+  if (steps == 0 && tokens == 0 && minutes == 0)
+    errors.push_back("steps: give train.steps, train.tokens or train.minutes");
 }
 
 void OptimizerConfig::fields(Fields& f) {
@@ -69,9 +73,10 @@ void Config::fields(Fields& f) {
 }
 
 const std::vector<std::string>& keys_free_to_change() {
-  static const std::vector<std::string> keys = {"run.name", "run.directory", "run.init_from", "train.minutes", "train.log_interval",
-                                                "train.eval_interval", "data.prefetch", "data.validation_batches",
-                                                "checkpoint"};
+  static const std::vector<std::string> keys = {"run.name",        "run.directory",           "run.init_from",
+                                                "train.minutes",   "train.log_interval",      "train.eval_interval",
+                                                "train.recompute", "train.bucket_bytes",      "data.path",
+                                                "data.prefetch",   "data.validation_batches", "checkpoint"};
   return keys;
 }
 

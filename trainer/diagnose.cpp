@@ -26,19 +26,23 @@ std::int64_t first_non_finite(const Tensor& t, const Context& ctx) {
   return -1;
 }
 
-std::string find_non_finite(Decoder& model, Run run, const Tensor& ids, const Sequences& seqs) {
-  const Context& ctx = run.ctx;
+std::string non_finite_weight(const Decoder& model, const Context& ctx) {
+  return in_parameters(model.parameters(), model.parameters().values, "weight ", ctx);
+}
+
+std::string non_finite_gradient(const Decoder& model, const Context& ctx) {
+  return in_parameters(model.parameters(), model.parameters().gradients, "gradient of ", ctx);
+}
+
+std::string non_finite_activation(Decoder& model, Run run, const Tensor& ids, const Sequences& seqs) {
+  std::string found;
   run.tape = nullptr;
-  const Parameters& params = model.parameters();
-  std::string found = in_parameters(params, params.values, "weight ", ctx);
-  if (!found.empty()) return found;
   model.watch = [&](const std::string& name, const Tensor& t) {
-    if (found.empty()) found = locate("activation after " + name, t, ctx);
+    if (found.empty()) found = locate("activation after " + name, t, run.ctx);
   };
   model.hidden(run, ids, seqs);
   model.watch = nullptr;
-  if (!found.empty()) return found;
-  return in_parameters(params, params.gradients, "gradient of ", ctx);
+  return found;
 }
 
 }  // namespace ring

@@ -10,8 +10,11 @@ namespace ring {
 // Index of the first element that is NaN or infinite, -1: none. Blocks the host.
 std::int64_t first_non_finite(const Tensor& f32, const Context&);
 
-// Names the first non-finite tensor, empty: none, in the order in which a step computes: weights, then the activations of a forward
-// pass over `ids` (`Run`: of the failed micro-batch), then gradients. Weights are those of the failed step: the optimizer left them alone.
-std::string find_non_finite(Decoder&, Run, const Tensor& ids, const Sequences&);
+// The parts of a step in the order in which they are computed; each names its first tensor that is not finite, empty:
+// none.
+std::string non_finite_weight(const Decoder&, const Context&);
+std::string non_finite_activation(Decoder&, Run, const Tensor& ids,
+                                  const Sequences&);  // of one micro-batch's forward pass
+std::string non_finite_gradient(const Decoder&, const Context&);
 
 }  // namespace ring

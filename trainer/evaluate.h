@@ -8,7 +8,7 @@
 namespace ring {
 
 struct Evaluation {
-  double loss = 0;       // mean negative log-likelihood per token, in nats
+  double loss = 0;  // mean negative log-likelihood per token, in nats
   std::int64_t tokens = 0;
   double perplexity() const;
   double bits_per_byte(double bytes_per_token) const;

@@ -29,7 +29,8 @@ Candidates candidates_of(std::span<const float> logits, const Sampling& s) {
   std::partial_sort(c.ids.begin(), c.ids.begin() + static_cast<std::ptrdiff_t>(keep), c.ids.end(), likelier);
   c.ids.resize(keep);
   const double top = logits[static_cast<std::size_t>(c.ids[0])];
-  for (std::int32_t id : c.ids) c.weights.push_back(std::exp((logits[static_cast<std::size_t>(id)] - top) / s.temperature));
+  for (std::int32_t id : c.ids)
+    c.weights.push_back(std::exp((logits[static_cast<std::size_t>(id)] - top) / s.temperature));
   const double total = std::accumulate(c.weights.begin(), c.weights.end(), 0.0);
   double sum = 0;
   for (std::size_t i = 0; i < c.weights.size(); ++i) {
@@ -37,12 +38,14 @@ Candidates candidates_of(std::span<const float> logits, const Sampling& s) {
     if (sum < s.top_p * total) continue;
     c.ids.resize(i + 1);
     c.weights.resize(i + 1);
+    break;
   }
   return c;
 }
 
 // Feeds tokens and returns the logits after the last one.
-std::vector<float> feed(const Decoder& model, const Context& ctx, const std::vector<std::int32_t>& ids, KvCache& cache) {
+std::vector<float> feed(const Decoder& model, const Context& ctx, const std::vector<std::int32_t>& ids,
+                        KvCache& cache) {
   Run run{ctx};
   const std::int64_t n = static_cast<std::int64_t>(ids.size());
   const Sequences seqs = Sequences::uniform(1, n, ctx, cache.lengths[0]);

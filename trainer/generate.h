@@ -20,9 +20,9 @@ struct Sampling {
 // One token from unnormalised log-probabilities; `index` addresses the random number. Error: a logit is not finite.
 std::int32_t sample_token(std::span<const float> logits, const Sampling&, std::uint64_t index);
 
-// Continues `prompt` (at least one token) by up to max_tokens, handing each to on_token until it returns false. Beyond the
-// model's context the older half of the tokens is forgotten.
-void generate(const Decoder&, const Context&, std::vector<std::int32_t> prompt, const Sampling&, std::int64_t max_tokens,
-              const std::function<bool(std::int32_t)>& on_token);
+// Continues `prompt` (at least one token) by up to max_tokens, handing each to on_token until it returns false. Beyond
+// the model's context the older half of the tokens is forgotten.
+void generate(const Decoder&, const Context&, std::vector<std::int32_t> prompt, const Sampling&,
+              std::int64_t max_tokens, const std::function<bool(std::int32_t)>& on_token);
 
 }  // namespace ring

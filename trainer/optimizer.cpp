@@ -1,5 +1,6 @@
 #include "trainer/optimizer.h"
 
+#include "kernels/elementwise.h"
 #include "kernels/optimizer.h"
 
 namespace ring {
@@ -19,17 +20,17 @@ void Optimizer::begin(std::int64_t step, double lr, double valid_tokens, const C
   ctx.stream.impl().copy(state_.raw(), &s, sizeof s);
 }
 
-void Optimizer::update(const Context& ctx) {
+void Optimizer::update(const Tensor& loss, const Context& ctx) {
+  const Tensor poison = ctx.empty({1});  // 0, or NaN when the loss is not finite: then the norm is NaN, too
+  axpby_kernel({loss, {}, poison, 0.0f, 0.0f}, ctx);
+  squared_norm_kernel({poison, state_}, ctx);
   squared_norm_kernel({params_.gradients, state_}, ctx);
   clip_factor_kernel({state_, static_cast<float>(config_.clip)}, ctx);
   const std::int64_t size = params_.values.numel(), matrices = params_.matrices_begin();
   const auto part = [&](std::int64_t begin, std::int64_t end, double decay) {
     if (begin == end) return;
-    AdamW a{params_.values.narrow(0, begin, end - begin),
-            params_.gradients.narrow(0, begin, end - begin),
-            m.narrow(0, begin, end - begin),
-            v.narrow(0, begin, end - begin),
-            state_};
+    AdamW a{params_.values.narrow(0, begin, end - begin), params_.gradients.narrow(0, begin, end - begin),
+            m.narrow(0, begin, end - begin), v.narrow(0, begin, end - begin), state_};
     a.beta1 = static_cast<float>(config_.beta1);
     a.beta2 = static_cast<float>(config_.beta2);
     a.eps = static_cast<float>(config_.eps);

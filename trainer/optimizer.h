@@ -12,8 +12,8 @@ class Optimizer {
 
   // Puts step and learning rate into the step state before the first forward.
   void begin(std::int64_t step, double lr, double valid_tokens, const Context&);
-  // Gradient norm over all gradients, clip factor, update. A norm that is not finite leaves everything untouched.
-  void update(const Context&);
+  // Gradient norm, clip factor, update. A norm or a loss [1] that is not finite leaves everything untouched.
+  void update(const Tensor& loss, const Context&);
   StepState read_state(const Context&) const;  // blocks the host
 
   Tensor m, v;  // moments, flat f32, laid out like Parameters::values

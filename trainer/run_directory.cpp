@@ -7,8 +7,8 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 
+#include "checkpoint/files.h"
 #include "core/fields.h"
 
 namespace ring {
@@ -16,13 +16,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-void write_file(const std::string& path, const std::string& text) {
+void replace_file(const std::string& path, const std::string& text) {
   const std::string temporary = path + ".tmp";
-  std::ofstream out(temporary, std::ios::binary);
-  out << text;
-  out.close();
-  if (!out) fail(path, ": cannot write: ", std::strerror(errno), ". Free some space or choose another run.directory");
+  fs::remove(temporary);
+  write_text(temporary, text);
   fs::rename(temporary, path);
+  sync_directory(fs::path(path).parent_path());
 }
 
 }  // namespace
@@ -30,7 +29,8 @@ void write_file(const std::string& path, const std::string& text) {
 bool RunDirectory::exists() const { return fs::exists(config_file()); }
 
 Config RunDirectory::config() const {
-  if (!exists()) fail(path_, ": not a run: there is no config.yaml in it. Give the directory that `ringmaster train` printed");
+  if (!exists())
+    fail(path_, ": not a run: there is no config.yaml in it. Give the directory that `ringmaster train` printed");
   Config c;
   load_config(c, config_file());
   return c;
@@ -39,9 +39,10 @@ Config RunDirectory::config() const {
 void RunDirectory::create(const Config& config, const Tokenizer& tokenizer) const {
   std::error_code error;
   fs::create_directories(checkpoints(), error);
-  if (error) fail(path_, ": cannot create the run's directory: ", error.message(), ". Set run.directory to a writable place");
+  if (error)
+    fail(path_, ": cannot create the run's directory: ", error.message(), ". Set run.directory to a writable place");
   save_tokenizer(tokenizer, tokenizer_file());
-  write_file(config_file(), to_yaml(config));
+  replace_file(config_file(), to_yaml(config));
 }
 
 std::shared_ptr<void> RunDirectory::lock() const {

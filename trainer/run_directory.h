@@ -4,6 +4,7 @@
 //   config.yaml      the resolved settings            log.txt          everything logged
 //   tokenizer.rmt    the corpus's tokenizer           checkpoints/     see docs/fault_tolerance.md
 //   metrics.jsonl    one JSON object per record       events.out.*     for TensorBoard
+//   lock             held while a process trains
 
 #include <memory>
 #include <string>
@@ -24,8 +25,8 @@ class RunDirectory {
   std::string log_file() const { return path_ + "/log.txt"; }
   std::string checkpoints() const { return path_ + "/checkpoints"; }
 
-  bool exists() const;  // holds a run's config
-  Config config() const;  // Error: not a run
+  bool exists() const;                                 // holds a run's config
+  Config config() const;                               // Error: not a run
   void create(const Config&, const Tokenizer&) const;  // writes both files, each by rename
 
   // Exclusive while the object lives. Error: another process trains here.

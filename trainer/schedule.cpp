@@ -16,7 +16,8 @@ double schedule_factor(const ScheduleConfig& c, std::int64_t step, std::int64_t 
   const double fall = 1.0 - c.final_lr;
   switch (c.kind) {
     case ScheduleKind::constant: return 1.0;
-    case ScheduleKind::cosine: return c.final_lr + fall * 0.5 * (1 + std::cos(std::numbers::pi * progress(c.warmup_steps)));
+    case ScheduleKind::cosine:
+      return c.final_lr + fall * 0.5 * (1 + std::cos(std::numbers::pi * progress(c.warmup_steps)));
     case ScheduleKind::linear: return 1.0 - fall * progress(c.warmup_steps);
     case ScheduleKind::wsd: {
       const std::int64_t length = c.decay_steps ? c.decay_steps : total / 5;

@@ -24,12 +24,16 @@ std::string checkpoint_metadata(const Config& config) {
 }
 
 std::string find_checkpoint(const std::string& path) {
+  if (!std::filesystem::exists(path)) fail(path, ": there is no such run or checkpoint");
   const RunDirectory run = find_run(path);
   if (std::filesystem::exists(path + "/manifest.json")) {
     const std::vector<std::string> problems = verify_checkpoint(path);
-    if (!problems.empty()) fail(path, ": damaged checkpoint: ", problems.front(), ". Give the run instead to use an older one");
+    if (!problems.empty())
+      fail(path, ": damaged checkpoint: ", problems.front(), ". Give the run instead to use an older one");
     return path;
   }
+  if (!std::filesystem::equivalent(path, run.path()))
+    fail(path, ": neither a run nor a checkpoint, although inside of the run ", run.path());
   const std::optional<FoundCheckpoint> found = find_newest_verified(run.checkpoints());
   if (!found) fail(run.path(), ": the run has no checkpoint yet. Train it first: ringmaster train ", run.config_file());
   return found->path.string();

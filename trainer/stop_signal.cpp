@@ -5,6 +5,8 @@
 namespace ring {
 namespace {
 
+constexpr int kSignals[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1};
+
 volatile std::sig_atomic_t stop_requested = 0;  // a signal handler can reach nothing else
 
 void handle(int signal) {
@@ -16,13 +18,11 @@ void handle(int signal) {
 
 StopSignal::StopSignal() {
   stop_requested = 0;
-  std::signal(SIGINT, handle);
-  std::signal(SIGTERM, handle);
+  for (int signal : kSignals) std::signal(signal, handle);
 }
 
 StopSignal::~StopSignal() {
-  std::signal(SIGINT, SIG_DFL);
-  std::signal(SIGTERM, SIG_DFL);
+  for (int signal : kSignals) std::signal(signal, SIG_DFL);
 }
 
 bool StopSignal::requested() const { return stop_requested != 0; }

@@ -7,12 +7,10 @@
 #include "checkpoint/reader.h"
 #include "checkpoint/writer.h"
 #include "comm/host.h"
-#include "core/cpu/thread_pool.h"
 #include "core/fields.h"
 #include "core/log.h"
 #include "data/token_store.h"
 #include "data/tokenizer.h"
-#include "generated/build_info.h"
 #include "trainer/evaluate.h"
 #include "trainer/metrics.h"
 #include "trainer/progress.h"
@@ -32,7 +30,8 @@ void check_same_run(const RunDirectory& dir, const Config& config, bool allow_ch
   for (const std::string& change : changes) list += "\n  " + change;
   if (!allow_changes)
     fail(dir.path(), ": the run was started with other settings:", list,
-         "\nResume with the old ones, pass --allow-changes to go on with the new ones, --fresh to start over, or set another run.name");
+         "\nResume with the old ones, pass --allow-changes to go on with the new ones, --fresh to start over, or set "
+         "another run.name");
   log::warn("resuming ", dir.path(), " with changed settings:", list);
 }
 
@@ -40,12 +39,13 @@ void check_same_run(const RunDirectory& dir, const Config& config, bool allow_ch
 std::string fingerprint(const Corpora& corpora) {
   std::string text = "tokenizer " + corpora.tokenizer_hash;
   for (const auto& store : corpora.stores)
-    text += str("; ", store->train().tokens(), " tokens in ", store->train().documents(), " documents");
+    text += str("; ", store->train().tokens(), " tokens with hash ", store->train().tokens_hash());
   return text;
 }
 
 bool has_validation(const Corpora& corpora) {
-  return std::any_of(corpora.stores.begin(), corpora.stores.end(), [](const auto& s) { return s->validation().tokens() > 1; });
+  return std::any_of(corpora.stores.begin(), corpora.stores.end(),
+                     [](const auto& s) { return s->validation().tokens() > 1; });
 }
 
 // What one process does between steps. Rank 0 speaks and writes; every rank takes part in saving and evaluating.
@@ -59,6 +59,10 @@ class Loop {
         ctx_{Stream::create({config_.run.device, 0}, static_cast<int>(config_.run.threads))},
         loader_(corpora_, loader_options()),
         trainer_(config_, ctx_, comm_, loader_) {
+    if (!config_.run.init_from.empty()) init_from_ = find_checkpoint(config_.run.init_from);
+    if (!init_from_.empty())
+      check_tokenizer(corpora_, load_tokenizer(find_run(init_from_).tokenizer_file())->hash(),
+                      "run.init_from " + init_from_);
     trainer_.add_state(state_);
     state_.add("data.fingerprint", &data_);
     lead(options);
@@ -69,7 +73,8 @@ class Loop {
 
  private:
   LoaderOptions loader_options() const {
-    return {config_.model.context, config_.train.micro_batch, config_.run.seed, comm_.rank(), comm_.size(), config_.data.prefetch};
+    return {config_.model.context, micro_batch(config_, comm_.size()), config_.run.seed, comm_.rank(), comm_.size(),
+            config_.data.prefetch};
   }
   bool leader() const { return comm_.rank() == 0; }
   void lead(const TrainOptions&);
@@ -88,7 +93,7 @@ class Loop {
   Context ctx_;
   Loader loader_;
   Trainer trainer_;
-  std::string data_ = fingerprint(corpora_);
+  std::string data_ = fingerprint(corpora_), init_from_;  // the latter: a checkpoint, or empty
   State state_;
   StopSignal signal_;
   std::shared_ptr<void> lock_;
@@ -97,7 +102,7 @@ class Loop {
   std::optional<Progress> progress_;
   std::optional<double> val_loss_;
   std::int64_t saved_step_ = -1, validated_step_ = -1;  // the latest of each
-  double interval_seconds_ = 0;   // since the last record
+  double interval_seconds_ = 0;                         // since the last record
   std::int64_t interval_tokens_ = 0;
 };
 
@@ -106,6 +111,8 @@ void Loop::lead(const TrainOptions& options) {
   if (!leader()) return;
   lock_ = dir_.lock();
   if (options.fresh) {
+    if (!init_from_.empty() && std::filesystem::equivalent(find_run(init_from_).path(), dir_.path()))
+      fail("--fresh would delete the weights that run.init_from takes from ", init_from_, ": set another run.name");
     std::filesystem::remove_all(dir_.checkpoints());
     std::filesystem::remove(dir_.config_file());
   }
@@ -113,7 +120,6 @@ void Loop::lead(const TrainOptions& options) {
     check_same_run(dir_, config_, options.allow_changes);
     check_tokenizer(corpora_, load_tokenizer(dir_.tokenizer_file())->hash(), "run " + dir_.path());
   }
-  dir_.create(config_, *corpora_.stores.front()->tokenizer());
   remove_stale(dir_.checkpoints());
   log::open_file(dir_.log_file());
 }
@@ -122,7 +128,8 @@ void Loop::lead(const TrainOptions& options) {
 std::string Loop::choose_checkpoint() {
   std::string path;
   if (leader())
-    if (const std::optional<FoundCheckpoint> found = find_newest_verified(dir_.checkpoints())) path = found->path.string();
+    if (const std::optional<FoundCheckpoint> found = find_newest_verified(dir_.checkpoints()))
+      path = found->path.string();
   return gather_host(comm_, path)[0];
 }
 
@@ -130,23 +137,35 @@ void Loop::start(const TrainOptions& options, const std::string& checkpoint) {
   const bool found = !checkpoint.empty();
   if (found) {
     const std::string here = data_;
-    load_state(checkpoint, state_, ctx_.stream);
+    const Manifest manifest = load_state(checkpoint, state_, ctx_.stream);
     if (data_ != here && !options.allow_changes)
       fail(dir_.path(), ": the run was started on other data (", data_, ") than data.path holds now (", here,
            "). Put the old corpus back, pass --allow-changes, or start another run.name");
     data_ = here;
+    if (leader() && manifest.world != comm_.size())
+      log::warn("the checkpoint is of ", manifest.world, " processes, now there are ", comm_.size(),
+                ": sums are rounded in another order, so that losses agree closely instead of bit for bit");
     trainer_.restored();
     saved_step_ = trainer_.steps_done();
-  } else if (!config_.run.init_from.empty()) {
-    load_model_weights(trainer_.model(), config_.run.init_from, ctx_);
+  } else if (!init_from_.empty()) {
+    load_model_weights(trainer_.model(), init_from_, ctx_);
   }
   if (has_validation(corpora_)) validation_.emplace(corpora_, loader_options(), config_.data.validation_batches);
   if (!leader()) return;
-  log::info("run ", dir_.path(), ": ", format_count(static_cast<double>(trainer_.model().parameters().count())), " parameters, ",
-            config_.train.steps ? str(config_.train.steps, " steps of ") : str(config_.train.minutes, " minutes in steps of "), config_.train.batch_size * config_.model.context, " tokens, ", comm_.size(),
+  dir_.create(config_, *corpora_.stores.front()->tokenizer());  // now that nothing can be refused any more
+  if (!validation_ && config_.train.eval_interval)
+    log::warn(
+        "the corpus has no validation split: there will be no validation loss. See `ringmaster data prepare --split`");
+  log::info("run ", dir_.path(), ": ", format_count(static_cast<double>(trainer_.model().parameters().count())),
+            " parameters, ",
+            config_.train.steps ? str(config_.train.steps, " steps of ")
+                                : str(config_.train.minutes, " minutes in steps of "),
+            config_.train.batch_size * config_.model.context, " tokens, ", comm_.size(),
             comm_.size() == 1 ? " process, " : " processes, ", config_.run.threads, " threads each");
-  if (found) log::info("resuming from step ", trainer_.steps_done(), " (", checkpoint, ")");
-  else if (!config_.run.init_from.empty()) log::info("weights from ", config_.run.init_from);
+  if (found)
+    log::info("resuming from step ", trainer_.steps_done(), " (", checkpoint, ")");
+  else if (!init_from_.empty())
+    log::info("weights from ", init_from_);
   metrics_.emplace(dir_.path(), found ? std::optional(trainer_.steps_done()) : std::nullopt);
   if (!found) metrics_->text("config", to_yaml(config_));
   ProgressOptions view;
@@ -176,17 +195,18 @@ void Loop::report(const StepReport& r) {
   progress_->update(progress_state(r));
   if (r.step % config_.train.log_interval && r.step != config_.train.steps) return;
   const MemoryStats memory = ctx_.stream.allocator()->stats();
-  metrics_->record("train", r.step,
-                   {{"loss", r.loss},
-                    {"grad_norm", r.norm},
-                    {"lr", r.lr},
-                    {"tokens", trainer_.tokens_seen()},
-                    {"tokens_per_second", static_cast<double>(interval_tokens_) / interval_seconds_},
-                    {"flops_per_second", flops_per_token(config_.model) * static_cast<double>(interval_tokens_) / interval_seconds_},
-                    {"step_ms", r.seconds * 1e3},
-                    {"data_ms", r.data_seconds * 1e3},
-                    {"exchange_ms", r.exchange_seconds * 1e3},
-                    {"memory_peak_bytes", static_cast<std::int64_t>(memory.peak)}});
+  metrics_->record(
+      "train", r.step,
+      {{"loss", r.loss},
+       {"grad_norm", r.norm},
+       {"lr", r.lr},
+       {"tokens", trainer_.tokens_seen()},
+       {"tokens_per_second", static_cast<double>(interval_tokens_) / interval_seconds_},
+       {"flops_per_second", flops_per_token(config_.model) * static_cast<double>(interval_tokens_) / interval_seconds_},
+       {"step_ms", r.seconds * 1e3},
+       {"data_ms", r.data_seconds * 1e3},
+       {"exchange_ms", r.exchange_seconds * 1e3},
+       {"memory_peak_bytes", static_cast<std::int64_t>(memory.peak)}});
   interval_seconds_ = 0;
   interval_tokens_ = 0;
 }
@@ -200,8 +220,8 @@ void Loop::validate() {
   const double bits = e.bits_per_byte(validation_->bytes_per_token());
   metrics_->record("validation", trainer_.steps_done(),
                    {{"loss", e.loss}, {"perplexity", e.perplexity()}, {"bits_per_byte", bits}, {"tokens", e.tokens}});
-  progress_->line(str("step ", trainer_.steps_done(), ": validation loss ", e.loss, ", perplexity ", e.perplexity(), ", ", bits,
-                      " bits per byte over ", e.tokens, " tokens"));
+  progress_->line(str("step ", trainer_.steps_done(), ": validation loss ", e.loss, ", perplexity ", e.perplexity(),
+                      ", ", bits, " bits per byte over ", e.tokens, " tokens"));
 }
 
 void Loop::save() {
@@ -237,11 +257,13 @@ TrainEnd Loop::run() {
            ". Lower optimizer.lr, lengthen schedule.warmup_steps, or look at those samples");
     report(last);
     if (config_.train.eval_interval && last.step % config_.train.eval_interval == 0) validate();
-    if (config_.checkpoint.interval && last.step % config_.checkpoint.interval == 0) save();
+    const bool ends = last.step == config_.train.steps;  // then validation comes first: a kill must not lose it
+    if (!ends && config_.checkpoint.interval && last.step % config_.checkpoint.interval == 0) save();
   }
   if (end != TrainEnd::interrupted && last.step) validate();
   save();
-  if (leader()) progress_->finish(progress_state(last));
+  if (leader() && last.step) progress_->finish(progress_state(last));
+  if (leader() && !last.step) log::info("nothing left to do: all ", trainer_.steps_done(), " steps are done");
   return end;
 }
 

@@ -15,8 +15,8 @@ struct TrainOptions {
 
 enum class TrainEnd { finished, interrupted, out_of_time };
 
-// Error: settings differ from the run's (keys named), data or device problems, a loss that is not finite (after naming the
-// step, the samples and the first tensor that is not finite).
+// Error: settings differ from the run's (keys named), data or device problems, a loss that is not finite (after naming
+// the step, the samples and the first tensor that is not finite).
 TrainEnd train(Config, const TrainOptions&, Communicator&);
 
 }  // namespace ring

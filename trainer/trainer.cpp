@@ -31,7 +31,12 @@ std::vector<SlotRange> slot_ranges(const Parameters& params) {
 }  // namespace
 
 Trainer::Trainer(const Config& config, const Context& ctx, Communicator& comm, Loader& loader)
-    : config_(config), ctx_(ctx), comm_(comm), loader_(loader), model_(config.model, vocab_padding(config.run.device)) {
+    : config_(config),
+      ctx_(ctx),
+      comm_(comm),
+      loader_(loader),
+      micro_batch_(loader.options().rows),
+      model_(config.model, vocab_padding(config.run.device)) {
   model_.recompute = config.train.recompute;
   model_.allocate(ctx_, config.run.seed);
   Parameters& params = model_.parameters();
@@ -49,14 +54,12 @@ double Trainer::valid_tokens(const std::vector<Batch>& batches) {
 Run Trainer::micro_run(std::size_t index, Tape* tape) const {
   Run run{ctx_, tape, config_.run.seed, static_cast<std::uint32_t>(steps_)};
   const std::int64_t before = static_cast<std::int64_t>(index) * comm_.size() + comm_.rank();
-  run.first_row = before * config_.train.micro_batch * config_.model.context;
+  run.first_row = before * micro_batch_ * config_.model.context;
   run.training = true;
   return run;
 }
 
-Sequences Trainer::sequences() const {
-  return Sequences::uniform(config_.train.micro_batch, config_.model.context, ctx_);
-}
+Sequences Trainer::sequences() const { return Sequences::uniform(micro_batch_, config_.model.context, ctx_); }
 
 // Forward and backward of one micro-batch; returns its loss sum [1].
 Tensor Trainer::micro_step(std::size_t index, double valid) {
@@ -74,7 +77,8 @@ Tensor Trainer::micro_step(std::size_t index, double valid) {
 
 std::int64_t Trainer::planned_steps() const {
   if (config_.train.steps || !steps_) return config_.train.steps;
-  return std::max(steps_ + 1, static_cast<std::int64_t>(config_.train.minutes * 60 / seconds_ * static_cast<double>(steps_)));
+  return std::max(steps_ + 1,
+                  static_cast<std::int64_t>(config_.train.minutes * 60 / seconds_ * static_cast<double>(steps_)));
 }
 
 double Trainer::seconds_left() const {
@@ -95,7 +99,7 @@ double Trainer::learning_rate() {
 StepReport Trainer::step() {
   const Stopwatch watch;
   StepReport report;
-  const std::int64_t count = config_.train.batch_size / config_.train.micro_batch / comm_.size();
+  const std::int64_t count = config_.train.batch_size / micro_batch_ / comm_.size();
   batches_.clear();
   for (std::int64_t i = 0; i < count; ++i) batches_.push_back(loader_.next());
   report.data_seconds = watch.seconds();
@@ -107,19 +111,20 @@ StepReport Trainer::step() {
   Tensor loss = ctx_.zeros({1});
   for (std::size_t i = 0; i < batches_.size(); ++i) axpby_kernel({micro_step(i, valid), loss, loss, 1, 1}, ctx_);
   reducer_->finish();
-  optimizer_->update(ctx_);
+  if (comm_.size() > 1) comm_.all_reduce(loss, Reduce::sum, ctx_.stream.record()).wait(ctx_.stream);
+  optimizer_->update(loss, ctx_);
 
-  const float sum = to_host<float>(loss, ctx_.stream)[0];
   const StepState state = optimizer_->read_state(ctx_);
-  report.loss = sum_host(comm_, sum) / valid;
+  report.loss = static_cast<double>(to_host<float>(loss, ctx_.stream)[0]) / valid;  // host waits: log
   report.norm = std::sqrt(state.squared_norm);
-  report.finite = state.finite && std::isfinite(report.loss);
+  report.finite = state.finite != 0;
   report.tokens = config_.train.batch_size * config_.model.context;
   report.exchange_seconds = reducer_->wait_seconds();
   report.seconds = watch.seconds();
   if (report.finite) {
     ++steps_;
     cursor_ += config_.train.batch_size;
+    tokens_ += report.tokens;
     seconds_ += report.seconds;
   }
   report.step = steps_;
@@ -127,14 +132,14 @@ StepReport Trainer::step() {
 }
 
 std::string Trainer::diagnose() {
-  std::string samples, found;
-  for (std::size_t m = 0; m < batches_.size(); ++m) {
-    for (std::int64_t i : batches_[m].sample_indices) samples += str(samples.empty() ? "" : " ", i);
-    if (found.empty())
-      found = find_non_finite(model_, micro_run(m, nullptr), from_host(batches_[m].inputs, ctx_.stream), sequences());
-  }
-  if (found.empty()) found = "none on this rank (the loss itself overflowed)";
-  return str("step ", steps_ + 1, ", samples ", samples, "; first tensor that is not finite: ", found);
+  std::string found = non_finite_weight(model_, ctx_);
+  for (std::size_t m = 0; m < batches_.size() && found.empty(); ++m)
+    found =
+        non_finite_activation(model_, micro_run(m, nullptr), from_host(batches_[m].inputs, ctx_.stream), sequences());
+  if (found.empty()) found = non_finite_gradient(model_, ctx_);
+  if (found.empty()) found = "none in what this rank computed: the loss itself overflowed";
+  return str("step ", steps_ + 1, ", samples ", cursor_, " to ", cursor_ + config_.train.batch_size - 1,
+             "; first tensor that is not finite: ", found);
 }
 
 void Trainer::add_state(State& state) {
@@ -144,6 +149,7 @@ void Trainer::add_state(State& state) {
   add_parameters(state, "optimizer.v.", params, optimizer_->v);
   state.add("train.step", &steps_);
   state.add("train.seconds", &seconds_, ValueOf::rank_0);  // each rank measures its own
+  state.add("train.tokens", &tokens_);
   state.add("data.cursor", &cursor_);
 }
 
@@ -159,14 +165,19 @@ Config resolve_config(Config c, std::int64_t corpus_vocab, int ranks) {
   const std::int64_t per_step = c.train.batch_size * c.model.context;
   if (c.train.tokens) c.train.steps = (c.train.tokens + per_step - 1) / per_step;
   c.train.tokens = 0;
+  micro_batch(c, ranks);
+  return c;
+}
+
+std::int64_t micro_batch(const Config& c, int ranks) {
   if (c.train.batch_size % ranks)
     fail("train.batch_size: ", c.train.batch_size, " sequences do not divide among ", ranks, " processes");
   const std::int64_t share = c.train.batch_size / ranks;
-  if (!c.train.micro_batch) c.train.micro_batch = share;
-  if (share % c.train.micro_batch)
-    fail("train.micro_batch: ", c.train.micro_batch, " does not divide the ", share, " sequences of each process (train.batch_size = ",
-         c.train.batch_size, ", ", ranks, " processes)");
-  return c;
+  const std::int64_t rows = c.train.micro_batch ? c.train.micro_batch : share;
+  if (share % rows)
+    fail("train.micro_batch: ", c.train.micro_batch, " does not divide the ", share,
+         " sequences of each process (train.batch_size = ", c.train.batch_size, ", ", ranks, " processes)");
+  return rows;
 }
 
 }  // namespace ring

@@ -15,12 +15,12 @@
 namespace ring {
 
 struct StepReport {
-  std::int64_t step = 0;      // steps done, this one included
-  double loss = 0;            // mean over the valid tokens of all micro-batches and ranks
-  double norm = 0;            // of the gradient, before clipping
+  std::int64_t step = 0;  // steps done, this one included
+  double loss = 0;        // mean over the valid tokens of all micro-batches and ranks
+  double norm = 0;        // of the gradient, before clipping
   double lr = 0;
-  bool finite = true;         // false: loss or norm is NaN or infinite, and nothing was updated
-  std::int64_t tokens = 0;    // of all ranks
+  bool finite = true;       // false: loss or norm is NaN or infinite, and nothing was updated
+  std::int64_t tokens = 0;  // of all ranks
   double seconds = 0, data_seconds = 0, exchange_seconds = 0;  // the whole step; waiting for data; for other ranks
 };
 
@@ -41,9 +41,9 @@ class Trainer {
   const Context& context() const { return ctx_; }
   std::int64_t steps_done() const { return steps_; }
   double seconds() const { return seconds_; }  // spent in steps since the run began, resumptions included
-  double seconds_left() const;                  // as far as the pace so far tells
-  std::int64_t planned_steps() const;           // train.steps, or how many the time limit allows at this pace; 0: not known yet
-  std::int64_t tokens_seen() const { return steps_ * config_.train.batch_size * config_.model.context; }
+  double seconds_left() const;                 // as far as the pace so far tells
+  std::int64_t planned_steps() const;  // train.steps, or how many the time limit allows at this pace; 0: not known yet
+  std::int64_t tokens_seen() const { return tokens_; }
 
  private:
   double valid_tokens(const std::vector<Batch>&);
@@ -56,16 +56,20 @@ class Trainer {
   Context ctx_;
   Communicator& comm_;
   Loader& loader_;
+  std::int64_t micro_batch_;  // sequences
   Decoder model_;
   std::unique_ptr<Optimizer> optimizer_;
   std::unique_ptr<Reducer> reducer_;
   std::vector<Batch> batches_;  // of the latest step
-  std::int64_t steps_ = 0, cursor_ = 0;
+  std::int64_t steps_ = 0, tokens_ = 0, cursor_ = 0;
   double seconds_ = 0;
 };
 
-// The settings with everything derived filled in: vocabulary, widths, steps, micro-batch, threads. Error lists what does
-// not fit: the vocabulary, the batch and the number of ranks.
+// The settings with everything derived filled in: vocabulary, widths, steps, threads. Error: the vocabulary is too
+// small, or the batch does not divide among the ranks.
 Config resolve_config(Config, std::int64_t corpus_vocab, int ranks);
+
+// Sequences in a forward pass of each rank. Error: the batch does not divide.
+std::int64_t micro_batch(const Config&, int ranks);
 
 }  // namespace ring

@@ -14,8 +14,8 @@ namespace {
 thread_local bool inside_pool = false;
 
 // A step is a few hundred loops of some 50 us: a worker that slept between two of them would lose as much waking up, so
-// it first spins, for about 0.4 ms where a pause takes 140 cycles. On a machine with other work to do, the yields hand it
-// the core; on an idle one they return at once. A pool larger than its share of the cores does not spin at all.
+// it first spins, for about 0.4 ms where a pause takes 140 cycles. On a machine with other work to do, the yields hand
+// it the core; on an idle one they return at once. A pool larger than its share of the cores does not spin at all.
 constexpr int kSpins = 8000, kSpinsPerYield = 64;
 
 void relax() {

@@ -17,9 +17,8 @@ class RangeFn {
  public:
   template <class F>
   RangeFn(const F& f)  // NOLINT: conversion is the point
-      : object_(&f), call_([](const void* o, std::int64_t a, std::int64_t b, int t) {
-          (*static_cast<const F*>(o))(a, b, t);
-        }) {}
+      : object_(&f),
+        call_([](const void* o, std::int64_t a, std::int64_t b, int t) { (*static_cast<const F*>(o))(a, b, t); }) {}
   void operator()(std::int64_t begin, std::int64_t end, int thread) const { call_(object_, begin, end, thread); }
 
  private:
@@ -37,7 +36,8 @@ class ThreadPool {
   int size() const { return static_cast<int>(workers_.size()) + 1; }
 
   // Runs fn(begin, end, thread) over [0, n) cut in at most size() contiguous parts of at least `grain` elements; the
-  // cuts fall on multiples of `align`. Returns when all parts are done. One caller at a time; a call from inside runs serially.
+  // cuts fall on multiples of `align`. Returns when all parts are done. One caller at a time; a call from inside runs
+  // serially.
   void parallel_for(std::int64_t n, std::int64_t grain, RangeFn fn, std::int64_t align = 1);
 
   // The part of [0, n) that `part` of `parts` gets.

@@ -195,7 +195,7 @@ TEST_P(Golden, EqualsTheReference) {
 
   const Context ctx{Stream::cpu(static_cast<int>(config_.run.threads))};
   const auto comm = make_self_communicator();
-  const auto batches = loader(config_.train.micro_batch);
+  const auto batches = loader(micro_batch(config_, 1));
   Trainer trainer(config_, ctx, *comm, *batches);
   const Weights initial = weights_of(trainer);
   if (!dump_to) expect_weights(initial, want.at("initial"), kInitial, "initially: regenerate the reference");

@@ -62,12 +62,15 @@ std::vector<std::pair<std::string, ModelConfig>> families() {
 Tensor tokens(const Context& ctx, std::int64_t n, std::int64_t vocab, std::uint32_t salt) {
   Tensor t = ctx.empty({n}, DType::i32);
   for (std::int64_t i = 0; i < n; ++i)
-    t.data<std::int32_t>()[i] = static_cast<std::int32_t>(random_bits({9, salt, 1}, static_cast<std::uint64_t>(i)) % static_cast<std::uint32_t>(vocab));
+    t.data<std::int32_t>()[i] = static_cast<std::int32_t>(random_bits({9, salt, 1}, static_cast<std::uint64_t>(i)) %
+                                                          static_cast<std::uint32_t>(vocab));
   return t;
 }
 
 struct Fixture {
-  explicit Fixture(const ModelConfig& c, int threads = 2) : ctx{Stream::cpu(threads)}, model(c) { model.allocate(ctx, 7); }
+  explicit Fixture(const ModelConfig& c, int threads = 2) : ctx{Stream::cpu(threads)}, model(c) {
+    model.allocate(ctx, 7);
+  }
 
   // Loss sum; leaves gradients of loss / tokens in the flat buffer when asked.
   double loss(const Tensor& ids, const Tensor& targets, std::int64_t batch, bool gradients) {
@@ -112,7 +115,8 @@ TEST_P(Families, GradientIsTheSlopeOfTheLoss) {
     for (const Param* param : p.layout())
       for (std::int64_t i = 0; i < param->shape.numel(); ++i) {
         const std::size_t at = static_cast<std::size_t>(param->offset + i);
-        direction[at] = random_normal({trial, 0, 77}, at) * 0.01f + 0.3f * g[at];  // mostly along the gradient: a clear signal
+        direction[at] =
+            random_normal({trial, 0, 77}, at) * 0.01f + 0.3f * g[at];  // mostly along the gradient: a clear signal
         slope += static_cast<double>(direction[at]) * g[at];
         norm += static_cast<double>(direction[at]) * direction[at];
       }
@@ -140,7 +144,8 @@ TEST_P(Families, LaterTokensChangeNoEarlierLogit) {
     const std::int32_t old = id;
     id = (id + 5) % 37;
     const Tensor after = f.logits(ids, 1);
-    EXPECT_EQ(0, std::memcmp(before.raw(), after.raw(), static_cast<std::size_t>(t * 37) * sizeof(float))) << "token " << t;
+    EXPECT_EQ(0, std::memcmp(before.raw(), after.raw(), static_cast<std::size_t>(t * 37) * sizeof(float)))
+        << "token " << t;
     EXPECT_NE(0, std::memcmp(before.narrow(0, t, 1).raw(), after.narrow(0, t, 1).raw(), 37 * sizeof(float)));
     id = old;
   }
@@ -254,8 +259,8 @@ TEST(Rope, ScalesFrequenciesAsDefined) {
   c.scaling = RopeScaling::llama3;
   c.factor = 8;
   const std::vector<float> llama = rope_frequencies(c, 128);
-  EXPECT_FLOAT_EQ(llama[0], plain[0]);           // wavelength 6 tokens: kept
-  EXPECT_FLOAT_EQ(llama[63], plain[63] / 8);     // wavelength beyond the trained context: divided
+  EXPECT_FLOAT_EQ(llama[0], plain[0]);        // wavelength 6 tokens: kept
+  EXPECT_FLOAT_EQ(llama[63], plain[63] / 8);  // wavelength beyond the trained context: divided
   for (std::size_t i = 0; i < 64; ++i) {
     EXPECT_LE(llama[i], plain[i] * 1.0000001f);
     EXPECT_GE(llama[i], plain[i] / 8 * 0.9999999f);

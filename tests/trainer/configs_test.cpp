@@ -30,8 +30,10 @@ TEST_P(ParameterCount, IsThePublishedOne) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Configs, ParameterCount,
-                         testing::Values(Published{"gpt2_124m.yaml", 124'439'808}, Published{"qwen2.5_0.5b.yaml", 494'032'768},
-                                         Published{"qwen2.5_1.5b.yaml", 1'543'714'304}, Published{"llama_1b.yaml", 1'100'048'384},
+                         testing::Values(Published{"gpt2_124m.yaml", 124'439'808},
+                                         Published{"qwen2.5_0.5b.yaml", 494'032'768},
+                                         Published{"qwen2.5_1.5b.yaml", 1'543'714'304},
+                                         Published{"llama_1b.yaml", 1'100'048'384},
                                          Published{"llama3_8b.yaml", 8'030'261'248}),
                          [](const auto& i) {
                            std::string name = std::filesystem::path(i.param.file).stem().string();
@@ -57,7 +59,7 @@ TEST(ResolveConfig, FillsInWhatIsLeftOpen) {
   const Config r = resolve_config(c, 65, 3);
   EXPECT_EQ(r.model.vocab_size, 65);
   EXPECT_EQ(r.train.steps, 17);  // 60 tokens each
-  EXPECT_EQ(r.train.micro_batch, 2);
+  EXPECT_EQ(micro_batch(r, 3), 2);
   EXPECT_GT(r.run.threads, 0);
 }
 
@@ -74,9 +76,11 @@ TEST(ResolveConfig, RefusesWhatDoesNotFit) {
   Config c;
   c.train.steps = 1;
   c.model.vocab_size = 100;
-  EXPECT_NE(message(c, 101, 1).find("model.vocab_size: 100 is smaller than the corpus's vocabulary of 101"), std::string::npos);
+  EXPECT_NE(message(c, 101, 1).find("model.vocab_size: 100 is smaller than the corpus's vocabulary of 101"),
+            std::string::npos);
   c.train.batch_size = 12;
-  EXPECT_NE(message(c, 50, 5).find("train.batch_size: 12 sequences do not divide among 5 processes"), std::string::npos);
+  EXPECT_NE(message(c, 50, 5).find("train.batch_size: 12 sequences do not divide among 5 processes"),
+            std::string::npos);
   c.train.micro_batch = 5;
   EXPECT_NE(message(c, 50, 2).find("train.micro_batch: 5 does not divide the 6 sequences"), std::string::npos);
 }

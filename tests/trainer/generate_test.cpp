@@ -16,7 +16,8 @@ TEST(SampleToken, FollowsTheDistribution) {
   s.temperature = 1;
   std::vector<double> counts(5, 0);
   constexpr int kDraws = 20000;
-  for (int i = 0; i < kDraws; ++i) counts[static_cast<std::size_t>(sample_token(kLogits, s, static_cast<std::uint64_t>(i)))] += 1.0 / kDraws;
+  for (int i = 0; i < kDraws; ++i)
+    counts[static_cast<std::size_t>(sample_token(kLogits, s, static_cast<std::uint64_t>(i)))] += 1.0 / kDraws;
   for (std::size_t i = 0; i < 5; ++i) {
     const double p = std::exp(kLogits[i]);
     EXPECT_NEAR(counts[i], p, 5 * std::sqrt(p * (1 - p) / kDraws)) << i;

@@ -8,17 +8,17 @@ class App;
 namespace ring {
 
 // Each adds its subcommands to `app`; a subcommand's callback does the work and throws Error on failure.
-void add_tokenizer_commands(CLI::App& app);   // tokenizer train | encode | decode | inspect
-void add_data_commands(CLI::App& app);        // data prepare | inspect
-void add_config_commands(CLI::App& app);      // config show | docs
+void add_tokenizer_commands(CLI::App& app);  // tokenizer train | encode | decode | inspect
+void add_data_commands(CLI::App& app);       // data prepare | inspect
+void add_config_commands(CLI::App& app);     // config show | docs
 void add_train_command(CLI::App& app);
 void add_eval_command(CLI::App& app);
 void add_generate_command(CLI::App& app);
 void add_checkpoint_commands(CLI::App& app);  // checkpoint inspect | verify
 
-// Exit codes of the program, beside 0.
-inline constexpr int kExitError = 1;          // the message says what and what to do
-inline constexpr int kExitUsage = 2;          // the command line itself
+// Exit codes of the program, beside 0 and kExitPeerLost (comm/communicator.h).
+inline constexpr int kExitError = 1;         // the message says what and what to do
+inline constexpr int kExitUsage = 2;         // the command line itself
 inline constexpr int kExitInterrupted = 75;  // stopped by a signal after a checkpoint: run the same command to go on
 
 // Thrown by a command that has done its work and ends with a code of its own.

@@ -20,6 +20,7 @@ struct ShowOptions {
 void show(const ShowOptions& options) {
   Config config;
   load_config(config, options.file, options.overrides);
+  config.model = config.model.resolved();
   std::cout << to_yaml(config);
 }
 

@@ -29,20 +29,26 @@ void run(const Arguments& a) {
   const Evaluation e = evaluate(*session.model, session.ctx, set, alone->all());
   const double bits = e.bits_per_byte(set.bytes_per_token());
   if (a.json)
-    std::cout << nlohmann::json{{"loss", e.loss}, {"perplexity", e.perplexity()}, {"bits_per_byte", bits}, {"tokens", e.tokens}} << "\n";
+    std::cout << nlohmann::json{{"loss", e.loss},
+                                {"perplexity", e.perplexity()},
+                                {"bits_per_byte", bits},
+                                {"tokens", e.tokens}}
+              << "\n";
   else
-    std::cout << "loss " << e.loss << ", perplexity " << e.perplexity() << ", bits per byte " << bits << ", over " << e.tokens
-              << " tokens\n";
+    std::cout << "loss " << e.loss << ", perplexity " << e.perplexity() << ", bits per byte " << bits << ", over "
+              << e.tokens << " tokens\n";
 }
 
 }  // namespace
 
 void add_eval_command(CLI::App& app) {
-  CLI::App* cmd = app.add_subcommand("eval", "Loss, perplexity and bits per byte of a trained model on a validation split");
+  CLI::App* cmd =
+      app.add_subcommand("eval", "Loss, perplexity and bits per byte of a trained model on a validation split");
   auto a = std::make_shared<Arguments>();
   cmd->add_option("run", a->run, "Directory of a run, or one of its checkpoints")->required();
   cmd->add_option("--data", a->data, "Corpus whose validation split is read; default: the run's own");
-  cmd->add_option("--batches", a->batches, "Batches to read, spread over the split; 0: all of it")->check(CLI::NonNegativeNumber);
+  cmd->add_option("--batches", a->batches, "Batches to read, spread over the split; 0: all of it")
+      ->check(CLI::NonNegativeNumber);
   cmd->add_option("--batch-size", a->rows, "Sequences per batch")->check(CLI::PositiveNumber)->capture_default_str();
   cmd->add_option("--threads", a->threads, "CPU threads; 0: all cores")->check(CLI::Range(0, 4096));
   cmd->add_flag("--json", a->json, "Print one JSON object");

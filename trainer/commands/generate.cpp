@@ -1,6 +1,7 @@
 #include "trainer/generate.h"
 
 #include <CLI/CLI.hpp>
+#include <cmath>
 #include <iostream>
 
 #include "trainer/commands/commands.h"
@@ -27,6 +28,8 @@ std::vector<std::int32_t> start_tokens(const Tokenizer& tokenizer, const std::st
 }
 
 void run(const Arguments& a) {
+  if (std::isnan(a.sampling.temperature) || std::isnan(a.sampling.top_p))
+    fail("--temperature and --top-p take numbers");
   const Session session(a.run, a.threads);
   const std::optional<std::int32_t> end = a.ignore_end ? std::nullopt : session.tokenizer->end_of_text();
   StreamDecoder decoder(session.tokenizer);
@@ -47,14 +50,21 @@ void add_generate_command(CLI::App& app) {
   auto a = std::make_shared<Arguments>();
   cmd->add_option("run", a->run, "Directory of a run, or one of its checkpoints")->required();
   cmd->add_option("--prompt", a->prompt, "Text to continue");
-  cmd->add_option("--temperature", a->sampling.temperature, "Below 1: safer, above 1: wilder, 0: always the likeliest token")
-      ->check(CLI::Range(0.0, 100.0))->capture_default_str();
+  cmd->add_option("--temperature", a->sampling.temperature,
+                  "Below 1: safer, above 1: wilder, 0: always the likeliest token")
+      ->check(CLI::Range(0.0, 100.0))
+      ->capture_default_str();
   cmd->add_option("--top-k", a->sampling.top_k, "Draw from this many likeliest tokens; 0: all")
-      ->check(CLI::NonNegativeNumber)->capture_default_str();
-  cmd->add_option("--top-p", a->sampling.top_p, "Draw from the likeliest tokens that have this much probability together")
-      ->check(CLI::Range(0.0, 1.0))->capture_default_str();
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  cmd->add_option("--top-p", a->sampling.top_p,
+                  "Draw from the likeliest tokens that have this much probability together")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
   cmd->add_option("--seed", a->sampling.seed, "The same seed gives the same text")->capture_default_str();
-  cmd->add_option("--max-tokens", a->max_tokens, "Tokens to write at most")->check(CLI::NonNegativeNumber)->capture_default_str();
+  cmd->add_option("--max-tokens", a->max_tokens, "Tokens to write at most")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
   cmd->add_option("--threads", a->threads, "CPU threads; 0: all cores")->check(CLI::Range(0, 4096));
   cmd->add_flag("--ignore-end", a->ignore_end, "Go on after an end-of-text token");
   cmd->footer("Example: ringmaster generate runs/quickstart --prompt \"template <\" --temperature 0.7 --top-p 0.95");

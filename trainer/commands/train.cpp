@@ -37,8 +37,10 @@ void run(const Arguments& a) {
   if (mesh->rank() == 0) {
     const std::string dir = config.run.path();
     const std::string launch = mesh->world() > 1 ? str("launch --nproc-per-node ", mesh->world(), " -- ") : "";
-    if (end == TrainEnd::interrupted) std::cout << "stopped early; to go on: ringmaster " << launch << "train " << dir << "\n";
-    if (end == TrainEnd::out_of_time) std::cout << "the time is over; to go on: ringmaster " << launch << "train " << dir << " train.minutes=...\n";
+    if (end == TrainEnd::interrupted)
+      std::cout << "stopped early; to go on: ringmaster " << launch << "train " << dir << "\n";
+    if (end == TrainEnd::out_of_time)
+      std::cout << "the time is over; to go on: ringmaster " << launch << "train " << dir << " train.minutes=...\n";
     std::cout << "to sample: ringmaster generate " << dir << " --prompt \"...\"\n";
   }
   if (end == TrainEnd::interrupted) throw ExitCode{kExitInterrupted};
@@ -51,7 +53,7 @@ void add_train_command(CLI::App& app) {
   auto a = std::make_shared<Arguments>();
   cmd->add_option("config", a->config, "Settings file, or the directory of a run to go on with")->required();
   cmd->add_option("overrides", a->overrides, "Settings to change, as section.key=value");
-  cmd->add_flag("--fresh", a->options.fresh, "Delete what the run's directory holds and start over");
+  cmd->add_flag("--fresh", a->options.fresh, "Delete the run's checkpoints and settings and start over");
   cmd->add_flag("--allow-changes", a->options.allow_changes, "Resume although settings differ from those of the run");
   cmd->footer(
       "A run that has a checkpoint is resumed. SIGINT and SIGTERM finish the step, save, and end with exit code 75;\n"
