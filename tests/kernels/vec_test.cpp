@@ -58,10 +58,10 @@ TEST(Vec, NormalDistribution) {
   auto pdf = [](double x) { return std::exp(-0.5 * x * x) / std::sqrt(2 * std::numbers::pi); };
   EXPECT_LT(worst_error(
                 -2, 12, 0, [](float x) { return normal_fast(x).cdf; }, cdf),
-            5e-7);
+            6e-7);  // 4.9e-7 with fused multiply-adds, 5.02e-7 without
   EXPECT_LT(worst_error(
                 -12, -2, 0.02, [](float x) { return normal_fast(x).cdf; }, cdf),
-            5e-7);
+            6e-7);  // 4.9e-7 with fused multiply-adds, 5.02e-7 without
   EXPECT_LT(worst_error(
                 -5, 5, 1e-3, [](float x) { return normal_fast(x).pdf; }, pdf),
             5e-7);

@@ -150,7 +150,11 @@ TEST_F(DistLaunch, LogDirectoryHasOneFilePerRank) {
 
 TEST_F(DistLaunch, FailedWorkerIsNamedWithItsLastLinesAndTheOthersEnd) {
   const auto begin = Clock::now();
-  EXPECT_EQ(run(3, "echo $$ > $D/pid$R; [ $R = 1 ] || exec sleep 60; seq -f line%g 100; exit 7"), 7);
+  // The failing one waits until the others have written their numbers.
+  EXPECT_EQ(run(3,
+                "echo $$ > $D/pid$R; [ $R = 1 ] || exec sleep 60; "
+                "until [ -s $D/pid0 ] && [ -s $D/pid2 ]; do sleep 0.01; done; seq -f line%g 100; exit 7"),
+            7);
   EXPECT_LT(seconds_since(begin), 2);
   EXPECT_TRUE(in_err("rank 1 (pid " + std::to_string(pid_of(1)) + ") exited with code 7")) << err();
   EXPECT_TRUE(in_err("| line71\n") && in_err("| line100\n")) << err();
