@@ -32,7 +32,7 @@ program: configure  ## build only the program, build/release/ringmaster
 	@cmake --build --preset release --target ringmaster
 
 quickstart: program  ## from nothing to a trained language model and a sample of its text
-	@RINGMASTER=$(CURDIR)/$(BUILD)/ringmaster scripts/quickstart.sh
+	@scripts/quickstart.sh
 
 test: build  ## build and run every test
 	@ctest --preset release -j $(JOBS)

@@ -5,9 +5,10 @@
 set -euo pipefail
 
 root="$(cd "$(dirname "$0")/.." && pwd)"
-ringmaster="${RINGMASTER:-$root/build/release/ringmaster}"
-work="${QUICKSTART_DIR:-$root/runs/quickstart-data}"
-run="${QUICKSTART_RUN:-$root/runs/quickstart}"
+cd "$root"
+ringmaster="${RINGMASTER:-build/release/ringmaster}"
+work="${QUICKSTART_DIR:-runs/quickstart-data}"
+run="${QUICKSTART_RUN:-runs/quickstart}"
 
 if [ ! -x "$ringmaster" ]; then
   echo "quickstart.sh: $ringmaster is not built: run make quickstart" >&2
@@ -23,7 +24,6 @@ say() { printf '\n== %s\n' "$*"; }
 show() { printf '$ %s\n' "ringmaster $*"; "$ringmaster" "$@"; }
 
 mkdir -p "$work"
-cd "$root"
 say "1. A vocabulary of 2048 pieces from $headers"
 [ -f "$work/cpp.rmt" ] || show tokenizer train --input "$headers" --kind bpe --vocab-size 2048 \
   --max-train-bytes 6MB --output "$work/cpp.rmt"
