@@ -25,11 +25,11 @@ endif()
 add_library(ring_flags INTERFACE)
 target_compile_features(ring_flags INTERFACE cxx_std_20)
 target_include_directories(ring_flags INTERFACE ${PROJECT_SOURCE_DIR} ${PROJECT_BINARY_DIR})
-# g++ 12 warns about its own std::string (-Wrestrict) and AVX-512 headers (-Wmaybe-uninitialized), fixed in 13.
+# g++ 12 warns about its own std::string (-Wrestrict) and AVX-512 headers (-W[maybe-]uninitialized), fixed in 13.
 # Contraction into FMA stays on; everything that would change NaN or infinity handling stays off.
 target_compile_options(ring_flags INTERFACE
     $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wno-missing-field-initializers -fno-math-errno -fno-trapping-math>
-    $<$<AND:$<COMPILE_LANG_AND_ID:CXX,GNU>,$<VERSION_LESS:$<CXX_COMPILER_VERSION>,13>>:-Wno-restrict;-Wno-maybe-uninitialized>
+    $<$<AND:$<COMPILE_LANG_AND_ID:CXX,GNU>,$<VERSION_LESS:$<CXX_COMPILER_VERSION>,13>>:-Wno-restrict;-Wno-maybe-uninitialized;-Wno-uninitialized>
     $<$<COMPILE_LANGUAGE:CUDA>:-std=c++20 --expt-relaxed-constexpr -Xcompiler=-Wall,-Wextra>
     $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<BOOL:${RING_WERROR}>>:-Werror>)
 if(RING_ARCH_LEVEL)
@@ -43,7 +43,4 @@ if(RING_SANITIZE)
   target_compile_options(ring_flags INTERFACE
       $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${RING_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all>)
   target_link_options(ring_flags INTERFACE -fsanitize=${RING_SANITIZE})
-endif()
-if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)  # the same in Eigen's largest user
-  set_source_files_properties(${PROJECT_SOURCE_DIR}/kernels/cpu/gemm_eigen.cpp PROPERTIES COMPILE_OPTIONS -Wno-uninitialized)
 endif()
