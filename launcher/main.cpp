@@ -21,7 +21,7 @@ int run(int argc, char** argv) {
   CLI::App app{"Ringmaster trains transformer language models: text -> tokens -> training -> checkpoints -> samples.",
                "ringmaster"};
   app.set_version_flag("--version", version_text());
-  app.require_subcommand(1);
+  app.require_subcommand(0, 1);
   app.footer("Start with `make quickstart`, or see docs/ for each step.");
   ring::add_tokenizer_commands(app);
   ring::add_data_commands(app);
@@ -36,6 +36,10 @@ int run(int argc, char** argv) {
   } catch (const CLI::ParseError& e) {
     const int code = app.exit(e);
     return code == 0 ? 0 : ring::kExitUsage;
+  }
+  if (app.get_subcommands().empty()) {
+    std::cerr << app.help();
+    return ring::kExitUsage;
   }
   return 0;
 }
