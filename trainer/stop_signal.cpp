@@ -2,29 +2,51 @@
 
 #include <csignal>
 
+#include "core/log.h"
+
 namespace ring {
 namespace {
 
-constexpr int kSignals[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1};
+sigset_t watched() {
+  sigset_t set;
+  sigemptyset(&set);
+  for (int signal : {SIGINT, SIGTERM, SIGHUP, SIGUSR1}) sigaddset(&set, signal);
+  return set;
+}
 
-volatile std::sig_atomic_t stop_requested = 0;  // a signal handler can reach nothing else
-
-void handle(int signal) {
-  stop_requested = 1;
+// The default action, at once.
+void end_process(int signal) {
   std::signal(signal, SIG_DFL);
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, signal);
+  pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
+  std::raise(signal);
 }
 
 }  // namespace
 
 StopSignal::StopSignal() {
-  stop_requested = 0;
-  for (int signal : kSignals) std::signal(signal, handle);
+  const sigset_t set = watched();
+  pthread_sigmask(SIG_BLOCK, &set, nullptr);
+  thread_ = std::thread([this] { wait(); });
 }
 
 StopSignal::~StopSignal() {
-  for (int signal : kSignals) std::signal(signal, SIG_DFL);
+  closing_ = true;
+  pthread_kill(thread_.native_handle(), SIGUSR1);
+  thread_.join();
+  const sigset_t set = watched();
+  pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
 }
 
-bool StopSignal::requested() const { return stop_requested != 0; }
+void StopSignal::wait() {
+  const sigset_t set = watched();
+  int signal = 0;
+  while (sigwait(&set, &signal) == 0 && !closing_) {
+    if (requested_.exchange(true)) end_process(signal);
+    log::info("stopping after this step; a second signal ends the process at once, without saving");
+  }
+}
 
 }  // namespace ring

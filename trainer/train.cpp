@@ -51,14 +51,15 @@ bool has_validation(const Corpora& corpora) {
 // What one process does between steps. Rank 0 speaks and writes; every rank takes part in saving and evaluating.
 class Loop {
  public:
-  Loop(Config config, const TrainOptions& options, Communicator& comm)
+  Loop(Config config, const TrainOptions& options, Communicator& comm, const StopSignal& signal)
       : corpora_(open_corpora(config.data)),
         config_(resolve_config(std::move(config), corpora_.vocab_size, comm.size())),
         comm_(comm),
         dir_(config_.run.path()),
         ctx_{Stream::create({config_.run.device, 0}, static_cast<int>(config_.run.threads))},
         loader_(corpora_, loader_options()),
-        trainer_(config_, ctx_, comm_, loader_) {
+        trainer_(config_, ctx_, comm_, loader_),
+        signal_(signal) {
     if (!config_.run.init_from.empty()) init_from_ = find_checkpoint(config_.run.init_from);
     if (!init_from_.empty())
       check_tokenizer(corpora_, load_tokenizer(find_run(init_from_).tokenizer_file())->hash(),
@@ -93,9 +94,9 @@ class Loop {
   Context ctx_;
   Loader loader_;
   Trainer trainer_;
+  const StopSignal& signal_;
   std::string data_ = fingerprint(corpora_), init_from_;  // the latter: a checkpoint, or empty
   State state_;
-  StopSignal signal_;
   std::shared_ptr<void> lock_;
   std::optional<ValidationSet> validation_;
   std::optional<Metrics> metrics_;
@@ -269,9 +270,9 @@ TrainEnd Loop::run() {
 
 }  // namespace
 
-TrainEnd train(Config config, const TrainOptions& options, Communicator& comm) {
+TrainEnd train(Config config, const TrainOptions& options, Communicator& comm, const StopSignal& signal) {
   log::set_rank(comm.rank(), comm.size());
-  return Loop(std::move(config), options, comm).run();
+  return Loop(std::move(config), options, comm, signal).run();
 }
 
 }  // namespace ring

@@ -8,6 +8,8 @@
 
 namespace ring {
 
+class StopSignal;
+
 struct TrainOptions {
   bool fresh = false;          // forget what the run's directory holds and start over
   bool allow_changes = false;  // resume although settings differ from those that the run was started with
@@ -17,6 +19,6 @@ enum class TrainEnd { finished, interrupted, out_of_time };
 
 // Error: settings differ from the run's (keys named), data or device problems, a loss that is not finite (after naming
 // the step, the samples and the first tensor that is not finite).
-TrainEnd train(Config, const TrainOptions&, Communicator&);
+TrainEnd train(Config, const TrainOptions&, Communicator&, const StopSignal&);
 
 }  // namespace ring

@@ -5,6 +5,7 @@
 #include "core/fields.h"
 #include "trainer/commands/commands.h"
 #include "trainer/run_directory.h"
+#include "trainer/stop_signal.h"
 #include "trainer/train.h"
 
 namespace ring {
@@ -32,8 +33,9 @@ Config load(const Arguments& a) {
 void run(const Arguments& a) {
   const Environment environment = current_environment();
   const Config config = load(a);
+  const StopSignal signal;  // first: it must be there before any thread
   const std::unique_ptr<Mesh> mesh = Mesh::join(parse_environment(environment), parse_comm_options(environment));
-  const TrainEnd end = train(config, a.options, mesh->all());
+  const TrainEnd end = train(config, a.options, mesh->all(), signal);
   if (mesh->rank() == 0) {
     const std::string dir = config.run.path();
     const std::string launch = mesh->world() > 1 ? str("launch --nproc-per-node ", mesh->world(), " -- ") : "";
