@@ -218,7 +218,9 @@ SplitKind split_of(const PrepareOptions& options, std::size_t files) {
   if (options.split == "hash") return SplitKind::hash;
   if (options.split == "tail") return SplitKind::tail;
   if (options.split != "auto") fail("--split ", options.split, ": the known ways are auto, hash and tail");
-  return files == 1 && options.document == "file" ? SplitKind::tail : SplitKind::hash;
+  // A hash chooses whole documents: with few of them it may well choose none.
+  const bool few = static_cast<double>(files) * options.validation_fraction < 10;
+  return few && options.document == "file" ? SplitKind::tail : SplitKind::hash;
 }
 
 // The unit is the byte, or with `units` (characters per file) the character.

@@ -23,7 +23,7 @@ struct PrepareOptions {
   std::string glob = "*";
   std::string tokenizer;  // as load_tokenizer(), or "chars": built from the input
   std::string output;
-  std::string split = "auto";  // hash, tail, or auto: tail for a single file, else hash
+  std::string split = "auto";  // hash, tail, or auto: tail where files are the documents and fewer than 10 would be chosen, else hash
   double validation_fraction = 0.01;
   std::string document = "file";  // as parse_document_rule()
   int threads = 0;                // 0: all cores

@@ -8,6 +8,7 @@
 #include <bit>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 
 #include "core/check.h"
 #include "data/hash.h"
@@ -129,6 +130,9 @@ std::shared_ptr<const TokenStore> TokenStore::open(const std::string& path) {
   try {
     store->load();
   } catch (const Error& e) {
+    if (!std::filesystem::is_regular_file(path))
+      fail(e.what(), "; looked for in ", std::filesystem::current_path().string(),
+           ". Name a corpus that 'ringmaster data prepare' has written (in a run: data.path)");
     fail(e.what(), kRemedy);
   }
   return store;

@@ -12,7 +12,7 @@ namespace ring {
 namespace {
 
 constexpr const char* kExamples = R"(Examples:
-  ringmaster launch --nproc-per-node 2 -- train configs/small.yaml
+  ringmaster launch --nproc-per-node 2 -- train configs/quickstart.yaml
       two workers on this machine train together, data parallel
   ringmaster launch --nproc-per-node 4 --threads-per-worker 2 --log-dir logs -- train my.yaml optimizer.lr=1e-3
       four workers of two threads each; logs/rank0.log ... logs/rank3.log

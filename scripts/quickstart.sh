@@ -21,7 +21,7 @@ if [ -z "$headers" ]; then
 fi
 
 say() { printf '\n== %s\n' "$*"; }
-show() { printf '$ %s\n' "ringmaster $*"; "$ringmaster" "$@"; }
+show() { printf '$ ringmaster%s\n' "$(printf ' %q' "$@")"; "$ringmaster" "$@"; }
 
 mkdir -p "$work"
 say "1. A vocabulary of 2048 pieces from $headers"

@@ -35,7 +35,9 @@ std::string find_checkpoint(const std::string& path) {
   if (!std::filesystem::equivalent(path, run.path()))
     fail(path, ": neither a run nor a checkpoint, although inside of the run ", run.path());
   const std::optional<FoundCheckpoint> found = find_newest_verified(run.checkpoints());
-  if (!found) fail(run.path(), ": the run has no checkpoint yet. Train it first: ringmaster train ", run.config_file());
+  if (!found)
+    fail(run.path(), ": the run has no checkpoint yet. Wait for its first one, or go on with it: ringmaster train ",
+         run.path());
   return found->path.string();
 }
 

@@ -30,7 +30,8 @@ void check_same_run(const RunDirectory& dir, const Config& config, bool allow_ch
   for (const std::string& change : changes) list += "\n  " + change;
   if (!allow_changes)
     fail(dir.path(), ": the run was started with other settings:", list,
-         "\nResume with the old ones, pass --allow-changes to go on with the new ones, --fresh to start over, or set "
+         "\nResume with the old ones (ringmaster train ", dir.path(),
+         "), pass --allow-changes to go on with the new ones, --fresh to start over, or set "
          "another run.name");
   log::warn("resuming ", dir.path(), " with changed settings:", list);
 }

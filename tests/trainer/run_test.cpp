@@ -136,8 +136,9 @@ TEST_F(Runs, StopsOnASignalAndGoesOn) {
 TEST_F(Runs, SignalsDoNotDisturbKernels) {
   for (int i = 0; i < 8; ++i) {
     const std::string run = str("signal", i);
-    Process process(train(run, {"model.width=128", "model.context=64", "train.batch_size=12", "train.micro_batch=0", "run.threads=1",
-                                "train.steps=100000", "checkpoint.interval=0", "train.eval_interval=0"}));
+    Process process(
+        train(run, {"model.width=128", "model.context=64", "train.batch_size=12", "train.micro_batch=0",
+                    "run.threads=1", "train.steps=100000", "checkpoint.interval=0", "train.eval_interval=0"}));
     while (records(run) < 2 && process.running()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     std::this_thread::sleep_for(std::chrono::milliseconds(7 * i));
     process.signal(i % 2 ? SIGINT : SIGUSR1);

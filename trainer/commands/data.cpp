@@ -140,7 +140,7 @@ void add_prepare(CLI::App& parent) {
   c->add_option("--split", o.split,
                 "how validation text is chosen: hash (whole documents by a hash of their file name and place), tail "
                 "(the end of the text), "
-                "auto (tail for one file, else hash)")
+                "auto (hash where it would choose ten documents or more, else tail)")
       ->check(CLI::IsMember({"auto", "hash", "tail"}))
       ->capture_default_str();
   c->add_option("--validation-fraction", o.validation_fraction, "share of the text kept for validation; 0: none")
