@@ -132,7 +132,7 @@ TEST_F(Runs, StopsOnASignalAndGoesOn) {
   EXPECT_EQ(tensors("stopped"), tensors("whole"));
 }
 
-// A handler that ran on a computing thread would write its frame into the data of generated kernels (see StopSignal).
+// A handler on a computing thread damaged the heap (see StopSignal).
 TEST_F(Runs, SignalsDoNotDisturbKernels) {
   for (int i = 0; i < 8; ++i) {
     const std::string run = str("signal", i);
