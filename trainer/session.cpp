@@ -41,10 +41,10 @@ std::string find_checkpoint(const std::string& path) {
   return found->path.string();
 }
 
-void load_model_weights(Decoder& model, const std::string& path, const Context& ctx) {
+void load_model_weights(Decoder& model, const std::string& checkpoint, const Context& ctx) {
   State state;
   add_parameters(state, kWeightsPrefix, model.parameters(), model.parameters().values);
-  load_weights(find_checkpoint(path), state, kWeightsPrefix, ctx.stream);
+  load_weights(checkpoint, state, kWeightsPrefix, ctx.stream);
 }
 
 std::int64_t vocab_padding(Backend backend) { return backend == Backend::cuda ? 128 : 1; }
@@ -54,7 +54,7 @@ Session::Session(const std::string& path, int threads)
   tokenizer = load_tokenizer(find_run(path).tokenizer_file());
   model = std::make_unique<Decoder>(config.model, vocab_padding(config.run.device));
   model->allocate(ctx, config.run.seed);
-  load_model_weights(*model, path, ctx);
+  load_model_weights(*model, find_checkpoint(path), ctx);
 }
 
 }  // namespace ring

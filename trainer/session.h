@@ -22,8 +22,9 @@ std::string checkpoint_metadata(const Config&);
 // The newest verified checkpoint of a run, or the very one that the path names. Error: none, or damaged.
 std::string find_checkpoint(const std::string& run_or_checkpoint);
 
-// Fills the model's weights, and nothing else, from a run or checkpoint. Error lists what does not match.
-void load_model_weights(Decoder&, const std::string& run_or_checkpoint, const Context&);
+// Fills the model's weights, and nothing else, from a checkpoint (see find_checkpoint). Error lists what does
+// not match.
+void load_model_weights(Decoder&, const std::string& checkpoint, const Context&);
 
 struct Session {
   // threads 0: as the machine has. Error: not a run, no checkpoint.

@@ -61,10 +61,6 @@ class Loop {
         loader_(corpora_, loader_options()),
         trainer_(config_, ctx_, comm_, loader_),
         signal_(signal) {
-    if (!config_.run.init_from.empty()) init_from_ = find_checkpoint(config_.run.init_from);
-    if (!init_from_.empty())
-      check_tokenizer(corpora_, load_tokenizer(find_run(init_from_).tokenizer_file())->hash(),
-                      "run.init_from " + init_from_);
     trainer_.add_state(state_);
     state_.add("data.fingerprint", &data_);
     lead(options);
@@ -79,6 +75,7 @@ class Loop {
             config_.data.prefetch};
   }
   bool leader() const { return comm_.rank() == 0; }
+  void find_initial_weights();
   void lead(const TrainOptions&);
   std::string choose_checkpoint();
   void start(const TrainOptions&, const std::string& checkpoint);
@@ -96,7 +93,7 @@ class Loop {
   Loader loader_;
   Trainer trainer_;
   const StopSignal& signal_;
-  std::string data_ = fingerprint(corpora_), init_from_;  // the latter: a checkpoint, or empty
+  std::string data_ = fingerprint(corpora_), init_from_;  // the latter: a verified checkpoint, or empty
   State state_;
   std::shared_ptr<void> lock_;
   std::optional<ValidationSet> validation_;
@@ -108,9 +105,18 @@ class Loop {
   std::int64_t interval_tokens_ = 0;
 };
 
+// Only a run that starts needs them: once it has a checkpoint, the other run may be gone.
+void Loop::find_initial_weights() {
+  if (config_.run.init_from.empty() || !init_from_.empty()) return;
+  init_from_ = find_checkpoint(config_.run.init_from);
+  check_tokenizer(corpora_, load_tokenizer(find_run(init_from_).tokenizer_file())->hash(),
+                  "run.init_from " + init_from_);
+}
+
 // Rank 0 puts the run's directory in order before anybody reads it.
 void Loop::lead(const TrainOptions& options) {
   if (!leader()) return;
+  if (options.fresh || !dir_.exists()) find_initial_weights();  // before anything is written or deleted
   lock_ = dir_.lock();
   if (options.fresh) {
     if (!init_from_.empty() && std::filesystem::equivalent(find_run(init_from_).path(), dir_.path()))
@@ -149,7 +155,8 @@ void Loop::start(const TrainOptions& options, const std::string& checkpoint) {
                 ": sums are rounded in another order, so that losses agree closely instead of bit for bit");
     trainer_.restored();
     saved_step_ = trainer_.steps_done();
-  } else if (!init_from_.empty()) {
+  } else if (!config_.run.init_from.empty()) {
+    find_initial_weights();
     load_model_weights(trainer_.model(), init_from_, ctx_);
   }
   if (has_validation(corpora_)) validation_.emplace(corpora_, loader_options(), config_.data.validation_batches);

@@ -197,6 +197,13 @@ TEST_F(Runs, StartsFromAnotherRunsWeights) {
   EXPECT_NE(longer.output.find("embedding.positions.weight"), std::string::npos) << longer.output;
   ASSERT_EQ(run_process(train("second", {"run.init_from=" + path("first"), "train.steps=2", "model.dropout=0"})).code,
             0);
+  fs::rename(folder_ / "first", folder_ / "moved");
+  const Finished again =
+      run_process(train("second", {"run.init_from=" + path("first"), "train.steps=2", "model.dropout=0"}));
+  EXPECT_EQ(again.code, 0) << again.output;  // a run with a checkpoint needs the other one no more
+  EXPECT_EQ(run_process(train("third", {"run.init_from=" + path("first"), "train.steps=2"})).code, 1);
+  EXPECT_FALSE(fs::exists(folder_ / "third"));
+  fs::rename(folder_ / "moved", folder_ / "first");
   const auto first = [&](const std::string& run, int step) { return std::stod(losses(run).at(step)); };
   EXPECT_LT(first("second", 1), first("first", 1) - 0.5);  // it starts where the other one ended
 }
