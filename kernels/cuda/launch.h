@@ -1,6 +1,7 @@
 #pragma once
-// Typed kernel launches, and the grids that the kernels here share.
+// Typed kernel launches, the grids that the kernels here share, and tensors as device code sees them.
 
+#include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -8,12 +9,14 @@
 
 #include "core/cuda/check.h"
 #include "kernels/cuda/device/reduce.cuh"
+#include "kernels/cuda/device/rows.cuh"
 #include "kernels/rows.h"
 
 namespace ring::cuda {
 
 inline constexpr int kBlock = 256;  // threads
 inline constexpr std::int64_t kMaxGridY = 65535;
+inline constexpr std::size_t kFreeSharedBytes = 48 << 10;  // a block gets more only where its kernel asks for it
 
 struct Launch {
   dim3 grid{0, 0, 0}, block = kBlock;
@@ -26,6 +29,9 @@ template <class... Params, class... Args>
 void launch(const Context& ctx, const Launch& shape, void (*kernel)(Params...), Args&&... args) {
   if (shape.grid.x == 0 || shape.grid.y == 0) return;
   RING_CUDA_CHECK(cudaSetDevice(ctx.stream.device().index));
+  if (shape.shared_bytes > kFreeSharedBytes)
+    RING_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                         static_cast<int>(shape.shared_bytes)));
   cudaLaunchConfig_t config{};
   config.gridDim = shape.grid;
   config.blockDim = shape.block;
@@ -55,6 +61,37 @@ inline Launch rows_by(std::int64_t rows, std::int64_t width) {
   unsigned x = kWarp, y = kBlock / kWarp;
   for (; x < width && x < kBlock; x *= 2) y /= 2;
   return {grid_of(divide_up(width, x), std::min(divide_up(rows, y), kMaxGridY)), {x, y}};
+}
+
+// Calls f<T>() with the type that device code uses for elements of `dtype`: float or __nv_bfloat16.
+//   visit_float("rope", x.dtype(), [&]<class T>() { launch(ctx, shape, rope<T>, device_data<T>(x)); });
+template <class F>
+void visit_float(std::string_view op, DType dtype, const F& f) {
+  switch (dtype) {
+    case DType::f32: return f.template operator()<float>();
+    case DType::bf16: return f.template operator()<__nv_bfloat16>();
+    default: fail(op, ": tensors of ", dtype, " where f32 or bf16 is expected");
+  }
+}
+
+template <class T>
+struct HostType {
+  using type = T;
+};
+template <>
+struct HostType<__nv_bfloat16> {
+  using type = bf16;
+};
+
+// Error: elements of another type. device_data: null where the tensor is undefined.
+template <class T>
+T* device_data(const Tensor& t) {
+  return t.defined() ? reinterpret_cast<T*>(t.data<typename HostType<T>::type>()) : nullptr;
+}
+template <class T>
+RowsOf<T> device_rows(std::string_view op, std::string_view name, const Tensor& t) {
+  const auto r = rows_of<typename HostType<T>::type>(op, name, t);
+  return {reinterpret_cast<T*>(r.data), r.count, r.width, r.inner, r.outer_stride, r.inner_stride};
 }
 
 }  // namespace ring::cuda

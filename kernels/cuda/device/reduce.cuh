@@ -5,30 +5,44 @@ namespace ring::cuda {
 
 inline constexpr int kWarp = 32;
 
-// Every lane gets the sum.
-template <class T>
+// Over `threads` neighbouring lanes, a power of two. Every lane of the warp calls it, and gets its neighbours' sum.
+template <int threads = kWarp, class T>
 __device__ inline T warp_sum(T v) {
+  static_assert(threads <= kWarp && (threads & (threads - 1)) == 0);
 #pragma unroll
-  for (int distance = kWarp / 2; distance > 0; distance /= 2) v += __shfl_xor_sync(0xffffffffu, v, distance);
+  for (int distance = threads / 2; distance > 0; distance /= 2) v += __shfl_xor_sync(0xffffffffu, v, distance);
   return v;
 }
 
-// Sum over `threads` neighbouring threads: one warp, or the whole block of that size. All of them call it, and get it.
-template <int threads, class T>
-__device__ inline T group_sum(T v) {
-  v = warp_sum(v);
+// `count` sums over `threads` neighbouring threads: a part of a warp, a warp, or the whole block of that size. All
+// threads of the block call it.
+template <int threads, int count, class T>
+__device__ inline void group_sums(T (&v)[count]) {
+#pragma unroll
+  for (int i = 0; i < count; ++i) v[i] = warp_sum < threads < kWarp ? threads : kWarp > (v[i]);
   if constexpr (threads > kWarp) {
     constexpr int warps = threads / kWarp;
     static_assert(warps <= kWarp && threads % kWarp == 0);
-    __shared__ T sums[warps];
+    __shared__ T sums[count][warps];
     __syncthreads();  // the sums of an earlier call have been read
-    if (threadIdx.x % kWarp == 0) sums[threadIdx.x / kWarp] = v;
-    __syncthreads();
-    v = sums[0];
 #pragma unroll
-    for (int w = 1; w < warps; ++w) v += sums[w];
+    for (int i = 0; i < count; ++i)
+      if (threadIdx.x % kWarp == 0) sums[i][threadIdx.x / kWarp] = v[i];
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < count; ++i) {
+      v[i] = sums[i][0];
+#pragma unroll
+      for (int w = 1; w < warps; ++w) v[i] += sums[i][w];
+    }
   }
-  return v;
+}
+
+template <int threads, class T>
+__device__ inline T group_sum(T v) {
+  T sums[1] = {v};
+  group_sums<threads>(sums);
+  return sums[0];
 }
 
 }  // namespace ring::cuda

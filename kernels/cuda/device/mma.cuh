@@ -1,0 +1,69 @@
+#pragma once
+// Tensor-core products of bf16 with f32 sums, one warp at a time, and the asynchronous copies that feed them.
+//
+// Fragments of mma.m16n8k16, with g = lane / 4 and t = lane % 4: of C, a lane holds (row g, columns 2t and 2t + 1) and
+// the same of row g + 8; of A, registers 0 to 3 hold two neighbouring elements each at (g, 2t), (g + 8, 2t), (g, 2t +
+// 8), (g + 8, 2t + 8); of B, registers 0 and 1 hold two neighbouring k at (2t, column g) and (2t + 8, column g).
+
+#include <cuda_bf16.h>
+
+#include <cstdint>
+
+namespace ring::cuda {
+
+__device__ inline std::uint32_t shared_address(const void* p) {
+  return static_cast<std::uint32_t>(__cvta_generic_to_shared(p));
+}
+
+// Four 8 x 8 matrices of bf16; lanes 8i .. 8i + 7 give the addresses of the rows of matrix i.
+__device__ inline void load_matrices(std::uint32_t (&r)[4], std::uint32_t address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(address));
+}
+__device__ inline void load_transposed(std::uint32_t (&r)[4], std::uint32_t address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(address));
+}
+
+// c += a * b
+__device__ inline void multiply_add(float (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+      "{%0, %1, %2, %3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// The first of the pair lies in the low half, where memory has the smaller address.
+__device__ inline std::uint32_t pack_bf16(float first, float second) {
+  std::uint32_t r;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(second), "f"(first));
+  return r;
+}
+
+// Global to shared memory without registers; not valid: zeros, and nothing is read.
+__device__ inline void copy_async_16(std::uint32_t shared, const void* global, bool valid) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(global), "r"(valid ? 16 : 0)
+               : "memory");
+}
+__device__ inline void copy_async_4(std::uint32_t shared, const void* global, bool valid) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared), "l"(global), "r"(valid ? 4 : 0)
+               : "memory");
+}
+__device__ inline void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+// This thread's copies up to the last `newer` groups have landed; others see them after a barrier.
+template <int newer>
+__device__ inline void wait_for_copies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(newer) : "memory");
+}
+
+// 2^x with a relative error of 2^-22; results below 2^-126 become 0.
+__device__ inline float fast_exp2(float x) {
+  float r;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+  return r;
+}
+
+}  // namespace ring::cuda
