@@ -1,6 +1,7 @@
 #pragma once
 // Differentiable ops, one declaration each; forward call and backward rule stand together in autograd/ops/<op>.cpp.
 // N = tokens on this device, C = channels. Shapes that do not fit are an Error that names the op and both shapes.
+// Values and their gradients are f32 or bf16, as the inputs are.
 
 #include <cstdint>
 
@@ -17,8 +18,8 @@ struct Sequences {
   static Sequences uniform(std::int64_t batch, std::int64_t length, const Context&, std::int64_t first_position = 0);
 };
 
-// x [N,K], w [M,K], b [M] or none -> x w^T + b [N,M].
-Var linear(Run&, const Var& x, const Var& w, const Var& b = {});
+// x [N,K], w [M,K], b [M] or none, residual [N,M] or none -> x w^T + b + residual [N,M].
+Var linear(Run&, const Var& x, const Var& w, const Var& b = {}, const Var& residual = {});
 
 // ids [N] i32, table [rows,C] -> [N,C].
 Var embedding(Run&, const Tensor& ids, const Var& table);
@@ -26,8 +27,8 @@ Var embedding(Run&, const Tensor& ids, const Var& table);
 // a + b, one shape.
 Var add(Run&, const Var& a, const Var& b);
 
-// residual + dropout(x); residual may be none. `site` addresses the mask together with run.seed, run.step and the global
-// element index; rate 0 costs nothing more than add().
+// residual + dropout(x); residual may be none. `site` addresses the mask together with run.seed, run.step and the
+// global element index; rate 0 costs nothing more than add().
 Var dropout_add(Run&, const Var& x, const Var& residual, float rate, std::uint32_t site);
 
 // Over the last dim of x [N,C] or [N,H,C]; w, b [C].
@@ -47,35 +48,36 @@ struct AttentionOptions {
 };
 Var attention(Run&, const Var& q, const Var& k, const Var& v, const Sequences&, const AttentionOptions&);
 
-// The whole of self-attention between the two projections, without copies: qkv [N,(Hq+2Hk)D] holds q | k | v in columns.
-// Optionally normalises q and k per head (RMS, weights [D]), rotates them, attends -> [N,Hq D]. Consumes qkv: its bytes are
-// rotated in place and kept for the backward. `keys`, `values` (both or none) receive views of the final k and v [N,Hk,D],
-// for a generation cache.
+// The whole of self-attention between the two projections, without copies: qkv [N,(Hq+2Hk)D] holds q | k | v in
+// columns. Optionally normalises q and k per head (RMS, weights [D]), rotates them, attends -> [N,Hq D]. Consumes qkv:
+// its bytes are rotated in place and kept for the backward. `keys`, `values` (both or none) receive views of the final
+// k and v [N,Hk,D], for a generation cache.
 struct SelfAttention {
   std::int64_t heads = 1, kv_heads = 1, head_dim = 8;
   AttentionOptions attention;
-  Tensor inv_freq;        // undefined: no rotation
-  Var q_norm, k_norm;     // undefined value: no QK-norm
+  Tensor inv_freq;     // undefined: no rotation
+  Var q_norm, k_norm;  // undefined value: no QK-norm
   float norm_eps = 1e-6f;
   Tensor* keys = nullptr;
   Tensor* values = nullptr;
 };
 Var self_attention(Run&, const Var& qkv, const Sequences&, const SelfAttention&);
 
-// The loss head: logits = x w^T in chunks of rows, softmax cross-entropy, and, when the tape records, both gradients in the
-// same pass, so that no more than one chunk of logits ever exists. x [N,C], w [V,C] -> loss sum over valid tokens [1].
-// It is the root of its tape: the gradient of scale * loss is complete once the forward has run, and backward() takes no seed.
+// The loss head: logits = x w^T in chunks of rows, softmax cross-entropy, and, when the tape records, both gradients in
+// the same pass, so that no more than one chunk of logits ever exists. x [N,C], w [V,C] -> loss sum over valid tokens
+// [1]. It is the root of its tape: the gradient of scale * loss is complete once the forward has run, and backward()
+// takes no seed.
 struct LossHead {
-  Tensor targets;           // [N] i32, -100 = ignored
-  Tensor weights;           // [N] f32, the label mask; undefined: all 1
-  std::int64_t vocab = 0;   // columns in use; w may have more rows (padding)
-  float scale = 1;          // 1 / valid tokens of the optimizer step
+  Tensor targets;          // [N] i32, -100 = ignored
+  Tensor weights;          // [N] f32, the label mask; undefined: all 1
+  std::int64_t vocab = 0;  // columns in use; w may have more rows (padding)
+  float scale = 1;         // of the gradient, times the run's state.loss_scale where it has a state
   float z_loss = 0;
-  std::int64_t chunk_bytes = std::int64_t{32} << 20;  // of logits held at a time
+  std::int64_t chunk_bytes = 0;  // of logits held at a time; 0: 32 MiB on a CPU, 2 GiB on a GPU
 };
 struct LossOutput {
-  Var sum;             // [1] f32: sum of token_loss
-  Tensor token_loss;   // [N] f32: weighted, not scaled loss of each token, 0 where ignored
+  Var sum;            // [1] f32: sum of token_loss
+  Tensor token_loss;  // [N] f32: weighted, not scaled loss of each token, 0 where ignored
 };
 LossOutput cross_entropy_head(Run&, const Var& x, const Var& w, const LossHead&);
 

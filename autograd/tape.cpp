@@ -4,6 +4,20 @@
 
 namespace ring {
 
+Tensor Saved::get(const Context& ctx) const {
+  if (!recipe_) return tensor_;
+  if (!recipe_->made.defined()) {
+    recipe_->made = recipe_->make(ctx);
+    recipe_->make = nullptr;  // what it was made from is not needed any more
+  }
+  return recipe_->made;
+}
+
+Var remade(const Run& run, Var out, std::function<Tensor(const Context&)> make) {
+  if (run.recompute) out.recipe = std::make_shared<Recipe>(Recipe{std::move(make), {}});
+  return out;
+}
+
 Sink open_sink(GradSlot& slot, const Shape& shape, DType dtype, const Context& ctx) {
   if (!slot.grad.defined()) slot.grad = ctx.empty(shape, dtype);
   RING_CHECK(slot.grad.numel() == shape.numel(), "gradient of shape ", shape, " for a slot of shape ",
@@ -80,23 +94,6 @@ void Tape::backward(const SlotPtr& root, const Tensor& seed, const Context& ctx)
 void Tape::release(std::vector<SlotPtr>& inputs) const {
   for (SlotPtr& slot : inputs)
     if (slot && --slot->uses == 0 && final_pass_ && slot->on_ready) slot->on_ready();
-}
-
-Var recompute(Run& run, const Var& x, std::vector<SlotPtr> params, Block block) {
-  if (!run.tape) return block(run, x);
-  Run forward = run;
-  forward.tape = nullptr;
-  Tensor value = block(forward, {x.value, nullptr}).value;
-  std::vector<SlotPtr> inputs = {x.slot};
-  inputs.insert(inputs.end(), params.begin(), params.end());
-  return run.tape->record("recompute", std::move(value), std::move(inputs),
-                          [run, input = x.value, block = std::move(block)](Backward& b) {
-                            Tape inner(b.final_pass);
-                            Run again = run;
-                            again.tape = &inner;
-                            const Var y = block(again, {input, b.input(0)});
-                            inner.backward(y.slot, b.grad(), b.ctx);
-                          });
 }
 
 }  // namespace ring

@@ -27,10 +27,30 @@ struct GradSlot {
 };
 using SlotPtr = std::shared_ptr<GradSlot>;
 
+// How to make a value again from what else was kept: the bytes are the same ones. Made at most once; what was made
+// lives as long as somebody holds the recipe.
+struct Recipe {
+  std::function<Tensor(const Context&)> make;
+  Tensor made;
+};
+
 // A value with its gradient slot; a null slot means that nobody wants the gradient.
 struct Var {
   Tensor value;
   SlotPtr slot;
+  std::shared_ptr<Recipe> recipe{};  // set: backward rules keep this instead of the value (see Run::recompute)
+};
+
+// What a backward rule keeps of a value: the tensor, or the recipe where there is one.
+class Saved {
+ public:
+  Saved() = default;
+  explicit Saved(const Var& v) : tensor_(v.recipe ? Tensor{} : v.value), recipe_(v.recipe) {}
+  Tensor get(const Context&) const;
+
+ private:
+  Tensor tensor_;
+  std::shared_ptr<Recipe> recipe_;
 };
 
 class Tape;
@@ -40,10 +60,22 @@ struct Run {
   Context ctx;
   Tape* tape = nullptr;
   std::uint64_t seed = 0;      // of the run: dropout's key
-  std::uint32_t step = 0;      // optimizer step
+  std::uint32_t step = 0;      // optimizer step, where there is no state
   std::int64_t first_row = 0;  // global index of this micro-batch's first token row: dropout's address
   bool training = false;       // dropout is on
+  // The outputs of ops get recipes: they are computed again in the backward instead of being kept. Whoever turns it off
+  // again also keeps() the values at the border.
+  bool recompute = false;
+  Tensor state{};  // a StepState on the device, which kernels read step and loss scale from; undefined: none
 };
+
+// Gives an op's recorded output its recipe, where the run recomputes.
+Var remade(const Run&, Var out, std::function<Tensor(const Context&)> make);
+// The border of a recomputed part: this value is kept.
+inline Var kept(Var v) {
+  v.recipe = nullptr;
+  return v;
+}
 
 // The gradients of a step's outputs in, sinks for its inputs out.
 class Backward {
@@ -53,7 +85,8 @@ class Backward {
 
   const Tensor& grad(int output = 0) const;  // undefined when nothing wrote it
   bool wants(int input) const { return inputs_[static_cast<std::size_t>(input)] != nullptr; }
-  Sink sink(int input, const Shape&, DType = DType::f32);  // copies first when the gradient shares its bytes
+  // Of type `like`, unless the slot is bound. Copies first when the gradient shares its bytes.
+  Sink sink(int input, const Shape&, DType like);
   // The whole gradient of an input is an existing tensor: stored without a copy, or added to what is there.
   void give(int input, const Tensor& gradient);
   const SlotPtr& input(int i) const { return inputs_[static_cast<std::size_t>(i)]; }
@@ -102,11 +135,5 @@ class Tape {
   std::vector<Step> steps_;
   bool final_pass_;
 };
-
-// Runs `block` without keeping anything but its input, and again inside the backward (Chen et al. 2016). `params` are
-// the slots of the parameters that the block uses: held until the recomputed block has run, so that on_ready fires
-// once.
-using Block = std::function<Var(Run&, const Var&)>;
-Var recompute(Run& run, const Var& x, std::vector<SlotPtr> params, Block block);
 
 }  // namespace ring

@@ -52,20 +52,38 @@ void read_slice(const fs::path& folder, const std::string& name, std::size_t ele
          ", the manifest says ", slice.xxh3);
 }
 
+bool is_float(DType t) { return t == DType::f32 || t == DType::bf16; }
+
+// A run may keep a tensor in another float type than the one that saved it: bf16 -> f32 is exact, f32 -> bf16 rounds to
+// nearest.
+void convert(const std::byte* from, DType type, std::byte* to, std::int64_t count) {
+  for (std::int64_t i = 0; i < count; ++i) {
+    if (type == DType::bf16)
+      reinterpret_cast<float*>(to)[i] = to_float(reinterpret_cast<const bf16*>(from)[i]);
+    else
+      reinterpret_cast<bf16*>(to)[i] = to_bf16(reinterpret_cast<const float*>(from)[i]);
+  }
+}
+
 void load_tensor(const fs::path& folder, const StateTensor& wanted, const SavedTensor& saved, const Stream& stream) {
   const Tensor& local = wanted.local;
-  const bool on_host = local.device().backend == Backend::cpu;
+  const bool on_host = local.device().backend == Backend::cpu, same_type = saved.dtype == local.dtype();
   std::vector<std::byte> staging(on_host ? 0 : local.bytes());
   std::byte* out = on_host ? local.raw() : staging.data();
+  std::vector<std::byte> raw(same_type ? 0 : static_cast<std::size_t>(local.numel()) * size_of(saved.dtype));
   const Box box{wanted.start, local.shape()};
-  for (const SavedSlice& slice : saved.slices) read_slice(folder, wanted.name, size_of(saved.dtype), slice, box, out);
+  for (const SavedSlice& slice : saved.slices)
+    read_slice(folder, wanted.name, size_of(saved.dtype), slice, box, same_type ? out : raw.data());
+  if (!same_type) convert(raw.data(), saved.dtype, out, local.numel());
   if (on_host || local.bytes() == 0) return;
   stream.impl().copy(local.raw(), staging.data(), staging.size());
   stream.synchronize();
 }
 
 std::string mismatch(const SavedTensor& saved, const StateTensor& wanted) {
-  if (saved.dtype == wanted.local.dtype() && saved.global_shape == wanted.global_shape) return "";
+  const DType here = wanted.local.dtype();
+  const bool types_fit = saved.dtype == here || (is_float(saved.dtype) && is_float(here));
+  if (types_fit && saved.global_shape == wanted.global_shape) return "";
   return str(wanted.name, ": ", saved.dtype, saved.global_shape, " in the checkpoint, ", wanted.local.dtype(),
              wanted.global_shape, " here");
 }

@@ -1,6 +1,7 @@
 #pragma once
 // Element types and the places where tensors live.
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <ostream>
@@ -38,6 +39,12 @@ DType parse_dtype(std::string_view name);  // Error names the known types
 struct bf16 {
   std::uint16_t bits;
 };
+constexpr float to_float(bf16 x) { return std::bit_cast<float>(static_cast<std::uint32_t>(x.bits) << 16); }
+constexpr bf16 to_bf16(float x) {  // nearest even; NaN stays NaN
+  const auto u = std::bit_cast<std::uint32_t>(x);
+  if ((u & 0x7fffffffu) > 0x7f800000u) return {static_cast<std::uint16_t>(u >> 16 | 0x40u)};
+  return {static_cast<std::uint16_t>((u + 0x7fffu + (u >> 16 & 1u)) >> 16)};
+}
 
 template <class T>
 struct DTypeOf;

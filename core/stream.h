@@ -3,7 +3,11 @@
 // events, and the host blocks only in tests, logging, checkpoints and at shutdown. A CPU stream runs its work inline,
 // on its thread pool, so waiting for an event there blocks the caller.
 
+#include <cstdlib>
 #include <memory>
+#include <typeindex>
+#include <typeinfo>
+#include <unordered_map>
 
 #include "core/dtype.h"
 
@@ -44,10 +48,33 @@ class StreamImpl {
   // Copies bytes between any two places that this device can reach; ordered on this stream.
   virtual void copy(void* dst, const void* src, std::size_t bytes) = 0;
   virtual void fill_zero(void* dst, std::size_t bytes) = 0;
+  // Copies host bytes to the device; they may change as soon as it returns. Does not wait for the device, except where
+  // the staging memory (kStagingBytes) is full of copies that were not made yet.
+  virtual void upload(void* dst, const void* host, std::size_t bytes) { copy(dst, host, bytes); }
+  // Host memory that the device can write to while the host goes on (page-locked for CUDA).
+  virtual std::shared_ptr<void> host_buffer(std::size_t bytes) {
+    return {std::malloc(bytes), std::free};  // NOLINT: of any type, freed by its owner
+  }
+
+  // What a library keeps per stream (handles, workspaces, plans): one object of each type, made at its first use.
+  template <class T>
+  T& resource() {
+    std::shared_ptr<void>& slot = resources_[typeid(T)];
+    if (!slot) slot = std::make_shared<T>(*this);
+    return *static_cast<T*>(slot.get());
+  }
 
   Device device;
   std::shared_ptr<Allocator> allocator;
+
+ private:
+  std::unordered_map<std::type_index, std::shared_ptr<void>> resources_;
 };
+inline constexpr std::size_t kStagingBytes = std::size_t{64} << 20;
+
+// How often this process has blocked for a device so far: what a training step must not do.
+std::uint64_t host_waits();
+void count_host_wait();
 
 class Stream {
  public:

@@ -9,11 +9,12 @@ enum class Activation : std::uint8_t {
   relu2,      // max(x, 0)^2 (So et al. 2021, Primer)
 };
 
-// y = f(x), contiguous, one shape.
+// y = f(x), contiguous, one shape. All tensors here share one type, f32 or bf16; arithmetic is f32.
 struct Activate {
   Tensor x, y;
   Activation kind = Activation::gelu;
 };
+inline Cost cost(const Activate& a) { return cost_of(a.x, {a.x, a.y}); }
 inline constinit Kernel<Activate> activate_kernel{"activate"};
 
 // dx = dy * f'(x); dx may be dy.
@@ -21,6 +22,7 @@ struct ActivateBackward {
   Tensor x, dy, dx;
   Activation kind = Activation::gelu;
 };
+inline Cost cost(const ActivateBackward& a) { return cost_of(a.x, {a.x, a.dy, a.dx}); }
 inline constinit Kernel<ActivateBackward> activate_backward_kernel{"activate_backward"};
 
 // SwiGLU (Shazeer 2020): y [N,F] = silu(gate) * up, where gate_up [N,2F] holds gate in columns [0,F) and up in [F,2F).
@@ -28,12 +30,14 @@ inline constinit Kernel<ActivateBackward> activate_backward_kernel{"activate_bac
 struct SwiGlu {
   Tensor gate_up, y;
 };
+inline Cost cost(const SwiGlu& a) { return cost_of(a.gate_up, {a.gate_up, a.y}); }
 inline constinit Kernel<SwiGlu> swiglu_kernel{"swiglu"};
 
 // dgate_up may be gate_up.
 struct SwiGluBackward {
   Tensor gate_up, dy, dgate_up;
 };
+inline Cost cost(const SwiGluBackward& a) { return cost_of(a.gate_up, {a.gate_up, a.dy, a.dgate_up}); }
 inline constinit Kernel<SwiGluBackward> swiglu_backward_kernel{"swiglu_backward"};
 
 }  // namespace ring

@@ -4,22 +4,44 @@
 
 namespace ring {
 
-// out = alpha * x + beta * y; x, y, out contiguous of one shape; out may be x or y; y undefined with beta = 0.
+// out = alpha * x + beta * y; x, y, out contiguous of one shape and type (f32 or bf16; arithmetic f32); out may be x or
+// y; y undefined with beta = 0.
 struct Axpby {
   Tensor x, y, out;
   float alpha = 1, beta = 0;
 };
+inline Cost cost(const Axpby& a) { return cost_of(a.out, {a.x, a.beta != 0 ? a.y : Tensor{}, a.out}); }
 inline constinit Kernel<Axpby> axpby_kernel{"axpby"};
 
-// out = residual + (keep ? x / (1 - rate) : 0); residual undefined: none; rate in [0, 1). keep = to_uniform(random_bits(
-// site, first_element + index)) >= rate: the same mask for any sharding. The backward is the same call on the gradient.
+// out = residual + (keep ? x / (1 - rate) : 0); residual undefined: none; rate in [0, 1). keep =
+// to_uniform(random_bits( site, first_element + index)) >= rate: the same mask for any sharding. The backward is the
+// same call on the gradient. x, residual and out: one type, f32 or bf16.
 struct Dropout {
   Tensor x, residual, out;
   float rate = 0;
   RandomSite site;
   std::int64_t first_element = 0;
   float beta = 0;  // out = beta * out + ...
+  Tensor state;    // a StepState in device memory, whose step replaces site.step; or undefined
 };
+inline Cost cost(const Dropout& a) { return cost_of(a.x, {a.x, a.residual, a.beta != 0 ? a.out : Tensor{}, a.out}); }
 inline constinit Kernel<Dropout> dropout_kernel{"dropout"};
+
+// out = x in out's type, rounded to nearest even: between f32 and bf16, contiguous, one number of elements.
+struct Cast {
+  Tensor x, out;
+};
+inline Cost cost(const Cast& a) { return cost_of(a.x, {a.x, a.out}); }
+inline constinit Kernel<Cast> cast_kernel{"cast"};
+
+// out[i] = std * random_normal(site, i) for i < numel; contiguous, f32 or bf16. The same values on every backend, up to
+// the last bit of a logarithm or cosine.
+struct RandomNormal {
+  Tensor out;
+  RandomSite site;
+  float std = 1;
+};
+inline Cost cost(const RandomNormal& a) { return cost_of(a.out, {a.out}); }
+inline constinit Kernel<RandomNormal> random_normal_kernel{"random_normal"};
 
 }  // namespace ring

@@ -3,6 +3,8 @@
 // A call runs the first candidate, highest priority first, that supports the arguments.
 
 #include <array>
+#include <functional>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -12,8 +14,45 @@
 
 namespace ring {
 
+class Tuning;
+struct Context;
+
+// How f32 matrices are multiplied and in what type activations are kept. Sums are always f32 or better.
+enum class Precision : std::uint8_t {
+  fp32,  // f32 throughout
+  tf32,  // f32 activations, products with operands rounded to 10 bits (GPUs)
+  bf16,  // bf16 activations and weights (GPUs)
+};
+constexpr DType activation_type(Precision p) { return p == Precision::bf16 ? DType::bf16 : DType::f32; }
+
+// The least work that a call can do: floating-point operations, and bytes with each operand moved once.
+struct Cost {
+  double flops = 0, bytes = 0;
+  std::string shape;  // of the operands that tell most, such as "bf16[4096,768]"
+};
+
+// One call of a kernel, for those who watch (profiler, benchmarks).
+struct KernelCall {
+  std::string_view slot, candidate;
+  Cost cost;
+};
+
+class KernelObserver {
+ public:
+  virtual ~KernelObserver() = default;
+  // Must invoke `run` at least once: it queues the kernel.
+  virtual void call(const KernelCall&, const Context&, const std::function<void()>& run) = 0;
+  // A named part of the model begins or ends ("blocks.3", "backward").
+  virtual void push(std::string_view, const Context&) {}
+  virtual void pop(const Context&) {}
+};
+
 struct Context {
   Stream stream;
+  Precision precision = Precision::fp32;
+  bool deterministic = true;                   // the same bits from run to run; candidates that cannot are passed over
+  std::shared_ptr<Tuning> tuning{};            // measured choices; null: each library's own
+  std::shared_ptr<KernelObserver> observer{};  // null: nobody watches
   Tensor empty(const Shape& shape, DType dtype = DType::f32) const { return Tensor::empty(shape, dtype, stream); }
   Tensor zeros(const Shape& shape, DType dtype = DType::f32) const { return Tensor::zeros(shape, dtype, stream); }
 };
@@ -29,7 +68,7 @@ template <class Args>
 class Kernel {
  public:
   using Fn = void (*)(const Args&, const Context&);
-  using Supports = bool (*)(const Args&);
+  using Supports = bool (*)(const Args&, const Context&);
   struct Candidate {
     std::string_view name;
     Fn fn;
@@ -48,10 +87,18 @@ class Kernel {
     return true;
   }
 
-  void operator()(const Args& args, const Context& ctx) const {
+  // The candidate that a call would run. Error: none supports the arguments.
+  const Candidate& choose(const Args& args, const Context& ctx) const {
     for (const Candidate& c : candidates(ctx.stream.device().backend))
-      if (!c.supports || c.supports(args)) return c.fn(args, ctx);
+      if (!c.supports || c.supports(args, ctx)) return c;
     fail(name_, ": no ", to_string(ctx.stream.device().backend), " kernel in this build supports these arguments");
+  }
+
+  void operator()(const Args& args, const Context& ctx) const {
+    const Candidate& c = choose(args, ctx);
+    if (!ctx.observer) return c.fn(args, ctx);
+    const KernelCall call{name_, c.name, cost(args)};  // named: nvcc 13 garbles it as an argument
+    ctx.observer->call(call, ctx, [&] { c.fn(args, ctx); });
   }
 
   const std::vector<Candidate>& candidates(Backend b) const { return table_[static_cast<std::size_t>(b)]; }
@@ -61,5 +108,13 @@ class Kernel {
   std::string_view name_;
   std::array<std::vector<Candidate>, kBackends> table_{};
 };
+
+// Every contract header has a `Cost cost(const Args&)`, which most write as cost_of(main operand, {operands moved}).
+// Undefined tensors are left out.
+double bytes_of(std::initializer_list<Tensor> operands);
+std::string short_text(const Tensor&);  // "bf16[4096,768]"
+inline Cost cost_of(const Tensor& main, std::initializer_list<Tensor> moved, double flops = 0) {
+  return {flops, bytes_of(moved), short_text(main)};
+}
 
 }  // namespace ring

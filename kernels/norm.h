@@ -4,19 +4,25 @@
 namespace ring {
 
 // RMSNorm (Zhang and Sennrich 2019, eq. 4): y = x * rstd * w, rstd = 1 / sqrt(mean(x^2) + eps), over the last dim.
-// x, y [N,C] or [N,H,C], rows may be strided, y may be x; w [C]; rstd [rows] f32 is kept for the backward.
+// x, y [N,C] or [N,H,C], rows may be strided, y may be x; w [C]; all of one type, f32 or bf16; rstd [rows] f32 is kept
+// for the backward. Arithmetic and statistics are f32.
 struct RmsNorm {
   Tensor x, w, y, rstd;
   float eps = 1e-5f;
 };
+inline Cost cost(const RmsNorm& a) { return cost_of(a.x, {a.x, a.w, a.y}); }
 inline constinit Kernel<RmsNorm> rms_norm_kernel{"rms_norm"};
 
 // dx = beta_x * dx + gradient, dw = beta_w * dw + gradient; undefined: not wanted. dx may be dy or x when beta_x is 0.
+// dw: f32 or bf16, whatever x is; its sum over rows is f32, in a fixed order.
 struct RmsNormBackward {
   Tensor x, w, rstd, dy;
   Tensor dx, dw;
   float beta_x = 0, beta_w = 0;
 };
+inline Cost cost(const RmsNormBackward& a) {
+  return cost_of(a.x, {a.x, a.w, a.dy, a.dx, a.beta_x != 0 ? a.dx : Tensor{}, a.dw});
+}
 inline constinit Kernel<RmsNormBackward> rms_norm_backward_kernel{"rms_norm_backward"};
 
 // LayerNorm (Ba et al. 2016): y = (x - mean) * rstd * w + b, over the last dim; b undefined: none. mean, rstd [rows].
@@ -24,6 +30,7 @@ struct LayerNorm {
   Tensor x, w, b, y, mean, rstd;
   float eps = 1e-5f;
 };
+inline Cost cost(const LayerNorm& a) { return cost_of(a.x, {a.x, a.w, a.y}); }
 inline constinit Kernel<LayerNorm> layer_norm_kernel{"layer_norm"};
 
 struct LayerNormBackward {
@@ -31,6 +38,9 @@ struct LayerNormBackward {
   Tensor dx, dw, db;  // undefined: not wanted
   float beta_x = 0, beta_w = 0, beta_b = 0;
 };
+inline Cost cost(const LayerNormBackward& a) {
+  return cost_of(a.x, {a.x, a.w, a.dy, a.dx, a.beta_x != 0 ? a.dx : Tensor{}, a.dw});
+}
 inline constinit Kernel<LayerNormBackward> layer_norm_backward_kernel{"layer_norm_backward"};
 
 }  // namespace ring

@@ -1,30 +1,42 @@
 #pragma once
+#include "core/philox.h"
 #include "core/step_state.h"
 #include "kernels/kernel.h"
 
 namespace ring {
 
-// state.squared_norm += sum of x^2, accumulated in f64 and in a fixed order per thread count. state: a StepState in device
-// memory (u8 tensor of sizeof(StepState) bytes).
+// state.squared_norm += sum of x^2, in a fixed order per thread count, accumulated in f64 (GPUs: f64 over f32 sums of
+// few). x contiguous, f32 or bf16. state: a StepState in device memory (u8 tensor of sizeof(StepState) bytes).
 struct SquaredNorm {
   Tensor x, state;
 };
+inline Cost cost(const SquaredNorm& a) { return cost_of(a.x, {a.x}); }
 inline constinit Kernel<SquaredNorm> squared_norm_kernel{"squared_norm"};
 
-// Clip by global norm (Pascanu et al. 2013): state.finite = isfinite(squared_norm), state.clip = min(1, max_norm / norm);
-// max_norm <= 0: no clipping.
+// Clip by global norm (Pascanu et al. 2013): state.clip = min(1, max_norm / norm); max_norm <= 0: no clipping.
+// state.loss = loss [1] f32 (undefined: 0). state.finite = norm and loss are finite and no earlier step halted;
+// state.halted is set where it is 0.
 struct ClipFactor {
   Tensor state;
   float max_norm = 0;
+  Tensor loss;
 };
+inline Cost cost(const ClipFactor& a) { return cost_of(a.state, {a.state}); }
 inline constinit Kernel<ClipFactor> clip_factor_kernel{"clip_factor"};
 
-// AdamW (Loshchilov and Hutter 2019, alg. 2), bias-corrected with step = state.step + 1, lr = state.lr * lr_scale, gradients times
-// state.clip; does nothing when state.finite is 0. param, grad, m, v: contiguous f32 of one length.
+// AdamW (Loshchilov and Hutter 2019, alg. 2), bias-corrected with step = state.step + 1, lr = state.lr * lr_scale,
+// gradients times state.clip; does nothing when state.finite is 0. param, grad, m, v: contiguous, one length, each f32
+// or bf16; arithmetic is f32. What is written in bf16 to param, m or v is rounded stochastically, with bits addressed
+// by (seed, state.step, site, element): the expected value is exact, so that small updates are not lost. weights, where
+// defined: bf16, gets a copy of the new param, rounded to nearest (param is then the f32 master).
 struct AdamW {
   Tensor param, grad, m, v, state;
   float beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f, weight_decay = 0, lr_scale = 1;
+  Tensor weights;
+  RandomSite site;                 // site.step is not used
+  std::int64_t first_element = 0;  // global number of element 0, for the random bits; a multiple of 8
 };
+inline Cost cost(const AdamW& a) { return cost_of(a.param, {a.param, a.param, a.grad, a.m, a.m, a.v, a.v, a.weights}); }
 inline constinit Kernel<AdamW> adamw_kernel{"adamw"};
 
 }  // namespace ring

@@ -4,27 +4,31 @@
 #include <string_view>
 
 #include "core/philox.h"
+#include "core/step_state.h"
 #include "kernels/kernel.h"
 
 namespace ring {
 
 // The rows of a [N,C] or [N,H,C] tensor with unit last stride.
-struct Rows {
-  float* data;
+template <class T>
+struct RowsOf {
+  T* data;
   std::int64_t count, width;
   std::int64_t inner, outer_stride, inner_stride;
-  RING_HOST_DEVICE float* operator[](std::int64_t r) const {
+  RING_HOST_DEVICE T* operator[](std::int64_t r) const {
     if (inner == 1) return data + r * outer_stride;
     return data + r / inner * outer_stride + r % inner * inner_stride;
   }
 };
+using Rows = RowsOf<float>;
 
-inline Rows rows_of(std::string_view op, std::string_view name, const Tensor& t) {
+template <class T = float>
+RowsOf<T> rows_of(std::string_view op, std::string_view name, const Tensor& t) {
   RING_CHECK(t.defined() && (t.shape().size() == 2 || t.shape().size() == 3), op, ": ", name, " is ", describe(t),
              ", expected two or three dims");
   RING_CHECK(t.dim(-1) <= 1 || t.stride(-1) == 1, op, ": the last dim of ", name, " ", describe(t), " has stride ",
              t.stride(-1));
-  Rows r{t.data<float>(), t.dim(0), t.dim(-1), 1, t.stride(0), 0};
+  RowsOf<T> r{t.template data<T>(), t.dim(0), t.dim(-1), 1, t.stride(0), 0};
   if (t.shape().size() == 3) {
     r.count *= t.dim(1);
     r.inner = t.dim(1);
@@ -43,6 +47,13 @@ inline void check_shape(std::string_view op, std::string_view name, const Tensor
 inline void check_numel(std::string_view op, std::string_view name, const Tensor& t, std::int64_t want) {
   RING_CHECK(t.defined() && t.numel() == want && t.contiguous(), op, ": ", name, " is ", describe(t), ", expected ",
              want, " contiguous elements");
+}
+
+// The StepState that lies in a tensor's bytes, on whatever device.
+inline StepState& state_of(std::string_view op, const Tensor& state) {
+  RING_CHECK(state.defined() && state.dtype() == DType::u8 && state.bytes() >= sizeof(StepState), op, ": state is ",
+             describe(state), ", expected ", sizeof(StepState), " bytes");
+  return *reinterpret_cast<StepState*>(state.raw());
 }
 
 }  // namespace ring

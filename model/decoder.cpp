@@ -6,11 +6,34 @@
 namespace ring {
 namespace {
 
-std::vector<SlotPtr> slots_of(const std::vector<Param*>& params) {
-  std::vector<SlotPtr> out;
-  for (const Param* p : params) out.push_back(p->var.slot);
-  return out;
-}
+// While it lives, outputs are recomputed where `on`.
+class Recomputing {
+ public:
+  Recomputing(Run& run, bool on) : run_(run), before_(run.recompute) { run_.recompute = on; }
+  ~Recomputing() { run_.recompute = before_; }
+  Recomputing(const Recomputing&) = delete;
+  Recomputing& operator=(const Recomputing&) = delete;
+
+ private:
+  Run& run_;
+  bool before_;
+};
+
+// Tells whoever watches kernels which part of the model they belong to.
+class Part {
+ public:
+  Part(const Context& ctx, const std::string& name) : ctx_(ctx) {
+    if (ctx_.observer) ctx_.observer->push(name, ctx_);
+  }
+  ~Part() {
+    if (ctx_.observer) ctx_.observer->pop(ctx_);
+  }
+  Part(const Part&) = delete;
+  Part& operator=(const Part&) = delete;
+
+ private:
+  const Context& ctx_;
+};
 
 }  // namespace
 
@@ -22,28 +45,41 @@ DecoderBlock::DecoderBlock(const Scope& scope, const ModelConfig& c, std::int64_
       attention_norm_(scope.child("attention_norm"), c.width, c),
       mlp_norm_(scope.child("mlp_norm"), c.width, c),
       attention_(scope.child("attention"), c, inv_freq),
-      mlp_(scope.child("mlp"), c) {
-  slots_ = slots_of(scope.params.below(scope.prefix));
+      mlp_(scope.child("mlp"), c) {}
+
+// x + dropout(sublayer): where nothing is dropped, the sublayer's last product adds x itself.
+template <class Sublayer>
+Var DecoderBlock::add_to_stream(Run& run, const Var& x, std::uint32_t site, const Sublayer& sublayer) const {
+  const float rate = run.training ? dropout_ : 0;
+  if (rate == 0) return sublayer(x);
+  return dropout_add(run, sublayer(Var{}), x, rate, site);
 }
 
 template <class Attend>
 Var DecoderBlock::forward(Run& run, const Var& x, const Attend& attend) const {
-  const float rate = run.training ? dropout_ : 0;
-  if (place_ == NormPlace::post) {
-    const Var h = attention_norm_(run, dropout_add(run, attend(x), x, rate, attention_site_));
-    return mlp_norm_(run, dropout_add(run, mlp_(run, h), h, rate, mlp_site_));
+  const bool post = place_ == NormPlace::post;
+  Var h;
+  {
+    const Recomputing on(run, recompute == Recompute::block);
+    const Var in = post ? x : attention_norm_(run, x);
+    h = add_to_stream(run, x, attention_site_, [&](const Var& residual) { return attend(in, residual); });
+    if (post) h = attention_norm_(run, h);
   }
-  const Var h = dropout_add(run, attend(attention_norm_(run, x)), x, rate, attention_site_);
-  return dropout_add(run, mlp_(run, mlp_norm_(run, h)), h, rate, mlp_site_);
+  const Recomputing on(run, recompute != Recompute::none);
+  const Var in = post ? h : mlp_norm_(run, h);
+  Var y = add_to_stream(run, h, mlp_site_, [&](const Var& residual) { return mlp_(run, in, residual); });
+  if (post) y = mlp_norm_(run, y);
+  return kept(y);
 }
 
 Var DecoderBlock::operator()(Run& run, const Var& x, const Sequences& seqs) const {
-  return forward(run, x, [&](const Var& h) { return attention_(run, h, seqs); });
+  return forward(run, x, [&](const Var& in, const Var& residual) { return attention_(run, in, seqs, residual); });
 }
 
 Var DecoderBlock::operator()(Run& run, const Var& x, const Sequences& seqs, LayerCache& cache,
                              const std::vector<std::int32_t>& lengths) const {
-  return forward(run, x, [&](const Var& h) { return attention_(run, h, seqs, cache, lengths); });
+  return forward(
+      run, x, [&](const Var& in, const Var& residual) { return attention_(run, in, seqs, residual, cache, lengths); });
 }
 
 Decoder::Decoder(const ModelConfig& config, std::int64_t vocab_padding) : config_(config.resolved()) {
@@ -60,8 +96,12 @@ Decoder::Decoder(const ModelConfig& config, std::int64_t vocab_padding) : config
   if (!c.tied_embeddings) head_ = &params_.add({{"head.weight", 0, c.vocab_size, normal}}, c.width, rows);
 }
 
-void Decoder::allocate(const Context& ctx, std::uint64_t seed) {
-  params_.allocate(ctx, seed);
+void Decoder::set_recompute(Recompute r) {
+  for (DecoderBlock& block : blocks_) block.recompute = r;
+}
+
+void Decoder::allocate(const Context& ctx, std::uint64_t seed, const ParamTypes& types) {
+  params_.allocate(ctx, seed, types);
   if (config_.positions != Positions::rope) return;
   inv_freq_ = from_host(rope_frequencies(config_.rope, config_.head_dim), ctx.stream);
 }
@@ -83,11 +123,8 @@ Var Decoder::finish(Run& run, const Var& x) const {
 Var Decoder::hidden(Run& run, const Tensor& ids, const Sequences& seqs) const {
   Var x = embed(run, ids, seqs);
   for (std::size_t i = 0; i < blocks_.size(); ++i) {
-    const DecoderBlock& block = blocks_[i];
-    if (recompute == Recompute::block)
-      x = ring::recompute(run, x, block.slots(), [&block, seqs](Run& r, const Var& in) { return block(r, in, seqs); });
-    else
-      x = block(run, x, seqs);
+    const Part part(run.ctx, str("blocks.", i));
+    x = blocks_[i](run, x, seqs);
     seen(str("blocks.", i), x);
   }
   return finish(run, x);
@@ -102,7 +139,9 @@ Var Decoder::hidden(Run& run, const Tensor& ids, const Sequences& seqs, KvCache&
 
 LossOutput Decoder::loss(Run& run, const Tensor& ids, const Sequences& seqs, LossHead options) const {
   options.vocab = config_.vocab_size;
-  return cross_entropy_head(run, hidden(run, ids, seqs), head().var, options);
+  const Var x = hidden(run, ids, seqs);
+  const Part part(run.ctx, "loss_head");
+  return cross_entropy_head(run, x, head().var, options);
 }
 
 Tensor Decoder::logits(Run& run, const Tensor& hidden) const {

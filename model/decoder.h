@@ -9,14 +9,24 @@
 
 namespace ring {
 
+// What a block's backward computes again instead of keeping it. Bits do not change.
+enum class Recompute : std::uint8_t {
+  none,
+  mlp,    // everything inside of the MLP and its norm
+  block,  // everything but the block's input, and attention's output and log-sum-exp
+};
+
 class DecoderBlock {
  public:
   DecoderBlock(const Scope&, const ModelConfig& resolved, std::int64_t layer, const Tensor& inv_freq);
   Var operator()(Run&, const Var& x, const Sequences&) const;
   Var operator()(Run&, const Var& x, const Sequences&, LayerCache&, const std::vector<std::int32_t>& lengths) const;
-  std::vector<SlotPtr> slots() const { return slots_; }  // of its parameters
+
+  Recompute recompute = Recompute::none;
 
  private:
+  template <class Sublayer>
+  Var add_to_stream(Run&, const Var& x, std::uint32_t site, const Sublayer&) const;
   template <class Attend>
   Var forward(Run&, const Var& x, const Attend&) const;
 
@@ -26,12 +36,6 @@ class DecoderBlock {
   Norm attention_norm_, mlp_norm_;
   AttentionLayer attention_;
   FeedForward mlp_;
-  std::vector<SlotPtr> slots_;
-};
-
-enum class Recompute : std::uint8_t {
-  none,
-  block,  // keep only each block's input, run the block again in the backward
 };
 
 class Decoder {
@@ -41,7 +45,7 @@ class Decoder {
   explicit Decoder(const ModelConfig&, std::int64_t vocab_padding = 1);
   Decoder(const Decoder&) = delete;
   Decoder& operator=(const Decoder&) = delete;
-  void allocate(const Context&, std::uint64_t seed);
+  void allocate(const Context&, std::uint64_t seed, const ParamTypes& = {});
 
   Var hidden(Run&, const Tensor& ids, const Sequences&) const;            // ids [N] i32 -> [N,C], after the final norm
   Var hidden(Run&, const Tensor& ids, const Sequences&, KvCache&) const;  // the same through a cache, which it advances
@@ -52,7 +56,7 @@ class Decoder {
   Parameters& parameters() { return params_; }
   const Parameters& parameters() const { return params_; }
 
-  Recompute recompute = Recompute::none;
+  void set_recompute(Recompute);
   // Called with each named activation of a forward pass, for diagnosis.
   std::function<void(const std::string& name, const Tensor&)> watch;
 

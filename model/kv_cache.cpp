@@ -20,8 +20,9 @@ void LayerCache::append(const Tensor& k, const Tensor& v, const Sequences& seqs,
 
 KvCache::KvCache(const ModelConfig& c, std::int64_t batch, std::int64_t rows, const Context& ctx)
     : lengths(static_cast<std::size_t>(batch), 0), capacity(rows) {
+  const DType type = activation_type(ctx.precision);
   const Shape shape{batch, rows, c.kv_heads, c.head_dim};
-  for (std::int64_t i = 0; i < c.layers; ++i) layers.push_back({ctx.empty(shape), ctx.empty(shape)});
+  for (std::int64_t i = 0; i < c.layers; ++i) layers.push_back({ctx.empty(shape, type), ctx.empty(shape, type)});
 }
 
 }  // namespace ring

@@ -17,7 +17,8 @@ struct LayerCache {
 };
 
 struct KvCache {
-  KvCache(const ModelConfig& resolved, std::int64_t batch, std::int64_t capacity, const Context&);
+  KvCache(const ModelConfig& resolved, std::int64_t batch, std::int64_t capacity,
+          const Context&);  // of ctx.precision's type
 
   std::vector<LayerCache> layers;
   std::vector<std::int32_t> lengths;  // rows in use, per sequence; the decoder advances them

@@ -101,28 +101,28 @@ SelfAttention AttentionLayer::options() const {
   return s;
 }
 
-Var AttentionLayer::project(Run& run, Var y) const {
+Var AttentionLayer::project(Run& run, Var y, const Var& residual) const {
   if (sub_norm_) y = (*sub_norm_)(run, y);
-  return out_(run, y);
+  return out_(run, y, residual);
 }
 
-Var AttentionLayer::operator()(Run& run, const Var& x, const Sequences& seqs) const {
-  return project(run, self_attention(run, qkv_(run, x), seqs, options()));
+Var AttentionLayer::operator()(Run& run, const Var& x, const Sequences& seqs, const Var& residual) const {
+  return project(run, self_attention(run, qkv_(run, x), seqs, options()), residual);
 }
 
-Var AttentionLayer::operator()(Run& run, const Var& x, const Sequences& seqs, LayerCache& cache,
+Var AttentionLayer::operator()(Run& run, const Var& x, const Sequences& seqs, const Var& residual, LayerCache& cache,
                                const std::vector<std::int32_t>& lengths) const {
   const Var qkv = qkv_(run, x);
   for (std::int32_t n : lengths)
     RING_CHECK((n > 0) == (lengths[0] > 0), "a cache where some sequences are empty and others are not");
-  if (lengths[0] > 0) return project(run, {decode(run, qkv.value, seqs, cache, lengths), nullptr});
+  if (lengths[0] > 0) return project(run, {decode(run, qkv.value, seqs, cache, lengths), nullptr}, residual);
   Tensor keys, values;
   SelfAttention s = options();
   s.keys = &keys;
   s.values = &values;
   const Var y = self_attention(run, qkv, seqs, s);
   cache.append(keys, values, seqs, lengths, run.ctx);
-  return project(run, y);
+  return project(run, y, residual);
 }
 
 Tensor AttentionLayer::decode(Run& run, const Tensor& qkv, const Sequences& seqs, LayerCache& cache,
@@ -133,7 +133,7 @@ Tensor AttentionLayer::decode(Run& run, const Tensor& qkv, const Sequences& seqs
   const Tensor v = qkv.narrow(1, nq + nkv, nkv).split_dim(1, head_dim_);
   if (q_norm_) {
     const auto normed = [&](const Tensor& x, const Param& w) {
-      Tensor y = run.ctx.empty(x.shape());
+      Tensor y = run.ctx.empty(x.shape(), x.dtype());
       rms_norm_kernel({x, w.var.value, y, run.ctx.empty({x.dim(0) * x.dim(1)}), eps_}, run.ctx);
       return y;
     };
@@ -145,7 +145,7 @@ Tensor AttentionLayer::decode(Run& run, const Tensor& qkv, const Sequences& seqs
   cache.append(k, v, seqs, lengths, run.ctx);
   std::vector<std::int32_t> now = lengths;
   for (std::int32_t& n : now) ++n;
-  Tensor y = run.ctx.empty({batch, heads_, head_dim_});
+  Tensor y = run.ctx.empty({batch, heads_, head_dim_}, qkv.dtype());
   attention_decode_kernel({q, cache.keys, cache.values, y, now, options().attention.scale}, run.ctx);
   return y.view({batch, nq});
 }
@@ -158,11 +158,11 @@ FeedForward::FeedForward(const Scope& scope, const ModelConfig& c)
   if (c.norm_place == NormPlace::sub) sub_norm_.emplace(scope.child("sub_norm"), c.mlp_width, c);
 }
 
-Var FeedForward::operator()(Run& run, const Var& x) const {
+Var FeedForward::operator()(Run& run, const Var& x, const Var& residual) const {
   Var h = in_(run, x);
   h = kind_ == Mlp::swiglu ? swiglu(run, h) : activate(run, h, activation_of(kind_));
   if (sub_norm_) h = (*sub_norm_)(run, h);
-  return out_(run, h);
+  return out_(run, h, residual);
 }
 
 std::vector<float> rope_frequencies(const RopeConfig& c, std::int64_t head_dim) {

@@ -18,7 +18,9 @@ struct Linear {
     float std;  // of the initial weights
   };
   Linear(const Scope&, const std::vector<Output>&, std::int64_t in, bool bias);
-  Var operator()(Run& run, const Var& x) const { return linear(run, x, weight->var, bias ? bias->var : Var{}); }
+  Var operator()(Run& run, const Var& x, const Var& residual = {}) const {
+    return linear(run, x, weight->var, bias ? bias->var : Var{}, residual);
+  }
 
   Param* weight;
   Param* bias = nullptr;
@@ -37,14 +39,16 @@ struct Norm {
 class AttentionLayer {
  public:
   AttentionLayer(const Scope&, const ModelConfig& resolved, const Tensor& inv_freq);
-  Var operator()(Run&, const Var& x, const Sequences&) const;  // [N,C] -> [N,C]
+  // [N,C] -> [N,C], plus residual, which may be none.
+  Var operator()(Run&, const Var& x, const Sequences&, const Var& residual) const;
   // The same with a cache whose sequences hold lengths[b] tokens: all 0 and any number of new ones, or one new one
   // each.
-  Var operator()(Run&, const Var& x, const Sequences&, LayerCache&, const std::vector<std::int32_t>& lengths) const;
+  Var operator()(Run&, const Var& x, const Sequences&, const Var& residual, LayerCache&,
+                 const std::vector<std::int32_t>& lengths) const;
 
  private:
   SelfAttention options() const;
-  Var project(Run&, Var y) const;
+  Var project(Run&, Var y, const Var& residual) const;
   Tensor decode(Run&, const Tensor& qkv, const Sequences&, LayerCache&, const std::vector<std::int32_t>& lengths) const;
 
   std::int64_t heads_, kv_heads_, head_dim_;
@@ -60,7 +64,7 @@ class AttentionLayer {
 class FeedForward {
  public:
   FeedForward(const Scope&, const ModelConfig& resolved);
-  Var operator()(Run&, const Var& x) const;
+  Var operator()(Run&, const Var& x, const Var& residual) const;  // plus residual, which may be none
 
  private:
   Mlp kind_;

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "core/cpu/thread_pool.h"
 #include "core/philox.h"
+#include "kernels/elementwise.h"
 
 namespace ring {
 namespace {
@@ -14,23 +14,15 @@ constexpr std::int64_t kAlign = 16;
 std::int64_t aligned(std::int64_t n) { return (n + kAlign - 1) / kAlign * kAlign; }
 
 void initialise(const Tensor& value, const LogicalParam& part, std::uint64_t seed, const Context& ctx) {
-  std::vector<float> host(static_cast<std::size_t>(value.numel()));
   const RandomSite site{seed, 0, site_of(part.name)};
-  const auto fill = [&](std::int64_t begin, std::int64_t end, int) {
-    for (std::int64_t i = begin; i < end; ++i)
-      host[static_cast<std::size_t>(i)] = part.init.std * random_normal(site, static_cast<std::uint64_t>(i));
-  };
   switch (part.init.kind) {
-    case Init::Kind::zeros: break;
-    case Init::Kind::ones: std::fill(host.begin(), host.end(), 1.0f); break;
-    case Init::Kind::normal:
-      if (ctx.stream.device().backend == Backend::cpu)
-        ctx.stream.pool().parallel_for(value.numel(), 1024, fill);
-      else
-        fill(0, value.numel(), 0);
+    case Init::Kind::zeros: return;
+    case Init::Kind::ones: {
+      const Tensor ones = from_host(std::vector<float>(static_cast<std::size_t>(value.numel()), 1.0f), ctx.stream);
+      return cast_kernel({ones, value.view({value.numel()})}, ctx);
+    }
+    case Init::Kind::normal: return random_normal_kernel({value.view({value.numel()}), site, part.init.std}, ctx);
   }
-  ctx.stream.impl().copy(value.raw(), host.data(), value.bytes());
-  if (ctx.stream.device().backend != Backend::cpu) ctx.stream.synchronize();  // host waits: start
 }
 
 }  // namespace
@@ -59,7 +51,7 @@ Param& Parameters::add(std::vector<LogicalParam> parts, std::int64_t columns, st
   return p;
 }
 
-void Parameters::allocate(const Context& ctx, std::uint64_t seed) {
+void Parameters::allocate(const Context& ctx, std::uint64_t seed, const ParamTypes& types) {
   std::int64_t size = 0;
   for (const bool decay : {false, true}) {
     if (decay) matrices_begin_ = size;
@@ -70,25 +62,25 @@ void Parameters::allocate(const Context& ctx, std::uint64_t seed) {
       layout_.push_back(&p);
     }
   }
-  values = ctx.zeros({size});
-  gradients = ctx.zeros({size});
+  values = ctx.zeros({size}, types.master);
+  weights = types.weights == types.master ? values : ctx.zeros({size}, types.weights);
+  if (types.trainable) gradients = ctx.zeros({size}, types.gradients);
   for (Param* p : layout_) {
-    p->var.value = values.narrow(0, p->offset, p->shape.numel()).view(p->shape);
-    p->var.slot->grad = gradients.narrow(0, p->offset, p->shape.numel()).view(p->shape);
+    const auto view = [p](const Tensor& flat) { return flat.narrow(0, p->offset, p->shape.numel()).view(p->shape); };
+    p->var.value = view(weights);
     p->var.slot->bound = true;
+    if (types.trainable) p->var.slot->grad = view(gradients);
     for (const LogicalParam& part : p->parts) initialise(p->part_of(values, part), part, seed, ctx);
   }
+  refresh_weights(ctx);
+}
+
+void Parameters::refresh_weights(const Context& ctx) const {
+  if (weights.raw() != values.raw()) cast_kernel({values, weights}, ctx);
 }
 
 void Parameters::start_step() {
   for (Param* p : layout_) p->var.slot->written = false;
-}
-
-std::vector<Param*> Parameters::below(const std::string& prefix) {
-  std::vector<Param*> out;
-  for (Param& p : params_)
-    if (p.parts.front().name.starts_with(prefix)) out.push_back(&p);
-  return out;
 }
 
 std::int64_t Parameters::count() const {

@@ -32,10 +32,18 @@ struct Param {
   Shape shape;              // in memory; rows beyond the last part are padding, always zero
   bool decay = false;       // weight decay: matrices only
   std::int64_t offset = 0;  // first element in the flat buffers
-  Var var;                  // value and gradient slot, bound by Parameters::allocate
+  Var var;                  // weight and gradient slot, bound by Parameters::allocate
 
   // A logical parameter's rows of a flat buffer of the same layout (values, gradients, moments).
   Tensor part_of(const Tensor& flat, const LogicalParam& part) const;
+};
+
+// In what type a model's numbers are kept. With master and weights alike there is one buffer for both.
+struct ParamTypes {
+  DType master = DType::f32;     // what the optimizer updates and checkpoints hold
+  DType weights = DType::f32;    // what kernels read
+  DType gradients = DType::f32;  // the flat buffer that backward adds to
+  bool trainable = true;         // false: no gradients
 };
 
 class Parameters {
@@ -43,17 +51,20 @@ class Parameters {
   // References stay valid. `columns` 0 makes a vector. Error: a name given twice.
   Param& add(std::vector<LogicalParam> parts, std::int64_t columns, std::int64_t padded_rows = 0);
 
-  // Allocates values and gradients, binds every slot, and fills the values.
-  void allocate(const Context&, std::uint64_t seed);
+  // Allocates the flat buffers, binds every slot, and fills the values.
+  void allocate(const Context&, std::uint64_t seed, const ParamTypes& = {});
+  // Copies the master values to the weights that kernels read, after something else than the optimizer wrote them.
+  void refresh_weights(const Context&) const;
   void start_step();  // the next gradient write of every slot stores, later ones add
 
   // Vectors first, then matrices, each in order of declaration: gradients become complete from the back to the front.
   const std::vector<Param*>& layout() const { return layout_; }
   std::int64_t matrices_begin() const { return matrices_begin_; }  // weight decay applies from here on
   std::int64_t count() const;                                      // logical elements, without padding
-  std::vector<Param*> below(const std::string& prefix);            // in order of declaration
 
-  Tensor values, gradients;  // flat f32
+  Tensor values;     // the master copy, flat
+  Tensor weights;    // the same bytes, or their copy in another type
+  Tensor gradients;  // flat; undefined when not trainable
 
  private:
   std::deque<Param> params_;

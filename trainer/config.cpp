@@ -10,7 +10,11 @@ void RunConfig::fields(Fields& f) {
   f("init_from", init_from, "a run or checkpoint whose weights (only those) a new run starts from");
   f("seed", seed, "seed of initialisation, data order and dropout");
   f("threads", threads, "CPU threads per process; 0 = RINGMASTER_THREADS, else all cores", in_range(0, 4096));
-  f("device", device, "where to compute", choices<Backend>({{"cpu", Backend::cpu}, {"cuda", Backend::cuda}}));
+  f("device", device, "where to compute; auto = a GPU where there is one",
+    choices<DeviceChoice>(
+        {{"auto", DeviceChoice::automatic}, {"cpu", DeviceChoice::cpu}, {"cuda", DeviceChoice::cuda}}));
+  f("deterministic", deterministic, "the same bits from run to run (with the same tuning file)");
+  f("tuning", tuning, "file of measured choices, read and added to; empty = tuning.yaml of the run");
 }
 
 void TrainConfig::fields(Fields& f) {
@@ -25,8 +29,21 @@ void TrainConfig::fields(Fields& f) {
   f("log_interval", log_interval, "steps between log lines and metrics", at_least(1));
   f("eval_interval", eval_interval, "steps between validations; 0 = only at the end", at_least(0));
   f("z_loss", z_loss, "weight of the squared log-sum-exp in the training loss (PaLM)", at_least(0));
-  f("recompute", recompute, "activations kept for the backward: all, or only each block's input",
-    choices<Recompute>({{"none", Recompute::none}, {"block", Recompute::block}}));
+  f("precision", precision,
+    "type of activations and matrix products: bf16, fp32, or fp32 with tf32 products; auto = bf16 on GPUs; CPUs "
+    "compute "
+    "in fp32 whatever this says",
+    choices<PrecisionChoice>({{"auto", PrecisionChoice::automatic},
+                              {"bf16", PrecisionChoice::bf16},
+                              {"fp32", PrecisionChoice::fp32},
+                              {"tf32", PrecisionChoice::tf32}}));
+  f("recompute", recompute,
+    "activations computed again in the backward: none, those inside of the MLP, or all but each block's input and the "
+    "attention's output",
+    choices<Recompute>({{"none", Recompute::none}, {"mlp", Recompute::mlp}, {"block", Recompute::block}}));
+  f("loss_chunk_bytes", loss_chunk_bytes, "logits held at a time; 0 = 32 MiB on CPUs, 2 GiB on GPUs", at_least(0));
+  f("cuda_graph", cuda_graph, "replay the step as one CUDA graph; auto = when launching its kernels takes most of it",
+    choices<Switch>({{"auto", Switch::automatic}, {"on", Switch::on}, {"off", Switch::off}}));
   f("bucket_bytes", bucket_bytes, "gradient bytes reduced together between processes", at_least(1024));
 }
 
@@ -43,6 +60,10 @@ void OptimizerConfig::fields(Fields& f) {
   f("eps", eps, "added to the root of the second moment", positive());
   f("weight_decay", weight_decay, "decoupled decay, on matrices only", at_least(0));
   f("clip", clip, "largest global gradient norm; 0 = no clipping", at_least(0));
+  const auto types = choices<DType>({{"fp32", DType::f32}, {"bf16", DType::bf16}});
+  f("master", master, "type of the weights that are updated; bf16 (GPUs) rounds stochastically", types);
+  f("moments", moments, "type of both moments; bf16 (GPUs) rounds stochastically", types);
+  f("gradients", gradients, "type of the gradient buffers; bf16: GPUs only", types);
 }
 
 void ScheduleConfig::fields(Fields& f) {
@@ -73,10 +94,11 @@ void Config::fields(Fields& f) {
 }
 
 const std::vector<std::string>& keys_free_to_change() {
-  static const std::vector<std::string> keys = {"run.name",        "run.directory",           "run.init_from",
-                                                "train.minutes",   "train.log_interval",      "train.eval_interval",
-                                                "train.recompute", "train.bucket_bytes",      "data.path",
-                                                "data.prefetch",   "data.validation_batches", "checkpoint"};
+  static const std::vector<std::string> keys = {"run.name",        "run.directory",      "run.init_from",
+                                                "train.minutes",   "train.log_interval", "train.eval_interval",
+                                                "train.recompute", "train.cuda_graph",   "train.bucket_bytes",
+                                                "data.path",       "data.prefetch",      "data.validation_batches",
+                                                "checkpoint"};
   return keys;
 }
 

@@ -11,13 +11,19 @@
 
 namespace ring {
 
+enum class DeviceChoice : std::uint8_t { automatic, cpu, cuda };
+enum class PrecisionChoice : std::uint8_t { automatic, bf16, fp32, tf32 };
+enum class Switch : std::uint8_t { automatic, on, off };
+
 struct RunConfig {
   std::string name = "run";
   std::string directory;  // empty: runs/<name>
   std::string init_from;
   std::uint64_t seed = 1337;
   std::int64_t threads = 0;
-  Backend device = Backend::cpu;
+  DeviceChoice device = DeviceChoice::automatic;
+  bool deterministic = true;
+  std::string tuning;  // empty: the run's own file
   void fields(Fields&);
   std::string path() const { return directory.empty() ? "runs/" + name : directory; }
 };
@@ -31,7 +37,10 @@ struct TrainConfig {
   std::int64_t log_interval = 10;
   std::int64_t eval_interval = 250;
   double z_loss = 0;
+  PrecisionChoice precision = PrecisionChoice::automatic;
   Recompute recompute = Recompute::none;
+  std::int64_t loss_chunk_bytes = 0;
+  Switch cuda_graph = Switch::automatic;
   std::int64_t bucket_bytes = 4 << 20;
   void fields(Fields&);
   void validate(std::vector<std::string>& errors) const;
@@ -42,6 +51,7 @@ struct OptimizerConfig {
   double beta1 = 0.9, beta2 = 0.95, eps = 1e-8;
   double weight_decay = 0.1;
   double clip = 1.0;
+  DType master = DType::f32, moments = DType::f32, gradients = DType::f32;
   void fields(Fields&);
 };
 

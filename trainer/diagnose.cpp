@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include "kernels/elementwise.h"
+
 namespace ring {
 namespace {
 
@@ -20,7 +22,9 @@ std::string in_parameters(const Parameters& params, const Tensor& flat, const ch
 }  // namespace
 
 std::int64_t first_non_finite(const Tensor& t, const Context& ctx) {
-  const std::vector<float> host = to_host<float>(t, ctx.stream);
+  Tensor as_float = t;
+  if (t.dtype() != DType::f32) cast_kernel({t, as_float = ctx.empty(t.shape())}, ctx);
+  const std::vector<float> host = to_host<float>(as_float, ctx.stream);
   for (std::size_t i = 0; i < host.size(); ++i)
     if (!std::isfinite(host[i])) return static_cast<std::int64_t>(i);
   return -1;

@@ -8,20 +8,19 @@ namespace ring {
 
 class Optimizer {
  public:
-  Optimizer(Parameters&, const OptimizerConfig&, const Context&);
+  Optimizer(Parameters&, const OptimizerConfig&, std::uint64_t seed, const Context&);
 
-  // Puts step and learning rate into the step state before the first forward.
-  void begin(std::int64_t step, double lr, double valid_tokens, const Context&);
-  // Gradient norm, clip factor, update. A norm or a loss [1] that is not finite leaves everything untouched.
+  // Gradient norm, clip factor, update. A norm or a loss [1] that is not finite, in this step or in an earlier one
+  // since the state was last reset, leaves everything untouched.
   void update(const Tensor& loss, const Context&);
-  StepState read_state(const Context&) const;  // blocks the host
 
-  Tensor m, v;  // moments, flat f32, laid out like Parameters::values
+  Tensor m, v;   // moments, flat, laid out like Parameters::values
+  Tensor state;  // the StepState, on the device
 
  private:
   Parameters& params_;
   OptimizerConfig config_;
-  Tensor state_;  // a StepState
+  std::uint64_t seed_;
 };
 
 }  // namespace ring

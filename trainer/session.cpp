@@ -6,6 +6,7 @@
 #include "checkpoint/reader.h"
 #include "core/fields.h"
 #include "generated/build_info.h"
+#include "kernels/tuning.h"
 
 namespace ring {
 
@@ -45,16 +46,68 @@ void load_model_weights(Decoder& model, const std::string& checkpoint, const Con
   State state;
   add_parameters(state, kWeightsPrefix, model.parameters(), model.parameters().values);
   load_weights(checkpoint, state, kWeightsPrefix, ctx.stream);
+  model.parameters().refresh_weights(ctx);
 }
 
 std::int64_t vocab_padding(Backend backend) { return backend == Backend::cuda ? 128 : 1; }
 
-Session::Session(const std::string& path, int threads)
-    : config(find_run(path).config()), ctx{Stream::create({config.run.device, 0}, threads)} {
-  tokenizer = load_tokenizer(find_run(path).tokenizer_file());
-  model = std::make_unique<Decoder>(config.model, vocab_padding(config.run.device));
-  model->allocate(ctx, config.run.seed);
+Backend backend_of(DeviceChoice device) {
+  if (device == DeviceChoice::automatic) return backend_available(Backend::cuda) ? Backend::cuda : Backend::cpu;
+  return device == DeviceChoice::cuda ? Backend::cuda : Backend::cpu;
+}
+
+namespace {
+
+Precision precision_of(PrecisionChoice choice, Backend backend) {
+  if (backend == Backend::cpu || choice == PrecisionChoice::fp32) return Precision::fp32;
+  return choice == PrecisionChoice::tf32 ? Precision::tf32 : Precision::bf16;
+}
+
+}  // namespace
+
+Context make_context(const Config& c) {
+  const Backend backend = backend_of(c.run.device);
+  Context ctx{Stream::create({backend, 0}, static_cast<int>(c.run.threads))};
+  ctx.precision = precision_of(c.train.precision, backend);
+  ctx.deterministic = c.run.deterministic;
+  if (backend == Backend::cuda)
+    ctx.tuning = std::make_shared<Tuning>(c.run.tuning.empty() ? c.run.path() + "/tuning.yaml" : c.run.tuning);
+  return ctx;
+}
+
+ParamTypes param_types(const Config& c) {
+  ParamTypes types{.master = c.optimizer.master, .gradients = c.optimizer.gradients};
+  types.weights = activation_type(precision_of(c.train.precision, backend_of(c.run.device)));
+  return types;
+}
+
+namespace {
+
+Config session_config(const std::string& path, int threads, DeviceChoice device) {
+  const RunDirectory run = find_run(path);
+  Config config = run.config();
+  config.run.directory = run.path();
+  config.run.device = device;
+  config.run.threads = threads;
+  return config;
+}
+
+}  // namespace
+
+Session::Session(const std::string& path, int threads, DeviceChoice device)
+    : config(session_config(path, threads, device)),
+      ctx(make_context(config)),
+      tokenizer(load_tokenizer(find_run(path).tokenizer_file())),
+      model(std::make_unique<Decoder>(config.model, vocab_padding(ctx.stream.device().backend))) {
+  const DType type = activation_type(ctx.precision);
+  model->allocate(ctx, config.run.seed, {.master = type, .weights = type, .trainable = false});
   load_model_weights(*model, find_checkpoint(path), ctx);
+}
+
+const std::map<std::string, DeviceChoice>& device_choices() {
+  static const std::map<std::string, DeviceChoice> names = {
+      {"auto", DeviceChoice::automatic}, {"cpu", DeviceChoice::cpu}, {"cuda", DeviceChoice::cuda}};
+  return names;
 }
 
 }  // namespace ring

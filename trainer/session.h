@@ -1,6 +1,7 @@
 #pragma once
 // A trained model taken from a run: what eval, generate and init_from share.
 
+#include <map>
 #include <memory>
 #include <string>
 
@@ -26,9 +27,17 @@ std::string find_checkpoint(const std::string& run_or_checkpoint);
 // not match.
 void load_model_weights(Decoder&, const std::string& checkpoint, const Context&);
 
+// Where and how a resolved config computes. Measured choices come from run.tuning, or the run's directory.
+Context make_context(const Config& resolved);
+Backend backend_of(DeviceChoice);                             // what `auto` means here
+const std::map<std::string, DeviceChoice>& device_choices();  // by their names on the command line
+// In what types a resolved config keeps parameters.
+ParamTypes param_types(const Config& resolved);
+
 struct Session {
-  // threads 0: as the machine has. Error: not a run, no checkpoint.
-  Session(const std::string& run_or_checkpoint, int threads);
+  // threads 0: as the machine has. device: where to compute, whatever the run was trained on. Error: not a run, no
+  // checkpoint.
+  Session(const std::string& run_or_checkpoint, int threads, DeviceChoice device = DeviceChoice::automatic);
 
   Config config;
   Context ctx;

@@ -11,6 +11,7 @@
 #include "core/log.h"
 #include "data/token_store.h"
 #include "data/tokenizer.h"
+#include "kernels/tuning.h"
 #include "trainer/evaluate.h"
 #include "trainer/metrics.h"
 #include "trainer/progress.h"
@@ -57,7 +58,7 @@ class Loop {
         config_(resolve_config(std::move(config), corpora_.vocab_size, comm.size())),
         comm_(comm),
         dir_(config_.run.path()),
-        ctx_{Stream::create({config_.run.device, 0}, static_cast<int>(config_.run.threads))},
+        ctx_(make_context(config_)),
         loader_(corpora_, loader_options()),
         trainer_(config_, ctx_, comm_, loader_),
         signal_(signal) {
@@ -80,6 +81,7 @@ class Loop {
   std::string choose_checkpoint();
   void start(const TrainOptions&, const std::string& checkpoint);
   bool stop_now(TrainEnd&);
+  void finish_steps(std::size_t left_in_flight);
   void report(const StepReport&);
   void validate();
   void save();
@@ -100,6 +102,7 @@ class Loop {
   std::optional<Metrics> metrics_;
   std::optional<Progress> progress_;
   std::optional<double> val_loss_;
+  StepReport last_;
   std::int64_t saved_step_ = -1, validated_step_ = -1;  // the latest of each
   double interval_seconds_ = 0;                         // since the last record
   std::int64_t interval_tokens_ = 0;
@@ -184,7 +187,7 @@ void Loop::start(const TrainOptions& options, const std::string& checkpoint) {
 
 ProgressState Loop::progress_state(const StepReport& r) const {
   ProgressState p;
-  p.step = trainer_.steps_done();
+  p.step = r.step;
   p.total_steps = config_.train.steps;
   p.loss = r.loss;
   p.val_loss = val_loss_;
@@ -255,24 +258,36 @@ bool Loop::stop_now(TrainEnd& end) {
   return false;
 }
 
-TrainEnd Loop::run() {
-  StepReport last;
-  TrainEnd end = TrainEnd::finished;
-  while (!stop_now(end)) {
-    last = trainer_.step();
-    if (!last.finite)
-      fail("training stopped: loss ", last.loss, ", gradient norm ", last.norm, " at ", trainer_.diagnose(),
+// Reads the results of launched steps, until so many are left in flight.
+void Loop::finish_steps(std::size_t left_in_flight) {
+  while (trainer_.in_flight() > left_in_flight) {
+    last_ = trainer_.finish();
+    if (!last_.finite)
+      fail("training stopped: loss ", last_.loss, ", gradient norm ", last_.norm, " at ", trainer_.diagnose(),
            ". Weights are untouched since the last step; the newest checkpoint is in ", dir_.checkpoints(),
            ". Lower optimizer.lr, lengthen schedule.warmup_steps, or look at those samples");
-    report(last);
-    if (config_.train.eval_interval && last.step % config_.train.eval_interval == 0) validate();
-    const bool ends = last.step == config_.train.steps;  // then validation comes first: a kill must not lose it
-    if (!ends && config_.checkpoint.interval && last.step % config_.checkpoint.interval == 0) save();
+    report(last_);
+    if (leader() && ctx_.tuning) ctx_.tuning->save();  // before anything depends on it
   }
-  if (end != TrainEnd::interrupted && last.step) validate();
+}
+
+TrainEnd Loop::run() {
+  TrainEnd end = TrainEnd::finished;
+  const auto due = [this](std::int64_t interval) { return interval && trainer_.steps_done() % interval == 0; };
+  while (!stop_now(end)) {
+    trainer_.launch();
+    const bool ends =
+        trainer_.steps_done() == config_.train.steps;  // then validation comes first: a kill must not lose it
+    const bool validates = due(config_.train.eval_interval), saves = !ends && due(config_.checkpoint.interval);
+    finish_steps(validates || saves || ends ? 0 : trainer_.most_in_flight());
+    if (validates) validate();
+    if (saves) save();
+  }
+  finish_steps(0);
+  if (end != TrainEnd::interrupted && last_.step) validate();
   save();
-  if (leader() && last.step) progress_->finish(progress_state(last));
-  if (leader() && !last.step) log::info("nothing left to do: all ", trainer_.steps_done(), " steps are done");
+  if (leader() && last_.step) progress_->finish(progress_state(last_));
+  if (leader() && !last_.step) log::info("nothing left to do: all ", trainer_.steps_done(), " steps are done");
   return end;
 }
 

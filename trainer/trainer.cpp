@@ -6,6 +6,7 @@
 
 #include "comm/host.h"
 #include "core/cpu/thread_pool.h"
+#include "core/log.h"
 #include "kernels/elementwise.h"
 #include "trainer/diagnose.h"
 #include "trainer/schedule.h"
@@ -14,13 +15,7 @@
 namespace ring {
 namespace {
 
-class Stopwatch {
- public:
-  double seconds() const { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count(); }
-
- private:
-  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
-};
+double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 std::vector<SlotRange> slot_ranges(const Parameters& params) {
   std::vector<SlotRange> out;
@@ -36,13 +31,22 @@ Trainer::Trainer(const Config& config, const Context& ctx, Communicator& comm, L
       comm_(comm),
       loader_(loader),
       micro_batch_(loader.options().rows),
-      model_(config.model, vocab_padding(config.run.device)) {
-  model_.recompute = config.train.recompute;
-  model_.allocate(ctx_, config.run.seed);
+      micro_count_(static_cast<std::size_t>(config.train.batch_size / micro_batch_ / comm.size())),
+      model_(config.model, vocab_padding(ctx.stream.device().backend)),
+      sequences_(Sequences::uniform(micro_batch_, config.model.context, ctx)) {
+  model_.set_recompute(config.train.recompute);
+  model_.allocate(ctx_, config.run.seed, param_types(config));
   Parameters& params = model_.parameters();
-  optimizer_ = std::make_unique<Optimizer>(params, config.optimizer, ctx_);
+  optimizer_ = std::make_unique<Optimizer>(params, config.optimizer, config.run.seed, ctx_);
   reducer_ = std::make_unique<Reducer>(comm_, ctx_.stream,
                                        make_buckets(params.gradients, slot_ranges(params), config.train.bucket_bytes));
+  const std::int64_t tokens = static_cast<std::int64_t>(micro_count_) * sequences_.tokens();
+  ids_ = ctx_.empty({tokens}, DType::i32);
+  targets_ = ctx_.empty({tokens}, DType::i32);
+  loss_ = ctx_.empty({1});
+  inputs_ = std::make_unique<InputStage>(tokens, ctx_.stream);
+  for (std::size_t i = 0; i < most_in_flight() + 1; ++i)
+    results_.push_back(ctx_.stream.impl().host_buffer(sizeof(StepState)));
 }
 
 double Trainer::valid_tokens(const std::vector<Batch>& batches) {
@@ -56,23 +60,35 @@ Run Trainer::micro_run(std::size_t index, Tape* tape) const {
   const std::int64_t before = static_cast<std::int64_t>(index) * comm_.size() + comm_.rank();
   run.first_row = before * micro_batch_ * config_.model.context;
   run.training = true;
+  run.state = optimizer_->state;
   return run;
 }
 
-Sequences Trainer::sequences() const { return Sequences::uniform(micro_batch_, config_.model.context, ctx_); }
+Tensor Trainer::micro_ids(const Tensor& all, std::size_t index) const {
+  return all.narrow(0, static_cast<std::int64_t>(index) * sequences_.tokens(), sequences_.tokens());
+}
 
-// Forward and backward of one micro-batch; returns its loss sum [1].
-Tensor Trainer::micro_step(std::size_t index, double valid) {
-  const Batch& batch = batches_[index];
-  Tape tape(index + 1 == batches_.size());
+// Forward and backward of one micro-batch, whose loss is added to the step's.
+void Trainer::micro_step(std::size_t index) {
+  Tape tape(index + 1 == micro_count_);
   Run run = micro_run(index, &tape);
   LossHead head;
-  head.targets = from_host(batch.targets, ctx_.stream);
-  head.scale = static_cast<float>(1.0 / valid);
+  head.targets = micro_ids(targets_, index);
   head.z_loss = static_cast<float>(config_.train.z_loss);
-  const LossOutput out = model_.loss(run, from_host(batch.inputs, ctx_.stream), sequences(), head);
+  head.chunk_bytes = config_.train.loss_chunk_bytes;
+  const LossOutput out = model_.loss(run, micro_ids(ids_, index), sequences_, head);
+  axpby_kernel({out.sum.value, loss_, loss_, 1, 1}, ctx_);
   tape.backward(out.sum.slot, {}, ctx_);
-  return out.sum.value;
+}
+
+// Everything between the inputs and the new weights; nothing in here depends on the step but through device memory.
+void Trainer::compute() {
+  model_.parameters().start_step();
+  fill_zero(loss_, ctx_.stream);
+  for (std::size_t i = 0; i < micro_count_; ++i) micro_step(i);
+  reducer_->finish();
+  if (comm_.size() > 1) comm_.all_reduce(loss_, Reduce::sum, ctx_.stream.record()).wait(ctx_.stream);
+  optimizer_->update(loss_, ctx_);
 }
 
 std::int64_t Trainer::planned_steps() const {
@@ -96,46 +112,71 @@ double Trainer::learning_rate() {
   return config_.optimizer.lr * schedule_factor(config_.schedule, steps_, static_cast<std::int64_t>(total));
 }
 
-StepReport Trainer::step() {
-  const Stopwatch watch;
-  StepReport report;
-  const std::int64_t count = config_.train.batch_size / micro_batch_ / comm_.size();
-  batches_.clear();
-  for (std::int64_t i = 0; i < count; ++i) batches_.push_back(loader_.next());
-  report.data_seconds = watch.seconds();
+void Trainer::upload_state(double lr, double valid) {
+  StepState s;
+  s.step = static_cast<std::uint32_t>(steps_);
+  s.lr = static_cast<float>(lr);
+  s.loss_scale = static_cast<float>(1.0 / valid);
+  ctx_.stream.impl().upload(optimizer_->state.raw(), &s, kStepInputBytes);
+}
 
-  const double valid = std::max(1.0, valid_tokens(batches_));
-  report.lr = learning_rate();
-  optimizer_->begin(steps_, report.lr, valid, ctx_);
-  model_.parameters().start_step();
-  Tensor loss = ctx_.zeros({1});
-  for (std::size_t i = 0; i < batches_.size(); ++i) axpby_kernel({micro_step(i, valid), loss, loss, 1, 1}, ctx_);
-  reducer_->finish();
-  if (comm_.size() > 1) comm_.all_reduce(loss, Reduce::sum, ctx_.stream.record()).wait(ctx_.stream);
-  optimizer_->update(loss, ctx_);
+void Trainer::launch() {
+  RING_CHECK(flight_.size() <= most_in_flight(), "a step was launched with ", flight_.size(), " in flight");
+  Flight f;
+  f.started = now();
+  for (std::size_t i = 0; i < micro_count_; ++i) f.batches.push_back(loader_.next());
+  f.report.data_seconds = now() - f.started;
+  f.valid = std::max(1.0, valid_tokens(f.batches));
+  f.report.lr = learning_rate();
+  inputs_->load(f.batches, ids_, targets_);
+  upload_state(f.report.lr, f.valid);
+  compute();
+  f.result = results_[static_cast<std::size_t>(steps_) % results_.size()];
+  ctx_.stream.impl().copy(f.result.get(), optimizer_->state.raw(), sizeof(StepState));
+  f.done = ctx_.stream.record();
+  f.report.tokens = config_.train.batch_size * config_.model.context;
+  f.report.exchange_seconds = reducer_->wait_seconds();
+  f.report.step = ++steps_;
+  cursor_ += config_.train.batch_size;
+  tokens_ += f.report.tokens;
+  flight_.push_back(std::move(f));
+}
 
-  const StepState state = optimizer_->read_state(ctx_);
-  report.loss = static_cast<double>(to_host<float>(loss, ctx_.stream)[0]) / valid;  // host waits: log
-  report.norm = std::sqrt(state.squared_norm);
-  report.finite = state.finite != 0;
-  report.tokens = config_.train.batch_size * config_.model.context;
-  report.exchange_seconds = reducer_->wait_seconds();
-  report.seconds = watch.seconds();
-  if (report.finite) {
-    ++steps_;
-    cursor_ += config_.train.batch_size;
-    tokens_ += report.tokens;
-    seconds_ += report.seconds;
-  }
-  report.step = steps_;
-  return report;
+StepReport Trainer::finish() {
+  RING_CHECK(!flight_.empty(), "no step is in flight");
+  Flight f = std::move(flight_.front());
+  flight_.pop_front();
+  f.done.synchronize();  // host waits: log, one step late where the device runs on its own
+  const StepState& state = *static_cast<const StepState*>(f.result.get());
+  StepReport& r = f.report;
+  r.loss = static_cast<double>(state.loss) / f.valid;
+  r.norm = std::sqrt(state.squared_norm);
+  r.finite = state.finite != 0;
+  r.seconds = now() - std::max(f.started, last_finish_);
+  last_finish_ = now();
+  if (r.finite)
+    seconds_ += r.seconds;
+  else
+    undo(f);
+  return r;
+}
+
+void Trainer::undo(Flight& f) {
+  const auto steps = static_cast<std::int64_t>(flight_.size()) + 1;
+  flight_.clear();
+  steps_ -= steps;
+  cursor_ -= steps * config_.train.batch_size;
+  tokens_ -= steps * f.report.tokens;
+  f.report.step = steps_;
+  bad_batches_ = std::move(f.batches);
+  fill_zero(optimizer_->state, ctx_.stream);  // not halted any more
 }
 
 std::string Trainer::diagnose() {
   std::string found = non_finite_weight(model_, ctx_);
-  for (std::size_t m = 0; m < batches_.size() && found.empty(); ++m)
-    found =
-        non_finite_activation(model_, micro_run(m, nullptr), from_host(batches_[m].inputs, ctx_.stream), sequences());
+  for (std::size_t m = 0; m < bad_batches_.size() && found.empty(); ++m)
+    found = non_finite_activation(model_, micro_run(m, nullptr), from_host(bad_batches_[m].inputs, ctx_.stream),
+                                  sequences_);
   if (found.empty()) found = non_finite_gradient(model_, ctx_);
   if (found.empty()) found = "none in what this rank computed: the loss itself overflowed";
   return str("step ", steps_ + 1, ", samples ", cursor_, " to ", cursor_ + config_.train.batch_size - 1,
@@ -153,7 +194,32 @@ void Trainer::add_state(State& state) {
   state.add("data.cursor", &cursor_);
 }
 
-void Trainer::restored() { loader_.seek(static_cast<std::uint64_t>(cursor_)); }
+void Trainer::restored() {
+  model_.parameters().refresh_weights(ctx_);
+  loader_.seek(static_cast<std::uint64_t>(cursor_));
+}
+
+namespace {
+
+// A config says what is wanted of a GPU and trains on a CPU all the same, in fp32.
+void resolve_device(Config& c) {
+  const Backend backend = backend_of(c.run.device);
+  c.run.device = backend == Backend::cuda ? DeviceChoice::cuda : DeviceChoice::cpu;
+  OptimizerConfig& o = c.optimizer;
+  const bool bf16_states = o.master == DType::bf16 || o.moments == DType::bf16 || o.gradients == DType::bf16;
+  if (backend == Backend::cpu) {
+    if (bf16_states || c.train.precision == PrecisionChoice::bf16 || c.train.precision == PrecisionChoice::tf32)
+      log::warn("the CPU computes in fp32: train.precision and the types of optimizer.* are fp32 here");
+    c.train.precision = PrecisionChoice::fp32;
+    o.master = o.moments = o.gradients = DType::f32;
+    return;
+  }
+  if (c.train.precision == PrecisionChoice::automatic) c.train.precision = PrecisionChoice::bf16;
+  if (c.train.precision != PrecisionChoice::bf16 && bf16_states)
+    fail("optimizer.master, .moments and .gradients: bf16 goes with train.precision: bf16 only");
+}
+
+}  // namespace
 
 Config resolve_config(Config c, std::int64_t corpus_vocab, int ranks) {
   if (!c.model.vocab_size) c.model.vocab_size = corpus_vocab;
@@ -162,6 +228,7 @@ Config resolve_config(Config c, std::int64_t corpus_vocab, int ranks) {
          "; set it to 0 to take the corpus's");
   c.model = c.model.resolved();
   if (!c.run.threads) c.run.threads = default_threads();
+  resolve_device(c);
   const std::int64_t per_step = c.train.batch_size * c.model.context;
   if (c.train.tokens) c.train.steps = (c.train.tokens + per_step - 1) / per_step;
   c.train.tokens = 0;

@@ -1,6 +1,7 @@
 #pragma once
 // One optimizer step after another. The loop around it (when to log, evaluate, save and stop) is in trainer/train.h.
 
+#include <deque>
 #include <memory>
 #include <vector>
 
@@ -10,6 +11,7 @@
 #include "model/decoder.h"
 #include "parallel/reducer.h"
 #include "trainer/config.h"
+#include "trainer/input_stage.h"
 #include "trainer/optimizer.h"
 
 namespace ring {
@@ -24,45 +26,76 @@ struct StepReport {
   double seconds = 0, data_seconds = 0, exchange_seconds = 0;  // the whole step; waiting for data; for other ranks
 };
 
+// Steps are launched, then finished in the same order. On a device the host runs ahead: it launches the next step
+// before it reads what became of the last one. A step that was not finite updates nothing, nor do those launched after
+// it.
 class Trainer {
  public:
   // config: resolved (see resolve_config). The batches of `loader` are this rank's micro-batches in order.
   Trainer(const Config& config, const Context& ctx, Communicator& comm, Loader& loader);
 
-  StepReport step();
+  void launch();        // does not wait for the device
+  StepReport finish();  // of the oldest step in flight; waits for it
+  std::size_t in_flight() const { return flight_.size(); }
+  StepReport step() {
+    launch();
+    return finish();
+  }
+  // How many steps may be in flight while the next one is prepared: none where computing blocks the host anyway.
+  std::size_t most_in_flight() const { return ctx_.stream.device().backend == Backend::cpu ? 0 : 1; }
   // After a step that was not finite: its sample indices and the first tensor that is not finite.
   std::string diagnose();
 
-  // Weights, moments, the step count and the data cursor.
+  // Weights, moments, the step count and the data cursor. To be used with no step in flight.
   void add_state(State&);
   void restored();  // after loading: moves the loader to the cursor
 
   Decoder& model() { return model_; }
   const Context& context() const { return ctx_; }
-  std::int64_t steps_done() const { return steps_; }
-  double seconds() const { return seconds_; }  // spent in steps since the run began, resumptions included
-  double seconds_left() const;                 // as far as the pace so far tells
+  std::int64_t steps_done() const { return steps_; }  // launched
+  double seconds() const { return seconds_; }         // spent in steps since the run began, resumptions included
+  double seconds_left() const;                        // as far as the pace so far tells
   std::int64_t planned_steps() const;  // train.steps, or how many the time limit allows at this pace; 0: not known yet
   std::int64_t tokens_seen() const { return tokens_; }
 
  private:
+  // A step whose result the host has not read yet.
+  struct Flight {
+    StepReport report;
+    double valid = 1;    // tokens with a target, of all ranks
+    double started = 0;  // on the trainer's clock
+    std::vector<Batch> batches;
+    std::shared_ptr<void> result;  // a StepState in host memory, there after `done`
+    Event done;
+  };
+
   double valid_tokens(const std::vector<Batch>&);
   double learning_rate();
+  void upload(const std::vector<Batch>&);
+  void upload_state(double lr, double valid);
   Run micro_run(std::size_t index, Tape*) const;
-  Sequences sequences() const;
-  Tensor micro_step(std::size_t index, double valid);
+  Tensor micro_ids(const Tensor& all, std::size_t index) const;
+  void micro_step(std::size_t index);
+  void compute();
+  void undo(Flight&);  // the counters of a step that was not finite, and of all after it
 
   const Config& config_;
   Context ctx_;
   Communicator& comm_;
   Loader& loader_;
   std::int64_t micro_batch_;  // sequences
+  std::size_t micro_count_;
   Decoder model_;
   std::unique_ptr<Optimizer> optimizer_;
   std::unique_ptr<Reducer> reducer_;
-  std::vector<Batch> batches_;  // of the latest step
+  Sequences sequences_;          // of a micro-batch
+  Tensor ids_, targets_, loss_;  // of the step being computed: [micro_count_ * tokens] i32; [1] f32
+  std::unique_ptr<InputStage> inputs_;
+  std::deque<Flight> flight_;
+  std::vector<Batch> bad_batches_;              // of a step that was not finite
+  std::vector<std::shared_ptr<void>> results_;  // host memory for StepStates, in turn
   std::int64_t steps_ = 0, tokens_ = 0, cursor_ = 0;
-  double seconds_ = 0;
+  double seconds_ = 0, last_finish_ = 0;
 };
 
 // The settings with everything derived filled in: vocabulary, widths, steps, threads. Error: the vocabulary is too

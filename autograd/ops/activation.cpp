@@ -8,39 +8,55 @@ namespace {
 
 // The activation kernels overwrite: where a gradient already is, theirs goes through a temporary.
 template <class Write>
-void add_gradient(Backward& back, const Shape& shape, const Write& write) {
+void add_gradient(Backward& back, const Tensor& x, const Write& write) {
   if (!back.wants(0)) return;
-  const Sink s = back.sink(0, shape);
+  const Sink s = back.sink(0, x.shape(), x.dtype());
   if (s.beta == 0) return write(s.dst);
-  const Tensor gradient = back.ctx.empty(shape);
+  const Tensor gradient = back.ctx.empty(x.shape(), x.dtype());
   write(gradient);
   axpby_kernel({.x = gradient, .y = s.dst, .out = s.dst, .alpha = 1, .beta = s.beta}, back.ctx);
+}
+
+Tensor activated(const Context& ctx, const Tensor& x, Activation kind) {
+  const Tensor y = ctx.empty(x.shape(), x.dtype());
+  activate_kernel({.x = x, .y = y, .kind = kind}, ctx);
+  return y;
+}
+
+Tensor gated(const Context& ctx, const Tensor& gate_up) {
+  const Tensor y = ctx.empty({gate_up.dim(0), gate_up.dim(1) / 2}, gate_up.dtype());
+  swiglu_kernel({.gate_up = gate_up, .y = y}, ctx);
+  return y;
 }
 
 }  // namespace
 
 Var activate(Run& run, const Var& x, Activation kind) {
-  const Tensor y = run.ctx.empty(x.value.shape());
-  activate_kernel({.x = x.value, .y = y, .kind = kind}, run.ctx);
+  const Tensor y = activated(run.ctx, x.value, kind);
   if (!run.tape) return {y, nullptr};
-  return run.tape->record("activate", y, {x.slot}, [x = x.value, kind](Backward& back) {
-    add_gradient(back, x.shape(), [&](const Tensor& dx) {
-      activate_backward_kernel({.x = x, .dy = back.grad(), .dx = dx, .kind = kind}, back.ctx);
+  const Saved saved(x);
+  Var out = run.tape->record("activate", y, {x.slot}, [saved, kind](Backward& back) {
+    const Tensor in = saved.get(back.ctx);
+    add_gradient(back, in, [&](const Tensor& dx) {
+      activate_backward_kernel({.x = in, .dy = back.grad(), .dx = dx, .kind = kind}, back.ctx);
     });
   });
+  return remade(run, out, [saved, kind](const Context& ctx) { return activated(ctx, saved.get(ctx), kind); });
 }
 
 Var swiglu(Run& run, const Var& gate_up) {
   const Tensor& in = gate_up.value;
   RING_CHECK(in.shape().size() == 2 && in.dim(1) % 2 == 0, "swiglu: input ", describe(in), ", expected [N,2F]");
-  const Tensor y = run.ctx.empty({in.dim(0), in.dim(1) / 2});
-  swiglu_kernel({.gate_up = in, .y = y}, run.ctx);
+  const Tensor y = gated(run.ctx, in);
   if (!run.tape) return {y, nullptr};
-  return run.tape->record("swiglu", y, {gate_up.slot}, [in](Backward& back) {
-    add_gradient(back, in.shape(), [&](const Tensor& dx) {
-      swiglu_backward_kernel({.gate_up = in, .dy = back.grad(), .dgate_up = dx}, back.ctx);
+  const Saved saved(gate_up);
+  Var out = run.tape->record("swiglu", y, {gate_up.slot}, [saved](Backward& back) {
+    const Tensor x = saved.get(back.ctx);
+    add_gradient(back, x, [&](const Tensor& dx) {
+      swiglu_backward_kernel({.gate_up = x, .dy = back.grad(), .dgate_up = dx}, back.ctx);
     });
   });
+  return remade(run, out, [saved](const Context& ctx) { return gated(ctx, saved.get(ctx)); });
 }
 
 }  // namespace ring

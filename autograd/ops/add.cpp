@@ -2,17 +2,27 @@
 #include "kernels/elementwise.h"
 
 namespace ring {
+namespace {
+
+Tensor sum(const Context& ctx, const Tensor& a, const Tensor& b) {
+  const Tensor y = ctx.empty(a.shape(), a.dtype());
+  axpby_kernel({.x = a, .y = b, .out = y, .alpha = 1, .beta = 1}, ctx);
+  return y;
+}
+
+}  // namespace
 
 Var add(Run& run, const Var& a, const Var& b) {
   RING_CHECK(a.value.shape() == b.value.shape(), "add: ", describe(a.value), " and ", describe(b.value),
              ": shapes differ");
-  const Tensor y = run.ctx.empty(a.value.shape());
-  axpby_kernel({.x = a.value, .y = b.value, .out = y, .alpha = 1, .beta = 1}, run.ctx);
+  const Tensor y = sum(run.ctx, a.value, b.value);
   if (!run.tape) return {y, nullptr};
-  return run.tape->record("add", y, {a.slot, b.slot}, [](Backward& back) {
+  Var out = run.tape->record("add", y, {a.slot, b.slot}, [](Backward& back) {
     for (int i : {0, 1})
       if (back.wants(i)) back.give(i, back.grad());
   });
+  return remade(run, out,
+                [x = Saved(a), y = Saved(b)](const Context& ctx) { return sum(ctx, x.get(ctx), y.get(ctx)); });
 }
 
 }  // namespace ring

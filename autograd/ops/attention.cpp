@@ -16,7 +16,7 @@ void attention_rule(Backward& back, AttentionBackward args) {
   bool direct[3];
   for (int i = 0; i < 3; ++i) {
     direct[i] = untouched(back, i);
-    *gradients[i] = direct[i] ? back.sink(i, shapes[i]).dst : back.ctx.empty(shapes[i]);
+    *gradients[i] = direct[i] ? back.sink(i, shapes[i], args.q.dtype()).dst : back.ctx.empty(shapes[i], args.q.dtype());
   }
   attention_backward_kernel(args, back.ctx);
   for (int i = 0; i < 3; ++i)
@@ -31,7 +31,7 @@ Var attention(Run& run, const Var& q, const Var& k, const Var& v, const Sequence
               const AttentionOptions& options) {
   const Shape& shape = q.value.shape();
   RING_CHECK(shape.size() == 3, "attention: queries are ", describe(q.value), ", expected [tokens, heads, head dim]");
-  const Tensor out = run.ctx.empty(shape), lse = run.ctx.empty({shape[1], shape[0]});
+  const Tensor out = run.ctx.empty(shape, q.value.dtype()), lse = run.ctx.empty({shape[1], shape[0]});
   attention_kernel({q.value, k.value, v.value, out, lse, sequences.offsets, options.scale, options.causal}, run.ctx);
   if (!run.tape) return {out, nullptr};
   const AttentionBackward args{.q = q.value,

@@ -8,12 +8,19 @@
 namespace ring {
 namespace {
 
-// Rows of logits held at a time: whole groups of 16 where they fit, for the matrix products' sake.
-std::int64_t chunk_rows(const LossHead& head, std::int64_t tokens, std::int64_t columns) {
-  const std::int64_t row_bytes = std::max<std::int64_t>(1, columns) * static_cast<std::int64_t>(sizeof(float));
-  const std::int64_t rows = std::max<std::int64_t>(1, head.chunk_bytes / row_bytes);
-  if (rows >= tokens) return tokens;
-  return rows >= 16 ? rows / 16 * 16 : rows;
+// A product with few rows wastes a GPU; a CPU's caches are small.
+std::int64_t chunk_bytes(const LossHead& head, Backend backend) {
+  if (head.chunk_bytes > 0) return head.chunk_bytes;
+  return backend == Backend::cpu ? std::int64_t{32} << 20 : std::int64_t{2} << 30;
+}
+
+// Rows of logits held at a time: chunks of nearly one size, whole groups of `group` rows for the matrix products' sake.
+std::int64_t chunk_rows(std::int64_t bytes, std::int64_t tokens, std::int64_t row_bytes) {
+  const std::int64_t most = std::max<std::int64_t>(1, bytes / std::max<std::int64_t>(1, row_bytes));
+  if (most >= tokens) return tokens;
+  const std::int64_t group = most >= 1024 ? 256 : most >= 16 ? 16 : 1;
+  const std::int64_t chunks = (tokens + most - 1) / most, even = (tokens + chunks - 1) / chunks;
+  return std::min(most / group * group, (even + group - 1) / group * group);
 }
 
 void check_head(const Tensor& x, const Tensor& w, const LossHead& head) {
@@ -25,7 +32,7 @@ void check_head(const Tensor& x, const Tensor& w, const LossHead& head) {
              " tokens, weights ", describe(head.weights));
   RING_CHECK(head.vocab > 0 && head.vocab <= w.dim(0), "cross_entropy_head: a vocabulary of ", head.vocab,
              " with a weight of ", w.dim(0), " rows");
-  RING_CHECK(head.chunk_bytes > 0, "cross_entropy_head: chunks of ", head.chunk_bytes, " bytes");
+  RING_CHECK(head.chunk_bytes >= 0, "cross_entropy_head: chunks of ", head.chunk_bytes, " bytes");
 }
 
 struct Gradients {
@@ -34,8 +41,9 @@ struct Gradients {
 };
 
 // Rows [begin, begin + rows): loss of each token, and both gradients where wanted.
-void run_chunk(const Context& ctx, const LossHead& head, const Tensor& x, const Tensor& w, const Tensor& logits,
+void run_chunk(const Run& run, const LossHead& head, const Tensor& x, const Tensor& w, const Tensor& logits,
                const Tensor& token_loss, Gradients& gradients, std::int64_t begin) {
+  const Context& ctx = run.ctx;
   const std::int64_t rows = logits.dim(0);
   const Tensor x_part = x.narrow(0, begin, rows);
   matmul_kernel({.a = x_part, .b = w, .c = logits, .transpose_b = true}, ctx);
@@ -47,7 +55,8 @@ void run_chunk(const Context& ctx, const LossHead& head, const Tensor& x, const 
                         .vocab = head.vocab,
                         .scale = head.scale,
                         .z_loss = head.z_loss,
-                        .gradient = gradient},
+                        .gradient = gradient,
+                        .state = run.state},
                        ctx);
   if (gradients.dx.defined()) matmul_kernel({.a = logits, .b = w, .c = gradients.dx.narrow(0, begin, rows)}, ctx);
   Sink& dw = gradients.dw;
@@ -63,13 +72,15 @@ LossOutput cross_entropy_head(Run& run, const Var& x, const Var& w, const LossHe
   const std::int64_t tokens = x.value.dim(0), columns = w.value.dim(0);
   LossOutput out{{run.ctx.empty({1}), nullptr}, run.ctx.empty({tokens})};
   Gradients gradients;
-  if (run.tape && x.slot) gradients.dx = run.ctx.empty(x.value.shape());
-  if (run.tape && w.slot && tokens > 0) gradients.dw = open_sink(*w.slot, w.value.shape(), DType::f32, run.ctx);
+  if (run.tape && x.slot) gradients.dx = run.ctx.empty(x.value.shape(), x.value.dtype());
+  if (run.tape && w.slot && tokens > 0) gradients.dw = open_sink(*w.slot, w.value.shape(), w.value.dtype(), run.ctx);
   {
-    const Tensor logits = run.ctx.empty({chunk_rows(head, tokens, columns), columns});
+    const std::int64_t bytes = chunk_bytes(head, run.ctx.stream.device().backend);
+    const std::int64_t row_bytes = columns * static_cast<std::int64_t>(size_of(x.value.dtype()));
+    const Tensor logits = run.ctx.empty({chunk_rows(bytes, tokens, row_bytes), columns}, x.value.dtype());
     for (std::int64_t begin = 0; begin < tokens; begin += logits.dim(0)) {
       const Tensor part = logits.narrow(0, 0, std::min(logits.dim(0), tokens - begin));
-      run_chunk(run.ctx, head, x.value, w.value, part, out.token_loss, gradients, begin);
+      run_chunk(run, head, x.value, w.value, part, out.token_loss, gradients, begin);
     }
   }
   column_sum_kernel({.x = out.token_loss.view({tokens, 1}), .out = out.sum.value}, run.ctx);

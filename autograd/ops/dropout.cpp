@@ -7,13 +7,21 @@ namespace {
 // The mask is drawn again in the backward: it has an address, so nothing is kept.
 void dropout_backward(Backward& back, Dropout mask) {
   if (back.wants(0)) {
-    const Sink s = back.sink(0, back.grad().shape());
+    const Sink s = back.sink(0, back.grad().shape(), back.grad().dtype());
     mask.x = back.grad();
     mask.out = s.dst;
     mask.beta = s.beta;
     dropout_kernel(mask, back.ctx);
   }
   if (back.wants(1)) back.give(1, back.grad());
+}
+
+Tensor masked(const Context& ctx, Dropout mask, const Tensor& x, const Tensor& residual) {
+  mask.x = x;
+  mask.residual = residual;
+  mask.out = ctx.empty(x.shape(), x.dtype());
+  dropout_kernel(mask, ctx);
+  return mask.out;
 }
 
 }  // namespace
@@ -24,16 +32,17 @@ Var dropout_add(Run& run, const Var& x, const Var& residual, float rate, std::ui
   RING_CHECK(!residual.value.defined() || residual.value.shape() == x.value.shape(), "dropout_add: ", describe(x.value),
              " and residual ", describe(residual.value), ": shapes differ");
   const std::int64_t row = x.value.dim(0) > 0 ? x.value.numel() / x.value.dim(0) : 0;
-  Dropout mask{
-      .rate = rate, .site = {.seed = run.seed, .step = run.step, .site = site}, .first_element = run.first_row * row};
-  Dropout forward = mask;
-  forward.x = x.value;
-  forward.residual = residual.value;
-  forward.out = run.ctx.empty(x.value.shape());
-  dropout_kernel(forward, run.ctx);
-  if (!run.tape) return {forward.out, nullptr};
-  return run.tape->record("dropout", forward.out, {x.slot, residual.slot},
-                          [mask](Backward& back) { dropout_backward(back, mask); });
+  const Dropout mask{.rate = rate,
+                     .site = {.seed = run.seed, .step = run.step, .site = site},
+                     .first_element = run.first_row * row,
+                     .state = run.state};
+  const Tensor y = masked(run.ctx, mask, x.value, residual.value);
+  if (!run.tape) return {y, nullptr};
+  Var out =
+      run.tape->record("dropout", y, {x.slot, residual.slot}, [mask](Backward& back) { dropout_backward(back, mask); });
+  return remade(run, out, [mask, in = Saved(x), r = Saved(residual)](const Context& ctx) {
+    return masked(ctx, mask, in.get(ctx), r.get(ctx));
+  });
 }
 
 }  // namespace ring

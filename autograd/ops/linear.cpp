@@ -4,36 +4,50 @@
 namespace ring {
 namespace {
 
-// y = x w^T + b, so dx = dy w, dw = dy^T x, db = column sums of dy.
-void linear_backward(Backward& back, const Tensor& x, const Tensor& w) {
+// y = x w^T + b + r, so dx = dy w, dw = dy^T x, db = column sums of dy, dr = dy.
+void linear_backward(Backward& back, const Saved& saved, const Tensor& w) {
   const Tensor& dy = back.grad();
   if (back.wants(0)) {
-    const Sink s = back.sink(0, x.shape());
+    const Sink s = back.sink(0, {dy.dim(0), w.dim(1)}, dy.dtype());
     matmul_kernel({.a = dy, .b = w, .c = s.dst, .beta = s.beta}, back.ctx);
   }
   if (back.wants(1)) {
-    const Sink s = back.sink(1, w.shape());
+    const Tensor x = saved.get(back.ctx);
+    const Sink s = back.sink(1, w.shape(), w.dtype());
     matmul_kernel({.a = dy, .b = x, .c = s.dst, .transpose_a = true, .beta = s.beta}, back.ctx);
   }
   if (back.wants(2)) {
-    const Sink s = back.sink(2, {w.dim(0)});
+    const Sink s = back.sink(2, {w.dim(0)}, w.dtype());
     column_sum_kernel({dy, s.dst, s.beta}, back.ctx);
   }
+  if (back.wants(3)) back.give(3, dy);
+}
+
+Tensor product(const Context& ctx, const Tensor& x, const Tensor& w, const Tensor& b, const Tensor& residual) {
+  const Tensor y = ctx.empty({x.dim(0), w.dim(0)}, x.dtype());
+  matmul_kernel({.a = x, .b = w, .c = y, .transpose_b = true, .bias = b, .residual = residual}, ctx);
+  return y;
 }
 
 }  // namespace
 
-Var linear(Run& run, const Var& x, const Var& w, const Var& b) {
+Var linear(Run& run, const Var& x, const Var& w, const Var& b, const Var& residual) {
   const bool fits = x.value.shape().size() == 2 && w.value.shape().size() == 2 && x.value.dim(1) == w.value.dim(1);
   RING_CHECK(fits, "linear: input ", describe(x.value), " and weight ", describe(w.value),
              ": the last dims must agree");
   RING_CHECK(!b.value.defined() || b.value.shape() == Shape{w.value.dim(0)}, "linear: bias ", describe(b.value),
              " for weight ", describe(w.value));
-  const Tensor y = run.ctx.empty({x.value.dim(0), w.value.dim(0)});
-  matmul_kernel({.a = x.value, .b = w.value, .c = y, .transpose_b = true, .bias = b.value}, run.ctx);
+  const Shape out_shape{x.value.dim(0), w.value.dim(0)};
+  RING_CHECK(!residual.value.defined() || residual.value.shape() == out_shape, "linear: residual ",
+             describe(residual.value), " for an output of ", out_shape);
+  const Tensor y = product(run.ctx, x.value, w.value, b.value, residual.value);
   if (!run.tape) return {y, nullptr};
-  return run.tape->record("linear", y, {x.slot, w.slot, b.slot},
-                          [x = x.value, w = w.value](Backward& back) { linear_backward(back, x, w); });
+  const Saved saved(x);
+  Var out = run.tape->record("linear", y, {x.slot, w.slot, b.slot, residual.slot},
+                             [saved, w = w.value](Backward& back) { linear_backward(back, saved, w); });
+  return remade(run, out, [saved, w = w.value, b = b.value, r = Saved(residual)](const Context& ctx) {
+    return product(ctx, saved.get(ctx), w, b, r.get(ctx));
+  });
 }
 
 }  // namespace ring

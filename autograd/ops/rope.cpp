@@ -10,12 +10,12 @@ Var rope(Run& run, const Var& x, const Tensor& positions, const Tensor& inv_freq
                  inv_freq.numel() == in.dim(2) / 2,
              "rope: input ", describe(in), ", positions ", describe(positions), ", inv_freq ", describe(inv_freq),
              ": expected [N,H,D], [N], [D/2]");
-  const Tensor y = run.ctx.empty(in.shape());
+  const Tensor y = run.ctx.empty(in.shape(), in.dtype());
   rope_kernel({.x = in, .out = y, .positions = positions, .inv_freq = inv_freq}, run.ctx);
   if (!run.tape) return {y, nullptr};
   return run.tape->record("rope", y, {x.slot}, [shape = in.shape(), positions, inv_freq](Backward& back) {
     if (!back.wants(0)) return;
-    const Sink s = back.sink(0, shape);
+    const Sink s = back.sink(0, shape, back.grad().dtype());
     rope_kernel({.x = back.grad().view(shape),
                  .out = s.dst,
                  .positions = positions,

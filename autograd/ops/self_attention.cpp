@@ -19,69 +19,79 @@ Parts split(const Tensor& qkv, const SelfAttention& o) {
   return {part(0, q), part(q, k), part(q + k, k)};
 }
 
-// What the backward needs of the forward.
-struct State {
-  Parts raw, final;  // before and after norm and rotation; the same bytes when there is no norm
-  Tensor q_rstd, k_rstd, out, lse;
+// A qkv matrix before and after norm and rotation: the same bytes when there is no norm.
+struct Prepared {
+  Parts raw, final;
+  Tensor q_rstd, k_rstd;
 };
 
 Tensor normalise(const Tensor& x, const Tensor& w, float eps, Tensor& rstd, const Context& ctx) {
-  const Tensor y = ctx.empty(x.shape());
+  const Tensor y = ctx.empty(x.shape(), x.dtype());
   rstd = ctx.empty({x.dim(0) * x.dim(1)});
   rms_norm_kernel({x, w, y, rstd, eps}, ctx);
   return y;
 }
 
-void rotate(const Parts& p, const Tensor& positions, const Tensor& inv_freq, bool inverse, const Context& ctx) {
-  if (!inv_freq.defined()) return;
-  for (const Tensor& t : {p.q, p.k})
-    rope_kernel({.x = t, .out = t, .positions = positions, .inv_freq = inv_freq, .inverse = inverse}, ctx);
+void rotate(const Tensor& t, const Tensor& positions, const SelfAttention& o, bool inverse, const Context& ctx) {
+  rope_kernel({.x = t, .out = t, .positions = positions, .inv_freq = o.inv_freq, .inverse = inverse}, ctx);
 }
 
-State forward(const Context& ctx, const Tensor& qkv, const Sequences& sequences, const SelfAttention& o) {
-  State s;
-  s.raw = s.final = split(qkv, o);
-  if (o.q_norm.value.defined()) {
-    s.final.q = normalise(s.raw.q, o.q_norm.value, o.norm_eps, s.q_rstd, ctx);
-    s.final.k = normalise(s.raw.k, o.k_norm.value, o.norm_eps, s.k_rstd, ctx);
+// q and k of one matrix lie side by side: they are rotated as one range of heads.
+void rotate_both(const Tensor& qkv, const Tensor& positions, const SelfAttention& o, bool inverse, const Context& ctx) {
+  if (!o.inv_freq.defined()) return;
+  const Tensor heads = qkv.narrow(1, 0, (o.heads + o.kv_heads) * o.head_dim).split_dim(1, o.head_dim);
+  rotate(heads, positions, o, inverse, ctx);
+}
+
+Prepared prepare(const Context& ctx, const Tensor& qkv, const Sequences& sequences, const SelfAttention& o) {
+  Prepared p;
+  p.raw = p.final = split(qkv, o);
+  if (!o.q_norm.value.defined()) {
+    rotate_both(qkv, sequences.positions, o, false, ctx);
+    return p;
   }
-  rotate(s.final, sequences.positions, o.inv_freq, false, ctx);
-  s.out = ctx.empty({qkv.dim(0), o.heads, o.head_dim});
-  s.lse = ctx.empty({o.heads, qkv.dim(0)});
-  attention_kernel(
-      {s.final.q, s.final.k, s.final.v, s.out, s.lse, sequences.offsets, o.attention.scale, o.attention.causal}, ctx);
-  return s;
+  p.final.q = normalise(p.raw.q, o.q_norm.value, o.norm_eps, p.q_rstd, ctx);
+  p.final.k = normalise(p.raw.k, o.k_norm.value, o.norm_eps, p.k_rstd, ctx);
+  if (o.inv_freq.defined())
+    for (const Tensor& t : {p.final.q, p.final.k}) rotate(t, sequences.positions, o, false, ctx);
+  return p;
 }
 
 // dx replaces dy, in place; dw goes to the sink of `input`, if wanted.
 void norm_rule(Backward& back, int input, const Tensor& x, const Tensor& w, const Tensor& rstd, const Tensor& dy) {
   RmsNormBackward args{.x = x, .w = w, .rstd = rstd, .dy = dy, .dx = dy};
   if (back.wants(input)) {
-    const Sink s = back.sink(input, w.shape());
+    const Sink s = back.sink(input, w.shape(), w.dtype());
     args.dw = s.dst;
     args.beta_w = s.beta;
   }
   rms_norm_backward_kernel(args, back.ctx);
 }
 
+// Keeps output and log-sum-exp always; q, k and v as they were prepared, or the way to prepare them again.
 struct Rule {
   SelfAttention options;
   Sequences sequences;
-  State state;
+  Tensor out, lse;
+  Prepared prepared;
+  Saved qkv;  // where q, k and v are recomputed
+  bool recompute;
   Shape shape;  // of qkv
+  DType dtype;
 
   // The gradients of q, k and v are views of one matrix: the gradient of qkv where nothing was written to it yet.
   void operator()(Backward& back) const {
     const SelfAttention& o = options;
+    const Prepared p = recompute ? prepare(back.ctx, qkv.get(back.ctx), sequences, o) : prepared;
     const bool direct = back.wants(0) && !back.input(0)->written;
-    const Tensor dqkv = direct ? back.sink(0, shape).dst : back.ctx.empty(shape);
+    const Tensor dqkv = direct ? back.sink(0, shape, dtype).dst : back.ctx.empty(shape, dtype);
     const Parts d = split(dqkv, o);
-    attention_backward_kernel({.q = state.final.q,
-                               .k = state.final.k,
-                               .v = state.final.v,
-                               .out = state.out,
-                               .lse = state.lse,
-                               .dout = back.grad().view(state.out.shape()),
+    attention_backward_kernel({.q = p.final.q,
+                               .k = p.final.k,
+                               .v = p.final.v,
+                               .out = out,
+                               .lse = lse,
+                               .dout = back.grad().view(out.shape()),
                                .dq = d.q,
                                .dk = d.k,
                                .dv = d.v,
@@ -89,10 +99,10 @@ struct Rule {
                                .scale = o.attention.scale,
                                .causal = o.attention.causal},
                               back.ctx);
-    rotate(d, sequences.positions, o.inv_freq, true, back.ctx);
+    rotate_both(dqkv, sequences.positions, o, true, back.ctx);
     if (o.q_norm.value.defined()) {
-      norm_rule(back, 1, state.raw.q, o.q_norm.value, state.q_rstd, d.q);
-      norm_rule(back, 2, state.raw.k, o.k_norm.value, state.k_rstd, d.k);
+      norm_rule(back, 1, p.raw.q, o.q_norm.value, p.q_rstd, d.q);
+      norm_rule(back, 2, p.raw.k, o.k_norm.value, p.k_rstd, d.k);
     }
     if (back.wants(0) && !direct) back.give(0, dqkv);
   }
@@ -114,14 +124,21 @@ void check(const Tensor& qkv, const Sequences& sequences, const SelfAttention& o
 
 Var self_attention(Run& run, const Var& qkv, const Sequences& sequences, const SelfAttention& options) {
   check(qkv.value, sequences, options);
-  State state = forward(run.ctx, qkv.value, sequences, options);
+  const Tensor& in = qkv.value;
+  Prepared p = prepare(run.ctx, in, sequences, options);
+  const Tensor out = run.ctx.empty({in.dim(0), options.heads, options.head_dim}, in.dtype());
+  const Tensor lse = run.ctx.empty({options.heads, in.dim(0)});
+  attention_kernel(
+      {p.final.q, p.final.k, p.final.v, out, lse, sequences.offsets, options.attention.scale, options.attention.causal},
+      run.ctx);
   if (options.keys) {
-    *options.keys = state.final.k;
-    *options.values = state.final.v;
+    *options.keys = p.final.k;
+    *options.values = p.final.v;
   }
-  const Tensor y = state.out.view({qkv.value.dim(0), options.heads * options.head_dim});
+  const Tensor y = out.view({in.dim(0), options.heads * options.head_dim});
   if (!run.tape) return {y, nullptr};
-  Rule rule{options, sequences, std::move(state), qkv.value.shape()};
+  const bool again = qkv.recipe != nullptr;
+  Rule rule{options, sequences, out, lse, again ? Prepared{} : std::move(p), Saved(qkv), again, in.shape(), in.dtype()};
   rule.options.keys = rule.options.values = nullptr;  // the caller's, and only as long as this call
   return run.tape->record("self_attention", y, {qkv.slot, options.q_norm.slot, options.k_norm.slot}, std::move(rule));
 }

@@ -1,6 +1,7 @@
 #include "core/stream.h"
 
 #include <array>
+#include <atomic>
 #include <cstring>
 
 #include "core/cpu/pool_allocator.h"
@@ -36,7 +37,12 @@ std::array<DeviceCounter, kBackends>& counters() {
   return c;
 }
 
+std::atomic<std::uint64_t> waits{0};
+
 }  // namespace
+
+std::uint64_t host_waits() { return waits; }
+void count_host_wait() { ++waits; }
 
 Stream Stream::cpu(int threads) { return Stream(std::make_shared<CpuStream>(threads)); }
 

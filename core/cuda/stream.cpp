@@ -1,8 +1,12 @@
 // Streams and events of CUDA devices, which add themselves at load time.
 #include "core/stream.h"
 
+#include <algorithm>
+#include <cstring>
+
 #include "core/cuda/async_allocator.h"
 #include "core/cuda/check.h"
+#include "core/cuda/pinned_staging.h"
 #include "core/devices.h"
 
 namespace ring::cuda {
@@ -26,7 +30,11 @@ class CudaEvent final : public EventImpl {
     RING_CUDA_CHECK(state);
     return true;
   }
-  void synchronize() const override { RING_CUDA_CHECK(cudaEventSynchronize(event_)); }
+  void synchronize() const override {
+    if (done()) return;
+    count_host_wait();
+    RING_CUDA_CHECK(cudaEventSynchronize(event_));
+  }
   cudaEvent_t get() const { return event_; }
 
  private:
@@ -49,9 +57,12 @@ class CudaStream final : public StreamImpl {
     else
       e.synchronize();  // of another backend, whose work a CUDA stream cannot see
   }
-  void synchronize() override { RING_CUDA_CHECK(cudaStreamSynchronize(handle_->get())); }
+  void synchronize() override {
+    count_host_wait();
+    RING_CUDA_CHECK(cudaStreamSynchronize(handle_->get()));
+  }
   void* native() override { return handle_->get(); }
-  // From pageable host memory it returns once the bytes were read, into it once they are there.
+  // From pageable host memory it returns once the bytes were read, into it once they are there: upload() does not wait.
   void copy(void* dst, const void* src, std::size_t bytes) override {
     RING_CUDA_CHECK(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, handle_->get()));
   }
@@ -59,8 +70,21 @@ class CudaStream final : public StreamImpl {
     RING_CUDA_CHECK(cudaMemsetAsync(dst, 0, bytes, handle_->get()));
   }
 
+  void upload(void* dst, const void* host, std::size_t bytes) override {
+    const OnDevice on(device.index);
+    for (std::size_t done = 0; done < bytes; done += kStagingBytes / 2) {
+      const std::size_t part = std::min(bytes - done, kStagingBytes / 2);
+      void* staged = staging_.take(part);
+      std::memcpy(staged, static_cast<const std::byte*>(host) + done, part);
+      copy(static_cast<std::byte*>(dst) + done, staged, part);
+      staging_.taken_until(record());
+    }
+  }
+  std::shared_ptr<void> host_buffer(std::size_t bytes) override { return pinned_memory(bytes); }
+
  private:
   std::shared_ptr<StreamHandle> handle_;
+  PinnedStaging staging_;
 };
 
 int count_devices() {

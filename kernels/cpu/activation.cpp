@@ -35,12 +35,9 @@ struct Relu2 {
 template <class Body>
 void dispatch(Activation kind, const Body& body) {
   switch (kind) {
-    case Activation::gelu:
-      return body(Gelu{});
-    case Activation::gelu_tanh:
-      return body(GeluTanh{});
-    case Activation::relu2:
-      return body(Relu2{});
+    case Activation::gelu: return body(Gelu{});
+    case Activation::gelu_tanh: return body(GeluTanh{});
+    case Activation::relu2: return body(Relu2{});
   }
 }
 

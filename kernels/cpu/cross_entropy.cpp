@@ -27,11 +27,12 @@ LogSum log_sum(float* x, std::int64_t vocab, bool keep) {
 }
 
 // One row that has a target: returns its loss.
-float row_loss(const CrossEntropy& args, float* x, std::int64_t width, std::int32_t target, float weight) {
+float row_loss(const CrossEntropy& args, float step_scale, float* x, std::int64_t width, std::int32_t target,
+               float weight) {
   const float at_target = x[target];
   const LogSum s = log_sum(x, args.vocab, args.gradient);
   if (args.gradient) {
-    const float scale = args.scale * weight;
+    const float scale = args.scale * step_scale * weight;
     const float factor = scale * (1.0f + 2.0f * args.z_loss * s.lse) / s.sum;
 #pragma GCC ivdep
     for (std::int64_t v = 0; v < args.vocab; ++v) x[v] *= factor;
@@ -59,11 +60,12 @@ void run_cross_entropy(const CrossEntropy& args, const Context& ctx) {
   const std::int32_t* targets = args.targets.data<std::int32_t>();
   const float* weights = args.weights.defined() ? args.weights.data<float>() : nullptr;
   float* loss = args.loss.data<float>();
+  const float step_scale = args.state.defined() ? state_of("cross_entropy", args.state).loss_scale : 1.0f;
   ctx.stream.pool().parallel_for(logits.count, row_grain(kWork * logits.width), [&](auto begin, auto end, int) {
     for (std::int64_t n = begin; n < end; ++n) {
       float* x = logits[n];
       if (targets[n] != kIgnoreTarget) {
-        loss[n] = row_loss(args, x, logits.width, targets[n], weights ? weights[n] : 1.0f);
+        loss[n] = row_loss(args, step_scale, x, logits.width, targets[n], weights ? weights[n] : 1.0f);
         continue;
       }
       loss[n] = 0;

@@ -72,6 +72,8 @@ void run_dropout(const Dropout& args, const Context& ctx) {
   check_numel("dropout", "x", args.x, args.out.numel());
   check_numel("dropout", "out", args.out, args.out.numel());
   if (args.residual.defined()) check_numel("dropout", "residual", args.residual, args.out.numel());
+  RandomSite site = args.site;
+  if (args.state.defined()) site.step = state_of("dropout", args.state).step;
   const auto threshold = static_cast<std::uint32_t>(std::ceil(static_cast<double>(args.rate) * 0x1p24));
   const float scale = 1.0f / (1.0f - args.rate);
   ctx.stream.pool().parallel_for(args.out.numel(), kPartWork / 8, [&](std::int64_t begin, std::int64_t end, int) {
@@ -79,7 +81,7 @@ void run_dropout(const Dropout& args, const Context& ctx) {
     for (std::int64_t i = begin; i < end;) {
       const std::int64_t element = args.first_element + i, skip = element % 4;  // the draw starts at a multiple of 4
       const std::int64_t n = std::min(end - i, kBlock - skip);
-      draw_factors(args.site, static_cast<std::uint64_t>(element - skip), threshold, scale, factors);
+      draw_factors(site, static_cast<std::uint64_t>(element - skip), threshold, scale, factors);
       apply_factors({args.x.data<float>() + i, args.residual.defined() ? args.residual.data<float>() + i : nullptr,
                      args.out.data<float>() + i, args.beta},
                     factors + skip, n);
@@ -88,6 +90,38 @@ void run_dropout(const Dropout& args, const Context& ctx) {
   });
 }
 
+template <class From, class To, class Convert>
+void convert(const Cast& args, const Context& ctx, Convert one) {
+  const From* x = args.x.data<From>();
+  To* out = args.out.data<To>();
+  ctx.stream.pool().parallel_for(args.x.numel(), kPartWork, [=](std::int64_t begin, std::int64_t end, int) {
+#pragma GCC ivdep
+    for (std::int64_t i = begin; i < end; ++i) out[i] = one(x[i]);
+  });
+}
+
+void run_cast(const Cast& args, const Context& ctx) {
+  check_numel("cast", "out", args.out, args.x.numel());
+  check_numel("cast", "x", args.x, args.x.numel());
+  const DType from = args.x.dtype(), to = args.out.dtype();
+  if (from == DType::f32 && to == DType::bf16) return convert<float, bf16>(args, ctx, to_bf16);
+  if (from == DType::bf16 && to == DType::f32)
+    return convert<bf16, float>(args, ctx, [](bf16 v) { return to_float(v); });
+  RING_CHECK(from == to, "cast from ", from, " to ", to);
+  copy(args.out.view({args.x.numel()}), args.x.view({args.x.numel()}), ctx.stream);
+}
+
+void run_random_normal(const RandomNormal& args, const Context& ctx) {
+  check_numel("random_normal", "out", args.out, args.out.numel());
+  float* out = args.out.data<float>();
+  ctx.stream.pool().parallel_for(args.out.numel(), 1024, [&args, out](std::int64_t begin, std::int64_t end, int) {
+    for (std::int64_t i = begin; i < end; ++i)
+      out[i] = args.std * random_normal(args.site, static_cast<std::uint64_t>(i));
+  });
+}
+
+const bool cast_added = cast_kernel.add(Backend::cpu, {"simd", run_cast});
+const bool normal_added = random_normal_kernel.add(Backend::cpu, {"box_muller", run_random_normal});
 const bool axpby_added = axpby_kernel.add(Backend::cpu, {"simd", run_axpby});
 const bool dropout_added = dropout_kernel.add(Backend::cpu, {"simd", run_dropout});
 

@@ -45,7 +45,7 @@ bool add_gemm_library(const GemmLibrary&);
 template <GemmFn fn>
 bool add_gemm(std::string_view name, int priority) {
   matmul_kernel.add(Backend::cpu, {name, [](const Matmul& m, const Context& ctx) { pooled_matmul(m, ctx, fn); },
-                            [](const Matmul&) { return chosen_gemm().fn == fn; }, priority});
+                                   [](const Matmul&, const Context&) { return chosen_gemm().fn == fn; }, priority});
   return add_gemm_library({name, fn, priority});
 }
 

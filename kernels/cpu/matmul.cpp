@@ -69,8 +69,32 @@ const float* checked_bias(const Matmul& args, std::int64_t n) {
   return args.bias.data<float>();
 }
 
-// One thread's part: rows [i0,i1) and columns [j0,j1) of C. The bias goes in first, and the product is added to it.
-void run_part(Gemm g, const float* bias, std::int64_t i0, std::int64_t i1, std::int64_t j0, std::int64_t j1,
+// What C starts from, where that is not C itself.
+struct Start {
+  const float* bias = nullptr;
+  const float* residual = nullptr;
+  std::int64_t residual_stride = 0;
+  explicit operator bool() const { return bias || residual; }
+  void fill(const Gemm& g, std::int64_t i0, std::int64_t j0) const {
+    for (std::int64_t i = 0; i < g.m; ++i)
+      for (std::int64_t j = 0; j < g.n; ++j)
+        g.c[i * g.ldc + j] =
+            (bias ? bias[j0 + j] : 0.0f) + (residual ? residual[(i0 + i) * residual_stride + j0 + j] : 0.0f);
+  }
+};
+
+Start checked_start(const Matmul& args, std::int64_t n) {
+  Start start{.bias = checked_bias(args, n)};
+  if (!args.residual.defined()) return start;
+  RING_CHECK(args.beta == 0 && args.residual.shape() == args.c.shape(), "matmul: residual ", describe(args.residual),
+             " for ", describe(args.c), ", beta ", args.beta);
+  start.residual = args.residual.data<float>();
+  start.residual_stride = row_distance(args.residual);
+  return start;
+}
+
+// One thread's part: rows [i0,i1) and columns [j0,j1) of C. Bias and residual go in first, and the product is added.
+void run_part(Gemm g, const Start& start, std::int64_t i0, std::int64_t i1, std::int64_t j0, std::int64_t j1,
               GemmFn fn) {
   if (i0 >= i1 || j0 >= j1) return;
   g.a += g.transpose_a ? i0 : i0 * g.lda;
@@ -78,8 +102,8 @@ void run_part(Gemm g, const float* bias, std::int64_t i0, std::int64_t i1, std::
   g.c += i0 * g.ldc + j0;
   g.m = i1 - i0;
   g.n = j1 - j0;
-  if (bias) {
-    for (std::int64_t i = 0; i < g.m; ++i) std::copy(bias + j0, bias + j1, g.c + i * g.ldc);
+  if (start) {
+    start.fill(g, i0, j0);
     g.beta = 1;
   }
   g.k > 0 ? fn(g) : gemm(g);
@@ -89,14 +113,14 @@ void run_part(Gemm g, const float* bias, std::int64_t i0, std::int64_t i1, std::
 
 void pooled_matmul(const Matmul& args, const Context& ctx, GemmFn fn) {
   const Gemm g = whole_product(args);
-  const float* bias = checked_bias(args, g.n);
+  const Start start = checked_start(args, g.n);
   ThreadPool& pool = ctx.stream.pool();
   const std::int64_t worth = std::max<std::int64_t>(1, g.m * g.n * std::max<std::int64_t>(1, g.k) / kPartWork);
   const Grid grid = choose_grid(g.m, g.n, static_cast<int>(std::min<std::int64_t>(pool.size(), worth)));
   pool.parallel_for(grid.rows * grid.cols, 1, [&](std::int64_t begin, std::int64_t end, int) {
     for (std::int64_t part = begin; part < end; ++part) {
       const int r = static_cast<int>(part) / grid.cols, c = static_cast<int>(part) % grid.cols;
-      run_part(g, bias, ThreadPool::cut(g.m, kAlign, grid.rows, r), ThreadPool::cut(g.m, kAlign, grid.rows, r + 1),
+      run_part(g, start, ThreadPool::cut(g.m, kAlign, grid.rows, r), ThreadPool::cut(g.m, kAlign, grid.rows, r + 1),
                ThreadPool::cut(g.n, kAlign, grid.cols, c), ThreadPool::cut(g.n, kAlign, grid.cols, c + 1), fn);
     }
   });

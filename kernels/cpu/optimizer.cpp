@@ -7,12 +7,6 @@
 namespace ring::cpu {
 namespace {
 
-StepState& state_of(std::string_view op, const Tensor& state) {
-  RING_CHECK(state.defined() && state.bytes() >= sizeof(StepState), op, ": state is ", describe(state), ", expected ",
-             sizeof(StepState), " bytes");
-  return *reinterpret_cast<StepState*>(state.data<std::uint8_t>());
-}
-
 double sum_of_squares(const float* x, std::int64_t n) {
   constexpr std::int64_t lanes = 16;
   double sums[lanes] = {};
@@ -41,7 +35,10 @@ void run_squared_norm(const SquaredNorm& args, const Context& ctx) {
 
 void run_clip_factor(const ClipFactor& args, const Context&) {
   StepState& state = state_of("clip_factor", args.state);
-  state.finite = std::isfinite(state.squared_norm);
+  if (args.loss.defined()) check_numel("clip_factor", "loss", args.loss, 1);
+  state.loss = args.loss.defined() ? *args.loss.data<float>() : 0.0f;
+  if (!std::isfinite(state.squared_norm) || !std::isfinite(state.loss)) state.halted = 1;
+  state.finite = !state.halted;
   state.clip = 1;
   if (args.max_norm > 0 && state.finite) state.clip = std::min(1.0f, args.max_norm / std::sqrt(state.squared_norm));
 }
@@ -65,6 +62,7 @@ void run_adamw(const AdamW& args, const Context& ctx) {
   check_numel("adamw", "grad", args.grad, n);
   check_numel("adamw", "m", args.m, n);
   check_numel("adamw", "v", args.v, n);
+  RING_CHECK(!args.weights.defined(), "adamw: the CPU keeps weights in f32, a bf16 copy is not written");
   if (!state.finite) return;
   const Coefficients k = coefficients(args, state);
   float *param = args.param.data<float>(), *m = args.m.data<float>(), *v = args.v.data<float>();

@@ -1,0 +1,31 @@
+#include "core/cuda/pinned_staging.h"
+
+#include "core/cuda/check.h"
+
+namespace ring::cuda {
+
+std::shared_ptr<void> pinned_memory(std::size_t bytes) {
+  void* p = nullptr;
+  RING_CUDA_CHECK(cudaMallocHost(&p, bytes ? bytes : 1));
+  return {p, [](void* q) { cudaFreeHost(q); }};
+}
+
+void* PinnedStaging::take(std::size_t bytes) {
+  RING_CHECK(bytes <= kStagingBytes / 2, "staging of ", bytes, " bytes, the most is ", kStagingBytes / 2);
+  if (!memory_) memory_ = pinned_memory(kStagingBytes);
+  const std::size_t begin = next_ + bytes <= kStagingBytes ? next_ : 0, end = begin + bytes;
+  while (!in_flight_.empty()) {
+    const Piece& oldest = in_flight_.front();
+    const bool overlaps = oldest.begin < end && begin < oldest.end;
+    if (!overlaps && !oldest.done.done()) break;
+    oldest.done.synchronize();
+    in_flight_.pop_front();
+  }
+  in_flight_.push_back({begin, end, {}});
+  next_ = (end + 255) / 256 * 256;
+  return static_cast<std::byte*>(memory_.get()) + begin;
+}
+
+void PinnedStaging::taken_until(const Event& done) { in_flight_.back().done = done; }
+
+}  // namespace ring::cuda

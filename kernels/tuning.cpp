@@ -1,0 +1,78 @@
+#include "kernels/tuning.h"
+
+#include <cstdint>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <utility>
+
+#include "core/check.h"
+
+namespace ring {
+namespace {
+
+// One entry per line, `"key": "choice"`: YAML, and simple enough to be read without a parser. Neither holds quotes.
+std::optional<std::pair<std::string, std::string>> parse_line(const std::string& line) {
+  const std::size_t key = line.find('"'), key_end = line.find('"', key + 1);
+  const std::size_t value = line.find('"', key_end + 1), value_end = line.find('"', value + 1);
+  if (key != 0 || key_end == std::string::npos || value == std::string::npos || value_end == std::string::npos)
+    return {};
+  if (line.substr(key_end, value - key_end) != "\": ") return {};
+  return std::pair{line.substr(1, key_end - 1), line.substr(value + 1, value_end - value - 1)};
+}
+
+}  // namespace
+
+Tuning::Tuning(std::string path) : path_(std::move(path)) {
+  if (path_.empty() || !std::filesystem::exists(path_)) return;
+  std::ifstream in(path_);
+  std::string line;
+  for (int number = 1; std::getline(in, line); ++number) {
+    if (line.empty() || line[0] == '#') continue;
+    const auto entry = parse_line(line);
+    if (!entry)
+      fail(path_, ":", number,
+           ": not a line of measured choices, \"key\": \"choice\". Delete the file to measure anew");
+    entries_.insert_or_assign(entry->first, entry->second);
+  }
+  if (in.bad()) fail(path_, ": cannot be read");
+}
+
+std::optional<std::string> Tuning::find(const std::string& key) const {
+  std::lock_guard lock(mutex_);
+  const auto at = entries_.find(key);
+  return at == entries_.end() ? std::nullopt : std::optional(at->second);
+}
+
+void Tuning::record(const std::string& key, const std::string& choice) {
+  RING_CHECK(key.find('"') == std::string::npos && choice.find('"') == std::string::npos, "tuning: quotes in ", key);
+  std::lock_guard lock(mutex_);
+  changed_ |= entries_.insert_or_assign(key, choice).second;
+}
+
+void Tuning::save() {
+  std::lock_guard lock(mutex_);
+  if (path_.empty() || !std::exchange(changed_, false)) return;
+  const std::string temporary = path_ + ".new";
+  std::ofstream out(temporary);
+  out << "# Measured choices of this run. Runs that share this file give the same bits.\n";
+  for (const auto& [key, choice] : entries_) out << '"' << key << "\": \"" << choice << "\"\n";
+  out.close();
+  if (!out) fail(temporary, ": cannot be written");
+  std::filesystem::rename(temporary, path_);
+}
+
+std::string Tuning::hash() const {
+  std::lock_guard lock(mutex_);
+  std::uint64_t h = 14695981039346656037ull;  // FNV-1a
+  const auto add = [&h](const std::string& text) {
+    for (const unsigned char c : text) h = (h ^ c) * 1099511628211ull;
+    h = (h ^ 0xff) * 1099511628211ull;
+  };
+  for (const auto& [key, choice] : entries_) add(key), add(choice);
+  char text[17];
+  std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(h));
+  return text;
+}
+
+}  // namespace ring

@@ -1,0 +1,31 @@
+#pragma once
+// Measured choices (matrix-product algorithms, kernel candidates), by key, in a YAML file of text to text. A key names
+// everything that the choice depends on, the device and the library's version included. What a file holds is used as it
+// is, so that a run gives the same bits when it is resumed; what is missing is measured and added.
+
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+
+namespace ring {
+
+class Tuning {
+ public:
+  // Reads the file where it exists. An empty path: nothing is read or written. Error: not such a file.
+  explicit Tuning(std::string path);
+
+  std::optional<std::string> find(const std::string& key) const;
+  void record(const std::string& key, const std::string& choice);
+  // Writes the file, through a temporary one, if anything was recorded since. Error: it cannot be written.
+  void save();
+  std::string hash() const;  // of all entries, 16 hex digits: runs with the same hash make the same choices
+
+ private:
+  std::string path_;
+  std::map<std::string, std::string> entries_;
+  bool changed_ = false;
+  mutable std::mutex mutex_;
+};
+
+}  // namespace ring
