@@ -175,6 +175,50 @@ else()
   endif()
 endif()
 
+# --- optional: cuDNN's attention -------------------------------------------------------------------------------------
+# Only headers are needed: the library is loaded when a run asks for it (see kernels/attention/cudnn/library.cpp). The
+# frontend's headers come from scripts/cudnn_frontend.sh, from a package, or from a folder of the user's.
+add_library(ring_cudnn INTERFACE)
+target_link_libraries(ring_cudnn INTERFACE ${CMAKE_DL_LIBS})
+option(RING_CUDNN "Use the attention of cuDNN on GPUs when its headers and those of its frontend are there" ON)
+set(RING_CUDNN_FRONTEND "" CACHE PATH "Folder with cudnn_frontend.h; empty: build/deps or a package")
+set(RING_WITH_CUDNN FALSE)
+
+function(ring_find_cudnn)
+  find_path(CUDNN_INCLUDE cudnn.h HINTS ${CUDAToolkit_INCLUDE_DIRS} PATH_SUFFIXES cudnn)
+  find_library(CUDNN_LIBRARY libcudnn.so.9 HINTS ${CUDAToolkit_LIBRARY_DIR})
+  if(RING_CUDNN_FRONTEND AND NOT EXISTS ${RING_CUDNN_FRONTEND}/cudnn_frontend.h)
+    message(FATAL_ERROR "RING_CUDNN_FRONTEND='${RING_CUDNN_FRONTEND}': there is no cudnn_frontend.h in it")
+  endif()
+  unset(CUDNN_FRONTEND_INCLUDE CACHE)  # looked for every time: the script may have brought it, or the option changed
+  if(RING_CUDNN_FRONTEND)
+    set(CUDNN_FRONTEND_INCLUDE ${RING_CUDNN_FRONTEND} CACHE PATH "")
+  endif()
+  find_path(CUDNN_FRONTEND_INCLUDE cudnn_frontend.h HINTS ${PROJECT_SOURCE_DIR}/build/deps/cudnn_frontend/include)
+  mark_as_advanced(CUDNN_INCLUDE CUDNN_LIBRARY CUDNN_FRONTEND_INCLUDE)
+endfunction()
+
+if(RING_WITH_CUDA AND NOT RING_CUDNN)
+  ring_note(cuDNN off "RING_CUDNN=OFF")
+elseif(RING_WITH_CUDA)
+  ring_find_cudnn()
+  ring_header_version(version "${CUDNN_INCLUDE}/cudnn_version.h" CUDNN_MAJOR CUDNN_MINOR CUDNN_PATCHLEVEL)
+  ring_header_version(frontend "${CUDNN_FRONTEND_INCLUDE}/cudnn_frontend_version.h" CUDNN_FRONTEND_MAJOR_VERSION
+                      CUDNN_FRONTEND_MINOR_VERSION CUDNN_FRONTEND_PATCH_VERSION)
+  if(NOT CUDNN_INCLUDE OR "${version}" VERSION_LESS 9.13)
+    ring_note(cuDNN missing "optional, faster attention on GPUs: the headers of cuDNN 9.13 or newer")
+  elseif(NOT CUDNN_FRONTEND_INCLUDE OR "${frontend}" VERSION_LESS 1.16)
+    ring_note(cuDNN missing "optional, faster attention on GPUs: nvidia-cudnn-frontend 1.16 (scripts/cudnn_frontend.sh)")
+  else()
+    set(RING_WITH_CUDNN TRUE)
+    target_include_directories(ring_cudnn SYSTEM INTERFACE ${CUDNN_FRONTEND_INCLUDE} ${CUDNN_INCLUDE})
+    if(CUDNN_LIBRARY)  # where it is when the loader does not know
+      target_compile_definitions(ring_cudnn INTERFACE RING_CUDNN_LIBRARY="${CUDNN_LIBRARY}")
+    endif()
+    ring_note(cuDNN found "headers ${version}, frontend ${frontend}: attention on GPUs, loaded at run time")
+  endif()
+endif()
+
 # --- optional: ccache ------------------------------------------------------------------------------------------------
 find_program(RING_CCACHE ccache)
 mark_as_advanced(RING_CCACHE)

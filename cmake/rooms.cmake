@@ -42,3 +42,17 @@ function(ring_device_room folder)
   string(REPLACE "/" "_" name ${folder})
   ring_objects(ring_${name} SOURCES ${sources} LIBRARIES ${ROOM_LIBRARIES})
 endfunction()
+
+# ring_cudnn_kernels(): attention through cuDNN, when it was found. The frontend's headers take long: less optimisation and
+# no JSON keep that bearable, and nothing in them is hot. What library.cpp defines must not be seen by other libraries.
+function(ring_cudnn_kernels)
+  if(NOT RING_WITH_CUDNN)
+    return()
+  endif()
+  set(folder ${PROJECT_SOURCE_DIR}/kernels/attention/cudnn)
+  file(GLOB sources CONFIGURE_DEPENDS ${folder}/*.cpp ${folder}/*.cu)
+  ring_objects(ring_kernels_cudnn SOURCES ${sources} LIBRARIES CUDA::cudart_static ring_cudnn)
+  set_source_files_properties(${folder}/library.cpp PROPERTIES COMPILE_OPTIONS -fvisibility=hidden)
+  set_source_files_properties(${folder}/sdpa.cpp PROPERTIES COMPILE_OPTIONS "$<$<CONFIG:Release>:-O1>"
+                                                            COMPILE_DEFINITIONS CUDNN_FRONTEND_SKIP_JSON_LIB)
+endfunction()

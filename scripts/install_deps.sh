@@ -4,6 +4,7 @@
 #   scripts/install_deps.sh           packages to build, test and run
 #   scripts/install_deps.sh --dev     also clang-format and clang-tidy
 #   scripts/install_deps.sh --print   only prints the packages that are missing
+# With a CUDA toolkit and cuDNN there, it also fetches the headers of cuDNN's frontend into build/deps (optional).
 set -euo pipefail
 
 required=(ca-certificates g++ cmake ninja-build pkg-config
@@ -19,6 +20,9 @@ for arg in "$@"; do
   esac
 done
 
+if [ "$mode" = install ]; then
+  "$(dirname "$0")/cudnn_frontend.sh"  # no Debian package has it
+fi
 if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
   echo "install_deps.sh: no apt here, nothing installed. Needed, by their Debian names: ${required[*]}" >&2
   echo "install_deps.sh: optional: ${optional[*]}" >&2

@@ -1,0 +1,163 @@
+// What this machine has for CUDA: driver, libraries, devices and how they are linked. Libraries are looked for as the
+// program itself would load them, so that the answer holds for a run started the same way.
+#include "core/devices.h"
+
+#include <cuda_runtime_api.h>
+#include <dlfcn.h>
+
+#include <array>
+
+#include "core/check.h"
+
+namespace ring::cuda {
+namespace {
+
+// Null: not there, or it has no such function. Libraries stay loaded.
+template <class Fn>
+Fn* function_of(const std::string& library, const char* function, const char* fallback = nullptr) {
+  void* handle = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (!handle && fallback) handle = dlopen(fallback, RTLD_NOW | RTLD_LOCAL);
+  return handle ? reinterpret_cast<Fn*>(dlsym(handle, function)) : nullptr;
+}
+
+std::string place_of(const void* function) {
+  Dl_info info{};
+  return dladdr(function, &info) && info.dli_fname ? info.dli_fname : "";
+}
+
+LibraryFacts driver_release() {
+  LibraryFacts facts{.name = "NVIDIA driver", .use = "GPUs", .needed = true};
+  facts.detail = "install the driver of the GPU's maker";
+  const auto init = function_of<int()>("libnvidia-ml.so.1", "nvmlInit_v2");
+  const auto version = function_of<int(char*, unsigned)>("libnvidia-ml.so.1", "nvmlSystemGetDriverVersion");
+  std::array<char, 96> text{};
+  if (!init || !version || init() != 0 || version(text.data(), text.size()) != 0) return facts;
+  facts.found = true;
+  facts.detail = text.data();
+  char* at = text.data();
+  facts.version.major = static_cast<int>(std::strtol(at, &at, 10));
+  if (*at == '.') facts.version.minor = static_cast<int>(std::strtol(at + 1, &at, 10));
+  if (*at == '.') facts.version.patch = static_cast<int>(std::strtol(at + 1, &at, 10));
+  return facts;
+}
+
+LibraryFacts cuda_of_driver() {
+  LibraryFacts facts{.name = "CUDA of the driver", .use = "GPUs", .needed = true};
+  int number = 0;
+  facts.found = cudaDriverGetVersion(&number) == cudaSuccess && number > 0;
+  facts.version = from_cuda_number(number);
+  return facts;
+}
+
+LibraryFacts cuda_runtime() {
+  LibraryFacts facts{.name = "CUDA runtime", .use = "GPUs", .needed = true};
+  int number = 0;
+  facts.found = cudaRuntimeGetVersion(&number) == cudaSuccess;
+  facts.version = from_cuda_number(number);
+  facts.detail = "inside of this program";
+  return facts;
+}
+
+template <class Fn>  // `version` turns the library's function into a number
+LibraryFacts library(LibraryFacts facts, Fn* function, int (*version)(Fn*), const std::string& remedy) {
+  facts.found = function != nullptr;
+  facts.detail = function ? place_of(reinterpret_cast<const void*>(function)) : remedy;
+  if (function) facts.version = from_number(version(function));
+  return facts;
+}
+
+#ifdef RING_CUDNN_LIBRARY
+constexpr const char* kBuiltWithCudnn = RING_CUDNN_LIBRARY;
+#else
+constexpr const char* kBuiltWithCudnn = nullptr;
+#endif
+
+std::vector<LibraryFacts> libraries() {
+  using Number = std::size_t();
+  using Fill = int(int*);
+  const auto by_number = [](Number* call) { return static_cast<int>(call()); };
+  const auto by_fill = [](Fill* call) {
+    int number = 0;
+    call(&number);
+    return number;
+  };
+  const std::string major = str(CUDART_VERSION / 1000), pip = str("-cu", major);
+  return {driver_release(),
+          cuda_of_driver(),
+          cuda_runtime(),
+          library<Number>({.name = "cuBLAS", .use = "matrix products"},
+                          function_of<Number>("libcublasLt.so." + major, "cublasLtGetVersion"), by_number,
+                          str("install the cuBLAS of CUDA ", major)),
+          library<Number>({.name = "cuDNN", .use = "attention"},
+                          function_of<Number>("libcudnn.so.9", "cudnnGetVersion", kBuiltWithCudnn), by_number,
+                          str("own kernels serve; for more speed install nvidia-cudnn", pip)),
+          library<Fill>({.name = "NCCL", .use = "several GPUs"}, function_of<Fill>("libnccl.so.2", "ncclGetVersion"),
+                        by_fill, str("only for several GPUs: install nvidia-nccl", pip))};
+}
+
+std::string error_text(cudaError_t error) {
+  cudaGetLastError();
+  return str(cudaGetErrorString(error), " (", cudaGetErrorName(error), ")");
+}
+
+DeviceFacts inspect_device(int index) {
+  DeviceFacts facts;
+  facts.device = {Backend::cuda, index};
+  cudaDeviceProp properties{};
+  if (const cudaError_t error = cudaGetDeviceProperties(&properties, index); error != cudaSuccess) {
+    facts.problem = error_text(error);
+    return facts;
+  }
+  facts.name = properties.name;
+  facts.memory_total = properties.totalGlobalMem;
+  facts.capability = 10 * properties.major + properties.minor;
+  std::size_t available = 0, total = 0;
+  cudaError_t error = cudaSetDevice(index);
+  if (error == cudaSuccess) error = cudaMemGetInfo(&available, &total);  // makes a context: a sick device fails here
+  if (error != cudaSuccess) facts.problem = error_text(error);
+  facts.memory_free = available;
+  return facts;
+}
+
+// Only NVLink carries atomic operations of the device between GPUs of one host (CUDA C++ Programming Guide, peer
+// access).
+Link link_of(int from, int to) {
+  if (from == to) return Link::self;
+  int access = 0, atomics = 0;
+  if (cudaDeviceCanAccessPeer(&access, from, to) != cudaSuccess || !access) return Link::none;
+  cudaDeviceGetP2PAttribute(&atomics, cudaDevP2PAttrNativeAtomicSupported, from, to);
+  return atomics ? Link::fast : Link::bus;
+}
+
+BackendFacts inspect() {
+  BackendFacts facts;
+  facts.libraries = libraries();
+  int count = 0, before = 0;
+  const cudaError_t error = cudaGetDeviceCount(&count);
+  if (error == cudaErrorInsufficientDriver || error == cudaErrorNoDevice || count == 0) {
+    cudaGetLastError();
+    const bool driver = facts.libraries.front().found;
+    if (driver && error == cudaErrorInsufficientDriver)
+      facts.problem =
+          str("the driver is older than CUDA ", CUDART_VERSION / 1000, ", which this program is built with");
+    return facts;
+  }
+  if (error != cudaSuccess) {
+    facts.problem = error_text(error);
+    return facts;
+  }
+  cudaGetDevice(&before);
+  for (int i = 0; i < count; ++i) facts.devices.push_back(inspect_device(i));
+  for (int i = 0; i < count; ++i) {
+    facts.links.emplace_back();
+    for (int j = 0; j < count; ++j) facts.links.back().push_back(link_of(i, j));
+  }
+  cudaSetDevice(before);
+  cudaGetLastError();
+  return facts;
+}
+
+const bool added = register_backend_inspector(Backend::cuda, inspect);
+
+}  // namespace
+}  // namespace ring::cuda

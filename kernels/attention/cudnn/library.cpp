@@ -1,0 +1,145 @@
+// The functions of libcudnn that attention needs, looked up at run time under their own names: the frontend's headers
+// call these, as if it were linked. Hidden from other libraries (-fvisibility=hidden), which bring their own.
+#include "kernels/attention/cudnn/library.h"
+
+#include <cudnn.h>
+#include <dlfcn.h>
+#include <nvrtc.h>
+
+#include <string>
+
+#include "core/known_defects.h"
+#include "core/log.h"
+
+namespace ring::cudnn {
+namespace {
+
+void* load() {
+  if (void* library = dlopen("libcudnn.so.9", RTLD_NOW | RTLD_LOCAL)) return library;
+#ifdef RING_CUDNN_LIBRARY  // where the build found it, outside of the loader's path
+  if (void* library = dlopen(RING_CUDNN_LIBRARY, RTLD_NOW | RTLD_LOCAL)) return library;
+#endif
+  return nullptr;
+}
+
+void* handle() {
+  static void* const library = load();  // stays until the process ends
+  return library;
+}
+
+void* symbol(const char* name) {
+  void* p = handle() ? dlsym(handle(), name) : nullptr;
+  if (!p) fail("libcudnn.so.9 has no function ", name, ": install a complete cuDNN 9");
+  return p;
+}
+
+template <class Fn>
+Fn* find(Fn*, const char* name) {
+  return reinterpret_cast<Fn*>(symbol(name));
+}
+
+int usable_version() {
+  if (!handle()) {
+    log::info("cuDNN (libcudnn.so.9) was not found: own attention kernels serve. `ringmaster doctor` says more");
+    return 0;
+  }
+  const auto found = static_cast<int>(cudnnGetVersion());
+  for (const KnownDefect& d : known_defects("cuDNN", from_number(found)))
+    if (d.refused) {
+      log::warn("cuDNN ", to_string(from_number(found)), " is not used: ", d.what, ". ", d.remedy,
+                "; until then own attention kernels serve");
+      return 0;
+    }
+  return found;
+}
+
+}  // namespace
+
+int version() {
+  static const int usable = usable_version();
+  return usable;
+}
+
+}  // namespace ring::cudnn
+
+extern "C" {
+
+using ring::cudnn::find;
+
+size_t cudnnGetVersion() {
+  static const auto call = find(&cudnnGetVersion, "cudnnGetVersion");
+  return call();
+}
+const char* cudnnGetErrorString(cudnnStatus_t status) {
+  static const auto call = find(&cudnnGetErrorString, "cudnnGetErrorString");
+  return call(status);
+}
+void cudnnGetLastErrorString(char* message, size_t size) {
+  static const auto call = find(&cudnnGetLastErrorString, "cudnnGetLastErrorString");
+  call(message, size);
+}
+cudnnStatus_t cudnnCreate(cudnnHandle_t* handle) {
+  static const auto call = find(&cudnnCreate, "cudnnCreate");
+  return call(handle);
+}
+cudnnStatus_t cudnnDestroy(cudnnHandle_t handle) {
+  static const auto call = find(&cudnnDestroy, "cudnnDestroy");
+  return call(handle);
+}
+cudnnStatus_t cudnnSetStream(cudnnHandle_t handle, cudaStream_t stream) {
+  static const auto call = find(&cudnnSetStream, "cudnnSetStream");
+  return call(handle, stream);
+}
+cudnnStatus_t cudnnGetStream(cudnnHandle_t handle, cudaStream_t* stream) {
+  static const auto call = find(&cudnnGetStream, "cudnnGetStream");
+  return call(handle, stream);
+}
+cudnnStatus_t cudnnBackendCreateDescriptor(cudnnBackendDescriptorType_t type, cudnnBackendDescriptor_t* descriptor) {
+  static const auto call = find(&cudnnBackendCreateDescriptor, "cudnnBackendCreateDescriptor");
+  return call(type, descriptor);
+}
+cudnnStatus_t cudnnBackendDestroyDescriptor(cudnnBackendDescriptor_t descriptor) {
+  static const auto call = find(&cudnnBackendDestroyDescriptor, "cudnnBackendDestroyDescriptor");
+  return call(descriptor);
+}
+cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t descriptor) {
+  static const auto call = find(&cudnnBackendFinalize, "cudnnBackendFinalize");
+  return call(descriptor);
+}
+cudnnStatus_t cudnnBackendSetAttribute(cudnnBackendDescriptor_t descriptor, cudnnBackendAttributeName_t name,
+                                       cudnnBackendAttributeType_t type, int64_t count, const void* values) {
+  static const auto call = find(&cudnnBackendSetAttribute, "cudnnBackendSetAttribute");
+  return call(descriptor, name, type, count, values);
+}
+cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t descriptor, cudnnBackendAttributeName_t name,
+                                       cudnnBackendAttributeType_t type, int64_t wanted, int64_t* count, void* values) {
+  static const auto call = find(&cudnnBackendGetAttribute, "cudnnBackendGetAttribute");
+  return call(descriptor, name, type, wanted, count, values);
+}
+cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t plan, cudnnBackendDescriptor_t pack) {
+  static const auto call = find(&cudnnBackendExecute, "cudnnBackendExecute");
+  return call(handle, plan, pack);
+}
+cudnnStatus_t cudnnBackendPopulateCudaGraph(cudnnHandle_t handle, cudnnBackendDescriptor_t plan,
+                                            cudnnBackendDescriptor_t pack, cudaGraph_t graph) {
+  static const auto call = find(&cudnnBackendPopulateCudaGraph, "cudnnBackendPopulateCudaGraph");
+  return call(handle, plan, pack, graph);
+}
+cudnnStatus_t cudnnBackendUpdateCudaGraph(cudnnHandle_t handle, cudnnBackendDescriptor_t plan,
+                                          cudnnBackendDescriptor_t pack, cudaGraph_t graph) {
+  static const auto call = find(&cudnnBackendUpdateCudaGraph, "cudnnBackendUpdateCudaGraph");
+  return call(handle, plan, pack, graph);
+}
+
+// The frontend names NVRTC for an engine that attention does not use; refusing spares the program the library.
+nvrtcResult nvrtcCreateProgram(nvrtcProgram*, const char*, const char*, int, const char* const*, const char* const*) {
+  return NVRTC_ERROR_INTERNAL_ERROR;
+}
+nvrtcResult nvrtcCompileProgram(nvrtcProgram, int, const char* const*) { return NVRTC_ERROR_INTERNAL_ERROR; }
+nvrtcResult nvrtcDestroyProgram(nvrtcProgram*) { return NVRTC_ERROR_INTERNAL_ERROR; }
+nvrtcResult nvrtcGetCUBIN(nvrtcProgram, char*) { return NVRTC_ERROR_INTERNAL_ERROR; }
+nvrtcResult nvrtcGetCUBINSize(nvrtcProgram, size_t*) { return NVRTC_ERROR_INTERNAL_ERROR; }
+nvrtcResult nvrtcGetProgramLog(nvrtcProgram, char*) { return NVRTC_ERROR_INTERNAL_ERROR; }
+nvrtcResult nvrtcGetProgramLogSize(nvrtcProgram, size_t*) { return NVRTC_ERROR_INTERNAL_ERROR; }
+
+}  // extern "C"

@@ -1,0 +1,58 @@
+#include "kernels/attention/cudnn/plans.h"
+
+#include <cudnn.h>
+
+#include <algorithm>
+
+#include "core/cuda/handles.h"
+#include "core/log.h"
+#include "kernels/attention/cudnn/library.h"
+
+namespace ring::cudnn {
+
+Plans::Plans(StreamImpl& stream) : device_(stream.device.index) {
+  if (version() == 0) return;
+  const cuda::OnDevice on(device_);
+  cudnnHandle_t handle = nullptr;
+  cudnnStatus_t status = cudnnCreate(&handle);
+  if (status == CUDNN_STATUS_SUCCESS) status = cudnnSetStream(handle, static_cast<cudaStream_t>(stream.native()));
+  if (status == CUDNN_STATUS_SUCCESS)
+    handle_ = handle;
+  else
+    log::warn("cuDNN does not start (", cudnnGetErrorString(status), "): own attention kernels serve");
+}
+
+Plans::~Plans() {
+  plans_.clear();
+  if (handle_) cudnnDestroy(static_cast<cudnnHandle_t>(handle_));
+}
+
+const Plan* Plans::find(const Problem& p) {
+  if (!handle_) return nullptr;
+  auto at = plans_.find(p);
+  if (at == plans_.end()) {
+    make_room();
+    at = plans_.emplace(p, Entry{make(p)}).first;
+  }
+  at->second.last_use = ++uses_;
+  return at->second.plan.get();
+}
+
+std::unique_ptr<Plan> Plans::make(const Problem& p) const {
+  const cuda::OnDevice on(device_);
+  try {
+    auto plan = std::make_unique<Plan>(p, handle_);
+    if (plan->workspace_bytes() <= kMostWorkspace) return plan;
+    log::debug("cuDNN attention would take ", plan->workspace_bytes(), " bytes of workspace: own kernels serve");
+  } catch (const std::exception& e) {
+    log::debug(e.what(), ": own kernels serve ", p.batch, " x ", p.length, " tokens of ", p.heads, " heads of ", p.dim);
+  }
+  return nullptr;
+}
+
+void Plans::make_room() {
+  if (plans_.size() < kMostPlans) return;
+  plans_.erase(std::ranges::min_element(plans_, {}, [](const auto& entry) { return entry.second.last_use; }));
+}
+
+}  // namespace ring::cudnn
