@@ -43,6 +43,15 @@ function(ring_device_room folder)
   ring_objects(ring_${name} SOURCES ${sources} LIBRARIES ${ROOM_LIBRARIES})
 endfunction()
 
+# ring_cublas_kernels(): matrix products on GPUs. Only the toolkit's headers are needed: the library is loaded at its first use.
+function(ring_cublas_kernels)
+  ring_objects(ring_kernels_cublas SOURCES ${PROJECT_SOURCE_DIR}/kernels/cublas/library.cpp
+                                           ${PROJECT_SOURCE_DIR}/kernels/cublas/matmul.cpp
+                                           ${PROJECT_SOURCE_DIR}/kernels/cublas/plan.cpp
+               LIBRARIES CUDA::cudart_static ${CMAKE_DL_LIBS})
+  target_compile_definitions(ring_kernels_cublas PRIVATE RING_CUDA_LIBRARIES="${CUDAToolkit_LIBRARY_DIR}")
+endfunction()
+
 # ring_cudnn_kernels(): attention through cuDNN, when it was found. The frontend's headers take long: less optimisation and
 # no JSON keep that bearable, and nothing in them is hot. What library.cpp defines must not be seen by other libraries.
 function(ring_cudnn_kernels)
@@ -53,6 +62,6 @@ function(ring_cudnn_kernels)
   file(GLOB sources CONFIGURE_DEPENDS ${folder}/*.cpp ${folder}/*.cu)
   ring_objects(ring_kernels_cudnn SOURCES ${sources} LIBRARIES CUDA::cudart_static ring_cudnn)
   set_source_files_properties(${folder}/library.cpp PROPERTIES COMPILE_OPTIONS -fvisibility=hidden)
-  set_source_files_properties(${folder}/sdpa.cpp PROPERTIES COMPILE_OPTIONS "$<$<CONFIG:Release>:-O1>"
+  set_source_files_properties(${folder}/sdpa.cpp PROPERTIES COMPILE_OPTIONS -O1
                                                             COMPILE_DEFINITIONS CUDNN_FRONTEND_SKIP_JSON_LIB)
 endfunction()

@@ -1,0 +1,54 @@
+#include "kernels/cublas/library.h"
+
+#include <dlfcn.h>
+
+namespace ring::cublas {
+namespace {
+
+// By the loader's own rules first; then where the toolkit of this build had it.
+void* open_library() {
+  const std::string name = str("libcublasLt.so.", CUBLAS_VER_MAJOR);
+  for (const std::string& path : {name, std::string(RING_CUDA_LIBRARIES) + "/" + name})
+    if (void* handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL)) return handle;
+  fail("device 'cuda' needs ", name, ", which cannot be loaded (", dlerror(), "). Install cuBLAS of CUDA ",
+       CUBLAS_VER_MAJOR, " or add its folder to LD_LIBRARY_PATH, or set run.device: cpu");
+}
+
+template <class F>
+void find(void* handle, const char* name, F& function) {
+  function = reinterpret_cast<F>(dlsym(handle, name));
+  if (!function) fail("cuBLASLt: the library has no ", name);
+}
+
+Library load() {
+  void* h = open_library();
+  Library l{};
+  find(h, "cublasLtCreate", l.create);
+  find(h, "cublasLtDestroy", l.destroy);
+  find(h, "cublasLtGetVersion", l.version);
+  find(h, "cublasLtMatmul", l.matmul);
+  find(h, "cublasLtMatmulAlgoCheck", l.algo_check);
+  find(h, "cublasLtMatmulAlgoGetHeuristic", l.heuristic);
+  find(h, "cublasLtMatmulDescCreate", l.desc_create);
+  find(h, "cublasLtMatmulDescDestroy", l.desc_destroy);
+  find(h, "cublasLtMatmulDescSetAttribute", l.desc_set);
+  find(h, "cublasLtMatrixLayoutCreate", l.layout_create);
+  find(h, "cublasLtMatrixLayoutDestroy", l.layout_destroy);
+  find(h, "cublasLtMatmulPreferenceCreate", l.preference_create);
+  find(h, "cublasLtMatmulPreferenceDestroy", l.preference_destroy);
+  find(h, "cublasLtMatmulPreferenceSetAttribute", l.preference_set);
+  return l;
+}
+
+}  // namespace
+
+const Library& library() {
+  static const Library loaded = load();
+  return loaded;
+}
+
+void fail_call(cublasStatus_t status, const char* call, const char* file, int line) {
+  fail("cuBLASLt: status ", static_cast<int>(status), " in ", call, " [", file, ":", line, "]");
+}
+
+}  // namespace ring::cublas

@@ -1,0 +1,171 @@
+// The Matmul slot through cuBLASLt: sums in f32, bias and residual added in the epilogue, gradients accumulated in
+// place.
+
+#include "kernels/matmul.h"
+
+#include <algorithm>
+#include <limits>
+#include <map>
+
+#include "core/cuda/check.h"
+#include "kernels/cublas/plan.h"
+#include "kernels/tuning.h"
+
+namespace ring::cublas {
+namespace {
+
+constexpr std::size_t kWorkspaceBytes = std::size_t{64} << 20;
+constexpr std::size_t kMostPlans = 1024;
+constexpr int kCandidates = 12, kFinalists = 3;  // of a measurement
+constexpr double kFinalSeconds = 4e-3;           // of each finalist: long enough to leave the burst behind
+
+class TimedEvent {
+ public:
+  TimedEvent() { RING_CUDA_CHECK(cudaEventCreate(&event_)); }
+  ~TimedEvent() { cudaEventDestroy(event_); }
+  TimedEvent(const TimedEvent&) = delete;
+  TimedEvent& operator=(const TimedEvent&) = delete;
+  void record(cudaStream_t stream) { RING_CUDA_CHECK(cudaEventRecord(event_, stream)); }
+  double seconds_since(const TimedEvent& start) const {
+    float ms = 0;
+    RING_CUDA_CHECK(cudaEventSynchronize(event_));  // host waits: tuning
+    RING_CUDA_CHECK(cudaEventElapsedTime(&ms, start.event_, event_));
+    return ms * 1e-3;
+  }
+
+ private:
+  cudaEvent_t event_ = nullptr;
+};
+
+// What one stream keeps: the library's handle, a workspace, and the products seen so far.
+class Engine {
+ public:
+  explicit Engine(StreamImpl& stream)
+      : stream_(static_cast<cudaStream_t>(stream.native())),
+        workspace_(kWorkspaceBytes, stream.device, stream.allocator),
+        device_(stream.device.index) {
+    RING_CUBLAS_CHECK(library().create(&handle_));
+  }
+  ~Engine() {
+    plans_.clear();
+    library().destroy(handle_);
+  }
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  void run(const Matmul& args, const Context& ctx) {
+    const Problem problem = problem_of(args, ctx.precision);
+    const Plan::Operands operands = operands_of(args);
+    Entry& entry = entry_of(problem, operands, ctx);
+    entry.plan->run(handle_, entry.algo, operands, workspace_.data(), kWorkspaceBytes, stream_);
+  }
+
+ private:
+  struct Entry {
+    std::unique_ptr<Plan> plan;
+    cublasLtMatmulAlgo_t algo{};
+    bool tuned = false;
+  };
+
+  static Plan::Operands operands_of(const Matmul& m) {
+    const bool residual = m.residual.defined();
+    return {m.b.raw(),
+            m.a.raw(),
+            residual ? m.residual.raw() : m.c.raw(),
+            m.bias.defined() ? m.bias.raw() : nullptr,
+            m.c.raw(),
+            residual ? 1.0f : m.beta};
+  }
+
+  Entry& entry_of(const Problem& problem, const Plan::Operands& operands, const Context& ctx) {
+    const auto at = plans_.find(problem);
+    if (at != plans_.end() && (at->second.tuned || !ctx.tuning)) return at->second;
+    if (plans_.size() >= kMostPlans) plans_.clear();  // ever new shapes: a generation with a growing prompt
+    Entry entry{std::make_unique<Plan>(problem), {}, ctx.tuning != nullptr};
+    entry.algo = choose(problem, *entry.plan, operands, ctx);
+    return plans_.insert_or_assign(problem, std::move(entry)).first->second;
+  }
+
+  cublasLtMatmulAlgo_t choose(const Problem& problem, const Plan& plan, const Plan::Operands& operands,
+                              const Context& ctx) {
+    const std::string key = ctx.tuning ? key_of(problem) : "";
+    if (ctx.tuning)
+      if (const auto known = ctx.tuning->find(key)) {
+        cublasLtMatmulAlgo_t algo;
+        if (from_text(*known, algo) && plan.can_run(handle_, algo, kWorkspaceBytes)) return algo;
+      }
+    const std::vector<cublasLtMatmulAlgo_t> candidates =
+        plan.algorithms(handle_, kWorkspaceBytes, ctx.tuning ? kCandidates : 1);
+    if (candidates.empty()) fail("matmul: cuBLASLt has no algorithm for ", problem.text());
+    if (!ctx.tuning) return candidates.front();
+    const cublasLtMatmulAlgo_t best = fastest(plan, candidates, problem, operands, ctx);
+    ctx.tuning->record(key, to_text(best));
+    return best;
+  }
+
+  // Into a place of its own: the real one may hold sums that a repeated product would change.
+  cublasLtMatmulAlgo_t fastest(const Plan& plan, const std::vector<cublasLtMatmulAlgo_t>& candidates, const Problem& p,
+                               Plan::Operands operands, const Context& ctx) {
+    if (candidates.size() == 1) return candidates.front();
+    const std::int64_t element = p.out_type == CUDA_R_32F ? 4 : 2;
+    const Tensor scratch = ctx.zeros({p.out_stride * p.n * element}, DType::u8);
+    if (operands.residual == operands.out) operands.residual = scratch.raw();
+    operands.out = scratch.raw();
+    const auto time = [&](const cublasLtMatmulAlgo_t& algo, int repeats) {
+      TimedEvent start, end;
+      start.record(stream_);
+      for (int i = 0; i < repeats; ++i) plan.run(handle_, algo, operands, workspace_.data(), kWorkspaceBytes, stream_);
+      end.record(stream_);
+      return end.seconds_since(start) / repeats;
+    };
+    struct Timed {
+      double seconds;
+      std::size_t index;
+    };
+    std::vector<Timed> order;
+    for (std::size_t i = 0; i < candidates.size(); ++i) {
+      time(candidates[i], 1);  // its first call loads the kernel
+      order.push_back({time(candidates[i], 2), i});
+    }
+    const auto quicker = [](const Timed& a, const Timed& b) { return a.seconds < b.seconds; };
+    std::sort(order.begin(), order.end(), quicker);
+    order.resize(std::min<std::size_t>(order.size(), kFinalists));
+    for (Timed& t : order) t.seconds = time(candidates[t.index], 1 + static_cast<int>(kFinalSeconds / t.seconds));
+    return candidates[std::min_element(order.begin(), order.end(), quicker)->index];
+  }
+
+  std::string key_of(const Problem& problem) {
+    if (device_name_.empty()) {
+      cudaDeviceProp properties;
+      RING_CUDA_CHECK(cudaGetDeviceProperties(&properties, device_));
+      device_name_ = properties.name;
+    }
+    return str("matmul, ", device_name_, ", cuBLASLt ", library().version(), ", ", problem.text());
+  }
+
+  cudaStream_t stream_;
+  cublasLtHandle_t handle_ = nullptr;
+  Storage workspace_;
+  int device_;
+  std::string device_name_;
+  std::map<Problem, Entry> plans_;
+};
+
+// Nothing to multiply: what is left is the start of the sum.
+void without_terms(const Matmul& args, const Context& ctx) {
+  RING_CHECK(!args.bias.defined() && !args.residual.defined() && args.c.contiguous(), "matmul: an empty product with ",
+             "bias or residual");
+  if (args.beta == 0) fill_zero(args.c, ctx.stream);
+}
+
+void run_matmul(const Matmul& args, const Context& ctx) {
+  if (args.c.numel() == 0) return;
+  if (args.a.numel() == 0) return without_terms(args, ctx);
+  RING_CUDA_CHECK(cudaSetDevice(ctx.stream.device().index));
+  ctx.stream.impl().resource<Engine>().run(args, ctx);
+}
+
+const bool added = matmul_kernel.add(Backend::cuda, {"cublaslt", run_matmul});
+
+}  // namespace
+}  // namespace ring::cublas

@@ -1,0 +1,175 @@
+#include "kernels/cublas/plan.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+
+#include "kernels/rows.h"
+
+namespace ring::cublas {
+namespace {
+
+cudaDataType_t data_type(const Tensor& t) {
+  RING_CHECK(t.dtype() == DType::f32 || t.dtype() == DType::bf16, "matmul of ", describe(t));
+  return t.dtype() == DType::f32 ? CUDA_R_32F : CUDA_R_16BF;
+}
+
+int alignment(const Tensor& t) {
+  const auto address = reinterpret_cast<std::uintptr_t>(t.raw());
+  return static_cast<int>(std::min<std::uintptr_t>(256, address & (~address + 1)));
+}
+
+std::int64_t row_stride(const Tensor& t) {
+  RING_CHECK(t.shape().size() == 2, "matmul: ", describe(t), " is not a matrix");
+  RING_CHECK(t.dim(1) <= 1 || t.stride(1) == 1, "matmul: the last dim of ", describe(t), " is strided by ",
+             t.stride(1));
+  return std::max(t.dim(1), t.dim(0) <= 1 ? t.dim(1) : t.stride(0));
+}
+
+void check_types(const Matmul& args) {
+  const DType in = args.a.dtype(), out = args.c.dtype();
+  RING_CHECK(args.b.dtype() == in && (out == in || out == DType::f32), "matmul of ", describe(args.a), " and ",
+             describe(args.b), " into ", describe(args.c), ": types do not fit");
+  if (args.bias.defined()) {
+    check_numel("matmul", "bias", args.bias, args.c.dim(1));
+    RING_CHECK(args.bias.dtype() == in && args.beta == 0, "matmul: bias ", describe(args.bias), ", beta ", args.beta);
+  }
+  if (!args.residual.defined()) return;
+  check_shape("matmul", "residual", args.residual, args.c.shape());
+  RING_CHECK(args.residual.dtype() == out && args.beta == 0, "matmul: residual ", describe(args.residual), ", beta ",
+             args.beta);
+}
+
+template <class T>
+void set(cublasLtMatmulDesc_t desc, cublasLtMatmulDescAttributes_t what, const T& value) {
+  RING_CUBLAS_CHECK(library().desc_set(desc, what, &value, sizeof value));
+}
+template <class T>
+void set(cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttributes_t what, const T& value) {
+  RING_CUBLAS_CHECK(library().preference_set(preference, what, &value, sizeof value));
+}
+
+}  // namespace
+
+Problem problem_of(const Matmul& args, Precision precision) {
+  const Tensor &a = args.a, &b = args.b, &c = args.c;
+  Problem p{.left_stride = row_stride(b), .right_stride = row_stride(a), .out_stride = row_stride(c)};
+  check_types(args);
+  p.m = c.dim(1);
+  p.n = c.dim(0);
+  p.k = a.dim(args.transpose_a ? 0 : 1);
+  RING_CHECK(a.dim(args.transpose_a ? 1 : 0) == p.n && b.dim(args.transpose_b ? 1 : 0) == p.k &&
+                 b.dim(args.transpose_b ? 0 : 1) == p.m,
+             "matmul of ", describe(a), args.transpose_a ? "^T" : "", " and ", describe(b),
+             args.transpose_b ? "^T" : "", " into ", describe(c), ": shapes do not fit");
+  p.in_type = data_type(a);
+  p.out_type = data_type(c);
+  const bool tf32 = a.dtype() == DType::f32 && precision == Precision::tf32;
+  p.compute = tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+  p.left_transposed = args.transpose_b;
+  p.right_transposed = args.transpose_a;
+  p.adds = args.beta != 0 || args.residual.defined();
+  p.bias = args.bias.defined();
+  const Tensor& added = args.residual.defined() ? args.residual : c;
+  p.residual_stride = row_stride(added);
+  p.left_align = alignment(b);
+  p.right_align = alignment(a);
+  p.out_align = alignment(c);
+  p.residual_align = alignment(added);
+  return p;
+}
+
+std::string Problem::text() const {
+  const auto type = [](int t) { return t == CUDA_R_32F ? "f32" : "bf16"; };
+  const char* how = compute == CUBLAS_COMPUTE_32F_FAST_TF32 ? " tf32" : "";
+  return str(type(in_type), "->", type(out_type), how, ' ', n, 'x', m, 'x', k, ' ', right_transposed ? 'T' : 'N',
+             left_transposed ? 'T' : 'N', adds ? " add" : "", bias ? " bias" : "", " strides ", right_stride, ' ',
+             left_stride, ' ', out_stride, ' ', residual_stride, " align ", right_align, ' ', left_align, ' ',
+             out_align, ' ', residual_align);
+}
+
+Plan::Plan(const Problem& p) : problem_(p) {
+  const Library& l = library();
+  RING_CUBLAS_CHECK(l.desc_create(&desc_, static_cast<cublasComputeType_t>(p.compute), CUDA_R_32F));
+  set(desc_, CUBLASLT_MATMUL_DESC_TRANSA, p.left_transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
+  set(desc_, CUBLASLT_MATMUL_DESC_TRANSB, p.right_transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
+  if (p.bias) {
+    set(desc_, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
+    set(desc_, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, static_cast<cudaDataType_t>(p.in_type));
+  }
+  const auto layout = [&](cublasLtMatrixLayout_t& out, int type, std::int64_t rows, std::int64_t columns,
+                          std::int64_t stride) {
+    RING_CUBLAS_CHECK(l.layout_create(&out, static_cast<cudaDataType_t>(type), static_cast<std::uint64_t>(rows),
+                                      static_cast<std::uint64_t>(columns), stride));
+  };
+  layout(left_, p.in_type, p.left_transposed ? p.k : p.m, p.left_transposed ? p.m : p.k, p.left_stride);
+  layout(right_, p.in_type, p.right_transposed ? p.n : p.k, p.right_transposed ? p.k : p.n, p.right_stride);
+  layout(residual_, p.out_type, p.m, p.n, p.residual_stride);
+  layout(out_, p.out_type, p.m, p.n, p.out_stride);
+}
+
+Plan::~Plan() {
+  const Library& l = library();
+  for (cublasLtMatrixLayout_t layout : {left_, right_, residual_, out_})
+    if (layout) l.layout_destroy(layout);
+  if (desc_) l.desc_destroy(desc_);
+}
+
+std::vector<cublasLtMatmulAlgo_t> Plan::algorithms(cublasLtHandle_t handle, std::size_t workspace_bytes,
+                                                   int count) const {
+  const Library& l = library();
+  cublasLtMatmulPreference_t preference = nullptr;
+  RING_CUBLAS_CHECK(l.preference_create(&preference));
+  set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, workspace_bytes);
+  // Parts of a sum that was cut along k are added in f32: never in the output's type, where bf16 would lose bits.
+  set(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+      static_cast<std::uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
+  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, static_cast<std::uint32_t>(problem_.left_align));
+  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, static_cast<std::uint32_t>(problem_.right_align));
+  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, static_cast<std::uint32_t>(problem_.residual_align));
+  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, static_cast<std::uint32_t>(problem_.out_align));
+  std::vector<cublasLtMatmulHeuristicResult_t> found(static_cast<std::size_t>(count));
+  int returned = 0;
+  const cublasStatus_t status =
+      l.heuristic(handle, desc_, left_, right_, residual_, out_, preference, count, found.data(), &returned);
+  l.preference_destroy(preference);
+  if (status != CUBLAS_STATUS_NOT_SUPPORTED) RING_CUBLAS_CHECK(status);
+  std::vector<cublasLtMatmulAlgo_t> algorithms;
+  for (int i = 0; i < returned; ++i)
+    if (found[static_cast<std::size_t>(i)].state == CUBLAS_STATUS_SUCCESS)
+      algorithms.push_back(found[static_cast<std::size_t>(i)].algo);
+  return algorithms;
+}
+
+bool Plan::can_run(cublasLtHandle_t handle, const cublasLtMatmulAlgo_t& algo, std::size_t workspace_bytes) const {
+  cublasLtMatmulHeuristicResult_t result{};
+  return library().algo_check(handle, desc_, left_, right_, residual_, out_, &algo, &result) == CUBLAS_STATUS_SUCCESS &&
+         result.workspaceSize <= workspace_bytes;
+}
+
+void Plan::run(cublasLtHandle_t handle, const cublasLtMatmulAlgo_t& algo, const Operands& o, void* workspace,
+               std::size_t workspace_bytes, cudaStream_t stream) const {
+  if (problem_.bias) set(desc_, CUBLASLT_MATMUL_DESC_BIAS_POINTER, o.bias);
+  const float alpha = 1;
+  RING_CUBLAS_CHECK(library().matmul(handle, desc_, &alpha, o.left, left_, o.right, right_, &o.beta, o.residual,
+                                     residual_, o.out, out_, &algo, workspace, workspace_bytes, stream));
+}
+
+std::string to_text(const cublasLtMatmulAlgo_t& algo) {
+  std::string text;
+  for (const std::uint64_t word : algo.data) {
+    char digits[17];
+    std::snprintf(digits, sizeof digits, "%016llx", static_cast<unsigned long long>(word));
+    text += digits;
+  }
+  return text;
+}
+
+bool from_text(const std::string& text, cublasLtMatmulAlgo_t& algo) {
+  constexpr std::size_t words = sizeof algo.data / sizeof algo.data[0];
+  if (text.size() != 16 * words || text.find_first_not_of("0123456789abcdef") != std::string::npos) return false;
+  for (std::size_t i = 0; i < words; ++i) algo.data[i] = std::stoull(text.substr(16 * i, 16), nullptr, 16);
+  return true;
+}
+
+}  // namespace ring::cublas

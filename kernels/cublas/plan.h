@@ -1,0 +1,59 @@
+#pragma once
+// One kind of matrix product as cuBLASLt sees it: descriptors and the algorithm to run.
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "kernels/cublas/library.h"
+#include "kernels/matmul.h"
+
+namespace ring::cublas {
+
+// Everything that decides which algorithms can run and which is fast. cuBLASLt's matrices are column-major, so a
+// row-major product C = A B is asked for as C^T = B^T A^T: "left" is our b, "right" our a, m counts columns of C and n
+// its rows.
+struct Problem {
+  std::int64_t m = 0, n = 0, k = 0, left_stride = 0, right_stride = 0, out_stride = 0, residual_stride = 0;
+  int in_type = 0, out_type = 0, compute = 0;  // cudaDataType_t, cublasComputeType_t
+  bool left_transposed = false, right_transposed = false, adds = false, bias = false;
+  int left_align = 16, right_align = 16, out_align = 16, residual_align = 16;  // of the addresses, in bytes
+
+  auto operator<=>(const Problem&) const = default;
+  std::string text() const;  // for the tuning file
+};
+
+Problem problem_of(const Matmul&, Precision);
+
+// Descriptors of a problem; pointers come with each call.
+class Plan {
+ public:
+  explicit Plan(const Problem&);
+  ~Plan();
+  Plan(const Plan&) = delete;
+  Plan& operator=(const Plan&) = delete;
+
+  // Best first by the library's own estimate, at most `count`.
+  std::vector<cublasLtMatmulAlgo_t> algorithms(cublasLtHandle_t, std::size_t workspace_bytes, int count) const;
+  bool can_run(cublasLtHandle_t, const cublasLtMatmulAlgo_t&, std::size_t workspace_bytes) const;
+
+  struct Operands {
+    const void *left, *right, *residual, *bias;
+    void* out;
+    float beta;
+  };
+  void run(cublasLtHandle_t, const cublasLtMatmulAlgo_t&, const Operands&, void* workspace, std::size_t workspace_bytes,
+           cudaStream_t) const;
+
+ private:
+  Problem problem_;
+  cublasLtMatmulDesc_t desc_ = nullptr;
+  cublasLtMatrixLayout_t left_ = nullptr, right_ = nullptr, residual_ = nullptr, out_ = nullptr;
+};
+
+// An algorithm as text, and back. Valid for one version of the library.
+std::string to_text(const cublasLtMatmulAlgo_t&);
+bool from_text(const std::string&, cublasLtMatmulAlgo_t&);
+
+}  // namespace ring::cublas
