@@ -1,0 +1,180 @@
+// Attention of one new query per sequence against its cache. A thread block serves one query head: groups of lanes take
+// keys in turn, each with a running softmax of its own, and their results are merged in one order at the end.
+
+#include <cmath>
+
+#include "kernels/attention/cuda/work.cuh"
+#include "kernels/cuda/device/vec.cuh"
+
+namespace ring::cuda {
+namespace {
+
+constexpr int kEach = 8;  // elements of a lane: head dims are multiples of 8
+constexpr int kMostDim = kWarp * kEach;
+constexpr int kAhead = 4;  // keys that a group loads at once
+
+template <class T>
+struct Cache4 {  // [B,capacity,Hk,D]
+  const T* data;
+  std::int64_t sequence, row, head;
+};
+
+template <class T>
+struct Params {
+  HeadsOf<const T> q;
+  Cache4<T> k, v;
+  HeadsOf<T> out;
+  const std::int32_t* lengths;
+  int heads, group, dim, lanes;  // lanes: of a group, a power of two
+  float factor;                  // from a product to a power of two
+  bool aligned;
+};
+
+template <class T>
+__device__ Floats<kEach> load8(const T* p, bool aligned, bool inside) {
+  Floats<kEach> f{};
+  if (!inside) return f;
+  if (aligned) return unpack(load_pack<T, kEach>(p));
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) f.v[i] = to_float(p[i]);
+  return f;
+}
+
+struct Running {
+  float largest = -INFINITY, total = 0;
+  Floats<kEach> sum{};
+};
+
+__device__ inline float weight(float score, float largest) {
+  return largest == -INFINITY ? 0.0f : exp2f(score - largest);
+}
+
+// Takes keys key, key + groups, .. of kAhead; those from `length` on do not count.
+template <class T>
+__device__ void take_keys(Running& r, const Params<T>& p, const Floats<kEach>& q, const T* k, const T* v, int key,
+                          int groups, int length, bool inside) {
+  Floats<kEach> values[kAhead];
+  float scores[kAhead], best = r.largest;
+#pragma unroll
+  for (int i = 0; i < kAhead; ++i) {
+    const int u = key + i * groups;
+    const Floats<kEach> row = load8(k + u * p.k.row, p.aligned, inside && u < length);
+    values[i] = load8(v + u * p.v.row, p.aligned, inside && u < length);
+    scores[i] = 0;
+#pragma unroll
+    for (int e = 0; e < kEach; ++e) scores[i] += q.v[e] * row.v[e];
+  }
+#pragma unroll
+  for (int i = 0; i < kAhead; ++i) {
+    for (int distance = p.lanes / 2; distance > 0; distance /= 2)
+      scores[i] += __shfl_xor_sync(0xffffffffu, scores[i], distance);
+    scores[i] = key + i * groups < length ? scores[i] * p.factor : -INFINITY;
+    best = fmaxf(best, scores[i]);
+  }
+  const float rescale = weight(r.largest, best);
+  r.largest = best;
+  r.total *= rescale;
+#pragma unroll
+  for (int e = 0; e < kEach; ++e) r.sum.v[e] *= rescale;
+#pragma unroll
+  for (int i = 0; i < kAhead; ++i) {
+    const float w = weight(scores[i], best);
+    r.total += w;
+#pragma unroll
+    for (int e = 0; e < kEach; ++e) r.sum.v[e] += w * values[i].v[e];
+  }
+}
+
+template <class T>
+__global__ __launch_bounds__(kBlock) void decode(Params<T> p) {
+  __shared__ float sums[kBlock * kEach], largest[kBlock], totals[kBlock];  // of each group: `dim`, one, one
+  const int sequence = static_cast<int>(blockIdx.x) / p.heads, head = static_cast<int>(blockIdx.x) % p.heads;
+  const int groups = kBlock / p.lanes, mine = static_cast<int>(threadIdx.x) / p.lanes;
+  const int first = static_cast<int>(threadIdx.x) % p.lanes * kEach, length = p.lengths[sequence];  // column
+  const bool inside = first < p.dim;
+  const T* k = p.k.data + sequence * p.k.sequence + head / p.group * p.k.head + first;
+  const T* v = p.v.data + sequence * p.v.sequence + head / p.group * p.v.head + first;
+  const Floats<kEach> q = load8(p.q.at(sequence, head) + first, p.aligned, inside);
+  Running r;
+  for (int key = 0; key < length; key += kAhead * groups) take_keys(r, p, q, k, v, key + mine, groups, length, inside);
+#pragma unroll
+  for (int e = 0; e < kEach; ++e) sums[mine * p.lanes * kEach + first + e] = r.sum.v[e];
+  if (first == 0) largest[mine] = r.largest, totals[mine] = r.total;
+  __syncthreads();
+  const int column = static_cast<int>(threadIdx.x);
+  if (column >= p.dim) return;
+  float best = -INFINITY, total = 0, sum = 0;
+  for (int g = 0; g < groups; ++g) best = fmaxf(best, largest[g]);
+  for (int g = 0; g < groups; ++g) {
+    const float w = weight(largest[g], best);
+    total += w * totals[g];
+    sum += w * sums[g * p.lanes * kEach + column];
+  }
+  p.out.at(sequence, head)[column] = from_float<T>(total == 0.0f ? 0.0f : sum / total);
+}
+
+template <class T>
+bool aligned(const Tensor& t) {
+  bool whole = is_aligned(t.raw());
+  for (int i = 0; i + 1 < t.shape().size(); ++i) whole &= t.stride(i) * static_cast<std::int64_t>(sizeof(T)) % 16 == 0;
+  return whole;
+}
+
+template <class T>
+Cache4<T> cache_of(const Tensor& t) {
+  return {reinterpret_cast<const T*>(t.raw()), t.stride(0), t.stride(1), t.stride(2)};
+}
+
+template <class T>
+void run(const AttentionDecode& a, const Context& ctx) {
+  const Tensor lengths = ctx.empty({static_cast<std::int64_t>(a.lengths.size())}, DType::i32);
+  ctx.stream.impl().upload(lengths.raw(), a.lengths.data(), lengths.bytes());
+  const int heads = static_cast<int>(a.q.dim(1)), dim = static_cast<int>(a.q.dim(2));
+  int lanes = 1;
+  while (lanes * kEach < dim) lanes *= 2;
+  const Params<T> p{heads_of<const T>(a.q),
+                    cache_of<T>(a.k),
+                    cache_of<T>(a.v),
+                    heads_of<T>(a.out),
+                    lengths.data<std::int32_t>(),
+                    heads,
+                    heads / static_cast<int>(a.k.dim(2)),
+                    dim,
+                    lanes,
+                    a.scale * kLog2E,
+                    aligned<T>(a.q) && aligned<T>(a.k) && aligned<T>(a.v)};
+  launch(ctx, {grid_of(a.q.dim(0) * heads)}, decode<T>, p);
+}
+
+void check_cache(const char* name, const Tensor& t, const Tensor& q) {
+  RING_CHECK(t.defined() && t.shape().size() == 4 && t.dim(0) == q.dim(0) && t.dim(3) == q.dim(2) && t.stride(3) == 1 &&
+                 t.dtype() == q.dtype(),
+             "attention_decode: ", name, " is ", describe(t), " for queries ", describe(q));
+  RING_CHECK(t.dim(2) > 0 && q.dim(1) % t.dim(2) == 0, "attention_decode: ", q.dim(1), " query heads over ", t.dim(2),
+             " KV heads");
+}
+
+void run_decode(const AttentionDecode& a, const Context& ctx) {
+  constexpr const char* op = "attention_decode";
+  RING_CHECK(a.q.defined() && a.q.shape().size() == 3 && a.q.stride(2) == 1 && a.q.dim(2) % 8 == 0 && a.q.dim(2) > 0 &&
+                 a.q.dim(2) <= kMostDim,
+             op, ": q is ", describe(a.q), ", expected [sequences, heads, head dim], a multiple of 8 up to ", kMostDim);
+  RING_CHECK(a.out.defined() && a.out.shape() == a.q.shape() && a.out.dtype() == a.q.dtype() && a.out.stride(2) == 1,
+             op, ": out is ", describe(a.out), ", q ", describe(a.q));
+  check_cache("k", a.k, a.q);
+  check_cache("v", a.v, a.q);
+  RING_CHECK(a.k.shape() == a.v.shape(), op, ": k is ", describe(a.k), ", v is ", describe(a.v));
+  RING_CHECK(static_cast<std::int64_t>(a.lengths.size()) == a.q.dim(0), op, ": ", a.lengths.size(), " lengths for ",
+             a.q.dim(0), " sequences");
+  for (std::int32_t length : a.lengths)
+    RING_CHECK(length >= 0 && length <= a.k.dim(1), op, ": length ", length, " of a cache of ", a.k.dim(1));
+  if (a.q.numel() == 0) return;
+  visit_float(op, a.q.dtype(), [&]<class T>() { run<T>(a, ctx); });
+}
+
+bool supports(const AttentionDecode& a, const Context&) { return a.q.dim(2) <= kMostDim; }
+
+const bool added = attention_decode_kernel.add(Backend::cuda, {"own_simt", run_decode, supports, 0});
+
+}  // namespace
+}  // namespace ring::cuda

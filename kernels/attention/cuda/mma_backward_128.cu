@@ -1,0 +1,7 @@
+#include "kernels/attention/cuda/mma_backward.cuh"
+
+namespace ring::cuda {
+
+template void run_mma_backward<128>(const AttentionBackward&, const Context&);
+
+}  // namespace ring::cuda

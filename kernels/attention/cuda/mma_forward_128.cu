@@ -1,0 +1,7 @@
+#include "kernels/attention/cuda/mma_forward.cuh"
+
+namespace ring::cuda {
+
+template void run_mma_forward<128>(const Attention&, const Context&);
+
+}  // namespace ring::cuda

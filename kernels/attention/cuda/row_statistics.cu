@@ -1,0 +1,76 @@
+#include "kernels/attention/cuda/work.cuh"
+#include "kernels/cuda/device/rows.cuh"
+#include "kernels/cuda/device/vec.cuh"
+
+namespace ring::cuda {
+namespace {
+
+constexpr int kEach = 8;  // elements of a lane: head dims are multiples of 8
+
+template <class T>
+__device__ float dot8(const T* a, const T* b, bool aligned) {
+  float sum = 0;
+  if (aligned) {
+    const Floats<kEach> x = unpack(load_pack<T, kEach>(a)), y = unpack(load_pack<T, kEach>(b));
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) sum += x.v[i] * y.v[i];
+  } else {
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) sum += to_float(a[i]) * to_float(b[i]);
+  }
+  return sum;
+}
+
+struct Rows8 {
+  std::int64_t tokens;
+  std::uint32_t rows;  // tokens * heads
+  Divider heads;
+  int dim, lanes;  // lanes: of a row, a power of two
+  bool aligned;
+};
+
+// Neighbouring lanes share a row; rows of one token are neighbours, as they are in memory.
+template <class T>
+__global__ void statistics_of_rows(HeadsOf<const T> out, HeadsOf<const T> dout, const float* lse, Rows8 r, float* lse2,
+                                   float* delta) {
+  const std::uint32_t index = (blockIdx.x * kBlock + threadIdx.x) / r.lanes, in_row = threadIdx.x % r.lanes;
+  const std::uint32_t n = r.heads.quotient(index), h = index - n * r.heads.divisor;
+  float sum = 0;
+  if (index < r.rows && static_cast<int>(in_row) * kEach < r.dim)
+    sum = dot8(out.at(n, static_cast<int>(h)) + in_row * kEach, dout.at(n, static_cast<int>(h)) + in_row * kEach,
+               r.aligned);
+  for (int distance = r.lanes / 2; distance > 0; distance /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, distance);
+  if (in_row != 0 || index >= r.rows) return;
+  const std::int64_t at = h * r.tokens + n;
+  const float l = lse[at];
+  lse2[at] = l == -INFINITY ? INFINITY : l * kLog2E;
+  delta[at] = sum;
+}
+
+template <class T>
+void run(const AttentionBackward& a, const RowStatistics& to, const Context& ctx) {
+  Rows8 r{};
+  r.tokens = a.q.dim(0);
+  r.dim = static_cast<int>(a.q.dim(2));
+  r.lanes = 1;
+  r.aligned = true;
+  const std::int64_t rows = r.tokens * a.q.dim(1);
+  r.heads = divider_of("attention_backward", rows, a.q.dim(1));
+  r.rows = static_cast<std::uint32_t>(rows);
+  while (r.lanes * kEach < r.dim) r.lanes *= 2;
+  for (const Tensor* t : {&a.out, &a.dout})
+    for (std::int64_t stride : {t->stride(0), t->stride(1)})
+      r.aligned &= is_aligned(t->raw()) && stride * static_cast<std::int64_t>(sizeof(T)) % 16 == 0;
+  launch(ctx, {grid_of(divide_up(rows * r.lanes, kBlock))}, statistics_of_rows<T>, heads_of<const T>(a.out),
+         heads_of<const T>(a.dout), a.lse.data<float>(), r, to.lse2.data<float>(), to.delta.data<float>());
+}
+
+}  // namespace
+
+RowStatistics row_statistics(const AttentionBackward& args, const Context& ctx) {
+  const RowStatistics to{ctx.empty(args.lse.shape()), ctx.empty(args.lse.shape())};
+  visit_float("attention_backward", args.q.dtype(), [&]<class T>() { run<T>(args, to, ctx); });
+  return to;
+}
+
+}  // namespace ring::cuda

@@ -1,0 +1,130 @@
+#pragma once
+// Tiles of bf16 rows in shared memory, and the products of a warp's own rows with a tile. Each row is padded by 16
+// bytes, so that the eight rows of a matrix that a warp loads lie in different banks, and every address is one register
+// plus a constant.
+
+#include <cuda_bf16.h>
+
+#include "kernels/cuda/device/mma.cuh"
+
+namespace ring::cuda {
+
+using Bf16 = __nv_bfloat16;
+
+// From one row of a tile to the next, in bytes.
+template <int kDim>
+constexpr int kPitch = (kDim + 8) * 2;
+
+// Rows of a lane's fragments, added to the address of a tile. Rows first: of A, and of B whose rows are the summed
+// index (loaded transposed). Columns first: of B whose rows are the columns of the product.
+template <int kDim>
+__device__ inline std::uint32_t rows_first(int lane) {
+  return (lane & 15) * kPitch<kDim> + (lane >> 4) * 16;
+}
+template <int kDim>
+__device__ inline std::uint32_t columns_first(int lane) {
+  return ((lane & 7) + (lane >> 4) * 8) * kPitch<kDim> + ((lane >> 3) & 1) * 16;
+}
+
+// Queues the copy of kRows rows from `global` on. Rows from `rows` on, and columns from `dim` on, become 0: their
+// addresses are formed, but not read. The address runs along, which takes fewer registers than one for each copy.
+template <int kDim, int kRows, int kThreads>
+__device__ inline void load_tile(std::uint32_t shared, const Bf16* global, int stride, int rows, int dim) {
+  constexpr int kChunks = kDim / 8, kStep = kThreads / kChunks;  // chunks of a row; rows copied at once
+  const int first = static_cast<int>(threadIdx.x) / kChunks, chunk = static_cast<int>(threadIdx.x) % kChunks;
+  if (kThreads % kChunks != 0 && first >= kStep) return;
+  const Bf16* from = global + first * stride + chunk * 8;
+  const int valid_rows = chunk * 8 < dim ? rows - first : 0;
+  shared += first * kPitch<kDim> + chunk * 16;
+#pragma unroll
+  for (int row = 0; row < kRows; row += kStep) {
+    if (kRows % kStep == 0 || row + first < kRows) copy_async_16(shared + row * kPitch<kDim>, from, row < valid_rows);
+    from += kStep * stride;
+  }
+}
+
+template <int kM, int kN>
+__device__ inline void clear(float (&c)[kM][kN][4]) {
+#pragma unroll
+  for (int m = 0; m < kM; ++m)
+#pragma unroll
+    for (int n = 0; n < kN; ++n)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) c[m][n][i] = 0.0f;
+}
+
+// c += (rows of a) * (rows of b)^T over kDim columns: 16 kM rows, 8 kN columns. a: with rows_first; b: columns_first.
+template <int kDim, int kM, int kN>
+__device__ inline void multiply_rows(float (&c)[kM][kN][4], std::uint32_t a, std::uint32_t b) {
+#pragma unroll
+  for (int k = 0; k < kDim / 16; ++k) {
+    std::uint32_t x[kM][4];
+#pragma unroll
+    for (int m = 0; m < kM; ++m) load_matrices(x[m], a + m * 16 * kPitch<kDim> + k * 32);
+#pragma unroll
+    for (int n = 0; n < kN; n += 2) {
+      std::uint32_t y[4];
+      load_matrices(y, b + n * 8 * kPitch<kDim> + k * 32);
+#pragma unroll
+      for (int m = 0; m < kM; ++m) {
+        multiply_add(c[m][n], x[m], y[0], y[1]);
+        multiply_add(c[m][n + 1], x[m], y[2], y[3]);
+      }
+    }
+  }
+}
+
+// Sums in the layout of a product become its left operand.
+template <int kM, int kN>
+__device__ inline void as_operand(std::uint32_t (&p)[kM][kN / 2][4], const float (&c)[kM][kN][4]) {
+#pragma unroll
+  for (int m = 0; m < kM; ++m)
+#pragma unroll
+    for (int k = 0; k < kN / 2; ++k)
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        p[m][k][i] = pack_bf16(c[m][2 * k + i / 2][i % 2 * 2], c[m][2 * k + i / 2][i % 2 * 2 + 1]);
+}
+
+// c += p * (tile b), whose rows are the summed index: 16 kK of them. b: with rows_first.
+template <int kDim, int kM, int kN, int kK>
+__device__ inline void multiply_packed(float (&c)[kM][kN][4], const std::uint32_t (&p)[kM][kK][4], std::uint32_t b) {
+#pragma unroll
+  for (int k = 0; k < kK; ++k)
+#pragma unroll
+    for (int n = 0; n < kN; n += 2) {
+      std::uint32_t y[4];
+      load_transposed(y, b + k * 16 * kPitch<kDim> + n * 16);
+#pragma unroll
+      for (int m = 0; m < kM; ++m) {
+        multiply_add(c[m][n], p[m][k], y[0], y[1]);
+        multiply_add(c[m][n + 1], p[m][k], y[2], y[3]);
+      }
+    }
+}
+
+// Writes a warp's sums, times `factor` of each row, as bf16: first into its own rows of a tile at `shared` (which no
+// other warp uses any more), then from there to global memory in pieces of 16 bytes. 8 kN columns of both; `columns` of
+// them and `rows` rows exist. factor[m][0] is for row g of a fragment, [1] for row g + 8.
+template <int kDim, int kM, int kN>
+__device__ inline void store_rows(const float (&c)[kM][kN][4], const float (&factor)[kM][2], unsigned char* shared,
+                                  Bf16* global, std::int64_t stride, int rows, int columns) {
+  const int lane = static_cast<int>(threadIdx.x) % 32, g = lane / 4, t = lane % 4;
+#pragma unroll
+  for (int m = 0; m < kM; ++m)
+#pragma unroll
+    for (int n = 0; n < kN; ++n)
+#pragma unroll
+      for (int half = 0; half < 2; ++half)
+        *reinterpret_cast<std::uint32_t*>(shared + (m * 16 + half * 8 + g) * kPitch<kDim> + n * 16 + t * 4) =
+            pack_bf16(c[m][n][2 * half] * factor[m][half], c[m][n][2 * half + 1] * factor[m][half]);
+  __syncwarp();
+  for (int i = lane; i < 16 * kM * kN; i += 32) {
+    const int row = i / kN, chunk = i % kN;
+    if (row < rows && chunk * 8 < columns)
+      *reinterpret_cast<uint4*>(global + row * stride + chunk * 8) =
+          *reinterpret_cast<const uint4*>(shared + row * kPitch<kDim> + chunk * 16);
+  }
+}
+
+}  // namespace ring::cuda
