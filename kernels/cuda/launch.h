@@ -10,6 +10,7 @@
 #include "core/cuda/check.h"
 #include "kernels/cuda/device/reduce.cuh"
 #include "kernels/cuda/device/rows.cuh"
+#include "kernels/cuda/device/vec.cuh"
 #include "kernels/rows.h"
 
 namespace ring::cuda {
@@ -63,6 +64,13 @@ inline Launch rows_by(std::int64_t rows, std::int64_t width) {
   return {grid_of(divide_up(width, x), std::min(divide_up(rows, y), kMaxGridY)), {x, y}};
 }
 
+// Calls f(plan) with the first plan whose threads hold a row of so many packs (`group` threads with `packs` each);
+// false: none of them does.
+template <class... Plans, class F>
+bool with_plan(std::int64_t row_packs, const F& f) {
+  return ((row_packs <= Plans::group * Plans::packs && (f(Plans{}), true)) || ...);
+}
+
 // Calls f<T>() with the type that device code uses for elements of `dtype`: float or __nv_bfloat16.
 //   visit_float("rope", x.dtype(), [&]<class T>() { launch(ctx, shape, rope<T>, device_data<T>(x)); });
 template <class F>
@@ -92,6 +100,25 @@ template <class T>
 RowsOf<T> device_rows(std::string_view op, std::string_view name, const Tensor& t) {
   const auto r = rows_of<typename HostType<T>::type>(op, name, t);
   return {reinterpret_cast<T*>(r.data), r.count, r.width, r.inner, r.outer_stride, r.inner_stride};
+}
+
+// The rows of tensors of one shape for the device, `inner` being the largest of theirs: one division finds a row in
+// all.
+template <class T>
+StridedRows<T> strided_rows(const RowsOf<T>& r, std::int64_t inner) {
+  if (r.inner == inner) return {r.data, r.outer_stride, r.inner_stride};
+  return {r.data, r.outer_stride * inner, r.outer_stride};
+}
+// Whether every row is whole packs of 16 aligned bytes.
+template <class T>
+bool made_of_packs(const RowsOf<T>& r) {
+  constexpr std::int64_t pack = 16 / sizeof(T);
+  return is_aligned(r.data) && r.width % pack == 0 && r.outer_stride % pack == 0 &&
+         (r.inner == 1 || r.inner_stride % pack == 0);
+}
+inline Divider divider_of(std::string_view op, std::int64_t rows, std::int64_t inner) {
+  RING_CHECK(rows < std::int64_t{1} << 31, op, " of ", rows, " rows, at most 2^31 - 1");
+  return Divider(static_cast<std::uint32_t>(inner));
 }
 
 }  // namespace ring::cuda

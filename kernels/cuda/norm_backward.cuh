@@ -1,0 +1,377 @@
+#pragma once
+// The backward of RMSNorm and, `centered`, LayerNorm. With h = (x - mean) * rstd (mean = 0 unless centered), g = dy *
+// w:
+//   dx = rstd * (g - mean(g) - h * mean(g * h)), mean(g) only if centered;  dw = sum of dy * h;  db = sum of dy.
+// One kernel reads x and dy once: it writes dx and keeps its share of dw and db in registers, while the next rows are
+// on their way into shared memory. A second one adds the shares. The number of shares depends on the shape alone, and
+// so do the bits of the sums.
+
+#include "kernels/cuda/device/async_copy.cuh"
+#include "kernels/cuda/device/reduce.cuh"
+#include "kernels/cuda/device/vec.cuh"
+#include "kernels/cuda/launch.h"
+
+namespace ring::cuda {
+
+template <class T>
+struct NormBackward {
+  StridedRows<T> x, dy, dx;  // dx.data null: not wanted
+  Divider inner;
+  std::uint32_t count;
+  int width;
+  const T* w;
+  const float *mean, *rstd;  // mean: centered only
+  float beta_x;
+  float* parts;  // [parts, sums, width]: shares of dw and, if centered, db; null: not wanted
+};
+template <bool centered>
+constexpr int kNormSums = centered ? 2 : 1;
+
+// How rows are cut: `group` threads of kBlock take `packs` packs each. `stages` rows of a group are in shared memory or
+// on their way; `blocks` share a multiprocessor.
+template <int group_, int packs_, int stages_, int blocks_>
+struct BackwardPlan {
+  static constexpr int group = group_, packs = packs_, stages = stages_, blocks = blocks_, groups = kBlock / group_;
+  static constexpr std::int64_t most_parts = 132 * blocks;  // as many blocks as an H200 runs at once
+};
+
+// A thread's slots of a stage, in 16-byte words: its packs of x, dy and (beta_x != 0) dx, then rstd and mean. It copies
+// what it reads itself, so that stages need no barriers.
+template <bool centered, class Plan>
+struct Staging {
+  static constexpr int scalars = kNormSums<centered> * kBlock / 4;
+  __host__ __device__ static constexpr int words(bool add) { return (add ? 3 : 2) * Plan::packs * kBlock + scalars; }
+};
+
+template <bool centered, class Plan, class T>
+__device__ inline void stage_row(const NormBackward<T>& a, std::uint32_t n, bool add, uint4* stage) {
+  constexpr int packs = Plan::packs, group = Plan::group;
+  const int lane = static_cast<int>(threadIdx.x) % group, row_packs = a.width / kPack<T>;
+  const bool exists = n < a.count;
+  const std::uint32_t outer = a.inner.quotient(n), inner = n - outer * a.inner.divisor;
+  const T *x = a.x.at(outer, inner), *dy = a.dy.at(outer, inner), *dx = a.dx.at(outer, inner);
+  uint4* to = stage + threadIdx.x;
+#pragma unroll
+  for (int k = 0; k < packs; ++k) {
+    const bool inside = exists && lane + k * group < row_packs;
+    const int c = inside ? (lane + k * group) * kPack<T> : 0;
+    copy_async16(to + k * kBlock, inside ? x + c : a.x.data, inside);
+    copy_async16(to + (packs + k) * kBlock, inside ? dy + c : a.dy.data, inside);
+    if (add) copy_async16(to + (2 * packs + k) * kBlock, inside ? dx + c : a.dx.data, inside);
+  }
+  if (!exists) return;
+  float* scalars = reinterpret_cast<float*>(stage + (add ? 3 : 2) * packs * kBlock) + threadIdx.x;
+  copy_async4(scalars, a.rstd + n);
+  if (centered) copy_async4(scalars + kBlock, a.mean + n);
+}
+
+// Adds the block's groups in a fixed order: row [width] of parts. All threads call it; shared memory is theirs.
+template <class Plan, class T>
+__device__ inline void store_part(const float (&sums)[Plan::packs][kPack<T>], int width, float* to, float4* shared) {
+  constexpr int packs = Plan::packs, group = Plan::group, groups = Plan::groups, quads = kPack<T> / 4;
+  constexpr int row = group * packs * quads;
+  const int lane = static_cast<int>(threadIdx.x) % group, in_block = static_cast<int>(threadIdx.x) / group;
+  auto* out = reinterpret_cast<float4*>(to);
+  if constexpr (groups > 1) __syncthreads();
+#pragma unroll
+  for (int k = 0; k < packs; ++k)
+#pragma unroll
+    for (int q = 0; q < quads; ++q) {
+      const float4 v = make_float4(sums[k][4 * q], sums[k][4 * q + 1], sums[k][4 * q + 2], sums[k][4 * q + 3]);
+      const int at = (lane + k * group) * quads + q;
+      if constexpr (groups > 1)
+        shared[in_block * row + at] = v;
+      else if (at < width / 4)
+        out[at] = v;
+    }
+  if constexpr (groups > 1) {
+    __syncthreads();
+    for (int at = static_cast<int>(threadIdx.x); at < width / 4; at += kBlock) {
+      float4 sum = shared[at];
+      for (int g = 1; g < groups; ++g) {
+        const float4 v = shared[g * row + at];
+        sum.x += v.x, sum.y += v.y, sum.z += v.z, sum.w += v.w;
+      }
+      out[at] = sum;
+    }
+  }
+}
+
+// A read of shared memory that happens where it stands: x and dy are read for the sums and again for dx. The compiler
+// would keep them in registers, and those limit the resident blocks.
+template <class T>
+__device__ __forceinline__ Pack<T> read_again(const uint4* shared) {
+  const auto from = static_cast<std::uint32_t>(__cvta_generic_to_shared(shared));
+  Pack<T> p;
+  asm volatile("ld.volatile.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(p.bits[0]), "=r"(p.bits[1]), "=r"(p.bits[2]), "=r"(p.bits[3])
+               : "r"(from));
+  return p;
+}
+
+// A staged row as its thread sees it.
+template <bool centered, class Plan, class T>
+struct StagedRow {
+  static constexpr int size = kPack<T>;
+  const uint4* packs;
+  float rstd, mean;
+
+  __device__ StagedRow(const uint4* stage, bool add, bool exists) : packs(stage + threadIdx.x) {
+    const float* s = reinterpret_cast<const float*>(stage + (add ? 3 : 2) * Plan::packs * kBlock) + threadIdx.x;
+    rstd = exists ? s[0] : 0.0f;  // of a row past the end nothing was copied
+    mean = centered && exists ? s[kBlock] : 0.0f;
+  }
+  __device__ Floats<size> get(int tensor, int k) const {
+    return unpack(read_again<T>(packs + (tensor * Plan::packs + k) * kBlock));
+  }
+};
+
+// Hides from the compiler that the weights stay the same, or it would hold them in f32, twice the registers.
+template <class T, int packs>
+__device__ __forceinline__ void keep_packed(Pack<T> (&weights)[packs]) {
+#pragma unroll
+  for (Pack<T>& w : weights)
+#pragma unroll
+    for (std::uint32_t& bits : w.bits) asm volatile("" : "+r"(bits));
+}
+
+template <bool centered, class Plan, class T>
+struct NormSharesOf {
+  float dw[Plan::packs][kPack<T>] = {}, db[centered ? Plan::packs : 1][kPack<T>] = {};
+};
+
+// Adds a row to the thread's shares of dw and db, and to sum: {g * h, g}.
+template <bool centered, class Plan, class T>
+__device__ __forceinline__ void add_row(const StagedRow<centered, Plan, T>& row, const Pack<T> (&weights)[Plan::packs],
+                                        NormSharesOf<centered, Plan, T>& shares, float (&sum)[kNormSums<centered>]) {
+#pragma unroll
+  for (int k = 0; k < Plan::packs; ++k) {
+    const auto x = row.get(0, k), dy = row.get(1, k), w = unpack(weights[k]);
+#pragma unroll
+    for (int j = 0; j < kPack<T>; ++j) {
+      const float h = (x.v[j] - row.mean) * row.rstd, g = dy.v[j] * w.v[j];
+      shares.dw[k][j] += dy.v[j] * h;
+      sum[0] += g * h;
+      if constexpr (centered) shares.db[k][j] += dy.v[j], sum[1] += g;
+    }
+  }
+}
+
+template <bool centered, class Plan, class T>
+__device__ __forceinline__ void store_dx(const StagedRow<centered, Plan, T>& row, const Pack<T> (&weights)[Plan::packs],
+                                         const float (&sum)[kNormSums<centered>], const NormBackward<T>& a, T* to) {
+  const int lane = static_cast<int>(threadIdx.x) % Plan::group, row_packs = a.width / kPack<T>;
+  const float scale = 1.0f / static_cast<float>(a.width), mean_gh = sum[0] * scale;
+  const float mean_g = centered ? sum[kNormSums<centered> - 1] * scale : 0.0f;
+#pragma unroll
+  for (int k = 0; k < Plan::packs; ++k) {
+    const int c = lane + k * Plan::group;
+    if (c >= row_packs) continue;
+    const auto x = row.get(0, k), dy = row.get(1, k), w = unpack(weights[k]);
+    Floats<kPack<T>> d;
+#pragma unroll
+    for (int j = 0; j < kPack<T>; ++j)
+      d.v[j] = row.rstd * (dy.v[j] * w.v[j] - mean_g - (x.v[j] - row.mean) * row.rstd * mean_gh);
+    if (a.beta_x != 0) {
+      const auto old = row.get(2, k);
+#pragma unroll
+      for (int j = 0; j < kPack<T>; ++j) d.v[j] += a.beta_x * old.v[j];
+    }
+    store_pack(to + c * kPack<T>, pack<T>(d));
+  }
+}
+
+template <bool centered, class Plan, class T>
+__global__ void __launch_bounds__(kBlock, Plan::blocks) norm_backward_staged(NormBackward<T> a) {
+  extern __shared__ uint4 shared[];
+  constexpr int group = Plan::group, packs = Plan::packs, stages = Plan::stages, sums = kNormSums<centered>;
+  const bool want_dx = a.dx.data != nullptr, add = want_dx && a.beta_x != 0;
+  const int stage_words = Staging<centered, Plan>::words(add);
+  const std::uint32_t step = gridDim.x * Plan::groups, in_block = threadIdx.x / group;
+  auto copy = [&](std::uint32_t base, int stage) {
+    if (base < a.count) stage_row<centered, Plan>(a, base + in_block, add, shared + stage * stage_words);
+    end_copies();
+  };
+  std::uint32_t base = blockIdx.x * Plan::groups;
+#pragma unroll
+  for (int s = 0; s < stages - 1; ++s) copy(base + s * step, s);
+  Pack<T> weights[packs];
+  NormSharesOf<centered, Plan, T> shares;
+#pragma unroll
+  for (int k = 0; k < packs; ++k) {
+    const int c = static_cast<int>(threadIdx.x) % group + k * group;
+    weights[k] = c < a.width / kPack<T> ? load_pack(a.w + c * kPack<T>) : Pack<T>{};
+  }
+  // The whole block takes every round, rows past the end included: its threads meet in sums.
+  for (int stage = 0; base < a.count; base += step, stage = stage + 1 == stages ? 0 : stage + 1) {
+    copy(base + (stages - 1) * step, stage == 0 ? stages - 1 : stage - 1);  // over the one read a round ago
+    await_copies<stages - 1>();
+    keep_packed(weights);
+    const std::uint32_t n = base + in_block;
+    const StagedRow<centered, Plan, T> row(shared + stage * stage_words, add, n < a.count);
+    float sum[sums] = {};
+    add_row(row, weights, shares, sum);
+    if (!want_dx) continue;
+    group_sums<group>(sum);
+    const std::uint32_t outer = a.inner.quotient(n), inner = n - outer * a.inner.divisor;
+    if (n < a.count) store_dx(row, weights, sum, a, a.dx.at(outer, inner));
+  }
+  if (!a.parts) return;
+  await_copies<0>();
+  float* part = a.parts + std::int64_t{blockIdx.x} * sums * a.width;
+  store_part<Plan, T>(shares.dw, a.width, part, reinterpret_cast<float4*>(shared));
+  if constexpr (centered) store_part<Plan, T>(shares.db, a.width, part + a.width, reinterpret_cast<float4*>(shared));
+}
+
+// The general path, for rows too long for a block's registers or not made of packs. First the shares of dw and db,
+// because dx may take the place of x or dy: a thread sums a pack of columns over every threads_y()-th row.
+template <bool centered, class T>
+__global__ void norm_column_parts(NormBackward<T> a) {
+  const std::int64_t c = kPack<T> * thread_x(), width = a.width;
+  if (c >= width) return;
+  const auto part = static_cast<std::uint32_t>(thread_y()), parts = static_cast<std::uint32_t>(threads_y());
+  Floats<kPack<T>> dw{}, db{};
+#pragma unroll 2
+  for (std::uint32_t n = part; n < a.count; n += parts) {
+    const std::uint32_t outer = a.inner.quotient(n), inner = n - outer * a.inner.divisor;
+    const Floats<kPack<T>> x = load<T>(a.x.at(outer, inner), c, width), dy = load<T>(a.dy.at(outer, inner), c, width);
+    const float rstd = a.rstd[n], mean = centered ? a.mean[n] : 0.0f;
+#pragma unroll
+    for (int j = 0; j < kPack<T>; ++j) {
+      dw.v[j] += dy.v[j] * (x.v[j] - mean) * rstd;
+      db.v[j] += dy.v[j];
+    }
+  }
+  float* to = a.parts + std::int64_t{part} * kNormSums<centered> * width;
+  for (int j = 0; j < kPack<T> && c + j < width; ++j) {
+    to[c + j] = dw.v[j];
+    if (centered) to[width + c + j] = db.v[j];
+  }
+}
+
+template <bool centered, int group, class T>
+__global__ void __launch_bounds__(kBlock) norm_dx_in_loops(NormBackward<T> a) {
+  constexpr std::int64_t step = group * kPack<T>;
+  const std::uint32_t n = blockIdx.x * (kBlock / group) + threadIdx.x / group;
+  if (n >= a.count) return;  // a whole group at once
+  const std::uint32_t outer = a.inner.quotient(n), inner = n - outer * a.inner.divisor;
+  const T *x = a.x.at(outer, inner), *dy = a.dy.at(outer, inner);
+  const std::int64_t first = std::int64_t{threadIdx.x % group} * kPack<T>, width = a.width;
+  const float rstd = a.rstd[n], mean = centered ? a.mean[n] : 0.0f, scale = 1.0f / static_cast<float>(a.width);
+  float sum[2] = {};
+  for (std::int64_t c = first; c < width; c += step) {
+    const Floats<kPack<T>> in = load(x, c, width), d = load(dy, c, width), w = load(a.w, c, width);
+#pragma unroll
+    for (int j = 0; j < kPack<T>; ++j) {
+      sum[0] += d.v[j] * w.v[j] * (in.v[j] - mean) * rstd;
+      sum[1] += d.v[j] * w.v[j];
+    }
+  }
+  group_sums<group>(sum);
+  const float mean_gh = sum[0] * scale, mean_g = centered ? sum[1] * scale : 0.0f;
+  T* to = a.dx.at(outer, inner);
+  for (std::int64_t c = first; c < width; c += step) {
+    const Floats<kPack<T>> in = load(x, c, width), w = load(a.w, c, width);
+    Floats<kPack<T>> d = load(dy, c, width);
+#pragma unroll
+    for (int j = 0; j < kPack<T>; ++j) d.v[j] = rstd * (d.v[j] * w.v[j] - mean_g - (in.v[j] - mean) * rstd * mean_gh);
+    accumulate(to, c, width, a.beta_x, d);
+  }
+}
+
+// Where the sums go: dw and db. null: not wanted, or of the other type.
+template <class Dst>
+struct NormGradients {
+  Dst* data[2];
+  float beta[2];
+};
+
+// dst[c] = beta * dst[c] + sum over p of parts[p][blockIdx.y][c]; a warp's lanes take neighbouring columns, its block's
+// warps every 32nd part.
+template <class Dst>
+__global__ void __launch_bounds__(kWarp* kWarp)
+    add_norm_parts(const float* parts, std::int64_t count, std::int64_t width, NormGradients<Dst> to) {
+  __shared__ float sums[kWarp][kWarp];
+  const std::int64_t c = std::int64_t{blockIdx.x} * kWarp + threadIdx.x, stride = width * gridDim.y;
+  Dst* out = to.data[blockIdx.y];
+  if (!out) return;
+  parts += blockIdx.y * width;
+  float sum = 0;
+  if (c < width) {
+#pragma unroll 8
+    for (std::int64_t p = threadIdx.y; p < count; p += kWarp) sum += parts[p * stride + c];
+  }
+  sums[threadIdx.y][threadIdx.x] = sum;
+  __syncthreads();
+  if (threadIdx.y != 0 || c >= width) return;
+#pragma unroll
+  for (int i = 1; i < kWarp; ++i) sum += sums[i][threadIdx.x];
+  const float beta = to.beta[blockIdx.y];
+  out[c] = from_float<Dst>(beta == 0 ? sum : beta * to_float(out[c]) + sum);
+}
+
+struct NormSums {
+  Tensor dw, db;  // undefined: not wanted
+  float beta_w = 0, beta_b = 0;
+  bool wanted() const { return dw.defined() || db.defined(); }
+};
+
+template <bool centered>
+void launch_add_parts(const Tensor& parts, std::int64_t width, const NormSums& sums, const Context& ctx) {
+  auto add = [&]<class Dst>(DType type) {
+    auto data = [&](const Tensor& t) { return t.defined() && t.dtype() == type ? device_data<Dst>(t) : nullptr; };
+    const NormGradients<Dst> to{{data(sums.dw), data(sums.db)}, {sums.beta_w, sums.beta_b}};
+    if (to.data[0] || to.data[1])
+      launch(ctx, {grid_of(divide_up(width, kWarp), kNormSums<centered>), {kWarp, kWarp}}, add_norm_parts<Dst>,
+             parts.data<float>(), parts.dim(0), width, to);
+  };
+  add.template operator()<float>(DType::f32);
+  add.template operator()<__nv_bfloat16>(DType::bf16);
+}
+
+template <bool centered, class Plan, class T>
+void launch_staged(NormBackward<T> a, const NormSums& sums, const Context& ctx) {
+  constexpr std::int64_t rows_per_group = 2;  // fewest: a block's share of dw must be worth writing
+  const std::int64_t blocks =
+      std::clamp(divide_up(a.count, rows_per_group * Plan::groups), std::int64_t{sums.wanted()}, Plan::most_parts);
+  const Shape parts_shape{blocks, kNormSums<centered>, a.width};
+  const Tensor parts = sums.wanted() ? ctx.empty(parts_shape) : Tensor{};
+  if (sums.wanted()) a.parts = parts.data<float>();
+  const auto words = static_cast<std::size_t>(Staging<centered, Plan>::words(a.dx.data && a.beta_x != 0));
+  launch(ctx, {grid_of(blocks), kBlock, Plan::stages * words * sizeof(uint4)}, norm_backward_staged<centered, Plan, T>,
+         a);
+  if (sums.wanted()) launch_add_parts<centered>(parts, a.width, sums, ctx);
+}
+
+template <bool centered, class T>
+void launch_norm_in_loops(NormBackward<T> a, const NormSums& sums, const Context& ctx) {
+  const std::int64_t row_packs = divide_up(a.width, kPack<T>);
+  if (sums.wanted()) {
+    constexpr std::int64_t rows_per_part = 8, fewest_parts = 8, most_parts = 1024, most_elements = 1 << 21;
+    const std::int64_t most = std::clamp(most_elements / std::max(a.width, 1), fewest_parts, most_parts);
+    const Launch shape = rows_by(std::clamp(divide_up(a.count, rows_per_part), std::int64_t{1}, most), row_packs);
+    const Shape parts_shape{std::int64_t{shape.grid.y} * shape.block.y, kNormSums<centered>, a.width};
+    const Tensor parts = ctx.empty(parts_shape);
+    a.parts = parts.data<float>();
+    launch(ctx, shape, norm_column_parts<centered, T>, a);
+    launch_add_parts<centered>(parts, a.width, sums, ctx);
+  }
+  if (!a.dx.data) return;
+  if (row_packs <= 4 * kWarp)
+    launch(ctx, {grid_of(divide_up(a.count, kBlock / kWarp))}, norm_dx_in_loops<centered, kWarp, T>, a);
+  else
+    launch(ctx, {grid_of(a.count)}, norm_dx_in_loops<centered, kBlock, T>, a);
+}
+
+template <bool centered, class T>
+void launch_norm_backward(const NormBackward<T>& a, bool whole_packs, const NormSums& sums, const Context& ctx) {
+  auto staged = [&](auto plan) { launch_staged<centered, decltype(plan)>(a, sums, ctx); };
+  if (whole_packs && with_plan<BackwardPlan<8, 1, 3, 4>, BackwardPlan<16, 1, 3, 4>, BackwardPlan<32, 1, 3, 4>,
+                               BackwardPlan<32, 2, 3, 2>, BackwardPlan<32, 3, 2, 2>, BackwardPlan<32, 4, 2, 2>,
+                               BackwardPlan<256, 1, 3, 4>, BackwardPlan<256, 2, 3, 2>, BackwardPlan<256, 4, 2, 2>,
+                               BackwardPlan<256, 8, 2, 1>>(divide_up(a.width, kPack<T>), staged))
+    return;
+  launch_norm_in_loops<centered>(a, sums, ctx);
+}
+
+}  // namespace ring::cuda

@@ -1,0 +1,158 @@
+#pragma once
+// The forward of RMSNorm and, `centered`, LayerNorm. A row is the work of a group of threads: part of a warp for short
+// rows, a block for long ones. Each row is read once and waits in registers for its statistics; rows that are too long
+// for that, and those not made of 16-byte packs, are read again in loops.
+
+#include "kernels/cuda/device/reduce.cuh"
+#include "kernels/cuda/device/vec.cuh"
+#include "kernels/cuda/launch.h"
+
+namespace ring::cuda {
+
+template <class T>
+struct NormForward {
+  StridedRows<T> x, y;
+  Divider inner;
+  std::uint32_t count;
+  int width;
+  const T *w, *b;      // b null: none
+  float *mean, *rstd;  // mean: centered only
+  float eps;
+};
+
+// How a row is cut: `group` threads of kBlock hold `packs` packs each, of `rows` rows at once.
+template <int group_, int packs_, int rows_ = 1>
+struct ForwardPlan {
+  static constexpr int group = group_, packs = packs_, rows = rows_, groups = kBlock / group_;
+  static constexpr int blocks = packs <= 4 ? 5 : 3;  // of a multiprocessor: bounds the registers
+};
+
+template <class Plan, class T>
+struct HeldRows {
+  Pack<T> packs[Plan::rows][Plan::packs];  // zeros outside of the rows
+};
+
+// sum[r] = sum of f(r, value) over row r, to all threads of its group.
+template <class Plan, class T, class F>
+__device__ __forceinline__ void sum_rows(const HeldRows<Plan, T>& x, int row_packs, float (&sum)[Plan::rows],
+                                         const F& f) {
+#pragma unroll
+  for (int r = 0; r < Plan::rows; ++r) {
+    sum[r] = 0;
+#pragma unroll
+    for (int k = 0; k < Plan::packs; ++k) {
+      const Floats<kPack<T>> x_k = unpack(x.packs[r][k]);
+      if (static_cast<int>(threadIdx.x) % Plan::group + k * Plan::group < row_packs)
+#pragma unroll
+        for (int j = 0; j < kPack<T>; ++j) sum[r] += f(r, x_k.v[j]);
+    }
+  }
+  group_sums<Plan::group>(sum);
+}
+
+template <bool centered, class Plan, class T>
+__global__ void __launch_bounds__(kBlock, Plan::blocks) norm_in_registers(NormForward<T> a) {
+  constexpr int group = Plan::group, rows = Plan::rows, size = kPack<T>;
+  const int lane = static_cast<int>(threadIdx.x) % group, row_packs = a.width / size;
+  std::uint32_t n[rows];
+  T* y[rows];
+  HeldRows<Plan, T> x;
+#pragma unroll
+  for (int r = 0; r < rows; ++r) {
+    n[r] = (blockIdx.x * rows + r) * Plan::groups + threadIdx.x / group;
+    const std::uint32_t outer = a.inner.quotient(n[r]), inner = n[r] - outer * a.inner.divisor;
+    const T* from = a.x.at(outer, inner);
+    y[r] = a.y.at(outer, inner);
+#pragma unroll
+    for (int k = 0; k < Plan::packs; ++k) {
+      const int c = lane + k * group;
+      x.packs[r][k] = n[r] < a.count && c < row_packs ? load_pack(from + c * size) : Pack<T>{};
+    }
+  }
+  float mean[rows] = {}, rstd[rows];
+  const float scale = 1.0f / static_cast<float>(a.width);
+  if constexpr (centered) {
+    sum_rows(x, row_packs, mean, [](int, float v) { return v; });
+#pragma unroll
+    for (float& m : mean) m *= scale;
+  }
+  sum_rows(x, row_packs, rstd, [&](int r, float v) { return (v - mean[r]) * (v - mean[r]); });
+#pragma unroll
+  for (int r = 0; r < rows; ++r) {
+    rstd[r] = rsqrtf(rstd[r] * scale + a.eps);
+    if (lane != 0 || n[r] >= a.count) continue;
+    a.rstd[n[r]] = rstd[r];
+    if (centered) a.mean[n[r]] = mean[r];
+  }
+#pragma unroll
+  for (int k = 0; k < Plan::packs; ++k) {
+    const int c = lane + k * group;
+    if (c >= row_packs) continue;
+    const Floats<size> w = unpack(load_pack(a.w + c * size));
+    Floats<size> b{};
+    if (centered && a.b) b = unpack(load_pack(a.b + c * size));
+#pragma unroll
+    for (int r = 0; r < rows; ++r) {
+      Floats<size> v = unpack(x.packs[r][k]);
+#pragma unroll
+      for (int j = 0; j < size; ++j) v.v[j] = (v.v[j] - mean[r]) * rstd[r] * w.v[j] + b.v[j];
+      if (n[r] < a.count) store_pack(y[r] + c * size, pack<T>(v));
+    }
+  }
+}
+
+template <bool centered, int group, class T>
+__global__ void __launch_bounds__(kBlock) norm_in_loops(NormForward<T> a) {
+  constexpr std::int64_t step = group * kPack<T>;
+  const std::uint32_t n = blockIdx.x * (kBlock / group) + threadIdx.x / group;
+  if (n >= a.count) return;  // a whole group at once
+  const std::uint32_t outer = a.inner.quotient(n), inner = n - outer * a.inner.divisor;
+  const T* x = a.x.at(outer, inner);
+  T* y = a.y.at(outer, inner);
+  const std::int64_t first = std::int64_t{threadIdx.x % group} * kPack<T>, width = a.width;
+  const float scale = 1.0f / static_cast<float>(a.width);
+  float mean = 0, sum = 0;
+  for (std::int64_t c = first; c < width; c += step)
+    for (float v : load(x, c, width).v) sum += centered ? v : v * v;
+  sum = group_sum<group>(sum);
+  if constexpr (centered) {
+    mean = sum * scale;
+    sum = 0;
+    for (std::int64_t c = first; c < width; c += step) {
+      const Floats<kPack<T>> v = load(x, c, width);
+      for (int j = 0; j < kPack<T>; ++j) sum += c + j < width ? (v.v[j] - mean) * (v.v[j] - mean) : 0.0f;
+    }
+    sum = group_sum<group>(sum);
+  }
+  const float rstd = rsqrtf(sum * scale + a.eps);
+  if (threadIdx.x % group == 0) {
+    a.rstd[n] = rstd;
+    if (centered) a.mean[n] = mean;
+  }
+  for (std::int64_t c = first; c < width; c += step) {
+    Floats<kPack<T>> v = load(x, c, width), b{};
+    const Floats<kPack<T>> w = load(a.w, c, width);
+    if (centered && a.b) b = load(a.b, c, width);
+    for (int j = 0; j < kPack<T>; ++j) v.v[j] = (v.v[j] - mean) * rstd * w.v[j] + b.v[j];
+    store(y, c, width, v);
+  }
+}
+
+template <bool centered, class T>
+void launch_norm(const NormForward<T>& a, bool whole_packs, const Context& ctx) {
+  const std::int64_t row_packs = divide_up(a.width, kPack<T>);
+  auto in_registers = [&](auto plan) {
+    using Plan = decltype(plan);
+    launch(ctx, {grid_of(divide_up(a.count, Plan::groups * Plan::rows))}, norm_in_registers<centered, Plan, T>, a);
+  };
+  if (whole_packs && with_plan<ForwardPlan<8, 1, 2>, ForwardPlan<16, 1, 2>, ForwardPlan<32, 1, 2>, ForwardPlan<32, 2>,
+                               ForwardPlan<32, 3>, ForwardPlan<32, 4>, ForwardPlan<32, 8>, ForwardPlan<256, 2>,
+                               ForwardPlan<256, 4>, ForwardPlan<256, 8>>(row_packs, in_registers))
+    return;
+  if (row_packs <= 4 * kWarp)
+    launch(ctx, {grid_of(divide_up(a.count, kBlock / kWarp))}, norm_in_loops<centered, kWarp, T>, a);
+  else
+    launch(ctx, {grid_of(a.count)}, norm_in_loops<centered, kBlock, T>, a);
+}
+
+}  // namespace ring::cuda
