@@ -60,7 +60,7 @@ TEST_F(OpsTest, LossHeadRefusesWhatDoesNotFit) {
   EXPECT_TRUE(contains(head({.targets = ids({0, 1}), .vocab = 5}), "3 tokens"));
   EXPECT_TRUE(contains(head({.targets = ids({0, 1, 2}), .vocab = 6}), "vocabulary of 6"));
   EXPECT_TRUE(contains(head({.targets = ids({0, 1, 2}), .weights = x.value, .vocab = 5}), "weights"));
-  EXPECT_TRUE(contains(head({.targets = ids({0, 1, 2}), .vocab = 5, .chunk_bytes = 0}), "chunks of 0"));
+  EXPECT_TRUE(contains(head({.targets = ids({0, 1, 2}), .vocab = 5, .chunk_bytes = -1}), "chunks of -1"));
   EXPECT_TRUE(contains(head({.targets = ids({0, 1, 5}), .vocab = 5}), "target 5"));
 }
 

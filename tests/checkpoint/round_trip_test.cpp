@@ -94,7 +94,7 @@ TEST(Load, NamesWhatOnlyOneSideKnowsAndTouchesNothing) {
   const TempFolder folder;
   const fs::path path = write_small(folder.path(), 1);
   Tensor embedding = filled({37, 8}, DType::f32, 5), fresh = filled({2}, DType::f32, 6),
-         half = filled({5, 7, 3}, DType::f32, 7), norm = filled({16}, DType::f32, 8);
+         half = filled({5, 7, 3}, DType::i32, 7), norm = filled({16}, DType::f32, 8);
   std::int64_t counter = 77;
   State state;
   state.add("model.embedding", embedding);
@@ -107,10 +107,30 @@ TEST(Load, NamesWhatOnlyOneSideKnowsAndTouchesNothing) {
   EXPECT_TRUE(contains(error, "data.carry")) << error;
   EXPECT_TRUE(contains(error, "data.cursor")) << error;
   EXPECT_TRUE(contains(error, "model.embedding: f32[37,16] in the checkpoint, f32[37,8] here")) << error;
-  EXPECT_TRUE(contains(error, "model.half: bf16[5,7,3] in the checkpoint, f32[5,7,3] here")) << error;
+  EXPECT_TRUE(contains(error, "model.half: bf16[5,7,3] in the checkpoint, i32[5,7,3] here")) << error;
   EXPECT_TRUE(contains(error, "data.counter: u64 in the checkpoint, i64 here")) << error;
   EXPECT_TRUE(same_bytes(norm, filled({16}, DType::f32, 8)));
   EXPECT_EQ(counter, 77);
+}
+
+TEST(Load, ConvertsBetweenFloatTypes) {
+  const TempFolder folder;
+  const std::vector<float> numbers = {1.0f, -0.3f, 1e-40f, 3.4e38f, 1.00390625f, 1.01171875f, 0.0f};
+  Tensor exact = from_host(numbers, stream()), rounded = Tensor::empty({7}, DType::bf16, stream());
+  for (std::size_t i = 0; i < numbers.size(); ++i) rounded.data<bf16>()[i] = to_bf16(numbers[i]);
+  State saved;
+  saved.add("a", exact);
+  saved.add("b", rounded);
+  const fs::path path = write_checkpoint(folder.path(), 1, saved, "{}", stream());
+  Tensor a = Tensor::empty({7}, DType::bf16, stream()), b = Tensor::empty({7}, DType::f32, stream());
+  State other;
+  other.add("a", a);
+  other.add("b", b);
+  load_state(path, other, stream());
+  EXPECT_TRUE(same_bytes(a, rounded));
+  for (std::size_t i = 0; i < numbers.size(); ++i) EXPECT_EQ(b.data<float>()[i], to_float(to_bf16(numbers[i])));
+  EXPECT_EQ(b.data<float>()[4], 1.0f) << "a tie goes to the even neighbour";
+  EXPECT_EQ(b.data<float>()[5], 1.015625f) << "a tie goes to the even neighbour";
 }
 
 TEST(Load, WeightsOnlyTakesOnePrefix) {

@@ -179,12 +179,14 @@ TEST_P(Families, CachedLogitsEqualUncached) {
   EXPECT_LT(worst, 2e-4) << GetParam().first;
 }
 
-TEST_P(Families, RecomputedBlocksGiveTheSameBits) {
-  Fixture kept(GetParam().second), again(GetParam().second);
-  again.model.recompute = Recompute::block;
-  const Tensor ids = tokens(kept.ctx, 48, 37, 5), targets = tokens(kept.ctx, 48, 37, 6);
-  EXPECT_EQ(kept.loss(ids, targets, 2, true), again.loss(ids, targets, 2, true));
-  EXPECT_EQ(kept.gradients(), again.gradients());
+TEST_P(Families, RecomputationGivesTheSameBits) {
+  for (const Recompute how : {Recompute::mlp, Recompute::block}) {
+    Fixture kept(GetParam().second), again(GetParam().second);
+    again.model.set_recompute(how);
+    const Tensor ids = tokens(kept.ctx, 48, 37, 5), targets = tokens(kept.ctx, 48, 37, 6);
+    EXPECT_EQ(kept.loss(ids, targets, 2, true), again.loss(ids, targets, 2, true));
+    EXPECT_EQ(kept.gradients(), again.gradients());
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Decoder, Families, testing::ValuesIn(families()), [](const auto& i) { return i.param.first; });

@@ -48,7 +48,7 @@ void use(Tape& tape, Parameters& p, std::size_t k, int rank, int micro, std::vec
   const SlotPtr slot = p.ranges[k].slot;
   outputs.push_back(tape.record("use", 1, {outputs.empty() ? nullptr : outputs.back(), slot}, [=](Backward& b) {
     if (b.wants(0)) b.give(0, b.grad());
-    const Sink s = b.sink(1, slot->grad.shape());
+    const Sink s = b.sink(1, slot->grad.shape(), DType::f32);
     float* dst = s.dst.data<float>();
     for (std::int64_t i = 0; i < s.dst.numel(); ++i) dst[i] = (s.beta != 0 ? dst[i] : 0) + gradient(rank, micro, k, i);
   })[0]);
