@@ -131,7 +131,18 @@ cudnnStatus_t cudnnBackendUpdateCudaGraph(cudnnHandle_t handle, cudnnBackendDesc
   return call(handle, plan, pack, graph);
 }
 
-// The frontend names NVRTC for an engine that attention does not use; refusing spares the program the library.
+// The frontend names these for convolutions and normalisations, which nobody asks for here: unoptimised builds keep the
+// code. Refusing spares the program NVRTC.
+cudnnStatus_t cudnnCreateFilterDescriptor(cudnnFilterDescriptor_t*) { return CUDNN_STATUS_NOT_SUPPORTED; }
+cudnnStatus_t cudnnDestroyFilterDescriptor(cudnnFilterDescriptor_t) { return CUDNN_STATUS_NOT_SUPPORTED; }
+cudnnStatus_t cudnnSetFilterNdDescriptor(cudnnFilterDescriptor_t, cudnnDataType_t, cudnnTensorFormat_t, int,
+                                         const int*) {
+  return CUDNN_STATUS_NOT_SUPPORTED;
+}
+cudnnStatus_t cudnnReorderFilterAndBias(cudnnHandle_t, cudnnFilterDescriptor_t, cudnnReorderType_t, const void*, void*,
+                                        int, const void*, void*) {
+  return CUDNN_STATUS_NOT_SUPPORTED;
+}
 nvrtcResult nvrtcCreateProgram(nvrtcProgram*, const char*, const char*, int, const char* const*, const char* const*) {
   return NVRTC_ERROR_INTERNAL_ERROR;
 }

@@ -1,0 +1,371 @@
+// cuDNN's attention against its definition in fp64, computed from the rounded inputs; the same bits twice where that is
+// asked for; scores far below zero; and what it must leave to other kernels.
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <random>
+
+#include "core/devices.h"
+#include "kernels/attention/attention.h"
+
+namespace ring::test {
+namespace {
+
+using Values = std::vector<double>;
+
+struct Case {
+  std::int64_t batch, length, heads, kv_heads, dim;
+  bool causal;
+  double shift = 0;  // added to every score: -120 makes exp(0 - log-sum-exp) overflow
+  std::int64_t tokens() const { return batch * length; }
+  std::int64_t width() const { return (heads + 2 * kv_heads) * dim; }  // of the fused q | k | v
+  double scale() const { return 1 / std::sqrt(static_cast<double>(dim)); }
+  std::vector<std::int32_t> offsets() const {
+    std::vector<std::int32_t> all;
+    for (std::int64_t b = 0; b <= batch; ++b) all.push_back(static_cast<std::int32_t>(b * length));
+    return all;
+  }
+};
+std::ostream& operator<<(std::ostream& out, const Case& c) {
+  return out << c.batch << " x " << c.length << " tokens, heads " << c.heads << '/' << c.kv_heads << " of " << c.dim
+             << (c.causal ? ", causal" : ", full") << ", shift " << c.shift;
+}
+
+std::vector<bf16> random_bf16(std::int64_t n, unsigned seed) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal;
+  std::vector<bf16> all(static_cast<std::size_t>(n));
+  for (bf16& x : all) x = to_bf16(normal(random));
+  return all;
+}
+
+// q | k | v per token. The shift is made by the first element of each head: 1 in q, the same number in every key.
+std::vector<bf16> make_qkv(const Case& c) {
+  std::vector<bf16> all = random_bf16(c.tokens() * c.width(), 1);
+  if (c.shift == 0) return all;
+  for (std::int64_t n = 0; n < c.tokens(); ++n)
+    for (std::int64_t h = 0; h < c.heads + c.kv_heads; ++h)
+      all[static_cast<std::size_t>(n * c.width() + h * c.dim)] =
+          to_bf16(h < c.heads ? 1.0f : static_cast<float>(c.shift / c.scale()));
+  return all;
+}
+
+struct Reference {
+  Values out, lse, dqkv;  // [N,Hq,D], [Hq,N], [N,width]
+};
+
+// One query of one head, and what it gives to all gradients.
+void add_row(const Case& c, const Values& qkv, const Values& dout, std::int64_t b, std::int64_t t, std::int64_t h,
+             Reference& r) {
+  const std::int64_t d = c.dim, kv = h * c.kv_heads / c.heads, first = b * c.length, n = first + t;
+  const std::int64_t keys = c.causal ? t + 1 : c.length, qa = n * c.width() + h * d;
+  const auto k_of = [&](std::int64_t u) { return (first + u) * c.width() + (c.heads + kv) * d; };
+  const auto dot = [d](const double* x, const double* y) {
+    double sum = 0;
+    for (std::int64_t i = 0; i < d; ++i) sum += x[i] * y[i];
+    return sum;
+  };
+  Values p(static_cast<std::size_t>(keys));
+  double largest = -std::numeric_limits<double>::infinity(), total = 0, delta = 0;
+  for (std::int64_t u = 0; u < keys; ++u)
+    largest = std::max(largest, p[static_cast<std::size_t>(u)] = c.scale() * dot(&qkv[qa], &qkv[k_of(u)]));
+  for (double& x : p) total += x = std::exp(x - largest);
+  r.lse[static_cast<std::size_t>(h * c.tokens() + n)] = largest + std::log(total);
+  double* out = &r.out[static_cast<std::size_t>((n * c.heads + h) * d)];
+  const double* g = &dout[static_cast<std::size_t>((n * c.heads + h) * d)];
+  for (std::int64_t u = 0; u < keys; ++u)
+    for (std::int64_t i = 0; i < d; ++i)
+      out[i] += p[static_cast<std::size_t>(u)] / total * qkv[static_cast<std::size_t>(k_of(u) + c.kv_heads * d + i)];
+  delta = dot(g, out);
+  for (std::int64_t u = 0; u < keys; ++u) {
+    const double weight = p[static_cast<std::size_t>(u)] / total;
+    const std::int64_t ka = k_of(u), va = ka + c.kv_heads * d;
+    const double ds = c.scale() * weight * (dot(g, &qkv[va]) - delta);
+    for (std::int64_t i = 0; i < d; ++i) {
+      r.dqkv[static_cast<std::size_t>(qa + i)] += ds * qkv[ka + i];
+      r.dqkv[static_cast<std::size_t>(ka + i)] += ds * qkv[qa + i];
+      r.dqkv[static_cast<std::size_t>(va + i)] += weight * g[i];
+    }
+  }
+}
+
+Values widened(const std::vector<bf16>& all) {
+  Values out;
+  for (bf16 x : all) out.push_back(to_float(x));
+  return out;
+}
+
+Reference reference(const Case& c, const std::vector<bf16>& qkv, const std::vector<bf16>& dout) {
+  Reference r{Values(dout.size()), Values(static_cast<std::size_t>(c.heads * c.tokens())), Values(qkv.size())};
+  const Values inputs = widened(qkv), gradients = widened(dout);
+  for (std::int64_t b = 0; b < c.batch; ++b)
+    for (std::int64_t h = 0; h < c.heads; ++h)
+      for (std::int64_t t = 0; t < c.length; ++t) add_row(c, inputs, gradients, b, t, h, r);
+  return r;
+}
+
+// NaN anywhere gives NaN, which is below no bound.
+double relative_error(const Values& got, const Values& want) {
+  double error = 0, size = 0;
+  for (std::size_t i = 0; i < want.size(); ++i) {
+    error += (got[i] - want[i]) * (got[i] - want[i]);
+    size += want[i] * want[i];
+  }
+  return std::sqrt(error / size);
+}
+
+Tensor bf16_tensor(const std::vector<bf16>& values, const Shape& shape, const Context& ctx) {
+  return from_host(values, ctx.stream).view(shape);
+}
+Tensor nan_tensor(const Shape& shape, const Context& ctx) {
+  return bf16_tensor(std::vector<bf16>(static_cast<std::size_t>(shape.numel()), bf16{0x7fc0}), shape, ctx);
+}
+
+const Kernel<Attention>::Candidate* forward_candidate() {
+  for (const auto& c : attention_kernel.candidates(Backend::cuda))
+    if (c.name == "cudnn") return &c;
+  return nullptr;
+}
+const Kernel<AttentionBackward>::Candidate* backward_candidate() {
+  for (const auto& c : attention_backward_kernel.candidates(Backend::cuda))
+    if (c.name == "cudnn") return &c;
+  return nullptr;
+}
+
+bool usable_cudnn() {
+  for (const LibraryFacts& library : inspect_backend(Backend::cuda).libraries)
+    if (library.name == "cuDNN") return library.found && library.version >= Version{9, 13, 0};
+  return false;
+}
+
+// The tensors of one call, as views of the fused matrices.
+struct Call {
+  Case c;
+  Context ctx;
+  std::vector<bf16> host_qkv, host_dout;
+  Tensor qkv, dqkv, dout, out, lse;
+
+  Call(const Case& shape, const Context& context) : c(shape), ctx(context) {
+    host_qkv = make_qkv(c);
+    host_dout = random_bf16(c.tokens() * c.heads * c.dim, 2);
+    qkv = bf16_tensor(host_qkv, {c.tokens(), c.width()}, ctx);
+    dqkv = nan_tensor({c.tokens(), c.width()}, ctx);
+    dout = bf16_tensor(host_dout, {c.tokens(), c.heads, c.dim}, ctx);
+    out = nan_tensor({c.tokens(), c.heads, c.dim}, ctx);
+    lse = from_host(std::vector<float>(static_cast<std::size_t>(c.heads * c.tokens()), std::nanf("")), ctx.stream)
+              .view({c.heads, c.tokens()});
+  }
+  Tensor q_of(const Tensor& fused) const { return fused.narrow(1, 0, c.heads * c.dim).split_dim(1, c.dim); }
+  Tensor k_of(const Tensor& fused) const {
+    return fused.narrow(1, c.heads * c.dim, c.kv_heads * c.dim).split_dim(1, c.dim);
+  }
+  Tensor v_of(const Tensor& fused) const {
+    return fused.narrow(1, (c.heads + c.kv_heads) * c.dim, c.kv_heads * c.dim).split_dim(1, c.dim);
+  }
+  Attention forward() const {
+    return {q_of(qkv), k_of(qkv), v_of(qkv), out, lse, c.offsets(), static_cast<float>(c.scale()), c.causal};
+  }
+  AttentionBackward backward() const {
+    return {q_of(qkv),
+            k_of(qkv),
+            v_of(qkv),
+            out,
+            lse,
+            dout,
+            q_of(dqkv),
+            k_of(dqkv),
+            v_of(dqkv),
+            c.offsets(),
+            static_cast<float>(c.scale()),
+            c.causal};
+  }
+  Values values(const Tensor& t) const { return widened(to_host<bf16>(t, ctx.stream)); }
+};
+
+class GpuCudnn : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!backend_available(Backend::cuda)) GTEST_SKIP() << "no GPU";
+    if (!forward_candidate()) GTEST_SKIP() << "built without cuDNN";
+    if (!usable_cudnn()) GTEST_SKIP() << "no usable cuDNN here";
+  }
+  static Context context(bool deterministic) {
+    Context ctx{Stream::create({Backend::cuda, 0})};
+    ctx.precision = Precision::bf16;
+    ctx.deterministic = deterministic;
+    return ctx;
+  }
+
+  static void check(const Case& c, bool deterministic) {
+    SCOPED_TRACE(str(c, deterministic ? ", deterministic" : ""));
+    const Call call(c, context(deterministic));
+    ASSERT_TRUE(forward_candidate()->supports(call.forward(), call.ctx));
+    ASSERT_TRUE(backward_candidate()->supports(call.backward(), call.ctx));
+    forward_candidate()->fn(call.forward(), call.ctx);
+    backward_candidate()->fn(call.backward(), call.ctx);
+    const Reference want = reference(c, call.host_qkv, call.host_dout);
+    EXPECT_LT(relative_error(call.values(call.out), want.out), 5e-3);
+    const std::vector<float> lse = to_host<float>(call.lse.view({call.lse.numel()}), call.ctx.stream);
+    EXPECT_LT(relative_error(Values(lse.begin(), lse.end()), want.lse), 1e-4);
+    const Values got = call.values(call.dqkv);
+    const std::int64_t parts[] = {0, c.heads * c.dim, (c.heads + c.kv_heads) * c.dim, c.width()};
+    for (int i = 0; i < 3; ++i)
+      EXPECT_LT(part_error(c, got, want.dqkv, parts[i], parts[i + 1]), 1e-2) << "dq, dk, dv: " << i;
+  }
+  // Of the columns [from, to): small gradients must not hide behind large ones.
+  static double part_error(const Case& c, const Values& got, const Values& want, std::int64_t from, std::int64_t to) {
+    Values a, b;
+    for (std::int64_t n = 0; n < c.tokens(); ++n)
+      for (std::int64_t i = n * c.width() + from; i < n * c.width() + to; ++i) {
+        // With a shift this sums large terms to nothing, so that only rounding is left of it.
+        if (c.shift != 0 && from == 0 && (i - n * c.width()) % c.dim == 0) {
+          EXPECT_TRUE(std::isfinite(got[static_cast<std::size_t>(i)]));
+          continue;
+        }
+        a.push_back(got[static_cast<std::size_t>(i)]);
+        b.push_back(want[static_cast<std::size_t>(i)]);
+      }
+    return relative_error(a, b);
+  }
+};
+
+TEST_F(GpuCudnn, MatchesTheDefinition) {
+  for (bool deterministic : {true, false})
+    for (bool causal : {true, false})
+      for (std::int64_t dim : {64, 128})
+        for (std::int64_t kv_heads : {4, 2, 1}) {
+          check({3, 128, 4, kv_heads, dim, causal}, deterministic);
+          check({1, 384, 4, kv_heads, dim, causal}, deterministic);
+        }
+}
+
+TEST_F(GpuCudnn, MatchesTheDefinitionOnLongerSequences) {
+  for (bool deterministic : {true, false}) {
+    check({2, 1024, 4, 4, 64, true}, deterministic);
+    check({2, 1024, 2, 1, 128, false}, deterministic);
+  }
+}
+
+TEST_F(GpuCudnn, OddHeadWidths) {
+  for (std::int64_t dim : {8, 24, 40, 80, 96}) {
+    const Call call({2, 256, 2, 1, dim, true}, context(false));
+    if (forward_candidate()->supports(call.forward(), call.ctx) &&
+        backward_candidate()->supports(call.backward(), call.ctx))
+      check(call.c, false);
+  }
+}
+
+TEST_F(GpuCudnn, WideHeads) {
+  for (std::int64_t dim : {192, 256}) {
+    const Call call({2, 256, 2, 1, dim, true}, context(false));
+    if (forward_candidate()->supports(call.forward(), call.ctx) &&
+        backward_candidate()->supports(call.backward(), call.ctx))
+      check(call.c, false);
+  }
+}
+
+TEST_F(GpuCudnn, ScoresFarBelowZero) {
+  for (bool deterministic : {true, false})
+    for (bool causal : {true, false})
+      for (std::int64_t length : {128, 256, 640})
+        for (std::int64_t dim : {64, 128}) check({2, length, 2, 2, dim, causal, -120}, deterministic);
+}
+
+// The rest of the last tile is cuDNN's only in the forward.
+TEST_F(GpuCudnn, ForwardOfAnyLength) {
+  for (bool causal : {true, false})
+    for (std::int64_t length : {64, 65, 127, 200, 1000}) {
+      const Case c{2, length, 4, 2, 64, causal};
+      SCOPED_TRACE(str(c));
+      const Call call(c, context(true));
+      ASSERT_TRUE(forward_candidate()->supports(call.forward(), call.ctx));
+      EXPECT_FALSE(backward_candidate()->supports(call.backward(), call.ctx));
+      forward_candidate()->fn(call.forward(), call.ctx);
+      const Reference want = reference(c, call.host_qkv, call.host_dout);
+      EXPECT_LT(relative_error(call.values(call.out), want.out), 5e-3);
+      const std::vector<float> lse = to_host<float>(call.lse.view({call.lse.numel()}), call.ctx.stream);
+      EXPECT_LT(relative_error(Values(lse.begin(), lse.end()), want.lse), 1e-4);
+    }
+}
+
+TEST_F(GpuCudnn, SameBitsTwiceWhenAskedFor) {
+  for (std::int64_t kv_heads : {8, 2}) {
+    const Call call({8, 1024, 8, kv_heads, 64, true}, context(true));
+    ASSERT_TRUE(backward_candidate()->supports(call.backward(), call.ctx));
+    forward_candidate()->fn(call.forward(), call.ctx);
+    std::vector<bf16> out, gradients;
+    for (int i = 0; i < 4; ++i) {
+      forward_candidate()->fn(call.forward(), call.ctx);
+      backward_candidate()->fn(call.backward(), call.ctx);
+      const std::vector<bf16> o = to_host<bf16>(call.out, call.ctx.stream),
+                              g = to_host<bf16>(call.dqkv, call.ctx.stream);
+      if (i > 0) {
+        EXPECT_EQ(std::memcmp(o.data(), out.data(), o.size() * sizeof(bf16)), 0) << "heads " << kv_heads;
+        EXPECT_EQ(std::memcmp(g.data(), gradients.data(), g.size() * sizeof(bf16)), 0) << "heads " << kv_heads;
+      }
+      out = o;
+      gradients = g;
+    }
+  }
+}
+
+TEST_F(GpuCudnn, AFutureTokenChangesNothingBeforeIt) {
+  const Case c{2, 256, 4, 2, 64, true};
+  const Call call(c, context(true));
+  forward_candidate()->fn(call.forward(), call.ctx);
+  const std::vector<bf16> before = to_host<bf16>(call.out, call.ctx.stream);
+  constexpr std::int64_t kChanged = 100;  // of the first sequence
+  std::vector<bf16> changed = call.host_qkv;
+  for (std::int64_t i = 0; i < c.width(); ++i) changed[static_cast<std::size_t>(kChanged * c.width() + i)] = to_bf16(3);
+  Attention args = call.forward();
+  const Tensor qkv = bf16_tensor(changed, {c.tokens(), c.width()}, call.ctx);
+  args.q = call.q_of(qkv), args.k = call.k_of(qkv), args.v = call.v_of(qkv);
+  forward_candidate()->fn(args, call.ctx);
+  const std::vector<bf16> after = to_host<bf16>(call.out, call.ctx.stream);
+  const auto row = static_cast<std::size_t>(c.heads * c.dim);
+  EXPECT_EQ(std::memcmp(before.data(), after.data(), kChanged * row * sizeof(bf16)), 0);
+  EXPECT_NE(std::memcmp(before.data() + kChanged * row, after.data() + kChanged * row, row * sizeof(bf16)), 0);
+  const std::size_t second = static_cast<std::size_t>(c.length) * row;
+  EXPECT_EQ(std::memcmp(before.data() + second, after.data() + second, second * sizeof(bf16)), 0);
+}
+
+TEST_F(GpuCudnn, LeavesTheRestToOthers) {
+  const Call call({2, 256, 4, 2, 64, true}, context(true));
+  const auto forward = [&](Attention a) { return forward_candidate()->supports(a, call.ctx); };
+  const auto backward = [&](AttentionBackward a) { return backward_candidate()->supports(a, call.ctx); };
+  ASSERT_TRUE(forward(call.forward()));
+  ASSERT_TRUE(backward(call.backward()));
+  for (const std::vector<std::int32_t>& offsets :
+       {std::vector<std::int32_t>{0, 200, 512}, {0, 256}, {128, 256, 384, 512}, {0}, {}}) {
+    Attention a = call.forward();
+    AttentionBackward b = call.backward();
+    a.offsets = b.offsets = offsets;
+    EXPECT_FALSE(forward(a));
+    EXPECT_FALSE(backward(b));
+  }
+  Attention f32 = call.forward();
+  f32.out = call.ctx.empty(call.out.shape());
+  EXPECT_FALSE(forward(f32));
+  Attention misaligned = call.forward();  // 4 elements are 8 bytes
+  misaligned.q = nan_tensor({512, 4 * 64 + 4}, call.ctx).narrow(1, 4, 256).split_dim(1, 64);
+  EXPECT_FALSE(forward(misaligned));
+  AttentionBackward no_gradient = call.backward();
+  no_gradient.dk = {};
+  EXPECT_FALSE(backward(no_gradient));
+  EXPECT_FALSE(forward(Call({512, 1, 4, 2, 64, true}, call.ctx).forward()));
+}
+
+// Its deterministic backward needs memory that grows with the square of the length.
+TEST_F(GpuCudnn, DeterministicBackwardOfLongSequencesIsLeftToOthers) {
+  const Case c{1, 32768, 4, 1, 64, true};
+  Call call(c, context(true));
+  EXPECT_FALSE(backward_candidate()->supports(call.backward(), call.ctx));
+  call.ctx.deterministic = false;
+  EXPECT_TRUE(backward_candidate()->supports(call.backward(), call.ctx));
+}
+
+}  // namespace
+}  // namespace ring::test
