@@ -267,13 +267,6 @@ void run_rows(const RowsOf<T>& rows, LossArgs a, const Context& ctx) {
   launch(ctx, {grid_of(rows.count), static_cast<unsigned>(p.threads), shared_bytes}, cross_entropy_rows<T>, rows, a);
 }
 
-const StepState* state_of(const Tensor& state) {
-  if (!state.defined()) return nullptr;
-  RING_CHECK(state.bytes() >= sizeof(StepState), "cross_entropy: state is ", describe(state), ", expected ",
-             sizeof(StepState), " bytes");
-  return reinterpret_cast<const StepState*>(state.data<std::uint8_t>());
-}
-
 void run_cross_entropy(const CrossEntropy& args, const Context& ctx) {
   const char* op = "cross_entropy";
   RING_CHECK(args.logits.defined() && args.logits.shape().size() == 2, op, ": logits are ", describe(args.logits));
@@ -286,7 +279,7 @@ void run_cross_entropy(const CrossEntropy& args, const Context& ctx) {
   const LossArgs a{.targets = args.targets.data<std::int32_t>(),
                    .weights = device_data<float>(args.weights),
                    .loss = args.loss.data<float>(),
-                   .state = state_of(args.state),
+                   .state = args.state.defined() ? &state_of(op, args.state) : nullptr,
                    .vocab = static_cast<int>(args.vocab),
                    .width = static_cast<int>(width),
                    .scale = args.scale,
