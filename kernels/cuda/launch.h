@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "core/cuda/check.h"
+#include "core/step_state.h"
 #include "kernels/cuda/device/reduce.cuh"
 #include "kernels/cuda/device/rows.cuh"
 #include "kernels/cuda/device/vec.cuh"
@@ -109,6 +110,14 @@ StridedRows<T> strided_rows(const RowsOf<T>& r, std::int64_t inner) {
   if (r.inner == inner) return {r.data, r.outer_stride, r.inner_stride};
   return {r.data, r.outer_stride * inner, r.outer_stride};
 }
+// The step's state in device memory; null where the tensor is undefined.
+inline StepState* device_state(std::string_view op, const Tensor& state) {
+  if (!state.defined()) return nullptr;
+  RING_CHECK(state.bytes() >= sizeof(StepState), op, ": state is ", describe(state), ", expected ", sizeof(StepState),
+             " bytes");
+  return reinterpret_cast<StepState*>(state.data<std::uint8_t>());
+}
+
 // Whether every row is whole packs of 16 aligned bytes.
 template <class T>
 bool made_of_packs(const RowsOf<T>& r) {
