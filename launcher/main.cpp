@@ -29,7 +29,9 @@ int run(int argc, char** argv) {
   ring::add_eval_command(app);
   ring::add_generate_command(app);
   ring::add_checkpoint_commands(app);
+  ring::add_bench_commands(app);
   ring::add_config_commands(app);
+  ring::add_doctor_command(app);
   ring::add_launch_command(app);
   try {
     app.parse(argc, argv);

@@ -25,6 +25,8 @@ std::vector<Values> input_values(const OpCase& c) {
                v.size(), " values for shape ", in.shape);
     if (in.dtype == DType::f32)
       for (double& x : v) x = static_cast<float>(x);
+    if (in.dtype == DType::bf16)
+      for (double& x : v) x = to_float(to_bf16(static_cast<float>(x)));
     all.push_back(std::move(v));
   }
   return all;
@@ -33,39 +35,71 @@ std::vector<Values> input_values(const OpCase& c) {
 template <class T>
 Tensor tensor_of(const Shape& shape, const Values& values, const Context& ctx) {
   std::vector<T> host(values.size());
-  std::transform(values.begin(), values.end(), host.begin(), [](double x) { return static_cast<T>(x); });
+  std::transform(values.begin(), values.end(), host.begin(), [](double x) {
+    if constexpr (std::is_same_v<T, bf16>)
+      return to_bf16(static_cast<float>(x));
+    else
+      return static_cast<T>(x);
+  });
   return from_host(host, ctx.stream).view(shape);
 }
 
 Tensor make_tensor(const Shape& shape, DType dtype, const Values& values, const Context& ctx) {
-  return dtype == DType::i32 ? tensor_of<std::int32_t>(shape, values, ctx) : tensor_of<float>(shape, values, ctx);
+  if (dtype == DType::i32) return tensor_of<std::int32_t>(shape, values, ctx);
+  return dtype == DType::bf16 ? tensor_of<bf16>(shape, values, ctx) : tensor_of<float>(shape, values, ctx);
 }
 
 std::vector<Var> make_inputs(const OpCase& c, const std::vector<Values>& values, const Context& ctx) {
   std::vector<Var> vars;
   for (std::size_t i = 0; i < c.inputs.size(); ++i) {
     const Input& in = c.inputs[i];
-    const bool slot = in.differentiable && in.dtype == DType::f32;
+    const bool slot = in.differentiable && is_float(in.dtype);
     vars.push_back({make_tensor(in.shape, in.dtype, values[i], ctx), slot ? std::make_shared<GradSlot>() : nullptr});
   }
   return vars;
 }
 
+template <class T>
+Values values_of(const T* begin, std::size_t n) {
+  Values v(n);
+  for (std::size_t i = 0; i < n; ++i) {
+    if constexpr (std::is_same_v<T, bf16>)
+      v[i] = to_float(begin[i]);
+    else
+      v[i] = begin[i];
+  }
+  return v;
+}
+
 Values read_values(const Tensor& t) {
   RING_CHECK(t.contiguous(), "read_values of a strided tensor");
   const auto n = static_cast<std::size_t>(t.numel());
-  if (t.dtype() == DType::i32) return Values(t.data<std::int32_t>(), t.data<std::int32_t>() + n);
-  return Values(t.data<float>(), t.data<float>() + n);
+  if (t.dtype() == DType::i32) return values_of(t.data<std::int32_t>(), n);
+  return t.dtype() == DType::bf16 ? values_of(t.data<bf16>(), n) : values_of(t.data<float>(), n);
 }
 
 template <class T>
-Values values_of(const Tensor& t, const Context& ctx) {
+Values fetched(const Tensor& t, const Context& ctx) {
   const std::vector<T> host = to_host<T>(t, ctx.stream);
-  return Values(host.begin(), host.end());
+  return values_of(host.data(), host.size());
 }
 
 Values read_values(const Tensor& t, const Context& ctx) {
-  return t.dtype() == DType::i32 ? values_of<std::int32_t>(t, ctx) : values_of<float>(t, ctx);
+  if (t.dtype() == DType::i32) return fetched<std::int32_t>(t, ctx);
+  return t.dtype() == DType::bf16 ? fetched<bf16>(t, ctx) : fetched<float>(t, ctx);
+}
+
+OpCase in_bf16(OpCase c) {
+  c.name += "_bf16";
+  for (std::size_t i = 0; i < c.inputs.size(); ++i) {
+    Input& in = c.inputs[i];
+    if (in.differentiable && in.dtype == DType::f32) in.dtype = DType::bf16;
+  }
+  c.tolerance = std::max(c.tolerance, 1e-2);
+  c.grad_tolerance = std::max(c.grad_tolerance, 2e-2);
+  c.bytes /= 2;
+  c.backward_bytes /= 2;
+  return c;
 }
 
 std::vector<std::vector<OpCase> (*)()>& case_list_makers() {

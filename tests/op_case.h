@@ -16,7 +16,7 @@ struct Input {
   Shape shape;
   Values values;  // empty: random_values() of the case's and the input's name, made when the case runs
   bool differentiable = true;
-  DType dtype = DType::f32;  // i32 inputs are never differentiable
+  DType dtype = DType::f32;  // f32 or bf16; i32 inputs are never differentiable
   double scale = 1;          // of random values
 };
 
@@ -37,6 +37,10 @@ struct OpCase {
   bool bench = false;                    // large enough to be worth timing
 };
 
+// The same case with its differentiable inputs in bf16, and the tolerances that come with it.
+OpCase in_bf16(OpCase);
+inline bool is_float(DType t) { return t == DType::f32 || t == DType::bf16; }
+
 // Fixed random values: uniform in [-1, 1] scaled, from a seed made of the names.
 Values random_values(const std::string& name, std::int64_t n, double scale = 1.0);
 
@@ -45,7 +49,7 @@ std::vector<Values> input_values(const OpCase&);
 // Fresh tensors with these values, each with a slot of its own where differentiable.
 std::vector<Var> make_inputs(const OpCase&, const std::vector<Values>&, const Context&);
 Tensor make_tensor(const Shape&, DType, const Values&, const Context&);
-Values read_values(const Tensor&);                  // f32 or i32, contiguous, on the CPU
+Values read_values(const Tensor&);                  // contiguous, on the CPU
 Values read_values(const Tensor&, const Context&);  // the same from any device
 
 // Every tests/cases/<op>.cpp adds its cases at load time through one AddCases object.

@@ -63,7 +63,7 @@ Values existing_gradient(const OpCase& c, std::size_t input) {
 Values cotangent(const OpCase& c, std::size_t output, std::size_t n) {
   if (c.root) return Values(n, output == 0 ? c.root_scale : 0.0);
   Values v = random_values(c.op + c.name + str("/cotangent", output), static_cast<std::int64_t>(n));
-  for (double& x : v) x = static_cast<float>(x);
+  for (double& x : v) x = to_float(to_bf16(static_cast<float>(x)));  // exact in every type
   return v;
 }
 
@@ -72,7 +72,8 @@ void prepare_slot(const OpCase& c, std::size_t i, GradSlot& slot, Slots how, con
   const Values existing = existing_gradient(c, i);
   slot.bound = true;
   slot.written = how == Slots::bound_written;
-  slot.grad = slot.written ? make_tensor(c.inputs[i].shape, DType::f32, existing, ctx) : ctx.empty(c.inputs[i].shape);
+  slot.grad = slot.written ? make_tensor(c.inputs[i].shape, c.inputs[i].dtype, existing, ctx)
+                           : ctx.empty(c.inputs[i].shape, c.inputs[i].dtype);
 }
 
 Result execute(const OpCase& c, const MakeContext& make, const Options& o = {}) {
@@ -100,7 +101,7 @@ Result execute(const OpCase& c, const MakeContext& make, const Options& o = {}) 
     if (!outputs[i].slot) continue;
     const Values v = cotangent(c, i % per_call, r.outputs[i].size());
     root = outputs[i].slot;
-    seed = c.root ? Tensor{} : make_tensor(outputs[i].value.shape(), DType::f32, v, ctx);
+    seed = c.root ? Tensor{} : make_tensor(outputs[i].value.shape(), outputs[i].value.dtype(), v, ctx);
     root->grad = seed;
     root->written = true;
   }
@@ -154,7 +155,7 @@ Probe probe(const OpCase& c, const MakeContext& make, const std::vector<Values>&
   return p;
 }
 
-bool differentiable(const Input& in) { return in.differentiable && in.dtype == DType::f32; }
+bool differentiable(const Input& in) { return in.differentiable && is_float(in.dtype); }
 
 }  // namespace
 

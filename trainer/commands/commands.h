@@ -14,7 +14,9 @@ void add_config_commands(CLI::App& app);     // config show | docs
 void add_train_command(CLI::App& app);
 void add_eval_command(CLI::App& app);
 void add_generate_command(CLI::App& app);
+void add_bench_commands(CLI::App& app);       // bench step | ops | attention
 void add_checkpoint_commands(CLI::App& app);  // checkpoint inspect | verify
+void add_doctor_command(CLI::App& app);
 
 // Exit codes of the program, beside 0 and kExitPeerLost (comm/communicator.h).
 inline constexpr int kExitError = 1;         // the message says what and what to do
