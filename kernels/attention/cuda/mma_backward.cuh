@@ -165,7 +165,7 @@ __global__ __launch_bounds__(
   const int in_block = warp % Sizes::kRowWarps * 16 * kM, row = at.row + in_block;  // first of this warp
   const int part = warp / Sizes::kRowWarps * Sizes::kColumns;                       // its first column
   const int end = !kKeys && p.causal ? min(at.length, at.row + Sizes::kRows) : at.length;
-  const Stream stream(kKeys && p.causal ? at.row : 0, end, kStream, kKeys ? p.group : 1);
+  const Tiles stream(kKeys && p.causal ? at.row : 0, end, kStream, kKeys ? p.group : 1);
   const int first_head = kKeys ? at.head * p.group : at.head / p.group;  // of the streamed operands
 
   const std::uint32_t own = shared_address(memory), stages = own + 2 * Sizes::kOwn;
@@ -240,7 +240,7 @@ template <Owner owner, int kDim>
 void launch_mma_backward(const AttentionBackward& args, BackwardParams p, std::int64_t heads, const Context& ctx) {
   using Sizes = BackwardSizes<owner, kDim>;
   const std::int64_t shared_by = owner == Owner::keys ? 1 : p.group;  // blocks that stream the same rows
-  const Plan plan =
+  const BlockPlan plan =
       plan_blocks(args.offsets, owner, static_cast<int>(heads), Sizes::kRows, args.causal,
                   std::max<std::int64_t>(1, 4 * p.dim * (owner == Owner::keys ? p.group : 1) / shared_by), ctx);
   p.work = plan.work;

@@ -176,8 +176,8 @@ void run_mma_forward(const Attention& args, const Context& ctx) {
   check(args);
   fill_outside(args, ctx);
   const int heads = static_cast<int>(args.q.dim(1)), group = heads / static_cast<int>(args.k.dim(1));
-  const Plan plan = plan_blocks(args.offsets, Owner::queries, heads, Shape::kRows, args.causal,
-                                std::max<std::int64_t>(1, 4 * args.q.dim(2) / group), ctx);
+  const BlockPlan plan = plan_blocks(args.offsets, Owner::queries, heads, Shape::kRows, args.causal,
+                                     std::max<std::int64_t>(1, 4 * args.q.dim(2) / group), ctx);
   const ForwardParams p{heads_of<const Bf16>(args.q),
                         heads_of<const Bf16>(args.k),
                         heads_of<const Bf16>(args.v),

@@ -49,7 +49,7 @@ __global__ __launch_bounds__(kSimtThreads) void simt_backward(const __grid_const
   const Work::Place at = p.work[blockIdx.x];
   const Mask<owner> mask{at.length, p.causal};
   const int rows = at.length - at.row, end = !kKeys && p.causal ? min(at.length, at.row + kRows) : at.length;
-  const Stream stream(kKeys && p.causal ? at.row : 0, end, kRows, kKeys ? p.group : 1);
+  const Tiles stream(kKeys && p.causal ? at.row : 0, end, kRows, kKeys ? p.group : 1);
   const std::int64_t own = std::int64_t{at.start} + at.row;
   load_rows<kRows>(x, p.x.at(own, at.head), p.x.row, rows, dim);
   load_rows<kRows>(y, p.y.at(own, at.head), p.y.row, rows, dim);
@@ -100,8 +100,8 @@ __global__ __launch_bounds__(kSimtThreads) void simt_backward(const __grid_const
 
 template <class T, Owner owner, int kDim>
 void launch_one(const AttentionBackward& args, Params<T> p, std::int64_t heads, const Context& ctx) {
-  const Plan plan = plan_blocks(args.offsets, owner, static_cast<int>(heads), kRowsOf<kDim>, args.causal,
-                                2 * p.dim * static_cast<int>(sizeof(T)), ctx);
+  const BlockPlan plan = plan_blocks(args.offsets, owner, static_cast<int>(heads), kRowsOf<kDim>, args.causal,
+                                     2 * p.dim * static_cast<int>(sizeof(T)), ctx);
   p.work = plan.work;
   launch(ctx, {grid_of(plan.blocks), kSimtThreads, shared_bytes<kDim>(p.dim)}, simt_backward<T, owner, kDim>, p);
 }

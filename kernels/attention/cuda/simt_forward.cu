@@ -98,8 +98,8 @@ template <class T>
 void run(const Attention& args, const Context& ctx) {
   const int heads = static_cast<int>(args.q.dim(1)), group = heads / static_cast<int>(args.k.dim(1));
   const int dim = static_cast<int>(args.q.dim(2));
-  const Plan plan = plan_blocks(args.offsets, Owner::queries, heads, kRows, args.causal,
-                                std::max<int>(1, 2 * dim * static_cast<int>(sizeof(T)) / group), ctx);
+  const BlockPlan plan = plan_blocks(args.offsets, Owner::queries, heads, kRows, args.causal,
+                                     std::max<int>(1, 2 * dim * static_cast<int>(sizeof(T)) / group), ctx);
   const Params<T> p{heads_of<const T>(args.q),
                     heads_of<const T>(args.k),
                     heads_of<const T>(args.v),

@@ -91,9 +91,9 @@ void zero(const Tensor& t, std::int64_t first, std::int64_t count, const Context
 
 }  // namespace
 
-Plan plan_blocks(const std::vector<std::int32_t>& offsets, Owner owner, int heads, int rows, bool causal,
-                 std::int64_t stream_bytes, const Context& ctx) {
-  Plan plan{};
+BlockPlan plan_blocks(const std::vector<std::int32_t>& offsets, Owner owner, int heads, int rows, bool causal,
+                      std::int64_t stream_bytes, const Context& ctx) {
+  BlockPlan plan{};
   plan.work.heads = heads;
   if (uniform(offsets)) {
     Work& w = plan.work;

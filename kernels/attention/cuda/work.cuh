@@ -56,20 +56,20 @@ struct Work {
   }
 };
 
-struct Plan {
+struct BlockPlan {
   Work work;
   std::int64_t blocks;  // of the grid
   Tensor list;          // keeps work.list
 };
 // Costliest blocks first (Graham 1969). stream_bytes: of one token's rows that a block of one head streams.
-Plan plan_blocks(const std::vector<std::int32_t>& offsets, Owner, int heads, int rows, bool causal,
-                 std::int64_t stream_bytes, const Context&);
+BlockPlan plan_blocks(const std::vector<std::int32_t>& offsets, Owner, int heads, int rows, bool causal,
+                      std::int64_t stream_bytes, const Context&);
 
 // The tiles that a block streams: of several heads, one after the other, rows from `first` to `end`. What kinds of
 // attention with other patterns change is this and the mask.
-struct Stream {
+struct Tiles {
   int first, end, step, per_head, count;
-  __device__ Stream(int first, int end, int step, int heads) : first(first), end(end), step(step) {
+  __device__ Tiles(int first, int end, int step, int heads) : first(first), end(end), step(step) {
     per_head = (end - first + step - 1) / step;
     count = per_head * heads;
   }
