@@ -88,6 +88,7 @@ __device__ inline void store_part(const float (&sums)[Plan::packs][kPack<T>], in
     __syncthreads();
     for (int at = static_cast<int>(threadIdx.x); at < width / 4; at += kBlock) {
       float4 sum = shared[at];
+#pragma unroll 4
       for (int g = 1; g < groups; ++g) {
         const float4 v = shared[g * row + at];
         sum.x += v.x, sum.y += v.y, sum.z += v.z, sum.w += v.w;

@@ -1,9 +1,22 @@
 #pragma once
-// Functions of one float in a few instructions, on the special function units: relative errors near 1e-6.
+// Functions of one float in one or two instructions of the special function units, relative errors near 1e-6. The
+// compiler's own __expf and __fdividef spend three more on denormal numbers, and a memory pass over bf16 leaves some 25
+// instructions per element.
 
 namespace ring::cuda {
 
-__device__ inline float reciprocal(float x) { return __fdividef(1.0f, x); }  // 0 for x above 2^126
-__device__ inline float sigmoid(float x) { return reciprocal(1.0f + __expf(-x)); }
+inline constexpr float kLog2E = 1.44269504f;
+
+__device__ inline float exp2_approx(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+__device__ inline float reciprocal(float x) {  // 0 above 2^126
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+__device__ inline float sigmoid(float x) { return reciprocal(1.0f + exp2_approx(-kLog2E * x)); }
 
 }  // namespace ring::cuda
