@@ -1,41 +1,85 @@
 #include "kernels/embedding.h"
 
+#include "kernels/cuda/device/rows.cuh"
 #include "kernels/cuda/device/vec.cuh"
 #include "kernels/cuda/launch.h"
 
 namespace ring::cuda {
 namespace {
 
+template <class T>
 struct Table {
-  const float* data;
+  const T* data;
   std::int64_t rows, width;
 };
 
-__global__ void embedding_f32(const std::int32_t* ids, Table table, float* out, std::int64_t tokens, bool add) {
-  for (std::int64_t n = thread_y(); n < tokens; n += threads_y()) {
-    const std::int64_t id = ids[n];
-    const bool known = id >= 0 && id < table.rows;
-    const float unknown = __int_as_float(0x7fffffff);  // NaN: the step is found not finite, its weights stay
-    for (std::int64_t c = 4 * thread_x(); c < table.width; c += 4 * threads_x()) {
-      const Quad row =
-          known ? load(table.data + id * table.width, c, table.width) : Quad{{unknown, unknown, unknown, unknown}};
-      accumulate(out + n * table.width, c, table.width, add ? 1.0f : 0.0f, row);
+constexpr int kAtOnce = 4;  // packs of a thread that are on their way together
+
+// A block copies the packs of `tokens_per_block` rows as if they were one row, so that all threads have work whatever
+// the width.
+template <class T, int n>
+__global__ void embed(const std::int32_t* ids, Table<T> table, T* out, std::int64_t tokens, int tokens_per_block,
+                      Divider packs, bool add) {
+  const std::int64_t first = std::int64_t{blockIdx.x} * tokens_per_block;
+  const int count =
+      static_cast<int>(min(tokens - first, std::int64_t{tokens_per_block})) * static_cast<int>(packs.divisor);
+  Floats<n> unknown;  // NaN: the step is found not finite, its weights stay
+#pragma unroll
+  for (float& v : unknown.v) v = __int_as_float(0x7fffffff);
+  out += first * table.width;
+  for (int begin = static_cast<int>(threadIdx.x); begin < count; begin += kBlock * kAtOnce) {
+    Pack<T, n> rows[kAtOnce];
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {  // past the end: the last pack once more, without a branch
+      const auto at = static_cast<std::uint32_t>(min(begin + i * kBlock, count - 1)), token = packs.quotient(at);
+      const std::int64_t id = ids[first + token];
+      const bool known = id >= 0 && id < table.rows;
+      rows[i] = load_pack<T, n>(table.data + (known ? id : 0) * table.width + (at - token * packs.divisor) * n);
+      if (!known) rows[i] = pack<T>(unknown);
+    }
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      if (begin + i * kBlock >= count) break;
+      T* to = out + std::int64_t{begin + i * kBlock} * n;
+      if (add) {
+        Floats<n> sum = unpack(rows[i]);
+        const Floats<n> old = unpack(load_pack<T, n>(to));
+#pragma unroll
+        for (int j = 0; j < n; ++j) sum.v[j] += old.v[j];
+        rows[i] = pack<T>(sum);
+      }
+      store_pack(to, rows[i]);
     }
   }
 }
 
+template <class T, int n>
+void run_packs(const Embedding& args, const Context& ctx) {
+  const std::int64_t tokens = args.ids.numel(), width = args.table.dim(1), packs = width / n;
+  const auto tokens_per_block = static_cast<int>(std::max<std::int64_t>(1, 2 * kBlock * kAtOnce / packs));
+  launch(ctx, {grid_of(divide_up(tokens, tokens_per_block))}, embed<T, n>, args.ids.data<std::int32_t>(),
+         Table<T>{device_data<T>(args.table), args.table.dim(0), width}, device_data<T>(args.out), tokens,
+         tokens_per_block, Divider(static_cast<std::uint32_t>(packs)), args.add);
+}
+
 void run_embedding(const Embedding& args, const Context& ctx) {
   const Tensor& table = args.table;
-  RING_CHECK(table.shape().size() == 2 && table.contiguous(), "embedding: the table is ", describe(table));
+  RING_CHECK(table.shape().size() == 2 && table.contiguous() && table.dim(0) > 0 && table.dim(1) <= 1 << 30,
+             "embedding: the table is ", describe(table));
   RING_CHECK(args.ids.contiguous(), "embedding: ids are strided");
   const std::int64_t tokens = args.ids.numel(), width = table.dim(1);
   check_shape("embedding", "out", args.out, {tokens, width});
   check_numel("embedding", "out", args.out, tokens * width);
-  launch(ctx, rows_by(tokens, divide_up(width, 4)), embedding_f32, args.ids.data<std::int32_t>(),
-         Table{table.data<float>(), table.dim(0), width}, args.out.data<float>(), tokens, args.add);
+  if (tokens * width == 0) return;
+  visit_float("embedding", table.dtype(), [&]<class T>() {
+    if (width % kPack<T> == 0 && is_aligned(table.raw()) && is_aligned(args.out.raw()))
+      run_packs<T, kPack<T>>(args, ctx);
+    else
+      run_packs<T, 1>(args, ctx);
+  });
 }
 
-const bool added = embedding_kernel.add(Backend::cuda, {"f32", run_embedding});
+const bool added = embedding_kernel.add(Backend::cuda, {"packs", run_embedding});
 
 }  // namespace
 }  // namespace ring::cuda

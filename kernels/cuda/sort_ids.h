@@ -1,0 +1,14 @@
+#pragma once
+#include "kernels/kernel.h"
+
+namespace ring::cuda {
+
+// The positions of ids, ordered by id and, where ids are alike, by position.
+struct SortedIds {
+  Tensor ids, positions;  // [N] i32
+};
+
+// ids [N] i32, those outside of [0, rows) become `rows`: they come last.
+SortedIds sort_ids(const Tensor& ids, std::int64_t rows, const Context& ctx);
+
+}  // namespace ring::cuda
