@@ -185,11 +185,13 @@ __device__ inline float inverse(float x) {
   return y;
 }
 
+// Spelled out in fmaf: an element must get the same bits wherever a range begins and ends, and the compiler is free to
+// contract the two kinds of tile differently.
 __device__ inline void update(float& param, float grad, float& m, float& v, const Coefficients& k) {
   const float g = k.in_v * grad;
-  m = k.beta1 * m + k.in_m * grad;
-  v = k.beta2 * v + g * g;
-  param = k.decay * param - k.rate * m * inverse(root(v) * k.scale2 + k.eps);
+  m = fmaf(k.beta1, m, k.in_m * grad);
+  v = fmaf(g, g, k.beta2 * v);
+  param = fmaf(-(k.rate * m), inverse(fmaf(root(v), k.scale2, k.eps)), k.decay * param);
 }
 
 template <class P, class G, class M>
