@@ -140,10 +140,10 @@ __device__ inline void score_gradients(float (&dp)[kM][kN][4], const float (&p)[
 
 // Queues lse2 and delta of the streamed queries: of kStream rows, those from `rows` on become 0, as their rows do.
 template <int kStream, int kThreads>
-__device__ inline void load_statistics(std::uint32_t shared, const float* lse2, const float* delta, int rows) {
+__device__ inline void load_statistics(unsigned char* shared, const float* lse2, const float* delta, int rows) {
   static_assert(2 * kStream <= kThreads);
   const int i = static_cast<int>(threadIdx.x), row = i % kStream;
-  if (i < 2 * kStream) copy_async_4(shared + i * 4, (i < kStream ? lse2 : delta) + row, row < rows);
+  if (i < 2 * kStream) copy_async4(shared + i * 4, (i < kStream ? lse2 : delta) + row, row < rows);
 }
 
 template <int kM>
@@ -168,25 +168,26 @@ __global__ __launch_bounds__(
   const Tiles stream(kKeys && p.causal ? at.row : 0, end, kStream, kKeys ? p.group : 1);
   const int first_head = kKeys ? at.head * p.group : at.head / p.group;  // of the streamed operands
 
-  const std::uint32_t own = shared_address(memory), stages = own + 2 * Sizes::kOwn;
-  const auto load_stage = [&](int i) {
-    const int head = first_head + stream.head(i), first = stream.row(i), rows = at.length - first;
-    const std::int64_t token = std::int64_t{at.start} + first;
-    const std::uint32_t stage = stages + i % 2 * Sizes::kStage;
+  unsigned char* stages = memory + 2 * Sizes::kOwn;
+  const auto load_stage = [&](int i, const Tiles::Place& tile) {
+    const int head = first_head + tile.head, rows = at.length - tile.row;
+    const std::int64_t token = std::int64_t{at.start} + tile.row;
+    unsigned char* stage = stages + i % 2 * Sizes::kStage;
     load_tile<kDim, kStream, kThreads>(stage, p.a.at(token, head), static_cast<int>(p.a.row), rows, p.dim);
     load_tile<kDim, kStream, kThreads>(stage + Sizes::kTile, p.b.at(token, head), static_cast<int>(p.b.row), rows,
                                        p.dim);
     if constexpr (kKeys)
       load_statistics<kStream, kThreads>(stage + 2 * Sizes::kTile, p.lse2 + head * p.tokens + token,
                                          p.delta + head * p.tokens + token, rows);
-    commit_copies();
+    end_copies();
   };
   const std::int64_t token = std::int64_t{at.start} + at.row;
-  load_tile<kDim, Sizes::kRows, kThreads>(own, p.x.at(token, at.head), static_cast<int>(p.x.row), at.length - at.row,
+  load_tile<kDim, Sizes::kRows, kThreads>(memory, p.x.at(token, at.head), static_cast<int>(p.x.row), at.length - at.row,
                                           p.dim);
-  load_tile<kDim, Sizes::kRows, kThreads>(own + Sizes::kOwn, p.y.at(token, at.head), static_cast<int>(p.y.row),
+  load_tile<kDim, Sizes::kRows, kThreads>(memory + Sizes::kOwn, p.y.at(token, at.head), static_cast<int>(p.y.row),
                                           at.length - at.row, p.dim);
-  load_stage(0);
+  Tiles::Place tile = stream.begin(), next = stream.after(tile);
+  load_stage(0, tile);
 
   float dx[kM][Sizes::kColumns / 8][4], dy[kKeys ? kM : 1][kKeys ? Sizes::kColumns / 8 : 1][4];
   clear(dx);
@@ -195,15 +196,16 @@ __global__ __launch_bounds__(
   LaneStatistics<owner, kM, kN> statistics;
   const std::int64_t own_row = at.head * p.tokens + at.start + row;
   statistics.load(p.lse2 + own_row, p.delta + own_row, at.length - row);
-  const std::uint32_t x = own + in_block * kPitch<kDim> + rows_first<kDim>(lane), y = x + Sizes::kOwn;
-  for (int i = 0; i < stream.count; ++i) {
-    wait_for_copies<0>();
+  const std::uint32_t x = shared_address(memory) + in_block * kPitch<kDim> + rows_first<kDim>(lane),
+                      y = x + Sizes::kOwn;
+  for (int i = 0; i < stream.count; ++i, tile = next, next = stream.after(next)) {
+    await_copies<0>();
     __syncthreads();  // the tile is there, and the other stage has been read
-    if (i + 1 < stream.count) load_stage(i + 1);
-    const int column = stream.row(i);
+    if (i + 1 < stream.count) load_stage(i + 1, next);
+    const int column = tile.row;
     if (mask.none(row, 16 * kM, column, kStream)) continue;
-    const std::uint32_t stage = stages + i % 2 * Sizes::kStage;
-    statistics.stage(reinterpret_cast<const float*>(memory + (stage - own) + 2 * Sizes::kTile));
+    const std::uint32_t stage = shared_address(stages) + i % 2 * Sizes::kStage;
+    statistics.stage(reinterpret_cast<const float*>(stages + i % 2 * Sizes::kStage + 2 * Sizes::kTile));
 
     float weights[kM][kN][4], gradients[kM][kN][4];
     std::uint32_t packed[kM][kN / 2][4];

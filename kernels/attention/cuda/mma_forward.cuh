@@ -85,7 +85,7 @@ __device__ inline void softmax(float (&s)[kM][kN][4], float (&out)[kM][kC][4], R
       for (int n = 0; n < kN; ++n)
 #pragma unroll
         for (int i = 2 * half; i < 2 * half + 2; ++i) total += s[m][n][i] = fast_exp2(fmaf(s[m][n][i], factor, -shift));
-      if (best != -INFINITY) rows.total[m][half] = rows.total[m][half] * rescale[m][half] + total;
+      rows.total[m][half] = rows.total[m][half] * rescale[m][half] + total;
     }
   if (!__any_sync(0xffffffffu, moved)) return;
 #pragma unroll
@@ -123,17 +123,17 @@ __global__ __launch_bounds__(ForwardShape<kDim>::kThreads, ForwardShape<kDim>::k
   const int row = at.row + warp * 16 * kM;  // first of this warp
   const int end = p.causal ? min(at.length, at.row + Shape::kRows) : at.length, tiles = (end + kKeys - 1) / kKeys;
   const Bf16 *k = p.k.at(at.start, at.head / p.group), *v = p.v.at(at.start, at.head / p.group);
-  const std::uint32_t queries = shared_address(memory), stages = queries + Shape::kRows * kPitch<kDim>;
+  unsigned char* stages = memory + Shape::kRows * kPitch<kDim>;
   const auto load_keys = [&](int tile) {
-    const std::uint32_t stage = stages + tile % 2 * Shape::kStage;
+    unsigned char* stage = stages + tile % 2 * Shape::kStage;
     const std::int64_t key = std::int64_t{tile} * kKeys;
     const int rows = at.length - tile * kKeys;
     load_tile<kDim, kKeys, Shape::kThreads>(stage, k + key * p.k.row, static_cast<int>(p.k.row), rows, p.dim);
     load_tile<kDim, kKeys, Shape::kThreads>(stage + kKeys * kPitch<kDim>, v + key * p.v.row, static_cast<int>(p.v.row),
                                             rows, p.dim);
-    commit_copies();
+    end_copies();
   };
-  load_tile<kDim, Shape::kRows, Shape::kThreads>(queries, p.q.at(at.start + at.row, at.head), static_cast<int>(p.q.row),
+  load_tile<kDim, Shape::kRows, Shape::kThreads>(memory, p.q.at(at.start + at.row, at.head), static_cast<int>(p.q.row),
                                                  at.length - at.row, p.dim);
   load_keys(0);
 
@@ -145,14 +145,14 @@ __global__ __launch_bounds__(ForwardShape<kDim>::kThreads, ForwardShape<kDim>::k
     rows.largest[i / 2][i % 2] = -INFINITY;
     rows.total[i / 2][i % 2] = 0.0f;
   }
-  const std::uint32_t own = queries + warp * 16 * kM * kPitch<kDim> + rows_first<kDim>(lane);
+  const std::uint32_t own = shared_address(memory) + warp * 16 * kM * kPitch<kDim> + rows_first<kDim>(lane);
   for (int tile = 0; tile < tiles; ++tile) {
-    wait_for_copies<0>();
+    await_copies<0>();
     __syncthreads();  // the tile is there, and the other stage has been read
     if (tile + 1 < tiles) load_keys(tile + 1);
     const int key = tile * kKeys;
     if (p.causal && key > row + 16 * kM - 1) continue;  // none of this warp's rows sees it
-    const std::uint32_t stage = stages + tile % 2 * Shape::kStage;
+    const std::uint32_t stage = shared_address(stages) + tile % 2 * Shape::kStage;
     float s[kM][kKeys / 8][4];
     clear(s);
     multiply_rows<kDim>(s, own, stage + columns_first<kDim>(lane));

@@ -58,8 +58,9 @@ __global__ __launch_bounds__(kSimtThreads) void simt_backward(const __grid_const
   Sums<kR, kDim> dx, dy;
   clear_sums<kR, kDim>(dx);
   clear_sums<kR, kDim>(dy);
-  for (int i = 0; i < stream.count; ++i) {
-    const int head = (kKeys ? at.head * p.group : at.head / p.group) + stream.head(i), column = stream.row(i);
+  Tiles::Place tile = stream.begin();
+  for (int i = 0; i < stream.count; ++i, tile = stream.after(tile)) {
+    const int head = (kKeys ? at.head * p.group : at.head / p.group) + tile.head, column = tile.row;
     const std::int64_t token = std::int64_t{at.start} + column;
     __syncthreads();  // the tiles before have been read
     load_rows<kRows>(a, p.a.at(token, head), p.a.row, at.length - column, dim);

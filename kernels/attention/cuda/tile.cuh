@@ -29,7 +29,7 @@ __device__ inline std::uint32_t columns_first(int lane) {
 // Queues the copy of kRows rows from `global` on. Rows from `rows` on, and columns from `dim` on, become 0: their
 // addresses are formed, but not read. The address runs along, which takes fewer registers than one for each copy.
 template <int kDim, int kRows, int kThreads>
-__device__ inline void load_tile(std::uint32_t shared, const Bf16* global, int stride, int rows, int dim) {
+__device__ inline void load_tile(unsigned char* shared, const Bf16* global, int stride, int rows, int dim) {
   constexpr int kChunks = kDim / 8, kStep = kThreads / kChunks;  // chunks of a row; rows copied at once
   const int first = static_cast<int>(threadIdx.x) / kChunks, chunk = static_cast<int>(threadIdx.x) % kChunks;
   if (kThreads % kChunks != 0 && first >= kStep) return;
@@ -38,7 +38,7 @@ __device__ inline void load_tile(std::uint32_t shared, const Bf16* global, int s
   shared += first * kPitch<kDim> + chunk * 16;
 #pragma unroll
   for (int row = 0; row < kRows; row += kStep) {
-    if (kRows % kStep == 0 || row + first < kRows) copy_async_16(shared + row * kPitch<kDim>, from, row < valid_rows);
+    if (kRows % kStep == 0 || row + first < kRows) copy_async16(shared + row * kPitch<kDim>, from, row < valid_rows);
     from += kStep * stride;
   }
 }

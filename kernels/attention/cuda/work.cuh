@@ -68,13 +68,17 @@ BlockPlan plan_blocks(const std::vector<std::int32_t>& offsets, Owner, int heads
 // The tiles that a block streams: of several heads, one after the other, rows from `first` to `end`. What kinds of
 // attention with other patterns change is this and the mask.
 struct Tiles {
-  int first, end, step, per_head, count;
-  __device__ Tiles(int first, int end, int step, int heads) : first(first), end(end), step(step) {
-    per_head = (end - first + step - 1) / step;
-    count = per_head * heads;
+  struct Place {
+    int head, row;
+  };
+  int first, end, step, count;
+  __device__ Tiles(int first, int end, int step, int heads)
+      : first(first), end(end), step(step), count((end - first + step - 1) / step * heads) {}
+  __device__ Place begin() const { return {0, first}; }
+  __device__ Place after(Place p) const {
+    p.row += step;
+    return p.row < end ? p : Place{p.head + 1, first};
   }
-  __device__ int head(int i) const { return i / per_head; }
-  __device__ int row(int i) const { return first + i % per_head * step; }
 };
 
 // Which pairs of a tile count. Rows and columns are positions within the sequence.

@@ -1,5 +1,5 @@
 #pragma once
-// Tensor-core products of bf16 with f32 sums, one warp at a time, and the asynchronous copies that feed them.
+// Tensor-core products of bf16 with f32 sums, one warp at a time, and what brings their operands.
 //
 // Fragments of mma.m16n8k16, with g = lane / 4 and t = lane % 4: of C, a lane holds (row g, columns 2t and 2t + 1) and
 // the same of row g + 8; of A, registers 0 to 3 hold two neighbouring elements each at (g, 2t), (g + 8, 2t), (g, 2t +
@@ -8,6 +8,8 @@
 #include <cuda_bf16.h>
 
 #include <cstdint>
+
+#include "kernels/cuda/device/async_copy.cuh"
 
 namespace ring::cuda {
 
@@ -43,20 +45,11 @@ __device__ inline std::uint32_t pack_bf16(float first, float second) {
   return r;
 }
 
-// Global to shared memory without registers; not valid: zeros, and nothing is read.
-__device__ inline void copy_async_16(std::uint32_t shared, const void* global, bool valid) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(global), "r"(valid ? 16 : 0)
+// As copy_async16, of 4 bytes.
+__device__ inline void copy_async4(void* shared, const void* from, bool inside) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared_address(shared)), "l"(from),
+               "r"(inside ? 4 : 0)
                : "memory");
-}
-__device__ inline void copy_async_4(std::uint32_t shared, const void* global, bool valid) {
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared), "l"(global), "r"(valid ? 4 : 0)
-               : "memory");
-}
-__device__ inline void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-// This thread's copies up to the last `newer` groups have landed; others see them after a barrier.
-template <int newer>
-__device__ inline void wait_for_copies() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(newer) : "memory");
 }
 
 // 2^x with a relative error of 2^-22; results below 2^-126 become 0.
