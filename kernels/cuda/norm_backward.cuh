@@ -280,11 +280,11 @@ __global__ void __launch_bounds__(kBlock) norm_dx_in_loops(NormBackward<T> a) {
   }
 }
 
-// Where the sums go: dw and db. null: not wanted, or of the other type.
+// Where the sums go. null: not wanted, or of the other type.
 template <class Dst>
 struct NormGradients {
-  Dst* data[2];
-  float beta[2];
+  Dst *dw, *db;
+  float beta_w, beta_b;
 };
 
 // dst[c] = beta * dst[c] + sum over p of parts[p][blockIdx.y][c]; a warp's lanes take neighbouring columns, its block's
@@ -294,7 +294,7 @@ __global__ void __launch_bounds__(kWarp* kWarp)
     add_norm_parts(const float* parts, std::int64_t count, std::int64_t width, NormGradients<Dst> to) {
   __shared__ float sums[kWarp][kWarp];
   const std::int64_t c = std::int64_t{blockIdx.x} * kWarp + threadIdx.x, stride = width * gridDim.y;
-  Dst* out = to.data[blockIdx.y];
+  Dst* out = blockIdx.y == 0 ? to.dw : to.db;
   if (!out) return;
   parts += blockIdx.y * width;
   float sum = 0;
@@ -307,7 +307,7 @@ __global__ void __launch_bounds__(kWarp* kWarp)
   if (threadIdx.y != 0 || c >= width) return;
 #pragma unroll
   for (int i = 1; i < kWarp; ++i) sum += sums[i][threadIdx.x];
-  const float beta = to.beta[blockIdx.y];
+  const float beta = blockIdx.y == 0 ? to.beta_w : to.beta_b;
   out[c] = from_float<Dst>(beta == 0 ? sum : beta * to_float(out[c]) + sum);
 }
 
@@ -319,10 +319,12 @@ struct NormSums {
 
 template <bool centered>
 void launch_add_parts(const Tensor& parts, std::int64_t width, const NormSums& sums, const Context& ctx) {
+  for (const Tensor& t : {sums.dw, sums.db})
+    if (t.defined()) visit_float("gradient of a norm", t.dtype(), []<class>() {});  // Error: of another type
   auto add = [&]<class Dst>(DType type) {
     auto data = [&](const Tensor& t) { return t.defined() && t.dtype() == type ? device_data<Dst>(t) : nullptr; };
-    const NormGradients<Dst> to{{data(sums.dw), data(sums.db)}, {sums.beta_w, sums.beta_b}};
-    if (to.data[0] || to.data[1])
+    const NormGradients<Dst> to{data(sums.dw), data(sums.db), sums.beta_w, sums.beta_b};
+    if (to.dw || to.db)
       launch(ctx, {grid_of(divide_up(width, kWarp), kNormSums<centered>), {kWarp, kWarp}}, add_norm_parts<Dst>,
              parts.data<float>(), parts.dim(0), width, to);
   };

@@ -88,7 +88,7 @@ Result expected(bool centered, const Inputs& in, const Layout& l, const Options&
 }
 
 // One forward and one backward on the GPU.
-struct Device {
+struct NormRun {
   bool centered;
   DType type;
   Layout l;
@@ -177,7 +177,7 @@ class GpuNorm : public testing::TestWithParam<std::tuple<bool, DType>> {
     const auto [centered, type] = GetParam();
     SCOPED_TRACE(
         str(l, " into ", static_cast<int>(o.into), " beta ", o.beta_x, ", ", o.beta_w, " gradient ", o.gradient));
-    Device device{.centered = centered, .type = type, .l = l, .o = o};
+    NormRun device{.centered = centered, .type = type, .l = l, .o = o};
     const Result got = device.run(), want = expected(centered, device.in, l, o, 1e-5);
     auto compare = [](const char* name, const Values& g, const Values& w, double bound) {
       EXPECT_TRUE(close(g, w, bound)) << name;
@@ -188,7 +188,7 @@ class GpuNorm : public testing::TestWithParam<std::tuple<bool, DType>> {
     if (o.want_dx) compare("dx", got.dx, want.dx, tolerance(type));
     if (o.want_dw) compare("dw", got.dw, want.dw, tolerance(o.gradient));
     if (o.want_dw && centered) compare("db", got.db, want.db, tolerance(o.gradient));
-    Device again{.centered = centered, .type = type, .l = l, .o = o};
+    NormRun again{.centered = centered, .type = type, .l = l, .o = o};
     EXPECT_TRUE(again.run() == got) << "two runs differ";
   }
 };

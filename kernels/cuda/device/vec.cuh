@@ -21,7 +21,6 @@ template <int n>
 struct Floats {
   float v[n];
 };
-using Quad = Floats<4>;
 
 // n elements as they are in memory. Raw packs take half of the registers of bf16 values in f32: what waits in registers
 // for a reduction waits like this.
