@@ -76,8 +76,9 @@ __device__ inline void softmax(float (&s)[kM][kN][4], float (&out)[kM][kC][4], R
 #pragma unroll
       for (int n = 0; n < kN; ++n) best = fmaxf(best, fmaxf(s[m][n][2 * half], s[m][n][2 * half + 1]));
       best = over_quad_max(best);
-      const float shift = best == -INFINITY ? 0.0f : best * factor;
-      rescale[m][half] = fast_exp2(fmaf(rows.largest[m][half], factor, -shift));
+      // Rounded as products, not fused: earlier sums are relative to the shift as it was rounded then.
+      const float shift = best == -INFINITY ? 0.0f : __fmul_rn(best, factor);
+      rescale[m][half] = fast_exp2(__fmul_rn(rows.largest[m][half], factor) - shift);
       moved |= best != rows.largest[m][half];
       rows.largest[m][half] = best;
       float total = 0;
@@ -108,7 +109,7 @@ __device__ inline void finish(const RowSums<kM>& rows, float factor, float* lse,
       const int row = m * 16 + half * 8 + lane / 4;
       scale[m][half] = total == 0.0f ? 0.0f : 1.0f / total;
       if (lane % 4 == 0 && row < count)
-        lse[row] = total == 0.0f ? -INFINITY : (rows.largest[m][half] * factor + log2f(total)) * kLn2;
+        lse[row] = total == 0.0f ? -INFINITY : (__fmul_rn(rows.largest[m][half], factor) + log2f(total)) * kLn2;
     }
 }
 

@@ -72,7 +72,7 @@ __global__ __launch_bounds__(kSimtThreads) void simt_forward(const __grid_consta
     for (int i = 0; i < kR; ++i)
 #pragma unroll
       for (int j = 0; j < kR; ++j)
-        s[i][j] = mask(at.row + t.y * kR + i, key + t.x + kSide * j) ? s[i][j] * p.factor : -INFINITY;
+        s[i][j] = mask(at.row + t.y * kR + i, key + t.x + kSide * j) ? __fmul_rn(s[i][j], p.factor) : -INFINITY;
     softmax(s, largest, total, rescale);
     put_rows<kR>(weights, s);
     __syncthreads();  // the keys have been read
