@@ -4,15 +4,30 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
 
 #include "core/dtype.h"
 
 namespace ring {
 
+// What one phase of a program (a block of the model, the loss head, the optimizer) did with memory.
+struct PhaseMemory {
+  std::string phase;
+  std::size_t held = 0;  // bytes in use that were allocated in it
+  std::size_t peak = 0;  // largest in_use of everything while it ran, since reset_peak()
+};
+
 struct MemoryStats {
-  std::size_t in_use = 0;    // bytes that live storages asked for
-  std::size_t peak = 0;      // largest in_use since reset_peak()
-  std::size_t reserved = 0;  // bytes held from the system, in use or cached
+  std::size_t in_use = 0;             // bytes that live storages asked for
+  std::size_t peak = 0;               // largest in_use since reset_peak()
+  std::size_t reserved = 0;           // bytes held from the system, in use or cached
+  std::vector<PhaseMemory> phases{};  // where the allocator tells them apart
+  // Share of the reserved bytes that the peak did not need.
+  double fragmentation() const {
+    return reserved > peak ? 1.0 - static_cast<double>(peak) / static_cast<double>(reserved) : 0.0;
+  }
 };
 
 class Allocator {
@@ -22,6 +37,7 @@ class Allocator {
   virtual void free(void* p, std::size_t bytes) = 0;
   virtual MemoryStats stats() const = 0;
   virtual void reset_peak() = 0;
+  virtual void enter_phase(std::string_view) {}  // what follows is allocated in this phase, until the next one
 };
 
 class Storage {

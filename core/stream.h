@@ -21,6 +21,8 @@ class EventImpl {
   virtual ~EventImpl() = default;
   virtual bool done() const = 0;
   virtual void synchronize() const = 0;  // blocks the host; rethrows the failure of the work it marks
+  // Between two events that were recorded with their time. Error: they were not, or are not done.
+  virtual double seconds_after(const EventImpl& earlier) const = 0;
 };
 
 class Event {
@@ -31,6 +33,7 @@ class Event {
   void synchronize() const {
     if (impl_) impl_->synchronize();
   }
+  double seconds_after(const Event& earlier) const;
   EventImpl* native() const { return impl_.get(); }
 
  private:
@@ -41,6 +44,7 @@ class StreamImpl {
  public:
   virtual ~StreamImpl() = default;
   virtual Event record() = 0;
+  virtual Event record_time() = 0;  // an event that also knows when
   virtual void wait(const Event&) = 0;
   virtual void synchronize() = 0;
   virtual void* native() { return nullptr; }      // cudaStream_t
@@ -67,6 +71,10 @@ class StreamImpl {
   Device device;
   std::shared_ptr<Allocator> allocator;
 
+ protected:
+  // For destructors: resources may use the stream, or its allocator may, while they are freed.
+  void drop_resources() { resources_.clear(); }
+
  private:
   std::unordered_map<std::type_index, std::shared_ptr<void>> resources_;
 };
@@ -82,7 +90,8 @@ class Stream {
   static Stream create(Device,
                        int threads = 0);  // threads: CPU only, 0 = default_threads(). Error: backend not in this build
   Device device() const { return impl_->device; }
-  Event record() const { return impl_->record(); }     // marks everything queued so far
+  Event record() const { return impl_->record(); }  // marks everything queued so far
+  Event record_time() const { return impl_->record_time(); }
   void wait(const Event& e) const { impl_->wait(e); }  // later work starts after the event
   void synchronize() const { impl_->synchronize(); }   // blocks the host
   const std::shared_ptr<Allocator>& allocator() const { return impl_->allocator; }

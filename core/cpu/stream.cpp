@@ -2,6 +2,7 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstring>
 
 #include "core/cpu/pool_allocator.h"
@@ -11,13 +12,29 @@
 namespace ring {
 namespace {
 
+using Clock = std::chrono::steady_clock;
+
+class CpuTime final : public EventImpl {
+ public:
+  bool done() const override { return true; }
+  void synchronize() const override {}
+  double seconds_after(const EventImpl& earlier) const override {
+    return std::chrono::duration<double>(at_ - dynamic_cast<const CpuTime&>(earlier).at_).count();
+  }
+
+ private:
+  Clock::time_point at_ = Clock::now();
+};
+
 class CpuStream final : public StreamImpl {
  public:
   explicit CpuStream(int threads) : pool_(threads) {
     device = {Backend::cpu, 0};
     allocator = std::make_shared<PoolAllocator>();
   }
+  ~CpuStream() override { drop_resources(); }
   Event record() override { return {}; }  // work runs inline: everything queued is done
+  Event record_time() override { return Event(std::make_shared<CpuTime>()); }
   void wait(const Event& e) override { e.synchronize(); }
   void synchronize() override {}
   ThreadPool* pool() override { return &pool_; }
@@ -53,6 +70,11 @@ Stream Stream::create(Device device, int threads) {
     fail("device '", to_string(device.backend),
          "': this build has no such backend; rebuild with RING_CUDA=ON or set device: cpu");
   return factory(device, threads);
+}
+
+double Event::seconds_after(const Event& earlier) const {
+  RING_CHECK(impl_ && earlier.impl_, "the time between events that were recorded without it");
+  return impl_->seconds_after(*earlier.impl_);
 }
 
 ThreadPool& Stream::pool() const {

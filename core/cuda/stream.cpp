@@ -14,8 +14,8 @@ namespace {
 
 class CudaEvent final : public EventImpl {
  public:
-  explicit CudaEvent(cudaStream_t stream) {
-    RING_CUDA_CHECK(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming));
+  CudaEvent(cudaStream_t stream, unsigned flags) {
+    RING_CUDA_CHECK(cudaEventCreateWithFlags(&event_, flags));
     const cudaError_t error = cudaEventRecord(event_, stream);
     if (error != cudaSuccess) cudaEventDestroy(event_);
     RING_CUDA_CHECK(error);
@@ -35,6 +35,11 @@ class CudaEvent final : public EventImpl {
     count_host_wait();
     RING_CUDA_CHECK(cudaEventSynchronize(event_));
   }
+  double seconds_after(const EventImpl& earlier) const override {
+    float ms = 0;
+    RING_CUDA_CHECK(cudaEventElapsedTime(&ms, dynamic_cast<const CudaEvent&>(earlier).event_, event_));
+    return static_cast<double>(ms) * 1e-3;
+  }
   cudaEvent_t get() const { return event_; }
 
  private:
@@ -47,10 +52,9 @@ class CudaStream final : public StreamImpl {
     device = {Backend::cuda, index};
     allocator = std::make_shared<AsyncAllocator>(handle_);
   }
-  Event record() override {
-    const OnDevice on(device.index);
-    return Event(std::make_shared<CudaEvent>(handle_->get()));
-  }
+  ~CudaStream() override { drop_resources(); }
+  Event record() override { return record(cudaEventDisableTiming); }
+  Event record_time() override { return record(cudaEventDefault); }
   void wait(const Event& e) override {
     if (const auto* event = dynamic_cast<const CudaEvent*>(e.native()))
       RING_CUDA_CHECK(cudaStreamWaitEvent(handle_->get(), event->get(), 0));
@@ -83,6 +87,11 @@ class CudaStream final : public StreamImpl {
   std::shared_ptr<void> host_buffer(std::size_t bytes) override { return pinned_memory(bytes); }
 
  private:
+  Event record(unsigned flags) {
+    const OnDevice on(device.index);
+    return Event(std::make_shared<CudaEvent>(handle_->get(), flags));
+  }
+
   std::shared_ptr<StreamHandle> handle_;
   PinnedStaging staging_;
 };
