@@ -152,6 +152,66 @@ __device__ inline void fill(float (&factor)[kM][2], float value) {
   for (int i = 0; i < 2 * kM; ++i) factor[i / 2][i % 2] = value;
 }
 
+// What a warp sums.
+template <Owner owner, int kDim>
+struct GradientSums {
+  using Sizes = BackwardSizes<owner, kDim>;
+  static constexpr bool kBoth = owner == Owner::keys;
+  float dx[Sizes::kTiles][Sizes::kColumns / 8][4];
+  float dy[kBoth ? Sizes::kTiles : 1][kBoth ? Sizes::kColumns / 8 : 1][4];
+};
+
+// Where a warp and its tile are: positions within the sequence, the warp's first column, addresses of its rows of x and
+// of the stage.
+struct TilePlace {
+  int row, column, part;
+  std::uint32_t x, stage;
+};
+
+template <Owner owner, int kDim>
+__device__ inline void add_tile(GradientSums<owner, kDim>& sums,
+                                const LaneStatistics<owner, BackwardSizes<owner, kDim>::kTiles,
+                                                     BackwardSizes<owner, kDim>::kStream / 8>& statistics,
+                                const Mask<owner>& mask, const TilePlace& at, float factor) {
+  using Sizes = BackwardSizes<owner, kDim>;
+  constexpr int kM = Sizes::kTiles, kN = Sizes::kStream / 8;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const std::uint32_t a_rows = at.stage + rows_first<kDim>(lane) + at.part * 2;
+  const std::uint32_t a_columns = at.stage + columns_first<kDim>(lane);
+  float weights[kM][kN][4], gradients[kM][kN][4];
+  std::uint32_t packed[kM][kN / 2][4];
+  clear(weights);
+  multiply_rows<kDim>(weights, at.x, a_columns);
+  if (!mask.all(at.row, 16 * kM, at.column, Sizes::kStream)) apply_mask(weights, mask, at.row, at.column);
+  weights_of<owner>(weights, statistics, factor);
+  if constexpr (owner == Owner::keys) {
+    as_operand(packed, weights);
+    multiply_packed<kDim>(sums.dy, packed, a_rows + Sizes::kTile);
+  }
+  clear(gradients);
+  multiply_rows<kDim>(gradients, at.x + Sizes::kOwn, a_columns + Sizes::kTile);
+  score_gradients<owner>(gradients, weights, statistics);
+  as_operand(packed, gradients);
+  multiply_packed<kDim>(sums.dx, packed, a_rows);
+}
+
+// The shared memory of x and y, no longer needed, stages the rows.
+template <Owner owner, int kDim>
+__device__ inline void store_gradients(const GradientSums<owner, kDim>& sums, const BackwardParams& p,
+                                       const Work::Place& at, int in_block, int part, unsigned char* memory) {
+  using Sizes = BackwardSizes<owner, kDim>;
+  const std::int64_t token = std::int64_t{at.start} + at.row + in_block;
+  const int rows = at.length - at.row - in_block, columns = p.dim - part;
+  unsigned char* staging = memory + in_block * kPitch<kDim> + part * 2;
+  float factor[Sizes::kTiles][2];
+  fill(factor, p.scale);
+  store_rows<kDim>(sums.dx, factor, staging, p.dx.at(token, at.head) + part, p.dx.row, rows, columns);
+  if constexpr (owner == Owner::keys) {
+    fill(factor, 1.0f);
+    store_rows<kDim>(sums.dy, factor, staging + Sizes::kOwn, p.dy.at(token, at.head) + part, p.dy.row, rows, columns);
+  }
+}
+
 template <Owner owner, int kDim>
 __global__ __launch_bounds__(
     BackwardSizes<owner, kDim>::kThreads,
@@ -189,53 +249,26 @@ __global__ __launch_bounds__(
   Tiles::Place tile = stream.begin(), next = stream.after(tile);
   load_stage(0, tile);
 
-  float dx[kM][Sizes::kColumns / 8][4], dy[kKeys ? kM : 1][kKeys ? Sizes::kColumns / 8 : 1][4];
-  clear(dx);
-  clear(dy);
+  GradientSums<owner, kDim> sums;
+  clear(sums.dx);
+  clear(sums.dy);
   const Mask<owner> mask{at.length, p.causal};
   LaneStatistics<owner, kM, kN> statistics;
   const std::int64_t own_row = at.head * p.tokens + at.start + row;
   statistics.load(p.lse2 + own_row, p.delta + own_row, at.length - row);
-  const std::uint32_t x = shared_address(memory) + in_block * kPitch<kDim> + rows_first<kDim>(lane),
-                      y = x + Sizes::kOwn;
+  const std::uint32_t x = shared_address(memory) + in_block * kPitch<kDim> + rows_first<kDim>(lane);
   for (int i = 0; i < stream.count; ++i, tile = next, next = stream.after(next)) {
     await_copies<0>();
     __syncthreads();  // the tile is there, and the other stage has been read
     if (i + 1 < stream.count) load_stage(i + 1, next);
     const int column = tile.row;
     if (mask.none(row, 16 * kM, column, kStream)) continue;
-    const std::uint32_t stage = shared_address(stages) + i % 2 * Sizes::kStage;
-    statistics.stage(reinterpret_cast<const float*>(stages + i % 2 * Sizes::kStage + 2 * Sizes::kTile));
-
-    float weights[kM][kN][4], gradients[kM][kN][4];
-    std::uint32_t packed[kM][kN / 2][4];
-    clear(weights);
-    multiply_rows<kDim>(weights, x, stage + columns_first<kDim>(lane));
-    if (!mask.all(row, 16 * kM, column, kStream)) apply_mask(weights, mask, row, column);
-    weights_of<owner>(weights, statistics, p.factor);
-    if constexpr (kKeys) {
-      as_operand(packed, weights);
-      multiply_packed<kDim>(dy, packed, stage + Sizes::kTile + rows_first<kDim>(lane) + part * 2);
-    }
-    clear(gradients);
-    multiply_rows<kDim>(gradients, y, stage + Sizes::kTile + columns_first<kDim>(lane));
-    score_gradients<owner>(gradients, weights, statistics);
-    as_operand(packed, gradients);
-    multiply_packed<kDim>(dx, packed, stage + rows_first<kDim>(lane) + part * 2);
+    unsigned char* stage = stages + i % 2 * Sizes::kStage;
+    statistics.stage(reinterpret_cast<const float*>(stage + 2 * Sizes::kTile));
+    add_tile<owner, kDim>(sums, statistics, mask, {row, column, part, x, shared_address(stage)}, p.factor);
   }
-
   __syncthreads();  // warps that share rows have read them
-  const int rows = at.length - row, columns = p.dim - part;
-  if (rows <= 0) return;
-  unsigned char* staging = memory + in_block * kPitch<kDim> + part * 2;
-  float factor[kM][2];
-  fill(factor, p.scale);
-  store_rows<kDim>(dx, factor, staging, p.dx.at(token + in_block, at.head) + part, p.dx.row, rows, columns);
-  if constexpr (kKeys) {
-    fill(factor, 1.0f);
-    store_rows<kDim>(dy, factor, staging + Sizes::kOwn, p.dy.at(token + in_block, at.head) + part, p.dy.row, rows,
-                     columns);
-  }
+  if (row < at.length) store_gradients<owner, kDim>(sums, p, at, in_block, part, memory);
 }
 
 template <Owner owner, int kDim>
