@@ -166,6 +166,8 @@ else()
     enable_language(CUDA)
     find_package(CUDAToolkit REQUIRED)
     set(RING_WITH_CUDA TRUE)
+    set_source_files_properties(${PROJECT_SOURCE_DIR}/core/cuda/devices.cpp PROPERTIES
+                                COMPILE_DEFINITIONS RING_CUDA_LIBRARIES="${CUDAToolkit_LIBRARY_DIR}")
     list(JOIN RING_CUDA_ARCHS ", sm_" archs)
     ring_note(CUDA found "nvcc ${CMAKE_CUDA_COMPILER_VERSION} for sm_${archs}")
   elseif(RING_CUDA STREQUAL "ON")

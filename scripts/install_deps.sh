@@ -21,7 +21,7 @@ for arg in "$@"; do
 done
 
 if [ "$mode" = install ]; then
-  "$(dirname "$0")/cudnn_frontend.sh"  # no Debian package has it
+  "$(dirname "$0")/cudnn_frontend.sh" || true  # no Debian package has it
 fi
 if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
   echo "install_deps.sh: no apt here, nothing installed. Needed, by their Debian names: ${required[*]}" >&2

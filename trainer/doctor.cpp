@@ -164,7 +164,7 @@ HostFacts inspect_host(const fs::path& folder) {
   facts.cores = static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
   read_memory(facts);
   std::error_code none;
-  facts.folder = fs::absolute(folder, none);
+  facts.folder = fs::weakly_canonical(folder, none);
   const fs::space_info space = fs::space(folder, none);
   facts.disk_free = none ? 0 : space.available;
   facts.writable = access(folder.c_str(), W_OK | X_OK) == 0;

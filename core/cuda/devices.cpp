@@ -14,9 +14,9 @@ namespace {
 
 // Null: not there, or it has no such function. Libraries stay loaded.
 template <class Fn>
-Fn* function_of(const std::string& library, const char* function, const char* fallback = nullptr) {
+Fn* function_of(const std::string& library, const char* function, const std::string& fallback = "") {
   void* handle = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (!handle && fallback) handle = dlopen(fallback, RTLD_NOW | RTLD_LOCAL);
+  if (!handle && !fallback.empty()) handle = dlopen(fallback.c_str(), RTLD_NOW | RTLD_LOCAL);
   return handle ? reinterpret_cast<Fn*>(dlsym(handle, function)) : nullptr;
 }
 
@@ -69,7 +69,7 @@ LibraryFacts library(LibraryFacts facts, Fn* function, int (*version)(Fn*), cons
 #ifdef RING_CUDNN_LIBRARY
 constexpr const char* kBuiltWithCudnn = RING_CUDNN_LIBRARY;
 #else
-constexpr const char* kBuiltWithCudnn = nullptr;
+constexpr const char* kBuiltWithCudnn = "";
 #endif
 
 std::vector<LibraryFacts> libraries() {
@@ -81,18 +81,19 @@ std::vector<LibraryFacts> libraries() {
     call(&number);
     return number;
   };
-  const std::string major = str(CUDART_VERSION / 1000), pip = str("-cu", major);
-  return {driver_release(),
-          cuda_of_driver(),
-          cuda_runtime(),
-          library<Number>({.name = "cuBLAS", .use = "matrix products"},
-                          function_of<Number>("libcublasLt.so." + major, "cublasLtGetVersion"), by_number,
-                          str("install the cuBLAS of CUDA ", major)),
-          library<Number>({.name = "cuDNN", .use = "attention"},
-                          function_of<Number>("libcudnn.so.9", "cudnnGetVersion", kBuiltWithCudnn), by_number,
-                          str("own kernels serve; for more speed install nvidia-cudnn", pip)),
-          library<Fill>({.name = "NCCL", .use = "several GPUs"}, function_of<Fill>("libnccl.so.2", "ncclGetVersion"),
-                        by_fill, str("only for several GPUs: install nvidia-nccl", pip))};
+  const std::string major = str(CUDART_VERSION / 1000), pip = str("-cu", major), cublas = "libcublasLt.so." + major;
+  return {
+      driver_release(),
+      cuda_of_driver(),
+      cuda_runtime(),
+      library<Number>({.name = "cuBLAS", .use = "matrix products", .needed = true},
+                      function_of<Number>(cublas, "cublasLtGetVersion", str(RING_CUDA_LIBRARIES, '/', cublas)),
+                      by_number, str("install the cuBLAS of CUDA ", major, ", or add its folder to LD_LIBRARY_PATH")),
+      library<Number>({.name = "cuDNN", .use = "attention"},
+                      function_of<Number>("libcudnn.so.9", "cudnnGetVersion", kBuiltWithCudnn), by_number,
+                      str("own kernels serve; for more speed install nvidia-cudnn", pip)),
+      library<Fill>({.name = "NCCL", .use = "several GPUs"}, function_of<Fill>("libnccl.so.2", "ncclGetVersion"),
+                    by_fill, str("only for several GPUs: install nvidia-nccl", pip))};
 }
 
 std::string error_text(cudaError_t error) {
