@@ -1,6 +1,10 @@
 #include "autograd/tape.h"
 
+#include <algorithm>
+#include <optional>
+
 #include "kernels/elementwise.h"
+#include "kernels/observers.h"
 
 namespace ring {
 
@@ -62,7 +66,7 @@ std::vector<SlotPtr> Tape::record(std::string_view name, int outputs, std::vecto
   for (int i = 0; i < outputs; ++i) out.push_back(std::make_shared<GradSlot>());
   for (SlotPtr& slot : inputs)
     if (slot) ++slot->uses;
-  steps_.push_back({name, out, std::move(inputs), std::move(fn)});
+  steps_.push_back({name, out, std::move(inputs), std::move(fn), part_});
   return out;
 }
 
@@ -70,21 +74,38 @@ Var Tape::record(std::string_view name, Tensor value, std::vector<SlotPtr> input
   return {std::move(value), record(name, 1, std::move(inputs), std::move(fn))[0]};
 }
 
+std::string Tape::enter_part(std::string_view name) {
+  std::string before = parts_[part_];
+  part_ = static_cast<std::size_t>(std::find(parts_.begin(), parts_.end(), name) - parts_.begin());
+  if (part_ == parts_.size()) parts_.emplace_back(name);
+  return before;
+}
+
+void Tape::run(Step& step, const Context& ctx) const {
+  const bool reached =
+      std::any_of(step.outputs.begin(), step.outputs.end(), [](const SlotPtr& slot) { return slot->written; });
+  if (!reached) return;
+  const NamedPart part(ctx, step.name);
+  Backward b(ctx, step.outputs, step.inputs, final_pass_);
+  step.fn(b);
+}
+
 void Tape::backward(const SlotPtr& root, const Tensor& seed, const Context& ctx) {
   RING_CHECK(root, "backward from a value that no recorded op made");
   root->grad = seed;
   root->written = true;
+  const NamedPart all(ctx, "backward");
+  std::optional<NamedPart> part;  // of the steps at hand
+  std::size_t at = 0;
   while (!steps_.empty()) {
     std::vector<SlotPtr> inputs;
     {
       Step step = std::move(steps_.back());  // saved tensors die with the step
       steps_.pop_back();
-      bool reached = false;
-      for (const SlotPtr& slot : step.outputs) reached |= slot->written;
-      if (reached) {
-        Backward b(ctx, step.outputs, step.inputs, final_pass_);
-        step.fn(b);
-      }
+      if (step.part != at) part.reset();
+      if (step.part != at && step.part != 0) part.emplace(ctx, parts_[step.part]);
+      at = step.part;
+      run(step, ctx);
       inputs = std::move(step.inputs);
     }
     release(inputs);

@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <memory>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -117,6 +118,10 @@ class Tape {
   // The same for one output: the value with its slot.
   Var record(std::string_view name, Tensor value, std::vector<SlotPtr> inputs, BackwardFn fn);
 
+  // What is recorded from now on belongs to this part of the model, for those who watch kernels. Returns the part
+  // before.
+  std::string enter_part(std::string_view name);
+
   // Runs everything recorded, last step first. `root` gets the gradient `seed`; an undefined seed is for ops that take
   // none (the loss head, whose gradient is complete when its forward has run).
   void backward(const SlotPtr& root, const Tensor& seed, const Context& ctx);
@@ -129,10 +134,14 @@ class Tape {
     std::string_view name;
     std::vector<SlotPtr> outputs, inputs;
     BackwardFn fn;
+    std::size_t part = 0;
   };
+  void run(Step&, const Context&) const;
   void release(std::vector<SlotPtr>& inputs) const;
 
   std::vector<Step> steps_;
+  std::vector<std::string> parts_{""};  // by Step::part
+  std::size_t part_ = 0;
   bool final_pass_;
 };
 

@@ -2,6 +2,7 @@
 
 #include "core/philox.h"
 #include "kernels/matmul.h"
+#include "kernels/observers.h"
 
 namespace ring {
 namespace {
@@ -19,20 +20,22 @@ class Recomputing {
   bool before_;
 };
 
-// Tells whoever watches kernels which part of the model they belong to.
+// While it lives, kernels belong to this part of the model, in the backward too.
 class Part {
  public:
-  Part(const Context& ctx, const std::string& name) : ctx_(ctx) {
-    if (ctx_.observer) ctx_.observer->push(name, ctx_);
+  Part(const Run& run, const std::string& name) : named_(run.ctx, name), tape_(run.tape) {
+    if (tape_) before_ = tape_->enter_part(name);
   }
   ~Part() {
-    if (ctx_.observer) ctx_.observer->pop(ctx_);
+    if (tape_) tape_->enter_part(before_);
   }
   Part(const Part&) = delete;
   Part& operator=(const Part&) = delete;
 
  private:
-  const Context& ctx_;
+  NamedPart named_;
+  Tape* tape_;
+  std::string before_;
 };
 
 }  // namespace
@@ -107,6 +110,7 @@ void Decoder::allocate(const Context& ctx, std::uint64_t seed, const ParamTypes&
 }
 
 Var Decoder::embed(Run& run, const Tensor& ids, const Sequences& seqs) const {
+  const Part part(run, "embedding");
   Var x = embedding(run, ids, tokens_->var);
   if (positions_) x = add(run, x, embedding(run, seqs.positions, positions_->var));
   if (run.training) x = dropout_add(run, x, {}, static_cast<float>(config_.dropout), site_of("dropout.embedding"));
@@ -115,6 +119,7 @@ Var Decoder::embed(Run& run, const Tensor& ids, const Sequences& seqs) const {
 }
 
 Var Decoder::finish(Run& run, const Var& x) const {
+  const Part part(run, "final_norm");
   const Var y = final_norm_ ? (*final_norm_)(run, x) : x;
   seen("final_norm", y);
   return y;
@@ -123,7 +128,7 @@ Var Decoder::finish(Run& run, const Var& x) const {
 Var Decoder::hidden(Run& run, const Tensor& ids, const Sequences& seqs) const {
   Var x = embed(run, ids, seqs);
   for (std::size_t i = 0; i < blocks_.size(); ++i) {
-    const Part part(run.ctx, str("blocks.", i));
+    const Part part(run, str("blocks.", i));
     x = blocks_[i](run, x, seqs);
     seen(str("blocks.", i), x);
   }
@@ -140,7 +145,7 @@ Var Decoder::hidden(Run& run, const Tensor& ids, const Sequences& seqs, KvCache&
 LossOutput Decoder::loss(Run& run, const Tensor& ids, const Sequences& seqs, LossHead options) const {
   options.vocab = config_.vocab_size;
   const Var x = hidden(run, ids, seqs);
-  const Part part(run.ctx, "loss_head");
+  const Part part(run, "loss_head");
   return cross_entropy_head(run, x, head().var, options);
 }
 

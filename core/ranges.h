@@ -1,0 +1,15 @@
+#pragma once
+// Named ranges on the host's timeline for a profiler that watches this process from outside (NVTX, for Nsight Systems).
+
+namespace ring {
+
+struct RangeMarks {
+  void (*push)(const char* name);
+  void (*pop)();
+};
+
+// Filled at load time by core/cuda when it is part of the build.
+bool register_range_marks(const RangeMarks&);
+const RangeMarks* range_marks();  // null: this build has none
+
+}  // namespace ring
