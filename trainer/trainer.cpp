@@ -8,6 +8,7 @@
 #include "core/cpu/thread_pool.h"
 #include "core/log.h"
 #include "kernels/elementwise.h"
+#include "kernels/observers.h"
 #include "trainer/diagnose.h"
 #include "trainer/schedule.h"
 #include "trainer/session.h"
@@ -88,6 +89,7 @@ void Trainer::compute() {
   for (std::size_t i = 0; i < micro_count_; ++i) micro_step(i);
   reducer_->finish();
   if (comm_.size() > 1) comm_.all_reduce(loss_, Reduce::sum, ctx_.stream.record()).wait(ctx_.stream);
+  const NamedPart part(ctx_, "optimizer");
   optimizer_->update(loss_, ctx_);
 }
 

@@ -50,6 +50,9 @@ class Trainer {
   void add_state(State&);
   void restored();  // after loading: moves the loader to the cursor
 
+  // Shows every kernel of the steps that are launched from now on; null: nobody watches.
+  void observe(std::shared_ptr<KernelObserver> observer) { ctx_.observer = std::move(observer); }
+
   Decoder& model() { return model_; }
   const Context& context() const { return ctx_; }
   std::int64_t steps_done() const { return steps_; }  // launched
