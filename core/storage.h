@@ -6,8 +6,10 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
+#include "core/check.h"
 #include "core/dtype.h"
 
 namespace ring {
@@ -30,13 +32,22 @@ struct MemoryStats {
   }
 };
 
+std::string bytes_text(std::size_t);  // "1.50 GiB", "20.0 MiB", "512 bytes"
+
+struct OutOfMemory : Error {
+  OutOfMemory(const std::string& what_failed, const std::string& what_to_do)
+      : Error(what_failed + ". " + what_to_do), facts(what_failed), advice(what_to_do) {}
+  std::string facts, advice;  // whoever knows more facts adds them
+};
+
 class Allocator {
  public:
   virtual ~Allocator() = default;
-  virtual void* allocate(std::size_t bytes) = 0;  // 64-byte aligned; Error names the bytes asked and in use
+  virtual void* allocate(std::size_t bytes) = 0;  // 64-byte aligned; OutOfMemory names the bytes asked and in use
   virtual void free(void* p, std::size_t bytes) = 0;
   virtual MemoryStats stats() const = 0;
   virtual void reset_peak() = 0;
+  virtual void trim() {}  // gives memory that nobody uses back to the system; may wait for the device
   virtual void enter_phase(std::string_view) {}  // what follows is allocated in this phase, until the next one
 };
 

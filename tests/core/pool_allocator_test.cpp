@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <string>
@@ -11,19 +12,31 @@
 namespace ring {
 namespace {
 
-TEST(PoolAllocator, SizeClassesFitAndWasteAtMostAQuarter) {
+TEST(PoolAllocator, SizeClassesFitAndWasteAtMostAnEighth) {
   std::size_t previous = 0;
-  for (std::size_t bytes = 1; bytes < (1u << 20); bytes += 1 + bytes / 97) {
+  for (std::size_t bytes = 1; bytes < (std::size_t{1} << 36); bytes += 1 + bytes / 97) {
     const std::size_t size = PoolAllocator::size_class(bytes);
     EXPECT_GE(size, bytes);
     EXPECT_EQ(size % 64, 0u);
     EXPECT_GE(size, previous);
     EXPECT_EQ(PoolAllocator::size_class(size), size);
     if (bytes >= 256) {
-      EXPECT_LE(size - bytes, size / 4) << bytes;
+      EXPECT_LE(size - bytes, std::max<std::size_t>(63, bytes / 8)) << bytes;
     }
+    EXPECT_LT(size - bytes, std::size_t{2} << 20) << bytes;
     previous = size;
   }
+}
+
+TEST(PoolAllocator, TrimGivesBackWhatNobodyUses) {
+  PoolAllocator pool;
+  void* held = pool.allocate(5000);
+  for (std::size_t bytes : {100u, 3000u, 3000u, 70000u}) pool.free(pool.allocate(bytes), bytes);
+  EXPECT_GT(pool.stats().reserved, 70000u);
+  pool.trim();
+  EXPECT_EQ(pool.stats().reserved, PoolAllocator::size_class(5000));
+  EXPECT_EQ(pool.stats().in_use, 5000u);
+  pool.free(held, 5000);
 }
 
 TEST(PoolAllocator, MemoryIsAlignedAndWritable) {

@@ -1,0 +1,34 @@
+#pragma once
+// Who holds how much memory: live bytes by the phase in which they were allocated.
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/storage.h"
+
+namespace ring {
+
+class PhaseLedger {
+ public:
+  PhaseLedger() { enter("other"); }
+  void enter(std::string_view phase);
+  std::uint32_t add(std::size_t bytes);  // in the current phase, whose number is for remove()
+  void remove(std::uint32_t phase, std::size_t bytes);
+  void reset_peak();
+
+  std::size_t in_use() const { return in_use_; }
+  std::size_t peak() const { return peak_; }
+  std::vector<PhaseMemory> phases() const;          // those that saw memory, what holds most first
+  std::string largest_holders(int most = 5) const;  // "optimizer states 1.50 GiB, blocks.0 20.0 MiB"
+
+ private:
+  std::vector<PhaseMemory> phases_;
+  std::map<std::string, std::uint32_t, std::less<>> numbers_;
+  std::uint32_t current_ = 0;
+  std::size_t in_use_ = 0, peak_ = 0;
+};
+
+}  // namespace ring

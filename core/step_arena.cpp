@@ -1,0 +1,196 @@
+#include "core/step_arena.h"
+
+#include <utility>
+
+#include "core/log.h"
+
+namespace ring {
+namespace {
+
+constexpr std::size_t kAlign = 256;
+
+std::size_t rounded(std::size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
+
+}  // namespace
+
+StepArena::StepArena(std::shared_ptr<Allocator> upstream) : upstream_(std::move(upstream)) {}
+
+StepArena::~StepArena() { release_slab(); }
+
+void* StepArena::allocate(std::size_t bytes) {
+  std::lock_guard lock(mutex_);
+  Held h{0, in_step_ ? step_ : 0, trace_.size(), false};
+  void* p = in_step_ ? take_planned(bytes) : nullptr;
+  h.in_slab = p != nullptr;
+  if (!p) p = take_upstream(bytes);
+  if (in_step_) trace_.push_back({bytes, clock_++});
+  h.phase = ledger_.add(bytes);
+  held_.emplace(p, h);
+  return p;
+}
+
+// The place of the step's next block; null: it is to come from upstream.
+void* StepArena::take_planned(std::size_t bytes) {
+  if (!slab_ || !bytes) return nullptr;
+  const std::size_t i = trace_.size();
+  const bool known = i < model_.size() && model_[i].bytes == bytes;
+  if (known && model_[i].escapes()) return nullptr;
+  if (!known || !fits(plan_.offsets[i], rounded(bytes))) {
+    ++fallbacks_;
+    return nullptr;
+  }
+  const std::size_t offset = plan_.offsets[i];
+  live_.emplace(offset, offset + rounded(bytes));
+  return slab_ + offset;
+}
+
+// In a step that follows the plan it always does.
+bool StepArena::fits(std::size_t offset, std::size_t bytes) const {
+  const auto after = live_.lower_bound(offset + bytes);
+  return after == live_.begin() || std::prev(after)->second <= offset;
+}
+
+void* StepArena::take_upstream(std::size_t bytes) {
+  void* p = nullptr;
+  try {
+    p = upstream_->allocate(bytes);
+  } catch (const OutOfMemory& e) {
+    if (in_step_ || !slab_ || !live_.empty()) fail_out_of_memory(e);
+  }
+  if (!p) try {  // the slab is idle between steps: it helps out, and the next step takes it again
+      release_slab();
+      upstream_->trim();
+      p = upstream_->allocate(bytes);
+    } catch (const OutOfMemory& e) {
+      fail_out_of_memory(e);
+    }
+  taken_ += bytes;
+  if (in_step_) ++from_upstream_;
+  return p;
+}
+
+void StepArena::fail_out_of_memory(const OutOfMemory& e) const {
+  throw OutOfMemory(str(e.facts, "; most is held by ", ledger_.largest_holders()), e.advice);
+}
+
+void StepArena::free(void* p, std::size_t bytes) {
+  std::lock_guard lock(mutex_);
+  const auto found = held_.find(p);
+  const Held h = found->second;
+  held_.erase(found);
+  ledger_.remove(h.phase, bytes);
+  if (in_step_ && h.step == step_) trace_[h.number].end = clock_++;
+  if (h.in_slab) {
+    live_.erase(static_cast<std::size_t>(static_cast<std::byte*>(p) - slab_));
+    return;
+  }
+  upstream_->free(p, bytes);
+  taken_ -= bytes;
+}
+
+void StepArena::begin_step() {
+  std::lock_guard lock(mutex_);
+  RING_CHECK(!in_step_, "a step begins within a step");
+  prepare_slab();
+  in_step_ = true;
+  ++step_;
+  trace_.clear();
+  clock_ = 0;
+  from_upstream_ = 0;
+}
+
+std::uint64_t StepArena::prepare() {
+  std::lock_guard lock(mutex_);
+  RING_CHECK(!in_step_, "memory is planned between steps, not within one");
+  prepare_slab();
+  return generation_;
+}
+
+void StepArena::prepare_slab() {
+  if (replan_ && live_.empty()) {
+    replan_ = given_up_ = false;
+    release_slab();
+    model_ = last_;
+    plan_ = plan_memory(model_, kAlign);
+  }
+  if (plan_.bytes && !slab_ && !given_up_) take_slab();
+}
+
+// Nothing of what upstream keeps unused must stand beside the slab: what the recorded steps took is in it.
+void StepArena::take_slab() {
+  upstream_->trim();
+  try {
+    slab_ = static_cast<std::byte*>(upstream_->allocate(plan_.bytes));
+    taken_ += plan_.bytes;
+    ++generation_;
+  } catch (const OutOfMemory& e) {
+    given_up_ = true;
+    log::warn("steps go on without planned memory: ", e.facts);
+  }
+}
+
+void StepArena::release_slab() {
+  if (!slab_) return;
+  upstream_->free(slab_, plan_.bytes);
+  taken_ -= plan_.bytes;
+  slab_ = nullptr;
+}
+
+void StepArena::end_step() {
+  std::lock_guard lock(mutex_);
+  RING_CHECK(in_step_, "a step ends that did not begin");
+  in_step_ = false;
+  replan_ = !trace_.empty() && trace_ == last_ && trace_ != model_;
+  last_.swap(trace_);
+  trace_.clear();
+}
+
+MemoryStats StepArena::stats() const {
+  MemoryStats s = upstream_->stats();
+  std::lock_guard lock(mutex_);
+  const std::size_t outside = s.in_use > taken_ ? s.in_use - taken_ : 0;  // taken from upstream by others
+  s.in_use = ledger_.in_use() + outside;
+  s.peak = ledger_.peak() + outside;
+  s.phases = ledger_.phases();
+  return s;
+}
+
+void StepArena::reset_peak() {
+  std::lock_guard lock(mutex_);
+  ledger_.reset_peak();
+  upstream_->reset_peak();
+}
+
+void StepArena::trim() { upstream_->trim(); }
+
+void StepArena::enter_phase(std::string_view phase) {
+  std::lock_guard lock(mutex_);
+  ledger_.enter(phase);
+}
+
+bool StepArena::planned() const {
+  std::lock_guard lock(mutex_);
+  return slab_ != nullptr;
+}
+
+std::uint64_t StepArena::generation() const {
+  std::lock_guard lock(mutex_);
+  return generation_;
+}
+
+std::uint64_t StepArena::fallbacks() const {
+  std::lock_guard lock(mutex_);
+  return fallbacks_;
+}
+
+std::uint64_t StepArena::from_upstream() const {
+  std::lock_guard lock(mutex_);
+  return from_upstream_;
+}
+
+MemoryPlan StepArena::plan() const {
+  std::lock_guard lock(mutex_);
+  return plan_;
+}
+
+}  // namespace ring

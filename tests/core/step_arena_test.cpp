@@ -1,0 +1,407 @@
+#include "core/step_arena.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <random>
+#include <thread>
+
+#include "core/cpu/pool_allocator.h"
+#include "core/tensor.h"
+
+namespace ring {
+namespace {
+
+// A system with a bound, which counts what was taken from it.
+class Limited final : public Allocator {
+ public:
+  explicit Limited(std::size_t limit = std::size_t{1} << 40) : limit_(limit) {}
+  void* allocate(std::size_t bytes) override {
+    if (stats_.in_use + bytes > limit_)
+      throw OutOfMemory(str("out of memory: ", bytes, " bytes asked for, ", stats_.in_use, " in use"), "Use less");
+    stats_.in_use += bytes;
+    stats_.peak = std::max(stats_.peak, stats_.in_use);
+    return pool_.allocate(bytes);
+  }
+  void free(void* p, std::size_t bytes) override {
+    stats_.in_use -= bytes;
+    pool_.free(p, bytes);
+  }
+  MemoryStats stats() const override { return stats_; }
+  void reset_peak() override { stats_.peak = stats_.in_use; }
+  void trim() override {
+    ++trims;
+    in_use_when_trimmed = stats_.in_use;
+  }
+  int trims = 0;
+  std::size_t in_use_when_trimmed = 0;
+
+ private:
+  std::size_t limit_;
+  PoolAllocator pool_{0};  // nothing is kept: a stale pointer is one for the sanitizer too
+  MemoryStats stats_;
+};
+
+// Owns blocks full of a number of their own, and looks whether it is still there when they go.
+class Blocks {
+ public:
+  explicit Blocks(Allocator& memory) : memory_(memory) {}
+  ~Blocks() { clear(); }
+  void* add(std::size_t bytes) {
+    Block b{memory_.allocate(bytes), bytes, static_cast<unsigned char>(++count_ % 251)};
+    std::memset(b.p, b.mark, bytes);
+    blocks_.push_back(b);
+    return b.p;
+  }
+  void drop(std::size_t i) {
+    const Block b = blocks_[i];
+    const auto* bytes = static_cast<const unsigned char*>(b.p);
+    EXPECT_TRUE(std::all_of(bytes, bytes + b.bytes, [&](unsigned char c) { return c == b.mark; }))
+        << "a block of " << b.bytes << " bytes was overwritten";
+    memory_.free(b.p, b.bytes);
+    blocks_.erase(blocks_.begin() + static_cast<std::ptrdiff_t>(i));
+  }
+  void clear() {
+    while (!blocks_.empty()) drop(blocks_.size() - 1);
+  }
+  std::size_t size() const { return blocks_.size(); }
+
+ private:
+  struct Block {
+    void* p;
+    std::size_t bytes;
+    unsigned char mark;
+  };
+  Allocator& memory_;
+  std::vector<Block> blocks_;
+  int count_ = 0;
+};
+
+// The same script of allocations and frees for the same seed. Returns the addresses.
+std::vector<void*> random_step(StepArena& arena, unsigned seed, int length = 60) {
+  std::mt19937 random(seed);
+  std::vector<void*> addresses;
+  const StepScope step(arena);
+  Blocks blocks(arena);
+  for (int i = 0; i < length; ++i) {
+    if (blocks.size() < 3 || random() % 2)
+      addresses.push_back(blocks.add(1 + random() % (random() % 4 ? 3000 : 60000)));
+    else
+      blocks.drop(random() % blocks.size());
+  }
+  return addresses;
+}
+
+class StepArenaTest : public testing::Test {
+ protected:
+  std::shared_ptr<Limited> upstream = std::make_shared<Limited>();
+  StepArena arena{upstream};
+};
+
+TEST_F(StepArenaTest, StepsThatRepeatGetTheSameAddresses) {
+  random_step(arena, 1);
+  EXPECT_FALSE(arena.planned());
+  random_step(arena, 1);
+  EXPECT_EQ(arena.generation(), 0u);
+  const std::vector<void*> first = random_step(arena, 1);
+  EXPECT_TRUE(arena.planned());
+  EXPECT_EQ(arena.generation(), 1u);
+  const MemoryPlan plan = arena.plan();
+  EXPECT_EQ(upstream->stats().in_use, plan.bytes);
+  EXPECT_LE(static_cast<double>(plan.bytes), 1.2 * static_cast<double>(plan.live_peak));
+  for (int i = 0; i < 5; ++i) {
+    EXPECT_EQ(random_step(arena, 1), first);
+    EXPECT_EQ(arena.from_upstream(), 0u);
+  }
+  EXPECT_EQ(arena.fallbacks(), 0u);
+  EXPECT_EQ(upstream->trims, 1);
+  EXPECT_EQ(upstream->in_use_when_trimmed, 0u);
+  for (void* p : first) EXPECT_EQ(reinterpret_cast<std::uintptr_t>(p) % 64, 0u);
+}
+
+TEST_F(StepArenaTest, AFirstStepThatDiffersIsNotPlannedFor) {
+  random_step(arena, 5);
+  random_step(arena, 1);
+  random_step(arena, 1);
+  const std::vector<void*> first = random_step(arena, 1);
+  EXPECT_EQ(random_step(arena, 1), first);
+  EXPECT_EQ(arena.generation(), 1u);
+  EXPECT_EQ(arena.fallbacks(), 0u);
+}
+
+TEST_F(StepArenaTest, ADeviatingStepFallsBackAndIsPlannedForWhenItRepeats) {
+  for (int i = 0; i < 3; ++i) random_step(arena, 1);
+  const std::vector<void*> planned = random_step(arena, 1);
+  random_step(arena, 2);  // looks at its blocks' contents
+  const std::uint64_t fallbacks = arena.fallbacks();
+  EXPECT_GT(fallbacks, 0u);
+  EXPECT_GE(arena.from_upstream(), 1u);
+  EXPECT_EQ(random_step(arena, 1), planned) << "one odd step does not change the plan";
+  EXPECT_EQ(arena.fallbacks(), fallbacks);
+  random_step(arena, 2);
+  random_step(arena, 2);
+  EXPECT_EQ(arena.generation(), 1u);
+  const std::vector<void*> second = random_step(arena, 2);
+  EXPECT_EQ(arena.generation(), 2u);
+  EXPECT_EQ(random_step(arena, 2), second);
+  EXPECT_EQ(arena.from_upstream(), 0u);
+  EXPECT_EQ(upstream->stats().in_use, arena.plan().bytes) << "one slab at a time";
+}
+
+TEST_F(StepArenaTest, NoLiveBlockIsEverOverwritten) {
+  std::mt19937 random(7);
+  Blocks kept(arena);  // across steps
+  for (int step = 0; step < 400; ++step) {
+    const unsigned script = step % 40 < 30 ? 1 : random() % 6;
+    {
+      const StepScope scope(arena);
+      std::mt19937 events(script);
+      Blocks blocks(arena);
+      for (int i = 0; i < 80; ++i) {
+        if (blocks.size() < 3 || events() % 2)
+          blocks.add(1 + events() % 5000);
+        else
+          blocks.drop(events() % blocks.size());
+        if (step % 17 == 3 && i % 20 == 5) kept.add(2000);  // changes the order of all that follow
+        if (step % 19 == 4 && kept.size()) kept.drop(random() % kept.size());
+      }
+    }
+    if (step % 5 == 0) kept.add(1 + random() % 4000);  // between steps
+    if (kept.size() > 20) kept.drop(random() % kept.size());
+  }
+  kept.clear();
+  EXPECT_GT(arena.generation(), 0u);
+  EXPECT_GT(arena.fallbacks(), 0u);
+  EXPECT_EQ(arena.stats().in_use, 0u);
+}
+
+TEST_F(StepArenaTest, BlocksThatLiveLongerThanPlannedKeepTheirPlace) {
+  for (int i = 0; i < 3; ++i) {
+    const StepScope scope(arena);
+    Blocks own(arena);
+    own.add(1000), own.add(2000);
+    own.drop(0);
+    own.add(3000);
+  }
+  ASSERT_TRUE(arena.planned());
+  Blocks late(arena);
+  {
+    const StepScope scope(arena);
+    Blocks own(arena);
+    own.add(1000), late.add(2000);  // the latter is in the slab and stays there
+    own.drop(0);
+    own.add(3000);
+  }
+  EXPECT_EQ(arena.fallbacks(), 0u);
+  for (int i = 0; i < 3; ++i) {
+    const StepScope scope(arena);
+    Blocks own(arena);
+    own.add(1000), own.add(2000), own.add(3000);
+  }
+  EXPECT_GT(arena.fallbacks(), 0u);
+  EXPECT_EQ(arena.generation(), 1u) << "a slab with a live block in it was let go";
+  late.clear();
+}
+
+TEST_F(StepArenaTest, BlocksThatOutliveTheirStepComeFromUpstream) {
+  Blocks kept(arena);
+  std::vector<void*> escaped;
+  for (int i = 0; i < 5; ++i) {
+    const StepScope scope(arena);
+    Blocks own(arena);
+    own.add(5000);
+    if (kept.size()) kept.drop(0);  // of the step before
+    escaped.push_back(kept.add(700));
+    own.add(300);
+  }
+  EXPECT_TRUE(arena.planned());
+  EXPECT_EQ(arena.fallbacks(), 0u);
+  EXPECT_EQ(arena.from_upstream(), 1u);
+  EXPECT_EQ(upstream->stats().in_use, arena.plan().bytes + 700);
+  EXPECT_EQ(arena.stats().in_use, 700u);
+  EXPECT_EQ(arena.plan().bytes, 5120u + 512u);
+}
+
+TEST_F(StepArenaTest, EvaluationBetweenStepsUsesUpstreamAndChangesNothing) {
+  std::vector<void*> first;
+  for (int i = 0; i < 8; ++i) {
+    const std::vector<void*> addresses = random_step(arena, 3);
+    if (i == 2) first = addresses;
+    if (i >= 2) {
+      EXPECT_EQ(addresses, first);
+    }
+    Blocks evaluation(arena);
+    for (std::size_t k = 0; k < 10; ++k) evaluation.add(1000 * (k + 1));
+  }
+  EXPECT_EQ(arena.generation(), 1u);
+  EXPECT_EQ(arena.fallbacks(), 0u);
+}
+
+TEST_F(StepArenaTest, AStepThatWasAbandonedIsNotPlannedFor) {
+  for (int i = 0; i < 3; ++i) {
+    try {
+      const StepScope scope(arena);
+      Blocks own(arena);
+      for (int k = 0; k <= i; ++k) own.add(100);
+      fail("lost");
+    } catch (const Error&) {
+    }
+  }
+  for (int i = 0; i < 2; ++i) random_step(arena, 1);
+  EXPECT_FALSE(arena.planned());
+  random_step(arena, 1);
+  EXPECT_TRUE(arena.planned());
+  EXPECT_THROW(
+      {
+        arena.begin_step();
+        arena.begin_step();
+      },
+      Error);
+  arena.end_step();
+}
+
+TEST_F(StepArenaTest, CountsByPhase) {
+  Blocks weights(arena), others(arena);
+  arena.enter_phase("parameters");
+  weights.add(5000);
+  arena.enter_phase("blocks.0");
+  others.add(1000);
+  arena.enter_phase("blocks.1");
+  others.add(2000);
+  others.drop(0);
+  MemoryStats s = arena.stats();
+  EXPECT_EQ(s.in_use, 7000u);
+  EXPECT_EQ(s.peak, 8000u);
+  ASSERT_EQ(s.phases.size(), 3u);
+  EXPECT_EQ(s.phases[0].phase, "parameters");
+  EXPECT_EQ(s.phases[0].held, 5000u);
+  EXPECT_EQ(s.phases[0].peak, 5000u);
+  EXPECT_EQ(s.phases[1].phase, "blocks.1");
+  EXPECT_EQ(s.phases[1].held, 2000u);
+  EXPECT_EQ(s.phases[1].peak, 8000u);
+  EXPECT_EQ(s.phases[2].held, 0u);
+  EXPECT_EQ(s.phases[2].peak, 6000u);
+  arena.reset_peak();
+  EXPECT_EQ(arena.stats().peak, 7000u);
+}
+
+TEST_F(StepArenaTest, StatisticsCountBlocksNotTheSlabAndWhatOthersTook) {
+  void* other = upstream->allocate(10000);  // before the arena stood in front
+  std::size_t peak = 0;
+  for (int i = 0; i < 4; ++i) {
+    random_step(arena, 1);
+    if (i == 0) peak = arena.stats().peak;
+    EXPECT_EQ(arena.stats().in_use, 10000u);
+    EXPECT_EQ(arena.stats().peak, peak);
+  }
+  EXPECT_TRUE(arena.planned());
+  upstream->free(other, 10000);
+  EXPECT_EQ(arena.stats().in_use, 0u);
+}
+
+TEST(StepArena, OutOfMemoryNamesTheLargestHolders) {
+  StepArena arena(std::make_shared<Limited>(1 << 22));
+  Blocks blocks(arena);
+  arena.enter_phase("parameters");
+  blocks.add(1 << 20);
+  arena.enter_phase("blocks.0");
+  blocks.add(3 << 19);
+  for (int i = 1; i < 9; ++i) {
+    arena.enter_phase(str("blocks.", i));
+    blocks.add(static_cast<std::size_t>(100 - i));
+  }
+  try {
+    blocks.add(1 << 23);
+    ADD_FAILURE() << "there is no such memory";
+  } catch (const OutOfMemory& e) {
+    EXPECT_STREQ(e.what(), str("out of memory: 8388608 bytes asked for, ", (1 << 20) + (3 << 19) + 764,
+                               " in use; most is held by blocks.0 1.5 MiB, parameters 1.0 MiB, blocks.1 99 bytes, "
+                               "blocks.2 98 bytes, blocks.3 97 bytes. Use less")
+                               .c_str());
+  }
+  EXPECT_EQ(arena.stats().in_use, static_cast<std::size_t>((1 << 20) + (3 << 19) + 764));
+}
+
+TEST(StepArena, TheIdleSlabHelpsOutBetweenSteps) {
+  const auto upstream = std::make_shared<Limited>(100000);
+  StepArena arena(upstream);
+  const auto step = [&] {
+    const StepScope scope(arena);
+    Blocks own(arena);
+    own.add(30000), own.add(50000);
+  };
+  for (int i = 0; i < 3; ++i) step();
+  ASSERT_TRUE(arena.planned());
+  {
+    Blocks evaluation(arena);
+    evaluation.add(60000);
+    EXPECT_FALSE(arena.planned());
+    EXPECT_THROW(evaluation.add(60000), OutOfMemory);
+  }
+  EXPECT_EQ(arena.prepare(), 2u);
+  step();
+  EXPECT_TRUE(arena.planned());
+  EXPECT_EQ(arena.fallbacks(), 0u);
+  EXPECT_EQ(arena.from_upstream(), 0u);
+}
+
+TEST(StepArena, WithoutRoomForTheSlabStepsGoOnWithoutIt) {
+  const auto upstream = std::make_shared<Limited>(100000);
+  StepArena arena(upstream);
+  Blocks kept(arena);
+  const auto step = [&] {
+    const StepScope scope(arena);
+    Blocks own(arena);
+    own.add(30000), own.add(50000);
+  };
+  step(), step();
+  kept.add(19900);  // the slab is rounded up, and does not fit by a few bytes
+  for (int i = 0; i < 5; ++i) step();
+  EXPECT_FALSE(arena.planned());
+  EXPECT_EQ(upstream->trims, 1) << "tried once";
+}
+
+TEST(StepArena, TensorsKeepItAlive) {
+  const auto upstream = std::make_shared<Limited>();
+  Tensor kept;
+  {
+    Stream stream = Stream::cpu(1);
+    const auto arena = std::make_shared<StepArena>(upstream);
+    stream.impl().allocator = arena;
+    for (int i = 0; i < 3; ++i) {
+      const StepScope scope(*arena);
+      const Tensor t = Tensor::zeros({1000}, DType::f32, stream);
+      kept = t.narrow(0, 0, 10);
+    }
+    EXPECT_EQ(kept.data<float>()[9], 0.0f);
+  }
+  EXPECT_GT(upstream->stats().in_use, 0u);
+  kept = {};
+  EXPECT_EQ(upstream->stats().in_use, 0u);
+}
+
+TEST(StepArena, ServesSeveralThreads) {
+  StepArena arena(std::make_shared<PoolAllocator>());
+  for (int round = 0; round < 4; ++round) {
+    const StepScope scope(arena);
+    std::vector<std::thread> threads;
+    for (int t = 0; t < 4; ++t)
+      threads.emplace_back([&arena, t] {
+        std::mt19937 random(static_cast<unsigned>(t));
+        Blocks blocks(arena);
+        for (int i = 0; i < 200; ++i) {
+          arena.enter_phase(t % 2 ? "odd" : "even");
+          if (blocks.size() < 3 || random() % 2)
+            blocks.add(1 + random() % 2000);
+          else
+            blocks.drop(random() % blocks.size());
+        }
+      });
+    for (std::thread& t : threads) t.join();
+  }
+  EXPECT_EQ(arena.stats().in_use, 0u);
+}
+
+}  // namespace
+}  // namespace ring
