@@ -25,6 +25,7 @@ class Part {
  public:
   Part(const Run& run, const std::string& name) : named_(run.ctx, name), tape_(run.tape) {
     if (tape_) before_ = tape_->enter_part(name);
+    run.ctx.stream.allocator()->enter_phase(name);
   }
   ~Part() {
     if (tape_) tape_->enter_part(before_);

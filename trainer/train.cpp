@@ -83,6 +83,7 @@ class Loop {
   bool stop_now(TrainEnd&);
   void finish_steps(std::size_t left_in_flight);
   void report(const StepReport&);
+  void report_plan();
   void validate();
   void save();
   ProgressState progress_state(const StepReport&) const;
@@ -103,6 +104,7 @@ class Loop {
   std::optional<Progress> progress_;
   std::optional<double> val_loss_;
   StepReport last_;
+  bool plan_reported_ = false;
   std::int64_t saved_step_ = -1, validated_step_ = -1;  // the latest of each
   double interval_seconds_ = 0;                         // since the last record
   std::int64_t interval_tokens_ = 0;
@@ -174,6 +176,7 @@ void Loop::start(const TrainOptions& options, const std::string& checkpoint) {
                                 : str(config_.train.minutes, " minutes in steps of "),
             config_.train.batch_size * config_.model.context, " tokens, ", comm_.size(),
             comm_.size() == 1 ? " process, " : " processes, ", config_.run.threads, " threads each");
+  log::info("memory: ", trainer_.lasting_memory());
   if (found)
     log::info("resuming from step ", trainer_.steps_done(), " (", checkpoint, ")");
   else if (!init_from_.empty())
@@ -200,6 +203,21 @@ ProgressState Loop::progress_state(const StepReport& r) const {
   return p;
 }
 
+void Loop::report_plan() {
+  if (plan_reported_ || !leader() || !trainer_.arena().planned()) return;
+  plan_reported_ = true;
+  const MemoryPlan plan = trainer_.arena().plan();
+  log::info("memory: plan of ", bytes_text(plan.bytes), " for activations (live peak ", bytes_text(plan.live_peak),
+            "), ", bytes_text(ctx_.stream.allocator()->stats().reserved), " in all");
+}
+
+// During which most memory was in use.
+std::string fullest_phase(const MemoryStats& memory) {
+  const auto most = std::max_element(memory.phases.begin(), memory.phases.end(),
+                                     [](const PhaseMemory& a, const PhaseMemory& b) { return a.peak < b.peak; });
+  return most == memory.phases.end() ? "" : most->phase;
+}
+
 void Loop::report(const StepReport& r) {
   interval_seconds_ += r.seconds;
   interval_tokens_ += r.tokens;
@@ -218,7 +236,11 @@ void Loop::report(const StepReport& r) {
        {"step_ms", r.seconds * 1e3},
        {"data_ms", r.data_seconds * 1e3},
        {"exchange_ms", r.exchange_seconds * 1e3},
-       {"memory_peak_bytes", static_cast<std::int64_t>(memory.peak)}});
+       {"memory_in_use", static_cast<std::int64_t>(memory.in_use)},
+       {"memory_peak", static_cast<std::int64_t>(memory.peak)},
+       {"memory_peak_phase", fullest_phase(memory)},
+       {"memory_reserved", static_cast<std::int64_t>(memory.reserved)},
+       {"memory_fragmentation", memory.fragmentation()}});
   interval_seconds_ = 0;
   interval_tokens_ = 0;
 }
@@ -266,6 +288,7 @@ void Loop::finish_steps(std::size_t left_in_flight) {
       fail("training stopped: loss ", last_.loss, ", gradient norm ", last_.norm, " at ", trainer_.diagnose(),
            ". Weights are untouched since the last step; the newest checkpoint is in ", dir_.checkpoints(),
            ". Lower optimizer.lr, lengthen schedule.warmup_steps, or look at those samples");
+    report_plan();
     report(last_);
     if (leader() && ctx_.tuning) ctx_.tuning->save();  // before anything depends on it
   }

@@ -29,25 +29,42 @@ std::vector<SlotRange> slot_ranges(const Parameters& params) {
 Trainer::Trainer(const Config& config, const Context& ctx, Communicator& comm, Loader& loader)
     : config_(config),
       ctx_(ctx),
+      arena_(std::make_shared<StepArena>(ctx.stream.allocator())),
       comm_(comm),
       loader_(loader),
       micro_batch_(loader.options().rows),
       micro_count_(static_cast<std::size_t>(config.train.batch_size / micro_batch_ / comm.size())),
       model_(config.model, vocab_padding(ctx.stream.device().backend)),
       sequences_(Sequences::uniform(micro_batch_, config.model.context, ctx)) {
+  ctx_.stream.impl().allocator = arena_;
   model_.set_recompute(config.train.recompute);
+  arena_->enter_phase("parameters");
   model_.allocate(ctx_, config.run.seed, param_types(config));
   Parameters& params = model_.parameters();
+  arena_->enter_phase("optimizer states");
   optimizer_ = std::make_unique<Optimizer>(params, config.optimizer, config.run.seed, ctx_);
   reducer_ = std::make_unique<Reducer>(comm_, ctx_.stream,
                                        make_buckets(params.gradients, slot_ranges(params), config.train.bucket_bytes));
   const std::int64_t tokens = static_cast<std::int64_t>(micro_count_) * sequences_.tokens();
+  arena_->enter_phase("inputs");
   ids_ = ctx_.empty({tokens}, DType::i32);
   targets_ = ctx_.empty({tokens}, DType::i32);
   loss_ = ctx_.empty({1});
   inputs_ = std::make_unique<InputStage>(tokens, ctx_.stream);
   for (std::size_t i = 0; i < most_in_flight() + 1; ++i)
     results_.push_back(ctx_.stream.impl().host_buffer(sizeof(StepState)));
+}
+
+Trainer::~Trainer() {
+  std::shared_ptr<Allocator>& installed = ctx_.stream.impl().allocator;
+  if (installed == arena_) installed = arena_->upstream();
+}
+
+std::string Trainer::lasting_memory() const {
+  const Parameters& p = model_.parameters();
+  const std::size_t copies = p.weights.raw() == p.values.raw() ? 0 : p.weights.bytes();
+  return str("weights ", bytes_text(p.values.bytes() + copies), ", gradients ", bytes_text(p.gradients.bytes()),
+             ", moments ", bytes_text(optimizer_->m.bytes() + optimizer_->v.bytes()));
 }
 
 double Trainer::valid_tokens(const std::vector<Batch>& batches) {
@@ -79,6 +96,7 @@ void Trainer::micro_step(std::size_t index) {
   head.chunk_bytes = config_.train.loss_chunk_bytes;
   const LossOutput out = model_.loss(run, micro_ids(ids_, index), sequences_, head);
   axpby_kernel({out.sum.value, loss_, loss_, 1, 1}, ctx_);
+  arena_->enter_phase("backward");
   tape.backward(out.sum.slot, {}, ctx_);
 }
 
@@ -90,6 +108,7 @@ void Trainer::compute() {
   reducer_->finish();
   if (comm_.size() > 1) comm_.all_reduce(loss_, Reduce::sum, ctx_.stream.record()).wait(ctx_.stream);
   const NamedPart part(ctx_, "optimizer");
+  arena_->enter_phase("optimizer");
   optimizer_->update(loss_, ctx_);
 }
 
@@ -132,7 +151,10 @@ void Trainer::launch() {
   f.report.lr = learning_rate();
   inputs_->load(f.batches, ids_, targets_);
   upload_state(f.report.lr, f.valid);
-  compute();
+  {
+    const StepScope repeats(*arena_);
+    compute();
+  }
   f.result = results_[static_cast<std::size_t>(steps_) % results_.size()];
   ctx_.stream.impl().copy(f.result.get(), optimizer_->state.raw(), sizeof(StepState));
   f.done = ctx_.stream.record();

@@ -7,6 +7,7 @@
 
 #include "checkpoint/state.h"
 #include "comm/communicator.h"
+#include "core/step_arena.h"
 #include "data/loader.h"
 #include "model/decoder.h"
 #include "parallel/reducer.h"
@@ -32,7 +33,11 @@ struct StepReport {
 class Trainer {
  public:
   // config: resolved (see resolve_config). The batches of `loader` are this rank's micro-batches in order.
+  // Until it ends, the stream's memory comes by way of a StepArena.
   Trainer(const Config& config, const Context& ctx, Communicator& comm, Loader& loader);
+  ~Trainer();
+  Trainer(const Trainer&) = delete;
+  Trainer& operator=(const Trainer&) = delete;
 
   void launch();        // does not wait for the device
   StepReport finish();  // of the oldest step in flight; waits for it
@@ -55,6 +60,8 @@ class Trainer {
 
   Decoder& model() { return model_; }
   const Context& context() const { return ctx_; }
+  const StepArena& arena() const { return *arena_; }
+  std::string lasting_memory() const;                 // "weights 1.50 GiB, gradients .., moments .."
   std::int64_t steps_done() const { return steps_; }  // launched
   double seconds() const { return seconds_; }         // spent in steps since the run began, resumptions included
   double seconds_left() const;                        // as far as the pace so far tells
@@ -84,6 +91,7 @@ class Trainer {
 
   const Config& config_;
   Context ctx_;
+  std::shared_ptr<StepArena> arena_;
   Communicator& comm_;
   Loader& loader_;
   std::int64_t micro_batch_;  // sequences
