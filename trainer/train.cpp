@@ -203,19 +203,21 @@ ProgressState Loop::progress_state(const StepReport& r) const {
   return p;
 }
 
+// The phase during which most memory was in use.
+PhaseMemory fullest_phase(const MemoryStats& memory) {
+  const auto most = std::max_element(memory.phases.begin(), memory.phases.end(),
+                                     [](const PhaseMemory& a, const PhaseMemory& b) { return a.peak < b.peak; });
+  return most == memory.phases.end() ? PhaseMemory{} : *most;
+}
+
 void Loop::report_plan() {
   if (plan_reported_ || !leader() || !trainer_.arena().planned()) return;
   plan_reported_ = true;
   const MemoryPlan plan = trainer_.arena().plan();
+  const MemoryStats memory = ctx_.stream.allocator()->stats();
   log::info("memory: plan of ", bytes_text(plan.bytes), " for activations (live peak ", bytes_text(plan.live_peak),
-            "), ", bytes_text(ctx_.stream.allocator()->stats().reserved), " in all");
-}
-
-// During which most memory was in use.
-std::string fullest_phase(const MemoryStats& memory) {
-  const auto most = std::max_element(memory.phases.begin(), memory.phases.end(),
-                                     [](const PhaseMemory& a, const PhaseMemory& b) { return a.peak < b.peak; });
-  return most == memory.phases.end() ? "" : most->phase;
+            "), ", bytes_text(memory.reserved), " in all; ", bytes_text(memory.peak), " were in use during ",
+            fullest_phase(memory).phase);
 }
 
 void Loop::report(const StepReport& r) {
@@ -238,7 +240,7 @@ void Loop::report(const StepReport& r) {
        {"exchange_ms", r.exchange_seconds * 1e3},
        {"memory_in_use", static_cast<std::int64_t>(memory.in_use)},
        {"memory_peak", static_cast<std::int64_t>(memory.peak)},
-       {"memory_peak_phase", fullest_phase(memory)},
+       {"memory_peak_phase", fullest_phase(memory).phase},
        {"memory_reserved", static_cast<std::int64_t>(memory.reserved)},
        {"memory_fragmentation", memory.fragmentation()}});
   interval_seconds_ = 0;
