@@ -54,6 +54,9 @@ void Tuning::save() {
   std::lock_guard lock(mutex_);
   if (path_.empty() || !std::exchange(changed_, false)) return;
   const std::string temporary = path_ + ".new";
+  std::error_code ignored;  // what matters shows when the file is written
+  if (const auto folder = std::filesystem::path(path_).parent_path(); !folder.empty())
+    std::filesystem::create_directories(folder, ignored);
   std::ofstream out(temporary);
   out << "# Measured choices of this run. Runs that share this file give the same bits.\n";
   for (const auto& [key, choice] : entries_) out << '"' << key << "\": \"" << choice << "\"\n";

@@ -14,7 +14,7 @@
 namespace ring::cublas {
 namespace {
 
-constexpr std::size_t kWorkspaceBytes = std::size_t{64} << 20;
+constexpr std::size_t kWorkspaceBytes = std::size_t{64} << 20, kWorkspaceAlign = 256;
 constexpr std::size_t kMostPlans = 1024;
 constexpr int kCandidates = 12, kFinalists = 3;  // of a measurement
 constexpr double kFinalSeconds = 4e-3;           // of each finalist: long enough to leave the burst behind
@@ -42,9 +42,11 @@ class Engine {
  public:
   explicit Engine(StreamImpl& stream)
       : stream_(static_cast<cudaStream_t>(stream.native())),
-        workspace_(kWorkspaceBytes, stream.device, stream.allocator),
+        memory_(kWorkspaceBytes + kWorkspaceAlign, stream.device, stream.allocator),
         device_(stream.device.index) {
     RING_CUBLAS_CHECK(library().create(&handle_));
+    const auto address = reinterpret_cast<std::uintptr_t>(memory_.data());
+    workspace_ = reinterpret_cast<void*>((address + kWorkspaceAlign - 1) / kWorkspaceAlign * kWorkspaceAlign);
   }
   ~Engine() {
     plans_.clear();
@@ -57,7 +59,7 @@ class Engine {
     const Problem problem = problem_of(args, ctx.precision);
     const Plan::Operands operands = operands_of(args);
     Entry& entry = entry_of(problem, operands, ctx);
-    entry.plan->run(handle_, entry.algo, operands, workspace_.data(), kWorkspaceBytes, stream_);
+    entry.plan->run(handle_, entry.algo, operands, workspace_, kWorkspaceBytes, stream_);
   }
 
  private:
@@ -114,7 +116,7 @@ class Engine {
     const auto time = [&](const cublasLtMatmulAlgo_t& algo, int repeats) {
       TimedEvent start, end;
       start.record(stream_);
-      for (int i = 0; i < repeats; ++i) plan.run(handle_, algo, operands, workspace_.data(), kWorkspaceBytes, stream_);
+      for (int i = 0; i < repeats; ++i) plan.run(handle_, algo, operands, workspace_, kWorkspaceBytes, stream_);
       end.record(stream_);
       return end.seconds_since(start) / repeats;
     };
@@ -145,7 +147,8 @@ class Engine {
 
   cudaStream_t stream_;
   cublasLtHandle_t handle_ = nullptr;
-  Storage workspace_;
+  Storage memory_;
+  void* workspace_;
   int device_;
   std::string device_name_;
   std::map<Problem, Entry> plans_;

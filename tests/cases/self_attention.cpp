@@ -54,11 +54,12 @@ std::vector<Values> oracle(const AttentionShape& a, const Options& o, const std:
 }
 
 Var packed(const Tensor& t, const Context& ctx) {
-  const Tensor out = ctx.empty({t.numel()});
-  float* to = out.data<float>();
+  const Tensor out = ctx.empty({t.numel()}, t.dtype());
+  const std::size_t row = static_cast<std::size_t>(t.dim(2)) * size_of(t.dtype());
+  std::byte* to = out.raw();
   for (std::int64_t n = 0; n < t.dim(0); ++n)
-    for (std::int64_t h = 0; h < t.dim(1); ++h)
-      to = std::copy_n(t.data<float>() + n * t.stride(0) + h * t.stride(1), t.dim(2), to);
+    for (std::int64_t h = 0; h < t.dim(1); ++h, to += row)
+      ctx.stream.impl().copy(to, t.narrow(0, n, 1).narrow(1, h, 1).raw(), row);
   return {out, nullptr};
 }
 
