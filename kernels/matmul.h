@@ -16,7 +16,8 @@ struct Matmul {
 inline Cost cost(const Matmul& m) {
   const double k = static_cast<double>(m.a.dim(m.transpose_a ? 0 : 1)), mn = static_cast<double>(m.c.numel());
   std::string shape = str(m.a.dtype(), '[', m.c.dim(0), 'x', m.c.dim(1), 'x', m.a.dim(m.transpose_a ? 0 : 1), ']',
-                          m.transpose_a ? 'T' : 'N', m.transpose_b ? 'T' : 'N');
+                          m.transpose_a ? 'T' : 'N', m.transpose_b ? 'T' : 'N', m.beta != 0 ? "+c" : "",
+                          m.bias.defined() ? "+bias" : "", m.residual.defined() ? "+residual" : "");
   const Tensor old = m.beta != 0 ? m.c : Tensor{};
   return {2 * mn * k, bytes_of({m.a, m.b, m.c, old, m.bias, m.residual}), std::move(shape)};
 }

@@ -14,6 +14,7 @@
 #include "kernels/elementwise.h"
 #include "kernels/matmul.h"
 #include "kernels/tuning.h"
+#include "trainer/profiler.h"
 #include "trainer/session.h"
 
 namespace ring {
@@ -51,16 +52,16 @@ Config with_corpus(Config c, const std::string& corpus) {
 
 double sustained_seconds(const Context& ctx, double seconds, const std::function<void()>& queue_one) {
   queue_one();
-  ctx.stream.synchronize();  // host waits: benchmark
+  ctx.stream.synchronize();  // host waits: diagnosis
   Clock::time_point start = Clock::now();
   queue_one();
-  ctx.stream.synchronize();
+  ctx.stream.synchronize();  // host waits: diagnosis
   const int batch = std::clamp(static_cast<int>(0.02 / std::max(1e-7, seconds_since(start))), 1, 1000);
   std::int64_t calls = 0;
   start = Clock::now();
   do {
     for (int i = 0; i < batch; ++i) queue_one();
-    ctx.stream.synchronize();
+    ctx.stream.synchronize();  // host waits: diagnosis
     calls += batch;
   } while (seconds_since(start) < seconds);
   return seconds_since(start) / static_cast<double>(calls);
@@ -70,6 +71,11 @@ Tensor random_tensor(const Shape& shape, DType dtype, const Context& ctx, std::u
   const Tensor t = ctx.empty(shape, dtype);
   random_normal_kernel({t.view({t.numel()}), {1, 0, site}, 1.0f}, ctx);
   return t;
+}
+
+double Ceilings::floor_seconds(const Cost& cost) const {
+  if (!(flops_per_second > 0 && bytes_per_second > 0)) return 0;
+  return std::max(cost.flops / flops_per_second, cost.bytes / bytes_per_second);
 }
 
 Ceilings measure_ceilings(const Context& ctx, double seconds) {
@@ -88,6 +94,14 @@ Ceilings measure_ceilings(const Context& ctx, double seconds) {
   const double t = sustained_seconds(ctx, seconds / 3, [&] { copy(to, from, ctx.stream); });
   c.bytes_per_second = 2.0 * static_cast<double>(from.bytes()) / t;
   return c;
+}
+
+Ceilings ceilings_beside_training(const Context& ctx) {
+  try {
+    return measure_ceilings(ctx, ctx.stream.device().backend == Backend::cpu ? 0.3 : 1.0);
+  } catch (const Error&) {
+    return {};
+  }
 }
 
 StepBenchmark::StepBenchmark(Config config)
@@ -112,7 +126,7 @@ double StepTimes::median() const {
   return sorted.empty() ? 0 : sorted[sorted.size() / 2];
 }
 
-StepTimes time_steps(StepBenchmark& bench, int warmup, int steps) {
+StepTimes time_steps(StepBenchmark& bench, int warmup, int steps, Profiler* profiler) {
   Trainer& trainer = bench.trainer();
   StepTimes times;
   const auto finish_one = [&](int index) {
@@ -131,6 +145,12 @@ StepTimes time_steps(StepBenchmark& bench, int warmup, int steps) {
   const MemoryStats memory = bench.context().stream.allocator()->stats();
   times.peak_bytes = memory.peak;
   times.reserved_bytes = memory.reserved;
+  for (bool last = !profiler; !last;) {
+    profiler->before_launch(trainer);
+    trainer.launch();
+    last = profiler->after_launch(trainer);
+    while (trainer.in_flight() > (last ? 0 : trainer.most_in_flight())) trainer.finish();
+  }
   if (bench.context().tuning) bench.context().tuning->save();
   return times;
 }

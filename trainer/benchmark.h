@@ -14,13 +14,18 @@ namespace ring {
 // What the device sustains: a large matrix product on random data, and a large copy, bytes read and written.
 struct Ceilings {
   double flops_per_second = 0, bytes_per_second = 0;
+  double floor_seconds(const Cost&) const;  // the least time that work takes here; 0: unknown
 };
 Ceilings measure_ceilings(const Context&, double seconds = 1.5);
+// The same in less time, and unknown where memory does not suffice: for a process that trains.
+Ceilings ceilings_beside_training(const Context&);
 
 // Seconds of one call, from calls queued back to back for at least `seconds`.
 double sustained_seconds(const Context&, double seconds, const std::function<void()>& queue_one);
 
 Tensor random_tensor(const Shape&, DType, const Context&, std::uint32_t site);
+
+class Profiler;
 
 // A trainer on random tokens: everything of a run but its corpus.
 class StepBenchmark {
@@ -30,6 +35,7 @@ class StepBenchmark {
 
   Trainer& trainer() { return *trainer_; }
   const Config& config() const { return config_; }
+  double tokens_per_step() const { return static_cast<double>(config_.train.batch_size * config_.model.context); }
   const Context& context() const { return ctx_; }
 
  private:
@@ -48,7 +54,8 @@ struct StepTimes {
   std::size_t peak_bytes = 0, reserved_bytes = 0;
   double median() const;
 };
-StepTimes time_steps(StepBenchmark&, int warmup, int steps);
+// profiler: watches steps of its own after the timed ones; null: none.
+StepTimes time_steps(StepBenchmark&, int warmup, int steps, Profiler* profiler = nullptr);
 
 double seconds_since_process_start();
 

@@ -4,7 +4,7 @@
 //   config.yaml      the resolved settings            log.txt          everything logged
 //   tokenizer.rmt    the corpus's tokenizer           checkpoints/     see docs/fault_tolerance.md
 //   metrics.jsonl    one JSON object per record       events.out.*     for TensorBoard
-//   lock             held while a process trains
+//   lock             held while a process trains      profile.json     of the latest --profile
 
 #include <memory>
 #include <string>
@@ -22,6 +22,7 @@ class RunDirectory {
   std::string config_file() const { return path_ + "/config.yaml"; }
   std::string tokenizer_file() const { return path_ + "/tokenizer.rmt"; }
   std::string metrics_file() const { return path_ + "/metrics.jsonl"; }
+  std::string trace_file() const { return path_ + "/profile.json"; }
   std::string log_file() const { return path_ + "/log.txt"; }
   std::string checkpoints() const { return path_ + "/checkpoints"; }
 

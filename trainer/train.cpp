@@ -11,9 +11,11 @@
 #include "core/log.h"
 #include "data/token_store.h"
 #include "data/tokenizer.h"
+#include "kernels/observers.h"
 #include "kernels/tuning.h"
 #include "trainer/evaluate.h"
 #include "trainer/metrics.h"
+#include "trainer/profiler.h"
 #include "trainer/progress.h"
 #include "trainer/run_directory.h"
 #include "trainer/session.h"
@@ -66,6 +68,7 @@ class Loop {
     state_.add("data.fingerprint", &data_);
     lead(options);
     start(options, choose_checkpoint());
+    watch(options);
   }
 
   TrainEnd run();
@@ -86,6 +89,8 @@ class Loop {
   void report_plan();
   void validate();
   void save();
+  void watch(const TrainOptions&);
+  void write_profile();
   ProgressState progress_state(const StepReport&) const;
 
   Corpora corpora_;
@@ -102,6 +107,7 @@ class Loop {
   std::optional<ValidationSet> validation_;
   std::optional<Metrics> metrics_;
   std::optional<Progress> progress_;
+  std::unique_ptr<Profiler> profiler_;
   std::optional<double> val_loss_;
   StepReport last_;
   bool plan_reported_ = false;
@@ -273,6 +279,23 @@ void Loop::save() {
   if (leader()) log::debug("checkpoint ", path.string());
 }
 
+void Loop::watch(const TrainOptions& options) {
+  const std::shared_ptr<KernelObserver> ranges = options.nvtx ? make_range_observer() : nullptr;
+  trainer_.observe(ranges);
+  if (leader() && options.profile > 0) profiler_ = std::make_unique<Profiler>(options.profile, ranges);
+}
+
+void Loop::write_profile() {
+  finish_steps(0);
+  const Profile profile = profiler_->read();
+  profiler_.reset();
+  if (profile.steps.empty())
+    return log::warn("--profile: the run ended within the ", Profiler::kWarmup,
+                     " steps that go before; raise train.steps");
+  write_trace(profile, dir_.trace_file());
+  progress_->line(str(profile_table(profile, ceilings_beside_training(ctx_)), "\ntrace: ", dir_.trace_file()));
+}
+
 // All ranks stop at the same step, whoever was told to.
 bool Loop::stop_now(TrainEnd& end) {
   const double limit = config_.train.minutes * 60;
@@ -300,7 +323,9 @@ TrainEnd Loop::run() {
   TrainEnd end = TrainEnd::finished;
   const auto due = [this](std::int64_t interval) { return interval && trainer_.steps_done() % interval == 0; };
   while (!stop_now(end)) {
+    if (profiler_) profiler_->before_launch(trainer_);
     trainer_.launch();
+    if (profiler_ && profiler_->after_launch(trainer_)) write_profile();
     const bool ends =
         trainer_.steps_done() == config_.train.steps;  // then validation comes first: a kill must not lose it
     const bool validates = due(config_.train.eval_interval), saves = !ends && due(config_.checkpoint.interval);
@@ -309,6 +334,7 @@ TrainEnd Loop::run() {
     if (saves) save();
   }
   finish_steps(0);
+  if (profiler_) write_profile();
   if (end != TrainEnd::interrupted && last_.step) validate();
   save();
   if (leader() && last_.step) progress_->finish(progress_state(last_));

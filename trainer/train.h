@@ -12,6 +12,8 @@ class StopSignal;
 
 struct TrainOptions {
   bool fresh = false;          // forget what the run's directory holds and start over
+  int profile = 0;             // steps to watch kernel by kernel, after a few others; 0: none
+  bool nvtx = false;           // ranges for a profiler outside of the process
   bool allow_changes = false;  // resume although settings differ from those that the run was started with
 };
 

@@ -3,6 +3,7 @@
 
 #include "comm/mesh.h"
 #include "core/fields.h"
+#include "kernels/observers.h"
 #include "trainer/commands/commands.h"
 #include "trainer/run_directory.h"
 #include "trainer/stop_signal.h"
@@ -31,6 +32,7 @@ Config load(const Arguments& a) {
 }
 
 void run(const Arguments& a) {
+  if (a.options.nvtx) make_range_observer();  // where there are none, nothing has happened yet
   const Environment environment = current_environment();
   const Config config = load(a);
   const StopSignal signal;  // first: it must be there before any thread
@@ -57,6 +59,10 @@ void add_train_command(CLI::App& app) {
   cmd->add_option("overrides", a->overrides, "Settings to change, as section.key=value");
   cmd->add_flag("--fresh", a->options.fresh, "Delete the run's checkpoints and settings and start over");
   cmd->add_flag("--allow-changes", a->options.allow_changes, "Resume although settings differ from those of the run");
+  cmd->add_option("--profile", a->options.profile,
+                  "Watch so many steps kernel by kernel: a table, and profile.json in the run's directory")
+      ->check(CLI::Range(1, 100000));
+  cmd->add_flag("--nvtx", a->options.nvtx, "Ranges for Nsight Systems; steps are slower with them");
   cmd->footer(
       "A run that has a checkpoint is resumed. SIGINT and SIGTERM finish the step, save, and end with exit code 75;\n"
       "the same command then goes on. Settings: docs/configuration.md, or `ringmaster config docs`.\n"

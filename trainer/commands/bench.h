@@ -1,0 +1,33 @@
+#pragma once
+// What the subcommands of `ringmaster bench` share.
+
+#include <string>
+#include <vector>
+
+#include "trainer/config.h"
+
+namespace CLI {
+class App;
+}
+
+namespace ring {
+
+// Each adds its subcommand to `bench`.
+void add_bench_step(CLI::App& bench);
+void add_bench_ops(CLI::App& bench);  // and bench floor
+void add_bench_attention(CLI::App& bench);
+
+// A settings file on the command line, whose corpus is not read.
+struct BenchConfig {
+  std::string file;
+  std::vector<std::string> overrides;
+  void add_to(CLI::App& command);
+  Config load() const;
+  std::string name() const;  // of the shape: the file's, without folder and extension
+};
+
+// Appends a line to a file, after the header where the file is new. Error: it cannot be written, or holds other
+// columns.
+void append_csv(const std::string& path, const std::string& header, const std::string& line);
+
+}  // namespace ring

@@ -1,0 +1,119 @@
+#include <CLI/CLI.hpp>
+#include <cstdio>
+
+#include "core/cpu/thread_pool.h"
+#include "kernels/tuning.h"
+#include "trainer/benchmark_attention.h"
+#include "trainer/commands/bench.h"
+#include "trainer/session.h"
+
+namespace ring {
+namespace {
+
+struct Arguments {
+  std::int64_t heads = 16, kv_heads = 0, tokens = 0, threads = 0;
+  std::vector<std::int64_t> head_dims, lengths;
+  bool causal = false, full = false, csv = false;
+  std::string type;
+  double seconds = 0.2, most_seconds = 2;
+  DeviceChoice device = DeviceChoice::automatic;
+};
+
+// What is not said is small on a CPU.
+AttentionGrid grid_of(const Arguments& a, Backend backend) {
+  const bool cpu = backend == Backend::cpu;
+  AttentionGrid g;
+  g.heads = a.heads;
+  g.kv_heads = a.kv_heads ? a.kv_heads : a.heads;
+  g.tokens = a.tokens ? a.tokens : cpu ? 1024 : 16384;
+  g.head_dims = !a.head_dims.empty() ? a.head_dims
+                : cpu                ? std::vector<std::int64_t>{64}
+                                     : std::vector<std::int64_t>{64, 128};
+  g.lengths = a.lengths;
+  const std::int64_t longest = cpu ? 1024 : 131072;
+  for (std::int64_t length = cpu ? 256 : 1024; a.lengths.empty() && length <= longest; length *= 2)
+    g.lengths.push_back(length);
+  if (a.causal || !a.full) g.causal.push_back(true);
+  if (a.full || !a.causal) g.causal.push_back(false);
+  g.seconds = a.seconds;
+  g.most_seconds = a.most_seconds;
+  return g;
+}
+
+Context context_of(const Arguments& a) {
+  const Backend backend = backend_of(a.device);
+  const bool cpu = backend == Backend::cpu;
+  if (cpu && !a.type.empty() && a.type != "f32") fail("--dtype: the CPU computes in f32, not ", a.type);
+  Context ctx{Stream::create({backend, 0}, static_cast<int>(a.threads ? a.threads : default_threads()))};
+  ctx.precision = cpu || a.type == "f32" ? Precision::fp32 : Precision::bf16;
+  return ctx;
+}
+
+void print_head(const Arguments& a, const AttentionGrid& g, const Context& ctx) {
+  if (a.csv) {
+    std::printf("pass,candidate,head_dim,causal,length,sequences,deterministic,ms,tflops\n");
+    return;
+  }
+  std::printf(
+      "%s, %lld query heads, %lld KV heads; FLOPs of kept pairs: 4 x heads x head_dim per pair forward, 10 "
+      "backward\n\n",
+      std::string(to_string(activation_type(ctx.precision))).c_str(), static_cast<long long>(g.heads),
+      static_cast<long long>(g.kv_heads));
+  std::printf("%-9s %-12s %5s %-7s %8s %9s %14s %10s %9s\n", "pass", "candidate", "dim", "mask", "length", "sequences",
+              "deterministic", "ms", "TFLOP/s");
+}
+
+void print(const Arguments& a, const AttentionTiming& t) {
+  const char* pass = t.backward ? "backward" : "forward";
+  const auto dim = static_cast<long long>(t.head_dim), length = static_cast<long long>(t.length),
+             sequences = static_cast<long long>(t.sequences);
+  if (a.csv) {
+    if (t.seconds > 0)
+      std::printf("%s,%s,%lld,%d,%lld,%lld,%d,%.4f,%.3f\n", pass, t.candidate.c_str(), dim, t.causal, length, sequences,
+                  t.deterministic, 1e3 * t.seconds, 1e-12 * t.flops / t.seconds);
+  } else {
+    std::printf("%-9s %-12s %5lld %-7s %8lld %9lld %14s ", pass, t.candidate.c_str(), dim, t.causal ? "causal" : "full",
+                length, sequences, t.backward ? (t.deterministic ? "yes" : "no") : "");
+    if (t.seconds > 0)
+      std::printf("%10.3f %9.2f\n", 1e3 * t.seconds, 1e-12 * t.flops / t.seconds);
+    else
+      std::printf("left out: about %.1f s a call\n", t.expected);
+  }
+  std::fflush(stdout);
+}
+
+void run(const Arguments& a) {
+  const Context ctx = context_of(a);
+  const AttentionGrid grid = grid_of(a, ctx.stream.device().backend);
+  check_grid(grid);
+  print_head(a, grid, ctx);
+  time_attention(grid, ctx, [&](const AttentionTiming& t) { print(a, t); });
+}
+
+}  // namespace
+
+void add_bench_attention(CLI::App& bench) {
+  CLI::App* cmd = bench.add_subcommand("attention", "Every attention kernel of this build, forward and backward");
+  auto a = std::make_shared<Arguments>();
+  cmd->add_option("--heads", a->heads, "Query heads")->capture_default_str();
+  cmd->add_option("--kv-heads", a->kv_heads, "KV heads; 0: as many as heads")->check(CLI::NonNegativeNumber);
+  cmd->add_option("--head-dim", a->head_dims, "Widths of a head, with commas")->delimiter(',');
+  cmd->add_option("--length", a->lengths, "Tokens of a sequence, with commas")->delimiter(',');
+  cmd->add_option("--tokens", a->tokens, "Tokens in a batch, of as many sequences as fit")->check(CLI::PositiveNumber);
+  cmd->add_flag("--causal", a->causal, "Only causal");
+  cmd->add_flag("--full", a->full, "Only full");
+  cmd->add_option("--dtype", a->type, "bf16 or f32")->check(CLI::IsMember({"bf16", "f32"}));
+  cmd->add_option("--seconds", a->seconds, "Time of each measurement")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  cmd->add_option("--most-seconds", a->most_seconds, "Leave out kernels that would need longer for a call")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  cmd->add_option("--threads", a->threads, "Of a CPU; 0: all cores")->check(CLI::NonNegativeNumber);
+  cmd->add_option("--device", a->device, "auto, cpu or cuda")->transform(CLI::CheckedTransformer(device_choices()));
+  cmd->add_flag("--csv", a->csv, "Comma-separated values");
+  cmd->footer("Example: ringmaster bench attention --head-dim 128 --causal --length 4096,32768");
+  cmd->callback([a] { run(*a); });
+}
+
+}  // namespace ring
