@@ -10,11 +10,11 @@ export CCACHE_NOHASHDIR = 1
 export CTEST_PROGRESS_OUTPUT = 0
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build program quickstart test bench package format tidy asan tsan debug clean
+.PHONY: help deps build program quickstart test bench bench-gpu package format tidy asan tsan debug clean
 
 help:  ## list the targets
 	@echo "Ringmaster: make TARGET"
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 14
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 14
 
 deps:  ## install missing packages (DEPS=0: skip)
 ifneq ($(DEPS),0)
@@ -40,6 +40,9 @@ test: build  ## build and run every test
 bench: configure  ## measure every op (ARGS= goes to the benchmark)
 	@cmake --build --preset release --target bench
 	@$(BUILD)/bench/bench_ops $(ARGS)
+
+bench-gpu: program  ## training steps of bench/shapes on this GPU, ours and PyTorch's (ARGS= goes to scripts/bench_gpu.sh)
+	@scripts/bench_gpu.sh $(ARGS)
 
 package: deps  ## dist/ringmaster-VERSION-linux-ARCH.tar.gz, runs elsewhere without root
 	@scripts/package.sh -DRING_CUDA=$(if $(filter ON,$(CUDA)),ON,OFF)

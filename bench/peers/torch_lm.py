@@ -1,0 +1,166 @@
+#!/usr/bin/env python3
+"""The peer of `ringmaster bench step`: training steps of bench/shapes/*.yaml in PyTorch, as fast as its compiler makes them.
+
+    bench/peers/torch_lm.py gpt2 [1b ...] [--csv results.csv] [--steps 10] [--warmup 5]
+
+torch.compile, weights, gradients and moments in bf16, fused AdamW, gradients clipped to norm 1, attention through
+scaled_dot_product_attention (cuDNN or FlashAttention, whichever PyTorch prefers), random tokens. A step's time is the median of the
+timed ones, each between two synchronisations. With torchrun: data parallel (DDP). Needs PyTorch 2.5 or later and PyYAML.
+"""
+import argparse
+import os
+import statistics
+import time
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import shapes
+
+PEAK_FLOPS = 989e12  # dense bf16 products of an H100 or H200, by the data sheet
+COLUMNS = "who,shape,step_ms,tokens_per_second,first_seconds,peak_gib,loss"
+
+
+class RMSNorm(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+
+    def forward(self, x):
+        return F.rms_norm(x, (x.size(-1),), self.weight)
+
+
+def rotate(x, cos, sin):
+    first, second = x.chunk(2, -1)
+    return torch.cat((first * cos - second * sin, first * sin + second * cos), -1)
+
+
+class Block(nn.Module):
+    def __init__(self, s):
+        super().__init__()
+        self.heads, self.kv_heads, self.head_dim = s.heads, s.kv_heads, s.head_dim
+        self.attention_norm, self.mlp_norm = RMSNorm(s.width), RMSNorm(s.width)
+        self.qkv = nn.Linear(s.width, (s.heads + 2 * s.kv_heads) * s.head_dim, bias=False)
+        self.out = nn.Linear(s.heads * s.head_dim, s.width, bias=False)
+        self.gate_up = nn.Linear(s.width, 2 * s.mlp_width, bias=False)
+        self.down = nn.Linear(s.mlp_width, s.width, bias=False)
+
+    def attention(self, x, cos, sin):
+        batch, length, _ = x.shape
+        sizes = [heads * self.head_dim for heads in (self.heads, self.kv_heads, self.kv_heads)]
+        q, k, v = (part.view(batch, length, -1, self.head_dim).transpose(1, 2) for part in self.qkv(x).split(sizes, -1))
+        y = F.scaled_dot_product_attention(
+            rotate(q, cos, sin), rotate(k, cos, sin), v, is_causal=True, enable_gqa=self.kv_heads != self.heads
+        )
+        return self.out(y.transpose(1, 2).reshape(batch, length, -1))
+
+    def forward(self, x, cos, sin):
+        x = x + self.attention(self.attention_norm(x), cos, sin)
+        gate, up = self.gate_up(self.mlp_norm(x)).chunk(2, -1)
+        return x + self.down(F.silu(gate) * up)
+
+
+class Decoder(nn.Module):
+    def __init__(self, s):
+        super().__init__()
+        self.tokens = nn.Embedding(s.vocab, s.width)
+        self.blocks = nn.ModuleList(Block(s) for _ in range(s.layers))
+        self.final_norm = RMSNorm(s.width)
+        self.head = nn.Linear(s.width, s.vocab, bias=False)
+        frequencies = 10000.0 ** -(torch.arange(0, s.head_dim, 2).float() / s.head_dim)
+        angles = torch.outer(torch.arange(s.context).float(), frequencies)
+        self.register_buffer("cos", angles.cos())
+        self.register_buffer("sin", angles.sin())
+        for parameter in self.parameters():
+            if parameter.dim() > 1:
+                nn.init.normal_(parameter, std=0.02)
+
+    def forward(self, inputs, targets):
+        x = self.tokens(inputs)
+        for block in self.blocks:
+            x = block(x, self.cos, self.sin)
+        logits = self.head(self.final_norm(x)).float()
+        return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+
+def seconds_since_process_start():
+    """As ringmaster counts its first step; Linux."""
+    with open("/proc/self/stat", encoding="ascii") as stat, open("/proc/uptime", encoding="ascii") as uptime:
+        start = int(stat.read().rpartition(")")[2].split()[19]) / os.sysconf("SC_CLK_TCK")
+        return float(uptime.read().split()[0]) - start
+
+
+def measure(s, steps, warmup, ranks):
+    with torch.device("cuda"):
+        model = Decoder(s).bfloat16()
+    torch.cuda.reset_peak_memory_stats()
+    parameters = list(model.parameters())
+    if ranks > 1:
+        device = torch.cuda.current_device()
+        model = nn.parallel.DistributedDataParallel(model, device_ids=[device], gradient_as_bucket_view=True)
+    compiled = torch.compile(model)
+    optimizer = torch.optim.AdamW(parameters, lr=s.learning_rate, fused=True)
+    inputs, targets = torch.randint(s.vocab, (2, s.batch, s.context), device="cuda")
+    seconds = []
+    for step in range(warmup + steps):
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        loss = compiled(inputs, targets)
+        loss.backward()
+        nn.utils.clip_grad_norm_(parameters, 1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        torch.cuda.synchronize()
+        seconds.append(time.perf_counter() - start)
+        if step == 0:
+            first = seconds_since_process_start()
+    return statistics.median(seconds[warmup:]), first, torch.cuda.max_memory_allocated() / 2**30, loss.item()
+
+
+def report(s, step, first, peak, loss, ranks, csv):
+    rate = s.tokens * ranks / step
+    mfu = rate / ranks * s.flops_per_token() / PEAK_FLOPS
+    print(
+        f"{s.name}: step {step * 1e3:.2f} ms, {rate:.0f} tokens/s, MFU {100 * mfu:.1f} % of {PEAK_FLOPS / 1e12:.0f} TFLOP/s, "
+        f"{ranks} GPU, process start to end of first step {first:.1f} s, peak memory {peak:.2f} GiB, loss {loss:.4f}",
+        flush=True,
+    )
+    if not csv:
+        return
+    fresh = not os.path.exists(csv) or os.path.getsize(csv) == 0
+    with open(csv, "a", encoding="utf-8") as file:
+        if fresh:
+            file.write(COLUMNS + "\n")
+        who = "pytorch" if ranks == 1 else f"pytorch-ddp-{ranks}"
+        file.write(f"{who},{s.name},{step * 1e3:.4f},{rate:.1f},{first:.2f},{peak:.3f},{loss:.5f}\n")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser.add_argument("shapes", nargs="+", help=", ".join(shapes.names()))
+    parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--warmup", type=int, default=5)
+    parser.add_argument("--csv", help="append a line for each shape to this file")
+    args = parser.parse_args()
+    if args.steps < 1 or args.warmup < 0:
+        parser.error("--steps must be at least 1, --warmup at least 0")
+    chosen = [shapes.load(name) for name in args.shapes]
+    if not torch.cuda.is_available():
+        raise SystemExit("PyTorch sees no GPU")
+    ranks, rank = int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("RANK", 0))
+    if ranks > 1:
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+        torch.distributed.init_process_group("nccl")
+    for s in chosen:  # the first step of all but the first counts those before it: start one process for each to compare
+        result = measure(s, args.steps, args.warmup, ranks)
+        if rank == 0:
+            report(s, *result, ranks, args.csv)
+        torch._dynamo.reset()
+        torch.cuda.empty_cache()
+    if ranks > 1:
+        torch.distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
