@@ -20,6 +20,11 @@ AsyncAllocator::~AsyncAllocator() { release_cached(); }
 
 void* AsyncAllocator::take(std::size_t bytes) {
   const OnDevice on(stream_->device());
+  cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+  RING_CUDA_CHECK(cudaStreamIsCapturing(stream_->get(), &capture));
+  // Such a block would be the graph's, and the cache would hand it to others afterwards.
+  RING_CHECK(capture == cudaStreamCaptureStatusNone, bytes,
+             " bytes were asked for while work is recorded: what is recorded has to have all of its memory before");
   void* p = nullptr;
   const cudaError_t error = cudaMallocFromPoolAsync(&p, bytes, pool_, stream_->get());
   if (error == cudaErrorMemoryAllocation) {
