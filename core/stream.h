@@ -4,6 +4,7 @@
 // on its thread pool, so waiting for an event there blocks the caller.
 
 #include <cstdlib>
+#include <functional>
 #include <memory>
 #include <typeindex>
 #include <typeinfo>
@@ -41,11 +42,21 @@ class Event {
   std::shared_ptr<EventImpl> impl_;
 };
 
+// Work that was recorded once and can be queued again as a whole. It uses the memory that it was recorded with.
+class RecordedWork {
+ public:
+  virtual ~RecordedWork() = default;
+  virtual void launch() = 0;  // on the stream that recorded it
+};
+
 class StreamImpl {
  public:
   virtual ~StreamImpl() = default;
   virtual Event record() = 0;
   virtual Event record_time() = 0;  // an event that also knows when
+  // Records what `work` queues on this stream, without running it. Null, and `work` not called: the backend cannot.
+  // `work` must not wait for the device.
+  virtual std::unique_ptr<RecordedWork> record_work(const std::function<void()>& /*work*/) { return nullptr; }
   virtual void wait(const Event&) = 0;
   virtual void synchronize() = 0;
   virtual void* native() { return nullptr; }      // cudaStream_t

@@ -35,6 +35,7 @@ struct OpCase {
   bool root = false;                     // the op is a loss head: backward takes no seed
   double root_scale = 1;                 // gradients of a root are those of root_scale * outputs[0]
   bool bench = false;                    // large enough to be worth timing
+  bool half = true;                      // false: in bf16 its gradient is not determined by the inputs
 };
 
 // The same case with its differentiable inputs in bf16, and the tolerances that come with it.

@@ -35,7 +35,8 @@ Trainer::Trainer(const Config& config, const Context& ctx, Communicator& comm, L
       micro_batch_(loader.options().rows),
       micro_count_(static_cast<std::size_t>(config.train.batch_size / micro_batch_ / comm.size())),
       model_(config.model, vocab_padding(ctx.stream.device().backend)),
-      sequences_(Sequences::uniform(micro_batch_, config.model.context, ctx)) {
+      sequences_(Sequences::uniform(micro_batch_, config.model.context, ctx)),
+      graph_(comm.size() > 1 || ctx.observer ? Switch::off : config.train.cuda_graph, ctx.stream, arena_) {
   ctx_.stream.impl().allocator = arena_;
   model_.set_recompute(config.train.recompute);
   arena_->enter_phase("parameters");
@@ -151,10 +152,9 @@ void Trainer::launch() {
   f.report.lr = learning_rate();
   inputs_->load(f.batches, ids_, targets_);
   upload_state(f.report.lr, f.valid);
-  {
-    const StepScope repeats(*arena_);
-    compute();
-  }
+  const double queued = now();
+  graph_.run([this] { compute(); });
+  f.launch_seconds = now() - queued;
   f.result = results_[static_cast<std::size_t>(steps_) % results_.size()];
   ctx_.stream.impl().copy(f.result.get(), optimizer_->state.raw(), sizeof(StepState));
   f.done = ctx_.stream.record();
@@ -178,6 +178,7 @@ StepReport Trainer::finish() {
   r.finite = state.finite != 0;
   r.seconds = now() - std::max(f.started, last_finish_);
   last_finish_ = now();
+  graph_.timed(f.launch_seconds, r.seconds);
   if (r.finite)
     seconds_ += r.seconds;
   else
@@ -226,8 +227,11 @@ void Trainer::restored() {
 namespace {
 
 // A config says what is wanted of a GPU and trains on a CPU all the same, in fp32.
-void resolve_device(Config& c) {
-  const Backend backend = backend_of(c.run.device);
+void resolve_device(Config& c, int ranks) {
+  if (ranks > 1 && c.run.device == DeviceChoice::cuda)
+    fail("run.device: cuda with ", ranks, " processes: several GPUs are not supported yet. Start one process, or set ",
+         "run.device: cpu");
+  const Backend backend = ranks > 1 ? Backend::cpu : backend_of(c.run.device);
   c.run.device = backend == Backend::cuda ? DeviceChoice::cuda : DeviceChoice::cpu;
   OptimizerConfig& o = c.optimizer;
   const bool bf16_states = o.master == DType::bf16 || o.moments == DType::bf16 || o.gradients == DType::bf16;
@@ -252,7 +256,7 @@ Config resolve_config(Config c, std::int64_t corpus_vocab, int ranks) {
          "; set it to 0 to take the corpus's");
   c.model = c.model.resolved();
   if (!c.run.threads) c.run.threads = default_threads();
-  resolve_device(c);
+  resolve_device(c, ranks);
   const std::int64_t per_step = c.train.batch_size * c.model.context;
   if (c.train.tokens) c.train.steps = (c.train.tokens + per_step - 1) / per_step;
   c.train.tokens = 0;

@@ -14,6 +14,7 @@
 #include "trainer/config.h"
 #include "trainer/input_stage.h"
 #include "trainer/optimizer.h"
+#include "trainer/step_graph.h"
 
 namespace ring {
 
@@ -39,7 +40,7 @@ class Trainer {
   Trainer(const Trainer&) = delete;
   Trainer& operator=(const Trainer&) = delete;
 
-  void launch();        // does not wait for the device
+  void launch();        // does not wait for the device, but for the first steps, which measure and plan
   StepReport finish();  // of the oldest step in flight; waits for it
   std::size_t in_flight() const { return flight_.size(); }
   StepReport step() {
@@ -67,13 +68,15 @@ class Trainer {
   double seconds_left() const;                        // as far as the pace so far tells
   std::int64_t planned_steps() const;  // train.steps, or how many the time limit allows at this pace; 0: not known yet
   std::int64_t tokens_seen() const { return tokens_; }
+  bool replays_graph() const { return graph_.replays(); }
 
  private:
   // A step whose result the host has not read yet.
   struct Flight {
     StepReport report;
-    double valid = 1;    // tokens with a target, of all ranks
-    double started = 0;  // on the trainer's clock
+    double valid = 1;           // tokens with a target, of all ranks
+    double started = 0;         // on the trainer's clock
+    double launch_seconds = 0;  // of the host, queueing the computation
     std::vector<Batch> batches;
     std::shared_ptr<void> result;  // a StepState in host memory, there after `done`
     Event done;
@@ -102,6 +105,7 @@ class Trainer {
   Sequences sequences_;          // of a micro-batch
   Tensor ids_, targets_, loss_;  // of the step being computed: [micro_count_ * tokens] i32; [1] f32
   std::unique_ptr<InputStage> inputs_;
+  StepGraph graph_;
   std::deque<Flight> flight_;
   std::vector<Batch> bad_batches_;              // of a step that was not finite
   std::vector<std::shared_ptr<void>> results_;  // host memory for StepStates, in turn

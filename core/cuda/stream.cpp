@@ -46,6 +46,23 @@ class CudaEvent final : public EventImpl {
   cudaEvent_t event_ = nullptr;
 };
 
+class CudaGraph final : public RecordedWork {
+ public:
+  CudaGraph(cudaGraph_t graph, cudaStream_t stream) : stream_(stream) {
+    const cudaError_t error = cudaGraphInstantiate(&graph_, graph, 0);
+    cudaGraphDestroy(graph);
+    RING_CUDA_CHECK(error);
+  }
+  ~CudaGraph() override { cudaGraphExecDestroy(graph_); }
+  CudaGraph(const CudaGraph&) = delete;
+  CudaGraph& operator=(const CudaGraph&) = delete;
+  void launch() override { RING_CUDA_CHECK(cudaGraphLaunch(graph_, stream_)); }
+
+ private:
+  cudaGraphExec_t graph_ = nullptr;
+  cudaStream_t stream_;
+};
+
 class CudaStream final : public StreamImpl {
  public:
   explicit CudaStream(int index) : handle_(std::make_shared<StreamHandle>(index)) {
@@ -55,6 +72,22 @@ class CudaStream final : public StreamImpl {
   ~CudaStream() override { drop_resources(); }
   Event record() override { return record(cudaEventDisableTiming); }
   Event record_time() override { return record(cudaEventDefault); }
+  std::unique_ptr<RecordedWork> record_work(const std::function<void()>& work) override {
+    const OnDevice on(device.index);
+    // Other threads go on calling CUDA: only this one is bound to what a recording allows.
+    RING_CUDA_CHECK(cudaStreamBeginCapture(handle_->get(), cudaStreamCaptureModeThreadLocal));
+    cudaGraph_t graph = nullptr;
+    try {
+      work();
+    } catch (...) {
+      cudaStreamEndCapture(handle_->get(), &graph);
+      if (graph) cudaGraphDestroy(graph);
+      cudaGetLastError();
+      throw;
+    }
+    RING_CUDA_CHECK(cudaStreamEndCapture(handle_->get(), &graph));
+    return std::make_unique<CudaGraph>(graph, handle_->get());
+  }
   void wait(const Event& e) override {
     if (const auto* event = dynamic_cast<const CudaEvent*>(e.native()))
       RING_CUDA_CHECK(cudaStreamWaitEvent(handle_->get(), event->get(), 0));

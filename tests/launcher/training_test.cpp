@@ -31,7 +31,7 @@ std::string read_file(const fs::path& p) {
 }
 
 constexpr const char* kConfig = R"(
-run: {name: t}
+run: {name: t, device: cpu}
 model: {context: 16, layers: 2, width: 32, heads: 4}
 data: {path: corpus.h5}
 train: {batch_size: 8, micro_batch: 1, steps: 8, eval_interval: 4, log_interval: 1, bucket_bytes: 16384}

@@ -14,6 +14,7 @@
 
 #include "core/check.h"
 #include "core/philox.h"
+#include "core/stream.h"
 #include "tests/process.h"
 
 namespace ring::test {
@@ -47,6 +48,7 @@ class Runs : public testing::Test {
                                     "train",
                                     std::string(RING_SOURCE_DIR) + "/configs/nanogpt_cpu.yaml",
                                     "run.directory=" + path(run),
+                                    "run.device=cpu",
                                     "data.path=" + path("a.h5"),
                                     "run.threads=2",
                                     "model.context=16",
@@ -87,34 +89,57 @@ class Runs : public testing::Test {
   }
 
   fs::path folder_;
+
+  // Kills a run again and again, and compares it with one that nobody disturbed.
+  void expect_kills_do_not_show(int most_kills, std::uint64_t steps_between, std::vector<std::string> longer) {
+    longer.push_back("train.steps=400");
+    ASSERT_EQ(run_process(train("whole", longer)).code, 0);
+    const std::map<int, std::string> want = losses("whole");
+    ASSERT_EQ(want.size(), 400u);
+
+    int kills = 0;
+    Finished last;
+    for (std::uint64_t attempt = 0; attempt < 100; ++attempt) {
+      Process process(train("killed", longer));
+      if (kills < most_kills) {
+        // A random number of steps on (0: while it starts), and then a random moment inside of one step or save.
+        const std::size_t goal = records("killed") + random_bits({17, 0, 1}, attempt) % steps_between;
+        while (records("killed") < goal && process.running()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        std::this_thread::sleep_for(std::chrono::microseconds(random_bits({17, 0, 2}, attempt) % 8000));
+        process.signal(SIGKILL);
+      }
+      last = process.wait();
+      if (last.code == 0) break;
+      ASSERT_EQ(last.code, -SIGKILL) << last.output;
+      ++kills;
+    }
+    ASSERT_EQ(last.code, 0);
+    EXPECT_EQ(kills, most_kills);
+    EXPECT_EQ(losses("killed"), want);
+    EXPECT_EQ(tensors("killed", "step-000000400"), tensors("whole", "step-000000400"));
+  }
 };
 
-TEST_F(Runs, KilledTwentyTimesEqualsUndisturbed) {
-  const std::vector<std::string> longer = {"train.steps=400"};
-  ASSERT_EQ(run_process(train("whole", longer)).code, 0);
-  const std::map<int, std::string> want = losses("whole");
-  ASSERT_EQ(want.size(), 400u);
+TEST_F(Runs, KilledTwentyTimesEqualsUndisturbed) { expect_kills_do_not_show(20, 7, {}); }
 
-  int kills = 0;
-  Finished last;
-  for (std::uint64_t attempt = 0; attempt < 100; ++attempt) {
-    Process process(train("killed", longer));
-    if (kills < 20) {
-      // A random number of steps on (0: while it starts), and then a random moment inside of one step or save.
-      const std::size_t goal = records("killed") + random_bits({17, 0, 1}, attempt) % 7;
-      while (records("killed") < goal && process.running()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-      std::this_thread::sleep_for(std::chrono::microseconds(random_bits({17, 0, 2}, attempt) % 8000));
-      process.signal(SIGKILL);
-    }
-    last = process.wait();
-    if (last.code == 0) break;
-    ASSERT_EQ(last.code, -SIGKILL) << last.output;
-    ++kills;
+// On a GPU, in bf16: with fp32 states, with bf16 states, and replayed as a graph. Both runs share one tuning file.
+class GpuRuns : public Runs {
+ protected:
+  void SetUp() override {
+    if (!backend_available(Backend::cuda)) GTEST_SKIP() << "no GPU";
+    Runs::SetUp();
   }
-  ASSERT_EQ(last.code, 0);
-  EXPECT_EQ(kills, 20);
-  EXPECT_EQ(losses("killed"), want);
-  EXPECT_EQ(tensors("killed", "step-000000400"), tensors("whole", "step-000000400"));
+  std::vector<std::string> on_gpu(std::vector<std::string> more) const {
+    more.insert(more.begin(), {"run.device=cuda", "run.tuning=" + path("tuning.yaml"), "model.context=64"});
+    return more;
+  }
+};
+
+TEST_F(GpuRuns, KilledEqualsUndisturbed) { expect_kills_do_not_show(4, 60, on_gpu({})); }
+TEST_F(GpuRuns, KilledEqualsUndisturbedWithStatesInBf16AndAGraph) {
+  expect_kills_do_not_show(4, 60,
+                           on_gpu({"optimizer.master=bf16", "optimizer.moments=bf16", "optimizer.gradients=bf16",
+                                   "train.cuda_graph=on", "train.recompute=block"}));
 }
 
 TEST_F(Runs, StopsOnASignalAndGoesOn) {

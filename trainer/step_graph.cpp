@@ -1,0 +1,33 @@
+#include "trainer/step_graph.h"
+
+#include "core/log.h"
+
+namespace ring {
+
+void StepGraph::run(const std::function<void()>& compute) {
+  const std::uint64_t generation = arena_->prepare();
+  if (generation != generation_) recorded_ = nullptr;  // its memory is gone
+  if (!recorded_ && worth_it() && generation != 0) record(compute, generation);
+  if (recorded_) return recorded_->launch();
+  const StepScope repeats(*arena_);
+  compute();
+}
+
+void StepGraph::record(const std::function<void()>& compute, std::uint64_t generation) {
+  {
+    const StepScope repeats(*arena_);
+    recorded_ = stream_.impl().record_work(compute);
+  }
+  generation_ = generation;
+  if (recorded_ && arena_->from_upstream() > 0) recorded_ = nullptr;  // uses memory that others may get meanwhile
+  if (recorded_)
+    log::info("steps are replayed as a CUDA graph");
+  else
+    wanted_ = Switch::off;
+}
+
+void StepGraph::timed(double launch_seconds, double step_seconds) {
+  bound_steps_ = launch_seconds > kLaunchBound * step_seconds ? bound_steps_ + 1 : 0;
+}
+
+}  // namespace ring

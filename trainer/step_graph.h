@@ -1,0 +1,41 @@
+#pragma once
+// Replays the computation of a step as one CUDA graph: for models so small that the host launches kernels slower than
+// the device runs them. The step's memory has fixed places (core/step_arena.h) and everything that changes from step to
+// step is read from device memory, so that the recording stays valid.
+
+#include <functional>
+#include <memory>
+
+#include "core/step_arena.h"
+#include "core/stream.h"
+#include "trainer/config.h"
+
+namespace ring {
+
+class StepGraph {
+ public:
+  StepGraph(Switch wanted, const Stream& stream, std::shared_ptr<StepArena> arena)
+      : wanted_(wanted), stream_(stream), arena_(std::move(arena)) {}
+
+  // Queues `compute`: by a replay where there is a valid recording, else by calling it.
+  void run(const std::function<void()>& compute);
+  // How long the host took to queue a step and how long the step took: decides where it is left to `auto`.
+  void timed(double launch_seconds, double step_seconds);
+  bool replays() const { return recorded_ != nullptr; }
+
+ private:
+  bool worth_it() const { return wanted_ == Switch::on || (wanted_ == Switch::automatic && bound_steps_ >= kDecided); }
+  void record(const std::function<void()>& compute, std::uint64_t generation);
+
+  static constexpr int kDecided = 3;           // steps in a row
+  static constexpr double kLaunchBound = 0.7;  // of the step
+
+  Switch wanted_;
+  Stream stream_;
+  std::shared_ptr<StepArena> arena_;
+  std::unique_ptr<RecordedWork> recorded_;
+  std::uint64_t generation_ = 0;
+  int bound_steps_ = 0;
+};
+
+}  // namespace ring
