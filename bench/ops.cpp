@@ -8,9 +8,8 @@
 #include <iostream>
 
 #include "core/cpu/thread_pool.h"
-#include "kernels/elementwise.h"
-#include "kernels/matmul.h"
 #include "tests/op_case.h"
+#include "trainer/benchmark.h"
 
 namespace ring::test {
 namespace {
@@ -38,30 +37,6 @@ Timing measure(double budget, const Sample& sample) {
   while (times.size() < 5 || (seconds_since(start) < budget && times.size() < 10000)) times.push_back(sample());
   std::sort(times.begin(), times.end());
   return {times[times.size() / 2], times.front()};
-}
-
-struct Ceilings {
-  double gflops = 0, gbytes = 0;
-};
-
-Ceilings measure_ceilings(const Context& ctx, double seconds) {
-  Ceilings c;
-  const std::int64_t side = 1024, length = std::int64_t{1} << 25;
-  const Tensor a = ctx.zeros({side, side}), b = ctx.zeros({side, side}), product = ctx.zeros({side, side});
-  const Timing product_time = measure(seconds, [&] {
-    const Clock::time_point start = Clock::now();
-    matmul_kernel({.a = a, .b = b, .c = product}, ctx);
-    return seconds_since(start);
-  });
-  c.gflops = 2e-9 * static_cast<double>(side * side * side) / product_time.median;
-  const Tensor from = ctx.zeros({length}), to = ctx.zeros({length});
-  const Timing copy_time = measure(seconds, [&] {
-    const Clock::time_point start = Clock::now();
-    axpby_kernel({.x = from, .out = to}, ctx);
-    return seconds_since(start);
-  });
-  c.gbytes = 8e-9 * static_cast<double>(length) / copy_time.median;
-  return c;
 }
 
 // One case on warm memory: the tensors are made once, and every call finds its memory in the pool.
@@ -122,14 +97,14 @@ void print_header(const Options& o, const Ceilings& c) {
     return;
   }
   std::printf("%d threads; ceilings: %.1f GFLOP/s (matrix product 1024^3), %.1f GB/s (copy of 128 MiB)\n\n", o.threads,
-              c.gflops, c.gbytes);
+              c.flops_per_second * 1e-9, c.bytes_per_second * 1e-9);
   std::printf("%-20s %-34s %-9s %11s %11s %10s %9s %9s\n", "op", "case", "pass", "median us", "best us", "GFLOP/s",
               "GB/s", "ceiling");
 }
 
 void print_row(const Options& o, const Ceilings& c, const Row& r) {
   const double gflops = r.flops * 1e-9 / r.time.median, gbytes = r.bytes * 1e-9 / r.time.median;
-  const double fraction = std::max(gflops / c.gflops, gbytes / c.gbytes);
+  const double fraction = std::max(gflops * 1e9 / c.flops_per_second, gbytes * 1e9 / c.bytes_per_second);
   const char* format =
       o.csv ? "%s,%s,%s,%.2f,%.2f,%.3f,%.3f,%.4f\n" : "%-20s %-34s %-9s %11.1f %11.1f %10.2f %9.2f %8.0f%%\n";
   std::printf(format, r.op.c_str(), r.name.c_str(), r.pass, r.time.median * 1e6, r.time.best * 1e6, gflops, gbytes,

@@ -91,7 +91,12 @@ Ceilings measure_ceilings(const Context& ctx, double seconds) {
     c.flops_per_second = 2.0 * static_cast<double>(side) * static_cast<double>(side) * static_cast<double>(side) / t;
   }
   const Tensor from = random_tensor({length}, type, ctx, 3), to = ctx.empty({length}, type);
-  const double t = sustained_seconds(ctx, seconds / 3, [&] { copy(to, from, ctx.stream); });
+  const double t = sustained_seconds(ctx, seconds / 3, [&] {
+    if (cpu)
+      axpby_kernel({.x = from, .out = to}, ctx);  // on all threads
+    else
+      copy(to, from, ctx.stream);
+  });
   c.bytes_per_second = 2.0 * static_cast<double>(from.bytes()) / t;
   return c;
 }

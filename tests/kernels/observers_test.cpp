@@ -1,0 +1,73 @@
+#include "kernels/observers.h"
+
+#include <gtest/gtest.h>
+
+#include "core/ranges.h"
+#include "kernels/elementwise.h"
+
+namespace ring::test {
+namespace {
+
+// Writes down what it sees, in a list that it may share.
+class Notes final : public KernelObserver {
+ public:
+  Notes(std::string who, std::vector<std::string>& seen) : who_(std::move(who)), seen_(seen) {}
+  void call(const KernelCall& c, const Context&, const std::function<void()>& run) override {
+    seen_.push_back(str(who_, " ", c.slot, " begins"));
+    run();
+    seen_.push_back(str(who_, " ", c.slot, " ends"));
+  }
+  void push(std::string_view name, const Context&) override { seen_.push_back(str(who_, " +", name)); }
+  void pop(const Context&) override { seen_.push_back(str(who_, " -")); }
+
+ private:
+  std::string who_;
+  std::vector<std::string>& seen_;
+};
+
+void double_of(const Tensor& x, const Context& ctx) { axpby_kernel({.x = x, .out = x, .alpha = 2}, ctx); }
+
+TEST(Observers, SeveralSeeOneCallFirstOutermost) {
+  std::vector<std::string> seen;
+  Context ctx{Stream::cpu(1)};
+  const Tensor x = from_host<float>({1, 2, 3}, ctx.stream);
+  ctx.observer = observe_by({std::make_shared<Notes>("a", seen), nullptr, std::make_shared<Notes>("b", seen)});
+  {
+    const NamedPart part(ctx, "blocks.0");
+    double_of(x, ctx);
+  }
+  EXPECT_EQ(seen, (std::vector<std::string>{"a +blocks.0", "b +blocks.0", "a axpby begins", "b axpby begins",
+                                            "b axpby ends", "a axpby ends", "b -", "a -"}));
+  EXPECT_EQ(to_host<float>(x, ctx.stream), (std::vector<float>{2, 4, 6}));  // it ran once
+}
+
+TEST(Observers, NoneAreNobody) {
+  EXPECT_EQ(observe_by({}), nullptr);
+  EXPECT_EQ(observe_by({nullptr, nullptr}), nullptr);
+  std::vector<std::string> seen;
+  const auto only = std::make_shared<Notes>("a", seen);
+  EXPECT_EQ(observe_by({nullptr, only}), only);
+  const Context ctx{Stream::cpu(1)};
+  const NamedPart part(ctx, "nobody watches");
+}
+
+TEST(Observers, RangesAreThereOrRefused) {
+  if (!range_marks()) {
+    try {
+      make_range_observer();
+      FAIL() << "ranges without anybody to take them";
+    } catch (const Error& e) {
+      EXPECT_NE(std::string(e.what()).find("RING_CUDA=ON"), std::string::npos) << e.what();
+    }
+    return;
+  }
+  Context ctx{Stream::cpu(1)};
+  const Tensor x = from_host<float>({1}, ctx.stream);
+  ctx.observer = make_range_observer();
+  const NamedPart part(ctx, "part");
+  double_of(x, ctx);
+  EXPECT_EQ(to_host<float>(x, ctx.stream), (std::vector<float>{2}));
+}
+
+}  // namespace
+}  // namespace ring::test
