@@ -80,7 +80,7 @@ double Ceilings::floor_seconds(const Cost& cost) const {
 
 Ceilings measure_ceilings(const Context& ctx, double seconds) {
   const bool cpu = ctx.stream.device().backend == Backend::cpu;
-  const std::int64_t side = cpu ? 1024 : 8192, length = std::int64_t{1} << (cpu ? 25 : 30);
+  const std::int64_t side = cpu ? 1024 : 8192, length = std::int64_t{1} << (cpu ? 25 : 29);
   const DType type = activation_type(ctx.precision);
   Ceilings c;
   {
@@ -101,9 +101,9 @@ Ceilings measure_ceilings(const Context& ctx, double seconds) {
   return c;
 }
 
-Ceilings ceilings_beside_training(const Context& ctx) {
+Ceilings ceilings_if_they_fit(const Context& ctx, double seconds) {
   try {
-    return measure_ceilings(ctx, ctx.stream.device().backend == Backend::cpu ? 0.3 : 1.0);
+    return measure_ceilings(ctx, seconds);
   } catch (const Error&) {
     return {};
   }

@@ -17,8 +17,8 @@ struct Ceilings {
   double floor_seconds(const Cost&) const;  // the least time that work takes here; 0: unknown
 };
 Ceilings measure_ceilings(const Context&, double seconds = 1.5);
-// The same in less time, and unknown where memory does not suffice: for a process that trains.
-Ceilings ceilings_beside_training(const Context&);
+// The same, or unknown where the memory that is left does not suffice: beside a model.
+Ceilings ceilings_if_they_fit(const Context&, double seconds = 1.5);
 
 // Seconds of one call, from calls queued back to back for at least `seconds`.
 double sustained_seconds(const Context&, double seconds, const std::function<void()>& queue_one);

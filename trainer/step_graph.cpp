@@ -4,11 +4,11 @@
 
 namespace ring {
 
-void StepGraph::run(const std::function<void()>& compute) {
+void StepGraph::run(const std::function<void()>& compute, bool watched) {
   const std::uint64_t generation = arena_->prepare();
   if (generation != generation_) recorded_ = nullptr;  // its memory is gone
-  if (!recorded_ && worth_it() && generation != 0) record(compute, generation);
-  if (recorded_) return recorded_->launch();
+  if (!watched && !recorded_ && worth_it() && generation != 0) record(compute, generation);
+  if (!watched && recorded_) return recorded_->launch();
   const StepScope repeats(*arena_);
   compute();
 }

@@ -17,8 +17,9 @@ class StepGraph {
   StepGraph(Switch wanted, const Stream& stream, std::shared_ptr<StepArena> arena)
       : wanted_(wanted), stream_(stream), arena_(std::move(arena)) {}
 
-  // Queues `compute`: by a replay where there is a valid recording, else by calling it.
-  void run(const std::function<void()>& compute);
+  // Queues `compute`: by a replay where there is a valid recording, else by calling it. watched: always by calling it,
+  // for those who want to see each kernel.
+  void run(const std::function<void()>& compute, bool watched = false);
   // How long the host took to queue a step and how long the step took: decides where it is left to `auto`.
   void timed(double launch_seconds, double step_seconds);
   bool replays() const { return recorded_ != nullptr; }

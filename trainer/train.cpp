@@ -293,7 +293,7 @@ void Loop::write_profile() {
     return log::warn("--profile: the run ended within the ", Profiler::kWarmup,
                      " steps that go before; raise train.steps");
   write_trace(profile, dir_.trace_file());
-  progress_->line(str(profile_table(profile, ceilings_beside_training(ctx_)), "\ntrace: ", dir_.trace_file()));
+  progress_->line(str(profile_table(profile, ceilings_if_they_fit(ctx_, 1.0)), "\ntrace: ", dir_.trace_file()));
 }
 
 // All ranks stop at the same step, whoever was told to.

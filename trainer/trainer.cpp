@@ -36,7 +36,7 @@ Trainer::Trainer(const Config& config, const Context& ctx, Communicator& comm, L
       micro_count_(static_cast<std::size_t>(config.train.batch_size / micro_batch_ / comm.size())),
       model_(config.model, vocab_padding(ctx.stream.device().backend)),
       sequences_(Sequences::uniform(micro_batch_, config.model.context, ctx)),
-      graph_(comm.size() > 1 || ctx.observer ? Switch::off : config.train.cuda_graph, ctx.stream, arena_) {
+      graph_(comm.size() > 1 ? Switch::off : config.train.cuda_graph, ctx.stream, arena_) {
   ctx_.stream.impl().allocator = arena_;
   model_.set_recompute(config.train.recompute);
   arena_->enter_phase("parameters");
@@ -153,7 +153,7 @@ void Trainer::launch() {
   inputs_->load(f.batches, ids_, targets_);
   upload_state(f.report.lr, f.valid);
   const double queued = now();
-  graph_.run([this] { compute(); });
+  graph_.run([this] { compute(); }, ctx_.observer != nullptr);
   f.launch_seconds = now() - queued;
   f.result = results_[static_cast<std::size_t>(steps_) % results_.size()];
   ctx_.stream.impl().copy(f.result.get(), optimizer_->state.raw(), sizeof(StepState));

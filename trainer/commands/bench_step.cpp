@@ -68,7 +68,7 @@ void run(const Arguments& a) {
   std::unique_ptr<Profiler> profiler;
   if (a.profile > 0) profiler = std::make_unique<Profiler>(a.profile, ranges);
   const StepTimes t = time_steps(bench, a.warmup, a.steps, profiler.get());
-  const Ceilings ceilings = a.no_ceilings ? Ceilings{} : measure_ceilings(bench.context());
+  const Ceilings ceilings = a.no_ceilings ? Ceilings{} : ceilings_if_they_fit(bench.context());
   print(a, bench, t, ceilings);
   if (!a.csv.empty()) write_csv(a, bench, t);
   if (!profiler) return;
