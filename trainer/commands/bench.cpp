@@ -1,10 +1,9 @@
-#include "trainer/commands/bench.h"
-
 #include <CLI/CLI.hpp>
 #include <filesystem>
 #include <fstream>
 
 #include "core/fields.h"
+#include "trainer/commands/bench.h"
 #include "trainer/commands/commands.h"
 
 namespace ring {
