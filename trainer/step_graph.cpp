@@ -7,10 +7,13 @@ namespace ring {
 void StepGraph::run(const std::function<void()>& compute, bool watched) {
   const std::uint64_t generation = arena_->prepare();
   if (generation != generation_) recorded_ = nullptr;  // its memory is gone
-  if (!watched && !recorded_ && worth_it() && generation != 0) record(compute, generation);
+  if (!watched && !recorded_ && worth_it() && clean_ == generation && clean_ != 0) record(compute, generation);
   if (!watched && recorded_) return recorded_->launch();
-  const StepScope repeats(*arena_);
-  compute();
+  {
+    const StepScope repeats(*arena_);
+    compute();
+  }
+  clean_ = arena_->planned() && arena_->from_upstream() == 0 ? generation : 0;
 }
 
 void StepGraph::record(const std::function<void()>& compute, std::uint64_t generation) {
@@ -27,7 +30,8 @@ void StepGraph::record(const std::function<void()>& compute, std::uint64_t gener
 }
 
 void StepGraph::timed(double launch_seconds, double step_seconds) {
-  bound_steps_ = launch_seconds > kLaunchBound * step_seconds ? bound_steps_ + 1 : 0;
+  const bool bound = clean_ != 0 && launch_seconds > kLaunchBound * step_seconds;  // the first steps measure and plan
+  bound_steps_ = bound ? bound_steps_ + 1 : 0;
 }
 
 }  // namespace ring

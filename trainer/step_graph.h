@@ -35,7 +35,8 @@ class StepGraph {
   Stream stream_;
   std::shared_ptr<StepArena> arena_;
   std::unique_ptr<RecordedWork> recorded_;
-  std::uint64_t generation_ = 0;
+  std::uint64_t generation_ = 0;  // of the recording's memory
+  std::uint64_t clean_ = 0;       // the generation in which a whole step had all of its memory in the slab
   int bound_steps_ = 0;
 };
 

@@ -28,7 +28,7 @@ class TimedEvent {
   void record(cudaStream_t stream) { RING_CUDA_CHECK(cudaEventRecord(event_, stream)); }
   double seconds_since(const TimedEvent& start) const {
     float ms = 0;
-    RING_CUDA_CHECK(cudaEventSynchronize(event_));  // host waits: tuning
+    RING_CUDA_CHECK(cudaEventSynchronize(event_));  // host waits: start (measuring)
     RING_CUDA_CHECK(cudaEventElapsedTime(&ms, start.event_, event_));
     return ms * 1e-3;
   }

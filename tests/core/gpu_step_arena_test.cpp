@@ -65,7 +65,8 @@ TEST_F(GpuStepArena, TheSlabReplacesWhatWasRecorded) {
   const std::size_t bytes = 512 * kMiB;
   for (int i = 0; i < 4; ++i) {
     const StepScope scope(*arena);
-    make(bytes), make(bytes / 2);
+    make(bytes);
+    make(bytes / 2);
     const Tensor a = make(bytes / 4), b = make(bytes / 2);
   }
   ASSERT_TRUE(arena->planned());

@@ -25,9 +25,10 @@ class GpuTraining : public testing::Test {
     std::vector<std::uint8_t> weights;
     std::uint64_t waits = 0;  // of the host inside of launch(), from the fifth step on
     bool replayed = false;
-    bool operator==(const Result& o) const {
-      return losses == o.losses && norms == o.norms && weights == o.weights;
+    friend void PrintTo(const Result& r, std::ostream* out) {
+      for (std::size_t i = 0; i < r.losses.size(); ++i) *out << (i ? ", " : "") << r.losses[i] << " / " << r.norms[i];
     }
+    bool operator==(const Result& o) const { return losses == o.losses && norms == o.norms && weights == o.weights; }
   };
   Result train(std::vector<std::string> overrides) const {
     overrides.insert(overrides.begin(),
@@ -65,12 +66,15 @@ class GpuTraining : public testing::Test {
 };
 
 TEST_F(GpuTraining, AStepDoesNotMakeTheHostWait) {
-  for (const char* graph : {"train.cuda_graph=off", "train.cuda_graph=on"}) EXPECT_EQ(train({graph}).waits, 0u) << graph;
+  for (const char* graph : {"train.cuda_graph=off", "train.cuda_graph=on"})
+    EXPECT_EQ(train({graph}).waits, 0u) << graph;
 }
 
 TEST_F(GpuTraining, TwoRunsGiveTheSameBits) {
-  train({});  // measures, and fills the tuning file
-  EXPECT_EQ(train({}), train({}));
+  for (const char* precision : {"train.precision=bf16", "train.precision=fp32", "train.precision=tf32"}) {
+    train({precision});  // measures, and fills the tuning file
+    EXPECT_EQ(train({precision}), train({precision})) << precision;
+  }
 }
 
 TEST_F(GpuTraining, AReplayedGraphGivesTheSameBits) {
@@ -93,9 +97,10 @@ TEST_F(GpuTraining, RecomputationGivesTheSameBits) {
 // The precisions and state types are different arithmetic of the same training.
 TEST_F(GpuTraining, PrecisionsAgree) {
   const Result exact = train({"train.precision=fp32"});
-  for (std::vector<std::string> how :
-       {std::vector<std::string>{"train.precision=tf32"}, {"train.precision=bf16"},
-        {"optimizer.master=bf16", "optimizer.moments=bf16", "optimizer.gradients=bf16"}, {"optimizer.moments=bf16"}}) {
+  for (std::vector<std::string> how : {std::vector<std::string>{"train.precision=tf32"},
+                                       {"train.precision=bf16"},
+                                       {"optimizer.master=bf16", "optimizer.moments=bf16", "optimizer.gradients=bf16"},
+                                       {"optimizer.moments=bf16"}}) {
     const Result other = train(how);
     for (std::size_t i = 0; i < exact.losses.size(); ++i)
       EXPECT_NEAR(other.losses[i], exact.losses[i], 5e-3 * exact.losses[i]) << how[0] << ", step " << i + 1;
