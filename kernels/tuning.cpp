@@ -23,7 +23,7 @@ std::optional<std::pair<std::string, std::string>> parse_line(const std::string&
 
 }  // namespace
 
-Tuning::Tuning(std::string path) : path_(std::move(path)) {
+Tuning::Tuning(std::string path, double seconds) : path_(std::move(path)), seconds_(seconds) {
   if (path_.empty() || !std::filesystem::exists(path_)) return;
   std::ifstream in(path_);
   std::string line;

@@ -13,7 +13,11 @@ namespace ring {
 class Tuning {
  public:
   // Reads the file where it exists. An empty path: nothing is read or written. Error: not such a file.
-  explicit Tuning(std::string path);
+  // `seconds`: how long each of the best few candidates is measured. A millisecond shows a burst; what a device
+  // sustains at its power limit takes a good part of a second.
+  explicit Tuning(std::string path, double seconds = kShort);
+  double seconds() const { return seconds_; }
+  static constexpr double kShort = 4e-3;
 
   std::optional<std::string> find(const std::string& key) const;
   void record(const std::string& key, const std::string& choice);
@@ -23,6 +27,7 @@ class Tuning {
 
  private:
   std::string path_;
+  double seconds_;
   std::map<std::string, std::string> entries_;
   bool changed_ = false;
   mutable std::mutex mutex_;

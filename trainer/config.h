@@ -24,6 +24,7 @@ struct RunConfig {
   DeviceChoice device = DeviceChoice::automatic;
   bool deterministic = true;
   std::string tuning;  // empty: the run's own file
+  double tuning_seconds = 0.004;
   void fields(Fields&);
   std::string path() const { return directory.empty() ? "runs/" + name : directory; }
 };

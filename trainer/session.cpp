@@ -71,7 +71,8 @@ Context make_context(const Config& c) {
   ctx.precision = precision_of(c.train.precision, backend);
   ctx.deterministic = c.run.deterministic;
   if (backend == Backend::cuda)
-    ctx.tuning = std::make_shared<Tuning>(c.run.tuning.empty() ? c.run.path() + "/tuning.yaml" : c.run.tuning);
+    ctx.tuning = std::make_shared<Tuning>(c.run.tuning.empty() ? c.run.path() + "/tuning.yaml" : c.run.tuning,
+                                          c.run.tuning_seconds);
   return ctx;
 }
 

@@ -16,8 +16,7 @@ namespace {
 
 constexpr std::size_t kWorkspaceBytes = std::size_t{64} << 20, kWorkspaceAlign = 256;
 constexpr std::size_t kMostPlans = 1024;
-constexpr int kCandidates = 12, kFinalists = 3;  // of a measurement
-constexpr double kFinalSeconds = 4e-3;           // of each finalist: long enough to leave the burst behind
+constexpr int kCandidates = 10, kFinalists = 3;  // of a measurement
 
 class TimedEvent {
  public:
@@ -127,12 +126,13 @@ class Engine {
     std::vector<Timed> order;
     for (std::size_t i = 0; i < candidates.size(); ++i) {
       time(candidates[i], 1);  // its first call loads the kernel
-      order.push_back({time(candidates[i], 2), i});
+      order.push_back({time(candidates[i], 1), i});
     }
     const auto quicker = [](const Timed& a, const Timed& b) { return a.seconds < b.seconds; };
     std::sort(order.begin(), order.end(), quicker);
     order.resize(std::min<std::size_t>(order.size(), kFinalists));
-    for (Timed& t : order) t.seconds = time(candidates[t.index], 1 + static_cast<int>(kFinalSeconds / t.seconds));
+    for (Timed& t : order)
+      t.seconds = time(candidates[t.index], 1 + static_cast<int>(ctx.tuning->seconds() / t.seconds));
     return candidates[std::min_element(order.begin(), order.end(), quicker)->index];
   }
 
