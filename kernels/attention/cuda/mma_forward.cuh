@@ -164,6 +164,7 @@ __global__ __launch_bounds__(ForwardShape<kDim>::kThreads, ForwardShape<kDim>::k
     multiply_packed<kDim>(out, weights, stage + kKeys * kPitch<kDim> + rows_first<kDim>(lane));
   }
 
+  __syncthreads();  // the queries have been read: outputs take their place
   if (row >= at.length) return;
   float scale[kM][2];
   finish(rows, p.factor, p.lse + at.head * p.tokens + at.start + row, at.length - row, scale);

@@ -104,8 +104,9 @@ __device__ inline void multiply_packed(float (&c)[kM][kN][4], const std::uint32_
 }
 
 // Writes a warp's sums, times `factor` of each row, as bf16: first into its own rows of a tile at `shared` (which no
-// other warp uses any more), then from there to global memory in pieces of 16 bytes. 8 kN columns of both; `columns` of
-// them and `rows` rows exist. factor[m][0] is for row g of a fragment, [1] for row g + 8.
+// other warp uses any more, and whose last readers have met at a barrier), then from there to global memory in pieces
+// of 16 bytes. 8 kN columns of both; `columns` of them and `rows` rows exist. factor[m][0] is for row g of a fragment,
+// [1] for row g + 8.
 template <int kDim, int kM, int kN>
 __device__ inline void store_rows(const float (&c)[kM][kN][4], const float (&factor)[kM][2], unsigned char* shared,
                                   Bf16* global, std::int64_t stride, int rows, int columns) {
