@@ -105,10 +105,11 @@ Session::Session(const std::string& path, int threads, DeviceChoice device)
   load_model_weights(*model, find_checkpoint(path), ctx);
 }
 
-const std::map<std::string, DeviceChoice>& device_choices() {
-  static const std::map<std::string, DeviceChoice> names = {
-      {"auto", DeviceChoice::automatic}, {"cpu", DeviceChoice::cpu}, {"cuda", DeviceChoice::cuda}};
-  return names;
+DeviceChoice parse_device(const std::string& name) {
+  if (name == "auto") return DeviceChoice::automatic;
+  if (name == "cpu") return DeviceChoice::cpu;
+  if (name == "cuda") return DeviceChoice::cuda;
+  fail("--device: ", name, " is not one of auto, cpu, cuda");
 }
 
 }  // namespace ring

@@ -1,7 +1,6 @@
 #pragma once
 // A trained model taken from a run: what eval, generate and init_from share.
 
-#include <map>
 #include <memory>
 #include <string>
 
@@ -29,8 +28,8 @@ void load_model_weights(Decoder&, const std::string& checkpoint, const Context&)
 
 // Where and how a resolved config computes. Measured choices come from run.tuning, or the run's directory.
 Context make_context(const Config& resolved);
-Backend backend_of(DeviceChoice);                             // what `auto` means here
-const std::map<std::string, DeviceChoice>& device_choices();  // by their names on the command line
+Backend backend_of(DeviceChoice);               // what `auto` means here
+DeviceChoice parse_device(const std::string&);  // auto, cpu or cuda; Error otherwise
 // In what types a resolved config keeps parameters.
 ParamTypes param_types(const Config& resolved);
 

@@ -14,12 +14,12 @@ struct Arguments {
   std::string run, data;
   std::int64_t batches = 0, rows = 32;
   int threads = 0;
-  DeviceChoice device = DeviceChoice::automatic;
+  std::string device = "auto";
   bool json = false;
 };
 
 void run(const Arguments& a) {
-  const Session session(a.run, a.threads, a.device);
+  const Session session(a.run, a.threads, parse_device(a.device));
   const Corpora corpora = a.data.empty() ? open_corpora(session.config.data) : open_corpus(a.data);
   check_tokenizer(corpora, session.tokenizer->hash(), "run " + a.run);
   LoaderOptions options;
@@ -53,7 +53,7 @@ void add_eval_command(CLI::App& app) {
   cmd->add_option("--batch-size", a->rows, "Sequences per batch")->check(CLI::PositiveNumber)->capture_default_str();
   cmd->add_option("--threads", a->threads, "CPU threads; 0: all cores")->check(CLI::Range(0, 4096));
   cmd->add_option("--device", a->device, "Where to compute: auto, cpu or cuda")
-      ->transform(CLI::CheckedTransformer(device_choices()));
+      ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
   cmd->add_flag("--json", a->json, "Print one JSON object");
   cmd->footer("Example: ringmaster eval runs/quickstart --data corpus.h5");
   cmd->callback([a] { run(*a); });

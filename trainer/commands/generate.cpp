@@ -15,7 +15,7 @@ struct Arguments {
   Sampling sampling;
   std::int64_t max_tokens = 256;
   int threads = 0;
-  DeviceChoice device = DeviceChoice::automatic;
+  std::string device = "auto";
   bool ignore_end = false;
 };
 
@@ -31,7 +31,7 @@ std::vector<std::int32_t> start_tokens(const Tokenizer& tokenizer, const std::st
 void run(const Arguments& a) {
   if (std::isnan(a.sampling.temperature) || std::isnan(a.sampling.top_p))
     fail("--temperature and --top-p take numbers");
-  const Session session(a.run, a.threads, a.device);
+  const Session session(a.run, a.threads, parse_device(a.device));
   const std::optional<std::int32_t> end = a.ignore_end ? std::nullopt : session.tokenizer->end_of_text();
   StreamDecoder decoder(session.tokenizer);
   std::cout << a.prompt << std::flush;
@@ -68,7 +68,7 @@ void add_generate_command(CLI::App& app) {
       ->capture_default_str();
   cmd->add_option("--threads", a->threads, "CPU threads; 0: all cores")->check(CLI::Range(0, 4096));
   cmd->add_option("--device", a->device, "Where to compute: auto, cpu or cuda")
-      ->transform(CLI::CheckedTransformer(device_choices()));
+      ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
   cmd->add_flag("--ignore-end", a->ignore_end, "Go on after an end-of-text token");
   cmd->footer("Example: ringmaster generate runs/quickstart --prompt \"template <\" --temperature 0.7 --top-p 0.95");
   cmd->callback([a] { run(*a); });
