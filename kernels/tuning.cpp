@@ -47,7 +47,10 @@ std::optional<std::string> Tuning::find(const std::string& key) const {
 void Tuning::record(const std::string& key, const std::string& choice) {
   RING_CHECK(key.find('"') == std::string::npos && choice.find('"') == std::string::npos, "tuning: quotes in ", key);
   std::lock_guard lock(mutex_);
-  changed_ |= entries_.insert_or_assign(key, choice).second;
+  std::string& known = entries_[key];
+  if (known == choice) return;
+  known = choice;
+  changed_ = true;
 }
 
 void Tuning::save() {

@@ -8,6 +8,7 @@
 #include <map>
 
 #include "core/cuda/check.h"
+#include "core/log.h"
 #include "kernels/cublas/plan.h"
 #include "kernels/tuning.h"
 
@@ -89,19 +90,29 @@ class Engine {
 
   cublasLtMatmulAlgo_t choose(const Problem& problem, const Plan& plan, const Plan::Operands& operands,
                               const Context& ctx) {
-    const std::string key = ctx.tuning ? key_of(problem) : "";
-    if (ctx.tuning)
-      if (const auto known = ctx.tuning->find(key)) {
-        cublasLtMatmulAlgo_t algo;
-        if (from_text(*known, algo) && plan.can_run(handle_, algo, kWorkspaceBytes)) return algo;
-      }
-    const std::vector<cublasLtMatmulAlgo_t> candidates =
-        plan.algorithms(handle_, kWorkspaceBytes, ctx.tuning ? kCandidates : 1);
-    if (candidates.empty()) fail("matmul: cuBLASLt has no algorithm for ", problem.text());
-    if (!ctx.tuning) return candidates.front();
+    if (!ctx.tuning) return candidates_of(problem, plan, 1).front();
+    const std::string key = key_of(problem);
+    if (const auto known = ctx.tuning->find(key)) {
+      cublasLtMatmulAlgo_t algo;
+      if (from_text(*known, algo) && plan.can_run(handle_, algo, kWorkspaceBytes)) return algo;
+      log::warn("matmul: what the tuning file has for ", problem.text(),
+                " does not run here and is measured again; the bits of this run may differ from earlier ones");
+    }
+    std::vector<cublasLtMatmulAlgo_t> candidates = candidates_of(problem, plan, kCandidates);
+    const cublasLtMatmulAlgo_t first = candidates.front();
+    // A later run takes only what passes this check: another choice would be measured anew, and differently, each time.
+    std::erase_if(candidates, [&](const auto& algo) { return !plan.can_run(handle_, algo, kWorkspaceBytes); });
+    if (candidates.empty()) return first;
     const cublasLtMatmulAlgo_t best = fastest(plan, candidates, problem, operands, ctx);
     ctx.tuning->record(key, to_text(best));
     return best;
+  }
+
+  // At least one, the library's favourite first.
+  std::vector<cublasLtMatmulAlgo_t> candidates_of(const Problem& problem, const Plan& plan, int count) {
+    std::vector<cublasLtMatmulAlgo_t> found = plan.algorithms(handle_, kWorkspaceBytes, count);
+    if (found.empty()) fail("matmul: cuBLASLt has no algorithm for ", problem.text());
+    return found;
   }
 
   // Into a place of its own: the real one may hold sums that a repeated product would change.

@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "core/fields.h"
+#include "kernels/tuning.h"
 #include "trainer/benchmark.h"
 
 namespace ring::test {
@@ -23,6 +24,7 @@ class GpuTraining : public testing::Test {
   struct Result {
     std::vector<double> losses, norms;
     std::vector<std::uint8_t> weights;
+    std::string choices;      // the tuning file after the run
     std::uint64_t waits = 0;  // of the host inside of launch(), from the fifth step on
     bool replayed = false;
     friend void PrintTo(const Result& r, std::ostream* out) {
@@ -53,6 +55,9 @@ class GpuTraining : public testing::Test {
       while (trainer.in_flight() > trainer.most_in_flight()) finish();
     }
     while (trainer.in_flight() > 0) finish();
+    Tuning& tuning = *bench.context().tuning;
+    tuning.save();
+    result.choices = tuning.hash();
     const Tensor& values = trainer.model().parameters().values;
     std::vector<std::uint8_t> bytes(values.bytes());
     bench.context().stream.impl().copy(bytes.data(), values.raw(), bytes.size());
@@ -72,8 +77,11 @@ TEST_F(GpuTraining, AStepDoesNotMakeTheHostWait) {
 
 TEST_F(GpuTraining, TwoRunsGiveTheSameBits) {
   for (const char* precision : {"train.precision=bf16", "train.precision=fp32", "train.precision=tf32"}) {
-    train({precision});  // measures, and fills the tuning file
-    EXPECT_EQ(train({precision}), train({precision})) << precision;
+    const Result measures = train({precision}), first = train({precision}), second = train({precision});
+    EXPECT_EQ(first.choices, measures.choices) << precision << ": something was measured again";
+    EXPECT_EQ(second.choices, measures.choices) << precision << ": something was measured again";
+    EXPECT_EQ(measures, first) << precision;
+    EXPECT_EQ(first, second) << precision;
   }
 }
 
