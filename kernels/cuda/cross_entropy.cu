@@ -1,7 +1,7 @@
 // One block per row. What fits of the row stays in shared memory between the pass that sums and the pass that writes
 // the gradient; the rest, of very long rows, is read again while it is still in the L2 cache. Shared memory rather than
-// registers, because the copy engine then fills it: two blocks share a multiprocessor, one computes (two exponentials
-// per element) while the other's row is on its way.
+// registers, because the copy engine then fills it: two or three blocks share a multiprocessor, one computes (two
+// exponentials per element) while the others' rows are on their way.
 #include "kernels/cross_entropy.h"
 
 #include <cfloat>
@@ -243,17 +243,20 @@ int attribute(const Context& ctx, cudaDeviceAttr what) {
   return value;
 }
 
-// Two blocks on a multiprocessor where a row fits into half of its shared memory, else one of all its threads.
+// Three blocks on a multiprocessor where a row fits into a third of its shared memory, or two; else one of all its
+// threads, which beats clusters of blocks that share a row: they wait for each other.
 struct Plan {
   int keep, chunk, threads;
 };
 Plan plan(std::int64_t packs, const Context& ctx) {
   constexpr int reserved = 2048;  // bytes of a block: the system's, and what the kernel declares
   const int most = attribute(ctx, cudaDevAttrMaxSharedMemoryPerBlockOptin) - reserved;
-  const int half = attribute(ctx, cudaDevAttrMaxSharedMemoryPerMultiprocessor) / 2 - reserved;
+  const int whole = attribute(ctx, cudaDevAttrMaxSharedMemoryPerMultiprocessor);
+  const int half = whole / 2 - reserved, third = whole / 3 - reserved;
   const auto keep = static_cast<int>(std::min<std::int64_t>(packs, most / 16));
   int threads = 64;
   while (threads < 512 && threads * 4 < packs) threads *= 2;
+  if (threads == 512 && keep * 16 <= third) threads = 320;  // of three blocks: what the registers allow
   if (keep * 16 > half) threads = 1024;
   return {keep, threads * std::max(1, static_cast<int>(divide_up(keep, std::int64_t{threads} * kMaxChunks))), threads};
 }

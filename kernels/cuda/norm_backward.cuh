@@ -6,6 +6,8 @@
 // on their way into shared memory. A second one adds the shares. The number of shares depends on the shape alone, and
 // so do the bits of the sums.
 
+#include <type_traits>
+
 #include "kernels/cuda/device/async_copy.cuh"
 #include "kernels/cuda/device/reduce.cuh"
 #include "kernels/cuda/device/vec.cuh"
@@ -28,7 +30,9 @@ template <bool centered>
 constexpr int kNormSums = centered ? 2 : 1;
 
 // How rows are cut: `group` threads of kBlock take `packs` packs each. `stages` rows of a group are in shared memory or
-// on their way; `blocks` share a multiprocessor.
+// on their way; `blocks` share a multiprocessor. A warp that holds a whole row, its sums of dw included, needs no
+// barrier and half of the instructions per byte; the bytes in flight are those of the stages, not of many resident
+// warps.
 template <int group_, int packs_, int stages_, int blocks_>
 struct BackwardPlan {
   static constexpr int group = group_, packs = packs_, stages = stages_, blocks = blocks_, groups = kBlock / group_;
@@ -150,20 +154,22 @@ __device__ __forceinline__ void add_row(const StagedRow<centered, Plan, T>& row,
     const auto x = row.get(0, k), dy = row.get(1, k), w = unpack(weights[k]);
 #pragma unroll
     for (int j = 0; j < kPack<T>; ++j) {
-      const float h = (x.v[j] - row.mean) * row.rstd, g = dy.v[j] * w.v[j];
-      shares.dw[k][j] += dy.v[j] * h;
-      sum[0] += g * h;
-      if constexpr (centered) shares.db[k][j] += dy.v[j], sum[1] += g;
+      const float product = dy.v[j] * (x.v[j] - row.mean);
+      shares.dw[k][j] += product * row.rstd;
+      sum[0] += product * w.v[j];
+      if constexpr (centered) shares.db[k][j] += dy.v[j], sum[1] += dy.v[j] * w.v[j];
     }
   }
+  sum[0] *= row.rstd;
 }
 
 template <bool centered, class Plan, class T>
 __device__ __forceinline__ void store_dx(const StagedRow<centered, Plan, T>& row, const Pack<T> (&weights)[Plan::packs],
                                          const float (&sum)[kNormSums<centered>], const NormBackward<T>& a, T* to) {
   const int lane = static_cast<int>(threadIdx.x) % Plan::group, row_packs = a.width / kPack<T>;
-  const float scale = 1.0f / static_cast<float>(a.width), mean_gh = sum[0] * scale;
-  const float mean_g = centered ? sum[kNormSums<centered> - 1] * scale : 0.0f;
+  // dx = rstd * g - (x - mean) * of_x - rest
+  const float scale = 1.0f / static_cast<float>(a.width), of_x = row.rstd * row.rstd * (sum[0] * scale);
+  const float rest = centered ? row.rstd * (sum[kNormSums<centered> - 1] * scale) : 0.0f;
 #pragma unroll
   for (int k = 0; k < Plan::packs; ++k) {
     const int c = lane + k * Plan::group;
@@ -171,8 +177,7 @@ __device__ __forceinline__ void store_dx(const StagedRow<centered, Plan, T>& row
     const auto x = row.get(0, k), dy = row.get(1, k), w = unpack(weights[k]);
     Floats<kPack<T>> d;
 #pragma unroll
-    for (int j = 0; j < kPack<T>; ++j)
-      d.v[j] = row.rstd * (dy.v[j] * w.v[j] - mean_g - (x.v[j] - row.mean) * row.rstd * mean_gh);
+    for (int j = 0; j < kPack<T>; ++j) d.v[j] = row.rstd * (dy.v[j] * w.v[j]) - rest - (x.v[j] - row.mean) * of_x;
     if (a.beta_x != 0) {
       const auto old = row.get(2, k);
 #pragma unroll
@@ -203,8 +208,9 @@ __global__ void __launch_bounds__(kBlock, Plan::blocks) norm_backward_staged(Nor
     const int c = static_cast<int>(threadIdx.x) % group + k * group;
     weights[k] = c < a.width / kPack<T> ? load_pack(a.w + c * kPack<T>) : Pack<T>{};
   }
-  // The whole block takes every round, rows past the end included: its threads meet in sums.
-  for (int stage = 0; base < a.count; base += step, stage = stage + 1 == stages ? 0 : stage + 1) {
+  // The whole block takes every round, rows past the end included: the threads of a row meet in sums.
+  bool odd = false;
+  for (int stage = 0; base < a.count; base += step, stage = stage + 1 == stages ? 0 : stage + 1, odd = !odd) {
     copy(base + (stages - 1) * step, stage == 0 ? stages - 1 : stage - 1);  // over the one read a round ago
     await_copies<stages - 1>();
     keep_packed(weights);
@@ -213,7 +219,7 @@ __global__ void __launch_bounds__(kBlock, Plan::blocks) norm_backward_staged(Nor
     float sum[sums] = {};
     add_row(row, weights, shares, sum);
     if (!want_dx) continue;
-    group_sums<group>(sum);
+    team_sums<group, kBlock>(sum, odd);
     const std::uint32_t outer = a.inner.quotient(n), inner = n - outer * a.inner.divisor;
     if (n < a.count) store_dx(row, weights, sum, a, a.dx.at(outer, inner));
   }
@@ -335,6 +341,9 @@ void launch_add_parts(const Tensor& parts, std::int64_t width, const NormSums& s
 
 template <bool centered, class Plan, class T>
 void launch_staged(NormBackward<T> a, const NormSums& sums, const Context& ctx) {
+  static_assert(Plan::groups == 1 ||
+                    Plan::stages * Staging<centered, Plan>::words(false) * 16 >= kBlock * Plan::packs * kPack<T> * 4,
+                "store_part puts the sums of all groups where the stages were");
   constexpr std::int64_t rows_per_group = 2;  // fewest: a block's share of dw must be worth writing
   const std::int64_t blocks =
       std::clamp(divide_up(a.count, rows_per_group * Plan::groups), std::int64_t{sums.wanted()}, Plan::most_parts);
@@ -369,10 +378,11 @@ void launch_norm_in_loops(NormBackward<T> a, const NormSums& sums, const Context
 
 template <bool centered, class T>
 void launch_norm_backward(const NormBackward<T>& a, bool whole_packs, const NormSums& sums, const Context& ctx) {
+  using Long = std::conditional_t<centered, BackwardPlan<128, 2, 2, 2>, BackwardPlan<32, 8, 2, 1>>;
   auto staged = [&](auto plan) { launch_staged<centered, decltype(plan)>(a, sums, ctx); };
   if (whole_packs && with_plan<BackwardPlan<8, 1, 3, 4>, BackwardPlan<16, 1, 3, 4>, BackwardPlan<32, 1, 3, 4>,
                                BackwardPlan<32, 2, 3, 2>, BackwardPlan<32, 3, 2, 2>, BackwardPlan<32, 4, 2, 2>,
-                               BackwardPlan<256, 1, 3, 4>, BackwardPlan<256, 2, 3, 2>, BackwardPlan<256, 4, 2, 2>,
+                               BackwardPlan<32, 6, 2, 1>, Long, BackwardPlan<256, 2, 3, 2>, BackwardPlan<256, 4, 2, 2>,
                                BackwardPlan<256, 8, 2, 1>>(divide_up(a.width, kPack<T>), staged))
     return;
   launch_norm_in_loops<centered>(a, sums, ctx);

@@ -20,11 +20,12 @@ struct NormForward {
   float eps;
 };
 
-// How a row is cut: `group` threads of kBlock hold `packs` packs each, of `rows` rows at once.
-template <int group_, int packs_, int rows_ = 1>
+// How a row is cut: `group` threads of a block of `block` hold `packs` packs each, of `rows` rows at once. Small blocks
+// leave less of the device idle while the last of them run.
+template <int group_, int packs_, int rows_ = 1, int block_ = kBlock>
 struct ForwardPlan {
-  static constexpr int group = group_, packs = packs_, rows = rows_, groups = kBlock / group_;
-  static constexpr int blocks = packs <= 4 ? 5 : 3;  // of a multiprocessor: bounds the registers
+  static constexpr int group = group_, packs = packs_, rows = rows_, block = block_, groups = block_ / group_;
+  static constexpr int threads = packs <= 4 ? 1280 : 768;  // of a multiprocessor: bounds the registers
 };
 
 template <class Plan, class T>
@@ -51,7 +52,7 @@ __device__ __forceinline__ void sum_rows(const HeldRows<Plan, T>& x, int row_pac
 }
 
 template <bool centered, class Plan, class T>
-__global__ void __launch_bounds__(kBlock, Plan::blocks) norm_in_registers(NormForward<T> a) {
+__global__ void __launch_bounds__(Plan::block, Plan::threads / Plan::block) norm_in_registers(NormForward<T> a) {
   constexpr int group = Plan::group, rows = Plan::rows, size = kPack<T>;
   const int lane = static_cast<int>(threadIdx.x) % group, row_packs = a.width / size;
   std::uint32_t n[rows];
@@ -143,11 +144,13 @@ void launch_norm(const NormForward<T>& a, bool whole_packs, const Context& ctx) 
   const std::int64_t row_packs = divide_up(a.width, kPack<T>);
   auto in_registers = [&](auto plan) {
     using Plan = decltype(plan);
-    launch(ctx, {grid_of(divide_up(a.count, Plan::groups * Plan::rows))}, norm_in_registers<centered, Plan, T>, a);
+    launch(ctx, {grid_of(divide_up(a.count, Plan::groups * Plan::rows)), Plan::block},
+           norm_in_registers<centered, Plan, T>, a);
   };
-  if (whole_packs && with_plan<ForwardPlan<8, 1, 2>, ForwardPlan<16, 1, 2>, ForwardPlan<32, 1, 2>, ForwardPlan<32, 2>,
-                               ForwardPlan<32, 3>, ForwardPlan<32, 4>, ForwardPlan<32, 8>, ForwardPlan<256, 2>,
-                               ForwardPlan<256, 4>, ForwardPlan<256, 8>>(row_packs, in_registers))
+  if (whole_packs &&
+      with_plan<ForwardPlan<8, 1, 2>, ForwardPlan<16, 1, 2>, ForwardPlan<32, 1, 2>, ForwardPlan<32, 2>,
+                ForwardPlan<32, 3>, ForwardPlan<32, 4>, ForwardPlan<64, 3, 1, 64>, ForwardPlan<64, 4, 1, 64>,
+                ForwardPlan<256, 2>, ForwardPlan<256, 4>, ForwardPlan<256, 8>>(row_packs, in_registers))
     return;
   if (row_packs <= 4 * kWarp)
     launch(ctx, {grid_of(divide_up(a.count, kBlock / kWarp))}, norm_in_loops<centered, kWarp, T>, a);

@@ -204,11 +204,11 @@ TEST_P(GpuNorm, EveryWidth) {
 // Enough rows that every block goes through its stages several times, the last round being ragged.
 TEST_P(GpuNorm, ManyRows) {
   const std::vector<std::pair<std::int64_t, std::int64_t>> shapes = {
-      {70001, 8},   {55001, 64},  {30011, 128}, {15013, 256}, {6401, 512},  {5001, 768},
-      {4501, 1024}, {1703, 2048}, {850, 4096},  {601, 8192},  {290, 16384}, {9001, 37}};
+      {70001, 8},   {55001, 64},  {30011, 128}, {15013, 256}, {6401, 512},  {5001, 768}, {4501, 1024},
+      {3203, 1536}, {1703, 2048}, {850, 4096},  {601, 8192},  {290, 16384}, {9001, 37}};
   for (const auto& [rows, width] : shapes) check({.rows = rows, .width = width}, {.beta_x = 1, .beta_w = 1});
   for (const auto& [rows, width] : shapes)
-    if (width == 128 || width == 768 || width == 2048) check({.rows = rows, .width = width});
+    if (width == 128 || width == 768 || width == 1536 || width == 2048) check({.rows = rows, .width = width});
 }
 
 TEST_P(GpuNorm, StridedRowsAndHeads) {

@@ -45,4 +45,30 @@ __device__ inline T group_sum(T v) {
   return sums[0];
 }
 
+// group_sums for rounds of a loop, by teams of a block of `block` threads: a team meets once a round and waits for
+// nobody else. `odd` changes from round to round: a round's sums may still be read while the next ones are written.
+template <int threads, int block, int count>
+__device__ inline void team_sums(float (&v)[count], bool odd) {
+  if constexpr (threads <= kWarp) {
+    group_sums<threads>(v);
+  } else {
+    constexpr int warps = threads / kWarp;
+    static_assert(block % threads == 0 && block / threads < 16 && threads % kWarp == 0);
+    __shared__ float sums[2][count][block / kWarp];
+    const int warp = static_cast<int>(threadIdx.x) / kWarp, team = static_cast<int>(threadIdx.x) / threads;
+#pragma unroll
+    for (int i = 0; i < count; ++i) {
+      v[i] = warp_sum(v[i]);
+      if (threadIdx.x % kWarp == 0) sums[odd][i][warp] = v[i];
+    }
+    asm volatile("bar.sync %0, %1;" ::"r"(team + 1), "n"(threads) : "memory");
+#pragma unroll
+    for (int i = 0; i < count; ++i) {
+      v[i] = sums[odd][i][team * warps];
+#pragma unroll
+      for (int w = 1; w < warps; ++w) v[i] += sums[odd][i][team * warps + w];
+    }
+  }
+}
+
 }  // namespace ring::cuda
