@@ -47,6 +47,28 @@ TEST_F(GpuStream, CopiesThereAndBack) {
   EXPECT_THROW(s.pool(), Error);
 }
 
+// The staging memory turns around while a piece near its end, and younger ones at its begin, wait to be copied.
+TEST_F(GpuStream, UploadsStayWholeWhenStagingTurns) {
+  const Stream s = stream();
+  const std::int64_t mib = 1 << 20, busy_bytes = std::int64_t{1} << 30;
+  const Tensor from = Tensor::zeros({busy_bytes}, DType::u8, s), to = Tensor::empty({busy_bytes}, DType::u8, s);
+  std::vector<Tensor> tensors;
+  std::vector<std::vector<std::uint8_t>> contents;
+  const auto upload = [&](std::int64_t bytes) {
+    contents.emplace_back(static_cast<std::size_t>(bytes), static_cast<std::uint8_t>(contents.size() + 1));
+    s.impl().upload(tensors[contents.size() - 1].raw(), contents.back().data(), contents.back().size());
+  };
+  const std::int64_t sizes[] = {20, 20, 20, 5, 30, 32};
+  for (const std::int64_t size : sizes) tensors.push_back(Tensor::empty({size * mib}, DType::u8, s));
+  for (const std::int64_t size : sizes) {
+    if (contents.size() == 2)
+      for (int i = 0; i < 300; ++i) copy(to, from, s);  // the third and later ones have to wait
+    upload(size * mib);
+  }
+  for (std::size_t i = 0; i < tensors.size(); ++i)
+    EXPECT_TRUE(to_host<std::uint8_t>(tensors[i], s) == contents[i]) << "upload " << i + 1;
+}
+
 TEST_F(GpuStream, EventsOrderStreams) {
   const Stream a = stream(), b = stream();
   const std::int64_t n = 1 << 24;
