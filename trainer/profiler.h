@@ -14,7 +14,7 @@ class Trainer;
 
 class Profiler {
  public:
-  static constexpr int kWarmup = 3;  // steps that are not watched: they measure choices and plan memory
+  static constexpr int kWarmup = 4;  // steps that are not watched: they measure choices and plan memory
   // also: who watches all steps, these included; null: nobody.
   explicit Profiler(int steps, std::shared_ptr<KernelObserver> also = nullptr, int warmup = kWarmup);
   ~Profiler();

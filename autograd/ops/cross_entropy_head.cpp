@@ -14,13 +14,15 @@ std::int64_t chunk_bytes(const LossHead& head, Backend backend) {
   return backend == Backend::cpu ? std::int64_t{32} << 20 : std::int64_t{2} << 30;
 }
 
-// Rows of logits held at a time: chunks of nearly one size, whole groups of `group` rows for the matrix products' sake.
+// Rows of logits held at a time: whole groups of rows for the matrix products' sake, and chunks of one size where that
+// costs at most half of the room, because each size of a product is measured by itself.
 std::int64_t chunk_rows(std::int64_t bytes, std::int64_t tokens, std::int64_t row_bytes) {
   const std::int64_t most = std::max<std::int64_t>(1, bytes / std::max<std::int64_t>(1, row_bytes));
   if (most >= tokens) return tokens;
-  const std::int64_t group = most >= 1024 ? 256 : most >= 16 ? 16 : 1;
-  const std::int64_t chunks = (tokens + most - 1) / most, even = (tokens + chunks - 1) / chunks;
-  return std::min(most / group * group, (even + group - 1) / group * group);
+  const std::int64_t group = most >= 1024 ? 256 : most >= 16 ? 16 : 1, largest = most / group * group;
+  for (std::int64_t rows = largest; 2 * rows >= largest; rows -= group)
+    if (tokens % rows == 0) return rows;
+  return largest;
 }
 
 void check_head(const Tensor& x, const Tensor& w, const LossHead& head) {
