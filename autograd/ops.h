@@ -38,6 +38,10 @@ Var layer_norm(Run&, const Var& x, const Var& w, const Var& b, float eps);  // b
 Var activate(Run&, const Var& x, Activation kind);
 Var swiglu(Run&, const Var& gate_up);  // [N,2F] -> [N,F]
 
+// gelu_tanh(x w1^T + b1) w2^T + b2 + residual [N,M], with the activation inside of the products: x [N,K], w1 [F,K],
+// b1 [F] or none, w2 [M,F], b2 [M] or none, residual [N,M] or none.
+Var mlp_gelu_tanh(Run&, const Var& x, const Var& w1, const Var& b1, const Var& w2, const Var& b2, const Var& residual);
+
 // x [N,H,D], rotated by its sequences' positions; inv_freq [D/2] f32.
 Var rope(Run&, const Var& x, const Tensor& positions, const Tensor& inv_freq);
 

@@ -159,6 +159,9 @@ FeedForward::FeedForward(const Scope& scope, const ModelConfig& c)
 }
 
 Var FeedForward::operator()(Run& run, const Var& x, const Var& residual) const {
+  const auto bias = [](const Linear& l) { return l.bias ? l.bias->var : Var{}; };
+  if (kind_ == Mlp::gelu_tanh && !sub_norm_)
+    return mlp_gelu_tanh(run, x, in_.weight->var, bias(in_), out_.weight->var, bias(out_), residual);
   Var h = in_(run, x);
   h = kind_ == Mlp::swiglu ? swiglu(run, h) : activate(run, h, activation_of(kind_));
   if (sub_norm_) h = (*sub_norm_)(run, h);

@@ -4,6 +4,7 @@
 
 #include "core/cpu/thread_pool.h"
 #include "kernels/cpu/gemm.h"
+#include "kernels/matmul_gelu.h"
 
 namespace ring::cpu {
 namespace {
@@ -112,6 +113,8 @@ void run_part(Gemm g, const Start& start, std::int64_t i0, std::int64_t i1, std:
 }  // namespace
 
 void pooled_matmul(const Matmul& args, const Context& ctx, GemmFn fn) {
+  if (has_gelu(args))
+    return product_then_gelu(args, ctx, [fn](const Matmul& m, const Context& c) { pooled_matmul(m, c, fn); });
   const Gemm g = whole_product(args);
   const Start start = checked_start(args, g.n);
   ThreadPool& pool = ctx.stream.pool();

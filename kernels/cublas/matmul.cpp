@@ -1,15 +1,18 @@
 // The Matmul slot through cuBLASLt: sums in f32, bias and residual added in the epilogue, gradients accumulated in
-// place.
+// place. GELU is the epilogue's too where the library can and where no measurement says that a kernel of its own is
+// quicker.
 
 #include "kernels/matmul.h"
 
 #include <algorithm>
 #include <limits>
 #include <map>
+#include <optional>
 
 #include "core/cuda/check.h"
 #include "core/log.h"
 #include "kernels/cublas/plan.h"
+#include "kernels/matmul_gelu.h"
 #include "kernels/tuning.h"
 
 namespace ring::cublas {
@@ -18,6 +21,8 @@ namespace {
 constexpr std::size_t kWorkspaceBytes = std::size_t{64} << 20, kWorkspaceAlign = 256;
 constexpr std::size_t kMostPlans = 1024;
 constexpr int kCandidates = 10, kFinalists = 3;  // of a measurement
+// In the tuning file: the activation is a kernel of its own.
+constexpr const char* kApart = "apart";
 
 class TimedEvent {
  public:
@@ -58,16 +63,21 @@ class Engine {
   void run(const Matmul& args, const Context& ctx) {
     const Problem problem = problem_of(args, ctx.precision);
     const Plan::Operands operands = operands_of(args);
-    Entry& entry = entry_of(problem, operands, ctx);
-    entry.plan->run(handle_, entry.algo, operands, workspace_, kWorkspaceBytes, stream_);
+    const Entry& entry = entry_of(problem, args, operands, ctx);
+    if (!entry.algo) return run_apart(args, ctx);
+    entry.plan->run(handle_, *entry.algo, operands, workspace_, kWorkspaceBytes, stream_);
   }
 
  private:
   struct Entry {
     std::unique_ptr<Plan> plan;
-    cublasLtMatmulAlgo_t algo{};
+    std::optional<cublasLtMatmulAlgo_t> algo;  // none: the activation is apart
     bool tuned = false;
   };
+
+  void run_apart(const Matmul& args, const Context& ctx) {
+    product_then_gelu(args, ctx, [this](const Matmul& plain, const Context& inside) { run(plain, inside); });
+  }
 
   static Plan::Operands operands_of(const Matmul& m) {
     const bool residual = m.residual.defined();
@@ -76,25 +86,56 @@ class Engine {
             residual ? m.residual.raw() : m.c.raw(),
             m.bias.defined() ? m.bias.raw() : nullptr,
             m.c.raw(),
-            residual ? 1.0f : m.beta};
+            residual ? 1.0f : m.beta,
+            has_gelu(m) ? gelu_operand(m).raw() : nullptr};
   }
 
-  Entry& entry_of(const Problem& problem, const Plan::Operands& operands, const Context& ctx) {
+  const Entry& entry_of(const Problem& problem, const Matmul& args, const Plan::Operands& operands,
+                        const Context& ctx) {
     const auto at = plans_.find(problem);
     if (at != plans_.end() && (at->second.tuned || !ctx.tuning)) return at->second;
     if (plans_.size() >= kMostPlans) plans_.clear();  // ever new shapes: a generation with a growing prompt
-    Entry entry{std::make_unique<Plan>(problem), {}, ctx.tuning != nullptr};
-    entry.algo = choose(problem, *entry.plan, operands, ctx);
+    Entry entry{nullptr, {}, ctx.tuning != nullptr};
+    if (problem.gelu == Problem::Gelu::none) {
+      entry.plan = std::make_unique<Plan>(problem);
+      entry.algo = choose(problem, *entry.plan, operands, ctx).algo;
+    } else if (problem.fuses_gelu()) {
+      entry.plan = std::make_unique<Plan>(problem, operands.gelu);
+      entry.algo = choose_activated(problem, *entry.plan, args, operands, ctx);
+    }
     return plans_.insert_or_assign(problem, std::move(entry)).first->second;
   }
 
-  cublasLtMatmulAlgo_t choose(const Problem& problem, const Plan& plan, const Plan::Operands& operands,
-                              const Context& ctx) {
-    if (!ctx.tuning) return candidates_of(problem, plan, 1).front();
+  // None: the activation is better apart, or the library has no algorithm for both.
+  std::optional<cublasLtMatmulAlgo_t> choose_activated(const Problem& problem, const Plan& plan, const Matmul& args,
+                                                       const Plan::Operands& operands, const Context& ctx) {
+    if (plan.algorithms(handle_, kWorkspaceBytes, 1).empty()) return std::nullopt;
+    const std::string key = ctx.tuning ? key_of(problem) : "";
+    if (ctx.tuning && ctx.tuning->find(key) == kApart) return std::nullopt;
+    const Choice together = choose(problem, plan, operands, ctx);
+    if (together.seconds == 0 || together.seconds <= seconds_apart(args, ctx)) return together.algo;
+    ctx.tuning->record(key, kApart);
+    return std::nullopt;
+  }
+
+  // Into the real place, which holds nothing yet: a product that is activated adds to nothing.
+  double seconds_apart(const Matmul& args, const Context& ctx) {
+    const auto work = [&] { run_apart(args, ctx); };
+    seconds_of(work, 1);  // the first call chooses the product's algorithm
+    return seconds_of(work, repeats_of(seconds_of(work, 1), ctx));
+  }
+
+  struct Choice {
+    cublasLtMatmulAlgo_t algo;
+    double seconds = 0;  // 0: not measured
+  };
+
+  Choice choose(const Problem& problem, const Plan& plan, const Plan::Operands& operands, const Context& ctx) {
+    if (!ctx.tuning) return {candidates_of(problem, plan, 1).front()};
     const std::string key = key_of(problem);
     if (const auto known = ctx.tuning->find(key)) {
       cublasLtMatmulAlgo_t algo;
-      if (from_text(*known, algo) && plan.can_run(handle_, algo, kWorkspaceBytes)) return algo;
+      if (from_text(*known, algo) && plan.can_run(handle_, algo, kWorkspaceBytes)) return {algo};
       log::warn("matmul: what the tuning file has for ", problem.text(),
                 " does not run here and is measured again; the bits of this run may differ from earlier ones");
     }
@@ -102,9 +143,9 @@ class Engine {
     const cublasLtMatmulAlgo_t first = candidates.front();
     // A later run takes only what passes this check: another choice would be measured anew, and differently, each time.
     std::erase_if(candidates, [&](const auto& algo) { return !plan.can_run(handle_, algo, kWorkspaceBytes); });
-    if (candidates.empty()) return first;
-    const cublasLtMatmulAlgo_t best = fastest(plan, candidates, problem, operands, ctx);
-    ctx.tuning->record(key, to_text(best));
+    if (candidates.empty()) return {first};
+    const Choice best = fastest(plan, candidates, problem, operands, ctx);
+    ctx.tuning->record(key, to_text(best.algo));
     return best;
   }
 
@@ -115,20 +156,28 @@ class Engine {
     return found;
   }
 
+  template <class Work>
+  double seconds_of(const Work& work, int repeats) {
+    TimedEvent start, end;
+    start.record(stream_);
+    for (int i = 0; i < repeats; ++i) work();
+    end.record(stream_);
+    return end.seconds_since(start) / repeats;
+  }
+  static int repeats_of(double seconds, const Context& ctx) {
+    return 1 + static_cast<int>(ctx.tuning->seconds() / seconds);
+  }
+
   // Into a place of its own: the real one may hold sums that a repeated product would change.
-  cublasLtMatmulAlgo_t fastest(const Plan& plan, const std::vector<cublasLtMatmulAlgo_t>& candidates, const Problem& p,
-                               Plan::Operands operands, const Context& ctx) {
-    if (candidates.size() == 1) return candidates.front();
+  Choice fastest(const Plan& plan, const std::vector<cublasLtMatmulAlgo_t>& candidates, const Problem& p,
+                 Plan::Operands operands, const Context& ctx) {
+    if (candidates.size() == 1 && p.gelu == Problem::Gelu::none) return {candidates.front()};
     const std::int64_t element = p.out_type == CUDA_R_32F ? 4 : 2;
     const Tensor scratch = ctx.zeros({p.out_stride * p.n * element}, DType::u8);
     if (operands.residual == operands.out) operands.residual = scratch.raw();
     operands.out = scratch.raw();
     const auto time = [&](const cublasLtMatmulAlgo_t& algo, int repeats) {
-      TimedEvent start, end;
-      start.record(stream_);
-      for (int i = 0; i < repeats; ++i) plan.run(handle_, algo, operands, workspace_, kWorkspaceBytes, stream_);
-      end.record(stream_);
-      return end.seconds_since(start) / repeats;
+      return seconds_of([&] { plan.run(handle_, algo, operands, workspace_, kWorkspaceBytes, stream_); }, repeats);
     };
     struct Timed {
       double seconds;
@@ -142,9 +191,9 @@ class Engine {
     const auto quicker = [](const Timed& a, const Timed& b) { return a.seconds < b.seconds; };
     std::sort(order.begin(), order.end(), quicker);
     order.resize(std::min<std::size_t>(order.size(), kFinalists));
-    for (Timed& t : order)
-      t.seconds = time(candidates[t.index], 1 + static_cast<int>(ctx.tuning->seconds() / t.seconds));
-    return candidates[std::min_element(order.begin(), order.end(), quicker)->index];
+    for (Timed& t : order) t.seconds = time(candidates[t.index], repeats_of(t.seconds, ctx));
+    const Timed best = *std::min_element(order.begin(), order.end(), quicker);
+    return {candidates[best.index], best.seconds};
   }
 
   std::string key_of(const Problem& problem) {
@@ -174,7 +223,8 @@ void without_terms(const Matmul& args, const Context& ctx) {
 
 void run_matmul(const Matmul& args, const Context& ctx) {
   if (args.c.numel() == 0) return;
-  if (args.a.numel() == 0) return without_terms(args, ctx);
+  if (args.a.numel() == 0)
+    return has_gelu(args) ? product_then_gelu(args, ctx, without_terms) : without_terms(args, ctx);
   RING_CUDA_CHECK(cudaSetDevice(ctx.stream.device().index));
   ctx.stream.impl().resource<Engine>().run(args, ctx);
 }

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <cstring>
 
+#include "kernels/matmul_gelu.h"
 #include "kernels/rows.h"
 
 namespace ring::cublas {
@@ -27,6 +28,7 @@ std::int64_t row_stride(const Tensor& t) {
 }
 
 void check_types(const Matmul& args) {
+  check_gelu(args);
   const DType in = args.a.dtype(), out = args.c.dtype();
   RING_CHECK(args.b.dtype() == in && (out == in || out == DType::f32), "matmul of ", describe(args.a), " and ",
              describe(args.b), " into ", describe(args.c), ": types do not fit");
@@ -47,6 +49,15 @@ void set(cublasLtMatmulDesc_t desc, cublasLtMatmulDescAttributes_t what, const T
 template <class T>
 void set(cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttributes_t what, const T& value) {
   RING_CUBLAS_CHECK(library().preference_set(preference, what, &value, sizeof value));
+}
+
+cublasLtEpilogue_t epilogue_of(const Problem& p) {
+  switch (p.gelu) {
+    case Problem::Gelu::forward: return p.bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
+    case Problem::Gelu::backward: return CUBLASLT_EPILOGUE_DGELU;
+    case Problem::Gelu::none: break;
+  }
+  return p.bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
 }
 
 }  // namespace
@@ -76,26 +87,39 @@ Problem problem_of(const Matmul& args, Precision precision) {
   p.right_align = alignment(a);
   p.out_align = alignment(c);
   p.residual_align = alignment(added);
+  if (has_gelu(args)) {
+    p.gelu = args.gelu_input.defined() ? Problem::Gelu::forward : Problem::Gelu::backward;
+    p.gelu_align = alignment(gelu_operand(args));
+  }
   return p;
+}
+
+// The library wants rows of whole 16 bytes. Its tanh is a fast one, good for bf16 and not for f32.
+bool Problem::fuses_gelu() const {
+  return gelu != Gelu::none && out_type == CUDA_R_16BF && m % 8 == 0 && gelu_align >= 16;
 }
 
 std::string Problem::text() const {
   const auto type = [](int t) { return t == CUDA_R_32F ? "f32" : "bf16"; };
   const char* how = compute == CUBLAS_COMPUTE_32F_FAST_TF32 ? " tf32" : "";
+  std::string activation;
+  if (gelu != Gelu::none) activation = str(gelu == Gelu::forward ? " gelu " : " dgelu ", gelu_align);
   return str(type(in_type), "->", type(out_type), how, ' ', n, 'x', m, 'x', k, ' ', right_transposed ? 'T' : 'N',
              left_transposed ? 'T' : 'N', adds ? " add" : "", bias ? " bias" : "", " strides ", right_stride, ' ',
              left_stride, ' ', out_stride, ' ', residual_stride, " align ", right_align, ' ', left_align, ' ',
-             out_align, ' ', residual_align);
+             out_align, ' ', residual_align, activation);
 }
 
-Plan::Plan(const Problem& p) : problem_(p) {
+Plan::Plan(const Problem& p, const void* gelu) : problem_(p) {
   const Library& l = library();
   RING_CUBLAS_CHECK(l.desc_create(&desc_, static_cast<cublasComputeType_t>(p.compute), CUDA_R_32F));
   set(desc_, CUBLASLT_MATMUL_DESC_TRANSA, p.left_transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
   set(desc_, CUBLASLT_MATMUL_DESC_TRANSB, p.right_transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
-  if (p.bias) {
-    set(desc_, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
-    set(desc_, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, static_cast<cudaDataType_t>(p.in_type));
+  set(desc_, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue_of(p));
+  if (p.bias) set(desc_, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, static_cast<cudaDataType_t>(p.in_type));
+  if (p.gelu != Problem::Gelu::none) {
+    set(desc_, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, gelu);
+    set(desc_, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, p.m);
   }
   const auto layout = [&](cublasLtMatrixLayout_t& out, int type, std::int64_t rows, std::int64_t columns,
                           std::int64_t stride) {
@@ -133,7 +157,8 @@ std::vector<cublasLtMatmulAlgo_t> Plan::algorithms(cublasLtHandle_t handle, std:
   const cublasStatus_t status =
       l.heuristic(handle, desc_, left_, right_, residual_, out_, preference, count, found.data(), &returned);
   l.preference_destroy(preference);
-  if (status != CUBLAS_STATUS_NOT_SUPPORTED) RING_CUBLAS_CHECK(status);
+  const bool unknown_epilogue = problem_.gelu != Problem::Gelu::none && status == CUBLAS_STATUS_INVALID_VALUE;
+  if (status != CUBLAS_STATUS_NOT_SUPPORTED && !unknown_epilogue) RING_CUBLAS_CHECK(status);
   std::vector<cublasLtMatmulAlgo_t> algorithms;
   for (int i = 0; i < returned; ++i)
     if (found[static_cast<std::size_t>(i)].state == CUBLAS_STATUS_SUCCESS)
@@ -150,6 +175,7 @@ bool Plan::can_run(cublasLtHandle_t handle, const cublasLtMatmulAlgo_t& algo, st
 void Plan::run(cublasLtHandle_t handle, const cublasLtMatmulAlgo_t& algo, const Operands& o, void* workspace,
                std::size_t workspace_bytes, cudaStream_t stream) const {
   if (problem_.bias) set(desc_, CUBLASLT_MATMUL_DESC_BIAS_POINTER, o.bias);
+  if (problem_.gelu != Problem::Gelu::none) set(desc_, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, o.gelu);
   const float alpha = 1;
   RING_CUBLAS_CHECK(library().matmul(handle, desc_, &alpha, o.left, left_, o.right, right_, &o.beta, o.residual,
                                      residual_, o.out, out_, &algo, workspace, workspace_bytes, stream));

@@ -15,21 +15,28 @@ namespace ring::cublas {
 // row-major product C = A B is asked for as C^T = B^T A^T: "left" is our b, "right" our a, m counts columns of C and n
 // its rows.
 struct Problem {
+  enum class Gelu : std::uint8_t { none, forward, backward };
+
   std::int64_t m = 0, n = 0, k = 0, left_stride = 0, right_stride = 0, out_stride = 0, residual_stride = 0;
   int in_type = 0, out_type = 0, compute = 0;  // cudaDataType_t, cublasComputeType_t
   bool left_transposed = false, right_transposed = false, adds = false, bias = false;
   int left_align = 16, right_align = 16, out_align = 16, residual_align = 16;  // of the addresses, in bytes
+  Gelu gelu = Gelu::none;
+  int gelu_align = 16;  // of the activation's input, which is contiguous
 
   auto operator<=>(const Problem&) const = default;
   std::string text() const;  // for the tuning file
+  // Whether the library's epilogue may do the activation.
+  bool fuses_gelu() const;
 };
 
 Problem problem_of(const Matmul&, Precision);
 
-// Descriptors of a problem; pointers come with each call.
+// Descriptors of a problem; pointers come with each call. The activation's input is told at once as well: which
+// algorithms fit depends on its alignment.
 class Plan {
  public:
-  explicit Plan(const Problem&);
+  explicit Plan(const Problem&, const void* gelu = nullptr);
   ~Plan();
   Plan(const Plan&) = delete;
   Plan& operator=(const Plan&) = delete;
@@ -42,6 +49,7 @@ class Plan {
     const void *left, *right, *residual, *bias;
     void* out;
     float beta;
+    const void* gelu;  // the activation's input: written by the forward, read by the backward
   };
   void run(cublasLtHandle_t, const cublasLtMatmulAlgo_t&, const Operands&, void* workspace, std::size_t workspace_bytes,
            cudaStream_t) const;

@@ -184,6 +184,32 @@ TEST_F(TapeTest, RecomputationHoldsOnlyTheInput) {
   EXPECT_GE(bytes_held(false), 12 * activation);
 }
 
+TEST_F(TapeTest, AnMlpKeepsItsHiddenValuesOrMakesThemAgain) {
+  const std::size_t activation = 512 * 64 * 4;
+  const Tensor seed = random("seed", {512, 64});
+  const auto pass = [&](bool recomputed, Values& gradient) {
+    Parameter w("w", {64, 64}, ctx);
+    Tape tape;
+    ring::Run run = recording(tape);
+    Var x = input("x", {512, 64}), y = x;
+    const std::size_t before = ctx.stream.allocator()->stats().in_use;
+    run.recompute = recomputed;
+    for (int layer = 0; layer < 4; ++layer) {
+      const Var inside = mlp_gelu_tanh(run, y, w.var, {}, w.var, {}, y);  // its output is made again, from its input
+      y = kept(activate(run, inside, Activation::gelu));
+    }
+    const std::size_t held = ctx.stream.allocator()->stats().in_use - before;
+    tape.backward(y.slot, seed, ctx);
+    gradient = w.grad();
+    EXPECT_EQ(w.ready, 1);
+    return held / activation;
+  };
+  Values keeping, again;
+  EXPECT_EQ(pass(false, keeping), 4u * 4);  // before and after its activation, its output, the layer's
+  EXPECT_EQ(pass(true, again), 4u);
+  EXPECT_EQ(again, keeping);
+}
+
 TEST_F(TapeTest, AGradientGivenTwiceIsNotCorruptedByLaterAdditions) {
   Tape tape;
   ring::Run run = recording(tape);

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <numbers>
 
 #include "core/philox.h"
 #include "kernels/cpu/gemm.h"
@@ -96,6 +97,54 @@ TEST(Matmul, SameThreadsSameBits) {
     matmul_kernel({a, b, again}, ctx);
     ASSERT_EQ(std::memcmp(first.raw(), again.raw(), first.bytes()), 0);
   }
+}
+
+double gelu_tanh(double x) {
+  return 0.5 * x * (1 + std::tanh(std::sqrt(2 / std::numbers::pi) * (x + 0.044715 * x * x * x)));
+}
+double gelu_tanh_slope(double x) { return (gelu_tanh(x + 1e-6) - gelu_tanh(x - 1e-6)) / 2e-6; }
+
+TEST(Matmul, ActivatesTheProduct) {
+  for (const auto& candidate : matmul_kernel.candidates(Backend::cpu))
+    for (int threads : {1, 3})
+      for (bool with_bias : {false, true}) {
+        const Context ctx{Stream::cpu(threads)};
+        const Tensor a = strided(65, 17, 0, 1, ctx), b = strided(17, 33, 0, 2, ctx);
+        const Tensor bias = with_bias ? strided(1, 33, 0, 3, ctx).view({33}) : Tensor{};
+        const Tensor plain = ctx.empty({65, 33}), before = ctx.empty({65, 33}), after = ctx.empty({65, 33});
+        candidate.fn({.a = a, .b = b, .c = plain, .bias = bias}, ctx);
+        candidate.fn({.a = a, .b = b, .c = after, .bias = bias, .gelu_input = before}, ctx);
+        EXPECT_EQ(std::memcmp(before.raw(), plain.raw(), plain.bytes()), 0);
+        for (std::int64_t i = 0; i < after.numel(); ++i)
+          ASSERT_NEAR(after.data<float>()[i], gelu_tanh(plain.data<float>()[i]), 1e-6) << i;
+      }
+}
+
+TEST(Matmul, TakesTheProductThroughTheSlopeOfAnActivation) {
+  for (const auto& candidate : matmul_kernel.candidates(Backend::cpu)) {
+    const Context ctx{Stream::cpu(2)};
+    const Tensor a = strided(65, 17, 0, 1, ctx), b = strided(17, 33, 0, 2, ctx), at = strided(65, 33, 0, 3, ctx);
+    const Tensor plain = ctx.empty({65, 33}), out = ctx.empty({65, 33});
+    candidate.fn({.a = a, .b = b, .c = plain}, ctx);
+    candidate.fn({.a = a, .b = b, .c = out, .gelu_gradient_at = at}, ctx);
+    for (std::int64_t i = 0; i < out.numel(); ++i)
+      ASSERT_NEAR(out.data<float>()[i], plain.data<float>()[i] * gelu_tanh_slope(at.data<float>()[i]), 3e-6) << i;
+  }
+}
+
+TEST(Matmul, RefusesActivationsOfSums) {
+  const Context ctx{Stream::cpu(1)};
+  const Tensor a = ctx.zeros({4, 8}), b = ctx.zeros({8, 6}), c = ctx.zeros({4, 6}), x = ctx.zeros({4, 6});
+  const Tensor bias = ctx.zeros({6}), wide = ctx.zeros({4, 7}).narrow(1, 0, 6);
+  EXPECT_NO_THROW(matmul_kernel({.a = a, .b = b, .c = c, .bias = bias, .gelu_input = x}, ctx));
+  EXPECT_NO_THROW(matmul_kernel({.a = a, .b = b, .c = c, .gelu_gradient_at = x}, ctx));
+  EXPECT_THROW(matmul_kernel({.a = a, .b = b, .c = c, .beta = 1, .gelu_input = x}, ctx), Error);
+  EXPECT_THROW(matmul_kernel({.a = a, .b = b, .c = c, .residual = ctx.zeros({4, 6}), .gelu_input = x}, ctx), Error);
+  EXPECT_THROW(matmul_kernel({.a = a, .b = b, .c = c, .bias = bias, .gelu_gradient_at = x}, ctx), Error);
+  EXPECT_THROW(matmul_kernel({.a = a, .b = b, .c = c, .gelu_input = x, .gelu_gradient_at = x}, ctx), Error);
+  EXPECT_THROW(matmul_kernel({.a = a, .b = b, .c = c, .gelu_input = ctx.zeros({4, 5})}, ctx), Error);
+  EXPECT_THROW(matmul_kernel({.a = a, .b = b, .c = c, .gelu_input = wide}, ctx), Error);
+  EXPECT_THROW(matmul_kernel({.a = a, .b = b, .c = wide, .gelu_input = x}, ctx), Error);
 }
 
 TEST(Matmul, RefusesShapesThatDoNotFit) {

@@ -44,6 +44,8 @@ std::vector<std::pair<std::string, ModelConfig>> families() {
   c.norm_place = NormPlace::post;
   c.mlp = Mlp::gelu;
   out.emplace_back("post", c);
+  c.mlp = Mlp::gelu_tanh;
+  out.emplace_back("post_tanh", c);
   c.norm_place = NormPlace::sub;
   c.init = InitScheme::magneto;
   c.mlp = Mlp::relu2;

@@ -1,0 +1,45 @@
+#pragma once
+// A product whose result is activated (gelu_input, gelu_gradient_at), as two kernels: for all that cannot do it in one.
+
+#include "kernels/activation.h"
+#include "kernels/matmul.h"
+
+namespace ring {
+
+inline const Tensor& gelu_operand(const Matmul& m) {
+  return m.gelu_input.defined() ? m.gelu_input : m.gelu_gradient_at;
+}
+inline bool has_gelu(const Matmul& m) { return gelu_operand(m).defined(); }
+
+inline void check_gelu(const Matmul& m) {
+  if (!has_gelu(m)) return;
+  const Tensor &at = gelu_operand(m), &c = m.c;
+  RING_CHECK(at.shape() == c.shape() && at.dtype() == c.dtype() && at.contiguous() && c.contiguous(),
+             "matmul: ", describe(c), " activated at ", describe(at),
+             ": both must be contiguous, of one shape and type");
+  const bool alone = !m.residual.defined() && m.beta == 0;
+  RING_CHECK(alone && (m.gelu_input.defined() ? !m.gelu_gradient_at.defined() : !m.bias.defined()),
+             "matmul: an activation goes with no residual and beta = 0, its gradient with no bias either; got beta ",
+             m.beta);
+}
+
+// `product` computes a Matmul that has no activation.
+template <class Product>
+void product_then_gelu(const Matmul& args, const Context& ctx, const Product& product) {
+  check_gelu(args);
+  Context inside = ctx;
+  inside.observer = nullptr;  // it watches the whole
+  Matmul plain = args;
+  plain.gelu_input = plain.gelu_gradient_at = {};
+  constexpr Activation kind = Activation::gelu_tanh;
+  if (args.gelu_input.defined()) {
+    plain.c = args.gelu_input;
+    product(plain, inside);
+    activate_kernel({.x = plain.c, .y = args.c, .kind = kind}, inside);
+  } else {
+    product(plain, inside);
+    activate_backward_kernel({.x = args.gelu_gradient_at, .dy = args.c, .dx = args.c, .kind = kind}, inside);
+  }
+}
+
+}  // namespace ring

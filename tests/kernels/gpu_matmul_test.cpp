@@ -1,0 +1,68 @@
+// Products with an activation on a GPU, measured and not, against the CPU's.
+
+#include "kernels/matmul.h"
+
+#include <cmath>
+
+#include "kernels/tuning.h"
+#include "tests/kernels/op_case_checks.h"
+#include "tests/kernels/poison_allocator.h"
+
+namespace ring::test {
+namespace {
+
+struct Extents {
+  std::int64_t n, m, k;
+  bool bias;
+};
+
+Tensor random_tensor(const std::string& name, const Shape& shape, DType dtype, const Context& ctx, double scale = 1) {
+  Values v = random_values(name, shape.numel(), scale);
+  for (double& x : v) x = to_float(to_bf16(static_cast<float>(x)));
+  return make_tensor(shape, dtype, v, ctx);
+}
+
+// Forward and backward: the activation's input and output, and what comes back through it.
+std::vector<Tensor> activated(const Extents& e, DType dtype, const Context& ctx) {
+  const auto random = [&](const char* name, const Shape& shape, double scale = 1) {
+    return random_tensor(name, shape, dtype, ctx, scale);
+  };
+  const double scale = 3 / std::sqrt(static_cast<double>(e.k));
+  const Tensor a = random("a", {e.n, e.k}), w = random("w", {e.m, e.k}, scale), v = random("v", {e.k, e.m}, scale);
+  const Tensor bias = e.bias ? random("bias", {e.m}) : Tensor{}, at = random("at", {e.n, e.m}, 3);
+  const auto empty = [&] { return ctx.empty({e.n, e.m}, dtype); };
+  const Tensor before = empty(), after = empty(), back = empty();
+  matmul_kernel({.a = a, .b = w, .c = after, .transpose_b = true, .bias = bias, .gelu_input = before}, ctx);
+  matmul_kernel({.a = a, .b = v, .c = back, .gelu_gradient_at = at}, ctx);
+  return {before, after, back};
+}
+
+class GpuMatmul : public testing::TestWithParam<bool> {
+ protected:
+  void SetUp() override {
+    if (!backend_available(Backend::cuda)) GTEST_SKIP() << "no GPU";
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Measured, GpuMatmul, testing::Bool());
+
+TEST_P(GpuMatmul, ActivatesTheProduct) {
+  const Context cpu = poisoned_context(2);
+  Context gpu = poisoned_device_context({Backend::cuda, 0});
+  if (GetParam()) gpu.tuning = std::make_shared<Tuning>("");
+  for (const Extents& e : {Extents{512, 768, 192, true}, Extents{512, 768, 192, false}, Extents{33, 64, 24, true},
+                           Extents{65, 36, 40, true}}) {
+    const std::vector<Tensor> want = activated(e, DType::f32, cpu);
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      SCOPED_TRACE(str(dtype, ' ', e.n, 'x', e.m, 'x', e.k, e.bias ? " bias" : ""));
+      const std::vector<Tensor> got = activated(e, dtype, gpu), again = activated(e, dtype, gpu);
+      for (std::size_t i = 0; i < want.size(); ++i) {
+        const double tolerance = dtype == DType::f32 ? 1e-5 : 5e-3;
+        EXPECT_TRUE(close(read_values(got[i], gpu), read_values(want[i], cpu), tolerance)) << "tensor " << i;
+        EXPECT_EQ(read_values(got[i], gpu), read_values(again[i], gpu)) << "tensor " << i << ": two runs differ";
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace ring::test
