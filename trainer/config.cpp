@@ -14,7 +14,7 @@ void RunConfig::fields(Fields& f) {
     choices<DeviceChoice>(
         {{"auto", DeviceChoice::automatic}, {"cpu", DeviceChoice::cpu}, {"cuda", DeviceChoice::cuda}}));
   f("deterministic", deterministic, "the same bits from run to run (with the same tuning file)");
-  f("tuning", tuning, "file of measured choices, read and added to; empty = tuning.yaml of the run");
+  f("tuning", tuning, "GPUs: file of measured choices, read and added to; empty = tuning.yaml of the run");
   f("tuning_seconds", tuning_seconds,
     "time to measure each of the best few algorithms of a matrix product; 0.3 shows what a GPU sustains at its power "
     "limit, and lengthens the first step by some seconds",
@@ -46,7 +46,8 @@ void TrainConfig::fields(Fields& f) {
     "attention's output",
     choices<Recompute>({{"none", Recompute::none}, {"mlp", Recompute::mlp}, {"block", Recompute::block}}));
   f("loss_chunk_bytes", loss_chunk_bytes, "logits held at a time; 0 = 32 MiB on CPUs, 2 GiB on GPUs", at_least(0));
-  f("cuda_graph", cuda_graph, "replay the step as one CUDA graph; auto = when launching its kernels takes most of it",
+  f("cuda_graph", cuda_graph,
+    "GPUs: replay the step as one CUDA graph; auto = when launching its kernels takes most of it",
     choices<Switch>({{"auto", Switch::automatic}, {"on", Switch::on}, {"off", Switch::off}}));
   f("bucket_bytes", bucket_bytes, "gradient bytes reduced together between processes", at_least(1024));
 }

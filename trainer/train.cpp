@@ -289,9 +289,12 @@ void Loop::write_profile() {
   finish_steps(0);
   const Profile profile = profiler_->read();
   profiler_.reset();
-  if (profile.steps.empty())
-    return log::warn("--profile: the run ended within the ", Profiler::kWarmup,
-                     " steps that go before; raise train.steps");
+  if (profile.steps.empty()) {
+    if (last_.step)
+      log::warn("--profile: the run ended within the ", Profiler::kWarmup,
+                " steps that go before; start one with more train.steps");
+    return;
+  }
   write_trace(profile, dir_.trace_file());
   progress_->line(str(profile_table(profile, ceilings_if_they_fit(ctx_, 1.0)), "\ntrace: ", dir_.trace_file()));
 }
@@ -311,7 +314,8 @@ void Loop::finish_steps(std::size_t left_in_flight) {
     last_ = trainer_.finish();
     if (!last_.finite)
       fail("training stopped: loss ", last_.loss, ", gradient norm ", last_.norm, " at ", trainer_.diagnose(),
-           ". Weights are untouched since the last step; the newest checkpoint is in ", dir_.checkpoints(),
+           ". Weights are untouched since the last step; ",
+           saved_step_ < 0 ? "there is no checkpoint yet" : str("the newest checkpoint is in ", dir_.checkpoints()),
            ". Lower optimizer.lr, lengthen schedule.warmup_steps, or look at those samples");
     report_plan();
     report(last_);

@@ -174,7 +174,7 @@ StepReport Trainer::finish() {
   const StepState& state = *static_cast<const StepState*>(f.result.get());
   StepReport& r = f.report;
   r.loss = static_cast<double>(state.loss) / f.valid;
-  r.norm = std::sqrt(state.squared_norm);
+  r.norm = std::fabs(std::sqrt(state.squared_norm));  // of NaN, too: it prints without a sign
   r.finite = state.finite != 0;
   r.seconds = now() - std::max(f.started, last_finish_);
   last_finish_ = now();

@@ -68,7 +68,7 @@ Stream Stream::create(Device device, int threads) {
   const StreamFactory factory = factories()[static_cast<std::size_t>(device.backend)];
   if (!factory)
     fail("device '", to_string(device.backend),
-         "': this build has no such backend; rebuild with RING_CUDA=ON or set device: cpu");
+         "': this build has no such backend; rebuild with RING_CUDA=ON or set run.device: cpu (or --device cpu)");
   return factory(device, threads);
 }
 

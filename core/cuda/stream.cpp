@@ -139,7 +139,8 @@ int count_devices() {
 Stream create(Device device, int) {
   const int count = count_devices();
   if (count == 0)
-    fail("device 'cuda': no GPU, or no driver for CUDA ", CUDART_VERSION / 1000, " here; set device: cpu");
+    fail("device 'cuda': no GPU, or no driver for CUDA ", CUDART_VERSION / 1000,
+         " here; set run.device: cpu (or --device cpu). `ringmaster doctor` says what is missing");
   if (device.index < 0 || device.index >= count)
     fail("device '", device, "': this machine has ", count, " GPU", count == 1 ? "" : "s", ", counted from 0");
   return Stream(std::make_shared<CudaStream>(device.index));
