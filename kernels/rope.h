@@ -1,5 +1,5 @@
 #pragma once
-#include "kernels/kernel.h"
+#include "kernels/rows.h"
 
 namespace ring {
 
@@ -12,6 +12,14 @@ struct Rope {
   bool inverse = false;
   float beta = 0;
 };
+inline void check_rope(const Rope& a) {
+  const Tensor& x = a.x;
+  RING_CHECK(x.shape().size() == 3 && x.dim(2) % 2 == 0, "rope: x is ", describe(x), ", expected [N,H,D] with even D");
+  check_shape("rope", "out", a.out, x.shape());
+  RING_CHECK(x.stride(2) == 1 && a.out.stride(2) == 1, "rope: the last dim is strided");
+  check_numel("rope", "positions", a.positions, x.dim(0));
+  check_numel("rope", "inv_freq", a.inv_freq, x.dim(2) / 2);
+}
 inline Cost cost(const Rope& a) { return cost_of(a.x, {a.x, a.beta != 0 ? a.out : Tensor{}, a.out}); }
 inline constinit Kernel<Rope> rope_kernel{"rope"};
 

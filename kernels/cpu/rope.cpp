@@ -42,12 +42,8 @@ void rotate(const float* x, float* out, const float* cosine, const float* sine, 
 }
 
 void run_rope(const Rope& args, const Context& ctx) {
+  check_rope(args);
   const Tensor &x = args.x, &out = args.out;
-  RING_CHECK(x.shape().size() == 3 && x.dim(2) % 2 == 0, "rope: x is ", describe(x), ", expected [N,H,D] with even D");
-  check_shape("rope", "out", out, x.shape());
-  RING_CHECK(x.stride(2) == 1 && out.stride(2) == 1, "rope: the last dim is strided");
-  check_numel("rope", "positions", args.positions, x.dim(0));
-  check_numel("rope", "inv_freq", args.inv_freq, x.dim(2) / 2);
   const std::int64_t heads = x.dim(1), width = x.dim(2), half = width / 2;
   const Tensor scratch = ctx.empty({ctx.stream.pool().size(), width});
   const float *in = x.data<float>(), *inv_freq = args.inv_freq.data<float>();

@@ -270,7 +270,7 @@ void run_types(const AdamW& args, const Context& ctx) {
   launch(ctx, elements(ctx, n, kTile / kBlock), adamw<P, G, M>, operands, settings);
 }
 
-// One type at a time: nvcc 13 crashes on nested generic lambdas.
+// One type at a time: nvcc 13 crashed on an earlier form that chose all three in nested lambdas.
 template <class P, class M>
 void visit_gradient(const AdamW& args, const Context& ctx) {
   visit_float("adamw", args.grad.dtype(), [&]<class G>() { run_types<P, G, M>(args, ctx); });

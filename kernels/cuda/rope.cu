@@ -172,13 +172,8 @@ void launch_rope(const Rope& args, const Context& ctx) {
 }
 
 void run_rope(const Rope& args, const Context& ctx) {
-  const Tensor &x = args.x, &out = args.out;
-  RING_CHECK(x.shape().size() == 3 && x.dim(2) % 2 == 0, "rope: x is ", describe(x), ", expected [N,H,D] with even D");
-  check_shape("rope", "out", out, x.shape());
-  RING_CHECK(x.stride(2) == 1 && out.stride(2) == 1, "rope: the last dim is strided");
-  check_numel("rope", "positions", args.positions, x.dim(0));
-  check_numel("rope", "inv_freq", args.inv_freq, x.dim(2) / 2);
-  visit_float("rope", x.dtype(), [&]<class T>() { launch_rope<T>(args, ctx); });
+  check_rope(args);
+  visit_float("rope", args.x.dtype(), [&]<class T>() { launch_rope<T>(args, ctx); });
 }
 
 const bool added = rope_kernel.add(Backend::cuda, {"tiles", run_rope});
