@@ -104,7 +104,7 @@ Ceilings measure_ceilings(const Context& ctx, double seconds) {
 Ceilings ceilings_if_they_fit(const Context& ctx, double seconds) {
   try {
     return measure_ceilings(ctx, seconds);
-  } catch (const Error&) {
+  } catch (const OutOfMemory&) {
     return {};
   }
 }
@@ -114,15 +114,15 @@ StepBenchmark::StepBenchmark(Config config)
       corpus_(write_corpus(config_)),
       ctx_(make_context(config_)),
       comm_(make_self_communicator()) {
-  const Corpora corpora = open_corpora(with_corpus(config_, corpus_).data);
+  const Corpora corpora = open_corpora(with_corpus(config_, corpus_.path).data);
   loader_ = std::make_unique<Loader>(corpora, LoaderOptions{config_.model.context, micro_batch(config_, 1),
                                                             config_.run.seed, 0, 1, config_.data.prefetch});
   trainer_ = std::make_unique<Trainer>(config_, ctx_, *comm_, *loader_);
 }
 
-StepBenchmark::~StepBenchmark() {
+StepBenchmark::TemporaryFile::~TemporaryFile() {
   std::error_code ignored;
-  std::filesystem::remove(corpus_, ignored);
+  std::filesystem::remove(path, ignored);
 }
 
 double StepTimes::median() const {

@@ -31,7 +31,6 @@ class Profiler;
 class StepBenchmark {
  public:
   explicit StepBenchmark(Config);  // Error: as for a run with these settings
-  ~StepBenchmark();
 
   Trainer& trainer() { return *trainer_; }
   const Config& config() const { return config_; }
@@ -39,8 +38,16 @@ class StepBenchmark {
   const Context& context() const { return ctx_; }
 
  private:
+  struct TemporaryFile {  // removed with its owner, also where the owner's constructor fails
+    explicit TemporaryFile(std::string p) : path(std::move(p)) {}
+    ~TemporaryFile();
+    TemporaryFile(const TemporaryFile&) = delete;
+    TemporaryFile& operator=(const TemporaryFile&) = delete;
+    const std::string path;
+  };
+
   Config config_;
-  std::string corpus_;  // a file of its own, removed at once
+  TemporaryFile corpus_;
   Context ctx_;
   std::unique_ptr<Communicator> comm_;
   std::unique_ptr<Loader> loader_;

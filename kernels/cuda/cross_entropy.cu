@@ -282,7 +282,7 @@ void run_cross_entropy(const CrossEntropy& args, const Context& ctx) {
   const LossArgs a{.targets = args.targets.data<std::int32_t>(),
                    .weights = device_data<float>(args.weights),
                    .loss = args.loss.data<float>(),
-                   .state = args.state.defined() ? &state_of(op, args.state) : nullptr,
+                   .state = device_state(op, args.state),
                    .vocab = static_cast<int>(args.vocab),
                    .width = static_cast<int>(width),
                    .scale = args.scale,

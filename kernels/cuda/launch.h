@@ -112,10 +112,7 @@ StridedRows<T> strided_rows(const RowsOf<T>& r, std::int64_t inner) {
 }
 // The step's state in device memory; null where the tensor is undefined.
 inline StepState* device_state(std::string_view op, const Tensor& state) {
-  if (!state.defined()) return nullptr;
-  RING_CHECK(state.bytes() >= sizeof(StepState), op, ": state is ", describe(state), ", expected ", sizeof(StepState),
-             " bytes");
-  return reinterpret_cast<StepState*>(state.data<std::uint8_t>());
+  return state.defined() ? &state_of(op, state) : nullptr;
 }
 
 // Whether every row is whole packs of 16 aligned bytes.

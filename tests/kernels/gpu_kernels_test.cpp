@@ -12,6 +12,7 @@
 #include "kernels/rope.h"
 #include "tests/kernels/op_case_checks.h"
 #include "tests/kernels/poison_allocator.h"
+#include "tests/kernels/step_state_tensor.h"
 
 namespace ring::test {
 namespace {
@@ -151,17 +152,6 @@ TEST_F(GpuKernels, AnIdOutsideOfTheTableGivesNaN) {
     EXPECT_TRUE(std::isnan(got[6 + c]) && std::isnan(got[12 + c])) << c;
     EXPECT_EQ(got[18 + c], rows[c]);
   }
-}
-
-Tensor state_tensor(const StepState& s, const Context& ctx) {
-  std::vector<std::uint8_t> bytes(sizeof s);
-  std::memcpy(bytes.data(), &s, sizeof s);
-  return from_host(bytes, ctx.stream);
-}
-StepState read_state(const Tensor& t, const Context& ctx) {
-  StepState s;
-  std::memcpy(&s, to_host<std::uint8_t>(t, ctx.stream).data(), sizeof s);
-  return s;
 }
 
 // Three steps with a norm over two tensors, clipping and AdamW.

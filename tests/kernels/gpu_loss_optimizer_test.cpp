@@ -10,6 +10,7 @@
 #include "kernels/optimizer.h"
 #include "tests/kernels/op_case_checks.h"
 #include "tests/kernels/poison_allocator.h"
+#include "tests/kernels/step_state_tensor.h"
 
 namespace ring::test {
 namespace {
@@ -43,17 +44,6 @@ double tolerance(DType t) { return t == DType::bf16 ? 4e-3 : 1e-5; }
 
 Values slice(const Values& v, std::int64_t begin, std::int64_t count) {
   return {v.begin() + begin, v.begin() + begin + count};
-}
-
-Tensor state_tensor(const StepState& s, const Context& ctx) {
-  std::vector<std::uint8_t> bytes(sizeof s);
-  std::memcpy(bytes.data(), &s, sizeof s);
-  return from_host(bytes, ctx.stream);
-}
-StepState read_state(const Tensor& t, const Context& ctx) {
-  StepState s;
-  std::memcpy(&s, to_host<std::uint8_t>(t, ctx.stream).data(), sizeof s);
-  return s;
 }
 
 // ---------------------------------------------------------------------------------------------------- cross-entropy
