@@ -7,15 +7,23 @@
 
 #include "autograd/tape.h"
 #include "kernels/activation.h"
+#include "kernels/attention/pattern.h"
 
 namespace ring {
 
-// Which rows belong together: sequence b holds rows offsets[b] .. offsets[b+1]; positions [N] i32 restart in each.
+// Which rows belong together: document b holds rows offsets[b] .. offsets[b+1]; positions [N] i32 restart in each.
+// Documents may be packed into rows that start at rows[0], rows[1], ..; no rows: each document is one. With lengths,
+// document b has lengths[b] of its rows, and the others are padding.
 struct Sequences {
   std::vector<std::int32_t> offsets;
   Tensor positions;
+  std::vector<std::int32_t> rows, lengths;
   std::int64_t tokens() const { return offsets.empty() ? 0 : offsets.back(); }
+  std::vector<Span> spans() const;
   static Sequences uniform(std::int64_t batch, std::int64_t length, const Context&, std::int64_t first_position = 0);
+  // Packed rows of `row` tokens each: document b has lengths[b] tokens from `starts[b]` on.
+  static Sequences packed(std::vector<std::int32_t> starts, std::vector<std::int32_t> lengths, std::int64_t row,
+                          const Tensor& positions);
 };
 
 // x [N,K], w [M,K], b [M] or none, residual [N,M] or none -> x w^T + b + residual [N,M].
@@ -48,7 +56,7 @@ Var rope(Run&, const Var& x, const Tensor& positions, const Tensor& inv_freq);
 // q [N,Hq,D], k and v [N,Hk,D] -> [N,Hq,D].
 struct AttentionOptions {
   float scale = 1;
-  bool causal = true;
+  Pattern pattern;
 };
 Var attention(Run&, const Var& q, const Var& k, const Var& v, const Sequences&, const AttentionOptions&);
 

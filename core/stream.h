@@ -3,9 +3,11 @@
 // events, and the host blocks only in tests, logging, checkpoints and at shutdown. A CPU stream runs its work inline,
 // on its thread pool, so waiting for an event there blocks the caller.
 
+#include <cstddef>
 #include <cstdlib>
 #include <functional>
 #include <memory>
+#include <string>
 #include <typeindex>
 #include <typeinfo>
 #include <unordered_map>
@@ -57,12 +59,20 @@ class StreamImpl {
   // Records what `work` queues on this stream, without running it. Null, and `work` not called: the backend cannot.
   // `work` must not wait for the device.
   virtual std::unique_ptr<RecordedWork> record_work(const std::function<void()>& /*work*/) { return nullptr; }
+  virtual bool recording() const { return false; }  // called by `work`: what is queued does not run now
   virtual void wait(const Event&) = 0;
   virtual void synchronize() = 0;
-  virtual void* native() { return nullptr; }      // cudaStream_t
-  virtual ThreadPool* pool() { return nullptr; }  // CPU only
+  virtual std::string device_name() const { return std::string(to_string(device.backend)); }  // which model it is
+  virtual void* native() { return nullptr; }                                                  // cudaStream_t
+  virtual ThreadPool* pool() { return nullptr; }                                              // CPU only
   // Copies bytes between any two places that this device can reach; ordered on this stream.
   virtual void copy(void* dst, const void* src, std::size_t bytes) = 0;
+  // Rows of `bytes` each; the pitches are the distances between their starts.
+  virtual void copy_rows(void* dst, std::size_t dst_pitch, const void* src, std::size_t src_pitch, std::size_t bytes,
+                         std::size_t rows) {
+    for (std::size_t i = 0; i < rows; ++i)
+      copy(static_cast<std::byte*>(dst) + i * dst_pitch, static_cast<const std::byte*>(src) + i * src_pitch, bytes);
+  }
   virtual void fill_zero(void* dst, std::size_t bytes) = 0;
   // Copies host bytes to the device; they may change as soon as it returns. Does not wait for the device, except where
   // the staging memory (kStagingBytes) is full of copies that were not made yet.

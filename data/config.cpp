@@ -11,6 +11,20 @@ void MixtureEntry::fields(Fields& f) {
   f("weight", weight, "share of the samples, relative to the other weights", positive());
 }
 
+void PackingConfig::fields(Fields& f) {
+  f("documents", documents,
+    "tokens attend only inside of their document, and positions start anew in each; false: samples are stretches of "
+    "the token stream, and attention crosses documents");
+  f("align", align,
+    "with documents: each starts at a multiple of this in its sample, the gap before it is padding; set it to the "
+    "largest segment or block of dilated and block-sparse attention; 1 = no gaps",
+    in_range(1, 1 << 30));
+}
+
+void PackingConfig::validate(std::vector<std::string>& errors) const {
+  if (!documents && align != 1) errors.push_back(str("align: ", align, " goes with documents: true"));
+}
+
 void DataConfig::fields(Fields& f) {
   f("path", path, "the corpus (.h5) made by 'ringmaster data prepare'; or give a mixture");
   f("mixture", mixture, "several corpora and their weights, in place of path");
@@ -18,6 +32,7 @@ void DataConfig::fields(Fields& f) {
     "micro-batches per evaluation, spread over the validation set; 0: all of it", at_least(0));
   f("prefetch", prefetch, "micro-batches read ahead by a thread of their own; 0: read when asked for",
     in_range(0, 1024));
+  f("packing", packing, "documents in a sample");
 }
 
 void DataConfig::validate(std::vector<std::string>& errors) const {

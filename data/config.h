@@ -17,11 +17,19 @@ struct MixtureEntry {
   void fields(Fields& f);
 };
 
+struct PackingConfig {
+  bool documents = false;
+  std::int64_t align = 1;
+  void fields(Fields& f);
+  void validate(std::vector<std::string>& errors) const;
+};
+
 struct DataConfig {
   std::string path;                   // one corpus, or
   std::vector<MixtureEntry> mixture;  // several
   std::int64_t validation_batches = 0;
   std::int64_t prefetch = 4;
+  PackingConfig packing;
   void fields(Fields& f);
   void validate(std::vector<std::string>& errors) const;
 };

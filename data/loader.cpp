@@ -1,6 +1,8 @@
 #include "data/loader.h"
 
 #include <algorithm>
+#include <limits>
+#include <numeric>
 #include <optional>
 
 #include "core/check.h"
@@ -16,6 +18,10 @@ void check_options(const LoaderOptions& o) {
   RING_CHECK(o.context > 0 && o.rows > 0, "a loader of ", o.rows, " rows of ", o.context, " tokens");
   RING_CHECK(o.world > 0 && o.rank >= 0 && o.rank < o.world, "rank ", o.rank, " of ", o.world);
   RING_CHECK(o.prefetch >= 0, "a prefetch depth of ", o.prefetch);
+  RING_CHECK(o.packing.align > 0 && (o.packing.documents || !o.gaps()), "documents at multiples of ", o.packing.align,
+             o.packing.documents ? "" : ", without packed documents");
+  RING_CHECK(!o.packing.documents || o.rows <= std::numeric_limits<std::int32_t>::max() / o.context, o.rows,
+             " packed rows of ", o.context, " tokens do not fit into 32 bits");
 }
 
 Batch empty_batch(const LoaderOptions& o) {
@@ -23,18 +29,32 @@ Batch empty_batch(const LoaderOptions& o) {
   b.inputs.assign(static_cast<std::size_t>(o.rows * o.context), 0);
   b.targets.assign(b.inputs.size(), kNoTarget);
   b.sample_indices.assign(static_cast<std::size_t>(o.rows), -1);
+  if (o.packing.documents) b.positions.assign(b.inputs.size(), 0);
   return b;
 }
 
-// Fills a row from tokens [begin, begin + length]: `length` inputs and their targets.
-void fill_row(Batch& b, std::int64_t row, std::int64_t context, const TokenSplit& split, std::uint64_t begin,
-              std::size_t length) {
-  std::int32_t* inputs = b.inputs.data() + row * context;
-  std::int32_t* targets = b.targets.data() + row * context;
+// Tokens [begin, begin + length) as inputs from place `at` of the batch on, and their targets; the last one has none
+// where `ends`.
+void fill(Batch& b, std::int64_t at, const TokenSplit& split, std::uint64_t begin, std::size_t length, bool ends) {
+  std::int32_t *inputs = b.inputs.data() + at, *targets = b.targets.data() + at;
   split.read(begin, length, inputs);
   std::copy(inputs + 1, inputs + length, targets);
-  split.read(begin + length, 1, targets + length - 1);
-  b.valid_targets += static_cast<std::int64_t>(length);
+  if (!ends) split.read(begin + length, 1, targets + length - 1);
+  b.valid_targets += static_cast<std::int64_t>(length) - (ends ? 1 : 0);
+}
+
+void fill_row(Batch& b, std::int64_t row, const LoaderOptions& o, const TokenSplit& split, const SamplePlace& place) {
+  const std::int64_t first = row * o.context;
+  if (!o.packing.documents) return fill(b, first, split, place.begin, place.end - place.begin, false);
+  std::uint64_t document = split.document_of(place.begin);
+  const auto add = [&](const PackedPiece& piece) {
+    const std::int64_t at = first + piece.at;
+    fill(b, at, split, piece.begin, static_cast<std::size_t>(piece.length), piece.ends);
+    std::iota(b.positions.begin() + at, b.positions.begin() + at + piece.length, 0);
+    b.starts.push_back(static_cast<std::int32_t>(at));
+    b.lengths.push_back(static_cast<std::int32_t>(piece.length));
+  };
+  for_pieces(split, place.begin, place.end, o.context, o.packing.align, document, add);
 }
 
 }  // namespace
@@ -42,15 +62,20 @@ void fill_row(Batch& b, std::int64_t row, std::int64_t context, const TokenSplit
 // --- training samples
 // --------------------------------------------------------------------------------------------------
 
-SampleMap::SampleMap(const Corpora& corpora, std::int64_t context, std::uint64_t seed)
+SampleMap::SampleMap(const Corpora& corpora, std::int64_t context, std::uint64_t seed, const PackingConfig& packing)
     : context_(static_cast<std::uint64_t>(context)), seed_(seed), mixture_(corpora.weights) {
   for (const auto& store : corpora.stores) {
     const std::uint64_t n = store->train().tokens();
+    tokens_.push_back(n);
+    if (packing.align > 1) {
+      if (n == 0) fail("corpus ", store->path(), " has no training tokens; prepare it again with more text");
+      windows_.push_back(rows_.emplace_back(store->train(), context, packing.align).rows());
+      continue;
+    }
     if (n < context_ + 1) {
       fail("corpus ", store->path(), " has ", n, " training tokens, one sample needs context + 1 = ", context_ + 1,
            "; prepare more text or train with a context of at most ", n < 2 ? 1 : n - 1);
     }
-    tokens_.push_back(n);
     windows_.push_back(std::max<std::uint64_t>(1, (n - context_) / context_));
   }
 }
@@ -61,17 +86,19 @@ SamplePlace SampleMap::operator()(std::uint64_t sample) const {
   const std::uint64_t n = tokens_[place.corpus], w = windows_[place.corpus];
   const std::uint64_t epoch = place.index / w, turn = place.index % w;
   const auto epoch_key = static_cast<std::uint32_t>(epoch);
+  const Permutation order(w, seed_ ^ (std::uint64_t{site_of("data.order")} << 32), place.corpus, epoch_key);
+  if (!rows_.empty()) return {place.corpus, rows_[place.corpus].begin(order(turn)), n};
   const std::uint64_t phases = std::min(context_, n - w * context_);
   const Philox4 r = random_block({seed_, epoch_key, site_of("data.phase")}, place.corpus);
   const std::uint64_t phase = ((std::uint64_t{r.v[0]} << 32) | r.v[1]) % phases;
-  const Permutation order(w, seed_ ^ (std::uint64_t{site_of("data.order")} << 32), place.corpus, epoch_key);
-  return {place.corpus, phase + order(turn) * context_};
+  const std::uint64_t begin = phase + order(turn) * context_;
+  return {place.corpus, begin, begin + context_};
 }
 
 Loader::Loader(Corpora corpora, const LoaderOptions& options, std::uint64_t first_sample)
     : corpora_(std::move(corpora)),
       options_(options),
-      map_(corpora_, options.context, options.seed),
+      map_(corpora_, options.context, options.seed, options.packing),
       next_sample_(first_sample) {
   check_options(options_);
   start();
@@ -86,8 +113,9 @@ Batch Loader::read(std::uint64_t first) const {
     const std::uint64_t sample = first + static_cast<std::uint64_t>(options_.rank * options_.rows + row);
     const SamplePlace place = map_(sample);
     const TokenSplit& split = corpora_.stores[place.corpus]->train();
-    if (context >= 4096) split.will_need(place.begin, context + 1);  // several pages: one read instead of many faults
-    fill_row(batch, row, options_.context, split, place.begin, context);
+    if (context >= 4096)  // several pages: one read instead of many faults
+      split.will_need(place.begin, std::min<std::uint64_t>(context + 1, split.tokens() - place.begin));
+    fill_row(batch, row, options_, split, place);
     batch.sample_indices[static_cast<std::size_t>(row)] = static_cast<std::int64_t>(sample);
   }
   return batch;
@@ -165,8 +193,14 @@ ValidationSet::ValidationSet(Corpora corpora, const LoaderOptions& options, std:
     : corpora_(std::move(corpora)), options_(options), first_window_{0} {
   check_options(options_);
   for (const auto& store : corpora_.stores) {
-    const auto targets = static_cast<std::int64_t>(std::max<std::uint64_t>(store->validation().tokens(), 1)) - 1;
-    first_window_.push_back(first_window_.back() + (targets + options_.context - 1) / options_.context);
+    const TokenSplit& split = store->validation();
+    const auto targets = static_cast<std::int64_t>(std::max<std::uint64_t>(split.tokens(), 1)) - 1;
+    std::int64_t windows = (targets + options_.context - 1) / options_.context;
+    if (options_.gaps()) {
+      rows_.emplace_back(split, options_.context, options_.packing.align);
+      windows = targets > 0 ? static_cast<std::int64_t>(rows_.back().rows()) : 0;
+    }
+    first_window_.push_back(first_window_.back() + windows);
   }
   const std::int64_t all = first_window_.back(), per_batch = options_.rows * options_.world;
   if (all == 0) {
@@ -178,6 +212,16 @@ ValidationSet::ValidationSet(Corpora corpora, const LoaderOptions& options, std:
   batches_ = (selected_ + per_batch - 1) / per_batch;
 }
 
+SamplePlace ValidationSet::find(std::int64_t window) const {
+  const auto after = std::upper_bound(first_window_.begin(), first_window_.end(), window);
+  const auto corpus = static_cast<std::uint32_t>(after - first_window_.begin()) - 1;
+  const auto local = static_cast<std::uint64_t>(window - first_window_[corpus]);
+  const std::uint64_t tokens = corpora_.stores[corpus]->validation().tokens();
+  if (options_.gaps()) return {corpus, rows_[corpus].begin(local), tokens};
+  const auto context = static_cast<std::uint64_t>(options_.context);
+  return {corpus, local * context, std::min((local + 1) * context, tokens - 1)};
+}
+
 Batch ValidationSet::batch(std::int64_t index) const {
   RING_CHECK(index >= 0 && index < batches_, "validation batch ", index, " of ", batches_);
   Batch batch = empty_batch(options_);
@@ -187,13 +231,8 @@ Batch ValidationSet::batch(std::int64_t index) const {
     if (place >= selected_) continue;
     // Spread evenly: window floor(place * all / selected), without overflow.
     const std::int64_t window = place * (all / selected_) + place * (all % selected_) / selected_;
-    const auto after = std::upper_bound(first_window_.begin(), first_window_.end(), window);
-    const auto corpus = static_cast<std::size_t>(after - first_window_.begin()) - 1;
-    const TokenSplit& split = corpora_.stores[corpus]->validation();
-    const auto begin = static_cast<std::uint64_t>((window - first_window_[corpus]) * options_.context);
-    const std::uint64_t length =
-        std::min<std::uint64_t>(static_cast<std::uint64_t>(options_.context), split.tokens() - 1 - begin);
-    fill_row(batch, row, options_.context, split, begin, length);
+    const SamplePlace from = find(window);
+    fill_row(batch, row, options_, corpora_.stores[from.corpus]->validation(), from);
     batch.sample_indices[static_cast<std::size_t>(row)] = window;
   }
   return batch;

@@ -3,8 +3,11 @@
 //
 // A corpus of n tokens is cut into windows that share one border token, so that every token but the first is a target.
 // Each epoch visits them in its own order (data/permutation.h) and moves all borders by its own phase in [0, T).
-// Several corpora are mixed by data/mixture.h. Nothing is stored: seeking is O(1), the state is the next sample's
-// number, and the number of ranks only chooses who reads which sample.
+// Several corpora are mixed by data/mixture.h. Seeking is O(1), the state is the next sample's number, and the number
+// of ranks only chooses who reads which sample.
+//
+// Packed documents: the same windows, cut where documents begin; no target crosses a cut. With gaps between documents
+// (align > 1) a sample is a row of data/packing.h, and epochs differ in their order only.
 
 #include <condition_variable>
 #include <cstdint>
@@ -17,6 +20,7 @@
 
 #include "data/config.h"
 #include "data/mixture.h"
+#include "data/packing.h"
 
 namespace ring {
 
@@ -27,6 +31,9 @@ struct Batch {
   std::vector<std::int32_t> inputs, targets;  // [rows * context]; a target of -100 is no target
   std::vector<std::int64_t> sample_indices;   // [rows]; -1: an empty row that only fills the batch
   std::int64_t valid_targets = 0;
+  // Packed documents only. [rows * context]: place in the document; [documents] i32: the first token, counted in the
+  // batch, and how many there are. Tokens of no document are padding.
+  std::vector<std::int32_t> positions, starts, lengths;
 };
 
 struct LoaderOptions {
@@ -35,25 +42,29 @@ struct LoaderOptions {
   std::uint64_t seed = 0;
   int rank = 0, world = 1;
   std::int64_t prefetch = 4;  // micro-batches read ahead; 0: none, no thread
+  PackingConfig packing = {};
+  bool gaps() const { return packing.align > 1; }
 };
 
 // Where a training sample lies.
 struct SamplePlace {
   std::uint32_t corpus;
-  std::uint64_t begin;  // first of its context + 1 tokens
+  std::uint64_t begin, end;  // its tokens; where it has no gaps one more follows, the last target
 };
 
-// The pure function.
+// The pure function. With gaps it reads the corpora, which must then live as long.
 class SampleMap {
  public:
-  // Error: a corpus has fewer than context + 1 training tokens.
-  SampleMap(const Corpora&, std::int64_t context, std::uint64_t seed);
+  // Error: a corpus has fewer than context + 1 training tokens, or with gaps none.
+  SampleMap(const Corpora&, std::int64_t context, std::uint64_t seed, const PackingConfig& packing = {});
   SamplePlace operator()(std::uint64_t sample) const;
   std::uint64_t windows(std::size_t corpus) const { return windows_[corpus]; }  // per epoch
+  const std::vector<RowTable>& rows() const { return rows_; }                   // of each corpus; empty: no gaps
   const Mixture& mixture() const { return mixture_; }
 
  private:
   std::vector<std::uint64_t> tokens_, windows_;
+  std::vector<RowTable> rows_;
   std::uint64_t context_, seed_;
   Mixture mixture_;
 };
@@ -93,8 +104,9 @@ class Loader {
   bool stopping_ = false;
 };
 
-// The validation splits of all corpora, cut into windows in order, without overlap of targets; the last window of a
-// split may be shorter and is filled up with targets of -100. Every rank sees the same number of batches.
+// The validation splits of all corpora, cut into windows (or packed into rows) in order, without overlap of targets;
+// the last window of a split may be shorter and is filled up with targets of -100. Every rank sees the same number of
+// batches.
 class ValidationSet {
  public:
   // batches = 0: everything; else that many batches (over all ranks), their windows spread evenly. Error: no corpus has
@@ -102,12 +114,16 @@ class ValidationSet {
   ValidationSet(Corpora corpora, const LoaderOptions& options, std::int64_t batches = 0);
   std::int64_t batches() const { return batches_; }   // per rank
   std::int64_t windows() const { return selected_; }  // over all ranks
-  Batch batch(std::int64_t index) const;              // of this rank
-  double bytes_per_token() const;                     // text bytes per token of the splits, for bits per byte
+  const LoaderOptions& options() const { return options_; }
+  Batch batch(std::int64_t index) const;  // of this rank
+  double bytes_per_token() const;         // text bytes per token of the splits, for bits per byte
 
  private:
+  SamplePlace find(std::int64_t window) const;
+
   Corpora corpora_;
   LoaderOptions options_;
+  std::vector<RowTable> rows_;
   std::vector<std::int64_t> first_window_;  // of each corpus, then the number of all
   std::int64_t batches_ = 0, selected_ = 0;
 };

@@ -72,6 +72,13 @@ Places places_of(const Hdf5File& file, const std::string& group, std::uint64_t v
   return p;
 }
 
+void read_ahead(const std::byte* from, std::size_t bytes) {
+  const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
+  const auto first = reinterpret_cast<std::uintptr_t>(from) & ~(page - 1);
+  const auto last = reinterpret_cast<std::uintptr_t>(from + bytes);
+  ::madvise(reinterpret_cast<void*>(first), last - first, MADV_WILLNEED);  // a hint: failing is no error
+}
+
 }  // namespace
 
 void TokenSplit::read(std::uint64_t begin, std::size_t count, std::int32_t* out) const {
@@ -101,11 +108,17 @@ std::uint64_t TokenSplit::document_start(std::uint64_t document) const {
   return documents_ == 0 ? 0 : starts_[document];
 }
 
+std::uint64_t TokenSplit::document_of(std::uint64_t token) const {
+  RING_CHECK(token < tokens_, name_, " has ", tokens_, " tokens, asked for the document of ", token);
+  return static_cast<std::uint64_t>(std::upper_bound(starts_, starts_ + documents_ + 1, token) - starts_) - 1;
+}
+
 void TokenSplit::will_need(std::uint64_t begin, std::size_t count) const {
-  const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
-  const auto first = reinterpret_cast<std::uintptr_t>(data_ + begin * width_) & ~(page - 1);
-  const auto last = reinterpret_cast<std::uintptr_t>(data_ + (begin + count) * width_);
-  ::madvise(reinterpret_cast<void*>(first), last - first, MADV_WILLNEED);  // a hint: failing is no error
+  read_ahead(data_ + begin * width_, count * width_);
+}
+
+void TokenSplit::will_need_documents() const {
+  if (documents_ > 0) read_ahead(reinterpret_cast<const std::byte*>(starts_), (documents_ + 1) * sizeof(*starts_));
 }
 
 void TokenStore::map(std::uint64_t bytes) {

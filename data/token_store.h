@@ -33,7 +33,9 @@ class TokenSplit {
   // Copies tokens [begin, begin + count). Error: past the end, or a token outside the vocabulary (a damaged file).
   void read(std::uint64_t begin, std::size_t count, std::int32_t* out) const;
   std::uint64_t document_start(std::uint64_t document) const;    // document = documents(): the number of tokens
+  std::uint64_t document_of(std::uint64_t token) const;          // the one that holds it
   void will_need(std::uint64_t begin, std::size_t count) const;  // asks the kernel to read ahead
+  void will_need_documents() const;                              // the same for where they all start
 
  private:
   friend class TokenStore;

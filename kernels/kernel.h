@@ -1,6 +1,7 @@
 #pragma once
 // Kernel slots. An op has one typed slot; each backend's file adds one or more named candidates to it at load time.
-// A call runs the first candidate, highest priority first, that supports the arguments.
+// A call runs the first candidate, highest priority first, that supports the arguments, or leaves that to the slot's
+// chooser where choices are measured.
 
 #include <array>
 #include <functional>
@@ -51,7 +52,7 @@ struct Context {
   Stream stream;
   Precision precision = Precision::fp32;
   bool deterministic = true;                   // the same bits from run to run; candidates that cannot are passed over
-  std::shared_ptr<Tuning> tuning{};            // measured choices; null: each library's own
+  std::shared_ptr<Tuning> tuning{};            // measured choices; null: by priority, and each library's own
   std::shared_ptr<KernelObserver> observer{};  // null: nobody watches
   Tensor empty(const Shape& shape, DType dtype = DType::f32) const { return Tensor::empty(shape, dtype, stream); }
   Tensor zeros(const Shape& shape, DType dtype = DType::f32) const { return Tensor::zeros(shape, dtype, stream); }
@@ -73,10 +74,13 @@ class Kernel {
     std::string_view name;
     Fn fn;
     Supports supports = nullptr;  // null: every valid argument
-    int priority = 0;             // higher is tried first
+    int priority = 0;             // higher is tried first; 0: a last resort, never measured against higher ones
   };
 
-  constexpr explicit Kernel(std::string_view name) : name_(name) {}
+  // Which candidate a call with measured choices runs.
+  using Chooser = const Candidate& (*)(const Kernel&, const Args&, const Context&);
+
+  constexpr explicit Kernel(std::string_view name, Chooser chooser = nullptr) : name_(name), chooser_(chooser) {}
 
   bool add(Backend backend, const Candidate& c) {
     auto& list = table_[static_cast<std::size_t>(backend)];
@@ -87,8 +91,12 @@ class Kernel {
     return true;
   }
 
-  // The candidate that a call would run. Error: none supports the arguments.
+  // The candidate that a call would run, by measuring where that is to come. Error: none supports the arguments.
   const Candidate& choose(const Args& args, const Context& ctx) const {
+    return chooser_ && ctx.tuning ? chooser_(*this, args, ctx) : first(args, ctx);
+  }
+  // Of the highest priority.
+  const Candidate& first(const Args& args, const Context& ctx) const {
     for (const Candidate& c : candidates(ctx.stream.device().backend))
       if (!c.supports || c.supports(args, ctx)) return c;
     fail(name_, ": no ", to_string(ctx.stream.device().backend), " kernel in this build supports these arguments");
@@ -106,6 +114,7 @@ class Kernel {
 
  private:
   std::string_view name_;
+  Chooser chooser_;
   std::array<std::vector<Candidate>, kBackends> table_{};
 };
 

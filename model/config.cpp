@@ -39,6 +39,9 @@ void ModelConfig::fields(Fields& f) {
   f("positions", positions, "how tokens know their place",
     choices<Positions>({{"learned", Positions::learned}, {"rope", Positions::rope}, {"none", Positions::none}}));
   f("rope", rope, "rotary positions");
+  f("attention", attention, "which pairs of tokens attention keeps, in all layers");
+  f("attention_layers", attention_layers,
+    "layers whose attention differs; of several entries for a layer the last wins");
   f("mlp", mlp, "activation of the MLP",
     choices<Mlp>({{"gelu", Mlp::gelu}, {"gelu_tanh", Mlp::gelu_tanh}, {"swiglu", Mlp::swiglu}, {"relu2", Mlp::relu2}}));
   f("biases", biases, "which projections have a bias; all: LayerNorm too",
@@ -53,6 +56,19 @@ void ModelConfig::fields(Fields& f) {
   f("init_std", init_std, "standard deviation of normal and depth_scaled", positive());
 }
 
+namespace {
+
+std::string wrong_layers(const LayerAttentionConfig& entry, std::int64_t layers) {
+  try {
+    layers_named(entry.layers, layers);
+    return "";
+  } catch (const Error& e) {
+    return e.what();
+  }
+}
+
+}  // namespace
+
 void ModelConfig::validate(std::vector<std::string>& errors) const {
   const std::int64_t kv = kv_heads ? kv_heads : heads;
   if (heads % kv) errors.push_back(str("kv_heads: ", kv, " does not divide model.heads = ", heads));
@@ -60,6 +76,9 @@ void ModelConfig::validate(std::vector<std::string>& errors) const {
     errors.push_back(str("heads: ", heads, " does not divide model.width = ", width, "; set model.head_dim"));
   const std::int64_t d = head_dim ? head_dim : width / heads;
   if (d == 0 || d % 8) errors.push_back(str("head_dim: ", d, " is not a multiple of 8"));
+  for (std::size_t i = 0; i < attention_layers.size(); ++i)
+    if (const std::string wrong = wrong_layers(attention_layers[i], layers); !wrong.empty())
+      errors.push_back(str("attention_layers[", i, "].layers: ", wrong));
 }
 
 ModelConfig ModelConfig::resolved() const {
@@ -76,8 +95,8 @@ double flops_per_token(const ModelConfig& c) {
   const double mlp = static_cast<double>((c.mlp == Mlp::swiglu ? 3 : 2) * c.width * c.mlp_width);
   const double head = static_cast<double>(c.vocab_size * c.width);
   const double matrices = static_cast<double>(c.layers) * (qkv + out + mlp) + head;
-  const double attention = static_cast<double>(c.layers * c.heads * c.head_dim) * static_cast<double>(c.context) * 6;
-  return 6 * matrices + attention;
+  const double pairs = attention_pairs(c) / static_cast<double>(c.context);  // of one query, over all layers
+  return 6 * matrices + 12 * static_cast<double>(c.heads * c.head_dim) * pairs;
 }
 
 }  // namespace ring

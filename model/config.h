@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kernels/activation.h"
+#include "model/attention_config.h"
 
 namespace ring {
 
@@ -54,6 +55,8 @@ struct ModelConfig {
   double norm_eps = 1e-5;
   Positions positions = Positions::rope;
   RopeConfig rope;
+  AttentionConfig attention;
+  std::vector<LayerAttentionConfig> attention_layers;  // later entries win
   Mlp mlp = Mlp::swiglu;
   Biases biases = Biases::none;
   bool qk_norm = false;
@@ -70,7 +73,8 @@ struct ModelConfig {
 };
 
 // FLOPs of one token, forward and backward: 6 per matrix weight (the head's included, the embedding's not), and
-// 12 layers heads head_dim context / 2 for causal attention (Chowdhery et al. 2022, appendix B, causal counted half).
+// 12 heads head_dim for each pair that attention keeps, per layer (Chowdhery et al. 2022, appendix B, where all pairs
+// count). Counts the pairs of a whole context: keep the result.
 double flops_per_token(const ModelConfig& resolved);
 
 }  // namespace ring

@@ -41,14 +41,15 @@ class Part {
 
 }  // namespace
 
-DecoderBlock::DecoderBlock(const Scope& scope, const ModelConfig& c, std::int64_t layer, const Tensor& inv_freq)
+DecoderBlock::DecoderBlock(const Scope& scope, const ModelConfig& c, std::int64_t layer, const Pattern& pattern,
+                           const Tensor& inv_freq)
     : place_(c.norm_place),
       dropout_(static_cast<float>(c.dropout)),
       attention_site_(site_of(str("dropout.attention.", layer))),
       mlp_site_(site_of(str("dropout.mlp.", layer))),
       attention_norm_(scope.child("attention_norm"), c.width, c),
       mlp_norm_(scope.child("mlp_norm"), c.width, c),
-      attention_(scope.child("attention"), c, inv_freq),
+      attention_(scope.child("attention"), c, pattern, inv_freq),
       mlp_(scope.child("mlp"), c) {}
 
 // x + dropout(sublayer): where nothing is dropped, the sublayer's last product adds x itself.
@@ -95,7 +96,9 @@ Decoder::Decoder(const ModelConfig& config, std::int64_t vocab_padding) : config
   tokens_ = &params_.add({{"embedding.tokens.weight", 0, c.vocab_size, normal}}, c.width, rows);
   if (c.positions == Positions::learned)
     positions_ = &params_.add({{"embedding.positions.weight", 0, c.context, normal}}, c.width);
-  for (std::int64_t i = 0; i < c.layers; ++i) blocks_.emplace_back(root.child(str("blocks.", i)), c, i, inv_freq_);
+  const std::vector<Pattern> patterns = patterns_of(c);
+  for (std::int64_t i = 0; i < c.layers; ++i)
+    blocks_.emplace_back(root.child(str("blocks.", i)), c, i, patterns[static_cast<std::size_t>(i)], inv_freq_);
   if (c.norm_place != NormPlace::post) final_norm_.emplace(root.child("final_norm"), c.width, c);
   if (!c.tied_embeddings) head_ = &params_.add({{"head.weight", 0, c.vocab_size, normal}}, c.width, rows);
 }
@@ -137,6 +140,7 @@ Var Decoder::hidden(Run& run, const Tensor& ids, const Sequences& seqs) const {
 }
 
 Var Decoder::hidden(Run& run, const Tensor& ids, const Sequences& seqs, KvCache& cache) const {
+  cache.check_room(seqs);
   Var x = embed(run, ids, seqs);
   for (std::size_t i = 0; i < blocks_.size(); ++i) x = blocks_[i](run, x, seqs, cache.layers[i], cache.lengths);
   for (std::size_t b = 0; b < cache.lengths.size(); ++b) cache.lengths[b] += seqs.offsets[b + 1] - seqs.offsets[b];

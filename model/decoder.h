@@ -18,7 +18,7 @@ enum class Recompute : std::uint8_t {
 
 class DecoderBlock {
  public:
-  DecoderBlock(const Scope&, const ModelConfig& resolved, std::int64_t layer, const Tensor& inv_freq);
+  DecoderBlock(const Scope&, const ModelConfig& resolved, std::int64_t layer, const Pattern&, const Tensor& inv_freq);
   Var operator()(Run&, const Var& x, const Sequences&) const;
   Var operator()(Run&, const Var& x, const Sequences&, LayerCache&, const std::vector<std::int32_t>& lengths) const;
 

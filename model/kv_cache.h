@@ -4,25 +4,39 @@
 #include <vector>
 
 #include "autograd/ops.h"
+#include "kernels/attention/attention.h"
 #include "model/config.h"
 
 namespace ring {
 
-// One layer's share: keys and values [batch, capacity, kv_heads, head_dim].
+// One layer's share: keys and values [batch, rows, kv_heads, head_dim]. Token t lies in row t; where there are fewer
+// rows than tokens, those behind the sinks are a ring of the newest.
 struct LayerCache {
   Tensor keys, values;
-  // Copies the rows of each sequence (k, v [N,Hk,D], heads adjacent) behind the `lengths[b]` rows that are there.
+  std::int64_t sinks = 0;
+
+  std::int64_t rows() const { return keys.dim(1); }
+  std::int64_t row_of(std::int64_t token) const {
+    return token < rows() ? token : sinks + (token - sinks) % (rows() - sinks);
+  }
+  // Copies the tokens of each sequence (k, v [N,Hk,D], heads adjacent) behind the `lengths[b]` that were seen before:
+  // those that the rows keep.
   void append(const Tensor& k, const Tensor& v, const Sequences&, const std::vector<std::int32_t>& lengths,
-              const Context&);
+              const Context&) const;
+  // Sets the rows that a query at token tokens[b] of each sequence, its newest, attends over.
+  void choose_rows(const Pattern&, const std::vector<std::int32_t>& tokens, AttentionDecode&) const;
 };
 
 struct KvCache {
   KvCache(const ModelConfig& resolved, std::int64_t batch, std::int64_t capacity,
           const Context&);  // of ctx.precision's type
 
+  // Error: a sequence would outgrow the capacity.
+  void check_room(const Sequences&) const;
+
   std::vector<LayerCache> layers;
-  std::vector<std::int32_t> lengths;  // rows in use, per sequence; the decoder advances them
-  std::int64_t capacity;
+  std::vector<std::int32_t> lengths;  // tokens seen, per sequence; the decoder advances them
+  std::int64_t capacity;              // most of them
 };
 
 }  // namespace ring

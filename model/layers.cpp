@@ -70,10 +70,11 @@ Var Norm::operator()(Run& run, const Var& x) const {
   return layer_norm(run, x, weight->var, bias ? bias->var : Var{}, eps);
 }
 
-AttentionLayer::AttentionLayer(const Scope& scope, const ModelConfig& c, const Tensor& inv_freq)
+AttentionLayer::AttentionLayer(const Scope& scope, const ModelConfig& c, const Pattern& pattern, const Tensor& inv_freq)
     : heads_(c.heads),
       kv_heads_(c.kv_heads),
       head_dim_(c.head_dim),
+      pattern_(pattern),
       inv_freq_(inv_freq),
       qkv_(scope, qkv_outputs(c), c.width, c.biases != Biases::none),
       out_(scope, {{"wo", c.width, weight_std(c, c.heads * c.head_dim, c.width, true, true)}}, c.heads * c.head_dim,
@@ -91,7 +92,7 @@ SelfAttention AttentionLayer::options() const {
   s.heads = heads_;
   s.kv_heads = kv_heads_;
   s.head_dim = head_dim_;
-  s.attention.scale = 1.0f / std::sqrt(static_cast<float>(head_dim_));
+  s.attention = {1.0f / std::sqrt(static_cast<float>(head_dim_)), pattern_};
   s.inv_freq = inv_freq_;
   if (q_norm_) {
     s.q_norm = q_norm_->var;
@@ -143,10 +144,10 @@ Tensor AttentionLayer::decode(Run& run, const Tensor& qkv, const Sequences& seqs
   if (inv_freq_.defined())
     for (const Tensor& t : {q, k}) rope_kernel({t, t, seqs.positions, inv_freq_}, run.ctx);
   cache.append(k, v, seqs, lengths, run.ctx);
-  std::vector<std::int32_t> now = lengths;
-  for (std::int32_t& n : now) ++n;
-  Tensor y = run.ctx.empty({batch, heads_, head_dim_}, qkv.dtype());
-  attention_decode_kernel({q, cache.keys, cache.values, y, now, options().attention.scale}, run.ctx);
+  const Tensor y = run.ctx.empty({batch, heads_, head_dim_}, qkv.dtype());
+  AttentionDecode args{q, cache.keys, cache.values, y, {}, {}, options().attention.scale};
+  cache.choose_rows(pattern_, lengths, args);  // the new token of a sequence comes behind those it has
+  attention_decode_kernel(args, run.ctx);
   return y.view({batch, nq});
 }
 

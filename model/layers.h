@@ -38,7 +38,7 @@ struct Norm {
 
 class AttentionLayer {
  public:
-  AttentionLayer(const Scope&, const ModelConfig& resolved, const Tensor& inv_freq);
+  AttentionLayer(const Scope&, const ModelConfig& resolved, const Pattern&, const Tensor& inv_freq);
   // [N,C] -> [N,C], plus residual, which may be none.
   Var operator()(Run&, const Var& x, const Sequences&, const Var& residual) const;
   // The same with a cache whose sequences hold lengths[b] tokens: all 0 and any number of new ones, or one new one
@@ -52,6 +52,7 @@ class AttentionLayer {
   Tensor decode(Run&, const Tensor& qkv, const Sequences&, LayerCache&, const std::vector<std::int32_t>& lengths) const;
 
   std::int64_t heads_, kv_heads_, head_dim_;
+  Pattern pattern_;
   const Tensor& inv_freq_;  // owned by the decoder; undefined: no rotation
   Linear qkv_;
   Param* q_norm_ = nullptr;

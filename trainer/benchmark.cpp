@@ -115,8 +115,9 @@ StepBenchmark::StepBenchmark(Config config)
       ctx_(make_context(config_)),
       comm_(make_self_communicator()) {
   const Corpora corpora = open_corpora(with_corpus(config_, corpus_.path).data);
-  loader_ = std::make_unique<Loader>(corpora, LoaderOptions{config_.model.context, micro_batch(config_, 1),
-                                                            config_.run.seed, 0, 1, config_.data.prefetch});
+  loader_ =
+      std::make_unique<Loader>(corpora, LoaderOptions{config_.model.context, micro_batch(config_, 1), config_.run.seed,
+                                                      0, 1, config_.data.prefetch, config_.data.packing});
   trainer_ = std::make_unique<Trainer>(config_, ctx_, *comm_, *loader_);
 }
 

@@ -1,11 +1,13 @@
 #include "trainer/benchmark_attention.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <map>
 #include <tuple>
 
 #include "kernels/attention/attention.h"
+#include "kernels/attention/blocks.h"
 
 namespace ring {
 namespace {
@@ -31,10 +33,14 @@ Problem make_problem(const AttentionGrid& g, std::int64_t dim, std::int64_t leng
               .v = heads_of(qkv, q + kv, kv),
               .out = ctx.empty({rows, q, dim}, type),
               .lse = ctx.empty({q, rows}),
-              .offsets = {},
+              .queries = {},
+              .keys = {},
               .scale = 1 / std::sqrt(static_cast<float>(dim)),
-              .causal = causal};
-  for (std::int64_t b = 0; b <= sequences; ++b) f.offsets.push_back(static_cast<std::int32_t>(b * length));
+              .pattern = {.causal = causal},
+              .carry = {}};
+  for (std::int64_t b = 0; b < sequences; ++b)
+    f.queries.push_back({static_cast<std::int32_t>(b * length), static_cast<std::int32_t>(length)});
+  f.keys = f.queries;
   AttentionBackward b{.q = f.q,
                       .k = f.k,
                       .v = f.v,
@@ -44,11 +50,38 @@ Problem make_problem(const AttentionGrid& g, std::int64_t dim, std::int64_t leng
                       .dq = heads_of(dqkv, 0, q),
                       .dk = heads_of(dqkv, q, kv),
                       .dv = heads_of(dqkv, q + kv, kv),
-                      .offsets = f.offsets,
+                      .queries = f.queries,
+                      .keys = f.keys,
                       .scale = f.scale,
-                      .causal = causal};
+                      .pattern = f.pattern};
   return {std::move(f), std::move(b)};
 }
+
+double seconds_of(const Context& ctx, const std::function<void()>& queue) {
+  const auto start = std::chrono::steady_clock::now();
+  queue();
+  ctx.stream.synchronize();  // host waits: diagnosis
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+// The same call with a block pattern that no cache knows.
+template <class Args>
+Args with_new_blocks(Args args) {
+  static std::uint64_t generation = 0;
+  if (const auto& blocks = args.pattern.blocks)
+    args.pattern.blocks = std::make_shared<BlockPattern>(blocks->block(), std::vector{blocks->rule(0)},
+                                                         std::vector<std::int32_t>{}, blocks->bits(), ++generation);
+  return args;
+}
+
+// One kernel on one problem.
+struct Job {
+  AttentionTiming timing;
+  std::function<void()> call, fresh;  // fresh: with_new_blocks
+  std::function<void()> prepare;      // makes what it reads
+  double fresh_seconds = 0;
+  std::vector<double> seconds;
+};
 
 class Bench {
  public:
@@ -56,46 +89,121 @@ class Bench {
       : grid_(g), ctx_(ctx), report_(report) {}
 
   void run(std::int64_t dim, std::int64_t length, bool causal) {
-    const Problem p = make_problem(grid_, dim, length, causal, ctx_);
+    jobs_.clear();
+    Problem p = make_problem(grid_, dim, length, causal, ctx_);
     AttentionTiming t{.head_dim = dim, .length = length, .causal = causal};
-    t.sequences = static_cast<std::int64_t>(p.forward.offsets.size()) - 1;
-    measure(attention_kernel, p.forward, t);
-    attention_kernel(p.forward, ctx_);  // what the backward reads, whoever of them was measured last
-    t.backward = true;
-    measure(attention_backward_kernel, p.backward, t);
-    if (ctx_.stream.device().backend == Backend::cpu) return;  // where everything is deterministic
-    t.deterministic = false;
-    measure(attention_backward_kernel, p.backward, t);
+    t.sequences = static_cast<std::int64_t>(p.forward.queries.size());
+    const double all = cost(p.forward).flops;
+    for (const Pattern& pattern : grid_.patterns) {
+      p.forward.pattern = pattern;
+      p.forward.pattern.causal = causal;
+      p.backward.pattern = p.forward.pattern;
+      t.kind = pattern.kind;
+      t.kept = cost(p.forward).flops / all;
+      add_jobs(p, t);
+    }
+    for (Job& job : jobs_) start(job);
+    for (int round = 0; round < grid_.rounds; ++round)
+      for (Job& job : jobs_) measure(job);
+    report();
   }
 
  private:
+  void add_jobs(const Problem& p, AttentionTiming t) {
+    add_jobs(attention_kernel, p.forward, t, [] {});
+    // What the backward reads, whoever of them was measured last.
+    const auto prepare = [forward = p.forward, ctx = ctx_] { attention_kernel(forward, ctx); };
+    t.backward = true;
+    add_jobs(attention_backward_kernel, p.backward, t, prepare);
+    if (ctx_.stream.device().backend == Backend::cpu) return;  // where everything is deterministic
+    t.deterministic = false;
+    add_jobs(attention_backward_kernel, p.backward, t, prepare);
+  }
+
   template <class Args>
-  void measure(const Kernel<Args>& slot, const Args& args, AttentionTiming t) {
+  void add_jobs(const Kernel<Args>& slot, const Args& args, AttentionTiming t, const std::function<void()>& prepare) {
     Context ctx = ctx_;
     ctx.deterministic = t.deterministic;
+    t.flops = cost(args).flops;
     for (const auto& c : slot.candidates(ctx.stream.device().backend)) {
+      if (!grid_.candidates.empty() && std::ranges::find(grid_.candidates, c.name) == grid_.candidates.end()) continue;
       if (c.supports && !c.supports(args, ctx)) continue;
       t.candidate = c.name;
-      t.flops = cost(args).flops;
-      double& rate = rates_[{t.candidate, t.backward, t.deterministic, t.causal, t.head_dim}];
-      t.expected = rate > 0 ? t.flops / rate : 0;
-      t.seconds = 0;
-      if (t.expected <= grid_.most_seconds) {
-        t.seconds = sustained_seconds(ctx, grid_.seconds, [&] { c.fn(args, ctx); });
-        rate = t.flops / t.seconds;
-      }
+      jobs_.push_back({.timing = t,
+                       .call = [fn = c.fn, args, ctx] { fn(args, ctx); },
+                       .fresh = [fn = c.fn, args, ctx] { fn(with_new_blocks(args), ctx); },
+                       .prepare = prepare});
+    }
+  }
+
+  // Whether a job is left out; else its memory, and its time with new lists.
+  void start(Job& job) {
+    AttentionTiming& t = job.timing;
+    const double rate = rates_[key(t)];
+    t.expected = rate > 0 ? t.flops / rate : 0;
+    if (t.expected > grid_.most_seconds) return;
+    job.prepare();
+    job.call();
+    ctx_.stream.synchronize();  // host waits: diagnosis
+    const auto allocator = ctx_.stream.allocator();
+    const std::size_t before = allocator->stats().in_use;
+    allocator->reset_peak();
+    job.fresh_seconds = seconds_of(ctx_, job.fresh);
+    t.extra_bytes = allocator->stats().peak - before;
+    if (t.kind != AttentionKind::block_sparse) return;
+    for (int i = 0; i < 4; ++i) job.fresh_seconds = std::min(job.fresh_seconds, seconds_of(ctx_, job.fresh));
+  }
+
+  void measure(Job& job) {
+    if (job.timing.expected > grid_.most_seconds) return;
+    job.prepare();
+    job.seconds.push_back(sustained_seconds(ctx_, grid_.seconds, job.call));
+  }
+
+  void report() {
+    std::map<std::pair<bool, bool>, double> dense;  // of the fastest own kernel; by direction, deterministic
+    for (Job& job : jobs_) {
+      AttentionTiming& t = job.timing;
+      if (job.seconds.empty()) continue;
+      std::ranges::sort(job.seconds);
+      t.seconds = job.seconds[job.seconds.size() / 2];
+      t.spread = (job.seconds.back() - job.seconds.front()) / t.seconds;
+      if (t.kind == AttentionKind::block_sparse) t.lists_seconds = std::max(0.0, job.fresh_seconds - t.seconds);
+      rates_[key(t)] = t.flops / t.seconds;
+      double& least = dense[{t.backward, t.deterministic}];
+      if (t.kind == AttentionKind::dense && t.candidate != "cudnn" && (least == 0 || t.seconds < least))
+        least = t.seconds;
+    }
+    for (Job& job : jobs_) {
+      AttentionTiming& t = job.timing;
+      if (const double seconds = dense[{t.backward, t.deterministic}]; seconds > 0) t.of_dense = t.seconds / seconds;
       report_(t);
     }
+  }
+
+  using Key = std::tuple<std::string, AttentionKind, bool, bool, bool, std::int64_t>;
+  static Key key(const AttentionTiming& t) {
+    return {t.candidate, t.kind, t.backward, t.deterministic, t.causal, t.head_dim};
   }
 
   const AttentionGrid& grid_;
   Context ctx_;
   const std::function<void(const AttentionTiming&)>& report_;
-  std::map<std::tuple<std::string, bool, bool, bool, std::int64_t>, double>
-      rates_;  // operations per second, the latest
+  std::vector<Job> jobs_;        // of one shape
+  std::map<Key, double> rates_;  // operations per second, the latest
 };
 
 }  // namespace
+
+std::string_view to_string(AttentionKind kind) {
+  switch (kind) {
+    case AttentionKind::dense: return "dense";
+    case AttentionKind::window: return "window";
+    case AttentionKind::dilated: return "dilated";
+    case AttentionKind::block_sparse: return "block_sparse";
+  }
+  return "";
+}
 
 void check_grid(const AttentionGrid& g) {
   if (g.heads < 1 || g.kv_heads < 1 || g.heads % g.kv_heads)
@@ -104,6 +212,13 @@ void check_grid(const AttentionGrid& g) {
     if (d < 8 || d % 8) fail("--head-dim: ", d, " is not a positive multiple of 8");
   for (const std::int64_t s : g.lengths)
     if (s < 1 || s >= std::int64_t{1} << 30) fail("--length: ", s, " is not between 1 and 2^30");
+  for (const Pattern& p : g.patterns) check(p, "--kind");
+  if (g.rounds < 1) fail("--rounds: ", g.rounds, " is not positive");
+  for (const std::string& name : g.candidates)
+    if (std::ranges::none_of(kernel_registry(), [&](const KernelInfo& k) {
+          return k.candidate == name && (k.slot == "attention" || k.slot == "attention_backward");
+        }))
+      fail("--candidate: this build has no attention kernel ", name);
   if (g.tokens < 1 || g.tokens >= std::int64_t{1} << 30) fail("--tokens: ", g.tokens, " is not between 1 and 2^30");
 }
 

@@ -98,6 +98,13 @@ void Config::fields(Fields& f) {
   f("checkpoint", checkpoint, "when state is saved");
 }
 
+void Config::validate(std::vector<std::string>& errors) const {
+  if (data.packing.documents && train.cuda_graph == Switch::on)
+    errors.push_back(
+        "train.cuda_graph: on does not go with data.packing.documents: true: each step has its documents in other "
+        "places than the one that was recorded; set auto or off");
+}
+
 const std::vector<std::string>& keys_free_to_change() {
   static const std::vector<std::string> keys = {"run.name",
                                                 "run.directory",

@@ -82,6 +82,7 @@ struct Config {
   ScheduleConfig schedule;
   CheckpointConfig checkpoint;
   void fields(Fields&);
+  void validate(std::vector<std::string>& errors) const;
 };
 
 // Keys that may differ between a run and its resumption: they change no number of the training.

@@ -11,6 +11,11 @@ double Evaluation::perplexity() const { return std::exp(loss); }
 
 double Evaluation::bits_per_byte(double bytes_per_token) const { return loss / std::numbers::ln2 / bytes_per_token; }
 
+Sequences sequences_of(const Batch& b, std::int64_t context, const Context& ctx) {
+  if (b.positions.empty()) return Sequences::uniform(static_cast<std::int64_t>(b.sample_indices.size()), context, ctx);
+  return Sequences::packed(b.starts, b.lengths, context, from_host(b.positions, ctx.stream));
+}
+
 Evaluation evaluate(const Decoder& model, const Context& ctx, const ValidationSet& set, Communicator& comm) {
   double sum = 0;
   std::int64_t tokens = 0;
@@ -20,8 +25,7 @@ Evaluation evaluate(const Decoder& model, const Context& ctx, const ValidationSe
     Run run{ctx};
     LossHead head;
     head.targets = from_host(b.targets, ctx.stream);
-    const Sequences seqs = Sequences::uniform(static_cast<std::int64_t>(b.sample_indices.size()), length, ctx);
-    const LossOutput out = model.loss(run, from_host(b.inputs, ctx.stream), seqs, head);
+    const LossOutput out = model.loss(run, from_host(b.inputs, ctx.stream), sequences_of(b, length, ctx), head);
     sum += to_host<float>(out.sum.value, ctx.stream)[0];
     tokens += b.valid_targets;
   }

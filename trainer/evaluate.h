@@ -14,6 +14,9 @@ struct Evaluation {
   double bits_per_byte(double bytes_per_token) const;
 };
 
+// What belongs together in a batch whose rows have `context` tokens.
+Sequences sequences_of(const Batch&, std::int64_t context, const Context&);
+
 // Each rank computes its batches; all get the same result. Dropout is off.
 Evaluation evaluate(const Decoder&, const Context&, const ValidationSet&, Communicator&);
 

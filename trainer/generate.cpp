@@ -78,7 +78,8 @@ void generate(const Decoder& model, const Context& ctx, std::vector<std::int32_t
   };
   const std::size_t half = static_cast<std::size_t>(std::max<std::int64_t>(1, context / 2));
   if (static_cast<std::int64_t>(prompt.size()) > context) forget(half);
-  KvCache cache(model.config(), 1, context, ctx);
+  const std::int64_t given = static_cast<std::int64_t>(prompt.size());
+  KvCache cache(model.config(), 1, given + std::min(max_tokens, context - given), ctx);
   std::vector<std::int32_t> fresh = prompt;
   for (std::int64_t i = 0; i < max_tokens; ++i) {
     if (cache.lengths[0] + static_cast<std::int64_t>(fresh.size()) > context) {

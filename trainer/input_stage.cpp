@@ -10,26 +10,34 @@ Stream copy_stream(const Stream& compute) {
 
 }  // namespace
 
-InputStage::InputStage(std::int64_t tokens, const Stream& compute) : compute_(compute), copy_(copy_stream(compute)) {
-  for (Slot& slot : slots_)
-    slot = {Tensor::empty({tokens}, DType::i32, copy_), Tensor::empty({tokens}, DType::i32, copy_), {}};
+StepInputs::StepInputs(std::int64_t tokens, bool packed, const Stream& stream)
+    : ids(Tensor::empty({tokens}, DType::i32, stream)), targets(Tensor::empty({tokens}, DType::i32, stream)) {
+  if (packed) positions = Tensor::empty({tokens}, DType::i32, stream);
 }
 
-void InputStage::load(const std::vector<Batch>& batches, const Tensor& ids, const Tensor& targets) {
+InputStage::InputStage(std::int64_t tokens, bool packed, const Stream& compute)
+    : compute_(compute), copy_(copy_stream(compute)) {
+  for (Slot& slot : slots_) slot.inputs = StepInputs(tokens, packed, copy_);
+}
+
+void InputStage::load(const std::vector<Batch>& batches, const StepInputs& to) {
   Slot& slot = slots_[next_];
   next_ = (next_ + 1) % slots_.size();
   copy_.wait(slot.consumed);
+  const StepInputs& from = slot.inputs;
   std::size_t at = 0;
   for (const Batch& b : batches) {
     const std::size_t bytes = b.inputs.size() * sizeof(std::int32_t);
-    copy_.impl().upload(slot.ids.raw() + at, b.inputs.data(), bytes);
-    copy_.impl().upload(slot.targets.raw() + at, b.targets.data(), bytes);
+    copy_.impl().upload(from.ids.raw() + at, b.inputs.data(), bytes);
+    copy_.impl().upload(from.targets.raw() + at, b.targets.data(), bytes);
+    if (from.positions.defined()) copy_.impl().upload(from.positions.raw() + at, b.positions.data(), bytes);
     at += bytes;
   }
-  RING_CHECK(at == slot.ids.bytes(), "a step's batches hold ", at, " bytes of ids, expected ", slot.ids.bytes());
+  RING_CHECK(at == from.ids.bytes(), "a step's batches hold ", at, " bytes of ids, expected ", from.ids.bytes());
   compute_.wait(copy_.record());
-  copy(ids, slot.ids, compute_);
-  copy(targets, slot.targets, compute_);
+  copy(to.ids, from.ids, compute_);
+  copy(to.targets, from.targets, compute_);
+  if (from.positions.defined()) copy(to.positions, from.positions, compute_);
   slot.consumed = compute_.record();
 }
 

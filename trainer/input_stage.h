@@ -1,5 +1,5 @@
 #pragma once
-// Token ids on their way to the device, on a stream of their own: the copy of one step's ids overlaps with the
+// The data of a step on their way to the device, on a stream of their own: the copy for one step overlaps with the
 // computation of the step before. Two buffers take turns.
 
 #include <array>
@@ -10,18 +10,24 @@
 
 namespace ring {
 
+// What a step reads, over all micro-batches of this rank: [tokens] i32 each. positions: of packed documents, else
+// undefined.
+struct StepInputs {
+  Tensor ids, targets, positions;
+  StepInputs() = default;
+  StepInputs(std::int64_t tokens, bool packed, const Stream&);
+};
+
 class InputStage {
  public:
-  // `tokens` per step, over all micro-batches of this rank.
-  InputStage(std::int64_t tokens, const Stream& compute);
+  InputStage(std::int64_t tokens, bool packed, const Stream& compute);
 
-  // Copies the batches' ids and targets to the device, and from there into `ids` and `targets` [tokens] i32 in the
-  // order of the compute stream.
-  void load(const std::vector<Batch>& batches, const Tensor& ids, const Tensor& targets);
+  // Copies the batches to the device, and from there into `to` in the order of the compute stream.
+  void load(const std::vector<Batch>& batches, const StepInputs& to);
 
  private:
   struct Slot {
-    Tensor ids, targets;
+    StepInputs inputs;
     Event consumed;  // the compute stream has read it
   };
   Stream compute_, copy_;

@@ -65,6 +65,8 @@ class Progress {
 std::string live_line(const ProgressState&, int columns);
 std::string plain_line(const ProgressState&);
 
+int terminal_columns();  // of standard output; 80 where that is no terminal
+
 std::string format_duration(double seconds);  // 45s, 3m05s, 2h03m, 4d05h; "?" when unknown
 std::string format_count(double n);           // 950, 12.3k, 1.23M; "?" when unknown
 

@@ -11,6 +11,7 @@
 #include "core/log.h"
 #include "data/token_store.h"
 #include "data/tokenizer.h"
+#include "kernels/attention/blocks.h"
 #include "kernels/observers.h"
 #include "kernels/tuning.h"
 #include "trainer/evaluate.h"
@@ -52,6 +53,25 @@ bool has_validation(const Corpora& corpora) {
                      [](const auto& s) { return s->validation().tokens() > 1; });
 }
 
+// Advice, where documents will not be treated as if each were alone.
+void warn_of_places(const Config& c) {
+  if (!c.data.packing.documents) return;
+  std::int64_t layer = 0;
+  for (const Pattern& p : patterns_of(c.model)) {
+    std::vector<std::int64_t> units;
+    if (p.kind == AttentionKind::dilated)
+      for (const Branch& b : p.branches) units.push_back(b.segment < c.model.context ? b.segment : b.rate);
+    if (p.kind == AttentionKind::block_sparse) units.push_back(p.blocks->block());
+    for (const std::int64_t unit : units)
+      if (c.data.packing.align % unit)
+        return log::warn("data.packing.align: ", c.data.packing.align, " is no multiple of ", unit, ", a ",
+                         p.blocks ? "block" : "segment", " of the attention of layer ", layer,
+                         ": what a document's tokens see then depends on where in its sample it starts. A multiple of "
+                         "all segments and blocks prevents that, at the price of padding");
+    ++layer;
+  }
+}
+
 // What one process does between steps. Rank 0 speaks and writes; every rank takes part in saving and evaluating.
 class Loop {
  public:
@@ -75,8 +95,10 @@ class Loop {
 
  private:
   LoaderOptions loader_options() const {
-    return {config_.model.context, micro_batch(config_, comm_.size()), config_.run.seed, comm_.rank(), comm_.size(),
-            config_.data.prefetch};
+    return {config_.model.context, micro_batch(config_, comm_.size()),
+            config_.run.seed,      comm_.rank(),
+            comm_.size(),          config_.data.prefetch,
+            config_.data.packing};
   }
   bool leader() const { return comm_.rank() == 0; }
   void find_initial_weights();
@@ -109,6 +131,7 @@ class Loop {
   std::optional<Progress> progress_;
   std::unique_ptr<Profiler> profiler_;
   std::optional<double> val_loss_;
+  double flops_per_token_ = flops_per_token(config_.model);
   StepReport last_;
   bool plan_reported_ = false;
   std::int64_t saved_step_ = -1, validated_step_ = -1;  // the latest of each
@@ -183,6 +206,10 @@ void Loop::start(const TrainOptions& options, const std::string& checkpoint) {
             config_.train.batch_size * config_.model.context, " tokens, ", comm_.size(),
             comm_.size() == 1 ? " process, " : " processes, ", config_.run.threads, " threads each");
   log::info("memory: ", trainer_.lasting_memory());
+  warn_of_places(config_);
+  for (const RowTable& rows : loader_.map().rows())
+    log::info("packing: ", rows.rows(), " samples an epoch, ", static_cast<int>(100 * rows.filled() + 0.5),
+              " % of their places hold a token, the others are padding");
   if (found)
     log::info("resuming from step ", trainer_.steps_done(), " (", checkpoint, ")");
   else if (!init_from_.empty())
@@ -233,22 +260,21 @@ void Loop::report(const StepReport& r) {
   progress_->update(progress_state(r));
   if (r.step % config_.train.log_interval && r.step != config_.train.steps) return;
   const MemoryStats memory = ctx_.stream.allocator()->stats();
-  metrics_->record(
-      "train", r.step,
-      {{"loss", r.loss},
-       {"grad_norm", r.norm},
-       {"lr", r.lr},
-       {"tokens", trainer_.tokens_seen()},
-       {"tokens_per_second", static_cast<double>(interval_tokens_) / interval_seconds_},
-       {"flops_per_second", flops_per_token(config_.model) * static_cast<double>(interval_tokens_) / interval_seconds_},
-       {"step_ms", r.seconds * 1e3},
-       {"data_ms", r.data_seconds * 1e3},
-       {"exchange_ms", r.exchange_seconds * 1e3},
-       {"memory_in_use", static_cast<std::int64_t>(memory.in_use)},
-       {"memory_peak", static_cast<std::int64_t>(memory.peak)},
-       {"memory_peak_phase", fullest_phase(memory).phase},
-       {"memory_reserved", static_cast<std::int64_t>(memory.reserved)},
-       {"memory_fragmentation", memory.fragmentation()}});
+  metrics_->record("train", r.step,
+                   {{"loss", r.loss},
+                    {"grad_norm", r.norm},
+                    {"lr", r.lr},
+                    {"tokens", trainer_.tokens_seen()},
+                    {"tokens_per_second", static_cast<double>(interval_tokens_) / interval_seconds_},
+                    {"flops_per_second", flops_per_token_ * static_cast<double>(interval_tokens_) / interval_seconds_},
+                    {"step_ms", r.seconds * 1e3},
+                    {"data_ms", r.data_seconds * 1e3},
+                    {"exchange_ms", r.exchange_seconds * 1e3},
+                    {"memory_in_use", static_cast<std::int64_t>(memory.in_use)},
+                    {"memory_peak", static_cast<std::int64_t>(memory.peak)},
+                    {"memory_peak_phase", fullest_phase(memory).phase},
+                    {"memory_reserved", static_cast<std::int64_t>(memory.reserved)},
+                    {"memory_fragmentation", memory.fragmentation()}});
   interval_seconds_ = 0;
   interval_tokens_ = 0;
 }

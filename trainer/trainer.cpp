@@ -10,6 +10,7 @@
 #include "kernels/elementwise.h"
 #include "kernels/observers.h"
 #include "trainer/diagnose.h"
+#include "trainer/evaluate.h"
 #include "trainer/schedule.h"
 #include "trainer/session.h"
 
@@ -35,8 +36,8 @@ Trainer::Trainer(const Config& config, const Context& ctx, Communicator& comm, L
       micro_batch_(loader.options().rows),
       micro_count_(static_cast<std::size_t>(config.train.batch_size / micro_batch_ / comm.size())),
       model_(config.model, vocab_padding(ctx.stream.device().backend)),
-      sequences_(Sequences::uniform(micro_batch_, config.model.context, ctx)),
-      graph_(comm.size() > 1 ? Switch::off : config.train.cuda_graph, ctx.stream, arena_) {
+      sequences_(micro_count_),
+      graph_(comm.size() > 1 || packed() ? Switch::off : config.train.cuda_graph, ctx.stream, arena_) {
   ctx_.stream.impl().allocator = arena_;
   model_.set_recompute(config.train.recompute);
   arena_->enter_phase("parameters");
@@ -46,12 +47,13 @@ Trainer::Trainer(const Config& config, const Context& ctx, Communicator& comm, L
   optimizer_ = std::make_unique<Optimizer>(params, config.optimizer, config.run.seed, ctx_);
   reducer_ = std::make_unique<Reducer>(comm_, ctx_.stream,
                                        make_buckets(params.gradients, slot_ranges(params), config.train.bucket_bytes));
-  const std::int64_t tokens = static_cast<std::int64_t>(micro_count_) * sequences_.tokens();
+  const std::int64_t tokens = static_cast<std::int64_t>(micro_count_) * micro_tokens();
   arena_->enter_phase("inputs");
-  ids_ = ctx_.empty({tokens}, DType::i32);
-  targets_ = ctx_.empty({tokens}, DType::i32);
+  inputs_ = StepInputs(tokens, packed(), ctx_.stream);
   loss_ = ctx_.empty({1});
-  inputs_ = std::make_unique<InputStage>(tokens, ctx_.stream);
+  stage_ = std::make_unique<InputStage>(tokens, packed(), ctx_.stream);
+  if (!packed())
+    std::fill(sequences_.begin(), sequences_.end(), Sequences::uniform(micro_batch_, config.model.context, ctx_));
   for (std::size_t i = 0; i < most_in_flight() + 1; ++i)
     results_.push_back(ctx_.stream.impl().host_buffer(sizeof(StepState)));
 }
@@ -83,8 +85,8 @@ Run Trainer::micro_run(std::size_t index, Tape* tape) const {
   return run;
 }
 
-Tensor Trainer::micro_ids(const Tensor& all, std::size_t index) const {
-  return all.narrow(0, static_cast<std::int64_t>(index) * sequences_.tokens(), sequences_.tokens());
+Tensor Trainer::micro_part(const Tensor& all, std::size_t index) const {
+  return all.narrow(0, static_cast<std::int64_t>(index) * micro_tokens(), micro_tokens());
 }
 
 // Forward and backward of one micro-batch, whose loss is added to the step's.
@@ -92,16 +94,17 @@ void Trainer::micro_step(std::size_t index) {
   Tape tape(index + 1 == micro_count_);
   Run run = micro_run(index, &tape);
   LossHead head;
-  head.targets = micro_ids(targets_, index);
+  head.targets = micro_part(inputs_.targets, index);
   head.z_loss = static_cast<float>(config_.train.z_loss);
   head.chunk_bytes = config_.train.loss_chunk_bytes;
-  const LossOutput out = model_.loss(run, micro_ids(ids_, index), sequences_, head);
+  const LossOutput out = model_.loss(run, micro_part(inputs_.ids, index), sequences_[index], head);
   axpby_kernel({out.sum.value, loss_, loss_, 1, 1}, ctx_);
   arena_->enter_phase("backward");
   tape.backward(out.sum.slot, {}, ctx_);
 }
 
-// Everything between the inputs and the new weights; nothing in here depends on the step but through device memory.
+// Everything between the inputs and the new weights; nothing in here depends on the step but through device memory,
+// and, with packed documents, through where they lie.
 void Trainer::compute() {
   model_.parameters().start_step();
   fill_zero(loss_, ctx_.stream);
@@ -134,6 +137,13 @@ double Trainer::learning_rate() {
   return config_.optimizer.lr * schedule_factor(config_.schedule, steps_, static_cast<std::int64_t>(total));
 }
 
+void Trainer::upload(const std::vector<Batch>& batches) {
+  stage_->load(batches, inputs_);
+  for (std::size_t i = 0; packed() && i < micro_count_; ++i)
+    sequences_[i] = Sequences::packed(batches[i].starts, batches[i].lengths, config_.model.context,
+                                      micro_part(inputs_.positions, i));
+}
+
 void Trainer::upload_state(double lr, double valid) {
   StepState s;
   s.step = static_cast<std::uint32_t>(steps_);
@@ -150,7 +160,7 @@ void Trainer::launch() {
   f.report.data_seconds = now() - f.started;
   f.valid = std::max(1.0, valid_tokens(f.batches));
   f.report.lr = learning_rate();
-  inputs_->load(f.batches, ids_, targets_);
+  upload(f.batches);
   upload_state(f.report.lr, f.valid);
   const double queued = now();
   graph_.run([this] { compute(); }, ctx_.observer != nullptr);
@@ -201,7 +211,7 @@ std::string Trainer::diagnose() {
   std::string found = non_finite_weight(model_, ctx_);
   for (std::size_t m = 0; m < bad_batches_.size() && found.empty(); ++m)
     found = non_finite_activation(model_, micro_run(m, nullptr), from_host(bad_batches_[m].inputs, ctx_.stream),
-                                  sequences_);
+                                  sequences_of(bad_batches_[m], config_.model.context, ctx_));
   if (found.empty()) found = non_finite_gradient(model_, ctx_);
   if (found.empty()) found = "none in what this rank computed: the loss itself overflowed";
   return str("step ", steps_ + 1, ", samples ", cursor_, " to ", cursor_ + config_.train.batch_size - 1,

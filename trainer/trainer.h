@@ -84,10 +84,12 @@ class Trainer {
 
   double valid_tokens(const std::vector<Batch>&);
   double learning_rate();
+  bool packed() const { return loader_.options().packing.documents; }
+  std::int64_t micro_tokens() const { return micro_batch_ * config_.model.context; }
   void upload(const std::vector<Batch>&);
   void upload_state(double lr, double valid);
   Run micro_run(std::size_t index, Tape*) const;
-  Tensor micro_ids(const Tensor& all, std::size_t index) const;
+  Tensor micro_part(const Tensor& all, std::size_t index) const;
   void micro_step(std::size_t index);
   void compute();
   void undo(Flight&);  // the counters of a step that was not finite, and of all after it
@@ -102,9 +104,10 @@ class Trainer {
   Decoder model_;
   std::unique_ptr<Optimizer> optimizer_;
   std::unique_ptr<Reducer> reducer_;
-  Sequences sequences_;          // of a micro-batch
-  Tensor ids_, targets_, loss_;  // of the step being computed: [micro_count_ * tokens] i32; [1] f32
-  std::unique_ptr<InputStage> inputs_;
+  std::vector<Sequences> sequences_;  // of each micro-batch of the step being computed
+  StepInputs inputs_;
+  Tensor loss_;  // [1] f32
+  std::unique_ptr<InputStage> stage_;
   StepGraph graph_;
   std::deque<Flight> flight_;
   std::vector<Batch> bad_batches_;              // of a step that was not finite

@@ -32,16 +32,18 @@ Var attention(Run& run, const Var& q, const Var& k, const Var& v, const Sequence
   const Shape& shape = q.value.shape();
   RING_CHECK(shape.size() == 3, "attention: queries are ", describe(q.value), ", expected [tokens, heads, head dim]");
   const Tensor out = run.ctx.empty(shape, q.value.dtype()), lse = run.ctx.empty({shape[1], shape[0]});
-  attention_kernel({q.value, k.value, v.value, out, lse, sequences.offsets, options.scale, options.causal}, run.ctx);
+  const std::vector<Span> spans = sequences.spans();
+  attention_kernel({q.value, k.value, v.value, out, lse, spans, spans, options.scale, options.pattern, {}}, run.ctx);
   if (!run.tape) return {out, nullptr};
   const AttentionBackward args{.q = q.value,
                                .k = k.value,
                                .v = v.value,
                                .out = out,
                                .lse = lse,
-                               .offsets = sequences.offsets,
+                               .queries = spans,
+                               .keys = spans,
                                .scale = options.scale,
-                               .causal = options.causal};
+                               .pattern = options.pattern};
   return run.tape->record("attention", out, {q.slot, k.slot, v.slot},
                           [args](Backward& back) { attention_rule(back, args); });
 }

@@ -86,6 +86,7 @@ struct Rule {
     const bool direct = back.wants(0) && !back.input(0)->written;
     const Tensor dqkv = direct ? back.sink(0, shape, dtype).dst : back.ctx.empty(shape, dtype);
     const Parts d = split(dqkv, o);
+    const std::vector<Span> spans = sequences.spans();
     attention_backward_kernel({.q = p.final.q,
                                .k = p.final.k,
                                .v = p.final.v,
@@ -95,9 +96,10 @@ struct Rule {
                                .dq = d.q,
                                .dk = d.k,
                                .dv = d.v,
-                               .offsets = sequences.offsets,
+                               .queries = spans,
+                               .keys = spans,
                                .scale = o.attention.scale,
-                               .causal = o.attention.causal},
+                               .pattern = o.attention.pattern},
                               back.ctx);
     rotate_both(dqkv, sequences.positions, o, true, back.ctx);
     if (o.q_norm.value.defined()) {
@@ -128,8 +130,9 @@ Var self_attention(Run& run, const Var& qkv, const Sequences& sequences, const S
   Prepared p = prepare(run.ctx, in, sequences, options);
   const Tensor out = run.ctx.empty({in.dim(0), options.heads, options.head_dim}, in.dtype());
   const Tensor lse = run.ctx.empty({options.heads, in.dim(0)});
+  const std::vector<Span> spans = sequences.spans();
   attention_kernel(
-      {p.final.q, p.final.k, p.final.v, out, lse, sequences.offsets, options.attention.scale, options.attention.causal},
+      {p.final.q, p.final.k, p.final.v, out, lse, spans, spans, options.attention.scale, options.attention.pattern, {}},
       run.ctx);
   if (options.keys) {
     *options.keys = p.final.k;

@@ -21,4 +21,34 @@ Sequences Sequences::uniform(std::int64_t batch, std::int64_t length, const Cont
   return s;
 }
 
+Sequences Sequences::packed(std::vector<std::int32_t> starts, std::vector<std::int32_t> lengths, std::int64_t row,
+                            const Tensor& positions) {
+  constexpr const char* op = "packed sequences";
+  RING_CHECK(positions.defined() && positions.dtype() == DType::i32 && positions.shape().size() == 1, op,
+             ": positions are ", describe(positions), ", expected i32[tokens]");
+  const std::int64_t tokens = positions.numel();
+  RING_CHECK(row > 0 && tokens % row == 0 && tokens <= std::numeric_limits<std::int32_t>::max(), op, ": ", tokens,
+             " tokens in rows of ", row);
+  RING_CHECK(starts.size() == lengths.size(), op, ": ", starts.size(), " starts, ", lengths.size(), " lengths");
+  Sequences s;
+  s.offsets = std::move(starts);
+  s.offsets.push_back(static_cast<std::int32_t>(tokens));
+  s.lengths = std::move(lengths);
+  for (std::size_t b = 0; b < s.lengths.size(); ++b) {
+    const std::int64_t first = s.offsets[b], end = first + s.lengths[b];
+    RING_CHECK(first >= 0 && s.lengths[b] > 0 && end <= s.offsets[b + 1] && (end - 1) / row == first / row, op,
+               ": document ", b, " holds tokens ", first, " to ", end, ", the next one begins at ", s.offsets[b + 1],
+               ", rows have ", row);
+  }
+  for (std::int64_t at = 0; at < tokens; at += row) s.rows.push_back(static_cast<std::int32_t>(at));
+  s.positions = positions;
+  return s;
+}
+
+std::vector<Span> Sequences::spans() const {
+  std::vector<Span> spans = spans_of(offsets, rows);
+  for (std::size_t b = 0; b < lengths.size(); ++b) spans[b].count = lengths[b];
+  return spans;
+}
+
 }  // namespace ring

@@ -68,6 +68,9 @@ class CudaStream final : public StreamImpl {
   explicit CudaStream(int index) : handle_(std::make_shared<StreamHandle>(index)) {
     device = {Backend::cuda, index};
     allocator = std::make_shared<AsyncAllocator>(handle_);
+    cudaDeviceProp properties;
+    RING_CUDA_CHECK(cudaGetDeviceProperties(&properties, index));
+    name_ = properties.name;
   }
   ~CudaStream() override { drop_resources(); }
   Event record() override { return record(cudaEventDisableTiming); }
@@ -88,6 +91,11 @@ class CudaStream final : public StreamImpl {
     RING_CUDA_CHECK(cudaStreamEndCapture(handle_->get(), &graph));
     return std::make_unique<CudaGraph>(graph, handle_->get());
   }
+  bool recording() const override {
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    RING_CUDA_CHECK(cudaStreamIsCapturing(handle_->get(), &status));
+    return status != cudaStreamCaptureStatusNone;
+  }
   void wait(const Event& e) override {
     if (const auto* event = dynamic_cast<const CudaEvent*>(e.native()))
       RING_CUDA_CHECK(cudaStreamWaitEvent(handle_->get(), event->get(), 0));
@@ -98,10 +106,15 @@ class CudaStream final : public StreamImpl {
     count_host_wait();
     RING_CUDA_CHECK(cudaStreamSynchronize(handle_->get()));
   }
+  std::string device_name() const override { return name_; }
   void* native() override { return handle_->get(); }
   // From pageable host memory it returns once the bytes were read, into it once they are there: upload() does not wait.
   void copy(void* dst, const void* src, std::size_t bytes) override {
     RING_CUDA_CHECK(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, handle_->get()));
+  }
+  void copy_rows(void* dst, std::size_t dst_pitch, const void* src, std::size_t src_pitch, std::size_t bytes,
+                 std::size_t rows) override {
+    RING_CUDA_CHECK(cudaMemcpy2DAsync(dst, dst_pitch, src, src_pitch, bytes, rows, cudaMemcpyDefault, handle_->get()));
   }
   void fill_zero(void* dst, std::size_t bytes) override {
     RING_CUDA_CHECK(cudaMemsetAsync(dst, 0, bytes, handle_->get()));
@@ -127,6 +140,7 @@ class CudaStream final : public StreamImpl {
 
   std::shared_ptr<StreamHandle> handle_;
   PinnedStaging staging_;
+  std::string name_;
 };
 
 int count_devices() {

@@ -1,59 +1,96 @@
 #pragma once
+#include "kernels/attention/pattern.h"
 #include "kernels/kernel.h"
 
 namespace ring {
 
-// Exact softmax attention in O(S) memory (Dao et al. 2022/2023; blocked, log-sum-exp kept), one call for many
-// sequences. q, out [N,Hq,D]; k, v [N,Hk,D]; any strides with unit last dim; D a multiple of 8. Query head h reads KV
-// head h * Hk / Hq. offsets [B+1] i32 on the host: sequence b holds rows offsets[b] .. offsets[b+1]; tokens attend only
-// inside it, and with `causal` only to u <= t. lse [Hq,N] f32, natural logarithm. A row with no key or of no sequence:
-// out 0, lse -inf, gradients 0. q, k, v, out: one type, f32 or bf16; scores and sums are f32. FLOPs of kept pairs: 4 Hq
-// D per pair forward, 10 Hq D backward.
+// Exact softmax attention in O(S) memory (Dao et al. 2022/2023; blocked, log-sum-exp kept) over the pairs of a pattern,
+// one call for many documents. q, out [N,Hq,D]; k, v [M,Hk,D]; any strides with unit last dim; D a multiple of 8. Query
+// head h reads KV head h * Hk / Hq. The queries of span queries[b] see keys of span keys[b] only (the whole of a
+// document, or the parts that lie on two devices). lse [Hq,N] f32, natural logarithm. A row with no key or of no span:
+// out 0, lse -inf, gradients 0; what it holds must be finite, since a kernel may read it with a weight of 0. q, k, v:
+// one type, f32 or bf16; scores and sums are f32. out: that type, or f32.
+//
+// With a carry (f32 [N,Hq,D], used up; it may be `out` itself), carry and lse hold the result over other keys, and this
+// call's is merged into them in f32: lse = log(exp(a) + exp(b)), out weighted alike. Rows of no span keep what is
+// carried.
 struct Attention {
   Tensor q, k, v, out, lse;
-  std::vector<std::int32_t> offsets;
+  std::vector<Span> queries, keys;
   float scale = 1;
-  bool causal = true;
+  Pattern pattern;
+  Tensor carry;
 };
-// Pairs of query and key that are computed, over all sequences, per head.
-inline double kept_pairs(const std::vector<std::int32_t>& offsets, bool causal) {
-  double pairs = 0;
-  for (std::size_t b = 1; b < offsets.size(); ++b) {
-    const double n = offsets[b] - offsets[b - 1];
-    pairs += causal ? n * (n + 1) / 2 : n * n;
-  }
-  return pairs;
+// FLOPs of kept pairs: 4 Hq D per pair forward, 10 Hq D backward.
+inline double attention_flops(double per_pair, const Tensor& q, const Tensor& k, const Pattern& pattern,
+                              const std::vector<Span>& queries, const std::vector<Span>& keys) {
+  return per_pair * static_cast<double>(q.dim(1) * q.dim(2)) * kept_pairs(pattern, queries, keys, k.dim(1));
 }
 inline Cost cost(const Attention& a) {
-  const double per_pair = 4.0 * static_cast<double>(a.q.dim(1) * a.q.dim(2));
-  return cost_of(a.q, {a.q, a.k, a.v, a.out, a.lse}, per_pair * kept_pairs(a.offsets, a.causal));
+  return cost_of(a.q, {a.q, a.k, a.v, a.out, a.lse}, attention_flops(4, a.q, a.k, a.pattern, a.queries, a.keys));
 }
-inline constinit Kernel<Attention> attention_kernel{"attention"};
+// The fastest kernel for the shape, once measured; for calls with a carry as for those without.
+const Kernel<Attention>::Candidate& choose_fastest(const Kernel<Attention>&, const Attention&, const Context&);
+inline constinit Kernel<Attention> attention_kernel{"attention", choose_fastest};
 
-// dq, dk, dv: shapes of q, k, v, any strides with unit last; overwritten. P = exp(scale q.k - lse), D = rowsum(dout *
-// out), dS = P * (dP - D). Deterministic for a given thread count where the context asks for it (CPU: always).
+// dq, dk, dv: shapes of q, k, v, any strides with unit last; of their type or f32; overwritten. P = exp(scale q.k -
+// lse), D = rowsum(dout * out), dS = P * (dP - D), with out and lse over all keys of a query, also where this call sees
+// a part of them. A pair that counts m times has m P. With a carry (f32, used up; it may be the gradient itself) its
+// values are added in f32. Deterministic for a given thread count where the context asks for it (CPU: always).
 struct AttentionBackward {
   Tensor q, k, v, out, lse, dout;
   Tensor dq, dk, dv;
-  std::vector<std::int32_t> offsets;
+  std::vector<Span> queries, keys;
   float scale = 1;
-  bool causal = true;
+  Pattern pattern;
+  Tensor carry_dq, carry_dk, carry_dv;  // all three or none
 };
 inline Cost cost(const AttentionBackward& a) {
-  const double per_pair = 10.0 * static_cast<double>(a.q.dim(1) * a.q.dim(2));
   return cost_of(a.q, {a.q, a.k, a.v, a.out, a.lse, a.dout, a.dq, a.dk, a.dv},
-                 per_pair * kept_pairs(a.offsets, a.causal));
+                 attention_flops(10, a.q, a.k, a.pattern, a.queries, a.keys));
 }
-inline constinit Kernel<AttentionBackward> attention_backward_kernel{"attention_backward"};
+const Kernel<AttentionBackward>::Candidate& choose_fastest(const Kernel<AttentionBackward>&, const AttentionBackward&,
+                                                           const Context&);
+inline constinit Kernel<AttentionBackward> attention_backward_kernel{"attention_backward", choose_fastest};
 
-// One new query per sequence against a cache, for generation: q, out [B,Hq,D]; k, v [B,capacity,Hk,D], the first
-// lengths[b] rows valid.
+// Rows first, first + stride, .. of a cache.
+struct CacheRows {
+  std::int32_t first = 0, count = 0, stride = 1;
+  bool operator==(const CacheRows&) const = default;
+};
+// One new query per sequence against a cache, for generation: q, out [B,Hq,D]; k, v [B,capacity,Hk,D]. Sequence b and
+// KV head h attend over the rows of rows[starts[b Hk + h]] .. rows[starts[b Hk + h + 1]]; a row that stands in several
+// of them counts as often.
 struct AttentionDecode {
   Tensor q, k, v, out;
-  std::vector<std::int32_t> lengths;
+  std::vector<CacheRows> rows;
+  std::vector<std::int32_t> starts;  // B Hk + 1
   float scale = 1;
 };
 inline Cost cost(const AttentionDecode& a) { return cost_of(a.q, {a.q, a.k, a.v, a.out}); }
 inline constinit Kernel<AttentionDecode> attention_decode_kernel{"attention_decode"};
+
+// --- for kernels ---
+
+// Shapes, types, spans and pattern. Errors name the tensor.
+void check(const Attention&);
+void check(const AttentionBackward&);
+void check(const AttentionDecode&);
+
+// What their speed depends on, for measured choices. Calls that differ in the lengths of their documents share a key
+// where these have much the same work.
+std::string choice_key(const Attention&);
+std::string choice_key(const AttentionBackward&);
+
+// fn(first, count) for the rows of no span.
+template <class Fn>
+void for_rows_outside(const std::vector<Span>& spans, std::int64_t rows, const Fn& fn) {
+  std::int64_t next = 0;
+  for (const Span& s : sorted_by_row(spans)) {
+    if (s.first > next) fn(next, s.first - next);
+    next = s.first + s.count;
+  }
+  if (next < rows) fn(next, rows - next);
+}
 
 }  // namespace ring

@@ -48,7 +48,7 @@ class Engine {
   explicit Engine(StreamImpl& stream)
       : stream_(static_cast<cudaStream_t>(stream.native())),
         memory_(kWorkspaceBytes + kWorkspaceAlign, stream.device, stream.allocator),
-        device_(stream.device.index) {
+        device_name_(stream.device_name()) {
     RING_CUBLAS_CHECK(library().create(&handle_));
     const auto address = reinterpret_cast<std::uintptr_t>(memory_.data());
     workspace_ = reinterpret_cast<void*>((address + kWorkspaceAlign - 1) / kWorkspaceAlign * kWorkspaceAlign);
@@ -196,12 +196,7 @@ class Engine {
     return {candidates[best.index], best.seconds};
   }
 
-  std::string key_of(const Problem& problem) {
-    if (device_name_.empty()) {
-      cudaDeviceProp properties;
-      RING_CUDA_CHECK(cudaGetDeviceProperties(&properties, device_));
-      device_name_ = properties.name;
-    }
+  std::string key_of(const Problem& problem) const {
     return str("matmul, ", device_name_, ", cuBLASLt ", library().version(), ", ", problem.text());
   }
 
@@ -209,7 +204,6 @@ class Engine {
   cublasLtHandle_t handle_ = nullptr;
   Storage memory_;
   void* workspace_;
-  int device_;
   std::string device_name_;
   std::map<Problem, Entry> plans_;
 };

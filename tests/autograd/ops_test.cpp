@@ -124,6 +124,22 @@ TEST_F(OpsTest, UniformSequences) {
   EXPECT_THROW(Sequences::uniform(1, 4, ctx, std::int64_t{1} << 31), Error);
 }
 
+// Two rows of six: documents of 2 and 3 with a gap of one between, and one of 4 behind which nothing lies.
+TEST_F(OpsTest, PackedSequences) {
+  const Tensor positions = from_host(std::vector<std::int32_t>{0, 1, 0, 0, 1, 2, 0, 1, 2, 3, 0, 0}, ctx.stream);
+  const Sequences s = Sequences::packed({0, 3, 6}, {2, 3, 4}, 6, positions);
+  EXPECT_EQ(s.tokens(), 12);
+  EXPECT_EQ(s.spans(), (std::vector<Span>{{0, 2, 0, 0}, {3, 3, 3, 3}, {6, 4, 0, 0}}));
+  EXPECT_EQ(Sequences::packed({}, {}, 6, positions).tokens(), 12);
+  EXPECT_TRUE(Sequences::packed({}, {}, 6, positions).spans().empty());
+  EXPECT_EQ(Sequences::uniform(2, 3, ctx).spans(), (std::vector<Span>{{0, 3, 0, 0}, {3, 3, 0, 0}}));
+  EXPECT_THROW(Sequences::packed({0, 3}, {4, 3}, 6, positions), Error);  // into the next document
+  EXPECT_THROW(Sequences::packed({0, 3}, {2, 4}, 6, positions), Error);  // into the next row
+  EXPECT_THROW(Sequences::packed({0, 9}, {2, 4}, 6, positions), Error);  // past the end
+  EXPECT_THROW(Sequences::packed({0, 3}, {2}, 6, positions), Error);     // no length
+  EXPECT_THROW(Sequences::packed({0, 3}, {2, 3}, 5, positions), Error);  // no whole rows
+}
+
 // Dropout is addressed by the global row: two halves of a batch draw what the whole draws.
 TEST_F(OpsTest, DropoutOfHalvesEqualsDropoutOfTheWhole) {
   const Var x = var({10, 7});

@@ -15,8 +15,8 @@ OpCase make(const std::string& name, const AttentionShape& a, double score_size 
     return std::vector<Values>{attention_oracle(a, in[0], in[1], in[2]).out};
   };
   c.run = [a](Run& run, const std::vector<Var>& in) {
-    const Sequences sequences{.offsets = a.offsets};
-    const AttentionOptions options{static_cast<float>(a.scale), a.causal};
+    const Sequences sequences{.offsets = a.offsets, .rows = a.rows};
+    const AttentionOptions options{static_cast<float>(a.scale), a.pattern};
     return std::vector<Var>{attention(run, in[0], in[1], in[2], sequences, options)};
   };
   const double work = attention_pairs(a) * static_cast<double>(a.heads * a.dim);
@@ -32,32 +32,70 @@ OpCase make(const std::string& name, const AttentionShape& a, double score_size 
 double usual(std::int64_t dim) { return static_cast<float>(1 / std::sqrt(static_cast<double>(dim))); }
 
 OpCase timed(const std::string& name, std::int32_t batch, std::int32_t length, std::int64_t heads,
-             std::int64_t kv_heads, std::int64_t dim) {
+             std::int64_t kv_heads, std::int64_t dim, const Pattern& pattern = dense()) {
   const std::vector<std::int32_t> lengths(static_cast<std::size_t>(batch), length);
-  OpCase c = make(name, {offsets_of(lengths), heads, kv_heads, dim, usual(dim), true});
+  OpCase c = make(name, {offsets_of(lengths), heads, kv_heads, dim, usual(dim), pattern});
   c.bench = true;
   return c;
+}
+
+// Every kind over several tiles, documents packed in rows, heads that share keys, heads of many widths.
+std::vector<OpCase> patterns() {
+  using K = BlockRuleKind;
+  const std::vector<std::int32_t> packed = offsets_of({100, 30, 130, 3}), rows = {0, 130}, one = offsets_of({270});
+  const std::vector<std::int32_t> aligned = offsets_of({128, 64, 150}), aligned_rows = {0, 192};
+  const std::vector<std::uint32_t> drawn = {0b00001, 0b00010, 0b00101, 0b01000, 0b10011};
+  const std::vector<BlockRule> rules = {{.kind = K::local_global, .local = 1, .first = 1},
+                                        {.kind = K::strided, .every = 2}};
+  return {
+      make("window_D64", {packed, 2, 1, 64, usual(64), window(50), rows}),
+      make("window_2_D8", {offsets_of({70}), 2, 2, 8, usual(8), window(2)}),
+      make("window_sinks_D24", {packed, 4, 2, 24, usual(24), window(20, 4), rows}),
+      make("window_full_D40", {packed, 2, 1, 40, usual(40), window(33, 0, false), rows}),
+      make("window_sinks_full_D128", {one, 2, 1, 128, usual(128), window(70, 3, false)}),
+      make("dilated_D64", {one, 4, 2, 64, usual(64), dilated({{64, 1}, {128, 2}, {256, 4}}, false, 1)}),
+      make("dilated_packed_D32", {packed, 6, 3, 32, usual(32), dilated({{32, 1}, {64, 2}}), rows}),
+      make("dilated_ragged_D8",
+           {offsets_of({200, 61}), 3, 3, 8, 0.5, dilated({{30, 1}, {100, 3}, {150, 7}}, false, 2)}),
+      make("dilated_dedup_D24", {one, 2, 2, 24, usual(24), dilated({{32, 1}, {64, 2}, {256, 8}}, true, 3)}),
+      make("dilated_full_D128", {packed, 2, 1, 128, usual(128), dilated({{48, 1}, {96, 2}}, false, 0, false), rows}),
+      make("dilated_full_dedup_D16", {one, 2, 2, 16, usual(16), dilated({{64, 1}, {256, 2}}, true, 0, false)}),
+      make("blocks_per_head_D64", {offsets_of({400}), 4, 2, 64, usual(64), block_sparse(64, rules)}),
+      make("blocks_packed_D32", {packed, 2, 2, 32, usual(32), block_sparse(64, {{.local = 1}}), rows}),
+      make("blocks_128_levels_D24",
+           {offsets_of({600}), 1, 1, 24, usual(24), block_sparse(128, {{.kind = K::hierarchical}})}),
+      make("blocks_full_D128", {aligned, 2, 1, 128, usual(128), block_sparse(64, {rules[1]}, false), aligned_rows}),
+      make("blocks_random_D16", {offsets_of({390}), 4, 4, 16, usual(16),
+                                 block_sparse(64, {{.kind = K::random, .threshold = 1u << 31}}, false)}),
+      make("blocks_drawn_D40", {offsets_of({315}), 2, 1, 40, usual(40),
+                                block_sparse(64, {{.kind = K::drawn, .rows = 5, .words = 1}}, true, drawn)}),
+  };
 }
 
 std::vector<OpCase> cases() {
   const std::vector<std::int32_t> ragged = offsets_of({1, 63, 64, 65, 130});
   std::vector<OpCase> all = {
-      make("tiny", {offsets_of({1, 2, 3}), 1, 1, 8, usual(8), true}),
-      make("ragged_D8", {ragged, 2, 2, 8, usual(8), true}),
-      make("ragged_D24_gqa", {ragged, 4, 2, 24, usual(24), true}),
-      make("ragged_D24_full", {ragged, 2, 1, 24, usual(24), false}),
-      make("D32_three_per_kv", {offsets_of({70, 20}), 6, 2, 32, 0.3, true}),
-      make("D64_empty_sequence", {offsets_of({40, 0, 33}), 2, 2, 64, usual(64), true}),
-      make("D128_mqa_full", {offsets_of({66}), 2, 1, 128, usual(128), false}),
-      make("one_long_D16", {offsets_of({400}), 1, 1, 16, usual(16), true}),
+      make("tiny", {offsets_of({1, 2, 3}), 1, 1, 8, usual(8), dense()}),
+      make("ragged_D8", {ragged, 2, 2, 8, usual(8), dense()}),
+      make("ragged_D24_gqa", {ragged, 4, 2, 24, usual(24), dense()}),
+      make("ragged_D24_full", {ragged, 2, 1, 24, usual(24), dense(false)}),
+      make("D32_three_per_kv", {offsets_of({70, 20}), 6, 2, 32, 0.3, dense()}),
+      make("D64_empty_sequence", {offsets_of({40, 0, 33}), 2, 2, 64, usual(64), dense()}),
+      make("D128_mqa_full", {offsets_of({66}), 2, 1, 128, usual(128), dense(false)}),
+      make("one_long_D16", {offsets_of({400}), 1, 1, 16, usual(16), dense()}),
   };
-  OpCase large = make("large_scores", {ragged, 2, 2, 32, usual(32), true}, 100);  // up to some hundreds
+  for (OpCase& c : patterns()) all.push_back(std::move(c));
+  OpCase large = make("large_scores", {ragged, 2, 2, 32, usual(32), dense()}, 100);  // up to some hundreds
   large.tolerance = 2e-4;  // a score of 300 has a rounding error of 3e-5, and its weight the same relative one
   large.grad_tolerance = 2e-3;
   all.push_back(large);
   all.push_back(timed("B12_S64_H4_D32", 12, 64, 4, 4, 32));
   all.push_back(timed("B1_S2048_H4_D64", 1, 2048, 4, 2, 64));
   all.push_back(timed("B1_S8192_H2_D64", 1, 8192, 2, 1, 64));
+  all.push_back(timed("window64_B1_S2048_H4_D64", 1, 2048, 4, 2, 64, window(64)));
+  all.push_back(timed("dilated_B1_S8192_H2_D64", 1, 8192, 2, 1, 64, dilated({{512, 1}, {2048, 4}, {8192, 16}})));
+  const BlockRule levels{.kind = BlockRuleKind::hierarchical, .local = 2};
+  all.push_back(timed("blocks_B1_S8192_H2_D64", 1, 8192, 2, 1, 64, block_sparse(64, {levels})));
   return all;
 }
 

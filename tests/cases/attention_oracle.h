@@ -1,75 +1,122 @@
 #pragma once
-// Softmax attention in fp64, one row at a time, straight from its definition.
+// Softmax attention in fp64, one row at a time, straight from its definition: pairs of a query and a key count as often
+// as the pattern says.
 
 #include <cmath>
 #include <limits>
 
+#include "kernels/attention/blocks.h"
 #include "tests/op_case.h"
 
 namespace ring::test {
+
+inline Pattern dense(bool causal = true) { return {.causal = causal}; }
+inline Pattern window(std::int32_t window, std::int32_t sinks = 0, bool causal = true) {
+  return {.kind = AttentionKind::window, .causal = causal, .window = window, .sinks = sinks};
+}
+inline Pattern dilated(const std::vector<Branch>& branches, bool dedup = false, std::int32_t shift = 0,
+                       bool causal = true) {
+  return {.kind = AttentionKind::dilated, .causal = causal, .branches = branches, .dedup = dedup, .shift = shift};
+}
+inline Pattern block_sparse(std::int32_t block, const std::vector<BlockRule>& rules, bool causal = true,
+                            const std::vector<std::uint32_t>& bits = {}) {
+  std::vector<std::int32_t> of_head;
+  for (std::size_t r = 0; r < rules.size(); ++r) of_head.push_back(static_cast<std::int32_t>(r));
+  return {.kind = AttentionKind::block_sparse,
+          .causal = causal,
+          .blocks = std::make_shared<BlockPattern>(block, rules, of_head, bits)};
+}
+
+inline bool sampled(const Branch& b, std::int32_t s, std::int32_t t) { return t % b.segment % b.rate == s; }
+
+// How often query t and key u of the document that starts at `document` count; positions in the packed row.
+inline int multiplicity(const Pattern& p, std::int32_t kv_head, std::int32_t t, std::int32_t u, std::int32_t document) {
+  if (p.causal && u > t) return 0;
+  switch (p.kind) {
+    case AttentionKind::dense: return 1;
+    case AttentionKind::window: return (u > t - p.window && u < t + p.window) || u - document < p.sinks;
+    case AttentionKind::block_sparse: {
+      const std::int32_t size = p.blocks->block(), origin = document / size;
+      return p.blocks->keeps(kv_head, t / size - origin, u / size - origin);
+    }
+    case AttentionKind::dilated: break;
+  }
+  int branches = 0;
+  for (const Branch& b : p.branches) {
+    const std::int32_t s = (kv_head + p.shift) % b.rate;
+    branches += t / b.segment == u / b.segment && sampled(b, s, t) && sampled(b, s, u);
+  }
+  return p.dedup ? std::min(branches, 1) : branches;
+}
 
 struct AttentionShape {
   std::vector<std::int32_t> offsets;
   std::int64_t heads, kv_heads, dim;
   double scale;
-  bool causal;
+  Pattern pattern;
+  std::vector<std::int32_t> rows = {};  // where packed rows start; none: every document is one
   std::int64_t tokens() const { return offsets.back(); }
 };
 
-inline std::vector<std::int32_t> offsets_of(const std::vector<std::int32_t>& lengths) {
-  std::vector<std::int32_t> offsets = {0};
+inline std::vector<std::int32_t> offsets_of(const std::vector<std::int32_t>& lengths, std::int32_t first = 0) {
+  std::vector<std::int32_t> offsets = {first};
   for (std::int32_t length : lengths) offsets.push_back(offsets.back() + length);
   return offsets;
-}
-
-// The keys [first, end) that query `t` of the sequence [start, stop) sees.
-inline std::int64_t keys_end(const AttentionShape& a, std::int64_t t, std::int64_t stop) {
-  return a.causal ? t + 1 : stop;
-}
-
-// One query of one head: adds to out [dim], returns the log-sum-exp of its scores.
-inline double attend(const AttentionShape& a, const double* q, const double* k, const double* v, std::int64_t first,
-                     std::int64_t end, double* out) {
-  const std::int64_t row = a.kv_heads * a.dim;
-  Values s;
-  double largest = -std::numeric_limits<double>::infinity(), total = 0;
-  for (std::int64_t u = first; u < end; ++u) {
-    double score = 0;
-    for (std::int64_t i = 0; i < a.dim; ++i) score += q[i] * k[u * row + i];
-    s.push_back(score * a.scale);
-    largest = std::max(largest, s.back());
-  }
-  for (double& x : s) total += x = std::exp(x - largest);
-  for (std::int64_t u = first; u < end; ++u)
-    for (std::int64_t i = 0; i < a.dim; ++i) out[i] += s[static_cast<std::size_t>(u - first)] / total * v[u * row + i];
-  return largest + std::log(total);
 }
 
 struct AttentionResult {
   Values out, lse;  // [N,Hq,D], [Hq,N]
 };
 
+// Query `t` of head `h` over the keys of rows [first, end): adds to out. Rows of documents in rows that start at `row`.
+inline double attend(const AttentionShape& a, const Values& q, const Values& k, const Values& v, std::int64_t h,
+                     std::int64_t t, std::int64_t first, std::int64_t end, std::int64_t row, double* out) {
+  const std::int64_t kv = h * a.kv_heads / a.heads;
+  const auto at = [&](const Values& x, std::int64_t n, std::int64_t heads, std::int64_t head) {
+    return x.data() + (n * heads + head) * a.dim;
+  };
+  const auto position = [&](std::int64_t n) { return static_cast<std::int32_t>(n - row); };
+  std::vector<std::int64_t> keys;
+  Values s;
+  double largest = -std::numeric_limits<double>::infinity(), total = 0;
+  for (std::int64_t u = first; u < end; ++u) {
+    const int m = multiplicity(a.pattern, static_cast<std::int32_t>(kv), position(t), position(u), position(first));
+    if (m == 0) continue;
+    double score = 0;
+    for (std::int64_t i = 0; i < a.dim; ++i) score += at(q, t, a.heads, h)[i] * at(k, u, a.kv_heads, kv)[i];
+    keys.push_back(u);
+    s.push_back(score * a.scale + std::log(m));
+    largest = std::max(largest, s.back());
+  }
+  for (double& x : s) total += x = std::exp(x - largest);
+  for (std::size_t j = 0; j < keys.size(); ++j)
+    for (std::int64_t i = 0; i < a.dim; ++i) out[i] += s[j] / total * at(v, keys[j], a.kv_heads, kv)[i];
+  return largest + std::log(total);
+}
+
+// The start of the packed row that holds row `n`.
+inline std::int32_t row_start(const AttentionShape& a, std::int32_t n) {
+  std::int32_t start = n;
+  for (std::int32_t r : a.rows)
+    if (r <= n) start = r;
+  return start;
+}
+
 inline AttentionResult attention_oracle(const AttentionShape& a, const Values& q, const Values& k, const Values& v) {
   AttentionResult r{Values(q.size()), Values(static_cast<std::size_t>(a.heads * a.tokens()))};
   for (std::size_t b = 0; b + 1 < a.offsets.size(); ++b)
     for (std::int64_t t = a.offsets[b]; t < a.offsets[b + 1]; ++t)
-      for (std::int64_t h = 0; h < a.heads; ++h) {
-        const std::int64_t at = (t * a.heads + h) * a.dim, kv = h * a.kv_heads / a.heads * a.dim;
+      for (std::int64_t h = 0; h < a.heads; ++h)
         r.lse[static_cast<std::size_t>(h * a.tokens() + t)] =
-            attend(a, q.data() + at, k.data() + kv, v.data() + kv, a.offsets[b], keys_end(a, t, a.offsets[b + 1]),
-                   r.out.data() + at);
-      }
+            attend(a, q, k, v, h, t, a.offsets[b], a.offsets[b + 1], row_start(a, a.offsets[b]),
+                   r.out.data() + (t * a.heads + h) * a.dim);
   return r;
 }
 
-// Pairs of query and key that count, over one head.
+// Pairs of query and key that count, over one head: the mean of all.
 inline double attention_pairs(const AttentionShape& a) {
-  double pairs = 0;
-  for (std::size_t b = 0; b + 1 < a.offsets.size(); ++b) {
-    const double n = a.offsets[b + 1] - a.offsets[b];
-    pairs += a.causal ? n * (n + 1) / 2 : n * n;
-  }
-  return pairs;
+  const std::vector<Span> spans = spans_of(a.offsets, a.rows);
+  return kept_pairs(a.pattern, spans, spans, a.kv_heads);
 }
 
 }  // namespace ring::test

@@ -65,7 +65,7 @@ Var packed(const Tensor& t, const Context& ctx) {
 
 std::vector<Var> run_op(Run& run, const std::vector<Var>& in, const AttentionShape& a, const Options& o) {
   SelfAttention options{.heads = a.heads, .kv_heads = a.kv_heads, .head_dim = a.dim};
-  options.attention = {static_cast<float>(a.scale), a.causal};
+  options.attention = {static_cast<float>(a.scale), a.pattern};
   if (o.rotate) options.inv_freq = in[2].value;
   if (o.norm) {
     options.q_norm = in[3];
@@ -74,7 +74,7 @@ std::vector<Var> run_op(Run& run, const std::vector<Var>& in, const AttentionSha
   Tensor keys, values;
   options.keys = &keys;
   options.values = &values;
-  const Var y = self_attention(run, in[0], {a.offsets, in[1].value}, options);
+  const Var y = self_attention(run, in[0], {a.offsets, in[1].value, a.rows}, options);
   return {y, packed(keys, run.ctx), packed(values, run.ctx)};
 }
 
@@ -107,12 +107,18 @@ OpCase make(const std::string& name, const AttentionShape& a, const Options& o) 
 std::vector<OpCase> cases() {
   const std::vector<std::int32_t> ragged = offsets_of({5, 1, 70});
   std::vector<OpCase> all = {
-      make("plain", {ragged, 2, 2, 8, 0.4, true}, {.norm = false, .rotate = false}),
-      make("rope", {ragged, 2, 2, 16, 0.3, true}, {.norm = false, .rotate = true}),
-      make("rope_gqa_full", {ragged, 4, 2, 8, 0.3, false}, {.norm = false, .rotate = true}),
-      make("qk_norm", {ragged, 2, 1, 16, 0.3, true}, {.norm = true, .rotate = false}),
-      make("qk_norm_rope_gqa", {ragged, 6, 2, 24, 0.2, true}, {.norm = true, .rotate = true}),
-      make("B12_S64_H4_D32", {offsets_of(std::vector<std::int32_t>(12, 64)), 4, 4, 32, 0.17677669, true},
+      make("plain", {ragged, 2, 2, 8, 0.4, dense()}, {.norm = false, .rotate = false}),
+      make("rope", {ragged, 2, 2, 16, 0.3, dense()}, {.norm = false, .rotate = true}),
+      make("rope_gqa_full", {ragged, 4, 2, 8, 0.3, dense(false)}, {.norm = false, .rotate = true}),
+      make("qk_norm", {ragged, 2, 1, 16, 0.3, dense()}, {.norm = true, .rotate = false}),
+      make("qk_norm_rope_gqa", {ragged, 6, 2, 24, 0.2, dense()}, {.norm = true, .rotate = true}),
+      make("rope_window_packed", {ragged, 4, 2, 16, 0.3, window(20, 2), {0, 6}}, {.norm = false, .rotate = true}),
+      make("qk_norm_rope_dilated_packed",
+           {offsets_of({50, 30, 70}), 4, 2, 24, 0.3, dilated({{20, 1}, {40, 2}}, false, 1), {0, 80}},
+           {.norm = true, .rotate = true}),
+      make("rope_blocks", {offsets_of({200}), 2, 2, 8, 0.3, block_sparse(64, {{.local = 1, .first = 1}})},
+           {.norm = false, .rotate = true}),
+      make("B12_S64_H4_D32", {offsets_of(std::vector<std::int32_t>(12, 64)), 4, 4, 32, 0.17677669, dense()},
            {.norm = false, .rotate = false}),
   };
   all.back().bench = true;

@@ -1,5 +1,5 @@
 // Attention's kernels beyond what the op cases check: log-sum-exp, strided views, rows of no sequence, no look into the
-// future, one long sequence on many threads, decoding, and what must be refused.
+// future, one long sequence on many threads, and what must be refused.
 
 #include "kernels/attention/attention.h"
 
@@ -33,7 +33,10 @@ struct Problem {
     out = ctx.empty({n, s.heads, d});
     lse = ctx.empty({s.heads, n});
   }
-  Attention args() const { return {q, k, v, out, lse, shape.offsets, static_cast<float>(shape.scale), shape.causal}; }
+  Attention args() const {
+    const std::vector<Span> spans = spans_of(shape.offsets);
+    return {q, k, v, out, lse, spans, spans, static_cast<float>(shape.scale), shape.pattern, {}};
+  }
   void forward() const { attention_kernel(args(), ctx); }
 
   // dq | dk | dv in the columns of one matrix, for a fixed gradient of out.
@@ -44,7 +47,7 @@ struct Problem {
     attention_backward_kernel(
         {q, k, v, out, lse, dout, dqkv.narrow(1, 0, hq * d).split_dim(1, d),
          dqkv.narrow(1, hq * d, hk * d).split_dim(1, d), dqkv.narrow(1, (hq + hk) * d, hk * d).split_dim(1, d),
-         shape.offsets, static_cast<float>(shape.scale), shape.causal},
+         spans_of(shape.offsets), spans_of(shape.offsets), static_cast<float>(shape.scale), shape.pattern},
         ctx);
     return dqkv;
   }
@@ -75,7 +78,7 @@ bool same_bits(const float* a, const float* b, std::int64_t n) {
 
 TEST(Attention, LogSumExpOfStridedViews) {
   for (bool causal : {true, false}) {
-    const Problem p({offsets_of({1, 63, 64, 65, 129, 200}), 4, 2, 24, 0.7, causal}, 3);
+    const Problem p({offsets_of({1, 63, 64, 65, 129, 200}), 4, 2, 24, 0.7, dense(causal)}, 3);
     p.forward();
     const AttentionResult want = attention_oracle(p.shape, packed(p.q), packed(p.k), packed(p.v));
     EXPECT_LT(relative_error(read_values(p.lse), want.lse), 1e-6);
@@ -86,7 +89,7 @@ TEST(Attention, LogSumExpOfStridedViews) {
 TEST(Attention, FutureDoesNotLeak) {
   for (int threads : {1, 3})
     for (std::int64_t t : {1, 31, 63, 64, 65, 127, 128, 129, 190}) {
-      const AttentionShape shape{offsets_of({191, 40}), 4, 2, 32, 0.3, true};
+      const AttentionShape shape{offsets_of({191, 40}), 4, 2, 32, 0.3, dense()};
       const Problem a(shape, threads), b(shape, threads);
       float* changed = b.qkv.data<float>() + t * b.qkv.dim(1);
       for (std::int64_t i = 0; i < b.qkv.dim(1); ++i) changed[i] = 10 * changed[i] + 1;
@@ -102,7 +105,7 @@ TEST(Attention, FutureDoesNotLeak) {
 }
 
 TEST(Attention, RowsOfNoSequenceAreEmpty) {
-  const AttentionShape shape{{3, 10, 10, 80}, 2, 1, 8, 0.5, true};
+  const AttentionShape shape{{3, 10, 10, 80}, 2, 1, 8, 0.5, dense()};
   const Problem p(shape, 2, 85);
   p.forward();
   const Tensor d = p.backward();
@@ -126,7 +129,7 @@ TEST(Attention, RowsOfNoSequenceAreEmpty) {
 
 // A row whose keys all sit elsewhere has log-sum-exp -inf: it weighs nothing here, whatever its scores are.
 TEST(Attention, BackwardOfAnEmptyRowIsZero) {
-  const Problem p({offsets_of({20}), 1, 1, 8, 0.5, true}, 1);
+  const Problem p({offsets_of({20}), 1, 1, 8, 0.5, dense()}, 1);
   p.forward();
   p.lse.data<float>()[7] = -kInf;
   const Tensor d = p.backward();
@@ -135,7 +138,7 @@ TEST(Attention, BackwardOfAnEmptyRowIsZero) {
 }
 
 TEST(Attention, InfiniteScoresOfOneSignStayFinite) {
-  const Problem p({offsets_of({70}), 1, 1, 8, 1, true}, 1);
+  const Problem p({offsets_of({70}), 1, 1, 8, 1, dense()}, 1);
   for (std::int64_t i = 0; i < 8; ++i) p.qkv.data<float>()[i] = 1e30f;  // query 0: scores beyond f32
   for (std::int64_t i = 8; i < 16; ++i) p.qkv.data<float>()[i] = -1e30f;
   p.forward();
@@ -145,7 +148,7 @@ TEST(Attention, InfiniteScoresOfOneSignStayFinite) {
 // One sequence and KV head on many threads: its keys are cut, and the shares of dq added.
 TEST(Attention, OneLongSequenceOnManyThreads) {
   for (bool causal : {true, false}) {
-    const AttentionShape shape{offsets_of({1000, 30}), 2, 1, 16, 0.3, causal};
+    const AttentionShape shape{offsets_of({1000, 30}), 2, 1, 16, 0.3, dense(causal)};
     const Problem one(shape, 1), many(shape, 5);
     one.forward();
     many.forward();
@@ -156,58 +159,29 @@ TEST(Attention, OneLongSequenceOnManyThreads) {
   }
 }
 
-TEST(AttentionDecode, EqualsTheLastRowOfTheWhole) {
-  const std::int64_t capacity = 150, heads = 6, kv_heads = 2, d = 24;
-  const std::vector<std::int32_t> lengths = {1, 0, 150, 33};
-  const Context ctx = poisoned_context(2);
-  const auto batch = static_cast<std::int64_t>(lengths.size());
-  const Tensor q = make_tensor({batch, heads, d}, DType::f32, random_values("q", batch * heads * d), ctx);
-  const Tensor k = ctx.empty({batch, capacity, kv_heads, d}), v = ctx.empty({batch, capacity, kv_heads, d});
-  const Tensor out = ctx.empty(q.shape());
-  const std::int64_t row = kv_heads * d;
-  std::vector<Values> keys, values;
-  for (std::int64_t b = 0; b < batch; ++b) {
-    const std::int64_t used = lengths[static_cast<std::size_t>(b)] * row;
-    keys.push_back(random_values(str("k", b), used));
-    values.push_back(random_values(str("v", b), used));
-    std::copy(keys.back().begin(), keys.back().end(), k.data<float>() + b * capacity * row);
-    std::copy(values.back().begin(), values.back().end(), v.data<float>() + b * capacity * row);
-  }
-  attention_decode_kernel({q, k, v, out, lengths, 0.4f}, ctx);
-  const Values queries = read_values(q), got = read_values(out);
-  const AttentionShape shape{{0}, heads, kv_heads, d, 0.4f, false};
-  for (std::size_t b = 0; b < lengths.size(); ++b)
-    for (std::int64_t h = 0; h < heads; ++h) {
-      const std::int64_t at = (static_cast<std::int64_t>(b) * heads + h) * d, kv = h / 3 * d;
-      Values want(static_cast<std::size_t>(d));
-      if (lengths[b] > 0)
-        attend(shape, queries.data() + at, keys[b].data() + kv, values[b].data() + kv, 0, lengths[b], want.data());
-      for (std::int64_t i = 0; i < d; ++i)
-        ASSERT_NEAR(got[static_cast<std::size_t>(at + i)], want[static_cast<std::size_t>(i)], 2e-6) << b << " " << h;
-    }
-}
-
-TEST(AttentionDecode, RefusesLengthsBeyondTheCache) {
-  const Context ctx = poisoned_context(1);
-  const Tensor q = ctx.zeros({1, 2, 8}), k = ctx.zeros({1, 4, 2, 8}), out = ctx.zeros({1, 2, 8});
-  EXPECT_THROW(attention_decode_kernel({q, k, k, out, {5}, 1}, ctx), Error);
-  EXPECT_THROW(attention_decode_kernel({q, k, k, out, {-1}, 1}, ctx), Error);
-  EXPECT_THROW(attention_decode_kernel({q, k, k, out, {1, 1}, 1}, ctx), Error);
-  EXPECT_THROW(attention_decode_kernel({q, ctx.zeros({1, 4, 3, 8}), k, out, {1}, 1}, ctx), Error);
-  EXPECT_THROW(attention_decode_kernel({q, k, ctx.zeros({1, 5, 2, 8}), out, {1}, 1}, ctx), Error);
-}
-
 TEST(Attention, RefusesShapesThatDoNotFit) {
-  const Problem p({offsets_of({10}), 4, 2, 8, 1, true}, 1);
+  const Problem p({offsets_of({10}), 4, 2, 8, 1, dense()}, 1);
   const auto refused = [&](auto change) {
     Attention args = p.args();
     change(args);
     EXPECT_THROW(attention_kernel(args, p.ctx), Error);
   };
-  refused([&](Attention& a) { a.offsets = {0, 11}; });
-  refused([&](Attention& a) { a.offsets = {0, 6, 4, 10}; });
-  refused([&](Attention& a) { a.offsets = {-1, 10}; });
-  refused([&](Attention& a) { a.offsets = {}; });
+  refused([&](Attention& a) { a.queries = spans_of({0, 11}); });
+  refused([&](Attention& a) { a.keys = spans_of({0, 11}); });
+  refused([&](Attention& a) { a.queries = a.keys = {{0, 6}, {4, 6}}; });
+  refused([&](Attention& a) { a.queries = {{-1, 10}}; });
+  refused([&](Attention& a) { a.keys = {}; });
+  refused([&](Attention& a) { a.queries = a.keys = {{.first = 0, .count = 10, .position = 3, .document = 4}}; });
+  refused([&](Attention& a) { a.carry = p.ctx.zeros({10, 2, 8}); });
+  refused([&](Attention& a) { a.carry = p.ctx.zeros({10, 4, 8}, DType::bf16); });
+  refused([&](Attention& a) { a.pattern = {.kind = AttentionKind::window}; });
+  refused([&](Attention& a) { a.pattern = {.kind = AttentionKind::dilated}; });
+  refused([&](Attention& a) { a.pattern = {.kind = AttentionKind::dilated, .branches = {{8, 2}}}; });
+  refused([&](Attention& a) { a.pattern = {.kind = AttentionKind::dilated, .branches = {{8, 1}, {8, 9}}}; });
+  refused([&](Attention& a) {
+    a.pattern = {.kind = AttentionKind::dilated, .branches = {{8, 1}, {12, 2}}, .dedup = true};
+  });
+  refused([&](Attention& a) { a.pattern = {.kind = AttentionKind::block_sparse}; });
   refused([&](Attention& a) { a.lse = p.ctx.zeros({2, 10}); });
   refused([&](Attention& a) { a.out = p.ctx.zeros({10, 2, 8}); });
   refused([&](Attention& a) { a.v = p.ctx.zeros({10, 1, 8}); });

@@ -19,19 +19,23 @@ using Values = std::vector<double>;
 struct Case {
   std::int64_t batch, length, heads, kv_heads, dim;
   bool causal;
-  double shift = 0;  // added to every score: -120 makes exp(0 - log-sum-exp) overflow
+  double shift = 0;         // added to every score: -120 makes exp(0 - log-sum-exp) overflow
+  std::int32_t window = 0;  // 0: none
   std::int64_t tokens() const { return batch * length; }
   std::int64_t width() const { return (heads + 2 * kv_heads) * dim; }  // of the fused q | k | v
   double scale() const { return 1 / std::sqrt(static_cast<double>(dim)); }
-  std::vector<std::int32_t> offsets() const {
-    std::vector<std::int32_t> all;
-    for (std::int64_t b = 0; b <= batch; ++b) all.push_back(static_cast<std::int32_t>(b * length));
-    return all;
+  std::vector<Span> spans() const {
+    std::vector<std::int32_t> offsets;
+    for (std::int64_t b = 0; b <= batch; ++b) offsets.push_back(static_cast<std::int32_t>(b * length));
+    return spans_of(offsets);
+  }
+  Pattern pattern() const {
+    return {.kind = window > 0 ? AttentionKind::window : AttentionKind::dense, .causal = causal, .window = window};
   }
 };
 std::ostream& operator<<(std::ostream& out, const Case& c) {
   return out << c.batch << " x " << c.length << " tokens, heads " << c.heads << '/' << c.kv_heads << " of " << c.dim
-             << (c.causal ? ", causal" : ", full") << ", shift " << c.shift;
+             << (c.causal ? ", causal" : ", full") << ", shift " << c.shift << ", window " << c.window;
 }
 
 std::vector<bf16> random_bf16(std::int64_t n, unsigned seed) {
@@ -61,8 +65,10 @@ struct Reference {
 void add_row(const Case& c, const Values& qkv, const Values& dout, std::int64_t b, std::int64_t t, std::int64_t h,
              Reference& r) {
   const std::int64_t d = c.dim, kv = h * c.kv_heads / c.heads, first = b * c.length, n = first + t;
-  const std::int64_t keys = c.causal ? t + 1 : c.length, qa = n * c.width() + h * d;
-  const auto k_of = [&](std::int64_t u) { return (first + u) * c.width() + (c.heads + kv) * d; };
+  const std::int64_t seen = c.causal ? t + 1 : c.length,
+                     oldest = c.window > 0 ? std::max<std::int64_t>(0, t + 1 - c.window) : 0;
+  const std::int64_t keys = seen - oldest, qa = n * c.width() + h * d;
+  const auto k_of = [&](std::int64_t u) { return (first + oldest + u) * c.width() + (c.heads + kv) * d; };
   const auto dot = [d](const double* x, const double* y) {
     double sum = 0;
     for (std::int64_t i = 0; i < d; ++i) sum += x[i] * y[i];
@@ -166,21 +172,13 @@ struct Call {
     return fused.narrow(1, (c.heads + c.kv_heads) * c.dim, c.kv_heads * c.dim).split_dim(1, c.dim);
   }
   Attention forward() const {
-    return {q_of(qkv), k_of(qkv), v_of(qkv), out, lse, c.offsets(), static_cast<float>(c.scale()), c.causal};
+    return {q_of(qkv),   k_of(qkv), v_of(qkv), out, lse, c.spans(), c.spans(), static_cast<float>(c.scale()),
+            c.pattern(), {}};
   }
   AttentionBackward backward() const {
-    return {q_of(qkv),
-            k_of(qkv),
-            v_of(qkv),
-            out,
-            lse,
-            dout,
-            q_of(dqkv),
-            k_of(dqkv),
-            v_of(dqkv),
-            c.offsets(),
-            static_cast<float>(c.scale()),
-            c.causal};
+    return {q_of(qkv),   k_of(qkv),  v_of(qkv),  out,       lse,       dout,
+            q_of(dqkv),  k_of(dqkv), v_of(dqkv), c.spans(), c.spans(), static_cast<float>(c.scale()),
+            c.pattern(), {},         {},         {}};
   }
   Values values(const Tensor& t) const { return widened(to_host<bf16>(t, ctx.stream)); }
 };
@@ -247,6 +245,14 @@ TEST_F(GpuCudnn, MatchesTheDefinitionOnLongerSequences) {
     check({2, 1024, 4, 4, 64, true}, deterministic);
     check({2, 1024, 2, 1, 128, false}, deterministic);
   }
+}
+
+TEST_F(GpuCudnn, Windows) {
+  for (bool deterministic : {true, false})
+    for (std::int64_t dim : {64, 128})
+      for (std::int32_t window : {100, 128, 129, 383, 384, 1000})
+        check({.batch = 2, .length = 384, .heads = 4, .kv_heads = 2, .dim = dim, .causal = true, .window = window},
+              deterministic);
 }
 
 TEST_F(GpuCudnn, OddHeadWidths) {
@@ -342,10 +348,34 @@ TEST_F(GpuCudnn, LeavesTheRestToOthers) {
        {std::vector<std::int32_t>{0, 200, 512}, {0, 256}, {128, 256, 384, 512}, {0}, {}}) {
     Attention a = call.forward();
     AttentionBackward b = call.backward();
-    a.offsets = b.offsets = offsets;
+    a.queries = a.keys = b.queries = b.keys = spans_of(offsets);
     EXPECT_FALSE(forward(a));
     EXPECT_FALSE(backward(b));
   }
+  const auto refuses = [&](const auto& change) {
+    Attention a = call.forward();
+    AttentionBackward b = call.backward();
+    change(a), change(b);
+    EXPECT_FALSE(forward(a));
+    EXPECT_FALSE(backward(b));
+  };
+  refuses([](auto& a) { a.keys = spans_of({0, 256, 512}, {0}); });  // parts of documents
+  refuses([](auto& a) { a.keys.pop_back(), a.queries.pop_back(); });
+  refuses([](auto& a) { std::swap(a.keys[0], a.keys[1]), std::swap(a.queries[0], a.queries[1]); });
+  refuses([](auto& a) { a.queries[0].position = a.keys[0].position = 7; });  // not from the start of their document
+  refuses([](auto& a) { a.pattern = {.kind = AttentionKind::dilated, .branches = {{64, 1}}}; });
+  refuses([](auto& a) { a.pattern = {.kind = AttentionKind::window, .window = 64, .sinks = 1}; });
+  refuses([](auto& a) { a.pattern = {.kind = AttentionKind::window, .causal = false, .window = 64}; });
+  Attention carried = call.forward();
+  carried.carry = call.ctx.empty(call.out.shape());
+  EXPECT_FALSE(forward(carried));
+  AttentionBackward carried_gradients = call.backward();
+  carried_gradients.carry_dq = call.ctx.empty(call.out.shape());
+  carried_gradients.carry_dk = carried_gradients.carry_dv = call.ctx.empty({512, 2, 64});
+  EXPECT_FALSE(backward(carried_gradients));
+  AttentionBackward wide = call.backward();
+  wide.dq = call.ctx.empty(call.out.shape());
+  EXPECT_FALSE(backward(wide));
   Attention f32 = call.forward();
   f32.out = call.ctx.empty(call.out.shape());
   EXPECT_FALSE(forward(f32));

@@ -197,6 +197,39 @@ TEST_F(BenchCommand, Attention) {
   EXPECT_NE(slow.output.find("left out"), std::string::npos) << slow.output;
 }
 
+TEST_F(BenchCommand, AttentionKinds) {
+  const Finished end = ring({"bench",     "attention",  "--device",  "cpu",      "--heads",
+                             "2",         "--head-dim", "16",        "--length", "512",
+                             "--tokens",  "512",        "--seconds", "0.001",    "--causal",
+                             "--csv",     "--rounds",   "3",         "--kind",   "dense,window,dilated,block_sparse",
+                             "--window",  "64",         "--sinks",   "8",        "--segments",
+                             "128,512",   "--rates",    "1,4",       "--block",  "64",
+                             "--density", "0.3"});
+  ASSERT_EQ(end.code, 0) << end.output;
+  const auto rows = cells(end.output);
+  ASSERT_EQ(rows.size(), 1u + 2 * 4) << end.output;
+  std::map<std::string, double> kept;
+  for (std::size_t i = 1; i < rows.size(); ++i) {
+    const std::vector<std::string>& r = rows[i];
+    kept[r[9]] = std::stod(r[10]);
+    const double flops = (r[0] == "forward" ? 4 : 10) * 2 * 16 * 512 * 513 / 2 * kept[r[9]];
+    EXPECT_NEAR(std::stod(r[7]) * 1e-3 * std::stod(r[8]) * 1e12, flops, 0.2 * flops) << end.output;
+    if (r[9] == "dense") {
+      EXPECT_EQ(std::stod(r[11]), 1);
+    }
+    EXPECT_GT(std::stod(r[11]), 0);
+  }
+  const double pairs = 512 * 513 / 2;
+  double window = 0, dilated = 4 * 128 * 129 / 2;
+  for (int t = 0; t < 512; ++t) window += std::min(t + 1, 64) + std::min(std::max(0, t - 63), 8);
+  dilated += 128 * 129 / 2;  // of each head, every fourth position
+  EXPECT_EQ(kept["dense"], 1);
+  EXPECT_NEAR(kept["window"], window / pairs, 1e-5);
+  EXPECT_NEAR(kept["dilated"], dilated / pairs, 1e-5);
+  EXPECT_GT(kept["block_sparse"], 64 * 65 / 2 * 8 / pairs);
+  EXPECT_LT(kept["block_sparse"], 0.8);
+}
+
 TEST_F(BenchCommand, BadInput) {
   expect_error({"bench", "step", path("none.yaml")}, 1, "none.yaml");
   expect_error({"bench", "ops", path("tiny.yaml"), "--filter", "nothing", "--seconds", "0.001", "--steps", "1"}, 1,
@@ -207,6 +240,12 @@ TEST_F(BenchCommand, BadInput) {
   expect_error({"bench", "attention", "--device", "cpu", "--length", "0"}, 1, "--length: 0");
   expect_error({"bench", "attention", "--device", "cpu", "--dtype", "bf16"}, 1, "the CPU computes in f32");
   expect_error({"bench", "attention", "--device", "tpu"}, 2, "--device");
+  expect_error({"bench", "attention", "--device", "cpu", "--candidate", "none"}, 1, "no attention kernel none");
+  expect_error({"bench", "attention", "--device", "cpu", "--kind", "window", "--window", "0"}, 1, "a window of 0");
+  expect_error({"bench", "attention", "--device", "cpu", "--kind", "dilated", "--segments", "64"}, 1,
+               "--segments has 1");
+  expect_error({"bench", "attention", "--device", "cpu", "--kind", "block_sparse", "--block", "32"}, 1, "block of 32");
+  expect_error({"bench", "attention", "--kind", "global"}, 2, "--kind");
   expect_error({"bench"}, 2, "subcommand");
   std::ofstream(path("other.csv")) << "a,b\n1,2\n";
   expect_error({"bench", "step", path("tiny.yaml"), "--steps", "1", "--warmup", "0", "--no-ceilings", "--csv",

@@ -29,18 +29,17 @@ TEST_P(ParameterCount, IsThePublishedOne) {
   EXPECT_EQ(model.parameters().count(), GetParam().parameters);
 }
 
-INSTANTIATE_TEST_SUITE_P(Configs, ParameterCount,
-                         testing::Values(Published{"gpt2_124m.yaml", 124'439'808},
-                                         Published{"qwen2.5_0.5b.yaml", 494'032'768},
-                                         Published{"qwen2.5_1.5b.yaml", 1'543'714'304},
-                                         Published{"llama_1b.yaml", 1'100'048'384},
-                                         Published{"llama3_8b.yaml", 8'030'261'248}),
-                         [](const auto& i) {
-                           std::string name = std::filesystem::path(i.param.file).stem().string();
-                           for (char& c : name)
-                             if (!std::isalnum(static_cast<unsigned char>(c))) c = '_';
-                           return name;
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Configs, ParameterCount,
+    testing::Values(Published{"gpt2_124m.yaml", 124'439'808}, Published{"qwen2.5_0.5b.yaml", 494'032'768},
+                    Published{"qwen2.5_1.5b.yaml", 1'543'714'304}, Published{"llama_1b.yaml", 1'100'048'384},
+                    Published{"llama_1b_dilated_256k.yaml", 1'100'048'384}, Published{"llama3_8b.yaml", 8'030'261'248}),
+    [](const auto& i) {
+      std::string name = std::filesystem::path(i.param.file).stem().string();
+      for (char& c : name)
+        if (!std::isalnum(static_cast<unsigned char>(c))) c = '_';
+      return name;
+    });
 
 TEST(Configs, EveryFileLoads) {
   int files = 0;
@@ -48,7 +47,16 @@ TEST(Configs, EveryFileLoads) {
     EXPECT_NO_THROW(load(entry.path().filename().string())) << entry.path();
     ++files;
   }
-  EXPECT_GE(files, 7);
+  EXPECT_GE(files, 11);
+}
+
+TEST(Configs, HaveEveryKindOfAttention) {
+  const auto kind = [](const char* file) { return load(file).model.attention.kind; };
+  EXPECT_EQ(kind("nanogpt_cpu.yaml"), AttentionKind::dense);
+  EXPECT_EQ(kind("shakespeare_window.yaml"), AttentionKind::window);
+  EXPECT_EQ(kind("shakespeare_dilated.yaml"), AttentionKind::dilated);
+  EXPECT_EQ(kind("shakespeare_block_sparse.yaml"), AttentionKind::block_sparse);
+  EXPECT_EQ(kind("llama_1b_dilated_256k.yaml"), AttentionKind::dilated);
 }
 
 TEST(ResolveConfig, FillsInWhatIsLeftOpen) {

@@ -6,6 +6,8 @@
 #include <limits>
 #include <set>
 
+#include "core/fields.h"
+
 namespace ring {
 namespace {
 
@@ -68,8 +70,10 @@ TEST(SampleToken, RefusesLogitsThatAreNotFinite) {
 }
 
 struct Model {
-  Model() : ctx{Stream::cpu(1)}, decoder(config()) { decoder.allocate(ctx, 3); }
-  static ModelConfig config() {
+  explicit Model(const std::string& attention = "{kind: dense}") : ctx{Stream::cpu(1)}, decoder(config(attention)) {
+    decoder.allocate(ctx, 3);
+  }
+  static ModelConfig config(const std::string& attention) {
     ModelConfig c;
     c.vocab_size = 50;
     c.context = 16;
@@ -78,6 +82,7 @@ struct Model {
     c.heads = 2;
     c.positions = Positions::learned;
     c.init_std = 0.5;
+    load_config_text(c, "attention: " + attention, "test");
     return c;
   }
   std::vector<std::int32_t> write(std::vector<std::int32_t> prompt, std::int64_t n) {
@@ -85,22 +90,32 @@ struct Model {
     generate(decoder, ctx, std::move(prompt), {}, n, [&](std::int32_t id) { return out.push_back(id), true; });
     return out;
   }
+  // The same from whole passes without a cache.
+  std::vector<std::int32_t> write_uncached(std::vector<std::int32_t> prompt, std::int64_t n) {
+    std::vector<std::int32_t> out;
+    for (std::int64_t i = 0; i < n; ++i) {
+      if (prompt.size() > 16) prompt.erase(prompt.begin(), prompt.end() - 8);
+      ring::Run run{ctx};
+      const std::int64_t length = static_cast<std::int64_t>(prompt.size());
+      const Var h = decoder.hidden(run, from_host(prompt, ctx.stream), Sequences::uniform(1, length, ctx));
+      const Tensor logits = decoder.logits(run, h.value.narrow(0, length - 1, 1));
+      out.push_back(sample_token(to_host<float>(logits, ctx.stream), {}, static_cast<std::uint64_t>(i)));
+      prompt.push_back(out.back());
+    }
+    return out;
+  }
   Context ctx;
   Decoder decoder;
 };
 
 TEST(Generate, EqualsSamplingFromWholePassesWithoutACache) {
-  Model m;
-  const std::vector<std::int32_t> got = m.write({1, 2, 3}, 12);
-  std::vector<std::int32_t> ids = {1, 2, 3};
-  for (std::uint64_t i = 0; i < 12; ++i) {
-    ring::Run run{m.ctx};
-    const std::int64_t n = static_cast<std::int64_t>(ids.size());
-    const Var h = m.decoder.hidden(run, from_host(ids, m.ctx.stream), Sequences::uniform(1, n, m.ctx));
-    const std::vector<float> logits = to_host<float>(m.decoder.logits(run, h.value.narrow(0, n - 1, 1)), m.ctx.stream);
-    ids.push_back(sample_token(logits, {}, i));
+  for (const char* attention :
+       {"{kind: dense}", "{kind: window, window: 3}", "{kind: window, window: 2, sinks: 1}",
+        "{kind: dilated, segments: [4, 32], rates: [1, 2]}", "{kind: block_sparse, block: 64, rules: [{}]}"}) {
+    Model m(attention);
+    EXPECT_EQ(m.write({1, 2, 3}, 12), m.write_uncached({1, 2, 3}, 12)) << attention;
+    EXPECT_EQ(m.write({5}, 60), m.write_uncached({5}, 60)) << attention;  // the context ends several times
   }
-  EXPECT_EQ(got, std::vector<std::int32_t>(ids.begin() + 3, ids.end()));
 }
 
 TEST(Generate, GoesOnBeyondTheContext) {

@@ -233,6 +233,46 @@ TEST_F(Runs, StartsFromAnotherRunsWeights) {
   EXPECT_LT(first("second", 1), first("first", 1) - 0.5);  // it starts where the other one ended
 }
 
+TEST_F(Runs, TrainAndWriteWithEveryKindOfAttention) {
+  const std::vector<std::vector<std::string>> kinds = {
+      {"model.attention={kind: window, window: 8, sinks: 1}"},
+      {"model.attention={kind: dilated, segments: [8, 64], rates: [1, 3]}"},
+      {"model.attention={kind: block_sparse, block: 64, rules: [{pattern: random, density: 0.5}]}"},
+      {"model.attention={kind: dilated, segments: [8, 128], rates: [1, 4], dedup: true}",
+       "model.attention_layers=[{layers: every 2 from 1, attention: {kind: window, window: 20}}]"}};
+  for (std::size_t i = 0; i < kinds.size(); ++i) {
+    std::vector<std::string> settings = kinds[i];
+    for (const char* more : {"model.context=150", "model.positions=rope", "train.steps=40", "train.eval_interval=0"})
+      settings.push_back(more);
+    const std::string name = "kind" + std::to_string(i);
+    const Finished trained = run_process(train(name, settings));
+    ASSERT_EQ(trained.code, 0) << trained.output;
+    EXPECT_LT(std::stod(losses(name).at(40)), std::stod(losses(name).at(1)) - 1) << settings[0];
+    const Finished written = ring({"generate", path(name), "--prompt", "line", "--max-tokens", "200"});
+    EXPECT_EQ(written.code, 0) << written.output;
+  }
+}
+
+TEST_F(Runs, SwitchTheAttentionOfATrainedModel) {
+  const std::string dense = "model.positions=rope", from = "run.init_from=" + path("first");
+  ASSERT_EQ(run_process(train("first", {dense, "train.steps=40"})).code, 0);
+  const std::vector<std::string> switched = {dense, from, "model.context=64", "train.steps=2",
+                                             "model.attention={kind: dilated, segments: [16, 64], rates: [1, 2]}"};
+  const Finished second = run_process(train("second", switched));
+  ASSERT_EQ(second.code, 0) << second.output;
+  EXPECT_LT(std::stod(losses("second").at(1)), std::stod(losses("first").at(1)) - 0.5);
+  std::vector<std::string> other = switched;
+  other.back() = "model.attention={kind: dilated, segments: [16, 64], rates: [1, 4]}";
+  const Finished refused = run_process(train("second", other));
+  EXPECT_EQ(refused.code, 1);
+  EXPECT_NE(refused.output.find("model.attention.rates: [1, 2] -> [1, 4]"), std::string::npos) << refused.output;
+  other.back() = switched.back();
+  other.push_back("model.attention_layers=[{layers: 0, attention: {kind: dense}}]");
+  const Finished layers = run_process(train("second", other));
+  EXPECT_EQ(layers.code, 1);
+  EXPECT_NE(layers.output.find("model.attention_layers[0].layers: (absent) -> "), std::string::npos) << layers.output;
+}
+
 TEST_F(Runs, NamesWhatIsNotFinite) {
   const Finished stopped =
       run_process(train("nan", {"optimizer.lr=1e30", "optimizer.clip=0", "schedule.warmup_steps=0"}));

@@ -2,6 +2,7 @@
 #include <cstdio>
 
 #include "core/cpu/thread_pool.h"
+#include "kernels/attention/blocks.h"
 #include "kernels/tuning.h"
 #include "trainer/benchmark_attention.h"
 #include "trainer/commands/bench.h"
@@ -17,7 +18,32 @@ struct Arguments {
   std::string type;
   double seconds = 0.2, most_seconds = 2;
   std::string device = "auto";
+  std::vector<std::string> kinds = {"dense"}, candidates;
+  std::int32_t window = 1024, sinks = 0, block = 128;
+  std::vector<std::int32_t> segments = {2048, 8192, 32768}, rates = {1, 4, 16};
+  bool dedup = false;
+  double density = 0.1;
+  int rounds = 1;
 };
+
+Pattern pattern_of(const Arguments& a, const std::string& kind) {
+  Pattern p;
+  if (kind == "window") {
+    p.kind = AttentionKind::window;
+    p.window = a.window, p.sinks = a.sinks;
+  } else if (kind == "dilated") {
+    p.kind = AttentionKind::dilated;
+    if (a.segments.size() != a.rates.size())
+      fail("--segments has ", a.segments.size(), " numbers, --rates ", a.rates.size(), ": give one of each per branch");
+    for (std::size_t i = 0; i < a.segments.size(); ++i) p.branches.push_back({a.segments[i], a.rates[i]});
+    p.dedup = a.dedup;
+  } else if (kind == "block_sparse") {
+    p.kind = AttentionKind::block_sparse;
+    const BlockRule rule{.kind = BlockRuleKind::random, .threshold = random_threshold(a.density), .seed = 1};
+    p.blocks = std::make_shared<BlockPattern>(a.block, std::vector{rule});
+  }
+  return p;
+}
 
 // What is not said is small on a CPU.
 AttentionGrid grid_of(const Arguments& a, Backend backend) {
@@ -35,9 +61,19 @@ AttentionGrid grid_of(const Arguments& a, Backend backend) {
     g.lengths.push_back(length);
   if (a.causal || !a.full) g.causal.push_back(true);
   if (a.full || !a.causal) g.causal.push_back(false);
+  g.patterns.clear();
+  for (const std::string& kind : a.kinds) g.patterns.push_back(pattern_of(a, kind));
+  g.candidates = a.candidates;
+  g.rounds = a.rounds;
   g.seconds = a.seconds;
   g.most_seconds = a.most_seconds;
   return g;
+}
+
+std::string text_of(const char* format, double value) {
+  char text[32];
+  std::snprintf(text, sizeof text, format, value);
+  return text;
 }
 
 Context context_of(const Arguments& a) {
@@ -51,35 +87,44 @@ Context context_of(const Arguments& a) {
 
 void print_head(const Arguments& a, const AttentionGrid& g, const Context& ctx) {
   if (a.csv) {
-    std::printf("pass,candidate,head_dim,causal,length,sequences,deterministic,ms,tflops\n");
+    std::printf(
+        "pass,candidate,head_dim,causal,length,sequences,deterministic,ms,tflops,kind,kept,of_dense,extra_mb,lists_ms,"
+        "spread\n");
     return;
   }
   std::printf(
       "%s, %lld query heads, %lld KV heads; FLOPs of kept pairs: 4 x heads x head_dim per pair forward, 10 "
-      "backward\n\n",
+      "backward\nkept: pairs of dense attention; of dense: time of the fastest own dense kernel; extra: memory beside "
+      "the operands; lists: time that a new block pattern takes\n\n",
       std::string(to_string(activation_type(ctx.precision))).c_str(), static_cast<long long>(g.heads),
       static_cast<long long>(g.kv_heads));
-  std::printf("%-9s %-12s %5s %-7s %8s %9s %14s %10s %9s\n", "pass", "candidate", "dim", "mask", "length", "sequences",
-              "deterministic", "ms", "TFLOP/s");
+  std::printf("%-9s %-10s %-12s %5s %-6s %8s %9s %6s %10s %9s %7s %8s %9s %8s %7s\n", "pass", "candidate", "kind",
+              "dim", "mask", "length", "sequences", "determ", "ms", "TFLOP/s", "kept", "of dense", "extra MB",
+              "lists ms", "spread");
 }
 
-void print(const Arguments& a, const AttentionTiming& t) {
-  const char* pass = t.backward ? "backward" : "forward";
-  const auto dim = static_cast<long long>(t.head_dim), length = static_cast<long long>(t.length),
-             sequences = static_cast<long long>(t.sequences);
-  if (a.csv) {
-    if (t.seconds > 0)
-      std::printf("%s,%s,%lld,%d,%lld,%lld,%d,%.4f,%.3f\n", pass, t.candidate.c_str(), dim, t.causal, length, sequences,
-                  t.deterministic, 1e3 * t.seconds, 1e-12 * t.flops / t.seconds);
-  } else {
-    std::printf("%-9s %-12s %5lld %-7s %8lld %9lld %14s ", pass, t.candidate.c_str(), dim, t.causal ? "causal" : "full",
-                length, sequences, t.backward ? (t.deterministic ? "yes" : "no") : "");
-    if (t.seconds > 0)
-      std::printf("%10.3f %9.2f\n", 1e3 * t.seconds, 1e-12 * t.flops / t.seconds);
-    else
-      std::printf("left out: about %.1f s a call\n", t.expected);
+void print_csv(const AttentionTiming& t) {
+  if (t.seconds == 0) return;
+  std::printf("%s,%s,%lld,%d,%lld,%lld,%d,%.4f,%.3f,%s,%.5f,%.4f,%.2f,%.4f,%.3f\n", t.backward ? "backward" : "forward",
+              t.candidate.c_str(), static_cast<long long>(t.head_dim), t.causal, static_cast<long long>(t.length),
+              static_cast<long long>(t.sequences), t.deterministic, 1e3 * t.seconds, 1e-12 * t.flops / t.seconds,
+              std::string(to_string(t.kind)).c_str(), t.kept, t.of_dense, 1e-6 * static_cast<double>(t.extra_bytes),
+              1e3 * t.lists_seconds, t.spread);
+}
+
+void print(const AttentionTiming& t) {
+  std::printf("%-9s %-10s %-12s %5lld %-6s %8lld %9lld %6s ", t.backward ? "backward" : "forward", t.candidate.c_str(),
+              std::string(to_string(t.kind)).c_str(), static_cast<long long>(t.head_dim), t.causal ? "causal" : "full",
+              static_cast<long long>(t.length), static_cast<long long>(t.sequences),
+              t.backward ? (t.deterministic ? "yes" : "no") : "");
+  if (t.seconds == 0) {
+    std::printf("left out: about %.1f s a call\n", t.expected);
+    return;
   }
-  std::fflush(stdout);
+  const auto known = [](double value, const char* format) { return value > 0 ? text_of(format, value) : ""; };
+  std::printf("%10.3f %9.2f %7.4f %8s %9.1f %8s %6.1f%%\n", 1e3 * t.seconds, 1e-12 * t.flops / t.seconds, t.kept,
+              known(t.of_dense, "%.3f").c_str(), 1e-6 * static_cast<double>(t.extra_bytes),
+              known(1e3 * t.lists_seconds, "%.3f").c_str(), 100 * t.spread);
 }
 
 void run(const Arguments& a) {
@@ -87,7 +132,26 @@ void run(const Arguments& a) {
   const AttentionGrid grid = grid_of(a, ctx.stream.device().backend);
   check_grid(grid);
   print_head(a, grid, ctx);
-  time_attention(grid, ctx, [&](const AttentionTiming& t) { print(a, t); });
+  time_attention(grid, ctx, [&](const AttentionTiming& t) {
+    a.csv ? print_csv(t) : print(t);
+    std::fflush(stdout);
+  });
+}
+
+void add_kinds(CLI::App& cmd, Arguments& a) {
+  cmd.add_option("--kind", a.kinds, "Of attention, with commas: dense, window, dilated, block_sparse")
+      ->delimiter(',')
+      ->check(CLI::IsMember({"dense", "window", "dilated", "block_sparse"}))
+      ->capture_default_str();
+  cmd.add_option("--window", a.window, "Of windows: keys that a query sees")->capture_default_str();
+  cmd.add_option("--sinks", a.sinks, "Of windows: first keys that all see")->capture_default_str();
+  cmd.add_option("--segments", a.segments, "Of dilated attention, with commas")->delimiter(',')->capture_default_str();
+  cmd.add_option("--rates", a.rates, "Of dilated attention, with commas")->delimiter(',')->capture_default_str();
+  cmd.add_flag("--dedup", a.dedup, "Of dilated attention: pairs count once");
+  cmd.add_option("--block", a.block, "Of block patterns: 64 or 128")->capture_default_str();
+  cmd.add_option("--density", a.density, "Of block patterns: share of blocks, drawn at random")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
 }
 
 }  // namespace
@@ -111,8 +175,15 @@ void add_bench_attention(CLI::App& bench) {
       ->capture_default_str();
   cmd->add_option("--threads", a->threads, "Of a CPU; 0: all cores")->check(CLI::NonNegativeNumber);
   cmd->add_option("--device", a->device, "auto, cpu or cuda")->check(CLI::IsMember({"auto", "cpu", "cuda"}));
+  add_kinds(*cmd, *a);
+  cmd->add_option("--candidate", a->candidates, "Only these kernels, with commas")->delimiter(',');
+  cmd->add_option("--rounds", a->rounds, "Measure all kernels of a shape in turn, so many times, and take the medians")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
   cmd->add_flag("--csv", a->csv, "Comma-separated values");
-  cmd->footer("Example: ringmaster bench attention --head-dim 128 --causal --length 4096,32768");
+  cmd->footer(
+      "Examples: ringmaster bench attention --head-dim 128 --causal --length 4096,32768\n"
+      "          ringmaster bench attention --causal --length 32768 --tokens 32768 --kind dense,window --rounds 3");
   cmd->callback([a] { run(*a); });
 }
 

@@ -48,8 +48,8 @@ void print(const Arguments& a, StepBenchmark& bench, const StepTimes& t, const C
                 100 * flops / ceilings.flops_per_second, ceilings.flops_per_second / 1e12,
                 ceilings.bytes_per_second / 1e12);
   std::printf(
-      "\nFLOPs per token: 6 x matrix weights (head included, embedding not) + 6 x layers x heads x head_dim x context "
-      "(causal attention counted half)\n");
+      "\nFLOPs per token: 6 x matrix weights (head included, embedding not) + 12 x heads x head_dim x pairs that "
+      "attention keeps per token, layer by layer\n");
   std::printf("process start to end of first step %.2f s, peak memory %.2f GiB in use, %.2f GiB reserved, loss %.4f\n",
               t.first_seconds, static_cast<double>(t.peak_bytes) / kGiB, static_cast<double>(t.reserved_bytes) / kGiB,
               t.loss);

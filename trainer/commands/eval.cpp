@@ -4,6 +4,7 @@
 
 #include "comm/mesh.h"
 #include "trainer/commands/commands.h"
+#include "trainer/commands/eval_long.h"
 #include "trainer/evaluate.h"
 #include "trainer/session.h"
 
@@ -12,19 +13,22 @@ namespace {
 
 struct Arguments {
   std::string run, data;
-  std::int64_t batches = 0, rows = 32;
+  std::int64_t batches = 0, rows = 0;
   int threads = 0;
   std::string device = "auto";
-  bool json = false;
+  bool json = false, long_context = false;
+  LongEvalArguments long_eval;
 };
 
 void run(const Arguments& a) {
   const Session session(a.run, a.threads, parse_device(a.device));
   const Corpora corpora = a.data.empty() ? open_corpora(session.config.data) : open_corpus(a.data);
   check_tokenizer(corpora, session.tokenizer->hash(), "run " + a.run);
+  if (a.long_context) return long_eval(session, corpora, a.long_eval, a.batches, a.rows, a.json);
   LoaderOptions options;
   options.context = session.config.model.context;
-  options.rows = a.rows;
+  options.rows = batch_rows(a.rows, options.context);
+  options.packing = session.config.data.packing;
   const ValidationSet set(corpora, options, a.batches);
   const std::unique_ptr<Mesh> alone = Mesh::join({});
   const Evaluation e = evaluate(*session.model, session.ctx, set, alone->all());
@@ -44,18 +48,29 @@ void run(const Arguments& a) {
 
 void add_eval_command(CLI::App& app) {
   CLI::App* cmd =
-      app.add_subcommand("eval", "Loss, perplexity and bits per byte of a trained model on a validation split");
+      app.add_subcommand("eval",
+                         "Loss, perplexity and bits per byte of a trained model on a validation split, or how "
+                         "it uses a long context");
   auto a = std::make_shared<Arguments>();
   cmd->add_option("run", a->run, "Directory of a run, or one of its checkpoints")->required();
   cmd->add_option("--data", a->data, "Corpus whose validation split is read; default: the run's own");
   cmd->add_option("--batches", a->batches, "Batches to read, spread over the split; 0: all of it")
       ->check(CLI::NonNegativeNumber);
-  cmd->add_option("--batch-size", a->rows, "Sequences per batch")->check(CLI::PositiveNumber)->capture_default_str();
+  cmd->add_option("--batch-size", a->rows, "Sequences per batch; 0: at most 32, about 32,768 tokens")
+      ->check(CLI::NonNegativeNumber);
   cmd->add_option("--threads", a->threads, "CPU threads; 0: all cores")->check(CLI::Range(0, 4096));
   cmd->add_option("--device", a->device, "Where to compute: auto, cpu or cuda")
       ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
-  cmd->add_flag("--json", a->json, "Print one JSON object");
-  cmd->footer("Example: ringmaster eval runs/quickstart --data corpus.h5");
+  CLI::Option* json = cmd->add_flag("--json", a->json, "Print one JSON object");
+  CLI::Option* long_context = cmd->add_flag(
+      "--long", a->long_context,
+      "Instead: the mean loss by position in the window (attention across documents), and passkey retrieval: how often "
+      "the model repeats a random number that was named earlier in a prompt of filler text");
+  a->long_eval.add_to(*cmd, long_context);
+  json->excludes(cmd->get_option("--csv"));
+  cmd->footer(
+      "Examples: ringmaster eval runs/quickstart --data corpus.h5\n"
+      "          ringmaster eval runs/quickstart --long --lengths 1024,4096 --depths 0,0.5,1");
   cmd->callback([a] { run(*a); });
 }
 

@@ -1,263 +1,353 @@
-// The backward of attention. One task is a run of key blocks of one sequence and KV head, and owns their dk and dv.
-// When there are fewer sequences and heads than threads want, the keys of one are cut into several tasks; each but the
-// first then sums its share of dq on the side, and the shares are added in one order. The cut depends on shapes and
-// thread count only.
+// The backward of attention. One task is a run of key blocks of one piece and KV head, and owns their dk and dv. When
+// there are fewer pieces and heads than threads want, the keys of one are cut into several tasks; each but the first
+// then sums its share of dq on the side, and the shares are added in one order. The cut depends on shapes and thread
+// count only.
 
 #include <span>
 
-#include "kernels/attention/attention.h"
-#include "kernels/attention/cpu/common.h"
-#include "kernels/attention/cpu/softmax.h"
+#include "kernels/attention/cpu/tiles.h"
 #include "kernels/cpu/gemm.h"
 
 namespace ring::cpu {
 namespace {
 
-struct Task {
-  std::int64_t start, length, kv_head;
-  std::int64_t first_key, end_key;  // within the sequence; first_key on a block boundary
-  std::int64_t share;               // where its part of dq lies, in floats; -1: in dq itself
-  std::int64_t cost;                // tiles of scores
-};
-
 struct Problem {
-  Heads q, k, v, out, dout, dq, dk, dv;
-  const float* lse;
-  float* delta;   // [Hq,N]: rowsum(dout * out)
-  float* shares;  // parts of dq, each [heads of the group, length, D]
+  Heads q, k, v, dout, dq, dk, dv;
+  Heads carry_dq, carry_dk, carry_dv;  // no data where there is none
+  bool first;                          // of the passes: gradients start here
+  float *lse, *delta;                  // [Hq,N]; delta = rowsum(dout * out)
+  float* shares;                       // parts of dq, each [heads of the group, queries, D]
   float scale;
-  bool causal;
-  std::int64_t group;
+  const Pattern& pattern;
+  const Pass& pass;
+
+  std::int64_t group() const { return q.heads / k.heads; }
 };
 
-// Queries before this one see none of the keys from `key` on.
-std::int64_t first_query(bool causal, std::int64_t key) { return causal ? key / kQueryBlock * kQueryBlock : 0; }
+// All numbers are samples of the strand. The gradients of [key, key_end) are this task's own.
+struct Task {
+  const Piece* piece;
+  std::int32_t kv_head, key, key_end;
+  std::int32_t query, query_end;  // the queries that see some of the keys
+  std::int32_t rows;              // how many of them see some of the first block's
+  std::int64_t share;             // where its part of dq lies, in floats; -1: in dq itself
+  std::int64_t cost;              // scores
 
-// dq of one query head of a task: rows of the sequence.
-Heads dq_of(const Problem& p, const Task& t, std::int64_t in_group) {
-  if (t.share < 0)
-    return {p.dq.at(t.start, t.kv_head * p.group + in_group), t.length, 1, p.dq.dim, p.dq.row, p.dq.head};
-  return {p.shares + t.share + in_group * t.length * p.q.dim, t.length, 1, p.q.dim, p.q.dim, 0};
+  std::int64_t queries() const { return std::max(0, query_end - query); }
+  View view(const Problem& p) const { return {p.pass, p.pattern, *piece, kv_head}; }
+};
+
+struct Tile {
+  std::int32_t row, row_end, key, key_end;
+  bool all;  // every row sees every key
+};
+
+// fn(tile) for the scores of keys [key, key_end), which lie in one block.
+template <class Fn>
+void for_tiles(const View& v, std::int32_t key, std::int32_t key_end, const Fn& fn) {
+  for_runs<Owner::keys>(v, key, key_end, [&](std::int32_t row, std::int32_t end) {
+    for (std::int32_t next; row < end; row = next) {
+      next = row + std::min<std::int32_t>(kQueryBlock, end - row);
+      const Reach r = v.strand.reach<Owner::queries>(row, next);
+      std::int32_t first = std::max(key, r.first), last = std::min(key_end, r.end);
+      if (first >= r.gap && first < r.gap_end) first = r.gap_end;
+      if (last > r.gap && last <= r.gap_end) last = r.gap;
+      if (first < last) fn(Tile{row, next, first, last, r.all(first, last - first)});
+    }
+  });
+}
+
+// fn(key, key_end) for the blocks of keys in [first, end).
+template <class Fn>
+void for_key_blocks(const View& v, std::int32_t first, std::int32_t end, const Fn& fn) {
+  for_blocks(first, end, v.blocks ? v.blocks->block() : kKeyBlock, fn);
+}
+
+// dq of one query head of a task.
+Rows dq_of(const Problem& p, const Task& t, const Strand& s, std::int64_t in_group) {
+  if (t.share < 0) return rows_of(p.dq, t.kv_head * p.group() + in_group, s.q_row, s.rate);
+  const std::int64_t dim = p.q.dim;
+  return {p.shares + t.share + in_group * t.queries() * dim, -t.query * dim, dim};
 }
 
 // scores -> P = exp(S - lse), dp -> dS = P (dP - delta), both 0 where the query does not see the key.
-void gradient_row(float* scores, float* dp, float lse, float delta, std::int64_t seen, std::int64_t width) {
-  const std::int64_t padded = whole_vectors(seen);
-  std::fill(scores + seen, scores + padded, kMinusInf);
-  std::fill(dp + seen, dp + padded, 0.0f);
+void gradient_row(float* scores, float* dp, float lse, float delta, const Seen& seen, std::int64_t width) {
+  seen.fill(scores, kMinusInf);
   const float shift = lse == kMinusInf ? -kMinusInf : lse;  // a row without keys has no weights
+  const std::int64_t end = seen.padded_end();
 #pragma GCC ivdep
-  for (std::int64_t j = 0; j < padded; ++j) {
+  for (std::int64_t j = seen.begin(); j < end; ++j) {
     scores[j] = exp_fast(scores[j] - shift);
-    dp[j] = scores[j] * (dp[j] - delta);
+    const float ds = scores[j] * (dp[j] - delta);
+    dp[j] = scores[j] == 0 ? 0 : ds;
   }
-  if (padded >= width) return;
-  std::fill(scores + padded, scores + width, 0.0f);
-  std::fill(dp + padded, dp + width, 0.0f);
+  seen.clear_rest(scores, width);
+  seen.clear_rest(dp, width);
 }
 
-struct Tile {
-  std::int64_t head, kv_head;
-  std::int64_t query, key;   // within the sequence
-  std::int64_t row, column;  // the same, of all tokens
-  std::int64_t rows, width;
+// One query head of a task: its rows in every tensor.
+struct Operands {
+  Rows q, k, v, dout, dq, dk, dv, lse, delta;
+
+  Operands(const Problem& p, const Task& t, const Strand& s, std::int64_t in_group) {
+    const std::int64_t head = t.kv_head * p.group() + in_group;
+    q = rows_of(p.q, head, s.q_row, s.rate), dout = rows_of(p.dout, head, s.q_row, s.rate);
+    k = rows_of(p.k, t.kv_head, s.k_row, s.rate), v = rows_of(p.v, t.kv_head, s.k_row, s.rate);
+    dk = rows_of(p.dk, t.kv_head, s.k_row, s.rate), dv = rows_of(p.dv, t.kv_head, s.k_row, s.rate);
+    dq = dq_of(p, t, s, in_group);
+    lse = {p.lse + head * p.q.tokens, s.q_row, s.rate};
+    delta = {p.delta + head * p.q.tokens, s.q_row, s.rate};
+  }
 };
 
-void run_tile(const Problem& p, const Tile& t, float* scores, float* dp) {
-  const Gemm product{.transpose_b = true, .m = t.rows, .n = t.width, .k = p.q.dim, .ldc = kKeyBlock};
-  Gemm s = product, d = product;
-  s.a = p.q.at(t.row, t.head), s.lda = p.q.row, s.b = p.k.at(t.column, t.kv_head), s.ldb = p.k.row;
-  s.c = scores, s.alpha = p.scale;
-  d.a = p.dout.at(t.row, t.head), d.lda = p.dout.row, d.b = p.v.at(t.column, t.kv_head), d.ldb = p.v.row, d.c = dp;
-  gemm(s);
-  gemm(d);
-  for (std::int64_t r = 0; r < t.rows; ++r) {
-    const std::int64_t at = t.head * p.q.tokens + t.row + r;
-    gradient_row(scores + r * kKeyBlock, dp + r * kKeyBlock, p.lse[at], p.delta[at],
-                 visible(p.causal, t.query + r, t.key, t.width), t.width);
-  }
+// scores: P, ds: dS of one tile.
+void run_tile(const Problem& p, const Operands& o, const Strand& s, const Tile& t, float* scores, float* ds) {
+  const std::int64_t rows = t.row_end - t.row, width = t.key_end - t.key;
+  const Gemm product{.transpose_b = true, .m = rows, .n = width, .k = p.q.dim, .ldc = kKeyBlock};
+  Gemm a = product, b = product;
+  a.a = o.q.at(t.row), a.lda = o.q.stride, a.b = o.k.at(t.key), a.ldb = o.k.stride, a.c = scores, a.alpha = p.scale;
+  b.a = o.dout.at(t.row), b.lda = o.dout.stride, b.b = o.v.at(t.key), b.ldb = o.v.stride, b.c = ds;
+  gemm(a);
+  gemm(b);
+  for (std::int32_t r = 0; r < rows; ++r)
+    gradient_row(scores + r * kKeyBlock, ds + r * kKeyBlock, *o.lse.at(t.row + r), *o.delta.at(t.row + r),
+                 t.all ? Seen(width) : Seen(s.columns<Owner::queries>(t.row + r), t.key, width), width);
 }
 
-// All gradients that one tile of scores gives. first_queries: nothing is in dk and dv yet; first_keys: nothing in dq.
-void add_tile(const Problem& p, const Tile& t, const Heads& dq, bool first_queries, bool first_keys, float* scratch) {
+// All gradients that one tile of scores gives. beta = 0: nothing is there yet.
+struct Betas {
+  float dq = 1, dk_dv = 1;
+};
+void add_tile(const Problem& p, const Operands& o, const Strand& s, const Tile& t, Betas beta, float* scratch) {
   float *scores = scratch, *ds = scratch + kTile;
-  run_tile(p, t, scores, ds);
-  const float beta = first_queries ? 0.0f : 1.0f;
-  gemm({.transpose_a = true,
-        .m = t.width,
+  run_tile(p, o, s, t, scores, ds);
+  Gemm keys{.transpose_a = true, .m = t.key_end - t.key, .n = p.q.dim, .k = t.row_end - t.row, .lda = kKeyBlock};
+  keys.beta = beta.dk_dv;
+  Gemm values = keys;
+  values.a = scores, values.b = o.dout.at(t.row), values.ldb = o.dout.stride;
+  values.c = o.dv.at(t.key), values.ldc = o.dv.stride;
+  keys.a = ds, keys.b = o.q.at(t.row), keys.ldb = o.q.stride, keys.alpha = p.scale;
+  keys.c = o.dk.at(t.key), keys.ldc = o.dk.stride;
+  gemm(values);
+  gemm(keys);
+  gemm({.m = t.row_end - t.row,
         .n = p.q.dim,
-        .k = t.rows,
-        .a = scores,
-        .lda = kKeyBlock,
-        .b = p.dout.at(t.row, t.head),
-        .ldb = p.dout.row,
-        .c = p.dv.at(t.column, t.kv_head),
-        .ldc = p.dv.row,
-        .beta = beta});
-  gemm({.transpose_a = true,
-        .m = t.width,
-        .n = p.q.dim,
-        .k = t.rows,
+        .k = t.key_end - t.key,
         .a = ds,
         .lda = kKeyBlock,
-        .b = p.q.at(t.row, t.head),
-        .ldb = p.q.row,
-        .c = p.dk.at(t.column, t.kv_head),
-        .ldc = p.dk.row,
+        .b = o.k.at(t.key),
+        .ldb = o.k.stride,
+        .c = o.dq.at(t.row),
+        .ldc = o.dq.stride,
         .alpha = p.scale,
-        .beta = beta});
-  gemm({.m = t.rows,
-        .n = p.q.dim,
-        .k = t.width,
-        .a = ds,
-        .lda = kKeyBlock,
-        .b = p.k.at(t.column, t.kv_head),
-        .ldb = p.k.row,
-        .c = dq.at(t.query, 0),
-        .ldc = dq.row,
-        .alpha = p.scale,
-        .beta = first_keys ? 0.0f : 1.0f});
+        .beta = beta.dq});
+}
+
+// Gradients start from their carry, or from 0.
+void start(const Rows& to, const Rows& carry, std::int64_t first, std::int64_t end, std::int64_t dim) {
+  if (carry.data && carry.data == to.data) return;
+  for (std::int64_t j = first; j < end; ++j)
+    if (carry.data)
+      std::copy_n(carry.at(j), dim, to.at(j));
+    else
+      std::fill_n(to.at(j), dim, 0.0f);
+}
+
+void start_queries(const Problem& p, const Task& t, const Strand& s) {
+  for (std::int64_t h = t.kv_head * p.group(); h < (t.kv_head + 1) * p.group(); ++h)
+    start(rows_of(p.dq, h, s.q_row, s.rate), rows_of(p.carry_dq, h, s.q_row, s.rate), s.q_first, s.q_end, p.q.dim);
+}
+void start_keys(const Problem& p, const Task& t, const Strand& s, std::int32_t key, std::int32_t end) {
+  const auto rows = [&](const Heads& x) { return rows_of(x, t.kv_head, s.k_row, s.rate); };
+  start(rows(p.dk), rows(p.carry_dk), key, end, p.q.dim);
+  start(rows(p.dv), rows(p.carry_dv), key, end, p.q.dim);
+}
+
+// Whether the first block of keys gives every row of dq a value, so that it need not start from 0.
+bool begins_queries(const Problem& p, const Task& t, const Strand& s) {
+  if (t.share >= 0) return t.rows == t.queries();
+  return p.first && !p.carry_dq.data && t.rows == s.q_end - s.q_first;
+}
+
+// Keys [key, end), one block, of a task.
+void run_block(const Problem& p, const Task& t, const View& view, std::int32_t key, std::int32_t end, float beta_dq,
+               float* scratch) {
+  bool started = !p.first;
+  for (std::int64_t g = 0; g < p.group(); ++g) {
+    const Operands o(p, t, view.strand, g);
+    for_tiles(view, key, end, [&](const Tile& tile) {
+      Betas beta{beta_dq, 1};
+      if (!started && !p.carry_dk.data && tile.key == key && tile.key_end == end)
+        beta.dk_dv = 0;
+      else if (!started)
+        start_keys(p, t, view.strand, key, end);
+      started = true;
+      add_tile(p, o, view.strand, tile, beta, scratch);
+    });
+  }
+  if (!started) start_keys(p, t, view.strand, key, end);
 }
 
 void run_task(const Problem& p, const Task& t, float* scratch) {
-  for (std::int64_t key = t.first_key; key < t.end_key; key += kKeyBlock) {
-    bool first_queries = true;
-    for (std::int64_t g = 0; g < p.group; ++g) {
-      const Heads dq = dq_of(p, t, g);
-      for (std::int64_t query = first_query(p.causal, key); query < t.length; query += kQueryBlock) {
-        const Tile tile{t.kv_head * p.group + g,
-                        t.kv_head,
-                        query,
-                        key,
-                        t.start + query,
-                        t.start + key,
-                        std::min(kQueryBlock, t.length - query),
-                        std::min(kKeyBlock, t.end_key - key)};
-        add_tile(p, tile, dq, first_queries, key == t.first_key, scratch);
-        first_queries = false;
-      }
-    }
-  }
+  const View view = t.view(p);
+  const bool begin = begins_queries(p, t, view.strand);
+  if (t.share >= 0 && !begin) std::fill_n(p.shares + t.share, p.group() * t.queries() * p.q.dim, 0.0f);
+  if (t.share < 0 && !begin && p.first) start_queries(p, t, view.strand);
+  for_key_blocks(view, t.key, t.key_end, [&](std::int32_t key, std::int32_t end) {
+    run_block(p, t, view, key, end, begin && key == t.key ? 0.0f : 1.0f, scratch);
+  });
 }
 
-// Adds the shares of dq of one sequence and KV head: `parts`, in order of their keys.
-void add_shares(const Problem& p, std::span<const Task> parts) {
-  for (const Task& t : parts)
-    for (std::int64_t g = 0; t.share >= 0 && g < p.group; ++g) {
-      const Heads share = dq_of(p, t, g);
-      for (std::int64_t n = first_query(p.causal, t.first_key); n < t.length; ++n) {
-        float* to = p.dq.at(t.start + n, t.kv_head * p.group + g);
-        const float* from = share.at(n, 0);
-        for (std::int64_t i = 0; i < p.q.dim; ++i) to[i] += from[i];
+// Adds the shares of dq of one piece and KV head: `parts`, in order of their keys.
+void add_shares(const Problem& p, std::span<const Task> parts, ThreadPool& pool) {
+  const Strand s = parts.front().view(p).strand;
+  pool.parallel_for(s.q_end - s.q_first, 16, [&](std::int64_t begin, std::int64_t end, int) {
+    for (const Task& t : parts.subspan(1))
+      for (std::int64_t g = 0; g < p.group(); ++g) {
+        const Rows from = dq_of(p, t, s, g), to = rows_of(p.dq, t.kv_head * p.group() + g, s.q_row, s.rate);
+        const std::int64_t first = std::max<std::int64_t>(s.q_first + begin, t.query);
+        const std::int64_t last = std::min<std::int64_t>(s.q_first + end, t.query_end);
+        for (std::int64_t n = first; n < last; ++n)
+          for (std::int64_t i = 0; i < p.q.dim; ++i) to.at(n)[i] += from.at(n)[i];
       }
-    }
-}
-
-std::int64_t key_block_cost(bool causal, std::int64_t length, std::int64_t key) {
-  return blocks(length - first_query(causal, key), kQueryBlock);
-}
-std::int64_t sequence_cost(bool causal, std::int64_t length) {
-  std::int64_t cost = 0;
-  for (std::int64_t key = 0; key < length; key += kKeyBlock) cost += key_block_cost(causal, length, key);
-  return cost;
+  });
 }
 
 struct Plan {
-  std::vector<Task> tasks;                // grouped by sequence and KV head, in order of keys
+  std::vector<Task> tasks;                // grouped by piece and KV head, in order of keys
   std::vector<std::size_t> groups = {0};  // where each group starts, and the end of the last
   std::int64_t share_floats = 0;
 };
 
-// Cuts the keys of `whole` into about `wanted` tasks of about equal cost.
-void cut_keys(Plan& plan, const Task& whole, bool causal, std::int64_t wanted, std::int64_t share_size) {
-  Task t = whole;
-  t.cost = 0;
+// One task for each block of keys.
+std::vector<Task> block_tasks(const Problem& p, const Piece& piece, std::int32_t kv_head) {
+  std::vector<Task> tasks;
+  const View view(p.pass, p.pattern, piece, kv_head);
+  const Strand& s = view.strand;
+  const auto nothing = [&](std::int32_t key, std::int32_t end) {
+    return Task{&piece, kv_head, key, end, s.q_end, s.q_first, 0, -1, 0};
+  };
+  for_key_blocks(view, s.k_first, s.k_end, [&](std::int32_t key, std::int32_t end) {
+    Task t = nothing(key, end);
+    for_tiles(view, key, end, [&](const Tile& tile) {
+      t.query = std::min(t.query, tile.row);
+      t.query_end = std::max(t.query_end, tile.row_end);
+      t.rows += tile.row_end - tile.row;
+      t.cost += std::int64_t{tile.row_end - tile.row} * (tile.key_end - tile.key) * p.group();
+    });
+    tasks.push_back(t);
+  });
+  if (tasks.empty()) tasks.push_back(nothing(s.k_first, s.k_first));  // its queries' gradients start all the same
+  return tasks;
+}
+
+std::int64_t cost_of(const std::vector<Task>& tasks) {
+  std::int64_t sum = 0;
+  for (const Task& t : tasks) sum += t.cost;
+  return sum;
+}
+
+// Joins the blocks of one group to about `wanted` tasks of about equal cost.
+void join(Plan& plan, const std::vector<Task>& blocks, std::int64_t wanted, std::int64_t floats_per_query) {
+  const std::int64_t whole = cost_of(blocks);
   std::int64_t done = 0, made = 0;
-  for (std::int64_t key = 0; key < whole.length; key += kKeyBlock) {
-    t.cost += key_block_cost(causal, whole.length, key);
-    t.end_key = std::min(key + kKeyBlock, whole.length);
-    if (t.end_key < whole.length && (done + t.cost) * wanted < whole.cost * (made + 1)) continue;
-    t.share = made == 0 ? -1 : plan.share_floats;
-    if (made > 0) plan.share_floats += share_size;
-    plan.tasks.push_back(t);
+  for (std::size_t i = 0; i < blocks.size(); ++made) {
+    Task t = blocks[i];
+    for (++i; i < blocks.size() && (wanted <= 1 || (done + t.cost) * wanted < whole * (made + 1)); ++i) {
+      t.key_end = blocks[i].key_end;
+      t.query = std::min(t.query, blocks[i].query);
+      t.query_end = std::max(t.query_end, blocks[i].query_end);
+      t.cost += blocks[i].cost;
+    }
     done += t.cost;
-    ++made;
-    t.cost = 0;
-    t.first_key = t.end_key;
+    if (made > 0) {
+      t.share = plan.share_floats;
+      plan.share_floats += floats_per_query * t.queries();
+    }
+    plan.tasks.push_back(t);
   }
   plan.groups.push_back(plan.tasks.size());
 }
 
-Plan make_plan(const std::vector<std::int32_t>& offsets, const Problem& p, int threads) {
+Plan make_plan(const Problem& p, const std::vector<Piece>& pieces, int threads) {
+  std::vector<std::vector<Task>> groups;
   std::int64_t total = 0;
-  for (std::size_t b = 0; b + 1 < offsets.size(); ++b)
-    total += p.k.heads * sequence_cost(p.causal, offsets[b + 1] - offsets[b]);
+  for (const Piece& piece : pieces)
+    for (std::int32_t h = 0; h < p.k.heads; ++h) {
+      groups.push_back(block_tasks(p, piece, h));
+      total += cost_of(groups.back());
+    }
   const std::int64_t fair = std::max<std::int64_t>(1, threads == 1 ? total : total / (2 * threads));
   Plan plan;
-  for (std::size_t b = 0; b + 1 < offsets.size(); ++b) {
-    const std::int64_t start = offsets[b], length = offsets[b + 1] - start, cost = sequence_cost(p.causal, length);
-    for (std::int64_t h = 0; h < p.k.heads && length > 0; ++h)
-      cut_keys(plan, {.start = start, .length = length, .kv_head = h, .cost = cost}, p.causal, blocks(cost, fair),
-               p.group * length * p.q.dim);
-  }
+  for (const std::vector<Task>& blocks : groups)
+    join(plan, blocks, (cost_of(blocks) + fair - 1) / fair, p.group() * p.q.dim);
   return plan;
 }
 
-Problem check(const AttentionBackward& args) {
-  constexpr const char* op = "attention_backward";
-  Problem p{.q = heads_of(args.q, op, "q"),
-            .k = heads_of(args.k, op, "k"),
-            .v = heads_of(args.v, op, "v"),
-            .out = heads_of(args.out, op, "out"),
-            .dout = heads_of(args.dout, op, "dout"),
-            .dq = heads_of(args.dq, op, "dq"),
-            .dk = heads_of(args.dk, op, "dk"),
-            .dv = heads_of(args.dv, op, "dv"),
-            .scale = args.scale,
-            .causal = args.causal};
-  check_geometry(p.q, p.k, op);
-  check_same(p.k, p.v, op, "k and v");
-  check_same(p.q, p.out, op, "q and out");
-  check_same(p.q, p.dout, op, "q and dout");
-  check_same(p.q, p.dq, op, "q and dq");
-  check_same(p.k, p.dk, op, "k and dk");
-  check_same(p.v, p.dv, op, "v and dv");
-  check_offsets(args.offsets, p.q.tokens, op);
-  RING_CHECK(args.lse.shape() == (Shape{p.q.heads, p.q.tokens}) && args.lse.contiguous(), op, ": lse is ",
-             describe(args.lse), " for ", p.q.heads, " heads and ", p.q.tokens, " tokens");
-  p.lse = args.lse.data<float>();
-  p.group = p.q.heads / p.k.heads;
-  return p;
+void run_pass(Problem& p, const std::vector<Piece>& pieces, float* scratch, const Context& ctx) {
+  ThreadPool& pool = ctx.stream.pool();
+  const Plan plan = make_plan(p, pieces, pool.size());
+  const Tensor shares = ctx.empty({plan.share_floats});
+  p.shares = shares.data<float>();
+  share_out(plan.tasks, pool, [&](const Task& t, int thread) { run_task(p, t, scratch + thread * 2 * kTile); });
+  for (std::size_t g = 0; g + 1 < plan.groups.size(); ++g) {
+    const std::size_t parts = plan.groups[g + 1] - plan.groups[g];
+    if (parts > 1) add_shares(p, std::span(plan.tasks).subspan(plan.groups[g], parts), pool);
+  }
 }
 
-void compute_delta(const Problem& p, ThreadPool& pool) {
-  pool.parallel_for(p.q.tokens, 64, [&](std::int64_t begin, std::int64_t end, int) {
-    for (std::int64_t n = begin; n < end; ++n)
-      for (std::int64_t h = 0; h < p.q.heads; ++h)
-        p.delta[h * p.q.tokens + n] = dot(p.out.at(n, h), p.dout.at(n, h), p.q.dim);
+// Rows of no span.
+void start_outside(const Heads& to, const Heads& carry, const std::vector<Span>& spans) {
+  for_rows_outside(spans, to.tokens, [&](std::int64_t first, std::int64_t count) {
+    for (std::int64_t h = 0; h < to.heads; ++h)
+      start(rows_of(to, h, first, 1), rows_of(carry, h, first, 1), 0, count, to.dim);
   });
+}
+
+void compute_delta(const Heads& out, const Heads& dout, float* delta, ThreadPool& pool) {
+  pool.parallel_for(out.tokens, 64, [&](std::int64_t begin, std::int64_t end, int) {
+    for (std::int64_t n = begin; n < end; ++n)
+      for (std::int64_t h = 0; h < out.heads; ++h)
+        delta[h * out.tokens + n] = dot(out.at(n, h), dout.at(n, h), out.dim);
+  });
+}
+
+Problem problem_of(const AttentionBackward& args, const Pass& pass, const Tensor& delta) {
+  const auto carry = [](const Tensor& t) { return t.defined() ? heads_of(t) : Heads{}; };
+  return {.q = heads_of(args.q),
+          .k = heads_of(args.k),
+          .v = heads_of(args.v),
+          .dout = heads_of(args.dout),
+          .dq = heads_of(args.dq),
+          .dk = heads_of(args.dk),
+          .dv = heads_of(args.dv),
+          .carry_dq = carry(args.carry_dq),
+          .carry_dk = carry(args.carry_dk),
+          .carry_dv = carry(args.carry_dv),
+          .first = false,
+          .lse = args.lse.data<float>(),
+          .delta = delta.data<float>(),
+          .shares = nullptr,
+          .scale = args.scale,
+          .pattern = args.pattern,
+          .pass = pass};
 }
 
 void run_attention_backward(const AttentionBackward& args, const Context& ctx) {
-  Problem p = check(args);
-  ThreadPool& pool = ctx.stream.pool();
-  const Plan plan = make_plan(args.offsets, p, pool.size());
-  const Tensor delta = ctx.empty({p.q.heads, p.q.tokens}), shares = ctx.empty({plan.share_floats});
-  const Tensor scratch = ctx.empty({pool.size(), 2 * kTile});
-  p.delta = delta.data<float>();
-  p.shares = shares.data<float>();
-  for_rows_outside(args.offsets, p.q.tokens, [&](std::int64_t first, std::int64_t count) {
-    for (const Heads& t : {p.dq, p.dk, p.dv}) zero_rows(t, first, count);
-  });
-  compute_delta(p, pool);
-  float* tiles = scratch.data<float>();
-  share_out(plan.tasks, pool, [&](const Task& t, int thread) { run_task(p, t, tiles + thread * 2 * kTile); });
-  if (plan.share_floats == 0) return;
-  pool.parallel_for(
-      static_cast<std::int64_t>(plan.groups.size()) - 1, 1, [&](std::int64_t begin, std::int64_t end, int) {
-        for (auto g = static_cast<std::size_t>(begin); g < static_cast<std::size_t>(end); ++g)
-          add_shares(p, std::span(plan.tasks).subspan(plan.groups[g], plan.groups[g + 1] - plan.groups[g]));
-      });
+  check(args);
+  const Tensor delta = ctx.empty(args.lse.shape()), scratch = ctx.empty({ctx.stream.pool().size(), 2 * kTile});
+  compute_delta(heads_of(args.out), heads_of(args.dout), delta.data<float>(), ctx.stream.pool());
+  const std::vector<Pass> passes = passes_of(args.pattern);
+  for (std::size_t i = passes.size(); i-- > 0;) {  // the pass that reaches every row starts the gradients
+    Problem p = problem_of(args, passes[i], delta);
+    p.first = i + 1 == passes.size();
+    if (p.first) {
+      start_outside(p.dq, p.carry_dq, args.queries);
+      start_outside(p.dk, p.carry_dk, args.keys);
+      start_outside(p.dv, p.carry_dv, args.keys);
+    }
+    run_pass(p, pieces_of(passes[i], args.pattern, args.queries, args.keys), scratch.data<float>(), ctx);
+  }
 }
 
 const bool added = attention_backward_kernel.add(Backend::cpu, {"blocked", run_attention_backward});

@@ -1,136 +1,185 @@
 // The forward of attention, block by block with a running maximum and sum (Milakov and Gimelshein 2018): no row of
 // scores is ever held as a whole. One task is one block of queries of one head.
 
-#include "kernels/attention/attention.h"
-#include "kernels/attention/cpu/common.h"
-#include "kernels/attention/cpu/softmax.h"
+#include "kernels/attention/cpu/tiles.h"
+#include "kernels/attention/passes.h"
 #include "kernels/cpu/gemm.h"
 
 namespace ring::cpu {
 namespace {
 
-struct Task {
-  std::int64_t start, length;  // the sequence's rows
-  std::int64_t head, query;    // first query row of the block, within the sequence
-  std::int64_t cost;           // tiles of scores
-};
-
 struct Problem {
-  Heads q, k, v, out;
+  Heads q, k, v, out, carry;  // carry: no data where there is none
   float* lse;
   float scale;
-  bool causal;
+  const Pattern& pattern;
+  const Pass& pass;
+
+  std::int64_t group() const { return q.heads / k.heads; }
+};
+
+struct Task {
+  const Piece* piece;
+  std::int64_t head;
+  std::int32_t row, row_end;  // of the strand's queries
+  std::int64_t cost;          // scores per row
 };
 
 // A block of queries on its way through the keys.
 struct Block {
-  std::int64_t rows;
+  std::int64_t rows, dim;
+  Rows out, lse;       // row 0: the block's first
+  bool merged = true;  // `out` holds something already
   float max[kQueryBlock], sum[kQueryBlock];
-  float* out;
-  std::int64_t out_stride, dim;
 };
 
 void rescale(float* row, std::int64_t n, float factor) {
   for (std::int64_t i = 0; i < n; ++i) row[i] *= factor;
 }
 
-// One row of a tile: its first `seen` scores become weights, the others 0.
-void softmax_row(Block& block, std::int64_t r, float* scores, std::int64_t seen, std::int64_t width) {
-  const std::int64_t padded = whole_vectors(seen);
-  std::fill(scores + seen, scores + padded, kMinusInf);
-  const float old_max = block.max[r], new_max = std::max(old_max, row_max(scores, padded));
-  const float shift = new_max == kMinusInf ? 0 : new_max;
-  const float factor = old_max == kMinusInf ? 0 : exp_fast(old_max - shift);
-  if (factor != 1 && old_max != kMinusInf) rescale(block.out + r * block.out_stride, block.dim, factor);
-  block.sum[r] = block.sum[r] * factor + row_exp(scores, padded, shift);
-  block.max[r] = new_max;
-  if (padded < width) std::fill(scores + padded, scores + width, 0.0f);
+// A carried row counts as one key whose score is its log-sum-exp and whose value is the row.
+void start(Block& b, const Rows& carry) {
+  std::fill_n(b.max, b.rows, kMinusInf);
+  std::fill_n(b.sum, b.rows, 0.0f);
+  b.merged = false;
+  for (std::int64_t r = 0; carry.data && r < b.rows; ++r) {
+    b.max[r] = *b.lse.at(r);
+    b.sum[r] = b.max[r] == kMinusInf ? 0.0f : 1.0f;
+    b.merged |= b.sum[r] != 0;
+  }
+  for (std::int64_t r = 0; b.merged && r < b.rows; ++r) {
+    if (b.sum[r] == 0)
+      std::fill_n(b.out.at(r), b.dim, 0.0f);
+    else if (carry.at(r) != b.out.at(r))
+      std::copy_n(carry.at(r), b.dim, b.out.at(r));
+  }
 }
 
-void finish(Block& block, float* lse) {
-  for (std::int64_t r = 0; r < block.rows; ++r) {
-    const bool empty = block.sum[r] == 0;
-    rescale(block.out + r * block.out_stride, block.dim, empty ? 0 : 1 / block.sum[r]);
-    lse[r] = empty ? kMinusInf : block.max[r] + std::log(block.sum[r]);
+// One row of a tile: the scores that it sees become weights, the others 0.
+void softmax_row(Block& b, std::int64_t r, float* scores, const Seen& seen, std::int64_t width) {
+  float* from = scores + seen.begin();
+  const std::int64_t n = seen.padded_end() - seen.begin();
+  seen.fill(scores, kMinusInf);
+  const float old_max = b.max[r], new_max = std::max(old_max, row_max(from, n));
+  const float shift = new_max == kMinusInf ? 0 : new_max;
+  const float factor = old_max == kMinusInf ? 0 : exp_fast(old_max - shift);
+  if (factor != 1 && old_max != kMinusInf) rescale(b.out.at(r), b.dim, factor);
+  b.sum[r] = b.sum[r] * factor + row_exp(from, n, shift);
+  b.max[r] = new_max;
+  seen.clear_rest(scores, width);
+}
+
+void finish(Block& b) {
+  for (std::int64_t r = 0; r < b.rows; ++r) {
+    const bool empty = b.sum[r] == 0;
+    if (empty)
+      std::fill_n(b.out.at(r), b.dim, 0.0f);
+    else
+      rescale(b.out.at(r), b.dim, 1 / b.sum[r]);
+    *b.lse.at(r) = empty ? kMinusInf : b.max[r] + std::log(b.sum[r]);
   }
+}
+
+// Scores of the block with the keys [key, key + width) of the strand, and what they add to it.
+void add_tile(const Problem& p, const Task& t, const Strand& s, Block& b, std::int32_t key, std::int32_t width,
+              float* scores) {
+  const std::int64_t kv_head = t.head / p.group();
+  const Rows q = rows_of(p.q, t.head, s.q_row, s.rate);
+  const Rows k = rows_of(p.k, kv_head, s.k_row, s.rate), v = rows_of(p.v, kv_head, s.k_row, s.rate);
+  gemm({.transpose_b = true,
+        .m = b.rows,
+        .n = width,
+        .k = b.dim,
+        .a = q.at(t.row),
+        .lda = q.stride,
+        .b = k.at(key),
+        .ldb = k.stride,
+        .c = scores,
+        .ldc = kKeyBlock,
+        .alpha = p.scale});
+  const bool all = s.reach<Owner::queries>(t.row, t.row_end).all(key, width);
+  for (std::int32_t r = 0; r < b.rows; ++r)
+    softmax_row(b, r, scores + r * kKeyBlock,
+                all ? Seen(width) : Seen(s.columns<Owner::queries>(t.row + r), key, width), width);
+  gemm({.m = b.rows,
+        .n = b.dim,
+        .k = width,
+        .a = scores,
+        .lda = kKeyBlock,
+        .b = v.at(key),
+        .ldb = v.stride,
+        .c = b.out.at(0),
+        .ldc = b.out.stride,
+        .beta = b.merged ? 1.0f : 0.0f});
+  b.merged = true;
 }
 
 void run_task(const Problem& p, const Task& t, float* scores) {
-  const std::int64_t first = t.start + t.query, kv_head = t.head / (p.q.heads / p.k.heads);
-  Block block{.rows = std::min(kQueryBlock, t.length - t.query),
-              .out = p.out.at(first, t.head),
-              .out_stride = p.out.row,
-              .dim = p.q.dim};
-  std::fill_n(block.max, kQueryBlock, kMinusInf);
-  std::fill_n(block.sum, kQueryBlock, 0.0f);
-  const std::int64_t keys = p.causal ? t.query + block.rows : t.length;
-  for (std::int64_t key = 0; key < keys; key += kKeyBlock) {
-    const std::int64_t width = std::min(kKeyBlock, keys - key);
-    gemm({.transpose_b = true,
-          .m = block.rows,
-          .n = width,
-          .k = p.q.dim,
-          .a = p.q.at(first, t.head),
-          .lda = p.q.row,
-          .b = p.k.at(t.start + key, kv_head),
-          .ldb = p.k.row,
-          .c = scores,
-          .ldc = kKeyBlock,
-          .alpha = p.scale});
-    for (std::int64_t r = 0; r < block.rows; ++r)
-      softmax_row(block, r, scores + r * kKeyBlock, visible(p.causal, t.query + r, key, width), width);
-    gemm({.m = block.rows,
-          .n = p.q.dim,
-          .k = width,
-          .a = scores,
-          .lda = kKeyBlock,
-          .b = p.v.at(t.start + key, kv_head),
-          .ldb = p.v.row,
-          .c = block.out,
-          .ldc = block.out_stride,
-          .beta = key == 0 ? 0.0f : 1.0f});
-  }
-  finish(block, p.lse + t.head * p.q.tokens + first);
+  const View view(p.pass, p.pattern, *t.piece, static_cast<std::int32_t>(t.head / p.group()));
+  const Strand& s = view.strand;
+  const std::int64_t first = s.q_row + std::int64_t{t.row} * s.rate;
+  Block block{.rows = t.row_end - t.row,
+              .dim = p.q.dim,
+              .out = rows_of(p.out, t.head, first, s.rate),
+              .lse = {p.lse + t.head * p.q.tokens, first, s.rate}};
+  start(block, rows_of(p.carry, t.head, first, s.rate));
+  for_runs<Owner::queries>(view, t.row, t.row_end, [&](std::int32_t key, std::int32_t end) {
+    for (; key < end; key += kKeyBlock)
+      add_tile(p, t, s, block, key, std::min<std::int32_t>(kKeyBlock, end - key), scores);
+  });
+  finish(block);
 }
 
-std::vector<Task> make_tasks(const Attention& args, std::int64_t heads) {
+std::vector<Task> make_tasks(const Problem& p, const std::vector<Piece>& pieces) {
   std::vector<Task> tasks;
-  for (std::size_t b = 0; b + 1 < args.offsets.size(); ++b) {
-    const std::int64_t start = args.offsets[b], length = args.offsets[b + 1] - start;
-    for (std::int64_t h = 0; h < heads; ++h)
-      for (std::int64_t query = 0; query < length; query += kQueryBlock) {
-        const std::int64_t keys = args.causal ? std::min(length, query + kQueryBlock) : length;
-        tasks.push_back({start, length, h, query, blocks(keys, kKeyBlock)});
-      }
-  }
+  for (const Piece& piece : pieces)
+    for (std::int64_t h = 0; h < p.q.heads; ++h) {
+      const View view(p.pass, p.pattern, piece, static_cast<std::int32_t>(h / p.group()));
+      for_blocks(view.strand.q_first, view.strand.q_end, kQueryBlock, [&](std::int32_t row, std::int32_t end) {
+        std::int64_t cost = 0;
+        for_runs<Owner::queries>(view, row, end,
+                                 [&](std::int32_t key, std::int32_t key_end) { cost += key_end - key; });
+        tasks.push_back({&piece, h, row, end, cost});
+      });
+    }
   return tasks;
 }
 
+void run_pass(const Attention& args, const Pass& pass, float* scratch, ThreadPool& pool) {
+  const Problem p{.q = heads_of(args.q),
+                  .k = heads_of(args.k),
+                  .v = heads_of(args.v),
+                  .out = heads_of(args.out),
+                  .carry = args.carry.defined() ? heads_of(args.carry) : Heads{},
+                  .lse = args.lse.data<float>(),
+                  .scale = args.scale,
+                  .pattern = args.pattern,
+                  .pass = pass};
+  const std::vector<Piece> pieces = pieces_of(pass, args.pattern, args.queries, args.keys);
+  share_out(make_tasks(p, pieces), pool, [&](const Task& t, int thread) { run_task(p, t, scratch + thread * kTile); });
+}
+
+void fill_lse(const Tensor& lse, std::int64_t first, std::int64_t count) {
+  const std::int64_t tokens = lse.dim(1);
+  for (std::int64_t h = 0; h < lse.dim(0); ++h) std::fill_n(lse.data<float>() + h * tokens + first, count, kMinusInf);
+}
+
 void run_attention(const Attention& args, const Context& ctx) {
-  constexpr const char* op = "attention";
-  Problem p{heads_of(args.q, op, "q"),
-            heads_of(args.k, op, "k"),
-            heads_of(args.v, op, "v"),
-            heads_of(args.out, op, "out"),
-            nullptr,
-            args.scale,
-            args.causal};
-  check_geometry(p.q, p.k, op);
-  check_same(p.k, p.v, op, "k and v");
-  check_same(p.q, p.out, op, "q and out");
-  check_offsets(args.offsets, p.q.tokens, op);
-  RING_CHECK(args.lse.shape() == (Shape{p.q.heads, p.q.tokens}) && args.lse.contiguous(), op, ": lse is ",
-             describe(args.lse), " for ", p.q.heads, " heads and ", p.q.tokens, " tokens");
-  p.lse = args.lse.data<float>();
-  for_rows_outside(args.offsets, p.q.tokens, [&](std::int64_t first, std::int64_t count) {
-    zero_rows(p.out, first, count);
-    for (std::int64_t h = 0; h < p.q.heads; ++h) std::fill_n(p.lse + h * p.q.tokens + first, count, kMinusInf);
-  });
+  check(args);
+  const Heads out = heads_of(args.out);
   ThreadPool& pool = ctx.stream.pool();
   const Tensor scratch = ctx.empty({pool.size(), kTile});
-  float* scores = scratch.data<float>();
-  std::vector<Task> tasks = make_tasks(args, p.q.heads);
-  share_out(tasks, pool, [&](const Task& t, int thread) { run_task(p, t, scores + thread * kTile); });
+  forward_passes(
+      args, ctx, [&](const Tensor& lse) { fill_lse(lse, 0, lse.dim(1)); },
+      [&](const Attention& one, const Pass& pass) { run_pass(one, pass, scratch.data<float>(), pool); });
+  const Heads carry = args.carry.defined() ? heads_of(args.carry) : Heads{};
+  if (carry.data == out.data) return;
+  for_rows_outside(args.queries, out.tokens, [&](std::int64_t first, std::int64_t count) {
+    for (std::int64_t n = first; n < first + count; ++n)
+      for (std::int64_t h = 0; h < out.heads; ++h)
+        carry.data ? std::copy_n(carry.at(n, h), out.dim, out.at(n, h)) : std::fill_n(out.at(n, h), out.dim, 0.0f);
+    if (!carry.data) fill_lse(args.lse, first, count);
+  });
 }
 
 const bool added = attention_kernel.add(Backend::cpu, {"blocked", run_attention});

@@ -24,7 +24,8 @@ struct Params {
   HeadsOf<const T> q;
   Cache4<T> k, v;
   HeadsOf<T> out;
-  const std::int32_t* lengths;
+  const std::int32_t* starts;
+  const CacheRows* rows;
   int heads, group, dim, lanes;  // lanes: of a group, a power of two
   float factor;                  // from a product to a power of two
   bool aligned;
@@ -49,17 +50,18 @@ __device__ inline float weight(float score, float largest) {
   return largest == -INFINITY ? 0.0f : exp2f(score - largest);
 }
 
-// Takes keys key, key + groups, .. of kAhead; those from `length` on do not count.
+// Takes keys key, key + groups, .. of kAhead of a range; those from its end on do not count.
 template <class T>
 __device__ void take_keys(Running& r, const Params<T>& p, const Floats<kEach>& q, const T* k, const T* v, int key,
-                          int groups, int length, bool inside) {
+                          int groups, const CacheRows& rows, bool inside) {
   Floats<kEach> values[kAhead];
   float scores[kAhead], best = r.largest;
 #pragma unroll
   for (int i = 0; i < kAhead; ++i) {
     const int u = key + i * groups;
-    const Floats<kEach> row = load8(k + u * p.k.row, p.aligned, inside && u < length);
-    values[i] = load8(v + u * p.v.row, p.aligned, inside && u < length);
+    const std::int64_t at = rows.first + std::int64_t{u} * rows.stride;
+    const Floats<kEach> row = load8(k + at * p.k.row, p.aligned, inside && u < rows.count);
+    values[i] = load8(v + at * p.v.row, p.aligned, inside && u < rows.count);
     scores[i] = 0;
 #pragma unroll
     for (int e = 0; e < kEach; ++e) scores[i] += q.v[e] * row.v[e];
@@ -68,7 +70,7 @@ __device__ void take_keys(Running& r, const Params<T>& p, const Floats<kEach>& q
   for (int i = 0; i < kAhead; ++i) {
     for (int distance = p.lanes / 2; distance > 0; distance /= 2)
       scores[i] += __shfl_xor_sync(0xffffffffu, scores[i], distance);
-    scores[i] = key + i * groups < length ? scores[i] * p.factor : -INFINITY;
+    scores[i] = key + i * groups < rows.count ? scores[i] * p.factor : -INFINITY;
     best = fmaxf(best, scores[i]);
   }
   const float rescale = weight(r.largest, best);
@@ -90,13 +92,18 @@ __global__ __launch_bounds__(kBlock) void decode(Params<T> p) {
   __shared__ float sums[kBlock * kEach], largest[kBlock], totals[kBlock];  // of each group: `dim`, one, one
   const int sequence = static_cast<int>(blockIdx.x) / p.heads, head = static_cast<int>(blockIdx.x) % p.heads;
   const int groups = kBlock / p.lanes, mine = static_cast<int>(threadIdx.x) / p.lanes;
-  const int first = static_cast<int>(threadIdx.x) % p.lanes * kEach, length = p.lengths[sequence];  // column
+  const int first = static_cast<int>(threadIdx.x) % p.lanes * kEach;  // column
+  const int kv_head = head / p.group, list = sequence * (p.heads / p.group) + kv_head;
   const bool inside = first < p.dim;
-  const T* k = p.k.data + sequence * p.k.sequence + head / p.group * p.k.head + first;
-  const T* v = p.v.data + sequence * p.v.sequence + head / p.group * p.v.head + first;
+  const T* k = p.k.data + sequence * p.k.sequence + kv_head * p.k.head + first;
+  const T* v = p.v.data + sequence * p.v.sequence + kv_head * p.v.head + first;
   const Floats<kEach> q = load8(p.q.at(sequence, head) + first, p.aligned, inside);
   Running r;
-  for (int key = 0; key < length; key += kAhead * groups) take_keys(r, p, q, k, v, key + mine, groups, length, inside);
+  for (int i = p.starts[list]; i < p.starts[list + 1]; ++i) {
+    const CacheRows rows = p.rows[i];
+    for (int key = 0; key < rows.count; key += kAhead * groups)
+      take_keys(r, p, q, k, v, key + mine, groups, rows, inside);
+  }
 #pragma unroll
   for (int e = 0; e < kEach; ++e) sums[mine * p.lanes * kEach + first + e] = r.sum.v[e];
   if (first == 0) largest[mine] = r.largest, totals[mine] = r.total;
@@ -125,10 +132,19 @@ Cache4<T> cache_of(const Tensor& t) {
   return {reinterpret_cast<const T*>(t.raw()), t.stride(0), t.stride(1), t.stride(2)};
 }
 
+// Starts, then ranges, in one buffer.
+Tensor upload_lists(const AttentionDecode& a, const Context& ctx) {
+  static_assert(sizeof(CacheRows) == 3 * sizeof(std::int32_t));
+  std::vector<std::int32_t> lists = a.starts;
+  for (const CacheRows& r : a.rows) lists.insert(lists.end(), {r.first, r.count, r.stride});
+  const Tensor out = ctx.empty({static_cast<std::int64_t>(lists.size())}, DType::i32);
+  ctx.stream.impl().upload(out.raw(), lists.data(), out.bytes());
+  return out;
+}
+
 template <class T>
 void run(const AttentionDecode& a, const Context& ctx) {
-  const Tensor lengths = ctx.empty({static_cast<std::int64_t>(a.lengths.size())}, DType::i32);
-  ctx.stream.impl().upload(lengths.raw(), a.lengths.data(), lengths.bytes());
+  const Tensor lists = upload_lists(a, ctx);
   const int heads = static_cast<int>(a.q.dim(1)), dim = static_cast<int>(a.q.dim(2));
   int lanes = 1;
   while (lanes * kEach < dim) lanes *= 2;
@@ -136,7 +152,8 @@ void run(const AttentionDecode& a, const Context& ctx) {
                     cache_of<T>(a.k),
                     cache_of<T>(a.v),
                     heads_of<T>(a.out),
-                    lengths.data<std::int32_t>(),
+                    lists.data<std::int32_t>(),
+                    reinterpret_cast<const CacheRows*>(lists.data<std::int32_t>() + a.starts.size()),
                     heads,
                     heads / static_cast<int>(a.k.dim(2)),
                     dim,
@@ -146,28 +163,10 @@ void run(const AttentionDecode& a, const Context& ctx) {
   launch(ctx, {grid_of(a.q.dim(0) * heads)}, decode<T>, p);
 }
 
-void check_cache(const char* name, const Tensor& t, const Tensor& q) {
-  RING_CHECK(t.defined() && t.shape().size() == 4 && t.dim(0) == q.dim(0) && t.dim(3) == q.dim(2) && t.stride(3) == 1 &&
-                 t.dtype() == q.dtype(),
-             "attention_decode: ", name, " is ", describe(t), " for queries ", describe(q));
-  RING_CHECK(t.dim(2) > 0 && q.dim(1) % t.dim(2) == 0, "attention_decode: ", q.dim(1), " query heads over ", t.dim(2),
-             " KV heads");
-}
-
 void run_decode(const AttentionDecode& a, const Context& ctx) {
   constexpr const char* op = "attention_decode";
-  RING_CHECK(a.q.defined() && a.q.shape().size() == 3 && a.q.stride(2) == 1 && a.q.dim(2) % 8 == 0 && a.q.dim(2) > 0 &&
-                 a.q.dim(2) <= kMostDim,
-             op, ": q is ", describe(a.q), ", expected [sequences, heads, head dim], a multiple of 8 up to ", kMostDim);
-  RING_CHECK(a.out.defined() && a.out.shape() == a.q.shape() && a.out.dtype() == a.q.dtype() && a.out.stride(2) == 1,
-             op, ": out is ", describe(a.out), ", q ", describe(a.q));
-  check_cache("k", a.k, a.q);
-  check_cache("v", a.v, a.q);
-  RING_CHECK(a.k.shape() == a.v.shape(), op, ": k is ", describe(a.k), ", v is ", describe(a.v));
-  RING_CHECK(static_cast<std::int64_t>(a.lengths.size()) == a.q.dim(0), op, ": ", a.lengths.size(), " lengths for ",
-             a.q.dim(0), " sequences");
-  for (std::int32_t length : a.lengths)
-    RING_CHECK(length >= 0 && length <= a.k.dim(1), op, ": length ", length, " of a cache of ", a.k.dim(1));
+  ring::check(a);
+  RING_CHECK(a.q.dim(2) <= kMostDim, op, ": head dim ", a.q.dim(2), ", expected ", kMostDim, " at most");
   if (a.q.numel() == 0) return;
   visit_float(op, a.q.dtype(), [&]<class T>() { run<T>(a, ctx); });
 }

@@ -1,43 +1,53 @@
 // The tensor-core kernels as candidates: bf16, rows of 16 aligned bytes.
 
-#include "kernels/attention/cuda/work.cuh"
+#include "kernels/attention/cuda/mma_block.cuh"
 #include "kernels/cuda/device/vec.cuh"
 
 namespace ring::cuda {
 namespace {
 
-// Strides reach a row of a tile in 32 bits, and a 16-byte piece of it must be aligned.
-bool fits(const Tensor& t) {
-  constexpr std::int64_t kLargest = 1 << 22;  // elements
-  return t.defined() && t.dtype() == DType::bf16 && t.shape().size() == 3 && t.stride(2) == 1 && is_aligned(t.raw()) &&
-         t.stride(0) % 8 == 0 && t.stride(1) % 8 == 0 && t.stride(0) >= 0 && t.stride(0) <= kLargest;
+// Rows are read and written in aligned pieces of 16 bytes.
+bool fits(const Tensor& t, bool or_f32 = false) {
+  if (!t.defined() || t.shape().size() != 3 || t.stride(2) != 1 || !is_aligned(t.raw())) return false;
+  if (t.dtype() != DType::bf16 && !(or_f32 && t.dtype() == DType::f32)) return false;
+  const std::int64_t piece = 16 / static_cast<std::int64_t>(size_of(t.dtype()));
+  return t.stride(0) % piece == 0 && t.stride(1) % piece == 0;
+}
+bool fits_result(const Tensor& t, const Tensor& carry) {
+  return fits(t, true) && (!carry.defined() || fits(carry, true));
 }
 
 // A negative scale would turn the running maximum around.
 bool fits(std::int64_t dim, float scale) { return dim % 8 == 0 && dim <= 256 && scale > 0; }
 
 bool supports_forward(const Attention& a, const Context&) {
-  return fits(a.q) && fits(a.k) && fits(a.v) && fits(a.out) && fits(a.q.dim(2), a.scale);
+  return fits(a.q) && fits(a.k) && fits(a.v) && fits_result(a.out, a.carry) && fits(a.q.dim(2), a.scale);
 }
 bool supports_backward(const AttentionBackward& a, const Context&) {
-  for (const Tensor* t : {&a.q, &a.k, &a.v, &a.out, &a.dout, &a.dq, &a.dk, &a.dv})
+  for (const Tensor* t : {&a.q, &a.k, &a.v, &a.out, &a.dout})
     if (!fits(*t)) return false;
-  return fits(a.q.dim(2), a.scale);
+  return fits_result(a.dq, a.carry_dq) && fits_result(a.dk, a.carry_dk) && fits_result(a.dv, a.carry_dv) &&
+         fits(a.q.dim(2), a.scale);
 }
 
 void run_forward(const Attention& args, const Context& ctx) {
+  check(args);
+  fill_outside(args, ctx);
   const std::int64_t dim = args.q.dim(2);
-  if (dim <= 64) return run_mma_forward<64>(args, ctx);
-  if (dim <= 96) return run_mma_forward<96>(args, ctx);
-  if (dim <= 128) return run_mma_forward<128>(args, ctx);
-  run_mma_forward<256>(args, ctx);
+  const auto run = dim <= 64 ? run_mma_forward<64> : dim <= 128 ? run_mma_forward<128> : run_mma_forward<256>;
+  forward_passes(
+      args, ctx, [&](const Tensor& lse) { fill_no_keys(lse, ctx); },
+      [&](const Attention& one, const Pass& pass) { run(one, pass, ctx); });
 }
 void run_backward(const AttentionBackward& args, const Context& ctx) {
+  check(args);
+  fill_outside(args, ctx);
+  const RowStatistics statistics = row_statistics(args, ctx);
   const std::int64_t dim = args.q.dim(2);
-  if (dim <= 64) return run_mma_backward<64>(args, ctx);
-  if (dim <= 96) return run_mma_backward<96>(args, ctx);
-  if (dim <= 128) return run_mma_backward<128>(args, ctx);
-  run_mma_backward<256>(args, ctx);
+  const auto run = dim <= 64 ? run_mma_backward<64> : dim <= 128 ? run_mma_backward<128> : run_mma_backward<256>;
+  backward_passes(args, ctx, [&](const AttentionBackward& one, const Pass& pass, Gradient which) {
+    run(one, pass, which, statistics, ctx);
+  });
 }
 
 const bool added[] = {

@@ -3,8 +3,7 @@
 // tiles of keys and values through two stages of shared memory; scores, weights and sums stay in registers, and a
 // weight goes from the first product to the second without leaving its lane.
 
-#include "kernels/attention/cuda/tile.cuh"
-#include "kernels/attention/cuda/work.cuh"
+#include "kernels/attention/cuda/mma_block.cuh"
 
 namespace ring::cuda {
 
@@ -15,38 +14,21 @@ struct ForwardShape {
   static constexpr int kWarps = kDim <= 128 ? 4 : 8, kTiles = kDim <= 128 ? 2 : 1, kKeys = 64;
   static constexpr int kBlocksPerProcessor = kDim <= 128 ? 2 : 1;
   static constexpr int kThreads = 32 * kWarps, kRows = 16 * kTiles * kWarps;
-  static constexpr int kStage = 2 * kKeys * kPitch<kDim>;  // bytes of keys and values
-  static constexpr int kBytes = kRows * kPitch<kDim> + 2 * kStage;
+  static constexpr int kStage = 2 * kKeys * kPitch<kDim>;           // bytes of keys and values
+  static constexpr int kFrame = kRows * kPitch<kDim> + 2 * kStage;  // where it starts
+  static constexpr int kBytes = kFrame + sizeof(Frame<Owner::queries, kWarps>);
 };
 
 struct ForwardParams {
   HeadsOf<const Bf16> q, k, v;
-  HeadsOf<Bf16> out;
+  Output out;
   float* lse;
   std::int64_t tokens;
   int dim, group;  // group: query heads per KV head
   float factor;    // from a product to a power of two
-  bool causal;
+  Pass pass;
   Work work;
 };
-
-// Scores of keys that a row does not see become -inf. first_row, first_key: of the warp's tile, within the sequence.
-template <int kM, int kN>
-__device__ inline void mask_keys(float (&s)[kM][kN][4], int first_row, int first_key, int length, bool causal) {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-#pragma unroll
-  for (int m = 0; m < kM; ++m)
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int row = first_row + m * 16 + half * 8 + lane / 4, end = causal ? min(row + 1, length) : length;
-      const int seen = end - first_key - lane % 4 * 2;
-#pragma unroll
-      for (int n = 0; n < kN; ++n) {
-        if (n * 8 >= seen) s[m][n][2 * half] = -INFINITY;
-        if (n * 8 + 1 >= seen) s[m][n][2 * half + 1] = -INFINITY;
-      }
-    }
-}
 
 // The largest score and the sum of weights of a lane's rows; the sum is of this lane's columns only until the end.
 template <int kM>
@@ -97,9 +79,11 @@ __device__ inline void softmax(float (&s)[kM][kN][4], float (&out)[kM][kC][4], R
       for (int i = 0; i < 4; ++i) out[m][c][i] *= rescale[m][i / 2];
 }
 
-// Factors that turn the sums into outputs; writes the log-sum-exp.
+// Factors that turn the sums into outputs, and those of the carry, to which the log-sum-exp that stands there belongs;
+// writes that of both. lse: of the warp's first row, its rows `stride` apart.
 template <int kM>
-__device__ inline void finish(const RowSums<kM>& rows, float factor, float* lse, int count, float (&scale)[kM][2]) {
+__device__ inline void finish(const RowSums<kM>& rows, float factor, float* lse, std::int64_t stride, const RowsOut& to,
+                              float (&scale)[kM][2], float (&kept)[kM][2]) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll
   for (int m = 0; m < kM; ++m)
@@ -107,9 +91,12 @@ __device__ inline void finish(const RowSums<kM>& rows, float factor, float* lse,
     for (int half = 0; half < 2; ++half) {
       const float total = over_quad_sum(rows.total[m][half]);
       const int row = m * 16 + half * 8 + lane / 4;
-      scale[m][half] = total == 0.0f ? 0.0f : 1.0f / total;
-      if (lane % 4 == 0 && row < count)
-        lse[row] = total == 0.0f ? -INFINITY : (__fmul_rn(rows.largest[m][half], factor) + log2f(total)) * kLn2;
+      const float own = total == 0.0f ? -INFINITY : (__fmul_rn(rows.largest[m][half], factor) + log2f(total)) * kLn2;
+      const Merged both = merge(own, to.carry && to.exist.has(row) ? lse[row * stride] : -INFINITY);
+      scale[m][half] = total == 0.0f ? 0.0f : both.own / total;
+      kept[m][half] = both.before;
+      __syncwarp();  // all lanes of the row have read what stood there
+      if (lane % 4 == 0 && to.exist.has(row)) lse[row * stride] = both.lse;
     }
 }
 
@@ -119,24 +106,28 @@ __global__ __launch_bounds__(ForwardShape<kDim>::kThreads, ForwardShape<kDim>::k
   using Shape = ForwardShape<kDim>;
   constexpr int kM = Shape::kTiles, kKeys = Shape::kKeys;
   extern __shared__ __align__(16) unsigned char memory[];
-  const Work::Place at = p.work[blockIdx.x];
+  auto& frame = *reinterpret_cast<Frame<Owner::queries, Shape::kWarps>*>(memory + Shape::kFrame);
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  const int row = at.row + warp * 16 * kM;  // first of this warp
-  const int end = p.causal ? min(at.length, at.row + Shape::kRows) : at.length, tiles = (end + kKeys - 1) / kKeys;
-  const Bf16 *k = p.k.at(at.start, at.head / p.group), *v = p.v.at(at.start, at.head / p.group);
+  const int in_block = warp * 16 * kM;  // first row of this warp
+  if (!frame.template open<Shape::kRows, 16 * kM>(p.work, p.pass, p.group, kKeys, in_block)) return;
+  const Strand& strand = frame.strand;
   unsigned char* stages = memory + Shape::kRows * kPitch<kDim>;
-  const auto load_keys = [&](int tile) {
-    unsigned char* stage = stages + tile % 2 * Shape::kStage;
-    const std::int64_t key = std::int64_t{tile} * kKeys;
-    const int rows = at.length - tile * kKeys;
-    load_tile<kDim, kKeys, Shape::kThreads>(stage, k + key * p.k.row, static_cast<int>(p.k.row), rows, p.dim);
-    load_tile<kDim, kKeys, Shape::kThreads>(stage + kKeys * kPitch<kDim>, v + key * p.v.row, static_cast<int>(p.v.row),
-                                            rows, p.dim);
+  const auto load_keys = [&](int turn, int key) {
+    unsigned char* stage = stages + turn * Shape::kStage;
+    const std::int64_t row = frame.streamed_row(key);
+    const int head = frame.streamed_head;
+    const Range exist = frame.streamed_range(key);
+    load_tile<kDim, kKeys, Shape::kThreads>(stage, p.k.at(row, head), p.k.row * strand.rate, exist, p.dim);
+    load_tile<kDim, kKeys, Shape::kThreads>(stage + kKeys * kPitch<kDim>, p.v.at(row, head), p.v.row * strand.rate,
+                                            exist, p.dim);
     end_copies();
   };
-  load_tile<kDim, Shape::kRows, Shape::kThreads>(memory, p.q.at(at.start + at.row, at.head), static_cast<int>(p.q.row),
-                                                 at.length - at.row, p.dim);
-  load_keys(0);
+  load_tile<kDim, Shape::kRows, Shape::kThreads>(memory, p.q.at(frame.own_row(0), frame.head), p.q.row * strand.rate,
+                                                 frame.own_range(0), p.dim);
+  end_copies();
+  int cursor = frame.columns.cursor, next, next_states;
+  bool more = frame.columns.next(cursor, next, next_states);
+  if (more) load_keys(0, next);
 
   float out[kM][kDim / 8][4];
   RowSums<kM> rows;
@@ -146,50 +137,52 @@ __global__ __launch_bounds__(ForwardShape<kDim>::kThreads, ForwardShape<kDim>::k
     rows.largest[i / 2][i % 2] = -INFINITY;
     rows.total[i / 2][i % 2] = 0.0f;
   }
-  const std::uint32_t own = shared_address(memory) + warp * 16 * kM * kPitch<kDim> + rows_first<kDim>(lane);
-  for (int tile = 0; tile < tiles; ++tile) {
+  const std::uint32_t own = shared_address(memory) + in_block * kPitch<kDim> + rows_first<kDim>(lane);
+  for (int turn = 0; more; turn ^= 1) {
+    const int key = next, states = next_states;
     await_copies<0>();
     __syncthreads();  // the tile is there, and the other stage has been read
-    if (tile + 1 < tiles) load_keys(tile + 1);
-    const int key = tile * kKeys;
-    if (p.causal && key > row + 16 * kM - 1) continue;  // none of this warp's rows sees it
-    const std::uint32_t stage = shared_address(stages) + tile % 2 * Shape::kStage;
+    more = frame.columns.next(cursor, next, next_states);
+    if (more) load_keys(turn ^ 1, next);
+    const Reach seen = frame.reach[warp];
+    const int row = frame.row + in_block;
+    if (list_kept(states, row / 64 % 2) == Kept::none || seen.none(key, kKeys)) continue;
+    const std::uint32_t stage = shared_address(stages) + turn * Shape::kStage;
     float s[kM][kKeys / 8][4];
     clear(s);
     multiply_rows<kDim>(s, own, stage + columns_first<kDim>(lane));
-    if (key + kKeys > (p.causal ? min(row + 1, at.length) : at.length)) mask_keys(s, row, key, at.length, p.causal);
+    if (!seen.all(key, kKeys)) mask_columns<Owner::queries>(s, strand, row, key);
     softmax(s, out, rows, p.factor);
     std::uint32_t weights[kM][kKeys / 16][4];
     as_operand(weights, s);
     multiply_packed<kDim>(out, weights, stage + kKeys * kPitch<kDim> + rows_first<kDim>(lane));
   }
 
+  await_copies<0>();
   __syncthreads();  // the queries have been read: outputs take their place
-  if (row >= at.length) return;
-  float scale[kM][2];
-  finish(rows, p.factor, p.lse + at.head * p.tokens + at.start + row, at.length - row, scale);
-  store_rows<kDim>(out, scale, memory + warp * 16 * kM * kPitch<kDim>, p.out.at(at.start + row, at.head), p.out.row,
-                   at.length - row, p.dim);
+  const RowsOut to = frame.out(p.out, nullptr, in_block, 0, p.dim);
+  float* lse = p.lse + frame.head * p.tokens + frame.own_row(in_block);
+  float scale[kM][2], kept[kM][2];
+  finish(rows, p.factor, lse, strand.rate, to, scale, kept);
+  write_rows<kDim>(out, scale, kept, memory + in_block * kPitch<kDim>, to);
 }
 
 template <int kDim>
-void run_mma_forward(const Attention& args, const Context& ctx) {
+void run_mma_forward(const Attention& args, const Pass& pass, const Context& ctx) {
   using Shape = ForwardShape<kDim>;
-  check(args);
-  fill_outside(args, ctx);
-  const int heads = static_cast<int>(args.q.dim(1)), group = heads / static_cast<int>(args.k.dim(1));
-  const BlockPlan plan = plan_blocks(args.offsets, Owner::queries, heads, Shape::kRows, args.causal,
-                                     std::max<std::int64_t>(1, 4 * args.q.dim(2) / group), ctx);
+  const std::int64_t heads = args.q.dim(1), kv_heads = args.k.dim(1), group = heads / kv_heads;
+  const WorkPlan plan = plan_work(pass, args.pattern, args.queries, args.keys, Owner::queries, heads, kv_heads,
+                                  Shape::kRows, std::max<std::int64_t>(1, 4 * args.q.dim(2) / group), ctx);
   const ForwardParams p{heads_of<const Bf16>(args.q),
                         heads_of<const Bf16>(args.k),
                         heads_of<const Bf16>(args.v),
-                        heads_of<Bf16>(args.out),
+                        output_of(args.out, args.carry),
                         args.lse.data<float>(),
                         args.q.dim(0),
                         static_cast<int>(args.q.dim(2)),
-                        group,
+                        static_cast<int>(group),
                         args.scale * kLog2E,
-                        args.causal,
+                        pass,
                         plan.work};
   launch(ctx, {grid_of(plan.blocks), Shape::kThreads, Shape::kBytes}, mma_forward<kDim>, p);
 }

@@ -2,6 +2,6 @@
 
 namespace ring::cuda {
 
-template void run_mma_forward<128>(const Attention&, const Context&);
+template void run_mma_forward<128>(const Attention&, const Pass&, const Context&);
 
 }  // namespace ring::cuda

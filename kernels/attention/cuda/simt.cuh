@@ -3,7 +3,7 @@
 // neighbouring rows of a product. A row's length in shared memory is an odd number of 16-byte words, so that rows read
 // by neighbouring lanes lie in different banks.
 
-#include "kernels/attention/cuda/work.cuh"
+#include "kernels/attention/cuda/frame.cuh"
 #include "kernels/cuda/device/vec.cuh"
 
 namespace ring::cuda {
@@ -15,12 +15,16 @@ struct Lanes {
   int x = static_cast<int>(threadIdx.x) % kSide, y = static_cast<int>(threadIdx.x) / kSide;
 };
 
-// kRows rows from `global` on, as f32; rows from `rows` on are 0.
+template <Owner owner>
+using SimtFrame = Frame<owner, kSimtThreads / kWarp>;
+
+// kRows rows, `stride` elements apart, from `global` on, as f32; those that do not exist are 0.
 template <int kRows, class T>
-__device__ inline void load_rows(float* shared, const T* global, std::int64_t stride, int rows, int dim) {
+__device__ inline void load_rows(float* shared, const T* global, std::int64_t stride, Range exist, int dim) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp, pitch = simt_pitch(dim);
   for (int r = static_cast<int>(threadIdx.x) / kWarp; r < kRows; r += kSimtThreads / kWarp)
-    for (int c = lane; c < dim; c += kWarp) shared[r * pitch + c] = r < rows ? to_float(global[r * stride + c]) : 0.0f;
+    for (int c = lane; c < dim; c += kWarp)
+      shared[r * pitch + c] = exist.has(r) ? to_float(global[r * stride + c]) : 0.0f;
 }
 
 // c[i][j] = row (y kR + i) of a times row (x + 16 j) of b.
@@ -108,18 +112,39 @@ __device__ inline void clear_sums(Sums<kR, kDim>& sums) {
     for (int c = 0; c < kDim / 64 * 4; ++c) sums[i][c / 4][c % 4] = 0.0f;
 }
 
-template <int kR, int kDim, class T>
-__device__ inline void write_sums(const Sums<kR, kDim>& sums, const float (&factor)[kR], T* global, std::int64_t stride,
-                                  int rows, int dim) {
+// Scores or weights of columns that a row does not see become `to`. row, column: the first ones of block and tile.
+template <Owner owner, int kR>
+__device__ inline void mask_sums(float (&c)[kR][kR], const Strand& strand, int row, int column, float to) {
+  const Lanes t;
+#pragma unroll
+  for (int i = 0; i < kR; ++i) {
+    const Columns seen = strand.columns<owner>(row + t.y * kR + i);
+#pragma unroll
+    for (int j = 0; j < kR; ++j)
+      if (!seen.has(column + t.x + kSide * j)) c[i][j] = to;
+  }
+}
+
+// Writes sums times `factor` of each row, plus the carry times `kept` (which is not read where that is 0).
+template <int kR, int kDim>
+__device__ inline void write_sums(const Sums<kR, kDim>& sums, const float (&factor)[kR], const float (&kept)[kR],
+                                  const RowsOut& to) {
   const Lanes t;
 #pragma unroll
   for (int i = 0; i < kR; ++i)
 #pragma unroll
     for (int c = 0; c < kDim / 64; ++c)
 #pragma unroll
-      for (int e = 0; e < 4; ++e)
-        if (t.y * kR + i < rows && 4 * t.x + 64 * c < dim)
-          global[(t.y * kR + i) * stride + 4 * t.x + 64 * c + e] = from_float<T>(sums[i][c][e] * factor[i]);
+      for (int e = 0; e < 4; ++e) {
+        const int row = t.y * kR + i, column = 4 * t.x + 64 * c + e;
+        if (!to.exist.has(row) || column >= to.columns) continue;
+        float sum = sums[i][c][e] * factor[i];
+        if (to.carry && kept[i] != 0.0f) sum = fmaf(to.carry[row * to.carry_stride + column], kept[i], sum);
+        if (to.half)
+          to.half[row * to.stride + column] = from_float<__nv_bfloat16>(sum);
+        else
+          to.whole[row * to.stride + column] = sum;
+      }
 }
 
 }  // namespace ring::cuda

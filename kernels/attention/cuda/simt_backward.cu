@@ -9,12 +9,13 @@ namespace {
 template <class T>
 struct Params {
   HeadsOf<const T> x, y, a, b;
-  HeadsOf<T> dx, dy;
+  Output dx, dy;
+  float *dx_parts, *dy_parts;  // partial sums of split lists: rows of `dim` columns
   const float *lse2, *delta;
   std::int64_t tokens;
   int dim, group;
   float factor, scale;  // from a product to a power of two; of the scores
-  bool causal;
+  Pass pass;
   Work work;
 };
 
@@ -23,18 +24,39 @@ template <int kDim>
 constexpr int kRowsOf = kDim <= 128 ? 64 : 32;
 
 template <int kDim>
-constexpr std::size_t shared_bytes(int dim) {
+constexpr std::size_t shared_floats(int dim) {
   constexpr int rows = kRowsOf<kDim>;
-  return static_cast<std::size_t>(rows) * (4 * simt_pitch(dim) + simt_pitch(rows) + 2) * sizeof(float);
+  return static_cast<std::size_t>(rows) * (4 * simt_pitch(dim) + simt_pitch(rows) + 2);
 }
 
-// lse2 (+inf where there is no query, so that its weights are 0) and delta of kRows queries.
+// lse2 (+inf where there is no query, so that its weights are 0) and delta of kRows queries, `stride` apart.
 template <int kRows>
-__device__ void load_statistics(float* shared, const float* lse2, const float* delta, int rows) {
+__device__ void load_statistics(float* shared, const float* lse2, const float* delta, std::int64_t stride,
+                                Range exist) {
   const int i = static_cast<int>(threadIdx.x);
   if (i >= kRows) return;
-  shared[i] = i < rows ? lse2[i] : INFINITY;
-  shared[kRows + i] = i < rows ? delta[i] : 0.0f;
+  shared[i] = exist.has(i) ? lse2[i * stride] : INFINITY;
+  shared[kRows + i] = exist.has(i) ? delta[i * stride] : 0.0f;
+}
+
+// Products x.a become weights, products y.b gradients of scores.
+template <Owner owner, int kR>
+__device__ void weigh(float (&weights)[kR][kR], float (&gradients)[kR][kR], const SimtFrame<owner>& frame, int column,
+                      float factor, const float* statistics) {
+  constexpr int kRows = kSide * kR;
+  const Lanes t;
+#pragma unroll
+  for (int r = 0; r < kR; ++r)
+#pragma unroll
+    for (int c = 0; c < kR; ++c)
+      weights[r][c] = exp2f(weights[r][c] * factor - statistics[owner == Owner::keys ? t.x + kSide * c : t.y * kR + r]);
+  if (!frame.reach[0].all(column, kRows)) mask_sums<owner, kR>(weights, frame.strand, frame.row, column, 0.0f);
+#pragma unroll
+  for (int r = 0; r < kR; ++r)
+#pragma unroll
+    for (int c = 0; c < kR; ++c)
+      gradients[r][c] = weights[r][c] *
+                        (gradients[r][c] - statistics[kRows + (owner == Owner::keys ? t.x + kSide * c : t.y * kR + r)]);
 }
 
 template <class T, Owner owner, int kDim>
@@ -45,81 +67,82 @@ __global__ __launch_bounds__(kSimtThreads) void simt_backward(const __grid_const
   const int dim = p.dim, size = kRows * simt_pitch(dim);
   float *x = reinterpret_cast<float*>(memory), *y = x + size, *a = y + size, *b = a + size, *pairs = b + size;
   float* statistics = pairs + kRows * simt_pitch(kRows);
-  const Lanes t;
-  const Work::Place at = p.work[blockIdx.x];
-  const Mask<owner> mask{at.length, p.causal};
-  const int rows = at.length - at.row, end = !kKeys && p.causal ? min(at.length, at.row + kRows) : at.length;
-  const Tiles stream(kKeys && p.causal ? at.row : 0, end, kRows, kKeys ? p.group : 1);
-  const std::int64_t own = std::int64_t{at.start} + at.row;
-  load_rows<kRows>(x, p.x.at(own, at.head), p.x.row, rows, dim);
-  load_rows<kRows>(y, p.y.at(own, at.head), p.y.row, rows, dim);
+  auto& frame = *reinterpret_cast<SimtFrame<owner>*>(x + shared_floats<kDim>(dim));
+  if (!frame.template open<kRows, kRows>(p.work, p.pass, p.group, kRows, 0)) return;
+  const int rate = frame.strand.rate;
+  const std::int64_t own = frame.own_row(0);
+  load_rows<kRows>(x, p.x.at(own, frame.head), p.x.row * rate, frame.own_range(0), dim);
+  load_rows<kRows>(y, p.y.at(own, frame.head), p.y.row * rate, frame.own_range(0), dim);
   if (!kKeys)
-    load_statistics<kRows>(statistics, p.lse2 + at.head * p.tokens + own, p.delta + at.head * p.tokens + own, rows);
+    load_statistics<kRows>(statistics, p.lse2 + frame.head * p.tokens + own, p.delta + frame.head * p.tokens + own,
+                           rate, frame.own_range(0));
   Sums<kR, kDim> dx, dy;
   clear_sums<kR, kDim>(dx);
   clear_sums<kR, kDim>(dy);
-  Tiles::Place tile = stream.begin();
-  for (int i = 0; i < stream.count; ++i, tile = stream.after(tile)) {
-    const int head = (kKeys ? at.head * p.group : at.head / p.group) + tile.head, column = tile.row;
-    const std::int64_t token = std::int64_t{at.start} + column;
-    __syncthreads();  // the tiles before have been read
-    load_rows<kRows>(a, p.a.at(token, head), p.a.row, at.length - column, dim);
-    load_rows<kRows>(b, p.b.at(token, head), p.b.row, at.length - column, dim);
-    if (kKeys)
-      load_statistics<kRows>(statistics, p.lse2 + head * p.tokens + token, p.delta + head * p.tokens + token,
-                             at.length - column);
-    __syncthreads();
-    float weights[kR][kR], gradients[kR][kR];
-    dot_rows<kR>(weights, x, a, dim);
-    dot_rows<kR>(gradients, y, b, dim);
-#pragma unroll
-    for (int r = 0; r < kR; ++r)
-#pragma unroll
-      for (int c = 0; c < kR; ++c) {
-        const int in_rows = t.y * kR + r, in_columns = t.x + kSide * c, query = kKeys ? in_columns : in_rows;
-        const float power = weights[r][c] * p.factor - statistics[query];
-        weights[r][c] = mask(at.row + in_rows, column + in_columns) ? exp2f(power) : 0.0f;
-        gradients[r][c] = weights[r][c] * (gradients[r][c] - statistics[kRows + query]);
+  for (int head = frame.streamed_head, heads = kKeys ? p.group : 1; heads > 0; ++head, --heads)
+    for (int cursor = frame.columns.cursor, column, states; frame.columns.next(cursor, column, states);) {
+      if (list_kept(states, frame.row / 64 % 2) == Kept::none) continue;
+      const std::int64_t row = frame.streamed_row(column);
+      const Range exist = frame.streamed_range(column);
+      __syncthreads();  // the tiles before have been read
+      load_rows<kRows>(a, p.a.at(row, head), p.a.row * rate, exist, dim);
+      load_rows<kRows>(b, p.b.at(row, head), p.b.row * rate, exist, dim);
+      if (kKeys)
+        load_statistics<kRows>(statistics, p.lse2 + head * p.tokens + row, p.delta + head * p.tokens + row, rate,
+                               exist);
+      __syncthreads();
+      float weights[kR][kR], gradients[kR][kR];
+      dot_rows<kR>(weights, x, a, dim);
+      dot_rows<kR>(gradients, y, b, dim);
+      weigh<owner, kR>(weights, gradients, frame, column, p.factor, statistics);
+      if constexpr (kKeys) {
+        put_rows<kR>(pairs, weights);
+        add_product<kR, kDim>(dy, pairs, b, dim);
       }
-    if constexpr (kKeys) {
-      put_rows<kR>(pairs, weights);
-      add_product<kR, kDim>(dy, pairs, b, dim);
+      put_rows<kR>(pairs, gradients);
+      add_product<kR, kDim>(dx, pairs, a, dim);
     }
-    put_rows<kR>(pairs, gradients);
-    add_product<kR, kDim>(dx, pairs, a, dim);
-  }
-  float factor[kR];
+  float factor[kR], kept[kR];
 #pragma unroll
-  for (int r = 0; r < kR; ++r) factor[r] = p.scale;
-  write_sums<kR, kDim>(dx, factor, p.dx.at(own, at.head), p.dx.row, rows, dim);
-  if constexpr (kKeys) {
-#pragma unroll
-    for (int r = 0; r < kR; ++r) factor[r] = 1.0f;
-    write_sums<kR, kDim>(dy, factor, p.dy.at(own, at.head), p.dy.row, rows, dim);
-  }
+  for (int r = 0; r < kR; ++r) factor[r] = p.scale, kept[r] = 1.0f;
+  write_sums<kR, kDim>(dx, factor, kept, frame.out(p.dx, p.dx_parts, 0, 0, dim));
+  if constexpr (kKeys) write_sums<kR, kDim>(dy, kept, kept, frame.out(p.dy, p.dy_parts, 0, 0, dim));
 }
 
+// x, y, a, b, dx and dy of p are those of the owner.
 template <class T, Owner owner, int kDim>
-void launch_one(const AttentionBackward& args, Params<T> p, std::int64_t heads, const Context& ctx) {
-  const BlockPlan plan = plan_blocks(args.offsets, owner, static_cast<int>(heads), kRowsOf<kDim>, args.causal,
-                                     2 * p.dim * static_cast<int>(sizeof(T)), ctx);
+void launch_owner(const AttentionBackward& args, Params<T> p, const Pass& pass, const Context& ctx) {
+  const std::int64_t kv_heads = args.k.dim(1), heads = owner == Owner::keys ? kv_heads : args.q.dim(1);
+  const std::int64_t bytes = 2 * p.dim * static_cast<std::int64_t>(sizeof(T));
+  const WorkPlan plan =
+      plan_work(pass, args.pattern, args.queries, args.keys, owner, heads, kv_heads, kRowsOf<kDim>,
+                owner == Owner::keys ? bytes * p.group : std::max<std::int64_t>(1, bytes / p.group), ctx);
+  p.pass = pass;
   p.work = plan.work;
-  launch(ctx, {grid_of(plan.blocks), kSimtThreads, shared_bytes<kDim>(p.dim)}, simt_backward<T, owner, kDim>, p);
+  const SplitParts parts(plan, args, ctx);
+  p.dx_parts = device_data<float>(parts.dk), p.dy_parts = device_data<float>(parts.dv);
+  const std::size_t shared = shared_floats<kDim>(p.dim) * sizeof(float) + sizeof(SimtFrame<owner>);
+  launch(ctx, {grid_of(plan.blocks), kSimtThreads, shared}, simt_backward<T, owner, kDim>, p);
+  parts.add_up(plan, args, ctx);
 }
 
 template <class T, int kDim>
-void launch_both(const AttentionBackward& args, Params<T> p, const Context& ctx) {
+void run_dim(const AttentionBackward& args, Params<T> p, const Pass& pass, Gradient which, const Context& ctx) {
   const auto q = heads_of<const T>(args.q), k = heads_of<const T>(args.k), v = heads_of<const T>(args.v),
              dout = heads_of<const T>(args.dout);
-  p.x = k, p.y = v, p.a = q, p.b = dout, p.dx = heads_of<T>(args.dk), p.dy = heads_of<T>(args.dv);
-  launch_one<T, Owner::keys, kDim>(args, p, args.k.dim(1), ctx);
-  p.x = q, p.y = dout, p.a = k, p.b = v, p.dx = heads_of<T>(args.dq), p.dy = {};
-  launch_one<T, Owner::queries, kDim>(args, p, args.q.dim(1), ctx);
+  if (which == Gradient::keys) {
+    p.x = k, p.y = v, p.a = q, p.b = dout;
+    p.dx = output_of(args.dk, args.carry_dk), p.dy = output_of(args.dv, args.carry_dv);
+    return launch_owner<T, Owner::keys, kDim>(args, p, pass, ctx);
+  }
+  p.x = q, p.y = dout, p.a = k, p.b = v;
+  p.dx = output_of(args.dq, args.carry_dq);
+  launch_owner<T, Owner::queries, kDim>(args, p, pass, ctx);
 }
 
 template <class T>
-void run(const AttentionBackward& args, const Context& ctx) {
-  const RowStatistics statistics = row_statistics(args, ctx);
+void run(const AttentionBackward& args, const Pass& pass, Gradient which, const RowStatistics& statistics,
+         const Context& ctx) {
   Params<T> p{};
   p.lse2 = statistics.lse2.data<float>();
   p.delta = statistics.delta.data<float>();
@@ -128,16 +151,18 @@ void run(const AttentionBackward& args, const Context& ctx) {
   p.group = static_cast<int>(args.q.dim(1) / args.k.dim(1));
   p.factor = args.scale * kLog2E;
   p.scale = args.scale;
-  p.causal = args.causal;
-  if (p.dim <= 64) return launch_both<T, 64>(args, p, ctx);
-  if (p.dim <= 128) return launch_both<T, 128>(args, p, ctx);
-  launch_both<T, 256>(args, p, ctx);
+  if (p.dim <= 64) return run_dim<T, 64>(args, p, pass, which, ctx);
+  if (p.dim <= 128) return run_dim<T, 128>(args, p, pass, which, ctx);
+  run_dim<T, 256>(args, p, pass, which, ctx);
 }
 
 void run_simt_backward(const AttentionBackward& args, const Context& ctx) {
   check(args);
   fill_outside(args, ctx);
-  visit_float("attention_backward", args.q.dtype(), [&]<class T>() { run<T>(args, ctx); });
+  const RowStatistics statistics = row_statistics(args, ctx);
+  backward_passes(args, ctx, [&](const AttentionBackward& one, const Pass& pass, Gradient which) {
+    visit_float("attention_backward", one.q.dtype(), [&]<class T>() { run<T>(one, pass, which, statistics, ctx); });
+  });
 }
 
 bool supports(const AttentionBackward& args, const Context&) { return args.q.dim(2) <= 256; }

@@ -10,17 +10,17 @@ constexpr int kR = 4, kRows = kSide * kR;  // queries of a block, and keys of a 
 template <class T>
 struct Params {
   HeadsOf<const T> q, k, v;
-  HeadsOf<T> out;
+  Output out;
   float* lse;
   std::int64_t tokens;
   int dim, group;
   float factor;  // from a product to a power of two
-  bool causal;
+  Pass pass;
   Work work;
 };
 
-constexpr std::size_t shared_bytes(int dim) {
-  return static_cast<std::size_t>(kRows) * (2 * simt_pitch(dim) + simt_pitch(kRows)) * sizeof(float);
+constexpr std::size_t shared_floats(int dim) {
+  return static_cast<std::size_t>(kRows) * (2 * simt_pitch(dim) + simt_pitch(kRows));
 }
 
 template <class Op>
@@ -47,36 +47,59 @@ __device__ void softmax(float (&s)[kR][kR], float (&largest)[kR], float (&total)
   }
 }
 
+// Divides, merges with what stands there already, and writes.
 template <class T, int kDim>
-__global__ __launch_bounds__(kSimtThreads) void simt_forward(const __grid_constant__ Params<T> p) {
+__device__ void finish(const Params<T>& p, const SimtFrame<Owner::queries>& frame, const Sums<kR, kDim>& sums,
+                       const float (&largest)[kR], const float (&total)[kR]) {
+  const Lanes t;
+  const RowsOut to = frame.out(p.out, nullptr, 0, 0, p.dim);
+  float* lse = p.lse + frame.head * p.tokens + frame.own_row(0);
+  float factor[kR], kept[kR];
+#pragma unroll
+  for (int i = 0; i < kR; ++i) {
+    const int row = t.y * kR + i;
+    float* at = lse + std::int64_t{row} * frame.strand.rate;
+    const float own = total[i] == 0.0f ? -INFINITY : (largest[i] + log2f(total[i])) * kLn2;
+    const Merged both = merge(own, to.carry && to.exist.has(row) ? *at : -INFINITY);
+    factor[i] = total[i] == 0.0f ? 0.0f : both.own / total[i];
+    kept[i] = both.before;
+    __syncwarp();  // all lanes of the row have read what stood there
+    if (t.x == 0 && to.exist.has(row)) *at = both.lse;
+  }
+  write_sums<kR, kDim>(sums, factor, kept, to);
+}
+
+template <class T, int kDim>
+__global__ __launch_bounds__(kSimtThreads, kDim <= 128 ? 2 : 1) void simt_forward(const __grid_constant__ Params<T> p) {
   extern __shared__ float4 memory[];
   float* queries = reinterpret_cast<float*>(memory);
   float *tile = queries + kRows * simt_pitch(p.dim), *weights = tile + kRows * simt_pitch(p.dim);
-  const Lanes t;
-  const Work::Place at = p.work[blockIdx.x];
-  const Mask<Owner::queries> mask{at.length, p.causal};
-  const int end = p.causal ? min(at.length, at.row + kRows) : at.length, rows = at.length - at.row;
-  load_rows<kRows>(queries, p.q.at(at.start + at.row, at.head), p.q.row, rows, p.dim);
+  auto& frame = *reinterpret_cast<SimtFrame<Owner::queries>*>(queries + shared_floats(p.dim));
+  if (!frame.template open<kRows, kRows>(p.work, p.pass, p.group, kRows, 0)) return;
+  const Strand& strand = frame.strand;
+  load_rows<kRows>(queries, p.q.at(frame.own_row(0), frame.head), p.q.row * strand.rate, frame.own_range(0), p.dim);
   Sums<kR, kDim> sums;
   clear_sums<kR, kDim>(sums);
   float largest[kR], total[kR], rescale[kR];
 #pragma unroll
   for (int i = 0; i < kR; ++i) largest[i] = -INFINITY, total[i] = 0.0f;
-  for (int key = 0; key < end; key += kRows) {
+  for (int cursor = frame.columns.cursor, key, states; frame.columns.next(cursor, key, states);) {
+    if (list_kept(states, frame.row / 64 % 2) == Kept::none) continue;
+    const std::int64_t row = frame.streamed_row(key);
+    const int head = frame.streamed_head;
+    const Range exist = frame.streamed_range(key);
     __syncthreads();  // the tile before has been read
-    load_rows<kRows>(tile, p.k.at(at.start + key, at.head / p.group), p.k.row, at.length - key, p.dim);
+    load_rows<kRows>(tile, p.k.at(row, head), p.k.row * strand.rate, exist, p.dim);
     __syncthreads();
     float s[kR][kR];
     dot_rows<kR>(s, queries, tile, p.dim);
 #pragma unroll
-    for (int i = 0; i < kR; ++i)
-#pragma unroll
-      for (int j = 0; j < kR; ++j)
-        s[i][j] = mask(at.row + t.y * kR + i, key + t.x + kSide * j) ? __fmul_rn(s[i][j], p.factor) : -INFINITY;
+    for (int i = 0; i < kR * kR; ++i) s[i / kR][i % kR] = __fmul_rn(s[i / kR][i % kR], p.factor);
+    if (!frame.reach[0].all(key, kRows)) mask_sums<Owner::queries, kR>(s, strand, frame.row, key, -INFINITY);
     softmax(s, largest, total, rescale);
     put_rows<kR>(weights, s);
     __syncthreads();  // the keys have been read
-    load_rows<kRows>(tile, p.v.at(at.start + key, at.head / p.group), p.v.row, at.length - key, p.dim);
+    load_rows<kRows>(tile, p.v.at(row, head), p.v.row * strand.rate, exist, p.dim);
     __syncthreads();
 #pragma unroll
     for (int i = 0; i < kR; ++i)
@@ -84,41 +107,39 @@ __global__ __launch_bounds__(kSimtThreads) void simt_forward(const __grid_consta
       for (int c = 0; c < kDim / 64 * 4; ++c) sums[i][c / 4][c % 4] *= rescale[i];
     add_product<kR, kDim>(sums, weights, tile, p.dim);
   }
-  float* lse = p.lse + at.head * p.tokens + at.start + at.row;
-#pragma unroll
-  for (int i = 0; i < kR; ++i) {
-    const int row = t.y * kR + i;
-    rescale[i] = total[i] == 0.0f ? 0.0f : 1.0f / total[i];
-    if (t.x == 0 && row < rows) lse[row] = total[i] == 0.0f ? -INFINITY : (largest[i] + log2f(total[i])) * kLn2;
-  }
-  write_sums<kR, kDim>(sums, rescale, p.out.at(at.start + at.row, at.head), p.out.row, rows, p.dim);
+  finish<T, kDim>(p, frame, sums, largest, total);
 }
 
 template <class T>
-void run(const Attention& args, const Context& ctx) {
-  const int heads = static_cast<int>(args.q.dim(1)), group = heads / static_cast<int>(args.k.dim(1));
-  const int dim = static_cast<int>(args.q.dim(2));
-  const BlockPlan plan = plan_blocks(args.offsets, Owner::queries, heads, kRows, args.causal,
-                                     std::max<int>(1, 2 * dim * static_cast<int>(sizeof(T)) / group), ctx);
+void run(const Attention& args, const Pass& pass, const Context& ctx) {
+  const std::int64_t heads = args.q.dim(1), kv_heads = args.k.dim(1), group = heads / kv_heads;
+  const int dim = static_cast<int>(args.q.dim(2)), bytes = 2 * dim * static_cast<int>(sizeof(T));
+  const WorkPlan plan = plan_work(pass, args.pattern, args.queries, args.keys, Owner::queries, heads, kv_heads, kRows,
+                                  std::max<std::int64_t>(1, bytes / group), ctx);
   const Params<T> p{heads_of<const T>(args.q),
                     heads_of<const T>(args.k),
                     heads_of<const T>(args.v),
-                    heads_of<T>(args.out),
+                    output_of(args.out, args.carry),
                     args.lse.data<float>(),
                     args.q.dim(0),
                     dim,
-                    group,
+                    static_cast<int>(group),
                     args.scale * kLog2E,
-                    args.causal,
+                    pass,
                     plan.work};
   const auto kernel = dim <= 64 ? simt_forward<T, 64> : dim <= 128 ? simt_forward<T, 128> : simt_forward<T, 256>;
-  launch(ctx, {grid_of(plan.blocks), kSimtThreads, shared_bytes(dim)}, kernel, p);
+  const std::size_t shared = shared_floats(dim) * sizeof(float) + sizeof(SimtFrame<Owner::queries>);
+  launch(ctx, {grid_of(plan.blocks), kSimtThreads, shared}, kernel, p);
 }
 
 void run_simt_forward(const Attention& args, const Context& ctx) {
   check(args);
   fill_outside(args, ctx);
-  visit_float("attention", args.q.dtype(), [&]<class T>() { run<T>(args, ctx); });
+  forward_passes(
+      args, ctx, [&](const Tensor& lse) { fill_no_keys(lse, ctx); },
+      [&](const Attention& one, const Pass& pass) {
+        visit_float("attention", one.q.dtype(), [&]<class T>() { run<T>(one, pass, ctx); });
+      });
 }
 
 bool supports(const Attention& args, const Context&) { return args.q.dim(2) <= 256; }

@@ -3,8 +3,7 @@
 // bytes, so that the eight rows of a matrix that a warp loads lie in different banks, and every address is one register
 // plus a constant.
 
-#include <cuda_bf16.h>
-
+#include "kernels/attention/cuda/frame.cuh"
 #include "kernels/cuda/device/mma.cuh"
 
 namespace ring::cuda {
@@ -26,19 +25,21 @@ __device__ inline std::uint32_t columns_first(int lane) {
   return ((lane & 7) + (lane >> 4) * 8) * kPitch<kDim> + ((lane >> 3) & 1) * 16;
 }
 
-// Queues the copy of kRows rows from `global` on. Rows from `rows` on, and columns from `dim` on, become 0: their
-// addresses are formed, but not read. The address runs along, which takes fewer registers than one for each copy.
+// Queues the copy of kRows rows, `stride` elements apart, from `global` on. Rows that do not exist, and columns from
+// `dim` on, become 0: their addresses are formed, but not read. The address runs along, which takes fewer registers
+// than one for each copy.
 template <int kDim, int kRows, int kThreads>
-__device__ inline void load_tile(unsigned char* shared, const Bf16* global, int stride, int rows, int dim) {
+__device__ inline void load_tile(unsigned char* shared, const Bf16* global, std::int64_t stride, Range exist, int dim) {
   constexpr int kChunks = kDim / 8, kStep = kThreads / kChunks;  // chunks of a row; rows copied at once
+  static_assert(kThreads % kChunks == 0 && kRows % kStep == 0);
   const int first = static_cast<int>(threadIdx.x) / kChunks, chunk = static_cast<int>(threadIdx.x) % kChunks;
-  if (kThreads % kChunks != 0 && first >= kStep) return;
   const Bf16* from = global + first * stride + chunk * 8;
-  const int valid_rows = chunk * 8 < dim ? rows - first : 0;
+  const int skipped = exist.first - first;
+  const auto count = static_cast<unsigned>(chunk * 8 < dim ? exist.end - exist.first : 0);
   shared += first * kPitch<kDim> + chunk * 16;
 #pragma unroll
   for (int row = 0; row < kRows; row += kStep) {
-    if (kRows % kStep == 0 || row + first < kRows) copy_async16(shared + row * kPitch<kDim>, from, row < valid_rows);
+    copy_async16(shared + row * kPitch<kDim>, from, static_cast<unsigned>(row - skipped) < count);
     from += kStep * stride;
   }
 }
@@ -103,13 +104,12 @@ __device__ inline void multiply_packed(float (&c)[kM][kN][4], const std::uint32_
     }
 }
 
-// Writes a warp's sums, times `factor` of each row, as bf16: first into its own rows of a tile at `shared` (which no
-// other warp uses any more, and whose last readers have met at a barrier), then from there to global memory in pieces
-// of 16 bytes. 8 kN columns of both; `columns` of them and `rows` rows exist. factor[m][0] is for row g of a fragment,
-// [1] for row g + 8.
+// Writes a warp's sums as bf16: first into its own rows of a tile at `shared` (which no other warp uses any more, and
+// whose last readers have met at a barrier), then from there to global memory in pieces of 16 bytes. 8 kN columns of
+// both; `columns` of them exist.
 template <int kDim, int kM, int kN>
-__device__ inline void store_rows(const float (&c)[kM][kN][4], const float (&factor)[kM][2], unsigned char* shared,
-                                  Bf16* global, std::int64_t stride, int rows, int columns) {
+__device__ inline void store_rows(const float (&c)[kM][kN][4], unsigned char* shared, Bf16* global, std::int64_t stride,
+                                  Range exist, int columns) {
   const int lane = static_cast<int>(threadIdx.x) % 32, g = lane / 4, t = lane % 4;
 #pragma unroll
   for (int m = 0; m < kM; ++m)
@@ -118,11 +118,11 @@ __device__ inline void store_rows(const float (&c)[kM][kN][4], const float (&fac
 #pragma unroll
       for (int half = 0; half < 2; ++half)
         *reinterpret_cast<std::uint32_t*>(shared + (m * 16 + half * 8 + g) * kPitch<kDim> + n * 16 + t * 4) =
-            pack_bf16(c[m][n][2 * half] * factor[m][half], c[m][n][2 * half + 1] * factor[m][half]);
+            pack_bf16(c[m][n][2 * half], c[m][n][2 * half + 1]);
   __syncwarp();
   for (int i = lane; i < 16 * kM * kN; i += 32) {
     const int row = i / kN, chunk = i % kN;
-    if (row < rows && chunk * 8 < columns)
+    if (exist.has(row) && chunk * 8 < columns)
       *reinterpret_cast<uint4*>(global + row * stride + chunk * 8) =
           *reinterpret_cast<const uint4*>(shared + row * kPitch<kDim> + chunk * 16);
   }

@@ -1,6 +1,10 @@
 #include "kernels/attention/cuda/work.cuh"
 
 #include <algorithm>
+#include <list>
+
+#include "core/cuda/handles.h"
+#include "kernels/cuda/device/vec.cuh"
 
 namespace ring::cuda {
 namespace {
@@ -9,62 +13,118 @@ namespace {
 constexpr std::int64_t kSectionBytes = std::int64_t{24} << 20;
 constexpr std::int64_t kSectionBlocks = 512;  // enough for every multiprocessor, twice
 
-bool uniform(const std::vector<std::int32_t>& offsets) {
-  if (offsets.size() < 2) return false;
-  for (std::size_t b = 2; b < offsets.size(); ++b)
-    if (offsets[b] - offsets[b - 1] != offsets[1] - offsets[0]) return false;
-  return offsets[1] > offsets[0];
-}
-
-std::vector<RowBlock> list_blocks(const std::vector<std::int32_t>& offsets, Owner owner, int rows, bool causal) {
-  std::vector<RowBlock> list;
-  for (std::size_t b = 0; b + 1 < offsets.size(); ++b)
-    for (std::int32_t row = 0, length = offsets[b + 1] - offsets[b]; row < length; row += rows)
-      list.push_back({offsets[b], length, row});
-  const auto cost = [&](const RowBlock& b) {
-    if (!causal) return b.length;
-    return owner == Owner::queries ? std::min(b.row + rows, b.length) : b.length - b.row;
-  };
-  std::stable_sort(list.begin(), list.end(), [&](const RowBlock& a, const RowBlock& b) { return cost(a) > cost(b); });
-  return list;
-}
-
 // A launch has at most 2^31 - 1 blocks.
 std::int64_t checked(std::int64_t blocks) {
   RING_CHECK(blocks < std::int64_t{1} << 31, "attention: ", blocks, " blocks of work are too many for one launch");
   return blocks;
 }
 
-void check_view(std::string_view op, std::string_view name, const Tensor& t, const Tensor& like, std::int64_t heads) {
-  RING_CHECK(t.defined() && t.shape() == (Shape{like.dim(0), heads, like.dim(2)}) && t.dtype() == like.dtype() &&
-                 (t.dim(2) <= 1 || t.stride(2) == 1),
-             op, ": ", name, " is ", describe(t), " with strides ", t.strides(), ", expected ", like.dtype(), "[",
-             like.dim(0), ",", heads, ",", like.dim(2), "] with unit last stride");
+struct Costed {
+  WorkItem item;
+  std::int64_t group, cost;  // group: of pieces whose streamed rows of one head share the L2 cache
+};
+
+// Costliest blocks first (Graham 1969), group by group.
+template <Owner owner>
+std::vector<WorkItem> list_items(const Pass& pass, const std::vector<Piece>& pieces, int rows,
+                                 std::int64_t group_columns) {
+  std::vector<Costed> all;
+  std::int64_t group = 0, filled = 0;
+  for (const Piece& p : pieces) {
+    const Strand s(pass, p, 0);
+    const std::int64_t columns = owner == Owner::queries ? s.k_end - s.k_first : s.q_end - s.q_first;
+    const int positions = owner == Owner::queries ? p.q_end - p.q_first : p.k_end - p.k_first;
+    const int samples = static_cast<int>(divide_up(positions, pass.rate));  // of no head more than these
+    if (filled > 0 && filled + columns > group_columns) ++group, filled = 0;
+    filled += columns;
+    for (int block = 0; block * rows < samples; ++block) {
+      const int first = s.first<owner>() + block * rows;
+      const Reach r = s.reach<owner>(first, first + std::min(rows, samples - block * rows));
+      const int gap = std::max(0, std::min(r.gap_end, r.end) - std::max(r.gap, r.first));
+      all.push_back({{p, block}, group, r.end - r.first - gap});
+    }
+  }
+  std::stable_sort(all.begin(), all.end(), [](const Costed& a, const Costed& b) {
+    return a.group != b.group ? a.group < b.group : a.cost > b.cost;
+  });
+  std::vector<WorkItem> items;
+  for (const Costed& c : all) items.push_back(c.item);
+  return items;
 }
 
-void check_geometry(std::string_view op, const Tensor& q, const Tensor& k) {
-  RING_CHECK(q.defined() && q.shape().size() == 3 && k.defined() && k.shape().size() == 3, op, ": q is ", describe(q),
-             ", k is ", describe(k), ", expected [tokens, heads, head dim]");
-  RING_CHECK(q.dim(2) > 0 && q.dim(2) % 8 == 0 && q.dim(2) <= 256, op, ": head dim ", q.dim(2),
-             " is not a multiple of 8 up to 256");
-  RING_CHECK(k.dim(1) > 0 && q.dim(1) % k.dim(1) == 0, op, ": ", q.dim(1), " query heads over ", k.dim(1), " KV heads");
+using Key = std::vector<std::int32_t>;
+
+void add_key(Key& key, const std::vector<Span>& spans) {
+  key.push_back(static_cast<std::int32_t>(spans.size()));
+  for (const Span& s : spans) key.insert(key.end(), {s.first, s.count, s.position, s.document});
 }
 
-void check_sequences(std::string_view op, const std::vector<std::int32_t>& offsets, const Tensor& lse,
-                     const Tensor& q) {
-  RING_CHECK(!offsets.empty() && offsets.front() >= 0 && offsets.back() <= q.dim(0) &&
-                 std::is_sorted(offsets.begin(), offsets.end()),
-             op, ": offsets must rise within [0, ", q.dim(0), "]");
-  RING_CHECK(
-      lse.defined() && lse.dtype() == DType::f32 && lse.shape() == (Shape{q.dim(1), q.dim(0)}) && lse.contiguous(), op,
-      ": lse is ", describe(lse), " for ", q.dim(1), " heads and ", q.dim(0), " tokens");
-}
+struct Plan {
+  Key key;
+  Tensor memory;  // items, or pieces
+  std::int64_t count = 0, columns = 0;
+  bool pinned = false;
+};
 
+// The plans of a stream, last used first.
+class WorkPlans {
+ public:
+  explicit WorkPlans(StreamImpl&) {}
+
+  template <class Make>
+  std::shared_ptr<const Plan> find(const Key& key, const Context& ctx, const Make& make) {
+    auto at = std::find_if(plans_.begin(), plans_.end(), [&](const auto& p) { return p->key == key; });
+    if (at == plans_.end()) {
+      plans_.push_front(std::make_shared<Plan>(make(spare())));
+      plans_.front()->key = key;
+    } else {
+      plans_.splice(plans_.begin(), plans_, at);
+    }
+    cudaStreamCaptureStatus recording = cudaStreamCaptureStatusNone;
+    RING_CUDA_CHECK(cudaStreamIsCapturing(static_cast<cudaStream_t>(ctx.stream.native()), &recording));
+    plans_.front()->pinned |= recording != cudaStreamCaptureStatusNone;
+    return plans_.front();
+  }
+
+ private:
+  static constexpr std::size_t kMost = 256;
+  // Memory of the plan that was not used for longest, where there are many: later work on it is ordered behind
+  // earlier work by the stream.
+  Tensor spare() {
+    if (plans_.size() < kMost) return {};
+    for (auto p = plans_.end(); p != plans_.begin();)
+      if (!(*--p)->pinned) {
+        const Tensor memory = (*p)->memory;
+        plans_.erase(p);
+        return memory;
+      }
+    return {};
+  }
+  std::list<std::shared_ptr<Plan>> plans_;
+};
+
+constexpr std::size_t kHead = 64;  // bytes before the items: the counter
+
+// To the device; sizes are rounded up so that memory fits the next ones, too.
 template <class T>
-__global__ void zero_rows(HeadsOf<T> t, std::int64_t first, std::int64_t count, int heads, int dim) {
+Tensor upload(const std::vector<T>& values, Tensor memory, const Context& ctx) {
+  const auto* items = reinterpret_cast<const unsigned char*>(values.data());
+  std::vector<unsigned char> bytes(kHead);
+  bytes.insert(bytes.end(), items, items + values.size() * sizeof(T));
+  std::size_t room = 1024;
+  while (room < bytes.size()) room *= 2;
+  if (!memory.defined() || memory.bytes() < room) memory = ctx.empty({static_cast<std::int64_t>(room)}, DType::u8);
+  ctx.stream.impl().upload(memory.raw(), bytes.data(), bytes.size());
+  return memory;
+}
+
+// Rows become what is carried, or 0.
+template <class T>
+__global__ void fill_rows(HeadsOf<T> t, HeadsOf<const float> carry, std::int64_t first, std::int64_t count, int heads,
+                          int dim) {
   for (std::int64_t n = blockIdx.x; n < count; n += gridDim.x)
     for (int i = static_cast<int>(threadIdx.x); i < heads * dim; i += kBlock)
-      t.at(first + n, i / dim)[i % dim] = T(0.0f);
+      t.at(first + n, i / dim)[i % dim] = from_float<T>(carry.data ? carry.at(first + n, i / dim)[i % dim] : 0.0f);
 }
 
 __global__ void no_keys(float* lse, std::int64_t tokens, std::int64_t first, std::int64_t count, int heads) {
@@ -73,83 +133,128 @@ __global__ void no_keys(float* lse, std::int64_t tokens, std::int64_t first, std
     for (int h = 0; h < heads; ++h) lse[h * tokens + first + n] = -INFINITY;
 }
 
-// fn(first, count) for the tokens of no sequence.
-template <class Fn>
-void for_rows_outside(const std::vector<std::int32_t>& offsets, std::int64_t tokens, const Fn& fn) {
-  if (offsets.front() > 0) fn(std::int64_t{0}, std::int64_t{offsets.front()});
-  if (offsets.back() < tokens) fn(std::int64_t{offsets.back()}, tokens - offsets.back());
-}
-
-void zero(const Tensor& t, std::int64_t first, std::int64_t count, const Context& ctx) {
+void fill(const Tensor& t, const Tensor& carry, std::int64_t first, std::int64_t count, const Context& ctx) {
+  if (carry.defined() && carry.raw() == t.raw()) return;
   const Launch shape{grid_of(std::min(count, kMaxGridY))};
   const int heads = static_cast<int>(t.dim(1)), dim = static_cast<int>(t.dim(2));
-  if (t.dtype() == DType::bf16)
-    launch(ctx, shape, zero_rows<__nv_bfloat16>, heads_of<__nv_bfloat16>(t), first, count, heads, dim);
-  else
-    launch(ctx, shape, zero_rows<float>, heads_of<float>(t), first, count, heads, dim);
+  visit_float("attention", t.dtype(), [&]<class T>() {
+    launch(ctx, shape, fill_rows<T>, heads_of<T>(t), heads_of<const float>(carry), first, count, heads, dim);
+  });
+}
+
+void fill_lse(const Tensor& lse, std::int64_t first, std::int64_t count, const Context& ctx) {
+  launch(ctx, {grid_of(std::min(divide_up(count, kBlock), kMaxGridY))}, no_keys, lse.data<float>(), lse.dim(1), first,
+         count, lse.dim(0));
 }
 
 }  // namespace
 
-BlockPlan plan_blocks(const std::vector<std::int32_t>& offsets, Owner owner, int heads, int rows, bool causal,
-                      std::int64_t stream_bytes, const Context& ctx) {
-  BlockPlan plan{};
-  plan.work.heads = heads;
-  if (uniform(offsets)) {
-    Work& w = plan.work;
-    w.pairs = static_cast<int>(checked(static_cast<std::int64_t>(offsets.size() - 1) * heads));
-    w.start = offsets[0];
-    w.length = offsets[1] - offsets[0];
-    w.rows = rows;
-    w.row_blocks = static_cast<int>(divide_up(w.length, rows));
-    const std::int64_t fits = kSectionBytes / (stream_bytes * w.length), busy = divide_up(kSectionBlocks, w.row_blocks);
-    w.section = static_cast<int>(std::clamp<std::int64_t>(std::max(fits, busy), 1, std::max(w.pairs, 1)));
-    w.last_first = causal && owner == Owner::queries;
-    plan.blocks = checked(std::int64_t{w.pairs} * w.row_blocks);
-    return plan;
+Output output_of(const Tensor& t, const Tensor& carry) {
+  Output o{};
+  if (t.dtype() == DType::f32)
+    o.whole = heads_of<float>(t);
+  else
+    o.half = heads_of<__nv_bfloat16>(t);
+  o.carry = heads_of<const float>(carry);
+  return o;
+}
+
+WorkPlan plan_work(const Pass& pass, const Pattern& pattern, const std::vector<Span>& queries,
+                   const std::vector<Span>& keys, Owner owner, std::int64_t heads, std::int64_t kv_heads, int rows,
+                   std::int64_t stream_bytes, const Context& ctx) {
+  const std::int64_t group_columns = kSectionBytes / stream_bytes;
+  Key key = {pass.segment,
+             pass.rate,
+             pass.finer,
+             pass.window,
+             pass.causal,
+             pass.listed,
+             pattern.sinks,
+             static_cast<std::int32_t>(pattern.kind),
+             static_cast<std::int32_t>(owner),
+             rows,
+             static_cast<std::int32_t>(group_columns)};
+  add_key(key, queries);
+  if (keys == queries)
+    key.push_back(-1);
+  else
+    add_key(key, keys);
+  const std::shared_ptr<const Plan> plan = ctx.stream.impl().resource<WorkPlans>().find(key, ctx, [&](Tensor memory) {
+    Plan made;
+    std::vector<Piece> pieces = pieces_of(pass, pattern, queries, keys);
+    std::erase_if(
+        pieces, [&](const Piece& p) { return owner == Owner::queries ? p.q_first == p.q_end : p.k_first == p.k_end; });
+    if (pass.listed) {
+      for (const Piece& p : pieces) made.columns = std::max<std::int64_t>({made.columns, p.q_end, p.k_end});
+      made.count = static_cast<std::int64_t>(pieces.size());
+      made.memory = upload(pieces, std::move(memory), ctx);
+      return made;
+    }
+    for (const Piece& p : pieces)
+      made.columns += divide_up(owner == Owner::queries ? p.k_end - p.k_first : p.q_end - p.q_first, pass.rate);
+    made.columns = std::min(made.columns, group_columns);
+    const std::vector<WorkItem> items = owner == Owner::queries
+                                            ? list_items<Owner::queries>(pass, pieces, rows, group_columns)
+                                            : list_items<Owner::keys>(pass, pieces, rows, group_columns);
+    made.count = static_cast<std::int64_t>(items.size());
+    made.memory = upload(items, std::move(memory), ctx);
+    return made;
+  });
+  WorkPlan to;
+  to.keep = plan;
+  to.work.heads = static_cast<int>(heads);
+  if (plan->count == 0) return to;
+  auto* memory = reinterpret_cast<unsigned char*>(plan->memory.raw());
+  to.counter = reinterpret_cast<unsigned int*>(memory);
+  if (pass.listed) {
+    to.lists = lists_for(pattern, owner, kv_heads, plan->columns, stream_bytes * (heads / kv_heads), ctx);
+    to.pieces = plan->count;
+    to.work.pieces = reinterpret_cast<const Piece*>(memory + kHead);
+    to.work.order = to.lists.item_data();
+    to.work.entries = to.lists.entry_data();
+    to.work.listed = to.lists.items;
+    to.work.slots = to.lists.slots;
+    to.work.group = static_cast<int>(heads / kv_heads);
+    to.work.halves = kListRows / rows;
+    to.blocks = checked(plan->count * to.work.listed * to.work.group * to.work.halves);
+    return to;
   }
-  const std::vector<RowBlock> list = list_blocks(offsets, owner, rows, causal);
-  const std::size_t bytes = list.size() * sizeof(RowBlock);
-  plan.blocks = checked(static_cast<std::int64_t>(list.size()) * heads);
-  if (plan.blocks == 0) return plan;
-  plan.list = ctx.empty({static_cast<std::int64_t>(bytes)}, DType::u8);
-  ctx.stream.impl().upload(plan.list.raw(), list.data(), bytes);
-  plan.work.list = reinterpret_cast<const RowBlock*>(plan.list.raw());
-  return plan;
+  to.work.items = reinterpret_cast<const WorkItem*>(memory + kHead);
+  to.work.count = static_cast<int>(plan->count);
+  const std::int64_t fits = group_columns / std::max<std::int64_t>(plan->columns, 1);
+  to.work.section =
+      static_cast<int>(std::clamp<std::int64_t>(std::max(fits, divide_up(kSectionBlocks, plan->count)), 1, heads));
+  to.blocks = checked(plan->count * heads);
+  return to;
 }
 
-void check(const Attention& a) {
-  constexpr std::string_view op = "attention";
-  check_geometry(op, a.q, a.k);
-  check_view(op, "q", a.q, a.q, a.q.dim(1));
-  check_view(op, "k", a.k, a.q, a.k.dim(1));
-  check_view(op, "v", a.v, a.q, a.k.dim(1));
-  check_view(op, "out", a.out, a.q, a.q.dim(1));
-  check_sequences(op, a.offsets, a.lse, a.q);
+SplitParts::SplitParts(const WorkPlan& plan, const AttentionBackward& a, const Context& ctx) {
+  if (plan.lists.slots == 0) return;
+  for (Tensor* t : {&dk, &dv}) *t = ctx.empty({plan.pieces, plan.lists.slots, kListRows, a.k.dim(2)});
 }
 
-void check(const AttentionBackward& a) {
-  constexpr std::string_view op = "attention_backward";
-  check_geometry(op, a.q, a.k);
-  for (const auto& [name, t] : {std::pair{"q", &a.q}, {"out", &a.out}, {"dout", &a.dout}, {"dq", &a.dq}})
-    check_view(op, name, *t, a.q, a.q.dim(1));
-  for (const auto& [name, t] : {std::pair{"k", &a.k}, {"v", &a.v}, {"dk", &a.dk}, {"dv", &a.dv}})
-    check_view(op, name, *t, a.q, a.k.dim(1));
-  check_sequences(op, a.offsets, a.lse, a.q);
+void SplitParts::add_up(const WorkPlan& plan, const AttentionBackward& a, const Context& ctx) const {
+  if (!dk.defined()) return;
+  add_splits(plan.lists, plan.work.pieces, {dk, a.dk, a.carry_dk}, ctx);
+  add_splits(plan.lists, plan.work.pieces, {dv, a.dv, a.carry_dv}, ctx);
 }
 
 void fill_outside(const Attention& a, const Context& ctx) {
-  for_rows_outside(a.offsets, a.q.dim(0), [&](std::int64_t first, std::int64_t count) {
-    zero(a.out, first, count, ctx);
-    launch(ctx, {grid_of(std::min(divide_up(count, kBlock), kMaxGridY))}, no_keys, a.lse.data<float>(), a.q.dim(0),
-           first, count, a.q.dim(1));
+  for_rows_outside(a.queries, a.q.dim(0), [&](std::int64_t first, std::int64_t count) {
+    fill(a.out, a.carry, first, count, ctx);
+    if (!a.carry.defined()) fill_lse(a.lse, first, count, ctx);
   });
 }
 
 void fill_outside(const AttentionBackward& a, const Context& ctx) {
-  for_rows_outside(a.offsets, a.q.dim(0), [&](std::int64_t first, std::int64_t count) {
-    for (const Tensor* t : {&a.dq, &a.dk, &a.dv}) zero(*t, first, count, ctx);
+  for_rows_outside(a.queries, a.q.dim(0),
+                   [&](std::int64_t first, std::int64_t count) { fill(a.dq, a.carry_dq, first, count, ctx); });
+  for_rows_outside(a.keys, a.k.dim(0), [&](std::int64_t first, std::int64_t count) {
+    fill(a.dk, a.carry_dk, first, count, ctx);
+    fill(a.dv, a.carry_dv, first, count, ctx);
   });
 }
+
+void fill_no_keys(const Tensor& lse, const Context& ctx) { fill_lse(lse, 0, lse.dim(1), ctx); }
 
 }  // namespace ring::cuda

@@ -1,12 +1,16 @@
 #pragma once
 // How the CUDA attention kernels cut their work: each thread block owns a block of rows (queries, or keys and values)
-// of one head of one sequence and streams tiles of the other side past it.
+// of one head of one piece and streams blocks of the other side's columns past it. Which columns, is the choice of a
+// ColumnStream, made at run time; which pairs of a block count, that of the strand's Reach and Columns.
 
 #include <cuda_bf16.h>
 
 #include <cmath>
 
 #include "kernels/attention/attention.h"
+#include "kernels/attention/cuda/lists.h"
+#include "kernels/attention/passes.h"
+#include "kernels/attention/strand.h"
 #include "kernels/cuda/launch.h"
 
 namespace ring::cuda {
@@ -22,91 +26,135 @@ struct HeadsOf {
 };
 template <class T>
 HeadsOf<T> heads_of(const Tensor& t) {
+  if (!t.defined()) return {};
   return {reinterpret_cast<T*>(t.raw()), t.stride(0), t.stride(1)};
 }
 
-enum class Owner { queries, keys };  // what a thread block owns
+// Where a kernel's sums go: rounded to bf16 or as they are, with what is there already added or merged.
+struct Output {
+  HeadsOf<__nv_bfloat16> half;  // either this,
+  HeadsOf<float> whole;         // or this
+  HeadsOf<const float> carry;   // null: none
+};
+Output output_of(const Tensor& t, const Tensor& carry);
 
-struct RowBlock {
-  std::int32_t start, length;  // the sequence: its first token, its tokens
-  std::int32_t row;            // first of the block, within the sequence
+// What block `index` of the grid owns.
+struct Place {
+  Piece piece;
+  int head;        // of the owner
+  int block;       // of its rows: from the strand's first one, with lists from position 0
+  int begin, end;  // its part of a list's entries
+  int slot;        // of partial sums (see SplitSums), over all pieces; -1: the block has all of its columns
 };
 
-// What block `index` of the grid owns: from a list, or by arithmetic where all sequences are of one length.
+struct WorkItem {
+  Piece piece;
+  std::int32_t block;
+};
+
 struct Work {
-  const RowBlock* list;  // null: by arithmetic
-  int heads;
-  int pairs, start, length;  // pairs of sequence and head
-  int rows, row_blocks;      // of a block; blocks of a sequence
-  int section;               // pairs whose keys and values share the L2 cache: done before the next ones start
-  bool last_first;           // the last rows of a sequence cost most: they start first
-  struct Place : RowBlock {
-    int head;
-  };
+  const WorkItem* items;  // costliest first
+  int count;              // of items
+  int heads;              // of the owner
+  int section;            // heads whose streamed rows share the L2 cache: done before the next ones start
+  // With lists: pieces, and the lists' own order of heads and tiles.
+  const Piece* pieces;
+  const ListItem* order;
+  const std::int32_t* entries;  // null: no lists
+  int listed, slots;            // items of the order; slots of a piece
+  int group, halves;            // owners per KV head; blocks per tile
+
   __device__ Place operator[](unsigned index) const {
-    if (list) {
-      const RowBlock b = list[index / heads];
-      return {b, static_cast<int>(index % heads)};
+    if (entries) {
+      const int half = static_cast<int>(index % halves), in_group = static_cast<int>(index / halves % group);
+      const unsigned rest = index / halves / group;
+      const ListItem i = order[rest % listed];
+      const int piece = static_cast<int>(rest / listed);
+      return {pieces[piece],
+              i.kv_head * group + in_group,
+              i.tile * halves + half,
+              i.begin,
+              i.end,
+              i.part < 0 ? -1 : piece * slots + i.part};
     }
-    const unsigned per_section = static_cast<unsigned>(section) * row_blocks, s = index / per_section;
-    const unsigned in_section = index - s * per_section, here = min(section, pairs - static_cast<int>(s) * section);
-    const int block = static_cast<int>(in_section / here), pair = static_cast<int>(s * section + in_section % here);
-    const int ordered = last_first ? row_blocks - 1 - block : block;
-    return {{start + pair / heads * length, length, ordered * rows}, pair % heads};
+    const unsigned per_section = static_cast<unsigned>(section) * count, s = index / per_section;
+    const unsigned rest = index - s * per_section, here = min(section, heads - static_cast<int>(s) * section);
+    const WorkItem i = items[rest / here];
+    return {i.piece, static_cast<int>(s * section + rest % here), i.block, 0, 0, -1};
   }
 };
 
-struct BlockPlan {
-  Work work;
-  std::int64_t blocks;  // of the grid
-  Tensor list;          // keeps work.list
-};
-// Costliest blocks first (Graham 1969). stream_bytes: of one token's rows that a block of one head streams.
-BlockPlan plan_blocks(const std::vector<std::int32_t>& offsets, Owner, int heads, int rows, bool causal,
-                      std::int64_t stream_bytes, const Context&);
-
-// The tiles that a block streams: of several heads, one after the other, rows from `first` to `end`. What kinds of
-// attention with other patterns change is this and the mask.
-struct Tiles {
-  struct Place {
-    int head, row;
-  };
-  int first, end, step, count;
-  __device__ Tiles(int first, int end, int step, int heads)
-      : first(first), end(end), step(step), count((end - first + step - 1) / step * heads) {}
-  __device__ Place begin() const { return {0, first}; }
-  __device__ Place after(Place p) const {
-    p.row += step;
-    return p.row < end ? p : Place{p.head + 1, first};
-  }
-};
-
-// Which pairs of a tile count. Rows and columns are positions within the sequence.
+// The first row of a place's block, as a sample of its strand. With lists it may lie before the strand's first one.
 template <Owner owner>
-struct Mask {
-  int length;
-  bool causal;
-  // Of the 16 kM rows from `row` on and `width` columns from `column` on: none, or all.
-  __device__ bool none(int row, int rows, int column, int width) const {
-    return causal && (owner == Owner::keys ? column + width - 1 < row : column > row + rows - 1);
+__device__ inline int first_row(const Work& work, const Strand& strand, const Place& at, int rows) {
+  return (work.entries ? 0 : strand.first<owner>()) + at.block * rows;
+}
+
+struct WorkPlan {
+  Work work{};
+  std::int64_t blocks = 0;           // of the grid
+  unsigned int* counter = nullptr;   // 0 between launches, for kernels that hand out blocks of work
+  std::shared_ptr<const void> keep;  // what `work` points to
+  DeviceLists lists;                 // with lists
+  std::int64_t pieces = 0;           // with lists
+};
+// rows: of a block, a divisor of 128. stream_bytes: of one column's rows that a block of one head streams. The device's
+// copy is kept with the stream and found again by its contents; a recorded step's copy is never given up.
+WorkPlan plan_work(const Pass&, const Pattern&, const std::vector<Span>& queries, const std::vector<Span>& keys, Owner,
+                   std::int64_t heads, std::int64_t kv_heads, int rows, std::int64_t stream_bytes, const Context&);
+
+// Sums for dk and dv of lists that were cut, before they are added up: [pieces, slots, 128, D] each, or undefined.
+struct SplitParts {
+  Tensor dk, dv;
+  SplitParts(const WorkPlan&, const AttentionBackward&, const Context&);
+  void add_up(const WorkPlan&, const AttentionBackward&, const Context&) const;
+};
+
+// The index source: blocks of `step` columns (64, or 32), ascending, of a list or of an interval with a gap.
+struct ColumnStream {
+  const std::int32_t* entries;  // null: an interval
+  int cursor, stop;             // the next column; with lists the next half or whole of an entry, and the list's end
+  int first, end, gap, gap_end, step;
+
+  __device__ ColumnStream(const Work& work, const Place& at, const Reach& reach, int step)
+      : entries(work.entries),
+        cursor(work.entries ? at.begin << halved(step) : reach.first),
+        stop(at.end << halved(step)),
+        first(reach.first),
+        end(reach.end),
+        gap(reach.gap),
+        gap_end(reach.gap_end),
+        step(step) {}
+  // The next block starts at `at`; its states for both halves of the tile as in a list's entry (list_kept).
+  __device__ bool next(int& at, int& states) { return next(cursor, at, states); }
+  // For many that share a stream: a cursor of their own, which starts as the stream's.
+  __device__ bool next(int& cursor, int& at, int& states) const {
+    if (entries) return next_listed(cursor, at, states);
+    if (cursor >= gap && cursor < gap_end) cursor = gap_end;
+    at = cursor;
+    states = 0b1010;
+    cursor += step;
+    return at < end;
   }
-  __device__ bool all(int row, int rows, int column, int width) const {
-    if (owner == Owner::keys) return !causal || column >= row + rows - 1;  // queries beyond the end are zeros
-    return column + width <= (causal ? min(row + 1, length) : length);
-  }
-  __device__ bool operator()(int row, int column) const {
-    if (owner == Owner::keys) return !causal || column >= row;
-    return column < (causal ? min(row + 1, length) : length);
+
+ private:
+  __device__ static int halved(int step) { return step < kListColumns ? 1 : 0; }
+  __device__ bool next_listed(int& cursor, int& at, int& states) const {
+    while (cursor < stop) {
+      const std::int32_t e = entries[cursor >> halved(step)];
+      at = list_column(e) + (cursor & halved(step)) * step;
+      states = e & 15;
+      ++cursor;
+      if (at + step > first && at < end) return true;
+    }
+    return false;
   }
 };
 
-// Shapes and types that every CUDA kernel of the family needs. Errors name the tensor.
-void check(const Attention&);
-void check(const AttentionBackward&);
-
-// out = 0 and lse = -inf for tokens of no sequence.
+// Rows of no span: out = 0 and lse = -inf, gradients 0, or what is carried.
 void fill_outside(const Attention&, const Context&);
 void fill_outside(const AttentionBackward&, const Context&);
+void fill_no_keys(const Tensor& lse, const Context&);  // -inf everywhere
 
 // What both backward kernels read beside the operands, each [Hq,N] f32: delta = rowsum(dout * out), and lse in powers
 // of two with +inf for rows without keys, so that their weights come out as 0.
@@ -114,11 +162,5 @@ struct RowStatistics {
   Tensor lse2, delta;
 };
 RowStatistics row_statistics(const AttentionBackward&, const Context&);
-
-// The tensor-core kernels, for heads of up to kDim: one translation unit each.
-template <int kDim>
-void run_mma_forward(const Attention&, const Context&);
-template <int kDim>
-void run_mma_backward(const AttentionBackward&, const Context&);
 
 }  // namespace ring::cuda

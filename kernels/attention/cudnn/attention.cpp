@@ -22,13 +22,25 @@ constexpr std::int64_t kShortestForward = 64;
 constexpr std::int64_t kBackwardTile = 128;
 constexpr std::size_t kAlignment = 16;  // bytes; unchecked by cuDNN, whose results are wrong otherwise
 
-// The length of all sequences when they have one and fill all N rows; else 0.
-std::int64_t common_length(const std::vector<std::int32_t>& offsets, std::int64_t tokens) {
-  if (offsets.size() < 2 || offsets.front() != 0 || offsets.back() != tokens) return 0;
-  const std::int64_t length = offsets[1];
-  for (std::size_t b = 1; b < offsets.size(); ++b)
-    if (offsets[b] - offsets[b - 1] != length) return 0;
-  return length;
+// The length of all documents when they have one, fill all N rows in order and see only themselves; else 0.
+std::int64_t common_length(const std::vector<Span>& queries, const std::vector<Span>& keys, std::int64_t tokens) {
+  if (queries.empty() || keys != queries) return 0;
+  std::int64_t next = 0;
+  for (const Span& s : queries) {
+    if (s.first != next || s.count != queries[0].count || s.position != s.document) return 0;
+    next += s.count;
+  }
+  return next == tokens ? queries[0].count : 0;
+}
+
+// Dense attention, and causal windows without sinks.
+bool describe(Problem& p, const Pattern& pattern) {
+  p.causal = pattern.causal;
+  if (pattern.kind == AttentionKind::window && p.causal && pattern.sinks == 0) {
+    p.window = pattern.window < p.length ? pattern.window : 0;
+    return true;
+  }
+  return pattern.is_dense();
 }
 
 bool aligned(const Tensor& t) {
@@ -54,14 +66,13 @@ bool take(View& to, const Tensor& t, const Problem& p, std::int64_t heads) {
 template <class Args>  // what both directions share
 bool describe(Problem& p, const Args& a) {
   if (!a.q.defined() || a.q.shape().size() != 3 || !a.k.defined() || a.k.shape().size() != 3) return false;
-  p.length = common_length(a.offsets, a.q.dim(0));
-  if (p.length == 0) return false;
-  p.batch = static_cast<std::int64_t>(a.offsets.size()) - 1;
+  p.length = common_length(a.queries, a.keys, a.q.dim(0));
+  if (p.length == 0 || !describe(p, a.pattern)) return false;
+  p.batch = static_cast<std::int64_t>(a.queries.size());
   p.heads = a.q.dim(1);
   p.kv_heads = a.k.dim(1);
   p.dim = a.q.dim(2);
   p.scale = a.scale;
-  p.causal = a.causal;
   return p.kv_heads > 0 && p.heads % p.kv_heads == 0 && p.dim > 0 && p.dim % 8 == 0 && p.dim <= kWidestHead &&
          std::isfinite(p.scale) && take(p.q, a.q, p, p.heads) && take(p.k, a.k, p, p.kv_heads) &&
          take(p.v, a.v, p, p.kv_heads) && take(p.out, a.out, p, p.heads) && a.lse.defined() &&
@@ -79,7 +90,7 @@ void packed_stats(Problem& p) {  // [batch, heads, length]
 
 std::optional<Problem> problem_of(const Attention& a) {
   Problem p;
-  if (!describe(p, a) || p.length < kShortestForward) return {};
+  if (a.carry.defined() || !describe(p, a) || p.length < kShortestForward) return {};
   strided_stats(p);
   return p;
 }
@@ -94,7 +105,7 @@ std::optional<Problem> problem_of(const AttentionBackward& a, const Context& ctx
   Problem p;
   p.backward = true;
   p.deterministic = ctx.deterministic;
-  if (!describe(p, a) || p.length % kBackwardTile != 0 || too_large(p)) return {};
+  if (a.carry_dq.defined() || !describe(p, a) || p.length % kBackwardTile != 0 || too_large(p)) return {};
   if (!take(p.dout, a.dout, p, p.heads) || !take(p.dq, a.dq, p, p.heads) || !take(p.dk, a.dk, p, p.kv_heads) ||
       !take(p.dv, a.dv, p, p.kv_heads))
     return {};

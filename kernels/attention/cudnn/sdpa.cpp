@@ -61,6 +61,7 @@ Options options(const Problem& p, const char* name) {
   Options o;
   o.set_name(name).set_attn_scale(p.scale);
   if (p.causal) o.set_diagonal_alignment(frontend::DiagonalAlignment_t::TOP_LEFT).set_diagonal_band_right_bound(0);
+  if (p.window > 0) o.set_diagonal_band_left_bound(p.window);  // keeps column + window > row
   return o;
 }
 

@@ -19,6 +19,7 @@ struct View {
 struct Problem {
   bool backward = false, causal = false, deterministic = false;
   std::int64_t batch = 0, length = 0, heads = 0, kv_heads = 0, dim = 0;
+  std::int32_t window = 0;  // 0: none
   float scale = 1;
   View q, k, v, out;
   View dout, dq, dk, dv;                            // backward

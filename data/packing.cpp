@@ -1,0 +1,41 @@
+#include "data/packing.h"
+
+#include "core/check.h"
+
+namespace ring {
+
+RowTable::RowTable(const TokenSplit& split, std::int64_t context, std::int64_t align, std::size_t most_kept)
+    : split_(split), context_(context), align_(align) {
+  RING_CHECK(context > 0 && align > 0 && most_kept > 1, "rows of ", context, " tokens with documents at multiples of ",
+             align, ", ", most_kept, " places kept");
+  split.will_need_documents();
+  std::uint64_t begin = 0, document = 0;
+  while (begin < split.tokens()) {
+    if (rows_ % stride_ == 0) {
+      if (begins_.size() == most_kept) {  // keeps every second one from now on
+        for (std::size_t i = 0; 2 * i < begins_.size(); ++i) begins_[i] = begins_[2 * i];
+        begins_.resize((begins_.size() + 1) / 2);
+        stride_ *= 2;
+      }
+      if (rows_ % stride_ == 0) begins_.push_back(begin);
+    }
+    begin = for_pieces(split, begin, split.tokens(), context, align, document, [](const PackedPiece&) {});
+    ++rows_;
+  }
+}
+
+std::uint64_t RowTable::begin(std::uint64_t row) const {
+  RING_CHECK(row < rows_, "row ", row, " of ", rows_);
+  std::uint64_t begin = begins_[row / stride_];
+  if (row % stride_ == 0) return begin;
+  std::uint64_t document = split_.document_of(begin);
+  for (std::uint64_t i = row % stride_; i > 0; --i)
+    begin = for_pieces(split_, begin, split_.tokens(), context_, align_, document, [](const PackedPiece&) {});
+  return begin;
+}
+
+double RowTable::filled() const {
+  return static_cast<double>(split_.tokens()) / (static_cast<double>(rows_) * static_cast<double>(context_));
+}
+
+}  // namespace ring

@@ -1,0 +1,55 @@
+#pragma once
+// How the documents of a split are packed into rows. A row takes documents in the store's order, each from the next
+// multiple of `align`, until it is full; what does not fit of the last one begins the next row as a piece of its own.
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "data/token_store.h"
+
+namespace ring {
+
+// A stretch of one document in a row.
+struct PackedPiece {
+  std::uint64_t begin;      // of its tokens in the split
+  std::int64_t at, length;  // in the row
+  bool ends;                // its document ends with it: no target for its last token
+};
+
+// fn(piece) for the pieces of a row that begins with token `begin` and takes none from `end` on; where the next row
+// begins. `document` must not lie behind the one that `begin` belongs to, and is moved along.
+template <class Fn>
+std::uint64_t for_pieces(const TokenSplit& split, std::uint64_t begin, std::uint64_t end, std::int64_t context,
+                         std::int64_t align, std::uint64_t& document, const Fn& fn) {
+  for (std::int64_t at = 0; at < context && begin < end;) {
+    std::uint64_t stop;
+    while ((stop = split.document_start(document + 1)) <= begin) ++document;  // empty documents, too
+    const std::int64_t length =
+        static_cast<std::int64_t>(std::min({stop - begin, end - begin, static_cast<std::uint64_t>(context - at)}));
+    fn(PackedPiece{begin, at, length, begin + static_cast<std::uint64_t>(length) == stop});
+    begin += static_cast<std::uint64_t>(length);
+    at = (at + length + align - 1) / align * align;
+  }
+  return begin;
+}
+
+// Where each row of a split begins, in bounded memory: the places of every so many rows are kept, those between are
+// walked to.
+class RowTable {
+ public:
+  // Reads where the documents start, once.
+  RowTable(const TokenSplit&, std::int64_t context, std::int64_t align, std::size_t most_kept = std::size_t{1} << 20);
+  std::uint64_t rows() const { return rows_; }
+  std::uint64_t begin(std::uint64_t row) const;  // its first token
+  double filled() const;                         // share of the rows' places that hold a token
+  std::size_t kept() const { return begins_.size(); }
+
+ private:
+  const TokenSplit& split_;
+  std::int64_t context_, align_;
+  std::uint64_t rows_ = 0, stride_ = 1;
+  std::vector<std::uint64_t> begins_;  // of rows 0, stride_, 2 stride_, ..
+};
+
+}  // namespace ring

@@ -1,0 +1,109 @@
+#include "kernels/attention/attention.h"
+
+#include <algorithm>
+
+namespace ring {
+namespace {
+
+void check_view(std::string_view op, std::string_view name, const Tensor& t, const Tensor& like, bool or_f32 = false) {
+  RING_CHECK(t.defined() && t.shape() == like.shape() &&
+                 (t.dtype() == like.dtype() || (or_f32 && t.dtype() == DType::f32)) &&
+                 (t.dim(2) <= 1 || t.stride(2) == 1),
+             op, ": ", name, " is ", describe(t), t.defined() ? str(" with strides ", t.strides()) : "", ", expected ",
+             describe(like), or_f32 ? " or f32" : "", " with unit last stride");
+}
+
+void check_geometry(std::string_view op, const Tensor& q, const Tensor& k) {
+  RING_CHECK(q.defined() && q.shape().size() == 3 && k.defined() && k.shape().size() == 3, op, ": q is ", describe(q),
+             ", k is ", describe(k), ", expected [tokens, heads, head dim]");
+  RING_CHECK(q.dim(2) > 0 && q.dim(2) % 8 == 0, op, ": head dim ", q.dim(2), " is not a multiple of 8");
+  RING_CHECK(k.dim(1) > 0 && q.dim(1) % k.dim(1) == 0, op, ": ", q.dim(1), " query heads over ", k.dim(1), " KV heads");
+  RING_CHECK(k.dim(2) == q.dim(2) && k.dtype() == q.dtype(), op, ": q is ", describe(q), ", k is ", describe(k));
+}
+
+void check_spans(std::string_view op, const char* name, const std::vector<Span>& spans, std::int64_t rows) {
+  std::int64_t next = 0;
+  for (const Span& s : sorted_by_row(spans)) {
+    RING_CHECK(s.first >= next && s.count > 0 && s.first + std::int64_t{s.count} <= rows && s.document >= 0 &&
+                   s.position >= s.document,
+               op, ": the ", name, " rows ", s.first, " to ", s.first + std::int64_t{s.count}, " at position ",
+               s.position, " of a document from ", s.document, " do not fit between ", next, " and ", rows);
+    next = s.first + std::int64_t{s.count};
+  }
+}
+
+template <class Args>
+void check_common(const char* op, const Args& a) {
+  check_geometry(op, a.q, a.k);
+  check_view(op, "q", a.q, a.q);
+  check_view(op, "k", a.k, a.k);
+  check_view(op, "v", a.v, a.k);
+  check(a.pattern, op);
+  RING_CHECK(a.queries.size() == a.keys.size(), op, ": ", a.queries.size(), " spans of queries, ", a.keys.size(),
+             " of keys");
+  check_spans(op, "query", a.queries, a.q.dim(0));
+  check_spans(op, "key", a.keys, a.k.dim(0));
+  RING_CHECK(a.lse.defined() && a.lse.dtype() == DType::f32 && a.lse.shape() == (Shape{a.q.dim(1), a.q.dim(0)}) &&
+                 a.lse.contiguous(),
+             op, ": lse is ", describe(a.lse), " for ", a.q.dim(1), " heads and ", a.q.dim(0), " tokens");
+}
+
+void check_carry(const char* op, const char* name, const Tensor& t, const Tensor& like) {
+  if (!t.defined()) return;
+  RING_CHECK(t.dtype() == DType::f32 && t.shape() == like.shape() && (t.dim(2) <= 1 || t.stride(2) == 1), op, ": ",
+             name, " is ", describe(t), ", expected f32 of the shape of ", describe(like));
+}
+
+}  // namespace
+
+void check(const Attention& a) {
+  constexpr const char* op = "attention";
+  check_common(op, a);
+  check_view(op, "out", a.out, a.q, true);
+  check_carry(op, "carry", a.carry, a.q);
+}
+
+void check(const AttentionBackward& a) {
+  constexpr const char* op = "attention_backward";
+  check_common(op, a);
+  check_view(op, "out", a.out, a.q);
+  check_view(op, "dout", a.dout, a.q);
+  check_view(op, "dq", a.dq, a.q, true);
+  check_view(op, "dk", a.dk, a.k, true);
+  check_view(op, "dv", a.dv, a.k, true);
+  RING_CHECK(a.carry_dq.defined() == a.carry_dk.defined() && a.carry_dq.defined() == a.carry_dv.defined(), op,
+             ": the carries of dq, dk and dv go together");
+  check_carry(op, "carry_dq", a.carry_dq, a.dq);
+  check_carry(op, "carry_dk", a.carry_dk, a.dk);
+  check_carry(op, "carry_dv", a.carry_dv, a.dv);
+}
+
+void check(const AttentionDecode& a) {
+  constexpr const char* op = "attention_decode";
+  RING_CHECK(a.q.defined() && a.q.shape().size() == 3 && a.q.dim(2) > 0 && a.q.dim(2) % 8 == 0, op, ": q is ",
+             describe(a.q), ", expected [sequences, heads, head dim] with a head dim that is a multiple of 8");
+  check_view(op, "q", a.q, a.q);
+  check_view(op, "out", a.out, a.q);
+  const auto check_cache = [&](const char* name, const Tensor& t) {
+    RING_CHECK(t.defined() && t.shape().size() == 4 && t.dim(0) == a.q.dim(0) && t.dim(3) == a.q.dim(2) &&
+                   t.stride(3) == 1 && t.dtype() == a.q.dtype(),
+               op, ": ", name, " is ", describe(t), " for queries ", describe(a.q));
+    RING_CHECK(t.dim(2) > 0 && a.q.dim(1) % t.dim(2) == 0, op, ": ", a.q.dim(1), " query heads over ", t.dim(2),
+               " KV heads");
+  };
+  check_cache("k", a.k);
+  check_cache("v", a.v);
+  RING_CHECK(a.k.shape() == a.v.shape(), op, ": k is ", describe(a.k), ", v is ", describe(a.v));
+  const std::int64_t lists = a.q.dim(0) * a.k.dim(2);
+  RING_CHECK(static_cast<std::int64_t>(a.starts.size()) == lists + 1 && a.starts.front() == 0 &&
+                 a.starts.back() == static_cast<std::int32_t>(a.rows.size()) &&
+                 std::is_sorted(a.starts.begin(), a.starts.end()),
+             op, ": ", a.starts.size(), " starts, expected ", lists + 1, " that rise from 0 to the ", a.rows.size(),
+             " ranges of rows");
+  for (const CacheRows& r : a.rows)
+    RING_CHECK(r.first >= 0 && r.count >= 0 && r.stride >= 1 &&
+                   (r.count == 0 || r.first + std::int64_t{r.count - 1} * r.stride < a.k.dim(1)),
+               op, ": ", r.count, " rows from ", r.first, " on, every ", r.stride, ", of a cache of ", a.k.dim(1));
+}
+
+}  // namespace ring

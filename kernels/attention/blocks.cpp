@@ -1,0 +1,101 @@
+#include "kernels/attention/blocks.h"
+
+#include <algorithm>
+
+#include "core/check.h"
+#include "core/fields.h"
+
+namespace ring {
+namespace {
+
+void check_rule(const BlockRule& r, std::size_t words) {
+  if (r.kind == BlockRuleKind::drawn) {
+    RING_CHECK(r.rows > 0 && r.words > 0 && r.first_word >= 0 &&
+                   static_cast<std::size_t>(r.first_word + std::int64_t{r.rows} * r.words) <= words,
+               "block pattern: a drawing of ", r.rows, " rows of ", r.words, " words from word ", r.first_word,
+               " on does not fit into ", words, " words");
+    return;
+  }
+  RING_CHECK(r.local >= 1 && r.first >= 0 && r.every >= 0, "block pattern: local ", r.local, ", first ", r.first,
+             " and every ", r.every, " blocks: local must be at least 1, the others at least 0");
+}
+
+// What the rule depends on.
+std::string text_of(const BlockRule& r, const std::vector<std::uint32_t>& bits) {
+  const int kind = static_cast<int>(r.kind);
+  switch (r.kind) {
+    case BlockRuleKind::local_global: return str(kind, ' ', r.local, ' ', r.first, ' ', r.every, '\n');
+    case BlockRuleKind::strided: return str(kind, ' ', r.local, ' ', r.every, '\n');
+    case BlockRuleKind::hierarchical: return str(kind, ' ', r.local, '\n');
+    case BlockRuleKind::random: return str(kind, ' ', r.local, ' ', r.threshold, ' ', r.seed, '\n');
+    case BlockRuleKind::drawn: break;
+  }
+  std::string text = str(kind, ' ', r.rows, ' ', r.words, ' ');
+  for (std::int64_t i = 0; i < std::int64_t{r.rows} * r.words; ++i)
+    for (int byte = 0; byte < 4; ++byte)
+      text += static_cast<char>(bits[static_cast<std::size_t>(r.first_word + i)] >> (8 * byte) & 0xff);
+  return text;
+}
+
+}  // namespace
+
+BlockPattern::BlockPattern(std::int32_t block, std::vector<BlockRule> rules, std::vector<std::int32_t> of_head,
+                           std::vector<std::uint32_t> bits, std::uint64_t generation)
+    : block_(block),
+      rules_(std::move(rules)),
+      of_head_(std::move(of_head)),
+      bits_(std::make_shared<const std::vector<std::uint32_t>>(std::move(bits))),
+      generation_(generation) {
+  RING_CHECK(block == 64 || block == 128, "block pattern: a block of ", block, " tokens, expected 64 or 128");
+  RING_CHECK(!rules_.empty(), "block pattern: no rule");
+  for (const std::int32_t r : of_head_)
+    RING_CHECK(r >= 0 && r < static_cast<std::int32_t>(rules_.size()), "block pattern: a head follows rule ", r, " of ",
+               rules_.size(), ", counted from 0");
+  std::string text = str(block_, '\n');
+  for (BlockRule& r : rules_) {
+    check_rule(r, bits_->size());
+    if (r.kind == BlockRuleKind::drawn) r.bits = bits_->data() + r.first_word;
+    text += text_of(r, *bits_);
+  }
+  for (const std::int32_t r : of_head_) text += str(r, ' ');
+  version_ = hash_text(text);
+}
+
+BlockPattern BlockPattern::changed(std::vector<BlockRule> rules, std::vector<std::uint32_t> bits) const {
+  return {block_, std::move(rules), of_head_, std::move(bits), generation_ + 1};
+}
+
+std::int32_t BlockPattern::rule_of(std::int32_t kv_head) const {
+  return of_head_.empty() ? 0 : of_head_[static_cast<std::size_t>(kv_head) % of_head_.size()];
+}
+
+void BlockPattern::check_covers(std::int64_t length, const char* op) const {
+  for (const BlockRule& r : rules_)
+    if (r.kind == BlockRuleKind::drawn && std::int64_t{r.rows} * block_ < length)
+      fail(op, ": a row of ", length, " tokens has ", (length + block_ - 1) / block_, " blocks of ", block_,
+           ", the pattern's file ends after ", r.rows, ": add lines for the others to it, or shorten the context");
+}
+
+BlockLists lists_of(const BlockPattern& pattern, Owner owner, std::int64_t kv_heads, std::int64_t length, bool causal) {
+  pattern.check_covers(length, "block lists");
+  const auto halves = static_cast<std::int32_t>((length + kListColumns - 1) / kListColumns);
+  const std::int32_t per_block = pattern.block() / kListColumns;
+  const auto kept = [&](std::int32_t head, std::int32_t row, std::int32_t column) {
+    if (row >= halves) return Kept::none;
+    const std::int32_t a = row / per_block, b = column / per_block;
+    const bool keeps = owner == Owner::queries ? pattern.keeps(head, a, b) : pattern.keeps(head, b, a);
+    return keeps ? kept_of(owner, row, column, causal) : Kept::none;
+  };
+  BlockLists lists{(halves + 1) / 2, {0}, {}};
+  for (std::int32_t head = 0; head < kv_heads; ++head)
+    for (std::int32_t tile = 0; tile < lists.tiles; ++tile) {
+      for (std::int32_t column = 0; column < halves; ++column) {
+        const Kept first = kept(head, 2 * tile, column), second = kept(head, 2 * tile + 1, column);
+        if (first != Kept::none || second != Kept::none) lists.entries.push_back(list_entry(column, first, second));
+      }
+      lists.begins.push_back(static_cast<std::int32_t>(lists.entries.size()));
+    }
+  return lists;
+}
+
+}  // namespace ring

@@ -1,0 +1,101 @@
+// Which attention kernel is the fastest: what the answer depends on, and a call that can be repeated to find out.
+
+#include "kernels/choice.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+
+#include "kernels/attention/attention.h"
+#include "kernels/attention/blocks.h"
+
+namespace ring {
+namespace {
+
+// `shift` moves what is sampled and not how much: layers that differ in it share a choice.
+std::string text(const Pattern& p) {
+  std::string out = p.causal ? "causal" : "full";
+  switch (p.kind) {
+    case AttentionKind::dense: break;
+    case AttentionKind::window: out += str(" window ", p.window, " sinks ", p.sinks); break;
+    case AttentionKind::dilated:
+      out += " dilated";
+      for (const Branch& b : p.branches) out += str(" ", b.segment, "/", b.rate);
+      if (p.dedup) out += " dedup";
+      break;
+    case AttentionKind::block_sparse:
+      out += str(" blocks of ", p.blocks->block(), " version ", p.blocks->version());
+      break;
+  }
+  return out;
+}
+
+// Rounded up to a power of two, or to an even one.
+std::uint64_t bucket(double n, bool even = false) {
+  const std::uint64_t up = std::bit_ceil(static_cast<std::uint64_t>(std::ceil(n)));
+  return even ? up << std::countr_zero(up) % 2 : up;
+}
+
+bool of_one_length(const std::vector<Span>& spans) {
+  return std::ranges::all_of(spans, [&](const Span& s) { return s.count == spans[0].count; });
+}
+
+// Packed documents have other lengths in each step. What stays much the same is how many keys the mean query has in its
+// document; that it does not always, coarser steps make up for.
+std::string sizes(const Tensor& q, const Tensor& k, const std::vector<Span>& queries, const std::vector<Span>& keys) {
+  double pairs = 0, rows = 0, columns = 0;
+  for (std::size_t b = 0; b < std::min(queries.size(), keys.size()); ++b) {
+    pairs += static_cast<double>(queries[b].count) * keys[b].count;
+    rows += queries[b].count;
+    columns += keys[b].count;
+  }
+  const bool packed = !of_one_length(queries) || !of_one_length(keys);
+  const auto mean = [&](double n) { return bucket(n > 0 ? pairs / n : 0, packed); };
+  return str(bucket(static_cast<double>(q.dim(0))), " x ", bucket(static_cast<double>(k.dim(0))), " tokens, ",
+             packed ? "packed documents of " : "documents of ", mean(columns), " x ", mean(rows));
+}
+
+template <class Args>
+std::string key_of(const Args& a, DType result) {
+  return str(a.q.dtype(), " to ", result, ", ", a.q.dim(1), " of ", a.k.dim(1), " heads x ", a.q.dim(2), ", ",
+             text(a.pattern), ", ", sizes(a.q, a.k, a.queries, a.keys));
+}
+
+// Without a carry, results are overwritten and a call can be repeated in place. A carry is used up: what is measured
+// then is the same call without one, into places of its own.
+Attention repeatable(Attention a, const Context& ctx) {
+  if (!a.carry.defined()) return a;
+  a.carry = {};
+  a.out = ctx.empty(a.out.shape(), a.out.dtype());
+  a.lse = ctx.empty(a.lse.shape());
+  return a;
+}
+AttentionBackward repeatable(AttentionBackward a, const Context& ctx) {
+  if (!a.carry_dq.defined()) return a;
+  a.carry_dq = a.carry_dk = a.carry_dv = {};
+  for (Tensor* t : {&a.dq, &a.dk, &a.dv}) *t = ctx.empty(t->shape(), t->dtype());
+  return a;
+}
+
+template <class Args>
+const typename Kernel<Args>::Candidate& choose(const Kernel<Args>& slot, const Args& args, const Context& ctx) {
+  return choose_measured(
+      slot, args, ctx, [](const Args& a) { return choice_key(a); },
+      [](const Args& a, const Context& c) { return repeatable(a, c); });
+}
+
+}  // namespace
+
+std::string choice_key(const Attention& a) { return key_of(a, a.out.dtype()); }
+std::string choice_key(const AttentionBackward& a) { return key_of(a, a.dq.dtype()); }
+
+const Kernel<Attention>::Candidate& choose_fastest(const Kernel<Attention>& slot, const Attention& args,
+                                                   const Context& ctx) {
+  return choose(slot, args, ctx);
+}
+const Kernel<AttentionBackward>::Candidate& choose_fastest(const Kernel<AttentionBackward>& slot,
+                                                           const AttentionBackward& args, const Context& ctx) {
+  return choose(slot, args, ctx);
+}
+
+}  // namespace ring

@@ -1,0 +1,61 @@
+#include <algorithm>
+
+#include "core/log.h"
+#include "kernels/attention/cuda/lists.h"
+#include "kernels/cuda/launch.h"
+
+namespace ring::cuda {
+namespace {
+
+bool recording(const Context& ctx) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  RING_CUDA_CHECK(cudaStreamIsCapturing(static_cast<cudaStream_t>(ctx.stream.native()), &status));
+  return status != cudaStreamCaptureStatusNone;
+}
+
+}  // namespace
+
+DeviceLists lists_for(const Pattern& pattern, Owner owner, std::int64_t kv_heads, std::int64_t length,
+                      std::int64_t stream_bytes, const Context& ctx) {
+  RING_CHECK(pattern.blocks, "attention: block lists of a pattern without blocks");
+  const ListShape shape{owner, kv_heads, length, pattern.causal, section_of(kv_heads, length, stream_bytes)};
+  return ctx.stream.impl().resource<ListCache>().find(*pattern.blocks, shape, ctx);
+}
+
+DeviceLists ListCache::find(const BlockPattern& pattern, const ListShape& shape, const Context& ctx) {
+  const bool stays = recording(ctx);
+  const Key key{pattern.version(), pattern.generation(), shape};
+  auto at = entries_.find(key);
+  if (at == entries_.end()) {
+    if (stays)
+      fail("attention: a step is recorded whose block lists for rows of ", shape.length, " tokens are not there; ",
+           bytes_text(bytes_), " of lists are, of ", bytes_text(limit_),
+           " that they may take. Lists are built by the step before, if they all fit: set train.cuda_graph: off");
+    DeviceLists lists = build_lists(pattern, shape, ctx);
+    log::debug("block lists for ", shape.kv_heads, " KV heads and rows of ", shape.length,
+               " tokens: ", bytes_text(lists.bytes()), ", density ", lists.density);
+    make_room(lists.bytes());
+    bytes_ += lists.bytes();
+    at = entries_.emplace(key, Entry{std::move(lists)}).first;
+  }
+  at->second.last_use = ++uses_;
+  at->second.pinned |= stays;
+  return at->second.lists;
+}
+
+void ListCache::set_limit(std::size_t bytes) {
+  limit_ = bytes;
+  make_room(0);
+}
+
+void ListCache::make_room(std::size_t bytes) {
+  while (bytes_ + bytes > limit_) {
+    const auto rank = [](const auto& e) { return std::pair(e.second.pinned, e.second.last_use); };
+    const auto oldest = std::ranges::min_element(entries_, {}, rank);
+    if (oldest == entries_.end() || oldest->second.pinned) return;
+    bytes_ -= oldest->second.lists.bytes();
+    entries_.erase(oldest);
+  }
+}
+
+}  // namespace ring::cuda

@@ -1,7 +1,0 @@
-#include "kernels/attention/cuda/mma_backward.cuh"
-
-namespace ring::cuda {
-
-template void run_mma_backward<96>(const AttentionBackward&, const Context&);
-
-}  // namespace ring::cuda

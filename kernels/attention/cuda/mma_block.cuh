@@ -1,0 +1,80 @@
+#pragma once
+// What the forward and the backward on tensor cores share: masks, and how sums are written.
+
+#include "kernels/attention/cuda/tile.cuh"
+
+namespace ring::cuda {
+
+// Scores of columns that a row does not see become -inf. row, column: the first ones of the warp's tile.
+template <Owner owner, int kM, int kN>
+__device__ inline void mask_columns(float (&s)[kM][kN][4], const Strand& strand, int row, int column) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  column += lane % 4 * 2;
+#pragma unroll
+  for (int m = 0; m < kM; ++m)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const Columns seen = strand.columns<owner>(row + m * 16 + half * 8 + lane / 4);
+      const int first = seen.first - column, end = seen.end - column;
+#pragma unroll
+      for (int n = 0; n < kN; ++n)
+#pragma unroll
+        for (int i = 0; i < 2; ++i)
+          if (n * 8 + i < first || n * 8 + i >= end) s[m][n][2 * half + i] = -INFINITY;
+      const int hole = seen.hole - column, hole_end = seen.hole_end - column;
+      if (hole >= hole_end) continue;
+#pragma unroll
+      for (int n = 0; n < kN; ++n)
+#pragma unroll
+        for (int i = 0; i < 2; ++i)
+          if (n * 8 + i >= hole && n * 8 + i < hole_end) s[m][n][2 * half + i] = -INFINITY;
+    }
+}
+
+// Calls fn(the sums, row, column, m, half) for the pairs of neighbouring sums of each row that exists.
+template <int kM, int kN, class Fn>
+__device__ inline void for_pairs(float (&c)[kM][kN][4], const RowsOut& to, const Fn& fn) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll
+  for (int m = 0; m < kM; ++m)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int row = m * 16 + half * 8 + lane / 4;
+      if (!to.exist.has(row)) continue;
+#pragma unroll
+      for (int n = 0; n < kN; ++n)
+        if (n * 8 < to.columns) fn(&c[m][n][2 * half], row, n * 8 + lane % 4 * 2, m, half);
+    }
+}
+
+// Writes a warp's sums times `factor` of each row, plus the carry times `kept` (which is not read where that is 0).
+// factor[m][0] is for row g of a fragment, [1] for row g + 8. shared: see store_rows.
+template <int kDim, int kM, int kN>
+__device__ inline void write_rows(float (&c)[kM][kN][4], const float (&factor)[kM][2], const float (&kept)[kM][2],
+                                  unsigned char* shared, const RowsOut& to) {
+#pragma unroll
+  for (int m = 0; m < kM; ++m)
+#pragma unroll
+    for (int n = 0; n < kN; ++n)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) c[m][n][i] *= factor[m][i / 2];
+  if (to.carry)
+    for_pairs(c, to, [&](float* sums, int row, int column, int m, int half) {
+      if (kept[m][half] == 0.0f) return;
+      const float2 before = *reinterpret_cast<const float2*>(to.carry + row * to.carry_stride + column);
+      sums[0] = fmaf(before.x, kept[m][half], sums[0]);
+      sums[1] = fmaf(before.y, kept[m][half], sums[1]);
+    });
+  if (to.half) return store_rows<kDim>(c, shared, to.half, to.stride, to.exist, to.columns);
+  for_pairs(c, to, [&](const float* sums, int row, int column, int, int) {
+    *reinterpret_cast<float2*>(to.whole + row * to.stride + column) = make_float2(sums[0], sums[1]);
+  });
+}
+
+// One pass of the kernels for heads of up to kDim: one translation unit each.
+template <int kDim>
+void run_mma_forward(const Attention&, const Pass&, const Context&);
+template <int kDim>
+void run_mma_backward(const AttentionBackward&, const Pass&, Gradient, const RowStatistics&, const Context&);
+
+}  // namespace ring::cuda

@@ -1,7 +1,0 @@
-#include "kernels/attention/cuda/mma_forward.cuh"
-
-namespace ring::cuda {
-
-template void run_mma_forward<96>(const Attention&, const Context&);
-
-}  // namespace ring::cuda

@@ -1,0 +1,109 @@
+// The kernels for Hopper as candidates: bf16, heads of 72 to 128. For heads of up to 64 those of mma.cu are faster.
+
+#include "kernels/attention/cuda/sm90.cuh"
+
+#include <cuda.h>
+
+#include "kernels/cuda/device/vec.cuh"
+
+namespace ring::cuda::sm90 {
+namespace {
+
+using Encode = decltype(&cuTensorMapEncodeTiled);
+
+// Null: the driver does not know it.
+Encode encode_tiled() {
+  static const Encode found = [] {
+    void* f = nullptr;
+    cudaDriverEntryPointQueryResult result{};
+    const cudaError_t error =
+        cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &f, 12000, cudaEnableDefault, &result);
+    if (error != cudaSuccess) static_cast<void>(cudaGetLastError());
+    return error == cudaSuccess && result == cudaDriverEntryPointSuccess ? reinterpret_cast<Encode>(f) : nullptr;
+  }();
+  return found;
+}
+
+bool is_hopper(const Context& ctx) {
+  int major = 0, minor = 0;
+  const int device = ctx.stream.device().index;
+  RING_CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
+  RING_CUDA_CHECK(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device));
+  return major == 9 && minor == 0;
+}
+
+// Sums are written in pieces of 16 bytes.
+bool fits_output(const Tensor& t) {
+  const std::int64_t each = 16 / static_cast<std::int64_t>(size_of(t.dtype()));
+  return is_aligned(t.raw()) && t.stride(0) % each == 0 && t.stride(1) % each == 0;
+}
+
+bool fits_all(const Pattern& pattern, std::int64_t dim, float scale, std::initializer_list<Tensor> operands,
+              std::initializer_list<Tensor> outputs, const Context& ctx) {
+  if (dim <= 64 || dim > 128 || !(scale > 0) || !is_hopper(ctx) || !encode_tiled()) return false;
+  Boxes boxes;
+  for (const Pass& pass : passes_of(pattern))
+    for (const Tensor& t : operands)
+      if (t.dtype() != DType::bf16 || !boxes_of(t, pass.rate, boxes)) return false;
+  for (const Tensor& t : outputs)
+    if (t.defined() && !fits_output(t)) return false;
+  return true;
+}
+
+bool supports_forward(const Attention& a, const Context& ctx) {
+  return fits_all(a.pattern, a.q.dim(2), a.scale, {a.q, a.k, a.v}, {a.out, a.carry}, ctx);
+}
+bool supports_backward(const AttentionBackward& a, const Context& ctx) {
+  return fits_all(a.pattern, a.q.dim(2), a.scale, {a.q, a.k, a.v, a.dout},
+                  {a.dq, a.dk, a.dv, a.carry_dq, a.carry_dk, a.carry_dv}, ctx);
+}
+
+void forward(const Attention& args, const Context& ctx) {
+  check(args);
+  fill_outside(args, ctx);
+  forward_passes(
+      args, ctx, [&](const Tensor& lse) { fill_no_keys(lse, ctx); },
+      [&](const Attention& one, const Pass& pass) { run_forward<128>(one, pass, ctx); });
+}
+
+void backward(const AttentionBackward& args, const Context& ctx) {
+  check(args);
+  fill_outside(args, ctx);
+  const RowStatistics statistics = row_statistics(args, ctx);
+  backward_passes(args, ctx, [&](const AttentionBackward& one, const Pass& pass, Gradient which) {
+    if (which == Gradient::queries)
+      run_backward<Owner::queries, 128>(one, pass, statistics, ctx);
+    else
+      run_backward<Owner::keys, 128>(one, pass, statistics, ctx);
+  });
+}
+
+const bool added[] = {
+    attention_kernel.add(Backend::cuda, {"own_sm90", forward, supports_forward, 15}),
+    attention_backward_kernel.add(Backend::cuda, {"own_sm90", backward, supports_backward, 15}),
+};
+
+}  // namespace
+
+bool boxes_of(const Tensor& t, int rate, Boxes& to) {
+  const Encode encode = encode_tiled();
+  if (!encode || !t.defined() || t.dtype() != DType::bf16 || t.shape().size() != 3 || t.stride(2) != 1 ||
+      t.dim(0) == 0 || t.dim(0) % rate != 0)
+    return false;
+  const auto bytes = [](std::int64_t elements) { return static_cast<cuuint64_t>(2 * elements); };
+  const cuuint64_t sizes[4] = {static_cast<cuuint64_t>(t.dim(2)), static_cast<cuuint64_t>(rate),
+                               static_cast<cuuint64_t>(t.dim(1)), static_cast<cuuint64_t>(t.dim(0) / rate)};
+  const cuuint64_t strides[3] = {bytes(t.stride(0)), bytes(t.stride(1)), bytes(t.stride(0) * rate)};
+  const cuuint32_t box[4] = {64, 1, 1, kHalf}, steps[4] = {1, 1, 1, 1};
+  return encode(&to.map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, t.raw(), sizes, strides, box, steps,
+                CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+}
+
+std::int64_t grid_blocks(std::int64_t work, const Context& ctx) {
+  int count = 0;
+  RING_CUDA_CHECK(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, ctx.stream.device().index));
+  return std::min<std::int64_t>(work, count);
+}
+
+}  // namespace ring::cuda::sm90

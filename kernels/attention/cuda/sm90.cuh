@@ -1,0 +1,310 @@
+#pragma once
+// What the forward and the backward for Hopper share. A thread block has three warp groups: one thread of the first
+// walks the index source and asks the copy engine for tiles; the other two multiply, 64 rows each. Blocks are
+// persistent: while the last rows of one job are still being written, the tiles of the next one come in.
+
+#include "kernels/attention/cuda/work.cuh"
+#include "kernels/cuda/device/mma.cuh"
+#include "kernels/cuda/device/tensor_copy.cuh"
+#include "kernels/cuda/device/wgmma.cuh"
+
+namespace ring::cuda::sm90 {
+
+constexpr int kGroup = 128, kConsumers = 2, kThreads = kGroup * (1 + kConsumers);
+constexpr int kRows = 64 * kConsumers;  // of a block; a consumer has 64
+constexpr int kHalf = 64;               // columns that are asked for at once: a tile is one or two of them
+constexpr int kConsumerWarps = kConsumers * kGroup / 32;
+
+// Bytes of one panel of `rows` rows, and of a tile of kDim columns.
+constexpr int panel_bytes(int rows) { return rows * 128; }
+template <int kDim>
+constexpr int tile_bytes(int rows) {
+  return panel_bytes(rows) * (kDim / 64);
+}
+
+// A tensor [N,H,D] seen with every rate-th row of a residue as neighbours: columns, residue, head, row / rate; boxes of
+// 64 columns and 64 rows.
+struct Boxes {
+  CUtensorMap map;
+};
+// False: the tensor does not lend itself (N is no multiple of the rate, alignment).
+bool boxes_of(const Tensor& t, int rate, Boxes& to);
+
+// Where the rows of a strand are in such a view.
+struct BoxRows {
+  int residue, first;
+  __device__ BoxRows(int row, int rate) : residue(row % rate), first(row / rate) {
+    if (residue < 0) residue += rate, --first;
+  }
+};
+
+// kDim columns of 64 samples from `sample` on, to panels of `rows` rows.
+template <int kDim>
+__device__ inline void copy_rows(std::uint32_t to, int rows, const Boxes& from, const BoxRows& at, int head, int sample,
+                                 Barrier& barrier) {
+#pragma unroll
+  for (int panel = 0; panel < kDim / 64; ++panel)
+    copy_box(to + panel * panel_bytes(rows), from.map, panel * 64, at.residue, head, at.first + sample, barrier);
+}
+
+// The same in all lanes, and known to be by the compiler, which then keeps it, and what is computed from it alone, in
+// registers of the warp: where descriptors of products must be.
+__device__ inline int uniform(int x) { return __shfl_sync(0xffffffffu, x, 0); }
+
+// What a block does next, for the consumers.
+struct Job {
+  Strand strand;
+  Reach reach[kConsumers];  // of each one's rows
+  int row, first, end;      // of the block; rows [first, end) exist
+  int head, slot;           // head < 0: there is no more
+  int begin, end_entry;     // of a list
+};
+constexpr int kJobs = 4;  // one being worked on, one whose tiles come in, and those described ahead
+
+// The columns of a tile: where its halves start, and whether each consumer (a bit) has pairs there. With one half only,
+// the second one repeats the first and nobody wants it.
+struct TilePlace {
+  int column[2], wanted[2];
+  int whole;  // halves of which every pair counts for a consumer: bit 2 half + consumer
+  int head;   // of the streamed operands; -1: the job has no more tiles
+};
+
+// The tile in a slot; its head and flags as uniform values.
+__device__ inline TilePlace read_tile(const TilePlace& from) {
+  TilePlace t = from;
+  t.head = uniform(t.head);
+  return t;
+}
+
+// Blocks of work in the order in which thread blocks ask for them. The counter returns to 0 with the last request.
+struct Tickets {
+  unsigned int* counter;
+  unsigned blocks;
+  __device__ unsigned take() const { return atomicInc(counter, blocks + gridDim.x - 1); }
+};
+
+// Described ahead by one thread.
+struct Jobs {
+  Job jobs[kJobs];
+  Barrier full[kJobs], empty[kJobs];
+
+  __device__ void init() {
+    for (int i = 0; i < kJobs; ++i) full[i].init(1), empty[i].init(1 + kConsumerWarps);
+  }
+  template <Owner owner>
+  __device__ void describe_all(const Work& work, const Pass& pass, const Tickets& tickets, int group);
+};
+
+template <int kHalves>
+struct TileStream {
+  ColumnStream columns;
+
+  // The next 64 columns in which somebody has pairs.
+  __device__ bool next_half(const Job& job, int& column, int& wanted) {
+    for (int states; columns.next(column, states);) {
+      wanted = 0;
+#pragma unroll
+      for (int c = 0; c < kConsumers; ++c)
+        if (list_kept(states, c) != Kept::none && !job.reach[c].none(column, kHalf)) wanted |= 1 << c;
+      if (wanted) return true;
+    }
+    return false;
+  }
+  __device__ bool next(const Job& job, TilePlace& tile) {
+    if (!next_half(job, tile.column[0], tile.wanted[0])) return false;
+    tile.column[1] = tile.column[0], tile.wanted[1] = 0;
+    if (kHalves == 2 && !next_half(job, tile.column[1], tile.wanted[1]))
+      tile.column[1] = tile.column[0], tile.wanted[1] = 0;
+    tile.whole = 0;
+#pragma unroll
+    for (int h = 0; h < kHalves; ++h)
+#pragma unroll
+      for (int c = 0; c < kConsumers; ++c)
+        if ((tile.wanted[h] >> c & 1) && job.reach[c].all(tile.column[h], kHalf)) tile.whole |= 1 << (2 * h + c);
+    return true;
+  }
+};
+
+// Fills in all but strand and slot; false: nothing of the block exists.
+template <Owner owner>
+__device__ inline bool describe(Job& job, const Work& work, const Place& at) {
+  const Strand& s = job.strand;
+  job.row = first_row<owner>(work, s, at, kRows);
+  job.first = max(job.row, s.first<owner>());
+  job.end = min(job.row + kRows, s.end<owner>());
+  if (job.first >= job.end) return false;
+#pragma unroll
+  for (int c = 0; c < kConsumers; ++c) {
+    const int first = max(job.first, job.row + 64 * c), end = min(job.end, job.row + 64 * c + 64);
+    if (first < end)
+      job.reach[c] = s.reach<owner>(first, end);
+    else
+      job.reach[c] = {0, 0, 0, 0, 0, 0, 0, 0};  // no column
+  }
+  job.head = at.head;
+  job.slot = at.slot;
+  job.begin = at.begin;
+  job.end_entry = at.end;
+  return true;
+}
+// The columns of the whole block.
+template <Owner owner>
+__device__ inline ColumnStream columns_of(const Job& job, const Work& work) {
+  Place at;
+  at.begin = job.begin, at.end = job.end_entry;
+  return {work, at, job.strand.reach<owner>(job.first, job.end), kHalf};
+}
+
+// Whether every pair of a tile of `halves` halves counts for a consumer.
+__device__ inline bool is_whole(const TilePlace& tile, int consumer, int halves) {
+  const int all = halves == 2 ? 0b101 : 0b001;
+  return (uniform(tile.whole) >> consumer & all) == all;
+}
+
+// Columns that a row does not see become -inf. s: of kHalves times 64 columns; rows `row` and `row` + 8.
+template <Owner owner, int kHalves>
+__device__ inline void mask_rows(float (&s)[32 * kHalves], const Job& job, const TilePlace& tile, int row,
+                                 int consumer) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll
+  for (int part = 0; part < kHalves; ++part) {
+    if (tile.whole >> (2 * part + consumer) & 1) continue;
+    const int begin = tile.column[part], mine = begin + lane % 4 * 2;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      Columns seen = job.strand.columns<owner>(row + 8 * half);
+      if (seen.hole <= begin) {  // the usual hole: nothing before its end
+        seen.first = max(seen.first, seen.hole_end);
+        seen.hole_end = seen.hole;
+      }
+      if (!(tile.wanted[part] >> consumer & 1)) seen.end = seen.first;
+      const int first = seen.first - mine, end = seen.end - mine;
+#pragma unroll
+      for (int n = 0; n < 8; ++n)
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          float& x = s[4 * (part * 8 + n) + 2 * half + i];
+          if (n * 8 + i < first || n * 8 + i >= end) x = -INFINITY;
+        }
+      if (seen.hole >= seen.hole_end || seen.hole >= begin + kHalf) continue;
+      const int hole = seen.hole - mine, hole_end = seen.hole_end - mine;
+#pragma unroll
+      for (int n = 0; n < 8; ++n)
+#pragma unroll
+        for (int i = 0; i < 2; ++i)
+          if (n * 8 + i >= hole && n * 8 + i < hole_end) s[4 * (part * 8 + n) + 2 * half + i] = -INFINITY;
+    }
+  }
+}
+
+// group: owner's heads per KV head.
+template <Owner owner>
+__device__ inline void Jobs::describe_all(const Work& work, const Pass& pass, const Tickets& tickets, int group) {
+  for (Turn<kJobs> turn;; turn.next()) {
+    Job& job = jobs[turn.stage];
+    empty[turn.stage].wait(turn.parity ^ 1);
+    job.head = -1;
+    for (unsigned ticket = tickets.take(); ticket < tickets.blocks; ticket = tickets.take()) {
+      const Place at = work[ticket];
+      job.strand = Strand(pass, at.piece, pass.offset(at.head / group));
+      if (describe<owner>(job, work, at)) break;
+    }
+    const bool last = job.head < 0;
+    full[turn.stage].arrive();
+    if (last) return;
+  }
+}
+
+// A lane's sums of 4 neighbouring blocks of 8 columns, as bf16, exchanged within its quad: lane t gets all 8 columns of
+// block t.
+__device__ inline uint4 exchange(const std::uint32_t (&r)[4]) {
+  const int t = static_cast<int>(threadIdx.x) % 4;
+  std::uint32_t out[4];
+#pragma unroll
+  for (int step = 0; step < 4; ++step) {
+    // In step i, lane t gives block t ^ i and gets its own block from lane t ^ i.
+    const int give = t ^ step;
+    const std::uint32_t mine = give == 0 ? r[0] : give == 1 ? r[1] : give == 2 ? r[2] : r[3];
+    const std::uint32_t got = __shfl_xor_sync(0xffffffffu, mine, step);
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      if (i == give) out[i] = got;
+  }
+  return {out[0], out[1], out[2], out[3]};
+}
+
+// One row (of a fragment: half 0 or 1) of a lane's sums, times `factor`, plus carry times `kept` where kept is not 0,
+// to row `row` of a tensor. All lanes of a warp call it together; `exists` says whether the row does.
+template <int kDim>
+__device__ inline void write_row(const float (&c)[kDim / 2], int half, float factor, float kept, const Output& to,
+                                 std::int64_t row, int head, int columns, bool exists) {
+  const int t = static_cast<int>(threadIdx.x) % 4;
+  const float* carry = to.carry.data ? to.carry.at(row, head) + 2 * t : nullptr;
+#pragma unroll
+  for (int block = 0; block < kDim / 8; block += 4) {
+    float x[4][2];
+#pragma unroll
+    for (int b = 0; b < 4; ++b) {
+      x[b][0] = c[4 * (block + b) + 2 * half] * factor, x[b][1] = c[4 * (block + b) + 2 * half + 1] * factor;
+      const int column = (block + b) * 8;
+      if (exists && carry && kept != 0 && column < columns) {
+        const float2 before = *reinterpret_cast<const float2*>(carry + column);
+        x[b][0] = fmaf(before.x, kept, x[b][0]), x[b][1] = fmaf(before.y, kept, x[b][1]);
+      }
+    }
+    if (to.half.data) {
+      const std::uint32_t packed[4] = {pack_bf16(x[0][0], x[0][1]), pack_bf16(x[1][0], x[1][1]),
+                                       pack_bf16(x[2][0], x[2][1]), pack_bf16(x[3][0], x[3][1])};
+      const uint4 whole = exchange(packed);
+      if (exists && (block + t) * 8 < columns)
+        *reinterpret_cast<uint4*>(to.half.at(row, head) + (block + t) * 8) = whole;
+    } else {
+#pragma unroll
+      for (int b = 0; b < 4; ++b)
+        if (exists && (block + b) * 8 < columns)
+          *reinterpret_cast<float2*>(to.whole.at(row, head) + (block + b) * 8 + 2 * t) = make_float2(x[b][0], x[b][1]);
+    }
+  }
+}
+
+// rows x kDim (along_rows) times (columns x kDim)^T.
+template <int kDim, int kSums>
+__device__ inline void multiply_rows(float (&c)[kSums], std::uint32_t a, int a_rows, std::uint32_t b, int b_rows) {
+#pragma unroll
+  for (int k = 0; k < kDim / 16; ++k) {
+    const int panel = k / 4, inside = k % 4 * 32;
+    multiply_tiles(c, along_rows(a + panel * panel_bytes(a_rows) + inside),
+                   along_rows(b + panel * panel_bytes(b_rows) + inside), k > 0);
+  }
+}
+// c += fragments (16 kSteps of the summed index) times a tile whose rows are the summed index.
+template <int kSteps, int kSums>
+__device__ inline void add_products(float (&c)[kSums], const std::uint32_t (&a)[kSteps][4], std::uint32_t b,
+                                    int b_rows) {
+#pragma unroll
+  for (int k = 0; k < kSteps; ++k) multiply_fragments(c, a[k], across_rows(b + k * 16 * 128, panel_bytes(b_rows)), 1);
+}
+template <int n>
+__device__ inline void clear(float (&c)[n]) {
+#pragma unroll
+  for (float& x : c) x = 0.0f;
+}
+// Sums become a left operand.
+template <int kSteps>
+__device__ inline void as_fragments(std::uint32_t (&p)[kSteps][4], const float (&s)[8 * kSteps]) {
+#pragma unroll
+  for (int k = 0; k < kSteps; ++k)
+#pragma unroll
+    for (int i = 0; i < 4; ++i) p[k][i] = pack_bf16(s[8 * k + 2 * i], s[8 * k + 2 * i + 1]);
+}
+
+// The kernels, one translation unit each.
+template <int kDim>
+void run_forward(const Attention&, const Pass&, const Context&);
+template <Owner owner, int kDim>
+void run_backward(const AttentionBackward&, const Pass&, const RowStatistics&, const Context&);
+
+// Blocks of a persistent grid.
+std::int64_t grid_blocks(std::int64_t work, const Context&);
+
+}  // namespace ring::cuda::sm90

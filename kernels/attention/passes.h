@@ -1,0 +1,58 @@
+#pragma once
+// Patterns of several passes (dilated branches): each pass merges its result into that of those before it, in f32.
+
+#include "kernels/attention/attention.h"
+#include "kernels/attention/strand.h"
+
+namespace ring {
+
+// run(args of one pass, pass) for each pass in order. fill(lse): lse = -inf everywhere.
+template <class Fill, class Run>
+void forward_passes(const Attention& args, const Context& ctx, const Fill& fill, const Run& run) {
+  const std::vector<Pass> passes = passes_of(args.pattern);
+  if (passes.size() == 1) return run(args, passes[0]);
+  Attention one = args;
+  if (!args.carry.defined()) {
+    one.carry = args.out.dtype() == DType::f32 && args.out.contiguous() ? args.out : ctx.empty(args.q.shape());
+    fill(args.lse);
+  }
+  for (std::size_t i = 0; i < passes.size(); ++i) {
+    one.out = i + 1 < passes.size() ? one.carry : args.out;
+    run(one, passes[i]);
+  }
+}
+
+// The gradient that one pass reads and writes: of the queries, or of keys and values.
+enum class Gradient : std::uint8_t { queries, keys };
+
+// run(args of one pass, pass, gradient). Sums of one gradient are dropped before those of the other are made.
+template <class Run>
+void backward_passes(const AttentionBackward& args, const Context& ctx, const Run& run) {
+  const std::vector<Pass> passes = passes_of(args.pattern);
+  const auto sums = [&](const Tensor& carry, const Tensor& out) {
+    if (carry.defined() || passes.size() == 1) return carry;
+    return ctx.zeros(out.shape());
+  };
+  for (const Gradient which : {Gradient::queries, Gradient::keys}) {
+    const bool keys = which == Gradient::keys;
+    AttentionBackward one = args;
+    if (keys) {
+      one.carry_dk = sums(args.carry_dk, args.dk);
+      one.carry_dv = sums(args.carry_dv, args.dv);
+    } else {
+      one.carry_dq = sums(args.carry_dq, args.dq);
+    }
+    for (std::size_t i = 0; i < passes.size(); ++i) {
+      const bool last = i + 1 == passes.size();
+      if (keys) {
+        one.dk = last ? args.dk : one.carry_dk;
+        one.dv = last ? args.dv : one.carry_dv;
+      } else {
+        one.dq = last ? args.dq : one.carry_dq;
+      }
+      run(one, passes[i], which);
+    }
+  }
+}
+
+}  // namespace ring

@@ -1,0 +1,76 @@
+#include "kernels/attention/strand.h"
+
+#include <algorithm>
+
+#include "kernels/attention/blocks.h"
+
+namespace ring {
+namespace {
+
+// The part of a span that lies in [start, start + length), relative to `start`, with positions that count from
+// `origin`.
+struct Part {
+  std::int32_t row, first, end;
+};
+Part part_of(const Span& s, std::int64_t origin, std::int64_t start, std::int64_t length) {
+  const std::int64_t begin = s.position - origin, end = begin + s.count;
+  return {static_cast<std::int32_t>(s.first - begin + start),
+          static_cast<std::int32_t>(std::clamp<std::int64_t>(begin - start, 0, length)),
+          static_cast<std::int32_t>(std::clamp<std::int64_t>(end - start, 0, length))};
+}
+
+// Where positions count from, for a document that starts here.
+std::int64_t origin_of(const Pattern& p, std::int32_t document) {
+  switch (p.kind) {
+    case AttentionKind::dense:
+    case AttentionKind::window: return document;
+    case AttentionKind::dilated: return 0;
+    case AttentionKind::block_sparse: return document / p.blocks->block() * p.blocks->block();
+  }
+  return 0;
+}
+
+}  // namespace
+
+std::vector<Pass> passes_of(const Pattern& p) {
+  Pass plain;
+  plain.causal = p.causal;
+  plain.listed = p.kind == AttentionKind::block_sparse;
+  constexpr std::int32_t kWidest = 1 << 30;  // positions plus windows stay within 32 bits
+  if (p.kind == AttentionKind::window) plain.window = std::min(p.window, kWidest);
+  if (p.kind != AttentionKind::dilated) return {plain};
+  std::vector<Pass> passes;
+  for (std::size_t i = p.branches.size(); i-- > 0;) {
+    Pass pass = plain;
+    pass.segment = p.branches[i].segment;
+    pass.rate = p.branches[i].rate;
+    pass.finer = p.dedup && i > 0 ? p.branches[i - 1].segment : 0;
+    pass.shift = p.shift;
+    passes.push_back(pass);
+  }
+  return passes;
+}
+
+std::vector<Piece> pieces_of(const Pass& pass, const Pattern& pattern, const std::vector<Span>& queries,
+                             const std::vector<Span>& keys) {
+  std::vector<Piece> pieces;
+  for (std::size_t b = 0; b < queries.size(); ++b) {
+    const Span &q = queries[b], &k = keys[b];
+    const std::int64_t origin = origin_of(pattern, q.document), length = pass.segment;
+    std::int64_t first = std::numeric_limits<std::int64_t>::max(), end = 0;
+    for (const Span* s : {&q, &k})
+      if (s->count > 0) {
+        first = std::min<std::int64_t>(first, s->position - origin);
+        end = std::max<std::int64_t>(end, s->position - origin + s->count);
+      }
+    for (std::int64_t start = first / length * length; start < end; start += length) {
+      const Part x = part_of(q, origin, start, length), y = part_of(k, origin, start, length);
+      if (x.first == x.end && y.first == y.end) continue;
+      const std::int64_t sinks = std::clamp<std::int64_t>(pattern.sinks - start, 0, length);
+      pieces.push_back({x.row, x.first, x.end, y.row, y.first, y.end, static_cast<std::int32_t>(sinks)});
+    }
+  }
+  return pieces;
+}
+
+}  // namespace ring

@@ -1,0 +1,61 @@
+#pragma once
+// Boxes of tensors copied to shared memory by the copy engine of sm_90 (PTX ISA, cp.async.bulk.tensor), and barriers
+// between the warps that ask for them and those that use them.
+
+#include <cuda.h>
+
+#include <cstdint>
+
+namespace ring::cuda {
+
+// A barrier in shared memory. A phase is complete after `arrivals` arrivals and the bytes announced in it. Whoever
+// waits names the parity of the phase (0 for the first); the phase before the first counts as complete.
+struct Barrier {
+  std::uint64_t state;
+
+  __device__ std::uint32_t address() const { return static_cast<std::uint32_t>(__cvta_generic_to_shared(this)); }
+  __device__ void init(int arrivals) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(address()), "r"(arrivals) : "memory");
+  }
+  __device__ void arrive() { asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(address()) : "memory"); }
+  __device__ void arrive_expecting(int bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address()), "r"(bytes) : "memory");
+  }
+  __device__ void wait(int parity) {
+    asm volatile(
+        "{\n"
+        ".reg .pred done;\n"
+        "again:\n"
+        "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+        "@!done bra again;\n"
+        "}\n" ::"r"(address()),
+        "r"(parity)
+        : "memory");
+  }
+};
+// By the thread that called init(), before a __syncthreads().
+__device__ inline void publish_barrier_inits() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+// A position in a ring of `stages` barriers, and the parity of its phase.
+template <int stages>
+struct Turn {
+  int stage = 0, parity = 0;
+  __device__ void next() {
+    if (++stage == stages) stage = 0, parity ^= 1;
+  }
+};
+
+// The box at these coordinates, innermost first; its bytes arrive at the barrier. Beyond the tensor: zeros.
+__device__ inline void copy_box(std::uint32_t shared, const CUtensorMap& map, int c0, int c1, int c2, int c3,
+                                Barrier& barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, %5}], "
+      "[%6];" ::"r"(shared),
+      "l"(&map), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(barrier.address())
+      : "memory");
+}
+
+}  // namespace ring::cuda

@@ -1,0 +1,119 @@
+#pragma once
+// Products of four warps together (wgmma, sm_90a): bf16 operands, the right one always in shared memory, f32 sums in
+// registers. PTX ISA, asynchronous warpgroup matrix instructions.
+//
+// Sums of 64 rows and N columns: warp w of the group has rows 16 w on, and in them a lane has the fragments of
+// mma.m16n8k16 (mma.cuh), four numbers for each 8 columns. Tiles in shared memory are panels of 64 columns (128 bytes a
+// row, 16-byte pieces swizzled as the copy engine does it with 128 bytes), aligned to 1024 bytes.
+
+#include <cstdint>
+
+namespace ring::cuda {
+
+// Ordering of register accesses before the products that are queued next.
+__device__ inline void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ inline void end_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+// Waits for all groups but the `newest`; sums may be read only after hold().
+template <int newest>
+__device__ inline void await_products() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(newest) : "memory");
+}
+// The compiler may not move what it does with these registers across this point.
+template <int n>
+__device__ inline void hold(float (&r)[n]) {
+#pragma unroll
+  for (int i = 0; i < n; ++i) asm volatile("" : "+f"(r[i])::"memory");
+}
+template <int n>
+__device__ inline void hold(std::uint32_t (&r)[n][4]) {
+#pragma unroll
+  for (int i = 0; i < 4 * n; ++i) asm volatile("" : "+r"(r[i / 4][i % 4])::"memory");
+}
+
+// Rows of the tile are rows of the left operand, or columns of the product; the summed index runs along them.
+__device__ inline std::uint64_t along_rows(std::uint32_t address) {
+  return (address & 0x3FFFF) >> 4 | std::uint64_t{1024 >> 4} << 32 | std::uint64_t{1} << 62;
+}
+// Rows of the tile are the summed index; the product's columns run along them, from panel to panel.
+__device__ inline std::uint64_t across_rows(std::uint32_t address, std::uint32_t panel_bytes) {
+  return (address & 0x3FFFF) >> 4 | std::uint64_t{panel_bytes >> 4} << 16 | std::uint64_t{1024 >> 4} << 32 |
+         std::uint64_t{1} << 62;
+}
+
+#define RING_SUMS4(c, i) "+f"(c[i]), "+f"(c[i + 1]), "+f"(c[i + 2]), "+f"(c[i + 3])
+#define RING_SUMS16(c, i) RING_SUMS4(c, i), RING_SUMS4(c, i + 4), RING_SUMS4(c, i + 8), RING_SUMS4(c, i + 12)
+
+// c = (keep ? c : 0) + a * b over 16 of the summed index, both from descriptors along_rows().
+__device__ inline void multiply_tiles(float (&c)[32], std::uint64_t a, std::uint64_t b, int keep) {
+  asm volatile(
+      "{\n"
+      ".reg .pred keep;\n"
+      "setp.ne.b32 keep, %34, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
+      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
+      "%32, %33, keep, 1, 1, 0, 0;\n"
+      "}\n"
+      : RING_SUMS16(c, 0), RING_SUMS16(c, 16)
+      : "l"(a), "l"(b), "r"(keep));
+}
+__device__ inline void multiply_tiles(float (&c)[64], std::uint64_t a, std::uint64_t b, int keep) {
+  asm volatile(
+      "{\n"
+      ".reg .pred keep;\n"
+      "setp.ne.b32 keep, %66, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
+      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+      "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
+      "%64, %65, keep, 1, 1, 0, 0;\n"
+      "}\n"
+      : RING_SUMS16(c, 0), RING_SUMS16(c, 16), RING_SUMS16(c, 32), RING_SUMS16(c, 48)
+      : "l"(a), "l"(b), "r"(keep));
+}
+
+// The left operand in registers, as fragments of mma.m16n8k16; b from a descriptor across_rows().
+__device__ inline void multiply_fragments(float (&c)[32], const std::uint32_t (&a)[4], std::uint64_t b, int keep) {
+  asm volatile(
+      "{\n"
+      ".reg .pred keep;\n"
+      "setp.ne.b32 keep, %37, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
+      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
+      "{%32, %33, %34, %35}, %36, keep, 1, 1, 1;\n"
+      "}\n"
+      : RING_SUMS16(c, 0), RING_SUMS16(c, 16)
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(keep));
+}
+__device__ inline void multiply_fragments(float (&c)[64], const std::uint32_t (&a)[4], std::uint64_t b, int keep) {
+  asm volatile(
+      "{\n"
+      ".reg .pred keep;\n"
+      "setp.ne.b32 keep, %69, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
+      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+      "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
+      "{%64, %65, %66, %67}, %68, keep, 1, 1, 1;\n"
+      "}\n"
+      : RING_SUMS16(c, 0), RING_SUMS16(c, 16), RING_SUMS16(c, 32), RING_SUMS16(c, 48)
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(keep));
+}
+
+#undef RING_SUMS16
+#undef RING_SUMS4
+
+// A thread's share of the registers of its multiprocessor, from here on; by all threads of a warp group.
+template <int registers>
+__device__ inline void take_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(registers));
+}
+template <int registers>
+__device__ inline void give_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(registers));
+}
+
+}  // namespace ring::cuda

@@ -1,0 +1,181 @@
+#include "model/block_file.h"
+
+#include <algorithm>
+#include <charconv>
+#include <fstream>
+#include <map>
+#include <sstream>
+#include <string_view>
+
+#include "core/check.h"
+
+namespace ring {
+namespace {
+
+constexpr std::int32_t kMostBlocks = 1 << 15;  // of a side; 128 MiB of bits
+constexpr std::int32_t kMostHeads = 1 << 15;
+constexpr std::string_view kBlank = " \t\r,";
+
+std::string_view trimmed(std::string_view text) {
+  const std::size_t first = text.find_first_not_of(kBlank), last = text.find_last_not_of(kBlank);
+  return first == std::string_view::npos ? std::string_view() : text.substr(first, last - first + 1);
+}
+
+// The next word, which is taken off; empty: none is left.
+std::string_view next_word(std::string_view& text) {
+  text = trimmed(text);
+  const std::string_view word = text.substr(0, text.find_first_of(kBlank));
+  text.remove_prefix(word.size());
+  return word;
+}
+
+}  // namespace
+
+class BlockFile::Parser {
+ public:
+  explicit Parser(BlockFile& file) : file_(file) { file_.sections_.push_back({0, {0, -1}, {}}); }
+
+  void line(std::string_view text) {
+    ++number_;
+    text = trimmed(text.substr(0, text.find('#')));
+    if (text.empty()) return;
+    const std::size_t colon = text.find(':');
+    if (colon != std::string_view::npos) return blocks(trimmed(text.substr(0, colon)), text.substr(colon + 1));
+    const std::string_view word = next_word(text);
+    if (word != "head" && word != "heads")
+      wrong("'", word, "' where a line such as '8: 0 6-8' or 'heads 0-3' is expected");
+    section(trimmed(text));
+  }
+
+  void end() const {
+    for (const Section& s : file_.sections_)
+      if (s.line > 0 && s.kept.empty())
+        fail(file_.name_, ":", s.line, ": no blocks follow for ", heads_text(s),
+             ": add lines such as '8: 0 6-8', or take the section out");
+    if (file_.sections_.size() == 1 && file_.sections_[0].kept.empty())
+      fail(file_.name_, ": no blocks in it: add lines such as '8: 0 6-8'");
+  }
+
+ private:
+  template <class... Parts>
+  [[noreturn]] void wrong(const Parts&... parts) const {
+    fail(file_.name_, ":", number_, ": ", parts...);
+  }
+
+  static std::string heads_text(const Section& s) {
+    return s.heads.first == s.heads.last ? str("head ", s.heads.first)
+                                         : str("heads ", s.heads.first, "-", s.heads.last);
+  }
+
+  // "5" or "5-8"
+  Range range(std::string_view text, const char* what, std::int32_t most) const {
+    const std::size_t dash = text.find('-');
+    const auto number_of = [&](std::string_view digits) {
+      std::int32_t n = -1;
+      const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), n);
+      if (error != std::errc() || end != digits.data() + digits.size() || n < 0 || n >= most)
+        wrong("'", text, "' names no ", what, ": give a number from 0 to ", most - 1, ", or two of them as in 5-8");
+      return n;
+    };
+    const std::int32_t first = number_of(text.substr(0, dash));
+    const std::int32_t last = dash == std::string_view::npos ? first : number_of(text.substr(dash + 1));
+    if (last < first) wrong("'", text, "' runs backwards: write ", last, "-", first);
+    return {first, last};
+  }
+
+  void blocks(std::string_view queries, std::string_view keys) {
+    const Range q = range(queries, "block of queries", kMostBlocks);
+    bool any = false;
+    for (std::string_view word = next_word(keys); !word.empty(); word = next_word(keys), any = true)
+      file_.sections_.back().kept.push_back({q, range(word, "block of keys", kMostBlocks)});
+    if (!any) wrong("no blocks of keys behind '", queries, ":': name them, as in '8: 0 6-8'");
+  }
+
+  void section(std::string_view text) {
+    const Section made{number_, range(text, "head", kMostHeads), {}};
+    for (const Section& s : file_.sections_)
+      if (s.line > 0 && s.heads.first <= made.heads.last && made.heads.first <= s.heads.last)
+        wrong(heads_text(made), " and ", heads_text(s), " of line ", s.line, " overlap: keep one section of each head");
+    file_.sections_.push_back(made);
+  }
+
+  BlockFile& file_;
+  int number_ = 0;  // of the line
+};
+
+BlockFile BlockFile::parse(const std::string& text, const std::string& name) {
+  BlockFile file;
+  file.name_ = name;
+  Parser parser(file);
+  std::istringstream in(text);
+  for (std::string line; std::getline(in, line);) parser.line(line);
+  parser.end();
+  return file;
+}
+
+BlockFile BlockFile::read(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  std::ostringstream text;
+  if (in) text << in.rdbuf();
+  if (!in) fail("block pattern: cannot read '", path, "': give the path of a text file of blocks");
+  return parse(text.str(), path);
+}
+
+BlockRule BlockFile::draw(const Section& section, std::vector<std::uint32_t>& bits) {
+  BlockRule rule;
+  rule.kind = BlockRuleKind::drawn;
+  rule.first_word = static_cast<std::int64_t>(bits.size());
+  for (const Kept& k : section.kept) {
+    rule.rows = std::max(rule.rows, k.queries.last + 1);
+    rule.words = std::max(rule.words, k.keys.last / 32 + 1);
+  }
+  bits.resize(bits.size() + static_cast<std::size_t>(rule.rows) * static_cast<std::size_t>(rule.words));
+  for (const Kept& kept : section.kept)
+    for (std::int32_t q = kept.queries.first; q <= kept.queries.last; ++q) {
+      std::uint32_t* row = &bits[static_cast<std::size_t>(rule.first_word + std::int64_t{q} * rule.words)];
+      for (std::int32_t word = kept.keys.first / 32; word <= kept.keys.last / 32; ++word) {
+        const std::int32_t first = std::max(kept.keys.first - word * 32, 0),
+                           last = std::min(kept.keys.last - word * 32, 31);
+        row[word] |= (~0u << first) & (~0u >> (31 - last));
+      }
+    }
+  return rule;
+}
+
+void BlockFile::add_rules(const std::vector<std::int32_t>& heads, std::vector<std::int32_t>& of_head,
+                          std::vector<BlockRule>& rules, std::vector<std::uint32_t>& bits) const {
+  for (const Section& s : sections_)
+    if (s.line > 0 && s.heads.last >= static_cast<std::int32_t>(of_head.size()))
+      fail(name_, ":", s.line, ": KV head ", s.heads.last, ", but the model has ", of_head.size(),
+           ", counted from 0: take it out");
+  std::map<const Section*, std::int32_t> rule_of;
+  for (const std::int32_t head : heads) {
+    const auto own = std::find_if(sections_.begin() + 1, sections_.end(),
+                                  [&](const Section& s) { return s.heads.first <= head && head <= s.heads.last; });
+    const Section& s = own == sections_.end() ? sections_.front() : *own;
+    if (s.kept.empty())
+      fail(name_, ": no blocks for KV head ", head, " of ", of_head.size(), ": add a section 'head ", head,
+           "', or lines before the first section, which are for all other heads");
+    const auto [at, added] = rule_of.try_emplace(&s, static_cast<std::int32_t>(rules.size()));
+    if (added) rules.push_back(draw(s, bits));
+    of_head[static_cast<std::size_t>(head)] = at->second;
+  }
+}
+
+BlockPattern block_pattern(std::int32_t block, std::vector<BlockRule> rules, const std::vector<std::string>& files,
+                           const std::vector<std::int32_t>& of_head, std::int64_t kv_heads) {
+  RING_CHECK(files.size() == rules.size(), "block pattern: ", rules.size(), " rules, ", files.size(), " files");
+  std::vector<std::int32_t> rule_of;
+  std::map<std::int32_t, std::vector<std::int32_t>> heads_of;
+  for (std::int32_t head = 0; head < kv_heads; ++head) {
+    rule_of.push_back(of_head.empty() ? 0 : of_head[static_cast<std::size_t>(head) % of_head.size()]);
+    heads_of[rule_of.back()].push_back(head);
+  }
+  std::vector<std::uint32_t> bits;
+  for (const auto& [rule, heads] : heads_of)
+    if (const std::string& path = files.at(static_cast<std::size_t>(rule)); !path.empty())
+      BlockFile::read(path).add_rules(heads, rule_of, rules, bits);
+  return {block, std::move(rules), std::move(rule_of), std::move(bits)};
+}
+
+}  // namespace ring

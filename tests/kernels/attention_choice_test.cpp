@@ -1,0 +1,349 @@
+// Attention kernels chosen by measurement: which calls share a choice, and that measuring harms no results.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <filesystem>
+#include <random>
+#include <set>
+#include <thread>
+
+#include "kernels/tuning.h"
+#include "tests/kernels/gpu_attention_problem.h"
+
+namespace ring::test {
+namespace {
+
+// Rows filled with documents, as packing leaves them: many short ones and few long ones.
+std::vector<Span> packed(std::int32_t rows, std::int32_t row, double mean, std::mt19937& random) {
+  std::lognormal_distribution<double> lengths(std::log(mean), 0.7);
+  std::vector<std::int32_t> offsets{0}, begins;
+  for (std::int32_t r = 0; r < rows; ++r) {
+    begins.push_back(r * row);
+    for (std::int32_t end = r * row; end < (r + 1) * row;) {
+      end = std::min((r + 1) * row, end + 1 + static_cast<std::int32_t>(lengths(random)));
+      offsets.push_back(end);
+    }
+  }
+  return spans_of(offsets, begins);
+}
+
+class AttentionChoice : public testing::Test {
+ protected:
+  Attention call(const Pattern& pattern, const std::vector<Span>& spans, std::int64_t tokens = 16384,
+                 DType type = DType::bf16, std::int64_t heads = 4, std::int64_t kv_heads = 2) const {
+    const Tensor q = ctx.empty({tokens, heads, 8}, type), k = ctx.empty({tokens, kv_heads, 8}, type);
+    return {q, k, k, q, ctx.empty({heads, tokens}), spans, spans, 1, pattern, {}};
+  }
+  std::string key(const Pattern& pattern) const { return choice_key(call(pattern, spans_of({0, 8192, 16384}))); }
+
+  const Context ctx{Stream::cpu(1)};
+};
+
+TEST_F(AttentionChoice, PackedDocumentsShareFew) {
+  std::mt19937 random(1);
+  for (const double mean : {60.0, 400.0, 3000.0}) {
+    std::set<std::string> keys;
+    std::set<std::int32_t> longest;
+    for (int step = 0; step < 300; ++step) {
+      const std::vector<Span> spans = packed(2, 8192, mean, random);
+      keys.insert(choice_key(call(dense(), spans)));
+      longest.insert(std::ranges::max_element(spans, {}, &Span::count)->count);
+    }
+    EXPECT_LE(keys.size(), mean < 1000 ? 2u : 3u) << "documents of about " << mean << " tokens";
+    EXPECT_GT(longest.size(), 50u);  // they did differ
+  }
+  EXPECT_NE(choice_key(call(dense(), packed(2, 8192, 60, random))),
+            choice_key(call(dense(), packed(2, 8192, 3000, random))));
+}
+
+TEST_F(AttentionChoice, EverythingThatSpeedDependsOnCounts) {
+  const std::vector<Span> spans = spans_of({0, 8192, 16384});
+  const BlockRule rule{.local = 2};
+  std::vector<std::string> keys{
+      key(dense()),
+      key(dense(false)),
+      key(window(512)),
+      key(window(1024)),
+      key(window(512, 4)),
+      key(window(512, 0, false)),
+      key(dilated({{512, 1}, {2048, 4}})),
+      key(dilated({{512, 1}, {2048, 8}})),
+      key(dilated({{512, 1}, {4096, 4}})),
+      key(dilated({{512, 1}, {2048, 4}}, true)),
+      key(block_sparse(64, {rule})),
+      key(block_sparse(128, {rule})),
+      key(block_sparse(64, {{.local = 3}})),
+      choice_key(call(dense(), spans, 16384, DType::f32)),
+      choice_key(call(dense(), spans, 16384, DType::bf16, 8)),
+      choice_key(call(dense(), spans, 16384, DType::bf16, 4, 4)),
+      choice_key(call(dense(), spans, 40000)),
+      choice_key(call(dense(), spans_of({0, 16384}))),
+  };
+  Attention wide = call(dense(), spans);
+  wide.out = ctx.empty(wide.q.shape());
+  keys.push_back(choice_key(wide));
+  Attention head = call(dense(), spans);
+  head.q = ctx.empty({16384, 4, 16}, DType::bf16);
+  keys.push_back(choice_key(head));
+  EXPECT_EQ(std::set<std::string>(keys.begin(), keys.end()).size(), keys.size());
+}
+
+TEST_F(AttentionChoice, WhatSpeedDoesNotDependOnDoesNotCount) {
+  EXPECT_EQ(key(dilated({{512, 1}, {2048, 4}}, false, 1)), key(dilated({{512, 1}, {2048, 4}})));  // of other layers
+  Attention a = call(dense(), spans_of({0, 8192, 16384}));
+  const std::string without = choice_key(a);
+  a.carry = ctx.empty(a.q.shape());
+  EXPECT_EQ(choice_key(a), without);
+  a.scale = 2;
+  EXPECT_EQ(choice_key(a), without);
+}
+
+// Two candidates that do the same, the second without delay. They note what they were called with.
+struct Seen {
+  bool carry;
+  const std::byte* result;
+};
+std::vector<Seen> seen;
+
+void note(const Attention& a) { seen.push_back({a.carry.defined(), a.out.raw()}); }
+void note(const AttentionBackward& a) { seen.push_back({a.carry_dq.defined(), a.dq.raw()}); }
+
+template <class Args>
+const Kernel<Args>& real_slot() {
+  if constexpr (std::is_same_v<Args, Attention>) return attention_kernel;
+  if constexpr (std::is_same_v<Args, AttentionBackward>) return attention_backward_kernel;
+}
+template <class Args>
+void run_fast(const Args& args, const Context& ctx) {
+  note(args);
+  real_slot<Args>().candidates(Backend::cpu)[0].fn(args, ctx);
+}
+template <class Args>
+void run_slow(const Args& args, const Context& ctx) {
+  run_fast(args, ctx);
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+}
+
+template <class Args>
+class TwoKernels {
+ public:
+  TwoKernels() : registered_(static_cast<std::ptrdiff_t>(kernel_registry().size())), slot("attention", choose_fastest) {
+    slot.add(Backend::cpu, {"slow", run_slow<Args>, nullptr, 2});
+    slot.add(Backend::cpu, {"fast", run_fast<Args>, nullptr, 1});
+  }
+  ~TwoKernels() { kernel_registry().erase(kernel_registry().begin() + registered_, kernel_registry().end()); }
+  TwoKernels(const TwoKernels&) = delete;
+  TwoKernels& operator=(const TwoKernels&) = delete;
+
+ private:
+  const std::ptrdiff_t registered_;
+
+ public:
+  Kernel<Args> slot;
+};
+
+// All that measuring may not touch: operands and results of one call, with values of its own in the carries.
+struct Operands {
+  Context ctx = poisoned_context(1);
+  std::vector<Span> spans = spans_of({0, 40, 64});
+  Tensor q = values("q", {64, 4, 16}), k = values("k", {64, 2, 16}), v = values("v", {64, 2, 16});
+  Tensor out = values("out", {64, 4, 16}), lse = values("lse", {4, 64}), dout = values("dout", {64, 4, 16});
+  Tensor dq = values("dq", {64, 4, 16}), dk = values("dk", {64, 2, 16}), dv = values("dv", {64, 2, 16});
+
+  Tensor values(const std::string& name, const Shape& shape) const {
+    return make_tensor(shape, DType::f32, random_values(name, shape.numel()), ctx);
+  }
+  Attention forward(bool carry) const {
+    return {q, k, v, out, lse, spans, spans, 0.25f, dense(), carry ? out : Tensor{}};
+  }
+  AttentionBackward backward(bool carry) const {
+    AttentionBackward a{q, k, v, out, lse, dout, dq, dk, dv, spans, spans, 0.25f, dense(), {}, {}, {}};
+    if (carry) a.carry_dq = dq, a.carry_dk = dk, a.carry_dv = dv;
+    return a;
+  }
+  std::vector<Values> all() const {
+    std::vector<Values> r;
+    for (const Tensor& t : {q, k, v, out, lse, dout, dq, dk, dv}) r.push_back(read_values(t));
+    return r;
+  }
+};
+Attention call(const Operands& o, bool carry, Attention*) { return o.forward(carry); }
+AttentionBackward call(const Operands& o, bool carry, AttentionBackward*) { return o.backward(carry); }
+const std::byte* result(const Attention& a) { return a.out.raw(); }
+const std::byte* result(const AttentionBackward& a) { return a.dq.raw(); }
+
+template <class Args>
+void expect_unharmed(bool carry) {
+  const TwoKernels<Args> kernels;
+  Operands want, got;
+  const Args args = call(got, carry, static_cast<Args*>(nullptr));
+  real_slot<Args>().candidates(Backend::cpu)[0].fn(call(want, carry, static_cast<Args*>(nullptr)), want.ctx);
+  got.ctx.tuning = std::make_shared<Tuning>("");
+  seen.clear();
+  kernels.slot(args, got.ctx);
+  EXPECT_EQ(got.all(), want.all());
+  ASSERT_GT(seen.size(), 4u) << "nothing was measured";
+  for (std::size_t i = 0; i + 1 < seen.size(); ++i) {
+    EXPECT_FALSE(seen[i].carry);
+    EXPECT_EQ(seen[i].result == result(args), !carry) << "call " << i;
+  }
+  EXPECT_EQ(seen.back().carry, carry);
+  EXPECT_EQ(seen.back().result, result(args));
+  // One choice serves both.
+  seen.clear();
+  const auto& chosen = kernels.slot.choose(call(got, !carry, static_cast<Args*>(nullptr)), got.ctx);
+  EXPECT_EQ(chosen.name, "fast");
+  EXPECT_TRUE(seen.empty());
+}
+
+TEST_F(AttentionChoice, MeasuringHarmsNoResults) {
+  for (const bool carry : {false, true}) {
+    SCOPED_TRACE(carry ? "with a carry" : "without a carry");
+    expect_unharmed<Attention>(carry);
+    expect_unharmed<AttentionBackward>(carry);
+  }
+}
+
+class ChosenNames final : public KernelObserver {
+ public:
+  void call(const KernelCall& c, const Context&, const std::function<void()>& run) override {
+    seen.emplace_back(c.candidate);
+    run();
+  }
+  std::vector<std::string> seen;
+};
+
+// Calls of several patterns on a GPU, forward and backward.
+class GpuAttentionChoice : public GpuAttention {
+ protected:
+  void SetUp() override {
+    GpuAttention::SetUp();
+    if (IsSkipped()) return;
+    path_ = std::filesystem::temp_directory_path() / str("ringmaster-attention-choice-", getpid(), ".yaml");
+    std::filesystem::remove(path_);
+  }
+  void TearDown() override {
+    if (!path_.empty()) std::filesystem::remove(path_);
+  }
+
+  struct Result {
+    std::vector<std::string> names;
+    std::vector<AttentionResults> values;
+    std::string choices;  // the hash of the tuning file
+    std::uint64_t waits = 0;
+  };
+  static GpuProblem problem(const Pattern& pattern) {
+    return {.offsets = {0, 1024, 2048}, .heads = 4, .kv_heads = 2, .dim = 128, .pattern = pattern};
+  }
+  Result run(const Context& base, int layers = 1) const {
+    Result r;
+    for (const Pattern& pattern : {dense(), window(200), window(200, 16), dilated({{256, 1}, {1024, 4}})})
+      run(problem(pattern), base, layers, r);
+    if (base.tuning) base.tuning->save(), r.choices = base.tuning->hash();
+    return r;
+  }
+  Context context() const {
+    Context ctx{Stream::create({Backend::cuda, 0})};
+    ctx.precision = Precision::bf16;
+    ctx.tuning = std::make_shared<Tuning>(path_);
+    return ctx;
+  }
+
+  static Attention forward_of(const GpuProblem& p, const GpuOperands& x, const Context& ctx) {
+    return {.q = x.parts[0],
+            .k = x.parts[1],
+            .v = x.parts[2],
+            .out = ctx.empty({p.tokens(), p.heads, p.dim}, p.dtype),
+            .lse = ctx.empty({p.heads, p.tokens()}),
+            .queries = p.spans(),
+            .keys = p.spans(),
+            .scale = static_cast<float>(p.problem().scale()),
+            .pattern = p.pattern,
+            .carry = {}};
+  }
+
+ private:
+  void run(const GpuProblem& p, const Context& base, int layers, Result& r) const {
+    Context ctx = base;
+    const auto names = std::make_shared<ChosenNames>();
+    ctx.observer = names;
+    const AttentionInputs in = gpu_inputs(p);
+    GpuOperands x(p, p.dtype, ctx), d(p, p.dtype, ctx);
+    x.write(in, ctx);
+    const Attention f = forward_of(p, x, ctx);
+    const AttentionBackward b{.q = f.q,
+                              .k = f.k,
+                              .v = f.v,
+                              .out = f.out,
+                              .lse = f.lse,
+                              .dout = upload(in.dout, f.out.shape(), p.dtype, ctx),
+                              .dq = d.parts[0],
+                              .dk = d.parts[1],
+                              .dv = d.parts[2],
+                              .queries = f.queries,
+                              .keys = f.keys,
+                              .scale = f.scale,
+                              .pattern = f.pattern,
+                              .carry_dq = {},
+                              .carry_dk = {},
+                              .carry_dv = {}};
+    const std::uint64_t before = host_waits();
+    for (int layer = 0; layer < layers; ++layer) {
+      attention_kernel(f, ctx);
+      attention_backward_kernel(b, ctx);
+    }
+    r.waits += host_waits() - before;
+    r.names.insert(r.names.end(), names->seen.begin(), names->seen.end());
+    r.values.push_back({download(f.out, ctx), download(f.lse, ctx), d.read(0, ctx), d.read(1, ctx), d.read(2, ctx)});
+  }
+
+  std::filesystem::path path_;
+};
+
+TEST_F(GpuAttentionChoice, RunsWithOneFileChooseTheSame) {
+  const Result measures = run(context()), again = run(context());
+  EXPECT_EQ(again.names, measures.names);
+  EXPECT_EQ(again.values, measures.values);
+  EXPECT_EQ(again.choices, measures.choices);
+  EXPECT_EQ(again.waits, 0u) << "the host waited although every choice was known";
+}
+
+TEST_F(GpuAttentionChoice, LayersShareOne) {
+  const Result r = run(context(), 3);
+  for (std::size_t i = 0; i < r.names.size(); ++i) EXPECT_EQ(r.names[i], r.names[i / 6 * 6 + i % 2]) << "call " << i;
+}
+
+// Measuring before a call leaves its results as the chosen kernel alone makes them.
+TEST_F(GpuAttentionChoice, MeasuringHarmsNoResults) {
+  const Result measures = run(context());
+  const std::vector<Pattern> patterns{dense(), window(200), window(200, 16), dilated({{256, 1}, {1024, 4}})};
+  for (std::size_t i = 0; i < patterns.size(); ++i) {
+    const GpuProblem p = problem(patterns[i]);
+    if (measures.names[2 * i] != measures.names[2 * i + 1]) continue;  // run_gpu runs one kernel for both directions
+    EXPECT_EQ(run_gpu(measures.names[2 * i], p, gpu_inputs(p)), measures.values[i]) << measures.names[2 * i];
+  }
+}
+
+TEST_F(GpuAttentionChoice, NothingIsMeasuredWhileWorkIsRecorded) {
+  const Context ctx = context();
+  EXPECT_FALSE(ctx.stream.impl().recording());
+  const GpuProblem p = problem(window(200));
+  GpuOperands x(p, p.dtype, ctx);
+  x.write(gpu_inputs(p), ctx);
+  const Attention a = forward_of(p, x, ctx);
+  const std::string first(attention_kernel.first(a, ctx).name);  // makes plans
+  std::string recorded;
+  const std::uint64_t before = host_waits();
+  const auto work = ctx.stream.impl().record_work([&] {
+    EXPECT_TRUE(ctx.stream.impl().recording());
+    recorded = attention_kernel.choose(a, ctx).name;
+    fill_zero(a.lse, ctx.stream);
+  });
+  EXPECT_EQ(recorded, first);
+  EXPECT_EQ(attention_kernel.choose(a, ctx).name, recorded);
+  EXPECT_EQ(host_waits(), before);
+}
+
+}  // namespace
+}  // namespace ring::test

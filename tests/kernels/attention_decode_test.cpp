@@ -1,0 +1,140 @@
+// Decoding: one new query per sequence against the rows of a cache that a list names.
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "kernels/attention/attention.h"
+#include "tests/kernels/poison_allocator.h"
+#include "tests/op_case.h"
+
+namespace ring::test {
+namespace {
+
+struct Cache {
+  std::int64_t batch, capacity, heads, kv_heads, dim;
+  std::vector<std::vector<CacheRows>> lists;  // [batch * kv_heads]
+  double scale = 0.4;
+
+  AttentionDecode args(const Context& ctx) const {
+    AttentionDecode a;
+    const std::int64_t cache = batch * capacity * kv_heads * dim;
+    a.q = make_tensor({batch, heads, dim}, DType::f32, random_values("q", batch * heads * dim), ctx);
+    a.k = make_tensor({batch, capacity, kv_heads, dim}, DType::f32, random_values("k", cache), ctx);
+    a.v = make_tensor({batch, capacity, kv_heads, dim}, DType::f32, random_values("v", cache), ctx);
+    a.out = ctx.empty({batch, heads, dim});
+    a.scale = static_cast<float>(scale);
+    a.starts = {0};
+    for (const std::vector<CacheRows>& list : lists) {
+      a.rows.insert(a.rows.end(), list.begin(), list.end());
+      a.starts.push_back(static_cast<std::int32_t>(a.rows.size()));
+    }
+    return a;
+  }
+};
+
+std::vector<std::int64_t> rows_of(const std::vector<CacheRows>& list) {
+  std::vector<std::int64_t> rows;
+  for (const CacheRows& r : list)
+    for (std::int64_t i = 0; i < r.count; ++i) rows.push_back(r.first + i * r.stride);
+  return rows;
+}
+
+// The definition, one head after the other.
+Values oracle(const Cache& c, const AttentionDecode& a) {
+  const Values q = read_values(a.q), k = read_values(a.k), v = read_values(a.v);
+  Values out(q.size());
+  for (std::int64_t b = 0; b < c.batch; ++b)
+    for (std::int64_t h = 0; h < c.heads; ++h) {
+      const std::int64_t kv = h * c.kv_heads / c.heads, at = (b * c.heads + h) * c.dim;
+      double total = 0;
+      for (std::int64_t u : rows_of(c.lists[static_cast<std::size_t>(b * c.kv_heads + kv)])) {
+        const std::int64_t row = ((b * c.capacity + u) * c.kv_heads + kv) * c.dim;
+        double score = 0;
+        for (std::int64_t i = 0; i < c.dim; ++i)
+          score += q[static_cast<std::size_t>(at + i)] * k[static_cast<std::size_t>(row + i)];
+        const double weight = std::exp(score * c.scale);
+        total += weight;
+        for (std::int64_t i = 0; i < c.dim; ++i)
+          out[static_cast<std::size_t>(at + i)] += weight * v[static_cast<std::size_t>(row + i)];
+      }
+      for (std::int64_t i = 0; i < c.dim && total > 0; ++i) out[static_cast<std::size_t>(at + i)] /= total;
+    }
+  return out;
+}
+
+void expect_oracle(const Cache& c) {
+  const Context ctx = poisoned_context(2);
+  const AttentionDecode a = c.args(ctx);
+  attention_decode_kernel(a, ctx);
+  const Values got = read_values(a.out), want = oracle(c, a);
+  for (std::size_t i = 0; i < want.size(); ++i) ASSERT_NEAR(got[i], want[i], 2e-6) << i;
+}
+
+TEST(AttentionDecode, AttendsOverTheFirstRows) {
+  Cache c{4, 150, 6, 2, 24, {}};
+  for (std::int32_t length : {1, 0, 150, 33})
+    for (int h = 0; h < 2; ++h) c.lists.push_back({{0, length, 1}});
+  expect_oracle(c);
+}
+
+// Every head a list of its own: strides, several ranges, empty ranges, rows that stand there twice, no range at all.
+TEST(AttentionDecode, AttendsOverTheRangesOfEachHead) {
+  expect_oracle({2,
+                 97,
+                 4,
+                 2,
+                 40,
+                 {{{0, 4, 1}, {60, 37, 1}},
+                  {{3, 30, 3}, {90, 7, 1}, {90, 0, 5}},
+                  {},
+                  {{96, 1, 1000}, {10, 20, 2}, {10, 40, 1}, {0, 1, 1}}}});
+}
+
+TEST(AttentionDecode, LargeScoresStayFinite) {
+  const Cache c{1, 20, 1, 1, 8, {{{0, 7, 1}, {8, 6, 2}}}, 1e30};
+  const Context ctx = poisoned_context(1);
+  const AttentionDecode a = c.args(ctx);
+  attention_decode_kernel(a, ctx);
+  for (double x : read_values(a.out)) EXPECT_TRUE(std::isfinite(x));
+}
+
+TEST(AttentionDecode, RefusesRowsOutsideOfTheCache) {
+  const Context ctx = poisoned_context(1);
+  const Cache c{1, 4, 2, 2, 8, {{{0, 4, 1}}, {{1, 2, 2}}}};
+  EXPECT_NO_THROW(attention_decode_kernel(c.args(ctx), ctx));
+  const auto refused = [&](auto change) {
+    AttentionDecode a = c.args(ctx);
+    change(a);
+    EXPECT_THROW(attention_decode_kernel(a, ctx), Error);
+  };
+  for (const CacheRows bad : {CacheRows{0, 5, 1}, {4, 1, 1}, {-1, 1, 1}, {0, -1, 1}, {1, 3, 2}, {0, 2, 0}, {0, 2, -1}})
+    refused([&](AttentionDecode& a) { a.rows[1] = bad; });
+  refused([](AttentionDecode& a) { a.rows.pop_back(); });
+  refused([](AttentionDecode& a) { a.starts = {0, 2}; });
+  refused([](AttentionDecode& a) { a.starts = {0, 3, 2}; });
+  refused([](AttentionDecode& a) { a.starts = {1, 1, 2}; });
+  refused([](AttentionDecode& a) { a.starts = {}; });
+}
+
+TEST(AttentionDecode, RefusesShapesThatDoNotFit) {
+  const Context ctx = poisoned_context(1);
+  const Cache c{1, 4, 2, 2, 8, {{{0, 1, 1}}, {{0, 1, 1}}}};
+  const auto refused = [&](auto change) {
+    AttentionDecode a = c.args(ctx);
+    change(a);
+    EXPECT_THROW(attention_decode_kernel(a, ctx), Error);
+  };
+  refused([&](AttentionDecode& a) { a.k = ctx.zeros({1, 4, 3, 8}); });
+  refused([&](AttentionDecode& a) { a.v = ctx.zeros({1, 5, 2, 8}); });
+  refused([&](AttentionDecode& a) { a.k = a.v = ctx.zeros({2, 4, 2, 8}); });
+  refused([&](AttentionDecode& a) { a.k = a.v = ctx.zeros({1, 4, 2, 16}); });
+  refused([&](AttentionDecode& a) { a.out = ctx.zeros({1, 2, 16}); });
+  refused([&](AttentionDecode& a) {
+    a.q = a.out = ctx.zeros({1, 2, 12});
+    a.k = a.v = ctx.zeros({1, 4, 2, 12});
+  });
+}
+
+}  // namespace
+}  // namespace ring::test

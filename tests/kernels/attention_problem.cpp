@@ -1,0 +1,282 @@
+#include "tests/kernels/attention_problem.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/kernels/poison_allocator.h"
+
+namespace ring::test {
+double norm_of(const Values& v) {
+  double sum = 0;
+  for (double x : v) sum += x * x;
+  return std::sqrt(sum);
+}
+double distance_of(const Values& a, const Values& b) {
+  if (a.size() != b.size()) return INFINITY;
+  double sum = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) sum += (a[i] - b[i]) * (a[i] - b[i]);
+  return std::sqrt(sum);
+}
+
+namespace {
+
+Values rounded_to(DType type, Values v) {
+  for (double& x : v) x = type == DType::bf16 ? to_float(to_bf16(static_cast<float>(x))) : static_cast<float>(x);
+  return v;
+}
+
+double dot(const double* a, const double* b, std::int64_t n) {
+  double sum = 0;
+  for (std::int64_t i = 0; i < n; ++i) sum += a[i] * b[i];
+  return sum;
+}
+
+// One query of one head, by definition.
+struct Row {
+  const AttentionProblem& p;
+  const AttentionInputs& in;
+  AttentionResults& to;
+
+  struct Key {
+    std::size_t at;  // in k and v
+    double weight;
+  };
+
+  static double* at(Values& v, std::size_t i) { return v.data() + i; }
+
+  std::vector<Key> keys(const Span& q, const Span& k, std::int32_t t, std::int64_t kv, const double* query) const {
+    std::vector<Key> all;
+    for (std::int32_t u = 0; u < k.count; ++u) {
+      const int m = multiplicity(p.pattern, static_cast<std::int32_t>(kv), q.position + t, k.position + u, q.document);
+      if (m == 0) continue;
+      const auto key = static_cast<std::size_t>(((k.first + u) * p.kv_heads + kv) * p.dim);
+      all.push_back({key, p.scale() * dot(query, in.k.data() + key, p.dim) + std::log(m)});
+    }
+    return all;
+  }
+
+  void run(const Span& q, const Span& k, std::int32_t t, std::int64_t h) {
+    const std::int64_t row = q.first + t, kv = h * p.kv_heads / p.heads;
+    const auto query = static_cast<std::size_t>((row * p.heads + h) * p.dim);
+    std::vector<Key> all = keys(q, k, t, kv, in.q.data() + query);
+    if (all.empty()) return;
+    double largest = -INFINITY, total = 0;
+    for (const Key& key : all) largest = std::max(largest, key.weight);
+    for (Key& key : all) total += key.weight = std::exp(key.weight - largest);
+    for (Key& key : all) {
+      key.weight /= total;
+      for (std::int64_t i = 0; i < p.dim; ++i) at(to.out, query)[i] += key.weight * in.v[key.at + i];
+    }
+    to.lse[static_cast<std::size_t>(h * p.query_rows + row)] = largest + std::log(total);
+    const double* dout = in.dout.data() + query;
+    const double delta = dot(to.out.data() + query, dout, p.dim);
+    for (const Key& key : all) {
+      const double ds = p.scale() * key.weight * (dot(dout, in.v.data() + key.at, p.dim) - delta);
+      for (std::int64_t i = 0; i < p.dim; ++i) {
+        at(to.dq, query)[i] += ds * in.k[key.at + i];
+        at(to.dk, key.at)[i] += ds * in.q[query + i];
+        at(to.dv, key.at)[i] += key.weight * dout[i];
+      }
+    }
+  }
+};
+
+Context context_of(const AttentionTarget& t) {
+  return t.backend == Backend::cpu ? poisoned_context(t.threads) : poisoned_device_context({t.backend, 0});
+}
+
+Shape query_shape(const AttentionProblem& p) { return {p.query_rows, p.heads, p.dim}; }
+Shape key_shape(const AttentionProblem& p) { return {p.key_rows, p.kv_heads, p.dim}; }
+
+// All tensors of one problem: q | k | v and their gradients lie in the columns of matrices, as a fused product leaves
+// them, where queries and keys are of the same rows.
+struct Tensors {
+  Tensor q, k, v, dout, out, lse, dq, dk, dv;
+  Tensor gradients;  // the matrix of dq, dk and dv, if they lie in one
+
+  Tensors(const AttentionProblem& p, const AttentionInputs& in, DType type, const Context& ctx) {
+    dout = make_tensor(query_shape(p), type, in.dout, ctx);
+    out = ctx.empty(query_shape(p), type);
+    lse = ctx.empty({p.heads, p.query_rows});
+    if (p.query_rows != p.key_rows) {
+      q = make_tensor(query_shape(p), type, in.q, ctx);
+      k = make_tensor(key_shape(p), type, in.k, ctx), v = make_tensor(key_shape(p), type, in.v, ctx);
+      dq = ctx.empty(query_shape(p), type);
+      dk = ctx.empty(key_shape(p), type), dv = ctx.empty(key_shape(p), type);
+      return;
+    }
+    const std::int64_t wide = p.heads * p.dim, narrow = p.kv_heads * p.dim, width = wide + 2 * narrow;
+    Values all;
+    for (std::int64_t n = 0; n < p.query_rows; ++n) {
+      all.insert(all.end(), in.q.begin() + n * wide, in.q.begin() + (n + 1) * wide);
+      for (const Values* x : {&in.k, &in.v})
+        all.insert(all.end(), x->begin() + n * narrow, x->begin() + (n + 1) * narrow);
+    }
+    const Tensor qkv = make_tensor({p.query_rows, width}, type, all, ctx);
+    gradients = ctx.empty(qkv.shape(), type);
+    const auto part = [&](const Tensor& t, std::int64_t first, std::int64_t count) {
+      return t.narrow(1, first, count).split_dim(1, p.dim);
+    };
+    q = part(qkv, 0, wide), k = part(qkv, wide, narrow), v = part(qkv, wide + narrow, narrow);
+    dq = part(gradients, 0, wide), dk = part(gradients, wide, narrow), dv = part(gradients, wide + narrow, narrow);
+  }
+
+  Attention forward(const AttentionProblem& p) const {
+    return {q, k, v, out, lse, p.queries, p.keys, static_cast<float>(p.scale()), p.pattern, {}};
+  }
+  AttentionBackward backward(const AttentionProblem& p) const {
+    return {q,         k,  v,  out, lse, dout, dq, dk, dv, p.queries, p.keys, static_cast<float>(p.scale()),
+            p.pattern, {}, {}, {}};
+  }
+  AttentionResults results(const Context& ctx) const {
+    AttentionResults r{read_values(out, ctx), read_values(lse, ctx), {}, {}, {}};
+    if (!gradients.defined()) {
+      r.dq = read_values(dq, ctx), r.dk = read_values(dk, ctx), r.dv = read_values(dv, ctx);
+      return r;
+    }
+    const Values all = read_values(gradients, ctx);
+    auto from = all.begin();
+    for (std::int64_t n = 0; n < gradients.dim(0); ++n)
+      for (auto [to, t] : {std::pair{&r.dq, &dq}, {&r.dk, &dk}, {&r.dv, &dv}}) {
+        to->insert(to->end(), from, from + t->dim(1) * t->dim(2));
+        from += t->dim(1) * t->dim(2);
+      }
+    return r;
+  }
+};
+
+template <class Args>
+const typename Kernel<Args>::Candidate& candidate_of(const Kernel<Args>& kernel, const AttentionTarget& t) {
+  for (const auto& c : kernel.candidates(t.backend))
+    if (c.name == t.candidate) return c;
+  fail(kernel.name(), ": no candidate ", t.candidate);
+}
+template <class Args>
+void call(const Kernel<Args>& kernel, const AttentionTarget& t, const Args& args, const Context& ctx) {
+  const auto& c = candidate_of(kernel, t);
+  ASSERT_TRUE(!c.supports || c.supports(args, ctx)) << t.candidate;
+  c.fn(args, ctx);
+}
+
+// The part of the spans that lies in rows [first, end), counted from `first`.
+std::vector<Span> part_of(std::vector<Span> spans, std::int64_t first, std::int64_t end) {
+  for (Span& s : spans) {
+    const std::int64_t from = std::clamp<std::int64_t>(first, s.first, s.first + s.count);
+    const std::int64_t to = std::clamp<std::int64_t>(end, from, s.first + s.count);
+    s.position += static_cast<std::int32_t>(from - s.first);
+    s.first = static_cast<std::int32_t>(from - first);
+    s.count = static_cast<std::int32_t>(to - from);
+    if (s.count == 0) s.first = 0;
+  }
+  return spans;
+}
+
+}  // namespace
+
+AttentionProblem problem_of(const Pattern& pattern, const std::vector<std::int32_t>& offsets,
+                            const std::vector<std::int32_t>& rows, std::int64_t after) {
+  AttentionProblem p{.pattern = pattern, .queries = spans_of(offsets, rows)};
+  p.keys = p.queries;
+  p.query_rows = p.key_rows = offsets.back() + after;
+  return p;
+}
+
+std::string name_of(const AttentionTarget& t) { return str(t.candidate, "_", t.dtype); }
+void PrintTo(const AttentionTarget& t, std::ostream* out) { *out << name_of(t); }
+
+AttentionInputs random_inputs(const AttentionProblem& p, DType type) {
+  const auto values = [&](const char* name, std::int64_t n) { return rounded_to(type, random_values(name, n)); };
+  const std::int64_t wide = p.query_rows * p.heads * p.dim, narrow = p.key_rows * p.kv_heads * p.dim;
+  return {values("q", wide), values("k", narrow), values("v", narrow), values("dout", wide)};
+}
+
+AttentionResults reference(const AttentionProblem& p, const AttentionInputs& in) {
+  AttentionResults r{Values(in.q.size()), Values(static_cast<std::size_t>(p.heads * p.query_rows), -INFINITY),
+                     Values(in.q.size()), Values(in.k.size()), Values(in.k.size())};
+  Row row{p, in, r};
+  for (std::size_t b = 0; b < p.queries.size(); ++b)
+    for (std::int32_t t = 0; t < p.queries[b].count; ++t)
+      for (std::int64_t h = 0; h < p.heads; ++h) row.run(p.queries[b], p.keys[b], t, h);
+  return r;
+}
+
+bool takes(const AttentionTarget& t, const AttentionProblem& p) {
+  if (t.every) return true;
+  const Context ctx = context_of(t);
+  const Tensors x(p, random_inputs(p, t.dtype), t.dtype, ctx);
+  const auto& forward = candidate_of(attention_kernel, t);
+  const auto& backward = candidate_of(attention_backward_kernel, t);
+  return (!forward.supports || forward.supports(x.forward(p), ctx)) &&
+         (!backward.supports || backward.supports(x.backward(p), ctx));
+}
+
+AttentionResults run(const AttentionTarget& t, const AttentionProblem& p, const AttentionInputs& in) {
+  const Context ctx = context_of(t);
+  const Tensors x(p, in, t.dtype, ctx);
+  call(attention_kernel, t, x.forward(p), ctx);
+  call(attention_backward_kernel, t, x.backward(p), ctx);
+  return x.results(ctx);
+}
+
+AttentionResults run_in_parts(const AttentionTarget& t, const AttentionProblem& p, const AttentionInputs& in, int parts,
+                              Order order, bool idle) {
+  const Context ctx = context_of(t);
+  const Tensors x(p, in, t.dtype, ctx);
+  const Tensor sum = ctx.empty(x.out.shape()), dq = ctx.zeros(x.q.shape());
+  const Tensor dk = ctx.zeros(key_shape(p)), dv = ctx.zeros(key_shape(p));
+  // fn(its rows of a tensor, its keys, first, last)
+  const auto for_parts = [&](const auto& fn) {
+    for (int i = 0; i < parts; ++i) {
+      const int part = order == Order::ascending ? i : parts - 1 - i;
+      const std::int64_t first = p.key_rows * part / parts, end = p.key_rows * (part + 1) / parts;
+      const auto rows = [&](const Tensor& all) { return all.narrow(0, first, end - first); };
+      fn(rows, part_of(p.keys, first, end), i == 0, i + 1 == parts);
+      if (idle && i + 1 < parts) fn(rows, part_of(p.keys, p.key_rows, p.key_rows), false, false);
+    }
+  };
+  for_parts([&](const auto& rows, const std::vector<Span>& keys, bool first, bool last) {
+    Attention a = x.forward(p);
+    a.k = rows(x.k), a.v = rows(x.v), a.keys = keys;
+    a.carry = first ? Tensor{} : sum;
+    a.out = last ? x.out : sum;
+    call(attention_kernel, t, a, ctx);
+  });
+  for_parts([&](const auto& rows, const std::vector<Span>& keys, bool, bool) {
+    AttentionBackward a = x.backward(p);
+    a.k = rows(x.k), a.v = rows(x.v), a.keys = keys;
+    a.dq = a.carry_dq = dq, a.dk = a.carry_dk = rows(dk), a.dv = a.carry_dv = rows(dv);
+    call(attention_backward_kernel, t, a, ctx);
+  });
+  return {read_values(x.out, ctx), read_values(x.lse, ctx), read_values(dq, ctx), read_values(dk, ctx),
+          read_values(dv, ctx)};
+}
+
+AttentionTolerance tolerance_of(const AttentionTarget& t) {
+  if (t.dtype == DType::bf16) return {5e-3, 1e-5, 1e-2};
+  if (t.backend == Backend::cpu) return {1e-6, 1e-6, 2e-6};
+  return {1e-5, 1e-5, 1e-5};
+}
+
+// Conditions are written so that NaN fails them. Gradients of q and k are differences that cancel (wholly, where a
+// query sees one key): their bound is relative to dv as well.
+void expect_close(const AttentionResults& got, const AttentionResults& want, const AttentionTolerance& tolerance) {
+  EXPECT_LE(distance_of(got.out, want.out), tolerance.out * norm_of(want.out)) << "out";
+  ASSERT_EQ(got.lse.size(), want.lse.size());
+  for (std::size_t i = 0; i < want.lse.size(); ++i) {
+    if (std::isinf(want.lse[i]))
+      ASSERT_EQ(got.lse[i], want.lse[i]) << "lse " << i;
+    else
+      ASSERT_LE(std::abs(got.lse[i] - want.lse[i]), tolerance.lse * (1 + std::abs(want.lse[i]))) << "lse " << i;
+  }
+  const double floor = 0.1 * norm_of(want.dv);
+  EXPECT_LE(distance_of(got.dq, want.dq), tolerance.gradient * (norm_of(want.dq) + floor)) << "dq";
+  EXPECT_LE(distance_of(got.dk, want.dk), tolerance.gradient * (norm_of(want.dk) + floor)) << "dk";
+  EXPECT_LE(distance_of(got.dv, want.dv), tolerance.gradient * norm_of(want.dv)) << "dv";
+}
+
+void expect_right(const AttentionTarget& t, const AttentionProblem& p) {
+  if (!takes(t, p)) return;
+  const AttentionInputs in = random_inputs(p, t.dtype);
+  expect_close(run(t, p, in), reference(p, in), tolerance_of(t));
+}
+
+}  // namespace ring::test

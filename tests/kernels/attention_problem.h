@@ -1,0 +1,64 @@
+#pragma once
+// One problem of attention for every kernel of the family, on CPUs and GPUs: random inputs, the result by definition in
+// fp64, and what a kernel makes of it, in one call or in parts of the keys that are merged.
+
+#include "kernels/attention/attention.h"
+#include "tests/cases/attention_oracle.h"
+
+namespace ring::test {
+
+struct AttentionProblem {
+  Pattern pattern = dense();
+  std::vector<Span> queries, keys;
+  std::int64_t query_rows = 0, key_rows = 0;  // of the tensors: some may be of no span
+  std::int64_t heads = 4, kv_heads = 2, dim = 24;
+
+  double scale() const { return static_cast<float>(1 / std::sqrt(static_cast<double>(dim))); }
+};
+
+// Queries and keys of the same documents, and `after` rows of none.
+AttentionProblem problem_of(const Pattern&, const std::vector<std::int32_t>& offsets,
+                            const std::vector<std::int32_t>& rows = {}, std::int64_t after = 0);
+
+// A candidate of both slots, and the type that it computes with.
+struct AttentionTarget {
+  Backend backend = Backend::cpu;
+  std::string candidate = "blocked";
+  DType dtype = DType::f32;
+  bool every = true;  // takes every problem; else some, and the others are left out
+  std::int64_t least_dim = 8;
+  int threads = 3;  // CPU
+};
+void PrintTo(const AttentionTarget&, std::ostream*);
+std::string name_of(const AttentionTarget&);  // "own_mma_bf16"
+bool takes(const AttentionTarget&, const AttentionProblem&);
+
+struct AttentionInputs {
+  Values q, k, v, dout;  // as rounded to the type
+};
+AttentionInputs random_inputs(const AttentionProblem&, DType);
+
+struct AttentionResults {
+  Values out, lse, dq, dk, dv;
+  bool operator==(const AttentionResults&) const = default;
+};
+double norm_of(const Values&);
+double distance_of(const Values& a, const Values& b);  // norm of the difference; infinite where lengths differ
+AttentionResults reference(const AttentionProblem&, const AttentionInputs&);
+AttentionResults run(const AttentionTarget&, const AttentionProblem&, const AttentionInputs&);
+
+// The keys cut in parts, each with tensors of its own, as devices hold them: out, lse and dq are carried on from one
+// part to the next, in this or in the reverse order. With `idle` calls that see no key come between.
+enum class Order : std::uint8_t { ascending, descending };
+AttentionResults run_in_parts(const AttentionTarget&, const AttentionProblem&, const AttentionInputs&, int parts, Order,
+                              bool idle = false);
+
+// Relative L2 errors, and those of the log-sum-exp absolute.
+struct AttentionTolerance {
+  double out, lse, gradient;
+};
+AttentionTolerance tolerance_of(const AttentionTarget&);
+void expect_close(const AttentionResults& got, const AttentionResults& want, const AttentionTolerance&);
+void expect_right(const AttentionTarget&, const AttentionProblem&);
+
+}  // namespace ring::test

@@ -1,0 +1,326 @@
+// Lists of block patterns on a GPU: equal to the host's for every rule, whatever is shared and however they are cut;
+// the order of the work; the cache; and the sums over the parts of what was cut.
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <set>
+
+#include "core/step_arena.h"
+#include "kernels/attention/cuda/lists.h"
+#include "tests/kernels/op_case_checks.h"
+#include "tests/kernels/poison_allocator.h"
+
+namespace ring::test {
+namespace {
+
+using cuda::build_lists;
+using cuda::DeviceLists;
+using cuda::ListCache;
+using cuda::ListItem;
+using cuda::lists_for;
+using cuda::ListShape;
+using cuda::SplitList;
+
+class GpuBlockLists : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!backend_available(Backend::cuda)) GTEST_SKIP() << "no GPU";
+  }
+  static Context context() { return poisoned_device_context({Backend::cuda, 0}); }
+};
+
+template <class T>
+std::vector<T> read(const Tensor& t, std::int64_t count, const Context& ctx) {
+  std::vector<T> host(static_cast<std::size_t>(count));
+  if (count > 0) ctx.stream.impl().copy(host.data(), t.raw(), host.size() * sizeof(T));
+  ctx.stream.synchronize();
+  return host;
+}
+
+struct HostLists {
+  std::vector<std::int32_t> entries;
+  std::vector<ListItem> items;
+  std::vector<SplitList> splits;
+  HostLists(const DeviceLists& d, const Context& ctx)
+      : entries(to_host<std::int32_t>(d.entries, ctx.stream)),
+        items(read<ListItem>(d.order, d.items, ctx)),
+        splits(read<SplitList>(d.splits, d.split_lists, ctx)) {}
+  static std::int32_t length(const ListItem& i) { return i.end - i.begin; }
+  std::int32_t longest() const {
+    std::int32_t most = 0;
+    for (const ListItem& i : items) most = std::max(most, length(i));
+    return most;
+  }
+};
+
+// Six heads: one drawn by hand for 1600 blocks of 64, two of one rule.
+BlockPattern all_rules(std::int32_t block) {
+  constexpr std::int32_t kRows = 1600, kWords = 50;
+  std::vector<std::uint32_t> bits(7 + static_cast<std::size_t>(kRows * kWords), 0x10400021u);
+  const std::vector<BlockRule> rules = {
+      {.kind = BlockRuleKind::local_global, .local = 2, .first = 1, .every = 9},
+      {.kind = BlockRuleKind::strided, .local = 1, .every = 5},
+      {.kind = BlockRuleKind::hierarchical, .local = 2},
+      {.kind = BlockRuleKind::random, .threshold = random_threshold(0.2), .seed = 9},
+      {.kind = BlockRuleKind::drawn, .first_word = 7, .rows = kRows, .words = kWords},
+  };
+  return {block, rules, {0, 1, 2, 3, 4, 0, 3}, bits};
+}
+
+// Put together from its items, a tile's list is the host's; parts have slots of their own and are in the list of
+// splits.
+void expect_lists(const BlockPattern& pattern, const ListShape& shape, const HostLists& got) {
+  const BlockLists want = lists_of(pattern, shape.owner, shape.kv_heads, shape.length, shape.causal);
+  std::map<std::pair<std::int32_t, std::int32_t>, std::vector<ListItem>> tiles;
+  for (const ListItem& i : got.items) tiles[{i.kv_head, i.tile}].push_back(i);
+  ASSERT_EQ(tiles.size(), want.begins.size() - 1);
+  std::set<std::int32_t> slots;
+  std::size_t split = 0;
+  for (auto& [place, parts] : tiles) {
+    const auto [head, tile] = place;
+    ASSERT_TRUE(head >= 0 && head < shape.kv_heads && tile >= 0 && tile < want.tiles) << head << ", " << tile;
+    std::sort(parts.begin(), parts.end(), [](const ListItem& a, const ListItem& b) { return a.begin < b.begin; });
+    std::vector<std::int32_t> list;
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      ASSERT_TRUE(parts[i].begin < parts[i].end && parts[i].end <= static_cast<std::int32_t>(got.entries.size()));
+      if (i > 0) {
+        ASSERT_EQ(parts[i].begin, parts[i - 1].end);
+      }
+      list.insert(list.end(), got.entries.begin() + parts[i].begin, got.entries.begin() + parts[i].end);
+      if (parts.size() == 1) {
+        ASSERT_EQ(parts[i].part, -1);
+        continue;
+      }
+      ASSERT_TRUE(slots.insert(parts[i].part).second) << "slot " << parts[i].part << " twice";
+      ASSERT_EQ(parts[i].part, parts[0].part + static_cast<std::int32_t>(i));
+    }
+    if (parts.size() > 1) {
+      ASSERT_LT(split, got.splits.size());
+      const SplitList s = got.splits[split++];
+      EXPECT_EQ((std::vector{s.kv_head, s.tile, s.first_slot, s.parts}),
+                (std::vector{head, tile, parts[0].part, static_cast<std::int32_t>(parts.size())}));
+    }
+    const auto number = static_cast<std::size_t>(head * want.tiles + tile);
+    const auto first = want.entries.begin() + want.begins[number],
+               last = want.entries.begin() + want.begins[number + 1];
+    ASSERT_EQ(list, std::vector<std::int32_t>(first, last)) << "head " << head << ", tile " << tile;
+  }
+  EXPECT_EQ(split, got.splits.size());
+  EXPECT_EQ(slots.empty() ? 0 : *slots.rbegin() + 1, static_cast<std::int32_t>(slots.size()));
+}
+
+// Section by section, and the longest first.
+void expect_order(const ListShape& shape, const HostLists& got) {
+  for (std::size_t i = 1; i < got.items.size(); ++i) {
+    const ListItem &a = got.items[i - 1], &b = got.items[i];
+    const std::int64_t before = a.kv_head / shape.section, here = b.kv_head / shape.section;
+    ASSERT_LE(before, here) << "item " << i;
+    ASSERT_TRUE(before < here || HostLists::length(a) >= HostLists::length(b)) << "item " << i;
+  }
+}
+
+TEST_F(GpuBlockLists, EqualTheHosts) {
+  for (const std::int32_t block : {64, 128})
+    for (const std::int64_t length : {1, 64, 65, 128, 200, 4096, 8191 + 70})
+      for (const bool causal : {true, false})
+        for (const Owner owner : {Owner::queries, Owner::keys})
+          for (const std::int64_t section : {1, 3, 7}) {
+            SCOPED_TRACE(str("block ", block, ", ", length, causal ? " causal" : " full", " positions, owner ",
+                             static_cast<int>(owner), ", section ", section));
+            const Context ctx = context();
+            const BlockPattern pattern = all_rules(block);
+            const ListShape shape{owner, 7, length, causal, section};
+            const DeviceLists lists = build_lists(pattern, shape, ctx);
+            const HostLists got(lists, ctx);
+            expect_lists(pattern, shape, got);
+            expect_order(shape, got);
+            EXPECT_EQ(lists.tiles, (length + 127) / 128);
+            EXPECT_TRUE(owner == Owner::keys || lists.split_lists == 0);
+            const BlockLists want = lists_of(pattern, owner, 7, length, causal);
+            const BlockLists dense = lists_of({64, {{.local = 1 << 20}}}, owner, 1, length, causal);
+            EXPECT_NEAR(lists.density, double(want.entries.size()) / (7.0 * double(dense.entries.size())), 1e-12);
+          }
+}
+
+TEST_F(GpuBlockLists, LongListsOfKeysAreCut) {
+  const BlockPattern pattern(128, {{.kind = BlockRuleKind::local_global, .local = 4, .first = 1, .every = 64}});
+  const ListShape shape{Owner::keys, 2, 65536, true, 1};
+  const Context ctx = context();
+  const DeviceLists lists = build_lists(pattern, shape, ctx);
+  const HostLists got(lists, ctx);
+  expect_lists(pattern, shape, got);
+  expect_order(shape, got);
+  EXPECT_EQ(lists.split_lists, 2 * 8);  // the global blocks
+  EXPECT_LE(got.longest(), 1024 / 16);
+  EXPECT_LE(lists.items, 2 * 512 * 3 / 2);
+  const HostLists queries(build_lists(pattern, {Owner::queries, 2, 65536, true, 1}, ctx), ctx);
+  EXPECT_EQ(queries.items.size(), 2u * 512u);
+}
+
+TEST_F(GpuBlockLists, SameFromRunToRun) {
+  const Context ctx = context();
+  const BlockPattern pattern = all_rules(64);
+  const ListShape shape{Owner::keys, 7, 20000, true, 2};
+  const HostLists a(build_lists(pattern, shape, ctx), ctx), b(build_lists(pattern, shape, ctx), ctx);
+  EXPECT_EQ(a.entries, b.entries);
+  ASSERT_EQ(a.items.size(), b.items.size());
+  EXPECT_EQ(std::memcmp(a.items.data(), b.items.data(), a.items.size() * sizeof(ListItem)), 0);
+}
+
+TEST_F(GpuBlockLists, RefuseWhatTheFileDoesNotCover) {
+  const Context ctx = context();
+  EXPECT_THROW(build_lists(all_rules(64), {Owner::queries, 7, 1600 * 64 + 1, true, 1}, ctx), Error);
+}
+
+TEST_F(GpuBlockLists, HeadsShareTheL2CacheByTheirLength) {
+  EXPECT_EQ(cuda::section_of(16, 65536, 512), 1);
+  EXPECT_EQ(cuda::section_of(16, 8192, 512), 8);   // to keep all multiprocessors busy
+  EXPECT_EQ(cuda::section_of(64, 1024, 512), 64);  // as many as there are
+  EXPECT_EQ(cuda::section_of(64, 4096, 128), 48);  // what fits
+}
+
+// --- the cache ---
+
+Pattern pattern_of(BlockPattern blocks) {
+  Pattern p;
+  p.kind = AttentionKind::block_sparse;
+  p.blocks = std::make_shared<const BlockPattern>(std::move(blocks));
+  return p;
+}
+
+TEST_F(GpuBlockLists, AreKeptByAllThatTheyDependOn) {
+  const Context ctx = context();
+  ListCache& cache = ctx.stream.impl().resource<ListCache>();
+  Pattern pattern = pattern_of({64, {{.local = 2}}});
+  const auto find = [&](Owner owner, std::int64_t heads, std::int64_t length) {
+    return lists_for(pattern, owner, heads, length, 512, ctx);
+  };
+  const DeviceLists first = find(Owner::queries, 2, 1024);
+  EXPECT_EQ(cache.bytes(), first.bytes());
+  EXPECT_EQ(find(Owner::queries, 2, 1024).entries.raw(), first.entries.raw());
+  EXPECT_EQ(cache.lists(), 1u);
+  find(Owner::keys, 2, 1024);
+  find(Owner::queries, 3, 1024);
+  find(Owner::queries, 2, 1025);
+  pattern.causal = false;
+  find(Owner::queries, 2, 1024);
+  pattern.causal = true;
+  EXPECT_EQ(cache.lists(), 5u);
+  pattern = pattern_of({64, {{.local = 2}}});  // another object of the same content
+  find(Owner::queries, 2, 1024);
+  EXPECT_EQ(cache.lists(), 5u);
+  pattern = pattern_of(pattern.blocks->changed({{.local = 2}}));
+  find(Owner::queries, 2, 1024);
+  pattern = pattern_of({64, {{.local = 3}}});
+  find(Owner::queries, 2, 1024);
+  EXPECT_EQ(cache.lists(), 7u);
+}
+
+TEST_F(GpuBlockLists, LeastRecentlyUsedGoFirst) {
+  const Context ctx = context();
+  ListCache& cache = ctx.stream.impl().resource<ListCache>();
+  const Pattern pattern = pattern_of({64, {{.local = 2}}});
+  const auto find = [&](std::int64_t length) { return lists_for(pattern, Owner::queries, 2, length, 512, ctx); };
+  const DeviceLists a = find(4096), b = find(4095), c = find(4094);
+  find(4096);
+  EXPECT_EQ(cache.bytes(), a.bytes() + b.bytes() + c.bytes());
+  cache.set_limit(a.bytes() + c.bytes());
+  EXPECT_EQ(cache.lists(), 2u);
+  EXPECT_EQ(cache.bytes(), a.bytes() + c.bytes());
+  EXPECT_EQ(find(4096).entries.raw(), a.entries.raw());
+  EXPECT_NE(find(4095).entries.raw(), b.entries.raw());  // b was held here: built anew, and c had to go
+  EXPECT_EQ(find(4096).entries.raw(), a.entries.raw());
+  EXPECT_EQ(cache.lists(), 2u);
+  cache.set_limit(0);
+  EXPECT_EQ(cache.bytes(), 0u);
+  find(4096);  // what is needed now is there all the same
+  EXPECT_EQ(cache.lists(), 1u);
+}
+
+TEST_F(GpuBlockLists, RecordedWorkKeepsIts) {
+  const Context ctx{Stream::create({Backend::cuda, 0})};
+  ListCache& cache = ctx.stream.impl().resource<ListCache>();
+  const Pattern pattern = pattern_of({64, {{.local = 2}}});
+  const auto find = [&](std::int64_t length) { return lists_for(pattern, Owner::queries, 2, length, 512, ctx); };
+  const std::byte* recorded = find(4096).entries.raw();
+  find(2048);
+  const auto work = ctx.stream.impl().record_work([&] {
+    EXPECT_EQ(find(4096).entries.raw(), recorded);
+    try {
+      find(1024);
+      ADD_FAILURE() << "built while work is recorded";
+    } catch (const Error& e) {
+      EXPECT_NE(std::string(e.what()).find("train.cuda_graph: off"), std::string::npos) << e.what();
+    }
+  });
+  cache.set_limit(0);
+  EXPECT_EQ(cache.lists(), 1u);
+  EXPECT_EQ(find(4096).entries.raw(), recorded);
+}
+
+TEST_F(GpuBlockLists, DoNotLieInTheMemoryOfAStep) {
+  const Context ctx{Stream::create({Backend::cuda, 0})};
+  StreamImpl& stream = ctx.stream.impl();
+  auto arena = std::make_shared<StepArena>(stream.allocator);
+  stream.allocator = arena;
+  arena->begin_step();
+  const DeviceLists lists = lists_for(pattern_of({64, {{.local = 2}}}), Owner::keys, 2, 4096, 512, ctx);
+  arena->end_step();
+  EXPECT_EQ(arena->stats().in_use, lists.bytes());  // the rest is freed
+  stream.allocator = arena->upstream();
+  const std::weak_ptr<StepArena> step = arena;
+  arena.reset();
+  EXPECT_TRUE(step.expired());  // the lists are there and do not need it
+}
+
+// --- sums over parts ---
+
+struct SumCase {
+  DType type;
+  bool carry, in_place;
+};
+
+TEST_F(GpuBlockLists, PartsAreAddedUp) {
+  constexpr std::int64_t kDim = 40, kWidth = 64, kHeads = 2, kLength = 8000, kRows = 2 * kLength + 10;
+  const BlockPattern pattern(128, {{.local = 1, .first = 2}, {.local = 1, .every = 20}}, {0, 1});
+  // Two rows of a batch; of the second one, parts are elsewhere: it begins and ends within tiles that were cut.
+  const std::vector<Piece> pieces = {{0, 0, 0, 3, 0, 8000, 0}, {0, 0, 0, 8005, 100, 5200, 0}};
+  for (const SumCase c : {SumCase{DType::f32, false, false},
+                          {DType::f32, true, false},
+                          {DType::f32, true, true},
+                          {DType::bf16, false, false},
+                          {DType::bf16, true, false}}) {
+    SCOPED_TRACE(str(c.type, c.carry ? ", carry" : "", c.in_place ? " in place" : ""));
+    const Context ctx = context();
+    const DeviceLists lists = build_lists(pattern, {Owner::keys, kHeads, kLength, true, 1}, ctx);
+    const std::vector<SplitList> splits = read<SplitList>(lists.splits, lists.split_lists, ctx);
+    ASSERT_GT(splits.size(), 3u);
+    const Shape shape{kRows, kHeads, kDim}, slots{2, lists.slots, 128, kWidth};
+    const Values partial = random_values("partial", slots.numel()), carry = random_values("carry", shape.numel());
+    const Values before = random_values("before", shape.numel());
+    const Tensor sums = make_tensor(slots, DType::f32, partial, ctx);
+    const Tensor carried = c.carry ? make_tensor(shape, DType::f32, carry, ctx) : Tensor();
+    const Tensor out = c.in_place ? carried : make_tensor(shape, c.type, before, ctx);
+    Values want = read_values(out, ctx);
+    const Values added = c.carry ? read_values(carried, ctx) : Values(want.size());
+    for (std::size_t b = 0; b < 2; ++b)
+      for (const SplitList& s : splits)
+        for (std::int64_t r = 0, p = s.tile * 128; r < 128; ++r, ++p)
+          for (std::int64_t i = 0; i < kDim && p >= pieces[b].k_first && p < pieces[b].k_end; ++i) {
+            double sum = 0;
+            for (std::int64_t part = s.first_slot; part < s.first_slot + s.parts; ++part)
+              sum += partial[static_cast<std::size_t>(
+                  ((static_cast<std::int64_t>(b) * lists.slots + part) * 128 + r) * kWidth + i)];
+            const auto at = static_cast<std::size_t>(((pieces[b].k_row + p) * kHeads + s.kv_head) * kDim + i);
+            want[at] = 0.25 * sum + added[at];
+          }
+    const Tensor on_device = ctx.empty({static_cast<std::int64_t>(pieces.size() * sizeof(Piece))}, DType::u8);
+    ctx.stream.impl().upload(on_device.raw(), pieces.data(), pieces.size() * sizeof(Piece));
+    add_splits(lists, reinterpret_cast<const Piece*>(on_device.raw()), {sums, out, carried, 0.25f}, ctx);
+    EXPECT_TRUE(close(read_values(out, ctx), want, c.type == DType::bf16 ? 4e-3 : 1e-6));
+  }
+}
+
+}  // namespace
+}  // namespace ring::test

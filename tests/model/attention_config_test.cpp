@@ -1,0 +1,225 @@
+// The attention section: what it refuses, which layers it reaches, the patterns that it makes.
+#include "model/attention_config.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "core/check.h"
+#include "core/fields.h"
+#include "kernels/attention/blocks.h"
+#include "model/config.h"
+
+namespace ring {
+namespace {
+
+ModelConfig load(const std::string& yaml) {
+  ModelConfig c;
+  load_config_text(c, yaml, "test");
+  return c.resolved();
+}
+
+std::string message(const std::string& yaml) {
+  try {
+    load(yaml);
+  } catch (const Error& e) {
+    return e.what();
+  }
+  return "";
+}
+
+void expect_refused(const std::string& attention, const std::vector<std::string>& parts) {
+  const std::string got = message("attention: " + attention);
+  for (const std::string& part : parts)
+    EXPECT_NE(got.find(part), std::string::npos) << attention << "\n" << part << "\n" << got;
+}
+
+TEST(AttentionConfig, TakesEveryKind) {
+  for (const char* attention :
+       {"{kind: dense}", "{kind: window, window: 1}", "{kind: window, window: 64, sinks: 4}",
+        "{kind: dilated, segments: [32, 128, 1000000], rates: [1, 3, 128]}",
+        "{kind: dilated, segments: [32, 128], rates: [1, 4], dedup: true}", "{kind: block_sparse, rules: [{}]}",
+        "{kind: block_sparse, block: 64, heads: [0, 1, 2, 3], rules: [{local: 4, first: 1, every: 8}, "
+        "{pattern: strided, local: 2, every: 4}, {pattern: hierarchical, local: 2}, "
+        "{pattern: random, density: 0.25, seed: 7}]}"})
+    EXPECT_EQ(message(str("attention: ", attention)), "");
+}
+
+TEST(AttentionConfig, RefusesKeysOfAnotherKind) {
+  expect_refused("{window: 8}", {"attention: window: 8 belongs to kind: window, but this is kind: dense"});
+  expect_refused("{kind: dilated, segments: [8], rates: [1], sinks: 2}", {"sinks: 2 belongs to kind: window"});
+  expect_refused("{kind: window, window: 8, segments: [8, 16]}", {"segments: [8, 16] belongs to kind: dilated"});
+  expect_refused("{kind: window, window: 8, rates: [1]}", {"rates: [1] belongs to kind: dilated"});
+  expect_refused("{dedup: true}", {"dedup: true belongs to kind: dilated"});
+  expect_refused("{block: 64}", {"block: 64 belongs to kind: block_sparse"});
+  expect_refused("{rules: [{}]}", {"rules: a list of 1 belongs to kind: block_sparse"});
+  expect_refused("{heads: [0, 0]}", {"heads: [0, 0] belongs to kind: block_sparse"});
+}
+
+TEST(AttentionConfig, RefusesValuesThatMakeNoPattern) {
+  expect_refused("{kind: window}", {"window: 0, but kind: window needs 1 token or more"});
+  expect_refused("{kind: window, window: -3}", {"attention.window", "-3"});
+  expect_refused("{kind: dilated}", {"segments: [] and rates: [] must have one entry per branch"});
+  expect_refused("{kind: dilated, segments: [8, 16], rates: [1]}", {"segments: [8, 16] and rates: [1] must"});
+  expect_refused("{kind: dilated, segments: [8, 16], rates: [2, 4]}", {"rates: the first is 2, but must be 1"});
+  expect_refused("{kind: dilated, segments: [8, 16], rates: [1, 17]}", {"rates: 17 is above its segment of 16"});
+  expect_refused("{kind: dilated, segments: [8, 16], rates: [1, 3], dedup: true}",
+                 {"dedup: needs rates that divide their segments, but 3 does not divide 16"});
+  expect_refused(
+      "{kind: dilated, segments: [8, 12], rates: [1, 2], dedup: true}",
+      {"dedup: needs branches that nest, but segment 8 and rate 1 do not both divide the next ones, 12 and"});
+  expect_refused("{kind: dilated, segments: [12, 24, 48], rates: [1, 2, 3], dedup: true}", {"segment 24 and rate 2"});
+  expect_refused("{kind: block_sparse}", {"rules: kind: block_sparse needs one at least"});
+  expect_refused("{kind: block_sparse, block: 96, rules: [{}]}", {"block: 96 tokens, but blocks have 64 or 128"});
+  expect_refused("{kind: block_sparse, rules: [{}], heads: [0, 1]}", {"heads: there is no rule 1, but 1"});
+}
+
+TEST(AttentionConfig, RefusesRulesThatMakeNoPattern) {
+  const auto refused = [](const std::string& rule, const std::string& part) {
+    expect_refused("{kind: block_sparse, rules: [{}, " + rule + "]}", {"attention.rules[1]: " + part});
+  };
+  refused("{pattern: strided}", "every: 0, but pattern: strided");
+  refused("{pattern: strided, every: 2, first: 1}",
+          "first: 1 belongs to pattern: local_global, but this is pattern: strided");
+  refused("{pattern: hierarchical, every: 2}", "every: 2 belongs to pattern: local_global and strided");
+  refused("{pattern: random}", "density: 0, but pattern: random needs the share");
+  refused("{pattern: file, file: a.txt, local: 3}", "local: 3 belongs to every pattern but file");
+  refused("{density: 0.5}", "density: 0.5 belongs to pattern: random");
+  refused("{seed: 5}", "seed: 5 belongs to pattern: random");
+  refused("{pattern: file}", "file: empty, but pattern: file");
+  refused("{file: a.txt}", "file: a.txt belongs to pattern: file");
+}
+
+TEST(LayersNamed, ReadsNumbersRangesAndSteps) {
+  using Layers = std::vector<std::int64_t>;
+  EXPECT_EQ(layers_named("0,4-7", 8), (Layers{0, 4, 5, 6, 7}));
+  EXPECT_EQ(layers_named(" 2 , 1 - 1", 8), (Layers{2, 1}));
+  EXPECT_EQ(layers_named("every 4 from 3", 12), (Layers{3, 7, 11}));
+  EXPECT_EQ(layers_named("every 3, 1", 7), (Layers{0, 3, 6, 1}));
+  for (const char* bad : {"", " ", "a", "1,,2", "-1", "3-1", "every", "every 0", "every 2 from", "every 2 from 9",
+                          "all", "1.5", "8", "5-8", "99999999999999999999"})
+    EXPECT_THROW(layers_named(bad, 8), Error) << bad;
+}
+
+const char* kMixed = R"(
+layers: 6
+heads: 8
+kv_heads: 4
+attention: {kind: window, window: 16}
+attention_layers:
+- layers: every 2 from 1
+  attention: {kind: dilated, segments: [8, 32], rates: [1, 4], dedup: true}
+- layers: 3-4
+  attention: {kind: block_sparse, block: 64, rules: [{local: 2}, {pattern: strided, every: 3}], heads: [0, 1, 1]}
+- layers: 5
+  attention: {kind: dense}
+)";
+
+TEST(AttentionLayers, TheLastEntryForALayerWins) {
+  const ModelConfig c = load(kMixed);
+  using K = AttentionKind;
+  const std::vector<K> want = {K::window, K::dilated, K::window, K::block_sparse, K::block_sparse, K::dense};
+  const std::vector<Pattern> patterns = patterns_of(c);
+  ASSERT_EQ(patterns.size(), 6u);
+  for (std::int64_t i = 0; i < 6; ++i) {
+    const Pattern& p = patterns[static_cast<std::size_t>(i)];
+    EXPECT_EQ(attention_of(c, i).kind, want[static_cast<std::size_t>(i)]) << i;
+    EXPECT_EQ(p.kind, want[static_cast<std::size_t>(i)]) << i;
+    EXPECT_EQ(pattern_of(c, i).kind, p.kind) << i;
+    EXPECT_TRUE(p.causal);
+    EXPECT_EQ(p.blocks != nullptr, p.kind == K::block_sparse);
+    EXPECT_NO_THROW(check(p, "test"));
+  }
+  EXPECT_EQ(patterns[0].window, 16);
+  EXPECT_EQ(patterns[1].branches, (std::vector<Branch>{{8, 1}, {32, 4}}));
+  EXPECT_TRUE(patterns[1].dedup);
+  EXPECT_EQ(patterns[1].shift, 4);  // layer x KV heads
+}
+
+TEST(AttentionLayers, LayersOfASectionShareTheirBlocks) {
+  const std::vector<Pattern> patterns = patterns_of(load(kMixed));
+  EXPECT_EQ(patterns[3].blocks, patterns[4].blocks);
+  const BlockPattern& blocks = *patterns[3].blocks;
+  EXPECT_EQ(blocks.block(), 64);
+  EXPECT_EQ(blocks.rule(0).kind, BlockRuleKind::local_global);
+  EXPECT_EQ(blocks.rule(0).local, 2);
+  for (int head : {1, 2}) EXPECT_EQ(blocks.rule(head).every, 3) << head;
+  EXPECT_EQ(blocks.rule(3).kind, BlockRuleKind::local_global);
+}
+
+TEST(AttentionLayers, ReadBlocksFromAFile) {
+  const std::string path = testing::TempDir() + str("blocks-", ::getpid(), ".txt");
+  std::ofstream(path) << "0-3: 0\nhead 3\n0-3: 1\n";
+  const std::string section =
+      "kv_heads: 4\nattention: {kind: block_sparse, block: 64, heads: [0, 1], rules: [{local: 9}, "
+      "{pattern: file, file: " +
+      path + "}]}\n";
+  const Pattern p = pattern_of(load("context: 256\n" + section), 0);
+  for (int head : {0, 2}) EXPECT_TRUE(p.blocks->keeps(head, 3, 2)) << head;
+  EXPECT_TRUE(p.blocks->keeps(1, 3, 0));
+  EXPECT_FALSE(p.blocks->keeps(1, 3, 1));
+  EXPECT_TRUE(p.blocks->keeps(3, 3, 1));
+  EXPECT_FALSE(p.blocks->keeps(3, 3, 0));
+  EXPECT_THROW(patterns_of(load("context: 257\n" + section)), Error);  // a block more than the file has
+  std::filesystem::remove(path);
+  EXPECT_THROW(patterns_of(load("context: 256\n" + section)), Error);
+}
+
+TEST(AttentionLayers, MovesTheSamplesFromLayerToLayer) {
+  const ModelConfig c = load("{layers: 3, heads: 4, attention: {kind: dilated, segments: [8, 9], rates: [1, 2]}}");
+  for (std::int64_t i = 0; i < 3; ++i) EXPECT_EQ(pattern_of(c, i).shift, 4 * i);
+}
+
+TEST(AttentionLayers, RefusesLayersThatDoNotExist) {
+  const std::string got = message(
+      "{layers: 4, attention_layers: [{layers: 0-3, attention: {}}, {layers: 2-4, attention: {}}, {layers: odd, "
+      "attention: {}}]}");
+  EXPECT_NE(got.find("attention_layers[1].layers: \"2-4\" names layers that do not exist: there are 4, from 0 to 3"),
+            std::string::npos)
+      << got;
+  EXPECT_NE(got.find("attention_layers[2].layers: \"odd\" names no layers"), std::string::npos) << got;
+  EXPECT_EQ(got.find("attention_layers[0]"), std::string::npos) << got;
+  EXPECT_NE(message("{layers: 4, attention_layers: [{attention: {}}]}").find("attention_layers[0].layers"),
+            std::string::npos);
+  EXPECT_NE(message("{layers: 4, attention_layers: [{layers: 1, attention: {window: 2}}]}")
+                .find("attention_layers[0].attention: window: 2 belongs to"),
+            std::string::npos);
+}
+
+TEST(AttentionConfig, PrintsWhatItReads) {
+  ModelConfig c, back;
+  load_config_text(c, kMixed, "test");
+  load_config_text(back, to_yaml(c), "printed");
+  EXPECT_EQ(to_yaml(back), to_yaml(c));
+  EXPECT_NE(to_yaml(c), to_yaml(ModelConfig{}));
+}
+
+// Of 128 tokens, one layer of the kind: pairs counted by hand.
+TEST(FlopsPerToken, CountsThePairsThatAreKept) {
+  const auto attention = [](const std::string& section) {
+    const std::string shape = "vocab_size: 64\ncontext: 128\nlayers: 2\nheads: 4\nkv_heads: 2\nhead_dim: 8\n";
+    const ModelConfig c = load(shape + "attention_layers: [{layers: 1, attention: " + section + "}]");
+    const ModelConfig dense = load(shape);
+    const double all = 128 * 129 / 2, unit = 12 * 4 * 8 / 128.0;
+    return (flops_per_token(c) - flops_per_token(dense)) / unit + all;
+  };
+  EXPECT_NEAR(attention("{kind: dense}"), 128 * 129 / 2, 1e-6);
+  EXPECT_NEAR(attention("{kind: window, window: 16}"), 16 * 17 / 2 + 112 * 16, 1e-6);
+  EXPECT_NEAR(attention("{kind: window, window: 16, sinks: 1}"), 16 * 17 / 2 + 112 * 17, 1e-6);
+  // 8 segments of 16 whole, and 32 samples of the whole row.
+  EXPECT_NEAR(attention("{kind: dilated, segments: [16, 128], rates: [1, 4]}"), 8 * 16 * 17 / 2 + 32 * 33 / 2, 1e-6);
+  EXPECT_NEAR(attention("{kind: dilated, segments: [16, 128], rates: [1, 4], dedup: true}"),
+              8 * 16 * 17 / 2 + 32 * 33 / 2 - 8 * 4 * 5 / 2, 1e-6);
+  EXPECT_NEAR(attention("{kind: block_sparse, block: 64, rules: [{}]}"), 2 * 64 * 65 / 2, 1e-6);
+  // One of two KV heads sees all.
+  EXPECT_NEAR(attention("{kind: block_sparse, block: 64, rules: [{}, {local: 2}], heads: [1, 0]}"),
+              64 * 65 + 64 * 64 / 2, 1e-6);
+  const ModelConfig c = load("{vocab_size: 64, context: 128, layers: 2, width: 32, heads: 4, mlp: gelu}");
+  const double weights = 2 * (4 * 32 * 32 + 2 * 32 * 128) + 64 * 32;
+  EXPECT_NEAR(flops_per_token(c), 6 * weights + 12 * 2 * 32 * 129 / 2.0, 1e-6);
+}
+
+}  // namespace
+}  // namespace ring

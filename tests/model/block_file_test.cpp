@@ -1,0 +1,118 @@
+// Block patterns from text files: what they mean, and what is said about mistakes.
+
+#include "model/block_file.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <set>
+
+#include "core/check.h"
+
+namespace ring::test {
+namespace {
+
+using Blocks = std::set<std::pair<int, int>>;
+
+// Of one head, of 40 x 70 blocks, without the diagonal.
+Blocks kept(const BlockPattern& p, std::int32_t head) {
+  Blocks all;
+  for (int q = 0; q < 40; ++q)
+    for (int k = 0; k < 70; ++k)
+      if (q != k && p.keeps(head, q, k)) all.emplace(q, k);
+  return all;
+}
+
+BlockPattern pattern_of(const std::string& text, std::int32_t kv_heads = 1) {
+  std::vector<std::int32_t> heads, of_head(static_cast<std::size_t>(kv_heads));
+  for (std::int32_t h = 0; h < kv_heads; ++h) heads.push_back(h);
+  std::vector<BlockRule> rules;
+  std::vector<std::uint32_t> bits;
+  BlockFile::parse(text, "my.blocks").add_rules(heads, of_head, rules, bits);
+  return {64, rules, of_head, bits};
+}
+
+std::string error_of(const std::string& text, std::int32_t kv_heads = 4) {
+  try {
+    pattern_of(text, kv_heads);
+  } catch (const Error& e) {
+    return e.what();
+  }
+  return "no error";
+}
+
+TEST(BlockFile, LinesAddUp) {
+  const BlockPattern p = pattern_of("# a comment\n\n  3: 0, 2\t# more\r\n3:1\n5-6: 0-2 4\n2: 31-65");
+  Blocks want = {{3, 0}, {3, 1}, {3, 2}};
+  for (const int q : {5, 6})
+    for (const int k : {0, 1, 2, 4}) want.emplace(q, k);
+  for (int k = 31; k <= 65; ++k) want.emplace(2, k);
+  EXPECT_EQ(kept(p, 0), want);
+  EXPECT_TRUE(p.keeps(0, 0, 0));
+  EXPECT_NO_THROW(p.check_covers(7 * 64, "attention"));
+  EXPECT_THROW(p.check_covers(7 * 64 + 1, "attention"), Error);
+}
+
+TEST(BlockFile, HeadsHaveSections) {
+  const BlockPattern p = pattern_of("4: 0\nhead 2\n4: 1\n8: 5\nheads 0-1\n4: 2\n", 5);
+  EXPECT_EQ(kept(p, 0), (Blocks{{4, 2}}));
+  EXPECT_EQ(kept(p, 1), (Blocks{{4, 2}}));
+  EXPECT_EQ(kept(p, 2), (Blocks{{4, 1}, {8, 5}}));
+  EXPECT_EQ(kept(p, 3), (Blocks{{4, 0}}));
+  EXPECT_EQ(kept(p, 4), (Blocks{{4, 0}}));
+  EXPECT_EQ(p.rule_of(0), p.rule_of(1));
+  EXPECT_EQ(p.rule_of(3), p.rule_of(4));
+  EXPECT_THROW(p.check_covers(5 * 64 + 1, "attention"), Error);  // of the smallest section
+}
+
+TEST(BlockFile, MistakesAreNamed) {
+  EXPECT_EQ(error_of("1: 0\nblock 7\n"),
+            "my.blocks:2: 'block' where a line such as '8: 0 6-8' or 'heads 0-3' is expected");
+  EXPECT_EQ(error_of("1: 0\n\n2: 0 x1\n"),
+            "my.blocks:3: 'x1' names no block of keys: give a number from 0 to 32767, or two of them as in 5-8");
+  EXPECT_EQ(error_of("-2: 0"),
+            "my.blocks:1: '-2' names no block of queries: give a number from 0 to 32767, or two of them as in 5-8");
+  EXPECT_EQ(error_of("40000: 0"),
+            "my.blocks:1: '40000' names no block of queries: give a number from 0 to 32767, or two of them as in 5-8");
+  EXPECT_EQ(error_of("99999999999: 0").substr(0, 40), "my.blocks:1: '99999999999' names no bloc");
+  EXPECT_EQ(error_of("4: 3-1"), "my.blocks:1: '3-1' runs backwards: write 1-3");
+  EXPECT_EQ(error_of("4:  # none"), "my.blocks:1: no blocks of keys behind '4:': name them, as in '8: 0 6-8'");
+  EXPECT_EQ(error_of("4 5: 1").substr(0, 32), "my.blocks:1: '4 5' names no bloc");
+  EXPECT_EQ(error_of("heads 0-2\n1: 0\nhead 1\n1: 0"),
+            "my.blocks:3: head 1 and heads 0-2 of line 1 overlap: keep one section of each head");
+  EXPECT_EQ(error_of("head"), "my.blocks:1: '' names no head: give a number from 0 to 32767, or two of them as in 5-8");
+  EXPECT_EQ(error_of("1: 0\nheads 1-2\n"),
+            "my.blocks:2: no blocks follow for heads 1-2: add lines such as '8: 0 6-8', or take the section out");
+  EXPECT_EQ(error_of("# nothing\n"), "my.blocks: no blocks in it: add lines such as '8: 0 6-8'");
+  EXPECT_EQ(error_of("1: 0\nheads 2-4\n1: 0"),
+            "my.blocks:2: KV head 4, but the model has 4, counted from 0: take it out");
+  EXPECT_EQ(error_of("heads 0-2\n1: 0"),
+            "my.blocks: no blocks for KV head 3 of 4: add a section 'head 3', or lines before the first section, which "
+            "are for all other heads");
+}
+
+TEST(BlockFile, StandsBesideOtherRules) {
+  const std::string path = (std::filesystem::path(testing::TempDir()) / "block_file_test.txt").string();
+  std::ofstream(path) << "head 1\n9: 0\nhead 3\n9: 1\n";  // heads 0 and 2 follow the other rule
+  const BlockPattern p = block_pattern(128, {{.local = 2}, {}}, {"", path}, {0, 1}, 4);
+  EXPECT_EQ(p.block(), 128);
+  for (const std::int32_t head : {0, 2}) {
+    EXPECT_TRUE(p.keeps(head, 9, 8));
+    EXPECT_FALSE(p.keeps(head, 9, 0));
+  }
+  EXPECT_EQ(kept(p, 1), (Blocks{{9, 0}}));
+  EXPECT_EQ(kept(p, 3), (Blocks{{9, 1}}));
+  EXPECT_THROW(block_pattern(128, {{.local = 2}, {}}, {"", path}, {1}, 4), Error);
+  std::filesystem::remove(path);
+  try {
+    BlockFile::read(path);
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_EQ(std::string(e.what()),
+              "block pattern: cannot read '" + path + "': give the path of a text file of blocks");
+  }
+}
+
+}  // namespace
+}  // namespace ring::test

@@ -1,0 +1,225 @@
+// The cache of every kind of attention: which rows a new token sees, which rows are kept, and that logits through it
+// are those of whole passes.
+#include "model/kv_cache.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "core/fields.h"
+#include "core/philox.h"
+#include "kernels/attention/blocks.h"
+#include "model/decoder.h"
+
+namespace ring {
+namespace {
+
+ModelConfig config_of(const std::string& attention, std::int64_t context = 300) {
+  ModelConfig c;
+  load_config_text(c,
+                   str("{vocab_size: 37, context: ", context,
+                       ", layers: 3, width: 32, heads: 4, kv_heads: 2, init_std: 0.3, attention: ", attention, "}"),
+                   "test");
+  return c.resolved();
+}
+
+const std::vector<std::string> kSections = {
+    "{kind: dense}",
+    "{kind: window, window: 1}",
+    "{kind: window, window: 7}",
+    "{kind: window, window: 5, sinks: 3}",
+    "{kind: window, window: 1000, sinks: 2}",
+    "{kind: window, window: 4, sinks: 1000}",
+    "{kind: dilated, segments: [4, 9, 64], rates: [1, 2, 5]}",
+    "{kind: dilated, segments: [4, 16, 512], rates: [1, 2, 4], dedup: true}",
+    "{kind: dilated, segments: [1], rates: [1]}",
+    "{kind: block_sparse, block: 64, rules: [{local: 2, first: 1}, {pattern: strided, every: 2}], heads: [0, 1]}",
+    "{kind: block_sparse, block: 64, rules: [{pattern: hierarchical}, {pattern: random, density: 0.5}], heads: [1, 0]}",
+};
+
+// How often query t counts key u, from the definitions.
+int times(const Pattern& p, int head, std::int64_t t, std::int64_t u) {
+  if (u > t) return 0;
+  switch (p.kind) {
+    case AttentionKind::dense: return 1;
+    case AttentionKind::window: return u > t - p.window || u < p.sinks;
+    case AttentionKind::block_sparse:
+      return p.blocks->keeps(head, static_cast<int>(t / p.blocks->block()), static_cast<int>(u / p.blocks->block()));
+    case AttentionKind::dilated: break;
+  }
+  int count = 0;
+  for (const Branch& b : p.branches) {
+    const auto sampled = [&](std::int64_t x) { return x % b.segment % b.rate == (head + p.shift) % b.rate; };
+    count += t / b.segment == u / b.segment && sampled(t) && sampled(u);
+  }
+  return p.dedup ? std::min(count, 1) : count;
+}
+
+// A cache in use: the token in each row, or -1.
+std::vector<std::int64_t> tokens_after(const LayerCache& cache, std::int64_t newest) {
+  std::vector<std::int64_t> held(static_cast<std::size_t>(cache.rows()), -1);
+  for (std::int64_t t = 0; t <= newest; ++t) held[static_cast<std::size_t>(cache.row_of(t))] = t;
+  return held;
+}
+
+TEST(CacheRows, AreThoseOfTheDefinition) {
+  const Context ctx{Stream::cpu(1)};
+  for (const std::string& section : kSections) {
+    const ModelConfig c = config_of(section);
+    const KvCache cache(c, 2, 300, ctx);
+    for (std::int64_t layer = 0; layer < c.layers; ++layer) {
+      const Pattern pattern = pattern_of(c, layer);
+      const LayerCache& rows = cache.layers[static_cast<std::size_t>(layer)];
+      for (std::int32_t t = 0; t < 300; ++t) {
+        AttentionDecode args;
+        rows.choose_rows(pattern, {299 - t, t}, args);
+        ASSERT_EQ(args.starts.size(), 5u);
+        const std::vector<std::int64_t> held = tokens_after(rows, t);
+        for (int head = 0; head < 2; ++head) {
+          std::vector<int> got(300, 0), want(300, 0);
+          for (std::int32_t i = args.starts[static_cast<std::size_t>(2 + head)];
+               i < args.starts[static_cast<std::size_t>(3 + head)]; ++i) {
+            const CacheRows& r = args.rows[static_cast<std::size_t>(i)];
+            EXPECT_GT(r.count, 0);
+            for (std::int32_t j = 0; j < r.count; ++j)
+              ++got[static_cast<std::size_t>(held.at(static_cast<std::size_t>(r.first + j * r.stride)))];
+          }
+          for (std::int32_t u = 0; u < 300; ++u) want[static_cast<std::size_t>(u)] = times(pattern, head, t, u);
+          ASSERT_EQ(got, want) << section << " layer " << layer << " head " << head << " token " << t;
+        }
+      }
+    }
+  }
+}
+
+TEST(CacheRows, AreFewRanges) {
+  const Context ctx{Stream::cpu(1)};
+  const auto most = [&](const std::string& section) {
+    const ModelConfig c = config_of(section);
+    const KvCache cache(c, 1, 300, ctx);
+    std::size_t most = 0;
+    for (std::int32_t t = 0; t < 300; ++t) {
+      AttentionDecode args;
+      cache.layers[0].choose_rows(pattern_of(c, 0), {t}, args);
+      most = std::max(most, args.rows.size());
+    }
+    return most;
+  };
+  EXPECT_EQ(most("{kind: dense}"), 2u);  // of two KV heads
+  EXPECT_EQ(most("{kind: window, window: 5, sinks: 3}"), 6u);
+  EXPECT_EQ(most("{kind: block_sparse, block: 64, rules: [{local: 2, first: 2}]}"), 4u);  // neighbours are merged
+}
+
+TEST(KvCache, OfAWindowDoesNotGrowWithTheContext) {
+  const Context ctx{Stream::cpu(1)};
+  const ModelConfig c = config_of("{kind: window, window: 16, sinks: 4}", 1 << 20);
+  const std::size_t before = ctx.stream.allocator()->stats().in_use;
+  const KvCache cache(c, 2, c.context, ctx);
+  const std::size_t bytes = 2 * 2 * 20 * 2 * 8 * sizeof(float);  // keys and values, sequences, rows, heads, channels
+  for (const LayerCache& layer : cache.layers) EXPECT_EQ(layer.keys.bytes() + layer.values.bytes(), bytes);
+  EXPECT_LE(ctx.stream.allocator()->stats().in_use - before, std::size_t{1} << 20);
+  EXPECT_EQ(KvCache(c, 1, 10, ctx).layers[0].rows(), 10);  // nor does it exceed a small capacity
+  EXPECT_EQ(KvCache(config_of("{kind: dilated, segments: [8], rates: [1]}"), 1, 90, ctx).layers[0].rows(), 90);
+}
+
+Tensor tokens(const Context& ctx, std::int64_t n, std::uint32_t salt) {
+  Tensor t = ctx.empty({n}, DType::i32);
+  for (std::int64_t i = 0; i < n; ++i)
+    t.data<std::int32_t>()[i] =
+        static_cast<std::int32_t>(random_bits({9, salt, 1}, static_cast<std::uint64_t>(i)) % 37);
+  return t;
+}
+
+// In a model of one layer a token's logits change with an earlier token where a head keeps the pair, and nowhere else.
+TEST(AttentionLayer, SeesWhatItsPatternKeeps) {
+  for (const std::string& section : kSections) {
+    ModelConfig c = config_of(section);
+    c.layers = 1;
+    const Pattern pattern = pattern_of(c, 0);
+    const Context ctx{Stream::cpu(2)};
+    Decoder model(c);
+    model.allocate(ctx, 7);
+    const Tensor ids = tokens(ctx, 280, 4);
+    ring::Run run{ctx};
+    const auto logits = [&] {
+      return model.logits(run, model.hidden(run, ids, Sequences::uniform(1, 280, ctx)).value);
+    };
+    const Tensor before = logits();
+    for (std::int64_t u : {0, 3, 71, 130, 259}) {
+      std::int32_t& id = ids.data<std::int32_t>()[u];
+      id = (id + 5) % 37;
+      const Tensor after = logits();
+      for (std::int64_t t = 0; t < 280; ++t) {
+        const bool changed = std::memcmp(before.narrow(0, t, 1).raw(), after.narrow(0, t, 1).raw(), 37 * 4) != 0;
+        EXPECT_EQ(changed, t == u || times(pattern, 0, t, u) + times(pattern, 1, t, u) > 0) << section << t << " " << u;
+      }
+      id = (id + 32) % 37;
+    }
+  }
+}
+
+// Feeds two sequences of `length` tokens, `first` of them at once and then one by one; the largest difference to the
+// logits of the whole.
+double cached_error(const ModelConfig& c, std::int64_t length, std::int64_t first) {
+  const Context ctx{Stream::cpu(2)};
+  Decoder model(c);
+  model.allocate(ctx, 7);
+  const Tensor ids = tokens(ctx, 2 * length, 4);
+  ring::Run run{ctx};
+  const Var whole = model.hidden(run, ids, Sequences::uniform(2, length, ctx));
+  const Tensor want = model.logits(run, whole.value);
+  KvCache cache(c, 2, length, ctx);
+  double worst = 0;
+  for (std::int64_t from = 0; from < length;) {
+    const std::int64_t count = from == 0 ? first : 1;
+    std::vector<std::int32_t> part;
+    for (std::int64_t b = 0; b < 2; ++b)
+      for (std::int64_t i = 0; i < count; ++i) part.push_back(ids.data<std::int32_t>()[b * length + from + i]);
+    const Var h = model.hidden(run, from_host(part, ctx.stream), Sequences::uniform(2, count, ctx, from), cache);
+    const Tensor got = model.logits(run, h.value);
+    for (std::int64_t b = 0; b < 2; ++b)
+      for (std::int64_t i = 0; i < count * 37; ++i) {
+        const double x = got.data<float>()[b * count * 37 + i], y = want.data<float>()[(b * length + from) * 37 + i];
+        EXPECT_TRUE(std::isfinite(x));
+        worst = std::max(worst, std::abs(x - y));
+      }
+    from += count;
+  }
+  return worst;
+}
+
+TEST(KvCache, GivesTheLogitsOfWholePasses) {
+  for (const std::string& section : kSections)
+    for (std::int64_t first : {1, 6, 41, 90}) EXPECT_LT(cached_error(config_of(section), 90, first), 2e-4) << section;
+}
+
+TEST(KvCache, GivesTheLogitsOfWholePassesOverManyBlocks) {
+  for (const std::string& section : kSections) EXPECT_LT(cached_error(config_of(section), 280, 100), 2e-4) << section;
+}
+
+TEST(KvCache, ServesLayersOfAllKinds) {
+  ModelConfig c = config_of("{kind: dilated, segments: [8, 32], rates: [1, 4]}");
+  load_config_text(c, R"({attention_layers: [{layers: "0", attention: {kind: window, window: 4, sinks: 1}},
+                          {layers: "2", attention: {kind: block_sparse, block: 64, rules: [{}]}}]})",
+                   "test");
+  c.qk_norm = true;
+  EXPECT_LT(cached_error(c.resolved(), 150, 11), 2e-4);
+}
+
+TEST(KvCache, RefusesMoreThanItHasRoomFor) {
+  const Context ctx{Stream::cpu(1)};
+  const ModelConfig c = config_of("{kind: window, window: 4}");
+  Decoder model(c);
+  model.allocate(ctx, 7);
+  KvCache cache(c, 1, 10, ctx);
+  ring::Run run{ctx};
+  EXPECT_THROW(model.hidden(run, tokens(ctx, 11, 1), Sequences::uniform(1, 11, ctx), cache), Error);
+  model.hidden(run, tokens(ctx, 10, 1), Sequences::uniform(1, 10, ctx), cache);
+  EXPECT_THROW(model.hidden(run, tokens(ctx, 1, 1), Sequences::uniform(1, 1, ctx, 10), cache), Error);
+  EXPECT_THROW(model.hidden(run, tokens(ctx, 2, 1), Sequences::uniform(2, 1, ctx, 10), cache), Error);
+}
+
+}  // namespace
+}  // namespace ring
