@@ -1,6 +1,6 @@
 #pragma once
-// What the forward and the backward for Hopper share. A thread block has three warp groups: one thread of the first
-// walks the index source and asks the copy engine for tiles; the other two multiply, 64 rows each. Blocks are
+// What the forward and the backward for Hopper share. A thread block has three warp groups: the first walks the index
+// source and asks the copy engine for tiles; the other two, the consumers, multiply, 64 rows each. Blocks are
 // persistent: while the last rows of one job are still being written, the tiles of the next one come in.
 
 #include "kernels/attention/cuda/work.cuh"
@@ -69,7 +69,7 @@ struct TilePlace {
   int head;   // of the streamed operands; -1: the job has no more tiles
 };
 
-// The tile in a slot; its head and flags as uniform values.
+// The tile in a slot, its head as a uniform value.
 __device__ inline TilePlace read_tile(const TilePlace& from) {
   TilePlace t = from;
   t.head = uniform(t.head);
@@ -83,7 +83,7 @@ struct Tickets {
   __device__ unsigned take() const { return atomicInc(counter, blocks + gridDim.x - 1); }
 };
 
-// Described ahead by one thread.
+// Jobs that one thread describes ahead.
 struct Jobs {
   Job jobs[kJobs];
   Barrier full[kJobs], empty[kJobs];
@@ -125,7 +125,7 @@ struct TileStream {
   }
 };
 
-// Fills in all but strand and slot; false: nothing of the block exists.
+// Fills in all but the strand, which is there; false: nothing of the block exists.
 template <Owner owner>
 __device__ inline bool describe(Job& job, const Work& work, const Place& at) {
   const Strand& s = job.strand;
@@ -197,7 +197,7 @@ __device__ inline void mask_rows(float (&s)[32 * kHalves], const Job& job, const
   }
 }
 
-// group: owner's heads per KV head.
+// Until there is no more work. group: of the owner's heads that share a KV head.
 template <Owner owner>
 __device__ inline void Jobs::describe_all(const Work& work, const Pass& pass, const Tickets& tickets, int group) {
   for (Turn<kJobs> turn;; turn.next()) {

@@ -157,11 +157,10 @@ __device__ inline void finish(const ForwardParams& p, const Job& job, const floa
     kept[half] = 0.0f;
     lse[half] = total == 0.0f ? -INFINITY : (__fmul_rn(rows.largest[half], p.factor) + log2f(total)) * kLn2;
     if (!p.out.carry.data || !exists[half]) continue;
-    const float before = p.lse[job.head * p.tokens + token[half]], mine = lse[half];
-    if (before == -INFINITY) continue;
-    lse[half] = fmaxf(before, mine) + log1pf(expf(-fabsf(before - mine)));
-    factor[half] *= expf(mine - lse[half]);
-    kept[half] = expf(before - lse[half]);
+    const Merged both = merge(lse[half], p.lse[job.head * p.tokens + token[half]]);
+    lse[half] = both.lse;
+    factor[half] *= both.own;
+    kept[half] = both.before;
   }
   __syncwarp();  // lanes of a row have read its lse
 #pragma unroll
@@ -265,7 +264,7 @@ __global__ __launch_bounds__(kThreads, 1) void sm90_forward(const __grid_constan
   if (group == 0) {
     give_registers<72>();
     if (threadIdx.x == 0) produce<kDim>(p, m);
-    if (threadIdx.x == 32) m.jobs.describe_all<Owner::queries>(p.work, p.pass, p.tickets, p.group);
+    if (threadIdx.x == 32) m.jobs.template describe_all<Owner::queries>(p.work, p.pass, p.tickets, p.group);
   } else {
     take_registers<216>();
     consume<kDim>(p, m, group - 1);

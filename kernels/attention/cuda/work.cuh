@@ -151,6 +151,16 @@ struct ColumnStream {
   }
 };
 
+// Two results over different keys: the log-sum-exp of both, and the weights of each.
+struct Merged {
+  float lse, own, before;
+};
+__device__ inline Merged merge(float own, float before) {
+  if (before == -INFINITY) return {own, 1.0f, 0.0f};
+  const float lse = fmaxf(own, before) + log1pf(expf(-fabsf(own - before)));
+  return {lse, expf(own - lse), expf(before - lse)};
+}
+
 // Rows of no span: out = 0 and lse = -inf, gradients 0, or what is carried.
 void fill_outside(const Attention&, const Context&);
 void fill_outside(const AttentionBackward&, const Context&);
