@@ -31,6 +31,7 @@ int run(int argc, char** argv) {
   ring::add_checkpoint_commands(app);
   ring::add_bench_commands(app);
   ring::add_config_commands(app);
+  ring::add_attention_commands(app);
   ring::add_doctor_command(app);
   ring::add_launch_command(app);
   try {

@@ -16,6 +16,7 @@ void add_eval_command(CLI::App& app);
 void add_generate_command(CLI::App& app);
 void add_bench_commands(CLI::App& app);       // bench step | ops | attention
 void add_checkpoint_commands(CLI::App& app);  // checkpoint inspect | verify
+void add_attention_commands(CLI::App& app);   // attention show
 void add_doctor_command(CLI::App& app);
 
 // Exit codes of the program, beside 0 and kExitPeerLost (comm/communicator.h).

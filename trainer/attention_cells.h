@@ -1,0 +1,39 @@
+#pragma once
+// The pairs that a pattern keeps of a sequence, in a grid of cells: what pictures are made of. The cost follows the
+// length and the cells, not the pairs; block patterns cost one look at each of their blocks.
+
+#include <cstdint>
+#include <vector>
+
+#include "kernels/attention/pattern.h"
+
+namespace ring {
+
+// Cell (i, j) holds queries [i size, (i + 1) size) and keys [j size, (j + 1) size) of a causal sequence.
+class PairCells {
+ public:
+  // size: the smallest power of two with at most so many cells on a side.
+  PairCells(std::int64_t length, std::int64_t most_cells);
+
+  std::int64_t length() const { return length_; }
+  std::int64_t size() const { return size_; }
+  std::int64_t side() const { return side_; }
+
+  double& kept(std::int64_t i, std::int64_t j) { return kept_[static_cast<std::size_t>(i * side_ + j)]; }
+  double kept(std::int64_t i, std::int64_t j) const { return kept_[static_cast<std::size_t>(i * side_ + j)]; }
+  double possible(std::int64_t i, std::int64_t j) const;  // pairs with key <= query
+  // Kept pairs of the rows [i, i_end) of column j, as a share of the possible ones; -1: there are none.
+  double share(std::int64_t i, std::int64_t i_end, std::int64_t j) const;
+
+  PairCells coarser(std::int64_t most_cells) const;
+
+ private:
+  std::int64_t tokens(std::int64_t i) const;
+  std::int64_t length_, size_, side_;
+  std::vector<double> kept_;
+};
+
+// A pair counts once, however many branches have it. The pattern must be causal.
+PairCells cells_of(const Pattern&, std::int32_t kv_head, std::int64_t length, std::int64_t most_cells);
+
+}  // namespace ring

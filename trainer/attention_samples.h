@@ -1,0 +1,50 @@
+#pragma once
+// Dilated attention in closed form: what several branches sample together.
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+#include <numeric>
+#include <vector>
+
+#include "core/check.h"
+#include "kernels/attention/pattern.h"
+
+namespace ring {
+
+constexpr std::size_t kMostCountedBranches = 16;  // their subsets are gone through
+
+// Calls fn(first, step, count) for each stretch of [0, length) that lies in one segment of every branch of `subset` (a
+// bit each): the positions that all of them sample there. place: KV head + shift. Within a stretch every position sees
+// those before it and itself in each of these branches, and no other pair is in all of them.
+template <class Fn>
+void for_common_samples(const std::vector<Branch>& branches, unsigned subset, std::int64_t place, std::int64_t length,
+                        const Fn& fn) {
+  for (std::int64_t begin = 0, end = 0; begin < length; begin = end) {
+    end = length;
+    for (std::size_t i = 0; i < branches.size(); ++i)
+      if (subset >> i & 1) end = std::min(end, (begin / branches[i].segment + 1) * branches[i].segment);
+    std::int64_t first = begin, step = 1;
+    for (std::size_t i = 0; i < branches.size() && first < end; ++i) {
+      if (!(subset >> i & 1)) continue;
+      const std::int64_t rate = branches[i].rate, start = begin / branches[i].segment * branches[i].segment;
+      const std::int64_t tries = rate / std::gcd(step, rate);  // after these the residues repeat
+      std::int64_t tried = 0;
+      while (tried < tries && first < end && (first - start) % rate != place % rate) first += step, ++tried;
+      if (tried == tries) first = end;
+      step = std::min(std::lcm(step, rate), length);  // a longer one does not reach a second sample either
+    }
+    if (first < end) fn(first, step, (end - first - 1) / step + 1);
+  }
+}
+
+// Calls fn(subset, its branches) for all subsets but the empty one.
+template <class Fn>
+void for_subsets(const std::vector<Branch>& branches, const Fn& fn) {
+  if (branches.size() > kMostCountedBranches)
+    fail("attention: ", branches.size(), " dilated branches, but the pairs that several of them keep are counted for ",
+         kMostCountedBranches, " at most: give fewer segments and rates");
+  for (unsigned subset = 1; subset < 1u << branches.size(); ++subset) fn(subset, std::popcount(subset));
+}
+
+}  // namespace ring
