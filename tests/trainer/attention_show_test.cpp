@@ -93,7 +93,7 @@ TEST(AttentionCells, CoarserCellsAreSums) {
   ASSERT_EQ(coarse.size(), 32);
   for (std::int64_t i = 0; i < coarse.side(); ++i)
     for (std::int64_t j = 0; j < coarse.side(); ++j) EXPECT_EQ(coarse.kept(i, j), direct.kept(i, j)) << i << " " << j;
-  EXPECT_EQ(coarse.share(0, 2, 0), (coarse.kept(0, 0) + coarse.kept(1, 0)) / (32 * 33 / 2 + 32 * 32));
+  EXPECT_EQ(coarse.share(0, 2, 0), (coarse.kept(0, 0) + coarse.kept(1, 0)) / (16 * 33 + 32 * 32));
   EXPECT_EQ(coarse.share(0, 1, 1), -1);  // the future
 }
 
@@ -344,7 +344,7 @@ TEST(AttentionPicture, Wraps) {
 // --- the command ---
 
 class AttentionShow : public testing::Test {
- protected:
+ public:
   AttentionShow() : folder_(fs::temp_directory_path() / ("ringmaster-show-" + std::to_string(getpid()))) {
     fs::create_directories(folder_);
     std::ofstream(config_) << "data: {path: nowhere.h5}\ntrain: {steps: 1}\nmodel:\n"
@@ -405,7 +405,7 @@ TEST_F(AttentionShow, TableHasTheCountsOfThePatterns) {
   double all = 0;
   for (std::int64_t layer = 0; layer < 6; ++layer) all += kept_pairs(pattern_of(model, layer), whole, whole, 2);
   for (const auto& [layer, name] : {std::pair{0, "0,3"}, {1, "1,4"}, {2, "2"}, {5, "5"}}) {
-    const double pairs = kept_pairs(pattern_of(model, layer), whole, whole, 2), of = 512 * 513 / 2;
+    const double pairs = kept_pairs(pattern_of(model, layer), whole, whole, 2), of = 256 * 513;
     const std::string row = row_of(output, name);
     for (const std::string& text :
          {fixed(" %.4f ", pairs / of), fixed(pairs < of ? " %.1f M " : " %.0f M ", 12 * 64 * pairs * 1e-6),
