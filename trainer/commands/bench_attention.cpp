@@ -105,7 +105,7 @@ void print_head(const Arguments& a, const AttentionGrid& g, const Context& ctx) 
 
 void print_csv(const AttentionTiming& t) {
   if (t.seconds == 0) return;
-  std::printf("%s,%s,%lld,%d,%lld,%lld,%d,%.4f,%.3f,%s,%.5f,%.4f,%.2f,%.4f,%.3f\n", t.backward ? "backward" : "forward",
+  std::printf("%s,%s,%lld,%d,%lld,%lld,%d,%.6g,%.6g,%s,%.5f,%.4f,%.2f,%.4f,%.3f\n", t.backward ? "backward" : "forward",
               t.candidate.c_str(), static_cast<long long>(t.head_dim), t.causal, static_cast<long long>(t.length),
               static_cast<long long>(t.sequences), t.deterministic, 1e3 * t.seconds, 1e-12 * t.flops / t.seconds,
               std::string(to_string(t.kind)).c_str(), t.kept, t.of_dense, 1e-6 * static_cast<double>(t.extra_bytes),
