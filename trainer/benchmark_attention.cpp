@@ -64,6 +64,11 @@ double seconds_of(const Context& ctx, const std::function<void()>& queue) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
+double median(std::vector<double> values) {
+  std::ranges::sort(values);
+  return values[values.size() / 2];
+}
+
 // The same call with a block pattern that no cache knows.
 template <class Args>
 Args with_new_blocks(Args args) {
@@ -79,7 +84,6 @@ struct Job {
   AttentionTiming timing;
   std::function<void()> call, fresh;  // fresh: with_new_blocks
   std::function<void()> prepare;      // makes what it reads
-  double fresh_seconds = 0;
   std::vector<double> seconds;
 };
 
@@ -148,10 +152,20 @@ class Bench {
     const auto allocator = ctx_.stream.allocator();
     const std::size_t before = allocator->stats().in_use;
     allocator->reset_peak();
-    job.fresh_seconds = seconds_of(ctx_, job.fresh);
+    job.fresh();
+    ctx_.stream.synchronize();  // host waits: diagnosis
     t.extra_bytes = allocator->stats().peak - before;
-    if (t.kind != AttentionKind::block_sparse) return;
-    for (int i = 0; i < 4; ++i) job.fresh_seconds = std::min(job.fresh_seconds, seconds_of(ctx_, job.fresh));
+    if (t.kind == AttentionKind::block_sparse) t.lists_seconds = time_lists(job);
+  }
+
+  // What a new pattern adds to a call: the difference of medians, of calls in turn.
+  double time_lists(const Job& job) {
+    std::vector<double> known, fresh;
+    for (int i = 0; i < 15; ++i) {
+      known.push_back(seconds_of(ctx_, job.call));
+      fresh.push_back(seconds_of(ctx_, job.fresh));
+    }
+    return std::max(0.0, median(fresh) - median(known));
   }
 
   void measure(Job& job) {
@@ -165,10 +179,9 @@ class Bench {
     for (Job& job : jobs_) {
       AttentionTiming& t = job.timing;
       if (job.seconds.empty()) continue;
-      std::ranges::sort(job.seconds);
-      t.seconds = job.seconds[job.seconds.size() / 2];
-      t.spread = (job.seconds.back() - job.seconds.front()) / t.seconds;
-      if (t.kind == AttentionKind::block_sparse) t.lists_seconds = std::max(0.0, job.fresh_seconds - t.seconds);
+      t.seconds = median(job.seconds);
+      const auto [least_seconds, most_seconds] = std::ranges::minmax(job.seconds);
+      t.spread = (most_seconds - least_seconds) / t.seconds;
       rates_[key(t)] = t.flops / t.seconds;
       double& least = dense[{t.backward, t.deterministic}];
       if (t.kind == AttentionKind::dense && t.candidate != "cudnn" && (least == 0 || t.seconds < least))
