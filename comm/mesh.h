@@ -27,7 +27,9 @@ class Mesh {
   int degree(const std::string& name) { return axis(name).size(); }
   int coord(const std::string& name) { return axis(name).rank(); }  // of this rank on that axis
   Communicator& axis(const std::string& name);                      // Error names the axes
+  Communicator& data() { return axis("dp"); }                       // dp x cp: gradients are summed over it
   Communicator& all() { return axis("dp"); }                        // every rank of the run
+  Communicator& host() { return axis("dp"); }                       // every rank, for tensors in host memory
   Store* store() { return store_.get(); }                           // null in a world of one
 
  private:

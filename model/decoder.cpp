@@ -87,20 +87,21 @@ Var DecoderBlock::operator()(Run& run, const Var& x, const Sequences& seqs, Laye
       run, x, [&](const Var& in, const Var& residual) { return attention_(run, in, seqs, residual, cache, lengths); });
 }
 
-Decoder::Decoder(const ModelConfig& config, std::int64_t vocab_padding) : config_(config.resolved()) {
+Decoder::Decoder(const ModelConfig& config, std::int64_t vocab_padding, Slice slice)
+    : config_(config.resolved()), params_(slice) {
   const ModelConfig& c = config_;
   RING_CHECK(c.vocab_size > 0, "the model needs a vocabulary size");
   const Scope root{params_, ""};
   const Init normal{Init::Kind::normal, static_cast<float>(c.init_std)};
-  const std::int64_t rows = (c.vocab_size + vocab_padding - 1) / vocab_padding * vocab_padding;
-  tokens_ = &params_.add({{"embedding.tokens.weight", 0, c.vocab_size, normal}}, c.width, rows);
+  const std::int64_t unit = vocab_padding * slice.size, rows = (c.vocab_size + unit - 1) / unit * unit;
+  tokens_ = &params_.add({{"embedding.tokens.weight", 0, c.vocab_size, normal}}, c.width, Cut::none, rows);
   if (c.positions == Positions::learned)
     positions_ = &params_.add({{"embedding.positions.weight", 0, c.context, normal}}, c.width);
   const std::vector<Pattern> patterns = patterns_of(c);
   for (std::int64_t i = 0; i < c.layers; ++i)
     blocks_.emplace_back(root.child(str("blocks.", i)), c, i, patterns[static_cast<std::size_t>(i)], inv_freq_);
   if (c.norm_place != NormPlace::post) final_norm_.emplace(root.child("final_norm"), c.width, c);
-  if (!c.tied_embeddings) head_ = &params_.add({{"head.weight", 0, c.vocab_size, normal}}, c.width, rows);
+  if (!c.tied_embeddings) head_ = &params_.add({{"head.weight", 0, c.vocab_size, normal}}, c.width, Cut::none, rows);
 }
 
 void Decoder::set_recompute(Recompute r) {

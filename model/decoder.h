@@ -41,8 +41,8 @@ class DecoderBlock {
 class Decoder {
  public:
   // Declares the parameters; allocate() fills them. vocab_padding: rows of the embedding in memory are a multiple of
-  // it.
-  explicit Decoder(const ModelConfig&, std::int64_t vocab_padding = 1);
+  // it, in each slice.
+  explicit Decoder(const ModelConfig&, std::int64_t vocab_padding = 1, Slice slice = {});
   Decoder(const Decoder&) = delete;
   Decoder& operator=(const Decoder&) = delete;
   void allocate(const Context&, std::uint64_t seed, const ParamTypes& = {});

@@ -13,16 +13,33 @@ constexpr std::int64_t kAlign = 16;
 
 std::int64_t aligned(std::int64_t n) { return (n + kAlign - 1) / kAlign * kAlign; }
 
-void initialise(const Tensor& value, const LogicalParam& part, std::uint64_t seed, const Context& ctx) {
+// The whole logical parameter, flat.
+void initialise_whole(const Tensor& value, const LogicalParam& part, std::uint64_t seed, const Context& ctx) {
   const RandomSite site{seed, 0, site_of(part.name)};
   switch (part.init.kind) {
     case Init::Kind::zeros: return;
     case Init::Kind::ones: {
       const Tensor ones = from_host(std::vector<float>(static_cast<std::size_t>(value.numel()), 1.0f), ctx.stream);
-      return cast_kernel({ones, value.view({value.numel()})}, ctx);
+      return cast_kernel({ones, value}, ctx);
     }
-    case Init::Kind::normal: return random_normal_kernel({value.view({value.numel()}), site, part.init.std}, ctx);
+    case Init::Kind::normal: return random_normal_kernel({value, site, part.init.std}, ctx);
   }
+}
+
+// A slice gets its box of the values that the whole would have.
+void initialise(const Tensor& value, const LogicalParam& part, std::uint64_t seed, const Context& ctx) {
+  if (part.init.kind == Init::Kind::zeros || value.numel() == 0) return;
+  if (value.shape() == part.whole) return initialise_whole(value.view({value.numel()}), part, seed, ctx);
+  const Tensor whole = ctx.empty({part.whole.numel()}, value.dtype());
+  initialise_whole(whole, part, seed, ctx);
+  const bool matrix = part.whole.size() == 2;
+  const std::int64_t whole_columns = matrix ? part.whole[1] : 1, columns = matrix ? value.dim(1) : 1;
+  const std::int64_t first = part.start[0] * whole_columns + (matrix ? part.start[1] : 0);
+  const std::size_t element = size_of(value.dtype());
+  ctx.stream.impl().copy_rows(value.raw(), static_cast<std::size_t>(columns) * element,
+                              whole.raw() + static_cast<std::size_t>(first) * element,
+                              static_cast<std::size_t>(whole_columns) * element,
+                              static_cast<std::size_t>(columns) * element, static_cast<std::size_t>(value.dim(0)));
 }
 
 }  // namespace
@@ -33,19 +50,43 @@ Tensor Param::part_of(const Tensor& flat, const LogicalParam& part) const {
   return shape.size() == 2 ? rows.view({part.rows, columns}) : rows;
 }
 
-Param& Parameters::add(std::vector<LogicalParam> parts, std::int64_t columns, std::int64_t padded_rows) {
+// Turns a declaration of the whole into that of this slice.
+void Parameters::take_slice(LogicalParam& part, std::int64_t& columns, Cut cut, std::int64_t padded_rows) const {
+  part.whole = columns ? Shape{part.rows, columns} : Shape{part.rows};
+  part.start = columns ? Shape{0, 0} : Shape{0};
+  const auto share = [&](std::int64_t n, const char* what) {
+    if (n % slice_.size)
+      fail("parameter ", part.name, ": ", n, " ", what, " do not divide among ", slice_.size,
+           " processes of tensor parallelism: choose a parallel.tp that divides them");
+    return n / slice_.size;
+  };
+  if (cut == Cut::rows) {
+    const std::int64_t block = share(std::max(part.rows, padded_rows), "rows"), first = slice_.rank * block;
+    part.start[0] = std::min(first, part.rows);
+    part.rows = std::clamp(part.rows - first, std::int64_t{0}, block);
+  } else if (cut == Cut::columns) {
+    columns = share(columns, "columns");
+    part.start[1] = slice_.rank * columns;
+  }
+}
+
+Param& Parameters::add(std::vector<LogicalParam> parts, std::int64_t columns, Cut cut, std::int64_t padded_rows) {
   std::int64_t rows = 0;
+  const std::int64_t whole_columns = columns;
   for (LogicalParam& part : parts) {
     for (const Param& p : params_)
       for (const LogicalParam& other : p.parts)
         RING_CHECK(other.name != part.name, "parameter ", part.name, " added twice");
+    columns = whole_columns;
+    take_slice(part, columns, cut, padded_rows);
     part.first_row = rows;
     rows += part.rows;
   }
-  rows = std::max(rows, padded_rows);
+  rows = std::max(rows, cut == Cut::rows ? padded_rows / slice_.size : padded_rows);
   Param& p = params_.emplace_back();
   p.parts = std::move(parts);
   p.shape = columns ? Shape{rows, columns} : Shape{rows};
+  p.cut = cut;
   p.decay = columns != 0;
   p.var.slot = std::make_shared<GradSlot>();
   return p;
@@ -86,7 +127,7 @@ void Parameters::start_step() {
 std::int64_t Parameters::count() const {
   std::int64_t n = 0;
   for (const Param& p : params_)
-    for (const LogicalParam& part : p.parts) n += part.rows * (p.shape.size() == 2 ? p.shape[1] : 1);
+    for (const LogicalParam& part : p.parts) n += part.whole.numel();
   return n;
 }
 

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/mesh.h"
 #include "trainer/config.h"
 #include "trainer/trainer.h"
 
@@ -49,7 +50,7 @@ class StepBenchmark {
   Config config_;
   TemporaryFile corpus_;
   Context ctx_;
-  std::unique_ptr<Communicator> comm_;
+  std::unique_ptr<Mesh> mesh_;
   std::unique_ptr<Loader> loader_;
   std::unique_ptr<Trainer> trainer_;
 };

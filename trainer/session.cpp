@@ -12,7 +12,8 @@ namespace ring {
 
 void add_parameters(State& state, const std::string& prefix, const Parameters& params, const Tensor& flat) {
   for (const Param* p : params.layout())
-    for (const LogicalParam& part : p->parts) state.add(prefix + part.name, p->part_of(flat, part));
+    for (const LogicalParam& part : p->parts)
+      if (part.rows) state.add({prefix + part.name, part.whole, part.start, p->part_of(flat, part)});
 }
 
 std::string checkpoint_metadata(const Config& config) {

@@ -27,17 +27,17 @@ std::vector<SlotRange> slot_ranges(const Parameters& params) {
 
 }  // namespace
 
-Trainer::Trainer(const Config& config, const Context& ctx, Communicator& comm, Loader& loader)
+Trainer::Trainer(const Config& config, const Context& ctx, Mesh& mesh, Loader& loader)
     : config_(config),
       ctx_(ctx),
       arena_(std::make_shared<StepArena>(ctx.stream.allocator())),
-      comm_(comm),
+      mesh_(mesh),
       loader_(loader),
       micro_batch_(loader.options().rows),
-      micro_count_(static_cast<std::size_t>(config.train.batch_size / micro_batch_ / comm.size())),
+      micro_count_(static_cast<std::size_t>(config.train.batch_size / micro_batch_ / mesh.degree("dp"))),
       model_(config.model, vocab_padding(ctx.stream.device().backend)),
       sequences_(micro_count_),
-      graph_(comm.size() > 1 || packed() ? Switch::off : config.train.cuda_graph, ctx.stream, arena_) {
+      graph_(mesh.world() > 1 || packed() ? Switch::off : config.train.cuda_graph, ctx.stream, arena_) {
   ctx_.stream.impl().allocator = arena_;
   model_.set_recompute(config.train.recompute);
   arena_->enter_phase("parameters");
@@ -45,7 +45,7 @@ Trainer::Trainer(const Config& config, const Context& ctx, Communicator& comm, L
   Parameters& params = model_.parameters();
   arena_->enter_phase("optimizer states");
   optimizer_ = std::make_unique<Optimizer>(params, config.optimizer, config.run.seed, ctx_);
-  reducer_ = std::make_unique<Reducer>(comm_, ctx_.stream,
+  reducer_ = std::make_unique<Reducer>(mesh_.data(), ctx_.stream,
                                        make_buckets(params.gradients, slot_ranges(params), config.train.bucket_bytes));
   const std::int64_t tokens = static_cast<std::int64_t>(micro_count_) * micro_tokens();
   arena_->enter_phase("inputs");
@@ -73,12 +73,12 @@ std::string Trainer::lasting_memory() const {
 double Trainer::valid_tokens(const std::vector<Batch>& batches) {
   std::int64_t valid = 0;
   for (const Batch& b : batches) valid += b.valid_targets;
-  return sum_host(comm_, static_cast<double>(valid));
+  return sum_host(mesh_.host(), static_cast<double>(valid));
 }
 
 Run Trainer::micro_run(std::size_t index, Tape* tape) const {
   Run run{ctx_, tape, config_.run.seed, static_cast<std::uint32_t>(steps_)};
-  const std::int64_t before = static_cast<std::int64_t>(index) * comm_.size() + comm_.rank();
+  const std::int64_t before = static_cast<std::int64_t>(index) * mesh_.degree("dp") + mesh_.coord("dp");
   run.first_row = before * micro_batch_ * config_.model.context;
   run.training = true;
   run.state = optimizer_->state;
@@ -110,7 +110,7 @@ void Trainer::compute() {
   fill_zero(loss_, ctx_.stream);
   for (std::size_t i = 0; i < micro_count_; ++i) micro_step(i);
   reducer_->finish();
-  if (comm_.size() > 1) comm_.all_reduce(loss_, Reduce::sum, ctx_.stream.record()).wait(ctx_.stream);
+  mesh_.data().all_reduce(loss_, Reduce::sum, ctx_.stream.record()).wait(ctx_.stream);
   const NamedPart part(ctx_, "optimizer");
   arena_->enter_phase("optimizer");
   optimizer_->update(loss_, ctx_);
@@ -132,7 +132,7 @@ double Trainer::seconds_left() const {
 // With a limit in time alone the schedule follows the pace, which differs between ranks: rank 0's counts.
 double Trainer::learning_rate() {
   double total = static_cast<double>(planned_steps());
-  if (!config_.train.steps) total = sum_host(comm_, comm_.rank() == 0 ? total : 0);
+  if (!config_.train.steps) total = sum_host(mesh_.host(), mesh_.rank() == 0 ? total : 0);
   if (total == 0) total = static_cast<double>(config_.schedule.warmup_steps + 1);
   return config_.optimizer.lr * schedule_factor(config_.schedule, steps_, static_cast<std::int64_t>(total));
 }
@@ -237,11 +237,11 @@ void Trainer::restored() {
 namespace {
 
 // A config says what is wanted of a GPU and trains on a CPU all the same, in fp32.
-void resolve_device(Config& c, int ranks) {
-  if (ranks > 1 && c.run.device == DeviceChoice::cuda)
-    fail("run.device: cuda with ", ranks, " processes: several GPUs are not supported yet. Start one process, or set ",
+void resolve_device(Config& c, int world) {
+  if (world > 1 && c.run.device == DeviceChoice::cuda)
+    fail("run.device: cuda with ", world, " processes: several GPUs are not supported yet. Start one process, or set ",
          "run.device: cpu");
-  const Backend backend = ranks > 1 ? Backend::cpu : backend_of(c.run.device);
+  const Backend backend = world > 1 ? Backend::cpu : backend_of(c.run.device);
   c.run.device = backend == Backend::cuda ? DeviceChoice::cuda : DeviceChoice::cpu;
   OptimizerConfig& o = c.optimizer;
   const bool bf16_states = o.master == DType::bf16 || o.moments == DType::bf16 || o.gradients == DType::bf16;
@@ -259,29 +259,30 @@ void resolve_device(Config& c, int ranks) {
 
 }  // namespace
 
-Config resolve_config(Config c, std::int64_t corpus_vocab, int ranks) {
+Config resolve_config(Config c, std::int64_t corpus_vocab, int replicas, int world) {
   if (!c.model.vocab_size) c.model.vocab_size = corpus_vocab;
   if (c.model.vocab_size < corpus_vocab)
     fail("model.vocab_size: ", c.model.vocab_size, " is smaller than the corpus's vocabulary of ", corpus_vocab,
          "; set it to 0 to take the corpus's");
   c.model = c.model.resolved();
   if (!c.run.threads) c.run.threads = default_threads();
-  resolve_device(c, ranks);
+  resolve_device(c, world);
   const std::int64_t per_step = c.train.batch_size * c.model.context;
   if (c.train.tokens) c.train.steps = (c.train.tokens + per_step - 1) / per_step;
   c.train.tokens = 0;
-  micro_batch(c, ranks);
+  micro_batch(c, replicas);
   return c;
 }
 
-std::int64_t micro_batch(const Config& c, int ranks) {
-  if (c.train.batch_size % ranks)
-    fail("train.batch_size: ", c.train.batch_size, " sequences do not divide among ", ranks, " processes");
-  const std::int64_t share = c.train.batch_size / ranks;
+std::int64_t micro_batch(const Config& c, int replicas) {
+  if (c.train.batch_size % replicas)
+    fail("train.batch_size: ", c.train.batch_size, " sequences do not divide among ", replicas,
+         " replicas (parallel.dp)");
+  const std::int64_t share = c.train.batch_size / replicas;
   const std::int64_t rows = c.train.micro_batch ? c.train.micro_batch : share;
   if (share % rows)
     fail("train.micro_batch: ", c.train.micro_batch, " does not divide the ", share,
-         " sequences of each process (train.batch_size = ", c.train.batch_size, ", ", ranks, " processes)");
+         " sequences of each replica (train.batch_size = ", c.train.batch_size, ", ", replicas, " replicas)");
   return rows;
 }
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "checkpoint/state.h"
-#include "comm/communicator.h"
+#include "comm/mesh.h"
 #include "core/step_arena.h"
 #include "data/loader.h"
 #include "model/decoder.h"
@@ -35,7 +35,7 @@ class Trainer {
  public:
   // config: resolved (see resolve_config). The batches of `loader` are this rank's micro-batches in order.
   // Until it ends, the stream's memory comes by way of a StepArena.
-  Trainer(const Config& config, const Context& ctx, Communicator& comm, Loader& loader);
+  Trainer(const Config& config, const Context& ctx, Mesh& mesh, Loader& loader);
   ~Trainer();
   Trainer(const Trainer&) = delete;
   Trainer& operator=(const Trainer&) = delete;
@@ -97,7 +97,7 @@ class Trainer {
   const Config& config_;
   Context ctx_;
   std::shared_ptr<StepArena> arena_;
-  Communicator& comm_;
+  Mesh& mesh_;
   Loader& loader_;
   std::int64_t micro_batch_;  // sequences
   std::size_t micro_count_;
@@ -116,11 +116,11 @@ class Trainer {
   double seconds_ = 0, last_finish_ = 0;
 };
 
-// The settings with everything derived filled in: vocabulary, widths, steps, threads. Error: the vocabulary is too
-// small, or the batch does not divide among the ranks.
-Config resolve_config(Config, std::int64_t corpus_vocab, int ranks);
+// The settings with everything derived filled in: vocabulary, widths, steps, threads. `replicas`: the degree of dp, of
+// `world` processes. Error: the vocabulary is too small, or the batch does not divide among the replicas.
+Config resolve_config(Config, std::int64_t corpus_vocab, int replicas = 1, int world = 1);
 
-// Sequences in a forward pass of each rank. Error: the batch does not divide.
-std::int64_t micro_batch(const Config&, int ranks);
+// Sequences in a forward pass of each replica. Error: the batch does not divide.
+std::int64_t micro_batch(const Config&, int replicas);
 
 }  // namespace ring
