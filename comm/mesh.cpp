@@ -75,6 +75,7 @@ std::unique_ptr<Mesh> Mesh::join(const WorkerEnvironment& env, const CommOptions
   std::unique_ptr<Mesh> mesh(new Mesh);
   mesh->rank_ = env.rank;
   mesh->world_ = env.world;
+  mesh->local_rank_ = env.local_rank;
   for (const char* name : kAxes) mesh->axes_[name] = make_self_communicator();
   if (env.world == 1) return mesh;
   if (env.host_store && env.rank == 0) mesh->server_ = host_store(env);

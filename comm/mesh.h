@@ -24,6 +24,7 @@ class Mesh {
 
   int rank() const { return rank_; }
   int world() const { return world_; }
+  int local_rank() const { return local_rank_; }  // among those of this node
   int degree(const std::string& name) { return axis(name).size(); }
   int coord(const std::string& name) { return axis(name).rank(); }  // of this rank on that axis
   Communicator& axis(const std::string& name);                      // Error names the axes
@@ -35,7 +36,7 @@ class Mesh {
  private:
   Mesh() = default;
 
-  int rank_ = 0, world_ = 1;
+  int rank_ = 0, world_ = 1, local_rank_ = 0;
   std::unique_ptr<StoreServer> server_;
   std::shared_ptr<Store> store_;
   std::shared_ptr<CommQueue> queue_;

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "checkpoint/reader.h"
+#include "core/devices.h"
 #include "core/fields.h"
 #include "generated/build_info.h"
 #include "kernels/tuning.h"
@@ -66,9 +67,13 @@ Precision precision_of(PrecisionChoice choice, Backend backend) {
 
 }  // namespace
 
-Context make_context(const Config& c) {
+Context make_context(const Config& c, int device) {
   const Backend backend = backend_of(c.run.device);
-  Context ctx{Stream::create({backend, 0}, static_cast<int>(c.run.threads))};
+  if (backend == Backend::cpu) device = 0;
+  if (const int devices = device_count(backend); device >= devices)
+    fail("process ", device, " of this machine has no GPU of its own: there are ", devices,
+         ". Start at most as many processes (ringmaster launch --nproc-per-node ", devices, ")");
+  Context ctx{Stream::create({backend, device}, static_cast<int>(c.run.threads))};
   ctx.precision = precision_of(c.train.precision, backend);
   ctx.deterministic = c.run.deterministic;
   if (backend == Backend::cuda)

@@ -27,7 +27,8 @@ std::string find_checkpoint(const std::string& run_or_checkpoint);
 void load_model_weights(Decoder&, const std::string& checkpoint, const Context&);
 
 // Where and how a resolved config computes. Measured choices come from run.tuning, or the run's directory.
-Context make_context(const Config& resolved);
+// device: number of the GPU. Error: there is none with that number.
+Context make_context(const Config& resolved, int device = 0);
 Backend backend_of(DeviceChoice);               // what `auto` means here
 DeviceChoice parse_device(const std::string&);  // auto, cpu or cuda; Error otherwise
 // In what types a resolved config keeps parameters.

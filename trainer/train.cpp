@@ -80,7 +80,7 @@ class Loop {
         config_(resolve_config(std::move(config), corpora_.vocab_size, mesh.degree("dp"), mesh.world())),
         mesh_(mesh),
         dir_(config_.run.path()),
-        ctx_(make_context(config_)),
+        ctx_(make_context(config_, mesh.local_rank())),
         loader_(corpora_, loader_options()),
         trainer_(config_, ctx_, mesh_, loader_),
         signal_(signal) {

@@ -1,9 +1,11 @@
 #pragma once
 // What the subcommands of `ringmaster bench` share.
 
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "comm/mesh.h"
 #include "trainer/config.h"
 
 namespace CLI {
@@ -23,7 +25,8 @@ struct BenchConfig {
   std::vector<std::string> overrides;
   void add_to(CLI::App& command);
   Config load() const;
-  std::string name() const;  // of the shape: the file's, without folder and extension
+  std::unique_ptr<Mesh> join(const Config&) const;  // the processes that a launcher started
+  std::string name() const;                         // of the shape: the file's, without folder and extension
 };
 
 // Appends a line to a file, after the header where the file is new. Error: it cannot be written, or holds other
