@@ -110,9 +110,9 @@ Ceilings ceilings_if_they_fit(const Context& ctx, double seconds) {
 
 StepBenchmark::StepBenchmark(Config config, std::unique_ptr<Mesh> mesh)
     : mesh_(std::move(mesh)),
-      config_(resolve_config(std::move(config), bytes_tokenizer()->vocab_size(), mesh_->degree("dp"), mesh_->world())),
+      config_(resolve_config(std::move(config), bytes_tokenizer()->vocab_size(), *mesh_)),
       corpus_(write_corpus(config_)),
-      ctx_(make_context(config_, mesh_->local_rank())) {
+      ctx_(make_context(config_, mesh_->device().index)) {
   const int replicas = mesh_->degree("dp");
   const Corpora corpora = open_corpora(with_corpus(config_, corpus_.path).data);
   loader_ = std::make_unique<Loader>(

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "checkpoint/reader.h"
+#include "comm/nccl/nccl.h"
 #include "core/devices.h"
 #include "core/fields.h"
 #include "generated/build_info.h"
@@ -67,13 +68,29 @@ Precision precision_of(PrecisionChoice choice, Backend backend) {
 
 }  // namespace
 
+Device worker_device(const Config& c, const WorkerEnvironment& env) {
+  if (env.world == 1) return {backend_of(c.run.device), 0};
+  const int gpus = device_count(Backend::cuda);
+  const bool possible = nccl_available() && gpus >= env.local_world;
+  if (c.run.device == DeviceChoice::cuda && !possible)
+    fail("run.device: cuda with ", env.local_world, " processes on this machine: ",
+         nccl_available() ? str("there are ", gpus, " GPUs, and each process needs one of its own")
+                          : std::string("this build has no NCCL (libnccl-dev)"),
+         ". Start fewer processes, or set run.device: cpu");
+  if (c.run.device == DeviceChoice::cpu || !possible) return {};
+  return {Backend::cuda, env.local_rank};
+}
+
+std::unique_ptr<Mesh> join_mesh(const Config& c) {
+  const Environment environment = current_environment();
+  const WorkerEnvironment env = parse_environment(environment);
+  return Mesh::join(env, parse_comm_options(environment),
+                    {.degrees = c.parallel.degrees(), .device = worker_device(c, env)});
+}
+
 Context make_context(const Config& c, int device) {
   const Backend backend = backend_of(c.run.device);
-  if (backend == Backend::cpu) device = 0;
-  if (const int devices = device_count(backend); device >= devices)
-    fail("process ", device, " of this machine has no GPU of its own: there are ", devices,
-         ". Start at most as many processes (ringmaster launch --nproc-per-node ", devices, ")");
-  Context ctx{Stream::create({backend, device}, static_cast<int>(c.run.threads))};
+  Context ctx{Stream::create({backend, backend == Backend::cpu ? 0 : device}, static_cast<int>(c.run.threads))};
   ctx.precision = precision_of(c.train.precision, backend);
   ctx.deterministic = c.run.deterministic;
   if (backend == Backend::cuda)

@@ -5,6 +5,8 @@
 #include <string>
 
 #include "checkpoint/state.h"
+#include "comm/environment.h"
+#include "comm/mesh.h"
 #include "data/tokenizer.h"
 #include "model/decoder.h"
 #include "trainer/run_directory.h"
@@ -26,8 +28,14 @@ std::string find_checkpoint(const std::string& run_or_checkpoint);
 // not match.
 void load_model_weights(Decoder&, const std::string& checkpoint, const Context&);
 
+// Where this process of a launcher's computes. `auto`: on a GPU of its own where NCCL connects them and each process of
+// the machine can have one. Error: cuda, and that is not so.
+Device worker_device(const Config&, const WorkerEnvironment&);
+// Meets the other processes that a launcher started with this one, or is alone.
+std::unique_ptr<Mesh> join_mesh(const Config&);
+
 // Where and how a resolved config computes. Measured choices come from run.tuning, or the run's directory.
-// device: number of the GPU. Error: there is none with that number.
+// device: number of the GPU.
 Context make_context(const Config& resolved, int device = 0);
 Backend backend_of(DeviceChoice);               // what `auto` means here
 DeviceChoice parse_device(const std::string&);  // auto, cpu or cuda; Error otherwise

@@ -77,10 +77,10 @@ class Loop {
  public:
   Loop(Config config, const TrainOptions& options, Mesh& mesh, const StopSignal& signal)
       : corpora_(open_corpora(config.data)),
-        config_(resolve_config(std::move(config), corpora_.vocab_size, mesh.degree("dp"), mesh.world())),
+        config_(resolve_config(std::move(config), corpora_.vocab_size, mesh)),
         mesh_(mesh),
         dir_(config_.run.path()),
-        ctx_(make_context(config_, mesh.local_rank())),
+        ctx_(make_context(config_, mesh.device().index)),
         loader_(corpora_, loader_options()),
         trainer_(config_, ctx_, mesh_, loader_),
         signal_(signal) {

@@ -237,11 +237,7 @@ void Trainer::restored() {
 namespace {
 
 // A config says what is wanted of a GPU and trains on a CPU all the same, in fp32.
-void resolve_device(Config& c, int world) {
-  if (world > 1 && c.run.device == DeviceChoice::cuda)
-    fail("run.device: cuda with ", world, " processes: several GPUs are not supported yet. Start one process, or set ",
-         "run.device: cpu");
-  const Backend backend = world > 1 ? Backend::cpu : backend_of(c.run.device);
+void resolve_device(Config& c, Backend backend) {
   c.run.device = backend == Backend::cuda ? DeviceChoice::cuda : DeviceChoice::cpu;
   OptimizerConfig& o = c.optimizer;
   const bool bf16_states = o.master == DType::bf16 || o.moments == DType::bf16 || o.gradients == DType::bf16;
@@ -259,19 +255,24 @@ void resolve_device(Config& c, int world) {
 
 }  // namespace
 
-Config resolve_config(Config c, std::int64_t corpus_vocab, int replicas, int world) {
+Config resolve_config(Config c, std::int64_t corpus_vocab, int replicas, std::optional<Backend> launched) {
   if (!c.model.vocab_size) c.model.vocab_size = corpus_vocab;
   if (c.model.vocab_size < corpus_vocab)
     fail("model.vocab_size: ", c.model.vocab_size, " is smaller than the corpus's vocabulary of ", corpus_vocab,
          "; set it to 0 to take the corpus's");
   c.model = c.model.resolved();
   if (!c.run.threads) c.run.threads = default_threads();
-  resolve_device(c, world);
+  resolve_device(c, launched.value_or(backend_of(c.run.device)));
   const std::int64_t per_step = c.train.batch_size * c.model.context;
   if (c.train.tokens) c.train.steps = (c.train.tokens + per_step - 1) / per_step;
   c.train.tokens = 0;
   micro_batch(c, replicas);
   return c;
+}
+
+Config resolve_config(Config c, std::int64_t corpus_vocab, Mesh& mesh) {
+  const auto launched = mesh.world() > 1 ? std::optional(mesh.device().backend) : std::nullopt;
+  return resolve_config(std::move(c), corpus_vocab, mesh.degree("dp"), launched);
 }
 
 std::int64_t micro_batch(const Config& c, int replicas) {

@@ -3,6 +3,7 @@
 
 #include <deque>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "checkpoint/state.h"
@@ -116,9 +117,11 @@ class Trainer {
   double seconds_ = 0, last_finish_ = 0;
 };
 
-// The settings with everything derived filled in: vocabulary, widths, steps, threads. `replicas`: the degree of dp, of
-// `world` processes. Error: the vocabulary is too small, or the batch does not divide among the replicas.
-Config resolve_config(Config, std::int64_t corpus_vocab, int replicas = 1, int world = 1);
+// The settings with everything derived filled in: vocabulary, widths, steps, threads. replicas: the degree of dp;
+// launched: where each of several processes computes. Error: the vocabulary is too small, or the batch does not divide
+// among the replicas.
+Config resolve_config(Config, std::int64_t corpus_vocab, int replicas = 1, std::optional<Backend> launched = {});
+Config resolve_config(Config, std::int64_t corpus_vocab, Mesh&);
 
 // Sequences in a forward pass of each replica. Error: the batch does not divide.
 std::int64_t micro_batch(const Config&, int replicas);

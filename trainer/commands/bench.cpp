@@ -19,11 +19,6 @@ Config BenchConfig::load() const {
   return config;
 }
 
-std::unique_ptr<Mesh> BenchConfig::join(const Config& config) const {
-  const Environment environment = current_environment();
-  return Mesh::join(parse_environment(environment), parse_comm_options(environment), config.parallel.degrees());
-}
-
 std::string BenchConfig::name() const { return std::filesystem::path(file).stem().string(); }
 
 void append_csv(const std::string& path, const std::string& header, const std::string& line) {

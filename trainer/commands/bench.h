@@ -1,11 +1,9 @@
 #pragma once
 // What the subcommands of `ringmaster bench` share.
 
-#include <memory>
 #include <string>
 #include <vector>
 
-#include "comm/mesh.h"
 #include "trainer/config.h"
 
 namespace CLI {
@@ -25,8 +23,7 @@ struct BenchConfig {
   std::vector<std::string> overrides;
   void add_to(CLI::App& command);
   Config load() const;
-  std::unique_ptr<Mesh> join(const Config&) const;  // the processes that a launcher started
-  std::string name() const;                         // of the shape: the file's, without folder and extension
+  std::string name() const;  // of the shape: the file's, without folder and extension
 };
 
 // Appends a line to a file, after the header where the file is new. Error: it cannot be written, or holds other

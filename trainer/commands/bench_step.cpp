@@ -6,6 +6,7 @@
 #include "trainer/benchmark.h"
 #include "trainer/commands/bench.h"
 #include "trainer/profiler.h"
+#include "trainer/session.h"
 
 namespace ring {
 namespace {
@@ -66,13 +67,13 @@ void write_csv(const Arguments& a, const StepBenchmark& bench, const StepTimes& 
 void run(const Arguments& a) {
   const std::shared_ptr<KernelObserver> ranges = a.nvtx ? make_range_observer() : nullptr;
   const Config config = a.config.load();
-  StepBenchmark bench(config, a.config.join(config));
+  StepBenchmark bench(config, join_mesh(config));
   const bool leader = bench.mesh().rank() == 0;
   bench.trainer().observe(ranges);
   std::unique_ptr<Profiler> profiler;
   if (a.profile > 0) profiler = std::make_unique<Profiler>(a.profile, ranges);
   const StepTimes t = time_steps(bench, a.warmup, a.steps, profiler.get());
-  bench.mesh().host().barrier().synchronize();
+  bench.mesh().host().barrier().synchronize();  // host waits: shutdown
   if (!leader) return;
   const Ceilings ceilings = a.no_ceilings ? Ceilings{} : ceilings_if_they_fit(bench.context());
   print(a, bench, t, ceilings);
