@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <mutex>
 #include <thread>
 #include <utility>
 
@@ -85,14 +86,14 @@ class Mesh::Impl {
   Impl(const WorkerEnvironment& env, const CommOptions& options, const MeshPlan& plan)
       : env_(env), options_(options), device_(plan.device), degrees_(mesh_degrees(plan.degrees, env.world)) {
     if (env.world > 1) meet();
+    if (env.world > 1 && options.liveness.count() > 0) watch();
     make_groups();
     find_nodes(plan.emulate_nodes);
-    if (env.world > 1 && options.liveness.count() > 0) watch();
   }
 
   // Closing a communicator may wait for its other ranks: all take them in the same order.
   ~Impl() {
-    liveness_.reset();
+    if (liveness_) liveness_->leave();
     for (Group& g : groups_) g.comm.reset();
   }
 
@@ -137,7 +138,9 @@ class Mesh::Impl {
   std::map<std::string, Communicator*> axes_;
   Communicator *data_ = nullptr, *all_ = nullptr, *host_ = nullptr;
   std::vector<int> cp_ranks_, cp_nodes_;
-  std::unique_ptr<Liveness> liveness_;  // aborts the groups
+  std::mutex mutex_;  // groups_ while they are made, and aborted_
+  std::string aborted_;
+  std::shared_ptr<Liveness> liveness_;  // aborts the groups
 };
 
 void Mesh::Impl::meet() {
@@ -184,6 +187,8 @@ Communicator* Mesh::Impl::group(const std::string& name, std::vector<int> ranks,
     comm = make_nccl_communicator({own, size, device_, key}, store_, watchdog_, options);
   else
     comm = make_gloo_communicator(own, size, store_, key, queue_, options);
+  const std::lock_guard lock(mutex_);
+  if (!aborted_.empty()) comm->abort(aborted_);
   return groups_.emplace_back(Group{std::move(ranks), backend, std::move(comm)}).comm.get();
 }
 
@@ -202,10 +207,16 @@ void Mesh::Impl::watch() {
   setup.limit = options_.liveness;
   setup.server = env_.host_store ? "rank 0" : "the launcher";
   setup.hosts_store = server_ != nullptr;
-  liveness_ = std::make_unique<Liveness>(*store_, setup, [this](const std::string& why) { abort_all(why); });
+  liveness_ = std::make_shared<Liveness>(*store_, setup, [this](const std::string& why) { abort_all(why); });
+  options_.who_is_lost = [weak = std::weak_ptr(liveness_)] {
+    const auto alive = weak.lock();
+    return alive ? alive->who_is_lost() : "";
+  };
 }
 
 void Mesh::Impl::abort_all(const std::string& reason) {
+  const std::lock_guard lock(mutex_);
+  aborted_ = reason;
   for (const Group& g : groups_) g.comm->abort(reason);
 }
 

@@ -59,7 +59,7 @@ class Channel final : public WorkGuard {
   CommOptions options_;
   Stream stream_;
   std::shared_ptr<Handle> handle_;
-  std::unique_ptr<Link> link_;  // where calls are compared
+  std::unique_ptr<HostLink> link_;  // where calls are compared
   CallCheck call_check_;
   std::thread::id issuer_;
   std::uint64_t operation_ = 0;
