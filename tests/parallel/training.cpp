@@ -59,6 +59,7 @@ Config config_of(const TrainingOptions& options) {
   config.run.threads = 1;
   config.schedule.warmup_steps = 2;
   config.optimizer.lr = 3e-3;
+  config.data.path = corpus().path();
   override_config(config, options.overrides);
   return config;
 }
