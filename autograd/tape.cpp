@@ -111,7 +111,7 @@ void Tape::backward(const SlotPtr& root, const Tensor& seed, const Context& ctx)
     const std::size_t at = steps_.back().part;
     std::optional<NamedPart> part;
     if (at != 0) part.emplace(ctx, parts_[at]);
-    if (at != 0 && listener) listener->begin(parts_[at], Pass::backward, ctx);
+    if (at != 0 && listener) listener->begin(parts_[at], PartPass::backward, ctx);
     while (!steps_.empty() && steps_.back().part == at) run_last(ctx);
     if (at != 0 && listener) listener->end_backward(parts_[at], ctx);
   }

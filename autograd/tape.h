@@ -58,7 +58,7 @@ class Tape;
 
 // Told when a named part of the model ("embedding", "blocks.3", "loss_head") is about to run: for those who provide its
 // parameters and take its gradients.
-enum class Pass : std::uint8_t {
+enum class PartPass : std::uint8_t {
   inference,
   forward,  // recorded
   backward,
@@ -66,7 +66,7 @@ enum class Pass : std::uint8_t {
 class PartListener {
  public:
   virtual ~PartListener() = default;
-  virtual void begin(const std::string& part, Pass, const Context&) = 0;
+  virtual void begin(const std::string& part, PartPass, const Context&) = 0;
   // The backward of a part has run: its parameters have their gradients of this micro-batch from it.
   virtual void end_backward(const std::string& part, const Context&) = 0;
 };

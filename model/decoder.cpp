@@ -95,7 +95,7 @@ class Decoder::Part {
  public:
   Part(const Decoder& model, const Run& run, const std::string& name) : named_(run.ctx, name), tape_(run.tape) {
     run.ctx.stream.allocator()->enter_phase(name);
-    if (model.listener) model.listener->begin(name, tape_ ? Pass::forward : Pass::inference, run.ctx);
+    if (model.listener) model.listener->begin(name, tape_ ? PartPass::forward : PartPass::inference, run.ctx);
     if (!tape_) return;
     tape_->listener = model.listener;
     before_ = tape_->enter_part(name);

@@ -120,7 +120,7 @@ class Rank {
         trainer_(config_, ctx_, *mesh_, loader_) {
     trainer_.add_state(state_);
     if (options.init_from) {
-      load_model_weights(trainer_.model(), options.load, ctx_);
+      trainer_.load_weights(options.load);
     } else if (!options.load.empty()) {
       load_state(options.load, state_, ctx_.stream);
       trainer_.restored();
