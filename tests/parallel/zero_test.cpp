@@ -15,11 +15,12 @@ namespace fs = std::filesystem;
 
 using Overrides = std::vector<std::string>;
 
+// eps: where a gradient is zero but for rounding (that of a key's bias), AdamW would make a whole step of the rounding.
 Training trained(int ranks, int zero, Overrides more = {}, int steps = 6) {
   TrainingOptions options;
   options.ranks = ranks;
   options.steps = steps;
-  options.overrides = {str("parallel.zero=", zero)};
+  options.overrides = {str("parallel.zero=", zero), "optimizer.eps=1e-4"};
   options.overrides.insert(options.overrides.end(), more.begin(), more.end());
   return train_on_ranks(options);
 }
@@ -50,7 +51,7 @@ TEST_F(DistZero, EveryDegreeReachesWhatOneProcessDoes) {
         const Training many = trained(ranks, zero, model);
         ASSERT_EQ(many.errors, "") << "zero " << zero;
         EXPECT_LT(largest_loss_difference(one, many), 1e-5) << ranks << " ranks, zero " << zero;
-        EXPECT_LT(largest_difference(one, many), 1e-3) << ranks << " ranks, zero " << zero;
+        EXPECT_LT(largest_difference(one, many), 1e-4) << ranks << " ranks, zero " << zero;
       }
   }
 }
@@ -125,10 +126,10 @@ TEST_F(DistZero, ValidationSeesTheNewestWeights) {
 
 // Weights, moments and gradients of each rank are its share of the whole.
 TEST_F(DistZero, EachRankKeepsItsShare) {
-  const Training one = trained(1, 0, {}, 1);
+  const Training one = trained(1, 0, {"train.micro_batch=2"}, 1);
   for (const int ranks : {2, 4})
     for (const int zero : {1, 2, 3}) {
-      const Training many = trained(ranks, zero, {}, 1);
+      const Training many = trained(ranks, zero, {"train.micro_batch=2"}, 1);
       ASSERT_EQ(many.errors, "");
       std::uint64_t sum = 0;
       for (const std::uint64_t bytes : many.state_bytes) {
@@ -176,6 +177,16 @@ TEST_F(DistZeroCheckpoints, MoveBetweenLayouts) {
     for (const auto& [name, values] : first.tensors) EXPECT_EQ(moved.tensors.at(name), values) << name;
     EXPECT_EQ(moved.tensors.size(), first.tensors.size());
     from = moved.checkpoint;
+  }
+}
+
+// No rank waits for another that looks elsewhere, and all name the same place.
+TEST_F(DistZero, AllRanksDiagnoseTogether) {
+  for (const int zero : {0, 1, 3}) {
+    const Training t = trained(2, zero, {"train.micro_batch=2", "optimizer.lr=1e30", "model.layers=3"});
+    const std::string first = t.errors.substr(0, t.errors.find('\n'));
+    EXPECT_NE(first.find("first tensor that is not finite: "), std::string::npos) << t.errors;
+    EXPECT_EQ(first.substr(8), t.errors.substr(first.size() + 1 + 8, first.size() - 8));
   }
 }
 
