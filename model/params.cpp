@@ -94,14 +94,17 @@ Param& Parameters::add(std::vector<LogicalParam> parts, std::int64_t columns, Cu
 
 void Parameters::allocate(const Context& ctx, std::uint64_t seed, const ParamTypes& types) {
   std::int64_t size = 0;
-  for (const bool decay : {false, true}) {
-    if (decay) matrices_begin_ = size;
+  const auto place = [&](bool decay, bool cut) {
     for (Param& p : params_) {
-      if (p.decay != decay) continue;
+      if (p.decay != decay || is_cut(p) != cut) continue;
       p.offset = size;
       size += aligned(p.shape.numel());
       layout_.push_back(&p);
     }
+  };
+  for (const bool decay : {false, true}) {
+    if (decay) matrices_begin_ = size;
+    for (const bool cut : {false, true}) place(decay, cut);
   }
   values = ctx.zeros({size}, types.master);
   weights = types.weights == types.master ? values : ctx.zeros({size}, types.weights);

@@ -1,14 +1,15 @@
 #pragma once
 // AdamW over the flat parameter buffer: one kernel call for vectors, one for matrices.
 
-#include "model/params.h"
+#include "parallel/replicated.h"
 #include "trainer/config.h"
 
 namespace ring {
 
 class Optimizer {
  public:
-  Optimizer(Parameters&, const OptimizerConfig&, std::uint64_t seed, const Context&);
+  // tp: the processes that hold the model's slices, or null.
+  Optimizer(Parameters&, const OptimizerConfig&, std::uint64_t seed, const Context&, Communicator* tp = nullptr);
 
   // Gradient norm, clip factor, update. A norm or a loss [1] that is not finite, in this step or in an earlier one
   // since the state was last reset, leaves everything untouched.
@@ -18,9 +19,13 @@ class Optimizer {
   Tensor state;  // the StepState, on the device
 
  private:
+  void add_norm(const Context&);
+
   Parameters& params_;
   OptimizerConfig config_;
   std::uint64_t seed_;
+  Communicator* tp_;
+  std::vector<FlatRange> counted_;
 };
 
 }  // namespace ring

@@ -35,7 +35,7 @@ Trainer::Trainer(const Config& config, const Context& ctx, Mesh& mesh, Loader& l
       loader_(loader),
       micro_batch_(loader.options().rows),
       micro_count_(static_cast<std::size_t>(config.train.batch_size / micro_batch_ / mesh.degree("dp"))),
-      model_(config.model, vocab_padding(ctx.stream.device().backend)),
+      model_(config.model, vocab_padding(ctx.stream.device().backend), {mesh.coord("tp"), mesh.degree("tp")}),
       sequences_(micro_count_),
       graph_(mesh.world() > 1 || packed() ? Switch::off : config.train.cuda_graph, ctx.stream, arena_) {
   ctx_.stream.impl().allocator = arena_;
@@ -44,7 +44,7 @@ Trainer::Trainer(const Config& config, const Context& ctx, Mesh& mesh, Loader& l
   model_.allocate(ctx_, config.run.seed, param_types(config));
   Parameters& params = model_.parameters();
   arena_->enter_phase("optimizer states");
-  optimizer_ = std::make_unique<Optimizer>(params, config.optimizer, config.run.seed, ctx_);
+  optimizer_ = std::make_unique<Optimizer>(params, config.optimizer, config.run.seed, ctx_, &mesh_.axis("tp"));
   reducer_ = std::make_unique<Reducer>(mesh_.data(), ctx_.stream,
                                        make_buckets(params.gradients, slot_ranges(params), config.train.bucket_bytes));
   const std::int64_t tokens = static_cast<std::int64_t>(micro_count_) * micro_tokens();
@@ -72,7 +72,8 @@ std::string Trainer::lasting_memory() const {
 
 double Trainer::valid_tokens(const std::vector<Batch>& batches) {
   std::int64_t valid = 0;
-  for (const Batch& b : batches) valid += b.valid_targets;
+  if (mesh_.coord("tp") == 0)  // the slices of a model have the same batches: they count once
+    for (const Batch& b : batches) valid += b.valid_targets;
   return sum_host(mesh_.host(), static_cast<double>(valid));
 }
 
@@ -81,6 +82,7 @@ Run Trainer::micro_run(std::size_t index, Tape* tape) const {
   const std::int64_t before = static_cast<std::int64_t>(index) * mesh_.degree("dp") + mesh_.coord("dp");
   run.first_row = before * micro_batch_ * config_.model.context;
   run.training = true;
+  run.tp = &mesh_.axis("tp");
   run.state = optimizer_->state;
   return run;
 }
@@ -110,6 +112,7 @@ void Trainer::compute() {
   fill_zero(loss_, ctx_.stream);
   for (std::size_t i = 0; i < micro_count_; ++i) micro_step(i);
   reducer_->finish();
+  sum_replicated(model_.parameters(), mesh_.axis("tp"), ctx_.stream);
   mesh_.data().all_reduce(loss_, Reduce::sum, ctx_.stream.record()).wait(ctx_.stream);
   const NamedPart part(ctx_, "optimizer");
   arena_->enter_phase("optimizer");
@@ -209,7 +212,9 @@ void Trainer::undo(Flight& f) {
 
 std::string Trainer::diagnose() {
   std::string found = non_finite_weight(model_, ctx_);
-  for (std::size_t m = 0; m < bad_batches_.size() && found.empty(); ++m)
+  // The slices of a model run together or not at all.
+  const auto goes_on = [&] { return mesh_.degree("tp") > 1 ? !any_host(mesh_.host(), !found.empty()) : found.empty(); };
+  for (std::size_t m = 0; m < bad_batches_.size() && goes_on(); ++m)
     found = non_finite_activation(model_, micro_run(m, nullptr), from_host(bad_batches_[m].inputs, ctx_.stream),
                                   sequences_of(bad_batches_[m], config_.model.context, ctx_));
   if (found.empty()) found = non_finite_gradient(model_, ctx_);
@@ -257,6 +262,15 @@ void resolve_device(Config& c, int world) {
     fail("optimizer.master, .moments and .gradients: bf16 goes with train.precision: bf16 only");
 }
 
+// Tensor parallelism cuts the tokens of a micro-batch between sublayers.
+void check_rows(const Config& c, std::int64_t sequences) {
+  const std::int64_t tokens = sequences * c.model.context / c.parallel.cp;
+  if (tokens % c.parallel.tp)
+    fail("parallel.tp: ", c.parallel.tp, " does not divide the ", tokens,
+         " tokens of a micro-batch (train.micro_batch = ", sequences, ", model.context = ", c.model.context,
+         ", parallel.cp = ", c.parallel.cp, "): change one of them so that it does");
+}
+
 }  // namespace
 
 Config resolve_config(Config c, std::int64_t corpus_vocab, int replicas, int world) {
@@ -270,7 +284,7 @@ Config resolve_config(Config c, std::int64_t corpus_vocab, int replicas, int wor
   const std::int64_t per_step = c.train.batch_size * c.model.context;
   if (c.train.tokens) c.train.steps = (c.train.tokens + per_step - 1) / per_step;
   c.train.tokens = 0;
-  micro_batch(c, replicas);
+  check_rows(c, micro_batch(c, replicas));
   return c;
 }
 
