@@ -28,7 +28,7 @@ std::vector<FlatRange> replicated_ranges(const Parameters& params) {
 }
 
 std::vector<FlatRange> counted_ranges(const Parameters& params) {
-  if (params.slice().size == 1) return {{0, params.values.numel()}};
+  if (params.slice().size == 1) return {{0, params.size()}};
   return ranges_of(params, [&](const Param& p) { return params.slice().rank == 0 || params.is_cut(p); });
 }
 
