@@ -26,11 +26,30 @@ struct Sequences {
                           const Tensor& positions);
 };
 
+// Tensor parallelism (Shoeybi et al. 2019, section 3) with sequence parallelism (Korthikanti et al. 2022, section 4.2):
+// between sublayers the processes of run.tp hold the same number of neighbouring rows each, in rank order; inside of
+// one they hold all N rows and a share of the channels. Whoever has no run.tp of more than one process has all of both.
+bool sliced(const Run&);
+
+// x [N/tp,C], this process's rows -> [N,C], all of them; the gradient is summed over the processes and cut again. What
+// needs the result in the backward gathers it anew: only the own rows are kept.
+Var gather_rows(Run&, const Var& x);
+
+// x [N,C], whose sum over the processes is the value -> this process's rows of that sum, plus b [C] or none, plus
+// residual [N/tp,C] or none. The gradient is gathered. Error: N does not divide.
+Var scatter_sum(Run&, const Var& x, const Var& b = {}, const Var& residual = {});
+
+// This process's rows of what all processes hold whole: t [N,..] -> [N/tp,..], the same bytes.
+Tensor own_rows(const Run&, const Tensor& t);
+
 // x [N,K], w [M,K], b [M] or none, residual [N,M] or none -> x w^T + b + residual [N,M].
 Var linear(Run&, const Var& x, const Var& w, const Var& b = {}, const Var& residual = {});
 
 // ids [N] i32, table [rows,C] -> [N,C].
 Var embedding(Run&, const Tensor& ids, const Var& table);
+
+// The same with a table whose rows are cut evenly over run.tp, [rows/tp,C] -> this process's rows [N/tp,C].
+Var sliced_embedding(Run&, const Tensor& ids, const Var& table);
 
 // a + b, one shape.
 Var add(Run&, const Var& a, const Var& b);
@@ -79,10 +98,12 @@ Var self_attention(Run&, const Var& qkv, const Sequences&, const SelfAttention&)
 // the same pass, so that no more than one chunk of logits ever exists. x [N,C], w [V,C] -> loss sum over valid tokens
 // [1]. It is the root of its tape: the gradient of scale * loss is complete once the forward has run, and backward()
 // takes no seed.
+// With run.tp of more than one process: x [N/tp,C] holds this process's rows, w [V/tp,C] its rows of a weight that is
+// cut evenly; targets, weights and what comes back are those of all N tokens, the same bits on every process.
 struct LossHead {
   Tensor targets;          // [N] i32, -100 = ignored
   Tensor weights;          // [N] f32, the label mask; undefined: all 1
-  std::int64_t vocab = 0;  // columns in use; w may have more rows (padding)
+  std::int64_t vocab = 0;  // columns in use; w, as a whole, may have more rows (padding)
   float scale = 1;         // of the gradient, times the run's state.loss_scale where it has a state
   float z_loss = 0;
   std::int64_t chunk_bytes = 0;  // of logits held at a time; 0: 32 MiB on a CPU, 2 GiB on a GPU

@@ -54,6 +54,7 @@ class Saved {
   std::shared_ptr<Recipe> recipe_;
 };
 
+class Communicator;  // comm/communicator.h
 class Tape;
 
 // Told when a named part of the model ("embedding", "blocks.3", "loss_head") is about to run: for those who provide its
@@ -83,6 +84,8 @@ struct Run {
   // again also keeps() the values at the border.
   bool recompute = false;
   Tensor state{};  // a StepState on the device, which kernels read step and loss scale from; undefined: none
+  // Tensor parallelism with sequence parallelism (ops.h): the processes that share one model. Null, or of size 1: none.
+  Communicator* tp = nullptr;
 };
 
 // Gives an op's recorded output its recipe, where the run recomputes.

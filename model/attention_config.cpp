@@ -249,14 +249,20 @@ const AttentionConfig& attention_of(const ModelConfig& c, std::int64_t layer) {
   return c.attention;
 }
 
-std::vector<Pattern> patterns_of(const ModelConfig& c) {
+std::vector<Pattern> patterns_of(const ModelConfig& c, KvHeads heads) {
+  const auto blocks_for = [&](const AttentionConfig& section) {
+    const std::shared_ptr<const BlockPattern> all = blocks_of(section, c);
+    if (!all || !heads.count) return all;
+    return std::make_shared<const BlockPattern>(all->of_heads(narrow(heads.first), narrow(heads.count)));
+  };
   std::map<const AttentionConfig*, std::shared_ptr<const BlockPattern>> made;
   std::vector<Pattern> patterns;
   for (std::int64_t layer = 0; layer < c.layers; ++layer) {
     const AttentionConfig* section = &attention_of(c, layer);
-    if (!made.count(section)) made[section] = blocks_of(*section, c);
-    patterns.push_back(plain_pattern_of(c, layer));
-    patterns.back().blocks = made[section];
+    if (!made.count(section)) made[section] = blocks_for(*section);
+    Pattern& p = patterns.emplace_back(plain_pattern_of(c, layer));
+    if (p.kind == AttentionKind::dilated) p.shift += narrow(heads.first);
+    p.blocks = made[section];
   }
   return patterns;
 }

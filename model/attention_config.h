@@ -49,8 +49,14 @@ std::vector<std::int64_t> layers_named(const std::string& text, std::int64_t lay
 // The last entry of `attention_layers` that names the layer, else `attention`.
 const AttentionConfig& attention_of(const ModelConfig&, std::int64_t layer);
 
-// What the layers attend over. Layers of one section share its blocks.
-std::vector<Pattern> patterns_of(const ModelConfig& resolved);
+// KV heads of a slice of the model.
+struct KvHeads {
+  std::int64_t first = 0, count = 0;
+};
+
+// What the layers attend over. Layers of one section share its blocks. With a count: for those KV heads alone, numbered
+// from 0.
+std::vector<Pattern> patterns_of(const ModelConfig& resolved, KvHeads = {});
 Pattern pattern_of(const ModelConfig& resolved, std::int64_t layer);
 
 // Pairs of a query and a key in one whole context, summed over the layers; the mean of all heads.

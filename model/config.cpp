@@ -89,6 +89,21 @@ ModelConfig ModelConfig::resolved() const {
   return c;
 }
 
+void check_slices(const ModelConfig& c, std::int64_t slices) {
+  if (slices == 1) return;
+  const auto fits = [&](std::int64_t n) { return c.heads % n == 0 && c.kv_heads % n == 0 && c.mlp_width % n == 0; };
+  if (!fits(slices)) {
+    std::string possible = "1";
+    for (std::int64_t n = 2; n <= c.kv_heads; ++n)
+      if (fits(n)) possible += str(", ", n);
+    fail("parallel.tp: ", slices, " must divide model.heads = ", c.heads, ", model.kv_heads = ", c.kv_heads,
+         " and model.mlp_width = ", c.mlp_width, ": this model can be cut with a parallel.tp of ", possible);
+  }
+  if (c.norm_place == NormPlace::sub)
+    fail("parallel.tp: ", slices, " cuts the channels that model.norm_place: sub normalises inside of each sublayer, ",
+         "which is not supported: set parallel.tp: 1, or model.norm_place: pre");
+}
+
 double flops_per_token(const ModelConfig& c) {
   const double qkv = static_cast<double>((c.heads + 2 * c.kv_heads) * c.head_dim * c.width);
   const double out = static_cast<double>(c.heads * c.head_dim * c.width);

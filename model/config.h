@@ -72,6 +72,9 @@ struct ModelConfig {
   ModelConfig resolved() const;
 };
 
+// Error, which names what would fit: the model cannot be cut into so many slices (tensor parallelism).
+void check_slices(const ModelConfig& resolved, std::int64_t slices);
+
 // FLOPs of one token, forward and backward: 6 per matrix weight (the head's included, the embedding's not), and
 // 12 heads head_dim for each pair that attention keeps, per layer (Chowdhery et al. 2022, appendix B, where all pairs
 // count). Counts the pairs of a whole context: keep the result.

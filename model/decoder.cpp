@@ -1,5 +1,6 @@
 #include "model/decoder.h"
 
+#include "comm/communicator.h"
 #include "core/philox.h"
 #include "kernels/matmul.h"
 #include "kernels/observers.h"
@@ -72,21 +73,24 @@ Decoder::Decoder(const ModelConfig& config, std::int64_t vocab_padding, Slice sl
     : config_(config.resolved()), params_(slice) {
   const ModelConfig& c = config_;
   RING_CHECK(c.vocab_size > 0, "the model needs a vocabulary size");
+  check_slices(c, slice.size);
   const Scope root{params_, ""};
   const Init normal{Init::Kind::normal, static_cast<float>(c.init_std)};
   const std::int64_t unit = vocab_padding * slice.size, rows = (c.vocab_size + unit - 1) / unit * unit;
-  tokens_ = &params_.add({{"embedding.tokens.weight", 0, c.vocab_size, normal}}, c.width, Cut::none, rows);
+  tokens_ = &params_.add({{"embedding.tokens.weight", 0, c.vocab_size, normal}}, c.width, Cut::rows, rows);
   tokens_->table = true;
   if (c.positions == Positions::learned) {
     positions_ = &params_.add({{"embedding.positions.weight", 0, c.context, normal}}, c.width);
     positions_->table = true;
   }
-  const std::vector<Pattern> patterns = patterns_of(c);
+  const std::int64_t kv_heads = c.kv_heads / slice.size;
+  const std::vector<Pattern> patterns =
+      patterns_of(c, slice.size == 1 ? KvHeads{} : KvHeads{slice.rank * kv_heads, kv_heads});
   for (std::int64_t i = 0; i < c.layers; ++i)
     blocks_.emplace_back(root.child(str("blocks.", i)), c, i, patterns[static_cast<std::size_t>(i)], inv_freq_);
   if (c.norm_place != NormPlace::post) final_norm_.emplace(root.child("final_norm"), c.width, c);
   if (c.tied_embeddings) return;
-  head_ = &params_.add({{"head.weight", 0, c.vocab_size, normal}}, c.width, Cut::none, rows);
+  head_ = &params_.add({{"head.weight", 0, c.vocab_size, normal}}, c.width, Cut::rows, rows);
   head_->table = true;
 }
 
@@ -140,8 +144,8 @@ void Decoder::allocate_constants(const Context& ctx) {
 
 Var Decoder::embed(Run& run, const Tensor& ids, const Sequences& seqs) const {
   const Part part(*this, run, "embedding");
-  Var x = embedding(run, ids, tokens_->var);
-  if (positions_) x = add(run, x, embedding(run, seqs.positions, positions_->var));
+  Var x = sliced_embedding(run, ids, tokens_->var);
+  if (positions_) x = add(run, x, embedding(run, own_rows(run, seqs.positions), positions_->var));
   if (run.training) x = dropout_add(run, x, {}, static_cast<float>(config_.dropout), site_of("dropout.embedding"));
   seen("embedding", x);
   return x;
@@ -154,7 +158,19 @@ Var Decoder::finish(Run& run, const Var& x) const {
   return y;
 }
 
+// A slice is of no use alone.
+void Decoder::check_run(const Run& run, const Tensor& ids) const {
+  const int slices = params_.slice().size, processes = run.tp ? run.tp->size() : 1;
+  RING_CHECK(slices == processes && (!run.tp || params_.slice().rank == run.tp->rank()), "slice ", params_.slice().rank,
+             " of ", slices, " of a model, in a run where tensor parallelism has ", processes,
+             " processes: they must agree");
+  if (ids.dim(0) % slices)
+    fail("parallel.tp: ", slices, " does not divide the ", ids.dim(0),
+         " tokens of a micro-batch (train.micro_batch x model.context): change one of the three");
+}
+
 Var Decoder::hidden(Run& run, const Tensor& ids, const Sequences& seqs) const {
+  check_run(run, ids);
   Var x = embed(run, ids, seqs);
   for (std::size_t i = 0; i < blocks_.size(); ++i) {
     const Part part(*this, run, str("blocks.", i));
@@ -165,6 +181,9 @@ Var Decoder::hidden(Run& run, const Tensor& ids, const Sequences& seqs) const {
 }
 
 Var Decoder::hidden(Run& run, const Tensor& ids, const Sequences& seqs, KvCache& cache) const {
+  RING_CHECK(!sliced(run) && params_.slice().size == 1,
+             "generation with a cache needs the whole model in one process, ", "this is slice ", params_.slice().rank,
+             " of ", params_.slice().size);
   cache.check_room(seqs);
   Var x = embed(run, ids, seqs);
   for (std::size_t i = 0; i < blocks_.size(); ++i) {
@@ -183,6 +202,8 @@ LossOutput Decoder::loss(Run& run, const Tensor& ids, const Sequences& seqs, Los
 }
 
 Tensor Decoder::logits(Run& run, const Tensor& hidden) const {
+  RING_CHECK(params_.slice().size == 1, "logits need the whole model in one process, this is slice ",
+             params_.slice().rank, " of ", params_.slice().size);
   const Part part(*this, run, "loss_head");
   const Tensor w = head().var.value.narrow(0, 0, config_.vocab_size);
   Tensor out = run.ctx.empty({hidden.dim(0), config_.vocab_size});

@@ -47,7 +47,7 @@ struct ModelPart {
 class Decoder {
  public:
   // Declares the parameters; allocate() fills them. vocab_padding: rows of the embedding in memory are a multiple of
-  // it, in each slice.
+  // it, in each slice. Error: the model cannot be cut so (check_slices).
   explicit Decoder(const ModelConfig&, std::int64_t vocab_padding = 1, Slice slice = {});
   Decoder(const Decoder&) = delete;
   Decoder& operator=(const Decoder&) = delete;
@@ -55,7 +55,9 @@ class Decoder {
   // What allocate() does for other things than parameters.
   void allocate_constants(const Context&);
 
-  Var hidden(Run&, const Tensor& ids, const Sequences&) const;            // ids [N] i32 -> [N,C], after the final norm
+  // ids [N] i32 -> [N,C], after the final norm. A slice of the model runs with the others (Run::tp), all given the same
+  // N ids, and returns its rows [N/tp,C].
+  Var hidden(Run&, const Tensor& ids, const Sequences&) const;
   Var hidden(Run&, const Tensor& ids, const Sequences&, KvCache&) const;  // the same through a cache, which it advances
   LossOutput loss(Run&, const Tensor& ids, const Sequences&, LossHead) const;  // head.vocab is filled in
   Tensor logits(Run&, const Tensor& hidden) const;                             // [N,C] -> [N, vocab_size]
@@ -73,6 +75,7 @@ class Decoder {
   std::function<void(const std::string& name, const Tensor&)> watch;
 
  private:
+  void check_run(const Run&, const Tensor& ids) const;
   class Part;
   Var embed(Run&, const Tensor& ids, const Sequences&) const;
   Var finish(Run&, const Var& x) const;

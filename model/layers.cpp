@@ -47,14 +47,20 @@ Activation activation_of(Mlp kind) {
 
 }  // namespace
 
-Linear::Linear(const Scope& scope, const std::vector<Output>& outputs, std::int64_t in, bool with_bias) {
+Linear::Linear(const Scope& scope, const std::vector<Output>& outputs, std::int64_t in, bool with_bias, Cut cut) {
   std::vector<LogicalParam> weights, biases;
   for (const Output& o : outputs) {
     weights.push_back({scope(o.name + ".weight"), 0, o.channels, {Init::Kind::normal, o.std}});
     biases.push_back({scope(o.name + ".bias"), 0, o.channels, {}});
   }
-  weight = &scope.params.add(std::move(weights), in);
-  if (with_bias) bias = &scope.params.add(std::move(biases), 0);
+  weight = &scope.params.add(std::move(weights), in, cut);
+  if (with_bias) bias = &scope.params.add(std::move(biases), 0, cut == Cut::rows ? cut : Cut::none);
+}
+
+Var Linear::operator()(Run& run, const Var& x, const Var& residual) const {
+  if (weight->cut == Cut::rows) return linear(run, gather_rows(run, x), weight->var, bias_or_none(), residual);
+  if (!sliced(run)) return linear(run, x, weight->var, bias_or_none(), residual);
+  return scatter_sum(run, linear(run, x, weight->var), bias_or_none(), residual);
 }
 
 Norm::Norm(const Scope& scope, std::int64_t channels, const ModelConfig& c)
@@ -71,20 +77,20 @@ Var Norm::operator()(Run& run, const Var& x) const {
 }
 
 AttentionLayer::AttentionLayer(const Scope& scope, const ModelConfig& c, const Pattern& pattern, const Tensor& inv_freq)
-    : heads_(c.heads),
-      kv_heads_(c.kv_heads),
+    : heads_(c.heads / scope.params.slice().size),
+      kv_heads_(c.kv_heads / scope.params.slice().size),
       head_dim_(c.head_dim),
       pattern_(pattern),
       inv_freq_(inv_freq),
-      qkv_(scope, qkv_outputs(c), c.width, c.biases != Biases::none),
+      qkv_(scope, qkv_outputs(c), c.width, c.biases != Biases::none, Cut::rows),
       out_(scope, {{"wo", c.width, weight_std(c, c.heads * c.head_dim, c.width, true, true)}}, c.heads * c.head_dim,
-           c.biases == Biases::all),
+           c.biases == Biases::all, Cut::columns),
       eps_(static_cast<float>(c.norm_eps)) {
   if (c.qk_norm) {
     q_norm_ = &scope.params.add({{scope("q_norm.weight"), 0, head_dim_, {Init::Kind::ones}}}, 0);
     k_norm_ = &scope.params.add({{scope("k_norm.weight"), 0, head_dim_, {Init::Kind::ones}}}, 0);
   }
-  if (c.norm_place == NormPlace::sub) sub_norm_.emplace(scope.child("sub_norm"), heads_ * head_dim_, c);
+  if (c.norm_place == NormPlace::sub) sub_norm_.emplace(scope.child("sub_norm"), c.heads * head_dim_, c);
 }
 
 SelfAttention AttentionLayer::options() const {
@@ -153,16 +159,20 @@ Tensor AttentionLayer::decode(Run& run, const Tensor& qkv, const Sequences& seqs
 
 FeedForward::FeedForward(const Scope& scope, const ModelConfig& c)
     : kind_(c.mlp),
-      in_(scope, mlp_outputs(c), c.width, c.biases == Biases::all),
+      in_(scope, mlp_outputs(c), c.width, c.biases == Biases::all, Cut::rows),
       out_(scope, {{"down", c.width, weight_std(c, c.mlp_width, c.width, true, true)}}, c.mlp_width,
-           c.biases == Biases::all) {
+           c.biases == Biases::all, Cut::columns) {
   if (c.norm_place == NormPlace::sub) sub_norm_.emplace(scope.child("sub_norm"), c.mlp_width, c);
 }
 
 Var FeedForward::operator()(Run& run, const Var& x, const Var& residual) const {
-  const auto bias = [](const Linear& l) { return l.bias ? l.bias->var : Var{}; };
-  if (kind_ == Mlp::gelu_tanh && !sub_norm_)
-    return mlp_gelu_tanh(run, x, in_.weight->var, bias(in_), out_.weight->var, bias(out_), residual);
+  if (kind_ == Mlp::gelu_tanh && !sub_norm_) {
+    const auto mlp = [&](const Var& in, const Var& bias, const Var& added) {
+      return mlp_gelu_tanh(run, in, in_.weight->var, in_.bias_or_none(), out_.weight->var, bias, added);
+    };
+    if (!sliced(run)) return mlp(x, out_.bias_or_none(), residual);
+    return scatter_sum(run, mlp(gather_rows(run, x), {}, {}), out_.bias_or_none(), residual);
+  }
   Var h = in_(run, x);
   h = kind_ == Mlp::swiglu ? swiglu(run, h) : activate(run, h, activation_of(kind_));
   if (sub_norm_) h = (*sub_norm_)(run, h);

@@ -1,5 +1,6 @@
 #pragma once
-// Typed layers: each declares its parameters in a Scope and is called with a Run. No parallel code here.
+// Typed layers: each declares its parameters, and how they are cut, in a Scope and is called with a Run. No other
+// parallel code here: what a cut asks of the processes is in the ops.
 
 #include <optional>
 
@@ -17,10 +18,11 @@ struct Linear {
     std::int64_t channels;
     float std;  // of the initial weights
   };
-  Linear(const Scope&, const std::vector<Output>&, std::int64_t in, bool bias);
-  Var operator()(Run& run, const Var& x, const Var& residual = {}) const {
-    return linear(run, x, weight->var, bias ? bias->var : Var{}, residual);
-  }
+  // Cut by rows, the outputs are cut, each by itself, and the product takes all rows of x; cut by columns, the inputs
+  // are, and each process gets its rows of y.
+  Linear(const Scope&, const std::vector<Output>&, std::int64_t in, bool bias, Cut);
+  Var operator()(Run&, const Var& x, const Var& residual = {}) const;
+  Var bias_or_none() const { return bias ? bias->var : Var{}; }
 
   Param* weight;
   Param* bias = nullptr;
@@ -51,7 +53,7 @@ class AttentionLayer {
   Var project(Run&, Var y, const Var& residual) const;
   Tensor decode(Run&, const Tensor& qkv, const Sequences&, LayerCache&, const std::vector<std::int32_t>& lengths) const;
 
-  std::int64_t heads_, kv_heads_, head_dim_;
+  std::int64_t heads_, kv_heads_, head_dim_;  // heads: of this slice
   Pattern pattern_;
   const Tensor& inv_freq_;  // owned by the decoder; undefined: no rotation
   Linear qkv_;

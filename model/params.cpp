@@ -94,14 +94,17 @@ Param& Parameters::add(std::vector<LogicalParam> parts, std::int64_t columns, Cu
 void Parameters::lay_out() {
   layout_.clear();
   size_ = 0;
-  for (const bool decay : {false, true}) {
-    if (decay) matrices_begin_ = size_;
+  const auto place = [&](bool decay, bool cut) {
     for (Param& p : params_) {
-      if (p.decay != decay) continue;
+      if (p.decay != decay || is_cut(p) != cut) continue;
       p.offset = size_;
       size_ += param_aligned(p.shape.numel());
       layout_.push_back(&p);
     }
+  };
+  for (const bool decay : {false, true}) {
+    if (decay) matrices_begin_ = size_;
+    for (const bool cut : {false, true}) place(decay, cut);
   }
 }
 

@@ -81,7 +81,11 @@ class Parameters {
   void refresh_weights(const Context&) const;
   void start_step();  // the next gradient write of every slot stores, later ones add
 
-  // Vectors first, then matrices, each in order of declaration: gradients become complete from the back to the front.
+  // Whether other slices hold other parts of it.
+  bool is_cut(const Param& p) const { return slice_.size > 1 && p.cut != Cut::none; }
+
+  // Vectors first, then matrices; of each first those that every slice holds whole, then those that are cut, each in
+  // order of declaration: gradients become complete from the back to the front.
   const std::vector<Param*>& layout() const { return layout_; }
   std::int64_t matrices_begin() const { return matrices_begin_; }  // weight decay applies from here on
   std::int64_t count() const;                                      // logical elements of the whole, without padding

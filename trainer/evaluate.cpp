@@ -16,19 +16,21 @@ Sequences sequences_of(const Batch& b, std::int64_t context, const Context& ctx)
   return Sequences::packed(b.starts, b.lengths, context, from_host(b.positions, ctx.stream));
 }
 
-Evaluation evaluate(const Decoder& model, const Context& ctx, const ValidationSet& set, Communicator& comm) {
+Evaluation evaluate(const Decoder& model, const Context& ctx, const ValidationSet& set, Communicator& comm,
+                    Communicator* tp) {
   double sum = 0;
   std::int64_t tokens = 0;
   const std::int64_t length = model.config().context;
   for (std::int64_t i = 0; i < set.batches(); ++i) {
     const Batch b = set.batch(i);
-    Run run{ctx};
+    Run run{.ctx = ctx, .tp = tp};
     LossHead head;
     head.targets = from_host(b.targets, ctx.stream);
     const LossOutput out = model.loss(run, from_host(b.inputs, ctx.stream), sequences_of(b, length, ctx), head);
     sum += to_host<float>(out.sum.value, ctx.stream)[0];
     tokens += b.valid_targets;
   }
+  if (tp && tp->rank() > 0) sum = 0, tokens = 0;  // every slice has the same: they count once
   const double all = sum_host(comm, static_cast<double>(tokens));
   const double total = sum_host(comm, sum);
   return {all > 0 ? total / all : 0.0, static_cast<std::int64_t>(all)};

@@ -17,7 +17,9 @@ struct Evaluation {
 // What belongs together in a batch whose rows have `context` tokens.
 Sequences sequences_of(const Batch&, std::int64_t context, const Context&);
 
-// Each rank computes its batches; all get the same result. Dropout is off.
-Evaluation evaluate(const Decoder&, const Context&, const ValidationSet&, Communicator&);
+// Each rank computes its batches; all of `comm` get the same result. Dropout is off. tp: those that hold the slices of
+// the model, and have the same batches; or null.
+Evaluation evaluate(const Decoder&, const Context&, const ValidationSet&, Communicator& comm,
+                    Communicator* tp = nullptr);
 
 }  // namespace ring

@@ -10,6 +10,7 @@
 #include "core/log.h"
 #include "kernels/elementwise.h"
 #include "kernels/observers.h"
+#include "parallel/replicated.h"
 #include "trainer/diagnose.h"
 #include "trainer/evaluate.h"
 #include "trainer/schedule.h"
@@ -30,7 +31,7 @@ Trainer::Trainer(const Config& config, const Context& ctx, Mesh& mesh, Loader& l
       loader_(loader),
       micro_batch_(loader.options().rows),
       micro_count_(static_cast<std::size_t>(config.train.batch_size / micro_batch_ / mesh.degree("dp"))),
-      model_(config.model, vocab_padding(ctx.stream.device().backend)),
+      model_(config.model, vocab_padding(ctx.stream.device().backend), {mesh.coord("tp"), mesh.degree("tp")}),
       sequences_(micro_count_),
       graph_(mesh.world() > 1 || packed() ? Switch::off : config.train.cuda_graph, ctx.stream, arena_) {
   ctx_.stream.impl().allocator = arena_;
@@ -67,7 +68,8 @@ std::string Trainer::lasting_memory() const {
 
 double Trainer::valid_tokens(const std::vector<Batch>& batches) {
   std::int64_t valid = 0;
-  for (const Batch& b : batches) valid += b.valid_targets;
+  if (mesh_.coord("tp") == 0)  // the slices of a model have the same batches: they count once
+    for (const Batch& b : batches) valid += b.valid_targets;
   return sum_host(mesh_.host(), static_cast<double>(valid));
 }
 
@@ -76,6 +78,7 @@ Run Trainer::micro_run(std::size_t index, Tape* tape) const {
   const std::int64_t before = static_cast<std::int64_t>(index) * mesh_.degree("dp") + mesh_.coord("dp");
   run.first_row = before * micro_batch_ * config_.model.context;
   run.training = true;
+  run.tp = &mesh_.axis("tp");
   run.state = optimizer_->state;
   return run;
 }
@@ -105,6 +108,7 @@ void Trainer::compute() {
   fill_zero(loss_, ctx_.stream);
   for (std::size_t i = 0; i < micro_count_; ++i) micro_step(i);
   data_->finish_gradients(ctx_);
+  sum_replicated(data_->holding(), mesh_.axis("tp"), ctx_.stream);
   mesh_.data().all_reduce(loss_, Reduce::sum, ctx_.stream.record()).wait(ctx_.stream);
   const NamedPart part(ctx_, "optimizer");
   arena_->enter_phase("optimizer");
@@ -267,6 +271,15 @@ void resolve_device(Config& c, Backend backend) {
     fail("optimizer.master, .moments and .gradients: bf16 goes with train.precision: bf16 only");
 }
 
+// Tensor parallelism cuts the tokens of a micro-batch between sublayers.
+void check_rows(const Config& c, std::int64_t sequences) {
+  const std::int64_t tokens = sequences * c.model.context / c.parallel.cp;
+  if (tokens % c.parallel.tp)
+    fail("parallel.tp: ", c.parallel.tp, " does not divide the ", tokens,
+         " tokens of a micro-batch (train.micro_batch = ", sequences, ", model.context = ", c.model.context,
+         ", parallel.cp = ", c.parallel.cp, "): change one of them so that it does");
+}
+
 }  // namespace
 
 Config resolve_config(Config c, std::int64_t corpus_vocab, int replicas, std::optional<Backend> launched) {
@@ -280,7 +293,7 @@ Config resolve_config(Config c, std::int64_t corpus_vocab, int replicas, std::op
   const std::int64_t per_step = c.train.batch_size * c.model.context;
   if (c.train.tokens) c.train.steps = (c.train.tokens + per_step - 1) / per_step;
   c.train.tokens = 0;
-  micro_batch(c, replicas);
+  check_rows(c, micro_batch(c, replicas));
   return c;
 }
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "autograd/ops.h"
+#include "autograd/ops/loss_head.h"
 #include "kernels/matmul.h"
 
 namespace ring {
@@ -25,17 +25,27 @@ std::int64_t chunk_rows(std::int64_t bytes, std::int64_t tokens, std::int64_t ro
   return largest;
 }
 
-void check_head(const Tensor& x, const Tensor& w, const LossHead& head) {
+}  // namespace
+
+void check_head(const Tensor& x, std::int64_t tokens, const Tensor& w, std::int64_t vocab_rows, const LossHead& head) {
   RING_CHECK(x.shape().size() == 2 && w.shape().size() == 2 && x.dim(1) == w.dim(1), "cross_entropy_head: input ",
              describe(x), " and weight ", describe(w), ": the last dims must agree");
-  RING_CHECK(head.targets.defined() && head.targets.numel() == x.dim(0), "cross_entropy_head: ", x.dim(0),
+  RING_CHECK(head.targets.defined() && head.targets.numel() == tokens, "cross_entropy_head: ", tokens,
              " tokens, targets ", describe(head.targets));
-  RING_CHECK(!head.weights.defined() || head.weights.numel() == x.dim(0), "cross_entropy_head: ", x.dim(0),
+  RING_CHECK(!head.weights.defined() || head.weights.numel() == tokens, "cross_entropy_head: ", tokens,
              " tokens, weights ", describe(head.weights));
-  RING_CHECK(head.vocab > 0 && head.vocab <= w.dim(0), "cross_entropy_head: a vocabulary of ", head.vocab,
-             " with a weight of ", w.dim(0), " rows");
+  RING_CHECK(head.vocab > 0 && head.vocab <= vocab_rows, "cross_entropy_head: a vocabulary of ", head.vocab,
+             " with a weight of ", vocab_rows, " rows");
   RING_CHECK(head.chunk_bytes >= 0, "cross_entropy_head: chunks of ", head.chunk_bytes, " bytes");
 }
+
+Tensor empty_chunk(const Context& ctx, const LossHead& head, std::int64_t tokens, std::int64_t columns, DType dtype) {
+  const std::int64_t bytes = chunk_bytes(head, ctx.stream.device().backend);
+  const std::int64_t row_bytes = columns * static_cast<std::int64_t>(size_of(dtype));
+  return ctx.empty({chunk_rows(bytes, tokens, row_bytes), columns}, dtype);
+}
+
+namespace {
 
 struct Gradients {
   Tensor dx;  // undefined: not wanted
@@ -70,16 +80,15 @@ void run_chunk(const Run& run, const LossHead& head, const Tensor& x, const Tens
 }  // namespace
 
 LossOutput cross_entropy_head(Run& run, const Var& x, const Var& w, const LossHead& head) {
-  check_head(x.value, w.value, head);
+  if (sliced(run)) return sliced_head(run, x, w, head);
+  check_head(x.value, x.value.dim(0), w.value, w.value.dim(0), head);
   const std::int64_t tokens = x.value.dim(0), columns = w.value.dim(0);
   LossOutput out{{run.ctx.empty({1}), nullptr}, run.ctx.empty({tokens})};
   Gradients gradients;
   if (run.tape && x.slot) gradients.dx = run.ctx.empty(x.value.shape(), x.value.dtype());
   if (run.tape && w.slot && tokens > 0) gradients.dw = open_sink(*w.slot, w.value.shape(), w.value.dtype(), run.ctx);
   {
-    const std::int64_t bytes = chunk_bytes(head, run.ctx.stream.device().backend);
-    const std::int64_t row_bytes = columns * static_cast<std::int64_t>(size_of(x.value.dtype()));
-    const Tensor logits = run.ctx.empty({chunk_rows(bytes, tokens, row_bytes), columns}, x.value.dtype());
+    const Tensor logits = empty_chunk(run.ctx, head, tokens, columns, x.value.dtype());
     for (std::int64_t begin = 0; begin < tokens; begin += logits.dim(0)) {
       const Tensor part = logits.narrow(0, 0, std::min(logits.dim(0), tokens - begin));
       run_chunk(run, head, x.value, w.value, part, out.token_loss, gradients, begin);

@@ -1,4 +1,5 @@
 #include "autograd/ops.h"
+#include "comm/communicator.h"
 #include "kernels/elementwise.h"
 
 namespace ring {
@@ -24,6 +25,11 @@ Tensor masked(const Context& ctx, Dropout mask, const Tensor& x, const Tensor& r
   return mask.out;
 }
 
+// Of x's first row among those of all processes.
+std::int64_t first_row(const Run& run, const Tensor& x) {
+  return run.first_row + (sliced(run) ? run.tp->rank() * x.dim(0) : 0);
+}
+
 }  // namespace
 
 Var dropout_add(Run& run, const Var& x, const Var& residual, float rate, std::uint32_t site) {
@@ -34,7 +40,7 @@ Var dropout_add(Run& run, const Var& x, const Var& residual, float rate, std::ui
   const std::int64_t row = x.value.dim(0) > 0 ? x.value.numel() / x.value.dim(0) : 0;
   const Dropout mask{.rate = rate,
                      .site = {.seed = run.seed, .step = run.step, .site = site},
-                     .first_element = run.first_row * row,
+                     .first_element = first_row(run, x.value) * row,
                      .state = run.state};
   const Tensor y = masked(run.ctx, mask, x.value, residual.value);
   if (!run.tape) return {y, nullptr};

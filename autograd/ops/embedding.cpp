@@ -1,20 +1,37 @@
 #include "kernels/embedding.h"
 
 #include "autograd/ops.h"
+#include "comm/communicator.h"
 
 namespace ring {
+namespace {
 
-Var embedding(Run& run, const Tensor& ids, const Var& table) {
+// first_id, all_rows: see Embedding.
+Var look_up(Run& run, const Tensor& ids, const Var& table, std::int64_t first_id, std::int64_t all_rows) {
   RING_CHECK(ids.dtype() == DType::i32 && ids.shape().size() == 1 && table.value.shape().size() == 2, "embedding: ids ",
              describe(ids), " into table ", describe(table.value), ": expected i32[N] and [rows,C]");
   const Tensor y = run.ctx.empty({ids.dim(0), table.value.dim(1)}, table.value.dtype());
-  embedding_kernel({.ids = ids, .table = table.value, .out = y}, run.ctx);
+  embedding_kernel({.ids = ids, .table = table.value, .out = y, .first_id = first_id, .all_rows = all_rows}, run.ctx);
   if (!run.tape) return {y, nullptr};
-  return run.tape->record("embedding", y, {table.slot}, [ids, w = table.value](Backward& back) {
+  return run.tape->record("embedding", y, {table.slot}, [=, w = table.value](Backward& back) {
     if (!back.wants(0)) return;
     const Sink s = back.sink(0, w.shape(), w.dtype());
-    embedding_backward_kernel({.ids = ids, .dout = back.grad(), .dtable = s.dst, .beta = s.beta}, back.ctx);
+    embedding_backward_kernel(
+        {.ids = ids, .dout = back.grad(), .dtable = s.dst, .beta = s.beta, .first_id = first_id, .all_rows = all_rows},
+        back.ctx);
   });
+}
+
+}  // namespace
+
+Var embedding(Run& run, const Tensor& ids, const Var& table) { return look_up(run, ids, table, 0, 0); }
+
+// Each process looks up the ids that it has; the others' rows are zero, so that the sum is exact.
+Var sliced_embedding(Run& run, const Tensor& ids, const Var& table) {
+  if (!sliced(run)) return embedding(run, ids, table);
+  RING_CHECK(table.value.shape().size() == 2, "embedding: the table is ", describe(table.value));
+  const std::int64_t rows = table.value.dim(0);
+  return scatter_sum(run, look_up(run, ids, table, run.tp->rank() * rows, run.tp->size() * rows));
 }
 
 }  // namespace ring

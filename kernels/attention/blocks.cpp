@@ -65,6 +65,15 @@ BlockPattern BlockPattern::changed(std::vector<BlockRule> rules, std::vector<std
   return {block_, std::move(rules), of_head_, std::move(bits), generation_ + 1};
 }
 
+BlockPattern BlockPattern::of_heads(std::int32_t first, std::int32_t count) const {
+  RING_CHECK(first >= 0 && count > 0, "block pattern: ", count, " heads from ", first, " on");
+  std::vector<BlockRule> rules;
+  for (const BlockRule& rule : rules_) rules.push_back(rule.from_head(first));
+  std::vector<std::int32_t> of_head;
+  for (std::int32_t head = 0; head < count; ++head) of_head.push_back(rule_of(first + head));
+  return {block_, std::move(rules), std::move(of_head), *bits_, generation_};
+}
+
 std::int32_t BlockPattern::rule_of(std::int32_t kv_head) const {
   return of_head_.empty() ? 0 : of_head_[static_cast<std::size_t>(kv_head) % of_head_.size()];
 }

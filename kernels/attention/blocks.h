@@ -31,6 +31,13 @@ struct BlockRule {
   std::int32_t rows = 0, words = 0;
   const std::uint32_t* bits = nullptr;
 
+  // The rule of head + first as one of `head`.
+  BlockRule from_head(std::int32_t first) const {
+    BlockRule r = *this;
+    r.seed += kSeedOfHead * static_cast<std::uint64_t>(first);
+    return r;
+  }
+
   RING_HOST_DEVICE bool keeps(std::int32_t head, std::int32_t q, std::int32_t k) const {
     const std::int32_t d = q < k ? k - q : q - k;
     if (d == 0) return true;
@@ -50,9 +57,11 @@ struct BlockRule {
   }
 
  private:
+  static constexpr std::uint64_t kSeedOfHead = 0x9E3779B97F4A7C15u;  // seeds of neighbouring heads are so far apart
+
   // A hash of 32 bits (the finaliser of MurmurHash3, public domain, over the mixed arguments).
   RING_HOST_DEVICE std::uint32_t mix(std::int32_t head, std::int32_t q, std::int32_t k) const {
-    std::uint64_t x = seed + 0x9E3779B97F4A7C15u * (static_cast<std::uint64_t>(head) + 1);
+    std::uint64_t x = seed + kSeedOfHead * (static_cast<std::uint64_t>(head) + 1);
     x ^= static_cast<std::uint64_t>(static_cast<std::uint32_t>(q)) << 32 | static_cast<std::uint32_t>(k);
     x = (x ^ x >> 33) * 0xff51afd7ed558ccdu;
     x = (x ^ x >> 33) * 0xc4ceb9fe1a85ec53u;
@@ -73,6 +82,9 @@ class BlockPattern {
                std::vector<std::uint32_t> bits = {}, std::uint64_t generation = 0);
   // The next generation: other rules for the same heads.
   BlockPattern changed(std::vector<BlockRule> rules, std::vector<std::uint32_t> bits = {}) const;
+
+  // Heads first .. first + count as a pattern of their own, numbered from 0: what a slice of the heads keeps.
+  BlockPattern of_heads(std::int32_t first, std::int32_t count) const;
 
   std::int32_t block() const { return block_; }
   std::int32_t rule_of(std::int32_t kv_head) const;  // its number

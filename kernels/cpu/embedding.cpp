@@ -14,26 +14,36 @@ void check_ids(const Tensor& ids, std::int64_t rows) {
       fail("embedding: id ", id[n], " at position ", n, " is outside of the table's ", rows, " rows");
 }
 
-void check_args(const char* op, const Tensor& ids, const Tensor& table, const Tensor& out) {
+void check_args(const char* op, const Tensor& ids, const Tensor& table, const Tensor& out, std::int64_t first_id,
+                std::int64_t all_rows) {
   RING_CHECK(table.shape().size() == 2 && table.contiguous(), op, ": the table is ", describe(table));
   RING_CHECK(ids.contiguous(), op, ": ids are strided");
   check_shape(op, "out", out, {ids.numel(), table.dim(1)});
   check_numel(op, "out", out, ids.numel() * table.dim(1));
-  check_ids(ids, table.dim(0));
+  check_ids(ids, rows_of_whole(op, table, first_id, all_rows));
+}
+
+// A row of the table, or null: another slice has it.
+template <class T>
+T* row_of(T* table, std::int64_t id, std::int64_t first_id, std::int64_t rows, std::int64_t width) {
+  const std::int64_t at = id - first_id;
+  return at >= 0 && at < rows ? table + at * width : nullptr;
 }
 
 void run_embedding(const Embedding& args, const Context& ctx) {
-  check_args("embedding", args.ids, args.table, args.out);
+  check_args("embedding", args.ids, args.table, args.out, args.first_id, args.all_rows);
   const std::int32_t* ids = args.ids.data<std::int32_t>();
   const float* table = args.table.data<float>();
   float* out = args.out.data<float>();
-  const std::int64_t width = args.table.dim(1);
+  const std::int64_t rows = args.table.dim(0), width = args.table.dim(1), first_id = args.first_id;
   const bool add = args.add;
   ctx.stream.pool().parallel_for(args.ids.numel(), row_grain(width), [=](std::int64_t begin, std::int64_t end, int) {
     for (std::int64_t n = begin; n < end; ++n) {
-      const float* row = table + ids[n] * width;
+      const float* row = row_of(table, ids[n], first_id, rows, width);
       float* to = out + n * width;
-      if (add) {
+      if (!row) {
+        if (!add) std::fill(to, to + width, 0.0f);
+      } else if (add) {
         for (std::int64_t c = 0; c < width; ++c) to[c] += row[c];
       } else {
         std::memcpy(to, row, static_cast<std::size_t>(width) * sizeof(float));
@@ -45,11 +55,12 @@ void run_embedding(const Embedding& args, const Context& ctx) {
 // Cut by columns: every thread walks all ids, so each row is summed in order of N whatever the number of threads, and
 // frequent ids do not unbalance the work.
 void run_embedding_backward(const EmbeddingBackward& args, const Context& ctx) {
-  check_args("embedding_backward", args.ids, args.dtable, args.dout);
+  check_args("embedding_backward", args.ids, args.dtable, args.dout, args.first_id, args.all_rows);
   const std::int32_t* ids = args.ids.data<std::int32_t>();
   const float* dout = args.dout.data<float>();
   float* dtable = args.dtable.data<float>();
   const std::int64_t tokens = args.ids.numel(), rows = args.dtable.dim(0), width = args.dtable.dim(1);
+  const std::int64_t first_id = args.first_id;
   const float beta = args.beta;
   const std::int64_t grain = std::max<std::int64_t>(16, row_grain(tokens + (beta == 1 ? 0 : rows)));
   ctx.stream.pool().parallel_for(
@@ -59,7 +70,8 @@ void run_embedding_backward(const EmbeddingBackward& args, const Context& ctx) {
           for (std::int64_t c = begin; c < end; ++c)
             dtable[r * width + c] = beta == 0 ? 0.0f : beta * dtable[r * width + c];
         for (std::int64_t n = 0; n < tokens; ++n) {
-          float* to = dtable + ids[n] * width;
+          float* to = row_of(dtable, ids[n], first_id, rows, width);
+          if (!to) continue;
           const float* from = dout + n * width;
           for (std::int64_t c = begin; c < end; ++c) to[c] += from[c];
         }

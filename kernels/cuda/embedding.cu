@@ -11,6 +11,7 @@ template <class T>
 struct Table {
   const T* data;
   std::int64_t rows, width;
+  std::int64_t first_id, all_rows;
 };
 
 constexpr int kAtOnce = 4;  // packs of a thread that are on their way together
@@ -32,10 +33,10 @@ __global__ void embed(const std::int32_t* ids, Table<T> table, T* out, std::int6
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {  // past the end: the last pack once more, without a branch
       const auto at = static_cast<std::uint32_t>(min(begin + i * kBlock, count - 1)), token = packs.quotient(at);
-      const std::int64_t id = ids[first + token];
-      const bool known = id >= 0 && id < table.rows;
-      rows[i] = load_pack<T, n>(table.data + (known ? id : 0) * table.width + (at - token * packs.divisor) * n);
-      if (!known) rows[i] = pack<T>(unknown);
+      const std::int64_t id = ids[first + token], row = id - table.first_id;
+      const bool here = row >= 0 && row < table.rows, elsewhere = id >= 0 && id < table.all_rows;
+      rows[i] = load_pack<T, n>(table.data + (here ? row : 0) * table.width + (at - token * packs.divisor) * n);
+      if (!here) rows[i] = elsewhere ? Pack<T, n>{} : pack<T>(unknown);
     }
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
@@ -58,8 +59,9 @@ void run_packs(const Embedding& args, const Context& ctx) {
   const std::int64_t tokens = args.ids.numel(), width = args.table.dim(1), packs = width / n;
   const auto tokens_per_block = static_cast<int>(std::max<std::int64_t>(1, 2 * kBlock * kAtOnce / packs));
   launch(ctx, {grid_of(divide_up(tokens, tokens_per_block))}, embed<T, n>, args.ids.data<std::int32_t>(),
-         Table<T>{device_data<T>(args.table), args.table.dim(0), width}, device_data<T>(args.out), tokens,
-         tokens_per_block, Divider(static_cast<std::uint32_t>(packs)), args.add);
+         Table<T>{device_data<T>(args.table), args.table.dim(0), width, args.first_id,
+                  rows_of_whole("embedding", args.table, args.first_id, args.all_rows)},
+         device_data<T>(args.out), tokens, tokens_per_block, Divider(static_cast<std::uint32_t>(packs)), args.add);
 }
 
 void run_embedding(const Embedding& args, const Context& ctx) {

@@ -35,9 +35,10 @@ __global__ void scale_untouched(const std::uint8_t* touched, D* dtable, std::int
   }
 }
 
-__global__ void mark_touched(const std::int32_t* ids, std::int64_t count, std::int64_t rows, std::uint8_t* touched) {
-  const std::int64_t n = thread_x();
-  if (n < count && ids[n] >= 0 && ids[n] < rows) touched[ids[n]] = 1;
+__global__ void mark_touched(const std::int32_t* ids, std::int64_t count, std::int64_t first_id, std::int64_t rows,
+                             std::uint8_t* touched) {
+  const std::int64_t n = thread_x(), row = n < count ? ids[n] - first_id : -1;
+  if (row >= 0 && row < rows) touched[row] = 1;
 }
 
 template <class D, int n>
@@ -179,13 +180,13 @@ void run_types(const EmbeddingBackward& args, const Context& ctx) {
   a.beta = args.beta;
   if (args.beta != 1) {
     const Tensor touched = ctx.zeros({rows}, DType::u8);
-    launch(ctx, {grid_of(divide_up(tokens, kBlock))}, mark_touched, args.ids.data<std::int32_t>(), tokens, rows,
-           touched.data<std::uint8_t>());
+    launch(ctx, {grid_of(divide_up(tokens, kBlock))}, mark_touched, args.ids.data<std::int32_t>(), tokens,
+           args.first_id, rows, touched.data<std::uint8_t>());
     launch(ctx, {grid_of(divide_up(rows, kBlock / kWarp))}, scale_untouched<D>, touched.data<std::uint8_t>(), a.dtable,
            rows, width, args.beta);
   }
   if (tokens == 0) return;
-  const SortedIds sorted = sort_ids(args.ids, rows, ctx);
+  const SortedIds sorted = sort_ids(args.ids, args.first_id, rows, ctx);
   a.sorted = {sorted.ids.data<std::int32_t>(), sorted.positions.data<std::int32_t>(), static_cast<int>(tokens),
               static_cast<int>(rows)};
   if (width % kPack<T> == 0 && is_aligned(a.dout) && is_aligned(a.dtable))
@@ -203,6 +204,7 @@ void run_embedding_backward(const EmbeddingBackward& args, const Context& ctx) {
   const char* op = "embedding_backward";
   RING_CHECK(args.dtable.shape().size() == 2 && args.dtable.contiguous(), op, ": the table is ", describe(args.dtable));
   RING_CHECK(args.ids.contiguous(), op, ": ids are strided");
+  rows_of_whole(op, args.dtable, args.first_id, args.all_rows);
   check_shape(op, "dout", args.dout, {args.ids.numel(), args.dtable.dim(1)});
   check_numel(op, "dout", args.dout, args.ids.numel() * args.dtable.dim(1));
   visit_float(op, args.dout.dtype(), [&]<class T>() { visit_table<T>(args, ctx); });

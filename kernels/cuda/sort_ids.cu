@@ -10,17 +10,18 @@
 namespace ring::cuda {
 namespace {
 
-__global__ void number_ids(const std::int32_t* ids, int count, int rows, std::uint32_t* keys, std::int32_t* positions) {
+__global__ void number_ids(const std::int32_t* ids, int count, std::int64_t first_id, int rows, std::uint32_t* keys,
+                           std::int32_t* positions) {
   const std::int64_t n = thread_x();
   if (n >= count) return;
-  const std::int32_t id = ids[n];
-  keys[n] = static_cast<std::uint32_t>(id >= 0 && id < rows ? id : rows);
+  const std::int64_t row = ids[n] - first_id;
+  keys[n] = static_cast<std::uint32_t>(row >= 0 && row < rows ? row : rows);
   positions[n] = static_cast<std::int32_t>(n);
 }
 
 }  // namespace
 
-SortedIds sort_ids(const Tensor& ids, std::int64_t rows, const Context& ctx) {
+SortedIds sort_ids(const Tensor& ids, std::int64_t first_id, std::int64_t rows, const Context& ctx) {
   const std::int64_t n = ids.numel();
   RING_CHECK(n <= INT32_MAX && rows < INT32_MAX, "embedding: ", n, " ids of a table of ", rows, " rows");
   const auto count = static_cast<int>(n);
@@ -28,8 +29,8 @@ SortedIds sort_ids(const Tensor& ids, std::int64_t rows, const Context& ctx) {
   SortedIds sorted{ctx.empty({n}, DType::i32), ctx.empty({n}, DType::i32)};
   if (n == 0) return sorted;
   auto* from = reinterpret_cast<std::uint32_t*>(keys.raw());
-  launch(ctx, {grid_of(divide_up(n, kBlock))}, number_ids, ids.data<std::int32_t>(), count, static_cast<int>(rows),
-         from, places.data<std::int32_t>());
+  launch(ctx, {grid_of(divide_up(n, kBlock))}, number_ids, ids.data<std::int32_t>(), count, first_id,
+         static_cast<int>(rows), from, places.data<std::int32_t>());
   const int bits = std::bit_width(static_cast<std::uint32_t>(rows));  // `rows` itself is a key
   const auto stream = static_cast<cudaStream_t>(ctx.stream.native());
   std::size_t bytes = 0;

@@ -8,7 +8,7 @@ struct SortedIds {
   Tensor ids, positions;  // [N] i32
 };
 
-// ids [N] i32, those outside of [0, rows) become `rows`: they come last.
-SortedIds sort_ids(const Tensor& ids, std::int64_t rows, const Context& ctx);
+// ids [N] i32, counted from first_id on; those outside of `rows` become `rows`: they come last.
+SortedIds sort_ids(const Tensor& ids, std::int64_t first_id, std::int64_t rows, const Context& ctx);
 
 }  // namespace ring::cuda

@@ -1,0 +1,89 @@
+#include <algorithm>
+
+#include "autograd/ops/loss_head.h"
+#include "comm/communicator.h"
+#include "kernels/matmul.h"
+#include "kernels/sliced_cross_entropy.h"
+
+namespace ring {
+namespace {
+
+// x: all rows. Those of a chunk that is done become their gradient, as far as this process's columns make it.
+struct Head {
+  const Run& run;
+  const LossHead& head;
+  Tensor x, w, token_loss;
+  bool want_dx;
+  Sink dw;  // undefined dst: not wanted
+};
+
+// This process's statistics of the rows, and everybody else's, in rank order.
+Tensor statistics_of(const Head& h, const Tensor& logits, const Tensor& targets, std::int64_t first) {
+  const Context& ctx = h.run.ctx;
+  const std::int64_t rows = logits.dim(0);
+  const Tensor own = ctx.empty({rows, kLogitStatistics}), all = ctx.empty({h.run.tp->size(), rows, kLogitStatistics});
+  logit_statistics_kernel({.logits = logits, .targets = targets, .out = own, .first = first, .vocab = h.head.vocab},
+                          ctx);
+  h.run.tp->all_gather(all, own, ctx.stream.record()).wait(ctx.stream);
+  return all;
+}
+
+void run_chunk(Head& h, const Tensor& logits, std::int64_t begin) {
+  const Context& ctx = h.run.ctx;
+  const std::int64_t rows = logits.dim(0), first = h.run.tp->rank() * h.w.dim(0);
+  const auto part = [&](const Tensor& t) { return t.defined() ? t.narrow(0, begin, rows) : t; };
+  const Tensor x = part(h.x), targets = part(h.head.targets);
+  matmul_kernel({.a = x, .b = h.w, .c = logits, .transpose_b = true}, ctx);
+  sliced_cross_entropy_kernel({.logits = logits,
+                               .targets = targets,
+                               .weights = part(h.head.weights),
+                               .statistics = statistics_of(h, logits, targets, first),
+                               .loss = part(h.token_loss),
+                               .first = first,
+                               .vocab = h.head.vocab,
+                               .scale = h.head.scale,
+                               .z_loss = h.head.z_loss,
+                               .gradient = h.want_dx || h.dw.dst.defined(),
+                               .state = h.run.state},
+                              ctx);
+  if (h.dw.dst.defined()) {
+    matmul_kernel({.a = logits, .b = x, .c = h.dw.dst, .transpose_a = true, .beta = h.dw.beta}, ctx);
+    h.dw.beta = 1;
+  }
+  if (h.want_dx) matmul_kernel({.a = logits, .b = h.w, .c = x}, ctx);
+}
+
+}  // namespace
+
+LossOutput sliced_head(Run& run, const Var& x, const Var& w, const LossHead& head) {
+  Communicator& tp = *run.tp;
+  RING_CHECK(x.value.shape().size() == 2 && w.value.shape().size() == 2, "cross_entropy_head: input ",
+             describe(x.value), " and weight ", describe(w.value), ": expected two dims each");
+  const std::int64_t tokens = x.value.dim(0) * tp.size(), columns = w.value.dim(0);
+  check_head(x.value, tokens, w.value, columns * tp.size(), head);
+  const Context& ctx = run.ctx;
+  LossOutput out{{ctx.empty({1}), nullptr}, ctx.empty({tokens})};
+  Head h{run, head, ctx.empty({tokens, x.value.dim(1)}, x.value.dtype()), w.value, out.token_loss, false, {}};
+  tp.all_gather(h.x, x.value, ctx.stream.record()).wait(ctx.stream);
+  h.want_dx = run.tape && x.slot;
+  if (run.tape && w.slot && tokens > 0) h.dw = open_sink(*w.slot, w.value.shape(), w.value.dtype(), ctx);
+  {
+    const Tensor logits = empty_chunk(ctx, head, tokens, columns, x.value.dtype());
+    for (std::int64_t begin = 0; begin < tokens; begin += logits.dim(0))
+      run_chunk(h, logits.narrow(0, 0, std::min(logits.dim(0), tokens - begin)), begin);
+  }
+  column_sum_kernel({.x = out.token_loss.view({tokens, 1}), .out = out.sum.value}, ctx);
+  if (!run.tape) return out;
+  Tensor dx;
+  if (h.want_dx) {
+    dx = ctx.empty(x.value.shape(), x.value.dtype());
+    tp.reduce_scatter(dx, h.x, Reduce::sum, ctx.stream.record()).wait(ctx.stream);
+  }
+  // The weight's gradient is written, yet its slot stays among the inputs: on_ready waits for this step.
+  out.sum.slot = run.tape->record("cross_entropy_head", 1, {x.slot, w.slot}, [dx](Backward& back) {
+    if (back.wants(0)) back.give(0, dx);
+  })[0];
+  return out;
+}
+
+}  // namespace ring

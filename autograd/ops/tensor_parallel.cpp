@@ -1,0 +1,96 @@
+#include "autograd/ops.h"
+#include "comm/communicator.h"
+#include "kernels/elementwise.h"
+#include "kernels/embedding.h"
+#include "kernels/matmul.h"
+
+namespace ring {
+namespace {
+
+// Of each process.
+std::int64_t share_of(const Communicator& tp, const Tensor& t, const char* op) {
+  RING_CHECK(t.shape().size() > 0 && t.dim(0) % tp.size() == 0, op, ": the rows of ", describe(t),
+             " do not divide among ", tp.size(), " processes of tensor parallelism");
+  return t.dim(0) / tp.size();
+}
+
+Tensor gathered(const Context& ctx, Communicator& tp, const Tensor& x) {
+  const Tensor all = ctx.empty({x.dim(0) * tp.size(), x.dim(1)}, x.dtype());
+  tp.all_gather(all, x, ctx.stream.record()).wait(ctx.stream);
+  return all;
+}
+
+void scatter(const Context& ctx, Communicator& tp, const Tensor& all, const Tensor& out) {
+  tp.reduce_scatter(out, all, Reduce::sum, ctx.stream.record()).wait(ctx.stream);
+}
+
+// A bias is a table of one row, which every token names.
+void add_bias(const Context& ctx, const Tensor& b, const Tensor& y) {
+  embedding_kernel({.ids = ctx.zeros({y.dim(0)}, DType::i32), .table = b.view({1, b.numel()}), .out = y, .add = true},
+                   ctx);
+}
+
+Tensor scattered(const Context& ctx, Communicator& tp, const Tensor& x, const Tensor& b, const Tensor& residual) {
+  const Tensor y = ctx.empty({x.dim(0) / tp.size(), x.dim(1)}, x.dtype());
+  scatter(ctx, tp, x, y);
+  if (b.defined()) add_bias(ctx, b, y);
+  if (residual.defined()) axpby_kernel({.x = y, .y = residual, .out = y, .alpha = 1, .beta = 1}, ctx);
+  return y;
+}
+
+void scatter_backward(Backward& back, Communicator& tp, const Tensor& b) {
+  const Tensor& dy = back.grad();
+  if (back.wants(0)) back.give(0, gathered(back.ctx, tp, dy));
+  if (back.wants(1)) {
+    const Sink s = back.sink(1, b.shape(), b.dtype());
+    column_sum_kernel({dy, s.dst, s.beta}, back.ctx);
+  }
+  if (back.wants(2)) back.give(2, dy);
+}
+
+}  // namespace
+
+bool sliced(const Run& run) { return run.tp && run.tp->size() > 1; }
+
+Tensor own_rows(const Run& run, const Tensor& t) {
+  if (!sliced(run)) return t;
+  const std::int64_t rows = share_of(*run.tp, t, "own_rows");
+  return t.narrow(0, run.tp->rank() * rows, rows);
+}
+
+Var gather_rows(Run& run, const Var& x) {
+  if (!sliced(run)) return x;
+  Communicator& tp = *run.tp;
+  RING_CHECK(x.value.shape().size() == 2, "gather_rows: ", describe(x.value), ", expected [N,C]");
+  const Tensor y = gathered(run.ctx, tp, x.value);
+  if (!run.tape) return {y, nullptr};
+  Var out = run.tape->record("gather_rows", y, {x.slot}, [&tp, like = x.value.shape()](Backward& back) {
+    if (!back.wants(0)) return;
+    const Tensor dx = back.ctx.empty(like, back.grad().dtype());
+    scatter(back.ctx, tp, back.grad(), dx);
+    back.give(0, dx);
+  });
+  const auto again = [&tp, in = Saved(x)](const Context& ctx) { return gathered(ctx, tp, in.get(ctx)); };
+  out.recipe = std::make_shared<Recipe>(Recipe{again, {}});
+  return out;
+}
+
+Var scatter_sum(Run& run, const Var& x, const Var& b, const Var& residual) {
+  RING_CHECK(sliced(run), "scatter_sum: the run has no tensor parallelism");
+  Communicator& tp = *run.tp;
+  RING_CHECK(x.value.shape().size() == 2, "scatter_sum: ", describe(x.value), ", expected [N,C]");
+  const Shape shape{share_of(tp, x.value, "scatter_sum"), x.value.dim(1)};
+  RING_CHECK(!b.value.defined() || b.value.shape() == Shape{shape[1]}, "scatter_sum: bias ", describe(b.value), " for ",
+             describe(x.value));
+  RING_CHECK(!residual.value.defined() || residual.value.shape() == shape, "scatter_sum: residual ",
+             describe(residual.value), " for rows of ", shape);
+  const Tensor y = scattered(run.ctx, tp, x.value, b.value, residual.value);
+  if (!run.tape) return {y, nullptr};
+  Var out = run.tape->record("scatter_sum", y, {x.slot, b.slot, residual.slot},
+                             [&tp, b = b.value](Backward& back) { scatter_backward(back, tp, b); });
+  return remade(run, out, [&tp, in = Saved(x), b = b.value, r = Saved(residual)](const Context& ctx) {
+    return scattered(ctx, tp, in.get(ctx), b, r.get(ctx));
+  });
+}
+
+}  // namespace ring

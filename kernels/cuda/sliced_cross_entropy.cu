@@ -1,0 +1,133 @@
+// One block per row. The exchange between the two kernels is why nothing of a row can stay on the chip: it is read once
+// for its statistics, and once more for the gradient that takes its place.
+#include "kernels/sliced_cross_entropy.h"
+
+#include "core/step_state.h"
+#include "kernels/cuda/cross_entropy.cuh"
+
+namespace ring::cuda {
+namespace {
+
+struct Columns {
+  int first, used, width, vocab;
+};
+
+template <class T>
+__global__ void __launch_bounds__(1024)
+    statistics_of_rows(RowsOf<T> rows, Columns c, const std::int32_t* targets, float* out) {
+  const T* row = rows[blockIdx.x];
+  out += std::int64_t{blockIdx.x} * kLogitStatistics;
+  const int target = targets[blockIdx.x], at = target - c.first;
+  if (target == kIgnoreTarget) {
+    if (threadIdx.x < kLogitStatistics) out[threadIdx.x] = 0;
+    return;
+  }
+  const Span<T> span(rows[blockIdx.x], c.used);
+  LogSum sum;
+  from_cache(span, 0, span.packs, [&](int, const Pack<T>& p) { sum.add(p); });
+  for (int i = static_cast<int>(threadIdx.x); i < span.singles(); i += static_cast<int>(blockDim.x))
+    sum.add(to_float(row[span.single(i)]));
+  sum = of_block(sum);
+  if (threadIdx.x != 0) return;
+  // A target outside of the vocabulary cannot be reported from here: its NaN stops the step.
+  const bool known = target >= 0 && target < c.vocab;
+  out[0] = sum.max;
+  out[1] = sum.sum;
+  out[2] = !known ? __int_as_float(0x7fffffff) : at >= 0 && at < c.used ? to_float(row[at]) : 0.0f;
+}
+
+struct LossArgs {
+  const std::int32_t* targets;
+  const float *weights, *statistics;
+  float* loss;
+  const StepState* state;
+  int parts;
+  float scale, z_loss;
+  bool gradient;
+};
+
+// Of the whole row: every thread finds the same bits, in the order of the parts.
+struct Merged {
+  float max, sum = 0, target = 0;
+  __device__ Merged(const float* statistics, int parts, std::int64_t stride) : max(statistics[0]) {
+    for (int p = 1; p < parts; ++p) max = fmaxf(max, statistics[p * stride]);
+    for (int p = 0; p < parts; ++p) {
+      sum += statistics[p * stride + 1] * exp_fast(statistics[p * stride] - max);
+      target += statistics[p * stride + 2];
+    }
+  }
+};
+
+template <class T>
+__global__ void __launch_bounds__(1024) sliced_loss_of_rows(RowsOf<T> rows, Columns c, LossArgs a) {
+  T* row = rows[blockIdx.x];
+  const int target = a.targets[blockIdx.x];
+  if (target == kIgnoreTarget) {
+    if (threadIdx.x == 0) a.loss[blockIdx.x] = 0;
+    if (a.gradient) zero(row, c.width);
+    return;
+  }
+  const Merged m(a.statistics + std::int64_t{blockIdx.x} * kLogitStatistics, a.parts, rows.count * kLogitStatistics);
+  const float lse = m.max + logf(m.sum), weight = a.weights ? a.weights[blockIdx.x] : 1.0f;
+  if (threadIdx.x == 0) a.loss[blockIdx.x] = weight * (lse - m.target + a.z_loss * lse * lse);
+  if (!a.gradient) return;
+  const bool known = target >= 0 && target < c.vocab;
+  const float scale = (known ? a.scale : __int_as_float(0x7fffffff)) * weight * (a.state ? a.state->loss_scale : 1.0f);
+  write_gradient(Span<T>(row, c.used), static_cast<const T*>(nullptr), 0, target - c.first,
+                 Gradient{m.max, scale * (1.0f + 2.0f * a.z_loss * lse) / m.sum, scale});
+  zero(row + c.used, c.width - c.used);
+}
+
+Columns columns_of(const char* op, const Tensor& logits, std::int64_t first, std::int64_t vocab) {
+  const std::int64_t width = logits.dim(1);
+  RING_CHECK(first + width <= INT32_MAX && vocab <= INT32_MAX && logits.dim(0) <= INT32_MAX, op, ": logits are ",
+             describe(logits), ", from column ", first, " of ", vocab, " on");
+  return {static_cast<int>(first), static_cast<int>(columns_in_use(width, first, vocab)), static_cast<int>(width),
+          static_cast<int>(vocab)};
+}
+
+// Enough threads for four packs each.
+template <class T>
+Launch blocks_of(std::int64_t rows, int columns) {
+  unsigned threads = 64;
+  while (threads < 512 && threads * 4 < static_cast<unsigned>(columns) / kPack<T>) threads *= 2;
+  return {grid_of(rows), threads};
+}
+
+void run_statistics(const LogitStatistics& args, const Context& ctx) {
+  const char* op = "logit_statistics";
+  check(args);
+  const Columns c = columns_of(op, args.logits, args.first, args.vocab);
+  visit_float(op, args.logits.dtype(), [&]<class T>() {
+    const RowsOf<T> rows = device_rows<T>(op, "logits", args.logits);
+    launch(ctx, blocks_of<T>(rows.count, c.used), statistics_of_rows<T>, rows, c, args.targets.data<std::int32_t>(),
+           args.out.data<float>());
+  });
+}
+
+void run_loss(const SlicedCrossEntropy& args, const Context& ctx) {
+  const char* op = "sliced_cross_entropy";
+  check(args);
+  const Columns c = columns_of(op, args.logits, args.first, args.vocab);
+  const LossArgs a{.targets = args.targets.data<std::int32_t>(),
+                   .weights = device_data<float>(args.weights),
+                   .statistics = args.statistics.data<float>(),
+                   .loss = args.loss.data<float>(),
+                   .state = device_state(op, args.state),
+                   .parts = static_cast<int>(args.statistics.dim(0)),
+                   .scale = args.scale,
+                   .z_loss = args.z_loss,
+                   .gradient = args.gradient};
+  visit_float(op, args.logits.dtype(), [&]<class T>() {
+    const RowsOf<T> rows = device_rows<T>(op, "logits", args.logits);
+    launch(ctx, blocks_of<T>(rows.count, args.gradient ? c.used : 1), sliced_loss_of_rows<T>, rows, c, a);
+  });
+}
+
+const bool added[] = {
+    logit_statistics_kernel.add(Backend::cuda, {"rows", run_statistics}),
+    sliced_cross_entropy_kernel.add(Backend::cuda, {"rows", run_loss}),
+};
+
+}  // namespace
+}  // namespace ring::cuda
