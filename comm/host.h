@@ -9,13 +9,14 @@
 
 namespace ring {
 
-void all_reduce_host(Communicator&, std::span<double> values,
-                     Reduce op);  // in place; sums in rank order, exact to 2^53
-double sum_host(Communicator&, double value);
-bool any_host(Communicator&, bool value);
+void all_reduce_host(Communicator&, std::span<double> values, Reduce op,
+                     Site site = Site::current());  // in place; sums in rank order, exact to 2^53
+double sum_host(Communicator&, double value, Site site = Site::current());
+bool any_host(Communicator&, bool value, Site site = Site::current());
 
-std::vector<std::string> gather_host(Communicator&, const std::string& value);  // every rank's, in rank order
+std::vector<std::string> gather_host(Communicator&, const std::string& value,
+                                     Site site = Site::current());  // every rank's, in rank order
 // Error names the first rank whose value differs from rank 0's: `what` says of what.
-void check_same(Communicator&, const std::string& what, const std::string& value);
+void check_same(Communicator&, const std::string& what, const std::string& value, Site site = Site::current());
 
 }  // namespace ring

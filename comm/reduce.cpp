@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <type_traits>
 
 namespace ring {
 namespace {
@@ -20,19 +21,36 @@ struct Max {
   }
 };
 
+// How elements lie in memory, and what they are added as.
+template <class Stored>
+Stored load(Stored x) {
+  return x;
+}
+float load(bf16 x) { return to_float(x); }
+template <class Stored, class Sum>
+Stored store(Sum x) {
+  if constexpr (std::is_same_v<Stored, bf16>)
+    return to_bf16(x);
+  else
+    return x;
+}
+
 template <class T, class Op>
 void reduce_typed(std::span<const std::byte* const> sources, std::byte* out, std::int64_t n) {
   constexpr std::int64_t kBlock = 1024;
-  std::array<T, kBlock> sum;  // a block at a time: `out` is written only when all sources of the block were read
+  // A block at a time: `out` is written only when all sources of the block were read.
+  std::array<decltype(load(T{})), kBlock> sum;
   for (std::int64_t begin = 0; begin < n; begin += kBlock) {
     const std::int64_t count = std::min(kBlock, n - begin);
-    std::copy_n(reinterpret_cast<const T*>(sources[0]) + begin, count, sum.begin());
+    const T* first = reinterpret_cast<const T*>(sources[0]) + begin;
+    for (std::int64_t i = 0; i < count; ++i) sum[static_cast<std::size_t>(i)] = load(first[i]);
     for (const std::byte* source : sources.subspan(1)) {
       const T* x = reinterpret_cast<const T*>(source) + begin;
       for (std::int64_t i = 0; i < count; ++i)
-        sum[static_cast<std::size_t>(i)] = Op::apply(sum[static_cast<std::size_t>(i)], x[i]);
+        sum[static_cast<std::size_t>(i)] = Op::apply(sum[static_cast<std::size_t>(i)], load(x[i]));
     }
-    std::copy_n(sum.begin(), count, reinterpret_cast<T*>(out) + begin);
+    T* to = reinterpret_cast<T*>(out) + begin;
+    for (std::int64_t i = 0; i < count; ++i) to[i] = store<T>(sum[static_cast<std::size_t>(i)]);
   }
 }
 
@@ -47,12 +65,10 @@ void reduce_in_order(DType dtype, Reduce op, std::span<const std::byte* const> s
                      std::int64_t n) {
   RING_CHECK(!sources.empty(), "reduce: no sources");
   switch (dtype) {
-    case DType::f32:
-      return reduce_op<float>(op, sources, out, n);
-    case DType::i32:
-      return reduce_op<std::int32_t>(op, sources, out, n);
-    default:
-      fail("reduce: f32 and i32 can be reduced, not ", dtype);
+    case DType::f32: return reduce_op<float>(op, sources, out, n);
+    case DType::bf16: return reduce_op<bf16>(op, sources, out, n);
+    case DType::i32: return reduce_op<std::int32_t>(op, sources, out, n);
+    default: fail("reduce: f32, bf16 and i32 can be reduced, not ", dtype);
   }
 }
 

@@ -1,6 +1,8 @@
 #include "comm/self.h"
 
+#include <deque>
 #include <string>
+#include <vector>
 
 namespace ring {
 namespace {
@@ -12,24 +14,58 @@ class SelfCommunicator final : public Communicator {
   void abort(const std::string&) override {}  // nothing here ever waits for a peer
 
  private:
-  Work do_all_reduce(const Tensor& t, Reduce, const Event& after) override { return {after, {t}}; }
-  Work do_all_gather(const Tensor& out, const Tensor& in, const Event& after) override { return move(out, in, after); }
-  Work do_reduce_scatter(const Tensor& out, const Tensor& in, Reduce, const Event& after) override {
-    return move(out, in, after);
+  Work do_all_reduce(Operation, const Tensor& t, Reduce, const Event& after) override { return {after, {t}}; }
+  Work do_all_gather(Operation, const Tensor& out, const Tensor& in, const Event& after) override {
+    return move({{out, in}}, after);
   }
-  Work do_broadcast(const Tensor& t, int, const Event& after) override { return {after, {t}}; }
-  Work do_send_recv(const Tensor& out, int, const Tensor& in, int, const Event& after) override {
-    return move(in, out, after);
+  Work do_reduce_scatter(Operation, const Tensor& out, const Tensor& in, Reduce, const Event& after) override {
+    return move({{out, in}}, after);
   }
-  Work do_barrier(const Event& after) override { return {after, {}}; }
+  Work do_all_to_all(Operation, const Tensor& out, const Tensor& in, const Event& after) override {
+    return move({{out, in}}, after);
+  }
+  Work do_broadcast(Operation, const Tensor& t, int, const Event& after) override { return {after, {t}}; }
+  Work do_reduce_pieces(Operation, const std::vector<Piece>& p, Reduce, const Event& after) override {
+    return stay(p, after);
+  }
+  Work do_broadcast_pieces(Operation, const std::vector<Piece>& p, const Event& after) override {
+    return stay(p, after);
+  }
+  Work do_exchange(Operation, const std::vector<Transfer>& sends, const std::vector<Transfer>& receives,
+                   const Event& after) override {
+    std::vector<Copy> copies;
+    for (std::size_t i = 0; i < sends.size(); ++i) copies.push_back({receives[i].tensor, sends[i].tensor});
+    return move(copies, after);
+  }
+  Work do_barrier(Operation, const Event& after) override { return {after, {}}; }
 
-  Work move(const Tensor& dst, const Tensor& src, const Event& after) {
-    if (dst.raw() == src.raw()) return {after, {dst}};
-    const Stream stream = Stream::create(dst.device(), 1);
-    stream.wait(after);
-    stream.impl().copy(dst.raw(), src.raw(), dst.bytes());
-    return {stream.record(), {dst, src}};
+  struct Copy {
+    Tensor to, from;
+  };
+  Work stay(const std::vector<Piece>& pieces, const Event& after) {
+    std::vector<Tensor> held;
+    for (const Piece& p : pieces) held.push_back(p.tensor);
+    return {after, std::move(held)};
   }
+  Work move(const std::vector<Copy>& copies, const Event& after) {
+    std::vector<Tensor> held;
+    for (const Copy& c : copies)
+      if (c.to.raw() != c.from.raw()) held.insert(held.end(), {c.to, c.from});
+    if (held.empty()) return {after, {}};
+    const Stream& stream = stream_of(held[0].device());
+    stream.wait(after);
+    for (std::size_t i = 0; i < held.size(); i += 2)
+      stream.impl().copy(held[i].raw(), held[i + 1].raw(), held[i].bytes());
+    return {stream.record(), std::move(held)};
+  }
+  // One per device: a stream of its own for every copy would cost more than the copy.
+  const Stream& stream_of(Device device) {
+    for (const Stream& s : streams_)
+      if (s.device() == device) return s;
+    return streams_.emplace_back(Stream::create(device, 1));
+  }
+
+  std::deque<Stream> streams_;
 };
 
 }  // namespace

@@ -130,6 +130,122 @@ TEST_P(DistCollectives, SendRecvAroundTheRing) {
   });
 }
 
+TEST_P(DistCollectives, SumsOfHalfPrecisionRoundOnce) {
+  for (const std::int64_t n : {3, 20'001, 2'100'001})
+    expect_all([n](Communicator& c) {
+      const Tensor t = Tensor::empty({n}, DType::bf16, stream());
+      for (std::int64_t i = 0; i < n; ++i) t.data<bf16>()[i] = to_bf16(value(c.rank(), i));
+      c.all_reduce(t, Reduce::sum).wait(stream());
+      for (std::int64_t i = 0; i < n; ++i) {
+        float sum = to_float(to_bf16(value(0, i)));
+        for (int r = 1; r < c.size(); ++r) sum += to_float(to_bf16(value(r, i)));
+        RING_CHECK(t.data<bf16>()[i].bits == to_bf16(sum).bits, "n ", n, ", element ", i);
+      }
+    });
+}
+
+TEST_P(DistCollectives, AllToAllTransposesParts) {
+  for (const std::int64_t n : {0, 1, 7, 300'000})
+    expect_all([n](Communicator& c) {
+      const Tensor in = filled(n * c.size(), c.rank()), out = Tensor::zeros({n * c.size()}, DType::f32, stream());
+      c.all_to_all(out, in).wait(stream());
+      for (int from = 0; from < c.size(); ++from)
+        for (std::int64_t i = 0; i < n; ++i)
+          RING_CHECK(out.data<float>()[from * n + i] == value(from, c.rank() * n + i), "n ", n, ", part ", from);
+    });
+}
+
+// Sizes around the limits of a round, of several types, with roots in no order.
+struct PieceCase {
+  std::int64_t n;
+  DType dtype;
+};
+const PieceCase kPieces[] = {{3, DType::bf16}, {5, DType::f32},          {0, DType::f32}, {600'000, DType::f32},
+                             {7, DType::f32},  {1'000'001, DType::bf16}, {1, DType::i32}, {500'001, DType::f32}};
+
+std::vector<Piece> pieces_of(const Communicator& c) {
+  std::vector<Piece> out;
+  for (const PieceCase& k : kPieces) {
+    const Tensor t = Tensor::empty({k.n}, k.dtype, stream());
+    const int id = static_cast<int>(out.size());
+    for (std::int64_t i = 0; i < k.n; ++i) {
+      const float v = value(c.rank() + 10 * id, i);
+      if (k.dtype == DType::f32) t.data<float>()[i] = v;
+      if (k.dtype == DType::bf16) t.data<bf16>()[i] = to_bf16(v);
+      if (k.dtype == DType::i32) t.data<std::int32_t>()[i] = static_cast<std::int32_t>(1000 * v);
+    }
+    out.push_back({t, id * 3 % c.size()});
+  }
+  return out;
+}
+
+double element(const Tensor& t, std::int64_t i) {
+  if (t.dtype() == DType::bf16) return static_cast<double>(to_float(t.data<bf16>()[i]));
+  return t.dtype() == DType::i32 ? t.data<std::int32_t>()[i] : static_cast<double>(t.data<float>()[i]);
+}
+
+// The sum of ranks first to last of element i of piece `id`, as pieces_of() made it.
+double piece_value(std::size_t id, std::int64_t i, int first, int last) {
+  float sum = 0;
+  for (int r = first; r <= last; ++r) {
+    const float v = value(r + 10 * static_cast<int>(id), i);
+    float x = v;
+    if (kPieces[id].dtype == DType::bf16) x = to_float(to_bf16(v));
+    if (kPieces[id].dtype == DType::i32) x = static_cast<float>(static_cast<std::int32_t>(1000 * v));
+    sum = r == first ? x : sum + x;
+  }
+  return static_cast<double>(kPieces[id].dtype == DType::bf16 ? to_float(to_bf16(sum)) : sum);
+}
+
+TEST_P(DistCollectives, ReducePiecesSumsEachAtItsRoot) {
+  expect_all([](Communicator& c) {
+    const std::vector<Piece> pieces = pieces_of(c);
+    c.reduce_pieces(pieces, Reduce::sum).wait(stream());
+    c.reduce_pieces({}, Reduce::sum).wait(stream());
+    for (std::size_t k = 0; k < pieces.size(); ++k)
+      for (std::int64_t i = 0; pieces[k].root == c.rank() && i < pieces[k].tensor.numel(); ++i)
+        RING_CHECK(element(pieces[k].tensor, i) == piece_value(k, i, 0, c.size() - 1), "piece ", k, ", element ", i);
+  });
+}
+
+TEST_P(DistCollectives, BroadcastPiecesComeFromTheirRoots) {
+  expect_all([](Communicator& c) {
+    const std::vector<Piece> pieces = pieces_of(c);
+    c.broadcast_pieces(pieces).wait(stream());
+    c.broadcast_pieces({}).wait(stream());
+    for (std::size_t k = 0; k < pieces.size(); ++k)
+      for (std::int64_t i = 0; i < pieces[k].tensor.numel(); ++i)
+        RING_CHECK(element(pieces[k].tensor, i) == piece_value(k, i, pieces[k].root, pieces[k].root), "piece ", k);
+  });
+}
+
+// Rank a sends rank b (a + b) % 3 messages, each of another size; those to oneself are copies.
+TEST_P(DistCollectives, ExchangeOfListsThatDiffer) {
+  CommOptions verify;
+  verify.verify = true;
+  expect_all(
+      [](Communicator& c) {
+        const auto count = [](int a, int b) { return (a + b) % 3; };
+        const auto numel = [](int a, int b, int k) { return 1 + 1000 * a + 100 * b + 70'000 * k; };
+        std::vector<Transfer> sends, receives;
+        for (int p = c.size() - 1; p >= 0; --p)
+          for (int k = 0; k < count(c.rank(), p); ++k)
+            sends.push_back({filled(numel(c.rank(), p, k), 100 * c.rank() + 10 * p + k), p});
+        for (int p = 0; p < c.size(); ++p)
+          for (int k = 0; k < count(p, c.rank()); ++k)
+            receives.push_back({Tensor::zeros({numel(p, c.rank(), k)}, DType::f32, stream()), p});
+        c.exchange(sends, receives).wait(stream());
+        c.exchange({}, {}).wait(stream());
+        std::size_t next = 0;
+        for (int p = 0; p < c.size(); ++p)
+          for (int k = 0; k < count(p, c.rank()); ++k, ++next)
+            for (std::int64_t i = 0; i < receives[next].tensor.numel(); ++i)
+              RING_CHECK(receives[next].tensor.data<float>()[i] == value(100 * p + 10 * c.rank() + k, i), "message ", k,
+                         " from rank ", p, ", element ", i);
+      },
+      verify);
+}
+
 TEST_P(DistCollectives, OneSidedSendAndRecv) {
   expect_all([](Communicator& c) {
     const Tensor t = filled(50, c.rank());
@@ -218,6 +334,16 @@ TEST(Communicator, ChecksItsArguments) {
   EXPECT_THROW(c->broadcast(t, -1), Error);
   EXPECT_THROW(c->send(t, 0), Error);
   EXPECT_THROW(c->recv(t, 1), Error);
+  EXPECT_THROW(c->all_to_all(t, t), Error);
+  EXPECT_THROW(c->all_to_all(t, Tensor::zeros({3}, DType::f32, stream())), Error);
+  EXPECT_THROW(c->all_to_all(t, Tensor::zeros({4}, DType::i32, stream())), Error);
+  EXPECT_THROW(c->reduce_pieces({{t, 0}, {t, 1}}, Reduce::sum), Error);
+  EXPECT_THROW(c->reduce_pieces({{Tensor::zeros({4}, DType::u8, stream()), 0}}, Reduce::sum), Error);
+  EXPECT_THROW(c->broadcast_pieces({{{}, 0}}), Error);
+  EXPECT_THROW(c->exchange({{t, 1}}, {}), Error);
+  EXPECT_THROW(c->exchange({{t, 0}}, {}), Error);
+  EXPECT_THROW(c->exchange({}, {{t, 0}}), Error);
+  EXPECT_THROW(c->exchange({{t, 0}}, {{Tensor::zeros({3}, DType::f32, stream()), 0}}), Error);
 }
 
 TEST(Communicator, SelfMovesInputToOutput) {
@@ -230,6 +356,12 @@ TEST(Communicator, SelfMovesInputToOutput) {
   EXPECT_EQ(std::memcmp(out.raw(), in.raw(), in.bytes()), 0);
   fill_zero(out, stream());
   c->send_recv(in, 0, out, 0).wait(stream());
+  EXPECT_EQ(std::memcmp(out.raw(), in.raw(), in.bytes()), 0);
+  fill_zero(out, stream());
+  c->all_to_all(out, in).wait(stream());
+  EXPECT_EQ(std::memcmp(out.raw(), in.raw(), in.bytes()), 0);
+  fill_zero(out, stream());
+  c->exchange({{in, 0}}, {{out, 0}}).wait(stream());
   EXPECT_EQ(std::memcmp(out.raw(), in.raw(), in.bytes()), 0);
 }
 

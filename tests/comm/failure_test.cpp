@@ -77,19 +77,55 @@ TEST_F(DistFailure, RankThatDoesNotJoinIsNamedAfterTheTimeout) {
   EXPECT_FALSE(errors[0].empty() || errors[1].empty());
 }
 
-TEST_F(DistFailure, MismatchNamesBothSides) {
-  const auto errors = test::run_ranks(
-      2,
+// Two ranks, two call sites: at least one rank reports both sides, and both fail.
+void expect_mismatch(const test::RankFn& fn, const std::vector<std::string>& parts) {
+  const std::vector<std::string> errors = test::run_ranks(2, fn, quick(5000, true));
+  for (const std::string& e : errors) EXPECT_FALSE(e.empty()) << test::joined(errors);
+  for (const std::string& part : parts)
+    EXPECT_TRUE(contains(test::joined(errors), part)) << part << " is not in\n" << test::joined(errors);
+}
+
+TEST_F(DistFailure, MismatchNamesBothSidesAndWhereTheyAre) {
+  const unsigned line = __LINE__ + 4;
+  expect_mismatch(
       [](Communicator& c) {
-        Work w = c.rank() == 0 ? c.all_reduce(ones(10), Reduce::sum) : c.broadcast(ones(20), 0);
-        w.synchronize();
+        if (c.rank() == 0)
+          c.all_reduce(ones(10), Reduce::sum).synchronize();
+        else
+          c.broadcast(ones(20), 0).synchronize();
       },
-      quick(5000, true));
-  for (const std::string& e : errors) {
-    EXPECT_TRUE(contains(e, "all_reduce sum of f32[10]")) << e;
-    EXPECT_TRUE(contains(e, "broadcast of f32[20]") || contains(e, "lost")) << e;
-  }
-  EXPECT_TRUE(contains(test::joined(errors), "all ranks must run the same operations")) << test::joined(errors);
+      {"all_reduce sum of f32[10]", "broadcast of f32[20]", str("rank 0 at comm/failure_test.cpp:", line),
+       str("rank 1 at comm/failure_test.cpp:", line + 2), "all ranks must run the same operations"});
+}
+
+TEST_F(DistFailure, MismatchOfDtypeShapeAndPieces) {
+  expect_mismatch(
+      [](Communicator& c) {
+        const Tensor t = Tensor::zeros({10}, c.rank() == 0 ? DType::f32 : DType::bf16, Stream::cpu(1));
+        c.all_reduce(t, Reduce::sum).synchronize();
+      },
+      {"all_reduce sum of f32[10]", "all_reduce sum of bf16[10]"});
+  expect_mismatch(
+      [](Communicator& c) {
+        c.reduce_pieces({{ones(4), 0}, {ones(5), c.rank()}}, Reduce::sum).synchronize();
+      },
+      {"f32[5] of rank 0", "f32[5] of rank 1"});
+}
+
+TEST_F(DistFailure, MismatchOfMessages) {
+  expect_mismatch(
+      [](Communicator& c) {
+        if (c.rank() == 0)
+          c.exchange({{ones(3), 1}, {ones(4), 1}}, {}).synchronize();
+        else
+          c.exchange({}, {{ones(4), 0}, {ones(3), 0}}).synchronize();
+      },
+      {"expects f32 x 4, f32 x 3 of rank 0", "sends it f32 x 3, f32 x 4", "comm/failure_test.cpp"});
+  expect_mismatch(
+      [](Communicator& c) {
+        c.rank() == 0 ? c.send(ones(3), 1).synchronize() : c.all_reduce(ones(3), Reduce::sum).synchronize();
+      },
+      {"send of f32[3] to rank 1", "all_reduce sum of f32[3]"});
 }
 
 TEST_F(DistFailure, MismatchWithoutChecksTimesOut) {

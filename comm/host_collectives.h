@@ -1,0 +1,81 @@
+#pragma once
+// The operations of a HostCommunicator, as sends and receives over a Link.
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "comm/call_check.h"
+#include "comm/communicator.h"
+#include "comm/link.h"
+#include "comm/options.h"
+
+namespace ring {
+
+// Belongs to the communication thread, apart from the failure and the link's abort().
+class HostCollectives {
+ public:
+  HostCollectives(int rank, int size, std::unique_ptr<Link> link, const CommOptions& options)
+      : rank(rank),
+        size(size),
+        link_(std::move(link)),
+        options_(options),
+        check_(rank, size),
+        peers_(static_cast<std::size_t>(size)) {}
+
+  void run(const Operation& op, const Event& after, const std::function<void(HostCollectives&)>& body);
+  void abort(const std::string& reason);
+
+  void all_reduce(DType, Reduce, std::byte* data, std::int64_t n);
+  void all_gather(std::byte* out, const std::byte* in, std::int64_t bytes);
+  void reduce_scatter(DType, Reduce, std::byte* out, const std::byte* in, std::int64_t n);
+  void all_to_all(std::byte* out, const std::byte* in, std::int64_t part_bytes);
+  void broadcast(std::byte* data, std::int64_t bytes, int root);
+  void reduce_pieces(const std::vector<Piece>&, Reduce);
+  void broadcast_pieces(const std::vector<Piece>&);
+  void exchange(const std::vector<Transfer>& sends, const std::vector<Transfer>& receives);
+
+  const int rank, size;
+
+ private:
+  struct Segment {  // of a piece
+    DType dtype;
+    std::byte* data;
+    std::int64_t n;
+    int root;
+  };
+  void reduce_one_hop(DType, Reduce, std::byte* data, std::int64_t n);
+  void reduce_two_hops(DType, Reduce, std::byte* data, std::int64_t n);
+  void reduce_part(DType, Reduce, std::byte* out, const std::byte* own, const std::byte* others, std::int64_t n);
+  void reduce_segments(const std::vector<Segment>&, Reduce);
+  std::string give_up(const Operation&, const std::exception&);
+  std::uint64_t next_round();
+  std::byte* scratch(std::int64_t bytes);
+  template <class F>
+  void each_peer(F f) const {
+    for (int p = 0; p < size; ++p)
+      if (p != rank) f(p);
+  }
+  // The place of peer p among the others, for one scratch slot each.
+  std::int64_t slot(int p) const { return p < rank ? p : p - 1; }
+
+  struct Peer {
+    std::uint64_t sent = 0, received = 0;  // messages of exchanges
+  };
+
+  std::unique_ptr<Link> link_;
+  CommOptions options_;
+  CallCheck check_;
+  std::vector<Peer> peers_;
+  std::vector<std::byte> scratch_;  // at most kSegmentBytes per peer
+  Link::Deadline deadline_;
+  std::uint64_t operation_ = 0, round_ = 0, digest_ = 0;
+  std::mutex mutex_;
+  std::optional<std::string> failure_;
+};
+
+}  // namespace ring
