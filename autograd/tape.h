@@ -55,6 +55,7 @@ class Saved {
 };
 
 class Tape;
+class ContextExchange;
 
 // What an op needs: where to compute, and where to record. A null tape records nothing.
 struct Run {
@@ -68,6 +69,10 @@ struct Run {
   // again also keeps() the values at the border.
   bool recompute = false;
   Tensor state{};  // a StepState on the device, which kernels read step and loss scale from; undefined: none
+  // Of sequences that are cut among ranks: the way to the other parts, and the rows of the micro-batch that these are
+  // ([N] i32; undefined: all, in order).
+  ContextExchange* context = nullptr;
+  Tensor rows{};
 };
 
 // Gives an op's recorded output its recipe, where the run recomputes.

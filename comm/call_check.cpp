@@ -82,7 +82,8 @@ void CallCheck::run(const Operation& op, Link& link, Link::Deadline deadline) {
   link.wait_all(deadline);
   for (const Peer& p : peers) {
     ++headers_[static_cast<std::size_t>(p.rank)];
-    compare(rank_, p.own, messages_of(op.receives, p.rank), p.rank, p.other);
+    compare(options_.rank_of_run(rank_), p.own, messages_of(op.receives, p.rank), options_.rank_of_run(p.rank),
+            p.other);
   }
 }
 

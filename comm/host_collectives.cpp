@@ -41,7 +41,8 @@ void HostCollectives::run(const Operation& op, const Event& after, const std::fu
 }
 
 std::string HostCollectives::give_up(const Operation& op, const std::exception& e) {
-  std::string reason = str(op.where(), " (operation ", operation_, " of rank ", rank, " of ", size, "): ", e.what());
+  std::string reason = str(op.where(), " (operation ", operation_, " of rank ", options_.rank_of_run(rank), " of ",
+                           size, "): ", e.what());
   abort(reason);
   return reason;
 }

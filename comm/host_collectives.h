@@ -24,7 +24,7 @@ class HostCollectives {
         size(size),
         link_(std::move(link)),
         options_(options),
-        check_(rank, size),
+        check_(rank, size, options),
         peers_(static_cast<std::size_t>(size)) {}
 
   void run(const Operation& op, const Event& after, const std::function<void(HostCollectives&)>& body);

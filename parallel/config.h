@@ -9,8 +9,14 @@ namespace ring {
 
 class Fields;
 
+enum class ContextLayoutChoice : std::uint8_t { automatic, zigzag, contiguous };
+enum class ContextSchedule : std::uint8_t { automatic, ring, gather, all_to_all };
+
 struct ParallelConfig {
   std::int64_t dp = 0, cp = 1, tp = 1, pp = 1;
+  ContextLayoutChoice cp_layout = ContextLayoutChoice::automatic;
+  ContextSchedule cp_schedule = ContextSchedule::automatic;
+  std::int64_t cp_prefetch = 1;
   void fields(Fields&);
   std::map<std::string, int> degrees() const;  // for Mesh::join; dp is left out where it is 0
 };

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "comm/communicator.h"
+#include "comm/link.h"
 #include "comm/options.h"
 #include "comm/queue.h"
 #include "comm/store.h"
@@ -18,5 +19,8 @@ bool gloo_available();  // in this build
 std::unique_ptr<Communicator> make_gloo_communicator(int rank, int size, std::shared_ptr<Store> store,
                                                      const std::string& name, std::shared_ptr<CommQueue> queue,
                                                      const CommOptions& options = {});
+// The same, bytes only.
+std::unique_ptr<Link> make_gloo_link(int rank, int size, Store& store, const std::string& name,
+                                     const CommOptions& options);
 
 }  // namespace ring

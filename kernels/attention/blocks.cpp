@@ -27,7 +27,7 @@ std::string text_of(const BlockRule& r, const std::vector<std::uint32_t>& bits) 
     case BlockRuleKind::local_global: return str(kind, ' ', r.local, ' ', r.first, ' ', r.every, '\n');
     case BlockRuleKind::strided: return str(kind, ' ', r.local, ' ', r.every, '\n');
     case BlockRuleKind::hierarchical: return str(kind, ' ', r.local, '\n');
-    case BlockRuleKind::random: return str(kind, ' ', r.local, ' ', r.threshold, ' ', r.seed, '\n');
+    case BlockRuleKind::random: return str(kind, ' ', r.local, ' ', r.threshold, ' ', r.seed, ' ', r.first_head, '\n');
     case BlockRuleKind::drawn: break;
   }
   std::string text = str(kind, ' ', r.rows, ' ', r.words, ' ');
@@ -63,6 +63,15 @@ BlockPattern::BlockPattern(std::int32_t block, std::vector<BlockRule> rules, std
 
 BlockPattern BlockPattern::changed(std::vector<BlockRule> rules, std::vector<std::uint32_t> bits) const {
   return {block_, std::move(rules), of_head_, std::move(bits), generation_ + 1};
+}
+
+BlockPattern BlockPattern::from_head(std::int32_t first) const {
+  std::vector<BlockRule> rules = rules_;
+  for (BlockRule& r : rules) r.first_head += first;
+  std::vector<std::int32_t> of_head = of_head_;
+  if (!of_head.empty())
+    std::rotate(of_head.begin(), of_head.begin() + first % static_cast<std::int32_t>(of_head.size()), of_head.end());
+  return {block_, std::move(rules), std::move(of_head), *bits_, generation_};
 }
 
 std::int32_t BlockPattern::rule_of(std::int32_t kv_head) const {

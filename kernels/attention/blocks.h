@@ -25,6 +25,7 @@ struct BlockRule {
   std::int32_t local = 1, first = 0, every = 0;
   std::uint32_t threshold = 0;  // random: kept where 32 random bits are below it, see random_threshold
   std::uint64_t seed = 0;
+  std::int32_t first_head = 0;  // random: what the drawing's KV heads are counted from
   // drawn: bit k of row q, `words` words each, from word `first_word` of the pattern's bits on. The pattern sets `bits`
   // to that word. Nothing is kept beyond `rows`.
   std::int64_t first_word = 0;
@@ -42,7 +43,7 @@ struct BlockRule {
         for (std::int32_t n = d / local + 1; n > 1; n /= 2) step *= 2;
         return d % step == 0;
       }
-      case BlockRuleKind::random: return d < local || mix(head, q, k) < threshold;
+      case BlockRuleKind::random: return d < local || mix(first_head + head, q, k) < threshold;
       case BlockRuleKind::drawn:
         return q < rows && k < words * 32 && (bits[std::int64_t{q} * words + k / 32] >> (k % 32) & 1u);
     }
@@ -73,6 +74,8 @@ class BlockPattern {
                std::vector<std::uint32_t> bits = {}, std::uint64_t generation = 0);
   // The next generation: other rules for the same heads.
   BlockPattern changed(std::vector<BlockRule> rules, std::vector<std::uint32_t> bits = {}) const;
+  // The pattern of a rank whose KV head 0 is head `first` of this one.
+  BlockPattern from_head(std::int32_t first) const;
 
   std::int32_t block() const { return block_; }
   std::int32_t rule_of(std::int32_t kv_head) const;  // its number
