@@ -28,7 +28,7 @@ CostPart part_of(const Pass& pass, const Pattern& pattern, const std::vector<Spa
   CostPart part;
   if (pattern.kind == AttentionKind::dilated) part.name = str(pass.segment, "/", pass.rate);
   const auto offsets = static_cast<std::int32_t>(std::min<std::int64_t>(kv_heads, pass.rate));
-  for (const SpanPiece& piece : pieces_of(pass, pattern, whole, whole))
+  for (const Piece& piece : pieces_of(pass, pattern, whole, whole))
     for (std::int32_t h = 0; h < offsets; ++h) {
       // Heads whose offsets are the same see the same pairs.
       const std::int64_t same = divided_up(kv_heads - h, pass.rate);

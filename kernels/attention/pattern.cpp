@@ -23,7 +23,7 @@ void check_branches(const Pattern& p, const char* op) {
 }
 
 // Of one piece as a head with this offset sees it.
-double pairs_of(const Pass& pass, const SpanPiece& piece, std::int32_t offset) {
+double pairs_of(const Pass& pass, const Piece& piece, std::int32_t offset) {
   const Strand s(pass, piece, offset);
   double pairs = 0;
   for (std::int32_t j = s.q_first; j < s.q_end; ++j) {
@@ -34,7 +34,7 @@ double pairs_of(const Pass& pass, const SpanPiece& piece, std::int32_t offset) {
   return pairs;
 }
 
-double pairs_of(const BlockPattern& blocks, const SpanPiece& p, std::int32_t kv_head, bool causal) {
+double pairs_of(const BlockPattern& blocks, const Piece& p, std::int32_t kv_head, bool causal) {
   double pairs = 0;
   const std::int32_t size = blocks.block();
   for (std::int32_t q = p.q_first / size; q * size < p.q_end; ++q)
@@ -82,7 +82,7 @@ double kept_pairs(const Pattern& pattern, const std::vector<Span>& queries, cons
                   std::int64_t kv_heads) {
   double pairs = 0;
   for (const Pass& pass : passes_of(pattern))
-    for (const SpanPiece& piece : pieces_of(pass, pattern, queries, keys)) {
+    for (const Piece& piece : pieces_of(pass, pattern, queries, keys)) {
       const auto heads =
           static_cast<std::int32_t>(pass.listed ? kv_heads : std::min<std::int64_t>(kv_heads, pass.rate));
       for (std::int32_t h = 0; h < heads; ++h) {

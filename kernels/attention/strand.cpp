@@ -51,9 +51,9 @@ std::vector<Pass> passes_of(const Pattern& p) {
   return passes;
 }
 
-std::vector<SpanPiece> pieces_of(const Pass& pass, const Pattern& pattern, const std::vector<Span>& queries,
-                                 const std::vector<Span>& keys) {
-  std::vector<SpanPiece> pieces;
+std::vector<Piece> pieces_of(const Pass& pass, const Pattern& pattern, const std::vector<Span>& queries,
+                             const std::vector<Span>& keys) {
+  std::vector<Piece> pieces;
   for (std::size_t b = 0; b < queries.size(); ++b) {
     const Span &q = queries[b], &k = keys[b];
     const std::int64_t origin = origin_of(pattern, q.document), length = pass.segment;

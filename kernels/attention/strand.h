@@ -29,15 +29,15 @@ struct Pass {
 std::vector<Pass> passes_of(const Pattern&);
 
 // Positions count from the start of the segment. Position p of the queries is row q_row + p of their tensor.
-struct SpanPiece {
+struct Piece {
   std::int32_t q_row, q_first, q_end;  // q_row may lie before the tensor; positions [q_first, q_end) exist
   std::int32_t k_row, k_first, k_end;
   std::int32_t sink_end;  // keys before it are seen beyond the window
 };
 
 // Only pieces with rows; those without keys are there too (their queries see nothing), as are those without queries.
-std::vector<SpanPiece> pieces_of(const Pass&, const Pattern&, const std::vector<Span>& queries,
-                                 const std::vector<Span>& keys);
+std::vector<Piece> pieces_of(const Pass&, const Pattern&, const std::vector<Span>& queries,
+                             const std::vector<Span>& keys);
 
 // The columns c that a row sees: first <= c < end, and not hole <= c < hole_end.
 struct Columns {
@@ -69,7 +69,7 @@ struct Strand {
   std::int32_t window, finer;
   bool causal;
 
-  RING_HOST_DEVICE Strand(const Pass& pass, const SpanPiece& p, std::int32_t offset)
+  RING_HOST_DEVICE Strand(const Pass& pass, const Piece& p, std::int32_t offset)
       : q_row(p.q_row + offset),
         k_row(p.k_row + offset),
         rate(pass.rate),

@@ -53,7 +53,7 @@ Counts found(const Pattern& p, std::int32_t kv_head, const Arrangement& a) {
   constexpr bool queries = owner == Owner::queries;
   Counts m(a);
   for (const Pass& pass : passes_of(p))
-    for (const SpanPiece& piece : pieces_of(pass, p, a.queries, a.keys)) {
+    for (const Piece& piece : pieces_of(pass, p, a.queries, a.keys)) {
       const Strand s(pass, piece, pass.offset(kv_head));
       constexpr Owner other = queries ? Owner::keys : Owner::queries;
       for (std::int32_t j = s.first<owner>(); j < s.end<owner>(); ++j) {
@@ -86,7 +86,7 @@ template <Owner owner>
 void expect_reaches(const Pattern& p, std::int32_t kv_head, const Arrangement& a) {
   constexpr Owner other = owner == Owner::queries ? Owner::keys : Owner::queries;
   for (const Pass& pass : passes_of(p))
-    for (const SpanPiece& piece : pieces_of(pass, p, a.queries, a.keys)) {
+    for (const Piece& piece : pieces_of(pass, p, a.queries, a.keys)) {
       const Strand s(pass, piece, pass.offset(kv_head));
       for (std::int32_t height : {1, 7, 16, 64})
         for (std::int32_t row = s.first<owner>(); row < s.end<owner>(); row += height)

@@ -285,7 +285,7 @@ TEST_F(GpuBlockLists, PartsAreAddedUp) {
   constexpr std::int64_t kDim = 40, kWidth = 64, kHeads = 2, kLength = 8000, kRows = 2 * kLength + 10;
   const BlockPattern pattern(128, {{.local = 1, .first = 2}, {.local = 1, .every = 20}}, {0, 1});
   // Two rows of a batch; of the second one, parts are elsewhere: it begins and ends within tiles that were cut.
-  const std::vector<SpanPiece> pieces = {{0, 0, 0, 3, 0, 8000, 0}, {0, 0, 0, 8005, 100, 5200, 0}};
+  const std::vector<Piece> pieces = {{0, 0, 0, 3, 0, 8000, 0}, {0, 0, 0, 8005, 100, 5200, 0}};
   for (const SumCase c : {SumCase{DType::f32, false, false},
                           {DType::f32, true, false},
                           {DType::f32, true, true},
@@ -315,9 +315,9 @@ TEST_F(GpuBlockLists, PartsAreAddedUp) {
             const auto at = static_cast<std::size_t>(((pieces[b].k_row + p) * kHeads + s.kv_head) * kDim + i);
             want[at] = 0.25 * sum + added[at];
           }
-    const Tensor on_device = ctx.empty({static_cast<std::int64_t>(pieces.size() * sizeof(SpanPiece))}, DType::u8);
-    ctx.stream.impl().upload(on_device.raw(), pieces.data(), pieces.size() * sizeof(SpanPiece));
-    add_splits(lists, reinterpret_cast<const SpanPiece*>(on_device.raw()), {sums, out, carried, 0.25f}, ctx);
+    const Tensor on_device = ctx.empty({static_cast<std::int64_t>(pieces.size() * sizeof(Piece))}, DType::u8);
+    ctx.stream.impl().upload(on_device.raw(), pieces.data(), pieces.size() * sizeof(Piece));
+    add_splits(lists, reinterpret_cast<const Piece*>(on_device.raw()), {sums, out, carried, 0.25f}, ctx);
     EXPECT_TRUE(close(read_values(out, ctx), want, c.type == DType::bf16 ? 4e-3 : 1e-6));
   }
 }

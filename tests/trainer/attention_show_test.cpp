@@ -161,7 +161,7 @@ TEST(AttentionCost, TilesCoverEveryPair) {
       const std::vector<Span> whole = {{0, static_cast<std::int32_t>(length), 0, 0}};
       double tiles = 0, blocks = 0;
       for (const Pass& pass : passes_of(pattern))
-        for (const SpanPiece& piece : pieces_of(pass, pattern, whole, whole))
+        for (const Piece& piece : pieces_of(pass, pattern, whole, whole))
           for (std::int32_t h = 0; h < 3; ++h) {
             const Strand s(pass, piece, pass.offset(h));
             for (std::int32_t row = s.q_first; row < s.q_end; row += 128, ++blocks) {

@@ -26,7 +26,7 @@ struct Problem {
 
 // All numbers are samples of the strand. The gradients of [key, key_end) are this task's own.
 struct Task {
-  const SpanPiece* piece;
+  const Piece* piece;
   std::int32_t kv_head, key, key_end;
   std::int32_t query, query_end;  // the queries that see some of the keys
   std::int32_t rows;              // how many of them see some of the first block's
@@ -220,7 +220,7 @@ struct Plan {
 };
 
 // One task for each block of keys.
-std::vector<Task> block_tasks(const Problem& p, const SpanPiece& piece, std::int32_t kv_head) {
+std::vector<Task> block_tasks(const Problem& p, const Piece& piece, std::int32_t kv_head) {
   std::vector<Task> tasks;
   const View view(p.pass, p.pattern, piece, kv_head);
   const Strand& s = view.strand;
@@ -269,10 +269,10 @@ void join(Plan& plan, const std::vector<Task>& blocks, std::int64_t wanted, std:
   plan.groups.push_back(plan.tasks.size());
 }
 
-Plan make_plan(const Problem& p, const std::vector<SpanPiece>& pieces, int threads) {
+Plan make_plan(const Problem& p, const std::vector<Piece>& pieces, int threads) {
   std::vector<std::vector<Task>> groups;
   std::int64_t total = 0;
-  for (const SpanPiece& piece : pieces)
+  for (const Piece& piece : pieces)
     for (std::int32_t h = 0; h < p.k.heads; ++h) {
       groups.push_back(block_tasks(p, piece, h));
       total += cost_of(groups.back());
@@ -284,7 +284,7 @@ Plan make_plan(const Problem& p, const std::vector<SpanPiece>& pieces, int threa
   return plan;
 }
 
-void run_pass(Problem& p, const std::vector<SpanPiece>& pieces, float* scratch, const Context& ctx) {
+void run_pass(Problem& p, const std::vector<Piece>& pieces, float* scratch, const Context& ctx) {
   ThreadPool& pool = ctx.stream.pool();
   const Plan plan = make_plan(p, pieces, pool.size());
   const Tensor shares = ctx.empty({plan.share_floats});

@@ -19,7 +19,7 @@ struct Problem {
 };
 
 struct Task {
-  const SpanPiece* piece;
+  const Piece* piece;
   std::int64_t head;
   std::int32_t row, row_end;  // of the strand's queries
   std::int64_t cost;          // scores per row
@@ -130,9 +130,9 @@ void run_task(const Problem& p, const Task& t, float* scores) {
   finish(block);
 }
 
-std::vector<Task> make_tasks(const Problem& p, const std::vector<SpanPiece>& pieces) {
+std::vector<Task> make_tasks(const Problem& p, const std::vector<Piece>& pieces) {
   std::vector<Task> tasks;
-  for (const SpanPiece& piece : pieces)
+  for (const Piece& piece : pieces)
     for (std::int64_t h = 0; h < p.q.heads; ++h) {
       const View view(p.pass, p.pattern, piece, static_cast<std::int32_t>(h / p.group()));
       for_blocks(view.strand.q_first, view.strand.q_end, kQueryBlock, [&](std::int32_t row, std::int32_t end) {
@@ -155,7 +155,7 @@ void run_pass(const Attention& args, const Pass& pass, float* scratch, ThreadPoo
                   .scale = args.scale,
                   .pattern = args.pattern,
                   .pass = pass};
-  const std::vector<SpanPiece> pieces = pieces_of(pass, args.pattern, args.queries, args.keys);
+  const std::vector<Piece> pieces = pieces_of(pass, args.pattern, args.queries, args.keys);
   share_out(make_tasks(p, pieces), pool, [&](const Task& t, int thread) { run_task(p, t, scratch + thread * kTile); });
 }
 

@@ -15,7 +15,7 @@ struct View {
   const BlockPattern* blocks;  // null: the strand says it all
   std::int32_t kv_head;
 
-  View(const Pass& pass, const Pattern& pattern, const SpanPiece& piece, std::int32_t kv_head)
+  View(const Pass& pass, const Pattern& pattern, const Piece& piece, std::int32_t kv_head)
       : strand(pass, piece, pass.offset(kv_head)),
         blocks(pass.listed ? pattern.blocks.get() : nullptr),
         kv_head(kv_head) {}

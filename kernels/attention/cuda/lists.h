@@ -67,7 +67,7 @@ struct SplitSums {
   float factor = 1;
 };
 // pieces: in device memory, as many as dim 0 of `partial`.
-void add_splits(const DeviceLists&, const SpanPiece* pieces, const SplitSums&, const Context&);
+void add_splits(const DeviceLists&, const Piece* pieces, const SplitSums&, const Context&);
 
 // The lists of one stream, no more than `limit` bytes of them: the least recently used go first. What was handed out
 // while work was recorded stays, since the recording may be replayed at any time.

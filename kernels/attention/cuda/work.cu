@@ -26,11 +26,11 @@ struct Costed {
 
 // Costliest blocks first (Graham 1969), group by group.
 template <Owner owner>
-std::vector<WorkItem> list_items(const Pass& pass, const std::vector<SpanPiece>& pieces, int rows,
+std::vector<WorkItem> list_items(const Pass& pass, const std::vector<Piece>& pieces, int rows,
                                  std::int64_t group_columns) {
   std::vector<Costed> all;
   std::int64_t group = 0, filled = 0;
-  for (const SpanPiece& p : pieces) {
+  for (const Piece& p : pieces) {
     const Strand s(pass, p, 0);
     const std::int64_t columns = owner == Owner::queries ? s.k_end - s.k_first : s.q_end - s.q_first;
     const int positions = owner == Owner::queries ? p.q_end - p.q_first : p.k_end - p.k_first;
@@ -181,17 +181,16 @@ WorkPlan plan_work(const Pass& pass, const Pattern& pattern, const std::vector<S
     add_key(key, keys);
   const std::shared_ptr<const Plan> plan = ctx.stream.impl().resource<WorkPlans>().find(key, ctx, [&](Tensor memory) {
     Plan made;
-    std::vector<SpanPiece> pieces = pieces_of(pass, pattern, queries, keys);
-    std::erase_if(pieces, [&](const SpanPiece& p) {
-      return owner == Owner::queries ? p.q_first == p.q_end : p.k_first == p.k_end;
-    });
+    std::vector<Piece> pieces = pieces_of(pass, pattern, queries, keys);
+    std::erase_if(
+        pieces, [&](const Piece& p) { return owner == Owner::queries ? p.q_first == p.q_end : p.k_first == p.k_end; });
     if (pass.listed) {
-      for (const SpanPiece& p : pieces) made.columns = std::max<std::int64_t>({made.columns, p.q_end, p.k_end});
+      for (const Piece& p : pieces) made.columns = std::max<std::int64_t>({made.columns, p.q_end, p.k_end});
       made.count = static_cast<std::int64_t>(pieces.size());
       made.memory = upload(pieces, std::move(memory), ctx);
       return made;
     }
-    for (const SpanPiece& p : pieces)
+    for (const Piece& p : pieces)
       made.columns += divide_up(owner == Owner::queries ? p.k_end - p.k_first : p.q_end - p.q_first, pass.rate);
     made.columns = std::min(made.columns, group_columns);
     const std::vector<WorkItem> items = owner == Owner::queries
@@ -210,7 +209,7 @@ WorkPlan plan_work(const Pass& pass, const Pattern& pattern, const std::vector<S
   if (pass.listed) {
     to.lists = lists_for(pattern, owner, kv_heads, plan->columns, stream_bytes * (heads / kv_heads), ctx);
     to.pieces = plan->count;
-    to.work.pieces = reinterpret_cast<const SpanPiece*>(memory + kHead);
+    to.work.pieces = reinterpret_cast<const Piece*>(memory + kHead);
     to.work.order = to.lists.item_data();
     to.work.entries = to.lists.entry_data();
     to.work.listed = to.lists.items;

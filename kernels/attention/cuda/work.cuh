@@ -40,7 +40,7 @@ Output output_of(const Tensor& t, const Tensor& carry);
 
 // What block `index` of the grid owns.
 struct Place {
-  SpanPiece piece;
+  Piece piece;
   int head;        // of the owner
   int block;       // of its rows: from the strand's first one, with lists from position 0
   int begin, end;  // its part of a list's entries
@@ -48,7 +48,7 @@ struct Place {
 };
 
 struct WorkItem {
-  SpanPiece piece;
+  Piece piece;
   std::int32_t block;
 };
 
@@ -58,7 +58,7 @@ struct Work {
   int heads;              // of the owner
   int section;            // heads whose streamed rows share the L2 cache: done before the next ones start
   // With lists: pieces, and the lists' own order of heads and tiles.
-  const SpanPiece* pieces;
+  const Piece* pieces;
   const ListItem* order;
   const std::int32_t* entries;  // null: no lists
   int listed, slots;            // items of the order; slots of a piece
