@@ -1,7 +1,5 @@
 // All rows of some heads to every rank, and the results back.
 
-#include <algorithm>
-
 #include "parallel/context/cache.h"
 #include "parallel/context/exchange.h"
 #include "parallel/context/rows.h"
@@ -80,13 +78,6 @@ class AllToAll final : public ContextParallel {
     for (const Tensor& t : tensors) sum += t.dim(1);
     return sum;
   }
-  static std::int64_t end_of(const ContextShards& s) {
-    std::int64_t end = 0;
-    for (const auto& held : s.held)
-      for (const HeldRows& h : held) end = std::max<std::int64_t>(end, h.global + std::int64_t{h.count});
-    return end;
-  }
-
   // Tensors [n,H,D] of one type, side by side: rank r's heads of each go there, and all rows of ours come.
   std::vector<Tensor> to_heads(const ContextShards& s, const std::vector<Tensor>& tensors, const Context& ctx) {
     const std::int64_t heads = width(tensors) / comm_.size(), dim = tensors[0].dim(2);
@@ -104,7 +95,7 @@ class AllToAll final : public ContextParallel {
       receives.push_back({ctx.empty({s.tokens(r), heads, dim}, type), r});
     }
     exchange(sends, receives, ctx).wait(ctx.stream);
-    const Tensor all = ctx.empty({end_of(s), heads, dim}, type);
+    const Tensor all = ctx.empty({s.tokens(), heads, dim}, type);
     for (const Transfer& in : receives)
       for (const HeldRows& h : s.held[static_cast<std::size_t>(in.peer)])
         move_rows(all, in.tensor, {.to = h.global, .first = h.first, .count = h.count}, ctx.stream);

@@ -235,10 +235,7 @@ bool may_need(const ContextShards& shards, int queries, int keys, const Pattern&
 }
 
 std::vector<Round> rounds_with_all(const ContextShards& shards, int queries, const Pattern& pattern) {
-  std::int64_t rows = 0;
-  for (int r = 0; r < shards.ranks(); ++r)
-    for (const HeldRows& h : held_by(shards, r)) rows = std::max<std::int64_t>(rows, h.global + std::int64_t{h.count});
-  const std::vector<HeldRows> all = {{0, 0, static_cast<std::int32_t>(rows)}};
+  const std::vector<HeldRows> all = {{0, 0, static_cast<std::int32_t>(shards.tokens())}};
   std::vector<Round> rounds;
   for (const Parts& parts : common_parts(held_by(shards, queries), all, shards.documents))
     add_rounds(local_pairs(parts, pattern), rounds);
