@@ -31,10 +31,13 @@ Var dropout_add(Run& run, const Var& x, const Var& residual, float rate, std::ui
   if (rate == 0) return residual.value.defined() ? add(run, x, residual) : x;
   RING_CHECK(!residual.value.defined() || residual.value.shape() == x.value.shape(), "dropout_add: ", describe(x.value),
              " and residual ", describe(residual.value), ": shapes differ");
+  RING_CHECK(!run.rows.defined() || run.rows.numel() == x.value.dim(0), "dropout_add: ", describe(x.value), " with ",
+             describe(run.rows), " rows of the run");
   const std::int64_t row = x.value.dim(0) > 0 ? x.value.numel() / x.value.dim(0) : 0;
   const Dropout mask{.rate = rate,
                      .site = {.seed = run.seed, .step = run.step, .site = site},
                      .first_element = run.first_row * row,
+                     .rows = run.rows,
                      .state = run.state};
   const Tensor y = masked(run.ctx, mask, x.value, residual.value);
   if (!run.tape) return {y, nullptr};
