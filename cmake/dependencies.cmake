@@ -177,6 +177,33 @@ else()
   endif()
 endif()
 
+# --- optional: several GPUs ------------------------------------------------------------------------------------------
+# Only the header is needed: the library is loaded when a run asks for it (see comm/nccl/library.cpp). NCCL_INCLUDE and
+# NCCL_LIBRARY may be given.
+add_library(ring_nccl INTERFACE)
+option(RING_NCCL "Use NCCL for several GPUs when its header is there" ON)
+set(RING_WITH_NCCL FALSE)
+if(RING_WITH_CUDA AND NOT RING_NCCL)
+  ring_note(NCCL off "RING_NCCL=OFF")
+elseif(RING_WITH_CUDA)
+  find_path(NCCL_INCLUDE nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
+  find_library(NCCL_LIBRARY NAMES libnccl.so.2 nccl HINTS ${CUDAToolkit_LIBRARY_DIR} ${CUDAToolkit_LIBRARY_ROOT}/lib)
+  mark_as_advanced(NCCL_INCLUDE NCCL_LIBRARY)
+  ring_header_version(version "${NCCL_INCLUDE}/nccl.h" NCCL_MAJOR NCCL_MINOR NCCL_PATCH)
+  if(NOT NCCL_INCLUDE OR "${version}" VERSION_LESS 2.18)
+    ring_note(NCCL missing "optional, several GPUs: NCCL 2.18 or newer, libnccl-dev (or -DNCCL_INCLUDE=FOLDER)")
+  else()
+    set(RING_WITH_NCCL TRUE)
+    target_compile_definitions(ring_nccl INTERFACE RING_WITH_NCCL)
+    target_include_directories(ring_nccl SYSTEM INTERFACE ${NCCL_INCLUDE})
+    target_link_libraries(ring_nccl INTERFACE CUDA::cudart_static ${CMAKE_DL_LIBS})
+    if(NCCL_LIBRARY)  # where it is when the loader does not know
+      target_compile_definitions(ring_nccl INTERFACE RING_NCCL_LIBRARY="${NCCL_LIBRARY}")
+    endif()
+    ring_note(NCCL found "header ${version}: several GPUs, loaded at run time")
+  endif()
+endif()
+
 # --- optional: cuDNN's attention -------------------------------------------------------------------------------------
 # Only headers are needed: the library is loaded when a run asks for it (see kernels/attention/cudnn/library.cpp). The
 # frontend's headers come from scripts/cudnn_frontend.sh, from a package, or from a folder of the user's.

@@ -68,7 +68,7 @@ std::string to_string(const Site& site) {
   return str(start == std::string::npos ? path : path.substr(start + 1), ':', site.line());
 }
 
-void CallCheck::run(const Operation& op, Link& link, Link::Deadline deadline) {
+void CallCheck::run(const Operation& op, HostLink& link, HostLink::Deadline deadline) {
   struct Peer {
     int rank;
     Header own, other;
@@ -82,7 +82,8 @@ void CallCheck::run(const Operation& op, Link& link, Link::Deadline deadline) {
   link.wait_all(deadline);
   for (const Peer& p : peers) {
     ++headers_[static_cast<std::size_t>(p.rank)];
-    compare(rank_, p.own, messages_of(op.receives, p.rank), p.rank, p.other);
+    compare(options_.rank_of_run(rank_), p.own, messages_of(op.receives, p.rank), options_.rank_of_run(p.rank),
+            p.other);
   }
 }
 

@@ -221,6 +221,11 @@ CommOptions parse_comm_options(const Environment& env) {
     if (seconds < 1) fail("environment: RINGMASTER_COMM_TIMEOUT is ", seconds, " seconds; at least 1");
     options.timeout = std::chrono::seconds(seconds);
   }
+  if (v.has("RINGMASTER_LIVENESS")) {
+    const int seconds = v.number("RINGMASTER_LIVENESS");
+    if (seconds == 1) fail("environment: RINGMASTER_LIVENESS is 1 second; at least 2, or 0 for off");
+    options.liveness = std::chrono::seconds(seconds);
+  }
   return options;
 }
 

@@ -25,7 +25,8 @@ struct WorkerEnvironment {
 };
 
 WorkerEnvironment parse_environment(const Environment&);
-CommOptions parse_comm_options(const Environment&);  // RINGMASTER_ADDRESS, RINGMASTER_COMM_TIMEOUT (seconds)
+// RINGMASTER_ADDRESS, RINGMASTER_COMM_TIMEOUT and RINGMASTER_LIVENESS (seconds)
+CommOptions parse_comm_options(const Environment&);
 Environment current_environment();
 
 }  // namespace ring

@@ -1,10 +1,12 @@
 #pragma once
-// The ranks of a run under named axes: dp (data), cp (context), tp (tensor), pp (pipeline). An axis of degree 1 is a
-// communicator that does nothing. This version cuts along dp only.
+// The ranks of a run under named axes: dp (data), cp (context), tp (tensor); pp (pipeline) is reserved. An axis of
+// degree 1 is a communicator that does nothing. tp varies fastest, then cp, then dp: rank = (dp_index * cp + cp_index)
+// * tp + tp_index, so that ranks that talk most are neighbours.
 
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "comm/communicator.h"
 #include "comm/environment.h"
@@ -13,33 +15,47 @@
 
 namespace ring {
 
+struct MeshDegrees {
+  int dp = 1, cp = 1, tp = 1;
+};
+// All checks of degrees against the world. Axes that are not given: 1, and dp the rest. Error: an axis that does not
+// exist or that this version cannot cut, or degrees that do not fit, with those that would.
+MeshDegrees mesh_degrees(const std::map<std::string, int>& given, int world);
+
+struct MeshPlan {
+  std::map<std::string, int> degrees = {};  // see mesh_degrees()
+  Device device = {};                       // of the tensors that axes move: cpu (Gloo) or this rank's GPU (NCCL)
+  int emulate_nodes = 0;                    // > 0: pretend that each node has so many ranks
+};
+
 class Mesh {
  public:
-  // Meets the other ranks (collective, bounded by options.connect_timeout). Degrees that are not given: 1, and dp the
-  // rest. Error: an unknown axis, degrees whose product is not the world, an axis that this version cannot cut.
-  static std::unique_ptr<Mesh> join(const WorkerEnvironment&, const CommOptions& = {},
-                                    const std::map<std::string, int>& degrees = {});
+  // Meets the other ranks (collective, bounded by options.connect_timeout), and from then on watches them: when one
+  // dies or stops, every communicator is aborted with a text that names it.
+  static std::unique_ptr<Mesh> join(const WorkerEnvironment&, const CommOptions& = {}, const MeshPlan& = {});
+  ~Mesh();
   Mesh(const Mesh&) = delete;
   Mesh& operator=(const Mesh&) = delete;
 
-  int rank() const { return rank_; }
-  int world() const { return world_; }
+  int rank() const;
+  int world() const;
   int degree(const std::string& name) { return axis(name).size(); }
   int coord(const std::string& name) { return axis(name).rank(); }  // of this rank on that axis
-  Communicator& axis(const std::string& name);                      // Error names the axes
-  Communicator& data() { return axis("dp"); }                       // dp x cp: gradients are summed over it
-  Communicator& all() { return axis("dp"); }                        // every rank of the run
-  Communicator& host() { return axis("dp"); }                       // every rank, for tensors in host memory
-  Store* store() { return store_.get(); }                           // null in a world of one
+
+  // Tensors of the plan's device. Groups of the same ranks are one communicator.
+  Communicator& axis(const std::string& name);  // Error names the axes
+  Communicator& data();                         // dp x cp of the same tp index, dp-major: gradients are summed over it
+  Communicator& all();                          // every rank of the run
+  // Every rank, tensors in host memory: counts, flags, hashes. On CPUs the same as all().
+  Communicator& host();
+
+  const std::vector<int>& cp_nodes() const;  // for each rank of the cp axis, the number of the node that it is on
+  Store* store();                            // null in a world of one
 
  private:
-  Mesh() = default;
-
-  int rank_ = 0, world_ = 1;
-  std::unique_ptr<StoreServer> server_;
-  std::shared_ptr<Store> store_;
-  std::shared_ptr<CommQueue> queue_;
-  std::map<std::string, std::unique_ptr<Communicator>> axes_;
+  class Impl;
+  explicit Mesh(std::unique_ptr<Impl>);
+  std::unique_ptr<Impl> impl_;
 };
 
 }  // namespace ring

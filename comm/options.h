@@ -2,7 +2,9 @@
 // What every transport needs to know.
 
 #include <chrono>
+#include <functional>
 #include <string>
+#include <vector>
 
 namespace ring {
 
@@ -16,7 +18,14 @@ struct CommOptions {
   std::string address = "127.0.0.1";                  // numeric, of this host, that the other ranks can reach
   std::chrono::milliseconds connect_timeout{60'000};  // until all ranks have met
   std::chrono::milliseconds timeout{300'000};         // of one operation
-  bool verify = kVerifyByDefault;  // compare operation, shape and dtype between ranks before each collective
+  std::chrono::milliseconds liveness{3'000};  // a rank that is silent for longer is taken for dead; 0: nobody looks
+  bool verify = kVerifyByDefault;             // compare operation, shape and dtype between ranks before each operation
+  std::vector<int> ranks;  // of the run, for messages: those of this group in its order; empty: 0, 1, ...
+
+  // Asked when a connection breaks: the neighbour may have left because of somebody else. Empty: nobody knows.
+  std::function<std::string()> who_is_lost = {};
+
+  int rank_of_run(int member) const { return ranks.empty() ? member : ranks[static_cast<std::size_t>(member)]; }
 };
 
 }  // namespace ring

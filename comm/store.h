@@ -8,12 +8,21 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "comm/socket.h"
 
 namespace ring {
 
 using Timeout = std::chrono::milliseconds;
+
+// Somebody who says now and then that he is alive.
+struct Heartbeat {
+  std::string name;
+  Timeout age{};     // since the last one, by the server's clock
+  std::string word;  // the last word of one who ended; empty while he lives
+};
 
 class Store {
  public:
@@ -23,8 +32,18 @@ class Store {
   virtual std::optional<std::string> try_get(const std::string& key) = 0;
   virtual std::int64_t add(const std::string& key, std::int64_t delta) = 0;  // returns the new value; starts from 0
   virtual std::string local_address() const = 0;  // numeric, of this host, as the store's host can reach it
+
+  // Says that `name` is alive, or, with a last word, that it ended; a connection that closes without one leaves the
+  // word kConnectionClosed. Returns those who are silent for longer than `silent` and those who ended; with `silent` <
+  // 0 all.
+  virtual std::vector<Heartbeat> beat(const std::string& name, const std::string& word, Timeout silent,
+                                      Timeout timeout) = 0;
+  // Of the same server, for another thread: waiting on one connection does not hold up another.
+  virtual std::unique_ptr<Store> another_connection(Timeout timeout) const = 0;
+  virtual std::string server() const = 0;  // "127.0.0.1:4711"
 };
 
+inline constexpr std::string_view kConnectionClosed = "closed";
 inline constexpr std::size_t kMaxStoreValue = std::size_t{1} << 20;  // bytes
 
 // Serves until destroyed, on one thread. Port 0: an ephemeral one. Error: the address cannot be bound.

@@ -23,10 +23,11 @@ struct Refused : Error {
 class TcpStore final : public Store {
  public:
   TcpStore(const Endpoint& server, const std::string& cookie, SocketDeadline deadline)
-      : server_(server), fd_(connect_to(server, deadline)) {
+      : server_(server), cookie_(cookie), fd_(connect_to(server, deadline)) {
     if (call({Op::hello, 0, "", cookie}, std::min<SocketDeadline>(deadline, Clock::now() + kGrace)).status !=
         Status::ok)
       throw Refused(str("the store at ", to_string(server), " belongs to another job (its cookie differs)"));
+    local_address_ = local_endpoint(fd_).host;
   }
 
   void set(const std::string& key, const std::string& value) override {
@@ -50,7 +51,15 @@ class TcpStore final : public Store {
   std::int64_t add(const std::string& key, std::int64_t delta) override {
     return std::stoll(call({Op::add, delta, checked(key), ""}, Clock::now() + kGrace).value);
   }
-  std::string local_address() const override { return local_endpoint(fd_).host; }
+  std::string local_address() const override { return local_address_; }
+  std::vector<Heartbeat> beat(const std::string& name, const std::string& word, Timeout silent,
+                              Timeout timeout) override {
+    return take_heartbeats(call({Op::beat, silent.count(), checked(name), word}, Clock::now() + timeout).value);
+  }
+  std::unique_ptr<Store> another_connection(Timeout timeout) const override {
+    return connect_store(server_, cookie_, timeout);
+  }
+  std::string server() const override { return to_string(server_); }
 
  private:
   struct Reply {
@@ -83,8 +92,10 @@ class TcpStore final : public Store {
   }
 
   Endpoint server_;
+  std::string cookie_;
   std::mutex mutex_;
   Fd fd_;
+  std::string local_address_;
 };
 
 }  // namespace

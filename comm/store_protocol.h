@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstring>
 #include <string>
+#include <vector>
 
 #include "comm/store.h"
 #include "core/check.h"
@@ -14,12 +15,12 @@ namespace ring::store_protocol {
 inline constexpr std::uint32_t kMagic = 0x31534D52;  // "RMS1": first word of a reply to hello
 inline constexpr std::size_t kMaxKey = 1024, kMaxFrame = kMaxStoreValue + kMaxKey + 64;
 
-enum class Op : std::uint8_t { hello = 1, set, get, add };
+enum class Op : std::uint8_t { hello = 1, set, get, add, beat };
 enum class Status : std::uint8_t { ok = 0, absent = 1, refused = 2 };
 
 struct Request {
   Op op = Op::hello;
-  std::int64_t number = 0;  // get: timeout in ms; add: delta
+  std::int64_t number = 0;  // get: timeout in ms; add: delta; beat: age in ms from which one is silent
   std::string key, value;
 };
 
@@ -67,6 +68,34 @@ inline std::string reply(Status status, const std::string& value = {}) {
   put(p, kMagic);
   put(p, status);
   return frame(p + value);
+}
+
+inline void put_text(std::string& out, const std::string& text) {
+  put(out, static_cast<std::uint32_t>(text.size()));
+  out += text;
+}
+inline std::string take_text(const std::string& in, std::size_t& at) {
+  const auto size = take<std::uint32_t>(in, at);
+  if (size > in.size() - at) fail("store: a message is cut short");
+  at += size;
+  return in.substr(at - size, size);
+}
+
+inline void put_heartbeat(std::string& out, const std::string& name, std::int64_t age_ms, const std::string& word) {
+  put(out, age_ms);
+  put_text(out, name);
+  put_text(out, word);
+}
+inline std::vector<Heartbeat> take_heartbeats(const std::string& in) {
+  std::vector<Heartbeat> out;
+  for (std::size_t at = 0; at < in.size();) {
+    Heartbeat h;
+    h.age = Timeout(take<std::int64_t>(in, at));
+    h.name = take_text(in, at);
+    h.word = take_text(in, at);
+    out.push_back(std::move(h));
+  }
+  return out;
 }
 
 }  // namespace ring::store_protocol

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <list>
 #include <map>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -30,9 +31,11 @@ struct Connection {
   Fd fd;
   bool trusted = false;  // has shown the cookie
   std::string in, out;
-  std::string waiting_for;     // key of an open get
-  Clock::time_point deadline;  // of the hello or of the open get
-  bool closing = false;        // after `out` is sent
+  std::string waiting_for;                     // key of an open get
+  std::string beats_as;                        // whose heartbeat it brings
+  std::optional<Clock::duration> asks_silent;  // a heartbeat to be answered with those silent for so long
+  Clock::time_point deadline;                  // of the hello or of the open get
+  bool closing = false;                        // after `out` is sent
 };
 
 }  // namespace
@@ -62,6 +65,9 @@ class StoreServer::Impl {
   bool write_some(Connection& c);
   void handle(Connection& c, const Request& r);
   void put_value(const std::string& key, std::string value);
+  void beat(Connection& c, const Request& r);
+  void answer_beats();
+  void close_connection(Connection& c);
   void expire();
   int poll_timeout() const;
 
@@ -69,6 +75,11 @@ class StoreServer::Impl {
   Fd listen_, wake_;
   std::list<Connection> connections_;
   std::map<std::string, std::string> values_;
+  struct Pulse {
+    Clock::time_point last;
+    std::string word;
+  };
+  std::map<std::string, Pulse> pulses_;
   std::thread thread_;
 };
 
@@ -80,8 +91,12 @@ void StoreServer::Impl::run() {
     if (poll(fds.data(), fds.size(), poll_timeout()) < 0 && errno != EINTR) return;
     if (fds[0].revents) return;
     std::size_t i = 2;
-    for (auto c = connections_.begin(); c != connections_.end(); ++i)
-      c = serve(*c, fds[i].revents) ? std::next(c) : connections_.erase(c);
+    for (auto c = connections_.begin(); c != connections_.end(); ++i) {
+      const bool keep = serve(*c, fds[i].revents);
+      if (!keep) close_connection(*c);
+      c = keep ? std::next(c) : connections_.erase(c);
+    }
+    answer_beats();
     if (fds[1].revents) accept_all();
     expire();
   }
@@ -174,9 +189,38 @@ void StoreServer::Impl::handle(Connection& c, const Request& r) {
         c.deadline = Clock::now() + std::chrono::milliseconds(std::min<std::int64_t>(r.number, 86'400'000));
       }
       return;
-    default:
-      fail("store: unknown operation");
+    case Op::beat: beat(c, r); return;
+    default: fail("store: unknown operation");
   }
+}
+
+void StoreServer::Impl::beat(Connection& c, const Request& r) {
+  c.beats_as = r.key;
+  c.asks_silent = std::chrono::milliseconds(r.number);
+  Pulse& pulse = pulses_[r.key];
+  if (pulse.word.empty()) pulse = {Clock::now(), r.value};
+}
+
+// After all heartbeats that have arrived were counted: when this process itself was held up, nobody else was silent.
+void StoreServer::Impl::answer_beats() {
+  for (Connection& c : connections_) {
+    if (!c.asks_silent) continue;
+    const auto now = Clock::now();
+    std::string list;
+    for (const auto& [name, pulse] : pulses_) {
+      const auto age = now - pulse.last;
+      if (age > *c.asks_silent || !pulse.word.empty())
+        put_heartbeat(list, name, std::chrono::duration_cast<std::chrono::milliseconds>(age).count(), pulse.word);
+    }
+    c.asks_silent.reset();
+    c.out += reply(Status::ok, list);
+  }
+}
+
+void StoreServer::Impl::close_connection(Connection& c) {
+  const auto pulse = pulses_.find(c.beats_as);
+  if (pulse != pulses_.end() && pulse->second.word.empty())
+    pulse->second = {Clock::now(), std::string(kConnectionClosed)};
 }
 
 void StoreServer::Impl::put_value(const std::string& key, std::string value) {
@@ -197,6 +241,7 @@ void StoreServer::Impl::expire() {
       c->out += reply(Status::absent);
     }
     const bool keep = (c->trusted || !late) && (c->closing || write_some(*c));
+    if (!keep) close_connection(*c);
     c = keep ? std::next(c) : connections_.erase(c);
   }
 }

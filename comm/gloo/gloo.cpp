@@ -48,9 +48,10 @@ class StoreAdapter final : public gloo::rendezvous::Store {
   milliseconds timeout_;
 };
 
-class GlooLink final : public Link {
+class GlooLink final : public HostLink {
  public:
-  GlooLink(int rank, int size, ring::Store& store, const std::string& name, const CommOptions& options) {
+  GlooLink(int rank, int size, ring::Store& store, const std::string& name, const CommOptions& options)
+      : options_(options) {
     const BlockSignals block;  // Gloo's own thread starts here
     gloo::transport::tcp::attr attributes;
     attributes.hostname = options.address.empty() ? store.local_address() : options.address;
@@ -79,12 +80,14 @@ class GlooLink final : public Link {
     std::unique_ptr<gloo::transport::UnboundBuffer> buffer;
   };
 
+  int rank_of_run(int peer) const { return options_.rank_of_run(peer); }
   static void meet(int size, ring::Store& store, const std::string& name, milliseconds timeout);
   void post(Transfer t, void* data, std::size_t bytes, std::uint64_t tag);
   void wait(Transfer& t, Deadline deadline, milliseconds total);
   [[noreturn]] void lost(int peer, const char* why);
   void check_aborted();
 
+  CommOptions options_;
   std::shared_ptr<gloo::Context> context_;
   std::vector<Transfer> posted_;  // grows and shrinks under mutex_: abort() reads it
   std::mutex mutex_;
@@ -99,12 +102,12 @@ void GlooLink::meet(int size, ring::Store& store, const std::string& name, milli
 
 void GlooLink::check_aborted() {
   const std::lock_guard lock(mutex_);
-  if (aborted_) fail(*aborted_);
+  if (aborted_) throw PeerLost(*aborted_);
 }
 
 void GlooLink::lost(int peer, const char* why) {
   check_aborted();
-  throw PeerLost(str("the connection to rank ", peer, " is lost (its own log says why): ", why));
+  throw PeerLost(str("the connection to rank ", rank_of_run(peer), " is lost (its own log says why): ", why));
 }
 
 void GlooLink::post(Transfer t, void* data, std::size_t bytes, std::uint64_t tag) {
@@ -115,7 +118,7 @@ void GlooLink::post(Transfer t, void* data, std::size_t bytes, std::uint64_t tag
   const bool send = t.send;
   {
     const std::lock_guard lock(mutex_);
-    if (aborted_) fail(*aborted_);
+    if (aborted_) throw PeerLost(*aborted_);
     posted_.push_back(std::move(t));
   }
   try {
@@ -133,7 +136,7 @@ void GlooLink::wait(Transfer& t, Deadline deadline, milliseconds total) {
   } catch (const gloo::Exception& e) {
     if (steady_clock::now() < deadline) lost(t.peer, e.what());
     check_aborted();
-    throw PeerLost(str("no answer from rank ", t.peer, " within ", seconds(total),
+    throw PeerLost(str("no answer from rank ", rank_of_run(t.peer), " within ", seconds(total),
                        " s: it is stopped, stuck, or in another operation"));
   }
   if (!arrived) lost(t.peer, "aborted");
@@ -169,18 +172,22 @@ void GlooLink::abort(const std::string& reason) {
 
 bool gloo_available() { return true; }
 
+std::unique_ptr<HostLink> make_gloo_link(int rank, int size, Store& store, const std::string& name,
+                                         const CommOptions& options) {
+  try {
+    return std::make_unique<GlooLink>(rank, size, store, name, options);
+  } catch (const std::exception& e) {
+    fail("rank ", options.rank_of_run(rank), " of ", size, " did not meet the others (",
+         seconds(options.connect_timeout), " s allowed): ", e.what());
+  }
+}
+
 std::unique_ptr<Communicator> make_gloo_communicator(int rank, int size, std::shared_ptr<Store> store,
                                                      const std::string& name, std::shared_ptr<CommQueue> queue,
                                                      const CommOptions& options) {
   RING_CHECK(store && queue, "gloo: needs a store and a queue");
-  std::unique_ptr<Link> link;
-  try {
-    link = std::make_unique<GlooLink>(rank, size, *store, name, options);
-  } catch (const std::exception& e) {
-    fail("rank ", rank, " of ", size, " did not meet the others (", seconds(options.connect_timeout),
-         " s allowed): ", e.what());
-  }
-  return make_host_communicator("gloo", rank, size, std::move(link), std::move(queue), options);
+  return make_host_communicator("gloo", rank, size, make_gloo_link(rank, size, *store, name, options), std::move(queue),
+                                options);
 }
 
 }  // namespace ring
@@ -191,11 +198,16 @@ namespace ring {
 
 bool gloo_available() { return false; }
 
-std::unique_ptr<Communicator> make_gloo_communicator(int, int size, std::shared_ptr<Store>, const std::string&,
-                                                     std::shared_ptr<CommQueue>, const CommOptions&) {
+std::unique_ptr<HostLink> make_gloo_link(int, int size, Store&, const std::string&, const CommOptions&) {
   fail("a run of ", size,
-       " processes on CPUs needs Gloo, which this build lacks: install libgloo-dev, then configure and "
-       "build again");
+       " processes needs Gloo, which this build lacks: install libgloo-dev, then configure and build again");
+}
+
+std::unique_ptr<Communicator> make_gloo_communicator(int rank, int size, std::shared_ptr<Store> store,
+                                                     const std::string& name, std::shared_ptr<CommQueue>,
+                                                     const CommOptions& options) {
+  make_gloo_link(rank, size, *store, name, options);
+  return nullptr;
 }
 
 }  // namespace ring

@@ -31,16 +31,35 @@ TEST(Mesh, OneProcessHasEveryAxis) {
   EXPECT_NE(error_of([&] { mesh->axis("ep"); }).find("no axis 'ep'"), std::string::npos);
 }
 
-TEST(Mesh, RefusesWhatItCannotDo) {
+std::string refusal(const std::map<std::string, int>& degrees, int world) {
+  return error_of([&] { mesh_degrees(degrees, world); });
+}
+
+TEST(Mesh, RefusesDegreesAndSaysWhatFits) {
+  EXPECT_EQ(refusal({{"cp", 3}}, 8), "mesh: cp: 3 x tp: 1 does not divide 8 processes; cp may be 1, 2, 4 or 8");
+  EXPECT_EQ(refusal({{"tp", 5}}, 8), "mesh: cp: 1 x tp: 5 does not divide 8 processes; tp may be 1, 2, 4 or 8");
+  EXPECT_EQ(refusal({{"cp", 3}, {"tp", 2}}, 8), "mesh: cp: 3 x tp: 2 does not divide 8 processes; cp may be 1, 2 or 4");
+  EXPECT_EQ(refusal({{"cp", 4}, {"tp", 4}}, 8), "mesh: cp: 4 x tp: 4 does not divide 8 processes; cp may be 1 or 2");
+  EXPECT_EQ(refusal({{"cp", 2}, {"tp", 3}}, 8), "mesh: cp: 2 x tp: 3 does not divide 8 processes; tp may be 1, 2 or 4");
+  EXPECT_EQ(refusal({{"cp", 5}, {"tp", 3}}, 8),
+            "mesh: cp: 5 x tp: 3 does not divide 8 processes; cp x tp may be 1, 2, 4 or 8");
+  EXPECT_EQ(refusal({{"cp", 2}}, 1), "mesh: cp: 2 x tp: 1 does not divide 1 process; cp may be 1");
+  EXPECT_EQ(refusal({{"dp", 3}}, 4),
+            "mesh: dp: 3 x cp: 1 x tp: 1 needs 3 processes, but 4 were started; dp would be 4 (or leave it out)");
+  EXPECT_NE(refusal({{"pp", 2}}, 4).find("pp: 2: pipeline parallelism is not in this version"), std::string::npos);
+  EXPECT_NE(refusal({{"xp", 1}}, 4).find("no axis 'xp'"), std::string::npos);
+  EXPECT_NE(refusal({{"cp", 0}}, 4).find("'cp' is 0"), std::string::npos);
   WorkerEnvironment four;
-  four.world = 4;
-  EXPECT_NE(error_of([&] {
-              Mesh::join(four, {}, {{"tp", 2}});
-            }).find("'tp' of degree 2 is not in this version"),
-            std::string::npos);
-  EXPECT_NE(error_of([&] { Mesh::join(four, {}, {{"dp", 3}}); }).find("multiply to 3, but 4"), std::string::npos);
-  EXPECT_NE(error_of([&] { Mesh::join(four, {}, {{"xp", 1}}); }).find("no axis 'xp'"), std::string::npos);
-  EXPECT_NE(error_of([&] { Mesh::join(four, {}, {{"cp", 0}}); }).find("'cp' is 0"), std::string::npos);
+  four.world = 4;  // refused before anybody is waited for
+  EXPECT_NE(error_of([&] { Mesh::join(four, {}, {.degrees = {{"cp", 3}}}); }).find("cp may be"), std::string::npos);
+}
+
+TEST(Mesh, DegreesThatAreNotGiven) {
+  const MeshDegrees m = mesh_degrees({{"cp", 2}, {"tp", 2}, {"pp", 1}}, 24);
+  EXPECT_EQ(m.dp, 6);
+  EXPECT_EQ(m.cp, 2);
+  EXPECT_EQ(m.tp, 2);
+  EXPECT_EQ(mesh_degrees({}, 7).dp, 7);
 }
 
 TEST(Mesh, LoopbackBetweenNodesIsRefused) {
@@ -91,6 +110,76 @@ TEST_F(DistMesh, TwoJobsOnOnePortDoNotMerge) {
     });
   for (std::thread& t : threads) t.join();
   EXPECT_EQ(test::joined(errors), "");
+}
+
+// Runs all ranks of a mesh as threads of this process.
+std::string run_mesh(int world, const MeshPlan& plan, const std::function<void(Mesh&)>& fn) {
+  const StoreServer server({"127.0.0.1", 0}, "mesh");
+  std::vector<std::thread> threads;
+  std::vector<std::string> errors(static_cast<std::size_t>(world));
+  for (int rank = 0; rank < world; ++rank)
+    threads.emplace_back([&, rank] {
+      try {
+        WorkerEnvironment env;
+        env.rank = rank;
+        env.world = env.local_world = world;
+        env.store = server.endpoint();
+        env.cookie = "mesh";
+        CommOptions options;
+        options.verify = true;
+        const auto mesh = Mesh::join(env, options, plan);
+        fn(*mesh);
+        mesh->host().barrier().synchronize();
+      } catch (const Error& e) {
+        errors[static_cast<std::size_t>(rank)] = e.what();
+      }
+    });
+  for (std::thread& t : threads) t.join();
+  return test::joined(errors);
+}
+
+std::string members(Communicator& c, int rank) {
+  std::string all;
+  for (const std::string& r : gather_host(c, std::to_string(rank))) all += (all.empty() ? "" : " ") + r;
+  return all;
+}
+
+TEST_F(DistMesh, RanksOfEveryAxis) {
+  const MeshPlan plan{.degrees = {{"cp", 2}, {"tp", 2}}, .emulate_nodes = 2};
+  EXPECT_EQ(run_mesh(8, plan,
+                     [](Mesh& m) {
+                       const int t = m.rank() % 2, c = m.rank() / 2 % 2, d = m.rank() / 4;
+                       RING_CHECK(m.coord("dp") == d && m.coord("cp") == c && m.coord("tp") == t, "coordinates");
+                       const auto expect = [&](Communicator& comm, const std::string& want) {
+                         const std::string got = members(comm, m.rank());
+                         RING_CHECK(got == want, "got ", got, ", expected ", want);
+                       };
+                       const auto at = [](int dp, int cp, int tp) { return std::to_string((dp * 2 + cp) * 2 + tp); };
+                       expect(m.axis("tp"), at(d, c, 0) + " " + at(d, c, 1));
+                       expect(m.axis("cp"), at(d, 0, t) + " " + at(d, 1, t));
+                       expect(m.axis("dp"), at(0, c, t) + " " + at(1, c, t));
+                       expect(m.axis("pp"), std::to_string(m.rank()));
+                       expect(m.data(), at(0, 0, t) + " " + at(0, 1, t) + " " + at(1, 0, t) + " " + at(1, 1, t));
+                       expect(m.host(), "0 1 2 3 4 5 6 7");
+                       RING_CHECK(&m.all() == &m.host() && &m.all() != &m.data(), "groups of the same ranks are one");
+                       RING_CHECK(m.cp_nodes() == std::vector<int>({2 * d, 2 * d + 1}), "nodes");
+                     }),
+            "");
+}
+
+TEST_F(DistMesh, EqualGroupsShareOneCommunicator) {
+  EXPECT_EQ(run_mesh(2, {},
+                     [](Mesh& m) {
+                       RING_CHECK(&m.axis("dp") == &m.data() && &m.data() == &m.all() && &m.all() == &m.host(), "dp 2");
+                       RING_CHECK(m.axis("cp").backend() == "self" && m.cp_nodes() == std::vector<int>{0}, "cp 1");
+                     }),
+            "");
+  EXPECT_EQ(run_mesh(2, {.degrees = {{"cp", 2}}},
+                     [](Mesh& m) {
+                       RING_CHECK(&m.axis("cp") == &m.data() && m.axis("dp").size() == 1, "cp 2");
+                       RING_CHECK(m.cp_nodes() == std::vector<int>({0, 0}), "one host is one node");
+                     }),
+            "");
 }
 
 TEST_F(DistMesh, HostValues) {
