@@ -40,6 +40,7 @@ void DataParallel::allocate_sharded(const ParamTypes& types, std::uint64_t seed,
   model_.allocate_constants(ctx);
   plan_ = plan_shards(params, comm_.size());
   units_ = make_units(model_, plan_);
+  holding_.slice = params.slice();
   holding_.pieces = pieces_of_rank(plan_, comm_.rank());
   holding_.size = shard_size(plan_, comm_.rank());
   const bool all_weights = zero_ < 3, copies = types.weights != types.master;
