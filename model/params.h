@@ -11,6 +11,10 @@
 
 namespace ring {
 
+// Parameters start on multiples of 16 elements: a cache line, and the alignment that vector kernels like.
+inline constexpr std::int64_t kParamAlign = 16;
+constexpr std::int64_t param_aligned(std::int64_t n) { return (n + kParamAlign - 1) / kParamAlign * kParamAlign; }
+
 // How a parameter starts. The value of an element depends only on (seed, logical name, its index in the logical
 // tensor).
 struct Init {
@@ -42,6 +46,7 @@ struct Param {
   Shape shape;  // in memory; rows beyond the last part are padding, always zero
   Cut cut = Cut::none;
   bool decay = false;       // weight decay: matrices only
+  bool table = false;       // rows are looked up (or the head's): each stands alone, and backward needs no values
   std::int64_t offset = 0;  // first element in the flat buffers
   Var var;                  // weight and gradient slot, bound by Parameters::allocate
 
@@ -66,6 +71,10 @@ class Parameters {
   Param& add(std::vector<LogicalParam> parts, std::int64_t columns, Cut cut = Cut::none, std::int64_t padded_rows = 0);
   const Slice& slice() const { return slice_; }
 
+  // Gives every parameter its place in the flat layout, once all are declared. Whoever keeps parameters in another way
+  // than allocate() calls it first, then binds values and gradients itself.
+  void lay_out();
+  std::int64_t size() const { return size_; }  // of the flat layout, in elements
   // Allocates the flat buffers, binds every slot, and fills the values.
   void allocate(const Context&, std::uint64_t seed, const ParamTypes& = {});
   // Copies the master values to the weights that kernels read, after something else than the optimizer wrote them.
@@ -77,9 +86,10 @@ class Parameters {
   std::int64_t matrices_begin() const { return matrices_begin_; }  // weight decay applies from here on
   std::int64_t count() const;                                      // logical elements of the whole, without padding
 
-  Tensor values;     // the master copy, flat
+  // Flat; undefined where this process holds only parts of them.
+  Tensor values;     // the master copy
   Tensor weights;    // the same bytes, or their copy in another type
-  Tensor gradients;  // flat; undefined when not trainable
+  Tensor gradients;  // undefined when not trainable
 
  private:
   void take_slice(LogicalParam& part, std::int64_t& columns, Cut cut, std::int64_t padded_rows) const;
@@ -87,8 +97,12 @@ class Parameters {
   Slice slice_;
   std::deque<Param> params_;
   std::vector<Param*> layout_;
-  std::int64_t matrices_begin_ = 0;
+  std::int64_t matrices_begin_ = 0, size_ = 0;
 };
+
+// Fills rows of a logical parameter with their initial values: `value` [rows] or [rows, columns] holds those from
+// `first` on, counted in what this process holds of it.
+void initialise(const Tensor& value, const LogicalParam&, std::int64_t first, std::uint64_t seed, const Context&);
 
 // Adds parameters below a dotted prefix.
 struct Scope {

@@ -23,6 +23,13 @@ void ParallelConfig::fields(Fields& f) {
                               {"gather", ContextSchedule::gather},
                               {"all_to_all", ContextSchedule::all_to_all}}));
   f("cp_prefetch", cp_prefetch, "steps of the ring whose keys are on their way before they are needed", at_least(0));
+  f("zero", zero,
+    "what the replicas share instead of keeping copies: 0 nothing, 1 optimizer states, 2 also gradients, 3 also "
+    "weights "
+    "(ZeRO, Rajbhandari et al. 2020)",
+    in_range(0, 3));
+  f("reduce", reduce, "type in which gradients travel and are added between processes; bf16 buffers travel as they are",
+    choices<DType>({{"fp32", DType::f32}, {"bf16", DType::bf16}}));
 }
 
 std::map<std::string, int> ParallelConfig::degrees() const {

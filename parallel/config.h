@@ -5,6 +5,8 @@
 #include <map>
 #include <string>
 
+#include "core/dtype.h"
+
 namespace ring {
 
 class Fields;
@@ -17,6 +19,8 @@ struct ParallelConfig {
   ContextLayoutChoice cp_layout = ContextLayoutChoice::automatic;
   ContextSchedule cp_schedule = ContextSchedule::automatic;
   std::int64_t cp_prefetch = 1;
+  std::int64_t zero = 0;
+  DType reduce = DType::f32;
   void fields(Fields&);
   std::map<std::string, int> degrees() const;  // for Mesh::join; dp is left out where it is 0
 };

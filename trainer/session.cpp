@@ -10,10 +10,31 @@
 
 namespace ring {
 
-void add_parameters(State& state, const std::string& prefix, const Parameters& params, const Tensor& flat) {
+namespace {
+
+// The box that a process holds of a logical parameter, with no rows where it holds nothing.
+StateTensor box_of(const std::string& name, const Param& param, const LogicalParam& part, const Holding& held,
+                   const HeldBuffer& buffer) {
+  const std::int64_t columns = param.shape.size() == 2 ? param.shape[1] : 1;
+  PieceRows rows;
+  Tensor values = buffer.flat.narrow(0, 0, 0);
+  for (const ShardPiece& piece : held.pieces) {
+    if (piece.param != &param || !rows_of(piece, part).rows) continue;
+    RING_CHECK(!rows.rows, name, " is held in more than one piece");
+    rows = rows_of(piece, part);
+    values = buffer.of(piece).narrow(0, rows.at, rows.rows * columns);
+  }
+  Shape start = part.start;
+  start[0] += rows.first;
+  return {name, part.whole, start, param.shape.size() == 2 ? values.view({rows.rows, columns}) : values};
+}
+
+}  // namespace
+
+void add_parameters(State& state, const std::string& prefix, const Parameters& params, const Holding& held,
+                    const HeldBuffer& buffer) {
   for (const Param* p : params.layout())
-    for (const LogicalParam& part : p->parts)
-      if (part.rows) state.add({prefix + part.name, part.whole, part.start, p->part_of(flat, part)});
+    for (const LogicalParam& part : p->parts) state.add(box_of(prefix + part.name, *p, part, held, buffer));
 }
 
 std::string checkpoint_metadata(const Config& config) {
@@ -45,7 +66,8 @@ std::string find_checkpoint(const std::string& path) {
 
 void load_model_weights(Decoder& model, const std::string& checkpoint, const Context& ctx) {
   State state;
-  add_parameters(state, kWeightsPrefix, model.parameters(), model.parameters().values);
+  const Holding all = hold_everything(model.parameters());
+  add_parameters(state, kWeightsPrefix, model.parameters(), all, all.values);
   load_weights(checkpoint, state, kWeightsPrefix, ctx.stream);
   model.parameters().refresh_weights(ctx);
 }

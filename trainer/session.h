@@ -7,12 +7,14 @@
 #include "checkpoint/state.h"
 #include "data/tokenizer.h"
 #include "model/decoder.h"
+#include "parallel/holding.h"
 #include "trainer/run_directory.h"
 
 namespace ring {
 
-// Adds every logical parameter of a flat buffer as "<prefix><name>": values, gradients or moments.
-void add_parameters(State&, const std::string& prefix, const Parameters&, const Tensor& flat);
+// Adds every logical parameter as "<prefix><name>": what this process holds of it in a buffer of values, gradients or
+// moments, which may be nothing.
+void add_parameters(State&, const std::string& prefix, const Parameters&, const Holding&, const HeldBuffer&);
 
 inline constexpr const char* kWeightsPrefix = "model.";
 

@@ -195,7 +195,7 @@ void Loop::start(const TrainOptions& options, const std::string& checkpoint) {
     saved_step_ = trainer_.steps_done();
   } else if (!config_.run.init_from.empty()) {
     find_initial_weights();
-    load_model_weights(trainer_.model(), init_from_, ctx_);
+    trainer_.load_weights(init_from_);
   }
   if (has_validation(corpora_)) validation_.emplace(corpora_, loader_options(), config_.data.validation_batches);
   if (!leader()) return;

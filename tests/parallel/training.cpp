@@ -59,6 +59,7 @@ Config config_of(const TrainingOptions& options) {
   config.run.threads = 1;
   config.schedule.warmup_steps = 2;
   config.optimizer.lr = 3e-3;
+  config.data.path = corpus().path();
   override_config(config, options.overrides);
   return config;
 }
@@ -112,14 +113,14 @@ class Rank {
   Rank(const TrainingOptions& options, const WorkerEnvironment& env)
       : options_(options),
         asked_(config_of(options)),
-        mesh_(Mesh::join(env, comm_options(options), {.degrees = asked_.parallel.degrees()})),
+        mesh_(Mesh::join(env, comm_options(options), MeshPlan{.degrees = asked_.parallel.degrees()})),
         config_(resolve_config(asked_, 257, mesh_->degree("dp"), mesh_->world())),
         ctx_(make_context(config_)),
         loader_(open_corpus(corpus().path()), loader_options()),
         trainer_(config_, ctx_, *mesh_, loader_) {
     trainer_.add_state(state_);
     if (options.init_from) {
-      load_model_weights(trainer_.model(), options.load, ctx_);
+      trainer_.load_weights(options.load);
     } else if (!options.load.empty()) {
       load_state(options.load, state_, ctx_.stream);
       trainer_.restored();
@@ -231,13 +232,13 @@ double largest_difference(const Training& a, const Training& b, const std::strin
     if (name.rfind(prefix, 0) != 0) continue;
     const auto other = b.tensors.find(name);
     if (other == b.tensors.end() || other->second.size() != x.size()) return INFINITY;
-    double largest = 0, difference = 0;
+    double largest = 0.01, difference = 0;
     for (std::size_t i = 0; i < x.size(); ++i) {
       if (!std::isfinite(x[i]) || !std::isfinite(other->second[i])) return INFINITY;
       largest = std::max(largest, std::abs(static_cast<double>(x[i])));
       difference = std::max(difference, std::abs(static_cast<double>(x[i]) - static_cast<double>(other->second[i])));
     }
-    if (difference > 0) worst = std::max(worst, difference / largest);
+    worst = std::max(worst, difference / largest);
   }
   return worst;
 }

@@ -37,7 +37,7 @@ void run(const Arguments& a) {
   const Config config = load(a);
   const StopSignal signal;  // first: it must be there before any thread
   const std::unique_ptr<Mesh> mesh = Mesh::join(parse_environment(environment), parse_comm_options(environment),
-                                                {.degrees = config.parallel.degrees()});
+                                                MeshPlan{.degrees = config.parallel.degrees()});
   const TrainEnd end = train(config, a.options, *mesh, signal);
   if (mesh->rank() == 0) {
     const std::string dir = config.run.path();
