@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "autograd/context_exchange.h"
 #include "autograd/tape.h"
 #include "kernels/activation.h"
 #include "kernels/attention/pattern.h"
@@ -13,17 +14,21 @@ namespace ring {
 
 // Which rows belong together: document b holds rows offsets[b] .. offsets[b+1]; positions [N] i32 restart in each.
 // Documents may be packed into rows that start at rows[0], rows[1], ..; no rows: each document is one. With lengths,
-// document b has lengths[b] of its rows, and the others are padding.
+// document b has lengths[b] of its rows, and the others are padding. With shards, the rows are those that this rank
+// holds of a micro-batch, and attention reaches the others' through Run::context.
 struct Sequences {
   std::vector<std::int32_t> offsets;
   Tensor positions;
   std::vector<std::int32_t> rows, lengths;
+  std::shared_ptr<const ContextShards> shards;
   std::int64_t tokens() const { return offsets.empty() ? 0 : offsets.back(); }
-  std::vector<Span> spans() const;
+  std::vector<Span> spans() const;  // not of shards
   static Sequences uniform(std::int64_t batch, std::int64_t length, const Context&, std::int64_t first_position = 0);
   // Packed rows of `row` tokens each: document b has lengths[b] tokens from `starts[b]` on.
   static Sequences packed(std::vector<std::int32_t> starts, std::vector<std::int32_t> lengths, std::int64_t row,
                           const Tensor& positions);
+  // positions: of this rank's rows.
+  static Sequences sharded(std::shared_ptr<const ContextShards>, const Tensor& positions);
 };
 
 // Tensor parallelism (Shoeybi et al. 2019, section 3) with sequence parallelism (Korthikanti et al. 2022, section 4.2):

@@ -56,6 +56,7 @@ class Saved {
 
 class Communicator;  // comm/communicator.h
 class Tape;
+class ContextExchange;
 
 // Told when a named part of the model ("embedding", "blocks.3", "loss_head") is about to run: for those who provide its
 // parameters and take its gradients.
@@ -86,6 +87,10 @@ struct Run {
   Tensor state{};  // a StepState on the device, which kernels read step and loss scale from; undefined: none
   // Tensor parallelism with sequence parallelism (ops.h): the processes that share one model. Null, or of size 1: none.
   Communicator* tp = nullptr;
+  // Of sequences that are cut among ranks: the way to the other parts, and the rows of the micro-batch that these are
+  // ([N] i32; undefined: all, in order).
+  ContextExchange* context = nullptr;
+  Tensor rows{};
 };
 
 // Gives an op's recorded output its recipe, where the run recomputes.

@@ -14,14 +14,16 @@ inline Cost cost(const Axpby& a) { return cost_of(a.out, {a.x, a.beta != 0 ? a.y
 inline constinit Kernel<Axpby> axpby_kernel{"axpby"};
 
 // out = residual + (keep ? x / (1 - rate) : 0); residual undefined: none; rate in [0, 1). keep =
-// to_uniform(random_bits( site, first_element + index)) >= rate: the same mask for any sharding. The backward is the
-// same call on the gradient. x, residual and out: one type, f32 or bf16.
+// to_uniform(random_bits( site, first_element + index)) >= rate: the same mask for any sharding. With rows, x is of
+// N = rows.numel() rows of C elements, and element c of row n has the index rows[n] C + c. The backward is the same
+// call on the gradient. x, residual and out: one type, f32 or bf16.
 struct Dropout {
   Tensor x, residual, out;
   float rate = 0;
   RandomSite site;
   std::int64_t first_element = 0;
   float beta = 0;  // out = beta * out + ...
+  Tensor rows;     // [N] i32, contiguous; or undefined
   Tensor state;    // a StepState in device memory, whose step replaces site.step; or undefined
 };
 inline Cost cost(const Dropout& a) { return cost_of(a.x, {a.x, a.residual, a.beta != 0 ? a.out : Tensor{}, a.out}); }

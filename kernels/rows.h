@@ -49,6 +49,14 @@ inline void check_numel(std::string_view op, std::string_view name, const Tensor
              want, " contiguous elements");
 }
 
+// How long the rows are that `rows` counts the elements of; 0: it is undefined.
+inline std::int64_t width_of_rows(std::string_view op, const Tensor& rows, std::int64_t numel) {
+  if (!rows.defined() || numel == 0) return 0;
+  RING_CHECK(rows.dtype() == DType::i32 && rows.contiguous() && rows.numel() > 0 && numel % rows.numel() == 0, op,
+             ": rows are ", describe(rows), ", expected as many i32 as ", numel, " elements have rows");
+  return numel / rows.numel();
+}
+
 // The StepState that lies in a tensor's bytes, on whatever device.
 inline StepState& state_of(std::string_view op, const Tensor& state) {
   RING_CHECK(state.defined() && state.dtype() == DType::u8 && state.bytes() >= sizeof(StepState), op, ": state is ",

@@ -9,6 +9,20 @@ void ParallelConfig::fields(Fields& f) {
   f("cp", cp, "processes among which each sequence is cut (context parallelism)", at_least(1));
   f("tp", tp, "processes among which each layer's matrices are cut (tensor parallelism)", at_least(1));
   f("pp", pp, "pipeline stages; only 1 for now", in_range(1, 1));
+  f("cp_layout", cp_layout,
+    "who holds what of a sequence: zigzag: rank i of P has chunks i and 2P - 1 - i of 2P, which balances dense causal "
+    "attention; contiguous: one chunk; auto: zigzag where every layer is dense",
+    choices<ContextLayoutChoice>({{"auto", ContextLayoutChoice::automatic},
+                                  {"zigzag", ContextLayoutChoice::zigzag},
+                                  {"contiguous", ContextLayoutChoice::contiguous}}));
+  f("cp_schedule", cp_schedule,
+    "how queries meet the keys of other ranks: ring: from rank to rank, while others are computed with; gather: all "
+    "keys to every rank; all_to_all: all tokens of some heads to every rank (cp must divide the KV heads); auto: ring",
+    choices<ContextSchedule>({{"auto", ContextSchedule::automatic},
+                              {"ring", ContextSchedule::ring},
+                              {"gather", ContextSchedule::gather},
+                              {"all_to_all", ContextSchedule::all_to_all}}));
+  f("cp_prefetch", cp_prefetch, "steps of the ring whose keys are on their way before they are needed", at_least(0));
   f("zero", zero,
     "what the replicas share instead of keeping copies: 0 nothing, 1 optimizer states, 2 also gradients, 3 also "
     "weights "

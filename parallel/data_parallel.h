@@ -38,7 +38,7 @@ class DataParallel final : public PartListener {
 
   const Holding& holding() const { return holding_; }
   bool sharded() const { return zero_ > 0; }             // the holding is a part of the whole
-  double wait_seconds() const { return wait_seconds_; }  // the host's, in the last finish_gradients()
+  double wait_seconds() const { return wait_seconds_; }  // the host's for other ranks, since start_step()
   std::size_t weight_bytes() const;                      // in this process, the master values included
   std::size_t gradient_bytes() const;
 

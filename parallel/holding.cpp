@@ -7,7 +7,7 @@ namespace ring {
 std::vector<HeldRun> Holding::runs() const {
   std::vector<HeldRun> out;
   for (const ShardPiece& p : pieces) {
-    const bool decay = p.param->decay, cut = p.param->cut != Cut::none;
+    const bool decay = p.param->decay, cut = slice.size > 1 && p.param->cut != Cut::none;
     if (!out.empty()) {
       HeldRun& run = out.back();
       const std::int64_t gap = p.offset - run.first.offset;
@@ -43,6 +43,7 @@ void Holding::refresh_weights(const Context& ctx) const {
 
 Holding hold_everything(const Parameters& params) {
   Holding h;
+  h.slice = params.slice();
   h.pieces = whole_plan(params);
   h.size = params.size();
   h.values = {params.values, true};

@@ -23,6 +23,7 @@ struct HeldRun {
 };
 
 struct Holding {
+  Slice slice = {};                // of the model that all of this is about
   std::vector<ShardPiece> pieces;  // in layout order
   std::int64_t size = 0;           // elements of this rank's shard, and so of moments
   HeldBuffer values;               // the master copy

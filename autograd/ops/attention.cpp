@@ -1,6 +1,5 @@
-#include "kernels/attention/attention.h"
-
 #include "autograd/ops.h"
+#include "autograd/ops/attend.h"
 
 namespace ring {
 namespace {
@@ -9,7 +8,7 @@ namespace {
 bool untouched(const Backward& back, int input) { return back.wants(input) && !back.input(input)->written; }
 
 // Gradients of all three inputs, which may share slots.
-void attention_rule(Backward& back, AttentionBackward args) {
+void attention_rule(Backward& back, AttentionBackward args, const Sequences& sequences, ContextExchange* context) {
   args.dout = back.grad().view(args.out.shape());
   Tensor* gradients[3] = {&args.dq, &args.dk, &args.dv};
   const Shape shapes[3] = {args.q.shape(), args.k.shape(), args.v.shape()};
@@ -18,7 +17,7 @@ void attention_rule(Backward& back, AttentionBackward args) {
     direct[i] = untouched(back, i);
     *gradients[i] = direct[i] ? back.sink(i, shapes[i], args.q.dtype()).dst : back.ctx.empty(shapes[i], args.q.dtype());
   }
-  attention_backward_kernel(args, back.ctx);
+  attend_backward(args, sequences, context, back.ctx);
   for (int i = 0; i < 3; ++i)
     if (direct[i]) *gradients[i] = {};  // a gradient that is held twice would be copied before it is added to
   for (int i = 0; i < 3; ++i)
@@ -32,20 +31,19 @@ Var attention(Run& run, const Var& q, const Var& k, const Var& v, const Sequence
   const Shape& shape = q.value.shape();
   RING_CHECK(shape.size() == 3, "attention: queries are ", describe(q.value), ", expected [tokens, heads, head dim]");
   const Tensor out = run.ctx.empty(shape, q.value.dtype()), lse = run.ctx.empty({shape[1], shape[0]});
-  const std::vector<Span> spans = sequences.spans();
-  attention_kernel({q.value, k.value, v.value, out, lse, spans, spans, options.scale, options.pattern, {}}, run.ctx);
+  attend({q.value, k.value, v.value, out, lse, {}, {}, options.scale, options.pattern, {}}, sequences, run.context,
+         run.ctx);
   if (!run.tape) return {out, nullptr};
   const AttentionBackward args{.q = q.value,
                                .k = k.value,
                                .v = v.value,
                                .out = out,
                                .lse = lse,
-                               .queries = spans,
-                               .keys = spans,
                                .scale = options.scale,
                                .pattern = options.pattern};
-  return run.tape->record("attention", out, {q.slot, k.slot, v.slot},
-                          [args](Backward& back) { attention_rule(back, args); });
+  return run.tape->record(
+      "attention", out, {q.slot, k.slot, v.slot},
+      [args, sequences, context = run.context](Backward& back) { attention_rule(back, args, sequences, context); });
 }
 
 }  // namespace ring

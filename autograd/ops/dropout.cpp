@@ -25,9 +25,18 @@ Tensor masked(const Context& ctx, Dropout mask, const Tensor& x, const Tensor& r
   return mask.out;
 }
 
-// Of x's first row among those of all processes.
-std::int64_t first_row(const Run& run, const Tensor& x) {
-  return run.first_row + (sliced(run) ? run.tp->rank() * x.dim(0) : 0);
+// Where x's rows are among those of all processes: row i is row first + i, or first + rows[i].
+struct RowAddress {
+  std::int64_t first = 0;
+  Tensor rows;
+};
+RowAddress address_of(const Run& run, const Tensor& x) {
+  const int rank = sliced(run) ? run.tp->rank() : 0, ranks = sliced(run) ? run.tp->size() : 1;
+  const std::int64_t before = rank * x.dim(0), all = ranks * x.dim(0);
+  if (!run.rows.defined()) return {run.first_row + before, {}};
+  RING_CHECK(run.rows.numel() == all, "dropout_add: ", describe(x), " with ", run.rows.numel(),
+             " global rows, expected ", all);
+  return {run.first_row, run.rows.narrow(0, before, x.dim(0))};
 }
 
 }  // namespace
@@ -37,10 +46,12 @@ Var dropout_add(Run& run, const Var& x, const Var& residual, float rate, std::ui
   if (rate == 0) return residual.value.defined() ? add(run, x, residual) : x;
   RING_CHECK(!residual.value.defined() || residual.value.shape() == x.value.shape(), "dropout_add: ", describe(x.value),
              " and residual ", describe(residual.value), ": shapes differ");
+  const RowAddress address = address_of(run, x.value);
   const std::int64_t row = x.value.dim(0) > 0 ? x.value.numel() / x.value.dim(0) : 0;
   const Dropout mask{.rate = rate,
                      .site = {.seed = run.seed, .step = run.step, .site = site},
-                     .first_element = first_row(run, x.value) * row,
+                     .first_element = address.first * row,
+                     .rows = address.rows,
                      .state = run.state};
   const Tensor y = masked(run.ctx, mask, x.value, residual.value);
   if (!run.tape) return {y, nullptr};

@@ -1,5 +1,5 @@
 #include "autograd/ops.h"
-#include "kernels/attention/attention.h"
+#include "autograd/ops/attend.h"
 #include "kernels/norm.h"
 #include "kernels/rope.h"
 
@@ -78,6 +78,7 @@ struct Rule {
   bool recompute;
   Shape shape;  // of qkv
   DType dtype;
+  ContextExchange* context;
 
   // The gradients of q, k and v are views of one matrix: the gradient of qkv where nothing was written to it yet.
   void operator()(Backward& back) const {
@@ -86,21 +87,18 @@ struct Rule {
     const bool direct = back.wants(0) && !back.input(0)->written;
     const Tensor dqkv = direct ? back.sink(0, shape, dtype).dst : back.ctx.empty(shape, dtype);
     const Parts d = split(dqkv, o);
-    const std::vector<Span> spans = sequences.spans();
-    attention_backward_kernel({.q = p.final.q,
-                               .k = p.final.k,
-                               .v = p.final.v,
-                               .out = out,
-                               .lse = lse,
-                               .dout = back.grad().view(out.shape()),
-                               .dq = d.q,
-                               .dk = d.k,
-                               .dv = d.v,
-                               .queries = spans,
-                               .keys = spans,
-                               .scale = o.attention.scale,
-                               .pattern = o.attention.pattern},
-                              back.ctx);
+    attend_backward({.q = p.final.q,
+                     .k = p.final.k,
+                     .v = p.final.v,
+                     .out = out,
+                     .lse = lse,
+                     .dout = back.grad().view(out.shape()),
+                     .dq = d.q,
+                     .dk = d.k,
+                     .dv = d.v,
+                     .scale = o.attention.scale,
+                     .pattern = o.attention.pattern},
+                    sequences, context, back.ctx);
     rotate_both(dqkv, sequences.positions, o, true, back.ctx);
     if (o.q_norm.value.defined()) {
       norm_rule(back, 1, p.raw.q, o.q_norm.value, p.q_rstd, d.q);
@@ -130,10 +128,8 @@ Var self_attention(Run& run, const Var& qkv, const Sequences& sequences, const S
   Prepared p = prepare(run.ctx, in, sequences, options);
   const Tensor out = run.ctx.empty({in.dim(0), options.heads, options.head_dim}, in.dtype());
   const Tensor lse = run.ctx.empty({options.heads, in.dim(0)});
-  const std::vector<Span> spans = sequences.spans();
-  attention_kernel(
-      {p.final.q, p.final.k, p.final.v, out, lse, spans, spans, options.attention.scale, options.attention.pattern, {}},
-      run.ctx);
+  attend({p.final.q, p.final.k, p.final.v, out, lse, {}, {}, options.attention.scale, options.attention.pattern, {}},
+         sequences, run.context, run.ctx);
   if (options.keys) {
     *options.keys = p.final.k;
     *options.values = p.final.v;
@@ -141,7 +137,8 @@ Var self_attention(Run& run, const Var& qkv, const Sequences& sequences, const S
   const Tensor y = out.view({in.dim(0), options.heads * options.head_dim});
   if (!run.tape) return {y, nullptr};
   const bool again = qkv.recipe != nullptr;
-  Rule rule{options, sequences, out, lse, again ? Prepared{} : std::move(p), Saved(qkv), again, in.shape(), in.dtype()};
+  Rule rule{options,    sequences, out,        lse,        again ? Prepared{} : std::move(p),
+            Saved(qkv), again,     in.shape(), in.dtype(), run.context};
   rule.options.keys = rule.options.values = nullptr;  // the caller's, and only as long as this call
   return run.tape->record("self_attention", y, {qkv.slot, options.q_norm.slot, options.k_norm.slot}, std::move(rule));
 }

@@ -45,7 +45,31 @@ Sequences Sequences::packed(std::vector<std::int32_t> starts, std::vector<std::i
   return s;
 }
 
+Sequences Sequences::sharded(std::shared_ptr<const ContextShards> shards, const Tensor& positions) {
+  const std::int64_t tokens = shards->tokens(shards->rank);
+  RING_CHECK(positions.defined() && positions.dtype() == DType::i32 && positions.numel() == tokens,
+             "sharded sequences: positions are ", describe(positions), ", expected i32[", tokens, "]");
+  Sequences s;
+  s.offsets = {0, static_cast<std::int32_t>(tokens)};
+  s.positions = positions;
+  s.shards = std::move(shards);
+  return s;
+}
+
+std::int64_t ContextShards::tokens(int of_rank) const {
+  std::int64_t sum = 0;
+  for (const HeldRows& h : held[static_cast<std::size_t>(of_rank)]) sum += h.count;
+  return sum;
+}
+
+std::int64_t ContextShards::tokens() const {
+  std::int64_t sum = 0;
+  for (int r = 0; r < ranks(); ++r) sum += tokens(r);
+  return sum;
+}
+
 std::vector<Span> Sequences::spans() const {
+  RING_CHECK(!shards, "sequences that are cut among ranks have no spans of their own: see ContextShards");
   std::vector<Span> spans = spans_of(offsets, rows);
   for (std::size_t b = 0; b < lengths.size(); ++b) spans[b].count = lengths[b];
   return spans;

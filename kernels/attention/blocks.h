@@ -82,7 +82,6 @@ class BlockPattern {
                std::vector<std::uint32_t> bits = {}, std::uint64_t generation = 0);
   // The next generation: other rules for the same heads.
   BlockPattern changed(std::vector<BlockRule> rules, std::vector<std::uint32_t> bits = {}) const;
-
   // Heads first .. first + count as a pattern of their own, numbered from 0: what a slice of the heads keeps.
   BlockPattern of_heads(std::int32_t first, std::int32_t count) const;
 

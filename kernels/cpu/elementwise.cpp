@@ -76,11 +76,14 @@ void run_dropout(const Dropout& args, const Context& ctx) {
   if (args.state.defined()) site.step = state_of("dropout", args.state).step;
   const auto threshold = static_cast<std::uint32_t>(std::ceil(static_cast<double>(args.rate) * 0x1p24));
   const float scale = 1.0f / (1.0f - args.rate);
+  const std::int64_t width = width_of_rows("dropout", args.rows, args.out.numel());
+  const std::int32_t* rows = width > 0 ? args.rows.data<std::int32_t>() : nullptr;
   ctx.stream.pool().parallel_for(args.out.numel(), kPartWork / 8, [&](std::int64_t begin, std::int64_t end, int) {
     float factors[kBlock];
     for (std::int64_t i = begin; i < end;) {
-      const std::int64_t element = args.first_element + i, skip = element % 4;  // the draw starts at a multiple of 4
-      const std::int64_t n = std::min(end - i, kBlock - skip);
+      const std::int64_t row = rows ? i / width : 0, index = rows ? rows[row] * width + i - row * width : i;
+      const std::int64_t element = args.first_element + index, skip = element % 4;  // draws start at a multiple of 4
+      const std::int64_t n = std::min(rows ? std::min(end, (row + 1) * width) - i : end - i, kBlock - skip);
       draw_factors(site, static_cast<std::uint64_t>(element - skip), threshold, scale, factors);
       apply_factors({args.x.data<float>() + i, args.residual.defined() ? args.residual.data<float>() + i : nullptr,
                      args.out.data<float>() + i, args.beta},

@@ -16,23 +16,32 @@ struct DropoutArgs {
   T* out;
   float beta;
   RandomSite site;
-  const StepState* state;  // null: site.step counts
-  std::uint64_t first;     // global number of element 0
+  const StepState* state;    // null: site.step counts
+  std::uint64_t first;       // global number of element 0
+  const std::int32_t* rows;  // null: elements are numbered as they lie; else where rows of `width` are
+  std::int64_t width;
   std::uint32_t threshold;
   float scale;
 
+  __device__ std::uint64_t address(std::int64_t i) const {
+    if (rows) {
+      const std::int64_t row = i / width;
+      i += (rows[row] - row) * width;
+    }
+    return first + static_cast<std::uint64_t>(i);
+  }
   __device__ float kept(float x, std::uint32_t bits) const { return (bits >> 8) >= threshold ? x * scale : 0.0f; }
 };
 
 template <class T>
 __device__ void drop_one(const DropoutArgs<T>& a, std::int64_t i) {
   float y = a.residual ? to_float(a.residual[i]) : 0.0f;
-  y += a.kept(to_float(a.x[i]), random_bits(a.site, a.first + static_cast<std::uint64_t>(i)));
+  y += a.kept(to_float(a.x[i]), random_bits(a.site, a.address(i)));
   a.out[i] = from_float<T>(a.beta == 0 ? y : a.beta * to_float(a.out[i]) + y);
 }
 
-// Two packs per thread, whose draws serve four elements each: `first` is a multiple of 4. What is left over, and with
-// size = 1 everything, goes element by element.
+// Two packs per thread, whose draws serve four elements each: `first` is a multiple of 4, `width` of a pack. What is
+// left over, and with size = 1 everything, goes element by element.
 template <int size, class T>
 __global__ void __launch_bounds__(kBlock) dropout(DropoutArgs<T> a, std::int64_t n) {
   if (a.state) a.site.step = a.state->step;
@@ -56,9 +65,10 @@ __global__ void __launch_bounds__(kBlock) dropout(DropoutArgs<T> a, std::int64_t
       const std::int64_t at = first + u * kBlock;
       const Floats<size> in = unpack(x[u]), before = unpack(old[u]);
       Floats<size> y = unpack(residual[u]);
+      const std::uint64_t address = at < packs ? a.address(at * size) : 0;
 #pragma unroll
       for (int b = 0; b < size / 4; ++b) {
-        const Philox4 bits = random_block(a.site, (a.first + static_cast<std::uint64_t>(at) * size) / 4 + b);
+        const Philox4 bits = random_block(a.site, address / 4 + b);
 #pragma unroll
         for (int j = 0; j < 4; ++j) y.v[4 * b + j] += a.kept(in.v[4 * b + j], bits.v[j]);
       }
@@ -82,10 +92,13 @@ void launch_dropout(const Dropout& args, const Context& ctx) {
   a.site = args.site;
   a.state = device_state("dropout", args.state);
   a.first = static_cast<std::uint64_t>(args.first_element);
+  a.width = width_of_rows("dropout", args.rows, n);
+  a.rows = a.width > 0 ? device_data<std::int32_t>(args.rows) : nullptr;
   a.threshold = static_cast<std::uint32_t>(std::ceil(static_cast<double>(args.rate) * 0x1p24));
   a.scale = 1.0f / (1.0f - args.rate);
   constexpr int size = kPack<T>;
-  if (args.first_element % 4 == 0 && is_aligned(a.x) && is_aligned(a.residual) && is_aligned(a.out))
+  if (args.first_element % 4 == 0 && a.width % size == 0 && is_aligned(a.x) && is_aligned(a.residual) &&
+      is_aligned(a.out))
     launch(ctx, {grid_of(divide_up(n, 2 * size * kBlock))}, dropout<size, T>, a, n);
   else
     launch(ctx, {grid_of(divide_up(n, kBlock))}, dropout<1, T>, a, n);

@@ -1,0 +1,41 @@
+#pragma once
+// Attention over sequences that are cut among ranks (context parallelism): who holds what, and the interface through
+// which attention gets the keys and values of the others.
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "kernels/attention/attention.h"
+
+namespace ring {
+
+// Neighbouring rows of a rank that are neighbours in the whole micro-batch, too.
+struct HeldRows {
+  std::int32_t first = 0;   // counted in the rank's rows
+  std::int32_t global = 0;  // counted in the micro-batch
+  std::int32_t count = 0;
+  bool operator==(const HeldRows&) const = default;
+};
+
+// A micro-batch whose rows are shared out. Every rank knows what the others hold.
+struct ContextShards {
+  int rank = 0;                             // this one
+  std::vector<Span> documents;              // rows counted in the micro-batch
+  std::vector<std::vector<HeldRows>> held;  // by rank; ascending, in the rank's order and in the micro-batch's
+
+  int ranks() const { return static_cast<int>(held.size()); }
+  std::int64_t tokens(int of_rank) const;  // rows that it holds
+  std::int64_t tokens() const;             // of the micro-batch
+};
+
+class ContextExchange {
+ public:
+  virtual ~ContextExchange() = default;
+  // The arguments of the kernels, of this rank's rows and without spans or carries: every query sees the keys of its
+  // document on all ranks. All ranks call the same in the same order, also those that hold no row.
+  virtual void forward(const Attention&, const std::shared_ptr<const ContextShards>&, const Context&) = 0;
+  virtual void backward(const AttentionBackward&, const std::shared_ptr<const ContextShards>&, const Context&) = 0;
+};
+
+}  // namespace ring

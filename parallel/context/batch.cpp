@@ -1,0 +1,102 @@
+#include "parallel/context/batch.h"
+
+#include <algorithm>
+
+namespace ring {
+namespace {
+
+std::vector<Span> documents_of(const Batch& b, std::int64_t length) {
+  std::vector<Span> documents;
+  const auto row = static_cast<std::int32_t>(length);
+  if (b.positions.empty()) {
+    const auto rows = static_cast<std::int32_t>(b.sample_indices.size());
+    for (std::int32_t i = 0; i < rows; ++i) documents.push_back({i * row, row, 0, 0});
+  }
+  for (std::size_t d = 0; d < b.starts.size(); ++d)
+    documents.push_back({b.starts[d], b.lengths[d], b.starts[d] % row, b.starts[d] % row});
+  return documents;
+}
+
+// fn(first token of the whole batch, how many) for the stretches that a rank holds, in its order.
+template <class Fn>
+void for_held(const ContextLayout& layout, int rank, std::int64_t rows, const Fn& fn) {
+  for (std::int64_t row = 0; row < rows; ++row)
+    for (const ContextLayout::Chunk& c : layout.chunks(rank)) fn(row * layout.length() + c.begin, c.end - c.begin);
+}
+
+std::vector<std::int32_t> taken(const std::vector<std::int32_t>& all, const ContextLayout& layout, int rank,
+                                std::int64_t rows) {
+  std::vector<std::int32_t> out;
+  if (all.empty()) return out;
+  for_held(layout, rank, rows, [&](std::int64_t first, std::int64_t count) {
+    out.insert(out.end(), all.begin() + first, all.begin() + first + count);
+  });
+  return out;
+}
+
+}  // namespace
+
+ContextLayout choose_layout(const ParallelConfig& c, const std::vector<Pattern>& patterns, std::int64_t length,
+                            int ranks) {
+  const bool dense = std::all_of(patterns.begin(), patterns.end(), [](const Pattern& p) { return p.is_dense(); });
+  ContextLayoutKind kind = dense ? ContextLayoutKind::zigzag : ContextLayoutKind::contiguous;
+  if (c.cp_layout == ContextLayoutChoice::zigzag) kind = ContextLayoutKind::zigzag;
+  if (c.cp_layout == ContextLayoutChoice::contiguous) kind = ContextLayoutKind::contiguous;
+  const std::int64_t chunks = kind == ContextLayoutKind::zigzag ? 2 * std::int64_t{ranks} : ranks;
+  return {kind, length, ranks, context_align(patterns, length, chunks)};
+}
+
+ContextBatches::ContextBatches(Communicator& group, const ParallelConfig& c, const std::vector<Pattern>& patterns,
+                               std::int64_t length)
+    : rank_(group.rank()), layout_(choose_layout(c, patterns, length, group.size())) {
+  if (whole()) return;
+  for (int r = 0; r < group.size(); ++r)
+    if (layout_.tokens(r) == 0)
+      fail("parallel.cp: ", group.size(), " ranks share sequences of ", length, " tokens in pieces of which rank ", r,
+           " gets none; lower parallel.cp or lengthen model.context");
+  exchange_ = make_context_parallel(group, c);
+}
+
+Batch ContextBatches::part(const Batch& all) const {
+  if (whole()) return all;
+  const auto rows = static_cast<std::int64_t>(all.sample_indices.size());
+  const auto take = [&](const std::vector<std::int32_t>& v) { return taken(v, layout_, rank_, rows); };
+  Batch b;
+  b.inputs = take(all.inputs), b.targets = take(all.targets), b.positions = take(all.positions);
+  b.sample_indices = all.sample_indices;
+  b.starts = all.starts, b.lengths = all.lengths;
+  b.valid_targets = std::count_if(b.targets.begin(), b.targets.end(), [](std::int32_t t) { return t >= 0; });
+  return b;
+}
+
+Sequences ContextBatches::sequences(const Batch& b, const Tensor& positions, const Context& ctx) const {
+  const auto rows = static_cast<std::int64_t>(b.sample_indices.size());
+  const bool packed = !b.positions.empty();
+  if (whole())
+    return packed ? Sequences::packed(b.starts, b.lengths, layout_.length(), positions)
+                  : Sequences::uniform(rows, layout_.length(), ctx);
+  auto shards = std::make_shared<const ContextShards>(layout_.shards(rank_, rows, documents_of(b, layout_.length())));
+  if (packed) return Sequences::sharded(std::move(shards), positions);
+  std::vector<std::int32_t> places;
+  for_held(layout_, rank_, rows, [&](std::int64_t first, std::int64_t count) {
+    for (std::int64_t i = 0; i < count; ++i)
+      places.push_back(static_cast<std::int32_t>((first + i) % layout_.length()));
+  });
+  return Sequences::sharded(std::move(shards), from_host(places, ctx.stream));
+}
+
+void ContextBatches::prepare(Run& run, std::int64_t rows) {
+  if (whole()) return;
+  Tensor& known = rows_[rows];
+  if (!known.defined()) {
+    std::vector<std::int32_t> held;
+    for_held(layout_, rank_, rows, [&](std::int64_t first, std::int64_t count) {
+      for (std::int64_t i = 0; i < count; ++i) held.push_back(static_cast<std::int32_t>(first + i));
+    });
+    known = from_host(held, run.ctx.stream);
+  }
+  run.rows = known;
+  run.context = exchange_.get();
+}
+
+}  // namespace ring

@@ -1,0 +1,42 @@
+#pragma once
+// A run's share of every sequence: cuts batches, and prepares runs of the model over the part.
+
+#include <map>
+#include <memory>
+
+#include "autograd/ops.h"
+#include "data/loader.h"
+#include "parallel/context/exchange.h"
+#include "parallel/context/layout.h"
+
+namespace ring {
+
+class ContextBatches {
+ public:
+  // patterns: of all layers. length: tokens of a row. With one rank everything is whole. The group lives as long.
+  ContextBatches(Communicator& group, const ParallelConfig&, const std::vector<Pattern>& patterns, std::int64_t length);
+
+  bool whole() const { return layout_.ranks() == 1; }
+  std::int64_t tokens() const { return layout_.tokens(rank_); }  // that this rank holds of a row
+  const ContextLayout& layout() const { return layout_; }
+  const ContextParallel* exchange() const { return exchange_.get(); }  // null: whole
+
+  // This rank's tokens of a whole batch. starts and lengths stay those of the whole.
+  Batch part(const Batch& whole) const;
+  // What belongs together in such a part. positions: of packed documents, on the device; else undefined.
+  Sequences sequences(const Batch& part, const Tensor& positions, const Context&) const;
+  // The run is over a part with these rows.
+  void prepare(Run&, std::int64_t rows);
+
+ private:
+  int rank_;
+  ContextLayout layout_;
+  std::unique_ptr<ContextParallel> exchange_;
+  std::map<std::int64_t, Tensor> rows_;  // see Run::rows, by the number of rows
+};
+
+// The layout that the settings choose. auto: zigzag where every layer is dense.
+ContextLayout choose_layout(const ParallelConfig&, const std::vector<Pattern>& patterns, std::int64_t length,
+                            int ranks);
+
+}  // namespace ring

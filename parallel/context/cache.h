@@ -1,0 +1,46 @@
+#pragma once
+// What depends on who holds what and on the pattern is made once and kept as long as the same shards are worked on.
+
+#include <functional>
+#include <list>
+#include <memory>
+#include <numeric>
+
+#include "autograd/context_exchange.h"
+#include "kernels/attention/blocks.h"
+
+namespace ring {
+
+// Patterns of the same pairs: a shift counts up to the rates.
+inline bool same_pairs(const Pattern& a, const Pattern& b) {
+  std::int32_t cycle = 1;
+  for (const Branch& branch : a.branches) cycle = std::lcm(cycle, branch.rate);
+  return a.kind == b.kind && a.causal == b.causal && a.window == b.window && a.sinks == b.sinks &&
+         a.branches == b.branches && a.dedup == b.dedup && a.shift % cycle == b.shift % cycle &&
+         (a.blocks == b.blocks || (a.blocks && b.blocks && a.blocks->version() == b.blocks->version()));
+}
+
+template <class Plan>
+class PlanCache {
+ public:
+  // The reference is good until other shards are asked for.
+  const Plan& get(const std::shared_ptr<const ContextShards>& shards, const Pattern& pattern, std::int64_t kv_heads,
+                  const std::function<Plan()>& make) {
+    if (shards != shards_) plans_.clear();
+    shards_ = shards;
+    for (const Entry& e : plans_)
+      if (e.kv_heads == kv_heads && same_pairs(e.pattern, pattern)) return e.plan;
+    return plans_.emplace_back(Entry{pattern, kv_heads, make()}).plan;
+  }
+
+ private:
+  struct Entry {
+    Pattern pattern;
+    std::int64_t kv_heads;
+    Plan plan;
+  };
+  std::shared_ptr<const ContextShards> shards_;
+  std::list<Entry> plans_;
+};
+
+}  // namespace ring

@@ -1,0 +1,40 @@
+#pragma once
+// The schedules of context parallelism: how queries meet the keys of other ranks.
+//   ring        keys travel straight from their owner to whoever needs them, one distance after the other, while the
+//               ones before are computed with; gradients of keys travel home in f32. Memory does not grow with the
+//               ranks.
+//   gather      every rank gets all keys at once; gradients are summed by a reduce-scatter.
+//   all_to_all  every rank gets all rows of some heads (Jacobs et al. 2023, Ulysses). The ranks divide the KV heads.
+// Results are merged in f32, in an order that depends on the layout alone, and rounded once.
+
+#include <memory>
+
+#include "autograd/context_exchange.h"
+#include "comm/communicator.h"
+#include "parallel/config.h"
+
+namespace ring {
+
+class ContextParallel : public ContextExchange {
+ public:
+  virtual std::string_view schedule() const = 0;
+  std::int64_t bytes_sent() const { return bytes_sent_; }  // by this rank to others since the start
+
+ protected:
+  explicit ContextParallel(Communicator& comm) : comm_(comm) {}
+  void check_shards(const ContextShards&) const;  // Error: of other ranks than the group's
+  // As Communicator's, and counted.
+  Work exchange(const std::vector<Transfer>& sends, const std::vector<Transfer>& receives, const Context&);
+
+  Communicator& comm_;
+  std::int64_t bytes_sent_ = 0;
+};
+
+std::unique_ptr<ContextParallel> make_ring(Communicator&, std::int64_t prefetch);
+std::unique_ptr<ContextParallel> make_gather(Communicator&);
+std::unique_ptr<ContextParallel> make_all_to_all(Communicator&);
+
+// By the settings. The communicator lives as long.
+std::unique_ptr<ContextParallel> make_context_parallel(Communicator&, const ParallelConfig&);
+
+}  // namespace ring

@@ -1,0 +1,100 @@
+// All keys to every rank.
+
+#include <algorithm>
+
+#include "parallel/context/cache.h"
+#include "parallel/context/exchange.h"
+#include "parallel/context/sums.h"
+
+namespace ring {
+namespace {
+
+struct GatherPlan {
+  std::vector<Round> rounds;
+  std::int64_t rows = 0, most = 0;  // of the micro-batch; of one rank
+};
+
+class Gather final : public ContextParallel {
+ public:
+  explicit Gather(Communicator& comm) : ContextParallel(comm) {}
+  std::string_view schedule() const override { return "gather"; }
+
+  void forward(const Attention& args, const std::shared_ptr<const ContextShards>& shards, const Context& ctx) override {
+    const GatherPlan& plan = plan_for(shards, args.pattern);
+    const KeyPair all = gather(*shards, plan, args.k, args.v, ctx);
+    ForwardSum sum(args, calls_of(plan.rounds), ctx);
+    sum.add(plan.rounds, all.k, all.v);
+  }
+
+  void backward(const AttentionBackward& args, const std::shared_ptr<const ContextShards>& shards,
+                const Context& ctx) override {
+    const GatherPlan& plan = plan_for(shards, args.pattern);
+    KeyPair all = gather(*shards, plan, args.k, args.v, ctx);
+    BackwardSum sum(args, calls_of(plan.rounds), ctx);
+    const KeyPair gradients = sum.add(plan.rounds, all.k, all.v);
+    all = {};
+    const KeyPair own = scatter(*shards, plan, gradients, ctx);
+    const std::int64_t rows = args.k.dim(0);
+    store(args.dk, own.k.narrow(0, 0, rows), ctx);
+    store(args.dv, own.v.narrow(0, 0, rows), ctx);
+  }
+
+ private:
+  const GatherPlan& plan_for(const std::shared_ptr<const ContextShards>& shards, const Pattern& pattern) {
+    check_shards(*shards);
+    return plans_.get(shards, pattern, 0, [&] {
+      GatherPlan plan{rounds_with_all(*shards, shards->rank, pattern), shards->tokens(), 0};
+      for (int r = 0; r < shards->ranks(); ++r) plan.most = std::max(plan.most, shards->tokens(r));
+      return plan;
+    });
+  }
+
+  // fn(rank r's part of `parts` [ranks,2,most,H,D], its neighbouring rows)
+  template <class Fn>
+  static void for_held(const ContextShards& shards, const Tensor& parts, const Fn& fn) {
+    for (int r = 0; r < shards.ranks(); ++r) {
+      const KeyPair part = key_pair(parts.narrow(0, r, 1).view({2, parts.dim(2), parts.dim(3), parts.dim(4)}));
+      for (const HeldRows& h : shards.held[static_cast<std::size_t>(r)]) fn(part, h);
+    }
+  }
+
+  // In the micro-batch's order.
+  KeyPair gather(const ContextShards& shards, const GatherPlan& plan, const Tensor& k, const Tensor& v,
+                 const Context& ctx) {
+    const std::int64_t heads = k.dim(1), dim = k.dim(2);
+    const Tensor parts = ctx.empty({comm_.size(), 2, plan.most, heads, dim}, k.dtype());
+    const Tensor mine = parts.narrow(0, comm_.rank(), 1).view({2, plan.most, heads, dim});
+    const KeyPair own = key_pair(mine);
+    move_rows(own.k, k, {.count = k.dim(0)}, ctx.stream);
+    move_rows(own.v, v, {.count = k.dim(0)}, ctx.stream);
+    bytes_sent_ += static_cast<std::int64_t>(mine.bytes()) * (comm_.size() - 1);
+    comm_.all_gather(parts, mine, ctx.stream.record()).wait(ctx.stream);
+    const KeyPair all = key_pair(ctx.empty({2, plan.rows, heads, dim}, k.dtype()));
+    for_held(shards, parts, [&](const KeyPair& part, const HeldRows& h) {
+      move_rows(all.k, part.k, {.to = h.global, .first = h.first, .count = h.count}, ctx.stream);
+      move_rows(all.v, part.v, {.to = h.global, .first = h.first, .count = h.count}, ctx.stream);
+    });
+    return all;
+  }
+
+  KeyPair scatter(const ContextShards& shards, const GatherPlan& plan, const KeyPair& gradients, const Context& ctx) {
+    const std::int64_t heads = gradients.k.dim(1), dim = gradients.k.dim(2);
+    const Tensor parts = ctx.zeros({comm_.size(), 2, plan.most, heads, dim});  // sums read the padding, too
+    for_held(shards, parts, [&](const KeyPair& part, const HeldRows& h) {
+      move_rows(part.k, gradients.k, {.to = h.first, .first = h.global, .count = h.count}, ctx.stream);
+      move_rows(part.v, gradients.v, {.to = h.first, .first = h.global, .count = h.count}, ctx.stream);
+    });
+    const Tensor mine = ctx.empty({2, plan.most, heads, dim});
+    bytes_sent_ += static_cast<std::int64_t>(mine.bytes()) * (comm_.size() - 1);
+    comm_.reduce_scatter(mine, parts, Reduce::sum, ctx.stream.record()).wait(ctx.stream);
+    return key_pair(mine);
+  }
+
+  PlanCache<GatherPlan> plans_;
+};
+
+}  // namespace
+
+std::unique_ptr<ContextParallel> make_gather(Communicator& comm) { return std::make_unique<Gather>(comm); }
+
+}  // namespace ring

@@ -1,0 +1,245 @@
+#include "parallel/context/plan.h"
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "core/check.h"
+#include "parallel/context/reach.h"
+
+namespace ring {
+namespace {
+
+// The parts of one document that two ranks hold.
+struct Parts {
+  std::vector<Span> queries, keys;
+};
+
+// By document, ascending; those that one rank has no part of are left out.
+std::vector<Span> parts_of(const std::vector<HeldRows>& held, const std::vector<Span>& documents,
+                           std::vector<std::size_t>& document_of) {
+  std::vector<Span> parts;
+  std::size_t d = 0;
+  for (const HeldRows& h : held) {
+    while (d < documents.size() && documents[d].first + documents[d].count <= h.global) ++d;
+    for (std::size_t i = d; i < documents.size() && documents[i].first < h.global + h.count; ++i) {
+      const Span& all = documents[i];
+      const std::int32_t begin = std::max(all.first, h.global),
+                         end = std::min(all.first + all.count, h.global + h.count);
+      parts.push_back({h.first + begin - h.global, end - begin, all.position + begin - all.first, all.document});
+      document_of.push_back(i);
+    }
+  }
+  return parts;
+}
+
+std::vector<Parts> common_parts(const std::vector<HeldRows>& queries, const std::vector<HeldRows>& keys,
+                                const std::vector<Span>& documents) {
+  std::vector<std::size_t> query_document, key_document;
+  const std::vector<Span> q = parts_of(queries, documents, query_document);
+  const std::vector<Span> k = parts_of(keys, documents, key_document);
+  std::vector<Parts> out;
+  for (std::size_t i = 0, j = 0; i < q.size();) {
+    const std::size_t document = query_document[i];
+    Parts p;
+    for (; i < q.size() && query_document[i] == document; ++i) p.queries.push_back(q[i]);
+    while (j < k.size() && key_document[j] < document) ++j;
+    for (; j < k.size() && key_document[j] == document; ++j) p.keys.push_back(k[j]);
+    if (!p.keys.empty()) out.push_back(std::move(p));
+  }
+  return out;
+}
+
+// Parts from `begin` on lie in neighbouring rows: a document fills all of a rank's rows between two of its parts.
+Span joined(const std::vector<Span>& parts, std::size_t begin, std::size_t end) {
+  Span all = parts[begin];
+  for (std::size_t i = begin + 1; i < end; ++i) {
+    RING_CHECK(parts[i].first == all.first + all.count, "context plan: parts of a document lie in the rows up to ",
+               all.first + all.count, " and from ", parts[i].first, " on, with others between");
+    all.count += parts[i].count;
+  }
+  return all;
+}
+
+// Dense attention depends on order alone: parts are joined, with positions that keep it.
+std::vector<SpanPair> dense_pairs(const Parts& p, bool causal, bool same_rank) {
+  const std::size_t n = p.queries.size();
+  std::vector<SpanPair> out;
+  const auto add = [&](std::size_t first_query, std::size_t first_key, std::size_t end_key) {
+    if (first_query == n) return;
+    SpanPair pair{joined(p.queries, first_query, n), joined(p.keys, first_key, end_key)};
+    pair.queries.document = pair.keys.document = pair.keys.position = 0;
+    pair.queries.position = same_rank ? 0 : pair.keys.count;
+    out.push_back(pair);
+  };
+  if (same_rank || !causal) {
+    add(0, 0, p.keys.size());
+    return out;
+  }
+  const auto first_query = [&](const Span& key) {
+    std::size_t i = 0;
+    while (i < n && p.queries[i].position < key.position) ++i;
+    return i;
+  };
+  for (std::size_t begin = 0, end = 0; begin < p.keys.size(); begin = end) {
+    const std::size_t from = first_query(p.keys[begin]);
+    while (end < p.keys.size() && first_query(p.keys[end]) == from) ++end;
+    add(from, begin, end);
+  }
+  return out;
+}
+
+// Pairs whose parts have the same number first: they fill the first round.
+std::vector<SpanPair> local_pairs(const Parts& p, const Pattern& pattern) {
+  std::vector<SpanPair> out;
+  const std::size_t most = std::max(p.queries.size(), p.keys.size());
+  for (std::size_t apart = 0; apart < most; ++apart)
+    for (std::size_t i = 0; i < p.queries.size(); ++i)
+      for (std::size_t j = 0; j < p.keys.size(); ++j) {
+        if ((j > i ? j - i : i - j) != apart) continue;
+        const SpanPair pair = seen_part(pattern, p.queries[i], p.keys[j]);
+        if (pair.queries.count > 0) out.push_back(pair);
+      }
+  return out;
+}
+
+bool overlap(const Span& a, const Span& b) { return a.first < b.first + b.count && b.first < a.first + a.count; }
+
+// Each pair goes to the first round where its rows are free. Rows of different documents never meet.
+void add_rounds(const std::vector<SpanPair>& pairs, std::vector<Round>& rounds) {
+  std::vector<std::vector<SpanPair>> taken;
+  for (const SpanPair& pair : pairs) {
+    std::size_t r = 0;
+    const auto busy = [&](const SpanPair& other) {
+      return overlap(pair.queries, other.queries) || overlap(pair.keys, other.keys);
+    };
+    while (r < taken.size() && std::any_of(taken[r].begin(), taken[r].end(), busy)) ++r;
+    if (r == taken.size()) taken.emplace_back();
+    taken[r].push_back(pair);
+    if (r == rounds.size()) rounds.emplace_back();
+    rounds[r].queries.push_back(pair.queries);
+    rounds[r].keys.push_back(pair.keys);
+  }
+}
+
+// Neighbouring rows of the owner, and where they lie among the receiver's.
+std::vector<RowCopy> rows_between(const std::vector<Round>& rounds) {
+  std::vector<Span> keys;
+  for (const Round& round : rounds) keys.insert(keys.end(), round.keys.begin(), round.keys.end());
+  std::vector<RowCopy> ranges;
+  std::int32_t at = 0;
+  for (const Span& s : sorted_by_row(std::move(keys))) {
+    const std::int32_t end = s.first + s.count;
+    if (ranges.empty() || s.first > ranges.back().row + ranges.back().count)
+      ranges.push_back({.row = s.first, .at = at, .count = 0});
+    RowCopy& last = ranges.back();
+    last.count = std::max(last.count, end - last.row);
+    at = last.at + last.count;
+  }
+  return ranges;
+}
+
+std::int32_t row_at(const std::vector<RowCopy>& ranges, std::int32_t row) {
+  const auto after =
+      std::upper_bound(ranges.begin(), ranges.end(), row, [](std::int32_t r, const RowCopy& c) { return r < c.row; });
+  return (after - 1)->at + row - (after - 1)->row;
+}
+
+// Runs of equal distance of the marked rows of one range.
+void add_copies(const RowCopy& range, const std::vector<char>& marked, std::int32_t head, std::vector<RowCopy>& to) {
+  RowCopy run{.head = head};
+  const auto flush = [&] {
+    if (run.count == 1) run.stride = 1;
+    if (run.count > 0) to.push_back(run);
+    run.count = 0;
+  };
+  std::int32_t last = 0;
+  for (std::int32_t i = 0; i < range.count; ++i) {
+    if (!marked[static_cast<std::size_t>(range.at + i)]) continue;
+    if (run.count == 1) run.stride = i - last;
+    if (run.count > 0 && i - last != run.stride) flush();
+    if (run.count == 0) run.row = range.row + i, run.at = range.at + i, run.stride = 1;
+    ++run.count;
+    last = i;
+  }
+  flush();
+}
+
+// Marks of the receiver's rows, for each KV head or for all at once.
+using Marks = std::vector<std::vector<char>>;
+
+Marks marks_of(const NeededKeys& need, const Pattern& pattern, std::int64_t kv_heads) {
+  const bool by_head = pattern.kind == AttentionKind::dilated;
+  Marks marks(static_cast<std::size_t>(by_head ? kv_heads : 1), std::vector<char>(static_cast<std::size_t>(need.rows)));
+  for (const Round& round : need.rounds)
+    for (std::size_t b = 0; b < round.queries.size(); ++b)
+      for (std::size_t h = 0; h < marks.size(); ++h)
+        for_needed(pattern, {round.queries[b], round.keys[b]}, static_cast<std::int32_t>(h), kv_heads,
+                   [&](std::int32_t row, std::int32_t count, std::int32_t stride) {
+                     for (std::int32_t i = 0; i < count; ++i) marks[h][static_cast<std::size_t>(row + i * stride)] = 1;
+                   });
+  if (std::all_of(marks.begin(), marks.end(), [&](const auto& m) { return m == marks[0]; })) marks.resize(1);
+  return marks;
+}
+
+void find_copies(NeededKeys& need, const std::vector<RowCopy>& ranges, const Pattern& pattern, std::int64_t kv_heads) {
+  if (pattern.is_dense()) {
+    need.copies = ranges;
+    return;
+  }
+  const Marks marks = marks_of(need, pattern, kv_heads);
+  for (std::size_t h = 0; h < marks.size(); ++h)
+    for (const RowCopy& range : ranges)
+      add_copies(range, marks[h], marks.size() == 1 ? -1 : static_cast<std::int32_t>(h), need.copies);
+  need.whole = marks.size() == 1 && std::all_of(marks[0].begin(), marks[0].end(), [](char m) { return m != 0; });
+  if (need.whole) need.copies = ranges;
+  if (need.copies.empty()) need = {};  // the pattern keeps nothing of what it might
+}
+
+const std::vector<HeldRows>& held_by(const ContextShards& s, int rank) {
+  return s.held[static_cast<std::size_t>(rank)];
+}
+
+}  // namespace
+
+std::int64_t NeededKeys::row_heads(std::int64_t kv_heads) const {
+  std::int64_t sum = 0;
+  for (const RowCopy& c : copies) sum += c.count * (c.head < 0 ? kv_heads : 1);
+  return sum;
+}
+
+NeededKeys needed_keys(const ContextShards& shards, int queries, int keys, const Pattern& pattern,
+                       std::int64_t kv_heads) {
+  NeededKeys need;
+  const bool same = queries == keys;
+  for (const Parts& parts : common_parts(held_by(shards, queries), held_by(shards, keys), shards.documents))
+    add_rounds(pattern.is_dense() ? dense_pairs(parts, pattern.causal, same) : local_pairs(parts, pattern),
+               need.rounds);
+  if (same) {
+    need.rows = shards.tokens(keys);
+    return need;
+  }
+  const std::vector<RowCopy> ranges = rows_between(need.rounds);
+  for (Round& round : need.rounds)
+    for (Span& s : round.keys) s.first = row_at(ranges, s.first);
+  need.rows = ranges.empty() ? 0 : ranges.back().at + ranges.back().count;
+  find_copies(need, ranges, pattern, kv_heads);
+  return need;
+}
+
+bool may_need(const ContextShards& shards, int queries, int keys, const Pattern& pattern) {
+  for (const Parts& parts : common_parts(held_by(shards, queries), held_by(shards, keys), shards.documents))
+    for (const Span& q : parts.queries)
+      for (const Span& k : parts.keys)
+        if (seen_part(pattern, q, k).queries.count > 0) return true;
+  return false;
+}
+
+std::vector<Round> rounds_with_all(const ContextShards& shards, int queries, const Pattern& pattern) {
+  const std::vector<HeldRows> all = {{0, 0, static_cast<std::int32_t>(shards.tokens())}};
+  std::vector<Round> rounds;
+  for (const Parts& parts : common_parts(held_by(shards, queries), all, shards.documents))
+    add_rounds(local_pairs(parts, pattern), rounds);
+  return rounds;
+}
+
+}  // namespace ring

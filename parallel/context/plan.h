@@ -1,0 +1,44 @@
+#pragma once
+// What attention between the queries of one rank and the keys of another one computes and transfers: a pure function of
+// who holds what and of the pattern, so that sender and receiver agree without a message.
+
+#include <cstdint>
+#include <vector>
+
+#include "autograd/context_exchange.h"
+
+namespace ring {
+
+// One call of a kernel: no row of queries and none of keys occurs twice.
+struct Round {
+  std::vector<Span> queries, keys;
+};
+
+// Rows row, row + stride, .. of the owner's tensors, which become rows at, at + stride, .. of the receiver's.
+struct RowCopy {
+  std::int32_t row = 0, at = 0, count = 0, stride = 1;
+  std::int32_t head = -1;  // a KV head; -1: all of them
+  bool operator==(const RowCopy&) const = default;
+};
+
+// The keys of one rank as another one needs them. Its rows are those that lie between needed ones, too: spans keep
+// their positions, and the pattern leaves out what did not travel.
+struct NeededKeys {
+  std::int64_t rows = 0;        // of the tensors that the receiver computes with
+  bool whole = true;            // the copies are all of these rows, in order
+  std::vector<RowCopy> copies;  // no row of a head twice
+  std::vector<Round> rounds;    // queries: the receiver's rows; keys: rows counted in `rows`
+
+  std::int64_t row_heads(std::int64_t kv_heads) const;  // that travel, of keys alone
+};
+
+// What rank `queries` needs of rank `keys`. Of itself: `rows` are its own, in place, and nothing is copied.
+NeededKeys needed_keys(const ContextShards&, int queries, int keys, const Pattern&, std::int64_t kv_heads);
+
+// Whether it may need anything; cheaper, and never false where it does.
+bool may_need(const ContextShards&, int queries, int keys, const Pattern&);
+
+// The calls of a rank that has the keys of the whole micro-batch, in its order.
+std::vector<Round> rounds_with_all(const ContextShards&, int queries, const Pattern&);
+
+}  // namespace ring

@@ -1,0 +1,37 @@
+#pragma once
+// Rows of [N,H,D] tensors on their way between tensors and messages. A message holds the copies' rows of one tensor,
+// then those of a second one; nothing lies between them. All of it is queued on the stream.
+
+#include <vector>
+
+#include "kernels/kernel.h"
+#include "parallel/context/plan.h"
+
+namespace ring {
+
+// [N,H,D] with unit last stride: count rows first, first + step, .. become rows to, to + to_step, .. of another one.
+// Heads as they are, or one head to one head by narrowing before. Types are the same.
+struct RowMove {
+  std::int64_t to = 0, first = 0, count = 0, to_step = 1, step = 1;
+};
+void move_rows(const Tensor& dst, const Tensor& src, const RowMove&, const Stream&);
+
+// Keys and values, or their gradients: [N,H,D] each, contiguous, in one piece [2,N,H,D].
+struct KeyPair {
+  Tensor both, k, v;
+};
+KeyPair key_pair(const Tensor& both);
+
+// The message [2,..] that the owner's k and v [N,H,D] make, in their type. k, v: any strides with unit last.
+Tensor pack(const NeededKeys&, const Tensor& k, const Tensor& v, const Context&);
+// The rows that the receiver computes with, of a message: itself where it is whole, else beside it with 0 between.
+KeyPair unpack(const NeededKeys&, const Tensor& message, std::int64_t kv_heads, const Context&);
+// The way home. The message of gradients [rows,H,D] f32: the tensor itself where it is whole.
+Tensor pack_home(const NeededKeys&, const KeyPair& gradients, const Context&);
+// Adds what came home to the owner's gradients.
+void add_home(const NeededKeys&, const Tensor& message, const KeyPair& gradients, const Context&);
+
+// dst [N,H,D], any strides = src [N,H,D] f32 contiguous, rounded where dst is bf16.
+void store(const Tensor& dst, const Tensor& src, const Context&);
+
+}  // namespace ring

@@ -1,0 +1,44 @@
+#pragma once
+// Attention in several calls of a kernel, each over other keys: what they share is carried on in f32 and rounded once,
+// by the last call.
+
+#include "parallel/context/plan.h"
+#include "parallel/context/rows.h"
+
+namespace ring {
+
+inline std::int64_t calls_of(const std::vector<Round>& rounds) { return static_cast<std::int64_t>(rounds.size()); }
+
+class ForwardSum {
+ public:
+  // calls: all rounds that are to come. None: no query sees anything.
+  ForwardSum(const Attention& args, std::int64_t calls, const Context& ctx);
+  void add(const std::vector<Round>& rounds, const Tensor& k, const Tensor& v);
+
+ private:
+  void call(const Round&, const Tensor& k, const Tensor& v);
+
+  Attention args_;
+  const Context& ctx_;
+  std::int64_t calls_, done_ = 0;
+  Tensor sum_;
+};
+
+class BackwardSum {
+ public:
+  BackwardSum(const AttentionBackward& args, std::int64_t calls, const Context& ctx);
+  // The gradients of these keys from these rounds: f32 [2,M,H,D].
+  KeyPair add(const std::vector<Round>& rounds, const Tensor& k, const Tensor& v);
+
+ private:
+  AttentionBackward args_;
+  const Context& ctx_;
+  std::int64_t calls_, done_ = 0;
+  Tensor dq_;
+};
+
+// One call that is all: the kernel itself.
+void run_round(Attention, const Round&, const Context&);
+void run_round(AttentionBackward, const Round&, const Context&);
+
+}  // namespace ring

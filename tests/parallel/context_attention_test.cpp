@@ -1,0 +1,279 @@
+// Attention over sequences that are cut among ranks, forward and backward, against one process that has everything.
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <mutex>
+
+#include "autograd/ops.h"
+#include "core/philox.h"
+#include "parallel/context/exchange.h"
+#include "tests/comm/ranks.h"
+#include "tests/parallel/context_problem.h"
+
+namespace ring {
+namespace {
+
+using test::ContextCase;
+
+struct Heads {
+  std::int64_t query = 8, key = 4, dim = 8;
+};
+
+// Rows of the micro-batch; values[0] the input, [1] the gradient of the output.
+using Floats = std::vector<float>;
+Floats random_floats(std::uint32_t which, std::int64_t n) {
+  Floats v(static_cast<std::size_t>(n));
+  for (std::size_t i = 0; i < v.size(); ++i) v[i] = random_normal({11, which, 0}, i);
+  return v;
+}
+
+struct Results {
+  Floats out, gradient;
+  std::int64_t bytes_sent = 0;  // of all ranks, forward and backward
+};
+
+// The rows of a matrix that a rank holds, there and back.
+struct Rows {
+  const ContextShards& shards;
+  int rank;
+
+  template <class Fn>
+  void each(const Fn& fn) const {
+    for (const HeldRows& h : shards.held[static_cast<std::size_t>(rank)])
+      for (std::int32_t i = 0; i < h.count; ++i) fn(h.first + i, h.global + i);
+  }
+  Tensor take(const Floats& all, std::int64_t width, const Context& ctx) const {
+    const Tensor t = ctx.empty({shards.tokens(rank), width});
+    each([&](std::int64_t at, std::int64_t row) {
+      std::copy_n(all.data() + row * width, width, t.data<float>() + at * width);
+    });
+    return t;
+  }
+  void put(Floats& all, const Tensor& t, std::int64_t width) const {
+    each([&](std::int64_t at, std::int64_t row) {
+      std::copy_n(t.data<float>() + at * width, width, all.data() + row * width);
+    });
+  }
+};
+
+Tensor positions_of(const ContextCase& c, const Context& ctx) {
+  const Tensor t = ctx.zeros({c.tokens()}, DType::i32);
+  for (const Span& d : c.documents)
+    for (std::int32_t i = 0; i < d.count; ++i) t.data<std::int32_t>()[d.first + i] = i;
+  return t;
+}
+
+// The op on qkv [N, (Hq + 2 Hk) D], with rotation, or on its columns without.
+Tensor run_op(Run& run, const Var& qkv, const Sequences& seqs, const Pattern& pattern, const Heads& heads,
+              const Tensor& dout) {
+  SelfAttention o{.heads = heads.query, .kv_heads = heads.key, .head_dim = heads.dim, .attention = {0.4f, pattern}};
+  Floats frequencies;
+  for (std::int64_t i = 0; i < heads.dim / 2; ++i) frequencies.push_back(std::pow(0.1f, static_cast<float>(i)));
+  o.inv_freq = from_host(frequencies, run.ctx.stream);
+  const Var y = self_attention(run, qkv, seqs, o);
+  run.tape->backward(y.slot, dout, run.ctx);
+  return y.value;
+}
+
+std::int64_t qkv_width(const Heads& h) { return (h.query + 2 * h.key) * h.dim; }
+
+Results on_one(const ContextCase& c, const Heads& heads) {
+  const Context ctx{Stream::cpu(1)};
+  std::vector<std::int32_t> starts, lengths;
+  for (const Span& d : c.documents) starts.push_back(d.first), lengths.push_back(d.count);
+  const Sequences seqs = Sequences::packed(starts, lengths, c.length, positions_of(c, ctx));
+  const std::int64_t width = qkv_width(heads), wide = heads.query * heads.dim;
+  Tape tape;
+  Run run{ctx, &tape};
+  const Rows all{ContextLayout(ContextLayoutKind::contiguous, c.length, 1).shards(0, c.rows, c.documents), 0};
+  const Var qkv{all.take(random_floats(0, c.tokens() * width), width, ctx), std::make_shared<GradSlot>()};
+  const Tensor out = run_op(run, qkv, seqs, c.pattern, heads, all.take(random_floats(1, c.tokens() * wide), wide, ctx));
+  return {to_host<float>(out.view({-1}), ctx.stream), to_host<float>(qkv.slot->grad.view({-1}), ctx.stream)};
+}
+
+// This rank's share of the same.
+void on_rank(const ContextCase& c, const Heads& heads, const ContextLayout& layout, ContextParallel& exchange, int rank,
+             Results& results) {
+  const Context ctx{Stream::cpu(1)};
+  const auto shards = std::make_shared<const ContextShards>(layout.shards(rank, c.rows, c.documents));
+  const Rows mine{*shards, rank};
+  const std::int64_t width = qkv_width(heads), wide = heads.query * heads.dim;
+  const Tensor positions = ctx.empty({shards->tokens(rank)}, DType::i32), everywhere = positions_of(c, ctx);
+  mine.each([&](std::int64_t at, std::int64_t row) {
+    positions.data<std::int32_t>()[at] = everywhere.data<std::int32_t>()[row];
+  });
+  Tape tape;
+  Run run{ctx, &tape};
+  run.context = &exchange;
+  const Var qkv{mine.take(random_floats(0, c.tokens() * width), width, ctx), std::make_shared<GradSlot>()};
+  const Tensor out = run_op(run, qkv, Sequences::sharded(shards, positions), c.pattern, heads,
+                            mine.take(random_floats(1, c.tokens() * wide), wide, ctx));
+  mine.put(results.out, out, wide);
+  mine.put(results.gradient, qkv.slot->grad, width);
+}
+
+double distance(const Floats& a, const Floats& b) {
+  if (a.size() != b.size()) return INFINITY;
+  double difference = 0, norm = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    difference += std::pow(static_cast<double>(a[i]) - static_cast<double>(b[i]), 2);
+    norm += std::pow(static_cast<double>(b[i]), 2);
+  }
+  return std::sqrt(difference / norm);
+}
+
+bool same_bits(const Floats& a, const Floats& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+using MakeExchange = std::function<std::unique_ptr<ContextParallel>(Communicator&)>;
+
+// The cases one after the other, on the same ranks.
+std::vector<Results> on_ranks(const std::vector<ContextCase>& cases, const Heads& heads, ContextLayoutKind kind,
+                              int ranks, const MakeExchange& make) {
+  std::vector<Results> results;
+  for (const ContextCase& c : cases)
+    results.push_back({Floats(static_cast<std::size_t>(c.tokens() * heads.query * heads.dim), NAN),
+                       Floats(static_cast<std::size_t>(c.tokens() * qkv_width(heads)), NAN)});
+  std::mutex mutex;
+  const auto errors = test::run_ranks(ranks, [&](Communicator& comm) {
+    const auto exchange = make(comm);
+    for (std::size_t i = 0; i < cases.size(); ++i) {
+      const std::int64_t align = context_align({cases[i].pattern}, cases[i].length, 2 * ranks);
+      const std::int64_t before = exchange->bytes_sent();
+      on_rank(cases[i], heads, ContextLayout(kind, cases[i].length, ranks, align), *exchange, comm.rank(), results[i]);
+      const std::lock_guard lock(mutex);
+      results[i].bytes_sent += exchange->bytes_sent() - before;
+    }
+    comm.barrier().synchronize();
+  });
+  EXPECT_EQ(test::joined(errors), "");
+  return results;
+}
+
+const std::map<std::string, MakeExchange>& schedules() {
+  static const std::map<std::string, MakeExchange> all = {
+      {"ring", [](Communicator& c) { return make_ring(c, 1); }},
+      {"gather", [](Communicator& c) { return make_gather(c); }},
+      {"all_to_all", [](Communicator& c) { return make_all_to_all(c); }}};
+  return all;
+}
+
+// What f32 sums in another order may differ by: relative to the norm, whatever the number of ranks.
+constexpr double kOut = 1e-6, kGradient = 2e-6;
+
+class DistContext : public testing::TestWithParam<std::tuple<std::string, int, ContextLayoutKind>> {
+ protected:
+  void SetUp() override {
+    if (!gloo_available()) GTEST_SKIP() << "this build has no Gloo";
+  }
+};
+std::string name_of(const testing::TestParamInfo<DistContext::ParamType>& info) {
+  const auto& [schedule, ranks, kind] = info.param;
+  return str(schedule, "_", ranks, kind == ContextLayoutKind::zigzag ? "_zigzag" : "_contiguous");
+}
+INSTANTIATE_TEST_SUITE_P(Schedules, DistContext,
+                         testing::Combine(testing::Values("ring", "gather", "all_to_all"), testing::Values(2, 3, 4),
+                                          testing::Values(ContextLayoutKind::zigzag, ContextLayoutKind::contiguous)),
+                         name_of);
+
+TEST_P(DistContext, EveryPatternEqualsOneProcess) {
+  const auto& [schedule, ranks, kind] = GetParam();
+  const Heads heads = ranks == 3 ? Heads{6, 3, 8} : Heads{};
+  const std::vector<ContextCase> cases = test::context_cases();
+  const std::vector<Results> got = on_ranks(cases, heads, kind, ranks, schedules().at(schedule));
+  for (std::size_t i = 0; i < cases.size(); ++i) {
+    SCOPED_TRACE(cases[i].name);
+    const Results want = on_one(cases[i], heads);
+    EXPECT_LE(distance(got[i].out, want.out), kOut);
+    EXPECT_LE(distance(got[i].gradient, want.gradient), kGradient);
+  }
+}
+
+class DistContextCases : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!gloo_available()) GTEST_SKIP() << "this build has no Gloo";
+  }
+};
+
+// Fewer tokens than chunks, and rows of which a rank holds padding alone.
+TEST_F(DistContextCases, EmptyShardsAndShardsOfPadding) {
+  std::vector<ContextCase> cases;
+  for (const auto& [name, pattern] : test::context_patterns()) {
+    cases.push_back({name + "_short", pattern, 3, 2, test::documents_of(3, 2, {})});
+    cases.push_back({name + "_padding", pattern, 200, 1, test::documents_of(200, 1, {30, -120, 20, -30})});
+    cases.push_back({name + "_nothing", pattern, 64, 1, test::documents_of(64, 1, {-64})});
+  }
+  for (const auto& [name, make] : schedules())
+    for (const auto kind : {ContextLayoutKind::zigzag, ContextLayoutKind::contiguous}) {
+      const std::vector<Results> got = on_ranks(cases, {}, kind, 4, make);
+      for (std::size_t i = 0; i < cases.size(); ++i) {
+        SCOPED_TRACE(name + " " + cases[i].name);
+        const Results want = on_one(cases[i], {});
+        if (cases[i].documents.empty()) {
+          EXPECT_EQ(got[i].out, want.out);
+          EXPECT_EQ(got[i].gradient, want.gradient);
+        } else {
+          EXPECT_LE(distance(got[i].out, want.out), kOut);
+          EXPECT_LE(distance(got[i].gradient, want.gradient), kGradient);
+        }
+      }
+    }
+}
+
+TEST_F(DistContextCases, TheSameLayoutGivesTheSameBitsWhateverIsPrefetched) {
+  const std::vector<ContextCase> cases = test::context_cases();
+  const auto with = [&](std::int64_t prefetch) {
+    return on_ranks(cases, {}, ContextLayoutKind::zigzag, 3, [=](Communicator& c) { return make_ring(c, prefetch); });
+  };
+  const std::vector<Results> one = with(1);
+  for (const std::int64_t prefetch : {0, 1, 5}) {
+    const std::vector<Results> other = with(prefetch);
+    for (std::size_t i = 0; i < cases.size(); ++i) {
+      EXPECT_TRUE(same_bits(one[i].out, other[i].out)) << cases[i].name << ", prefetch " << prefetch;
+      EXPECT_TRUE(same_bits(one[i].gradient, other[i].gradient)) << cases[i].name << ", prefetch " << prefetch;
+    }
+  }
+}
+
+TEST_F(DistContextCases, LocalPatternsSendLittle) {
+  constexpr std::int64_t kLength = 1024, kRanks = 4;
+  const Heads heads;
+  std::vector<ContextCase> cases;
+  for (const Pattern& p : {test::dense(), test::window(33), test::dilated({{64, 1}, {256, 2}, {1024, 8}})})
+    cases.push_back({"", p, kLength, 1, test::documents_of(kLength, 1, {})});
+  const std::vector<Results> got =
+      on_ranks(cases, heads, ContextLayoutKind::contiguous, kRanks, schedules().at("ring"));
+  // K and V there in the forward and in the backward, their gradients back: all f32 here.
+  const std::int64_t row = 3 * 2 * heads.key * heads.dim * std::int64_t{sizeof(float)};
+  EXPECT_EQ(got[0].bytes_sent, (1 + 2 + 3) * kLength / kRanks * row);
+  EXPECT_EQ(got[1].bytes_sent, 3 * 32 * row);
+  EXPECT_EQ(got[2].bytes_sent, (1 + 2 + 3) * kLength / kRanks / 8 * row);
+}
+
+TEST_F(DistContextCases, AllToAllRefusesHeadsThatDoNotDivide) {
+  const ContextCase c{"", test::dense(), 12, 1, test::documents_of(12, 1, {})};
+  const auto errors = test::run_ranks(3, [&](Communicator& comm) {
+    Results r{Floats(12 * 64), Floats(12 * 128)};
+    on_rank(c, {}, ContextLayout(ContextLayoutKind::zigzag, 12, 3), *make_all_to_all(comm), comm.rank(), r);
+  });
+  for (const std::string& e : errors)
+    EXPECT_NE(e.find("4 KV heads do not divide among 3 ranks"), std::string::npos) << e;
+}
+
+TEST(ContextShardsWithoutExchange, AreRefused) {
+  const Context ctx{Stream::cpu(1)};
+  const auto shards = std::make_shared<const ContextShards>(
+      ContextLayout(ContextLayoutKind::zigzag, 8, 2).shards(0, 1, test::documents_of(8, 1, {})));
+  ring::Run run{ctx};
+  const Var x{ctx.zeros({4, 2, 8}), nullptr};
+  const Sequences seqs = Sequences::sharded(shards, ctx.zeros({4}, DType::i32));
+  EXPECT_THROW(attention(run, x, x, x, seqs, {}), Error);
+}
+
+}  // namespace
+}  // namespace ring
