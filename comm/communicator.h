@@ -27,10 +27,6 @@ inline constexpr int kExitPeerLost = 83;
 enum class Reduce : std::uint8_t { sum, max };  // max: NaN wins over every number
 constexpr std::string_view to_string(Reduce r) { return r == Reduce::sum ? "sum" : "max"; }
 
-struct Piece {  // a tensor that belongs to one rank
-  Tensor tensor;
-  int root;
-};
 struct Transfer {  // a tensor that goes to or comes from a rank
   Tensor tensor;
   int peer;
@@ -38,6 +34,11 @@ struct Transfer {  // a tensor that goes to or comes from a rank
 
 class Communicator {
  public:
+  struct Piece {  // a tensor that belongs to one rank
+    Tensor tensor;
+    int root;
+  };
+
   virtual ~Communicator() = default;  // unfinished operations are abandoned: wait for them first
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
