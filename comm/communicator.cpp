@@ -45,10 +45,10 @@ void Communicator::check_part(std::string_view op, const Tensor& whole, const Te
 }
 
 // Also describes them, the same on every rank.
-std::string Communicator::check_pieces(const std::string& op, const std::vector<Piece>& pieces) const {
+std::string Communicator::check_pieces(const std::string& op, const std::vector<OwnedPiece>& pieces) const {
   std::string text = str(op, " of ", pieces.size(), pieces.size() == 1 ? " piece" : " pieces");
   for (std::size_t i = 0; i < pieces.size(); ++i) {
-    const Piece& p = pieces[i];
+    const OwnedPiece& p = pieces[i];
     check(op, p.tensor);
     check_peer(op, p.root);
     RING_CHECK(p.tensor.device() == pieces[0].tensor.device(), op, ": ", describe(p.tensor), " and ",
@@ -109,13 +109,13 @@ Work Communicator::broadcast(const Tensor& t, int root, const Event& after, Site
   return do_broadcast({str("broadcast of ", t.dtype(), t.shape(), " from rank ", root), site}, t, root, after);
 }
 
-Work Communicator::reduce_pieces(const std::vector<Piece>& pieces, Reduce op, const Event& after, Site site) {
+Work Communicator::reduce_pieces(const std::vector<OwnedPiece>& pieces, Reduce op, const Event& after, Site site) {
   std::string text = check_pieces(str("reduce_pieces ", to_string(op)), pieces);
-  for (const Piece& p : pieces) check_reduce("reduce_pieces", p.tensor);
+  for (const OwnedPiece& p : pieces) check_reduce("reduce_pieces", p.tensor);
   return do_reduce_pieces({std::move(text), site}, pieces, op, after);
 }
 
-Work Communicator::broadcast_pieces(const std::vector<Piece>& pieces, const Event& after, Site site) {
+Work Communicator::broadcast_pieces(const std::vector<OwnedPiece>& pieces, const Event& after, Site site) {
   return do_broadcast_pieces({check_pieces("broadcast_pieces", pieces), site}, pieces, after);
 }
 

@@ -27,6 +27,10 @@ inline constexpr int kExitPeerLost = 83;
 enum class Reduce : std::uint8_t { sum, max };  // max: NaN wins over every number
 constexpr std::string_view to_string(Reduce r) { return r == Reduce::sum ? "sum" : "max"; }
 
+struct OwnedPiece {  // a tensor that belongs to one rank
+  Tensor tensor;
+  int root;
+};
 struct Transfer {  // a tensor that goes to or comes from a rank
   Tensor tensor;
   int peer;
@@ -34,11 +38,6 @@ struct Transfer {  // a tensor that goes to or comes from a rank
 
 class Communicator {
  public:
-  struct Piece {  // a tensor that belongs to one rank
-    Tensor tensor;
-    int root;
-  };
-
   virtual ~Communicator() = default;  // unfinished operations are abandoned: wait for them first
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
@@ -64,8 +63,9 @@ class Communicator {
 
   // Many tensors with owners of their own as one operation. All ranks name the same list, which may be empty.
   // reduce: in place, at the root; what the others' tensors hold afterwards is unspecified.
-  Work reduce_pieces(const std::vector<Piece>& pieces, Reduce op, const Event& after = {}, Site site = Site::current());
-  Work broadcast_pieces(const std::vector<Piece>& pieces, const Event& after = {}, Site site = Site::current());
+  Work reduce_pieces(const std::vector<OwnedPiece>& pieces, Reduce op, const Event& after = {},
+                     Site site = Site::current());
+  Work broadcast_pieces(const std::vector<OwnedPiece>& pieces, const Event& after = {}, Site site = Site::current());
 
   // Messages between any ranks at once, as one operation that every rank calls, with empty lists too. The k-th message
   // to a rank meets the k-th that it expects from here, which has the same size. Those to oneself are copies.
@@ -91,7 +91,7 @@ class Communicator {
   void check_peer(std::string_view op, int peer) const;
   void check_reduce(std::string_view op, const Tensor& t) const;
   void check_part(std::string_view op, const Tensor& whole, const Tensor& part) const;
-  std::string check_pieces(const std::string& op, const std::vector<Piece>& pieces) const;
+  std::string check_pieces(const std::string& op, const std::vector<OwnedPiece>& pieces) const;
   void check_own_messages(const std::vector<Transfer>& sends, const std::vector<Transfer>& receives) const;
 
   virtual Work do_all_reduce(Operation, const Tensor& t, Reduce, const Event& after) = 0;
@@ -99,8 +99,8 @@ class Communicator {
   virtual Work do_reduce_scatter(Operation, const Tensor& out, const Tensor& in, Reduce, const Event& after) = 0;
   virtual Work do_all_to_all(Operation, const Tensor& out, const Tensor& in, const Event& after) = 0;
   virtual Work do_broadcast(Operation, const Tensor& t, int root, const Event& after) = 0;
-  virtual Work do_reduce_pieces(Operation, const std::vector<Piece>&, Reduce, const Event& after) = 0;
-  virtual Work do_broadcast_pieces(Operation, const std::vector<Piece>&, const Event& after) = 0;
+  virtual Work do_reduce_pieces(Operation, const std::vector<OwnedPiece>&, Reduce, const Event& after) = 0;
+  virtual Work do_broadcast_pieces(Operation, const std::vector<OwnedPiece>&, const Event& after) = 0;
   // Also serves send, recv and send_recv, which are exchanges that only the named ranks take part in.
   virtual Work do_exchange(Operation, const std::vector<Transfer>& sends, const std::vector<Transfer>& receives,
                            const Event& after) = 0;

@@ -163,10 +163,10 @@ void HostCollectives::all_to_all(std::byte* out, const std::byte* in, std::int64
 }
 
 // Pieces are cut and packed into rounds of at most kSegmentBytes.
-void HostCollectives::reduce_pieces(const std::vector<Communicator::Piece>& pieces, Reduce op) {
+void HostCollectives::reduce_pieces(const std::vector<OwnedPiece>& pieces, Reduce op) {
   std::vector<Segment> round;
   std::int64_t left = kSegmentBytes;
-  for (const Communicator::Piece& p : pieces) {
+  for (const OwnedPiece& p : pieces) {
     const DType dtype = p.tensor.dtype();
     const auto element = static_cast<std::int64_t>(size_of(dtype));
     for (std::int64_t begin = 0; begin < p.tensor.numel();) {
@@ -208,8 +208,8 @@ void HostCollectives::reduce_segments(const std::vector<Segment>& segments, Redu
   }
 }
 
-void HostCollectives::broadcast_pieces(const std::vector<Communicator::Piece>& pieces) {
-  for (const Communicator::Piece& p : pieces) {
+void HostCollectives::broadcast_pieces(const std::vector<OwnedPiece>& pieces) {
+  for (const OwnedPiece& p : pieces) {
     const std::uint64_t tag = next_round();
     if (p.root == rank)
       each_peer([&](int to) { link_->post_send(to, tag, p.tensor.raw(), p.tensor.bytes()); });

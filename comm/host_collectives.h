@@ -35,8 +35,8 @@ class HostCollectives {
   void reduce_scatter(DType, Reduce, std::byte* out, const std::byte* in, std::int64_t n);
   void all_to_all(std::byte* out, const std::byte* in, std::int64_t part_bytes);
   void broadcast(std::byte* data, std::int64_t bytes, int root);
-  void reduce_pieces(const std::vector<Communicator::Piece>&, Reduce);
-  void broadcast_pieces(const std::vector<Communicator::Piece>&);
+  void reduce_pieces(const std::vector<OwnedPiece>&, Reduce);
+  void broadcast_pieces(const std::vector<OwnedPiece>&);
   void exchange(const std::vector<Transfer>& sends, const std::vector<Transfer>& receives);
 
   const int rank, size;

@@ -10,9 +10,9 @@
 namespace ring {
 namespace {
 
-std::vector<Tensor> tensors_of(const std::vector<Communicator::Piece>& pieces) {
+std::vector<Tensor> tensors_of(const std::vector<OwnedPiece>& pieces) {
   std::vector<Tensor> out;
-  for (const Communicator::Piece& p : pieces) out.push_back(p.tensor);
+  for (const OwnedPiece& p : pieces) out.push_back(p.tensor);
   return out;
 }
 
@@ -69,12 +69,11 @@ class HostCommunicator final : public Communicator {
   Work do_broadcast(Operation o, const Tensor& t, int root, const Event& after) override {
     return start(std::move(o), {t}, after, [t, root](HostCollectives& x) { x.broadcast(t.raw(), bytes(t), root); });
   }
-  Work do_reduce_pieces(Operation o, const std::vector<Communicator::Piece>& pieces, Reduce op,
-                        const Event& after) override {
+  Work do_reduce_pieces(Operation o, const std::vector<OwnedPiece>& pieces, Reduce op, const Event& after) override {
     return start(std::move(o), tensors_of(pieces), after,
                  [pieces, op](HostCollectives& x) { x.reduce_pieces(pieces, op); });
   }
-  Work do_broadcast_pieces(Operation o, const std::vector<Communicator::Piece>& pieces, const Event& after) override {
+  Work do_broadcast_pieces(Operation o, const std::vector<OwnedPiece>& pieces, const Event& after) override {
     return start(std::move(o), tensors_of(pieces), after, [pieces](HostCollectives& x) { x.broadcast_pieces(pieces); });
   }
   Work do_exchange(Operation o, const std::vector<Transfer>& sends, const std::vector<Transfer>& receives,

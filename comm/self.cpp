@@ -25,10 +25,10 @@ class SelfCommunicator final : public Communicator {
     return move({{out, in}}, after);
   }
   Work do_broadcast(Operation, const Tensor& t, int, const Event& after) override { return {after, {t}}; }
-  Work do_reduce_pieces(Operation, const std::vector<Piece>& p, Reduce, const Event& after) override {
+  Work do_reduce_pieces(Operation, const std::vector<OwnedPiece>& p, Reduce, const Event& after) override {
     return stay(p, after);
   }
-  Work do_broadcast_pieces(Operation, const std::vector<Piece>& p, const Event& after) override {
+  Work do_broadcast_pieces(Operation, const std::vector<OwnedPiece>& p, const Event& after) override {
     return stay(p, after);
   }
   Work do_exchange(Operation, const std::vector<Transfer>& sends, const std::vector<Transfer>& receives,
@@ -42,9 +42,9 @@ class SelfCommunicator final : public Communicator {
   struct Copy {
     Tensor to, from;
   };
-  Work stay(const std::vector<Piece>& pieces, const Event& after) {
+  Work stay(const std::vector<OwnedPiece>& pieces, const Event& after) {
     std::vector<Tensor> held;
-    for (const Piece& p : pieces) held.push_back(p.tensor);
+    for (const OwnedPiece& p : pieces) held.push_back(p.tensor);
     return {after, std::move(held)};
   }
   Work move(const std::vector<Copy>& copies, const Event& after) {
