@@ -90,25 +90,30 @@ void Tape::run(Step& step, const Context& ctx) const {
   step.fn(b);
 }
 
+// Runs the last step, and releases what it wrote to.
+void Tape::run_last(const Context& ctx) {
+  std::vector<SlotPtr> inputs;
+  {
+    Step step = std::move(steps_.back());  // saved tensors die with the step
+    steps_.pop_back();
+    run(step, ctx);
+    inputs = std::move(step.inputs);
+  }
+  release(inputs);
+}
+
 void Tape::backward(const SlotPtr& root, const Tensor& seed, const Context& ctx) {
   RING_CHECK(root, "backward from a value that no recorded op made");
   root->grad = seed;
   root->written = true;
   const NamedPart all(ctx, "backward");
-  std::optional<NamedPart> part;  // of the steps at hand
-  std::size_t at = 0;
   while (!steps_.empty()) {
-    std::vector<SlotPtr> inputs;
-    {
-      Step step = std::move(steps_.back());  // saved tensors die with the step
-      steps_.pop_back();
-      if (step.part != at) part.reset();
-      if (step.part != at && step.part != 0) part.emplace(ctx, parts_[step.part]);
-      at = step.part;
-      run(step, ctx);
-      inputs = std::move(step.inputs);
-    }
-    release(inputs);
+    const std::size_t at = steps_.back().part;
+    std::optional<NamedPart> part;
+    if (at != 0) part.emplace(ctx, parts_[at]);
+    if (at != 0 && listener) listener->begin(parts_[at], PartPass::backward, ctx);
+    while (!steps_.empty() && steps_.back().part == at) run_last(ctx);
+    if (at != 0 && listener) listener->end_backward(parts_[at], ctx);
   }
 }
 

@@ -56,6 +56,21 @@ class Saved {
 
 class Tape;
 
+// Told when a named part of the model ("embedding", "blocks.3", "loss_head") is about to run: for those who provide its
+// parameters and take its gradients.
+enum class PartPass : std::uint8_t {
+  inference,
+  forward,  // recorded
+  backward,
+};
+class PartListener {
+ public:
+  virtual ~PartListener() = default;
+  virtual void begin(const std::string& part, PartPass, const Context&) = 0;
+  // The backward of a part has run: its parameters have their gradients of this micro-batch from it.
+  virtual void end_backward(const std::string& part, const Context&) = 0;
+};
+
 // What an op needs: where to compute, and where to record. A null tape records nothing.
 struct Run {
   Context ctx;
@@ -121,6 +136,7 @@ class Tape {
   // What is recorded from now on belongs to this part of the model, for those who watch kernels. Returns the part
   // before.
   std::string enter_part(std::string_view name);
+  PartListener* listener = nullptr;  // of the backward
 
   // Runs everything recorded, last step first. `root` gets the gradient `seed`; an undefined seed is for ops that take
   // none (the loss head, whose gradient is complete when its forward has run).
@@ -137,6 +153,7 @@ class Tape {
     std::size_t part = 0;
   };
   void run(Step&, const Context&) const;
+  void run_last(const Context&);
   void release(std::vector<SlotPtr>& inputs) const;
 
   std::vector<Step> steps_;

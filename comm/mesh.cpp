@@ -99,6 +99,7 @@ class Mesh::Impl {
 
   int rank() const { return env_.rank; }
   int world() const { return env_.world; }
+  const Device& device() const { return device_; }
   Store* store() { return store_.get(); }
   Communicator& axis(const std::string& name) {
     const auto it = axes_.find(name);
@@ -258,6 +259,7 @@ std::unique_ptr<Mesh> Mesh::join(const WorkerEnvironment& env, const CommOptions
 
 int Mesh::rank() const { return impl_->rank(); }
 int Mesh::world() const { return impl_->world(); }
+const Device& Mesh::device() const { return impl_->device(); }
 Communicator& Mesh::axis(const std::string& name) { return impl_->axis(name); }
 Communicator& Mesh::data() { return impl_->data(); }
 Communicator& Mesh::all() { return impl_->all(); }

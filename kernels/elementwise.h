@@ -34,12 +34,13 @@ struct Cast {
 inline Cost cost(const Cast& a) { return cost_of(a.x, {a.x, a.out}); }
 inline constinit Kernel<Cast> cast_kernel{"cast"};
 
-// out[i] = std * random_normal(site, i) for i < numel; contiguous, f32 or bf16. The same values on every backend, up to
-// the last bit of a logarithm or cosine.
+// out[i] = std * random_normal(site, first_element + i) for i < numel; contiguous, f32 or bf16. The same values on every
+// backend, up to the last bit of a logarithm or cosine.
 struct RandomNormal {
   Tensor out;
   RandomSite site;
   float std = 1;
+  std::int64_t first_element = 0;  // even
 };
 inline Cost cost(const RandomNormal& a) { return cost_of(a.out, {a.out}); }
 inline constinit Kernel<RandomNormal> random_normal_kernel{"random_normal"};

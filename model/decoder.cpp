@@ -20,25 +20,6 @@ class Recomputing {
   bool before_;
 };
 
-// While it lives, kernels belong to this part of the model, in the backward too.
-class Part {
- public:
-  Part(const Run& run, const std::string& name) : named_(run.ctx, name), tape_(run.tape) {
-    if (tape_) before_ = tape_->enter_part(name);
-    run.ctx.stream.allocator()->enter_phase(name);
-  }
-  ~Part() {
-    if (tape_) tape_->enter_part(before_);
-  }
-  Part(const Part&) = delete;
-  Part& operator=(const Part&) = delete;
-
- private:
-  NamedPart named_;
-  Tape* tape_;
-  std::string before_;
-};
-
 }  // namespace
 
 DecoderBlock::DecoderBlock(const Scope& scope, const ModelConfig& c, std::int64_t layer, const Pattern& pattern,
@@ -87,20 +68,60 @@ Var DecoderBlock::operator()(Run& run, const Var& x, const Sequences& seqs, Laye
       run, x, [&](const Var& in, const Var& residual) { return attention_(run, in, seqs, residual, cache, lengths); });
 }
 
-Decoder::Decoder(const ModelConfig& config, std::int64_t vocab_padding) : config_(config.resolved()) {
+Decoder::Decoder(const ModelConfig& config, std::int64_t vocab_padding, Slice slice)
+    : config_(config.resolved()), params_(slice) {
   const ModelConfig& c = config_;
   RING_CHECK(c.vocab_size > 0, "the model needs a vocabulary size");
   const Scope root{params_, ""};
   const Init normal{Init::Kind::normal, static_cast<float>(c.init_std)};
-  const std::int64_t rows = (c.vocab_size + vocab_padding - 1) / vocab_padding * vocab_padding;
-  tokens_ = &params_.add({{"embedding.tokens.weight", 0, c.vocab_size, normal}}, c.width, rows);
-  if (c.positions == Positions::learned)
+  const std::int64_t unit = vocab_padding * slice.size, rows = (c.vocab_size + unit - 1) / unit * unit;
+  tokens_ = &params_.add({{"embedding.tokens.weight", 0, c.vocab_size, normal}}, c.width, Cut::none, rows);
+  tokens_->table = true;
+  if (c.positions == Positions::learned) {
     positions_ = &params_.add({{"embedding.positions.weight", 0, c.context, normal}}, c.width);
+    positions_->table = true;
+  }
   const std::vector<Pattern> patterns = patterns_of(c);
   for (std::int64_t i = 0; i < c.layers; ++i)
     blocks_.emplace_back(root.child(str("blocks.", i)), c, i, patterns[static_cast<std::size_t>(i)], inv_freq_);
   if (c.norm_place != NormPlace::post) final_norm_.emplace(root.child("final_norm"), c.width, c);
-  if (!c.tied_embeddings) head_ = &params_.add({{"head.weight", 0, c.vocab_size, normal}}, c.width, rows);
+  if (c.tied_embeddings) return;
+  head_ = &params_.add({{"head.weight", 0, c.vocab_size, normal}}, c.width, Cut::none, rows);
+  head_->table = true;
+}
+
+// While it lives, kernels belong to this part of the model, in the backward too.
+class Decoder::Part {
+ public:
+  Part(const Decoder& model, const Run& run, const std::string& name) : named_(run.ctx, name), tape_(run.tape) {
+    run.ctx.stream.allocator()->enter_phase(name);
+    if (model.listener) model.listener->begin(name, tape_ ? PartPass::forward : PartPass::inference, run.ctx);
+    if (!tape_) return;
+    tape_->listener = model.listener;
+    before_ = tape_->enter_part(name);
+  }
+  ~Part() {
+    if (tape_) tape_->enter_part(before_);
+  }
+  Part(const Part&) = delete;
+  Part& operator=(const Part&) = delete;
+
+ private:
+  NamedPart named_;
+  Tape* tape_;
+  std::string before_;
+};
+
+std::vector<ModelPart> Decoder::parts() const {
+  std::vector<ModelPart> out{{"embedding", {tokens_}}};
+  if (positions_) out[0].params.push_back(positions_);
+  for (std::size_t i = 0; i < blocks_.size(); ++i) out.push_back({str("blocks.", i), {}});
+  out.push_back({"final_norm", {}});
+  for (ModelPart& part : out)
+    for (Param* p : params_.layout())
+      if (p->parts[0].name.starts_with(part.name + ".") && !p->table) part.params.push_back(p);
+  out.push_back({"loss_head", {head_ ? head_ : tokens_}});
+  return out;
 }
 
 void Decoder::set_recompute(Recompute r) {
@@ -109,12 +130,16 @@ void Decoder::set_recompute(Recompute r) {
 
 void Decoder::allocate(const Context& ctx, std::uint64_t seed, const ParamTypes& types) {
   params_.allocate(ctx, seed, types);
+  allocate_constants(ctx);
+}
+
+void Decoder::allocate_constants(const Context& ctx) {
   if (config_.positions != Positions::rope) return;
   inv_freq_ = from_host(rope_frequencies(config_.rope, config_.head_dim), ctx.stream);
 }
 
 Var Decoder::embed(Run& run, const Tensor& ids, const Sequences& seqs) const {
-  const Part part(run, "embedding");
+  const Part part(*this, run, "embedding");
   Var x = embedding(run, ids, tokens_->var);
   if (positions_) x = add(run, x, embedding(run, seqs.positions, positions_->var));
   if (run.training) x = dropout_add(run, x, {}, static_cast<float>(config_.dropout), site_of("dropout.embedding"));
@@ -123,7 +148,7 @@ Var Decoder::embed(Run& run, const Tensor& ids, const Sequences& seqs) const {
 }
 
 Var Decoder::finish(Run& run, const Var& x) const {
-  const Part part(run, "final_norm");
+  const Part part(*this, run, "final_norm");
   const Var y = final_norm_ ? (*final_norm_)(run, x) : x;
   seen("final_norm", y);
   return y;
@@ -132,7 +157,7 @@ Var Decoder::finish(Run& run, const Var& x) const {
 Var Decoder::hidden(Run& run, const Tensor& ids, const Sequences& seqs) const {
   Var x = embed(run, ids, seqs);
   for (std::size_t i = 0; i < blocks_.size(); ++i) {
-    const Part part(run, str("blocks.", i));
+    const Part part(*this, run, str("blocks.", i));
     x = blocks_[i](run, x, seqs);
     seen(str("blocks.", i), x);
   }
@@ -142,7 +167,10 @@ Var Decoder::hidden(Run& run, const Tensor& ids, const Sequences& seqs) const {
 Var Decoder::hidden(Run& run, const Tensor& ids, const Sequences& seqs, KvCache& cache) const {
   cache.check_room(seqs);
   Var x = embed(run, ids, seqs);
-  for (std::size_t i = 0; i < blocks_.size(); ++i) x = blocks_[i](run, x, seqs, cache.layers[i], cache.lengths);
+  for (std::size_t i = 0; i < blocks_.size(); ++i) {
+    const Part part(*this, run, str("blocks.", i));
+    x = blocks_[i](run, x, seqs, cache.layers[i], cache.lengths);
+  }
   for (std::size_t b = 0; b < cache.lengths.size(); ++b) cache.lengths[b] += seqs.offsets[b + 1] - seqs.offsets[b];
   return finish(run, x);
 }
@@ -150,11 +178,12 @@ Var Decoder::hidden(Run& run, const Tensor& ids, const Sequences& seqs, KvCache&
 LossOutput Decoder::loss(Run& run, const Tensor& ids, const Sequences& seqs, LossHead options) const {
   options.vocab = config_.vocab_size;
   const Var x = hidden(run, ids, seqs);
-  const Part part(run, "loss_head");
+  const Part part(*this, run, "loss_head");
   return cross_entropy_head(run, x, head().var, options);
 }
 
 Tensor Decoder::logits(Run& run, const Tensor& hidden) const {
+  const Part part(*this, run, "loss_head");
   const Tensor w = head().var.value.narrow(0, 0, config_.vocab_size);
   Tensor out = run.ctx.empty({hidden.dim(0), config_.vocab_size});
   matmul_kernel({hidden, w, out, false, true}, run.ctx);

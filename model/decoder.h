@@ -38,14 +38,22 @@ class DecoderBlock {
   FeedForward mlp_;
 };
 
+// What a named part of the model uses of the parameters: "embedding", "blocks.0", .., "final_norm", "loss_head".
+struct ModelPart {
+  std::string name;
+  std::vector<Param*> params;
+};
+
 class Decoder {
  public:
   // Declares the parameters; allocate() fills them. vocab_padding: rows of the embedding in memory are a multiple of
-  // it.
-  explicit Decoder(const ModelConfig&, std::int64_t vocab_padding = 1);
+  // it, in each slice.
+  explicit Decoder(const ModelConfig&, std::int64_t vocab_padding = 1, Slice slice = {});
   Decoder(const Decoder&) = delete;
   Decoder& operator=(const Decoder&) = delete;
   void allocate(const Context&, std::uint64_t seed, const ParamTypes& = {});
+  // What allocate() does for other things than parameters.
+  void allocate_constants(const Context&);
 
   Var hidden(Run&, const Tensor& ids, const Sequences&) const;            // ids [N] i32 -> [N,C], after the final norm
   Var hidden(Run&, const Tensor& ids, const Sequences&, KvCache&) const;  // the same through a cache, which it advances
@@ -56,11 +64,16 @@ class Decoder {
   Parameters& parameters() { return params_; }
   const Parameters& parameters() const { return params_; }
 
+  // In the order of the forward pass; parameters must have their layout. One may belong to several parts.
+  std::vector<ModelPart> parts() const;
+
   void set_recompute(Recompute);
+  PartListener* listener = nullptr;  // null: every parameter is there all the time
   // Called with each named activation of a forward pass, for diagnosis.
   std::function<void(const std::string& name, const Tensor&)> watch;
 
  private:
+  class Part;
   Var embed(Run&, const Tensor& ids, const Sequences&) const;
   Var finish(Run&, const Var& x) const;
   const Param& head() const { return head_ ? *head_ : *tokens_; }

@@ -8,24 +8,40 @@
 namespace ring {
 namespace {
 
-// Parameters start on multiples of 16 elements: a cache line, and the alignment that vector kernels like.
-constexpr std::int64_t kAlign = 16;
-
-std::int64_t aligned(std::int64_t n) { return (n + kAlign - 1) / kAlign * kAlign; }
-
-void initialise(const Tensor& value, const LogicalParam& part, std::uint64_t seed, const Context& ctx) {
+// Elements from `first` on of the whole, flat.
+void initialise_range(const Tensor& value, const LogicalParam& part, std::int64_t first, std::uint64_t seed,
+                      const Context& ctx) {
   const RandomSite site{seed, 0, site_of(part.name)};
   switch (part.init.kind) {
-    case Init::Kind::zeros: return;
+    case Init::Kind::zeros: return fill_zero(value, ctx.stream);
     case Init::Kind::ones: {
       const Tensor ones = from_host(std::vector<float>(static_cast<std::size_t>(value.numel()), 1.0f), ctx.stream);
-      return cast_kernel({ones, value.view({value.numel()})}, ctx);
+      return cast_kernel({ones, value}, ctx);
     }
-    case Init::Kind::normal: return random_normal_kernel({value.view({value.numel()}), site, part.init.std}, ctx);
+    case Init::Kind::normal: return random_normal_kernel({value, site, part.init.std, first}, ctx);
   }
 }
 
 }  // namespace
+
+// Whole rows are a range of the whole. Of columns, rows are made as a whole first.
+void initialise(const Tensor& value, const LogicalParam& part, std::int64_t first, std::uint64_t seed,
+                const Context& ctx) {
+  if (value.numel() == 0) return;
+  const bool matrix = part.whole.size() == 2;
+  const std::int64_t whole_columns = matrix ? part.whole[1] : 1, columns = matrix ? value.dim(1) : 1;
+  const std::int64_t begin = (part.start[0] + first) * whole_columns, even = begin / 2 * 2;
+  if (columns == whole_columns && begin == even)
+    return initialise_range(value.view({value.numel()}), part, begin, seed, ctx);
+  const Tensor whole = ctx.empty({begin - even + value.dim(0) * whole_columns}, value.dtype());
+  initialise_range(whole, part, even, seed, ctx);
+  const std::int64_t at = begin - even + (matrix ? part.start[1] : 0);
+  const std::size_t element = size_of(value.dtype());
+  ctx.stream.impl().copy_rows(value.raw(), static_cast<std::size_t>(columns) * element,
+                              whole.raw() + static_cast<std::size_t>(at) * element,
+                              static_cast<std::size_t>(whole_columns) * element,
+                              static_cast<std::size_t>(columns) * element, static_cast<std::size_t>(value.dim(0)));
+}
 
 Tensor Param::part_of(const Tensor& flat, const LogicalParam& part) const {
   const std::int64_t columns = shape.size() == 2 ? shape[1] : 1;
@@ -33,44 +49,73 @@ Tensor Param::part_of(const Tensor& flat, const LogicalParam& part) const {
   return shape.size() == 2 ? rows.view({part.rows, columns}) : rows;
 }
 
-Param& Parameters::add(std::vector<LogicalParam> parts, std::int64_t columns, std::int64_t padded_rows) {
+// Turns a declaration of the whole into that of this slice.
+void Parameters::take_slice(LogicalParam& part, std::int64_t& columns, Cut cut, std::int64_t padded_rows) const {
+  part.whole = columns ? Shape{part.rows, columns} : Shape{part.rows};
+  part.start = columns ? Shape{0, 0} : Shape{0};
+  const auto share = [&](std::int64_t n, const char* what) {
+    if (n % slice_.size)
+      fail("parameter ", part.name, ": ", n, " ", what, " do not divide among ", slice_.size,
+           " processes of tensor parallelism: choose a parallel.tp that divides them");
+    return n / slice_.size;
+  };
+  if (cut == Cut::rows) {
+    const std::int64_t block = share(std::max(part.rows, padded_rows), "rows"), first = slice_.rank * block;
+    part.start[0] = std::min(first, part.rows);
+    part.rows = std::clamp(part.rows - first, std::int64_t{0}, block);
+  } else if (cut == Cut::columns) {
+    columns = share(columns, "columns");
+    part.start[1] = slice_.rank * columns;
+  }
+}
+
+Param& Parameters::add(std::vector<LogicalParam> parts, std::int64_t columns, Cut cut, std::int64_t padded_rows) {
   std::int64_t rows = 0;
+  const std::int64_t whole_columns = columns;
   for (LogicalParam& part : parts) {
     for (const Param& p : params_)
       for (const LogicalParam& other : p.parts)
         RING_CHECK(other.name != part.name, "parameter ", part.name, " added twice");
+    columns = whole_columns;
+    take_slice(part, columns, cut, padded_rows);
     part.first_row = rows;
     rows += part.rows;
   }
-  rows = std::max(rows, padded_rows);
+  rows = std::max(rows, cut == Cut::rows ? padded_rows / slice_.size : padded_rows);
   Param& p = params_.emplace_back();
   p.parts = std::move(parts);
   p.shape = columns ? Shape{rows, columns} : Shape{rows};
+  p.cut = cut;
   p.decay = columns != 0;
   p.var.slot = std::make_shared<GradSlot>();
   return p;
 }
 
-void Parameters::allocate(const Context& ctx, std::uint64_t seed, const ParamTypes& types) {
-  std::int64_t size = 0;
+void Parameters::lay_out() {
+  layout_.clear();
+  size_ = 0;
   for (const bool decay : {false, true}) {
-    if (decay) matrices_begin_ = size;
+    if (decay) matrices_begin_ = size_;
     for (Param& p : params_) {
       if (p.decay != decay) continue;
-      p.offset = size;
-      size += aligned(p.shape.numel());
+      p.offset = size_;
+      size_ += param_aligned(p.shape.numel());
       layout_.push_back(&p);
     }
   }
-  values = ctx.zeros({size}, types.master);
-  weights = types.weights == types.master ? values : ctx.zeros({size}, types.weights);
-  if (types.trainable) gradients = ctx.zeros({size}, types.gradients);
+}
+
+void Parameters::allocate(const Context& ctx, std::uint64_t seed, const ParamTypes& types) {
+  lay_out();
+  values = ctx.zeros({size_}, types.master);
+  weights = types.weights == types.master ? values : ctx.zeros({size_}, types.weights);
+  if (types.trainable) gradients = ctx.zeros({size_}, types.gradients);
   for (Param* p : layout_) {
     const auto view = [p](const Tensor& flat) { return flat.narrow(0, p->offset, p->shape.numel()).view(p->shape); };
     p->var.value = view(weights);
     p->var.slot->bound = true;
     if (types.trainable) p->var.slot->grad = view(gradients);
-    for (const LogicalParam& part : p->parts) initialise(p->part_of(values, part), part, seed, ctx);
+    for (const LogicalParam& part : p->parts) initialise(p->part_of(values, part), part, 0, seed, ctx);
   }
   refresh_weights(ctx);
 }
@@ -86,7 +131,7 @@ void Parameters::start_step() {
 std::int64_t Parameters::count() const {
   std::int64_t n = 0;
   for (const Param& p : params_)
-    for (const LogicalParam& part : p.parts) n += part.rows * (p.shape.size() == 2 ? p.shape[1] : 1);
+    for (const LogicalParam& part : p.parts) n += part.whole.numel();
   return n;
 }
 

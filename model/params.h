@@ -11,6 +11,10 @@
 
 namespace ring {
 
+// Parameters start on multiples of 16 elements: a cache line, and the alignment that vector kernels like.
+inline constexpr std::int64_t kParamAlign = 16;
+constexpr std::int64_t param_aligned(std::int64_t n) { return (n + kParamAlign - 1) / kParamAlign * kParamAlign; }
+
 // How a parameter starts. The value of an element depends only on (seed, logical name, its index in the logical
 // tensor).
 struct Init {
@@ -18,19 +22,31 @@ struct Init {
   float std = 0;
 };
 
-// A logical parameter: some rows of the tensor that holds it. Its name is its checkpoint key.
+// Which part of the cut parameters a process holds (tensor parallelism).
+struct Slice {
+  int rank = 0, size = 1;
+};
+
+// Along what a parameter is cut into slices; `none`: every process holds the whole.
+enum class Cut : std::uint8_t { none, rows, columns };
+
+// A logical parameter: some rows of the tensor that holds it. Its name is its checkpoint key. Declared as a whole;
+// `rows` is what this slice holds of it (0: nothing), the box [start, start + its shape) of the whole.
 struct LogicalParam {
   std::string name;
   std::int64_t first_row = 0, rows = 0;
   Init init;
+  Shape whole{}, start{};
 };
 
 // One tensor of the model with its gradient slot. Logical parameters that one product reads together (q, k, v; gate and
 // up) lie in one Param below each other.
 struct Param {
   std::vector<LogicalParam> parts;
-  Shape shape;              // in memory; rows beyond the last part are padding, always zero
+  Shape shape;  // in memory; rows beyond the last part are padding, always zero
+  Cut cut = Cut::none;
   bool decay = false;       // weight decay: matrices only
+  bool table = false;       // rows are looked up (or the head's): each stands alone, and backward needs no values
   std::int64_t offset = 0;  // first element in the flat buffers
   Var var;                  // weight and gradient slot, bound by Parameters::allocate
 
@@ -48,9 +64,17 @@ struct ParamTypes {
 
 class Parameters {
  public:
-  // References stay valid. `columns` 0 makes a vector. Error: a name given twice.
-  Param& add(std::vector<LogicalParam> parts, std::int64_t columns, std::int64_t padded_rows = 0);
+  explicit Parameters(Slice slice = {}) : slice_(slice) {}
 
+  // References stay valid. Sizes are those of the whole; `columns` 0 makes a vector. Padded rows are cut evenly, others
+  // must divide. Error: a name given twice, a cut that does not divide.
+  Param& add(std::vector<LogicalParam> parts, std::int64_t columns, Cut cut = Cut::none, std::int64_t padded_rows = 0);
+  const Slice& slice() const { return slice_; }
+
+  // Gives every parameter its place in the flat layout, once all are declared. Whoever keeps parameters in another way
+  // than allocate() calls it first, then binds values and gradients itself.
+  void lay_out();
+  std::int64_t size() const { return size_; }  // of the flat layout, in elements
   // Allocates the flat buffers, binds every slot, and fills the values.
   void allocate(const Context&, std::uint64_t seed, const ParamTypes& = {});
   // Copies the master values to the weights that kernels read, after something else than the optimizer wrote them.
@@ -60,17 +84,25 @@ class Parameters {
   // Vectors first, then matrices, each in order of declaration: gradients become complete from the back to the front.
   const std::vector<Param*>& layout() const { return layout_; }
   std::int64_t matrices_begin() const { return matrices_begin_; }  // weight decay applies from here on
-  std::int64_t count() const;                                      // logical elements, without padding
+  std::int64_t count() const;                                      // logical elements of the whole, without padding
 
-  Tensor values;     // the master copy, flat
+  // Flat; undefined where this process holds only parts of them.
+  Tensor values;     // the master copy
   Tensor weights;    // the same bytes, or their copy in another type
-  Tensor gradients;  // flat; undefined when not trainable
+  Tensor gradients;  // undefined when not trainable
 
  private:
+  void take_slice(LogicalParam& part, std::int64_t& columns, Cut cut, std::int64_t padded_rows) const;
+
+  Slice slice_;
   std::deque<Param> params_;
   std::vector<Param*> layout_;
-  std::int64_t matrices_begin_ = 0;
+  std::int64_t matrices_begin_ = 0, size_ = 0;
 };
+
+// Fills rows of a logical parameter with their initial values: `value` [rows] or [rows, columns] holds those from
+// `first` on, counted in what this process holds of it.
+void initialise(const Tensor& value, const LogicalParam&, std::int64_t first, std::uint64_t seed, const Context&);
 
 // Adds parameters below a dotted prefix.
 struct Scope {

@@ -7,7 +7,6 @@
 #include <fstream>
 #include <sstream>
 
-#include "comm/self.h"
 #include "core/philox.h"
 #include "data/token_store.h"
 #include "data/tokenizer.h"
@@ -109,16 +108,17 @@ Ceilings ceilings_if_they_fit(const Context& ctx, double seconds) {
   }
 }
 
-StepBenchmark::StepBenchmark(Config config)
-    : config_(resolve_config(std::move(config), bytes_tokenizer()->vocab_size(), 1)),
+StepBenchmark::StepBenchmark(Config config, std::unique_ptr<Mesh> mesh)
+    : mesh_(std::move(mesh)),
+      config_(resolve_config(std::move(config), bytes_tokenizer()->vocab_size(), *mesh_)),
       corpus_(write_corpus(config_)),
-      ctx_(make_context(config_)),
-      comm_(make_self_communicator()) {
+      ctx_(make_context(config_, mesh_->device().index)) {
+  const int replicas = mesh_->degree("dp");
   const Corpora corpora = open_corpora(with_corpus(config_, corpus_.path).data);
-  loader_ =
-      std::make_unique<Loader>(corpora, LoaderOptions{config_.model.context, micro_batch(config_, 1), config_.run.seed,
-                                                      0, 1, config_.data.prefetch, config_.data.packing});
-  trainer_ = std::make_unique<Trainer>(config_, ctx_, *comm_, *loader_);
+  loader_ = std::make_unique<Loader>(
+      corpora, LoaderOptions{config_.model.context, micro_batch(config_, replicas), config_.run.seed,
+                             mesh_->coord("dp"), replicas, config_.data.prefetch, config_.data.packing});
+  trainer_ = std::make_unique<Trainer>(config_, ctx_, *mesh_, *loader_);
 }
 
 StepBenchmark::TemporaryFile::~TemporaryFile() {

@@ -82,8 +82,9 @@ Args with_new_blocks(Args args) {
 // One kernel on one problem.
 struct Job {
   AttentionTiming timing;
-  std::function<void()> call, fresh;  // fresh: with_new_blocks
-  std::function<void()> prepare;      // makes what it reads
+  std::function<void()> call;
+  std::function<std::function<void()>()> fresh;  // a call with_new_blocks
+  std::function<void()> prepare;                 // makes what it reads
   std::vector<double> seconds;
 };
 
@@ -133,10 +134,11 @@ class Bench {
       if (!grid_.candidates.empty() && std::ranges::find(grid_.candidates, c.name) == grid_.candidates.end()) continue;
       if (c.supports && !c.supports(args, ctx)) continue;
       t.candidate = c.name;
-      jobs_.push_back({.timing = t,
-                       .call = [fn = c.fn, args, ctx] { fn(args, ctx); },
-                       .fresh = [fn = c.fn, args, ctx] { fn(with_new_blocks(args), ctx); },
-                       .prepare = prepare});
+      jobs_.push_back(
+          {.timing = t,
+           .call = [fn = c.fn, args, ctx] { fn(args, ctx); },
+           .fresh = [fn = c.fn, args, ctx] { return [fn, args = with_new_blocks(args), ctx] { fn(args, ctx); }; },
+           .prepare = prepare});
     }
   }
 
@@ -152,7 +154,7 @@ class Bench {
     const auto allocator = ctx_.stream.allocator();
     const std::size_t before = allocator->stats().in_use;
     allocator->reset_peak();
-    job.fresh();
+    job.fresh()();
     ctx_.stream.synchronize();  // host waits: diagnosis
     t.extra_bytes = allocator->stats().peak - before;
     if (t.kind == AttentionKind::block_sparse) t.lists_seconds = time_lists(job);
@@ -163,7 +165,7 @@ class Bench {
     std::vector<double> known, fresh;
     for (int i = 0; i < 15; ++i) {
       known.push_back(seconds_of(ctx_, job.call));
-      fresh.push_back(seconds_of(ctx_, job.fresh));
+      fresh.push_back(seconds_of(ctx_, job.fresh()));
     }
     return std::max(0.0, median(fresh) - median(known));
   }

@@ -96,6 +96,7 @@ void Config::fields(Fields& f) {
   f("optimizer", optimizer, "AdamW (Loshchilov and Hutter 2019)");
   f("schedule", schedule, "the learning rate");
   f("checkpoint", checkpoint, "when state is saved");
+  f("parallel", parallel, "how the work is shared among the processes of `ringmaster launch`");
 }
 
 void Config::validate(std::vector<std::string>& errors) const {
@@ -119,7 +120,8 @@ const std::vector<std::string>& keys_free_to_change() {
                                                 "data.path",
                                                 "data.prefetch",
                                                 "data.validation_batches",
-                                                "checkpoint"};
+                                                "checkpoint",
+                                                "parallel"};
   return keys;
 }
 

@@ -8,6 +8,7 @@
 #include "data/config.h"
 #include "model/config.h"
 #include "model/decoder.h"
+#include "parallel/config.h"
 
 namespace ring {
 
@@ -81,6 +82,7 @@ struct Config {
   OptimizerConfig optimizer;
   ScheduleConfig schedule;
   CheckpointConfig checkpoint;
+  ParallelConfig parallel;
   void fields(Fields&);
   void validate(std::vector<std::string>& errors) const;
 };

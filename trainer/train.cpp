@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <optional>
+#include <set>
 
 #include "checkpoint/reader.h"
 #include "checkpoint/writer.h"
@@ -40,11 +41,18 @@ void check_same_run(const RunDirectory& dir, const Config& config, bool allow_ch
   log::warn("resuming ", dir.path(), " with changed settings:", list);
 }
 
-// What the training data are: a corpus that was made anew must not slip under a run.
-std::string fingerprint(const Corpora& corpora) {
+// What a run reads beside its settings: a corpus or a file of blocks that was made anew must not slip under it.
+std::string fingerprint(const Corpora& corpora, const ModelConfig& model) {
   std::string text = "tokenizer " + corpora.tokenizer_hash;
   for (const auto& store : corpora.stores)
     text += str("; ", store->train().tokens(), " tokens with hash ", store->train().tokens_hash());
+  std::set<std::uint64_t> versions;
+  const std::vector<Pattern> patterns = patterns_of(model);
+  for (std::size_t layer = 0; layer < patterns.size(); ++layer)
+    if (std::ranges::any_of(attention_of(model, static_cast<std::int64_t>(layer)).rules,
+                            [](const auto& rule) { return rule.pattern == BlockChoice::file; }))
+      versions.insert(patterns[layer].blocks->version());
+  for (const std::uint64_t version : versions) text += str("; file of blocks with hash ", version);
   return text;
 }
 
@@ -75,14 +83,14 @@ void warn_of_places(const Config& c) {
 // What one process does between steps. Rank 0 speaks and writes; every rank takes part in saving and evaluating.
 class Loop {
  public:
-  Loop(Config config, const TrainOptions& options, Communicator& comm, const StopSignal& signal)
+  Loop(Config config, const TrainOptions& options, Mesh& mesh, const StopSignal& signal)
       : corpora_(open_corpora(config.data)),
-        config_(resolve_config(std::move(config), corpora_.vocab_size, comm.size())),
-        comm_(comm),
+        config_(resolve_config(std::move(config), corpora_.vocab_size, mesh)),
+        mesh_(mesh),
         dir_(config_.run.path()),
-        ctx_(make_context(config_)),
+        ctx_(make_context(config_, mesh.device().index)),
         loader_(corpora_, loader_options()),
-        trainer_(config_, ctx_, comm_, loader_),
+        trainer_(config_, ctx_, mesh_, loader_),
         signal_(signal) {
     trainer_.add_state(state_);
     state_.add("data.fingerprint", &data_);
@@ -95,12 +103,16 @@ class Loop {
 
  private:
   LoaderOptions loader_options() const {
-    return {config_.model.context, micro_batch(config_, comm_.size()),
-            config_.run.seed,      comm_.rank(),
-            comm_.size(),          config_.data.prefetch,
+    const int replicas = mesh_.degree("dp");
+    return {config_.model.context,
+            micro_batch(config_, replicas),
+            config_.run.seed,
+            mesh_.coord("dp"),
+            replicas,
+            config_.data.prefetch,
             config_.data.packing};
   }
-  bool leader() const { return comm_.rank() == 0; }
+  bool leader() const { return mesh_.rank() == 0; }
   void find_initial_weights();
   void lead(const TrainOptions&);
   std::string choose_checkpoint();
@@ -117,13 +129,13 @@ class Loop {
 
   Corpora corpora_;
   Config config_;
-  Communicator& comm_;
+  Mesh& mesh_;
   RunDirectory dir_;
   Context ctx_;
   Loader loader_;
   Trainer trainer_;
   const StopSignal& signal_;
-  std::string data_ = fingerprint(corpora_), init_from_;  // the latter: a verified checkpoint, or empty
+  std::string data_ = fingerprint(corpora_, config_.model), init_from_;  // the latter: a verified checkpoint, or empty
   State state_;
   std::shared_ptr<void> lock_;
   std::optional<ValidationSet> validation_;
@@ -172,7 +184,7 @@ std::string Loop::choose_checkpoint() {
   if (leader())
     if (const std::optional<FoundCheckpoint> found = find_newest_verified(dir_.checkpoints()))
       path = found->path.string();
-  return gather_host(comm_, path)[0];
+  return gather_host(mesh_.host(), path)[0];
 }
 
 void Loop::start(const TrainOptions& options, const std::string& checkpoint) {
@@ -181,17 +193,18 @@ void Loop::start(const TrainOptions& options, const std::string& checkpoint) {
     const std::string here = data_;
     const Manifest manifest = load_state(checkpoint, state_, ctx_.stream);
     if (data_ != here && !options.allow_changes)
-      fail(dir_.path(), ": the run was started on other data (", data_, ") than data.path holds now (", here,
-           "). Put the old corpus back, pass --allow-changes, or start another run.name");
+      fail(dir_.path(), ": the run was started on other data (", data_,
+           ") than data.path and files of blocks hold now (", here,
+           "). Put the old ones back, pass --allow-changes, or start another run.name");
     data_ = here;
-    if (leader() && manifest.world != comm_.size())
-      log::warn("the checkpoint is of ", manifest.world, " processes, now there are ", comm_.size(),
+    if (leader() && manifest.world != mesh_.world())
+      log::warn("the checkpoint is of ", manifest.world, " processes, now there are ", mesh_.world(),
                 ": sums are rounded in another order, so that losses agree closely instead of bit for bit");
     trainer_.restored();
     saved_step_ = trainer_.steps_done();
   } else if (!config_.run.init_from.empty()) {
     find_initial_weights();
-    load_model_weights(trainer_.model(), init_from_, ctx_);
+    trainer_.load_weights(init_from_);
   }
   if (has_validation(corpora_)) validation_.emplace(corpora_, loader_options(), config_.data.validation_batches);
   if (!leader()) return;
@@ -203,8 +216,8 @@ void Loop::start(const TrainOptions& options, const std::string& checkpoint) {
             " parameters, ",
             config_.train.steps ? str(config_.train.steps, " steps of ")
                                 : str(config_.train.minutes, " minutes in steps of "),
-            config_.train.batch_size * config_.model.context, " tokens, ", comm_.size(),
-            comm_.size() == 1 ? " process, " : " processes, ", config_.run.threads, " threads each");
+            config_.train.batch_size * config_.model.context, " tokens, ", mesh_.world(),
+            mesh_.world() == 1 ? " process, " : " processes, ", config_.run.threads, " threads each");
   log::info("memory: ", trainer_.lasting_memory());
   warn_of_places(config_);
   for (const RowTable& rows : loader_.map().rows())
@@ -282,7 +295,7 @@ void Loop::report(const StepReport& r) {
 void Loop::validate() {
   if (!validation_ || validated_step_ == trainer_.steps_done()) return;
   validated_step_ = trainer_.steps_done();
-  const Evaluation e = evaluate(trainer_.model(), ctx_, *validation_, comm_);
+  const Evaluation e = evaluate(trainer_.model(), ctx_, *validation_, mesh_.host());
   val_loss_ = e.loss;
   if (!leader()) return;
   const double bits = e.bits_per_byte(validation_->bytes_per_token());
@@ -295,9 +308,9 @@ void Loop::validate() {
 void Loop::save() {
   if (saved_step_ == trainer_.steps_done()) return;
   WriterGroup group;
-  group.rank = comm_.rank();
-  group.world = comm_.size();
-  group.all_gather = [this](const std::string& text) { return gather_host(comm_, text); };
+  group.rank = mesh_.rank();
+  group.world = mesh_.world();
+  group.all_gather = [this](const std::string& text) { return gather_host(mesh_.host(), text); };
   const Retention keep{static_cast<int>(config_.checkpoint.keep_last), config_.checkpoint.keep_every};
   const std::filesystem::path path = write_checkpoint(dir_.checkpoints(), trainer_.steps_done(), state_,
                                                       checkpoint_metadata(config_), ctx_.stream, keep, group);
@@ -329,8 +342,8 @@ void Loop::write_profile() {
 bool Loop::stop_now(TrainEnd& end) {
   const double limit = config_.train.minutes * 60;
   if (config_.train.steps && trainer_.steps_done() >= config_.train.steps) return end = TrainEnd::finished, true;
-  if (any_host(comm_, signal_.requested())) return end = TrainEnd::interrupted, true;
-  if (limit > 0 && any_host(comm_, trainer_.seconds() >= limit)) return end = TrainEnd::out_of_time, true;
+  if (any_host(mesh_.host(), signal_.requested())) return end = TrainEnd::interrupted, true;
+  if (limit > 0 && any_host(mesh_.host(), trainer_.seconds() >= limit)) return end = TrainEnd::out_of_time, true;
   return false;
 }
 
@@ -374,9 +387,9 @@ TrainEnd Loop::run() {
 
 }  // namespace
 
-TrainEnd train(Config config, const TrainOptions& options, Communicator& comm, const StopSignal& signal) {
-  log::set_rank(comm.rank(), comm.size());
-  return Loop(std::move(config), options, comm, signal).run();
+TrainEnd train(Config config, const TrainOptions& options, Mesh& mesh, const StopSignal& signal) {
+  log::set_rank(mesh.rank(), mesh.world());
+  return Loop(std::move(config), options, mesh, signal).run();
 }
 
 }  // namespace ring

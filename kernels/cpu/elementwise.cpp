@@ -113,10 +113,12 @@ void run_cast(const Cast& args, const Context& ctx) {
 
 void run_random_normal(const RandomNormal& args, const Context& ctx) {
   check_numel("random_normal", "out", args.out, args.out.numel());
+  RING_CHECK(args.first_element >= 0 && args.first_element % 2 == 0, "random_normal: first element ",
+             args.first_element, " is not even");
   float* out = args.out.data<float>();
   ctx.stream.pool().parallel_for(args.out.numel(), 1024, [&args, out](std::int64_t begin, std::int64_t end, int) {
     for (std::int64_t i = begin; i < end; ++i)
-      out[i] = args.std * random_normal(args.site, static_cast<std::uint64_t>(i));
+      out[i] = args.std * random_normal(args.site, static_cast<std::uint64_t>(args.first_element + i));
   });
 }
 

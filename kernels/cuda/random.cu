@@ -117,14 +117,15 @@ __device__ inline NormalPair normal_pair(const RandomSite& site, std::uint64_t p
 }
 
 template <class T>
-__global__ void __launch_bounds__(kBlock) fill_normal(T* out, std::int64_t n, RandomSite site, float std) {
+__global__ void __launch_bounds__(kBlock) fill_normal(T* out, std::int64_t n, RandomSite site, float std,
+                                                            std::uint64_t first_pair) {
   constexpr int size = kPack<T>;
   const std::int64_t first = thread_x() * size;
   if (first >= n) return;
   Floats<size> f;
 #pragma unroll
   for (int j = 0; j < size; j += 2) {
-    const NormalPair pair = normal_pair(site, static_cast<std::uint64_t>(first + j) / 2);
+    const NormalPair pair = normal_pair(site, first_pair + static_cast<std::uint64_t>(first + j) / 2);
     f.v[j] = std * pair.v[0];
     f.v[j + 1] = std * pair.v[1];
   }
@@ -134,9 +135,11 @@ __global__ void __launch_bounds__(kBlock) fill_normal(T* out, std::int64_t n, Ra
 void run_random_normal(const RandomNormal& args, const Context& ctx) {
   const std::int64_t n = args.out.numel();
   check_numel("random_normal", "out", args.out, n);
+  RING_CHECK(args.first_element >= 0 && args.first_element % 2 == 0, "random_normal: first element ",
+             args.first_element, " is not even");
   visit_float("random_normal", args.out.dtype(), [&]<class T>() {
     launch(ctx, {grid_of(divide_up(n, kPack<T> * kBlock))}, fill_normal<T>, device_data<T>(args.out), n, args.site,
-           args.std);
+           args.std, static_cast<std::uint64_t>(args.first_element) / 2);
   });
 }
 

@@ -11,7 +11,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "comm/self.h"
+#include "comm/mesh.h"
 #include "core/fields.h"
 #include "data/token_store.h"
 #include "data/tokenizer.h"
@@ -124,7 +124,7 @@ class Golden : public testing::TestWithParam<std::string> {
     settings.push_back("data.path=" + corpus().string());
     load_config(config, (sources() / (GetParam() + ".yaml")).string(), settings);
     corpora_ = open_corpora(config.data);
-    config_ = resolve_config(config, corpora_.vocab_size, 1);
+    config_ = resolve_config(config, corpora_.vocab_size);
   }
   void TearDown() override { fs::remove_all(folder_); }
 
@@ -202,9 +202,9 @@ TEST_P(Golden, EqualsTheReference) {
   }
 
   const Context ctx = make_context(config_);
-  const auto comm = make_self_communicator();
+  const auto mesh = Mesh::join({});
   const auto batches = loader(micro_batch(config_, 1));
-  Trainer trainer(config_, ctx, *comm, *batches);
+  Trainer trainer(config_, ctx, *mesh, *batches);
   const Weights initial = weights_of(trainer);
   if (!dump_to) expect_weights(initial, want.at("initial"), kInitial, "initially: regenerate the reference");
   if (HasFailure()) return;
@@ -241,9 +241,9 @@ class GpuGolden : public Golden {
 TEST_P(GpuGolden, EqualsTheReference) {
   const Json want = Json::parse(read_text(sources() / (GetParam() + ".json")));
   const Context ctx = make_context(config_);
-  const auto comm = make_self_communicator();
+  const auto mesh = Mesh::join({});
   const auto batches = loader(micro_batch(config_, 1));
-  Trainer trainer(config_, ctx, *comm, *batches);
+  Trainer trainer(config_, ctx, *mesh, *batches);
   expect_weights(weights_of(trainer), want.at("initial"), kGpuInitial, "initially");
   if (HasFailure()) return;
   std::vector<StepReport> reports;

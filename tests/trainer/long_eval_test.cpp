@@ -9,7 +9,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "comm/self.h"
+#include "comm/mesh.h"
 #include "core/check.h"
 #include "data/token_store.h"
 #include "tests/process.h"
@@ -177,11 +177,11 @@ TEST_F(LongEval, ExactMeansThatTheModelWritesTheKey) {
   config.train.steps = 250;
   config.optimizer.lr = 5e-3;
   config.schedule.warmup_steps = 5;
-  config = resolve_config(config, 257, 1);
+  config = resolve_config(config, 257);
   const Context ctx{Stream::cpu(2)};
-  const auto comm = make_self_communicator();
+  const auto mesh = Mesh::join({});
   Loader loader(open_corpus(write_corpus(path("a.h5"), text, text)), {.context = config.model.context, .rows = 2});
-  Trainer trainer(config, ctx, *comm, loader);
+  Trainer trainer(config, ctx, *mesh, loader);
   for (int i = 0; i < 250; ++i) trainer.step();
 
   const PasskeyCell known = passkey_cell(trainer.model(), ctx, task, length, 0.5, 1);

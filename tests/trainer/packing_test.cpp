@@ -8,7 +8,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "comm/self.h"
+#include "comm/mesh.h"
 #include "core/fields.h"
 #include "core/philox.h"
 #include "data/token_store.h"
@@ -125,7 +125,7 @@ TEST_F(Packing, EvaluationIsTheMeanOverDocuments) {
   const Context ctx{Stream::cpu(2)};
   Decoder model(config.model);
   model.allocate(ctx, 5);
-  const auto comm = make_self_communicator();
+  const auto mesh = Mesh::join({});
   double want = 0;
   std::int64_t tokens = 0;
   const ValidationSet rows(corpora(), options(8, 1));
@@ -142,7 +142,7 @@ TEST_F(Packing, EvaluationIsTheMeanOverDocuments) {
     }
   }
   for (const std::int64_t batch : {1, 3, 8}) {
-    const Evaluation e = evaluate(model, ctx, ValidationSet(corpora(), options(8, batch)), *comm);
+    const Evaluation e = evaluate(model, ctx, ValidationSet(corpora(), options(8, batch)), mesh->host());
     EXPECT_EQ(e.tokens, tokens);
     EXPECT_NEAR(e.loss, want / static_cast<double>(tokens), 1e-6);
   }
@@ -158,13 +158,13 @@ void expect_steps(const Corpora& corpora, const LoaderOptions& given, DeviceChoi
     config.train.micro_batch = rows;
     config.data.packing = given.packing;
     config.schedule.warmup_steps = 1;
-    config = resolve_config(config, 257, 1);
+    config = resolve_config(config, 257);
     const Context ctx = make_context(config);
-    const auto comm = make_self_communicator();
+    const auto mesh = Mesh::join({});
     LoaderOptions options = given;
     options.rows = rows;
     Loader loader(corpora, options);
-    Trainer trainer(config, ctx, *comm, loader);
+    Trainer trainer(config, ctx, *mesh, loader);
     std::vector<double> losses;
     for (int i = 0; i < 8; ++i) {
       const std::uint64_t waits = host_waits();

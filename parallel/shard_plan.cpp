@@ -1,0 +1,123 @@
+#include "parallel/shard_plan.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace ring {
+namespace {
+
+std::int64_t columns_of(const Param& p) { return p.shape.size() == 2 ? p.shape[1] : 1; }
+
+ShardPiece piece(const Param& p, std::int64_t first_row, std::int64_t rows, int owner = 0) {
+  const std::int64_t columns = columns_of(p);
+  return {&p, first_row, rows, p.offset + first_row * columns, rows * columns, owner, 0};
+}
+
+// Its logical parameters, or the whole where one of them does not start as kernels like it.
+std::vector<ShardPiece> natural_pieces(const Param& p) {
+  std::vector<ShardPiece> out;
+  const std::int64_t rows = p.shape[0];
+  for (std::size_t i = 0; i < p.parts.size(); ++i) {
+    const std::int64_t begin = i ? p.parts[i].first_row : 0;
+    const std::int64_t end = i + 1 < p.parts.size() ? p.parts[i + 1].first_row : rows;
+    if (begin * columns_of(p) % kParamAlign) return {piece(p, 0, rows)};
+    if (end > begin) out.push_back(piece(p, begin, end - begin));
+  }
+  return out;
+}
+
+class Balance {
+ public:
+  explicit Balance(int ranks) : load_(static_cast<std::size_t>(ranks), 0) {}
+
+  int lightest() const { return static_cast<int>(std::min_element(load_.begin(), load_.end()) - load_.begin()); }
+  void give(ShardPiece& p, int rank) {
+    p.owner = rank;
+    load_[static_cast<std::size_t>(rank)] += p.numel;
+  }
+
+  // Cuts a table so that each rank gets what it lacks of an equal share of everything given, this table included. The
+  // ranks' rows lie in their order.
+  void cut(const Param& p, std::vector<ShardPiece>& out) {
+    const std::int64_t unit = std::lcm(columns_of(p), kParamAlign) / columns_of(p), rows = p.shape[0];
+    std::int64_t first = 0;
+    for (std::size_t r = 0; r < load_.size() && first < rows; ++r) {
+      const std::int64_t lacks =
+          std::max(std::int64_t{0}, level(p.shape.numel() - first * columns_of(p), r) - load_[r]);
+      std::int64_t mine = (lacks / columns_of(p) + unit - 1) / unit * unit;
+      mine = r + 1 == load_.size() ? rows - first : std::min(mine, rows - first);
+      if (mine) give(out.emplace_back(piece(p, first, mine)), static_cast<int>(r));
+      first += mine;
+    }
+  }
+
+ private:
+  // How high the ranks from `first` on stand once so many elements were poured over the lowest of them.
+  std::int64_t level(std::int64_t elements, std::size_t first) const {
+    std::vector<std::int64_t> loads(load_.begin() + static_cast<std::ptrdiff_t>(first), load_.end());
+    std::sort(loads.begin(), loads.end());
+    std::int64_t sum = elements;
+    for (std::size_t n = 1; n <= loads.size(); ++n) {
+      sum += loads[n - 1];
+      const std::int64_t height = (sum + static_cast<std::int64_t>(n) - 1) / static_cast<std::int64_t>(n);
+      if (n == loads.size() || height <= loads[n]) return height;
+    }
+    return 0;
+  }
+
+  std::vector<std::int64_t> load_;
+};
+
+}  // namespace
+
+std::vector<ShardPiece> plan_shards(const Parameters& params, int ranks) {
+  std::vector<ShardPiece> out;
+  for (const Param* p : params.layout())
+    if (!p->table)
+      for (const ShardPiece& whole : natural_pieces(*p)) out.push_back(whole);
+  std::stable_sort(out.begin(), out.end(), [](const ShardPiece& a, const ShardPiece& b) { return a.numel > b.numel; });
+  Balance balance(ranks);
+  for (ShardPiece& p : out) balance.give(p, balance.lightest());
+  for (const Param* p : params.layout())
+    if (p->table) balance.cut(*p, out);
+  std::sort(out.begin(), out.end(), [](const ShardPiece& a, const ShardPiece& b) { return a.offset < b.offset; });
+  std::vector<std::int64_t> end(static_cast<std::size_t>(ranks), 0);
+  for (ShardPiece& p : out) {
+    std::int64_t& at = end[static_cast<std::size_t>(p.owner)];
+    p.shard_offset = at;
+    at += param_aligned(p.numel);
+  }
+  return out;
+}
+
+std::vector<ShardPiece> whole_plan(const Parameters& params) {
+  std::vector<ShardPiece> out;
+  for (const Param* p : params.layout()) {
+    out.push_back(piece(*p, 0, p->shape[0]));
+    out.back().shard_offset = p->offset;
+  }
+  return out;
+}
+
+std::vector<ShardPiece> pieces_of_rank(const std::vector<ShardPiece>& plan, int rank) {
+  std::vector<ShardPiece> out;
+  for (const ShardPiece& p : plan)
+    if (p.owner == rank) out.push_back(p);
+  return out;
+}
+
+std::int64_t shard_size(const std::vector<ShardPiece>& plan, int rank) {
+  std::int64_t size = 0;
+  for (const ShardPiece& p : plan)
+    if (p.owner == rank) size = std::max(size, p.shard_offset + param_aligned(p.numel));
+  return size;
+}
+
+PieceRows rows_of(const ShardPiece& piece, const LogicalParam& part) {
+  const std::int64_t begin = std::max(piece.first_row, part.first_row);
+  const std::int64_t end = std::min(piece.first_row + piece.rows, part.first_row + part.rows);
+  if (end <= begin) return {};
+  return {begin - part.first_row, end - begin, (begin - piece.first_row) * columns_of(*piece.param)};
+}
+
+}  // namespace ring

@@ -1,0 +1,40 @@
+#pragma once
+// Which rank owns what of the parameters (ZeRO, Rajbhandari et al. 2020): it alone keeps their moments, their master
+// copy, and with ZeRO-2 and 3 their gradients and weights between uses.
+//
+// Pieces end on boundaries of logical parameters, so that an optimizer sees whole matrices; only lookup tables, whose
+// rows are independent, are cut. Every vector has an owner, too: none is kept twice. Each rank computes the same plan.
+
+#include <cstdint>
+#include <vector>
+
+#include "model/params.h"
+
+namespace ring {
+
+struct ShardPiece {
+  const Param* param = nullptr;
+  std::int64_t first_row = 0, rows = 0;  // of the parameter in memory; padding belongs to the piece that it follows
+  std::int64_t offset = 0, numel = 0;    // in the flat layout of all parameters
+  int owner = 0;
+  std::int64_t shard_offset = 0;  // in the owner's flat buffers, which hold its pieces in layout order
+};
+
+// In layout order. Largest pieces go first, each to the rank that has least so far; tables then level what is left.
+std::vector<ShardPiece> plan_shards(const Parameters& laid_out, int ranks);
+
+// A plan in which one rank has everything, at the places of the flat layout.
+std::vector<ShardPiece> whole_plan(const Parameters& laid_out);
+
+std::vector<ShardPiece> pieces_of_rank(const std::vector<ShardPiece>&, int rank);
+// Elements of a rank's flat buffers.
+std::int64_t shard_size(const std::vector<ShardPiece>&, int rank);
+
+// The rows of a logical parameter that a piece holds; rows = 0: none.
+struct PieceRows {
+  std::int64_t first = 0, rows = 0;  // first: counted in what this process holds of the logical parameter
+  std::int64_t at = 0;               // of their first element, counted in the piece
+};
+PieceRows rows_of(const ShardPiece&, const LogicalParam&);
+
+}  // namespace ring

@@ -1,0 +1,86 @@
+#include "parallel/units.h"
+
+#include <algorithm>
+#include <optional>
+
+namespace ring {
+namespace {
+
+std::size_t find_unit(const Units& u, const Param* p) {
+  for (std::size_t i = 0; i < u.units.size(); ++i)
+    if (std::find(u.units[i].params.begin(), u.units[i].params.end(), p) != u.units[i].params.end()) return i;
+  return u.units.size();
+}
+
+void add_param(Unit& unit, Param* p) {
+  unit.params.push_back(p);
+  unit.param_at.push_back(unit.size);
+  unit.size += param_aligned(p->shape.numel());
+  unit.tables &= p->table;
+}
+
+void add_part(Units& u, const ModelPart& part) {
+  const std::size_t number = u.parts.size();
+  u.parts.push_back(part.name);
+  std::vector<std::size_t>& users = u.users.emplace_back();
+  std::optional<std::size_t> fresh;  // the unit of what no earlier part uses
+  for (Param* p : part.params) {
+    std::size_t at = find_unit(u, p);
+    if (at == u.units.size()) {
+      if (!fresh) {
+        fresh = at;
+        u.units.push_back({.name = part.name, .tables = true, .first_part = number});
+      }
+      add_param(u.units[at = *fresh], p);
+    }
+    u.units[at].last_part = number;
+    if (std::find(users.begin(), users.end(), at) == users.end()) users.push_back(at);
+  }
+}
+
+void place_buffers(Units& u) {
+  std::vector<std::string> kinds;
+  int blocks = 0;
+  for (Unit& unit : u.units) {
+    std::string kind = unit.name;
+    if (unit.tables) kind = "tables";
+    if (unit.name.starts_with("blocks.")) kind = blocks++ % 2 ? "odd blocks" : "even blocks";
+    unit.buffer = static_cast<int>(std::find(kinds.begin(), kinds.end(), kind) - kinds.begin());
+    if (unit.buffer == static_cast<int>(kinds.size())) {
+      kinds.push_back(kind);
+      u.buffers.push_back(0);
+    }
+    std::int64_t& size = u.buffers[static_cast<std::size_t>(unit.buffer)];
+    size = std::max(size, unit.size);
+  }
+}
+
+}  // namespace
+
+std::size_t Units::part(const std::string& name) const {
+  const auto it = std::find(parts.begin(), parts.end(), name);
+  RING_CHECK(it != parts.end(), "the model has no part '", name, "'");
+  return static_cast<std::size_t>(it - parts.begin());
+}
+
+Units make_units(const Decoder& model, const std::vector<ShardPiece>& plan) {
+  Units u;
+  for (const ModelPart& part : model.parts()) add_part(u, part);
+  for (const ShardPiece& piece : plan) {
+    const std::size_t at = find_unit(u, piece.param);
+    RING_CHECK(at < u.units.size(), "no part of the model uses ", piece.param->parts[0].name);
+    Unit& unit = u.units[at];
+    const auto i = std::find(unit.params.begin(), unit.params.end(), piece.param) - unit.params.begin();
+    unit.pieces.push_back({piece, unit.param_at[static_cast<std::size_t>(i)] + piece.offset - piece.param->offset});
+  }
+  place_buffers(u);
+  return u;
+}
+
+std::vector<OwnedPiece> pieces_in(const Unit& unit, const Tensor& buffer) {
+  std::vector<OwnedPiece> out;
+  for (const UnitPiece& p : unit.pieces) out.push_back({buffer.narrow(0, p.at, p.piece.numel), p.piece.owner});
+  return out;
+}
+
+}  // namespace ring

@@ -1,0 +1,267 @@
+#include "tests/parallel/training.h"
+
+#include <unistd.h>
+
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <mutex>
+#include <thread>
+
+#include "checkpoint/reader.h"
+#include "checkpoint/writer.h"
+#include "comm/host.h"
+#include "core/fields.h"
+#include "core/philox.h"
+#include "data/token_store.h"
+#include "data/tokenizer.h"
+#include "tests/trainer/tiny.h"
+#include "trainer/evaluate.h"
+#include "trainer/session.h"
+#include "trainer/trainer.h"
+
+namespace ring::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+// A corpus of this process: documents of pseudo-random tokens with some order in them.
+class CorpusFile {
+ public:
+  CorpusFile() : folder_(fs::temp_directory_path() / str("ringmaster-training-", getpid())) {
+    fs::create_directories(folder_);
+    TokenStoreWriter writer(path(), 257);
+    for (const Split split : {Split::train, Split::validation})
+      for (std::uint64_t d = 0; d < (split == Split::train ? 60u : 6u); ++d) {
+        std::vector<std::int32_t> tokens(30 + random_bits({7, 0, 0}, d) % 90);
+        for (std::size_t i = 0; i < tokens.size(); ++i)
+          tokens[i] = static_cast<std::int32_t>((d * d + i * (1 + d % 3)) % 257);
+        writer.begin_document(split);
+        writer.append(split, tokens);
+        writer.add_text_bytes(split, tokens.size());
+      }
+    writer.finish(*bytes_tokenizer(), "a test");
+  }
+  ~CorpusFile() { fs::remove_all(folder_); }
+  std::string path() const { return (folder_ / "corpus.h5").string(); }
+
+ private:
+  fs::path folder_;
+};
+
+const CorpusFile& corpus() {
+  static const CorpusFile file;
+  return file;
+}
+
+Config config_of(const TrainingOptions& options) {
+  Config config = tiny_config();
+  config.run.threads = 1;
+  config.schedule.warmup_steps = 2;
+  config.optimizer.lr = 3e-3;
+  config.data.path = corpus().path();
+  override_config(config, options.overrides);
+  return config;
+}
+
+// What the ranks put together.
+struct Gathered {
+  std::mutex mutex;
+  Training result;
+  std::map<std::string, std::vector<bool>> known;
+};
+
+void gather_row(Gathered& g, const StateTensor& t, std::size_t at, const float* values, std::int64_t n) {
+  std::vector<float>& whole = g.result.tensors[t.name];
+  std::vector<bool>& known = g.known[t.name];
+  whole.resize(static_cast<std::size_t>(t.global_shape.numel()));
+  known.resize(whole.size());
+  for (std::size_t i = 0; i < static_cast<std::size_t>(n); ++i) {
+    RING_CHECK(!known[at + i] || std::memcmp(&whole[at + i], &values[i], sizeof(float)) == 0, t.name, " element ",
+               at + i, " is ", whole[at + i], " on one rank and ", values[i], " on another");
+    whole[at + i] = values[i];
+    known[at + i] = true;
+  }
+}
+
+void gather(Gathered& g, const State& state) {
+  for (const auto& [name, t] : state.tensors()) {
+    const bool matrix = t.global_shape.size() == 2;
+    const std::int64_t columns = matrix ? t.local.dim(1) : t.local.numel(), rows = matrix ? t.local.dim(0) : 1;
+    for (std::int64_t r = 0; r < rows; ++r) {
+      const std::int64_t at = matrix ? (t.start[0] + r) * t.global_shape[1] + t.start[1] : t.start[0];
+      gather_row(g, t, static_cast<std::size_t>(at), t.local.data<float>() + r * columns, columns);
+    }
+  }
+}
+
+void check_complete(const Gathered& g) {
+  for (const auto& [name, known] : g.known)
+    for (std::size_t i = 0; i < known.size(); ++i) RING_CHECK(known[i], name, " element ", i, " is held by no rank");
+}
+
+WriterGroup writer_group(Mesh& mesh) {
+  WriterGroup group;
+  group.rank = mesh.rank();
+  group.world = mesh.world();
+  group.all_gather = [&mesh](const std::string& text) { return gather_host(mesh.host(), text); };
+  return group;
+}
+
+class Rank {
+ public:
+  Rank(const TrainingOptions& options, const WorkerEnvironment& env)
+      : options_(options),
+        asked_(config_of(options)),
+        mesh_(Mesh::join(env, comm_options(options), asked_.parallel.degrees())),
+        config_(resolve_config(asked_, 257, mesh_->degree("dp"), mesh_->world())),
+        ctx_(make_context(config_)),
+        loader_(open_corpus(corpus().path()), loader_options()),
+        trainer_(config_, ctx_, *mesh_, loader_) {
+    trainer_.add_state(state_);
+    if (options.init_from) {
+      trainer_.load_weights(options.load);
+    } else if (!options.load.empty()) {
+      load_state(options.load, state_, ctx_.stream);
+      trainer_.restored();
+    }
+  }
+
+  void run(Gathered& g) {
+    std::vector<double> losses, norms;
+    for (int i = 0; i < options_.steps; ++i) {
+      const StepReport r = trainer_.step();
+      RING_CHECK(r.finite, "step ", i, " is not finite: ", trainer_.diagnose());
+      losses.push_back(r.loss);
+      norms.push_back(r.norm);
+    }
+    double validation = 0;
+    if (options_.validate)
+      validation = evaluate(trainer_.model(), ctx_, ValidationSet(open_corpus(corpus().path()), loader_options(), 8),
+                            mesh_->host())
+                       .loss;
+    std::string saved;
+    if (!options_.save.empty())
+      saved =
+          write_checkpoint(options_.save, trainer_.steps_done(), state_, "{}", ctx_.stream, {}, writer_group(*mesh_))
+              .string();
+    report(g, losses, norms, validation, saved);
+    mesh_->all().barrier().synchronize();
+  }
+
+ private:
+  static CommOptions comm_options(const TrainingOptions& options) {
+    CommOptions comm;
+    comm.connect_timeout = Timeout(10'000);
+    comm.timeout = Timeout(60'000);
+    comm.verify = comm.verify || options.verify_order;
+    return comm;
+  }
+  LoaderOptions loader_options() {
+    const int replicas = mesh_->degree("dp");
+    LoaderOptions o{.context = config_.model.context, .rows = micro_batch(config_, replicas)};
+    o.seed = config_.run.seed;
+    o.rank = mesh_->coord("dp");
+    o.world = replicas;
+    o.prefetch = 0;
+    o.packing = config_.data.packing;
+    return o;
+  }
+  void report(Gathered& g, const std::vector<double>& losses, const std::vector<double>& norms, double validation,
+              const std::string& saved) {
+    const std::lock_guard lock(g.mutex);
+    Training& all = g.result;
+    if (all.losses.empty()) all.losses = losses, all.norms = norms, all.validation = validation;
+    RING_CHECK(all.losses == losses && all.norms == norms && all.validation == validation,
+               "ranks report different losses or norms");
+    all.state_bytes[static_cast<std::size_t>(mesh_->rank())] = state_.bytes();
+    all.memory[static_cast<std::size_t>(mesh_->rank())] = trainer_.lasting_memory();
+    if (mesh_->rank() == 0) all.checkpoint = saved;
+    gather(g, state_);
+  }
+
+  const TrainingOptions& options_;
+  Config asked_;
+  std::unique_ptr<Mesh> mesh_;
+  Config config_;
+  Context ctx_;
+  Loader loader_;
+  Trainer trainer_;
+  State state_;
+};
+
+std::string run_rank(const TrainingOptions& options, const WorkerEnvironment& env, Gathered& g) {
+  try {
+    Rank(options, env).run(g);
+  } catch (const std::exception& e) {
+    return str("rank ", env.rank, ": ", e.what(), "\n");
+  }
+  return "";
+}
+
+}  // namespace
+
+Training train_on_ranks(const TrainingOptions& options) {
+  corpus();
+  const std::string cookie = random_cookie();
+  const StoreServer server({"127.0.0.1", 0}, cookie);
+  Gathered g;
+  g.result.state_bytes.resize(static_cast<std::size_t>(options.ranks));
+  g.result.memory.resize(static_cast<std::size_t>(options.ranks));
+  std::vector<std::string> errors(static_cast<std::size_t>(options.ranks));
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < options.ranks; ++rank)
+    threads.emplace_back([&, rank] {
+      WorkerEnvironment env;
+      env.rank = env.local_rank = rank;
+      env.world = env.local_world = options.ranks;
+      env.store = server.endpoint();
+      env.cookie = cookie;
+      errors[static_cast<std::size_t>(rank)] = run_rank(options, env, g);
+    });
+  for (std::thread& t : threads) t.join();
+  for (const std::string& e : errors) g.result.errors += e;
+  if (g.result.errors.empty()) check_complete(g);
+  return std::move(g.result);
+}
+
+double largest_difference(const Training& a, const Training& b, const std::string& prefix) {
+  if (a.tensors.empty() || a.tensors.size() != b.tensors.size()) return INFINITY;
+  double worst = 0;
+  for (const auto& [name, x] : a.tensors) {
+    if (name.rfind(prefix, 0) != 0) continue;
+    const auto other = b.tensors.find(name);
+    if (other == b.tensors.end() || other->second.size() != x.size()) return INFINITY;
+    double largest = 0.01, difference = 0;
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      if (!std::isfinite(x[i]) || !std::isfinite(other->second[i])) return INFINITY;
+      largest = std::max(largest, std::abs(static_cast<double>(x[i])));
+      difference = std::max(difference, std::abs(static_cast<double>(x[i]) - static_cast<double>(other->second[i])));
+    }
+    worst = std::max(worst, difference / largest);
+  }
+  return worst;
+}
+
+double largest_loss_difference(const Training& a, const Training& b) {
+  if (a.losses.empty() || a.losses.size() != b.losses.size()) return INFINITY;
+  double worst = 0;
+  for (std::size_t i = 0; i < a.losses.size(); ++i) {
+    const double difference = std::abs(a.losses[i] - b.losses[i]) / std::abs(a.losses[i]);
+    if (!(difference <= worst)) worst = std::isfinite(difference) ? difference : INFINITY;
+  }
+  return worst;
+}
+
+bool same_bits(const Training& a, const Training& b, const std::string& prefix) {
+  if (a.tensors.empty() || a.losses != b.losses || a.tensors.size() != b.tensors.size()) return false;
+  for (const auto& [name, x] : a.tensors) {
+    if (name.rfind(prefix, 0) != 0) continue;
+    const auto other = b.tensors.find(name);
+    if (other == b.tensors.end() || other->second.size() != x.size()) return false;
+    if (std::memcmp(x.data(), other->second.data(), x.size() * sizeof(float)) != 0) return false;
+  }
+  return true;
+}
+
+}  // namespace ring::test

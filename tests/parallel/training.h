@@ -1,0 +1,44 @@
+#pragma once
+// The real trainer on several ranks, one thread each: what every kind of parallelism is compared by.
+
+#include <map>
+#include <string>
+#include <vector>
+
+namespace ring::test {
+
+struct TrainingOptions {
+  int ranks = 1;
+  int steps = 5;
+  // Over the config of tests/trainer/tiny.h with one thread: "parallel.zero=2". parallel.dp etc. make the mesh.
+  std::vector<std::string> overrides;
+  std::string load;           // a checkpoint of any layout to start from; empty: fresh
+  std::string save;           // a folder that gets a checkpoint after the last step; empty: none
+  bool init_from = false;     // `load` gives weights only
+  bool validate = false;      // compute the validation loss at the end
+  bool verify_order = false;  // compare every collective between ranks
+};
+
+struct Training {
+  std::string errors;                                 // of all ranks, one per line; empty: it worked
+  std::vector<double> losses, norms;                  // of each step, which every rank must report alike
+  double validation = 0;                              // where asked for
+  std::map<std::string, std::vector<float>> tensors;  // whole, by state name ("model.blocks.0.attention.q.weight")
+  std::vector<std::uint64_t> state_bytes;             // tensors of each rank's State
+  std::vector<std::string> memory;                    // Trainer::lasting_memory of each rank
+  std::string checkpoint;                             // the path of what was saved
+};
+
+// Ranks that hold the same box of a tensor must hold the same bits: an error otherwise.
+Training train_on_ranks(const TrainingOptions&);
+
+// The largest |a - b| of all tensors below a prefix, over the largest |a| of the same tensor, or over 0.01 where that
+// is less (the gradient of a key's bias is nothing but rounding). Infinite where names or sizes differ or a value is
+// not finite.
+double largest_difference(const Training& a, const Training& b, const std::string& prefix = "model.");
+// The same of losses, relative.
+double largest_loss_difference(const Training& a, const Training& b);
+// Tensors below the prefix have the same bits, and losses are equal.
+bool same_bits(const Training& a, const Training& b, const std::string& prefix = "");
+
+}  // namespace ring::test
