@@ -11,6 +11,11 @@ required=(ca-certificates g++ cmake ninja-build pkg-config
   libeigen3-dev libhdf5-dev libyaml-cpp-dev libspdlog-dev libfmt-dev libsentencepiece-dev
   nlohmann-json3-dev libcli11-dev libxxhash-dev libgtest-dev)
 optional=(ccache libopenblas-dev libdnnl-dev libgloo-dev)
+# With a CUDA toolkit: NCCL, which NVIDIA's package repository has, unless the toolkit brought it along.
+nvcc="${CUDACXX:-$(command -v nvcc || echo "${CUDA_HOME:-${CUDA_PATH:-/usr/local/cuda}}/bin/nvcc")}"
+if [ -x "$nvcc" ] && [ ! -e "$(dirname "$(dirname "$(readlink -f "$nvcc")")")/include/nccl.h" ]; then
+  optional+=(libnccl-dev)
+fi
 mode=install
 for arg in "$@"; do
   case "$arg" in

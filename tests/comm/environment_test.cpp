@@ -188,6 +188,9 @@ TEST(Environment, EqualPlainVariablesAreNoContradiction) {
 }
 
 TEST(Environment, CommOptions) {
+  EXPECT_EQ(parse_comm_options({{"RINGMASTER_LIVENESS", "7"}}).liveness, std::chrono::seconds(7));
+  EXPECT_EQ(parse_comm_options({{"RINGMASTER_LIVENESS", "0"}}).liveness.count(), 0);
+  EXPECT_THROW(parse_comm_options({{"RINGMASTER_LIVENESS", "1"}}), Error);
   EXPECT_EQ(parse_comm_options({{"RINGMASTER_COMM_TIMEOUT", "7"}}).timeout, std::chrono::seconds(7));
   EXPECT_EQ(parse_comm_options({{"RINGMASTER_ADDRESS", "10.0.0.2"}}).address, "10.0.0.2");
   EXPECT_EQ(parse_comm_options({}).timeout, CommOptions{}.timeout);
