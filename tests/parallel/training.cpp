@@ -114,7 +114,7 @@ class Rank {
       : options_(options),
         asked_(config_of(options)),
         mesh_(Mesh::join(env, comm_options(options), {.degrees = asked_.parallel.degrees()})),
-        config_(resolve_config(asked_, 257, mesh_->degree("dp"), mesh_->world())),
+        config_(resolve_config(asked_, 257, *mesh_)),
         ctx_(make_context(config_)),
         loader_(open_corpus(corpus().path()), loader_options()),
         trainer_(config_, ctx_, *mesh_, loader_) {
