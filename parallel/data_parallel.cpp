@@ -23,9 +23,9 @@ double seconds_of(const std::function<void()>& wait) {
 
 }  // namespace
 
-DataParallel::DataParallel(Decoder& model, Communicator& comm, const ParallelConfig& config, std::int64_t bucket_bytes,
-                           const ParamTypes& types, std::uint64_t seed, const Context& ctx)
-    : model_(model), comm_(comm), zero_(comm.size() > 1 ? static_cast<int>(config.zero) : 0) {
+DataParallel::DataParallel(Decoder& model, Communicator& comm, Communicator& slices, const ParallelConfig& config,
+                           std::int64_t bucket_bytes, const ParamTypes& types, std::uint64_t seed, const Context& ctx)
+    : model_(model), comm_(comm), slices_(slices), zero_(comm.size() > 1 ? static_cast<int>(config.zero) : 0) {
   RING_CHECK(!model.listener, "the model's parameters have an owner already");
   if (sharded()) {
     allocate_sharded(types, seed, ctx);
@@ -97,7 +97,10 @@ void DataParallel::start_step() {
 }
 
 void DataParallel::finish_gradients(const Context& ctx) {
-  wait_seconds_ += seconds_of([&] { unit_reducer_ ? unit_reducer_->finish(ctx) : reducer_->finish(); });
+  wait_seconds_ += seconds_of([&] {
+    unit_reducer_ ? unit_reducer_->finish(ctx) : reducer_->finish();
+    sum_replicated(holding_, slices_, ctx.stream);
+  });
 }
 
 void DataParallel::updated(const Context& ctx) {

@@ -25,8 +25,9 @@ namespace ring {
 class DataParallel final : public PartListener {
  public:
   // Allocates and fills the parameters of `model`, and listens to it as long as both live.
-  DataParallel(Decoder& model, Communicator& comm, const ParallelConfig&, std::int64_t bucket_bytes, const ParamTypes&,
-               std::uint64_t seed, const Context&);
+  // comm: the ranks that share the data; slices: those that hold the other slices of the model, at the same data.
+  DataParallel(Decoder& model, Communicator& comm, Communicator& slices, const ParallelConfig&,
+               std::int64_t bucket_bytes, const ParamTypes&, std::uint64_t seed, const Context&);
   ~DataParallel() override;
   DataParallel(const DataParallel&) = delete;
   DataParallel& operator=(const DataParallel&) = delete;
@@ -51,6 +52,7 @@ class DataParallel final : public PartListener {
 
   Decoder& model_;
   Communicator& comm_;
+  Communicator& slices_;
   int zero_;
   std::vector<ShardPiece> plan_;
   Units units_;

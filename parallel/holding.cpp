@@ -41,6 +41,14 @@ void Holding::refresh_weights(const Context& ctx) const {
   for (const HeldRun& run : runs()) cast_kernel({run.of(values), run.of(weights)}, ctx);
 }
 
+void sum_replicated(const Holding& h, Communicator& slices, const Stream& stream) {
+  std::vector<Work> works;
+  for (const HeldRun& run : h.runs())
+    if (h.slice.size > 1 && !run.cut)
+      works.push_back(slices.all_reduce(run.of(h.gradients), Reduce::sum, stream.record()));
+  for (Work& work : works) work.wait(stream);
+}
+
 Holding hold_everything(const Parameters& params) {
   Holding h;
   h.slice = params.slice();

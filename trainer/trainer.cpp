@@ -37,8 +37,8 @@ Trainer::Trainer(const Config& config, const Context& ctx, Mesh& mesh, Loader& l
   ctx_.stream.impl().allocator = arena_;
   model_.set_recompute(config.train.recompute);
   arena_->enter_phase("parameters");
-  data_ = std::make_unique<DataParallel>(model_, mesh_.data(), config.parallel, config.train.bucket_bytes,
-                                         param_types(config), config.run.seed, ctx_);
+  data_ = std::make_unique<DataParallel>(model_, mesh_.data(), mesh_.axis("tp"), config.parallel,
+                                         config.train.bucket_bytes, param_types(config), config.run.seed, ctx_);
   arena_->enter_phase("optimizer states");
   std::vector<Communicator*> norm_over;
   if (data_->sharded()) norm_over.push_back(&mesh_.data());
