@@ -10,7 +10,6 @@
 #include "core/log.h"
 #include "kernels/elementwise.h"
 #include "kernels/observers.h"
-#include "parallel/replicated.h"
 #include "trainer/diagnose.h"
 #include "trainer/evaluate.h"
 #include "trainer/schedule.h"
@@ -107,7 +106,6 @@ void Trainer::compute() {
   fill_zero(loss_, ctx_.stream);
   for (std::size_t i = 0; i < micro_count_; ++i) micro_step(i);
   data_->finish_gradients(ctx_);
-  sum_replicated(data_->holding(), mesh_.axis("tp"), ctx_.stream);
   mesh_.data().all_reduce(loss_, Reduce::sum, ctx_.stream.record()).wait(ctx_.stream);
   const NamedPart part(ctx_, "optimizer");
   arena_->enter_phase("optimizer");
