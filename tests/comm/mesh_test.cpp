@@ -1,6 +1,7 @@
 #include "comm/mesh.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <thread>
 
@@ -96,7 +97,7 @@ TEST_F(DistMesh, TwoJobsOnOnePortDoNotMerge) {
         env.host_store = true;
         env.store_ports = 16;
         env.store = {"127.0.0.1", 21900};
-        env.cookie = "job " + std::to_string(job);
+        env.cookie = str("job ", job, " of ", getpid());  // other runs of this test use the same ports
         CommOptions options;
         options.connect_timeout = Timeout(10'000);
         const auto mesh = Mesh::join(env, options);
