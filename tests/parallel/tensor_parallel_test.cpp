@@ -17,7 +17,7 @@ using Overrides = std::vector<std::string>;
 // Whatever the degree. Gradients, as first moments after one step, and weights after twenty: of the largest element of
 // their tensor. A weight whose gradient is near zero moves by lr times a ratio of two small numbers, which AdamW
 // amplifies from rounding errors.
-constexpr double kLoss = 2e-5, kNorm = 1e-4, kGradient = 2e-5, kWeights = 2e-2;
+constexpr double kLoss = 2e-6, kNorm = 2e-6, kGradient = 1e-5, kWeights = 1e-3;
 
 struct TensorCase {
   std::string name;
@@ -80,14 +80,11 @@ TEST_P(DistTensorParallel, TwentySteps) {
   const Training one = without_unseen(train(GetParam().model, 1, 20), GetParam());
   ASSERT_EQ(one.errors, "");
   EXPECT_LT(one.losses.back(), one.losses.front());
-  for (const int tp : GetParam().degrees) {
-    SCOPED_TRACE(tp);
-    const Training many = without_unseen(train(GetParam().model, tp, 20), GetParam());
-    ASSERT_EQ(many.errors, "");
-    EXPECT_LT(largest_loss_difference(one, many), kLoss);
-    EXPECT_LT(relative(one.validation, many.validation), kLoss);
-    EXPECT_LT(largest_difference(one, many), kWeights);
-  }
+  const Training many = without_unseen(train(GetParam().model, GetParam().degrees.back(), 20), GetParam());
+  ASSERT_EQ(many.errors, "");
+  EXPECT_LT(largest_loss_difference(one, many), kLoss);
+  EXPECT_LT(relative(one.validation, many.validation), kLoss);
+  EXPECT_LT(largest_difference(one, many), kWeights);
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -137,8 +134,9 @@ TEST_F(DistTensorParallelRun, WithReplicas) {
   const Training one = train({"train.micro_batch=2"}, 1, 5), four = train({"train.micro_batch=2"}, 2, 5, 2);
   ASSERT_EQ(one.errors + four.errors, "");
   EXPECT_LT(largest_loss_difference(one, four), kLoss);
-  EXPECT_LT(relative(one.validation, four.validation), kLoss);
   EXPECT_LT(largest_difference(one, four), kWeights);
+  const Training replicas = train({"train.micro_batch=2"}, 1, 5, 2);  // which look at as many windows
+  EXPECT_LT(relative(replicas.validation, four.validation), kLoss);
 }
 
 TEST_F(DistTensorParallelRun, EveryCollectiveInOneOrder) {
