@@ -22,13 +22,13 @@ struct Holders {
 struct Held {
   SavedTensor tensor;
   std::vector<Holders> boxes;
-  int first_rank = 0;
+  int first_rank = -1;  // that named it
 };
 
 void add_holder(Held& held, const std::string& name, const json& j, int rank) {
   const DType dtype = parse_dtype(j.at("dtype").get<std::string>());
   const Shape shape = shape_from(j.at("shape"));
-  if (held.boxes.empty()) {
+  if (held.first_rank < 0) {
     held.tensor.dtype = dtype;
     held.tensor.global_shape = shape;
     held.first_rank = rank;
@@ -37,6 +37,7 @@ void add_holder(Held& held, const std::string& name, const json& j, int rank) {
     fail("state '", name, "' is ", held.tensor.dtype, held.tensor.global_shape, " on rank ", held.first_rank, " and ",
          dtype, shape, " on rank ", rank);
   const Box box{shape_from(j.at("start")), shape_from(j.at("size"))};
+  if (box.numel() == 0 && shape.numel() != 0) return;
   for (Holders& h : held.boxes)
     if (h.box == box) return h.ranks.push_back(rank);
   held.boxes.push_back({box, {rank}});

@@ -16,7 +16,8 @@
 namespace ring {
 
 // This rank's part of a tensor: the box [start, start + local.shape()) of the whole, in elements. Ranks that hold the
-// same box hold the same values; one of them writes it.
+// same box hold the same values; one of them writes it. A rank that holds nothing of it adds an empty box, so that
+// every rank knows every name.
 struct StateTensor {
   std::string name;
   Shape global_shape;

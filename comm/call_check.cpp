@@ -68,7 +68,7 @@ std::string to_string(const Site& site) {
   return str(start == std::string::npos ? path : path.substr(start + 1), ':', site.line());
 }
 
-void CallCheck::run(const Operation& op, Link& link, Link::Deadline deadline) {
+void CallCheck::run(const Operation& op, HostLink& link, HostLink::Deadline deadline) {
   struct Peer {
     int rank;
     Header own, other;

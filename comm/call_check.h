@@ -18,7 +18,7 @@ class CallCheck {
 
   // Collective over the operation's ranks, as the operation itself is. The link must not be used meanwhile; tags have
   // their highest bit set. Error names both ranks, both operations and both call sites.
-  void run(const Operation& op, Link& link, Link::Deadline deadline);
+  void run(const Operation& op, HostLink& link, HostLink::Deadline deadline);
 
  private:
   int rank_;

@@ -34,10 +34,19 @@ void HostCollectives::run(const Operation& op, const Event& after, const std::fu
     if (options_.verify) check_.run(op, *link_, deadline_);
     body(*this);
   } catch (const PeerLost& e) {
-    throw PeerLost(give_up(op, e));
+    throw PeerLost(give_up(op, blame(e)));
   } catch (const std::exception& e) {
     throw Error(give_up(op, e));
   }
+}
+
+PeerLost HostCollectives::blame(const PeerLost& seen) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (failure_) return seen;  // told from outside
+  }
+  const std::string lost = options_.who_is_lost ? options_.who_is_lost() : "";
+  return lost.empty() ? seen : PeerLost(str(lost, " (seen here: ", seen.what(), ")"));
 }
 
 std::string HostCollectives::give_up(const Operation& op, const std::exception& e) {

@@ -1,5 +1,5 @@
 #pragma once
-// The operations of a HostCommunicator, as sends and receives over a Link.
+// The operations of a HostCommunicator, as sends and receives over a HostLink.
 
 #include <cstdint>
 #include <functional>
@@ -19,7 +19,7 @@ namespace ring {
 // Belongs to the communication thread, apart from the failure and the link's abort().
 class HostCollectives {
  public:
-  HostCollectives(int rank, int size, std::unique_ptr<Link> link, const CommOptions& options)
+  HostCollectives(int rank, int size, std::unique_ptr<HostLink> link, const CommOptions& options)
       : rank(rank),
         size(size),
         link_(std::move(link)),
@@ -52,6 +52,7 @@ class HostCollectives {
   void reduce_two_hops(DType, Reduce, std::byte* data, std::int64_t n);
   void reduce_part(DType, Reduce, std::byte* out, const std::byte* own, const std::byte* others, std::int64_t n);
   void reduce_segments(const std::vector<Segment>&, Reduce);
+  PeerLost blame(const PeerLost& seen);
   std::string give_up(const Operation&, const std::exception&);
   std::uint64_t next_round();
   std::byte* scratch(std::int64_t bytes);
@@ -67,12 +68,12 @@ class HostCollectives {
     std::uint64_t sent = 0, received = 0;  // messages of exchanges
   };
 
-  std::unique_ptr<Link> link_;
+  std::unique_ptr<HostLink> link_;
   CommOptions options_;
   CallCheck check_;
   std::vector<Peer> peers_;
   std::vector<std::byte> scratch_;  // at most kSegmentBytes per peer
-  Link::Deadline deadline_;
+  HostLink::Deadline deadline_;
   std::uint64_t operation_ = 0, round_ = 0, digest_ = 0;
   std::mutex mutex_;
   std::optional<std::string> failure_;

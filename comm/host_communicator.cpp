@@ -27,7 +27,7 @@ std::int64_t bytes(const Tensor& t) { return static_cast<std::int64_t>(t.bytes()
 
 class HostCommunicator final : public Communicator {
  public:
-  HostCommunicator(std::string_view backend, int rank, int size, std::unique_ptr<Link> link,
+  HostCommunicator(std::string_view backend, int rank, int size, std::unique_ptr<HostLink> link,
                    std::shared_ptr<CommQueue> queue, const CommOptions& options)
       : Communicator(rank, size),
         backend_(backend),
@@ -97,7 +97,7 @@ class HostCommunicator final : public Communicator {
 }  // namespace
 
 std::unique_ptr<Communicator> make_host_communicator(std::string_view backend, int rank, int size,
-                                                     std::unique_ptr<Link> link, std::shared_ptr<CommQueue> queue,
+                                                     std::unique_ptr<HostLink> link, std::shared_ptr<CommQueue> queue,
                                                      const CommOptions& options) {
   return std::make_unique<HostCommunicator>(backend, rank, size, std::move(link), std::move(queue), options);
 }

@@ -1,5 +1,5 @@
 #pragma once
-// Collectives of tensors in host memory over a Link. All of them are direct: each rank talks to every other one, so
+// Collectives of tensors in host memory over a HostLink. All of them are direct: each rank talks to every other one, so
 // that a lost peer is noticed by all, and a sum adds the ranks' values in rank order whatever the size or the cut.
 
 #include <memory>
@@ -13,7 +13,7 @@
 namespace ring {
 
 std::unique_ptr<Communicator> make_host_communicator(std::string_view backend, int rank, int size,
-                                                     std::unique_ptr<Link> link, std::shared_ptr<CommQueue> queue,
+                                                     std::unique_ptr<HostLink> link, std::shared_ptr<CommQueue> queue,
                                                      const CommOptions& options);
 
 }  // namespace ring

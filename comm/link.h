@@ -8,10 +8,10 @@
 
 namespace ring {
 
-class Link {
+class HostLink {
  public:
   using Deadline = std::chrono::steady_clock::time_point;
-  virtual ~Link() = default;
+  virtual ~HostLink() = default;
 
   // Both sides name the same tag and size; a tag is used once. The bytes stay valid until wait_all() has returned.
   virtual void post_send(int to, std::uint64_t tag, const void* data, std::size_t bytes) = 0;

@@ -21,7 +21,7 @@ namespace {
 using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
-constexpr milliseconds kPeriod{500};
+constexpr milliseconds kPeriod{500}, kUrgentPeriod{20};
 const std::string kLeft = "left", kFailed = "failed";
 
 double seconds(milliseconds t) { return static_cast<double>(t.count() / 100) / 10; }
@@ -54,12 +54,12 @@ class Liveness::Impl {
     thread_ = std::thread([this] { watch(); });
   }
 
-  void end(bool failed) {
+  void leave(bool failed) {
     {
       const std::lock_guard lock(mutex_);
-      stop_ = true;
+      if (std::exchange(stop_, true)) return;
     }
-    wake_.notify_one();
+    wake_.notify_all();
     thread_.join();
     try {
       say_goodbye(failed);
@@ -68,19 +68,31 @@ class Liveness::Impl {
     }
   }
 
+  std::string who_is_lost() {
+    std::unique_lock lock(mutex_);
+    asked_ = true;
+    wake_.notify_all();
+    wake_.wait_for(lock, kPeriod, [this] { return stop_ || !verdict_.empty(); });
+    asked_ = false;
+    return verdict_;
+  }
+
  private:
   void watch() {
     std::unique_lock lock(mutex_);
-    bool told = false;
-    while (!wake_.wait_for(lock, std::min(kPeriod, limit_ / 4), [this] { return stop_ || store_lost_; })) {
+    while (!stop_ && !store_lost_) {
       lock.unlock();
       const std::optional<std::string> lost = look();
-      if (lost && !std::exchange(told, true)) on_lost_(*lost);
+      if (lost && verdict_.empty()) on_lost_(*lost);
       lock.lock();
+      if (lost && verdict_.empty()) verdict_ = *lost;
+      wake_.notify_all();
+      if (asked_) wake_.wait_for(lock, kUrgentPeriod, [this] { return stop_; });
+      if (!asked_) wake_.wait_for(lock, std::min(kPeriod, limit_ / 4), [this] { return stop_ || asked_; });
     }
   }
 
-  std::optional<std::string> look() {
+  std::optional<std::string> look() {  // this thread only
     try {
       const std::vector<Heartbeat> others = store_->beat(name_, "", limit_, limit_);
       // Whoever hosts the store may take it along when it leaves.
@@ -113,14 +125,17 @@ class Liveness::Impl {
   bool some_left_ = false, store_lost_ = false;
   std::mutex mutex_;
   std::condition_variable wake_;
-  bool stop_ = false;
+  bool stop_ = false, asked_ = false;
+  std::string verdict_;
   std::thread thread_;
 };
 
 Liveness::Liveness(const Store& store, const Setup& setup, OnLost on_lost)
     : impl_(std::make_unique<Impl>(store, setup, std::move(on_lost))) {}
 
-Liveness::~Liveness() { impl_->end(std::uncaught_exceptions() > 0); }
+Liveness::~Liveness() { leave(); }
+void Liveness::leave() { impl_->leave(std::uncaught_exceptions() > 0); }
+std::string Liveness::who_is_lost() { return impl_->who_is_lost(); }
 
 std::string host_name() {
   char name[256] = {};

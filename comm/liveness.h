@@ -24,9 +24,15 @@ class Liveness {
     bool hosts_store = false;                // this process does
   };
   Liveness(const Store&, const Setup&, OnLost);  // opens a connection of its own
+  ~Liveness();                                   // leaves
+
   // Says goodbye; while an exception unwinds, that this rank failed. A rank that hosts the store waits up to a second
   // for the others' goodbyes.
-  ~Liveness();
+  void leave();
+
+  // What OnLost was or will be told, asked for by others that noticed something: waits for it for half a second. Empty:
+  // everybody is well.
+  std::string who_is_lost();
   Liveness(const Liveness&) = delete;
   Liveness& operator=(const Liveness&) = delete;
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <mutex>
 #include <thread>
 #include <utility>
 
@@ -85,13 +86,20 @@ class Mesh::Impl {
   Impl(const WorkerEnvironment& env, const CommOptions& options, const MeshPlan& plan)
       : env_(env), options_(options), device_(plan.device), degrees_(mesh_degrees(plan.degrees, env.world)) {
     if (env.world > 1) meet();
+    if (env.world > 1 && options.liveness.count() > 0) watch();
     make_groups();
     find_nodes(plan.emulate_nodes);
-    if (env.world > 1 && options.liveness.count() > 0) watch();
+  }
+
+  // Closing a communicator may wait for its other ranks: all take them in the same order.
+  ~Impl() {
+    if (liveness_) liveness_->leave();
+    for (Group& g : groups_) g.comm.reset();
   }
 
   int rank() const { return env_.rank; }
   int world() const { return env_.world; }
+  const Device& device() const { return device_; }
   Store* store() { return store_.get(); }
   Communicator& axis(const std::string& name) {
     const auto it = axes_.find(name);
@@ -104,14 +112,14 @@ class Mesh::Impl {
   const std::vector<int>& cp_nodes() const { return cp_nodes_; }
 
  private:
-  using Shared = std::shared_ptr<Communicator>;
+  using Owned = std::unique_ptr<Communicator>;
 
   void meet();
   void make_groups();
   void find_nodes(int emulate);
   void watch();
   void abort_all(const std::string& reason);
-  Shared group(const std::string& name, std::vector<int> ranks, Backend backend);
+  Communicator* group(const std::string& name, std::vector<int> ranks, Backend backend);
   int rank_at(int dp, int cp, int tp) const { return (dp * degrees_.cp + cp) * degrees_.tp + tp; }
 
   WorkerEnvironment env_;
@@ -122,11 +130,18 @@ class Mesh::Impl {
   std::shared_ptr<Store> store_;
   std::shared_ptr<CommQueue> queue_;
   std::shared_ptr<NcclWatchdog> watchdog_;
-  std::map<std::pair<std::vector<int>, Backend>, Shared> groups_;
-  std::map<std::string, Shared> axes_;
-  Shared data_, all_, host_;
+  struct Group {
+    std::vector<int> ranks;
+    Backend backend;
+    Owned comm;
+  };
+  std::vector<Group> groups_;  // each once, in the order in which every rank made them
+  std::map<std::string, Communicator*> axes_;
+  Communicator *data_ = nullptr, *all_ = nullptr, *host_ = nullptr;
   std::vector<int> cp_ranks_, cp_nodes_;
-  std::unique_ptr<Liveness> liveness_;  // last: it aborts the others
+  std::mutex mutex_;  // groups_ while they are made, and aborted_
+  std::string aborted_;
+  std::shared_ptr<Liveness> liveness_;  // aborts the groups
 };
 
 void Mesh::Impl::meet() {
@@ -158,21 +173,24 @@ void Mesh::Impl::make_groups() {
   axes_["pp"] = group("pp", {env_.rank}, device_.backend);
 }
 
-std::shared_ptr<Communicator> Mesh::Impl::group(const std::string& name, std::vector<int> ranks, Backend backend) {
-  Shared& comm = groups_[{ranks, backend}];
-  if (comm) return comm;
+Communicator* Mesh::Impl::group(const std::string& name, std::vector<int> ranks, Backend backend) {
+  for (const Group& g : groups_)
+    if (g.ranks == ranks && g.backend == backend) return g.comm.get();
   const int size = static_cast<int>(ranks.size());
   const int own = static_cast<int>(std::find(ranks.begin(), ranks.end(), env_.rank) - ranks.begin());
   const std::string key = str("group/", name, "/", ranks.front());  // groups of one name have different first ranks
   CommOptions options = options_;
-  options.ranks = std::move(ranks);
+  options.ranks = ranks;
+  Owned comm;
   if (size == 1)
     comm = make_self_communicator();
   else if (backend == Backend::cuda)
     comm = make_nccl_communicator({own, size, device_, key}, store_, watchdog_, options);
   else
     comm = make_gloo_communicator(own, size, store_, key, queue_, options);
-  return comm;
+  const std::lock_guard lock(mutex_);
+  if (!aborted_.empty()) comm->abort(aborted_);
+  return groups_.emplace_back(Group{std::move(ranks), backend, std::move(comm)}).comm.get();
 }
 
 void Mesh::Impl::find_nodes(int emulate) {
@@ -190,11 +208,17 @@ void Mesh::Impl::watch() {
   setup.limit = options_.liveness;
   setup.server = env_.host_store ? "rank 0" : "the launcher";
   setup.hosts_store = server_ != nullptr;
-  liveness_ = std::make_unique<Liveness>(*store_, setup, [this](const std::string& why) { abort_all(why); });
+  liveness_ = std::make_shared<Liveness>(*store_, setup, [this](const std::string& why) { abort_all(why); });
+  options_.who_is_lost = [weak = std::weak_ptr(liveness_)] {
+    const auto alive = weak.lock();
+    return alive ? alive->who_is_lost() : "";
+  };
 }
 
 void Mesh::Impl::abort_all(const std::string& reason) {
-  for (auto& [key, comm] : groups_) comm->abort(reason);
+  const std::lock_guard lock(mutex_);
+  aborted_ = reason;
+  for (const Group& g : groups_) g.comm->abort(reason);
 }
 
 MeshDegrees mesh_degrees(const std::map<std::string, int>& given, int world) {
@@ -235,6 +259,7 @@ std::unique_ptr<Mesh> Mesh::join(const WorkerEnvironment& env, const CommOptions
 
 int Mesh::rank() const { return impl_->rank(); }
 int Mesh::world() const { return impl_->world(); }
+const Device& Mesh::device() const { return impl_->device(); }
 Communicator& Mesh::axis(const std::string& name) { return impl_->axis(name); }
 Communicator& Mesh::data() { return impl_->data(); }
 Communicator& Mesh::all() { return impl_->all(); }

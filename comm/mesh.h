@@ -39,6 +39,7 @@ class Mesh {
 
   int rank() const;
   int world() const;
+  const Device& device() const;  // of the plan
   int degree(const std::string& name) { return axis(name).size(); }
   int coord(const std::string& name) { return axis(name).rank(); }  // of this rank on that axis
 

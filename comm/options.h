@@ -2,6 +2,7 @@
 // What every transport needs to know.
 
 #include <chrono>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,9 @@ struct CommOptions {
   std::chrono::milliseconds liveness{3'000};  // a rank that is silent for longer is taken for dead; 0: nobody looks
   bool verify = kVerifyByDefault;             // compare operation, shape and dtype between ranks before each operation
   std::vector<int> ranks;  // of the run, for messages: those of this group in its order; empty: 0, 1, ...
+
+  // Asked when a connection breaks: the neighbour may have left because of somebody else. Empty: nobody knows.
+  std::function<std::string()> who_is_lost = {};
 
   int rank_of_run(int member) const { return ranks.empty() ? member : ranks[static_cast<std::size_t>(member)]; }
 };

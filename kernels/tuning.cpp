@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <sstream>
 #include <utility>
 
 #include "core/check.h"
@@ -26,16 +27,19 @@ std::optional<std::pair<std::string, std::string>> parse_line(const std::string&
 Tuning::Tuning(std::string path, double seconds) : path_(std::move(path)), seconds_(seconds) {
   if (path_.empty() || !std::filesystem::exists(path_)) return;
   std::ifstream in(path_);
+  read(in, path_);
+}
+
+void Tuning::read(std::istream& in, const std::string& name) {
   std::string line;
   for (int number = 1; std::getline(in, line); ++number) {
     if (line.empty() || line[0] == '#') continue;
     const auto entry = parse_line(line);
     if (!entry)
-      fail(path_, ":", number,
-           ": not a line of measured choices, \"key\": \"choice\". Delete the file to measure anew");
+      fail(name, ":", number, ": not a line of measured choices, \"key\": \"choice\". Delete the file to measure anew");
     entries_.insert_or_assign(entry->first, entry->second);
   }
-  if (in.bad()) fail(path_, ": cannot be read");
+  if (in.bad()) fail(name, ": cannot be read");
 }
 
 std::optional<std::string> Tuning::find(const std::string& key) const {
@@ -53,7 +57,25 @@ void Tuning::record(const std::string& key, const std::string& choice) {
   changed_ = true;
 }
 
+std::string Tuning::text() const {
+  std::lock_guard lock(mutex_);
+  std::string text;
+  for (const auto& [key, choice] : entries_) text += '"' + key + "\": \"" + choice + "\"\n";
+  return text;
+}
+
+void Tuning::adopt(const std::string& text) {
+  std::lock_guard lock(mutex_);
+  const auto before = entries_;
+  std::istringstream in(text);
+  read(in, "measured choices of another process");
+  if (entries_ == before) return;
+  changed_ = true;
+  ++generation_;
+}
+
 void Tuning::save() {
+  const std::string all = text();
   std::lock_guard lock(mutex_);
   if (path_.empty() || !std::exchange(changed_, false)) return;
   const std::string temporary = path_ + ".new";
@@ -62,7 +84,7 @@ void Tuning::save() {
     std::filesystem::create_directories(folder, ignored);
   std::ofstream out(temporary);
   out << "# Measured choices of this run. Runs that share this file give the same bits.\n";
-  for (const auto& [key, choice] : entries_) out << '"' << key << "\": \"" << choice << "\"\n";
+  out << all;
   out.close();
   if (!out) fail(temporary, ": cannot be written");
   std::filesystem::rename(temporary, path_);

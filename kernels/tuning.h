@@ -3,6 +3,9 @@
 // everything that the choice depends on, the device and the library's version included. What a file holds is used as it
 // is, so that a run gives the same bits when it is resumed; what is missing is measured and added.
 
+#include <atomic>
+#include <cstdint>
+#include <iosfwd>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -23,12 +26,20 @@ class Tuning {
   void record(const std::string& key, const std::string& choice);
   // Writes the file, through a temporary one, if anything was recorded since. Error: it cannot be written.
   void save();
+  // All entries, for other processes of the run; and theirs, which replace those of the same key here.
+  std::string text() const;
+  void adopt(const std::string& text);
+  // Changes whenever entries were replaced: choices that a cache took from here must then be looked up again.
+  std::uint64_t generation() const { return generation_; }
   std::string hash() const;  // of all entries, 16 hex digits: runs with the same hash make the same choices
 
  private:
   std::string path_;
   double seconds_;
+  void read(std::istream&, const std::string& name);
+
   std::map<std::string, std::string> entries_;
+  std::atomic<std::uint64_t> generation_{1};
   bool changed_ = false;
   mutable std::mutex mutex_;
 };

@@ -104,8 +104,8 @@ class Parameters {
   std::int64_t matrices_begin_ = 0, size_ = 0;
 };
 
-// Fills rows of a logical parameter with their initial values: `value` [rows] or [rows, columns] holds those from `first`
-// on, counted in what this process holds of it.
+// Fills rows of a logical parameter with their initial values: `value` [rows] or [rows, columns] holds those from
+// `first` on, counted in what this process holds of it.
 void initialise(const Tensor& value, const LogicalParam&, std::int64_t first, std::uint64_t seed, const Context&);
 
 // Adds parameters below a dotted prefix.

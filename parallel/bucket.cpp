@@ -36,6 +36,7 @@ std::vector<Bucket> make_buckets(const Tensor& flat_grad, const std::vector<Slot
     std::size_t first = last - 1;
     while (first > 0 && (end - ranges[first - 1].begin) * element <= limit) --first;
     Bucket bucket;
+    bucket.begin = ranges[first].begin;
     bucket.grad = flat.narrow(0, ranges[first].begin, end - ranges[first].begin);
     for (std::size_t i = last; i-- > first;) bucket.slots.push_back(ranges[i].slot);
     buckets.push_back(std::move(bucket));

@@ -5,12 +5,16 @@
 #include <vector>
 
 #include "autograd/tape.h"
+#include "parallel/gradient_sum.h"
 
 namespace ring {
 
 struct Bucket {
   Tensor grad;                 // contiguous range of the flat buffer
   std::vector<SlotPtr> slots;  // the parameters whose gradients are views of it
+  std::int64_t begin = 0;      // in the flat buffer
+  // Who gets which sums, counted in the bucket; empty: every rank gets all of them.
+  std::vector<BufferPiece> pieces{};
 };
 
 // Where a parameter's gradient lies in the flat buffer, in elements.

@@ -9,6 +9,13 @@ void ParallelConfig::fields(Fields& f) {
   f("cp", cp, "processes among which each sequence is cut (context parallelism)", at_least(1));
   f("tp", tp, "processes among which each layer's matrices are cut (tensor parallelism)", at_least(1));
   f("pp", pp, "pipeline stages; only 1 for now", in_range(1, 1));
+  f("zero", zero,
+    "what the replicas share instead of keeping copies: 0 nothing, 1 optimizer states, 2 also gradients, 3 also "
+    "weights "
+    "(ZeRO, Rajbhandari et al. 2020)",
+    in_range(0, 3));
+  f("reduce", reduce, "type in which gradients travel and are added between processes; bf16 buffers travel as they are",
+    choices<DType>({{"fp32", DType::f32}, {"bf16", DType::bf16}}));
 }
 
 std::map<std::string, int> ParallelConfig::degrees() const {

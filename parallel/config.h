@@ -5,12 +5,16 @@
 #include <map>
 #include <string>
 
+#include "core/dtype.h"
+
 namespace ring {
 
 class Fields;
 
 struct ParallelConfig {
   std::int64_t dp = 0, cp = 1, tp = 1, pp = 1;
+  std::int64_t zero = 0;
+  DType reduce = DType::f32;
   void fields(Fields&);
   std::map<std::string, int> degrees() const;  // for Mesh::join; dp is left out where it is 0
 };

@@ -5,8 +5,8 @@
 
 namespace ring {
 
-Reducer::Reducer(Communicator& comm, Stream compute, std::vector<Bucket> buckets)
-    : comm_(comm), compute_(std::move(compute)), buckets_(std::move(buckets)) {
+Reducer::Reducer(Communicator& comm, Stream compute, std::vector<Bucket> buckets, DType travel)
+    : comm_(comm), compute_{std::move(compute)}, travel_(travel), buckets_(std::move(buckets)) {
   for (std::size_t b = 0; b < buckets_.size(); ++b) {
     for (std::size_t i = 0; i < buckets_[b].slots.size(); ++i) {
       GradSlot& slot = *buckets_[b].slots[i];
@@ -30,7 +30,7 @@ void Reducer::reset() {
     ready_.emplace_back(bucket.slots.size(), false);
     missing_.push_back(bucket.slots.size());
   }
-  works_.clear();
+  sums_.clear();
   next_ = 0;
 }
 
@@ -39,14 +39,14 @@ void Reducer::on_ready(std::size_t bucket, std::size_t index) {
              " was completed twice in one step; call finish() after the last micro-batch");
   ready_[bucket][index] = true;
   GradSlot& slot = *buckets_[bucket].slots[index];
-  if (!std::exchange(slot.written, true)) fill_zero(slot.grad, compute_);  // used, but its output was not
+  if (!std::exchange(slot.written, true)) fill_zero(slot.grad, compute_.stream);  // used, but its output was not
   --missing_[bucket];
   while (next_ < buckets() && missing_[static_cast<std::size_t>(next_)] == 0) start_next();
 }
 
 void Reducer::start_next() {
-  Bucket& bucket = buckets_[static_cast<std::size_t>(next_)];
-  if (comm_.size() > 1) works_.push_back(comm_.all_reduce(bucket.grad, Reduce::sum, compute_.record()));
+  const Bucket& bucket = buckets_[static_cast<std::size_t>(next_)];
+  sums_.emplace_back(comm_, compute_, bucket.grad, bucket.pieces, travel_);
   ++next_;
 }
 
@@ -54,10 +54,10 @@ void Reducer::finish() {
   overlapped_ = next_;
   for (Bucket& bucket : buckets_)
     for (SlotPtr& slot : bucket.slots)
-      if (!std::exchange(slot->written, true)) fill_zero(slot->grad, compute_);
+      if (!std::exchange(slot->written, true)) fill_zero(slot->grad, compute_.stream);
   while (next_ < buckets()) start_next();
   const auto before = std::chrono::steady_clock::now();
-  for (Work& work : works_) work.wait(compute_);
+  for (GradientSum& sum : sums_) sum.finish(compute_);
   wait_seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - before).count();
   reset();
 }

@@ -1,6 +1,6 @@
 #pragma once
 // Sums gradients over the ranks while backward still runs. As soon as all parameters of the next bucket are complete,
-// an asynchronous all-reduce of it starts; buckets start in their given order, the same on every rank. The loss already
+// an asynchronous reduction of it starts; buckets start in their given order, the same on every rank. The loss already
 // carries 1 / (valid tokens of all ranks), so that the sum is the gradient.
 //
 // One optimizer step: any number of micro-batches backward, the last with Tape(final_pass = true), then finish().
@@ -15,8 +15,9 @@ namespace ring {
 
 class Reducer {
  public:
-  // Installs on_ready in every slot; `compute` is the stream on which gradients are written.
-  Reducer(Communicator& comm, Stream compute, std::vector<Bucket> buckets);
+  // Installs on_ready in every slot; `compute` is the stream on which gradients are written. travel: the type in which
+  // f32 gradients travel and are added.
+  Reducer(Communicator& comm, Stream compute, std::vector<Bucket> buckets, DType travel = DType::f32);
   ~Reducer();
   Reducer(const Reducer&) = delete;
   Reducer& operator=(const Reducer&) = delete;
@@ -36,11 +37,12 @@ class Reducer {
   void reset();
 
   Communicator& comm_;
-  Stream compute_;
+  Context compute_;
+  DType travel_;
   std::vector<Bucket> buckets_;
   std::vector<std::vector<bool>> ready_;
   std::vector<std::size_t> missing_;  // slots of each bucket that are not complete
-  std::vector<Work> works_;
+  std::vector<GradientSum> sums_;
   int next_ = 0;
   int overlapped_ = 0;
   double wait_seconds_ = 0;

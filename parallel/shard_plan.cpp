@@ -42,7 +42,8 @@ class Balance {
     const std::int64_t unit = std::lcm(columns_of(p), kParamAlign) / columns_of(p), rows = p.shape[0];
     std::int64_t first = 0;
     for (std::size_t r = 0; r < load_.size() && first < rows; ++r) {
-      const std::int64_t lacks = std::max(std::int64_t{0}, level(p.shape.numel() - first * columns_of(p), r) - load_[r]);
+      const std::int64_t lacks =
+          std::max(std::int64_t{0}, level(p.shape.numel() - first * columns_of(p), r) - load_[r]);
       std::int64_t mine = (lacks / columns_of(p) + unit - 1) / unit * unit;
       mine = r + 1 == load_.size() ? rows - first : std::min(mine, rows - first);
       if (mine) give(out.emplace_back(piece(p, first, mine)), static_cast<int>(r));
@@ -74,8 +75,7 @@ std::vector<ShardPiece> plan_shards(const Parameters& params, int ranks) {
   for (const Param* p : params.layout())
     if (!p->table)
       for (const ShardPiece& whole : natural_pieces(*p)) out.push_back(whole);
-  std::stable_sort(out.begin(), out.end(),
-                   [](const ShardPiece& a, const ShardPiece& b) { return a.numel > b.numel; });
+  std::stable_sort(out.begin(), out.end(), [](const ShardPiece& a, const ShardPiece& b) { return a.numel > b.numel; });
   Balance balance(ranks);
   for (ShardPiece& p : out) balance.give(p, balance.lightest());
   for (const Param* p : params.layout())

@@ -79,8 +79,7 @@ Units make_units(const Decoder& model, const std::vector<ShardPiece>& plan) {
 
 std::vector<OwnedPiece> pieces_in(const Unit& unit, const Tensor& buffer) {
   std::vector<OwnedPiece> out;
-  for (const UnitPiece& p : unit.pieces)
-    out.push_back({buffer.narrow(0, p.at, p.piece.numel), p.piece.owner});
+  for (const UnitPiece& p : unit.pieces) out.push_back({buffer.narrow(0, p.at, p.piece.numel), p.piece.owner});
   return out;
 }
 

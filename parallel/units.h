@@ -22,9 +22,9 @@ struct Unit {
   std::vector<Param*> params{};
   std::vector<std::int64_t> param_at{};  // in the unit's buffer
   std::vector<UnitPiece> pieces{};       // of all ranks
-  std::int64_t size = 0;               // elements of its buffer
+  std::int64_t size = 0;                 // elements of its buffer
   int buffer = 0;
-  bool tables = false;                         // of tables only
+  bool tables = false;                        // of tables only
   std::size_t first_part = 0, last_part = 0;  // that use it, in the order of the forward pass
 };
 

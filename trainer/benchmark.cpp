@@ -108,15 +108,16 @@ Ceilings ceilings_if_they_fit(const Context& ctx, double seconds) {
   }
 }
 
-StepBenchmark::StepBenchmark(Config config)
-    : config_(resolve_config(std::move(config), bytes_tokenizer()->vocab_size())),
+StepBenchmark::StepBenchmark(Config config, std::unique_ptr<Mesh> mesh)
+    : mesh_(std::move(mesh)),
+      config_(resolve_config(std::move(config), bytes_tokenizer()->vocab_size(), *mesh_)),
       corpus_(write_corpus(config_)),
-      ctx_(make_context(config_)),
-      mesh_(Mesh::join({})) {
+      ctx_(make_context(config_, mesh_->device().index)) {
+  const int replicas = mesh_->degree("dp");
   const Corpora corpora = open_corpora(with_corpus(config_, corpus_.path).data);
-  loader_ =
-      std::make_unique<Loader>(corpora, LoaderOptions{config_.model.context, micro_batch(config_, 1), config_.run.seed,
-                                                      0, 1, config_.data.prefetch, config_.data.packing});
+  loader_ = std::make_unique<Loader>(
+      corpora, LoaderOptions{config_.model.context, micro_batch(config_, replicas), config_.run.seed,
+                             mesh_->coord("dp"), replicas, config_.data.prefetch, config_.data.packing});
   trainer_ = std::make_unique<Trainer>(config_, ctx_, *mesh_, *loader_);
 }
 

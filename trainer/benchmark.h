@@ -31,12 +31,14 @@ class Profiler;
 // A trainer on random tokens: everything of a run but its corpus.
 class StepBenchmark {
  public:
-  explicit StepBenchmark(Config);  // Error: as for a run with these settings
+  // mesh: of the processes that do the step together; none: this one alone. Error: as for a run with these settings.
+  explicit StepBenchmark(Config, std::unique_ptr<Mesh> mesh = Mesh::join({}));
 
   Trainer& trainer() { return *trainer_; }
   const Config& config() const { return config_; }
   double tokens_per_step() const { return static_cast<double>(config_.train.batch_size * config_.model.context); }
   const Context& context() const { return ctx_; }
+  Mesh& mesh() { return *mesh_; }
 
  private:
   struct TemporaryFile {  // removed with its owner, also where the owner's constructor fails
@@ -47,10 +49,10 @@ class StepBenchmark {
     const std::string path;
   };
 
+  std::unique_ptr<Mesh> mesh_;
   Config config_;
   TemporaryFile corpus_;
   Context ctx_;
-  std::unique_ptr<Mesh> mesh_;
   std::unique_ptr<Loader> loader_;
   std::unique_ptr<Trainer> trainer_;
 };

@@ -12,10 +12,16 @@ std::string locate(const std::string& what, const Tensor& t, const Context& ctx)
   return at < 0 ? "" : str(what, " (", describe(t), ", element ", at, ")");
 }
 
-std::string in_parameters(const Parameters& params, const Tensor& flat, const char* what, const Context& ctx) {
-  for (const Param* p : params.layout())
-    for (const LogicalParam& part : p->parts)
-      if (std::string found = locate(str(what, part.name), p->part_of(flat, part), ctx); !found.empty()) return found;
+std::string in_pieces(const Holding& held, const HeldBuffer& buffer, const char* what, const Context& ctx) {
+  for (const ShardPiece& piece : held.pieces)
+    for (const LogicalParam& part : piece.param->parts) {
+      const PieceRows rows = rows_of(piece, part);
+      if (!rows.rows) continue;
+      const std::int64_t columns = piece.numel / piece.rows;
+      const Tensor values = buffer.of(piece).narrow(0, rows.at, rows.rows * columns);
+      const Tensor shaped = piece.param->shape.size() == 2 ? values.view({rows.rows, columns}) : values;
+      if (std::string found = locate(str(what, part.name), shaped, ctx); !found.empty()) return found;
+    }
   return "";
 }
 
@@ -30,12 +36,12 @@ std::int64_t first_non_finite(const Tensor& t, const Context& ctx) {
   return -1;
 }
 
-std::string non_finite_weight(const Decoder& model, const Context& ctx) {
-  return in_parameters(model.parameters(), model.parameters().values, "weight ", ctx);
+std::string non_finite_weight(const Holding& held, const Context& ctx) {
+  return in_pieces(held, held.values, "weight ", ctx);
 }
 
-std::string non_finite_gradient(const Decoder& model, const Context& ctx) {
-  return in_parameters(model.parameters(), model.parameters().gradients, "gradient of ", ctx);
+std::string non_finite_gradient(const Holding& held, const Context& ctx) {
+  return in_pieces(held, held.gradients, "gradient of ", ctx);
 }
 
 std::string non_finite_activation(Decoder& model, Run run, const Tensor& ids, const Sequences& seqs) {

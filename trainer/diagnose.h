@@ -4,6 +4,7 @@
 #include <string>
 
 #include "model/decoder.h"
+#include "parallel/holding.h"
 
 namespace ring {
 
@@ -12,9 +13,9 @@ std::int64_t first_non_finite(const Tensor& f32, const Context&);
 
 // The parts of a step in the order in which they are computed; each names its first tensor that is not finite, empty:
 // none.
-std::string non_finite_weight(const Decoder&, const Context&);
+std::string non_finite_weight(const Holding&, const Context&);  // of those that this process holds
 std::string non_finite_activation(Decoder&, Run, const Tensor& ids,
                                   const Sequences&);  // of one micro-batch's forward pass
-std::string non_finite_gradient(const Decoder&, const Context&);
+std::string non_finite_gradient(const Holding&, const Context&);
 
 }  // namespace ring

@@ -1,31 +1,36 @@
 #pragma once
-// AdamW over the flat parameter buffer: one kernel call for vectors, one for matrices.
+// AdamW over what this process holds of the parameters: one kernel call per run of pieces that lie together.
 
-#include "parallel/replicated.h"
+#include "comm/communicator.h"
+#include "parallel/holding.h"
 #include "trainer/config.h"
 
 namespace ring {
 
 class Optimizer {
  public:
-  // tp: the processes that hold the model's slices, or null.
-  Optimizer(Parameters&, const OptimizerConfig&, std::uint64_t seed, const Context&, Communicator* tp = nullptr);
+  // norm_over: groups of ranks whose squares add up to the norm of the whole gradient. Of parameters that every slice
+  // of the model holds, the first slice's count.
+  Optimizer(const Holding&, const OptimizerConfig&, std::uint64_t seed, const Context&,
+            std::vector<Communicator*> norm_over = {}, Slice slice = {});
 
   // Gradient norm, clip factor, update. A norm or a loss [1] that is not finite, in this step or in an earlier one
   // since the state was last reset, leaves everything untouched.
   void update(const Tensor& loss, const Context&);
 
-  Tensor m, v;   // moments, flat, laid out like Parameters::values
+  Tensor m, v;   // moments, flat, laid out like the holding's shard
   Tensor state;  // the StepState, on the device
 
  private:
-  void add_norm(const Context&);
+  void norm(const Context&);
 
-  Parameters& params_;
+  const Holding& holding_;
   OptimizerConfig config_;
   std::uint64_t seed_;
-  Communicator* tp_;
-  std::vector<FlatRange> counted_;
+  std::vector<HeldRun> runs_;
+  std::vector<Tensor> counted_;  // gradients whose squares this process adds
+  std::vector<Communicator*> norm_over_;
+  Tensor squares_;  // [1] f32
 };
 
 }  // namespace ring

@@ -4,16 +4,39 @@
 #include <nlohmann/json.hpp>
 
 #include "checkpoint/reader.h"
+#include "comm/nccl/nccl.h"
+#include "core/devices.h"
 #include "core/fields.h"
 #include "generated/build_info.h"
 #include "kernels/tuning.h"
 
 namespace ring {
 
-void add_parameters(State& state, const std::string& prefix, const Parameters& params, const Tensor& flat) {
+namespace {
+
+// The box that a process holds of a logical parameter, with no rows where it holds nothing.
+StateTensor box_of(const std::string& name, const Param& param, const LogicalParam& part, const Holding& held,
+                   const HeldBuffer& buffer) {
+  const std::int64_t columns = param.shape.size() == 2 ? param.shape[1] : 1;
+  PieceRows rows;
+  Tensor values = buffer.flat.narrow(0, 0, 0);
+  for (const ShardPiece& piece : held.pieces) {
+    if (piece.param != &param || !rows_of(piece, part).rows) continue;
+    RING_CHECK(!rows.rows, name, " is held in more than one piece");
+    rows = rows_of(piece, part);
+    values = buffer.of(piece).narrow(0, rows.at, rows.rows * columns);
+  }
+  Shape start = part.start;
+  start[0] += rows.first;
+  return {name, part.whole, start, param.shape.size() == 2 ? values.view({rows.rows, columns}) : values};
+}
+
+}  // namespace
+
+void add_parameters(State& state, const std::string& prefix, const Parameters& params, const Holding& held,
+                    const HeldBuffer& buffer) {
   for (const Param* p : params.layout())
-    for (const LogicalParam& part : p->parts)
-      if (part.rows) state.add({prefix + part.name, part.whole, part.start, p->part_of(flat, part)});
+    for (const LogicalParam& part : p->parts) state.add(box_of(prefix + part.name, *p, part, held, buffer));
 }
 
 std::string checkpoint_metadata(const Config& config) {
@@ -45,7 +68,8 @@ std::string find_checkpoint(const std::string& path) {
 
 void load_model_weights(Decoder& model, const std::string& checkpoint, const Context& ctx) {
   State state;
-  add_parameters(state, kWeightsPrefix, model.parameters(), model.parameters().values);
+  const Holding all = hold_everything(model.parameters());
+  add_parameters(state, kWeightsPrefix, model.parameters(), all, all.values);
   load_weights(checkpoint, state, kWeightsPrefix, ctx.stream);
   model.parameters().refresh_weights(ctx);
 }
@@ -66,9 +90,29 @@ Precision precision_of(PrecisionChoice choice, Backend backend) {
 
 }  // namespace
 
-Context make_context(const Config& c) {
+Device worker_device(const Config& c, const WorkerEnvironment& env) {
+  if (env.world == 1) return {backend_of(c.run.device), 0};
+  const int gpus = device_count(Backend::cuda);
+  const bool possible = nccl_available() && gpus >= env.local_world;
+  if (c.run.device == DeviceChoice::cuda && !possible)
+    fail("run.device: cuda with ", env.local_world, " processes on this machine: ",
+         nccl_available() ? str("there are ", gpus, " GPUs, and each process needs one of its own")
+                          : std::string("this build has no NCCL (libnccl-dev)"),
+         ". Start fewer processes, or set run.device: cpu");
+  if (c.run.device == DeviceChoice::cpu || !possible) return {};
+  return {Backend::cuda, env.local_rank};
+}
+
+std::unique_ptr<Mesh> join_mesh(const Config& c) {
+  const Environment environment = current_environment();
+  const WorkerEnvironment env = parse_environment(environment);
+  return Mesh::join(env, parse_comm_options(environment),
+                    {.degrees = c.parallel.degrees(), .device = worker_device(c, env)});
+}
+
+Context make_context(const Config& c, int device) {
   const Backend backend = backend_of(c.run.device);
-  Context ctx{Stream::create({backend, 0}, static_cast<int>(c.run.threads))};
+  Context ctx{Stream::create({backend, backend == Backend::cpu ? 0 : device}, static_cast<int>(c.run.threads))};
   ctx.precision = precision_of(c.train.precision, backend);
   ctx.deterministic = c.run.deterministic;
   if (backend == Backend::cuda)

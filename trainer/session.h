@@ -5,14 +5,18 @@
 #include <string>
 
 #include "checkpoint/state.h"
+#include "comm/environment.h"
+#include "comm/mesh.h"
 #include "data/tokenizer.h"
 #include "model/decoder.h"
+#include "parallel/holding.h"
 #include "trainer/run_directory.h"
 
 namespace ring {
 
-// Adds every logical parameter of a flat buffer as "<prefix><name>": values, gradients or moments.
-void add_parameters(State&, const std::string& prefix, const Parameters&, const Tensor& flat);
+// Adds every logical parameter as "<prefix><name>": what this process holds of it in a buffer of values, gradients or
+// moments, which may be nothing.
+void add_parameters(State&, const std::string& prefix, const Parameters&, const Holding&, const HeldBuffer&);
 
 inline constexpr const char* kWeightsPrefix = "model.";
 
@@ -26,8 +30,15 @@ std::string find_checkpoint(const std::string& run_or_checkpoint);
 // not match.
 void load_model_weights(Decoder&, const std::string& checkpoint, const Context&);
 
+// Where this process of a launcher's computes. `auto`: on a GPU of its own where NCCL connects them and each process of
+// the machine can have one. Error: cuda, and that is not so.
+Device worker_device(const Config&, const WorkerEnvironment&);
+// Meets the other processes that a launcher started with this one, or is alone.
+std::unique_ptr<Mesh> join_mesh(const Config&);
+
 // Where and how a resolved config computes. Measured choices come from run.tuning, or the run's directory.
-Context make_context(const Config& resolved);
+// device: number of the GPU.
+Context make_context(const Config& resolved, int device = 0);
 Backend backend_of(DeviceChoice);               // what `auto` means here
 DeviceChoice parse_device(const std::string&);  // auto, cpu or cuda; Error otherwise
 // In what types a resolved config keeps parameters.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <optional>
+#include <set>
 
 #include "checkpoint/reader.h"
 #include "checkpoint/writer.h"
@@ -40,11 +41,18 @@ void check_same_run(const RunDirectory& dir, const Config& config, bool allow_ch
   log::warn("resuming ", dir.path(), " with changed settings:", list);
 }
 
-// What the training data are: a corpus that was made anew must not slip under a run.
-std::string fingerprint(const Corpora& corpora) {
+// What a run reads beside its settings: a corpus or a file of blocks that was made anew must not slip under it.
+std::string fingerprint(const Corpora& corpora, const ModelConfig& model) {
   std::string text = "tokenizer " + corpora.tokenizer_hash;
   for (const auto& store : corpora.stores)
     text += str("; ", store->train().tokens(), " tokens with hash ", store->train().tokens_hash());
+  std::set<std::uint64_t> versions;
+  const std::vector<Pattern> patterns = patterns_of(model);
+  for (std::size_t layer = 0; layer < patterns.size(); ++layer)
+    if (std::ranges::any_of(attention_of(model, static_cast<std::int64_t>(layer)).rules,
+                            [](const auto& rule) { return rule.pattern == BlockChoice::file; }))
+      versions.insert(patterns[layer].blocks->version());
+  for (const std::uint64_t version : versions) text += str("; file of blocks with hash ", version);
   return text;
 }
 
@@ -77,10 +85,10 @@ class Loop {
  public:
   Loop(Config config, const TrainOptions& options, Mesh& mesh, const StopSignal& signal)
       : corpora_(open_corpora(config.data)),
-        config_(resolve_config(std::move(config), corpora_.vocab_size, mesh.degree("dp"), mesh.world())),
+        config_(resolve_config(std::move(config), corpora_.vocab_size, mesh)),
         mesh_(mesh),
         dir_(config_.run.path()),
-        ctx_(make_context(config_)),
+        ctx_(make_context(config_, mesh.device().index)),
         loader_(corpora_, loader_options()),
         trainer_(config_, ctx_, mesh_, loader_),
         signal_(signal) {
@@ -127,7 +135,7 @@ class Loop {
   Loader loader_;
   Trainer trainer_;
   const StopSignal& signal_;
-  std::string data_ = fingerprint(corpora_), init_from_;  // the latter: a verified checkpoint, or empty
+  std::string data_ = fingerprint(corpora_, config_.model), init_from_;  // the latter: a verified checkpoint, or empty
   State state_;
   std::shared_ptr<void> lock_;
   std::optional<ValidationSet> validation_;
@@ -185,8 +193,9 @@ void Loop::start(const TrainOptions& options, const std::string& checkpoint) {
     const std::string here = data_;
     const Manifest manifest = load_state(checkpoint, state_, ctx_.stream);
     if (data_ != here && !options.allow_changes)
-      fail(dir_.path(), ": the run was started on other data (", data_, ") than data.path holds now (", here,
-           "). Put the old corpus back, pass --allow-changes, or start another run.name");
+      fail(dir_.path(), ": the run was started on other data (", data_,
+           ") than data.path and files of blocks hold now (", here,
+           "). Put the old ones back, pass --allow-changes, or start another run.name");
     data_ = here;
     if (leader() && manifest.world != mesh_.world())
       log::warn("the checkpoint is of ", manifest.world, " processes, now there are ", mesh_.world(),
@@ -195,7 +204,7 @@ void Loop::start(const TrainOptions& options, const std::string& checkpoint) {
     saved_step_ = trainer_.steps_done();
   } else if (!config_.run.init_from.empty()) {
     find_initial_weights();
-    load_model_weights(trainer_.model(), init_from_, ctx_);
+    trainer_.load_weights(init_from_);
   }
   if (has_validation(corpora_)) validation_.emplace(corpora_, loader_options(), config_.data.validation_batches);
   if (!leader()) return;

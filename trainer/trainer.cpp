@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cmath>
 
+#include "checkpoint/reader.h"
 #include "comm/host.h"
 #include "core/cpu/thread_pool.h"
 #include "core/log.h"
@@ -18,12 +19,6 @@ namespace ring {
 namespace {
 
 double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
-
-std::vector<SlotRange> slot_ranges(const Parameters& params) {
-  std::vector<SlotRange> out;
-  for (const Param* p : params.layout()) out.push_back({p->var.slot, p->offset, p->shape.numel()});
-  return out;
-}
 
 }  // namespace
 
@@ -41,12 +36,14 @@ Trainer::Trainer(const Config& config, const Context& ctx, Mesh& mesh, Loader& l
   ctx_.stream.impl().allocator = arena_;
   model_.set_recompute(config.train.recompute);
   arena_->enter_phase("parameters");
-  model_.allocate(ctx_, config.run.seed, param_types(config));
-  Parameters& params = model_.parameters();
+  data_ = std::make_unique<DataParallel>(model_, mesh_.data(), config.parallel, config.train.bucket_bytes,
+                                         param_types(config), config.run.seed, ctx_);
   arena_->enter_phase("optimizer states");
-  optimizer_ = std::make_unique<Optimizer>(params, config.optimizer, config.run.seed, ctx_, &mesh_.axis("tp"));
-  reducer_ = std::make_unique<Reducer>(mesh_.data(), ctx_.stream,
-                                       make_buckets(params.gradients, slot_ranges(params), config.train.bucket_bytes));
+  std::vector<Communicator*> norm_over;
+  if (data_->sharded()) norm_over.push_back(&mesh_.data());
+  if (mesh_.degree("tp") > 1) norm_over.push_back(&mesh_.axis("tp"));
+  optimizer_ = std::make_unique<Optimizer>(data_->holding(), config.optimizer, config.run.seed, ctx_, norm_over,
+                                           model_.parameters().slice());
   const std::int64_t tokens = static_cast<std::int64_t>(micro_count_) * micro_tokens();
   arena_->enter_phase("inputs");
   inputs_ = StepInputs(tokens, packed(), ctx_.stream);
@@ -64,9 +61,7 @@ Trainer::~Trainer() {
 }
 
 std::string Trainer::lasting_memory() const {
-  const Parameters& p = model_.parameters();
-  const std::size_t copies = p.weights.raw() == p.values.raw() ? 0 : p.weights.bytes();
-  return str("weights ", bytes_text(p.values.bytes() + copies), ", gradients ", bytes_text(p.gradients.bytes()),
+  return str("weights ", bytes_text(data_->weight_bytes()), ", gradients ", bytes_text(data_->gradient_bytes()),
              ", moments ", bytes_text(optimizer_->m.bytes() + optimizer_->v.bytes()));
 }
 
@@ -108,15 +103,15 @@ void Trainer::micro_step(std::size_t index) {
 // Everything between the inputs and the new weights; nothing in here depends on the step but through device memory,
 // and, with packed documents, through where they lie.
 void Trainer::compute() {
-  model_.parameters().start_step();
+  data_->start_step();
   fill_zero(loss_, ctx_.stream);
   for (std::size_t i = 0; i < micro_count_; ++i) micro_step(i);
-  reducer_->finish();
-  sum_replicated(model_.parameters(), mesh_.axis("tp"), ctx_.stream);
+  data_->finish_gradients(ctx_);
   mesh_.data().all_reduce(loss_, Reduce::sum, ctx_.stream.record()).wait(ctx_.stream);
   const NamedPart part(ctx_, "optimizer");
   arena_->enter_phase("optimizer");
   optimizer_->update(loss_, ctx_);
+  data_->updated(ctx_);
 }
 
 std::int64_t Trainer::planned_steps() const {
@@ -172,7 +167,7 @@ void Trainer::launch() {
   ctx_.stream.impl().copy(f.result.get(), optimizer_->state.raw(), sizeof(StepState));
   f.done = ctx_.stream.record();
   f.report.tokens = config_.train.batch_size * config_.model.context;
-  f.report.exchange_seconds = reducer_->wait_seconds();
+  f.report.exchange_seconds = data_->wait_seconds();
   f.report.step = ++steps_;
   cursor_ += config_.train.batch_size;
   tokens_ += f.report.tokens;
@@ -210,24 +205,33 @@ void Trainer::undo(Flight& f) {
   fill_zero(optimizer_->state, ctx_.stream);  // not halted any more
 }
 
+// All ranks look at the same kind of thing, since a forward pass may need what the others hold.
 std::string Trainer::diagnose() {
-  std::string found = non_finite_weight(model_, ctx_);
-  // The slices of a model run together or not at all.
-  const auto goes_on = [&] { return mesh_.degree("tp") > 1 ? !any_host(mesh_.host(), !found.empty()) : found.empty(); };
-  for (std::size_t m = 0; m < bad_batches_.size() && goes_on(); ++m)
-    found = non_finite_activation(model_, micro_run(m, nullptr), from_host(bad_batches_[m].inputs, ctx_.stream),
-                                  sequences_of(bad_batches_[m], config_.model.context, ctx_));
-  if (found.empty()) found = non_finite_gradient(model_, ctx_);
-  if (found.empty()) found = "none in what this rank computed: the loss itself overflowed";
+  std::string found;
+  const auto look = [&](const auto& in) {
+    if (!found.empty()) return;
+    const std::vector<std::string> all = gather_host(mesh_.host(), in());
+    for (std::size_t rank = 0; rank < all.size() && found.empty(); ++rank)
+      if (!all[rank].empty()) found = all.size() == 1 ? all[rank] : str(all[rank], ", on rank ", rank);
+  };
+  look([&] { return non_finite_weight(data_->holding(), ctx_); });
+  for (std::size_t m = 0; m < bad_batches_.size(); ++m)
+    look([&] {
+      return non_finite_activation(model_, micro_run(m, nullptr), from_host(bad_batches_[m].inputs, ctx_.stream),
+                                   sequences_of(bad_batches_[m], config_.model.context, ctx_));
+    });
+  look([&] { return non_finite_gradient(data_->holding(), ctx_); });
+  if (found.empty()) found = "none: the loss itself overflowed";
   return str("step ", steps_ + 1, ", samples ", cursor_, " to ", cursor_ + config_.train.batch_size - 1,
              "; first tensor that is not finite: ", found);
 }
 
 void Trainer::add_state(State& state) {
   const Parameters& params = model_.parameters();
-  add_parameters(state, kWeightsPrefix, params, params.values);
-  add_parameters(state, "optimizer.m.", params, optimizer_->m);
-  add_parameters(state, "optimizer.v.", params, optimizer_->v);
+  const Holding& held = data_->holding();
+  add_parameters(state, kWeightsPrefix, params, held, held.values);
+  add_parameters(state, "optimizer.m.", params, held, held.shard(optimizer_->m));
+  add_parameters(state, "optimizer.v.", params, held, held.shard(optimizer_->v));
   state.add("train.step", &steps_);
   state.add("train.seconds", &seconds_, ValueOf::rank_0);  // each rank measures its own
   state.add("train.tokens", &tokens_);
@@ -235,18 +239,21 @@ void Trainer::add_state(State& state) {
 }
 
 void Trainer::restored() {
-  model_.parameters().refresh_weights(ctx_);
+  data_->loaded(ctx_);
   loader_.seek(static_cast<std::uint64_t>(cursor_));
+}
+
+void Trainer::load_weights(const std::string& checkpoint) {
+  State state;
+  add_parameters(state, kWeightsPrefix, model_.parameters(), data_->holding(), data_->holding().values);
+  ring::load_weights(checkpoint, state, kWeightsPrefix, ctx_.stream);
+  data_->loaded(ctx_);
 }
 
 namespace {
 
 // A config says what is wanted of a GPU and trains on a CPU all the same, in fp32.
-void resolve_device(Config& c, int world) {
-  if (world > 1 && c.run.device == DeviceChoice::cuda)
-    fail("run.device: cuda with ", world, " processes: several GPUs are not supported yet. Start one process, or set ",
-         "run.device: cpu");
-  const Backend backend = world > 1 ? Backend::cpu : backend_of(c.run.device);
+void resolve_device(Config& c, Backend backend) {
   c.run.device = backend == Backend::cuda ? DeviceChoice::cuda : DeviceChoice::cpu;
   OptimizerConfig& o = c.optimizer;
   const bool bf16_states = o.master == DType::bf16 || o.moments == DType::bf16 || o.gradients == DType::bf16;
@@ -273,19 +280,24 @@ void check_rows(const Config& c, std::int64_t sequences) {
 
 }  // namespace
 
-Config resolve_config(Config c, std::int64_t corpus_vocab, int replicas, int world) {
+Config resolve_config(Config c, std::int64_t corpus_vocab, int replicas, std::optional<Backend> launched) {
   if (!c.model.vocab_size) c.model.vocab_size = corpus_vocab;
   if (c.model.vocab_size < corpus_vocab)
     fail("model.vocab_size: ", c.model.vocab_size, " is smaller than the corpus's vocabulary of ", corpus_vocab,
          "; set it to 0 to take the corpus's");
   c.model = c.model.resolved();
   if (!c.run.threads) c.run.threads = default_threads();
-  resolve_device(c, world);
+  resolve_device(c, launched.value_or(backend_of(c.run.device)));
   const std::int64_t per_step = c.train.batch_size * c.model.context;
   if (c.train.tokens) c.train.steps = (c.train.tokens + per_step - 1) / per_step;
   c.train.tokens = 0;
   check_rows(c, micro_batch(c, replicas));
   return c;
+}
+
+Config resolve_config(Config c, std::int64_t corpus_vocab, Mesh& mesh) {
+  const auto launched = mesh.world() > 1 ? std::optional(mesh.device().backend) : std::nullopt;
+  return resolve_config(std::move(c), corpus_vocab, mesh.degree("dp"), launched);
 }
 
 std::int64_t micro_batch(const Config& c, int replicas) {

@@ -3,6 +3,7 @@
 
 #include <deque>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "checkpoint/state.h"
@@ -10,7 +11,7 @@
 #include "core/step_arena.h"
 #include "data/loader.h"
 #include "model/decoder.h"
-#include "parallel/reducer.h"
+#include "parallel/data_parallel.h"
 #include "trainer/config.h"
 #include "trainer/input_stage.h"
 #include "trainer/optimizer.h"
@@ -49,12 +50,14 @@ class Trainer {
   }
   // How many steps may be in flight while the next one is prepared: none where computing blocks the host anyway.
   std::size_t most_in_flight() const { return ctx_.stream.device().backend == Backend::cpu ? 0 : 1; }
-  // After a step that was not finite: its sample indices and the first tensor that is not finite.
+  // After a step that was not finite, on every rank: its sample indices and the first tensor that is not finite.
   std::string diagnose();
 
   // Weights, moments, the step count and the data cursor. To be used with no step in flight.
   void add_state(State&);
   void restored();  // after loading: moves the loader to the cursor
+  // Weights of a checkpoint of any layout, and nothing else of it. Error lists what does not match.
+  void load_weights(const std::string& checkpoint);
 
   // Shows every kernel of the steps that are launched from now on; null: nobody watches.
   void observe(std::shared_ptr<KernelObserver> observer) { ctx_.observer = std::move(observer); }
@@ -102,8 +105,8 @@ class Trainer {
   std::int64_t micro_batch_;  // sequences
   std::size_t micro_count_;
   Decoder model_;
+  std::unique_ptr<DataParallel> data_;
   std::unique_ptr<Optimizer> optimizer_;
-  std::unique_ptr<Reducer> reducer_;
   std::vector<Sequences> sequences_;  // of each micro-batch of the step being computed
   StepInputs inputs_;
   Tensor loss_;  // [1] f32
@@ -116,9 +119,11 @@ class Trainer {
   double seconds_ = 0, last_finish_ = 0;
 };
 
-// The settings with everything derived filled in: vocabulary, widths, steps, threads. `replicas`: the degree of dp, of
-// `world` processes. Error: the vocabulary is too small, or the batch does not divide among the replicas.
-Config resolve_config(Config, std::int64_t corpus_vocab, int replicas = 1, int world = 1);
+// The settings with everything derived filled in: vocabulary, widths, steps, threads. replicas: the degree of dp;
+// launched: where each of several processes computes. Error: the vocabulary is too small, or the batch does not divide
+// among the replicas.
+Config resolve_config(Config, std::int64_t corpus_vocab, int replicas = 1, std::optional<Backend> launched = {});
+Config resolve_config(Config, std::int64_t corpus_vocab, Mesh&);
 
 // Sequences in a forward pass of each replica. Error: the batch does not divide.
 std::int64_t micro_batch(const Config&, int replicas);

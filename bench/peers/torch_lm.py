@@ -5,7 +5,8 @@
 
 torch.compile, weights, gradients and moments in bf16, fused AdamW, gradients clipped to norm 1, attention through
 scaled_dot_product_attention (cuDNN or FlashAttention, whichever PyTorch prefers), random tokens. A step's time is the median of the
-timed ones, each between two synchronisations. With torchrun: data parallel (DDP). Needs PyTorch 2.5 or later and PyYAML.
+timed ones, each between two synchronisations. With torchrun: data parallel (DDP), or with --fsdp sharded (FSDP2, each block a unit
+that is compiled by itself, everything in bf16). Needs PyTorch 2.6 or later and PyYAML.
 """
 import argparse
 import os
@@ -91,15 +92,31 @@ def seconds_since_process_start():
         return float(uptime.read().split()[0]) - start
 
 
-def measure(s, steps, warmup, ranks):
+def shard(model):
+    from torch.distributed.fsdp import fully_shard
+
+    for block in model.blocks:
+        block.compile()
+        fully_shard(block)
+    fully_shard(model)
+    return model
+
+
+def measure(s, steps, warmup, ranks, fsdp):
     with torch.device("cuda"):
         model = Decoder(s).bfloat16()
+    if fsdp:
+        compiled = shard(model)
+        torch.cuda.empty_cache()
+    elif ranks > 1:
+        device = torch.cuda.current_device()
+        compiled = torch.compile(
+            nn.parallel.DistributedDataParallel(model, device_ids=[device], gradient_as_bucket_view=True)
+        )
+    else:
+        compiled = torch.compile(model)
     torch.cuda.reset_peak_memory_stats()
     parameters = list(model.parameters())
-    if ranks > 1:
-        device = torch.cuda.current_device()
-        model = nn.parallel.DistributedDataParallel(model, device_ids=[device], gradient_as_bucket_view=True)
-    compiled = torch.compile(model)
     optimizer = torch.optim.AdamW(parameters, lr=s.learning_rate, fused=True)
     inputs, targets = torch.randint(s.vocab, (2, s.batch, s.context), device="cuda")
     seconds = []
@@ -118,7 +135,7 @@ def measure(s, steps, warmup, ranks):
     return statistics.median(seconds[warmup:]), first, torch.cuda.max_memory_allocated() / 2**30, loss.item()
 
 
-def report(s, step, first, peak, loss, ranks, csv):
+def report(s, step, first, peak, loss, ranks, fsdp, csv):
     rate = s.tokens * ranks / step
     mfu = rate / ranks * s.flops_per_token() / PEAK_FLOPS
     print(
@@ -132,7 +149,7 @@ def report(s, step, first, peak, loss, ranks, csv):
     with open(csv, "a", encoding="utf-8") as file:
         if fresh:
             file.write(COLUMNS + "\n")
-        who = "pytorch" if ranks == 1 else f"pytorch-ddp-{ranks}"
+        who = "pytorch" if ranks == 1 else f"pytorch-{'fsdp' if fsdp else 'ddp'}-{ranks}"
         file.write(f"{who},{s.name},{step * 1e3:.4f},{rate:.1f},{first:.2f},{peak:.3f},{loss:.5f}\n")
 
 
@@ -141,6 +158,7 @@ def main():
     parser.add_argument("shapes", nargs="+", help=", ".join(shapes.names()))
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--warmup", type=int, default=5)
+    parser.add_argument("--fsdp", action="store_true", help="shard parameters, gradients and moments (FSDP2)")
     parser.add_argument("--csv", help="append a line for each shape to this file")
     args = parser.parse_args()
     if args.steps < 1 or args.warmup < 0:
@@ -149,13 +167,15 @@ def main():
     if not torch.cuda.is_available():
         raise SystemExit("PyTorch sees no GPU")
     ranks, rank = int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("RANK", 0))
+    if args.fsdp and ranks == 1:
+        parser.error("--fsdp needs several processes: start with torchrun")
     if ranks > 1:
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
         torch.distributed.init_process_group("nccl")
     for s in chosen:  # the first step of all but the first counts those before it: start one process for each to compare
-        result = measure(s, args.steps, args.warmup, ranks)
+        result = measure(s, args.steps, args.warmup, ranks, args.fsdp)
         if rank == 0:
-            report(s, *result, ranks, args.csv)
+            report(s, *result, ranks, args.fsdp, args.csv)
         torch._dynamo.reset()
         torch.cuda.empty_cache()
     if ranks > 1:

@@ -48,7 +48,7 @@ class StoreAdapter final : public gloo::rendezvous::Store {
   milliseconds timeout_;
 };
 
-class GlooLink final : public Link {
+class GlooLink final : public HostLink {
  public:
   GlooLink(int rank, int size, ring::Store& store, const std::string& name, const CommOptions& options)
       : options_(options) {
@@ -172,8 +172,8 @@ void GlooLink::abort(const std::string& reason) {
 
 bool gloo_available() { return true; }
 
-std::unique_ptr<Link> make_gloo_link(int rank, int size, Store& store, const std::string& name,
-                                     const CommOptions& options) {
+std::unique_ptr<HostLink> make_gloo_link(int rank, int size, Store& store, const std::string& name,
+                                         const CommOptions& options) {
   try {
     return std::make_unique<GlooLink>(rank, size, store, name, options);
   } catch (const std::exception& e) {
@@ -198,7 +198,7 @@ namespace ring {
 
 bool gloo_available() { return false; }
 
-std::unique_ptr<Link> make_gloo_link(int, int size, Store&, const std::string&, const CommOptions&) {
+std::unique_ptr<HostLink> make_gloo_link(int, int size, Store&, const std::string&, const CommOptions&) {
   fail("a run of ", size,
        " processes needs Gloo, which this build lacks: install libgloo-dev, then configure and build again");
 }

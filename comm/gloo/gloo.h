@@ -1,5 +1,5 @@
 #pragma once
-// Gloo's TCP transport as a Link, for ranks on CPUs. Only its pairwise sends and receives are used: one thread, one
+// Gloo's TCP transport as a HostLink, for ranks on CPUs. Only its pairwise sends and receives are used: one thread, one
 // order of operations, a tag of its own for every message.
 
 #include <memory>
@@ -20,7 +20,7 @@ std::unique_ptr<Communicator> make_gloo_communicator(int rank, int size, std::sh
                                                      const std::string& name, std::shared_ptr<CommQueue> queue,
                                                      const CommOptions& options = {});
 // The same, bytes only.
-std::unique_ptr<Link> make_gloo_link(int rank, int size, Store& store, const std::string& name,
-                                     const CommOptions& options);
+std::unique_ptr<HostLink> make_gloo_link(int rank, int size, Store& store, const std::string& name,
+                                         const CommOptions& options);
 
 }  // namespace ring

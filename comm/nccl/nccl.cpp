@@ -1,6 +1,164 @@
 #include "comm/nccl/nccl.h"
 
-#ifndef RING_WITH_NCCL
+#ifdef RING_WITH_NCCL
+
+#include <utility>
+#include <vector>
+
+#include "comm/nccl/channel.h"
+#include "comm/nccl/watchdog.h"
+
+#define RING_NCCL(call, ...) nccl::Channel::check(nccl::library().call(__VA_ARGS__), "NCCL " #call)
+
+namespace ring {
+namespace {
+
+ncclDataType_t type_of(DType t) {
+  switch (t) {
+    case DType::f32: return ncclFloat32;
+    case DType::bf16: return ncclBfloat16;
+    case DType::i32: return ncclInt32;
+    case DType::u8: return ncclUint8;
+  }
+  fail("NCCL: no type for ", t);
+}
+ncclRedOp_t operation_of(Reduce r) { return r == Reduce::sum ? ncclSum : ncclMax; }
+std::size_t count(const Tensor& t) { return static_cast<std::size_t>(t.numel()); }
+
+class NcclCommunicator final : public Communicator {
+ public:
+  NcclCommunicator(const NcclGroup& group, Store& store, NcclWatchdog& watchdog, const CommOptions& options)
+      : Communicator(group.rank, group.size),
+        device_(group.device),
+        channel_(std::make_shared<nccl::Channel>(group, store, options)),
+        token_(Tensor::zeros({1}, DType::i32, channel_->stream())) {
+    watchdog.watch(channel_);
+  }
+  ~NcclCommunicator() override { channel_->close(); }
+
+  std::string_view backend() const override { return "nccl"; }
+  void abort(const std::string& reason) override { channel_->abort(reason); }
+
+ private:
+  template <class Calls>
+  Work start(const Operation& op, std::vector<Tensor> held, const Event& after, Calls calls) {
+    for (const Tensor& t : held)
+      RING_CHECK(t.device() == device_, op.where(), ": this NCCL communicator moves memory of ", device_, ", got ",
+                 describe(t));
+    Event done = channel_->run(op, after, calls);
+    return {std::move(done), std::move(held), channel_};
+  }
+  void copy_own(const Tensor& to, std::int64_t to_offset, const Tensor& from, std::int64_t from_offset,
+                std::size_t bytes) const {
+    if (bytes > 0) channel_->stream().impl().copy(to.raw() + to_offset, from.raw() + from_offset, bytes);
+  }
+
+  Work do_all_reduce(Operation o, const Tensor& t, Reduce op, const Event& after) override {
+    return start(o, {t}, after, [&](ncclComm_t comm, cudaStream_t stream) {
+      RING_NCCL(all_reduce, t.raw(), t.raw(), count(t), type_of(t.dtype()), operation_of(op), comm, stream);
+    });
+  }
+  Work do_all_gather(Operation o, const Tensor& out, const Tensor& in, const Event& after) override {
+    return start(o, {out, in}, after, [&](ncclComm_t comm, cudaStream_t stream) {
+      RING_NCCL(all_gather, in.raw(), out.raw(), count(in), type_of(in.dtype()), comm, stream);
+    });
+  }
+  Work do_reduce_scatter(Operation o, const Tensor& out, const Tensor& in, Reduce op, const Event& after) override {
+    return start(o, {out, in}, after, [&](ncclComm_t comm, cudaStream_t stream) {
+      RING_NCCL(reduce_scatter, in.raw(), out.raw(), count(out), type_of(in.dtype()), operation_of(op), comm, stream);
+    });
+  }
+  Work do_all_to_all(Operation, const Tensor& out, const Tensor& in, const Event& after) override;
+  Work do_broadcast(Operation o, const Tensor& t, int root, const Event& after) override {
+    return start(o, {t}, after, [&](ncclComm_t comm, cudaStream_t stream) {
+      RING_NCCL(broadcast, t.raw(), t.raw(), count(t), type_of(t.dtype()), root, comm, stream);
+    });
+  }
+  Work do_reduce_pieces(Operation, const std::vector<Piece>&, Reduce, const Event& after) override;
+  Work do_broadcast_pieces(Operation, const std::vector<Piece>&, const Event& after) override;
+  Work do_exchange(Operation, const std::vector<Transfer>& sends, const std::vector<Transfer>& receives,
+                   const Event& after) override;
+  Work do_barrier(Operation o, const Event& after) override {
+    return start(o, {token_}, after, [&](ncclComm_t comm, cudaStream_t stream) {
+      RING_NCCL(all_reduce, token_.raw(), token_.raw(), 1, ncclInt32, ncclMax, comm, stream);
+    });
+  }
+
+  Device device_;
+  std::shared_ptr<nccl::Channel> channel_;
+  Tensor token_;  // what a barrier adds up; on the channel's own stream
+};
+
+Work NcclCommunicator::do_all_to_all(Operation o, const Tensor& out, const Tensor& in, const Event& after) {
+  return start(o, {out, in}, after, [&](ncclComm_t comm, cudaStream_t stream) {
+    const std::size_t bytes = in.bytes() / static_cast<std::size_t>(size());
+    const auto at = [&](int p) { return p * static_cast<std::int64_t>(bytes); };
+    for (int p = 0; p < size() && bytes > 0; ++p) {
+      if (p == rank()) continue;
+      RING_NCCL(send, in.raw() + at(p), bytes, ncclUint8, p, comm, stream);
+      RING_NCCL(recv, out.raw() + at(p), bytes, ncclUint8, p, comm, stream);
+    }
+    copy_own(out, at(rank()), in, at(rank()), bytes);
+  });
+}
+
+Work NcclCommunicator::do_reduce_pieces(Operation o, const std::vector<Piece>& pieces, Reduce op, const Event& after) {
+  std::vector<Tensor> held;
+  for (const Piece& p : pieces) held.push_back(p.tensor);
+  return start(o, std::move(held), after, [&](ncclComm_t comm, cudaStream_t stream) {
+    for (const auto& [t, root] : pieces)
+      if (t.numel() > 0)
+        RING_NCCL(reduce, t.raw(), t.raw(), count(t), type_of(t.dtype()), operation_of(op), root, comm, stream);
+  });
+}
+
+Work NcclCommunicator::do_broadcast_pieces(Operation o, const std::vector<Piece>& pieces, const Event& after) {
+  std::vector<Tensor> held;
+  for (const Piece& p : pieces) held.push_back(p.tensor);
+  return start(o, std::move(held), after, [&](ncclComm_t comm, cudaStream_t stream) {
+    for (const auto& [t, root] : pieces)
+      if (t.numel() > 0) RING_NCCL(broadcast, t.raw(), t.raw(), count(t), type_of(t.dtype()), root, comm, stream);
+  });
+}
+
+Work NcclCommunicator::do_exchange(Operation o, const std::vector<Transfer>& sends,
+                                   const std::vector<Transfer>& receives, const Event& after) {
+  std::vector<Tensor> held, own;
+  for (const Transfer& t : sends) held.push_back(t.tensor);
+  for (const Transfer& t : receives) {
+    held.push_back(t.tensor);
+    if (t.peer == rank()) own.push_back(t.tensor);
+  }
+  return start(o, std::move(held), after, [&](ncclComm_t comm, cudaStream_t stream) {
+    auto copy = own.begin();
+    for (const auto& [t, peer] : sends) {
+      if (peer == rank())
+        copy_own(*copy++, 0, t, 0, t.bytes());
+      else if (t.numel() > 0)
+        RING_NCCL(send, t.raw(), t.bytes(), ncclUint8, peer, comm, stream);
+    }
+    for (const auto& [t, peer] : receives)
+      if (peer != rank() && t.numel() > 0) RING_NCCL(recv, t.raw(), t.bytes(), ncclUint8, peer, comm, stream);
+  });
+}
+
+}  // namespace
+
+bool nccl_available() { return true; }
+
+std::shared_ptr<NcclWatchdog> make_nccl_watchdog() { return std::make_shared<NcclWatchdog>(); }
+
+std::unique_ptr<Communicator> make_nccl_communicator(const NcclGroup& group, std::shared_ptr<Store> store,
+                                                     std::shared_ptr<NcclWatchdog> watchdog,
+                                                     const CommOptions& options) {
+  RING_CHECK(store && watchdog, "NCCL: needs a store and a watchdog");
+  RING_CHECK(group.device.backend == Backend::cuda, "NCCL: moves memory of GPUs, not of ", group.device);
+  return std::make_unique<NcclCommunicator>(group, *store, *watchdog, options);
+}
+
+}  // namespace ring
+
+#else
 
 namespace ring {
 

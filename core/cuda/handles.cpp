@@ -13,9 +13,11 @@ OnDevice::~OnDevice() {
   if (before_ != device_) cudaSetDevice(before_);
 }
 
-StreamHandle::StreamHandle(int device) : device_(device) {
+StreamHandle::StreamHandle(int device, bool high_priority) : device_(device) {
   const OnDevice on(device);
-  RING_CUDA_CHECK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
+  int lowest = 0, highest = 0;
+  RING_CUDA_CHECK(cudaDeviceGetStreamPriorityRange(&lowest, &highest));
+  RING_CUDA_CHECK(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, high_priority ? highest : lowest));
 }
 
 // Work still queued runs to its end: the runtime releases the stream after it.

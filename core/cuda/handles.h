@@ -20,7 +20,8 @@ class OnDevice {
 // Does not wait for the default stream, nor that one for it.
 class StreamHandle {
  public:
-  explicit StreamHandle(int device);  // Error: no such device
+  // high_priority: its work goes first where that of other streams is ready too. Error: no such device.
+  explicit StreamHandle(int device, bool high_priority = false);
   ~StreamHandle();
   StreamHandle(const StreamHandle&) = delete;
   StreamHandle& operator=(const StreamHandle&) = delete;

@@ -1,5 +1,5 @@
 // Streams and events of CUDA devices, which add themselves at load time.
-#include "core/stream.h"
+#include "core/cuda/stream.h"
 
 #include <algorithm>
 #include <cstring>
@@ -65,7 +65,8 @@ class CudaGraph final : public RecordedWork {
 
 class CudaStream final : public StreamImpl {
  public:
-  explicit CudaStream(int index) : handle_(std::make_shared<StreamHandle>(index)) {
+  explicit CudaStream(int index, bool high_priority = false)
+      : handle_(std::make_shared<StreamHandle>(index, high_priority)) {
     device = {Backend::cuda, index};
     allocator = std::make_shared<AsyncAllocator>(handle_);
     cudaDeviceProp properties;
@@ -166,4 +167,7 @@ const bool added[] = {
 };
 
 }  // namespace
+
+Stream high_priority_stream(int device) { return Stream(std::make_shared<CudaStream>(device, true)); }
+
 }  // namespace ring::cuda

@@ -72,7 +72,7 @@ class Engine {
   struct Entry {
     std::unique_ptr<Plan> plan;
     std::optional<cublasLtMatmulAlgo_t> algo;  // none: the activation is apart
-    bool tuned = false;
+    std::uint64_t generation = 0;              // of the choices that it was made with; 0: none
   };
 
   void run_apart(const Matmul& args, const Context& ctx) {
@@ -93,9 +93,9 @@ class Engine {
   const Entry& entry_of(const Problem& problem, const Matmul& args, const Plan::Operands& operands,
                         const Context& ctx) {
     const auto at = plans_.find(problem);
-    if (at != plans_.end() && (at->second.tuned || !ctx.tuning)) return at->second;
+    if (at != plans_.end() && (!ctx.tuning || at->second.generation == ctx.tuning->generation())) return at->second;
     if (plans_.size() >= kMostPlans) plans_.clear();  // ever new shapes: a generation with a growing prompt
-    Entry entry{nullptr, {}, ctx.tuning != nullptr};
+    Entry entry{nullptr, {}, ctx.tuning ? ctx.tuning->generation() : 0};
     if (problem.gelu == Problem::Gelu::none) {
       entry.plan = std::make_unique<Plan>(problem);
       entry.algo = choose(problem, *entry.plan, operands, ctx).algo;

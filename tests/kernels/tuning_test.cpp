@@ -49,6 +49,26 @@ TEST_F(TuningFile, KeepsAChoiceThatReplacesAnother) {
   EXPECT_NE(Tuning(path_).hash(), before);
 }
 
+TEST_F(TuningFile, ChoicesOfAnotherProcessReplaceItsOwn) {
+  Tuning first(path_), second("");
+  first.record("a", "1");
+  first.record("b", "2");
+  second.record("b", "3");
+  second.record("c", "4");
+  const std::uint64_t before = first.generation();
+  first.adopt(second.text());
+  second.adopt(first.text());
+  EXPECT_EQ(first.find("b"), "3");
+  EXPECT_EQ(first.hash(), second.hash());
+  EXPECT_NE(first.generation(), before);
+  const std::uint64_t same = first.generation();
+  first.adopt(second.text());
+  EXPECT_EQ(first.generation(), same);
+  EXPECT_THROW(first.adopt("nonsense"), Error);
+  first.save();
+  EXPECT_EQ(Tuning(path_).find("c"), "4");
+}
+
 TEST_F(TuningFile, IsNotWrittenWithoutChange) {
   Tuning tuning(path_);
   tuning.save();

@@ -120,7 +120,7 @@ class Rank {
         trainer_(config_, ctx_, *mesh_, loader_) {
     trainer_.add_state(state_);
     if (options.init_from) {
-      load_model_weights(trainer_.model(), options.load, ctx_);
+      trainer_.load_weights(options.load);
     } else if (!options.load.empty()) {
       load_state(options.load, state_, ctx_.stream);
       trainer_.restored();
@@ -232,13 +232,13 @@ double largest_difference(const Training& a, const Training& b, const std::strin
     if (name.rfind(prefix, 0) != 0) continue;
     const auto other = b.tensors.find(name);
     if (other == b.tensors.end() || other->second.size() != x.size()) return INFINITY;
-    double largest = 0, difference = 0;
+    double largest = 0.01, difference = 0;
     for (std::size_t i = 0; i < x.size(); ++i) {
       if (!std::isfinite(x[i]) || !std::isfinite(other->second[i])) return INFINITY;
       largest = std::max(largest, std::abs(static_cast<double>(x[i])));
       difference = std::max(difference, std::abs(static_cast<double>(x[i]) - static_cast<double>(other->second[i])));
     }
-    if (difference > 0) worst = std::max(worst, difference / largest);
+    worst = std::max(worst, difference / largest);
   }
   return worst;
 }

@@ -32,8 +32,9 @@ struct Training {
 // Ranks that hold the same box of a tensor must hold the same bits: an error otherwise.
 Training train_on_ranks(const TrainingOptions&);
 
-// The largest |a - b| of all tensors below a prefix, over the largest |a| of the same tensor. Infinite where names or
-// sizes differ or a value is not finite.
+// The largest |a - b| of all tensors below a prefix, over the largest |a| of the same tensor, or over 0.01 where that
+// is less (the gradient of a key's bias is nothing but rounding). Infinite where names or sizes differ or a value is
+// not finite.
 double largest_difference(const Training& a, const Training& b, const std::string& prefix = "model.");
 // The same of losses, relative.
 double largest_loss_difference(const Training& a, const Training& b);

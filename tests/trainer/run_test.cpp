@@ -212,6 +212,20 @@ TEST_F(Runs, RefusesOtherDataUnderTheSameName) {
   EXPECT_NE(refused.output.find("was started on other data"), std::string::npos) << refused.output;
 }
 
+TEST_F(Runs, RefusesAnotherFileOfBlocks) {
+  const auto blocks = [&](const char* text) { std::ofstream(folder_ / "own.blocks") << text; };
+  const std::string attention =
+      "model.attention={kind: block_sparse, block: 64, rules: [{pattern: file, file: " + path("own.blocks") + "}]}";
+  const std::vector<std::string> settings = {"train.steps=3", "model.context=128", attention};
+  blocks("0: 0\n1: 0 1\n");
+  ASSERT_EQ(run_process(train("run", settings)).code, 0);
+  EXPECT_EQ(run_process(train("run", settings)).code, 0);
+  blocks("0: 0\n1: 1\n");
+  const Finished refused = run_process(train("run", settings));
+  EXPECT_EQ(refused.code, 1);
+  EXPECT_NE(refused.output.find("file of blocks with hash"), std::string::npos) << refused.output;
+}
+
 TEST_F(Runs, StartsFromAnotherRunsWeights) {
   ASSERT_EQ(run_process(train("first", {"train.steps=40"})).code, 0);
   // A longer context: with rotary positions no weight depends on it, but these positions are learned, so it must

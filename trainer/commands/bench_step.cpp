@@ -6,6 +6,7 @@
 #include "trainer/benchmark.h"
 #include "trainer/commands/bench.h"
 #include "trainer/profiler.h"
+#include "trainer/session.h"
 
 namespace ring {
 namespace {
@@ -38,11 +39,13 @@ const char* recompute_text(Recompute r) {
 
 void print(const Arguments& a, StepBenchmark& bench, const StepTimes& t, const Ceilings& ceilings) {
   const Config& c = bench.config();
-  const double rate = bench.tokens_per_step() / t.median(), flops = rate * flops_per_token(c.model);
+  const int world = bench.mesh().world();
+  const double rate = bench.tokens_per_step() / t.median(), flops = rate * flops_per_token(c.model) / world;
   std::printf("%s: %s; %s, %s\n", a.config.name().c_str(), types_text(c, bench.context()).c_str(),
               c.run.deterministic ? "deterministic" : "not deterministic", recompute_text(c.train.recompute));
-  std::printf("step %.2f ms, %.0f tokens/s, %.1f TFLOP/s, MFU %.1f %% of %.0f TFLOP/s", 1e3 * t.median(), rate,
-              flops / 1e12, 100 * flops / (1e12 * a.peak), a.peak);
+  std::printf("step %.2f ms, %.0f tokens/s, ", 1e3 * t.median(), rate);
+  if (world > 1) std::printf("on each of %d processes %.0f tokens/s, ", world, rate / world);
+  std::printf("%.1f TFLOP/s, MFU %.1f %% of %.0f TFLOP/s", flops / 1e12, 100 * flops / (1e12 * a.peak), a.peak);
   if (ceilings.flops_per_second > 0)
     std::printf(", %.1f %% of the sustained product (%.4g TFLOP/s; copy %.3g TB/s)",
                 100 * flops / ceilings.flops_per_second, ceilings.flops_per_second / 1e12,
@@ -63,11 +66,15 @@ void write_csv(const Arguments& a, const StepBenchmark& bench, const StepTimes& 
 
 void run(const Arguments& a) {
   const std::shared_ptr<KernelObserver> ranges = a.nvtx ? make_range_observer() : nullptr;
-  StepBenchmark bench(a.config.load());
+  const Config config = a.config.load();
+  StepBenchmark bench(config, join_mesh(config));
+  const bool leader = bench.mesh().rank() == 0;
   bench.trainer().observe(ranges);
   std::unique_ptr<Profiler> profiler;
   if (a.profile > 0) profiler = std::make_unique<Profiler>(a.profile, ranges);
   const StepTimes t = time_steps(bench, a.warmup, a.steps, profiler.get());
+  bench.mesh().host().barrier().synchronize();  // host waits: shutdown
+  if (!leader) return;
   const Ceilings ceilings = a.no_ceilings ? Ceilings{} : ceilings_if_they_fit(bench.context());
   print(a, bench, t, ceilings);
   if (!a.csv.empty()) write_csv(a, bench, t);

@@ -1,11 +1,11 @@
 #include <CLI/CLI.hpp>
 #include <iostream>
 
-#include "comm/mesh.h"
 #include "core/fields.h"
 #include "kernels/observers.h"
 #include "trainer/commands/commands.h"
 #include "trainer/run_directory.h"
+#include "trainer/session.h"
 #include "trainer/stop_signal.h"
 #include "trainer/train.h"
 
@@ -33,11 +33,9 @@ Config load(const Arguments& a) {
 
 void run(const Arguments& a) {
   if (a.options.nvtx) make_range_observer();  // where there are none, nothing has happened yet
-  const Environment environment = current_environment();
   const Config config = load(a);
   const StopSignal signal;  // first: it must be there before any thread
-  const std::unique_ptr<Mesh> mesh =
-      Mesh::join(parse_environment(environment), parse_comm_options(environment), {.degrees = config.parallel.degrees()});
+  const std::unique_ptr<Mesh> mesh = join_mesh(config);
   const TrainEnd end = train(config, a.options, *mesh, signal);
   if (mesh->rank() == 0) {
     const std::string dir = config.run.path();

@@ -1,5 +1,6 @@
 // cuDNN's attention as candidates: bf16, sequences of one length, heads of up to 256. Whatever else is asked for, and
-// what this cuDNN has no plan for, is left to our own kernels.
+// what this cuDNN has no plan for, is left to our own kernels. Of the parts of a ring it computes each in bf16, which
+// are merged and summed in f32.
 #include "kernels/attention/attention.h"
 
 #include <cmath>
@@ -7,8 +8,8 @@
 
 #include "core/cuda/handles.h"
 #include "kernels/attention/cudnn/library.h"
+#include "kernels/attention/cudnn/parts.h"
 #include "kernels/attention/cudnn/plans.h"
-#include "kernels/attention/cudnn/stats.h"
 
 namespace ring::cudnn {
 namespace {
@@ -22,130 +23,206 @@ constexpr std::int64_t kShortestForward = 64;
 constexpr std::int64_t kBackwardTile = 128;
 constexpr std::size_t kAlignment = 16;  // bytes; unchecked by cuDNN, whose results are wrong otherwise
 
-// The length of all documents when they have one, fill all N rows in order and see only themselves; else 0.
-std::int64_t common_length(const std::vector<Span>& queries, const std::vector<Span>& keys, std::int64_t tokens) {
-  if (queries.empty() || keys != queries) return 0;
-  std::int64_t next = 0;
-  for (const Span& s : queries) {
-    if (s.first != next || s.count != queries[0].count || s.position != s.document) return 0;
-    next += s.count;
-  }
-  return next == tokens ? queries[0].count : 0;
+// Sequences of equal length at equal distances, or nothing.
+std::optional<Rows> rows_of(const std::vector<Span>& spans) {
+  if (spans.empty()) return {};
+  const std::int64_t count = spans[0].count;
+  Rows r{static_cast<std::int64_t>(spans.size()), count, spans[0].first, count};
+  if (spans.size() > 1) r.pitch = spans[1].first - spans[0].first;
+  for (std::size_t b = 0; b < spans.size(); ++b)
+    if (spans[b].count != count || spans[b].first != r.first + static_cast<std::int64_t>(b) * r.pitch) return {};
+  if (count == 0 || r.pitch < count) return {};
+  return r;
 }
 
+// What a sequence's queries see of its keys: all of them, or each those up to its own place; else nothing.
+enum class Sees : std::uint8_t { all, up_to_own };
+std::optional<Sees> sees(const std::vector<Span>& queries, const std::vector<Span>& keys, bool causal) {
+  if (!causal) return Sees::all;
+  bool all = true, own = true;
+  for (std::size_t b = 0; b < queries.size(); ++b) {
+    const Span &q = queries[b], &k = keys[b];
+    all = all && q.position >= k.position + k.count - 1;
+    own = own && q.position == k.position && q.count == k.count;
+  }
+  if (own) return Sees::up_to_own;
+  return all ? std::optional(Sees::all) : std::nullopt;
+}
+
+// A problem, and which rows of the call's tensors it is about.
+struct Call {
+  Problem problem;
+  Rows queries, keys;
+};
+
 // Dense attention, and causal windows without sinks.
-bool describe(Problem& p, const Pattern& pattern) {
-  p.causal = pattern.causal;
+bool describe(Call& c, const Pattern& pattern, Sees seen) {
+  Problem& p = c.problem;
+  p.causal = seen == Sees::up_to_own;
   if (pattern.kind == AttentionKind::window && p.causal && pattern.sinks == 0) {
-    p.window = pattern.window < p.length ? pattern.window : 0;
+    p.window = pattern.window < p.keys ? pattern.window : 0;
     return true;
   }
   return pattern.is_dense();
 }
 
-bool aligned(const Tensor& t) {
-  const std::int64_t step = kAlignment / static_cast<std::int64_t>(size_of(DType::bf16));
+bool aligned(const Tensor& t, std::int64_t first_row) {
+  const std::int64_t step = kAlignment / static_cast<std::int64_t>(size_of(t.dtype()));
   return reinterpret_cast<std::uintptr_t>(t.raw()) % kAlignment == 0 && t.stride(0) % step == 0 &&
-         t.stride(1) % step == 0;
+         t.stride(1) % step == 0 && first_row * t.stride(0) % step == 0;
 }
 
-// A view of the shape that the problem says; nothing: cuDNN cannot read it.
-std::optional<View> view_of(const Tensor& t, const Problem& p, std::int64_t heads) {
-  if (!t.defined() || t.dtype() != DType::bf16 || t.shape() != Shape{p.batch * p.length, heads, p.dim} ||
-      t.stride(2) != 1 || !aligned(t))
-    return {};
-  return View{t.stride(0), t.stride(1)};
+// A tensor of the call as the problem sees it; false: cuDNN cannot read it.
+bool take(View& to, const Tensor& t, const Rows& rows) {
+  if (!t.defined() || t.dtype() != DType::bf16 || t.shape().size() != 3 || t.stride(2) != 1 || !aligned(t, rows.first))
+    return false;
+  to = {rows.pitch * t.stride(0), t.stride(0), t.stride(1)};
+  return true;
 }
-
-bool take(View& to, const Tensor& t, const Problem& p, std::int64_t heads) {
-  const std::optional<View> view = view_of(t, p, heads);
-  to = view.value_or(View{});
-  return view.has_value();
+// A tensor of these rows alone, [total,H,D].
+View packed(const Rows& rows, std::int64_t heads, std::int64_t dim) {
+  return {rows.count * heads * dim, heads * dim, dim};
 }
+Tensor at(const Tensor& t, const Rows& rows) { return t.narrow(0, rows.first, t.dim(0) - rows.first); }
 
 template <class Args>  // what both directions share
-bool describe(Problem& p, const Args& a) {
+bool describe(Call& c, const Args& a) {
   if (!a.q.defined() || a.q.shape().size() != 3 || !a.k.defined() || a.k.shape().size() != 3) return false;
-  p.length = common_length(a.queries, a.keys, a.q.dim(0));
-  if (p.length == 0 || !describe(p, a.pattern)) return false;
-  p.batch = static_cast<std::int64_t>(a.queries.size());
+  const std::optional<Rows> queries = rows_of(a.queries), keys = rows_of(a.keys);
+  if (!queries || !keys || queries->batch != keys->batch) return false;
+  const std::optional<Sees> seen = sees(a.queries, a.keys, a.pattern.causal);
+  Problem& p = c.problem;
+  c.queries = *queries;
+  c.keys = *keys;
+  p.batch = queries->batch;
+  p.queries = queries->count;
+  p.keys = keys->count;
+  if (!seen || !describe(c, a.pattern, *seen)) return false;
   p.heads = a.q.dim(1);
   p.kv_heads = a.k.dim(1);
   p.dim = a.q.dim(2);
   p.scale = a.scale;
   return p.kv_heads > 0 && p.heads % p.kv_heads == 0 && p.dim > 0 && p.dim % 8 == 0 && p.dim <= kWidestHead &&
-         std::isfinite(p.scale) && take(p.q, a.q, p, p.heads) && take(p.k, a.k, p, p.kv_heads) &&
-         take(p.v, a.v, p, p.kv_heads) && take(p.out, a.out, p, p.heads) && a.lse.defined() &&
-         a.lse.dtype() == DType::f32 && a.lse.contiguous() && a.lse.shape() == Shape{p.heads, p.batch * p.length};
+         std::isfinite(p.scale) && take(p.q, a.q, c.queries) && take(p.k, a.k, c.keys) && take(p.v, a.v, c.keys) &&
+         a.lse.defined() && a.lse.dtype() == DType::f32 && a.lse.contiguous() &&
+         a.lse.shape() == Shape{p.heads, a.q.dim(0)};
 }
 
-void strided_stats(Problem& p) {  // our [Hq,N]
-  p.stats_sequence = p.batch == 1 ? p.heads * p.length : p.length;
-  p.stats_head = p.batch * p.length;
+// The log-sum-exp [Hq, rows].
+void strided_stats(Problem& p, std::int64_t rows, std::int64_t pitch) {
+  p.stats_sequence = p.batch == 1 ? p.heads * rows : pitch;
+  p.stats_head = rows;
 }
 void packed_stats(Problem& p) {  // [batch, heads, length]
-  p.stats_sequence = p.heads * p.length;
-  p.stats_head = p.length;
+  p.stats_sequence = p.heads * p.queries;
+  p.stats_head = p.queries;
 }
 
-std::optional<Problem> problem_of(const Attention& a) {
-  Problem p;
-  if (a.carry.defined() || !describe(p, a) || p.length < kShortestForward) return {};
-  strided_stats(p);
-  return p;
+// Whether cuDNN's results are the call's: else they go to a place of their own first.
+bool in_place(const Call& c, const Attention& a) {
+  return !a.carry.defined() && a.out.dtype() == DType::bf16 && c.queries.all_of(a.q.dim(0));
+}
+bool in_place(const Call& c, const AttentionBackward& a) {
+  return !a.carry_dq.defined() && a.dq.dtype() == DType::bf16 && a.dk.dtype() == DType::bf16 &&
+         a.dv.dtype() == DType::bf16 && c.queries.all_of(a.q.dim(0)) && c.keys.all_of(a.k.dim(0));
+}
+bool aligned_all(std::initializer_list<const Tensor*> tensors) {
+  return std::all_of(tensors.begin(), tensors.end(), [](const Tensor* t) { return !t->defined() || aligned(*t, 0); });
+}
+
+std::optional<Call> call_of(const Attention& a) {
+  Call c;
+  if (!describe(c, a) || std::min(c.problem.queries, c.problem.keys) < kShortestForward) return {};
+  Problem& p = c.problem;
+  if (in_place(c, a)) {
+    strided_stats(p, a.q.dim(0), c.queries.pitch);
+    if (!take(p.out, a.out, c.queries)) return {};
+  } else {
+    strided_stats(p, c.queries.total(), c.queries.count);
+    p.out = packed(c.queries, p.heads, p.dim);
+    if (!aligned_all({&a.out, &a.carry})) return {};
+  }
+  return c;
 }
 
 // cuDNN's deterministic backward writes all of dS: its workspace grows with the square of the length.
 bool too_large(const Problem& p) {
-  const double scores = static_cast<double>(p.batch * p.heads) * static_cast<double>(p.length * p.length);
+  const double scores = static_cast<double>(p.batch * p.heads) * static_cast<double>(p.queries * p.keys);
   return p.deterministic && 2 * scores > static_cast<double>(kMostWorkspace);
 }
 
-std::optional<Problem> problem_of(const AttentionBackward& a, const Context& ctx) {
-  Problem p;
+std::optional<Call> call_of(const AttentionBackward& a, const Context& ctx) {
+  Call c;
+  Problem& p = c.problem;
   p.backward = true;
   p.deterministic = ctx.deterministic;
-  if (a.carry_dq.defined() || !describe(p, a) || p.length % kBackwardTile != 0 || too_large(p)) return {};
-  if (!take(p.dout, a.dout, p, p.heads) || !take(p.dq, a.dq, p, p.heads) || !take(p.dk, a.dk, p, p.kv_heads) ||
-      !take(p.dv, a.dv, p, p.kv_heads))
-    return {};
-  version() >= kStridedStatsInput ? strided_stats(p) : packed_stats(p);
-  return p;
+  if (!describe(c, a) || p.queries % kBackwardTile != 0 || p.keys % kBackwardTile != 0 || too_large(p)) return {};
+  if (!take(p.out, a.out, c.queries) || !take(p.dout, a.dout, c.queries)) return {};
+  if (!a.dq.defined() || !a.dk.defined() || !a.dv.defined()) return {};
+  if (in_place(c, a)) {
+    if (!take(p.dq, a.dq, c.queries) || !take(p.dk, a.dk, c.keys) || !take(p.dv, a.dv, c.keys)) return {};
+  } else {
+    p.dq = packed(c.queries, p.heads, p.dim);
+    p.dk = p.dv = packed(c.keys, p.kv_heads, p.dim);
+    if (!aligned_all({&a.dq, &a.dk, &a.dv, &a.carry_dq, &a.carry_dk, &a.carry_dv})) return {};
+  }
+  if (version() >= kStridedStatsInput && c.queries.all_of(a.q.dim(0)))
+    strided_stats(p, a.q.dim(0), c.queries.pitch);
+  else
+    packed_stats(p);
+  return c;
 }
 
-const Plan* plan_of(const std::optional<Problem>& p, const Context& ctx) {
-  return p ? ctx.stream.impl().resource<Plans>().find(*p) : nullptr;
+const Plan* plan_of(const std::optional<Call>& c, const Context& ctx) {
+  return c ? ctx.stream.impl().resource<Plans>().find(c->problem) : nullptr;
 }
 
 void run(const Problem& p, const Operands& operands, const Context& ctx) {
   Plans& plans = ctx.stream.impl().resource<Plans>();
   const Plan* plan = plans.find(p);
-  RING_CHECK(plan, "cuDNN attention: no plan for ", p.batch, " x ", p.length, " tokens");
+  RING_CHECK(plan, "cuDNN attention: no plan for ", p.batch, " x ", p.queries, " tokens");
   const cuda::OnDevice on(ctx.stream.device().index);
   const auto bytes = static_cast<std::int64_t>(plan->workspace_bytes());
   const Tensor workspace = ctx.empty({bytes}, DType::u8);
   plan->run(operands, bytes > 0 ? workspace.raw() : nullptr, plans.handle());
 }
 
-bool supports_forward(const Attention& a, const Context& ctx) { return plan_of(problem_of(a), ctx) != nullptr; }
+bool supports_forward(const Attention& a, const Context& ctx) { return plan_of(call_of(a), ctx) != nullptr; }
 
 void run_forward(const Attention& a, const Context& ctx) {
-  const std::optional<Problem> p = problem_of(a);
-  RING_CHECK(p, "cuDNN attention: arguments that it does not support");
-  run(*p, {a.q.raw(), a.k.raw(), a.v.raw(), a.out.raw(), a.lse.raw(), nullptr, nullptr, nullptr, nullptr}, ctx);
+  const std::optional<Call> c = call_of(a);
+  RING_CHECK(c, "cuDNN attention: arguments that it does not support");
+  const Rows& rows = c->queries;
+  const bool direct = in_place(*c, a);
+  const Tensor out = direct ? a.out : ctx.empty({rows.total(), a.q.dim(1), a.q.dim(2)}, DType::bf16);
+  const Tensor lse = direct ? a.lse : ctx.empty({a.q.dim(1), rows.total()});
+  run(c->problem,
+      {at(a.q, rows).raw(), at(a.k, c->keys).raw(), at(a.v, c->keys).raw(), out.raw(), lse.raw(), nullptr, nullptr,
+       nullptr, nullptr},
+      ctx);
+  if (!direct) merge(out, lse, rows, a, ctx);
 }
 
 bool supports_backward(const AttentionBackward& a, const Context& ctx) {
-  return plan_of(problem_of(a, ctx), ctx) != nullptr;
+  return plan_of(call_of(a, ctx), ctx) != nullptr;
 }
 
 void run_backward(const AttentionBackward& a, const Context& ctx) {
-  const std::optional<Problem> p = problem_of(a, ctx);
-  RING_CHECK(p, "cuDNN attention: arguments that it does not support");
-  const bool ours = p->batch == 1 || p->stats_head != p->length;
-  const Tensor lse = ours ? a.lse : by_sequence(a.lse, p->batch, ctx);
-  run(*p, {a.q.raw(), a.k.raw(), a.v.raw(), a.out.raw(), lse.raw(), a.dout.raw(), a.dq.raw(), a.dk.raw(), a.dv.raw()},
+  const std::optional<Call> c = call_of(a, ctx);
+  RING_CHECK(c, "cuDNN attention: arguments that it does not support");
+  const Problem& p = c->problem;
+  const bool direct = in_place(*c, a);
+  const bool as_it_is = c->queries.all_of(a.q.dim(0)) && (p.batch == 1 || p.stats_head != p.queries);
+  const Tensor lse = as_it_is ? a.lse : by_sequence(a.lse, c->queries, ctx);
+  const auto place = [&](const Tensor& t, const Rows& rows) {
+    return direct ? t : ctx.empty({rows.total(), t.dim(1), t.dim(2)}, DType::bf16);
+  };
+  const Tensor dq = place(a.dq, c->queries), dk = place(a.dk, c->keys), dv = place(a.dv, c->keys);
+  run(p,
+      {at(a.q, c->queries).raw(), at(a.k, c->keys).raw(), at(a.v, c->keys).raw(), at(a.out, c->queries).raw(),
+       lse.raw(), at(a.dout, c->queries).raw(), dq.raw(), dk.raw(), dv.raw()},
       ctx);
+  if (!direct) add({dq, dk, dv}, c->queries, c->keys, a, ctx);
 }
 
 const bool added[] = {

@@ -45,7 +45,8 @@ std::unique_ptr<Plan> Plans::make(const Problem& p) const {
     if (plan->workspace_bytes() <= kMostWorkspace) return plan;
     log::debug("cuDNN attention would take ", plan->workspace_bytes(), " bytes of workspace: own kernels serve");
   } catch (const std::exception& e) {
-    log::debug(e.what(), ": own kernels serve ", p.batch, " x ", p.length, " tokens of ", p.heads, " heads of ", p.dim);
+    log::debug(e.what(), ": own kernels serve ", p.batch, " x ", p.queries, " tokens of ", p.heads, " heads of ",
+               p.dim);
   }
   return nullptr;
 }

@@ -27,13 +27,14 @@ void check(frontend::error_t error, const char* what) {
   if (error.is_bad()) fail("cuDNN attention: ", what, ": ", error.get_message());
 }
 
-Attributes describe(const Problem& p, Id id, const char* name, std::int64_t heads, View view) {
+Attributes describe(const Problem& p, Id id, const char* name, View view) {
+  const bool of_keys = id == kK || id == kV || id == kDk || id == kDv;
   Attributes t;
   t.set_name(name)
       .set_uid(id)
       .set_data_type(DataType_t::BFLOAT16)
-      .set_dim({p.batch, heads, p.length, p.dim})
-      .set_stride({p.length * view.token, view.head, view.token, 1});
+      .set_dim({p.batch, of_keys ? p.kv_heads : p.heads, of_keys ? p.keys : p.queries, p.dim})
+      .set_stride({view.sequence, view.head, view.token, 1});
   return t;
 }
 
@@ -42,7 +43,7 @@ Attributes describe_stats(const Problem& p) {
   t.set_name("stats")
       .set_uid(kStats)
       .set_data_type(DataType_t::FLOAT)
-      .set_dim({p.batch, p.heads, p.length, 1})
+      .set_dim({p.batch, p.heads, p.queries, 1})
       .set_stride({p.stats_sequence, p.stats_head, 1, 1});
   return t;
 }
@@ -66,29 +67,29 @@ Options options(const Problem& p, const char* name) {
 }
 
 void add_forward(frontend::graph::Graph& graph, const Problem& p) {
-  const TensorPtr q = graph.tensor(describe(p, kQ, "q", p.heads, p.q));
-  const TensorPtr k = graph.tensor(describe(p, kK, "k", p.kv_heads, p.k));
-  const TensorPtr v = graph.tensor(describe(p, kV, "v", p.kv_heads, p.v));
+  const TensorPtr q = graph.tensor(describe(p, kQ, "q", p.q));
+  const TensorPtr k = graph.tensor(describe(p, kK, "k", p.k));
+  const TensorPtr v = graph.tensor(describe(p, kV, "v", p.v));
   auto how = options<frontend::graph::SDPA_attributes>(p, "attention");
   how.set_generate_stats(true);
   const auto made = graph.sdpa(q, k, v, how);
-  give_out(made[0], describe(p, kOut, "out", p.heads, p.out));
+  give_out(made[0], describe(p, kOut, "out", p.out));
   give_out(made[1], describe_stats(p));
 }
 
 void add_backward(frontend::graph::Graph& graph, const Problem& p) {
-  const TensorPtr q = graph.tensor(describe(p, kQ, "q", p.heads, p.q));
-  const TensorPtr k = graph.tensor(describe(p, kK, "k", p.kv_heads, p.k));
-  const TensorPtr v = graph.tensor(describe(p, kV, "v", p.kv_heads, p.v));
-  const TensorPtr out = graph.tensor(describe(p, kOut, "out", p.heads, p.out));
-  const TensorPtr dout = graph.tensor(describe(p, kDout, "dout", p.heads, p.dout));
+  const TensorPtr q = graph.tensor(describe(p, kQ, "q", p.q));
+  const TensorPtr k = graph.tensor(describe(p, kK, "k", p.k));
+  const TensorPtr v = graph.tensor(describe(p, kV, "v", p.v));
+  const TensorPtr out = graph.tensor(describe(p, kOut, "out", p.out));
+  const TensorPtr dout = graph.tensor(describe(p, kDout, "dout", p.dout));
   const TensorPtr stats = graph.tensor(describe_stats(p));
   auto how = options<frontend::graph::SDPA_backward_attributes>(p, "attention_backward");
   how.set_deterministic_algorithm(p.deterministic);
   const auto made = graph.sdpa_backward(q, k, v, out, dout, stats, how);
-  give_out(made[0], describe(p, kDq, "dq", p.heads, p.dq));
-  give_out(made[1], describe(p, kDk, "dk", p.kv_heads, p.dk));
-  give_out(made[2], describe(p, kDv, "dv", p.kv_heads, p.dv));
+  give_out(made[0], describe(p, kDq, "dq", p.dq));
+  give_out(made[1], describe(p, kDk, "dk", p.dk));
+  give_out(made[2], describe(p, kDv, "dv", p.dv));
 }
 
 }  // namespace

@@ -9,17 +9,17 @@
 
 namespace ring::cudnn {
 
-// Where element (token, head) of a tensor starts, in elements; the innermost dim is dense.
+// Where element (sequence, token, head) of a tensor starts, in elements; the innermost dim is dense.
 struct View {
-  std::int64_t token = 0, head = 0;
+  std::int64_t sequence = 0, token = 0, head = 0;
   auto operator<=>(const View&) const = default;
 };
 
 // Everything that a plan depends on.
 struct Problem {
   bool backward = false, causal = false, deterministic = false;
-  std::int64_t batch = 0, length = 0, heads = 0, kv_heads = 0, dim = 0;
-  std::int32_t window = 0;  // 0: none
+  std::int64_t batch = 0, queries = 0, keys = 0, heads = 0, kv_heads = 0, dim = 0;  // queries, keys: of a sequence
+  std::int32_t window = 0;                                                          // 0: none
   float scale = 1;
   View q, k, v, out;
   View dout, dq, dk, dv;                            // backward

@@ -1,0 +1,249 @@
+#include "comm/nccl/channel.h"
+
+#ifdef RING_WITH_NCCL
+
+#include <algorithm>
+#include <condition_variable>
+#include <cstring>
+#include <exception>
+#include <utility>
+
+#include "comm/gloo/gloo.h"
+#include "comm/signals.h"
+#include "core/cuda/handles.h"
+#include "core/cuda/stream.h"
+
+namespace ring::nccl {
+
+using std::chrono::milliseconds;
+using Clock = std::chrono::steady_clock;
+
+namespace {
+
+constexpr milliseconds kLockTime{2'000};   // for a call of another thread to end
+constexpr milliseconds kCloseTime{5'000};  // for the last operations, and for an abort
+
+double seconds(milliseconds t) { return static_cast<double>(t.count() / 10) / 100; }
+
+}  // namespace
+
+struct Handle {
+  std::timed_mutex calls;  // around every call with `comm`; none of them takes long
+  ncclComm_t comm = nullptr;
+  bool gone = false;  // aborted or destroyed
+
+  std::mutex abort_mutex;
+  std::condition_variable abort_done;
+  bool aborting = false, aborted = false;
+};
+
+namespace {
+
+// NCCL may wait for kernels that hang, and those of one communicator for those of another: each is aborted on a thread
+// of its own. A call that hangs must not stop it either.
+void start_abort(const std::shared_ptr<Handle>& handle) {
+  {
+    const std::lock_guard lock(handle->abort_mutex);
+    if (std::exchange(handle->aborting, true)) return;
+  }
+  const BlockSignals block;
+  std::thread([handle] {
+    const bool locked = handle->calls.try_lock_for(kLockTime);
+    if (handle->comm && !std::exchange(handle->gone, true)) library().abort(handle->comm);
+    if (locked) handle->calls.unlock();
+    const std::lock_guard lock(handle->abort_mutex);
+    handle->aborted = true;
+    handle->abort_done.notify_all();
+  }).detach();
+}
+
+void wait_for_abort(Handle& handle) {
+  std::unique_lock lock(handle.abort_mutex);
+  handle.abort_done.wait_for(lock, kCloseTime, [&] { return handle.aborted; });
+}
+
+}  // namespace
+
+Channel::Channel(const NcclGroup& group, Store& store, const CommOptions& options)
+    : rank_(group.rank),
+      size_(group.size),
+      options_(options),
+      stream_(cuda::high_priority_stream(group.device.index)),
+      handle_(std::make_shared<Handle>()),
+      call_check_(group.rank, group.size, options) {
+  if (options.verify && gloo_available())
+    link_ = make_gloo_link(group.rank, group.size, store, group.name + "/calls", options);
+  try {
+    meet(group, store);
+  } catch (const std::exception& e) {
+    start_abort(handle_);
+    wait_for_abort(*handle_);
+    fail("rank ", options_.rank_of_run(rank_), " of ", size_, " did not meet the others over NCCL (",
+         seconds(options.connect_timeout), " s allowed): ", e.what());
+  }
+}
+
+void Channel::meet(const NcclGroup& group, Store& store) {
+  const auto deadline = Clock::now() + options_.connect_timeout;
+  const std::string key = group.name + "/nccl";
+  ncclUniqueId id;
+  if (rank_ == 0) {
+    check(library().unique_id(&id), "ncclGetUniqueId");
+    store.set(key, std::string(id.internal, sizeof id.internal));
+  } else {
+    const std::string bytes = store.get(key, options_.connect_timeout);
+    RING_CHECK(bytes.size() == sizeof id.internal, "the identifier has ", bytes.size(), " bytes, not ",
+               sizeof id.internal);
+    std::memcpy(id.internal, bytes.data(), bytes.size());
+  }
+  const cuda::OnDevice on(group.device.index);
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  {
+    const std::lock_guard lock(handle_->calls);
+    check(library().init(&handle_->comm, size_, id, rank_, &config), "ncclCommInitRankConfig");
+  }
+  settle(deadline, "ncclCommInitRankConfig");
+}
+
+Channel::~Channel() { start_abort(handle_); }  // does nothing to a communicator that is gone
+
+void Channel::close() {
+  if (std::uncaught_exceptions() == 0 && finalize()) return;
+  abort("the communicator was destroyed");
+  wait_for_abort(*handle_);
+}
+
+bool Channel::finalize() {
+  const auto deadline = Clock::now() + kCloseTime;
+  try {
+    check();
+    {
+      const std::lock_guard lock(handle_->calls);
+      check(library().finalize(handle_->comm), "ncclCommFinalize");
+    }
+    settle(deadline, "ncclCommFinalize");
+    const std::lock_guard lock(handle_->calls);
+    if (!std::exchange(handle_->gone, true)) check(library().destroy(handle_->comm), "ncclCommDestroy");
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+void Channel::check(ncclResult_t result, const char* call) {
+  if (result != ncclSuccess && result != ncclInProgress) fail(call, ": ", describe(result, nullptr));
+}
+
+void Channel::check() const {
+  const std::lock_guard lock(mutex_);
+  if (failure_) throw PeerLost(*failure_);
+}
+
+// Until NCCL has done what it was asked for (of operations: queued them).
+void Channel::settle(Clock::time_point deadline, const std::string& what) {
+  for (int tries = 0;; ++tries) {
+    check();
+    ncclResult_t state = ncclSuccess;
+    {
+      const std::lock_guard lock(handle_->calls);
+      if (handle_->gone) continue;  // check() will say why
+      check(library().async_error(handle_->comm, &state), "ncclCommGetAsyncError");
+    }
+    check(state, what.c_str());
+    if (state == ncclSuccess) return;
+    if (Clock::now() > deadline)
+      throw PeerLost(str(what, ": NCCL did not get it under way: a rank is stopped or stuck"));
+    if (tries < 1000)
+      std::this_thread::yield();
+    else
+      std::this_thread::sleep_for(milliseconds(1));
+  }
+}
+
+Event Channel::run(const Operation& op, const Event& after, const Calls& calls) {
+  ++operation_;
+  try {
+    check();
+  } catch (const PeerLost& e) {
+    throw PeerLost(str(op.where(), ": not started, since the communicator failed before: ", e.what()));
+  }
+  if (issuer_ == std::thread::id()) issuer_ = std::this_thread::get_id();
+  RING_CHECK(issuer_ == std::this_thread::get_id(), op.where(),
+             ": started by another thread than those before; one "
+             "thread of a process starts all operations");
+  const std::string text = str(op.where(), " (operation ", operation_, " of rank ", options_.rank_of_run(rank_), ")");
+  try {
+    if (link_) call_check_.run(op, *link_, Clock::now() + options_.timeout);
+    const cuda::OnDevice on(stream_.device().index);
+    stream_.wait(after);
+    {
+      const std::lock_guard lock(handle_->calls);
+      if (handle_->gone) check();
+      check(library().group_start(), "ncclGroupStart");
+      std::exception_ptr error;
+      try {
+        calls(handle_->comm, static_cast<cudaStream_t>(stream_.native()));
+      } catch (...) {
+        error = std::current_exception();
+      }
+      const ncclResult_t ended = library().group_end();  // a group that was begun has to end
+      if (error) std::rethrow_exception(error);
+      check(ended, "ncclGroupEnd");
+    }
+    settle(Clock::now() + options_.timeout, "ncclGroupEnd");
+  } catch (const PeerLost& e) {
+    abort(str(text, ": ", e.what()));
+    throw PeerLost(str(text, ": ", e.what()));
+  } catch (const std::exception& e) {
+    abort(str(text, ": ", e.what()));
+    throw Error(str(text, ": ", e.what()));
+  }
+  Event done = stream_.record();
+  if (!stream_.impl().recording()) {  // what is recorded runs later, many times: nobody can ask about its events
+    const std::lock_guard lock(mutex_);
+    pending_.push_back({text, done, Clock::now()});
+  }
+  return done;
+}
+
+void Channel::abort(const std::string& reason) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (failure_) return;
+    failure_ = reason;
+  }
+  if (link_) link_->abort(reason);
+  start_abort(handle_);
+}
+
+std::optional<std::string> Channel::inspect() {
+  {
+    const std::unique_lock lock(handle_->calls, std::try_to_lock);
+    if (lock && !handle_->gone) {
+      ncclResult_t state = ncclSuccess;
+      ncclResult_t asked = library().async_error(handle_->comm, &state);
+      if (asked == ncclSuccess) asked = state;
+      if (asked != ncclSuccess && asked != ncclInProgress) return str("NCCL: ", describe(asked, handle_->comm));
+    }
+  }
+  const std::lock_guard lock(mutex_);
+  if (failure_) return std::nullopt;
+  const auto now = Clock::now();
+  try {
+    while (!pending_.empty() && pending_.front().done.done()) {
+      pending_.pop_front();
+      if (!pending_.empty()) pending_.front().since = std::max(pending_.front().since, now);
+    }
+  } catch (const Error& e) {
+    return str(pending_.front().text, ": ", e.what());
+  }
+  if (!pending_.empty() && now - pending_.front().since > options_.timeout)
+    return str(pending_.front().text, ": not done within ", seconds(options_.timeout),
+               " s: a rank is stopped, stuck, or in another operation");
+  return std::nullopt;
+}
+
+}  // namespace ring::nccl
+
+#endif

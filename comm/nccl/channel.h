@@ -1,0 +1,73 @@
+#pragma once
+// One NCCL communicator with its stream: queues operations, knows which are unfinished, and can be aborted.
+
+#ifdef RING_WITH_NCCL
+
+#include <chrono>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+
+#include "comm/call_check.h"
+#include "comm/communicator.h"
+#include "comm/nccl/library.h"
+#include "comm/nccl/nccl.h"
+#include "core/stream.h"
+
+namespace ring::nccl {
+
+// Every call that may be made meanwhile by another thread goes through this.
+struct Handle;
+
+class Channel final : public WorkGuard {
+ public:
+  // Collective: meets the other ranks through the store. Error: not within options.connect_timeout.
+  Channel(const NcclGroup&, Store&, const CommOptions&);
+  ~Channel() override;  // aborts unless closed
+  void close();         // collective: lets queued operations end; in bounded time, and at once after a failure
+
+  // Queues the calls, as one NCCL group, behind `after`; returns the event of their end. Calls report with check().
+  using Calls = std::function<void(ncclComm_t, cudaStream_t)>;
+  Event run(const Operation&, const Event& after, const Calls&);
+  static void check(ncclResult_t, const char* call);
+
+  const Stream& stream() const { return stream_; }
+
+  // From any thread.
+  void check() const override;  // throws PeerLost once aborted
+  void abort(const std::string& reason);
+  // What is wrong: an error that NCCL reports, or an operation that takes longer than the timeout.
+  std::optional<std::string> inspect();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  struct Pending {
+    std::string text;
+    Event done;
+    Clock::time_point since;  // it is the oldest one
+  };
+
+  void meet(const NcclGroup&, Store&);
+  void settle(Clock::time_point deadline, const std::string& what);
+  bool finalize();
+
+  int rank_, size_;
+  CommOptions options_;
+  Stream stream_;
+  std::shared_ptr<Handle> handle_;
+  std::unique_ptr<HostLink> link_;  // where calls are compared
+  CallCheck call_check_;
+  std::thread::id issuer_;
+  std::uint64_t operation_ = 0;
+  mutable std::mutex mutex_;  // of what follows
+  std::deque<Pending> pending_;
+  std::optional<std::string> failure_;
+};
+
+}  // namespace ring::nccl
+
+#endif

@@ -1,0 +1,74 @@
+#include "comm/nccl/watchdog.h"
+
+#ifdef RING_WITH_NCCL
+
+#include <chrono>
+#include <optional>
+#include <string>
+
+#include "comm/signals.h"
+
+namespace ring {
+namespace {
+
+using std::chrono::milliseconds;
+constexpr milliseconds kPeriod{50};
+// NCCL says that a rank is gone, but not which: whoever knows it gets time to say so first.
+constexpr milliseconds kPatience{1'500};
+
+}  // namespace
+
+NcclWatchdog::NcclWatchdog() {
+  nccl::library();  // an error where there is none, before anybody meets
+  const BlockSignals block;
+  thread_ = std::thread([this] { run(); });
+}
+
+NcclWatchdog::~NcclWatchdog() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  wake_.notify_one();
+  thread_.join();
+}
+
+void NcclWatchdog::watch(const std::shared_ptr<nccl::Channel>& channel) {
+  const std::lock_guard lock(mutex_);
+  channels_.push_back(channel);
+}
+
+NcclWatchdog::Channels NcclWatchdog::alive() {
+  Channels out;
+  std::erase_if(channels_, [&](const auto& weak) {
+    auto channel = weak.lock();
+    if (channel) out.push_back(std::move(channel));
+    return weak.expired();
+  });
+  return out;
+}
+
+void NcclWatchdog::run() {
+  std::optional<std::chrono::steady_clock::time_point> since;
+  std::unique_lock lock(mutex_);
+  while (!wake_.wait_for(lock, kPeriod, [this] { return stop_; })) {
+    Channels channels = alive();
+    lock.unlock();
+    std::optional<std::string> problem;
+    for (const auto& channel : channels)
+      if (!problem) problem = channel->inspect();
+    const auto now = std::chrono::steady_clock::now();
+    if (!problem)
+      since.reset();
+    else if (!since)
+      since = now;
+    else if (now - *since > kPatience)
+      for (const auto& channel : channels) channel->abort(*problem);
+    channels.clear();
+    lock.lock();
+  }
+}
+
+}  // namespace ring
+
+#endif

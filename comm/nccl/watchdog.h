@@ -1,0 +1,39 @@
+#pragma once
+// See NcclWatchdog in comm/nccl/nccl.h.
+
+#ifdef RING_WITH_NCCL
+
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "comm/nccl/channel.h"
+
+namespace ring {
+
+class NcclWatchdog {
+ public:
+  NcclWatchdog();
+  ~NcclWatchdog();
+  NcclWatchdog(const NcclWatchdog&) = delete;
+  NcclWatchdog& operator=(const NcclWatchdog&) = delete;
+
+  void watch(const std::shared_ptr<nccl::Channel>&);
+
+ private:
+  using Channels = std::vector<std::shared_ptr<nccl::Channel>>;
+  void run();
+  Channels alive();  // forgets the others
+
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::vector<std::weak_ptr<nccl::Channel>> channels_;
+  bool stop_ = false;
+  std::thread thread_;  // last: starts when everything else is there
+};
+
+}  // namespace ring
+
+#endif

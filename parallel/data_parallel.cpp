@@ -1,0 +1,137 @@
+#include "parallel/data_parallel.h"
+
+#include <chrono>
+#include <utility>
+
+namespace ring {
+namespace {
+
+std::vector<SlotRange> slot_ranges(const Parameters& params) {
+  std::vector<SlotRange> out;
+  for (const Param* p : params.layout()) out.push_back({p->var.slot, p->offset, p->shape.numel()});
+  return out;
+}
+
+Tensor in_flat(const Param& p, const Tensor& flat) { return flat.narrow(0, p.offset, p.shape.numel()).view(p.shape); }
+
+}  // namespace
+
+DataParallel::DataParallel(Decoder& model, Communicator& comm, const ParallelConfig& config, std::int64_t bucket_bytes,
+                           const ParamTypes& types, std::uint64_t seed, const Context& ctx)
+    : model_(model), comm_(comm), zero_(comm.size() > 1 ? static_cast<int>(config.zero) : 0) {
+  RING_CHECK(!model.listener, "the model's parameters have an owner already");
+  if (sharded()) {
+    allocate_sharded(types, seed, ctx);
+  } else {
+    model.allocate(ctx, seed, types);
+    holding_ = hold_everything(model.parameters());
+  }
+  make_reducer(config, bucket_bytes, types, ctx);
+  if (sharded()) model.listener = this;
+}
+
+DataParallel::~DataParallel() {
+  if (model_.listener == this) model_.listener = nullptr;
+}
+
+void DataParallel::allocate_sharded(const ParamTypes& types, std::uint64_t seed, const Context& ctx) {
+  Parameters& params = model_.parameters();
+  params.lay_out();
+  model_.allocate_constants(ctx);
+  plan_ = plan_shards(params, comm_.size());
+  units_ = make_units(model_, plan_);
+  holding_.pieces = pieces_of_rank(plan_, comm_.rank());
+  holding_.size = shard_size(plan_, comm_.rank());
+  const bool all_weights = zero_ < 3, copies = types.weights != types.master;
+  holding_.weights = {ctx.zeros({all_weights ? params.size() : holding_.size}, types.weights), all_weights};
+  holding_.values = holding_.weights;
+  if (copies) holding_.values = holding_.shard(ctx.zeros({holding_.size}, types.master));
+  if (all_weights) {
+    for (Param* p : params.layout()) p->var.value = in_flat(*p, holding_.weights.flat);
+    source_ = std::make_unique<WeightBroadcast>(comm_, units_, holding_.weights.flat);
+  } else {
+    source_ = std::make_unique<WeightGather>(comm_, units_, ctx, holding_.weights);
+  }
+  holding_.initialise(seed, ctx);
+  stale_ = true;
+}
+
+void DataParallel::make_reducer(const ParallelConfig& config, std::int64_t bucket_bytes, const ParamTypes& types,
+                                const Context& ctx) {
+  Parameters& params = model_.parameters();
+  if (zero_ >= 2) {
+    holding_.gradients = holding_.shard(ctx.zeros({holding_.size}, types.gradients));
+    unit_reducer_ =
+        std::make_unique<UnitReducer>(comm_, units_, ctx, types.gradients, config.reduce, holding_.gradients);
+    return;
+  }
+  if (zero_ == 1) {
+    holding_.gradients = {ctx.zeros({params.size()}, types.gradients), true};
+    for (Param* p : params.layout()) {
+      p->var.slot->grad = in_flat(*p, holding_.gradients.flat);
+      p->var.slot->bound = true;
+    }
+  }
+  std::vector<Bucket> buckets = make_buckets(holding_.gradients.flat, slot_ranges(params), bucket_bytes);
+  for (Bucket& b : buckets)
+    for (const ShardPiece& p : plan_)
+      if (p.offset >= b.begin && p.offset < b.begin + b.grad.numel())
+        b.pieces.push_back({p.offset - b.begin, p.numel, p.owner});
+  reducer_ = std::make_unique<Reducer>(comm_, ctx.stream, std::move(buckets), config.reduce);
+}
+
+void DataParallel::start_step() {
+  if (unit_reducer_)
+    unit_reducer_->start_step();
+  else
+    model_.parameters().start_step();
+}
+
+void DataParallel::finish_gradients(const Context& ctx) {
+  const auto before = std::chrono::steady_clock::now();
+  if (unit_reducer_)
+    unit_reducer_->finish(ctx);
+  else
+    reducer_->finish();
+  wait_seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - before).count();
+}
+
+void DataParallel::updated(const Context& ctx) {
+  if (source_) source_->updated(ctx);
+  stale_ = false;
+}
+
+// The owners' news travel with the next forward pass, which all ranks take part in.
+void DataParallel::loaded(const Context& ctx) {
+  holding_.refresh_weights(ctx);
+  stale_ = true;
+}
+
+void DataParallel::begin(const std::string& name, PartPass pass, const Context& ctx) {
+  if (stale_) updated(ctx);
+  const std::size_t part = units_.part(name);
+  source_->need(part, pass, ctx);
+  // The loss head comes last, and writes its gradients in its forward.
+  const bool writes = pass == PartPass::backward || (pass == PartPass::forward && part + 1 == units_.parts.size());
+  if (!unit_reducer_ || !writes) return;
+  for (const std::size_t unit : units_.users[part]) unit_reducer_->open(unit, ctx);
+}
+
+// A unit is complete when the first part that uses it is.
+void DataParallel::end_backward(const std::string& name, const Context& ctx) {
+  if (!unit_reducer_) return;
+  const std::size_t part = units_.part(name);
+  for (const std::size_t unit : units_.users[part])
+    if (units_.units[unit].first_part == part) unit_reducer_->close(unit, ctx);
+}
+
+std::size_t DataParallel::weight_bytes() const {
+  return holding_.weights.flat.bytes() + (holding_.copies() ? holding_.values.flat.bytes() : 0) +
+         (source_ ? source_->bytes() : 0);
+}
+
+std::size_t DataParallel::gradient_bytes() const {
+  return holding_.gradients.flat.bytes() + (unit_reducer_ ? unit_reducer_->bytes() : 0);
+}
+
+}  // namespace ring

@@ -1,0 +1,65 @@
+#pragma once
+// Data parallelism with ZeRO 0 to 3 (Rajbhandari et al. 2020): where parameters, gradients and optimizer states live,
+// and how they travel between the ranks that share the data.
+//
+//   zero  weights     gradients   moments, master   gradients travel
+//   0     everywhere  everywhere  everywhere        in buckets during the last micro-batch's backward, to all
+//   1     everywhere  everywhere  at their owners   the same, to their owners
+//   2     everywhere  at owners   at their owners   after each unit's backward, in every micro-batch
+//   3     at owners   at owners   at their owners   the same; weights are gathered unit by unit
+//
+// A step: start_step(); for each micro-batch forward and backward, the last with Tape(final_pass = true);
+// finish_gradients(); an update of everything in holding(); updated(). All ranks run the same parts of the model in the
+// same order. With one rank everything is as with zero = 0.
+
+#include <memory>
+
+#include "parallel/config.h"
+#include "parallel/holding.h"
+#include "parallel/reducer.h"
+#include "parallel/unit_reducer.h"
+#include "parallel/weights.h"
+
+namespace ring {
+
+class DataParallel final : public PartListener {
+ public:
+  // Allocates and fills the parameters of `model`, and listens to it as long as both live.
+  DataParallel(Decoder& model, Communicator& comm, const ParallelConfig&, std::int64_t bucket_bytes, const ParamTypes&,
+               std::uint64_t seed, const Context&);
+  ~DataParallel() override;
+  DataParallel(const DataParallel&) = delete;
+  DataParallel& operator=(const DataParallel&) = delete;
+
+  void start_step();
+  void finish_gradients(const Context&);
+  void updated(const Context&);
+  void loaded(const Context&);  // something else than an update wrote the master values in holding()
+
+  const Holding& holding() const { return holding_; }
+  bool sharded() const { return zero_ > 0; }             // the holding is a part of the whole
+  double wait_seconds() const { return wait_seconds_; }  // the host's, in the last finish_gradients()
+  std::size_t weight_bytes() const;                      // in this process, the master values included
+  std::size_t gradient_bytes() const;
+
+  void begin(const std::string& part, PartPass, const Context&) override;
+  void end_backward(const std::string& part, const Context&) override;
+
+ private:
+  void allocate_sharded(const ParamTypes&, std::uint64_t seed, const Context&);
+  void make_reducer(const ParallelConfig&, std::int64_t bucket_bytes, const ParamTypes&, const Context&);
+
+  Decoder& model_;
+  Communicator& comm_;
+  int zero_;
+  std::vector<ShardPiece> plan_;
+  Units units_;
+  Holding holding_;
+  std::unique_ptr<Reducer> reducer_;           // zero 0 and 1
+  std::unique_ptr<UnitReducer> unit_reducer_;  // zero 2 and 3
+  std::unique_ptr<WeightSource> source_;       // zero 1 and above
+  bool stale_ = false;                         // the source does not know of the newest weights
+  double wait_seconds_ = 0;
+};
+
+}  // namespace ring

@@ -1,0 +1,54 @@
+#include "parallel/holding.h"
+
+#include "kernels/elementwise.h"
+
+namespace ring {
+
+std::vector<HeldRun> Holding::runs() const {
+  std::vector<HeldRun> out;
+  for (const ShardPiece& p : pieces) {
+    const bool decay = p.param->decay, cut = p.param->cut != Cut::none;
+    if (!out.empty()) {
+      HeldRun& run = out.back();
+      const std::int64_t gap = p.offset - run.first.offset;
+      const bool behind = gap == p.shard_offset - run.first.shard_offset && gap < run.numel + kParamAlign;
+      if (behind && run.decay == decay && run.cut == cut) {
+        run.numel = gap + p.numel;
+        continue;
+      }
+    }
+    out.push_back({p, p.numel, decay, cut});
+  }
+  return out;
+}
+
+void Holding::initialise(std::uint64_t seed, const Context& ctx) const {
+  for (const ShardPiece& p : pieces) {
+    const Tensor value = values.of(p);
+    const std::int64_t columns = p.numel / p.rows;
+    for (const LogicalParam& part : p.param->parts) {
+      const PieceRows r = rows_of(p, part);
+      if (!r.rows) continue;
+      const Tensor rows = value.narrow(0, r.at, r.rows * columns);
+      ring::initialise(p.param->shape.size() == 2 ? rows.view({r.rows, columns}) : rows, part, r.first, seed, ctx);
+    }
+  }
+  refresh_weights(ctx);
+}
+
+void Holding::refresh_weights(const Context& ctx) const {
+  if (!copies()) return;
+  for (const HeldRun& run : runs()) cast_kernel({run.of(values), run.of(weights)}, ctx);
+}
+
+Holding hold_everything(const Parameters& params) {
+  Holding h;
+  h.pieces = whole_plan(params);
+  h.size = params.size();
+  h.values = {params.values, true};
+  h.weights = {params.weights, true};
+  h.gradients = {params.gradients, true};
+  return h;
+}
+
+}  // namespace ring

@@ -1,0 +1,42 @@
+#pragma once
+// What this process keeps of the parameters between steps, and updates: all of them, or its pieces of a shard plan.
+
+#include "parallel/shard_plan.h"
+
+namespace ring {
+
+// A flat buffer, laid out like all parameters or like this rank's shard.
+struct HeldBuffer {
+  Tensor flat;
+  bool whole = true;
+  std::int64_t place(const ShardPiece& p) const { return whole ? p.offset : p.shard_offset; }
+  Tensor of(const ShardPiece& p) const { return flat.narrow(0, place(p), p.numel); }
+};
+
+// Pieces that lie one behind the other everywhere and are updated alike.
+struct HeldRun {
+  ShardPiece first;        // where the run begins
+  std::int64_t numel = 0;  // with the gaps between pieces
+  bool decay = false;
+  bool cut = false;  // tensor parallelism: other slices hold other parts; otherwise each slice holds the same
+  Tensor of(const HeldBuffer& b) const { return b.flat.narrow(0, b.place(first), numel); }
+};
+
+struct Holding {
+  std::vector<ShardPiece> pieces;  // in layout order
+  std::int64_t size = 0;           // elements of this rank's shard, and so of moments
+  HeldBuffer values;               // the master copy
+  HeldBuffer weights;              // what kernels read: the same bytes, or their copy in another type
+  HeldBuffer gradients;            // undefined until somebody provides them
+
+  bool copies() const { return weights.flat.raw() != values.flat.raw(); }
+  HeldBuffer shard(const Tensor& flat) const { return {flat, false}; }  // moments
+  std::vector<HeldRun> runs() const;
+  void initialise(std::uint64_t seed, const Context&) const;  // the values of all pieces, and their copies
+  void refresh_weights(const Context&) const;
+};
+
+// The holding of somebody who has everything, in the flat buffers of `params`.
+Holding hold_everything(const Parameters& params);
+
+}  // namespace ring

@@ -1,0 +1,364 @@
+// NCCL with every GPU of this machine: ranks are threads, one device each. Needs two GPUs.
+
+#include <gtest/gtest.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstdlib>
+
+#include "comm/mesh.h"
+#include "comm/nccl/nccl.h"
+#include "core/devices.h"
+#include "tests/comm/ranks.h"
+
+namespace ring {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+double seconds_since(Clock::time_point t) { return std::chrono::duration<double>(Clock::now() - t).count(); }
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+// Small whole numbers, so that sums are exact in every order and in bf16.
+float value(int rank, std::int64_t i) { return static_cast<float>((rank + 1) * (i % 7)); }
+float sum(int size, std::int64_t i) { return static_cast<float>(size * (size + 1) / 2 * (i % 7)); }
+
+Tensor upload(const std::vector<float>& values, DType dtype, const Stream& s) {
+  if (dtype == DType::f32) return from_host(values, s);
+  if (dtype == DType::i32) return from_host(std::vector<std::int32_t>(values.begin(), values.end()), s);
+  std::vector<bf16> halves;
+  for (const float v : values) halves.push_back(to_bf16(v));
+  return from_host(halves, s);
+}
+
+Tensor filled(std::int64_t n, int rank, DType dtype, const Stream& s, std::int64_t start = 0) {
+  std::vector<float> v;
+  for (std::int64_t i = 0; i < n; ++i) v.push_back(value(rank, start + i));
+  return upload(v, dtype, s);
+}
+
+std::vector<float> download(const Tensor& t, const Stream& s) {
+  if (t.dtype() == DType::f32) return to_host<float>(t, s);
+  std::vector<float> out;
+  if (t.dtype() == DType::i32)
+    for (const std::int32_t x : to_host<std::int32_t>(t, s)) out.push_back(static_cast<float>(x));
+  else
+    for (const bf16 x : to_host<bf16>(t, s)) out.push_back(to_float(x));
+  return out;
+}
+
+template <class Want>
+void expect(const Tensor& t, const Stream& s, const std::string& what, Want want) {
+  const std::vector<float> got = download(t, s);
+  for (std::size_t i = 0; i < got.size(); ++i)
+    RING_CHECK(got[i] == want(static_cast<std::int64_t>(i)), what, " of ", describe(t), ", element ", i, ": got ",
+               got[i], ", expected ", want(static_cast<std::int64_t>(i)));
+}
+
+using GpuRankFn = std::function<void(Communicator&, const Stream& compute)>;
+
+std::vector<std::string> run_gpu_ranks(int size, const GpuRankFn& fn, const CommOptions& options = {}) {
+  const StoreServer server({"127.0.0.1", 0}, "gpu");
+  std::vector<std::string> errors(static_cast<std::size_t>(size));
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < size; ++rank)
+    threads.emplace_back([&, rank] {
+      try {
+        std::shared_ptr<Store> store = connect_store(server.endpoint(), "gpu", Timeout(5000));
+        const Device device{Backend::cuda, rank};
+        const auto watchdog = make_nccl_watchdog();
+        const auto comm = make_nccl_communicator({rank, size, device, "test"}, store, watchdog, options);
+        fn(*comm, Stream::create(device));
+      } catch (const std::exception& e) {
+        errors[static_cast<std::size_t>(rank)] = e.what();
+      }
+    });
+  for (std::thread& t : threads) t.join();
+  return errors;
+}
+
+class GpuNccl : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!nccl_available()) GTEST_SKIP() << "this build has no NCCL";
+    if (device_count(Backend::cuda) < 2) GTEST_SKIP() << "needs two GPUs";
+  }
+  static int gpus() { return device_count(Backend::cuda); }
+  void expect_all(const GpuRankFn& fn, const CommOptions& options = {}) {
+    EXPECT_EQ(test::joined(run_gpu_ranks(gpus(), fn, options)), "");
+  }
+};
+
+constexpr DType kTypes[] = {DType::f32, DType::bf16, DType::i32};
+
+TEST_F(GpuNccl, Reductions) {
+  expect_all([](Communicator& c, const Stream& s) {
+    const int n = c.size();
+    for (const DType dtype : kTypes)
+      for (const std::int64_t size : {1, 1000, 1'000'003}) {
+        const Tensor t = filled(size, c.rank(), dtype, s), top = filled(size, c.rank(), dtype, s);
+        c.all_reduce(t, Reduce::sum, s.record()).wait(s);
+        c.all_reduce(top, Reduce::max, s.record()).wait(s);
+        expect(t, s, "all_reduce sum", [&](std::int64_t i) { return sum(n, i); });
+        expect(top, s, "all_reduce max", [&](std::int64_t i) { return value(n - 1, i); });
+        const Tensor in = filled(size * n, c.rank(), dtype, s), out = Tensor::zeros({size}, dtype, s);
+        c.reduce_scatter(out, in, Reduce::sum, s.record()).wait(s);
+        expect(out, s, "reduce_scatter", [&](std::int64_t i) { return sum(n, c.rank() * size + i); });
+      }
+  });
+}
+
+TEST_F(GpuNccl, Copies) {
+  expect_all([](Communicator& c, const Stream& s) {
+    const int n = c.size();
+    for (const DType dtype : kTypes)
+      for (const std::int64_t size : {1, 777, 300'001}) {
+        const Tensor mine = filled(size, c.rank(), dtype, s), all = Tensor::zeros({size * n}, dtype, s);
+        c.all_gather(all, mine, s.record()).wait(s);
+        expect(all, s, "all_gather", [&](std::int64_t i) { return value(static_cast<int>(i / size), i % size); });
+        const Tensor in = filled(size * n, c.rank(), dtype, s), out = Tensor::zeros({size * n}, dtype, s);
+        c.all_to_all(out, in, s.record()).wait(s);
+        expect(out, s, "all_to_all",
+               [&](std::int64_t i) { return value(static_cast<int>(i / size), c.rank() * size + i % size); });
+        for (int root = 0; root < n; ++root) {
+          const Tensor t = filled(size, c.rank(), dtype, s);
+          c.broadcast(t, root, s.record()).wait(s);
+          expect(t, s, "broadcast", [&](std::int64_t i) { return value(root, i); });
+        }
+        const Tensor from = Tensor::zeros({size}, dtype, s);
+        const int next = (c.rank() + 1) % n, before = (c.rank() + n - 1) % n;
+        c.send_recv(mine, next, from, before, s.record()).wait(s);
+        expect(from, s, "send_recv", [&](std::int64_t i) { return value(before, i); });
+      }
+    c.barrier().synchronize();
+  });
+}
+
+TEST_F(GpuNccl, PiecesWithOwners) {
+  expect_all([](Communicator& c, const Stream& s) {
+    const std::int64_t sizes[] = {5, 100'003, 0, 7, 64, 250'000};
+    const auto make = [&] {
+      std::vector<Piece> out;
+      for (const std::int64_t size : sizes) {
+        const int id = static_cast<int>(out.size());
+        out.push_back({filled(size, c.rank(), kTypes[id % 3], s, id), id * 3 % c.size()});
+      }
+      return out;
+    };
+    const std::vector<Piece> summed = make(), sent = make();
+    c.reduce_pieces(summed, Reduce::sum, s.record()).wait(s);
+    c.broadcast_pieces(sent, s.record()).wait(s);
+    c.reduce_pieces({}, Reduce::sum).wait(s);
+    for (std::size_t k = 0; k < summed.size(); ++k) {
+      const auto at = [&](std::int64_t i) { return static_cast<std::int64_t>(k) + i; };
+      if (summed[k].root == c.rank())
+        expect(summed[k].tensor, s, "reduce_pieces", [&](std::int64_t i) { return sum(c.size(), at(i)); });
+      expect(sent[k].tensor, s, "broadcast_pieces", [&](std::int64_t i) { return value(sent[k].root, at(i)); });
+    }
+  });
+}
+
+TEST_F(GpuNccl, ExchangeOfListsThatDiffer) {
+  CommOptions verify;
+  verify.verify = true;
+  expect_all(
+      [](Communicator& c, const Stream& s) {
+        const auto count = [](int a, int b) { return (a + b) % 3; };
+        const auto numel = [](int a, int b, int k) { return 1 + 1000 * a + 100 * b + 70'000 * k; };
+        std::vector<Transfer> sends, receives;
+        for (int p = c.size() - 1; p >= 0; --p)
+          for (int k = 0; k < count(c.rank(), p); ++k)
+            sends.push_back({filled(numel(c.rank(), p, k), c.rank(), DType::f32, s, 10 * p + k), p});
+        for (int p = 0; p < c.size(); ++p)
+          for (int k = 0; k < count(p, c.rank()); ++k)
+            receives.push_back({Tensor::zeros({numel(p, c.rank(), k)}, DType::f32, s), p});
+        c.exchange(sends, receives, s.record()).wait(s);
+        c.exchange({}, {}).wait(s);
+        std::size_t next = 0;
+        for (int p = 0; p < c.size(); ++p)
+          for (int k = 0; k < count(p, c.rank()); ++k)
+            expect(receives[next++].tensor, s, "exchange",
+                   [&](std::int64_t i) { return value(p, 10 * c.rank() + k + i); });
+      },
+      verify);
+}
+
+// Computation and transfers take turns on two streams, and the host queues all of it without waiting.
+TEST_F(GpuNccl, StreamsAreOrderedByEvents) {
+  expect_all([](Communicator& c, const Stream& s) {
+    const std::int64_t n = 4 << 20;
+    const int turns = 3 * c.size() + 1, next = (c.rank() + 1) % c.size(), before = (c.rank() + c.size() - 1) % c.size();
+    const Tensor x = filled(n, c.rank(), DType::f32, s);
+    c.barrier().synchronize();
+    for (int k = 0; k < turns; ++k) {
+      const Tensor out = Tensor::empty({n}, DType::f32, s), in = Tensor::empty({n}, DType::f32, s);
+      copy(out, x, s);
+      Work w = c.send_recv(out, next, in, before, s.record());
+      w.wait(s);
+      fill_zero(out, s);  // may not run before it was sent
+      copy(x, in, s);
+    }
+    const int from = (c.rank() + c.size() * turns - turns) % c.size();
+    expect(x, s, "after all turns", [&](std::int64_t i) { return value(from, i); });
+  });
+}
+
+TEST_F(GpuNccl, MismatchNamesBothSides) {
+  CommOptions options;
+  options.verify = true;
+  options.timeout = milliseconds(5000);
+  const auto errors = run_gpu_ranks(
+      2,
+      [](Communicator& c, const Stream& s) {
+        const Tensor t = filled(10, c.rank(), DType::f32, s);
+        if (c.rank() == 0)
+          c.all_reduce(t, Reduce::sum, s.record()).synchronize();
+        else
+          c.broadcast(t, 0, s.record()).synchronize();
+      },
+      options);
+  const std::string all = test::joined(errors);
+  for (const char* part : {"all_reduce sum of f32[10]", "broadcast of f32[10]",
+                           "rank 0 at comm/gpu_nccl_test.cpp:", "rank 1 at comm/gpu_nccl_test.cpp:"})
+    EXPECT_TRUE(contains(all, part)) << all;
+}
+
+// Rank 1 stays away: rank 0's kernel hangs on the device until it is told to give up.
+void expect_way_out(int timeout_ms, const std::string& abort_with, const std::string& part) {
+  CommOptions options;
+  options.verify = false;
+  options.timeout = milliseconds(timeout_ms);
+  const auto errors = run_gpu_ranks(
+      2,
+      [&](Communicator& c, const Stream& s) {
+        c.barrier().synchronize();
+        if (c.rank() == 1) return std::this_thread::sleep_for(milliseconds(4000));
+        const auto begin = Clock::now();
+        const Tensor t = filled(1000, 0, DType::f32, s);
+        Work w = c.all_reduce(t, Reduce::sum, s.record());
+        std::thread other([&] {
+          std::this_thread::sleep_for(milliseconds(300));
+          if (!abort_with.empty()) c.abort(abort_with);
+        });
+        std::string error;
+        try {
+          w.synchronize();
+        } catch (const PeerLost& e) {
+          error = e.what();
+        }
+        other.join();
+        RING_CHECK(contains(error, part), "got '", error, "'");
+        RING_CHECK(seconds_since(begin) < 4, "took ", seconds_since(begin), " s");
+        s.synchronize();  // the device is not stuck either
+        try {
+          c.barrier().synchronize();
+          fail("a broken communicator worked");
+        } catch (const PeerLost& e) {
+          RING_CHECK(contains(e.what(), "not started"), e.what());
+        }
+      },
+      options);
+  EXPECT_EQ(test::joined(errors), "");
+}
+
+TEST_F(GpuNccl, AbortFromAnotherThreadUnblocks) { expect_way_out(60'000, "told to stop", "told to stop"); }
+TEST_F(GpuNccl, OperationThatIsNeverDoneTimesOut) { expect_way_out(1'000, "", "not done within 1 s"); }
+
+WorkerEnvironment environment(int rank, int world, int port) {
+  WorkerEnvironment env;
+  env.rank = env.local_rank = rank;
+  env.world = env.local_world = world;
+  env.store = {"127.0.0.1", port};
+  env.cookie = "gpu";
+  return env;
+}
+
+TEST_F(GpuNccl, MeshAxes) {
+  if (!gloo_available()) GTEST_SKIP() << "this build has no Gloo";
+  const StoreServer server({"127.0.0.1", 0}, "gpu");
+  const int world = gpus() / 2 * 2;
+  std::vector<std::string> errors(static_cast<std::size_t>(world));
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < world; ++rank)
+    threads.emplace_back([&, rank] {
+      try {
+        const Device device{Backend::cuda, rank};
+        const auto mesh = Mesh::join(environment(rank, world, server.endpoint().port), {},
+                                     {.degrees = {{"cp", 2}}, .device = device});
+        const Stream s = Stream::create(device);
+        for (Communicator* c : {&mesh->axis("cp"), &mesh->axis("dp"), &mesh->data(), &mesh->all()}) {
+          const Tensor t = filled(1000, c->rank(), DType::f32, s);
+          c->all_reduce(t, Reduce::sum, s.record()).wait(s);
+          expect(t, s, "sum over an axis", [&](std::int64_t i) { return sum(c->size(), i); });
+        }
+        RING_CHECK(mesh->host().backend() == "gloo" && mesh->all().backend() == "nccl", "backends");
+        mesh->host().barrier().synchronize();
+      } catch (const std::exception& e) {
+        errors[static_cast<std::size_t>(rank)] = e.what();
+      }
+    });
+  for (std::thread& t : threads) t.join();
+  EXPECT_EQ(test::joined(errors), "");
+}
+
+// all_reduce without end; says through the store when it is under way.
+void endless(Mesh& mesh, int device) {
+  const Stream s = Stream::create({Backend::cuda, device});
+  const Tensor t = Tensor::zeros({4 << 20}, DType::f32, s);
+  for (int k = 0;; ++k) {
+    mesh.all().all_reduce(t, Reduce::sum, s.record()).synchronize();
+    if (k == 3) mesh.store()->add("warm", 1);
+  }
+}
+
+const char* kVictimPort = "RING_TEST_VICTIM_PORT";
+
+// What a process of its own runs for the test below.
+TEST(GpuNcclVictim, DISABLED_Run) {
+  const char* port = std::getenv(kVictimPort);
+  if (!port) GTEST_SKIP() << "part of another test";
+  endless(*Mesh::join(environment(1, 2, std::atoi(port)), {}, {.device = {Backend::cuda, 1}}), 1);
+}
+
+class GpuNcclSignal : public testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Signals, GpuNcclSignal, testing::Values(SIGKILL, SIGSTOP));
+
+TEST_P(GpuNcclSignal, SurvivorIsOutAndNamesTheVictim) {
+  if (!nccl_available() || !gloo_available()) GTEST_SKIP() << "this build has no NCCL or no Gloo";
+  if (device_count(Backend::cuda) < 2) GTEST_SKIP() << "needs two GPUs";
+  const StoreServer server({"127.0.0.1", 0}, "gpu");
+  setenv(kVictimPort, std::to_string(server.endpoint().port).c_str(), 1);
+  std::string program = "/proc/self/exe", filter = "--gtest_filter=GpuNcclVictim.*",
+              disabled = "--gtest_also_run_disabled_tests";
+  char* arguments[] = {program.data(), filter.data(), disabled.data(), nullptr};
+  pid_t child = -1;
+  ASSERT_EQ(posix_spawn(&child, program.c_str(), nullptr, nullptr, arguments, environ), 0);
+  unsetenv(kVictimPort);
+  std::string error;
+  Clock::time_point ended;
+  std::thread survivor([&] {
+    try {
+      endless(*Mesh::join(environment(0, 2, server.endpoint().port), {}, {.device = {Backend::cuda, 0}}), 0);
+    } catch (const std::exception& e) {
+      error = e.what();
+    }
+    ended = Clock::now();
+  });
+  const auto watch = connect_store(server.endpoint(), "gpu", Timeout(2000));
+  const auto start = Clock::now();
+  while (watch->add("warm", 0) < 2 && seconds_since(start) < 60) std::this_thread::sleep_for(milliseconds(5));
+  const auto begin = Clock::now();
+  kill(child, GetParam());
+  survivor.join();
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
+  EXPECT_TRUE(contains(error, "rank 1")) << error;
+  EXPECT_LT(std::chrono::duration<double>(ended - begin).count(), 5.0) << error;
+}
+
+}  // namespace
+}  // namespace ring

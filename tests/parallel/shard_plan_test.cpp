@@ -1,0 +1,181 @@
+#include "parallel/shard_plan.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <set>
+
+#include "core/fields.h"
+#include "parallel/units.h"
+#include "tests/trainer/tiny.h"
+#include "trainer/config.h"
+
+namespace ring::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+// The shapes of a decoder, without its memory.
+struct Shapes {
+  explicit Shapes(const ModelConfig& config, std::int64_t vocab_padding = 128) : model(config, vocab_padding) {
+    model.parameters().lay_out();
+  }
+  const Parameters& params() const { return model.parameters(); }
+  Decoder model;
+};
+
+ModelConfig named_config(const fs::path& file) {
+  Config config;
+  load_config(config, file.string());
+  if (!config.model.vocab_size) config.model.vocab_size = 257;
+  config.model.context = std::min<std::int64_t>(config.model.context, 4096);  // block patterns are built, though
+  return config.model;
+}
+
+std::vector<fs::path> config_files() {
+  std::vector<fs::path> out;
+  for (const auto& entry : fs::directory_iterator(std::string(RING_SOURCE_DIR) + "/configs"))
+    if (entry.path().extension() == ".yaml") out.push_back(entry.path());
+  return out;
+}
+
+// Every element of every parameter has one owner; shards have no holes but those of alignment.
+void expect_partition(const Parameters& params, const std::vector<ShardPiece>& plan, int ranks) {
+  std::size_t next = 0;
+  std::vector<std::int64_t> end(static_cast<std::size_t>(ranks), 0);
+  for (const Param* p : params.layout()) {
+    std::int64_t row = 0;
+    for (; next < plan.size() && plan[next].param == p; ++next) {
+      const ShardPiece& piece = plan[next];
+      const std::int64_t columns = p->shape.numel() / p->shape[0];
+      ASSERT_EQ(piece.first_row, row);
+      ASSERT_GT(piece.rows, 0);
+      ASSERT_EQ(piece.offset, p->offset + row * columns);
+      ASSERT_EQ(piece.numel, piece.rows * columns);
+      ASSERT_EQ(piece.offset % kParamAlign, 0);
+      ASSERT_TRUE(piece.owner >= 0 && piece.owner < ranks);
+      ASSERT_EQ(piece.shard_offset, end[static_cast<std::size_t>(piece.owner)]);
+      end[static_cast<std::size_t>(piece.owner)] += param_aligned(piece.numel);
+      row += piece.rows;
+    }
+    ASSERT_EQ(row, p->shape[0]) << p->parts[0].name;
+  }
+  ASSERT_EQ(next, plan.size());
+  for (int r = 0; r < ranks; ++r) ASSERT_EQ(shard_size(plan, r), end[static_cast<std::size_t>(r)]);
+}
+
+// A boundary within a parameter is one between logical parameters, but in tables.
+void expect_whole_matrices(const std::vector<ShardPiece>& plan) {
+  for (const ShardPiece& piece : plan)
+    for (const LogicalParam& part : piece.param->parts) {
+      const PieceRows r = rows_of(piece, part);
+      EXPECT_TRUE(piece.param->table || r.rows == 0 || r.rows == part.rows) << part.name;
+    }
+}
+
+TEST(ShardPlan, SharesAreEqualForTheNamedConfigs) {
+  for (const fs::path& file : config_files()) {
+    const Shapes shapes(named_config(file));
+    const std::int64_t all = shapes.params().size();
+    for (int ranks = 1; ranks <= 8; ++ranks) {
+      const std::vector<ShardPiece> plan = plan_shards(shapes.params(), ranks);
+      expect_partition(shapes.params(), plan, ranks);
+      expect_whole_matrices(plan);
+      for (int r = 0; r < ranks; ++r) {
+        const double share = static_cast<double>(shard_size(plan, r)) / static_cast<double>(all);
+        // Models of a few layers have too few matrices to divide well.
+        const double bound = all > 50'000'000 ? 1.02 / ranks : 1.0 / ranks + 0.025;
+        EXPECT_LE(share, bound) << file << " rank " << r << " of " << ranks;
+      }
+    }
+  }
+}
+
+TEST(ShardPlan, IsTheSameForEveryRank) {
+  const Shapes a(tiny_config().model), b(tiny_config().model);
+  const std::vector<ShardPiece> x = plan_shards(a.params(), 3), y = plan_shards(b.params(), 3);
+  ASSERT_EQ(x.size(), y.size());
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    EXPECT_EQ(x[i].offset, y[i].offset);
+    EXPECT_EQ(x[i].owner, y[i].owner);
+    EXPECT_EQ(x[i].shard_offset, y[i].shard_offset);
+  }
+}
+
+// A table of odd width is cut where kernels can start; one rank's rows of it lie together.
+TEST(ShardPlan, TablesOfAnyWidth) {
+  Parameters params;
+  Param& table = params.add({{"table", 0, 1001, {}}}, 20);
+  table.table = true;
+  params.add({{"a", 0, 3, {}}, {"b", 0, 5, {}}}, 20);
+  params.lay_out();
+  for (const int ranks : {2, 5, 8}) {
+    const std::vector<ShardPiece> plan = plan_shards(params, ranks);
+    expect_partition(params, plan, ranks);
+    std::set<int> owners;
+    for (const ShardPiece& p : plan)
+      if (p.param == &table) EXPECT_TRUE(owners.insert(p.owner).second);
+    EXPECT_EQ(owners.size(), static_cast<std::size_t>(ranks));
+    EXPECT_EQ(plan.size(), owners.size() + 1) << "a begins at row 3, which is not aligned: it stays with b";
+  }
+}
+
+TEST(ShardPlan, RowsOfLogicalParameters) {
+  Parameters params;
+  params.add({{"a", 0, 4, {}}, {"b", 0, 6, {}}}, 16, Cut::none, 12);
+  params.lay_out();
+  const Param& p = *params.layout()[0];
+  const ShardPiece piece{&p, 2, 10, p.offset + 32, 160, 0, 0};
+  const PieceRows a = rows_of(piece, p.parts[0]), b = rows_of(piece, p.parts[1]);
+  EXPECT_EQ(a.first, 2);
+  EXPECT_EQ(a.rows, 2);
+  EXPECT_EQ(a.at, 0);
+  EXPECT_EQ(b.first, 0);
+  EXPECT_EQ(b.rows, 6);  // the rows behind it are padding
+  EXPECT_EQ(b.at, 32);
+  EXPECT_EQ(rows_of({&p, 0, 4, p.offset, 64, 0, 0}, p.parts[1]).rows, 0);
+}
+
+TEST(Units, BuffersAndUsers) {
+  for (const bool tied : {false, true}) {
+    ModelConfig config = tiny_config().model;
+    config.layers = 3;
+    config.tied_embeddings = tied;
+    config.positions = Positions::learned;
+    const Shapes shapes(config);
+    const std::vector<ShardPiece> plan = plan_shards(shapes.params(), 2);
+    const Units u = make_units(shapes.model, plan);
+    EXPECT_EQ(u.parts,
+              (std::vector<std::string>{"embedding", "blocks.0", "blocks.1", "blocks.2", "final_norm", "loss_head"}));
+    ASSERT_EQ(u.units.size(), tied ? 5u : 6u);
+    EXPECT_EQ(u.buffers.size(), 4u);
+    EXPECT_EQ(u.users.back(), std::vector<std::size_t>{tied ? 0u : 5u});
+    EXPECT_EQ(u.units[0].last_part, tied ? 5u : 0u);
+    EXPECT_EQ(u.units[0].buffer, u.units[u.users.back()[0]].buffer);
+    EXPECT_EQ(u.units[1].buffer, u.units[3].buffer);
+    EXPECT_NE(u.units[1].buffer, u.units[2].buffer);
+    for (std::size_t i = 0; i + 1 < u.parts.size(); ++i)  // a part's parameters arrive while the one before runs
+      for (const std::size_t a : u.users[i])
+        for (const std::size_t b : u.users[i + 1]) EXPECT_NE(u.units[a].buffer, u.units[b].buffer);
+    std::size_t pieces = 0;
+    std::int64_t elements = 0;
+    for (const Unit& unit : u.units) {
+      std::int64_t end = 0;
+      for (const UnitPiece& p : unit.pieces) {
+        EXPECT_GE(p.at, end);
+        end = p.at + p.piece.numel;
+        elements += p.piece.numel;
+        ++pieces;
+      }
+      EXPECT_LE(end, unit.size);
+      EXPECT_LE(unit.size, u.buffers[static_cast<std::size_t>(unit.buffer)]);
+    }
+    EXPECT_EQ(pieces, plan.size());
+    std::int64_t all = 0;
+    for (const Param* p : shapes.params().layout()) all += p->shape.numel();
+    EXPECT_EQ(elements, all);
+  }
+}
+
+}  // namespace
+}  // namespace ring::test
