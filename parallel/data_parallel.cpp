@@ -1,6 +1,7 @@
 #include "parallel/data_parallel.h"
 
 #include <chrono>
+#include <functional>
 #include <utility>
 
 namespace ring {
@@ -14,11 +15,17 @@ std::vector<SlotRange> slot_ranges(const Parameters& params) {
 
 Tensor in_flat(const Param& p, const Tensor& flat) { return flat.narrow(0, p.offset, p.shape.numel()).view(p.shape); }
 
+double seconds_of(const std::function<void()>& wait) {
+  const auto before = std::chrono::steady_clock::now();
+  wait();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - before).count();
+}
+
 }  // namespace
 
-DataParallel::DataParallel(Decoder& model, Communicator& comm, const ParallelConfig& config, std::int64_t bucket_bytes,
-                           const ParamTypes& types, std::uint64_t seed, const Context& ctx)
-    : model_(model), comm_(comm), zero_(comm.size() > 1 ? static_cast<int>(config.zero) : 0) {
+DataParallel::DataParallel(Decoder& model, Communicator& comm, Communicator& slices, const ParallelConfig& config,
+                           std::int64_t bucket_bytes, const ParamTypes& types, std::uint64_t seed, const Context& ctx)
+    : model_(model), comm_(comm), slices_(slices), zero_(comm.size() > 1 ? static_cast<int>(config.zero) : 0) {
   RING_CHECK(!model.listener, "the model's parameters have an owner already");
   if (sharded()) {
     allocate_sharded(types, seed, ctx);
@@ -40,6 +47,7 @@ void DataParallel::allocate_sharded(const ParamTypes& types, std::uint64_t seed,
   model_.allocate_constants(ctx);
   plan_ = plan_shards(params, comm_.size());
   units_ = make_units(model_, plan_);
+  holding_.slice = params.slice();
   holding_.pieces = pieces_of_rank(plan_, comm_.rank());
   holding_.size = shard_size(plan_, comm_.rank());
   const bool all_weights = zero_ < 3, copies = types.weights != types.master;
@@ -81,6 +89,7 @@ void DataParallel::make_reducer(const ParallelConfig& config, std::int64_t bucke
 }
 
 void DataParallel::start_step() {
+  wait_seconds_ = 0;
   if (unit_reducer_)
     unit_reducer_->start_step();
   else
@@ -88,12 +97,10 @@ void DataParallel::start_step() {
 }
 
 void DataParallel::finish_gradients(const Context& ctx) {
-  const auto before = std::chrono::steady_clock::now();
-  if (unit_reducer_)
-    unit_reducer_->finish(ctx);
-  else
-    reducer_->finish();
-  wait_seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - before).count();
+  wait_seconds_ += seconds_of([&] {
+    unit_reducer_ ? unit_reducer_->finish(ctx) : reducer_->finish();
+    sum_replicated(holding_, slices_, ctx.stream);
+  });
 }
 
 void DataParallel::updated(const Context& ctx) {
@@ -110,11 +117,13 @@ void DataParallel::loaded(const Context& ctx) {
 void DataParallel::begin(const std::string& name, PartPass pass, const Context& ctx) {
   if (stale_) updated(ctx);
   const std::size_t part = units_.part(name);
-  source_->need(part, pass, ctx);
+  wait_seconds_ += seconds_of([&] { source_->need(part, pass, ctx); });
   // The loss head comes last, and writes its gradients in its forward.
   const bool writes = pass == PartPass::backward || (pass == PartPass::forward && part + 1 == units_.parts.size());
   if (!unit_reducer_ || !writes) return;
-  for (const std::size_t unit : units_.users[part]) unit_reducer_->open(unit, ctx);
+  wait_seconds_ += seconds_of([&] {
+    for (const std::size_t unit : units_.users[part]) unit_reducer_->open(unit, ctx);
+  });
 }
 
 // A unit is complete when the first part that uses it is.

@@ -25,8 +25,9 @@ namespace ring {
 class DataParallel final : public PartListener {
  public:
   // Allocates and fills the parameters of `model`, and listens to it as long as both live.
-  DataParallel(Decoder& model, Communicator& comm, const ParallelConfig&, std::int64_t bucket_bytes, const ParamTypes&,
-               std::uint64_t seed, const Context&);
+  // comm: the ranks that share the data; slices: those that hold the other slices of the model, at the same data.
+  DataParallel(Decoder& model, Communicator& comm, Communicator& slices, const ParallelConfig&,
+               std::int64_t bucket_bytes, const ParamTypes&, std::uint64_t seed, const Context&);
   ~DataParallel() override;
   DataParallel(const DataParallel&) = delete;
   DataParallel& operator=(const DataParallel&) = delete;
@@ -38,7 +39,7 @@ class DataParallel final : public PartListener {
 
   const Holding& holding() const { return holding_; }
   bool sharded() const { return zero_ > 0; }             // the holding is a part of the whole
-  double wait_seconds() const { return wait_seconds_; }  // the host's, in the last finish_gradients()
+  double wait_seconds() const { return wait_seconds_; }  // the host's for other ranks, since start_step()
   std::size_t weight_bytes() const;                      // in this process, the master values included
   std::size_t gradient_bytes() const;
 
@@ -51,6 +52,7 @@ class DataParallel final : public PartListener {
 
   Decoder& model_;
   Communicator& comm_;
+  Communicator& slices_;
   int zero_;
   std::vector<ShardPiece> plan_;
   Units units_;

@@ -7,7 +7,7 @@ namespace ring {
 std::vector<HeldRun> Holding::runs() const {
   std::vector<HeldRun> out;
   for (const ShardPiece& p : pieces) {
-    const bool decay = p.param->decay, cut = p.param->cut != Cut::none;
+    const bool decay = p.param->decay, cut = slice.size > 1 && p.param->cut != Cut::none;
     if (!out.empty()) {
       HeldRun& run = out.back();
       const std::int64_t gap = p.offset - run.first.offset;
@@ -41,8 +41,17 @@ void Holding::refresh_weights(const Context& ctx) const {
   for (const HeldRun& run : runs()) cast_kernel({run.of(values), run.of(weights)}, ctx);
 }
 
+void sum_replicated(const Holding& h, Communicator& slices, const Stream& stream) {
+  std::vector<Work> works;
+  for (const HeldRun& run : h.runs())
+    if (h.slice.size > 1 && !run.cut)
+      works.push_back(slices.all_reduce(run.of(h.gradients), Reduce::sum, stream.record()));
+  for (Work& work : works) work.wait(stream);
+}
+
 Holding hold_everything(const Parameters& params) {
   Holding h;
+  h.slice = params.slice();
   h.pieces = whole_plan(params);
   h.size = params.size();
   h.values = {params.values, true};

@@ -1,6 +1,7 @@
 #pragma once
 // What this process keeps of the parameters between steps, and updates: all of them, or its pieces of a shard plan.
 
+#include "comm/communicator.h"
 #include "parallel/shard_plan.h"
 
 namespace ring {
@@ -23,6 +24,7 @@ struct HeldRun {
 };
 
 struct Holding {
+  Slice slice = {};                // of the model that all of this is about
   std::vector<ShardPiece> pieces;  // in layout order
   std::int64_t size = 0;           // elements of this rank's shard, and so of moments
   HeldBuffer values;               // the master copy
@@ -35,6 +37,10 @@ struct Holding {
   void initialise(std::uint64_t seed, const Context&) const;  // the values of all pieces, and their copies
   void refresh_weights(const Context&) const;
 };
+
+// Where the model is cut into slices: gradients of what every slice holds are summed over the slices, each of which has
+// a part of them. The stream waits.
+void sum_replicated(const Holding&, Communicator& slices, const Stream&);
 
 // The holding of somebody who has everything, in the flat buffers of `params`.
 Holding hold_everything(const Parameters& params);

@@ -6,18 +6,19 @@
 namespace ring {
 namespace {
 
-std::vector<Tensor> counted_gradients(const Holding& h, const std::vector<HeldRun>& runs, Slice slice) {
-  if (slice.rank == 0 && h.gradients.flat.numel() == h.size) return {h.gradients.flat};
+std::vector<Tensor> counted_gradients(const Holding& h, const std::vector<HeldRun>& runs) {
+  const bool first = h.slice.rank == 0;
+  if (first && h.gradients.flat.numel() == h.size) return {h.gradients.flat};
   std::vector<Tensor> out;
   for (const HeldRun& run : runs)
-    if (run.cut || slice.rank == 0) out.push_back(run.of(h.gradients));
+    if (run.cut || first) out.push_back(run.of(h.gradients));
   return out;
 }
 
 }  // namespace
 
 Optimizer::Optimizer(const Holding& holding, const OptimizerConfig& config, std::uint64_t seed, const Context& ctx,
-                     std::vector<Communicator*> norm_over, Slice slice)
+                     std::vector<Communicator*> norm_over)
     : m(ctx.zeros({holding.size}, config.moments)),
       v(ctx.zeros({holding.size}, config.moments)),
       state(ctx.zeros({sizeof(StepState)}, DType::u8)),
@@ -25,7 +26,7 @@ Optimizer::Optimizer(const Holding& holding, const OptimizerConfig& config, std:
       config_(config),
       seed_(seed),
       runs_(holding.runs()),
-      counted_(counted_gradients(holding, runs_, slice)),
+      counted_(counted_gradients(holding, runs_)),
       norm_over_(std::move(norm_over)),
       squares_(ctx.empty({1})) {}
 

@@ -12,7 +12,7 @@ class Optimizer {
   // norm_over: groups of ranks whose squares add up to the norm of the whole gradient. Of parameters that every slice
   // of the model holds, the first slice's count.
   Optimizer(const Holding&, const OptimizerConfig&, std::uint64_t seed, const Context&,
-            std::vector<Communicator*> norm_over = {}, Slice slice = {});
+            std::vector<Communicator*> norm_over = {});
 
   // Gradient norm, clip factor, update. A norm or a loss [1] that is not finite, in this step or in an earlier one
   // since the state was last reset, leaves everything untouched.

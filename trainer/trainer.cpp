@@ -36,14 +36,13 @@ Trainer::Trainer(const Config& config, const Context& ctx, Mesh& mesh, Loader& l
   ctx_.stream.impl().allocator = arena_;
   model_.set_recompute(config.train.recompute);
   arena_->enter_phase("parameters");
-  data_ = std::make_unique<DataParallel>(model_, mesh_.data(), config.parallel, config.train.bucket_bytes,
-                                         param_types(config), config.run.seed, ctx_);
+  data_ = std::make_unique<DataParallel>(model_, mesh_.data(), mesh_.axis("tp"), config.parallel,
+                                         config.train.bucket_bytes, param_types(config), config.run.seed, ctx_);
   arena_->enter_phase("optimizer states");
   std::vector<Communicator*> norm_over;
   if (data_->sharded()) norm_over.push_back(&mesh_.data());
   if (mesh_.degree("tp") > 1) norm_over.push_back(&mesh_.axis("tp"));
-  optimizer_ = std::make_unique<Optimizer>(data_->holding(), config.optimizer, config.run.seed, ctx_, norm_over,
-                                           model_.parameters().slice());
+  optimizer_ = std::make_unique<Optimizer>(data_->holding(), config.optimizer, config.run.seed, ctx_, norm_over);
   const std::int64_t tokens = static_cast<std::int64_t>(micro_count_) * micro_tokens();
   arena_->enter_phase("inputs");
   inputs_ = StepInputs(tokens, packed(), ctx_.stream);

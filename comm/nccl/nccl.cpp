@@ -74,8 +74,8 @@ class NcclCommunicator final : public Communicator {
       RING_NCCL(broadcast, t.raw(), t.raw(), count(t), type_of(t.dtype()), root, comm, stream);
     });
   }
-  Work do_reduce_pieces(Operation, const std::vector<Piece>&, Reduce, const Event& after) override;
-  Work do_broadcast_pieces(Operation, const std::vector<Piece>&, const Event& after) override;
+  Work do_reduce_pieces(Operation, const std::vector<OwnedPiece>&, Reduce, const Event& after) override;
+  Work do_broadcast_pieces(Operation, const std::vector<OwnedPiece>&, const Event& after) override;
   Work do_exchange(Operation, const std::vector<Transfer>& sends, const std::vector<Transfer>& receives,
                    const Event& after) override;
   Work do_barrier(Operation o, const Event& after) override {
@@ -102,9 +102,10 @@ Work NcclCommunicator::do_all_to_all(Operation o, const Tensor& out, const Tenso
   });
 }
 
-Work NcclCommunicator::do_reduce_pieces(Operation o, const std::vector<Piece>& pieces, Reduce op, const Event& after) {
+Work NcclCommunicator::do_reduce_pieces(Operation o, const std::vector<OwnedPiece>& pieces, Reduce op,
+                                        const Event& after) {
   std::vector<Tensor> held;
-  for (const Piece& p : pieces) held.push_back(p.tensor);
+  for (const OwnedPiece& p : pieces) held.push_back(p.tensor);
   return start(o, std::move(held), after, [&](ncclComm_t comm, cudaStream_t stream) {
     for (const auto& [t, root] : pieces)
       if (t.numel() > 0)
@@ -112,9 +113,9 @@ Work NcclCommunicator::do_reduce_pieces(Operation o, const std::vector<Piece>& p
   });
 }
 
-Work NcclCommunicator::do_broadcast_pieces(Operation o, const std::vector<Piece>& pieces, const Event& after) {
+Work NcclCommunicator::do_broadcast_pieces(Operation o, const std::vector<OwnedPiece>& pieces, const Event& after) {
   std::vector<Tensor> held;
-  for (const Piece& p : pieces) held.push_back(p.tensor);
+  for (const OwnedPiece& p : pieces) held.push_back(p.tensor);
   return start(o, std::move(held), after, [&](ncclComm_t comm, cudaStream_t stream) {
     for (const auto& [t, root] : pieces)
       if (t.numel() > 0) RING_NCCL(broadcast, t.raw(), t.raw(), count(t), type_of(t.dtype()), root, comm, stream);

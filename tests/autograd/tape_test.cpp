@@ -299,6 +299,32 @@ TEST_F(TapeTest, MemoryFallsWhileTheBackwardRuns) {
   for (std::size_t i = 2; i < in_use.size(); ++i) EXPECT_LT(in_use[i], in_use[i - 1]);
 }
 
+// Parts begin before their first step of the backward and end after their parameters are complete.
+TEST_F(TapeTest, AListenerSeesThePartsOfTheBackward) {
+  struct Listener final : PartListener {
+    std::vector<std::string> seen;
+    void begin(const std::string& part, PartPass pass, const Context&) override {
+      EXPECT_EQ(pass, PartPass::backward);
+      seen.push_back("begin " + part);
+    }
+    void end_backward(const std::string& part, const Context&) override { seen.push_back("end " + part); }
+  } listener;
+  Parameter a("a", {8, 8}, ctx), b("b", {8, 8}, ctx);
+  a.var.slot->on_ready = [&] { listener.seen.push_back("a ready"); };
+  b.var.slot->on_ready = [&] { listener.seen.push_back("b ready"); };
+  Tape tape;
+  tape.listener = &listener;
+  ring::Run run = recording(tape);
+  Var x = linear(run, input("x", {3, 8}), a.var);  // of no part
+  tape.enter_part("one");
+  x = linear(run, linear(run, x, b.var), a.var);
+  tape.enter_part("two");
+  x = linear(run, x, a.var);
+  tape.backward(x.slot, random("seed", {3, 8}), ctx);
+  EXPECT_EQ(listener.seen,
+            (std::vector<std::string>{"begin two", "end two", "begin one", "b ready", "end one", "a ready"}));
+}
+
 TEST_F(TapeTest, AThrowingStepLeavesTheTapeDestructible) {
   Parameter w("w", {8, 8}, ctx);
   {

@@ -142,14 +142,14 @@ TEST_F(GpuNccl, PiecesWithOwners) {
   expect_all([](Communicator& c, const Stream& s) {
     const std::int64_t sizes[] = {5, 100'003, 0, 7, 64, 250'000};
     const auto make = [&] {
-      std::vector<Piece> out;
+      std::vector<OwnedPiece> out;
       for (const std::int64_t size : sizes) {
         const int id = static_cast<int>(out.size());
         out.push_back({filled(size, c.rank(), kTypes[id % 3], s, id), id * 3 % c.size()});
       }
       return out;
     };
-    const std::vector<Piece> summed = make(), sent = make();
+    const std::vector<OwnedPiece> summed = make(), sent = make();
     c.reduce_pieces(summed, Reduce::sum, s.record()).wait(s);
     c.broadcast_pieces(sent, s.record()).wait(s);
     c.reduce_pieces({}, Reduce::sum).wait(s);

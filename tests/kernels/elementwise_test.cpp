@@ -48,6 +48,16 @@ TEST(Axpby, RefusesOtherShapes) {
   EXPECT_THROW(axpby_kernel({.x = ctx.zeros({4}), .out = ctx.zeros({4}), .beta = 1}, ctx), Error);
 }
 
+TEST(RandomNormal, APartOfATensorHasThePartsValues) {
+  const Context ctx = poisoned_context(2);
+  const RandomSite site{.seed = 7, .step = 0, .site = 3};
+  const Tensor whole = ctx.empty({5000}), part = ctx.empty({3000});
+  random_normal_kernel({.out = whole, .site = site, .std = 0.5f}, ctx);
+  random_normal_kernel({.out = part, .site = site, .std = 0.5f, .first_element = 1998}, ctx);
+  EXPECT_EQ(read_values(part), read_values(whole.narrow(0, 1998, 3000)));
+  EXPECT_THROW(random_normal_kernel({.out = part, .site = site, .first_element = 3}, ctx), Error);
+}
+
 // Dropout of ones: 0 where dropped, 1 / (1 - rate) where kept.
 Values mask(std::int64_t n, float rate, std::int64_t first, const RandomSite& site, int threads) {
   const Context ctx = poisoned_context(threads);

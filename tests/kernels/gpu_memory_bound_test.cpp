@@ -208,16 +208,17 @@ TEST_P(GpuMemoryBound, Dropout) {
 
 TEST_P(GpuMemoryBound, NormalNumbersAreThoseOfTheHost) {
   const RandomSite site{.seed = 77, .step = 0, .site = site_of("blocks.3.mlp.up")};
-  for (std::int64_t n : kLengths) {
-    const Context ctx = context();
-    const Tensor out = ctx.empty({n}, GetParam());
-    random_normal_kernel({.out = out, .site = site, .std = 0.02f}, ctx);
-    const Values got = read_values(out, ctx);
-    for (std::size_t i = 0; i < got.size(); ++i) {
-      const double want = 0.02f * random_normal(site, i);
-      ASSERT_NEAR(got[i], want, (GetParam() == DType::bf16 ? 4e-3 : 1e-6) * std::abs(want) + 1e-12) << i;
+  for (const std::int64_t first : {0, 34})
+    for (std::int64_t n : kLengths) {
+      const Context ctx = context();
+      const Tensor out = ctx.empty({n}, GetParam());
+      random_normal_kernel({.out = out, .site = site, .std = 0.02f, .first_element = first}, ctx);
+      const Values got = read_values(out, ctx);
+      for (std::size_t i = 0; i < got.size(); ++i) {
+        const double want = 0.02f * random_normal(site, static_cast<std::uint64_t>(first) + i);
+        ASSERT_NEAR(got[i], want, (GetParam() == DType::bf16 ? 4e-3 : 1e-6) * std::abs(want) + 1e-12) << i;
+      }
     }
-  }
 }
 
 struct RopeCase {

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "core/fields.h"
+#include "parallel/holding.h"
 #include "parallel/units.h"
 #include "tests/trainer/tiny.h"
 #include "trainer/config.h"
@@ -134,6 +135,34 @@ TEST(ShardPlan, RowsOfLogicalParameters) {
   EXPECT_EQ(b.rows, 6);  // the rows behind it are padding
   EXPECT_EQ(b.at, 32);
   EXPECT_EQ(rows_of({&p, 0, 4, p.offset, 64, 0, 0}, p.parts[1]).rows, 0);
+}
+
+// Runs hold the same elements as pieces, in the flat layout and in the shard; who has everything has two.
+TEST(Holding, RunsJoinWhatLiesTogether) {
+  const Shapes shapes(tiny_config().model);
+  const std::vector<ShardPiece> plan = plan_shards(shapes.params(), 3);
+  for (int rank = 0; rank < 3; ++rank) {
+    Holding h;
+    h.pieces = pieces_of_rank(plan, rank);
+    const std::vector<HeldRun> runs = h.runs();
+    EXPECT_LE(runs.size(), h.pieces.size());
+    std::size_t at = 0;
+    for (const HeldRun& run : runs) {
+      const ShardPiece& first = run.first;
+      EXPECT_EQ(first.offset, h.pieces[at].offset);
+      for (; at < h.pieces.size() && h.pieces[at].offset < first.offset + run.numel; ++at) {
+        const ShardPiece& piece = h.pieces[at];
+        EXPECT_EQ(piece.offset - first.offset, piece.shard_offset - first.shard_offset);
+        EXPECT_LE(piece.offset + piece.numel, first.offset + run.numel);
+        EXPECT_EQ(piece.param->decay, run.decay);
+      }
+    }
+    EXPECT_EQ(at, h.pieces.size());
+  }
+  Holding all;
+  all.pieces = whole_plan(shapes.params());
+  for (const HeldRun& run : all.runs()) EXPECT_EQ(run.first.offset >= shapes.params().matrices_begin(), run.decay);
+  EXPECT_EQ(all.runs().size(), 2u) << "vectors and matrices";
 }
 
 TEST(Units, BuffersAndUsers) {

@@ -139,6 +139,19 @@ TEST_F(DistTensorParallelRun, WithReplicas) {
   EXPECT_LT(relative(replicas.validation, four.validation), kLoss);
 }
 
+// A padded vocabulary, and shards of slices.
+TEST_F(DistTensorParallelRun, WithShardedStates) {
+  const Overrides model = {"train.micro_batch=2", "model.vocab_size=301", "model.dropout=0.1"};
+  const Training one = train(model, 1, 3);
+  ASSERT_EQ(one.errors, "");
+  for (const char* zero : {"1", "2", "3"}) {
+    const Training four = train(joined(model, {std::string("parallel.zero=") + zero}), 2, 3, 2);
+    ASSERT_EQ(four.errors, "") << zero;
+    EXPECT_LT(largest_loss_difference(one, four), kLoss) << zero;
+    EXPECT_LT(largest_difference(one, four), kWeights) << zero;
+  }
+}
+
 TEST_F(DistTensorParallelRun, EveryCollectiveInOneOrder) {
   TrainingOptions options;
   options.ranks = 4;
