@@ -60,7 +60,9 @@ Finding judge_memory(const HostFacts& host) {
 
 Finding judge_disk(const HostFacts& host) {
   Finding f{kMachine, "disk", str(size_text(host.disk_free), " free in ", host.folder.string())};
-  f.fix = "free space: a checkpoint takes 12 bytes per parameter (6 with states in bf16), and two of them exist for a moment";
+  f.fix =
+      "free space: a checkpoint takes 12 bytes per parameter (6 with states in bf16), and two of them exist for a "
+      "moment";
   if (host.disk_free < kGiB) f.verdict = Verdict::note;
   if (host.disk_free < 64 * kMiB) f.verdict = Verdict::stop;
   if (host.writable) return f;

@@ -113,7 +113,7 @@ class Rank {
   Rank(const TrainingOptions& options, const WorkerEnvironment& env)
       : options_(options),
         asked_(config_of(options)),
-        mesh_(Mesh::join(env, comm_options(options), {.degrees = asked_.parallel.degrees()})),
+        mesh_(Mesh::join(env, comm_options(options), MeshPlan{.degrees = asked_.parallel.degrees()})),
         config_(resolve_config(asked_, 257, *mesh_)),
         ctx_(make_context(config_)),
         loader_(open_corpus(corpus().path()), loader_options()),
