@@ -12,49 +12,16 @@
 namespace ring {
 namespace {
 
-// Operands of one forward and backward.
-struct Problem {
-  Attention forward;
-  AttentionBackward backward;
-};
-
-// Heads [first, first + count) of a buffer [N, heads, D], where sequences lie one after the other.
-Tensor heads_of(const Tensor& all, std::int64_t first, std::int64_t count) { return all.narrow(1, first, count); }
-
-Problem make_problem(const AttentionGrid& g, std::int64_t dim, std::int64_t length, bool causal, const Context& ctx) {
-  const std::int64_t sequences = std::max<std::int64_t>(1, g.tokens / length), rows = sequences * length;
-  const std::int64_t q = g.heads, kv = g.kv_heads;
-  const DType type = activation_type(ctx.precision);
-  const Tensor qkv = random_tensor({rows, q + 2 * kv, dim}, type, ctx, 1),
-               dqkv = ctx.empty({rows, q + 2 * kv, dim}, type);
-  const Tensor dout = random_tensor({rows, q, dim}, type, ctx, 2);
-  Attention f{.q = heads_of(qkv, 0, q),
-              .k = heads_of(qkv, q, kv),
-              .v = heads_of(qkv, q + kv, kv),
-              .out = ctx.empty({rows, q, dim}, type),
-              .lse = ctx.empty({q, rows}),
-              .queries = {},
-              .keys = {},
-              .scale = 1 / std::sqrt(static_cast<float>(dim)),
-              .pattern = {.causal = causal},
-              .carry = {}};
+// Sequences lie one after the other.
+AttentionOperands make_problem(const AttentionGrid& g, std::int64_t dim, std::int64_t length, bool causal,
+                               const Context& ctx) {
+  const std::int64_t sequences = std::max<std::int64_t>(1, g.tokens / length);
+  AttentionOperands p = random_operands(sequences * length, g.heads, g.kv_heads, dim, ctx);
+  p.forward.pattern = p.backward.pattern = {.causal = causal};
   for (std::int64_t b = 0; b < sequences; ++b)
-    f.queries.push_back({static_cast<std::int32_t>(b * length), static_cast<std::int32_t>(length)});
-  f.keys = f.queries;
-  AttentionBackward b{.q = f.q,
-                      .k = f.k,
-                      .v = f.v,
-                      .out = f.out,
-                      .lse = f.lse,
-                      .dout = dout,
-                      .dq = heads_of(dqkv, 0, q),
-                      .dk = heads_of(dqkv, q, kv),
-                      .dv = heads_of(dqkv, q + kv, kv),
-                      .queries = f.queries,
-                      .keys = f.keys,
-                      .scale = f.scale,
-                      .pattern = f.pattern};
-  return {std::move(f), std::move(b)};
+    p.forward.queries.push_back({static_cast<std::int32_t>(b * length), static_cast<std::int32_t>(length)});
+  p.forward.keys = p.backward.queries = p.backward.keys = p.forward.queries;
+  return p;
 }
 
 double seconds_of(const Context& ctx, const std::function<void()>& queue) {
@@ -95,7 +62,7 @@ class Bench {
 
   void run(std::int64_t dim, std::int64_t length, bool causal) {
     jobs_.clear();
-    Problem p = make_problem(grid_, dim, length, causal, ctx_);
+    AttentionOperands p = make_problem(grid_, dim, length, causal, ctx_);
     AttentionTiming t{.head_dim = dim, .length = length, .causal = causal};
     t.sequences = static_cast<std::int64_t>(p.forward.queries.size());
     const double all = cost(p.forward).flops;
@@ -114,7 +81,7 @@ class Bench {
   }
 
  private:
-  void add_jobs(const Problem& p, AttentionTiming t) {
+  void add_jobs(const AttentionOperands& p, AttentionTiming t) {
     add_jobs(attention_kernel, p.forward, t, [] {});
     // What the backward reads, whoever of them was measured last.
     const auto prepare = [forward = p.forward, ctx = ctx_] { attention_kernel(forward, ctx); };
@@ -218,6 +185,32 @@ std::string_view to_string(AttentionKind kind) {
     case AttentionKind::block_sparse: return "block_sparse";
   }
   return "";
+}
+
+AttentionOperands random_operands(std::int64_t rows, std::int64_t heads, std::int64_t kv_heads, std::int64_t dim,
+                                  const Context& ctx) {
+  const DType type = activation_type(ctx.precision);
+  const Shape shape{rows, heads + 2 * kv_heads, dim}, out{rows, heads, dim};
+  const Tensor qkv = random_tensor(shape, type, ctx, 1), dqkv = ctx.empty(shape, type);
+  AttentionOperands p;
+  Attention& f = p.forward;
+  f.q = qkv.narrow(1, 0, heads);
+  f.k = qkv.narrow(1, heads, kv_heads);
+  f.v = qkv.narrow(1, heads + kv_heads, kv_heads);
+  f.out = ctx.empty(out, type);
+  f.lse = ctx.empty({heads, rows});
+  f.scale = 1 / std::sqrt(static_cast<float>(dim));
+  p.backward = {.q = f.q,
+                .k = f.k,
+                .v = f.v,
+                .out = f.out,
+                .lse = f.lse,
+                .dout = random_tensor(out, type, ctx, 2),
+                .dq = dqkv.narrow(1, 0, heads),
+                .dk = dqkv.narrow(1, heads, kv_heads),
+                .dv = dqkv.narrow(1, heads + kv_heads, kv_heads),
+                .scale = f.scale};
+  return p;
 }
 
 void check_grid(const AttentionGrid& g) {

@@ -6,10 +6,18 @@
 #include <string>
 #include <vector>
 
-#include "kernels/attention/pattern.h"
+#include "kernels/attention/attention.h"
 #include "trainer/benchmark.h"
 
 namespace ring {
+
+// A forward and a backward over so many rows, of random numbers, with neither spans nor a pattern yet.
+struct AttentionOperands {
+  Attention forward;
+  AttentionBackward backward;
+};
+AttentionOperands random_operands(std::int64_t rows, std::int64_t heads, std::int64_t kv_heads, std::int64_t dim,
+                                  const Context&);
 
 struct AttentionGrid {
   std::int64_t heads = 16, kv_heads = 16, tokens = 16384;  // tokens: in a batch, at least one sequence

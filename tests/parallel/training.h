@@ -1,6 +1,7 @@
 #pragma once
 // The real trainer on several ranks, one thread each: what every kind of parallelism is compared by.
 
+#include <cstdint>
 #include <map>
 #include <string>
 #include <vector>

@@ -16,6 +16,7 @@ namespace ring {
 void add_bench_step(CLI::App& bench);
 void add_bench_ops(CLI::App& bench);  // and bench floor
 void add_bench_attention(CLI::App& bench);
+void add_bench_context(CLI::App& bench);
 
 // A settings file on the command line, whose corpus is not read.
 struct BenchConfig {

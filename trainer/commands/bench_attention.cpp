@@ -2,10 +2,10 @@
 #include <cstdio>
 
 #include "core/cpu/thread_pool.h"
-#include "kernels/attention/blocks.h"
 #include "kernels/tuning.h"
 #include "trainer/benchmark_attention.h"
 #include "trainer/commands/bench.h"
+#include "trainer/commands/pattern_options.h"
 #include "trainer/session.h"
 
 namespace ring {
@@ -19,31 +19,9 @@ struct Arguments {
   double seconds = 0.2, most_seconds = 2;
   std::string device = "auto";
   std::vector<std::string> kinds = {"dense"}, candidates;
-  std::int32_t window = 1024, sinks = 0, block = 128;
-  std::vector<std::int32_t> segments = {2048, 8192, 32768}, rates = {1, 4, 16};
-  bool dedup = false;
-  double density = 0.1;
+  PatternOptions pattern;
   int rounds = 1;
 };
-
-Pattern pattern_of(const Arguments& a, const std::string& kind) {
-  Pattern p;
-  if (kind == "window") {
-    p.kind = AttentionKind::window;
-    p.window = a.window, p.sinks = a.sinks;
-  } else if (kind == "dilated") {
-    p.kind = AttentionKind::dilated;
-    if (a.segments.size() != a.rates.size())
-      fail("--segments has ", a.segments.size(), " numbers, --rates ", a.rates.size(), ": give one of each per branch");
-    for (std::size_t i = 0; i < a.segments.size(); ++i) p.branches.push_back({a.segments[i], a.rates[i]});
-    p.dedup = a.dedup;
-  } else if (kind == "block_sparse") {
-    p.kind = AttentionKind::block_sparse;
-    const BlockRule rule{.kind = BlockRuleKind::random, .threshold = random_threshold(a.density), .seed = 1};
-    p.blocks = std::make_shared<BlockPattern>(a.block, std::vector{rule});
-  }
-  return p;
-}
 
 // What is not said is small on a CPU.
 AttentionGrid grid_of(const Arguments& a, Backend backend) {
@@ -62,7 +40,7 @@ AttentionGrid grid_of(const Arguments& a, Backend backend) {
   if (a.causal || !a.full) g.causal.push_back(true);
   if (a.full || !a.causal) g.causal.push_back(false);
   g.patterns.clear();
-  for (const std::string& kind : a.kinds) g.patterns.push_back(pattern_of(a, kind));
+  for (const std::string& kind : a.kinds) g.patterns.push_back(a.pattern.of(kind));
   g.candidates = a.candidates;
   g.rounds = a.rounds;
   g.seconds = a.seconds;
@@ -138,22 +116,6 @@ void run(const Arguments& a) {
   });
 }
 
-void add_kinds(CLI::App& cmd, Arguments& a) {
-  cmd.add_option("--kind", a.kinds, "Of attention, with commas: dense, window, dilated, block_sparse")
-      ->delimiter(',')
-      ->check(CLI::IsMember({"dense", "window", "dilated", "block_sparse"}))
-      ->capture_default_str();
-  cmd.add_option("--window", a.window, "Of windows: keys that a query sees")->capture_default_str();
-  cmd.add_option("--sinks", a.sinks, "Of windows: first keys that all see")->capture_default_str();
-  cmd.add_option("--segments", a.segments, "Of dilated attention, with commas")->delimiter(',')->capture_default_str();
-  cmd.add_option("--rates", a.rates, "Of dilated attention, with commas")->delimiter(',')->capture_default_str();
-  cmd.add_flag("--dedup", a.dedup, "Of dilated attention: pairs count once");
-  cmd.add_option("--block", a.block, "Of block patterns: 64 or 128")->capture_default_str();
-  cmd.add_option("--density", a.density, "Of block patterns: share of blocks, drawn at random")
-      ->check(CLI::Range(0.0, 1.0))
-      ->capture_default_str();
-}
-
 }  // namespace
 
 void add_bench_attention(CLI::App& bench) {
@@ -175,7 +137,11 @@ void add_bench_attention(CLI::App& bench) {
       ->capture_default_str();
   cmd->add_option("--threads", a->threads, "Of a CPU; 0: all cores")->check(CLI::NonNegativeNumber);
   cmd->add_option("--device", a->device, "auto, cpu or cuda")->check(CLI::IsMember({"auto", "cpu", "cuda"}));
-  add_kinds(*cmd, *a);
+  cmd->add_option("--kind", a->kinds, "Of attention, with commas: dense, window, dilated, block_sparse")
+      ->delimiter(',')
+      ->check(CLI::IsMember(attention_kinds()))
+      ->capture_default_str();
+  a->pattern.add_to(*cmd);
   cmd->add_option("--candidate", a->candidates, "Only these kernels, with commas")->delimiter(',');
   cmd->add_option("--rounds", a->rounds, "Measure all kernels of a shape in turn, so many times, and take the medians")
       ->check(CLI::PositiveNumber)

@@ -1,0 +1,43 @@
+#pragma once
+// Times attention over a sequence that is cut among the ranks of a group: what each schedule reaches beside one device
+// alone with the same kernel, and how much of its transfers is hidden behind the computation.
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "comm/mesh.h"
+#include "kernels/attention/attention.h"
+#include "parallel/config.h"
+
+namespace ring {
+
+struct ContextGrid {
+  std::vector<std::int64_t> lengths;  // tokens of the whole sequence
+  std::int64_t heads = 16, kv_heads = 16, head_dim = 128;
+  Pattern pattern;
+  std::vector<ContextSchedule> schedules;
+  ParallelConfig parallel;               // layout and prefetch
+  std::int64_t longest_alone = 1 << 17;  // beyond, one device alone is taken to be as fast as there
+  double seconds = 0.5;                  // of each measurement, at least
+};
+
+struct ContextTiming {
+  std::int64_t length = 0;
+  std::string schedule;
+  double forward_seconds = 0, both_seconds = 0;  // of the slowest rank; both: forward and backward
+  double forward_flops = 0, both_flops = 0;      // of each rank, on average: of pairs that the pattern keeps
+  double forward_alone = 0, both_alone = 0;      // FLOP/s of one device with the whole sequence, all devices busy
+  // Ring, of forward and backward together: the same without transfers, and the transfers without the computation.
+  double computing_seconds = 0, transfer_seconds = 0;
+  std::size_t extra_bytes = 0;  // memory that a forward and backward took beside operands and results
+  std::int64_t sent_bytes = 0;  // by this rank in a forward and backward
+
+  double hidden() const;  // share of the transfers' time
+};
+
+// All ranks of the mesh's cp axis call this; all get the same timings. Error: a schedule does not fit (all_to_all).
+void time_context(const ContextGrid&, Mesh&, const Context&, const std::function<void(const ContextTiming&)>& report);
+
+}  // namespace ring

@@ -1,0 +1,27 @@
+#pragma once
+// Patterns of attention on the command line of a benchmark.
+
+#include <string>
+#include <vector>
+
+#include "kernels/attention/pattern.h"
+
+namespace CLI {
+class App;
+}
+
+namespace ring {
+
+std::vector<std::string> attention_kinds();  // "dense", "window", ..
+
+struct PatternOptions {
+  std::int32_t window = 1024, sinks = 0, block = 128;
+  std::vector<std::int32_t> segments = {2048, 8192, 32768}, rates = {1, 4, 16};
+  bool dedup = false;
+  double density = 0.1;
+
+  void add_to(CLI::App& command);
+  Pattern of(const std::string& kind) const;  // causal. Error: numbers that do not fit
+};
+
+}  // namespace ring
