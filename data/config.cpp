@@ -29,7 +29,7 @@ void DataConfig::fields(Fields& f) {
   f("path", path, "the corpus (.h5) made by 'ringmaster data prepare'; or give a mixture");
   f("mixture", mixture, "several corpora and their weights, in place of path");
   f("validation_batches", validation_batches,
-    "micro-batches per evaluation, spread over the validation set; 0: all of it", at_least(0));
+    "batches of train.batch_size sequences per evaluation, spread over the validation set; 0: all of it", at_least(0));
   f("prefetch", prefetch, "micro-batches read ahead by a thread of their own; 0: read when asked for",
     in_range(0, 1024));
   f("packing", packing, "documents in a sample");

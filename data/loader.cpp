@@ -189,18 +189,18 @@ void Loader::seek(std::uint64_t sample) {
 // --- validation
 // --------------------------------------------------------------------------------------------------------
 
-ValidationSet::ValidationSet(Corpora corpora, const LoaderOptions& options, std::int64_t batches)
+ValidationSet::ValidationSet(Corpora corpora, const LoaderOptions& options, std::int64_t windows)
     : corpora_(std::move(corpora)), options_(options), first_window_{0} {
   check_options(options_);
   for (const auto& store : corpora_.stores) {
     const TokenSplit& split = store->validation();
     const auto targets = static_cast<std::int64_t>(std::max<std::uint64_t>(split.tokens(), 1)) - 1;
-    std::int64_t windows = (targets + options_.context - 1) / options_.context;
+    std::int64_t there = (targets + options_.context - 1) / options_.context;
     if (options_.gaps()) {
       rows_.emplace_back(split, options_.context, options_.packing.align);
-      windows = targets > 0 ? static_cast<std::int64_t>(rows_.back().rows()) : 0;
+      there = targets > 0 ? static_cast<std::int64_t>(rows_.back().rows()) : 0;
     }
-    first_window_.push_back(first_window_.back() + windows);
+    first_window_.push_back(first_window_.back() + there);
   }
   const std::int64_t all = first_window_.back(), per_batch = options_.rows * options_.world;
   if (all == 0) {
@@ -208,7 +208,7 @@ ValidationSet::ValidationSet(Corpora corpora, const LoaderOptions& options, std:
          corpora_.stores.front()->validation().tokens(),
          " tokens, at least 2 are needed); prepare it again with a larger ", "--validation-fraction");
   }
-  selected_ = batches > 0 ? std::min(all, batches * per_batch) : all;
+  selected_ = windows > 0 ? std::min(all, windows) : all;
   batches_ = (selected_ + per_batch - 1) / per_batch;
 }
 

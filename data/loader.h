@@ -109,9 +109,9 @@ class Loader {
 // batches.
 class ValidationSet {
  public:
-  // batches = 0: everything; else that many batches (over all ranks), their windows spread evenly. Error: no corpus has
+  // windows = 0: everything; else that many, spread evenly, the same ones for any number of ranks. Error: no corpus has
   // a validation split of at least two tokens.
-  ValidationSet(Corpora corpora, const LoaderOptions& options, std::int64_t batches = 0);
+  ValidationSet(Corpora corpora, const LoaderOptions& options, std::int64_t windows = 0);
   std::int64_t batches() const { return batches_; }   // per rank
   std::int64_t windows() const { return selected_; }  // over all ranks
   const LoaderOptions& options() const { return options_; }

@@ -206,7 +206,8 @@ void Loop::start(const TrainOptions& options, const std::string& checkpoint) {
     find_initial_weights();
     trainer_.load_weights(init_from_);
   }
-  if (has_validation(corpora_)) validation_.emplace(corpora_, loader_options(), config_.data.validation_batches);
+  if (has_validation(corpora_))
+    validation_.emplace(corpora_, loader_options(), config_.data.validation_batches * config_.train.batch_size);
   if (!leader()) return;
   dir_.create(config_, *corpora_.stores.front()->tokenizer());  // now that nothing can be refused any more
   if (!validation_ && config_.train.eval_interval)

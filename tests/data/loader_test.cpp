@@ -280,7 +280,7 @@ TEST(ValidationSet, EveryTargetExactlyOnceInOrder) {
   }
 }
 
-TEST(ValidationSet, AFixedNumberOfBatchesIsSpreadOverAllCorpora) {
+TEST(ValidationSet, AFixedNumberOfWindowsIsSpreadOverAllCorpora) {
   TempFolder folder;
   const Corpora corpora = open_corpora({.path = "",
                                         .mixture = {{write_corpus(folder / "a.h5", counting(50), counting(1001)), 1},
@@ -288,14 +288,14 @@ TEST(ValidationSet, AFixedNumberOfBatchesIsSpreadOverAllCorpora) {
                                                     {write_corpus(folder / "none.h5", counting(50), {}), 1}}});
   const LoaderOptions options{.context = 10, .rows = 3};
   EXPECT_EQ(ValidationSet(corpora, options).windows(), 150);
-  const ValidationSet some(corpora, options, 5);
+  const ValidationSet some(corpora, options, 15);
   ASSERT_EQ(some.batches(), 5);
   std::vector<std::int64_t> windows;
   for (std::int64_t i = 0; i < 5; ++i) {
     for (std::int64_t w : some.batch(i).sample_indices) windows.push_back(w);
   }
   for (std::size_t i = 0; i < 15; ++i) EXPECT_EQ(windows[i], static_cast<std::int64_t>(10 * i));
-  EXPECT_EQ(ValidationSet(corpora, options, 1000).windows(), 150);
+  EXPECT_EQ(ValidationSet(corpora, options, 3000).windows(), 150);
 }
 
 TEST(ValidationSet, NoValidationSplit) {

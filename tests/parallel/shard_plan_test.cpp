@@ -115,7 +115,9 @@ TEST(ShardPlan, TablesOfAnyWidth) {
     expect_partition(params, plan, ranks);
     std::set<int> owners;
     for (const ShardPiece& p : plan)
-      if (p.param == &table) EXPECT_TRUE(owners.insert(p.owner).second);
+      if (p.param == &table) {
+        EXPECT_TRUE(owners.insert(p.owner).second);
+      }
     EXPECT_EQ(owners.size(), static_cast<std::size_t>(ranks));
     EXPECT_EQ(plan.size(), owners.size() + 1) << "a begins at row 3, which is not aligned: it stays with b";
   }

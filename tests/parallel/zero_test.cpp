@@ -119,7 +119,9 @@ TEST_F(DistZero, ValidationSeesTheNewestWeights) {
       options.steps = steps;
       const Training many = train_on_ranks(options);
       ASSERT_EQ(many.errors, "");
-      if (steps) EXPECT_NEAR(many.validation, one, 1e-5 * one) << "zero " << zero;
+      if (steps) {
+        EXPECT_NEAR(many.validation, one, 1e-5 * one) << "zero " << zero;
+      }
     }
   }
 }

@@ -29,7 +29,7 @@ void run(const Arguments& a) {
   options.context = session.config.model.context;
   options.rows = batch_rows(a.rows, options.context);
   options.packing = session.config.data.packing;
-  const ValidationSet set(corpora, options, a.batches);
+  const ValidationSet set(corpora, options, a.batches * options.rows);
   const std::unique_ptr<Mesh> alone = Mesh::join({});
   const Evaluation e = evaluate(*session.model, session.ctx, set, alone->all());
   const double bits = e.bits_per_byte(set.bytes_per_token());

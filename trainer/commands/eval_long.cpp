@@ -145,7 +145,8 @@ void long_eval(const Session& session, const Corpora& corpora, const LongEvalArg
   const std::vector<std::int64_t> lengths =
       a.trials ? passkey_lengths(a, m.context, task) : std::vector<std::int64_t>{};
   check_prompts(a, lengths, m, task);
-  const ValidationSet set(corpora, {.context = length, .rows = batch_rows(rows, length)}, batches);
+  const std::int64_t at_once = batch_rows(rows, length);
+  const ValidationSet set(corpora, {.context = length, .rows = at_once}, batches * at_once);
   Report report(a.csv, json);
   report.positions(losses_by_position(*session.model, session.ctx, set), length);
   if (!lengths.empty()) report.passkey_head();
