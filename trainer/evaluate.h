@@ -4,6 +4,7 @@
 #include "comm/communicator.h"
 #include "data/loader.h"
 #include "model/decoder.h"
+#include "parallel/context/batch.h"
 
 namespace ring {
 
@@ -16,8 +17,11 @@ struct Evaluation {
 
 // What belongs together in a batch whose rows have `context` tokens.
 Sequences sequences_of(const Batch&, std::int64_t context, const Context&);
+Tensor positions_of(const Batch&, const Context&);  // of packed documents; else undefined
 
-// Each rank computes its batches; all get the same result. Dropout is off.
-Evaluation evaluate(const Decoder&, const Context&, const ValidationSet&, Communicator&);
+// Each rank computes its batches; all get the same result. Dropout is off. With `parts`, ranks of the cp axis have the
+// same batches, and each computes its part of them.
+Evaluation evaluate(const Decoder&, const Context&, const ValidationSet&, Communicator&,
+                    ContextBatches* parts = nullptr);
 
 }  // namespace ring
