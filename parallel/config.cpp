@@ -23,6 +23,8 @@ void ParallelConfig::fields(Fields& f) {
                               {"gather", ContextSchedule::gather},
                               {"all_to_all", ContextSchedule::all_to_all}}));
   f("cp_prefetch", cp_prefetch, "steps of the ring whose keys are on their way before they are needed", at_least(0));
+  f("cp_nodes", cp_nodes, "ring: ranks of the cp axis on each node, a divisor of cp; 0 = as they are placed",
+    at_least(0));
   f("zero", zero,
     "what the replicas share instead of keeping copies: 0 nothing, 1 optimizer states, 2 also gradients, 3 also "
     "weights "

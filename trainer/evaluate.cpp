@@ -13,20 +13,26 @@ double Evaluation::bits_per_byte(double bytes_per_token) const { return loss / s
 
 Sequences sequences_of(const Batch& b, std::int64_t context, const Context& ctx) {
   if (b.positions.empty()) return Sequences::uniform(static_cast<std::int64_t>(b.sample_indices.size()), context, ctx);
-  return Sequences::packed(b.starts, b.lengths, context, from_host(b.positions, ctx.stream));
+  return Sequences::packed(b.starts, b.lengths, context, positions_of(b, ctx));
+}
+
+Tensor positions_of(const Batch& b, const Context& ctx) {
+  return b.positions.empty() ? Tensor{} : from_host(b.positions, ctx.stream);
 }
 
 Evaluation evaluate(const Decoder& model, const Context& ctx, const ValidationSet& set, Communicator& comm,
-                    Communicator* tp) {
+                    ContextBatches* parts, Communicator* tp) {
   double sum = 0;
   std::int64_t tokens = 0;
   const std::int64_t length = model.config().context;
   for (std::int64_t i = 0; i < set.batches(); ++i) {
-    const Batch b = set.batch(i);
+    const Batch b = parts ? parts->part(set.batch(i)) : set.batch(i);
     Run run{.ctx = ctx, .tp = tp};
+    if (parts) parts->prepare(run, static_cast<std::int64_t>(b.sample_indices.size()));
     LossHead head;
     head.targets = from_host(b.targets, ctx.stream);
-    const LossOutput out = model.loss(run, from_host(b.inputs, ctx.stream), sequences_of(b, length, ctx), head);
+    const Sequences seqs = parts ? parts->sequences(b, positions_of(b, ctx), ctx) : sequences_of(b, length, ctx);
+    const LossOutput out = model.loss(run, from_host(b.inputs, ctx.stream), seqs, head);
     sum += to_host<float>(out.sum.value, ctx.stream)[0];
     tokens += b.valid_targets;
   }

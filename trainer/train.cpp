@@ -296,7 +296,8 @@ void Loop::report(const StepReport& r) {
 void Loop::validate() {
   if (!validation_ || validated_step_ == trainer_.steps_done()) return;
   validated_step_ = trainer_.steps_done();
-  const Evaluation e = evaluate(trainer_.model(), ctx_, *validation_, mesh_.host(), &mesh_.axis("tp"));
+  const Evaluation e =
+      evaluate(trainer_.model(), ctx_, *validation_, mesh_.host(), &trainer_.context_batches(), &mesh_.axis("tp"));
   val_loss_ = e.loss;
   if (!leader()) return;
   const double bits = e.bits_per_byte(validation_->bytes_per_token());

@@ -31,6 +31,7 @@ Trainer::Trainer(const Config& config, const Context& ctx, Mesh& mesh, Loader& l
       micro_batch_(loader.options().rows),
       micro_count_(static_cast<std::size_t>(config.train.batch_size / micro_batch_ / mesh.degree("dp"))),
       model_(config.model, vocab_padding(ctx.stream.device().backend), {mesh.coord("tp"), mesh.degree("tp")}),
+      context_(mesh.axis("cp"), mesh.cp_nodes(), config.parallel, patterns_of(config.model), config.model.context),
       sequences_(micro_count_),
       graph_(mesh.world() > 1 || packed() ? Switch::off : config.train.cuda_graph, ctx.stream, arena_) {
   ctx_.stream.impl().allocator = arena_;
@@ -48,8 +49,12 @@ Trainer::Trainer(const Config& config, const Context& ctx, Mesh& mesh, Loader& l
   inputs_ = StepInputs(tokens, packed(), ctx_.stream);
   loss_ = ctx_.empty({1});
   stage_ = std::make_unique<InputStage>(tokens, packed(), ctx_.stream);
-  if (!packed())
-    std::fill(sequences_.begin(), sequences_.end(), Sequences::uniform(micro_batch_, config.model.context, ctx_));
+  if (!packed()) {
+    Batch plain;
+    plain.sample_indices.resize(static_cast<std::size_t>(micro_batch_));
+    std::fill(sequences_.begin(), sequences_.end(), context_.sequences(plain, {}, ctx_));
+  }
+  context_.reserve(micro_batch_, ctx_);
   for (std::size_t i = 0; i < most_in_flight() + 1; ++i)
     results_.push_back(ctx_.stream.impl().host_buffer(sizeof(StepState)));
 }
@@ -71,13 +76,14 @@ double Trainer::valid_tokens(const std::vector<Batch>& batches) {
   return sum_host(mesh_.host(), static_cast<double>(valid));
 }
 
-Run Trainer::micro_run(std::size_t index, Tape* tape) const {
+Run Trainer::micro_run(std::size_t index, Tape* tape) {
   Run run{ctx_, tape, config_.run.seed, static_cast<std::uint32_t>(steps_)};
   const std::int64_t before = static_cast<std::int64_t>(index) * mesh_.degree("dp") + mesh_.coord("dp");
   run.first_row = before * micro_batch_ * config_.model.context;
   run.training = true;
   run.tp = &mesh_.axis("tp");
   run.state = optimizer_->state;
+  context_.prepare(run, micro_batch_);
   return run;
 }
 
@@ -137,8 +143,7 @@ double Trainer::learning_rate() {
 void Trainer::upload(const std::vector<Batch>& batches) {
   stage_->load(batches, inputs_);
   for (std::size_t i = 0; packed() && i < micro_count_; ++i)
-    sequences_[i] = Sequences::packed(batches[i].starts, batches[i].lengths, config_.model.context,
-                                      micro_part(inputs_.positions, i));
+    sequences_[i] = context_.sequences(batches[i], micro_part(inputs_.positions, i), ctx_);
 }
 
 void Trainer::upload_state(double lr, double valid) {
@@ -153,7 +158,7 @@ void Trainer::launch() {
   RING_CHECK(flight_.size() <= most_in_flight(), "a step was launched with ", flight_.size(), " in flight");
   Flight f;
   f.started = now();
-  for (std::size_t i = 0; i < micro_count_; ++i) f.batches.push_back(loader_.next());
+  for (std::size_t i = 0; i < micro_count_; ++i) f.batches.push_back(context_.part(loader_.next()));
   f.report.data_seconds = now() - f.started;
   f.valid = std::max(1.0, valid_tokens(f.batches));
   f.report.lr = learning_rate();
@@ -217,7 +222,7 @@ std::string Trainer::diagnose() {
   for (std::size_t m = 0; m < bad_batches_.size(); ++m)
     look([&] {
       return non_finite_activation(model_, micro_run(m, nullptr), from_host(bad_batches_[m].inputs, ctx_.stream),
-                                   sequences_of(bad_batches_[m], config_.model.context, ctx_));
+                                   context_.sequences(bad_batches_[m], positions_of(bad_batches_[m], ctx_), ctx_));
     });
   look([&] { return non_finite_gradient(data_->holding(), ctx_); });
   if (found.empty()) found = "none: the loss itself overflowed";

@@ -11,6 +11,7 @@
 #include "core/step_arena.h"
 #include "data/loader.h"
 #include "model/decoder.h"
+#include "parallel/context/batch.h"
 #include "parallel/data_parallel.h"
 #include "trainer/config.h"
 #include "trainer/input_stage.h"
@@ -63,6 +64,7 @@ class Trainer {
   void observe(std::shared_ptr<KernelObserver> observer) { ctx_.observer = std::move(observer); }
 
   Decoder& model() { return model_; }
+  ContextBatches& context_batches() { return context_; }
   const Context& context() const { return ctx_; }
   const StepArena& arena() const { return *arena_; }
   std::string lasting_memory() const;                 // "weights 1.50 GiB, gradients .., moments .."
@@ -77,10 +79,10 @@ class Trainer {
   // A step whose result the host has not read yet.
   struct Flight {
     StepReport report;
-    double valid = 1;           // tokens with a target, of all ranks
-    double started = 0;         // on the trainer's clock
-    double launch_seconds = 0;  // of the host, queueing the computation
-    std::vector<Batch> batches;
+    double valid = 1;              // tokens with a target, of all ranks
+    double started = 0;            // on the trainer's clock
+    double launch_seconds = 0;     // of the host, queueing the computation
+    std::vector<Batch> batches;    // as far as this rank computes them
     std::shared_ptr<void> result;  // a StepState in host memory, there after `done`
     Event done;
   };
@@ -88,10 +90,10 @@ class Trainer {
   double valid_tokens(const std::vector<Batch>&);
   double learning_rate();
   bool packed() const { return loader_.options().packing.documents; }
-  std::int64_t micro_tokens() const { return micro_batch_ * config_.model.context; }
+  std::int64_t micro_tokens() const { return micro_batch_ * context_.tokens(); }
   void upload(const std::vector<Batch>&);
   void upload_state(double lr, double valid);
-  Run micro_run(std::size_t index, Tape*) const;
+  Run micro_run(std::size_t index, Tape*);
   Tensor micro_part(const Tensor& all, std::size_t index) const;
   void micro_step(std::size_t index);
   void compute();
@@ -105,6 +107,7 @@ class Trainer {
   std::int64_t micro_batch_;  // sequences
   std::size_t micro_count_;
   Decoder model_;
+  ContextBatches context_;
   std::unique_ptr<DataParallel> data_;
   std::unique_ptr<Optimizer> optimizer_;
   std::vector<Sequences> sequences_;  // of each micro-batch of the step being computed

@@ -46,15 +46,15 @@ ContextLayout choose_layout(const ParallelConfig& c, const std::vector<Pattern>&
   return {kind, length, ranks, context_align(patterns, length, chunks)};
 }
 
-ContextBatches::ContextBatches(Communicator& group, const ParallelConfig& c, const std::vector<Pattern>& patterns,
-                               std::int64_t length)
+ContextBatches::ContextBatches(Communicator& group, const std::vector<int>& nodes, const ParallelConfig& c,
+                               const std::vector<Pattern>& patterns, std::int64_t length)
     : rank_(group.rank()), layout_(choose_layout(c, patterns, length, group.size())) {
   if (whole()) return;
   for (int r = 0; r < group.size(); ++r)
     if (layout_.tokens(r) == 0)
       fail("parallel.cp: ", group.size(), " ranks share sequences of ", length, " tokens in pieces of which rank ", r,
            " gets none; lower parallel.cp or lengthen model.context");
-  exchange_ = make_context_parallel(group, c);
+  exchange_ = make_context_parallel(group, c, nodes);
 }
 
 Batch ContextBatches::part(const Batch& all) const {
@@ -85,17 +85,19 @@ Sequences ContextBatches::sequences(const Batch& b, const Tensor& positions, con
   return Sequences::sharded(std::move(shards), from_host(places, ctx.stream));
 }
 
+void ContextBatches::reserve(std::int64_t rows, const Context& ctx) {
+  if (whole() || rows_.count(rows)) return;
+  std::vector<std::int32_t> held;
+  for_held(layout_, rank_, rows, [&](std::int64_t first, std::int64_t count) {
+    for (std::int64_t i = 0; i < count; ++i) held.push_back(static_cast<std::int32_t>(first + i));
+  });
+  rows_[rows] = from_host(held, ctx.stream);
+}
+
 void ContextBatches::prepare(Run& run, std::int64_t rows) {
   if (whole()) return;
-  Tensor& known = rows_[rows];
-  if (!known.defined()) {
-    std::vector<std::int32_t> held;
-    for_held(layout_, rank_, rows, [&](std::int64_t first, std::int64_t count) {
-      for (std::int64_t i = 0; i < count; ++i) held.push_back(static_cast<std::int32_t>(first + i));
-    });
-    known = from_host(held, run.ctx.stream);
-  }
-  run.rows = known;
+  reserve(rows, run.ctx);
+  run.rows = rows_.at(rows);
   run.context = exchange_.get();
 }
 

@@ -13,8 +13,10 @@ namespace ring {
 
 class ContextBatches {
  public:
-  // patterns: of all layers. length: tokens of a row. With one rank everything is whole. The group lives as long.
-  ContextBatches(Communicator& group, const ParallelConfig&, const std::vector<Pattern>& patterns, std::int64_t length);
+  // nodes: the node of each rank of the group. patterns: of all layers. length: tokens of a row. With one rank
+  // everything is whole. The group lives as long.
+  ContextBatches(Communicator& group, const std::vector<int>& nodes, const ParallelConfig&,
+                 const std::vector<Pattern>& patterns, std::int64_t length);
 
   bool whole() const { return layout_.ranks() == 1; }
   std::int64_t tokens() const { return layout_.tokens(rank_); }  // that this rank holds of a row
@@ -25,8 +27,9 @@ class ContextBatches {
   Batch part(const Batch& whole) const;
   // What belongs together in such a part. positions: of packed documents, on the device; else undefined.
   Sequences sequences(const Batch& part, const Tensor& positions, const Context&) const;
-  // The run is over a part with these rows.
+  // The run is over a part of this many rows.
   void prepare(Run&, std::int64_t rows);
+  void reserve(std::int64_t rows, const Context&);  // what prepare() would allocate for them
 
  private:
   int rank_;

@@ -1,5 +1,7 @@
 #include "parallel/context/exchange.h"
 
+#include <algorithm>
+
 namespace ring {
 
 void ContextParallel::check_shards(const ContextShards& s) const {
@@ -14,10 +16,24 @@ Work ContextParallel::exchange(const std::vector<Transfer>& sends, const std::ve
   return comm_.exchange(sends, receives, ctx.stream.record());
 }
 
-std::unique_ptr<ContextParallel> make_context_parallel(Communicator& comm, const ParallelConfig& c) {
+int ranks_per_node(const std::vector<int>& nodes) {
+  const int all = static_cast<int>(nodes.size());
+  const int first = static_cast<int>(std::count(nodes.begin(), nodes.end(), nodes.empty() ? 0 : nodes[0]));
+  if (first == 0 || all % first) return all;
+  for (int r = 0; r < all; ++r) {
+    const int begin = r / first * first;
+    if (nodes[static_cast<std::size_t>(r)] != nodes[static_cast<std::size_t>(begin)]) return all;
+    if (r == begin && std::count(nodes.begin(), nodes.end(), nodes[static_cast<std::size_t>(r)]) != first) return all;
+  }
+  return first;
+}
+
+std::unique_ptr<ContextParallel> make_context_parallel(Communicator& comm, const ParallelConfig& c,
+                                                       const std::vector<int>& nodes) {
   switch (c.cp_schedule) {
     case ContextSchedule::automatic:
-    case ContextSchedule::ring: return make_ring(comm, c.cp_prefetch);
+    case ContextSchedule::ring:
+      return make_ring(comm, c.cp_prefetch, c.cp_nodes > 0 ? static_cast<int>(c.cp_nodes) : ranks_per_node(nodes));
     case ContextSchedule::gather: return make_gather(comm);
     case ContextSchedule::all_to_all: return make_all_to_all(comm);
   }

@@ -30,11 +30,17 @@ class ContextParallel : public ContextExchange {
   std::int64_t bytes_sent_ = 0;
 };
 
-std::unique_ptr<ContextParallel> make_ring(Communicator&, std::int64_t prefetch);
+// per_node: ranks that are neighbours, on one node, where others are farther away; it divides the ranks. The keys of
+// another node then come to this one once, during a whole revolution among its ranks, who pass them on.
+std::unique_ptr<ContextParallel> make_ring(Communicator&, std::int64_t prefetch, int per_node);
 std::unique_ptr<ContextParallel> make_gather(Communicator&);
 std::unique_ptr<ContextParallel> make_all_to_all(Communicator&);
 
-// By the settings. The communicator lives as long.
-std::unique_ptr<ContextParallel> make_context_parallel(Communicator&, const ParallelConfig&);
+// By the settings. nodes: the node of each rank. The communicator lives as long.
+std::unique_ptr<ContextParallel> make_context_parallel(Communicator&, const ParallelConfig&,
+                                                       const std::vector<int>& nodes);
+
+// Ranks per node where all nodes have as many and they are neighbours; else all.
+int ranks_per_node(const std::vector<int>& nodes);
 
 }  // namespace ring

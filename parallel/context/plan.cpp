@@ -177,16 +177,11 @@ Marks marks_of(const NeededKeys& need, const Pattern& pattern, std::int64_t kv_h
                    [&](std::int32_t row, std::int32_t count, std::int32_t stride) {
                      for (std::int32_t i = 0; i < count; ++i) marks[h][static_cast<std::size_t>(row + i * stride)] = 1;
                    });
-  if (std::all_of(marks.begin(), marks.end(), [&](const auto& m) { return m == marks[0]; })) marks.resize(1);
   return marks;
 }
 
-void find_copies(NeededKeys& need, const std::vector<RowCopy>& ranges, const Pattern& pattern, std::int64_t kv_heads) {
-  if (pattern.is_dense()) {
-    need.copies = ranges;
-    return;
-  }
-  const Marks marks = marks_of(need, pattern, kv_heads);
+void find_copies(NeededKeys& need, Marks marks, const std::vector<RowCopy>& ranges) {
+  if (std::all_of(marks.begin(), marks.end(), [&](const auto& m) { return m == marks[0]; })) marks.resize(1);
   for (std::size_t h = 0; h < marks.size(); ++h)
     for (const RowCopy& range : ranges)
       add_copies(range, marks[h], marks.size() == 1 ? -1 : static_cast<std::int32_t>(h), need.copies);
@@ -222,8 +217,25 @@ NeededKeys needed_keys(const ContextShards& shards, int queries, int keys, const
   for (Round& round : need.rounds)
     for (Span& s : round.keys) s.first = row_at(ranges, s.first);
   need.rows = ranges.empty() ? 0 : ranges.back().at + ranges.back().count;
-  find_copies(need, ranges, pattern, kv_heads);
+  if (pattern.is_dense())
+    need.copies = ranges;
+  else
+    find_copies(need, marks_of(need, pattern, kv_heads), ranges);
   return need;
+}
+
+NeededKeys needed_by_any(const ContextShards& shards, const std::vector<int>& queries, int keys, const Pattern& pattern,
+                         std::int64_t kv_heads) {
+  NeededKeys all;
+  all.rows = shards.tokens(keys);
+  Marks marks(static_cast<std::size_t>(kv_heads), std::vector<char>(static_cast<std::size_t>(all.rows)));
+  for (const int q : queries)
+    for (const RowCopy& c : needed_keys(shards, q, keys, pattern, kv_heads).copies)
+      for (std::int32_t h = 0; h < kv_heads; ++h)
+        for (std::int32_t i = 0; i < c.count && (c.head < 0 || c.head == h); ++i)
+          marks[static_cast<std::size_t>(h)][static_cast<std::size_t>(c.row + i * c.stride)] = 1;
+  find_copies(all, marks, {{.count = static_cast<std::int32_t>(all.rows)}});
+  return all;
 }
 
 bool may_need(const ContextShards& shards, int queries, int keys, const Pattern& pattern) {

@@ -35,6 +35,10 @@ struct NeededKeys {
 // What rank `queries` needs of rank `keys`. Of itself: `rows` are its own, in place, and nothing is copied.
 NeededKeys needed_keys(const ContextShards&, int queries, int keys, const Pattern&, std::int64_t kv_heads);
 
+// What any of these ranks needs of rank `keys`, in tensors of as many rows as that one has; without rounds.
+NeededKeys needed_by_any(const ContextShards&, const std::vector<int>& queries, int keys, const Pattern&,
+                         std::int64_t kv_heads);
+
 // Whether it may need anything; cheaper, and never false where it does.
 bool may_need(const ContextShards&, int queries, int keys, const Pattern&);
 

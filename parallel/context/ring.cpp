@@ -1,4 +1,5 @@
-// The ring: in step s this rank computes with the keys of the rank s before it, which come straight from there.
+// The ring: in step s this rank computes with the keys of the rank s before it, which come straight from there. Over
+// several nodes each node does so in turn with its own keys and those of another one (Gu et al. 2024, LoongTrain).
 
 #include <deque>
 
@@ -10,31 +11,82 @@ namespace ring {
 namespace {
 
 struct Step {
-  int from = 0, to = 0;   // whose keys come, and who gets ours
-  NeededKeys keys, ours;  // what we need of `from`; what `to` needs of us
+  int from = 0, to = 0;   // whose message comes, and who gets ours
+  NeededKeys keys, ours;  // what we need of it; what `to` needs of the keys that we pass on
+};
+
+// Among the ranks of a node, who pass on the keys that they hold: their own ones, or those of their counterparts on
+// another node.
+struct Revolution {
+  bool own = true;          // with our own keys
+  NeededKeys base;          // what we need of the keys that we hold
+  std::vector<Step> steps;  // those in which any rank may need anything
+  // Of others: where the keys come from, who gets ours at the same time, and what the nodes need of them.
+  int from = 0, to = 0;
+  NeededKeys held, ours;
 };
 
 struct RingPlan {
-  std::vector<Round> own;
-  std::vector<Step> steps;  // those in which any rank may need anything
+  std::vector<Revolution> revolutions;  // the first one with our own keys
 
+  bool local() const {
+    return revolutions.size() == 1 && revolutions[0].steps.empty() && revolutions[0].base.rounds.size() == 1;
+  }
   std::int64_t calls() const {
-    std::int64_t n = calls_of(own);
-    for (const Step& s : steps) n += calls_of(s.keys.rounds);
+    std::int64_t n = 0;
+    for (const Revolution& r : revolutions) {
+      n += calls_of(r.base.rounds);
+      for (const Step& s : r.steps) n += calls_of(s.keys.rounds);
+    }
     return n;
   }
 };
 
-RingPlan plan_of(const ContextShards& s, const Pattern& pattern, std::int64_t kv_heads) {
-  const int ranks = s.ranks();
-  RingPlan plan{needed_keys(s, s.rank, s.rank, pattern, kv_heads).rounds, {}};
-  for (int distance = 1; distance < ranks; ++distance) {
+// Ranks by node and by their place on it.
+struct Grid {
+  const ContextShards& shards;
+  const Pattern& pattern;
+  std::int64_t kv_heads;
+  int nodes, places;
+
+  int rank(int node, int place) const { return (node + nodes) % nodes * places + (place + places) % places; }
+  NeededKeys needs(int queries, int keys) const { return needed_keys(shards, queries, keys, pattern, kv_heads); }
+  // Whether any rank may need the keys from so many nodes and places before its own.
+  bool any_needs(int apart, int distance) const {
+    for (int node = 0; node < nodes; ++node)
+      for (int place = 0; place < places; ++place)
+        if (may_need(shards, rank(node, place), rank(node - apart, place - distance), pattern)) return true;
+    return false;
+  }
+  NeededKeys node_needs(int node, int keys) const {
+    std::vector<int> ranks;
+    for (int place = 0; place < places; ++place) ranks.push_back(rank(node, place));
+    return needed_by_any(shards, ranks, keys, pattern, kv_heads);
+  }
+};
+
+Revolution revolution_of(const Grid& g, int apart) {
+  const int me = g.shards.rank, node = me / g.places, place = me % g.places, source = g.rank(node - apart, place);
+  Revolution r{.own = apart == 0, .base = g.needs(me, source)};
+  for (int distance = 1; distance < g.places; ++distance)
+    if (g.any_needs(apart, distance)) {
+      const int to = g.rank(node, place + distance);
+      r.steps.push_back({g.rank(node, place - distance), to, g.needs(me, g.rank(node - apart, place - distance)),
+                         g.needs(to, source)});
+    }
+  if (r.own) return r;
+  r.from = source, r.to = g.rank(node + apart, place);
+  r.held = g.node_needs(node, source);
+  r.ours = g.node_needs((node + apart) % g.nodes, me);
+  return r;
+}
+
+RingPlan plan_of(const Grid& g) {
+  RingPlan plan{{revolution_of(g, 0)}};
+  for (int apart = 1; apart < g.nodes; ++apart) {
     bool any = false;
-    for (int r = 0; r < ranks && !any; ++r) any = may_need(s, r, (r - distance + ranks) % ranks, pattern);
-    if (!any) continue;
-    const int from = (s.rank - distance + ranks) % ranks, to = (s.rank + distance) % ranks;
-    plan.steps.push_back(
-        {from, to, needed_keys(s, s.rank, from, pattern, kv_heads), needed_keys(s, to, s.rank, pattern, kv_heads)});
+    for (int distance = 0; distance < g.places && !any; ++distance) any = g.any_needs(apart, distance);
+    if (any) plan.revolutions.push_back(revolution_of(g, apart));
   }
   return plan;
 }
@@ -45,98 +97,181 @@ struct Flight {
   Work work;
 };
 
+std::int64_t message_size(const NeededKeys& need, const Tensor& like) {
+  return 2 * need.row_heads(like.dim(1)) * like.dim(2);
+}
+
 class Ring final : public ContextParallel {
  public:
-  Ring(Communicator& comm, std::int64_t prefetch) : ContextParallel(comm), prefetch_(prefetch) {}
+  Ring(Communicator& comm, std::int64_t prefetch, int per_node)
+      : ContextParallel(comm), prefetch_(static_cast<std::size_t>(prefetch)), per_node_(per_node) {
+    RING_CHECK(per_node >= 1 && comm.size() % per_node == 0, "context ring: ", per_node,
+               " ranks per node do not divide the ", comm.size(), " ranks; set parallel.cp_nodes to a divisor");
+  }
   std::string_view schedule() const override { return "ring"; }
 
   void forward(const Attention& args, const std::shared_ptr<const ContextShards>& shards, const Context& ctx) override {
     const RingPlan& plan = plan_for(shards, args.pattern, args.k.dim(1));
-    if (plan.steps.empty() && plan.own.size() == 1) return run_round(args, plan.own[0], ctx);
-    Keys keys(*this, plan, args.k, args.v, ctx);
+    if (plan.local()) return run_round(args, plan.revolutions[0].base.rounds[0], ctx);
     ForwardSum sum(args, plan.calls(), ctx);
-    keys.start(0);
-    sum.add(plan.own, args.k, args.v);
-    for (const Step& step : plan.steps) {
-      const KeyPair remote = keys.next(step);
-      if (remote.k.defined()) sum.add(step.keys.rounds, remote.k, remote.v);
+    Next next(*this, plan, args.k, args.v, ctx);
+    KeyPair held{{}, args.k, args.v};
+    for (const Revolution& r : plan.revolutions) {
+      next.begin();
+      Keys keys(*this, r, held, args.k, next, ctx);
+      const KeyPair base = keys.base();
+      if (base.k.defined()) sum.add(r.base.rounds, base.k, base.v);
+      for (const Step& step : r.steps) {
+        const KeyPair remote = keys.next(step);
+        if (remote.k.defined()) sum.add(step.keys.rounds, remote.k, remote.v);
+      }
+      held = next.finish();
     }
   }
 
   void backward(const AttentionBackward& args, const std::shared_ptr<const ContextShards>& shards,
                 const Context& ctx) override {
     const RingPlan& plan = plan_for(shards, args.pattern, args.k.dim(1));
-    if (plan.steps.empty() && plan.own.size() == 1) return run_round(args, plan.own[0], ctx);
-    Keys keys(*this, plan, args.k, args.v, ctx);
+    if (plan.local()) return run_round(args, plan.revolutions[0].base.rounds[0], ctx);
     BackwardSum sum(args, plan.calls(), ctx);
-    keys.start(0);
-    const KeyPair own = sum.add(plan.own, args.k, args.v);
-    Flight home;
-    const Step* before = nullptr;  // whose gradients are on their way home
-    const auto arrive = [&] {
-      if (!before) return;
-      home.work.wait(ctx.stream);
-      if (home.in.defined()) add_home(before->ours, home.in, own, ctx);
-    };
-    for (const Step& step : plan.steps) {
-      const KeyPair remote = keys.next(step);
-      KeyPair gradients;
-      if (remote.k.defined()) gradients = sum.add(step.keys.rounds, remote.k, remote.v);
-      Flight next = send_home(step, gradients, own, ctx);
-      arrive();
-      home = std::move(next);
-      before = &step;
+    Next next(*this, plan, args.k, args.v, ctx);
+    KeyPair held{{}, args.k, args.v}, own;
+    Home outer;
+    for (const Revolution& r : plan.revolutions) {
+      next.begin();
+      const KeyPair gradients = revolve_back(r, held, args.k, next, sum, ctx);
+      held = next.finish();
+      if (r.own) {
+        own = gradients;
+        continue;
+      }
+      Home home = send_home(r.held, r.from, gradients, r.ours, r.to, args.k, ctx);
+      outer.arrive(own, ctx);
+      outer = std::move(home);
     }
-    arrive();
+    outer.arrive(own, ctx);
     store(args.dk, own.k, ctx);
     store(args.dv, own.v, ctx);
   }
 
  private:
-  // Keys and values of the steps, in order, some ahead of their use.
-  class Keys {
+  // Gradients on their way to where the keys came from; ours come at the same time.
+  struct Home {
+    const NeededKeys* ours = nullptr;
+    Flight flight;
+
+    void arrive(const KeyPair& to, const Context& ctx) {
+      flight.work.wait(ctx.stream);
+      if (flight.in.defined()) add_home(*ours, flight.in, to, ctx);
+    }
+  };
+
+  // The keys of the next revolution: each exchange of this one takes a piece along.
+  class Next {
    public:
-    Keys(Ring& ring, const RingPlan& plan, const Tensor& k, const Tensor& v, const Context& ctx)
+    Next(Ring& ring, const RingPlan& plan, const Tensor& k, const Tensor& v, const Context& ctx)
         : ring_(ring), plan_(plan), k_(k), v_(v), ctx_(ctx) {}
 
-    // Starts the transfers of all steps up to the `prefetch` ones after `done` of them.
-    void start(std::size_t done) {
-      while (started_ < plan_.steps.size() && started_ < done + static_cast<std::size_t>(ring_.prefetch_))
-        begin(plan_.steps[started_++]);
+    void begin() {
+      in_ = out_ = {};
+      piece_ = 0, pieces_ = plan_.revolutions[at_].steps.size();
+      if (++at_ == plan_.revolutions.size()) return;
+      const Revolution& r = coming();
+      if (!r.ours.copies.empty()) out_ = pack(r.ours, k_, v_, ctx_);
+      if (!r.held.copies.empty()) in_ = ctx_.empty({message_size(r.held, k_)}, k_.dtype());
+      if (pieces_ > 0) return;
+      std::vector<Transfer> sends, receives;
+      pieces_ = 1;
+      add_piece(sends, receives);
+      work_ = ring_.exchange(sends, receives, ctx_);
     }
-    // Undefined: none are needed.
-    KeyPair next(const Step& step) {
-      if (flights_.empty()) begin(plan_.steps[started_++]);
-      ++done_;
-      start(done_);
-      Flight flight = std::move(flights_.front());
-      flights_.pop_front();
-      flight.work.wait(ctx_.stream);
-      return flight.in.defined() ? unpack(step.keys, flight.in, k_.dim(1), ctx_) : KeyPair{};
+    void add_piece(std::vector<Transfer>& sends, std::vector<Transfer>& receives) {
+      const auto add = [&](const Tensor& t, int peer, std::vector<Transfer>& to) {
+        if (!t.defined()) return;
+        const auto n = t.numel(), i = static_cast<std::int64_t>(piece_), all = static_cast<std::int64_t>(pieces_);
+        const std::int64_t begin = n * i / all, end = n * (i + 1) / all;
+        if (end > begin) to.push_back({t.narrow(0, begin, end - begin), peer});
+      };
+      if (at_ < plan_.revolutions.size()) {
+        add(out_, coming().to, sends);
+        add(in_, coming().from, receives);
+      }
+      ++piece_;
+    }
+    // In rows of their owner. Undefined: nothing is needed, or this was the last revolution.
+    KeyPair finish() {
+      work_.wait(ctx_.stream);
+      out_ = {};
+      return in_.defined() ? unpack(coming().held, in_, k_.dim(1), ctx_) : KeyPair{};
     }
 
    private:
-    void begin(const Step& step) {
+    const Revolution& coming() const { return plan_.revolutions[at_]; }
+
+    Ring& ring_;
+    const RingPlan& plan_;
+    const Tensor &k_, &v_;
+    const Context& ctx_;
+    Tensor in_, out_;
+    Work work_;
+    std::size_t at_ = 0, piece_ = 0, pieces_ = 0;
+  };
+
+  // Keys and values of the steps of a revolution, in order, some ahead of their use.
+  class Keys {
+   public:
+    // like: of the keys' heads and type.
+    Keys(Ring& ring, const Revolution& r, const KeyPair& held, const Tensor& like, Next& next, const Context& ctx)
+        : ring_(ring), revolution_(r), held_(held), like_(like), next_(next), ctx_(ctx) {
+      start();
+    }
+
+    // Undefined, here and below: none are needed.
+    KeyPair base() {
+      const NeededKeys& need = revolution_.base;
+      if (revolution_.own) return held_;
+      return need.copies.empty() ? KeyPair{} : unpack(need, packed(need), like_.dim(1), ctx_);
+    }
+    KeyPair next(const Step& step) {
+      if (flights_.empty()) begin();
+      ++done_;
+      start();
+      Flight flight = std::move(flights_.front());
+      flights_.pop_front();
+      flight.work.wait(ctx_.stream);
+      return flight.in.defined() ? unpack(step.keys, flight.in, like_.dim(1), ctx_) : KeyPair{};
+    }
+
+   private:
+    // Starts the transfers that may be under way now.
+    void start() {
+      while (started_ < revolution_.steps.size() && started_ < done_ + ring_.prefetch_) begin();
+    }
+    void begin() {
+      const Step& step = revolution_.steps[started_++];
       std::vector<Transfer> sends, receives;
       Flight flight;
       if (!step.ours.copies.empty()) sends.push_back({packed(step.ours), step.to});
       if (!step.keys.copies.empty()) {
-        flight.in = ctx_.empty({2 * step.keys.row_heads(k_.dim(1)) * k_.dim(2)}, k_.dtype());
+        flight.in = ctx_.empty({message_size(step.keys, like_)}, like_.dtype());
         receives.push_back({flight.in, step.from});
       }
+      next_.add_piece(sends, receives);
       flight.work = ring_.exchange(sends, receives, ctx_);
       flights_.push_back(std::move(flight));
     }
     // Dense attention sends the same rows to several ranks.
     const Tensor& packed(const NeededKeys& need) {
-      if (!message_.defined() || need.copies != packed_->copies) message_ = pack(need, k_, v_, ctx_);
+      if (!message_.defined() || need.copies != packed_->copies) message_ = pack(need, held_.k, held_.v, ctx_);
       packed_ = &need;
       return message_;
     }
 
     Ring& ring_;
-    const RingPlan& plan_;
-    const Tensor &k_, &v_;
+    const Revolution& revolution_;
+    const KeyPair& held_;
+    const Tensor& like_;
+    Next& next_;
     const Context& ctx_;
     std::size_t started_ = 0, done_ = 0;
     std::deque<Flight> flights_;
@@ -144,32 +279,61 @@ class Ring final : public ContextParallel {
     const NeededKeys* packed_ = nullptr;
   };
 
+  // One revolution: the gradients of the keys that we hold.
+  KeyPair revolve_back(const Revolution& r, const KeyPair& held, const Tensor& like, Next& next, BackwardSum& sum,
+                       const Context& ctx) {
+    Keys keys(*this, r, held, like, next, ctx);
+    const KeyPair base = keys.base();
+    KeyPair gradients;
+    if (base.k.defined()) gradients = sum.add(r.base.rounds, base.k, base.v);
+    if (!r.own && held.k.defined()) {
+      const KeyPair all = key_pair(ctx.zeros(held.both.shape()));
+      if (gradients.k.defined()) add_home(r.base, pack_home(r.base, gradients, ctx), all, ctx);
+      gradients = all;
+    }
+    Home inner;
+    for (const Step& step : r.steps) {
+      const KeyPair remote = keys.next(step);
+      KeyPair theirs;
+      if (remote.k.defined()) theirs = sum.add(step.keys.rounds, remote.k, remote.v);
+      Home home = send_home(step.keys, step.from, theirs, step.ours, step.to, like, ctx);
+      inner.arrive(gradients, ctx);
+      inner = std::move(home);
+    }
+    inner.arrive(gradients, ctx);
+    return gradients;
+  }
+
+  Home send_home(const NeededKeys& keys, int from, const KeyPair& gradients, const NeededKeys& ours, int to,
+                 const Tensor& like, const Context& ctx) {
+    std::vector<Transfer> sends, receives;
+    Home home{&ours, {}};
+    if (gradients.k.defined() && !keys.copies.empty()) sends.push_back({pack_home(keys, gradients, ctx), from});
+    if (!ours.copies.empty()) {
+      home.flight.in = ctx.empty({message_size(ours, like)});
+      receives.push_back({home.flight.in, to});
+    }
+    home.flight.work = exchange(sends, receives, ctx);
+    return home;
+  }
+
   const RingPlan& plan_for(const std::shared_ptr<const ContextShards>& shards, const Pattern& pattern,
                            std::int64_t kv_heads) {
     check_shards(*shards);
-    return plans_.get(shards, pattern, kv_heads, [&] { return plan_of(*shards, pattern, kv_heads); });
+    return plans_.get(shards, pattern, kv_heads, [&] {
+      return plan_of({*shards, pattern, kv_heads, shards->ranks() / per_node_, per_node_});
+    });
   }
 
-  Flight send_home(const Step& step, const KeyPair& gradients, const KeyPair& own, const Context& ctx) {
-    std::vector<Transfer> sends, receives;
-    Flight flight;
-    if (gradients.k.defined()) sends.push_back({pack_home(step.keys, gradients, ctx), step.from});
-    if (!step.ours.copies.empty()) {
-      flight.in = ctx.empty({2 * step.ours.row_heads(own.k.dim(1)) * own.k.dim(2)});
-      receives.push_back({flight.in, step.to});
-    }
-    flight.work = exchange(sends, receives, ctx);
-    return flight;
-  }
-
-  std::int64_t prefetch_;
+  std::size_t prefetch_;
+  int per_node_;
   PlanCache<RingPlan> plans_;
 };
 
 }  // namespace
 
-std::unique_ptr<ContextParallel> make_ring(Communicator& comm, std::int64_t prefetch) {
-  return std::make_unique<Ring>(comm, prefetch);
+std::unique_ptr<ContextParallel> make_ring(Communicator& comm, std::int64_t prefetch, int per_node) {
+  return std::make_unique<Ring>(comm, prefetch, per_node);
 }
 
 }  // namespace ring

@@ -156,7 +156,8 @@ std::vector<Results> on_ranks(const std::vector<ContextCase>& cases, const Heads
 
 const std::map<std::string, MakeExchange>& schedules() {
   static const std::map<std::string, MakeExchange> all = {
-      {"ring", [](Communicator& c) { return make_ring(c, 1); }},
+      {"ring", [](Communicator& c) { return make_ring(c, 1, c.size()); }},
+      {"ring_by_node", [](Communicator& c) { return make_ring(c, 1, c.size() == 4 ? 2 : 1); }},
       {"gather", [](Communicator& c) { return make_gather(c); }},
       {"all_to_all", [](Communicator& c) { return make_all_to_all(c); }}};
   return all;
@@ -176,7 +177,8 @@ std::string name_of(const testing::TestParamInfo<DistContext::ParamType>& info) 
   return str(schedule, "_", ranks, kind == ContextLayoutKind::zigzag ? "_zigzag" : "_contiguous");
 }
 INSTANTIATE_TEST_SUITE_P(Schedules, DistContext,
-                         testing::Combine(testing::Values("ring", "gather", "all_to_all"), testing::Values(2, 3, 4),
+                         testing::Combine(testing::Values("ring", "ring_by_node", "gather", "all_to_all"),
+                                          testing::Values(2, 3, 4),
                                           testing::Values(ContextLayoutKind::zigzag, ContextLayoutKind::contiguous)),
                          name_of);
 
@@ -228,7 +230,8 @@ TEST_F(DistContextCases, EmptyShardsAndShardsOfPadding) {
 TEST_F(DistContextCases, TheSameLayoutGivesTheSameBitsWhateverIsPrefetched) {
   const std::vector<ContextCase> cases = test::context_cases();
   const auto with = [&](std::int64_t prefetch) {
-    return on_ranks(cases, {}, ContextLayoutKind::zigzag, 3, [=](Communicator& c) { return make_ring(c, prefetch); });
+    return on_ranks(cases, {}, ContextLayoutKind::zigzag, 3,
+                    [=](Communicator& c) { return make_ring(c, prefetch, c.size()); });
   };
   const std::vector<Results> one = with(1);
   for (const std::int64_t prefetch : {0, 1, 5}) {

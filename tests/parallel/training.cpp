@@ -138,7 +138,7 @@ class Rank {
     double validation = 0;
     if (options_.validate)
       validation = evaluate(trainer_.model(), ctx_, ValidationSet(open_corpus(corpus().path()), loader_options(), 8),
-                            mesh_->host(), &mesh_->axis("tp"))
+                            mesh_->host(), &trainer_.context_batches(), &mesh_->axis("tp"))
                        .loss;
     std::string saved;
     if (!options_.save.empty())

@@ -1,0 +1,86 @@
+// The real trainer with sequences cut among ranks, against one process.
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <map>
+
+#include "comm/gloo/gloo.h"
+#include "tests/parallel/training.h"
+
+namespace ring::test {
+namespace {
+
+struct Kind {
+  std::string name;
+  std::vector<std::string> overrides;
+};
+
+const std::vector<Kind>& kinds() {
+  static const std::vector<Kind> all = {
+      {"dense", {}},
+      {"learned_packed", {"model.positions=learned", "data.packing.documents=true"}},
+      {"window", {"model.attention.kind=window", "model.attention.window=24", "model.attention.sinks=2"}},
+      {"dilated",
+       {"model.attention.kind=dilated", "model.attention.segments=[16,64,128]", "model.attention.rates=[1,2,4]"}},
+      {"block_sparse",
+       {"model.attention.kind=block_sparse", "model.attention.rules=[{pattern: local_global, local: 1, first: 1}]",
+        "model.attention.block=64"}}};
+  return all;
+}
+
+TrainingOptions options_of(const Kind& kind) {
+  TrainingOptions o;
+  o.steps = 20;
+  o.overrides = {"model.context=128", "model.dropout=0.1", "train.batch_size=4", "train.micro_batch=2"};
+  o.overrides.insert(o.overrides.end(), kind.overrides.begin(), kind.overrides.end());
+  o.validate = true;
+  return o;
+}
+
+const Training& on_one(const Kind& kind) {
+  static std::map<std::string, Training> known;
+  if (!known.count(kind.name)) known[kind.name] = train_on_ranks(options_of(kind));
+  return known[kind.name];
+}
+
+// Sums in f32 in another order, after 20 steps of AdamW; whatever the degree.
+constexpr double kLoss = 2e-5, kWeights = 5e-3;
+
+class DistContextTraining : public testing::TestWithParam<Kind> {
+ protected:
+  void SetUp() override {
+    if (!gloo_available()) GTEST_SKIP() << "this build has no Gloo";
+  }
+  static Training run(const std::string& schedule, int cp, int ranks) {
+    TrainingOptions o = options_of(GetParam());
+    o.ranks = ranks;
+    o.overrides.push_back("parallel.cp=" + std::to_string(cp));
+    o.overrides.push_back("parallel.cp_schedule=" + schedule);
+    return train_on_ranks(o);
+  }
+  static void expect_near(const Training& got) {
+    const Training& one = on_one(GetParam());
+    ASSERT_EQ(one.errors, "");
+    ASSERT_EQ(got.errors, "");
+    EXPECT_LT(one.losses.back(), one.losses.front());
+    EXPECT_LE(largest_loss_difference(one, got), kLoss);
+    EXPECT_LE(largest_difference(one, got), kWeights);
+    EXPECT_LE(std::abs(one.validation - got.validation), kLoss * one.validation);
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Kinds, DistContextTraining, testing::ValuesIn(kinds()),
+                         [](const auto& info) { return info.param.name; });
+
+TEST_P(DistContextTraining, RingOfTwoAndOfFour) {
+  const Training two = run("ring", 2, 2);
+  expect_near(two);
+  EXPECT_TRUE(same_bits(two, run("ring", 2, 2)));
+  expect_near(run("ring", 4, 4));
+}
+TEST_P(DistContextTraining, Gather) { expect_near(run("gather", 2, 2)); }
+TEST_P(DistContextTraining, AllToAll) { expect_near(run("all_to_all", 2, 2)); }
+TEST_P(DistContextTraining, RingsOfTwoBesideEachOther) { expect_near(run("ring", 2, 4)); }
+
+}  // namespace
+}  // namespace ring::test
