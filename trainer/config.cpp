@@ -49,7 +49,8 @@ void TrainConfig::fields(Fields& f) {
   f("cuda_graph", cuda_graph,
     "GPUs: replay the step as one CUDA graph; auto = when launching its kernels takes most of it",
     choices<Switch>({{"auto", Switch::automatic}, {"on", Switch::on}, {"off", Switch::off}}));
-  f("bucket_bytes", bucket_bytes, "gradient bytes reduced together between processes", at_least(1024));
+  f("bucket_bytes", bucket_bytes,
+    "gradient bytes reduced together between processes; 0 = 4 MiB on CPUs, 64 MiB on GPUs", at_least(0));
 }
 
 void TrainConfig::validate(std::vector<std::string>& errors) const {

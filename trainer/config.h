@@ -43,7 +43,7 @@ struct TrainConfig {
   Recompute recompute = Recompute::none;
   std::int64_t loss_chunk_bytes = 0;
   Switch cuda_graph = Switch::automatic;
-  std::int64_t bucket_bytes = 4 << 20;
+  std::int64_t bucket_bytes = 0;
   void fields(Fields&);
   void validate(std::vector<std::string>& errors) const;
 };

@@ -10,6 +10,7 @@
 #include "core/log.h"
 #include "kernels/elementwise.h"
 #include "kernels/observers.h"
+#include "kernels/tuning.h"
 #include "trainer/diagnose.h"
 #include "trainer/evaluate.h"
 #include "trainer/schedule.h"
@@ -17,6 +18,11 @@
 
 namespace ring {
 namespace {
+
+std::int64_t bucket_bytes(const Config& c, const Context& ctx) {
+  if (c.train.bucket_bytes) return c.train.bucket_bytes;
+  return std::int64_t{ctx.stream.device().backend == Backend::cpu ? 4 : 64} << 20;
+}
 
 double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
@@ -38,7 +44,7 @@ Trainer::Trainer(const Config& config, const Context& ctx, Mesh& mesh, Loader& l
   model_.set_recompute(config.train.recompute);
   arena_->enter_phase("parameters");
   data_ = std::make_unique<DataParallel>(model_, mesh_.data(), mesh_.axis("tp"), config.parallel,
-                                         config.train.bucket_bytes, param_types(config), config.run.seed, ctx_);
+                                         bucket_bytes(config, ctx), param_types(config), config.run.seed, ctx_);
   arena_->enter_phase("optimizer states");
   std::vector<Communicator*> norm_over;
   if (data_->sharded()) norm_over.push_back(&mesh_.data());
@@ -154,6 +160,20 @@ void Trainer::upload_state(double lr, double valid) {
   ctx_.stream.impl().upload(optimizer_->state.raw(), &s, kStepInputBytes);
 }
 
+// Several processes that each measure their kernels choose differently, which shows in the bits. So the first step is
+// computed once before it counts, with a loss of NaN, which updates nothing; then all take over the choices of the
+// lowest rank that made them.
+void Trainer::rehearse() {
+  rehearsed_ = true;
+  if (mesh_.world() == 1 || !ctx_.tuning) return;
+  upload_state(0, std::nan(""));
+  graph_.run([this] { compute(); }, ctx_.observer != nullptr);
+  ctx_.stream.synchronize();  // host waits: start
+  const std::vector<std::string> choices = gather_host(mesh_.host(), ctx_.tuning->text());
+  for (auto it = choices.rbegin(); it != choices.rend(); ++it) ctx_.tuning->adopt(*it);
+  fill_zero(optimizer_->state, ctx_.stream);  // not halted any more
+}
+
 void Trainer::launch() {
   RING_CHECK(flight_.size() <= most_in_flight(), "a step was launched with ", flight_.size(), " in flight");
   Flight f;
@@ -163,6 +183,7 @@ void Trainer::launch() {
   f.valid = std::max(1.0, valid_tokens(f.batches));
   f.report.lr = learning_rate();
   upload(f.batches);
+  if (!rehearsed_) rehearse();
   upload_state(f.report.lr, f.valid);
   const double queued = now();
   graph_.run([this] { compute(); }, ctx_.observer != nullptr);

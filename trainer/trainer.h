@@ -97,6 +97,7 @@ class Trainer {
   Tensor micro_part(const Tensor& all, std::size_t index) const;
   void micro_step(std::size_t index);
   void compute();
+  void rehearse();
   void undo(Flight&);  // the counters of a step that was not finite, and of all after it
 
   const Config& config_;
@@ -120,6 +121,7 @@ class Trainer {
   std::vector<std::shared_ptr<void>> results_;  // host memory for StepStates, in turn
   std::int64_t steps_ = 0, tokens_ = 0, cursor_ = 0;
   double seconds_ = 0, last_finish_ = 0;
+  bool rehearsed_ = false;
 };
 
 // The settings with everything derived filled in: vocabulary, widths, steps, threads. replicas: the degree of dp;
