@@ -111,13 +111,16 @@ class CudaStream final : public StreamImpl {
   void* native() override { return handle_->get(); }
   // From pageable host memory it returns once the bytes were read, into it once they are there: upload() does not wait.
   void copy(void* dst, const void* src, std::size_t bytes) override {
+    const OnDevice on(device.index);  // another device may not see the memory
     RING_CUDA_CHECK(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, handle_->get()));
   }
   void copy_rows(void* dst, std::size_t dst_pitch, const void* src, std::size_t src_pitch, std::size_t bytes,
                  std::size_t rows) override {
+    const OnDevice on(device.index);
     RING_CUDA_CHECK(cudaMemcpy2DAsync(dst, dst_pitch, src, src_pitch, bytes, rows, cudaMemcpyDefault, handle_->get()));
   }
   void fill_zero(void* dst, std::size_t bytes) override {
+    const OnDevice on(device.index);
     RING_CUDA_CHECK(cudaMemsetAsync(dst, 0, bytes, handle_->get()));
   }
 
