@@ -185,9 +185,12 @@ void find_copies(NeededKeys& need, Marks marks, const std::vector<RowCopy>& rang
   for (std::size_t h = 0; h < marks.size(); ++h)
     for (const RowCopy& range : ranges)
       add_copies(range, marks[h], marks.size() == 1 ? -1 : static_cast<std::int32_t>(h), need.copies);
+  if (need.copies.empty()) {  // the pattern keeps nothing of what it might
+    need = {};
+    return;
+  }
   need.whole = marks.size() == 1 && std::all_of(marks[0].begin(), marks[0].end(), [](char m) { return m != 0; });
   if (need.whole) need.copies = ranges;
-  if (need.copies.empty()) need = {};  // the pattern keeps nothing of what it might
 }
 
 const std::vector<HeldRows>& held_by(const ContextShards& s, int rank) {

@@ -243,6 +243,32 @@ TEST_F(DistContextCases, TheSameLayoutGivesTheSameBitsWhateverIsPrefetched) {
   }
 }
 
+TEST_F(DistContextCases, NodesGiveTheSameBitsTwice) {
+  const std::vector<ContextCase> cases = test::context_cases();
+  const auto by_node = [&] {
+    return on_ranks(cases, {}, ContextLayoutKind::contiguous, 4, schedules().at("ring_by_node"));
+  };
+  const std::vector<Results> one = by_node(), other = by_node();
+  for (std::size_t i = 0; i < cases.size(); ++i) {
+    EXPECT_TRUE(same_bits(one[i].out, other[i].out)) << cases[i].name;
+    EXPECT_TRUE(same_bits(one[i].gradient, other[i].gradient)) << cases[i].name;
+  }
+}
+
+TEST_F(DistContextCases, NodesThatDoNotDivideAreRefused) {
+  const auto errors = test::run_ranks(3, [&](Communicator& comm) { make_ring(comm, 1, 2); });
+  for (const std::string& e : errors) EXPECT_NE(e.find("parallel.cp_nodes"), std::string::npos) << e;
+}
+
+TEST(ContextNodes, AreFoundWhereTheyAreAlike) {
+  EXPECT_EQ(ranks_per_node({0, 0, 1, 1, 2, 2}), 2);
+  EXPECT_EQ(ranks_per_node({5, 5, 5}), 3);
+  EXPECT_EQ(ranks_per_node({0, 0, 1}), 3);
+  EXPECT_EQ(ranks_per_node({0, 1, 0, 1}), 4);
+  EXPECT_EQ(ranks_per_node({0, 0, 1, 1, 1, 1}), 6);
+  EXPECT_EQ(ranks_per_node({3, 1, 2}), 1);
+}
+
 TEST_F(DistContextCases, LocalPatternsSendLittle) {
   constexpr std::int64_t kLength = 1024, kRanks = 4;
   const Heads heads;
