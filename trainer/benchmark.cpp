@@ -157,7 +157,7 @@ StepTimes time_steps(StepBenchmark& bench, int warmup, int steps, Profiler* prof
     last = profiler->after_launch(trainer);
     while (trainer.in_flight() > (last ? 0 : trainer.most_in_flight())) trainer.finish();
   }
-  if (bench.context().tuning) bench.context().tuning->save();
+  if (bench.context().tuning && bench.mesh().rank() == 0) bench.context().tuning->save();
   return times;
 }
 

@@ -61,6 +61,7 @@ Trainer::Trainer(const Config& config, const Context& ctx, Mesh& mesh, Loader& l
     std::fill(sequences_.begin(), sequences_.end(), context_.sequences(plain, {}, ctx_));
   }
   context_.reserve(micro_batch_, ctx_);
+  agreed_ = mesh_.world() == 1 || !ctx_.tuning;
   for (std::size_t i = 0; i < most_in_flight() + 1; ++i)
     results_.push_back(ctx_.stream.impl().host_buffer(sizeof(StepState)));
 }
@@ -161,17 +162,25 @@ void Trainer::upload_state(double lr, double valid) {
 }
 
 // Several processes that each measure their kernels choose differently, which shows in the bits. So the first step is
-// computed once before it counts, with a loss of NaN, which updates nothing; then all take over the choices of the
-// lowest rank that made them.
+// computed once before it counts, with a loss of NaN, which updates nothing. Where that would take long, the first
+// step counts, and only those after it have the same choices everywhere.
 void Trainer::rehearse() {
-  rehearsed_ = true;
-  if (mesh_.world() == 1 || !ctx_.tuning) return;
+  constexpr double kLongest = 10, kFlopsPerSecond = 4e14;  // seconds; of a GPU, roughly
+  const double flops =
+      flops_per_token(config_.model) * static_cast<double>(config_.train.batch_size * config_.model.context);
+  if (flops / mesh_.world() > kLongest * kFlopsPerSecond) return;
   upload_state(0, std::nan(""));
   graph_.run([this] { compute(); }, ctx_.observer != nullptr);
+  agree();
+  fill_zero(optimizer_->state, ctx_.stream);  // not halted any more
+}
+
+// All take over the choices of the lowest rank that made them.
+void Trainer::agree() {
   ctx_.stream.synchronize();  // host waits: start
   const std::vector<std::string> choices = gather_host(mesh_.host(), ctx_.tuning->text());
   for (auto it = choices.rbegin(); it != choices.rend(); ++it) ctx_.tuning->adopt(*it);
-  fill_zero(optimizer_->state, ctx_.stream);  // not halted any more
+  agreed_ = true;
 }
 
 void Trainer::launch() {
@@ -183,10 +192,11 @@ void Trainer::launch() {
   f.valid = std::max(1.0, valid_tokens(f.batches));
   f.report.lr = learning_rate();
   upload(f.batches);
-  if (!rehearsed_) rehearse();
+  if (!agreed_) rehearse();
   upload_state(f.report.lr, f.valid);
   const double queued = now();
   graph_.run([this] { compute(); }, ctx_.observer != nullptr);
+  if (!agreed_) agree();
   f.launch_seconds = now() - queued;
   f.result = results_[static_cast<std::size_t>(steps_) % results_.size()];
   ctx_.stream.impl().copy(f.result.get(), optimizer_->state.raw(), sizeof(StepState));

@@ -98,6 +98,7 @@ class Trainer {
   void micro_step(std::size_t index);
   void compute();
   void rehearse();
+  void agree();
   void undo(Flight&);  // the counters of a step that was not finite, and of all after it
 
   const Config& config_;
@@ -121,7 +122,7 @@ class Trainer {
   std::vector<std::shared_ptr<void>> results_;  // host memory for StepStates, in turn
   std::int64_t steps_ = 0, tokens_ = 0, cursor_ = 0;
   double seconds_ = 0, last_finish_ = 0;
-  bool rehearsed_ = false;
+  bool agreed_ = false;  // on measured choices
 };
 
 // The settings with everything derived filled in: vocabulary, widths, steps, threads. replicas: the degree of dp;

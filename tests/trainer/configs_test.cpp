@@ -1,8 +1,11 @@
 // The settings files that come with the project.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
+#include <map>
 
+#include "comm/mesh.h"
 #include "core/fields.h"
 #include "model/decoder.h"
 #include "trainer/config.h"
@@ -48,6 +51,29 @@ TEST(Configs, EveryFileLoads) {
     ++files;
   }
   EXPECT_GE(files, 11);
+}
+
+// Files for several GPUs: batches, heads, vocabulary and rows divide, on every rank.
+TEST(Configs, LayoutsFit) {
+  std::map<std::string, int> worlds;
+  for (const auto& entry : std::filesystem::directory_iterator(std::string(RING_SOURCE_DIR) + "/configs")) {
+    const std::string name = entry.path().filename().string();
+    const Config asked = load(name);
+    const ParallelConfig& p = asked.parallel;
+    const auto world = static_cast<int>(std::max<std::int64_t>(p.dp, 1) * p.cp * p.tp);
+    if (world == 1) continue;
+    worlds[name] = world;
+    const MeshDegrees degrees = mesh_degrees(p.degrees(), world);
+    EXPECT_EQ(degrees.dp * degrees.cp * degrees.tp, world) << name;
+    const Config c = resolve_config(asked, asked.model.vocab_size, degrees.dp);
+    for (int rank = 0; rank < degrees.tp; ++rank) {
+      const Decoder slice(c.model, 128, {rank, degrees.tp});  // declares parameters, allocates nothing
+      EXPECT_EQ(slice.parameters().count(), Decoder(c.model).parameters().count()) << name;
+    }
+  }
+  EXPECT_EQ(worlds.size(), 8u);
+  for (const int world : {4, 8})
+    EXPECT_EQ(std::ranges::count_if(worlds, [&](const auto& w) { return w.second == world; }), 4) << world;
 }
 
 TEST(Configs, HaveEveryKindOfAttention) {
