@@ -226,6 +226,9 @@ CommOptions parse_comm_options(const Environment& env) {
     if (seconds == 1) fail("environment: RINGMASTER_LIVENESS is 1 second; at least 2, or 0 for off");
     options.liveness = std::chrono::seconds(seconds);
   }
+  const int copies = v.number_or("RINGMASTER_COPY_ENGINES", 1);
+  if (copies > 1) fail("environment: RINGMASTER_COPY_ENGINES is ", copies, "; 0: off, 1: where it can be done");
+  options.copy_engines = copies == 1;
   return options;
 }
 

@@ -25,7 +25,7 @@ struct WorkerEnvironment {
 };
 
 WorkerEnvironment parse_environment(const Environment&);
-// RINGMASTER_ADDRESS, RINGMASTER_COMM_TIMEOUT and RINGMASTER_LIVENESS (seconds)
+// RINGMASTER_ADDRESS, RINGMASTER_COMM_TIMEOUT and RINGMASTER_LIVENESS (seconds), RINGMASTER_COPY_ENGINES (0, 1)
 CommOptions parse_comm_options(const Environment&);
 Environment current_environment();
 

@@ -16,6 +16,7 @@ namespace ring {
 namespace {
 
 constexpr std::array<const char*, 4> kAxes = {"dp", "cp", "tp", "pp"};
+constexpr int kContextCtas = 8;
 using Clock = std::chrono::steady_clock;
 
 // The first free port of the range; the cookie tells the others which one is ours.
@@ -181,6 +182,9 @@ Communicator* Mesh::Impl::group(const std::string& name, std::vector<int> ranks,
   const std::string key = str("group/", name, "/", ranks.front());  // groups of one name have different first ranks
   CommOptions options = options_;
   options.ranks = ranks;
+  const bool context = ranks == cp_ranks_;  // its transfers run beside attention, and get few multiprocessors or none
+  options.copy_engines = options_.copy_engines && context;
+  options.nccl_max_ctas = context ? kContextCtas : options_.nccl_max_ctas;
   Owned comm;
   if (size == 1)
     comm = make_self_communicator();

@@ -1,4 +1,5 @@
 #include <CLI/CLI.hpp>
+#include <cstdlib>
 #include <iostream>
 
 #include "comm/communicator.h"
@@ -50,6 +51,8 @@ int run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  // Before CUDA reads it: streams that share one of the device's queues (8 by default) wait for each other's peers.
+  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
   try {
     return run(argc, argv);
   } catch (const ring::ExitCode& e) {

@@ -64,7 +64,7 @@ void wait_for_abort(Handle& handle) {
 
 }  // namespace
 
-Channel::Channel(const NcclGroup& group, Store& store, const CommOptions& options)
+Channel::Channel(const NcclGroup& group, const std::shared_ptr<Store>& store, const CommOptions& options)
     : rank_(group.rank),
       size_(group.size),
       options_(options),
@@ -72,9 +72,10 @@ Channel::Channel(const NcclGroup& group, Store& store, const CommOptions& option
       handle_(std::make_shared<Handle>()),
       call_check_(group.rank, group.size, options) {
   if (options.verify && gloo_available())
-    link_ = make_gloo_link(group.rank, group.size, store, group.name + "/calls", options);
+    link_ = make_gloo_link(group.rank, group.size, *store, group.name + "/calls", options);
   try {
-    meet(group, store);
+    if (options.copy_engines && group.size > 1) copies_ = PeerCopies::make(group, store, options);
+    meet(group, *store);
   } catch (const std::exception& e) {
     start_abort(handle_);
     wait_for_abort(*handle_);
@@ -99,6 +100,7 @@ void Channel::meet(const NcclGroup& group, Store& store) {
   const cuda::OnDevice on(group.device.index);
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
+  if (options_.nccl_max_ctas > 0 && !copies_) config.maxCTAs = options_.nccl_max_ctas;
   {
     const std::lock_guard lock(handle_->calls);
     check(library().init(&handle_->comm, size_, id, rank_, &config), "ncclCommInitRankConfig");
@@ -109,7 +111,15 @@ void Channel::meet(const NcclGroup& group, Store& store) {
 Channel::~Channel() { start_abort(handle_); }  // does nothing to a communicator that is gone
 
 void Channel::close() {
-  if (std::uncaught_exceptions() == 0 && finalize()) return;
+  const bool calm = std::uncaught_exceptions() == 0;
+  if (copies_) {
+    const bool failed = [&] {
+      const std::lock_guard lock(mutex_);
+      return failure_.has_value();
+    }();
+    copies_->close(calm && !failed);
+  }
+  if (calm && finalize()) return;
   abort("the communicator was destroyed");
   wait_for_abort(*handle_);
 }
@@ -161,7 +171,36 @@ void Channel::settle(Clock::time_point deadline, const std::string& what) {
   }
 }
 
-Event Channel::run(const Operation& op, const Event& after, const Calls& calls) {
+Event Channel::queue(const Event& after, const Calls& calls, const Copies& copies) {
+  const cuda::OnDevice on(stream_.device().index);
+  stream_.wait(after);
+  const bool recording = stream_.impl().recording();  // what is recorded runs many times, but pieces are counted once
+  if (copies_ && copies && !recording) {
+    const Event done = copies(*copies_, {after, called_});
+    stream_.wait(done);
+    return done;
+  }
+  {
+    const std::lock_guard lock(handle_->calls);
+    if (handle_->gone) check();
+    check(library().group_start(), "ncclGroupStart");
+    std::exception_ptr error;
+    try {
+      calls(handle_->comm, static_cast<cudaStream_t>(stream_.native()));
+    } catch (...) {
+      error = std::current_exception();
+    }
+    const ncclResult_t ended = library().group_end();  // a group that was begun has to end
+    if (error) std::rethrow_exception(error);
+    check(ended, "ncclGroupEnd");
+  }
+  settle(Clock::now() + options_.timeout, "ncclGroupEnd");
+  Event done = stream_.record();
+  if (!recording) called_ = done;
+  return done;
+}
+
+Event Channel::run(const Operation& op, const Event& after, const Calls& calls, const Copies& copies) {
   ++operation_;
   try {
     check();
@@ -173,25 +212,10 @@ Event Channel::run(const Operation& op, const Event& after, const Calls& calls) 
              ": started by another thread than those before; one "
              "thread of a process starts all operations");
   const std::string text = str(op.where(), " (operation ", operation_, " of rank ", options_.rank_of_run(rank_), ")");
+  Event done;
   try {
     if (link_) call_check_.run(op, *link_, Clock::now() + options_.timeout);
-    const cuda::OnDevice on(stream_.device().index);
-    stream_.wait(after);
-    {
-      const std::lock_guard lock(handle_->calls);
-      if (handle_->gone) check();
-      check(library().group_start(), "ncclGroupStart");
-      std::exception_ptr error;
-      try {
-        calls(handle_->comm, static_cast<cudaStream_t>(stream_.native()));
-      } catch (...) {
-        error = std::current_exception();
-      }
-      const ncclResult_t ended = library().group_end();  // a group that was begun has to end
-      if (error) std::rethrow_exception(error);
-      check(ended, "ncclGroupEnd");
-    }
-    settle(Clock::now() + options_.timeout, "ncclGroupEnd");
+    done = queue(after, calls, copies);
   } catch (const PeerLost& e) {
     abort(str(text, ": ", e.what()));
     throw PeerLost(str(text, ": ", e.what()));
@@ -199,7 +223,6 @@ Event Channel::run(const Operation& op, const Event& after, const Calls& calls) 
     abort(str(text, ": ", e.what()));
     throw Error(str(text, ": ", e.what()));
   }
-  Event done = stream_.record();
   if (!stream_.impl().recording()) {  // what is recorded runs later, many times: nobody can ask about its events
     const std::lock_guard lock(mutex_);
     pending_.push_back({text, done, Clock::now()});
@@ -215,6 +238,7 @@ void Channel::abort(const std::string& reason) {
   }
   if (link_) link_->abort(reason);
   start_abort(handle_);
+  if (copies_) copies_->abort();
 }
 
 std::optional<std::string> Channel::inspect() {

@@ -11,11 +11,13 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "comm/call_check.h"
 #include "comm/communicator.h"
 #include "comm/nccl/library.h"
 #include "comm/nccl/nccl.h"
+#include "comm/nccl/peer_copies.h"
 #include "core/stream.h"
 
 namespace ring::nccl {
@@ -26,16 +28,20 @@ struct Handle;
 class Channel final : public WorkGuard {
  public:
   // Collective: meets the other ranks through the store. Error: not within options.connect_timeout.
-  Channel(const NcclGroup&, Store&, const CommOptions&);
+  Channel(const NcclGroup&, const std::shared_ptr<Store>&, const CommOptions&);
   ~Channel() override;  // aborts unless closed
   void close();         // collective: lets queued operations end; in bounded time, and at once after a failure
 
   // Queues the calls, as one NCCL group, behind `after`; returns the event of their end. Calls report with check().
   using Calls = std::function<void(ncclComm_t, cudaStream_t)>;
-  Event run(const Operation&, const Event& after, const Calls&);
+  // Where there are copy engines to use and nothing is being recorded, `copies` runs instead: it queues its work behind
+  // the events and returns that of its end.
+  using Copies = std::function<Event(PeerCopies&, const std::vector<Event>& after)>;
+  Event run(const Operation&, const Event& after, const Calls&, const Copies& copies = {});
   static void check(ncclResult_t, const char* call);
 
   const Stream& stream() const { return stream_; }
+  bool has_copy_engines() const { return copies_ != nullptr; }
 
   // From any thread.
   void check() const override;  // throws PeerLost once aborted
@@ -52,6 +58,7 @@ class Channel final : public WorkGuard {
   };
 
   void meet(const NcclGroup&, Store&);
+  Event queue(const Event& after, const Calls&, const Copies&);
   void settle(Clock::time_point deadline, const std::string& what);
   bool finalize();
 
@@ -61,6 +68,8 @@ class Channel final : public WorkGuard {
   std::shared_ptr<Handle> handle_;
   std::unique_ptr<HostLink> link_;  // where calls are compared
   CallCheck call_check_;
+  std::shared_ptr<PeerCopies> copies_;  // null: not on this group
+  Event called_;                        // the end of the last calls: copies run on other streams than they
   std::thread::id issuer_;
   std::uint64_t operation_ = 0;
   mutable std::mutex mutex_;  // of what follows

@@ -27,7 +27,8 @@ std::size_t count(const Tensor& t) { return static_cast<std::size_t>(t.numel());
 
 class NcclCommunicator final : public Communicator {
  public:
-  NcclCommunicator(const NcclGroup& group, Store& store, NcclWatchdog& watchdog, const CommOptions& options)
+  NcclCommunicator(const NcclGroup& group, const std::shared_ptr<Store>& store, NcclWatchdog& watchdog,
+                   const CommOptions& options)
       : Communicator(group.rank, group.size),
         device_(group.device),
         channel_(std::make_shared<nccl::Channel>(group, store, options)),
@@ -38,14 +39,16 @@ class NcclCommunicator final : public Communicator {
 
   std::string_view backend() const override { return "nccl"; }
   void abort(const std::string& reason) override { channel_->abort(reason); }
+  bool has_copy_engines() const { return channel_->has_copy_engines(); }
 
  private:
   template <class Calls>
-  Work start(const Operation& op, std::vector<Tensor> held, const Event& after, Calls calls) {
+  Work start(const Operation& op, std::vector<Tensor> held, const Event& after, Calls calls,
+             const nccl::Channel::Copies& copies = {}) {
     for (const Tensor& t : held)
       RING_CHECK(t.device() == device_, op.where(), ": this NCCL communicator moves memory of ", device_, ", got ",
                  describe(t));
-    Event done = channel_->run(op, after, calls);
+    Event done = channel_->run(op, after, calls, copies);
     return {std::move(done), std::move(held), channel_};
   }
   void copy_own(const Tensor& to, std::int64_t to_offset, const Tensor& from, std::int64_t from_offset,
@@ -130,7 +133,7 @@ Work NcclCommunicator::do_exchange(Operation o, const std::vector<Transfer>& sen
     held.push_back(t.tensor);
     if (t.peer == rank()) own.push_back(t.tensor);
   }
-  return start(o, std::move(held), after, [&](ncclComm_t comm, cudaStream_t stream) {
+  const auto calls = [&](ncclComm_t comm, cudaStream_t stream) {
     auto copy = own.begin();
     for (const auto& [t, peer] : sends) {
       if (peer == rank())
@@ -140,6 +143,9 @@ Work NcclCommunicator::do_exchange(Operation o, const std::vector<Transfer>& sen
     }
     for (const auto& [t, peer] : receives)
       if (peer != rank() && t.numel() > 0) RING_NCCL(recv, t.raw(), t.bytes(), ncclUint8, peer, comm, stream);
+  };
+  return start(o, std::move(held), after, calls, [&](nccl::PeerCopies& copies, const std::vector<Event>& events) {
+    return copies.exchange(sends, receives, events);
   });
 }
 
@@ -154,7 +160,12 @@ std::unique_ptr<Communicator> make_nccl_communicator(const NcclGroup& group, std
                                                      const CommOptions& options) {
   RING_CHECK(store && watchdog, "NCCL: needs a store and a watchdog");
   RING_CHECK(group.device.backend == Backend::cuda, "NCCL: moves memory of GPUs, not of ", group.device);
-  return std::make_unique<NcclCommunicator>(group, *store, *watchdog, options);
+  return std::make_unique<NcclCommunicator>(group, store, *watchdog, options);
+}
+
+bool uses_copy_engines(const Communicator& comm) {
+  const auto* nccl = dynamic_cast<const NcclCommunicator*>(&comm);
+  return nccl && nccl->has_copy_engines();
 }
 
 }  // namespace ring
@@ -176,6 +187,8 @@ std::unique_ptr<Communicator> make_nccl_communicator(const NcclGroup&, std::shar
   make_nccl_watchdog();
   return nullptr;
 }
+
+bool uses_copy_engines(const Communicator&) { return false; }
 
 }  // namespace ring
 

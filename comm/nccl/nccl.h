@@ -3,6 +3,10 @@
 // they were started: `after` and Work::wait(stream) order it with others, and the host goes on. Started by one thread
 // only. The library is loaded at its first use.
 //
+// Exchanges between GPUs of one host go by copy engines where options.copy_engines asks for it and all ranks can reach
+// each other's memory. They too run after the collectives that were started before, and those after them; but of two
+// exchanges the later one may run first where the peers differ, unless its `after` names the earlier one.
+//
 // Memory: a Work's tensors may be freed once the stream that owns them (whose allocator they came from) waited for it,
 // or the host did. Memory that was just allocated on a stream is there for the communicator after an event of that
 // stream.
@@ -35,5 +39,6 @@ struct NcclGroup {
 // cannot be loaded.
 std::unique_ptr<Communicator> make_nccl_communicator(const NcclGroup&, std::shared_ptr<Store>,
                                                      std::shared_ptr<NcclWatchdog>, const CommOptions& = {});
+bool uses_copy_engines(const Communicator&);  // for its exchanges
 
 }  // namespace ring

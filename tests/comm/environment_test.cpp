@@ -194,6 +194,9 @@ TEST(Environment, CommOptions) {
   EXPECT_EQ(parse_comm_options({{"RINGMASTER_COMM_TIMEOUT", "7"}}).timeout, std::chrono::seconds(7));
   EXPECT_EQ(parse_comm_options({{"RINGMASTER_ADDRESS", "10.0.0.2"}}).address, "10.0.0.2");
   EXPECT_EQ(parse_comm_options({}).timeout, CommOptions{}.timeout);
+  EXPECT_TRUE(parse_comm_options({}).copy_engines);
+  EXPECT_FALSE(parse_comm_options({{"RINGMASTER_COPY_ENGINES", "0"}}).copy_engines);
+  EXPECT_THROW(parse_comm_options({{"RINGMASTER_COPY_ENGINES", "2"}}), Error);
   EXPECT_THROW(parse_comm_options({{"RINGMASTER_COMM_TIMEOUT", "0"}}), Error);
   EXPECT_THROW(parse_comm_options({{"RINGMASTER_COMM_TIMEOUT", "soon"}}), Error);
 }

@@ -10,76 +10,12 @@
 #include <cstdlib>
 
 #include "comm/mesh.h"
-#include "comm/nccl/nccl.h"
-#include "core/devices.h"
-#include "tests/comm/ranks.h"
+#include "tests/comm/gpu_ranks.h"
 
 namespace ring {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-using std::chrono::milliseconds;
-
-double seconds_since(Clock::time_point t) { return std::chrono::duration<double>(Clock::now() - t).count(); }
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
-
-// Small whole numbers, so that sums are exact in every order and in bf16.
-float value(int rank, std::int64_t i) { return static_cast<float>((rank + 1) * (i % 7)); }
-float sum(int size, std::int64_t i) { return static_cast<float>(size * (size + 1) / 2 * (i % 7)); }
-
-Tensor upload(const std::vector<float>& values, DType dtype, const Stream& s) {
-  if (dtype == DType::f32) return from_host(values, s);
-  if (dtype == DType::i32) return from_host(std::vector<std::int32_t>(values.begin(), values.end()), s);
-  std::vector<bf16> halves;
-  for (const float v : values) halves.push_back(to_bf16(v));
-  return from_host(halves, s);
-}
-
-Tensor filled(std::int64_t n, int rank, DType dtype, const Stream& s, std::int64_t start = 0) {
-  std::vector<float> v;
-  for (std::int64_t i = 0; i < n; ++i) v.push_back(value(rank, start + i));
-  return upload(v, dtype, s);
-}
-
-std::vector<float> download(const Tensor& t, const Stream& s) {
-  if (t.dtype() == DType::f32) return to_host<float>(t, s);
-  std::vector<float> out;
-  if (t.dtype() == DType::i32)
-    for (const std::int32_t x : to_host<std::int32_t>(t, s)) out.push_back(static_cast<float>(x));
-  else
-    for (const bf16 x : to_host<bf16>(t, s)) out.push_back(to_float(x));
-  return out;
-}
-
-template <class Want>
-void expect(const Tensor& t, const Stream& s, const std::string& what, Want want) {
-  const std::vector<float> got = download(t, s);
-  for (std::size_t i = 0; i < got.size(); ++i)
-    RING_CHECK(got[i] == want(static_cast<std::int64_t>(i)), what, " of ", describe(t), ", element ", i, ": got ",
-               got[i], ", expected ", want(static_cast<std::int64_t>(i)));
-}
-
-using GpuRankFn = std::function<void(Communicator&, const Stream& compute)>;
-
-std::vector<std::string> run_gpu_ranks(int size, const GpuRankFn& fn, const CommOptions& options = {}) {
-  const StoreServer server({"127.0.0.1", 0}, "gpu");
-  std::vector<std::string> errors(static_cast<std::size_t>(size));
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < size; ++rank)
-    threads.emplace_back([&, rank] {
-      try {
-        std::shared_ptr<Store> store = connect_store(server.endpoint(), "gpu", Timeout(5000));
-        const Device device{Backend::cuda, rank};
-        const auto watchdog = make_nccl_watchdog();
-        const auto comm = make_nccl_communicator({rank, size, device, "test"}, store, watchdog, options);
-        fn(*comm, Stream::create(device));
-      } catch (const std::exception& e) {
-        errors[static_cast<std::size_t>(rank)] = e.what();
-      }
-    });
-  for (std::thread& t : threads) t.join();
-  return errors;
-}
+using namespace test;
 
 class GpuNccl : public testing::Test {
  protected:
@@ -88,8 +24,9 @@ class GpuNccl : public testing::Test {
     if (device_count(Backend::cuda) < 2) GTEST_SKIP() << "needs two GPUs";
   }
   static int gpus() { return device_count(Backend::cuda); }
-  void expect_all(const GpuRankFn& fn, const CommOptions& options = {}) {
-    EXPECT_EQ(test::joined(run_gpu_ranks(gpus(), fn, options)), "");
+  void expect_all(const GpuRankFn& fn, CommOptions options = {}) {
+    options.copy_engines = false;  // tested in cuda_peer_copies_test.cpp
+    EXPECT_EQ(joined(run_gpu_ranks(gpus(), fn, options)), "");
   }
 };
 
@@ -221,60 +158,16 @@ TEST_F(GpuNccl, MismatchNamesBothSides) {
           c.broadcast(t, 0, s.record()).synchronize();
       },
       options);
-  const std::string all = test::joined(errors);
+  const std::string all = joined(errors);
   for (const char* part : {"all_reduce sum of f32[10]", "broadcast of f32[10]",
                            "rank 0 at comm/gpu_nccl_test.cpp:", "rank 1 at comm/gpu_nccl_test.cpp:"})
     EXPECT_TRUE(contains(all, part)) << all;
 }
 
-// Rank 1 stays away: rank 0's kernel hangs on the device until it is told to give up.
-void expect_way_out(int timeout_ms, const std::string& abort_with, const std::string& part) {
-  CommOptions options;
-  options.verify = false;
-  options.timeout = milliseconds(timeout_ms);
-  const auto errors = run_gpu_ranks(
-      2,
-      [&](Communicator& c, const Stream& s) {
-        c.barrier().synchronize();
-        if (c.rank() == 1) return std::this_thread::sleep_for(milliseconds(4000));
-        const auto begin = Clock::now();
-        const Tensor t = filled(1000, 0, DType::f32, s);
-        std::thread other([&] {
-          std::this_thread::sleep_for(milliseconds(300));
-          if (!abort_with.empty()) c.abort(abort_with);
-        });
-        std::string error;
-        try {
-          c.all_reduce(t, Reduce::sum, s.record()).synchronize();
-        } catch (const PeerLost& e) {
-          error = e.what();
-        }
-        other.join();
-        RING_CHECK(contains(error, part), "got '", error, "'");
-        RING_CHECK(seconds_since(begin) < 4, "took ", seconds_since(begin), " s");
-        s.synchronize();  // the device is not stuck either
-        try {
-          c.barrier().synchronize();
-          fail("a broken communicator worked");
-        } catch (const PeerLost& e) {
-          RING_CHECK(contains(e.what(), "not started"), e.what());
-        }
-      },
-      options);
-  EXPECT_EQ(test::joined(errors), "");
-}
+Work reduce(Communicator& c, const Tensor& t, const Event& after) { return c.all_reduce(t, Reduce::sum, after); }
 
-TEST_F(GpuNccl, AbortFromAnotherThreadUnblocks) { expect_way_out(60'000, "told to stop", "told to stop"); }
-TEST_F(GpuNccl, OperationThatIsNeverDoneTimesOut) { expect_way_out(1'000, "", "a rank is stopped"); }
-
-WorkerEnvironment environment(int rank, int world, int port) {
-  WorkerEnvironment env;
-  env.rank = env.local_rank = rank;
-  env.world = env.local_world = world;
-  env.store = {"127.0.0.1", port};
-  env.cookie = "gpu";
-  return env;
-}
+TEST_F(GpuNccl, AbortFromAnotherThreadUnblocks) { expect_way_out(reduce, 60'000, "told to stop", "told to stop"); }
+TEST_F(GpuNccl, OperationThatIsNeverDoneTimesOut) { expect_way_out(reduce, 1'000, "", "a rank is stopped"); }
 
 TEST_F(GpuNccl, MeshAxes) {
   if (!gloo_available()) GTEST_SKIP() << "this build has no Gloo";
@@ -301,7 +194,7 @@ TEST_F(GpuNccl, MeshAxes) {
       }
     });
   for (std::thread& t : threads) t.join();
-  EXPECT_EQ(test::joined(errors), "");
+  EXPECT_EQ(joined(errors), "");
 }
 
 // all_reduce without end; says through the store when it is under way.

@@ -1,0 +1,232 @@
+// Exchanges by copy engines between every GPU of this machine: ranks are threads, and once processes. Needs two GPUs
+// that reach each other's memory.
+
+#include <cuda_runtime_api.h>
+#include <gtest/gtest.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <utility>
+
+#include "comm/mesh.h"
+#include "tests/comm/gpu_ranks.h"
+
+namespace ring {
+namespace {
+
+using namespace test;
+
+bool all_reach_all(int gpus) {
+  for (int a = 0; a < gpus; ++a)
+    for (int b = 0; b < gpus; ++b) {
+      int can = 1;
+      if (a != b && (cudaDeviceCanAccessPeer(&can, a, b) != cudaSuccess || can == 0)) return false;
+    }
+  return true;
+}
+
+class GpuPeerCopies : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!nccl_available()) GTEST_SKIP() << "this build has no NCCL";
+    if (gpus() < 2) GTEST_SKIP() << "needs two GPUs";
+    if (!all_reach_all(gpus())) GTEST_SKIP() << "a GPU cannot access another one's memory";
+  }
+  static int gpus() { return device_count(Backend::cuda); }
+  // inbox: bytes for each peer, two slots.
+  static void expect_all(const GpuRankFn& fn, std::size_t inbox, bool verify = false) {
+    CommOptions options;
+    options.inbox_bytes = inbox;
+    options.verify = verify;
+    const auto errors = run_gpu_ranks(
+        gpus(),
+        [&](Communicator& c, const Stream& s) {
+          RING_CHECK(uses_copy_engines(c), "exchanges go by NCCL: its log (debug) says why");
+          fn(c, s);
+        },
+        options);
+    EXPECT_EQ(joined(errors), "");
+  }
+};
+
+constexpr std::size_t kSmallInbox = 2 * 4096;
+constexpr DType kTypes[] = {DType::f32, DType::bf16, DType::i32};
+
+// What rank a sends to rank b in a turn; 0 is an empty message. A slot holds 1024 f32 or 2048 bf16.
+struct Message {
+  std::int64_t numel, start;
+  DType dtype;
+};
+std::vector<Message> messages(int a, int b, int turn) {
+  constexpr std::int64_t kSizes[] = {0, 1, 3, 1023, 1024, 1025, 2049, 7001, 20'003};
+  std::vector<Message> out;
+  for (int k = 0; k < (a + 2 * b + turn) % 3; ++k) {
+    const int id = 5 * a + 3 * b + turn + 4 * k;
+    out.push_back({kSizes[id % 9], 3 * turn + 2 * b + k, kTypes[id % 3]});
+  }
+  return out;
+}
+
+// Peers, sizes and numbers of messages change, and the host waits for nothing before all of them are queued.
+void exchange_in_turns(Communicator& c, const Stream& s, int turns) {
+  std::vector<std::vector<Transfer>> received;
+  std::vector<Work> works;
+  for (int turn = 0; turn < turns; ++turn) {
+    std::vector<Transfer> sends, receives;
+    for (int p = c.size() - 1; p >= 0; --p)
+      for (const Message& m : messages(c.rank(), p, turn))
+        sends.push_back({filled(m.numel, c.rank(), m.dtype, s, m.start), p});
+    for (int p = 0; p < c.size(); ++p)
+      for (const Message& m : messages(p, c.rank(), turn))
+        receives.push_back({Tensor::zeros({m.numel}, m.dtype, s), p});
+    works.push_back(c.exchange(sends, receives, s.record()));
+    received.push_back(std::move(receives));
+  }
+  for (Work& w : works) w.wait(s);
+  for (int turn = 0; turn < turns; ++turn) {
+    std::size_t next = 0;
+    for (int p = 0; p < c.size(); ++p)
+      for (const Message& m : messages(p, c.rank(), turn))
+        expect(received[static_cast<std::size_t>(turn)][next++].tensor, s, str("turn ", turn, ", from rank ", p),
+               [&](std::int64_t i) { return value(p, m.start + i); });
+  }
+}
+
+TEST_F(GpuPeerCopies, ListsThatChange) {
+  expect_all([](Communicator& c, const Stream& s) { exchange_in_turns(c, s, 30); }, kSmallInbox);
+}
+
+TEST_F(GpuPeerCopies, CallsAreCompared) {
+  if (!gloo_available()) GTEST_SKIP() << "this build has no Gloo";
+  expect_all([](Communicator& c, const Stream& s) { exchange_in_turns(c, s, 4); }, kSmallInbox, true);
+}
+
+// Each turn sends what the last one received, in messages of 16 slots, and then overwrites what it sent.
+TEST_F(GpuPeerCopies, StreamsAreOrderedByEvents) {
+  expect_all(
+      [](Communicator& c, const Stream& s) {
+        const std::int64_t n = 4 << 20;
+        const int turns = 3 * c.size() + 1, next = (c.rank() + 1) % c.size(),
+                  before = (c.rank() + c.size() - 1) % c.size();
+        const Tensor x = filled(n, c.rank(), DType::f32, s);
+        for (int k = 0; k < turns; ++k) {
+          const Tensor out = Tensor::empty({n}, DType::f32, s), in = Tensor::empty({n}, DType::f32, s);
+          copy(out, x, s);
+          Work w = c.send_recv(out, next, in, before, s.record());
+          w.wait(s);
+          fill_zero(out, s);
+          copy(x, in, s);
+        }
+        const int from = (c.rank() + c.size() * turns - turns) % c.size();
+        expect(x, s, "after all turns", [&](std::int64_t i) { return value(from, i); });
+      },
+      std::size_t{2} << 20);
+}
+
+// Without events of ours between them.
+TEST_F(GpuPeerCopies, KeepTheirPlaceBetweenCollectives) {
+  expect_all(
+      [](Communicator& c, const Stream& s) {
+        const int n = c.size(), next = (c.rank() + 1) % n, before = (c.rank() + n - 1) % n;
+        const Tensor t = filled(3'000'001, c.rank(), DType::f32, s), in = Tensor::zeros({3'000'001}, DType::f32, s);
+        Work first = c.all_reduce(t, Reduce::sum, s.record());
+        Work second = c.send_recv(t, next, in, before);
+        Work third = c.all_reduce(in, Reduce::sum);
+        for (Work* w : {&first, &second, &third}) w->wait(s);
+        expect(in, s, "the sum of sums", [&](std::int64_t i) { return static_cast<float>(n) * sum(n, i); });
+      },
+      std::size_t{1} << 20);
+}
+
+// Two ranks need no third one.
+TEST_F(GpuPeerCopies, Pairs) {
+  expect_all(
+      [](Communicator& c, const Stream& s) {
+        const Tensor t = filled(10'001, 0, DType::f32, s), in = Tensor::zeros({10'001}, DType::f32, s);
+        if (c.rank() == 0) c.send(t, 1, s.record()).wait(s);
+        if (c.rank() == 1) c.recv(in, 0, s.record()).wait(s);
+        if (c.rank() == 1) expect(in, s, "recv", [](std::int64_t i) { return value(0, i); });
+        s.synchronize();
+      },
+      kSmallInbox);
+}
+
+// The message has more pieces than slots: both directions wait for rank 1, and nothing does afterwards.
+void expect_exchange_ends(int timeout_ms, const std::string& abort_with, const std::string& part) {
+  Work work;
+  expect_way_out(
+      [&](Communicator& c, const Tensor& t, const Event& after) {
+        RING_CHECK(uses_copy_engines(c), "exchanges go by NCCL: its log (debug) says why");
+        const Stream own = Stream::create(t.device());
+        const Tensor in = Tensor::empty(t.shape(), t.dtype(), own);
+        own.synchronize();  // it is there
+        return work = c.send_recv(t, 1, in, 1, after);
+      },
+      timeout_ms, abort_with, part, 128);
+  EXPECT_TRUE(work.done());
+}
+TEST_F(GpuPeerCopies, AbortFromAnotherThreadUnblocks) { expect_exchange_ends(60'000, "told to stop", "told to stop"); }
+TEST_F(GpuPeerCopies, ExchangeThatIsNeverDoneTimesOut) { expect_exchange_ends(1'000, "", "a rank is stopped"); }
+
+TEST_F(GpuPeerCopies, CanBeTurnedOff) {
+  CommOptions options;
+  options.copy_engines = false;
+  const auto errors = run_gpu_ranks(
+      2,
+      [](Communicator& c, const Stream& s) {
+        RING_CHECK(!uses_copy_engines(c), "exchanges go by copy engines");
+        exchange_in_turns(c, s, 3);
+      },
+      options);
+  EXPECT_EQ(joined(errors), "");
+}
+
+const char *kPort = "RING_TEST_COPIES_PORT", *kRank = "RING_TEST_COPIES_RANK";
+
+// Only the axis of context has an inbox.
+void run_process(int rank, int world, int port) {
+  const Device device{Backend::cuda, rank};
+  const auto mesh = Mesh::join(environment(rank, world, port), {}, {.degrees = {{"cp", world}}, .device = device});
+  RING_CHECK(uses_copy_engines(mesh->axis("cp")), "exchanges go by NCCL: its log (debug) says why");
+  exchange_in_turns(mesh->axis("cp"), Stream::create(device), 20);
+  mesh->host().barrier().synchronize();
+}
+
+// What a process of its own runs for the test below.
+TEST(GpuPeerCopiesProcess, DISABLED_Run) {
+  const char *port = std::getenv(kPort), *rank = std::getenv(kRank);
+  if (!port || !rank) GTEST_SKIP() << "part of another test";
+  run_process(std::atoi(rank), device_count(Backend::cuda), std::atoi(port));
+}
+
+TEST_F(GpuPeerCopies, BetweenProcesses) {
+  if (!gloo_available()) GTEST_SKIP() << "this build has no Gloo";
+  const StoreServer server({"127.0.0.1", 0}, "gpu");
+  std::string program = "/proc/self/exe", filter = "--gtest_filter=GpuPeerCopiesProcess.*",
+              disabled = "--gtest_also_run_disabled_tests";
+  char* arguments[] = {program.data(), filter.data(), disabled.data(), nullptr};
+  std::vector<pid_t> children;
+  setenv(kPort, std::to_string(server.endpoint().port).c_str(), 1);
+  for (int rank = 1; rank < gpus(); ++rank) {
+    setenv(kRank, std::to_string(rank).c_str(), 1);
+    ASSERT_EQ(posix_spawn(&children.emplace_back(-1), program.c_str(), nullptr, nullptr, arguments, environ), 0);
+  }
+  unsetenv(kPort), unsetenv(kRank);
+  std::string error;
+  try {
+    run_process(0, gpus(), server.endpoint().port);
+  } catch (const std::exception& e) {
+    error = e.what();
+  }
+  EXPECT_EQ(error, "");
+  for (const pid_t child : children) {
+    int status = -1;
+    waitpid(child, &status, 0);
+    EXPECT_EQ(status, 0);
+  }
+}
+
+}  // namespace
+}  // namespace ring
