@@ -17,7 +17,7 @@ void ParallelConfig::fields(Fields& f) {
                                   {"contiguous", ContextLayoutChoice::contiguous}}));
   f("cp_schedule", cp_schedule,
     "how queries meet the keys of other ranks: ring: from rank to rank, while others are computed with; gather: all "
-    "keys to every rank; all_to_all: all tokens of some heads to every rank (cp must divide the KV heads); auto: ring",
+    "keys to every rank; all_to_all: all tokens of some heads to every rank (cp must divide the KV heads); auto: the fastest, measured on GPUs, else ring",
     choices<ContextSchedule>({{"auto", ContextSchedule::automatic},
                               {"ring", ContextSchedule::ring},
                               {"gather", ContextSchedule::gather},

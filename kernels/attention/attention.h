@@ -79,6 +79,7 @@ void check(const AttentionDecode&);
 
 // What their speed depends on, for measured choices. Calls that differ in the lengths of their documents share a key
 // where these have much the same work.
+std::string pattern_key(const Pattern&);  // names the pairs that it keeps, but for `shift`
 std::string choice_key(const Attention&);
 std::string choice_key(const AttentionBackward&);
 

@@ -12,24 +12,6 @@
 namespace ring {
 namespace {
 
-// `shift` moves what is sampled and not how much: layers that differ in it share a choice.
-std::string text(const Pattern& p) {
-  std::string out = p.causal ? "causal" : "full";
-  switch (p.kind) {
-    case AttentionKind::dense: break;
-    case AttentionKind::window: out += str(" window ", p.window, " sinks ", p.sinks); break;
-    case AttentionKind::dilated:
-      out += " dilated";
-      for (const Branch& b : p.branches) out += str(" ", b.segment, "/", b.rate);
-      if (p.dedup) out += " dedup";
-      break;
-    case AttentionKind::block_sparse:
-      out += str(" blocks of ", p.blocks->block(), " version ", p.blocks->version());
-      break;
-  }
-  return out;
-}
-
 // Rounded up to a power of two, or to an even one.
 std::uint64_t bucket(double n, bool even = false) {
   const std::uint64_t up = std::bit_ceil(static_cast<std::uint64_t>(std::ceil(n)));
@@ -58,7 +40,7 @@ std::string sizes(const Tensor& q, const Tensor& k, const std::vector<Span>& que
 template <class Args>
 std::string key_of(const Args& a, DType result) {
   return str(a.q.dtype(), " to ", result, ", ", a.q.dim(1), " of ", a.k.dim(1), " heads x ", a.q.dim(2), ", ",
-             text(a.pattern), ", ", sizes(a.q, a.k, a.queries, a.keys));
+             pattern_key(a.pattern), ", ", sizes(a.q, a.k, a.queries, a.keys));
 }
 
 // Without a carry, results are overwritten and a call can be repeated in place. A carry is used up: what is measured
@@ -85,6 +67,24 @@ const typename Kernel<Args>::Candidate& choose(const Kernel<Args>& slot, const A
 }
 
 }  // namespace
+
+// `shift` moves what is sampled and not how much: layers that differ in it share a choice.
+std::string pattern_key(const Pattern& p) {
+  std::string out = p.causal ? "causal" : "full";
+  switch (p.kind) {
+    case AttentionKind::dense: break;
+    case AttentionKind::window: out += str(" window ", p.window, " sinks ", p.sinks); break;
+    case AttentionKind::dilated:
+      out += " dilated";
+      for (const Branch& b : p.branches) out += str(" ", b.segment, "/", b.rate);
+      if (p.dedup) out += " dedup";
+      break;
+    case AttentionKind::block_sparse:
+      out += str(" blocks of ", p.blocks->block(), " version ", p.blocks->version());
+      break;
+  }
+  return out;
+}
 
 std::string choice_key(const Attention& a) { return key_of(a, a.out.dtype()); }
 std::string choice_key(const AttentionBackward& a) { return key_of(a, a.dq.dtype()); }

@@ -30,10 +30,10 @@ int ranks_per_node(const std::vector<int>& nodes) {
 
 std::unique_ptr<ContextParallel> make_context_parallel(Communicator& comm, const ParallelConfig& c,
                                                        const std::vector<int>& nodes) {
+  const int per_node = c.cp_nodes > 0 ? static_cast<int>(c.cp_nodes) : ranks_per_node(nodes);
   switch (c.cp_schedule) {
-    case ContextSchedule::automatic:
-    case ContextSchedule::ring:
-      return make_ring(comm, c.cp_prefetch, c.cp_nodes > 0 ? static_cast<int>(c.cp_nodes) : ranks_per_node(nodes));
+    case ContextSchedule::automatic: return make_measured_context(comm, c.cp_prefetch, per_node);
+    case ContextSchedule::ring: return make_ring(comm, c.cp_prefetch, per_node);
     case ContextSchedule::gather: return make_gather(comm);
     case ContextSchedule::all_to_all: return make_all_to_all(comm);
   }

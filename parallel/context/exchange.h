@@ -18,7 +18,7 @@ namespace ring {
 class ContextParallel : public ContextExchange {
  public:
   virtual std::string_view schedule() const = 0;
-  std::int64_t bytes_sent() const { return bytes_sent_; }  // by this rank to others since the start
+  virtual std::int64_t bytes_sent() const { return bytes_sent_; }  // by this rank to others since the start
 
  protected:
   explicit ContextParallel(Communicator& comm) : comm_(comm) {}
@@ -35,6 +35,8 @@ class ContextParallel : public ContextExchange {
 std::unique_ptr<ContextParallel> make_ring(Communicator&, std::int64_t prefetch, int per_node);
 std::unique_ptr<ContextParallel> make_gather(Communicator&);
 std::unique_ptr<ContextParallel> make_all_to_all(Communicator&);
+// The fastest of them, measured once for each shape and pattern where the context has a tuning file; else the ring.
+std::unique_ptr<ContextParallel> make_measured_context(Communicator&, std::int64_t prefetch, int per_node);
 
 // By the settings. nodes: the node of each rank. The communicator lives as long.
 std::unique_ptr<ContextParallel> make_context_parallel(Communicator&, const ParallelConfig&,

@@ -9,6 +9,7 @@
 
 #include "autograd/ops.h"
 #include "core/philox.h"
+#include "kernels/tuning.h"
 #include "parallel/context/exchange.h"
 #include "tests/comm/ranks.h"
 #include "tests/parallel/context_problem.h"
@@ -96,8 +97,9 @@ Results on_one(const ContextCase& c, const Heads& heads) {
 
 // This rank's share of the same.
 void on_rank(const ContextCase& c, const Heads& heads, const ContextLayout& layout, ContextParallel& exchange, int rank,
-             Results& results) {
-  const Context ctx{Stream::cpu(1)};
+             Results& results, std::shared_ptr<Tuning> tuning) {
+  Context ctx{Stream::cpu(1)};
+  ctx.tuning = std::move(tuning);
   const auto shards = std::make_shared<const ContextShards>(layout.shards(rank, c.rows, c.documents));
   const Rows mine{*shards, rank};
   const std::int64_t width = qkv_width(heads), wide = heads.query * heads.dim;
@@ -133,7 +135,8 @@ using MakeExchange = std::function<std::unique_ptr<ContextParallel>(Communicator
 
 // The cases one after the other, on the same ranks.
 std::vector<Results> on_ranks(const std::vector<ContextCase>& cases, const Heads& heads, ContextLayoutKind kind,
-                              int ranks, const MakeExchange& make) {
+                              int ranks, const MakeExchange& make,
+                              const std::vector<std::shared_ptr<Tuning>>& tuning = {}) {
   std::vector<Results> results;
   for (const ContextCase& c : cases)
     results.push_back({Floats(static_cast<std::size_t>(c.tokens() * heads.query * heads.dim), NAN),
@@ -144,7 +147,8 @@ std::vector<Results> on_ranks(const std::vector<ContextCase>& cases, const Heads
     for (std::size_t i = 0; i < cases.size(); ++i) {
       const std::int64_t align = context_align({cases[i].pattern}, cases[i].length, 2 * ranks);
       const std::int64_t before = exchange->bytes_sent();
-      on_rank(cases[i], heads, ContextLayout(kind, cases[i].length, ranks, align), *exchange, comm.rank(), results[i]);
+      on_rank(cases[i], heads, ContextLayout(kind, cases[i].length, ranks, align), *exchange, comm.rank(), results[i],
+              tuning.empty() ? nullptr : tuning[static_cast<std::size_t>(comm.rank())]);
       const std::lock_guard lock(mutex);
       results[i].bytes_sent += exchange->bytes_sent() - before;
     }
@@ -252,6 +256,27 @@ TEST_F(DistContextCases, NodesGiveTheSameBitsTwice) {
   for (std::size_t i = 0; i < cases.size(); ++i) {
     EXPECT_TRUE(same_bits(one[i].out, other[i].out)) << cases[i].name;
     EXPECT_TRUE(same_bits(one[i].gradient, other[i].gradient)) << cases[i].name;
+  }
+}
+
+// What one rank has in its tuning file counts there alone; what is measured is the same everywhere.
+TEST_F(DistContextCases, TheMeasuredScheduleIsEveryRanks) {
+  const std::vector<ContextCase> cases = {test::context_cases()[0]};
+  const MakeExchange measured = [](Communicator& c) { return make_measured_context(c, 1, c.size()); };
+  std::vector<std::shared_ptr<Tuning>> tuning = {std::make_shared<Tuning>(""), std::make_shared<Tuning>("")};
+  const auto run = [&](const MakeExchange& make) {
+    return on_ranks(cases, {}, ContextLayoutKind::zigzag, 2, make, tuning)[0];
+  };
+  EXPECT_LE(distance(run(measured).gradient, on_one(cases[0], {}).gradient), kGradient);
+  const std::string text = tuning[0]->text();
+  EXPECT_EQ(text, tuning[1]->text());
+  ASSERT_EQ(text.find("\"context attention, "), 0u) << text;
+  const std::string key = text.substr(1, text.find('"', 1) - 1);
+  for (const char* name : {"ring", "gather", "all_to_all"}) {
+    for (const auto& t : tuning) t->record(key, name);
+    const Results chosen = run(measured), want = run(schedules().at(name));
+    EXPECT_TRUE(same_bits(chosen.gradient, want.gradient)) << name;
+    EXPECT_EQ(chosen.bytes_sent, want.bytes_sent) << name;
   }
 }
 

@@ -1,0 +1,121 @@
+// The schedule that is the fastest on this machine for a shape, measured by all ranks together at its first use.
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <vector>
+
+#include "kernels/tuning.h"
+#include "parallel/context/exchange.h"
+
+namespace ring {
+namespace {
+
+constexpr double kMostKeyBytes = 4e9;  // of all ranks' keys and values in f32: more is not gathered to find out
+constexpr float kClearly = 0.97f;      // of the time of the schedule before it: less is noise
+
+class MeasuredContext final : public ContextParallel {
+ public:
+  MeasuredContext(Communicator& comm, std::int64_t prefetch, int per_node) : ContextParallel(comm) {
+    schedules_.push_back(make_ring(comm, prefetch, per_node));
+    if (per_node < comm.size()) return;  // only the ring knows of nodes
+    schedules_.push_back(make_all_to_all(comm));
+    schedules_.push_back(make_gather(comm));
+  }
+  std::string_view schedule() const override { return "auto"; }
+  std::int64_t bytes_sent() const override {
+    std::int64_t sum = 0;
+    for (const auto& s : schedules_) sum += s->bytes_sent();
+    return sum;
+  }
+
+  void forward(const Attention& a, const std::shared_ptr<const ContextShards>& shards, const Context& ctx) override {
+    choose(a, shards, ctx).forward(a, shards, ctx);
+  }
+  void backward(const AttentionBackward& b, const std::shared_ptr<const ContextShards>& shards,
+                const Context& ctx) override {
+    Attention a;
+    a.q = b.q, a.k = b.k, a.v = b.v, a.out = b.out, a.lse = b.lse, a.scale = b.scale, a.pattern = b.pattern;
+    choose(a, shards, ctx).backward(b, shards, ctx);
+  }
+
+ private:
+  // Without a place to keep what was measured nothing is: CPUs, and work that is done once.
+  ContextParallel& choose(const Attention& a, const std::shared_ptr<const ContextShards>& shards, const Context& ctx) {
+    if (!ctx.tuning || schedules_.size() == 1) return *schedules_.front();
+    const std::string key = key_of(a, *shards, ctx);
+    const auto known = chosen_.find(key);
+    if (known != chosen_.end() && known->second.first == ctx.tuning->generation()) return *known->second.second;
+    ContextParallel* best = find(ctx.tuning->find(key));
+    if (!best) {
+      best = measure(a, shards, ctx);
+      ctx.tuning->record(key, std::string(best->schedule()));
+    }
+    chosen_[key] = {ctx.tuning->generation(), best};
+    return *best;
+  }
+
+  ContextParallel* find(const std::optional<std::string>& name) const {
+    for (const auto& s : schedules_)
+      if (name && *name == s->schedule()) return s.get();
+    return nullptr;
+  }
+
+  // The same on every rank, whatever each holds.
+  std::string key_of(const Attention& a, const ContextShards& shards, const Context& ctx) const {
+    return str("context attention, ", ctx.stream.impl().device_name(), ", ", comm_.size(), " ranks",
+               ctx.deterministic ? ", deterministic, " : ", ", a.q.dtype(), ", ", a.q.dim(1), " of ", a.k.dim(1),
+               " heads x ", a.q.dim(2), ", ", pattern_key(a.pattern), ", ", shards.tokens(), " tokens in ",
+               shards.documents.size(), " documents");
+  }
+
+  bool fits(const ContextParallel& s, const Attention& a, const ContextShards& shards) const {
+    if (s.schedule() == "all_to_all") return a.k.dim(1) % comm_.size() == 0;
+    if (s.schedule() == "gather")
+      return 2.0 * 4 * static_cast<double>(shards.tokens() * a.k.dim(1) * a.k.dim(2)) < kMostKeyBytes;
+    return true;
+  }
+
+  ContextParallel* measure(const Attention& a, const std::shared_ptr<const ContextShards>& shards, const Context& ctx) {
+    Attention f = a;
+    f.out = ctx.empty(a.out.shape(), a.out.dtype());
+    f.lse = ctx.empty(a.lse.shape());
+    AttentionBackward b{.q = f.q, .k = f.k, .v = f.v, .out = f.out, .lse = f.lse, .dout = f.out};
+    b.dq = ctx.empty(f.q.shape(), f.q.dtype());
+    b.dk = ctx.empty(f.k.shape(), f.k.dtype());
+    b.dv = ctx.empty(f.v.shape(), f.v.dtype());
+    b.scale = f.scale, b.pattern = f.pattern;
+    std::vector<float> seconds;
+    for (const auto& s : schedules_) {
+      seconds.push_back(std::numeric_limits<float>::infinity());
+      if (!fits(*s, a, *shards)) continue;
+      Event start;
+      for (int i = 0; i < 3; ++i) {  // the first one makes plans and measures kernels
+        if (i == 1) start = ctx.stream.record_time();
+        s->forward(f, shards, ctx);
+        s->backward(b, shards, ctx);
+      }
+      const Event end = ctx.stream.record_time();
+      end.synchronize();  // host waits: start (measuring)
+      seconds.back() = static_cast<float>(end.seconds_after(start) / 2);
+    }
+    const Tensor slowest = from_host(seconds, ctx.stream);
+    comm_.all_reduce(slowest, Reduce::max, ctx.stream.record()).wait(ctx.stream);
+    seconds = to_host<float>(slowest, ctx.stream);
+    std::size_t best = 0;
+    for (std::size_t i = 1; i < seconds.size(); ++i)
+      if (seconds[i] < kClearly * seconds[best]) best = i;
+    return schedules_[best].get();
+  }
+
+  std::vector<std::unique_ptr<ContextParallel>> schedules_;                   // by preference
+  std::map<std::string, std::pair<std::uint64_t, ContextParallel*>> chosen_;  // with the generation of the choice
+};
+
+}  // namespace
+
+std::unique_ptr<ContextParallel> make_measured_context(Communicator& comm, std::int64_t prefetch, int per_node) {
+  return std::make_unique<MeasuredContext>(comm, prefetch, per_node);
+}
+
+}  // namespace ring
