@@ -12,7 +12,8 @@ namespace ring {
 namespace {
 
 constexpr double kMostKeyBytes = 4e9;  // of all ranks' keys and values in f32: more is not gathered to find out
-constexpr float kClearly = 0.97f;      // of the time of the schedule before it: less is noise
+constexpr double kLongest = 1, kFlopsPerSecond = 4e14;  // seconds of a forward and backward; of a GPU, roughly
+constexpr float kClearly = 0.97f;                       // of the time of the schedule before it: less is noise
 
 class MeasuredContext final : public ContextParallel {
  public:
@@ -47,6 +48,7 @@ class MeasuredContext final : public ContextParallel {
     const auto known = chosen_.find(key);
     if (known != chosen_.end() && known->second.first == ctx.tuning->generation()) return *known->second.second;
     ContextParallel* best = find(ctx.tuning->find(key));
+    if (!best && takes_long(a, *shards)) best = schedules_.front().get();
     if (!best) {
       best = measure(a, shards, ctx);
       ctx.tuning->record(key, std::string(best->schedule()));
@@ -67,6 +69,12 @@ class MeasuredContext final : public ContextParallel {
                ctx.deterministic ? ", deterministic, " : ", ", a.q.dtype(), ", ", a.q.dim(1), " of ", a.k.dim(1),
                " heads x ", a.q.dim(2), ", ", pattern_key(a.pattern), ", ", shards.tokens(), " tokens in ",
                shards.documents.size(), " documents");
+  }
+
+  // Finding out would cost more than it saves: several calls of each schedule.
+  bool takes_long(const Attention& a, const ContextShards& s) const {
+    const double pairs = kept_pairs(a.pattern, s.documents, s.documents, a.k.dim(1));
+    return 14.0 * static_cast<double>(a.q.dim(1) * a.q.dim(2)) * pairs / comm_.size() > kLongest * kFlopsPerSecond;
   }
 
   bool fits(const ContextParallel& s, const Attention& a, const ContextShards& shards) const {

@@ -17,7 +17,7 @@ struct Arguments {
   std::vector<std::string> schedules = {"ring", "gather", "all_to_all"};
   PatternOptions pattern;
   std::int64_t kv_heads = 0, threads = 0;
-  bool deterministic = false;
+  bool deterministic = false, choices = false;
 };
 
 constexpr std::pair<const char*, ContextSchedule> kSchedules[] = {
@@ -77,6 +77,7 @@ void run(const Arguments& a) {
   time_context(grid, *mesh, ctx, [&](const ContextTiming& t) {
     if (leader) print(t);
   });
+  if (leader && a.choices && ctx.tuning) std::printf("\n%s", ctx.tuning->text().c_str());
 }
 
 }  // namespace
@@ -107,6 +108,7 @@ void add_bench_context(CLI::App& bench) {
   cmd->add_option("--threads", a->threads, "Of each process on a CPU; 0: its share of the cores")
       ->check(CLI::NonNegativeNumber);
   cmd->add_flag("--deterministic", a->deterministic, "Only kernels that give the same bits from run to run");
+  cmd->add_flag("--choices", a->choices, "Then print which kernels were the fastest");
   cmd->footer("Example: ringmaster launch --nproc-per-node 4 -- bench context --length 65536,131072 --schedule ring");
   cmd->callback([a] { run(*a); });
 }
