@@ -244,13 +244,15 @@ MeshDegrees mesh_degrees(const std::map<std::string, int>& given, int world) {
     fail("mesh: cp: ", m.cp, " x tp: ", m.tp, " does not divide ", processes(world), "; ", what,
          divisors(tp_fits && m.cp > 1 ? world / m.tp
                   : cp_fits           ? world / m.cp
-                                      : world));
+                                      : world),
+         " with so many. Set parallel.cp and parallel.tp, or start others: ringmaster launch --nproc-per-node N");
   }
   const int rest = world / m.cp / m.tp;
   m.dp = degree("dp", rest);
   if (m.dp != rest)
     fail("mesh: dp: ", m.dp, " x cp: ", m.cp, " x tp: ", m.tp, " needs ", processes(m.dp * m.cp * m.tp), ", but ",
-         world, " were started; dp would be ", rest, " (or leave it out)");
+         world, world == 1 ? " was" : " were", " started. Start them (ringmaster launch --nproc-per-node ",
+         m.dp * m.cp * m.tp, " -- train ..), or set parallel.dp to ", rest, ", or to 0 for what is left");
   return m;
 }
 

@@ -122,7 +122,14 @@ const std::vector<std::string>& keys_free_to_change() {
                                                 "data.prefetch",
                                                 "data.validation_batches",
                                                 "checkpoint",
-                                                "parallel"};
+                                                "parallel.dp",
+                                                "parallel.cp",
+                                                "parallel.tp",
+                                                "parallel.cp_layout",
+                                                "parallel.cp_schedule",
+                                                "parallel.cp_prefetch",
+                                                "parallel.cp_nodes",
+                                                "parallel.zero"};
   return keys;
 }
 

@@ -5,6 +5,7 @@
 #include <optional>
 #include <set>
 
+#include "checkpoint/directory.h"
 #include "checkpoint/reader.h"
 #include "checkpoint/writer.h"
 #include "comm/host.h"
@@ -27,9 +28,17 @@
 namespace ring {
 namespace {
 
-// Refuses a run whose settings differ from those it was started with, naming the keys.
+// Refuses a run whose settings differ from those it was started with, naming the keys. Threads change bits, not what is
+// computed: other machines and numbers of processes have others.
 void check_same_run(const RunDirectory& dir, const Config& config, bool allow_changes) {
-  const std::vector<std::string> changes = diff_configs(dir.config(), config, keys_free_to_change());
+  std::vector<std::string> changes = diff_configs(dir.config(), config, keys_free_to_change());
+  for (auto at = changes.begin(); at != changes.end(); ++at)
+    if (at->starts_with("run.threads:")) {
+      log::warn("resuming with ", *at, ": sums are rounded in another order, so that losses agree closely instead of ",
+                "bit for bit");
+      changes.erase(at);
+      break;
+    }
   if (changes.empty()) return;
   std::string list;
   for (const std::string& change : changes) list += "\n  " + change;
@@ -119,7 +128,9 @@ class Loop {
   void start(const TrainOptions&, const std::string& checkpoint);
   bool stop_now(TrainEnd&);
   void finish_steps(std::size_t left_in_flight);
+  std::string layout_text() const;
   void report(const StepReport&);
+  std::int64_t sent_keys();
   void report_plan();
   void validate();
   void save();
@@ -162,7 +173,8 @@ void Loop::find_initial_weights() {
 // Rank 0 puts the run's directory in order before anybody reads it.
 void Loop::lead(const TrainOptions& options) {
   if (!leader()) return;
-  if (options.fresh || !dir_.exists()) find_initial_weights();  // before anything is written or deleted
+  const bool begun = dir_.exists() && !list_checkpoints(dir_.checkpoints()).empty();  // else there is nothing to lose
+  if (options.fresh || !begun) find_initial_weights();  // before anything is written or deleted
   lock_ = dir_.lock();
   if (options.fresh) {
     if (!init_from_.empty() && std::filesystem::equivalent(find_run(init_from_).path(), dir_.path()))
@@ -170,7 +182,7 @@ void Loop::lead(const TrainOptions& options) {
     std::filesystem::remove_all(dir_.checkpoints());
     std::filesystem::remove(dir_.config_file());
   }
-  if (dir_.exists()) {
+  if (begun && !options.fresh) {
     check_same_run(dir_, config_, options.allow_changes);
     check_tokenizer(corpora_, load_tokenizer(dir_.tokenizer_file())->hash(), "run " + dir_.path());
   }
@@ -217,8 +229,8 @@ void Loop::start(const TrainOptions& options, const std::string& checkpoint) {
             " parameters, ",
             config_.train.steps ? str(config_.train.steps, " steps of ")
                                 : str(config_.train.minutes, " minutes in steps of "),
-            config_.train.batch_size * config_.model.context, " tokens, ", mesh_.world(),
-            mesh_.world() == 1 ? " process, " : " processes, ", config_.run.threads, " threads each");
+            config_.train.batch_size * config_.model.context, " tokens, ", layout_text(), ", ", config_.run.threads,
+            config_.run.threads == 1 ? " thread each" : " threads each");
   log::info("memory: ", trainer_.lasting_memory());
   warn_of_places(config_);
   for (const RowTable& rows : loader_.map().rows())
@@ -267,6 +279,24 @@ void Loop::report_plan() {
             fullest_phase(memory).phase);
 }
 
+// "1 process", "4 processes on cuda (tp 2, cp 2 zigzag)".
+std::string Loop::layout_text() const {
+  const int world = mesh_.world();
+  const std::string device(to_string(ctx_.stream.device().backend));
+  if (world == 1) return "1 process on " + device;
+  std::string axes;
+  for (const char* name : {"dp", "cp", "tp"})
+    if (const int degree = mesh_.degree(name); degree > 1) axes += str(axes.empty() ? "" : ", ", name, " ", degree);
+  if (config_.parallel.zero > 0) axes += str(", zero ", config_.parallel.zero);
+  return str(world, " processes on ", device, " (", axes, ")");
+}
+
+// By this process since it started: keys and values, and their gradients, on their way to other ranks.
+std::int64_t Loop::sent_keys() {
+  const ContextParallel* exchange = trainer_.context_batches().exchange();
+  return exchange ? exchange->bytes_sent() : 0;
+}
+
 void Loop::report(const StepReport& r) {
   interval_seconds_ += r.seconds;
   interval_tokens_ += r.tokens;
@@ -284,6 +314,7 @@ void Loop::report(const StepReport& r) {
                     {"step_ms", r.seconds * 1e3},
                     {"data_ms", r.data_seconds * 1e3},
                     {"exchange_ms", r.exchange_seconds * 1e3},
+                    {"context_bytes", sent_keys()},
                     {"memory_in_use", static_cast<std::int64_t>(memory.in_use)},
                     {"memory_peak", static_cast<std::int64_t>(memory.peak)},
                     {"memory_peak_phase", fullest_phase(memory).phase},

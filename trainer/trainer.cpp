@@ -330,9 +330,24 @@ Config resolve_config(Config c, std::int64_t corpus_vocab, int replicas, std::op
   return c;
 }
 
+namespace {
+
+// What needs the model and the layout.
+void check_schedule(const Config& c) {
+  const std::int64_t heads = c.model.kv_heads / std::max<std::int64_t>(1, c.parallel.tp);
+  if (c.parallel.cp > 1 && c.parallel.cp_schedule == ContextSchedule::all_to_all && heads % c.parallel.cp)
+    fail("parallel.cp_schedule: all_to_all shares the KV heads among the ranks of cp, but ", heads,
+         " (model.kv_heads: ", c.model.kv_heads, c.parallel.tp > 1 ? str(", parallel.tp: ", c.parallel.tp) : "",
+         ") do not divide among ", c.parallel.cp, ": take ring or gather, or a parallel.cp that divides them");
+}
+
+}  // namespace
+
 Config resolve_config(Config c, std::int64_t corpus_vocab, Mesh& mesh) {
   const auto launched = mesh.world() > 1 ? std::optional(mesh.device().backend) : std::nullopt;
-  return resolve_config(std::move(c), corpus_vocab, mesh.degree("dp"), launched);
+  Config resolved = resolve_config(std::move(c), corpus_vocab, mesh.degree("dp"), launched);
+  check_schedule(resolved);
+  return resolved;
 }
 
 std::int64_t micro_batch(const Config& c, int replicas) {

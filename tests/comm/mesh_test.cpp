@@ -21,6 +21,9 @@ std::string error_of(const std::function<void()>& f) {
   return "";
 }
 
+constexpr const char* kRemedy =
+    " with so many. Set parallel.cp and parallel.tp, or start others: ringmaster launch --nproc-per-node N";
+
 TEST(Mesh, OneProcessHasEveryAxis) {
   const auto mesh = Mesh::join({});
   for (const char* axis : {"dp", "cp", "tp", "pp"}) {
@@ -37,16 +40,23 @@ std::string refusal(const std::map<std::string, int>& degrees, int world) {
 }
 
 TEST(Mesh, RefusesDegreesAndSaysWhatFits) {
-  EXPECT_EQ(refusal({{"cp", 3}}, 8), "mesh: cp: 3 x tp: 1 does not divide 8 processes; cp may be 1, 2, 4 or 8");
-  EXPECT_EQ(refusal({{"tp", 5}}, 8), "mesh: cp: 1 x tp: 5 does not divide 8 processes; tp may be 1, 2, 4 or 8");
-  EXPECT_EQ(refusal({{"cp", 3}, {"tp", 2}}, 8), "mesh: cp: 3 x tp: 2 does not divide 8 processes; cp may be 1, 2 or 4");
-  EXPECT_EQ(refusal({{"cp", 4}, {"tp", 4}}, 8), "mesh: cp: 4 x tp: 4 does not divide 8 processes; cp may be 1 or 2");
-  EXPECT_EQ(refusal({{"cp", 2}, {"tp", 3}}, 8), "mesh: cp: 2 x tp: 3 does not divide 8 processes; tp may be 1, 2 or 4");
+  EXPECT_EQ(refusal({{"cp", 3}}, 8),
+            std::string("mesh: cp: 3 x tp: 1 does not divide 8 processes; cp may be 1, 2, 4 or 8") + kRemedy);
+  EXPECT_EQ(refusal({{"tp", 5}}, 8),
+            std::string("mesh: cp: 1 x tp: 5 does not divide 8 processes; tp may be 1, 2, 4 or 8") + kRemedy);
+  EXPECT_EQ(refusal({{"cp", 3}, {"tp", 2}}, 8),
+            std::string("mesh: cp: 3 x tp: 2 does not divide 8 processes; cp may be 1, 2 or 4") + kRemedy);
+  EXPECT_EQ(refusal({{"cp", 4}, {"tp", 4}}, 8),
+            std::string("mesh: cp: 4 x tp: 4 does not divide 8 processes; cp may be 1 or 2") + kRemedy);
+  EXPECT_EQ(refusal({{"cp", 2}, {"tp", 3}}, 8),
+            std::string("mesh: cp: 2 x tp: 3 does not divide 8 processes; tp may be 1, 2 or 4") + kRemedy);
   EXPECT_EQ(refusal({{"cp", 5}, {"tp", 3}}, 8),
-            "mesh: cp: 5 x tp: 3 does not divide 8 processes; cp x tp may be 1, 2, 4 or 8");
-  EXPECT_EQ(refusal({{"cp", 2}}, 1), "mesh: cp: 2 x tp: 1 does not divide 1 process; cp may be 1");
+            std::string("mesh: cp: 5 x tp: 3 does not divide 8 processes; cp x tp may be 1, 2, 4 or 8") + kRemedy);
+  EXPECT_EQ(refusal({{"cp", 2}}, 1),
+            std::string("mesh: cp: 2 x tp: 1 does not divide 1 process; cp may be 1") + kRemedy);
   EXPECT_EQ(refusal({{"dp", 3}}, 4),
-            "mesh: dp: 3 x cp: 1 x tp: 1 needs 3 processes, but 4 were started; dp would be 4 (or leave it out)");
+            "mesh: dp: 3 x cp: 1 x tp: 1 needs 3 processes, but 4 were started. Start them (ringmaster launch "
+            "--nproc-per-node 3 -- train ..), or set parallel.dp to 4, or to 0 for what is left");
   EXPECT_NE(refusal({{"pp", 2}}, 4).find("pp: 2: pipeline parallelism is not in this version"), std::string::npos);
   EXPECT_NE(refusal({{"xp", 1}}, 4).find("no axis 'xp'"), std::string::npos);
   EXPECT_NE(refusal({{"cp", 0}}, 4).find("'cp' is 0"), std::string::npos);

@@ -97,7 +97,7 @@ Results on_one(const ContextCase& c, const Heads& heads) {
 
 // This rank's share of the same.
 void on_rank(const ContextCase& c, const Heads& heads, const ContextLayout& layout, ContextParallel& exchange, int rank,
-             Results& results, std::shared_ptr<Tuning> tuning) {
+             Results& results, std::shared_ptr<Tuning> tuning = nullptr) {
   Context ctx{Stream::cpu(1)};
   ctx.tuning = std::move(tuning);
   const auto shards = std::make_shared<const ContextShards>(layout.shards(rank, c.rows, c.documents));

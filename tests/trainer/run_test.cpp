@@ -200,6 +200,21 @@ TEST_F(Runs, RefusesToResumeWithOtherSettings) {
   EXPECT_EQ(losses("run").size(), 4u);
 }
 
+TEST_F(Runs, OtherThreadsAreAWarning) {
+  ASSERT_EQ(run_process(train("run", {"train.steps=3"})).code, 0);
+  const Finished resumed = run_process(train("run", {"train.steps=3", "run.threads=1"}));
+  EXPECT_EQ(resumed.code, 0) << resumed.output;
+  EXPECT_NE(resumed.output.find("resuming with run.threads: 2 -> 1"), std::string::npos) << resumed.output;
+}
+
+TEST_F(Runs, WithoutACheckpointNewSettingsCount) {
+  ASSERT_EQ(run_process(train("run", {"train.steps=3"})).code, 0);
+  for (const auto& entry : fs::directory_iterator(folder_ / "run" / "checkpoints")) fs::remove_all(entry.path());
+  const Finished again = run_process(train("run", {"train.steps=4", "optimizer.lr=2e-3"}));
+  EXPECT_EQ(again.code, 0) << again.output;
+  EXPECT_EQ(losses("run").size(), 4u);
+}
+
 TEST_F(Runs, RefusesOtherDataUnderTheSameName) {
   ASSERT_EQ(run_process(train("run", {"train.steps=5"})).code, 0);
   std::ofstream(folder_ / "text.txt", std::ios::app) << "and some more\n";

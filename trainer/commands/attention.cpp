@@ -302,7 +302,7 @@ class Report {
     const double dense_pairs = layers * dense_.pairs;
     print_wrapped(str("All ", model_.layers, " layers: attention ", amount(flops_of(model_, pairs), "FLOPs"),
                       " a sequence, dense ", amount(flops_of(model_, dense_pairs), "FLOPs"), ": ",
-                      percent(1 - pairs / dense_pairs), " saved, predicted ",
+                      percent(1 - pairs / dense_pairs), " saved; predicted on an H200: ",
                       times(layers * predicted_microseconds(dense_, model_.head_dim) / time), " as fast"));
     ModelConfig dense = model_;
     dense.context = length_;
