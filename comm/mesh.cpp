@@ -111,6 +111,9 @@ class Mesh::Impl {
   Communicator& all() { return *all_; }
   Communicator& host() { return *host_; }
   const std::vector<int>& cp_nodes() const { return cp_nodes_; }
+  void check() {
+    if (watchdog_) check_nccl(*watchdog_);
+  }
 
  private:
   using Owned = std::unique_ptr<Communicator>;
@@ -272,5 +275,6 @@ Communicator& Mesh::all() { return impl_->all(); }
 Communicator& Mesh::host() { return impl_->host(); }
 const std::vector<int>& Mesh::cp_nodes() const { return impl_->cp_nodes(); }
 Store* Mesh::store() { return impl_->store(); }
+void Mesh::check() { impl_->check(); }
 
 }  // namespace ring

@@ -50,6 +50,10 @@ class Mesh {
   // Every rank, tensors in host memory: counts, flags, hashes. On CPUs the same as all().
   Communicator& host();
 
+  // Throws PeerLost once a group on GPUs was aborted: what the device computed meanwhile means nothing. Operations on
+  // CPUs throw by themselves.
+  void check();
+
   const std::vector<int>& cp_nodes() const;  // for each rank of the cp axis, the number of the node that it is on
   Store* store();                            // null in a world of one
 

@@ -340,6 +340,9 @@ void Loop::validate() {
 
 void Loop::save() {
   if (saved_step_ == trainer_.steps_done()) return;
+  trainer_.agree();  // a run that is resumed from here has these choices, so this one goes on with them, too
+  if (leader() && ctx_.tuning) ctx_.tuning->save();
+  mesh_.check();
   WriterGroup group;
   group.rank = mesh_.rank();
   group.world = mesh_.world();

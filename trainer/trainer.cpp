@@ -165,6 +165,8 @@ void Trainer::upload_state(double lr, double valid) {
 // computed once before it counts, with a loss of NaN, which updates nothing. Where that would take long, the first
 // step counts, and only those after it have the same choices everywhere.
 void Trainer::rehearse() {
+  agree();  // on what the files say
+  agreed_ = false;
   constexpr double kLongest = 10, kFlopsPerSecond = 4e14;  // seconds; of a GPU, roughly
   const double flops =
       flops_per_token(config_.model) * static_cast<double>(config_.train.batch_size * config_.model.context);
@@ -177,6 +179,7 @@ void Trainer::rehearse() {
 
 // All take over the choices of the lowest rank that made them.
 void Trainer::agree() {
+  if (mesh_.world() == 1 || !ctx_.tuning) return;
   ctx_.stream.synchronize();  // host waits: start
   const std::vector<std::string> choices = gather_host(mesh_.host(), ctx_.tuning->text());
   for (auto it = choices.rbegin(); it != choices.rend(); ++it) ctx_.tuning->adopt(*it);
@@ -214,6 +217,7 @@ StepReport Trainer::finish() {
   Flight f = std::move(flight_.front());
   flight_.pop_front();
   f.done.synchronize();  // host waits: log, one step late where the device runs on its own
+  mesh_.check();
   const StepState& state = *static_cast<const StepState*>(f.result.get());
   StepReport& r = f.report;
   r.loss = static_cast<double>(state.loss) / f.valid;

@@ -45,6 +45,8 @@ class Trainer {
   void launch();        // does not wait for the device, but for the first steps, which measure and plan
   StepReport finish();  // of the oldest step in flight; waits for it
   std::size_t in_flight() const { return flight_.size(); }
+  // Collective, with no step in flight: all processes take over what was measured, of the lowest rank that did.
+  void agree();
   StepReport step() {
     launch();
     return finish();
@@ -98,7 +100,6 @@ class Trainer {
   void micro_step(std::size_t index);
   void compute();
   void rehearse();
-  void agree();
   void undo(Flight&);  // the counters of a step that was not finite, and of all after it
 
   const Config& config_;

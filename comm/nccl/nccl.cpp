@@ -154,6 +154,7 @@ Work NcclCommunicator::do_exchange(Operation o, const std::vector<Transfer>& sen
 bool nccl_available() { return true; }
 
 std::shared_ptr<NcclWatchdog> make_nccl_watchdog() { return std::make_shared<NcclWatchdog>(); }
+void check_nccl(NcclWatchdog& watchdog) { watchdog.check(); }
 
 std::unique_ptr<Communicator> make_nccl_communicator(const NcclGroup& group, std::shared_ptr<Store> store,
                                                      std::shared_ptr<NcclWatchdog> watchdog,
@@ -181,6 +182,8 @@ std::shared_ptr<NcclWatchdog> make_nccl_watchdog() {
       "several processes with GPUs need NCCL, which this build lacks: install libnccl-dev (it needs CUDA too), then "
       "configure and build again, or set run.device: cpu");
 }
+
+void check_nccl(NcclWatchdog&) {}
 
 std::unique_ptr<Communicator> make_nccl_communicator(const NcclGroup&, std::shared_ptr<Store>,
                                                      std::shared_ptr<NcclWatchdog>, const CommOptions&) {

@@ -29,6 +29,7 @@ bool nccl_available();  // in this build
 // takes longer than options.timeout, all are aborted, so that no rank waits for one that will not come.
 class NcclWatchdog;
 std::shared_ptr<NcclWatchdog> make_nccl_watchdog();  // Error: NCCL is not in this build (says how to get it)
+void check_nccl(NcclWatchdog&);                      // throws PeerLost once a communicator was aborted
 
 struct NcclGroup {
   int rank = 0, size = 1;

@@ -297,7 +297,7 @@ void PeerCopies::release() {
         raise(releasing_->stream, flag(rank_, filled, p), in_[at].pieces + kFar);
       }
       std::this_thread::sleep_for(milliseconds(10));
-    } while (Clock::now() - start < (idle() ? milliseconds(200) : kCloseTime));
+    } while (!idle() || Clock::now() - start < milliseconds(200));
   } catch (const std::exception&) {  // the device failed, or the process is at its end: nothing waits any more
   }
 }

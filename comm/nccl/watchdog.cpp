@@ -38,6 +38,15 @@ void NcclWatchdog::watch(const std::shared_ptr<nccl::Channel>& channel) {
   channels_.push_back(channel);
 }
 
+void NcclWatchdog::check() {
+  Channels channels;
+  {
+    const std::lock_guard lock(mutex_);
+    channels = alive();
+  }
+  for (const auto& channel : channels) channel->check();
+}
+
 NcclWatchdog::Channels NcclWatchdog::alive() {
   Channels out;
   std::erase_if(channels_, [&](const auto& weak) {

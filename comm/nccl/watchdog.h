@@ -21,6 +21,7 @@ class NcclWatchdog {
   NcclWatchdog& operator=(const NcclWatchdog&) = delete;
 
   void watch(const std::shared_ptr<nccl::Channel>&);
+  void check();  // throws PeerLost once one of them was aborted
 
  private:
   using Channels = std::vector<std::shared_ptr<nccl::Channel>>;

@@ -1,6 +1,7 @@
 // The schedule that is the fastest on this machine for a shape, measured by all ranks together at its first use.
 
 #include <algorithm>
+#include <bit>
 #include <limits>
 #include <map>
 #include <vector>
@@ -11,7 +12,7 @@
 namespace ring {
 namespace {
 
-constexpr double kMostKeyBytes = 4e9;  // of all ranks' keys and values in f32: more is not gathered to find out
+constexpr double kMostKeyBytes = 1e9;  // of all ranks' keys and values in f32: more is not gathered to find out
 constexpr double kLongest = 1, kFlopsPerSecond = 4e14;  // seconds of a forward and backward; of a GPU, roughly
 constexpr float kClearly = 0.97f;                       // of the time of the schedule before it: less is noise
 
@@ -48,9 +49,8 @@ class MeasuredContext final : public ContextParallel {
     const auto known = chosen_.find(key);
     if (known != chosen_.end() && known->second.first == ctx.tuning->generation()) return *known->second.second;
     ContextParallel* best = find(ctx.tuning->find(key));
-    if (!best && takes_long(a, *shards)) best = schedules_.front().get();
     if (!best) {
-      best = measure(a, shards, ctx);
+      best = takes_long(a, *shards) ? schedules_.front().get() : measure(a, shards, ctx);
       ctx.tuning->record(key, std::string(best->schedule()));
     }
     chosen_[key] = {ctx.tuning->generation(), best};
@@ -68,13 +68,23 @@ class MeasuredContext final : public ContextParallel {
     return str("context attention, ", ctx.stream.impl().device_name(), ", ", comm_.size(), " ranks",
                ctx.deterministic ? ", deterministic, " : ", ", a.q.dtype(), ", ", a.q.dim(1), " of ", a.k.dim(1),
                " heads x ", a.q.dim(2), ", ", pattern_key(a.pattern), ", ", shards.tokens(), " tokens in ",
-               shards.documents.size(), " documents");
+               lengths_of(shards.documents));
   }
 
   // Finding out would cost more than it saves: several calls of each schedule.
   bool takes_long(const Attention& a, const ContextShards& s) const {
     const double pairs = kept_pairs(a.pattern, s.documents, s.documents, a.k.dim(1));
     return 14.0 * static_cast<double>(a.q.dim(1) * a.q.dim(2)) * pairs / comm_.size() > kLongest * kFlopsPerSecond;
+  }
+
+  // Packed documents differ in each step: those of much the same mean length count as alike.
+  static std::string lengths_of(const std::vector<Span>& documents) {
+    double tokens = 0;
+    for (const Span& d : documents) tokens += d.count;
+    const bool alike = std::ranges::all_of(documents, [&](const Span& d) { return d.count == documents[0].count; });
+    if (alike) return str(documents.size(), " documents");
+    return str("documents of ",
+               std::bit_ceil(static_cast<std::uint64_t>(tokens / static_cast<double>(documents.size()))));
   }
 
   bool fits(const ContextParallel& s, const Attention& a, const ContextShards& shards) const {
