@@ -196,12 +196,13 @@ TEST_F(Choice, WhatDoesNotFitIntoMemoryLoses) {
   EXPECT_EQ(chosen({.shape = "large"}), "a");
 }
 
-TEST_F(Choice, LongCallsAreMadeOnce) {
+// The first call may have loaded a kernel, which can take longer than the call.
+TEST_F(Choice, LongCallsAreMadeTwice) {
   ctx.tuning = std::make_shared<Tuning>("", 0.1);
   stream->seconds = {{"a", 2}, {"b", 1e-3}, {"c", 1}};
   EXPECT_EQ(chosen(), "b");
-  EXPECT_EQ(stream->calls["a"], 1);
-  EXPECT_EQ(stream->calls["c"], 1);
+  EXPECT_EQ(stream->calls["a"], 2);
+  EXPECT_EQ(stream->calls["c"], 2);
   EXPECT_GT(stream->calls["b"], 90);
   EXPECT_LT(stream->calls["b"], 110);
 }
