@@ -113,11 +113,8 @@ StepBenchmark::StepBenchmark(Config config, std::unique_ptr<Mesh> mesh)
       config_(resolve_config(std::move(config), bytes_tokenizer()->vocab_size(), *mesh_)),
       corpus_(write_corpus(config_)),
       ctx_(make_context(config_, mesh_->device().index)) {
-  const int replicas = mesh_->degree("dp");
   const Corpora corpora = open_corpora(with_corpus(config_, corpus_.path).data);
-  loader_ = std::make_unique<Loader>(
-      corpora, LoaderOptions{config_.model.context, micro_batch(config_, replicas), config_.run.seed,
-                             mesh_->coord("dp"), replicas, config_.data.prefetch, config_.data.packing});
+  loader_ = std::make_unique<Loader>(corpora, loader_options(config_, *mesh_));
   trainer_ = std::make_unique<Trainer>(config_, ctx_, *mesh_, *loader_);
 }
 
@@ -126,10 +123,9 @@ StepBenchmark::TemporaryFile::~TemporaryFile() {
   std::filesystem::remove(path, ignored);
 }
 
-double StepTimes::median() const {
-  std::vector<double> sorted = seconds;
-  std::sort(sorted.begin(), sorted.end());
-  return sorted.empty() ? 0 : sorted[sorted.size() / 2];
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values.empty() ? 0 : values[values.size() / 2];
 }
 
 StepTimes time_steps(StepBenchmark& bench, int warmup, int steps, Profiler* profiler) {

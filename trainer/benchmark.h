@@ -24,6 +24,8 @@ Ceilings ceilings_if_they_fit(const Context&, double seconds = 1.5);
 // Seconds of one call, from calls queued back to back for at least `seconds`.
 double sustained_seconds(const Context&, double seconds, const std::function<void()>& queue_one);
 
+double median(std::vector<double> values);  // of none: 0
+
 Tensor random_tensor(const Shape&, DType, const Context&, std::uint32_t site);
 
 class Profiler;
@@ -62,7 +64,7 @@ struct StepTimes {
   std::vector<double> seconds;  // of each timed step, between the ends of neighbours
   double loss = 0;
   std::size_t peak_bytes = 0, reserved_bytes = 0;
-  double median() const;
+  double median() const { return ring::median(seconds); }
 };
 // profiler: watches steps of its own after the timed ones; null: none.
 StepTimes time_steps(StepBenchmark&, int warmup, int steps, Profiler* profiler = nullptr);

@@ -31,11 +31,6 @@ double seconds_of(const Context& ctx, const std::function<void()>& queue) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-double median(std::vector<double> values) {
-  std::ranges::sort(values);
-  return values[values.size() / 2];
-}
-
 // The same call with a block pattern that no cache knows.
 template <class Args>
 Args with_new_blocks(Args args) {

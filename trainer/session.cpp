@@ -112,7 +112,7 @@ std::unique_ptr<Mesh> join_mesh(const Config& c) {
 
 Context make_context(const Config& c, int device) {
   const Backend backend = backend_of(c.run.device);
-  Context ctx{Stream::create({backend, backend == Backend::cpu ? 0 : device}, static_cast<int>(c.run.threads))};
+  Context ctx{Stream::create({backend, device}, static_cast<int>(c.run.threads))};
   ctx.precision = precision_of(c.train.precision, backend);
   ctx.deterministic = c.run.deterministic;
   if (backend == Backend::cuda)

@@ -98,7 +98,7 @@ class Loop {
         mesh_(mesh),
         dir_(config_.run.path()),
         ctx_(make_context(config_, mesh.device().index)),
-        loader_(corpora_, loader_options()),
+        loader_(corpora_, loader_options(config_, mesh_)),
         trainer_(config_, ctx_, mesh_, loader_),
         signal_(signal) {
     trainer_.add_state(state_);
@@ -111,16 +111,6 @@ class Loop {
   TrainEnd run();
 
  private:
-  LoaderOptions loader_options() const {
-    const int replicas = mesh_.degree("dp");
-    return {config_.model.context,
-            micro_batch(config_, replicas),
-            config_.run.seed,
-            mesh_.coord("dp"),
-            replicas,
-            config_.data.prefetch,
-            config_.data.packing};
-  }
   bool leader() const { return mesh_.rank() == 0; }
   void find_initial_weights();
   void lead(const TrainOptions&);
@@ -219,7 +209,8 @@ void Loop::start(const TrainOptions& options, const std::string& checkpoint) {
     trainer_.load_weights(init_from_);
   }
   if (has_validation(corpora_))
-    validation_.emplace(corpora_, loader_options(), config_.data.validation_batches * config_.train.batch_size);
+    validation_.emplace(corpora_, loader_options(config_, mesh_),
+                        config_.data.validation_batches * config_.train.batch_size);
   if (!leader()) return;
   dir_.create(config_, *corpora_.stores.front()->tokenizer());  // now that nothing can be refused any more
   if (!validation_ && config_.train.eval_interval)

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <utility>
 
 #include "checkpoint/reader.h"
 #include "comm/host.h"
@@ -165,8 +166,7 @@ void Trainer::upload_state(double lr, double valid) {
 // computed once before it counts, with a loss of NaN, which updates nothing. Where that would take long, the first
 // step counts, and only those after it have the same choices everywhere.
 void Trainer::rehearse() {
-  agree();  // on what the files say
-  agreed_ = false;
+  agree();                                                 // on what the files say
   constexpr double kLongest = 10, kFlopsPerSecond = 4e14;  // seconds; of a GPU, roughly
   const double flops =
       flops_per_token(config_.model) * static_cast<double>(config_.train.batch_size * config_.model.context);
@@ -174,6 +174,7 @@ void Trainer::rehearse() {
   upload_state(0, std::nan(""));
   graph_.run([this] { compute(); }, ctx_.observer != nullptr);
   agree();
+  agreed_ = true;
   fill_zero(optimizer_->state, ctx_.stream);  // not halted any more
 }
 
@@ -183,7 +184,6 @@ void Trainer::agree() {
   ctx_.stream.synchronize();  // host waits: start
   const std::vector<std::string> choices = gather_host(mesh_.host(), ctx_.tuning->text());
   for (auto it = choices.rbegin(); it != choices.rend(); ++it) ctx_.tuning->adopt(*it);
-  agreed_ = true;
 }
 
 void Trainer::launch() {
@@ -199,7 +199,7 @@ void Trainer::launch() {
   upload_state(f.report.lr, f.valid);
   const double queued = now();
   graph_.run([this] { compute(); }, ctx_.observer != nullptr);
-  if (!agreed_) agree();
+  if (!std::exchange(agreed_, true)) agree();
   f.launch_seconds = now() - queued;
   f.result = results_[static_cast<std::size_t>(steps_) % results_.size()];
   ctx_.stream.impl().copy(f.result.get(), optimizer_->state.raw(), sizeof(StepState));
@@ -352,6 +352,17 @@ Config resolve_config(Config c, std::int64_t corpus_vocab, Mesh& mesh) {
   Config resolved = resolve_config(std::move(c), corpus_vocab, mesh.degree("dp"), launched);
   check_schedule(resolved);
   return resolved;
+}
+
+LoaderOptions loader_options(const Config& c, Mesh& mesh) {
+  const int replicas = mesh.degree("dp");
+  return {.context = c.model.context,
+          .rows = micro_batch(c, replicas),
+          .seed = c.run.seed,
+          .rank = mesh.coord("dp"),
+          .world = replicas,
+          .prefetch = c.data.prefetch,
+          .packing = c.data.packing};
 }
 
 std::int64_t micro_batch(const Config& c, int replicas) {

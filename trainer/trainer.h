@@ -132,6 +132,9 @@ class Trainer {
 Config resolve_config(Config, std::int64_t corpus_vocab, int replicas = 1, std::optional<Backend> launched = {});
 Config resolve_config(Config, std::int64_t corpus_vocab, Mesh&);
 
+// What the loader of this process reads.
+LoaderOptions loader_options(const Config& resolved, Mesh&);
+
 // Sequences in a forward pass of each replica. Error: the batch does not divide.
 std::int64_t micro_batch(const Config&, int replicas);
 

@@ -57,6 +57,7 @@ const CorpusFile& corpus() {
 Config config_of(const TrainingOptions& options) {
   Config config = tiny_config();
   config.run.threads = 1;
+  config.data.prefetch = 0;
   config.schedule.warmup_steps = 2;
   config.optimizer.lr = 3e-3;
   config.data.path = corpus().path();
@@ -116,7 +117,7 @@ class Rank {
         mesh_(Mesh::join(env, comm_options(options), MeshPlan{.degrees = asked_.parallel.degrees()})),
         config_(resolve_config(asked_, 257, *mesh_)),
         ctx_(make_context(config_)),
-        loader_(open_corpus(corpus().path()), loader_options()),
+        loader_(open_corpus(corpus().path()), loader_options(config_, *mesh_)),
         trainer_(config_, ctx_, *mesh_, loader_) {
     trainer_.add_state(state_);
     if (options.init_from) {
@@ -137,7 +138,8 @@ class Rank {
     }
     double validation = 0;
     if (options_.validate)
-      validation = evaluate(trainer_.model(), ctx_, ValidationSet(open_corpus(corpus().path()), loader_options(), 8),
+      validation = evaluate(trainer_.model(), ctx_,
+                            ValidationSet(open_corpus(corpus().path()), loader_options(config_, *mesh_), 8),
                             mesh_->host(), &trainer_.context_batches(), &mesh_->axis("tp"))
                        .loss;
     std::string saved;
@@ -156,16 +158,6 @@ class Rank {
     comm.timeout = Timeout(60'000);
     comm.verify = comm.verify || options.verify_order;
     return comm;
-  }
-  LoaderOptions loader_options() {
-    const int replicas = mesh_->degree("dp");
-    LoaderOptions o{.context = config_.model.context, .rows = micro_batch(config_, replicas)};
-    o.seed = config_.run.seed;
-    o.rank = mesh_->coord("dp");
-    o.world = replicas;
-    o.prefetch = 0;
-    o.packing = config_.data.packing;
-    return o;
   }
   void report(Gathered& g, const std::vector<double>& losses, const std::vector<double>& norms, double validation,
               const std::string& saved) {
