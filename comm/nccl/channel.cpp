@@ -225,7 +225,7 @@ Event Channel::run(const Operation& op, const Event& after, const Calls& calls, 
   }
   if (!stream_.impl().recording()) {  // what is recorded runs later, many times: nobody can ask about its events
     const std::lock_guard lock(mutex_);
-    pending_.push_back({text, done, Clock::now()});
+    pending_.add(text, after, done);
   }
   return done;
 }
@@ -253,18 +253,13 @@ std::optional<std::string> Channel::inspect() {
   }
   const std::lock_guard lock(mutex_);
   if (failure_) return std::nullopt;
-  const auto now = Clock::now();
   try {
-    while (!pending_.empty() && pending_.front().done.done()) {
-      pending_.pop_front();
-      if (!pending_.empty()) pending_.front().since = std::max(pending_.front().since, now);
-    }
+    if (const auto stuck = pending_.stuck(Clock::now(), options_.timeout))
+      return str(*stuck, ": not done within ", seconds(options_.timeout),
+                 " s: a rank is stopped, stuck, or in another operation");
   } catch (const Error& e) {
-    return str(pending_.front().text, ": ", e.what());
+    return e.what();
   }
-  if (!pending_.empty() && now - pending_.front().since > options_.timeout)
-    return str(pending_.front().text, ": not done within ", seconds(options_.timeout),
-               " s: a rank is stopped, stuck, or in another operation");
   return std::nullopt;
 }
 

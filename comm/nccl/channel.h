@@ -4,7 +4,6 @@
 #ifdef RING_WITH_NCCL
 
 #include <chrono>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -18,6 +17,7 @@
 #include "comm/nccl/library.h"
 #include "comm/nccl/nccl.h"
 #include "comm/nccl/peer_copies.h"
+#include "comm/pending.h"
 #include "core/stream.h"
 
 namespace ring::nccl {
@@ -51,11 +51,6 @@ class Channel final : public WorkGuard {
 
  private:
   using Clock = std::chrono::steady_clock;
-  struct Pending {
-    std::string text;
-    Event done;
-    Clock::time_point since;  // it is the oldest one
-  };
 
   void meet(const NcclGroup&, Store&);
   Event queue(const Event& after, const Calls&, const Copies&);
@@ -73,7 +68,7 @@ class Channel final : public WorkGuard {
   std::thread::id issuer_;
   std::uint64_t operation_ = 0;
   mutable std::mutex mutex_;  // of what follows
-  std::deque<Pending> pending_;
+  PendingOperations pending_;
   std::optional<std::string> failure_;
 };
 

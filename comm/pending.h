@@ -1,0 +1,34 @@
+#pragma once
+// Operations that were queued on a device, in their order, and whether one is stuck. Its time runs while nothing of
+// this rank holds it up: what it waits for here is done, and so is the operation before it. A rank that computes for
+// long does not look like one whose peers are lost.
+
+#include <chrono>
+#include <deque>
+#include <optional>
+#include <string>
+
+#include "core/stream.h"
+
+namespace ring {
+
+class PendingOperations {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  // after: what it starts behind on this rank; done: its end.
+  void add(std::string text, Event after, Event done);
+  // What the oldest one is, once it has been at work for longer than `limit`; to be asked often. Error, with the
+  // operation's text: the device failed.
+  std::optional<std::string> stuck(Clock::time_point now, std::chrono::milliseconds limit);
+
+ private:
+  struct Pending {
+    std::string text;
+    Event after, done;
+    std::optional<Clock::time_point> since;  // seen to be at work
+  };
+  std::deque<Pending> pending_;
+};
+
+}  // namespace ring
