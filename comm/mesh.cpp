@@ -137,6 +137,7 @@ class Mesh::Impl {
   struct Group {
     std::vector<int> ranks;
     Backend backend;
+    bool context;
     Owned comm;
   };
   std::vector<Group> groups_;  // each once, in the order in which every rank made them
@@ -178,14 +179,16 @@ void Mesh::Impl::make_groups() {
 }
 
 Communicator* Mesh::Impl::group(const std::string& name, std::vector<int> ranks, Backend backend) {
+  const bool context = name == "cp";
   for (const Group& g : groups_)
-    if (g.ranks == ranks && g.backend == backend) return g.comm.get();
+    if (g.ranks == ranks && g.backend == backend && g.context == context) return g.comm.get();
   const int size = static_cast<int>(ranks.size());
   const int own = static_cast<int>(std::find(ranks.begin(), ranks.end(), env_.rank) - ranks.begin());
   const std::string key = str("group/", name, "/", ranks.front());  // groups of one name have different first ranks
   CommOptions options = options_;
   options.ranks = ranks;
-  const bool context = ranks == cp_ranks_;  // its transfers run beside attention, and get few multiprocessors or none
+  // Its transfers run beside attention, and get few multiprocessors or none. They have an order of their own: a
+  // reduction of gradients that is under way does not hold up keys.
   options.copy_engines = options_.copy_engines && context;
   options.nccl_max_ctas = context ? kContextCtas : options_.nccl_max_ctas;
   Owned comm;
@@ -197,7 +200,7 @@ Communicator* Mesh::Impl::group(const std::string& name, std::vector<int> ranks,
     comm = make_gloo_communicator(own, size, store_, key, queue_, options);
   const std::lock_guard lock(mutex_);
   if (!aborted_.empty()) comm->abort(aborted_);
-  return groups_.emplace_back(Group{std::move(ranks), backend, std::move(comm)}).comm.get();
+  return groups_.emplace_back(Group{std::move(ranks), backend, context, std::move(comm)}).comm.get();
 }
 
 void Mesh::Impl::find_nodes(int emulate) {

@@ -43,7 +43,8 @@ class Mesh {
   int degree(const std::string& name) { return axis(name).size(); }
   int coord(const std::string& name) { return axis(name).rank(); }  // of this rank on that axis
 
-  // Tensors of the plan's device. Groups of the same ranks are one communicator.
+  // Tensors of the plan's device. Groups of the same ranks are one communicator, except that cp never shares its own:
+  // what runs beside attention waits for nothing else.
   Communicator& axis(const std::string& name);  // Error names the axes
   Communicator& data();                         // dp x cp of the same tp index, dp-major: gradients are summed over it
   Communicator& all();                          // every rank of the run

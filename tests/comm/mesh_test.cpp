@@ -178,7 +178,7 @@ TEST_F(DistMesh, RanksOfEveryAxis) {
             "");
 }
 
-TEST_F(DistMesh, EqualGroupsShareOneCommunicator) {
+TEST_F(DistMesh, EqualGroupsShareOneCommunicatorButForContext) {
   EXPECT_EQ(run_mesh(2, {},
                      [](Mesh& m) {
                        RING_CHECK(&m.axis("dp") == &m.data() && &m.data() == &m.all() && &m.all() == &m.host(), "dp 2");
@@ -187,7 +187,8 @@ TEST_F(DistMesh, EqualGroupsShareOneCommunicator) {
             "");
   EXPECT_EQ(run_mesh(2, {.degrees = {{"cp", 2}}},
                      [](Mesh& m) {
-                       RING_CHECK(&m.axis("cp") == &m.data() && m.axis("dp").size() == 1, "cp 2");
+                       RING_CHECK(&m.data() == &m.all() && m.axis("dp").size() == 1, "cp 2");
+                       RING_CHECK(&m.axis("cp") != &m.data() && members(m.axis("cp"), m.rank()) == "0 1", "cp alone");
                        RING_CHECK(m.cp_nodes() == std::vector<int>({0, 0}), "one host is one node");
                      }),
             "");
