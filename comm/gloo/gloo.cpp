@@ -9,8 +9,10 @@
 #include <gloo/transport/unbound_buffer.h>
 
 #include <cmath>
+#include <condition_variable>
 #include <mutex>
 #include <optional>
+#include <thread>
 #include <vector>
 
 #include "comm/host_communicator.h"
@@ -22,6 +24,9 @@ namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
+
+constexpr milliseconds kLook{100};
+constexpr std::uint64_t kUnusedTag = ~std::uint64_t{0};
 
 double seconds(milliseconds t) { return std::round(static_cast<double>(t.count()) / 10) / 100; }
 
@@ -61,7 +66,20 @@ class GlooLink final : public HostLink {
     StoreAdapter adapter(store, name + "/", options.connect_timeout);
     context->connectFullMesh(adapter, device);
     context_ = std::move(context);
+    for (int r = 0; r < size; ++r) {
+      never_.push_back(r == rank ? nullptr : context_->createUnboundBuffer(&nothing_, sizeof nothing_));
+      if (r != rank) never_.back()->recv(r, kUnusedTag, 0, 0);
+    }
     meet(size, store, name, options.connect_timeout);
+    looking_ = std::thread([this] { wake_waiting(); });
+  }
+  ~GlooLink() override {
+    {
+      const std::lock_guard lock(mutex_);
+      stop_ = true;
+    }
+    stopping_.notify_one();
+    if (looking_.joinable()) looking_.join();
   }
 
   void post_send(int to, std::uint64_t tag, const void* data, std::size_t bytes) override {
@@ -84,14 +102,21 @@ class GlooLink final : public HostLink {
   static void meet(int size, ring::Store& store, const std::string& name, milliseconds timeout);
   void post(Transfer t, void* data, std::size_t bytes, std::uint64_t tag);
   void wait(Transfer& t, Deadline deadline, milliseconds total);
-  [[noreturn]] void lost(int peer, const char* why);
+  void wake_waiting();
+  std::string why_ended(int peer);
+  [[noreturn]] void lost(int peer, const std::string& why);
   void check_aborted();
 
   CommOptions options_;
   std::shared_ptr<gloo::Context> context_;
+  std::byte nothing_{};
+  std::vector<std::unique_ptr<gloo::transport::UnboundBuffer>> never_;  // from each peer, a message that never comes
   std::vector<Transfer> posted_;  // grows and shrinks under mutex_: abort() reads it
   std::mutex mutex_;
   std::optional<std::string> aborted_;
+  std::condition_variable stopping_;
+  bool stop_ = false;
+  std::thread looking_;
 };
 
 // Nobody leaves before all are connected: a rank that is done quickly would look like a lost one to the last.
@@ -105,7 +130,7 @@ void GlooLink::check_aborted() {
   if (aborted_) throw PeerLost(*aborted_);
 }
 
-void GlooLink::lost(int peer, const char* why) {
+void GlooLink::lost(int peer, const std::string& why) {
   check_aborted();
   throw PeerLost(str("the connection to rank ", rank_of_run(peer), " is lost (its own log says why): ", why));
 }
@@ -128,18 +153,42 @@ void GlooLink::post(Transfer t, void* data, std::size_t bytes, std::uint64_t tag
   }
 }
 
-void GlooLink::wait(Transfer& t, Deadline deadline, milliseconds total) {
-  const auto left = std::max(milliseconds(1), std::chrono::ceil<milliseconds>(deadline - steady_clock::now()));
-  bool arrived = false;
+// When a connection ends, Gloo tells the transfers that have not begun, but not one that is half done. So whoever waits
+// is woken now and then, to ask.
+void GlooLink::wake_waiting() {
+  std::unique_lock lock(mutex_);
+  while (!stopping_.wait_for(lock, kLook, [this] { return stop_; }))
+    for (Transfer& t : posted_) t.send ? t.buffer->abortWaitSend() : t.buffer->abortWaitRecv();
+}
+
+// Empty: it has not. What never comes is told, and asked without waiting for it.
+std::string GlooLink::why_ended(int peer) {
+  gloo::transport::UnboundBuffer& never = *never_[static_cast<std::size_t>(peer)];
   try {
-    arrived = t.send ? t.buffer->waitSend(nullptr, left) : t.buffer->waitRecv(nullptr, left);
+    never.abortWaitRecv();
+    never.waitRecv(nullptr, kLook);
+    return "";
   } catch (const gloo::Exception& e) {
-    if (steady_clock::now() < deadline) lost(t.peer, e.what());
-    check_aborted();
-    throw PeerLost(str("no answer from rank ", rank_of_run(t.peer), " within ", seconds(total),
-                       " s: it is stopped, stuck, or in another operation"));
+    return e.what();
   }
-  if (!arrived) lost(t.peer, "aborted");
+}
+
+void GlooLink::wait(Transfer& t, Deadline deadline, milliseconds total) {
+  for (std::string ended;;) {
+    auto left = std::max(milliseconds(1), std::chrono::ceil<milliseconds>(deadline - steady_clock::now()));
+    if (!ended.empty()) left = milliseconds(1);  // it may have arrived before
+    try {
+      if (t.send ? t.buffer->waitSend(nullptr, left) : t.buffer->waitRecv(nullptr, left)) return;
+    } catch (const gloo::Exception& e) {
+      if (!ended.empty()) lost(t.peer, ended);
+      if (steady_clock::now() < deadline) lost(t.peer, e.what());
+      check_aborted();
+      throw PeerLost(str("no answer from rank ", rank_of_run(t.peer), " within ", seconds(total),
+                         " s: it is stopped, stuck, or in another operation"));
+    }
+    check_aborted();
+    ended = why_ended(t.peer);
+  }
 }
 
 void GlooLink::wait_all(Deadline deadline) {

@@ -243,5 +243,54 @@ TEST_F(DistFailure, KilledProcessIsNoticedByAll) {
   EXPECT_TRUE(contains(test::joined(errors), "rank 3")) << test::joined(errors);
 }
 
+// A process is killed while much of one message is under way: `sends` from it, else to it.
+void expect_loss_is_noticed(bool sends) {
+  constexpr std::int64_t kMany = 48 << 20;
+  const std::string cookie = random_cookie();
+  int to_child[2];
+  ASSERT_EQ(pipe(to_child), 0);
+  const pid_t child = fork();  // before any thread exists
+  ASSERT_GE(child, 0);
+  const auto join = [&](int rank, const Endpoint& at) {
+    return make_gloo_communicator(rank, 2, connect_store(at, cookie, Timeout(2000)), "g", std::make_shared<CommQueue>(),
+                                  quick(20'000));
+  };
+  const Tensor big = Tensor::zeros({kMany}, DType::u8, Stream::cpu(1));
+  if (child == 0) {
+    int port = 0;
+    if (read(to_child[0], &port, sizeof port) != sizeof port) _exit(1);
+    try {
+      const auto c = join(1, {"127.0.0.1", port});
+      const Work w = sends ? c->send(big, 0) : c->recv(big, 0);
+      usleep(3000);
+      kill(getpid(), SIGKILL);
+    } catch (...) {
+    }
+    _exit(1);
+  }
+  const StoreServer server({"127.0.0.1", 0}, cookie);
+  const int port = server.endpoint().port;
+  ASSERT_EQ(write(to_child[1], &port, sizeof port), static_cast<ssize_t>(sizeof port));
+  const auto begin = Clock::now();
+  try {
+    const auto c = join(0, server.endpoint());
+    (sends ? c->recv(big, 1) : c->send(big, 1)).synchronize();
+    ADD_FAILURE() << "all arrived";
+  } catch (const Error& e) {
+    EXPECT_TRUE(contains(e.what(), "rank 1")) << e.what();
+  }
+  EXPECT_LT(seconds_since(begin), 10) << (sends ? "receiving" : "sending");
+  waitpid(child, nullptr, 0);
+  close(to_child[0]);
+  close(to_child[1]);
+}
+
+TEST_F(DistFailure, PeerThatDiesInTheMiddleOfAMessageIsNoticed) {
+  for (int i = 0; i < 3; ++i) {
+    expect_loss_is_noticed(true);
+    expect_loss_is_noticed(false);
+  }
+}
+
 }  // namespace
 }  // namespace ring
