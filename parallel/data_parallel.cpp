@@ -99,7 +99,7 @@ void DataParallel::start_step() {
 void DataParallel::finish_gradients(const Context& ctx) {
   wait_seconds_ += seconds_of([&] {
     unit_reducer_ ? unit_reducer_->finish(ctx) : reducer_->finish();
-    sum_replicated(holding_, slices_, ctx.stream);
+    sum_replicated(holding_, slices_, ctx);
   });
 }
 

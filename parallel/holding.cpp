@@ -1,6 +1,7 @@
 #include "parallel/holding.h"
 
 #include "kernels/elementwise.h"
+#include "parallel/ordered_sum.h"
 
 namespace ring {
 
@@ -41,12 +42,11 @@ void Holding::refresh_weights(const Context& ctx) const {
   for (const HeldRun& run : runs()) cast_kernel({run.of(values), run.of(weights)}, ctx);
 }
 
-void sum_replicated(const Holding& h, Communicator& slices, const Stream& stream) {
-  std::vector<Work> works;
+void sum_replicated(const Holding& h, Communicator& slices, const Context& ctx) {
+  std::vector<Tensor> replicated;
   for (const HeldRun& run : h.runs())
-    if (h.slice.size > 1 && !run.cut)
-      works.push_back(slices.all_reduce(run.of(h.gradients), Reduce::sum, stream.record()));
-  for (Work& work : works) work.wait(stream);
+    if (h.slice.size > 1 && !run.cut) replicated.push_back(run.of(h.gradients));
+  sum_in_order(replicated, slices, ctx);
 }
 
 Holding hold_everything(const Parameters& params) {

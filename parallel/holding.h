@@ -39,8 +39,8 @@ struct Holding {
 };
 
 // Where the model is cut into slices: gradients of what every slice holds are summed over the slices, each of which has
-// a part of them. The stream waits.
-void sum_replicated(const Holding&, Communicator& slices, const Stream&);
+// a part of them. All replicas get the same bits.
+void sum_replicated(const Holding&, Communicator& slices, const Context&);
 
 // The holding of somebody who has everything, in the flat buffers of `params`.
 Holding hold_everything(const Parameters& params);

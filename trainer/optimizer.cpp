@@ -2,6 +2,7 @@
 
 #include "core/philox.h"
 #include "kernels/optimizer.h"
+#include "parallel/ordered_sum.h"
 
 namespace ring {
 namespace {
@@ -37,7 +38,7 @@ void Optimizer::norm(const Context& ctx) {
   for (Communicator* group : norm_over_) {
     if (group->size() == 1) continue;
     ctx.stream.impl().copy(squares_.raw(), own.raw(), own.bytes());
-    group->all_reduce(squares_, Reduce::sum, ctx.stream.record()).wait(ctx.stream);
+    sum_in_order({squares_}, *group, ctx);
     ctx.stream.impl().copy(own.raw(), squares_.raw(), own.bytes());
   }
 }
