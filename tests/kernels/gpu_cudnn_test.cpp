@@ -396,8 +396,7 @@ TEST_F(GpuCudnn, LeavesTheRestToOthers) {
   const auto backward = [&](AttentionBackward a) { return backward_candidate()->supports(a, call.ctx); };
   ASSERT_TRUE(forward(call.forward()));
   ASSERT_TRUE(backward(call.backward()));
-  for (const std::vector<std::int32_t>& offsets :
-       {std::vector<std::int32_t>{0, 200, 512}, {0}, {}}) {
+  for (const std::vector<std::int32_t>& offsets : {std::vector<std::int32_t>{0, 200, 512}, {0}, {}}) {
     Attention a = call.forward();
     AttentionBackward b = call.backward();
     a.queries = a.keys = b.queries = b.keys = spans_of(offsets);
@@ -417,6 +416,11 @@ TEST_F(GpuCudnn, LeavesTheRestToOthers) {
   refuses([](auto& a) { a.pattern = {.kind = AttentionKind::dilated, .branches = {{64, 1}}}; });
   refuses([](auto& a) { a.pattern = {.kind = AttentionKind::window, .window = 64, .sinks = 1}; });
   refuses([](auto& a) { a.pattern = {.kind = AttentionKind::window, .causal = false, .window = 64}; });
+  Attention part = call.forward();  // of the rows: only in lengths of which there are few
+  part.queries = part.keys = spans_of({0, 192});
+  EXPECT_TRUE(forward(part));
+  part.queries = part.keys = spans_of({0, 200});
+  EXPECT_FALSE(forward(part));
   Attention misaligned = call.forward();  // 4 elements are 8 bytes
   misaligned.q = nan_tensor({512, 4 * 64 + 4}, call.ctx).narrow(1, 4, 256).split_dim(1, 64);
   EXPECT_FALSE(forward(misaligned));

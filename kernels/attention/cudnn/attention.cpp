@@ -17,6 +17,9 @@ namespace {
 constexpr std::int64_t kWidestHead = 256;
 // Shorter ones are no work for it, and 1 is a special case with defects of its own.
 constexpr std::int64_t kShortestForward = 64;
+// Every length needs a plan, which takes long to make. Documents have new lengths in each step: of a call that is about
+// some of its rows only, cuDNN gets whole tiles, of which there are few lengths, and our own kernels the others.
+constexpr std::int64_t kPartTile = 64;
 // The backward handles the rest of a tile wrongly where scores are far below zero (NaN; NVIDIA/cudnn-frontend issues
 // 160, 1072, pull request 628; pytorch/pytorch issue 196678) and, before 9.15.1, in a replayed CUDA graph (release
 // notes of the frontend, 1.16.0). Whole tiles have no rest.
@@ -130,9 +133,15 @@ bool aligned_all(std::initializer_list<const Tensor*> tensors) {
   return std::all_of(tensors.begin(), tensors.end(), [](const Tensor* t) { return !t->defined() || aligned(*t, 0); });
 }
 
+bool has_few_lengths(const Call& c, const Attention& a) {
+  const bool whole = c.queries.all_of(a.q.dim(0)) && c.keys.all_of(a.k.dim(0));
+  return whole || (c.problem.queries % kPartTile == 0 && c.problem.keys % kPartTile == 0);
+}
+
 std::optional<Call> call_of(const Attention& a) {
   Call c;
   if (!describe(c, a) || std::min(c.problem.queries, c.problem.keys) < kShortestForward) return {};
+  if (!has_few_lengths(c, a)) return {};
   Problem& p = c.problem;
   if (in_place(c, a)) {
     strided_stats(p, a.q.dim(0), c.queries.pitch);
