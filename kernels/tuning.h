@@ -13,6 +13,9 @@
 
 namespace ring {
 
+// What a GPU computes in a second, roughly: enough to tell what takes too long to be tried.
+inline constexpr double kRoughGpuFlops = 4e14;
+
 class Tuning {
  public:
   // Reads the file where it exists. An empty path: nothing is read or written. Error: not such a file.

@@ -166,11 +166,11 @@ void Trainer::upload_state(double lr, double valid) {
 // computed once before it counts, with a loss of NaN, which updates nothing. Where that would take long, the first
 // step counts, and only those after it have the same choices everywhere.
 void Trainer::rehearse() {
-  agree();                                                 // on what the files say
-  constexpr double kLongest = 10, kFlopsPerSecond = 4e14;  // seconds; of a GPU, roughly
+  agree();                         // on what the files say
+  constexpr double kLongest = 10;  // seconds
   const double flops =
       flops_per_token(config_.model) * static_cast<double>(config_.train.batch_size * config_.model.context);
-  if (flops / mesh_.world() > kLongest * kFlopsPerSecond) return;
+  if (flops / mesh_.world() > kLongest * kRoughGpuFlops) return;
   upload_state(0, std::nan(""));
   graph_.run([this] { compute(); }, ctx_.observer != nullptr);
   agree();

@@ -12,9 +12,10 @@
 namespace ring {
 namespace {
 
-constexpr double kMostKeyBytes = 1e9;  // of all ranks' keys and values in f32: more is not gathered to find out
-constexpr double kLongest = 1, kFlopsPerSecond = 4e14;  // seconds of a forward and backward; of a GPU, roughly
-constexpr float kClearly = 0.97f;                       // of the time of the schedule before it: less is noise
+constexpr double kMostKeyBytes = 1e9;     // of all ranks' keys and values in f32: more is not gathered to find out
+constexpr double kLongest = 1;            // seconds of a forward and backward
+constexpr float kClearly = 0.97f;         // of the time of the schedule before it: less is noise
+constexpr double kMostWorkspace = 4.3e9;  // bytes that an attention kernel takes for itself
 
 class MeasuredContext final : public ContextParallel {
  public:
@@ -74,7 +75,7 @@ class MeasuredContext final : public ContextParallel {
   // Finding out would cost more than it saves: several calls of each schedule.
   bool takes_long(const Attention& a, const ContextShards& s) const {
     const double pairs = kept_pairs(a.pattern, s.documents, s.documents, a.k.dim(1));
-    return 14.0 * static_cast<double>(a.q.dim(1) * a.q.dim(2)) * pairs / comm_.size() > kLongest * kFlopsPerSecond;
+    return 14.0 * static_cast<double>(a.q.dim(1) * a.q.dim(2)) * pairs / comm_.size() > kLongest * kRoughGpuFlops;
   }
 
   // Packed documents differ in each step: those of much the same mean length count as alike.
@@ -94,7 +95,51 @@ class MeasuredContext final : public ContextParallel {
     return true;
   }
 
+  // What a call of each direction takes at most, in bytes, beside the tensors that it is about.
+  double bytes_of(const ContextParallel& s, const Attention& a, const ContextShards& shards, const Context& ctx) const {
+    const double all = static_cast<double>(shards.tokens()), mine = all / comm_.size();
+    const auto heads = static_cast<double>(a.q.dim(1)), kv_heads = static_cast<double>(a.k.dim(1)),
+               dim = static_cast<double>(a.q.dim(2)), size = static_cast<double>(size_of(a.q.dtype()));
+    const double keys = s.schedule() == "gather" ? all : mine;
+    double bytes = 4 * dim * (2 * mine * heads + 4 * keys * kv_heads);  // sums and gradients in f32
+    // Copies on their way out, on their way in, and in order.
+    if (s.schedule() == "gather") bytes += size * dim * 2 * 2 * all * kv_heads;
+    if (s.schedule() == "all_to_all") bytes += size * dim * 3 * mine * (4 * heads + 4 * kv_heads);
+    const double pairs = kept_pairs(a.pattern, shards.documents, shards.documents, a.k.dim(1)) / comm_.size();
+    return bytes + std::min(kMostWorkspace, ctx.deterministic ? 2 * heads * pairs : 0);
+  }
+
+  static bool can_allocate(double bytes, const Context& ctx) {
+    try {
+      ctx.empty({static_cast<std::int64_t>(bytes)}, DType::u8);
+    } catch (const OutOfMemory&) {
+      return false;
+    }
+    ctx.stream.allocator()->trim();
+    return true;
+  }
+
+  std::vector<float> largest_of_any_rank(const std::vector<float>& values, const Context& ctx) {
+    const Tensor t = from_host(values, ctx.stream);
+    comm_.all_reduce(t, Reduce::max, ctx.stream.record()).wait(ctx.stream);
+    return to_host<float>(t, ctx.stream);
+  }
+
+  // A rank that runs out of memory within a schedule would leave the others waiting: all leave out what one has no
+  // memory for.
+  std::vector<bool> able(const Attention& a, const ContextShards& shards, const Context& ctx) {
+    const auto results = static_cast<double>(2 * (a.q.bytes() + a.k.bytes() + a.v.bytes()));
+    std::vector<float> no;
+    for (const auto& s : schedules_)
+      no.push_back(fits(*s, a, shards) && can_allocate(results + bytes_of(*s, a, shards, ctx), ctx) ? 0.0f : 1.0f);
+    std::vector<bool> out;
+    for (const float n : largest_of_any_rank(no, ctx)) out.push_back(n == 0);
+    return out;
+  }
+
   ContextParallel* measure(const Attention& a, const std::shared_ptr<const ContextShards>& shards, const Context& ctx) {
+    const std::vector<bool> can = able(a, *shards, ctx);
+    if (std::ranges::count(can, true) < 2 || !can[0]) return schedules_.front().get();
     Attention f = a;
     f.out = ctx.empty(a.out.shape(), a.out.dtype());
     f.lse = ctx.empty(a.lse.shape());
@@ -103,27 +148,27 @@ class MeasuredContext final : public ContextParallel {
     b.dk = ctx.empty(f.k.shape(), f.k.dtype());
     b.dv = ctx.empty(f.v.shape(), f.v.dtype());
     b.scale = f.scale, b.pattern = f.pattern;
-    std::vector<float> seconds;
-    for (const auto& s : schedules_) {
-      seconds.push_back(std::numeric_limits<float>::infinity());
-      if (!fits(*s, a, *shards)) continue;
-      Event start;
-      for (int i = 0; i < 3; ++i) {  // the first one makes plans and measures kernels
-        if (i == 1) start = ctx.stream.record_time();
-        s->forward(f, shards, ctx);
-        s->backward(b, shards, ctx);
-      }
-      const Event end = ctx.stream.record_time();
-      end.synchronize();  // host waits: start (measuring)
-      seconds.back() = static_cast<float>(end.seconds_after(start) / 2);
-    }
-    const Tensor slowest = from_host(seconds, ctx.stream);
-    comm_.all_reduce(slowest, Reduce::max, ctx.stream.record()).wait(ctx.stream);
-    seconds = to_host<float>(slowest, ctx.stream);
+    std::vector<float> seconds(schedules_.size(), std::numeric_limits<float>::infinity());
+    for (std::size_t i = 0; i < schedules_.size(); ++i)
+      if (can[i]) seconds[i] = seconds_of(*schedules_[i], f, b, shards, ctx);
+    seconds = largest_of_any_rank(seconds, ctx);
     std::size_t best = 0;
     for (std::size_t i = 1; i < seconds.size(); ++i)
       if (seconds[i] < kClearly * seconds[best]) best = i;
     return schedules_[best].get();
+  }
+
+  static float seconds_of(ContextParallel& s, const Attention& f, const AttentionBackward& b,
+                          const std::shared_ptr<const ContextShards>& shards, const Context& ctx) {
+    Event start;
+    for (int i = 0; i < 3; ++i) {  // the first one makes plans and measures kernels
+      if (i == 1) start = ctx.stream.record_time();
+      s.forward(f, shards, ctx);
+      s.backward(b, shards, ctx);
+    }
+    const Event end = ctx.stream.record_time();
+    end.synchronize();  // host waits: start (measuring)
+    return static_cast<float>(end.seconds_after(start) / 2);
   }
 
   std::vector<std::unique_ptr<ContextParallel>> schedules_;                   // by preference

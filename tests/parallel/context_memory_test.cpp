@@ -1,0 +1,106 @@
+// Measuring the schedules where one rank has less memory than the others.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <functional>
+#include <mutex>
+
+#include "core/philox.h"
+#include "kernels/tuning.h"
+#include "parallel/context/exchange.h"
+#include "parallel/context/layout.h"
+#include "tests/comm/ranks.h"
+
+namespace ring {
+namespace {
+
+// At most so many bytes at a time.
+class Small final : public Allocator {
+ public:
+  Small(std::shared_ptr<Allocator> upstream, std::size_t most) : upstream_(std::move(upstream)), most_(most) {}
+  void* allocate(std::size_t bytes) override {
+    const std::lock_guard lock(mutex_);
+    if (in_use_ + bytes > most_) throw OutOfMemory(str("no ", bytes, " bytes"), "");
+    void* p = upstream_->allocate(bytes);
+    in_use_ += bytes;
+    peak_ = std::max(peak_, in_use_);
+    return p;
+  }
+  void free(void* p, std::size_t bytes) override {
+    const std::lock_guard lock(mutex_);
+    upstream_->free(p, bytes);
+    in_use_ -= bytes;
+  }
+  MemoryStats stats() const override { return {.in_use = in_use_, .peak = peak_}; }
+  void reset_peak() override { peak_ = in_use_; }
+
+ private:
+  std::shared_ptr<Allocator> upstream_;
+  std::size_t most_, in_use_ = 0, peak_ = 0;
+  std::mutex mutex_;
+};
+
+constexpr std::int64_t kLength = 512, kHeads = 8, kDim = 16;
+constexpr int kRanks = 4;
+
+struct Outcome {
+  std::string errors;
+  std::vector<std::string> chosen;  // tuning files
+  std::size_t peak = 0;             // of rank 1
+};
+
+using Make = std::function<std::unique_ptr<ContextParallel>(Communicator&)>;
+// One forward pass; rank 1 has so many bytes for it, the others have enough.
+Outcome forward(const Make& make, std::size_t most) {
+  Outcome out;
+  out.chosen.resize(kRanks);
+  CommOptions options;
+  options.timeout = Timeout(5000);
+  out.errors = test::joined(test::run_ranks(
+      kRanks,
+      [&](Communicator& comm) {
+        Context ctx{Stream::cpu(1)};
+        ctx.tuning = std::make_shared<Tuning>("");
+        const ContextLayout layout(ContextLayoutKind::zigzag, kLength, kRanks);
+        const auto shards = std::make_shared<const ContextShards>(
+            layout.shards(comm.rank(), 1, {{0, static_cast<std::int32_t>(kLength), 0, 0}}));
+        const auto rows = shards->tokens(comm.rank());
+        Attention a;
+        for (Tensor* t : {&a.q, &a.k, &a.v, &a.out}) *t = ctx.zeros({rows, kHeads, kDim});
+        a.lse = ctx.zeros({kHeads, rows});
+        a.scale = 1;
+        a.pattern = {.kind = AttentionKind::dense, .causal = true};
+        const auto small = std::make_shared<Small>(ctx.stream.allocator(), most);
+        if (comm.rank() == 1) ctx.stream.impl().allocator = small;
+        const auto exchange = make(comm);
+        exchange->forward(a, shards, ctx);
+        if (comm.rank() == 1) {
+          out.peak = small->stats().peak;
+          ctx.stream.impl().allocator = nullptr;
+        }
+        out.chosen[static_cast<std::size_t>(comm.rank())] = ctx.tuning->text();
+        comm.barrier().synchronize();
+      },
+      options));
+  return out;
+}
+
+TEST(DistContextMemory, WhatOneRankHasNoMemoryForNobodyTries) {
+  if (!gloo_available()) GTEST_SKIP() << "this build has no Gloo";
+  const Make measured = [](Communicator& c) { return make_measured_context(c, 1, c.size()); };
+  constexpr std::size_t kEnough = std::size_t{1} << 30, kSteps = 8;
+  const Outcome all = forward(measured, kEnough);
+  const Outcome ring = forward([](Communicator& c) { return make_ring(c, 1, c.size()); }, kEnough);
+  ASSERT_EQ(all.errors + ring.errors, "");
+  ASSERT_GT(all.peak, 2 * ring.peak);
+  for (std::size_t i = 0; i <= kSteps; ++i) {
+    const Outcome some = forward(measured, ring.peak + (all.peak - ring.peak) * i / kSteps);
+    EXPECT_EQ(some.errors, "") << i;
+    for (const std::string& text : some.chosen) EXPECT_EQ(text, some.chosen[0]) << i;
+    if (i == 0) EXPECT_NE(some.chosen[0].find("ring"), std::string::npos) << some.chosen[0];
+  }
+}
+
+}  // namespace
+}  // namespace ring
