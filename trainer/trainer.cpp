@@ -308,13 +308,19 @@ void resolve_device(Config& c, Backend backend) {
     fail("optimizer.master, .moments and .gradients: bf16 goes with train.precision: bf16 only");
 }
 
-// Tensor parallelism cuts the tokens of a micro-batch between sublayers.
+// Tensor parallelism cuts the tokens of a micro-batch between sublayers: of what each rank of cp holds of it.
 void check_rows(const Config& c, std::int64_t sequences) {
-  const std::int64_t tokens = sequences * c.model.context / c.parallel.cp;
-  if (tokens % c.parallel.tp)
-    fail("parallel.tp: ", c.parallel.tp, " does not divide the ", tokens,
-         " tokens of a micro-batch (train.micro_batch = ", sequences, ", model.context = ", c.model.context,
-         ", parallel.cp = ", c.parallel.cp, "): change one of them so that it does");
+  if (c.parallel.tp == 1) return;
+  const auto refuse_unless_divides = [&](std::int64_t tokens, const std::string& where) {
+    if (tokens % c.parallel.tp)
+      fail("parallel.tp: ", c.parallel.tp, " does not divide the ", tokens, " tokens of a micro-batch", where,
+           " (train.micro_batch = ", sequences, ", model.context = ", c.model.context,
+           ", parallel.cp = ", c.parallel.cp, "): change one of them so that it does");
+  };
+  if (c.parallel.cp == 1) return refuse_unless_divides(sequences * c.model.context, "");
+  const auto ranks = static_cast<int>(c.parallel.cp);
+  const ContextLayout layout = choose_layout(c.parallel, patterns_of(c.model), c.model.context, ranks);
+  for (int r = 0; r < ranks; ++r) refuse_unless_divides(sequences * layout.tokens(r), str(" on rank ", r, " of cp"));
 }
 
 }  // namespace
