@@ -24,8 +24,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-void PrintTo(const TimeSpan& s, std::ostream* out) { *out << "[" << s.begin << "," << s.end << ")"; }
-
 using Spans = std::vector<TimeSpan>;
 
 TEST(TimeSpans, UniteByHand) {

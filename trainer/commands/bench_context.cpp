@@ -106,9 +106,10 @@ void check_paths(const Arguments& a) {
 void draw(const Arguments& a, const ContextGrid& g, int ranks, const Context& ctx, const ContextTiming& t) {
   const std::string title = str("Attention over ", t.length, " tokens cut among ", ranks, " ranks, schedule ",
                                 t.schedule, ": a forward and a backward, as rank 0 saw it");
-  const std::string of = str(ctx.stream.impl().device_name(), ", ", a.kind, ", ", g.heads, " heads, ", g.kv_heads,
-                             " KV heads of ", g.head_dim, "; slowest rank: ", milliseconds(t.both_seconds), " ms, ",
-                             milliseconds(t.computing_seconds), " ms without transfers");
+  const std::string of =
+      str(ctx.stream.impl().device_name(), ", ", a.kind, ", ", g.heads, " heads, ", g.kv_heads, " KV heads of ",
+          g.head_dim, "; slowest rank: ", milliseconds(t.both_seconds), " ms, ", milliseconds(t.computing_seconds),
+          " ms without transfers; this time: ", milliseconds(t.timeline.seconds), " ms");
   std::string transfers = "nothing travels";
   if (t.transfer_seconds > 0)
     transfers = str("transfers without computation ", milliseconds(t.transfer_seconds),
