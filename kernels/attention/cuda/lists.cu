@@ -310,8 +310,8 @@ struct Input {
 Input input_of(const BlockPattern& pattern, const ListShape& shape, const Context& ctx) {
   Sets s = sets_of(pattern, shape.kv_heads);
   const std::int64_t tiles = divide_up(shape.length, kListRows);
-  RING_CHECK(shape.kv_heads * tiles < std::int64_t{1} << 30 && shape.kv_heads <= kMaxGridY,
-             "block lists: ", shape.kv_heads, " KV heads of ", tiles, " tiles are too many");
+  RING_CHECK(shape.kv_heads * tiles < std::int64_t{1} << 30, "block lists: ", shape.kv_heads, " KV heads of ", tiles,
+             " tiles are too many");
   Input in;
   in.bits = uploaded(pattern.bits(), ctx);
   for (ListSet& set : s.sets)
