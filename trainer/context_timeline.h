@@ -41,7 +41,7 @@ struct ContextTimeline {
   std::vector<TimelineBar> bars;
   double seconds = 0;  // until this rank's stream had done everything
 
-  // When messages were under way and no kernel ran. Copies of rows into and out of messages are no kernels.
+  // When messages were under way and no kernel ran, not even one that copies rows into or out of a message.
   std::vector<TimeSpan> waiting() const;
 };
 
