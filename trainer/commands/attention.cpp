@@ -2,12 +2,10 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <fstream>
 #include <iostream>
 #include <map>
 
 #include "core/fields.h"
-#include "data/files.h"
 #include "data/tokenizer.h"
 #include "kernels/attention/blocks.h"
 #include "trainer/attention_cost.h"
@@ -16,6 +14,7 @@
 #include "trainer/commands/commands.h"
 #include "trainer/config.h"
 #include "trainer/progress.h"
+#include "trainer/svg.h"
 
 namespace ring {
 namespace {
@@ -227,16 +226,7 @@ class Report {
 
   void write_svg(std::vector<Panel> panels) const {
     for (Panel& p : panels) p.cells = p.cells.coarser(kSvgCells);
-    const std::string svg = svg_picture(panels);
-    try {
-      write_atomically(arguments_.svg, [&](const std::string& path) {
-        std::ofstream out(path, std::ios::binary);
-        if (!(out << svg).flush())
-          fail("cannot write ", arguments_.svg, ": make space and check the permissions of its folder");
-      });
-    } catch (const Error& e) {
-      fail("--svg: ", e.what(), ", or give another file");
-    }
+    ring::write_svg("--svg", arguments_.svg, svg_picture(panels));
   }
 
   double speed_up(const PatternCost& cost) const {
