@@ -71,6 +71,12 @@ class Communicator {
   // to a rank meets the k-th that it expects from here, which has the same size. Those to oneself are copies.
   Work exchange(const std::vector<Transfer>& sends, const std::vector<Transfer>& receives, const Event& after = {},
                 Site site = Site::current());
+  // Memory for what exchange() is to receive: as if it came from the stream's allocator, but peers can write straight
+  // to it where the transport allows that, and nothing is copied on.
+  virtual Tensor receive_buffer(const Shape& shape, DType dtype, const Stream& stream) {
+    return Tensor::empty(shape, dtype, stream);
+  }
+  virtual std::size_t receive_bytes() const { return 0; }  // held for it beside what that allocator counts
 
   // Both sides run in their rank's one order: two ranks that send to each other use send_recv or exchange.
   Work send(const Tensor& t, int to, const Event& after = {}, Site site = Site::current());

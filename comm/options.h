@@ -22,7 +22,6 @@ struct CommOptions {
   std::chrono::milliseconds liveness{3'000};  // a rank that is silent for longer is taken for dead; 0: nobody looks
   bool verify = kVerifyByDefault;             // compare operation, shape and dtype between ranks before each operation
   bool copy_engines = true;                   // exchanges between GPUs of one host without NCCL, where it can be done
-  std::size_t inbox_bytes = std::size_t{128} << 20;  // of a GPU's memory, for what each peer sends by copy engines
   int nccl_max_ctas = 0;   // blocks of an NCCL kernel, where exchanges go by NCCL; 0: as many as it likes
   std::vector<int> ranks;  // of the run, for messages: those of this group in its order; empty: 0, 1, ...
 

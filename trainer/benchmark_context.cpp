@@ -91,7 +91,7 @@ class Bench {
     allocator->reset_peak();
     both();
     ctx_.stream.synchronize();  // host waits: diagnosis
-    t.extra_bytes = allocator->stats().peak - before;
+    t.extra_bytes = allocator->stats().peak - before + traced_.receive_bytes();
     t.sent_bytes = exchange->bytes_sent() - sent;
     t.forward_seconds = seconds_of(forward);
     t.both_seconds = seconds_of(both);

@@ -18,6 +18,10 @@ class TracedCommunicator final : public Communicator {
       : Communicator(inner.rank(), inner.size()), inner_(inner), recorder_(recorder) {}
   std::string_view backend() const override { return inner_.backend(); }
   void abort(const std::string& reason) override { inner_.abort(reason); }
+  Tensor receive_buffer(const Shape& shape, DType dtype, const Stream& stream) override {
+    return inner_.receive_buffer(shape, dtype, stream);
+  }
+  std::size_t receive_bytes() const override { return inner_.receive_bytes(); }
 
   bool silent = false;      // nothing is moved: what would be received stays as it is
   bool tracing = false;     // operations are noted for replay()

@@ -176,9 +176,14 @@ Event Channel::queue(const Event& after, const Calls& calls, const Copies& copie
   stream_.wait(after);
   const bool recording = stream_.impl().recording();  // what is recorded runs many times, but pieces are counted once
   if (copies_ && copies && !recording) {
-    const Event done = copies(*copies_, {after, called_});
-    stream_.wait(done);
-    return done;
+    try {
+      const Event done = copies(*copies_, {after, called_});
+      stream_.wait(done);
+      return done;
+    } catch (const PeerLost&) {
+      check();  // says why, where that is known
+      throw;
+    }
   }
   {
     const std::lock_guard lock(handle_->calls);

@@ -41,7 +41,7 @@ class Channel final : public WorkGuard {
   static void check(ncclResult_t, const char* call);
 
   const Stream& stream() const { return stream_; }
-  bool has_copy_engines() const { return copies_ != nullptr; }
+  PeerCopies* copies() const { return copies_.get(); }  // null: not on this group
 
   // From any thread.
   void check() const override;  // throws PeerLost once aborted
@@ -63,8 +63,8 @@ class Channel final : public WorkGuard {
   std::shared_ptr<Handle> handle_;
   std::unique_ptr<HostLink> link_;  // where calls are compared
   CallCheck call_check_;
-  std::shared_ptr<PeerCopies> copies_;  // null: not on this group
-  Event called_;                        // the end of the last calls: copies run on other streams than they
+  std::shared_ptr<PeerCopies> copies_;
+  Event called_;  // the end of the last calls: copies run on other streams than they
   std::thread::id issuer_;
   std::uint64_t operation_ = 0;
   mutable std::mutex mutex_;  // of what follows

@@ -39,16 +39,23 @@ class NcclCommunicator final : public Communicator {
 
   std::string_view backend() const override { return "nccl"; }
   void abort(const std::string& reason) override { channel_->abort(reason); }
-  bool has_copy_engines() const { return channel_->has_copy_engines(); }
+  Tensor receive_buffer(const Shape& shape, DType dtype, const Stream& stream) override {
+    nccl::PeerCopies* copies = channel_->copies();
+    const bool lands = copies && !stream.impl().recording();
+    return lands ? copies->landing().tensor(shape, dtype, stream) : Tensor::empty(shape, dtype, stream);
+  }
+  std::size_t receive_bytes() const override { return channel_->copies() ? channel_->copies()->landing().bytes() : 0; }
+  bool has_copy_engines() const { return channel_->copies() != nullptr; }
 
  private:
   template <class Calls>
   Work start(const Operation& op, std::vector<Tensor> held, const Event& after, Calls calls,
-             const nccl::Channel::Copies& copies = {}) {
+             const nccl::Channel::Copies& copies = {}, std::vector<Tensor>* landed = nullptr) {
     for (const Tensor& t : held)
       RING_CHECK(t.device() == device_, op.where(), ": this NCCL communicator moves memory of ", device_, ", got ",
                  describe(t));
     Event done = channel_->run(op, after, calls, copies);
+    if (landed) held.insert(held.end(), landed->begin(), landed->end());
     return {std::move(done), std::move(held), channel_};
   }
   void copy_own(const Tensor& to, std::int64_t to_offset, const Tensor& from, std::int64_t from_offset,
@@ -144,9 +151,11 @@ Work NcclCommunicator::do_exchange(Operation o, const std::vector<Transfer>& sen
     for (const auto& [t, peer] : receives)
       if (peer != rank() && t.numel() > 0) RING_NCCL(recv, t.raw(), t.bytes(), ncclUint8, peer, comm, stream);
   };
-  return start(o, std::move(held), after, calls, [&](nccl::PeerCopies& copies, const std::vector<Event>& events) {
-    return copies.exchange(sends, receives, events);
-  });
+  std::vector<Tensor> landed;
+  const auto copy = [&](nccl::PeerCopies& copies, const std::vector<Event>& events) {
+    return copies.exchange(sends, receives, events, landed);
+  };
+  return start(o, std::move(held), after, calls, copy, &landed);
 }
 
 }  // namespace

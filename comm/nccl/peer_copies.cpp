@@ -10,6 +10,7 @@
 #include <cstring>
 #include <exception>
 #include <functional>
+#include <optional>
 #include <thread>
 #include <utility>
 
@@ -27,9 +28,7 @@ namespace {
 using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
-constexpr std::uint32_t kSlots = 8;                     // some are filled while others are emptied
-constexpr std::uint32_t kFar = std::uint32_t{1} << 30;  // pieces ahead; flags are compared with wrap-around
-constexpr std::size_t kAlign = 256;
+constexpr std::uint32_t kFar = std::uint32_t{1} << 30;  // messages ahead; flags are compared with wrap-around
 constexpr milliseconds kCloseTime{5'000};
 const char* const kFine = "fine";
 
@@ -75,35 +74,21 @@ void await(const Stream& s, std::uint32_t* flag, std::uint32_t value) {
   check(driver().wait(native(s), at, value, CU_STREAM_WAIT_VALUE_GEQ), "cuStreamWaitValue32");
 }
 
-// By a copy engine also within a device, where a kernel would be quicker but take multiprocessors.
-void copy(const Stream& s, std::byte* to, const std::byte* from, std::size_t bytes) {
-#if CUDART_VERSION >= 13000
-  void* const destination = to;
-  const void* const source = from;
-  cudaMemcpyAttributes attributes{};
-  attributes.srcAccessOrder = cudaMemcpySrcAccessOrderStream;
-  attributes.flags = cudaMemcpyFlagPreferOverlapWithCompute;
-  std::size_t first = 0;
-  RING_CUDA_CHECK(cudaMemcpyBatchAsync(&destination, &source, &bytes, 1, &attributes, &first, 1, native(s)));
-#else
-  RING_CUDA_CHECK(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, native(s)));
-#endif
-}
-
 // Another process's memory is opened by its handle; this one's is there already.
 std::uint64_t this_process() {
   static const std::uint64_t id = site_of(random_cookie());
   return id;
 }
 
-struct Card {
-  std::uint64_t process = 0;
-  std::byte* memory = nullptr;
-  int device = 0;
-  cudaIpcMemHandle_t handle{};
-};
+Card card_of(std::byte* memory, int device) {
+  Card card{this_process(), memory, device, {}};
+  RING_CUDA_CHECK(cudaIpcGetMemHandle(&card.handle, memory));
+  return card;
+}
 
-std::string to_bytes(const Card& card) { return {reinterpret_cast<const char*>(&card), sizeof card}; }
+std::string to_bytes(const Card& card, const std::string& box) {
+  return std::string(reinterpret_cast<const char*>(&card), sizeof card) + box;
+}
 
 void enable_access(int device) {
   const cudaError_t error = cudaDeviceEnablePeerAccess(device, 0);
@@ -112,8 +97,6 @@ void enable_access(int device) {
   else
     RING_CUDA_CHECK(error);
 }
-
-std::size_t round_up(std::size_t n) { return (n + kAlign - 1) / kAlign * kAlign; }
 
 }  // namespace
 
@@ -126,10 +109,8 @@ PeerCopies::PeerCopies(const NcclGroup& group, std::shared_ptr<Store> store, con
       key_(group.name + "/copies"),
       store_(std::move(store)),
       options_(options),
-      flag_bytes_(round_up(2 * sizeof(std::uint32_t) * static_cast<std::size_t>(group.size))),
-      slot_bytes_(round_up(std::max<std::size_t>(options.inbox_bytes / kSlots, 1))),
-      memory_(static_cast<std::size_t>(group.size)),
-      mapped_(static_cast<std::size_t>(group.size)) {}
+      flags_(static_cast<std::size_t>(group.size)),
+      segments_(static_cast<std::size_t>(group.size)) {}
 
 std::shared_ptr<PeerCopies> PeerCopies::make(const NcclGroup& group, std::shared_ptr<Store> store,
                                              const CommOptions& options) {
@@ -138,12 +119,12 @@ std::shared_ptr<PeerCopies> PeerCopies::make(const NcclGroup& group, std::shared
     log::debug("messages between the GPUs of ", group.name, " go through NCCL, not copy engines: ", why);
     return nullptr;
   };
-  const auto hosts = copies->gather("host", str(host_identity(), ", slots of ", copies->slot_bytes_, " bytes"));
+  const auto hosts = copies->gather("host", host_identity());
   for (const std::string& host : hosts)
     if (host != hosts.front()) return refuse(str("ranks are on ", hosts.front(), " and on ", host));
 
   const cuda::OnDevice on(group.device.index);
-  std::string card = to_bytes({});
+  std::string card = to_bytes({}, "");
   std::string state = copies->attempt([&] { card = copies->prepare(); });
   const auto cards = copies->gather("card", card);
   if (state == kFine) state = copies->attempt([&] { copies->connect(cards); });
@@ -153,6 +134,7 @@ std::shared_ptr<PeerCopies> PeerCopies::make(const NcclGroup& group, std::shared
       copies->close(true);
       return refuse(str("rank ", options.rank_of_run(static_cast<int>(r)), ": ", states[r]));
     }
+  copies->mailbox_->unlink();
   return copies;
 }
 
@@ -173,110 +155,147 @@ std::vector<std::string> PeerCopies::gather(const std::string& what, const std::
 }
 
 std::string PeerCopies::prepare() {
-  const std::size_t slots = static_cast<std::size_t>(size_ - 1) * kSlots * slot_bytes_;
+  mailbox_ = std::make_unique<Mailbox>(rank_, size_);
+  landing_ = std::make_shared<Landing>(Device{Backend::cuda, device_},
+                                       [this](const Landing::Segment& segment, std::size_t number) {
+                                         mailbox_->announce(number, card_of(segment.data, device_));
+                                       });
   void* memory = nullptr;
-  RING_CUDA_CHECK(cudaMalloc(&memory, flag_bytes_ + slots));  // not of a pool, whose memory has no such handle
-  memory_[static_cast<std::size_t>(rank_)] = static_cast<std::byte*>(memory);
+  const std::size_t bytes = 2 * sizeof(std::uint32_t) * static_cast<std::size_t>(size_);
+  RING_CUDA_CHECK(cudaMalloc(&memory, bytes));  // not of a pool, whose memory has no such handle
+  flags_[static_cast<std::size_t>(rank_)] = static_cast<std::byte*>(memory);
   for (int r = 0; r < size_; ++r) {
     out_.emplace_back(device_);
     in_.emplace_back(device_);
   }
   releasing_ = std::make_unique<Lane>(device_);
   const Stream& s = releasing_->stream;
-  RING_CUDA_CHECK(cudaMemsetAsync(memory, 0, flag_bytes_, native(s)));
+  RING_CUDA_CHECK(cudaMemsetAsync(memory, 0, bytes, native(s)));
   // What the driver cannot do shows here, while there is another way.
   raise(s, flag(rank_, filled, rank_), 1);
   await(s, flag(rank_, filled, rank_), 1);
-  copy(s, static_cast<std::byte*>(memory) + flag_bytes_, static_cast<std::byte*>(memory), kAlign);
   s.synchronize();  // host waits: start
-
-  Card card{this_process(), memory_[static_cast<std::size_t>(rank_)], device_, {}};
-  RING_CUDA_CHECK(cudaIpcGetMemHandle(&card.handle, memory));
-  return to_bytes(card);
+  return to_bytes(card_of(flags_[static_cast<std::size_t>(rank_)], device_), mailbox_->name());
 }
 
 void PeerCopies::connect(const std::vector<std::string>& cards) {
   for (std::size_t r = 0; r < cards.size(); ++r) {
     Card card;
-    RING_CHECK(cards[r].size() == sizeof card, "rank ", r, " left ", cards[r].size(), " bytes, not ", sizeof card);
+    RING_CHECK(cards[r].size() >= sizeof card, "rank ", r, " left ", cards[r].size(), " bytes, not ", sizeof card);
     std::memcpy(&card, cards[r].data(), sizeof card);
     if (static_cast<int>(r) == rank_ || !card.memory) continue;  // it says itself what is wrong
-    if (card.process == this_process()) {
-      enable_access(card.device);
-      memory_[r] = card.memory;
-      continue;
-    }
-    void* opened = nullptr;
-    RING_CUDA_CHECK(cudaIpcOpenMemHandle(&opened, card.handle, cudaIpcMemLazyEnablePeerAccess));
-    memory_[r] = static_cast<std::byte*>(opened);
-    mapped_[r] = true;
+    flags_[r] = opened(card);
+    mailbox_->open(static_cast<int>(r), cards[r].substr(sizeof card));
   }
+}
+
+std::byte* PeerCopies::opened(const Card& card) {
+  if (card.process == this_process()) {
+    enable_access(card.device);
+    return card.memory;
+  }
+  void* at = nullptr;
+  RING_CUDA_CHECK(cudaIpcOpenMemHandle(&at, card.handle, cudaIpcMemLazyEnablePeerAccess));
+  mapped_.push_back(at);
+  return static_cast<std::byte*>(at);
+}
+
+std::byte* PeerCopies::place(int peer, const Note& note) {
+  auto& known = segments_[static_cast<std::size_t>(peer)];
+  while (known.size() <= note.segment) known.push_back(opened(mailbox_->segment(peer, known.size())));
+  return known[note.segment] + note.offset;
 }
 
 std::uint32_t* PeerCopies::flag(int owner, Flag kind, int peer) const {
-  return reinterpret_cast<std::uint32_t*>(memory_[static_cast<std::size_t>(owner)]) + kind * size_ + peer;
+  return reinterpret_cast<std::uint32_t*>(flags_[static_cast<std::size_t>(owner)]) + kind * size_ + peer;
 }
 
-std::byte* PeerCopies::slot(int owner, int from, std::uint32_t piece) const {
-  const auto place = static_cast<std::size_t>(from < owner ? from : from - 1);  // an owner has none for itself
-  return memory_[static_cast<std::size_t>(owner)] + flag_bytes_ + (place * kSlots + piece % kSlots) * slot_bytes_;
-}
-
-void PeerCopies::send(int peer, const Piece& piece) {
-  Lane& lane = out_[static_cast<std::size_t>(peer)];
-  const std::uint32_t n = ++lane.pieces;
-  await(lane.stream, flag(rank_, freed, peer), n - kSlots);
-  copy(lane.stream, slot(peer, rank_, n), piece.at, piece.bytes);
-  raise(lane.stream, flag(peer, filled, rank_), n);
-}
-
-void PeerCopies::receive(int peer, const Piece& piece) {
-  Lane& lane = in_[static_cast<std::size_t>(peer)];
-  const std::uint32_t n = ++lane.pieces;
-  await(lane.stream, flag(rank_, filled, peer), n);
-  copy(lane.stream, piece.at, slot(rank_, peer, n), piece.bytes);
-  raise(lane.stream, flag(peer, freed, rank_), n);
-}
-
-std::vector<std::vector<PeerCopies::Piece>> PeerCopies::cut(const std::vector<Transfer>& list) const {
-  std::vector<std::vector<Piece>> out(static_cast<std::size_t>(size_));
-  for (const auto& [t, peer] : list) {
-    const std::size_t step = peer == rank_ ? t.bytes() : slot_bytes_;
-    for (std::size_t at = 0; at < t.bytes(); at += step)
-      out[static_cast<std::size_t>(peer)].push_back({t.raw() + at, std::min(step, t.bytes() - at)});
-  }
+PeerCopies::Messages PeerCopies::by_peer(const std::vector<Transfer>& list) const {
+  Messages out(static_cast<std::size_t>(size_));
+  for (const auto& [t, peer] : list)
+    if (t.bytes() > 0) out[static_cast<std::size_t>(peer)].push_back(t);
   return out;
 }
 
-// Queued in rounds, and in each all that is sent before what is received: a piece waits only for pieces that every rank
-// has queued before, so streams that share a queue of the device delay each other but never wait in a circle.
+std::function<void()> PeerCopies::deadline() const {
+  return [this, end = Clock::now() + options_.timeout] {
+    if (aborted_) throw PeerLost("told to give up");
+    if (Clock::now() > end) throw PeerLost("a rank did not come to it in time: a rank is stopped or stuck");
+  };
+}
+
+// Returns where each message lands.
+PeerCopies::Messages PeerCopies::expect(const Messages& receives, std::vector<Tensor>& held) {
+  Messages landed(receives.size());
+  const auto check = deadline();
+  for (std::size_t p = 0; p < receives.size(); ++p) {
+    Lane& lane = in_[p];
+    const int peer = static_cast<int>(p);
+    if (peer == rank_ || receives[p].empty()) continue;
+    for (const Tensor& t : receives[p]) {
+      std::optional<Place> at = landing_->find(t.raw());
+      landed[p].push_back(at ? t : landing_->tensor(t.shape(), t.dtype(), lane.stream));
+      if (!at) {
+        held.push_back(landed[p].back());
+        at = landing_->find(held.back().raw());
+      }
+      mailbox_->post(peer, {at->segment, at->offset, t.bytes()}, check);
+    }
+    lane.messages += static_cast<std::uint32_t>(receives[p].size());
+    raise(lane.stream, flag(peer, ready, rank_), lane.messages);
+  }
+  return landed;
+}
+
+void PeerCopies::send(int peer, const Tensor& t) {
+  Lane& lane = out_[static_cast<std::size_t>(peer)];
+  const Note note = mailbox_->take(peer, deadline());
+  RING_CHECK(note.bytes == t.bytes(), "rank ", options_.rank_of_run(rank_), " sends ", t.bytes(), " bytes where rank ",
+             options_.rank_of_run(peer), " expects ", note.bytes);
+  const std::uint32_t n = ++lane.messages;
+  await(lane.stream, flag(rank_, ready, peer), n);
+  lane.stream.impl().copy(place(peer, note), t.raw(), t.bytes());
+  raise(lane.stream, flag(peer, filled, rank_), n);
+}
+
+// First what frees the peers, then what is sent, and what is waited for last: streams that share a queue of the device
+// delay each other but never wait in a circle, since every rank has queued before what another one waits for.
 Event PeerCopies::exchange(const std::vector<Transfer>& sends, const std::vector<Transfer>& receives,
-                           const std::vector<Event>& after) {
-  const auto out = cut(sends), in = cut(receives);
+                           const std::vector<Event>& after, std::vector<Tensor>& held) {
+  const Messages out = by_peer(sends), in = by_peer(receives);
+  const auto me = static_cast<std::size_t>(rank_);
   std::vector<const Stream*> used;
-  std::size_t rounds = 0;
-  const auto begin = [&](const std::vector<std::vector<Piece>>& pieces, std::deque<Lane>& lanes, bool own) {
-    for (std::size_t p = 0; p < pieces.size(); ++p) {
-      if (pieces[p].empty() || (static_cast<int>(p) == rank_ && !own)) continue;
+  bool copied = false;
+  const auto begin = [&](const Messages& messages, std::deque<Lane>& lanes, bool own) {
+    for (std::size_t p = 0; p < messages.size(); ++p) {
+      if (messages[p].empty() || (p == me && !own)) continue;
       used.push_back(&lanes[p].stream);
       for (const Event& e : after) used.back()->wait(e);
-      rounds = std::max(rounds, pieces[p].size());
+      used.back()->wait(copied_);
     }
   };
   begin(out, out_, false);
   begin(in, in_, true);
-  const auto me = static_cast<std::size_t>(rank_);
-  for (std::size_t k = 0; k < rounds; ++k) {
-    for (std::size_t p = 0; p < out.size(); ++p)
-      if (p != me && k < out[p].size()) send(static_cast<int>(p), out[p][k]);
-    for (std::size_t p = 0; p < in.size(); ++p)
-      if (p != me && k < in[p].size()) receive(static_cast<int>(p), in[p][k]);
-    if (k < in[me].size()) copy(in_[me].stream, in[me][k].at, out[me][k].at, in[me][k].bytes);
+  const Messages landed = expect(in, held);
+  for (std::size_t p = 0; p < out.size(); ++p)
+    for (const Tensor& t : out[p])
+      if (p != me) send(static_cast<int>(p), t);
+  for (std::size_t p = 0; p < in.size(); ++p) {
+    const Stream& stream = in_[p].stream;
+    if (p != me && !in[p].empty()) await(stream, flag(rank_, filled, static_cast<int>(p)), in_[p].messages);
+    for (std::size_t k = 0; k < in[p].size(); ++k) {
+      const Tensor& from = p == me ? out[p][k] : landed[p][k];
+      if (from.raw() == in[p][k].raw()) continue;
+      stream.impl().copy(in[p][k].raw(), from.raw(), from.bytes());
+      copied = true;
+    }
   }
   if (used.empty()) return after.empty() ? Event{} : after.front();
   for (const Stream* s : used)
     if (s != used.back()) used.back()->wait(s->record());
-  return used.back()->record();
+  Event end = used.back()->record();
+  if (copied) copied_ = end;
+  return end;
 }
 
 void PeerCopies::abort() {
@@ -293,8 +312,8 @@ void PeerCopies::release() {
     do {
       for (int p = 0; p < size_; ++p) {
         const auto at = static_cast<std::size_t>(p);
-        raise(releasing_->stream, flag(rank_, freed, p), out_[at].pieces + kFar);
-        raise(releasing_->stream, flag(rank_, filled, p), in_[at].pieces + kFar);
+        raise(releasing_->stream, flag(rank_, ready, p), out_[at].messages + kFar);
+        raise(releasing_->stream, flag(rank_, filled, p), in_[at].messages + kFar);
       }
       std::this_thread::sleep_for(milliseconds(10));
     } while (!idle() || Clock::now() - start < milliseconds(200));
@@ -308,8 +327,8 @@ bool PeerCopies::idle() const {
 }
 
 void PeerCopies::unmap() {
-  for (std::size_t r = 0; r < memory_.size(); ++r)
-    if (mapped_[r]) cudaIpcCloseMemHandle(memory_[r]);
+  for (void* at : mapped_) cudaIpcCloseMemHandle(at);
+  mapped_.clear();
 }
 
 void PeerCopies::close(bool healthy) {
@@ -324,12 +343,14 @@ void PeerCopies::close(bool healthy) {
       unmap();
     else if (releasing_)
       abort();
+    if (!healthy && landing_) landing_->abandon();
     store_->set(str(key_, "/closed/", rank_), healthy ? kFine : "broken");
     for (int r = 0; healthy && r < size_; ++r) {
       const auto left = std::chrono::duration_cast<milliseconds>(deadline - Clock::now());
       healthy = store_->get(str(key_, "/closed/", r), std::max(left, milliseconds(1))) == kFine;
     }
-    if (healthy && !aborted_.exchange(true)) RING_CUDA_CHECK(cudaFree(memory_[static_cast<std::size_t>(rank_)]));
+    if (!healthy && landing_) landing_->abandon();
+    if (healthy && !aborted_.exchange(true)) RING_CUDA_CHECK(cudaFree(flags_[static_cast<std::size_t>(rank_)]));
   } catch (const std::exception& e) {
     log::debug("memory of copies between GPUs is left to the end of the process: ", e.what());
   }

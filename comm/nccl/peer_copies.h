@@ -2,10 +2,11 @@
 // Messages between the GPUs of one host, moved by their copy engines: they take no multiprocessors from computation,
 // and a rank whose peer is late waits without running anything.
 //
-// Every rank has an inbox with kSlots slots for each peer. The sender copies a piece of a message into a slot and
-// raises a flag beside it; the receiver copies the piece to where it belongs and raises a flag of the sender, which may
-// use the slot again. Flags count the pieces of an ordered pair, so both sides have to name the same messages in the
-// same order. A rank waits only for flags in its own memory.
+// The receiver says where a message is to go by a note (its host's, see mailbox.h) and by a flag that it raises once
+// that place is free; the sender copies it there and raises a flag of the receiver. Only memory of landing() can be
+// written so: what is to go elsewhere lands there first and is copied on, which does take multiprocessors (all copies
+// within a device do). Flags count the messages of an ordered pair, so both sides have to name the same messages in the
+// same order. A stream waits only for flags in its own device's memory.
 
 #ifdef RING_WITH_NCCL
 
@@ -19,6 +20,8 @@
 #include <vector>
 
 #include "comm/communicator.h"
+#include "comm/nccl/landing.h"
+#include "comm/nccl/mailbox.h"
 #include "comm/nccl/nccl.h"
 #include "core/stream.h"
 
@@ -34,9 +37,12 @@ class PeerCopies : public std::enable_shared_from_this<PeerCopies> {
 
   // Queues the messages behind the events and returns the event of their end. What goes to a peer, or comes from one,
   // runs in the order of the calls; a call waits for earlier ones with other peers only where its lanes marked their
-  // end. Called by one thread, with the device current.
+  // end. Waits for the hosts of the peers to come to the same call; PeerLost after options.timeout, or once aborted.
+  // held: what has to live until the end. Called by one thread, with the device current.
   Event exchange(const std::vector<Transfer>& sends, const std::vector<Transfer>& receives,
-                 const std::vector<Event>& after);
+                 const std::vector<Event>& after, std::vector<Tensor>& held);
+  // Where messages can go without another copy.
+  Landing& landing() { return *landing_; }
 
   // From any thread: what waits for a peer goes on, with data that means nothing.
   void abort();
@@ -47,24 +53,23 @@ class PeerCopies : public std::enable_shared_from_this<PeerCopies> {
   struct Lane {  // to or from one peer
     explicit Lane(int device);
     Stream stream;
-    std::atomic<std::uint32_t> pieces = 0;  // queued so far
+    std::atomic<std::uint32_t> messages = 0;  // queued so far
   };
-  struct Piece {
-    std::byte* at;
-    std::size_t bytes;
-  };
-  enum Flag : int { filled, freed };
+  enum Flag : int { filled, ready };
+  using Messages = std::vector<std::vector<Tensor>>;  // by peer
 
   PeerCopies(const NcclGroup&, std::shared_ptr<Store>, const CommOptions&);
   std::vector<std::string> gather(const std::string& what, const std::string& value);
-  std::string prepare();                                                    // this rank's card for the others
-  void connect(const std::vector<std::string>& cards);                      // opens the others' memory
-  std::string attempt(const std::function<void()>&) const;                  // what went wrong, or kFine
-  std::vector<std::vector<Piece>> cut(const std::vector<Transfer>&) const;  // by peer
-  std::byte* slot(int owner, int from, std::uint32_t piece) const;
+  std::string prepare();                                                 // this rank's flags for the others
+  void connect(const std::vector<std::string>& cards);                   // opens the others' flags and boxes
+  std::string attempt(const std::function<void()>&) const;               // what went wrong, or kFine
+  std::byte* opened(const Card&);                                        // that memory, as this process sees it
+  std::byte* place(int peer, const Note&);                               // in the peer's memory
+  Messages by_peer(const std::vector<Transfer>&) const;                  // but for empty ones
+  Messages expect(const Messages& receives, std::vector<Tensor>& held);  // says where they are to go
+  void send(int peer, const Tensor&);
+  std::function<void()> deadline() const;
   std::uint32_t* flag(int owner, Flag, int peer) const;
-  void send(int peer, const Piece&);
-  void receive(int peer, const Piece&);
   void release();
   bool idle() const;
   void unmap();
@@ -73,11 +78,14 @@ class PeerCopies : public std::enable_shared_from_this<PeerCopies> {
   std::string key_;
   std::shared_ptr<Store> store_;
   CommOptions options_;
-  std::size_t flag_bytes_, slot_bytes_;
-  std::vector<std::byte*> memory_;  // by rank, as this process sees it: flags, then slots
-  std::vector<bool> mapped_;        // it is another process's
-  std::deque<Lane> out_, in_;       // by rank; in_[rank_] is for messages to itself
+  std::unique_ptr<Mailbox> mailbox_;
+  std::shared_ptr<Landing> landing_;
+  std::vector<std::byte*> flags_;                  // by rank, as this process sees them
+  std::vector<std::vector<std::byte*>> segments_;  // by rank, those that were opened
+  std::vector<void*> mapped_;                      // of other processes
+  std::deque<Lane> out_, in_;                      // by rank; in_[rank_] is for messages to itself
   std::unique_ptr<Lane> releasing_;
+  Event copied_;  // of messages that landed elsewhere first: that memory may be theirs again
   std::atomic<bool> aborted_ = false;
 };
 

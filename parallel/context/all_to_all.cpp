@@ -153,7 +153,7 @@ class AllToAll final : public ContextParallel {
     std::int64_t heads = 0;
     for (const Tensor& t : tensors) heads += heads_of(t.dim(1));
     const std::int64_t rows = tensors[0].dim(0), dim = tensors[0].dim(2);
-    const Tensor all = ctx.empty({s.tokens(), heads, dim}, tensors[0].dtype());
+    const Tensor all = receive_buffer({s.tokens(), heads, dim}, tensors[0].dtype(), ctx);
     const auto lay = [&](const Tensor& to, int r, const RowMove& m) {
       std::int64_t at = 0;
       for (const Tensor& t : tensors) {
@@ -194,7 +194,7 @@ class AllToAll final : public ContextParallel {
       for_others([&](int r) {
         for (const HeldRows& theirs : held_by(s, r))
           f.sends.push_back({results[i].narrow(0, theirs.global, theirs.count), r});
-        const Tensor columns = part(to[i], r, group), message = ctx.empty(columns.shape(), columns.dtype());
+        const Tensor columns = part(to[i], r, group), message = receive_buffer(columns.shape(), columns.dtype(), ctx);
         for (const HeldRows& own : held_by(s, comm_.rank()))
           f.receives.push_back({message.narrow(0, own.first, own.count), r});
         f.copies.push_back({columns, message, {.count = columns.dim(0)}});
@@ -213,7 +213,7 @@ class AllToAll final : public ContextParallel {
 
   // The same for log-sum-exps [heads,N] and [heads,n].
   void add_lse_to_rows(const ContextShards& s, const Tensor& lse, const Tensor& to, std::int64_t group, Flight& f,
-                       const Context& ctx) const {
+                       const Context& ctx) {
     for (const HeldRows& own : held_by(s, comm_.rank()))
       copy_rows_kernel(tokens(lse_part(to, comm_.rank(), group), own.first, lse, own.global, own.count), ctx);
     for_others([&](int r) {
@@ -221,18 +221,19 @@ class AllToAll final : public ContextParallel {
       for (const HeldRows& theirs : held_by(s, r))
         copy_rows_kernel(tokens(out, theirs.first, lse, theirs.global, theirs.count), ctx);
       f.sends.push_back({out, r});
-      f.receives.push_back({lse_part(to, r, group), r});
+      const Tensor in = receive_buffer({lse.dim(0), to.dim(1)}, DType::f32, ctx);
+      f.receives.push_back({in, r});
+      f.copies.push_back(tokens(lse_part(to, r, group), 0, in, 0, to.dim(1)));
     });
   }
 
-  void add_lse_to_heads(const ContextShards& s, const Tensor& lse, std::int64_t group, Heads& h,
-                        const Context& ctx) const {
+  void add_lse_to_heads(const ContextShards& s, const Tensor& lse, std::int64_t group, Heads& h, const Context& ctx) {
     h.lse = lse_of(h.parts[0], ctx);
     for (const HeldRows& own : held_by(s, comm_.rank()))
       copy_rows_kernel(tokens(h.lse, own.global, lse_part(lse, comm_.rank(), group), own.first, own.count), ctx);
     for_others([&](int r) {
       h.flight.sends.push_back({lse_part(lse, r, group), r});
-      const Tensor in = ctx.empty({h.lse.dim(0), s.tokens(r)});
+      const Tensor in = receive_buffer({h.lse.dim(0), s.tokens(r)}, DType::f32, ctx);
       h.flight.receives.push_back({in, r});
       for (const HeldRows& theirs : held_by(s, r))
         h.flight.copies.push_back(tokens(h.lse, theirs.global, in, theirs.first, theirs.count));

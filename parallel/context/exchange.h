@@ -25,6 +25,9 @@ class ContextParallel : public ContextExchange {
   void check_shards(const ContextShards&) const;  // Error: of other ranks than the group's
   // As Communicator's, and counted.
   Work exchange(const std::vector<Transfer>& sends, const std::vector<Transfer>& receives, const Context&);
+  Tensor receive_buffer(const Shape& shape, DType dtype, const Context& ctx) {
+    return comm_.receive_buffer(shape, dtype, ctx.stream);
+  }
 
   Communicator& comm_;
   std::int64_t bytes_sent_ = 0;

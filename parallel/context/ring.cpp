@@ -199,7 +199,7 @@ class Ring final : public ContextParallel {
       if (++at_ == plan_.revolutions.size()) return;
       const Revolution& r = coming();
       if (!r.ours.copies.empty()) out_ = pack(r.ours, k_, v_, ctx_);
-      if (!r.held.copies.empty()) in_ = ctx_.empty({message_size(r.held, k_)}, k_.dtype());
+      if (!r.held.copies.empty()) in_ = ring_.receive_buffer({message_size(r.held, k_)}, k_.dtype(), ctx_);
       if (pieces_ > 0) return;
       std::vector<Transfer> sends, receives;
       pieces_ = 1;
@@ -274,7 +274,7 @@ class Ring final : public ContextParallel {
       Flight flight;
       if (!step.ours.copies.empty()) sends.push_back({packed(step.ours), step.to});
       if (!step.keys.copies.empty()) {
-        flight.in = ctx_.empty({message_size(step.keys, like_)}, like_.dtype());
+        flight.in = ring_.receive_buffer({message_size(step.keys, like_)}, like_.dtype(), ctx_);
         receives.push_back({flight.in, step.from});
       }
       next_.add_piece(sends, receives);
@@ -330,7 +330,7 @@ class Ring final : public ContextParallel {
     Home home{&ours, {}};
     if (gradients.k.defined() && !keys.copies.empty()) sends.push_back({pack_home(keys, gradients, ctx), from});
     if (!ours.copies.empty()) {
-      home.flight.in = ctx.empty({message_size(ours, like)});
+      home.flight.in = receive_buffer({message_size(ours, like)}, DType::f32, ctx);
       receives.push_back({home.flight.in, to});
     }
     home.flight.work = exchange(sends, receives, ctx);

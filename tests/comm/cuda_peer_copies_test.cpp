@@ -35,10 +35,8 @@ class GpuPeerCopies : public testing::Test {
     if (!all_reach_all(gpus())) GTEST_SKIP() << "a GPU cannot access another one's memory";
   }
   static int gpus() { return device_count(Backend::cuda); }
-  // inbox: bytes for each peer, two slots.
-  static void expect_all(const GpuRankFn& fn, std::size_t inbox, bool verify = false) {
+  static void expect_all(const GpuRankFn& fn, bool verify = false) {
     CommOptions options;
-    options.inbox_bytes = inbox;
     options.verify = verify;
     const auto errors = run_gpu_ranks(
         gpus(),
@@ -51,10 +49,9 @@ class GpuPeerCopies : public testing::Test {
   }
 };
 
-constexpr std::size_t kSmallInbox = 2 * 4096;
 constexpr DType kTypes[] = {DType::f32, DType::bf16, DType::i32};
 
-// What rank a sends to rank b in a turn; 0 is an empty message. A slot holds 1024 f32 or 2048 bf16.
+// What rank a sends to rank b in a turn; 0 is an empty message.
 struct Message {
   std::int64_t numel, start;
   DType dtype;
@@ -69,7 +66,14 @@ std::vector<Message> messages(int a, int b, int turn) {
   return out;
 }
 
-// Peers, sizes and numbers of messages change, and the host waits for nothing before all of them are queued.
+Tensor place(Communicator& c, const Message& m, bool lands, const Stream& s) {
+  const Tensor t = lands ? c.receive_buffer({m.numel}, m.dtype, s) : Tensor::empty({m.numel}, m.dtype, s);
+  if (m.numel > 0) fill_zero(t, s);
+  return t;
+}
+
+// Peers, sizes and numbers of messages change, some land where they belong and others do not, and the host does not
+// wait for the device before all of them are queued.
 void exchange_in_turns(Communicator& c, const Stream& s, int turns) {
   std::vector<std::vector<Transfer>> received;
   std::vector<Work> works;
@@ -79,8 +83,7 @@ void exchange_in_turns(Communicator& c, const Stream& s, int turns) {
       for (const Message& m : messages(c.rank(), p, turn))
         sends.push_back({filled(m.numel, c.rank(), m.dtype, s, m.start), p});
     for (int p = 0; p < c.size(); ++p)
-      for (const Message& m : messages(p, c.rank(), turn))
-        receives.push_back({Tensor::zeros({m.numel}, m.dtype, s), p});
+      for (const Message& m : messages(p, c.rank(), turn)) receives.push_back({place(c, m, (turn + p) % 2 == 0, s), p});
     works.push_back(c.exchange(sends, receives, s.record()));
     received.push_back(std::move(receives));
   }
@@ -95,65 +98,58 @@ void exchange_in_turns(Communicator& c, const Stream& s, int turns) {
 }
 
 TEST_F(GpuPeerCopies, ListsThatChange) {
-  expect_all([](Communicator& c, const Stream& s) { exchange_in_turns(c, s, 30); }, kSmallInbox);
+  expect_all([](Communicator& c, const Stream& s) { exchange_in_turns(c, s, 30); });
 }
 
 TEST_F(GpuPeerCopies, CallsAreCompared) {
   if (!gloo_available()) GTEST_SKIP() << "this build has no Gloo";
-  expect_all([](Communicator& c, const Stream& s) { exchange_in_turns(c, s, 4); }, kSmallInbox, true);
+  expect_all([](Communicator& c, const Stream& s) { exchange_in_turns(c, s, 4); }, true);
 }
 
-// Each turn sends what the last one received, in messages of 16 slots, and then overwrites what it sent.
+// Each turn sends what the last one received, and then overwrites what it sent and drops where that landed.
 TEST_F(GpuPeerCopies, StreamsAreOrderedByEvents) {
-  expect_all(
-      [](Communicator& c, const Stream& s) {
-        const std::int64_t n = 4 << 20;
-        const int turns = 3 * c.size() + 1, next = (c.rank() + 1) % c.size(),
-                  before = (c.rank() + c.size() - 1) % c.size();
-        const Tensor x = filled(n, c.rank(), DType::f32, s);
-        for (int k = 0; k < turns; ++k) {
-          const Tensor out = Tensor::empty({n}, DType::f32, s), in = Tensor::empty({n}, DType::f32, s);
-          copy(out, x, s);
-          Work w = c.send_recv(out, next, in, before, s.record());
-          w.wait(s);
-          fill_zero(out, s);
-          copy(x, in, s);
-        }
-        const int from = (c.rank() + c.size() * turns - turns) % c.size();
-        expect(x, s, "after all turns", [&](std::int64_t i) { return value(from, i); });
-      },
-      std::size_t{2} << 20);
+  expect_all([](Communicator& c, const Stream& s) {
+    const std::int64_t n = 4 << 20;
+    const int turns = 3 * c.size() + 1, next = (c.rank() + 1) % c.size(), before = (c.rank() + c.size() - 1) % c.size();
+    const Tensor x = filled(n, c.rank(), DType::f32, s);
+    for (int k = 0; k < turns; ++k) {
+      const Tensor out = Tensor::empty({n}, DType::f32, s), in = c.receive_buffer({n}, DType::f32, s);
+      copy(out, x, s);
+      Work w = c.send_recv(out, next, in, before, s.record());
+      w.wait(s);
+      fill_zero(out, s);
+      copy(x, in, s);
+    }
+    const int from = (c.rank() + c.size() * turns - turns) % c.size();
+    expect(x, s, "after all turns", [&](std::int64_t i) { return value(from, i); });
+  });
 }
 
 // Without events of ours between them.
 TEST_F(GpuPeerCopies, KeepTheirPlaceBetweenCollectives) {
-  expect_all(
-      [](Communicator& c, const Stream& s) {
-        const int n = c.size(), next = (c.rank() + 1) % n, before = (c.rank() + n - 1) % n;
-        const Tensor t = filled(3'000'001, c.rank(), DType::f32, s), in = Tensor::zeros({3'000'001}, DType::f32, s);
-        Work first = c.all_reduce(t, Reduce::sum, s.record());
-        Work second = c.send_recv(t, next, in, before);
-        Work third = c.all_reduce(in, Reduce::sum);
-        for (Work* w : {&first, &second, &third}) w->wait(s);
-        expect(in, s, "the sum of sums", [&](std::int64_t i) { return static_cast<float>(n) * sum(n, i); });
-      },
-      std::size_t{1} << 20);
+  expect_all([](Communicator& c, const Stream& s) {
+    const int n = c.size(), next = (c.rank() + 1) % n, before = (c.rank() + n - 1) % n;
+    const Tensor t = filled(3'000'001, c.rank(), DType::f32, s), in = Tensor::zeros({3'000'001}, DType::f32, s);
+    Work first = c.all_reduce(t, Reduce::sum, s.record());
+    Work second = c.send_recv(t, next, in, before);
+    Work third = c.all_reduce(in, Reduce::sum);
+    for (Work* w : {&first, &second, &third}) w->wait(s);
+    expect(in, s, "the sum of sums", [&](std::int64_t i) { return static_cast<float>(n) * sum(n, i); });
+  });
 }
 
 // Two ranks need no third one.
 TEST_F(GpuPeerCopies, Pairs) {
-  expect_all(
-      [](Communicator& c, const Stream& s) {
-        const Tensor t = filled(10'001, 0, DType::f32, s), in = Tensor::zeros({10'001}, DType::f32, s);
-        if (c.rank() == 0) c.send(t, 1, s.record()).wait(s);
-        if (c.rank() == 1) c.recv(in, 0, s.record()).wait(s);
-        if (c.rank() == 1) expect(in, s, "recv", [](std::int64_t i) { return value(0, i); });
-        s.synchronize();
-      },
-      kSmallInbox);
+  expect_all([](Communicator& c, const Stream& s) {
+    const Tensor t = filled(10'001, 0, DType::f32, s), in = Tensor::zeros({10'001}, DType::f32, s);
+    if (c.rank() == 0) c.send(t, 1, s.record()).wait(s);
+    if (c.rank() == 1) c.recv(in, 0, s.record()).wait(s);
+    if (c.rank() == 1) expect(in, s, "recv", [](std::int64_t i) { return value(0, i); });
+    s.synchronize();
+  });
 }
 
-// The message has more pieces than slots: both directions wait for rank 1, and nothing does afterwards.
+// Rank 1 never comes.
 void expect_exchange_ends(int timeout_ms, const std::string& abort_with, const std::string& part) {
   Work work;
   expect_way_out(
@@ -164,11 +160,54 @@ void expect_exchange_ends(int timeout_ms, const std::string& abort_with, const s
         own.synchronize();  // it is there
         return work = c.send_recv(t, 1, in, 1, after);
       },
-      timeout_ms, abort_with, part, 128);
+      timeout_ms, abort_with, part);
   EXPECT_TRUE(work.done());
 }
 TEST_F(GpuPeerCopies, AbortFromAnotherThreadUnblocks) { expect_exchange_ends(60'000, "told to stop", "told to stop"); }
 TEST_F(GpuPeerCopies, ExchangeThatIsNeverDoneTimesOut) { expect_exchange_ends(1'000, "", "a rank is stopped"); }
+
+// Rank 1 comes, but what it waits for takes long.
+TEST_F(GpuPeerCopies, AbortFreesTheDevice) {
+  const auto errors = run_gpu_ranks(2, [](Communicator& c, const Stream& s) {
+    const Tensor out = filled(1000, c.rank(), DType::f32, s), in = c.receive_buffer({1000}, DType::f32, s);
+    c.barrier(s.record()).synchronize();
+    if (c.rank() == 1)
+      cudaLaunchHostFunc(
+          static_cast<cudaStream_t>(s.native()), [](void*) { std::this_thread::sleep_for(std::chrono::seconds(3)); },
+          nullptr);
+    const auto begin = Clock::now();
+    Work w = c.send_recv(out, 1 - c.rank(), in, 1 - c.rank(), s.record());
+    if (c.rank() == 1) return s.synchronize();
+    std::this_thread::sleep_for(milliseconds(200));
+    RING_CHECK(!w.done(), "nothing was left to wait for");
+    c.abort("told to stop");
+    std::string error;
+    try {
+      w.synchronize();
+    } catch (const PeerLost& e) {
+      error = e.what();
+    }
+    RING_CHECK(contains(error, "told to stop"), "got '", error, "'");
+    while (!w.done() && seconds_since(begin) < 2) std::this_thread::sleep_for(milliseconds(10));
+    RING_CHECK(w.done(), "the device waits after ", seconds_since(begin), " s");
+  });
+  EXPECT_EQ(joined(errors), "");
+}
+
+// What was dropped is used again, and neighbours become one.
+TEST_F(GpuPeerCopies, LandingMemoryIsReused) {
+  expect_all([](Communicator& c, const Stream& s) {
+    const std::int64_t mebi = 1 << 18;  // f32
+    for (int turn = 0; turn < 3; ++turn) {
+      std::vector<Tensor> parts;
+      for (int k = 0; k < 8; ++k) parts.push_back(c.receive_buffer({8 * mebi}, DType::f32, s));
+      std::swap(parts[2], parts[5]);
+      parts.clear();
+      const Tensor whole = c.receive_buffer({64 * mebi}, DType::f32, s);
+      RING_CHECK(c.receive_bytes() == std::size_t{64} << 20, c.receive_bytes(), " bytes are held");
+    }
+  });
+}
 
 TEST_F(GpuPeerCopies, CanBeTurnedOff) {
   CommOptions options;
@@ -185,7 +224,7 @@ TEST_F(GpuPeerCopies, CanBeTurnedOff) {
 
 const char *kPort = "RING_TEST_COPIES_PORT", *kRank = "RING_TEST_COPIES_RANK";
 
-// Only the axis of context has an inbox.
+// Only the axis of context has copy engines.
 void run_process(int rank, int world, int port) {
   const Device device{Backend::cuda, rank};
   const auto mesh = Mesh::join(environment(rank, world, port), {}, {.degrees = {{"cp", world}}, .device = device});

@@ -84,10 +84,8 @@ inline std::vector<std::string> run_gpu_ranks(int size, const GpuRankFn& fn, con
 
 // Rank 1 stays away: rank 0's operation hangs on the device until it is told to give up.
 using Start = std::function<Work(Communicator&, const Tensor&, const Event& after)>;
-inline void expect_way_out(const Start& start, int timeout_ms, const std::string& abort_with, const std::string& part,
-                           std::size_t inbox_bytes = CommOptions{}.inbox_bytes) {
+inline void expect_way_out(const Start& start, int timeout_ms, const std::string& abort_with, const std::string& part) {
   CommOptions options;
-  options.inbox_bytes = inbox_bytes;
   options.verify = false;
   options.timeout = milliseconds(timeout_ms);
   const auto errors = run_gpu_ranks(

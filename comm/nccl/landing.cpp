@@ -1,0 +1,111 @@
+#include "comm/nccl/landing.h"
+
+#ifdef RING_WITH_NCCL
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "core/cuda/check.h"
+#include "core/cuda/handles.h"
+
+namespace ring::nccl {
+namespace {
+
+constexpr std::size_t kUnit = 512;  // bytes: where a tensor may start
+constexpr std::size_t kSmallestSegment = std::size_t{64} << 20;
+constexpr std::size_t kSegmentUnit = std::size_t{2} << 20;
+
+std::size_t round_up(std::size_t n, std::size_t unit) { return (n + unit - 1) / unit * unit; }
+
+}  // namespace
+
+Landing::~Landing() {
+  for (const Segment& s : segments_)
+    if (!abandoned_) cudaFree(s.data);  // at the end of the process the device may be gone already
+}
+
+Tensor Landing::tensor(const Shape& shape, DType dtype, const Stream& stream) {
+  const std::size_t used = static_cast<std::size_t>(shape.numel()) * size_of(dtype), bytes = round_up(used, kUnit);
+  if (bytes == 0) return Tensor::empty(shape, dtype, stream);
+  std::byte* const at = take(bytes, stream);
+  const std::shared_ptr<void> owner(
+      at, [self = shared_from_this(), bytes](void* p) { self->give_back(static_cast<std::byte*>(p), bytes); });
+  return Tensor::wrap(std::make_shared<Storage>(at, used, device_, owner), shape, dtype);
+}
+
+std::byte* Landing::take(std::size_t bytes, const Stream& stream) {
+  const std::lock_guard lock(mutex_);
+  const auto fits = [&](const auto& run) { return run.second >= bytes; };
+  auto run = std::ranges::find_if(free_, fits);
+  if (run == free_.end()) {
+    add_segment(bytes, stream);
+    run = std::ranges::find_if(free_, fits);
+  }
+  const auto [at, size] = *run;
+  free_.erase(run);
+  if (size > bytes) free_[at + bytes] = size - bytes;
+  return at;
+}
+
+void Landing::give_back(std::byte* at, std::size_t bytes) {
+  const std::lock_guard lock(mutex_);
+  auto run = free_.emplace(at, bytes).first;
+  const auto starts_segment = [&](const std::byte* p) {
+    return std::ranges::any_of(segments_, [&](const Segment& s) { return s.data == p; });
+  };
+  const auto join_next = [&](auto left) {
+    const auto right = std::next(left);
+    if (right == free_.end() || left->first + left->second != right->first || starts_segment(right->first)) return;
+    left->second += right->second;
+    free_.erase(right);
+  };
+  join_next(run);
+  if (run != free_.begin()) join_next(std::prev(run));
+}
+
+void Landing::add_segment(std::size_t bytes, const Stream& stream) {
+  const cuda::OnDevice on(device_.index);
+  const std::size_t size = round_up(std::max(bytes, kSmallestSegment), kSegmentUnit);
+  void* data = nullptr;
+  cudaError_t error = cudaMalloc(&data, size);  // not of a pool, whose memory has no handle for other processes
+  if (error == cudaErrorMemoryAllocation) {
+    cudaGetLastError();
+    stream.allocator()->trim();
+    error = cudaMalloc(&data, size);
+  }
+  if (error == cudaErrorMemoryAllocation) {
+    cudaGetLastError();
+    throw OutOfMemory(str("no ", bytes_text(size), " left on ", device_, " for messages of other ranks"),
+                      "Lower train.micro_batch or model.context, or raise parallel.cp");
+  }
+  RING_CUDA_CHECK(error);
+  segments_.push_back({static_cast<std::byte*>(data), size});
+  free_[segments_.back().data] = size;
+  announce_(segments_.back(), segments_.size() - 1);
+}
+
+std::optional<Place> Landing::find(const std::byte* at) const {
+  const std::lock_guard lock(mutex_);
+  for (std::size_t i = 0; i < segments_.size(); ++i)
+    if (at >= segments_[i].data && at < segments_[i].data + segments_[i].bytes)
+      return Place{static_cast<std::uint32_t>(i), static_cast<std::uint64_t>(at - segments_[i].data)};
+  return {};
+}
+
+std::size_t Landing::bytes() const {
+  const std::lock_guard lock(mutex_);
+  std::size_t sum = 0;
+  for (const Segment& s : segments_) sum += s.bytes;
+  return sum;
+}
+
+void Landing::abandon() {
+  const std::lock_guard lock(mutex_);
+  abandoned_ = true;
+}
+
+}  // namespace ring::nccl
+
+#endif

@@ -1,0 +1,124 @@
+#include "comm/nccl/mailbox.h"
+
+#ifdef RING_WITH_NCCL
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <thread>
+
+#include "comm/store.h"
+#include "core/check.h"
+
+namespace ring::nccl {
+namespace {
+
+constexpr std::size_t kNotes = 1024;    // under way to one peer
+constexpr std::size_t kSegments = 256;  // of one rank
+
+// Looks often at first: ranks come at much the same time.
+template <class Done>
+void wait_until(const Done& done, const std::function<void()>& check) {
+  for (int tries = 0; !done(); ++tries) {
+    if (tries < 2000) {
+      std::this_thread::yield();
+      continue;
+    }
+    check();
+    std::this_thread::sleep_for(std::chrono::microseconds(20));
+  }
+}
+
+}  // namespace
+
+struct Mailbox::Ring {
+  std::atomic<std::uint64_t> posted, taken;
+  Note notes[kNotes];
+};
+// Zero-filled when it is made. The rings follow, one for each reader.
+struct Mailbox::Box {
+  std::atomic<std::uint64_t> segments;
+  Card cards[kSegments];
+};
+static_assert(std::atomic<std::uint64_t>::is_always_lock_free, "shared between processes");
+
+Mailbox::Mailbox(int rank, int size)
+    : rank_(rank),
+      size_(size),
+      name_(str("/ringmaster-", ::getpid(), "-", random_cookie().substr(0, 16))),
+      bytes_(sizeof(Box) + static_cast<std::size_t>(size) * sizeof(Ring)),
+      boxes_(static_cast<std::size_t>(size)) {
+  const int file = ::shm_open(name_.c_str(), O_RDWR | O_CREAT | O_EXCL, 0600);
+  if (file < 0) fail("cannot make ", name_, " in /dev/shm: ", std::strerror(errno));
+  const int error = ::posix_fallocate(file, 0, static_cast<off_t>(bytes_));  // else a full /dev/shm kills the writer
+  ::close(file);
+  if (error != 0) {
+    unlink();
+    fail("no ", bytes_, " bytes for ", name_, " in /dev/shm: ", std::strerror(error));
+  }
+  open(rank, name_);
+}
+
+Mailbox::~Mailbox() {
+  unlink();
+  for (Box* box : boxes_)
+    if (box) ::munmap(box, bytes_);
+}
+
+void Mailbox::unlink() { ::shm_unlink(name_.c_str()); }
+
+void Mailbox::open(int peer, const std::string& name) {
+  const int file = ::shm_open(name.c_str(), O_RDWR, 0600);
+  if (file < 0) fail("cannot open ", name, " in /dev/shm: ", std::strerror(errno));
+  void* const at = ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+  const int error = errno;
+  ::close(file);
+  if (at == MAP_FAILED) fail("cannot map ", name, " of /dev/shm: ", std::strerror(error));
+  boxes_[static_cast<std::size_t>(peer)] = static_cast<Box*>(at);
+}
+
+Mailbox::Ring& Mailbox::ring(int owner, int reader) const {
+  auto* const rings = reinterpret_cast<Ring*>(boxes_[static_cast<std::size_t>(owner)] + 1);
+  return rings[reader];
+}
+
+void Mailbox::announce(std::size_t segment, const Card& card) {
+  Box& box = *boxes_[static_cast<std::size_t>(rank_)];
+  RING_CHECK(segment < kSegments, "messages of other ranks came to need ", segment + 1, " segments of memory, of ",
+             kSegments, " that there may be");
+  box.cards[segment] = card;
+  box.segments.store(segment + 1, std::memory_order_release);
+}
+
+Card Mailbox::segment(int peer, std::size_t segment) const {
+  const Box& box = *boxes_[static_cast<std::size_t>(peer)];
+  RING_CHECK(segment < box.segments.load(std::memory_order_acquire), "segment ", segment, " of rank ", peer,
+             " is not there");
+  return box.cards[segment];
+}
+
+void Mailbox::post(int peer, const Note& note, const std::function<void()>& check) {
+  Ring& to = ring(rank_, peer);
+  const std::uint64_t n = to.posted.load(std::memory_order_relaxed);
+  wait_until([&] { return n - to.taken.load(std::memory_order_acquire) < kNotes; }, check);
+  to.notes[n % kNotes] = note;
+  to.posted.store(n + 1, std::memory_order_release);
+}
+
+Note Mailbox::take(int peer, const std::function<void()>& check) {
+  Ring& from = ring(peer, rank_);
+  const std::uint64_t n = from.taken.load(std::memory_order_relaxed);
+  wait_until([&] { return from.posted.load(std::memory_order_acquire) > n; }, check);
+  const Note note = from.notes[n % kNotes];
+  from.taken.store(n + 1, std::memory_order_release);
+  return note;
+}
+
+}  // namespace ring::nccl
+
+#endif

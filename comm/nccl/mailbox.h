@@ -1,0 +1,65 @@
+#pragma once
+// Notes between the processes of one host, in memory that they share: where a rank expects its next message, and the
+// memory of its GPU that others may write to.
+
+#ifdef RING_WITH_NCCL
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace ring::nccl {
+
+// Memory of a GPU, for other processes and for other threads of the same one.
+struct Card {
+  std::uint64_t process = 0;
+  std::byte* memory = nullptr;
+  int device = 0;
+  cudaIpcMemHandle_t handle{};
+};
+
+struct Note {
+  std::uint32_t segment = 0;
+  std::uint64_t offset = 0, bytes = 0;
+};
+
+class Mailbox {
+ public:
+  // Makes this rank's box; open() maps that of another one by its name. Error: the host has no /dev/shm that they
+  // share.
+  Mailbox(int rank, int size);
+  ~Mailbox();
+  Mailbox(const Mailbox&) = delete;
+  Mailbox& operator=(const Mailbox&) = delete;
+  const std::string& name() const { return name_; }
+  void open(int peer, const std::string& name);
+  void unlink();  // once all have opened it: nothing is left behind
+
+  // A segment of this rank's memory, before notes that name it; Error: too many.
+  void announce(std::size_t segment, const Card&);
+  Card segment(int peer, std::size_t segment) const;
+
+  // Notes from and to a peer arrive in order. Both wait where they have to, and call `check` meanwhile, which throws
+  // when it is time to give up.
+  void post(int peer, const Note&, const std::function<void()>& check);
+  Note take(int peer, const std::function<void()>& check);
+
+ private:
+  struct Box;
+  struct Ring;
+  Ring& ring(int owner, int reader) const;
+
+  int rank_, size_;
+  std::string name_;
+  std::size_t bytes_;
+  std::vector<Box*> boxes_;  // by rank
+};
+
+}  // namespace ring::nccl
+
+#endif
