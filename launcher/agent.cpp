@@ -82,7 +82,8 @@ class Agent {
   void judge();
   void report(Worker& first);
   std::vector<int> ended_alike(const Worker& first) const;
-  void settle(WorkerOutput& output, bool ended) const;
+  void settle(Worker& worker) const;
+  bool said(const Worker& ended) const;
   void end(milliseconds patience);
   void enforce_deadline();
   bool any_alive() const;
@@ -153,12 +154,12 @@ int Agent::run() {
     while (const int number = signals_.next()) handle_signal(number);
     reap();
     judge();
-    for (auto& w : workers_) settle(w->output(), !w->alive());
+    for (auto& w : workers_) settle(*w);
     enforce_deadline();
   }
   for (auto& w : workers_) {
     w->output().finish();
-    settle(w->output(), true);
+    settle(*w);
   }
   while (waitpid(-1, nullptr, WNOHANG) > 0) continue;  // grandchildren
   return exit_code();
@@ -266,12 +267,20 @@ void Agent::report(Worker& first) {
   for (const std::string& line : output.tail()) log::error("  | ", line);
 }
 
-// Writes what a worker's last message was held back for, unless that has been said.
-void Agent::settle(WorkerOutput& output, bool ended) const {
+// Its message is that of the worker that failed, or that it lost this one.
+bool Agent::said(const Worker& ended) const {
+  if (!failed_) return false;
+  const bool lost = ended.ending()->code == kExitPeerLost && failed_->ending()->code != kExitPeerLost;
+  return lost || ended.output().error() == error_;
+}
+
+// Writes the message that was held back, unless that has been said.
+void Agent::settle(Worker& worker) const {
+  WorkerOutput& output = worker.output();
   if (!output.holds()) return;
-  const bool judged = phase_ != Phase::running;
-  if (ended && judged && !error_.empty() && output.error() == error_) return output.drop();
-  if ((ended && judged) || !any_alive() || Clock::now() - output.held_since() > kMostHeld) output.release();
+  if (!worker.alive() && said(worker)) return output.drop();
+  const bool judged = !worker.alive() && phase_ != Phase::running;
+  if (judged || !any_alive() || Clock::now() - output.held_since() > kMostHeld) output.release();
 }
 
 // Workers have their own time to end before they are told to, which they would announce.

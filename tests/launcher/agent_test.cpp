@@ -212,9 +212,12 @@ TEST_F(DistLaunch, WhatOnlyLooksLikeAnErrorIsShown) {
 }
 
 TEST_F(DistLaunch, ThoseWhoLostAPeerEndByThemselves) {
-  EXPECT_EQ(run(2, "[ $R = 1 ] && kill -9 $$; trap 'echo told' TERM; sleep 0.1; exit " + std::to_string(kExitPeerLost)),
+  EXPECT_EQ(run(3, "[ $R = 1 ] && kill -9 $$; trap 'echo told' TERM; sleep 0.1; echo ringmaster: lost it >&2; exit " +
+                       std::to_string(kExitPeerLost)),
             128 + SIGKILL);
-  EXPECT_FALSE(out().find("told") != std::string::npos) << out();
+  EXPECT_EQ(out(), "");
+  EXPECT_EQ(times_in_err("told") + times_in_err("[rank 2]"), 0) << err();
+  EXPECT_EQ(times_in_err("lost it"), 1) << err();  // rank 0's goes to the console as it comes
 }
 
 TEST_F(DistLaunch, RankZerosLinesAreShownToo) {
