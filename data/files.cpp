@@ -24,6 +24,11 @@ struct RemoveOnExit {
   }
 };
 
+std::string folder_of(const std::string& path) {
+  const fs::path folder = fs::path(path).parent_path();
+  return folder.empty() ? "." : folder.string();
+}
+
 }  // namespace
 
 FileHandle::FileHandle(const std::string& path, int flags, int mode)
@@ -101,12 +106,17 @@ std::string read_file(const std::string& path) {
   return bytes;
 }
 
-void write_atomically(const std::string& path, const std::function<void(const std::string&)>& write) {
-  fs::path folder = fs::path(path).parent_path();
-  if (folder.empty()) folder = ".";
+void check_writable(const std::string& path) {
+  const std::string folder = folder_of(path);
   if (!fs::is_directory(folder))
-    fail("cannot write ", path, ": the folder ", folder.string(), " does not exist; create it first");
+    fail("cannot write ", path, ": the folder ", folder, " does not exist; create it first");
   if (fs::is_directory(path)) fail("cannot write ", path, ": it is a directory, name a file");
+  if (::access(folder.c_str(), W_OK) != 0)
+    fail("cannot write ", path, ": the folder ", folder, ": ", std::strerror(errno), "; change its permissions");
+}
+
+void write_atomically(const std::string& path, const std::function<void(const std::string&)>& write) {
+  check_writable(path);
   RemoveOnExit temporary{path + ".tmp." + std::to_string(::getpid())};
   write(temporary.path);
   FileHandle(temporary.path, O_RDONLY).sync();
@@ -114,7 +124,7 @@ void write_atomically(const std::string& path, const std::function<void(const st
     fail("cannot rename ", temporary.path, " to ", path, ": ", std::strerror(errno));
   }
   temporary.path.clear();
-  FileHandle(folder.string(), O_RDONLY | O_DIRECTORY).sync();
+  FileHandle(folder_of(path), O_RDONLY | O_DIRECTORY).sync();
 }
 
 }  // namespace ring

@@ -10,6 +10,9 @@ namespace ring {
 
 std::string read_file(const std::string& path);  // Error names the path and the reason
 
+// Error, as write_atomically's: the folder is missing or not writable, or a folder has that name.
+void check_writable(const std::string& path);
+
 // Calls write(temporary path), then makes the file durable and gives it its name: fsync, rename, fsync of the folder.
 // The temporary file goes when anything fails. Error: the folder is missing or not writable.
 void write_atomically(const std::string& path, const std::function<void(const std::string& temporary)>& write);

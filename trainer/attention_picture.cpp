@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "core/check.h"
+#include "trainer/svg.h"
 
 namespace ring {
 namespace {
@@ -47,21 +48,6 @@ std::string key_axis(const PairCells& cells) {
 constexpr int kPlot = 512, kLeft = 84, kTop = 84, kRight = 28, kBottom = 122;  // pixels of a panel
 constexpr int kPanelWidth = kLeft + kPlot + kRight, kPanelHeight = kTop + kPlot + kBottom;
 constexpr std::size_t kTitleColumns = 68;
-
-std::string escaped(const std::string& text) {
-  std::string out;
-  for (const char c : text) {
-    if (c == '&')
-      out += "&amp;";
-    else if (c == '<')
-      out += "&lt;";
-    else if (c == '>')
-      out += "&gt;";
-    else if (static_cast<unsigned char>(c) >= 0x20)
-      out += c;
-  }
-  return out;
-}
 
 // From a pale to a dark blue.
 std::string color_of(int shade) {
@@ -137,8 +123,8 @@ void draw_panel(std::ostringstream& out, const Panel& panel, int x, int y) {
   if (lines.size() > 2) lines.resize(2), lines[1] += " ...";
   for (std::size_t i = 0; i < lines.size(); ++i)
     out << "<text y=\"" << -62 + 18 * static_cast<int>(i) << "\" font-size=\"14\" font-weight=\"bold\">"
-        << escaped(lines[i]) << "</text>\n";
-  out << "<text y=\"-14\" font-size=\"13\">" << escaped(panel.subtitle) << "</text>\n";
+        << svg_escaped(lines[i]) << "</text>\n";
+  out << "<text y=\"-14\" font-size=\"13\">" << svg_escaped(panel.subtitle) << "</text>\n";
   out << "<path d=\"M0 0L" << kPlot << " " << kPlot << "H0z\" fill=\"#f4f4f4\"/>\n";
   draw_cells(out, panel.cells);
   draw_axes(out, panel.cells.length());
@@ -188,10 +174,7 @@ std::string svg_picture(const std::vector<Panel>& panels) {
   const int across = panels.size() > 1 ? 2 : 1, down = (static_cast<int>(panels.size()) + across - 1) / across;
   const int width = across * kPanelWidth, height = down * kPanelHeight;
   std::ostringstream out;
-  out << "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"" << width << "\" height=\"" << height
-      << "\" viewBox=\"0 0 " << width << " " << height << "\" font-family=\"sans-serif\" fill=\"#222\">\n<title>"
-      << escaped(panels.empty() ? "" : panels[0].title) << "</title>\n<rect width=\"" << width << "\" height=\""
-      << height << "\" fill=\"#fff\"/>\n";
+  out << svg_head(width, height, panels.empty() ? "" : panels[0].title);
   for (int i = 0; i < static_cast<int>(panels.size()); ++i)
     draw_panel(out, panels[static_cast<std::size_t>(i)], i % across * kPanelWidth, i / across * kPanelHeight);
   out << "</svg>\n";

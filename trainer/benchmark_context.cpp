@@ -9,67 +9,17 @@
 #include "parallel/context/exchange.h"
 #include "parallel/context/layout.h"
 #include "trainer/benchmark_attention.h"
+#include "trainer/traced_communicator.h"
 
 namespace ring {
 namespace {
 
-// Passes messages on, or only notes them, so that the computation can be timed without its transfers and these without
-// it. What would be received stays as it is.
-class TracedCommunicator final : public Communicator {
- public:
-  explicit TracedCommunicator(Communicator& inner) : Communicator(inner.rank(), inner.size()), inner_(inner) {}
-  std::string_view backend() const override { return inner_.backend(); }
-  void abort(const std::string& reason) override { inner_.abort(reason); }
-
-  bool silent = false, tracing = false;
-
-  // The noted messages again, one after the other.
-  void replay(const Stream& stream) {
-    for (const auto& [sends, receives] : trace_) inner_.exchange(sends, receives, stream.record()).wait(stream);
-  }
-  void forget() { trace_.clear(); }
-
- private:
-  Work do_all_reduce(Operation, const Tensor& t, Reduce op, const Event& after) override {
-    return silent ? Work(after, {t}) : inner_.all_reduce(t, op, after);
-  }
-  Work do_all_gather(Operation, const Tensor& out, const Tensor& in, const Event& after) override {
-    return silent ? Work(after, {out, in}) : inner_.all_gather(out, in, after);
-  }
-  Work do_reduce_scatter(Operation, const Tensor& out, const Tensor& in, Reduce op, const Event& after) override {
-    return silent ? Work(after, {out, in}) : inner_.reduce_scatter(out, in, op, after);
-  }
-  Work do_all_to_all(Operation, const Tensor& out, const Tensor& in, const Event& after) override {
-    return silent ? Work(after, {out, in}) : inner_.all_to_all(out, in, after);
-  }
-  Work do_broadcast(Operation, const Tensor& t, int root, const Event& after) override {
-    return inner_.broadcast(t, root, after);
-  }
-  Work do_reduce_pieces(Operation, const std::vector<OwnedPiece>& pieces, Reduce op, const Event& after) override {
-    return inner_.reduce_pieces(pieces, op, after);
-  }
-  Work do_broadcast_pieces(Operation, const std::vector<OwnedPiece>& pieces, const Event& after) override {
-    return inner_.broadcast_pieces(pieces, after);
-  }
-  Work do_exchange(Operation, const std::vector<Transfer>& sends, const std::vector<Transfer>& receives,
-                   const Event& after) override {
-    if (tracing) trace_.emplace_back(sends, receives);
-    if (!silent) return inner_.exchange(sends, receives, after);
-    std::vector<Tensor> held;
-    for (const auto* list : {&sends, &receives})
-      for (const Transfer& t : *list) held.push_back(t.tensor);
-    return {after, std::move(held)};
-  }
-  Work do_barrier(Operation, const Event& after) override { return inner_.barrier(after); }
-
-  Communicator& inner_;
-  std::vector<std::pair<std::vector<Transfer>, std::vector<Transfer>>> trace_;
-};
+constexpr int kTimelines = 3;
 
 class Bench {
  public:
   Bench(const ContextGrid& g, Mesh& mesh, const Context& ctx)
-      : grid_(g), mesh_(mesh), cp_(mesh.axis("cp")), ctx_(ctx), traced_(cp_) {}
+      : grid_(g), mesh_(mesh), cp_(mesh.axis("cp")), ctx_(ctx), traced_(cp_, *recorder_) {}
 
   std::vector<ContextTiming> run(std::int64_t length) {
     ContextTiming base;
@@ -145,7 +95,9 @@ class Bench {
     t.sent_bytes = exchange->bytes_sent() - sent;
     t.forward_seconds = seconds_of(forward);
     t.both_seconds = seconds_of(both);
-    if (schedule == ContextSchedule::ring) without_each_other(t, both);
+    without_each_other(t, both);
+    traced_.types_tell = schedule == ContextSchedule::ring && p.forward.q.dtype() == DType::bf16;
+    take_timelines(t, both);
     return t;
   }
 
@@ -153,11 +105,34 @@ class Bench {
     traced_.tracing = true;
     both();
     traced_.tracing = false;
-    t.transfer_seconds = seconds_of([&] { traced_.replay(ctx_.stream); });
+    if (any_host(mesh_.host(), t.sent_bytes > 0)) t.transfer_seconds = seconds_of([&] { traced_.replay(ctx_.stream); });
     traced_.forget();
     traced_.silent = true;
     t.computing_seconds = seconds_of(both);
     traced_.silent = false;
+  }
+
+  void take_timelines(ContextTiming& t, const std::function<void()>& both) {
+    traced_.recording = true;
+    ctx_.observer = recorder_;
+    std::vector<ContextTimeline> taken;
+    std::vector<double> waited;
+    for (int i = -1; i < kTimelines; ++i) {  // the first one makes streams and events
+      ctx_.stream.synchronize();             // host waits: diagnosis
+      mesh_.host().barrier().synchronize();  // host waits: diagnosis
+      recorder_->begin(ctx_);
+      both();
+      ContextTimeline timeline = recorder_->end();
+      if (i < 0) continue;
+      waited.push_back(length_of(timeline.waiting()));
+      taken.push_back(std::move(timeline));
+    }
+    traced_.recording = false;
+    ctx_.observer = nullptr;
+    all_reduce_host(mesh_.host(), waited, Reduce::max);
+    t.waited_seconds = median(waited);
+    const auto at = std::find(waited.begin(), waited.end(), t.waited_seconds);
+    t.timeline = std::move(taken[static_cast<std::size_t>(at - waited.begin())]);
   }
 
   double once(const std::function<void()>& work, int times) {
@@ -181,6 +156,7 @@ class Bench {
   Mesh& mesh_;
   Communicator& cp_;
   Context ctx_;
+  std::shared_ptr<TimelineRecorder> recorder_ = std::make_shared<TimelineRecorder>();
   TracedCommunicator traced_;
   std::map<std::int64_t, std::pair<double, double>> alone_;  // by length
 };
@@ -188,8 +164,12 @@ class Bench {
 }  // namespace
 
 double ContextTiming::hidden() const {
-  if (transfer_seconds <= 0) return 1;
-  return 1 - std::max(0.0, both_seconds - computing_seconds) / transfer_seconds;
+  if (!(transfer_seconds > 0)) return 1;
+  return std::clamp(1 - waited_seconds / transfer_seconds, 0.0, 1.0);
+}
+
+double ContextTiming::slowdown() const {
+  return computing_seconds > 0 ? (both_seconds - computing_seconds) / computing_seconds : 0;
 }
 
 void time_context(const ContextGrid& g, Mesh& mesh, const Context& ctx,

@@ -1,6 +1,6 @@
 #pragma once
 // Times attention over a sequence that is cut among the ranks of a group: what each schedule reaches beside one device
-// alone with the same kernel, and how much of its transfers is hidden behind the computation.
+// alone with the same kernel, how much of its transfers is hidden behind the computation, and what they slow down.
 
 #include <cstdint>
 #include <functional>
@@ -10,6 +10,7 @@
 #include "comm/mesh.h"
 #include "kernels/attention/attention.h"
 #include "parallel/config.h"
+#include "trainer/context_timeline.h"
 
 namespace ring {
 
@@ -29,12 +30,22 @@ struct ContextTiming {
   double forward_seconds = 0, both_seconds = 0;  // of the slowest rank; both: forward and backward
   double forward_flops = 0, both_flops = 0;      // of each rank, on average: of pairs that the pattern keeps
   double forward_alone = 0, both_alone = 0;      // FLOP/s of one device with the whole sequence, all devices busy
-  // Ring, of forward and backward together: the same without transfers, and the transfers without the computation.
+  // Of forward and backward together, of the slowest rank: without the transfers, whatever then stands in the place of
+  // what they would bring, and the transfers one after the other without the computation (0: nothing travels).
   double computing_seconds = 0, transfer_seconds = 0;
+  // How long messages were under way while no kernel ran, of the rank that waited longest: the median of some
+  // repetitions. Waiting for a rank that still computes is part of it.
+  double waited_seconds = 0;
+  ContextTimeline timeline;     // of this rank, in the repetition that had this median
   std::size_t extra_bytes = 0;  // memory that a forward and backward took beside operands and results
   std::int64_t sent_bytes = 0;  // by this rank in a forward and backward
 
-  double hidden() const;  // share of the transfers' time
+  // Share of the transfers' time beside which a kernel ran: 1 - waited / transfer, from 0 (more was waited than the
+  // transfers alone take) to 1 (also where nothing travels).
+  double hidden() const;
+  // What all of it takes longer than the computation without transfers, as a share of that: what was waited for, and
+  // what kernels lose to transfers beside them. Below 0: nothing but noise.
+  double slowdown() const;
 };
 
 // All ranks of the mesh's cp axis call this; all get the same timings. all_to_all is left

@@ -27,7 +27,7 @@ namespace {
 using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
-constexpr std::uint32_t kSlots = 2;                     // one is filled while the other is emptied
+constexpr std::uint32_t kSlots = 8;                     // some are filled while others are emptied
 constexpr std::uint32_t kFar = std::uint32_t{1} << 30;  // pieces ahead; flags are compared with wrap-around
 constexpr std::size_t kAlign = 256;
 constexpr milliseconds kCloseTime{5'000};

@@ -36,14 +36,14 @@ inline constinit Kernel<Attention> attention_kernel{"attention", choose_fastest}
 // dq, dk, dv: shapes of q, k, v, any strides with unit last; of their type or f32; overwritten. P = exp(scale q.k -
 // lse), D = rowsum(dout * out), dS = P * (dP - D), with out and lse over all keys of a query, also where this call sees
 // a part of them. A pair that counts m times has m P. With a carry (f32, used up; it may be the gradient itself) its
-// values are added in f32. Deterministic for a given thread count where the context asks for it (CPU: always).
+// values are added to its gradient in f32. Deterministic for a given thread count where the context asks for it (CPU: always).
 struct AttentionBackward {
   Tensor q, k, v, out, lse, dout;
   Tensor dq, dk, dv;
   std::vector<Span> queries, keys;
   float scale = 1;
   Pattern pattern;
-  Tensor carry_dq, carry_dk, carry_dv;  // all three or none
+  Tensor carry_dq, carry_dk, carry_dv;  // each or none, but those of dk and dv go together
 };
 inline Cost cost(const AttentionBackward& a) {
   return cost_of(a.q, {a.q, a.k, a.v, a.out, a.lse, a.dout, a.dq, a.dk, a.dv},

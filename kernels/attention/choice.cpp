@@ -53,7 +53,7 @@ Attention repeatable(Attention a, const Context& ctx) {
   return a;
 }
 AttentionBackward repeatable(AttentionBackward a, const Context& ctx) {
-  if (!a.carry_dq.defined()) return a;
+  if (!a.carry_dq.defined() && !a.carry_dk.defined()) return a;
   a.carry_dq = a.carry_dk = a.carry_dv = {};
   for (Tensor* t : {&a.dq, &a.dk, &a.dv}) *t = ctx.empty(t->shape(), t->dtype());
   return a;

@@ -1,4 +1,5 @@
-// All rows of some heads to every rank, and the results back.
+// All rows of some heads to every rank, and the results back. A rank's heads go in groups: one is on its way while the
+// one before is computed with.
 
 #include "parallel/context/cache.h"
 #include "parallel/context/exchange.h"
@@ -7,173 +8,239 @@
 namespace ring {
 namespace {
 
+constexpr std::int64_t kMostGroups = 4;
+
+// Messages under way, and where their rows go once they are there.
+struct Flight {
+  std::vector<Transfer> sends, receives;
+  std::vector<CopyRows> copies;
+  Work work;
+
+  void land(const Context& ctx) {
+    work.wait(ctx.stream);
+    for (const CopyRows& c : copies) copy_rows_kernel(c, ctx);
+    copies.clear();
+  }
+};
+
+// All rows of one group of this rank's heads, contiguous side by side.
+struct Heads {
+  std::vector<Tensor> parts;
+  Tensor lse;
+  Flight flight;
+};
+
 class AllToAll final : public ContextParallel {
  public:
-  explicit AllToAll(Communicator& comm) : ContextParallel(comm) {}
+  explicit AllToAll(Communicator& comm) : ContextParallel(comm), patterns_(kMostGroups) {}
   std::string_view schedule() const override { return "all_to_all"; }
 
   void forward(const Attention& args, const std::shared_ptr<const ContextShards>& shards, const Context& ctx) override {
     const ContextShards& s = check(args.k, *shards);
-    const std::vector<Tensor> all = to_heads(s, {args.q, args.k, args.v}, ctx);
-    const Tensor out = ctx.empty(all[0].shape(), args.out.dtype()), lse = ctx.empty({all[0].dim(1), all[0].dim(0)});
-    attention_kernel({.q = all[0],
-                      .k = all[1],
-                      .v = all[2],
-                      .out = out,
-                      .lse = lse,
-                      .queries = s.documents,
-                      .keys = s.documents,
-                      .scale = args.scale,
-                      .pattern = pattern_of(shards, args),
-                      .carry = {}},
-                     ctx);
-    to_rows(s, {out}, {args.out}, ctx);
-    lse_to_rows(s, lse, args.lse, ctx);
+    Flight back;
+    for_groups(s, {args.q, args.k, args.v}, {}, ctx, [&](const Heads& all, std::int64_t group) {
+      const Tensor &q = all.parts[0], out = ctx.empty(q.shape(), args.out.dtype()), lse = lse_of(q, ctx);
+      attention_kernel({.q = q,
+                        .k = all.parts[1],
+                        .v = all.parts[2],
+                        .out = out,
+                        .lse = lse,
+                        .queries = s.documents,
+                        .keys = s.documents,
+                        .scale = args.scale,
+                        .pattern = pattern_of(shards, args, group),
+                        .carry = {}},
+                       ctx);
+      Flight sent = to_rows(s, {out}, {args.out}, group, ctx);
+      add_lse_to_rows(s, lse, args.lse, group, sent, ctx);
+      start(sent, ctx);
+      back.land(ctx);
+      back = std::move(sent);
+    });
+    back.land(ctx);
   }
 
   void backward(const AttentionBackward& args, const std::shared_ptr<const ContextShards>& shards,
                 const Context& ctx) override {
     const ContextShards& s = check(args.k, *shards);
-    const std::vector<Tensor> all = to_heads(s, {args.q, args.k, args.v, args.out, args.dout}, ctx);
-    AttentionBackward whole{.q = all[0], .k = all[1], .v = all[2], .out = all[3], .lse = {}, .dout = all[4]};
-    whole.lse = lse_to_heads(s, args.lse, all[0].dim(0), ctx);
-    whole.dq = ctx.empty(all[0].shape(), args.dq.dtype());
-    whole.dk = ctx.empty(all[1].shape(), args.dk.dtype());
-    whole.dv = ctx.empty(all[2].shape(), args.dv.dtype());
-    whole.queries = whole.keys = s.documents;
-    whole.scale = args.scale;
-    whole.pattern = pattern_of(shards, args);
-    attention_backward_kernel(whole, ctx);
-    to_rows(s, {whole.dq, whole.dk, whole.dv}, {args.dq, args.dk, args.dv}, ctx);
+    Flight back;
+    const std::vector<Tensor> ours = {args.q, args.k, args.v, args.out, args.dout};
+    for_groups(s, ours, args.lse, ctx, [&](const Heads& all, std::int64_t group) {
+      const auto& [q, k, v] = std::tie(all.parts[0], all.parts[1], all.parts[2]);
+      AttentionBackward whole{.q = q, .k = k, .v = v, .out = all.parts[3], .lse = all.lse, .dout = all.parts[4]};
+      whole.dq = ctx.empty(q.shape(), args.dq.dtype());
+      whole.dk = ctx.empty(k.shape(), args.dk.dtype());
+      whole.dv = ctx.empty(v.shape(), args.dv.dtype());
+      whole.queries = whole.keys = s.documents;
+      whole.scale = args.scale;
+      whole.pattern = pattern_of(shards, args, group);
+      attention_backward_kernel(whole, ctx);
+      Flight sent = to_rows(s, {whole.dq, whole.dk, whole.dv}, {args.dq, args.dk, args.dv}, group, ctx);
+      start(sent, ctx);
+      back.land(ctx);
+      back = std::move(sent);
+    });
+    back.land(ctx);
   }
 
  private:
-  const ContextShards& check(const Tensor& k, const ContextShards& s) const {
+  const ContextShards& check(const Tensor& k, const ContextShards& s) {
     check_shards(s);
     RING_CHECK(k.dim(1) % comm_.size() == 0, "context exchange by all_to_all: ", k.dim(1), " KV heads do not divide ",
                "among ", comm_.size(),
                " ranks. Set parallel.cp_schedule to ring or gather, or parallel.cp to a divisor");
+    groups_ = kMostGroups;
+    while (k.dim(1) / comm_.size() % groups_ != 0) --groups_;
     return s;
   }
 
-  // For the heads of this rank.
+  // compute(heads, group) for each group in order, while the next one is on its way.
+  template <class Compute>
+  void for_groups(const ContextShards& s, const std::vector<Tensor>& tensors, const Tensor& lse, const Context& ctx,
+                  const Compute& compute) {
+    Heads next = to_heads(s, tensors, lse, 0, ctx);
+    for (std::int64_t g = 0; g < groups_; ++g) {
+      Heads all = std::move(next);
+      all.flight.land(ctx);
+      if (g + 1 < groups_) next = to_heads(s, tensors, lse, g + 1, ctx);
+      compute(all, g);
+    }
+  }
+
+  // For the heads of a group of this rank.
   template <class Args>
-  const Pattern& pattern_of(const std::shared_ptr<const ContextShards>& shards, const Args& args) {
-    return patterns_.get(shards, args.pattern, args.k.dim(1), [&] {
+  const Pattern& pattern_of(const std::shared_ptr<const ContextShards>& shards, const Args& args, std::int64_t group) {
+    return patterns_[static_cast<std::size_t>(group)].get(shards, args.pattern, args.k.dim(1), [&] {
       Pattern p = args.pattern;
-      const auto heads = static_cast<std::int32_t>(args.k.dim(1) / comm_.size()), first = comm_.rank() * heads;
+      const auto heads = static_cast<std::int32_t>(heads_of(args.k.dim(1))),
+                 first = static_cast<std::int32_t>(first_head(args.k.dim(1), comm_.rank(), group));
       p.shift += first;
       if (p.blocks) p.blocks = std::make_shared<BlockPattern>(p.blocks->of_heads(first, heads));
       return p;
     });
   }
 
-  // Heads of rank r.
-  Tensor part(const Tensor& t, int r) const {
-    const std::int64_t heads = t.dim(1) / comm_.size();
-    return t.narrow(1, r * heads, heads);
+  // Of so many heads, those of one group of rank r.
+  std::int64_t heads_of(std::int64_t all) const { return all / comm_.size() / groups_; }
+  std::int64_t first_head(std::int64_t all, int r, std::int64_t group) const {
+    return (r * groups_ + group) * heads_of(all);
   }
-  static std::int64_t width(const std::vector<Tensor>& tensors) {
-    std::int64_t sum = 0;
-    for (const Tensor& t : tensors) sum += t.dim(1);
-    return sum;
+  Tensor part(const Tensor& t, int r, std::int64_t group) const {
+    return t.narrow(1, first_head(t.dim(1), r, group), heads_of(t.dim(1)));
   }
-  // Tensors [n,H,D] of one type, side by side: rank r's heads of each go there, and all rows of ours come.
-  std::vector<Tensor> to_heads(const ContextShards& s, const std::vector<Tensor>& tensors, const Context& ctx) {
-    const std::int64_t heads = width(tensors) / comm_.size(), dim = tensors[0].dim(2);
-    const DType type = tensors[0].dtype();
-    std::vector<Transfer> sends, receives;
-    for (int r = 0; r < comm_.size(); ++r) {
-      const Tensor out = ctx.empty({tensors[0].dim(0), heads, dim}, type);
-      std::int64_t at = 0;
-      for (const Tensor& t : tensors) {
-        const Tensor from = part(t, r);
-        move_rows(out.narrow(1, at, from.dim(1)), from, {.count = from.dim(0)}, ctx.stream);
-        at += from.dim(1);
-      }
-      sends.push_back({out, r});
-      receives.push_back({ctx.empty({s.tokens(r), heads, dim}, type), r});
-    }
-    exchange(sends, receives, ctx).wait(ctx.stream);
-    const Tensor all = ctx.empty({s.tokens(), heads, dim}, type);
-    for (const Transfer& in : receives)
-      for (const HeldRows& h : s.held[static_cast<std::size_t>(in.peer)])
-        move_rows(all, in.tensor, {.to = h.global, .first = h.first, .count = h.count}, ctx.stream);
-    std::vector<Tensor> parts;
-    std::int64_t at = 0;
-    for (const Tensor& t : tensors) {
-      parts.push_back(all.narrow(1, at, t.dim(1) / comm_.size()));
-      at += t.dim(1) / comm_.size();
-    }
-    return parts;
+  Tensor lse_part(const Tensor& lse, int r, std::int64_t group) const {
+    return lse.narrow(0, first_head(lse.dim(0), r, group), heads_of(lse.dim(0)));
+  }
+  static Tensor lse_of(const Tensor& q, const Context& ctx) { return ctx.empty({q.dim(1), q.dim(0)}); }
+  static const std::vector<HeldRows>& held_by(const ContextShards& s, int r) {
+    return s.held[static_cast<std::size_t>(r)];
+  }
+  template <class Fn>
+  void for_others(const Fn& fn) const {
+    for (int r = 0; r < comm_.size(); ++r)
+      if (r != comm_.rank()) fn(r);
   }
 
-  // The way back: results [N,H / ranks,D] of our heads into tensors [n,H,D] of our rows.
-  void to_rows(const ContextShards& s, const std::vector<Tensor>& results, const std::vector<Tensor>& to,
-               const Context& ctx) {
-    const std::int64_t heads = width(results), dim = to[0].dim(2);
-    const DType type = to[0].dtype();
-    std::vector<Transfer> sends, receives;
-    for (int r = 0; r < comm_.size(); ++r) {
-      const Tensor out = ctx.empty({s.tokens(r), heads, dim}, type);
+  void start(Flight& f, const Context& ctx) {
+    f.work = exchange(f.sends, f.receives, ctx);
+    f.sends.clear(), f.receives.clear();
+  }
+
+  // Tensors [n,H,D] of one type, side by side: each rank's heads of the group go there, and all rows of ours come to
+  // where they belong in the micro-batch.
+  Heads to_heads(const ContextShards& s, const std::vector<Tensor>& tensors, const Tensor& lse, std::int64_t group,
+                 const Context& ctx) {
+    std::int64_t heads = 0;
+    for (const Tensor& t : tensors) heads += heads_of(t.dim(1));
+    const std::int64_t rows = tensors[0].dim(0), dim = tensors[0].dim(2);
+    const Tensor all = ctx.empty({s.tokens(), heads, dim}, tensors[0].dtype());
+    const auto lay = [&](const Tensor& to, int r, const RowMove& m) {
       std::int64_t at = 0;
-      for (const Tensor& t : results) {
-        const Tensor columns = out.narrow(1, at, t.dim(1));
-        for (const HeldRows& h : s.held[static_cast<std::size_t>(r)])
-          move_rows(columns, t, {.to = h.first, .first = h.global, .count = h.count}, ctx.stream);
-        at += t.dim(1);
+      for (const Tensor& t : tensors) {
+        const Tensor from = part(t, r, group);
+        move_rows(to.narrow(1, at, from.dim(1)), from, m, ctx);
+        at += from.dim(1);
       }
-      sends.push_back({out, r});
-      receives.push_back({ctx.empty({to[0].dim(0), heads, dim}, type), r});
+    };
+    Heads h;
+    for (const HeldRows& own : held_by(s, comm_.rank()))
+      lay(all, comm_.rank(), {.to = own.global, .first = own.first, .count = own.count});
+    for_others([&](int r) {
+      const Tensor message = ctx.empty({rows, heads, dim}, all.dtype());
+      lay(message, r, {.count = rows});
+      for (const HeldRows& own : held_by(s, comm_.rank()))
+        h.flight.sends.push_back({message.narrow(0, own.first, own.count), r});
+      for (const HeldRows& theirs : held_by(s, r))
+        h.flight.receives.push_back({all.narrow(0, theirs.global, theirs.count), r});
+    });
+    std::int64_t at = 0;
+    for (const Tensor& t : tensors) {
+      h.parts.push_back(all.narrow(1, at, heads_of(t.dim(1))));
+      at += heads_of(t.dim(1));
     }
-    exchange(sends, receives, ctx).wait(ctx.stream);
-    for (const Transfer& in : receives) {
-      std::int64_t at = 0;
-      for (const Tensor& t : to) {
-        const Tensor columns = part(t, in.peer);
-        move_rows(columns, in.tensor.narrow(1, at, columns.dim(1)), {.count = columns.dim(0)}, ctx.stream);
-        at += columns.dim(1);
-      }
+    if (lse.defined()) add_lse_to_heads(s, lse, group, h, ctx);
+    start(h.flight, ctx);
+    return h;
+  }
+
+  // The way back: results [N,H,D] of a group of our heads into tensors [n,H,D] of our rows.
+  Flight to_rows(const ContextShards& s, const std::vector<Tensor>& results, const std::vector<Tensor>& to,
+                 std::int64_t group, const Context& ctx) {
+    Flight f;
+    for (std::size_t i = 0; i < results.size(); ++i) {
+      for (const HeldRows& own : held_by(s, comm_.rank()))
+        move_rows(part(to[i], comm_.rank(), group), results[i],
+                  {.to = own.first, .first = own.global, .count = own.count}, ctx);
+      for_others([&](int r) {
+        for (const HeldRows& theirs : held_by(s, r))
+          f.sends.push_back({results[i].narrow(0, theirs.global, theirs.count), r});
+        const Tensor columns = part(to[i], r, group), message = ctx.empty(columns.shape(), columns.dtype());
+        for (const HeldRows& own : held_by(s, comm_.rank()))
+          f.receives.push_back({message.narrow(0, own.first, own.count), r});
+        f.copies.push_back({columns, message, {.count = columns.dim(0)}});
+      });
     }
+    return f;
   }
 
   // [heads,n] seen as [heads,1,n]: heads are the rows that move.
-  static Tensor by_head(const Tensor& lse) { return lse.view({lse.dim(0), 1, lse.dim(1)}); }
-  static void move_tokens(const Tensor& dst, std::int64_t to, const Tensor& src, std::int64_t from, std::int64_t count,
-                          const Context& ctx) {
-    move_rows(by_head(dst).narrow(2, to, count), by_head(src).narrow(2, from, count), {.count = dst.dim(0)},
-              ctx.stream);
+  static CopyRows tokens(const Tensor& dst, std::int64_t to, const Tensor& src, std::int64_t from, std::int64_t count) {
+    const auto view = [&](const Tensor& t, std::int64_t first) {
+      return t.view({t.dim(0), 1, t.dim(1)}).narrow(2, first, count);
+    };
+    return {view(dst, to), view(src, from), {.count = dst.dim(0)}};
   }
 
-  void lse_to_rows(const ContextShards& s, const Tensor& lse, const Tensor& to, const Context& ctx) {
-    const std::int64_t heads = lse.dim(0);
-    std::vector<Transfer> sends, receives;
-    for (int r = 0; r < comm_.size(); ++r) {
-      const Tensor out = ctx.empty({heads, s.tokens(r)});
-      for (const HeldRows& h : s.held[static_cast<std::size_t>(r)])
-        move_tokens(out, h.first, lse, h.global, h.count, ctx);
-      sends.push_back({out, r});
-      receives.push_back({to.narrow(0, r * heads, heads), r});
-    }
-    exchange(sends, receives, ctx).wait(ctx.stream);
+  // The same for log-sum-exps [heads,N] and [heads,n].
+  void add_lse_to_rows(const ContextShards& s, const Tensor& lse, const Tensor& to, std::int64_t group, Flight& f,
+                       const Context& ctx) const {
+    for (const HeldRows& own : held_by(s, comm_.rank()))
+      copy_rows_kernel(tokens(lse_part(to, comm_.rank(), group), own.first, lse, own.global, own.count), ctx);
+    for_others([&](int r) {
+      const Tensor out = ctx.empty({lse.dim(0), s.tokens(r)});
+      for (const HeldRows& theirs : held_by(s, r))
+        copy_rows_kernel(tokens(out, theirs.first, lse, theirs.global, theirs.count), ctx);
+      f.sends.push_back({out, r});
+      f.receives.push_back({lse_part(to, r, group), r});
+    });
   }
 
-  Tensor lse_to_heads(const ContextShards& s, const Tensor& lse, std::int64_t rows, const Context& ctx) {
-    const std::int64_t heads = lse.dim(0) / comm_.size();
-    std::vector<Transfer> sends, receives;
-    for (int r = 0; r < comm_.size(); ++r) {
-      sends.push_back({lse.narrow(0, r * heads, heads), r});
-      receives.push_back({ctx.empty({heads, s.tokens(r)}), r});
-    }
-    exchange(sends, receives, ctx).wait(ctx.stream);
-    const Tensor all = ctx.empty({heads, rows});
-    for (const Transfer& in : receives)
-      for (const HeldRows& h : s.held[static_cast<std::size_t>(in.peer)])
-        move_tokens(all, h.global, in.tensor, h.first, h.count, ctx);
-    return all;
+  void add_lse_to_heads(const ContextShards& s, const Tensor& lse, std::int64_t group, Heads& h,
+                        const Context& ctx) const {
+    h.lse = lse_of(h.parts[0], ctx);
+    for (const HeldRows& own : held_by(s, comm_.rank()))
+      copy_rows_kernel(tokens(h.lse, own.global, lse_part(lse, comm_.rank(), group), own.first, own.count), ctx);
+    for_others([&](int r) {
+      h.flight.sends.push_back({lse_part(lse, r, group), r});
+      const Tensor in = ctx.empty({h.lse.dim(0), s.tokens(r)});
+      h.flight.receives.push_back({in, r});
+      for (const HeldRows& theirs : held_by(s, r))
+        h.flight.copies.push_back(tokens(h.lse, theirs.global, in, theirs.first, theirs.count));
+    });
   }
 
-  PlanCache<Pattern> patterns_;
+  std::int64_t groups_ = 1;                   // of each rank's heads
+  std::vector<PlanCache<Pattern>> patterns_;  // by group
 };
 
 }  // namespace

@@ -31,7 +31,9 @@ class Gather final : public ContextParallel {
     const GatherPlan& plan = plan_for(shards, args.pattern);
     KeyPair all = gather(*shards, plan, args.k, args.v, ctx);
     BackwardSum sum(args, calls_of(plan.rounds), ctx);
-    const KeyPair gradients = sum.add(plan.rounds, all.k, all.v);
+    KeyPair gradients;
+    sum.add(plan.rounds, all.k, all.v, gradients);
+    if (!gradients.k.defined()) gradients = key_pair(ctx.zeros(all.both.shape()));
     all = {};
     const KeyPair own = scatter(*shards, plan, gradients, ctx);
     const std::int64_t rows = args.k.dim(0);
@@ -65,14 +67,14 @@ class Gather final : public ContextParallel {
     const Tensor parts = ctx.empty({comm_.size(), 2, plan.most, heads, dim}, k.dtype());
     const Tensor mine = parts.narrow(0, comm_.rank(), 1).view({2, plan.most, heads, dim});
     const KeyPair own = key_pair(mine);
-    move_rows(own.k, k, {.count = k.dim(0)}, ctx.stream);
-    move_rows(own.v, v, {.count = k.dim(0)}, ctx.stream);
+    move_rows(own.k, k, {.count = k.dim(0)}, ctx);
+    move_rows(own.v, v, {.count = k.dim(0)}, ctx);
     bytes_sent_ += static_cast<std::int64_t>(mine.bytes()) * (comm_.size() - 1);
     comm_.all_gather(parts, mine, ctx.stream.record()).wait(ctx.stream);
     const KeyPair all = key_pair(ctx.empty({2, plan.rows, heads, dim}, k.dtype()));
     for_held(shards, parts, [&](const KeyPair& part, const HeldRows& h) {
-      move_rows(all.k, part.k, {.to = h.global, .first = h.first, .count = h.count}, ctx.stream);
-      move_rows(all.v, part.v, {.to = h.global, .first = h.first, .count = h.count}, ctx.stream);
+      move_rows(all.k, part.k, {.to = h.global, .first = h.first, .count = h.count}, ctx);
+      move_rows(all.v, part.v, {.to = h.global, .first = h.first, .count = h.count}, ctx);
     });
     return all;
   }
@@ -81,8 +83,8 @@ class Gather final : public ContextParallel {
     const std::int64_t heads = gradients.k.dim(1), dim = gradients.k.dim(2);
     const Tensor parts = ctx.zeros({comm_.size(), 2, plan.most, heads, dim});  // sums read the padding, too
     for_held(shards, parts, [&](const KeyPair& part, const HeldRows& h) {
-      move_rows(part.k, gradients.k, {.to = h.first, .first = h.global, .count = h.count}, ctx.stream);
-      move_rows(part.v, gradients.v, {.to = h.first, .first = h.global, .count = h.count}, ctx.stream);
+      move_rows(part.k, gradients.k, {.to = h.first, .first = h.global, .count = h.count}, ctx);
+      move_rows(part.v, gradients.v, {.to = h.first, .first = h.global, .count = h.count}, ctx);
     });
     const Tensor mine = ctx.empty({2, plan.most, heads, dim});
     bytes_sent_ += static_cast<std::int64_t>(mine.bytes()) * (comm_.size() - 1);

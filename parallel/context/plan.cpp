@@ -249,6 +249,14 @@ bool may_need(const ContextShards& shards, int queries, int keys, const Pattern&
   return false;
 }
 
+std::vector<Round> rounds_with_own(const ContextShards& shards, int rank, const Pattern& pattern) {
+  std::vector<Round> rounds;
+  for (const Parts& parts : common_parts(held_by(shards, rank), held_by(shards, rank), shards.documents))
+    add_rounds(local_pairs(parts, pattern), rounds);
+  std::reverse(rounds.begin(), rounds.end());
+  return rounds;
+}
+
 std::vector<Round> rounds_with_all(const ContextShards& shards, int queries, const Pattern& pattern) {
   const std::vector<HeldRows> all = {{0, 0, static_cast<std::int32_t>(shards.tokens())}};
   std::vector<Round> rounds;

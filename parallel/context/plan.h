@@ -35,6 +35,9 @@ struct NeededKeys {
 // What rank `queries` needs of rank `keys`. Of itself: `rows` are its own, in place, and nothing is copied.
 NeededKeys needed_keys(const ContextShards&, int queries, int keys, const Pattern&, std::int64_t kv_heads);
 
+// The calls of a rank with its own keys, of pairs of chunks: the last ones are those of equal chunks.
+std::vector<Round> rounds_with_own(const ContextShards&, int rank, const Pattern&);
+
 // What any of these ranks needs of rank `keys`, in tensors of as many rows as that one has; without rounds.
 NeededKeys needed_by_any(const ContextShards&, const std::vector<int>& queries, int keys, const Pattern&,
                          std::int64_t kv_heads);

@@ -28,14 +28,21 @@ struct Revolution {
 
 struct RingPlan {
   std::vector<Revolution> revolutions;  // the first one with our own keys
+  // The backward with our own keys: a part while the first ones are on their way, the other while the last gradients
+  // come home.
+  std::vector<Round> before, after;
 
   bool local() const {
     return revolutions.size() == 1 && revolutions[0].steps.empty() && revolutions[0].base.rounds.size() == 1;
   }
-  std::int64_t calls() const {
+  std::int64_t calls() const { return remote_calls() + calls_of(revolutions[0].base.rounds); }
+  std::int64_t backward_calls() const { return remote_calls() + calls_of(before) + calls_of(after); }
+
+ private:
+  std::int64_t remote_calls() const {
     std::int64_t n = 0;
     for (const Revolution& r : revolutions) {
-      n += calls_of(r.base.rounds);
+      if (!r.own) n += calls_of(r.base.rounds);
       for (const Step& s : r.steps) n += calls_of(s.keys.rounds);
     }
     return n;
@@ -82,7 +89,13 @@ Revolution revolution_of(const Grid& g, int apart) {
 }
 
 RingPlan plan_of(const Grid& g) {
-  RingPlan plan{{revolution_of(g, 0)}};
+  RingPlan plan;
+  plan.revolutions.push_back(revolution_of(g, 0));
+  plan.before = rounds_with_own(g.shards, g.shards.rank, g.pattern);
+  if (!plan.before.empty()) {
+    plan.after.push_back(std::move(plan.before.back()));
+    plan.before.pop_back();
+  }
   for (int apart = 1; apart < g.nodes; ++apart) {
     bool any = false;
     for (int distance = 0; distance < g.places && !any; ++distance) any = g.any_needs(apart, distance);
@@ -99,6 +112,10 @@ struct Flight {
 
 std::int64_t message_size(const NeededKeys& need, const Tensor& like) {
   return 2 * need.row_heads(like.dim(1)) * like.dim(2);
+}
+
+KeyPair no_gradients(const Tensor& like, const Context& ctx) {
+  return key_pair(ctx.zeros({2, like.dim(0), like.dim(1), like.dim(2)}));
 }
 
 class Ring final : public ContextParallel {
@@ -133,23 +150,25 @@ class Ring final : public ContextParallel {
                 const Context& ctx) override {
     const RingPlan& plan = plan_for(shards, args.pattern, args.k.dim(1));
     if (plan.local()) return run_round(args, plan.revolutions[0].base.rounds[0], ctx);
-    BackwardSum sum(args, plan.calls(), ctx);
+    BackwardSum sum(args, plan.backward_calls(), ctx);
     Next next(*this, plan, args.k, args.v, ctx);
     KeyPair held{{}, args.k, args.v}, own;
-    Home outer;
+    Home home;  // of our own keys' gradients, the last that was sent
     for (const Revolution& r : plan.revolutions) {
       next.begin();
-      const KeyPair gradients = revolve_back(r, held, args.k, next, sum, ctx);
+      KeyPair theirs;
+      Home inner = revolve_back(r, plan, held, r.own ? own : theirs, next, sum, args.k, ctx);
       held = next.finish();
-      if (r.own) {
-        own = gradients;
-        continue;
+      if (!r.own) {
+        inner.arrive(theirs, args.k, ctx);
+        inner = send_home(r.held, r.from, theirs, r.ours, r.to, args.k, ctx);
+        home.arrive(own, args.k, ctx);
       }
-      Home home = send_home(r.held, r.from, gradients, r.ours, r.to, args.k, ctx);
-      outer.arrive(own, ctx);
-      outer = std::move(home);
+      home = std::move(inner);
     }
-    outer.arrive(own, ctx);
+    sum.add(plan.after, args.k, args.v, own);
+    home.arrive(own, args.k, ctx);
+    if (!own.k.defined()) own = no_gradients(args.k, ctx);
     store(args.dk, own.k, ctx);
     store(args.dv, own.v, ctx);
   }
@@ -160,9 +179,11 @@ class Ring final : public ContextParallel {
     const NeededKeys* ours = nullptr;
     Flight flight;
 
-    void arrive(const KeyPair& to, const Context& ctx) {
+    void arrive(KeyPair& to, const Tensor& like, const Context& ctx) {
       flight.work.wait(ctx.stream);
-      if (flight.in.defined()) add_home(*ours, flight.in, to, ctx);
+      if (!flight.in.defined()) return;
+      if (!to.k.defined()) to = no_gradients(like, ctx);
+      add_home(*ours, flight.in, to, ctx);
     }
   };
 
@@ -279,29 +300,28 @@ class Ring final : public ContextParallel {
     const NeededKeys* packed_ = nullptr;
   };
 
-  // One revolution: the gradients of the keys that we hold.
-  KeyPair revolve_back(const Revolution& r, const KeyPair& held, const Tensor& like, Next& next, BackwardSum& sum,
-                       const Context& ctx) {
+  // One revolution. Adds to the gradients of the keys that we hold, and returns the last ones that are to be added.
+  Home revolve_back(const Revolution& r, const RingPlan& plan, const KeyPair& held, KeyPair& gradients, Next& next,
+                    BackwardSum& sum, const Tensor& like, const Context& ctx) {
     Keys keys(*this, r, held, like, next, ctx);
     const KeyPair base = keys.base();
-    KeyPair gradients;
-    if (base.k.defined()) gradients = sum.add(r.base.rounds, base.k, base.v);
-    if (!r.own && held.k.defined()) {
-      const KeyPair all = key_pair(ctx.zeros(held.both.shape()));
-      if (gradients.k.defined()) add_home(r.base, pack_home(r.base, gradients, ctx), all, ctx);
-      gradients = all;
-    }
-    Home inner;
+    KeyPair seen;
+    if (r.own)
+      sum.add(plan.before, base.k, base.v, gradients);
+    else if (base.k.defined())
+      sum.add(r.base.rounds, base.k, base.v, seen);
+    if (!r.own && held.k.defined()) gradients = key_pair(ctx.zeros(held.both.shape()));
+    if (seen.k.defined()) add_home(r.base, pack_home(r.base, seen, ctx), gradients, ctx);
+    Home home;
     for (const Step& step : r.steps) {
       const KeyPair remote = keys.next(step);
       KeyPair theirs;
-      if (remote.k.defined()) theirs = sum.add(step.keys.rounds, remote.k, remote.v);
-      Home home = send_home(step.keys, step.from, theirs, step.ours, step.to, like, ctx);
-      inner.arrive(gradients, ctx);
-      inner = std::move(home);
+      if (remote.k.defined()) sum.add(step.keys.rounds, remote.k, remote.v, theirs);
+      Home next_home = send_home(step.keys, step.from, theirs, step.ours, step.to, like, ctx);
+      home.arrive(gradients, like, ctx);
+      home = std::move(next_home);
     }
-    inner.arrive(gradients, ctx);
-    return gradients;
+    return home;
   }
 
   Home send_home(const NeededKeys& keys, int from, const KeyPair& gradients, const NeededKeys& ours, int to,

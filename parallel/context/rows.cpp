@@ -23,13 +23,13 @@ void for_copies(const NeededKeys& need, Side side, const Tensor& t, const Tensor
   }
 }
 
-void gather(const NeededKeys& need, Side side, const Tensor& t, const Tensor& message, const Stream& stream) {
+void gather(const NeededKeys& need, Side side, const Tensor& t, const Tensor& message, const Context& ctx) {
   for_copies(need, side, t, message,
-             [&](const Tensor& part, const Tensor& of, const RowMove& m) { move_rows(part, of, m, stream); });
+             [&](const Tensor& part, const Tensor& of, const RowMove& m) { move_rows(part, of, m, ctx); });
 }
-void scatter(const NeededKeys& need, Side side, const Tensor& t, const Tensor& message, const Stream& stream) {
+void scatter(const NeededKeys& need, Side side, const Tensor& t, const Tensor& message, const Context& ctx) {
   for_copies(need, side, t, message, [&](const Tensor& part, const Tensor& of, const RowMove& m) {
-    move_rows(of, part, {.to = m.first, .count = m.count, .to_step = m.step}, stream);
+    move_rows(of, part, {.to = m.first, .count = m.count, .to_step = m.step}, ctx);
   });
 }
 
@@ -51,22 +51,6 @@ constexpr std::size_t kMostAdditions = 16;  // else all rows are added at once
 
 }  // namespace
 
-void move_rows(const Tensor& dst, const Tensor& src, const RowMove& m, const Stream& stream) {
-  RING_CHECK(dst.dtype() == src.dtype() && dst.dim(1) == src.dim(1) && dst.dim(2) == src.dim(2), "rows of ",
-             describe(src), " do not fit into ", describe(dst));
-  if (m.count == 0) return;
-  const auto unit = static_cast<std::int64_t>(size_of(src.dtype()));
-  const std::int64_t dim = src.dim(2);
-  const bool dense = dst.dim(1) == 1 || (dst.stride(1) == dim && src.stride(1) == dim);
-  const std::int64_t parts = dense ? 1 : dst.dim(1), width = dense ? dst.dim(1) * dim : dim;
-  for (std::int64_t h = 0; h < parts; ++h)
-    stream.impl().copy_rows(dst.raw() + (m.to * dst.stride(0) + h * dst.stride(1)) * unit,
-                            static_cast<std::size_t>(m.to_step * dst.stride(0) * unit),
-                            src.raw() + (m.first * src.stride(0) + h * src.stride(1)) * unit,
-                            static_cast<std::size_t>(m.step * src.stride(0) * unit),
-                            static_cast<std::size_t>(width * unit), static_cast<std::size_t>(m.count));
-}
-
 KeyPair key_pair(const Tensor& both) {
   const auto part = [&](int i) { return both.narrow(0, i, 1).view({both.dim(1), both.dim(2), both.dim(3)}); };
   return {both, part(0), part(1)};
@@ -74,8 +58,8 @@ KeyPair key_pair(const Tensor& both) {
 
 Tensor pack(const NeededKeys& need, const Tensor& k, const Tensor& v, const Context& ctx) {
   const Tensor message = message_of(need, k, k.dtype(), ctx);
-  gather(need, Side::owner, k, half(message, 0), ctx.stream);
-  gather(need, Side::owner, v, half(message, 1), ctx.stream);
+  gather(need, Side::owner, k, half(message, 0), ctx);
+  gather(need, Side::owner, v, half(message, 1), ctx);
   return message;
 }
 
@@ -84,16 +68,16 @@ KeyPair unpack(const NeededKeys& need, const Tensor& message, std::int64_t kv_he
   const Shape shape = {2, need.rows, kv_heads, dim};
   if (need.whole) return key_pair(message.view(shape));
   KeyPair out = key_pair(ctx.zeros(shape, message.dtype()));
-  scatter(need, Side::receiver, out.k, half(message, 0), ctx.stream);
-  scatter(need, Side::receiver, out.v, half(message, 1), ctx.stream);
+  scatter(need, Side::receiver, out.k, half(message, 0), ctx);
+  scatter(need, Side::receiver, out.v, half(message, 1), ctx);
   return out;
 }
 
 Tensor pack_home(const NeededKeys& need, const KeyPair& gradients, const Context& ctx) {
   if (need.whole) return gradients.both.view({gradients.both.numel()});
   const Tensor message = message_of(need, gradients.k, DType::f32, ctx);
-  gather(need, Side::receiver, gradients.k, half(message, 0), ctx.stream);
-  gather(need, Side::receiver, gradients.v, half(message, 1), ctx.stream);
+  gather(need, Side::receiver, gradients.k, half(message, 0), ctx);
+  gather(need, Side::receiver, gradients.v, half(message, 1), ctx);
   return message;
 }
 
@@ -102,8 +86,8 @@ void add_home(const NeededKeys& need, const Tensor& message, const KeyPair& grad
   for (const RowCopy& c : need.copies) few = few && c.head < 0 && c.stride == 1;
   if (!few) {
     const KeyPair all = key_pair(ctx.zeros(gradients.both.shape()));
-    scatter(need, Side::owner, all.k, half(message, 0), ctx.stream);
-    scatter(need, Side::owner, all.v, half(message, 1), ctx.stream);
+    scatter(need, Side::owner, all.k, half(message, 0), ctx);
+    scatter(need, Side::owner, all.v, half(message, 1), ctx);
     return add(gradients.both, all.both, ctx);
   }
   for (int i = 0; i < 2; ++i)
@@ -119,7 +103,7 @@ void store(const Tensor& dst, const Tensor& src, const Context& ctx) {
     rounded = ctx.empty(src.shape(), dst.dtype());
     cast_kernel({src, rounded}, ctx);
   }
-  move_rows(dst, rounded, {.count = src.dim(0)}, ctx.stream);
+  move_rows(dst, rounded, {.count = src.dim(0)}, ctx);
 }
 
 }  // namespace ring

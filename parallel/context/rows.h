@@ -4,17 +4,14 @@
 
 #include <vector>
 
-#include "kernels/kernel.h"
+#include "kernels/row_copy.h"
 #include "parallel/context/plan.h"
 
 namespace ring {
 
-// [N,H,D] with unit last stride: count rows first, first + step, .. become rows to, to + to_step, .. of another one.
-// Heads as they are, or one head to one head by narrowing before. Types are the same.
-struct RowMove {
-  std::int64_t to = 0, first = 0, count = 0, to_step = 1, step = 1;
-};
-void move_rows(const Tensor& dst, const Tensor& src, const RowMove&, const Stream&);
+inline void move_rows(const Tensor& dst, const Tensor& src, const RowMove& rows, const Context& ctx) {
+  copy_rows_kernel({dst, src, rows}, ctx);
+}
 
 // Keys and values, or their gradients: [N,H,D] each, contiguous, in one piece [2,N,H,D].
 struct KeyPair {

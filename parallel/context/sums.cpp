@@ -31,22 +31,24 @@ void ForwardSum::add(const std::vector<Round>& rounds, const Tensor& k, const Te
 BackwardSum::BackwardSum(const AttentionBackward& args, std::int64_t calls, const Context& ctx)
     : args_(args), ctx_(ctx), calls_(calls) {
   if (args_.q.dim(0) == 0) return;
-  dq_ = ctx_.zeros(args_.q.shape());
-  if (calls_ == 0) store(args_.dq, dq_, ctx_);
+  if (calls_ == 0) store(args_.dq, ctx_.zeros(args_.q.shape()), ctx_);
+  if (calls_ > 1) dq_ = args_.dq.dtype() == DType::f32 ? args_.dq : ctx_.empty(args_.q.shape());
 }
 
-KeyPair BackwardSum::add(const std::vector<Round>& rounds, const Tensor& k, const Tensor& v) {
-  const KeyPair gradients = key_pair(ctx_.zeros({2, k.dim(0), k.dim(1), k.dim(2)}));
+void BackwardSum::add(const std::vector<Round>& rounds, const Tensor& k, const Tensor& v, KeyPair& gradients) {
   for (const Round& round : rounds) {
+    const bool first = done_ == 0, last = ++done_ == calls_;
     AttentionBackward one = args_;
     one.k = k, one.v = v;
-    one.carry_dq = dq_;
-    one.dq = ++done_ == calls_ ? args_.dq : dq_;
-    one.dk = one.carry_dk = gradients.k;
-    one.dv = one.carry_dv = gradients.v;
+    if (!first) one.carry_dq = dq_;
+    if (!last) one.dq = dq_;
+    if (gradients.k.defined())
+      one.carry_dk = gradients.k, one.carry_dv = gradients.v;
+    else
+      gradients = key_pair(ctx_.empty({2, k.dim(0), k.dim(1), k.dim(2)}));
+    one.dk = gradients.k, one.dv = gradients.v;
     run_round(one, round, ctx_);
   }
-  return gradients;
 }
 
 }  // namespace ring

@@ -27,8 +27,9 @@ class ForwardSum {
 class BackwardSum {
  public:
   BackwardSum(const AttentionBackward& args, std::int64_t calls, const Context& ctx);
-  // The gradients of these keys from these rounds: f32 [2,M,H,D].
-  KeyPair add(const std::vector<Round>& rounds, const Tensor& k, const Tensor& v);
+  // Adds the gradients of these keys from these rounds to `gradients`, f32 [2,M,H,D]; undefined: it becomes them, and
+  // stays undefined without a round.
+  void add(const std::vector<Round>& rounds, const Tensor& k, const Tensor& v, KeyPair& gradients);
 
  private:
   AttentionBackward args_;

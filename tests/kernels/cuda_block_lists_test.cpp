@@ -5,6 +5,7 @@
 #include <cstring>
 #include <map>
 #include <set>
+#include <tuple>
 
 #include "core/step_arena.h"
 #include "kernels/attention/cuda/lists.h"
@@ -82,10 +83,12 @@ void expect_lists(const BlockPattern& pattern, const ListShape& shape, const Hos
     ASSERT_TRUE(head >= 0 && head < shape.kv_heads && tile >= 0 && tile < want.tiles) << head << ", " << tile;
     std::sort(parts.begin(), parts.end(), [](const ListItem& a, const ListItem& b) { return a.begin < b.begin; });
     std::vector<std::int32_t> list;
+    const std::int64_t length = parts.back().end - parts[0].begin, count = static_cast<std::int64_t>(parts.size());
     for (std::size_t i = 0; i < parts.size(); ++i) {
       ASSERT_TRUE(parts[i].begin < parts[i].end && parts[i].end <= static_cast<std::int32_t>(got.entries.size()));
       if (i > 0) {
         ASSERT_EQ(parts[i].begin, parts[i - 1].end);
+        ASSERT_EQ(parts[i].begin - parts[0].begin, length * static_cast<std::int64_t>(i) / count);
       }
       list.insert(list.end(), got.entries.begin() + parts[i].begin, got.entries.begin() + parts[i].end);
       if (parts.size() == 1) {
@@ -110,13 +113,17 @@ void expect_lists(const BlockPattern& pattern, const ListShape& shape, const Hos
   EXPECT_EQ(slots.empty() ? 0 : *slots.rbegin() + 1, static_cast<std::int32_t>(slots.size()));
 }
 
-// Section by section, and the longest first.
+// Section by section, the longest first, and those of one length by head, tile and entries.
 void expect_order(const ListShape& shape, const HostLists& got) {
   for (std::size_t i = 1; i < got.items.size(); ++i) {
     const ListItem &a = got.items[i - 1], &b = got.items[i];
     const std::int64_t before = a.kv_head / shape.section, here = b.kv_head / shape.section;
     ASSERT_LE(before, here) << "item " << i;
-    ASSERT_TRUE(before < here || HostLists::length(a) >= HostLists::length(b)) << "item " << i;
+    if (before < here) continue;
+    ASSERT_GE(HostLists::length(a), HostLists::length(b)) << "item " << i;
+    if (HostLists::length(a) == HostLists::length(b)) {
+      ASSERT_LT(std::tuple(a.kv_head, a.tile, a.begin), std::tuple(b.kv_head, b.tile, b.begin)) << "item " << i;
+    }
   }
 }
 
@@ -156,6 +163,27 @@ TEST_F(GpuBlockLists, LongListsOfKeysAreCut) {
   EXPECT_LE(lists.items, 2 * 512 * 3 / 2);
   const HostLists queries(build_lists(pattern, {Owner::queries, 2, 65536, true, 1}, ctx), ctx);
   EXPECT_EQ(queries.items.size(), 2u * 512u);
+}
+
+// More rules than launches carry, and more lists than the planning has threads.
+TEST_F(GpuBlockLists, OfManyHeads) {
+  const BlockPattern pattern(
+      64, {{.kind = BlockRuleKind::random, .threshold = random_threshold(0.1), .seed = 3}, {.local = 2, .first = 1}},
+      {0, 0, 0, 1});
+  for (const std::int64_t heads : {32, 33, 40})
+    for (const Owner owner : {Owner::queries, Owner::keys})
+      for (const std::int64_t section : {1, 16, 40}) {
+        SCOPED_TRACE(str(heads, " heads, owner ", static_cast<int>(owner), ", section ", section));
+        const Context ctx = context();
+        const ListShape shape{owner, heads, 8191 + 70, true, section};
+        const DeviceLists lists = build_lists(pattern, shape, ctx);
+        const HostLists got(lists, ctx);
+        expect_lists(pattern, shape, got);
+        expect_order(shape, got);
+        if (section == 1) {
+          EXPECT_EQ(lists.split_lists > 0, owner == Owner::keys);
+        }
+      }
 }
 
 TEST_F(GpuBlockLists, SameFromRunToRun) {

@@ -3,12 +3,10 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <iostream>
 #include <map>
 
 #include "core/fields.h"
-#include "data/files.h"
 #include "data/tokenizer.h"
 #include "kernels/attention/blocks.h"
 #include "trainer/attention_cost.h"
@@ -18,6 +16,7 @@
 #include "trainer/config.h"
 #include "trainer/progress.h"
 #include "trainer/run_directory.h"
+#include "trainer/svg.h"
 
 namespace ring {
 namespace {
@@ -229,16 +228,7 @@ class Report {
 
   void write_svg(std::vector<Panel> panels) const {
     for (Panel& p : panels) p.cells = p.cells.coarser(kSvgCells);
-    const std::string svg = svg_picture(panels);
-    try {
-      write_atomically(arguments_.svg, [&](const std::string& path) {
-        std::ofstream out(path, std::ios::binary);
-        if (!(out << svg).flush())
-          fail("cannot write ", arguments_.svg, ": make space and check the permissions of its folder");
-      });
-    } catch (const Error& e) {
-      fail("--svg: ", e.what(), ", or give another file");
-    }
+    ring::write_svg("--svg", arguments_.svg, svg_picture(panels));
   }
 
   double speed_up(const PatternCost& cost) const {

@@ -1,5 +1,6 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <filesystem>
 
 #include "core/cpu/thread_pool.h"
 #include "kernels/tuning.h"
@@ -7,13 +8,15 @@
 #include "trainer/commands/bench.h"
 #include "trainer/commands/pattern_options.h"
 #include "trainer/session.h"
+#include "trainer/svg.h"
+#include "trainer/timeline_picture.h"
 
 namespace ring {
 namespace {
 
 struct Arguments {
   ContextGrid grid;
-  std::string kind = "dense", device = "auto", layout = "auto";
+  std::string kind = "dense", device = "auto", layout = "auto", csv, timeline;
   std::vector<std::string> schedules = {"ring", "gather", "all_to_all"};
   PatternOptions pattern;
   std::int64_t kv_heads = 0, threads = 0;
@@ -36,17 +39,83 @@ ContextGrid grid_of(const Arguments& a) {
   return g;
 }
 
+std::string percent(double share) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.1f%%", 100 * share);
+  return text;
+}
+std::string milliseconds(double seconds) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.3f", 1e3 * seconds);
+  return text;
+}
+
+void print_head(const Arguments& a, const ContextGrid& grid, int ranks) {
+  std::printf(
+      "%d ranks, %s, %lld heads, %lld KV heads of %lld, %s; times of the slowest rank; alone: of the rate of one "
+      "device with the whole sequence (up to %lld tokens)\n"
+      "of forward and backward (both), in ms: compute: without transfers; transfer: without computation; waited: "
+      "messages under way and no kernel running; hidden: 1 - waited / transfer; slowdown: both / compute - 1\n"
+      "%9s %-11s %9s %7s %6s %9s %7s %6s %9s %9s %9s %7s %8s %9s %9s\n",
+      ranks, a.kind.c_str(), static_cast<long long>(grid.heads), static_cast<long long>(grid.kv_heads),
+      static_cast<long long>(grid.head_dim), a.deterministic ? "deterministic" : "not deterministic",
+      static_cast<long long>(grid.longest_alone), "tokens", "schedule", "fwd ms", "TFLOP/s", "alone", "both ms",
+      "TFLOP/s", "alone", "compute", "transfer", "waited", "hidden", "slowdown", "extra MB", "sent MB");
+  std::fflush(stdout);
+}
+
 void print(const ContextTiming& t) {
   const double forward = t.forward_flops / t.forward_seconds, both = t.both_flops / t.both_seconds;
-  std::printf("%9lld %-11s %9.3f %7.1f %6.3f %9.3f %7.1f %6.3f ", static_cast<long long>(t.length), t.schedule.c_str(),
-              1e3 * t.forward_seconds, 1e-12 * forward, forward / t.forward_alone, 1e3 * t.both_seconds, 1e-12 * both,
-              both / t.both_alone);
-  if (t.transfer_seconds > 0)
-    std::printf("%9.3f %9.3f %6.1f%% ", 1e3 * t.computing_seconds, 1e3 * t.transfer_seconds, 100 * t.hidden());
-  else
-    std::printf("%9s %9s %7s ", "", "", "");
-  std::printf("%9.1f %9.1f\n", 1e-6 * static_cast<double>(t.extra_bytes), 1e-6 * static_cast<double>(t.sent_bytes));
+  std::printf("%9lld %-11s %9.3f %7.1f %6.3f %9.3f %7.1f %6.3f %9.3f ", static_cast<long long>(t.length),
+              t.schedule.c_str(), 1e3 * t.forward_seconds, 1e-12 * forward, forward / t.forward_alone,
+              1e3 * t.both_seconds, 1e-12 * both, both / t.both_alone, 1e3 * t.computing_seconds);
+  const bool travels = t.transfer_seconds > 0;
+  std::printf("%9.3f %9.3f %7s %8s %9.1f %9.1f\n", 1e3 * t.transfer_seconds, 1e3 * t.waited_seconds,
+              travels ? percent(t.hidden()).c_str() : "-", percent(t.slowdown()).c_str(),
+              1e-6 * static_cast<double>(t.extra_bytes), 1e-6 * static_cast<double>(t.sent_bytes));
   std::fflush(stdout);
+}
+
+void write_csv(const Arguments& a, const ContextGrid& g, int ranks, const ContextTiming& t) {
+  const double forward = t.forward_flops / t.forward_seconds, both = t.both_flops / t.both_seconds;
+  append_csv(a.csv,
+             "ranks,kind,heads,kv_heads,head_dim,tokens,schedule,forward_ms,forward_tflops,forward_alone,both_ms,"
+             "both_tflops,both_alone,compute_ms,transfer_ms,waited_ms,hidden,slowdown,extra_mb,sent_mb",
+             str(ranks, ',', a.kind, ',', g.heads, ',', g.kv_heads, ',', g.head_dim, ',', t.length, ',', t.schedule,
+                 ',', 1e3 * t.forward_seconds, ',', 1e-12 * forward, ',', forward / t.forward_alone, ',',
+                 1e3 * t.both_seconds, ',', 1e-12 * both, ',', both / t.both_alone, ',', 1e3 * t.computing_seconds, ',',
+                 1e3 * t.transfer_seconds, ',', 1e3 * t.waited_seconds, ',', t.hidden(), ',', t.slowdown(), ',',
+                 1e-6 * static_cast<double>(t.extra_bytes), ',', 1e-6 * static_cast<double>(t.sent_bytes)));
+}
+
+// With the length and the schedule before its extension, where there are several.
+std::string timeline_path(const Arguments& a, std::int64_t length, const std::string& schedule) {
+  std::filesystem::path path = a.timeline;
+  std::string name = path.stem().string();
+  if (a.grid.lengths.size() > 1) name += str('-', length);
+  if (a.schedules.size() > 1) name += "-" + schedule;
+  return path.replace_filename(name + path.extension().string()).string();
+}
+
+void check_paths(const Arguments& a) {
+  if (a.timeline.empty()) return;
+  for (const std::int64_t length : a.grid.lengths)
+    for (const std::string& schedule : a.schedules) check_svg_path("--timeline", timeline_path(a, length, schedule));
+}
+
+void draw(const Arguments& a, const ContextGrid& g, int ranks, const Context& ctx, const ContextTiming& t) {
+  const std::string title = str("Attention over ", t.length, " tokens cut among ", ranks, " ranks, schedule ",
+                                t.schedule, ": a forward and a backward, as rank 0 saw it");
+  const std::string of =
+      str(ctx.stream.impl().device_name(), ", ", a.kind, ", ", g.heads, " heads, ", g.kv_heads, " KV heads of ",
+          g.head_dim, "; slowest rank: ", milliseconds(t.both_seconds), " ms, ", milliseconds(t.computing_seconds),
+          " ms without transfers; this time: ", milliseconds(t.timeline.seconds), " ms");
+  std::string transfers = "nothing travels";
+  if (t.transfer_seconds > 0)
+    transfers = str("transfers without computation ", milliseconds(t.transfer_seconds),
+                    " ms; messages under way and no kernel running for ", milliseconds(t.waited_seconds),
+                    " ms: hidden ", percent(t.hidden()));
+  write_svg("--timeline", timeline_path(a, t.length, t.schedule), timeline_picture(t.timeline, title, {of, transfers}));
 }
 
 void run(const Arguments& a) {
@@ -56,26 +125,22 @@ void run(const Arguments& a) {
   config.run.threads = a.threads ? a.threads : default_threads();
   const Environment environment = current_environment();
   const WorkerEnvironment env = parse_environment(environment);
+  if (env.world == 1) fail("bench context compares several processes: ringmaster launch -n 4 -- bench context");
+  const bool leader = env.rank == 0;
+  if (leader) check_paths(a);
   config.parallel.cp = env.world;
   const std::unique_ptr<Mesh> mesh = join_mesh(config);
-  if (mesh->world() == 1) fail("bench context compares several processes: ringmaster launch -n 4 -- bench context");
   const Backend backend = mesh->device().backend;
   Context ctx{Stream::create(mesh->device(), static_cast<int>(config.run.threads))};
   ctx.precision = backend == Backend::cpu ? Precision::fp32 : Precision::bf16;
   ctx.deterministic = a.deterministic;
   if (backend == Backend::cuda) ctx.tuning = std::make_shared<Tuning>("");
-  const bool leader = mesh->rank() == 0;
-  if (leader)
-    std::printf(
-        "%d ranks, %s, %lld heads, %lld KV heads of %lld, %s; times of the slowest rank; alone: of the rate of one "
-        "device "
-        "with the whole sequence (up to %lld tokens)\n%9s %-11s %9s %7s %6s %9s %7s %6s %9s %9s %7s %9s %9s\n",
-        mesh->world(), a.kind.c_str(), static_cast<long long>(grid.heads), static_cast<long long>(grid.kv_heads),
-        static_cast<long long>(grid.head_dim), a.deterministic ? "deterministic" : "not deterministic",
-        static_cast<long long>(grid.longest_alone), "tokens", "schedule", "fwd ms", "TFLOP/s", "alone", "both ms",
-        "TFLOP/s", "alone", "compute", "transfer", "hidden", "extra MB", "sent MB");
+  if (leader) print_head(a, grid, env.world);
   time_context(grid, *mesh, ctx, [&](const ContextTiming& t) {
-    if (leader) print(t);
+    if (!leader) return;
+    print(t);
+    if (!a.csv.empty()) write_csv(a, grid, env.world, t);
+    if (!a.timeline.empty()) draw(a, grid, env.world, ctx, t);
   });
   if (leader && a.choices && ctx.tuning) std::printf("\n%s", ctx.tuning->text().c_str());
 }
@@ -107,6 +172,12 @@ void add_bench_context(CLI::App& bench) {
   cmd->add_option("--device", a->device, "auto, cpu or cuda")->check(CLI::IsMember({"auto", "cpu", "cuda"}));
   cmd->add_option("--threads", a->threads, "Of each process on a CPU; 0: its share of the cores")
       ->check(CLI::NonNegativeNumber);
+  cmd->add_option(
+         "--timeline", a->timeline,
+         "Draw what rank 0 computed and which messages were under way during a forward and backward, as SVG; "
+         "with several lengths or schedules each picture has a file whose name says which: FILE-LENGTH-SCHEDULE.svg")
+      ->type_name("FILE.svg");
+  cmd->add_option("--csv", a->csv, "Append a line for each measurement to this file")->type_name("FILE");
   cmd->add_flag("--deterministic", a->deterministic, "Only kernels that give the same bits from run to run");
   cmd->add_flag("--choices", a->choices, "Then print which kernels were the fastest");
   cmd->footer("Example: ringmaster launch --nproc-per-node 4 -- bench context --length 65536,131072 --schedule ring");

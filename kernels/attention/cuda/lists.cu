@@ -1,9 +1,11 @@
 // Builds the lists of block patterns: counts each list, plans where all of them lie and how they are cut, orders the
-// work, fills the lists. No atomics: every place follows from counts.
+// work, fills the lists. No atomics: every place follows from counts. The host asks how many entries there are, and
+// gets their memory, while the work is ordered.
 #include "kernels/attention/cuda/lists.h"
 
 #include <algorithm>
 #include <cub/block/block_scan.cuh>
+#include <cub/warp/warp_scan.cuh>
 
 #include "core/step_arena.h"
 #include "kernels/cuda/launch.h"
@@ -16,7 +18,7 @@ constexpr std::int64_t kL2Bytes = std::int64_t{24} << 20;
 constexpr std::int64_t kBusyTiles = 512;  // enough for every multiprocessor, twice
 // A list is cut where it is longer than kLongest times the mean and than a section's work for half a multiprocessor.
 constexpr std::int32_t kLongest = 2, kShortestCut = 16;
-constexpr int kListWarps = 4, kPlanThreads = 1024, kPlanEach = 4, kOrderThreads = 256;
+constexpr int kListWarps = 4, kPlanThreads = 1024;
 
 // Heads that share their lists.
 struct ListSet {
@@ -24,8 +26,19 @@ struct ListSet {
   std::int32_t head, heads;  // the first of them, and how many
 };
 
+// The sets, and the set of each KV head. Launches carry those of a few heads with them, which saves an upload.
+struct ListSets {
+  static constexpr int kFew = 32;
+  const ListSet* many;  // null: few
+  const std::int32_t* of_many;
+  ListSet few[kFew];
+  std::int32_t of_few[kFew];
+  __device__ const ListSet& operator[](int set) const { return many ? many[set] : few[set]; }
+  __device__ int of(int head) const { return many ? of_many[head] : of_few[head]; }
+};
+
 struct Walk {
-  const ListSet* sets;
+  ListSets sets;
   Owner owner;
   bool causal, whole;  // whole: blocks of 128, else of 64
   int halves, tiles;   // blocks of 64 and of 128 positions
@@ -38,6 +51,10 @@ __device__ int2 entries_of(const Walk& w, const ListSet& set, int tile, int pair
     return w.owner == Owner::queries ? set.rule.keeps(set.head, row, column) : set.rule.keeps(set.head, column, row);
   };
   const bool all = w.whole && keeps(tile, pair);
+  if (w.whole && tile != pair && 2 * max(tile, pair) + 1 < w.halves)  // neither the diagonal nor the end cuts it
+    return all ? int2{list_entry(2 * pair, Kept::wholly, Kept::wholly),
+                      list_entry(2 * pair + 1, Kept::wholly, Kept::wholly)}
+               : int2{0, 0};
   const auto kept = [&](int row, int column) {
     if (row >= w.halves || column >= w.halves) return Kept::none;
     const Kept most = kept_of(w.owner, row, column, w.causal);
@@ -52,7 +69,8 @@ __device__ int2 entries_of(const Walk& w, const ListSet& set, int tile, int pair
 
 // One warp per list. Counts: out[list] = entries. Else writes them to out + begins[list], ascending.
 template <bool kCount>
-__global__ void __launch_bounds__(kListWarps* kWarp) walk_lists(Walk w, const std::int32_t* begins, std::int32_t* out) {
+__global__ void __launch_bounds__(kListWarps* kWarp)
+    walk_lists(const __grid_constant__ Walk w, const std::int32_t* begins, std::int32_t* out) {
   const int list = static_cast<int>(blockIdx.x) * kListWarps + static_cast<int>(threadIdx.x) / kWarp;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   if (list >= w.lists) return;
@@ -80,130 +98,136 @@ struct Totals {
   std::int32_t items, slots, split_lists;
 };
 
+// How a list is cut: `longer` of its parts have an entry more than the others.
+struct Parts {
+  std::int32_t count, shorter, longer;
+};
+__device__ Parts parts_of(std::int32_t length, std::int32_t longest) {
+  if (length <= longest) return {1, length, 0};
+  const std::int32_t count = (length - 1) / longest + 1;
+  return {count, length / count, length % count};
+}
+
+// What lists take of the order, of the slots and of the splits.
 struct Cuts {
   std::int32_t items, slots, split_lists;
   __device__ Cuts operator+(const Cuts& o) const {
     return {items + o.items, slots + o.slots, split_lists + o.split_lists};
   }
 };
-__device__ Cuts cuts_of(std::int32_t parts) { return {parts, parts > 1 ? parts : 0, parts > 1}; }
+__device__ Cuts cuts_of(const Parts& p) { return {p.count, p.count > 1 ? p.count : 0, p.count > 1}; }
 
 struct ListPlan {
-  const std::int32_t* set_of;  // by KV head
-  const std::int32_t* counts;
+  const std::int32_t* counts;  // of the sets' lists
   int kv_heads, section;
-  int processors;  // 0: no list is cut
-  std::int32_t* begins;
-  ListItem* items;  // by KV head and tile
-  SplitList* splits;
-  std::int32_t* section_begins;  // of items
-  Totals* totals;
+  int processors;
+  std::int32_t* begins;   // of the sets' lists
+  std::int32_t* longest;  // list that is not cut: one number
+  Cuts* before;           // by KV head and tile, the sum of the lists before; null: no list is cut
+  Totals* totals;         // in the host's memory
+
+  __device__ int first_list(const Walk& w, int head) const { return w.sets.of(head) * w.tiles; }
 };
 
-// begins; returns the entries of all heads. By one thread block, as is all of the planning.
-__device__ std::int64_t plan_entries(const Walk& w, const ListPlan& p, Totals& totals) {
-  using Scan = cub::BlockScan<std::int64_t, kPlanThreads>;
-  __shared__ typename Scan::TempStorage scratch;
-  const int thread = static_cast<int>(threadIdx.x);
-  std::int64_t done = 0, mine = 0, work = 0, unused = 0;
-  for (int base = 0; base < w.lists; base += kPlanThreads) {
-    const int list = base + thread;
-    const std::int64_t count = list < w.lists ? p.counts[list] : 0;
-    if (list < w.lists) mine += count * w.sets[list / w.tiles].heads;
-    std::int64_t before = 0, all = 0;
-    Scan(scratch).ExclusiveSum(count, before, all);
-    if (list < w.lists) p.begins[list] = static_cast<std::int32_t>(done + before);
-    done += all;
-    __syncthreads();
+// Calls place(list, sum of all lists before it) for every list; returns the sum of all. By one thread block, as is all
+// of the planning: each warp has neighbouring lists, and adds them up a first time for the warps after it.
+template <class T, class Of, class Place>
+__device__ T sums_before(int lists, const Of& of, const Place& place) {
+  constexpr int kWarps = kPlanThreads / kWarp;
+  using BlockScan = cub::BlockScan<T, kPlanThreads, cub::BLOCK_SCAN_WARP_SCANS>;
+  using WarpScan = cub::WarpScan<T>;
+  __shared__ typename BlockScan::TempStorage of_block;
+  __shared__ typename WarpScan::TempStorage of_warp[kWarps];
+  const auto plus = [](const T& a, const T& b) { return a + b; };
+  const int warp = static_cast<int>(threadIdx.x) / kWarp, lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int each = ((lists - 1) / kPlanThreads + 1) * kWarp, first = warp * each, end = min(lists, first + each);
+  T mine{}, before{}, all{};
+  for (int list = first + lane; list < end; list += kWarp) mine = mine + of(list);
+  BlockScan(of_block).ExclusiveScan(mine, before, T{}, plus, all);
+  before = cub::ShuffleIndex<kWarp>(before, 0, ~0u);
+  for (int base = first; base < end; base += kWarp) {
+    const bool exists = base + lane < end;
+    T here{}, round{};
+    WarpScan(of_warp[warp]).ExclusiveScan(exists ? of(base + lane) : T{}, here, T{}, plus, round);
+    if (exists) place(base + lane, before + here);
+    before = before + round;
   }
-  Scan(scratch).ExclusiveSum(mine, unused, work);
-  if (thread == 0) {
-    p.begins[w.lists] = static_cast<std::int32_t>(done);
-    totals.entries = done;
-    totals.work = work;
-  }
-  __syncthreads();  // begins are read by others
-  return work;
+  return all;
 }
 
 __device__ std::int32_t longest_uncut(const Walk& w, const ListPlan& p, std::int64_t work) {
-  if (p.processors == 0) return INT32_MAX;
+  if (!p.before) return INT32_MAX;
   const std::int64_t lists = std::int64_t{p.kv_heads} * w.tiles, mean = (work + lists - 1) / lists;
   const std::int64_t share = work * p.section / p.kv_heads / (2 * p.processors);
   const std::int64_t limit = share > kLongest * mean ? share : kLongest * mean;
   return static_cast<std::int32_t>(limit > kShortestCut ? limit : kShortestCut);
 }
 
-// The items of one list, whose first one is number at.items.
-__device__ void emit(const ListPlan& p, int head, int tile, std::int32_t begin, std::int32_t length, std::int32_t parts,
-                     Cuts at) {
-  if (tile == 0 && head % p.section == 0) p.section_begins[head / p.section] = at.items;
-  if (parts > 1) p.splits[at.split_lists] = {head, tile, at.slots, parts};
-  for (std::int64_t i = 0; i < parts; ++i)
-    p.items[at.items + i] = {head, tile, begin + static_cast<std::int32_t>(length * i / parts),
-                             begin + static_cast<std::int32_t>(length * (i + 1) / parts),
-                             parts > 1 ? at.slots + static_cast<std::int32_t>(i) : -1};
-}
-
-__global__ void __launch_bounds__(kPlanThreads) plan_items(Walk w, ListPlan p) {
-  using Scan = cub::BlockScan<Cuts, kPlanThreads>;
-  __shared__ typename Scan::TempStorage scratch;
-  const std::int32_t limit = longest_uncut(w, p, plan_entries(w, p, *p.totals));
-  const int lists = p.kv_heads * w.tiles;
-  Cuts done{};
-  for (int base = 0; base < lists; base += kPlanThreads * kPlanEach) {
-    std::int32_t begins[kPlanEach], lengths[kPlanEach], parts[kPlanEach];
-    Cuts mine{}, at{}, all{};
-    const int first = base + static_cast<int>(threadIdx.x) * kPlanEach;
-    for (int i = 0; i < kPlanEach; ++i) {
-      const int list = first + i;
-      parts[i] = 0;
-      if (list >= lists) continue;
-      const std::int32_t* bounds = p.begins + p.set_of[list / w.tiles] * w.tiles + list % w.tiles;
-      begins[i] = bounds[0];
-      lengths[i] = bounds[1] - bounds[0];
-      parts[i] = (lengths[i] - 1) / limit + 1;
-      mine = mine + cuts_of(parts[i]);
-    }
-    Scan(scratch).ExclusiveScan(
-        mine, at, Cuts{}, [](const Cuts& a, const Cuts& b) { return a + b; }, all);
-    at = done + at;
-    for (int i = 0; i < kPlanEach && first + i < lists; ++i) {
-      emit(p, (first + i) / w.tiles, (first + i) % w.tiles, begins[i], lengths[i], parts[i], at);
-      at = at + cuts_of(parts[i]);
-    }
-    done = done + all;
-    __syncthreads();
-  }
+__global__ void __launch_bounds__(kPlanThreads) plan_lists(const __grid_constant__ Walk w, ListPlan p) {
+  const std::int64_t entries = sums_before<std::int64_t>(
+      w.lists, [&](int list) { return std::int64_t{p.counts[list]}; },
+      [&](int list, std::int64_t before) { p.begins[list] = static_cast<std::int32_t>(before); });
+  std::int64_t work = 0;
+  for (int list = static_cast<int>(threadIdx.x); list < w.lists; list += kPlanThreads)
+    work += std::int64_t{p.counts[list]} * w.sets[list / w.tiles].heads;
+  work = group_sum<kPlanThreads>(work);
+  const std::int32_t longest = longest_uncut(w, p, work);
+  const int of_heads = p.kv_heads * w.tiles;
+  Cuts cuts{of_heads, 0, 0};
+  if (p.before)
+    cuts = sums_before<Cuts>(
+        of_heads,
+        [&](int list) {
+          return cuts_of(parts_of(p.counts[p.first_list(w, list / w.tiles) + list % w.tiles], longest));
+        },
+        [&](int list, const Cuts& before) { p.before[list] = before; });
   if (threadIdx.x != 0) return;
-  p.section_begins[(p.kv_heads + p.section - 1) / p.section] = done.items;
-  p.totals->items = done.items;
-  p.totals->slots = done.slots;
-  p.totals->split_lists = done.split_lists;
+  *p.longest = longest;
+  *p.totals = {entries, work, cuts.items, cuts.slots, cuts.split_lists};
 }
 
-// Each section's items, the longest first and those of one length as they were: an item's place is the number of those
-// before it.
-__global__ void __launch_bounds__(kOrderThreads)
-    order_items(const ListItem* items, const std::int32_t* section_begins, ListItem* ordered) {
-  __shared__ std::int32_t lengths[kOrderThreads];
-  const int first = section_begins[blockIdx.y], end = section_begins[blockIdx.y + 1];
-  const int thread = static_cast<int>(threadIdx.x);
-  const auto length = [&](int i) { return i < end ? items[i].end - items[i].begin : -1; };
-  for (int base = first + static_cast<int>(blockIdx.x) * kOrderThreads; base < end;
-       base += static_cast<int>(gridDim.x) * kOrderThreads) {
-    const int item = base + thread;
-    const std::int32_t mine = length(item);
-    int place = first;
-    for (int others = first; others < end; others += kOrderThreads) {
-      __syncthreads();
-      lengths[thread] = length(others + thread);
-      __syncthreads();
-#pragma unroll 16
-      for (int i = 0; i < kOrderThreads; ++i) place += lengths[i] > mine || (lengths[i] == mine && others + i < item);
+// Each section's items, the longest first and those of one length by head, tile and entries: an item's place is the
+// number of those before it. One warp per list of a head.
+__global__ void __launch_bounds__(kListWarps* kWarp)
+    order_lists(const __grid_constant__ Walk w, ListPlan p, ListItem* order, SplitList* splits) {
+  const int list = static_cast<int>(blockIdx.x) * kListWarps + static_cast<int>(threadIdx.x) / kWarp;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  if (list >= p.kv_heads * w.tiles) return;
+  const int head = list / w.tiles, tile = list % w.tiles;
+  const int first_head = head / p.section * p.section, end_head = min(first_head + p.section, p.kv_heads);
+  const std::int32_t longest = *p.longest, begin = p.begins[p.first_list(w, head) + tile];
+  const Parts mine = parts_of(p.counts[p.first_list(w, head) + tile], longest);
+  const auto before = [&](int list) { return p.before ? p.before[list] : Cuts{list, 0, 0}; };
+  // The section's items that are longer than this, or as long and of an earlier list.
+  const auto place_of = [&](std::int32_t length) {
+    int place = 0;
+    for (int h = first_head; h < end_head; ++h) {
+      const std::int32_t* counts = p.counts + p.first_list(w, h);
+      for (int other = lane; other < w.tiles; other += kWarp) {
+        const Parts o = parts_of(counts[other], longest);
+        const bool earlier = h < head || (h == head && other < tile);
+        if (o.shorter > length)
+          place += o.count;
+        else if (o.shorter == length)
+          place += earlier ? o.count : o.longer;
+        else if (o.shorter + 1 == length && earlier)
+          place += o.longer;
+      }
     }
-    if (item < end) ordered[place] = items[item];
+    return before(first_head * w.tiles).items + warp_sum(place);
+  };
+  const int of_shorter = place_of(mine.shorter), of_longer = mine.longer > 0 ? place_of(mine.shorter + 1) : 0;
+  const auto longer_before = [&](std::int64_t part) {  // of its own parts
+    return static_cast<std::int32_t>(mine.longer * part / mine.count);
+  };
+  const Cuts at = before(list);
+  for (int i = lane; i < mine.count; i += kWarp) {
+    const std::int32_t longer = longer_before(i), is_longer = longer_before(i + 1) - longer;
+    const std::int32_t from = begin + mine.shorter * i + longer;
+    const int place = is_longer ? of_longer + longer : of_shorter + i - longer;
+    order[place] = {head, tile, from, from + mine.shorter + is_longer, mine.count > 1 ? at.slots + i : -1};
   }
+  if (mine.count > 1 && lane == 0) splits[at.split_lists] = {head, tile, at.slots, mine.count};
 }
 
 // Sets of heads whose lists are the same, and the set of each head. Where they are drawn by head, they differ.
@@ -263,8 +287,8 @@ struct HostTotals {
 };
 
 // How many entries there are decides how much memory they need.
-Totals read_totals(const HostTotals& host, const Event& copied) {
-  copied.synchronize();  // host waits: start
+Totals read_totals(const HostTotals& host, const Event& known) {
+  known.synchronize();  // host waits: start
   const Totals t = *static_cast<const Totals*>(host.memory.get());
   RING_CHECK(t.entries < std::int64_t{1} << 31, "attention: the lists of a block pattern have ", t.entries,
              " entries, at most 2^31 - 1: a sparser pattern or a shorter context is needed");
@@ -280,64 +304,67 @@ double dense_entries(const Walk& w, std::int64_t kv_heads) {
 
 // What the kernels read.
 struct Input {
-  Tensor bits, sets, set_of;
+  Tensor bits, sets, of_head;
   Walk walk;
 };
 Input input_of(const BlockPattern& pattern, const ListShape& shape, const Context& ctx) {
   Sets s = sets_of(pattern, shape.kv_heads);
+  const std::int64_t tiles = divide_up(shape.length, kListRows);
+  RING_CHECK(shape.kv_heads * tiles < std::int64_t{1} << 30, "block lists: ", shape.kv_heads, " KV heads of ", tiles,
+             " tiles are too many");
   Input in;
   in.bits = uploaded(pattern.bits(), ctx);
   for (ListSet& set : s.sets)
     if (set.rule.kind == BlockRuleKind::drawn)
       set.rule.bits = array<const std::uint32_t>(in.bits) + set.rule.first_word;
-  in.sets = uploaded(s.sets, ctx);
-  in.set_of = uploaded(s.of_head, ctx);
-  const std::int64_t tiles = divide_up(shape.length, kListRows);
-  RING_CHECK(shape.kv_heads * tiles < std::int64_t{1} << 30 && shape.kv_heads <= kMaxGridY,
-             "block lists: ", shape.kv_heads, " KV heads of ", tiles, " tiles are too many");
-  in.walk = {.sets = array<const ListSet>(in.sets),
+  in.walk = {.sets = {},
              .owner = shape.owner,
              .causal = shape.causal,
              .whole = pattern.block() == kListRows,
              .halves = static_cast<int>(divide_up(shape.length, kListColumns)),
              .tiles = static_cast<int>(tiles),
              .lists = static_cast<int>(tiles) * static_cast<int>(s.sets.size())};
+  ListSets& sets = in.walk.sets;
+  if (shape.kv_heads <= ListSets::kFew) {
+    std::ranges::copy(s.sets, sets.few);
+    std::ranges::copy(s.of_head, sets.of_few);
+    return in;
+  }
+  in.sets = uploaded(s.sets, ctx);
+  in.of_head = uploaded(s.of_head, ctx);
+  sets.many = array<const ListSet>(in.sets);
+  sets.of_many = array<const std::int32_t>(in.of_head);
   return in;
 }
 
+Launch by_warp(std::int64_t lists) { return {grid_of(divide_up(lists, kListWarps)), kListWarps * kWarp}; }
+
 // All but the entries' values: where each list begins, and the work in its order.
-DeviceLists plan_lists(const Input& in, const ListShape& shape, const Tensor& counts, const Tensor& begins,
-                       const Context& ctx) {
-  const Walk& walk = in.walk;
+DeviceLists planned(const Walk& walk, const ListShape& shape, const Tensor& counts, const Tensor& begins,
+                    const Context& ctx) {
   const bool cut = shape.owner == Owner::keys;
-  // Cutting adds at most one part for two lists, since what is cut is longer than twice the mean.
-  const std::int64_t whole = shape.kv_heads * walk.tiles, most_items = whole + (cut ? whole / 2 : 0);
-  const std::int64_t section = std::min(shape.section, shape.kv_heads), sections = divide_up(shape.kv_heads, section);
+  const std::int64_t whole = shape.kv_heads * walk.tiles;
+  const Tensor before = ctx.empty({cut ? whole * static_cast<std::int64_t>(sizeof(Cuts)) : 0}, DType::u8);
+  const Tensor longest = ctx.empty({1}, DType::i32);
+  const auto& host = ctx.stream.impl().resource<HostTotals>();
+  const ListPlan plan{.counts = counts.data<std::int32_t>(),
+                      .kv_heads = static_cast<int>(shape.kv_heads),
+                      .section = static_cast<int>(std::min(shape.section, shape.kv_heads)),
+                      .processors = processors(ctx),
+                      .begins = begins.data<std::int32_t>(),
+                      .longest = longest.data<std::int32_t>(),
+                      .before = cut ? array<Cuts>(before) : nullptr,
+                      .totals = static_cast<Totals*>(host.memory.get())};
+  launch(ctx, {grid_of(1), kPlanThreads}, plan_lists, walk, plan);
+  const Event known = ctx.stream.record();
   DeviceLists lists;
   lists.tiles = walk.tiles;
-  lists.order = lasting_array<ListItem>(most_items, ctx);
+  // Cutting adds at most one part for two lists, since what is cut is longer than twice the mean.
+  lists.order = lasting_array<ListItem>(whole + (cut ? whole / 2 : 0), ctx);
   lists.splits = lasting_array<SplitList>(cut ? whole / 2 : 0, ctx);
-  const Tensor items = ctx.empty({most_items * static_cast<std::int64_t>(sizeof(ListItem))}, DType::u8);
-  const Tensor section_begins = ctx.empty({sections + 1}, DType::i32), totals = ctx.empty({sizeof(Totals)}, DType::u8);
-  const ListPlan plan{.set_of = array<const std::int32_t>(in.set_of),
-                      .counts = counts.data<std::int32_t>(),
-                      .kv_heads = static_cast<int>(shape.kv_heads),
-                      .section = static_cast<int>(section),
-                      .processors = cut ? processors(ctx) : 0,
-                      .begins = begins.data<std::int32_t>(),
-                      .items = array<ListItem>(items),
-                      .splits = array<SplitList>(lists.splits),
-                      .section_begins = section_begins.data<std::int32_t>(),
-                      .totals = array<Totals>(totals)};
-  launch(ctx, {grid_of(1), kPlanThreads}, plan_items, walk, plan);
-  const auto& host = ctx.stream.impl().resource<HostTotals>();
-  ctx.stream.impl().copy(host.memory.get(), totals.raw(), sizeof(Totals));
-  const Event copied = ctx.stream.record();
-  const std::int64_t blocks = divide_up(std::min(most_items, 2 * section * walk.tiles), kOrderThreads);
-  launch(ctx, {grid_of(blocks, sections), kOrderThreads}, order_items, plan.items, plan.section_begins,
-         array<ListItem>(lists.order));
+  launch(ctx, by_warp(whole), order_lists, walk, plan, array<ListItem>(lists.order), array<SplitList>(lists.splits));
 
-  const Totals t = read_totals(host, copied);
+  const Totals t = read_totals(host, known);
   lists.items = t.items;
   lists.slots = t.slots;
   lists.split_lists = t.split_lists;
@@ -359,11 +386,12 @@ DeviceLists build_lists(const BlockPattern& pattern, const ListShape& shape, con
              "block lists: ", shape.kv_heads, " KV heads, ", shape.length, " positions, sections of ", shape.section);
   pattern.check_covers(shape.length, "attention");
   const Input in = input_of(pattern, shape, ctx);
-  const Launch by_list{grid_of(divide_up(in.walk.lists, kListWarps)), kListWarps * kWarp};
-  const Tensor counts = ctx.empty({in.walk.lists}, DType::i32), begins = ctx.empty({in.walk.lists + 1}, DType::i32);
-  launch(ctx, by_list, walk_lists<true>, in.walk, nullptr, counts.data<std::int32_t>());
-  DeviceLists lists = plan_lists(in, shape, counts, begins, ctx);
-  launch(ctx, by_list, walk_lists<false>, in.walk, begins.data<std::int32_t>(), lists.entries.data<std::int32_t>());
+  const Walk& walk = in.walk;
+  const Tensor counts = ctx.empty({walk.lists}, DType::i32), begins = ctx.empty({walk.lists}, DType::i32);
+  launch(ctx, by_warp(walk.lists), walk_lists<true>, walk, nullptr, counts.data<std::int32_t>());
+  DeviceLists lists = planned(walk, shape, counts, begins, ctx);
+  launch(ctx, by_warp(walk.lists), walk_lists<false>, walk, begins.data<std::int32_t>(),
+         lists.entries.data<std::int32_t>());
   return lists;
 }
 

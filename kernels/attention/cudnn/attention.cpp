@@ -123,7 +123,7 @@ bool in_place(const Call& c, const Attention& a) {
   return !a.carry.defined() && a.out.dtype() == DType::bf16 && c.queries.all_of(a.q.dim(0));
 }
 bool in_place(const Call& c, const AttentionBackward& a) {
-  return !a.carry_dq.defined() && a.dq.dtype() == DType::bf16 && a.dk.dtype() == DType::bf16 &&
+  return !a.carry_dq.defined() && !a.carry_dk.defined() && a.dq.dtype() == DType::bf16 && a.dk.dtype() == DType::bf16 &&
          a.dv.dtype() == DType::bf16 && c.queries.all_of(a.q.dim(0)) && c.keys.all_of(a.k.dim(0));
 }
 bool aligned_all(std::initializer_list<const Tensor*> tensors) {

@@ -1,0 +1,73 @@
+#include "kernels/row_copy.h"
+
+#include "kernels/cuda/launch.h"
+
+namespace ring::cuda {
+namespace {
+
+using Pack = uint4;  // what a thread moves at a time
+constexpr auto kPackBytes = static_cast<std::int64_t>(sizeof(Pack));
+constexpr int kUnroll = 4;  // rows of a thread that are under way together
+constexpr std::int64_t kMostRows = std::int64_t{1} << 31;
+
+struct Rows {
+  const Pack* from;
+  Pack* to;
+  std::int64_t from_row, from_part, to_row, to_part;  // distances
+  std::uint32_t count, parts;                         // count: rows times parts
+  std::int64_t width;
+};
+
+__device__ std::int64_t at(std::uint32_t n, std::uint32_t parts, std::int64_t row, std::int64_t part) {
+  return n / parts * row + n % parts * part;
+}
+
+// Threads: x over the packs of a part of a row, y over the parts of all rows.
+__global__ void copy_packs(Rows r) {
+  for (std::int64_t x = thread_x(); x < r.width; x += threads_x())
+    for (std::int64_t i = thread_y(); i < r.count; i += kUnroll * threads_y()) {
+      Pack held[kUnroll];
+#pragma unroll
+      for (int j = 0; j < kUnroll; ++j) {
+        const std::int64_t n = i + j * threads_y();
+        if (n < r.count) held[j] = r.from[at(static_cast<std::uint32_t>(n), r.parts, r.from_row, r.from_part) + x];
+      }
+#pragma unroll
+      for (int j = 0; j < kUnroll; ++j) {
+        const std::int64_t n = i + j * threads_y();
+        if (n < r.count) r.to[at(static_cast<std::uint32_t>(n), r.parts, r.to_row, r.to_part) + x] = held[j];
+      }
+    }
+}
+
+bool of_packs(const RowBytes& b) {
+  const auto whole = [](const RowBytes::Side& s) {
+    return reinterpret_cast<std::uintptr_t>(s.data) % kPackBytes == 0 && s.row % kPackBytes == 0 &&
+           s.part % kPackBytes == 0;
+  };
+  return b.width % kPackBytes == 0 && whole(b.dst) && whole(b.src);
+}
+
+void run(const CopyRows& args, const Context& ctx) {
+  check(args);
+  if (args.rows.count == 0) return;
+  const RowBytes b = bytes_of(args);
+  if (b.rows * b.parts == 1 || b.rows * b.parts > kMostRows || !of_packs(b)) return copy_rows_by_stream(args, ctx);
+  const Rows r{reinterpret_cast<const Pack*>(b.src.data),
+               reinterpret_cast<Pack*>(b.dst.data),
+               b.src.row / kPackBytes,
+               b.src.part / kPackBytes,
+               b.dst.row / kPackBytes,
+               b.dst.part / kPackBytes,
+               static_cast<std::uint32_t>(b.rows * b.parts),
+               static_cast<std::uint32_t>(b.parts),
+               b.width / kPackBytes};
+  Launch shape = rows_by(divide_up(std::int64_t{r.count}, std::int64_t{kUnroll}), r.width);
+  shape.grid.x = std::min(shape.grid.x, 1u << 16);
+  launch(ctx, shape, copy_packs, r);
+}
+
+const bool added = copy_rows_kernel.add(Backend::cuda, {"packs", run});
+
+}  // namespace
+}  // namespace ring::cuda
