@@ -53,8 +53,8 @@ std::optional<FoundCheckpoint> find_newest_verified(const fs::path& folder) {
     for (const std::string& problem : problems) log::warn("checkpoint of step ", entry->step, " is damaged: ", problem);
   }
   if (all.empty()) return std::nullopt;
-  fail("all ", all.size(), " checkpoints in ", folder.string(),
-       " are damaged (newest: ", verify_checkpoint(all.back().path).front(), "); move the folder away to start again");
+  fail("no checkpoint in ", folder.string(), " is sound (", all.size(),
+       " damaged, newest: ", verify_checkpoint(all.back().path).front(), "); move the folder away to start again");
 }
 
 }  // namespace ring

@@ -11,6 +11,7 @@
 #include "comm/liveness.h"
 #include "comm/nccl/nccl.h"
 #include "comm/self.h"
+#include "core/counted.h"
 
 namespace ring {
 namespace {
@@ -58,8 +59,6 @@ void refuse_loopback_between_nodes(const WorkerEnvironment& env, const std::stri
     fail("rank ", env.rank, " would be reached at ", address, ", which no other node can reach (", env.local_world,
          " of ", env.world, " ranks are on this one): set RINGMASTER_ADDRESS to this node's address");
 }
-
-std::string processes(int n) { return str(n, n == 1 ? " process" : " processes"); }
 
 std::string divisors(int n) {  // "1, 2, 4 or 8"
   std::string out;
@@ -247,7 +246,7 @@ MeshDegrees mesh_degrees(const std::map<std::string, int>& given, int world) {
   if (world % m.cp != 0 || world % m.tp != 0 || world / m.cp % m.tp != 0) {
     const bool tp_fits = world % m.tp == 0, cp_fits = world % m.cp == 0 && m.tp > 1;
     const std::string what = tp_fits && m.cp > 1 ? "cp may be " : cp_fits ? "tp may be " : "cp x tp may be ";
-    fail("mesh: cp: ", m.cp, " x tp: ", m.tp, " does not divide ", processes(world), "; ", what,
+    fail("mesh: cp: ", m.cp, " x tp: ", m.tp, " does not divide ", counted(world, "process"), "; ", what,
          divisors(tp_fits && m.cp > 1 ? world / m.tp
                   : cp_fits           ? world / m.cp
                                       : world),
@@ -256,8 +255,8 @@ MeshDegrees mesh_degrees(const std::map<std::string, int>& given, int world) {
   const int rest = world / m.cp / m.tp;
   m.dp = degree("dp", rest);
   if (m.dp != rest)
-    fail("mesh: dp: ", m.dp, " x cp: ", m.cp, " x tp: ", m.tp, " needs ", processes(m.dp * m.cp * m.tp), ", but ",
-         world, world == 1 ? " was" : " were", " started. Start them (ringmaster launch --nproc-per-node ",
+    fail("mesh: dp: ", m.dp, " x cp: ", m.cp, " x tp: ", m.tp, " needs ", counted(m.dp * m.cp * m.tp, "process"),
+         ", but ", world, world == 1 ? " was" : " were", " started. Start them (ringmaster launch --nproc-per-node ",
          m.dp * m.cp * m.tp, " -- train ..), or set parallel.dp to ", rest, ", or to 0 for what is left");
   return m;
 }

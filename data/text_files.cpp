@@ -9,6 +9,7 @@
 #include <tuple>
 
 #include "core/check.h"
+#include "core/counted.h"
 #include "data/files.h"
 
 namespace ring {
@@ -51,8 +52,8 @@ std::vector<TextFile> list_text_files(const std::vector<std::string>& inputs, co
     if (fs::is_directory(input)) {
       const std::size_t before = files.size(), seen = add_folder(input, glob, files);
       if (files.size() == before) {
-        fail("--input ", input, ": none of its ", seen, " files matches --glob '", glob,
-             "'; give another pattern, such as '*.txt' or '*'");
+        fail("--input ", input, ": none of its ", counted(static_cast<std::int64_t>(seen), "file"), " matches --glob '",
+             glob, "'; give another pattern, such as '*.txt' or '*'");
       }
     } else {
       if (!fs::is_regular_file(input)) fail("--input ", input, ": not a regular file; save the text to a file first");

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "core/check.h"
+#include "core/counted.h"
 #include "data/utf8.h"
 
 namespace ring {
@@ -54,7 +55,8 @@ void sample_text(const std::vector<TextFile>& files, std::uint64_t max_bytes,
   std::uint64_t total = 0;
   for (const TextFile& f : files) total += f.size;
   if (total == 0)
-    fail("the input is empty: ", files.size(), " files with no byte between them, the first is ", files.front().path);
+    fail("the input is empty: ", counted(static_cast<std::int64_t>(files.size()), "file"),
+         " with no byte between them, the first is ", files.front().path);
   constexpr std::size_t kStretch = 16384;
   const double share = total <= max_bytes ? 1 : static_cast<double>(max_bytes) / static_cast<double>(total);
   std::uint64_t number = 0;  // of the stretch; taken whenever number * share passes a whole number

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cmath>
 #include <csignal>
 #include <cstring>
 #include <filesystem>
@@ -28,8 +29,18 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-constexpr milliseconds kBlameTime{300};  // how long a worker that lost a peer waits for that peer's own death to show
-constexpr milliseconds kSweep{200};      // between looks at the workers where the kernel has no pidfd
+// After a failure: for a peer's own death to show, where a worker only lost it; for the others to end with the same
+// error; and for those that lost a peer to end by themselves.
+constexpr milliseconds kBlameTime{300};
+constexpr milliseconds kSweep{200};           // between looks at the workers where the kernel has no pidfd
+constexpr std::chrono::seconds kMostHeld{1};  // for lines that look like a last message of a worker that goes on
+
+std::string listed(const std::vector<int>& ranks) {  // "0, 2 and 3"
+  std::string text;
+  for (std::size_t i = 0; i < ranks.size(); ++i)
+    text += str(i == 0 ? "" : i + 1 == ranks.size() ? " and " : ", ", ranks[i]);
+  return text;
+}
 
 // Signals arrive at a descriptor while this lives.
 class SignalSource {
@@ -70,7 +81,10 @@ class Agent {
   void reap();
   void judge();
   void report(Worker& first);
-  void end(milliseconds grace);
+  std::vector<int> ended_alike(const Worker& first) const;
+  void settle(Worker& worker) const;
+  bool said(const Worker& ended) const;
+  void end(milliseconds patience);
   void enforce_deadline();
   bool any_alive() const;
   Worker* first_failure() const;
@@ -86,9 +100,11 @@ class Agent {
   Clock::time_point begin_ = Clock::now();
   std::vector<std::unique_ptr<Worker>> workers_;
   Phase phase_ = Phase::running;
-  std::optional<Clock::time_point> deadline_;  // of the phase: then SIGKILL
-  std::optional<Clock::time_point> blame_;     // only "peer lost" failures so far: judge by then
+  std::optional<Clock::time_point> deadline_;   // of the phase: then SIGKILL
+  std::optional<Clock::time_point> terminate_;  // when ending: then SIGTERM
+  std::optional<Clock::time_point> blame_;      // no failure so far that others cannot share: judge by then
   Worker* failed_ = nullptr;
+  std::string error_;  // of the one that failed: the others need not repeat it
 };
 
 Agent::Agent(const LaunchOptions& options)
@@ -138,9 +154,13 @@ int Agent::run() {
     while (const int number = signals_.next()) handle_signal(number);
     reap();
     judge();
+    for (auto& w : workers_) settle(*w);
     enforce_deadline();
   }
-  for (auto& w : workers_) w->output().finish();
+  for (auto& w : workers_) {
+    w->output().finish();
+    settle(*w);
+  }
   while (waitpid(-1, nullptr, WNOHANG) > 0) continue;  // grandchildren
   return exit_code();
 }
@@ -154,6 +174,7 @@ void Agent::wait_for_events() {
   auto until = Clock::now() + kSweep;
   if (deadline_) until = std::min(until, *deadline_);
   if (blame_) until = std::min(until, *blame_);
+  if (terminate_) until = std::min(until, *terminate_);
   const auto left = std::chrono::ceil<milliseconds>(until - Clock::now()).count();
   poll(fds.data(), fds.size(), static_cast<int>(std::max<std::int64_t>(left, 0)));
   for (auto& w : workers_) w->output().drain();
@@ -168,7 +189,7 @@ void Agent::handle_signal(int number) {
   if (phase_ == Phase::ending) return;
   if (phase_ == Phase::stopping) {
     log::warn("launch: second signal, ending the workers now");
-    return end(options_.grace);
+    return end(milliseconds(0));
   }
   log::info("launch: ", strsignal(number), ", waiting up to ",
             static_cast<double>(options_.stop_timeout.count()) / 1000, " s for the workers to checkpoint and exit");
@@ -178,7 +199,8 @@ void Agent::handle_signal(int number) {
 }
 
 void Agent::reap() {
-  for (auto& w : workers_) w->reap();
+  for (auto& w : workers_)
+    if (w->reap()) w->output().finish();
 }
 
 // Of those that failed: one that did not merely lose a peer, and was killed rather than exited, comes first.
@@ -206,33 +228,74 @@ void Agent::judge() {
   if (phase_ == Phase::stopping &&
       (!ending.signal || ending.signal == SIGINT || ending.signal == SIGTERM || ending.signal == SIGHUP))
     return;
-  if (ending.code == kExitPeerLost && any_alive()) {
+  if ((ending.code == kExitPeerLost || !first->output().error().empty()) && any_alive()) {
     if (!blame_) blame_ = Clock::now() + kBlameTime;
     if (Clock::now() < *blame_) return;
   }
   failed_ = first;
+  error_ = first->output().error();
   report(*first);
-  end(options_.grace);
+  end(kBlameTime);
+}
+
+// Those that ended with the same message.
+std::vector<int> Agent::ended_alike(const Worker& first) const {
+  std::vector<int> ranks;
+  for (const auto& w : workers_)
+    if (!w->alive() && w->ending()->exit_code() == first.ending()->exit_code() && w->output().error() == error_)
+      ranks.push_back(w->rank());
+  return ranks;
 }
 
 void Agent::report(Worker& first) {
   WorkerOutput& output = first.output();
-  output.finish();
-  log::error("launch: rank ", first.rank(), " (pid ", first.pid(), ") ", describe(*first.ending()), " after ",
-             seconds(), " s; ending the other workers");
+  output.drop();  // the last lines below have it
+  const std::vector<int> alike = error_.empty() ? std::vector<int>{} : ended_alike(first);
+  const std::string after = str(" after ", std::round(10 * seconds()) / 10, " s");
+  if (alike.size() > 1 && alike.size() == workers_.size())
+    log::error("launch: all ", workers_.size(), " workers ended with this error and exit code ",
+               first.ending()->exit_code(), after);
+  else if (alike.size() > 1)
+    log::error("launch: ranks ", listed(alike), " ended with one error and exit code ", first.ending()->exit_code(),
+               after, "; ending the other workers");
+  else
+    log::error("launch: rank ", first.rank(), " (pid ", first.pid(), ") ", describe(*first.ending()), after,
+               workers_.size() > 1 ? "; ending the other workers" : "");
   if (!output.log_path().empty()) log::error("launch: its log is ", output.log_path());
+  if (first.rank() == 0 && !error_.empty()) return;  // it was on the console just now
   log::error("launch: last lines of rank ", first.rank(), output.tail().empty() ? ": none" : ":");
   for (const std::string& line : output.tail()) log::error("  | ", line);
 }
 
-void Agent::end(milliseconds grace) {
+// Its message is that of the worker that failed, or that it lost this one.
+bool Agent::said(const Worker& ended) const {
+  if (!failed_) return false;
+  const bool lost = ended.ending()->code == kExitPeerLost && failed_->ending()->code != kExitPeerLost;
+  return lost || ended.output().error() == error_;
+}
+
+// Writes the message that was held back, unless that has been said.
+void Agent::settle(Worker& worker) const {
+  WorkerOutput& output = worker.output();
+  if (!output.holds()) return;
+  if (!worker.alive() && said(worker)) return output.drop();
+  const bool judged = !worker.alive() && phase_ != Phase::running;
+  if (judged || !any_alive() || Clock::now() - output.held_since() > kMostHeld) output.release();
+}
+
+// Workers have their own time to end before they are told to, which they would announce.
+void Agent::end(milliseconds patience) {
   phase_ = Phase::ending;
   blame_.reset();
-  deadline_ = Clock::now() + grace;
-  for (auto& w : workers_) w->signal(SIGTERM);
+  terminate_ = Clock::now() + std::min(patience, options_.grace);
+  deadline_ = Clock::now() + options_.grace;
 }
 
 void Agent::enforce_deadline() {
+  if (terminate_ && Clock::now() >= *terminate_) {
+    terminate_.reset();
+    for (auto& w : workers_) w->signal(SIGTERM);
+  }
   if (!deadline_ || Clock::now() < *deadline_) return;
   for (auto& w : workers_)
     if (w->alive()) {

@@ -1,6 +1,7 @@
 #include "launcher/command.h"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <memory>
 
 #include "comm/gloo/gloo.h"
@@ -20,7 +21,47 @@ constexpr const char* kExamples = R"(Examples:
 SIGINT and SIGTERM are passed on once: the workers finish their step, checkpoint and exit; a second one ends them at
 once. When a worker fails, it is named with its last lines, the others are ended, and its exit code is returned.)";
 
+bool is_command(const CLI::App& app, const std::string& name) {
+  const auto named = [&](const CLI::App* sub) { return sub->get_name() == name; };
+  return !app.get_subcommands(named).empty();
+}
+
+// Those in which several processes do one thing together; of any other each would do all.
+bool shares_work(const std::vector<std::string>& command) {
+  if (command[0] == "train") return true;
+  return command[0] == "bench" && command.size() > 1 && (command[1] == "step" || command[1] == "context");
+}
+
+std::string joined(const std::vector<std::string>& words) {
+  std::string text;
+  for (const std::string& word : words) text += " " + word;
+  return text;
+}
+
+void check_command(const CLI::App& app, const LaunchOptions& o) {
+  if (shares_work(o.command)) return;
+  const bool bench = o.command[0] == "bench" && o.command.size() > 1;
+  const std::string name = o.command[0] + (bench ? " " + o.command[1] : "");
+  if (!is_command(app, o.command[0]))
+    fail("launch: '", name,
+         "' is no command of ringmaster. Write what each worker runs after --: ringmaster launch -n ", o.processes,
+         " -- train config.yaml");
+  fail("launch: ", name,
+       " works in one process; several are for train, bench step and bench context. Run it alone: ", "ringmaster",
+       joined(o.command));
+}
+
 }  // namespace
+
+std::vector<std::string> separate_command(const CLI::App& app, std::vector<std::string> arguments) {
+  if (arguments.empty() || arguments[0] != "launch" || std::ranges::count(arguments, "--")) return arguments;
+  for (auto word = arguments.begin() + 1; word != arguments.end(); ++word)
+    if (is_command(app, *word) && word[-1] != "--log-dir") {
+      arguments.insert(word, "--");
+      break;
+    }
+  return arguments;
+}
 
 void add_launch_command(CLI::App& app) {
   auto options = std::make_shared<LaunchOptions>();
@@ -45,10 +86,11 @@ void add_launch_command(CLI::App& app) {
       ->check(CLI::Range(1, 1'000'000));
   launch
       ->add_option("command", options->command,
-                   "What each worker runs: a ringmaster command and its arguments, after --")
+                   "What each worker runs, after --: train, bench step or bench context, and its arguments")
       ->required()
       ->type_name("COMMAND");
-  launch->callback([options, stop_seconds] {
+  launch->callback([options, stop_seconds, &app] {
+    check_command(app, *options);
     if (options->processes > 1 && !gloo_available())
       fail("launch: ", options->processes,
            " workers need Gloo, which this build lacks: install libgloo-dev, then configure and build again");

@@ -1,4 +1,5 @@
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdlib>
 #include <iostream>
 
@@ -6,6 +7,7 @@
 #include "core/check.h"
 #include "generated/build_info.h"
 #include "launcher/command.h"
+#include "launcher/output.h"
 #include "trainer/commands/commands.h"
 
 namespace {
@@ -22,6 +24,8 @@ int run(int argc, char** argv) {
   CLI::App app{"Ringmaster trains transformer language models: text -> tokens -> training -> checkpoints -> samples.",
                "ringmaster"};
   app.set_version_flag("--version", version_text());
+  app.failure_message(
+      [](const CLI::App* a, const CLI::Error& e) { return ring::kErrorBegin + CLI::FailureMessage::simple(a, e); });
   app.require_subcommand(0, 1);
   app.footer("Start with `make quickstart`, or see docs/ for each step.");
   ring::add_tokenizer_commands(app);
@@ -36,7 +40,9 @@ int run(int argc, char** argv) {
   ring::add_doctor_command(app);
   ring::add_launch_command(app);
   try {
-    app.parse(argc, argv);
+    std::vector<std::string> arguments = ring::separate_command(app, {argv + 1, argv + argc});
+    std::reverse(arguments.begin(), arguments.end());  // as CLI11 wants them
+    app.parse(std::move(arguments));
   } catch (const CLI::ParseError& e) {
     const int code = app.exit(e);
     return code == 0 ? 0 : ring::kExitUsage;
@@ -58,10 +64,10 @@ int main(int argc, char** argv) {
   } catch (const ring::ExitCode& e) {
     return e.code;
   } catch (const ring::PeerLost& e) {  // the launcher looks for the one that was the cause
-    std::cerr << "ringmaster: " << e.what() << "\n";
+    std::cerr << ring::kErrorBegin << e.what() << "\n";
     return ring::kExitPeerLost;
   } catch (const std::exception& e) {
-    std::cerr << "ringmaster: " << e.what() << "\n";
+    std::cerr << ring::kErrorBegin << e.what() << "\n";
     return ring::kExitError;
   }
 }

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -64,12 +65,30 @@ void WorkerOutput::take(const char* data, std::size_t size) {
 }
 
 void WorkerOutput::end_line() {
-  if (console_ >= 0 && !prefix_.empty()) {
-    const std::string text = prefix_ + line_ + "\n";
-    write_all(console_, text.data(), text.size());
-  }
+  if (console_ >= 0 && !prefix_.empty()) show(prefix_ + line_ + "\n");
   tail_.push_back(std::exchange(line_, {}));
   if (tail_.size() > kTailLines) tail_.pop_front();
+}
+
+void WorkerOutput::show(const std::string& text) {
+  if (!holds() && !line_.starts_with(kErrorBegin)) return write_all(console_, text.data(), text.size());
+  if (!holds()) held_since_ = Clock::now();
+  held_.push_back(text);
+  if (held_.size() > kTailLines) release();  // no message: it goes on
+}
+
+void WorkerOutput::release() {
+  for (const std::string& text : held_) write_all(console_, text.data(), text.size());
+  held_.clear();
+}
+
+std::string WorkerOutput::error() const {
+  const auto begin =
+      std::find_if(tail_.rbegin(), tail_.rend(), [](const std::string& l) { return l.starts_with(kErrorBegin); });
+  std::string text;
+  if (begin != tail_.rend())
+    for (auto line = std::prev(begin.base()); line != tail_.end(); ++line) text += *line + "\n";
+  return text;
 }
 
 void WorkerOutput::finish() {

@@ -1,6 +1,8 @@
 #pragma once
 // What a worker writes: read without blocking, passed on line by line, and its last lines kept for when it fails.
+// The error that a worker with a prefix ends with is held back, so that several can say the same once.
 
+#include <chrono>
 #include <cstddef>
 #include <cstdio>
 #include <deque>
@@ -12,6 +14,7 @@
 namespace ring {
 
 inline constexpr std::size_t kTailLines = 30;
+inline constexpr const char* kErrorBegin = "ringmaster: ";  // of the message that the program ends with
 
 class WorkerOutput {
  public:
@@ -22,12 +25,20 @@ class WorkerOutput {
   int fd() const { return source_.get(); }  // -1 once it has ended
   void drain();                             // everything that is there now
   const std::deque<std::string>& tail() const { return tail_; }
+  std::string error() const;  // the last of the kept lines that begins with kErrorBegin, and those after it; or empty
   const std::string& log_path() const { return log_path_; }
   void finish();  // drains, and ends an unfinished last line
+
+  using Clock = std::chrono::steady_clock;
+  bool holds() const { return !held_.empty(); }
+  Clock::time_point held_since() const { return held_since_; }
+  void release();  // writes what is held back to the console
+  void drop() { held_.clear(); }
 
  private:
   void take(const char* data, std::size_t size);
   void end_line();
+  void show(const std::string& text);
 
   struct CloseFile {
     void operator()(std::FILE* f) const { std::fclose(f); }
@@ -37,7 +48,8 @@ class WorkerOutput {
   std::string prefix_, line_, log_path_;
   int console_;
   std::unique_ptr<std::FILE, CloseFile> log_;
-  std::deque<std::string> tail_;
+  std::deque<std::string> tail_, held_;
+  Clock::time_point held_since_{};
 };
 
 }  // namespace ring

@@ -41,6 +41,7 @@ class Worker {
   pid_t pid() const { return pid_; }
   int pidfd() const { return pidfd_.get(); }  // readable when it has ended; -1 where the kernel has none
   WorkerOutput& output() { return *output_; }
+  const WorkerOutput& output() const { return *output_; }
 
   bool alive() const { return !ending_; }
   const std::optional<Ending>& ending() const { return ending_; }

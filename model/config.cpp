@@ -1,5 +1,7 @@
 #include "model/config.h"
 
+#include <algorithm>
+
 #include "core/check.h"
 #include "core/fields.h"
 
@@ -89,15 +91,21 @@ ModelConfig ModelConfig::resolved() const {
   return c;
 }
 
+std::vector<std::int64_t> possible_slices(const ModelConfig& c) {
+  std::vector<std::int64_t> possible;
+  for (std::int64_t n = 1; n <= c.kv_heads; ++n)
+    if (c.heads % n == 0 && c.kv_heads % n == 0 && c.mlp_width % n == 0) possible.push_back(n);
+  return possible;
+}
+
 void check_slices(const ModelConfig& c, std::int64_t slices) {
   if (slices == 1) return;
-  const auto fits = [&](std::int64_t n) { return c.heads % n == 0 && c.kv_heads % n == 0 && c.mlp_width % n == 0; };
-  if (!fits(slices)) {
-    std::string possible = "1";
-    for (std::int64_t n = 2; n <= c.kv_heads; ++n)
-      if (fits(n)) possible += str(", ", n);
+  const std::vector<std::int64_t> possible = possible_slices(c);
+  if (std::find(possible.begin(), possible.end(), slices) == possible.end()) {
+    std::string list;
+    for (const std::int64_t n : possible) list += str(n == 1 ? "" : ", ", n);
     fail("parallel.tp: ", slices, " must divide model.heads = ", c.heads, ", model.kv_heads = ", c.kv_heads,
-         " and model.mlp_width = ", c.mlp_width, ": this model can be cut with a parallel.tp of ", possible);
+         " and model.mlp_width = ", c.mlp_width, ": this model can be cut with a parallel.tp of ", list);
   }
   if (c.norm_place == NormPlace::sub)
     fail("parallel.tp: ", slices, " cuts the channels that model.norm_place: sub normalises inside of each sublayer, ",

@@ -72,7 +72,9 @@ struct ModelConfig {
   ModelConfig resolved() const;
 };
 
-// Error, which names what would fit: the model cannot be cut into so many slices (tensor parallelism).
+// Into how many slices the model can be cut (tensor parallelism), 1 first.
+std::vector<std::int64_t> possible_slices(const ModelConfig& resolved);
+// Error, which names what would fit: the model cannot be cut into so many slices.
 void check_slices(const ModelConfig& resolved, std::int64_t slices);
 
 // FLOPs of one token, forward and backward: 6 per matrix weight (the head's included, the embedding's not), and

@@ -87,7 +87,8 @@ void generate(const Decoder& model, const Context& ctx, std::vector<std::int32_t
       cache.lengths[0] = 0;
       fresh = prompt;
     }
-    const std::vector<float> logits = feed(model, ctx, fresh, cache);
+    std::vector<float> logits = feed(model, ctx, fresh, cache);
+    if (sampling.tokens > 0) logits.resize(std::min(logits.size(), static_cast<std::size_t>(sampling.tokens)));
     const std::int32_t next = sample_token(logits, sampling, static_cast<std::uint64_t>(i));
     if (!on_token(next)) return;
     prompt.push_back(next);

@@ -15,6 +15,7 @@ struct Sampling {
   std::int64_t top_k = 0;    // keep this many likeliest tokens; 0: all
   double top_p = 1.0;        // keep the fewest likeliest tokens that have this much probability (Holtzman et al. 2020)
   std::uint64_t seed = 1;
+  std::int64_t tokens = 0;  // draw from the first so many ids, those that the tokenizer knows; 0: all
 };
 
 // One token from unnormalised log-probabilities; `index` addresses the random number. Error: a logit is not finite.

@@ -1,12 +1,15 @@
 #include "trainer/session.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "checkpoint/reader.h"
 #include "comm/nccl/nccl.h"
+#include "core/counted.h"
 #include "core/devices.h"
 #include "core/fields.h"
+#include "core/log.h"
 #include "generated/build_info.h"
 #include "kernels/tuning.h"
 
@@ -96,16 +99,35 @@ Device worker_device(const Config& c, const WorkerEnvironment& env) {
   const bool possible = nccl_available() && gpus >= env.local_world;
   if (c.run.device == DeviceChoice::cuda && !possible)
     fail("run.device: cuda with ", env.local_world, " processes on this machine: ",
-         nccl_available() ? str("there are ", gpus, " GPUs, and each process needs one of its own")
+         nccl_available() ? str(gpus == 1 ? "there is " : "there are ", counted(gpus, "GPU"),
+                                ", and each process needs one of its own")
                           : std::string("this build has no NCCL (libnccl-dev)"),
          ". Start fewer processes, or set run.device: cpu");
   if (c.run.device == DeviceChoice::cpu || !possible) return {};
   return {Backend::cuda, env.local_rank};
 }
 
+void check_tensor_parallel(const Config& c, int world) {
+  const std::int64_t tp = c.parallel.tp, cp = c.parallel.cp;
+  if (tp == 1 || world % cp != 0) return;  // what is wrong then, the mesh says
+  const ModelConfig model = c.model.resolved();
+  const std::vector<std::int64_t> slices = possible_slices(model);
+  const bool model_fits = std::find(slices.begin(), slices.end(), tp) != slices.end();
+  if (model_fits && world / cp % tp == 0) return;
+  std::string possible;
+  for (const std::int64_t n : slices)
+    if (world / cp % n == 0) possible += str(n == 1 ? "" : ", ", n);
+  fail("parallel.tp: ", tp, " must divide model.heads = ", model.heads, ", model.kv_heads = ", model.kv_heads,
+       ", model.mlp_width = ", model.mlp_width, " and the ", counted(world / cp, "process"),
+       cp > 1 ? str(" that parallel.cp: ", cp, " leaves of ", world) : "", ": here it can be ", possible,
+       model_fits ? str(". Or start as many processes as it needs: ringmaster launch -n ", tp * cp, " -- ...") : "");
+}
+
 std::unique_ptr<Mesh> join_mesh(const Config& c) {
   const Environment environment = current_environment();
   const WorkerEnvironment env = parse_environment(environment);
+  if (!env.note.empty()) log::warn(env.note);
+  check_tensor_parallel(c, env.world);
   return Mesh::join(env, parse_comm_options(environment),
                     {.degrees = c.parallel.degrees(), .device = worker_device(c, env)});
 }

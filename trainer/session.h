@@ -33,6 +33,8 @@ void load_model_weights(Decoder&, const std::string& checkpoint, const Context&)
 // Where this process of a launcher's computes. `auto`: on a GPU of its own where NCCL connects them and each process of
 // the machine can have one. Error: cuda, and that is not so.
 Device worker_device(const Config&, const WorkerEnvironment&);
+// Error, which names what would fit: the model or so many processes cannot be cut into parallel.tp slices.
+void check_tensor_parallel(const Config&, int world);
 // Meets the other processes that a launcher started with this one, or is alone.
 std::unique_ptr<Mesh> join_mesh(const Config&);
 

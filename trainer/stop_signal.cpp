@@ -26,7 +26,7 @@ void end_process(int signal) {
 
 }  // namespace
 
-StopSignal::StopSignal() {
+StopSignal::StopSignal(bool announces) : announces_(announces) {
   const sigset_t set = watched();
   pthread_sigmask(SIG_BLOCK, &set, nullptr);
   thread_ = std::thread([this] { wait(); });
@@ -45,7 +45,9 @@ void StopSignal::wait() {
   int signal = 0;
   while (sigwait(&set, &signal) == 0 && !closing_) {
     if (requested_.exchange(true)) end_process(signal);
-    log::info("stopping after this step; a second signal ends the process at once, without saving");
+    if (announces_)
+      log::info("stopping ", stepping_ ? "after this step" : "before the first step",
+                "; a second signal ends the process at once, without saving");
   }
 }
 

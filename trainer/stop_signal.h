@@ -13,15 +13,18 @@ namespace ring {
 
 class StopSignal {
  public:
-  StopSignal();  // before any other thread is started: threads inherit the mask
+  // Before any other thread is started: threads inherit the mask. announces: says that it was told to stop.
+  explicit StopSignal(bool announces = true);
   ~StopSignal();
   StopSignal(const StopSignal&) = delete;
   StopSignal& operator=(const StopSignal&) = delete;
   bool requested() const { return requested_.load(); }
+  void steps_begin() { stepping_ = true; }  // until then there is no step to finish
 
  private:
   void wait();
-  std::atomic<bool> requested_{false}, closing_{false};
+  const bool announces_;
+  std::atomic<bool> requested_{false}, closing_{false}, stepping_{false};
   std::thread thread_;
 };
 

@@ -9,6 +9,7 @@
 #include "checkpoint/reader.h"
 #include "checkpoint/writer.h"
 #include "comm/host.h"
+#include "core/counted.h"
 #include "core/fields.h"
 #include "core/log.h"
 #include "data/token_store.h"
@@ -70,6 +71,14 @@ bool has_validation(const Corpora& corpora) {
                      [](const auto& s) { return s->validation().tokens() > 1; });
 }
 
+// Advice: padding does no harm, but the tokens of another tokenizer would not be these.
+void warn_of_vocabulary(const Config& c, std::int64_t corpus_vocab) {
+  if (c.model.vocab_size > corpus_vocab)
+    log::warn("model.vocab_size: ", c.model.vocab_size, " is larger than the vocabulary of the corpus, ", corpus_vocab,
+              ": the model spends memory and time on ", counted(c.model.vocab_size - corpus_vocab, "token"),
+              " that it never sees. Set it to 0 to take the corpus's, unless this is meant as padding");
+}
+
 // Advice, where documents will not be treated as if each were alone.
 void warn_of_places(const Config& c) {
   if (!c.data.packing.documents) return;
@@ -92,7 +101,7 @@ void warn_of_places(const Config& c) {
 // What one process does between steps. Rank 0 speaks and writes; every rank takes part in saving and evaluating.
 class Loop {
  public:
-  Loop(Config config, const TrainOptions& options, Mesh& mesh, const StopSignal& signal)
+  Loop(Config config, const TrainOptions& options, Mesh& mesh, StopSignal& signal)
       : corpora_(open_corpora(config.data)),
         config_(resolve_config(std::move(config), corpora_.vocab_size, mesh)),
         mesh_(mesh),
@@ -135,7 +144,7 @@ class Loop {
   Context ctx_;
   Loader loader_;
   Trainer trainer_;
-  const StopSignal& signal_;
+  StopSignal& signal_;
   std::string data_ = fingerprint(corpora_, config_.model), init_from_;  // the latter: a verified checkpoint, or empty
   State state_;
   std::shared_ptr<void> lock_;
@@ -200,7 +209,8 @@ void Loop::start(const TrainOptions& options, const std::string& checkpoint) {
            "). Put the old ones back, pass --allow-changes, or start another run.name");
     data_ = here;
     if (leader() && manifest.world != mesh_.world())
-      log::warn("the checkpoint is of ", manifest.world, " processes, now there are ", mesh_.world(),
+      log::warn("the checkpoint is of ", counted(manifest.world, "process"), ", now there ",
+                mesh_.world() == 1 ? "is " : "are ", mesh_.world(),
                 ": sums are rounded in another order, so that losses agree closely instead of bit for bit");
     trainer_.restored();
     saved_step_ = trainer_.steps_done();
@@ -218,14 +228,16 @@ void Loop::start(const TrainOptions& options, const std::string& checkpoint) {
         "the corpus has no validation split: there will be no validation loss. See `ringmaster data prepare --split`");
   log::info("run ", dir_.path(), ": ", format_count(static_cast<double>(trainer_.model().parameters().count())),
             " parameters, ",
-            config_.train.steps ? str(config_.train.steps, " steps of ")
-                                : str(config_.train.minutes, " minutes in steps of "),
-            config_.train.batch_size * config_.model.context, " tokens, ", layout_text(), ", ", config_.run.threads,
-            config_.run.threads == 1 ? " thread each" : " threads each");
+            config_.train.steps
+                ? counted(config_.train.steps, "step") + " of "
+                : str(config_.train.minutes, config_.train.minutes == 1 ? " minute" : " minutes", " in steps of "),
+            counted(config_.train.batch_size * config_.model.context, "token"), ", ", layout_text(), ", ",
+            counted(config_.run.threads, "thread"), mesh_.world() > 1 ? " each" : "");
   log::info("memory: ", trainer_.lasting_memory());
+  warn_of_vocabulary(config_, corpora_.vocab_size);
   warn_of_places(config_);
   for (const RowTable& rows : loader_.map().rows())
-    log::info("packing: ", rows.rows(), " samples an epoch, ", static_cast<int>(100 * rows.filled() + 0.5),
+    log::info("packing: ", counted(rows.rows(), "sample"), " an epoch, ", static_cast<int>(100 * rows.filled() + 0.5),
               " % of their places hold a token, the others are padding");
   if (found)
     log::info("resuming from step ", trainer_.steps_done(), " (", checkpoint, ")");
@@ -391,6 +403,7 @@ void Loop::finish_steps(std::size_t left_in_flight) {
 
 TrainEnd Loop::run() {
   TrainEnd end = TrainEnd::finished;
+  signal_.steps_begin();
   const auto due = [this](std::int64_t interval) { return interval && trainer_.steps_done() % interval == 0; };
   while (!stop_now(end)) {
     if (profiler_) profiler_->before_launch(trainer_);
@@ -408,13 +421,13 @@ TrainEnd Loop::run() {
   if (end != TrainEnd::interrupted && last_.step) validate();
   save();
   if (leader() && last_.step) progress_->finish(progress_state(last_));
-  if (leader() && !last_.step) log::info("nothing left to do: all ", trainer_.steps_done(), " steps are done");
+  if (leader() && !last_.step) log::info("nothing left to do: step ", trainer_.steps_done(), " was the last");
   return end;
 }
 
 }  // namespace
 
-TrainEnd train(Config config, const TrainOptions& options, Mesh& mesh, const StopSignal& signal) {
+TrainEnd train(Config config, const TrainOptions& options, Mesh& mesh, StopSignal& signal) {
   log::set_rank(mesh.rank(), mesh.world());
   return Loop(std::move(config), options, mesh, signal).run();
 }

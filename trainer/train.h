@@ -21,6 +21,6 @@ enum class TrainEnd { finished, interrupted, out_of_time };
 
 // Error: settings differ from the run's (keys named), data or device problems, a loss that is not finite (after naming
 // the step, the samples and the first tensor that is not finite).
-TrainEnd train(Config, const TrainOptions&, Mesh&, const StopSignal&);
+TrainEnd train(Config, const TrainOptions&, Mesh&, StopSignal&);
 
 }  // namespace ring

@@ -7,6 +7,7 @@
 
 #include "checkpoint/reader.h"
 #include "comm/host.h"
+#include "core/counted.h"
 #include "core/cpu/thread_pool.h"
 #include "core/log.h"
 #include "kernels/elementwise.h"
@@ -292,12 +293,13 @@ void Trainer::load_weights(const std::string& checkpoint) {
 namespace {
 
 // A config says what is wanted of a GPU and trains on a CPU all the same, in fp32.
-void resolve_device(Config& c, Backend backend) {
+void resolve_device(Config& c, Backend backend, bool speaks) {
   c.run.device = backend == Backend::cuda ? DeviceChoice::cuda : DeviceChoice::cpu;
   OptimizerConfig& o = c.optimizer;
   const bool bf16_states = o.master == DType::bf16 || o.moments == DType::bf16 || o.gradients == DType::bf16;
   if (backend == Backend::cpu) {
-    if (bf16_states || c.train.precision == PrecisionChoice::bf16 || c.train.precision == PrecisionChoice::tf32)
+    if (speaks &&
+        (bf16_states || c.train.precision == PrecisionChoice::bf16 || c.train.precision == PrecisionChoice::tf32))
       log::warn("the CPU computes in fp32: train.precision and the types of optimizer.* are fp32 here");
     c.train.precision = PrecisionChoice::fp32;
     o.master = o.moments = o.gradients = DType::f32;
@@ -325,14 +327,14 @@ void check_rows(const Config& c, std::int64_t sequences) {
 
 }  // namespace
 
-Config resolve_config(Config c, std::int64_t corpus_vocab, int replicas, std::optional<Backend> launched) {
+Config resolve_config(Config c, std::int64_t corpus_vocab, int replicas, std::optional<Backend> launched, bool speaks) {
   if (!c.model.vocab_size) c.model.vocab_size = corpus_vocab;
   if (c.model.vocab_size < corpus_vocab)
     fail("model.vocab_size: ", c.model.vocab_size, " is smaller than the corpus's vocabulary of ", corpus_vocab,
          "; set it to 0 to take the corpus's");
   c.model = c.model.resolved();
   if (!c.run.threads) c.run.threads = default_threads();
-  resolve_device(c, launched.value_or(backend_of(c.run.device)));
+  resolve_device(c, launched.value_or(backend_of(c.run.device)), speaks);
   const std::int64_t per_step = c.train.batch_size * c.model.context;
   if (c.train.tokens) c.train.steps = (c.train.tokens + per_step - 1) / per_step;
   c.train.tokens = 0;
@@ -344,6 +346,11 @@ namespace {
 
 // What needs the model and the layout.
 void check_schedule(const Config& c) {
+  const ContextSchedule schedule = c.parallel.cp_schedule;
+  const bool turns = schedule == ContextSchedule::ring || schedule == ContextSchedule::automatic;
+  if (c.parallel.cp > 1 && turns && c.parallel.cp_nodes > 0 && c.parallel.cp % c.parallel.cp_nodes)
+    fail("parallel.cp_nodes: ", c.parallel.cp_nodes, " on each node do not divide the ", c.parallel.cp,
+         " processes of parallel.cp: give a divisor of ", c.parallel.cp, ", or 0 for as they are placed");
   const std::int64_t heads = c.model.kv_heads / std::max<std::int64_t>(1, c.parallel.tp);
   if (c.parallel.cp > 1 && c.parallel.cp_schedule == ContextSchedule::all_to_all && heads % c.parallel.cp)
     fail("parallel.cp_schedule: all_to_all shares the KV heads among the ranks of cp, but ", heads,
@@ -355,7 +362,7 @@ void check_schedule(const Config& c) {
 
 Config resolve_config(Config c, std::int64_t corpus_vocab, Mesh& mesh) {
   const auto launched = mesh.world() > 1 ? std::optional(mesh.device().backend) : std::nullopt;
-  Config resolved = resolve_config(std::move(c), corpus_vocab, mesh.degree("dp"), launched);
+  Config resolved = resolve_config(std::move(c), corpus_vocab, mesh.degree("dp"), launched, mesh.rank() == 0);
   check_schedule(resolved);
   return resolved;
 }
@@ -373,13 +380,13 @@ LoaderOptions loader_options(const Config& c, Mesh& mesh) {
 
 std::int64_t micro_batch(const Config& c, int replicas) {
   if (c.train.batch_size % replicas)
-    fail("train.batch_size: ", c.train.batch_size, " sequences do not divide among ", replicas,
-         " replicas (parallel.dp)");
+    fail("train.batch_size: ", counted(c.train.batch_size, "sequence"), " cannot be divided among ", replicas,
+         " replicas (parallel.dp): give a multiple of ", replicas);
   const std::int64_t share = c.train.batch_size / replicas;
   const std::int64_t rows = c.train.micro_batch ? c.train.micro_batch : share;
   if (share % rows)
-    fail("train.micro_batch: ", c.train.micro_batch, " does not divide the ", share,
-         " sequences of each replica (train.batch_size = ", c.train.batch_size, ", ", replicas, " replicas)");
+    fail("train.micro_batch: ", c.train.micro_batch, " does not divide the ", counted(share, "sequence"),
+         " of each replica (train.batch_size = ", c.train.batch_size, ", ", counted(replicas, "replica"), ")");
   return rows;
 }
 

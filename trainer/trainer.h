@@ -127,9 +127,10 @@ class Trainer {
 };
 
 // The settings with everything derived filled in: vocabulary, widths, steps, threads. replicas: the degree of dp;
-// launched: where each of several processes computes. Error: the vocabulary is too small, or the batch does not divide
-// among the replicas.
-Config resolve_config(Config, std::int64_t corpus_vocab, int replicas = 1, std::optional<Backend> launched = {});
+// launched: where each of several processes computes; speaks: whether this one warns. Error: the vocabulary is too
+// small, or the batch does not divide among the replicas.
+Config resolve_config(Config, std::int64_t corpus_vocab, int replicas = 1, std::optional<Backend> launched = {},
+                      bool speaks = true);
 Config resolve_config(Config, std::int64_t corpus_vocab, Mesh&);
 
 // What the loader of this process reads.

@@ -97,6 +97,12 @@ class DistLaunch : public testing::Test {
   std::string out() const { return read_file(dir_ / "out"); }
   std::string err() const { return read_file(dir_ / "err"); }
   bool in_err(const std::string& text) const { return err().find(text) != std::string::npos; }
+  int times_in_err(const std::string& text) const {
+    int times = 0;
+    const std::string all = err();
+    for (std::size_t at = 0; (at = all.find(text, at)) != std::string::npos; ++at) ++times;
+    return times;
+  }
   bool all_there(const std::string& name, int n) const {
     for (int r = 0; r < n; ++r)
       if (read_file(dir_ / (name + std::to_string(r))).empty()) return false;
@@ -171,6 +177,47 @@ TEST_F(DistLaunch, KilledWorkerIsNamedAndStubbornOnesAreKilled) {
   EXPECT_LT(seconds_since(begin), 2);
   EXPECT_TRUE(in_err("rank 2 (pid " + std::to_string(pid_of(2)) + ") was killed by signal 9")) << err();
   for (const int r : {0, 1}) EXPECT_TRUE(ended(pid_of(r)));
+}
+
+// Whoever is first, and however late the others are.
+TEST_F(DistLaunch, AnErrorOfAllIsSaidOnce) {
+  for (const char* late : {"0", "1", "2"}) {
+    fs::remove(dir_ / "err");
+    EXPECT_EQ(run(3, str("[ $R = ", late, " ] && sleep 0.1; printf 'ringmaster: no such\\nfile\\n' >&2; exit 1")), 1);
+    EXPECT_EQ(times_in_err("ringmaster: no such\nfile\n"), 1) << err();
+    EXPECT_EQ(times_in_err("file"), 1) << err();
+    EXPECT_TRUE(in_err("all 3 workers ended with this error and exit code 1")) << err();
+  }
+}
+
+TEST_F(DistLaunch, ErrorsThatDifferAreAllSaid) {
+  EXPECT_EQ(run(4, "echo ringmaster: reason $((R % 3)) >&2; exit 2"), 2);
+  EXPECT_TRUE(in_err("ranks 0 and 3 ended with one error and exit code 2")) << err();
+  for (const char* reason : {"reason 0", "reason 1", "reason 2"}) EXPECT_EQ(times_in_err(reason), 1) << err();
+  for (const int r : {1, 2}) EXPECT_TRUE(in_err(str("[rank ", r, "] ringmaster: reason ", r))) << err();
+}
+
+TEST_F(DistLaunch, AnErrorOfOneIsSaidOnce) {
+  const auto begin = Clock::now();
+  EXPECT_EQ(run(3, "[ $R = 1 ] || exec sleep 60; echo before >&2; echo ringmaster: the disk is full >&2; exit 1"), 1);
+  EXPECT_LT(seconds_since(begin), 2);
+  EXPECT_TRUE(in_err("rank 1 (pid")) << err();
+  EXPECT_TRUE(in_err("| ringmaster: the disk is full\n")) << err();
+  EXPECT_EQ(times_in_err("disk"), 1) << err();
+}
+
+TEST_F(DistLaunch, WhatOnlyLooksLikeAnErrorIsShown) {
+  EXPECT_EQ(run(2, "echo ringmaster: all is well >&2; echo more >&2"), 0);
+  EXPECT_TRUE(in_err("[rank 1] ringmaster: all is well\n[rank 1] more\n")) << err();
+}
+
+TEST_F(DistLaunch, ThoseWhoLostAPeerEndByThemselves) {
+  EXPECT_EQ(run(3, "[ $R = 1 ] && kill -9 $$; trap 'echo told' TERM; sleep 0.1; echo ringmaster: lost it >&2; exit " +
+                       std::to_string(kExitPeerLost)),
+            128 + SIGKILL);
+  EXPECT_EQ(out(), "");
+  EXPECT_EQ(times_in_err("told") + times_in_err("[rank 2]"), 0) << err();
+  EXPECT_EQ(times_in_err("lost it"), 1) << err();  // rank 0's goes to the console as it comes
 }
 
 TEST_F(DistLaunch, RankZerosLinesAreShownToo) {

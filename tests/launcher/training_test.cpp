@@ -137,6 +137,64 @@ TEST_F(DistTraining, SameBitsRunToRun) {
   EXPECT_TRUE(a == b) << "the checkpoints differ";
 }
 
+class DistTrainingRefusals : public DistTraining {
+ protected:
+  std::string log() const { return read_file(dir_ / "log"); }
+  int times(const std::string& text) const {
+    int n = 0;
+    const std::string all = log();
+    for (std::size_t at = 0; (at = all.find(text, at)) != std::string::npos; ++at) ++n;
+    return n;
+  }
+  void expect_refused(int processes, const std::string& override, const std::string& text) const {
+    EXPECT_EQ(run(launch(processes, "r", override)), 1) << log();
+    EXPECT_EQ(times(text), 1) << text << "\n" << log();
+    EXPECT_EQ(times("stopping"), 0) << log();
+  }
+};
+
+TEST_F(DistTrainingRefusals, AreSaidOnceAndNameWhatFits) {
+  expect_refused(2, "train.batch_size=7",
+                 "7 sequences cannot be divided among 2 replicas (parallel.dp): give a multip");
+  expect_refused(2, "data.path=no.h5", "cannot open no.h5");
+  expect_refused(2, "parallel.tp=3",
+                 "parallel.tp: 3 must divide model.heads = 4, model.kv_heads = 4, model.mlp_width = 96 and the 2 "
+                 "processes: here it can be 1, 2\n");
+  expect_refused(3, "parallel.tp=3", "96 and the 3 processes: here it can be 1\n");
+  expect_refused(2, "parallel.tp=4",
+                 "here it can be 1, 2. Or start as many processes as it needs: ringmaster launch -n 4 -- ...");
+}
+
+TEST_F(DistTrainingRefusals, NodesDivideTheRing) {
+  std::vector<std::string> command = launch(2, "r", "parallel.cp=2");
+  command.push_back("parallel.cp_nodes=3");
+  EXPECT_EQ(run(command), 1);
+  EXPECT_EQ(times("parallel.cp_nodes: 3 on each node do not divide the 2 processes of parallel.cp"), 1) << log();
+  EXPECT_EQ(times("is false at"), 0) << log();
+}
+
+TEST_F(DistTrainingRefusals, CommandsOfOneProcess) {
+  EXPECT_EQ(run({"launch", "-n", "2", "--", "eval", "runs/t", "--json"}), 1);
+  EXPECT_EQ(times("eval works in one process"), 1) << log();
+  EXPECT_EQ(times("Run it alone: ringmaster eval runs/t --json"), 1) << log();
+  EXPECT_EQ(run({"launch", "-n", "2", "t.yaml"}), 1);
+  EXPECT_EQ(times("'t.yaml' is no command of ringmaster"), 1) << log();
+  EXPECT_EQ(run({"launch", "-n", "2", "--", "train", "--frehs", "t.yaml"}), kExitUsage);
+  EXPECT_EQ(times("--frehs"), 1) << log();
+}
+
+TEST_F(DistTrainingRefusals, TheSeparatorMayBeLeftOut) {
+  EXPECT_EQ(run({"launch", "-n", "2", "train", "--fresh", "t.yaml", "model.vocab_size=300", "train.steps=1",
+                 "optimizer.moments=bf16"}),
+            0)
+      << log();
+  EXPECT_EQ(times("1 step of 128 tokens, 2 processes on cpu (dp 2)"), 1) << log();
+  EXPECT_EQ(times("model.vocab_size: 300 is larger than the vocabulary of the corpus, 257"), 1) << log();
+  EXPECT_EQ(times("the CPU computes in fp32"), 1) << log();
+  // The 43 ids beyond the tokenizer's are never drawn: 200 tokens would hit one.
+  EXPECT_EQ(run({"generate", "runs/t", "--temperature", "100", "--max-tokens", "200"}), 0) << log();
+}
+
 class DistTrainingSignals : public DistTraining {
  protected:
   // A worker's pid, by its place among the agent's children; 0 until the run has written a step.

@@ -65,7 +65,7 @@ TEST_F(DataCommands, PrepareAndInspect) {
   expect_parts(inspected.out, {"text.txt; documents: file; split: tail 0.2", "1.00 bytes per token",
                                "validation document 0, 2 tokens:\n89\n"});
   expect_parts(run({"data", "inspect", path("c.h5"), "--document", "1"}).error,
-               {"--document 1", "c.h5 has 1 training documents"});
+               {"--document 1", "c.h5 has 1 training document"});
 }
 
 TEST_F(DataCommands, AnExistingCorpusIsKept) {

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <iostream>
 #include <map>
 
@@ -14,6 +15,7 @@
 #include "trainer/commands/commands.h"
 #include "trainer/config.h"
 #include "trainer/progress.h"
+#include "trainer/run_directory.h"
 #include "trainer/svg.h"
 
 namespace ring {
@@ -315,7 +317,12 @@ class Report {
 
 void show(const Arguments& a) {
   Config config;
-  load_config(config, a.file, a.overrides);
+  if (std::filesystem::is_directory(a.file)) {
+    config = find_run(a.file).config();
+    override_config(config, a.overrides);
+  } else {
+    load_config(config, a.file, a.overrides);
+  }
   const ModelConfig model = config.model.resolved();
   check_arguments(a, model);
   Report(a, model).print();
@@ -327,9 +334,10 @@ void add_attention_commands(CLI::App& app) {
   CLI::App* attention = app.add_subcommand("attention", "Show which tokens a model attends to, and what that costs");
   attention->require_subcommand(1);
   CLI::App* cmd = attention->add_subcommand(
-      "show", "Draw the attention patterns of a configuration and print density, FLOPs saved and predicted speed-up");
+      "show",
+      "Draw the attention patterns of a configuration or a run and print density, FLOPs saved and predicted speed-up");
   auto a = std::make_shared<Arguments>();
-  cmd->add_option("config", a->file, "YAML file, such as configs/shakespeare_dilated.yaml")
+  cmd->add_option("config", a->file, "YAML file, such as configs/shakespeare_dilated.yaml, or the directory of a run")
       ->required()
       ->type_name("FILE");
   cmd->add_option("overrides", a->overrides, "changes, such as model.attention.window=64")->type_name("KEY=VALUE");

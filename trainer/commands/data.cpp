@@ -8,6 +8,7 @@
 #include <string>
 
 #include "core/check.h"
+#include "core/counted.h"
 #include "core/log.h"
 #include "data/prepare.h"
 #include "data/token_store.h"
@@ -50,14 +51,14 @@ class PrepareDisplay {
 
 void warn(const PrepareReport& r) {
   if (r.encode.invalid_bytes > 0) {
-    log::warn(with_commas(static_cast<std::uint64_t>(r.encode.invalid_bytes)), " bytes are not UTF-8, the first in ",
-              r.first_bad_file,
+    log::warn("bytes that are not UTF-8: ", with_commas(static_cast<std::uint64_t>(r.encode.invalid_bytes)),
+              ", the first in ", r.first_bad_file,
               r.tokenizer->kind() == "chars" ? ": they became U+FFFD, or nothing where the vocabulary lacks it" : "");
   }
   if (r.encode.unknown > 0) {
-    log::warn(with_commas(static_cast<std::uint64_t>(r.encode.unknown)),
-              " characters are unknown to the tokenizer, the first in ", r.first_bad_file,
-              ": a tokenizer trained on this text would know them");
+    log::warn(
+        "characters that the tokenizer does not know: ", with_commas(static_cast<std::uint64_t>(r.encode.unknown)),
+        ", the first in ", r.first_bad_file, ": a tokenizer trained on this text would know them");
   }
 }
 
@@ -112,8 +113,10 @@ void inspect(const InspectArguments& a) {
             << fixed(bytes / static_cast<double>(train.tokens() + validation.tokens()), 2) << " bytes per token\n";
   const TokenSplit& split = a.validation ? validation : train;
   if (a.document >= split.documents()) {
-    fail("--document ", a.document, ": ", a.file, " has ", split.documents(),
-         a.validation ? " validation" : " training", " documents, counted from 0");
+    fail("--document ", a.document, ": ", a.file, " has ",
+         counted(static_cast<std::int64_t>(split.documents()),
+                 a.validation ? "validation document" : "training document"),
+         ", counted from 0");
   }
   const std::uint64_t begin = split.document_start(a.document), length = split.document_start(a.document + 1) - begin;
   std::vector<std::int32_t> ids(static_cast<std::size_t>(std::min<std::uint64_t>(length, a.bytes + 1)));

@@ -33,9 +33,11 @@ void run(const Arguments& a) {
     fail("--temperature and --top-p take numbers");
   const Session session(a.run, a.threads, parse_device(a.device));
   const std::optional<std::int32_t> end = a.ignore_end ? std::nullopt : session.tokenizer->end_of_text();
+  Sampling sampling = a.sampling;
+  sampling.tokens = session.tokenizer->vocab_size();  // the model's vocabulary may be padded
   StreamDecoder decoder(session.tokenizer);
   std::cout << a.prompt << std::flush;
-  generate(*session.model, session.ctx, start_tokens(*session.tokenizer, a.prompt), a.sampling, a.max_tokens,
+  generate(*session.model, session.ctx, start_tokens(*session.tokenizer, a.prompt), sampling, a.max_tokens,
            [&](std::int32_t id) {
              if (end && id == *end) return false;
              std::cout << decoder.push(id) << std::flush;

@@ -56,9 +56,10 @@ void train(const TrainArguments& a) {
 std::string all_input() { return {std::istreambuf_iterator<char>(std::cin), {}}; }
 
 void warn(const EncodeReport& r) {
-  if (r.invalid_bytes > 0) log::warn(r.invalid_bytes, " bytes of the input are not UTF-8");
+  if (r.invalid_bytes > 0) log::warn("bytes of the input that are not UTF-8: ", r.invalid_bytes);
   if (r.unknown > 0)
-    log::warn(r.unknown, " characters of the input are unknown to the tokenizer; decoding will not give them back");
+    log::warn("characters of the input that the tokenizer does not know: ", r.unknown,
+              "; decoding will not give them back");
 }
 
 struct EncodeArguments {

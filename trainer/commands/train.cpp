@@ -34,7 +34,8 @@ Config load(const Arguments& a) {
 void run(const Arguments& a) {
   if (a.options.nvtx) make_range_observer();  // where there are none, nothing has happened yet
   const Config config = load(a);
-  const StopSignal signal;  // first: it must be there before any thread
+  const bool leads = parse_environment(current_environment()).rank == 0;
+  StopSignal signal(leads);  // first: it must be there before any thread
   const std::unique_ptr<Mesh> mesh = join_mesh(config);
   const TrainEnd end = train(config, a.options, *mesh, signal);
   if (mesh->rank() == 0) {
