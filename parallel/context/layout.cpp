@@ -9,6 +9,9 @@
 
 namespace ring {
 
+// Kernels are the fastest over whole tiles. Chunks of many tiles stay nearly equal when they differ by one.
+constexpr std::int64_t kTile = 128, kManyTiles = 64;
+
 ContextLayout::ContextLayout(ContextLayoutKind kind, std::int64_t length, int ranks, std::int64_t align)
     : length_(length), chunks_(static_cast<std::size_t>(std::max(ranks, 0))) {
   RING_CHECK(ranks >= 1 && length >= 1 && align >= 1, "context layout: ", length, " tokens for ", ranks,
@@ -59,6 +62,7 @@ std::int64_t context_align(const std::vector<Pattern>& patterns, std::int64_t le
     if (p.kind == AttentionKind::dilated)
       for (const Branch& b : p.branches) take(b.segment);
   }
+  if (kTile * kManyTiles * chunks <= length) take(kTile);
   return align;
 }
 

@@ -98,7 +98,9 @@ TEST(DistContextMemory, WhatOneRankHasNoMemoryForNobodyTries) {
     const Outcome some = forward(measured, ring.peak + (all.peak - ring.peak) * i / kSteps);
     EXPECT_EQ(some.errors, "") << i;
     for (const std::string& text : some.chosen) EXPECT_EQ(text, some.chosen[0]) << i;
-    if (i == 0) EXPECT_NE(some.chosen[0].find("ring"), std::string::npos) << some.chosen[0];
+    if (i == 0) {
+      EXPECT_NE(some.chosen[0].find("ring"), std::string::npos) << some.chosen[0];
+    }
   }
 }
 

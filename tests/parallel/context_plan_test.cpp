@@ -55,6 +55,7 @@ TEST(ContextLayout, AlignsToTheSegmentsAndBlocksThatFit) {
   EXPECT_EQ(context_align(dilated, 256, 4), 64);
   EXPECT_EQ(context_align(dilated, 100, 4), 1);
   EXPECT_EQ(context_align({test::dense(), test::window(50)}, 4096, 4), 1);
+  EXPECT_EQ(context_align({test::dense()}, 1'000'000, 16), 128);
   EXPECT_THROW(ContextLayout(ContextLayoutKind::zigzag, 12, 0), Error);
 }
 

@@ -77,7 +77,7 @@ Floats replicated_gradients(Communicator& slices, const Context& ctx) {
   Decoder model(config.resolved(), 16, {slices.rank(), slices.size()});
   model.parameters().allocate(ctx, 1);
   const Holding held = hold_everything(model.parameters());
-  random_normal_kernel({held.gradients.flat, {.seed = 5, .site = static_cast<std::uint64_t>(slices.rank())}}, ctx);
+  random_normal_kernel({held.gradients.flat, {.seed = 5, .site = static_cast<std::uint32_t>(slices.rank())}}, ctx);
   sum_replicated(held, slices, ctx);
   Floats out;
   for (const HeldRun& run : held.runs())
@@ -99,7 +99,7 @@ class DistOrderedSum : public testing::Test {
 TEST_F(DistOrderedSum, ReductionsOfOtherGroupsMayGiveOtherBits) {
   const auto reduced = [](Communicator& group, const Context& ctx) {
     const Tensor t = ctx.empty({100});
-    random_normal_kernel({t, {.seed = 5, .site = static_cast<std::uint64_t>(group.rank())}}, ctx);
+    random_normal_kernel({t, {.seed = 5, .site = static_cast<std::uint32_t>(group.rank())}}, ctx);
     group.all_reduce(t, Reduce::sum).wait(ctx.stream);
     return to_host<float>(t, ctx.stream);
   };
