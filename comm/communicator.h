@@ -72,7 +72,8 @@ class Communicator {
   Work exchange(const std::vector<Transfer>& sends, const std::vector<Transfer>& receives, const Event& after = {},
                 Site site = Site::current());
   // Memory for what exchange() is to receive: as if it came from the stream's allocator, but peers can write straight
-  // to it where the transport allows that, and nothing is copied on.
+  // to it where the transport allows that, and nothing is copied on. What uses such memory and drops it comes before
+  // the `after` of the next exchange.
   virtual Tensor receive_buffer(const Shape& shape, DType dtype, const Stream& stream) {
     return Tensor::empty(shape, dtype, stream);
   }

@@ -224,6 +224,9 @@ Event Channel::run(const Operation& op, const Event& after, const Calls& calls, 
   } catch (const PeerLost& e) {
     abort(str(text, ": ", e.what()));
     throw PeerLost(str(text, ": ", e.what()));
+  } catch (const OutOfMemory& e) {
+    abort(str(text, ": ", e.what()));
+    throw;
   } catch (const std::exception& e) {
     abort(str(text, ": ", e.what()));
     throw Error(str(text, ": ", e.what()));

@@ -5,6 +5,7 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 #include "core/cuda/check.h"
@@ -15,9 +16,8 @@ namespace {
 
 constexpr std::size_t kUnit = 512;  // bytes: where a tensor may start
 constexpr std::size_t kSmallestSegment = std::size_t{64} << 20;
-constexpr std::size_t kSegmentUnit = std::size_t{2} << 20;
 
-std::size_t round_up(std::size_t n, std::size_t unit) { return (n + unit - 1) / unit * unit; }
+std::size_t round_up(std::size_t n) { return (n + kUnit - 1) / kUnit * kUnit; }
 
 }  // namespace
 
@@ -27,7 +27,7 @@ Landing::~Landing() {
 }
 
 Tensor Landing::tensor(const Shape& shape, DType dtype, const Stream& stream) {
-  const std::size_t used = static_cast<std::size_t>(shape.numel()) * size_of(dtype), bytes = round_up(used, kUnit);
+  const std::size_t used = static_cast<std::size_t>(shape.numel()) * size_of(dtype), bytes = round_up(used);
   if (bytes == 0) return Tensor::empty(shape, dtype, stream);
   std::byte* const at = take(bytes, stream);
   const std::shared_ptr<void> owner(
@@ -37,11 +37,16 @@ Tensor Landing::tensor(const Shape& shape, DType dtype, const Stream& stream) {
 
 std::byte* Landing::take(std::size_t bytes, const Stream& stream) {
   const std::lock_guard lock(mutex_);
-  const auto fits = [&](const auto& run) { return run.second >= bytes; };
-  auto run = std::ranges::find_if(free_, fits);
+  const auto smallest = [&] {
+    auto best = free_.end();
+    for (auto run = free_.begin(); run != free_.end(); ++run)
+      if (run->second >= bytes && (best == free_.end() || run->second < best->second)) best = run;
+    return best;
+  };
+  auto run = smallest();
   if (run == free_.end()) {
     add_segment(bytes, stream);
-    run = std::ranges::find_if(free_, fits);
+    run = smallest();
   }
   const auto [at, size] = *run;
   free_.erase(run);
@@ -67,7 +72,7 @@ void Landing::give_back(std::byte* at, std::size_t bytes) {
 
 void Landing::add_segment(std::size_t bytes, const Stream& stream) {
   const cuda::OnDevice on(device_.index);
-  const std::size_t size = round_up(std::max(bytes, kSmallestSegment), kSegmentUnit);
+  const std::size_t size = std::bit_ceil(std::max(bytes, kSmallestSegment));  // so that sizes that vary find room
   void* data = nullptr;
   cudaError_t error = cudaMalloc(&data, size);  // not of a pool, whose memory has no handle for other processes
   if (error == cudaErrorMemoryAllocation) {
@@ -81,9 +86,15 @@ void Landing::add_segment(std::size_t bytes, const Stream& stream) {
                       "Lower train.micro_batch or model.context, or raise parallel.cp");
   }
   RING_CUDA_CHECK(error);
-  segments_.push_back({static_cast<std::byte*>(data), size});
-  free_[segments_.back().data] = size;
-  announce_(segments_.back(), segments_.size() - 1);
+  const Segment segment{static_cast<std::byte*>(data), size};
+  try {
+    announce_(segment, segments_.size());
+  } catch (...) {
+    cudaFree(data);
+    throw;
+  }
+  segments_.push_back(segment);
+  free_[segment.data] = size;
 }
 
 std::optional<Place> Landing::find(const std::byte* at) const {

@@ -8,8 +8,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -53,11 +55,13 @@ class Mailbox {
   struct Box;
   struct Ring;
   Ring& ring(int owner, int reader) const;
+  std::optional<Note> read(int peer);
 
   int rank_, size_;
   std::string name_;
   std::size_t bytes_;
-  std::vector<Box*> boxes_;  // by rank
+  std::vector<Box*> boxes_;              // by rank
+  std::vector<std::deque<Note>> early_;  // by rank: read while there was no room for notes of ours
 };
 
 }  // namespace ring::nccl

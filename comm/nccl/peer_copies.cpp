@@ -64,10 +64,11 @@ void check(CUresult result, const char* call) {
 cudaStream_t native(const Stream& s) { return static_cast<cudaStream_t>(s.native()); }
 
 // After everything that the stream holds, which other devices see first.
-void raise(const Stream& s, std::uint32_t* flag, std::uint32_t value) {
+void raise(cudaStream_t s, std::uint32_t* flag, std::uint32_t value) {
   const auto at = reinterpret_cast<CUdeviceptr>(flag);
-  check(driver().write(native(s), at, value, CU_STREAM_WRITE_VALUE_DEFAULT), "cuStreamWriteValue32");
+  check(driver().write(s, at, value, CU_STREAM_WRITE_VALUE_DEFAULT), "cuStreamWriteValue32");
 }
+void raise(const Stream& s, std::uint32_t* flag, std::uint32_t value) { raise(native(s), flag, value); }
 
 void await(const Stream& s, std::uint32_t* flag, std::uint32_t value) {
   const auto at = reinterpret_cast<CUdeviceptr>(flag);
@@ -88,6 +89,15 @@ Card card_of(std::byte* memory, int device) {
 
 std::string to_bytes(const Card& card, const std::string& box) {
   return std::string(reinterpret_cast<const char*>(&card), sizeof card) + box;
+}
+
+// Of a priority that nothing else has, so that it shares no queue of the device with what it is to free.
+cudaStream_t stream_beside_others() {
+  int lowest = 0, highest = 0;
+  RING_CUDA_CHECK(cudaDeviceGetStreamPriorityRange(&lowest, &highest));
+  cudaStream_t s = nullptr;
+  RING_CUDA_CHECK(cudaStreamCreateWithPriority(&s, cudaStreamNonBlocking, (lowest + highest) / 2));
+  return s;
 }
 
 void enable_access(int device) {
@@ -168,8 +178,8 @@ std::string PeerCopies::prepare() {
     out_.emplace_back(device_);
     in_.emplace_back(device_);
   }
-  releasing_ = std::make_unique<Lane>(device_);
-  const Stream& s = releasing_->stream;
+  releasing_ = stream_beside_others();
+  const Stream& s = out_.front().stream;
   RING_CUDA_CHECK(cudaMemsetAsync(memory, 0, bytes, native(s)));
   // What the driver cannot do shows here, while there is another way.
   raise(s, flag(rank_, filled, rank_), 1);
@@ -252,9 +262,10 @@ void PeerCopies::send(int peer, const Tensor& t) {
   const Note note = mailbox_->take(peer, deadline());
   RING_CHECK(note.bytes == t.bytes(), "rank ", options_.rank_of_run(rank_), " sends ", t.bytes(), " bytes where rank ",
              options_.rank_of_run(peer), " expects ", note.bytes);
+  std::byte* const to = place(peer, note);
   const std::uint32_t n = ++lane.messages;
   await(lane.stream, flag(rank_, ready, peer), n);
-  lane.stream.impl().copy(place(peer, note), t.raw(), t.bytes());
+  lane.stream.impl().copy(to, t.raw(), t.bytes());
   raise(lane.stream, flag(peer, filled, rank_), n);
 }
 
@@ -304,19 +315,18 @@ void PeerCopies::abort() {
   std::thread([self = shared_from_this()] { self->release(); }).detach();
 }
 
-// Again and again: a peer that goes on writes what it has counted over it.
+// Again and again: a peer that goes on writes what it has counted over it, and a call that has begun queues more.
 void PeerCopies::release() {
-  const auto start = Clock::now();
   try {
     RING_CUDA_CHECK(cudaSetDevice(device_));
     do {
       for (int p = 0; p < size_; ++p) {
         const auto at = static_cast<std::size_t>(p);
-        raise(releasing_->stream, flag(rank_, ready, p), out_[at].messages + kFar);
-        raise(releasing_->stream, flag(rank_, filled, p), in_[at].messages + kFar);
+        raise(releasing_, flag(rank_, ready, p), out_[at].messages + kFar);
+        raise(releasing_, flag(rank_, filled, p), in_[at].messages + kFar);
       }
       std::this_thread::sleep_for(milliseconds(10));
-    } while (!idle() || Clock::now() - start < milliseconds(200));
+    } while (!closed_ || !idle());
   } catch (const std::exception&) {  // the device failed, or the process is at its end: nothing waits any more
   }
 }
@@ -343,17 +353,18 @@ void PeerCopies::close(bool healthy) {
       unmap();
     else if (releasing_)
       abort();
-    if (!healthy && landing_) landing_->abandon();
     store_->set(str(key_, "/closed/", rank_), healthy ? kFine : "broken");
     for (int r = 0; healthy && r < size_; ++r) {
       const auto left = std::chrono::duration_cast<milliseconds>(deadline - Clock::now());
       healthy = store_->get(str(key_, "/closed/", r), std::max(left, milliseconds(1))) == kFine;
     }
-    if (!healthy && landing_) landing_->abandon();
     if (healthy && !aborted_.exchange(true)) RING_CUDA_CHECK(cudaFree(flags_[static_cast<std::size_t>(rank_)]));
   } catch (const std::exception& e) {
+    healthy = false;
     log::debug("memory of copies between GPUs is left to the end of the process: ", e.what());
   }
+  if (!healthy && landing_) landing_->abandon();
+  closed_ = true;
 }
 
 }  // namespace ring::nccl

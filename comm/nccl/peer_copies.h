@@ -84,9 +84,9 @@ class PeerCopies : public std::enable_shared_from_this<PeerCopies> {
   std::vector<std::vector<std::byte*>> segments_;  // by rank, those that were opened
   std::vector<void*> mapped_;                      // of other processes
   std::deque<Lane> out_, in_;                      // by rank; in_[rank_] is for messages to itself
-  std::unique_ptr<Lane> releasing_;
+  cudaStream_t releasing_ = nullptr;
   Event copied_;  // of messages that landed elsewhere first: that memory may be theirs again
-  std::atomic<bool> aborted_ = false;
+  std::atomic<bool> aborted_ = false, closed_ = false;
 };
 
 }  // namespace ring::nccl

@@ -130,8 +130,12 @@ class MeasuredContext final : public ContextParallel {
   std::vector<bool> able(const Attention& a, const ContextShards& shards, const Context& ctx) {
     const auto results = static_cast<double>(2 * (a.q.bytes() + a.k.bytes() + a.v.bytes()));
     std::vector<float> no;
-    for (const auto& s : schedules_)
-      no.push_back(fits(*s, a, shards) && can_allocate(results + bytes_of(*s, a, shards, ctx), ctx) ? 0.0f : 1.0f);
+    double bytes = results;  // of all that are measured before, too: what they received in may be kept
+    for (const auto& s : schedules_) {
+      const bool can = fits(*s, a, shards) && can_allocate(bytes + bytes_of(*s, a, shards, ctx), ctx);
+      if (can) bytes += bytes_of(*s, a, shards, ctx);
+      no.push_back(can ? 0.0f : 1.0f);
+    }
     std::vector<bool> out;
     for (const float n : largest_of_any_rank(no, ctx)) out.push_back(n == 0);
     return out;

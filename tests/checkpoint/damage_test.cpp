@@ -141,7 +141,7 @@ TEST_F(Damage, TheManifestOfAnotherStep) {
 TEST_F(Damage, AllDamagedIsAnErrorAndNoneIsNot) {
   fs::remove(file("manifest.json"));
   fs::remove(folder() / checkpoint_name(10) / "manifest.json");
-  EXPECT_TRUE(contains(error_of([&] { find_newest_verified(folder()); }), "all 2 checkpoints"));
+  EXPECT_TRUE(contains(error_of([&] { find_newest_verified(folder()); }), "is sound (2 damaged"));
   const TempFolder empty;
   EXPECT_FALSE(find_newest_verified(empty.path()).has_value());
   EXPECT_FALSE(find_newest_verified(empty.path() / "absent").has_value());

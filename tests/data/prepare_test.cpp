@@ -75,7 +75,7 @@ TEST(TextFiles, Errors) {
   expect_error([] { list_text_files({}, "*"); }, {"no input", "--input"});
   expect_error([&] { list_text_files({folder / "none"}, "*"); }, {"--input", "none", "no such file or folder"});
   expect_error([&] { list_text_files({folder.path()}, "*.txt"); },
-               {folder.path(), "none of its 1 files", "--glob '*.txt'"});
+               {folder.path(), "none of its 1 file ", "--glob '*.txt'"});
   expect_error([] { list_text_files({"/dev/null"}, "*"); }, {"/dev/null", "not a regular file"});
 }
 

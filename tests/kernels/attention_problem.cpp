@@ -221,8 +221,13 @@ AttentionResults run_in_parts(const AttentionTarget& t, const AttentionProblem& 
                               Order order, bool idle) {
   const Context ctx = context_of(t);
   const Tensors x(p, in, t.dtype, ctx);
-  const Tensor sum = ctx.empty(x.out.shape()), dq = ctx.zeros(x.q.shape());
-  const Tensor dk = ctx.zeros(key_shape(p)), dv = ctx.zeros(key_shape(p));
+  const Tensor sum = ctx.empty(x.out.shape()), dq = ctx.empty(x.q.shape());
+  const auto keys_like = [&] {
+    return idle ? ctx.zeros(key_shape(p))
+                : make_tensor(key_shape(p), DType::f32, random_values("before", key_shape(p).numel()), ctx);
+  };
+  const Tensor dk = keys_like(), dv = keys_like();
+  int calls = 0;
   // fn(its rows of a tensor, its keys, first, last)
   const auto for_parts = [&](const auto& fn) {
     for (int i = 0; i < parts; ++i) {
@@ -240,10 +245,17 @@ AttentionResults run_in_parts(const AttentionTarget& t, const AttentionProblem& 
     a.out = last ? x.out : sum;
     call(attention_kernel, t, a, ctx);
   });
-  for_parts([&](const auto& rows, const std::vector<Span>& keys, bool, bool) {
+  for_parts([&](const auto& rows, const std::vector<Span>& keys, bool first, bool) {
     AttentionBackward a = x.backward(p);
     a.k = rows(x.k), a.v = rows(x.v), a.keys = keys;
-    a.dq = a.carry_dq = dq, a.dk = a.carry_dk = rows(dk), a.dv = a.carry_dv = rows(dv);
+    a.dq = dq, a.dk = rows(dk), a.dv = rows(dv);
+    if (!first) a.carry_dq = dq;  // the first call overwrites it, and every other one its gradients of keys
+    const bool adds = idle || calls++ % 2 == parts % 2;
+    if (adds && !idle) {
+      fill_zero(a.dk, ctx.stream);
+      fill_zero(a.dv, ctx.stream);
+    }
+    if (adds) a.carry_dk = a.dk, a.carry_dv = a.dv;
     call(attention_backward_kernel, t, a, ctx);
   });
   return {read_values(x.out, ctx), read_values(x.lse, ctx), read_values(dq, ctx), read_values(dk, ctx),
