@@ -12,6 +12,7 @@ namespace {
 using Run = std::function<void(std::size_t)>;
 
 constexpr double kLong = 0.25;      // seconds: a call this long is not repeated more than once
+constexpr double kLoading = 0.3;    // seconds that a first call takes longer at most
 constexpr double kClearly = 0.97;   // of the time of one with a higher priority: less is noise
 constexpr double kShortest = 1e-7;  // seconds, of a call
 
@@ -23,11 +24,12 @@ double seconds_of(const Run& run, std::size_t i, int repeats, const Context& ctx
   return std::max(end.seconds_after(start) / repeats, kShortest);
 }
 
-// Infinite where memory is too short for it.
-double seconds_of(const Run& run, std::size_t i, const Context& ctx) {
+// Infinite where memory is too short for it. best: of those measured before.
+double seconds_of(const Run& run, std::size_t i, double best, const Context& ctx) {
   try {
     const double first = seconds_of(run, i, 1, ctx);  // loads the kernel, makes plans
-    if (first > kLong) return std::min(first, seconds_of(run, i, 1, ctx));  // loading may have been most of it
+    if (first > kLong && first - kLoading > best) return first;
+    if (first > kLong) return std::min(first, seconds_of(run, i, 1, ctx));
     const double once = seconds_of(run, i, 1, ctx);
     return seconds_of(run, i, 1 + static_cast<int>(ctx.tuning->seconds() / once), ctx);
   } catch (const OutOfMemory&) {
@@ -41,7 +43,7 @@ std::size_t fastest(const std::string& key, const std::vector<std::string_view>&
   std::vector<double> seconds;
   std::string times;
   for (std::size_t i = 0; i < names.size(); ++i) {
-    seconds.push_back(seconds_of(run, i, ctx));
+    seconds.push_back(seconds_of(run, i, i ? seconds[best] : std::numeric_limits<double>::infinity(), ctx));
     if (seconds[i] < kClearly * seconds[best]) best = i;
     times += str(i ? ", " : "", names[i], " ", 1e6 * seconds[i], " us");
   }

@@ -1,7 +1,5 @@
 #include "comm/nccl/mailbox.h"
 
-#ifdef RING_WITH_NCCL
-
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -145,5 +143,3 @@ std::optional<Note> Mailbox::read(int peer) {
 }
 
 }  // namespace ring::nccl
-
-#endif

@@ -2,10 +2,6 @@
 // Notes between the processes of one host, in memory that they share: where a rank expects its next message, and the
 // memory of its GPU that others may write to.
 
-#ifdef RING_WITH_NCCL
-
-#include <cuda_runtime_api.h>
-
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -22,7 +18,7 @@ struct Card {
   std::uint64_t process = 0;
   std::byte* memory = nullptr;
   int device = 0;
-  cudaIpcMemHandle_t handle{};
+  unsigned char handle[64] = {};  // a cudaIpcMemHandle_t
 };
 
 struct Note {
@@ -65,5 +61,3 @@ class Mailbox {
 };
 
 }  // namespace ring::nccl
-
-#endif

@@ -83,7 +83,8 @@ std::uint64_t this_process() {
 
 Card card_of(std::byte* memory, int device) {
   Card card{this_process(), memory, device, {}};
-  RING_CUDA_CHECK(cudaIpcGetMemHandle(&card.handle, memory));
+  static_assert(sizeof card.handle == sizeof(cudaIpcMemHandle_t));
+  RING_CUDA_CHECK(cudaIpcGetMemHandle(reinterpret_cast<cudaIpcMemHandle_t*>(card.handle), memory));
   return card;
 }
 
@@ -204,8 +205,10 @@ std::byte* PeerCopies::opened(const Card& card) {
     enable_access(card.device);
     return card.memory;
   }
+  cudaIpcMemHandle_t handle;
+  std::memcpy(&handle, card.handle, sizeof handle);
   void* at = nullptr;
-  RING_CUDA_CHECK(cudaIpcOpenMemHandle(&at, card.handle, cudaIpcMemLazyEnablePeerAccess));
+  RING_CUDA_CHECK(cudaIpcOpenMemHandle(&at, handle, cudaIpcMemLazyEnablePeerAccess));
   mapped_.push_back(at);
   return static_cast<std::byte*>(at);
 }

@@ -10,6 +10,8 @@
 
 #ifdef RING_WITH_NCCL
 
+#include <cuda_runtime_api.h>
+
 #include <atomic>
 #include <cstddef>
 #include <cstdint>

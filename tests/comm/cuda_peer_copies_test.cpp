@@ -127,31 +127,6 @@ TEST_F(GpuPeerCopies, StreamsAreOrderedByEvents) {
   for (const bool lands : {true, false}) expect_all([&](Communicator& c, const Stream& s) { pass_on(c, s, lands); });
 }
 
-// More than one segment of memory, and more notes than there is room for.
-TEST_F(GpuPeerCopies, ManyAndLargeMessages) {
-  expect_all([](Communicator& c, const Stream& s) {
-    const std::int64_t n = 24 << 20;
-    const Tensor large = filled(n, c.rank(), DType::f32, s), small = filled(4000, c.rank(), DType::f32, s);
-    std::vector<Transfer> sends, receives;
-    for (int p = 0; p < c.size(); ++p) {
-      if (p == c.rank()) continue;
-      sends.push_back({large, p});
-      receives.push_back({c.receive_buffer({n}, DType::f32, s), p});
-      const Tensor in = c.receive_buffer({4000}, DType::f32, s);
-      for (int k = 0; k < 4000; ++k) {
-        sends.push_back({small.narrow(0, k, 1), p});
-        receives.push_back({in.narrow(0, k, 1), p});
-      }
-    }
-    Work w = c.exchange(sends, receives, s.record());
-    w.wait(s);
-    for (const auto& [t, p] : receives)
-      if (t.numel() == n) expect(t, s, "a large one", [from = p](std::int64_t i) { return value(from, i); });
-    expect(receives.back().tensor, s, "the last one",
-           [from = receives.back().peer](std::int64_t) { return value(from, 3999); });
-  });
-}
-
 // Without events of ours between them.
 TEST_F(GpuPeerCopies, KeepTheirPlaceBetweenCollectives) {
   expect_all([](Communicator& c, const Stream& s) {
