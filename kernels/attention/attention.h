@@ -36,7 +36,8 @@ inline constinit Kernel<Attention> attention_kernel{"attention", choose_fastest}
 // dq, dk, dv: shapes of q, k, v, any strides with unit last; of their type or f32; overwritten. P = exp(scale q.k -
 // lse), D = rowsum(dout * out), dS = P * (dP - D), with out and lse over all keys of a query, also where this call sees
 // a part of them. A pair that counts m times has m P. With a carry (f32, used up; it may be the gradient itself) its
-// values are added to its gradient in f32. Deterministic for a given thread count where the context asks for it (CPU: always).
+// values are added to its gradient in f32. Deterministic for a given thread count where the context asks for it (CPU:
+// always).
 struct AttentionBackward {
   Tensor q, k, v, out, lse, dout;
   Tensor dq, dk, dv;
@@ -82,6 +83,11 @@ void check(const AttentionDecode&);
 std::string pattern_key(const Pattern&);  // names the pairs that it keeps, but for `shift`
 std::string choice_key(const Attention&);
 std::string choice_key(const AttentionBackward&);
+
+// A long call of dense attention cut to the first rows of its spans, so that about this many FLOPs are left: as good to
+// compare kernels. Other patterns stay as they are: what they keep may lie anywhere.
+void shorten(Attention&, double flops);
+void shorten(AttentionBackward&, double flops);
 
 // fn(first, count) for the rows of no span.
 template <class Fn>

@@ -43,9 +43,23 @@ std::string key_of(const Args& a, DType result) {
              pattern_key(a.pattern), ", ", sizes(a.q, a.k, a.queries, a.keys));
 }
 
+constexpr double kEnough = 3e13;      // FLOPs to compare kernels with, some 60 ms of an H200
+constexpr std::int32_t kRows = 1024;  // spans are cut at multiples of it
+
+template <class Args>
+void cut(Args& a, double flops) {
+  const double all = cost(a).flops;
+  if (!a.pattern.is_dense() || all <= flops) return;
+  const double share = std::sqrt(flops / all);
+  for (std::vector<Span>* spans : {&a.queries, &a.keys})
+    for (Span& s : *spans)
+      if (s.count > kRows) s.count = std::max(1, static_cast<std::int32_t>(s.count * share) / kRows) * kRows;
+}
+
 // Without a carry, results are overwritten and a call can be repeated in place. A carry is used up: what is measured
-// then is the same call without one, into places of its own.
+// then is the same call without one, into places of its own. Long calls are cut short.
 Attention repeatable(Attention a, const Context& ctx) {
+  shorten(a, kEnough);
   if (!a.carry.defined()) return a;
   a.carry = {};
   a.out = ctx.empty(a.out.shape(), a.out.dtype());
@@ -53,6 +67,7 @@ Attention repeatable(Attention a, const Context& ctx) {
   return a;
 }
 AttentionBackward repeatable(AttentionBackward a, const Context& ctx) {
+  shorten(a, kEnough);
   if (!a.carry_dq.defined() && !a.carry_dk.defined()) return a;
   a.carry_dq = a.carry_dk = a.carry_dv = {};
   for (Tensor* t : {&a.dq, &a.dk, &a.dv}) *t = ctx.empty(t->shape(), t->dtype());
@@ -88,6 +103,9 @@ std::string pattern_key(const Pattern& p) {
 
 std::string choice_key(const Attention& a) { return key_of(a, a.out.dtype()); }
 std::string choice_key(const AttentionBackward& a) { return key_of(a, a.dq.dtype()); }
+
+void shorten(Attention& a, double flops) { cut(a, flops); }
+void shorten(AttentionBackward& a, double flops) { cut(a, flops); }
 
 const Kernel<Attention>::Candidate& choose_fastest(const Kernel<Attention>& slot, const Attention& args,
                                                    const Context& ctx) {

@@ -99,6 +99,31 @@ TEST_F(AttentionChoice, WhatSpeedDoesNotDependOnDoesNotCount) {
   EXPECT_EQ(choice_key(a), without);
 }
 
+TEST_F(AttentionChoice, LongCallsAreCutShort) {
+  const Context ctx = poisoned_context(1);
+  Attention a;
+  a.q = a.out = ctx.empty({100'000, 2, 8}), a.k = a.v = ctx.empty({100'000, 1, 8}), a.lse = ctx.empty({2, 100'000});
+  a.queries = {{0, 65'536, 65'536, 0}, {65'536, 32'768, 0, 0}, {99'000, 700, 0, 0}};
+  a.keys = {{0, 32'768, 0, 0}, {32'768, 32'768, 0, 0}, {99'000, 700, 0, 0}};
+  const std::vector<Span> queries = a.queries;
+  const double all = cost(a).flops;
+  shorten(a, all);
+  EXPECT_EQ(a.queries, queries);
+  shorten(a, all / 64);
+  EXPECT_EQ(a.queries[0], (Span{0, 8192, 65'536, 0}));  // still behind its keys
+  EXPECT_EQ(a.keys[0], (Span{0, 4096, 0, 0}));
+  EXPECT_EQ(a.queries[1].count, a.keys[1].count);  // still a square
+  EXPECT_EQ(a.queries[2].count, 700);
+  EXPECT_NEAR(cost(a).flops, all / 64, all / 640);
+  shorten(a, 1);
+  EXPECT_EQ(a.keys[0].count, 1024);
+
+  a.queries = queries;
+  a.pattern = window(50);
+  shorten(a, 1);
+  EXPECT_EQ(a.queries, queries);
+}
+
 // Two candidates that do the same, the second without delay. They note what they were called with.
 struct Seen {
   bool carry;
