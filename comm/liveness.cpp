@@ -72,7 +72,7 @@ class Liveness::Impl {
     std::unique_lock lock(mutex_);
     asked_ = true;
     wake_.notify_all();
-    wake_.wait_for(lock, kPeriod, [this] { return stop_ || !verdict_.empty(); });
+    wake_.wait_for(lock, 2 * kPeriod, [this] { return stop_ || !verdict_.empty(); });
     asked_ = false;
     return verdict_;
   }
@@ -83,10 +83,15 @@ class Liveness::Impl {
     while (!stop_ && !store_lost_) {
       lock.unlock();
       const std::optional<std::string> lost = look();
-      if (lost && verdict_.empty()) on_lost_(*lost);
+      const bool news = lost && verdict_.empty();  // this thread alone sets it
       lock.lock();
-      if (lost && verdict_.empty()) verdict_ = *lost;
+      if (news) verdict_ = *lost;
       wake_.notify_all();
+      if (news) {  // those who ask need not wait until all is aborted
+        lock.unlock();
+        on_lost_(*lost);
+        lock.lock();
+      }
       if (asked_) wake_.wait_for(lock, kUrgentPeriod, [this] { return stop_; });
       if (!asked_) wake_.wait_for(lock, std::min(kPeriod, limit_ / 4), [this] { return stop_ || asked_; });
     }

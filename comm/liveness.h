@@ -30,7 +30,7 @@ class Liveness {
   // for the others' goodbyes.
   void leave();
 
-  // What OnLost was or will be told, asked for by others that noticed something: waits for it for half a second. Empty:
+  // What OnLost was or will be told, asked for by others that noticed something: waits for it for a second. Empty:
   // everybody is well.
   std::string who_is_lost();
   Liveness(const Liveness&) = delete;
