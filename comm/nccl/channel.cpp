@@ -174,7 +174,7 @@ void Channel::settle(Clock::time_point deadline, const std::string& what) {
 Event Channel::queue(const Event& after, const Calls& calls, const Copies& copies) {
   const cuda::OnDevice on(stream_.device().index);
   stream_.wait(after);
-  const bool recording = stream_.impl().recording();  // what is recorded runs many times, but pieces are counted once
+  const bool recording = stream_.impl().recording();  // what is recorded runs many times, but messages are counted once
   if (copies_ && copies && !recording) {
     try {
       const Event done = copies(*copies_, {after, called_});

@@ -33,7 +33,7 @@ class Gather final : public ContextParallel {
     BackwardSum sum(args, calls_of(plan.rounds), ctx);
     KeyPair gradients;
     sum.add(plan.rounds, all.k, all.v, gradients);
-    if (!gradients.k.defined()) gradients = key_pair(ctx.zeros(all.both.shape()));
+    if (!gradients.k.defined()) gradients = no_gradients(all.k, ctx);
     all = {};
     const KeyPair own = scatter(*shards, plan, gradients, ctx);
     const std::int64_t rows = args.k.dim(0);

@@ -132,8 +132,9 @@ class MeasuredContext final : public ContextParallel {
     std::vector<float> no;
     double bytes = results;  // of all that are measured before, too: what they received in may be kept
     for (const auto& s : schedules_) {
-      const bool can = fits(*s, a, shards) && can_allocate(bytes + bytes_of(*s, a, shards, ctx), ctx);
-      if (can) bytes += bytes_of(*s, a, shards, ctx);
+      const double with = fits(*s, a, shards) ? bytes + bytes_of(*s, a, shards, ctx) : 0;
+      const bool can = with > 0 && can_allocate(with, ctx);
+      if (can) bytes = with;
       no.push_back(can ? 0.0f : 1.0f);
     }
     std::vector<bool> out;

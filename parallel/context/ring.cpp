@@ -114,10 +114,6 @@ std::int64_t message_size(const NeededKeys& need, const Tensor& like) {
   return 2 * need.row_heads(like.dim(1)) * like.dim(2);
 }
 
-KeyPair no_gradients(const Tensor& like, const Context& ctx) {
-  return key_pair(ctx.zeros({2, like.dim(0), like.dim(1), like.dim(2)}));
-}
-
 class Ring final : public ContextParallel {
  public:
   Ring(Communicator& comm, std::int64_t prefetch, int per_node)
@@ -310,7 +306,7 @@ class Ring final : public ContextParallel {
       sum.add(plan.before, base.k, base.v, gradients);
     else if (base.k.defined())
       sum.add(r.base.rounds, base.k, base.v, seen);
-    if (!r.own && held.k.defined()) gradients = key_pair(ctx.zeros(held.both.shape()));
+    if (!r.own && held.k.defined()) gradients = no_gradients(held.k, ctx);
     if (seen.k.defined()) add_home(r.base, pack_home(r.base, seen, ctx), gradients, ctx);
     Home home;
     for (const Step& step : r.steps) {

@@ -56,6 +56,10 @@ KeyPair key_pair(const Tensor& both) {
   return {both, part(0), part(1)};
 }
 
+KeyPair no_gradients(const Tensor& keys, const Context& ctx) {
+  return key_pair(ctx.zeros({2, keys.dim(0), keys.dim(1), keys.dim(2)}));
+}
+
 Tensor pack(const NeededKeys& need, const Tensor& k, const Tensor& v, const Context& ctx) {
   const Tensor message = message_of(need, k, k.dtype(), ctx);
   gather(need, Side::owner, k, half(message, 0), ctx);
@@ -85,7 +89,7 @@ void add_home(const NeededKeys& need, const Tensor& message, const KeyPair& grad
   bool few = need.copies.size() <= kMostAdditions;
   for (const RowCopy& c : need.copies) few = few && c.head < 0 && c.stride == 1;
   if (!few) {
-    const KeyPair all = key_pair(ctx.zeros(gradients.both.shape()));
+    const KeyPair all = no_gradients(gradients.k, ctx);
     scatter(need, Side::owner, all.k, half(message, 0), ctx);
     scatter(need, Side::owner, all.v, half(message, 1), ctx);
     return add(gradients.both, all.both, ctx);

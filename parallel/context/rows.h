@@ -18,6 +18,7 @@ struct KeyPair {
   Tensor both, k, v;
 };
 KeyPair key_pair(const Tensor& both);
+KeyPair no_gradients(const Tensor& keys, const Context&);  // f32 zeros for keys [N,H,D]
 
 // The message [2,..] that the owner's k and v [N,H,D] make, in their type. k, v: any strides with unit last.
 Tensor pack(const NeededKeys&, const Tensor& k, const Tensor& v, const Context&);
