@@ -261,7 +261,7 @@ std::vector<Pattern> patterns_of(const ModelConfig& c, KvHeads heads) {
     const AttentionConfig* section = &attention_of(c, layer);
     if (!made.count(section)) made[section] = blocks_for(*section);
     Pattern& p = patterns.emplace_back(plain_pattern_of(c, layer));
-    if (p.kind == AttentionKind::dilated) p.shift += narrow(heads.first);
+    p = of_heads(p, heads);
     p.blocks = made[section];
   }
   return patterns;

@@ -49,11 +49,6 @@ std::vector<std::int64_t> layers_named(const std::string& text, std::int64_t lay
 // The last entry of `attention_layers` that names the layer, else `attention`.
 const AttentionConfig& attention_of(const ModelConfig&, std::int64_t layer);
 
-// KV heads of a slice of the model.
-struct KvHeads {
-  std::int64_t first = 0, count = 0;
-};
-
 // What the layers attend over. Layers of one section share its blocks. With a count: for those KV heads alone, numbered
 // from 0.
 std::vector<Pattern> patterns_of(const ModelConfig& resolved, KvHeads = {});

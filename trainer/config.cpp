@@ -128,6 +128,7 @@ const std::vector<std::string>& keys_free_to_change() {
                                                 "parallel.cp_layout",
                                                 "parallel.cp_schedule",
                                                 "parallel.cp_prefetch",
+                                                "parallel.cp_message_mb",
                                                 "parallel.cp_nodes",
                                                 "parallel.zero"};
   return keys;

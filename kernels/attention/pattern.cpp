@@ -53,6 +53,13 @@ double pairs_of(const BlockPattern& blocks, const Piece& p, std::int32_t kv_head
 
 }  // namespace
 
+Pattern of_heads(Pattern p, KvHeads heads) {
+  const auto first = static_cast<std::int32_t>(heads.first), count = static_cast<std::int32_t>(heads.count);
+  p.shift += first;
+  if (p.blocks) p.blocks = std::make_shared<BlockPattern>(p.blocks->of_heads(first, count));
+  return p;
+}
+
 void check(const Pattern& p, const char* op) {
   if (p.kind == AttentionKind::window)
     RING_CHECK(p.window >= 1 && p.sinks >= 0, op, ": a window of ", p.window, " with ", p.sinks, " sinks");

@@ -38,6 +38,13 @@ struct Pattern {
   bool is_dense() const { return kind == AttentionKind::dense; }
 };
 
+// Neighbouring KV heads of a layer.
+struct KvHeads {
+  std::int64_t first = 0, count = 0;
+};
+// The pattern as they see it, numbered from 0.
+Pattern of_heads(Pattern, KvHeads);
+
 // Error, naming `op`: the numbers make no pattern.
 void check(const Pattern&, const char* op);
 

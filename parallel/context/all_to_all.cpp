@@ -1,8 +1,8 @@
 // All rows of some heads to every rank, and the results back. A rank's heads go in groups: one is on its way while the
 // one before is computed with.
 
-#include "parallel/context/cache.h"
 #include "parallel/context/exchange.h"
+#include "parallel/context/heads.h"
 #include "parallel/context/rows.h"
 
 namespace ring {
@@ -32,7 +32,7 @@ struct Heads {
 
 class AllToAll final : public ContextParallel {
  public:
-  explicit AllToAll(Communicator& comm) : ContextParallel(comm), patterns_(kMostGroups) {}
+  explicit AllToAll(Communicator& comm) : ContextParallel(comm) {}
   std::string_view schedule() const override { return "all_to_all"; }
 
   void forward(const Attention& args, const std::shared_ptr<const ContextShards>& shards, const Context& ctx) override {
@@ -110,14 +110,8 @@ class AllToAll final : public ContextParallel {
   // For the heads of a group of this rank.
   template <class Args>
   const Pattern& pattern_of(const std::shared_ptr<const ContextShards>& shards, const Args& args, std::int64_t group) {
-    return patterns_[static_cast<std::size_t>(group)].get(shards, args.pattern, args.k.dim(1), [&] {
-      Pattern p = args.pattern;
-      const auto heads = static_cast<std::int32_t>(heads_of(args.k.dim(1))),
-                 first = static_cast<std::int32_t>(first_head(args.k.dim(1), comm_.rank(), group));
-      p.shift += first;
-      if (p.blocks) p.blocks = std::make_shared<BlockPattern>(p.blocks->of_heads(first, heads));
-      return p;
-    });
+    const std::int64_t all = args.k.dim(1);
+    return patterns_.get(shards, args.pattern, all, {first_head(all, comm_.rank(), group), heads_of(all)});
   }
 
   // Of so many heads, those of one group of rank r.
@@ -240,8 +234,8 @@ class AllToAll final : public ContextParallel {
     });
   }
 
-  std::int64_t groups_ = 1;                   // of each rank's heads
-  std::vector<PlanCache<Pattern>> patterns_;  // by group
+  std::int64_t groups_ = 1;  // of each rank's heads
+  HeadPatterns patterns_;
 };
 
 }  // namespace

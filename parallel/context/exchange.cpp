@@ -30,10 +30,12 @@ int ranks_per_node(const std::vector<int>& nodes) {
 
 std::unique_ptr<ContextParallel> make_context_parallel(Communicator& comm, const ParallelConfig& c,
                                                        const std::vector<int>& nodes) {
-  const int per_node = c.cp_nodes > 0 ? static_cast<int>(c.cp_nodes) : ranks_per_node(nodes);
+  const RingOptions ring{.prefetch = c.cp_prefetch,
+                         .per_node = c.cp_nodes > 0 ? static_cast<int>(c.cp_nodes) : ranks_per_node(nodes),
+                         .message_bytes = c.cp_message_mb << 20};
   switch (c.cp_schedule) {
-    case ContextSchedule::automatic: return make_measured_context(comm, c.cp_prefetch, per_node);
-    case ContextSchedule::ring: return make_ring(comm, c.cp_prefetch, per_node);
+    case ContextSchedule::automatic: return make_measured_context(comm, ring);
+    case ContextSchedule::ring: return make_ring(comm, ring);
     case ContextSchedule::gather: return make_gather(comm);
     case ContextSchedule::all_to_all: return make_all_to_all(comm);
   }

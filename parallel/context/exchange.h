@@ -33,13 +33,20 @@ class ContextParallel : public ContextExchange {
   std::int64_t bytes_sent_ = 0;
 };
 
-// per_node: ranks that are neighbours, on one node, where others are farther away; it divides the ranks. The keys of
-// another node then come to this one once, during a whole revolution among its ranks, who pass them on.
-std::unique_ptr<ContextParallel> make_ring(Communicator&, std::int64_t prefetch, int per_node);
+struct RingOptions {
+  std::int64_t prefetch = 1;  // steps whose keys are under way before they are needed
+  // Ranks that are neighbours, on one node, where others are farther away; it divides the ranks. The keys of another
+  // node then come to this one once, during a whole revolution among its ranks, who pass them on. 0: all ranks.
+  int per_node = 0;
+  // Longer messages of dense and block-sparse attention (gradients of keys, f32) go by groups of heads, one ring after
+  // the other: what is held beside operands and results is that of one group.
+  std::int64_t message_bytes = std::int64_t{1} << 30;
+};
+std::unique_ptr<ContextParallel> make_ring(Communicator&, const RingOptions&);
 std::unique_ptr<ContextParallel> make_gather(Communicator&);
 std::unique_ptr<ContextParallel> make_all_to_all(Communicator&);
 // The fastest of them, measured once for each shape and pattern where the context has a tuning file; else the ring.
-std::unique_ptr<ContextParallel> make_measured_context(Communicator&, std::int64_t prefetch, int per_node);
+std::unique_ptr<ContextParallel> make_measured_context(Communicator&, const RingOptions&);
 
 // By the settings. nodes: the node of each rank. The communicator lives as long.
 std::unique_ptr<ContextParallel> make_context_parallel(Communicator&, const ParallelConfig&,

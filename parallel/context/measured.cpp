@@ -8,6 +8,7 @@
 
 #include "kernels/tuning.h"
 #include "parallel/context/exchange.h"
+#include "parallel/context/heads.h"
 
 namespace ring {
 namespace {
@@ -19,9 +20,9 @@ constexpr double kMostWorkspace = 4.3e9;  // bytes that an attention kernel take
 
 class MeasuredContext final : public ContextParallel {
  public:
-  MeasuredContext(Communicator& comm, std::int64_t prefetch, int per_node) : ContextParallel(comm) {
-    schedules_.push_back(make_ring(comm, prefetch, per_node));
-    if (per_node < comm.size()) return;  // only the ring knows of nodes
+  MeasuredContext(Communicator& comm, const RingOptions& ring) : ContextParallel(comm), ring_(ring) {
+    schedules_.push_back(make_ring(comm, ring));
+    if (ring.per_node > 0 && ring.per_node < comm.size()) return;  // only the ring knows of nodes
     schedules_.push_back(make_all_to_all(comm));
     schedules_.push_back(make_gather(comm));
   }
@@ -102,6 +103,8 @@ class MeasuredContext final : public ContextParallel {
                dim = static_cast<double>(a.q.dim(2)), size = static_cast<double>(size_of(a.q.dtype()));
     const double keys = s.schedule() == "gather" ? all : mine;
     double bytes = 4 * dim * (2 * mine * heads + 4 * keys * kv_heads);  // sums and gradients in f32
+    if (s.schedule() == "ring" && a.pattern.is_dense())
+      bytes *= static_cast<double>(heads_at_once(shards, a.k.dim(1), a.k.dim(2), ring_.message_bytes)) / kv_heads;
     // Copies on their way out, on their way in, and in order.
     if (s.schedule() == "gather") bytes += size * dim * 2 * 2 * all * kv_heads;
     if (s.schedule() == "all_to_all") bytes += size * dim * 3 * mine * (4 * heads + 4 * kv_heads);
@@ -176,14 +179,15 @@ class MeasuredContext final : public ContextParallel {
     return static_cast<float>(end.seconds_after(start) / 2);
   }
 
+  RingOptions ring_;
   std::vector<std::unique_ptr<ContextParallel>> schedules_;                   // by preference
   std::map<std::string, std::pair<std::uint64_t, ContextParallel*>> chosen_;  // with the generation of the choice
 };
 
 }  // namespace
 
-std::unique_ptr<ContextParallel> make_measured_context(Communicator& comm, std::int64_t prefetch, int per_node) {
-  return std::make_unique<MeasuredContext>(comm, prefetch, per_node);
+std::unique_ptr<ContextParallel> make_measured_context(Communicator& comm, const RingOptions& ring) {
+  return std::make_unique<MeasuredContext>(comm, ring);
 }
 
 }  // namespace ring

@@ -5,6 +5,7 @@
 
 #include "parallel/context/cache.h"
 #include "parallel/context/exchange.h"
+#include "parallel/context/heads.h"
 #include "parallel/context/sums.h"
 
 namespace ring {
@@ -116,15 +117,39 @@ std::int64_t message_size(const NeededKeys& need, const Tensor& like) {
 
 class Ring final : public ContextParallel {
  public:
-  Ring(Communicator& comm, std::int64_t prefetch, int per_node)
-      : ContextParallel(comm), prefetch_(static_cast<std::size_t>(prefetch)), per_node_(per_node) {
-    RING_CHECK(per_node >= 1 && comm.size() % per_node == 0, "context ring: ", per_node,
-               " ranks per node do not divide the ", comm.size(), " ranks; set parallel.cp_nodes to a divisor");
+  Ring(Communicator& comm, const RingOptions& options)
+      : ContextParallel(comm),
+        prefetch_(static_cast<std::size_t>(options.prefetch)),
+        per_node_(options.per_node > 0 ? options.per_node : comm.size()),
+        message_bytes_(options.message_bytes) {
+    RING_CHECK(comm.size() % per_node_ == 0, "context ring: ", per_node_, " ranks per node do not divide the ",
+               comm.size(), " ranks; set parallel.cp_nodes to a divisor");
   }
   std::string_view schedule() const override { return "ring"; }
 
   void forward(const Attention& args, const std::shared_ptr<const ContextShards>& shards, const Context& ctx) override {
-    const RingPlan& plan = plan_for(shards, args.pattern, args.k.dim(1));
+    for_groups(args, shards,
+               [&](const Attention& a) { forward_once(a, plan_for(shards, a.pattern, a.k.dim(1)), ctx); });
+  }
+  void backward(const AttentionBackward& args, const std::shared_ptr<const ContextShards>& shards,
+                const Context& ctx) override {
+    for_groups(args, shards,
+               [&](const AttentionBackward& a) { backward_once(a, plan_for(shards, a.pattern, a.k.dim(1)), ctx); });
+  }
+
+ private:
+  // fn(part) for one group of KV heads after the other.
+  template <class Args, class Fn>
+  void for_groups(const Args& args, const std::shared_ptr<const ContextShards>& shards, const Fn& fn) {
+    const std::int64_t all = args.k.dim(1);
+    const bool all_keys = args.pattern.is_dense() || args.pattern.blocks;  // travel, or most of them may
+    const std::int64_t some = all_keys ? heads_at_once(*shards, all, args.k.dim(2), message_bytes_) : all;
+    if (some == all) return fn(args);
+    for (std::int64_t first = 0; first < all; first += some)
+      fn(of_heads(args, {first, some}, patterns_.get(shards, args.pattern, all, {first, some})));
+  }
+
+  void forward_once(const Attention& args, const RingPlan& plan, const Context& ctx) {
     if (plan.local()) return run_round(args, plan.revolutions[0].base.rounds[0], ctx);
     ForwardSum sum(args, plan.calls(), ctx);
     Next next(*this, plan, args.k, args.v, ctx);
@@ -142,9 +167,7 @@ class Ring final : public ContextParallel {
     }
   }
 
-  void backward(const AttentionBackward& args, const std::shared_ptr<const ContextShards>& shards,
-                const Context& ctx) override {
-    const RingPlan& plan = plan_for(shards, args.pattern, args.k.dim(1));
+  void backward_once(const AttentionBackward& args, const RingPlan& plan, const Context& ctx) {
     if (plan.local()) return run_round(args, plan.revolutions[0].base.rounds[0], ctx);
     BackwardSum sum(args, plan.backward_calls(), ctx);
     Next next(*this, plan, args.k, args.v, ctx);
@@ -169,7 +192,6 @@ class Ring final : public ContextParallel {
     store(args.dv, own.v, ctx);
   }
 
- private:
   // Gradients on their way to where the keys came from; ours come at the same time.
   struct Home {
     const NeededKeys* ours = nullptr;
@@ -343,13 +365,15 @@ class Ring final : public ContextParallel {
 
   std::size_t prefetch_;
   int per_node_;
+  std::int64_t message_bytes_;
+  HeadPatterns patterns_;
   PlanCache<RingPlan> plans_;
 };
 
 }  // namespace
 
-std::unique_ptr<ContextParallel> make_ring(Communicator& comm, std::int64_t prefetch, int per_node) {
-  return std::make_unique<Ring>(comm, prefetch, per_node);
+std::unique_ptr<ContextParallel> make_ring(Communicator& comm, const RingOptions& options) {
+  return std::make_unique<Ring>(comm, options);
 }
 
 }  // namespace ring

@@ -160,8 +160,9 @@ std::vector<Results> on_ranks(const std::vector<ContextCase>& cases, const Heads
 
 const std::map<std::string, MakeExchange>& schedules() {
   static const std::map<std::string, MakeExchange> all = {
-      {"ring", [](Communicator& c) { return make_ring(c, 1, c.size()); }},
-      {"ring_by_node", [](Communicator& c) { return make_ring(c, 1, c.size() == 4 ? 2 : 1); }},
+      {"ring", [](Communicator& c) { return make_ring(c, {}); }},
+      {"ring_by_node", [](Communicator& c) { return make_ring(c, {.per_node = c.size() == 4 ? 2 : 1}); }},
+      {"ring_by_heads", [](Communicator& c) { return make_ring(c, {.message_bytes = 1}); }},
       {"gather", [](Communicator& c) { return make_gather(c); }},
       {"all_to_all", [](Communicator& c) { return make_all_to_all(c); }}};
   return all;
@@ -181,7 +182,8 @@ std::string name_of(const testing::TestParamInfo<DistContext::ParamType>& info) 
   return str(schedule, "_", ranks, kind == ContextLayoutKind::zigzag ? "_zigzag" : "_contiguous");
 }
 INSTANTIATE_TEST_SUITE_P(Schedules, DistContext,
-                         testing::Combine(testing::Values("ring", "ring_by_node", "gather", "all_to_all"),
+                         testing::Combine(testing::Values("ring", "ring_by_node", "ring_by_heads", "gather",
+                                                          "all_to_all"),
                                           testing::Values(2, 3, 4),
                                           testing::Values(ContextLayoutKind::zigzag, ContextLayoutKind::contiguous)),
                          name_of);
@@ -235,7 +237,7 @@ TEST_F(DistContextCases, TheSameLayoutGivesTheSameBitsWhateverIsPrefetched) {
   const std::vector<ContextCase> cases = test::context_cases();
   const auto with = [&](std::int64_t prefetch) {
     return on_ranks(cases, {}, ContextLayoutKind::zigzag, 3,
-                    [=](Communicator& c) { return make_ring(c, prefetch, c.size()); });
+                    [=](Communicator& c) { return make_ring(c, {.prefetch = prefetch}); });
   };
   const std::vector<Results> one = with(1);
   for (const std::int64_t prefetch : {0, 1, 5}) {
@@ -262,7 +264,7 @@ TEST_F(DistContextCases, NodesGiveTheSameBitsTwice) {
 // What one rank has in its tuning file counts there alone; what is measured is the same everywhere.
 TEST_F(DistContextCases, TheMeasuredScheduleIsEveryRanks) {
   const std::vector<ContextCase> cases = {test::context_cases()[0]};
-  const MakeExchange measured = [](Communicator& c) { return make_measured_context(c, 1, c.size()); };
+  const MakeExchange measured = [](Communicator& c) { return make_measured_context(c, {}); };
   std::vector<std::shared_ptr<Tuning>> tuning = {std::make_shared<Tuning>(""), std::make_shared<Tuning>("")};
   const auto run = [&](const MakeExchange& make) {
     return on_ranks(cases, {}, ContextLayoutKind::zigzag, 2, make, tuning)[0];
@@ -281,7 +283,7 @@ TEST_F(DistContextCases, TheMeasuredScheduleIsEveryRanks) {
 }
 
 TEST_F(DistContextCases, NodesThatDoNotDivideAreRefused) {
-  const auto errors = test::run_ranks(3, [&](Communicator& comm) { make_ring(comm, 1, 2); });
+  const auto errors = test::run_ranks(3, [&](Communicator& comm) { make_ring(comm, {.per_node = 2}); });
   for (const std::string& e : errors) EXPECT_NE(e.find("parallel.cp_nodes"), std::string::npos) << e;
 }
 

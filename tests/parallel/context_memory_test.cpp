@@ -9,6 +9,7 @@
 #include "core/philox.h"
 #include "kernels/tuning.h"
 #include "parallel/context/exchange.h"
+#include "parallel/context/heads.h"
 #include "parallel/context/layout.h"
 #include "tests/comm/ranks.h"
 
@@ -86,12 +87,34 @@ Outcome forward(const Make& make, std::size_t most) {
   return out;
 }
 
+TEST(DistContextMemory, LongMessagesGoByGroupsOfHeads) {
+  if (!gloo_available()) GTEST_SKIP() << "this build has no Gloo";
+  constexpr std::int64_t kMessage = 2 * kLength / kRanks * kHeads * kDim * 4;
+  const auto peak = [](std::int64_t bytes) {
+    const Outcome o = forward([=](Communicator& c) { return make_ring(c, {.message_bytes = bytes}); }, 1 << 30);
+    EXPECT_EQ(o.errors, "") << bytes;
+    return static_cast<double>(o.peak);
+  };
+  const double whole = peak(kMessage);
+  EXPECT_NEAR(peak(kMessage - 1) / whole, 0.5, 0.05);
+  EXPECT_NEAR(peak(kMessage / 4) / whole, 0.25, 0.05);
+}
+
+TEST(ContextHeads, AsManyAtOnceAsTheLongestMessageTakes) {
+  const ContextShards s = ContextLayout(ContextLayoutKind::contiguous, 100, 3).shards(0, 1, {{0, 100, 0, 0}});
+  const std::int64_t head = 2 * 34 * 16 * 4;  // one of three ranks has 34 of 100 rows
+  EXPECT_EQ(heads_at_once(s, 12, 16, 12 * head), 12);
+  EXPECT_EQ(heads_at_once(s, 12, 16, 12 * head - 1), 6);
+  EXPECT_EQ(heads_at_once(s, 12, 16, 5 * head), 4);
+  EXPECT_EQ(heads_at_once(s, 12, 16, 1), 1);
+}
+
 TEST(DistContextMemory, WhatOneRankHasNoMemoryForNobodyTries) {
   if (!gloo_available()) GTEST_SKIP() << "this build has no Gloo";
-  const Make measured = [](Communicator& c) { return make_measured_context(c, 1, c.size()); };
+  const Make measured = [](Communicator& c) { return make_measured_context(c, {}); };
   constexpr std::size_t kEnough = std::size_t{1} << 30, kSteps = 8;
   const Outcome all = forward(measured, kEnough);
-  const Outcome ring = forward([](Communicator& c) { return make_ring(c, 1, c.size()); }, kEnough);
+  const Outcome ring = forward([](Communicator& c) { return make_ring(c, {}); }, kEnough);
   ASSERT_EQ(all.errors + ring.errors, "");
   ASSERT_GT(all.peak, 2 * ring.peak);
   for (std::size_t i = 0; i <= kSteps; ++i) {

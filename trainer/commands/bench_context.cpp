@@ -162,6 +162,8 @@ void add_bench_context(CLI::App& bench) {
   cmd->add_option("--layout", a->layout, "auto, zigzag or contiguous")
       ->check(CLI::IsMember({"auto", "zigzag", "contiguous"}));
   cmd->add_option("--prefetch", a->grid.parallel.cp_prefetch, "Of the ring: parts ahead")->check(CLI::Range(1, 64));
+  cmd->add_option("--message-mb", a->grid.parallel.cp_message_mb, "Of the ring: longest message in MiB")
+      ->check(CLI::Range(1, 1 << 20));
   cmd->add_option("--kind", a->kind, "Of attention")->check(CLI::IsMember(attention_kinds()))->capture_default_str();
   a->pattern.add_to(*cmd);
   cmd->add_option("--alone-up-to", a->grid.longest_alone, "Longest sequence for one device alone")

@@ -1,0 +1,51 @@
+#include "parallel/context/heads.h"
+
+#include <algorithm>
+
+namespace ring {
+namespace {
+
+// Of [N,H,D]; q and what is like it have `per` heads for each KV head.
+Tensor part(const Tensor& t, KvHeads heads, std::int64_t per) {
+  return t.narrow(1, heads.first * per, heads.count * per);
+}
+
+template <class Args>  // what both directions have
+void narrow_to(Args& a, KvHeads heads, std::int64_t per, const Pattern& pattern) {
+  a.q = part(a.q, heads, per);
+  a.k = part(a.k, heads, 1);
+  a.v = part(a.v, heads, 1);
+  a.out = part(a.out, heads, per);
+  a.lse = a.lse.narrow(0, heads.first * per, heads.count * per);
+  a.pattern = pattern;
+}
+
+}  // namespace
+
+Attention of_heads(const Attention& all, KvHeads heads, const Pattern& pattern) {
+  Attention a = all;
+  narrow_to(a, heads, all.q.dim(1) / all.k.dim(1), pattern);
+  return a;
+}
+
+AttentionBackward of_heads(const AttentionBackward& all, KvHeads heads, const Pattern& pattern) {
+  AttentionBackward a = all;
+  const std::int64_t per = all.q.dim(1) / all.k.dim(1);
+  narrow_to(a, heads, per, pattern);
+  a.dout = part(a.dout, heads, per);
+  a.dq = part(a.dq, heads, per);
+  a.dk = part(a.dk, heads, 1);
+  a.dv = part(a.dv, heads, 1);
+  return a;
+}
+
+std::int64_t heads_at_once(const ContextShards& shards, std::int64_t kv_heads, std::int64_t dim, std::int64_t bytes) {
+  std::int64_t rows = 0;
+  for (int r = 0; r < shards.ranks(); ++r) rows = std::max(rows, shards.tokens(r));
+  const std::int64_t of_a_head = 2 * rows * dim * std::int64_t{sizeof(float)};
+  std::int64_t heads = kv_heads;
+  while (heads > 1 && (kv_heads % heads != 0 || heads * of_a_head > bytes)) --heads;
+  return heads;
+}
+
+}  // namespace ring

@@ -1,0 +1,30 @@
+#pragma once
+// Attention over some of the KV heads, with the query heads that read them.
+
+#include <map>
+
+#include "parallel/context/cache.h"
+
+namespace ring {
+
+// The call over these heads alone: views. The pattern is theirs.
+Attention of_heads(const Attention&, KvHeads, const Pattern&);
+AttentionBackward of_heads(const AttentionBackward&, KvHeads, const Pattern&);
+
+// The most KV heads, a divisor of them, whose keys' gradients of one rank take at most so many bytes in f32; 1 where
+// that is too many, too. The same on every rank.
+std::int64_t heads_at_once(const ContextShards&, std::int64_t kv_heads, std::int64_t dim, std::int64_t bytes);
+
+// A pattern as groups of its KV heads see it, made once. References: as PlanCache's.
+class HeadPatterns {
+ public:
+  const Pattern& get(const std::shared_ptr<const ContextShards>& shards, const Pattern& all, std::int64_t kv_heads,
+                     KvHeads some) {
+    return by_first_[some.first].get(shards, all, kv_heads, [&] { return of_heads(all, some); });
+  }
+
+ private:
+  std::map<std::int64_t, PlanCache<Pattern>> by_first_;
+};
+
+}  // namespace ring
