@@ -21,15 +21,21 @@ Config BenchConfig::load() const {
 
 std::string BenchConfig::name() const { return std::filesystem::path(file).stem().string(); }
 
-void append_csv(const std::string& path, const std::string& header, const std::string& line) {
+CsvFile::CsvFile(const std::string& path, const std::string& header) : path_(path) {
+  if (path.empty()) return;
   std::string first;
   std::getline(std::ifstream(path) >> std::ws, first);
   if (!first.empty() && first != header)
     fail(path, ": has the columns ", first, ", expected ", header, "; give another file");
-  std::ofstream out(path, std::ios::app);
-  if (first.empty()) out << header << '\n';
-  out << line << '\n';
-  if (!out.flush()) fail(path, ": cannot be written");
+  out_.open(path, std::ios::app);
+  if (!out_) fail(path, ": cannot be written");
+  if (first.empty()) add(header);
+}
+
+void CsvFile::add(const std::string& line) {
+  if (path_.empty()) return;
+  out_ << line << '\n';
+  if (!out_.flush()) fail(path_, ": cannot be written");
 }
 
 void add_bench_commands(CLI::App& app) {

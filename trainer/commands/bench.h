@@ -1,6 +1,7 @@
 #pragma once
 // What the subcommands of `ringmaster bench` share.
 
+#include <fstream>
 #include <string>
 #include <vector>
 
@@ -27,8 +28,15 @@ struct BenchConfig {
   std::string name() const;  // of the shape: the file's, without folder and extension
 };
 
-// Appends a line to a file, after the header where the file is new. Error: it cannot be written, or holds other
-// columns.
-void append_csv(const std::string& path, const std::string& header, const std::string& line);
+// A file that lines are appended to; a new one gets the header at once. No path: nothing is written.
+class CsvFile {
+ public:
+  CsvFile(const std::string& path, const std::string& header);  // Error: it cannot be written, or holds other columns
+  void add(const std::string& line);                            // Error: it cannot be written
+
+ private:
+  std::string path_;
+  std::ofstream out_;
+};
 
 }  // namespace ring

@@ -76,16 +76,17 @@ void print(const ContextTiming& t) {
   std::fflush(stdout);
 }
 
-void write_csv(const Arguments& a, const ContextGrid& g, int ranks, const ContextTiming& t) {
+constexpr const char* kColumns =
+    "ranks,kind,heads,kv_heads,head_dim,tokens,schedule,forward_ms,forward_tflops,forward_alone,both_ms,both_tflops,"
+    "both_alone,compute_ms,transfer_ms,waited_ms,hidden,slowdown,extra_mb,sent_mb";
+
+void write(CsvFile& csv, const Arguments& a, const ContextGrid& g, int ranks, const ContextTiming& t) {
   const double forward = t.forward_flops / t.forward_seconds, both = t.both_flops / t.both_seconds;
-  append_csv(a.csv,
-             "ranks,kind,heads,kv_heads,head_dim,tokens,schedule,forward_ms,forward_tflops,forward_alone,both_ms,"
-             "both_tflops,both_alone,compute_ms,transfer_ms,waited_ms,hidden,slowdown,extra_mb,sent_mb",
-             str(ranks, ',', a.kind, ',', g.heads, ',', g.kv_heads, ',', g.head_dim, ',', t.length, ',', t.schedule,
-                 ',', 1e3 * t.forward_seconds, ',', 1e-12 * forward, ',', forward / t.forward_alone, ',',
-                 1e3 * t.both_seconds, ',', 1e-12 * both, ',', both / t.both_alone, ',', 1e3 * t.computing_seconds, ',',
-                 1e3 * t.transfer_seconds, ',', 1e3 * t.waited_seconds, ',', t.hidden(), ',', t.slowdown(), ',',
-                 1e-6 * static_cast<double>(t.extra_bytes), ',', 1e-6 * static_cast<double>(t.sent_bytes)));
+  csv.add(str(ranks, ',', a.kind, ',', g.heads, ',', g.kv_heads, ',', g.head_dim, ',', t.length, ',', t.schedule, ',',
+              1e3 * t.forward_seconds, ',', 1e-12 * forward, ',', forward / t.forward_alone, ',', 1e3 * t.both_seconds,
+              ',', 1e-12 * both, ',', both / t.both_alone, ',', 1e3 * t.computing_seconds, ',',
+              1e3 * t.transfer_seconds, ',', 1e3 * t.waited_seconds, ',', t.hidden(), ',', t.slowdown(), ',',
+              1e-6 * static_cast<double>(t.extra_bytes), ',', 1e-6 * static_cast<double>(t.sent_bytes)));
 }
 
 // With the length and the schedule before its extension, where there are several.
@@ -127,6 +128,7 @@ void run(const Arguments& a) {
   const WorkerEnvironment env = parse_environment(environment);
   if (env.world == 1) fail("bench context compares several processes: ringmaster launch -n 4 -- bench context");
   const bool leader = env.rank == 0;
+  CsvFile csv(leader ? a.csv : "", kColumns);
   if (leader) check_paths(a);
   config.parallel.cp = env.world;
   const std::unique_ptr<Mesh> mesh = join_mesh(config);
@@ -139,7 +141,7 @@ void run(const Arguments& a) {
   time_context(grid, *mesh, ctx, [&](const ContextTiming& t) {
     if (!leader) return;
     print(t);
-    if (!a.csv.empty()) write_csv(a, grid, env.world, t);
+    write(csv, a, grid, env.world, t);
     if (!a.timeline.empty()) draw(a, grid, env.world, ctx, t);
   });
   if (leader && a.choices && ctx.tuning) std::printf("\n%s", ctx.tuning->text().c_str());

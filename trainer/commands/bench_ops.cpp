@@ -65,16 +65,15 @@ void run_ops(const Arguments& a) {
 }
 
 void run_floor(const Arguments& a) {
+  CsvFile csv(a.csv_file, "shape,floor_ms,products_ms,attention_ms,rest_ms,step_ms,copy_tbytes,product_tflops");
   StepBenchmark bench(a.config.load());
   const OpsReport r = time_ops(bench, a.seconds, a.steps);
   const StepFloor f = r.floor();
   print_ceilings(r);
   print_floor(r);
-  if (a.csv_file.empty()) return;
-  append_csv(
-      a.csv_file, "shape,floor_ms,products_ms,attention_ms,rest_ms,step_ms,copy_tbytes,product_tflops",
-      str(a.config.name(), ',', 1e3 * f.seconds(), ',', 1e3 * f.products, ',', 1e3 * f.attention, ',', 1e3 * f.rest,
-          ',', 1e3 * r.step_seconds, ',', r.ceilings.bytes_per_second / 1e12, ',', r.ceilings.flops_per_second / 1e12));
+  csv.add(str(a.config.name(), ',', 1e3 * f.seconds(), ',', 1e3 * f.products, ',', 1e3 * f.attention, ',', 1e3 * f.rest,
+              ',', 1e3 * r.step_seconds, ',', r.ceilings.bytes_per_second / 1e12, ',',
+              r.ceilings.flops_per_second / 1e12));
 }
 
 void add_common(CLI::App& cmd, Arguments& a) {

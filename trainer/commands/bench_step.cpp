@@ -58,10 +58,11 @@ void print(const Arguments& a, StepBenchmark& bench, const StepTimes& t, const C
               t.loss);
 }
 
-void write_csv(const Arguments& a, const StepBenchmark& bench, const StepTimes& t) {
-  append_csv(a.csv, "who,shape,step_ms,tokens_per_second,first_seconds,peak_gib,loss",
-             str(a.who, ',', a.config.name(), ',', 1e3 * t.median(), ',', bench.tokens_per_step() / t.median(), ',',
-                 t.first_seconds, ',', static_cast<double>(t.peak_bytes) / kGiB, ',', t.loss));
+constexpr const char* kColumns = "who,shape,step_ms,tokens_per_second,first_seconds,peak_gib,loss";
+
+void write(CsvFile& csv, const Arguments& a, const StepBenchmark& bench, const StepTimes& t) {
+  csv.add(str(a.who, ',', a.config.name(), ',', 1e3 * t.median(), ',', bench.tokens_per_step() / t.median(), ',',
+              t.first_seconds, ',', static_cast<double>(t.peak_bytes) / kGiB, ',', t.loss));
 }
 
 void run(const Arguments& a) {
@@ -69,6 +70,7 @@ void run(const Arguments& a) {
   const Config config = a.config.load();
   StepBenchmark bench(config, join_mesh(config));
   const bool leader = bench.mesh().rank() == 0;
+  CsvFile csv(leader ? a.csv : "", kColumns);
   bench.trainer().observe(ranges);
   std::unique_ptr<Profiler> profiler;
   if (a.profile > 0) profiler = std::make_unique<Profiler>(a.profile, ranges);
@@ -77,7 +79,7 @@ void run(const Arguments& a) {
   if (!leader) return;
   const Ceilings ceilings = a.no_ceilings ? Ceilings{} : ceilings_if_they_fit(bench.context());
   print(a, bench, t, ceilings);
-  if (!a.csv.empty()) write_csv(a, bench, t);
+  write(csv, a, bench, t);
   if (!profiler) return;
   const Profile profile = profiler->read();
   write_trace(profile, a.trace);
