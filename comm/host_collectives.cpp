@@ -122,7 +122,7 @@ void HostCollectives::reduce_two_hops(DType dtype, Reduce op, std::byte* data, s
 
 void HostCollectives::all_gather(std::byte* out, const std::byte* in, std::int64_t bytes) {
   std::byte* own = out + rank * bytes;
-  if (own != in) std::memmove(own, in, static_cast<std::size_t>(bytes));
+  if (own != in && bytes > 0) std::memmove(own, in, static_cast<std::size_t>(bytes));
   const std::uint64_t tag = next_round();
   each_peer([&](int p) { link_->post_recv(p, tag, out + p * bytes, static_cast<std::size_t>(bytes)); });
   each_peer([&](int p) { link_->post_send(p, tag, own, static_cast<std::size_t>(bytes)); });
@@ -158,7 +158,7 @@ void HostCollectives::all_to_all(std::byte* out, const std::byte* in, std::int64
   const std::uint64_t tag = next_round();
   each_peer([&](int p) { link_->post_recv(p, tag, out + p * part_bytes, bytes); });
   each_peer([&](int p) { link_->post_send(p, tag, in + p * part_bytes, bytes); });
-  std::memcpy(out + rank * part_bytes, in + rank * part_bytes, bytes);
+  std::copy_n(in + rank * part_bytes, bytes, out + rank * part_bytes);
   link_->wait_all(deadline_);
 }
 

@@ -26,6 +26,15 @@ bool is_command(const CLI::App& app, const std::string& name) {
   return !app.get_subcommands(named).empty();
 }
 
+// CLI11 takes the value of an unknown option for the command, and blames what follows.
+void check_options(const CLI::App& launch, const std::vector<std::string>& words) {
+  for (const std::string& word : words) {
+    if (word.size() < 2 || word[0] != '-') continue;
+    const std::string name = word[1] == '-' ? word.substr(0, word.find('=')) : word.substr(0, 2);
+    if (!launch.get_option_no_throw(name)) throw CLI::ExtrasError("launch", {word});
+  }
+}
+
 // Those in which several processes do one thing together; of any other each would do all.
 bool shares_work(const std::vector<std::string>& command) {
   if (command[0] == "train") return true;
@@ -54,12 +63,15 @@ void check_command(const CLI::App& app, const LaunchOptions& o) {
 }  // namespace
 
 std::vector<std::string> separate_command(const CLI::App& app, std::vector<std::string> arguments) {
-  if (arguments.empty() || arguments[0] != "launch" || std::ranges::count(arguments, "--")) return arguments;
-  for (auto word = arguments.begin() + 1; word != arguments.end(); ++word)
-    if (is_command(app, *word) && word[-1] != "--log-dir") {
-      arguments.insert(word, "--");
-      break;
-    }
+  if (arguments.empty() || arguments[0] != "launch") return arguments;
+  auto end = std::ranges::find(arguments, "--");
+  if (end == arguments.end()) {
+    for (end = arguments.begin() + 1; end != arguments.end(); ++end)
+      if (is_command(app, *end) && end[-1] != "--log-dir") break;
+    if (end == arguments.end()) return arguments;
+    end = arguments.insert(end, "--");
+  }
+  check_options(*app.get_subcommand("launch"), {arguments.begin() + 1, end});
   return arguments;
 }
 

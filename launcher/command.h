@@ -14,6 +14,7 @@ namespace ring {
 void add_launch_command(CLI::App& app);
 
 // The program's arguments, with the `--` of launch before the name of a command where it was left out.
+// CLI::ParseError: an option before it that launch does not have.
 std::vector<std::string> separate_command(const CLI::App& app, std::vector<std::string> arguments);
 
 }  // namespace ring

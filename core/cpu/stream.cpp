@@ -38,8 +38,13 @@ class CpuStream final : public StreamImpl {
   void wait(const Event& e) override { e.synchronize(); }
   void synchronize() override {}
   ThreadPool* pool() override { return &pool_; }
-  void copy(void* dst, const void* src, std::size_t bytes) override { std::memcpy(dst, src, bytes); }
-  void fill_zero(void* dst, std::size_t bytes) override { std::memset(dst, 0, bytes); }
+  // Without bytes the addresses may be null, which neither function allows.
+  void copy(void* dst, const void* src, std::size_t bytes) override {
+    if (bytes > 0) std::memcpy(dst, src, bytes);
+  }
+  void fill_zero(void* dst, std::size_t bytes) override {
+    if (bytes > 0) std::memset(dst, 0, bytes);
+  }
 
  private:
   ThreadPool pool_;

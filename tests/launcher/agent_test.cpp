@@ -211,6 +211,12 @@ TEST_F(DistLaunch, WhatOnlyLooksLikeAnErrorIsShown) {
   EXPECT_TRUE(in_err("[rank 1] ringmaster: all is well\n[rank 1] more\n")) << err();
 }
 
+TEST_F(DistLaunch, LinesThatSayTheirRankAreNotMarkedAgain) {
+  EXPECT_EQ(run(2, "echo \"12:00:00 W [rank $R] slow\" >&2"), 0);
+  EXPECT_TRUE(in_err("12:00:00 W [rank 1] slow\n")) << err();
+  EXPECT_EQ(times_in_err("[rank 1]"), 1) << err();
+}
+
 TEST_F(DistLaunch, ThoseWhoLostAPeerEndByThemselves) {
   EXPECT_EQ(run(3, "[ $R = 1 ] && kill -9 $$; trap 'echo told' TERM; sleep 0.1; echo ringmaster: lost it >&2; exit " +
                        std::to_string(kExitPeerLost)),

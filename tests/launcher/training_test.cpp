@@ -181,6 +181,8 @@ TEST_F(DistTrainingRefusals, CommandsOfOneProcess) {
   EXPECT_EQ(times("'t.yaml' is no command of ringmaster"), 1) << log();
   EXPECT_EQ(run({"launch", "-n", "2", "--", "train", "--frehs", "t.yaml"}), kExitUsage);
   EXPECT_EQ(times("--frehs"), 1) << log();
+  EXPECT_EQ(run({"launch", "--thread", "2", "-n", "2", "--", "train", "t.yaml"}), kExitUsage);
+  EXPECT_EQ(times("not expected: --thread"), 1) << log();
 }
 
 TEST_F(DistTrainingRefusals, TheSeparatorMayBeLeftOut) {
