@@ -233,18 +233,18 @@ TEST_F(DistContextCases, EmptyShardsAndShardsOfPadding) {
     }
 }
 
-TEST_F(DistContextCases, TheSameLayoutGivesTheSameBitsWhateverIsPrefetched) {
+TEST_F(DistContextCases, TheSameLayoutGivesTheSameBitsHoweverKeysTravel) {
   const std::vector<ContextCase> cases = test::context_cases();
-  const auto with = [&](std::int64_t prefetch) {
-    return on_ranks(cases, {}, ContextLayoutKind::zigzag, 3,
-                    [=](Communicator& c) { return make_ring(c, {.prefetch = prefetch}); });
+  const auto with = [&](const RingOptions& options) {
+    return on_ranks(cases, {}, ContextLayoutKind::zigzag, 3, [=](Communicator& c) { return make_ring(c, options); });
   };
-  const std::vector<Results> one = with(1);
-  for (const std::int64_t prefetch : {0, 1, 5}) {
-    const std::vector<Results> other = with(prefetch);
+  const std::vector<Results> one = with({});
+  for (const RingOptions& o : {RingOptions{}, {.prefetch = 0}, {.prefetch = 5}, {.message_bytes = 1}}) {
+    const std::vector<Results> other = with(o);
     for (std::size_t i = 0; i < cases.size(); ++i) {
-      EXPECT_TRUE(same_bits(one[i].out, other[i].out)) << cases[i].name << ", prefetch " << prefetch;
-      EXPECT_TRUE(same_bits(one[i].gradient, other[i].gradient)) << cases[i].name << ", prefetch " << prefetch;
+      SCOPED_TRACE(str(cases[i].name, ", prefetch ", o.prefetch, ", messages of ", o.message_bytes));
+      EXPECT_TRUE(same_bits(one[i].out, other[i].out));
+      EXPECT_TRUE(same_bits(one[i].gradient, other[i].gradient));
     }
   }
 }
