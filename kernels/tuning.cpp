@@ -1,7 +1,6 @@
 #include "kernels/tuning.h"
 
-#include <cstdint>
-#include <cstdio>
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -64,14 +63,16 @@ std::string Tuning::text() const {
   return text;
 }
 
-void Tuning::adopt(const std::string& text) {
+std::size_t Tuning::adopt(const std::string& text) {
   std::lock_guard lock(mutex_);
   const auto before = entries_;
   std::istringstream in(text);
   read(in, "measured choices of another process");
-  if (entries_ == before) return;
+  if (entries_ == before) return 0;
   changed_ = true;
   ++generation_;
+  return static_cast<std::size_t>(
+      std::ranges::count_if(before, [&](const auto& entry) { return entries_.at(entry.first) != entry.second; }));
 }
 
 void Tuning::save() {
@@ -88,19 +89,6 @@ void Tuning::save() {
   out.close();
   if (!out) fail(temporary, ": cannot be written");
   std::filesystem::rename(temporary, path_);
-}
-
-std::string Tuning::hash() const {
-  std::lock_guard lock(mutex_);
-  std::uint64_t h = 14695981039346656037ull;  // FNV-1a
-  const auto add = [&h](const std::string& text) {
-    for (const unsigned char c : text) h = (h ^ c) * 1099511628211ull;
-    h = (h ^ 0xff) * 1099511628211ull;
-  };
-  for (const auto& [key, choice] : entries_) add(key), add(choice);
-  char text[17];
-  std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(h));
-  return text;
 }
 
 }  // namespace ring

@@ -31,10 +31,9 @@ class Tuning {
   void save();
   // All entries, for other processes of the run; and theirs, which replace those of the same key here.
   std::string text() const;
-  void adopt(const std::string& text);
+  std::size_t adopt(const std::string& text);  // how many of these it replaced
   // Changes whenever entries were replaced: choices that a cache took from here must then be looked up again.
   std::uint64_t generation() const { return generation_; }
-  std::string hash() const;  // of all entries, 16 hex digits: runs with the same hash make the same choices
 
  private:
   std::string path_;

@@ -42,13 +42,23 @@ void add_parameters(State& state, const std::string& prefix, const Parameters& p
     for (const LogicalParam& part : p->parts) state.add(box_of(prefix + part.name, *p, part, held, buffer));
 }
 
-std::string checkpoint_metadata(const Config& config) {
+std::string checkpoint_metadata(const Config& config, const Tuning* tuning) {
   const std::string text = to_yaml(config);
-  const nlohmann::json json = {{"config", text},
-                               {"config_hash", hash_text(text)},
-                               {"version", build_info::kVersion},
-                               {"commit", build_info::kCommit}};
+  nlohmann::json json = {{"config", text},
+                         {"config_hash", hash_text(text)},
+                         {"version", build_info::kVersion},
+                         {"commit", build_info::kCommit}};
+  if (tuning) json["choices"] = tuning->text();
   return json.dump();
+}
+
+void adopt_choices(Tuning& tuning, const std::string& metadata) {
+  const nlohmann::json json = nlohmann::json::parse(metadata);
+  if (!json.contains("choices")) return;
+  const std::size_t replaced = tuning.adopt(json["choices"].get<std::string>());
+  if (replaced > 0)
+    log::warn(counted(static_cast<std::int64_t>(replaced), "measured choice"),
+              " of run.tuning differed from the checkpoint's, which hold: the run goes on with the same bits");
 }
 
 std::string find_checkpoint(const std::string& path) {

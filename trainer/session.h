@@ -20,8 +20,11 @@ void add_parameters(State&, const std::string& prefix, const Parameters&, const 
 
 inline constexpr const char* kWeightsPrefix = "model.";
 
-// What a checkpoint says of its origin, as a JSON object: settings, their hash, the program's version.
-std::string checkpoint_metadata(const Config&);
+// What a checkpoint says of its origin, as a JSON object: settings, their hash, the program's version, and the choices
+// that were measured, if any: a run that goes on from it gives the same bits with those alone.
+std::string checkpoint_metadata(const Config&, const Tuning*);
+// Takes over the choices of a checkpoint; other ones of the same keys are replaced, with a warning.
+void adopt_choices(Tuning&, const std::string& metadata);
 
 // The newest verified checkpoint of a run, or the very one that the path names. Error: none, or damaged.
 std::string find_checkpoint(const std::string& run_or_checkpoint);

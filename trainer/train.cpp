@@ -212,6 +212,7 @@ void Loop::start(const TrainOptions& options, const std::string& checkpoint) {
       log::warn("the checkpoint is of ", counted(manifest.world, "process"), ", now there ",
                 mesh_.world() == 1 ? "is " : "are ", mesh_.world(),
                 ": sums are rounded in another order, so that losses agree closely instead of bit for bit");
+    if (ctx_.tuning) adopt_choices(*ctx_.tuning, manifest.metadata);
     trainer_.restored();
     saved_step_ = trainer_.steps_done();
   } else if (!config_.run.init_from.empty()) {
@@ -351,8 +352,9 @@ void Loop::save() {
   group.world = mesh_.world();
   group.all_gather = [this](const std::string& text) { return gather_host(mesh_.host(), text); };
   const Retention keep{static_cast<int>(config_.checkpoint.keep_last), config_.checkpoint.keep_every};
-  const std::filesystem::path path = write_checkpoint(dir_.checkpoints(), trainer_.steps_done(), state_,
-                                                      checkpoint_metadata(config_), ctx_.stream, keep, group);
+  const std::filesystem::path path =
+      write_checkpoint(dir_.checkpoints(), trainer_.steps_done(), state_,
+                       checkpoint_metadata(config_, ctx_.tuning.get()), ctx_.stream, keep, group);
   saved_step_ = trainer_.steps_done();
   if (leader()) log::debug("checkpoint ", path.string());
 }

@@ -265,7 +265,7 @@ class GpuAttentionChoice : public GpuAttention {
     Result r;
     for (const Pattern& pattern : {dense(), window(200), window(200, 16), dilated({{256, 1}, {1024, 4}})})
       run(problem(pattern), base, layers, r);
-    if (base.tuning) base.tuning->save(), r.choices = base.tuning->hash();
+    if (base.tuning) base.tuning->save(), r.choices = base.tuning->text();
     return r;
   }
   Context context() const {

@@ -117,10 +117,10 @@ TEST_F(Choice, OfOneIsNotMeasured) {
   Kernel<Job> alone("job", choose_job);
   alone.add(Backend::cpu, {"a", run_fake<'a'>, nullptr, 20});
   alone.add(Backend::cpu, {"z", run_fake<'z'>, nullptr, 0});
-  const std::string empty = ctx.tuning->hash();
+  const std::string empty = ctx.tuning->text();
   EXPECT_EQ(alone.choose({}, ctx).name, "a");
   EXPECT_TRUE(stream->calls.empty());
-  EXPECT_EQ(ctx.tuning->hash(), empty);
+  EXPECT_EQ(ctx.tuning->text(), empty);
 }
 
 TEST_F(Choice, OfNoneIsAnError) {
@@ -144,11 +144,11 @@ TEST_F(Choice, ComesFromTheFile) {
   ctx.tuning = std::make_shared<Tuning>(path);
   EXPECT_EQ(chosen(), "b");
   ctx.tuning->save();
-  const std::string hash = ctx.tuning->hash();
+  const std::string before = ctx.tuning->text();
   stream->seconds["c"] = 1e-6;  // what a new measurement would choose
   ctx.tuning = std::make_shared<Tuning>(path);
   EXPECT_EQ(known(), "b");
-  EXPECT_EQ(ctx.tuning->hash(), hash);
+  EXPECT_EQ(ctx.tuning->text(), before);
   std::filesystem::remove(path);
   ctx.tuning = std::make_shared<Tuning>(path);
   EXPECT_EQ(chosen(), "c");

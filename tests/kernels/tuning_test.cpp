@@ -32,7 +32,7 @@ TEST_F(TuningFile, KeepsWhatWasRecorded) {
   const Tuning second(path_);
   EXPECT_EQ(second.find("a"), "1");
   EXPECT_EQ(second.find("b"), "2");
-  EXPECT_EQ(second.hash(), first.hash());
+  EXPECT_EQ(second.text(), first.text());
 }
 
 TEST_F(TuningFile, KeepsAChoiceThatReplacesAnother) {
@@ -42,11 +42,11 @@ TEST_F(TuningFile, KeepsAChoiceThatReplacesAnother) {
     first.save();
   }
   Tuning second(path_);
-  const std::string before = second.hash();
+  const std::string before = second.text();
   second.record("a", "2");
   second.save();
   EXPECT_EQ(Tuning(path_).find("a"), "2");
-  EXPECT_NE(Tuning(path_).hash(), before);
+  EXPECT_NE(Tuning(path_).text(), before);
 }
 
 TEST_F(TuningFile, ChoicesOfAnotherProcessReplaceItsOwn) {
@@ -56,10 +56,10 @@ TEST_F(TuningFile, ChoicesOfAnotherProcessReplaceItsOwn) {
   second.record("b", "3");
   second.record("c", "4");
   const std::uint64_t before = first.generation();
-  first.adopt(second.text());
-  second.adopt(first.text());
+  EXPECT_EQ(first.adopt(second.text()), 1u);  // b; c is new
+  EXPECT_EQ(second.adopt(first.text()), 0u);
   EXPECT_EQ(first.find("b"), "3");
-  EXPECT_EQ(first.hash(), second.hash());
+  EXPECT_EQ(first.text(), second.text());
   EXPECT_NE(first.generation(), before);
   const std::uint64_t same = first.generation();
   first.adopt(second.text());

@@ -57,7 +57,7 @@ class GpuTraining : public testing::Test {
     while (trainer.in_flight() > 0) finish();
     Tuning& tuning = *bench.context().tuning;
     tuning.save();
-    result.choices = tuning.hash();
+    result.choices = tuning.text();
     const Tensor& values = trainer.model().parameters().values;
     std::vector<std::uint8_t> bytes(values.bytes());
     bench.context().stream.impl().copy(bytes.data(), values.raw(), bytes.size());

@@ -15,6 +15,7 @@
 #include "core/check.h"
 #include "core/philox.h"
 #include "core/stream.h"
+#include "kernels/tuning.h"
 #include "tests/process.h"
 
 namespace ring::test {
@@ -140,6 +141,16 @@ TEST_F(GpuRuns, KilledEqualsUndisturbedWithStatesInBf16AndAGraph) {
   expect_kills_do_not_show(4, 60,
                            on_gpu({"optimizer.master=bf16", "optimizer.moments=bf16", "optimizer.gradients=bf16",
                                    "train.cuda_graph=on", "train.recompute=block"}));
+}
+
+TEST_F(GpuRuns, GoOnWithTheChoicesOfTheCheckpoint) {
+  ASSERT_EQ(run_process(train("half", on_gpu({"train.steps=20"}))).code, 0);
+  const auto choices = [&] { return Tuning(path("tuning.yaml")).text(); };
+  const std::string before = choices();
+  ASSERT_NE(before, "");
+  fs::remove(path("tuning.yaml"));
+  ASSERT_EQ(run_process(train("half", on_gpu({"train.steps=24", "--allow-changes"}))).code, 0);
+  EXPECT_EQ(choices(), before);
 }
 
 TEST_F(Runs, StopsOnASignalAndGoesOn) {

@@ -1,0 +1,33 @@
+// What checkpoints say of their origin.
+#include "trainer/session.h"
+
+#include <gtest/gtest.h>
+
+#include "kernels/tuning.h"
+
+namespace ring {
+namespace {
+
+TEST(CheckpointMetadata, BringsMeasuredChoicesBack) {
+  Tuning then(""), now("");
+  then.record("product", "first");
+  then.record("attention", "cudnn");
+  now.record("product", "second");
+  now.record("loss", "own");
+  adopt_choices(now, checkpoint_metadata({}, &then));
+  EXPECT_EQ(now.find("product"), "first");
+  EXPECT_EQ(now.find("attention"), "cudnn");
+  EXPECT_EQ(now.find("loss"), "own");
+}
+
+TEST(CheckpointMetadata, WithoutChoicesNothingChanges) {
+  Tuning now("");
+  now.record("product", "second");
+  const std::uint64_t before = now.generation();
+  adopt_choices(now, checkpoint_metadata({}, nullptr));
+  EXPECT_EQ(now.find("product"), "second");
+  EXPECT_EQ(now.generation(), before);
+}
+
+}  // namespace
+}  // namespace ring
