@@ -22,6 +22,7 @@
 #include "core/log.h"
 #include "launcher/worker.h"
 #include "trainer/commands/commands.h"
+#include "trainer/stop_signal.h"
 
 namespace ring {
 namespace {
@@ -100,6 +101,7 @@ class Agent {
   Clock::time_point begin_ = Clock::now();
   std::vector<std::unique_ptr<Worker>> workers_;
   Phase phase_ = Phase::running;
+  Clock::time_point told_;                      // to stop
   std::optional<Clock::time_point> deadline_;   // of the phase: then SIGKILL
   std::optional<Clock::time_point> terminate_;  // when ending: then SIGTERM
   std::optional<Clock::time_point> blame_;      // no failure so far that others cannot share: judge by then
@@ -188,12 +190,15 @@ void Agent::handle_signal(int number) {
   }
   if (phase_ == Phase::ending) return;
   if (phase_ == Phase::stopping) {
+    if (Clock::now() - told_ < kOneSignal) return;
     log::warn("launch: second signal, ending the workers now");
     return end(milliseconds(0));
   }
   log::info("launch: ", strsignal(number), ", waiting up to ",
-            static_cast<double>(options_.stop_timeout.count()) / 1000, " s for the workers to checkpoint and exit");
+            static_cast<double>(options_.stop_timeout.count()) / 1000,
+            " s for the workers to end; training saves a checkpoint before");
   phase_ = Phase::stopping;
+  told_ = Clock::now();
   deadline_ = Clock::now() + options_.stop_timeout;
   for (auto& w : workers_) w->signal(number);
 }
@@ -258,6 +263,9 @@ void Agent::report(Worker& first) {
   else if (alike.size() > 1)
     log::error("launch: ranks ", listed(alike), " ended with one error and exit code ", first.ending()->exit_code(),
                after, "; ending the other workers");
+  else if (first.ending()->code == kExitPeerLost)
+    log::error("launch: rank ", first.rank(), " (pid ", first.pid(), ") lost another worker", after,
+               ", which its message names; ending the other workers");
   else
     log::error("launch: rank ", first.rank(), " (pid ", first.pid(), ") ", describe(*first.ending()), after,
                workers_.size() > 1 ? "; ending the other workers" : "");

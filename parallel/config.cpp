@@ -25,9 +25,9 @@ void ParallelConfig::fields(Fields& f) {
                               {"all_to_all", ContextSchedule::all_to_all}}));
   f("cp_prefetch", cp_prefetch, "steps of the ring whose keys are on their way before they are needed", at_least(0));
   f("cp_message_mb", cp_message_mb,
-    "ring, dense and block-sparse attention: largest message (gradients of keys, fp32) in MiB; where it would be "
-    "longer, "
-    "the ring turns for one group of KV heads after the other, and holds the keys and sums of one group only",
+    "ring, dense and block-sparse attention: largest message (gradients of keys and values, fp32) in MiB; where it "
+    "would be longer, the ring turns for one group of KV heads after the other, and holds the keys and sums of one "
+    "group only; a group has at least one head",
     in_range(1, 1 << 20));
   f("cp_nodes", cp_nodes, "ring: ranks of the cp axis on each node, a divisor of cp; 0 = as they are placed",
     at_least(0));

@@ -48,8 +48,8 @@ struct ContextTiming {
   double slowdown() const;
 };
 
-// All ranks of the mesh's cp axis call this; all get the same timings. all_to_all is left
-// out where the KV heads do not divide.
+// All ranks of the mesh's cp axis call this; all get the same timings. Error: all_to_all, and the KV heads do not
+// divide.
 void time_context(const ContextGrid&, Mesh&, const Context&, const std::function<void(const ContextTiming&)>& report);
 
 }  // namespace ring

@@ -43,8 +43,13 @@ StopSignal::~StopSignal() {
 void StopSignal::wait() {
   const sigset_t set = watched();
   int signal = 0;
+  std::chrono::steady_clock::time_point first;
   while (sigwait(&set, &signal) == 0 && !closing_) {
-    if (requested_.exchange(true)) end_process(signal);
+    if (requested_.exchange(true)) {
+      if (std::chrono::steady_clock::now() - first > kOneSignal) end_process(signal);
+      continue;
+    }
+    first = std::chrono::steady_clock::now();
     if (announces_)
       log::info("stopping ", stepping_ ? "after this step" : "before the first step",
                 "; a second signal ends the process at once, without saving");

@@ -1,15 +1,19 @@
 #pragma once
 // SIGINT, SIGTERM, SIGHUP and SIGUSR1 (which schedulers send ahead of a time limit) ask the loop to finish its step,
-// save and end; a second one ends the process at once.
+// save and end; a second one ends the process at once. Within kOneSignal of the first it is the same one: timeout(1)
+// signals the process and then its group.
 //
 // A thread of its own waits for them, and every other thread has them blocked: with a handler on the computing threads,
 // half of the interrupted runs ended with a damaged heap inside of oneDNN's generated matrix products. The likely
 // reason is that those use the stack pointer for data, where the kernel then writes the handler's frame.
 
 #include <atomic>
+#include <chrono>
 #include <thread>
 
 namespace ring {
+
+inline constexpr std::chrono::milliseconds kOneSignal{200};
 
 class StopSignal {
  public:

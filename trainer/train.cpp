@@ -29,17 +29,22 @@
 namespace ring {
 namespace {
 
-// Refuses a run whose settings differ from those it was started with, naming the keys. Threads change bits, not what is
-// computed: other machines and numbers of processes have others.
+// Threads and layouts change bits, not what is computed: other machines and numbers of processes have others.
+bool rounds_otherwise(const std::string& change) {
+  constexpr const char* kKeys[] = {
+      "run.threads:",        "parallel.cp:",       "parallel.tp:",  "parallel.cp_schedule:",
+      "parallel.cp_layout:", "parallel.cp_nodes:", "parallel.zero:"};
+  return std::ranges::any_of(kKeys, [&](const char* key) { return change.starts_with(key); });
+}
+
+// Refuses a run whose settings differ from those it was started with, naming the keys.
 void check_same_run(const RunDirectory& dir, const Config& config, bool allow_changes) {
+  for (const std::string& change : diff_configs(dir.config(), config, {}))
+    if (rounds_otherwise(change))
+      log::warn("resuming with ", change,
+                ": sums are rounded in another order, so that losses agree closely instead of ", "bit for bit");
   std::vector<std::string> changes = diff_configs(dir.config(), config, keys_free_to_change());
-  for (auto at = changes.begin(); at != changes.end(); ++at)
-    if (at->starts_with("run.threads:")) {
-      log::warn("resuming with ", *at, ": sums are rounded in another order, so that losses agree closely instead of ",
-                "bit for bit");
-      changes.erase(at);
-      break;
-    }
+  std::erase_if(changes, rounds_otherwise);
   if (changes.empty()) return;
   std::string list;
   for (const std::string& change : changes) list += "\n  " + change;

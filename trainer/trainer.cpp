@@ -348,7 +348,7 @@ namespace {
 void check_schedule(const Config& c) {
   const ContextSchedule schedule = c.parallel.cp_schedule;
   const bool turns = schedule == ContextSchedule::ring || schedule == ContextSchedule::automatic;
-  if (c.parallel.cp > 1 && turns && c.parallel.cp_nodes > 0 && c.parallel.cp % c.parallel.cp_nodes)
+  if (turns && c.parallel.cp_nodes > 0 && c.parallel.cp % c.parallel.cp_nodes)
     fail("parallel.cp_nodes: ", c.parallel.cp_nodes, " on each node do not divide the ", c.parallel.cp,
          " processes of parallel.cp: give a divisor of ", c.parallel.cp, ", or 0 for as they are placed");
   const std::int64_t heads = c.model.kv_heads / std::max<std::int64_t>(1, c.parallel.tp);

@@ -18,6 +18,7 @@
 #include "core/check.h"
 #include "launcher/worker.h"
 #include "trainer/commands/commands.h"
+#include "trainer/stop_signal.h"
 
 namespace ring {
 namespace {
@@ -243,6 +244,7 @@ TEST_F(DistLaunch, LostPeersAloneEndTheLaunchToo) {
   const auto begin = Clock::now();
   EXPECT_EQ(run(2, "[ $R = 0 ] && exec sleep 60; exit " + std::to_string(kExitPeerLost)), kExitPeerLost);
   EXPECT_LT(seconds_since(begin), 2);
+  EXPECT_TRUE(in_err("lost another worker")) << err();
 }
 
 TEST_F(DistLaunch, SignalsArePassedOnOnceAndWorkersMayFinish) {
@@ -276,10 +278,23 @@ TEST_F(DistLaunch, SecondSignalEndsAtOnce) {
   kill(agent_, SIGINT);
   ASSERT_TRUE(eventually([&] { return in_err("waiting up to"); }, 2));
   EXPECT_FALSE(ended(pid_of(0)));
+  std::this_thread::sleep_for(kOneSignal + milliseconds(50));
   kill(agent_, SIGINT);
   const auto begin = Clock::now();
   EXPECT_EQ(wait(), 128 + SIGTERM);
   EXPECT_LT(seconds_since(begin), 1.5);
+}
+
+// timeout(1) signals its child and then the child's group.
+TEST_F(DistLaunch, ARepeatOfASignalIsNoSecondOne) {
+  start(2, "trap 'sleep 0.3; exit " + std::to_string(kExitInterrupted) +
+               "' TERM; echo x > $D/up$R; while :; do sleep 0.05; done");
+  ASSERT_TRUE(eventually([&] { return all_there("up", 2); }, 2));
+  kill(agent_, SIGTERM);
+  ASSERT_TRUE(eventually([&] { return in_err("waiting up to"); }, 2));
+  kill(agent_, SIGTERM);
+  EXPECT_EQ(wait(), kExitInterrupted);
+  EXPECT_FALSE(in_err("second signal")) << err();
 }
 
 TEST_F(DistLaunch, KillingTheAgentLeavesNothing) {

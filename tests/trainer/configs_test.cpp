@@ -113,7 +113,8 @@ TEST(ResolveConfig, RefusesWhatDoesNotFit) {
   EXPECT_NE(message(c, 101, 1).find("model.vocab_size: 100 is smaller than the corpus's vocabulary of 101"),
             std::string::npos);
   c.train.batch_size = 12;
-  EXPECT_NE(message(c, 50, 5).find("train.batch_size: 12 sequences cannot be divided among 5 replicas"), std::string::npos);
+  EXPECT_NE(message(c, 50, 5).find("train.batch_size: 12 sequences cannot be divided among 5 replicas"),
+            std::string::npos);
   c.train.micro_batch = 5;
   EXPECT_NE(message(c, 50, 2).find("train.micro_batch: 5 does not divide the 6 sequences"), std::string::npos);
 }

@@ -279,5 +279,17 @@ TEST_F(DistBenchContext, OnePictureKeepsItsNameAndErrorsComeFirst) {
   EXPECT_EQ(refused.output.find("fwd ms"), std::string::npos) << refused.output;
 }
 
+TEST_F(DistBenchContext, BadInput) {
+  const auto refused = [](const std::vector<std::string>& more, const std::string& why) {
+    const Finished end = bench(more);
+    EXPECT_NE(end.code, 0) << why;
+    EXPECT_NE(end.output.find(why), std::string::npos) << end.output;
+  };
+  refused({"--kv-heads", "1", "--schedule", "ring,all_to_all"}, "there are 1 for 2; leave it out");
+  refused({"--kv-heads", "3"}, "--heads: 2 heads do not share 3 KV heads");
+  refused({"--length", "0"}, "--length: ");
+  EXPECT_EQ(bench({"--kv-heads", "1", "--length", "64"}).output.find("all_to_all "), std::string::npos);
+}
+
 }  // namespace
 }  // namespace ring::test

@@ -159,6 +159,7 @@ TEST_F(Runs, StopsOnASignalAndGoesOn) {
   while (!fs::exists(folder_ / "stopped" / "metrics.jsonl") || losses("stopped").size() < 3)
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
   process.signal(SIGTERM);
+  process.signal(SIGINT);  // so soon that it is the same request
   const Finished stopped = process.wait();
   ASSERT_EQ(stopped.code, 75) << stopped.output;
   EXPECT_NE(stopped.output.find("ringmaster train " + path("stopped")), std::string::npos);

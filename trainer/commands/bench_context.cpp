@@ -1,4 +1,5 @@
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 
@@ -17,7 +18,7 @@ namespace {
 struct Arguments {
   ContextGrid grid;
   std::string kind = "dense", device = "auto", layout = "auto", csv, timeline;
-  std::vector<std::string> schedules = {"ring", "gather", "all_to_all"};
+  std::vector<std::string> schedules;
   PatternOptions pattern;
   std::int64_t kv_heads = 0, threads = 0;
   bool deterministic = false, choices = false;
@@ -26,9 +27,28 @@ struct Arguments {
 constexpr std::pair<const char*, ContextSchedule> kSchedules[] = {
     {"ring", ContextSchedule::ring}, {"gather", ContextSchedule::gather}, {"all_to_all", ContextSchedule::all_to_all}};
 
+// What was not said, for so many ranks.
+void fill_in(Arguments& a, int ranks, Backend backend) {
+  if (a.kv_heads == 0) a.kv_heads = a.grid.heads;
+  if (a.grid.heads % a.kv_heads)
+    fail("--heads: ", a.grid.heads, " heads do not share ", a.kv_heads, " KV heads evenly");
+  if (a.grid.head_dim % 8) fail("--head-dim: ", a.grid.head_dim, " is not a multiple of 8");
+  const bool divides = a.kv_heads % ranks == 0;
+  if (a.schedules.empty()) {
+    a.schedules = {"ring", "gather"};
+    if (divides) a.schedules.push_back("all_to_all");
+  } else if (!divides && std::ranges::count(a.schedules, "all_to_all")) {
+    fail("--schedule: all_to_all needs KV heads that divide among the ranks, but there are ", a.kv_heads, " for ",
+         ranks, "; leave it out, or set --kv-heads to a multiple of ", ranks);
+  }
+  if (a.grid.lengths.empty())
+    a.grid.lengths =
+        backend == Backend::cpu ? std::vector<std::int64_t>{4096} : std::vector<std::int64_t>{65536, 131072, 262144};
+}
+
 ContextGrid grid_of(const Arguments& a) {
   ContextGrid g = a.grid;
-  g.kv_heads = a.kv_heads ? a.kv_heads : g.heads;
+  g.kv_heads = a.kv_heads;
   g.pattern = a.pattern.of(a.kind);
   for (const std::string& name : a.schedules)
     for (const auto& [known, schedule] : kSchedules)
@@ -66,7 +86,7 @@ void print_head(const Arguments& a, const ContextGrid& grid, int ranks) {
 
 void print(const ContextTiming& t) {
   const double forward = t.forward_flops / t.forward_seconds, both = t.both_flops / t.both_seconds;
-  std::printf("%9lld %-11s %9.3f %7.1f %6.3f %9.3f %7.1f %6.3f %9.3f ", static_cast<long long>(t.length),
+  std::printf("%9lld %-11s %9.3f %7.4g %6.3f %9.3f %7.4g %6.3f %9.3f ", static_cast<long long>(t.length),
               t.schedule.c_str(), 1e3 * t.forward_seconds, 1e-12 * forward, forward / t.forward_alone,
               1e3 * t.both_seconds, 1e-12 * both, both / t.both_alone, 1e3 * t.computing_seconds);
   const bool travels = t.transfer_seconds > 0;
@@ -77,16 +97,20 @@ void print(const ContextTiming& t) {
 }
 
 constexpr const char* kColumns =
-    "ranks,kind,heads,kv_heads,head_dim,tokens,schedule,forward_ms,forward_tflops,forward_alone,both_ms,both_tflops,"
+    "ranks,device,deterministic,kind,heads,kv_heads,head_dim,layout,prefetch,message_mb,tokens,schedule,forward_ms,"
+    "forward_tflops,forward_alone,both_ms,both_tflops,"
     "both_alone,compute_ms,transfer_ms,waited_ms,hidden,slowdown,extra_mb,sent_mb";
 
-void write(CsvFile& csv, const Arguments& a, const ContextGrid& g, int ranks, const ContextTiming& t) {
+void write(CsvFile& csv, const Arguments& a, const ContextGrid& g, int ranks, const Context& ctx,
+           const ContextTiming& t) {
   const double forward = t.forward_flops / t.forward_seconds, both = t.both_flops / t.both_seconds;
-  csv.add(str(ranks, ',', a.kind, ',', g.heads, ',', g.kv_heads, ',', g.head_dim, ',', t.length, ',', t.schedule, ',',
-              1e3 * t.forward_seconds, ',', 1e-12 * forward, ',', forward / t.forward_alone, ',', 1e3 * t.both_seconds,
-              ',', 1e-12 * both, ',', both / t.both_alone, ',', 1e3 * t.computing_seconds, ',',
-              1e3 * t.transfer_seconds, ',', 1e3 * t.waited_seconds, ',', t.hidden(), ',', t.slowdown(), ',',
-              1e-6 * static_cast<double>(t.extra_bytes), ',', 1e-6 * static_cast<double>(t.sent_bytes)));
+  csv.add(str(ranks, ',', ctx.stream.impl().device_name(), ',', a.deterministic, ',', a.kind, ',', g.heads, ',',
+              g.kv_heads, ',', g.head_dim, ',', a.layout, ',', g.parallel.cp_prefetch, ',', g.parallel.cp_message_mb,
+              ',', t.length, ',', t.schedule, ',', 1e3 * t.forward_seconds, ',', 1e-12 * forward, ',',
+              forward / t.forward_alone, ',', 1e3 * t.both_seconds, ',', 1e-12 * both, ',', both / t.both_alone, ',',
+              1e3 * t.computing_seconds, ',', 1e3 * t.transfer_seconds, ',', 1e3 * t.waited_seconds, ',', t.hidden(),
+              ',', t.slowdown(), ',', 1e-6 * static_cast<double>(t.extra_bytes), ',',
+              1e-6 * static_cast<double>(t.sent_bytes)));
 }
 
 // With the length and the schedule before its extension, where there are several.
@@ -119,8 +143,7 @@ void draw(const Arguments& a, const ContextGrid& g, int ranks, const Context& ct
   write_svg("--timeline", timeline_path(a, t.length, t.schedule), timeline_picture(t.timeline, title, {of, transfers}));
 }
 
-void run(const Arguments& a) {
-  const ContextGrid grid = grid_of(a);
+void run(Arguments a) {
   Config config;
   config.run.device = parse_device(a.device);
   config.run.threads = a.threads ? a.threads : default_threads();
@@ -129,10 +152,12 @@ void run(const Arguments& a) {
   if (env.world == 1) fail("bench context compares several processes: ringmaster launch -n 4 -- bench context");
   const bool leader = env.rank == 0;
   CsvFile csv(leader ? a.csv : "", kColumns);
-  if (leader) check_paths(a);
   config.parallel.cp = env.world;
   const std::unique_ptr<Mesh> mesh = join_mesh(config);
   const Backend backend = mesh->device().backend;
+  fill_in(a, env.world, backend);
+  if (leader) check_paths(a);
+  const ContextGrid grid = grid_of(a);
   Context ctx{Stream::create(mesh->device(), static_cast<int>(config.run.threads))};
   ctx.precision = backend == Backend::cpu ? Precision::fp32 : Precision::bf16;
   ctx.deterministic = a.deterministic;
@@ -141,7 +166,7 @@ void run(const Arguments& a) {
   time_context(grid, *mesh, ctx, [&](const ContextTiming& t) {
     if (!leader) return;
     print(t);
-    write(csv, a, grid, env.world, t);
+    write(csv, a, grid, env.world, ctx, t);
     if (!a.timeline.empty()) draw(a, grid, env.world, ctx, t);
   });
   if (leader && a.choices && ctx.tuning) std::printf("\n%s", ctx.tuning->text().c_str());
@@ -153,17 +178,22 @@ void add_bench_context(CLI::App& bench) {
   CLI::App* cmd =
       bench.add_subcommand("context", "Attention over one sequence on several processes: ring, gather, all-to-all");
   auto a = std::make_shared<Arguments>();
-  a->grid.lengths = {65536, 131072, 262144};
-  cmd->add_option("--length", a->grid.lengths, "Tokens of the whole sequence, with commas")->delimiter(',');
-  cmd->add_option("--heads", a->grid.heads, "Query heads")->capture_default_str();
+  cmd->add_option("--length", a->grid.lengths,
+                  "Tokens of the whole sequence, with commas; without: 65536,131072,262144 on GPUs, 4096 on CPUs")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 1 << 30));
+  cmd->add_option("--heads", a->grid.heads, "Query heads")->check(CLI::PositiveNumber)->capture_default_str();
   cmd->add_option("--kv-heads", a->kv_heads, "KV heads; 0: as many as heads")->check(CLI::NonNegativeNumber);
-  cmd->add_option("--head-dim", a->grid.head_dim, "Width of a head")->capture_default_str();
-  cmd->add_option("--schedule", a->schedules, "ring, gather, all_to_all, with commas")
+  cmd->add_option("--head-dim", a->grid.head_dim, "Width of a head, a multiple of 8")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  cmd->add_option("--schedule", a->schedules,
+                  "ring, gather, all_to_all, with commas; without: those that the KV heads allow")
       ->delimiter(',')
       ->check(CLI::IsMember({"ring", "gather", "all_to_all"}));
   cmd->add_option("--layout", a->layout, "auto, zigzag or contiguous")
       ->check(CLI::IsMember({"auto", "zigzag", "contiguous"}));
-  cmd->add_option("--prefetch", a->grid.parallel.cp_prefetch, "Of the ring: parts ahead")->check(CLI::Range(1, 64));
+  cmd->add_option("--prefetch", a->grid.parallel.cp_prefetch, "Of the ring: parts ahead")->check(CLI::Range(0, 64));
   cmd->add_option("--message-mb", a->grid.parallel.cp_message_mb, "Of the ring: longest message in MiB")
       ->check(CLI::Range(1, 1 << 20));
   cmd->add_option("--kind", a->kind, "Of attention")->check(CLI::IsMember(attention_kinds()))->capture_default_str();

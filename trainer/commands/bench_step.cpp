@@ -45,7 +45,7 @@ void print(const Arguments& a, StepBenchmark& bench, const StepTimes& t, const C
               c.run.deterministic ? "deterministic" : "not deterministic", recompute_text(c.train.recompute));
   std::printf("step %.2f ms, %.0f tokens/s, ", 1e3 * t.median(), rate);
   if (world > 1) std::printf("on each of %d processes %.0f tokens/s, ", world, rate / world);
-  std::printf("%.1f TFLOP/s, MFU %.1f %% of %.0f TFLOP/s", flops / 1e12, 100 * flops / (1e12 * a.peak), a.peak);
+  std::printf("%.4g TFLOP/s, MFU %.3g %% of %.0f TFLOP/s", flops / 1e12, 100 * flops / (1e12 * a.peak), a.peak);
   if (ceilings.flops_per_second > 0)
     std::printf(", %.1f %% of the sustained product (%.4g TFLOP/s; copy %.3g TB/s)",
                 100 * flops / ceilings.flops_per_second, ceilings.flops_per_second / 1e12,
