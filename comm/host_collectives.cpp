@@ -50,7 +50,8 @@ PeerLost HostCollectives::blame(const PeerLost& seen) {
 }
 
 std::string HostCollectives::give_up(const Operation& op, const std::exception& e) {
-  std::string reason = str(op.where(), " (operation ", operation_, " of rank ", options_.rank_of_run(rank), "): ", e.what());
+  std::string reason =
+      str(op.where(), " (operation ", operation_, " of rank ", options_.rank_of_run(rank), "): ", e.what());
   abort(reason);
   return reason;
 }

@@ -65,8 +65,10 @@ void WorkerOutput::take(const char* data, std::size_t size) {
 }
 
 void WorkerOutput::end_line() {
-  const bool named = line_.find(prefix_) != std::string::npos;  // a log's line, which says its rank
-  if (console_ >= 0 && !prefix_.empty()) show((named ? "" : prefix_) + line_ + "\n");
+  if (console_ >= 0 && !prefix_.empty()) {
+    const bool named = line_.find(prefix_) != std::string::npos;  // a log's line, which says its rank
+    show((named ? "" : prefix_) + line_ + "\n");
+  }
   tail_.push_back(std::exchange(line_, {}));
   if (tail_.size() > kTailLines) tail_.pop_front();
 }

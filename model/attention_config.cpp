@@ -251,9 +251,9 @@ const AttentionConfig& attention_of(const ModelConfig& c, std::int64_t layer) {
 
 std::vector<Pattern> patterns_of(const ModelConfig& c, KvHeads heads) {
   const auto blocks_for = [&](const AttentionConfig& section) {
-    const std::shared_ptr<const BlockPattern> all = blocks_of(section, c);
-    if (!all || !heads.count) return all;
-    return std::make_shared<const BlockPattern>(all->of_heads(narrow(heads.first), narrow(heads.count)));
+    Pattern p;
+    p.blocks = blocks_of(section, c);
+    return heads.count ? of_heads(p, heads).blocks : p.blocks;
   };
   std::map<const AttentionConfig*, std::shared_ptr<const BlockPattern>> made;
   std::vector<Pattern> patterns;

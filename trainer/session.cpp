@@ -52,13 +52,9 @@ std::string checkpoint_metadata(const Config& config, const Tuning* tuning) {
   return json.dump();
 }
 
-void adopt_choices(Tuning& tuning, const std::string& metadata) {
+std::size_t adopt_choices(Tuning& tuning, const std::string& metadata) {
   const nlohmann::json json = nlohmann::json::parse(metadata);
-  if (!json.contains("choices")) return;
-  const std::size_t replaced = tuning.adopt(json["choices"].get<std::string>());
-  if (replaced > 0)
-    log::warn(counted(static_cast<std::int64_t>(replaced), "measured choice"),
-              " of run.tuning differed from the checkpoint's, which hold: the run goes on with the same bits");
+  return json.contains("choices") ? tuning.adopt(json["choices"].get<std::string>()) : 0;
 }
 
 std::string find_checkpoint(const std::string& path) {

@@ -23,8 +23,8 @@ inline constexpr const char* kWeightsPrefix = "model.";
 // What a checkpoint says of its origin, as a JSON object: settings, their hash, the program's version, and the choices
 // that were measured, if any: a run that goes on from it gives the same bits with those alone.
 std::string checkpoint_metadata(const Config&, const Tuning*);
-// Takes over the choices of a checkpoint; other ones of the same keys are replaced, with a warning.
-void adopt_choices(Tuning&, const std::string& metadata);
+// Takes over the choices of a checkpoint; returns how many other ones of the same keys it replaced.
+std::size_t adopt_choices(Tuning&, const std::string& metadata);
 
 // The newest verified checkpoint of a run, or the very one that the path names. Error: none, or damaged.
 std::string find_checkpoint(const std::string& run_or_checkpoint);

@@ -217,7 +217,10 @@ void Loop::start(const TrainOptions& options, const std::string& checkpoint) {
       log::warn("the checkpoint is of ", counted(manifest.world, "process"), ", now there ",
                 mesh_.world() == 1 ? "is " : "are ", mesh_.world(),
                 ": sums are rounded in another order, so that losses agree closely instead of bit for bit");
-    if (ctx_.tuning) adopt_choices(*ctx_.tuning, manifest.metadata);
+    const std::size_t replaced = ctx_.tuning ? adopt_choices(*ctx_.tuning, manifest.metadata) : 0;
+    if (leader() && replaced > 0)
+      log::warn(counted(static_cast<std::int64_t>(replaced), "measured choice"),
+                " of run.tuning differed from the checkpoint's, which hold: the run goes on with the same bits");
     trainer_.restored();
     saved_step_ = trainer_.steps_done();
   } else if (!config_.run.init_from.empty()) {

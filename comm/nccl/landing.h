@@ -13,15 +13,10 @@
 #include <mutex>
 #include <optional>
 
+#include "comm/nccl/mailbox.h"
 #include "core/tensor.h"
 
 namespace ring::nccl {
-
-// Where a message goes.
-struct Place {
-  std::uint32_t segment = 0;
-  std::uint64_t offset = 0;
-};
 
 class Landing : public std::enable_shared_from_this<Landing> {
  public:

@@ -21,9 +21,15 @@ struct Card {
   unsigned char handle[64] = {};  // a cudaIpcMemHandle_t
 };
 
-struct Note {
+// In the memory that a rank lets others write to.
+struct Place {
   std::uint32_t segment = 0;
-  std::uint64_t offset = 0, bytes = 0;
+  std::uint64_t offset = 0;
+};
+
+struct Note {
+  Place at;
+  std::uint64_t bytes = 0;
 };
 
 class Mailbox {

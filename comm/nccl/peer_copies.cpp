@@ -213,10 +213,10 @@ std::byte* PeerCopies::opened(const Card& card) {
   return static_cast<std::byte*>(at);
 }
 
-std::byte* PeerCopies::place(int peer, const Note& note) {
+std::byte* PeerCopies::opened(int peer, const Place& at) {
   auto& known = segments_[static_cast<std::size_t>(peer)];
-  while (known.size() <= note.segment) known.push_back(opened(mailbox_->segment(peer, known.size())));
-  return known[note.segment] + note.offset;
+  while (known.size() <= at.segment) known.push_back(opened(mailbox_->segment(peer, known.size())));
+  return known[at.segment] + at.offset;
 }
 
 std::uint32_t* PeerCopies::flag(int owner, Flag kind, int peer) const {
@@ -252,7 +252,7 @@ PeerCopies::Messages PeerCopies::expect(const Messages& receives, std::vector<Te
         held.push_back(landed[p].back());
         at = landing_->find(held.back().raw());
       }
-      mailbox_->post(peer, {at->segment, at->offset, t.bytes()}, check);
+      mailbox_->post(peer, {*at, t.bytes()}, check);
     }
     lane.messages += static_cast<std::uint32_t>(receives[p].size());
     raise(lane.stream, flag(peer, ready, rank_), lane.messages);
@@ -265,7 +265,7 @@ void PeerCopies::send(int peer, const Tensor& t) {
   const Note note = mailbox_->take(peer, deadline());
   RING_CHECK(note.bytes == t.bytes(), "rank ", options_.rank_of_run(rank_), " sends ", t.bytes(), " bytes where rank ",
              options_.rank_of_run(peer), " expects ", note.bytes);
-  std::byte* const to = place(peer, note);
+  std::byte* const to = opened(peer, note.at);
   const std::uint32_t n = ++lane.messages;
   await(lane.stream, flag(rank_, ready, peer), n);
   lane.stream.impl().copy(to, t.raw(), t.bytes());

@@ -62,11 +62,11 @@ class PeerCopies : public std::enable_shared_from_this<PeerCopies> {
 
   PeerCopies(const NcclGroup&, std::shared_ptr<Store>, const CommOptions&);
   std::vector<std::string> gather(const std::string& what, const std::string& value);
-  std::string prepare();                                                 // this rank's flags for the others
-  void connect(const std::vector<std::string>& cards);                   // opens the others' flags and boxes
-  std::string attempt(const std::function<void()>&) const;               // what went wrong, or kFine
-  std::byte* opened(const Card&);                                        // that memory, as this process sees it
-  std::byte* place(int peer, const Note&);                               // in the peer's memory
+  std::string prepare();                                    // this rank's flags for the others
+  void connect(const std::vector<std::string>& cards);      // opens the others' flags and boxes
+  std::string attempt(const std::function<void()>&) const;  // what went wrong, or kFine
+  std::byte* opened(const Card&);                           // that memory, as this process sees it
+  std::byte* opened(int peer, const Place&);
   Messages by_peer(const std::vector<Transfer>&) const;                  // but for empty ones
   Messages expect(const Messages& receives, std::vector<Tensor>& held);  // says where they are to go
   void send(int peer, const Tensor&);

@@ -39,7 +39,9 @@ AttentionBackward of_heads(const AttentionBackward& all, KvHeads heads, const Pa
   return a;
 }
 
-std::int64_t heads_at_once(const ContextShards& shards, std::int64_t kv_heads, std::int64_t dim, std::int64_t bytes) {
+std::int64_t heads_at_once(const ContextShards& shards, const Pattern& pattern, std::int64_t kv_heads, std::int64_t dim,
+                           std::int64_t bytes) {
+  if (!pattern.is_dense() && !pattern.blocks) return kv_heads;
   std::int64_t rows = 0;
   for (int r = 0; r < shards.ranks(); ++r) rows = std::max(rows, shards.tokens(r));
   const std::int64_t of_a_head = 2 * rows * dim * std::int64_t{sizeof(float)};

@@ -11,9 +11,11 @@ namespace ring {
 Attention of_heads(const Attention&, KvHeads, const Pattern&);
 AttentionBackward of_heads(const AttentionBackward&, KvHeads, const Pattern&);
 
-// The most KV heads, a divisor of them, whose keys' gradients of one rank take at most so many bytes in f32; 1 where
-// that is too many, too. The same on every rank.
-std::int64_t heads_at_once(const ContextShards&, std::int64_t kv_heads, std::int64_t dim, std::int64_t bytes);
+// The KV heads that a ring turns with at a time, a divisor of all: the most whose keys' gradients of one rank take at
+// most so many bytes in f32, and at least 1; all of them where a pattern needs few keys of other ranks. The same on
+// every rank.
+std::int64_t heads_at_once(const ContextShards&, const Pattern&, std::int64_t kv_heads, std::int64_t dim,
+                           std::int64_t bytes);
 
 // A pattern as groups of its KV heads see it, made once. References: as PlanCache's.
 class HeadPatterns {

@@ -20,7 +20,8 @@ constexpr double kMostWorkspace = 4.3e9;  // bytes that an attention kernel take
 
 class MeasuredContext final : public ContextParallel {
  public:
-  MeasuredContext(Communicator& comm, const RingOptions& ring) : ContextParallel(comm), ring_(ring) {
+  MeasuredContext(Communicator& comm, const RingOptions& ring)
+      : ContextParallel(comm), message_bytes_(ring.message_bytes) {
     schedules_.push_back(make_ring(comm, ring));
     if (ring.per_node > 0 && ring.per_node < comm.size()) return;  // only the ring knows of nodes
     schedules_.push_back(make_all_to_all(comm));
@@ -103,8 +104,8 @@ class MeasuredContext final : public ContextParallel {
                dim = static_cast<double>(a.q.dim(2)), size = static_cast<double>(size_of(a.q.dtype()));
     const double keys = s.schedule() == "gather" ? all : mine;
     double bytes = 4 * dim * (2 * mine * heads + 4 * keys * kv_heads);  // sums and gradients in f32
-    if (s.schedule() == "ring" && a.pattern.is_dense())
-      bytes *= static_cast<double>(heads_at_once(shards, a.k.dim(1), a.k.dim(2), ring_.message_bytes)) / kv_heads;
+    if (s.schedule() == "ring")
+      bytes *= static_cast<double>(heads_at_once(shards, a.pattern, a.k.dim(1), a.k.dim(2), message_bytes_)) / kv_heads;
     // Copies on their way out, on their way in, and in order.
     if (s.schedule() == "gather") bytes += size * dim * 2 * 2 * all * kv_heads;
     if (s.schedule() == "all_to_all") bytes += size * dim * 3 * mine * (4 * heads + 4 * kv_heads);
@@ -179,7 +180,7 @@ class MeasuredContext final : public ContextParallel {
     return static_cast<float>(end.seconds_after(start) / 2);
   }
 
-  RingOptions ring_;
+  std::int64_t message_bytes_;
   std::vector<std::unique_ptr<ContextParallel>> schedules_;                   // by preference
   std::map<std::string, std::pair<std::uint64_t, ContextParallel*>> chosen_;  // with the generation of the choice
 };

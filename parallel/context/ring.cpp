@@ -142,8 +142,7 @@ class Ring final : public ContextParallel {
   template <class Args, class Fn>
   void for_groups(const Args& args, const std::shared_ptr<const ContextShards>& shards, const Fn& fn) {
     const std::int64_t all = args.k.dim(1);
-    const bool all_keys = args.pattern.is_dense() || args.pattern.blocks;  // travel, or most of them may
-    const std::int64_t some = all_keys ? heads_at_once(*shards, all, args.k.dim(2), message_bytes_) : all;
+    const std::int64_t some = heads_at_once(*shards, args.pattern, all, args.k.dim(2), message_bytes_);
     if (some == all) return fn(args);
     for (std::int64_t first = 0; first < all; first += some)
       fn(of_heads(args, {first, some}, patterns_.get(shards, args.pattern, all, {first, some})));

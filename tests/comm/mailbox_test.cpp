@@ -54,11 +54,11 @@ TEST(Mailbox, NotesArriveInOrderHoweverMany) {
     try {
       for (int p = 0; p < kRanks; ++p)
         for (std::uint64_t n = 0; p != rank && n < kNotes; ++n)
-          box.post(p, {static_cast<std::uint32_t>(rank), n, 3 * n}, for_seconds(20));
+          box.post(p, {{static_cast<std::uint32_t>(rank), n}, 3 * n}, for_seconds(20));
       for (int p = 0; p < kRanks; ++p)
         for (std::uint64_t n = 0; p != rank && n < kNotes; ++n) {
           const Note note = box.take(p, for_seconds(20));
-          wrong += note.segment != static_cast<std::uint32_t>(p) || note.offset != n || note.bytes != 3 * n;
+          wrong += note.at.segment != static_cast<std::uint32_t>(p) || note.at.offset != n || note.bytes != 3 * n;
         }
     } catch (const GaveUp&) {
       ++late;

@@ -102,11 +102,13 @@ TEST(DistContextMemory, LongMessagesGoByGroupsOfHeads) {
 
 TEST(ContextHeads, AsManyAtOnceAsTheLongestMessageTakes) {
   const ContextShards s = ContextLayout(ContextLayoutKind::contiguous, 100, 3).shards(0, 1, {{0, 100, 0, 0}});
+  const Pattern dense, window{.kind = AttentionKind::window, .window = 8};
   const std::int64_t head = 2 * 34 * 16 * 4;  // one of three ranks has 34 of 100 rows
-  EXPECT_EQ(heads_at_once(s, 12, 16, 12 * head), 12);
-  EXPECT_EQ(heads_at_once(s, 12, 16, 12 * head - 1), 6);
-  EXPECT_EQ(heads_at_once(s, 12, 16, 5 * head), 4);
-  EXPECT_EQ(heads_at_once(s, 12, 16, 1), 1);
+  EXPECT_EQ(heads_at_once(s, dense, 12, 16, 12 * head), 12);
+  EXPECT_EQ(heads_at_once(s, dense, 12, 16, 12 * head - 1), 6);
+  EXPECT_EQ(heads_at_once(s, dense, 12, 16, 5 * head), 4);
+  EXPECT_EQ(heads_at_once(s, dense, 12, 16, 1), 1);
+  EXPECT_EQ(heads_at_once(s, window, 12, 16, 1), 12);
 }
 
 TEST(DistContextMemory, WhatOneRankHasNoMemoryForNobodyTries) {
