@@ -179,6 +179,9 @@ void add_prepare(CLI::App& parent) {
   c->add_option("--glob", o.glob, "which files of a folder to read, such as '*.txt'")
       ->capture_default_str()
       ->type_name("PATTERN");
+  c->add_flag("--as-text", o.as_text,
+              "take the bytes of all files as they are, also of JSON and of what is no text (compressed, tables, NUL "
+              "bytes)");
   c->add_option("--tokenizer", o.tokenizer,
                 "bytes, chars (the characters of the input), a tokenizer file (.rmt), a SentencePiece model (.model), "
                 "or a corpus (.h5)")
