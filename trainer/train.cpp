@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <filesystem>
 #include <optional>
-#include <set>
 
 #include "checkpoint/directory.h"
 #include "checkpoint/reader.h"
@@ -17,6 +16,7 @@
 #include "kernels/attention/blocks.h"
 #include "kernels/observers.h"
 #include "kernels/tuning.h"
+#include "trainer/agreement.h"
 #include "trainer/evaluate.h"
 #include "trainer/metrics.h"
 #include "trainer/profiler.h"
@@ -61,13 +61,7 @@ std::string fingerprint(const Corpora& corpora, const ModelConfig& model) {
   std::string text = "tokenizer " + corpora.tokenizer_hash;
   for (const auto& store : corpora.stores)
     text += str("; ", store->train().tokens(), " tokens with hash ", store->train().tokens_hash());
-  std::set<std::uint64_t> versions;
-  const std::vector<Pattern> patterns = patterns_of(model);
-  for (std::size_t layer = 0; layer < patterns.size(); ++layer)
-    if (std::ranges::any_of(attention_of(model, static_cast<std::int64_t>(layer)).rules,
-                            [](const auto& rule) { return rule.pattern == BlockChoice::file; }))
-      versions.insert(patterns[layer].blocks->version());
-  for (const std::uint64_t version : versions) text += str("; file of blocks with hash ", version);
+  for (const std::uint64_t hash : block_file_hashes(model)) text += str("; file of blocks with hash ", hash);
   return text;
 }
 
@@ -107,7 +101,7 @@ void warn_of_places(const Config& c) {
 class Loop {
  public:
   Loop(Config config, const TrainOptions& options, Mesh& mesh, StopSignal& signal)
-      : corpora_(open_corpora(config.data)),
+      : corpora_(open_agreed_corpora(config, mesh)),
         config_(resolve_config(std::move(config), corpora_.vocab_size, mesh)),
         mesh_(mesh),
         dir_(config_.run.path()),
@@ -206,6 +200,7 @@ std::string Loop::choose_checkpoint() {
 void Loop::start(const TrainOptions& options, const std::string& checkpoint) {
   const bool found = !checkpoint.empty();
   if (found) {
+    agree_on_checkpoint(checkpoint, mesh_);
     const std::string here = data_;
     const Manifest manifest = load_state(checkpoint, state_, ctx_.stream);
     if (data_ != here && !options.allow_changes)
@@ -225,6 +220,7 @@ void Loop::start(const TrainOptions& options, const std::string& checkpoint) {
     saved_step_ = trainer_.steps_done();
   } else if (!config_.run.init_from.empty()) {
     find_initial_weights();
+    agree_on_checkpoint(init_from_, mesh_);
     trainer_.load_weights(init_from_);
   }
   if (has_validation(corpora_))
