@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/agree.h"
 #include "trainer/config.h"
 
 namespace CLI {
@@ -27,6 +28,10 @@ struct BenchConfig {
   Config load() const;
   std::string name() const;  // of the shape: the file's, without folder and extension
 };
+
+// What the command line says, for the ranks of `launch` to compare. own: options of which each rank may have its own,
+// because only what rank 0 shows depends on them.
+Facts facts_of(const CLI::App& command, const std::vector<std::string>& own);
 
 // A file that lines are appended to; a new one gets the header at once. No path: nothing is written.
 class CsvFile {
