@@ -4,15 +4,14 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <set>
 #include <sstream>
 
 #include "core/fields.h"
 #include "core/log.h"
 #include "data/token_store.h"
 #include "generated/build_info.h"
-#include "kernels/attention/blocks.h"
 #include "kernels/tuning.h"
+#include "trainer/agreement.h"
 
 namespace ring {
 namespace {
@@ -40,14 +39,8 @@ std::vector<std::string> parts_of(const std::string& fingerprint) {
 }
 
 std::string blocks_fingerprint(const ModelConfig& model) {
-  std::set<std::uint64_t> versions;
-  const std::vector<Pattern> patterns = patterns_of(model);
-  for (std::size_t layer = 0; layer < patterns.size(); ++layer)
-    if (std::ranges::any_of(attention_of(model, static_cast<std::int64_t>(layer)).rules,
-                            [](const auto& rule) { return rule.pattern == BlockChoice::file; }))
-      versions.insert(patterns[layer].blocks->version());
   std::string text;
-  for (const std::uint64_t version : versions) text += str(kSeparator, kBlocks, version);
+  for (const std::uint64_t hash : block_file_hashes(model)) text += str(kSeparator, kBlocks, hash);
   return text;
 }
 

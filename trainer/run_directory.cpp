@@ -107,7 +107,10 @@ std::shared_ptr<void> RunDirectory::lock() const {
     ::close(fd);
     fail(path_, ": another process is training this run. Wait for it, stop it, or set another run.name");
   }
-  return {nullptr, [fd](void*) { ::close(fd); }};
+  return std::shared_ptr<int>(new int(fd), [](int* held) {
+    ::close(*held);
+    delete held;
+  });
 }
 
 namespace {

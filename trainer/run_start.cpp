@@ -9,6 +9,7 @@
 #include "comm/host.h"
 #include "core/fields.h"
 #include "core/log.h"
+#include "trainer/agreement.h"
 #include "trainer/memory_check.h"
 #include "trainer/origin.h"
 #include "trainer/session.h"
@@ -150,13 +151,15 @@ std::string find_initial_weights(const RunStart& s, Mesh& mesh) {
 }
 
 RunStart start_run(Config config, const TrainOptions& options, Mesh& mesh) {
-  RunStart s{.corpora = open_corpora(config.data), .config = {}, .dir = RunDirectory(config.run.path())};
+  RunStart s{.corpora = open_agreed_corpora(config, mesh), .config = {}, .dir = RunDirectory(config.run.path())};
   s.config = resolve_config(std::move(config), s.corpora.vocab_size, mesh);
   s.data = data_fingerprint(s.corpora, s.config.model);
   by_leader(mesh, [&] { return look(s, options), ""; });
   check_memory(s.config, mesh);
   s.checkpoint = by_leader(mesh, [&] { return choose(s, options), s.checkpoint; });
   s.init_from = by_leader(mesh, [&] { return s.init_from; });
+  if (const std::string& source = s.checkpoint.empty() ? s.init_from : s.checkpoint; !source.empty())
+    agree_on_checkpoint(source, mesh);
   return s;
 }
 

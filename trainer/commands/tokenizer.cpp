@@ -10,6 +10,7 @@
 
 #include "core/check.h"
 #include "core/log.h"
+#include "core/standard_streams.h"
 #include "data/sentencepiece_train.h"
 #include "data/text_files.h"
 #include "data/text_survey.h"
@@ -54,8 +55,6 @@ void train(const TrainArguments& a) {
             << " tokens, hash " << tokenizer->hash() << ", " << fixed(seconds, 1) << " s\n";
 }
 
-std::string all_input() { return {std::istreambuf_iterator<char>(std::cin), {}}; }
-
 void warn(const EncodeReport& r) {
   if (r.invalid_bytes > 0) log::warn("bytes of the input that are not UTF-8: ", r.invalid_bytes);
   if (r.unknown > 0)
@@ -73,7 +72,7 @@ void encode(const EncodeArguments& a) {
   const auto tokenizer = open_tokenizer(a.tokenizer);
   std::string text;
   for (const std::string& word : a.words) text += (text.empty() ? "" : " ") + word;
-  if (a.words.empty()) text = all_input();
+  if (a.words.empty()) text = read_standard_input();
   EncodeReport report;
   const std::vector<std::int32_t> ids = tokenizer->encode(text, &report);
   if (a.pieces) {
@@ -93,7 +92,7 @@ struct DecodeArguments {
 void decode(DecodeArguments a) {
   const auto tokenizer = open_tokenizer(a.tokenizer);
   if (a.ids.empty()) {
-    std::istringstream in(all_input());
+    std::istringstream in(read_standard_input());
     for (std::string word; in >> word;) {
       std::size_t used = 0;
       try {
