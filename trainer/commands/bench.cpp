@@ -28,15 +28,12 @@ CsvFile::CsvFile(const std::string& path, const std::string& header) : path_(pat
   std::getline(std::ifstream(path) >> std::ws, first);
   if (!first.empty() && first != header)
     fail(path, ": has the columns ", first, ", expected ", header, "; give another file");
-  out_.open(path, std::ios::app);
-  if (!out_) fail(path, ": cannot be written");
+  out_ = LineFile(path);
   if (first.empty()) add(header);
 }
 
 void CsvFile::add(const std::string& line) {
-  if (path_.empty()) return;
-  out_ << line << '\n';
-  if (!out_.flush()) fail(path_, ": cannot be written");
+  if (!path_.empty()) out_.add(line);
 }
 
 Facts facts_of(const CLI::App& command, const std::vector<std::string>& own) {

@@ -1,12 +1,12 @@
 #pragma once
 // What the subcommands of `ringmaster bench` share.
 
-#include <fstream>
 #include <string>
 #include <vector>
 
 #include "comm/agree.h"
 #include "trainer/config.h"
+#include "trainer/text_file.h"
 
 namespace CLI {
 class App;
@@ -41,7 +41,7 @@ class CsvFile {
 
  private:
   std::string path_;
-  std::ofstream out_;
+  LineFile out_;
 };
 
 }  // namespace ring
