@@ -10,12 +10,11 @@
 namespace ring {
 
 void write_whole(const std::string& path, const std::string& text) {
-  const auto write = [&](const std::string& to) {
-    FileHandle(to, O_WRONLY | O_CREAT | O_TRUNC).write(text.data(), text.size());
-  };
-  std::error_code ignored;                                       // what is wrong with the path, writing will tell
-  const bool device = std::filesystem::is_other(path, ignored);  // such as /dev/null, which must stay one
-  device ? write(path) : write_atomically(path, write);
+  const auto write = [&](FileHandle& file) { file.write(text.data(), text.size()); };
+  std::error_code ignored;  // what is wrong with the path, writing will tell
+  if (!std::filesystem::is_other(path, ignored)) return write_atomically(path, write);
+  FileHandle device(path, O_WRONLY);  // such as /dev/null, which must stay one
+  write(device);
 }
 
 LineFile::LineFile(const std::string& path) : file_(path, O_WRONLY | O_CREAT | O_APPEND) {}

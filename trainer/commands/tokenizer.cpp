@@ -27,12 +27,12 @@ struct TrainArguments {
   std::int64_t vocab_size = 8192;
   std::uint64_t max_train_bytes = 20'000'000;
   double coverage = 0.9995;
-  bool end_of_text = false;
+  bool end_of_text = false, as_text = false;
 };
 
 void train(const TrainArguments& a) {
   const auto started = std::chrono::steady_clock::now();
-  const std::vector<TextFile> files = list_text_files(a.inputs, a.glob);
+  const std::vector<TextFile> files = list_text_files(a.inputs, a.glob, a.as_text);
   std::uint64_t bytes = 0;
   for (const TextFile& f : files) bytes += f.size;
   std::shared_ptr<const Tokenizer> tokenizer;
@@ -138,6 +138,9 @@ void add_train(CLI::App& parent) {
   c->add_option("--glob", a->glob, "which files of a folder to read, such as '*.txt'")
       ->capture_default_str()
       ->type_name("PATTERN");
+  c->add_flag("--as-text", a->as_text,
+              "take the bytes of all files as they are, also of JSON and of what is no text (compressed, tables, NUL "
+              "bytes)");
   c->add_option("--kind", a->kind, "kind of vocabulary")
       ->check(CLI::IsMember({"bpe", "unigram", "chars"}))
       ->capture_default_str();

@@ -4,6 +4,7 @@
 #include "core/standard_streams.h"
 #include "kernels/observers.h"
 #include "trainer/commands/commands.h"
+#include "trainer/origin.h"
 #include "trainer/run_directory.h"
 #include "trainer/session.h"
 #include "trainer/stop_signal.h"
@@ -19,10 +20,10 @@ struct Arguments {
 };
 
 // CONFIG is a settings file, or a run to go on with.
-Config load(const Arguments& a) {
+Config load(const Arguments& a, bool speaks) {
   Config config;
-  if (RunDirectory run(a.config); run.exists()) {
-    config = run.config();
+  if (const RunDirectory run(a.config); run.exists()) {
+    config = settings_to_go_on(run, speaks);
     config.run.directory = run.path();
     override_config(config, a.overrides);
   } else {
@@ -33,8 +34,8 @@ Config load(const Arguments& a) {
 
 void run(const Arguments& a) {
   if (a.options.nvtx) make_range_observer();  // where there are none, nothing has happened yet
-  const Config config = load(a);
   const bool leads = parse_environment(current_environment()).rank == 0;
+  const Config config = load(a, leads);
   StopSignal signal(leads);  // first: it must be there before any thread
   const std::unique_ptr<Mesh> mesh =
       join_mesh(config, {{"--fresh", a.options.fresh ? "given" : "not given"},
