@@ -6,6 +6,7 @@
 
 #include "checkpoint/reader.h"
 #include "comm/host.h"
+#include "core/fields.h"
 #include "core/log.h"
 #include "trainer/agreement.h"
 #include "trainer/memory_check.h"
@@ -49,12 +50,28 @@ bool allowed_before(const RunStart& s, const Origin& origin, const RunSettings& 
   return std::ranges::count(file.replaced, origin.config_hash) > 0 && changes_of_numbers(file.config, s.config).empty();
 }
 
+// Keys that are free to change are nobody's mistake where somebody gave them, and damage or forgotten edits in a file.
+void warn_of_edits(const RunStart& s, const Origin& origin, const RunSettings& file) {
+  if (file.untouched || !changes_of_numbers(file.config, s.config).empty()) return;
+  const std::vector<std::string> where = {"run.name", "run.directory"};
+  std::vector<std::string> edits = diff_configs(origin.config, file.config, where);
+  const std::vector<std::string> given = diff_configs(file.config, s.config, where);
+  std::erase_if(edits, [&](const std::string& edit) {
+    const std::string key = edit.substr(0, edit.find(':') + 1);
+    return std::ranges::any_of(given, [&](const std::string& g) { return g.starts_with(key); });
+  });
+  if (!edits.empty())
+    log::warn(s.dir.config_file(),
+              " was changed since the run wrote it; it differs from the checkpoint in:", listed(edits));
+}
+
 // Refuses settings that differ from those that the checkpoint was trained with, naming the keys.
 void check_settings(RunStart& s, const Origin& origin, const RunSettings* file, bool allow_changes) {
   for (const std::string& change : changes_of_rounding(origin.config, s.config))
     log::warn("resuming with ", change,
               ": sums are rounded in another order, so that losses agree closely instead of bit for bit");
   if (file) s.replaced = file->replaced;
+  if (file) warn_of_edits(s, origin, *file);
   const std::vector<std::string> changes = changes_of_numbers(origin.config, s.config);
   if (changes.empty()) return;
   if (allow_changes || (file && allowed_before(s, origin, *file))) {

@@ -10,11 +10,13 @@
 namespace ring {
 
 void write_whole(const std::string& path, const std::string& text) {
-  const auto write = [&](FileHandle& file) { file.write(text.data(), text.size()); };
-  std::error_code ignored;  // what is wrong with the path, writing will tell
-  if (!std::filesystem::is_other(path, ignored)) return write_atomically(path, write);
-  FileHandle device(path, O_WRONLY);  // such as /dev/null, which must stay one
-  write(device);
+  const auto write = [&](FileHandle& to) { to.write(text.data(), text.size()); };
+  std::error_code ignored;                         // what is wrong with the path, writing will tell
+  if (std::filesystem::is_other(path, ignored)) {  // such as /dev/null, which must stay one
+    FileHandle device(path, O_WRONLY);
+    return write(device);
+  }
+  write_atomically(path, write);
 }
 
 LineFile::LineFile(const std::string& path) : file_(path, O_WRONLY | O_CREAT | O_APPEND) {}

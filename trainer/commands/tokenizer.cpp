@@ -17,6 +17,7 @@
 #include "data/tokenizer.h"
 #include "trainer/commands/commands.h"
 #include "trainer/commands/data_text.h"
+#include "trainer/origin.h"
 
 namespace ring {
 namespace {
@@ -68,7 +69,7 @@ struct EncodeArguments {
 };
 
 void encode(const EncodeArguments& a) {
-  const auto tokenizer = load_tokenizer(a.tokenizer);
+  const auto tokenizer = open_tokenizer(a.tokenizer);
   std::string text;
   for (const std::string& word : a.words) text += (text.empty() ? "" : " ") + word;
   if (a.words.empty()) text = read_standard_input();
@@ -89,7 +90,7 @@ struct DecodeArguments {
 };
 
 void decode(DecodeArguments a) {
-  const auto tokenizer = load_tokenizer(a.tokenizer);
+  const auto tokenizer = open_tokenizer(a.tokenizer);
   if (a.ids.empty()) {
     std::istringstream in(read_standard_input());
     for (std::string word; in >> word;) {
@@ -112,7 +113,7 @@ struct InspectArguments {
 };
 
 void inspect(const InspectArguments& a) {
-  const auto tokenizer = load_tokenizer(a.tokenizer);
+  const auto tokenizer = open_tokenizer(a.tokenizer);
   const std::int64_t vocab = tokenizer->vocab_size();
   const auto end = tokenizer->end_of_text();
   // Whatever a tokenizer may stumble over: runs of spaces, newlines, a tab, accents, an emoji, U+2581, a stray byte.
@@ -129,7 +130,8 @@ void inspect(const InspectArguments& a) {
   }
 }
 
-constexpr const char* kSpecText = "bytes, a tokenizer file (.rmt), a SentencePiece model (.model), or a corpus (.h5)";
+constexpr const char* kSpecText =
+    "bytes, a tokenizer file (.rmt), a SentencePiece model (.model), a corpus (.h5), or the directory of a run";
 
 void add_train(CLI::App& parent) {
   auto a = std::make_shared<TrainArguments>();
