@@ -10,7 +10,7 @@ export CCACHE_NOHASHDIR = 1
 export CTEST_PROGRESS_OUTPUT = 0
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build program quickstart test bench bench-gpu package format tidy asan tsan debug clean
+.PHONY: help deps build program quickstart test test-sanitized bench bench-gpu package format tidy asan tsan debug clean
 
 help:  ## list the targets
 	@echo "Ringmaster: make TARGET"
@@ -59,6 +59,13 @@ debug: deps  ## debug build and all tests
 
 # The sanitizers of g++ 12 crash now and then under strong address randomisation: their tests run without it where that is allowed.
 FIXED_ADDRESSES = $(shell setarch $$(uname -m) -R true 2>/dev/null && echo setarch $$(uname -m) -R)
+
+# Seconds that each fuzz target mutates its inputs.
+FUZZ_SECONDS ?= 5
+
+test-sanitized: deps  ## the readers of files and settings under address and UB sanitizers: their tests, and fuzzing (FUZZ_SECONDS=5 each)
+	@cmake --preset cpu-asan -DRING_FUZZ_SECONDS=$(FUZZ_SECONDS) && cmake --build --preset cpu-asan --target sanitized_tests
+	@$(FIXED_ADDRESSES) ctest --preset cpu-asan -j $(JOBS) -R '^(core|data|fuzz)\.'
 
 asan: deps  ## unit and dist tests under the address and undefined-behaviour sanitizers
 	@cmake --preset cpu-asan && cmake --build --preset cpu-asan && $(FIXED_ADDRESSES) ctest --preset cpu-asan -j $(JOBS)

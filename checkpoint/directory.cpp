@@ -1,6 +1,7 @@
 #include "checkpoint/directory.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -19,22 +20,80 @@ namespace {
 
 namespace fs = std::filesystem;
 constexpr std::string_view kPrefix = "step-";
-constexpr std::size_t kDigits = 9;
 
+// Of a name exactly as checkpoint_name() makes it.
 std::optional<std::int64_t> step_of(const std::string& name) {
   if (!name.starts_with(kPrefix)) return std::nullopt;
   const std::string digits = name.substr(kPrefix.size());
-  if (digits.size() < kDigits || digits.size() > 18) return std::nullopt;
+  if (digits.empty() || digits.size() > 18) return std::nullopt;
   if (digits.find_first_not_of("0123456789") != std::string::npos) return std::nullopt;
-  return std::stoll(digits);
+  const std::int64_t step = std::stoll(digits);
+  return checkpoint_name(step) == name ? std::optional(step) : std::nullopt;
+}
+
+std::optional<std::int64_t> step_of(const fs::path& path) { return step_of(path.filename().string()); }
+
+// What lies in a folder; `error` when it cannot be read.
+std::vector<fs::path> entries_of(const fs::path& folder, std::error_code& error) {
+  std::vector<fs::path> found;
+  fs::directory_iterator at(folder, error);
+  for (; !error && at != fs::directory_iterator(); at.increment(error)) found.push_back(at->path());
+  return found;
+}
+
+bool nothing_there(const std::error_code& e) {
+  return e == std::errc::no_such_file_or_directory || e == std::errc::not_a_directory;
+}
+
+std::vector<fs::path> entries_of(const fs::path& folder) {
+  std::error_code error;
+  std::vector<fs::path> found = entries_of(folder, error);
+  if (error && !nothing_there(error))
+    fail("cannot read ", folder.string(), ": ", error.message(), ". Checkpoints may be in there: make it readable");
+  return found;
+}
+
+// A folder that may not be read is taken for one: better a run that does not start than one that starts again.
+bool holds_checkpoint(const fs::path& path) {
+  std::error_code error;
+  if (!fs::is_directory(path, error)) return error == std::errc::permission_denied;
+  for (const fs::path& entry : entries_of(path, error)) {
+    const std::string name = entry.filename().string();
+    if (name == kManifestName || name.starts_with("shard-")) return true;
+  }
+  return error && !nothing_there(error);
 }
 
 // Under another name first, so that a crash half-way leaves no damaged checkpoint behind.
-void remove_checkpoint(const fs::path& path) {
+std::error_code remove_checkpoint(const fs::path& path) {
   const fs::path doomed = path.string() + ".tmp-removed";
-  fs::remove_all(doomed);
-  fs::rename(path, doomed);
-  fs::remove_all(doomed);
+  std::error_code error;
+  fs::remove_all(doomed, error);
+  if (!error) fs::rename(path, doomed, error);
+  if (!error) fs::remove_all(doomed, error);
+  return error;
+}
+
+// Names of attempts and of removals, as the writer and remove_checkpoint() choose them.
+bool left_by_an_attempt(const fs::path& path) {
+  const std::string name = path.filename().string();
+  const std::size_t mark = name.find(".tmp-");
+  if (mark == std::string::npos || !step_of(name.substr(0, mark))) return false;
+  const std::string attempt = name.substr(mark + 5);
+  std::error_code error;
+  return (attempt == "removed" || (!attempt.empty() && attempt.find_first_not_of("0123456789") == std::string::npos)) &&
+         fs::is_directory(fs::symlink_status(path, error));
+}
+
+// Makes room for a checkpoint where something else has its name.
+void set_aside(const fs::path& path) {
+  fs::path other;
+  std::error_code error;
+  for (int i = 1; other.empty() || fs::exists(fs::symlink_status(other, error)); ++i)
+    other = path.string() + ".not-a-checkpoint-" + std::to_string(i);
+  fs::rename(path, other, error);
+  if (error) fail("cannot rename ", path.string(), ", which is no checkpoint and in the way of one: ", error.message());
+  log::warn(path.string(), " was no checkpoint and in the way of one: it is now ", other.string());
 }
 
 }  // namespace
@@ -46,39 +105,81 @@ std::string checkpoint_name(std::int64_t step) {
   return name;
 }
 
-std::vector<CheckpointEntry> list_checkpoints(const fs::path& folder) {
+namespace {
+
+// `moved`: one was removed while this looked, so that another may have been missed.
+std::vector<CheckpointEntry> list_once(const fs::path& folder, bool& moved) {
   std::vector<CheckpointEntry> found;
-  if (!fs::is_directory(folder)) return found;
-  for (const auto& entry : fs::directory_iterator(folder))
-    if (const auto step = step_of(entry.path().filename().string()); step && entry.is_directory())
-      found.push_back({*step, entry.path()});
+  for (const fs::path& path : entries_of(folder)) {
+    const auto step = step_of(path);
+    if (!step) continue;
+    if (holds_checkpoint(path)) found.push_back({*step, path});
+    std::error_code error;
+    moved |= !fs::exists(fs::symlink_status(path, error));
+  }
   std::ranges::sort(found, {}, &CheckpointEntry::step);
   return found;
 }
 
+}  // namespace
+
+// Beside a run, a walk through the folder may come too late for the old checkpoint and too early for the new one: what
+// says that there is none, or that something moved, is asked again.
+std::vector<CheckpointEntry> list_checkpoints(const fs::path& folder) {
+  constexpr int kMostLists = 10, kMostEmpty = 3;
+  std::error_code error;
+  if (!fs::exists(fs::symlink_status(folder, error)) && !error) return {};
+  for (int list = 1;; ++list) {
+    bool moved = false;
+    std::vector<CheckpointEntry> found = list_once(folder, moved);
+    if (list >= kMostLists || (!moved && (!found.empty() || list >= kMostEmpty))) return found;
+  }
+}
+
+std::vector<fs::path> list_impostors(const fs::path& folder) {
+  std::vector<fs::path> found = entries_of(folder);
+  std::erase_if(found, [](const fs::path& path) { return !step_of(path) || holds_checkpoint(path); });
+  std::ranges::sort(found);
+  return found;
+}
+
 int remove_stale(const fs::path& folder) {
-  if (!fs::is_directory(folder)) return 0;
-  std::vector<fs::path> stale;
-  for (const auto& entry : fs::directory_iterator(folder)) {
-    const std::string name = entry.path().filename().string();
-    const std::size_t mark = name.find(".tmp-");
-    if (mark != std::string::npos && step_of(name.substr(0, mark))) stale.push_back(entry.path());
-  }
-  for (const fs::path& path : stale) {
+  int removed = 0;
+  for (const fs::path& path : entries_of(folder)) {
+    if (!left_by_an_attempt(path)) continue;
     log::info("removing ", path.string(), ", left by an attempt that did not finish");
-    fs::remove_all(path);
+    std::error_code error;
+    fs::remove_all(path, error);
+    if (error) log::warn("cannot remove ", path.string(), ": ", error.message());
+    removed += !error;
   }
-  return static_cast<int>(stale.size());
+  return removed;
+}
+
+void remove_all_checkpoints(const fs::path& folder) {
+  for (const CheckpointEntry& entry : list_checkpoints(folder))
+    if (const std::error_code error = remove_checkpoint(entry.path))
+      fail("cannot remove ", entry.path.string(), ": ", error.message());
+  remove_stale(folder);
+}
+
+FolderIdentity identity_of(const fs::path& path) {
+  struct stat info;
+  if (::stat(path.c_str(), &info) != 0) return std::nullopt;
+  return std::pair(static_cast<std::uint64_t>(info.st_dev), static_cast<std::uint64_t>(info.st_ino));
 }
 
 void commit_directory(const fs::path& temporary, const fs::path& final) {
+  std::error_code ignored;
+  if (fs::exists(fs::symlink_status(final, ignored)) && !holds_checkpoint(final)) set_aside(final);
   int result = ::rename(temporary.c_str(), final.c_str());
   if (result != 0 && (errno == ENOTEMPTY || errno == EEXIST)) {
     // One of this step is there already (a damaged one that was walked over, or the same step again): swap, so that
     // at no moment neither exists.
     result = ::renameat2(AT_FDCWD, temporary.c_str(), AT_FDCWD, final.c_str(), RENAME_EXCHANGE);
     if (result != 0 && (errno == EINVAL || errno == ENOSYS)) {
-      remove_checkpoint(final);
+      if (const std::error_code error = remove_checkpoint(final))
+        fail("cannot remove ", final.string(), ": ", error.message());
       result = ::rename(temporary.c_str(), final.c_str());
     }
   }
@@ -94,14 +195,19 @@ void apply_retention(const fs::path& folder, std::int64_t step, const Retention&
   std::erase_if(all, [&](const CheckpointEntry& e) { return e.step > step; });
   const auto last = static_cast<std::size_t>(keep.keep_last);
   for (std::size_t i = 0; i + last < all.size(); ++i)
-    if (keep.keep_every == 0 || all[i].step % keep.keep_every != 0) remove_checkpoint(all[i].path);
+    if (keep.keep_every == 0 || all[i].step % keep.keep_every != 0)
+      if (const std::error_code error = remove_checkpoint(all[i].path))
+        log::warn("cannot remove the old checkpoint ", all[i].path.string(), ": ", error.message());
 }
 
 std::vector<CheckpointEntry> resolve_checkpoints(const fs::path& given) {
   const fs::path path = given.has_filename() ? given : given.parent_path();
-  if (!fs::exists(path)) fail(path.string(), " does not exist: give a checkpoint or the folder of a run");
-  if (const auto step = step_of(path.filename().string())) return {{*step, path}};
-  if (fs::exists(path / kManifestName)) return {{read_manifest(path).step, path}};
+  std::error_code error;
+  if (!fs::exists(path, error))
+    fail(path.string(), error ? ": " + error.message() : " does not exist",
+         ": give a checkpoint or the folder of a run");
+  if (const auto step = step_of(path)) return {{*step, path}};
+  if (fs::exists(path / kManifestName, error)) return {{read_manifest(path).step, path}};
   for (const fs::path& folder : {path / "checkpoints", path})
     if (auto found = list_checkpoints(folder); !found.empty()) return found;
   fail(path.string(), " is not a checkpoint, and there is none in it or in its folder 'checkpoints'");

@@ -4,7 +4,9 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace ring {
@@ -16,14 +18,28 @@ struct CheckpointEntry {
 
 std::string checkpoint_name(std::int64_t step);
 
-// Committed ones by ascending step, verified or not; nothing when there is no such folder.
+// Other things may lie in the folder: what does not have such a name is not looked at, and what has it and holds
+// neither a manifest nor a shard is no checkpoint. None of them is ever removed.
+
+// Committed ones by ascending step, verified or not; nothing when there is no such folder. A folder that may not be
+// read counts. Error: the folder itself cannot be read.
 std::vector<CheckpointEntry> list_checkpoints(const std::filesystem::path& folder);
+// Files and folders that are named like a checkpoint and are none.
+std::vector<std::filesystem::path> list_impostors(const std::filesystem::path& folder);
 
 // Removes what dead attempts left behind. Call at the start of a run, on one rank, before anything writes there.
 // Returns how many were removed.
 int remove_stale(const std::filesystem::path& folder);
 
-// Moves the finished folder `temporary` to `final` and makes that durable; takes the place of an older one at once.
+// Removes every checkpoint. Error: one of them cannot be removed.
+void remove_all_checkpoints(const std::filesystem::path& folder);
+
+// Which folder a path means now: two answers differ when it was removed or replaced in between. Nothing: there is none.
+using FolderIdentity = std::optional<std::pair<std::uint64_t, std::uint64_t>>;
+FolderIdentity identity_of(const std::filesystem::path&);
+
+// Moves the finished folder `temporary` to `final` and makes that durable; takes the place of an older checkpoint at
+// once. Something else of that name is set aside under another one.
 void commit_directory(const std::filesystem::path& temporary, const std::filesystem::path& final);
 
 struct Retention {
@@ -32,7 +48,8 @@ struct Retention {
 };
 
 // Removes checkpoints older than `step`, except the newest keep_last (with that of `step`) and every keep_every-th.
-// Those newer than `step` are left alone. Call once that of `step` was verified.
+// Those newer than `step` are left alone. Call once that of `step` was verified. One that cannot be removed is a
+// warning.
 void apply_retention(const std::filesystem::path& folder, std::int64_t step, const Retention&);
 
 // The checkpoint that a path means: itself, or the newest of the run (or folder of checkpoints) at that path.

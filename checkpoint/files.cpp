@@ -56,9 +56,31 @@ std::string hash_of(std::string_view bytes) {
   return h.hex();
 }
 
+namespace {
+
+const char* kind_of(mode_t mode) {
+  if (S_ISDIR(mode)) return "a directory";
+  if (S_ISFIFO(mode)) return "a named pipe";
+  if (S_ISSOCK(mode)) return "a socket";
+  return "a device";
+}
+
+// Without O_NONBLOCK, a pipe would be waited for until somebody writes to it.
+int open_regular(const std::filesystem::path& path) {
+  const int fd = open_file(path, O_RDONLY | O_NONBLOCK | O_NOCTTY, "read");
+  struct stat info;
+  const int error = ::fstat(fd, &info) == 0 ? 0 : errno;
+  if (error == 0 && S_ISREG(info.st_mode)) return fd;
+  ::close(fd);
+  if (error != 0) fail_errno("read", path, error);
+  fail("cannot read ", path.string(), ": it is ", kind_of(info.st_mode), ", not a file");
+}
+
+}  // namespace
+
 File::File(const std::filesystem::path& path, Mode mode) : path_(path) {
   switch (mode) {
-    case Mode::read: fd_ = open_file(path, O_RDONLY, "read"); break;
+    case Mode::read: fd_ = open_regular(path); break;
     case Mode::create: fd_ = open_file(path, O_RDWR | O_CREAT | O_TRUNC, "create"); break;
     case Mode::update: fd_ = open_file(path, O_RDWR, "write"); break;
   }
@@ -126,9 +148,12 @@ void sync_directory(const std::filesystem::path& directory) {
   if (error != 0 && error != EINVAL) fail_errno("sync the directory", directory, error);  // EINVAL: it has no such call
 }
 
-std::string read_text(const std::filesystem::path& path) {
+std::string read_text(const std::filesystem::path& path, std::uint64_t most_bytes) {
   const File file(path, File::Mode::read);
-  std::string text(file.size(), '\0');
+  const std::uint64_t bytes = file.size();
+  if (bytes > most_bytes)
+    fail("cannot read ", path.string(), ": it has ", bytes, " bytes, at most ", most_bytes, " are read");
+  std::string text(bytes, '\0');
   file.read_at(0, text.data(), text.size());
   return text;
 }

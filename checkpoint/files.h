@@ -27,6 +27,7 @@ std::string hash_of(std::string_view bytes);
 
 class File {
  public:
+  // read: a regular file. A pipe is refused with its name and not waited for, a directory or device likewise.
   enum class Mode { read, create, update };
   File(const std::filesystem::path&, Mode);
   ~File();
@@ -50,8 +51,9 @@ class File {
 // Makes names created, renamed or removed in `directory` durable.
 void sync_directory(const std::filesystem::path& directory);
 
-std::string read_text(const std::filesystem::path&);
-void write_text(const std::filesystem::path&, const std::string& text);  // a new file, synced
+inline constexpr std::uint64_t kMostText = std::uint64_t{256} << 20;
+std::string read_text(const std::filesystem::path&, std::uint64_t most_bytes = kMostText);  // Error: it is larger
+void write_text(const std::filesystem::path&, const std::string& text);                     // a new file, synced
 
 struct ByteRange {
   std::uint64_t offset = 0, bytes = 0;

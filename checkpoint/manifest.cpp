@@ -1,7 +1,9 @@
 #include "checkpoint/manifest.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <utility>
@@ -15,16 +17,34 @@ using nlohmann::json;
 
 constexpr const char* kFormat = "ringmaster-checkpoint";
 constexpr int kVersion = 1;
+constexpr int kMostDepth = 32;  // of arrays and objects inside of each other; ours have 6
 
 json to_json(const Shape& shape) { return json(std::vector<std::int64_t>(shape.begin(), shape.end())); }
 
+// Everything that JSON would silently cut to the type asked for is refused: fractions, booleans, numbers out of range.
+template <class T>
+T whole_number(const json& j) {
+  if (j.is_number_unsigned() && std::in_range<T>(j.get<std::uint64_t>())) return static_cast<T>(j.get<std::uint64_t>());
+  if (j.is_number_integer() && !j.is_number_unsigned() && std::in_range<T>(j.get<std::int64_t>()))
+    return static_cast<T>(j.get<std::int64_t>());
+  fail("expected a whole number from ", std::numeric_limits<T>::min(), " to ", std::numeric_limits<T>::max(), ", got ",
+       j.dump());
+}
+
 Shape shape_from(const json& j) {
   Shape shape;
+  if (!j.is_array()) fail("expected a list of numbers, got ", j.dump());
   for (const json& d : j) {
-    shape.push_back(d.get<std::int64_t>());
+    shape.push_back(whole_number<std::int64_t>(d));
     if (shape[shape.size() - 1] < 0) fail("negative number in ", j.dump());
   }
   return shape;
+}
+
+const json& section(const json& j, const char* key) {
+  const json& found = j.at(key);
+  if (!found.is_object()) fail(key, " is ", found.dump(), ", expected a JSON object");
+  return found;
 }
 
 // JSON has no infinity or NaN, and hexadecimal keeps every bit: doubles travel as text such as 0x1.8p+1.
@@ -38,8 +58,8 @@ json to_json(const StateValue& value) {
 }
 
 StateValue value_from(const json& j) {
-  if (j.contains("i64")) return j.at("i64").get<std::int64_t>();
-  if (j.contains("u64")) return j.at("u64").get<std::uint64_t>();
+  if (j.contains("i64")) return whole_number<std::int64_t>(j.at("i64"));
+  if (j.contains("u64")) return whole_number<std::uint64_t>(j.at("u64"));
   if (j.contains("string")) return j.at("string").get<std::string>();
   const std::string text = j.at("f64").get<std::string>();
   char* end = nullptr;
@@ -67,8 +87,8 @@ SavedTensor tensor_from(const json& j) {
   for (const json& s : j.at("slices"))
     t.slices.push_back({{shape_from(s.at("start")), shape_from(s.at("size"))},
                         s.at("file").get<std::string>(),
-                        s.at("offset").get<std::uint64_t>(),
-                        s.at("bytes").get<std::uint64_t>(),
+                        whole_number<std::uint64_t>(s.at("offset")),
+                        whole_number<std::uint64_t>(s.at("bytes")),
                         s.at("xxh3").get<std::string>()});
   return t;
 }
@@ -87,21 +107,30 @@ void write_entries(std::ostream& out, const char* key, const Map& entries) {
   out << "\n },\n";
 }
 
-std::set<std::string> check_files(const Manifest& m, std::map<std::string, std::uint64_t>& sizes) {
-  std::set<std::string> names;
+// By name: how many bytes each file has.
+std::map<std::string, std::uint64_t> check_files(const Manifest& m) {
+  std::map<std::string, std::uint64_t> sizes;
   for (const SavedFile& f : m.files) {
-    if (f.name.empty() || f.name.find('/') != std::string::npos || f.name == "." || f.name == ".." ||
-        f.name == kManifestName)
+    if (f.name.empty() || f.name.find('/') != std::string::npos || f.name.find('\0') != std::string::npos ||
+        f.name == "." || f.name == ".." || f.name == kManifestName)
       fail("'", f.name, "' is not the name of a shard");
-    if (!names.insert(f.name).second) fail("file '", f.name, "' is listed twice");
-    sizes[f.name] = f.bytes;
+    if (!sizes.emplace(f.name, f.bytes).second) fail("file '", f.name, "' is listed twice");
   }
-  return names;
+  return sizes;
+}
+
+// Where the tensors of one file lie in it: from, to.
+using Extents = std::vector<std::pair<std::uint64_t, std::uint64_t>>;
+
+void check_apart(const std::string& file, Extents extents) {
+  std::ranges::sort(extents);
+  for (std::size_t i = 1; i < extents.size(); ++i)
+    if (extents[i].first < extents[i - 1].second) fail("'", file, "': two tensors share the byte ", extents[i].first);
 }
 
 void check_parts(const Manifest& m) {
-  std::map<std::string, std::uint64_t> sizes;
-  check_files(m, sizes);
+  const std::map<std::string, std::uint64_t> sizes = check_files(m);
+  std::map<std::string, Extents> extents;
   for (const auto& [name, t] : m.tensors) {
     check_cover(name, t);
     for (const SavedSlice& s : t.slices) {
@@ -112,8 +141,10 @@ void check_parts(const Manifest& m) {
       if (s.offset > file->second || s.bytes > file->second - s.offset)
         fail("tensor '", name, "' ends at byte ", s.offset, " + ", s.bytes, " of '", s.file, "', which has ",
              file->second);
+      if (s.bytes > 0) extents[s.file].push_back({s.offset, s.offset + s.bytes});
     }
   }
+  for (const auto& [file, list] : extents) check_apart(file, list);
 }
 
 Manifest from_json(const json& j) {
@@ -121,14 +152,15 @@ Manifest from_json(const json& j) {
   if (j.at("version") != kVersion)
     fail("version is ", j.at("version").dump(), ", this program reads version ", kVersion);
   Manifest m;
-  m.step = j.at("step").get<std::int64_t>();
-  m.world = j.at("layout").at("world").get<int>();
-  if (!j.at("metadata").is_object()) fail("metadata is ", j.at("metadata").dump(), ", expected a JSON object");
-  m.metadata = j.at("metadata").dump();
-  for (const auto& [name, value] : j.at("values").items()) m.values.emplace(name, value_from(value));
-  for (const auto& [name, f] : j.at("files").items())
-    m.files.push_back({name, f.at("bytes").get<std::uint64_t>(), f.at("xxh3").get<std::string>()});
-  for (const auto& [name, t] : j.at("tensors").items()) m.tensors.emplace(name, tensor_from(t));
+  m.step = whole_number<std::int64_t>(j.at("step"));
+  if (m.step < 0) fail("step is ", m.step);
+  m.world = whole_number<int>(section(j, "layout").at("world"));
+  if (m.world < 1) fail("world is ", m.world);
+  m.metadata = section(j, "metadata").dump();
+  for (const auto& [name, value] : section(j, "values").items()) m.values.emplace(name, value_from(value));
+  for (const auto& [name, f] : section(j, "files").items())
+    m.files.push_back({name, whole_number<std::uint64_t>(f.at("bytes")), f.at("xxh3").get<std::string>()});
+  for (const auto& [name, t] : section(j, "tensors").items()) m.tensors.emplace(name, tensor_from(t));
   check_parts(m);
   return m;
 }
@@ -142,21 +174,63 @@ std::uint64_t Manifest::tensor_bytes() const {
   return total;
 }
 
-void check_cover(const std::string& name, const SavedTensor& t) {
-  std::int64_t covered = 0;
-  for (std::size_t i = 0; i < t.slices.size(); ++i) {
-    const Box& box = t.slices[i].box;
-    if (box.start.size() != t.global_shape.size() || box.size.size() != t.global_shape.size())
-      fail("tensor '", name, "' of shape ", t.global_shape, " has a slice ", box.size, " at ", box.start);
-    for (int d = 0; d < box.size.size(); ++d)
-      if (box.size[d] > t.global_shape[d] || box.start[d] > t.global_shape[d] - box.size[d])
-        fail("tensor '", name, "': slice ", box.size, " at ", box.start, " leaves the shape ", t.global_shape);
-    for (std::size_t k = 0; k < i; ++k)
-      if (intersect(box, t.slices[k].box).numel() != 0)
-        fail("tensor '", name, "': slices ", t.slices[k].box.size, " at ", t.slices[k].box.start, " and ", box.size,
-             " at ", box.start, " overlap");
-    covered += box.numel();
+namespace {
+
+// Error: so many elements, or their bytes, cannot be counted. Dims of 0 make the product 0 and excuse nothing.
+void check_countable(const std::string& name, const SavedTensor& t) {
+  auto bytes = static_cast<std::int64_t>(size_of(t.dtype));
+  for (const std::int64_t d : t.global_shape)
+    if (d > 0 && __builtin_mul_overflow(bytes, d, &bytes))
+      fail("tensor '", name, "' of shape ", t.global_shape, " is larger than any memory");
+}
+
+void check_inside(const std::string& name, const Shape& whole, const Box& box) {
+  if (box.start.size() != whole.size() || box.size.size() != whole.size())
+    fail("tensor '", name, "' of shape ", whole, " has a slice ", box.size, " at ", box.start);
+  for (int d = 0; d < box.size.size(); ++d)
+    if (box.size[d] > whole[d] || box.start[d] > whole[d] - box.size[d])
+      fail("tensor '", name, "': slice ", box.size, " at ", box.start, " leaves the shape ", whole);
+}
+
+// The dim in which the boxes begin at most places: along it, few of them lie side by side.
+int most_cut_dim(const std::vector<const Box*>& boxes, int dims) {
+  int best = 0;
+  std::size_t most = 0;
+  for (int d = 0; d < dims; ++d) {
+    std::set<std::int64_t> starts;
+    for (const Box* box : boxes) starts.insert(box->start[d]);
+    if (starts.size() > most) best = d;
+    most = std::max(most, starts.size());
   }
+  return best;
+}
+
+// Goes through the boxes along one dim and compares each with those that have not ended there.
+void check_disjoint(const std::string& name, const SavedTensor& t) {
+  std::vector<const Box*> boxes, open;
+  for (const SavedSlice& s : t.slices)
+    if (s.box.numel() > 0) boxes.push_back(&s.box);
+  const int dim = most_cut_dim(boxes, t.global_shape.size());
+  const auto start = [&](const Box* box) { return t.global_shape.size() == 0 ? 0 : box->start[dim]; };
+  std::ranges::stable_sort(boxes, {}, start);
+  for (const Box* box : boxes) {
+    std::erase_if(open, [&](const Box* o) { return o->size.size() > 0 && o->start[dim] + o->size[dim] <= start(box); });
+    for (const Box* o : open)
+      if (intersect(*box, *o).numel() != 0)
+        fail("tensor '", name, "': slices ", o->size, " at ", o->start, " and ", box->size, " at ", box->start,
+             " overlap");
+    open.push_back(box);
+  }
+}
+
+}  // namespace
+
+void check_cover(const std::string& name, const SavedTensor& t) {
+  check_countable(name, t);
+  for (const SavedSlice& s : t.slices) check_inside(name, t.global_shape, s.box);
+  check_disjoint(name, t);
+  std::int64_t covered = 0;
+  for (const SavedSlice& s : t.slices) covered += s.box.numel();
   if (covered != t.global_shape.numel())
     fail("tensor '", name, "' of shape ", t.global_shape, " has ", t.global_shape.numel(),
          " elements, its slices hold ", covered);
@@ -186,12 +260,17 @@ std::string to_text(const Manifest& m) {
 
 Manifest parse_manifest(const std::string& text) {
   const std::size_t tail = hash_suffix("").size();
+  if (text.size() > kMostText) fail("has ", text.size(), " bytes, at most ", kMostText, " are read");
   if (text.size() < tail) fail("is cut short: ", text.size(), " bytes");
   const std::string body = text.substr(0, text.size() - tail);
   if (text.substr(body.size()) != hash_suffix(body))
     fail("is damaged or not a manifest: its last line is not its hash");
+  const auto not_too_deep = [](int depth, json::parse_event_t, json&) {
+    if (depth > kMostDepth) fail("is not a manifest: its JSON is more than ", kMostDepth, " levels deep");
+    return true;
+  };
   try {
-    return from_json(json::parse(text));
+    return from_json(json::parse(text, not_too_deep));
   } catch (const json::exception& e) {
     fail("is not a manifest that this program reads: ", e.what());
   }
@@ -199,7 +278,8 @@ Manifest parse_manifest(const std::string& text) {
 
 Manifest read_manifest(const std::filesystem::path& checkpoint) {
   const std::filesystem::path path = checkpoint / kManifestName;
-  if (!std::filesystem::exists(path)) fail(path.string(), " is missing");
+  std::error_code error;
+  if (!std::filesystem::exists(path, error) && !error) fail(path.string(), " is missing");
   const std::string text = read_text(path);
   try {
     return parse_manifest(text);

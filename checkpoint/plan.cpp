@@ -120,4 +120,11 @@ std::vector<PlannedSlice> slices_of(Manifest& manifest, const std::string& file)
   return found;
 }
 
+std::map<std::string, std::vector<PlannedSlice>> slices_by_file(Manifest& manifest) {
+  std::map<std::string, std::vector<PlannedSlice>> found;
+  for (auto& [name, t] : manifest.tensors)
+    for (SavedSlice& s : t.slices) found[s.file].push_back({name, t.dtype, &s});
+  return found;
+}
+
 }  // namespace ring

@@ -2,6 +2,7 @@
 // Who writes what. Every rank describes what it holds, all exchange that, and each derives the same plan from it: a
 // manifest whose slices name their file, and whose offsets and hashes are still open.
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -24,5 +25,6 @@ struct PlannedSlice {
   SavedSlice* slice = nullptr;
 };
 std::vector<PlannedSlice> slices_of(Manifest&, const std::string& file);
+std::map<std::string, std::vector<PlannedSlice>> slices_by_file(Manifest&);
 
 }  // namespace ring

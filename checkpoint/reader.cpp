@@ -1,6 +1,8 @@
 #include "checkpoint/reader.h"
 
 #include <exception>
+#include <set>
+#include <utility>
 
 #include "checkpoint/shard.h"
 #include "core/log.h"
@@ -21,40 +23,103 @@ void check_name(const fs::path& checkpoint, const Manifest& manifest, std::vecto
 std::vector<std::string> verify_files(const fs::path& checkpoint, Manifest& manifest, bool from_disk) {
   std::vector<std::string> problems;
   check_name(checkpoint, manifest, problems);
-  for (const SavedFile& file : manifest.files) {
-    const auto found = verify_shard(checkpoint, file, slices_of(manifest, file.name), from_disk);
-    problems.insert(problems.end(), found.begin(), found.end());
-  }
+  std::map<std::string, std::vector<PlannedSlice>> slices = slices_by_file(manifest);
+  for (const SavedFile& file : manifest.files) try {
+      const auto found = verify_shard(checkpoint, file, slices[file.name], from_disk);
+      problems.insert(problems.end(), found.begin(), found.end());
+    } catch (const std::exception& e) {  // unreadable
+      problems.push_back(e.what());
+    }
   return problems;
 }
 
-std::vector<std::string> verify_into(const fs::path& checkpoint, bool from_disk, Manifest& manifest) {
+// A manifest that cannot be read is a problem, too.
+Verification verify_once(const fs::path& checkpoint, bool from_disk) {
+  Verification v;
   try {
-    manifest = read_manifest(checkpoint);
-    return verify_files(checkpoint, manifest, from_disk);
-  } catch (const std::exception& e) {  // unreadable files too
-    return {e.what()};
+    v.manifest = read_manifest(checkpoint);
+    v.problems = verify_files(checkpoint, v.manifest, from_disk);
+  } catch (const std::exception& e) {
+    v.problems = {e.what()};
   }
+  return v;
+}
+
+void warn_of_impostors(const fs::path& folder) {
+  for (const fs::path& path : list_impostors(folder))
+    log::warn(path.string(), " is named like a checkpoint and holds nothing of one: it is left alone");
 }
 
 }  // namespace
 
 std::vector<std::string> verify_checkpoint(const fs::path& checkpoint, bool from_disk) {
-  Manifest manifest;
-  return verify_into(checkpoint, from_disk, manifest);
+  return verify_once(checkpoint, from_disk).problems;
+}
+
+Verification verify_live(const fs::path& checkpoint, bool from_disk) {
+  for (int look = 0; look < kMostLooks; ++look) {
+    const FolderIdentity before = identity_of(checkpoint);
+    Verification v = verify_once(checkpoint, from_disk);
+    v.identity = before;
+    if (v.problems.empty()) return v;
+    const FolderIdentity after = identity_of(checkpoint);
+    if (!after) return {.manifest = {}, .problems = {}, .removed = true, .identity = {}};
+    if (before == after) return v;
+  }
+  fail_outpaced(checkpoint);
+}
+
+void fail_outpaced(const fs::path& path) {
+  fail(path.string(),
+       ": checkpoints are removed and replaced faster than they can be read. Raise checkpoint.keep_last "
+       "or checkpoint.interval of the run, or copy a checkpoint and give the copy");
 }
 
 std::optional<FoundCheckpoint> find_newest_verified(const fs::path& folder) {
-  const std::vector<CheckpointEntry> all = list_checkpoints(folder);
-  for (auto entry = all.rbegin(); entry != all.rend(); ++entry) {
-    FoundCheckpoint found{entry->path, {}};
-    const std::vector<std::string> problems = verify_into(entry->path, false, found.manifest);
-    if (problems.empty()) return found;
-    for (const std::string& problem : problems) log::warn("checkpoint of step ", entry->step, " is damaged: ", problem);
+  std::set<std::string> said;
+  for (int look = 0; look < kMostLooks; ++look) {
+    const std::vector<CheckpointEntry> all = list_checkpoints(folder);
+    if (all.empty()) return warn_of_impostors(folder), std::nullopt;
+    std::string newest_problem;
+    bool removed = false;
+    for (auto entry = all.rbegin(); entry != all.rend() && !removed; ++entry) {
+      Verification v = verify_live(entry->path);
+      removed = v.removed;
+      if (!removed && v.problems.empty()) return FoundCheckpoint{entry->path, std::move(v.manifest), v.identity};
+      for (const std::string& problem : v.problems) {
+        if (newest_problem.empty()) newest_problem = problem;
+        if (said.insert(problem).second) log::warn("checkpoint of step ", entry->step, " is damaged: ", problem);
+      }
+    }
+    if (!removed)
+      fail("no checkpoint in ", folder.string(), " is sound (", all.size(), " damaged, newest: ", newest_problem,
+           "); move the folder away to start again");
   }
-  if (all.empty()) return std::nullopt;
-  fail("no checkpoint in ", folder.string(), " is sound (", all.size(),
-       " damaged, newest: ", verify_checkpoint(all.back().path).front(), "); move the folder away to start again");
+  fail_outpaced(folder);
+}
+
+FoundCheckpoint read_found(const std::function<FoundCheckpoint()>& find,
+                           const std::function<void(FoundCheckpoint&)>& read) {
+  fs::path gone;
+  const auto find_next = [&] {
+    try {
+      return find();
+    } catch (const std::exception& e) {
+      if (gone.empty()) throw;
+      fail(gone.string(), " was removed while it was read, as a run does with old checkpoints; then: ", e.what());
+    }
+  };
+  for (int look = 0; look < kMostLooks; ++look) {
+    FoundCheckpoint found = find_next();
+    try {
+      read(found);
+      return found;
+    } catch (const std::exception&) {
+      if (found.still_there()) throw;
+      gone = found.path;
+    }
+  }
+  fail_outpaced(gone);
 }
 
 }  // namespace ring

@@ -2,6 +2,7 @@
 // Finding, verifying and loading checkpoints. Nothing is loaded from a file whose hash does not match.
 
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -16,14 +17,36 @@ namespace ring {
 // `from_disk`: drop the page cache first, so that the disk itself is read.
 std::vector<std::string> verify_checkpoint(const std::filesystem::path& checkpoint, bool from_disk = false);
 
+// The same, beside a run that goes on, which removes old checkpoints and replaces those of steps that it does again:
+// neither is damage.
+struct Verification {
+  Manifest manifest;
+  std::vector<std::string> problems;
+  bool removed = false;     // while it was read, and then there are no problems
+  FolderIdentity identity;  // of what was read
+};
+Verification verify_live(const std::filesystem::path& checkpoint, bool from_disk = false);
+
 struct FoundCheckpoint {
   std::filesystem::path path;
   Manifest manifest;
+  FolderIdentity identity;
+  bool still_there() const { return identity && identity_of(path) == identity; }
 };
 
 // The newest checkpoint in the folder that verifies; warns about each newer one that does not, with what is wrong.
-// Nothing when the folder holds none. Error when it holds some and all are damaged.
+// Nothing when the folder holds none. Error when it holds some and all are damaged. Beside a run that goes on it is the
+// newest of those that were not removed meanwhile.
 std::optional<FoundCheckpoint> find_newest_verified(const std::filesystem::path& folder);
+
+// How often a reader looks again where a run removes checkpoints faster than they can be read.
+inline constexpr int kMostLooks = 20;
+[[noreturn]] void fail_outpaced(const std::filesystem::path& run_or_folder);
+
+// Reads the checkpoint that `find` gives, and where it was removed or replaced before `read` was done with it, the one
+// that `find` gives then. Whatever goes wrong with one that is still there is thrown on.
+FoundCheckpoint read_found(const std::function<FoundCheckpoint()>& find,
+                           const std::function<void(FoundCheckpoint&)>& read);
 
 // Fills the registry from a verified checkpoint that any number of ranks wrote: each wanted box is put together from
 // the saved ones that it meets. Error, before anything is overwritten, lists every name that only one side has and

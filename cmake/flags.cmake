@@ -6,6 +6,7 @@
 set(RING_ARCH "native" CACHE STRING
     "CPU to compile for: native, portable (x86-64-v3 or armv8-a: packages use that), or any value of -march")
 set(RING_SANITIZE "" CACHE STRING "Sanitizers to build with: empty, 'address,undefined' or 'thread'")
+option(RING_FUZZ "Tell the fuzz targets which blocks of the rooms an input reaches" OFF)
 option(RING_WERROR "Treat compiler warnings as errors" OFF)
 
 # RING_ARCH_LEVEL: what the compiler and the start-up check of the binary are told.

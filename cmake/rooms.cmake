@@ -12,6 +12,24 @@ function(ring_room name)
   add_library(ring_${name} STATIC ${sources})
   list(TRANSFORM ROOM_DEPENDS PREPEND ring_)
   target_link_libraries(ring_${name} PUBLIC ring_flags ${ROOM_DEPENDS} PRIVATE ${ROOM_LIBRARIES})
+  ring_instrument(ring_${name})
+endfunction()
+
+# ring_instrument(TARGET): with RING_FUZZ, says which blocks run: to libFuzzer, or to tests/fuzz/coverage.cpp, which is
+# built without sanitizers because it runs in every block.
+add_library(ring_fuzz_coverage STATIC EXCLUDE_FROM_ALL ${PROJECT_SOURCE_DIR}/tests/fuzz/coverage.cpp)
+target_compile_features(ring_fuzz_coverage PUBLIC cxx_std_20)
+target_include_directories(ring_fuzz_coverage PUBLIC ${PROJECT_SOURCE_DIR})
+target_compile_options(ring_fuzz_coverage PRIVATE -O2)
+function(ring_instrument target)
+  if(NOT RING_FUZZ)
+    return()
+  elseif(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
+    target_compile_options(${target} PRIVATE -fsanitize=fuzzer-no-link)
+  else()
+    target_compile_options(${target} PRIVATE -fsanitize-coverage=trace-pc)
+    target_link_libraries(${target} PUBLIC ring_fuzz_coverage)
+  endif()
 endfunction()
 
 # ring_objects(TARGET SOURCES file... [LIBRARIES lib...]): object library whose objects every user of ring_kernel_objects

@@ -70,7 +70,8 @@ void* StepArena::take_upstream(std::size_t bytes) {
 }
 
 void StepArena::fail_out_of_memory(const OutOfMemory& e) const {
-  throw OutOfMemory(str(e.facts, "; most is held by ", ledger_.largest_holders()), e.advice);
+  const bool held = ledger_.in_use() > 0;
+  throw OutOfMemory(held ? str(e.facts, "; most is held by ", ledger_.largest_holders()) : e.facts, e.advice);
 }
 
 void StepArena::free(void* p, std::size_t bytes) {

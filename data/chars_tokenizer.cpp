@@ -44,7 +44,6 @@ class CharsTokenizer final : public Tokenizer {
     return text.size();
   }
 
- protected:
   std::string payload() const override {
     std::string out = has_end_ ? "end_of_text 1\n" : "end_of_text 0\n";
     for (char32_t c : characters_) utf8::append(out, c);

@@ -1,32 +1,72 @@
 #include "data/files.h"
 
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
 #include <utility>
 
 #include "core/check.h"
+#include "core/log.h"
 
 namespace ring {
 namespace fs = std::filesystem;
 
 namespace {
 
-// Removes a temporary file unless it was given its final name.
-struct RemoveOnExit {
-  std::string path;
-  ~RemoveOnExit() {
-    if (!path.empty()) ::unlink(path.c_str());
-  }
-};
-
 std::string folder_of(const std::string& path) {
   const fs::path folder = fs::path(path).parent_path();
   return folder.empty() ? "." : folder.string();
+}
+
+// What the name of a temporary file begins with; the number of its process follows, and for unnamed files a word.
+std::string temporary_prefix(const std::string& path) { return path + ".tmp."; }
+
+// The lock of an open file, which goes with its last descriptor. A process number would not do: containers of one
+// folder have the same ones. False: another holds it, or the file system knows no locks.
+bool lock(int fd, bool wait) {
+  struct flock whole {};
+  whole.l_type = F_WRLCK;
+  whole.l_whence = SEEK_SET;
+  return ::fcntl(fd, wait ? F_OFD_SETLKW : F_OFD_SETLK, &whole) == 0;
+}
+
+bool has_name(const FileHandle& file) {
+  struct stat s {};
+  return ::fstat(file.fd(), &s) == 0 && s.st_nlink > 0;
+}
+
+// Beside its final place, locked, and removed unless keep() is called.
+class TemporaryFile {
+ public:
+  explicit TemporaryFile(const std::string& path) : name_(temporary_prefix(path) + std::to_string(::getpid())) {
+    do {  // whoever looks for leftovers may find it before it is locked, and remove it
+      file_ = FileHandle(name_, O_RDWR | O_CREAT | O_EXCL);
+      lock(file_.fd(), true);
+    } while (!has_name(file_));
+  }
+  ~TemporaryFile() {
+    if (!name_.empty()) ::unlink(name_.c_str());
+  }
+  TemporaryFile(const TemporaryFile&) = delete;
+  TemporaryFile& operator=(const TemporaryFile&) = delete;
+  FileHandle& file() { return file_; }
+  void keep() { name_.clear(); }
+
+ private:
+  std::string name_;
+  FileHandle file_;
+};
+
+// NAME.tmp.123 and NAME.tmp.123.word
+bool is_temporary(const std::string& name, const std::string& prefix) {
+  return name.size() > prefix.size() && name.starts_with(prefix) && name[prefix.size()] >= '0' &&
+         name[prefix.size()] <= '9';
 }
 
 }  // namespace
@@ -36,6 +76,8 @@ FileHandle::FileHandle(const std::string& path, int flags, int mode)
   if (fd_ < 0)
     fail("cannot ", (flags & O_ACCMODE) == O_RDONLY ? "open" : "write", " ", path, ": ", std::strerror(errno));
 }
+
+FileHandle::FileHandle(int fd, std::string path) : fd_(fd), path_(std::move(path)) {}
 
 FileHandle::~FileHandle() { close(); }
 
@@ -71,6 +113,21 @@ std::size_t FileHandle::read(char* into, std::size_t bytes) {
   return done;
 }
 
+void FileHandle::read_at(void* into, std::size_t bytes, std::uint64_t offset) const {
+  char* p = static_cast<char*>(into);
+  while (bytes > 0) {
+    const ssize_t n = ::pread(fd_, p, bytes, static_cast<off_t>(offset));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) fail("cannot read ", path_, ": ", std::strerror(errno), " (", bytes, " bytes from ", offset, " on)");
+    if (n == 0)
+      fail(path_, " is truncated: bytes up to ", offset + bytes, " are needed, the file has ", size(),
+           " now; it was cut or replaced while in use");
+    p += n;
+    offset += static_cast<std::uint64_t>(n);
+    bytes -= static_cast<std::size_t>(n);
+  }
+}
+
 void FileHandle::write(const void* from, std::size_t bytes) {
   const char* p = static_cast<const char*>(from);
   while (bytes > 0) {
@@ -98,9 +155,17 @@ void FileHandle::sync() {
   if (::fsync(fd_) != 0) fail("cannot make ", path_, " durable: ", std::strerror(errno));
 }
 
+FileHandle open_input(const std::string& path) {
+  FileHandle file(path, O_RDONLY | O_NONBLOCK);  // a pipe that nobody writes to would wait
+  struct stat s {};
+  if (::fstat(file.fd(), &s) != 0) fail("cannot open ", path, ": ", std::strerror(errno));
+  if (S_ISDIR(s.st_mode)) fail("cannot open ", path, ": it is a directory, a file is wanted");
+  if (!S_ISREG(s.st_mode)) fail("cannot open ", path, ": it is a device or a pipe, a file is wanted");
+  return file;
+}
+
 std::string read_file(const std::string& path) {
-  if (fs::is_directory(path)) fail("cannot read ", path, ": it is a directory, a file is wanted");
-  FileHandle file(path, O_RDONLY);
+  FileHandle file = open_input(path);
   std::string bytes(file.size(), '\0');
   bytes.resize(file.read(bytes.data(), bytes.size()));
   return bytes;
@@ -115,16 +180,43 @@ void check_writable(const std::string& path) {
     fail("cannot write ", path, ": the folder ", folder, ": ", std::strerror(errno), "; change its permissions");
 }
 
-void write_atomically(const std::string& path, const std::function<void(const std::string&)>& write) {
+void write_atomically(const std::string& path, const std::function<void(FileHandle&)>& write) {
   check_writable(path);
-  RemoveOnExit temporary{path + ".tmp." + std::to_string(::getpid())};
-  write(temporary.path);
-  FileHandle(temporary.path, O_RDONLY).sync();
-  if (::rename(temporary.path.c_str(), path.c_str()) != 0) {
-    fail("cannot rename ", temporary.path, " to ", path, ": ", std::strerror(errno));
-  }
-  temporary.path.clear();
+  remove_leftovers(path);
+  TemporaryFile temporary(path);
+  write(temporary.file());
+  temporary.file().sync();
+  const std::string& name = temporary.file().path();
+  if (::rename(name.c_str(), path.c_str()) != 0) fail("cannot rename ", name, " to ", path, ": ", std::strerror(errno));
+  temporary.keep();
   FileHandle(folder_of(path), O_RDONLY | O_DIRECTORY).sync();
+}
+
+FileHandle unnamed_file(const std::string& path) {
+  static std::atomic<int> count{0};
+  FileHandle file(temporary_prefix(path) + str(::getpid(), ".", count++), O_RDWR | O_CREAT | O_EXCL, 0600);
+  ::unlink(file.path().c_str());
+  return file;
+}
+
+FileHandle memory_file(const std::string& name) {
+  const int fd = ::memfd_create(name.c_str(), MFD_CLOEXEC);
+  if (fd < 0) fail("cannot make a file in memory: ", std::strerror(errno));
+  return {fd, str("/proc/self/fd/", fd)};
+}
+
+void remove_leftovers(const std::string& path) {
+  const std::string prefix = fs::path(temporary_prefix(path)).filename().string();
+  std::error_code error;
+  for (fs::directory_iterator it(folder_of(path), error), end; !error && it != end; it.increment(error)) {
+    if (!is_temporary(it->path().filename().string(), prefix)) continue;
+    const std::string name = it->path().string();
+    const int fd = ::open(name.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    if (fd < 0) continue;
+    if (lock(fd, false) && ::unlink(name.c_str()) == 0)
+      log::info("removed ", name, ", which an interrupted process had left");
+    ::close(fd);
+  }
 }
 
 }  // namespace ring

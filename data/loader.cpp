@@ -46,7 +46,8 @@ void fill(Batch& b, std::int64_t at, const TokenSplit& split, std::uint64_t begi
 void fill_row(Batch& b, std::int64_t row, const LoaderOptions& o, const TokenSplit& split, const SamplePlace& place) {
   const std::int64_t first = row * o.context;
   if (!o.packing.documents) return fill(b, first, split, place.begin, place.end - place.begin, false);
-  std::uint64_t document = split.document_of(place.begin);
+  DocumentStarts starts(split);
+  std::uint64_t document = starts.document_of(place.begin);
   const auto add = [&](const PackedPiece& piece) {
     const std::int64_t at = first + piece.at;
     fill(b, at, split, piece.begin, static_cast<std::size_t>(piece.length), piece.ends);
@@ -54,7 +55,7 @@ void fill_row(Batch& b, std::int64_t row, const LoaderOptions& o, const TokenSpl
     b.starts.push_back(static_cast<std::int32_t>(at));
     b.lengths.push_back(static_cast<std::int32_t>(piece.length));
   };
-  for_pieces(split, place.begin, place.end, o.context, o.packing.align, document, add);
+  for_pieces(starts, place.begin, place.end, o.context, o.packing.align, document, add);
 }
 
 }  // namespace
@@ -108,13 +109,10 @@ Loader::~Loader() { stop(); }
 
 Batch Loader::read(std::uint64_t first) const {
   Batch batch = empty_batch(options_);
-  const auto context = static_cast<std::size_t>(options_.context);
   for (std::int64_t row = 0; row < options_.rows; ++row) {
     const std::uint64_t sample = first + static_cast<std::uint64_t>(options_.rank * options_.rows + row);
     const SamplePlace place = map_(sample);
     const TokenSplit& split = corpora_.stores[place.corpus]->train();
-    if (context >= 4096)  // several pages: one read instead of many faults
-      split.will_need(place.begin, std::min<std::uint64_t>(context + 1, split.tokens() - place.begin));
     fill_row(batch, row, options_, split, place);
     batch.sample_indices[static_cast<std::size_t>(row)] = static_cast<std::int64_t>(sample);
   }

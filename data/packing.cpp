@@ -8,7 +8,7 @@ RowTable::RowTable(const TokenSplit& split, std::int64_t context, std::int64_t a
     : split_(split), context_(context), align_(align) {
   RING_CHECK(context > 0 && align > 0 && most_kept > 1, "rows of ", context, " tokens with documents at multiples of ",
              align, ", ", most_kept, " places kept");
-  split.will_need_documents();
+  DocumentStarts starts(split);
   std::uint64_t begin = 0, document = 0;
   while (begin < split.tokens()) {
     if (rows_ % stride_ == 0) {
@@ -19,7 +19,7 @@ RowTable::RowTable(const TokenSplit& split, std::int64_t context, std::int64_t a
       }
       if (rows_ % stride_ == 0) begins_.push_back(begin);
     }
-    begin = for_pieces(split, begin, split.tokens(), context, align, document, [](const PackedPiece&) {});
+    begin = for_pieces(starts, begin, split.tokens(), context, align, document, [](const PackedPiece&) {});
     ++rows_;
   }
 }
@@ -28,9 +28,10 @@ std::uint64_t RowTable::begin(std::uint64_t row) const {
   RING_CHECK(row < rows_, "row ", row, " of ", rows_);
   std::uint64_t begin = begins_[row / stride_];
   if (row % stride_ == 0) return begin;
-  std::uint64_t document = split_.document_of(begin);
+  DocumentStarts starts(split_);
+  std::uint64_t document = starts.document_of(begin);
   for (std::uint64_t i = row % stride_; i > 0; --i)
-    begin = for_pieces(split_, begin, split_.tokens(), context_, align_, document, [](const PackedPiece&) {});
+    begin = for_pieces(starts, begin, split_.tokens(), context_, align_, document, [](const PackedPiece&) {});
   return begin;
 }
 

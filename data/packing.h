@@ -20,11 +20,11 @@ struct PackedPiece {
 // fn(piece) for the pieces of a row that begins with token `begin` and takes none from `end` on; where the next row
 // begins. `document` must not lie behind the one that `begin` belongs to, and is moved along.
 template <class Fn>
-std::uint64_t for_pieces(const TokenSplit& split, std::uint64_t begin, std::uint64_t end, std::int64_t context,
+std::uint64_t for_pieces(DocumentStarts& starts, std::uint64_t begin, std::uint64_t end, std::int64_t context,
                          std::int64_t align, std::uint64_t& document, const Fn& fn) {
   for (std::int64_t at = 0; at < context && begin < end;) {
     std::uint64_t stop;
-    while ((stop = split.document_start(document + 1)) <= begin) ++document;  // empty documents, too
+    while ((stop = starts(document + 1)) <= begin) ++document;  // empty documents, too
     const std::int64_t length =
         static_cast<std::int64_t>(std::min({stop - begin, end - begin, static_cast<std::uint64_t>(context - at)}));
     fn(PackedPiece{begin, at, length, begin + static_cast<std::uint64_t>(length) == stop});

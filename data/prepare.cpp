@@ -279,7 +279,7 @@ struct Plan {
 Plan plan_of(const PrepareOptions& options) {
   check_options(options);
   Plan plan;
-  plan.files = list_text_files(options.inputs, options.glob);
+  plan.files = list_text_files(options.inputs, options.glob, options.as_text);
   for (const TextFile& f : plan.files) plan.bytes += f.size;
   if (plan.bytes == 0) {
     fail("the input is empty: ", plan.files.size(), " file(s) with no byte between them, the first is ",

@@ -21,9 +21,11 @@ enum class SplitKind : std::uint8_t {
 struct PrepareOptions {
   std::vector<std::string> inputs;
   std::string glob = "*";
+  bool as_text = false;   // also what looks like no text
   std::string tokenizer;  // as load_tokenizer(), or "chars": built from the input
   std::string output;
-  std::string split = "auto";  // hash, tail, or auto: tail where files are the documents and fewer than 10 would be chosen, else hash
+  // hash, tail, or auto: tail where files are the documents and fewer than 10 would be chosen, else hash
+  std::string split = "auto";
   double validation_fraction = 0.01;
   std::string document = "file";  // as parse_document_rule()
   int threads = 0;                // 0: all cores

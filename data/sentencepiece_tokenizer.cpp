@@ -11,8 +11,10 @@
 #include <algorithm>
 #include <array>
 #include <bitset>
+#include <charconv>
 
 #include "core/check.h"
+#include "data/sentencepiece_check.h"
 #include "data/tokenizer.h"
 #include "data/utf8.h"
 
@@ -31,13 +33,14 @@ bool is_ascii(char c) { return static_cast<unsigned char>(c) < 128; }
 class SentencePieceTokenizer final : public Tokenizer {
  public:
   SentencePieceTokenizer(std::string model, const std::string& name) : model_(std::move(model)) {
+    check_sentencepiece_model(model_, name);
     const bool loaded = processor_.LoadFromSerializedProto(model_ + std::string(kKeepText)).ok() ||
                         processor_.LoadFromSerializedProto(model_).ok();
     if (!loaded || processor_.GetPieceSize() == 0) {
       fail(name, " is neither a tokenizer file of Ringmaster nor a SentencePiece model (", model_.size(), " bytes)");
     }
     bytes_.fill(-1);
-    for (int id = 0; id < processor_.GetPieceSize(); ++id) add_piece(id);
+    for (int id = 0; id < processor_.GetPieceSize(); ++id) add_piece(id, name);
   }
 
   std::string_view kind() const override { return "sentencepiece"; }
@@ -70,7 +73,6 @@ class SentencePieceTokenizer final : public Tokenizer {
     return (is_ascii(left) || is_ascii(right)) && !adjacent_[pair(left, right)];
   }
 
- protected:
   std::string payload() const override { return model_; }
 
  private:
@@ -80,11 +82,21 @@ class SentencePieceTokenizer final : public Tokenizer {
     return static_cast<std::size_t>(static_cast<unsigned char>(left)) * 256 + static_cast<unsigned char>(right);
   }
 
-  void add_piece(int id) {
+  // <0x0A>; -1: another text
+  static int byte_of(const std::string& piece) {
+    if (piece.size() != 6 || !piece.starts_with("<0x") || piece.back() != '>') return -1;
+    unsigned byte = 0;
+    const char *begin = piece.data() + 3, *end = begin + 2;
+    const auto [stop, error] = std::from_chars(begin, end, byte, 16);
+    return error == std::errc() && stop == end ? static_cast<int>(byte) : -1;
+  }
+
+  void add_piece(int id, const std::string& name) {
     std::string text;
     const std::string& piece = processor_.IdToPiece(id);
-    if (processor_.IsByte(id)) {  // <0x0A>
-      const int byte = std::stoi(piece.substr(3, 2), nullptr, 16);
+    if (processor_.IsByte(id)) {
+      const int byte = byte_of(piece);
+      if (byte < 0) fail(name, " is damaged: its token ", id, " stands for a byte and does not say which");
       bytes_[static_cast<std::size_t>(byte)] = id;
       text.assign(1, static_cast<char>(byte));
     } else if (processor_.IsUnknown(id)) {

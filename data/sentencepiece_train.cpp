@@ -87,11 +87,18 @@ std::unordered_map<std::string, std::string> arguments(const SentencePieceOption
           {"minloglevel", "1"}};
 }
 
+constexpr int kNoText = 3;  // the child's exit status when the text could not be read
+
 // The child's work: the model to `out`, complaints to standard error. Returns the exit status.
 int train_in_child(const TextSource& source, const SentencePieceOptions& options, int out) {
+  Sentences sentences;
   try {
-    Sentences sentences;
     source([&](std::string_view text) { sentences.add(text); });
+  } catch (const std::exception& e) {
+    std::cerr << e.what() << std::endl;
+    return kNoText;
+  }
+  try {
     std::string model;
     const auto status = sentencepiece::SentencePieceTrainer::Train(arguments(options), &sentences, &model);
     if (!status.ok()) {
@@ -178,6 +185,7 @@ std::shared_ptr<const Tokenizer> train_sentencepiece(const TextSource& source, c
   int status = 0;
   while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
   }
+  if (WIFEXITED(status) && WEXITSTATUS(status) == kNoText) fail(tail(log, 1));
   if (status != 0 || model.empty()) {
     fail("SentencePiece could not train a ", options.kind, " vocabulary of ", options.vocab_size, " tokens (",
          how_it_ended(status), "): ", tail(log, 5),

@@ -10,7 +10,9 @@
 
 #include "core/check.h"
 #include "core/counted.h"
+#include "core/log.h"
 #include "data/files.h"
+#include "data/text_kind.h"
 
 namespace ring {
 namespace fs = std::filesystem;
@@ -25,53 +27,112 @@ bool matches(const std::string& glob, const std::string& name) {
   return ::fnmatch(glob.c_str(), subject.c_str(), 0) == 0;
 }
 
-// Adds the matching files below `folder`; returns how many files it looked at.
-std::size_t add_folder(const fs::path& folder, const std::string& glob, std::vector<TextFile>& files) {
-  std::size_t seen = 0;
-  auto it = fs::recursive_directory_iterator(folder, fs::directory_options::skip_permission_denied);
-  for (; it != fs::recursive_directory_iterator(); ++it) {
-    if (it->path().filename().string().starts_with('.')) {
-      if (it->is_directory()) it.disable_recursion_pending();
-      continue;
-    }
-    if (!it->is_regular_file()) continue;
-    ++seen;
-    const std::string name = it->path().lexically_relative(folder).generic_string();
-    if (matches(glob, name)) files.push_back({it->path().string(), name, it->file_size()});
+// The files below a folder, and what had to be passed over.
+class Walk {
+ public:
+  Walk(fs::path folder, const std::string& glob, std::vector<TextFile>& files)
+      : top_(std::move(folder)), glob_(glob), files_(files) {
+    std::error_code error;
+    enter(top_, error);
+    if (error) fail("--input ", top_.string(), ": ", error.message());
   }
-  return seen;
+  std::size_t seen() const { return seen_; }  // files
+  void warn() const {
+    constexpr std::size_t kShown = 5;
+    for (std::size_t i = 0; i < std::min(skipped_.size(), kShown); ++i) log::warn("skipped ", skipped_[i]);
+    if (skipped_.size() > kShown) log::warn("skipped ", skipped_.size() - kShown, " more in ", top_.string());
+  }
+
+ private:
+  void enter(const fs::path& folder, std::error_code& error) {
+    for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) look_at(*it);
+  }
+
+  void look_at(const fs::directory_entry& entry) {
+    const fs::path& path = entry.path();
+    if (path.filename().string().starts_with('.')) return;
+    std::error_code error;
+    const fs::file_status status = fs::status(path, error);  // of what a link leads to
+    if (fs::is_directory(status)) {
+      if (entry.is_symlink()) return skip(path, "a link to a folder; name that with --input to read it");
+      enter(path, error);
+      if (error) skip(path, error.message());
+    } else if (error) {
+      skip(path, error.message());
+    } else if (fs::is_regular_file(status)) {
+      ++seen_;
+      const std::string name = path.lexically_relative(top_).generic_string();
+      if (matches(glob_, name)) files_.push_back({path.string(), name, 0});
+    }
+  }
+
+  void skip(const fs::path& path, const std::string& why) { skipped_.push_back(path.string() + ": " + why); }
+
+  fs::path top_;
+  const std::string& glob_;
+  std::vector<TextFile>& files_;
+  std::vector<std::string> skipped_;
+  std::size_t seen_ = 0;
+};
+
+void add_input(const std::string& input, const std::string& glob, std::vector<TextFile>& files) {
+  std::error_code error;
+  const fs::file_status status = fs::status(input, error);
+  if (status.type() == fs::file_type::not_found) fail("--input ", input, ": no such file or folder");
+  if (error) fail("--input ", input, ": ", error.message());
+  if (!fs::is_directory(status)) {
+    if (!fs::is_regular_file(status)) fail("--input ", input, ": not a regular file; save the text to a file first");
+    files.push_back({input, fs::path(input).filename().string(), 0});
+    return;
+  }
+  const std::size_t before = files.size();
+  const Walk walk(input, glob, files);
+  walk.warn();
+  if (files.size() == before) {
+    fail("--input ", input, ": none of its ", counted(static_cast<std::int64_t>(walk.seen()), "file"),
+         " matches --glob '", glob, "'; give another pattern, such as '*.txt' or '*'");
+  }
+}
+
+// Nothing is prepared of files some of which are no text: the first is named.
+void check_kinds(const std::vector<TextFile>& files) {
+  std::size_t foreign = 0;
+  std::string first;
+  for (const TextFile& f : files) {
+    FileHandle file = open_input(f.path);
+    std::string head(kKindBytes, '\0');
+    head.resize(file.read(head.data(), head.size()));
+    const auto kind = foreign_kind(head, f.path);
+    if (kind && foreign++ == 0) first = str(f.path, " is no text, it is ", kind->name, ": ", kind->remedy);
+  }
+  if (foreign == 0) return;
+  if (foreign > 1) first += str(" (", foreign, " of ", files.size(), " files are no text)");
+  fail(first, ", choose other files with --glob, or pass --as-text to take all bytes as they are");
 }
 
 }  // namespace
 
-std::vector<TextFile> list_text_files(const std::vector<std::string>& inputs, const std::string& glob) {
+std::vector<TextFile> list_text_files(const std::vector<std::string>& inputs, const std::string& glob, bool as_text) {
   if (inputs.empty()) fail("no input is given: name files or folders with --input");
   std::vector<TextFile> files;
-  for (const std::string& input : inputs) {
-    if (!fs::exists(input)) fail("--input ", input, ": no such file or folder");
-    if (fs::is_directory(input)) {
-      const std::size_t before = files.size(), seen = add_folder(input, glob, files);
-      if (files.size() == before) {
-        fail("--input ", input, ": none of its ", counted(static_cast<std::int64_t>(seen), "file"), " matches --glob '",
-             glob, "'; give another pattern, such as '*.txt' or '*'");
-      }
-    } else {
-      if (!fs::is_regular_file(input)) fail("--input ", input, ": not a regular file; save the text to a file first");
-      files.push_back({input, fs::path(input).filename().string(), fs::file_size(input)});
-    }
-  }
+  for (const std::string& input : inputs) add_input(input, glob, files);
   std::sort(files.begin(), files.end(),
             [](const TextFile& a, const TextFile& b) { return std::tie(a.name, a.path) < std::tie(b.name, b.path); });
   const auto same = [](const TextFile& a, const TextFile& b) {
     return a.name == b.name && (a.path == b.path || fs::equivalent(a.path, b.path));
   };
   files.erase(std::unique(files.begin(), files.end(), same), files.end());
+  for (TextFile& f : files) {
+    f.size = fs::file_size(f.path);
+    f.as_text = as_text;
+  }
+  if (!as_text) check_kinds(files);
   return files;
 }
 
 void read_blocks(const TextFile& source, std::uint64_t begin, std::uint64_t end,
                  const std::function<void(std::string_view)>& take) {
-  FileHandle file(source.path, O_RDONLY);
+  FileHandle file = open_input(source.path);
   ::posix_fadvise(file.fd(), 0, 0, POSIX_FADV_SEQUENTIAL);
   if (::lseek(file.fd(), static_cast<off_t>(begin), SEEK_SET) < 0) fail("cannot seek in ", source.path);
   std::string buffer(kBlock, '\0');
@@ -81,7 +142,15 @@ void read_blocks(const TextFile& source, std::uint64_t begin, std::uint64_t end,
     if (n == 0)
       fail(source.path, " became shorter while it was read: ", end, " bytes were expected, ", begin,
            " came; start again");
-    take(std::string_view(buffer).substr(0, n));
+    const std::string_view block = std::string_view(buffer).substr(0, n);
+    const std::size_t nul = source.as_text ? std::string_view::npos : block.find('\0');
+    if (nul != std::string_view::npos) {
+      fail(
+          source.path, " is no text: its byte ", begin + nul,
+          " is NUL; convert it to text (from UTF-16 with iconv -f UTF-16 -t UTF-8), choose other files with --glob, or "
+          "pass --as-text to take all bytes as they are");
+    }
+    take(block);
     begin += n;
   }
 }

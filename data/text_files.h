@@ -13,14 +13,18 @@ struct TextFile {
   std::string path;
   std::string name;  // relative to the folder it was found in: its identity for hashing, the same on every machine
   std::uint64_t size = 0;
+  bool as_text = false;  // whatever it looks like
 };
 
 // Files, and files below folders whose name (or path below the folder, when the pattern has a '/') matches `glob`.
-// Names that start with a dot are passed over inside of folders. Sorted by name, each once. Error: a path does not
-// exist, or nothing was found.
-std::vector<TextFile> list_text_files(const std::vector<std::string>& inputs, const std::string& glob);
+// Names that start with a dot are passed over inside of folders; links to folders and what cannot be looked at are
+// skipped with a warning. Sorted by name, each once. Error: a path does not exist, nothing was found, a file cannot be
+// read, or one is no text by its first bytes or its name (data/text_kind.h), unless `as_text`.
+std::vector<TextFile> list_text_files(const std::vector<std::string>& inputs, const std::string& glob,
+                                      bool as_text = false);
 
-// Calls take(block) for the file's bytes from `begin` to `end`, a megabyte at a time.
+// Calls take(block) for the file's bytes from `begin` to `end`, a megabyte at a time. Error: a NUL byte, which no text
+// has (but as_text).
 void read_blocks(const TextFile&, std::uint64_t begin, std::uint64_t end,
                  const std::function<void(std::string_view)>& take);
 

@@ -1,14 +1,71 @@
 #pragma once
-// What the writer and the reader of a corpus agree on; the layout is described in data/token_store.h.
+// What the writer and the reader of a corpus agree on: the index, which lies in front of the HDF5 file that the rest
+// is. It says where everything lies and has a hash of itself, of all that is read at the start, and of each block of
+// the rest, so that no byte is used before it was checked. docs/adr/0013-verified-corpora.md
 
+#include <algorithm>
+#include <array>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
+#include <string_view>
+#include <type_traits>
+#include <vector>
+
+#include "data/hashed_blocks.h"
 
 namespace ring {
 
-inline constexpr const char* kCorpusFormat = "ringmaster corpus";
-inline constexpr std::uint64_t kCorpusVersion = 1;
+static_assert(std::endian::native == std::endian::little, "the index and the tokens are read as they lie in the file");
 
+inline constexpr std::string_view kCorpusMagic = "ringmaster corpus\n";
+inline constexpr std::uint64_t kCorpusVersion = 2;
+
+inline constexpr std::uint64_t kLargestVocabulary = std::uint64_t{1} << 31;                // token numbers are i32
 constexpr std::size_t token_width(std::uint64_t vocab) { return vocab <= 65536 ? 2 : 4; }  // bytes
+
+// Text of at most N bytes; zeros fill it up.
+template <std::size_t N>
+struct IndexText {
+  std::array<char, N> bytes{};
+  void set(std::string_view text) { std::memcpy(bytes.data(), text.data(), std::min(text.size(), N)); }
+  std::string_view get() const {
+    const std::string_view all(bytes.data(), N);
+    return all.substr(0, all.find('\0'));
+  }
+};
+
+struct SplitIndex {
+  std::uint64_t tokens = 0, documents = 0, text_bytes = 0;
+  ByteExtent token_data, start_data;      // checked block by block
+  ByteExtent token_hashes, start_hashes;  // u64: of each of their blocks
+};
+
+struct CorpusIndex {
+  IndexText<24> magic;  // kCorpusMagic
+  std::uint64_t version = kCorpusVersion, file_bytes = 0, block_bytes = kBlockBytes;
+  std::uint64_t structure_hash = 0;  // of all bytes of the file but this index and the data of the splits, in order
+  std::uint64_t vocab_size = 0;
+  ByteExtent tokenizer;
+  IndexText<16> tokenizer_hash;
+  IndexText<24> tokenizer_kind;
+  std::array<SplitIndex, 2> splits;  // train, validation
+  IndexText<1000> source;
+  std::array<std::uint64_t, 93> unused{};
+  std::uint64_t index_hash = 0;  // of the bytes before it
+
+  std::uint64_t hash_of_itself() const;
+  // Everything that structure_hash is of: what lies behind the index and between the data of the splits, whose extents
+  // must lie in the file and not overlap.
+  std::vector<ByteExtent> structure() const;
+};
+static_assert(sizeof(CorpusIndex) == 2048, "HDF5 allows powers of two in front of a file");
+static_assert(std::has_unique_object_representations_v<CorpusIndex>, "every byte of the index means something");
+
+inline constexpr const char* kSplitNames[] = {"train", "validation"};
+// What a split is, whatever file it lies in.
+std::uint64_t identity_of(const std::vector<std::uint64_t>& token_hashes,
+                          const std::vector<std::uint64_t>& start_hashes);
 
 }  // namespace ring

@@ -1,141 +1,235 @@
 #include "data/token_store.h"
 
 #include <fcntl.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <bit>
-#include <cerrno>
 #include <cstring>
 #include <filesystem>
 
 #include "core/check.h"
-#include "data/hash.h"
-#include "data/hdf5_file.h"
 #include "data/token_format.h"
 #include "data/tokenizer.h"
 
 namespace ring {
 namespace {
 
-static_assert(std::endian::native == std::endian::little, "corpora are mapped as they lie in the file");
+constexpr std::string_view kHdf5Magic = "\x89HDF\r\n\x1a\n";
+constexpr const char* kRemedy =
+    "; copy it again from where it came from, or make it again with 'ringmaster data prepare'";
 
-constexpr const char* kRemedy = "; make it again with 'ringmaster data prepare'";
-
-std::uint64_t number_or_fail(const Hdf5File& file, const std::string& group, const std::string& name) {
-  const auto value = file.number(group, name);
-  if (!value) fail(file.path(), " is damaged: ", group, " has no attribute ", name);
-  return *value;
+std::string head_of(const FileHandle& file, std::size_t bytes) {
+  std::string head(std::min<std::uint64_t>(bytes, file.size()), '\0');
+  file.read_at(head.data(), head.size(), 0);
+  return head;
 }
 
-void check_format(const Hdf5File& file) {
-  if (file.text("/", "format") != kCorpusFormat) fail(file.path(), " is an HDF5 file, but no corpus of Ringmaster");
-  const std::uint64_t version = number_or_fail(file, "/", "format_version");
-  if (version != kCorpusVersion) {
-    fail(file.path(), " has corpus format ", version, ", this program reads format ", kCorpusVersion);
+// The first thing read, and believed only where its hash says so.
+CorpusIndex read_index(const FileHandle& file) {
+  const std::string head = head_of(file, sizeof(CorpusIndex));
+  const std::string& path = file.path();
+  if (head.starts_with(kHdf5Magic)) {
+    fail(path, " is an HDF5 file, but no corpus of format ", kCorpusVersion,
+         ": it was made by an earlier version of Ringmaster, or by another program");
+  }
+  if (!head.starts_with(kCorpusMagic))
+    fail(path, " is no corpus of Ringmaster (", file.size(), " bytes): it was damaged, or is something else");
+  CorpusIndex index;
+  if (head.size() < sizeof(index)) fail(path, " is truncated: it has ", head.size(), " bytes");
+  std::memcpy(&index, head.data(), sizeof(index));
+  if (index.hash_of_itself() != index.index_hash)
+    fail(path, " is damaged: its index, the first ", sizeof(index), " bytes, does not match its hash");
+  if (index.version != kCorpusVersion)
+    fail(path, " has corpus format ", index.version, ", this program reads format ", kCorpusVersion);
+  if (index.file_bytes != file.size()) {
+    fail(path, index.file_bytes > file.size() ? " is truncated: " : " is damaged: ", index.file_bytes,
+         " bytes were written, the file has ", file.size());
+  }
+  return index;
+}
+
+// Every extent has the size that the numbers of the index want, lies in the file, and overlaps no other.
+void check_extents(const CorpusIndex& index, const std::string& path) {
+  std::vector<ByteExtent> all{{0, sizeof(index)}};
+  const auto add = [&](const ByteExtent& e, std::uint64_t wanted) {
+    if (e.bytes != wanted || e.offset > index.file_bytes || e.bytes > index.file_bytes - e.offset) {
+      fail(path, " contradicts itself: ", e.bytes, " bytes at ", e.offset, " of a file of ", index.file_bytes,
+           " bytes, where ", wanted, " are wanted");
+    }
+    if (e.bytes > 0) all.push_back(e);
+  };
+  const std::uint64_t most = index.file_bytes / sizeof(std::uint64_t);  // of anything that takes eight bytes
+  if (index.vocab_size == 0 || index.vocab_size > kLargestVocabulary || index.block_bytes != kBlockBytes)
+    fail(path, " contradicts itself: a vocabulary of ", index.vocab_size, " tokens, blocks of ", index.block_bytes,
+         " bytes");
+  add(index.tokenizer, index.tokenizer.bytes);
+  for (const SplitIndex& s : index.splits) {
+    if (s.tokens > index.file_bytes || s.documents > most || (s.tokens > 0) != (s.documents > 0))
+      fail(path, " contradicts itself: ", s.tokens, " tokens in ", s.documents, " documents");
+    add(s.token_data, s.tokens * token_width(index.vocab_size));
+    add(s.start_data, s.tokens > 0 ? (s.documents + 1) * sizeof(std::uint64_t) : 0);
+    add(s.token_hashes, blocks_of(s.token_data.bytes) * sizeof(std::uint64_t));
+    add(s.start_hashes, blocks_of(s.start_data.bytes) * sizeof(std::uint64_t));
+  }
+  std::ranges::sort(all, {}, &ByteExtent::offset);
+  for (std::size_t i = 1; i < all.size(); ++i)
+    if (all[i].offset < all[i - 1].end())
+      fail(path, " contradicts itself: bytes ", all[i].offset, " to ", all[i - 1].end(), " belong to two things");
+}
+
+void check_structure(const FileHandle& file, const CorpusIndex& index) {
+  std::vector<std::byte> buffer(std::size_t{1} << 20);
+  StreamHash hash;
+  for (ByteExtent e : index.structure()) {
+    while (e.bytes > 0) {
+      const std::size_t n = std::min<std::uint64_t>(buffer.size(), e.bytes);
+      file.read_at(buffer.data(), n, e.offset);
+      hash.update(buffer.data(), n);
+      e = {e.offset + n, e.bytes - n};
+    }
+  }
+  if (hash.value() != index.structure_hash) {
+    fail(file.path(), " is damaged: its tokenizer, hashes or HDF5 headers (all but the tokens and the starts of ",
+         "documents) do not match their hash");
   }
 }
 
-// The places of a split's datasets, checked against each other and against the attributes.
-struct Places {
-  Hdf5File::Dataset tokens, starts;
-  std::uint64_t text_bytes = 0;
-  std::string tokens_hash;
-  std::uint64_t end() const { return std::max(tokens.offset + tokens.bytes(), starts.offset + starts.bytes()); }
-};
-
-Places places_of(const Hdf5File& file, const std::string& group, std::uint64_t vocab) {
-  Places p;
-  const std::uint64_t tokens = number_or_fail(file, group, "tokens");
-  const std::uint64_t documents = number_or_fail(file, group, "documents");
-  p.text_bytes = number_or_fail(file, group, "text_bytes");
-  if (tokens == 0) return p;
-  const std::optional<std::string> hash = file.text(group, "tokens_hash");
-  if (!hash) fail(file.path(), " was made by an early version: ", group, " has no tokens_hash; prepare it again");
-  p.tokens_hash = *hash;
-  p.tokens = file.dataset(group + "/tokens");
-  p.starts = file.dataset(group + "/documents");
-  const std::size_t width = token_width(vocab);
-  if (p.tokens.count != tokens || p.starts.count != documents + 1) {
-    fail(file.path(), " is damaged: ", group, " says ", tokens, " tokens in ", documents,
-         " documents, its datasets hold ", p.tokens.count, " tokens and ", p.starts.count, " offsets");
-  }
-  if (p.tokens.element_size != width || p.starts.element_size != 8) {
-    fail(file.path(), " is damaged: ", group, " has tokens of ", p.tokens.element_size, " bytes and offsets of ",
-         p.starts.element_size, ", a vocabulary of ", vocab, " wants ", width, " and 8");
-  }
-  if (p.tokens.offset % width != 0 || p.starts.offset % 8 != 0) {
-    fail(file.path(), ": the datasets of ", group, " lie at unaligned offsets ", p.tokens.offset, " and ",
-         p.starts.offset);
-  }
-  return p;
+std::vector<std::uint64_t> numbers_at(const FileHandle& file, const ByteExtent& place) {
+  std::vector<std::uint64_t> out(place.bytes / sizeof(std::uint64_t));
+  file.read_at(out.data(), place.bytes, place.offset);
+  return out;
 }
 
-void read_ahead(const std::byte* from, std::size_t bytes) {
-  const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
-  const auto first = reinterpret_cast<std::uintptr_t>(from) & ~(page - 1);
-  const auto last = reinterpret_cast<std::uintptr_t>(from + bytes);
-  ::madvise(reinterpret_cast<void*>(first), last - first, MADV_WILLNEED);  // a hint: failing is no error
+// What is wrong with a corpus goes with the way to get a good one.
+template <class Work>
+void with_remedy(const Work& work) {
+  try {
+    work();
+  } catch (const Error& e) {
+    fail(e.what(), kRemedy);
+  }
+}
+
+constexpr std::uint64_t kStartsHeld = 512;  // read at once: few for a sample, no call for each when all are read
+
+}  // namespace
+
+// --- one split
+// --------------------------------------------------------------------------------------------------------
+
+void TokenSplit::load(const std::shared_ptr<const FileHandle>& file, const SplitIndex& index, const std::string& name,
+                      std::uint64_t vocab) {
+  name_ = file->path() + " (" + name + ")";
+  vocab_ = vocab;
+  width_ = token_width(vocab);
+  tokens_ = index.tokens;
+  documents_ = index.documents;
+  text_bytes_ = index.text_bytes;
+  if (tokens_ == 0) return;
+  const auto token_hashes = numbers_at(*file, index.token_hashes), start_hashes = numbers_at(*file, index.start_hashes);
+  tokens_hash_ = hex64(identity_of(token_hashes, start_hashes));
+  token_data_ = HashedBlocks(file, str(file->path(), ": /", name, "/tokens"), index.token_data, token_hashes,
+                             [this](auto offset, auto block) { check_tokens(offset, block); });
+  start_data_ = HashedBlocks(file, str(file->path(), ": /", name, "/documents"), index.start_data, start_hashes,
+                             [this](auto offset, auto block) { check_starts(offset, block); });
+}
+
+namespace {
+
+// fn(tokens) with the block's tokens as what they are in the file.
+template <class Fn>
+void with_tokens(std::span<const std::byte> block, std::size_t width, const Fn& fn) {
+  if (width == 2)
+    fn(std::span(reinterpret_cast<const std::uint16_t*>(block.data()), block.size() / 2));
+  else
+    fn(std::span(reinterpret_cast<const std::uint32_t*>(block.data()), block.size() / 4));
 }
 
 }  // namespace
 
+void TokenSplit::check_tokens(std::uint64_t offset, std::span<const std::byte> block) const {
+  with_tokens(block, width_, [&](const auto& tokens) {
+    const auto largest = std::ranges::max_element(tokens);
+    if (*largest < vocab_) return;
+    fail(name_, " is damaged: token ", *largest, " at position ",
+         offset / width_ + static_cast<std::uint64_t>(largest - tokens.begin()), ", the vocabulary has ", vocab_);
+  });
+}
+
+void TokenSplit::check_starts(std::uint64_t offset, std::span<const std::byte> block) const {
+  const std::span starts(reinterpret_cast<const std::uint64_t*>(block.data()), block.size() / sizeof(std::uint64_t));
+  const std::uint64_t first = offset / sizeof(std::uint64_t);
+  std::uint64_t before = 0;
+  if (first > 0) start_data_.read_unchecked(offset - sizeof(before), sizeof(before), &before);
+  for (std::size_t i = 0; i < starts.size(); ++i) {
+    const std::uint64_t document = first + i, start = starts[i];
+    const bool right = document == 0            ? start == 0
+                       : document == documents_ ? start == tokens_ && before <= start
+                                                : before <= start && start <= tokens_;
+    if (!right) {
+      fail(name_, " is damaged: document ", document, " of ", documents_, " starts at token ", start, " of ", tokens_,
+           ", the one before it at ", before);
+    }
+    before = start;
+  }
+}
+
 void TokenSplit::read(std::uint64_t begin, std::size_t count, std::int32_t* out) const {
   RING_CHECK(begin <= tokens_ && count <= tokens_ - begin, name_, " has ", tokens_, " tokens, asked for ", count,
              " from ", begin);
-  std::uint32_t largest = 0;
-  const auto convert = [&](const auto* from) {
-    for (std::size_t i = 0; i < count; ++i) {
-      const std::uint32_t token = from[i];
-      largest = token > largest ? token : largest;
-      out[i] = static_cast<std::int32_t>(token);
-    }
-  };
-  const std::byte* from = data_ + begin * width_;
-  if (width_ == 2)
-    convert(reinterpret_cast<const std::uint16_t*>(from));
-  else
-    convert(reinterpret_cast<const std::uint32_t*>(from));
-  if (largest >= vocab_) {
-    fail(name_, " is damaged: token ", largest, " between positions ", begin, " and ", begin + count,
-         ", the vocabulary has ", vocab_, kRemedy);
-  }
+  with_remedy([&] {
+    token_data_.visit(begin * width_, count * width_, [&](std::span<const std::byte> part) {
+      with_tokens(part, width_, [&](const auto& tokens) { out = std::copy(tokens.begin(), tokens.end(), out); });
+    });
+  });
 }
 
 std::uint64_t TokenSplit::document_start(std::uint64_t document) const {
   RING_CHECK(document <= documents_, name_, " has ", documents_, " documents, asked for number ", document);
-  return documents_ == 0 ? 0 : starts_[document];
+  std::uint64_t start = 0;
+  if (documents_ > 0) with_remedy([&] { start_data_.read(document * sizeof(start), sizeof(start), &start); });
+  return start;
 }
 
-std::uint64_t TokenSplit::document_of(std::uint64_t token) const {
-  RING_CHECK(token < tokens_, name_, " has ", tokens_, " tokens, asked for the document of ", token);
-  return static_cast<std::uint64_t>(std::upper_bound(starts_, starts_ + documents_ + 1, token) - starts_) - 1;
+// --- where documents start
+// --------------------------------------------------------------------------------------------
+
+void DocumentStarts::hold(std::uint64_t first) {
+  held_.resize(std::min(kStartsHeld, split_.documents() + 1 - first));
+  with_remedy([&] {
+    split_.start_data().read(first * sizeof(std::uint64_t), held_.size() * sizeof(std::uint64_t), held_.data());
+  });
+  first_ = first;
 }
 
-void TokenSplit::will_need(std::uint64_t begin, std::size_t count) const {
-  read_ahead(data_ + begin * width_, count * width_);
+std::uint64_t DocumentStarts::operator()(std::uint64_t document) {
+  RING_CHECK(document <= split_.documents(), split_.name(), " has ", split_.documents(),
+             " documents, asked for number ", document);
+  if (split_.documents() == 0) return 0;
+  if (document < first_ || document - first_ >= held_.size()) hold(document / kStartsHeld * kStartsHeld);
+  return held_[document - first_];
 }
 
-void TokenSplit::will_need_documents() const {
-  if (documents_ > 0) read_ahead(reinterpret_cast<const std::byte*>(starts_), (documents_ + 1) * sizeof(*starts_));
+std::uint64_t DocumentStarts::document_of(std::uint64_t token) {
+  RING_CHECK(token < split_.tokens(), split_.name(), " has ", split_.tokens(), " tokens, asked for the document of ",
+             token);
+  std::uint64_t group = 0, behind = split_.documents() / kStartsHeld + 1;  // the last group that begins no later
+  while (behind - group > 1) {
+    const std::uint64_t middle = (group + behind) / 2;
+    (split_.document_start(middle * kStartsHeld) <= token ? group : behind) = middle;
+  }
+  if (held_.empty() || first_ != group * kStartsHeld) hold(group * kStartsHeld);
+  return first_ + static_cast<std::uint64_t>(std::ranges::upper_bound(held_, token) - held_.begin()) - 1;
 }
 
-void TokenStore::map(std::uint64_t bytes) {
-  const FileHandle file(path_, O_RDONLY);
-  if (file.size() < bytes) fail(path_, " is truncated: ", bytes, " bytes are needed, the file has ", file.size());
-  void* p = ::mmap(nullptr, bytes, PROT_READ, MAP_SHARED, file.fd(), 0);
-  if (p == MAP_FAILED) fail("cannot map ", path_, " (", bytes, " bytes) into memory: ", std::strerror(errno));
-  mapped_ = static_cast<const std::byte*>(p);
-  mapped_bytes_ = bytes;
-  ::madvise(p, bytes, MADV_RANDOM);
-}
-
-TokenStore::~TokenStore() {
-  if (mapped_) ::munmap(const_cast<std::byte*>(mapped_), mapped_bytes_);
-}
+// --- the whole file
+// ---------------------------------------------------------------------------------------------------
 
 std::shared_ptr<const Tokenizer> TokenStore::tokenizer() const { return parse_tokenizer(tokenizer_bytes_, path_); }
+
+bool TokenStore::is_one(const FileHandle& file) {
+  const std::string head = head_of(file, kCorpusMagic.size());
+  return head.starts_with(kCorpusMagic) || head.starts_with(kHdf5Magic);
+}
 
 std::shared_ptr<const TokenStore> TokenStore::open(const std::string& path) {
   std::shared_ptr<TokenStore> store(new TokenStore);
@@ -143,48 +237,50 @@ std::shared_ptr<const TokenStore> TokenStore::open(const std::string& path) {
   try {
     store->load();
   } catch (const Error& e) {
-    if (!std::filesystem::is_regular_file(path))
-      fail(e.what(), "; looked for in ", std::filesystem::current_path().string(),
-           ". Name a corpus that 'ringmaster data prepare' has written (in a run: data.path)");
-    fail(e.what(), kRemedy);
+    std::error_code ignored;
+    if (std::filesystem::is_regular_file(path, ignored)) fail(e.what(), kRemedy);
+    fail(e.what(), "; looked for in ", std::filesystem::current_path().string(),
+         ". Name a corpus that 'ringmaster data prepare' has written (in a run: data.path)");
   }
   return store;
 }
 
 void TokenStore::load() {
-  const Hdf5File file = Hdf5File::open(path_);
-  check_format(file);
-  vocab_ = number_or_fail(file, "/", "vocab_size");
-  tokenizer_hash_ = file.text("/", "tokenizer_hash").value_or("");
-  tokenizer_kind_ = file.text("/", "tokenizer_kind").value_or("");
-  source_ = file.text("/", "source").value_or("");
-  const Hdf5File::Dataset tokenizer = file.dataset("/tokenizer");
-  const Places train = places_of(file, "/train", vocab_);
-  const Places validation = places_of(file, "/validation", vocab_);
-  map(std::max({tokenizer.offset + tokenizer.bytes(), train.end(), validation.end()}));
-  tokenizer_bytes_.assign(reinterpret_cast<const char*>(mapped_ + tokenizer.offset), tokenizer.bytes());
-  const std::string hash = hex64(xxh3(tokenizer_bytes_));
-  if (hash != tokenizer_hash_) {
-    fail(path_, " is damaged: its tokenizer has hash ", hash, ", recorded is ", tokenizer_hash_);
-  }
-  const auto fill = [&](TokenSplit& split, const Places& p, const char* name) {
-    split.name_ = path_ + " (" + name + ")";
-    split.vocab_ = vocab_;
-    split.text_bytes_ = p.text_bytes;
-    split.tokens_hash_ = p.tokens_hash;
-    split.tokens_ = p.tokens.count;
-    if (split.tokens_ == 0) return;
-    split.width_ = p.tokens.element_size;
-    split.documents_ = p.starts.count - 1;
-    split.data_ = mapped_ + p.tokens.offset;
-    split.starts_ = reinterpret_cast<const std::uint64_t*>(mapped_ + p.starts.offset);
-    if (split.starts_[0] != 0 || split.starts_[split.documents_] != split.tokens_) {
-      fail(path_, " is damaged: the documents of ", name, " span tokens ", split.starts_[0], " to ",
-           split.starts_[split.documents_], " of ", split.tokens_);
+  const auto file = std::make_shared<const FileHandle>(open_input(path_));
+  const CorpusIndex index = read_index(*file);
+  check_extents(index, path_);
+  check_structure(*file, index);
+  ::posix_fadvise(file->fd(), 0, 0, POSIX_FADV_RANDOM);  // from here on windows anywhere in the file
+  vocab_ = index.vocab_size;
+  tokenizer_hash_ = index.tokenizer_hash.get();
+  tokenizer_kind_ = index.tokenizer_kind.get();
+  source_ = index.source.get();
+  tokenizer_bytes_.resize(index.tokenizer.bytes);
+  file->read_at(tokenizer_bytes_.data(), index.tokenizer.bytes, index.tokenizer.offset);
+  for (std::size_t i = 0; i < splits_.size(); ++i) splits_[i].load(file, index.splits[i], kSplitNames[i], vocab_);
+}
+
+VerifyReport verify_corpus(const TokenStore& store, const std::function<void(const std::string&)>& damaged,
+                           const std::function<void(const VerifyReport&)>& progress) {
+  VerifyReport report;
+  std::vector<const HashedBlocks*> parts;
+  for (const TokenSplit* split : {&store.train(), &store.validation()})
+    parts.insert(parts.end(), {&split->start_data(), &split->token_data()});
+  for (const HashedBlocks* part : parts) report.total_bytes += part->bytes();
+  for (const HashedBlocks* part : parts) {
+    for (std::size_t block = 0; block < part->blocks(); ++block) {
+      try {
+        part->check(block);
+      } catch (const Error& e) {
+        ++report.damaged;
+        damaged(e.what());
+      }
+      ++report.blocks;
+      report.bytes += part->place(block).bytes;
+      if (progress) progress(report);
     }
-  };
-  fill(train_, train, "train");
-  fill(validation_, validation, "validation");
+  }
+  return report;
 }
 
 }  // namespace ring

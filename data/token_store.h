@@ -1,63 +1,94 @@
 #pragma once
-// A corpus: the token streams of one HDF5 file, mapped into memory, so that it may be far larger than memory.
+// A corpus: the token streams of one file, which may be far larger than memory. No byte of it is used before it was
+// checked, and none is given to a library to parse.
 //
+//   2,048 bytes        the index (data/token_format.h): where everything lies, and hashes
+//   an HDF5 file, for others to read:
 //   /                  attributes format, format_version, vocab_size, tokenizer_hash, tokenizer_kind, source
 //   /tokenizer         u8: the tokenizer file
 //   /train, /validation  attributes tokens, documents, text_bytes, tokens_hash
 //       tokens         u16 (vocabularies up to 65,536) or u32, contiguous
 //       documents      u64, contiguous: where each document starts, then the number of tokens
+//       tokens_hashes, documents_hashes  u64: xxh3-64 of every 64 KiB of the two
 //
 // A split without tokens has no datasets.
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "data/files.h"
-#include "data/hash.h"
+#include "data/hashed_blocks.h"
 
 namespace ring {
 
+class Hdf5Layout;
 class Tokenizer;
+struct CorpusIndex;
+struct SplitIndex;
 
-// One split of a corpus. Valid as long as its TokenStore.
+// One split of a corpus. Valid as long as its TokenStore; safe to read from several threads.
 class TokenSplit {
  public:
+  TokenSplit() = default;
+  TokenSplit(const TokenSplit&) = delete;
+  TokenSplit& operator=(const TokenSplit&) = delete;
+
   std::uint64_t tokens() const { return tokens_; }
   std::uint64_t documents() const { return documents_; }
-  const std::string& tokens_hash() const { return tokens_hash_; }  // xxh3-64 of the dataset's bytes; empty: no tokens
+  // What the split is: xxh3-64 of the hashes of its blocks, of tokens and document starts; empty: no tokens.
+  const std::string& tokens_hash() const { return tokens_hash_; }
   std::uint64_t text_bytes() const { return text_bytes_; }  // of the text that the tokens stand for, for bits per byte
-  // Copies tokens [begin, begin + count). Error: past the end, or a token outside the vocabulary (a damaged file).
+  // Copies tokens [begin, begin + count). Error: past the end, a damaged block, or a file that cannot be read any more.
   void read(std::uint64_t begin, std::size_t count, std::int32_t* out) const;
-  std::uint64_t document_start(std::uint64_t document) const;    // document = documents(): the number of tokens
-  std::uint64_t document_of(std::uint64_t token) const;          // the one that holds it
-  void will_need(std::uint64_t begin, std::size_t count) const;  // asks the kernel to read ahead
-  void will_need_documents() const;                              // the same for where they all start
+  std::uint64_t document_start(std::uint64_t document) const;  // document = documents(): the number of tokens
+
+  const std::string& name() const { return name_; }  // for errors
+  const HashedBlocks& token_data() const { return token_data_; }
+  const HashedBlocks& start_data() const { return start_data_; }  // u64
 
  private:
   friend class TokenStore;
-  const std::byte* data_ = nullptr;
-  const std::uint64_t* starts_ = nullptr;
+  void load(const std::shared_ptr<const FileHandle>&, const SplitIndex&, const std::string& name, std::uint64_t vocab);
+  void check_tokens(std::uint64_t offset, std::span<const std::byte> block) const;
+  void check_starts(std::uint64_t offset, std::span<const std::byte> block) const;
+  HashedBlocks token_data_, start_data_;
   std::uint64_t tokens_ = 0, documents_ = 0, text_bytes_ = 0, vocab_ = 0;
   std::size_t width_ = 2;
-  std::string name_;  // for errors
+  std::string name_;
   std::string tokens_hash_;
+};
+
+// Where the documents of a split start, read some at a time. For one thread.
+class DocumentStarts {
+ public:
+  explicit DocumentStarts(const TokenSplit& split) : split_(split) {}
+  std::uint64_t operator()(std::uint64_t document);  // as TokenSplit::document_start()
+  std::uint64_t document_of(std::uint64_t token);    // the one that holds it
+
+ private:
+  void hold(std::uint64_t first);
+  const TokenSplit& split_;
+  std::uint64_t first_ = 0;  // of those held
+  std::vector<std::uint64_t> held_;
 };
 
 class TokenStore {
  public:
-  // Error names the file and what to do: missing, foreign, truncated, of a newer format, or damaged.
+  // Error names the file and what to do: missing, foreign, truncated, of another format, or damaged. What is checked:
+  // everything but the data of the splits.
   static std::shared_ptr<const TokenStore> open(const std::string& path);
-  ~TokenStore();
+  static bool is_one(const FileHandle&);  // or an HDF5 file, which open() has more to say about
   TokenStore(const TokenStore&) = delete;
   TokenStore& operator=(const TokenStore&) = delete;
 
   const std::string& path() const { return path_; }
-  const TokenSplit& train() const { return train_; }
-  const TokenSplit& validation() const { return validation_; }
+  const TokenSplit& train() const { return splits_[0]; }
+  const TokenSplit& validation() const { return splits_[1]; }
   std::int64_t vocab_size() const { return static_cast<std::int64_t>(vocab_); }
   const std::string& tokenizer_hash() const { return tokenizer_hash_; }
   const std::string& tokenizer_kind() const { return tokenizer_kind_; }
@@ -67,13 +98,20 @@ class TokenStore {
  private:
   TokenStore() = default;
   void load();
-  void map(std::uint64_t bytes);
   std::string path_, tokenizer_hash_, tokenizer_kind_, tokenizer_bytes_, source_;
   std::uint64_t vocab_ = 0;
-  TokenSplit train_, validation_;
-  const std::byte* mapped_ = nullptr;
-  std::size_t mapped_bytes_ = 0;
+  std::array<TokenSplit, 2> splits_;  // train, validation
 };
+
+// What verify_corpus() has read, in bytes of the file.
+struct VerifyReport {
+  std::uint64_t bytes = 0, total_bytes = 0, blocks = 0, damaged = 0;
+};
+
+// Reads all data of the splits. Calls damaged(what) for every block that is not as it was written and progress() now
+// and then.
+VerifyReport verify_corpus(const TokenStore&, const std::function<void(const std::string&)>& damaged,
+                           const std::function<void(const VerifyReport&)>& progress = {});
 
 enum class Split : std::uint8_t { train, validation };
 
@@ -94,13 +132,17 @@ class TokenStoreWriter {
   struct Stream {
     FileHandle tokens_file, starts_file;
     std::vector<std::byte> tokens_buffer;
-    StreamHash tokens_hash;
+    BlockHasher token_hashes, start_hashes;
     std::vector<std::uint64_t> starts_buffer;
     std::uint64_t tokens = 0, documents = 0, text_bytes = 0;
   };
   void flush_tokens(Stream&);
   void flush_starts(Stream&);
-  void write_file(const std::string& temporary, const Tokenizer&, const std::string& source);
+  struct Hashes {
+    std::vector<std::uint64_t> tokens, starts;
+  };
+  Hashes lay_out(Hdf5Layout&, std::size_t split, SplitIndex&);
+  void write_file(FileHandle&, const Tokenizer&, const std::string& source);
   std::string path_;
   std::uint64_t vocab_;
   std::size_t width_;

@@ -1,12 +1,7 @@
-#include <fcntl.h>
-#include <unistd.h>
-
-#include <cerrno>
-#include <cstring>
-#include <filesystem>
+#include <algorithm>
 
 #include "core/check.h"
-#include "data/hdf5_file.h"
+#include "data/hdf5_layout.h"
 #include "data/token_format.h"
 #include "data/token_store.h"
 #include "data/tokenizer.h"
@@ -16,11 +11,16 @@ namespace {
 
 constexpr std::size_t kBuffer = std::size_t{1} << 20;
 
-void copy_into(FileHandle& from, FileHandle& to, std::uint64_t offset) {
-  if (::lseek(from.fd(), 0, SEEK_SET) < 0) fail("cannot read ", from.path(), ": ", std::strerror(errno));
+// Bytes [from, from + bytes) of `source` to `offset`, hashed on the way where `hash` is given.
+void copy_bytes(const FileHandle& source, ByteExtent from, FileHandle& to, std::uint64_t offset,
+                StreamHash* hash = nullptr) {
   std::vector<char> buffer(4 * kBuffer);
-  while (const std::size_t n = from.read(buffer.data(), buffer.size())) {
+  while (from.bytes > 0) {
+    const std::size_t n = std::min<std::uint64_t>(buffer.size(), from.bytes);
+    source.read_at(buffer.data(), n, from.offset);
+    if (hash) hash->update(buffer.data(), n);
     to.write_at(buffer.data(), n, offset);
+    from = {from.offset + n, from.bytes - n};
     offset += n;
   }
 }
@@ -29,30 +29,23 @@ void copy_into(FileHandle& from, FileHandle& to, std::uint64_t offset) {
 
 TokenStoreWriter::TokenStoreWriter(std::string path, std::int64_t vocab_size)
     : path_(std::move(path)), vocab_(static_cast<std::uint64_t>(vocab_size)), width_(token_width(vocab_)) {
-  const std::filesystem::path folder = std::filesystem::path(path_).parent_path();
-  if (!folder.empty() && !std::filesystem::is_directory(folder)) {
-    fail("cannot write ", path_, ": the folder ", folder.string(), " does not exist; create it first");
-  }
-  if (std::filesystem::is_directory(path_)) fail("cannot write ", path_, ": it is a directory, name a file");
-  const char* names[] = {"train", "validation"};
-  for (std::size_t i = 0; i < 2; ++i) {
-    const auto spool = [&](const char* what) {
-      FileHandle file(str(path_, ".", names[i], ".", what, ".", ::getpid()), O_RDWR | O_CREAT | O_EXCL, 0600);
-      ::unlink(file.path().c_str());
-      return file;
-    };
-    streams_[i].tokens_file = spool("tokens");
-    streams_[i].starts_file = spool("documents");
+  RING_CHECK(vocab_size > 0 && vocab_ <= kLargestVocabulary, "a vocabulary of ", vocab_size, " tokens");
+  check_writable(path_);
+  remove_leftovers(path_);
+  for (Stream& s : streams_) {
+    s.tokens_file = unnamed_file(path_);
+    s.starts_file = unnamed_file(path_);
   }
 }
 
 void TokenStoreWriter::flush_tokens(Stream& s) {
-  s.tokens_hash.update(s.tokens_buffer.data(), s.tokens_buffer.size());
+  s.token_hashes.update(s.tokens_buffer.data(), s.tokens_buffer.size());
   s.tokens_file.write(s.tokens_buffer.data(), s.tokens_buffer.size());
   s.tokens_buffer.clear();
 }
 
 void TokenStoreWriter::flush_starts(Stream& s) {
+  s.start_hashes.update(s.starts_buffer.data(), s.starts_buffer.size() * sizeof(std::uint64_t));
   s.starts_file.write(s.starts_buffer.data(), s.starts_buffer.size() * sizeof(std::uint64_t));
   s.starts_buffer.clear();
 }
@@ -97,41 +90,70 @@ void TokenStoreWriter::finish(const Tokenizer& tokenizer, const std::string& sou
     flush_tokens(s);
     flush_starts(s);
   }
-  write_atomically(path_, [&](const std::string& temporary) { write_file(temporary, tokenizer, source); });
+  write_atomically(path_, [&](FileHandle& file) { write_file(file, tokenizer, source); });
 }
 
-void TokenStoreWriter::write_file(const std::string& temporary, const Tokenizer& tokenizer, const std::string& source) {
-  using Element = Hdf5File::Element;
+// The headers and whatever else is small are complete in memory first.
+void TokenStoreWriter::write_file(FileHandle& file, const Tokenizer& tokenizer, const std::string& source) {
   const std::string blob = tokenizer.serialize();
-  Hdf5File file = Hdf5File::create(temporary);
-  file.set("/", "format", kCorpusFormat);
-  file.set("/", "format_version", kCorpusVersion);
-  file.set("/", "vocab_size", vocab_);
-  file.set("/", "tokenizer_kind", std::string(tokenizer.kind()));
-  file.set("/", "tokenizer_hash", tokenizer.hash());
-  file.set("/", "source", source.substr(0, 1000));
-  const std::uint64_t blob_offset = file.create_dataset("/tokenizer", Element::u8, blob.size());
-  std::array<std::uint64_t, 2> tokens_offset{}, starts_offset{};
+  CorpusIndex index;
+  Hdf5Layout layout(path_, sizeof(index));
+  index.magic.set(kCorpusMagic);
+  index.vocab_size = vocab_;
+  index.tokenizer_hash.set(tokenizer.hash());
+  index.tokenizer_kind.set(tokenizer.kind());
+  index.source.set(source);
+  layout.set("/", "format", std::string(kCorpusMagic.substr(0, kCorpusMagic.size() - 1)));
+  layout.set("/", "format_version", kCorpusVersion);
+  layout.set("/", "vocab_size", vocab_);
+  layout.set("/", "tokenizer_kind", std::string(tokenizer.kind()));
+  layout.set("/", "tokenizer_hash", tokenizer.hash());
+  layout.set("/", "source", source.substr(0, index.source.bytes.size()));
+  index.tokenizer = {layout.create_dataset("/tokenizer", Hdf5Layout::Element::u8, blob.size()), blob.size()};
+  std::array<Hashes, 2> hashes;
+  for (std::size_t i = 0; i < 2; ++i) hashes[i] = lay_out(layout, i, index.splits[i]);
+  FileHandle memory = layout.finish();
+  memory.write_at(blob.data(), blob.size(), index.tokenizer.offset);
   for (std::size_t i = 0; i < 2; ++i) {
-    const Stream& s = streams_[i];
-    const std::string group = i == 0 ? "/train" : "/validation";
-    file.create_group(group);
-    file.set(group, "tokens", s.tokens);
-    file.set(group, "documents", s.tokens ? s.documents : 0);
-    file.set(group, "text_bytes", s.text_bytes);
-    file.set(group, "tokens_hash", hex64(s.tokens_hash.value()));
-    if (s.tokens == 0) continue;
-    starts_offset[i] = file.create_dataset(group + "/documents", Element::u64, s.documents + 1);
-    tokens_offset[i] = file.create_dataset(group + "/tokens", width_ == 2 ? Element::u16 : Element::u32, s.tokens);
+    const SplitIndex& s = index.splits[i];
+    memory.write_at(hashes[i].tokens.data(), s.token_hashes.bytes, s.token_hashes.offset);
+    memory.write_at(hashes[i].starts.data(), s.start_hashes.bytes, s.start_hashes.offset);
   }
-  file.close();
-  FileHandle raw(temporary, O_WRONLY);
-  raw.write_at(blob.data(), blob.size(), blob_offset);
+  index.file_bytes = memory.size();
+  StreamHash structure;
+  for (const ByteExtent& e : index.structure()) copy_bytes(memory, e, file, e.offset, &structure);
   for (std::size_t i = 0; i < 2; ++i) {
-    if (streams_[i].tokens == 0) continue;
-    copy_into(streams_[i].starts_file, raw, starts_offset[i]);
-    copy_into(streams_[i].tokens_file, raw, tokens_offset[i]);
+    const SplitIndex& s = index.splits[i];
+    copy_bytes(streams_[i].starts_file, {0, s.start_data.bytes}, file, s.start_data.offset);
+    copy_bytes(streams_[i].tokens_file, {0, s.token_data.bytes}, file, s.token_data.offset);
   }
+  index.structure_hash = structure.value();
+  index.index_hash = index.hash_of_itself();
+  file.write_at(&index, sizeof(index), 0);
+}
+
+TokenStoreWriter::Hashes TokenStoreWriter::lay_out(Hdf5Layout& layout, std::size_t split, SplitIndex& index) {
+  using Element = Hdf5Layout::Element;
+  Stream& s = streams_[split];
+  const std::string group = str("/", kSplitNames[split]);
+  index.tokens = s.tokens;
+  index.documents = s.tokens ? s.documents : 0;
+  index.text_bytes = s.text_bytes;
+  Hashes hashes{s.token_hashes.finish(), s.start_hashes.finish()};
+  layout.create_group(group);
+  layout.set(group, "tokens", index.tokens);
+  layout.set(group, "documents", index.documents);
+  layout.set(group, "text_bytes", index.text_bytes);
+  if (s.tokens == 0) return {};
+  layout.set(group, "tokens_hash", hex64(identity_of(hashes.tokens, hashes.starts)));
+  const auto place = [&](const char* name, Element element, std::uint64_t count) {
+    return ByteExtent{layout.create_dataset(group + name, element, count), count * Hdf5Layout::size_of(element)};
+  };
+  index.token_hashes = place("/tokens_hashes", Element::u64, hashes.tokens.size());
+  index.start_hashes = place("/documents_hashes", Element::u64, hashes.starts.size());
+  index.start_data = place("/documents", Element::u64, s.documents + 1);
+  index.token_data = place("/tokens", width_ == 2 ? Element::u16 : Element::u32, s.tokens);
+  return hashes;
 }
 
 }  // namespace ring

@@ -13,8 +13,11 @@
 namespace ring {
 namespace {
 
-constexpr std::string_view kMagic = "ringmaster tokenizer 1\n";
-constexpr std::string_view kHdf5Magic = "\x89HDF\r\n\x1a\n";
+// A tokenizer file: this line, "hash " and the xxh3-64 of all that follows the line, "kind " and the kind, the payload.
+constexpr std::string_view kMagic = "ringmaster tokenizer 2\n";
+constexpr std::string_view kAnyVersion = "ringmaster tokenizer ";
+constexpr std::size_t kHashLine = 5 + 16 + 1;
+constexpr char kModelStart = '\x0A';  // the first field of a SentencePiece model: a piece
 
 class BytesTokenizer final : public Tokenizer {
  public:
@@ -38,7 +41,6 @@ class BytesTokenizer final : public Tokenizer {
     return "<0x" + hex + ">";
   }
 
- protected:
   std::string payload() const override { return ""; }
 
  private:
@@ -73,9 +75,14 @@ std::string Tokenizer::decode(std::span<const std::int32_t> ids) const {
   return out;
 }
 
-std::string Tokenizer::serialize() const { return str(kMagic, "kind ", kind(), "\n", payload()); }
+std::string Tokenizer::body() const { return str("kind ", kind(), "\n", payload()); }
 
-std::string Tokenizer::hash() const { return hex64(xxh3(serialize())); }
+std::string Tokenizer::serialize() const {
+  const std::string rest = body();
+  return str(kMagic, "hash ", hex64(xxh3(rest)), "\n", rest);
+}
+
+std::string Tokenizer::hash() const { return hex64(xxh3(body())); }
 
 void Tokenizer::check_id(std::int32_t id) const {
   if (id < 0 || id >= vocab_size()) {
@@ -85,53 +92,84 @@ void Tokenizer::check_id(std::int32_t id) const {
 
 std::shared_ptr<const Tokenizer> bytes_tokenizer() { return std::make_shared<BytesTokenizer>(); }
 
-std::shared_ptr<const Tokenizer> parse_tokenizer(std::string bytes, const std::string& name) {
-  if (bytes.empty()) fail(name, " is empty, a tokenizer is wanted; write one with 'ringmaster tokenizer train'");
-  if (!bytes.starts_with(kMagic)) return sentencepiece_tokenizer(std::move(bytes), name);
-  std::string_view rest = std::string_view(bytes).substr(kMagic.size());
-  const std::size_t end = rest.find('\n');
-  const std::string_view line = rest.substr(0, end);
-  if (end == std::string_view::npos || !line.starts_with("kind ")) {
-    fail(name, " is damaged: its second line does not name a kind of tokenizer; train it again");
+namespace {
+
+// What follows the line with the hash. Error: it does not match.
+std::string_view checked_body(std::string_view bytes, const std::string& name) {
+  const std::string_view rest = bytes.substr(kMagic.size());
+  const bool whole = rest.size() > kHashLine && rest.starts_with("hash ") && rest[kHashLine - 1] == '\n';
+  const std::string_view body = whole ? rest.substr(kHashLine) : "";
+  const std::string hash = hex64(xxh3(body));
+  if (!whole || rest.substr(5, 16) != hash) {
+    fail(name, " is damaged: what it holds has hash ", hash,
+         ", and its second line says another; copy it again from where it came from, or train it again");
   }
-  const std::string_view kind = line.substr(5), payload = rest.substr(end + 1);
+  return body;
+}
+
+std::shared_ptr<const Tokenizer> parse_body(std::string_view body, const std::string& name) {
+  const std::size_t end = body.find('\n');
+  const std::string_view line = body.substr(0, end);
+  if (end == std::string_view::npos || !line.starts_with("kind "))
+    fail(name, " is damaged: its third line does not name a kind of tokenizer; train it again");
+  const std::string_view kind = line.substr(5), payload = body.substr(end + 1);
   if (kind == "bytes") return bytes_tokenizer();
   if (kind == "sentencepiece") return sentencepiece_tokenizer(std::string(payload), name);
   if (kind != "chars")
-    fail(name, " holds a tokenizer of the unknown kind '", kind, "'; known kinds: bytes, chars, sentencepiece");
-  if (!payload.starts_with("end_of_text 0\n") && !payload.starts_with("end_of_text 1\n")) {
-    fail(name, " is damaged: its third line should be 'end_of_text 0' or 'end_of_text 1'; train it again");
-  }
+    fail(name, " holds a tokenizer of the unknown kind '", kind.substr(0, 40),
+         "'; known kinds: bytes, chars, sentencepiece");
+  if (!payload.starts_with("end_of_text 0\n") && !payload.starts_with("end_of_text 1\n"))
+    fail(name, " is damaged: its fourth line should be 'end_of_text 0' or 'end_of_text 1'; train it again");
   return chars_tokenizer(payload.substr(14), payload[12] == '1');
 }
 
+}  // namespace
+
+std::shared_ptr<const Tokenizer> parse_tokenizer(std::string bytes, const std::string& name) {
+  if (bytes.empty()) fail(name, " is empty, a tokenizer is wanted; write one with 'ringmaster tokenizer train'");
+  if (bytes.starts_with(kMagic)) return parse_body(checked_body(bytes, name), name);
+  if (bytes.starts_with(kAnyVersion)) {
+    fail(name, " does not begin as this program's tokenizer files do ('", kMagic.substr(0, kMagic.size() - 1),
+         "'): it is of another format, or damaged; train it again with 'ringmaster tokenizer train'");
+  }
+  if (bytes[0] != kModelStart)
+    fail(name, " is neither a tokenizer file of Ringmaster nor a SentencePiece model (", bytes.size(),
+         " bytes): it was damaged, or is something else");
+  return sentencepiece_tokenizer(std::move(bytes), name);
+}
+
 std::shared_ptr<const Tokenizer> load_tokenizer(const std::string& spec) {
-  namespace fs = std::filesystem;
   if (spec == "bytes") return bytes_tokenizer();
-  if (!fs::exists(spec)) {
-    fail("tokenizer '", spec, "': no such file; give bytes, a file written by 'ringmaster tokenizer train', ",
+  try {
+    FileHandle file = open_input(spec);
+    if (TokenStore::is_one(file)) return TokenStore::open(spec)->tokenizer();
+  } catch (const Error& e) {
+    std::error_code ignored;
+    if (std::filesystem::is_regular_file(spec, ignored)) throw;
+    fail("tokenizer '", spec, "': ", e.what(), "; give bytes, a file written by 'ringmaster tokenizer train', ",
          "a SentencePiece .model, or a corpus (.h5)");
   }
-  if (fs::is_directory(spec)) fail("tokenizer '", spec, "' is a directory, a file is wanted");
-  FileHandle file(spec, O_RDONLY);
-  std::string head(kHdf5Magic.size(), '\0');
-  head.resize(file.read(head.data(), head.size()));
-  if (head == kHdf5Magic) return TokenStore::open(spec)->tokenizer();
   return parse_tokenizer(read_file(spec), spec);
 }
 
-void save_tokenizer(const Tokenizer& tokenizer, const std::string& path) {
-  std::string bytes = tokenizer.serialize();
-  if (path.ends_with(".model")) {
-    if (tokenizer.kind() != "sentencepiece") {
-      fail("cannot write ", path, ": a .model file holds a SentencePiece model, this tokenizer is of kind ",
-           tokenizer.kind(), "; use a name that ends in .rmt");
-    }
-    bytes.erase(0, str(kMagic, "kind sentencepiece\n").size());
+std::shared_ptr<const Tokenizer> load_tokenizer(const std::string& spec, const std::string& hash,
+                                                const std::string& owner) {
+  auto tokenizer = load_tokenizer(spec);
+  if (!hash.empty() && tokenizer->hash() != hash) {
+    fail(spec, " holds another tokenizer (", tokenizer->kind(), ", hash ", tokenizer->hash(), ") than ", owner,
+         " was made with (hash ", hash, "): it was replaced. Put the right one back");
   }
-  write_atomically(path, [&](const std::string& temporary) {
-    FileHandle(temporary, O_WRONLY | O_CREAT | O_TRUNC).write(bytes.data(), bytes.size());
-  });
+  return tokenizer;
+}
+
+void save_tokenizer(const Tokenizer& tokenizer, const std::string& path) {
+  const bool plain = path.ends_with(".model");
+  if (plain && tokenizer.kind() != "sentencepiece") {
+    fail("cannot write ", path, ": a .model file holds a SentencePiece model, this tokenizer is of kind ",
+         tokenizer.kind(), "; use a name that ends in .rmt");
+  }
+  const std::string bytes = plain ? tokenizer.payload() : tokenizer.serialize();
+  write_atomically(path, [&](FileHandle& file) { file.write(bytes.data(), bytes.size()); });
 }
 
 std::string StreamDecoder::push(std::int32_t id) {

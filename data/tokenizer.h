@@ -55,11 +55,14 @@ class Tokenizer {
 
   // Everything that describes the vocabulary, as the bytes of a tokenizer file; parse_tokenizer() reads them.
   std::string serialize() const;
-  std::string hash() const;  // xxh3-64 of serialize(), 16 hexadecimal digits
+  std::string hash() const;  // 16 hexadecimal digits: the xxh3-64 of what describes the vocabulary, as the file says it
+  virtual std::string payload() const = 0;  // the same without a header; of a SentencePiece model, its plain file
 
  protected:
-  virtual std::string payload() const = 0;
   void check_id(std::int32_t id) const;
+
+ private:
+  std::string body() const;
 };
 
 std::shared_ptr<const Tokenizer> bytes_tokenizer();
@@ -68,10 +71,15 @@ std::shared_ptr<const Tokenizer> chars_tokenizer(std::string_view characters, bo
 // `model`: the bytes of a SentencePiece .model file; `name` is said in errors.
 std::shared_ptr<const Tokenizer> sentencepiece_tokenizer(std::string model, const std::string& name = "model");
 
-// The bytes of a tokenizer file: ours, or a plain SentencePiece .model. Error names `name`.
+// The bytes of a tokenizer file: ours, whose hash is checked, or a plain SentencePiece .model, which has none. Error
+// names `name`.
 std::shared_ptr<const Tokenizer> parse_tokenizer(std::string bytes, const std::string& name);
 // "bytes", or the path of a tokenizer file (.rmt), of a SentencePiece model, or of a corpus that holds one.
 std::shared_ptr<const Tokenizer> load_tokenizer(const std::string& spec);
+// The one that has this hash; empty: any. Error, besides the above: it is another one than `owner` ("checkpoint
+// runs/a/checkpoints/step-100") was made with.
+std::shared_ptr<const Tokenizer> load_tokenizer(const std::string& spec, const std::string& hash,
+                                                const std::string& owner);
 // Written to a temporary name and renamed. A path ending in .model gets the plain SentencePiece model.
 void save_tokenizer(const Tokenizer&, const std::string& path);
 

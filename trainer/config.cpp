@@ -9,12 +9,15 @@ void RunConfig::fields(Fields& f) {
   f("directory", directory, "where its files go; empty = runs/<name>");
   f("init_from", init_from, "a run or checkpoint whose weights (only those) a new run starts from");
   f("seed", seed, "seed of initialisation, data order and dropout");
-  f("threads", threads, "CPU threads per process; 0 = RINGMASTER_THREADS, else all cores", in_range(0, 4096));
+  f("threads", threads, "CPU threads per process; 0 = RINGMASTER_THREADS, else all cores", in_range(0, 4096),
+    rank_local());
   f("device", device, "where to compute; auto = a GPU where there is one",
     choices<DeviceChoice>(
-        {{"auto", DeviceChoice::automatic}, {"cpu", DeviceChoice::cpu}, {"cuda", DeviceChoice::cuda}}));
+        {{"auto", DeviceChoice::automatic}, {"cpu", DeviceChoice::cpu}, {"cuda", DeviceChoice::cuda}}),
+    rank_local());  // what it comes to is compared
   f("deterministic", deterministic, "the same bits from run to run (with the same tuning file)");
-  f("tuning", tuning, "GPUs: file of measured choices, read and added to; empty = tuning.yaml of the run");
+  f("tuning", tuning, "GPUs: file of measured choices, read and added to; empty = tuning.yaml of the run",
+    rank_local());
   f("tuning_seconds", tuning_seconds,
     "time to measure each of the best few algorithms of a matrix product; 0.3 shows what a GPU sustains at its power "
     "limit, and lengthens the first step by some seconds",
@@ -30,7 +33,7 @@ void TrainConfig::fields(Fields& f) {
   f("minutes", minutes,
     "training time after which the run ends, resumptions included; alone, the schedule follows the clock; 0 = no limit",
     at_least(0));
-  f("log_interval", log_interval, "steps between log lines and metrics", at_least(1));
+  f("log_interval", log_interval, "steps between log lines and metrics", at_least(1), rank_local());
   f("eval_interval", eval_interval, "steps between validations; 0 = only at the end", at_least(0));
   f("z_loss", z_loss, "weight of the squared log-sum-exp in the training loss (PaLM)", at_least(0));
   f("precision", precision,

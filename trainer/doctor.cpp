@@ -3,11 +3,11 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <fstream>
 #include <iomanip>
 #include <sstream>
 
 #include "core/cpu/thread_pool.h"
+#include "core/host_memory.h"
 #include "generated/build_info.h"
 
 namespace ring {
@@ -28,31 +28,22 @@ std::string size_text(std::uint64_t bytes) {
   return out.str();
 }
 
-// A number from a file that holds nothing else; `otherwise` when there is none ("max").
-std::uint64_t number_in(const fs::path& file, std::uint64_t otherwise) {
-  std::uint64_t n = 0;
-  return std::ifstream(file) >> n ? n : otherwise;
-}
-
+// As the check before a run sees it.
 void read_memory(HostFacts& facts) {
-  std::ifstream file("/proc/meminfo");
-  std::string key, unit;
-  for (std::uint64_t kib = 0; file >> key >> kib; std::getline(file, unit)) {
-    if (key == "MemTotal:") facts.memory_total = kib << 10;
-    if (key == "MemAvailable:") facts.memory_available = kib << 10;
-  }
-  const fs::path limits = "/sys/fs/cgroup";
-  const std::uint64_t limit = number_in(limits / "memory.max", facts.memory_total);
-  if (limit >= facts.memory_total) return;
-  const std::uint64_t used = std::min(limit, number_in(limits / "memory.current", 0));
-  facts.memory_total = limit;
-  facts.memory_available = std::min(facts.memory_available, limit - used);
+  const std::vector<MemoryBound> bounds = memory_bounds();
+  const MemoryBound& bound = tightest(bounds);
+  facts.memory_total = bound.total;
+  facts.memory_available = bound.available;
+  facts.swap_available = bound.swap;
+  if (&bound != &bounds.front()) facts.memory_limit = bound.source;
 }
 
 Finding judge_memory(const HostFacts& host) {
   Finding f{kMachine, "memory",
-            str(size_text(host.memory_available), " of ", size_text(host.memory_total), " available")};
-  f.fix = "end other programs, or give the container more memory";
+            str(size_text(host.memory_available), " of ", size_text(host.memory_total), " available",
+                host.swap_available ? str(", and ", size_text(host.swap_available), " of swap") : "",
+                host.memory_limit.empty() ? "" : str(", limited by ", host.memory_limit))};
+  f.fix = host.memory_limit.empty() ? "end other programs" : "raise that limit, of the container or of the job";
   if (host.memory_available < kGiB) f.verdict = Verdict::note;
   if (host.memory_available < 256 * kMiB) f.verdict = Verdict::stop;
   return f;

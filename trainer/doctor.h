@@ -26,7 +26,9 @@ struct Finding {
 
 struct HostFacts {
   int cores = 0, threads = 0;                            // of this process; that a run would use
-  std::uint64_t memory_total = 0, memory_available = 0;  // bytes, within the limits of a container
+  std::uint64_t memory_total = 0, memory_available = 0;  // bytes, of what binds most: see core/host_memory.h
+  std::uint64_t swap_available = 0;
+  std::string memory_limit;  // what that is, where it is not the machine itself
   std::filesystem::path folder;
   std::uint64_t disk_free = 0;  // bytes, where the folder is
   bool writable = false;

@@ -7,7 +7,9 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <sstream>
 
+#include "checkpoint/directory.h"
 #include "checkpoint/files.h"
 #include "core/fields.h"
 
@@ -24,25 +26,75 @@ void replace_file(const std::string& path, const std::string& text) {
   sync_directory(fs::path(path).parent_path());
 }
 
-}  // namespace
+constexpr const char* kReplaced = "# replaced with --allow-changes: ";
+constexpr const char* kSeal = "# xxh3 of all lines above: ";
+constexpr std::uint64_t kMostConfig = 16 << 20;  // bytes
 
-bool RunDirectory::exists() const { return fs::exists(config_file()); }
-
-Config RunDirectory::config() const {
-  if (!exists())
-    fail(path_, ": not a run: there is no config.yaml in it. Give the directory that `ringmaster train` printed");
-  Config c;
-  load_config(c, config_file());
-  return c;
+std::string sealed(const std::string& yaml, const std::vector<std::string>& replaced) {
+  std::string text = yaml;
+  if (!replaced.empty()) text += kReplaced;
+  for (std::size_t i = 0; i < replaced.size(); ++i) text += replaced[i] + (i + 1 < replaced.size() ? " " : "\n");
+  return text + kSeal + hash_of(text) + "\n";
 }
 
-void RunDirectory::create(const Config& config, const Tokenizer& tokenizer) const {
+// Whether the last line is the hash of all others.
+bool has_its_seal(const std::string& text) {
+  const std::size_t seal = text.rfind(kSeal);
+  return seal != std::string::npos && text.substr(seal) == kSeal + hash_of(text.substr(0, seal)) + "\n";
+}
+
+std::vector<std::string> replaced_in(const std::string& text) {
+  const std::size_t line = text.rfind(kReplaced);
+  if (line == std::string::npos) return {};
+  const std::size_t begin = line + std::strlen(kReplaced);
+  std::istringstream words(text.substr(begin, text.find('\n', begin) - begin));
+  std::vector<std::string> hashes;
+  for (std::string word; words >> word;) hashes.push_back(word);
+  return hashes;
+}
+
+bool there(const fs::path& path) {
+  std::error_code error;
+  return fs::exists(fs::symlink_status(path, error));
+}
+
+}  // namespace
+
+bool RunDirectory::has_config() const { return there(config_file()); }
+
+bool RunDirectory::exists() const { return has_config() || !list_checkpoints(checkpoints()).empty(); }
+
+std::string RunDirectory::restoring_command(const std::string& checkpoint) const {
+  std::string from = checkpoint;
+  if (const auto all = list_checkpoints(checkpoints()); from.empty() && !all.empty()) from = all.back().path.string();
+  return from.empty() ? "" : str("ringmaster config show ", from, " > ", config_file());
+}
+
+RunSettings RunDirectory::settings() const {
+  if (!has_config())
+    fail(path_, ": not a run: there is no config.yaml in it. Give the directory that `ringmaster train` printed");
+  RunSettings settings;
+  try {
+    const std::string text = read_text(config_file(), kMostConfig);
+    load_config_text(settings.config, text, config_file());
+    settings.untouched = has_its_seal(text);
+    if (settings.untouched) settings.replaced = replaced_in(text);
+  } catch (const Error& e) {
+    const std::string command = restoring_command();
+    if (command.empty()) throw;
+    fail(e.what(), "\nThe run's checkpoints hold its settings, too; to restore the file: ", command);
+  }
+  return settings;
+}
+
+void RunDirectory::create(const Config& config, const Tokenizer& tokenizer,
+                          const std::vector<std::string>& replaced) const {
   std::error_code error;
   fs::create_directories(checkpoints(), error);
   if (error)
     fail(path_, ": cannot create the run's directory: ", error.message(), ". Set run.directory to a writable place");
   save_tokenizer(tokenizer, tokenizer_file());
-  replace_file(config_file(), to_yaml(config));
+  replace_file(config_file(), sealed(to_yaml(config), replaced));
 }
 
 std::shared_ptr<void> RunDirectory::lock() const {
@@ -55,16 +107,34 @@ std::shared_ptr<void> RunDirectory::lock() const {
     ::close(fd);
     fail(path_, ": another process is training this run. Wait for it, stop it, or set another run.name");
   }
-  return {nullptr, [fd](void*) { ::close(fd); }};
+  return std::shared_ptr<int>(new int(fd), [](int* held) {
+    ::close(*held);
+    delete held;
+  });
+}
+
+namespace {
+
+// Somewhere above a path, a config.yaml alone may be anybody's.
+bool looks_like_a_run(const RunDirectory& run) {
+  return (run.has_config() && (there(run.tokenizer_file()) || there(run.checkpoints()))) ||
+         !list_checkpoints(run.checkpoints()).empty();
+}
+
+}  // namespace
+
+std::optional<RunDirectory> run_around(const std::string& path) {
+  for (fs::path p = fs::path(path).lexically_normal(); !p.empty(); p = p.parent_path()) {
+    const RunDirectory run(p.string());
+    if (p == fs::path(path).lexically_normal() ? run.exists() : looks_like_a_run(run)) return run;
+    if (p == p.parent_path()) break;
+  }
+  return std::nullopt;
 }
 
 RunDirectory find_run(const std::string& path) {
-  for (fs::path p = fs::path(path).lexically_normal(); !p.empty(); p = p.parent_path()) {
-    RunDirectory run(p.string());
-    if (run.exists()) return run;
-    if (p == p.parent_path()) break;
-  }
-  fail(path, ": not a run or a checkpoint of one: there is no config.yaml in it");
+  if (const auto run = run_around(path)) return *run;
+  fail(path, ": not a run or a checkpoint of one: there is neither a config.yaml nor a checkpoint in it");
 }
 
 }  // namespace ring

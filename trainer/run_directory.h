@@ -7,12 +7,23 @@
 //   lock             held while a process trains      profile.json     of the latest --profile
 
 #include <memory>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "data/tokenizer.h"
 #include "trainer/config.h"
 
 namespace ring {
+
+// What config.yaml says. A run ends the file with its hash, so that a change by anything else shows.
+struct RunSettings {
+  Config config;
+  bool untouched = false;  // since a run wrote it
+  // Hashes of the settings that these replaced where somebody allowed it, as checkpoints name them; only in an
+  // untouched file.
+  std::vector<std::string> replaced;
+};
 
 class RunDirectory {
  public:
@@ -26,9 +37,15 @@ class RunDirectory {
   std::string log_file() const { return path_ + "/log.txt"; }
   std::string checkpoints() const { return path_ + "/checkpoints"; }
 
-  bool exists() const;                                 // holds a run's config
-  Config config() const;                               // Error: not a run
-  void create(const Config&, const Tokenizer&) const;  // writes both files, each by rename
+  bool has_config() const;  // also one that cannot be read
+  bool exists() const;      // holds a run's config, or a checkpoint
+  // Error: not a run, or its config.yaml cannot be read; how to restore it from a checkpoint.
+  RunSettings settings() const;
+  Config config() const { return settings().config; }
+  // Writes both files, each by rename.
+  void create(const Config&, const Tokenizer&, const std::vector<std::string>& replaced = {}) const;
+  // A command that writes config.yaml again from the checkpoint, or from the newest one; empty: there is none.
+  std::string restoring_command(const std::string& checkpoint = "") const;
 
   // Exclusive while the object lives. Error: another process trains here.
   std::shared_ptr<void> lock() const;
@@ -37,7 +54,8 @@ class RunDirectory {
   std::string path_;
 };
 
-// The run that a path means: a run directory, or a checkpoint inside of one. Error: neither.
-RunDirectory find_run(const std::string& path);
+// The run that a path means: a run directory, or that around a checkpoint. Nothing: neither.
+std::optional<RunDirectory> run_around(const std::string& path);
+RunDirectory find_run(const std::string& path);  // Error: there is none
 
 }  // namespace ring

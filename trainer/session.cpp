@@ -2,16 +2,16 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <nlohmann/json.hpp>
+#include <optional>
 
 #include "checkpoint/reader.h"
 #include "comm/nccl/nccl.h"
 #include "core/counted.h"
 #include "core/devices.h"
-#include "core/fields.h"
 #include "core/log.h"
-#include "generated/build_info.h"
 #include "kernels/tuning.h"
+#include "trainer/agreement.h"
+#include "trainer/memory_check.h"
 
 namespace ring {
 
@@ -42,37 +42,24 @@ void add_parameters(State& state, const std::string& prefix, const Parameters& p
     for (const LogicalParam& part : p->parts) state.add(box_of(prefix + part.name, *p, part, held, buffer));
 }
 
-std::string checkpoint_metadata(const Config& config, const Tuning* tuning) {
-  const std::string text = to_yaml(config);
-  nlohmann::json json = {{"config", text},
-                         {"config_hash", hash_text(text)},
-                         {"version", build_info::kVersion},
-                         {"commit", build_info::kCommit}};
-  if (tuning) json["choices"] = tuning->text();
-  return json.dump();
-}
-
-std::size_t adopt_choices(Tuning& tuning, const std::string& metadata) {
-  const nlohmann::json json = nlohmann::json::parse(metadata);
-  return json.contains("choices") ? tuning.adopt(json["choices"].get<std::string>()) : 0;
-}
-
-std::string find_checkpoint(const std::string& path) {
-  if (!std::filesystem::exists(path)) fail(path, ": there is no such run or checkpoint");
-  const RunDirectory run = find_run(path);
-  if (std::filesystem::exists(path + "/manifest.json")) {
-    const std::vector<std::string> problems = verify_checkpoint(path);
-    if (!problems.empty())
-      fail(path, ": damaged checkpoint: ", problems.front(), ". Give the run instead to use an older one");
-    return path;
+FoundCheckpoint find_checkpoint(const std::string& path) {
+  std::error_code error;
+  if (!std::filesystem::exists(path, error)) fail(path, ": not a run or a checkpoint of one: there is no such thing");
+  if (std::filesystem::exists(path + "/" + kManifestName, error)) {
+    Verification v = verify_live(path);
+    if (v.removed) fail(path, " was removed while it was read, as a run does with old checkpoints");
+    if (!v.problems.empty())
+      fail(path, ": damaged checkpoint: ", v.problems.front(), ". Give the run instead to use an older one");
+    return {path, std::move(v.manifest), v.identity};
   }
-  if (!std::filesystem::equivalent(path, run.path()))
+  const RunDirectory run = find_run(path);
+  if (!std::filesystem::equivalent(path, run.path(), error))
     fail(path, ": neither a run nor a checkpoint, although inside of the run ", run.path());
-  const std::optional<FoundCheckpoint> found = find_newest_verified(run.checkpoints());
+  std::optional<FoundCheckpoint> found = find_newest_verified(run.checkpoints());
   if (!found)
     fail(run.path(), ": the run has no checkpoint yet. Wait for its first one, or go on with it: ringmaster train ",
          run.path());
-  return found->path.string();
+  return *std::move(found);
 }
 
 void load_model_weights(Decoder& model, const std::string& checkpoint, const Context& ctx) {
@@ -129,13 +116,16 @@ void check_tensor_parallel(const Config& c, int world) {
        model_fits ? str(". Or start as many processes as it needs: ringmaster launch -n ", tp * cp, " -- ...") : "");
 }
 
-std::unique_ptr<Mesh> join_mesh(const Config& c) {
+std::unique_ptr<Mesh> join_mesh(const Config& c, const Facts& more) {
   const Environment environment = current_environment();
   const WorkerEnvironment env = parse_environment(environment);
+  const CommOptions options = parse_comm_options(environment);
   if (!env.note.empty()) log::warn(env.note);
+  const Device device = worker_device(c, env);
+  Meeting meeting(env, options);
+  meeting.agree(settings_topic(), facts_of_start(c, device.backend, options, more));
   check_tensor_parallel(c, env.world);
-  return Mesh::join(env, parse_comm_options(environment),
-                    {.degrees = c.parallel.degrees(), .device = worker_device(c, env)});
+  return Mesh::join(std::move(meeting), {.degrees = c.parallel.degrees(), .device = device});
 }
 
 Context make_context(const Config& c, int device) {
@@ -157,25 +147,70 @@ ParamTypes param_types(const Config& c) {
 
 namespace {
 
-Config session_config(const std::string& path, int threads, DeviceChoice device) {
-  const RunDirectory run = find_run(path);
-  Config config = run.config();
-  config.run.directory = run.path();
+void warn_of_other_settings(const RunDirectory& run, const Origin& origin, const Config& file) {
+  std::string list;
+  for (const std::string& change : changes_of_numbers(origin.config, file)) list += "\n  " + change;
+  if (!list.empty())
+    log::warn(run.config_file(), " differs from the settings in the checkpoint ", origin.checkpoint,
+              ", which hold here:", list, "\nTo restore the file: ", run.restoring_command(origin.checkpoint));
+}
+
+// The checkpoint's; a corpus may have moved since.
+Config session_config(const std::optional<RunDirectory>& run, const Origin& origin, int threads, DeviceChoice device) {
+  Config config = origin.config;
+  if (run && run->has_config()) {
+    const Config file = run->settings().config;
+    warn_of_other_settings(*run, origin, file);
+    if (config.data.mixture.empty() && file.data.mixture.empty()) config.data.path = file.data.path;
+  } else if (run) {
+    log::warn(run->path(), " has no config.yaml: the settings are those in ", origin.checkpoint);
+  }
+  if (run) config.run.directory = run->path();
   config.run.device = device;
   config.run.threads = threads;
   return config;
 }
 
+// Beside a checkpoint, where it was copied with its tokenizer alone, or in its run.
+std::string tokenizer_file_of(const std::optional<RunDirectory>& run, const Origin& origin) {
+  const std::string beside = origin.checkpoint + "/tokenizer.rmt";
+  std::error_code error;
+  if (std::filesystem::exists(beside, error)) return beside;
+  if (run) return run->tokenizer_file();
+  fail(origin.checkpoint, ": there is no run around this checkpoint, so its tokenizer (hash ", origin.tokenizer_hash(),
+       ") is not known. Copy the run's tokenizer.rmt into it");
+}
+
+void adopt_choices_of(const FoundCheckpoint& found, const Context& ctx) {
+  if (!ctx.tuning || adopt_choices(*ctx.tuning, found.manifest.metadata) == 0) return;
+  log::warn("measured choices of run.tuning differed from those of the checkpoint ", found.path.string(),
+            ", which hold: the numbers are those of the run");
+}
+
+Session session_of(const FoundCheckpoint& found, int threads, DeviceChoice device) {
+  Origin origin = origin_of(found);
+  const std::optional<RunDirectory> run = run_around(origin.checkpoint);
+  const Config config = session_config(run, origin, threads, device);
+  check_blocks(origin);
+  Session s{config, make_context(config), load_tokenizer_of(origin, tokenizer_file_of(run, origin)), nullptr, {}};
+  adopt_choices_of(found, s.ctx);
+  s.model = std::make_unique<Decoder>(config.model, vocab_padding(s.ctx.stream.device().backend));
+  const DType type = activation_type(s.ctx.precision);
+  const ParamTypes types{.master = type, .weights = type, .trainable = false};
+  check_memory(config, *s.model, s.ctx.stream.device(), types);
+  s.model->allocate(s.ctx, config.run.seed, types);
+  load_model_weights(*s.model, origin.checkpoint, s.ctx);
+  s.origin = std::move(origin);
+  return s;
+}
+
 }  // namespace
 
-Session::Session(const std::string& path, int threads, DeviceChoice device)
-    : config(session_config(path, threads, device)),
-      ctx(make_context(config)),
-      tokenizer(load_tokenizer(find_run(path).tokenizer_file())),
-      model(std::make_unique<Decoder>(config.model, vocab_padding(ctx.stream.device().backend))) {
-  const DType type = activation_type(ctx.precision);
-  model->allocate(ctx, config.run.seed, {.master = type, .weights = type, .trainable = false});
-  load_model_weights(*model, find_checkpoint(path), ctx);
+Session open_session(const std::string& path, int threads, DeviceChoice device) {
+  std::optional<Session> session;
+  const auto find = [&] { return find_checkpoint(path); };
+  read_found(find, [&](const FoundCheckpoint& found) { session.emplace(session_of(found, threads, device)); });
+  return *std::move(session);
 }
 
 DeviceChoice parse_device(const std::string& name) {

@@ -10,6 +10,7 @@
 #include "data/tokenizer.h"
 #include "model/decoder.h"
 #include "parallel/holding.h"
+#include "trainer/origin.h"
 #include "trainer/run_directory.h"
 
 namespace ring {
@@ -20,14 +21,9 @@ void add_parameters(State&, const std::string& prefix, const Parameters&, const 
 
 inline constexpr const char* kWeightsPrefix = "model.";
 
-// What a checkpoint says of its origin, as a JSON object: settings, their hash, the program's version, and the choices
-// that were measured, if any: a run that goes on from it gives the same bits with those alone.
-std::string checkpoint_metadata(const Config&, const Tuning*);
-// Takes over the choices of a checkpoint; returns how many other ones of the same keys it replaced.
-std::size_t adopt_choices(Tuning&, const std::string& metadata);
-
-// The newest verified checkpoint of a run, or the very one that the path names. Error: none, or damaged.
-std::string find_checkpoint(const std::string& run_or_checkpoint);
+// The newest verified checkpoint of a run, or the very one that the path names. Error: none, damaged, or removed while
+// it was read.
+FoundCheckpoint find_checkpoint(const std::string& run_or_checkpoint);
 
 // Fills the model's weights, and nothing else, from a checkpoint (see find_checkpoint). Error lists what does
 // not match.
@@ -38,8 +34,9 @@ void load_model_weights(Decoder&, const std::string& checkpoint, const Context&)
 Device worker_device(const Config&, const WorkerEnvironment&);
 // Error, which names what would fit: the model or so many processes cannot be cut into parallel.tp slices.
 void check_tensor_parallel(const Config&, int world);
-// Meets the other processes that a launcher started with this one, or is alone.
-std::unique_ptr<Mesh> join_mesh(const Config&);
+// Meets the other processes that a launcher started with this one, or is alone. Error: their settings, program, device
+// or `more`, such as options of the command line, differ.
+std::unique_ptr<Mesh> join_mesh(const Config&, const Facts& more = {});
 
 // Where and how a resolved config computes. Measured choices come from run.tuning, or the run's directory.
 // device: number of the GPU.
@@ -49,16 +46,17 @@ DeviceChoice parse_device(const std::string&);  // auto, cpu or cuda; Error othe
 // In what types a resolved config keeps parameters.
 ParamTypes param_types(const Config& resolved);
 
+// Settings, tokenizer and weights are those of the checkpoint: files of the run that say otherwise are named.
 struct Session {
-  // threads 0: as the machine has. device: where to compute, whatever the run was trained on. Error: not a run, no
-  // checkpoint.
-  Session(const std::string& run_or_checkpoint, int threads, DeviceChoice device = DeviceChoice::automatic);
-
   Config config;
   Context ctx;
   std::shared_ptr<const Tokenizer> tokenizer;
   std::unique_ptr<Decoder> model;
+  Origin origin;
 };
+// threads 0: as the machine has. device: where to compute, whatever the run was trained on. Beside a run that goes on
+// it is the newest checkpoint that is still there. Error: not a run, no checkpoint, or one that does not fit its run.
+Session open_session(const std::string& run_or_checkpoint, int threads, DeviceChoice device = DeviceChoice::automatic);
 
 // Rows of the embedding in memory are a multiple of this: matrix products of GPUs like it.
 std::int64_t vocab_padding(Backend);

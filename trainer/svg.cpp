@@ -1,9 +1,8 @@
 #include "trainer/svg.h"
 
-#include <fstream>
-
 #include "core/check.h"
 #include "data/files.h"
+#include "trainer/text_file.h"
 
 namespace ring {
 namespace {
@@ -41,12 +40,7 @@ std::string svg_head(int width, int height, const std::string& title) {
 }
 
 void write_svg(const std::string& option, const std::string& path, const std::string& svg) {
-  for_option(option, [&] {
-    write_atomically(path, [&](const std::string& temporary) {
-      std::ofstream out(temporary, std::ios::binary);
-      if (!(out << svg).flush()) fail("cannot write ", path, ": make space and check the permissions of its folder");
-    });
-  });
+  for_option(option, [&] { write_whole(path, svg); });
 }
 
 void check_svg_path(const std::string& option, const std::string& path) {

@@ -1,9 +1,7 @@
 #include "trainer/train.h"
 
 #include <algorithm>
-#include <filesystem>
 #include <optional>
-#include <set>
 
 #include "checkpoint/directory.h"
 #include "checkpoint/reader.h"
@@ -19,57 +17,16 @@
 #include "kernels/tuning.h"
 #include "trainer/evaluate.h"
 #include "trainer/metrics.h"
+#include "trainer/origin.h"
 #include "trainer/profiler.h"
 #include "trainer/progress.h"
-#include "trainer/run_directory.h"
+#include "trainer/run_start.h"
 #include "trainer/session.h"
 #include "trainer/stop_signal.h"
 #include "trainer/trainer.h"
 
 namespace ring {
 namespace {
-
-// Threads and layouts change bits, not what is computed: other machines and numbers of processes have others.
-bool rounds_otherwise(const std::string& change) {
-  constexpr const char* kKeys[] = {
-      "run.threads:",        "parallel.cp:",       "parallel.tp:",  "parallel.cp_schedule:",
-      "parallel.cp_layout:", "parallel.cp_nodes:", "parallel.zero:"};
-  return std::ranges::any_of(kKeys, [&](const char* key) { return change.starts_with(key); });
-}
-
-// Refuses a run whose settings differ from those it was started with, naming the keys.
-void check_same_run(const RunDirectory& dir, const Config& config, bool allow_changes) {
-  for (const std::string& change : diff_configs(dir.config(), config, {}))
-    if (rounds_otherwise(change))
-      log::warn("resuming with ", change,
-                ": sums are rounded in another order, so that losses agree closely instead of ", "bit for bit");
-  std::vector<std::string> changes = diff_configs(dir.config(), config, keys_free_to_change());
-  std::erase_if(changes, rounds_otherwise);
-  if (changes.empty()) return;
-  std::string list;
-  for (const std::string& change : changes) list += "\n  " + change;
-  if (!allow_changes)
-    fail(dir.path(), ": the run was started with other settings:", list,
-         "\nResume with the old ones (ringmaster train ", dir.path(),
-         "), pass --allow-changes to go on with the new ones, --fresh to start over, or set "
-         "another run.name");
-  log::warn("resuming ", dir.path(), " with changed settings:", list);
-}
-
-// What a run reads beside its settings: a corpus or a file of blocks that was made anew must not slip under it.
-std::string fingerprint(const Corpora& corpora, const ModelConfig& model) {
-  std::string text = "tokenizer " + corpora.tokenizer_hash;
-  for (const auto& store : corpora.stores)
-    text += str("; ", store->train().tokens(), " tokens with hash ", store->train().tokens_hash());
-  std::set<std::uint64_t> versions;
-  const std::vector<Pattern> patterns = patterns_of(model);
-  for (std::size_t layer = 0; layer < patterns.size(); ++layer)
-    if (std::ranges::any_of(attention_of(model, static_cast<std::int64_t>(layer)).rules,
-                            [](const auto& rule) { return rule.pattern == BlockChoice::file; }))
-      versions.insert(patterns[layer].blocks->version());
-  for (const std::uint64_t version : versions) text += str("; file of blocks with hash ", version);
-  return text;
-}
 
 bool has_validation(const Corpora& corpora) {
   return std::any_of(corpora.stores.begin(), corpora.stores.end(),
@@ -106,19 +63,19 @@ void warn_of_places(const Config& c) {
 // What one process does between steps. Rank 0 speaks and writes; every rank takes part in saving and evaluating.
 class Loop {
  public:
-  Loop(Config config, const TrainOptions& options, Mesh& mesh, StopSignal& signal)
-      : corpora_(open_corpora(config.data)),
-        config_(resolve_config(std::move(config), corpora_.vocab_size, mesh)),
+  Loop(RunStart start, const TrainOptions& options, Mesh& mesh, StopSignal& signal)
+      : start_(std::move(start)),
+        config_(start_.config),
         mesh_(mesh),
-        dir_(config_.run.path()),
+        dir_(start_.dir),
         ctx_(make_context(config_, mesh.device().index)),
-        loader_(corpora_, loader_options(config_, mesh_)),
+        loader_(start_.corpora, loader_options(config_, mesh_)),
         trainer_(config_, ctx_, mesh_, loader_),
         signal_(signal) {
     trainer_.add_state(state_);
-    state_.add("data.fingerprint", &data_);
-    lead(options);
-    start(options, choose_checkpoint());
+    state_.add(kFingerprintName, &data_);
+    load();
+    begin(options);
     watch(options);
   }
 
@@ -126,10 +83,11 @@ class Loop {
 
  private:
   bool leader() const { return mesh_.rank() == 0; }
-  void find_initial_weights();
-  void lead(const TrainOptions&);
-  std::string choose_checkpoint();
-  void start(const TrainOptions&, const std::string& checkpoint);
+  void load();
+  void load_checkpoint();
+  void load_initial_weights();
+  void begin(const TrainOptions&);
+  void describe();
   bool stop_now(TrainEnd&);
   void finish_steps(std::size_t left_in_flight);
   std::string layout_text() const;
@@ -142,17 +100,16 @@ class Loop {
   void write_profile();
   ProgressState progress_state(const StepReport&) const;
 
-  Corpora corpora_;
-  Config config_;
+  RunStart start_;
+  const Config& config_;
   Mesh& mesh_;
-  RunDirectory dir_;
+  const RunDirectory& dir_;
   Context ctx_;
   Loader loader_;
   Trainer trainer_;
   StopSignal& signal_;
-  std::string data_ = fingerprint(corpora_, config_.model), init_from_;  // the latter: a verified checkpoint, or empty
+  std::string data_;
   State state_;
-  std::shared_ptr<void> lock_;
   std::optional<ValidationSet> validation_;
   std::optional<Metrics> metrics_;
   std::optional<Progress> progress_;
@@ -166,75 +123,67 @@ class Loop {
   std::int64_t interval_tokens_ = 0;
 };
 
-// Only a run that starts needs them: once it has a checkpoint, the other run may be gone.
-void Loop::find_initial_weights() {
-  if (config_.run.init_from.empty() || !init_from_.empty()) return;
-  init_from_ = find_checkpoint(config_.run.init_from);
-  check_tokenizer(corpora_, load_tokenizer(find_run(init_from_).tokenizer_file())->hash(),
-                  "run.init_from " + init_from_);
+void Loop::load() {
+  if (!start_.checkpoint.empty())
+    load_checkpoint();
+  else if (!start_.init_from.empty())
+    load_initial_weights();
+  data_ = start_.data;
 }
 
-// Rank 0 puts the run's directory in order before anybody reads it.
-void Loop::lead(const TrainOptions& options) {
-  if (!leader()) return;
-  const bool begun = dir_.exists() && !list_checkpoints(dir_.checkpoints()).empty();  // else there is nothing to lose
-  if (options.fresh || !begun) find_initial_weights();  // before anything is written or deleted
-  lock_ = dir_.lock();
-  if (options.fresh) {
-    if (!init_from_.empty() && std::filesystem::equivalent(find_run(init_from_).path(), dir_.path()))
-      fail("--fresh would delete the weights that run.init_from takes from ", init_from_, ": set another run.name");
-    std::filesystem::remove_all(dir_.checkpoints());
-    std::filesystem::remove(dir_.config_file());
-  }
-  if (begun && !options.fresh) {
-    check_same_run(dir_, config_, options.allow_changes);
-    check_tokenizer(corpora_, load_tokenizer(dir_.tokenizer_file())->hash(), "run " + dir_.path());
-  }
-  remove_stale(dir_.checkpoints());
-  log::open_file(dir_.log_file());
+void Loop::load_checkpoint() {
+  const Manifest manifest = load_state(start_.checkpoint, state_, ctx_.stream);
+  if (leader() && manifest.world != mesh_.world())
+    log::warn("the checkpoint is of ", counted(manifest.world, "process"), ", now there ",
+              mesh_.world() == 1 ? "is " : "are ", mesh_.world(),
+              ": sums are rounded in another order, so that losses agree closely instead of bit for bit");
+  const std::size_t replaced = ctx_.tuning ? adopt_choices(*ctx_.tuning, manifest.metadata) : 0;
+  if (leader() && replaced > 0)
+    log::warn(counted(static_cast<std::int64_t>(replaced), "measured choice"),
+              " of run.tuning differed from the checkpoint's, which hold: the run goes on with the same bits");
+  trainer_.restored();
+  saved_step_ = trainer_.steps_done();
 }
 
-// Rank 0 chooses for all, once the directory is in order; empty: none.
-std::string Loop::choose_checkpoint() {
-  std::string path;
-  if (leader())
-    if (const std::optional<FoundCheckpoint> found = find_newest_verified(dir_.checkpoints()))
-      path = found->path.string();
-  return gather_host(mesh_.host(), path)[0];
+// Of another run, which may go on and remove the checkpoint meanwhile: then all ranks take a newer one.
+void Loop::load_initial_weights() {
+  for (int look = 0; look < kMostLooks; ++look) {
+    const FolderIdentity before = identity_of(start_.init_from);
+    std::string problem;
+    try {
+      trainer_.load_weights(start_.init_from);
+    } catch (const Error& e) {
+      problem = e.what();
+    }
+    const bool gone = any_host(mesh_.host(), !before || identity_of(start_.init_from) != before);
+    if (!gone && !problem.empty()) fail(problem);
+    if (!gone) return;
+    start_.init_from = find_initial_weights(start_, mesh_);
+  }
+  fail_outpaced(config_.run.init_from);
 }
 
-void Loop::start(const TrainOptions& options, const std::string& checkpoint) {
-  const bool found = !checkpoint.empty();
-  if (found) {
-    const std::string here = data_;
-    const Manifest manifest = load_state(checkpoint, state_, ctx_.stream);
-    if (data_ != here && !options.allow_changes)
-      fail(dir_.path(), ": the run was started on other data (", data_,
-           ") than data.path and files of blocks hold now (", here,
-           "). Put the old ones back, pass --allow-changes, or start another run.name");
-    data_ = here;
-    if (leader() && manifest.world != mesh_.world())
-      log::warn("the checkpoint is of ", counted(manifest.world, "process"), ", now there ",
-                mesh_.world() == 1 ? "is " : "are ", mesh_.world(),
-                ": sums are rounded in another order, so that losses agree closely instead of bit for bit");
-    const std::size_t replaced = ctx_.tuning ? adopt_choices(*ctx_.tuning, manifest.metadata) : 0;
-    if (leader() && replaced > 0)
-      log::warn(counted(static_cast<std::int64_t>(replaced), "measured choice"),
-                " of run.tuning differed from the checkpoint's, which hold: the run goes on with the same bits");
-    trainer_.restored();
-    saved_step_ = trainer_.steps_done();
-  } else if (!config_.run.init_from.empty()) {
-    find_initial_weights();
-    trainer_.load_weights(init_from_);
-  }
-  if (has_validation(corpora_))
-    validation_.emplace(corpora_, loader_options(config_, mesh_),
+// Now that nothing can be refused any more.
+void Loop::begin(const TrainOptions& options) {
+  if (has_validation(start_.corpora))
+    validation_.emplace(start_.corpora, loader_options(config_, mesh_),
                         config_.data.validation_batches * config_.train.batch_size);
   if (!leader()) return;
-  dir_.create(config_, *corpora_.stores.front()->tokenizer());  // now that nothing can be refused any more
+  if (options.fresh) remove_all_checkpoints(dir_.checkpoints());
+  dir_.create(config_, *start_.corpora.stores.front()->tokenizer(), start_.replaced);
   if (!validation_ && config_.train.eval_interval)
     log::warn(
         "the corpus has no validation split: there will be no validation loss. See `ringmaster data prepare --split`");
+  describe();
+  const bool resumed = !start_.checkpoint.empty();
+  metrics_.emplace(dir_.path(), resumed ? std::optional(trainer_.steps_done()) : std::nullopt);
+  if (!resumed) metrics_->text("config", to_yaml(config_));
+  ProgressOptions view;
+  view.log_interval = config_.train.log_interval;
+  progress_.emplace(view);
+}
+
+void Loop::describe() {
   log::info("run ", dir_.path(), ": ", format_count(static_cast<double>(trainer_.model().parameters().count())),
             " parameters, ",
             config_.train.steps
@@ -243,20 +192,15 @@ void Loop::start(const TrainOptions& options, const std::string& checkpoint) {
             counted(config_.train.batch_size * config_.model.context, "token"), ", ", layout_text(), ", ",
             counted(config_.run.threads, "thread"), mesh_.world() > 1 ? " each" : "");
   log::info("memory: ", trainer_.lasting_memory());
-  warn_of_vocabulary(config_, corpora_.vocab_size);
+  warn_of_vocabulary(config_, start_.corpora.vocab_size);
   warn_of_places(config_);
   for (const RowTable& rows : loader_.map().rows())
     log::info("packing: ", counted(rows.rows(), "sample"), " an epoch, ", static_cast<int>(100 * rows.filled() + 0.5),
               " % of their places hold a token, the others are padding");
-  if (found)
-    log::info("resuming from step ", trainer_.steps_done(), " (", checkpoint, ")");
-  else if (!init_from_.empty())
-    log::info("weights from ", init_from_);
-  metrics_.emplace(dir_.path(), found ? std::optional(trainer_.steps_done()) : std::nullopt);
-  if (!found) metrics_->text("config", to_yaml(config_));
-  ProgressOptions view;
-  view.log_interval = config_.train.log_interval;
-  progress_.emplace(view);
+  if (!start_.checkpoint.empty())
+    log::info("resuming from step ", trainer_.steps_done(), " (", start_.checkpoint, ")");
+  else if (!start_.init_from.empty())
+    log::info("weights from ", start_.init_from);
 }
 
 ProgressState Loop::progress_state(const StepReport& r) const {
@@ -439,7 +383,7 @@ TrainEnd Loop::run() {
 
 TrainEnd train(Config config, const TrainOptions& options, Mesh& mesh, StopSignal& signal) {
   log::set_rank(mesh.rank(), mesh.world());
-  return Loop(std::move(config), options, mesh, signal).run();
+  return Loop(start_run(std::move(config), options, mesh), options, mesh, signal).run();
 }
 
 }  // namespace ring

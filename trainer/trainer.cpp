@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <functional>
 #include <utility>
 
 #include "checkpoint/reader.h"
@@ -26,6 +27,19 @@ std::int64_t bucket_bytes(const Config& c, const Context& ctx) {
   return std::int64_t{ctx.stream.device().backend == Backend::cpu ? 4 : 64} << 20;
 }
 
+// Of what every step needs, however small it is: advice about steps would not help.
+template <class T>
+std::unique_ptr<T> make_lasting(const std::function<std::unique_ptr<T>()>& make) {
+  try {
+    return make();
+  } catch (const OutOfMemory& e) {
+    throw OutOfMemory(e.facts,
+                      "The model itself does not fit: take fewer model.layers or a smaller model.width, "
+                      "share it among processes with parallel.zero or parallel.tp, or, on a GPU, set "
+                      "optimizer.master, .moments and .gradients to bf16");
+  }
+}
+
 double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 }  // namespace
@@ -45,13 +59,17 @@ Trainer::Trainer(const Config& config, const Context& ctx, Mesh& mesh, Loader& l
   ctx_.stream.impl().allocator = arena_;
   model_.set_recompute(config.train.recompute);
   arena_->enter_phase("parameters");
-  data_ = std::make_unique<DataParallel>(model_, mesh_.data(), mesh_.axis("tp"), config.parallel,
-                                         bucket_bytes(config, ctx), param_types(config), config.run.seed, ctx_);
+  data_ = make_lasting<DataParallel>([&] {
+    return std::make_unique<DataParallel>(model_, mesh_.data(), mesh_.axis("tp"), config.parallel,
+                                          bucket_bytes(config, ctx), param_types(config), config.run.seed, ctx_);
+  });
   arena_->enter_phase("optimizer states");
   std::vector<Communicator*> norm_over;
   if (data_->sharded()) norm_over.push_back(&mesh_.data());
   if (mesh_.degree("tp") > 1) norm_over.push_back(&mesh_.axis("tp"));
-  optimizer_ = std::make_unique<Optimizer>(data_->holding(), config.optimizer, config.run.seed, ctx_, norm_over);
+  optimizer_ = make_lasting<Optimizer>([&] {
+    return std::make_unique<Optimizer>(data_->holding(), config.optimizer, config.run.seed, ctx_, norm_over);
+  });
   const std::int64_t tokens = static_cast<std::int64_t>(micro_count_) * micro_tokens();
   arena_->enter_phase("inputs");
   inputs_ = StepInputs(tokens, packed(), ctx_.stream);

@@ -8,6 +8,7 @@
 #include <array>
 
 #include "core/check.h"
+#include "core/device_memory.h"
 
 namespace ring::cuda {
 namespace {
@@ -158,7 +159,19 @@ BackendFacts inspect() {
   return facts;
 }
 
-const bool added = register_backend_inspector(Backend::cuda, inspect);
+std::optional<DeviceMemory> memory_of(int device) {
+  int before = 0;
+  std::size_t available = 0, total = 0;
+  cudaGetDevice(&before);
+  cudaError_t error = cudaSetDevice(device);
+  if (error == cudaSuccess) error = cudaMemGetInfo(&available, &total);
+  cudaSetDevice(before);
+  cudaGetLastError();
+  return error == cudaSuccess ? std::optional(DeviceMemory{total, available}) : std::nullopt;
+}
+
+const bool added =
+    register_backend_inspector(Backend::cuda, inspect) && register_device_memory(Backend::cuda, memory_of);
 
 }  // namespace
 }  // namespace ring::cuda

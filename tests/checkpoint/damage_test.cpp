@@ -107,7 +107,7 @@ TEST_F(Damage, EmptyFolder) {
 TEST_F(Damage, FoldersInPlaceOfFiles) {
   fs::remove(file("shard-00000.h5"));
   fs::create_directory(file("shard-00000.h5"));
-  expect_refused("shard-00000.h5 is not a file");
+  expect_refused("shard-00000.h5: it is a directory, not a file");
   fs::remove(file("manifest.json"));
   fs::create_directory(file("manifest.json"));
   expect_refused("manifest.json");

@@ -21,10 +21,9 @@ namespace fs = std::filesystem;
 
 class TempFolder {
  public:
-  TempFolder() {
+  explicit TempFolder(const fs::path& parent = fs::temp_directory_path()) {
     static std::atomic<int> count = 0;
-    path_ =
-        fs::temp_directory_path() / ("ring_checkpoint_" + std::to_string(::getpid()) + "_" + std::to_string(++count));
+    path_ = parent / ("ring_checkpoint_" + std::to_string(::getpid()) + "_" + std::to_string(++count));
     fs::create_directories(path_);
   }
   ~TempFolder() {

@@ -275,7 +275,7 @@ TEST(Prepare, BadInput) {
     expect_error([&] { prepare_corpus(changed); }, parts);
     EXPECT_FALSE(std::filesystem::exists(o.output));
   };
-  with([](auto& p) { p.tokenizer = "none.rmt"; }, {"tokenizer 'none.rmt'", "no such file"});
+  with([](auto& p) { p.tokenizer = "none.rmt"; }, {"tokenizer 'none.rmt'", "No such file"});
   with([](auto& p) { p.split = "random"; }, {"--split random", "auto, hash and tail"});
   with([](auto& p) { p.validation_fraction = 1; }, {"--validation-fraction 1", "below 1"});
   with([](auto& p) { p.validation_fraction = std::nan(""); }, {"--validation-fraction nan"});

@@ -93,105 +93,69 @@ TEST(TokenStore, ReadingPastTheEndOrWritingForeignTokens) {
   }
 }
 
-TEST(TokenStore, MissingAndForeignFiles) {
+TEST(TokenStore, FindsTheDocumentOfEveryToken) {
   TempFolder folder;
-  expect_error([&] { TokenStore::open(folder / "none.h5"); }, {"none.h5", "no such file", "ringmaster data prepare"});
-  expect_error([&] { TokenStore::open(folder.path()); }, {folder.path(), "directory", "ringmaster data prepare"});
-  write_text(folder / "text.h5", "this is no HDF5 file");
-  expect_error([&] { TokenStore::open(folder / "text.h5"); },
-               {"text.h5", "not an HDF5 file", "20 bytes", "ringmaster data prepare"});
-  write_text(folder / "empty.h5", "");
-  expect_error([&] { TokenStore::open(folder / "empty.h5"); }, {"empty.h5", "not an HDF5 file"});
-  const std::string foreign = folder / "foreign.h5";
-  H5Fclose(H5Fcreate(foreign.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT));
-  expect_error([&] { TokenStore::open(foreign); },
-               {"foreign.h5", "no corpus of Ringmaster", "ringmaster data prepare"});
-}
-
-TEST(TokenStore, EveryTruncationIsAnError) {
-  TempFolder folder;
-  const std::string path = write_corpus(folder / "c.h5", counting(5000), counting(50));
-  const auto size = std::filesystem::file_size(path);
-  for (std::uintmax_t keep = size - 1; keep > 0; keep = keep * 9 / 10) {
-    std::filesystem::resize_file(path, keep);
-    expect_error([&] { TokenStore::open(path); }, {"c.h5", "ringmaster data prepare"});
+  std::vector<std::uint64_t> starts{0};
+  {
+    TokenStoreWriter writer(folder / "c.h5", 257);
+    for (std::size_t d = 0; d < 10000; ++d) {  // more than one block of starts, empty documents among them
+      writer.begin_document(Split::train);
+      writer.append(Split::train, counting(d * 7919 % 5));
+      starts.push_back(starts.back() + d * 7919 % 5);
+    }
+    writer.finish(*bytes_tokenizer(), "a test");
   }
+  const auto store = TokenStore::open(folder / "c.h5");
+  DocumentStarts from(store->train());
+  for (std::uint64_t token = 0; token < starts.back(); token += 3) {
+    const std::uint64_t document = from.document_of(token * 104729 % starts.back());
+    EXPECT_LE(starts[document], token * 104729 % starts.back());
+    EXPECT_GT(starts[document + 1], token * 104729 % starts.back());
+    EXPECT_EQ(from(document), starts[document]);
+  }
+  for (std::uint64_t d = 0; d <= 10000; ++d) EXPECT_EQ(from(d), starts[d]);
+  expect_error([&] { from(10001); }, {"c.h5 (train)", "10000 documents"});
+  expect_error([&] { from.document_of(starts.back()); }, {"c.h5 (train)"});
 }
 
-// Opens the file with the library, changes it, and closes it.
-template <class F>
-void change(const std::string& path, F&& work) {
-  const hid_t file = H5Fopen(path.c_str(), H5F_ACC_RDWR, H5P_DEFAULT);
+// As any HDF5 library sees it.
+TEST(TokenStore, IsAnHdf5File) {
+  TempFolder folder;
+  const auto train = counting(100000, 257);
+  const std::string path = write_corpus(folder / "c.h5", train, counting(50));
+  const hid_t file = H5Fopen(path.c_str(), H5F_ACC_RDONLY, H5P_DEFAULT);
   ASSERT_GE(file, 0);
-  work(file);
-  H5Fclose(file);
+  std::vector<std::int32_t> tokens(train.size());
+  const hid_t set = H5Dopen2(file, "/train/tokens", H5P_DEFAULT);
+  EXPECT_GE(H5Dread(set, H5T_NATIVE_INT32, H5S_ALL, H5S_ALL, H5P_DEFAULT, tokens.data()), 0);
+  EXPECT_EQ(tokens, train);
+  std::uint64_t starts[2] = {7, 7};
+  const hid_t documents = H5Dopen2(file, "/train/documents", H5P_DEFAULT);
+  EXPECT_GE(H5Dread(documents, H5T_NATIVE_UINT64, H5S_ALL, H5S_ALL, H5P_DEFAULT, starts), 0);
+  EXPECT_EQ(starts[0], 0u);
+  EXPECT_EQ(starts[1], 100000u);
+  std::uint64_t vocab = 0;
+  const hid_t attribute = H5Aopen(file, "vocab_size", H5P_DEFAULT);
+  EXPECT_GE(H5Aread(attribute, H5T_NATIVE_UINT64, &vocab), 0);
+  EXPECT_EQ(vocab, 257u);
+  H5Aclose(attribute), H5Dclose(documents), H5Dclose(set), H5Fclose(file);
 }
 
-void set_number(hid_t file, const char* group, const char* name, std::uint64_t value) {
-  const hid_t object = H5Oopen(file, group, H5P_DEFAULT);
-  const hid_t a = H5Aopen(object, name, H5P_DEFAULT);
-  EXPECT_GE(H5Awrite(a, H5T_NATIVE_UINT64, &value), 0);
-  H5Aclose(a);
-  H5Oclose(object);
-}
-
-TEST(TokenStore, DamageIsNamed) {
+TEST(TokenStore, TheSameDataIsTheSameSplit) {
   TempFolder folder;
-  const std::string path = folder / "c.h5";
-  const auto damaged = [&](auto&& work, const std::vector<std::string>& parts) {
-    write_corpus(path, counting(5000), counting(50));
-    change(path, work);
-    expect_error([&] { TokenStore::open(path); }, parts);
+  const auto hash = [&](const std::vector<std::int32_t>& tokens, std::size_t first_document) {
+    TokenStoreWriter writer(folder / "c.h5", 257);
+    for (const auto part : {std::span(tokens).first(first_document), std::span(tokens).subspan(first_document)}) {
+      writer.begin_document(Split::train);
+      writer.append(Split::train, part);
+    }
+    writer.finish(*bytes_tokenizer(), "a test");
+    return TokenStore::open(folder / "c.h5")->train().tokens_hash();
   };
-  damaged([](hid_t f) { set_number(f, "/", "format_version", 2); }, {"c.h5", "format 2", "reads format 1"});
-  damaged([](hid_t f) { set_number(f, "/train", "tokens", 5001); },
-          {"c.h5", "/train says 5001 tokens", "5000", "make it again"});
-  damaged([](hid_t f) { set_number(f, "/validation", "documents", 3); }, {"/validation says 50 tokens in 3 documents"});
-  damaged([](hid_t f) { set_number(f, "/", "vocab_size", 100000); }, {"tokens of 2 bytes", "vocabulary of 100000"});
-  damaged([](hid_t f) { H5Ldelete(f, "/train/tokens", H5P_DEFAULT); }, {"no dataset /train/tokens"});
-  damaged([](hid_t f) { H5Adelete_by_name(f, "/train", "text_bytes", H5P_DEFAULT); },
-          {"/train has no attribute text_bytes"});
-  damaged([](hid_t f) { H5Ldelete(f, "/tokenizer", H5P_DEFAULT); }, {"no dataset /tokenizer"});
-  damaged(
-      [](hid_t f) {
-        const hid_t set = H5Dopen2(f, "/tokenizer", H5P_DEFAULT);
-        const std::vector<unsigned char> zeros(100);
-        EXPECT_GE(H5Dwrite(set, H5T_NATIVE_UCHAR, H5S_ALL, H5S_ALL, H5P_DEFAULT, zeros.data()), 0);
-        H5Dclose(set);
-      },
-      {"c.h5", "its tokenizer has hash", bytes_tokenizer()->hash()});
-}
-
-TEST(TokenStore, ChunkedDataIsRefused) {
-  TempFolder folder;
-  const std::string path = write_corpus(folder / "c.h5", counting(5000), {});
-  change(path, [](hid_t f) {
-    H5Ldelete(f, "/train/tokens", H5P_DEFAULT);
-    const hsize_t count = 5000, chunk = 100;
-    const hid_t space = H5Screate_simple(1, &count, nullptr), p = H5Pcreate(H5P_DATASET_CREATE);
-    H5Pset_chunk(p, 1, &chunk);
-    H5Dclose(H5Dcreate2(f, "/train/tokens", H5T_STD_U16LE, space, H5P_DEFAULT, p, H5P_DEFAULT));
-    H5Pclose(p);
-    H5Sclose(space);
-  });
-  expect_error([&] { TokenStore::open(path); }, {"c.h5", "/train/tokens is not contiguous"});
-}
-
-TEST(TokenStore, TokensOutsideTheVocabularyAreFoundWhenRead) {
-  TempFolder folder;
-  const std::string path = write_corpus(folder / "c.h5", counting(5000), {});
-  change(path, [](hid_t f) {
-    const hid_t set = H5Dopen2(f, "/train/tokens", H5P_DEFAULT);
-    std::vector<std::uint16_t> tokens(5000, 3);
-    tokens[4321] = 999;
-    EXPECT_GE(H5Dwrite(set, H5T_NATIVE_USHORT, H5S_ALL, H5S_ALL, H5P_DEFAULT, tokens.data()), 0);
-    H5Dclose(set);
-  });
-  const auto store = TokenStore::open(path);
-  std::vector<std::int32_t> out(100);
-  store->train().read(4000, 100, out.data());
-  expect_error([&] { store->train().read(4300, 100, out.data()); },
-               {"c.h5 (train)", "token 999", "4300", "vocabulary has 257", "make it again"});
+  const std::string whole = hash(counting(100000), 10);
+  EXPECT_EQ(hash(counting(100000), 10), whole);
+  EXPECT_NE(hash(counting(100000), 11), whole) << "other documents";
+  EXPECT_NE(hash(counting(100000, 255), 10), whole) << "other tokens";
 }
 
 TEST(TokenStore, OutputThatCannotBeWritten) {

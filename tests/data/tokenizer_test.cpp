@@ -1,6 +1,7 @@
 #include "data/tokenizer.h"
 
 #include "corpus_case.h"
+#include "data/hash.h"
 #include "data/utf8.h"
 
 namespace ring {
@@ -125,24 +126,56 @@ TEST(Tokenizer, SerializedFormRestoresEverything) {
 TEST(Tokenizer, BadFiles) {
   TempFolder folder;
   expect_error([&] { load_tokenizer(folder / "none.rmt"); },
-               {"none.rmt", "no such file", "ringmaster tokenizer train"});
+               {"none.rmt", "No such file", "ringmaster tokenizer train"});
   expect_error([&] { load_tokenizer(folder.path()); }, {folder.path(), "directory"});
   write_text(folder / "empty.rmt", "");
   expect_error([&] { load_tokenizer(folder / "empty.rmt"); }, {"empty.rmt", "is empty"});
   write_text(folder / "text.model", "some text");
   expect_error([&] { load_tokenizer(folder / "text.model"); }, {"text.model", "neither", "SentencePiece", "9 bytes"});
-  const std::string good = chars_tokenizer("abc")->serialize();
-  const std::string magic = good.substr(0, good.find('\n') + 1);
-  const auto bad = [&](const std::string& rest, const std::vector<std::string>& parts) {
-    write_text(folder / "bad.rmt", magic + rest);
+  const auto bad = [&](const std::string& bytes, const std::vector<std::string>& parts) {
+    write_text(folder / "bad.rmt", bytes);
     expect_error([&] { load_tokenizer(folder / "bad.rmt"); }, parts);
   };
-  bad("", {"bad.rmt is damaged", "second line"});
-  bad("kind words\n", {"bad.rmt", "unknown kind 'words'", "bytes, chars, sentencepiece"});
-  bad("kind chars\nabc", {"bad.rmt is damaged", "third line"});
-  bad("kind chars\nend_of_text 0\n", {"at least one character"});
-  bad("kind sentencepiece\nxyz", {"bad.rmt is neither"});
+  const auto hashed = [](const std::string& body) {
+    return str("ringmaster tokenizer 2\nhash ", hex64(xxh3(body)), "\n", body);
+  };
+  bad("ringmaster tokenizer 1\nkind bytes\n", {"bad.rmt", "'ringmaster tokenizer 2'", "another format", "train it"});
+  bad("ringmaster tokenizer 2\n", {"bad.rmt is damaged", "hash"});
+  bad("ringmaster tokenizer 2\nkind bytes\n", {"bad.rmt is damaged", "hash"});
+  bad(hashed("words"), {"bad.rmt is damaged", "third line"});
+  bad(hashed("kind words\n"), {"bad.rmt", "unknown kind 'words'", "bytes, chars, sentencepiece"});
+  bad(hashed("kind chars\nabc"), {"bad.rmt is damaged", "fourth line"});
+  bad(hashed("kind chars\nend_of_text 0\n"), {"at least one character"});
+  bad(hashed("kind sentencepiece\nxyz"), {"bad.rmt is no SentencePiece model"});
   expect_error([&] { save_tokenizer(*bytes_tokenizer(), folder / "no/t.rmt"); }, {"no/t.rmt", "does not exist"});
+}
+
+// The file's own hash names any damage; none is taken for another tokenizer.
+TEST(Tokenizer, EveryDamageOfAFileIsNamed) {
+  TempFolder folder;
+  const std::string path = folder / "t.rmt", good = chars_tokenizer("abcdefghij\n\xC3\xA9", true)->serialize();
+  const auto damaged = [&](const std::string& bytes) {
+    write_text(path, bytes);
+    expect_error([&] { load_tokenizer(path); }, {"t.rmt"});
+  };
+  for (std::size_t bit = 0; bit < 8 * good.size(); ++bit) {
+    std::string bytes = good;
+    bytes[bit / 8] = static_cast<char>(bytes[bit / 8] ^ (1 << bit % 8));
+    damaged(bytes);
+  }
+  for (std::size_t size = 0; size < good.size(); ++size) damaged(good.substr(0, size));
+  damaged(good + "k");
+  write_text(path, good);
+  EXPECT_EQ(load_tokenizer(path)->vocab_size(), 13);
+}
+
+TEST(Tokenizer, AnotherOneThanWantedIsNamed) {
+  TempFolder folder;
+  const std::string path = folder / "t.rmt", here = chars_tokenizer("abc")->hash(), there = bytes_tokenizer()->hash();
+  save_tokenizer(*chars_tokenizer("abc"), path);
+  EXPECT_EQ(load_tokenizer(path, here, "run runs/a")->kind(), "chars");
+  EXPECT_EQ(load_tokenizer(path, "", "run runs/a")->kind(), "chars");
+  expect_error([&] { load_tokenizer(path, there, "run runs/a"); }, {"t.rmt", here, "run runs/a", there, "replaced"});
 }
 
 TEST(StreamDecoder, HoldsBackIncompleteCharacters) {

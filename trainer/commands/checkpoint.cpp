@@ -1,10 +1,12 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
 #include <iomanip>
 #include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <sstream>
 #include <string>
 
@@ -13,6 +15,8 @@
 
 namespace ring {
 namespace {
+
+namespace fs = std::filesystem;
 
 std::string human(std::uint64_t bytes) {
   constexpr const char* units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
@@ -67,15 +71,16 @@ void print_tensors(const Manifest& m) {
             << "\n";
 }
 
-void inspect(const std::string& path) {
-  const std::vector<CheckpointEntry> found = resolve_checkpoints(path);
-  const Manifest m = read_manifest(found.back().path);
-  std::cout << found.back().path.string() << "\n";
-  if (found.size() > 1) {
-    std::cout << "newest of " << found.size() << ", the others are of steps";
-    for (std::size_t i = 0; i + 1 < found.size(); ++i) std::cout << (i ? ", " : " ") << found[i].step;
-    std::cout << "\n";
-  }
+// The manifest of the newest checkpoint that a path means, and all that it means. A run may remove them meanwhile.
+Manifest read_newest(const std::string& path, std::vector<CheckpointEntry>& found) {
+  const auto find = [&] {
+    found = resolve_checkpoints(path);
+    return FoundCheckpoint{found.back().path, {}, identity_of(found.back().path)};
+  };
+  return read_found(find, [](FoundCheckpoint& f) { f.manifest = read_manifest(f.path); }).manifest;
+}
+
+void print_manifest(const Manifest& m) {
   std::cout << "step " << m.step << ", written by " << m.world << (m.world == 1 ? " rank" : " ranks") << "\n";
   std::cout << "files:\n";
   for (const SavedFile& f : m.files)
@@ -87,22 +92,58 @@ void inspect(const std::string& path) {
   print_tensors(m);
 }
 
-void verify(const std::string& path) {
-  const std::vector<CheckpointEntry> found = resolve_checkpoints(path);
-  std::size_t damaged = 0;
-  for (const CheckpointEntry& entry : found) {
-    const std::vector<std::string> problems = verify_checkpoint(entry.path, /*from_disk=*/true);
-    damaged += !problems.empty();
-    if (problems.empty())
-      std::cout << "ok       " << entry.path.string() << "  " << human(read_manifest(entry.path).tensor_bytes())
-                << "\n";
+void inspect(const std::string& path) {
+  std::vector<CheckpointEntry> found;
+  const Manifest m = read_newest(path, found);
+  std::cout << found.back().path.string() << "\n";
+  if (found.size() > 1) {
+    std::cout << "newest of " << found.size() << ", the others are of steps";
+    for (std::size_t i = 0; i + 1 < found.size(); ++i) std::cout << (i ? ", " : " ") << found[i].step;
+    std::cout << "\n";
+  }
+  print_manifest(m);
+}
+
+// What `verify` found out so far.
+struct Tally {
+  std::set<fs::path> seen;
+  std::size_t whole = 0, damaged = 0;
+  bool removed = false;  // one of the latest list was
+
+  void look_at(const fs::path& path) {
+    const Verification v = verify_live(path, /*from_disk=*/true);
+    seen.insert(path);
+    removed |= v.removed;
+    damaged += !v.problems.empty();
+    whole += v.problems.empty() && !v.removed;
+    if (v.removed)
+      std::cout << "removed  " << path.string() << "  meanwhile, as a run does with old ones\n";
+    else if (v.problems.empty())
+      std::cout << "ok       " << path.string() << "  " << human(v.manifest.tensor_bytes()) << "\n";
     else
-      std::cout << "damaged  " << entry.path.string() << "\n";
-    for (const std::string& problem : problems) std::cout << "         " << problem << "\n";
+      std::cout << "damaged  " << path.string() << "\n";
+    for (const std::string& problem : v.problems) std::cout << "         " << problem << "\n";
     std::cout << std::flush;
   }
-  if (damaged > 0)
-    fail(damaged, " of ", found.size(), found.size() == 1 ? " checkpoint is damaged" : " checkpoints are damaged");
+};
+
+// Where a run removes checkpoints meanwhile, it has written newer ones: they are looked at instead.
+void verify(const std::string& path) {
+  Tally tally;
+  const fs::path given = fs::path(path).has_filename() ? fs::path(path) : fs::path(path).parent_path();
+  for (int look = 0; look < kMostLooks; ++look) {
+    tally.removed = false;
+    const std::vector<CheckpointEntry> found = resolve_checkpoints(path);
+    for (const CheckpointEntry& entry : found)
+      if (!tally.seen.contains(entry.path)) tally.look_at(entry.path);
+    if (tally.removed && found.back().path == given)
+      fail(path, " was removed while it was read, as a run does with old checkpoints");
+    if (!tally.removed || tally.whole + tally.damaged > 0) break;
+  }
+  if (tally.whole + tally.damaged == 0) fail_outpaced(path);
+  if (tally.damaged > 0)
+    fail(tally.damaged, " of ", tally.whole + tally.damaged,
+         tally.whole + tally.damaged == 1 ? " checkpoint is damaged" : " checkpoints are damaged");
 }
 
 }  // namespace

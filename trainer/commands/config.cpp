@@ -1,4 +1,5 @@
 #include <CLI/CLI.hpp>
+#include <filesystem>
 #include <iostream>
 #include <memory>
 #include <string>
@@ -8,6 +9,7 @@
 #include "trainer/commands/commands.h"
 #include "trainer/config.h"
 #include "trainer/config_docs.h"
+#include "trainer/session.h"
 
 namespace ring {
 namespace {
@@ -19,7 +21,12 @@ struct ShowOptions {
 
 void show(const ShowOptions& options) {
   Config config;
-  load_config(config, options.file, options.overrides);
+  if (std::error_code none; std::filesystem::is_directory(options.file, none)) {
+    config = origin_of(find_checkpoint(options.file)).config;
+    override_config(config, options.overrides);
+  } else {
+    load_config(config, options.file, options.overrides);
+  }
   config.model = config.model.resolved();
   std::cout << to_yaml(config);
 }
@@ -32,7 +39,10 @@ void add_config_commands(CLI::App& app) {
 
   auto options = std::make_shared<ShowOptions>();
   CLI::App* show_command = config->add_subcommand("show", "Print every key of a configuration, as a run would use it");
-  show_command->add_option("config", options->file, "YAML file, such as configs/quickstart.yaml")
+  show_command
+      ->add_option(
+          "config", options->file,
+          "YAML file, such as configs/quickstart.yaml, or a checkpoint or run: the settings that a checkpoint holds")
       ->required()
       ->type_name("FILE");
   show_command->add_option("overrides", options->overrides, "changes, such as train.steps=100")->type_name("KEY=VALUE");

@@ -1,11 +1,14 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <chrono>
 #include <filesystem>
 #include <iostream>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "core/check.h"
 #include "core/counted.h"
@@ -19,22 +22,22 @@
 namespace ring {
 namespace {
 
-// One live line on a terminal; elsewhere a line every ten seconds.
-class PrepareDisplay {
+// How far a command is through its bytes: one live line on a terminal, elsewhere a line every ten seconds.
+class ByteProgress {
  public:
-  PrepareDisplay() : live_(::isatty(STDERR_FILENO) == 1), started_(Clock::now()), shown_(started_) {}
-  ~PrepareDisplay() {
-    if (drawn_) std::cerr << "\r\x1b[K" << std::flush;
+  ByteProgress() : live_(::isatty(STDERR_FILENO) == 1), started_(Clock::now()), shown_(started_) {}
+  ~ByteProgress() { clear(); }
+  void clear() {
+    if (std::exchange(drawn_, false)) std::cerr << "\r\x1b[K" << std::flush;
   }
-  void show(const PrepareProgress& p) {
+  void show(std::uint64_t done, std::uint64_t total, const std::string& besides = "") {
     const auto now = Clock::now();
     if (seconds(now - shown_) < (live_ ? 0.1 : 10.0)) return;
     shown_ = now;
-    const double rate = static_cast<double>(p.bytes) / seconds(now - started_);
-    const std::string line =
-        str(p.bytes * 100 / p.total_bytes, " %  ", in_bytes(static_cast<double>(p.bytes)), " of ",
-            in_bytes(static_cast<double>(p.total_bytes)), "  ", with_commas(p.tokens), " tokens  ", in_bytes(rate),
-            "/s  ", fixed(static_cast<double>(p.total_bytes - std::min(p.bytes, p.total_bytes)) / rate, 0), " s left");
+    const double rate = static_cast<double>(done) / seconds(now - started_);
+    const std::string line = str(done * 100 / total, " %  ", in_bytes(static_cast<double>(done)), " of ",
+                                 in_bytes(static_cast<double>(total)), "  ", besides, in_bytes(rate), "/s  ",
+                                 fixed(static_cast<double>(total - std::min(done, total)) / rate, 0), " s left");
     if (live_)
       std::cerr << "\r\x1b[K" << line << std::flush;
     else
@@ -78,8 +81,10 @@ void prepare(const PrepareArguments& a) {
   }
   PrepareReport r;
   {
-    PrepareDisplay display;
-    r = prepare_corpus(a.options, [&](const PrepareProgress& p) { display.show(p); });
+    ByteProgress display;
+    r = prepare_corpus(a.options, [&](const PrepareProgress& p) {
+      display.show(p.bytes, p.total_bytes, with_commas(p.tokens) + " tokens  ");
+    });
   }
   warn(r);
   const double bytes = static_cast<double>(r.bytes), tokens = static_cast<double>(r.tokens[0] + r.tokens[1]);
@@ -126,6 +131,46 @@ void inspect(const InspectArguments& a) {
             << shortened(tokenizer->decode(ids), a.bytes) << "\n";
 }
 
+// Whether every byte is as it was written; says what is not.
+bool verify_one(const std::string& path) {
+  try {
+    const auto store = TokenStore::open(path);
+    ByteProgress display;
+    const auto damaged = [&](const std::string& what) {
+      display.clear();
+      std::cout << what << std::endl;
+    };
+    const VerifyReport r =
+        verify_corpus(*store, damaged, [&](const VerifyReport& p) { display.show(p.bytes, p.total_bytes); });
+    display.clear();
+    std::cout << path << ": " << (r.damaged == 0 ? str("whole, ") : with_commas(r.damaged) + " damaged of ")
+              << counted(static_cast<std::int64_t>(r.blocks), "block") << ", "
+              << in_bytes(static_cast<double>(r.total_bytes)) << " of tokens and document starts" << std::endl;
+    return r.damaged == 0;
+  } catch (const Error& e) {
+    std::cout << e.what() << std::endl;
+    return false;
+  }
+}
+
+void verify(const std::vector<std::string>& files) {
+  const std::int64_t bad = std::ranges::count_if(files, [](const std::string& file) { return !verify_one(file); });
+  if (bad > 0)
+    fail(bad, " of ", counted(static_cast<std::int64_t>(files.size()), "corpus file"),
+         " cannot be used: copy what is damaged again from where it came from, or make it again with 'ringmaster data "
+         "prepare'");
+}
+
+void add_verify(CLI::App& parent) {
+  auto files = std::make_shared<std::vector<std::string>>();
+  CLI::App* c = parent.add_subcommand("verify", "Read whole corpora and name what is damaged");
+  c->add_option("corpora", *files, "corpora (.h5)")->required()->type_name("FILE");
+  c->footer(
+      "Every block of 64 KiB is compared with its hash. The exit code is 1 where a corpus is damaged.\n"
+      "Example: ringmaster data verify corpus.h5");
+  c->callback([files] { verify(*files); });
+}
+
 void add_prepare(CLI::App& parent) {
   auto a = std::make_shared<PrepareArguments>();
   PrepareOptions& o = a->options;
@@ -134,6 +179,9 @@ void add_prepare(CLI::App& parent) {
   c->add_option("--glob", o.glob, "which files of a folder to read, such as '*.txt'")
       ->capture_default_str()
       ->type_name("PATTERN");
+  c->add_flag("--as-text", o.as_text,
+              "take the bytes of all files as they are, also of JSON and of what is no text (compressed, tables, NUL "
+              "bytes)");
   c->add_option("--tokenizer", o.tokenizer,
                 "bytes, chars (the characters of the input), a tokenizer file (.rmt), a SentencePiece model (.model), "
                 "or a corpus (.h5)")
@@ -177,11 +225,12 @@ void add_inspect(CLI::App& parent) {
 }  // namespace
 
 void add_data_commands(CLI::App& app) {
-  CLI::App* data = app.add_subcommand("data", "Prepare and inspect corpora");
+  CLI::App* data = app.add_subcommand("data", "Prepare, inspect and verify corpora");
   data->require_subcommand(1);
   data->footer("Example: ringmaster data prepare --input books/ --glob '*.txt' --tokenizer tok.rmt --output corpus.h5");
   add_prepare(*data);
   add_inspect(*data);
+  add_verify(*data);
 }
 
 }  // namespace ring

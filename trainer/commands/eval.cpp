@@ -21,9 +21,10 @@ struct Arguments {
 };
 
 void run(const Arguments& a) {
-  const Session session(a.run, a.threads, parse_device(a.device));
+  const Session session = open_session(a.run, a.threads, parse_device(a.device));
   const Corpora corpora = a.data.empty() ? open_corpora(session.config.data) : open_corpus(a.data);
   check_tokenizer(corpora, session.tokenizer->hash(), "run " + a.run);
+  if (a.data.empty()) check_data(session.origin, corpora, "Put the old ones back, or give --data");
   if (a.long_context) return long_eval(session, corpora, a.long_eval, a.batches, a.rows, a.json);
   LoaderOptions options;
   options.context = session.config.model.context;

@@ -31,7 +31,7 @@ std::vector<std::int32_t> start_tokens(const Tokenizer& tokenizer, const std::st
 void run(const Arguments& a) {
   if (std::isnan(a.sampling.temperature) || std::isnan(a.sampling.top_p))
     fail("--temperature and --top-p take numbers");
-  const Session session(a.run, a.threads, parse_device(a.device));
+  const Session session = open_session(a.run, a.threads, parse_device(a.device));
   const std::optional<std::int32_t> end = a.ignore_end ? std::nullopt : session.tokenizer->end_of_text();
   Sampling sampling = a.sampling;
   sampling.tokens = session.tokenizer->vocab_size();  // the model's vocabulary may be padded

@@ -10,12 +10,14 @@
 
 #include "core/check.h"
 #include "core/log.h"
+#include "core/standard_streams.h"
 #include "data/sentencepiece_train.h"
 #include "data/text_files.h"
 #include "data/text_survey.h"
 #include "data/tokenizer.h"
 #include "trainer/commands/commands.h"
 #include "trainer/commands/data_text.h"
+#include "trainer/origin.h"
 
 namespace ring {
 namespace {
@@ -26,12 +28,12 @@ struct TrainArguments {
   std::int64_t vocab_size = 8192;
   std::uint64_t max_train_bytes = 20'000'000;
   double coverage = 0.9995;
-  bool end_of_text = false;
+  bool end_of_text = false, as_text = false;
 };
 
 void train(const TrainArguments& a) {
   const auto started = std::chrono::steady_clock::now();
-  const std::vector<TextFile> files = list_text_files(a.inputs, a.glob);
+  const std::vector<TextFile> files = list_text_files(a.inputs, a.glob, a.as_text);
   std::uint64_t bytes = 0;
   for (const TextFile& f : files) bytes += f.size;
   std::shared_ptr<const Tokenizer> tokenizer;
@@ -53,8 +55,6 @@ void train(const TrainArguments& a) {
             << " tokens, hash " << tokenizer->hash() << ", " << fixed(seconds, 1) << " s\n";
 }
 
-std::string all_input() { return {std::istreambuf_iterator<char>(std::cin), {}}; }
-
 void warn(const EncodeReport& r) {
   if (r.invalid_bytes > 0) log::warn("bytes of the input that are not UTF-8: ", r.invalid_bytes);
   if (r.unknown > 0)
@@ -69,10 +69,10 @@ struct EncodeArguments {
 };
 
 void encode(const EncodeArguments& a) {
-  const auto tokenizer = load_tokenizer(a.tokenizer);
+  const auto tokenizer = open_tokenizer(a.tokenizer);
   std::string text;
   for (const std::string& word : a.words) text += (text.empty() ? "" : " ") + word;
-  if (a.words.empty()) text = all_input();
+  if (a.words.empty()) text = read_standard_input();
   EncodeReport report;
   const std::vector<std::int32_t> ids = tokenizer->encode(text, &report);
   if (a.pieces) {
@@ -90,9 +90,9 @@ struct DecodeArguments {
 };
 
 void decode(DecodeArguments a) {
-  const auto tokenizer = load_tokenizer(a.tokenizer);
+  const auto tokenizer = open_tokenizer(a.tokenizer);
   if (a.ids.empty()) {
-    std::istringstream in(all_input());
+    std::istringstream in(read_standard_input());
     for (std::string word; in >> word;) {
       std::size_t used = 0;
       try {
@@ -113,7 +113,7 @@ struct InspectArguments {
 };
 
 void inspect(const InspectArguments& a) {
-  const auto tokenizer = load_tokenizer(a.tokenizer);
+  const auto tokenizer = open_tokenizer(a.tokenizer);
   const std::int64_t vocab = tokenizer->vocab_size();
   const auto end = tokenizer->end_of_text();
   // Whatever a tokenizer may stumble over: runs of spaces, newlines, a tab, accents, an emoji, U+2581, a stray byte.
@@ -130,7 +130,8 @@ void inspect(const InspectArguments& a) {
   }
 }
 
-constexpr const char* kSpecText = "bytes, a tokenizer file (.rmt), a SentencePiece model (.model), or a corpus (.h5)";
+constexpr const char* kSpecText =
+    "bytes, a tokenizer file (.rmt), a SentencePiece model (.model), a corpus (.h5), or the directory of a run";
 
 void add_train(CLI::App& parent) {
   auto a = std::make_shared<TrainArguments>();
@@ -139,6 +140,9 @@ void add_train(CLI::App& parent) {
   c->add_option("--glob", a->glob, "which files of a folder to read, such as '*.txt'")
       ->capture_default_str()
       ->type_name("PATTERN");
+  c->add_flag("--as-text", a->as_text,
+              "take the bytes of all files as they are, also of JSON and of what is no text (compressed, tables, NUL "
+              "bytes)");
   c->add_option("--kind", a->kind, "kind of vocabulary")
       ->check(CLI::IsMember({"bpe", "unigram", "chars"}))
       ->capture_default_str();

@@ -1,9 +1,10 @@
 #include <CLI/CLI.hpp>
-#include <iostream>
 
 #include "core/fields.h"
+#include "core/standard_streams.h"
 #include "kernels/observers.h"
 #include "trainer/commands/commands.h"
+#include "trainer/origin.h"
 #include "trainer/run_directory.h"
 #include "trainer/session.h"
 #include "trainer/stop_signal.h"
@@ -19,10 +20,10 @@ struct Arguments {
 };
 
 // CONFIG is a settings file, or a run to go on with.
-Config load(const Arguments& a) {
+Config load(const Arguments& a, bool speaks) {
   Config config;
-  if (RunDirectory run(a.config); run.exists()) {
-    config = run.config();
+  if (const RunDirectory run(a.config); run.exists()) {
+    config = settings_to_go_on(run, speaks);
     config.run.directory = run.path();
     override_config(config, a.overrides);
   } else {
@@ -33,19 +34,22 @@ Config load(const Arguments& a) {
 
 void run(const Arguments& a) {
   if (a.options.nvtx) make_range_observer();  // where there are none, nothing has happened yet
-  const Config config = load(a);
   const bool leads = parse_environment(current_environment()).rank == 0;
+  const Config config = load(a, leads);
   StopSignal signal(leads);  // first: it must be there before any thread
-  const std::unique_ptr<Mesh> mesh = join_mesh(config);
+  const std::unique_ptr<Mesh> mesh =
+      join_mesh(config, {{"--fresh", a.options.fresh ? "given" : "not given"},
+                         {"--allow-changes", a.options.allow_changes ? "given" : "not given"}});
   const TrainEnd end = train(config, a.options, *mesh, signal);
   if (mesh->rank() == 0) {
     const std::string dir = config.run.path();
+    std::ostream& say = progress_output();  // the run has saved: a closed console takes nothing from it
     const std::string launch = mesh->world() > 1 ? str("launch --nproc-per-node ", mesh->world(), " -- ") : "";
     if (end == TrainEnd::interrupted)
-      std::cout << "stopped early; to go on: ringmaster " << launch << "train " << dir << "\n";
+      say << "stopped early; to go on: ringmaster " << launch << "train " << dir << "\n";
     if (end == TrainEnd::out_of_time)
-      std::cout << "the time is over; to go on: ringmaster " << launch << "train " << dir << " train.minutes=...\n";
-    std::cout << "to sample: ringmaster generate " << dir << " --prompt \"...\"\n";
+      say << "the time is over; to go on: ringmaster " << launch << "train " << dir << " train.minutes=...\n";
+    say << "to sample: ringmaster generate " << dir << " --prompt \"...\"" << std::endl;
   }
   if (end == TrainEnd::interrupted) throw ExitCode{kExitInterrupted};
 }

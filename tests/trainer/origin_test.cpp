@@ -1,5 +1,5 @@
 // What checkpoints say of their origin.
-#include "trainer/session.h"
+#include "trainer/origin.h"
 
 #include <gtest/gtest.h>
 

@@ -1,0 +1,82 @@
+#include "data/text_kind.h"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+
+namespace ring {
+namespace {
+
+constexpr std::string_view kUnpack = "unpack it first";
+constexpr std::string_view kExport = "write its texts to files first";
+constexpr std::string_view kConvert = "convert it to text first";
+constexpr std::string_view kRecode = "convert it first: iconv -f UTF-16 -t UTF-8";
+constexpr std::string_view kRecords = "write the texts of its records to files first, as `jq -r .text` does";
+
+struct Signature {
+  std::size_t at;
+  std::string_view bytes;
+  ForeignKind kind;
+};
+
+template <std::size_t N>
+constexpr std::string_view raw(const char (&bytes)[N]) {  // keeps NUL bytes
+  return {bytes, N - 1};
+}
+
+constexpr std::array kSignatures{
+    Signature{0, "\x1F\x8B", {"compressed by gzip", kUnpack}},
+    Signature{0, "\x28\xB5\x2F\xFD", {"compressed by zstd", kUnpack}},
+    Signature{0,
+              "\xFD"
+              "7zXZ",
+              {"compressed by xz", kUnpack}},
+    Signature{4, "1AY&SY", {"compressed by bzip2", kUnpack}},
+    Signature{0, "\x04\x22\x4D\x18", {"compressed by lz4", kUnpack}},
+    Signature{0, "7z\xBC\xAF\x27\x1C", {"a 7z archive", kUnpack}},
+    Signature{0, "PK\x03\x04", {"a zip archive, or a document or model that is one", kUnpack}},
+    Signature{0, "PK\x05\x06", {"an empty zip archive", kUnpack}},
+    Signature{0, "Rar!\x1A\x07", {"a rar archive", kUnpack}},
+    Signature{257, "ustar", {"a tar archive", kUnpack}},
+    Signature{0, "PAR1", {"a Parquet table", kExport}},
+    Signature{0, "ARROW1", {"an Arrow table", kExport}},
+    Signature{0, "Obj\x01", {"an Avro table", kExport}},
+    Signature{0, "\x89HDF\r\n\x1A\n", {"an HDF5 file", kExport}},
+    Signature{0, "SQLite format 3", {"an SQLite database", kExport}},
+    Signature{0, "\x93NUMPY", {"a NumPy array", kExport}},
+    Signature{0, "ringmaster corpus\n", {"a corpus, which holds tokens already", "give the text that it was made of"}},
+    Signature{0, "ringmaster tokenizer ", {"a tokenizer", "give the text that it was made of"}},
+    Signature{0, "%PDF-", {"a PDF document", kConvert}},
+    Signature{0, "\xD0\xCF\x11\xE0\xA1\xB1\x1A\xE1", {"a Microsoft Office document", kConvert}},
+    Signature{0, "\x89PNG\r\n\x1A\n", {"a PNG image", kConvert}},
+    Signature{0, "\xFF\xD8\xFF", {"a JPEG image", kConvert}},
+    Signature{0, "GIF8", {"a GIF image", kConvert}},
+    Signature{0,
+              "\x7F"
+              "ELF",
+              {"a program", kConvert}},
+    Signature{0, raw("\x00\x00\xFE\xFF"), {"text in UTF-32", "convert it first: iconv -f UTF-32 -t UTF-8"}},
+    Signature{0, raw("\xFF\xFE\x00\x00"), {"text in UTF-32", "convert it first: iconv -f UTF-32 -t UTF-8"}},
+    Signature{0, "\xFF\xFE", {"text in UTF-16", kRecode}},
+    Signature{0, "\xFE\xFF", {"text in UTF-16", kRecode}},
+};
+
+bool has_ending(const std::string& path, std::string_view ending) {
+  const auto same = [](char a, char b) { return std::tolower(static_cast<unsigned char>(a)) == b; };
+  return path.size() > ending.size() &&
+         std::equal(ending.begin(), ending.end(), path.end() - static_cast<std::ptrdiff_t>(ending.size()),
+                    [&](char e, char p) { return same(p, e); });
+}
+
+}  // namespace
+
+std::optional<ForeignKind> foreign_kind(std::string_view head, const std::string& path) {
+  for (const Signature& s : kSignatures)
+    if (head.size() >= s.at && head.substr(s.at).starts_with(s.bytes)) return s.kind;
+  if (head.find('\0') != std::string_view::npos) return ForeignKind{"binary: it has NUL bytes", kConvert};
+  for (const std::string_view ending : {".jsonl", ".ndjson", ".json"})
+    if (has_ending(path, ending)) return ForeignKind{"JSON, whose markup would be learned with the text", kRecords};
+  return std::nullopt;
+}
+
+}  // namespace ring

@@ -1,0 +1,21 @@
+#pragma once
+// Files that are no text: what a model would learn of them is how they are packed.
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace ring {
+
+inline constexpr std::size_t kKindBytes = 512;  // what decides lies in the first so many bytes
+
+struct ForeignKind {
+  std::string_view name;    // as "it is ..." goes on
+  std::string_view remedy;  // what makes text of it
+};
+
+// What a file is by its first bytes and the end of its name; nothing: it may be text.
+std::optional<ForeignKind> foreign_kind(std::string_view head, const std::string& path);
+
+}  // namespace ring

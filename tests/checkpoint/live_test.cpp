@@ -1,0 +1,136 @@
+// Reading beside a run that goes on, writes checkpoints and removes old ones: nothing of that is damage.
+
+#include <sys/prctl.h>
+#include <sys/wait.h>
+
+#include <chrono>
+#include <csignal>
+
+#include "core/log.h"
+#include "tests/checkpoint/fixture.h"
+#include "tests/process.h"
+
+namespace ring::test {
+namespace {
+
+// Another process that writes one checkpoint after the other and keeps the last.
+class Pruning : public testing::Test {
+ protected:
+  void SetUp() override {
+    write_small(checkpoints(), 1);
+    child_ = ::fork();
+    if (child_ == 0) write_forever();
+  }
+  void TearDown() override {
+    ::kill(child_, SIGKILL);
+    ::waitpid(child_, nullptr, 0);
+  }
+  // Until enough was removed, if it takes no more than some seconds.
+  void meanwhile(const std::function<void()>& read) const {
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    std::int64_t step = 0;
+    for (int reads = 0; reads < 50 || (step < 100 && std::chrono::steady_clock::now() < end); ++reads) {
+      read();
+      if (const auto all = list_checkpoints(checkpoints()); !all.empty()) step = all.back().step;
+    }
+    EXPECT_GE(step, 100) << "hardly anything was removed meanwhile";
+  }
+  fs::path checkpoints() const { return temp_.path() / "checkpoints"; }
+  Finished ring(const std::string& command, const std::string& path) const {
+    return run_process({RING_BINARY, "checkpoint", command, path});
+  }
+
+  // In memory where there is such a folder, so that checkpoints come and go as fast as they are read.
+  TempFolder temp_{fs::is_directory("/dev/shm") ? "/dev/shm" : fs::temp_directory_path()};
+
+ private:
+  [[noreturn]] void write_forever() const {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    log::set_level(log::Level::error);
+    try {
+      for (std::int64_t step = 2;; ++step) write_small(checkpoints(), step, {1, 0});
+    } catch (...) {
+      ::_exit(3);
+    }
+  }
+  pid_t child_ = -1;
+};
+
+TEST_F(Pruning, TheNewestIsFoundAndLoadedWhole) {
+  std::int64_t before = 0;
+  meanwhile([&] {
+    SmallState loaded(0);
+    const FoundCheckpoint found = read_found([&] { return find_newest_verified(checkpoints()).value(); },
+                                             [&](const FoundCheckpoint& f) {
+                                               SmallState fresh(0);
+                                               load_state(f.path, fresh.state, stream());
+                                               load_state(f.path, loaded.state, stream());
+                                             });
+    EXPECT_GE(found.manifest.step, before);
+    before = found.manifest.step;
+    EXPECT_TRUE(loaded.equals(SmallState(static_cast<std::uint64_t>(before)))) << "step " << before;
+  });
+}
+
+TEST_F(Pruning, WhatVanishesIsNotDamaged) {
+  int removed = 0;
+  meanwhile([&] {
+    for (const CheckpointEntry& entry : list_checkpoints(checkpoints())) {
+      const Verification v = verify_live(entry.path);
+      EXPECT_TRUE(v.problems.empty()) << joined(v.problems);
+      removed += v.removed;
+    }
+  });
+  EXPECT_GT(removed, 0) << "the race that this is about never happened";
+}
+
+TEST_F(Pruning, CommandsSeeWhatIsThereNow) {
+  for (int i = 0; i < 10; ++i)
+    for (const char* command : {"verify", "inspect"}) {
+      const Finished done = ring(command, temp_.path().string());
+      EXPECT_EQ(done.code, 0) << command << ": " << done.output;
+      EXPECT_EQ(done.output.find("damaged"), std::string::npos) << done.output;
+    }
+}
+
+TEST(Replaced, IsReadAgainAndNotTakenForDamage) {
+  const TempFolder temp;
+  const fs::path path = write_small(temp.path(), 7);
+  const FolderIdentity first = identity_of(path);
+  EXPECT_EQ(identity_of(path), first);
+  write_small(temp.path(), 7);  // takes its place
+  EXPECT_NE(identity_of(path), first);
+  int reads = 0;
+  const auto find = [&] { return FoundCheckpoint{path, {}, identity_of(path)}; };
+  read_found(find, [&](const FoundCheckpoint&) {
+    if (++reads > 2) return;
+    write_small(temp.path(), 7);
+    throw Error("half of the old one, half of the new one");
+  });
+  EXPECT_EQ(reads, 3);
+  EXPECT_THROW(read_found(find, [](const FoundCheckpoint&) { throw Error("damaged"); }), Error);
+}
+
+TEST(Replaced, RemovedForGoodIsSaid) {
+  const TempFolder temp;
+  const fs::path path = write_small(temp.path(), 7);
+  bool looked = false;
+  const std::string what = error_of([&] {
+    read_found(
+        [&] {
+          if (looked) fail("there is none");
+          return FoundCheckpoint{path, {}, identity_of(path)};
+        },
+        [&](const FoundCheckpoint&) {
+          looked = true;
+          fs::remove_all(path);
+          fail("cannot read");
+        });
+  });
+  EXPECT_TRUE(contains(what, path.string() + " was removed while it was read") && contains(what, "there is none"))
+      << what;
+  EXPECT_TRUE(verify_live(path).removed);
+}
+
+}  // namespace
+}  // namespace ring::test

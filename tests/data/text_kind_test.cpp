@@ -1,0 +1,144 @@
+#include "data/text_kind.h"
+
+#include "corpus_case.h"
+#include "data/prepare.h"
+
+namespace ring {
+namespace {
+
+std::string bytes_of(std::initializer_list<int> values) {
+  std::string out;
+  for (const int v : values) out += static_cast<char>(v);
+  return out;
+}
+
+// As they begin by their formats' definitions, and what the user should hear.
+std::vector<std::pair<std::string, std::string>> foreign_heads() {
+  return {
+      {bytes_of({0x1F, 0x8B, 8, 0}), "compressed by gzip: unpack it first"},
+      {bytes_of({0x28, 0xB5, 0x2F, 0xFD, 0x24}), "compressed by zstd: unpack it first"},
+      {bytes_of({0xFD, '7', 'z', 'X', 'Z', 0}), "compressed by xz: unpack it first"},
+      {"BZh9" + bytes_of({0x31, 0x41, 0x59, 0x26, 0x53, 0x59}), "compressed by bzip2: unpack it first"},
+      {bytes_of({0x04, 0x22, 0x4D, 0x18, 0x64}), "compressed by lz4"},
+      {bytes_of({'7', 'z', 0xBC, 0xAF, 0x27, 0x1C}), "a 7z archive"},
+      {bytes_of({'P', 'K', 3, 4, 20}), "a zip archive"},
+      {bytes_of({'R', 'a', 'r', '!', 0x1A, 7, 1}), "a rar archive"},
+      {std::string(257, 'a') + "ustar  ", "a tar archive: unpack it first"},
+      {bytes_of({'P', 'A', 'R', '1', 0x15, 4}), "a Parquet table: write its texts to files first"},
+      {bytes_of({'A', 'R', 'R', 'O', 'W', '1', 0, 0}), "an Arrow table"},
+      {bytes_of({'O', 'b', 'j', 1, 4}), "an Avro table"},
+      {bytes_of({0x89, 'H', 'D', 'F', 0x0D, 0x0A, 0x1A, 0x0A}), "an HDF5 file"},
+      {"SQLite format 3" + bytes_of({0, 16}), "an SQLite database"},
+      {bytes_of({0x93, 'N', 'U', 'M', 'P', 'Y', 1}), "a NumPy array"},
+      {"%PDF-1.7\n", "a PDF document: convert it to text first"},
+      {bytes_of({0xD0, 0xCF, 0x11, 0xE0, 0xA1, 0xB1, 0x1A, 0xE1}), "a Microsoft Office document"},
+      {bytes_of({0x89, 'P', 'N', 'G', 0x0D, 0x0A, 0x1A, 0x0A}), "a PNG image"},
+      {bytes_of({0xFF, 0xD8, 0xFF, 0xE0}), "a JPEG image"},
+      {"GIF89a;", "a GIF image"},
+      {bytes_of({0x7F, 'E', 'L', 'F', 2}), "a program"},
+      {bytes_of({0xFF, 0xFE, 'a', 0}), "text in UTF-16: convert it first: iconv"},
+      {bytes_of({0xFE, 0xFF, 0, 'a'}), "text in UTF-16"},
+      {bytes_of({0xFF, 0xFE, 0, 0, 'a', 0, 0, 0}), "text in UTF-32"},
+      {bytes_of({0, 0, 0xFE, 0xFF, 0, 0, 0, 'a'}), "text in UTF-32"},
+      {"almost text" + bytes_of({0}), "binary: it has NUL bytes"},
+      {bytes_tokenizer()->serialize(), "a tokenizer"},
+  };
+}
+
+TEST(TextKind, WhatIsNoTextIsRefusedWithItsNameAndTheRemedy) {
+  TempFolder folder;
+  const std::string path = folder / "in/a.txt";
+  for (const auto& [head, said] : foreign_heads()) {
+    write_text(path, head + " and so on");
+    for (const std::string& input : {path, folder / "in"})
+      expect_error([&] { list_text_files({input}, "*.txt"); }, {"a.txt is no text, it is " + said, "--as-text"});
+    EXPECT_EQ(list_text_files({path}, "*", true).size(), 1u);
+  }
+  write_corpus(folder / "c.h5", counting(10), {});
+  expect_error([&] { list_text_files({folder / "c.h5"}, "*"); }, {"c.h5 is no text, it is a corpus"});
+}
+
+TEST(TextKind, JsonIsRefusedByItsName) {
+  TempFolder folder;
+  for (const char* name : {"a.jsonl", "b.json", "c.ndjson", "D.JSONL"}) {
+    write_text(folder / name, "{\"text\": \"words\"}\n");
+    expect_error([&] { list_text_files({folder / name}, "*"); }, {std::string(name) + " is no text, it is JSON", "jq"});
+  }
+  expect_error([&] { list_text_files({folder.path()}, "*"); }, {"D.JSONL", "(4 of 4 files are no text)", "--glob"});
+}
+
+TEST(TextKind, TextIsText) {
+  TempFolder folder;
+  const std::vector<std::string> texts{"",
+                                       "a",
+                                       "PK and PAR 1",
+                                       "BZh9 is a magic number",
+                                       "\xEF\xBB\xBF with a mark",
+                                       "{\"a\": 1}\n",
+                                       "caf\xE9 in Latin-1",
+                                       "\xE6\x97\xA5\xE6\x9C\xAC",
+                                       "7z, Rar, GIF"};
+  for (const std::string& text : texts) {
+    write_text(folder / "a.txt", text);
+    EXPECT_EQ(list_text_files({folder / "a.txt"}, "*").size(), 1u) << text;
+  }
+  write_text(folder / "json", "no ending");
+  EXPECT_EQ(list_text_files({folder / "json"}, "*").size(), 1u);
+}
+
+PrepareOptions options(const TempFolder& folder) {
+  PrepareOptions o;
+  o.inputs = {folder / "in"};
+  o.tokenizer = "bytes";
+  o.output = folder / "out.h5";
+  o.validation_fraction = 0;
+  o.threads = 2;
+  return o;
+}
+
+TEST(TextKind, ANulFarIntoAFileStopsThePreparationAndNothingStays) {
+  TempFolder folder;
+  std::string text(3000000, 'a');
+  text[2500000] = '\0';
+  write_text(folder / "in/a.txt", "fine");
+  write_text(folder / "in/b.txt", text);
+  PrepareOptions o = options(folder);
+  for (const char* tokenizer : {"bytes", "chars"}) {
+    o.tokenizer = tokenizer;
+    expect_error([&] { prepare_corpus(o); }, {"b.txt is no text: its byte 2500000 is NUL", "--as-text"});
+    for (const auto& entry : std::filesystem::directory_iterator(folder.path()))
+      EXPECT_EQ(entry.path().filename(), "in");
+  }
+  o.tokenizer = "bytes";
+  o.as_text = true;
+  EXPECT_EQ(prepare_corpus(o).bytes, 3000004u);
+  std::int32_t token = -1;
+  TokenStore::open(o.output)->train().read(5 + 2500000, 1, &token);  // behind "fine" and its end
+  EXPECT_EQ(token, 0);
+}
+
+TEST(TextFiles, LinksThatLeadNowhereAreSkippedWithAWarning) {
+  namespace fs = std::filesystem;
+  TempFolder folder;
+  write_text(folder / "in/a.txt", "text");
+  write_text(folder / "other/b.txt", "text");
+  fs::create_symlink("loop.txt", folder / "in/loop.txt");
+  fs::create_symlink("pong", folder / "in/ping");
+  fs::create_symlink("ping", folder / "in/pong");
+  fs::create_directory_symlink("..", folder / "in/up");
+  fs::create_symlink("nothing.txt", folder / "in/dangling.txt");
+  fs::create_symlink(folder / "other/b.txt", folder / "in/linked.txt");
+  testing::internal::CaptureStderr();
+  const auto files = list_text_files({folder / "in"}, "*.txt");
+  const std::string said = testing::internal::GetCapturedStderr();
+  ASSERT_EQ(files.size(), 2u);
+  EXPECT_EQ(files[0].name, "a.txt");
+  EXPECT_EQ(files[1].name, "linked.txt");
+  for (const char* part : {"skipped", "in/loop.txt: Too many levels of symbolic links", "in/ping: Too many", "in/pong",
+                           "in/up: a link to a folder", "in/dangling.txt: No such file"})
+    EXPECT_NE(said.find(part), std::string::npos) << part << " is not in: " << said;
+  expect_error([&] { list_text_files({folder / "in/loop.txt"}, "*"); }, {"--input", "loop.txt", "Too many levels"});
+}
+
+}  // namespace
+}  // namespace ring

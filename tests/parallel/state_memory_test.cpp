@@ -1,0 +1,56 @@
+// What a run is foreseen to hold is what it holds.
+#include "parallel/state_memory.h"
+
+#include <gtest/gtest.h>
+
+#include "core/fields.h"
+#include "tests/parallel/training.h"
+#include "tests/trainer/tiny.h"
+#include "trainer/session.h"
+
+namespace ring::test {
+namespace {
+
+std::string text_of(const StateMemory& m) {
+  return str("weights ", bytes_text(m.weights + m.master + m.weight_buffers), ", gradients ",
+             bytes_text(m.gradients + m.gradient_buffers), ", moments ", bytes_text(m.moments));
+}
+
+TEST(DistStateMemory, IsForeseenForEveryWayOfSharing) {
+  for (const char* tp : {"1", "2"})
+    for (const int zero : {0, 1, 2, 3}) {
+      TrainingOptions options;
+      options.ranks = 4;
+      options.steps = 1;
+      options.overrides = {str("parallel.zero=", zero), str("parallel.tp=", tp)};
+      const Training run = train_on_ranks(options);
+      ASSERT_EQ(run.errors, "");
+      Config config = tiny_config();
+      override_config(config, options.overrides);
+      const int slices = static_cast<int>(config.parallel.tp), replicas = options.ranks / slices;
+      for (int rank = 0; rank < options.ranks; ++rank) {
+        Decoder model(config.model, vocab_padding(Backend::cpu), {rank % slices, slices});
+        EXPECT_EQ(text_of(state_memory(model, zero, replicas, rank / slices, {}, DType::f32)),
+                  run.memory[static_cast<std::size_t>(rank)])
+            << "zero " << zero << " tp " << tp << " rank " << rank;
+      }
+    }
+}
+
+// Mixed types, as on GPUs: 2 bytes of weights, and 4 each of master copies, gradients and both moments.
+TEST(StateMemory, CountsEachTypeAndOnlyWhatComputes) {
+  Decoder model(tiny_config().model);
+  ParamTypes types{.weights = DType::bf16};
+  const StateMemory m = state_memory(model, 0, 1, 0, types, DType::f32);
+  const auto n = static_cast<std::uint64_t>(model.parameters().size());
+  EXPECT_EQ(m.weights, 2 * n);
+  EXPECT_EQ(m.master, 4 * n);
+  EXPECT_EQ(m.gradients, 4 * n);
+  EXPECT_EQ(m.moments, 8 * n);
+  EXPECT_EQ(m.total(), 18 * n);
+  types = {.master = DType::bf16, .weights = DType::bf16, .trainable = false};
+  EXPECT_EQ(state_memory(model, 0, 1, 0, types, DType::f32).total(), 2 * n);
+}
+
+}  // namespace
+}  // namespace ring::test

@@ -1,0 +1,218 @@
+// Small files of a run that were changed, damaged, deleted or copied apart: what the checkpoint says holds, and what
+// says otherwise is named.
+#include <signal.h>
+#include <sys/stat.h>
+
+#include <chrono>
+#include <thread>
+
+#include "checkpoint/files.h"
+#include "core/check.h"
+#include "tests/trainer/runs.h"
+
+namespace ring::test {
+namespace {
+
+class DamagedRuns : public Runs {
+ protected:
+  void SetUp() override {
+    Runs::SetUp();
+    ASSERT_EQ(run_process(short_train()).code, 0);
+  }
+  std::vector<std::string> short_train(std::vector<std::string> more = {}) const {
+    more.insert(more.begin(), "train.steps=10");
+    return train("run", more);
+  }
+  std::string checkpoint() const { return path("run/checkpoints/step-000000010"); }
+  std::string config() const { return path("run/config.yaml"); }
+  std::string restoring() const { return "ringmaster config show " + checkpoint() + " > " + config(); }
+  void edit(const std::string& from, const std::string& to) const {
+    std::string text = read_text(config());
+    ASSERT_NE(text.find(from), std::string::npos) << text;
+    text.replace(text.find(from), from.size(), to);
+    std::ofstream(config()) << text;
+  }
+  static void expect_parts(const Finished& done, int code, const std::vector<std::string>& parts) {
+    EXPECT_EQ(done.code, code) << done.output;
+    for (const std::string& part : parts)
+      EXPECT_NE(done.output.find(part), std::string::npos) << "'" << part << "' is not in: " << done.output;
+  }
+  // The line with the loss, without warnings.
+  std::string loss_of(const std::string& run) const {
+    const std::string output = ring({"eval", run}).output;
+    const std::size_t at = output.find("loss ");
+    EXPECT_NE(at, std::string::npos) << output;
+    return at == std::string::npos ? output : output.substr(at);
+  }
+};
+
+TEST_F(DamagedRuns, AChangedConfigIsNamedAndChangesNoNumber) {
+  const std::string loss = loss_of(path("run"));
+  const std::string change = "model.norm_eps: 1e-5 -> 0.5";
+  edit("norm_eps: 1e-5", "norm_eps: 0.5");
+  expect_parts(ring({"eval", path("run")}), 0, {config(), checkpoint(), change, restoring()});
+  EXPECT_EQ(loss_of(path("run")), loss);
+  expect_parts(ring({"generate", path("run"), "--max-tokens", "2"}), 0, {change});
+  expect_parts(ring({"train", path("run")}), 1, {config(), checkpoint(), change, restoring(), "--allow-changes"});
+  EXPECT_EQ(run_process(short_train()).code, 0);  // says itself what the checkpoint says, and writes the file again
+  expect_parts(ring({"train", path("run")}), 0, {"nothing left to do"});
+  EXPECT_EQ(read_text(config()).find("norm_eps: 0.5"), std::string::npos);
+}
+
+TEST_F(DamagedRuns, TheCommandThatIsNamedRestoresTheConfig) {
+  edit("lr: 0.001", "lr: 0.005");
+  expect_parts(ring({"train", path("run")}), 1, {"optimizer.lr: 0.001 -> 0.005"});
+  const Finished shown = ring({"config", "show", checkpoint()});
+  ASSERT_EQ(shown.code, 0) << shown.output;
+  std::ofstream(config()) << shown.output;
+  expect_parts(ring({"train", path("run")}), 0, {"nothing left to do"});
+  edit("lr: 0.001", "lr: 0.005");
+  expect_parts(ring({"train", path("run"), "--allow-changes"}), 0, {"changed settings", "optimizer.lr"});
+}
+
+TEST_F(DamagedRuns, KeysThatAreFreeToChangeAreNamedWhereOnlyTheFileSaysThem) {
+  edit("validation_batches: 0", "validation_batches: 1");
+  expect_parts(ring({"train", path("run")}), 0, {config(), "was changed since", "data.validation_batches: 0 -> 1"});
+  const Finished given = ring({"train", path("run"), "data.validation_batches=2"});
+  expect_parts(given, 0, {"nothing left to do"});
+  EXPECT_EQ(given.output.find("was changed since"), std::string::npos) << given.output;
+}
+
+TEST_F(DamagedRuns, ADeletedConfigIsSaidAndDoesNotStartTheRunAgain) {
+  const std::string loss = loss_of(path("run"));
+  std::filesystem::remove(config());
+  expect_parts(ring({"eval", path("run")}), 0, {"no config.yaml", checkpoint()});
+  EXPECT_EQ(loss_of(path("run")), loss);
+  expect_parts(run_process(short_train({"optimizer.lr=2e-3"})), 1, {"no config.yaml", "optimizer.lr: 0.001 -> 0.002"});
+  EXPECT_FALSE(std::filesystem::exists(config()));
+  expect_parts(ring({"train", path("run")}), 0, {"no config.yaml", checkpoint(), "nothing left to do"});
+  EXPECT_TRUE(std::filesystem::exists(config()));
+  EXPECT_EQ(losses("run").size(), 10u);
+}
+
+TEST_F(DamagedRuns, AConfigThatCannotBeReadIsAnErrorWithItsNameAndTheRemedy) {
+  const auto expect_named = [&] {
+    for (const char* command : {"train", "eval", "generate"})
+      expect_parts(ring({command, path("run")}), 1, {config(), restoring()});
+    expect_parts(run_process(short_train()), 1, {config(), restoring()});
+  };
+  for (const char* text : {"][ not: yaml", "model: {width: none}", "\x01\x02\xff", "unknown_key: 1"}) {
+    std::ofstream(config()) << text;
+    expect_named();
+  }
+  std::filesystem::remove(config());
+  ASSERT_EQ(::mkfifo(config().c_str(), 0600), 0);
+  expect_named();
+}
+
+// A change that somebody allowed holds, although the newest checkpoint is from before it.
+TEST_F(DamagedRuns, AllowedChangesSurviveAKillBeforeTheNextCheckpoint) {
+  const std::vector<std::string> changed = {"train.steps=100000", "optimizer.lr=2e-3", "checkpoint.interval=0",
+                                            "train.eval_interval=0"};
+  std::vector<std::string> allowed = changed;
+  allowed.push_back("--allow-changes");
+  {
+    Process process(train("run", allowed));
+    while (records("run") < 20 && process.running()) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    process.signal(SIGKILL);
+    ASSERT_EQ(process.wait().code, -SIGKILL);
+  }
+  ASSERT_TRUE(std::filesystem::exists(checkpoint()));
+  const auto goes_on = [&](const std::vector<std::string>& command) {
+    std::filesystem::remove(path("run/metrics.jsonl"));
+    Process process(command);
+    while (records("run") < 5 && process.running()) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    process.signal(SIGKILL);
+    return process.wait();
+  };
+  expect_parts(goes_on({RING_BINARY, "train", path("run")}), -SIGKILL, {"changed settings", "0.001 -> 0.002"});
+  expect_parts(goes_on(train("run", changed)), -SIGKILL, {"resuming from step 10"});
+  expect_parts(ring({"train", path("run"), "optimizer.lr=3e-3"}), 1, {"optimizer.lr: 0.001 -> 0.003"});
+  edit("lr: 0.002", "lr: 0.004");  // nobody allowed that
+  expect_parts(ring({"train", path("run")}), 1, {"optimizer.lr: 0.001 -> 0.004", "train.steps: 10 -> 100000"});
+}
+
+TEST_F(DamagedRuns, AnotherTokenizerIsBlamedByName) {
+  std::ofstream(folder_ / "letters.txt") << "abcdefghij";
+  const std::string file = path("run/tokenizer.rmt");
+  const std::string whole = read_text(file);
+  ASSERT_EQ(ring({"tokenizer", "train", "--input", path("letters.txt"), "--kind", "chars", "--output", file}).code, 0);
+  for (const char* command : {"eval", "generate"})
+    expect_parts(ring({command, path("run")}), 1, {file, "holds another tokenizer", checkpoint()});
+  for (const std::string& spec : {path("run"), file})
+    expect_parts(ring({"tokenizer", "encode", "--tokenizer", spec, "abc"}), 1, {file, "holds another tokenizer"});
+  std::ofstream(file) << "garbage";
+  expect_parts(ring({"generate", path("run")}), 1, {file, "ringmaster train"});
+  expect_parts(ring({"train", path("run")}), 0, {file, "nothing left to do"});
+  EXPECT_EQ(read_text(file), whole);
+  expect_parts(ring({"tokenizer", "encode", "--tokenizer", path("run"), "abc"}), 0, {"97 98 99"});
+  std::filesystem::remove(file);
+  expect_parts(ring({"generate", path("run")}), 1, {file});
+}
+
+TEST_F(DamagedRuns, AnotherCorpusUnderTheSameNameIsNotEvaluatedUnlessGiven) {
+  std::ofstream(folder_ / "text.txt", std::ios::app) << "and some more\n";
+  ASSERT_EQ(ring({"data", "prepare", "--input", path("text.txt"), "--tokenizer", "bytes", "--output", path("a.h5"),
+                  "--validation-fraction", "0.1", "--force"})
+                .code,
+            0);
+  expect_parts(ring({"eval", path("run")}), 1, {"was trained on other data", "--data"});
+  expect_parts(ring({"eval", path("run"), "--data", path("a.h5")}), 0, {"loss "});
+}
+
+TEST_F(DamagedRuns, ACheckpointThatWasCopiedAloneIsOfUse) {
+  const std::string lone = path("lone");
+  std::filesystem::copy(checkpoint(), lone, std::filesystem::copy_options::recursive);
+  const std::string loss = loss_of(path("run"));
+  expect_parts(ring({"checkpoint", "verify", lone}), 0, {"ok"});
+  expect_parts(ring({"generate", lone}), 1, {"tokenizer.rmt", lone});
+  expect_parts(run_process(train("second", {"run.init_from=" + lone, "train.steps=2"})), 0, {"weights from " + lone});
+  std::filesystem::copy(path("run/tokenizer.rmt"), lone + "/tokenizer.rmt");
+  EXPECT_EQ(loss_of(lone), loss);
+}
+
+TEST_F(DamagedRuns, ForeignThingsAmongTheCheckpointsKeepNoRunFromStarting) {
+  for (const char* run : {"new", "run"}) {
+    const std::filesystem::path checkpoints = folder_ / run / "checkpoints";
+    std::filesystem::create_directories(checkpoints / "step-000000007");
+    std::ofstream(checkpoints / "step-000000007" / "notes.txt") << "mine";
+    std::ofstream(checkpoints / "step-000000008") << "mine";
+    std::filesystem::create_symlink("step-000000009", checkpoints / "step-000000009");
+    std::filesystem::create_symlink("nowhere", checkpoints / "\xff\xfe");
+    expect_parts(run_process(train(run, {"train.steps=10"})), 0, {});
+    EXPECT_EQ(losses(run).size(), 10u);
+    EXPECT_EQ(read_text(checkpoints / "step-000000007" / "notes.txt"), "mine");
+    expect_parts(run_process(train(run, {"train.steps=5", "--fresh"})), 0, {});
+    EXPECT_EQ(read_text(checkpoints / "step-000000007" / "notes.txt"), "mine");
+  }
+}
+
+// What is refused is refused before the model is built: this one would take days to fill with random numbers.
+TEST_F(DamagedRuns, RefusedBeforeTheModelIsBuilt) {
+  const std::vector<std::string> huge = {"model.width=16384", "model.layers=600", "model.heads=128"};
+  const auto expect_refused = [&](std::vector<std::string> command, const std::vector<std::string>& parts) {
+    command.insert(command.end(), huge.begin(), huge.end());
+    const auto before = std::chrono::steady_clock::now();
+    expect_parts(run_process(command), 1, parts);
+    EXPECT_LT(std::chrono::steady_clock::now() - before, std::chrono::seconds(10));
+  };
+  expect_refused(train("run"), {"model.width: 32 -> 16384", "the run was started with other settings"});
+  expect_refused(train("none", {"data.path=" + path("missing.h5")}), {"missing.h5"});
+  expect_refused(train("none"), {"cannot fit into memory: weights 7", "gradients 7", "moments 1", "there are ",
+                                 "model.layers (600)", "model.width (16384)", "machines"});
+  EXPECT_FALSE(std::filesystem::exists(path("none")));
+  Process process(train("run", {"train.steps=100000", "--allow-changes"}));
+  while (records("run") < 12 && process.running()) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  expect_refused(train("run", {"--allow-changes"}), {"another process is training this run"});
+}
+
+TEST_F(DamagedRuns, ALimitOfTheShellIsSeen) {
+  std::string command = "ulimit -v 3000000; exec";
+  for (const std::string& word : train("small", {"model.width=1024", "model.layers=24", "model.heads=8"}))
+    command += " '" + word + "'";
+  expect_parts(run_process({"/bin/sh", "-c", command}), 1, {"cannot fit into memory", "ulimit -v"});
+  EXPECT_FALSE(std::filesystem::exists(path("small")));
+}
+
+}  // namespace
+}  // namespace ring::test

@@ -1,0 +1,129 @@
+#include "trainer/memory_check.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <sstream>
+
+#include "comm/host.h"
+#include "core/counted.h"
+#include "core/device_memory.h"
+#include "core/storage.h"
+#include "trainer/session.h"
+
+namespace ring {
+namespace {
+
+std::string kinds_text(const StateMemory& m) {
+  std::string text;
+  const auto add = [&](const char* kind, std::uint64_t bytes) {
+    if (bytes) text += str(text.empty() ? "" : ", ", kind, " ", bytes_text(bytes));
+  };
+  add("weights", m.weights);
+  add("master copies", m.master);
+  add("gradients", m.gradients);
+  add("moments", m.moments);
+  add("buffers of parallel.zero", m.buffers());
+  return text;
+}
+
+Device device_of(const Config& resolved, const Mesh& mesh) {
+  return {backend_of(resolved.run.device), mesh.device().index};
+}
+
+std::vector<MemoryBound> bounds_of(Device device) {
+  if (device.backend == Backend::cpu) return memory_bounds();
+  const auto memory = device_memory(device);
+  if (!memory) return {};
+  return {{str("memory of ", device), memory->total, memory->free, 0, true}};
+}
+
+StateMemory memory_of(const Config& c, Mesh& mesh, std::int64_t zero) {
+  Decoder model(c.model, vocab_padding(backend_of(c.run.device)), {mesh.coord("tp"), mesh.degree("tp")});
+  const Communicator& data = mesh.data();
+  return state_memory(model, static_cast<int>(zero), data.size(), data.rank(), param_types(c), c.optimizer.moments);
+}
+
+// Processes on one host share its memory, and each GPU has its own.
+MemoryNeed gather_need(const StateMemory& own, Device device, Mesh& mesh) {
+  if (device.backend != Backend::cpu) return {own, own.total(), 1};
+  std::array<char, 256> name{};
+  ::gethostname(name.data(), name.size() - 1);
+  MemoryNeed need{own, 0, 0};
+  for (const std::string& text : gather_host(mesh.host(), str(own.total(), " ", name.data()))) {
+    std::istringstream words(text);
+    std::uint64_t bytes = 0;
+    std::string host;
+    words >> bytes >> host;
+    if (host != name.data()) continue;
+    need.here += bytes;
+    ++need.processes;
+  }
+  return need;
+}
+
+// Of the levels that share more, the first with which it fits.
+std::string zero_advice(const Config& c, Mesh& mesh, int processes, const std::vector<MemoryBound>& bounds) {
+  if (mesh.data().size() == 1) return "";
+  for (std::int64_t zero = c.parallel.zero + 1; zero <= 3; ++zero) {
+    const StateMemory own = memory_of(c, mesh, zero);
+    const std::uint64_t here = own.total() * static_cast<std::uint64_t>(processes);
+    if (shortage({own, here, processes}, bounds).empty())
+      return str("set parallel.zero: ", zero, " (then it is ", bytes_text(here), "), ");
+  }
+  return "";
+}
+
+std::string advice(const Config& c, Mesh& mesh, int processes, const std::vector<MemoryBound>& bounds) {
+  const bool gpu = c.run.device == DeviceChoice::cuda;
+  std::string text = zero_advice(c, mesh, processes, bounds);
+  if (gpu && c.train.precision == PrecisionChoice::bf16 && c.optimizer.moments == DType::f32)
+    text += "keep states in bf16 (optimizer.master, .moments, .gradients), ";
+  if (text.empty())
+    text = str("share it among more ", gpu ? "GPUs" : "machines",
+               " (ringmaster launch with parallel.zero or parallel.tp), ");
+  return str("To make it fit, ", text, "or take fewer model.layers (", c.model.layers, ") or a smaller model.width (",
+             c.model.width, ")");
+}
+
+}  // namespace
+
+std::string shortage(const MemoryNeed& need, const std::vector<MemoryBound>& bounds) {
+  const MemoryBound* worst = nullptr;
+  std::uint64_t missing = 0;
+  for (const MemoryBound& b : bounds) {
+    const std::uint64_t wanted = b.of_process ? need.own.total() : need.here;
+    if (wanted <= b.most() || wanted - b.most() <= missing) continue;
+    worst = &b;
+    missing = wanted - b.most();
+  }
+  if (!worst) return "";
+  const bool together = !worst->of_process && need.processes > 1;
+  return str("the model cannot fit into memory: ", kinds_text(need.own), ", in all ", bytes_text(need.own.total()),
+             together ? str(" in this process and ", bytes_text(need.here), " in the ",
+                            counted(need.processes, "process"), " of this machine")
+                      : "",
+             "; there are ", bytes_text(worst->available), " of ", bytes_text(worst->total),
+             worst->swap ? str(" and ", bytes_text(worst->swap), " of swap") : "", " (", worst->source,
+             "). Activations come on top");
+}
+
+void check_memory(const Config& c, Mesh& mesh) {
+  const Device device = device_of(c, mesh);
+  const std::vector<MemoryBound> bounds = bounds_of(device);
+  const MemoryNeed need = gather_need(memory_of(c, mesh, c.parallel.zero), device, mesh);
+  std::string problem = shortage(need, bounds);
+  if (!problem.empty()) problem += ". " + advice(c, mesh, need.processes, bounds);
+  const std::vector<std::string> all = gather_host(mesh.host(), problem);
+  for (std::size_t rank = 0; rank < all.size(); ++rank)
+    if (!all[rank].empty()) fail(all.size() > 1 ? str("rank ", rank, ": ") : "", all[rank]);
+}
+
+void check_memory(const Config& c, Decoder& declared, Device device, const ParamTypes& types) {
+  const StateMemory own = state_memory(declared, 0, 1, 0, types, c.optimizer.moments);
+  const std::string problem = shortage({own, own.total(), 1}, bounds_of(device));
+  if (!problem.empty()) fail(problem, ". End other programs, or take a machine with more memory");
+}
+
+}  // namespace ring

@@ -1,0 +1,30 @@
+#pragma once
+// Whether the weights, gradients and optimizer states of a run fit into the memory that there is, before any of them is
+// allocated. Activations come on top and are not foreseen here: what this refuses cannot run with any batch.
+
+#include <string>
+#include <vector>
+
+#include "comm/mesh.h"
+#include "core/host_memory.h"
+#include "parallel/state_memory.h"
+#include "trainer/config.h"
+
+namespace ring {
+
+// What the processes of one host, or the one of a GPU, want to hold.
+struct MemoryNeed {
+  StateMemory own;         // of this process
+  std::uint64_t here = 0;  // of all processes that share the host's memory, this one included
+  int processes = 1;       // how many these are
+};
+
+// The facts where it does not fit: bytes by kind, and what bounds them. Empty: it fits.
+std::string shortage(const MemoryNeed&, const std::vector<MemoryBound>&);
+
+// Collective. Error, on every rank: the run does not fit, with what would help.
+void check_memory(const Config& resolved, Mesh&);
+// The same of a model that only computes, in the memory of `device`.
+void check_memory(const Config& resolved, Decoder& declared, Device, const ParamTypes&);
+
+}  // namespace ring

@@ -1,0 +1,176 @@
+#include "trainer/origin.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <sstream>
+
+#include "core/fields.h"
+#include "core/log.h"
+#include "data/token_store.h"
+#include "generated/build_info.h"
+#include "kernels/tuning.h"
+#include "trainer/agreement.h"
+
+namespace ring {
+namespace {
+
+constexpr const char* kTokenizer = "tokenizer ";
+constexpr const char* kBlocks = "file of blocks with hash ";
+constexpr const char* kSeparator = "; ";
+
+// Threads and layouts change bits, not what is computed: other machines and numbers of processes have others.
+bool rounds_otherwise(const std::string& change) {
+  constexpr const char* kKeys[] = {
+      "run.threads:",        "parallel.cp:",       "parallel.tp:",  "parallel.cp_schedule:",
+      "parallel.cp_layout:", "parallel.cp_nodes:", "parallel.zero:"};
+  return std::ranges::any_of(kKeys, [&](const char* key) { return change.starts_with(key); });
+}
+
+std::vector<std::string> parts_of(const std::string& fingerprint) {
+  std::vector<std::string> parts;
+  for (std::size_t at = 0; at < fingerprint.size();) {
+    const std::size_t end = std::min(fingerprint.find(kSeparator, at), fingerprint.size());
+    parts.push_back(fingerprint.substr(at, end - at));
+    at = end + std::string_view(kSeparator).size();
+  }
+  return parts;
+}
+
+std::string blocks_fingerprint(const ModelConfig& model) {
+  std::string text;
+  for (const std::uint64_t hash : block_file_hashes(model)) text += str(kSeparator, kBlocks, hash);
+  return text;
+}
+
+std::string text_of(const nlohmann::json& metadata, const char* key) {
+  const auto found = metadata.find(key);
+  return found != metadata.end() && found->is_string() ? found->get<std::string>() : "";
+}
+
+}  // namespace
+
+std::string checkpoint_metadata(const Config& config, const Tuning* tuning) {
+  const std::string text = to_yaml(config);
+  nlohmann::json json = {{"config", text},
+                         {"config_hash", hash_text(text)},
+                         {"version", build_info::kVersion},
+                         {"commit", build_info::kCommit}};
+  if (tuning) json["choices"] = tuning->text();
+  return json.dump();
+}
+
+std::size_t adopt_choices(Tuning& tuning, const std::string& metadata) {
+  const std::string choices = text_of(nlohmann::json::parse(metadata), "choices");
+  return choices.empty() ? 0 : tuning.adopt(choices);
+}
+
+std::string data_fingerprint(const Corpora& corpora, const ModelConfig& model) {
+  std::string text = kTokenizer + corpora.tokenizer_hash;
+  for (const auto& store : corpora.stores) {
+    text += str(kSeparator, store->train().tokens(), " tokens with hash ", store->train().tokens_hash());
+    if (store->validation().tokens() > 0)
+      text += str(kSeparator, store->validation().tokens(), " for validation with hash ",
+                  store->validation().tokens_hash());
+  }
+  return text + blocks_fingerprint(model);
+}
+
+std::string Origin::tokenizer_hash() const {
+  for (const std::string& part : parts_of(data))
+    if (part.starts_with(kTokenizer)) return part.substr(std::string_view(kTokenizer).size());
+  return "";
+}
+
+Origin origin_of(const FoundCheckpoint& found) {
+  Origin origin;
+  origin.checkpoint = found.path.string();
+  const std::string text = text_of(nlohmann::json::parse(found.manifest.metadata), "config");
+  if (text.empty()) fail(origin.checkpoint, ": holds no settings, so it is of no run of this program");
+  load_config_text(origin.config, text, "settings in " + origin.checkpoint);
+  origin.config_hash = std::to_string(hash_text(text));
+  if (const auto value = found.manifest.values.find(kFingerprintName); value != found.manifest.values.end())
+    if (const auto* data = std::get_if<std::string>(&value->second)) origin.data = *data;
+  return origin;
+}
+
+std::vector<std::string> changes_of_numbers(const Config& old_config, const Config& new_config) {
+  std::vector<std::string> changes = diff_configs(old_config, new_config, keys_free_to_change());
+  std::erase_if(changes, rounds_otherwise);
+  return changes;
+}
+
+std::vector<std::string> changes_of_rounding(const Config& old_config, const Config& new_config) {
+  std::vector<std::string> changes = diff_configs(old_config, new_config);
+  std::erase_if(changes, [](const std::string& change) { return !rounds_otherwise(change); });
+  return changes;
+}
+
+std::shared_ptr<const Tokenizer> load_tokenizer_of(const Origin& origin, const std::string& file) {
+  try {
+    return load_tokenizer(file, origin.tokenizer_hash(), "checkpoint " + origin.checkpoint);
+  } catch (const Error& e) {
+    fail(e.what(), ". Going on with the run (ringmaster train) writes the right one again from the corpus");
+  }
+}
+
+void check_blocks(const Origin& origin) {
+  std::string wanted;
+  for (const std::string& part : parts_of(origin.data))
+    if (part.starts_with(kBlocks)) wanted += kSeparator + part;
+  if (const std::string here = blocks_fingerprint(origin.config.model); !origin.data.empty() && here != wanted)
+    fail("the files of blocks that model.attention names are not those of the checkpoint ", origin.checkpoint, ": ",
+         here.empty() ? "none" : here.substr(2), " here, ", wanted.empty() ? "none" : wanted.substr(2),
+         " there. Put the old ones back");
+}
+
+void check_data(const Origin& origin, const Corpora& corpora, const std::string& remedy) {
+  const std::string here = data_fingerprint(corpora, origin.config.model);
+  if (origin.data.empty() || here == origin.data) return;
+  fail("the checkpoint ", origin.checkpoint, " was trained on other data (", origin.data,
+       ") than data.path and files of blocks hold now (", here, "). ", remedy);
+}
+
+namespace {
+
+// Of the newest checkpoint whose manifest can be read; else nothing, and why.
+std::optional<Origin> newest_origin(const RunDirectory& run, std::string& problem) {
+  const std::vector<CheckpointEntry> all = list_checkpoints(run.checkpoints());
+  for (auto entry = all.rbegin(); entry != all.rend(); ++entry) try {
+      return origin_of({entry->path, read_manifest(entry->path), {}});
+    } catch (const Error& e) {
+      if (problem.empty()) problem = e.what();
+    }
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::shared_ptr<const Tokenizer> open_tokenizer(const std::string& spec) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  const bool folder = fs::is_directory(spec, error);
+  const std::optional<RunDirectory> run = folder || fs::path(spec).filename() == "tokenizer.rmt"
+                                              ? run_around(folder ? spec : fs::path(spec).parent_path().string())
+                                              : std::nullopt;
+  if (!run) return load_tokenizer(spec);
+  const std::string file = folder ? run->tokenizer_file() : spec;
+  std::string problem;
+  const std::optional<Origin> origin = newest_origin(*run, problem);
+  return origin ? load_tokenizer_of(*origin, file) : load_tokenizer(file);
+}
+
+Config settings_to_go_on(const RunDirectory& run, bool speaks) {
+  if (run.has_config()) return run.settings().config;
+  std::string problem;
+  if (const std::optional<Origin> origin = newest_origin(run, problem)) {
+    if (speaks)
+      log::warn(run.path(), " has checkpoints and no config.yaml: going on with the settings in ", origin->checkpoint);
+    return origin->config;
+  }
+  if (problem.empty()) return run.settings().config;  // says that this is no run
+  fail(run.path(), " has no config.yaml, and none of its checkpoints tells its settings: ", problem);
+}
+
+}  // namespace ring

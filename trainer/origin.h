@@ -1,0 +1,55 @@
+#pragma once
+// What a checkpoint says of the run that wrote it. Its manifest is hashed, so it is the measure for every other file of
+// the run: what determines numbers is taken from here, or compared with it.
+
+#include <string>
+#include <vector>
+
+#include "checkpoint/reader.h"
+#include "data/config.h"
+#include "trainer/run_directory.h"
+
+namespace ring {
+
+class Tuning;
+
+// As a JSON object: settings, their hash, the program's version, and the choices that were measured, if any: a run that
+// goes on from it gives the same bits with those alone.
+std::string checkpoint_metadata(const Config&, const Tuning*);
+// Takes over the choices of a checkpoint; returns how many other ones of the same keys it replaced.
+std::size_t adopt_choices(Tuning&, const std::string& metadata);
+
+// What a run reads beside its settings, as text: tokenizer, tokens, files of blocks. One that was made anew must not
+// slip under it.
+std::string data_fingerprint(const Corpora&, const ModelConfig&);
+inline constexpr const char* kFingerprintName = "data.fingerprint";  // of the state that holds it
+
+struct Origin {
+  std::string checkpoint;   // its path
+  Config config;            // resolved
+  std::string config_hash;  // of the settings' text
+  std::string data;         // the fingerprint; empty: it says nothing of it, and anything fits
+  std::string tokenizer_hash() const;
+};
+// Error: the checkpoint holds no settings, or some that this program does not know.
+Origin origin_of(const FoundCheckpoint&);
+
+// Settings that differ and matter: "key: old -> new". Threads and layouts only change how sums are rounded.
+std::vector<std::string> changes_of_numbers(const Config& old_config, const Config& new_config);
+std::vector<std::string> changes_of_rounding(const Config& old_config, const Config& new_config);
+
+// Error, which blames the file: the tokenizer at `file` is not that of the checkpoint.
+std::shared_ptr<const Tokenizer> load_tokenizer_of(const Origin&, const std::string& file);
+// As load_tokenizer(), and the directory of a run. A run's tokenizer is compared with its newest checkpoint, also where
+// its file is given.
+std::shared_ptr<const Tokenizer> open_tokenizer(const std::string& spec);
+// Error: the files of blocks that the model reads are not those of the checkpoint.
+void check_blocks(const Origin&);
+// Error: the corpora are not those that the checkpoint was trained on. remedy: what to do then.
+void check_data(const Origin&, const Corpora&, const std::string& remedy);
+
+// The settings of a run that is to go on: its config.yaml, or where that is gone, with a warning, the copy in its
+// newest checkpoint that can be read.
+Config settings_to_go_on(const RunDirectory&, bool speaks);
+
+}  // namespace ring

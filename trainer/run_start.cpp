@@ -1,0 +1,160 @@
+#include "trainer/run_start.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <functional>
+
+#include "checkpoint/reader.h"
+#include "comm/host.h"
+#include "core/fields.h"
+#include "core/log.h"
+#include "trainer/agreement.h"
+#include "trainer/memory_check.h"
+#include "trainer/origin.h"
+#include "trainer/session.h"
+#include "trainer/trainer.h"
+
+namespace ring {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Rank 0 acts. All get its answer, or its Error.
+std::string by_leader(Mesh& mesh, const std::function<std::string()>& act) {
+  std::string said;
+  if (mesh.rank() == 0) try {
+      said = "+" + act();
+    } catch (const std::exception& e) {
+      said = str("-", e.what());
+    }
+  said = gather_host(mesh.host(), said)[0];
+  if (said.starts_with('-')) fail(mesh.rank() == 0 ? "" : "rank 0: ", said.substr(1));
+  return said.substr(1);
+}
+
+std::string initial_weights(const RunStart& s) {
+  if (s.config.run.init_from.empty()) return "";
+  const FoundCheckpoint found = find_checkpoint(s.config.run.init_from);
+  check_tokenizer(s.corpora, origin_of(found).tokenizer_hash(), "run.init_from " + found.path.string());
+  return found.path.string();
+}
+
+std::string listed(const std::vector<std::string>& changes) {
+  std::string list;
+  for (const std::string& change : changes) list += "\n  " + change;
+  return list;
+}
+
+// Whether the settings are those of config.yaml, which says that somebody allowed them to replace the checkpoint's.
+bool allowed_before(const RunStart& s, const Origin& origin, const RunSettings& file) {
+  return std::ranges::count(file.replaced, origin.config_hash) > 0 && changes_of_numbers(file.config, s.config).empty();
+}
+
+// Keys that are free to change are nobody's mistake where somebody gave them, and damage or forgotten edits in a file.
+void warn_of_edits(const RunStart& s, const Origin& origin, const RunSettings& file) {
+  if (file.untouched || !changes_of_numbers(file.config, s.config).empty()) return;
+  const std::vector<std::string> where = {"run.name", "run.directory"};
+  std::vector<std::string> edits = diff_configs(origin.config, file.config, where);
+  const std::vector<std::string> given = diff_configs(file.config, s.config, where);
+  std::erase_if(edits, [&](const std::string& edit) {
+    const std::string key = edit.substr(0, edit.find(':') + 1);
+    return std::ranges::any_of(given, [&](const std::string& g) { return g.starts_with(key); });
+  });
+  if (!edits.empty())
+    log::warn(s.dir.config_file(),
+              " was changed since the run wrote it; it differs from the checkpoint in:", listed(edits));
+}
+
+// Refuses settings that differ from those that the checkpoint was trained with, naming the keys.
+void check_settings(RunStart& s, const Origin& origin, const RunSettings* file, bool allow_changes) {
+  for (const std::string& change : changes_of_rounding(origin.config, s.config))
+    log::warn("resuming with ", change,
+              ": sums are rounded in another order, so that losses agree closely instead of bit for bit");
+  if (file) s.replaced = file->replaced;
+  if (file) warn_of_edits(s, origin, *file);
+  const std::vector<std::string> changes = changes_of_numbers(origin.config, s.config);
+  if (changes.empty()) return;
+  if (allow_changes || (file && allowed_before(s, origin, *file))) {
+    log::warn("resuming ", s.dir.path(), " with changed settings:", listed(changes));
+    if (std::ranges::count(s.replaced, origin.config_hash) == 0) s.replaced.push_back(origin.config_hash);
+    return;
+  }
+  if (file && changes_of_numbers(file->config, s.config).empty())
+    fail(s.dir.config_file(), " differs from the settings in the checkpoint ", origin.checkpoint, ":", listed(changes),
+         "\nRestore the file (", s.dir.restoring_command(origin.checkpoint),
+         "), pass --allow-changes to go on with what it says, --fresh to start over, or set another run.name");
+  fail(s.dir.path(), ": the run was started with other settings:", listed(changes),
+       "\nResume with the old ones (ringmaster train ", s.dir.path(),
+       "), pass --allow-changes to go on with the new ones, --fresh to start over, or set "
+       "another run.name");
+}
+
+// It is written again from the corpus when the run goes on.
+void warn_of_tokenizer(const RunStart& s, const Origin& origin) {
+  try {
+    load_tokenizer_of(origin, s.dir.tokenizer_file());
+  } catch (const Error& e) {
+    log::warn(e.what(), ", which happens now");
+  }
+}
+
+void check_resumption(RunStart& s, const FoundCheckpoint& found, const TrainOptions& options) {
+  const Origin origin = origin_of(found);
+  std::optional<RunSettings> file;
+  if (s.dir.has_config())
+    file = s.dir.settings();
+  else
+    log::warn(s.dir.path(), " has checkpoints and no config.yaml: the settings are compared with those in ",
+              origin.checkpoint);
+  check_settings(s, origin, file ? &*file : nullptr, options.allow_changes);
+  check_tokenizer(s.corpora, origin.tokenizer_hash(), "run " + s.dir.path());
+  if (!options.allow_changes)
+    check_data(origin, s.corpora, "Put the old ones back, pass --allow-changes, or start another run.name");
+  warn_of_tokenizer(s, origin);
+}
+
+void refuse_to_delete_source(const RunStart& s) {
+  const auto source = s.init_from.empty() ? std::nullopt : run_around(s.init_from);
+  std::error_code error;
+  if (source && fs::equivalent(source->path(), s.dir.path(), error))
+    fail("--fresh would delete the weights that run.init_from takes from ", s.init_from, ": set another run.name");
+}
+
+// A directory that is not there yet is made, and locked, only once nothing can be refused any more.
+void choose(RunStart& s, const TrainOptions& options) {
+  const bool begun = !list_checkpoints(s.dir.checkpoints()).empty();
+  if (options.fresh || !begun) s.init_from = initial_weights(s);  // once a run has a checkpoint, the other may be gone
+  std::error_code error;
+  if (fs::exists(s.dir.path(), error)) s.lock = s.dir.lock();
+  if (options.fresh) return refuse_to_delete_source(s);
+  const std::optional<FoundCheckpoint> found = find_newest_verified(s.dir.checkpoints());
+  if (!found) return;
+  s.checkpoint = found->path.string();
+  check_resumption(s, *found, options);
+}
+
+}  // namespace
+
+std::string find_initial_weights(const RunStart& s, Mesh& mesh) {
+  return by_leader(mesh, [&] { return initial_weights(s); });
+}
+
+RunStart start_run(Config config, const TrainOptions& options, Mesh& mesh) {
+  RunStart s{.corpora = open_agreed_corpora(config, mesh), .config = {}, .dir = RunDirectory(config.run.path())};
+  s.config = resolve_config(std::move(config), s.corpora.vocab_size, mesh);
+  s.data = data_fingerprint(s.corpora, s.config.model);
+  s.checkpoint = by_leader(mesh, [&] { return choose(s, options), s.checkpoint; });
+  s.init_from = by_leader(mesh, [&] { return s.init_from; });
+  if (const std::string& source = s.checkpoint.empty() ? s.init_from : s.checkpoint; !source.empty())
+    agree_on_checkpoint(source, mesh);
+  check_memory(s.config, mesh);
+  by_leader(mesh, [&] {
+    if (!s.lock) s.lock = s.dir.lock();
+    if (!options.fresh) remove_stale(s.dir.checkpoints());
+    log::open_file(s.dir.log_file());
+    return std::string();
+  });
+  return s;
+}
+
+}  // namespace ring

@@ -1,0 +1,34 @@
+#pragma once
+// What a run settles before its model is built, so that whatever is wrong is said within moments and with nothing
+// written: inputs, settings, the run's directory, the checkpoint to go on from, and whether all of it fits into memory.
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "comm/mesh.h"
+#include "data/config.h"
+#include "trainer/run_directory.h"
+#include "trainer/train.h"
+
+namespace ring {
+
+struct RunStart {
+  Corpora corpora;
+  Config config;  // resolved
+  RunDirectory dir;
+  std::string data;                   // data_fingerprint() of what is read now
+  std::string checkpoint;             // a verified one to go on from; empty: the run begins
+  std::string init_from;              // a verified one whose weights a run that begins takes; empty: none
+  std::vector<std::string> replaced;  // see RunSettings
+  std::shared_ptr<void> lock;         // rank 0's, of the directory
+};
+
+// Collective. What rank 0 finds wrong with the directory is an Error on every rank.
+RunStart start_run(Config, const TrainOptions&, Mesh&);
+
+// Rank 0 looks, and all get what it found: the checkpoint that run.init_from means now. Error: none, or one whose
+// tokenizer is not that of the corpora.
+std::string find_initial_weights(const RunStart&, Mesh&);
+
+}  // namespace ring
