@@ -15,6 +15,7 @@
 #include "kernels/attention/blocks.h"
 #include "kernels/observers.h"
 #include "kernels/tuning.h"
+#include "trainer/agreement.h"
 #include "trainer/evaluate.h"
 #include "trainer/metrics.h"
 #include "trainer/origin.h"
