@@ -159,8 +159,7 @@ RunStart start_run(Config config, const TrainOptions& options, Mesh& mesh) {
   s.loader = std::make_unique<Loader>(s.corpora, loader_options(s.config, mesh));
   s.checkpoint = by_leader(mesh, [&] { return choose(s, options), s.checkpoint; });
   s.init_from = by_leader(mesh, [&] { return s.init_from; });
-  if (const std::string& source = s.checkpoint.empty() ? s.init_from : s.checkpoint; !source.empty())
-    agree_on_checkpoint(source, mesh);
+  if (!s.checkpoint.empty()) agree_on_checkpoint(s.checkpoint, mesh);
   return s;
 }
 
