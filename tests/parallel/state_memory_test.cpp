@@ -22,10 +22,11 @@ TEST(DistStateMemory, IsForeseenForEveryWayOfSharing) {
       TrainingOptions options;
       options.ranks = 4;
       options.steps = 1;
-      options.overrides = {str("parallel.zero=", zero), str("parallel.tp=", tp)};
+      options.overrides = {str("parallel.zero=", zero), str("parallel.tp=", tp), "train.micro_batch=2"};
       const Training run = train_on_ranks(options);
       ASSERT_EQ(run.errors, "");
       Config config = tiny_config();
+      config.data.path = "any";
       override_config(config, options.overrides);
       const int slices = static_cast<int>(config.parallel.tp), replicas = options.ranks / slices;
       for (int rank = 0; rank < options.ranks; ++rank) {
