@@ -15,6 +15,7 @@
 #include "kernels/attention/blocks.h"
 #include "kernels/observers.h"
 #include "kernels/tuning.h"
+#include "trainer/agreement.h"
 #include "trainer/evaluate.h"
 #include "trainer/metrics.h"
 #include "trainer/origin.h"
@@ -157,7 +158,7 @@ void Loop::load_initial_weights() {
     }
     const bool gone = any_host(mesh_.host(), !before || identity_of(start_.init_from) != before);
     if (!gone && !problem.empty()) fail(problem);
-    if (!gone) return;
+    if (!gone) return agree_on_checkpoint(start_.init_from, mesh_);
     start_.init_from = find_initial_weights(start_, mesh_);
   }
   fail_outpaced(config_.run.init_from);

@@ -1,7 +1,8 @@
 #pragma once
-// What the forward and the backward for Hopper share. A thread block has three warp groups: the first walks the index
-// source and asks the copy engine for tiles; the other two, the consumers, multiply, 64 rows each. Blocks are
-// persistent: while the last rows of one job are still being written, the tiles of the next one come in.
+// What the forward and the backward for Hopper share. A thread block has three warp groups: one warp of the first, the
+// producer, walks the index source and asks the copy engine for tiles; the other two groups, the consumers, multiply,
+// 64 rows each. Blocks are persistent: while the last rows of one job are still being written, the tiles of the next
+// one come in.
 
 #include "kernels/attention/cuda/work.cuh"
 #include "kernels/cuda/device/mma.cuh"
@@ -38,7 +39,7 @@ struct BoxRows {
   }
 };
 
-// kDim columns of 64 samples from `sample` on, to panels of `rows` rows.
+// kDim columns of 64 samples from `sample` on, to panels of `rows` rows. By a converged warp.
 template <int kDim>
 __device__ inline void copy_rows(std::uint32_t to, int rows, const Boxes& from, const BoxRows& at, int head, int sample,
                                  Barrier& barrier) {
@@ -61,19 +62,23 @@ struct Job {
 };
 constexpr int kJobs = 4;  // one being worked on, one whose tiles come in, and those described ahead
 
-// The columns of a tile: where its halves start, and whether each consumer (a bit) has pairs there. With one half only,
-// the second one repeats the first and nobody wants it.
-struct TilePlace {
-  int column[2], wanted[2];
-  int whole;  // halves of which every pair counts for a consumer: bit 2 half + consumer
-  int head;   // of the streamed operands; -1: the job has no more tiles
-};
+__device__ inline int lane() { return static_cast<int>(threadIdx.x) % 32; }
 
-// The tile in a slot, its head as a uniform value.
-__device__ inline TilePlace read_tile(const TilePlace& from) {
-  TilePlace t = from;
-  t.head = uniform(t.head);
-  return t;
+// The columns of a tile: where its halves start, and marks, a bit for each half h and consumer c: 4 h + c where the
+// consumer has pairs there, 4 h + 2 + c where all pairs count. With one half only, the second one repeats the first and
+// nobody wants it.
+struct TilePlace {
+  int column[2];
+  int marks;  // < 0: the job has no more tiles
+};
+constexpr int kNoTile = -1;
+
+__device__ inline bool is_wanted(int marks, int half, int consumer) { return marks >> (4 * half + consumer) & 1; }
+__device__ inline bool is_whole(int marks, int half, int consumer) { return marks >> (4 * half + 2 + consumer) & 1; }
+// Whether every pair of a tile of `halves` halves counts for a consumer.
+__device__ inline bool all_whole(int marks, int consumer, int halves) {
+  const int all = halves == 2 ? 0b01000100 : 0b00000100;
+  return marks >= 0 && (marks >> consumer & all) == all;
 }
 
 // Blocks of work in the order in which thread blocks ask for them. The counter returns to 0 with the last request.
@@ -93,36 +98,6 @@ struct Jobs {
   }
   template <Owner owner>
   __device__ void describe_all(const Work& work, const Pass& pass, const Tickets& tickets, int group);
-};
-
-template <int kHalves>
-struct TileStream {
-  ColumnStream columns;
-
-  // The next 64 columns in which somebody has pairs.
-  __device__ bool next_half(const Job& job, int& column, int& wanted) {
-    for (int states; columns.next(column, states);) {
-      wanted = 0;
-#pragma unroll
-      for (int c = 0; c < kConsumers; ++c)
-        if (list_kept(states, c) != Kept::none && !job.reach[c].none(column, kHalf)) wanted |= 1 << c;
-      if (wanted) return true;
-    }
-    return false;
-  }
-  __device__ bool next(const Job& job, TilePlace& tile) {
-    if (!next_half(job, tile.column[0], tile.wanted[0])) return false;
-    tile.column[1] = tile.column[0], tile.wanted[1] = 0;
-    if (kHalves == 2 && !next_half(job, tile.column[1], tile.wanted[1]))
-      tile.column[1] = tile.column[0], tile.wanted[1] = 0;
-    tile.whole = 0;
-#pragma unroll
-    for (int h = 0; h < kHalves; ++h)
-#pragma unroll
-      for (int c = 0; c < kConsumers; ++c)
-        if ((tile.wanted[h] >> c & 1) && job.reach[c].all(tile.column[h], kHalf)) tile.whole |= 1 << (2 * h + c);
-    return true;
-  }
 };
 
 // Fills in all but the strand, which is there; false: nothing of the block exists.
@@ -155,44 +130,96 @@ __device__ inline ColumnStream columns_of(const Job& job, const Work& work) {
   return {work, at, job.strand.reach<owner>(job.first, job.end), kHalf};
 }
 
-// Whether every pair of a tile of `halves` halves counts for a consumer.
-__device__ inline bool is_whole(const TilePlace& tile, int consumer, int halves) {
-  const int all = halves == 2 ? 0b101 : 0b001;
-  return (uniform(tile.whole) >> consumer & all) == all;
+// The tiles of a job, for a converged warp: its lanes look at the next 32 places of 64 columns at once, and those in
+// which somebody has pairs are given out in their order. A thread alone would take longer for a tile than the
+// consumers.
+template <int kHalves>
+class TileStream {
+ public:
+  __device__ TileStream(const Job& job, const ColumnStream& columns) : job_(job), columns_(columns) {}
+
+  __device__ bool next(TilePlace& tile) {
+    int mark = 0;
+    if (!next_half(tile.column[0], mark)) return false;
+    tile.column[1] = tile.column[0], tile.marks = mark;
+    if (kHalves == 2 && next_half(tile.column[1], mark)) tile.marks |= mark << 4;
+    return true;
+  }
+
+ private:
+  // The cursor `ahead` places further on.
+  __device__ int after(int cursor, int ahead) const {
+    if (columns_.entries) return cursor + ahead;
+    const int gap = columns_.gap, gap_end = columns_.gap_end;
+    if (cursor >= gap && cursor < gap_end) cursor = gap_end;
+    const int to = cursor + ahead * kHalf, before = cursor < gap ? (gap - cursor + kHalf - 1) / kHalf : ahead + 1;
+    return ahead < before ? to : to + max(0, gap_end - (cursor + before * kHalf));
+  }
+  __device__ bool ended(int cursor) const { return cursor >= (columns_.entries ? columns_.stop : columns_.end); }
+  // The place at a cursor; false: nothing is there.
+  __device__ bool place(int cursor, int& column, int& states) const {
+    if (ended(cursor)) return false;
+    column = cursor, states = 0b1010;
+    if (!columns_.entries) return true;
+    const std::int32_t entry = columns_.entries[cursor];
+    column = list_column(entry), states = entry & 15;
+    return column + kHalf > columns_.first && column < columns_.end;
+  }
+  __device__ void look() {
+    int states = 0;
+    marks_ = 0;
+    if (place(after(columns_.cursor, lane()), column_, states)) {
+#pragma unroll
+      for (int c = 0; c < kConsumers; ++c)
+        if (list_kept(states, c) != Kept::none && !job_.reach[c].none(column_, kHalf))
+          marks_ |= (job_.reach[c].all(column_, kHalf) ? 0b101 : 0b001) << c;
+    }
+    columns_.cursor = after(columns_.cursor, 32);
+    left_ = __ballot_sync(0xffffffffu, marks_ != 0);
+  }
+  // The next 64 columns in which somebody has pairs.
+  __device__ bool next_half(int& column, int& marks) {
+    while (left_ == 0) {
+      if (ended(columns_.cursor)) return false;
+      look();
+    }
+    const int from = __ffs(static_cast<int>(left_)) - 1;
+    left_ &= left_ - 1;
+    column = __shfl_sync(0xffffffffu, column_, from);
+    marks = __shfl_sync(0xffffffffu, marks_, from);
+    return true;
+  }
+
+  const Job& job_;
+  ColumnStream columns_;
+  int column_ = 0, marks_ = 0;  // of the place that this lane looked at
+  unsigned left_ = 0;           // places that were looked at and not yet given out
+};
+
+// A lane has 16 of 64 columns, 8n + 2t and 8n + 2t + 1, of each of its two rows: a bit for each of those before `at`,
+// which counts from column 2t.
+__device__ inline unsigned lane_columns_before(int at) {
+  at = min(max(at, 0), kHalf);
+  return (1u << (at / 8 * 2 + min(at % 8, 2))) - 1;
 }
 
 // Columns that a row does not see become -inf. s: of kHalves times 64 columns; rows `row` and `row` + 8.
 template <Owner owner, int kHalves>
 __device__ inline void mask_rows(float (&s)[32 * kHalves], const Job& job, const TilePlace& tile, int row,
                                  int consumer) {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll
-  for (int part = 0; part < kHalves; ++part) {
-    if (tile.whole >> (2 * part + consumer) & 1) continue;
-    const int begin = tile.column[part], mine = begin + lane % 4 * 2;
+  for (int half = 0; half < 2; ++half) {
+    const Columns seen = job.strand.columns<owner>(row + 8 * half);
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      Columns seen = job.strand.columns<owner>(row + 8 * half);
-      if (seen.hole <= begin) {  // the usual hole: nothing before its end
-        seen.first = max(seen.first, seen.hole_end);
-        seen.hole_end = seen.hole;
-      }
-      if (!(tile.wanted[part] >> consumer & 1)) seen.end = seen.first;
-      const int first = seen.first - mine, end = seen.end - mine;
+    for (int part = 0; part < kHalves; ++part) {
+      if (is_whole(tile.marks, part, consumer)) continue;
+      const int mine = tile.column[part] + lane() % 4 * 2;
+      const auto before = [&](int column) { return lane_columns_before(column - mine); };
+      unsigned bits = before(seen.end) & ~before(seen.first) & ~(before(seen.hole_end) & ~before(seen.hole));
+      if (!is_wanted(tile.marks, part, consumer)) bits = 0;
 #pragma unroll
-      for (int n = 0; n < 8; ++n)
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          float& x = s[4 * (part * 8 + n) + 2 * half + i];
-          if (n * 8 + i < first || n * 8 + i >= end) x = -INFINITY;
-        }
-      if (seen.hole >= seen.hole_end || seen.hole >= begin + kHalf) continue;
-      const int hole = seen.hole - mine, hole_end = seen.hole_end - mine;
-#pragma unroll
-      for (int n = 0; n < 8; ++n)
-#pragma unroll
-        for (int i = 0; i < 2; ++i)
-          if (n * 8 + i >= hole && n * 8 + i < hole_end) s[4 * (part * 8 + n) + 2 * half + i] = -INFINITY;
+      for (int i = 0; i < 16; ++i)
+        if ((bits >> i & 1) == 0) s[4 * (part * 8 + i / 2) + 2 * half + i % 2] = -INFINITY;
     }
   }
 }
@@ -273,8 +300,8 @@ __device__ inline void multiply_rows(float (&c)[kSums], std::uint32_t a, int a_r
 #pragma unroll
   for (int k = 0; k < kDim / 16; ++k) {
     const int panel = k / 4, inside = k % 4 * 32;
-    multiply_tiles(c, along_rows(a + panel * panel_bytes(a_rows) + inside),
-                   along_rows(b + panel * panel_bytes(b_rows) + inside), k > 0);
+    multiply_tiles(c, along_rows(a).after(panel * panel_bytes(a_rows) + inside),
+                   along_rows(b).after(panel * panel_bytes(b_rows) + inside), k > 0);
   }
 }
 // c += fragments (16 kSteps of the summed index) times a tile whose rows are the summed index.
@@ -282,7 +309,8 @@ template <int kSteps, int kSums>
 __device__ inline void add_products(float (&c)[kSums], const std::uint32_t (&a)[kSteps][4], std::uint32_t b,
                                     int b_rows) {
 #pragma unroll
-  for (int k = 0; k < kSteps; ++k) multiply_fragments(c, a[k], across_rows(b + k * 16 * 128, panel_bytes(b_rows)), 1);
+  for (int k = 0; k < kSteps; ++k)
+    multiply_fragments(c, a[k], across_rows(b, panel_bytes(b_rows)).after(k * 16 * 128), 1);
 }
 template <int n>
 __device__ inline void clear(float (&c)[n]) {
@@ -298,11 +326,24 @@ __device__ inline void as_fragments(std::uint32_t (&p)[kSteps][4], const float (
     for (int i = 0; i < 4; ++i) p[k][i] = pack_bf16(s[8 * k + 2 * i], s[8 * k + 2 * i + 1]);
 }
 
+// The bytes that copies to this barrier will bring. By a converged warp, before it asks for them.
+__device__ inline void expect(Barrier& full, int bytes) {
+  if (lane() == 0) full.arrive_expecting(bytes);
+  __syncwarp();
+}
+
 // The kernels, one translation unit each.
 template <int kDim>
 void run_forward(const Attention&, const Pass&, const Context&);
 template <Owner owner, int kDim>
 void run_backward(const AttentionBackward&, const Pass&, const RowStatistics&, const Context&);
+
+// A block's memory, aligned for tiles; whoever launches the kernel asks for kAlignment bytes more.
+constexpr int kAlignment = 1024;
+template <class Memory>
+__device__ inline Memory& aligned(unsigned char* memory) {
+  return *reinterpret_cast<Memory*>(memory + (-shared_address(memory) & (kAlignment - 1)));
+}
 
 // Blocks of a persistent grid.
 std::int64_t grid_blocks(std::int64_t work, const Context&);

@@ -90,43 +90,40 @@ __device__ void produce(const BackwardParams& p, BackwardMemory<owner, kDim>& m)
     const Strand& strand = job.strand;
     const BoxRows own(kKeys ? strand.k_row : strand.q_row, strand.rate);
     const BoxRows streamed(kKeys ? strand.q_row : strand.k_row, strand.rate);
-    if (leader) {
-      m.own_empty.wait(~n & 1);
-      m.own_full.arrive_expecting(2 * Memory::kOwn);
-      for (int h = 0; h < kConsumers; ++h) {
-        copy_rows<kDim>(shared_address(m.x) + panel_bytes(64) * h, kRows, p.x, own, job.head, job.row + 64 * h,
-                        m.own_full);
-        copy_rows<kDim>(shared_address(m.y) + panel_bytes(64) * h, kRows, p.y, own, job.head, job.row + 64 * h,
-                        m.own_full);
-      }
+    const int own_head = uniform(job.head), row = uniform(job.row);
+    m.own_empty.wait(~n & 1);
+    expect(m.own_full, 2 * Memory::kOwn);
+    for (int h = 0; h < kConsumers; ++h) {
+      copy_rows<kDim>(shared_address(m.x) + panel_bytes(64) * h, kRows, p.x, own, own_head, row + 64 * h, m.own_full);
+      copy_rows<kDim>(shared_address(m.y) + panel_bytes(64) * h, kRows, p.y, own, own_head, row + 64 * h, m.own_full);
     }
-    const int first_head = kKeys ? job.head * p.group : job.head / p.group;
+    const int first_head = kKeys ? own_head * p.group : own_head / p.group;
     const int end_head = first_head + (kKeys ? p.group : 1);
     for (int head = first_head; head <= end_head; ++head) {
-      TileStream<Memory::kHalves> stream{columns_of<owner>(job, p.work)};
+      TileStream<Memory::kHalves> stream(job, columns_of<owner>(job, p.work));
       for (;;) {
         TilePlace tile;
-        const bool more = head < end_head && stream.next(job, tile);
+        const bool more = head < end_head && stream.next(tile);
         if (!more && head < end_head) break;
-        tile.head = more ? head : -1;
+        if (!more) tile.marks = kNoTile;
         StreamedStatistics statistics;
         if (kKeys && more) statistics.load(p, strand, tile.column[0], head);
+        Barrier& full = m.full[turn.stage];
         m.empty[turn.stage].wait(turn.parity ^ 1);
         if (kKeys && more) statistics.store(m.lse2[turn.stage], m.delta[turn.stage]);
         if (leader) m.tiles[turn.stage] = tile;
-        if (leader && more) {
-          m.full[turn.stage].arrive_expecting(2 * Memory::kTile);
+        if (more) {
+          expect(full, 2 * Memory::kTile);
 #pragma unroll
           for (int h = 0; h < Memory::kHalves; ++h) {
             const int offset = panel_bytes(kHalf) * h;
             copy_rows<kDim>(shared_address(m.a[turn.stage]) + offset, Memory::kColumns, p.a, streamed, head,
-                            tile.column[h], m.full[turn.stage]);
+                            tile.column[h], full);
             copy_rows<kDim>(shared_address(m.b[turn.stage]) + offset, Memory::kColumns, p.b, streamed, head,
-                            tile.column[h], m.full[turn.stage]);
+                            tile.column[h], full);
           }
-        } else {
-          m.full[turn.stage].arrive();
         }
+        if (!more || !leader) full.arrive();
         turn.next();
         if (!more) break;
       }
@@ -238,8 +235,9 @@ __device__ void consume(const BackwardParams& p, BackwardMemory<owner, kDim>& m,
       const int stage = turn.stage;
       m.full[stage].wait(turn.parity);
       const TilePlace& tile = m.tiles[stage];
-      if (uniform(tile.head) < 0) break;
-      if ((uniform(tile.wanted[0] | tile.wanted[1]) >> consumer & 1) == 0) {
+      const int marks = uniform(tile.marks);
+      if (marks < 0) break;
+      if (!is_wanted(marks, 0, consumer) && !is_wanted(marks, 1, consumer)) {
         release(m.empty[stage]);
         continue;
       }
@@ -251,7 +249,7 @@ __device__ void consume(const BackwardParams& p, BackwardMemory<owner, kDim>& m,
       end_products();
       await_products<1>();
       hold(s);
-      if (!is_whole(tile, consumer, Memory::kHalves)) mask_rows<owner, Memory::kHalves>(s, job, tile, row, consumer);
+      if (!all_whole(marks, consumer, Memory::kHalves)) mask_rows<owner, Memory::kHalves>(s, job, tile, row, consumer);
       statistics.stage(m.lse2[stage], m.delta[stage]);
       weights_of<owner>(s, statistics, p.factor);
       if constexpr (kKeys) {
@@ -287,8 +285,7 @@ template <Owner owner, int kDim>
 __global__ __launch_bounds__(kThreads, 1) void sm90_backward(const __grid_constant__ BackwardParams p) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ unsigned char memory[];
-  auto& m =
-      *reinterpret_cast<BackwardMemory<owner, kDim>*>((reinterpret_cast<std::uintptr_t>(memory) + 1023) / 1024 * 1024);
+  auto& m = aligned<BackwardMemory<owner, kDim>>(memory);
   if (threadIdx.x == 0) m.init();
   __syncthreads();
   const int group = uniform(static_cast<int>(threadIdx.x) / kGroup);
@@ -340,7 +337,7 @@ void run_backward(const AttentionBackward& args, const Pass& pass, const RowStat
     p.partial_dx.whole = {partial_dk.data<float>(), dim, 0};
     p.partial_dy.whole = {partial_dv.data<float>(), dim, 0};
   }
-  launch(ctx, {grid_of(grid_blocks(plan.blocks, ctx)), kThreads, sizeof(BackwardMemory<owner, kDim>) + 1024},
+  launch(ctx, {grid_of(grid_blocks(plan.blocks, ctx)), kThreads, sizeof(BackwardMemory<owner, kDim>) + kAlignment},
          sm90_backward<owner, kDim>, p);
   if (!partial_dk.defined()) return;
   add_splits(plan.lists, plan.work.pieces, {partial_dk, args.dk, args.carry_dk, args.scale}, ctx);

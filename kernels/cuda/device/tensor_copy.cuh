@@ -48,14 +48,33 @@ struct Turn {
   }
 };
 
-// The box at these coordinates, innermost first; its bytes arrive at the barrier. Beyond the tensor: zeros.
+// The box at these coordinates, innermost first; its bytes arrive at the barrier. Beyond the tensor: zeros. By a
+// converged warp, all lanes with the same arguments, of which one asks: the compiler then needs no loop over lanes to
+// bring them to the copy engine.
 __device__ inline void copy_box(std::uint32_t shared, const CUtensorMap& map, int c0, int c1, int c2, int c3,
                                 Barrier& barrier) {
   asm volatile(
-      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, %5}], "
-      "[%6];" ::"r"(shared),
+      "{\n"
+      ".reg .pred elected;\n"
+      "elect.sync _|elected, 0xffffffff;\n"
+      "@elected cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes "
+      "[%0], [%1, {%2, %3, %4, %5}], [%6];\n"
+      "}\n" ::"r"(shared),
       "l"(&map), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(barrier.address())
       : "memory");
+}
+
+// What this thread read and wrote in shared memory comes before what the copy engine writes there later.
+__device__ inline void order_before_copies() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+// Barriers 1 to 15 of a block, by number; each phase takes `threads` threads, those that wait and those that do not.
+template <int threads>
+__device__ inline void named_barrier_wait(int barrier) {
+  asm volatile("bar.sync %0, %1;" ::"r"(barrier), "n"(threads) : "memory");
+}
+template <int threads>
+__device__ inline void named_barrier_arrive(int barrier) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "n"(threads) : "memory");
 }
 
 }  // namespace ring::cuda

@@ -30,14 +30,22 @@ __device__ inline void hold(std::uint32_t (&r)[n][4]) {
   for (int i = 0; i < 4 * n; ++i) asm volatile("" : "+r"(r[i / 4][i % 4])::"memory");
 }
 
+// The descriptor of a tile in shared memory: what differs between tiles is in its low word, so that a tile `bytes`
+// further on, a multiple of 16, is one addition away.
+struct TileDescriptor {
+  std::uint32_t low, high;
+  __device__ TileDescriptor after(int bytes) const { return {low + static_cast<std::uint32_t>(bytes) / 16, high}; }
+  __device__ operator std::uint64_t() const {
+    std::uint64_t both;
+    asm("mov.b64 %0, {%1, %2};" : "=l"(both) : "r"(low), "r"(high));
+    return both;
+  }
+};
 // Rows of the tile are rows of the left operand, or columns of the product; the summed index runs along them.
-__device__ inline std::uint64_t along_rows(std::uint32_t address) {
-  return (address & 0x3FFFF) >> 4 | std::uint64_t{1024 >> 4} << 32 | std::uint64_t{1} << 62;
-}
+__device__ inline TileDescriptor along_rows(std::uint32_t address) { return {address >> 4, 1024 >> 4 | 1u << 30}; }
 // Rows of the tile are the summed index; the product's columns run along them, from panel to panel.
-__device__ inline std::uint64_t across_rows(std::uint32_t address, std::uint32_t panel_bytes) {
-  return (address & 0x3FFFF) >> 4 | std::uint64_t{panel_bytes >> 4} << 16 | std::uint64_t{1024 >> 4} << 32 |
-         std::uint64_t{1} << 62;
+__device__ inline TileDescriptor across_rows(std::uint32_t address, std::uint32_t panel_bytes) {
+  return {address >> 4 | panel_bytes >> 4 << 16, 1024 >> 4 | 1u << 30};
 }
 
 #define RING_SUMS4(c, i) "+f"(c[i]), "+f"(c[i + 1]), "+f"(c[i + 2]), "+f"(c[i + 3])
@@ -105,6 +113,13 @@ __device__ inline void multiply_fragments(float (&c)[64], const std::uint32_t (&
 
 #undef RING_SUMS16
 #undef RING_SUMS4
+
+// Four 8 x 8 matrices of bf16 to shared memory; lanes 8i .. 8i + 7 give the addresses of the rows of matrix i.
+__device__ inline void store_matrices(std::uint32_t address, const std::uint32_t (&r)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(r[0]), "r"(r[1]),
+               "r"(r[2]), "r"(r[3])
+               : "memory");
+}
 
 // A thread's share of the registers of its multiprocessor, from here on; by all threads of a warp group.
 template <int registers>
