@@ -156,6 +156,7 @@ RunStart start_run(Config config, const TrainOptions& options, Mesh& mesh) {
   s.data = data_fingerprint(s.corpora, s.config.model);
   by_leader(mesh, [&] { return look(s, options), ""; });
   check_memory(s.config, mesh);
+  s.loader = std::make_unique<Loader>(s.corpora, loader_options(s.config, mesh));
   s.checkpoint = by_leader(mesh, [&] { return choose(s, options), s.checkpoint; });
   s.init_from = by_leader(mesh, [&] { return s.init_from; });
   if (!s.checkpoint.empty()) agree_on_checkpoint(s.checkpoint, mesh);

@@ -70,7 +70,7 @@ class Loop {
         mesh_(mesh),
         dir_(start_.dir),
         ctx_(make_context(config_, mesh.device().index)),
-        loader_(start_.corpora, loader_options(config_, mesh_)),
+        loader_(*start_.loader),
         trainer_(config_, ctx_, mesh_, loader_),
         signal_(signal) {
     trainer_.add_state(state_);
@@ -106,7 +106,7 @@ class Loop {
   Mesh& mesh_;
   const RunDirectory& dir_;
   Context ctx_;
-  Loader loader_;
+  Loader& loader_;
   Trainer trainer_;
   StopSignal& signal_;
   std::string data_;

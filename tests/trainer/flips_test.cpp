@@ -16,7 +16,7 @@ class SlowFlips : public Runs {
   // A run that was stopped at step 10 of 12, with its checkpoints of 5 and 10.
   void SetUp() override {
     Runs::SetUp();
-    ASSERT_EQ(run_process(train("run", {"train.steps=12", "train.eval_interval=0"})).code, 0);
+    ASSERT_EQ(run_process(train("run", {"train.steps=12", "train.eval_interval=0", "checkpoint.keep_last=3"})).code, 0);
     want_.tensors = tensors("run", "step-000000012").dump();
     fs::remove_all(path("run/checkpoints/step-000000012"));
     fs::copy(path("run"), path("whole"), fs::copy_options::recursive);

@@ -176,7 +176,7 @@ TEST_F(Runs, RefusesOtherDataUnderTheSameName) {
             0);
   const Finished refused = run_process(train("run", {"train.steps=5"}));
   EXPECT_EQ(refused.code, 1);
-  EXPECT_NE(refused.output.find("was started on other data"), std::string::npos) << refused.output;
+  EXPECT_NE(refused.output.find("was trained on other data"), std::string::npos) << refused.output;
 }
 
 TEST_F(Runs, RefusesAnotherFileOfBlocks) {
