@@ -105,12 +105,35 @@ std::string checkpoint_name(std::int64_t step) {
   return name;
 }
 
-std::vector<CheckpointEntry> list_checkpoints(const fs::path& folder) {
+namespace {
+
+// `moved`: one was removed while this looked, so that another may have been missed.
+std::vector<CheckpointEntry> list_once(const fs::path& folder, bool& moved) {
   std::vector<CheckpointEntry> found;
-  for (const fs::path& path : entries_of(folder))
-    if (const auto step = step_of(path); step && holds_checkpoint(path)) found.push_back({*step, path});
+  for (const fs::path& path : entries_of(folder)) {
+    const auto step = step_of(path);
+    if (!step) continue;
+    if (holds_checkpoint(path)) found.push_back({*step, path});
+    std::error_code error;
+    moved |= !fs::exists(fs::symlink_status(path, error));
+  }
   std::ranges::sort(found, {}, &CheckpointEntry::step);
   return found;
+}
+
+}  // namespace
+
+// Beside a run, a walk through the folder may come too late for the old checkpoint and too early for the new one: what
+// says that there is none, or that something moved, is asked again.
+std::vector<CheckpointEntry> list_checkpoints(const fs::path& folder) {
+  constexpr int kMostLists = 10, kMostEmpty = 3;
+  std::error_code error;
+  if (!fs::exists(fs::symlink_status(folder, error)) && !error) return {};
+  for (int list = 1;; ++list) {
+    bool moved = false;
+    std::vector<CheckpointEntry> found = list_once(folder, moved);
+    if (list >= kMostLists || (!moved && (!found.empty() || list >= kMostEmpty))) return found;
+  }
 }
 
 std::vector<fs::path> list_impostors(const fs::path& folder) {

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <mutex>
-#include <thread>
 #include <utility>
 
 #include "comm/gloo/gloo.h"
@@ -18,47 +17,6 @@ namespace {
 
 constexpr std::array<const char*, 4> kAxes = {"dp", "cp", "tp", "pp"};
 constexpr int kContextCtas = 8;
-using Clock = std::chrono::steady_clock;
-
-// The first free port of the range; the cookie tells the others which one is ours.
-std::unique_ptr<StoreServer> host_store(const WorkerEnvironment& env) {
-  // Several nodes: the host's name may mean a loopback address on the host itself, so listen on all; the cookie guards.
-  const std::string host = env.local_world == env.world ? env.store.host : "0.0.0.0";
-  std::string reason;
-  for (int k = 0; k < env.store_ports; ++k) {
-    try {
-      return std::make_unique<StoreServer>(Endpoint{host, env.store.port + k}, env.cookie);
-    } catch (const Error& e) {
-      reason = e.what();
-    }
-  }
-  fail("rank 0 found no free port in ", env.store.port, "..", env.store.port + env.store_ports - 1, ": ", reason,
-       "; set MASTER_PORT to another one");
-}
-
-std::unique_ptr<Store> find_store(const WorkerEnvironment& env, Timeout timeout) {
-  if (env.store_ports == 1) return connect_store(env.store, env.cookie, timeout);
-  const auto deadline = Clock::now() + timeout;
-  std::string reason;
-  do {
-    for (int k = 0; k < env.store_ports; ++k) {
-      try {
-        return connect_store({env.store.host, env.store.port + k}, env.cookie, Timeout(100));
-      } catch (const Error& e) {
-        if (k == 0) reason = e.what();
-      }
-    }
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
-  } while (Clock::now() < deadline);
-  fail("rank ", env.rank, " of ", env.world, " did not find rank 0's store on ports ", env.store.port, "..",
-       env.store.port + env.store_ports - 1, " of ", env.store.host, ": ", reason);
-}
-
-void refuse_loopback_between_nodes(const WorkerEnvironment& env, const std::string& address) {
-  if (env.local_world < env.world && (address.rfind("127.", 0) == 0 || address == "::1"))
-    fail("rank ", env.rank, " would be reached at ", address, ", which no other node can reach (", env.local_world,
-         " of ", env.world, " ranks are on this one): set RINGMASTER_ADDRESS to this node's address");
-}
 
 std::string divisors(int n) {  // "1, 2, 4 or 8"
   std::string out;
@@ -83,10 +41,16 @@ std::vector<int> number(const std::vector<std::string>& names) {
 
 class Mesh::Impl {
  public:
-  Impl(const WorkerEnvironment& env, const CommOptions& options, const MeshPlan& plan)
-      : env_(env), options_(options), device_(plan.device), degrees_(mesh_degrees(plan.degrees, env.world)) {
-    if (env.world > 1) meet();
-    if (env.world > 1 && options.liveness.count() > 0) watch();
+  Impl(Meeting meeting, const MeshPlan& plan)
+      : meeting_(std::move(meeting)),
+        env_(meeting_.environment()),
+        options_(meeting_.options()),
+        device_(plan.device),
+        degrees_(mesh_degrees(plan.degrees, env_.world)),
+        store_(meeting_.store()) {
+    if (env_.world > 1) queue_ = std::make_shared<CommQueue>();
+    if (env_.world > 1 && device_.backend == Backend::cuda) watchdog_ = make_nccl_watchdog();
+    if (env_.world > 1 && options_.liveness.count() > 0) watch();
     make_groups();
     find_nodes(plan.emulate_nodes);
   }
@@ -113,23 +77,27 @@ class Mesh::Impl {
   void check() {
     if (watchdog_) check_nccl(*watchdog_);
   }
+  void agree(const Topic& topic, const Facts& facts) {
+    if (store_)
+      ring::agree(*store_, env_.rank, env_.world, topic, facts, options_.timeout, [this] { check_aborted(); });
+  }
 
  private:
   using Owned = std::unique_ptr<Communicator>;
 
-  void meet();
   void make_groups();
   void find_nodes(int emulate);
   void watch();
   void abort_all(const std::string& reason);
+  void check_aborted();
   Communicator* group(const std::string& name, std::vector<int> ranks, Backend backend);
   int rank_at(int dp, int cp, int tp) const { return (dp * degrees_.cp + cp) * degrees_.tp + tp; }
 
+  Meeting meeting_;
   WorkerEnvironment env_;
   CommOptions options_;
   Device device_;
   MeshDegrees degrees_;
-  std::unique_ptr<StoreServer> server_;
   std::shared_ptr<Store> store_;
   std::shared_ptr<CommQueue> queue_;
   std::shared_ptr<NcclWatchdog> watchdog_;
@@ -147,15 +115,6 @@ class Mesh::Impl {
   std::string aborted_;
   std::shared_ptr<Liveness> liveness_;  // aborts the groups
 };
-
-void Mesh::Impl::meet() {
-  if (env_.host_store && env_.rank == 0) server_ = host_store(env_);
-  store_ = find_store(env_, options_.connect_timeout);
-  if (options_.address.empty()) options_.address = store_->local_address();
-  refuse_loopback_between_nodes(env_, options_.address);
-  queue_ = std::make_shared<CommQueue>();
-  if (device_.backend == Backend::cuda) watchdog_ = make_nccl_watchdog();
-}
 
 // Every rank makes its groups in this one order; ranks are in the order of the axis.
 void Mesh::Impl::make_groups() {
@@ -216,7 +175,7 @@ void Mesh::Impl::watch() {
   setup.rank = env_.rank;
   setup.limit = options_.liveness;
   setup.server = env_.host_store ? "rank 0" : "the launcher";
-  setup.hosts_store = server_ != nullptr;
+  setup.hosts_store = meeting_.hosts_store();
   liveness_ = std::make_shared<Liveness>(*store_, setup, [this](const std::string& why) { abort_all(why); });
   options_.who_is_lost = [weak = std::weak_ptr(liveness_)] {
     const auto alive = weak.lock();
@@ -228,6 +187,11 @@ void Mesh::Impl::abort_all(const std::string& reason) {
   const std::lock_guard lock(mutex_);
   aborted_ = reason;
   for (const Group& g : groups_) g.comm->abort(reason);
+}
+
+void Mesh::Impl::check_aborted() {
+  const std::lock_guard lock(mutex_);
+  if (!aborted_.empty()) throw PeerLost(aborted_);
 }
 
 MeshDegrees mesh_degrees(const std::map<std::string, int>& given, int world) {
@@ -266,7 +230,12 @@ Mesh::Mesh(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Mesh::~Mesh() = default;
 
 std::unique_ptr<Mesh> Mesh::join(const WorkerEnvironment& env, const CommOptions& options, const MeshPlan& plan) {
-  return std::unique_ptr<Mesh>(new Mesh(std::make_unique<Impl>(env, options, plan)));
+  mesh_degrees(plan.degrees, env.world);
+  return join(Meeting(env, options), plan);
+}
+
+std::unique_ptr<Mesh> Mesh::join(Meeting meeting, const MeshPlan& plan) {
+  return std::unique_ptr<Mesh>(new Mesh(std::make_unique<Impl>(std::move(meeting), plan)));
 }
 
 int Mesh::rank() const { return impl_->rank(); }
@@ -279,5 +248,6 @@ Communicator& Mesh::host() { return impl_->host(); }
 const std::vector<int>& Mesh::cp_nodes() const { return impl_->cp_nodes(); }
 Store* Mesh::store() { return impl_->store(); }
 void Mesh::check() { impl_->check(); }
+void Mesh::agree(const Topic& topic, const Facts& facts) { impl_->agree(topic, facts); }
 
 }  // namespace ring

@@ -10,8 +10,8 @@
 
 #include "comm/communicator.h"
 #include "comm/environment.h"
+#include "comm/meeting.h"
 #include "comm/queue.h"
-#include "comm/store.h"
 
 namespace ring {
 
@@ -33,6 +33,7 @@ class Mesh {
   // Meets the other ranks (collective, bounded by options.connect_timeout), and from then on watches them: when one
   // dies or stops, every communicator is aborted with a text that names it.
   static std::unique_ptr<Mesh> join(const WorkerEnvironment&, const CommOptions& = {}, const MeshPlan& = {});
+  static std::unique_ptr<Mesh> join(Meeting, const MeshPlan& = {});  // of ranks that have met
   ~Mesh();
   Mesh(const Mesh&) = delete;
   Mesh& operator=(const Mesh&) = delete;
@@ -54,6 +55,8 @@ class Mesh {
   // Throws PeerLost once a group on GPUs was aborted: what the device computed meanwhile means nothing. Operations on
   // CPUs throw by themselves.
   void check();
+  // Collective, as in comm/agree.h. Waits for the others up to options.timeout; PeerLost when one of them dies.
+  void agree(const Topic&, const Facts&);
 
   const std::vector<int>& cp_nodes() const;  // for each rank of the cp axis, the number of the node that it is on
   Store* store();                            // null in a world of one

@@ -28,8 +28,10 @@ class Store {
  public:
   virtual ~Store() = default;
   virtual void set(const std::string& key, const std::string& value) = 0;
-  virtual std::string get(const std::string& key, Timeout timeout) = 0;  // waits until the key is there
-  virtual std::optional<std::string> try_get(const std::string& key) = 0;
+  // Waits until the key is there; nothing when it still is not.
+  virtual std::optional<std::string> wait_for(const std::string& key, Timeout timeout) = 0;
+  std::optional<std::string> try_get(const std::string& key) { return wait_for(key, Timeout(0)); }
+  std::string get(const std::string& key, Timeout timeout);                  // Error: nobody set it in time
   virtual std::int64_t add(const std::string& key, std::int64_t delta) = 0;  // returns the new value; starts from 0
   virtual std::string local_address() const = 0;  // numeric, of this host, as the store's host can reach it
 

@@ -1,6 +1,7 @@
 #include <sys/random.h>
 
 #include <array>
+#include <charconv>
 #include <mutex>
 #include <thread>
 
@@ -33,23 +34,21 @@ class TcpStore final : public Store {
   void set(const std::string& key, const std::string& value) override {
     RING_CHECK(value.size() <= kMaxStoreValue, "store: value of '", key, "' has ", value.size(), " bytes, at most ",
                kMaxStoreValue);
-    call({Op::set, 0, checked(key), value}, Clock::now() + kGrace);
+    if (call({Op::set, 0, checked(key), value}, Clock::now() + kGrace).status != Status::ok)
+      fail("store at ", to_string(server_), ": has no room for '", key, "'");
   }
-  std::string get(const std::string& key, Timeout timeout) override {
-    Reply r =
-        call({Op::get, std::max<std::int64_t>(timeout.count(), 1), checked(key), ""}, Clock::now() + timeout + kGrace);
-    if (r.status != Status::ok)
-      fail("store at ", to_string(server_), ": nobody set '", key, "' within ",
-           static_cast<double>(timeout.count()) / 1000, " s");
-    return std::move(r.value);
-  }
-  std::optional<std::string> try_get(const std::string& key) override {
-    Reply r = call({Op::get, 0, checked(key), ""}, Clock::now() + kGrace);
+  std::optional<std::string> wait_for(const std::string& key, Timeout timeout) override {
+    Reply r = call({Op::get, timeout.count(), checked(key), ""}, Clock::now() + timeout + kGrace);
     if (r.status != Status::ok) return std::nullopt;
     return std::move(r.value);
   }
   std::int64_t add(const std::string& key, std::int64_t delta) override {
-    return std::stoll(call({Op::add, delta, checked(key), ""}, Clock::now() + kGrace).value);
+    const Reply r = call({Op::add, delta, checked(key), ""}, Clock::now() + kGrace);
+    std::int64_t sum = 0;
+    const auto [end, error] = std::from_chars(r.value.data(), r.value.data() + r.value.size(), sum);
+    if (r.status != Status::ok || error != std::errc{} || end != r.value.data() + r.value.size())
+      fail("store at ", to_string(server_), ": cannot add ", delta, " to '", key, "'");
+    return sum;
   }
   std::string local_address() const override { return local_address_; }
   std::vector<Heartbeat> beat(const std::string& name, const std::string& word, Timeout silent,
@@ -99,6 +98,13 @@ class TcpStore final : public Store {
 };
 
 }  // namespace
+
+std::string Store::get(const std::string& key, Timeout timeout) {
+  std::optional<std::string> value = wait_for(key, std::max(timeout, Timeout(1)));
+  if (!value)
+    fail("store at ", server(), ": nobody set '", key, "' within ", static_cast<double>(timeout.count()) / 1000, " s");
+  return std::move(*value);
+}
 
 std::unique_ptr<Store> connect_store(const Endpoint& server, const std::string& cookie, Timeout timeout) {
   const auto deadline = Clock::now() + timeout;

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <optional>
 
+#include "core/counted.h"
 #include "core/yaml.h"
 
 namespace ring {
@@ -191,6 +192,30 @@ std::string to_block(const Node& section, const std::string& indent) {
 }  // namespace
 
 std::string to_yaml(const Node& root) { return to_block(root, ""); }
+
+namespace {
+
+using Values = std::vector<std::pair<std::string, std::string>>;
+
+void collect_global(const Node& node, const std::string& key, Values& values) {
+  if (node.kind == Kind::list && !node.prototype().fields.empty()) {
+    values.push_back({key, counted(static_cast<std::int64_t>(node.size()), "element")});
+    for (std::size_t i = 0; i < node.size(); ++i) collect_global(node.element(i), str(key, "[", i, "]"), values);
+  } else if (node.kind == Kind::section) {
+    for (const Field& f : node.fields)
+      if (!f.rank_local) collect_global(f.node, key.empty() ? f.name : key + "." + f.name, values);
+  } else {
+    values.push_back({key, to_flow(node)});
+  }
+}
+
+}  // namespace
+
+Values global_values(const Node& root) {
+  Values values;
+  collect_global(root, "", values);
+  return values;
+}
 
 }  // namespace config
 }  // namespace ring

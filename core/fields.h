@@ -9,7 +9,8 @@
 //     void fields(Fields& f) {
 //       f("lr", lr, "peak learning rate", in_range(1e-20, 1000));
 //       f("norm", norm, "kind of norm", choices<NormKind>({{"rms", NormKind::rms}, {"layer", NormKind::layer}}));
-//       f("mixture", mixture, "corpora and their weights", non_empty(), at_most_items(1024));
+//       f("threads", threads, "of this process", in_range(0, 4096), rank_local());  // others are the same on every
+//       rank f("mixture", mixture, "corpora and their weights", non_empty(), at_most_items(1024));
 //     }
 //     void validate(std::vector<std::string>& errors) const;  // optional: rules over several fields
 //   };
@@ -91,6 +92,10 @@ Check one_of(std::vector<std::string> names);
 Check check_number(std::string text, std::function<bool(long double)> passes);
 Check check_text(std::string text, std::function<bool(const std::string&)> passes);
 
+// Each rank of a run may have its own value: places of files, threads. All other fields are compared between ranks.
+struct RankLocal {};
+constexpr RankLocal rank_local() { return {}; }
+
 template <class E>
 struct Choices {
   std::vector<std::pair<std::string, E>> names;
@@ -104,6 +109,7 @@ struct config::Field {
   std::string name, text;
   std::vector<Check> checks;
   Node node;
+  bool rank_local = false;  // with all that is inside of it
 };
 
 template <class C>
@@ -114,7 +120,7 @@ concept HasFields = requires(C& c, Fields& f) {
 // Collects the fields of one struct.
 class Fields {
  public:
-  // Rules: any number of Check, and for an enum one Choices of its type.
+  // Rules: any number of Check, rank_local(), and for an enum one Choices of its type.
   template <class T, class... Rules>
   void operator()(const char* name, T& value, const std::string& text, const Rules&... rules);
 
@@ -143,6 +149,7 @@ struct Source {
 Source read_source(const std::string& file);
 void load(const Node& root, const std::vector<Source>& sources, const std::vector<std::string>& overrides);
 std::string to_yaml(const Node& root);
+std::vector<std::pair<std::string, std::string>> global_values(const Node& root);
 std::string describe(const Node& root);
 // Error: a name that is no name, or taken; a number without both ends of its range, a list without its longest length.
 void add_field(std::vector<Field>& fields, Field field);
@@ -188,6 +195,13 @@ void override_config(C& config, const std::vector<std::string>& overrides) {
 template <class C>
 std::string to_yaml(C config) {
   return config::to_yaml(bind_config(config));
+}
+
+// What all ranks of a run must have alike: keys and values as YAML, in the order of the fields. A list of scalars is
+// one value; of a list of sections each element's fields are, and its length.
+template <class C>
+std::vector<std::pair<std::string, std::string>> global_values(C config) {
+  return config::global_values(bind_config(config));
 }
 
 template <class C>
@@ -358,6 +372,8 @@ template <class E>
 void add_rule(std::vector<Check>& checks, Choices<E>&, const Check& check) {
   checks.push_back(check);
 }
+template <class Names>
+void add_rule(std::vector<Check>&, Names&, RankLocal) {}
 template <class E>
 void add_rule(std::vector<Check>&, Choices<E>& names, const Choices<E>& given) {
   names = given;
@@ -379,7 +395,7 @@ struct NamesOf<First, Rest...> : NamesOf<Rest...> {};
 template <class T, class... Rules>
 void Fields::operator()(const char* name, T& value, const std::string& text, const Rules&... rules) {
   typename config::NamesOf<Rules...>::type names;
-  config::Field field{name, text, {}, {}};
+  config::Field field{name, text, {}, {}, (std::is_same_v<Rules, RankLocal> || ...)};
   (config::add_rule(field.checks, names, rules), ...);
   field.node = config::bind(value, names);
   config::add_field(fields_, std::move(field));

@@ -5,6 +5,7 @@
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
 
+#include <atomic>
 #include <memory>
 #include <mutex>
 
@@ -22,11 +23,19 @@ struct State {
   std::string rank;
   std::mutex hook_mutex;  // of what follows; held while it runs, so that nobody is left inside after it was replaced
   std::function<void()> before_line;
+  std::atomic<bool> lost = false;  // a line of this file
 
   State() {
     sinks->add_sink(console);
     set_patterns();
     logger->flush_on(spdlog::level::info);
+    logger->set_error_handler([this](const std::string& what) { lose(what); });
+  }
+  // A file that cannot take a line. Said once, past the logger, which would come here again.
+  void lose(const std::string& what) {
+    if (lost.exchange(true)) return;
+    const spdlog::details::log_msg line("", spdlog::level::warn, spdlog::string_view_t(what));
+    console->log(line);
   }
   void set_patterns() {
     console->set_pattern("%H:%M:%S %^%L%$ " + rank + "%v");
@@ -70,6 +79,7 @@ void open_file(const std::string& path) {
   close_file();
   State& s = state();
   std::lock_guard lock(s.mutex);
+  s.lost = false;
   s.file = file;
   s.set_patterns();
   s.sinks->add_sink(file);

@@ -121,7 +121,7 @@ void FileHandle::read_at(void* into, std::size_t bytes, std::uint64_t offset) co
     if (n < 0) fail("cannot read ", path_, ": ", std::strerror(errno), " (", bytes, " bytes from ", offset, " on)");
     if (n == 0)
       fail(path_, " is truncated: bytes up to ", offset + bytes, " are needed, the file has ", size(),
-           "; was it replaced or cut while in use?");
+           " now; it was cut or replaced while in use");
     p += n;
     offset += static_cast<std::uint64_t>(n);
     bytes -= static_cast<std::size_t>(n);

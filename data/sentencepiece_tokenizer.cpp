@@ -14,6 +14,7 @@
 #include <charconv>
 
 #include "core/check.h"
+#include "data/sentencepiece_check.h"
 #include "data/tokenizer.h"
 #include "data/utf8.h"
 
@@ -32,6 +33,7 @@ bool is_ascii(char c) { return static_cast<unsigned char>(c) < 128; }
 class SentencePieceTokenizer final : public Tokenizer {
  public:
   SentencePieceTokenizer(std::string model, const std::string& name) : model_(std::move(model)) {
+    check_sentencepiece_model(model_, name);
     const bool loaded = processor_.LoadFromSerializedProto(model_ + std::string(kKeepText)).ok() ||
                         processor_.LoadFromSerializedProto(model_).ok();
     if (!loaded || processor_.GetPieceSize() == 0) {

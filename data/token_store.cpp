@@ -109,7 +109,7 @@ void with_remedy(const Work& work) {
   }
 }
 
-constexpr std::uint64_t kStartsPerBlock = kBlockBytes / sizeof(std::uint64_t);
+constexpr std::uint64_t kStartsHeld = 512;  // read at once: few for a sample, no call for each when all are read
 
 }  // namespace
 
@@ -193,12 +193,11 @@ std::uint64_t TokenSplit::document_start(std::uint64_t document) const {
 // --- where documents start
 // --------------------------------------------------------------------------------------------
 
-void DocumentStarts::hold(std::uint64_t block) {
-  const std::uint64_t first = block * kStartsPerBlock;
-  const std::uint64_t count = std::min(kStartsPerBlock, split_.documents() + 1 - first);
-  held_.resize(count);
-  with_remedy(
-      [&] { split_.start_data().read(first * sizeof(std::uint64_t), count * sizeof(std::uint64_t), held_.data()); });
+void DocumentStarts::hold(std::uint64_t first) {
+  held_.resize(std::min(kStartsHeld, split_.documents() + 1 - first));
+  with_remedy([&] {
+    split_.start_data().read(first * sizeof(std::uint64_t), held_.size() * sizeof(std::uint64_t), held_.data());
+  });
   first_ = first;
 }
 
@@ -206,19 +205,19 @@ std::uint64_t DocumentStarts::operator()(std::uint64_t document) {
   RING_CHECK(document <= split_.documents(), split_.name(), " has ", split_.documents(),
              " documents, asked for number ", document);
   if (split_.documents() == 0) return 0;
-  if (document < first_ || document - first_ >= held_.size()) hold(document / kStartsPerBlock);
+  if (document < first_ || document - first_ >= held_.size()) hold(document / kStartsHeld * kStartsHeld);
   return held_[document - first_];
 }
 
 std::uint64_t DocumentStarts::document_of(std::uint64_t token) {
   RING_CHECK(token < split_.tokens(), split_.name(), " has ", split_.tokens(), " tokens, asked for the document of ",
              token);
-  std::uint64_t block = 0, behind = split_.start_data().blocks();  // the last block that begins at or before the token
-  while (behind - block > 1) {
-    const std::uint64_t middle = (block + behind) / 2;
-    (split_.document_start(middle * kStartsPerBlock) <= token ? block : behind) = middle;
+  std::uint64_t group = 0, behind = split_.documents() / kStartsHeld + 1;  // the last group that begins no later
+  while (behind - group > 1) {
+    const std::uint64_t middle = (group + behind) / 2;
+    (split_.document_start(middle * kStartsHeld) <= token ? group : behind) = middle;
   }
-  if (held_.empty() || first_ != block * kStartsPerBlock) hold(block);
+  if (held_.empty() || first_ != group * kStartsHeld) hold(group * kStartsHeld);
   return first_ + static_cast<std::uint64_t>(std::ranges::upper_bound(held_, token) - held_.begin()) - 1;
 }
 

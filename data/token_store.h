@@ -63,7 +63,7 @@ class TokenSplit {
   std::string tokens_hash_;
 };
 
-// Where the documents of a split start, read a block at a time. For one thread.
+// Where the documents of a split start, read some at a time. For one thread.
 class DocumentStarts {
  public:
   explicit DocumentStarts(const TokenSplit& split) : split_(split) {}
@@ -71,7 +71,7 @@ class DocumentStarts {
   std::uint64_t document_of(std::uint64_t token);    // the one that holds it
 
  private:
-  void hold(std::uint64_t block);
+  void hold(std::uint64_t first);
   const TokenSplit& split_;
   std::uint64_t first_ = 0;  // of those held
   std::vector<std::uint64_t> held_;

@@ -4,6 +4,7 @@
 
 #include "comm/communicator.h"
 #include "core/check.h"
+#include "core/standard_streams.h"
 #include "generated/build_info.h"
 #include "launcher/command.h"
 #include "launcher/output.h"
@@ -41,15 +42,26 @@ int run(int argc, char** argv) {
   return 0;
 }
 
+int run_to_its_end(int argc, char** argv, ring::StandardOutput& output) {
+  int code = 0;
+  try {
+    code = run(argc, argv);
+  } catch (const ring::ExitCode& e) {
+    code = e.code;
+  }
+  output.finish();
+  return code;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
+  ring::open_standard_streams();
   // Before CUDA reads it: streams that share one of the device's queues (8 by default) wait for each other's peers.
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+  ring::StandardOutput output;
   try {
-    return run(argc, argv);
-  } catch (const ring::ExitCode& e) {
-    return e.code;
+    return run_to_its_end(argc, argv, output);
   } catch (const ring::PeerLost& e) {  // the launcher looks for the one that was the cause
     std::cerr << ring::kErrorBegin << e.what() << "\n";
     return ring::kExitPeerLost;

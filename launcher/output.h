@@ -47,6 +47,7 @@ class WorkerOutput {
   Fd source_;
   std::string prefix_, line_, log_path_;
   int console_;
+  bool lost_ = false;  // a line of the log file
   std::unique_ptr<std::FILE, CloseFile> log_;
   std::deque<std::string> tail_, held_;
   Clock::time_point held_since_{};

@@ -160,7 +160,7 @@ void BlockRuleConfig::fields(Fields& f) {
     in_range(0, kMostBlocks));
   f("density", density, "random: share of the blocks, above 0", in_range(0, 1));
   f("seed", seed, "random: another seed draws other blocks", in_range(0, std::numeric_limits<std::int64_t>::max()));
-  f("file", file, "file: path of the text file with the blocks");
+  f("file", file, "file: path of the text file with the blocks", rank_local());
 }
 
 void BlockRuleConfig::validate(std::vector<std::string>& errors) const {

@@ -18,12 +18,15 @@ void RunConfig::fields(Fields& f) {
   f("init_from", init_from, "a run or checkpoint whose weights (only those) a new run starts from");
   f("seed", seed, "seed of initialisation, data order and dropout",
     in_range(0, std::numeric_limits<std::int64_t>::max()));
-  f("threads", threads, "CPU threads per process; 0 = RINGMASTER_THREADS, else all cores", in_range(0, 4096));
+  f("threads", threads, "CPU threads per process; 0 = RINGMASTER_THREADS, else all cores", in_range(0, 4096),
+    rank_local());
   f("device", device, "where to compute; auto = a GPU where there is one",
     choices<DeviceChoice>(
-        {{"auto", DeviceChoice::automatic}, {"cpu", DeviceChoice::cpu}, {"cuda", DeviceChoice::cuda}}));
+        {{"auto", DeviceChoice::automatic}, {"cpu", DeviceChoice::cpu}, {"cuda", DeviceChoice::cuda}}),
+    rank_local());  // what it comes to is compared
   f("deterministic", deterministic, "the same bits from run to run (with the same tuning file)");
-  f("tuning", tuning, "GPUs: file of measured choices, read and added to; empty = tuning.yaml of the run");
+  f("tuning", tuning, "GPUs: file of measured choices, read and added to; empty = tuning.yaml of the run",
+    rank_local());
   f("tuning_seconds", tuning_seconds,
     "time to measure each of the best few algorithms of a matrix product; 0.3 shows what a GPU sustains at its power "
     "limit, and lengthens the first step by some seconds",
@@ -40,7 +43,7 @@ void TrainConfig::fields(Fields& f) {
   f("minutes", minutes,
     "training time after which the run ends, resumptions included; alone, the schedule follows the clock; 0 = no limit",
     in_range(0, 1e8));
-  f("log_interval", log_interval, "steps between log lines and metrics", in_range(1, kMostSteps));
+  f("log_interval", log_interval, "steps between log lines and metrics", in_range(1, kMostSteps), rank_local());
   f("eval_interval", eval_interval, "steps between validations; 0 = only at the end", in_range(0, kMostSteps));
   f("z_loss", z_loss, "weight of the squared log-sum-exp in the training loss (PaLM)", in_range(0, 1000));
   f("precision", precision,

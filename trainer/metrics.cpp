@@ -1,6 +1,8 @@
 #include "trainer/metrics.h"
 
+#include <cerrno>
 #include <cmath>
+#include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -95,9 +97,10 @@ void Metrics::record(const std::string& group, std::int64_t step, const Values& 
 
 void Metrics::append(const std::string& line) {
   out_.clear();
+  errno = 0;
   out_ << (torn_ ? "\n" : "") << line << '\n' << std::flush;
   torn_ = !out_;
-  if (torn_) warn_once("cannot write " + file_ + ": is the disk full?");
+  if (torn_) warn_once(str("cannot write ", file_, ": ", errno ? std::strerror(errno) : "is the disk full?"));
 }
 
 void Metrics::text(const std::string& tag, const std::string& text) {

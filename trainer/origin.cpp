@@ -1,16 +1,17 @@
 #include "trainer/origin.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <nlohmann/json.hpp>
-#include <set>
+#include <optional>
 #include <sstream>
 
 #include "core/fields.h"
 #include "core/log.h"
 #include "data/token_store.h"
 #include "generated/build_info.h"
-#include "kernels/attention/blocks.h"
 #include "kernels/tuning.h"
+#include "trainer/agreement.h"
 
 namespace ring {
 namespace {
@@ -38,14 +39,8 @@ std::vector<std::string> parts_of(const std::string& fingerprint) {
 }
 
 std::string blocks_fingerprint(const ModelConfig& model) {
-  std::set<std::uint64_t> versions;
-  const std::vector<Pattern> patterns = patterns_of(model);
-  for (std::size_t layer = 0; layer < patterns.size(); ++layer)
-    if (std::ranges::any_of(attention_of(model, static_cast<std::int64_t>(layer)).rules,
-                            [](const auto& rule) { return rule.pattern == BlockChoice::file; }))
-      versions.insert(patterns[layer].blocks->version());
   std::string text;
-  for (const std::uint64_t version : versions) text += str(kSeparator, kBlocks, version);
+  for (const std::uint64_t hash : block_file_hashes(model)) text += str(kSeparator, kBlocks, hash);
   return text;
 }
 
@@ -73,8 +68,12 @@ std::size_t adopt_choices(Tuning& tuning, const std::string& metadata) {
 
 std::string data_fingerprint(const Corpora& corpora, const ModelConfig& model) {
   std::string text = kTokenizer + corpora.tokenizer_hash;
-  for (const auto& store : corpora.stores)
+  for (const auto& store : corpora.stores) {
     text += str(kSeparator, store->train().tokens(), " tokens with hash ", store->train().tokens_hash());
+    if (store->validation().tokens() > 0)
+      text += str(kSeparator, store->validation().tokens(), " for validation with hash ",
+                  store->validation().tokens_hash());
+  }
   return text + blocks_fingerprint(model);
 }
 
@@ -109,18 +108,11 @@ std::vector<std::string> changes_of_rounding(const Config& old_config, const Con
 }
 
 std::shared_ptr<const Tokenizer> load_tokenizer_of(const Origin& origin, const std::string& file) {
-  const std::string wanted = origin.tokenizer_hash();
-  std::string problem;
   try {
-    const std::shared_ptr<const Tokenizer> tokenizer = load_tokenizer(file);
-    const std::string hash = tokenizer->hash();
-    if (wanted.empty() || hash == wanted) return tokenizer;
-    problem = str(file, " is damaged or of another run: its hash is ", hash, ", the checkpoint ", origin.checkpoint,
-                  " was trained with a tokenizer of hash ", wanted);
+    return load_tokenizer(file, origin.tokenizer_hash(), "checkpoint " + origin.checkpoint);
   } catch (const Error& e) {
-    problem = e.what();
+    fail(e.what(), ". Going on with the run (ringmaster train) writes the right one again from the corpus");
   }
-  fail(problem, ". Put the right one there: going on with the run (ringmaster train) writes it from the corpus");
 }
 
 void check_blocks(const Origin& origin) {
@@ -140,20 +132,44 @@ void check_data(const Origin& origin, const Corpora& corpora, const std::string&
        ") than data.path and files of blocks hold now (", here, "). ", remedy);
 }
 
-Config settings_to_go_on(const RunDirectory& run, bool speaks) {
-  if (run.has_config()) return run.settings().config;
+namespace {
+
+// Of the newest checkpoint whose manifest can be read; else nothing, and why.
+std::optional<Origin> newest_origin(const RunDirectory& run, std::string& problem) {
   const std::vector<CheckpointEntry> all = list_checkpoints(run.checkpoints());
-  std::string problem;
   for (auto entry = all.rbegin(); entry != all.rend(); ++entry) try {
-      const Origin origin = origin_of({entry->path, read_manifest(entry->path), {}});
-      if (speaks)
-        log::warn(run.path(), " has checkpoints and no config.yaml: going on with the settings in ",
-                  entry->path.string());
-      return origin.config;
+      return origin_of({entry->path, read_manifest(entry->path), {}});
     } catch (const Error& e) {
       if (problem.empty()) problem = e.what();
     }
-  if (all.empty()) return run.settings().config;  // says that this is no run
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::shared_ptr<const Tokenizer> open_tokenizer(const std::string& spec) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  const bool folder = fs::is_directory(spec, error);
+  const std::optional<RunDirectory> run = folder || fs::path(spec).filename() == "tokenizer.rmt"
+                                              ? run_around(folder ? spec : fs::path(spec).parent_path().string())
+                                              : std::nullopt;
+  if (!run) return load_tokenizer(spec);
+  const std::string file = folder ? run->tokenizer_file() : spec;
+  std::string problem;
+  const std::optional<Origin> origin = newest_origin(*run, problem);
+  return origin ? load_tokenizer_of(*origin, file) : load_tokenizer(file);
+}
+
+Config settings_to_go_on(const RunDirectory& run, bool speaks) {
+  if (run.has_config()) return run.settings().config;
+  std::string problem;
+  if (const std::optional<Origin> origin = newest_origin(run, problem)) {
+    if (speaks)
+      log::warn(run.path(), " has checkpoints and no config.yaml: going on with the settings in ", origin->checkpoint);
+    return origin->config;
+  }
+  if (problem.empty()) return run.settings().config;  // says that this is no run
   fail(run.path(), " has no config.yaml, and none of its checkpoints tells its settings: ", problem);
 }
 

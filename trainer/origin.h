@@ -40,6 +40,9 @@ std::vector<std::string> changes_of_rounding(const Config& old_config, const Con
 
 // Error, which blames the file: the tokenizer at `file` is not that of the checkpoint.
 std::shared_ptr<const Tokenizer> load_tokenizer_of(const Origin&, const std::string& file);
+// As load_tokenizer(), and the directory of a run. A run's tokenizer is compared with its newest checkpoint, also where
+// its file is given.
+std::shared_ptr<const Tokenizer> open_tokenizer(const std::string& spec);
 // Error: the files of blocks that the model reads are not those of the checkpoint.
 void check_blocks(const Origin&);
 // Error: the corpora are not those that the checkpoint was trained on. remedy: what to do then.

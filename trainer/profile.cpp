@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <sstream>
 #include <tuple>
+
+#include "trainer/text_file.h"
 
 namespace ring {
 namespace {
@@ -113,7 +115,7 @@ enum Track { kParts = 1, kKernels = 2, kHostParts = 3, kLaunches = 4 };
 
 class TraceFile {
  public:
-  explicit TraceFile(const std::string& path) : path_(path), out_(path) {
+  explicit TraceFile(const std::string& path) : path_(path) {
     out_ << "{\"displayTimeUnit\": \"ms\", \"traceEvents\": [";
     name("process_name", 0, "training");
     name("thread_name", kParts, "device: parts of the model");
@@ -135,7 +137,7 @@ class TraceFile {
 
   void finish() {
     out_ << "\n]}\n";
-    if (!out_.flush()) fail(path_, ": cannot be written; is the disk full?");
+    write_whole(path_, out_.str());
   }
 
  private:
@@ -148,7 +150,7 @@ class TraceFile {
   }
 
   std::string path_;
-  std::ofstream out_;
+  std::ostringstream out_;
   bool first_ = true;
 };
 

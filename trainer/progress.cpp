@@ -9,11 +9,11 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
-#include <iostream>
 #include <vector>
 
 #include "core/check.h"
 #include "core/log.h"
+#include "core/standard_streams.h"
 
 namespace ring {
 namespace {
@@ -32,7 +32,7 @@ double steady_seconds() {
 }
 
 ProgressOptions with_defaults(ProgressOptions o) {
-  if (!o.out) o.out = &std::cout;
+  if (!o.out) o.out = &progress_output();
   if (!o.terminal) o.terminal = is_terminal();
   if (!o.columns) o.columns = terminal_columns;
   if (!o.now) o.now = steady_seconds;
@@ -151,7 +151,20 @@ Progress::~Progress() {
   clear();
 }
 
+// Without the lock: a line of the log clears the live one.
+void Progress::tell_if_lost() {
+  if (told_ || out_) return;
+  told_ = true;
+  log::warn("standard output can no longer be written (", why_lost(out_),
+            "): progress is not shown any more, training goes on");
+}
+
 void Progress::update(const ProgressState& s) {
+  show(s);
+  tell_if_lost();
+}
+
+void Progress::show(const ProgressState& s) {
   std::lock_guard lock(mutex_);
   if (!first_step_) first_step_ = s.step - 1;
   if (terminal_) {
@@ -165,9 +178,12 @@ void Progress::update(const ProgressState& s) {
 }
 
 void Progress::line(const std::string& text) {
-  std::lock_guard lock(mutex_);
-  clear();
-  out_ << text << std::endl;
+  {
+    std::lock_guard lock(mutex_);
+    clear();
+    out_ << text << std::endl;
+  }
+  tell_if_lost();
 }
 
 void Progress::finish(const ProgressState& s) {

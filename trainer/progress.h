@@ -34,6 +34,7 @@ struct ProgressOptions {
   std::function<double()> now;
 };
 
+// A console that went away does not end a run: the log says once that lines are lost.
 class Progress {
  public:
   // While it lives on a terminal, log lines clear the live line first (log::set_before_line).
@@ -50,11 +51,14 @@ class Progress {
  private:
   void clear();
   void draw(const ProgressState&);
+  void show(const ProgressState&);
+  void tell_if_lost();
 
   ProgressOptions options_;
   std::ostream& out_;
   bool terminal_;
   bool visible_ = false;  // a live line stands on the terminal
+  bool told_ = false;     // that lines are lost
   double started_;
   double drawn_ = -std::numeric_limits<double>::infinity();
   std::optional<std::int64_t> first_step_;

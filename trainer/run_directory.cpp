@@ -37,12 +37,17 @@ std::string sealed(const std::string& yaml, const std::vector<std::string>& repl
   return text + kSeal + hash_of(text) + "\n";
 }
 
-// Of a file whose last line is the hash of all others; else none.
+// Whether the last line is the hash of all others.
+bool has_its_seal(const std::string& text) {
+  const std::size_t seal = text.rfind(kSeal);
+  return seal != std::string::npos && text.substr(seal) == kSeal + hash_of(text.substr(0, seal)) + "\n";
+}
+
 std::vector<std::string> replaced_in(const std::string& text) {
-  const std::size_t seal = text.rfind(kSeal), line = text.rfind(kReplaced, seal);
-  if (seal == std::string::npos || line == std::string::npos) return {};
-  if (text.substr(seal) != kSeal + hash_of(text.substr(0, seal)) + "\n") return {};
-  std::istringstream words(text.substr(line, seal - line).substr(std::strlen(kReplaced)));
+  const std::size_t line = text.rfind(kReplaced);
+  if (line == std::string::npos) return {};
+  const std::size_t begin = line + std::strlen(kReplaced);
+  std::istringstream words(text.substr(begin, text.find('\n', begin) - begin));
   std::vector<std::string> hashes;
   for (std::string word; words >> word;) hashes.push_back(word);
   return hashes;
@@ -72,7 +77,8 @@ RunSettings RunDirectory::settings() const {
   try {
     const std::string text = read_text(config_file(), kMostConfig);
     load_config_text(settings.config, text, config_file());
-    settings.replaced = replaced_in(text);
+    settings.untouched = has_its_seal(text);
+    if (settings.untouched) settings.replaced = replaced_in(text);
   } catch (const Error& e) {
     const std::string command = restoring_command();
     if (command.empty()) throw;
@@ -101,7 +107,10 @@ std::shared_ptr<void> RunDirectory::lock() const {
     ::close(fd);
     fail(path_, ": another process is training this run. Wait for it, stop it, or set another run.name");
   }
-  return {nullptr, [fd](void*) { ::close(fd); }};
+  return std::shared_ptr<int>(new int(fd), [](int* held) {
+    ::close(*held);
+    delete held;
+  });
 }
 
 namespace {

@@ -19,8 +19,9 @@ namespace ring {
 // What config.yaml says. A run ends the file with its hash, so that a change by anything else shows.
 struct RunSettings {
   Config config;
-  // Hashes of the settings that these replaced where somebody allowed it, as checkpoints name them; none where the file
-  // was changed since a run wrote it.
+  bool untouched = false;  // since a run wrote it
+  // Hashes of the settings that these replaced where somebody allowed it, as checkpoints name them; only in an
+  // untouched file.
   std::vector<std::string> replaced;
 };
 

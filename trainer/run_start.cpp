@@ -6,7 +6,9 @@
 
 #include "checkpoint/reader.h"
 #include "comm/host.h"
+#include "core/fields.h"
 #include "core/log.h"
+#include "trainer/agreement.h"
 #include "trainer/memory_check.h"
 #include "trainer/origin.h"
 #include "trainer/session.h"
@@ -48,12 +50,28 @@ bool allowed_before(const RunStart& s, const Origin& origin, const RunSettings& 
   return std::ranges::count(file.replaced, origin.config_hash) > 0 && changes_of_numbers(file.config, s.config).empty();
 }
 
+// Keys that are free to change are nobody's mistake where somebody gave them, and damage or forgotten edits in a file.
+void warn_of_edits(const RunStart& s, const Origin& origin, const RunSettings& file) {
+  if (file.untouched || !changes_of_numbers(file.config, s.config).empty()) return;
+  const std::vector<std::string> where = {"run.name", "run.directory"};
+  std::vector<std::string> edits = diff_configs(origin.config, file.config, where);
+  const std::vector<std::string> given = diff_configs(file.config, s.config, where);
+  std::erase_if(edits, [&](const std::string& edit) {
+    const std::string key = edit.substr(0, edit.find(':') + 1);
+    return std::ranges::any_of(given, [&](const std::string& g) { return g.starts_with(key); });
+  });
+  if (!edits.empty())
+    log::warn(s.dir.config_file(),
+              " was changed since the run wrote it; it differs from the checkpoint in:", listed(edits));
+}
+
 // Refuses settings that differ from those that the checkpoint was trained with, naming the keys.
 void check_settings(RunStart& s, const Origin& origin, const RunSettings* file, bool allow_changes) {
   for (const std::string& change : changes_of_rounding(origin.config, s.config))
     log::warn("resuming with ", change,
               ": sums are rounded in another order, so that losses agree closely instead of bit for bit");
   if (file) s.replaced = file->replaced;
+  if (file) warn_of_edits(s, origin, *file);
   const std::vector<std::string> changes = changes_of_numbers(origin.config, s.config);
   if (changes.empty()) return;
   if (allow_changes || (file && allowed_before(s, origin, *file))) {
@@ -122,11 +140,13 @@ std::string find_initial_weights(const RunStart& s, Mesh& mesh) {
 }
 
 RunStart start_run(Config config, const TrainOptions& options, Mesh& mesh) {
-  RunStart s{.corpora = open_corpora(config.data), .config = {}, .dir = RunDirectory(config.run.path())};
+  RunStart s{.corpora = open_agreed_corpora(config, mesh), .config = {}, .dir = RunDirectory(config.run.path())};
   s.config = resolve_config(std::move(config), s.corpora.vocab_size, mesh);
   s.data = data_fingerprint(s.corpora, s.config.model);
   s.checkpoint = by_leader(mesh, [&] { return choose(s, options), s.checkpoint; });
   s.init_from = by_leader(mesh, [&] { return s.init_from; });
+  if (const std::string& source = s.checkpoint.empty() ? s.init_from : s.checkpoint; !source.empty())
+    agree_on_checkpoint(source, mesh);
   check_memory(s.config, mesh);
   by_leader(mesh, [&] {
     if (!s.lock) s.lock = s.dir.lock();

@@ -11,6 +11,7 @@
 #include "core/devices.h"
 #include "core/log.h"
 #include "kernels/tuning.h"
+#include "trainer/agreement.h"
 #include "trainer/memory_check.h"
 
 namespace ring {
@@ -116,13 +117,16 @@ void check_tensor_parallel(const Config& c, int world) {
        model_fits ? str(". Or start as many processes as it needs: ringmaster launch -n ", tp * cp, " -- ...") : "");
 }
 
-std::unique_ptr<Mesh> join_mesh(const Config& c) {
+std::unique_ptr<Mesh> join_mesh(const Config& c, const Facts& more) {
   const Environment environment = current_environment();
   const WorkerEnvironment env = parse_environment(environment);
+  const CommOptions options = parse_comm_options(environment);
   if (!env.note.empty()) log::warn(env.note);
+  const Device device = worker_device(c, env);
+  Meeting meeting(env, options);
+  meeting.agree(settings_topic(), facts_of_start(c, device.backend, options, more));
   check_tensor_parallel(c, env.world);
-  return Mesh::join(env, parse_comm_options(environment),
-                    {.degrees = c.parallel.degrees(), .device = worker_device(c, env)});
+  return Mesh::join(std::move(meeting), {.degrees = c.parallel.degrees(), .device = device});
 }
 
 Context make_context(const Config& c, int device) {

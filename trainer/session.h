@@ -34,8 +34,9 @@ void load_model_weights(Decoder&, const std::string& checkpoint, const Context&)
 Device worker_device(const Config&, const WorkerEnvironment&);
 // Error, which names what would fit: the model or so many processes cannot be cut into parallel.tp slices.
 void check_tensor_parallel(const Config&, int world);
-// Meets the other processes that a launcher started with this one, or is alone.
-std::unique_ptr<Mesh> join_mesh(const Config&);
+// Meets the other processes that a launcher started with this one, or is alone. Error: their settings, program, device
+// or `more`, such as options of the command line, differ.
+std::unique_ptr<Mesh> join_mesh(const Config&, const Facts& more = {});
 
 // Where and how a resolved config computes. Measured choices come from run.tuning, or the run's directory.
 // device: number of the GPU.

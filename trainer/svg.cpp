@@ -2,6 +2,7 @@
 
 #include "core/check.h"
 #include "data/files.h"
+#include "trainer/text_file.h"
 
 namespace ring {
 namespace {
@@ -39,7 +40,7 @@ std::string svg_head(int width, int height, const std::string& title) {
 }
 
 void write_svg(const std::string& option, const std::string& path, const std::string& svg) {
-  for_option(option, [&] { write_atomically(path, [&](FileHandle& file) { file.write(svg.data(), svg.size()); }); });
+  for_option(option, [&] { write_whole(path, svg); });
 }
 
 void check_svg_path(const std::string& option, const std::string& path) {

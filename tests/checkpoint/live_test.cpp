@@ -1,5 +1,6 @@
 // Reading beside a run that goes on, writes checkpoints and removes old ones: nothing of that is damage.
 
+#include <sys/prctl.h>
 #include <sys/wait.h>
 
 #include <chrono>
@@ -44,6 +45,7 @@ class Pruning : public testing::Test {
 
  private:
   [[noreturn]] void write_forever() const {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     log::set_level(log::Level::error);
     try {
       for (std::int64_t step = 2;; ++step) write_small(checkpoints(), step, {1, 0});
@@ -58,7 +60,7 @@ TEST_F(Pruning, TheNewestIsFoundAndLoadedWhole) {
   std::int64_t before = 0;
   meanwhile([&] {
     SmallState loaded(0);
-    const FoundCheckpoint found = read_found([&] { return *find_newest_verified(checkpoints()); },
+    const FoundCheckpoint found = read_found([&] { return find_newest_verified(checkpoints()).value(); },
                                              [&](const FoundCheckpoint& f) {
                                                SmallState fresh(0);
                                                load_state(f.path, fresh.state, stream());

@@ -51,7 +51,7 @@ class SealedCorpus {
     BlockHasher hasher;
     hasher.update(bytes.data() + data.offset, data.bytes);
     const auto values = hasher.finish();
-    std::memcpy(bytes.data() + hashes.offset, values.data(), hashes.bytes);
+    if (!values.empty()) std::memcpy(bytes.data() + hashes.offset, values.data(), hashes.bytes);
   }
 };
 

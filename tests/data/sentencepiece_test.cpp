@@ -1,3 +1,5 @@
+#include <sentencepiece_trainer.h>
+
 #include <random>
 
 #include "corpus_case.h"
@@ -136,6 +138,70 @@ TEST_P(SentencePiece, TrainingIsDeterministicAndFilesRestoreIt) {
 TEST_P(SentencePiece, AVocabularyThatCannotBeReached) {
   expect_error([&] { train("too little text for so many tokens. ", GetParam(), 5000); },
                {"could not train a " + std::string(GetParam()), "5000", "Vocabulary size", "--vocab-size"});
+}
+
+// Flipped bits, cuts and overwritten stretches.
+std::string damaged(std::string bytes, std::mt19937& random) {
+  const std::size_t at = random() % bytes.size();
+  switch (random() % 3) {
+    case 0: bytes[at] = static_cast<char>(bytes[at] ^ (1 << random() % 8)); break;
+    case 1: bytes.resize(at); break;
+    default:
+      for (std::size_t i = at; i < std::min(bytes.size(), at + 1 + random() % 16); ++i)
+        bytes[i] = static_cast<char>(random());
+  }
+  return bytes;
+}
+
+// Every damage of a file of ours is named. A plain model has no hash: what can be read is used, and nothing crashes.
+void damage_600_times(const Tokenizer& t) {
+  std::mt19937 random(11);
+  const std::string ours = t.serialize(), plain = t.payload(), probe = sample(300, 2);
+  int used = 0;
+  for (int i = 0; i < 600; ++i) {
+    const std::string bytes = damaged(ours, random);
+    if (bytes != ours) {
+      expect_error([&] { parse_tokenizer(bytes, "t.rmt"); }, {"t.rmt"});
+    }
+    try {
+      const auto read = parse_tokenizer(damaged(plain, random), "t.model");
+      read->decode(read->encode(probe));
+      ++used;
+    } catch (const Error& e) {
+      EXPECT_NE(std::string(e.what()).find("t.model"), std::string::npos) << e.what();
+    }
+  }
+  EXPECT_GT(used, 0);
+  EXPECT_LT(used, 600);
+}
+
+TEST_P(SentencePiece, DamagedFilesAreNamed) { damage_600_times(*train(sample(60000, 1), GetParam(), 300)); }
+
+// As models trained elsewhere have it: text is replaced before it is cut.
+TEST(SentencePieceModel, TablesOfReplacementsAreReadAndChecked) {
+  TempFolder folder;
+  write_text(folder / "text", sample(60000, 1));
+  const auto status = sentencepiece::SentencePieceTrainer::Train({{"input", folder / "text"},
+                                                                  {"model_prefix", folder / "m"},
+                                                                  {"vocab_size", "200"},
+                                                                  {"normalization_rule_name", "nmt_nfkc"},
+                                                                  {"minloglevel", "1"}});
+  ASSERT_TRUE(status.ok()) << status.ToString();
+  const auto t = load_tokenizer(folder / "m.model");
+  EXPECT_EQ(t->decode(t->encode("s\xEF\xBD\x94")), "st") << "a fullwidth t";
+  damage_600_times(*t);
+  std::string bytes = t->payload();
+  const std::size_t table = bytes.find("nmt_nfkc") + 8;  // its length, then its index
+  for (std::size_t i = 0; i < 4; ++i) bytes[table + 2000 + i] = '\x7F';
+  expect_error([&] { parse_tokenizer(bytes, "t.model"); },
+               {"t.model is damaged", "table of replacements", "leads out"});
+}
+
+TEST(SentencePieceModel, APieceWithoutTextIsNamed) {
+  const auto t = train(sample(60000, 1), "unigram", 300);
+  const std::string piece("\x0A\x07\x0A\x00\x15\x00\x00\x00\xBF", 9);  // the library throws where nobody catches
+  expect_error([&] { parse_tokenizer(piece + t->payload(), "t.model"); },
+               {"t.model is damaged", "its token 0 has no text"});
 }
 
 TEST(SentencePieceTrain, BadOptions) {

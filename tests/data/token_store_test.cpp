@@ -93,6 +93,31 @@ TEST(TokenStore, ReadingPastTheEndOrWritingForeignTokens) {
   }
 }
 
+TEST(TokenStore, FindsTheDocumentOfEveryToken) {
+  TempFolder folder;
+  std::vector<std::uint64_t> starts{0};
+  {
+    TokenStoreWriter writer(folder / "c.h5", 257);
+    for (std::size_t d = 0; d < 10000; ++d) {  // more than one block of starts, empty documents among them
+      writer.begin_document(Split::train);
+      writer.append(Split::train, counting(d * 7919 % 5));
+      starts.push_back(starts.back() + d * 7919 % 5);
+    }
+    writer.finish(*bytes_tokenizer(), "a test");
+  }
+  const auto store = TokenStore::open(folder / "c.h5");
+  DocumentStarts from(store->train());
+  for (std::uint64_t token = 0; token < starts.back(); token += 3) {
+    const std::uint64_t document = from.document_of(token * 104729 % starts.back());
+    EXPECT_LE(starts[document], token * 104729 % starts.back());
+    EXPECT_GT(starts[document + 1], token * 104729 % starts.back());
+    EXPECT_EQ(from(document), starts[document]);
+  }
+  for (std::uint64_t d = 0; d <= 10000; ++d) EXPECT_EQ(from(d), starts[d]);
+  expect_error([&] { from(10001); }, {"c.h5 (train)", "10000 documents"});
+  expect_error([&] { from.document_of(starts.back()); }, {"c.h5 (train)"});
+}
+
 // As any HDF5 library sees it.
 TEST(TokenStore, IsAnHdf5File) {
   TempFolder folder;

@@ -17,24 +17,29 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// On memory where there is such a folder.
-const fs::path& folder() {
-  static const fs::path path = [] {
+// On memory where there is such a folder; removed when the process ends.
+class Scratch {
+ public:
+  Scratch() {
     std::error_code none;
     const fs::path base = fs::is_directory("/dev/shm", none) ? "/dev/shm" : fs::temp_directory_path();
-    const fs::path made = base / ("ringmaster-fuzz-shard-" + std::to_string(::getpid())) / "step-000000001";
-    fs::create_directories(made);
-    return made;
-  }();
-  return path;
-}
-
-struct Cleanup {
-  ~Cleanup() {
-    std::error_code none;
-    fs::remove_all(folder().parent_path(), none);
+    folder_ = base / ("ringmaster-fuzz-shard-" + std::to_string(::getpid())) / "step-000000001";
+    fs::create_directories(folder_);
   }
+  ~Scratch() {
+    std::error_code none;
+    fs::remove_all(folder_.parent_path(), none);
+  }
+  const fs::path& folder() const { return folder_; }
+
+ private:
+  fs::path folder_;
 };
+
+const fs::path& folder() {
+  static const Scratch scratch;
+  return scratch.folder();
+}
 
 void write(const char* name, const std::string& bytes) { std::ofstream(folder() / name, std::ios::binary) << bytes; }
 
@@ -77,7 +82,6 @@ void load(const ring::Stream& stream) {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  static const Cleanup cleanup;
   static const ring::Stream stream = ring::Stream::cpu(1);
   if (size < 3) return 0;
   const std::string rest(reinterpret_cast<const char*>(data) + 3, size - 3);

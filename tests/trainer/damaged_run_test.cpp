@@ -70,6 +70,14 @@ TEST_F(DamagedRuns, TheCommandThatIsNamedRestoresTheConfig) {
   expect_parts(ring({"train", path("run"), "--allow-changes"}), 0, {"changed settings", "optimizer.lr"});
 }
 
+TEST_F(DamagedRuns, KeysThatAreFreeToChangeAreNamedWhereOnlyTheFileSaysThem) {
+  edit("validation_batches: 0", "validation_batches: 1");
+  expect_parts(ring({"train", path("run")}), 0, {config(), "was changed since", "data.validation_batches: 0 -> 1"});
+  const Finished given = ring({"train", path("run"), "data.validation_batches=2"});
+  expect_parts(given, 0, {"nothing left to do"});
+  EXPECT_EQ(given.output.find("was changed since"), std::string::npos) << given.output;
+}
+
 TEST_F(DamagedRuns, ADeletedConfigIsSaidAndDoesNotStartTheRunAgain) {
   const std::string loss = loss_of(path("run"));
   std::filesystem::remove(config());
@@ -130,11 +138,14 @@ TEST_F(DamagedRuns, AnotherTokenizerIsBlamedByName) {
   const std::string whole = read_text(file);
   ASSERT_EQ(ring({"tokenizer", "train", "--input", path("letters.txt"), "--kind", "chars", "--output", file}).code, 0);
   for (const char* command : {"eval", "generate"})
-    expect_parts(ring({command, path("run")}), 1, {file, "is damaged or of another run", checkpoint()});
+    expect_parts(ring({command, path("run")}), 1, {file, "holds another tokenizer", checkpoint()});
+  for (const std::string& spec : {path("run"), file})
+    expect_parts(ring({"tokenizer", "encode", "--tokenizer", spec, "abc"}), 1, {file, "holds another tokenizer"});
   std::ofstream(file) << "garbage";
   expect_parts(ring({"generate", path("run")}), 1, {file, "ringmaster train"});
   expect_parts(ring({"train", path("run")}), 0, {file, "nothing left to do"});
   EXPECT_EQ(read_text(file), whole);
+  expect_parts(ring({"tokenizer", "encode", "--tokenizer", path("run"), "abc"}), 0, {"97 98 99"});
   std::filesystem::remove(file);
   expect_parts(ring({"generate", path("run")}), 1, {file});
 }

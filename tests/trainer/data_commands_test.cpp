@@ -68,6 +68,38 @@ TEST_F(DataCommands, PrepareAndInspect) {
                {"--document 1", "c.h5 has 1 training document"});
 }
 
+TEST_F(DataCommands, VerifyNamesDamagedBlocks) {
+  write("text.txt", std::string(200000, 'a') + std::string(100000, 'b'));
+  for (const char* name : {"a.h5", "b.h5", "c.h5"})
+    EXPECT_EQ(
+        run({"data", "prepare", "--input", path("text.txt"), "--tokenizer", "bytes", "--output", path(name)}).error,
+        "");
+  const auto good = run({"data", "verify", path("a.h5"), path("b.h5")});
+  EXPECT_EQ(good.error, "");
+  expect_parts(good.out, {"a.h5: whole, ", "b.h5: whole, ", " blocks, "});
+  std::fstream file(path("b.h5"), std::ios::in | std::ios::out | std::ios::binary);
+  file.seekp(300000).put('\x7F');
+  file.close();
+  std::filesystem::resize_file(path("c.h5"), 5000);
+  const auto bad = run({"data", "verify", path("a.h5"), path("b.h5"), path("c.h5")});
+  expect_parts(bad.error, {"2 of 3 corpus files cannot be used", "data prepare"});
+  expect_parts(bad.out,
+               {"a.h5: whole", "b.h5: /train/tokens is damaged: bytes ", "b.h5: 1 damaged of ", "c.h5 is truncated"});
+}
+
+TEST_F(DataCommands, WhatIsNoTextIsTakenOnlyWhenTold) {
+  write("a.jsonl", "{\"text\": \"words\"}\n");
+  const std::vector<std::vector<std::string>> commands{
+      {"data", "prepare", "--input", path("a.jsonl"), "--tokenizer", "bytes", "--output", path("c.h5"),
+       "--validation-fraction", "0"},
+      {"tokenizer", "train", "--input", path("a.jsonl"), "--kind", "chars", "--output", path("t.rmt")}};
+  for (auto command : commands) {
+    expect_parts(run(command).error, {"a.jsonl is no text, it is JSON", "--as-text"});
+    command.push_back("--as-text");
+    EXPECT_EQ(run(command).error, "");
+  }
+}
+
 TEST_F(DataCommands, AnExistingCorpusIsKept) {
   write("text.txt", "0123456789");
   write("c.h5", "precious");
@@ -108,7 +140,7 @@ TEST_F(DataCommands, BadArguments) {
   expect_parts(
       run({"data", "prepare", "--input", path("none"), "--tokenizer", "bytes", "--output", path("c.h5")}).error,
       {"none: no such file or folder"});
-  expect_parts(run({"data", "inspect", path("none.h5")}).error, {"none.h5: no such file", "ringmaster data prepare"});
+  expect_parts(run({"data", "inspect", path("none.h5")}).error, {"none.h5: No such file", "ringmaster data prepare"});
   expect_parts(run({"data", "prepare", "--tokenizer", "bytes", "--output", path("c.h5")}).error,
                {"--input is required"});
 }

@@ -77,6 +77,16 @@ TEST(Doctor, LittleMemoryOrDiskIsANoteAndNoneIsAStop) {
   expect_parts(report(judge_host(host)), {"STOP  disk", "cannot write to /data", "run.directory", "1 thing here"});
 }
 
+TEST(Doctor, NamesTheLimitThatBinds) {
+  HostFacts host = good_host();
+  expect_parts(report(judge_host(host)), {"32.0 GiB of 64.0 GiB available\n"});
+  host.memory_available = kGiB / 8;
+  host.swap_available = 2 * kGiB;
+  host.memory_limit = "/sys/fs/cgroup/job/memory.max";
+  expect_parts(report(judge_host(host)), {"128 MiB of 64.0 GiB available, and 2.0 GiB of swap",
+                                          "limited by /sys/fs/cgroup/job/memory.max", "raise that limit"});
+}
+
 TEST(Doctor, CodeForAnotherGpuIsAStop) {
   const auto findings = judge(two_gpus(), "80 100a");
   EXPECT_EQ(count(findings, Verdict::stop), 2);

@@ -14,6 +14,7 @@
 #include "trainer/benchmark_attention.h"
 #include "trainer/commands/commands.h"
 #include "trainer/commands/number_option.h"
+#include "trainer/commands/print.h"
 #include "trainer/config.h"
 #include "trainer/progress.h"
 #include "trainer/run_directory.h"
@@ -235,14 +236,14 @@ class Report {
                       " causal pairs. Density of the mean head; FLOPs of all, dense and kept; speed-up as predicted"));
     const bool wide = columns_ >= kTableColumns;
     if (wide) {
-      for (const Column& c : kColumns) std::printf(c.width > 0 ? " %*s" : " %-*s", std::abs(c.width), c.name);
-      std::printf("\n");
+      for (const Column& c : kColumns) print_format(c.width > 0 ? " %*s" : " %-*s", std::abs(c.width), c.name);
+      print_format("\n");
     }
     for (const Section& s : sections) {
       print_wrapped(text_of(*s.settings) + ":");
       for (const Group& g : s.groups) wide ? print_row(g) : print_column(g);
     }
-    std::printf("\n");
+    print_format("\n");
   }
 
   std::vector<std::string> values_of(const Group& g) const {
@@ -264,12 +265,12 @@ class Report {
       // Many layers take a line of their own.
       if (i == 0 && values[i].size() > static_cast<std::size_t>(-width)) {
         for (const std::string& line : wrapped(values[i], static_cast<std::size_t>(columns_ - 1)))
-          std::printf(" %s\n", line.c_str());
+          print_format(" %s\n", line.c_str());
         values[i].clear();
       }
-      std::printf(width > 0 ? " %*s" : " %-*s", std::abs(width), values[i].c_str());
+      print_format(width > 0 ? " %*s" : " %-*s", std::abs(width), values[i].c_str());
     }
-    std::printf("\n");
+    print_format("\n");
   }
 
   // On a narrow terminal one value a line.

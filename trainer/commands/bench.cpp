@@ -1,4 +1,5 @@
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 
@@ -27,15 +28,24 @@ CsvFile::CsvFile(const std::string& path, const std::string& header) : path_(pat
   std::getline(std::ifstream(path) >> std::ws, first);
   if (!first.empty() && first != header)
     fail(path, ": has the columns ", first, ", expected ", header, "; give another file");
-  out_.open(path, std::ios::app);
-  if (!out_) fail(path, ": cannot be written");
+  out_ = LineFile(path);
   if (first.empty()) add(header);
 }
 
 void CsvFile::add(const std::string& line) {
-  if (path_.empty()) return;
-  out_ << line << '\n';
-  if (!out_.flush()) fail(path_, ": cannot be written");
+  if (!path_.empty()) out_.add(line);
+}
+
+Facts facts_of(const CLI::App& command, const std::vector<std::string>& own) {
+  Facts facts;
+  for (const CLI::Option* option : command.get_options()) {
+    const std::string name = option->get_name();
+    if (option->get_positional() || std::ranges::find(own, name) != own.end()) continue;
+    std::string value;
+    for (const std::string& word : option->results()) value += (value.empty() ? "" : " ") + word;
+    facts.push_back({name, option->count() ? value : "not given"});
+  }
+  return facts;
 }
 
 void add_bench_commands(CLI::App& app) {

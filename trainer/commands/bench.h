@@ -1,11 +1,12 @@
 #pragma once
 // What the subcommands of `ringmaster bench` share.
 
-#include <fstream>
 #include <string>
 #include <vector>
 
+#include "comm/agree.h"
 #include "trainer/config.h"
+#include "trainer/text_file.h"
 
 namespace CLI {
 class App;
@@ -28,6 +29,10 @@ struct BenchConfig {
   std::string name() const;  // of the shape: the file's, without folder and extension
 };
 
+// What the command line says, for the ranks of `launch` to compare. own: options of which each rank may have its own,
+// because only what rank 0 shows depends on them.
+Facts facts_of(const CLI::App& command, const std::vector<std::string>& own);
+
 // A file that lines are appended to; a new one gets the header at once. No path: nothing is written.
 class CsvFile {
  public:
@@ -36,7 +41,7 @@ class CsvFile {
 
  private:
   std::string path_;
-  std::ofstream out_;
+  LineFile out_;
 };
 
 }  // namespace ring

@@ -7,6 +7,7 @@
 #include "trainer/commands/bench.h"
 #include "trainer/commands/number_option.h"
 #include "trainer/commands/pattern_options.h"
+#include "trainer/commands/print.h"
 #include "trainer/session.h"
 
 namespace ring {
@@ -66,44 +67,44 @@ Context context_of(const Arguments& a) {
 
 void print_head(const Arguments& a, const AttentionGrid& g, const Context& ctx) {
   if (a.csv) {
-    std::printf(
+    print_format(
         "pass,candidate,head_dim,causal,length,sequences,deterministic,ms,tflops,kind,kept,of_dense,extra_mb,lists_ms,"
         "spread\n");
     return;
   }
-  std::printf(
+  print_format(
       "%s, %lld query heads, %lld KV heads; FLOPs of kept pairs: 4 x heads x head_dim per pair forward, 10 "
       "backward\nkept: pairs of dense attention; of dense: time of the fastest own dense kernel; extra: memory beside "
       "the operands; lists: time that a new block pattern takes\n\n",
       std::string(to_string(activation_type(ctx.precision))).c_str(), static_cast<long long>(g.heads),
       static_cast<long long>(g.kv_heads));
-  std::printf("%-9s %-10s %-12s %5s %-6s %8s %9s %6s %10s %9s %7s %8s %9s %8s %7s\n", "pass", "candidate", "kind",
-              "dim", "mask", "length", "sequences", "determ", "ms", "TFLOP/s", "kept", "of dense", "extra MB",
-              "lists ms", "spread");
+  print_format("%-9s %-10s %-12s %5s %-6s %8s %9s %6s %10s %9s %7s %8s %9s %8s %7s\n", "pass", "candidate", "kind",
+               "dim", "mask", "length", "sequences", "determ", "ms", "TFLOP/s", "kept", "of dense", "extra MB",
+               "lists ms", "spread");
 }
 
 void print_csv(const AttentionTiming& t) {
   if (t.seconds == 0) return;
-  std::printf("%s,%s,%lld,%d,%lld,%lld,%d,%.6g,%.6g,%s,%.5f,%.4f,%.2f,%.4f,%.3f\n", t.backward ? "backward" : "forward",
-              t.candidate.c_str(), static_cast<long long>(t.head_dim), t.causal, static_cast<long long>(t.length),
-              static_cast<long long>(t.sequences), t.deterministic, 1e3 * t.seconds, 1e-12 * t.flops / t.seconds,
-              std::string(to_string(t.kind)).c_str(), t.kept, t.of_dense, 1e-6 * static_cast<double>(t.extra_bytes),
-              1e3 * t.lists_seconds, t.spread);
+  print_format("%s,%s,%lld,%d,%lld,%lld,%d,%.6g,%.6g,%s,%.5f,%.4f,%.2f,%.4f,%.3f\n",
+               t.backward ? "backward" : "forward", t.candidate.c_str(), static_cast<long long>(t.head_dim), t.causal,
+               static_cast<long long>(t.length), static_cast<long long>(t.sequences), t.deterministic, 1e3 * t.seconds,
+               1e-12 * t.flops / t.seconds, std::string(to_string(t.kind)).c_str(), t.kept, t.of_dense,
+               1e-6 * static_cast<double>(t.extra_bytes), 1e3 * t.lists_seconds, t.spread);
 }
 
 void print(const AttentionTiming& t) {
-  std::printf("%-9s %-10s %-12s %5lld %-6s %8lld %9lld %6s ", t.backward ? "backward" : "forward", t.candidate.c_str(),
-              std::string(to_string(t.kind)).c_str(), static_cast<long long>(t.head_dim), t.causal ? "causal" : "full",
-              static_cast<long long>(t.length), static_cast<long long>(t.sequences),
-              t.backward ? (t.deterministic ? "yes" : "no") : "");
+  print_format("%-9s %-10s %-12s %5lld %-6s %8lld %9lld %6s ", t.backward ? "backward" : "forward", t.candidate.c_str(),
+               std::string(to_string(t.kind)).c_str(), static_cast<long long>(t.head_dim), t.causal ? "causal" : "full",
+               static_cast<long long>(t.length), static_cast<long long>(t.sequences),
+               t.backward ? (t.deterministic ? "yes" : "no") : "");
   if (t.seconds == 0) {
-    std::printf("left out: about %.1f s a call\n", t.expected);
+    print_format("left out: about %.1f s a call\n", t.expected);
     return;
   }
   const auto known = [](double value, const char* format) { return value > 0 ? text_of(format, value) : ""; };
-  std::printf("%10.3f %9.2f %7.4f %8s %9.1f %8s %6.1f%%\n", 1e3 * t.seconds, 1e-12 * t.flops / t.seconds, t.kept,
-              known(t.of_dense, "%.3f").c_str(), 1e-6 * static_cast<double>(t.extra_bytes),
-              known(1e3 * t.lists_seconds, "%.3f").c_str(), 100 * t.spread);
+  print_format("%10.3f %9.2f %7.4f %8s %9.1f %8s %6.1f%%\n", 1e3 * t.seconds, 1e-12 * t.flops / t.seconds, t.kept,
+               known(t.of_dense, "%.3f").c_str(), 1e-6 * static_cast<double>(t.extra_bytes),
+               known(1e3 * t.lists_seconds, "%.3f").c_str(), 100 * t.spread);
 }
 
 void run(const Arguments& a) {

@@ -10,6 +10,7 @@
 #include "trainer/commands/bench.h"
 #include "trainer/commands/number_option.h"
 #include "trainer/commands/pattern_options.h"
+#include "trainer/commands/print.h"
 #include "trainer/session.h"
 #include "trainer/svg.h"
 #include "trainer/timeline_picture.h"
@@ -73,7 +74,7 @@ std::string milliseconds(double seconds) {
 }
 
 void print_head(const Arguments& a, const ContextGrid& grid, int ranks) {
-  std::printf(
+  print_format(
       "%d ranks, %s, %lld heads, %lld KV heads of %lld, %s; times of the slowest rank; alone: of the rate of one "
       "device with the whole sequence (up to %lld tokens)\n"
       "of forward and backward (both), in ms: compute: without transfers; transfer: without computation; waited: "
@@ -88,13 +89,13 @@ void print_head(const Arguments& a, const ContextGrid& grid, int ranks) {
 
 void print(const ContextTiming& t) {
   const double forward = t.forward_flops / t.forward_seconds, both = t.both_flops / t.both_seconds;
-  std::printf("%9lld %-11s %9.3f %7.4g %6.3f %9.3f %7.4g %6.3f %9.3f ", static_cast<long long>(t.length),
-              t.schedule.c_str(), 1e3 * t.forward_seconds, 1e-12 * forward, forward / t.forward_alone,
-              1e3 * t.both_seconds, 1e-12 * both, both / t.both_alone, 1e3 * t.computing_seconds);
+  print_format("%9lld %-11s %9.3f %7.4g %6.3f %9.3f %7.4g %6.3f %9.3f ", static_cast<long long>(t.length),
+               t.schedule.c_str(), 1e3 * t.forward_seconds, 1e-12 * forward, forward / t.forward_alone,
+               1e3 * t.both_seconds, 1e-12 * both, both / t.both_alone, 1e3 * t.computing_seconds);
   const bool travels = t.transfer_seconds > 0;
-  std::printf("%9.3f %9.3f %7s %8s %9.1f %9.1f\n", 1e3 * t.transfer_seconds, 1e3 * t.waited_seconds,
-              travels ? percent(t.hidden()).c_str() : "-", percent(t.slowdown()).c_str(),
-              1e-6 * static_cast<double>(t.extra_bytes), 1e-6 * static_cast<double>(t.sent_bytes));
+  print_format("%9.3f %9.3f %7s %8s %9.1f %9.1f\n", 1e3 * t.transfer_seconds, 1e3 * t.waited_seconds,
+               travels ? percent(t.hidden()).c_str() : "-", percent(t.slowdown()).c_str(),
+               1e-6 * static_cast<double>(t.extra_bytes), 1e-6 * static_cast<double>(t.sent_bytes));
   std::fflush(stdout);
 }
 
@@ -145,7 +146,7 @@ void draw(const Arguments& a, const ContextGrid& g, int ranks, const Context& ct
   write_svg("--timeline", timeline_path(a, t.length, t.schedule), timeline_picture(t.timeline, title, {of, transfers}));
 }
 
-void run(Arguments a) {
+void run(Arguments a, const Facts& given) {
   Config config;
   config.run.device = parse_device(a.device);
   config.run.threads = a.threads ? a.threads : default_threads();
@@ -155,7 +156,7 @@ void run(Arguments a) {
   const bool leader = env.rank == 0;
   CsvFile csv(leader ? a.csv : "", kColumns);
   config.parallel.cp = env.world;
-  const std::unique_ptr<Mesh> mesh = join_mesh(config);
+  const std::unique_ptr<Mesh> mesh = join_mesh(config, given);
   const Backend backend = mesh->device().backend;
   fill_in(a, env.world, backend);
   if (leader) check_paths(a);
@@ -171,7 +172,7 @@ void run(Arguments a) {
     write(csv, a, grid, env.world, ctx, t);
     if (!a.timeline.empty()) draw(a, grid, env.world, ctx, t);
   });
-  if (leader && a.choices && ctx.tuning) std::printf("\n%s", ctx.tuning->text().c_str());
+  if (leader && a.choices && ctx.tuning) print_format("\n%s", ctx.tuning->text().c_str());
 }
 
 }  // namespace
@@ -211,7 +212,7 @@ void add_bench_context(CLI::App& bench) {
   cmd->add_flag("--deterministic", a->deterministic, "Only kernels that give the same bits from run to run");
   cmd->add_flag("--choices", a->choices, "Then print which kernels were the fastest");
   cmd->footer("Example: ringmaster launch --nproc-per-node 4 -- bench context --length 65536,131072 --schedule ring");
-  cmd->callback([a] { run(*a); });
+  cmd->callback([a, cmd] { run(*a, facts_of(*cmd, {"--device", "--threads", "--timeline", "--csv", "--choices"})); });
 }
 
 }  // namespace ring

@@ -5,6 +5,7 @@
 #include "trainer/benchmark_ops.h"
 #include "trainer/commands/bench.h"
 #include "trainer/commands/number_option.h"
+#include "trainer/commands/print.h"
 
 namespace ring {
 namespace {
@@ -18,26 +19,27 @@ struct Arguments {
 };
 
 void print_ceilings(const OpsReport& r) {
-  std::printf("ceilings of this run: copy %.4g GB/s, matrix product %.4g TFLOP/s\n", r.ceilings.bytes_per_second / 1e9,
-              r.ceilings.flops_per_second / 1e12);
+  print_format("ceilings of this run: copy %.4g GB/s, matrix product %.4g TFLOP/s\n", r.ceilings.bytes_per_second / 1e9,
+               r.ceilings.flops_per_second / 1e12);
 }
 
 void print_ops(const Arguments& a, const OpsReport& r) {
   if (a.csv) {
-    std::printf("op,candidate,shape,calls,us,gbytes_per_second,tflops,of_floor,share\n");
+    print_format("op,candidate,shape,calls,us,gbytes_per_second,tflops,of_floor,share\n");
   } else {
     print_ceilings(r);
-    std::printf("\n%-22s %-14s %-34s %6s %10s %9s %9s %9s %7s\n", "op", "candidate", "shape", "calls", "us", "GB/s",
-                "TFLOP/s", "of floor", "share");
+    print_format("\n%-22s %-14s %-34s %6s %10s %9s %9s %9s %7s\n", "op", "candidate", "shape", "calls", "us", "GB/s",
+                 "TFLOP/s", "of floor", "share");
   }
   const char* format = a.csv ? "%s,%s,\"%s\",%d,%.3f,%.2f,%.3f,%.4f,%.5f\n"
                              : "%-22s %-14s %-34s %6d %10.2f %9.1f %9.2f %8.0f%% %6.1f%%\n";
   const double percent = a.csv ? 1 : 100;
   for (const OpTiming& o : r.ops) {
     if (o.seconds == 0) continue;
-    std::printf(format, o.slot.c_str(), o.candidate.c_str(), o.cost.shape.c_str(), o.calls, 1e6 * o.seconds,
-                1e-9 * o.cost.bytes / o.seconds, 1e-12 * o.cost.flops / o.seconds,
-                percent * r.ceilings.floor_seconds(o.cost) / o.seconds, percent * o.calls * o.seconds / r.step_seconds);
+    print_format(format, o.slot.c_str(), o.candidate.c_str(), o.cost.shape.c_str(), o.calls, 1e6 * o.seconds,
+                 1e-9 * o.cost.bytes / o.seconds, 1e-12 * o.cost.flops / o.seconds,
+                 percent * r.ceilings.floor_seconds(o.cost) / o.seconds,
+                 percent * o.calls * o.seconds / r.step_seconds);
   }
 }
 
@@ -45,8 +47,8 @@ void print_floor(const OpsReport& r) {
   const StepFloor f = r.floor();
   double sum = 0;
   for (const OpTiming& o : r.ops) sum += o.calls * o.seconds;
-  std::printf("step %.2f ms; its kernels back to back %.2f ms\n", 1e3 * r.step_seconds, 1e3 * sum);
-  std::printf(
+  print_format("step %.2f ms; its kernels back to back %.2f ms\n", 1e3 * r.step_seconds, 1e3 * sum);
+  print_format(
       "floor %.2f ms = matrix products %.2f + attention %.2f as measured + all other bytes, moved once, at %.0f %% of "
       "the "
       "copy %.2f; the step takes %.3f times that\n",
@@ -61,7 +63,7 @@ void run_ops(const Arguments& a) {
     fail("no op of this step has '", a.filter, "' in its name or shape");
   print_ops(a, r);
   if (a.csv || !a.filter.empty()) return;
-  std::printf("\n");
+  print_format("\n");
   print_floor(r);
 }
 

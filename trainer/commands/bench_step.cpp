@@ -6,6 +6,7 @@
 #include "trainer/benchmark.h"
 #include "trainer/commands/bench.h"
 #include "trainer/commands/number_option.h"
+#include "trainer/commands/print.h"
 #include "trainer/profiler.h"
 #include "trainer/session.h"
 
@@ -42,21 +43,21 @@ void print(const Arguments& a, StepBenchmark& bench, const StepTimes& t, const C
   const Config& c = bench.config();
   const int world = bench.mesh().world();
   const double rate = bench.tokens_per_step() / t.median(), flops = rate * flops_per_token(c.model) / world;
-  std::printf("%s: %s; %s, %s\n", a.config.name().c_str(), types_text(c, bench.context()).c_str(),
-              c.run.deterministic ? "deterministic" : "not deterministic", recompute_text(c.train.recompute));
-  std::printf("step %.2f ms, %.0f tokens/s, ", 1e3 * t.median(), rate);
-  if (world > 1) std::printf("on each of %d processes %.0f tokens/s, ", world, rate / world);
-  std::printf("%.4g TFLOP/s, MFU %.3g %% of %.0f TFLOP/s", flops / 1e12, 100 * flops / (1e12 * a.peak), a.peak);
+  print_format("%s: %s; %s, %s\n", a.config.name().c_str(), types_text(c, bench.context()).c_str(),
+               c.run.deterministic ? "deterministic" : "not deterministic", recompute_text(c.train.recompute));
+  print_format("step %.2f ms, %.0f tokens/s, ", 1e3 * t.median(), rate);
+  if (world > 1) print_format("on each of %d processes %.0f tokens/s, ", world, rate / world);
+  print_format("%.4g TFLOP/s, MFU %.3g %% of %.0f TFLOP/s", flops / 1e12, 100 * flops / (1e12 * a.peak), a.peak);
   if (ceilings.flops_per_second > 0)
-    std::printf(", %.1f %% of the sustained product (%.4g TFLOP/s; copy %.3g TB/s)",
-                100 * flops / ceilings.flops_per_second, ceilings.flops_per_second / 1e12,
-                ceilings.bytes_per_second / 1e12);
-  std::printf(
+    print_format(", %.1f %% of the sustained product (%.4g TFLOP/s; copy %.3g TB/s)",
+                 100 * flops / ceilings.flops_per_second, ceilings.flops_per_second / 1e12,
+                 ceilings.bytes_per_second / 1e12);
+  print_format(
       "\nFLOPs per token: 6 x matrix weights (head included, embedding not) + 12 x heads x head_dim x pairs that "
       "attention keeps per token, layer by layer\n");
-  std::printf("process start to end of first step %.2f s, peak memory %.2f GiB in use, %.2f GiB reserved, loss %.4f\n",
-              t.first_seconds, static_cast<double>(t.peak_bytes) / kGiB, static_cast<double>(t.reserved_bytes) / kGiB,
-              t.loss);
+  print_format("process start to end of first step %.2f s, peak memory %.2f GiB in use, %.2f GiB reserved, loss %.4f\n",
+               t.first_seconds, static_cast<double>(t.peak_bytes) / kGiB, static_cast<double>(t.reserved_bytes) / kGiB,
+               t.loss);
 }
 
 constexpr const char* kColumns = "who,shape,step_ms,tokens_per_second,first_seconds,peak_gib,loss";
@@ -66,10 +67,10 @@ void write(CsvFile& csv, const Arguments& a, const StepBenchmark& bench, const S
               t.first_seconds, ',', static_cast<double>(t.peak_bytes) / kGiB, ',', t.loss));
 }
 
-void run(const Arguments& a) {
+void run(const Arguments& a, const Facts& given) {
   const std::shared_ptr<KernelObserver> ranges = a.nvtx ? make_range_observer() : nullptr;
   const Config config = a.config.load();
-  StepBenchmark bench(config, join_mesh(config));
+  StepBenchmark bench(config, join_mesh(config, given));
   const bool leader = bench.mesh().rank() == 0;
   CsvFile csv(leader ? a.csv : "", kColumns);
   bench.trainer().observe(ranges);
@@ -103,7 +104,9 @@ void add_bench_step(CLI::App& bench) {
   cmd->add_option("--trace", a->trace, "Where the profile's trace goes")->capture_default_str();
   cmd->add_flag("--nvtx", a->nvtx, "Ranges for Nsight Systems; steps are slower with them");
   cmd->footer("Example: ringmaster bench step bench/shapes/gpt2.yaml run.deterministic=false");
-  cmd->callback([a] { run(*a); });
+  cmd->callback([a, cmd] {
+    run(*a, facts_of(*cmd, {"--peak-tflops", "--csv", "--who", "--no-ceilings", "--trace", "--nvtx"}));
+  });
 }
 
 }  // namespace ring

@@ -9,6 +9,7 @@
 
 #include "core/log.h"
 #include "trainer/commands/number_option.h"
+#include "trainer/commands/print.h"
 #include "trainer/long_eval.h"
 #include "trainer/session.h"
 
@@ -48,47 +49,47 @@ void check_prompts(const LongEvalArguments& a, const std::vector<std::int64_t>& 
 class Report {
  public:
   explicit Report(bool csv, bool json) : csv_(csv), json_(json) {
-    if (csv) std::printf("measure,length,first,last,depth,samples,exact,log_probability\n");
+    if (csv) print_format("measure,length,first,last,depth,samples,exact,log_probability\n");
   }
 
   void positions(const std::vector<PositionBucket>& buckets, std::int64_t length) {
     double sum = 0;
     std::int64_t tokens = 0;
     if (!csv_ && !json_)
-      std::printf("Loss by position in windows of %lld tokens\n%16s %10s %10s\n", static_cast<long long>(length),
-                  "tokens before", "loss", "tokens");
+      print_format("Loss by position in windows of %lld tokens\n%16s %10s %10s\n", static_cast<long long>(length),
+                   "tokens before", "loss", "tokens");
     for (const PositionBucket& b : buckets) {
       sum += b.sum;
       tokens += b.tokens;
       const auto first = static_cast<long long>(b.first + 1), last = static_cast<long long>(b.end),
                  count = static_cast<long long>(b.tokens);
       if (csv_)
-        std::printf("position,%lld,%lld,%lld,,%lld,,%.6f\n", static_cast<long long>(length), first, last, count,
-                    -b.loss());
+        print_format("position,%lld,%lld,%lld,,%lld,,%.6f\n", static_cast<long long>(length), first, last, count,
+                     -b.loss());
       if (json_) all_["positions"].push_back({{"first", first}, {"last", last}, {"loss", b.loss()}, {"tokens", count}});
       if (!csv_ && !json_)
-        std::printf("%16s %10.4f %10lld\n", (first == last ? str(first) : str(first, " to ", last)).c_str(), b.loss(),
-                    count);
+        print_format("%16s %10.4f %10lld\n", (first == last ? str(first) : str(first, " to ", last)).c_str(), b.loss(),
+                     count);
     }
     all_["length"] = length;
     all_["loss"] = sum / static_cast<double>(tokens);
     all_["tokens"] = tokens;
     if (!csv_ && !json_)
-      std::printf("%16s %10.4f %10lld\n", "all", sum / static_cast<double>(tokens), static_cast<long long>(tokens));
+      print_format("%16s %10.4f %10lld\n", "all", sum / static_cast<double>(tokens), static_cast<long long>(tokens));
     std::fflush(stdout);
   }
 
   void passkey_head() {
     all_["passkey"] = nlohmann::json::array();
     if (!csv_ && !json_)
-      std::printf("\nPasskey: exact answers, and mean log-probability of the key's tokens\n%10s %8s %8s %8s %16s\n",
-                  "length", "depth", "trials", "exact", "log-probability");
+      print_format("\nPasskey: exact answers, and mean log-probability of the key's tokens\n%10s %8s %8s %8s %16s\n",
+                   "length", "depth", "trials", "exact", "log-probability");
   }
 
   void passkey(const PasskeyCell& c) {
     const auto length = static_cast<long long>(c.length), trials = static_cast<long long>(c.trials);
     const double exact = static_cast<double>(c.exact) / static_cast<double>(c.trials);
-    if (csv_) std::printf("passkey,%lld,,,%g,%lld,%.4f,%.6f\n", length, c.depth, trials, exact, c.log_probability);
+    if (csv_) print_format("passkey,%lld,,,%g,%lld,%.4f,%.6f\n", length, c.depth, trials, exact, c.log_probability);
     if (json_)
       all_["passkey"].push_back({{"length", length},
                                  {"depth", c.depth},
@@ -96,7 +97,7 @@ class Report {
                                  {"exact", exact},
                                  {"log_probability", c.log_probability}});
     if (!csv_ && !json_)
-      std::printf("%10lld %8g %8lld %7.1f%% %16.4f\n", length, c.depth, trials, 100 * exact, c.log_probability);
+      print_format("%10lld %8g %8lld %7.1f%% %16.4f\n", length, c.depth, trials, 100 * exact, c.log_probability);
     std::fflush(stdout);
   }
 

@@ -10,6 +10,7 @@
 
 #include "core/check.h"
 #include "core/log.h"
+#include "core/standard_streams.h"
 #include "data/sentencepiece_train.h"
 #include "data/text_files.h"
 #include "data/text_survey.h"
@@ -17,6 +18,7 @@
 #include "trainer/commands/commands.h"
 #include "trainer/commands/data_text.h"
 #include "trainer/commands/number_option.h"
+#include "trainer/origin.h"
 
 namespace ring {
 namespace {
@@ -54,8 +56,6 @@ void train(const TrainArguments& a) {
             << " tokens, hash " << tokenizer->hash() << ", " << fixed(seconds, 1) << " s\n";
 }
 
-std::string all_input() { return {std::istreambuf_iterator<char>(std::cin), {}}; }
-
 void warn(const EncodeReport& r) {
   if (r.invalid_bytes > 0) log::warn("bytes of the input that are not UTF-8: ", r.invalid_bytes);
   if (r.unknown > 0)
@@ -70,10 +70,10 @@ struct EncodeArguments {
 };
 
 void encode(const EncodeArguments& a) {
-  const auto tokenizer = load_tokenizer(a.tokenizer);
+  const auto tokenizer = open_tokenizer(a.tokenizer);
   std::string text;
   for (const std::string& word : a.words) text += (text.empty() ? "" : " ") + word;
-  if (a.words.empty()) text = all_input();
+  if (a.words.empty()) text = read_standard_input();
   EncodeReport report;
   const std::vector<std::int32_t> ids = tokenizer->encode(text, &report);
   if (a.pieces) {
@@ -91,9 +91,9 @@ struct DecodeArguments {
 };
 
 void decode(DecodeArguments a) {
-  const auto tokenizer = load_tokenizer(a.tokenizer);
+  const auto tokenizer = open_tokenizer(a.tokenizer);
   if (a.ids.empty()) {
-    std::istringstream in(all_input());
+    std::istringstream in(read_standard_input());
     for (std::string word; in >> word;) {
       std::size_t used = 0;
       try {
@@ -114,7 +114,7 @@ struct InspectArguments {
 };
 
 void inspect(const InspectArguments& a) {
-  const auto tokenizer = load_tokenizer(a.tokenizer);
+  const auto tokenizer = open_tokenizer(a.tokenizer);
   const std::int64_t vocab = tokenizer->vocab_size();
   const auto end = tokenizer->end_of_text();
   // Whatever a tokenizer may stumble over: runs of spaces, newlines, a tab, accents, an emoji, U+2581, a stray byte.
@@ -131,7 +131,8 @@ void inspect(const InspectArguments& a) {
   }
 }
 
-constexpr const char* kSpecText = "bytes, a tokenizer file (.rmt), a SentencePiece model (.model), or a corpus (.h5)";
+constexpr const char* kSpecText =
+    "bytes, a tokenizer file (.rmt), a SentencePiece model (.model), a corpus (.h5), or the directory of a run";
 
 void add_train(CLI::App& parent) {
   auto a = std::make_shared<TrainArguments>();

@@ -1,7 +1,7 @@
 #include <CLI/CLI.hpp>
-#include <iostream>
 
 #include "core/fields.h"
+#include "core/standard_streams.h"
 #include "kernels/observers.h"
 #include "trainer/commands/commands.h"
 #include "trainer/commands/number_option.h"
@@ -38,16 +38,19 @@ void run(const Arguments& a) {
   const bool leads = parse_environment(current_environment()).rank == 0;
   const Config config = load(a, leads);
   StopSignal signal(leads);  // first: it must be there before any thread
-  const std::unique_ptr<Mesh> mesh = join_mesh(config);
+  const std::unique_ptr<Mesh> mesh =
+      join_mesh(config, {{"--fresh", a.options.fresh ? "given" : "not given"},
+                         {"--allow-changes", a.options.allow_changes ? "given" : "not given"}});
   const TrainEnd end = train(config, a.options, *mesh, signal);
   if (mesh->rank() == 0) {
     const std::string dir = config.run.path();
+    std::ostream& say = progress_output();  // the run has saved: a closed console takes nothing from it
     const std::string launch = mesh->world() > 1 ? str("launch --nproc-per-node ", mesh->world(), " -- ") : "";
     if (end == TrainEnd::interrupted)
-      std::cout << "stopped early; to go on: ringmaster " << launch << "train " << dir << "\n";
+      say << "stopped early; to go on: ringmaster " << launch << "train " << dir << "\n";
     if (end == TrainEnd::out_of_time)
-      std::cout << "the time is over; to go on: ringmaster " << launch << "train " << dir << " train.minutes=...\n";
-    std::cout << "to sample: ringmaster generate " << dir << " --prompt \"...\"\n";
+      say << "the time is over; to go on: ringmaster " << launch << "train " << dir << " train.minutes=...\n";
+    say << "to sample: ringmaster generate " << dir << " --prompt \"...\"" << std::endl;
   }
   if (end == TrainEnd::interrupted) throw ExitCode{kExitInterrupted};
 }

@@ -1,0 +1,237 @@
+#include "comm/agree.h"
+
+#include <algorithm>
+#include <map>
+
+#include "comm/store_protocol.h"
+#include "core/counted.h"
+#include "core/fields.h"
+
+namespace ring {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using store_protocol::put_text;
+using store_protocol::take_text;
+
+constexpr Timeout kSlice{200};                      // between looks at what happened meanwhile
+constexpr Timeout kDetails{10'000};                 // for all to say what they have, once they differ
+constexpr std::size_t kLongest = 160, kKept = 100;  // characters of a value in a message
+constexpr std::size_t kMostText = kMaxStoreValue / 2;
+constexpr std::size_t kMostVersions = 16;  // that are told apart
+constexpr int kMostScanned = 64;           // ranks that each rank looks for when some did not come
+constexpr const char* kSame = "same";
+constexpr const char* kDiffer = "differ";
+
+std::string shown(const std::string& value) {
+  if (value.size() <= kLongest) return value;
+  return str(value.substr(0, kKept), "... (", value.size(), " characters with hash ", hash_text(value), ")");
+}
+
+// What is beyond the store's limit is compared as a whole.
+std::string encode(const Facts& facts) {
+  std::string text, rest;
+  for (const auto& [name, value] : facts) {
+    std::string& to = text.size() < kMostText ? text : rest;
+    put_text(to, name);
+    put_text(to, shown(value));
+  }
+  if (!rest.empty()) put_text(text, "the rest, as a hash"), put_text(text, std::to_string(hash_text(rest)));
+  return text;
+}
+
+Facts decode(const std::string& text) {
+  Facts facts;
+  for (std::size_t at = 0; at < text.size();) {
+    std::string name = take_text(text, at);
+    facts.push_back({std::move(name), take_text(text, at)});
+  }
+  return facts;
+}
+
+// "rank 0", "ranks 1, 3-5".
+std::string listed(const std::vector<int>& ranks) {
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    std::size_t last = i;
+    while (last + 1 < ranks.size() && ranks[last + 1] == ranks[last] + 1) ++last;
+    text += str(i ? ", " : "", ranks[i]);
+    if (last > i + 1) text += str("-", ranks[last]), i = last;
+  }
+  return text;
+}
+
+struct Version {  // ranks whose facts are the same
+  std::vector<int> ranks;
+  std::map<std::string, std::string> facts;
+};
+
+// The values of one name with their ranks; empty when all have the same.
+std::string values_of(const std::string& name, const std::vector<Version>& versions) {
+  std::vector<std::pair<std::string, std::vector<int>>> groups;
+  for (const Version& v : versions) {
+    const auto found = v.facts.find(name);
+    const std::string value = found == v.facts.end() ? "absent" : found->second;
+    auto group = std::ranges::find(groups, value, [](const auto& g) { return g.first; });
+    if (group == groups.end()) group = groups.insert(group, {value, {}});
+    group->second.insert(group->second.end(), v.ranks.begin(), v.ranks.end());
+  }
+  if (groups.size() < 2) return "";
+  std::string text;
+  for (auto& [value, ranks] : groups) {
+    std::ranges::sort(ranks);
+    text += str(text.empty() ? "" : "; ", value.empty() ? "nothing" : value, " on ", listed(ranks));
+  }
+  return text;
+}
+
+// One line for each name that differs. The elements of a list whose length differs say nothing beside it.
+std::string differences(const std::vector<std::string>& names, const std::vector<Version>& versions) {
+  std::string lines, list = "[";
+  for (const std::string& name : names) {
+    if (name.starts_with(list)) continue;
+    const std::string values = values_of(name, versions);
+    if (values.empty()) continue;
+    lines += str("\n  ", name, ": ", values);
+    list = name + "[";
+  }
+  return lines;
+}
+
+class Agreement {
+ public:
+  Agreement(Store& store, int rank, int world, const Topic& topic, const Facts& facts, Timeout timeout,
+            const std::function<void()>& meanwhile)
+      : store_(store),
+        rank_(rank),
+        world_(world),
+        topic_(topic),
+        text_(encode(facts)),
+        hash_(str(hash_text(text_))),
+        timeout_(timeout),
+        meanwhile_(meanwhile) {}
+
+  void run();
+
+ private:
+  std::string key(const std::string& name) const { return "agree/" + topic_.name + "/" + name; }
+  std::string key(const std::string& name, const std::string& of) const { return key(name) + "/" + of; }
+  std::optional<std::string> await(const std::string& key, Timeout) const;
+  void arrive();
+  [[noreturn]] void report_missing() const;
+  std::string compose() const;
+  std::string told() const;
+  void leave_last() const;
+
+  Store& store_;
+  int rank_, world_;
+  const Topic& topic_;
+  std::string text_, hash_;
+  Timeout timeout_;
+  const std::function<void()>& meanwhile_;
+};
+
+std::optional<std::string> Agreement::await(const std::string& key, Timeout timeout) const {
+  const auto deadline = Clock::now() + timeout;
+  for (;;) {
+    const auto left = std::chrono::ceil<Timeout>(deadline - Clock::now());
+    if (std::optional<std::string> value = store_.wait_for(key, std::clamp(left, Timeout(0), kSlice))) return value;
+    if (left <= Timeout(0)) return std::nullopt;
+    if (meanwhile_) meanwhile_();
+  }
+}
+
+// The last one to arrive says whether all have the same. Who contradicts the number of ranks tells all.
+void Agreement::arrive() {
+  if (store_.add(key("rank", str(rank_)), 1) != 1)
+    fail("two processes say that they are rank ", rank_, " of ", world_, ": give each process a rank of its own");
+  store_.add(key("like", hash_), 1);
+  const std::int64_t arrived = store_.add(key("arrived"), 1);
+  if (arrived == 1) store_.set(key("world"), str(world_));
+  const std::string world = store_.get(key("world"), kDetails);
+  if (world != str(world_))
+    store_.set(key("verdict"), str("the ranks disagree on how many there are: rank ", rank_, " was started as one of ",
+                                   world_, ", another as one of ", world, ". Give all the same number of processes"));
+  else if (arrived == world_)
+    store_.set(key("verdict"), store_.add(key("like", hash_), 0) == world_ ? kSame : kDiffer);
+}
+
+void Agreement::report_missing() const {
+  std::vector<int> missing;
+  if (rank_ == 0 || world_ <= kMostScanned)
+    for (int r = 0; r < world_; ++r)
+      if (!store_.try_get(key("rank", str(r)))) missing.push_back(r);
+  const std::int64_t came = store_.add(key("arrived"), 0);
+  fail("waited ", static_cast<double>(timeout_.count()) / 1000, " s for the other ranks to compare ", topic_.name, ": ",
+       missing.empty()
+           ? str(came, " of ", world_, " came")
+           : listed(missing) + " of " + str(world_) + (missing.size() == 1 ? " has" : " have") + " not come",
+       ". What they ended with, their own output says");
+}
+
+// By rank 0, for all.
+std::string Agreement::compose() const {
+  std::vector<std::string> names;
+  std::vector<Version> versions;
+  std::map<std::string, std::size_t> place;  // of a hash among the versions
+  int untold = 0;
+  for (int r = 0; r < world_; ++r) {
+    const std::string hash = await(key("hash", str(r)), kDetails).value_or("");
+    const auto [at, fresh] = place.insert({hash, versions.size()});
+    if (fresh && (hash.empty() || versions.size() == kMostVersions)) {
+      place.erase(at);
+      ++untold;
+      continue;
+    }
+    if (fresh) {
+      Version& v = versions.emplace_back();
+      for (const auto& [name, value] : decode(store_.get(key("facts", hash), kDetails)))
+        if (v.facts.insert({name, value}).second && std::ranges::find(names, name) == names.end())
+          names.push_back(name);
+    }
+    versions[at->second].ranks.push_back(r);
+  }
+  return str(topic_.title, ":", differences(names, versions),
+             untold ? str("\n  and ", counted(untold, "further rank"), " with something else") : "", "\n",
+             topic_.remedy);
+}
+
+std::string Agreement::told() const {
+  store_.set(key("facts", hash_), text_);
+  store_.set(key("hash", str(rank_)), hash_);
+  if (rank_ == 0) {
+    const std::string message = compose();
+    store_.set(key("message"), message);
+    leave_last();
+    return message;
+  }
+  const std::optional<std::string> message = await(key("message"), 2 * kDetails);
+  if (store_.add(key("read"), 1) == world_ - 1) store_.set(key("all have read"), "");
+  return message.value_or(topic_.title + ", and rank 0 ended before it said in what. " + topic_.remedy);
+}
+
+// Rank 0 may host the store: it stays until the others know.
+void Agreement::leave_last() const {
+  try {
+    await(key("all have read"), kDetails);
+  } catch (const Error&) {
+    return;  // somebody ended; what this rank has to say counts more
+  }
+}
+
+void Agreement::run() {
+  arrive();
+  const std::optional<std::string> verdict = await(key("verdict"), timeout_);
+  if (!verdict) report_missing();
+  if (*verdict == kSame) return;
+  fail(*verdict == kDiffer ? told() : *verdict);
+}
+
+}  // namespace
+
+void agree(Store& store, int rank, int world, const Topic& topic, const Facts& facts, Timeout timeout,
+           const std::function<void()>& meanwhile) {
+  if (world > 1) Agreement(store, rank, world, topic, facts, timeout, meanwhile).run();
+}
+
+}  // namespace ring

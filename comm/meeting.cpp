@@ -1,0 +1,68 @@
+#include "comm/meeting.h"
+
+#include <chrono>
+#include <thread>
+
+#include "core/check.h"
+
+namespace ring {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// The first free port of the range; the cookie tells the others which one is ours.
+std::unique_ptr<StoreServer> host_store(const WorkerEnvironment& env) {
+  // Several nodes: the host's name may mean a loopback address on the host itself, so listen on all; the cookie guards.
+  const std::string host = env.local_world == env.world ? env.store.host : "0.0.0.0";
+  std::string reason;
+  for (int k = 0; k < env.store_ports; ++k) {
+    try {
+      return std::make_unique<StoreServer>(Endpoint{host, env.store.port + k}, env.cookie);
+    } catch (const Error& e) {
+      reason = e.what();
+    }
+  }
+  fail("rank 0 found no free port in ", env.store.port, "..", env.store.port + env.store_ports - 1, ": ", reason,
+       "; set MASTER_PORT to another one");
+}
+
+std::unique_ptr<Store> find_store(const WorkerEnvironment& env, Timeout timeout) {
+  if (env.store_ports == 1) return connect_store(env.store, env.cookie, timeout);
+  const auto deadline = Clock::now() + timeout;
+  std::string reason;
+  do {
+    for (int k = 0; k < env.store_ports; ++k) {
+      try {
+        return connect_store({env.store.host, env.store.port + k}, env.cookie, Timeout(100));
+      } catch (const Error& e) {
+        if (k == 0) reason = e.what();
+      }
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  } while (Clock::now() < deadline);
+  fail("rank ", env.rank, " of ", env.world, " did not find rank 0's store on ports ", env.store.port, "..",
+       env.store.port + env.store_ports - 1, " of ", env.store.host, ": ", reason,
+       ". All ranks need the same address and port, and the same number of processes (here ", env.world, ")");
+}
+
+void refuse_loopback_between_nodes(const WorkerEnvironment& env, const std::string& address) {
+  if (env.local_world < env.world && (address.rfind("127.", 0) == 0 || address == "::1"))
+    fail("rank ", env.rank, " would be reached at ", address, ", which no other node can reach (", env.local_world,
+         " of ", env.world, " ranks are on this one): set RINGMASTER_ADDRESS to this node's address");
+}
+
+}  // namespace
+
+Meeting::Meeting(const WorkerEnvironment& env, const CommOptions& options) : env_(env), options_(options) {
+  if (env.world == 1) return;
+  if (env.host_store && env.rank == 0) server_ = host_store(env);
+  store_ = find_store(env, options.connect_timeout);
+  if (options_.address.empty()) options_.address = store_->local_address();
+  refuse_loopback_between_nodes(env, options_.address);
+}
+
+void Meeting::agree(const Topic& topic, const Facts& facts) {
+  if (store_) ring::agree(*store_, env_.rank, env_.world, topic, facts, options_.connect_timeout);
+}
+
+}  // namespace ring

@@ -1,0 +1,105 @@
+#include "core/standard_streams.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <iostream>
+
+#include "core/check.h"
+
+namespace ring {
+namespace {
+
+// Writes to a descriptor. On a terminal a line appears at its end, elsewhere when the buffer is full or flushed.
+class OutputBuffer final : public std::streambuf {
+ public:
+  explicit OutputBuffer(int fd) : fd_(fd), lines_(isatty(fd) == 1) { empty(); }
+  int error() const { return error_; }  // of the first write that failed; no later one is tried
+
+ protected:
+  int_type overflow(int_type c) override {
+    write_all();
+    if (traits_type::eq_int_type(c, traits_type::eof())) return traits_type::not_eof(c);
+    *pptr() = traits_type::to_char_type(c);
+    pbump(1);
+    if (lines_ && c == '\n') write_all();
+    return c;
+  }
+  std::streamsize xsputn(const char* text, std::streamsize size) override {
+    const std::streamsize put = std::streambuf::xsputn(text, size);
+    if (lines_ && std::memchr(text, '\n', static_cast<std::size_t>(size))) write_all();
+    return put;
+  }
+  int sync() override { return write_all(), 0; }
+
+ private:
+  void empty() { setp(buffer_.data(), buffer_.data() + buffer_.size()); }
+  void write_all() {
+    const char* from = pbase();
+    while (!error_ && from < pptr()) {
+      const ssize_t n = write(fd_, from, static_cast<std::size_t>(pptr() - from));
+      if (n > 0) from += n;
+      if (n < 0 && errno != EINTR) error_ = errno;
+    }
+    empty();
+    if (error_) fail("standard output: cannot be written: ", std::strerror(error_));
+  }
+
+  int fd_, error_ = 0;
+  bool lines_;
+  std::array<char, 16384> buffer_;
+};
+
+}  // namespace
+
+void open_standard_streams() {
+  for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; ++fd)
+    if (fcntl(fd, F_GETFD) < 0) open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY);  // the lowest free one: fd
+  signal(SIGPIPE, SIG_IGN);
+  signal(SIGXFSZ, SIG_IGN);
+}
+
+StandardOutput::StandardOutput()
+    : buffer_(std::make_unique<OutputBuffer>(STDOUT_FILENO)),
+      original_(std::cout.rdbuf(buffer_.get())),
+      quiet_(buffer_.get()) {
+  std::cout.exceptions(std::ios::badbit);
+  std::cerr.tie(&quiet_);
+}
+
+StandardOutput::~StandardOutput() {
+  std::cerr.tie(&std::cout);
+  std::cout.exceptions(std::ios::goodbit);
+  std::cout.rdbuf(original_);
+}
+
+void StandardOutput::finish() { buffer_->pubsync(); }
+
+std::ostream& progress_output() {
+  static OutputBuffer buffer(STDOUT_FILENO);
+  static std::ostream stream(&buffer);
+  return stream;
+}
+
+std::string why_lost(const std::ostream& stream) {
+  if (stream) return "";
+  const auto* buffer = dynamic_cast<const OutputBuffer*>(stream.rdbuf());
+  return buffer && buffer->error() ? std::strerror(buffer->error()) : "a write failed";
+}
+
+std::string read_standard_input() {
+  std::string text;
+  std::array<char, 65536> part;
+  for (;;) {
+    const ssize_t n = read(STDIN_FILENO, part.data(), part.size());
+    if (n == 0) return text;
+    if (n > 0) text.append(part.data(), static_cast<std::size_t>(n));
+    if (n < 0 && errno != EINTR) fail("standard input: cannot be read: ", std::strerror(errno));
+  }
+}
+
+}  // namespace ring

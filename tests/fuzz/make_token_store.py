@@ -1,0 +1,44 @@
+#!/usr/bin/env python3
+"""Writes the kept inputs of fuzz_token_store: python3 tests/fuzz/make_token_store.py tests/fuzz/corpus/token_store
+
+The smallest files that data/token_format.h describes. There is no HDF5 in them, which the reader never looks at, and no hash: the
+target puts them in.
+"""
+import pathlib
+import struct
+import sys
+
+BLOCK = 65536
+
+
+def corpus(vocab, documents):
+    """`documents`: for each of the two splits the lengths of its documents."""
+    width = 2 if vocab <= 65536 else 4
+    data = bytearray(2048)
+
+    def place(content):
+        offset = len(data)
+        data.extend(content)
+        return struct.pack("<2Q", offset, len(content))
+
+    tokenizer = place(b"ringmaster tokenizer 2\nhash 6f0a3dbb21c2f1d5\nkind bytes\n")
+    splits = b""
+    for lengths in documents:
+        tokens = sum(lengths)
+        starts = [sum(lengths[:i]) for i in range(len(lengths) + 1)] if tokens else []
+        numbers = b"".join(struct.pack("<H" if width == 2 else "<I", (7 * i) % vocab) for i in range(tokens))
+        offsets = b"".join(struct.pack("<Q", s) for s in starts)
+        tables = [place(bytes(8 * ((len(part) + BLOCK - 1) // BLOCK))) for part in (numbers, offsets)]
+        splits += struct.pack("<3Q", tokens, len(lengths) if tokens else 0, tokens)
+        splits += place(numbers) + place(offsets) + tables[0] + tables[1]
+    index = b"ringmaster corpus\n".ljust(24, b"\0") + struct.pack("<5Q", 2, len(data), BLOCK, 0, vocab) + tokenizer
+    index += b"6f0a3dbb21c2f1d5" + b"bytes".ljust(24, b"\0") + splits + b"a seed".ljust(1000, b"\0")
+    data[: len(index)] = index
+    return bytes(data)
+
+
+folder = pathlib.Path(sys.argv[1])
+folder.mkdir(parents=True, exist_ok=True)
+(folder / "two_splits").write_bytes(corpus(257, [[100, 0, 1, 17], [20, 30]]))
+(folder / "wide_tokens").write_bytes(corpus(70000, [[64, 3], []]))
+(folder / "empty").write_bytes(corpus(257, [[], []]))

@@ -1,0 +1,82 @@
+// Conversations with the store, as its clients' bytes arrive in pieces, and its answers as a client reads them. The
+// input is a script: a byte says what happens, a second one to which of the connections, then come its arguments.
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdlib>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "comm/store_sessions.h"
+
+namespace {
+
+using namespace ring;
+using namespace ring::store_protocol;
+
+class Conversation {
+ public:
+  void run(const std::uint8_t* data, std::size_t size) {
+    const std::uint8_t* const end = data + size;
+    while (end - data >= 3 && steps_++ < 200) {
+      const int what = data[0] % 8, who = data[1] % 4;
+      const std::size_t count = std::min<std::size_t>(data[2], static_cast<std::size_t>(end - data - 3));
+      act(what, who, {reinterpret_cast<const char*>(data + 3), count});
+      data += 3 + (what < 4 ? count : 0);
+    }
+  }
+
+ private:
+  void act(int what, int who, std::string_view bytes) {
+    if (!places_[who]) places_[who] = sessions_.open(now_);
+    StoreSessions::Session& s = **places_[who];
+    switch (what) {
+      case 0: return hear(who, bytes);                                           // raw
+      case 1: return hear(who, frame(std::string(bytes)));                       // a message that ends where it says
+      case 2: return hear(who, encode({Op::hello, 0, "", std::string(bytes)}));  // perhaps the cookie
+      case 3:
+        if (bytes.size() < 2) return;
+        return hear(who, encode({static_cast<Op>(bytes[0]), bytes[1], std::string(bytes.substr(2, 2)),
+                                 std::string(bytes.substr(std::min<std::size_t>(4, bytes.size())))}));
+      case 4: now_ += std::chrono::seconds(3); return sessions_.expire(now_);
+      case 5: sessions_.close(*places_[who], now_); return places_[who].reset();
+      case 6: return sessions_.answer_beats(now_);
+      default: return read(s);
+    }
+  }
+  void hear(int who, std::string_view bytes) {
+    try {
+      sessions_.receive(**places_[who], bytes, now_);
+    } catch (const Error&) {
+      sessions_.close(*places_[who], now_);
+      places_[who].reset();
+    }
+  }
+  // As a client does, which must understand every answer.
+  static void read(StoreSessions::Session& s) {
+    for (std::size_t at = 0; at < s.out.size();) {
+      const auto length = take<std::uint32_t>(s.out, at);
+      std::size_t inside = at;
+      if (take<std::uint32_t>(s.out, inside) != kMagic || length < 5 || length > kMaxFrame) std::abort();
+      at += length;
+    }
+    s.out.clear();
+  }
+
+  StoreSessions sessions_{"s"};
+  StoreSessions::Clock::time_point now_{};
+  std::optional<StoreSessions::Place> places_[4];
+  int steps_ = 0;
+};
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  Conversation().run(data, size);
+  try {
+    take_heartbeats({reinterpret_cast<const char*>(data), size});
+  } catch (const Error&) {
+  }
+  return 0;
+}

@@ -1,0 +1,111 @@
+// A corpus. Mutated bytes do not match their hashes, so each input is also read with hashes that are right: what the
+// index says must be checked whoever wrote it.
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "core/check.h"
+#include "data/packing.h"
+#include "data/token_format.h"
+#include "data/token_store.h"
+#include "data/tokenizer.h"
+
+namespace ring {
+namespace {
+
+// A file of this process that goes with it.
+class Scratch {
+ public:
+  ~Scratch() { ::unlink(path.c_str()); }
+  void write(const std::string& bytes) const { std::ofstream(path, std::ios::binary | std::ios::trunc) << bytes; }
+  const std::string path = "/dev/shm/ringmaster-fuzz-" + std::to_string(::getpid()) + ".h5";
+};
+
+void read_split(const TokenSplit& split) {
+  std::vector<std::int32_t> tokens(split.tokens());
+  split.read(0, tokens.size(), tokens.data());
+  RING_CHECK(std::ranges::all_of(tokens, [](std::int32_t t) { return t >= 0; }), "a negative token");
+  const RowTable rows(split, 16, 4);
+  for (std::uint64_t row = 0; row < rows.rows(); ++row)
+    RING_CHECK(rows.begin(row) < split.tokens(), "a row begins behind the end");
+  DocumentStarts starts(split);
+  for (std::uint64_t t = 0; t < split.tokens(); t += 7) {
+    const std::uint64_t document = starts.document_of(t);
+    if (starts(document) > t || starts(document + 1) <= t) std::abort();
+  }
+}
+
+void read(const Scratch& file, const std::string& bytes) {
+  file.write(bytes);
+  try {
+    const auto store = TokenStore::open(file.path);
+    const auto verified = verify_corpus(*store, [](const std::string&) {});
+    if (verified.bytes != verified.total_bytes) std::abort();
+    store->tokenizer();
+    read_split(store->train());
+    read_split(store->validation());
+  } catch (const Error&) {
+  }
+}
+
+bool fits(const CorpusIndex& index, const std::vector<ByteExtent>& extents) {
+  std::vector<ByteExtent> sorted = extents;
+  std::ranges::sort(sorted, {}, &ByteExtent::offset);
+  std::uint64_t at = sizeof(CorpusIndex);
+  for (const ByteExtent& e : sorted) {
+    if (e.bytes == 0) continue;
+    if (e.offset < at || e.offset > index.file_bytes || e.bytes > index.file_bytes - e.offset) return false;
+    at = e.end();
+  }
+  return true;
+}
+
+void seal_blocks(std::string& bytes, const ByteExtent& data, const ByteExtent& hashes) {
+  if (data.bytes == 0) return;
+  BlockHasher hasher;
+  hasher.update(bytes.data() + data.offset, data.bytes);
+  const std::vector<std::uint64_t> values = hasher.finish();
+  if (values.size() * sizeof(values[0]) == hashes.bytes)
+    std::memcpy(&bytes[hashes.offset], values.data(), hashes.bytes);
+}
+
+// Right hashes as far as there can be any.
+std::string sealed(std::string bytes) {
+  CorpusIndex index;
+  std::memcpy(&index, bytes.data(), sizeof(index));
+  index.magic.set(kCorpusMagic);
+  index.version = kCorpusVersion;
+  index.block_bytes = kBlockBytes;
+  index.file_bytes = bytes.size();
+  const SplitIndex &a = index.splits[0], &b = index.splits[1];
+  if (fits(index, {a.token_data, a.start_data, b.token_data, b.start_data, a.token_hashes, a.start_hashes,
+                   b.token_hashes, b.start_hashes})) {
+    for (const SplitIndex* s : {&a, &b}) {
+      seal_blocks(bytes, s->token_data, s->token_hashes);
+      seal_blocks(bytes, s->start_data, s->start_hashes);
+    }
+    StreamHash hash;
+    for (const ByteExtent& e : index.structure()) hash.update(bytes.data() + e.offset, e.bytes);
+    index.structure_hash = hash.value();
+  }
+  index.index_hash = index.hash_of_itself();
+  std::memcpy(bytes.data(), &index, sizeof(index));
+  return bytes;
+}
+
+}  // namespace
+}  // namespace ring
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  static const ring::Scratch file;
+  const std::string bytes(reinterpret_cast<const char*>(data), size);
+  ring::read(file, bytes);
+  if (size >= sizeof(ring::CorpusIndex)) ring::read(file, ring::sealed(bytes));
+  return 0;
+}

@@ -1,0 +1,184 @@
+// Two real processes with different command lines, as other launchers may start them: refused on both, by name.
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <sstream>
+
+#include "comm/gloo/gloo.h"
+#include "launcher/agent.h"
+#include "tests/process.h"
+
+namespace ring {
+namespace {
+
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+using test::Finished;
+using test::Process;
+
+constexpr const char* kConfig = R"(
+run: {name: t, device: cpu, threads: 1}
+model: {context: 16, layers: 2, width: 32, heads: 4}
+data: {path: corpus.h5}
+train: {batch_size: 8, steps: 2}
+)";
+
+class DistAgreement : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!gloo_available()) GTEST_SKIP() << "this build has no Gloo";
+    std::string pattern = (fs::temp_directory_path() / "ring_agreement_XXXXXX").string();
+    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
+    dir_ = pattern;
+    write_text("text.txt", 97);
+    write_text("other.txt", 89);
+    std::ofstream(dir_ / "t.yaml") << kConfig;
+    prepare("text.txt", "bytes", "corpus.h5");
+    prepare("text.txt", "bytes", "copy.h5");
+    prepare("other.txt", "bytes", "other.h5");
+    prepare("text.txt", "chars", "chars.h5");
+  }
+  void TearDown() override { fs::remove_all(dir_); }
+
+  void write_text(const std::string& name, int modulus) const {
+    std::ofstream text(dir_ / name);
+    for (int i = 0; i < 400; ++i) text << "line " << i * i % modulus << " of a text for training\n";
+  }
+  static std::vector<std::string> in(const fs::path& dir, std::vector<std::string> arguments) {
+    std::vector<std::string> command = {"/bin/sh", "-c", "cd \"$0\" && exec \"$@\"", dir.string(), RING_BINARY};
+    command.insert(command.end(), arguments.begin(), arguments.end());
+    return command;
+  }
+  void prepare(const std::string& text, const std::string& tokenizer, const std::string& corpus) const {
+    const Finished f =
+        test::run_process(in(dir_, {"data", "prepare", "--input", text, "--tokenizer", tokenizer, "--output", corpus}));
+    ASSERT_EQ(f.code, 0) << f.output;
+  }
+  // Ports of their own, below the ephemeral ones.
+  static int port() {
+    static int next = 12000 + getpid() % 500 * 16;
+    return next += 16;
+  }
+  // A process for each list of arguments.
+  std::vector<Finished> run(const std::vector<std::vector<std::string>>& ranks, int world = 0) const {
+    const std::string at = std::to_string(port());
+    std::vector<std::unique_ptr<Process>> processes;
+    for (std::size_t r = 0; r < ranks.size(); ++r) {
+      const std::string rank = std::to_string(r);
+      const std::string all = std::to_string(world ? world : static_cast<int>(ranks.size()));
+      processes.push_back(
+          std::make_unique<Process>(in(dir_, ranks[r]), Process::Environment{{"RANK", rank},
+                                                                             {"LOCAL_RANK", rank},
+                                                                             {"WORLD_SIZE", all},
+                                                                             {"MASTER_ADDR", "127.0.0.1"},
+                                                                             {"MASTER_PORT", at}}));
+    }
+    std::vector<Finished> ends;
+    for (auto& p : processes) ends.push_back(p->wait());
+    return ends;
+  }
+  void expect_refused(const std::vector<std::string>& one, const std::string& line) const {
+    const auto begin = Clock::now();
+    for (const Finished& f : run({{"train", "t.yaml"}, one})) {
+      EXPECT_EQ(f.code, 1) << f.output;
+      EXPECT_NE(f.output.find("\n  " + line + "\n"), std::string::npos) << line << "\n" << f.output;
+    }
+    EXPECT_LT(Clock::now() - begin, std::chrono::seconds(20)) << line;
+    EXPECT_FALSE(fs::exists(dir_ / "runs")) << "refused before anything is written";
+  }
+  void expect_setting(const std::string& key, const std::string& value, const std::string& other) const {
+    expect_refused({"train", "t.yaml", key + "=" + other}, key + ": " + value + " on rank 0; " + other + " on rank 1");
+  }
+
+  fs::path dir_;
+};
+
+TEST_F(DistAgreement, SettingsThatWouldTrainOnSilently) {
+  expect_setting("optimizer.lr", "0.001", "0.002");
+  expect_setting("run.seed", "1337", "7");
+  expect_setting("optimizer.clip", "1", "0.5");
+  expect_setting("optimizer.weight_decay", "0.1", "0");
+  expect_setting("schedule.warmup_steps", "100", "1");
+  expect_setting("model.dropout", "0", "0.1");
+  expect_setting("model.norm_eps", "1e-5", "1e-6");
+  expect_setting("model.rope.theta", "10000", "50000");
+  expect_setting("model.positions", "rope", "learned");
+}
+
+TEST_F(DistAgreement, LayoutsThatWouldHang) {
+  expect_setting("parallel.cp", "1", "2");
+  expect_setting("parallel.tp", "1", "2");
+  expect_setting("parallel.cp", "1", "3");  // which alone is refused
+  expect_setting("parallel.zero", "0", "3");
+  expect_setting("model.layers", "2", "3");
+  expect_setting("model.width", "32", "64");
+  expect_setting("train.eval_interval", "250", "1");
+}
+
+TEST_F(DistAgreement, WhatIsReadAndTold) {
+  const auto refused = [&](const std::string& corpus, const std::string& text) {
+    for (const Finished& f : run({{"train", "t.yaml"}, {"train", "t.yaml", "data.path=" + corpus}})) {
+      EXPECT_EQ(f.code, 1) << f.output;
+      EXPECT_NE(f.output.find("the ranks read different data"), std::string::npos) << f.output;
+      EXPECT_NE(f.output.find(text), std::string::npos) << f.output;
+    }
+  };
+  refused("other.h5", "\n  data.path (training): ");
+  refused("chars.h5", "\n  the tokenizer of the corpus: ");
+  expect_refused({"train", "t.yaml", "--fresh"}, "--fresh: not given on rank 0; given on rank 1");
+}
+
+TEST_F(DistAgreement, EachRanksOwn) {
+  for (const Finished& f : run({{"train", "t.yaml"},
+                                {"train", "t.yaml", "data.path=copy.h5", "run.threads=2", "train.log_interval=1",
+                                 "data.prefetch=0", "run.tuning=elsewhere.yaml"}}))
+    EXPECT_EQ(f.code, 0) << f.output;
+}
+
+TEST_F(DistAgreement, BenchmarksToo) {
+  const std::vector<std::string> context = {"bench", "context", "--length", "64", "--heads", "2", "--seconds", "0.01"};
+  std::vector<std::string> longer = context;
+  longer[3] = "128";
+  for (const Finished& f : run({context, longer})) {
+    EXPECT_EQ(f.code, 1) << f.output;
+    EXPECT_NE(f.output.find("--length: 64 on rank 0; 128 on rank 1"), std::string::npos) << f.output;
+  }
+  for (const Finished& f : run({{"bench", "step", "t.yaml", "model.vocab_size=64", "--steps", "1"},
+                                {"bench", "step", "t.yaml", "model.vocab_size=64", "--steps", "2"}})) {
+    EXPECT_EQ(f.code, 1) << f.output;
+    EXPECT_NE(f.output.find("--steps: 1 on rank 0; 2 on rank 1"), std::string::npos) << f.output;
+  }
+}
+
+// An agent whose workers have different settings, as a file that differs by machine would give them.
+TEST_F(DistAgreement, TheLauncherSaysItOnce) {
+  const pid_t agent = fork();
+  if (agent == 0) {
+    const int file = open((dir_ / "err").c_str(), O_WRONLY | O_CREAT, 0600);
+    dup2(file, STDERR_FILENO);
+    LaunchOptions options;
+    options.processes = 3;
+    options.program = "/bin/sh";
+    options.command = {
+        "-c", "cd " + dir_.string() + " && exec " RING_BINARY " train t.yaml run.seed=$((RINGMASTER_RANK / 2))"};
+    _exit(run_agent(options));
+  }
+  int status = 0;
+  waitpid(agent, &status, 0);
+  std::ostringstream err;
+  err << std::ifstream(dir_ / "err").rdbuf();
+  EXPECT_EQ(WEXITSTATUS(status), 1) << err.str();
+  const std::string line = "run.seed: 0 on ranks 0, 1; 1 on rank 2";
+  const std::size_t first = err.str().find(line);
+  ASSERT_NE(first, std::string::npos) << err.str();
+  EXPECT_EQ(err.str().find(line, first + 1), std::string::npos) << err.str();
+}
+
+}  // namespace
+}  // namespace ring

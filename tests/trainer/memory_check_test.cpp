@@ -1,0 +1,78 @@
+// What cannot fit is refused with the bytes by kind and what bounds them.
+#include "trainer/memory_check.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+
+#include "core/check.h"
+#include "tests/trainer/tiny.h"
+
+namespace ring {
+namespace {
+
+namespace fs = std::filesystem;
+constexpr std::uint64_t kMiB = std::uint64_t{1} << 20, kGiB = std::uint64_t{1} << 30;
+
+MemoryNeed need_of(std::uint64_t bytes_of_each_kind, int processes) {
+  StateMemory own{.weights = bytes_of_each_kind, .gradients = bytes_of_each_kind, .moments = 2 * bytes_of_each_kind};
+  return {own, own.total() * static_cast<std::uint64_t>(processes), processes};
+}
+
+void expect_parts(const std::string& text, const std::vector<std::string>& parts) {
+  for (const std::string& part : parts)
+    EXPECT_NE(text.find(part), std::string::npos) << "'" << part << "' is not in: " << text;
+}
+
+TEST(MemoryCheck, WhatJustFitsPassesAndAByteMoreDoesNot) {
+  const std::vector<MemoryBound> bounds = {{"the machine", 8 * kGiB, 3 * kGiB, kGiB}};
+  EXPECT_EQ(shortage(need_of(kGiB, 1), bounds), "");
+  MemoryNeed more = need_of(kGiB, 1);
+  more.own.weights += 1, more.here += 1;
+  expect_parts(shortage(more, bounds), {"weights 1.00 GiB, gradients 1.00 GiB, moments 2.00 GiB, in all 4.00 GiB",
+                                        "3.00 GiB of 8.00 GiB and 1.00 GiB of swap (the machine)"});
+  EXPECT_EQ(shortage(more, {}), "");  // nothing is known
+}
+
+TEST(MemoryCheck, ProcessesShareTheMachineAndNotTheirOwnLimits) {
+  const MemoryBound machine{"the machine", 8 * kGiB, 6 * kGiB, 0}, own{"ulimit", 5 * kGiB, 5 * kGiB, 0, true};
+  EXPECT_EQ(shortage(need_of(kGiB, 1), {machine, own}), "");
+  expect_parts(shortage(need_of(kGiB, 2), {machine, own}),
+               {"8.00 GiB in the 2 processes of this machine", "(the machine)"});
+  const std::string limited = shortage(need_of(3 * kGiB / 2, 1), {{"the machine", 80 * kGiB, 60 * kGiB, 0}, own});
+  expect_parts(limited, {"in all 6.00 GiB", "5.00 GiB of 5.00 GiB (ulimit)"});
+}
+
+// A small control group, as of a container, around a model of some megabytes.
+TEST(MemoryCheck, ASmallControlGroupRefusesAModelWithinMoments) {
+  const std::string root = (fs::temp_directory_path() / str("ringmaster-group-", getpid())).string();
+  const auto write = [&](const std::string& path, const std::string& text) {
+    fs::create_directories(fs::path(root + path).parent_path());
+    std::ofstream(root + path) << text;
+  };
+  write("/proc/meminfo", "MemTotal: 67108864 kB\nMemAvailable: 67108864 kB\nSwapFree: 0 kB\n");
+  write("/proc/self/cgroup", "0::/pod\n");
+  write("/proc/self/mountinfo", "31 20 0:28 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n");
+  write("/sys/fs/cgroup/pod/memory.max", str(48 * kMiB));
+  write("/sys/fs/cgroup/pod/memory.current", str(16 * kMiB));
+  const auto before = std::chrono::steady_clock::now();
+  ModelConfig config = test::tiny_config().model;
+  const auto problem = [&] {
+    Decoder model(config);
+    const StateMemory own = state_memory(model, 0, 1, 0, {}, DType::f32);
+    return shortage({own, own.total(), 1}, memory_bounds(root));
+  };
+  EXPECT_EQ(problem(), "");
+  config.width = 512;
+  config.layers = 8;
+  config.mlp_width = 2048;
+  expect_parts(problem(), {"cannot fit into memory", "32.0 MiB of 48.0 MiB (/sys/fs/cgroup/pod/memory.max)"});
+  EXPECT_LT(std::chrono::steady_clock::now() - before, std::chrono::seconds(1));
+  fs::remove_all(root);
+}
+
+}  // namespace
+}  // namespace ring

@@ -1,0 +1,83 @@
+#include "trainer/agreement.h"
+
+#include <algorithm>
+#include <fstream>
+#include <iterator>
+
+#include "core/counted.h"
+#include "core/fields.h"
+#include "data/token_store.h"
+#include "generated/build_info.h"
+#include "kernels/attention/blocks.h"
+#include "model/attention_config.h"
+
+namespace ring {
+namespace {
+
+std::string identity(const TokenSplit& split) {
+  const auto tokens = static_cast<std::int64_t>(split.tokens());
+  return tokens ? str(counted(tokens, "token"), " with hash ", split.tokens_hash()) : "no tokens";
+}
+
+std::string listed(const std::set<std::uint64_t>& hashes) {
+  std::string text;
+  for (const std::uint64_t hash : hashes) text += str(text.empty() ? "" : ", ", "hash ", hash);
+  return text.empty() ? "none" : text;
+}
+
+}  // namespace
+
+std::set<std::uint64_t> block_file_hashes(const ModelConfig& resolved) {
+  std::set<std::uint64_t> hashes;
+  const std::vector<Pattern> patterns = patterns_of(resolved);
+  for (std::size_t layer = 0; layer < patterns.size(); ++layer)
+    if (std::ranges::any_of(attention_of(resolved, static_cast<std::int64_t>(layer)).rules,
+                            [](const auto& rule) { return rule.pattern == BlockChoice::file; }))
+      hashes.insert(patterns[layer].blocks->version());
+  return hashes;
+}
+
+Topic settings_topic() {
+  return {"settings", "the ranks were started differently",
+          "All ranks of a run must have these alike: give each the same settings file, options and program"};
+}
+
+Facts facts_of_start(const Config& c, Backend device, const CommOptions& options, const Facts& more) {
+  Facts facts = global_values(c);
+  facts.push_back(
+      {"the program", str(build_info::kVersion, " (", build_info::kCommit, ", ", build_info::kBuildType, ")")});
+  facts.push_back({"the device (run.device)", std::string(to_string(device))});
+  facts.push_back({"RINGMASTER_COPY_ENGINES", options.copy_engines ? "1" : "0"});
+  facts.insert(facts.end(), more.begin(), more.end());
+  return facts;
+}
+
+Facts facts_of_data(const Corpora& corpora) {
+  Facts facts = {{"the tokenizer of the corpus", corpora.tokenizer_hash}};
+  for (std::size_t i = 0; i < corpora.stores.size(); ++i) {
+    const std::string key = corpora.stores.size() == 1 ? "data.path" : str("data.mixture[", i, "].path");
+    facts.push_back({key + " (training)", identity(corpora.stores[i]->train())});
+    facts.push_back({key + " (validation)", identity(corpora.stores[i]->validation())});
+  }
+  return facts;
+}
+
+Corpora open_agreed_corpora(const Config& config, Mesh& mesh) {
+  Corpora corpora = open_corpora(config.data);
+  if (mesh.world() == 1) return corpora;
+  Facts facts = facts_of_data(corpora);
+  facts.push_back({"files of blocks (model.attention)", listed(block_file_hashes(config.model.resolved()))});
+  mesh.agree({"data", "the ranks read different data", "Put the same files on every machine; their places may differ"},
+             facts);
+  return corpora;
+}
+
+void agree_on_checkpoint(const std::string& path, Mesh& mesh) {
+  std::ifstream file(path + "/manifest.json", std::ios::binary);
+  const std::string manifest{std::istreambuf_iterator<char>(file), {}};
+  mesh.agree({"checkpoint", "the ranks do not find the same checkpoint",
+              "A run's directory, and what run.init_from names, must be in a folder that all ranks share"},
+             {{path, manifest.empty() ? "not there" : str("hash ", hash_text(manifest))}});
+}
+
+}  // namespace ring

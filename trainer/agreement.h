@@ -1,0 +1,30 @@
+#pragma once
+// What the ranks of a run compare before they compute: all settings but those that are each rank's own (rank_local() in
+// core/fields.h), the program, and what they read.
+
+#include <cstdint>
+#include <set>
+#include <string>
+
+#include "comm/agree.h"
+#include "comm/mesh.h"
+#include "comm/options.h"
+#include "data/config.h"
+#include "trainer/config.h"
+
+namespace ring {
+
+Topic settings_topic();
+// more: what else this command was told.
+Facts facts_of_start(const Config&, Backend device, const CommOptions&, const Facts& more = {});
+
+std::set<std::uint64_t> block_file_hashes(const ModelConfig& resolved);  // of the files that some layer reads
+
+// Corpora by their hashes, wherever they lie.
+Facts facts_of_data(const Corpora&);
+// Opens what the settings name. Error, on every rank: others read something else.
+Corpora open_agreed_corpora(const Config&, Mesh&);
+// Error, on every rank: not all of them find the same checkpoint under this path.
+void agree_on_checkpoint(const std::string& path, Mesh&);
+
+}  // namespace ring
