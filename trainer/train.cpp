@@ -7,6 +7,7 @@
 #include "checkpoint/reader.h"
 #include "checkpoint/writer.h"
 #include "comm/host.h"
+#include "core/checked.h"
 #include "core/counted.h"
 #include "core/fields.h"
 #include "core/log.h"
@@ -304,7 +305,7 @@ void Loop::save() {
   group.rank = mesh_.rank();
   group.world = mesh_.world();
   group.all_gather = [this](const std::string& text) { return gather_host(mesh_.host(), text); };
-  const Retention keep{static_cast<int>(config_.checkpoint.keep_last), config_.checkpoint.keep_every};
+  const Retention keep{narrow<int>(config_.checkpoint.keep_last), config_.checkpoint.keep_every};
   const std::filesystem::path path =
       write_checkpoint(dir_.checkpoints(), trainer_.steps_done(), state_,
                        checkpoint_metadata(config_, ctx_.tuning.get()), ctx_.stream, keep, group);
