@@ -40,7 +40,7 @@ struct FoundCheckpoint {
 std::optional<FoundCheckpoint> find_newest_verified(const std::filesystem::path& folder);
 
 // How often a reader looks again where a run removes checkpoints faster than they can be read.
-inline constexpr int kMostLooks = 20;
+inline constexpr int kMostLooks = 100;
 [[noreturn]] void fail_outpaced(const std::filesystem::path& run_or_folder);
 
 // Reads the checkpoint that `find` gives, and where it was removed or replaced before `read` was done with it, the one

@@ -2,17 +2,19 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cstdint>
 
 #include "comm/host_list.h"
 #include "core/check.h"
 #include "core/philox.h"
+#include "core/yaml.h"
 
 namespace ring {
 namespace {
 
-constexpr int kPortTries = 16;
+constexpr int kPortTries = 16, kLastPort = 65535;
 
 // Read access that remembers which variable a value came from, for messages.
 class Variables {
@@ -30,7 +32,13 @@ class Variables {
     int n = 0;
     const auto [end, error] = std::from_chars(v->data(), v->data() + v->size(), n);
     if (error != std::errc{} || end != v->data() + v->size() || n < 0)
-      fail("environment: ", name, "='", *v, "' is not a whole number >= 0");
+      fail("environment: ", name, "='", shown(*v), "' is not a whole number of 0 to 2147483647");
+    return n;
+  }
+  int number(const std::string& name, int least, int most, const char* unit) const {
+    const int n = number(name);
+    if (n < least || n > most)
+      fail("environment: ", name, "=", n, ": ", least, " to ", most, " ", unit, " can be given");
     return n;
   }
   int number_or(const std::string& name, int otherwise) const { return has(name) ? number(name) : otherwise; }
@@ -61,9 +69,10 @@ WorkerEnvironment read_ranks(Variables& v, const std::string& source, const Name
   WorkerEnvironment w;
   w.source = source;
   w.rank = v.number(names.rank);
-  w.world = v.number(names.world);
+  w.world = v.number(names.world, 1, kMostProcesses, "processes");
   check_below(names.rank, w.rank, names.world, w.world);
   w.local_rank = v.number_or(names.local_rank, 0);
+  check_below(names.local_rank, w.local_rank, names.world, w.world);
   if (names.local_world && v.has(names.local_world)) {
     w.local_world = v.number(names.local_world);
     check_below(names.local_rank, w.local_rank, names.local_world, w.local_world);
@@ -83,7 +92,7 @@ void guess_local_world(const Variables& v, WorkerEnvironment& w, const char* loc
 
 int port_of(const Variables& v, const std::string& name) {
   const int port = v.number(name);
-  if (port < 1 || port > 65535) fail("environment: ", name, "=", port, " is not a port (1..65535)");
+  if (port < 1 || port > kLastPort) fail("environment: ", name, "=", port, " is not a port (1..", kLastPort, ")");
   return port;
 }
 
@@ -92,16 +101,19 @@ int port_of(const Variables& v, const std::string& name) {
 int port_from(const std::string& job) { return 20000 + static_cast<int>(site_of(job) % 10000u); }
 
 // MASTER_ADDR and MASTER_PORT where they are given; otherwise `host` and a port made of the job's name.
-void place_store(const Variables& v, WorkerEnvironment& w, const std::string& job, const std::string& host) {
+void place_store(const Variables& v, WorkerEnvironment& w, const std::string& job, const std::string& host,
+                 int port_offset = 0) {
   if (w.world == 1) return;
   w.cookie = w.source + "/" + job + "/" + std::to_string(w.world);
   w.host_store = true;
-  w.store_ports = kPortTries;
   w.store.host = v.has("MASTER_ADDR") ? v.text("MASTER_ADDR") : host;
   if (w.store.host.empty())
     fail("environment: ", w.world, " ranks from ", w.source,
          ", but no address to meet at: set MASTER_ADDR and MASTER_PORT");
-  w.store.port = v.has("MASTER_PORT") ? port_of(v, "MASTER_PORT") : port_from(w.cookie);
+  w.store.port = (v.has("MASTER_PORT") ? port_of(v, "MASTER_PORT") : port_from(w.cookie)) + port_offset;
+  if (w.store.port > kLastPort)
+    fail("environment: MASTER_PORT=", w.store.port - port_offset, " leaves no port above it: set a lower one");
+  w.store_ports = std::min(kPortTries, kLastPort - w.store.port + 1);
 }
 
 WorkerEnvironment from_ours(Variables& v) {
@@ -125,8 +137,8 @@ WorkerEnvironment from_torchrun(Variables& v) {
   if (w.world > 1)
     for (const char* name : {"MASTER_ADDR", "MASTER_PORT"})
       if (!v.has(name)) fail("environment: ", name, " is not set, but torchrun always sets it");
-  place_store(v, w, v.text("TORCHELASTIC_RUN_ID") + "." + v.text("TORCHELASTIC_RESTART_COUNT"), "");
-  if (w.world > 1) ++w.store.port;  // torchrun's agent listens on MASTER_PORT itself
+  const std::string job = v.text("TORCHELASTIC_RUN_ID") + "." + v.text("TORCHELASTIC_RESTART_COUNT");
+  place_store(v, w, job, "", 1);  // torchrun's agent listens on MASTER_PORT itself
   return w;
 }
 
@@ -217,12 +229,10 @@ CommOptions parse_comm_options(const Environment& env) {
   CommOptions options;
   options.address = v.text("RINGMASTER_ADDRESS");
   if (v.has("RINGMASTER_COMM_TIMEOUT")) {
-    const int seconds = v.number("RINGMASTER_COMM_TIMEOUT");
-    if (seconds < 1) fail("environment: RINGMASTER_COMM_TIMEOUT is ", seconds, " seconds; at least 1");
-    options.timeout = std::chrono::seconds(seconds);
+    options.timeout = std::chrono::seconds(v.number("RINGMASTER_COMM_TIMEOUT", 1, kMostSeconds, "seconds"));
   }
   if (v.has("RINGMASTER_LIVENESS")) {
-    const int seconds = v.number("RINGMASTER_LIVENESS");
+    const int seconds = v.number("RINGMASTER_LIVENESS", 0, kMostSeconds, "seconds");
     if (seconds == 1) fail("environment: RINGMASTER_LIVENESS is 1 second; at least 2, or 0 for off");
     options.liveness = std::chrono::seconds(seconds);
   }

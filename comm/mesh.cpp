@@ -218,10 +218,11 @@ MeshDegrees mesh_degrees(const std::map<std::string, int>& given, int world) {
   }
   const int rest = world / m.cp / m.tp;
   m.dp = degree("dp", rest);
+  const std::int64_t needed = std::int64_t{m.dp} * (world / rest);
   if (m.dp != rest)
-    fail("mesh: dp: ", m.dp, " x cp: ", m.cp, " x tp: ", m.tp, " needs ", counted(m.dp * m.cp * m.tp, "process"),
-         ", but ", world, world == 1 ? " was" : " were", " started. Start them (ringmaster launch --nproc-per-node ",
-         m.dp * m.cp * m.tp, " -- train ..), or set parallel.dp to ", rest, ", or to 0 for what is left");
+    fail("mesh: dp: ", m.dp, " x cp: ", m.cp, " x tp: ", m.tp, " needs ", counted(needed, "process"), ", but ", world,
+         world == 1 ? " was" : " were", " started. Start them (ringmaster launch --nproc-per-node ", needed,
+         " -- train ..), or set parallel.dp to ", rest, ", or to 0 for what is left");
   return m;
 }
 

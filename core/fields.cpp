@@ -1,7 +1,8 @@
 #include "core/fields.h"
 
 #include <algorithm>
-#include <string_view>
+#include <cmath>
+#include <optional>
 
 #include "core/counted.h"
 #include "core/yaml.h"
@@ -9,42 +10,62 @@
 namespace ring {
 namespace {
 
-Check number_check(std::string text, std::function<bool(double)> passes) {
-  return {std::move(text),
-          [passes = std::move(passes)](const config::Value& v) {
-            if (const auto* i = std::get_if<std::int64_t>(&v)) return passes(static_cast<double>(*i));
-            if (const auto* d = std::get_if<double>(&v)) return *d == *d && passes(*d);
-            return false;
-          },
-          false};
+// An end of a range as text: integers in full.
+std::string limit_text(long double v) {
+  const bool whole = std::fabs(v) < 0x1p63L && v == std::floor(v) && std::fabs(v) > 0x1p53L;
+  return whole ? std::to_string(static_cast<std::int64_t>(v)) : yaml_number(static_cast<double>(v));
 }
 
 }  // namespace
 
+Check check_number(std::string text, std::function<bool(long double)> passes) {
+  Check check;
+  check.text = std::move(text);
+  check.passes = [passes = std::move(passes)](const config::Value& v) {
+    if (const auto* i = std::get_if<std::int64_t>(&v)) return passes(static_cast<long double>(*i));
+    if (const auto* d = std::get_if<double>(&v)) return *d == *d && passes(static_cast<long double>(*d));
+    return false;
+  };
+  return check;
+}
+
 Check positive() {
-  return number_check("> 0", [](double v) { return v > 0; });
+  Check check = check_number("> 0", [](long double v) { return v > 0; });
+  check.least = 0;
+  return check;
 }
-Check at_least(double min) {
-  return number_check(">= " + yaml_number(min), [=](double v) { return v >= min; });
+Check at_least(long double min) {
+  Check check = check_number(">= " + limit_text(min), [=](long double v) { return v >= min; });
+  check.least = min;
+  return check;
 }
-Check at_most(double max) {
-  return number_check("<= " + yaml_number(max), [=](double v) { return v <= max; });
+Check at_most(long double max) {
+  Check check = check_number("<= " + limit_text(max), [=](long double v) { return v <= max; });
+  check.most = max;
+  return check;
 }
-Check in_range(double min, double max) {
-  return number_check(str("in [", yaml_number(min), ", ", yaml_number(max), "]"),
-                      [=](double v) { return v >= min && v <= max; });
+Check in_range(long double min, long double max) {
+  Check check = check_number(str("in [", limit_text(min), ", ", limit_text(max), "]"),
+                             [=](long double v) { return v >= min && v <= max; });
+  check.least = min;
+  check.most = max;
+  return check;
 }
-Check check_number(std::string text, std::function<bool(double)> passes) {
-  return number_check(std::move(text), std::move(passes));
+Check at_most_items(std::size_t max) {
+  Check check = at_most(static_cast<long double>(max));
+  check.text = str("at most ", max, " items");
+  check.of_length = true;
+  return check;
 }
 
 Check check_text(std::string text, std::function<bool(const std::string&)> passes) {
-  return {std::move(text),
-          [passes = std::move(passes)](const config::Value& v) {
-            const auto* s = std::get_if<std::string>(&v);
-            return s && passes(*s);
-          },
-          false};
+  Check check;
+  check.text = std::move(text);
+  check.passes = [passes = std::move(passes)](const config::Value& v) {
+    const auto* s = std::get_if<std::string>(&v);
+    return s && passes(*s);
+  };
+  return check;
 }
 
 Check one_of(std::vector<std::string> names) {
@@ -56,24 +77,54 @@ Check one_of(std::vector<std::string> names) {
 }
 
 Check non_empty() {
-  return {"non-empty",
-          [](const config::Value& v) {
-            if (const auto* s = std::get_if<std::string>(&v)) return !s->empty();
-            const auto* length = std::get_if<std::int64_t>(&v);
-            return length && *length > 0;
-          },
-          true};
+  Check check;
+  check.text = "non-empty";
+  check.passes = [](const config::Value& v) {
+    if (const auto* s = std::get_if<std::string>(&v)) return !s->empty();
+    const auto* length = std::get_if<std::int64_t>(&v);
+    return length && *length > 0;
+  };
+  check.of_length = true;
+  return check;
 }
 
-std::uint64_t hash_text(const std::string& text) {
-  std::uint64_t h = 14695981039346656037ull;
+std::uint64_t hash_text(const std::string& text, std::uint64_t before) {
+  std::uint64_t h = before;
   for (const char c : text) h = (h ^ static_cast<unsigned char>(c)) * 1099511628211ull;
   return h;
 }
 
 namespace config {
 
+namespace {
+
+// A use that narrows a number, or multiplies it, relies on these.
+void require_range(const std::string& name, const Node& number, const std::vector<Check>& checks) {
+  std::optional<long double> least, most;
+  for (const Check& check : checks) {
+    if (check.of_length) continue;
+    if (check.least) least = std::max(least.value_or(*check.least), *check.least);
+    if (check.most) most = std::min(most.value_or(*check.most), *check.most);
+  }
+  RING_CHECK(least && most, name, ": a number needs both ends of its range, in_range(least, most)");
+  RING_CHECK(*least >= number.holds_least && *most <= number.holds_most, name, ": its range from ", *least, " to ",
+             *most, " does not fit into its type");
+}
+
+void require_limits(Field& field) {
+  const auto number = [](const Node& node) { return node.kind == Kind::integer || node.kind == Kind::number; };
+  if (number(field.node)) require_range(field.name, field.node, field.checks);
+  if (field.node.kind != Kind::list) return;
+  for (const Check& check : field.checks)
+    if (check.of_length && check.most) field.node.most_items = static_cast<std::size_t>(*check.most);
+  RING_CHECK(field.node.most_items > 0, field.name, ": a list needs its longest length, at_most_items(most)");
+  if (const Node element = field.node.prototype(); number(element)) require_range(field.name, element, field.checks);
+}
+
+}  // namespace
+
 void add_field(std::vector<Field>& fields, Field field) {
+  require_limits(field);
   RING_CHECK(!field.name.empty() && field.name.find_first_of(".[]=: ") == std::string::npos, "'", field.name,
              "' cannot be the name of a config field");
   for (const Field& other : fields) {

@@ -7,16 +7,17 @@
 //     NormKind norm = NormKind::rms;
 //     std::vector<Corpus> mixture;           // Corpus has fields() too
 //     void fields(Fields& f) {
-//       f("lr", lr, "peak learning rate", positive());
+//       f("lr", lr, "peak learning rate", in_range(1e-20, 1000));
 //       f("norm", norm, "kind of norm", choices<NormKind>({{"rms", NormKind::rms}, {"layer", NormKind::layer}}));
-//       f("threads", threads, "of this process", rank_local());  // others are the same on every rank of a run
-//       f("mixture", mixture, "corpora and their weights", non_empty());
+//       f("threads", threads, "of this process", in_range(0, 4096), rank_local());  // others are the same on every
+//       rank f("mixture", mixture, "corpora and their weights", non_empty(), at_most_items(1024));
 //     }
 //     void validate(std::vector<std::string>& errors) const;  // optional: rules over several fields
 //   };
 //
 // A field is a bool, an integer, a double, a string, an enum (with choices), a std::optional of one of those, a struct
-// with fields(), or a std::vector of any of these but bool and optional.
+// with fields(), or a std::vector of any of these but bool and optional. A number states both ends of the range that
+// all its uses can hold, and a list its longest length: a field that does not is a broken contract.
 
 #include <concepts>
 #include <cstdint>
@@ -54,6 +55,7 @@ struct Node {
   std::vector<std::string> choices;
   std::function<Value()> get;
   std::function<std::string(const Value&)> set;  // returns what is wrong, empty when it was set
+  long double holds_least = 0, holds_most = 0;   // numbers: what the C++ type can hold
   // Sections.
   std::vector<Field> fields;
   std::function<void(std::vector<std::string>&)> validate;  // null: no rules over several fields
@@ -62,26 +64,32 @@ struct Node {
   std::function<void(std::size_t)> reset;  // that many default elements
   std::function<Node(std::size_t)> element;
   std::function<Node()> prototype;  // a default element, for the reference
+  std::size_t most_items = 0;       // as the field's rules say
 
   bool scalar() const { return kind != Kind::section && kind != Kind::list; }
 };
 
 }  // namespace config
 
-// What a value must satisfy. On a list it holds for every element, non_empty for the list itself.
+// What a value must satisfy. On a list it holds for every element, non_empty and at_most_items for the list itself.
 struct Check {
   std::string text;  // completes "must be ...": "> 0", "a multiple of 8"
   std::function<bool(const config::Value&)> passes;
-  bool of_length = false;  // on a list: given its length
+  bool of_length = false;                  // on a list: given its length
+  std::optional<long double> least, most;  // of numbers, of a list's length
 };
 
+// Numbers are compared as long double, which holds every integer of 64 bits exactly.
+static_assert(std::numeric_limits<long double>::digits >= 64);
+
 Check positive();  // > 0
-Check at_least(double min);
-Check at_most(double max);
-Check in_range(double min, double max);  // both ends belong to it
-Check non_empty();                       // text and lists; makes a key without default obligatory
+Check at_least(long double min);
+Check at_most(long double max);
+Check in_range(long double min, long double max);  // both ends belong to it
+Check non_empty();                                 // text and lists; makes a key without default obligatory
+Check at_most_items(std::size_t max);
 Check one_of(std::vector<std::string> names);
-Check check_number(std::string text, std::function<bool(double)> passes);
+Check check_number(std::string text, std::function<bool(long double)> passes);
 Check check_text(std::string text, std::function<bool(const std::string&)> passes);
 
 // Each rank of a run may have its own value: places of files, threads. All other fields are compared between ranks.
@@ -125,26 +133,32 @@ class Fields {
 // --- operations ---
 //
 // Loading throws one Error that holds all mistakes, one line each: "file:line: key: what is wrong", and leaves the
-// config as it was. A file may start from others: `include: base.yaml` (relative to the file, or a list of files).
+// config as it was; of many mistakes the first 20 are told, and how many more there are. A file may start from others:
+// `include: base.yaml` (relative to the file, or a list of files); one that several include is read once, where it
+// comes first.
 // validate() is called on every section that holds no mistake; a message that starts with the name of one of the
 // section's fields gets that field's line.
 
 namespace config {
+inline constexpr std::size_t kMostSettingsBytes = 1 << 20;  // of one file, and of all settings when they are printed
 struct Source {
   std::string name;  // of the file, as errors call it; includes are relative to its folder
   std::string text;
 };
+// Error: as read_text_file, of at most kMostSettingsBytes.
 Source read_source(const std::string& file);
 void load(const Node& root, const std::vector<Source>& sources, const std::vector<std::string>& overrides);
 std::string to_yaml(const Node& root);
 std::vector<std::pair<std::string, std::string>> global_values(const Node& root);
 std::string describe(const Node& root);
-void add_field(std::vector<Field>& fields, Field field);  // Error: a name that is no name, or taken
-std::string to_text(const Value& value);                  // as YAML
+// Error: a name that is no name, or taken; a number without both ends of its range, a list without its longest length.
+void add_field(std::vector<Field>& fields, Field field);
+std::string to_text(const Value& value);  // as YAML
 }  // namespace config
 
-// FNV-1a of 64 bits.
-std::uint64_t hash_text(const std::string& text);
+// FNV-1a of 64 bits. A text in pieces: each with the hash of those before it.
+inline constexpr std::uint64_t kHashOfNothing = 14695981039346656037ull;
+std::uint64_t hash_text(const std::string& text, std::uint64_t before = kHashOfNothing);
 
 // Differences of two printed configs, as "key: old -> new", in the order of the new one. Keys equal to or inside of an
 // ignored one ("train", "data.mixture[0]") are left out. Error: a text is not YAML.
@@ -234,10 +248,19 @@ Node bind_plain(T& value, Kind kind) {
   return n;
 }
 
+inline Node bind_number(double& value) {
+  Node n = bind_plain(value, Kind::number);
+  n.holds_least = std::numeric_limits<double>::lowest();
+  n.holds_most = std::numeric_limits<double>::max();
+  return n;
+}
+
 template <std::integral T>
 Node bind_integer(T& value) {
   Node n;
   n.kind = Kind::integer;
+  n.holds_least = std::numeric_limits<T>::min();
+  n.holds_most = std::numeric_limits<T>::max();
   n.get = [&value]() -> Value { return static_cast<std::int64_t>(value); };
   n.set = [&value](const Value& v) {
     const std::int64_t i = std::get<std::int64_t>(v);
@@ -328,7 +351,7 @@ Node bind(T& value, const Names& names) {
   } else if constexpr (std::integral<T>) {
     return bind_integer(value);
   } else if constexpr (std::is_same_v<T, double>) {
-    return bind_plain(value, Kind::number);
+    return bind_number(value);
   } else if constexpr (std::is_same_v<T, std::string>) {
     return bind_plain(value, Kind::text);
   } else if constexpr (std::is_enum_v<T>) {

@@ -3,18 +3,24 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <set>
+#include <type_traits>
 
 #include "core/fields.h"
 #include "core/fields_parse.h"
+#include "core/text_file.h"
 #include "core/yaml.h"
 
 namespace ring::config {
 namespace {
 
 namespace fs = std::filesystem;
+
+// A run has one file, or a few that start from each other.
+constexpr std::size_t kMostFiles = 256, kDeepestInclude = 32;
+// How many mistakes are told. More are looked at than that, because they are sorted by their lines first.
+constexpr std::size_t kMostProblems = 1000, kProblemsShown = 20;
 
 struct Origin {
   int order = 0;  // of the file or override
@@ -43,6 +49,33 @@ std::string parent(const std::string& key) {
   return cut == std::string::npos ? "" : key.substr(0, cut);
 }
 
+// The keys of an ordered set or map that are `prefix` or inside of it, without a look at all the others.
+template <class Keys>
+std::vector<typename Keys::const_iterator> keys_inside(const Keys& keys, const std::string& prefix) {
+  const auto key_of = [](const auto& entry) -> const std::string& {
+    if constexpr (std::is_same_v<std::decay_t<decltype(entry)>, std::string>)
+      return entry;
+    else
+      return entry.first;
+  };
+  std::vector<typename Keys::const_iterator> found;
+  for (auto it = keys.lower_bound(prefix); it != keys.end() && key_of(*it).starts_with(prefix); ++it)
+    if (inside(key_of(*it), prefix)) found.push_back(it);
+  return found;
+}
+
+template <class Keys>
+void erase_inside(Keys& keys, const std::string& prefix) {
+  for (const auto it : keys_inside(keys, prefix)) keys.erase(it);
+}
+
+// One name for one file; a file that cannot be looked at keeps its own.
+fs::path whole_name(const fs::path& file) {
+  std::error_code error;
+  const fs::path found = fs::weakly_canonical(file, error);
+  return error ? file.lexically_normal() : found;
+}
+
 class Loader {
  public:
   explicit Loader(const Node& root) : root_(root) { collect_keys(root, "", keys_); }
@@ -53,7 +86,9 @@ class Loader {
   }
 
   void override(const std::string& text);
+  bool complete() const { return complete_; }  // every file was read; else some keys only seem to be missing
   void check() { check_section(root_, ""); }
+  void check_size();
   void finish();
 
  private:
@@ -78,6 +113,9 @@ class Loader {
   const Node& root_;
   std::vector<std::string> keys_;  // of the whole tree, for suggestions
   std::vector<Problem> problems_;
+  std::size_t more_problems_ = 0;  // beyond kMostProblems
+  bool complete_ = true;
+  std::set<fs::path> read_;  // files
   std::map<std::string, Origin> origins_;
   std::set<std::string> broken_;     // keys with mistakes
   Origin last_{0, 0, "config", ""};  // for keys that nobody gave
@@ -86,8 +124,12 @@ class Loader {
 
 void Loader::problem(const Origin& origin, const std::string& key, const std::string& text) {
   broken_.insert(key);
+  if (problems_.size() == kMostProblems) {
+    ++more_problems_;
+    return;
+  }
   const bool named = key.empty() || key == origin.override;
-  problems_.push_back({origin, str(origin.place(), ": ", named ? "" : key + ": ", text)});
+  problems_.push_back({origin, str(origin.place(), ": ", named ? "" : shown(key) + ": ", text)});
 }
 
 // Of a key that was not given: its section's, without a key of its own.
@@ -105,9 +147,11 @@ void Loader::read(const Source& source, std::vector<fs::path>& open) {
   try {
     yaml = parse_yaml(source.text);
   } catch (const YamlError& e) {
+    complete_ = false;
     return problem({order, e.line, source.name, ""}, "", e.what());
   }
-  open.push_back(fs::weakly_canonical(source.name));
+  open.push_back(whole_name(source.name));
+  read_.insert(open.back());
   const auto is_include = [](const YamlNode::Entry& e) { return e.key == "include"; };
   for (const YamlNode::Entry& entry : yaml.entries) {
     if (is_include(entry)) include(source, entry.value, {order, entry.line, source.name, ""}, open);
@@ -129,13 +173,18 @@ void Loader::include(const Source& source, const YamlNode& path, Origin origin, 
   }
   if (path.type != YamlNode::Type::scalar) return problem(origin, "include", "expected a file, got " + path.describe());
   const fs::path file = fs::path(source.name).parent_path() / path.text;
-  if (std::find(open.begin(), open.end(), fs::weakly_canonical(file)) != open.end()) {
-    return problem(origin, "include", file.string() + " includes itself");
-  }
+  const fs::path known = whole_name(file);
+  if (std::find(open.begin(), open.end(), known) != open.end())
+    return problem(origin, "include", shown(file.string()) + " includes itself");
+  if (read_.count(known)) return;
+  if (open.size() > kDeepestInclude)
+    return problem(origin, "include", str("files that include each other, more than ", kDeepestInclude, " deep"));
+  if (read_.size() >= kMostFiles) return problem(origin, "include", str("more than ", kMostFiles, " files"));
   Source included;
   try {
     included = read_source(file.lexically_normal().string());
   } catch (const Error& e) {
+    complete_ = false;
     return problem(origin, "include", e.what());
   }
   read(included, open);
@@ -174,12 +223,14 @@ void Loader::apply_section(const Node& node, const YamlNode& yaml, const std::st
 }
 
 void Loader::apply_list(const Node& node, const YamlNode& yaml, const std::string& key, const Origin& origin) {
-  std::erase_if(origins_, [&](const auto& entry) { return inside(entry.first, key); });
+  erase_inside(origins_, key);
   origins_[key] = origin;
   if (yaml.type != YamlNode::Type::list) {
     return problem(origin, key, "expected a list such as [a, b], got " + yaml.describe());
   }
-  std::erase_if(broken_, [&](const std::string& k) { return inside(k, key); });
+  if (yaml.items.size() > node.most_items)
+    return problem(origin, key, str("must have at most ", node.most_items, " items, has ", yaml.items.size()));
+  erase_inside(broken_, key);
   node.reset(yaml.items.size());
   for (std::size_t i = 0; i < yaml.items.size(); ++i) {
     apply(node.element(i), yaml.items[i], str(key, "[", i, "]"), origin);
@@ -197,6 +248,8 @@ void Loader::apply_scalar(const Node& node, const YamlNode& yaml, const std::str
 
 void Loader::unknown_key(const Node& section, const std::string& section_key, const std::string& name,
                          const Origin& origin) {
+  const std::string full = join(section_key, name);
+  if (problems_.size() == kMostProblems) return problem(origin, full, "");  // it only counts
   std::vector<std::string> siblings;
   for (const Field& f : section.fields) siblings.push_back(f.name);
   std::string hint;
@@ -208,7 +261,7 @@ void Loader::unknown_key(const Node& section, const std::string& section_key, co
     hint = "known here:";
     for (const std::string& s : siblings) hint += " " + s;
   }
-  problem(origin, join(section_key, name), "unknown key; " + hint);
+  problem(origin, full, "unknown key; " + hint);
 }
 
 // Walks a.b[2].c; a Node without kind section, list or scalar functions means that it was not found and reported.
@@ -237,7 +290,7 @@ Node Loader::find(const std::string& path, const Origin& origin) {
 
 void Loader::override(const std::string& text) {
   const std::size_t equals = text.find('=');
-  Origin origin{++order_, 0, "command line: " + text, text.substr(0, equals)};
+  Origin origin{++order_, 0, "command line: " + shown(text), text.substr(0, equals)};
   if (problems_.empty() && order_ == 1) last_ = {0, 0, "command line", ""};
   if (equals == std::string::npos || equals == 0) return problem(origin, "", "expected key=value");
   if (split_path(origin.override).empty()) return problem(origin, "", "expected a key such as a.b or a[0].b");
@@ -276,17 +329,17 @@ void Loader::check_field(const Field& field, const std::string& key) {
 
 void Loader::check_value(const Check& check, const Value& value, const std::string& key) {
   if (std::holds_alternative<std::monostate>(value) || check.passes(value)) return;
+  const bool given = origins_.count(key) > 0;
+  if (!given && !complete_) return;
   std::string wrong =
-      check.of_length ? std::string("must not be empty") : str("must be ", check.text, ", is ", to_text(value));
-  if (!origins_.count(key)) wrong += check.of_length ? ": give it a value" : " by default: give it a value";
+      check.of_length ? std::string("must not be empty") : str("must be ", check.text, ", is ", shown(to_text(value)));
+  if (!given) wrong += check.of_length ? ": give it a value" : " by default: give it a value";
   problem(origin_of(key), key, wrong);
 }
 
 void Loader::validate(const Node& node, const std::string& key) {
-  if (!node.validate) return;
-  for (const std::string& b : broken_) {
-    if (inside(b, key)) return;
-  }
+  if (!node.validate || !complete_) return;
+  if (key.empty() ? !broken_.empty() : !keys_inside(broken_, key).empty()) return;
   std::vector<std::string> errors;
   node.validate(errors);
   for (const std::string& e : errors) {
@@ -298,33 +351,39 @@ void Loader::validate(const Node& node, const std::string& key) {
   }
 }
 
+// What was loaded is printed with every key into the run's directory and its checkpoints, and read again from there.
+void Loader::check_size() {
+  if (!problems_.empty()) return;
+  const std::size_t size = to_yaml(root_).size();
+  if (size > kMostSettingsBytes)
+    problem(last_, "",
+            str("too large: with the defaults of all keys, the settings have ", size, " bytes, at most ",
+                kMostSettingsBytes, ": shorten the lists"));
+}
+
 void Loader::finish() {
   if (problems_.empty()) return;
   std::stable_sort(problems_.begin(), problems_.end(), [](const Problem& a, const Problem& b) {
     return std::pair(a.origin.order, a.origin.line) < std::pair(b.origin.order, b.origin.line);
   });
+  const std::size_t told = std::min(problems_.size(), kProblemsShown);
   std::string all;
-  for (const Problem& p : problems_) all += (all.empty() ? "" : "\n") + p.text;
+  for (std::size_t i = 0; i < told; ++i) all += (all.empty() ? "" : "\n") + problems_[i].text;
+  if (const std::size_t more = problems_.size() - told + more_problems_) all += str("\nand ", more, " more mistakes");
   throw Error(all);
 }
 
 }  // namespace
 
-Source read_source(const std::string& file) {
-  std::error_code ignored;
-  if (fs::is_directory(file, ignored)) fail("cannot read ", file, ": it is a directory");
-  std::ifstream in(file, std::ios::binary);
-  if (!in) fail("cannot read ", file, ": no such file, or no permission");
-  std::ostringstream text;
-  text << in.rdbuf();
-  return {file, text.str()};
-}
+Source read_source(const std::string& file) { return {file, read_text_file(file, kMostSettingsBytes)}; }
 
 void load(const Node& root, const std::vector<Source>& sources, const std::vector<std::string>& overrides) {
   Loader loader(root);
   for (const Source& source : sources) loader.read(source);
-  for (const std::string& text : overrides) loader.override(text);
+  if (loader.complete())
+    for (const std::string& text : overrides) loader.override(text);
   loader.check();
+  loader.check_size();
   loader.finish();
 }
 

@@ -26,8 +26,8 @@ std::string parse_integer(const std::string& text, Value& value) {
   std::int64_t i = 0;
   double d = 0;
   if (read_whole(text, i)) return value = i, "";
-  if (!read_double(text, d) || d != std::floor(d)) return "expected an integer, got " + text;
-  if (!(std::abs(d) < 0x1p63)) return "expected an integer of 64 bits, got " + text;
+  if (!read_double(text, d) || d != std::floor(d)) return "expected an integer, got " + shown(text);
+  if (!(std::abs(d) < 0x1p63)) return "expected an integer of 64 bits, got " + shown(text);
   return value = static_cast<std::int64_t>(d), "";
 }
 
@@ -35,7 +35,7 @@ std::string parse_choice(const std::string& text, const std::vector<std::string>
   if (std::find(choices.begin(), choices.end(), text) != choices.end()) return value = text, "";
   std::string wrong = "expected one of ";
   for (const std::string& c : choices) wrong += (&c == &choices[0] ? "" : ", ") + c;
-  wrong += ", got " + text;
+  wrong += ", got " + shown(text);
   if (const std::string near = nearest_name(text, choices); !near.empty()) wrong += "; did you mean " + near + "?";
   return wrong;
 }

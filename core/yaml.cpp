@@ -1,56 +1,135 @@
 #include "core/yaml.h"
 
-#include <yaml-cpp/yaml.h>
+#include <yaml-cpp/eventhandler.h>
+#include <yaml-cpp/exceptions.h>
+#include <yaml-cpp/mark.h>
+#include <yaml-cpp/parser.h>
 
 #include <algorithm>
 #include <array>
 #include <charconv>
 #include <cmath>
+#include <map>
+#include <sstream>
 #include <string_view>
 
 namespace ring {
 namespace {
 
-constexpr int kMaxDepth = 64;
-constexpr int kMaxNodes = 1'000'000;  // aliases of aliases grow exponentially
-
 int line_of(const YAML::Mark& mark) { return mark.is_null() ? 0 : mark.line + 1; }
 
-class Converter {
+// Builds the tree from the parser's events. Each event is charged before anything is stored, and nothing recurses.
+class TreeBuilder : public YAML::EventHandler {
  public:
-  YamlNode convert(const YAML::Node& in, int depth = 0) {
-    const int line = line_of(in.Mark());
-    if (depth > kMaxDepth || ++nodes_ > kMaxNodes) throw YamlError(line, "too deep or too large, check its aliases");
-    YamlNode out;
-    out.line = line;
-    if (in.IsScalar()) scalar(in, out);
-    if (in.IsSequence()) sequence(in, out, depth);
-    if (in.IsMap()) map(in, out, depth);
-    return out;
+  bool empty() const { return root_.type == YamlNode::Type::null; }
+  int line() const { return line_; }
+  YamlNode take() { return std::move(root_); }
+
+  void OnDocumentStart(const YAML::Mark& mark) override { line_ = line_of(mark); }
+  void OnDocumentEnd() override {}
+  void OnNull(const YAML::Mark& mark, YAML::anchor_t anchor) override {
+    YamlNode node;
+    node.line = line_of(mark);
+    charge(node.line, node.text.size());
+    complete(std::move(node), anchor);
   }
+  void OnScalar(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
+                const std::string& value) override {
+    YamlNode node;
+    node.type = YamlNode::Type::scalar;
+    node.line = line_of(mark);
+    node.text = value;
+    node.quoted = tag == "!" || tag == "tag:yaml.org,2002:str";
+    charge(node.line, node.text.size());
+    complete(std::move(node), anchor);
+  }
+  void OnAlias(const YAML::Mark& mark, YAML::anchor_t anchor) override {
+    const auto named = anchors_.find(anchor);
+    if (named == anchors_.end()) throw YamlError(line_of(mark), "an alias inside of what it stands for");
+    charge_all(named->second, line_of(mark));
+    place(named->second, line_of(mark));
+  }
+  void OnSequenceStart(const YAML::Mark& mark, const std::string&, YAML::anchor_t anchor,
+                       YAML::EmitterStyle::value) override {
+    open(mark, YamlNode::Type::list, anchor);
+  }
+  void OnMapStart(const YAML::Mark& mark, const std::string&, YAML::anchor_t anchor,
+                  YAML::EmitterStyle::value) override {
+    open(mark, YamlNode::Type::map, anchor);
+  }
+  void OnSequenceEnd() override { close(); }
+  void OnMapEnd() override { close(); }
 
  private:
-  static void scalar(const YAML::Node& in, YamlNode& out) {
-    out.type = YamlNode::Type::scalar;
-    out.text = in.Scalar();
-    out.quoted = in.Tag() == "!" || in.Tag() == "tag:yaml.org,2002:str";
+  struct Open {
+    YamlNode node;
+    YAML::anchor_t anchor;
+    bool has_key = false;  // maps: the last entry waits for its value
+  };
+
+  void charge(int line, std::size_t bytes) {
+    bytes_ += bytes;
+    if (++nodes_ > kMostYamlNodes || bytes_ > kMostYamlBytes)
+      throw YamlError(line, str("too large: more than ", kMostYamlNodes, " values or ", kMostYamlBytes,
+                                " bytes of them, with each alias counted as what it stands for"));
   }
 
-  void sequence(const YAML::Node& in, YamlNode& out, int depth) {
-    out.type = YamlNode::Type::list;
-    for (const auto& item : in) out.items.push_back(convert(item, depth + 1));
-  }
-
-  void map(const YAML::Node& in, YamlNode& out, int depth) {
-    out.type = YamlNode::Type::map;
-    for (const auto& entry : in) {
-      const int line = line_of(entry.first.Mark());
-      if (!entry.first.IsScalar()) throw YamlError(line, "a key must be a name");
-      out.entries.push_back({entry.first.Scalar(), line, convert(entry.second, depth + 1)});
+  void charge_all(const YamlNode& node, int line) {
+    charge(line, node.text.size());
+    for (const YamlNode& item : node.items) charge_all(item, line);
+    for (const YamlNode::Entry& entry : node.entries) {
+      charge(line, entry.key.size());
+      charge_all(entry.value, line);
     }
   }
 
-  int nodes_ = 0;
+  void open(const YAML::Mark& mark, YamlNode::Type type, YAML::anchor_t anchor) {
+    YamlNode node;
+    node.type = type;
+    node.line = line_of(mark);
+    charge(node.line, 0);
+    if (open_.size() >= kMostYamlDepth)
+      throw YamlError(node.line, str("too deep: more than ", kMostYamlDepth, " lists and sections inside each other"));
+    open_.push_back({std::move(node), anchor});
+  }
+
+  void close() {
+    Open done = std::move(open_.back());
+    open_.pop_back();
+    complete(std::move(done.node), done.anchor);
+  }
+
+  void complete(YamlNode node, YAML::anchor_t anchor) {
+    const int line = node.line;
+    if (anchor != 0) {
+      charge_all(node, line);  // the copy
+      anchors_.insert_or_assign(anchor, node);
+    }
+    place(std::move(node), line);
+  }
+
+  // Into the innermost list or map that is open, or as the root.
+  void place(YamlNode node, int line) {
+    if (open_.empty()) {
+      root_ = std::move(node);
+      return;
+    }
+    Open& parent = open_.back();
+    if (parent.node.type == YamlNode::Type::list) {
+      parent.node.items.push_back(std::move(node));
+    } else if (!std::exchange(parent.has_key, !parent.has_key)) {
+      if (node.type != YamlNode::Type::scalar) throw YamlError(line, "a key must be a name");
+      parent.node.entries.push_back({std::move(node.text), line, {}});
+    } else {
+      parent.node.entries.back().value = std::move(node);
+    }
+  }
+
+  YamlNode root_;
+  int line_ = 0, nodes_ = 0;
+  std::size_t bytes_ = 0;
+  std::vector<Open> open_;
+  std::map<YAML::anchor_t, YamlNode> anchors_;
 };
 
 // Words and numbers that some YAML reader takes for something else than text.
@@ -91,7 +170,7 @@ void append_escaped(std::string& out, unsigned char c) {
 std::string YamlNode::describe() const {
   switch (type) {
     case Type::null: return "nothing";
-    case Type::scalar: return quoted ? "the text " + yaml_text(text) + " in quotes" : text;
+    case Type::scalar: return quoted ? "the text \"" + shown(text) + "\" in quotes" : shown(text);
     case Type::list: return "a list";
     case Type::map: return "a section";
   }
@@ -99,14 +178,32 @@ std::string YamlNode::describe() const {
 }
 
 YamlNode parse_yaml(const std::string& text) {
-  std::vector<YAML::Node> documents;
+  if (text.size() > kMostYamlBytes)
+    throw YamlError(0, str("too large: ", text.size(), " bytes, at most ", kMostYamlBytes));
   try {
-    documents = YAML::LoadAll(text);
+    std::istringstream in(text);
+    YAML::Parser parser(in);
+    TreeBuilder first, second;
+    if (!parser.HandleNextDocument(first)) return {};
+    if (parser.HandleNextDocument(second) && !second.empty())
+      throw YamlError(second.line(), "a second document starts here");
+    return first.take();
   } catch (const YAML::Exception& e) {
     throw YamlError(line_of(e.mark), "not valid YAML: " + e.msg);
   }
-  if (documents.size() > 1) throw YamlError(line_of(documents[1].Mark()), "a second document starts here");
-  return documents.empty() ? YamlNode() : Converter().convert(documents[0]);
+}
+
+std::string shown(const std::string& text, std::size_t most) {
+  std::size_t end = std::min(text.size(), most);
+  while (end < text.size() && end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;  // UTF-8
+  std::string out;
+  for (const char c : text.substr(0, end)) {
+    if (c == '"' || c == '\\')
+      out += c;
+    else
+      append_escaped(out, static_cast<unsigned char>(c));
+  }
+  return end < text.size() ? str(out, "... (", text.size(), " bytes)") : out;
 }
 
 std::string yaml_text(const std::string& s) {

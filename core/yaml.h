@@ -1,6 +1,7 @@
 #pragma once
 // YAML text as a plain tree with line numbers: what the config loader needs, without the parser's own types.
 
+#include <cstddef>
 #include <string>
 #include <utility>
 #include <vector>
@@ -20,7 +21,7 @@ struct YamlNode {
   std::vector<YamlNode> items;
   std::vector<Entry> entries;  // in the order of the file; a key may occur twice
 
-  std::string describe() const;  // for messages: `text "3e-4"`, `a list`, `nothing`
+  std::string describe() const;  // for messages: `3e-4`, `a list`, `nothing`; long ones are cut
 };
 
 struct YamlNode::Entry {
@@ -34,8 +35,17 @@ struct YamlError : Error {
   int line;
 };
 
-// The one document of a text. YamlError: syntax, several documents, keys that are not plain, too deep or too large.
+// What a text may hold. Aliases count as what they stand for, so that a short text cannot become gigabytes.
+inline constexpr std::size_t kMostYamlBytes = 4 << 20;  // of the text, and of all names and values together
+inline constexpr int kMostYamlNodes = 1 << 19;
+inline constexpr int kMostYamlDepth = 64;
+
+// The one document of a text, in time and memory that the limits above bound. YamlError: syntax, several documents,
+// keys that are not plain, beyond a limit.
 YamlNode parse_yaml(const std::string& text);
+
+// What a message shows of a text that somebody else wrote: its beginning where it is longer than `most` bytes, control characters escaped.
+std::string shown(const std::string& text, std::size_t most = 80);
 
 // A string as YAML: bare where that reads back as the same string everywhere, in double quotes otherwise.
 std::string yaml_text(const std::string& s);

@@ -8,7 +8,7 @@ namespace ring {
 
 void MixtureEntry::fields(Fields& f) {
   f("path", path, "a corpus (.h5) made by 'ringmaster data prepare'", non_empty(), rank_local());
-  f("weight", weight, "share of the samples, relative to the other weights", positive());
+  f("weight", weight, "share of the samples, relative to the other weights", in_range(1e-9, 1e9));
 }
 
 void PackingConfig::fields(Fields& f) {
@@ -28,9 +28,10 @@ void PackingConfig::validate(std::vector<std::string>& errors) const {
 void DataConfig::fields(Fields& f) {
   f("path", path, "the corpus (.h5) made by 'ringmaster data prepare'; or give a mixture",
     rank_local());  // the corpora themselves are compared
-  f("mixture", mixture, "several corpora and their weights, in place of path");
+  f("mixture", mixture, "several corpora and their weights, in place of path", at_most_items(1024));
   f("validation_batches", validation_batches,
-    "batches of train.batch_size sequences per evaluation, spread over the validation set; 0: all of it", at_least(0));
+    "batches of train.batch_size sequences per evaluation, spread over the validation set; 0: all of it",
+    in_range(0, (std::int64_t{1} << 31) - 1));
   f("prefetch", prefetch, "micro-batches read ahead by a thread of their own; 0: read when asked for",
     in_range(0, 1024), rank_local());
   f("packing", packing, "documents in a sample");

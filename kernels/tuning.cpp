@@ -7,9 +7,12 @@
 #include <utility>
 
 #include "core/check.h"
+#include "core/text_file.h"
 
 namespace ring {
 namespace {
+
+constexpr std::size_t kMostBytes = 16 << 20;  // a choice takes about 100
 
 // One entry per line, `"key": "choice"`: YAML, and simple enough to be read without a parser. Neither holds quotes.
 std::optional<std::pair<std::string, std::string>> parse_line(const std::string& line) {
@@ -25,7 +28,7 @@ std::optional<std::pair<std::string, std::string>> parse_line(const std::string&
 
 Tuning::Tuning(std::string path, double seconds) : path_(std::move(path)), seconds_(seconds) {
   if (path_.empty() || !std::filesystem::exists(path_)) return;
-  std::ifstream in(path_);
+  std::istringstream in(read_text_file(path_, kMostBytes));
   read(in, path_);
 }
 
@@ -38,7 +41,6 @@ void Tuning::read(std::istream& in, const std::string& name) {
       fail(name, ":", number, ": not a line of measured choices, \"key\": \"choice\". Delete the file to measure anew");
     entries_.insert_or_assign(entry->first, entry->second);
   }
-  if (in.bad()) fail(name, ": cannot be read");
 }
 
 std::optional<std::string> Tuning::find(const std::string& key) const {

@@ -4,10 +4,12 @@
 #include <algorithm>
 #include <memory>
 
+#include "comm/environment.h"
 #include "comm/gloo/gloo.h"
 #include "core/check.h"
 #include "launcher/agent.h"
 #include "trainer/commands/commands.h"
+#include "trainer/commands/number_option.h"
 
 namespace ring {
 namespace {
@@ -20,6 +22,8 @@ constexpr const char* kExamples = R"(Examples:
 
 SIGINT and SIGTERM are passed on once: the workers finish their step, checkpoint and exit; a second one ends them at
 once. When a worker fails, it is named with its last lines, the others are ended, and its exit code is returned.)";
+
+struct NothingIsRun {};
 
 bool is_command(const CLI::App& app, const std::string& name) {
   const auto named = [&](const CLI::App* sub) { return sub->get_name() == name; };
@@ -75,27 +79,47 @@ std::vector<std::string> separate_command(const CLI::App& app, std::vector<std::
   return arguments;
 }
 
+void add_commands(CLI::App& app) {
+  add_tokenizer_commands(app);
+  add_data_commands(app);
+  add_train_command(app);
+  add_eval_command(app);
+  add_generate_command(app);
+  add_checkpoint_commands(app);
+  add_bench_commands(app);
+  add_config_commands(app);
+  add_attention_commands(app);
+  add_doctor_command(app);
+  add_launch_command(app);
+}
+
+void parse_arguments(CLI::App& app, std::vector<std::string> arguments) {
+  arguments = separate_command(app, std::move(arguments));
+  std::reverse(arguments.begin(), arguments.end());  // as CLI11 wants them
+  try {
+    app.parse(std::move(arguments));
+  } catch (const NothingIsRun&) {
+  }
+}
+
+// CLI11 calls this when all is read, before the commands' own functions: those own what the options fill.
+void run_nothing(CLI::App& app) {
+  app.parse_complete_callback([] { throw NothingIsRun(); });
+}
+
 void add_launch_command(CLI::App& app) {
   auto options = std::make_shared<LaunchOptions>();
   auto stop_seconds = std::make_shared<int>(300);
   CLI::App* launch = app.add_subcommand("launch", "Start several workers on this machine that train together");
   launch->footer(kExamples);
-  launch->add_option("--nproc-per-node,-n", options->processes, "Workers to start")
-      ->required()
-      ->check(CLI::Range(1, 4096));
-  launch
-      ->add_option("--threads-per-worker", options->threads_per_worker,
-                   "Threads of each worker (default: cores / workers)")
-      ->check(CLI::Range(1, 4096));
+  add_number(*launch, "--nproc-per-node,-n", options->processes, "Workers to start", 1, 4096)->required();
+  add_number(*launch, "--threads-per-worker", options->threads_per_worker,
+             "Threads of each worker (default: cores / workers)", 1, kMostThreads);
   launch->add_option("--log-dir", options->log_dir, "Write the output of each rank to DIR/rankN.log")->type_name("DIR");
-  launch
-      ->add_option("--timeout", options->comm_timeout_seconds,
-                   "Seconds a rank may wait for the others in one operation (default: 300)")
-      ->check(CLI::Range(1, 1'000'000));
-  launch
-      ->add_option("--stop-timeout", *stop_seconds,
-                   "Seconds to checkpoint and exit after SIGINT or SIGTERM (default: 300)")
-      ->check(CLI::Range(1, 1'000'000));
+  add_number(*launch, "--timeout", options->comm_timeout_seconds,
+             "Seconds a rank may wait for the others in one operation (default: 300)", 1, kMostSeconds);
+  add_number(*launch, "--stop-timeout", *stop_seconds,
+             "Seconds to checkpoint and exit after SIGINT or SIGTERM (default: 300)", 1, kMostSeconds);
   launch
       ->add_option("command", options->command,
                    "What each worker runs, after --: train, bench step or bench context, and its arguments")

@@ -13,6 +13,16 @@ namespace ring {
 // Error: a command that several processes do not share, or none.
 void add_launch_command(CLI::App& app);
 
+// Those of the whole program.
+void add_commands(CLI::App& app);
+
+// Reads the program's arguments, without its name, and runs the command that they name, if any. CLI::ParseError: they
+// cannot be understood. Error: as the command says.
+void parse_arguments(CLI::App& app, std::vector<std::string> arguments);
+
+// From now on commands are only read: parse_arguments runs none.
+void run_nothing(CLI::App& app);
+
 // The program's arguments, with the `--` of launch before the name of a command where it was left out.
 // CLI::ParseError: an option before it that launch does not have.
 std::vector<std::string> separate_command(const CLI::App& app, std::vector<std::string> arguments);

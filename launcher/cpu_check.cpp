@@ -1,6 +1,6 @@
-// Looks at the CPU before anything else runs: a program built for newer instructions dies of SIGILL somewhere, often in the
-// set-up of globals before main, and says nothing. This file alone is compiled for the oldest CPU of the architecture, and
-// uses no library that could bring newer code in, hence plain write().
+// Looks at the CPU before anything else runs: a program built for newer instructions dies of SIGILL somewhere, often in
+// the set-up of globals before main, and says nothing. This file alone is compiled for the oldest CPU of the
+// architecture, and uses no library that could bring newer code in, hence plain write().
 #include <unistd.h>
 
 #include <cstring>

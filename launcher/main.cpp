@@ -1,5 +1,4 @@
 #include <CLI/CLI.hpp>
-#include <algorithm>
 #include <cstdlib>
 #include <iostream>
 
@@ -29,21 +28,9 @@ int run(int argc, char** argv) {
       [](const CLI::App* a, const CLI::Error& e) { return ring::kErrorBegin + CLI::FailureMessage::simple(a, e); });
   app.require_subcommand(0, 1);
   app.footer("Start with `make quickstart`, or see docs/ for each step.");
-  ring::add_tokenizer_commands(app);
-  ring::add_data_commands(app);
-  ring::add_train_command(app);
-  ring::add_eval_command(app);
-  ring::add_generate_command(app);
-  ring::add_checkpoint_commands(app);
-  ring::add_bench_commands(app);
-  ring::add_config_commands(app);
-  ring::add_attention_commands(app);
-  ring::add_doctor_command(app);
-  ring::add_launch_command(app);
+  ring::add_commands(app);
   try {
-    std::vector<std::string> arguments = ring::separate_command(app, {argv + 1, argv + argc});
-    std::reverse(arguments.begin(), arguments.end());  // as CLI11 wants them
-    app.parse(std::move(arguments));
+    ring::parse_arguments(app, {argv + 1, argv + argc});
   } catch (const CLI::ParseError& e) {
     const int code = app.exit(e);
     return code == 0 ? 0 : ring::kExitUsage;

@@ -1,11 +1,16 @@
 #include "model/attention_config.h"
 
 #include <algorithm>
+#include <charconv>
+#include <limits>
 #include <map>
-#include <regex>
+#include <optional>
+#include <string_view>
 
 #include "core/check.h"
+#include "core/checked.h"
 #include "core/fields.h"
+#include "core/yaml.h"
 #include "kernels/attention/blocks.h"
 #include "model/block_file.h"
 #include "model/config.h"
@@ -13,7 +18,8 @@
 namespace ring {
 namespace {
 
-constexpr double kMostTokens = 1 << 30, kMostBlocks = 1 << 24;
+constexpr std::int64_t kMostTokens = 1 << 30, kMostBlocks = 1 << 24;
+constexpr std::size_t kMostBranches = 64;
 
 const Choices<AttentionKind>& kinds() {
   static const auto names = choices<AttentionKind>({{"dense", AttentionKind::dense},
@@ -93,8 +99,6 @@ void validate_blocks(const AttentionConfig& c, std::vector<std::string>& errors)
       errors.push_back(str("heads: there is no rule ", rule, ", but ", c.rules.size(), ", counted from 0"));
 }
 
-std::int32_t narrow(std::int64_t x) { return static_cast<std::int32_t>(x); }
-
 BlockRule rule_of(const BlockRuleConfig& c) {
   BlockRule r;
   switch (c.pattern) {
@@ -104,9 +108,9 @@ BlockRule rule_of(const BlockRuleConfig& c) {
     case BlockChoice::random: r.kind = BlockRuleKind::random; break;
     case BlockChoice::file: break;  // the file's rules take its place
   }
-  r.local = narrow(c.local);
-  r.first = narrow(c.first);
-  r.every = narrow(c.every);
+  r.local = narrow<std::int32_t>(c.local);
+  r.first = narrow<std::int32_t>(c.first);
+  r.every = narrow<std::int32_t>(c.every);
   r.threshold = random_threshold(c.density);
   r.seed = c.seed;
   return r;
@@ -122,21 +126,21 @@ std::shared_ptr<const BlockPattern> blocks_of(const AttentionConfig& c, const Mo
   }
   const std::vector<std::int32_t> heads(c.heads.begin(), c.heads.end());
   const auto blocks = std::make_shared<const BlockPattern>(
-      block_pattern(c.block ? narrow(c.block) : 128, std::move(rules), files, heads, model.kv_heads));
+      block_pattern(c.block ? narrow<std::int32_t>(c.block) : 128, std::move(rules), files, heads, model.kv_heads));
   blocks->check_covers(model.context, "model.attention");
   return blocks;
 }
 
 // Without its blocks.
-Pattern plain_pattern_of(const ModelConfig& model, std::int64_t layer) {
-  const AttentionConfig& c = attention_of(model, layer);
+Pattern plain_pattern_of(const ModelConfig& model, const AttentionConfig& c, std::int64_t layer) {
   Pattern p;
   p.kind = c.kind;
-  p.window = narrow(c.window);
-  p.sinks = narrow(c.sinks);
-  for (std::size_t i = 0; i < c.segments.size(); ++i) p.branches.push_back({narrow(c.segments[i]), narrow(c.rates[i])});
+  p.window = narrow<std::int32_t>(c.window);
+  p.sinks = narrow<std::int32_t>(c.sinks);
+  for (std::size_t i = 0; i < c.segments.size(); ++i)
+    p.branches.push_back({narrow<std::int32_t>(c.segments[i]), narrow<std::int32_t>(c.rates[i])});
   p.dedup = c.dedup;
-  if (c.kind == AttentionKind::dilated) p.shift = narrow(layer * model.kv_heads);
+  if (c.kind == AttentionKind::dilated) p.shift = narrow<std::int32_t>(layer * model.kv_heads);
   return p;
 }
 
@@ -155,7 +159,7 @@ void BlockRuleConfig::fields(Fields& f) {
     "0 = none",
     in_range(0, kMostBlocks));
   f("density", density, "random: share of the blocks, above 0", in_range(0, 1));
-  f("seed", seed, "random: another seed draws other blocks");
+  f("seed", seed, "random: another seed draws other blocks", in_range(0, std::numeric_limits<std::int64_t>::max()));
   f("file", file, "file: path of the text file with the blocks", rank_local());
 }
 
@@ -171,8 +175,8 @@ void BlockRuleConfig::validate(std::vector<std::string>& errors) const {
   foreign(!file.empty() && !is(BlockChoice::file), "file", file, "pattern: file");
   if (is(BlockChoice::strided) && every == 0)
     errors.push_back("every: 0, but pattern: strided needs the distance of its columns: set it to 1 or more");
-  if (is(BlockChoice::random) && density == 0)
-    errors.push_back("density: 0, but pattern: random needs the share of blocks to keep, such as 0.1");
+  if (is(BlockChoice::random) && random_threshold(density) == 0)
+    errors.push_back(str("density: ", density, ", but pattern: random needs the share of blocks to keep, such as 0.1"));
   if (is(BlockChoice::file) && file.empty())
     errors.push_back("file: empty, but pattern: file needs the path of a text file with the blocks");
 }
@@ -183,14 +187,14 @@ void AttentionConfig::fields(Fields& f) {
   f("window", window, "window: newest tokens that are seen, the token itself among them", in_range(0, kMostTokens));
   f("sinks", sinks, "window: first tokens of the document that stay in sight", in_range(0, kMostTokens));
   f("segments", segments, "dilated: segment length of each branch, in tokens; it may exceed the context",
-    in_range(1, kMostTokens));
+    in_range(1, kMostTokens), at_most_items(kMostBranches));
   f("rates", rates, "dilated: of a branch with rate r every r-th token of a segment takes part; the first rate is 1",
-    in_range(1, kMostTokens));
+    in_range(1, kMostTokens), at_most_items(kMostBranches));
   f("dedup", dedup, "dilated: a pair that several branches keep counts once; the branches must nest");
   f("block", block, "block_sparse: tokens of a block, 64 or 128; 0 = 128", in_range(0, 128));
-  f("rules", rules, "block_sparse: patterns to choose from");
+  f("rules", rules, "block_sparse: patterns to choose from", at_most_items(64));
   f("heads", heads, "block_sparse: rule of each KV head, counted from 0, starting over where the list ends; [] = all 0",
-    in_range(0, 1 << 16));
+    in_range(0, 63), at_most_items(1 << 16));
 }
 
 void AttentionConfig::validate(std::vector<std::string>& errors) const {
@@ -217,36 +221,91 @@ void LayerAttentionConfig::fields(Fields& f) {
   f("attention", attention, "their attention, in place of model.attention");
 }
 
+namespace {
+
+constexpr std::size_t kLongestLayers = 4096;  // characters
+constexpr const char* kLayersSyntax = "write numbers, ranges or steps: 0, 4-7, every 4 from 3";
+
+// Takes words and numbers off a text, and the blanks around them.
+class Scanner {
+ public:
+  explicit Scanner(std::string_view text) : rest_(text) { skip(); }
+  bool done() const { return rest_.empty(); }
+  bool take(std::string_view word) {
+    if (!rest_.starts_with(word)) return false;
+    rest_.remove_prefix(word.size());
+    return skip(), true;
+  }
+  std::optional<std::int64_t> number() {
+    std::int64_t n = 0;
+    const auto [end, error] = std::from_chars(rest_.data(), rest_.data() + rest_.size(), n);
+    const auto digits = static_cast<std::size_t>(end - rest_.data());
+    if (error != std::errc() || digits > 6 || n < 0) return {};
+    rest_.remove_prefix(digits);
+    return skip(), n;
+  }
+
+ private:
+  void skip() { rest_.remove_prefix(std::min(rest_.find_first_not_of(' '), rest_.size())); }
+  std::string_view rest_;
+};
+
+struct LayerRange {
+  std::int64_t first = 0, last = 0, step = 1;
+};
+
+// "4", "4-7", "every 4", "every 4 from 3"; nothing: it is none of them.
+std::optional<LayerRange> parse_layers(std::string_view item, std::int64_t layers) {
+  Scanner in(item);
+  LayerRange r;
+  const bool every = in.take("every");
+  const std::optional<std::int64_t> number = in.number();
+  if (!number) return {};
+  if (every) {
+    const std::optional<std::int64_t> from = in.take("from") ? in.number() : std::optional<std::int64_t>(0);
+    if (!from) return {};
+    r = {*from, layers - 1, *number};
+  } else {
+    const std::optional<std::int64_t> last = in.take("-") ? in.number() : number;
+    if (!last) return {};
+    r = {*number, *last, 1};
+  }
+  return in.done() ? std::optional(r) : std::nullopt;
+}
+
+// By layer.
+std::vector<const AttentionConfig*> attentions_of(const ModelConfig& c) {
+  std::vector<const AttentionConfig*> of_layer(static_cast<std::size_t>(c.layers), &c.attention);
+  for (const LayerAttentionConfig& entry : c.attention_layers)
+    for (const std::int64_t layer : layers_named(entry.layers, c.layers))
+      of_layer[static_cast<std::size_t>(layer)] = &entry.attention;
+  return of_layer;
+}
+
+}  // namespace
+
 std::vector<std::int64_t> layers_named(const std::string& text, std::int64_t layers) {
-  static const std::regex range(R"( *(\d{1,6}) *(?:- *(\d{1,6}) *)?)"),
-      every(R"( *every +(\d{1,6})(?: +from +(\d{1,6}))? *)");
+  if (text.size() > kLongestLayers)
+    fail("a text of ", text.size(), " characters, at most ", kLongestLayers, ": ", kLayersSyntax);
   std::vector<std::int64_t> named;
+  std::vector<bool> known(static_cast<std::size_t>(layers));
   std::istringstream items(text);
   for (std::string item; std::getline(items, item, ',');) {
-    std::smatch m;
-    const auto number = [&](int i, std::int64_t otherwise) { return m[i].matched ? std::stoll(m[i]) : otherwise; };
-    std::int64_t first, last, step = 1;
-    if (std::regex_match(item, m, range)) {
-      first = number(1, 0), last = number(2, first);
-    } else if (std::regex_match(item, m, every)) {
-      first = number(2, 0), last = layers - 1, step = number(1, 1);
-    } else {
-      fail("\"", item, "\" names no layers; write numbers, ranges or steps: 0, 4-7, every 4 from 3");
-    }
-    if (first >= layers || last >= layers || first > last || step < 1)
+    const std::optional<LayerRange> r = parse_layers(item, layers);
+    if (!r) fail("\"", shown(item), "\" names no layers; ", kLayersSyntax);
+    if (r->first >= layers || r->last >= layers || r->first > r->last || r->step < 1)
       fail("\"", item, "\" names layers that do not exist: there are ", layers, ", from 0 to ", layers - 1);
-    for (std::int64_t i = first; i <= last; i += step) named.push_back(i);
+    for (std::int64_t i = r->first; i <= r->last; i += r->step) {
+      if (!known[static_cast<std::size_t>(i)]) named.push_back(i);
+      known[static_cast<std::size_t>(i)] = true;
+    }
   }
-  if (named.empty()) fail("\"", text, "\" names no layers; write numbers, ranges or steps: 0, 4-7, every 4 from 3");
+  if (named.empty()) fail("\"", text, "\" names no layers; ", kLayersSyntax);
   return named;
 }
 
 const AttentionConfig& attention_of(const ModelConfig& c, std::int64_t layer) {
-  for (std::size_t i = c.attention_layers.size(); i-- > 0;) {
-    const std::vector<std::int64_t> named = layers_named(c.attention_layers[i].layers, c.layers);
-    if (std::find(named.begin(), named.end(), layer) != named.end()) return c.attention_layers[i].attention;
-  }
-  return c.attention;
+  return *attentions_of(c).at(static_cast<std::size_t>(layer));
 }
 
 std::vector<Pattern> patterns_of(const ModelConfig& c, KvHeads heads) {
@@ -257,10 +316,10 @@ std::vector<Pattern> patterns_of(const ModelConfig& c, KvHeads heads) {
   };
   std::map<const AttentionConfig*, std::shared_ptr<const BlockPattern>> made;
   std::vector<Pattern> patterns;
-  for (std::int64_t layer = 0; layer < c.layers; ++layer) {
-    const AttentionConfig* section = &attention_of(c, layer);
+  for (const AttentionConfig* section : attentions_of(c)) {
     if (!made.count(section)) made[section] = blocks_for(*section);
-    Pattern& p = patterns.emplace_back(plain_pattern_of(c, layer));
+    const auto layer = static_cast<std::int64_t>(patterns.size());
+    Pattern& p = patterns.emplace_back(plain_pattern_of(c, *section, layer));
     p = of_heads(p, heads);
     p.blocks = made[section];
   }
@@ -268,22 +327,24 @@ std::vector<Pattern> patterns_of(const ModelConfig& c, KvHeads heads) {
 }
 
 Pattern pattern_of(const ModelConfig& c, std::int64_t layer) {
-  Pattern p = plain_pattern_of(c, layer);
-  p.blocks = blocks_of(attention_of(c, layer), c);
+  const AttentionConfig& section = attention_of(c, layer);
+  Pattern p = plain_pattern_of(c, section, layer);
+  p.blocks = blocks_of(section, c);
   return p;
 }
 
 double attention_pairs(const ModelConfig& c) {
   const std::vector<Pattern> patterns = patterns_of(c);
-  const std::vector<Span> whole = {{0, narrow(c.context), 0, 0}};
+  const std::vector<const AttentionConfig*> sections = attentions_of(c);
+  const std::vector<Span> whole = {{0, narrow<std::int32_t>(c.context), 0, 0}};
   // Layers of one section whose heads sample the same places have the same pairs.
   std::map<std::pair<const AttentionConfig*, std::vector<std::int32_t>>, double> counted;
   double pairs = 0;
-  for (std::int64_t layer = 0; layer < c.layers; ++layer) {
-    const Pattern& p = patterns[static_cast<std::size_t>(layer)];
+  for (std::size_t layer = 0; layer < patterns.size(); ++layer) {
+    const Pattern& p = patterns[layer];
     std::vector<std::int32_t> shifts;
     for (const Branch& b : p.branches) shifts.push_back(p.shift % b.rate);
-    const auto [at, fresh] = counted.insert({{&attention_of(c, layer), shifts}, 0});
+    const auto [at, fresh] = counted.insert({{sections[layer], shifts}, 0});
     if (fresh) at->second = kept_pairs(p, whole, whole, c.kv_heads);
     pairs += at->second;
   }

@@ -2,18 +2,23 @@
 
 #include <algorithm>
 #include <charconv>
-#include <fstream>
 #include <map>
 #include <sstream>
 #include <string_view>
 
 #include "core/check.h"
+#include "core/text_file.h"
+#include "core/yaml.h"
 
 namespace ring {
 namespace {
 
 constexpr std::int32_t kMostBlocks = 1 << 15;  // of a side; 128 MiB of bits
 constexpr std::int32_t kMostHeads = 1 << 15;
+constexpr std::size_t kMostBytes = 4 << 20;  // of a file
+// A short line may name very many blocks. These bound what drawing them takes: words of 32 blocks that are held for all
+// sections of a pattern (256 MiB), and how many are written, of which overlapping lines write some again and again.
+constexpr std::int64_t kMostWords = 1 << 26, kMostWrites = 1 << 28;
 constexpr std::string_view kBlank = " \t\r,";
 
 std::string_view trimmed(std::string_view text) {
@@ -43,7 +48,7 @@ class BlockFile::Parser {
     if (colon != std::string_view::npos) return blocks(trimmed(text.substr(0, colon)), text.substr(colon + 1));
     const std::string_view word = next_word(text);
     if (word != "head" && word != "heads")
-      wrong("'", word, "' where a line such as '8: 0 6-8' or 'heads 0-3' is expected");
+      wrong("'", shown(std::string(word)), "' where a line such as '8: 0 6-8' or 'heads 0-3' is expected");
     section(trimmed(text));
   }
 
@@ -74,7 +79,8 @@ class BlockFile::Parser {
       std::int32_t n = -1;
       const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), n);
       if (error != std::errc() || end != digits.data() + digits.size() || n < 0 || n >= most)
-        wrong("'", text, "' names no ", what, ": give a number from 0 to ", most - 1, ", or two of them as in 5-8");
+        wrong("'", shown(std::string(text)), "' names no ", what, ": give a number from 0 to ", most - 1,
+              ", or two of them as in 5-8");
       return n;
     };
     const std::int32_t first = number_of(text.substr(0, dash));
@@ -93,9 +99,9 @@ class BlockFile::Parser {
 
   void section(std::string_view text) {
     const Section made{number_, range(text, "head", kMostHeads), {}};
-    for (const Section& s : file_.sections_)
-      if (s.line > 0 && s.heads.first <= made.heads.last && made.heads.first <= s.heads.last)
-        wrong(heads_text(made), " and ", heads_text(s), " of line ", s.line, " overlap: keep one section of each head");
+    if (const Section* s = file_.section_of(made.heads))
+      wrong(heads_text(made), " and ", heads_text(*s), " of line ", s->line, " overlap: keep one section of each head");
+    file_.by_head_[made.heads.first] = file_.sections_.size();
     file_.sections_.push_back(made);
   }
 
@@ -114,21 +120,53 @@ BlockFile BlockFile::parse(const std::string& text, const std::string& name) {
 }
 
 BlockFile BlockFile::read(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  std::ostringstream text;
-  if (in) text << in.rdbuf();
-  if (!in) fail("block pattern: cannot read '", path, "': give the path of a text file of blocks");
-  return parse(text.str(), path);
+  std::string text;
+  try {
+    text = read_text_file(path, kMostBytes);
+  } catch (const Error& e) {
+    fail("block pattern: ", e.what(), "; give the path of a text file of blocks");
+  }
+  return parse(text, path);
 }
 
-BlockRule BlockFile::draw(const Section& section, std::vector<std::uint32_t>& bits) {
+// The first section that has some of these heads; null: none.
+const BlockFile::Section* BlockFile::section_of(Range heads) const {
+  auto after = by_head_.upper_bound(heads.last);
+  if (after == by_head_.begin()) return nullptr;
+  const Section& s = sections_[(--after)->second];
+  return s.heads.last >= heads.first ? &s : nullptr;
+}
+
+// How large a drawing becomes: its rows, and the words of each.
+BlockRule BlockFile::extent(const Section& section) {
   BlockRule rule;
   rule.kind = BlockRuleKind::drawn;
-  rule.first_word = static_cast<std::int64_t>(bits.size());
   for (const Kept& k : section.kept) {
     rule.rows = std::max(rule.rows, k.queries.last + 1);
     rule.words = std::max(rule.words, k.keys.last / 32 + 1);
   }
+  return rule;
+}
+
+// Before any is drawn, beside so many words of others.
+void BlockFile::check_size(const std::vector<const Section*>& sections, std::size_t words_before) const {
+  auto words = static_cast<std::int64_t>(words_before);
+  for (const Section* section : sections) {
+    const BlockRule rule = extent(*section);
+    std::int64_t writes = 0;
+    for (const Kept& k : section->kept)
+      writes += std::int64_t{k.queries.last - k.queries.first + 1} * (k.keys.last / 32 - k.keys.first / 32 + 1);
+    words += std::int64_t{rule.rows} * rule.words;
+    if (writes > kMostWrites || words > kMostWords)
+      fail(name_, ":", section->line, ": a drawing of ", rule.rows, " x ", 32 * rule.words, " blocks",
+           section == sections.front() ? "" : ", with those of other sections,",
+           " is too large: write fewer sections, ", "or lines that overlap less; what follows a rule needs no file");
+  }
+}
+
+BlockRule BlockFile::draw(const Section& section, std::vector<std::uint32_t>& bits) {
+  BlockRule rule = extent(section);
+  rule.first_word = static_cast<std::int64_t>(bits.size());
   bits.resize(bits.size() + static_cast<std::size_t>(rule.rows) * static_cast<std::size_t>(rule.words));
   for (const Kept& kept : section.kept)
     for (std::int32_t q = kept.queries.first; q <= kept.queries.last; ++q) {
@@ -145,21 +183,23 @@ BlockRule BlockFile::draw(const Section& section, std::vector<std::uint32_t>& bi
 void BlockFile::add_rules(const std::vector<std::int32_t>& heads, std::vector<std::int32_t>& of_head,
                           std::vector<BlockRule>& rules, std::vector<std::uint32_t>& bits) const {
   for (const Section& s : sections_)
-    if (s.line > 0 && s.heads.last >= static_cast<std::int32_t>(of_head.size()))
+    if (s.line > 0 && s.heads.last >= std::ssize(of_head))
       fail(name_, ":", s.line, ": KV head ", s.heads.last, ", but the model has ", of_head.size(),
            ", counted from 0: take it out");
   std::map<const Section*, std::int32_t> rule_of;
+  std::vector<const Section*> drawn;
   for (const std::int32_t head : heads) {
-    const auto own = std::find_if(sections_.begin() + 1, sections_.end(),
-                                  [&](const Section& s) { return s.heads.first <= head && head <= s.heads.last; });
-    const Section& s = own == sections_.end() ? sections_.front() : *own;
+    const Section* own = section_of({head, head});
+    const Section& s = own ? *own : sections_.front();
     if (s.kept.empty())
       fail(name_, ": no blocks for KV head ", head, " of ", of_head.size(), ": add a section 'head ", head,
            "', or lines before the first section, which are for all other heads");
-    const auto [at, added] = rule_of.try_emplace(&s, static_cast<std::int32_t>(rules.size()));
-    if (added) rules.push_back(draw(s, bits));
+    const auto [at, added] = rule_of.try_emplace(&s, static_cast<std::int32_t>(rules.size() + drawn.size()));
+    if (added) drawn.push_back(&s);
     of_head[static_cast<std::size_t>(head)] = at->second;
   }
+  check_size(drawn, bits.size());
+  for (const Section* s : drawn) rules.push_back(draw(*s, bits));
 }
 
 BlockPattern block_pattern(std::int32_t block, std::vector<BlockRule> rules, const std::vector<std::string>& files,

@@ -13,6 +13,7 @@
 // is refused. Where attention is causal, keys behind their queries are left out.
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -22,7 +23,7 @@ namespace ring {
 
 class BlockFile {
  public:
-  // Errors name the file and the line.
+  // Errors name the file and the line. A file has at most 4 MiB, and a pattern 2^31 blocks, of all sections together.
   static BlockFile read(const std::string& path);
   static BlockFile parse(const std::string& text, const std::string& name);
 
@@ -44,10 +45,14 @@ class BlockFile {
     std::vector<Kept> kept;
   };
   class Parser;
+  const Section* section_of(Range heads) const;
+  static BlockRule extent(const Section&);
+  void check_size(const std::vector<const Section*>&, std::size_t words_before) const;
   static BlockRule draw(const Section&, std::vector<std::uint32_t>& bits);
 
   std::string name_;
-  std::vector<Section> sections_;  // the first one: for heads without a section
+  std::vector<Section> sections_;                // the first one: for heads without a section
+  std::map<std::int32_t, std::size_t> by_head_;  // the others, by their first head
 };
 
 // The pattern of a model whose rules[i] come from files[i] where that is not empty (see BlockPattern for of_head).

@@ -8,15 +8,16 @@
 namespace ring {
 
 void RopeConfig::fields(Fields& f) {
-  f("theta", theta, "base of the frequencies theta^(-2i/D)", positive());
+  f("theta", theta, "base of the frequencies theta^(-2i/D)", in_range(1, 1e15));
   f("scaling", scaling, "how positions beyond the trained context are reached",
     choices<RopeScaling>(
         {{"none", RopeScaling::none}, {"linear", RopeScaling::linear}, {"llama3", RopeScaling::llama3}}));
-  f("factor", factor, "how many times the context is stretched (linear, llama3)", at_least(1));
+  f("factor", factor, "how many times the context is stretched (linear, llama3)", in_range(1, 1e6));
   f("low_freq_factor", low_freq_factor, "llama3: wavelengths above original_context / this are divided by factor",
-    positive());
-  f("high_freq_factor", high_freq_factor, "llama3: wavelengths below original_context / this are kept", positive());
-  f("original_context", original_context, "llama3: context of the original training, in tokens", at_least(1));
+    in_range(1e-6, 1e6));
+  f("high_freq_factor", high_freq_factor, "llama3: wavelengths below original_context / this are kept",
+    in_range(1e-6, 1e6));
+  f("original_context", original_context, "llama3: context of the original training, in tokens", in_range(1, 1 << 30));
 }
 
 void RopeConfig::validate(std::vector<std::string>& errors) const {
@@ -37,13 +38,13 @@ void ModelConfig::fields(Fields& f) {
   f("norm", norm, "kind of normalisation", choices<NormKind>({{"layer", NormKind::layer}, {"rms", NormKind::rms}}));
   f("norm_place", norm_place, "where it stands: before each sublayer, after it, or before and inside it (MAGNETO)",
     choices<NormPlace>({{"pre", NormPlace::pre}, {"post", NormPlace::post}, {"sub", NormPlace::sub}}));
-  f("norm_eps", norm_eps, "added to the variance", positive());
+  f("norm_eps", norm_eps, "added to the variance", in_range(1e-30, 1));
   f("positions", positions, "how tokens know their place",
     choices<Positions>({{"learned", Positions::learned}, {"rope", Positions::rope}, {"none", Positions::none}}));
   f("rope", rope, "rotary positions");
   f("attention", attention, "which pairs of tokens attention keeps, in all layers");
   f("attention_layers", attention_layers,
-    "layers whose attention differs; of several entries for a layer the last wins");
+    "layers whose attention differs; of several entries for a layer the last wins", at_most_items(1024));
   f("mlp", mlp, "activation of the MLP",
     choices<Mlp>({{"gelu", Mlp::gelu}, {"gelu_tanh", Mlp::gelu_tanh}, {"swiglu", Mlp::swiglu}, {"relu2", Mlp::relu2}}));
   f("biases", biases, "which projections have a bias; all: LayerNorm too",
@@ -55,10 +56,22 @@ void ModelConfig::fields(Fields& f) {
     choices<InitScheme>({{"normal", InitScheme::normal},
                          {"depth_scaled", InitScheme::depth_scaled},
                          {"magneto", InitScheme::magneto}}));
-  f("init_std", init_std, "standard deviation of normal and depth_scaled", positive());
+  f("init_std", init_std, "standard deviation of normal and depth_scaled", in_range(1e-20, 1000));
 }
 
 namespace {
+
+// Weights and their gradients, moments and bytes are counted by 64 bits; this is far beyond what a machine holds.
+constexpr double kMostParameters = 0x1p50;
+
+// Without biases and norms. A double: the product of the largest settings is beyond 64 bits.
+double count_of_parameters(const ModelConfig& c) {
+  const auto width = static_cast<double>(c.width), dim = static_cast<double>(c.head_dim);
+  const double attention = static_cast<double>(2 * c.heads + 2 * c.kv_heads) * dim * width;
+  const double mlp = static_cast<double>(c.mlp == Mlp::swiglu ? 3 : 2) * width * static_cast<double>(c.mlp_width);
+  const double embeddings = static_cast<double>(2 * c.vocab_size + c.context) * width;
+  return static_cast<double>(c.layers) * (attention + mlp) + embeddings;
+}
 
 std::string wrong_layers(const LayerAttentionConfig& entry, std::int64_t layers) {
   try {
@@ -81,6 +94,9 @@ void ModelConfig::validate(std::vector<std::string>& errors) const {
   for (std::size_t i = 0; i < attention_layers.size(); ++i)
     if (const std::string wrong = wrong_layers(attention_layers[i], layers); !wrong.empty())
       errors.push_back(str("attention_layers[", i, "].layers: ", wrong));
+  if (const double count = count_of_parameters(resolved()); errors.empty() && count > kMostParameters)
+    errors.push_back(str("width: the model would have ", count, " parameters, at most ", kMostParameters,
+                         ": lower layers, width, heads, head_dim, mlp_width, vocab_size or context"));
 }
 
 ModelConfig ModelConfig::resolved() const {

@@ -1,13 +1,16 @@
 #include "parallel/config.h"
 
+#include "comm/environment.h"
+#include "core/checked.h"
 #include "core/fields.h"
 
 namespace ring {
 
 void ParallelConfig::fields(Fields& f) {
-  f("dp", dp, "replicas that each take a share of the sequences; 0 = as many as the processes make", at_least(0));
-  f("cp", cp, "processes among which each sequence is cut (context parallelism)", at_least(1));
-  f("tp", tp, "processes among which each layer's matrices are cut (tensor parallelism)", at_least(1));
+  f("dp", dp, "replicas that each take a share of the sequences; 0 = as many as the processes make",
+    in_range(0, kMostProcesses));
+  f("cp", cp, "processes among which each sequence is cut (context parallelism)", in_range(1, kMostProcesses));
+  f("tp", tp, "processes among which each layer's matrices are cut (tensor parallelism)", in_range(1, kMostProcesses));
   f("pp", pp, "pipeline stages; only 1 for now", in_range(1, 1));
   f("cp_layout", cp_layout,
     "who holds what of a sequence: zigzag: rank i of P has chunks i and 2P - 1 - i of 2P, which balances dense causal "
@@ -23,14 +26,15 @@ void ParallelConfig::fields(Fields& f) {
                               {"ring", ContextSchedule::ring},
                               {"gather", ContextSchedule::gather},
                               {"all_to_all", ContextSchedule::all_to_all}}));
-  f("cp_prefetch", cp_prefetch, "steps of the ring whose keys are on their way before they are needed", at_least(0));
+  f("cp_prefetch", cp_prefetch, "steps of the ring whose keys are on their way before they are needed",
+    in_range(0, 1024));
   f("cp_message_mb", cp_message_mb,
     "ring, dense and block-sparse attention: largest message (gradients of keys and values, fp32) in MiB; where it "
     "would be longer, the ring turns for one group of KV heads after the other, and holds the keys and sums of one "
     "group only; a group has at least one head",
     in_range(1, 1 << 20));
   f("cp_nodes", cp_nodes, "ring: ranks of the cp axis on each node, a divisor of cp; 0 = as they are placed",
-    at_least(0));
+    in_range(0, kMostProcesses));
   f("zero", zero,
     "what the replicas share instead of keeping copies: 0 nothing, 1 optimizer states, 2 also gradients, 3 also "
     "weights "
@@ -41,9 +45,8 @@ void ParallelConfig::fields(Fields& f) {
 }
 
 std::map<std::string, int> ParallelConfig::degrees() const {
-  std::map<std::string, int> d{
-      {"cp", static_cast<int>(cp)}, {"tp", static_cast<int>(tp)}, {"pp", static_cast<int>(pp)}};
-  if (dp) d["dp"] = static_cast<int>(dp);
+  std::map<std::string, int> d{{"cp", narrow<int>(cp)}, {"tp", narrow<int>(tp)}, {"pp", narrow<int>(pp)}};
+  if (dp) d["dp"] = narrow<int>(dp);
   return d;
 }
 

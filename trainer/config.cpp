@@ -1,14 +1,23 @@
 #include "trainer/config.h"
 
+#include <algorithm>
+#include <limits>
+
 #include "core/fields.h"
 
 namespace ring {
+namespace {
+
+constexpr std::int64_t kMostBufferBytes = std::int64_t{1} << 40;
+
+}  // namespace
 
 void RunConfig::fields(Fields& f) {
   f("name", name, "name of the run", non_empty());
   f("directory", directory, "where its files go; empty = runs/<name>");
   f("init_from", init_from, "a run or checkpoint whose weights (only those) a new run starts from");
-  f("seed", seed, "seed of initialisation, data order and dropout");
+  f("seed", seed, "seed of initialisation, data order and dropout",
+    in_range(0, std::numeric_limits<std::int64_t>::max()));
   f("threads", threads, "CPU threads per process; 0 = RINGMASTER_THREADS, else all cores", in_range(0, 4096),
     rank_local());
   f("device", device, "where to compute; auto = a GPU where there is one",
@@ -27,15 +36,16 @@ void RunConfig::fields(Fields& f) {
 void TrainConfig::fields(Fields& f) {
   f("batch_size", batch_size, "sequences per optimizer step, over all processes and micro-batches",
     in_range(1, 1 << 30));
-  f("micro_batch", micro_batch, "sequences per forward pass of a process; 0 = its whole share", at_least(0));
-  f("steps", steps, "optimizer steps to train; 0 = see tokens and minutes", at_least(0));
-  f("tokens", tokens, "tokens to train, rounded up to whole steps; 0 = see steps and minutes", at_least(0));
+  f("micro_batch", micro_batch, "sequences per forward pass of a process; 0 = its whole share", in_range(0, 1 << 30));
+  f("steps", steps, "optimizer steps to train; 0 = see tokens and minutes", in_range(0, kMostSteps));
+  f("tokens", tokens, "tokens to train, rounded up to whole steps; 0 = see steps and minutes",
+    in_range(0, kMostTokens));
   f("minutes", minutes,
     "training time after which the run ends, resumptions included; alone, the schedule follows the clock; 0 = no limit",
-    at_least(0));
-  f("log_interval", log_interval, "steps between log lines and metrics", at_least(1), rank_local());
-  f("eval_interval", eval_interval, "steps between validations; 0 = only at the end", at_least(0));
-  f("z_loss", z_loss, "weight of the squared log-sum-exp in the training loss (PaLM)", at_least(0));
+    in_range(0, 1e8));
+  f("log_interval", log_interval, "steps between log lines and metrics", in_range(1, kMostSteps), rank_local());
+  f("eval_interval", eval_interval, "steps between validations; 0 = only at the end", in_range(0, kMostSteps));
+  f("z_loss", z_loss, "weight of the squared log-sum-exp in the training loss (PaLM)", in_range(0, 1000));
   f("precision", precision,
     "type of activations and matrix products: bf16, fp32, or fp32 with tf32 products; auto = bf16 on GPUs; CPUs "
     "compute "
@@ -48,12 +58,14 @@ void TrainConfig::fields(Fields& f) {
     "activations computed again in the backward: none, those inside of the MLP, or all but each block's input and the "
     "attention's output",
     choices<Recompute>({{"none", Recompute::none}, {"mlp", Recompute::mlp}, {"block", Recompute::block}}));
-  f("loss_chunk_bytes", loss_chunk_bytes, "logits held at a time; 0 = 32 MiB on CPUs, 2 GiB on GPUs", at_least(0));
+  f("loss_chunk_bytes", loss_chunk_bytes, "logits held at a time; 0 = 32 MiB on CPUs, 2 GiB on GPUs",
+    in_range(0, kMostBufferBytes));
   f("cuda_graph", cuda_graph,
     "GPUs: replay the step as one CUDA graph; auto = when launching its kernels takes most of it",
     choices<Switch>({{"auto", Switch::automatic}, {"on", Switch::on}, {"off", Switch::off}}));
   f("bucket_bytes", bucket_bytes,
-    "gradient bytes reduced together between processes; 0 = 4 MiB on CPUs, 64 MiB on GPUs", at_least(0));
+    "gradient bytes reduced together between processes; 0 = 4 MiB on CPUs, 64 MiB on GPUs",
+    in_range(0, kMostBufferBytes));
 }
 
 void TrainConfig::validate(std::vector<std::string>& errors) const {
@@ -63,12 +75,12 @@ void TrainConfig::validate(std::vector<std::string>& errors) const {
 }
 
 void OptimizerConfig::fields(Fields& f) {
-  f("lr", lr, "peak learning rate of AdamW", positive());
+  f("lr", lr, "peak learning rate of AdamW", in_range(1e-20, 1000));
   f("beta1", beta1, "decay of the first moment", in_range(0, 0.9999));
   f("beta2", beta2, "decay of the second moment", in_range(0, 0.99999));
-  f("eps", eps, "added to the root of the second moment", positive());
-  f("weight_decay", weight_decay, "decoupled decay, on matrices only", at_least(0));
-  f("clip", clip, "largest global gradient norm; 0 = no clipping", at_least(0));
+  f("eps", eps, "added to the root of the second moment", in_range(1e-30, 1));
+  f("weight_decay", weight_decay, "decoupled decay, on matrices only", in_range(0, 1000));
+  f("clip", clip, "largest global gradient norm; 0 = no clipping", in_range(0, 1e30));
   const auto types = choices<DType>({{"fp32", DType::f32}, {"bf16", DType::bf16}});
   f("master", master, "type of the weights that are updated; bf16 (GPUs) rounds stochastically", types);
   f("moments", moments, "type of both moments; bf16 (GPUs) rounds stochastically", types);
@@ -81,15 +93,15 @@ void ScheduleConfig::fields(Fields& f) {
                            {"cosine", ScheduleKind::cosine},
                            {"linear", ScheduleKind::linear},
                            {"wsd", ScheduleKind::wsd}}));
-  f("warmup_steps", warmup_steps, "steps of linear warm-up from 0", at_least(0));
-  f("decay_steps", decay_steps, "wsd: length of the final decay; 0 = a fifth of the run", at_least(0));
+  f("warmup_steps", warmup_steps, "steps of linear warm-up from 0", in_range(0, kMostSteps));
+  f("decay_steps", decay_steps, "wsd: length of the final decay; 0 = a fifth of the run", in_range(0, kMostSteps));
   f("final_lr", final_lr, "last learning rate, as a fraction of optimizer.lr", in_range(0, 1));
 }
 
 void CheckpointConfig::fields(Fields& f) {
-  f("interval", interval, "steps between checkpoints; 0 = only at the end", at_least(0));
-  f("keep_last", keep_last, "newest checkpoints to keep", at_least(1));
-  f("keep_every", keep_every, "also keep those of every so many steps; 0 = none", at_least(0));
+  f("interval", interval, "steps between checkpoints; 0 = only at the end", in_range(0, kMostSteps));
+  f("keep_last", keep_last, "newest checkpoints to keep", in_range(1, 1'000'000));
+  f("keep_every", keep_every, "also keep those of every so many steps; 0 = none", in_range(0, kMostSteps));
 }
 
 void Config::fields(Fields& f) {
@@ -103,11 +115,46 @@ void Config::fields(Fields& f) {
   f("parallel", parallel, "how the work is shared among the processes of `ringmaster launch`");
 }
 
+namespace {
+
+// The tokens of a step and of the whole run are counted exactly, and so are the steps.
+void validate_tokens(const Config& c, std::vector<std::string>& errors) {
+  const std::int64_t per_step = c.train.batch_size * c.model.context;  // at most 2^60, by their ranges
+  const std::string step =
+      str(c.train.batch_size, " x ", c.model.context, " tokens (train.batch_size x model.context)");
+  if (per_step > kMostTokens) {
+    errors.push_back(str("train.batch_size: a step of ", step, " is more than the ", kMostTokens, " tokens of a run"));
+    return;
+  }
+  const std::int64_t steps = c.train.tokens ? steps_of_tokens(c.train, c.model.context) : c.train.steps;
+  if (steps > kMostSteps)
+    errors.push_back(str("train.tokens: ", c.train.tokens, " tokens are ", steps, " steps of ", step, ", at most ",
+                         kMostSteps, ": enlarge the steps or lower train.tokens"));
+  else if (steps > kMostTokens / per_step)
+    errors.push_back(str(c.train.tokens ? "train.tokens: " : "train.steps: ", steps, " steps of ", step,
+                         " are more than the ", kMostTokens, " tokens that a run can count: lower one of them"));
+}
+
+}  // namespace
+
 void Config::validate(std::vector<std::string>& errors) const {
+  validate_tokens(*this, errors);
   if (data.packing.documents && train.cuda_graph == Switch::on)
     errors.push_back(
         "train.cuda_graph: on does not go with data.packing.documents: true: each step has its documents in other "
         "places than the one that was recorded; set auto or off");
+}
+
+std::int64_t steps_of_tokens(const TrainConfig& c, std::int64_t context) {
+  const std::int64_t per_step = c.batch_size * context;
+  return c.tokens / per_step + (c.tokens % per_step > 0);
+}
+
+void check_tokens_at_once(const char* rows_from, std::int64_t rows, std::int64_t context) {
+  if (rows <= kMostTokensAtOnce / context) return;
+  fail(rows_from, ": ", rows, " sequences of ", context, " tokens at once are more than the ", kMostTokensAtOnce,
+       " tokens that can be numbered: give at most ", std::max<std::int64_t>(1, kMostTokensAtOnce / context),
+       ", or a shorter context");
 }
 
 const std::vector<std::string>& keys_free_to_change() {

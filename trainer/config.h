@@ -12,6 +12,13 @@
 
 namespace ring {
 
+// What a step's number on the device holds (core/step_state.h), and with it everything that counts steps.
+inline constexpr std::int64_t kMostSteps = (std::int64_t{1} << 31) - 1;
+// Tokens of a run: counted exactly also where processes add them up as doubles.
+inline constexpr std::int64_t kMostTokens = std::int64_t{1} << 53;
+// Tokens that a kernel sees at once: they are numbered by 32 bits.
+inline constexpr std::int64_t kMostTokensAtOnce = (std::int64_t{1} << 31) - 1;
+
 enum class DeviceChoice : std::uint8_t { automatic, cpu, cuda };
 enum class PrecisionChoice : std::uint8_t { automatic, bf16, fp32, tf32 };
 enum class Switch : std::uint8_t { automatic, on, off };
@@ -86,6 +93,12 @@ struct Config {
   void fields(Fields&);
   void validate(std::vector<std::string>& errors) const;
 };
+
+// How many steps train.tokens are, rounded up.
+std::int64_t steps_of_tokens(const TrainConfig&, std::int64_t context);
+// Error, which names `rows_from`, the setting or option that asked for so many rows: more tokens than
+// kMostTokensAtOnce.
+void check_tokens_at_once(const char* rows_from, std::int64_t rows, std::int64_t context);
 
 // Keys that may differ between a run and its resumption: they change no number of the training.
 const std::vector<std::string>& keys_free_to_change();

@@ -132,20 +132,15 @@ void check_data(const Origin& origin, const Corpora& corpora, const std::string&
        ") than data.path and files of blocks hold now (", here, "). ", remedy);
 }
 
-namespace {
-
-// Of the newest checkpoint whose manifest can be read; else nothing, and why.
-std::optional<Origin> newest_origin(const RunDirectory& run, std::string& problem) {
+std::optional<Origin> newest_origin(const RunDirectory& run, std::string* problem) {
   const std::vector<CheckpointEntry> all = list_checkpoints(run.checkpoints());
   for (auto entry = all.rbegin(); entry != all.rend(); ++entry) try {
       return origin_of({entry->path, read_manifest(entry->path), {}});
     } catch (const Error& e) {
-      if (problem.empty()) problem = e.what();
+      if (problem && problem->empty()) *problem = e.what();
     }
   return std::nullopt;
 }
-
-}  // namespace
 
 std::shared_ptr<const Tokenizer> open_tokenizer(const std::string& spec) {
   namespace fs = std::filesystem;
@@ -156,15 +151,14 @@ std::shared_ptr<const Tokenizer> open_tokenizer(const std::string& spec) {
                                               : std::nullopt;
   if (!run) return load_tokenizer(spec);
   const std::string file = folder ? run->tokenizer_file() : spec;
-  std::string problem;
-  const std::optional<Origin> origin = newest_origin(*run, problem);
+  const std::optional<Origin> origin = newest_origin(*run);
   return origin ? load_tokenizer_of(*origin, file) : load_tokenizer(file);
 }
 
 Config settings_to_go_on(const RunDirectory& run, bool speaks) {
   if (run.has_config()) return run.settings().config;
   std::string problem;
-  if (const std::optional<Origin> origin = newest_origin(run, problem)) {
+  if (const std::optional<Origin> origin = newest_origin(run, &problem)) {
     if (speaks)
       log::warn(run.path(), " has checkpoints and no config.yaml: going on with the settings in ", origin->checkpoint);
     return origin->config;

@@ -2,6 +2,7 @@
 // What a checkpoint says of the run that wrote it. Its manifest is hashed, so it is the measure for every other file of
 // the run: what determines numbers is taken from here, or compared with it.
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -33,6 +34,9 @@ struct Origin {
 };
 // Error: the checkpoint holds no settings, or some that this program does not know.
 Origin origin_of(const FoundCheckpoint&);
+// Of a run's newest checkpoint whose manifest can be read, whatever its shards are like; nothing: there is none, and
+// `problem` says what is wrong with the newest.
+std::optional<Origin> newest_origin(const RunDirectory&, std::string* problem = nullptr);
 
 // Settings that differ and matter: "key: old -> new". Threads and layouts only change how sums are rounded.
 std::vector<std::string> changes_of_numbers(const Config& old_config, const Config& new_config);

@@ -97,6 +97,18 @@ void RunDirectory::create(const Config& config, const Tokenizer& tokenizer,
   replace_file(config_file(), sealed(to_yaml(config), replaced));
 }
 
+namespace {
+
+struct LockFile {
+  explicit LockFile(int file) : fd(file) {}
+  ~LockFile() { ::close(fd); }
+  LockFile(const LockFile&) = delete;
+  LockFile& operator=(const LockFile&) = delete;
+  int fd;
+};
+
+}  // namespace
+
 std::shared_ptr<void> RunDirectory::lock() const {
   std::error_code error;
   fs::create_directories(path_, error);

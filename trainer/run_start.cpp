@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <functional>
+#include <utility>
 
 #include "checkpoint/reader.h"
 #include "comm/host.h"
@@ -28,7 +29,7 @@ std::string by_leader(Mesh& mesh, const std::function<std::string()>& act) {
       said = str("-", e.what());
     }
   said = gather_host(mesh.host(), said)[0];
-  if (said.starts_with('-')) fail(mesh.rank() == 0 ? "" : "rank 0: ", said.substr(1));
+  if (said.starts_with('-')) fail(said.substr(1));
   return said.substr(1);
 }
 
@@ -98,8 +99,7 @@ void warn_of_tokenizer(const RunStart& s, const Origin& origin) {
   }
 }
 
-void check_resumption(RunStart& s, const FoundCheckpoint& found, const TrainOptions& options) {
-  const Origin origin = origin_of(found);
+void check_resumption(RunStart& s, const Origin& origin, const TrainOptions& options) {
   std::optional<RunSettings> file;
   if (s.dir.has_config())
     file = s.dir.settings();
@@ -120,17 +120,28 @@ void refuse_to_delete_source(const RunStart& s) {
     fail("--fresh would delete the weights that run.init_from takes from ", s.init_from, ": set another run.name");
 }
 
-// A directory that is not there yet is made, and locked, only once nothing can be refused any more.
-void choose(RunStart& s, const TrainOptions& options) {
-  const bool begun = !list_checkpoints(s.dir.checkpoints()).empty();
-  if (options.fresh || !begun) s.init_from = initial_weights(s);  // once a run has a checkpoint, the other may be gone
+// What takes no time. A directory that is not there yet is made only once nothing can be refused any more.
+void look(RunStart& s, const TrainOptions& options) {
   std::error_code error;
   if (fs::exists(s.dir.path(), error)) s.lock = s.dir.lock();
-  if (options.fresh) return refuse_to_delete_source(s);
-  const std::optional<FoundCheckpoint> found = find_newest_verified(s.dir.checkpoints());
-  if (!found) return;
-  s.checkpoint = found->path.string();
-  check_resumption(s, *found, options);
+  if (options.fresh) return;
+  const std::optional<Origin> origin = newest_origin(s.dir);
+  if (!origin) return;
+  s.checkpoint = origin->checkpoint;
+  check_resumption(s, *origin, options);
+}
+
+// What reads whole checkpoints.
+void choose(RunStart& s, const TrainOptions& options) {
+  const std::string looked_at = std::exchange(s.checkpoint, "");
+  const auto found = options.fresh ? std::nullopt : find_newest_verified(s.dir.checkpoints());
+  if (found) s.checkpoint = found->path.string();
+  if (found && s.checkpoint != looked_at) check_resumption(s, origin_of(*found), options);
+  if (!found) s.init_from = initial_weights(s);  // once a run has a checkpoint, the other may be gone
+  if (options.fresh) refuse_to_delete_source(s);
+  if (!s.lock) s.lock = s.dir.lock();
+  remove_stale(s.dir.checkpoints());
+  log::open_file(s.dir.log_file());
 }
 
 }  // namespace
@@ -143,17 +154,12 @@ RunStart start_run(Config config, const TrainOptions& options, Mesh& mesh) {
   RunStart s{.corpora = open_agreed_corpora(config, mesh), .config = {}, .dir = RunDirectory(config.run.path())};
   s.config = resolve_config(std::move(config), s.corpora.vocab_size, mesh);
   s.data = data_fingerprint(s.corpora, s.config.model);
+  by_leader(mesh, [&] { return look(s, options), ""; });
+  check_memory(s.config, mesh);
+  s.loader = std::make_unique<Loader>(s.corpora, loader_options(s.config, mesh));
   s.checkpoint = by_leader(mesh, [&] { return choose(s, options), s.checkpoint; });
   s.init_from = by_leader(mesh, [&] { return s.init_from; });
-  if (const std::string& source = s.checkpoint.empty() ? s.init_from : s.checkpoint; !source.empty())
-    agree_on_checkpoint(source, mesh);
-  check_memory(s.config, mesh);
-  by_leader(mesh, [&] {
-    if (!s.lock) s.lock = s.dir.lock();
-    if (!options.fresh) remove_stale(s.dir.checkpoints());
-    log::open_file(s.dir.log_file());
-    return std::string();
-  });
+  if (!s.checkpoint.empty()) agree_on_checkpoint(s.checkpoint, mesh);
   return s;
 }
 

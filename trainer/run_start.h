@@ -8,6 +8,7 @@
 
 #include "comm/mesh.h"
 #include "data/config.h"
+#include "data/loader.h"
 #include "trainer/run_directory.h"
 #include "trainer/train.h"
 
@@ -22,6 +23,7 @@ struct RunStart {
   std::string init_from;              // a verified one whose weights a run that begins takes; empty: none
   std::vector<std::string> replaced;  // see RunSettings
   std::shared_ptr<void> lock;         // rank 0's, of the directory
+  std::unique_ptr<Loader> loader;     // of this rank
 };
 
 // Collective. What rank 0 finds wrong with the directory is an Error on every rank.

@@ -6,6 +6,7 @@
 
 #include "checkpoint/reader.h"
 #include "comm/nccl/nccl.h"
+#include "core/checked.h"
 #include "core/counted.h"
 #include "core/devices.h"
 #include "core/log.h"
@@ -130,7 +131,7 @@ std::unique_ptr<Mesh> join_mesh(const Config& c, const Facts& more) {
 
 Context make_context(const Config& c, int device) {
   const Backend backend = backend_of(c.run.device);
-  Context ctx{Stream::create({backend, device}, static_cast<int>(c.run.threads))};
+  Context ctx{Stream::create({backend, device}, narrow<int>(c.run.threads))};
   ctx.precision = precision_of(c.train.precision, backend);
   ctx.deterministic = c.run.deterministic;
   if (backend == Backend::cuda)

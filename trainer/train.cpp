@@ -7,6 +7,7 @@
 #include "checkpoint/reader.h"
 #include "checkpoint/writer.h"
 #include "comm/host.h"
+#include "core/checked.h"
 #include "core/counted.h"
 #include "core/fields.h"
 #include "core/log.h"
@@ -15,6 +16,7 @@
 #include "kernels/attention/blocks.h"
 #include "kernels/observers.h"
 #include "kernels/tuning.h"
+#include "trainer/agreement.h"
 #include "trainer/evaluate.h"
 #include "trainer/metrics.h"
 #include "trainer/origin.h"
@@ -69,7 +71,7 @@ class Loop {
         mesh_(mesh),
         dir_(start_.dir),
         ctx_(make_context(config_, mesh.device().index)),
-        loader_(start_.corpora, loader_options(config_, mesh_)),
+        loader_(*start_.loader),
         trainer_(config_, ctx_, mesh_, loader_),
         signal_(signal) {
     trainer_.add_state(state_);
@@ -105,7 +107,7 @@ class Loop {
   Mesh& mesh_;
   const RunDirectory& dir_;
   Context ctx_;
-  Loader loader_;
+  Loader& loader_;
   Trainer trainer_;
   StopSignal& signal_;
   std::string data_;
@@ -157,7 +159,7 @@ void Loop::load_initial_weights() {
     }
     const bool gone = any_host(mesh_.host(), !before || identity_of(start_.init_from) != before);
     if (!gone && !problem.empty()) fail(problem);
-    if (!gone) return;
+    if (!gone) return agree_on_checkpoint(start_.init_from, mesh_);
     start_.init_from = find_initial_weights(start_, mesh_);
   }
   fail_outpaced(config_.run.init_from);
@@ -303,7 +305,7 @@ void Loop::save() {
   group.rank = mesh_.rank();
   group.world = mesh_.world();
   group.all_gather = [this](const std::string& text) { return gather_host(mesh_.host(), text); };
-  const Retention keep{static_cast<int>(config_.checkpoint.keep_last), config_.checkpoint.keep_every};
+  const Retention keep{narrow<int>(config_.checkpoint.keep_last), config_.checkpoint.keep_every};
   const std::filesystem::path path =
       write_checkpoint(dir_.checkpoints(), trainer_.steps_done(), state_,
                        checkpoint_metadata(config_, ctx_.tuning.get()), ctx_.stream, keep, group);

@@ -8,6 +8,7 @@
 
 #include "checkpoint/reader.h"
 #include "comm/host.h"
+#include "core/checked.h"
 #include "core/counted.h"
 #include "core/cpu/thread_pool.h"
 #include "core/log.h"
@@ -148,8 +149,8 @@ void Trainer::compute() {
 
 std::int64_t Trainer::planned_steps() const {
   if (config_.train.steps || !steps_) return config_.train.steps;
-  return std::max(steps_ + 1,
-                  static_cast<std::int64_t>(config_.train.minutes * 60 / seconds_ * static_cast<double>(steps_)));
+  const double at_this_pace = config_.train.minutes * 60 / seconds_ * static_cast<double>(steps_);
+  return std::max(steps_ + 1, static_cast<std::int64_t>(std::min(at_this_pace, static_cast<double>(kMostSteps))));
 }
 
 double Trainer::seconds_left() const {
@@ -206,6 +207,7 @@ void Trainer::agree() {
 }
 
 void Trainer::launch() {
+  if (steps_ >= kMostSteps) fail("training stopped: a run has at most ", kMostSteps, " steps");
   RING_CHECK(flight_.size() <= most_in_flight(), "a step was launched with ", flight_.size(), " in flight");
   Flight f;
   f.started = now();
@@ -328,6 +330,16 @@ void resolve_device(Config& c, Backend backend, bool speaks) {
     fail("optimizer.master, .moments and .gradients: bf16 goes with train.precision: bf16 only");
 }
 
+// The bytes of whatever a micro-batch makes are counted by 64 bits.
+void check_activations(const Config& c, std::int64_t rows) {
+  constexpr std::int64_t kMostNumbers = std::int64_t{1} << 58;
+  const ModelConfig& m = c.model;
+  const std::int64_t widest = std::max({m.width, (m.heads + 2 * m.kv_heads) * m.head_dim, 2 * m.mlp_width});
+  if (rows * m.context > kMostNumbers / widest)
+    fail("train.micro_batch: ", rows, " sequences of ", m.context, " tokens, each with ", widest,
+         " numbers in its widest layer, are beyond any memory: lower train.micro_batch, model.context or the model");
+}
+
 // Tensor parallelism cuts the tokens of a micro-batch between sublayers: of what each rank of cp holds of it.
 void check_rows(const Config& c, std::int64_t sequences) {
   if (c.parallel.tp == 1) return;
@@ -338,7 +350,7 @@ void check_rows(const Config& c, std::int64_t sequences) {
            ", parallel.cp = ", c.parallel.cp, "): change one of them so that it does");
   };
   if (c.parallel.cp == 1) return refuse_unless_divides(sequences * c.model.context, "");
-  const auto ranks = static_cast<int>(c.parallel.cp);
+  const auto ranks = narrow<int>(c.parallel.cp);
   const ContextLayout layout = choose_layout(c.parallel, patterns_of(c.model), c.model.context, ranks);
   for (int r = 0; r < ranks; ++r) refuse_unless_divides(sequences * layout.tokens(r), str(" on rank ", r, " of cp"));
 }
@@ -353,10 +365,12 @@ Config resolve_config(Config c, std::int64_t corpus_vocab, int replicas, std::op
   c.model = c.model.resolved();
   if (!c.run.threads) c.run.threads = default_threads();
   resolve_device(c, launched.value_or(backend_of(c.run.device)), speaks);
-  const std::int64_t per_step = c.train.batch_size * c.model.context;
-  if (c.train.tokens) c.train.steps = (c.train.tokens + per_step - 1) / per_step;
+  if (c.train.tokens) c.train.steps = steps_of_tokens(c.train, c.model.context);
   c.train.tokens = 0;
-  check_rows(c, micro_batch(c, replicas));
+  const std::int64_t rows = micro_batch(c, replicas);
+  check_tokens_at_once("train.micro_batch", rows, c.model.context);
+  check_activations(c, rows);
+  check_rows(c, rows);
   return c;
 }
 

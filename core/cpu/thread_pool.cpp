@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <system_error>
 #include <utility>
 
 #include "core/check.h"
@@ -56,10 +57,20 @@ int default_threads() {
 
 ThreadPool::ThreadPool(int threads) : spin_(threads <= available_cores()) {
   RING_CHECK(threads >= 1, "a thread pool needs at least one thread, got ", threads);
-  for (int t = 1; t < threads; ++t) workers_.emplace_back([this, t] { work(t); });
+  try {
+    for (int t = 1; t < threads; ++t) workers_.emplace_back([this, t] { work(t); });
+  } catch (const std::system_error& e) {
+    const std::size_t started = workers_.size();
+    stop();  // they wait, and nobody would destroy what was never made
+    fail("cannot start ", threads, " threads (run.threads, --threads or RINGMASTER_THREADS): after ", started + 1,
+         " the system said '", std::generic_category().message(e.code().value()),
+         "'. Ask for fewer, or raise the limit: ulimit -u, pids.max of the control group, or memory");
+  }
 }
 
-ThreadPool::~ThreadPool() {
+ThreadPool::~ThreadPool() { stop(); }
+
+void ThreadPool::stop() {
   stop_.store(true);
   generation_.fetch_add(1, std::memory_order_release);
   generation_.notify_all();

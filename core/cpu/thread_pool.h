@@ -44,6 +44,7 @@ class ThreadPool {
   static std::int64_t cut(std::int64_t n, std::int64_t align, int parts, int part);
 
  private:
+  void stop();
   void work(int thread);
   void run_part(int thread);
 

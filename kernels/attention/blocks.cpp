@@ -20,21 +20,24 @@ void check_rule(const BlockRule& r, std::size_t words) {
              " and every ", r.every, " blocks: local must be at least 1, the others at least 0");
 }
 
-// What the rule depends on.
-std::string text_of(const BlockRule& r, const std::vector<std::uint32_t>& bits) {
+// Of what the rule depends on. A drawing is hashed row by row, because a text of all would be as large again.
+std::uint64_t hash_rule(const BlockRule& r, const std::vector<std::uint32_t>& bits, std::uint64_t hash) {
   const int kind = static_cast<int>(r.kind);
   switch (r.kind) {
-    case BlockRuleKind::local_global: return str(kind, ' ', r.local, ' ', r.first, ' ', r.every, '\n');
-    case BlockRuleKind::strided: return str(kind, ' ', r.local, ' ', r.every, '\n');
-    case BlockRuleKind::hierarchical: return str(kind, ' ', r.local, '\n');
-    case BlockRuleKind::random: return str(kind, ' ', r.local, ' ', r.threshold, ' ', r.seed, '\n');
+    case BlockRuleKind::local_global: return hash_text(str(kind, ' ', r.local, ' ', r.first, ' ', r.every, '\n'), hash);
+    case BlockRuleKind::strided: return hash_text(str(kind, ' ', r.local, ' ', r.every, '\n'), hash);
+    case BlockRuleKind::hierarchical: return hash_text(str(kind, ' ', r.local, '\n'), hash);
+    case BlockRuleKind::random: return hash_text(str(kind, ' ', r.local, ' ', r.threshold, ' ', r.seed, '\n'), hash);
     case BlockRuleKind::drawn: break;
   }
-  std::string text = str(kind, ' ', r.rows, ' ', r.words, ' ');
-  for (std::int64_t i = 0; i < std::int64_t{r.rows} * r.words; ++i)
-    for (int byte = 0; byte < 4; ++byte)
-      text += static_cast<char>(bits[static_cast<std::size_t>(r.first_word + i)] >> (8 * byte) & 0xff);
-  return text;
+  hash = hash_text(str(kind, ' ', r.rows, ' ', r.words, ' '), hash);
+  std::string row(4 * static_cast<std::size_t>(r.words), '\0');
+  for (std::int64_t first = r.first_word, end = first + std::int64_t{r.rows} * r.words; first < end; first += r.words) {
+    for (std::size_t i = 0; i < row.size(); ++i)
+      row[i] = static_cast<char>(bits[static_cast<std::size_t>(first) + i / 4] >> (8 * (i % 4)) & 0xff);
+    hash = hash_text(row, hash);
+  }
+  return hash;
 }
 
 }  // namespace
@@ -51,14 +54,13 @@ BlockPattern::BlockPattern(std::int32_t block, std::vector<BlockRule> rules, std
   for (const std::int32_t r : of_head_)
     RING_CHECK(r >= 0 && r < static_cast<std::int32_t>(rules_.size()), "block pattern: a head follows rule ", r, " of ",
                rules_.size(), ", counted from 0");
-  std::string text = str(block_, '\n');
+  version_ = hash_text(str(block_, '\n'));
   for (BlockRule& r : rules_) {
     check_rule(r, bits_->size());
     if (r.kind == BlockRuleKind::drawn) r.bits = bits_->data() + r.first_word;
-    text += text_of(r, *bits_);
+    version_ = hash_rule(r, *bits_, version_);
   }
-  for (const std::int32_t r : of_head_) text += str(r, ' ');
-  version_ = hash_text(text);
+  for (const std::int32_t r : of_head_) version_ = hash_text(str(r, ' '), version_);
 }
 
 BlockPattern BlockPattern::changed(std::vector<BlockRule> rules, std::vector<std::uint32_t> bits) const {

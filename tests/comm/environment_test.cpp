@@ -211,5 +211,52 @@ TEST(HostList, Expands) {
     EXPECT_THROW(expand_host_list(bad), Error) << bad;
 }
 
+std::string host_list_error(const std::string& text) {
+  try {
+    expand_host_list(text);
+  } catch (const Error& e) {
+    return e.what();
+  }
+  return "";
+}
+
+// Refused before anything is expanded: each of these would be gigabytes, or a stack of calls that overflows.
+TEST(HostList, AbsurdOnesAreRefused) {
+  EXPECT_EQ(expand_host_list("n[0-65535]").size(), 65536u);
+  EXPECT_NE(host_list_error("n[0-65535],m").find("more than 65536 hosts"), std::string::npos);
+  EXPECT_NE(host_list_error("n[0-9999][0-9999]").find("more than 65536 hosts"), std::string::npos);
+  EXPECT_NE(host_list_error("n[0-999999999][0-999999999][0-999999999]").find("more than 65536 hosts"),
+            std::string::npos);
+  std::string brackets, open;
+  for (int i = 0; i < 100'000; ++i) brackets += "[1]", open += "[";
+  EXPECT_NE(host_list_error("n" + brackets).find("longer than 255 characters"), std::string::npos);
+  EXPECT_NE(host_list_error(open), "");
+  EXPECT_LT(host_list_error(open).size(), 300u);
+  EXPECT_NE(host_list_error(open + std::string(100'000, ']')), "");
+  EXPECT_NE(host_list_error(std::string(300, 'x')).find("longer than 255"), std::string::npos);
+}
+
+TEST(Environment, AbsurdNumbersAreRefused) {
+  EXPECT_NE(error_of(with(kOurs, {{"RINGMASTER_WORLD", "2000000000"}})).find("RINGMASTER_WORLD=2000000000: 1 to 65536"),
+            std::string::npos);
+  EXPECT_NE(error_of(with(kTorchrun, {{"WORLD_SIZE", "65537"}})).find("WORLD_SIZE=65537"), std::string::npos);
+  EXPECT_EQ(error_of(with(kTorchrun, {{"WORLD_SIZE", "65536"}})), "");
+  EXPECT_NE(error_of(with(kSrun, {{"SLURM_LOCALID", "2147483647"}})).find("SLURM_LOCALID=2147483647 contradicts"),
+            std::string::npos);
+  EXPECT_NE(error_of(with(kTorchrun, {{"MASTER_PORT", "65535"}})).find("leaves no port above"), std::string::npos);
+  const WorkerEnvironment last = parse_environment(with(kTorchrun, {{"MASTER_PORT", "65530"}}));
+  EXPECT_EQ(last.store.port + last.store_ports - 1, 65535);
+  for (const std::string text :
+       {"-1", "4294967297", "9223372036854775808", "1e3", "0x10", " 1", "1 ", "nan", "", "1.0", "+1"}) {
+    const std::string wrong = error_of(with(kOurs, {{"RINGMASTER_LOCAL_WORLD", text}}));
+    EXPECT_EQ(wrong.empty(), text.empty()) << text;
+  }
+  const std::string flood(100'000, '9');
+  EXPECT_LT(error_of(with(kOurs, {{"RINGMASTER_WORLD", flood}})).size(), 300u);
+  for (const char* name : {"RINGMASTER_COMM_TIMEOUT", "RINGMASTER_LIVENESS", "RINGMASTER_COPY_ENGINES"})
+    for (const char* text : {"1000001", "2147483648", "-1", "nan"})
+      EXPECT_THROW(parse_comm_options({{name, text}}), Error) << name << "=" << text;
+}
+
 }  // namespace
 }  // namespace ring

@@ -19,7 +19,7 @@ struct Corpus {
   double weight = 1;
   void fields(Fields& f) {
     f("path", path, "file of tokens", non_empty());
-    f("weight", weight, "share of the samples", positive());
+    f("weight", weight, "share of the samples", positive(), at_most(1e6));
   }
   bool operator==(const Corpus&) const = default;
 };
@@ -29,9 +29,9 @@ struct Model {
   std::int64_t heads = 4;
   NormKind norm = NormKind::rms;
   void fields(Fields& f) {
-    f("width", width, "channels", at_least(8),
-      check_number("a multiple of 8", [](double v) { return static_cast<std::int64_t>(v) % 8 == 0; }));
-    f("heads", heads, "attention heads", at_least(1));
+    f("width", width, "channels", in_range(8, 1 << 20),
+      check_number("a multiple of 8", [](long double v) { return static_cast<std::int64_t>(v) % 8 == 0; }));
+    f("heads", heads, "attention heads", at_least(1), at_most(1 << 16));
     f("norm", norm, "kind of norm", choices<NormKind>({{"rms", NormKind::rms}, {"layer", NormKind::layer}}));
   }
   void validate(std::vector<std::string>& errors) const {
@@ -57,14 +57,14 @@ struct Tree {
     f("model", model, "the network");
     f("lr", lr, "peak learning rate", positive(), at_most(10));
     f("threads", threads, "CPU threads", in_range(0, 1024));
-    f("seed", seed, "of all random numbers");
+    f("seed", seed, "of all random numbers", in_range(0, std::numeric_limits<std::int64_t>::max()));
     f("tied", tied, "share the <embedding> | head");
     f("note", note, "free text");
     f("mode", mode, "how", one_of({"fast", "exact"}));
-    f("sizes", sizes, "sizes", positive());
-    f("names", names, "names");
-    f("mixture", mixture, "corpora and their weights");
-    f("clip", clip, "largest gradient norm", positive());
+    f("sizes", sizes, "sizes", positive(), at_most(1 << 30), at_most_items(100));
+    f("names", names, "names", at_most_items(1000));
+    f("mixture", mixture, "corpora and their weights", at_most_items(1000));
+    f("clip", clip, "largest gradient norm", positive(), at_most(1e30));
     f("tag", tag, "label");
   }
   void validate(std::vector<std::string>& errors) const {
@@ -205,7 +205,7 @@ TEST(Fields, BadNumbers) {
   EXPECT_NE(errors("lr: .inf"), "");
   EXPECT_NE(errors("lr: 1 2"), "");
   EXPECT_EQ(errors("threads: 3000000000"), "run.yaml:1: threads: must be in [-2147483648, 2147483647]");
-  EXPECT_EQ(parse("clip: .inf").clip, std::numeric_limits<double>::infinity());
+  EXPECT_EQ(errors("clip: .inf"), "run.yaml:1: clip: must be <= 1e30, is .inf");
   EXPECT_EQ(parse("seed: 9223372036854775807").seed, 9223372036854775807u);
 }
 
@@ -214,7 +214,7 @@ TEST(Fields, ChecksRefuseNaN) {
   EXPECT_FALSE(positive().passes(nan));
   EXPECT_FALSE(at_most(1).passes(nan));
   EXPECT_FALSE(in_range(0, 1).passes(nan));
-  EXPECT_FALSE(check_number("anything", [](double) { return true; }).passes(nan));
+  EXPECT_FALSE(check_number("anything", [](long double) { return true; }).passes(nan));
   Tree tree;
   tree.lr = nan;
   EXPECT_NE(error_of([&] { override_config(tree, {"seed=2"}); }), "");
@@ -222,7 +222,7 @@ TEST(Fields, ChecksRefuseNaN) {
 
 TEST(Fields, SyntaxErrors) {
   EXPECT_TRUE(errors("lr: 1\nmodel: {width: 8\n").starts_with("run.yaml:3: not valid YAML: "));
-  EXPECT_EQ(errors("lr: 1\n---\nlr: 2\n"), "run.yaml:3: a second document starts here");
+  EXPECT_EQ(errors("lr: 1\n---\nlr: 2\n"), "run.yaml:2: a second document starts here");
   EXPECT_EQ(errors("? [a]\n: 1\n"), "run.yaml:1: a key must be a name");
 }
 
@@ -234,7 +234,7 @@ TEST(Fields, AliasesCannotExplode) {
     for (int k = 0; k < 10; ++k) bomb += str(k ? ", " : "", "*a", i - 1);
     bomb += "]\n";
   }
-  EXPECT_TRUE(errors(bomb).find("too deep or too large") != std::string::npos);
+  EXPECT_NE(errors(bomb).find("too large: more than 524288 values"), std::string::npos) << errors(bomb);
 }
 
 TEST(Fields, AFailedLoadChangesNothing) {
@@ -315,7 +315,7 @@ TEST(Fields, IncludeErrorsNameTheirFile) {
   const std::string missing = file.substr(0, file.size() - 8) + "missing.yaml";
   Tree t;
   EXPECT_EQ(error_of([&] { load_config(t, file); }),
-            file + ":1: include: cannot read " + missing + ": no such file, or no permission\n" + file +
+            file + ":1: include: cannot read " + missing + ": it does not exist\n" + file +
                 ":2: seed: expected an integer, got x\n" + base + ":2: threads: must be in [0, 1024], is -3\n" + base +
                 ":3: lrr: unknown key; did you mean lr?");
 }
@@ -330,8 +330,7 @@ TEST(Fields, IncludeCyclesAreRefused) {
 
 TEST(Fields, MissingFile) {
   Tree t;
-  EXPECT_EQ(error_of([&] { load_config(t, "no/such.yaml"); }),
-            "cannot read no/such.yaml: no such file, or no permission");
+  EXPECT_EQ(error_of([&] { load_config(t, "no/such.yaml"); }), "cannot read no/such.yaml: it does not exist");
   EXPECT_EQ(error_of([&] { load_config(t, "/"); }), "cannot read /: it is a directory");
 }
 
@@ -417,9 +416,10 @@ TEST(Fields, Reference) {
   const auto has = [&](const std::string& line) { return text.find(line) != std::string::npos; };
   EXPECT_TRUE(has("| `lr` | number | `3e-4` | > 0, &lt;= 10 | peak learning rate |\n")) << text;
   EXPECT_TRUE(has("| `tied` | true, false | `false` |  | share the &lt;embedding> \\| head |\n")) << text;
-  EXPECT_TRUE(has("| `sizes` | list: integer | `[1, 2]` | > 0 | sizes |\n")) << text;
-  EXPECT_TRUE(has("| `mixture` | list: section | `[]` |  | corpora and their weights |\n")) << text;
-  EXPECT_TRUE(has("| `clip` | number or null | `null` | > 0 | largest gradient norm |\n")) << text;
+  EXPECT_TRUE(has("| `sizes` | list: integer | `[1, 2]` | > 0, &lt;= 1073741824, at most 100 items | sizes |\n"))
+      << text;
+  EXPECT_TRUE(has("| `mixture` | list: section | `[]` | at most 1000 items | corpora and their weights |\n")) << text;
+  EXPECT_TRUE(has("| `clip` | number or null | `null` | > 0, &lt;= 1e30 | largest gradient norm |\n")) << text;
   EXPECT_TRUE(has("\n## `model`\n\nthe network\n\n| key |")) << text;
   EXPECT_TRUE(has("| `model.norm` | `rms`, `layer` | `rms` |  | kind of norm |\n")) << text;
   EXPECT_TRUE(has("| `mixture[].path` | text | required | non-empty | file of tokens |\n")) << text;
@@ -429,13 +429,13 @@ TEST(Fields, FieldNamesAreChecked) {
   struct Twice {
     int a = 0;
     void fields(Fields& f) {
-      f("a", a, "");
-      f("a", a, "");
+      f("a", a, "", in_range(0, 1));
+      f("a", a, "", in_range(0, 1));
     }
   };
   struct Dotted {
     int a = 0;
-    void fields(Fields& f) { f("a.b", a, ""); }
+    void fields(Fields& f) { f("a.b", a, "", in_range(0, 1)); }
   };
   EXPECT_THROW(to_yaml(Twice()), Error);
   EXPECT_THROW(to_yaml(Dotted()), Error);

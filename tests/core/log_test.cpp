@@ -46,6 +46,16 @@ TEST_F(LogTest, AFileGetsDatedLinesAtOnce) {
       << text("a.log");
 }
 
+TEST_F(LogTest, AFileThatCannotTakeALineIsNamedOnce) {
+  log::open_file("/dev/full");
+  testing::internal::CaptureStderr();
+  for (int i = 0; i < 3; ++i) log::info("a line");
+  const std::string said = testing::internal::GetCapturedStderr();
+  const std::size_t first = said.find("/dev/full: No space left on device");
+  ASSERT_NE(first, std::string::npos) << said;
+  EXPECT_EQ(said.find("/dev/full", first + 1), std::string::npos) << said;
+}
+
 TEST_F(LogTest, BracesAndPercentSignsArePlainText) {
   log::open_file(path("a.log"));
   log::info("{} {0} %v %n {unbalanced");

@@ -1,6 +1,7 @@
 #include "core/cpu/thread_pool.h"
 
 #include <gtest/gtest.h>
+#include <pthread.h>
 
 #include <algorithm>
 #include <atomic>
@@ -162,6 +163,26 @@ TEST_F(ThreadsVariable, RefusesWhatIsNoThreadCount) {
       EXPECT_NE(std::string(e.what()).find(str("RINGMASTER_THREADS is '", bad, "'")), std::string::npos) << e.what();
     }
   }
+}
+
+// What the system does at a limit on processes or memory: it refuses a stack of that size.
+TEST(ThreadPool, SaysWhenTheSystemHasNoMoreThreads) {
+  pthread_attr_t usual, huge;
+  ASSERT_EQ(pthread_getattr_default_np(&usual), 0);
+  pthread_attr_init(&huge);
+  ASSERT_EQ(pthread_attr_setstacksize(&huge, std::size_t{1} << 46), 0);
+  ASSERT_EQ(pthread_setattr_default_np(&huge), 0);
+  std::string message;
+  try {
+    ThreadPool pool(3);
+  } catch (const Error& e) {
+    message = e.what();
+  }
+  pthread_setattr_default_np(&usual);
+  pthread_attr_destroy(&usual);
+  pthread_attr_destroy(&huge);
+  EXPECT_TRUE(message.starts_with("cannot start 3 threads (run.threads, --threads or RINGMASTER_THREADS): after 1"))
+      << message;
 }
 
 }  // namespace

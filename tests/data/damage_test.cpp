@@ -38,7 +38,10 @@ std::string contents(const std::string& path) {
     split->read(0, tokens.size(), tokens.data());
     out.append(reinterpret_cast<const char*>(tokens.data()), tokens.size() * sizeof(tokens[0]));
     DocumentStarts starts(*split);
-    for (std::uint64_t d = 0; d <= split->documents(); ++d) out += str(starts(d), ' ');
+    for (std::uint64_t d = 0; d <= split->documents(); ++d) {
+      const std::uint64_t start = starts(d);
+      out.append(reinterpret_cast<const char*>(&start), sizeof(start));
+    }
     out += str(split->text_bytes(), split->tokens_hash());
   }
   return out;

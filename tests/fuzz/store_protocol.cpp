@@ -1,5 +1,6 @@
 // Conversations with the store, as its clients' bytes arrive in pieces, and its answers as a client reads them. The
-// input is a script: a byte says what happens, a second one to which of the connections, then come its arguments.
+// input is a script: a byte says what happens, a second one to which of the connections, then come its arguments. The
+// kept ones are written by store_protocol_seeds.cpp.
 
 #include <algorithm>
 #include <cstdint>

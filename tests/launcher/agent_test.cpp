@@ -297,6 +297,14 @@ TEST_F(DistLaunch, ARepeatOfASignalIsNoSecondOne) {
   EXPECT_FALSE(in_err("second signal")) << err();
 }
 
+// The program ignores these; a worker that is another program must not inherit that.
+TEST_F(DistLaunch, WorkersHaveTheUsualSignals) {
+  const auto pipe = signal(SIGPIPE, SIG_IGN), size = signal(SIGXFSZ, SIG_IGN);
+  for (const auto& [name, number] : {std::pair("PIPE", SIGPIPE), std::pair("XFSZ", SIGXFSZ)})
+    EXPECT_EQ(run(1, str("kill -", name, " $$; exit 3")), 128 + number);
+  signal(SIGPIPE, pipe), signal(SIGXFSZ, size);
+}
+
 TEST_F(DistLaunch, KillingTheAgentLeavesNothing) {
   start(3, "trap '' TERM HUP INT; echo $$ > $D/pid$R; exec sleep 60");
   ASSERT_TRUE(eventually([&] { return all_there("pid", 3); }, 2));

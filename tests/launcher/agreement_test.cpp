@@ -65,19 +65,19 @@ class DistAgreement : public testing::Test {
     static int next = 12000 + getpid() % 500 * 16;
     return next += 16;
   }
-  // A process for each list of arguments.
-  std::vector<Finished> run(const std::vector<std::vector<std::string>>& ranks, int world = 0) const {
+  // A process for each list of arguments; the last one in a folder of its own, if any.
+  std::vector<Finished> run(const std::vector<std::vector<std::string>>& ranks, const fs::path& last = {}) const {
     const std::string at = std::to_string(port());
     std::vector<std::unique_ptr<Process>> processes;
     for (std::size_t r = 0; r < ranks.size(); ++r) {
       const std::string rank = std::to_string(r);
-      const std::string all = std::to_string(world ? world : static_cast<int>(ranks.size()));
-      processes.push_back(
-          std::make_unique<Process>(in(dir_, ranks[r]), Process::Environment{{"RANK", rank},
-                                                                             {"LOCAL_RANK", rank},
-                                                                             {"WORLD_SIZE", all},
-                                                                             {"MASTER_ADDR", "127.0.0.1"},
-                                                                             {"MASTER_PORT", at}}));
+      const std::string all = std::to_string(ranks.size());
+      processes.push_back(std::make_unique<Process>(in(last.empty() || r + 1 < ranks.size() ? dir_ : last, ranks[r]),
+                                                    Process::Environment{{"RANK", rank},
+                                                                         {"LOCAL_RANK", rank},
+                                                                         {"WORLD_SIZE", all},
+                                                                         {"MASTER_ADDR", "127.0.0.1"},
+                                                                         {"MASTER_PORT", at}}));
     }
     std::vector<Finished> ends;
     for (auto& p : processes) ends.push_back(p->wait());
@@ -132,6 +132,21 @@ TEST_F(DistAgreement, WhatIsReadAndTold) {
   refused("other.h5", "\n  data.path (training): ");
   refused("chars.h5", "\n  the tokenizer of the corpus: ");
   expect_refused({"train", "t.yaml", "--fresh"}, "--fresh: not given on rank 0; given on rank 1");
+}
+
+// On a machine that does not share the folder.
+TEST_F(DistAgreement, ACheckpointThatNotAllRanksFind) {
+  ASSERT_EQ(test::run_process(in(dir_, {"train", "t.yaml"})).code, 0);
+  const fs::path elsewhere = dir_ / "elsewhere";
+  fs::create_directory(elsewhere);
+  for (const char* name : {"t.yaml", "corpus.h5"}) fs::copy(dir_ / name, elsewhere / name);
+  for (const Finished& f : run({{"train", "t.yaml"}, {"train", "t.yaml"}}, elsewhere)) {
+    EXPECT_EQ(f.code, 1) << f.output;
+    EXPECT_NE(f.output.find("the ranks do not find the same checkpoint:\n  runs/t/checkpoints/step-000000002: hash "),
+              std::string::npos)
+        << f.output;
+    EXPECT_NE(f.output.find(" on rank 0; not there on rank 1"), std::string::npos) << f.output;
+  }
 }
 
 TEST_F(DistAgreement, EachRanksOwn) {

@@ -83,6 +83,18 @@ Violations host_waits(const SourceFile& file) {
   return out;
 }
 
+Violations narrowed_settings(const SourceFile& file) {
+  static const std::regex cast(
+      R"(static_cast<(int|std::u?int32_t|unsigned)>\([^()]*\b(run|model|data|train|optimizer|schedule|checkpoint|parallel)\.\w+\))");
+  Violations out;
+  if (!is_source(file.path) || !kRank.contains(first_folder(file.path))) return out;
+  each_line(file, [&](const std::string& line, const std::string& at) {
+    if (line.find("static_cast") == std::string::npos) return;
+    if (std::regex_search(line, cast)) out.push_back(str(at, "a setting loses bits unseen: write narrow<T>(...)"));
+  });
+  return out;
+}
+
 Violations leftovers(const SourceFile& file) {
   // Spelled in pieces, or this file would break its own rule.
   static const std::regex marks(

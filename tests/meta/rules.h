@@ -26,6 +26,9 @@ Violations length(const SourceFile&);
 // own).
 Violations host_waits(const SourceFile&);
 
+// A setting becomes a smaller integer by narrow<T>(), which checks that it fits.
+Violations narrowed_settings(const SourceFile&);
+
 // No marks of unfinished work and no paths of somebody's machine.
 Violations leftovers(const SourceFile&);
 

@@ -99,6 +99,14 @@ TEST(Leftovers, FindsMarksAndMachinePaths) {
                   .empty());
 }
 
+TEST(NarrowedSettings, AreChecked) {
+  const auto wrong = [](const std::string& line) { return narrowed_settings({"trainer/a.cpp", line + "\n"}).size(); };
+  EXPECT_EQ(wrong("f(static_cast<int>(config_.checkpoint.keep_last));"), 1u);
+  EXPECT_EQ(wrong("f(static_cast<std::uint32_t>(c.train.steps));"), 1u);
+  EXPECT_EQ(wrong("f(narrow<int>(config_.checkpoint.keep_last));"), 0u);
+  EXPECT_EQ(wrong("f(static_cast<double>(c.train.steps), static_cast<int>(text.size()));"), 0u);
+}
+
 TEST(Tree, IsRead) {
   EXPECT_GT(tree().size(), 30u);
   bool found = false;
@@ -110,6 +118,7 @@ TEST(Tree, IncludesPointLeft) { EXPECT_EQ(joined(include_direction), ""); }
 TEST(Tree, HeadersAreLight) { EXPECT_EQ(joined(heavy_includes), ""); }
 TEST(Tree, FilesAreShort) { EXPECT_EQ(joined(length), ""); }
 TEST(Tree, HostDoesNotWait) { EXPECT_EQ(joined(host_waits), ""); }
+TEST(Tree, SettingsKeepTheirBits) { EXPECT_EQ(joined(narrowed_settings), ""); }
 TEST(Tree, NothingIsLeftOver) { EXPECT_EQ(joined(leftovers), ""); }
 
 }  // namespace

@@ -103,6 +103,14 @@ TEST(LayersNamed, ReadsNumbersRangesAndSteps) {
     EXPECT_THROW(layers_named(bad, 8), Error) << bad;
 }
 
+TEST(LayersNamed, AbsurdTextsAreRefusedOrCheap) {
+  EXPECT_THROW(layers_named(std::string(100'000, ' '), 8), Error);  // a regular expression would overflow the stack
+  EXPECT_THROW(layers_named("0" + std::string(100'000, '-'), 8), Error);
+  std::string all;
+  for (int i = 0; i < 500; ++i) all += "0-9998,";
+  EXPECT_EQ(layers_named(all, 10'000).size(), 9999u) << "each layer once";
+}
+
 const char* kMixed = R"(
 layers: 6
 heads: 8

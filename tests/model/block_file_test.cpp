@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <set>
@@ -110,8 +111,36 @@ TEST(BlockFile, StandsBesideOtherRules) {
     FAIL();
   } catch (const Error& e) {
     EXPECT_EQ(std::string(e.what()),
-              "block pattern: cannot read '" + path + "': give the path of a text file of blocks");
+              "block pattern: cannot read " + path + ": it does not exist; give the path of a text file of blocks");
   }
+}
+
+// A few bytes may name very many blocks: what would take gigabytes or hours is refused before it is drawn.
+TEST(BlockFile, AbsurdOnesAreRefused) {
+  std::string sections, overlaps = "0-32767:";
+  for (int head = 0; head < 64; ++head) sections += str("head ", head, "\n32767: 32767\n");
+  EXPECT_NE(
+      error_of(sections, 64).find("a drawing of 32768 x 32768 blocks, with those of other sections, is too large"),
+      std::string::npos)
+      << error_of(sections, 64);
+  for (int i = 0; i < 100; ++i) overlaps += " 0-32767";
+  EXPECT_NE(error_of(overlaps).find("is too large"), std::string::npos) << error_of(overlaps);
+  EXPECT_LT(error_of(std::string(1 << 20, 'x')).size(), 300u);
+  EXPECT_LT(error_of("1: " + std::string(1 << 20, '9')).size(), 300u);
+}
+
+TEST(BlockFile, ManySectionsTakeLittleTime) {
+  std::string text;
+  for (int head = 0; head < 10'000; ++head) text += str("head ", head, "\n1: 0\n");
+  const std::clock_t start = std::clock();
+  const BlockPattern p = pattern_of(text, 10'000);
+  EXPECT_TRUE(p.keeps(9'999, 1, 0));
+  EXPECT_LT(static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC, 0.5);
+}
+
+TEST(BlockFile, OnlyAFileIsRead) {
+  EXPECT_THROW(BlockFile::read("/dev/zero"), Error);
+  EXPECT_THROW(BlockFile::read("/tmp"), Error);
 }
 
 }  // namespace

@@ -83,6 +83,16 @@ TEST_F(GpuRuns, GoOnWithTheChoicesOfTheCheckpoint) {
   EXPECT_EQ(choices(), before);
 }
 
+TEST_F(GpuRuns, RefusesWhatCannotFitBeforeAnythingIsAllocated) {
+  const Finished refused =
+      run_process(train("huge", on_gpu({"model.width=16384", "model.layers=200", "model.heads=128"})));
+  EXPECT_EQ(refused.code, 1);
+  for (const char* part : {"cannot fit into memory: weights ", "master copies ", "(memory of cuda:0)",
+                           "optimizer.master, .moments, .gradients"})
+    EXPECT_NE(refused.output.find(part), std::string::npos) << part << " is not in: " << refused.output;
+  EXPECT_FALSE(fs::exists(folder_ / "huge"));
+}
+
 TEST_F(Runs, StopsOnASignalAndGoesOn) {
   ASSERT_EQ(run_process(train("whole")).code, 0);
   Process process(train("stopped"));
@@ -166,7 +176,7 @@ TEST_F(Runs, RefusesOtherDataUnderTheSameName) {
             0);
   const Finished refused = run_process(train("run", {"train.steps=5"}));
   EXPECT_EQ(refused.code, 1);
-  EXPECT_NE(refused.output.find("was started on other data"), std::string::npos) << refused.output;
+  EXPECT_NE(refused.output.find("was trained on other data"), std::string::npos) << refused.output;
 }
 
 TEST_F(Runs, RefusesAnotherFileOfBlocks) {
@@ -338,6 +348,27 @@ TEST_F(DistRuns, AnyNumberOfProcessesReachesTheSameLosses) {
     ASSERT_EQ(many.size(), 30u);
     for (const auto& [step, loss] : one) EXPECT_NEAR(many.at(step), loss, 1e-5 * loss) << run << " step " << step;
   }
+}
+
+TEST_F(DistRuns, AModelThatTheProcessesCannotHoldIsRefusedOnAll) {
+  const Finished together = launch(2, "huge", {"model.width=16384", "model.layers=600", "model.heads=128"});
+  EXPECT_NE(together.code, 0);
+  EXPECT_NE(together.output.find("in the 2 processes of this machine"), std::string::npos) << together.output;
+  EXPECT_FALSE(fs::exists(folder_ / "huge"));
+  // 4.5 GiB of states do not fit into what each process may take, a half of them does.
+  std::string command = "ulimit -v 3000000; exec " + std::string(RING_BINARY) + " launch --nproc-per-node 2 --";
+  const std::vector<std::string> large = train("large", {"model.width=1024", "model.layers=24", "model.heads=8"});
+  for (auto word = large.begin() + 1; word != large.end(); ++word) command += " '" + *word + "'";
+  const Finished apart = run_process({"/bin/sh", "-c", command});
+  EXPECT_NE(apart.code, 0);
+  EXPECT_NE(apart.output.find("set parallel.zero: 3"), std::string::npos) << apart.output;
+}
+
+TEST_F(DistRuns, RefusesOtherSettingsOnAll) {
+  ASSERT_EQ(launch(2, "run").code, 0);
+  const Finished refused = launch(2, "run", {"optimizer.lr=2e-3"});
+  EXPECT_NE(refused.code, 0);
+  EXPECT_NE(refused.output.find("optimizer.lr: 0.001 -> 0.002"), std::string::npos) << refused.output;
 }
 
 TEST_F(DistRuns, RepeatAndResumeBitForBit) {

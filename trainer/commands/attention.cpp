@@ -13,6 +13,7 @@
 #include "trainer/attention_picture.h"
 #include "trainer/benchmark_attention.h"
 #include "trainer/commands/commands.h"
+#include "trainer/commands/number_option.h"
 #include "trainer/commands/print.h"
 #include "trainer/config.h"
 #include "trainer/progress.h"
@@ -21,8 +22,6 @@
 
 namespace ring {
 namespace {
-
-constexpr std::int64_t kMostLength = std::int64_t{1} << 30;
 
 struct Arguments {
   std::string file, svg;
@@ -118,14 +117,10 @@ std::string title_of(const Section& s, std::int64_t kv_head) {
 }
 
 void check_arguments(const Arguments& a, const ModelConfig& m) {
-  if (a.layer_given->count() && (a.layer < 0 || a.layer >= m.layers))
+  if (a.layer_given->count() && a.layer >= m.layers)
     fail("--layer: there is no layer ", a.layer, ": the model has ", m.layers, ", give one of 0 to ", m.layers - 1);
-  if (a.length_given->count() && (a.length < 1 || a.length > kMostLength))
-    fail("--length: ", a.length, " tokens, give 1 to ", kMostLength);
-  if (a.head < 0 || a.head >= m.kv_heads)
+  if (a.head >= m.kv_heads)
     fail("--head: there is no KV head ", a.head, ": the model has ", m.kv_heads, ", give one of 0 to ", m.kv_heads - 1);
-  if (a.width_given->count() && a.width < kLeastColumns)
-    fail("--width: ", a.width, " columns are too few for a picture, give ", kLeastColumns, " or more");
 }
 
 // Costs of layers, each pattern counted once.
@@ -342,11 +337,14 @@ void add_attention_commands(CLI::App& app) {
       ->required()
       ->type_name("FILE");
   cmd->add_option("overrides", a->overrides, "changes, such as model.attention.window=64")->type_name("KEY=VALUE");
-  a->layer_given = cmd->add_option("--layer", a->layer, "Only this layer, from 0; default: each kind of layer once");
-  a->length_given = cmd->add_option("--length", a->length, "Tokens of the sequence; default: model.context");
-  cmd->add_option("--head", a->head, "KV head to draw, from 0")->capture_default_str();
+  a->layer_given =
+      add_number(*cmd, "--layer", a->layer, "Only this layer, from 0; default: each kind of layer once", 0, kMostCount);
+  a->length_given =
+      add_number(*cmd, "--length", a->length, "Tokens of the sequence; default: model.context", 1, kMostLength);
+  add_number(*cmd, "--head", a->head, "KV head to draw, from 0", 0, kMostCount)->capture_default_str();
   cmd->add_option("--svg", a->svg, "Write the pictures to this file, too")->type_name("FILE");
-  a->width_given = cmd->add_option("--width", a->width, "Columns of the text; default: the terminal's, at most 80");
+  a->width_given = add_number(*cmd, "--width", a->width, "Columns of the text; default: the terminal's, at most 80",
+                              kLeastColumns, 10'000);
   cmd->footer(str(
       "The table\n"
       "  density       pairs that are computed, as a share of those of dense causal attention\n"

@@ -5,6 +5,7 @@
 #include "kernels/tuning.h"
 #include "trainer/benchmark_attention.h"
 #include "trainer/commands/bench.h"
+#include "trainer/commands/number_option.h"
 #include "trainer/commands/pattern_options.h"
 #include "trainer/commands/print.h"
 #include "trainer/session.h"
@@ -122,21 +123,18 @@ void run(const Arguments& a) {
 void add_bench_attention(CLI::App& bench) {
   CLI::App* cmd = bench.add_subcommand("attention", "Every attention kernel of this build, forward and backward");
   auto a = std::make_shared<Arguments>();
-  cmd->add_option("--heads", a->heads, "Query heads")->capture_default_str();
-  cmd->add_option("--kv-heads", a->kv_heads, "KV heads; 0: as many as heads")->check(CLI::NonNegativeNumber);
-  cmd->add_option("--head-dim", a->head_dims, "Widths of a head, with commas")->delimiter(',');
-  cmd->add_option("--length", a->lengths, "Tokens of a sequence, with commas")->delimiter(',');
-  cmd->add_option("--tokens", a->tokens, "Tokens in a batch, of as many sequences as fit")->check(CLI::PositiveNumber);
+  add_number(*cmd, "--heads", a->heads, "Query heads", 1, kMostHeads)->capture_default_str();
+  add_number(*cmd, "--kv-heads", a->kv_heads, "KV heads; 0: as many as heads", 0, kMostHeads);
+  add_number(*cmd, "--head-dim", a->head_dims, "Widths of a head, with commas", 1, kMostHeadDim);
+  add_number(*cmd, "--length", a->lengths, "Tokens of a sequence, with commas", 1, kMostLength);
+  add_number(*cmd, "--tokens", a->tokens, "Tokens in a batch, of as many sequences as fit", 1, kMostLength);
   cmd->add_flag("--causal", a->causal, "Only causal");
   cmd->add_flag("--full", a->full, "Only full");
   cmd->add_option("--dtype", a->type, "bf16 or f32")->check(CLI::IsMember({"bf16", "f32"}));
-  cmd->add_option("--seconds", a->seconds, "Time of each measurement")
-      ->check(CLI::PositiveNumber)
+  add_number(*cmd, "--seconds", a->seconds, "Time of each measurement", 1e-6, 3600)->capture_default_str();
+  add_number(*cmd, "--most-seconds", a->most_seconds, "Leave out kernels that would need longer for a call", 1e-6, 1e6)
       ->capture_default_str();
-  cmd->add_option("--most-seconds", a->most_seconds, "Leave out kernels that would need longer for a call")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  cmd->add_option("--threads", a->threads, "Of a CPU; 0: all cores")->check(CLI::NonNegativeNumber);
+  add_number(*cmd, "--threads", a->threads, "Of a CPU; 0: all cores", 0, kMostThreads);
   cmd->add_option("--device", a->device, "auto, cpu or cuda")->check(CLI::IsMember({"auto", "cpu", "cuda"}));
   cmd->add_option("--kind", a->kinds, "Of attention, with commas: dense, window, dilated, block_sparse")
       ->delimiter(',')
@@ -144,8 +142,8 @@ void add_bench_attention(CLI::App& bench) {
       ->capture_default_str();
   a->pattern.add_to(*cmd);
   cmd->add_option("--candidate", a->candidates, "Only these kernels, with commas")->delimiter(',');
-  cmd->add_option("--rounds", a->rounds, "Measure all kernels of a shape in turn, so many times, and take the medians")
-      ->check(CLI::PositiveNumber)
+  add_number(*cmd, "--rounds", a->rounds, "Measure all kernels of a shape in turn, so many times, and take the medians",
+             1, 1'000'000)
       ->capture_default_str();
   cmd->add_flag("--csv", a->csv, "Comma-separated values");
   cmd->footer(

@@ -3,10 +3,12 @@
 #include <cstdio>
 #include <filesystem>
 
+#include "core/checked.h"
 #include "core/cpu/thread_pool.h"
 #include "kernels/tuning.h"
 #include "trainer/benchmark_context.h"
 #include "trainer/commands/bench.h"
+#include "trainer/commands/number_option.h"
 #include "trainer/commands/pattern_options.h"
 #include "trainer/commands/print.h"
 #include "trainer/session.h"
@@ -159,7 +161,7 @@ void run(Arguments a, const Facts& given) {
   fill_in(a, env.world, backend);
   if (leader) check_paths(a);
   const ContextGrid grid = grid_of(a);
-  Context ctx{Stream::create(mesh->device(), static_cast<int>(config.run.threads))};
+  Context ctx{Stream::create(mesh->device(), narrow<int>(config.run.threads))};
   ctx.precision = backend == Backend::cpu ? Precision::fp32 : Precision::bf16;
   ctx.deterministic = a.deterministic;
   if (backend == Backend::cuda) ctx.tuning = std::make_shared<Tuning>("");
@@ -179,14 +181,12 @@ void add_bench_context(CLI::App& bench) {
   CLI::App* cmd =
       bench.add_subcommand("context", "Attention over one sequence on several processes: ring, gather, all-to-all");
   auto a = std::make_shared<Arguments>();
-  cmd->add_option("--length", a->grid.lengths,
-                  "Tokens of the whole sequence, with commas; without: 65536,131072,262144 on GPUs, 4096 on CPUs")
-      ->delimiter(',')
-      ->check(CLI::Range(1, 1 << 30));
-  cmd->add_option("--heads", a->grid.heads, "Query heads")->check(CLI::PositiveNumber)->capture_default_str();
-  cmd->add_option("--kv-heads", a->kv_heads, "KV heads; 0: as many as heads")->check(CLI::NonNegativeNumber);
-  cmd->add_option("--head-dim", a->grid.head_dim, "Width of a head, a multiple of 8")
-      ->check(CLI::PositiveNumber)
+  add_number(*cmd, "--length", a->grid.lengths,
+             "Tokens of the whole sequence, with commas; without: 65536,131072,262144 on GPUs, 4096 on CPUs", 1,
+             kMostLength);
+  add_number(*cmd, "--heads", a->grid.heads, "Query heads", 1, kMostHeads)->capture_default_str();
+  add_number(*cmd, "--kv-heads", a->kv_heads, "KV heads; 0: as many as heads", 0, kMostHeads);
+  add_number(*cmd, "--head-dim", a->grid.head_dim, "Width of a head, a multiple of 8", 8, kMostHeadDim)
       ->capture_default_str();
   cmd->add_option("--schedule", a->schedules,
                   "ring, gather, all_to_all, with commas; without: those that the KV heads allow")
@@ -194,19 +194,15 @@ void add_bench_context(CLI::App& bench) {
       ->check(CLI::IsMember({"ring", "gather", "all_to_all"}));
   cmd->add_option("--layout", a->layout, "auto, zigzag or contiguous")
       ->check(CLI::IsMember({"auto", "zigzag", "contiguous"}));
-  cmd->add_option("--prefetch", a->grid.parallel.cp_prefetch, "Of the ring: parts ahead")->check(CLI::Range(0, 64));
-  cmd->add_option("--message-mb", a->grid.parallel.cp_message_mb, "Of the ring: longest message in MiB")
-      ->check(CLI::Range(1, 1 << 20));
+  add_number(*cmd, "--prefetch", a->grid.parallel.cp_prefetch, "Of the ring: parts ahead", 0, 64);
+  add_number(*cmd, "--message-mb", a->grid.parallel.cp_message_mb, "Of the ring: longest message in MiB", 1, 1 << 20);
   cmd->add_option("--kind", a->kind, "Of attention")->check(CLI::IsMember(attention_kinds()))->capture_default_str();
   a->pattern.add_to(*cmd);
-  cmd->add_option("--alone-up-to", a->grid.longest_alone, "Longest sequence for one device alone")
+  add_number(*cmd, "--alone-up-to", a->grid.longest_alone, "Longest sequence for one device alone", 0, kMostLength)
       ->capture_default_str();
-  cmd->add_option("--seconds", a->grid.seconds, "Time of each measurement")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
+  add_number(*cmd, "--seconds", a->grid.seconds, "Time of each measurement", 1e-6, 3600)->capture_default_str();
   cmd->add_option("--device", a->device, "auto, cpu or cuda")->check(CLI::IsMember({"auto", "cpu", "cuda"}));
-  cmd->add_option("--threads", a->threads, "Of each process on a CPU; 0: its share of the cores")
-      ->check(CLI::NonNegativeNumber);
+  add_number(*cmd, "--threads", a->threads, "Of each process on a CPU; 0: its share of the cores", 0, kMostThreads);
   cmd->add_option(
          "--timeline", a->timeline,
          "Draw what rank 0 computed and which messages were under way during a forward and backward, as SVG; "

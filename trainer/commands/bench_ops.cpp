@@ -4,6 +4,7 @@
 
 #include "trainer/benchmark_ops.h"
 #include "trainer/commands/bench.h"
+#include "trainer/commands/number_option.h"
 #include "trainer/commands/print.h"
 
 namespace ring {
@@ -80,8 +81,8 @@ void run_floor(const Arguments& a) {
 
 void add_common(CLI::App& cmd, Arguments& a) {
   a.config.add_to(cmd);
-  cmd.add_option("--seconds", a.seconds, "Time to repeat each op")->check(CLI::PositiveNumber)->capture_default_str();
-  cmd.add_option("--steps", a.steps, "Steps to time before")->check(CLI::Range(1, 1000000))->capture_default_str();
+  add_number(cmd, "--seconds", a.seconds, "Time to repeat each op", 1e-6, 3600)->capture_default_str();
+  add_number(cmd, "--steps", a.steps, "Steps to time before", 1, 1'000'000)->capture_default_str();
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include "kernels/observers.h"
 #include "trainer/benchmark.h"
 #include "trainer/commands/bench.h"
+#include "trainer/commands/number_option.h"
 #include "trainer/commands/print.h"
 #include "trainer/profiler.h"
 #include "trainer/session.h"
@@ -93,14 +94,13 @@ void add_bench_step(CLI::App& bench) {
   CLI::App* cmd = bench.add_subcommand("step", "Whole training steps on random tokens");
   auto a = std::make_shared<Arguments>();
   a->config.add_to(*cmd);
-  cmd->add_option("--steps", a->steps, "Steps to time")->check(CLI::Range(1, 1000000))->capture_default_str();
-  cmd->add_option("--warmup", a->warmup, "Steps before those")->check(CLI::Range(0, 1000000))->capture_default_str();
-  cmd->add_option("--peak-tflops", a->peak, "What MFU refers to")->check(CLI::PositiveNumber)->capture_default_str();
+  add_number(*cmd, "--steps", a->steps, "Steps to time", 1, 1'000'000)->capture_default_str();
+  add_number(*cmd, "--warmup", a->warmup, "Steps before those", 0, 1'000'000)->capture_default_str();
+  add_number(*cmd, "--peak-tflops", a->peak, "What MFU refers to", 1e-6, 1e9)->capture_default_str();
   cmd->add_option("--csv", a->csv, "Append a line to this file");
   cmd->add_option("--who", a->who, "Its first column")->capture_default_str();
   cmd->add_flag("--no-ceilings", a->no_ceilings, "Do not measure what the device sustains");
-  cmd->add_option("--profile", a->profile, "Then watch so many more steps, kernel by kernel")
-      ->check(CLI::Range(1, 100000));
+  add_number(*cmd, "--profile", a->profile, "Then watch so many more steps, kernel by kernel", 1, 100'000);
   cmd->add_option("--trace", a->trace, "Where the profile's trace goes")->capture_default_str();
   cmd->add_flag("--nvtx", a->nvtx, "Ranges for Nsight Systems; steps are slower with them");
   cmd->footer("Example: ringmaster bench step bench/shapes/gpt2.yaml run.deterministic=false");

@@ -18,6 +18,7 @@
 #include "data/tokenizer.h"
 #include "trainer/commands/commands.h"
 #include "trainer/commands/data_text.h"
+#include "trainer/commands/number_option.h"
 
 namespace ring {
 namespace {
@@ -194,15 +195,13 @@ void add_prepare(CLI::App& parent) {
                 "auto (hash where it would choose ten documents or more, else tail)")
       ->check(CLI::IsMember({"auto", "hash", "tail"}))
       ->capture_default_str();
-  c->add_option("--validation-fraction", o.validation_fraction, "share of the text kept for validation; 0: none")
-      ->check(CLI::Range(0.0, 0.99))
+  add_number(*c, "--validation-fraction", o.validation_fraction, "share of the text kept for validation; 0: none", 0,
+             0.99)
       ->capture_default_str();
   c->add_option("--document", o.document,
                 "what is one document: file, line, blank-line (paragraphs), or the text that separates documents")
       ->capture_default_str();
-  c->add_option("--threads", o.threads, "threads that encode; 0: all cores")
-      ->check(CLI::Range(0, 4096))
-      ->capture_default_str();
+  add_number(*c, "--threads", o.threads, "threads that encode; 0: all cores", 0, kMostThreads)->capture_default_str();
   c->add_flag("--force", a->force, "replace the output if it exists");
   c->footer(
       "The text may be far larger than memory. Every document is followed by the tokenizer's end-of-text token, where "
@@ -215,9 +214,10 @@ void add_inspect(CLI::App& parent) {
   auto a = std::make_shared<InspectArguments>();
   CLI::App* c = parent.add_subcommand("inspect", "Show what a corpus holds, and one of its documents");
   c->add_option("corpus", a->file, "a corpus (.h5)")->required()->type_name("FILE");
-  c->add_option("--document", a->document, "which document to show, counted from 0")->capture_default_str();
+  add_number(*c, "--document", a->document, "which document to show, counted from 0", 0, std::int64_t{1} << 53)
+      ->capture_default_str();
   c->add_flag("--validation", a->validation, "show a document of the validation split");
-  c->add_option("--bytes", a->bytes, "how much of the document to show")->capture_default_str();
+  add_number(*c, "--bytes", a->bytes, "how much of the document to show", 0, kMostLength)->capture_default_str();
   c->footer("Example: ringmaster data inspect corpus.h5 --validation --document 3");
   c->callback([a] { inspect(*a); });
 }

@@ -5,6 +5,7 @@
 #include "comm/mesh.h"
 #include "trainer/commands/commands.h"
 #include "trainer/commands/eval_long.h"
+#include "trainer/commands/number_option.h"
 #include "trainer/evaluate.h"
 #include "trainer/session.h"
 
@@ -29,6 +30,7 @@ void run(const Arguments& a) {
   LoaderOptions options;
   options.context = session.config.model.context;
   options.rows = batch_rows(a.rows, options.context);
+  check_tokens_at_once("--batch-size", options.rows, options.context);
   options.packing = session.config.data.packing;
   const ValidationSet set(corpora, options, a.batches * options.rows);
   const std::unique_ptr<Mesh> alone = Mesh::join({});
@@ -55,11 +57,9 @@ void add_eval_command(CLI::App& app) {
   auto a = std::make_shared<Arguments>();
   cmd->add_option("run", a->run, "Directory of a run, or one of its checkpoints")->required();
   cmd->add_option("--data", a->data, "Corpus whose validation split is read; default: the run's own");
-  cmd->add_option("--batches", a->batches, "Batches to read, spread over the split; 0: all of it")
-      ->check(CLI::NonNegativeNumber);
-  cmd->add_option("--batch-size", a->rows, "Sequences per batch; 0: at most 32, about 32,768 tokens")
-      ->check(CLI::NonNegativeNumber);
-  cmd->add_option("--threads", a->threads, "CPU threads; 0: all cores")->check(CLI::Range(0, 4096));
+  add_number(*cmd, "--batches", a->batches, "Batches to read, spread over the split; 0: all of it", 0, kMostCount);
+  add_number(*cmd, "--batch-size", a->rows, "Sequences per batch; 0: at most 32, about 32,768 tokens", 0, 1 << 30);
+  add_number(*cmd, "--threads", a->threads, "CPU threads; 0: all cores", 0, kMostThreads);
   cmd->add_option("--device", a->device, "Where to compute: auto, cpu or cuda")
       ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
   CLI::Option* json = cmd->add_flag("--json", a->json, "Print one JSON object");

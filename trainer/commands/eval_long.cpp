@@ -8,6 +8,7 @@
 #include <set>
 
 #include "core/log.h"
+#include "trainer/commands/number_option.h"
 #include "trainer/commands/print.h"
 #include "trainer/long_eval.h"
 #include "trainer/session.h"
@@ -116,24 +117,19 @@ std::int64_t batch_rows(std::int64_t asked, std::int64_t length) {
 }
 
 void LongEvalArguments::add_to(CLI::App& command, CLI::Option* needs) {
-  const auto option = [&](const char* name, auto& value, const char* text) {
-    return command.add_option(name, value, text)->needs(needs)->group("With --long");
+  const auto option = [&](const char* name, auto& value, const char* text, long double least, long double most) {
+    return add_number(command, name, value, text, least, most)->needs(needs)->group("With --long");
   };
   option("--length", length,
          "Tokens of the windows for the loss by position; 0: the model's context. Longer ones show "
-         "how far the model carries beyond what it was trained on")
-      ->check(CLI::NonNegativeNumber);
-  option("--lengths", lengths, "Tokens of the passkey prompts, with commas; default: the context, its half, ...")
-      ->delimiter(',')
-      ->check(CLI::PositiveNumber);
-  option("--depths", depths, "Where in the prompt the key is named, with commas: 0 is the beginning, 1 the end")
-      ->delimiter(',')
-      ->check(CLI::Range(0.0, 1.0))
+         "how far the model carries beyond what it was trained on",
+         0, kMostLength);
+  option("--lengths", lengths, "Tokens of the passkey prompts, with commas; default: the context, its half, ...", 1,
+         kMostLength);
+  option("--depths", depths, "Where in the prompt the key is named, with commas: 0 is the beginning, 1 the end", 0, 1)
       ->capture_default_str();
-  option("--trials", trials, "Passkey prompts of each length and depth; 0: none")
-      ->check(CLI::Range(0, 1000000))
-      ->capture_default_str();
-  option("--seed", seed, "The same seed gives the same keys")->capture_default_str();
+  option("--trials", trials, "Passkey prompts of each length and depth; 0: none", 0, 1'000'000)->capture_default_str();
+  option("--seed", seed, "The same seed gives the same keys", 0, kMostSeed)->capture_default_str();
   command.add_flag("--csv", csv, "Print comma-separated values")->needs(needs)->group("With --long");
 }
 
@@ -147,6 +143,7 @@ void long_eval(const Session& session, const Corpora& corpora, const LongEvalArg
       a.trials ? passkey_lengths(a, m.context, task) : std::vector<std::int64_t>{};
   check_prompts(a, lengths, m, task);
   const std::int64_t at_once = batch_rows(rows, length);
+  check_tokens_at_once("--batch-size", at_once, length);
   const ValidationSet set(corpora, {.context = length, .rows = at_once}, batches * at_once);
   Report report(a.csv, json);
   report.positions(losses_by_position(*session.model, session.ctx, set), length);

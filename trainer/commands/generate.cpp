@@ -1,10 +1,10 @@
 #include "trainer/generate.h"
 
 #include <CLI/CLI.hpp>
-#include <cmath>
 #include <iostream>
 
 #include "trainer/commands/commands.h"
+#include "trainer/commands/number_option.h"
 #include "trainer/session.h"
 
 namespace ring {
@@ -29,8 +29,6 @@ std::vector<std::int32_t> start_tokens(const Tokenizer& tokenizer, const std::st
 }
 
 void run(const Arguments& a) {
-  if (std::isnan(a.sampling.temperature) || std::isnan(a.sampling.top_p))
-    fail("--temperature and --top-p take numbers");
   const Session session = open_session(a.run, a.threads, parse_device(a.device));
   const std::optional<std::int32_t> end = a.ignore_end ? std::nullopt : session.tokenizer->end_of_text();
   Sampling sampling = a.sampling;
@@ -53,22 +51,18 @@ void add_generate_command(CLI::App& app) {
   auto a = std::make_shared<Arguments>();
   cmd->add_option("run", a->run, "Directory of a run, or one of its checkpoints")->required();
   cmd->add_option("--prompt", a->prompt, "Text to continue");
-  cmd->add_option("--temperature", a->sampling.temperature,
-                  "Below 1: safer, above 1: wilder, 0: always the likeliest token")
-      ->check(CLI::Range(0.0, 100.0))
+  add_number(*cmd, "--temperature", a->sampling.temperature,
+             "Below 1: safer, above 1: wilder, 0: always the likeliest token", 0, 100)
       ->capture_default_str();
-  cmd->add_option("--top-k", a->sampling.top_k, "Draw from this many likeliest tokens; 0: all")
-      ->check(CLI::NonNegativeNumber)
+  add_number(*cmd, "--top-k", a->sampling.top_k, "Draw from this many likeliest tokens; 0: all", 0, kMostCount)
       ->capture_default_str();
-  cmd->add_option("--top-p", a->sampling.top_p,
-                  "Draw from the likeliest tokens that have this much probability together")
-      ->check(CLI::Range(0.0, 1.0))
+  add_number(*cmd, "--top-p", a->sampling.top_p,
+             "Draw from the likeliest tokens that have this much probability together", 0, 1)
       ->capture_default_str();
-  cmd->add_option("--seed", a->sampling.seed, "The same seed gives the same text")->capture_default_str();
-  cmd->add_option("--max-tokens", a->max_tokens, "Tokens to write at most")
-      ->check(CLI::NonNegativeNumber)
+  add_number(*cmd, "--seed", a->sampling.seed, "The same seed gives the same text", 0, kMostSeed)
       ->capture_default_str();
-  cmd->add_option("--threads", a->threads, "CPU threads; 0: all cores")->check(CLI::Range(0, 4096));
+  add_number(*cmd, "--max-tokens", a->max_tokens, "Tokens to write at most", 0, kMostCount)->capture_default_str();
+  add_number(*cmd, "--threads", a->threads, "CPU threads; 0: all cores", 0, kMostThreads);
   cmd->add_option("--device", a->device, "Where to compute: auto, cpu or cuda")
       ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
   cmd->add_flag("--ignore-end", a->ignore_end, "Go on after an end-of-text token");

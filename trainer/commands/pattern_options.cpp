@@ -4,20 +4,20 @@
 
 #include "core/check.h"
 #include "kernels/attention/blocks.h"
+#include "trainer/commands/number_option.h"
 
 namespace ring {
 
 std::vector<std::string> attention_kinds() { return {"dense", "window", "dilated", "block_sparse"}; }
 
 void PatternOptions::add_to(CLI::App& cmd) {
-  cmd.add_option("--window", window, "Of windows: keys that a query sees")->capture_default_str();
-  cmd.add_option("--sinks", sinks, "Of windows: first keys that all see")->capture_default_str();
-  cmd.add_option("--segments", segments, "Of dilated attention, with commas")->delimiter(',')->capture_default_str();
-  cmd.add_option("--rates", rates, "Of dilated attention, with commas")->delimiter(',')->capture_default_str();
+  add_number(cmd, "--window", window, "Of windows: keys that a query sees", 1, kMostLength)->capture_default_str();
+  add_number(cmd, "--sinks", sinks, "Of windows: first keys that all see", 0, kMostLength)->capture_default_str();
+  add_number(cmd, "--segments", segments, "Of dilated attention, with commas", 1, kMostLength)->capture_default_str();
+  add_number(cmd, "--rates", rates, "Of dilated attention, with commas", 1, kMostLength)->capture_default_str();
   cmd.add_flag("--dedup", dedup, "Of dilated attention: pairs count once");
-  cmd.add_option("--block", block, "Of block patterns: 64 or 128")->capture_default_str();
-  cmd.add_option("--density", density, "Of block patterns: share of blocks, drawn at random")
-      ->check(CLI::Range(0.0, 1.0))
+  add_number(cmd, "--block", block, "Of block patterns: 64 or 128", 64, 128)->capture_default_str();
+  add_number(cmd, "--density", density, "Of block patterns: share of blocks, drawn at random", 0, 1)
       ->capture_default_str();
 }
 
@@ -34,6 +34,7 @@ Pattern PatternOptions::of(const std::string& kind) const {
     p.dedup = dedup;
   } else if (kind == "block_sparse") {
     p.kind = AttentionKind::block_sparse;
+    if (block != 64 && block != 128) fail("--block: ", block, " tokens, but blocks have 64 or 128");
     const BlockRule rule{.kind = BlockRuleKind::random, .threshold = random_threshold(density), .seed = 1};
     p.blocks = std::make_shared<BlockPattern>(block, std::vector{rule});
   }

@@ -17,6 +17,7 @@
 #include "data/tokenizer.h"
 #include "trainer/commands/commands.h"
 #include "trainer/commands/data_text.h"
+#include "trainer/commands/number_option.h"
 #include "trainer/origin.h"
 
 namespace ring {
@@ -146,19 +147,15 @@ void add_train(CLI::App& parent) {
   c->add_option("--kind", a->kind, "kind of vocabulary")
       ->check(CLI::IsMember({"bpe", "unigram", "chars"}))
       ->capture_default_str();
-  c->add_option("--vocab-size", a->vocab_size, "number of tokens (bpe, unigram)")
-      ->check(CLI::Range(300, 1 << 24))
-      ->capture_default_str();
+  add_number(*c, "--vocab-size", a->vocab_size, "number of tokens (bpe, unigram)", 300, 1 << 24)->capture_default_str();
   c->add_option("--output", a->output, "file to write: .rmt, or .model for a plain SentencePiece model")
       ->required()
       ->type_name("FILE");
-  c->add_option("--max-train-bytes", a->max_train_bytes,
-                "train on an even sample of this size, such as 50MB (bpe, unigram)")
-      ->transform(CLI::AsSizeValue(true))
+  add_bytes(*c, "--max-train-bytes", a->max_train_bytes,
+            "train on an even sample of this size, such as 50MB (bpe, unigram)", 1, std::uint64_t{1} << 53)
       ->capture_default_str();
-  c->add_option("--character-coverage", a->coverage,
-                "share of the text whose characters get a token of their own (bpe, unigram)")
-      ->check(CLI::Range(0.9, 1.0))
+  add_number(*c, "--character-coverage", a->coverage,
+             "share of the text whose characters get a token of their own (bpe, unigram)", 0.9, 1)
       ->capture_default_str();
   c->add_flag("--end-of-text", a->end_of_text, "add an end-of-text token (chars; the other kinds have one)");
   c->footer(
@@ -183,7 +180,7 @@ void add_decode(CLI::App& parent) {
   auto a = std::make_shared<DecodeArguments>();
   CLI::App* c = parent.add_subcommand("decode", "Turn token numbers into text");
   c->add_option("--tokenizer", a->tokenizer, kSpecText)->required()->type_name("SPEC");
-  c->add_option("ids", a->ids, "token numbers; standard input when they are left out");
+  add_number(*c, "ids", a->ids, "token numbers; standard input when they are left out", 0, kMostCount);
   c->footer(
       "Example: ringmaster tokenizer encode --tokenizer tok.rmt < in.txt | ringmaster tokenizer decode --tokenizer "
       "tok.rmt > out.txt");
@@ -194,8 +191,8 @@ void add_inspect(CLI::App& parent) {
   auto a = std::make_shared<InspectArguments>();
   CLI::App* c = parent.add_subcommand("inspect", "Show what a tokenizer is and some of its tokens");
   c->add_option("tokenizer", a->tokenizer, kSpecText)->required()->type_name("SPEC");
-  c->add_option("--first", a->first, "first token to show")->check(CLI::NonNegativeNumber)->capture_default_str();
-  c->add_option("--tokens", a->tokens, "how many tokens to show")->check(CLI::NonNegativeNumber)->capture_default_str();
+  add_number(*c, "--first", a->first, "first token to show", 0, kMostCount)->capture_default_str();
+  add_number(*c, "--tokens", a->tokens, "how many tokens to show", 0, kMostCount)->capture_default_str();
   c->footer("Example: ringmaster tokenizer inspect tok.rmt --first 300 --tokens 50");
   c->callback([a] { inspect(*a); });
 }

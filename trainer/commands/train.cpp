@@ -4,6 +4,7 @@
 #include "core/standard_streams.h"
 #include "kernels/observers.h"
 #include "trainer/commands/commands.h"
+#include "trainer/commands/number_option.h"
 #include "trainer/origin.h"
 #include "trainer/run_directory.h"
 #include "trainer/session.h"
@@ -63,9 +64,8 @@ void add_train_command(CLI::App& app) {
   cmd->add_option("overrides", a->overrides, "Settings to change, as section.key=value");
   cmd->add_flag("--fresh", a->options.fresh, "Delete the run's checkpoints and settings and start over");
   cmd->add_flag("--allow-changes", a->options.allow_changes, "Resume although settings differ from those of the run");
-  cmd->add_option("--profile", a->options.profile,
-                  "Watch so many steps kernel by kernel: a table, and profile.json in the run's directory")
-      ->check(CLI::Range(1, 100000));
+  add_number(*cmd, "--profile", a->options.profile,
+             "Watch so many steps kernel by kernel: a table, and profile.json in the run's directory", 1, 100'000);
   cmd->add_flag("--nvtx", a->options.nvtx, "Ranges for Nsight Systems; steps are slower with them");
   cmd->footer(
       "A run that has a checkpoint is resumed. SIGINT and SIGTERM finish the step, save, and end with exit code 75;\n"

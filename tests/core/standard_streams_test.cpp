@@ -1,0 +1,89 @@
+// What tests/launcher/streams_test.cpp does not see of a program from outside.
+#include "core/standard_streams.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <functional>
+#include <iostream>
+
+#include "core/check.h"
+
+namespace ring {
+namespace {
+
+// In a child, whose standard output is `path`; its exit code.
+int in_child(const char* path, const std::function<int()>& fn) {
+  const pid_t pid = fork();
+  if (pid == 0) {
+    dup2(open(path, O_WRONLY), STDOUT_FILENO);
+    try {
+      _exit(fn());
+    } catch (const Error&) {
+      _exit(99);
+    }
+  }
+  int status = 0;
+  waitpid(pid, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+TEST(StandardStreams, ClosedOnesRefuseEveryUse) {
+  EXPECT_EQ(in_child("/dev/null",
+                     [] {
+                       for (const int fd : {0, 1, 2}) close(fd);
+                       open_standard_streams();
+                       char byte = 0;
+                       const bool in = read(0, &byte, 1) < 0 && errno == EBADF;
+                       const bool out = write(1, &byte, 1) < 0 && errno == EBADF;
+                       const bool err = write(2, &byte, 1) < 0 && errno == EBADF;
+                       return in && out && err && open("/dev/null", O_RDONLY) > 2 ? 0 : 1;
+                     }),
+            0);
+}
+
+TEST(StandardStreams, TheFirstWriteThatFailsThrowsAndIsNotForgotten) {
+  EXPECT_EQ(in_child("/dev/full",
+                     [] {
+                       StandardOutput output;
+                       std::cout << "kept for later";  // by the buffer
+                       std::string reason;
+                       try {
+                         std::cout << std::flush;
+                       } catch (const Error& e) {
+                         reason = e.what();
+                       }
+                       if (reason != "standard output: cannot be written: No space left on device") return 1;
+                       output.finish();  // throws again
+                       return 2;
+                     }),
+            99);
+}
+
+TEST(StandardStreams, WhatGoesToStandardErrorFlushesAndThrowsNothing) {
+  EXPECT_EQ(in_child("/dev/full",
+                     [] {
+                       StandardOutput output;
+                       std::cout << "lost";
+                       std::cerr << "";
+                       return std::cerr ? 0 : 1;
+                     }),
+            0);
+}
+
+TEST(StandardStreams, ProgressMayBeLost) {
+  EXPECT_EQ(in_child("/dev/full",
+                     [] {
+                       std::ostream& out = progress_output();
+                       if (!why_lost(out).empty()) return 1;
+                       out << "step 1" << std::endl;
+                       return why_lost(out) == "No space left on device" ? 0 : 2;
+                     }),
+            0);
+}
+
+}  // namespace
+}  // namespace ring
