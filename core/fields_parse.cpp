@@ -7,6 +7,8 @@
 namespace ring::config {
 namespace {
 
+constexpr std::size_t kMostTextBytes = 4096;  // names and paths: no system takes longer ones
+
 template <class T>
 bool read_whole(const std::string& text, T& value) {
   const char* begin = text.data();
@@ -62,7 +64,11 @@ std::string parse_value(const Node& node, const YamlNode& yaml, Value& value) {
     return expected + (node.kind == Kind::text ? " (write \"\" for an empty text)" : "");
   }
   if (yaml.type != YamlNode::Type::scalar) return expected;
-  if (node.kind == Kind::text) return value = yaml.text, "";
+  if (node.kind == Kind::text) {
+    if (yaml.text.size() > kMostTextBytes)
+      return str("must have at most ", kMostTextBytes, " bytes, has ", yaml.text.size());
+    return value = yaml.text, "";
+  }
   if (node.kind == Kind::choice) return parse_choice(yaml.text, node.choices, value);
   if (yaml.quoted) return expected;
   if (node.kind == Kind::integer) return parse_integer(yaml.text, value);

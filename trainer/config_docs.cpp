@@ -24,7 +24,8 @@ A run is described by a YAML file, and every key of it can be changed on the com
 * Keys that are not given have the default below. `ringmaster config show FILE [a.b=c ...]` prints all of them.
 * Every mistake is reported, with its file and line, before anything else happens; of more than 20 the first ones.
 * A file has at most 1 MiB and is a file: no pipe, no device. Lists and sections nest at most 64 deep, includes 32, of
-  at most 256 files. An alias counts as what it stands for: 524,288 values or 4 MiB of them are the most.
+  at most 256 files. An alias counts as what it stands for: 524,288 values or 4 MiB of them are the most, and a
+  text has at most 4,096 bytes.
 
 The resolved configuration is stored with the run and in its checkpoints; a run is resumed only with the same one,
 except for keys that change no number of the training.

@@ -90,7 +90,7 @@ def findings(o):
                  "filesystem error", "is false at", "AddressSanitizer", "runtime error", "stoi", "stoll", "regex"):
         if sign in o.text:
             wrong.append(sign)
-    if len(o.text) > 100_000:
+    if o.code != 0 and len(o.text) > 100_000:
         wrong.append(f"{len(o.text)} bytes of output")
     return wrong
 

@@ -151,6 +151,8 @@ TEST(FieldLimits, LongNamesAndValuesAreCut) {
   EXPECT_LT(errors(kGiven + "include: " + x + "\n").size(), 600u);
   EXPECT_LT(errors("must: " + x + "\ncount: 0.5\npath: y", {"count=" + x}).size(), 500u);
   EXPECT_NE(errors(kGiven + "count: " + x + "\n").find("x... (500000 bytes)"), std::string::npos);
+  EXPECT_EQ(errors("path: y\nmust: " + x + "\n"), "run.yaml:2: must: must have at most 4096 bytes, has 500000");
+  EXPECT_EQ(errors("path: y\nmust: " + std::string(4096, 'x') + "\n"), "");
   EXPECT_EQ(errors(kGiven + "\"a\\e[31m\": 1\n").find('\x1b'), std::string::npos) << "it would reach the terminal";
 }
 
