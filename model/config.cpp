@@ -90,7 +90,10 @@ void ModelConfig::validate(std::vector<std::string>& errors) const {
   if (!head_dim && width % heads)
     errors.push_back(str("heads: ", heads, " does not divide model.width = ", width, "; set model.head_dim"));
   const std::int64_t d = head_dim ? head_dim : width / heads;
-  if (d == 0 || d % 8) errors.push_back(str("head_dim: ", d, " is not a multiple of 8"));
+  if (d == 0 || d % 8)
+    errors.push_back(str("head_dim: ", d,
+                         head_dim ? "" : str(" (model.width = ", width, " / model.heads = ", heads, ")"),
+                         " is not a multiple of 8"));
   for (std::size_t i = 0; i < attention_layers.size(); ++i)
     if (const std::string wrong = wrong_layers(attention_layers[i], layers); !wrong.empty())
       errors.push_back(str("attention_layers[", i, "].layers: ", wrong));

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "core/check.h"
+#include "core/yaml.h"
 
 namespace ring {
 namespace {
@@ -49,7 +50,7 @@ int default_threads() {
     char* end = nullptr;
     const long n = std::strtol(text, &end, 10);
     if (end == text || *end != 0 || n < 1 || n > 4096)
-      fail("RINGMASTER_THREADS is '", text, "': give a number of threads from 1 to 4096");
+      fail("RINGMASTER_THREADS is '", shown(text), "': give a number of threads from 1 to 4096");
     return static_cast<int>(n);
   }
   return available_cores();

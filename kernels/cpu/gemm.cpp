@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <string>
+
+#include "core/yaml.h"
 
 namespace ring::cpu {
 namespace {
@@ -38,7 +41,8 @@ const GemmLibrary& find_gemm(std::string_view name) {
     if (l.name == name) return l;
     known += str(known.empty() ? "" : ", ", l.name);
   }
-  fail("matrix library '", name, "' is not in this build, which has ", known, " (RINGMASTER_GEMM chooses one)");
+  fail("matrix library '", shown(std::string(name)), "' is not in this build, which has ", known,
+       " (RINGMASTER_GEMM chooses one)");
 }
 
 const GemmLibrary& chosen_gemm() {
