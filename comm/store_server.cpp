@@ -78,8 +78,7 @@ void StoreServer::Impl::run() {
     sessions_.answer_beats(Clock::now());
     if (fds[1].revents || crowded_) accept_all();
     sessions_.expire(Clock::now());
-    for (auto c = connections_.begin(); c != connections_.end();)
-      c = write_some(*c) ? std::next(c) : close_connection(c);
+    for (auto c = connections_.begin(); c != connections_.end();) c = serve(*c, 0) ? std::next(c) : close_connection(c);
   }
 }
 
@@ -129,7 +128,9 @@ bool StoreServer::Impl::serve(Connection& c, short events) {
   try {
     const bool open = (events & (POLLIN | POLLHUP | POLLERR)) != 0;
     if (open && !c.session->closing && !c.session->full() && !read_some(c)) return false;
-    return !(events & POLLERR) && write_some(c);
+    if ((events & POLLERR) || !write_some(c)) return false;
+    sessions_.receive(*c.session, {}, Clock::now());  // requests that waited until their answers had room
+    return true;
   } catch (const Error&) {
     return false;  // not our protocol
   }

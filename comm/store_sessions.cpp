@@ -27,7 +27,7 @@ StoreSessions::Place StoreSessions::open(Clock::time_point now) {
 void StoreSessions::receive(Session& s, std::string_view bytes, Clock::time_point now) {
   s.in.append(bytes);
   std::size_t done = 0;
-  while (s.in.size() - done >= 4 && !s.closing) {
+  while (s.in.size() - done >= 4 && !s.closing && !s.full()) {
     std::size_t at = done;
     const auto length = take<std::uint32_t>(s.in, at);
     if (length > (s.trusted ? kMaxFrame : kMaxHello)) fail("store: a message of ", length, " bytes");

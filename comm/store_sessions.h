@@ -37,7 +37,8 @@ class StoreSessions {
   explicit StoreSessions(std::string cookie) : cookie_(std::move(cookie)) {}
 
   Place open(Clock::time_point now);
-  // All requests that are complete. Error: what this one says is not the protocol; close it.
+  // All requests that are complete; those that come while the session is full wait in `in` for the next call.
+  // Error: what this one says is not the protocol; close it.
   void receive(Session&, std::string_view bytes, Clock::time_point now);
   void close(Place, Clock::time_point now);
   // To be called after everything that had arrived was received: when this process itself was held up, nobody else was

@@ -125,6 +125,27 @@ TEST_F(StoreHostile, AnswersThatNobodyReadsAreBounded) {
   expect_well();
 }
 
+TEST(StoreSessions, RequestsWaitUntilTheirAnswersHaveRoom) {
+  StoreSessions sessions("s");
+  const auto now = StoreSessions::Clock::now();
+  const auto s = sessions.open(now);
+  sessions.receive(
+      *s, encode({Op::hello, 0, "", "s"}) + encode({Op::set, 0, "large", std::string(kMaxStoreValue, 'x')}), now);
+  s->out.clear();
+  std::string asks;
+  for (int i = 0; i < 400; ++i) asks += encode({Op::get, 0, "large", ""});
+  sessions.receive(*s, asks, now);
+  const std::size_t answer = reply(Status::ok, std::string(kMaxStoreValue, 'x')).size();
+  std::size_t answers = 0;
+  for (int turn = 0; turn < 400 && !s->out.empty(); ++turn) {
+    EXPECT_LE(s->out.size(), kMaxUnread + answer);
+    answers += s->out.size() / answer;
+    s->out.clear();
+    sessions.receive(*s, {}, now);
+  }
+  EXPECT_EQ(answers, 400u);
+}
+
 TEST(StoreSessions, NumbersAtTheirExtremes) {
   StoreSessions sessions("s");
   const auto now = StoreSessions::Clock::now();
