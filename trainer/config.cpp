@@ -75,7 +75,7 @@ void TrainConfig::validate(std::vector<std::string>& errors) const {
 }
 
 void OptimizerConfig::fields(Fields& f) {
-  f("lr", lr, "peak learning rate of AdamW", in_range(1e-20, 1000));
+  f("lr", lr, "peak learning rate of AdamW", in_range(1e-20, 1e30));
   f("beta1", beta1, "decay of the first moment", in_range(0, 0.9999));
   f("beta2", beta2, "decay of the second moment", in_range(0, 0.99999));
   f("eps", eps, "added to the root of the second moment", in_range(1e-30, 1));

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/check.h"
@@ -15,7 +16,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     std::vector<ring::BlockRule> rules;
     std::vector<std::uint32_t> bits;
     file.add_rules({0, 1, 2, 3}, of_head, rules, bits);
-    const ring::BlockPattern pattern(64, rules, of_head, bits);
+    const ring::BlockPattern pattern(64, rules, of_head, std::move(bits));
     for (const std::int32_t head : {0, 3}) pattern.keeps(head, rules[0].rows - 1, 0);
   } catch (const ring::Error&) {
   }

@@ -474,12 +474,17 @@ TEST_F(AttentionShow, RefusesWhatIsNotThere) {
     EXPECT_EQ(std::count(f.output.begin(), f.output.end(), '\n'), 1) << f.output;
   };
   refused({"--layer", "6"}, "--layer: there is no layer 6: the model has 6, give one of 0 to 5");
-  refused({"--layer=-1"}, "--layer: there is no layer -1");
   refused({"--head", "2"}, "--head: there is no KV head 2: the model has 2, give one of 0 to 1");
-  refused({"--head=-1"}, "--head: there is no KV head -1");
-  refused({"--length", "0"}, "--length: 0 tokens, give 1 to 1073741824");
-  refused({"--length", "2000000000"}, "--length: 2000000000 tokens");
-  refused({"--width", "10"}, "--width: 10 columns are too few for a picture, give 24 or more");
+  const auto out_of_range = [&](const std::string& option, const std::string& value, const std::string& range) {
+    const Finished f = show({option + "=" + value});
+    EXPECT_EQ(f.code, 2) << f.output;
+    EXPECT_NE(f.output.find(option + ": must be in " + range + ", is " + value), std::string::npos) << f.output;
+  };
+  out_of_range("--layer", "-1", "[0, 2147483647]");
+  out_of_range("--head", "-1", "[0, 2147483647]");
+  out_of_range("--length", "0", "[1, 1073741824]");
+  out_of_range("--length", "2000000000", "[1, 1073741824]");
+  out_of_range("--width", "10", "[24, 10000]");
   refused({"model.attention.window=0"}, "window");
   std::ofstream(folder_ / "blocks.txt") << "0-7: 0\n";
   const std::string rules =

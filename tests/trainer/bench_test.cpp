@@ -237,14 +237,18 @@ TEST_F(BenchCommand, BadInput) {
   expect_error({"bench", "ops", path("tiny.yaml"), "model.layers=x"}, 1, "model.layers");
   expect_error({"bench", "attention", "--heads", "6", "--kv-heads", "4"}, 1, "6 heads do not share 4 KV heads");
   expect_error({"bench", "attention", "--device", "cpu", "--head-dim", "12"}, 1, "12 is not a positive multiple of 8");
-  expect_error({"bench", "attention", "--device", "cpu", "--length", "0"}, 1, "--length: 0");
+  expect_error({"bench", "attention", "--device", "cpu", "--length", "0"}, 2, "--length: must be in [1");
   expect_error({"bench", "attention", "--device", "cpu", "--dtype", "bf16"}, 1, "the CPU computes in f32");
   expect_error({"bench", "attention", "--device", "tpu"}, 2, "--device");
   expect_error({"bench", "attention", "--device", "cpu", "--candidate", "none"}, 1, "no attention kernel none");
-  expect_error({"bench", "attention", "--device", "cpu", "--kind", "window", "--window", "0"}, 1, "a window of 0");
+  expect_error({"bench", "attention", "--device", "cpu", "--kind", "window", "--window", "0"}, 2,
+               "--window: must be in [1");
   expect_error({"bench", "attention", "--device", "cpu", "--kind", "dilated", "--segments", "64"}, 1,
                "--segments has 1");
-  expect_error({"bench", "attention", "--device", "cpu", "--kind", "block_sparse", "--block", "32"}, 1, "block of 32");
+  expect_error({"bench", "attention", "--device", "cpu", "--kind", "block_sparse", "--block", "32"}, 2,
+               "--block: must be in [64");
+  expect_error({"bench", "attention", "--device", "cpu", "--kind", "block_sparse", "--block", "100"}, 1,
+               "--block: 100");
   expect_error({"bench", "attention", "--kind", "global"}, 2, "--kind");
   expect_error({"bench"}, 2, "subcommand");
   std::ofstream(path("other.csv")) << "a,b\n1,2\n";

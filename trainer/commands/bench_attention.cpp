@@ -132,7 +132,7 @@ void add_bench_attention(CLI::App& bench) {
   cmd->add_flag("--full", a->full, "Only full");
   cmd->add_option("--dtype", a->type, "bf16 or f32")->check(CLI::IsMember({"bf16", "f32"}));
   add_number(*cmd, "--seconds", a->seconds, "Time of each measurement", 1e-6, 3600)->capture_default_str();
-  add_number(*cmd, "--most-seconds", a->most_seconds, "Leave out kernels that would need longer for a call", 1e-6, 1e6)
+  add_number(*cmd, "--most-seconds", a->most_seconds, "Leave out kernels that would need longer for a call", 1e-12, 1e6)
       ->capture_default_str();
   add_number(*cmd, "--threads", a->threads, "Of a CPU; 0: all cores", 0, kMostThreads);
   cmd->add_option("--device", a->device, "auto, cpu or cuda")->check(CLI::IsMember({"auto", "cpu", "cuda"}));
