@@ -155,8 +155,16 @@ std::shared_ptr<const Tokenizer> open_tokenizer(const std::string& spec) {
   return origin ? load_tokenizer_of(*origin, file) : load_tokenizer(file);
 }
 
+Config settings_in_file(const RunDirectory& run, bool speaks) {
+  const RunSettings settings = run.settings();
+  const std::string restoring = settings.untouched ? "" : run.restoring_command();
+  if (speaks && !restoring.empty())
+    log::warn(run.config_file(), " was changed since the run wrote it; to restore it: ", restoring);
+  return settings.config;
+}
+
 Config settings_to_go_on(const RunDirectory& run, bool speaks) {
-  if (run.has_config()) return run.settings().config;
+  if (run.has_config()) return settings_in_file(run, speaks);
   std::string problem;
   if (const std::optional<Origin> origin = newest_origin(run, &problem)) {
     if (speaks)

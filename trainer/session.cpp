@@ -160,7 +160,7 @@ void warn_of_other_settings(const RunDirectory& run, const Origin& origin, const
 Config session_config(const std::optional<RunDirectory>& run, const Origin& origin, int threads, DeviceChoice device) {
   Config config = origin.config;
   if (run && run->has_config()) {
-    const Config file = run->settings().config;
+    const Config file = settings_in_file(*run, true);
     warn_of_other_settings(*run, origin, file);
     if (config.data.mixture.empty() && file.data.mixture.empty()) config.data.path = file.data.path;
   } else if (run) {

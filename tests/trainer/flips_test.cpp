@@ -1,5 +1,6 @@
 // Every file that a run reads, with bits flipped or its end cut: whoever reads it says so and names it, or computes the
-// very same numbers. RINGMASTER_FLIPS sets how many; the seed is fixed.
+// very same numbers. RINGMASTER_FLIPS sets how many, RINGMASTER_FLIPS_FIRST the number of the first: each
+// number is another damage, always the same.
 #include <algorithm>
 #include <cstdlib>
 
@@ -76,11 +77,15 @@ class SlowFlips : public Runs {
   std::vector<std::string> files_;
 };
 
+int number_from(const char* variable, int otherwise) {
+  const char* text = std::getenv(variable);
+  return text ? std::atoi(text) : otherwise;
+}
+
 TEST_F(SlowFlips, AreNamedOrHarmless) {
-  const char* asked = std::getenv("RINGMASTER_FLIPS");
-  const int flips = asked ? std::atoi(asked) : 60;
+  const int first = number_from("RINGMASTER_FLIPS_FIRST", 0), flips = number_from("RINGMASTER_FLIPS", 60);
   int refused = 0, harmless = 0;
-  for (int i = 0; i < flips; ++i) {
+  for (int i = first; i < first + flips; ++i) {
     const std::string what = damage(static_cast<std::uint64_t>(i)), file = what.substr(0, what.find(' '));
     const Finished loss = ring({"eval", path("run")}), text = ring(generate());
     EXPECT_TRUE(sound(loss, file, want_.loss, older_.loss)) << what << "\n" << loss.code << " " << loss.output;
