@@ -113,8 +113,7 @@ constexpr std::uint64_t kStartsHeld = 512;  // read at once: few for a sample, n
 
 }  // namespace
 
-// --- one split
-// --------------------------------------------------------------------------------------------------------
+// --- one split ---
 
 void TokenSplit::load(const std::shared_ptr<const FileHandle>& file, const SplitIndex& index, const std::string& name,
                       std::uint64_t vocab) {
@@ -190,8 +189,7 @@ std::uint64_t TokenSplit::document_start(std::uint64_t document) const {
   return start;
 }
 
-// --- where documents start
-// --------------------------------------------------------------------------------------------
+// --- where documents start ---
 
 void DocumentStarts::hold(std::uint64_t first) {
   held_.resize(std::min(kStartsHeld, split_.documents() + 1 - first));
@@ -221,8 +219,7 @@ std::uint64_t DocumentStarts::document_of(std::uint64_t token) {
   return first_ + static_cast<std::uint64_t>(std::ranges::upper_bound(held_, token) - held_.begin()) - 1;
 }
 
-// --- the whole file
-// ---------------------------------------------------------------------------------------------------
+// --- the whole file ---
 
 std::shared_ptr<const Tokenizer> TokenStore::tokenizer() const { return parse_tokenizer(tokenizer_bytes_, path_); }
 
