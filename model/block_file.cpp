@@ -164,19 +164,26 @@ void BlockFile::check_size(const std::vector<const Section*>& sections, std::siz
   }
 }
 
+// Sets the bits of these blocks in a row.
+void BlockFile::mark(std::uint32_t* row, Range keys) {
+  const std::int32_t first = keys.first / 32, last = keys.last / 32;
+  const std::uint32_t from = ~0u << (keys.first % 32), to = ~0u >> (31 - keys.last % 32);
+  if (first == last) {
+    row[first] |= from & to;
+    return;
+  }
+  row[first] |= from;
+  std::fill(row + first + 1, row + last, ~0u);
+  row[last] |= to;
+}
+
 BlockRule BlockFile::draw(const Section& section, std::vector<std::uint32_t>& bits) {
   BlockRule rule = extent(section);
   rule.first_word = static_cast<std::int64_t>(bits.size());
   bits.resize(bits.size() + static_cast<std::size_t>(rule.rows) * static_cast<std::size_t>(rule.words));
   for (const Kept& kept : section.kept)
-    for (std::int32_t q = kept.queries.first; q <= kept.queries.last; ++q) {
-      std::uint32_t* row = &bits[static_cast<std::size_t>(rule.first_word + std::int64_t{q} * rule.words)];
-      for (std::int32_t word = kept.keys.first / 32; word <= kept.keys.last / 32; ++word) {
-        const std::int32_t first = std::max(kept.keys.first - word * 32, 0),
-                           last = std::min(kept.keys.last - word * 32, 31);
-        row[word] |= (~0u << first) & (~0u >> (31 - last));
-      }
-    }
+    for (std::int32_t q = kept.queries.first; q <= kept.queries.last; ++q)
+      mark(&bits[static_cast<std::size_t>(rule.first_word + std::int64_t{q} * rule.words)], kept.keys);
   return rule;
 }
 

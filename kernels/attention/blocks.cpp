@@ -20,7 +20,16 @@ void check_rule(const BlockRule& r, std::size_t words) {
              " and every ", r.every, " blocks: local must be at least 1, the others at least 0");
 }
 
-// Of what the rule depends on. A drawing is hashed row by row, because a text of all would be as large again.
+// FNV-1a over words instead of bytes, folded so that their upper bits count everywhere: a drawing may have 2^26 of them.
+std::uint64_t hash_words(const std::uint32_t* words, std::int64_t count, std::uint64_t hash) {
+  for (const std::uint32_t* word = words; word != words + count; ++word) {
+    hash = (hash ^ *word) * 1099511628211ull;
+    hash ^= hash >> 32;
+  }
+  return hash;
+}
+
+// What the rule depends on.
 std::uint64_t hash_rule(const BlockRule& r, const std::vector<std::uint32_t>& bits, std::uint64_t hash) {
   const int kind = static_cast<int>(r.kind);
   switch (r.kind) {
@@ -31,13 +40,7 @@ std::uint64_t hash_rule(const BlockRule& r, const std::vector<std::uint32_t>& bi
     case BlockRuleKind::drawn: break;
   }
   hash = hash_text(str(kind, ' ', r.rows, ' ', r.words, ' '), hash);
-  std::string row(4 * static_cast<std::size_t>(r.words), '\0');
-  for (std::int64_t first = r.first_word, end = first + std::int64_t{r.rows} * r.words; first < end; first += r.words) {
-    for (std::size_t i = 0; i < row.size(); ++i)
-      row[i] = static_cast<char>(bits[static_cast<std::size_t>(first) + i / 4] >> (8 * (i % 4)) & 0xff);
-    hash = hash_text(row, hash);
-  }
-  return hash;
+  return hash_words(bits.data() + r.first_word, std::int64_t{r.rows} * r.words, hash);
 }
 
 }  // namespace
