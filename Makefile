@@ -39,7 +39,7 @@ test: build  ## build and run every test
 
 bench: configure  ## measure every op (ARGS= goes to the benchmark)
 	@cmake --build --preset release --target bench
-	@$(BUILD)/bench/bench_ops $(ARGS)
+	@$(BUILD)/bench/programs/bench_op_cases $(ARGS)
 
 bench-gpu: program  ## training steps of bench/shapes on this GPU, ours and PyTorch's (ARGS= goes to scripts/bench_gpu.sh)
 	@scripts/bench_gpu.sh $(ARGS)

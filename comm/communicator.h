@@ -18,11 +18,10 @@
 namespace ring {
 
 // Another rank died, left, stopped or did something else: this one is not the cause. A worker that ends because of it
-// exits with kExitPeerLost, so that its launcher names the right one.
+// exits with kExitPeerLost (core/exit_code.h), so that its launcher names the right one.
 struct PeerLost : Error {
   using Error::Error;
 };
-inline constexpr int kExitPeerLost = 83;
 
 enum class Reduce : std::uint8_t { sum, max };  // max: NaN wins over every number
 constexpr std::string_view to_string(Reduce r) { return r == Reduce::sum ? "sum" : "max"; }

@@ -44,7 +44,8 @@ inline constexpr int kMostYamlDepth = 64;
 // keys that are not plain, beyond a limit.
 YamlNode parse_yaml(const std::string& text);
 
-// What a message shows of a text that somebody else wrote: its beginning where it is longer than `most` bytes, control characters escaped.
+// What a message shows of a text that somebody else wrote: its beginning where it is longer than `most` bytes, control
+// characters escaped.
 std::string shown(const std::string& text, std::size_t most = 80);
 
 // A string as YAML: bare where that reads back as the same string everywhere, in double quotes otherwise.

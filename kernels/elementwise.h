@@ -36,8 +36,8 @@ struct Cast {
 inline Cost cost(const Cast& a) { return cost_of(a.x, {a.x, a.out}); }
 inline constinit Kernel<Cast> cast_kernel{"cast"};
 
-// out[i] = std * random_normal(site, first_element + i) for i < numel; contiguous, f32 or bf16. The same values on every
-// backend, up to the last bit of a logarithm or cosine.
+// out[i] = std * random_normal(site, first_element + i) for i < numel; contiguous, f32 or bf16. The same values on
+// every backend, up to the last bit of a logarithm or cosine.
 struct RandomNormal {
   Tensor out;
   RandomSite site;

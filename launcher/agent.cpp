@@ -19,10 +19,10 @@
 #include "comm/environment.h"
 #include "comm/store.h"
 #include "core/cpu/thread_pool.h"
+#include "core/exit_code.h"
 #include "core/log.h"
+#include "core/stop_signal.h"
 #include "launcher/worker.h"
-#include "trainer/commands/commands.h"
-#include "trainer/stop_signal.h"
 
 namespace ring {
 namespace {

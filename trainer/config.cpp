@@ -74,30 +74,6 @@ void TrainConfig::validate(std::vector<std::string>& errors) const {
     errors.push_back("steps: give train.steps, train.tokens or train.minutes");
 }
 
-void OptimizerConfig::fields(Fields& f) {
-  f("lr", lr, "peak learning rate of AdamW", in_range(1e-20, 1e30));
-  f("beta1", beta1, "decay of the first moment", in_range(0, 0.9999));
-  f("beta2", beta2, "decay of the second moment", in_range(0, 0.99999));
-  f("eps", eps, "added to the root of the second moment", in_range(1e-30, 1));
-  f("weight_decay", weight_decay, "decoupled decay, on matrices only", in_range(0, 1000));
-  f("clip", clip, "largest global gradient norm; 0 = no clipping", in_range(0, 1e30));
-  const auto types = choices<DType>({{"fp32", DType::f32}, {"bf16", DType::bf16}});
-  f("master", master, "type of the weights that are updated; bf16 (GPUs) rounds stochastically", types);
-  f("moments", moments, "type of both moments; bf16 (GPUs) rounds stochastically", types);
-  f("gradients", gradients, "type of the gradient buffers; bf16: GPUs only", types);
-}
-
-void ScheduleConfig::fields(Fields& f) {
-  f("kind", kind, "learning rate after the warm-up: kept, cosine or linear to final_lr, or kept and then linear (wsd)",
-    choices<ScheduleKind>({{"constant", ScheduleKind::constant},
-                           {"cosine", ScheduleKind::cosine},
-                           {"linear", ScheduleKind::linear},
-                           {"wsd", ScheduleKind::wsd}}));
-  f("warmup_steps", warmup_steps, "steps of linear warm-up from 0", in_range(0, kMostSteps));
-  f("decay_steps", decay_steps, "wsd: length of the final decay; 0 = a fifth of the run", in_range(0, kMostSteps));
-  f("final_lr", final_lr, "last learning rate, as a fraction of optimizer.lr", in_range(0, 1));
-}
-
 void CheckpointConfig::fields(Fields& f) {
   f("interval", interval, "steps between checkpoints; 0 = only at the end", in_range(0, kMostSteps));
   f("keep_last", keep_last, "newest checkpoints to keep", in_range(1, 1'000'000));

@@ -8,12 +8,11 @@
 #include "data/config.h"
 #include "model/config.h"
 #include "model/decoder.h"
+#include "optim/config.h"
 #include "parallel/config.h"
 
 namespace ring {
 
-// What a step's number on the device holds (core/step_state.h), and with it everything that counts steps.
-inline constexpr std::int64_t kMostSteps = (std::int64_t{1} << 31) - 1;
 // Tokens of a run: counted exactly also where processes add them up as doubles.
 inline constexpr std::int64_t kMostTokens = std::int64_t{1} << 53;
 // Tokens that a kernel sees at once: they are numbered by 32 bits.
@@ -53,25 +52,6 @@ struct TrainConfig {
   std::int64_t bucket_bytes = 0;
   void fields(Fields&);
   void validate(std::vector<std::string>& errors) const;
-};
-
-struct OptimizerConfig {
-  double lr = 1e-3;
-  double beta1 = 0.9, beta2 = 0.95, eps = 1e-8;
-  double weight_decay = 0.1;
-  double clip = 1.0;
-  DType master = DType::f32, moments = DType::f32, gradients = DType::f32;
-  void fields(Fields&);
-};
-
-enum class ScheduleKind : std::uint8_t { constant, cosine, linear, wsd };
-
-struct ScheduleConfig {
-  ScheduleKind kind = ScheduleKind::cosine;
-  std::int64_t warmup_steps = 100;
-  std::int64_t decay_steps = 0;
-  double final_lr = 0.1;
-  void fields(Fields&);
 };
 
 struct CheckpointConfig {

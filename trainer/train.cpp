@@ -11,20 +11,18 @@
 #include "core/counted.h"
 #include "core/fields.h"
 #include "core/log.h"
+#include "core/stop_signal.h"
 #include "data/token_store.h"
 #include "data/tokenizer.h"
 #include "kernels/attention/blocks.h"
-#include "kernels/observers.h"
 #include "kernels/tuning.h"
 #include "trainer/agreement.h"
 #include "trainer/evaluate.h"
 #include "trainer/metrics.h"
 #include "trainer/origin.h"
-#include "trainer/profiler.h"
 #include "trainer/progress.h"
 #include "trainer/run_start.h"
 #include "trainer/session.h"
-#include "trainer/stop_signal.h"
 #include "trainer/trainer.h"
 
 namespace ring {
@@ -78,7 +76,8 @@ class Loop {
     state_.add(kFingerprintName, &data_);
     load();
     begin(options);
-    watch(options);
+    trainer_.observe(options.observer);
+    if (leader()) watcher_ = options.watcher;
   }
 
   TrainEnd run();
@@ -98,8 +97,7 @@ class Loop {
   void report_plan();
   void validate();
   void save();
-  void watch(const TrainOptions&);
-  void write_profile();
+  void report_watched();
   ProgressState progress_state(const StepReport&) const;
 
   RunStart start_;
@@ -115,7 +113,7 @@ class Loop {
   std::optional<ValidationSet> validation_;
   std::optional<Metrics> metrics_;
   std::optional<Progress> progress_;
-  std::unique_ptr<Profiler> profiler_;
+  StepWatcher* watcher_ = nullptr;
   std::optional<double> val_loss_;
   double flops_per_token_ = flops_per_token(config_.model);
   StepReport last_;
@@ -313,24 +311,10 @@ void Loop::save() {
   if (leader()) log::debug("checkpoint ", path.string());
 }
 
-void Loop::watch(const TrainOptions& options) {
-  const std::shared_ptr<KernelObserver> ranges = options.nvtx ? make_range_observer() : nullptr;
-  trainer_.observe(ranges);
-  if (leader() && options.profile > 0) profiler_ = std::make_unique<Profiler>(options.profile, ranges);
-}
-
-void Loop::write_profile() {
+void Loop::report_watched() {
   finish_steps(0);
-  const Profile profile = profiler_->read();
-  profiler_.reset();
-  if (profile.steps.empty()) {
-    if (last_.step)
-      log::warn("--profile: the run ended within the ", Profiler::kWarmup,
-                " steps that go before; start one with more train.steps");
-    return;
-  }
-  write_trace(profile, dir_.trace_file());
-  progress_->line(str(profile_table(profile, ceilings_if_they_fit(ctx_, 1.0)), "\ntrace: ", dir_.trace_file()));
+  if (last_.step) progress_->line(watcher_->report(ctx_));
+  watcher_ = nullptr;
 }
 
 // All ranks stop at the same step, whoever was told to.
@@ -362,9 +346,9 @@ TrainEnd Loop::run() {
   signal_.steps_begin();
   const auto due = [this](std::int64_t interval) { return interval && trainer_.steps_done() % interval == 0; };
   while (!stop_now(end)) {
-    if (profiler_) profiler_->before_launch(trainer_);
+    if (watcher_) watcher_->before_launch(trainer_);
     trainer_.launch();
-    if (profiler_ && profiler_->after_launch(trainer_)) write_profile();
+    if (watcher_ && watcher_->after_launch(trainer_)) report_watched();
     const bool ends =
         trainer_.steps_done() == config_.train.steps;  // then validation comes first: a kill must not lose it
     const bool validates = due(config_.train.eval_interval), saves = !ends && due(config_.checkpoint.interval);
@@ -373,7 +357,7 @@ TrainEnd Loop::run() {
     if (saves) save();
   }
   finish_steps(0);
-  if (profiler_) write_profile();
+  if (watcher_) report_watched();
   if (end != TrainEnd::interrupted && last_.step) validate();
   save();
   if (leader() && last_.step) progress_->finish(progress_state(last_));

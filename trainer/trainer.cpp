@@ -15,9 +15,9 @@
 #include "kernels/elementwise.h"
 #include "kernels/observers.h"
 #include "kernels/tuning.h"
+#include "optim/schedule.h"
 #include "trainer/diagnose.h"
 #include "trainer/evaluate.h"
-#include "trainer/schedule.h"
 #include "trainer/session.h"
 
 namespace ring {

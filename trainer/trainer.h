@@ -11,11 +11,11 @@
 #include "core/step_arena.h"
 #include "data/loader.h"
 #include "model/decoder.h"
+#include "optim/optimizer.h"
 #include "parallel/context/batch.h"
 #include "parallel/data_parallel.h"
 #include "trainer/config.h"
 #include "trainer/input_stage.h"
-#include "trainer/optimizer.h"
 #include "trainer/step_graph.h"
 
 namespace ring {

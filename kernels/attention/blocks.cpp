@@ -20,7 +20,8 @@ void check_rule(const BlockRule& r, std::size_t words) {
              " and every ", r.every, " blocks: local must be at least 1, the others at least 0");
 }
 
-// FNV-1a over words instead of bytes, folded so that their upper bits count everywhere: a drawing may have 2^26 of them.
+// FNV-1a over words instead of bytes, folded so that their upper bits count everywhere: a drawing may have 2^26 of
+// them.
 std::uint64_t hash_words(const std::uint32_t* words, std::int64_t count, std::uint64_t hash) {
   for (const std::uint32_t* word = words; word != words + count; ++word) {
     hash = (hash ^ *word) * 1099511628211ull;

@@ -130,8 +130,8 @@ __device__ inline NormalPair normal_pair(const RandomSite& site, std::uint64_t p
 }
 
 template <class T>
-__global__ void __launch_bounds__(kBlock) fill_normal(T* out, std::int64_t n, RandomSite site, float std,
-                                                            std::uint64_t first_pair) {
+__global__ void __launch_bounds__(kBlock)
+    fill_normal(T* out, std::int64_t n, RandomSite site, float std, std::uint64_t first_pair) {
   constexpr int size = kPack<T>;
   const std::int64_t first = thread_x() * size;
   if (first >= n) return;

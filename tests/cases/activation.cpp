@@ -8,12 +8,10 @@ namespace {
 
 double apply(Activation kind, double x) {
   switch (kind) {
-    case Activation::gelu:
-      return 0.5 * x * (1 + std::erf(x / std::numbers::sqrt2));
+    case Activation::gelu: return 0.5 * x * (1 + std::erf(x / std::numbers::sqrt2));
     case Activation::gelu_tanh:
       return 0.5 * x * (1 + std::tanh(std::sqrt(2 / std::numbers::pi) * (x + 0.044715 * x * x * x)));
-    case Activation::relu2:
-      return x > 0 ? x * x : 0;
+    case Activation::relu2: return x > 0 ? x * x : 0;
   }
   return 0;
 }

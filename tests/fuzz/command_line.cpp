@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "cli/command_line.h"
 #include "core/check.h"
-#include "launcher/command.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   std::istringstream lines(std::string(data, data + size));

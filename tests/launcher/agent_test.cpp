@@ -16,9 +16,9 @@
 
 #include "comm/communicator.h"
 #include "core/check.h"
+#include "core/exit_code.h"
+#include "core/stop_signal.h"
 #include "launcher/worker.h"
-#include "trainer/commands/commands.h"
-#include "trainer/stop_signal.h"
 
 namespace ring {
 namespace {

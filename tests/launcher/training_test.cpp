@@ -16,7 +16,7 @@
 #include <thread>
 
 #include "comm/gloo/gloo.h"
-#include "trainer/commands/commands.h"
+#include "core/exit_code.h"
 
 namespace ring {
 namespace {

@@ -9,9 +9,9 @@ namespace ring::test {
 namespace {
 
 // Rooms of one rank stand side by side and do not see each other.
-const std::map<std::string, int> kRank = {{"core", 0},    {"kernels", 1}, {"comm", 1},     {"autograd", 2},
-                                          {"model", 3},   {"data", 3},    {"parallel", 4}, {"checkpoint", 4},
-                                          {"trainer", 5}, {"launcher", 6}};
+const std::map<std::string, int> kRank = {
+    {"core", 0},       {"kernels", 1}, {"comm", 1},    {"autograd", 2}, {"model", 3},   {"data", 3},  {"parallel", 4},
+    {"checkpoint", 4}, {"optim", 5},   {"trainer", 6}, {"launcher", 7}, {"inspect", 7}, {"bench", 8}, {"cli", 9}};
 constexpr std::size_t kMaxLines = 600;
 const std::string kDevice = "kernels/cuda/device/";
 

@@ -23,7 +23,7 @@ std::string include_of(const std::string& path) { return "#pragma once\n#include
 TEST(IncludeDirection, AllowsLeftwardAndOwn) {
   EXPECT_TRUE(include_direction({"trainer/loop.cpp", include_of("core/check.h")}).empty());
   EXPECT_TRUE(include_direction({"model/decoder.cpp", include_of("model/config.h")}).empty());
-  EXPECT_TRUE(include_direction({"launcher/main.cpp", include_of("generated/build_info.h")}).empty());
+  EXPECT_TRUE(include_direction({"cli/main.cpp", include_of("generated/build_info.h")}).empty());
   EXPECT_TRUE(include_direction({"tests/core/a_test.cpp", include_of("tests/op_case.h")}).empty());
   EXPECT_TRUE(include_direction({"kernels/cuda/rope.cu", include_of("kernels/cuda/device/load.cuh")}).empty());
 }

@@ -1,0 +1,237 @@
+#include "bench/attention.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <map>
+#include <tuple>
+
+#include "kernels/attention/attention.h"
+#include "kernels/attention/blocks.h"
+
+namespace ring {
+namespace {
+
+// Sequences lie one after the other.
+AttentionOperands make_problem(const AttentionGrid& g, std::int64_t dim, std::int64_t length, bool causal,
+                               const Context& ctx) {
+  const std::int64_t sequences = std::max<std::int64_t>(1, g.tokens / length);
+  AttentionOperands p = random_operands(sequences * length, g.heads, g.kv_heads, dim, ctx);
+  p.forward.pattern = p.backward.pattern = {.causal = causal};
+  for (std::int64_t b = 0; b < sequences; ++b)
+    p.forward.queries.push_back({static_cast<std::int32_t>(b * length), static_cast<std::int32_t>(length)});
+  p.forward.keys = p.backward.queries = p.backward.keys = p.forward.queries;
+  return p;
+}
+
+double seconds_of(const Context& ctx, const std::function<void()>& queue) {
+  const auto start = std::chrono::steady_clock::now();
+  queue();
+  ctx.stream.synchronize();  // host waits: diagnosis
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+// The same call with a block pattern that no cache knows.
+template <class Args>
+Args with_new_blocks(Args args) {
+  static std::uint64_t generation = 0;
+  if (const auto& blocks = args.pattern.blocks)
+    args.pattern.blocks = std::make_shared<BlockPattern>(blocks->block(), std::vector{blocks->rule(0)},
+                                                         std::vector<std::int32_t>{}, blocks->bits(), ++generation);
+  return args;
+}
+
+// One kernel on one problem.
+struct Job {
+  AttentionTiming timing;
+  std::function<void()> call;
+  std::function<std::function<void()>()> fresh;  // a call with_new_blocks
+  std::function<void()> prepare;                 // makes what it reads
+  std::vector<double> seconds;
+};
+
+class Bench {
+ public:
+  Bench(const AttentionGrid& g, const Context& ctx, const std::function<void(const AttentionTiming&)>& report)
+      : grid_(g), ctx_(ctx), report_(report) {}
+
+  void run(std::int64_t dim, std::int64_t length, bool causal) {
+    jobs_.clear();
+    AttentionOperands p = make_problem(grid_, dim, length, causal, ctx_);
+    AttentionTiming t{.head_dim = dim, .length = length, .causal = causal};
+    t.sequences = static_cast<std::int64_t>(p.forward.queries.size());
+    const double all = cost(p.forward).flops;
+    for (const Pattern& pattern : grid_.patterns) {
+      p.forward.pattern = pattern;
+      p.forward.pattern.causal = causal;
+      p.backward.pattern = p.forward.pattern;
+      t.kind = pattern.kind;
+      t.kept = cost(p.forward).flops / all;
+      add_jobs(p, t);
+    }
+    for (Job& job : jobs_) start(job);
+    for (int round = 0; round < grid_.rounds; ++round)
+      for (Job& job : jobs_) measure(job);
+    report();
+  }
+
+ private:
+  void add_jobs(const AttentionOperands& p, AttentionTiming t) {
+    add_jobs(attention_kernel, p.forward, t, [] {});
+    // What the backward reads, whoever of them was measured last.
+    const auto prepare = [forward = p.forward, ctx = ctx_] { attention_kernel(forward, ctx); };
+    t.backward = true;
+    add_jobs(attention_backward_kernel, p.backward, t, prepare);
+    if (ctx_.stream.device().backend == Backend::cpu) return;  // where everything is deterministic
+    t.deterministic = false;
+    add_jobs(attention_backward_kernel, p.backward, t, prepare);
+  }
+
+  template <class Args>
+  void add_jobs(const Kernel<Args>& slot, const Args& args, AttentionTiming t, const std::function<void()>& prepare) {
+    Context ctx = ctx_;
+    ctx.deterministic = t.deterministic;
+    t.flops = cost(args).flops;
+    for (const auto& c : slot.candidates(ctx.stream.device().backend)) {
+      if (!grid_.candidates.empty() && std::ranges::find(grid_.candidates, c.name) == grid_.candidates.end()) continue;
+      if (c.supports && !c.supports(args, ctx)) continue;
+      t.candidate = c.name;
+      jobs_.push_back(
+          {.timing = t,
+           .call = [fn = c.fn, args, ctx] { fn(args, ctx); },
+           .fresh = [fn = c.fn, args, ctx] { return [fn, args = with_new_blocks(args), ctx] { fn(args, ctx); }; },
+           .prepare = prepare});
+    }
+  }
+
+  // Whether a job is left out; else its memory, and its time with new lists.
+  void start(Job& job) {
+    AttentionTiming& t = job.timing;
+    const double rate = rates_[key(t)];
+    t.expected = rate > 0 ? t.flops / rate : 0;
+    if (t.expected > grid_.most_seconds) return;
+    job.prepare();
+    job.call();
+    ctx_.stream.synchronize();  // host waits: diagnosis
+    const auto allocator = ctx_.stream.allocator();
+    const std::size_t before = allocator->stats().in_use;
+    allocator->reset_peak();
+    job.fresh()();
+    ctx_.stream.synchronize();  // host waits: diagnosis
+    t.extra_bytes = allocator->stats().peak - before;
+    if (t.kind == AttentionKind::block_sparse) t.lists_seconds = time_lists(job);
+  }
+
+  // What a new pattern adds to a call: the difference of medians, of calls in turn.
+  double time_lists(const Job& job) {
+    std::vector<double> known, fresh;
+    for (int i = 0; i < 15; ++i) {
+      known.push_back(seconds_of(ctx_, job.call));
+      fresh.push_back(seconds_of(ctx_, job.fresh()));
+    }
+    return std::max(0.0, median(fresh) - median(known));
+  }
+
+  void measure(Job& job) {
+    if (job.timing.expected > grid_.most_seconds) return;
+    job.prepare();
+    job.seconds.push_back(sustained_seconds(ctx_, grid_.seconds, job.call));
+  }
+
+  void report() {
+    std::map<std::pair<bool, bool>, double> dense;  // of the fastest own kernel; by direction, deterministic
+    for (Job& job : jobs_) {
+      AttentionTiming& t = job.timing;
+      if (job.seconds.empty()) continue;
+      t.seconds = median(job.seconds);
+      const auto [least_seconds, most_seconds] = std::ranges::minmax(job.seconds);
+      t.spread = (most_seconds - least_seconds) / t.seconds;
+      rates_[key(t)] = t.flops / t.seconds;
+      double& least = dense[{t.backward, t.deterministic}];
+      if (t.kind == AttentionKind::dense && t.candidate != "cudnn" && (least == 0 || t.seconds < least))
+        least = t.seconds;
+    }
+    for (Job& job : jobs_) {
+      AttentionTiming& t = job.timing;
+      if (const double seconds = dense[{t.backward, t.deterministic}]; seconds > 0) t.of_dense = t.seconds / seconds;
+      report_(t);
+    }
+  }
+
+  using Key = std::tuple<std::string, AttentionKind, bool, bool, bool, std::int64_t>;
+  static Key key(const AttentionTiming& t) {
+    return {t.candidate, t.kind, t.backward, t.deterministic, t.causal, t.head_dim};
+  }
+
+  const AttentionGrid& grid_;
+  Context ctx_;
+  const std::function<void(const AttentionTiming&)>& report_;
+  std::vector<Job> jobs_;        // of one shape
+  std::map<Key, double> rates_;  // operations per second, the latest
+};
+
+}  // namespace
+
+std::string_view to_string(AttentionKind kind) {
+  switch (kind) {
+    case AttentionKind::dense: return "dense";
+    case AttentionKind::window: return "window";
+    case AttentionKind::dilated: return "dilated";
+    case AttentionKind::block_sparse: return "block_sparse";
+  }
+  return "";
+}
+
+AttentionOperands random_operands(std::int64_t rows, std::int64_t heads, std::int64_t kv_heads, std::int64_t dim,
+                                  const Context& ctx) {
+  const DType type = activation_type(ctx.precision);
+  const Shape shape{rows, heads + 2 * kv_heads, dim}, out{rows, heads, dim};
+  const Tensor qkv = random_tensor(shape, type, ctx, 1), dqkv = ctx.empty(shape, type);
+  AttentionOperands p;
+  Attention& f = p.forward;
+  f.q = qkv.narrow(1, 0, heads);
+  f.k = qkv.narrow(1, heads, kv_heads);
+  f.v = qkv.narrow(1, heads + kv_heads, kv_heads);
+  f.out = ctx.empty(out, type);
+  f.lse = ctx.empty({heads, rows});
+  f.scale = 1 / std::sqrt(static_cast<float>(dim));
+  p.backward = {.q = f.q,
+                .k = f.k,
+                .v = f.v,
+                .out = f.out,
+                .lse = f.lse,
+                .dout = random_tensor(out, type, ctx, 2),
+                .dq = dqkv.narrow(1, 0, heads),
+                .dk = dqkv.narrow(1, heads, kv_heads),
+                .dv = dqkv.narrow(1, heads + kv_heads, kv_heads),
+                .scale = f.scale};
+  return p;
+}
+
+void check_grid(const AttentionGrid& g) {
+  if (g.heads < 1 || g.kv_heads < 1 || g.heads % g.kv_heads)
+    fail("--heads: ", g.heads, " heads do not share ", g.kv_heads, " KV heads evenly");
+  for (const std::int64_t d : g.head_dims)
+    if (d < 8 || d % 8) fail("--head-dim: ", d, " is not a positive multiple of 8");
+  for (const std::int64_t s : g.lengths)
+    if (s < 1 || s >= std::int64_t{1} << 30) fail("--length: ", s, " is not between 1 and 2^30");
+  for (const Pattern& p : g.patterns) check(p, "--kind");
+  if (g.rounds < 1) fail("--rounds: ", g.rounds, " is not positive");
+  for (const std::string& name : g.candidates)
+    if (std::ranges::none_of(kernel_registry(), [&](const KernelInfo& k) {
+          return k.candidate == name && (k.slot == "attention" || k.slot == "attention_backward");
+        }))
+      fail("--candidate: this build has no attention kernel ", name);
+  if (g.tokens < 1 || g.tokens >= std::int64_t{1} << 30) fail("--tokens: ", g.tokens, " is not between 1 and 2^30");
+}
+
+void time_attention(const AttentionGrid& g, const Context& ctx,
+                    const std::function<void(const AttentionTiming&)>& report) {
+  check_grid(g);
+  Bench bench(g, ctx, report);
+  for (const std::int64_t dim : g.head_dims)
+    for (const bool causal : g.causal)
+      for (const std::int64_t length : g.lengths) bench.run(dim, length, causal);
+}
+
+}  // namespace ring

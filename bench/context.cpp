@@ -1,0 +1,181 @@
+#include "bench/context.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <map>
+
+#include "bench/attention.h"
+#include "bench/traced_communicator.h"
+#include "comm/host.h"
+#include "parallel/context/exchange.h"
+#include "parallel/context/layout.h"
+
+namespace ring {
+namespace {
+
+constexpr int kTimelines = 3;
+
+class Bench {
+ public:
+  Bench(const ContextGrid& g, Mesh& mesh, const Context& ctx)
+      : grid_(g), mesh_(mesh), cp_(mesh.axis("cp")), ctx_(ctx), traced_(cp_, *recorder_) {}
+
+  std::vector<ContextTiming> run(std::int64_t length) {
+    ContextTiming base;
+    base.length = length;
+    alone(base);
+    const auto shards = std::make_shared<const ContextShards>(shards_of(length));
+    std::vector<ContextTiming> out;
+    for (const ContextSchedule schedule : grid_.schedules) out.push_back(time(schedule, base, shards));
+    return out;
+  }
+
+ private:
+  AttentionOperands operands(std::int64_t rows) const {
+    AttentionOperands p = random_operands(rows, grid_.heads, grid_.kv_heads, grid_.head_dim, ctx_);
+    p.forward.pattern = p.backward.pattern = grid_.pattern;
+    return p;
+  }
+
+  std::vector<Span> whole(std::int64_t length) const { return {{0, static_cast<std::int32_t>(length), 0, 0}}; }
+
+  ContextShards shards_of(std::int64_t length) const {
+    const bool zigzag = grid_.parallel.cp_layout == ContextLayoutChoice::automatic
+                            ? grid_.pattern.is_dense()
+                            : grid_.parallel.cp_layout == ContextLayoutChoice::zigzag;
+    const std::int64_t chunks = cp_.size() * (zigzag ? 2 : 1);
+    const ContextLayout layout(zigzag ? ContextLayoutKind::zigzag : ContextLayoutKind::contiguous, length, cp_.size(),
+                               context_align({grid_.pattern}, length, chunks));
+    return layout.shards(cp_.rank(), 1, whole(length));
+  }
+
+  // FLOP/s of every device on its own, all at once.
+  void alone(ContextTiming& t) {
+    const std::int64_t length = std::min(t.length, grid_.longest_alone);
+    if (!alone_.contains(length)) {
+      AttentionOperands p = operands(length);
+      p.forward.queries = p.forward.keys = p.backward.queries = p.backward.keys = whole(length);
+      const auto forward = [&] { attention_kernel(p.forward, ctx_); };
+      const double f = cost(p.forward).flops / seconds_of(forward);
+      const double both = (cost(p.forward).flops + cost(p.backward).flops) / seconds_of([&] {
+                            forward();
+                            attention_backward_kernel(p.backward, ctx_);
+                          });
+      alone_[length] = {f, both};
+    }
+    std::tie(t.forward_alone, t.both_alone) = alone_[length];
+    const double pairs = kept_pairs(grid_.pattern, whole(t.length), whole(t.length), grid_.kv_heads);
+    t.forward_flops = 4.0 * static_cast<double>(grid_.heads * grid_.head_dim) * pairs / cp_.size();
+    t.both_flops = 3.5 * t.forward_flops;
+  }
+
+  ContextTiming time(ContextSchedule schedule, ContextTiming t, const std::shared_ptr<const ContextShards>& shards) {
+    ParallelConfig config = grid_.parallel;
+    config.cp_schedule = schedule;
+    const auto exchange = make_context_parallel(traced_, config, mesh_.cp_nodes());
+    t.schedule = exchange->schedule();
+    const AttentionOperands p = operands(shards->tokens(cp_.rank()));
+    const auto forward = [&] { exchange->forward(p.forward, shards, ctx_); };
+    const auto both = [&] {
+      forward();
+      exchange->backward(p.backward, shards, ctx_);
+    };
+    both();
+    ctx_.stream.synchronize();  // host waits: diagnosis
+    const auto allocator = ctx_.stream.allocator();
+    const std::size_t before = allocator->stats().in_use;
+    const std::int64_t sent = exchange->bytes_sent();
+    allocator->reset_peak();
+    both();
+    ctx_.stream.synchronize();  // host waits: diagnosis
+    t.extra_bytes = allocator->stats().peak - before + traced_.receive_bytes();
+    t.sent_bytes = exchange->bytes_sent() - sent;
+    t.forward_seconds = seconds_of(forward);
+    t.both_seconds = seconds_of(both);
+    without_each_other(t, both);
+    traced_.types_tell = schedule == ContextSchedule::ring && p.forward.q.dtype() == DType::bf16;
+    take_timelines(t, both);
+    return t;
+  }
+
+  void without_each_other(ContextTiming& t, const std::function<void()>& both) {
+    traced_.tracing = true;
+    both();
+    traced_.tracing = false;
+    if (any_host(mesh_.host(), t.sent_bytes > 0)) t.transfer_seconds = seconds_of([&] { traced_.replay(ctx_.stream); });
+    traced_.forget();
+    traced_.silent = true;
+    t.computing_seconds = seconds_of(both);
+    traced_.silent = false;
+  }
+
+  void take_timelines(ContextTiming& t, const std::function<void()>& both) {
+    traced_.recording = true;
+    ctx_.observer = recorder_;
+    std::vector<ContextTimeline> taken;
+    std::vector<double> waited;
+    for (int i = -1; i < kTimelines; ++i) {  // the first one makes streams and events
+      ctx_.stream.synchronize();             // host waits: diagnosis
+      mesh_.host().barrier().synchronize();  // host waits: diagnosis
+      recorder_->begin(ctx_);
+      both();
+      ContextTimeline timeline = recorder_->end();
+      if (i < 0) continue;
+      waited.push_back(length_of(timeline.waiting()));
+      taken.push_back(std::move(timeline));
+    }
+    traced_.recording = false;
+    ctx_.observer = nullptr;
+    all_reduce_host(mesh_.host(), waited, Reduce::max);
+    t.waited_seconds = median(waited);
+    const auto at = std::find(waited.begin(), waited.end(), t.waited_seconds);
+    t.timeline = std::move(taken[static_cast<std::size_t>(at - waited.begin())]);
+  }
+
+  double once(const std::function<void()>& work, int times) {
+    ctx_.stream.synchronize();             // host waits: diagnosis
+    mesh_.host().barrier().synchronize();  // host waits: diagnosis
+    const auto start = std::chrono::steady_clock::now();
+    for (int i = 0; i < times; ++i) work();
+    ctx_.stream.synchronize();  // host waits: diagnosis
+    double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() / times;
+    all_reduce_host(mesh_.host(), {&seconds, 1}, Reduce::max);
+    return seconds;
+  }
+  // Of the slowest rank; the first call warms up.
+  double seconds_of(const std::function<void()>& work) {
+    once(work, 1);
+    const double first = once(work, 1);
+    return once(work, static_cast<int>(std::clamp(std::ceil(grid_.seconds / first), 1.0, 1000.0)));
+  }
+
+  const ContextGrid& grid_;
+  Mesh& mesh_;
+  Communicator& cp_;
+  Context ctx_;
+  std::shared_ptr<TimelineRecorder> recorder_ = std::make_shared<TimelineRecorder>();
+  TracedCommunicator traced_;
+  std::map<std::int64_t, std::pair<double, double>> alone_;  // by length
+};
+
+}  // namespace
+
+double ContextTiming::hidden() const {
+  if (!(transfer_seconds > 0)) return 1;
+  return std::clamp(1 - waited_seconds / transfer_seconds, 0.0, 1.0);
+}
+
+double ContextTiming::slowdown() const {
+  return computing_seconds > 0 ? (both_seconds - computing_seconds) / computing_seconds : 0;
+}
+
+void time_context(const ContextGrid& g, Mesh& mesh, const Context& ctx,
+                  const std::function<void(const ContextTiming&)>& report) {
+  check(g.pattern, "--kind");
+  Bench bench(g, mesh, ctx);
+  for (const std::int64_t length : g.lengths)
+    for (const ContextTiming& t : bench.run(length)) report(t);
+}
+
+}  // namespace ring

@@ -1,0 +1,157 @@
+// Times the op cases of the tests, forward and backward: median of repeats, GFLOP/s, GB/s, and the larger of the two
+// fractions of what this machine sustains in the same run (in cache it can exceed 100 % of the memory's).
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <iostream>
+
+#include "bench/step.h"
+#include "core/cpu/thread_pool.h"
+#include "tests/op_case.h"
+
+namespace ring::test {
+namespace {
+
+struct Options {
+  std::string filter;
+  int threads = default_threads();
+  double seconds = 0.2;
+  bool csv = false, all = false;
+};
+
+using Clock = std::chrono::steady_clock;
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+struct Timing {
+  double median = 0, best = 0;  // best: what is left when other work shares the machine
+};
+
+// Of the times that `sample` returns, over at least 5 calls and `budget` seconds.
+template <class Sample>
+Timing measure(double budget, const Sample& sample) {
+  sample();  // first touch of memory, lazy initialisation of libraries
+  std::vector<double> times;
+  const Clock::time_point start = Clock::now();
+  while (times.size() < 5 || (seconds_since(start) < budget && times.size() < 10000)) times.push_back(sample());
+  std::sort(times.begin(), times.end());
+  return {times[times.size() / 2], times.front()};
+}
+
+// One case on warm memory: the tensors are made once, and every call finds its memory in the pool.
+class Bench {
+ public:
+  Bench(const OpCase& c, const Context& ctx) : case_(c), ctx_(ctx), inputs_(make_inputs(c, input_values(c), ctx)) {
+    for (const Var& in : inputs_) constants_.push_back({in.value, nullptr});
+  }
+
+  double forward() {
+    Run run{.ctx = ctx_};
+    const Clock::time_point start = Clock::now();
+    const std::vector<Var> out = case_.run(run, constants_);
+    return seconds_since(start);
+  }
+
+  // A loss head makes its gradients in the forward: both passes count.
+  double backward() {
+    Tape tape;
+    Run run{.ctx = ctx_, .tape = &tape};
+    Clock::time_point start = Clock::now();
+    std::vector<Var> out = case_.run(run, inputs_);
+    SlotPtr root;
+    for (std::size_t i = 0; i < out.size(); ++i) {
+      if (!out[i].slot) continue;
+      if (seeds_.size() <= i) seeds_.resize(i + 1);
+      if (!seeds_[i].defined()) seeds_[i] = ctx_.zeros(out[i].value.shape());
+      root = out[i].slot;
+      root->grad = seeds_[i];
+      root->written = true;
+    }
+    const Tensor seed = case_.root ? Tensor{} : root->grad;
+    if (!case_.root) start = Clock::now();
+    tape.backward(root, seed, ctx_);
+    const double time = seconds_since(start);
+    for (const Var& in : inputs_)
+      if (in.slot) in.slot->grad = {}, in.slot->written = false;
+    return time;
+  }
+
+ private:
+  const OpCase& case_;
+  Context ctx_;
+  std::vector<Var> inputs_, constants_;
+  std::vector<Tensor> seeds_;
+};
+
+struct Row {
+  std::string op, name;
+  const char* pass;
+  Timing time;
+  double flops, bytes;
+};
+
+void print_header(const Options& o, const Ceilings& c) {
+  if (o.csv) {
+    std::printf("op,case,pass,median_us,best_us,gflops,gbytes_per_second,of_ceiling\n");
+    return;
+  }
+  std::printf("%d threads; ceilings: %.1f GFLOP/s (matrix product 1024^3), %.1f GB/s (copy of 128 MiB)\n\n", o.threads,
+              c.flops_per_second * 1e-9, c.bytes_per_second * 1e-9);
+  std::printf("%-20s %-34s %-9s %11s %11s %10s %9s %9s\n", "op", "case", "pass", "median us", "best us", "GFLOP/s",
+              "GB/s", "ceiling");
+}
+
+void print_row(const Options& o, const Ceilings& c, const Row& r) {
+  const double gflops = r.flops * 1e-9 / r.time.median, gbytes = r.bytes * 1e-9 / r.time.median;
+  const double fraction = std::max(gflops * 1e9 / c.flops_per_second, gbytes * 1e9 / c.bytes_per_second);
+  const char* format =
+      o.csv ? "%s,%s,%s,%.2f,%.2f,%.3f,%.3f,%.4f\n" : "%-20s %-34s %-9s %11.1f %11.1f %10.2f %9.2f %8.0f%%\n";
+  std::printf(format, r.op.c_str(), r.name.c_str(), r.pass, r.time.median * 1e6, r.time.best * 1e6, gflops, gbytes,
+              fraction * (o.csv ? 1 : 100));
+  std::fflush(stdout);
+}
+
+bool wanted(const Options& o, const OpCase& c) {
+  return (c.bench || o.all) && (c.op + "/" + c.name).find(o.filter) != std::string::npos;
+}
+
+int run_benchmarks(const Options& o) {
+  const Context ctx{Stream::cpu(o.threads)};
+  const Ceilings ceilings = measure_ceilings(ctx, o.seconds);
+  print_header(o, ceilings);
+  int count = 0;
+  for (const OpCase& c : all_cases()) {
+    if (!wanted(o, c)) continue;
+    Bench bench(c, ctx);
+    const Timing forward = measure(o.seconds, [&] { return bench.forward(); });
+    print_row(o, ceilings, {c.op, c.name, "forward", forward, c.flops, c.bytes});
+    const Timing backward = measure(o.seconds, [&] { return bench.backward(); });
+    const double flops = c.backward_flops > 0 ? c.backward_flops : c.flops;
+    const double bytes = c.backward_bytes > 0 ? c.backward_bytes : c.bytes;
+    print_row(o, ceilings, {c.op, c.name, c.root ? "both" : "backward", backward, flops, bytes});
+    ++count;
+  }
+  if (count == 0) fail("no case matches '", o.filter, "'; --all includes the small ones");
+  return 0;
+}
+
+}  // namespace
+}  // namespace ring::test
+
+int main(int argc, char** argv) {
+  ring::test::Options o;
+  CLI::App app{"Times every differentiable op on the sizes that training uses"};
+  app.add_option("--filter", o.filter, "only cases whose op/name contains this");
+  app.add_option("--threads", o.threads, "threads of the pool")->check(CLI::Range(1, 4096));
+  app.add_option("--seconds", o.seconds, "time spent on each measurement")->check(CLI::PositiveNumber);
+  app.add_flag("--csv", o.csv, "comma-separated values");
+  app.add_flag("--all", o.all, "the small cases of the tests, too");
+  CLI11_PARSE(app, argc, argv);
+  try {
+    return ring::test::run_benchmarks(o);
+  } catch (const std::exception& e) {
+    std::cerr << "bench_op_cases: " << e.what() << '\n';
+    return 1;
+  }
+}

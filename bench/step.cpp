@@ -1,0 +1,167 @@
+#include "bench/step.h"
+
+#include <unistd.h>
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "core/philox.h"
+#include "data/token_store.h"
+#include "data/tokenizer.h"
+#include "inspect/profiler.h"
+#include "kernels/elementwise.h"
+#include "kernels/matmul.h"
+#include "kernels/tuning.h"
+#include "trainer/session.h"
+
+namespace ring {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+// Enough windows that no step sees one twice within a benchmark.
+std::string write_corpus(const Config& c) {
+  const std::string path =
+      (std::filesystem::temp_directory_path() / str("ringmaster-bench-", ::getpid(), ".h5")).string();
+  TokenStoreWriter writer(path, c.model.vocab_size);
+  writer.begin_document(Split::train);
+  const std::int64_t count = std::max<std::int64_t>(1 << 20, 4 * c.train.batch_size * c.model.context);
+  std::vector<std::int32_t> part(1 << 16);
+  for (std::int64_t done = 0; done <= count; done += static_cast<std::int64_t>(part.size())) {
+    for (std::size_t i = 0; i < part.size(); ++i) {
+      const std::uint32_t bits = random_bits({1, 0, 0}, static_cast<std::uint64_t>(done) + i);
+      part[i] = static_cast<std::int32_t>(std::uint64_t{bits} * static_cast<std::uint64_t>(c.model.vocab_size) >> 32);
+    }
+    writer.append(Split::train, part);
+  }
+  writer.finish(*bytes_tokenizer(), "random tokens");
+  return path;
+}
+
+Config with_corpus(Config c, const std::string& corpus) {
+  c.data.path = corpus;
+  c.data.mixture.clear();
+  return c;
+}
+
+}  // namespace
+
+double sustained_seconds(const Context& ctx, double seconds, const std::function<void()>& queue_one) {
+  queue_one();
+  ctx.stream.synchronize();  // host waits: diagnosis
+  Clock::time_point start = Clock::now();
+  queue_one();
+  ctx.stream.synchronize();  // host waits: diagnosis
+  const int batch = std::clamp(static_cast<int>(0.02 / std::max(1e-7, seconds_since(start))), 1, 1000);
+  std::int64_t calls = 0;
+  start = Clock::now();
+  do {
+    for (int i = 0; i < batch; ++i) queue_one();
+    ctx.stream.synchronize();  // host waits: diagnosis
+    calls += batch;
+  } while (seconds_since(start) < seconds);
+  return seconds_since(start) / static_cast<double>(calls);
+}
+
+Tensor random_tensor(const Shape& shape, DType dtype, const Context& ctx, std::uint32_t site) {
+  const Tensor t = ctx.empty(shape, dtype);
+  random_normal_kernel({t.view({t.numel()}), {1, 0, site}, 1.0f}, ctx);
+  return t;
+}
+
+Ceilings measure_ceilings(const Context& ctx, double seconds) {
+  const bool cpu = ctx.stream.device().backend == Backend::cpu;
+  const std::int64_t side = cpu ? 1024 : 8192, length = std::int64_t{1} << (cpu ? 25 : 29);
+  const DType type = activation_type(ctx.precision);
+  Ceilings c;
+  {
+    const Tensor a = random_tensor({side, side}, type, ctx, 1), b = random_tensor({side, side}, type, ctx, 2);
+    const Tensor out = ctx.empty({side, side}, type);
+    const double t =
+        sustained_seconds(ctx, seconds, [&] { matmul_kernel({.a = a, .b = b, .c = out, .transpose_b = true}, ctx); });
+    c.flops_per_second = 2.0 * static_cast<double>(side) * static_cast<double>(side) * static_cast<double>(side) / t;
+  }
+  const Tensor from = random_tensor({length}, type, ctx, 3), to = ctx.empty({length}, type);
+  const double t = sustained_seconds(ctx, seconds / 3, [&] {
+    if (cpu)
+      axpby_kernel({.x = from, .out = to}, ctx);  // on all threads
+    else
+      copy(to, from, ctx.stream);
+  });
+  c.bytes_per_second = 2.0 * static_cast<double>(from.bytes()) / t;
+  return c;
+}
+
+Ceilings ceilings_if_they_fit(const Context& ctx, double seconds) {
+  try {
+    return measure_ceilings(ctx, seconds);
+  } catch (const OutOfMemory&) {
+    return {};
+  }
+}
+
+StepBenchmark::StepBenchmark(Config config, std::unique_ptr<Mesh> mesh)
+    : mesh_(std::move(mesh)),
+      config_(resolve_config(std::move(config), bytes_tokenizer()->vocab_size(), *mesh_)),
+      corpus_(write_corpus(config_)),
+      ctx_(make_context(config_, mesh_->device().index)) {
+  const Corpora corpora = open_corpora(with_corpus(config_, corpus_.path).data);
+  loader_ = std::make_unique<Loader>(corpora, loader_options(config_, *mesh_));
+  trainer_ = std::make_unique<Trainer>(config_, ctx_, *mesh_, *loader_);
+}
+
+StepBenchmark::TemporaryFile::~TemporaryFile() {
+  std::error_code ignored;
+  std::filesystem::remove(path, ignored);
+}
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values.empty() ? 0 : values[values.size() / 2];
+}
+
+StepTimes time_steps(StepBenchmark& bench, int warmup, int steps, Profiler* profiler) {
+  Trainer& trainer = bench.trainer();
+  StepTimes times;
+  const auto finish_one = [&](int index) {
+    const StepReport r = trainer.finish();
+    if (!r.finite) fail("step ", r.step, " of the benchmark is not finite: loss ", r.loss, ", norm ", r.norm);
+    times.loss = r.loss;
+    if (index == 0) times.first_seconds = seconds_since_process_start();
+    if (index >= warmup) times.seconds.push_back(r.seconds);
+  };
+  int finished = 0;
+  for (int i = 0; i < warmup + steps; ++i) {
+    trainer.launch();
+    while (trainer.in_flight() > (i == 0 ? 0 : trainer.most_in_flight())) finish_one(finished++);
+  }
+  while (trainer.in_flight() > 0) finish_one(finished++);
+  const MemoryStats memory = bench.context().stream.allocator()->stats();
+  times.peak_bytes = memory.peak;
+  times.reserved_bytes = memory.reserved;
+  for (bool last = !profiler; !last;) {
+    profiler->before_launch(trainer);
+    trainer.launch();
+    last = profiler->after_launch(trainer);
+    while (trainer.in_flight() > (last ? 0 : trainer.most_in_flight())) trainer.finish();
+  }
+  if (bench.context().tuning && bench.mesh().rank() == 0) bench.context().tuning->save();
+  return times;
+}
+
+// Linux: field 22 of /proc/self/stat, in clock ticks since the machine's start.
+double seconds_since_process_start() {
+  std::ifstream stat("/proc/self/stat"), up("/proc/uptime");
+  std::string text, field;
+  std::getline(stat, text);
+  std::istringstream fields(text.substr(text.rfind(')') + 2));
+  for (int i = 3; i <= 22; ++i) fields >> field;
+  double uptime = 0;
+  up >> uptime;
+  return uptime - std::stod(field) / static_cast<double>(sysconf(_SC_CLK_TCK));
+}
+
+}  // namespace ring

@@ -1,0 +1,68 @@
+#pragma once
+// Passes operations on and notes them, or only notes them: so that a computation can be timed without its transfers,
+// these without it, and both be seen side by side.
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "comm/communicator.h"
+#include "inspect/context_timeline.h"
+
+namespace ring {
+
+class TracedCommunicator final : public Communicator {
+ public:
+  // Both live as long.
+  TracedCommunicator(Communicator& inner, TimelineRecorder& recorder)
+      : Communicator(inner.rank(), inner.size()), inner_(inner), recorder_(recorder) {}
+  std::string_view backend() const override { return inner_.backend(); }
+  void abort(const std::string& reason) override { inner_.abort(reason); }
+  Tensor receive_buffer(const Shape& shape, DType dtype, const Stream& stream) override {
+    return inner_.receive_buffer(shape, dtype, stream);
+  }
+  std::size_t receive_bytes() const override { return inner_.receive_bytes(); }
+
+  bool silent = false;      // nothing is moved: what would be received stays as it is
+  bool tracing = false;     // operations are noted for replay()
+  bool recording = false;   // messages with others are told to the recorder
+  bool types_tell = false;  // keys are bf16: messages of f32 are gradients
+
+  // The noted operations again, one after the other.
+  void replay(const Stream& stream) const {
+    for (const Start& start : trace_) start(stream.record()).wait(stream);
+  }
+  void forget() { trace_.clear(); }
+
+ private:
+  using Start = std::function<Work(const Event& after)>;
+  // bytes: of this rank's part.
+  Work collective(TimelineLane, const char* name, std::size_t bytes, std::vector<Tensor> tensors, const Event& after,
+                  const Start&);
+  Work run(TimelineLane, const char* name, const std::string& detail, std::vector<Tensor> tensors, const Event& after,
+           const Start&);
+
+  Work do_all_reduce(Operation, const Tensor& t, Reduce, const Event& after) override;
+  Work do_all_gather(Operation, const Tensor& out, const Tensor& in, const Event& after) override;
+  Work do_reduce_scatter(Operation, const Tensor& out, const Tensor& in, Reduce, const Event& after) override;
+  Work do_all_to_all(Operation, const Tensor& out, const Tensor& in, const Event& after) override;
+  Work do_exchange(Operation, const std::vector<Transfer>& sends, const std::vector<Transfer>& receives,
+                   const Event& after) override;
+  // No schedule of attention uses them.
+  Work do_broadcast(Operation, const Tensor& t, int root, const Event& after) override {
+    return inner_.broadcast(t, root, after);
+  }
+  Work do_reduce_pieces(Operation, const std::vector<OwnedPiece>& pieces, Reduce op, const Event& after) override {
+    return inner_.reduce_pieces(pieces, op, after);
+  }
+  Work do_broadcast_pieces(Operation, const std::vector<OwnedPiece>& pieces, const Event& after) override {
+    return inner_.broadcast_pieces(pieces, after);
+  }
+  Work do_barrier(Operation, const Event& after) override { return inner_.barrier(after); }
+
+  Communicator& inner_;
+  TimelineRecorder& recorder_;
+  std::vector<Start> trace_;
+};
+
+}  // namespace ring

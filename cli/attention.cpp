@@ -1,0 +1,371 @@
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <iostream>
+#include <map>
+
+#include "bench/attention.h"
+#include "cli/commands.h"
+#include "cli/number_option.h"
+#include "cli/print.h"
+#include "core/fields.h"
+#include "data/tokenizer.h"
+#include "inspect/attention_cost.h"
+#include "inspect/attention_picture.h"
+#include "inspect/svg.h"
+#include "kernels/attention/blocks.h"
+#include "trainer/config.h"
+#include "trainer/progress.h"
+#include "trainer/run_directory.h"
+
+namespace ring {
+namespace {
+
+struct Arguments {
+  std::string file, svg;
+  std::vector<std::string> overrides;
+  std::int64_t layer = -1, length = 0, head = 0, width = 0;
+  CLI::Option *layer_given = nullptr, *length_given = nullptr, *width_given = nullptr;
+};
+
+// Layers of equal settings and equal costs. Dilated layers whose heads sample other places may differ in the latter.
+struct Group {
+  std::vector<std::int64_t> layers;
+  PatternCost cost;
+};
+
+// Layers of equal settings.
+struct Section {
+  const AttentionConfig* settings;
+  std::vector<std::int64_t> layers;
+  Pattern pattern;  // of the first one
+  std::vector<Group> groups;
+};
+
+std::string text_of(const char* format, double value) {
+  char text[32];
+  std::snprintf(text, sizeof text, format, value);
+  return text;
+}
+
+// Three digits and a prefix: 1.23 GFLOPs.
+std::string amount(double value, const char* unit) {
+  const char* prefix = " KMGTPEZY";
+  while (value >= 999.5 && prefix[1]) value /= 1000, ++prefix;
+  const char* format = value >= 99.95 ? "%.0f" : value >= 9.995 ? "%.1f" : "%.2f";
+  return text_of(format, value) + (*prefix == ' ' ? " " : str(" ", *prefix)) + unit;
+}
+
+std::string percent(double share) { return text_of("%.1f %%", 100 * share); }
+std::string times(double x) { return text_of(x >= 99.95 ? "%.0fx" : x >= 9.995 ? "%.1fx" : "%.2fx", x); }
+
+std::string ranges(const std::vector<std::int64_t>& layers) {
+  std::string text;
+  for (std::size_t i = 0, end = 0; i < layers.size(); i = end) {
+    for (end = i + 1; end < layers.size() && layers[end] == layers[end - 1] + 1;) ++end;
+    text += str(i ? "," : "", layers[i], end > i + 1 ? str("-", layers[end - 1]) : "");
+  }
+  return text;
+}
+
+std::string list(const std::vector<std::int64_t>& numbers) {
+  std::string text;
+  for (const std::int64_t n : numbers) text += str(text.empty() ? "" : ", ", n);
+  return text;
+}
+
+std::string text_of(const BlockRuleConfig& r) {
+  const std::string local = str("local ", r.local);
+  switch (r.pattern) {
+    case BlockChoice::local_global:
+      return str("local_global, ", local, ", first ", r.first, r.every ? str(", every ", r.every) : "");
+    case BlockChoice::strided: return str("strided, ", local, ", every ", r.every);
+    case BlockChoice::hierarchical: return "hierarchical, " + local;
+    case BlockChoice::random: return str("random, ", local, ", density ", r.density, ", seed ", r.seed);
+    case BlockChoice::file: break;
+  }
+  return "file " + r.file;
+}
+
+std::string text_of(const AttentionConfig& c) {
+  std::string text(to_string(c.kind));
+  if (c.kind == AttentionKind::window) text += str(" of ", c.window, c.sinks ? str(", ", c.sinks, " sinks") : "");
+  if (c.kind == AttentionKind::dilated)
+    text += str(", segments ", list(c.segments), ", rates ", list(c.rates), c.dedup ? ", dedup" : "");
+  if (c.kind == AttentionKind::block_sparse) {
+    text += str(", blocks of ", c.block ? c.block : 128);
+    for (std::size_t i = 0; i < c.rules.size(); ++i)
+      text += str(c.rules.size() > 1 ? str("; rule ", i, ": ") : ": ", text_of(c.rules[i]));
+    if (!c.heads.empty()) text += "; rules of heads " + list(c.heads);
+  }
+  return text;
+}
+
+// With several rules, that of the head.
+std::string title_of(const Section& s, std::int64_t kv_head) {
+  AttentionConfig c = *s.settings;
+  if (!c.heads.empty()) {
+    const std::int64_t rule = c.heads[static_cast<std::size_t>(kv_head) % c.heads.size()];
+    c.rules = {c.rules[static_cast<std::size_t>(rule)]};
+    c.heads.clear();
+  } else if (c.rules.size() > 1) {
+    c.rules.resize(1);
+  }
+  return str(s.layers.size() > 1 ? "Layers " : "Layer ", ranges(s.layers), ": ", text_of(c));
+}
+
+void check_arguments(const Arguments& a, const ModelConfig& m) {
+  if (a.layer_given->count() && a.layer >= m.layers)
+    fail("--layer: there is no layer ", a.layer, ": the model has ", m.layers, ", give one of 0 to ", m.layers - 1);
+  if (a.head >= m.kv_heads)
+    fail("--head: there is no KV head ", a.head, ": the model has ", m.kv_heads, ", give one of 0 to ", m.kv_heads - 1);
+}
+
+// Costs of layers, each pattern counted once.
+class Costs {
+ public:
+  Costs(std::int64_t kv_heads, std::int64_t length) : kv_heads_(kv_heads), length_(length) {}
+
+  const PatternCost& of(std::size_t section, const Pattern& p) {
+    std::vector<std::int32_t> key = {static_cast<std::int32_t>(section)};
+    for (const Branch& b : p.branches) key.push_back(p.shift % b.rate);
+    const auto [at, fresh] = known_.insert({key, {}});
+    if (fresh) at->second = cost_of(p, kv_heads_, length_);
+    return at->second;
+  }
+
+ private:
+  std::int64_t kv_heads_, length_;
+  std::map<std::vector<std::int32_t>, PatternCost> known_;
+};
+
+std::vector<Section> sections_of(const ModelConfig& m, std::int64_t length) {
+  const std::vector<Pattern> patterns = patterns_of(m);
+  std::vector<Section> sections;
+  std::map<std::string, std::size_t> known;
+  Costs costs(m.kv_heads, length);
+  for (std::int64_t layer = 0; layer < m.layers; ++layer) {
+    const AttentionConfig& settings = attention_of(m, layer);
+    const Pattern& pattern = patterns[static_cast<std::size_t>(layer)];
+    if (pattern.blocks) pattern.blocks->check_covers(length, "--length");
+    const auto [at, fresh] = known.insert({to_yaml(settings), sections.size()});
+    if (fresh) sections.push_back({&settings, {}, pattern, {}});
+    Section& section = sections[at->second];
+    section.layers.push_back(layer);
+    const PatternCost& cost = costs.of(at->second, pattern);
+    auto group =
+        std::find_if(section.groups.begin(), section.groups.end(), [&](const Group& g) { return g.cost == cost; });
+    if (group == section.groups.end()) group = section.groups.insert(group, {{}, cost});
+    group->layers.push_back(layer);
+  }
+  return sections;
+}
+
+// What --layer leaves.
+Section only(const std::vector<Section>& all, const ModelConfig& m, std::int64_t layer) {
+  const auto in = [&](const auto& x) { return std::find(x.layers.begin(), x.layers.end(), layer) != x.layers.end(); };
+  const Section& section = *std::find_if(all.begin(), all.end(), in);
+  const Group& group = *std::find_if(section.groups.begin(), section.groups.end(), in);
+  return {section.settings, {layer}, pattern_of(m, layer), {{{layer}, group.cost}}};
+}
+
+// Of all heads, forward and backward, as flops_per_token counts them.
+double flops_of(const ModelConfig& m, double pairs) { return 12 * static_cast<double>(m.heads * m.head_dim) * pairs; }
+
+struct Column {
+  const char* name;
+  int width;  // negative: to the left
+};
+constexpr Column kColumns[] = {{"layers", -8}, {"density", 7}, {"repeated", 8}, {"dense", 7},
+                               {"kept", 7},    {"saved", 6},   {"speed-up", 8}, {"largest cost", -1}};
+constexpr std::int64_t kTableColumns = 80;
+
+class Report {
+ public:
+  Report(const Arguments& a, ModelConfig m)
+      : arguments_(a),
+        model_(std::move(m)),
+        length_(a.length_given->count() ? a.length : model_.context),
+        columns_(a.width_given->count() ? a.width : std::clamp<std::int64_t>(terminal_columns(), kLeastColumns, 80)),
+        all_(sections_of(model_, length_)),
+        dense_(cost_of(Pattern{}, model_.kv_heads, length_)) {}
+
+  void print() const {
+    std::vector<Section> sections = all_;
+    if (arguments_.layer_given->count()) sections = {only(all_, model_, arguments_.layer)};
+    std::vector<Panel> panels;
+    const std::int64_t most = std::max(arguments_.svg.empty() ? 1 : kSvgCells, cells_in_columns(length_, columns_));
+    for (const Section& s : sections)
+      panels.push_back({title_of(s, arguments_.head), subtitle(s),
+                        cells_of(s.pattern, static_cast<std::int32_t>(arguments_.head), length_, most)});
+    if (!arguments_.svg.empty()) write_svg(panels);
+    for (const Panel& p : panels) {
+      print_wrapped(p.title);
+      print_wrapped(p.subtitle);
+      std::cout << text_picture(p.cells, columns_) << "\n";
+    }
+    print_table(sections);
+    print_model();
+    std::cout.flush();
+  }
+
+ private:
+  void print_wrapped(const std::string& text) const {
+    for (const std::string& line : wrapped(text, static_cast<std::size_t>(columns_))) std::cout << line << "\n";
+  }
+
+  std::string subtitle(const Section& s) const {
+    std::string text = str("KV head ", arguments_.head, " of ", model_.kv_heads, ", ", length_, " tokens");
+    if (s.settings->kind == AttentionKind::dilated) text += str(", places of layer ", s.layers[0]);
+    return text;
+  }
+
+  void write_svg(std::vector<Panel> panels) const {
+    for (Panel& p : panels) p.cells = p.cells.coarser(kSvgCells);
+    ring::write_svg("--svg", arguments_.svg, svg_picture(panels));
+  }
+
+  double speed_up(const PatternCost& cost) const {
+    return predicted_microseconds(dense_, model_.head_dim) / predicted_microseconds(cost, model_.head_dim);
+  }
+
+  void print_table(const std::vector<Section>& sections) const {
+    print_wrapped(str("Attention of one layer over ", length_, " tokens, ", amount(dense_.pairs, ""),
+                      " causal pairs. Density of the mean head; FLOPs of all, dense and kept; speed-up as predicted"));
+    const bool wide = columns_ >= kTableColumns;
+    if (wide) {
+      for (const Column& c : kColumns) print_format(c.width > 0 ? " %*s" : " %-*s", std::abs(c.width), c.name);
+      print_format("\n");
+    }
+    for (const Section& s : sections) {
+      print_wrapped(text_of(*s.settings) + ":");
+      for (const Group& g : s.groups) wide ? print_row(g) : print_column(g);
+    }
+    print_format("\n");
+  }
+
+  std::vector<std::string> values_of(const Group& g) const {
+    const double pairs = g.cost.pairs;
+    return {ranges(g.layers),
+            text_of("%.4f", pairs / dense_.pairs),
+            text_of("%.4f", g.cost.repeated / dense_.pairs),
+            amount(flops_of(model_, dense_.pairs), ""),
+            amount(flops_of(model_, pairs), ""),
+            percent(1 - pairs / dense_.pairs),
+            times(speed_up(g.cost)),
+            largest_cost(g.cost, model_.head_dim)};
+  }
+
+  void print_row(const Group& g) const {
+    std::vector<std::string> values = values_of(g);
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      const int width = kColumns[i].width;
+      // Many layers take a line of their own.
+      if (i == 0 && values[i].size() > static_cast<std::size_t>(-width)) {
+        for (const std::string& line : wrapped(values[i], static_cast<std::size_t>(columns_ - 1)))
+          print_format(" %s\n", line.c_str());
+        values[i].clear();
+      }
+      print_format(width > 0 ? " %*s" : " %-*s", std::abs(width), values[i].c_str());
+    }
+    print_format("\n");
+  }
+
+  // On a narrow terminal one value a line.
+  void print_column(const Group& g) const {
+    const std::vector<std::string> values = values_of(g);
+    for (std::size_t i = 0; i < values.size(); ++i) print_wrapped(str(i ? "- " : "", kColumns[i].name, " ", values[i]));
+  }
+
+  void print_model() const {
+    double pairs = 0, time = 0;
+    for (const Section& s : all_)
+      for (const Group& g : s.groups) {
+        pairs += static_cast<double>(g.layers.size()) * g.cost.pairs;
+        time += static_cast<double>(g.layers.size()) * predicted_microseconds(g.cost, model_.head_dim);
+      }
+    const auto layers = static_cast<double>(model_.layers);
+    const double dense_pairs = layers * dense_.pairs;
+    print_wrapped(str("All ", model_.layers, " layers: attention ", amount(flops_of(model_, pairs), "FLOPs"),
+                      " a sequence, dense ", amount(flops_of(model_, dense_pairs), "FLOPs"), ": ",
+                      percent(1 - pairs / dense_pairs), " saved; predicted on an H200: ",
+                      times(layers * predicted_microseconds(dense_, model_.head_dim) / time), " as fast"));
+    ModelConfig dense = model_;
+    dense.context = length_;
+    dense.attention = {};
+    dense.attention_layers.clear();
+    if (!model_.vocab_size) dense.vocab_size = bytes_tokenizer()->vocab_size();
+    const double per_token = flops_per_token(dense);
+    const double saved = flops_of(model_, dense_pairs - pairs) / static_cast<double>(length_);
+    print_wrapped(str("Training: ", amount(per_token - saved, "FLOPs"), " a token, dense ", amount(per_token, "FLOPs"),
+                      ": ", percent(saved / per_token), " saved",
+                      model_.vocab_size ? "" : str(" (vocabulary of ", dense.vocab_size, ", as none is set)")));
+  }
+
+  const Arguments& arguments_;
+  ModelConfig model_;
+  std::int64_t length_, columns_;
+  std::vector<Section> all_;
+  PatternCost dense_;
+};
+
+void show(const Arguments& a) {
+  Config config;
+  if (std::filesystem::is_directory(a.file)) {
+    config = find_run(a.file).config();
+    override_config(config, a.overrides);
+  } else {
+    load_config(config, a.file, a.overrides);
+  }
+  const ModelConfig model = config.model.resolved();
+  check_arguments(a, model);
+  Report(a, model).print();
+}
+
+}  // namespace
+
+void add_attention_commands(CLI::App& app) {
+  CLI::App* attention = app.add_subcommand("attention", "Show which tokens a model attends to, and what that costs");
+  attention->require_subcommand(1);
+  CLI::App* cmd = attention->add_subcommand(
+      "show",
+      "Draw the attention patterns of a configuration or a run and print density, FLOPs saved and predicted speed-up");
+  auto a = std::make_shared<Arguments>();
+  cmd->add_option("config", a->file, "YAML file, such as configs/shakespeare_dilated.yaml, or the directory of a run")
+      ->required()
+      ->type_name("FILE");
+  cmd->add_option("overrides", a->overrides, "changes, such as model.attention.window=64")->type_name("KEY=VALUE");
+  a->layer_given =
+      add_number(*cmd, "--layer", a->layer, "Only this layer, from 0; default: each kind of layer once", 0, kMostCount);
+  a->length_given =
+      add_number(*cmd, "--length", a->length, "Tokens of the sequence; default: model.context", 1, kMostLength);
+  add_number(*cmd, "--head", a->head, "KV head to draw, from 0", 0, kMostCount)->capture_default_str();
+  cmd->add_option("--svg", a->svg, "Write the pictures to this file, too")->type_name("FILE");
+  a->width_given = add_number(*cmd, "--width", a->width, "Columns of the text; default: the terminal's, at most 80",
+                              kLeastColumns, 10'000);
+  cmd->footer(str(
+      "The table\n"
+      "  density       pairs that are computed, as a share of those of dense causal attention\n"
+      "  repeated      pairs that several dilated branches keep, as a share of the same: density counts them as often\n"
+      "                as they are kept, the picture once\n"
+      "  dense, kept   FLOPs of one sequence in one layer, forward and backward: 12 x heads x head_dim for each pair\n"
+      "  speed-up      of the forward against our own dense kernel, predicted for a GPU that has enough heads and\n"
+      "                sequences to be full. The model, of one H200: for every head ",
+      kTileMicroseconds, " us for each tile of\n                ", kTileQueries, " queries x ", kTileKeys,
+      " keys that the kernel touches (at head_dim 128; others, padded to 64, 128 or 256,\n                in "
+      "proportion), and ",
+      kRowBlockMicroseconds, " us for each block of ", kTileQueries,
+      " queries, of every dilated branch and segment anew\n"
+      "  largest cost  of that time: the costliest dilated branch (segment/rate) or heads of one block rule; where "
+      "all\n"
+      "                is one part, its tiles or its blocks of queries (row blocks)\n\n"
+      "Examples: ringmaster attention show configs/shakespeare_dilated.yaml\n"
+      "          ringmaster attention show configs/shakespeare_block_sparse.yaml --head 2 --svg pattern.svg\n"
+      "          ringmaster attention show configs/llama_1b.yaml --length 32768 model.attention.kind=window "
+      "model.attention.window=1024"));
+  cmd->callback([a] { show(*a); });
+}
+
+}  // namespace ring

@@ -1,0 +1,60 @@
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+
+#include "cli/bench.h"
+#include "cli/commands.h"
+#include "core/fields.h"
+
+namespace ring {
+
+void BenchConfig::add_to(CLI::App& command) {
+  command.add_option("config", file, "Settings file; its corpus is not read")->required();
+  command.add_option("overrides", overrides, "Settings to change, as section.key=value");
+}
+
+Config BenchConfig::load() const {
+  Config config;
+  load_config(config, file, overrides);
+  return config;
+}
+
+std::string BenchConfig::name() const { return std::filesystem::path(file).stem().string(); }
+
+CsvFile::CsvFile(const std::string& path, const std::string& header) : path_(path) {
+  if (path.empty()) return;
+  std::string first;
+  std::getline(std::ifstream(path) >> std::ws, first);
+  if (!first.empty() && first != header)
+    fail(path, ": has the columns ", first, ", expected ", header, "; give another file");
+  out_ = LineFile(path);
+  if (first.empty()) add(header);
+}
+
+void CsvFile::add(const std::string& line) {
+  if (!path_.empty()) out_.add(line);
+}
+
+Facts facts_of(const CLI::App& command, const std::vector<std::string>& own) {
+  Facts facts;
+  for (const CLI::Option* option : command.get_options()) {
+    const std::string name = option->get_name();
+    if (option->get_positional() || std::ranges::find(own, name) != own.end()) continue;
+    std::string value;
+    for (const std::string& word : option->results()) value += (value.empty() ? "" : " ") + word;
+    facts.push_back({name, option->count() ? value : "not given"});
+  }
+  return facts;
+}
+
+void add_bench_commands(CLI::App& app) {
+  CLI::App* bench = app.add_subcommand("bench", "Measure speed: training steps, single kernels, attention");
+  bench->require_subcommand(1);
+  add_bench_step(*bench);
+  add_bench_ops(*bench);
+  add_bench_attention(*bench);
+  add_bench_context(*bench);
+}
+
+}  // namespace ring

@@ -1,0 +1,155 @@
+#include <CLI/CLI.hpp>
+#include <cstdio>
+
+#include "bench/attention.h"
+#include "cli/bench.h"
+#include "cli/number_option.h"
+#include "cli/pattern_options.h"
+#include "cli/print.h"
+#include "core/cpu/thread_pool.h"
+#include "kernels/tuning.h"
+#include "trainer/session.h"
+
+namespace ring {
+namespace {
+
+struct Arguments {
+  std::int64_t heads = 16, kv_heads = 0, tokens = 0, threads = 0;
+  std::vector<std::int64_t> head_dims, lengths;
+  bool causal = false, full = false, csv = false;
+  std::string type;
+  double seconds = 0.2, most_seconds = 2;
+  std::string device = "auto";
+  std::vector<std::string> kinds = {"dense"}, candidates;
+  PatternOptions pattern;
+  int rounds = 1;
+};
+
+// What is not said is small on a CPU.
+AttentionGrid grid_of(const Arguments& a, Backend backend) {
+  const bool cpu = backend == Backend::cpu;
+  AttentionGrid g;
+  g.heads = a.heads;
+  g.kv_heads = a.kv_heads ? a.kv_heads : a.heads;
+  g.tokens = a.tokens ? a.tokens : cpu ? 1024 : 16384;
+  g.head_dims = !a.head_dims.empty() ? a.head_dims
+                : cpu                ? std::vector<std::int64_t>{64}
+                                     : std::vector<std::int64_t>{64, 128};
+  g.lengths = a.lengths;
+  const std::int64_t longest = cpu ? 1024 : 131072;
+  for (std::int64_t length = cpu ? 256 : 1024; a.lengths.empty() && length <= longest; length *= 2)
+    g.lengths.push_back(length);
+  if (a.causal || !a.full) g.causal.push_back(true);
+  if (a.full || !a.causal) g.causal.push_back(false);
+  g.patterns.clear();
+  for (const std::string& kind : a.kinds) g.patterns.push_back(a.pattern.of(kind));
+  g.candidates = a.candidates;
+  g.rounds = a.rounds;
+  g.seconds = a.seconds;
+  g.most_seconds = a.most_seconds;
+  return g;
+}
+
+std::string text_of(const char* format, double value) {
+  char text[32];
+  std::snprintf(text, sizeof text, format, value);
+  return text;
+}
+
+Context context_of(const Arguments& a) {
+  const Backend backend = backend_of(parse_device(a.device));
+  const bool cpu = backend == Backend::cpu;
+  if (cpu && !a.type.empty() && a.type != "f32") fail("--dtype: the CPU computes in f32, not ", a.type);
+  Context ctx{Stream::create({backend, 0}, static_cast<int>(a.threads ? a.threads : default_threads()))};
+  ctx.precision = cpu || a.type == "f32" ? Precision::fp32 : Precision::bf16;
+  return ctx;
+}
+
+void print_head(const Arguments& a, const AttentionGrid& g, const Context& ctx) {
+  if (a.csv) {
+    print_format(
+        "pass,candidate,head_dim,causal,length,sequences,deterministic,ms,tflops,kind,kept,of_dense,extra_mb,lists_ms,"
+        "spread\n");
+    return;
+  }
+  print_format(
+      "%s, %lld query heads, %lld KV heads; FLOPs of kept pairs: 4 x heads x head_dim per pair forward, 10 "
+      "backward\nkept: pairs of dense attention; of dense: time of the fastest own dense kernel; extra: memory beside "
+      "the operands; lists: time that a new block pattern takes\n\n",
+      std::string(to_string(activation_type(ctx.precision))).c_str(), static_cast<long long>(g.heads),
+      static_cast<long long>(g.kv_heads));
+  print_format("%-9s %-10s %-12s %5s %-6s %8s %9s %6s %10s %9s %7s %8s %9s %8s %7s\n", "pass", "candidate", "kind",
+               "dim", "mask", "length", "sequences", "determ", "ms", "TFLOP/s", "kept", "of dense", "extra MB",
+               "lists ms", "spread");
+}
+
+void print_csv(const AttentionTiming& t) {
+  if (t.seconds == 0) return;
+  print_format("%s,%s,%lld,%d,%lld,%lld,%d,%.6g,%.6g,%s,%.5f,%.4f,%.2f,%.4f,%.3f\n",
+               t.backward ? "backward" : "forward", t.candidate.c_str(), static_cast<long long>(t.head_dim), t.causal,
+               static_cast<long long>(t.length), static_cast<long long>(t.sequences), t.deterministic, 1e3 * t.seconds,
+               1e-12 * t.flops / t.seconds, std::string(to_string(t.kind)).c_str(), t.kept, t.of_dense,
+               1e-6 * static_cast<double>(t.extra_bytes), 1e3 * t.lists_seconds, t.spread);
+}
+
+void print(const AttentionTiming& t) {
+  print_format("%-9s %-10s %-12s %5lld %-6s %8lld %9lld %6s ", t.backward ? "backward" : "forward", t.candidate.c_str(),
+               std::string(to_string(t.kind)).c_str(), static_cast<long long>(t.head_dim), t.causal ? "causal" : "full",
+               static_cast<long long>(t.length), static_cast<long long>(t.sequences),
+               t.backward ? (t.deterministic ? "yes" : "no") : "");
+  if (t.seconds == 0) {
+    print_format("left out: about %.1f s a call\n", t.expected);
+    return;
+  }
+  const auto known = [](double value, const char* format) { return value > 0 ? text_of(format, value) : ""; };
+  print_format("%10.3f %9.2f %7.4f %8s %9.1f %8s %6.1f%%\n", 1e3 * t.seconds, 1e-12 * t.flops / t.seconds, t.kept,
+               known(t.of_dense, "%.3f").c_str(), 1e-6 * static_cast<double>(t.extra_bytes),
+               known(1e3 * t.lists_seconds, "%.3f").c_str(), 100 * t.spread);
+}
+
+void run(const Arguments& a) {
+  const Context ctx = context_of(a);
+  const AttentionGrid grid = grid_of(a, ctx.stream.device().backend);
+  check_grid(grid);
+  print_head(a, grid, ctx);
+  time_attention(grid, ctx, [&](const AttentionTiming& t) {
+    a.csv ? print_csv(t) : print(t);
+    std::fflush(stdout);
+  });
+}
+
+}  // namespace
+
+void add_bench_attention(CLI::App& bench) {
+  CLI::App* cmd = bench.add_subcommand("attention", "Every attention kernel of this build, forward and backward");
+  auto a = std::make_shared<Arguments>();
+  add_number(*cmd, "--heads", a->heads, "Query heads", 1, kMostHeads)->capture_default_str();
+  add_number(*cmd, "--kv-heads", a->kv_heads, "KV heads; 0: as many as heads", 0, kMostHeads);
+  add_number(*cmd, "--head-dim", a->head_dims, "Widths of a head, with commas", 1, kMostHeadDim);
+  add_number(*cmd, "--length", a->lengths, "Tokens of a sequence, with commas", 1, kMostLength);
+  add_number(*cmd, "--tokens", a->tokens, "Tokens in a batch, of as many sequences as fit", 1, kMostLength);
+  cmd->add_flag("--causal", a->causal, "Only causal");
+  cmd->add_flag("--full", a->full, "Only full");
+  cmd->add_option("--dtype", a->type, "bf16 or f32")->check(CLI::IsMember({"bf16", "f32"}));
+  add_number(*cmd, "--seconds", a->seconds, "Time of each measurement", 1e-6, 3600)->capture_default_str();
+  add_number(*cmd, "--most-seconds", a->most_seconds, "Leave out kernels that would need longer for a call", 1e-12, 1e6)
+      ->capture_default_str();
+  add_number(*cmd, "--threads", a->threads, "Of a CPU; 0: all cores", 0, kMostThreads);
+  cmd->add_option("--device", a->device, "auto, cpu or cuda")->check(CLI::IsMember({"auto", "cpu", "cuda"}));
+  cmd->add_option("--kind", a->kinds, "Of attention, with commas: dense, window, dilated, block_sparse")
+      ->delimiter(',')
+      ->check(CLI::IsMember(attention_kinds()))
+      ->capture_default_str();
+  a->pattern.add_to(*cmd);
+  cmd->add_option("--candidate", a->candidates, "Only these kernels, with commas")->delimiter(',');
+  add_number(*cmd, "--rounds", a->rounds, "Measure all kernels of a shape in turn, so many times, and take the medians",
+             1, 1'000'000)
+      ->capture_default_str();
+  cmd->add_flag("--csv", a->csv, "Comma-separated values");
+  cmd->footer(
+      "Examples: ringmaster bench attention --head-dim 128 --causal --length 4096,32768\n"
+      "          ringmaster bench attention --causal --length 32768 --tokens 32768 --kind dense,window --rounds 3");
+  cmd->callback([a] { run(*a); });
+}
+
+}  // namespace ring

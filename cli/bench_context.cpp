@@ -1,0 +1,218 @@
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+
+#include "bench/context.h"
+#include "cli/bench.h"
+#include "cli/number_option.h"
+#include "cli/pattern_options.h"
+#include "cli/print.h"
+#include "core/checked.h"
+#include "core/cpu/thread_pool.h"
+#include "inspect/svg.h"
+#include "inspect/timeline_picture.h"
+#include "kernels/tuning.h"
+#include "trainer/session.h"
+
+namespace ring {
+namespace {
+
+struct Arguments {
+  ContextGrid grid;
+  std::string kind = "dense", device = "auto", layout = "auto", csv, timeline;
+  std::vector<std::string> schedules;
+  PatternOptions pattern;
+  std::int64_t kv_heads = 0, threads = 0;
+  bool deterministic = false, choices = false;
+};
+
+constexpr std::pair<const char*, ContextSchedule> kSchedules[] = {
+    {"ring", ContextSchedule::ring}, {"gather", ContextSchedule::gather}, {"all_to_all", ContextSchedule::all_to_all}};
+
+// What was not said, for so many ranks.
+void fill_in(Arguments& a, int ranks, Backend backend) {
+  if (a.kv_heads == 0) a.kv_heads = a.grid.heads;
+  if (a.grid.heads % a.kv_heads)
+    fail("--heads: ", a.grid.heads, " heads do not share ", a.kv_heads, " KV heads evenly");
+  if (a.grid.head_dim % 8) fail("--head-dim: ", a.grid.head_dim, " is not a multiple of 8");
+  const bool divides = a.kv_heads % ranks == 0;
+  if (a.schedules.empty()) {
+    a.schedules = {"ring", "gather"};
+    if (divides) a.schedules.push_back("all_to_all");
+  } else if (!divides && std::ranges::count(a.schedules, "all_to_all")) {
+    fail("--schedule: all_to_all needs KV heads that divide among the ranks, but there are ", a.kv_heads, " for ",
+         ranks, "; leave it out, or set --kv-heads to a multiple of ", ranks);
+  }
+  if (a.grid.lengths.empty())
+    a.grid.lengths =
+        backend == Backend::cpu ? std::vector<std::int64_t>{4096} : std::vector<std::int64_t>{65536, 131072, 262144};
+}
+
+ContextGrid grid_of(const Arguments& a) {
+  ContextGrid g = a.grid;
+  g.kv_heads = a.kv_heads;
+  g.pattern = a.pattern.of(a.kind);
+  for (const std::string& name : a.schedules)
+    for (const auto& [known, schedule] : kSchedules)
+      if (name == known) g.schedules.push_back(schedule);
+  g.parallel.cp_layout = a.layout == "zigzag"       ? ContextLayoutChoice::zigzag
+                         : a.layout == "contiguous" ? ContextLayoutChoice::contiguous
+                                                    : ContextLayoutChoice::automatic;
+  return g;
+}
+
+std::string percent(double share) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.1f%%", 100 * share);
+  return text;
+}
+std::string milliseconds(double seconds) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.3f", 1e3 * seconds);
+  return text;
+}
+
+void print_head(const Arguments& a, const ContextGrid& grid, int ranks) {
+  print_format(
+      "%d ranks, %s, %lld heads, %lld KV heads of %lld, %s; times of the slowest rank; alone: of the rate of one "
+      "device with the whole sequence (up to %lld tokens)\n"
+      "of forward and backward (both), in ms: compute: without transfers; transfer: without computation; waited: "
+      "messages under way and no kernel running; hidden: 1 - waited / transfer; slowdown: both / compute - 1\n"
+      "%9s %-11s %9s %7s %6s %9s %7s %6s %9s %9s %9s %7s %8s %9s %9s\n",
+      ranks, a.kind.c_str(), static_cast<long long>(grid.heads), static_cast<long long>(grid.kv_heads),
+      static_cast<long long>(grid.head_dim), a.deterministic ? "deterministic" : "not deterministic",
+      static_cast<long long>(grid.longest_alone), "tokens", "schedule", "fwd ms", "TFLOP/s", "alone", "both ms",
+      "TFLOP/s", "alone", "compute", "transfer", "waited", "hidden", "slowdown", "extra MB", "sent MB");
+  std::fflush(stdout);
+}
+
+void print(const ContextTiming& t) {
+  const double forward = t.forward_flops / t.forward_seconds, both = t.both_flops / t.both_seconds;
+  print_format("%9lld %-11s %9.3f %7.4g %6.3f %9.3f %7.4g %6.3f %9.3f ", static_cast<long long>(t.length),
+               t.schedule.c_str(), 1e3 * t.forward_seconds, 1e-12 * forward, forward / t.forward_alone,
+               1e3 * t.both_seconds, 1e-12 * both, both / t.both_alone, 1e3 * t.computing_seconds);
+  const bool travels = t.transfer_seconds > 0;
+  print_format("%9.3f %9.3f %7s %8s %9.1f %9.1f\n", 1e3 * t.transfer_seconds, 1e3 * t.waited_seconds,
+               travels ? percent(t.hidden()).c_str() : "-", percent(t.slowdown()).c_str(),
+               1e-6 * static_cast<double>(t.extra_bytes), 1e-6 * static_cast<double>(t.sent_bytes));
+  std::fflush(stdout);
+}
+
+constexpr const char* kColumns =
+    "ranks,device,deterministic,kind,heads,kv_heads,head_dim,layout,prefetch,message_mb,tokens,schedule,forward_ms,"
+    "forward_tflops,forward_alone,both_ms,both_tflops,"
+    "both_alone,compute_ms,transfer_ms,waited_ms,hidden,slowdown,extra_mb,sent_mb";
+
+void write(CsvFile& csv, const Arguments& a, const ContextGrid& g, int ranks, const Context& ctx,
+           const ContextTiming& t) {
+  const double forward = t.forward_flops / t.forward_seconds, both = t.both_flops / t.both_seconds;
+  csv.add(str(ranks, ',', ctx.stream.impl().device_name(), ',', a.deterministic, ',', a.kind, ',', g.heads, ',',
+              g.kv_heads, ',', g.head_dim, ',', a.layout, ',', g.parallel.cp_prefetch, ',', g.parallel.cp_message_mb,
+              ',', t.length, ',', t.schedule, ',', 1e3 * t.forward_seconds, ',', 1e-12 * forward, ',',
+              forward / t.forward_alone, ',', 1e3 * t.both_seconds, ',', 1e-12 * both, ',', both / t.both_alone, ',',
+              1e3 * t.computing_seconds, ',', 1e3 * t.transfer_seconds, ',', 1e3 * t.waited_seconds, ',', t.hidden(),
+              ',', t.slowdown(), ',', 1e-6 * static_cast<double>(t.extra_bytes), ',',
+              1e-6 * static_cast<double>(t.sent_bytes)));
+}
+
+// With the length and the schedule before its extension, where there are several.
+std::string timeline_path(const Arguments& a, std::int64_t length, const std::string& schedule) {
+  std::filesystem::path path = a.timeline;
+  std::string name = path.stem().string();
+  if (a.grid.lengths.size() > 1) name += str('-', length);
+  if (a.schedules.size() > 1) name += "-" + schedule;
+  return path.replace_filename(name + path.extension().string()).string();
+}
+
+void check_paths(const Arguments& a) {
+  if (a.timeline.empty()) return;
+  for (const std::int64_t length : a.grid.lengths)
+    for (const std::string& schedule : a.schedules) check_svg_path("--timeline", timeline_path(a, length, schedule));
+}
+
+void draw(const Arguments& a, const ContextGrid& g, int ranks, const Context& ctx, const ContextTiming& t) {
+  const std::string title = str("Attention over ", t.length, " tokens cut among ", ranks, " ranks, schedule ",
+                                t.schedule, ": a forward and a backward, as rank 0 saw it");
+  const std::string of =
+      str(ctx.stream.impl().device_name(), ", ", a.kind, ", ", g.heads, " heads, ", g.kv_heads, " KV heads of ",
+          g.head_dim, "; slowest rank: ", milliseconds(t.both_seconds), " ms, ", milliseconds(t.computing_seconds),
+          " ms without transfers; this time: ", milliseconds(t.timeline.seconds), " ms");
+  std::string transfers = "nothing travels";
+  if (t.transfer_seconds > 0)
+    transfers = str("transfers without computation ", milliseconds(t.transfer_seconds),
+                    " ms; messages under way and no kernel running for ", milliseconds(t.waited_seconds),
+                    " ms: hidden ", percent(t.hidden()));
+  write_svg("--timeline", timeline_path(a, t.length, t.schedule), timeline_picture(t.timeline, title, {of, transfers}));
+}
+
+void run(Arguments a, const Facts& given) {
+  Config config;
+  config.run.device = parse_device(a.device);
+  config.run.threads = a.threads ? a.threads : default_threads();
+  const Environment environment = current_environment();
+  const WorkerEnvironment env = parse_environment(environment);
+  if (env.world == 1) fail("bench context compares several processes: ringmaster launch -n 4 -- bench context");
+  const bool leader = env.rank == 0;
+  CsvFile csv(leader ? a.csv : "", kColumns);
+  config.parallel.cp = env.world;
+  const std::unique_ptr<Mesh> mesh = join_mesh(config, given);
+  const Backend backend = mesh->device().backend;
+  fill_in(a, env.world, backend);
+  if (leader) check_paths(a);
+  const ContextGrid grid = grid_of(a);
+  Context ctx{Stream::create(mesh->device(), narrow<int>(config.run.threads))};
+  ctx.precision = backend == Backend::cpu ? Precision::fp32 : Precision::bf16;
+  ctx.deterministic = a.deterministic;
+  if (backend == Backend::cuda) ctx.tuning = std::make_shared<Tuning>("");
+  if (leader) print_head(a, grid, env.world);
+  time_context(grid, *mesh, ctx, [&](const ContextTiming& t) {
+    if (!leader) return;
+    print(t);
+    write(csv, a, grid, env.world, ctx, t);
+    if (!a.timeline.empty()) draw(a, grid, env.world, ctx, t);
+  });
+  if (leader && a.choices && ctx.tuning) print_format("\n%s", ctx.tuning->text().c_str());
+}
+
+}  // namespace
+
+void add_bench_context(CLI::App& bench) {
+  CLI::App* cmd =
+      bench.add_subcommand("context", "Attention over one sequence on several processes: ring, gather, all-to-all");
+  auto a = std::make_shared<Arguments>();
+  add_number(*cmd, "--length", a->grid.lengths,
+             "Tokens of the whole sequence, with commas; without: 65536,131072,262144 on GPUs, 4096 on CPUs", 1,
+             kMostLength);
+  add_number(*cmd, "--heads", a->grid.heads, "Query heads", 1, kMostHeads)->capture_default_str();
+  add_number(*cmd, "--kv-heads", a->kv_heads, "KV heads; 0: as many as heads", 0, kMostHeads);
+  add_number(*cmd, "--head-dim", a->grid.head_dim, "Width of a head, a multiple of 8", 8, kMostHeadDim)
+      ->capture_default_str();
+  cmd->add_option("--schedule", a->schedules,
+                  "ring, gather, all_to_all, with commas; without: those that the KV heads allow")
+      ->delimiter(',')
+      ->check(CLI::IsMember({"ring", "gather", "all_to_all"}));
+  cmd->add_option("--layout", a->layout, "auto, zigzag or contiguous")
+      ->check(CLI::IsMember({"auto", "zigzag", "contiguous"}));
+  add_number(*cmd, "--prefetch", a->grid.parallel.cp_prefetch, "Of the ring: parts ahead", 0, 64);
+  add_number(*cmd, "--message-mb", a->grid.parallel.cp_message_mb, "Of the ring: longest message in MiB", 1, 1 << 20);
+  cmd->add_option("--kind", a->kind, "Of attention")->check(CLI::IsMember(attention_kinds()))->capture_default_str();
+  a->pattern.add_to(*cmd);
+  add_number(*cmd, "--alone-up-to", a->grid.longest_alone, "Longest sequence for one device alone", 0, kMostLength)
+      ->capture_default_str();
+  add_number(*cmd, "--seconds", a->grid.seconds, "Time of each measurement", 1e-6, 3600)->capture_default_str();
+  cmd->add_option("--device", a->device, "auto, cpu or cuda")->check(CLI::IsMember({"auto", "cpu", "cuda"}));
+  add_number(*cmd, "--threads", a->threads, "Of each process on a CPU; 0: its share of the cores", 0, kMostThreads);
+  cmd->add_option(
+         "--timeline", a->timeline,
+         "Draw what rank 0 computed and which messages were under way during a forward and backward, as SVG; "
+         "with several lengths or schedules each picture has a file whose name says which: FILE-LENGTH-SCHEDULE.svg")
+      ->type_name("FILE.svg");
+  cmd->add_option("--csv", a->csv, "Append a line for each measurement to this file")->type_name("FILE");
+  cmd->add_flag("--deterministic", a->deterministic, "Only kernels that give the same bits from run to run");
+  cmd->add_flag("--choices", a->choices, "Then print which kernels were the fastest");
+  cmd->footer("Example: ringmaster launch --nproc-per-node 4 -- bench context --length 65536,131072 --schedule ring");
+  cmd->callback([a, cmd] { run(*a, facts_of(*cmd, {"--device", "--threads", "--timeline", "--csv", "--choices"})); });
+}
+
+}  // namespace ring

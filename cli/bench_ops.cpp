@@ -1,0 +1,106 @@
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+
+#include "bench/ops.h"
+#include "cli/bench.h"
+#include "cli/number_option.h"
+#include "cli/print.h"
+
+namespace ring {
+namespace {
+
+struct Arguments {
+  BenchConfig config;
+  std::string filter, csv_file;
+  double seconds = 0.05;
+  int steps = 5;
+  bool csv = false;
+};
+
+void print_ceilings(const OpsReport& r) {
+  print_format("ceilings of this run: copy %.4g GB/s, matrix product %.4g TFLOP/s\n", r.ceilings.bytes_per_second / 1e9,
+               r.ceilings.flops_per_second / 1e12);
+}
+
+void print_ops(const Arguments& a, const OpsReport& r) {
+  if (a.csv) {
+    print_format("op,candidate,shape,calls,us,gbytes_per_second,tflops,of_floor,share\n");
+  } else {
+    print_ceilings(r);
+    print_format("\n%-22s %-14s %-34s %6s %10s %9s %9s %9s %7s\n", "op", "candidate", "shape", "calls", "us", "GB/s",
+                 "TFLOP/s", "of floor", "share");
+  }
+  const char* format = a.csv ? "%s,%s,\"%s\",%d,%.3f,%.2f,%.3f,%.4f,%.5f\n"
+                             : "%-22s %-14s %-34s %6d %10.2f %9.1f %9.2f %8.0f%% %6.1f%%\n";
+  const double percent = a.csv ? 1 : 100;
+  for (const OpTiming& o : r.ops) {
+    if (o.seconds == 0) continue;
+    print_format(format, o.slot.c_str(), o.candidate.c_str(), o.cost.shape.c_str(), o.calls, 1e6 * o.seconds,
+                 1e-9 * o.cost.bytes / o.seconds, 1e-12 * o.cost.flops / o.seconds,
+                 percent * r.ceilings.floor_seconds(o.cost) / o.seconds,
+                 percent * o.calls * o.seconds / r.step_seconds);
+  }
+}
+
+void print_floor(const OpsReport& r) {
+  const StepFloor f = r.floor();
+  double sum = 0;
+  for (const OpTiming& o : r.ops) sum += o.calls * o.seconds;
+  print_format("step %.2f ms; its kernels back to back %.2f ms\n", 1e3 * r.step_seconds, 1e3 * sum);
+  print_format(
+      "floor %.2f ms = matrix products %.2f + attention %.2f as measured + all other bytes, moved once, at %.0f %% of "
+      "the "
+      "copy %.2f; the step takes %.3f times that\n",
+      1e3 * f.seconds(), 1e3 * f.products, 1e3 * f.attention, 100 * kFusedShareOfCopy, 1e3 * f.rest,
+      r.step_seconds / f.seconds());
+}
+
+void run_ops(const Arguments& a) {
+  StepBenchmark bench(a.config.load());
+  const OpsReport r = time_ops(bench, a.seconds, a.steps, a.filter);
+  if (std::none_of(r.ops.begin(), r.ops.end(), [](const OpTiming& o) { return o.seconds > 0; }))
+    fail("no op of this step has '", a.filter, "' in its name or shape");
+  print_ops(a, r);
+  if (a.csv || !a.filter.empty()) return;
+  print_format("\n");
+  print_floor(r);
+}
+
+void run_floor(const Arguments& a) {
+  CsvFile csv(a.csv_file, "shape,floor_ms,products_ms,attention_ms,rest_ms,step_ms,copy_tbytes,product_tflops");
+  StepBenchmark bench(a.config.load());
+  const OpsReport r = time_ops(bench, a.seconds, a.steps);
+  const StepFloor f = r.floor();
+  print_ceilings(r);
+  print_floor(r);
+  csv.add(str(a.config.name(), ',', 1e3 * f.seconds(), ',', 1e3 * f.products, ',', 1e3 * f.attention, ',', 1e3 * f.rest,
+              ',', 1e3 * r.step_seconds, ',', r.ceilings.bytes_per_second / 1e12, ',',
+              r.ceilings.flops_per_second / 1e12));
+}
+
+void add_common(CLI::App& cmd, Arguments& a) {
+  a.config.add_to(cmd);
+  add_number(cmd, "--seconds", a.seconds, "Time to repeat each op", 1e-6, 3600)->capture_default_str();
+  add_number(cmd, "--steps", a.steps, "Steps to time before", 1, 1'000'000)->capture_default_str();
+}
+
+}  // namespace
+
+void add_bench_ops(CLI::App& bench) {
+  CLI::App* ops = bench.add_subcommand("ops", "Each kernel of a training step, on the operands of the step");
+  auto a = std::make_shared<Arguments>();
+  add_common(*ops, *a);
+  ops->add_option("--filter", a->filter, "Only ops with this in their name or shape");
+  ops->add_flag("--csv", a->csv, "Comma-separated values");
+  ops->footer("Example: ringmaster bench ops bench/shapes/gpt2.yaml --filter matmul");
+  ops->callback([a] { run_ops(*a); });
+
+  CLI::App* floor = bench.add_subcommand("floor", "The least time of a step with these matrix products and attention");
+  auto b = std::make_shared<Arguments>();
+  add_common(*floor, *b);
+  floor->add_option("--csv", b->csv_file, "Append a line to this file");
+  floor->callback([b] { run_floor(*b); });
+}
+
+}  // namespace ring

@@ -1,0 +1,112 @@
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <iostream>
+
+#include "bench/step.h"
+#include "cli/bench.h"
+#include "cli/number_option.h"
+#include "cli/print.h"
+#include "inspect/profiler.h"
+#include "kernels/observers.h"
+#include "trainer/session.h"
+
+namespace ring {
+namespace {
+
+// Dense bf16 products of an H100 or H200, by NVIDIA's data sheet: what MFU figures are usually quoted against.
+constexpr double kPeakFlops = 989e12;
+constexpr double kGiB = 1024.0 * 1024 * 1024;
+
+struct Arguments {
+  BenchConfig config;
+  std::string csv, who = "ringmaster", trace = "profile.json";
+  int steps = 20, warmup = 5, profile = 0;
+  double peak = kPeakFlops / 1e12;
+  bool no_ceilings = false, nvtx = false;
+};
+
+// "bf16 activations; kept in memory: parameters bf16, moments bf16, gradients bf16".
+std::string types_text(const Config& c, const Context& ctx) {
+  const DType activations = activation_type(ctx.precision);
+  const OptimizerConfig& o = c.optimizer;
+  std::string text = str(activations, " activations", ctx.precision == Precision::tf32 ? " (tf32 products)" : "",
+                         "; kept in memory: parameters ", o.master);
+  if (o.master != activations) text += str(" with a copy in ", activations);
+  return text + str(", moments ", o.moments, ", gradients ", o.gradients);
+}
+
+const char* recompute_text(Recompute r) {
+  return r == Recompute::none ? "recomputes nothing" : r == Recompute::mlp ? "recomputes the MLP" : "recomputes blocks";
+}
+
+void print(const Arguments& a, StepBenchmark& bench, const StepTimes& t, const Ceilings& ceilings) {
+  const Config& c = bench.config();
+  const int world = bench.mesh().world();
+  const double rate = bench.tokens_per_step() / t.median(), flops = rate * flops_per_token(c.model) / world;
+  print_format("%s: %s; %s, %s\n", a.config.name().c_str(), types_text(c, bench.context()).c_str(),
+               c.run.deterministic ? "deterministic" : "not deterministic", recompute_text(c.train.recompute));
+  print_format("step %.2f ms, %.0f tokens/s, ", 1e3 * t.median(), rate);
+  if (world > 1) print_format("on each of %d processes %.0f tokens/s, ", world, rate / world);
+  print_format("%.4g TFLOP/s, MFU %.3g %% of %.0f TFLOP/s", flops / 1e12, 100 * flops / (1e12 * a.peak), a.peak);
+  if (ceilings.flops_per_second > 0)
+    print_format(", %.1f %% of the sustained product (%.4g TFLOP/s; copy %.3g TB/s)",
+                 100 * flops / ceilings.flops_per_second, ceilings.flops_per_second / 1e12,
+                 ceilings.bytes_per_second / 1e12);
+  print_format(
+      "\nFLOPs per token: 6 x matrix weights (head included, embedding not) + 12 x heads x head_dim x pairs that "
+      "attention keeps per token, layer by layer\n");
+  print_format("process start to end of first step %.2f s, peak memory %.2f GiB in use, %.2f GiB reserved, loss %.4f\n",
+               t.first_seconds, static_cast<double>(t.peak_bytes) / kGiB, static_cast<double>(t.reserved_bytes) / kGiB,
+               t.loss);
+}
+
+constexpr const char* kColumns = "who,shape,step_ms,tokens_per_second,first_seconds,peak_gib,loss";
+
+void write(CsvFile& csv, const Arguments& a, const StepBenchmark& bench, const StepTimes& t) {
+  csv.add(str(a.who, ',', a.config.name(), ',', 1e3 * t.median(), ',', bench.tokens_per_step() / t.median(), ',',
+              t.first_seconds, ',', static_cast<double>(t.peak_bytes) / kGiB, ',', t.loss));
+}
+
+void run(const Arguments& a, const Facts& given) {
+  const std::shared_ptr<KernelObserver> ranges = a.nvtx ? make_range_observer() : nullptr;
+  const Config config = a.config.load();
+  StepBenchmark bench(config, join_mesh(config, given));
+  const bool leader = bench.mesh().rank() == 0;
+  CsvFile csv(leader ? a.csv : "", kColumns);
+  bench.trainer().observe(ranges);
+  std::unique_ptr<Profiler> profiler;
+  if (a.profile > 0) profiler = std::make_unique<Profiler>(a.profile, ranges);
+  const StepTimes t = time_steps(bench, a.warmup, a.steps, profiler.get());
+  bench.mesh().host().barrier().synchronize();  // host waits: shutdown
+  if (!leader) return;
+  const Ceilings ceilings = a.no_ceilings ? Ceilings{} : ceilings_if_they_fit(bench.context());
+  print(a, bench, t, ceilings);
+  write(csv, a, bench, t);
+  if (!profiler) return;
+  const Profile profile = profiler->read();
+  write_trace(profile, a.trace);
+  std::cout << "\n" << profile_table(profile, ceilings) << "\ntrace: " << a.trace << "\n";
+}
+
+}  // namespace
+
+void add_bench_step(CLI::App& bench) {
+  CLI::App* cmd = bench.add_subcommand("step", "Whole training steps on random tokens");
+  auto a = std::make_shared<Arguments>();
+  a->config.add_to(*cmd);
+  add_number(*cmd, "--steps", a->steps, "Steps to time", 1, 1'000'000)->capture_default_str();
+  add_number(*cmd, "--warmup", a->warmup, "Steps before those", 0, 1'000'000)->capture_default_str();
+  add_number(*cmd, "--peak-tflops", a->peak, "What MFU refers to", 1e-6, 1e9)->capture_default_str();
+  cmd->add_option("--csv", a->csv, "Append a line to this file");
+  cmd->add_option("--who", a->who, "Its first column")->capture_default_str();
+  cmd->add_flag("--no-ceilings", a->no_ceilings, "Do not measure what the device sustains");
+  add_number(*cmd, "--profile", a->profile, "Then watch so many more steps, kernel by kernel", 1, 100'000);
+  cmd->add_option("--trace", a->trace, "Where the profile's trace goes")->capture_default_str();
+  cmd->add_flag("--nvtx", a->nvtx, "Ranges for Nsight Systems; steps are slower with them");
+  cmd->footer("Example: ringmaster bench step bench/shapes/gpt2.yaml run.deterministic=false");
+  cmd->callback([a, cmd] {
+    run(*a, facts_of(*cmd, {"--peak-tflops", "--csv", "--who", "--no-ceilings", "--trace", "--nvtx"}));
+  });
+}
+
+}  // namespace ring

@@ -1,0 +1,164 @@
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <iomanip>
+#include <iostream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <sstream>
+#include <string>
+
+#include "checkpoint/reader.h"
+#include "cli/commands.h"
+
+namespace ring {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string human(std::uint64_t bytes) {
+  constexpr const char* units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+  double value = static_cast<double>(bytes);
+  int unit = 0;
+  for (; value >= 1024 && unit < 4; ++unit) value /= 1024;
+  char text[32];
+  std::snprintf(text, sizeof text, unit == 0 ? "%.0f %s" : "%.1f %s", value, units[unit]);
+  return text;
+}
+
+std::uint64_t bytes_of(const SavedTensor& t) {
+  std::uint64_t total = 0;
+  for (const SavedSlice& s : t.slices) total += s.bytes;
+  return total;
+}
+
+void print_value(const std::string& name, const StateValue& value) {
+  std::cout << "  " << name << " = ";
+  std::visit([](const auto& v) { std::cout << v; }, value);
+  std::cout << "\n";
+}
+
+// Texts of several lines, such as the configuration, keep them.
+void print_metadata(const std::string& metadata) {
+  const nlohmann::json entries = nlohmann::json::parse(metadata);
+  for (const auto& [key, value] : entries.items()) {
+    const std::string text = value.is_string() ? value.get<std::string>() : value.dump();
+    std::cout << key << ": ";
+    if (text.find('\n') == std::string::npos) {
+      std::cout << text << "\n";
+      continue;
+    }
+    std::istringstream lines(text);
+    std::cout << "\n";
+    for (std::string line; std::getline(lines, line);) std::cout << "  " << line << "\n";
+  }
+}
+
+void print_tensors(const Manifest& m) {
+  std::size_t width = 0;
+  for (const auto& [name, t] : m.tensors) width = std::max(width, name.size());
+  std::int64_t elements = 0;
+  for (const auto& [name, t] : m.tensors) {
+    elements += t.global_shape.numel();
+    std::cout << "  " << std::left << std::setw(static_cast<int>(width)) << name << "  " << str(t.dtype, t.global_shape)
+              << "  " << human(bytes_of(t));
+    if (t.slices.size() > 1) std::cout << " in " << t.slices.size() << " slices";
+    std::cout << "\n";
+  }
+  std::cout << "total: " << m.tensors.size() << " tensors, " << elements << " elements, " << human(m.tensor_bytes())
+            << "\n";
+}
+
+// The manifest of the newest checkpoint that a path means, and all that it means. A run may remove them meanwhile.
+Manifest read_newest(const std::string& path, std::vector<CheckpointEntry>& found) {
+  const auto find = [&] {
+    found = resolve_checkpoints(path);
+    return FoundCheckpoint{found.back().path, {}, identity_of(found.back().path)};
+  };
+  return read_found(find, [](FoundCheckpoint& f) { f.manifest = read_manifest(f.path); }).manifest;
+}
+
+void print_manifest(const Manifest& m) {
+  std::cout << "step " << m.step << ", written by " << m.world << (m.world == 1 ? " rank" : " ranks") << "\n";
+  std::cout << "files:\n";
+  for (const SavedFile& f : m.files)
+    std::cout << "  " << f.name << "  " << human(f.bytes) << "  xxh3 " << f.xxh3 << "\n";
+  print_metadata(m.metadata);
+  if (!m.values.empty()) std::cout << "values:\n";
+  for (const auto& [name, value] : m.values) print_value(name, value);
+  std::cout << "tensors:\n";
+  print_tensors(m);
+}
+
+void inspect(const std::string& path) {
+  std::vector<CheckpointEntry> found;
+  const Manifest m = read_newest(path, found);
+  std::cout << found.back().path.string() << "\n";
+  if (found.size() > 1) {
+    std::cout << "newest of " << found.size() << ", the others are of steps";
+    for (std::size_t i = 0; i + 1 < found.size(); ++i) std::cout << (i ? ", " : " ") << found[i].step;
+    std::cout << "\n";
+  }
+  print_manifest(m);
+}
+
+// What `verify` found out so far.
+struct Tally {
+  std::set<fs::path> seen;
+  std::size_t whole = 0, damaged = 0;
+  bool removed = false;  // one of the latest list was
+
+  void look_at(const fs::path& path) {
+    const Verification v = verify_live(path, /*from_disk=*/true);
+    seen.insert(path);
+    removed |= v.removed;
+    damaged += !v.problems.empty();
+    whole += v.problems.empty() && !v.removed;
+    if (v.removed)
+      std::cout << "removed  " << path.string() << "  meanwhile, as a run does with old ones\n";
+    else if (v.problems.empty())
+      std::cout << "ok       " << path.string() << "  " << human(v.manifest.tensor_bytes()) << "\n";
+    else
+      std::cout << "damaged  " << path.string() << "\n";
+    for (const std::string& problem : v.problems) std::cout << "         " << problem << "\n";
+    std::cout << std::flush;
+  }
+};
+
+// Where a run removes checkpoints meanwhile, it has written newer ones: they are looked at instead.
+void verify(const std::string& path) {
+  Tally tally;
+  const fs::path given = fs::path(path).has_filename() ? fs::path(path) : fs::path(path).parent_path();
+  for (int look = 0; look < kMostLooks; ++look) {
+    tally.removed = false;
+    const std::vector<CheckpointEntry> found = resolve_checkpoints(path);
+    for (const CheckpointEntry& entry : found)
+      if (!tally.seen.contains(entry.path)) tally.look_at(entry.path);
+    if (tally.removed && found.back().path == given)
+      fail(path, " was removed while it was read, as a run does with old checkpoints");
+    if (!tally.removed || tally.whole + tally.damaged > 0) break;
+  }
+  if (tally.whole + tally.damaged == 0) fail_outpaced(path);
+  if (tally.damaged > 0)
+    fail(tally.damaged, " of ", tally.whole + tally.damaged,
+         tally.whole + tally.damaged == 1 ? " checkpoint is damaged" : " checkpoints are damaged");
+}
+
+}  // namespace
+
+void add_checkpoint_commands(CLI::App& app) {
+  CLI::App* checkpoint = app.add_subcommand("checkpoint", "Look into checkpoints and verify them");
+  checkpoint->require_subcommand(1);
+  auto path = std::make_shared<std::string>();
+  const auto add = [&](const char* name, const char* what, void (*act)(const std::string&)) {
+    CLI::App* command = checkpoint->add_subcommand(name, what);
+    command->add_option("path", *path, "a checkpoint, or the folder of a run")->required()->type_name("PATH|RUN");
+    command->callback([path, act] { act(*path); });
+  };
+  add("inspect", "Print step, layout, values and tensors (of a run: of its newest checkpoint)", inspect);
+  add("verify", "Read every byte again and compare hashes; exit code 1 names what is damaged", verify);
+}
+
+}  // namespace ring

@@ -1,0 +1,56 @@
+#include <CLI/CLI.hpp>
+#include <filesystem>
+#include <iostream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cli/commands.h"
+#include "cli/config_docs.h"
+#include "core/fields.h"
+#include "trainer/config.h"
+#include "trainer/session.h"
+
+namespace ring {
+namespace {
+
+struct ShowOptions {
+  std::string file;
+  std::vector<std::string> overrides;
+};
+
+void show(const ShowOptions& options) {
+  Config config;
+  if (std::error_code none; std::filesystem::is_directory(options.file, none)) {
+    config = origin_of(find_checkpoint(options.file)).config;
+    override_config(config, options.overrides);
+  } else {
+    load_config(config, options.file, options.overrides);
+  }
+  config.model = config.model.resolved();
+  std::cout << to_yaml(config);
+}
+
+}  // namespace
+
+void add_config_commands(CLI::App& app) {
+  CLI::App* config = app.add_subcommand("config", "Print settings and their reference");
+  config->require_subcommand(1);
+
+  auto options = std::make_shared<ShowOptions>();
+  CLI::App* show_command = config->add_subcommand("show", "Print every key of a configuration, as a run would use it");
+  show_command
+      ->add_option(
+          "config", options->file,
+          "YAML file, such as configs/quickstart.yaml, or a checkpoint or run: the settings that a checkpoint holds")
+      ->required()
+      ->type_name("FILE");
+  show_command->add_option("overrides", options->overrides, "changes, such as train.steps=100")->type_name("KEY=VALUE");
+  show_command->callback([options] { show(*options); });
+
+  config->add_subcommand("docs", "Print the reference of all keys in Markdown (docs/configuration.md)")->callback([] {
+    std::cout << configuration_reference();
+  });
+}
+
+}  // namespace ring

@@ -1,0 +1,236 @@
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <iostream>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cli/commands.h"
+#include "cli/data_text.h"
+#include "cli/number_option.h"
+#include "core/check.h"
+#include "core/counted.h"
+#include "core/log.h"
+#include "data/prepare.h"
+#include "data/token_store.h"
+#include "data/tokenizer.h"
+
+namespace ring {
+namespace {
+
+// How far a command is through its bytes: one live line on a terminal, elsewhere a line every ten seconds.
+class ByteProgress {
+ public:
+  ByteProgress() : live_(::isatty(STDERR_FILENO) == 1), started_(Clock::now()), shown_(started_) {}
+  ~ByteProgress() { clear(); }
+  void clear() {
+    if (std::exchange(drawn_, false)) std::cerr << "\r\x1b[K" << std::flush;
+  }
+  void show(std::uint64_t done, std::uint64_t total, const std::string& besides = "") {
+    const auto now = Clock::now();
+    if (seconds(now - shown_) < (live_ ? 0.1 : 10.0)) return;
+    shown_ = now;
+    const double rate = static_cast<double>(done) / seconds(now - started_);
+    const std::string line = str(done * 100 / total, " %  ", in_bytes(static_cast<double>(done)), " of ",
+                                 in_bytes(static_cast<double>(total)), "  ", besides, in_bytes(rate), "/s  ",
+                                 fixed(static_cast<double>(total - std::min(done, total)) / rate, 0), " s left");
+    if (live_)
+      std::cerr << "\r\x1b[K" << line << std::flush;
+    else
+      log::info(line);
+    drawn_ = live_;
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  static double seconds(Clock::duration d) { return std::chrono::duration<double>(d).count(); }
+  bool live_, drawn_ = false;
+  Clock::time_point started_, shown_;
+};
+
+void warn(const PrepareReport& r) {
+  if (r.encode.invalid_bytes > 0) {
+    log::warn("bytes that are not UTF-8: ", with_commas(static_cast<std::uint64_t>(r.encode.invalid_bytes)),
+              ", the first in ", r.first_bad_file,
+              r.tokenizer->kind() == "chars" ? ": they became U+FFFD, or nothing where the vocabulary lacks it" : "");
+  }
+  if (r.encode.unknown > 0) {
+    log::warn(
+        "characters that the tokenizer does not know: ", with_commas(static_cast<std::uint64_t>(r.encode.unknown)),
+        ", the first in ", r.first_bad_file, ": a tokenizer trained on this text would know them");
+  }
+}
+
+void print_split(const char* name, std::uint64_t tokens, std::uint64_t documents) {
+  std::cout << "  " << name << with_commas(tokens) << " tokens in " << with_commas(documents)
+            << (documents == 1 ? " document" : " documents") << "\n";
+}
+
+struct PrepareArguments {
+  PrepareOptions options;
+  bool force = false;
+};
+
+void prepare(const PrepareArguments& a) {
+  if (!a.force && std::filesystem::exists(a.options.output)) {
+    fail("--output ", a.options.output, " exists; choose another name, or replace it with --force");
+  }
+  PrepareReport r;
+  {
+    ByteProgress display;
+    r = prepare_corpus(a.options, [&](const PrepareProgress& p) {
+      display.show(p.bytes, p.total_bytes, with_commas(p.tokens) + " tokens  ");
+    });
+  }
+  warn(r);
+  const double bytes = static_cast<double>(r.bytes), tokens = static_cast<double>(r.tokens[0] + r.tokens[1]);
+  std::cout << a.options.output << ": " << with_commas(r.files) << (r.files == 1 ? " file, " : " files, ")
+            << in_bytes(bytes) << " of text\n";
+  print_split("train       ", r.tokens[0], r.documents[0]);
+  print_split("validation  ", r.tokens[1], r.documents[1]);
+  std::cout << "  tokenizer   " << r.tokenizer->kind() << ", "
+            << with_commas(static_cast<std::uint64_t>(r.tokenizer->vocab_size())) << " tokens, hash "
+            << r.tokenizer->hash() << "\n  " << fixed(bytes / tokens, 2) << " bytes per token, " << fixed(r.seconds, 1)
+            << " s, " << in_bytes(bytes / r.seconds) << "/s\n";
+}
+
+struct InspectArguments {
+  std::string file;
+  bool validation = false;
+  std::uint64_t document = 0, bytes = 500;
+};
+
+void inspect(const InspectArguments& a) {
+  const auto store = TokenStore::open(a.file);
+  const auto tokenizer = store->tokenizer();
+  const TokenSplit &train = store->train(), &validation = store->validation();
+  std::cout << a.file << ": " << store->source() << "\n";
+  print_split("train       ", train.tokens(), train.documents());
+  print_split("validation  ", validation.tokens(), validation.documents());
+  const double bytes = static_cast<double>(train.text_bytes() + validation.text_bytes());
+  std::cout << "  tokenizer   " << store->tokenizer_kind() << ", "
+            << with_commas(static_cast<std::uint64_t>(store->vocab_size())) << " tokens, hash "
+            << store->tokenizer_hash() << "\n  text        " << in_bytes(bytes) << ", "
+            << fixed(bytes / static_cast<double>(train.tokens() + validation.tokens()), 2) << " bytes per token\n";
+  const TokenSplit& split = a.validation ? validation : train;
+  if (a.document >= split.documents()) {
+    fail("--document ", a.document, ": ", a.file, " has ",
+         counted(static_cast<std::int64_t>(split.documents()),
+                 a.validation ? "validation document" : "training document"),
+         ", counted from 0");
+  }
+  const std::uint64_t begin = split.document_start(a.document), length = split.document_start(a.document + 1) - begin;
+  std::vector<std::int32_t> ids(static_cast<std::size_t>(std::min<std::uint64_t>(length, a.bytes + 1)));
+  split.read(begin, ids.size(), ids.data());
+  std::cout << (a.validation ? "\nvalidation" : "\ntraining") << " document " << a.document << ", "
+            << with_commas(length) << " tokens:\n"
+            << shortened(tokenizer->decode(ids), a.bytes) << "\n";
+}
+
+// Whether every byte is as it was written; says what is not.
+bool verify_one(const std::string& path) {
+  try {
+    const auto store = TokenStore::open(path);
+    ByteProgress display;
+    const auto damaged = [&](const std::string& what) {
+      display.clear();
+      std::cout << what << std::endl;
+    };
+    const VerifyReport r =
+        verify_corpus(*store, damaged, [&](const VerifyReport& p) { display.show(p.bytes, p.total_bytes); });
+    display.clear();
+    std::cout << path << ": " << (r.damaged == 0 ? str("whole, ") : with_commas(r.damaged) + " damaged of ")
+              << counted(static_cast<std::int64_t>(r.blocks), "block") << ", "
+              << in_bytes(static_cast<double>(r.total_bytes)) << " of tokens and document starts" << std::endl;
+    return r.damaged == 0;
+  } catch (const Error& e) {
+    std::cout << e.what() << std::endl;
+    return false;
+  }
+}
+
+void verify(const std::vector<std::string>& files) {
+  const std::int64_t bad = std::ranges::count_if(files, [](const std::string& file) { return !verify_one(file); });
+  if (bad > 0)
+    fail(bad, " of ", counted(static_cast<std::int64_t>(files.size()), "corpus file"),
+         " cannot be used: copy what is damaged again from where it came from, or make it again with 'ringmaster data "
+         "prepare'");
+}
+
+void add_verify(CLI::App& parent) {
+  auto files = std::make_shared<std::vector<std::string>>();
+  CLI::App* c = parent.add_subcommand("verify", "Read whole corpora and name what is damaged");
+  c->add_option("corpora", *files, "corpora (.h5)")->required()->type_name("FILE");
+  c->footer(
+      "Every block of 64 KiB is compared with its hash. The exit code is 1 where a corpus is damaged.\n"
+      "Example: ringmaster data verify corpus.h5");
+  c->callback([files] { verify(*files); });
+}
+
+void add_prepare(CLI::App& parent) {
+  auto a = std::make_shared<PrepareArguments>();
+  PrepareOptions& o = a->options;
+  CLI::App* c = parent.add_subcommand("prepare", "Turn text files into a corpus of tokens");
+  c->add_option("--input", o.inputs, "text files and folders")->required()->type_name("PATH");
+  c->add_option("--glob", o.glob, "which files of a folder to read, such as '*.txt'")
+      ->capture_default_str()
+      ->type_name("PATTERN");
+  c->add_flag("--as-text", o.as_text,
+              "take the bytes of all files as they are, also of JSON and of what is no text (compressed, tables, NUL "
+              "bytes)");
+  c->add_option("--tokenizer", o.tokenizer,
+                "bytes, chars (the characters of the input), a tokenizer file (.rmt), a SentencePiece model (.model), "
+                "or a corpus (.h5)")
+      ->required()
+      ->type_name("SPEC");
+  c->add_option("--output", o.output, "the corpus to write (.h5)")->required()->type_name("FILE");
+  c->add_option("--split", o.split,
+                "how validation text is chosen: hash (whole documents by a hash of their file name and place), tail "
+                "(the end of the text), "
+                "auto (hash where it would choose ten documents or more, else tail)")
+      ->check(CLI::IsMember({"auto", "hash", "tail"}))
+      ->capture_default_str();
+  add_number(*c, "--validation-fraction", o.validation_fraction, "share of the text kept for validation; 0: none", 0,
+             0.99)
+      ->capture_default_str();
+  c->add_option("--document", o.document,
+                "what is one document: file, line, blank-line (paragraphs), or the text that separates documents")
+      ->capture_default_str();
+  add_number(*c, "--threads", o.threads, "threads that encode; 0: all cores", 0, kMostThreads)->capture_default_str();
+  c->add_flag("--force", a->force, "replace the output if it exists");
+  c->footer(
+      "The text may be far larger than memory. Every document is followed by the tokenizer's end-of-text token, where "
+      "it has one.\n"
+      "Example: ringmaster data prepare --input books/ --glob '*.txt' --tokenizer tok.rmt --output corpus.h5");
+  c->callback([a] { prepare(*a); });
+}
+
+void add_inspect(CLI::App& parent) {
+  auto a = std::make_shared<InspectArguments>();
+  CLI::App* c = parent.add_subcommand("inspect", "Show what a corpus holds, and one of its documents");
+  c->add_option("corpus", a->file, "a corpus (.h5)")->required()->type_name("FILE");
+  add_number(*c, "--document", a->document, "which document to show, counted from 0", 0, std::int64_t{1} << 53)
+      ->capture_default_str();
+  c->add_flag("--validation", a->validation, "show a document of the validation split");
+  add_number(*c, "--bytes", a->bytes, "how much of the document to show", 0, kMostLength)->capture_default_str();
+  c->footer("Example: ringmaster data inspect corpus.h5 --validation --document 3");
+  c->callback([a] { inspect(*a); });
+}
+
+}  // namespace
+
+void add_data_commands(CLI::App& app) {
+  CLI::App* data = app.add_subcommand("data", "Prepare, inspect and verify corpora");
+  data->require_subcommand(1);
+  data->footer("Example: ringmaster data prepare --input books/ --glob '*.txt' --tokenizer tok.rmt --output corpus.h5");
+  add_prepare(*data);
+  add_inspect(*data);
+  add_verify(*data);
+}
+
+}  // namespace ring

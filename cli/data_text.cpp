@@ -1,0 +1,54 @@
+#include "cli/data_text.h"
+
+#include <array>
+#include <cstdio>
+
+#include "data/utf8.h"
+
+namespace ring {
+
+std::string with_commas(std::uint64_t n) {
+  std::string out = std::to_string(n);
+  for (std::size_t at = out.size(); at > 3;) out.insert(at -= 3, 1, ',');
+  return out;
+}
+
+std::string fixed(double value, int digits) {
+  std::array<char, 64> out{};
+  std::snprintf(out.data(), out.size(), "%.*f", digits, value);
+  return out.data();
+}
+
+std::string in_bytes(double bytes) {
+  constexpr std::array<const char*, 5> units{"bytes", "KB", "MB", "GB", "TB"};
+  std::size_t unit = 0;
+  for (; bytes >= 1000 && unit + 1 < units.size(); ++unit) bytes /= 1000;
+  return fixed(bytes, unit == 0 ? 0 : 1) + " " + units[unit];
+}
+
+std::string visible(std::string_view text) {
+  std::string out;
+  for (char c : text) {
+    if (c == '\n')
+      out += "\\n";
+    else if (c == '\t')
+      out += "\\t";
+    else if (c == '\r')
+      out += "\\r";
+    else if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F) {
+      std::array<char, 8> hex{};
+      std::snprintf(hex.data(), hex.size(), "\\x%02x", static_cast<unsigned>(static_cast<unsigned char>(c)));
+      out += hex.data();
+    } else
+      out += c;
+  }
+  return out;
+}
+
+std::string shortened(std::string text, std::size_t bytes) {
+  if (text.size() <= bytes) return text;
+  text.resize(utf8::floor_boundary(text, bytes));
+  return text + "...";
+}
+
+}  // namespace ring

@@ -1,0 +1,32 @@
+#include <CLI/CLI.hpp>
+#include <iostream>
+
+#include "cli/commands.h"
+#include "core/exit_code.h"
+#include "generated/build_info.h"
+#include "inspect/doctor.h"
+
+namespace ring {
+namespace {
+
+void examine() {
+  namespace info = build_info;
+  const HostFacts host = inspect_host(".");
+  std::vector<Finding> findings = judge_host(host);
+  for (const auto& part :
+       {judge_build(), judge_cuda(inspect_backend(Backend::cuda), {info::kCuda, info::kCudaArchs}, host)})
+    findings.insert(findings.end(), part.begin(), part.end());
+  std::cout << "Ringmaster " << info::kVersion << " (" << info::kCommit << ", " << info::kBuildType << ", "
+            << info::kCompiler << ", " << info::kArch << ")\n\n"
+            << report(findings);
+  if (!healthy(findings)) throw ExitCode{kExitError};
+}
+
+}  // namespace
+
+void add_doctor_command(CLI::App& app) {
+  app.add_subcommand("doctor", "Look at this machine: what is here for training, what is missing, what to do")
+      ->callback(examine);
+}
+
+}  // namespace ring

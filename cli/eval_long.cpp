@@ -1,0 +1,157 @@
+#include "cli/eval_long.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+#include <iostream>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "cli/number_option.h"
+#include "cli/print.h"
+#include "core/log.h"
+#include "trainer/long_eval.h"
+#include "trainer/session.h"
+
+namespace ring {
+namespace {
+
+void check_length(const ModelConfig& m, const char* option, std::int64_t length) {
+  if (m.positions == Positions::learned && length > m.context)
+    fail(option, ": ", length, " tokens, but this model has learned its ", m.context,
+         " positions (model.context) and knows no others; give at most that");
+}
+
+// Half, a quarter and so on of the context too, as far as some filler fits in.
+std::vector<std::int64_t> passkey_lengths(const LongEvalArguments& a, std::int64_t context, const PasskeyTask& task) {
+  if (!a.lengths.empty()) return a.lengths;
+  const std::int64_t shortest = 2 * task.bare_tokens();
+  std::set<std::int64_t> lengths;
+  for (std::int64_t n = context; n >= shortest && lengths.size() < 6; n /= 2) lengths.insert(n);
+  if (lengths.empty())
+    log::warn("no passkey prompts: the model's context of ", context, " tokens is too small, with this tokenizer they ",
+              "begin to make sense at ", shortest, ". --lengths asks for longer ones all the same");
+  return {lengths.begin(), lengths.end()};
+}
+
+// Whatever is wrong with the prompts is said before anything is computed.
+void check_prompts(const LongEvalArguments& a, const std::vector<std::int64_t>& lengths, const ModelConfig& m,
+                   const PasskeyTask& task) {
+  if (!task.writes_everything())
+    log::warn("the tokenizer lacks characters of the passkey prompts: the model sees them garbled");
+  for (const std::int64_t length : lengths) {
+    check_length(m, "--lengths", length);
+    for (const double depth : a.depths)
+      for (std::int64_t t = 0; t < a.trials; ++t) task.prompt(length, depth, t);
+  }
+}
+
+class Report {
+ public:
+  explicit Report(bool csv, bool json) : csv_(csv), json_(json) {
+    if (csv) print_format("measure,length,first,last,depth,samples,exact,log_probability\n");
+  }
+
+  void positions(const std::vector<PositionBucket>& buckets, std::int64_t length) {
+    double sum = 0;
+    std::int64_t tokens = 0;
+    if (!csv_ && !json_)
+      print_format("Loss by position in windows of %lld tokens\n%16s %10s %10s\n", static_cast<long long>(length),
+                   "tokens before", "loss", "tokens");
+    for (const PositionBucket& b : buckets) {
+      sum += b.sum;
+      tokens += b.tokens;
+      const auto first = static_cast<long long>(b.first + 1), last = static_cast<long long>(b.end),
+                 count = static_cast<long long>(b.tokens);
+      if (csv_)
+        print_format("position,%lld,%lld,%lld,,%lld,,%.6f\n", static_cast<long long>(length), first, last, count,
+                     -b.loss());
+      if (json_) all_["positions"].push_back({{"first", first}, {"last", last}, {"loss", b.loss()}, {"tokens", count}});
+      if (!csv_ && !json_)
+        print_format("%16s %10.4f %10lld\n", (first == last ? str(first) : str(first, " to ", last)).c_str(), b.loss(),
+                     count);
+    }
+    all_["length"] = length;
+    all_["loss"] = sum / static_cast<double>(tokens);
+    all_["tokens"] = tokens;
+    if (!csv_ && !json_)
+      print_format("%16s %10.4f %10lld\n", "all", sum / static_cast<double>(tokens), static_cast<long long>(tokens));
+    std::fflush(stdout);
+  }
+
+  void passkey_head() {
+    all_["passkey"] = nlohmann::json::array();
+    if (!csv_ && !json_)
+      print_format("\nPasskey: exact answers, and mean log-probability of the key's tokens\n%10s %8s %8s %8s %16s\n",
+                   "length", "depth", "trials", "exact", "log-probability");
+  }
+
+  void passkey(const PasskeyCell& c) {
+    const auto length = static_cast<long long>(c.length), trials = static_cast<long long>(c.trials);
+    const double exact = static_cast<double>(c.exact) / static_cast<double>(c.trials);
+    if (csv_) print_format("passkey,%lld,,,%g,%lld,%.4f,%.6f\n", length, c.depth, trials, exact, c.log_probability);
+    if (json_)
+      all_["passkey"].push_back({{"length", length},
+                                 {"depth", c.depth},
+                                 {"trials", trials},
+                                 {"exact", exact},
+                                 {"log_probability", c.log_probability}});
+    if (!csv_ && !json_)
+      print_format("%10lld %8g %8lld %7.1f%% %16.4f\n", length, c.depth, trials, 100 * exact, c.log_probability);
+    std::fflush(stdout);
+  }
+
+  void finish() const {
+    if (json_) std::cout << all_ << "\n";
+  }
+
+ private:
+  bool csv_, json_;
+  nlohmann::json all_;
+};
+
+}  // namespace
+
+std::int64_t batch_rows(std::int64_t asked, std::int64_t length) {
+  return asked > 0 ? asked : std::clamp<std::int64_t>(32768 / length, 1, 32);
+}
+
+void LongEvalArguments::add_to(CLI::App& command, CLI::Option* needs) {
+  const auto option = [&](const char* name, auto& value, const char* text, long double least, long double most) {
+    return add_number(command, name, value, text, least, most)->needs(needs)->group("With --long");
+  };
+  option("--length", length,
+         "Tokens of the windows for the loss by position; 0: the model's context. Longer ones show "
+         "how far the model carries beyond what it was trained on",
+         0, kMostLength);
+  option("--lengths", lengths, "Tokens of the passkey prompts, with commas; default: the context, its half, ...", 1,
+         kMostLength);
+  option("--depths", depths, "Where in the prompt the key is named, with commas: 0 is the beginning, 1 the end", 0, 1)
+      ->capture_default_str();
+  option("--trials", trials, "Passkey prompts of each length and depth; 0: none", 0, 1'000'000)->capture_default_str();
+  option("--seed", seed, "The same seed gives the same keys", 0, kMostSeed)->capture_default_str();
+  command.add_flag("--csv", csv, "Print comma-separated values")->needs(needs)->group("With --long");
+}
+
+void long_eval(const Session& session, const Corpora& corpora, const LongEvalArguments& a, std::int64_t batches,
+               std::int64_t rows, bool json) {
+  const ModelConfig& m = session.model->config();
+  const std::int64_t length = a.length ? a.length : m.context;
+  check_length(m, "--length", length);
+  const PasskeyTask task(*session.tokenizer, a.seed);
+  const std::vector<std::int64_t> lengths =
+      a.trials ? passkey_lengths(a, m.context, task) : std::vector<std::int64_t>{};
+  check_prompts(a, lengths, m, task);
+  const std::int64_t at_once = batch_rows(rows, length);
+  check_tokens_at_once("--batch-size", at_once, length);
+  const ValidationSet set(corpora, {.context = length, .rows = at_once}, batches * at_once);
+  Report report(a.csv, json);
+  report.positions(losses_by_position(*session.model, session.ctx, set), length);
+  if (!lengths.empty()) report.passkey_head();
+  for (const std::int64_t n : lengths)
+    for (const double depth : a.depths)
+      report.passkey(passkey_cell(*session.model, session.ctx, task, n, depth, a.trials));
+  report.finish();
+}
+
+}  // namespace ring

@@ -1,0 +1,72 @@
+#include <CLI/CLI.hpp>
+#include <cstdlib>
+#include <iostream>
+
+#include "cli/command_line.h"
+#include "comm/communicator.h"
+#include "core/check.h"
+#include "core/exit_code.h"
+#include "core/standard_streams.h"
+#include "generated/build_info.h"
+#include "launcher/output.h"
+
+namespace {
+
+std::string version_text() {
+  namespace info = ring::build_info;
+  std::string text = ring::str("ringmaster ", info::kVersion, " (", info::kCommit, ", ", info::kBuildType, ", ",
+                               info::kCompiler, ", ", info::kArch, ")");
+  for (const info::Found& f : info::kFound) text += ring::str("\n  ", f.name, ": ", f.status);
+  return text;
+}
+
+int run(int argc, char** argv) {
+  CLI::App app{"Ringmaster trains transformer language models: text -> tokens -> training -> checkpoints -> samples.",
+               "ringmaster"};
+  app.set_version_flag("--version", version_text());
+  app.failure_message(
+      [](const CLI::App* a, const CLI::Error& e) { return ring::kErrorBegin + CLI::FailureMessage::simple(a, e); });
+  app.require_subcommand(0, 1);
+  app.footer("Start with `make quickstart`, or see docs/ for each step.");
+  ring::add_commands(app);
+  try {
+    ring::parse_arguments(app, {argv + 1, argv + argc});
+  } catch (const CLI::ParseError& e) {
+    const int code = app.exit(e);
+    return code == 0 ? 0 : ring::kExitUsage;
+  }
+  if (app.get_subcommands().empty()) {
+    std::cerr << app.help();
+    return ring::kExitUsage;
+  }
+  return 0;
+}
+
+int run_to_its_end(int argc, char** argv, ring::StandardOutput& output) {
+  int code = 0;
+  try {
+    code = run(argc, argv);
+  } catch (const ring::ExitCode& e) {
+    code = e.code;
+  }
+  output.finish();
+  return code;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  ring::open_standard_streams();
+  // Before CUDA reads it: streams that share one of the device's queues (8 by default) wait for each other's peers.
+  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+  ring::StandardOutput output;
+  try {
+    return run_to_its_end(argc, argv, output);
+  } catch (const ring::PeerLost& e) {  // the launcher looks for the one that was the cause
+    std::cerr << ring::kErrorBegin << e.what() << "\n";
+    return ring::kExitPeerLost;
+  } catch (const std::exception& e) {
+    std::cerr << ring::kErrorBegin << e.what() << "\n";
+    return ring::kExitError;
+  }
+}

@@ -1,0 +1,212 @@
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <filesystem>
+#include <iostream>
+#include <iterator>
+#include <memory>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "cli/commands.h"
+#include "cli/data_text.h"
+#include "cli/number_option.h"
+#include "core/check.h"
+#include "core/log.h"
+#include "core/standard_streams.h"
+#include "data/sentencepiece_train.h"
+#include "data/text_files.h"
+#include "data/text_survey.h"
+#include "data/tokenizer.h"
+#include "trainer/origin.h"
+
+namespace ring {
+namespace {
+
+struct TrainArguments {
+  std::vector<std::string> inputs;
+  std::string glob = "*", kind = "bpe", output;
+  std::int64_t vocab_size = 8192;
+  std::uint64_t max_train_bytes = 20'000'000;
+  double coverage = 0.9995;
+  bool end_of_text = false, as_text = false;
+};
+
+void train(const TrainArguments& a) {
+  const auto started = std::chrono::steady_clock::now();
+  const std::vector<TextFile> files = list_text_files(a.inputs, a.glob, a.as_text);
+  std::uint64_t bytes = 0;
+  for (const TextFile& f : files) bytes += f.size;
+  std::shared_ptr<const Tokenizer> tokenizer;
+  if (a.kind == "chars") {
+    if (bytes == 0)
+      fail("the input is empty: ", files.size(), " file(s) with no byte between them, the first is ",
+           files.front().path);
+    tokenizer = chars_tokenizer(count_characters(files).characters, a.end_of_text);
+  } else {
+    log::info("training a ", a.kind, " vocabulary of ", with_commas(static_cast<std::uint64_t>(a.vocab_size)),
+              " tokens on ", in_bytes(static_cast<double>(std::min(bytes, a.max_train_bytes))), " of ",
+              in_bytes(static_cast<double>(bytes)), " of text; this takes from seconds to minutes");
+    const TextSource source = [&](const auto& take) { sample_text(files, a.max_train_bytes, take); };
+    tokenizer = train_sentencepiece(source, {a.kind, a.vocab_size, a.coverage});
+  }
+  save_tokenizer(*tokenizer, a.output);
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
+  std::cout << a.output << ": " << a.kind << ", " << with_commas(static_cast<std::uint64_t>(tokenizer->vocab_size()))
+            << " tokens, hash " << tokenizer->hash() << ", " << fixed(seconds, 1) << " s\n";
+}
+
+void warn(const EncodeReport& r) {
+  if (r.invalid_bytes > 0) log::warn("bytes of the input that are not UTF-8: ", r.invalid_bytes);
+  if (r.unknown > 0)
+    log::warn("characters of the input that the tokenizer does not know: ", r.unknown,
+              "; decoding will not give them back");
+}
+
+struct EncodeArguments {
+  std::string tokenizer;
+  std::vector<std::string> words;
+  bool pieces = false;
+};
+
+void encode(const EncodeArguments& a) {
+  const auto tokenizer = open_tokenizer(a.tokenizer);
+  std::string text;
+  for (const std::string& word : a.words) text += (text.empty() ? "" : " ") + word;
+  if (a.words.empty()) text = read_standard_input();
+  EncodeReport report;
+  const std::vector<std::int32_t> ids = tokenizer->encode(text, &report);
+  if (a.pieces) {
+    for (std::int32_t id : ids) std::cout << id << '\t' << visible(tokenizer->piece(id)) << '\n';
+  } else {
+    for (std::size_t i = 0; i < ids.size(); ++i) std::cout << (i ? " " : "") << ids[i];
+    std::cout << '\n';
+  }
+  warn(report);
+}
+
+struct DecodeArguments {
+  std::string tokenizer;
+  std::vector<std::int32_t> ids;
+};
+
+void decode(DecodeArguments a) {
+  const auto tokenizer = open_tokenizer(a.tokenizer);
+  if (a.ids.empty()) {
+    std::istringstream in(read_standard_input());
+    for (std::string word; in >> word;) {
+      std::size_t used = 0;
+      try {
+        a.ids.push_back(std::stoi(word, &used));
+      } catch (const std::logic_error&) {
+        used = 0;
+      }
+      if (used != word.size())
+        fail("standard input: '", word, "' is no token number; token numbers with spaces between them are wanted");
+    }
+  }
+  std::cout << tokenizer->decode(a.ids);
+}
+
+struct InspectArguments {
+  std::string tokenizer;
+  std::int64_t first = 0, tokens = 20;
+};
+
+void inspect(const InspectArguments& a) {
+  const auto tokenizer = open_tokenizer(a.tokenizer);
+  const std::int64_t vocab = tokenizer->vocab_size();
+  const auto end = tokenizer->end_of_text();
+  // Whatever a tokenizer may stumble over: runs of spaces, newlines, a tab, accents, an emoji, U+2581, a stray byte.
+  const std::string probe = " a  b\n\n\tc\r\n    d \xC3\xA9\xF0\x9F\x98\x80 \xE2\x96\x81 \xFF end ";
+  std::cout << "kind         " << tokenizer->kind() << "\nvocabulary   "
+            << with_commas(static_cast<std::uint64_t>(vocab)) << " tokens"
+            << "\nhash         " << tokenizer->hash() << "\nend of text  "
+            << (end ? str(*end, " ", visible(tokenizer->piece(*end))) : std::string("none")) << "\nround trip   "
+            << (tokenizer->decode(tokenizer->encode(probe)) == probe ? "exact for any input"
+                                                                     : "not exact for every input")
+            << "\n";
+  for (std::int64_t id = std::max<std::int64_t>(a.first, 0); id < std::min(vocab, a.first + a.tokens); ++id) {
+    std::cout << id << '\t' << visible(tokenizer->piece(static_cast<std::int32_t>(id))) << '\n';
+  }
+}
+
+constexpr const char* kSpecText =
+    "bytes, a tokenizer file (.rmt), a SentencePiece model (.model), a corpus (.h5), or the directory of a run";
+
+void add_train(CLI::App& parent) {
+  auto a = std::make_shared<TrainArguments>();
+  CLI::App* c = parent.add_subcommand("train", "Make a vocabulary from text");
+  c->add_option("--input", a->inputs, "text files and folders")->required()->type_name("PATH");
+  c->add_option("--glob", a->glob, "which files of a folder to read, such as '*.txt'")
+      ->capture_default_str()
+      ->type_name("PATTERN");
+  c->add_flag("--as-text", a->as_text,
+              "take the bytes of all files as they are, also of JSON and of what is no text (compressed, tables, NUL "
+              "bytes)");
+  c->add_option("--kind", a->kind, "kind of vocabulary")
+      ->check(CLI::IsMember({"bpe", "unigram", "chars"}))
+      ->capture_default_str();
+  add_number(*c, "--vocab-size", a->vocab_size, "number of tokens (bpe, unigram)", 300, 1 << 24)->capture_default_str();
+  c->add_option("--output", a->output, "file to write: .rmt, or .model for a plain SentencePiece model")
+      ->required()
+      ->type_name("FILE");
+  add_bytes(*c, "--max-train-bytes", a->max_train_bytes,
+            "train on an even sample of this size, such as 50MB (bpe, unigram)", 1, std::uint64_t{1} << 53)
+      ->capture_default_str();
+  add_number(*c, "--character-coverage", a->coverage,
+             "share of the text whose characters get a token of their own (bpe, unigram)", 0.9, 1)
+      ->capture_default_str();
+  c->add_flag("--end-of-text", a->end_of_text, "add an end-of-text token (chars; the other kinds have one)");
+  c->footer(
+      "The vocabulary keeps every byte of the text: nothing is normalised, and what has no token of its own is spelled "
+      "in bytes.\n"
+      "Example: ringmaster tokenizer train --input books/ --glob '*.txt' --kind bpe --vocab-size 8192 --output "
+      "tok.rmt");
+  c->callback([a] { train(*a); });
+}
+
+void add_encode(CLI::App& parent) {
+  auto a = std::make_shared<EncodeArguments>();
+  CLI::App* c = parent.add_subcommand("encode", "Turn text into token numbers");
+  c->add_option("--tokenizer", a->tokenizer, kSpecText)->required()->type_name("SPEC");
+  c->add_option("text", a->words, "the text; standard input when it is left out");
+  c->add_flag("--pieces", a->pieces, "one token per line, with its text");
+  c->footer("Example: ringmaster tokenizer encode --tokenizer tok.rmt --pieces 'To be, or not to be'");
+  c->callback([a] { encode(*a); });
+}
+
+void add_decode(CLI::App& parent) {
+  auto a = std::make_shared<DecodeArguments>();
+  CLI::App* c = parent.add_subcommand("decode", "Turn token numbers into text");
+  c->add_option("--tokenizer", a->tokenizer, kSpecText)->required()->type_name("SPEC");
+  add_number(*c, "ids", a->ids, "token numbers; standard input when they are left out", 0, kMostCount);
+  c->footer(
+      "Example: ringmaster tokenizer encode --tokenizer tok.rmt < in.txt | ringmaster tokenizer decode --tokenizer "
+      "tok.rmt > out.txt");
+  c->callback([a] { decode(*a); });
+}
+
+void add_inspect(CLI::App& parent) {
+  auto a = std::make_shared<InspectArguments>();
+  CLI::App* c = parent.add_subcommand("inspect", "Show what a tokenizer is and some of its tokens");
+  c->add_option("tokenizer", a->tokenizer, kSpecText)->required()->type_name("SPEC");
+  add_number(*c, "--first", a->first, "first token to show", 0, kMostCount)->capture_default_str();
+  add_number(*c, "--tokens", a->tokens, "how many tokens to show", 0, kMostCount)->capture_default_str();
+  c->footer("Example: ringmaster tokenizer inspect tok.rmt --first 300 --tokens 50");
+  c->callback([a] { inspect(*a); });
+}
+
+}  // namespace
+
+void add_tokenizer_commands(CLI::App& app) {
+  CLI::App* tokenizer = app.add_subcommand("tokenizer", "Train, try and inspect tokenizers");
+  tokenizer->require_subcommand(1);
+  tokenizer->footer("Example: ringmaster tokenizer train --input books/ --kind bpe --vocab-size 8192 --output tok.rmt");
+  add_train(*tokenizer);
+  add_encode(*tokenizer);
+  add_decode(*tokenizer);
+  add_inspect(*tokenizer);
+}
+
+}  // namespace ring

@@ -1,0 +1,106 @@
+#include <CLI/CLI.hpp>
+#include <optional>
+
+#include "bench/step.h"
+#include "cli/commands.h"
+#include "cli/number_option.h"
+#include "core/exit_code.h"
+#include "core/fields.h"
+#include "core/standard_streams.h"
+#include "core/stop_signal.h"
+#include "inspect/profiler.h"
+#include "kernels/observers.h"
+#include "trainer/origin.h"
+#include "trainer/run_directory.h"
+#include "trainer/session.h"
+#include "trainer/train.h"
+
+namespace ring {
+namespace {
+
+struct Arguments {
+  std::string config;
+  std::vector<std::string> overrides;
+  bool fresh = false, allow_changes = false, nvtx = false;
+  int profile = 0;  // steps
+};
+
+// --profile: a table on the console and a trace in the run's directory.
+class ProfiledSteps final : public StepWatcher {
+ public:
+  ProfiledSteps(int steps, std::shared_ptr<KernelObserver> also, std::string trace_file)
+      : profiler_(steps, std::move(also)), trace_file_(std::move(trace_file)) {}
+  void before_launch(Trainer& trainer) override { profiler_.before_launch(trainer); }
+  bool after_launch(Trainer& trainer) override { return profiler_.after_launch(trainer); }
+  std::string report(const Context& ctx) override {
+    const Profile profile = profiler_.read();
+    if (profile.steps.empty())
+      return str("--profile: the run ended within the ", Profiler::kWarmup,
+                 " steps that go before; start one with more train.steps");
+    write_trace(profile, trace_file_);
+    return str(profile_table(profile, ceilings_if_they_fit(ctx, 1.0)), "\ntrace: ", trace_file_);
+  }
+
+ private:
+  Profiler profiler_;
+  std::string trace_file_;
+};
+
+// CONFIG is a settings file, or a run to go on with.
+Config load(const Arguments& a, bool speaks) {
+  Config config;
+  if (const RunDirectory run(a.config); run.exists()) {
+    config = settings_to_go_on(run, speaks);
+    config.run.directory = run.path();
+    override_config(config, a.overrides);
+  } else {
+    load_config(config, a.config, a.overrides);
+  }
+  return config;
+}
+
+void run(const Arguments& a) {
+  TrainOptions options{.fresh = a.fresh, .allow_changes = a.allow_changes};
+  if (a.nvtx) options.observer = make_range_observer();  // where there are none, nothing has happened yet
+  const bool leads = parse_environment(current_environment()).rank == 0;
+  const Config config = load(a, leads);
+  StopSignal signal(leads);  // first: it must be there before any thread
+  const std::unique_ptr<Mesh> mesh = join_mesh(config, {{"--fresh", a.fresh ? "given" : "not given"},
+                                                        {"--allow-changes", a.allow_changes ? "given" : "not given"}});
+  std::optional<ProfiledSteps> profiled;
+  if (a.profile > 0)
+    options.watcher = &profiled.emplace(a.profile, options.observer, RunDirectory(config.run.path()).trace_file());
+  const TrainEnd end = train(config, options, *mesh, signal);
+  if (mesh->rank() == 0) {
+    const std::string dir = config.run.path();
+    std::ostream& say = progress_output();  // the run has saved: a closed console takes nothing from it
+    const std::string launch = mesh->world() > 1 ? str("launch --nproc-per-node ", mesh->world(), " -- ") : "";
+    if (end == TrainEnd::interrupted)
+      say << "stopped early; to go on: ringmaster " << launch << "train " << dir << "\n";
+    if (end == TrainEnd::out_of_time)
+      say << "the time is over; to go on: ringmaster " << launch << "train " << dir << " train.minutes=...\n";
+    say << "to sample: ringmaster generate " << dir << " --prompt \"...\"" << std::endl;
+  }
+  if (end == TrainEnd::interrupted) throw ExitCode{kExitInterrupted};
+}
+
+}  // namespace
+
+void add_train_command(CLI::App& app) {
+  CLI::App* cmd = app.add_subcommand("train", "Train a model, or go on with a run that was stopped");
+  auto a = std::make_shared<Arguments>();
+  cmd->add_option("config", a->config, "Settings file, or the directory of a run to go on with")->required();
+  cmd->add_option("overrides", a->overrides, "Settings to change, as section.key=value");
+  cmd->add_flag("--fresh", a->fresh, "Delete the run's checkpoints and settings and start over");
+  cmd->add_flag("--allow-changes", a->allow_changes, "Resume although settings differ from those of the run");
+  add_number(*cmd, "--profile", a->profile,
+             "Watch so many steps kernel by kernel: a table, and profile.json in the run's directory", 1, 100'000);
+  cmd->add_flag("--nvtx", a->nvtx, "Ranges for Nsight Systems; steps are slower with them");
+  cmd->footer(
+      "A run that has a checkpoint is resumed. SIGINT and SIGTERM finish the step, save, and end with exit code 75;\n"
+      "the same command then goes on. Settings: docs/configuration.md, or `ringmaster config docs`.\n"
+      "Example: ringmaster train configs/nanogpt_cpu.yaml data.path=shakespeare.h5 train.steps=500");
+  cmd->callback([a] { run(*a); });
+}
+
+}  // namespace ring

@@ -1,0 +1,59 @@
+#include "core/stop_signal.h"
+
+#include <csignal>
+
+#include "core/log.h"
+
+namespace ring {
+namespace {
+
+sigset_t watched() {
+  sigset_t set;
+  sigemptyset(&set);
+  for (int signal : {SIGINT, SIGTERM, SIGHUP, SIGUSR1}) sigaddset(&set, signal);
+  return set;
+}
+
+// The default action, at once.
+void end_process(int signal) {
+  std::signal(signal, SIG_DFL);
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, signal);
+  pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
+  std::raise(signal);
+}
+
+}  // namespace
+
+StopSignal::StopSignal(bool announces) : announces_(announces) {
+  const sigset_t set = watched();
+  pthread_sigmask(SIG_BLOCK, &set, nullptr);
+  thread_ = std::thread([this] { wait(); });
+}
+
+StopSignal::~StopSignal() {
+  closing_ = true;
+  pthread_kill(thread_.native_handle(), SIGUSR1);
+  thread_.join();
+  const sigset_t set = watched();
+  pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
+}
+
+void StopSignal::wait() {
+  const sigset_t set = watched();
+  int signal = 0;
+  std::chrono::steady_clock::time_point first;
+  while (sigwait(&set, &signal) == 0 && !closing_) {
+    if (requested_.exchange(true)) {
+      if (std::chrono::steady_clock::now() - first > kOneSignal) end_process(signal);
+      continue;
+    }
+    first = std::chrono::steady_clock::now();
+    if (announces_)
+      log::info("stopping ", stepping_ ? "after this step" : "before the first step",
+                "; a second signal ends the process at once, without saving");
+  }
+}
+
+}  // namespace ring

@@ -1,0 +1,35 @@
+#include "data/output_file.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "core/check.h"
+
+namespace ring {
+
+void write_whole(const std::string& path, const std::string& text) {
+  const auto write = [&](FileHandle& to) { to.write(text.data(), text.size()); };
+  std::error_code ignored;                         // what is wrong with the path, writing will tell
+  if (std::filesystem::is_other(path, ignored)) {  // such as /dev/null, which must stay one
+    FileHandle device(path, O_WRONLY);
+    return write(device);
+  }
+  write_atomically(path, write);
+}
+
+LineFile::LineFile(const std::string& path) : file_(path, O_WRONLY | O_CREAT | O_APPEND) {}
+
+void LineFile::add(const std::string& line) {
+  const std::string whole = line + '\n';
+  const std::uint64_t before = file_.size();
+  try {
+    file_.write(whole.data(), whole.size());
+  } catch (const Error&) {
+    if (ftruncate(file_.fd(), static_cast<off_t>(before)) != 0) throw;  // the reason of the write counts
+    throw;
+  }
+}
+
+}  // namespace ring

@@ -1,0 +1,165 @@
+#include "inspect/attention_cells.h"
+
+#include <algorithm>
+
+#include "core/check.h"
+#include "inspect/attention_samples.h"
+#include "kernels/attention/blocks.h"
+
+namespace ring {
+namespace {
+
+// Adds runs of keys, row by row of one line of cells: cells that a run covers are counted as its ends only, until the
+// line is done.
+class Line {
+ public:
+  Line(PairCells& cells, std::int64_t i) : cells_(cells), i_(i), covered_(static_cast<std::size_t>(cells.side()) + 1) {}
+  ~Line() {
+    double rows = 0;
+    for (std::int64_t j = 0; j < cells_.side(); ++j) {
+      rows += covered_[static_cast<std::size_t>(j)];
+      cells_.kept(i_, j) += rows * static_cast<double>(cells_.size());
+    }
+  }
+  Line(const Line&) = delete;
+  Line& operator=(const Line&) = delete;
+
+  void add(std::int64_t first, std::int64_t end) {  // keys of one query
+    if (first >= end) return;
+    const std::int64_t size = cells_.size(), a = first / size, b = end / size;
+    if (a == b) {
+      cells_.kept(i_, a) += static_cast<double>(end - first);
+      return;
+    }
+    cells_.kept(i_, a) += static_cast<double>((a + 1) * size - first);
+    covered_[static_cast<std::size_t>(a + 1)] += 1;
+    covered_[static_cast<std::size_t>(b)] -= 1;
+    if (end > b * size) cells_.kept(i_, b) += static_cast<double>(end - b * size);
+  }
+
+ private:
+  PairCells& cells_;
+  std::int64_t i_;
+  std::vector<double> covered_;
+};
+
+// Dense and window.
+void add_rows(PairCells& cells, const Pattern& pattern) {
+  const std::vector<Span> whole = {{0, static_cast<std::int32_t>(cells.length()), 0, 0}};
+  const Pass pass = passes_of(pattern)[0];
+  const Strand strand(pass, pieces_of(pass, pattern, whole, whole).at(0), 0);
+  for (std::int64_t i = 0; i < cells.side(); ++i) {
+    Line line(cells, i);
+    for (std::int64_t t = i * cells.size(); t < std::min((i + 1) * cells.size(), cells.length()); ++t) {
+      const Columns c = strand.columns<Owner::queries>(static_cast<std::int32_t>(t));
+      if (c.hole >= c.hole_end) {
+        line.add(c.first, c.end);
+      } else {
+        line.add(c.first, std::min(c.hole, c.end));
+        line.add(std::max(c.hole_end, c.first), c.end);
+      }
+    }
+  }
+}
+
+// Samples of a strand in the cells that it meets: count of them in cell first + k.
+struct Met {
+  std::int64_t first = 0;
+  std::vector<double> count;
+};
+Met met_by(const PairCells& cells, std::int64_t first, std::int64_t step, std::int64_t count) {
+  Met met{first / cells.size(), {}};
+  for (std::int64_t done = 0; done < count;) {
+    const std::int64_t position = first + done * step, cell = position / cells.size();
+    const std::int64_t here = std::min(count - done, ((cell + 1) * cells.size() - position - 1) / step + 1);
+    met.count.resize(static_cast<std::size_t>(cell - met.first) + 1);
+    met.count.back() = static_cast<double>(here);
+    done += here;
+  }
+  return met;
+}
+
+// Pairs in any branch, by inclusion and exclusion.
+void add_branches(PairCells& cells, const std::vector<Branch>& branches, std::int64_t place) {
+  for_subsets(branches, [&](unsigned subset, int size) {
+    const double sign = size % 2 ? 1 : -1;
+    for_common_samples(branches, subset, place, cells.length(), [&](auto first, auto step, auto count) {
+      const Met met = met_by(cells, first, step, count);
+      for (std::size_t q = 0; q < met.count.size(); ++q) {
+        const auto i = met.first + static_cast<std::int64_t>(q);
+        const double rows = met.count[q];
+        for (std::size_t k = 0; k < q; ++k)
+          cells.kept(i, met.first + static_cast<std::int64_t>(k)) += sign * rows * met.count[k];
+        cells.kept(i, i) += sign * rows * (rows + 1) / 2;
+      }
+    });
+  });
+}
+
+// Cells are whole blocks, or blocks whole cells: both are powers of two.
+void add_blocks(PairCells& cells, const BlockPattern& blocks, std::int32_t kv_head) {
+  const std::int64_t block = blocks.block(), length = cells.length(), cell = cells.size();
+  const std::int64_t per_block = std::max<std::int64_t>(1, block / cell),
+                     per_cell = std::max<std::int64_t>(1, cell / block);
+  const BlockRule rule = blocks.rule(kv_head);
+  for (std::int64_t q = 0; q * block < length; ++q) {
+    const auto rows = static_cast<double>(std::min(block, length - q * block));
+    for (std::int64_t k = 0; k <= q; ++k) {
+      if (!rule.keeps(kv_head, static_cast<std::int32_t>(q), static_cast<std::int32_t>(k))) continue;
+      if (per_cell > 1 || per_block == 1) {
+        cells.kept(q / per_cell, k / per_cell) += k < q ? rows * static_cast<double>(block) : rows * (rows + 1) / 2;
+        continue;
+      }
+      for (std::int64_t i = q * per_block; i < std::min((q + 1) * per_block, cells.side()); ++i)
+        for (std::int64_t j = k * per_block; j < std::min((k + 1) * per_block, i + 1); ++j)
+          cells.kept(i, j) = cells.possible(i, j);
+    }
+  }
+}
+
+}  // namespace
+
+PairCells::PairCells(std::int64_t length, std::int64_t most_cells) : length_(length), size_(1) {
+  RING_CHECK(length >= 1 && most_cells >= 1, "a picture of ", length, " tokens in ", most_cells, " cells");
+  while ((length + size_ - 1) / size_ > most_cells) size_ *= 2;
+  side_ = (length + size_ - 1) / size_;
+  kept_.resize(static_cast<std::size_t>(side_ * side_));
+}
+
+std::int64_t PairCells::tokens(std::int64_t i) const { return std::min(size_, length_ - i * size_); }
+
+double PairCells::possible(std::int64_t i, std::int64_t j) const {
+  const auto rows = static_cast<double>(tokens(i));
+  return j < i ? rows * static_cast<double>(tokens(j)) : j == i ? rows * (rows + 1) / 2 : 0;
+}
+
+double PairCells::share(std::int64_t i, std::int64_t i_end, std::int64_t j) const {
+  double pairs = 0, of = 0;
+  for (; i < std::min(i_end, side_); ++i) pairs += kept(i, j), of += possible(i, j);
+  return of > 0 ? pairs / of : -1;
+}
+
+PairCells PairCells::coarser(std::int64_t most_cells) const {
+  PairCells c(length_, std::min(most_cells, side_));
+  const std::int64_t n = c.size_ / size_;
+  for (std::int64_t i = 0; i < side_; ++i)
+    for (std::int64_t j = 0; j <= i; ++j) c.kept(i / n, j / n) += kept(i, j);
+  return c;
+}
+
+PairCells cells_of(const Pattern& pattern, std::int32_t kv_head, std::int64_t length, std::int64_t most_cells) {
+  RING_CHECK(pattern.causal, "cells of attention that is not causal");
+  check(pattern, "attention");
+  PairCells cells(length, most_cells);
+  switch (pattern.kind) {
+    case AttentionKind::dense:
+    case AttentionKind::window: add_rows(cells, pattern); break;
+    case AttentionKind::dilated: add_branches(cells, pattern.branches, kv_head + pattern.shift); break;
+    case AttentionKind::block_sparse:
+      pattern.blocks->check_covers(length, "attention");
+      add_blocks(cells, *pattern.blocks, kv_head);
+  }
+  return cells;
+}
+
+}  // namespace ring

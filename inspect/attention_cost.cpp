@@ -1,0 +1,173 @@
+#include "inspect/attention_cost.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "core/check.h"
+#include "inspect/attention_samples.h"
+#include "kernels/attention/blocks.h"
+
+namespace ring {
+namespace {
+
+std::int64_t divided_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+// Steps of the kernels' stream of columns: from the first one on, and again behind the gap.
+double tiles_of(const Reach& r) {
+  const auto steps = [](std::int64_t from, std::int64_t to) {
+    return std::max<std::int64_t>(0, divided_up(to - from, kTileKeys));
+  };
+  if (r.gap >= r.gap_end || r.gap_end <= r.first || r.gap >= r.end) return static_cast<double>(steps(r.first, r.end));
+  const std::int64_t before = steps(r.first, r.gap);
+  const std::int64_t next = std::max<std::int64_t>(r.first + before * kTileKeys, r.gap_end);
+  return static_cast<double>(before + steps(next, r.end));
+}
+
+CostPart part_of(const Pass& pass, const Pattern& pattern, const std::vector<Span>& whole, std::int64_t kv_heads) {
+  CostPart part;
+  if (pattern.kind == AttentionKind::dilated) part.name = str(pass.segment, "/", pass.rate);
+  const auto offsets = static_cast<std::int32_t>(std::min<std::int64_t>(kv_heads, pass.rate));
+  for (const Piece& piece : pieces_of(pass, pattern, whole, whole))
+    for (std::int32_t h = 0; h < offsets; ++h) {
+      // Heads whose offsets are the same see the same pairs.
+      const std::int64_t same = divided_up(kv_heads - h, pass.rate);
+      const auto heads = static_cast<double>(same);
+      const Strand s(pass, piece, pass.offset(h));
+      for (std::int32_t row = s.q_first; row < s.q_end; row += kTileQueries) {
+        part.row_blocks += heads;
+        part.tiles += heads * tiles_of(s.reach<Owner::queries>(row, std::min(row + kTileQueries, s.q_end)));
+      }
+    }
+  part.row_blocks /= static_cast<double>(kv_heads);
+  part.tiles /= static_cast<double>(kv_heads);
+  return part;
+}
+
+// Pairs in two branches or more: inclusion and exclusion over the pairs of each subset.
+double repeated_pairs(const Pattern& p, std::int64_t kv_heads, std::int64_t length) {
+  std::map<std::vector<std::int64_t>, std::pair<std::int64_t, double>> heads;  // by offsets: one of them, and how many
+  for (std::int64_t h = 0; h < kv_heads; ++h) {
+    std::vector<std::int64_t> offsets;
+    for (const Branch& b : p.branches) offsets.push_back((h + p.shift) % b.rate);
+    auto& [place, count] = heads[offsets];
+    place = h + p.shift, count += 1;
+  }
+  double repeated = 0;
+  for_subsets(p.branches, [&](unsigned subset, int size) {
+    const double weight = size < 2 ? 0 : size % 2 ? 1 - size : size - 1;
+    if (weight == 0) return;
+    for (const auto& [offsets, head] : heads) {
+      double pairs = 0;
+      for_common_samples(p.branches, subset, head.first, length,
+                         [&](auto, auto, auto count) { pairs += causal_pairs(count); });
+      repeated += head.second * weight * pairs;
+    }
+  });
+  return repeated / static_cast<double>(kv_heads);
+}
+
+struct BlockCounts {
+  double pairs = 0, tiles = 0;
+};
+
+// The pairs of one head and the entries of its lists: one look at each block.
+BlockCounts count_blocks(const BlockPattern& blocks, std::int32_t kv_head, std::int64_t length) {
+  const BlockRule rule = blocks.rule(kv_head);
+  const std::int32_t block = blocks.block(), rows = kTileQueries / block;
+  const auto count = static_cast<std::int32_t>((length + block - 1) / block);
+  BlockCounts sum;
+  const auto add_row = [&](std::int32_t q, std::int64_t before) {  // so many blocks are kept before the diagonal
+    const std::int64_t tokens = std::min<std::int64_t>(block, length - std::int64_t{q} * block);
+    sum.pairs += static_cast<double>(tokens * before * block) + causal_pairs(tokens);
+  };
+  for (std::int32_t first = 0; first < count; first += rows) {
+    const bool second = rows == 2 && first + 1 < count;
+    std::int64_t in_first = 0, in_second = 0, in_any = 0;
+    for (std::int32_t k = 0; k < first; ++k) {
+      const bool a = rule.keeps(kv_head, first, k), b = second && rule.keeps(kv_head, first + 1, k);
+      in_first += a, in_second += b, in_any += a || b;
+    }
+    add_row(first, in_first);
+    if (second) add_row(first + 1, in_second + rule.keeps(kv_head, first + 1, first));
+    const std::int64_t diagonal = std::min<std::int64_t>(kTileQueries, length - std::int64_t{first} * block);
+    const std::int64_t tiles = in_any * (block / kTileKeys) + divided_up(diagonal, kTileKeys);
+    sum.tiles += static_cast<double>(tiles);
+  }
+  return sum;
+}
+
+// Looks at blocks that take about a second. Heads of a random rule beyond that count as the mean of the others.
+constexpr double kMostLooks = 3e8;
+
+PatternCost cost_of_blocks(const BlockPattern& blocks, std::int64_t kv_heads, std::int64_t length) {
+  blocks.check_covers(length, "attention");
+  std::map<std::int32_t, std::vector<std::int32_t>> heads;  // by rule
+  for (std::int32_t h = 0; h < kv_heads; ++h) heads[blocks.rule_of(h)].push_back(h);
+  const double side = static_cast<double>(length) / blocks.block(), looks = side * side / 2;
+  const double most = std::max(1.0, kMostLooks / looks / static_cast<double>(heads.size()));
+  const std::int64_t row_blocks = divided_up(length, kTileQueries);
+  PatternCost cost;
+  for (const auto& [rule, same] : heads) {
+    const auto share = static_cast<double>(same.size()) / static_cast<double>(kv_heads);
+    std::size_t counted = 1;
+    if (blocks.rule(same[0]).kind == BlockRuleKind::random)
+      counted = static_cast<std::size_t>(std::min(most, static_cast<double>(same.size())));
+    BlockCounts sum;
+    for (std::size_t i = 0; i < counted; ++i) {
+      const BlockCounts one = count_blocks(blocks, same[i], length);
+      sum.pairs += one.pairs, sum.tiles += one.tiles;
+    }
+    cost.pairs += share * sum.pairs / static_cast<double>(counted);
+    cost.parts.push_back({heads.size() > 1 ? str("heads as ", same[0]) : "",
+                          share * sum.tiles / static_cast<double>(counted), share * static_cast<double>(row_blocks)});
+  }
+  return cost;
+}
+
+double microseconds_in_tiles(const CostPart& p, std::int64_t head_dim) {
+  const std::int64_t padded = head_dim <= 64 ? 64 : head_dim <= 128 ? 128 : std::max<std::int64_t>(256, head_dim);
+  return p.tiles * kTileMicroseconds * static_cast<double>(padded) / 128;
+}
+
+}  // namespace
+
+PatternCost cost_of(const Pattern& pattern, std::int64_t kv_heads, std::int64_t length) {
+  RING_CHECK(pattern.causal, "costs of attention that is not causal");
+  check(pattern, "attention");
+  if (pattern.kind == AttentionKind::block_sparse) return cost_of_blocks(*pattern.blocks, kv_heads, length);
+  const std::vector<Span> whole = {{0, static_cast<std::int32_t>(length), 0, 0}};
+  PatternCost cost;
+  cost.pairs = kept_pairs(pattern, whole, whole, kv_heads);
+  if (pattern.kind == AttentionKind::dilated && !pattern.dedup)
+    cost.repeated = repeated_pairs(pattern, kv_heads, length);
+  for (const Pass& pass : passes_of(pattern)) cost.parts.push_back(part_of(pass, pattern, whole, kv_heads));
+  return cost;
+}
+
+double causal_pairs(std::int64_t length) { return static_cast<double>(length) * (static_cast<double>(length) + 1) / 2; }
+
+double predicted_microseconds(const CostPart& p, std::int64_t head_dim) {
+  return microseconds_in_tiles(p, head_dim) + p.row_blocks * kRowBlockMicroseconds;
+}
+
+double predicted_microseconds(const PatternCost& cost, std::int64_t head_dim) {
+  double sum = 0;
+  for (const CostPart& p : cost.parts) sum += predicted_microseconds(p, head_dim);
+  return sum;
+}
+
+std::string largest_cost(const PatternCost& cost, std::int64_t head_dim) {
+  std::string name;
+  double largest = 0;
+  for (const CostPart& p : cost.parts)
+    if (const double time = predicted_microseconds(p, head_dim); time > largest) largest = time, name = p.name;
+  if (cost.parts.size() == 1) {
+    const double tiles = microseconds_in_tiles(cost.parts[0], head_dim);
+    name = 2 * tiles >= largest ? "tiles" : "row blocks";
+    largest = std::max(tiles, largest - tiles);
+  }
+  return str(name, ": ", std::lround(100 * largest / predicted_microseconds(cost, head_dim)), " %");
+}
+
+}  // namespace ring

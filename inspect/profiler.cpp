@@ -1,0 +1,132 @@
+#include "inspect/profiler.h"
+
+#include <algorithm>
+
+#include "kernels/observers.h"
+#include "trainer/trainer.h"
+
+namespace ring {
+
+// What is recorded while steps run; Profiler::read() turns it into times.
+class StepRecorder final : public KernelObserver {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  struct Step {
+    Event alone, begin, end;  // alone, begin: two events with nothing between
+  };
+  struct Call {
+    ProfiledCall call;
+    std::size_t step;
+    Event begin, end;
+  };
+
+  // The device's clock and the host's meet here.
+  void start(const Context& ctx) {
+    base = ctx.stream.record_time();
+    base.synchronize();  // host waits: diagnosis
+    host_base_ = Clock::now();
+  }
+  void begin_step(const Context& ctx) {
+    Step step{.alone = ctx.stream.record_time()};
+    step.begin = ctx.stream.record_time();
+    steps.push_back(std::move(step));
+    open_.clear();
+  }
+  void end_step(const Context& ctx) { steps.back().end = ctx.stream.record_time(); }
+
+  void call(const KernelCall& c, const Context& ctx, const std::function<void()>& run) override {
+    if (inside_ || steps.empty()) return run();  // a kernel that calls another one: the outer one counts
+    Call made{.call = {.slot = c.slot, .candidate = c.candidate, .cost = c.cost, .part = part()},
+              .step = steps.size() - 1};
+    made.call.host.begin = now();
+    inside_ = true;
+    made.begin = ctx.stream.record_time();
+    run();
+    made.end = ctx.stream.record_time();
+    inside_ = false;
+    made.call.host.seconds = now() - made.call.host.begin;
+    calls.push_back(std::move(made));
+  }
+  void push(std::string_view name, const Context&) override {
+    parts.push_back({.name = std::string(name), .parent = part(), .host = {.begin = now()}});
+    open_.push_back(static_cast<int>(parts.size()) - 1);
+  }
+  void pop(const Context&) override {
+    if (open_.empty()) return;  // it began before anybody watched
+    ProfileSpan& host = parts[static_cast<std::size_t>(open_.back())].host;
+    host.seconds = now() - host.begin;
+    open_.pop_back();
+  }
+
+  Event base;
+  std::vector<Step> steps;
+  std::vector<Call> calls;
+  std::vector<ProfiledPart> parts;
+
+ private:
+  int part() const { return open_.empty() ? -1 : open_.back(); }
+  double now() const { return std::chrono::duration<double>(Clock::now() - host_base_).count(); }
+
+  Clock::time_point host_base_;
+  std::vector<int> open_;
+  bool inside_ = false;
+};
+
+Profiler::Profiler(int steps, std::shared_ptr<KernelObserver> also, int warmup)
+    : recorder_(std::make_shared<StepRecorder>()), also_(std::move(also)), steps_(steps), warmup_(warmup) {
+  if (steps < 1) fail("--profile: ", steps, " steps to watch, at least 1 is needed");
+}
+Profiler::~Profiler() = default;
+
+void Profiler::before_launch(Trainer& trainer) {
+  if (launched_ == 0) recorder_->start(trainer.context());
+  if (launched_ == warmup_) trainer.observe(observe_by({recorder_, also_}));
+  if (watching()) recorder_->begin_step(trainer.context());
+}
+
+bool Profiler::after_launch(Trainer& trainer) {
+  if (watching()) recorder_->end_step(trainer.context());
+  if (++launched_ != warmup_ + steps_) return false;
+  trainer.observe(also_);
+  return true;
+}
+
+namespace {
+
+// From the first kernel to the last, in the part itself or in parts of it.
+void widen(Profile& p, int part, const ProfileSpan& by) {
+  for (; part >= 0; part = p.parts[static_cast<std::size_t>(part)].parent) {
+    ProfileSpan& s = p.parts[static_cast<std::size_t>(part)].device;
+    const double begin = s.seconds > 0 ? std::min(s.begin, by.begin) : by.begin;
+    const double end = s.seconds > 0 ? std::max(s.end(), by.end()) : by.end();
+    s = {begin, end - begin};
+  }
+}
+
+}  // namespace
+
+Profile Profiler::read() const {
+  const StepRecorder& r = *recorder_;
+  Profile p;
+  p.parts = r.parts;
+  for (const StepRecorder::Step& s : r.steps) {
+    if (!s.end.native()) break;  // a failure ended it
+    s.end.synchronize();         // host waits: diagnosis
+    p.steps.push_back({s.begin.seconds_after(r.base), s.end.seconds_after(s.begin)});
+    p.event_seconds += s.begin.seconds_after(s.alone);
+  }
+  if (p.steps.empty()) return p;
+  p.event_seconds /= static_cast<double>(p.steps.size());
+  for (const StepRecorder::Call& c : r.calls) {
+    if (c.step >= p.steps.size()) break;
+    // From the step's begin: events count in single precision, so that short times are exact.
+    const double begin = p.steps[c.step].begin + c.begin.seconds_after(r.steps[c.step].begin);
+    p.calls.push_back(c.call);
+    p.calls.back().device = {begin, c.end.seconds_after(c.begin)};
+    widen(p, c.call.part, p.calls.back().device);
+  }
+  return p;
+}
+
+}  // namespace ring

@@ -1,0 +1,50 @@
+#include "inspect/svg.h"
+
+#include "core/check.h"
+#include "data/files.h"
+#include "data/output_file.h"
+
+namespace ring {
+namespace {
+
+template <class Fn>
+void for_option(const std::string& option, const Fn& fn) {
+  try {
+    fn();
+  } catch (const Error& e) {
+    fail(option, ": ", e.what(), ", or give another file");
+  }
+}
+
+}  // namespace
+
+std::string svg_escaped(const std::string& text) {
+  std::string out;
+  for (const char c : text) {
+    if (c == '&')
+      out += "&amp;";
+    else if (c == '<')
+      out += "&lt;";
+    else if (c == '>')
+      out += "&gt;";
+    else if (static_cast<unsigned char>(c) >= 0x20)
+      out += c;
+  }
+  return out;
+}
+
+std::string svg_head(int width, int height, const std::string& title) {
+  return str("<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"", width, "\" height=\"", height, "\" viewBox=\"0 0 ",
+             width, " ", height, "\" font-family=\"sans-serif\" fill=\"#222\">\n<title>", svg_escaped(title),
+             "</title>\n<rect width=\"", width, "\" height=\"", height, "\" fill=\"#fff\"/>\n");
+}
+
+void write_svg(const std::string& option, const std::string& path, const std::string& svg) {
+  for_option(option, [&] { write_whole(path, svg); });
+}
+
+void check_svg_path(const std::string& option, const std::string& path) {
+  for_option(option, [&] { check_writable(path); });
+}
+
+}  // namespace ring

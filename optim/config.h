@@ -1,0 +1,32 @@
+#pragma once
+// Settings of the update: the sections `optimizer` and `schedule`.
+
+#include <cstdint>
+
+#include "core/dtype.h"
+#include "core/fields.h"
+
+namespace ring {
+
+// What a step's number on the device holds (core/step_state.h), and with it everything that counts steps.
+inline constexpr std::int64_t kMostSteps = (std::int64_t{1} << 31) - 1;
+struct OptimizerConfig {
+  double lr = 1e-3;
+  double beta1 = 0.9, beta2 = 0.95, eps = 1e-8;
+  double weight_decay = 0.1;
+  double clip = 1.0;
+  DType master = DType::f32, moments = DType::f32, gradients = DType::f32;
+  void fields(Fields&);
+};
+
+enum class ScheduleKind : std::uint8_t { constant, cosine, linear, wsd };
+
+struct ScheduleConfig {
+  ScheduleKind kind = ScheduleKind::cosine;
+  std::int64_t warmup_steps = 100;
+  std::int64_t decay_steps = 0;
+  double final_lr = 0.1;
+  void fields(Fields&);
+};
+
+}  // namespace ring

@@ -1,0 +1,12 @@
+#pragma once
+// The learning rate as a pure function of the step.
+
+#include "optim/config.h"
+
+namespace ring {
+
+// Factor on the peak rate for step 0 .. total - 1. Warm-up rises linearly to 1 at step warmup_steps - 1; cosine:
+// Loshchilov and Hutter 2017, eq. 5; wsd (warm-up, stable, decay): Hu et al. 2024 (MiniCPM), section 4.
+double schedule_factor(const ScheduleConfig&, std::int64_t step, std::int64_t total);
+
+}  // namespace ring

@@ -1,0 +1,119 @@
+// Training steps on a GPU: what the host does not do, and what does not change the numbers.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "bench/step.h"
+#include "core/fields.h"
+#include "kernels/tuning.h"
+
+namespace ring::test {
+namespace {
+
+class GpuTraining : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!backend_available(Backend::cuda)) GTEST_SKIP() << "no GPU";
+    folder_ = std::filesystem::temp_directory_path() / ("ringmaster-gpu-training-" + std::to_string(getpid()));
+    std::filesystem::create_directories(folder_);
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  // Losses and norms of 12 steps of a small model, and the weights' bytes after them.
+  struct Result {
+    std::vector<double> losses, norms;
+    std::vector<std::uint8_t> weights;
+    std::string choices;      // the tuning file after the run
+    std::uint64_t waits = 0;  // of the host inside of launch(), from the fifth step on
+    bool replayed = false;
+    friend void PrintTo(const Result& r, std::ostream* out) {
+      for (std::size_t i = 0; i < r.losses.size(); ++i) *out << (i ? ", " : "") << r.losses[i] << " / " << r.norms[i];
+    }
+    bool operator==(const Result& o) const { return losses == o.losses && norms == o.norms && weights == o.weights; }
+  };
+  Result train(std::vector<std::string> overrides) const {
+    overrides.insert(overrides.begin(),
+                     {"run.device=cuda", "run.tuning=" + (folder_ / "tuning.yaml").string(), "model.context=128",
+                      "model.width=128", "model.layers=3", "model.vocab_size=300", "model.dropout=0.1",
+                      "train.batch_size=8", "train.micro_batch=4", "train.steps=1000", "schedule.warmup_steps=2"});
+    Config config;
+    load_config(config, std::string(RING_SOURCE_DIR) + "/configs/nanogpt_cpu.yaml", overrides);
+    StepBenchmark bench(config);
+    Trainer& trainer = bench.trainer();
+    Result result;
+    const auto finish = [&] {
+      const StepReport r = trainer.finish();
+      EXPECT_TRUE(r.finite);
+      result.losses.push_back(r.loss);
+      result.norms.push_back(r.norm);
+    };
+    for (int step = 0; step < 12; ++step) {
+      const std::uint64_t before = host_waits();
+      trainer.launch();
+      if (step >= 4) result.waits += host_waits() - before;
+      while (trainer.in_flight() > trainer.most_in_flight()) finish();
+    }
+    while (trainer.in_flight() > 0) finish();
+    Tuning& tuning = *bench.context().tuning;
+    tuning.save();
+    result.choices = tuning.text();
+    const Tensor& values = trainer.model().parameters().values;
+    std::vector<std::uint8_t> bytes(values.bytes());
+    bench.context().stream.impl().copy(bytes.data(), values.raw(), bytes.size());
+    bench.context().stream.synchronize();
+    result.weights = std::move(bytes);
+    result.replayed = trainer.replays_graph();
+    return result;
+  }
+
+  std::filesystem::path folder_;
+};
+
+TEST_F(GpuTraining, AStepDoesNotMakeTheHostWait) {
+  for (const char* graph : {"train.cuda_graph=off", "train.cuda_graph=on"})
+    EXPECT_EQ(train({graph}).waits, 0u) << graph;
+}
+
+TEST_F(GpuTraining, TwoRunsGiveTheSameBits) {
+  for (const char* precision : {"train.precision=bf16", "train.precision=fp32", "train.precision=tf32"}) {
+    const Result measures = train({precision}), first = train({precision}), second = train({precision});
+    EXPECT_EQ(first.choices, measures.choices) << precision << ": something was measured again";
+    EXPECT_EQ(second.choices, measures.choices) << precision << ": something was measured again";
+    EXPECT_EQ(measures, first) << precision;
+    EXPECT_EQ(first, second) << precision;
+  }
+}
+
+TEST_F(GpuTraining, AReplayedGraphGivesTheSameBits) {
+  train({});
+  const Result plain = train({"train.cuda_graph=off"}), replayed = train({"train.cuda_graph=on"});
+  EXPECT_FALSE(plain.replayed);
+  EXPECT_TRUE(replayed.replayed);
+  EXPECT_EQ(plain, replayed);
+}
+
+TEST_F(GpuTraining, RecomputationGivesTheSameBits) {
+  for (const char* precision : {"train.precision=bf16", "train.precision=fp32"}) {
+    train({precision});
+    const Result kept = train({precision});
+    EXPECT_EQ(kept, train({precision, "train.recompute=mlp"})) << precision;
+    EXPECT_EQ(kept, train({precision, "train.recompute=block"})) << precision;
+  }
+}
+
+// The precisions and state types are different arithmetic of the same training.
+TEST_F(GpuTraining, PrecisionsAgree) {
+  const Result exact = train({"train.precision=fp32"});
+  for (std::vector<std::string> how : {std::vector<std::string>{"train.precision=tf32"},
+                                       {"train.precision=bf16"},
+                                       {"optimizer.master=bf16", "optimizer.moments=bf16", "optimizer.gradients=bf16"},
+                                       {"optimizer.moments=bf16"}}) {
+    const Result other = train(how);
+    for (std::size_t i = 0; i < exact.losses.size(); ++i)
+      EXPECT_NEAR(other.losses[i], exact.losses[i], 5e-3 * exact.losses[i]) << how[0] << ", step " << i + 1;
+  }
+}
+
+}  // namespace
+}  // namespace ring::test

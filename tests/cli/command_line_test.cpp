@@ -1,0 +1,169 @@
+// What the command line takes, without running it.
+#include <gtest/gtest.h>
+
+#include <CLI/CLI.hpp>
+#include <cmath>
+#include <cstdlib>
+#include <functional>
+
+#include "cli/command_line.h"
+#include "cli/number_option.h"
+#include "core/check.h"
+
+namespace ring {
+namespace {
+
+struct NumericOption {
+  CLI::Option* option;
+  std::string name;  // with its command
+  bool whole;
+};
+
+std::vector<NumericOption> numeric_options(CLI::App& app, const std::string& path = "") {
+  std::vector<NumericOption> found;
+  for (CLI::Option* option : app.get_options({})) {
+    const std::string type = option->get_type_name();
+    const bool whole = type.starts_with("INT") || type.starts_with("UINT");
+    if (whole || type.starts_with("FLOAT")) found.push_back({option, path + " " + option->get_name(), whole});
+  }
+  for (CLI::App* command : app.get_subcommands({})) {
+    const std::vector<NumericOption> inner = numeric_options(*command, path + " " + command->get_name());
+    found.insert(found.end(), inner.begin(), inner.end());
+  }
+  return found;
+}
+
+class CommandLine : public testing::Test {
+ protected:
+  CommandLine() {
+    add_commands(app_);
+    run_nothing(app_);
+  }
+  std::string wrong(const std::vector<std::string>& arguments) {
+    try {
+      parse_arguments(app_, arguments);
+    } catch (const CLI::ParseError& e) {
+      return e.what();
+    } catch (const Error& e) {
+      return e.what();
+    }
+    return "";
+  }
+  CLI::App app_{"", "ringmaster"};
+};
+
+// The range that --help shows: "in [a, b]".
+std::pair<long double, long double> range_of(CLI::Option* option) {
+  const std::string text = option->get_validator(kNumberValidator)->get_description();
+  const std::size_t open = text.find('[');
+  char* end = nullptr;
+  const long double least = std::strtold(text.c_str() + open + 1, &end);
+  return {least, std::strtold(end + 1, nullptr)};
+}
+
+TEST_F(CommandLine, EveryNumberHasARange) {
+  const std::vector<NumericOption> options = numeric_options(app_);
+  EXPECT_GT(options.size(), 50u);
+  for (const NumericOption& o : options)
+    EXPECT_NO_THROW(o.option->get_validator(kNumberValidator)) << o.name << ": add it with add_number";
+}
+
+TEST_F(CommandLine, EveryNumberIsRefusedOrExact) {
+  for (const NumericOption& o : numeric_options(app_)) {
+    const auto [least, most] = range_of(o.option);
+    EXPECT_LE(least, most) << o.name;
+    for (const std::string text : {"0",
+                                   "-0",
+                                   "1",
+                                   "-1",
+                                   "2147483647",
+                                   "2147483648",
+                                   "4294967295",
+                                   "4294967296",
+                                   "4294967297",
+                                   "-4294967295",
+                                   "9007199254740993",
+                                   "9223372036854775807",
+                                   "9223372036854775808",
+                                   "-9223372036854775809",
+                                   "18446744073709551615",
+                                   "18446744073709551617",
+                                   "1e30",
+                                   "1e308",
+                                   "1e999",
+                                   "5e-324",
+                                   "1e3",
+                                   "010",
+                                   "0.5",
+                                   "nan",
+                                   ".nan",
+                                   "inf",
+                                   ".inf",
+                                   "-inf",
+                                   "0x10",
+                                   "1'000",
+                                   "",
+                                   " 5",
+                                   "five",
+                                   "5x"}) {
+      o.option->clear();
+      o.option->add_result(text);
+      bool accepted = true;
+      try {
+        o.option->run_callback();
+      } catch (const CLI::ParseError& e) {
+        accepted = false;
+        EXPECT_NE(std::string(e.what()).find(o.option->get_name()), std::string::npos) << o.name << ": " << e.what();
+      }
+      char* end = nullptr;
+      const long double value = std::strtold(text.c_str(), &end);
+      const bool number = !text.empty() && std::string("0123456789-").find(text[0]) != std::string::npos && *end == 0 &&
+                          text != "0x10" && std::isfinite(static_cast<double>(value));
+      const bool fits = number && value >= least && value <= most && (!o.whole || value == std::floor(value));
+      EXPECT_EQ(accepted, fits) << o.name << " " << text;
+      if (!accepted || !fits) continue;
+      if (o.whole)
+        EXPECT_EQ(static_cast<long double>(o.option->as<std::int64_t>()), value) << o.name << " " << text;
+      else
+        EXPECT_EQ(o.option->as<double>(), static_cast<double>(value)) << o.name << " " << text;
+    }
+    o.option->clear();
+  }
+}
+
+TEST_F(CommandLine, SaysWhatANumberMustBe) {
+  EXPECT_EQ(wrong({"generate", "r", "--max-tokens", "-1"}), "--max-tokens: must be in [0, 2147483647], is -1");
+  EXPECT_EQ(wrong({"generate", "r", "--seed", "99999999999999999999"}),
+            "--seed: expected an integer of 64 bits, got 99999999999999999999");
+  EXPECT_EQ(wrong({"generate", "r", "--temperature", "nan"}), "--temperature: expected a number, got nan");
+  EXPECT_EQ(wrong({"eval", "r", "--long", "--lengths", "16,1e2"}), "");
+  EXPECT_EQ(wrong({"eval", "r", "--long", "--lengths", "16,0"}), "--lengths: must be in [1, 1073741824], is 0");
+}
+
+TEST_F(CommandLine, SizesHaveUnits) {
+  const auto size = [&](const std::string& text) {
+    return wrong({"tokenizer", "train", "--input", "a", "--output", "b", "--max-train-bytes", text});
+  };
+  const auto bytes = [&] {
+    return app_.get_subcommand("tokenizer")
+        ->get_subcommand("train")
+        ->get_option("--max-train-bytes")
+        ->as<std::uint64_t>();
+  };
+  EXPECT_EQ(size("50MB"), "");
+  EXPECT_EQ(bytes(), 50'000'000u);
+  EXPECT_EQ(size("3 GiB"), "");
+  EXPECT_EQ(bytes(), std::uint64_t{3} << 30);
+  EXPECT_EQ(size("9007199254740992"), "");
+  EXPECT_EQ(bytes(), std::uint64_t{1} << 53);
+  for (const char* bad : {"9007199254740993", "9e9TB", "-5MB", "5XB", "MB", "", "0", "1.5GB", "99999999999999999999"})
+    EXPECT_NE(size(bad), "") << bad;
+}
+
+TEST_F(CommandLine, NothingIsRun) {
+  EXPECT_EQ(wrong({"train", "/no/such/file.yaml"}), "");
+  EXPECT_EQ(wrong({"launch", "-n", "4", "train", "x.yaml"}), "");
+}
+
+}  // namespace
+}  // namespace ring

@@ -1,0 +1,162 @@
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+
+#include "cli/commands.h"
+#include "cli/data_text.h"
+#include "core/check.h"
+
+namespace ring {
+namespace {
+
+struct Outcome {
+  std::string out, error;
+};
+
+class DataCommands : public testing::Test {
+ protected:
+  void SetUp() override { std::filesystem::create_directories(folder_); }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  std::string path(const std::string& name) const { return (folder_ / name).string(); }
+  void write(const std::string& name, const std::string& text) const {
+    std::ofstream(path(name), std::ios::binary) << text;
+  }
+
+  static Outcome run(std::vector<std::string> arguments) {
+    CLI::App app{"test", "ringmaster"};
+    add_tokenizer_commands(app);
+    add_data_commands(app);
+    std::reverse(arguments.begin(), arguments.end());
+    testing::internal::CaptureStdout();
+    Outcome outcome;
+    try {
+      app.parse(arguments);
+    } catch (const std::exception& e) {
+      outcome.error = e.what();
+    }
+    outcome.out = testing::internal::GetCapturedStdout();
+    return outcome;
+  }
+
+  static void expect_parts(const std::string& text, const std::vector<std::string>& parts) {
+    for (const std::string& part : parts)
+      EXPECT_NE(text.find(part), std::string::npos) << "'" << part << "' is not in: " << text;
+  }
+
+ private:
+  std::filesystem::path folder_ =
+      std::filesystem::temp_directory_path() / ("ringmaster_commands_" + std::to_string(::getpid()));
+};
+
+TEST_F(DataCommands, PrepareAndInspect) {
+  write("text.txt", "0123456789");
+  const auto prepared = run({"data", "prepare", "--input", path("text.txt"), "--tokenizer", "chars", "--output",
+                             path("c.h5"), "--validation-fraction", "0.2"});
+  EXPECT_EQ(prepared.error, "");
+  expect_parts(prepared.out, {"c.h5: 1 file, 10 bytes", "8 tokens in 1 document", "2 tokens in 1 document",
+                              "chars, 10 tokens, hash "});
+  const auto inspected = run({"data", "inspect", path("c.h5"), "--validation"});
+  EXPECT_EQ(inspected.error, "");
+  expect_parts(inspected.out, {"text.txt; documents: file; split: tail 0.2", "1.00 bytes per token",
+                               "validation document 0, 2 tokens:\n89\n"});
+  expect_parts(run({"data", "inspect", path("c.h5"), "--document", "1"}).error,
+               {"--document 1", "c.h5 has 1 training document"});
+}
+
+TEST_F(DataCommands, VerifyNamesDamagedBlocks) {
+  write("text.txt", std::string(200000, 'a') + std::string(100000, 'b'));
+  for (const char* name : {"a.h5", "b.h5", "c.h5"})
+    EXPECT_EQ(
+        run({"data", "prepare", "--input", path("text.txt"), "--tokenizer", "bytes", "--output", path(name)}).error,
+        "");
+  const auto good = run({"data", "verify", path("a.h5"), path("b.h5")});
+  EXPECT_EQ(good.error, "");
+  expect_parts(good.out, {"a.h5: whole, ", "b.h5: whole, ", " blocks, "});
+  std::fstream file(path("b.h5"), std::ios::in | std::ios::out | std::ios::binary);
+  file.seekp(300000).put('\x7F');
+  file.close();
+  std::filesystem::resize_file(path("c.h5"), 5000);
+  const auto bad = run({"data", "verify", path("a.h5"), path("b.h5"), path("c.h5")});
+  expect_parts(bad.error, {"2 of 3 corpus files cannot be used", "data prepare"});
+  expect_parts(bad.out,
+               {"a.h5: whole", "b.h5: /train/tokens is damaged: bytes ", "b.h5: 1 damaged of ", "c.h5 is truncated"});
+}
+
+TEST_F(DataCommands, WhatIsNoTextIsTakenOnlyWhenTold) {
+  write("a.jsonl", "{\"text\": \"words\"}\n");
+  const std::vector<std::vector<std::string>> commands{
+      {"data", "prepare", "--input", path("a.jsonl"), "--tokenizer", "bytes", "--output", path("c.h5"),
+       "--validation-fraction", "0"},
+      {"tokenizer", "train", "--input", path("a.jsonl"), "--kind", "chars", "--output", path("t.rmt")}};
+  for (auto command : commands) {
+    expect_parts(run(command).error, {"a.jsonl is no text, it is JSON", "--as-text"});
+    command.push_back("--as-text");
+    EXPECT_EQ(run(command).error, "");
+  }
+}
+
+TEST_F(DataCommands, AnExistingCorpusIsKept) {
+  write("text.txt", "0123456789");
+  write("c.h5", "precious");
+  const std::vector<std::string> command{"data",  "prepare",  "--input",    path("text.txt"),        "--tokenizer",
+                                         "bytes", "--output", path("c.h5"), "--validation-fraction", "0.5"};
+  expect_parts(run(command).error, {"c.h5 exists", "--force"});
+  EXPECT_EQ(std::filesystem::file_size(path("c.h5")), 8u);
+  auto forced = command;
+  forced.push_back("--force");
+  EXPECT_EQ(run(forced).error, "");
+  EXPECT_GT(std::filesystem::file_size(path("c.h5")), 100u);
+}
+
+TEST_F(DataCommands, TokenizerTrainEncodeDecodeInspect) {
+  write("text.txt", "abcba\n");
+  const auto trained = run({"tokenizer", "train", "--input", path("text.txt"), "--kind", "chars", "--end-of-text",
+                            "--output", path("t.rmt")});
+  EXPECT_EQ(trained.error, "");
+  expect_parts(trained.out, {"t.rmt: chars, 5 tokens, hash "});
+  EXPECT_EQ(run({"tokenizer", "encode", "--tokenizer", path("t.rmt"), "abc", "cb"}).error, "");
+  EXPECT_EQ(run({"tokenizer", "encode", "--tokenizer", path("t.rmt"), "abccb"}).out, "1 2 3 3 2\n");
+  EXPECT_EQ(run({"tokenizer", "encode", "--tokenizer", path("t.rmt"), "--pieces", "ab\n"}).out, "1\ta\n2\tb\n0\t\\n\n");
+  EXPECT_EQ(run({"tokenizer", "decode", "--tokenizer", path("t.rmt"), "1", "2", "0"}).out, "ab\n");
+  expect_parts(run({"tokenizer", "decode", "--tokenizer", path("t.rmt"), "5"}).error, {"token 5", "5 tokens"});
+  expect_parts(run({"tokenizer", "inspect", path("t.rmt")}).out,
+               {"kind         chars", "5 tokens", "4 <|endoftext|>", "not exact for every input", "3\tc\n"});
+  expect_parts(run({"tokenizer", "inspect", "bytes"}).out, {"257 tokens", "round trip   exact for any input"});
+}
+
+TEST_F(DataCommands, BadArguments) {
+  write("empty.txt", "");
+  expect_parts(
+      run({"tokenizer", "train", "--input", path("empty.txt"), "--kind", "chars", "--output", path("t.rmt")}).error,
+      {"the input is empty", "empty.txt"});
+  expect_parts(
+      run({"tokenizer", "train", "--input", path("empty.txt"), "--kind", "words", "--output", path("t.rmt")}).error,
+      {"--kind", "words"});
+  expect_parts(
+      run({"data", "prepare", "--input", path("none"), "--tokenizer", "bytes", "--output", path("c.h5")}).error,
+      {"none: no such file or folder"});
+  expect_parts(run({"data", "inspect", path("none.h5")}).error, {"none.h5: No such file", "ringmaster data prepare"});
+  expect_parts(run({"data", "prepare", "--tokenizer", "bytes", "--output", path("c.h5")}).error,
+               {"--input is required"});
+}
+
+TEST(DataText, Numbers) {
+  EXPECT_EQ(with_commas(0), "0");
+  EXPECT_EQ(with_commas(999), "999");
+  EXPECT_EQ(with_commas(1000), "1,000");
+  EXPECT_EQ(with_commas(1234567), "1,234,567");
+  EXPECT_EQ(in_bytes(999), "999 bytes");
+  EXPECT_EQ(in_bytes(1500), "1.5 KB");
+  EXPECT_EQ(in_bytes(2.5e9), "2.5 GB");
+  EXPECT_EQ(visible("a\n\t\x01z"), "a\\n\\t\\x01z");
+  EXPECT_EQ(shortened("caf\xC3\xA9", 4), "caf...");
+  EXPECT_EQ(shortened("caf\xC3\xA9", 5), "caf\xC3\xA9");
+}
+
+}  // namespace
+}  // namespace ring
