@@ -34,8 +34,8 @@ class ContextExchange {
   virtual ~ContextExchange() = default;
   // The arguments of the kernels, of this rank's rows and without spans or carries: every query sees the keys of its
   // document on all ranks. All ranks call the same in the same order, also those that hold no row.
-  virtual void forward(const Attention&, const std::shared_ptr<const ContextShards>&, const Context&) = 0;
-  virtual void backward(const AttentionBackward&, const std::shared_ptr<const ContextShards>&, const Context&) = 0;
+  virtual void forward(const Attention&, const std::shared_ptr<const ContextShards>&, const ExecContext&) = 0;
+  virtual void backward(const AttentionBackward&, const std::shared_ptr<const ContextShards>&, const ExecContext&) = 0;
 };
 
 }  // namespace ring

@@ -23,7 +23,8 @@ struct Sequences {
   std::shared_ptr<const ContextShards> shards;
   std::int64_t tokens() const { return offsets.empty() ? 0 : offsets.back(); }
   std::vector<Span> spans() const;  // not of shards
-  static Sequences uniform(std::int64_t batch, std::int64_t length, const Context&, std::int64_t first_position = 0);
+  static Sequences uniform(std::int64_t batch, std::int64_t length, const ExecContext&,
+                           std::int64_t first_position = 0);
   // Packed rows of `row` tokens each: document b has lengths[b] tokens from `starts[b]` on.
   static Sequences packed(std::vector<std::int32_t> starts, std::vector<std::int32_t> lengths, std::int64_t row,
                           const Tensor& positions);

@@ -8,7 +8,7 @@
 
 namespace ring {
 
-Tensor Saved::get(const Context& ctx) const {
+Tensor Saved::get(const ExecContext& ctx) const {
   if (!recipe_) return tensor_;
   if (!recipe_->made.defined()) {
     recipe_->made = recipe_->make(ctx);
@@ -17,12 +17,12 @@ Tensor Saved::get(const Context& ctx) const {
   return recipe_->made;
 }
 
-Var remade(const Run& run, Var out, std::function<Tensor(const Context&)> make) {
+Var recomputable(const Run& run, Var out, std::function<Tensor(const ExecContext&)> make) {
   if (run.recompute) out.recipe = std::make_shared<Recipe>(Recipe{std::move(make), {}});
   return out;
 }
 
-Sink open_sink(GradSlot& slot, const Shape& shape, DType dtype, const Context& ctx) {
+Sink open_sink(GradSlot& slot, const Shape& shape, DType dtype, const ExecContext& ctx) {
   if (!slot.grad.defined()) slot.grad = ctx.empty(shape, dtype);
   RING_CHECK(slot.grad.numel() == shape.numel(), "gradient of shape ", shape, " for a slot of shape ",
              slot.grad.shape());
@@ -44,7 +44,7 @@ Sink Backward::sink(int input, const Shape& shape, DType dtype) {
   return open_sink(slot, shape, dtype, ctx);
 }
 
-void Backward::give(int input, const Tensor& gradient) {
+void Backward::accumulate(int input, const Tensor& gradient) {
   GradSlot& slot = *inputs_[static_cast<std::size_t>(input)];
   if (!slot.grad.defined()) {
     slot.grad = gradient;
@@ -81,7 +81,7 @@ std::string Tape::enter_part(std::string_view name) {
   return before;
 }
 
-void Tape::run(Step& step, const Context& ctx) const {
+void Tape::run(Step& step, const ExecContext& ctx) const {
   const bool reached =
       std::any_of(step.outputs.begin(), step.outputs.end(), [](const SlotPtr& slot) { return slot->written; });
   if (!reached) return;
@@ -91,7 +91,7 @@ void Tape::run(Step& step, const Context& ctx) const {
 }
 
 // Runs the last step, and releases what it wrote to.
-void Tape::run_last(const Context& ctx) {
+void Tape::run_last(const ExecContext& ctx) {
   std::vector<SlotPtr> inputs;
   {
     Step step = std::move(steps_.back());  // saved tensors die with the step
@@ -102,7 +102,7 @@ void Tape::run_last(const Context& ctx) {
   release(inputs);
 }
 
-void Tape::backward(const SlotPtr& root, const Tensor& seed, const Context& ctx) {
+void Tape::backward(const SlotPtr& root, const Tensor& seed, const ExecContext& ctx) {
   RING_CHECK(root, "backward from a value that no recorded op made");
   root->grad = seed;
   root->written = true;

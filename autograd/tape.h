@@ -31,7 +31,7 @@ using SlotPtr = std::shared_ptr<GradSlot>;
 // How to make a value again from what else was kept: the bytes are the same ones. Made at most once; what was made
 // lives as long as somebody holds the recipe.
 struct Recipe {
-  std::function<Tensor(const Context&)> make;
+  std::function<Tensor(const ExecContext&)> make;
   Tensor made;
 };
 
@@ -47,7 +47,7 @@ class Saved {
  public:
   Saved() = default;
   explicit Saved(const Var& v) : tensor_(v.recipe ? Tensor{} : v.value), recipe_(v.recipe) {}
-  Tensor get(const Context&) const;
+  Tensor get(const ExecContext&) const;
 
  private:
   Tensor tensor_;
@@ -65,38 +65,38 @@ enum class PartPass : std::uint8_t {
   forward,  // recorded
   backward,
 };
-class PartListener {
+class ModuleHooks {
  public:
-  virtual ~PartListener() = default;
-  virtual void begin(const std::string& part, PartPass, const Context&) = 0;
+  virtual ~ModuleHooks() = default;
+  virtual void begin(const std::string& part, PartPass, const ExecContext&) = 0;
   // The backward of a part has run: its parameters have their gradients of this micro-batch from it.
-  virtual void end_backward(const std::string& part, const Context&) = 0;
+  virtual void end_backward(const std::string& part, const ExecContext&) = 0;
 };
 
 // What an op needs: where to compute, and where to record. A null tape records nothing.
 struct Run {
-  Context ctx;
+  ExecContext ctx;
   Tape* tape = nullptr;
   std::uint64_t seed = 0;      // of the run: dropout's key
   std::uint32_t step = 0;      // optimizer step, where there is no state
   std::int64_t first_row = 0;  // global index of this micro-batch's first token row: dropout's address
   bool training = false;       // dropout is on
   // The outputs of ops get recipes: they are computed again in the backward instead of being kept. Whoever turns it off
-  // again also keeps() the values at the border.
+  // again also sets a checkpoint_boundary() on the values at the border.
   bool recompute = false;
   Tensor state{};  // a StepState on the device, which kernels read step and loss scale from; undefined: none
   // Tensor parallelism with sequence parallelism (ops.h): the processes that share one model. Null, or of size 1: none.
   Communicator* tp = nullptr;
   // Of sequences that are cut among ranks: the way to the other parts, and the rows of the micro-batch that these are
   // ([N] i32; undefined: all, in order).
-  ContextExchange* context = nullptr;
+  ContextExchange* cp = nullptr;
   Tensor rows{};
 };
 
 // Gives an op's recorded output its recipe, where the run recomputes.
-Var remade(const Run&, Var out, std::function<Tensor(const Context&)> make);
+Var recomputable(const Run&, Var out, std::function<Tensor(const ExecContext&)> make);
 // The border of a recomputed part: this value is kept.
-inline Var kept(Var v) {
+inline Var checkpoint_boundary(Var v) {
   v.recipe = nullptr;
   return v;
 }
@@ -104,18 +104,18 @@ inline Var kept(Var v) {
 // The gradients of a step's outputs in, sinks for its inputs out.
 class Backward {
  public:
-  Backward(const Context& ctx, std::vector<SlotPtr>& outputs, std::vector<SlotPtr>& inputs, bool final_pass)
+  Backward(const ExecContext& ctx, std::vector<SlotPtr>& outputs, std::vector<SlotPtr>& inputs, bool final_pass)
       : ctx(ctx), final_pass(final_pass), outputs_(outputs), inputs_(inputs) {}
 
   const Tensor& grad(int output = 0) const;  // undefined when nothing wrote it
-  bool wants(int input) const { return inputs_[static_cast<std::size_t>(input)] != nullptr; }
+  bool needs_grad(int input) const { return inputs_[static_cast<std::size_t>(input)] != nullptr; }
   // Of type `like`, unless the slot is bound. Copies first when the gradient shares its bytes.
   Sink sink(int input, const Shape&, DType like);
   // The whole gradient of an input is an existing tensor: stored without a copy, or added to what is there.
-  void give(int input, const Tensor& gradient);
+  void accumulate(int input, const Tensor& gradient);
   const SlotPtr& input(int i) const { return inputs_[static_cast<std::size_t>(i)]; }
 
-  const Context& ctx;
+  const ExecContext& ctx;
   const bool final_pass;
 
  private:
@@ -124,7 +124,7 @@ class Backward {
 };
 
 // Makes room for one more write to a slot: allocates an unbound one on the first.
-Sink open_sink(GradSlot&, const Shape&, DType, const Context&);
+Sink open_sink(GradSlot&, const Shape&, DType, const ExecContext&);
 
 class Tape {
  public:
@@ -144,11 +144,11 @@ class Tape {
   // What is recorded from now on belongs to this part of the model, for those who watch kernels. Returns the part
   // before.
   std::string enter_part(std::string_view name);
-  PartListener* listener = nullptr;  // of the backward
+  ModuleHooks* listener = nullptr;  // of the backward
 
   // Runs everything recorded, last step first. `root` gets the gradient `seed`; an undefined seed is for ops that take
   // none (the loss head, whose gradient is complete when its forward has run).
-  void backward(const SlotPtr& root, const Tensor& seed, const Context& ctx);
+  void backward(const SlotPtr& root, const Tensor& seed, const ExecContext& ctx);
 
   bool final_pass() const { return final_pass_; }
   std::size_t size() const { return steps_.size(); }
@@ -160,8 +160,8 @@ class Tape {
     BackwardFn fn;
     std::size_t part = 0;
   };
-  void run(Step&, const Context&) const;
-  void run_last(const Context&);
+  void run(Step&, const ExecContext&) const;
+  void run_last(const ExecContext&);
   void release(std::vector<SlotPtr>& inputs) const;
 
   std::vector<Step> steps_;

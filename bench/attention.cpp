@@ -14,7 +14,7 @@ namespace {
 
 // Sequences lie one after the other.
 AttentionOperands make_problem(const AttentionGrid& g, std::int64_t dim, std::int64_t length, bool causal,
-                               const Context& ctx) {
+                               const ExecContext& ctx) {
   const std::int64_t sequences = std::max<std::int64_t>(1, g.tokens / length);
   AttentionOperands p = random_operands(sequences * length, g.heads, g.kv_heads, dim, ctx);
   p.forward.pattern = p.backward.pattern = {.causal = causal};
@@ -24,7 +24,7 @@ AttentionOperands make_problem(const AttentionGrid& g, std::int64_t dim, std::in
   return p;
 }
 
-double seconds_of(const Context& ctx, const std::function<void()>& queue) {
+double seconds_of(const ExecContext& ctx, const std::function<void()>& queue) {
   const auto start = std::chrono::steady_clock::now();
   queue();
   ctx.stream.synchronize();  // host waits: diagnosis
@@ -52,7 +52,7 @@ struct Job {
 
 class Bench {
  public:
-  Bench(const AttentionGrid& g, const Context& ctx, const std::function<void(const AttentionTiming&)>& report)
+  Bench(const AttentionGrid& g, const ExecContext& ctx, const std::function<void(const AttentionTiming&)>& report)
       : grid_(g), ctx_(ctx), report_(report) {}
 
   void run(std::int64_t dim, std::int64_t length, bool causal) {
@@ -89,7 +89,7 @@ class Bench {
 
   template <class Args>
   void add_jobs(const Kernel<Args>& slot, const Args& args, AttentionTiming t, const std::function<void()>& prepare) {
-    Context ctx = ctx_;
+    ExecContext ctx = ctx_;
     ctx.deterministic = t.deterministic;
     t.flops = cost(args).flops;
     for (const auto& c : slot.candidates(ctx.stream.device().backend)) {
@@ -164,7 +164,7 @@ class Bench {
   }
 
   const AttentionGrid& grid_;
-  Context ctx_;
+  ExecContext ctx_;
   const std::function<void(const AttentionTiming&)>& report_;
   std::vector<Job> jobs_;        // of one shape
   std::map<Key, double> rates_;  // operations per second, the latest
@@ -183,7 +183,7 @@ std::string_view to_string(AttentionKind kind) {
 }
 
 AttentionOperands random_operands(std::int64_t rows, std::int64_t heads, std::int64_t kv_heads, std::int64_t dim,
-                                  const Context& ctx) {
+                                  const ExecContext& ctx) {
   const DType type = activation_type(ctx.precision);
   const Shape shape{rows, heads + 2 * kv_heads, dim}, out{rows, heads, dim};
   const Tensor qkv = random_tensor(shape, type, ctx, 1), dqkv = ctx.empty(shape, type);
@@ -225,7 +225,7 @@ void check_grid(const AttentionGrid& g) {
   if (g.tokens < 1 || g.tokens >= std::int64_t{1} << 30) fail("--tokens: ", g.tokens, " is not between 1 and 2^30");
 }
 
-void time_attention(const AttentionGrid& g, const Context& ctx,
+void time_attention(const AttentionGrid& g, const ExecContext& ctx,
                     const std::function<void(const AttentionTiming&)>& report) {
   check_grid(g);
   Bench bench(g, ctx, report);

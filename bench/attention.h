@@ -17,7 +17,7 @@ struct AttentionOperands {
   AttentionBackward backward;
 };
 AttentionOperands random_operands(std::int64_t rows, std::int64_t heads, std::int64_t kv_heads, std::int64_t dim,
-                                  const Context&);
+                                  const ExecContext&);
 
 struct AttentionGrid {
   std::int64_t heads = 16, kv_heads = 16, tokens = 16384;  // tokens: in a batch, at least one sequence
@@ -48,7 +48,8 @@ void check_grid(const AttentionGrid&);  // Error: it makes no sense
 
 // Reports shape by shape. The forward does not depend on ctx.deterministic and is measured once; the backward both
 // ways. Error: the grid makes no sense.
-void time_attention(const AttentionGrid&, const Context&, const std::function<void(const AttentionTiming&)>& report);
+void time_attention(const AttentionGrid&, const ExecContext&,
+                    const std::function<void(const AttentionTiming&)>& report);
 
 std::string_view to_string(AttentionKind);
 

@@ -18,7 +18,7 @@ constexpr int kTimelines = 3;
 
 class Bench {
  public:
-  Bench(const ContextGrid& g, Mesh& mesh, const Context& ctx)
+  Bench(const ContextGrid& g, Mesh& mesh, const ExecContext& ctx)
       : grid_(g), mesh_(mesh), cp_(mesh.axis("cp")), ctx_(ctx), traced_(cp_, *recorder_) {}
 
   std::vector<ContextTiming> run(std::int64_t length) {
@@ -73,7 +73,7 @@ class Bench {
   ContextTiming time(ContextSchedule schedule, ContextTiming t, const std::shared_ptr<const ContextShards>& shards) {
     ParallelConfig config = grid_.parallel;
     config.cp_schedule = schedule;
-    const auto exchange = make_context_parallel(traced_, config, mesh_.cp_nodes());
+    const auto exchange = make_context_parallel(traced_, config, mesh_.nodes_of_cp_ranks());
     t.schedule = exchange->schedule();
     const AttentionOperands p = operands(shards->tokens(cp_.rank()));
     const auto forward = [&] { exchange->forward(p.forward, shards, ctx_); };
@@ -153,7 +153,7 @@ class Bench {
   const ContextGrid& grid_;
   Mesh& mesh_;
   Communicator& cp_;
-  Context ctx_;
+  ExecContext ctx_;
   std::shared_ptr<TimelineRecorder> recorder_ = std::make_shared<TimelineRecorder>();
   TracedCommunicator traced_;
   std::map<std::int64_t, std::pair<double, double>> alone_;  // by length
@@ -170,7 +170,7 @@ double ContextTiming::slowdown() const {
   return computing_seconds > 0 ? (both_seconds - computing_seconds) / computing_seconds : 0;
 }
 
-void time_context(const ContextGrid& g, Mesh& mesh, const Context& ctx,
+void time_context(const ContextGrid& g, Mesh& mesh, const ExecContext& ctx,
                   const std::function<void(const ContextTiming&)>& report) {
   check(g.pattern, "--kind");
   Bench bench(g, mesh, ctx);

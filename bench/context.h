@@ -50,6 +50,7 @@ struct ContextTiming {
 
 // All ranks of the mesh's cp axis call this; all get the same timings. Error: all_to_all, and the KV heads do not
 // divide.
-void time_context(const ContextGrid&, Mesh&, const Context&, const std::function<void(const ContextTiming&)>& report);
+void time_context(const ContextGrid&, Mesh&, const ExecContext&,
+                  const std::function<void(const ContextTiming&)>& report);
 
 }  // namespace ring

@@ -10,7 +10,7 @@ namespace {
 // Memory that is taken while it lives does not count as the step's: the plan of the step's memory stays valid.
 class BesideTheStep {
  public:
-  explicit BesideTheStep(const Context& ctx) : allocator_(ctx.stream.impl().allocator), step_(allocator_) {
+  explicit BesideTheStep(const ExecContext& ctx) : allocator_(ctx.stream.impl().allocator), step_(allocator_) {
     if (const auto* arena = dynamic_cast<const StepArena*>(step_.get())) allocator_ = arena->upstream();
   }
   ~BesideTheStep() { allocator_ = step_; }
@@ -28,7 +28,7 @@ class Repeater final : public KernelObserver {
  public:
   Repeater(double seconds, std::string filter) : seconds_(seconds), filter_(std::move(filter)) {}
 
-  void call(const KernelCall& c, const Context& ctx, const std::function<void()>& run) override {
+  void call(const KernelCall& c, const ExecContext& ctx, const std::function<void()>& run) override {
     if (inside_) return run();
     inside_ = true;
     run();
@@ -88,7 +88,7 @@ OpsReport time_ops(StepBenchmark& bench, double seconds_each, int steps, const s
   report.ops = std::move(repeater->ops);
   std::stable_sort(report.ops.begin(), report.ops.end(),
                    [](const OpTiming& a, const OpTiming& b) { return a.calls * a.seconds > b.calls * b.seconds; });
-  report.ceilings = measure_ceilings(bench.context());
+  report.ceilings = measure_ceilings(bench.exec());
   return report;
 }
 

@@ -49,7 +49,7 @@ Config with_corpus(Config c, const std::string& corpus) {
 
 }  // namespace
 
-double sustained_seconds(const Context& ctx, double seconds, const std::function<void()>& queue_one) {
+double sustained_seconds(const ExecContext& ctx, double seconds, const std::function<void()>& queue_one) {
   queue_one();
   ctx.stream.synchronize();  // host waits: diagnosis
   Clock::time_point start = Clock::now();
@@ -66,13 +66,13 @@ double sustained_seconds(const Context& ctx, double seconds, const std::function
   return seconds_since(start) / static_cast<double>(calls);
 }
 
-Tensor random_tensor(const Shape& shape, DType dtype, const Context& ctx, std::uint32_t site) {
+Tensor random_tensor(const Shape& shape, DType dtype, const ExecContext& ctx, std::uint32_t site) {
   const Tensor t = ctx.empty(shape, dtype);
   random_normal_kernel({t.view({t.numel()}), {1, 0, site}, 1.0f}, ctx);
   return t;
 }
 
-Ceilings measure_ceilings(const Context& ctx, double seconds) {
+Ceilings measure_ceilings(const ExecContext& ctx, double seconds) {
   const bool cpu = ctx.stream.device().backend == Backend::cpu;
   const std::int64_t side = cpu ? 1024 : 8192, length = std::int64_t{1} << (cpu ? 25 : 29);
   const DType type = activation_type(ctx.precision);
@@ -95,7 +95,7 @@ Ceilings measure_ceilings(const Context& ctx, double seconds) {
   return c;
 }
 
-Ceilings ceilings_if_they_fit(const Context& ctx, double seconds) {
+Ceilings ceilings_if_they_fit(const ExecContext& ctx, double seconds) {
   try {
     return measure_ceilings(ctx, seconds);
   } catch (const OutOfMemory&) {
@@ -107,7 +107,7 @@ StepBenchmark::StepBenchmark(Config config, std::unique_ptr<Mesh> mesh)
     : mesh_(std::move(mesh)),
       config_(resolve_config(std::move(config), bytes_tokenizer()->vocab_size(), *mesh_)),
       corpus_(write_corpus(config_)),
-      ctx_(make_context(config_, mesh_->device().index)) {
+      ctx_(make_exec_context(config_, mesh_->device().index)) {
   const Corpora corpora = open_corpora(with_corpus(config_, corpus_.path).data);
   loader_ = std::make_unique<Loader>(corpora, loader_options(config_, *mesh_));
   trainer_ = std::make_unique<Trainer>(config_, ctx_, *mesh_, *loader_);
@@ -139,7 +139,7 @@ StepTimes time_steps(StepBenchmark& bench, int warmup, int steps, Profiler* prof
     while (trainer.in_flight() > (i == 0 ? 0 : trainer.most_in_flight())) finish_one(finished++);
   }
   while (trainer.in_flight() > 0) finish_one(finished++);
-  const MemoryStats memory = bench.context().stream.allocator()->stats();
+  const MemoryStats memory = bench.exec().stream.allocator()->stats();
   times.peak_bytes = memory.peak;
   times.reserved_bytes = memory.reserved;
   for (bool last = !profiler; !last;) {
@@ -148,7 +148,7 @@ StepTimes time_steps(StepBenchmark& bench, int warmup, int steps, Profiler* prof
     last = profiler->after_launch(trainer);
     while (trainer.in_flight() > (last ? 0 : trainer.most_in_flight())) trainer.finish();
   }
-  if (bench.context().tuning && bench.mesh().rank() == 0) bench.context().tuning->save();
+  if (bench.exec().tuning && bench.mesh().rank() == 0) bench.exec().tuning->save();
   return times;
 }
 

@@ -14,16 +14,16 @@
 namespace ring {
 
 // Of a large matrix product on random data, and of a large copy.
-Ceilings measure_ceilings(const Context&, double seconds = 1.5);
+Ceilings measure_ceilings(const ExecContext&, double seconds = 1.5);
 // The same, or unknown where the memory that is left does not suffice: beside a model.
-Ceilings ceilings_if_they_fit(const Context&, double seconds = 1.5);
+Ceilings ceilings_if_they_fit(const ExecContext&, double seconds = 1.5);
 
 // Seconds of one call, from calls queued back to back for at least `seconds`.
-double sustained_seconds(const Context&, double seconds, const std::function<void()>& queue_one);
+double sustained_seconds(const ExecContext&, double seconds, const std::function<void()>& queue_one);
 
 double median(std::vector<double> values);  // of none: 0
 
-Tensor random_tensor(const Shape&, DType, const Context&, std::uint32_t site);
+Tensor random_tensor(const Shape&, DType, const ExecContext&, std::uint32_t site);
 
 class Profiler;
 
@@ -36,7 +36,7 @@ class StepBenchmark {
   Trainer& trainer() { return *trainer_; }
   const Config& config() const { return config_; }
   double tokens_per_step() const { return static_cast<double>(config_.train.batch_size * config_.model.context); }
-  const Context& context() const { return ctx_; }
+  const ExecContext& exec() const { return ctx_; }
   Mesh& mesh() { return *mesh_; }
 
  private:
@@ -51,7 +51,7 @@ class StepBenchmark {
   std::unique_ptr<Mesh> mesh_;
   Config config_;
   TemporaryFile corpus_;
-  Context ctx_;
+  ExecContext ctx_;
   std::unique_ptr<Loader> loader_;
   std::unique_ptr<Trainer> trainer_;
 };

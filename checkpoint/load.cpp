@@ -36,8 +36,8 @@ class WindowReader {
 // Copies what `slice` and `wanted` share into `out` (the bytes of `wanted`). A slice that is read whole is hashed on
 // the way: the files were verified before, but memory and disks err too.
 void read_slice(const fs::path& folder, const std::string& name, std::size_t element, const SavedSlice& slice,
-                const Box& wanted, std::byte* out) {
-  const Box both = intersect(slice.box, wanted);
+                const Region& wanted, std::byte* out) {
+  const Region both = intersect(slice.box, wanted);
   if (both.numel() == 0) return;
   WindowReader reader(folder / slice.file, slice.offset + slice.bytes);
   Hasher hasher;
@@ -71,7 +71,7 @@ void load_tensor(const fs::path& folder, const StateTensor& wanted, const SavedT
   std::vector<std::byte> staging(on_host ? 0 : local.bytes());
   std::byte* out = on_host ? local.raw() : staging.data();
   std::vector<std::byte> raw(same_type ? 0 : static_cast<std::size_t>(local.numel()) * size_of(saved.dtype));
-  const Box box{wanted.start, local.shape()};
+  const Region box{wanted.start, local.shape()};
   for (const SavedSlice& slice : saved.slices)
     read_slice(folder, wanted.name, size_of(saved.dtype), slice, box, same_type ? out : raw.data());
   if (!same_type) convert(raw.data(), saved.dtype, out, local.numel());

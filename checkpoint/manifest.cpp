@@ -184,7 +184,7 @@ void check_countable(const std::string& name, const SavedTensor& t) {
       fail("tensor '", name, "' of shape ", t.global_shape, " is larger than any memory");
 }
 
-void check_inside(const std::string& name, const Shape& whole, const Box& box) {
+void check_inside(const std::string& name, const Shape& whole, const Region& box) {
   if (box.start.size() != whole.size() || box.size.size() != whole.size())
     fail("tensor '", name, "' of shape ", whole, " has a slice ", box.size, " at ", box.start);
   for (int d = 0; d < box.size.size(); ++d)
@@ -192,30 +192,31 @@ void check_inside(const std::string& name, const Shape& whole, const Box& box) {
       fail("tensor '", name, "': slice ", box.size, " at ", box.start, " leaves the shape ", whole);
 }
 
-// The dim in which the boxes begin at most places: along it, few of them lie side by side.
-int most_cut_dim(const std::vector<const Box*>& boxes, int dims) {
+// The dim in which the regions begin at most places: along it, few of them lie side by side.
+int most_cut_dim(const std::vector<const Region*>& boxes, int dims) {
   int best = 0;
   std::size_t most = 0;
   for (int d = 0; d < dims; ++d) {
     std::set<std::int64_t> starts;
-    for (const Box* box : boxes) starts.insert(box->start[d]);
+    for (const Region* box : boxes) starts.insert(box->start[d]);
     if (starts.size() > most) best = d;
     most = std::max(most, starts.size());
   }
   return best;
 }
 
-// Goes through the boxes along one dim and compares each with those that have not ended there.
+// Goes through the regions along one dim and compares each with those that have not ended there.
 void check_disjoint(const std::string& name, const SavedTensor& t) {
-  std::vector<const Box*> boxes, open;
+  std::vector<const Region*> boxes, open;
   for (const SavedSlice& s : t.slices)
     if (s.box.numel() > 0) boxes.push_back(&s.box);
   const int dim = most_cut_dim(boxes, t.global_shape.size());
-  const auto start = [&](const Box* box) { return t.global_shape.size() == 0 ? 0 : box->start[dim]; };
+  const auto start = [&](const Region* box) { return t.global_shape.size() == 0 ? 0 : box->start[dim]; };
   std::ranges::stable_sort(boxes, {}, start);
-  for (const Box* box : boxes) {
-    std::erase_if(open, [&](const Box* o) { return o->size.size() > 0 && o->start[dim] + o->size[dim] <= start(box); });
-    for (const Box* o : open)
+  for (const Region* box : boxes) {
+    std::erase_if(open,
+                  [&](const Region* o) { return o->size.size() > 0 && o->start[dim] + o->size[dim] <= start(box); });
+    for (const Region* o : open)
       if (intersect(*box, *o).numel() != 0)
         fail("tensor '", name, "': slices ", o->size, " at ", o->start, " and ", box->size, " at ", box->start,
              " overlap");

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint/box.h"
+#include "checkpoint/region.h"
 #include "checkpoint/state.h"
 
 namespace ring {
@@ -15,7 +15,7 @@ namespace ring {
 inline constexpr const char* kManifestName = "manifest.json";
 
 struct SavedSlice {
-  Box box;           // of the whole tensor, in elements
+  Region box;        // of the whole tensor, in elements
   std::string file;  // name inside the checkpoint's directory
   std::uint64_t offset = 0, bytes = 0;
   std::string xxh3;

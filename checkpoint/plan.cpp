@@ -16,7 +16,7 @@ Shape shape_from(const json& j) {
 }
 
 struct Holders {
-  Box box;
+  Region box;
   std::vector<int> ranks;
 };
 struct Held {
@@ -36,7 +36,7 @@ void add_holder(Held& held, const std::string& name, const json& j, int rank) {
   if (dtype != held.tensor.dtype || !(shape == held.tensor.global_shape))
     fail("state '", name, "' is ", held.tensor.dtype, held.tensor.global_shape, " on rank ", held.first_rank, " and ",
          dtype, shape, " on rank ", rank);
-  const Box box{shape_from(j.at("start")), shape_from(j.at("size"))};
+  const Region box{shape_from(j.at("start")), shape_from(j.at("size"))};
   if (box.numel() == 0 && shape.numel() != 0) return;
   for (Holders& h : held.boxes)
     if (h.box == box) return h.ranks.push_back(rank);

@@ -14,8 +14,9 @@ namespace ring {
 std::string shard_name(int rank);  // "shard-00003.h5"
 std::string describe_state(const State&);
 
-// `described`: describe_state() of every rank, in rank order. A box held by several ranks is written by the one with
-// the least to write so far. Error: ranks disagree about a dtype, shape or value, boxes overlap in part or leave a gap.
+// `described`: describe_state() of every rank, in rank order. A region held by several ranks is written by the one with
+// the least to write so far. Error: ranks disagree about a dtype, shape or value, regions overlap in part or leave a
+// gap.
 Manifest make_plan(const std::vector<std::string>& described);
 
 // The slices of one file, in the order of the manifest's names.

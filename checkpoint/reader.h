@@ -48,7 +48,7 @@ inline constexpr int kMostLooks = 100;
 FoundCheckpoint read_found(const std::function<FoundCheckpoint()>& find,
                            const std::function<void(FoundCheckpoint&)>& read);
 
-// Fills the registry from a verified checkpoint that any number of ranks wrote: each wanted box is put together from
+// Fills the registry from a verified checkpoint that any number of ranks wrote: each wanted region is put together from
 // the saved ones that it meets. Error, before anything is overwritten, lists every name that only one side has and
 // every differing dtype or shape.
 Manifest load_state(const std::filesystem::path& checkpoint, State&, const Stream&);

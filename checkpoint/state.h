@@ -15,9 +15,9 @@
 
 namespace ring {
 
-// This rank's part of a tensor: the box [start, start + local.shape()) of the whole, in elements. Ranks that hold the
-// same box hold the same values; one of them writes it. A rank that holds nothing of it adds an empty box, so that
-// every rank knows every name.
+// This rank's part of a tensor: the region [start, start + local.shape()) of the whole, in elements. Ranks that hold
+// the same region hold the same values; one of them writes it. A rank that holds nothing of it adds an empty region, so
+// that every rank knows every name.
 struct StateTensor {
   std::string name;
   Shape global_shape;
@@ -35,7 +35,7 @@ enum class ValueOf { every_rank, rank_0 };
 class State {
  public:
   void add(const std::string& name, const Tensor& tensor);  // the same whole tensor on every rank
-  void add(StateTensor tensor);                             // Error: name taken, box outside the whole, strided
+  void add(StateTensor tensor);                             // Error: name taken, region outside the whole, strided
   // The owner keeps *value alive as long as the registry.
   void add(const std::string& name, StateSlot value, ValueOf whose = ValueOf::every_rank);
 

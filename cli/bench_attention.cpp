@@ -56,16 +56,16 @@ std::string text_of(const char* format, double value) {
   return text;
 }
 
-Context context_of(const Arguments& a) {
+ExecContext context_of(const Arguments& a) {
   const Backend backend = backend_of(parse_device(a.device));
   const bool cpu = backend == Backend::cpu;
   if (cpu && !a.type.empty() && a.type != "f32") fail("--dtype: the CPU computes in f32, not ", a.type);
-  Context ctx{Stream::create({backend, 0}, static_cast<int>(a.threads ? a.threads : default_threads()))};
+  ExecContext ctx{Stream::create({backend, 0}, static_cast<int>(a.threads ? a.threads : default_threads()))};
   ctx.precision = cpu || a.type == "f32" ? Precision::fp32 : Precision::bf16;
   return ctx;
 }
 
-void print_head(const Arguments& a, const AttentionGrid& g, const Context& ctx) {
+void print_head(const Arguments& a, const AttentionGrid& g, const ExecContext& ctx) {
   if (a.csv) {
     print_format(
         "pass,candidate,head_dim,causal,length,sequences,deterministic,ms,tflops,kind,kept,of_dense,extra_mb,lists_ms,"
@@ -108,7 +108,7 @@ void print(const AttentionTiming& t) {
 }
 
 void run(const Arguments& a) {
-  const Context ctx = context_of(a);
+  const ExecContext ctx = context_of(a);
   const AttentionGrid grid = grid_of(a, ctx.stream.device().backend);
   check_grid(grid);
   print_head(a, grid, ctx);

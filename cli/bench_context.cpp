@@ -104,7 +104,7 @@ constexpr const char* kColumns =
     "forward_tflops,forward_alone,both_ms,both_tflops,"
     "both_alone,compute_ms,transfer_ms,waited_ms,hidden,slowdown,extra_mb,sent_mb";
 
-void write(CsvFile& csv, const Arguments& a, const ContextGrid& g, int ranks, const Context& ctx,
+void write(CsvFile& csv, const Arguments& a, const ContextGrid& g, int ranks, const ExecContext& ctx,
            const ContextTiming& t) {
   const double forward = t.forward_flops / t.forward_seconds, both = t.both_flops / t.both_seconds;
   csv.add(str(ranks, ',', ctx.stream.impl().device_name(), ',', a.deterministic, ',', a.kind, ',', g.heads, ',',
@@ -131,7 +131,7 @@ void check_paths(const Arguments& a) {
     for (const std::string& schedule : a.schedules) check_svg_path("--timeline", timeline_path(a, length, schedule));
 }
 
-void draw(const Arguments& a, const ContextGrid& g, int ranks, const Context& ctx, const ContextTiming& t) {
+void draw(const Arguments& a, const ContextGrid& g, int ranks, const ExecContext& ctx, const ContextTiming& t) {
   const std::string title = str("Attention over ", t.length, " tokens cut among ", ranks, " ranks, schedule ",
                                 t.schedule, ": a forward and a backward, as rank 0 saw it");
   const std::string of =
@@ -161,7 +161,7 @@ void run(Arguments a, const Facts& given) {
   fill_in(a, env.world, backend);
   if (leader) check_paths(a);
   const ContextGrid grid = grid_of(a);
-  Context ctx{Stream::create(mesh->device(), narrow<int>(config.run.threads))};
+  ExecContext ctx{Stream::create(mesh->device(), narrow<int>(config.run.threads))};
   ctx.precision = backend == Backend::cpu ? Precision::fp32 : Precision::bf16;
   ctx.deterministic = a.deterministic;
   if (backend == Backend::cuda) ctx.tuning = std::make_shared<Tuning>("");

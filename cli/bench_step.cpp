@@ -26,7 +26,7 @@ struct Arguments {
 };
 
 // "bf16 activations; kept in memory: parameters bf16, moments bf16, gradients bf16".
-std::string types_text(const Config& c, const Context& ctx) {
+std::string types_text(const Config& c, const ExecContext& ctx) {
   const DType activations = activation_type(ctx.precision);
   const OptimizerConfig& o = c.optimizer;
   std::string text = str(activations, " activations", ctx.precision == Precision::tf32 ? " (tf32 products)" : "",
@@ -43,7 +43,7 @@ void print(const Arguments& a, StepBenchmark& bench, const StepTimes& t, const C
   const Config& c = bench.config();
   const int world = bench.mesh().world();
   const double rate = bench.tokens_per_step() / t.median(), flops = rate * flops_per_token(c.model) / world;
-  print_format("%s: %s; %s, %s\n", a.config.name().c_str(), types_text(c, bench.context()).c_str(),
+  print_format("%s: %s; %s, %s\n", a.config.name().c_str(), types_text(c, bench.exec()).c_str(),
                c.run.deterministic ? "deterministic" : "not deterministic", recompute_text(c.train.recompute));
   print_format("step %.2f ms, %.0f tokens/s, ", 1e3 * t.median(), rate);
   if (world > 1) print_format("on each of %d processes %.0f tokens/s, ", world, rate / world);
@@ -79,7 +79,7 @@ void run(const Arguments& a, const Facts& given) {
   const StepTimes t = time_steps(bench, a.warmup, a.steps, profiler.get());
   bench.mesh().host().barrier().synchronize();  // host waits: shutdown
   if (!leader) return;
-  const Ceilings ceilings = a.no_ceilings ? Ceilings{} : ceilings_if_they_fit(bench.context());
+  const Ceilings ceilings = a.no_ceilings ? Ceilings{} : ceilings_if_they_fit(bench.exec());
   print(a, bench, t, ceilings);
   write(csv, a, bench, t);
   if (!profiler) return;

@@ -32,7 +32,7 @@ class ProfiledSteps final : public StepWatcher {
       : profiler_(steps, std::move(also)), trace_file_(std::move(trace_file)) {}
   void before_launch(Trainer& trainer) override { profiler_.before_launch(trainer); }
   bool after_launch(Trainer& trainer) override { return profiler_.after_launch(trainer); }
-  std::string report(const Context& ctx) override {
+  std::string report(const ExecContext& ctx) override {
     const Profile profile = profiler_.read();
     if (profile.steps.empty())
       return str("--profile: the run ended within the ", Profiler::kWarmup,
@@ -47,10 +47,10 @@ class ProfiledSteps final : public StepWatcher {
 };
 
 // CONFIG is a settings file, or a run to go on with.
-Config load(const Arguments& a, bool speaks) {
+Config load(const Arguments& a, bool warn) {
   Config config;
   if (const RunDirectory run(a.config); run.exists()) {
-    config = settings_to_go_on(run, speaks);
+    config = settings_to_go_on(run, warn);
     config.run.directory = run.path();
     override_config(config, a.overrides);
   } else {

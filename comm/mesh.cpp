@@ -73,7 +73,7 @@ class Mesh::Impl {
   Communicator& data() { return *data_; }
   Communicator& all() { return *all_; }
   Communicator& host() { return *host_; }
-  const std::vector<int>& cp_nodes() const { return cp_nodes_; }
+  const std::vector<int>& nodes_of_cp_ranks() const { return cp_nodes_; }
   void check() {
     if (watchdog_) check_nccl(*watchdog_);
   }
@@ -245,7 +245,7 @@ Communicator& Mesh::axis(const std::string& name) { return impl_->axis(name); }
 Communicator& Mesh::data() { return impl_->data(); }
 Communicator& Mesh::all() { return impl_->all(); }
 Communicator& Mesh::host() { return impl_->host(); }
-const std::vector<int>& Mesh::cp_nodes() const { return impl_->cp_nodes(); }
+const std::vector<int>& Mesh::nodes_of_cp_ranks() const { return impl_->nodes_of_cp_ranks(); }
 Store* Mesh::store() { return impl_->store(); }
 void Mesh::check() { impl_->check(); }
 void Mesh::agree(const Topic& topic, const Facts& facts) { impl_->agree(topic, facts); }

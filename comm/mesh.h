@@ -58,8 +58,9 @@ class Mesh {
   // Collective, as in comm/agree.h. Waits for the others up to options.timeout; PeerLost when one of them dies.
   void agree(const Topic&, const Facts&);
 
-  const std::vector<int>& cp_nodes() const;  // for each rank of the cp axis, the number of the node that it is on
-  Store* store();                            // null in a world of one
+  const std::vector<int>& nodes_of_cp_ranks()
+      const;       // for each rank of the cp axis, the number of the node that it is on
+  Store* store();  // null in a world of one
 
  private:
   class Impl;

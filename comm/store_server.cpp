@@ -25,7 +25,7 @@ constexpr std::chrono::milliseconds kCrowdedPause{20};  // until somebody else i
 
 struct Connection {
   Fd fd;
-  StoreSessions::Place session;
+  StoreSessions::Iterator session;
 };
 
 }  // namespace
@@ -48,7 +48,7 @@ class StoreServer::Impl {
   Endpoint endpoint() const { return local_endpoint(listen_); }
 
  private:
-  using Place = std::list<Connection>::iterator;
+  using Iterator = std::list<Connection>::iterator;
 
   void run();
   std::vector<pollfd> awaited() const;
@@ -58,7 +58,7 @@ class StoreServer::Impl {
   bool serve(Connection& c, short events);  // false: close it
   bool read_some(Connection& c);
   bool write_some(Connection& c);
-  Place close_connection(Place);
+  Iterator close_connection(Iterator);
 
   StoreSessions sessions_;
   Fd listen_, wake_;
@@ -117,7 +117,7 @@ void StoreServer::Impl::accept_all() {
 
 // Shows the oldest stranger out, if it had its chance.
 bool StoreServer::Impl::make_room() {
-  const std::optional<StoreSessions::Place> oldest = sessions_.oldest_stranger();
+  const std::optional<StoreSessions::Iterator> oldest = sessions_.oldest_stranger();
   if (!oldest || (*oldest)->deadline - kHelloTime + kChance > Clock::now()) return false;
   for (auto c = connections_.begin(); c != connections_.end(); ++c)
     if (c->session == *oldest) return close_connection(c), true;
@@ -157,7 +157,7 @@ bool StoreServer::Impl::write_some(Connection& c) {
   return !out.empty() || !c.session->closing;
 }
 
-StoreServer::Impl::Place StoreServer::Impl::close_connection(Place c) {
+StoreServer::Impl::Iterator StoreServer::Impl::close_connection(Iterator c) {
   sessions_.close(c->session, Clock::now());
   return connections_.erase(c);
 }

@@ -18,7 +18,7 @@ std::chrono::milliseconds bounded(std::int64_t ms) {
 
 }  // namespace
 
-StoreSessions::Place StoreSessions::open(Clock::time_point now) {
+StoreSessions::Iterator StoreSessions::open(Clock::time_point now) {
   Session& s = sessions_.emplace_back();
   s.deadline = now + kHelloTime;
   return std::prev(sessions_.end());
@@ -125,7 +125,7 @@ void StoreSessions::answer_beats(Clock::time_point now) {
   }
 }
 
-void StoreSessions::close(Place place, Clock::time_point now) {
+void StoreSessions::close(Iterator place, Clock::time_point now) {
   const auto pulse = pulses_.find(place->beats_as);
   if (pulse != pulses_.end() && pulse->second.word.empty()) pulse->second = {now, std::string(kConnectionClosed)};
   sessions_.erase(place);
@@ -147,7 +147,7 @@ StoreSessions::Clock::time_point StoreSessions::next_deadline(Clock::time_point 
   return latest;
 }
 
-std::optional<StoreSessions::Place> StoreSessions::oldest_stranger() {
+std::optional<StoreSessions::Iterator> StoreSessions::oldest_stranger() {
   const auto at = std::ranges::find(sessions_, false, &Session::trusted);
   return at == sessions_.end() ? std::nullopt : std::optional(at);
 }

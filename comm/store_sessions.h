@@ -32,21 +32,21 @@ class StoreSessions {
     Clock::time_point deadline;                  // of the hello or of the open get
     bool full() const { return out.size() > kMaxUnread; }
   };
-  using Place = std::list<Session>::iterator;
+  using Iterator = std::list<Session>::iterator;
 
   explicit StoreSessions(std::string cookie) : cookie_(std::move(cookie)) {}
 
-  Place open(Clock::time_point now);
+  Iterator open(Clock::time_point now);
   // All requests that are complete; those that come while the session is full wait in `in` for the next call.
   // Error: what this one says is not the protocol; close it.
   void receive(Session&, std::string_view bytes, Clock::time_point now);
-  void close(Place, Clock::time_point now);
+  void close(Iterator, Clock::time_point now);
   // To be called after everything that had arrived was received: when this process itself was held up, nobody else was
   // silent.
   void answer_beats(Clock::time_point now);
   void expire(Clock::time_point now);  // answers gets whose time is over, and marks strangers that took too long
   Clock::time_point next_deadline(Clock::time_point latest) const;
-  std::optional<Place> oldest_stranger();
+  std::optional<Iterator> oldest_stranger();
   std::size_t strangers() const;
 
  private:

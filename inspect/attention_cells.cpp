@@ -46,12 +46,12 @@ class Line {
 // Dense and window.
 void add_rows(PairCells& cells, const Pattern& pattern) {
   const std::vector<Span> whole = {{0, static_cast<std::int32_t>(cells.length()), 0, 0}};
-  const Pass pass = passes_of(pattern)[0];
-  const Strand strand(pass, pieces_of(pass, pattern, whole, whole).at(0), 0);
+  const BranchPass pass = passes_of(pattern)[0];
+  const HeadSegment segment(pass, segment_pairs_of(pass, pattern, whole, whole).at(0), 0);
   for (std::int64_t i = 0; i < cells.side(); ++i) {
     Line line(cells, i);
     for (std::int64_t t = i * cells.size(); t < std::min((i + 1) * cells.size(), cells.length()); ++t) {
-      const Columns c = strand.columns<Owner::queries>(static_cast<std::int32_t>(t));
+      const Columns c = segment.columns<Stationary::q>(static_cast<std::int32_t>(t));
       if (c.hole >= c.hole_end) {
         line.add(c.first, c.end);
       } else {
@@ -62,7 +62,7 @@ void add_rows(PairCells& cells, const Pattern& pattern) {
   }
 }
 
-// Samples of a strand in the cells that it meets: count of them in cell first + k.
+// Samples of a head segment in the cells that it meets: count of them in cell first + k.
 struct Met {
   std::int64_t first = 0;
   std::vector<double> count;

@@ -14,7 +14,7 @@ namespace {
 std::int64_t divided_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 // Steps of the kernels' stream of columns: from the first one on, and again behind the gap.
-double tiles_of(const Reach& r) {
+double tiles_of(const TileBounds& r) {
   const auto steps = [](std::int64_t from, std::int64_t to) {
     return std::max<std::int64_t>(0, divided_up(to - from, kTileKeys));
   };
@@ -24,19 +24,20 @@ double tiles_of(const Reach& r) {
   return static_cast<double>(before + steps(next, r.end));
 }
 
-CostPart part_of(const Pass& pass, const Pattern& pattern, const std::vector<Span>& whole, std::int64_t kv_heads) {
+CostPart part_of(const BranchPass& pass, const Pattern& pattern, const std::vector<Span>& whole,
+                 std::int64_t kv_heads) {
   CostPart part;
   if (pattern.kind == AttentionKind::dilated) part.name = str(pass.segment, "/", pass.rate);
   const auto offsets = static_cast<std::int32_t>(std::min<std::int64_t>(kv_heads, pass.rate));
-  for (const Piece& piece : pieces_of(pass, pattern, whole, whole))
+  for (const SegmentPair& piece : segment_pairs_of(pass, pattern, whole, whole))
     for (std::int32_t h = 0; h < offsets; ++h) {
       // Heads whose offsets are the same see the same pairs.
       const std::int64_t same = divided_up(kv_heads - h, pass.rate);
       const auto heads = static_cast<double>(same);
-      const Strand s(pass, piece, pass.offset(h));
+      const HeadSegment s(pass, piece, pass.offset(h));
       for (std::int32_t row = s.q_first; row < s.q_end; row += kTileQueries) {
         part.row_blocks += heads;
-        part.tiles += heads * tiles_of(s.reach<Owner::queries>(row, std::min(row + kTileQueries, s.q_end)));
+        part.tiles += heads * tiles_of(s.bounds<Stationary::q>(row, std::min(row + kTileQueries, s.q_end)));
       }
     }
   part.row_blocks /= static_cast<double>(kv_heads);
@@ -141,7 +142,7 @@ PatternCost cost_of(const Pattern& pattern, std::int64_t kv_heads, std::int64_t 
   cost.pairs = kept_pairs(pattern, whole, whole, kv_heads);
   if (pattern.kind == AttentionKind::dilated && !pattern.dedup)
     cost.repeated = repeated_pairs(pattern, kv_heads, length);
-  for (const Pass& pass : passes_of(pattern)) cost.parts.push_back(part_of(pass, pattern, whole, kv_heads));
+  for (const BranchPass& pass : passes_of(pattern)) cost.parts.push_back(part_of(pass, pattern, whole, kv_heads));
   return cost;
 }
 

@@ -43,7 +43,7 @@ std::vector<TimeSpan> ContextTimeline::waiting() const {
   return outside(messages, computing);
 }
 
-void TimelineRecorder::begin(const Context& ctx) {
+void TimelineRecorder::begin(const ExecContext& ctx) {
   stream_ = ctx.stream;
   entries_.clear();
   open_.clear();
@@ -69,7 +69,7 @@ ContextTimeline TimelineRecorder::end() {
   return t;
 }
 
-void TimelineRecorder::call(const KernelCall& c, const Context& ctx, const std::function<void()>& run) {
+void TimelineRecorder::call(const KernelCall& c, const ExecContext& ctx, const std::function<void()>& run) {
   if (inside_) return run();  // a kernel that calls another one: the outer one counts
   if (inline_work()) look();
   inside_ = true;

@@ -54,10 +54,10 @@ struct ContextTimeline {
 // tokens. Where kernels are shorter than that, `seconds` is more than without a recorder, and so is what is waited for.
 class TimelineRecorder final : public KernelObserver {
  public:
-  void begin(const Context&);  // the stream is idle
-  ContextTimeline end();       // blocks until everything is done
+  void begin(const ExecContext&);  // the stream is idle
+  ContextTimeline end();           // blocks until everything is done
 
-  void call(const KernelCall&, const Context&, const std::function<void()>& run) override;
+  void call(const KernelCall&, const ExecContext&, const std::function<void()>& run) override;
   // start: begins an operation that may run once `after` is done.
   Work message(TimelineLane, std::string name, std::string detail, const Event& after,
                const std::function<Work()>& start);

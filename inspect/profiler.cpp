@@ -22,20 +22,20 @@ class StepRecorder final : public KernelObserver {
   };
 
   // The device's clock and the host's meet here.
-  void start(const Context& ctx) {
+  void start(const ExecContext& ctx) {
     base = ctx.stream.record_time();
     base.synchronize();  // host waits: diagnosis
     host_base_ = Clock::now();
   }
-  void begin_step(const Context& ctx) {
+  void begin_step(const ExecContext& ctx) {
     Step step{.alone = ctx.stream.record_time()};
     step.begin = ctx.stream.record_time();
     steps.push_back(std::move(step));
     open_.clear();
   }
-  void end_step(const Context& ctx) { steps.back().end = ctx.stream.record_time(); }
+  void end_step(const ExecContext& ctx) { steps.back().end = ctx.stream.record_time(); }
 
-  void call(const KernelCall& c, const Context& ctx, const std::function<void()>& run) override {
+  void call(const KernelCall& c, const ExecContext& ctx, const std::function<void()>& run) override {
     if (inside_ || steps.empty()) return run();  // a kernel that calls another one: the outer one counts
     Call made{.call = {.slot = c.slot, .candidate = c.candidate, .cost = c.cost, .part = part()},
               .step = steps.size() - 1};
@@ -48,11 +48,11 @@ class StepRecorder final : public KernelObserver {
     made.call.host.seconds = now() - made.call.host.begin;
     calls.push_back(std::move(made));
   }
-  void push(std::string_view name, const Context&) override {
+  void push(std::string_view name, const ExecContext&) override {
     parts.push_back({.name = std::string(name), .parent = part(), .host = {.begin = now()}});
     open_.push_back(static_cast<int>(parts.size()) - 1);
   }
-  void pop(const Context&) override {
+  void pop(const ExecContext&) override {
     if (open_.empty()) return;  // it began before anybody watched
     ProfileSpan& host = parts[static_cast<std::size_t>(open_.back())].host;
     host.seconds = now() - host.begin;
@@ -80,13 +80,13 @@ Profiler::Profiler(int steps, std::shared_ptr<KernelObserver> also, int warmup)
 Profiler::~Profiler() = default;
 
 void Profiler::before_launch(Trainer& trainer) {
-  if (launched_ == 0) recorder_->start(trainer.context());
+  if (launched_ == 0) recorder_->start(trainer.exec());
   if (launched_ == warmup_) trainer.observe(observe_by({recorder_, also_}));
-  if (watching()) recorder_->begin_step(trainer.context());
+  if (watching()) recorder_->begin_step(trainer.exec());
 }
 
 bool Profiler::after_launch(Trainer& trainer) {
-  if (watching()) recorder_->end_step(trainer.context());
+  if (watching()) recorder_->end_step(trainer.exec());
   if (++launched_ != warmup_ + steps_) return false;
   trainer.observe(also_);
   return true;

@@ -16,7 +16,7 @@ constexpr double kLoading = 0.3;    // seconds that a first call takes longer at
 constexpr double kClearly = 0.97;   // of the time of one with a higher priority: less is noise
 constexpr double kShortest = 1e-7;  // seconds, of a call
 
-double seconds_of(const Run& run, std::size_t i, int repeats, const Context& ctx) {
+double seconds_of(const Run& run, std::size_t i, int repeats, const ExecContext& ctx) {
   const Event start = ctx.stream.record_time();
   for (int n = 0; n < repeats; ++n) run(i);
   const Event end = ctx.stream.record_time();
@@ -25,7 +25,7 @@ double seconds_of(const Run& run, std::size_t i, int repeats, const Context& ctx
 }
 
 // Infinite where memory is too short for it. best: of those measured before.
-double seconds_of(const Run& run, std::size_t i, double best, const Context& ctx) {
+double seconds_of(const Run& run, std::size_t i, double best, const ExecContext& ctx) {
   try {
     const double first = seconds_of(run, i, 1, ctx);  // loads the kernel, makes plans
     if (first > kLong && first - kLoading > best) return first;
@@ -38,7 +38,7 @@ double seconds_of(const Run& run, std::size_t i, double best, const Context& ctx
 }
 
 std::size_t fastest(const std::string& key, const std::vector<std::string_view>& names, const Run& run,
-                    const Context& ctx) {
+                    const ExecContext& ctx) {
   std::size_t best = 0;
   std::vector<double> seconds;
   std::string times;
@@ -54,7 +54,7 @@ std::size_t fastest(const std::string& key, const std::vector<std::string_view>&
 }  // namespace
 
 std::size_t measured_choice(std::string_view slot, const std::string& shape, const std::vector<std::string_view>& names,
-                            const Run& run, const Context& ctx) {
+                            const Run& run, const ExecContext& ctx) {
   std::string all;
   for (const std::string_view name : names) all += str(all.empty() ? "" : "|", name);
   const std::string key = str(slot, ", ", ctx.stream.impl().device_name(), ", ", all,

@@ -13,13 +13,14 @@ namespace ring {
 // one of them and may be called any number of times. While work is recorded nothing can be measured: then it is, and
 // stays, the first. `shape`: what the speed depends on, beside the slot, the device, the names and determinism.
 std::size_t measured_choice(std::string_view slot, const std::string& shape, const std::vector<std::string_view>& names,
-                            const std::function<void(std::size_t)>& run, const Context&);
+                            const std::function<void(std::size_t)>& run, const ExecContext&);
 
 // For the choosers of slots. `key(args)` is the shape; `repeatable(args, ctx)` gives arguments that stand for `args`,
 // whose results may be overwritten and that give the same however often they are run. Needs ctx.tuning.
 template <class Args, class Key, class Repeatable>
-const typename Kernel<Args>::Candidate& choose_measured(const Kernel<Args>& slot, const Args& args, const Context& ctx,
-                                                        const Key& key, const Repeatable& repeatable) {
+const typename Kernel<Args>::Candidate& choose_measured(const Kernel<Args>& slot, const Args& args,
+                                                        const ExecContext& ctx, const Key& key,
+                                                        const Repeatable& repeatable) {
   std::vector<const typename Kernel<Args>::Candidate*> able;
   std::vector<std::string_view> names;
   for (const auto& c : slot.candidates(ctx.stream.device().backend)) {

@@ -16,7 +16,7 @@
 namespace ring {
 
 class Tuning;
-struct Context;
+struct ExecContext;
 
 // How f32 matrices are multiplied and in what type activations are kept. Sums are always f32 or better.
 enum class Precision : std::uint8_t {
@@ -42,13 +42,13 @@ class KernelObserver {
  public:
   virtual ~KernelObserver() = default;
   // Must invoke `run` at least once: it queues the kernel.
-  virtual void call(const KernelCall&, const Context&, const std::function<void()>& run) = 0;
+  virtual void call(const KernelCall&, const ExecContext&, const std::function<void()>& run) = 0;
   // A named part of the model begins or ends ("blocks.3", "backward").
-  virtual void push(std::string_view, const Context&) {}
-  virtual void pop(const Context&) {}
+  virtual void push(std::string_view, const ExecContext&) {}
+  virtual void pop(const ExecContext&) {}
 };
 
-struct Context {
+struct ExecContext {
   Stream stream;
   Precision precision = Precision::fp32;
   bool deterministic = true;                   // the same bits from run to run; candidates that cannot are passed over
@@ -68,8 +68,8 @@ std::vector<KernelInfo>& kernel_registry();
 template <class Args>
 class Kernel {
  public:
-  using Fn = void (*)(const Args&, const Context&);
-  using Supports = bool (*)(const Args&, const Context&);
+  using Fn = void (*)(const Args&, const ExecContext&);
+  using Supports = bool (*)(const Args&, const ExecContext&);
   struct Candidate {
     std::string_view name;
     Fn fn;
@@ -78,7 +78,7 @@ class Kernel {
   };
 
   // Which candidate a call with measured choices runs.
-  using Chooser = const Candidate& (*)(const Kernel&, const Args&, const Context&);
+  using Chooser = const Candidate& (*)(const Kernel&, const Args&, const ExecContext&);
 
   constexpr explicit Kernel(std::string_view name, Chooser chooser = nullptr) : name_(name), chooser_(chooser) {}
 
@@ -92,17 +92,17 @@ class Kernel {
   }
 
   // The candidate that a call would run, by measuring where that is to come. Error: none supports the arguments.
-  const Candidate& choose(const Args& args, const Context& ctx) const {
+  const Candidate& choose(const Args& args, const ExecContext& ctx) const {
     return chooser_ && ctx.tuning ? chooser_(*this, args, ctx) : first(args, ctx);
   }
   // Of the highest priority.
-  const Candidate& first(const Args& args, const Context& ctx) const {
+  const Candidate& first(const Args& args, const ExecContext& ctx) const {
     for (const Candidate& c : candidates(ctx.stream.device().backend))
       if (!c.supports || c.supports(args, ctx)) return c;
     fail(name_, ": no ", to_string(ctx.stream.device().backend), " kernel in this build supports these arguments");
   }
 
-  void operator()(const Args& args, const Context& ctx) const {
+  void operator()(const Args& args, const ExecContext& ctx) const {
     const Candidate& c = choose(args, ctx);
     if (!ctx.observer) return c.fn(args, ctx);
     const KernelCall call{name_, c.name, cost(args)};  // named: nvcc 13 garbles it as an argument

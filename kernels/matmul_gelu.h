@@ -25,9 +25,9 @@ inline void check_gelu(const Matmul& m) {
 
 // `product` computes a Matmul that has no activation.
 template <class Product>
-void product_then_gelu(const Matmul& args, const Context& ctx, const Product& product) {
+void product_then_gelu(const Matmul& args, const ExecContext& ctx, const Product& product) {
   check_gelu(args);
-  Context inside = ctx;
+  ExecContext inside = ctx;
   inside.observer = nullptr;  // it watches the whole
   Matmul plain = args;
   plain.gelu_input = plain.gelu_gradient_at = {};

@@ -9,18 +9,18 @@ class ObserverList final : public KernelObserver {
  public:
   explicit ObserverList(std::vector<std::shared_ptr<KernelObserver>> all) : all_(std::move(all)) {}
 
-  void call(const KernelCall& c, const Context& ctx, const std::function<void()>& run) override {
+  void call(const KernelCall& c, const ExecContext& ctx, const std::function<void()>& run) override {
     call_from(0, c, ctx, run);
   }
-  void push(std::string_view name, const Context& ctx) override {
+  void push(std::string_view name, const ExecContext& ctx) override {
     for (const auto& o : all_) o->push(name, ctx);
   }
-  void pop(const Context& ctx) override {
+  void pop(const ExecContext& ctx) override {
     for (auto o = all_.rbegin(); o != all_.rend(); ++o) (*o)->pop(ctx);
   }
 
  private:
-  void call_from(std::size_t i, const KernelCall& c, const Context& ctx, const std::function<void()>& run) {
+  void call_from(std::size_t i, const KernelCall& c, const ExecContext& ctx, const std::function<void()>& run) {
     if (i == all_.size()) return run();
     all_[i]->call(c, ctx, [&] { call_from(i + 1, c, ctx, run); });
   }
@@ -32,12 +32,12 @@ class RangeObserver final : public KernelObserver {
  public:
   explicit RangeObserver(const RangeMarks& marks) : marks_(marks) {}
 
-  void call(const KernelCall& c, const Context&, const std::function<void()>& run) override {
+  void call(const KernelCall& c, const ExecContext&, const std::function<void()>& run) override {
     const Range range(marks_, str(c.slot, ' ', c.candidate, ' ', c.cost.shape));
     run();
   }
-  void push(std::string_view name, const Context&) override { marks_.push(std::string(name).c_str()); }
-  void pop(const Context&) override { marks_.pop(); }
+  void push(std::string_view name, const ExecContext&) override { marks_.push(std::string(name).c_str()); }
+  void pop(const ExecContext&) override { marks_.pop(); }
 
  private:
   struct Range {

@@ -18,7 +18,7 @@ std::shared_ptr<KernelObserver> make_range_observer();
 // While it lives, kernels belong to this part for those who watch.
 class NamedPart {
  public:
-  NamedPart(const Context& ctx, std::string_view name) : ctx_(ctx) {
+  NamedPart(const ExecContext& ctx, std::string_view name) : ctx_(ctx) {
     if (ctx_.observer) ctx_.observer->push(name, ctx_);
   }
   ~NamedPart() {
@@ -28,7 +28,7 @@ class NamedPart {
   NamedPart& operator=(const NamedPart&) = delete;
 
  private:
-  const Context& ctx_;
+  const ExecContext& ctx_;
 };
 
 }  // namespace ring

@@ -30,7 +30,7 @@ RowBytes bytes_of(const CopyRows& a) {
   return b;
 }
 
-void copy_rows_by_stream(const CopyRows& a, const Context& ctx) {
+void copy_rows_by_stream(const CopyRows& a, const ExecContext& ctx) {
   const RowBytes b = bytes_of(a);
   if (b.rows * b.parts == 1) return ctx.stream.impl().copy(b.dst.data, b.src.data, static_cast<std::size_t>(b.width));
   for (std::int64_t h = 0; h < b.parts; ++h)

@@ -21,7 +21,7 @@ inline Cost cost(const CopyRows& a) {
 inline constinit Kernel<CopyRows> copy_rows_kernel{"copy_rows"};
 
 // What every backend can do, if more slowly: copies of the stream, one for each head where heads lie apart.
-void copy_rows_by_stream(const CopyRows&, const Context&);
+void copy_rows_by_stream(const CopyRows&, const ExecContext&);
 void check(const CopyRows&);
 
 // Bytes of which the copies consist: parts of `width` bytes, `parts` in each of so many rows.

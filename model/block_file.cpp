@@ -141,7 +141,7 @@ const BlockFile::Section* BlockFile::section_of(Range heads) const {
 BlockRule BlockFile::extent(const Section& section) {
   BlockRule rule;
   rule.kind = BlockRuleKind::drawn;
-  for (const Kept& k : section.kept) {
+  for (const KeptBlocks& k : section.kept) {
     rule.rows = std::max(rule.rows, k.queries.last + 1);
     rule.words = std::max(rule.words, k.keys.last / 32 + 1);
   }
@@ -154,7 +154,7 @@ void BlockFile::check_size(const std::vector<const Section*>& sections, std::siz
   for (const Section* section : sections) {
     const BlockRule rule = extent(*section);
     std::int64_t writes = 0;
-    for (const Kept& k : section->kept)
+    for (const KeptBlocks& k : section->kept)
       writes += std::int64_t{k.queries.last - k.queries.first + 1} * (k.keys.last / 32 - k.keys.first / 32 + 1);
     words += std::int64_t{rule.rows} * rule.words;
     if (writes > kMostWrites || words > kMostWords)
@@ -181,7 +181,7 @@ BlockRule BlockFile::draw(const Section& section, std::vector<std::uint32_t>& bi
   BlockRule rule = extent(section);
   rule.first_word = static_cast<std::int64_t>(bits.size());
   bits.resize(bits.size() + static_cast<std::size_t>(rule.rows) * static_cast<std::size_t>(rule.words));
-  for (const Kept& kept : section.kept)
+  for (const KeptBlocks& kept : section.kept)
     for (std::int32_t q = kept.queries.first; q <= kept.queries.last; ++q)
       mark(&bits[static_cast<std::size_t>(rule.first_word + std::int64_t{q} * rule.words)], kept.keys);
   return rule;

@@ -36,13 +36,13 @@ class BlockFile {
   struct Range {
     std::int32_t first, last;
   };
-  struct Kept {
+  struct KeptBlocks {
     Range queries, keys;
   };
   struct Section {
     int line;
     Range heads;
-    std::vector<Kept> kept;
+    std::vector<KeptBlocks> kept;
   };
   class Parser;
   const Section* section_of(Range heads) const;

@@ -56,7 +56,7 @@ Var DecoderBlock::forward(Run& run, const Var& x, const Attend& attend) const {
   const Var in = post ? h : mlp_norm_(run, h);
   Var y = add_to_stream(run, h, mlp_site_, [&](const Var& residual) { return mlp_(run, in, residual); });
   if (post) y = mlp_norm_(run, y);
-  return kept(y);
+  return checkpoint_boundary(y);
 }
 
 Var DecoderBlock::operator()(Run& run, const Var& x, const Sequences& seqs) const {
@@ -77,7 +77,7 @@ Decoder::Decoder(const ModelConfig& config, std::int64_t vocab_padding, Slice sl
   const Scope root{params_, ""};
   const Init normal{Init::Kind::normal, static_cast<float>(c.init_std)};
   const std::int64_t unit = vocab_padding * slice.size, rows = (c.vocab_size + unit - 1) / unit * unit;
-  tokens_ = &params_.add({{"embedding.tokens.weight", 0, c.vocab_size, normal}}, c.width, Cut::rows, rows);
+  tokens_ = &params_.add({{"embedding.tokens.weight", 0, c.vocab_size, normal}}, c.width, Cut::outputs, rows);
   tokens_->table = true;
   if (c.positions == Positions::learned) {
     positions_ = &params_.add({{"embedding.positions.weight", 0, c.context, normal}}, c.width);
@@ -90,7 +90,7 @@ Decoder::Decoder(const ModelConfig& config, std::int64_t vocab_padding, Slice sl
     blocks_.emplace_back(root.child(str("blocks.", i)), c, i, patterns[static_cast<std::size_t>(i)], inv_freq_);
   if (c.norm_place != NormPlace::post) final_norm_.emplace(root.child("final_norm"), c.width, c);
   if (c.tied_embeddings) return;
-  head_ = &params_.add({{"head.weight", 0, c.vocab_size, normal}}, c.width, Cut::rows, rows);
+  head_ = &params_.add({{"head.weight", 0, c.vocab_size, normal}}, c.width, Cut::outputs, rows);
   head_->table = true;
 }
 
@@ -132,12 +132,12 @@ void Decoder::set_recompute(Recompute r) {
   for (DecoderBlock& block : blocks_) block.recompute = r;
 }
 
-void Decoder::allocate(const Context& ctx, std::uint64_t seed, const ParamTypes& types) {
+void Decoder::allocate(const ExecContext& ctx, std::uint64_t seed, const ParamTypes& types) {
   params_.allocate(ctx, seed, types);
   allocate_constants(ctx);
 }
 
-void Decoder::allocate_constants(const Context& ctx) {
+void Decoder::allocate_constants(const ExecContext& ctx) {
   if (config_.positions != Positions::rope) return;
   inv_freq_ = from_host(rope_frequencies(config_.rope, config_.head_dim), ctx.stream);
 }

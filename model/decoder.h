@@ -51,9 +51,9 @@ class Decoder {
   explicit Decoder(const ModelConfig&, std::int64_t vocab_padding = 1, Slice slice = {});
   Decoder(const Decoder&) = delete;
   Decoder& operator=(const Decoder&) = delete;
-  void allocate(const Context&, std::uint64_t seed, const ParamTypes& = {});
+  void allocate(const ExecContext&, std::uint64_t seed, const ParamTypes& = {});
   // What allocate() does for other things than parameters.
-  void allocate_constants(const Context&);
+  void allocate_constants(const ExecContext&);
 
   // ids [N] i32 -> [N,C], after the final norm. A slice of the model runs with the others (Run::tp), all given the same
   // N ids, and returns its rows [N/tp,C].
@@ -70,7 +70,7 @@ class Decoder {
   std::vector<ModelPart> parts() const;
 
   void set_recompute(Recompute);
-  PartListener* listener = nullptr;  // null: every parameter is there all the time
+  ModuleHooks* listener = nullptr;  // null: every parameter is there all the time
   // Called with each named activation of a forward pass, for diagnosis.
   std::function<void(const std::string& name, const Tensor&)> watch;
 

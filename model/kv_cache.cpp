@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "kernels/attention/blocks.h"
-#include "kernels/attention/strand.h"
+#include "kernels/attention/head_segment.h"
 
 namespace ring {
 namespace {
@@ -25,19 +25,19 @@ void add_tokens(const LayerCache& cache, std::int64_t first, std::int64_t end, s
 }
 
 // What a token sees in one pass, as this head has it.
-void add_pass(const LayerCache& cache, const Pass& pass, const Pattern& pattern, std::int32_t token, int head,
+void add_pass(const LayerCache& cache, const BranchPass& pass, const Pattern& pattern, std::int32_t token, int head,
               std::vector<CacheRows>& rows) {
   const std::int32_t start = token / pass.segment * pass.segment, p = token - start;
-  const Strand strand(pass, {start, p, p + 1, start, 0, p + 1, pattern.sinks}, pass.offset(head));
-  if (strand.q_first == strand.q_end) return;  // no sample of this head
-  const Columns c = strand.columns<Owner::queries>(strand.q_first);
+  const HeadSegment segment(pass, {start, p, p + 1, start, 0, p + 1, pattern.sinks}, pass.offset(head));
+  if (segment.q_first == segment.q_end) return;  // no sample of this head
+  const Columns c = segment.columns<Stationary::q>(segment.q_first);
   const std::int32_t hole = std::clamp(c.hole, c.first, c.end), hole_end = std::clamp(c.hole_end, hole, c.end);
   for (const auto& [first, end] : {std::pair(c.first, hole), std::pair(hole_end, c.end)}) {
-    const std::int32_t at = strand.k_row + first * strand.rate;
-    if (strand.rate == 1)
+    const std::int32_t at = segment.k_row + first * segment.rate;
+    if (segment.rate == 1)
       add_tokens(cache, at, at + end - first, rows);
     else if (first < end)
-      rows.push_back({at, end - first, strand.rate});
+      rows.push_back({at, end - first, segment.rate});
   }
 }
 
@@ -54,7 +54,7 @@ void add_blocks(const LayerCache& cache, const BlockPattern& blocks, std::int32_
 }  // namespace
 
 void LayerCache::append(const Tensor& k, const Tensor& v, const Sequences& seqs,
-                        const std::vector<std::int32_t>& lengths, const Context& ctx) const {
+                        const std::vector<std::int32_t>& lengths, const ExecContext& ctx) const {
   RING_CHECK(k.stride(1) == k.dim(2) && v.stride(1) == v.dim(2), "a cache takes rows whose heads are adjacent");
   const std::size_t size = size_of(k.dtype()), row_bytes = static_cast<std::size_t>(k.dim(1) * k.dim(2)) * size;
   for (std::size_t b = 0; b + 1 < seqs.offsets.size(); ++b) {
@@ -75,12 +75,12 @@ void LayerCache::append(const Tensor& k, const Tensor& v, const Sequences& seqs,
 
 void LayerCache::choose_rows(const Pattern& pattern, const std::vector<std::int32_t>& tokens,
                              AttentionDecode& args) const {
-  const std::vector<Pass> passes = passes_of(pattern);
+  const std::vector<BranchPass> passes = passes_of(pattern);
   args.rows.clear();
   args.starts = {0};
   for (const std::int32_t token : tokens)
     for (int head = 0; head < keys.dim(2); ++head) {
-      for (const Pass& pass : passes)
+      for (const BranchPass& pass : passes)
         if (pass.listed)
           add_blocks(*this, *pattern.blocks, token, head, args.rows);
         else
@@ -89,7 +89,7 @@ void LayerCache::choose_rows(const Pattern& pattern, const std::vector<std::int3
     }
 }
 
-KvCache::KvCache(const ModelConfig& c, std::int64_t batch, std::int64_t most, const Context& ctx)
+KvCache::KvCache(const ModelConfig& c, std::int64_t batch, std::int64_t most, const ExecContext& ctx)
     : lengths(static_cast<std::size_t>(batch), 0), capacity(most) {
   const DType type = activation_type(ctx.precision);
   for (std::int64_t i = 0; i < c.layers; ++i) {

@@ -22,14 +22,14 @@ struct LayerCache {
   // Copies the tokens of each sequence (k, v [N,Hk,D], heads adjacent) behind the `lengths[b]` that were seen before:
   // those that the rows keep.
   void append(const Tensor& k, const Tensor& v, const Sequences&, const std::vector<std::int32_t>& lengths,
-              const Context&) const;
+              const ExecContext&) const;
   // Sets the rows that a query at token tokens[b] of each sequence, its newest, attends over.
   void choose_rows(const Pattern&, const std::vector<std::int32_t>& tokens, AttentionDecode&) const;
 };
 
 struct KvCache {
   KvCache(const ModelConfig& resolved, std::int64_t batch, std::int64_t capacity,
-          const Context&);  // of ctx.precision's type
+          const ExecContext&);  // of ctx.precision's type
 
   // Error: a sequence would outgrow the capacity.
   void check_room(const Sequences&) const;

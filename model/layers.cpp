@@ -54,11 +54,11 @@ Linear::Linear(const Scope& scope, const std::vector<Output>& outputs, std::int6
     biases.push_back({scope(o.name + ".bias"), 0, o.channels, {}});
   }
   weight = &scope.params.add(std::move(weights), in, cut);
-  if (with_bias) bias = &scope.params.add(std::move(biases), 0, cut == Cut::rows ? cut : Cut::none);
+  if (with_bias) bias = &scope.params.add(std::move(biases), 0, cut == Cut::outputs ? cut : Cut::none);
 }
 
 Var Linear::operator()(Run& run, const Var& x, const Var& residual) const {
-  if (weight->cut == Cut::rows) return linear(run, gather_rows(run, x), weight->var, bias_or_none(), residual);
+  if (weight->cut == Cut::outputs) return linear(run, gather_rows(run, x), weight->var, bias_or_none(), residual);
   if (!sliced(run)) return linear(run, x, weight->var, bias_or_none(), residual);
   return scatter_sum(run, linear(run, x, weight->var), bias_or_none(), residual);
 }
@@ -82,9 +82,9 @@ AttentionLayer::AttentionLayer(const Scope& scope, const ModelConfig& c, const P
       head_dim_(c.head_dim),
       pattern_(pattern),
       inv_freq_(inv_freq),
-      qkv_(scope, qkv_outputs(c), c.width, c.biases != Biases::none, Cut::rows),
+      qkv_(scope, qkv_outputs(c), c.width, c.biases != Biases::none, Cut::outputs),
       out_(scope, {{"wo", c.width, weight_std(c, c.heads * c.head_dim, c.width, true, true)}}, c.heads * c.head_dim,
-           c.biases == Biases::all, Cut::columns),
+           c.biases == Biases::all, Cut::inputs),
       eps_(static_cast<float>(c.norm_eps)) {
   if (c.qk_norm) {
     q_norm_ = &scope.params.add({{scope("q_norm.weight"), 0, head_dim_, {Init::Kind::ones}}}, 0);
@@ -159,9 +159,9 @@ Tensor AttentionLayer::decode(Run& run, const Tensor& qkv, const Sequences& seqs
 
 FeedForward::FeedForward(const Scope& scope, const ModelConfig& c)
     : kind_(c.mlp),
-      in_(scope, mlp_outputs(c), c.width, c.biases == Biases::all, Cut::rows),
+      in_(scope, mlp_outputs(c), c.width, c.biases == Biases::all, Cut::outputs),
       out_(scope, {{"down", c.width, weight_std(c, c.mlp_width, c.width, true, true)}}, c.mlp_width,
-           c.biases == Biases::all, Cut::columns) {
+           c.biases == Biases::all, Cut::inputs) {
   if (c.norm_place == NormPlace::sub) sub_norm_.emplace(scope.child("sub_norm"), c.mlp_width, c);
 }
 

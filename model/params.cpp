@@ -10,7 +10,7 @@ namespace {
 
 // Elements from `first` on of the whole, flat.
 void initialise_range(const Tensor& value, const LogicalParam& part, std::int64_t first, std::uint64_t seed,
-                      const Context& ctx) {
+                      const ExecContext& ctx) {
   const RandomSite site{seed, 0, site_of(part.name)};
   switch (part.init.kind) {
     case Init::Kind::zeros: return fill_zero(value, ctx.stream);
@@ -26,7 +26,7 @@ void initialise_range(const Tensor& value, const LogicalParam& part, std::int64_
 
 // Whole rows are a range of the whole. Of columns, rows are made as a whole first.
 void initialise(const Tensor& value, const LogicalParam& part, std::int64_t first, std::uint64_t seed,
-                const Context& ctx) {
+                const ExecContext& ctx) {
   if (value.numel() == 0) return;
   const bool matrix = part.whole.size() == 2;
   const std::int64_t whole_columns = matrix ? part.whole[1] : 1, columns = matrix ? value.dim(1) : 1;
@@ -59,11 +59,11 @@ void Parameters::take_slice(LogicalParam& part, std::int64_t& columns, Cut cut, 
            " processes of tensor parallelism: choose a parallel.tp that divides them");
     return n / slice_.size;
   };
-  if (cut == Cut::rows) {
+  if (cut == Cut::outputs) {
     const std::int64_t block = share(std::max(part.rows, padded_rows), "rows"), first = slice_.rank * block;
     part.start[0] = std::min(first, part.rows);
     part.rows = std::clamp(part.rows - first, std::int64_t{0}, block);
-  } else if (cut == Cut::columns) {
+  } else if (cut == Cut::inputs) {
     columns = share(columns, "columns");
     part.start[1] = slice_.rank * columns;
   }
@@ -81,7 +81,7 @@ Param& Parameters::add(std::vector<LogicalParam> parts, std::int64_t columns, Cu
     part.first_row = rows;
     rows += part.rows;
   }
-  rows = std::max(rows, cut == Cut::rows ? padded_rows / slice_.size : padded_rows);
+  rows = std::max(rows, cut == Cut::outputs ? padded_rows / slice_.size : padded_rows);
   Param& p = params_.emplace_back();
   p.parts = std::move(parts);
   p.shape = columns ? Shape{rows, columns} : Shape{rows};
@@ -108,7 +108,7 @@ void Parameters::lay_out() {
   }
 }
 
-void Parameters::allocate(const Context& ctx, std::uint64_t seed, const ParamTypes& types) {
+void Parameters::allocate(const ExecContext& ctx, std::uint64_t seed, const ParamTypes& types) {
   lay_out();
   values = ctx.zeros({size_}, types.master);
   weights = types.weights == types.master ? values : ctx.zeros({size_}, types.weights);
@@ -123,7 +123,7 @@ void Parameters::allocate(const Context& ctx, std::uint64_t seed, const ParamTyp
   refresh_weights(ctx);
 }
 
-void Parameters::refresh_weights(const Context& ctx) const {
+void Parameters::refresh_weights(const ExecContext& ctx) const {
   if (weights.raw() != values.raw()) cast_kernel({values, weights}, ctx);
 }
 

@@ -28,10 +28,10 @@ struct Slice {
 };
 
 // Along what a parameter is cut into slices; `none`: every process holds the whole.
-enum class Cut : std::uint8_t { none, rows, columns };
+enum class Cut : std::uint8_t { none, outputs, inputs };
 
 // A logical parameter: some rows of the tensor that holds it. Its name is its checkpoint key. Declared as a whole;
-// `rows` is what this slice holds of it (0: nothing), the box [start, start + its shape) of the whole.
+// `rows` is what this slice holds of it (0: nothing), the region [start, start + its shape) of the whole.
 struct LogicalParam {
   std::string name;
   std::int64_t first_row = 0, rows = 0;
@@ -76,9 +76,9 @@ class Parameters {
   void lay_out();
   std::int64_t size() const { return size_; }  // of the flat layout, in elements
   // Allocates the flat buffers, binds every slot, and fills the values.
-  void allocate(const Context&, std::uint64_t seed, const ParamTypes& = {});
+  void allocate(const ExecContext&, std::uint64_t seed, const ParamTypes& = {});
   // Copies the master values to the weights that kernels read, after something else than the optimizer wrote them.
-  void refresh_weights(const Context&) const;
+  void refresh_weights(const ExecContext&) const;
   void start_step();  // the next gradient write of every slot stores, later ones add
 
   // Whether other slices hold other parts of it.
@@ -106,7 +106,7 @@ class Parameters {
 
 // Fills rows of a logical parameter with their initial values: `value` [rows] or [rows, columns] holds those from
 // `first` on, counted in what this process holds of it.
-void initialise(const Tensor& value, const LogicalParam&, std::int64_t first, std::uint64_t seed, const Context&);
+void initialise(const Tensor& value, const LogicalParam&, std::int64_t first, std::uint64_t seed, const ExecContext&);
 
 // Adds parameters below a dotted prefix.
 struct Scope {

@@ -7,19 +7,19 @@
 namespace ring {
 namespace {
 
-std::vector<Tensor> counted_gradients(const Holding& h, const std::vector<HeldRun>& runs) {
+std::vector<Tensor> counted_gradients(const OwnedShard& h, const std::vector<UpdateRange>& runs) {
   const bool first = h.slice.rank == 0;
   if (first && h.gradients.flat.numel() == h.size) return {h.gradients.flat};
   std::vector<Tensor> out;
-  for (const HeldRun& run : runs)
+  for (const UpdateRange& run : runs)
     if (run.cut || first) out.push_back(run.of(h.gradients));
   return out;
 }
 
 }  // namespace
 
-Optimizer::Optimizer(const Holding& holding, const OptimizerConfig& config, std::uint64_t seed, const Context& ctx,
-                     std::vector<Communicator*> norm_over)
+Optimizer::Optimizer(const OwnedShard& holding, const OptimizerConfig& config, std::uint64_t seed,
+                     const ExecContext& ctx, std::vector<Communicator*> norm_over)
     : m(ctx.zeros({holding.size}, config.moments)),
       v(ctx.zeros({holding.size}, config.moments)),
       state(ctx.zeros({sizeof(StepState)}, DType::u8)),
@@ -32,7 +32,7 @@ Optimizer::Optimizer(const Holding& holding, const OptimizerConfig& config, std:
       squares_(ctx.empty({1})) {}
 
 // The same on every rank.
-void Optimizer::norm(const Context& ctx) {
+void Optimizer::norm(const ExecContext& ctx) {
   for (const Tensor& gradients : counted_) squared_norm_kernel({gradients, state}, ctx);
   const Tensor own = state.narrow(0, offsetof(StepState, squared_norm), sizeof(float));
   for (Communicator* group : norm_over_) {
@@ -43,10 +43,10 @@ void Optimizer::norm(const Context& ctx) {
   }
 }
 
-void Optimizer::update(const Tensor& loss, const Context& ctx) {
+void Optimizer::update(const Tensor& loss, const ExecContext& ctx) {
   norm(ctx);
   clip_factor_kernel({state, static_cast<float>(config_.clip), loss}, ctx);
-  for (const HeldRun& run : runs_) {
+  for (const UpdateRange& run : runs_) {
     AdamW a{run.of(holding_.values), run.of(holding_.gradients), run.of(holding_.shard(m)), run.of(holding_.shard(v)),
             state};
     a.beta1 = static_cast<float>(config_.beta1);

@@ -33,8 +33,8 @@ void ParallelConfig::fields(Fields& f) {
     "would be longer, the ring turns for one group of KV heads after the other, and holds the keys and sums of one "
     "group only; a group has at least one head",
     in_range(1, 1 << 20));
-  f("cp_nodes", cp_nodes, "ring: ranks of the cp axis on each node, a divisor of cp; 0 = as they are placed",
-    in_range(0, kMostProcesses));
+  f("cp_ranks_per_node", cp_ranks_per_node,
+    "ring: ranks of the cp axis on each node, a divisor of cp; 0 = as they are placed", in_range(0, kMostProcesses));
   f("zero", zero,
     "what the replicas share instead of keeping copies: 0 nothing, 1 optimizer states, 2 also gradients, 3 also "
     "weights "

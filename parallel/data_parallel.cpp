@@ -24,14 +24,15 @@ double seconds_of(const std::function<void()>& wait) {
 }  // namespace
 
 DataParallel::DataParallel(Decoder& model, Communicator& comm, Communicator& slices, const ParallelConfig& config,
-                           std::int64_t bucket_bytes, const ParamTypes& types, std::uint64_t seed, const Context& ctx)
+                           std::int64_t bucket_bytes, const ParamTypes& types, std::uint64_t seed,
+                           const ExecContext& ctx)
     : model_(model), comm_(comm), slices_(slices), zero_(comm.size() > 1 ? static_cast<int>(config.zero) : 0) {
   RING_CHECK(!model.listener, "the model's parameters have an owner already");
   if (sharded()) {
     allocate_sharded(types, seed, ctx);
   } else {
     model.allocate(ctx, seed, types);
-    holding_ = hold_everything(model.parameters());
+    holding_ = own_everything(model.parameters());
   }
   make_reducer(config, bucket_bytes, types, ctx);
   if (sharded()) model.listener = this;
@@ -41,12 +42,12 @@ DataParallel::~DataParallel() {
   if (model_.listener == this) model_.listener = nullptr;
 }
 
-void DataParallel::allocate_sharded(const ParamTypes& types, std::uint64_t seed, const Context& ctx) {
+void DataParallel::allocate_sharded(const ParamTypes& types, std::uint64_t seed, const ExecContext& ctx) {
   Parameters& params = model_.parameters();
   params.lay_out();
   model_.allocate_constants(ctx);
   plan_ = plan_shards(params, comm_.size());
-  units_ = make_units(model_, plan_);
+  units_ = make_fsdp_units(model_, plan_);
   holding_.slice = params.slice();
   holding_.pieces = pieces_of_rank(plan_, comm_.rank());
   holding_.size = shard_size(plan_, comm_.rank());
@@ -65,12 +66,12 @@ void DataParallel::allocate_sharded(const ParamTypes& types, std::uint64_t seed,
 }
 
 void DataParallel::make_reducer(const ParallelConfig& config, std::int64_t bucket_bytes, const ParamTypes& types,
-                                const Context& ctx) {
+                                const ExecContext& ctx) {
   Parameters& params = model_.parameters();
   if (zero_ >= 2) {
     holding_.gradients = holding_.shard(ctx.zeros({holding_.size}, types.gradients));
     unit_reducer_ =
-        std::make_unique<UnitReducer>(comm_, units_, ctx, types.gradients, config.reduce, holding_.gradients);
+        std::make_unique<FsdpReducer>(comm_, units_, ctx, types.gradients, config.reduce, holding_.gradients);
     return;
   }
   if (zero_ == 1) {
@@ -96,25 +97,25 @@ void DataParallel::start_step() {
     model_.parameters().start_step();
 }
 
-void DataParallel::finish_gradients(const Context& ctx) {
+void DataParallel::finish_gradients(const ExecContext& ctx) {
   wait_seconds_ += seconds_of([&] {
     unit_reducer_ ? unit_reducer_->finish(ctx) : reducer_->finish();
     sum_replicated(holding_, slices_, ctx);
   });
 }
 
-void DataParallel::updated(const Context& ctx) {
+void DataParallel::updated(const ExecContext& ctx) {
   if (source_) source_->updated(ctx);
   stale_ = false;
 }
 
 // The owners' news travel with the next forward pass, which all ranks take part in.
-void DataParallel::loaded(const Context& ctx) {
+void DataParallel::loaded(const ExecContext& ctx) {
   holding_.refresh_weights(ctx);
   stale_ = true;
 }
 
-void DataParallel::begin(const std::string& name, PartPass pass, const Context& ctx) {
+void DataParallel::begin(const std::string& name, PartPass pass, const ExecContext& ctx) {
   if (stale_) updated(ctx);
   const std::size_t part = units_.part(name);
   wait_seconds_ += seconds_of([&] { source_->need(part, pass, ctx); });
@@ -127,7 +128,7 @@ void DataParallel::begin(const std::string& name, PartPass pass, const Context& 
 }
 
 // A unit is complete when the first part that uses it is.
-void DataParallel::end_backward(const std::string& name, const Context& ctx) {
+void DataParallel::end_backward(const std::string& name, const ExecContext& ctx) {
   if (!unit_reducer_) return;
   const std::size_t part = units_.part(name);
   for (const std::size_t unit : units_.users[part])

@@ -15,50 +15,50 @@
 #include <memory>
 
 #include "parallel/config.h"
-#include "parallel/holding.h"
+#include "parallel/fsdp_reducer.h"
+#include "parallel/owned_shard.h"
 #include "parallel/reducer.h"
-#include "parallel/unit_reducer.h"
 #include "parallel/weights.h"
 
 namespace ring {
 
-class DataParallel final : public PartListener {
+class DataParallel final : public ModuleHooks {
  public:
   // Allocates and fills the parameters of `model`, and listens to it as long as both live.
   // comm: the ranks that share the data; slices: those that hold the other slices of the model, at the same data.
   DataParallel(Decoder& model, Communicator& comm, Communicator& slices, const ParallelConfig&,
-               std::int64_t bucket_bytes, const ParamTypes&, std::uint64_t seed, const Context&);
+               std::int64_t bucket_bytes, const ParamTypes&, std::uint64_t seed, const ExecContext&);
   ~DataParallel() override;
   DataParallel(const DataParallel&) = delete;
   DataParallel& operator=(const DataParallel&) = delete;
 
   void start_step();
-  void finish_gradients(const Context&);
-  void updated(const Context&);
-  void loaded(const Context&);  // something else than an update wrote the master values in holding()
+  void finish_gradients(const ExecContext&);
+  void updated(const ExecContext&);
+  void loaded(const ExecContext&);  // something else than an update wrote the master values in holding()
 
-  const Holding& holding() const { return holding_; }
+  const OwnedShard& holding() const { return holding_; }
   bool sharded() const { return zero_ > 0; }             // the holding is a part of the whole
   double wait_seconds() const { return wait_seconds_; }  // the host's for other ranks, since start_step()
   std::size_t weight_bytes() const;                      // in this process, the master values included
   std::size_t gradient_bytes() const;
 
-  void begin(const std::string& part, PartPass, const Context&) override;
-  void end_backward(const std::string& part, const Context&) override;
+  void begin(const std::string& part, PartPass, const ExecContext&) override;
+  void end_backward(const std::string& part, const ExecContext&) override;
 
  private:
-  void allocate_sharded(const ParamTypes&, std::uint64_t seed, const Context&);
-  void make_reducer(const ParallelConfig&, std::int64_t bucket_bytes, const ParamTypes&, const Context&);
+  void allocate_sharded(const ParamTypes&, std::uint64_t seed, const ExecContext&);
+  void make_reducer(const ParallelConfig&, std::int64_t bucket_bytes, const ParamTypes&, const ExecContext&);
 
   Decoder& model_;
   Communicator& comm_;
   Communicator& slices_;
   int zero_;
   std::vector<ShardPiece> plan_;
-  Units units_;
-  Holding holding_;
+  FsdpUnits units_;
+  OwnedShard holding_;
   std::unique_ptr<Reducer> reducer_;           // zero 0 and 1
-  std::unique_ptr<UnitReducer> unit_reducer_;  // zero 2 and 3
+  std::unique_ptr<FsdpReducer> unit_reducer_;  // zero 2 and 3
   std::unique_ptr<WeightSource> source_;       // zero 1 and above
   bool stale_ = false;                         // the source does not know of the newest weights
   double wait_seconds_ = 0;

@@ -4,7 +4,7 @@
 
 namespace ring {
 
-GradientSum::GradientSum(Communicator& comm, const Context& ctx, const Tensor& buffer,
+GradientSum::GradientSum(Communicator& comm, const ExecContext& ctx, const Tensor& buffer,
                          const std::vector<BufferPiece>& pieces, DType travel)
     : buffer_(buffer), travels_(buffer) {
   if (comm.size() == 1) return;
@@ -25,7 +25,7 @@ GradientSum::GradientSum(Communicator& comm, const Context& ctx, const Tensor& b
   work_ = comm.reduce_pieces(owned, Reduce::sum, ctx.stream.record());
 }
 
-void GradientSum::finish(const Context& ctx) {
+void GradientSum::finish(const ExecContext& ctx) {
   work_.wait(ctx.stream);
   if (travels_.raw() == buffer_.raw()) return;
   for (const BufferPiece& p : own_)

@@ -17,10 +17,10 @@ struct BufferPiece {
 class GradientSum {
  public:
   // In place. No pieces: every rank gets the whole sum. The buffer is left alone until finish().
-  GradientSum(Communicator&, const Context&, const Tensor& buffer, const std::vector<BufferPiece>& pieces,
+  GradientSum(Communicator&, const ExecContext&, const Tensor& buffer, const std::vector<BufferPiece>& pieces,
               DType travel);
   // Orders the stream after the reduction. Error: a lost peer, a timeout.
-  void finish(const Context&);
+  void finish(const ExecContext&);
 
  private:
   Tensor buffer_, travels_;  // alike where nothing is converted

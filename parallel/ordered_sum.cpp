@@ -9,7 +9,7 @@ namespace {
 
 constexpr std::int64_t kAtOnce = std::int64_t{4} << 20;  // elements of each rank that are gathered at a time
 
-Tensor in_type(const Tensor& t, DType type, const Context& ctx) {
+Tensor in_type(const Tensor& t, DType type, const ExecContext& ctx) {
   if (t.dtype() == type) return t;
   const Tensor out = ctx.empty(t.shape(), type);
   cast_kernel({t, out}, ctx);
@@ -18,12 +18,12 @@ Tensor in_type(const Tensor& t, DType type, const Context& ctx) {
 
 class Gathered {
  public:
-  Gathered(const Tensor& part, Communicator& group, const Context& ctx)
+  Gathered(const Tensor& part, Communicator& group, const ExecContext& ctx)
       : part_(part),
         all_(ctx.empty({group.size(), part.numel()}, part.dtype())),
         work_(group.all_gather(all_, part, ctx.stream.record())) {}
 
-  void add(const Context& ctx) {
+  void add(const ExecContext& ctx) {
     work_.wait(ctx.stream);
     const Tensor all = in_type(all_, DType::f32, ctx);
     const auto of = [&](std::int64_t rank) { return all.narrow(0, rank, 1).view({part_.numel()}); };
@@ -39,7 +39,7 @@ class Gathered {
 
 }  // namespace
 
-void sum_in_order(const std::vector<Tensor>& tensors, Communicator& group, const Context& ctx) {
+void sum_in_order(const std::vector<Tensor>& tensors, Communicator& group, const ExecContext& ctx) {
   if (group.size() == 1) return;
   std::vector<Gathered> gathered;
   std::int64_t elements = 0;

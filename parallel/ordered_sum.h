@@ -11,6 +11,6 @@
 namespace ring {
 
 // In place; contiguous, f32 or bf16, which is added in f32 and rounded once. The same list on every rank of the group.
-void sum_in_order(const std::vector<Tensor>& tensors, Communicator& group, const Context&);
+void sum_in_order(const std::vector<Tensor>& tensors, Communicator& group, const ExecContext&);
 
 }  // namespace ring

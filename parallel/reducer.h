@@ -37,7 +37,7 @@ class Reducer {
   void reset();
 
   Communicator& comm_;
-  Context compute_;
+  ExecContext compute_;
   DType travel_;
   std::vector<Bucket> buckets_;
   std::vector<std::vector<bool>> ready_;

@@ -1,6 +1,6 @@
 #include "parallel/state_memory.h"
 
-#include "parallel/units.h"
+#include "parallel/fsdp_units.h"
 
 namespace ring {
 
@@ -15,7 +15,7 @@ StateMemory state_memory(Decoder& model, int zero, int ranks, int rank, const Pa
   if (shared > 0) {
     const std::vector<ShardPiece> plan = plan_shards(model.parameters(), ranks);
     own = shard_size(plan, rank);
-    for (const std::int64_t buffer : make_units(model, plan).buffers) in_buffers += buffer;
+    for (const std::int64_t buffer : make_fsdp_units(model, plan).buffers) in_buffers += buffer;
   }
   StateMemory m;
   m.weights = bytes(shared == 3 ? own : all, types.weights);

@@ -2,34 +2,34 @@
 
 namespace ring {
 
-WeightBroadcast::WeightBroadcast(Communicator& comm, const Units& units, const Tensor& all)
+WeightBroadcast::WeightBroadcast(Communicator& comm, const FsdpUnits& units, const Tensor& all)
     : comm_(comm), units_(units), all_(all), under_way_(units.units.size()) {
-  for (const Unit& unit : units.units)
+  for (const FsdpUnit& unit : units.units)
     for (const Param* p : unit.params)
       RING_CHECK(p->var.value.defined() && p->var.value.raw() == all.narrow(0, p->offset, 1).raw(), "the value of ",
                  p->parts[0].name, " is not bound to the flat weights");
 }
 
-void WeightBroadcast::updated(const Context& ctx) {
+void WeightBroadcast::updated(const ExecContext& ctx) {
   for (std::size_t i = 0; i < units_.units.size(); ++i) {
     std::vector<OwnedPiece> pieces;
-    for (const UnitPiece& p : units_.units[i].pieces)
+    for (const FsdpUnitPiece& p : units_.units[i].pieces)
       pieces.push_back({all_.narrow(0, p.piece.offset, p.piece.numel), p.piece.owner});
     under_way_[i] = comm_.broadcast_pieces(pieces, ctx.stream.record());
   }
 }
 
-void WeightBroadcast::need(std::size_t part, PartPass, const Context& ctx) {
+void WeightBroadcast::need(std::size_t part, PartPass, const ExecContext& ctx) {
   for (const std::size_t unit : units_.users[part]) {
     if (under_way_[unit]) under_way_[unit]->wait(ctx.stream);
     under_way_[unit].reset();
   }
 }
 
-WeightGather::WeightGather(Communicator& comm, const Units& units, const Context& ctx, const HeldBuffer& own)
+WeightGather::WeightGather(Communicator& comm, const FsdpUnits& units, const ExecContext& ctx, const FlatBuffer& own)
     : comm_(comm), units_(units), own_(own) {
   for (const std::int64_t size : units.buffers) places_.push_back({ctx.zeros({size}, own.flat.dtype()), {}, {}});
-  for (const Unit& unit : units.units)
+  for (const FsdpUnit& unit : units.units)
     for (std::size_t i = 0; i < unit.params.size(); ++i) {
       Param& p = *unit.params[i];
       const Tensor& buffer = places_[static_cast<std::size_t>(unit.buffer)].buffer;
@@ -37,8 +37,8 @@ WeightGather::WeightGather(Communicator& comm, const Units& units, const Context
     }
 }
 
-void WeightGather::updated(const Context& ctx) {
-  for (Place& place : places_) {
+void WeightGather::updated(const ExecContext& ctx) {
+  for (WeightBuffer& place : places_) {
     if (place.under_way) place.under_way->wait(ctx.stream);
     place.under_way.reset();
     place.unit.reset();
@@ -47,13 +47,13 @@ void WeightGather::updated(const Context& ctx) {
 
 // Starts where they are not there already. What ran before has the buffer's old contents behind it: a part and the one
 // before it never share a buffer.
-void WeightGather::gather(std::size_t part, PartPass pass, const Context& ctx) {
+void WeightGather::gather(std::size_t part, PartPass pass, const ExecContext& ctx) {
   for (const std::size_t at : units_.users[part]) {
-    const Unit& unit = units_.units[at];
-    Place& place = places_[static_cast<std::size_t>(unit.buffer)];
+    const FsdpUnit& unit = units_.units[at];
+    WeightBuffer& place = places_[static_cast<std::size_t>(unit.buffer)];
     if (place.unit == at || (pass == PartPass::backward && unit.tables)) continue;
     if (place.under_way) place.under_way->wait(ctx.stream);
-    for (const UnitPiece& p : unit.pieces)
+    for (const FsdpUnitPiece& p : unit.pieces)
       if (p.piece.owner == comm_.rank())
         copy(place.buffer.narrow(0, p.at, p.piece.numel), own_.of(p.piece), ctx.stream);
     place.unit = at;
@@ -61,7 +61,7 @@ void WeightGather::gather(std::size_t part, PartPass pass, const Context& ctx) {
   }
 }
 
-void WeightGather::need(std::size_t part, PartPass pass, const Context& ctx) {
+void WeightGather::need(std::size_t part, PartPass pass, const ExecContext& ctx) {
   gather(part, pass, ctx);
   for (const std::size_t at : units_.users[part]) {
     std::optional<Work>& work = places_[static_cast<std::size_t>(units_.units[at].buffer)].under_way;
@@ -74,7 +74,7 @@ void WeightGather::need(std::size_t part, PartPass pass, const Context& ctx) {
 
 std::size_t WeightGather::bytes() const {
   std::size_t all = 0;
-  for (const Place& place : places_) all += place.buffer.bytes();
+  for (const WeightBuffer& place : places_) all += place.buffer.bytes();
   return all;
 }
 

@@ -3,17 +3,17 @@
 
 #include <optional>
 
-#include "parallel/holding.h"
-#include "parallel/units.h"
+#include "parallel/fsdp_units.h"
+#include "parallel/owned_shard.h"
 
 namespace ring {
 
 class WeightSource {
  public:
   virtual ~WeightSource() = default;
-  virtual void updated(const Context&) = 0;  // the owners' weights are new
+  virtual void updated(const ExecContext&) = 0;  // the owners' weights are new
   // Before a part of the model runs; orders the stream after the arrival of its parameters.
-  virtual void need(std::size_t part, PartPass, const Context&) = 0;
+  virtual void need(std::size_t part, PartPass, const ExecContext&) = 0;
   virtual std::size_t bytes() const = 0;  // of buffers beside the holding's
 };
 
@@ -22,14 +22,14 @@ class WeightSource {
 class WeightBroadcast final : public WeightSource {
  public:
   // all: the flat weights of all parameters, to which their values are bound.
-  WeightBroadcast(Communicator&, const Units&, const Tensor& all);
-  void updated(const Context&) override;
-  void need(std::size_t part, PartPass, const Context&) override;
+  WeightBroadcast(Communicator&, const FsdpUnits&, const Tensor& all);
+  void updated(const ExecContext&) override;
+  void need(std::size_t part, PartPass, const ExecContext&) override;
   std::size_t bytes() const override { return 0; }
 
  private:
   Communicator& comm_;
-  const Units& units_;
+  const FsdpUnits& units_;
   Tensor all_;
   std::vector<std::optional<Work>> under_way_;  // by unit
 };
@@ -39,23 +39,23 @@ class WeightBroadcast final : public WeightSource {
 class WeightGather final : public WeightSource {
  public:
   // Binds every value to its place in the buffers. own: this rank's weights.
-  WeightGather(Communicator&, const Units&, const Context&, const HeldBuffer& own);
-  void updated(const Context&) override;
-  void need(std::size_t part, PartPass, const Context&) override;
+  WeightGather(Communicator&, const FsdpUnits&, const ExecContext&, const FlatBuffer& own);
+  void updated(const ExecContext&) override;
+  void need(std::size_t part, PartPass, const ExecContext&) override;
   std::size_t bytes() const override;
 
  private:
-  struct Place {
+  struct WeightBuffer {
     Tensor buffer;
     std::optional<std::size_t> unit;  // whose weights are here, or on their way
     std::optional<Work> under_way;
   };
-  void gather(std::size_t part, PartPass, const Context&);
+  void gather(std::size_t part, PartPass, const ExecContext&);
 
   Communicator& comm_;
-  const Units& units_;
-  HeldBuffer own_;
-  std::vector<Place> places_;  // by buffer
+  const FsdpUnits& units_;
+  FlatBuffer own_;
+  std::vector<WeightBuffer> places_;  // by buffer
 };
 
 }  // namespace ring

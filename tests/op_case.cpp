@@ -33,7 +33,7 @@ std::vector<Values> input_values(const OpCase& c) {
 }
 
 template <class T>
-Tensor tensor_of(const Shape& shape, const Values& values, const Context& ctx) {
+Tensor tensor_of(const Shape& shape, const Values& values, const ExecContext& ctx) {
   std::vector<T> host(values.size());
   std::transform(values.begin(), values.end(), host.begin(), [](double x) {
     if constexpr (std::is_same_v<T, bf16>)
@@ -44,12 +44,12 @@ Tensor tensor_of(const Shape& shape, const Values& values, const Context& ctx) {
   return from_host(host, ctx.stream).view(shape);
 }
 
-Tensor make_tensor(const Shape& shape, DType dtype, const Values& values, const Context& ctx) {
+Tensor make_tensor(const Shape& shape, DType dtype, const Values& values, const ExecContext& ctx) {
   if (dtype == DType::i32) return tensor_of<std::int32_t>(shape, values, ctx);
   return dtype == DType::bf16 ? tensor_of<bf16>(shape, values, ctx) : tensor_of<float>(shape, values, ctx);
 }
 
-std::vector<Var> make_inputs(const OpCase& c, const std::vector<Values>& values, const Context& ctx) {
+std::vector<Var> make_inputs(const OpCase& c, const std::vector<Values>& values, const ExecContext& ctx) {
   std::vector<Var> vars;
   for (std::size_t i = 0; i < c.inputs.size(); ++i) {
     const Input& in = c.inputs[i];
@@ -79,12 +79,12 @@ Values read_values(const Tensor& t) {
 }
 
 template <class T>
-Values fetched(const Tensor& t, const Context& ctx) {
+Values fetched(const Tensor& t, const ExecContext& ctx) {
   const std::vector<T> host = to_host<T>(t, ctx.stream);
   return values_of(host.data(), host.size());
 }
 
-Values read_values(const Tensor& t, const Context& ctx) {
+Values read_values(const Tensor& t, const ExecContext& ctx) {
   if (t.dtype() == DType::i32) return fetched<std::int32_t>(t, ctx);
   return t.dtype() == DType::bf16 ? fetched<bf16>(t, ctx) : fetched<float>(t, ctx);
 }

@@ -48,10 +48,10 @@ Values random_values(const std::string& name, std::int64_t n, double scale = 1.0
 // The inputs' values as the op sees them: rounded to the input's type.
 std::vector<Values> input_values(const OpCase&);
 // Fresh tensors with these values, each with a slot of its own where differentiable.
-std::vector<Var> make_inputs(const OpCase&, const std::vector<Values>&, const Context&);
-Tensor make_tensor(const Shape&, DType, const Values&, const Context&);
-Values read_values(const Tensor&);                  // contiguous, on the CPU
-Values read_values(const Tensor&, const Context&);  // the same from any device
+std::vector<Var> make_inputs(const OpCase&, const std::vector<Values>&, const ExecContext&);
+Tensor make_tensor(const Shape&, DType, const Values&, const ExecContext&);
+Values read_values(const Tensor&);                      // contiguous, on the CPU
+Values read_values(const Tensor&, const ExecContext&);  // the same from any device
 
 // Every tests/cases/<op>.cpp adds its cases at load time through one AddCases object.
 std::vector<std::vector<OpCase> (*)()>& case_list_makers();

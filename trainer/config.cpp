@@ -155,7 +155,7 @@ const std::vector<std::string>& keys_free_to_change() {
                                                 "parallel.cp_schedule",
                                                 "parallel.cp_prefetch",
                                                 "parallel.cp_message_mb",
-                                                "parallel.cp_nodes",
+                                                "parallel.cp_ranks_per_node",
                                                 "parallel.zero"};
   return keys;
 }

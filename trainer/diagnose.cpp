@@ -7,12 +7,12 @@
 namespace ring {
 namespace {
 
-std::string locate(const std::string& what, const Tensor& t, const Context& ctx) {
+std::string locate(const std::string& what, const Tensor& t, const ExecContext& ctx) {
   const std::int64_t at = first_non_finite(t, ctx);
   return at < 0 ? "" : str(what, " (", describe(t), ", element ", at, ")");
 }
 
-std::string in_pieces(const Holding& held, const HeldBuffer& buffer, const char* what, const Context& ctx) {
+std::string in_pieces(const OwnedShard& held, const FlatBuffer& buffer, const char* what, const ExecContext& ctx) {
   for (const ShardPiece& piece : held.pieces)
     for (const LogicalParam& part : piece.param->parts) {
       const PieceRows rows = rows_of(piece, part);
@@ -27,7 +27,7 @@ std::string in_pieces(const Holding& held, const HeldBuffer& buffer, const char*
 
 }  // namespace
 
-std::int64_t first_non_finite(const Tensor& t, const Context& ctx) {
+std::int64_t first_non_finite(const Tensor& t, const ExecContext& ctx) {
   Tensor as_float = t;
   if (t.dtype() != DType::f32) cast_kernel({t, as_float = ctx.empty(t.shape())}, ctx);
   const std::vector<float> host = to_host<float>(as_float, ctx.stream);
@@ -36,11 +36,11 @@ std::int64_t first_non_finite(const Tensor& t, const Context& ctx) {
   return -1;
 }
 
-std::string non_finite_weight(const Holding& held, const Context& ctx) {
+std::string non_finite_weight(const OwnedShard& held, const ExecContext& ctx) {
   return in_pieces(held, held.values, "weight ", ctx);
 }
 
-std::string non_finite_gradient(const Holding& held, const Context& ctx) {
+std::string non_finite_gradient(const OwnedShard& held, const ExecContext& ctx) {
   return in_pieces(held, held.gradients, "gradient of ", ctx);
 }
 

@@ -11,16 +11,16 @@ double Evaluation::perplexity() const { return std::exp(loss); }
 
 double Evaluation::bits_per_byte(double bytes_per_token) const { return loss / std::numbers::ln2 / bytes_per_token; }
 
-Sequences sequences_of(const Batch& b, std::int64_t context, const Context& ctx) {
+Sequences sequences_of(const Batch& b, std::int64_t context, const ExecContext& ctx) {
   if (b.positions.empty()) return Sequences::uniform(static_cast<std::int64_t>(b.sample_indices.size()), context, ctx);
   return Sequences::packed(b.starts, b.lengths, context, positions_of(b, ctx));
 }
 
-Tensor positions_of(const Batch& b, const Context& ctx) {
+Tensor positions_of(const Batch& b, const ExecContext& ctx) {
   return b.positions.empty() ? Tensor{} : from_host(b.positions, ctx.stream);
 }
 
-Evaluation evaluate(const Decoder& model, const Context& ctx, const ValidationSet& set, Communicator& comm,
+Evaluation evaluate(const Decoder& model, const ExecContext& ctx, const ValidationSet& set, Communicator& comm,
                     ContextBatches* parts, Communicator* tp) {
   double sum = 0;
   std::int64_t tokens = 0;

@@ -16,13 +16,13 @@ struct Evaluation {
 };
 
 // What belongs together in a batch whose rows have `context` tokens.
-Sequences sequences_of(const Batch&, std::int64_t context, const Context&);
-Tensor positions_of(const Batch&, const Context&);  // of packed documents; else undefined
+Sequences sequences_of(const Batch&, std::int64_t context, const ExecContext&);
+Tensor positions_of(const Batch&, const ExecContext&);  // of packed documents; else undefined
 
 // Each rank computes its batches; all of `comm` get the same result. Dropout is off. With `parts`, ranks of the cp axis
 // have the same batches, and each computes its part of them. tp: those that hold the slices of the model, and have the
 // same batches; or null.
-Evaluation evaluate(const Decoder&, const Context&, const ValidationSet&, Communicator& comm,
+Evaluation evaluate(const Decoder&, const ExecContext&, const ValidationSet&, Communicator& comm,
                     ContextBatches* parts = nullptr, Communicator* tp = nullptr);
 
 }  // namespace ring

@@ -44,7 +44,7 @@ Candidates candidates_of(std::span<const float> logits, const Sampling& s) {
 }
 
 // Feeds tokens and returns the logits after the last one.
-std::vector<float> feed(const Decoder& model, const Context& ctx, const std::vector<std::int32_t>& ids,
+std::vector<float> feed(const Decoder& model, const ExecContext& ctx, const std::vector<std::int32_t>& ids,
                         KvCache& cache) {
   Run run{ctx};
   const std::int64_t n = static_cast<std::int64_t>(ids.size());
@@ -69,7 +69,7 @@ std::int32_t sample_token(std::span<const float> logits, const Sampling& s, std:
   return c.ids.back();
 }
 
-void generate(const Decoder& model, const Context& ctx, std::vector<std::int32_t> prompt, const Sampling& sampling,
+void generate(const Decoder& model, const ExecContext& ctx, std::vector<std::int32_t> prompt, const Sampling& sampling,
               std::int64_t max_tokens, const std::function<bool(std::int32_t)>& on_token) {
   RING_CHECK(!prompt.empty(), "generate needs at least one token to start from");
   const std::int64_t context = model.config().context;

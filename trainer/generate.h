@@ -23,7 +23,7 @@ std::int32_t sample_token(std::span<const float> logits, const Sampling&, std::u
 
 // Continues `prompt` (at least one token) by up to max_tokens, handing each to on_token until it returns false. Beyond
 // the model's context the older half of the tokens is forgotten.
-void generate(const Decoder&, const Context&, std::vector<std::int32_t> prompt, const Sampling&,
+void generate(const Decoder&, const ExecContext&, std::vector<std::int32_t> prompt, const Sampling&,
               std::int64_t max_tokens, const std::function<bool(std::int32_t)>& on_token);
 
 }  // namespace ring

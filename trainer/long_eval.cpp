@@ -49,7 +49,7 @@ struct Answer {
 };
 
 // As long as the likeliest token is the right one, reading the answer is the same as writing it: one pass tells both.
-Answer read_answer(const Decoder& model, const Context& ctx, const PasskeyPrompt& prompt) {
+Answer read_answer(const Decoder& model, const ExecContext& ctx, const PasskeyPrompt& prompt) {
   Run run{ctx};
   const auto n = static_cast<std::int64_t>(prompt.tokens.size()) - 1;
   const std::vector<std::int32_t> inputs(prompt.tokens.begin(), prompt.tokens.end() - 1);
@@ -71,7 +71,7 @@ Answer read_answer(const Decoder& model, const Context& ctx, const PasskeyPrompt
 
 }  // namespace
 
-std::vector<PositionBucket> losses_by_position(const Decoder& model, const Context& ctx, const ValidationSet& set) {
+std::vector<PositionBucket> losses_by_position(const Decoder& model, const ExecContext& ctx, const ValidationSet& set) {
   const LoaderOptions& options = set.options();
   RING_CHECK(options.world == 1 && !options.packing.documents, "losses by position: of whole windows on one rank only");
   std::vector<PositionBucket> buckets(bucket_of(options.context - 1) + 1);
@@ -161,7 +161,7 @@ PasskeyPrompt PasskeyTask::prompt(std::int64_t length, double depth, std::int64_
   return p;
 }
 
-PasskeyCell passkey_cell(const Decoder& model, const Context& ctx, const PasskeyTask& task, std::int64_t length,
+PasskeyCell passkey_cell(const Decoder& model, const ExecContext& ctx, const PasskeyTask& task, std::int64_t length,
                          double depth, std::int64_t trials) {
   PasskeyCell cell{.length = length, .trials = trials, .depth = depth};
   std::int64_t tokens = 0;

@@ -23,7 +23,7 @@ struct PositionBucket {
 
 // Buckets [0, 1), [1, 2), [2, 4), [4, 8), .. up to the windows' length; those without tokens are left out. `set`: of
 // one rank, without packed documents.
-std::vector<PositionBucket> losses_by_position(const Decoder&, const Context&, const ValidationSet& set);
+std::vector<PositionBucket> losses_by_position(const Decoder&, const ExecContext&, const ValidationSet& set);
 
 struct PasskeyPrompt {
   std::string key;
@@ -63,7 +63,7 @@ struct PasskeyCell {
   std::int64_t exact = 0;      // trials whose likeliest continuation is the key
   double log_probability = 0;  // mean over the tokens of the keys, in nats, given those before
 };
-PasskeyCell passkey_cell(const Decoder&, const Context&, const PasskeyTask&, std::int64_t length, double depth,
+PasskeyCell passkey_cell(const Decoder&, const ExecContext&, const PasskeyTask&, std::int64_t length, double depth,
                          std::int64_t trials);
 
 }  // namespace ring

@@ -22,9 +22,9 @@ constexpr const char* kSeparator = "; ";
 
 // Threads and layouts change bits, not what is computed: other machines and numbers of processes have others.
 bool rounds_otherwise(const std::string& change) {
-  constexpr const char* kKeys[] = {
-      "run.threads:",        "parallel.cp:",       "parallel.tp:",  "parallel.cp_schedule:",
-      "parallel.cp_layout:", "parallel.cp_nodes:", "parallel.zero:"};
+  constexpr const char* kKeys[] = {"run.threads:",          "parallel.cp:",        "parallel.tp:",
+                                   "parallel.cp_schedule:", "parallel.cp_layout:", "parallel.cp_ranks_per_node:",
+                                   "parallel.zero:"};
   return std::ranges::any_of(kKeys, [&](const char* key) { return change.starts_with(key); });
 }
 
@@ -155,19 +155,19 @@ std::shared_ptr<const Tokenizer> open_tokenizer(const std::string& spec) {
   return origin ? load_tokenizer_of(*origin, file) : load_tokenizer(file);
 }
 
-Config settings_in_file(const RunDirectory& run, bool speaks) {
+Config settings_in_file(const RunDirectory& run, bool warn) {
   const RunSettings settings = run.settings();
   const std::string restoring = settings.untouched ? "" : run.restoring_command();
-  if (speaks && !restoring.empty())
+  if (warn && !restoring.empty())
     log::warn(run.config_file(), " was changed since the run wrote it; to restore it: ", restoring);
   return settings.config;
 }
 
-Config settings_to_go_on(const RunDirectory& run, bool speaks) {
-  if (run.has_config()) return settings_in_file(run, speaks);
+Config settings_to_go_on(const RunDirectory& run, bool warn) {
+  if (run.has_config()) return settings_in_file(run, warn);
   std::string problem;
   if (const std::optional<Origin> origin = newest_origin(run, &problem)) {
-    if (speaks)
+    if (warn)
       log::warn(run.path(), " has checkpoints and no config.yaml: going on with the settings in ", origin->checkpoint);
     return origin->config;
   }

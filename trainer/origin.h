@@ -54,8 +54,8 @@ void check_data(const Origin&, const Corpora&, const std::string& remedy);
 
 // The settings of a run that is to go on: its config.yaml, or where that is gone, with a warning, the copy in its
 // newest checkpoint that can be read.
-Config settings_to_go_on(const RunDirectory&, bool speaks);
-// Those of config.yaml. speaks: this process warns where the file is not as the run wrote it, edited or damaged.
-Config settings_in_file(const RunDirectory&, bool speaks);
+Config settings_to_go_on(const RunDirectory&, bool warn);
+// Those of config.yaml. warn: this process warns where the file is not as the run wrote it, edited or damaged.
+Config settings_in_file(const RunDirectory&, bool warn);
 
 }  // namespace ring

@@ -18,9 +18,9 @@ namespace ring {
 
 namespace {
 
-// The box that a process holds of a logical parameter, with no rows where it holds nothing.
-StateTensor box_of(const std::string& name, const Param& param, const LogicalParam& part, const Holding& held,
-                   const HeldBuffer& buffer) {
+// The region that a process holds of a logical parameter, with no rows where it holds nothing.
+StateTensor box_of(const std::string& name, const Param& param, const LogicalParam& part, const OwnedShard& held,
+                   const FlatBuffer& buffer) {
   const std::int64_t columns = param.shape.size() == 2 ? param.shape[1] : 1;
   PieceRows rows;
   Tensor values = buffer.flat.narrow(0, 0, 0);
@@ -37,8 +37,8 @@ StateTensor box_of(const std::string& name, const Param& param, const LogicalPar
 
 }  // namespace
 
-void add_parameters(State& state, const std::string& prefix, const Parameters& params, const Holding& held,
-                    const HeldBuffer& buffer) {
+void add_parameters(State& state, const std::string& prefix, const Parameters& params, const OwnedShard& held,
+                    const FlatBuffer& buffer) {
   for (const Param* p : params.layout())
     for (const LogicalParam& part : p->parts) state.add(box_of(prefix + part.name, *p, part, held, buffer));
 }
@@ -63,9 +63,9 @@ FoundCheckpoint find_checkpoint(const std::string& path) {
   return *std::move(found);
 }
 
-void load_model_weights(Decoder& model, const std::string& checkpoint, const Context& ctx) {
+void load_model_weights(Decoder& model, const std::string& checkpoint, const ExecContext& ctx) {
   State state;
-  const Holding all = hold_everything(model.parameters());
+  const OwnedShard all = own_everything(model.parameters());
   add_parameters(state, kWeightsPrefix, model.parameters(), all, all.values);
   load_weights(checkpoint, state, kWeightsPrefix, ctx.stream);
   model.parameters().refresh_weights(ctx);
@@ -129,9 +129,9 @@ std::unique_ptr<Mesh> join_mesh(const Config& c, const Facts& more) {
   return Mesh::join(std::move(meeting), {.degrees = c.parallel.degrees(), .device = device});
 }
 
-Context make_context(const Config& c, int device) {
+ExecContext make_exec_context(const Config& c, int device) {
   const Backend backend = backend_of(c.run.device);
-  Context ctx{Stream::create({backend, device}, narrow<int>(c.run.threads))};
+  ExecContext ctx{Stream::create({backend, device}, narrow<int>(c.run.threads))};
   ctx.precision = precision_of(c.train.precision, backend);
   ctx.deterministic = c.run.deterministic;
   if (backend == Backend::cuda)
@@ -182,7 +182,7 @@ std::string tokenizer_file_of(const std::optional<RunDirectory>& run, const Orig
        ") is not known. Copy the run's tokenizer.rmt into it");
 }
 
-void adopt_choices_of(const FoundCheckpoint& found, const Context& ctx) {
+void adopt_choices_of(const FoundCheckpoint& found, const ExecContext& ctx) {
   if (!ctx.tuning || adopt_choices(*ctx.tuning, found.manifest.metadata) == 0) return;
   log::warn("measured choices of run.tuning differed from those of the checkpoint ", found.path.string(),
             ", which hold: the numbers are those of the run");
@@ -193,7 +193,7 @@ Session session_of(const FoundCheckpoint& found, int threads, DeviceChoice devic
   const std::optional<RunDirectory> run = run_around(origin.checkpoint);
   const Config config = session_config(run, origin, threads, device);
   check_blocks(origin);
-  Session s{config, make_context(config), load_tokenizer_of(origin, tokenizer_file_of(run, origin)), nullptr, {}};
+  Session s{config, make_exec_context(config), load_tokenizer_of(origin, tokenizer_file_of(run, origin)), nullptr, {}};
   adopt_choices_of(found, s.ctx);
   s.model = std::make_unique<Decoder>(config.model, vocab_padding(s.ctx.stream.device().backend));
   const DType type = activation_type(s.ctx.precision);

@@ -9,7 +9,7 @@
 #include "comm/mesh.h"
 #include "data/tokenizer.h"
 #include "model/decoder.h"
-#include "parallel/holding.h"
+#include "parallel/owned_shard.h"
 #include "trainer/origin.h"
 #include "trainer/run_directory.h"
 
@@ -17,7 +17,7 @@ namespace ring {
 
 // Adds every logical parameter as "<prefix><name>": what this process holds of it in a buffer of values, gradients or
 // moments, which may be nothing.
-void add_parameters(State&, const std::string& prefix, const Parameters&, const Holding&, const HeldBuffer&);
+void add_parameters(State&, const std::string& prefix, const Parameters&, const OwnedShard&, const FlatBuffer&);
 
 inline constexpr const char* kWeightsPrefix = "model.";
 
@@ -27,7 +27,7 @@ FoundCheckpoint find_checkpoint(const std::string& run_or_checkpoint);
 
 // Fills the model's weights, and nothing else, from a checkpoint (see find_checkpoint). Error lists what does
 // not match.
-void load_model_weights(Decoder&, const std::string& checkpoint, const Context&);
+void load_model_weights(Decoder&, const std::string& checkpoint, const ExecContext&);
 
 // Where this process of a launcher's computes. `auto`: on a GPU of its own where NCCL connects them and each process of
 // the machine can have one. Error: cuda, and that is not so.
@@ -40,7 +40,7 @@ std::unique_ptr<Mesh> join_mesh(const Config&, const Facts& more = {});
 
 // Where and how a resolved config computes. Measured choices come from run.tuning, or the run's directory.
 // device: number of the GPU.
-Context make_context(const Config& resolved, int device = 0);
+ExecContext make_exec_context(const Config& resolved, int device = 0);
 Backend backend_of(DeviceChoice);               // what `auto` means here
 DeviceChoice parse_device(const std::string&);  // auto, cpu or cuda; Error otherwise
 // In what types a resolved config keeps parameters.
@@ -49,7 +49,7 @@ ParamTypes param_types(const Config& resolved);
 // Settings, tokenizer and weights are those of the checkpoint: files of the run that say otherwise are named.
 struct Session {
   Config config;
-  Context ctx;
+  ExecContext ctx;
   std::shared_ptr<const Tokenizer> tokenizer;
   std::unique_ptr<Decoder> model;
   Origin origin;

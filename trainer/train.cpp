@@ -60,7 +60,7 @@ void warn_of_places(const Config& c) {
   }
 }
 
-// What one process does between steps. Rank 0 speaks and writes; every rank takes part in saving and evaluating.
+// What one process does between steps. Rank 0 warn and writes; every rank takes part in saving and evaluating.
 class Loop {
  public:
   Loop(RunStart start, const TrainOptions& options, Mesh& mesh, StopSignal& signal)
@@ -68,7 +68,7 @@ class Loop {
         config_(start_.config),
         mesh_(mesh),
         dir_(start_.dir),
-        ctx_(make_context(config_, mesh.device().index)),
+        ctx_(make_exec_context(config_, mesh.device().index)),
         loader_(*start_.loader),
         trainer_(config_, ctx_, mesh_, loader_),
         signal_(signal) {
@@ -104,7 +104,7 @@ class Loop {
   const Config& config_;
   Mesh& mesh_;
   const RunDirectory& dir_;
-  Context ctx_;
+  ExecContext ctx_;
   Loader& loader_;
   Trainer trainer_;
   StopSignal& signal_;
@@ -249,7 +249,7 @@ std::string Loop::layout_text() const {
 
 // By this process since it started: keys and values, and their gradients, on their way to other ranks.
 std::int64_t Loop::sent_keys() {
-  const ContextParallel* exchange = trainer_.context_batches().exchange();
+  const ContextParallel* exchange = trainer_.cp_batches().exchange();
   return exchange ? exchange->bytes_sent() : 0;
 }
 
@@ -284,7 +284,7 @@ void Loop::validate() {
   if (!validation_ || validated_step_ == trainer_.steps_done()) return;
   validated_step_ = trainer_.steps_done();
   const Evaluation e =
-      evaluate(trainer_.model(), ctx_, *validation_, mesh_.host(), &trainer_.context_batches(), &mesh_.axis("tp"));
+      evaluate(trainer_.model(), ctx_, *validation_, mesh_.host(), &trainer_.cp_batches(), &mesh_.axis("tp"));
   val_loss_ = e.loss;
   if (!leader()) return;
   const double bits = e.bits_per_byte(validation_->bytes_per_token());

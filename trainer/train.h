@@ -21,7 +21,7 @@ class StepWatcher {
   virtual void before_launch(Trainer&) = 0;
   virtual bool after_launch(Trainer&) = 0;  // true: that was the last step to watch
   // After that, or at the end of the run, with no step in flight. The text is shown.
-  virtual std::string report(const Context&) = 0;
+  virtual std::string report(const ExecContext&) = 0;
 };
 
 struct TrainOptions {

@@ -23,7 +23,7 @@
 namespace ring {
 namespace {
 
-std::int64_t bucket_bytes(const Config& c, const Context& ctx) {
+std::int64_t bucket_bytes(const Config& c, const ExecContext& ctx) {
   if (c.train.bucket_bytes) return c.train.bucket_bytes;
   return std::int64_t{ctx.stream.device().backend == Backend::cpu ? 4 : 64} << 20;
 }
@@ -45,7 +45,7 @@ double now() { return std::chrono::duration<double>(std::chrono::steady_clock::n
 
 }  // namespace
 
-Trainer::Trainer(const Config& config, const Context& ctx, Mesh& mesh, Loader& loader)
+Trainer::Trainer(const Config& config, const ExecContext& ctx, Mesh& mesh, Loader& loader)
     : config_(config),
       ctx_(ctx),
       arena_(std::make_shared<StepArena>(ctx.stream.allocator())),
@@ -54,7 +54,8 @@ Trainer::Trainer(const Config& config, const Context& ctx, Mesh& mesh, Loader& l
       micro_batch_(loader.options().rows),
       micro_count_(static_cast<std::size_t>(config.train.batch_size / micro_batch_ / mesh.degree("dp"))),
       model_(config.model, vocab_padding(ctx.stream.device().backend), {mesh.coord("tp"), mesh.degree("tp")}),
-      context_(mesh.axis("cp"), mesh.cp_nodes(), config.parallel, patterns_of(config.model), config.model.context),
+      cp_batches_(mesh.axis("cp"), mesh.nodes_of_cp_ranks(), config.parallel, patterns_of(config.model),
+                  config.model.context),
       sequences_(micro_count_),
       graph_(mesh.world() > 1 || packed() ? Switch::off : config.train.cuda_graph, ctx.stream, arena_) {
   ctx_.stream.impl().allocator = arena_;
@@ -79,9 +80,9 @@ Trainer::Trainer(const Config& config, const Context& ctx, Mesh& mesh, Loader& l
   if (!packed()) {
     Batch plain;
     plain.sample_indices.resize(static_cast<std::size_t>(micro_batch_));
-    std::fill(sequences_.begin(), sequences_.end(), context_.sequences(plain, {}, ctx_));
+    std::fill(sequences_.begin(), sequences_.end(), cp_batches_.sequences(plain, {}, ctx_));
   }
-  context_.reserve(micro_batch_, ctx_);
+  cp_batches_.reserve(micro_batch_, ctx_);
   agreed_ = mesh_.world() == 1 || !ctx_.tuning;
   for (std::size_t i = 0; i < most_in_flight() + 1; ++i)
     results_.push_back(ctx_.stream.impl().host_buffer(sizeof(StepState)));
@@ -111,7 +112,7 @@ Run Trainer::micro_run(std::size_t index, Tape* tape) {
   run.training = true;
   run.tp = &mesh_.axis("tp");
   run.state = optimizer_->state;
-  context_.prepare(run, micro_batch_);
+  cp_batches_.prepare(run, micro_batch_);
   return run;
 }
 
@@ -171,7 +172,7 @@ double Trainer::learning_rate() {
 void Trainer::upload(const std::vector<Batch>& batches) {
   stage_->load(batches, inputs_);
   for (std::size_t i = 0; packed() && i < micro_count_; ++i)
-    sequences_[i] = context_.sequences(batches[i], micro_part(inputs_.positions, i), ctx_);
+    sequences_[i] = cp_batches_.sequences(batches[i], micro_part(inputs_.positions, i), ctx_);
 }
 
 void Trainer::upload_state(double lr, double valid) {
@@ -211,7 +212,7 @@ void Trainer::launch() {
   RING_CHECK(flight_.size() <= most_in_flight(), "a step was launched with ", flight_.size(), " in flight");
   Flight f;
   f.started = now();
-  for (std::size_t i = 0; i < micro_count_; ++i) f.batches.push_back(context_.part(loader_.next()));
+  for (std::size_t i = 0; i < micro_count_; ++i) f.batches.push_back(cp_batches_.part(loader_.next()));
   f.report.data_seconds = now() - f.started;
   f.valid = std::max(1.0, valid_tokens(f.batches));
   f.report.lr = learning_rate();
@@ -278,7 +279,7 @@ std::string Trainer::diagnose() {
   for (std::size_t m = 0; m < bad_batches_.size(); ++m)
     look([&] {
       return non_finite_activation(model_, micro_run(m, nullptr), from_host(bad_batches_[m].inputs, ctx_.stream),
-                                   context_.sequences(bad_batches_[m], positions_of(bad_batches_[m], ctx_), ctx_));
+                                   cp_batches_.sequences(bad_batches_[m], positions_of(bad_batches_[m], ctx_), ctx_));
     });
   look([&] { return non_finite_gradient(data_->holding(), ctx_); });
   if (found.empty()) found = "none: the loss itself overflowed";
@@ -288,7 +289,7 @@ std::string Trainer::diagnose() {
 
 void Trainer::add_state(State& state) {
   const Parameters& params = model_.parameters();
-  const Holding& held = data_->holding();
+  const OwnedShard& held = data_->holding();
   add_parameters(state, kWeightsPrefix, params, held, held.values);
   add_parameters(state, "optimizer.m.", params, held, held.shard(optimizer_->m));
   add_parameters(state, "optimizer.v.", params, held, held.shard(optimizer_->v));
@@ -313,12 +314,12 @@ void Trainer::load_weights(const std::string& checkpoint) {
 namespace {
 
 // A config says what is wanted of a GPU and trains on a CPU all the same, in fp32.
-void resolve_device(Config& c, Backend backend, bool speaks) {
+void resolve_device(Config& c, Backend backend, bool warn) {
   c.run.device = backend == Backend::cuda ? DeviceChoice::cuda : DeviceChoice::cpu;
   OptimizerConfig& o = c.optimizer;
   const bool bf16_states = o.master == DType::bf16 || o.moments == DType::bf16 || o.gradients == DType::bf16;
   if (backend == Backend::cpu) {
-    if (speaks &&
+    if (warn &&
         (bf16_states || c.train.precision == PrecisionChoice::bf16 || c.train.precision == PrecisionChoice::tf32))
       log::warn("the CPU computes in fp32: train.precision and the types of optimizer.* are fp32 here");
     c.train.precision = PrecisionChoice::fp32;
@@ -357,14 +358,14 @@ void check_rows(const Config& c, std::int64_t sequences) {
 
 }  // namespace
 
-Config resolve_config(Config c, std::int64_t corpus_vocab, int replicas, std::optional<Backend> launched, bool speaks) {
+Config resolve_config(Config c, std::int64_t corpus_vocab, int replicas, std::optional<Backend> launched, bool warn) {
   if (!c.model.vocab_size) c.model.vocab_size = corpus_vocab;
   if (c.model.vocab_size < corpus_vocab)
     fail("model.vocab_size: ", c.model.vocab_size, " is smaller than the corpus's vocabulary of ", corpus_vocab,
          "; set it to 0 to take the corpus's");
   c.model = c.model.resolved();
   if (!c.run.threads) c.run.threads = default_threads();
-  resolve_device(c, launched.value_or(backend_of(c.run.device)), speaks);
+  resolve_device(c, launched.value_or(backend_of(c.run.device)), warn);
   if (c.train.tokens) c.train.steps = steps_of_tokens(c.train, c.model.context);
   c.train.tokens = 0;
   const std::int64_t rows = micro_batch(c, replicas);
@@ -380,9 +381,10 @@ namespace {
 void check_schedule(const Config& c) {
   const ContextSchedule schedule = c.parallel.cp_schedule;
   const bool turns = schedule == ContextSchedule::ring || schedule == ContextSchedule::automatic;
-  if (turns && c.parallel.cp_nodes > 0 && c.parallel.cp % c.parallel.cp_nodes)
-    fail("parallel.cp_nodes: ", c.parallel.cp_nodes, " on each node do not divide the ", c.parallel.cp,
-         " processes of parallel.cp: give a divisor of ", c.parallel.cp, ", or 0 for as they are placed");
+  if (turns && c.parallel.cp_ranks_per_node > 0 && c.parallel.cp % c.parallel.cp_ranks_per_node)
+    fail("parallel.cp_ranks_per_node: ", c.parallel.cp_ranks_per_node, " on each node do not divide the ",
+         c.parallel.cp, " processes of parallel.cp: give a divisor of ", c.parallel.cp,
+         ", or 0 for as they are placed");
   const std::int64_t heads = c.model.kv_heads / std::max<std::int64_t>(1, c.parallel.tp);
   if (c.parallel.cp > 1 && c.parallel.cp_schedule == ContextSchedule::all_to_all && heads % c.parallel.cp)
     fail("parallel.cp_schedule: all_to_all shares the KV heads among the ranks of cp, but ", heads,

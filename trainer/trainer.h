@@ -37,7 +37,7 @@ class Trainer {
  public:
   // config: resolved (see resolve_config). The batches of `loader` are this rank's micro-batches in order.
   // Until it ends, the stream's memory comes by way of a StepArena.
-  Trainer(const Config& config, const Context& ctx, Mesh& mesh, Loader& loader);
+  Trainer(const Config& config, const ExecContext& ctx, Mesh& mesh, Loader& loader);
   ~Trainer();
   Trainer(const Trainer&) = delete;
   Trainer& operator=(const Trainer&) = delete;
@@ -66,8 +66,8 @@ class Trainer {
   void observe(std::shared_ptr<KernelObserver> observer) { ctx_.observer = std::move(observer); }
 
   Decoder& model() { return model_; }
-  ContextBatches& context_batches() { return context_; }
-  const Context& context() const { return ctx_; }
+  ContextBatches& cp_batches() { return cp_batches_; }
+  const ExecContext& exec() const { return ctx_; }
   const StepArena& arena() const { return *arena_; }
   std::string lasting_memory() const;                 // "weights 1.50 GiB, gradients .., moments .."
   std::int64_t steps_done() const { return steps_; }  // launched
@@ -92,7 +92,7 @@ class Trainer {
   double valid_tokens(const std::vector<Batch>&);
   double learning_rate();
   bool packed() const { return loader_.options().packing.documents; }
-  std::int64_t micro_tokens() const { return micro_batch_ * context_.tokens(); }
+  std::int64_t micro_tokens() const { return micro_batch_ * cp_batches_.tokens(); }
   void upload(const std::vector<Batch>&);
   void upload_state(double lr, double valid);
   Run micro_run(std::size_t index, Tape*);
@@ -103,14 +103,14 @@ class Trainer {
   void undo(Flight&);  // the counters of a step that was not finite, and of all after it
 
   const Config& config_;
-  Context ctx_;
+  ExecContext ctx_;
   std::shared_ptr<StepArena> arena_;
   Mesh& mesh_;
   Loader& loader_;
   std::int64_t micro_batch_;  // sequences
   std::size_t micro_count_;
   Decoder model_;
-  ContextBatches context_;
+  ContextBatches cp_batches_;
   std::unique_ptr<DataParallel> data_;
   std::unique_ptr<Optimizer> optimizer_;
   std::vector<Sequences> sequences_;  // of each micro-batch of the step being computed
@@ -127,10 +127,10 @@ class Trainer {
 };
 
 // The settings with everything derived filled in: vocabulary, widths, steps, threads. replicas: the degree of dp;
-// launched: where each of several processes computes; speaks: whether this one warns. Error: the vocabulary is too
+// launched: where each of several processes computes; warn: whether this one warns. Error: the vocabulary is too
 // small, or the batch does not divide among the replicas.
 Config resolve_config(Config, std::int64_t corpus_vocab, int replicas = 1, std::optional<Backend> launched = {},
-                      bool speaks = true);
+                      bool warn = true);
 Config resolve_config(Config, std::int64_t corpus_vocab, Mesh&);
 
 // What the loader of this process reads.

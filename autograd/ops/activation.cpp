@@ -9,7 +9,7 @@ namespace {
 // The activation kernels overwrite: where a gradient already is, theirs goes through a temporary.
 template <class Write>
 void add_gradient(Backward& back, const Tensor& x, const Write& write) {
-  if (!back.wants(0)) return;
+  if (!back.needs_grad(0)) return;
   const Sink s = back.sink(0, x.shape(), x.dtype());
   if (s.beta == 0) return write(s.dst);
   const Tensor gradient = back.ctx.empty(x.shape(), x.dtype());
@@ -17,13 +17,13 @@ void add_gradient(Backward& back, const Tensor& x, const Write& write) {
   axpby_kernel({.x = gradient, .y = s.dst, .out = s.dst, .alpha = 1, .beta = s.beta}, back.ctx);
 }
 
-Tensor activated(const Context& ctx, const Tensor& x, Activation kind) {
+Tensor activated(const ExecContext& ctx, const Tensor& x, Activation kind) {
   const Tensor y = ctx.empty(x.shape(), x.dtype());
   activate_kernel({.x = x, .y = y, .kind = kind}, ctx);
   return y;
 }
 
-Tensor gated(const Context& ctx, const Tensor& gate_up) {
+Tensor gated(const ExecContext& ctx, const Tensor& gate_up) {
   const Tensor y = ctx.empty({gate_up.dim(0), gate_up.dim(1) / 2}, gate_up.dtype());
   swiglu_kernel({.gate_up = gate_up, .y = y}, ctx);
   return y;
@@ -41,7 +41,7 @@ Var activate(Run& run, const Var& x, Activation kind) {
       activate_backward_kernel({.x = in, .dy = back.grad(), .dx = dx, .kind = kind}, back.ctx);
     });
   });
-  return remade(run, out, [saved, kind](const Context& ctx) { return activated(ctx, saved.get(ctx), kind); });
+  return recomputable(run, out, [saved, kind](const ExecContext& ctx) { return activated(ctx, saved.get(ctx), kind); });
 }
 
 Var swiglu(Run& run, const Var& gate_up) {
@@ -56,7 +56,7 @@ Var swiglu(Run& run, const Var& gate_up) {
       swiglu_backward_kernel({.gate_up = x, .dy = back.grad(), .dgate_up = dx}, back.ctx);
     });
   });
-  return remade(run, out, [saved](const Context& ctx) { return gated(ctx, saved.get(ctx)); });
+  return recomputable(run, out, [saved](const ExecContext& ctx) { return gated(ctx, saved.get(ctx)); });
 }
 
 }  // namespace ring

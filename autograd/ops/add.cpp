@@ -4,7 +4,7 @@
 namespace ring {
 namespace {
 
-Tensor sum(const Context& ctx, const Tensor& a, const Tensor& b) {
+Tensor sum(const ExecContext& ctx, const Tensor& a, const Tensor& b) {
   const Tensor y = ctx.empty(a.shape(), a.dtype());
   axpby_kernel({.x = a, .y = b, .out = y, .alpha = 1, .beta = 1}, ctx);
   return y;
@@ -19,10 +19,10 @@ Var add(Run& run, const Var& a, const Var& b) {
   if (!run.tape) return {y, nullptr};
   Var out = run.tape->record("add", y, {a.slot, b.slot}, [](Backward& back) {
     for (int i : {0, 1})
-      if (back.wants(i)) back.give(i, back.grad());
+      if (back.needs_grad(i)) back.accumulate(i, back.grad());
   });
-  return remade(run, out,
-                [x = Saved(a), y = Saved(b)](const Context& ctx) { return sum(ctx, x.get(ctx), y.get(ctx)); });
+  return recomputable(
+      run, out, [x = Saved(a), y = Saved(b)](const ExecContext& ctx) { return sum(ctx, x.get(ctx), y.get(ctx)); });
 }
 
 }  // namespace ring

@@ -8,18 +8,18 @@ namespace ring {
 
 inline void check_exchange(const Sequences& sequences, const ContextExchange* exchange) {
   RING_CHECK(!sequences.shards || exchange, "attention: the sequences are cut among ", sequences.shards->ranks(),
-             " ranks, but the run has no exchange (Run::context)");
+             " ranks, but the run has no exchange (Run::cp)");
 }
 
 // The spans are filled in.
-inline void attend(Attention args, const Sequences& sequences, ContextExchange* exchange, const Context& ctx) {
+inline void attend(Attention args, const Sequences& sequences, ContextExchange* exchange, const ExecContext& ctx) {
   check_exchange(sequences, exchange);
   if (sequences.shards) return exchange->forward(args, sequences.shards, ctx);
   args.queries = args.keys = sequences.spans();
   attention_kernel(args, ctx);
 }
 inline void attend_backward(AttentionBackward args, const Sequences& sequences, ContextExchange* exchange,
-                            const Context& ctx) {
+                            const ExecContext& ctx) {
   check_exchange(sequences, exchange);
   if (sequences.shards) return exchange->backward(args, sequences.shards, ctx);
   args.queries = args.keys = sequences.spans();

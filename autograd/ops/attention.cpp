@@ -5,10 +5,10 @@ namespace ring {
 namespace {
 
 // The kernel overwrites: it may write to a gradient that nothing was written to yet, else beside it.
-bool untouched(const Backward& back, int input) { return back.wants(input) && !back.input(input)->written; }
+bool untouched(const Backward& back, int input) { return back.needs_grad(input) && !back.input(input)->written; }
 
 // Gradients of all three inputs, which may share slots.
-void attention_rule(Backward& back, AttentionBackward args, const Sequences& sequences, ContextExchange* context) {
+void attention_rule(Backward& back, AttentionBackward args, const Sequences& sequences, ContextExchange* cp) {
   args.dout = back.grad().view(args.out.shape());
   Tensor* gradients[3] = {&args.dq, &args.dk, &args.dv};
   const Shape shapes[3] = {args.q.shape(), args.k.shape(), args.v.shape()};
@@ -17,11 +17,11 @@ void attention_rule(Backward& back, AttentionBackward args, const Sequences& seq
     direct[i] = untouched(back, i);
     *gradients[i] = direct[i] ? back.sink(i, shapes[i], args.q.dtype()).dst : back.ctx.empty(shapes[i], args.q.dtype());
   }
-  attend_backward(args, sequences, context, back.ctx);
+  attend_backward(args, sequences, cp, back.ctx);
   for (int i = 0; i < 3; ++i)
     if (direct[i]) *gradients[i] = {};  // a gradient that is held twice would be copied before it is added to
   for (int i = 0; i < 3; ++i)
-    if (back.wants(i) && !direct[i]) back.give(i, *gradients[i]);
+    if (back.needs_grad(i) && !direct[i]) back.accumulate(i, *gradients[i]);
 }
 
 }  // namespace
@@ -31,8 +31,7 @@ Var attention(Run& run, const Var& q, const Var& k, const Var& v, const Sequence
   const Shape& shape = q.value.shape();
   RING_CHECK(shape.size() == 3, "attention: queries are ", describe(q.value), ", expected [tokens, heads, head dim]");
   const Tensor out = run.ctx.empty(shape, q.value.dtype()), lse = run.ctx.empty({shape[1], shape[0]});
-  attend({q.value, k.value, v.value, out, lse, {}, {}, options.scale, options.pattern, {}}, sequences, run.context,
-         run.ctx);
+  attend({q.value, k.value, v.value, out, lse, {}, {}, options.scale, options.pattern, {}}, sequences, run.cp, run.ctx);
   if (!run.tape) return {out, nullptr};
   const AttentionBackward args{.q = q.value,
                                .k = k.value,
@@ -43,7 +42,7 @@ Var attention(Run& run, const Var& q, const Var& k, const Var& v, const Sequence
                                .pattern = options.pattern};
   return run.tape->record(
       "attention", out, {q.slot, k.slot, v.slot},
-      [args, sequences, context = run.context](Backward& back) { attention_rule(back, args, sequences, context); });
+      [args, sequences, cp = run.cp](Backward& back) { attention_rule(back, args, sequences, cp); });
 }
 
 }  // namespace ring

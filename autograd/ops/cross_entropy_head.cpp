@@ -39,7 +39,8 @@ void check_head(const Tensor& x, std::int64_t tokens, const Tensor& w, std::int6
   RING_CHECK(head.chunk_bytes >= 0, "cross_entropy_head: chunks of ", head.chunk_bytes, " bytes");
 }
 
-Tensor empty_chunk(const Context& ctx, const LossHead& head, std::int64_t tokens, std::int64_t columns, DType dtype) {
+Tensor empty_chunk(const ExecContext& ctx, const LossHead& head, std::int64_t tokens, std::int64_t columns,
+                   DType dtype) {
   const std::int64_t bytes = chunk_bytes(head, ctx.stream.device().backend);
   const std::int64_t row_bytes = columns * static_cast<std::int64_t>(size_of(dtype));
   return ctx.empty({chunk_rows(bytes, tokens, row_bytes), columns}, dtype);
@@ -55,7 +56,7 @@ struct Gradients {
 // Rows [begin, begin + rows): loss of each token, and both gradients where wanted.
 void run_chunk(const Run& run, const LossHead& head, const Tensor& x, const Tensor& w, const Tensor& logits,
                const Tensor& token_loss, Gradients& gradients, std::int64_t begin) {
-  const Context& ctx = run.ctx;
+  const ExecContext& ctx = run.ctx;
   const std::int64_t rows = logits.dim(0);
   const Tensor x_part = x.narrow(0, begin, rows);
   matmul_kernel({.a = x_part, .b = w, .c = logits, .transpose_b = true}, ctx);
@@ -98,7 +99,7 @@ LossOutput cross_entropy_head(Run& run, const Var& x, const Var& w, const LossHe
   if (!run.tape) return out;
   // The weight's gradient is written, yet its slot stays among the inputs: on_ready waits for this step.
   out.sum.slot = run.tape->record("cross_entropy_head", 1, {x.slot, w.slot}, [dx = gradients.dx](Backward& back) {
-    if (back.wants(0)) back.give(0, dx);
+    if (back.needs_grad(0)) back.accumulate(0, dx);
   })[0];
   return out;
 }

@@ -7,17 +7,17 @@ namespace {
 
 // The mask is drawn again in the backward: it has an address, so nothing is kept.
 void dropout_backward(Backward& back, Dropout mask) {
-  if (back.wants(0)) {
+  if (back.needs_grad(0)) {
     const Sink s = back.sink(0, back.grad().shape(), back.grad().dtype());
     mask.x = back.grad();
     mask.out = s.dst;
     mask.beta = s.beta;
     dropout_kernel(mask, back.ctx);
   }
-  if (back.wants(1)) back.give(1, back.grad());
+  if (back.needs_grad(1)) back.accumulate(1, back.grad());
 }
 
-Tensor masked(const Context& ctx, Dropout mask, const Tensor& x, const Tensor& residual) {
+Tensor masked(const ExecContext& ctx, Dropout mask, const Tensor& x, const Tensor& residual) {
   mask.x = x;
   mask.residual = residual;
   mask.out = ctx.empty(x.shape(), x.dtype());
@@ -57,7 +57,7 @@ Var dropout_add(Run& run, const Var& x, const Var& residual, float rate, std::ui
   if (!run.tape) return {y, nullptr};
   Var out =
       run.tape->record("dropout", y, {x.slot, residual.slot}, [mask](Backward& back) { dropout_backward(back, mask); });
-  return remade(run, out, [mask, in = Saved(x), r = Saved(residual)](const Context& ctx) {
+  return recomputable(run, out, [mask, in = Saved(x), r = Saved(residual)](const ExecContext& ctx) {
     return masked(ctx, mask, in.get(ctx), r.get(ctx));
   });
 }

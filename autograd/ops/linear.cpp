@@ -7,23 +7,23 @@ namespace {
 // y = x w^T + b + r, so dx = dy w, dw = dy^T x, db = column sums of dy, dr = dy.
 void linear_backward(Backward& back, const Saved& saved, const Tensor& w) {
   const Tensor& dy = back.grad();
-  if (back.wants(0)) {
+  if (back.needs_grad(0)) {
     const Sink s = back.sink(0, {dy.dim(0), w.dim(1)}, dy.dtype());
     matmul_kernel({.a = dy, .b = w, .c = s.dst, .beta = s.beta}, back.ctx);
   }
-  if (back.wants(1)) {
+  if (back.needs_grad(1)) {
     const Tensor x = saved.get(back.ctx);
     const Sink s = back.sink(1, w.shape(), w.dtype());
     matmul_kernel({.a = dy, .b = x, .c = s.dst, .transpose_a = true, .beta = s.beta}, back.ctx);
   }
-  if (back.wants(2)) {
+  if (back.needs_grad(2)) {
     const Sink s = back.sink(2, {w.dim(0)}, w.dtype());
     column_sum_kernel({dy, s.dst, s.beta}, back.ctx);
   }
-  if (back.wants(3)) back.give(3, dy);
+  if (back.needs_grad(3)) back.accumulate(3, dy);
 }
 
-Tensor product(const Context& ctx, const Tensor& x, const Tensor& w, const Tensor& b, const Tensor& residual) {
+Tensor product(const ExecContext& ctx, const Tensor& x, const Tensor& w, const Tensor& b, const Tensor& residual) {
   const Tensor y = ctx.empty({x.dim(0), w.dim(0)}, x.dtype());
   matmul_kernel({.a = x, .b = w, .c = y, .transpose_b = true, .bias = b, .residual = residual}, ctx);
   return y;
@@ -45,7 +45,7 @@ Var linear(Run& run, const Var& x, const Var& w, const Var& b, const Var& residu
   const Saved saved(x);
   Var out = run.tape->record("linear", y, {x.slot, w.slot, b.slot, residual.slot},
                              [saved, w = w.value](Backward& back) { linear_backward(back, saved, w); });
-  return remade(run, out, [saved, w = w.value, b = b.value, r = Saved(residual)](const Context& ctx) {
+  return recomputable(run, out, [saved, w = w.value, b = b.value, r = Saved(residual)](const ExecContext& ctx) {
     return product(ctx, saved.get(ctx), w, b, r.get(ctx));
   });
 }

@@ -9,7 +9,7 @@ namespace ring {
 void check_head(const Tensor& x, std::int64_t tokens, const Tensor& w, std::int64_t vocab_rows, const LossHead&);
 
 // Logits of as many tokens as are held at a time: [rows, columns].
-Tensor empty_chunk(const Context&, const LossHead&, std::int64_t tokens, std::int64_t columns, DType);
+Tensor empty_chunk(const ExecContext&, const LossHead&, std::int64_t tokens, std::int64_t columns, DType);
 
 // cross_entropy_head over the processes of run.tp.
 LossOutput sliced_head(Run&, const Var& x, const Var& w, const LossHead&);

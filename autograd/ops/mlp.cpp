@@ -16,26 +16,26 @@ struct Hidden {
   Tensor before, after;  // the activation
 };
 
-Hidden first_layer(const Context& ctx, const Tensor& x, const Weights& w) {
+Hidden first_layer(const ExecContext& ctx, const Tensor& x, const Weights& w) {
   const Shape shape{x.dim(0), w.w1.dim(0)};
   const Hidden h{ctx.empty(shape, x.dtype()), ctx.empty(shape, x.dtype())};
   matmul_kernel({.a = x, .b = w.w1, .c = h.after, .transpose_b = true, .bias = w.b1, .gelu_input = h.before}, ctx);
   return h;
 }
 
-Tensor second_layer(const Context& ctx, const Tensor& h, const Weights& w, const Tensor& residual) {
+Tensor second_layer(const ExecContext& ctx, const Tensor& h, const Weights& w, const Tensor& residual) {
   const Tensor y = ctx.empty({h.dim(0), w.w2.dim(0)}, h.dtype());
   matmul_kernel({.a = h, .b = w.w2, .c = y, .transpose_b = true, .bias = w.b2, .residual = residual}, ctx);
   return y;
 }
 
 // What the backward rule and the output's recipe share: the hidden values, or what they are made from again.
-struct Kept {
+struct MlpSaved {
   Saved x;
   Weights weights;
   Hidden hidden{};  // undefined: made when first asked for
 
-  const Hidden& get(const Context& ctx) {
+  const Hidden& get(const ExecContext& ctx) {
     if (!hidden.before.defined()) hidden = first_layer(ctx, x.get(ctx), weights);
     return hidden;
   }
@@ -44,11 +44,11 @@ struct Kept {
 // dw = dy^T x and db = column sums of dy, for the inputs `weight` and `bias`; x() is called where it is needed.
 template <class X>
 void parameter_gradients(Backward& back, int weight, int bias, const Tensor& dy, const Tensor& w, const X& x) {
-  if (back.wants(weight)) {
+  if (back.needs_grad(weight)) {
     const Sink s = back.sink(weight, w.shape(), w.dtype());
     matmul_kernel({.a = dy, .b = x(), .c = s.dst, .transpose_a = true, .beta = s.beta}, back.ctx);
   }
-  if (back.wants(bias)) {
+  if (back.needs_grad(bias)) {
     const Sink s = back.sink(bias, {w.dim(0)}, w.dtype());
     column_sum_kernel({dy, s.dst, s.beta}, back.ctx);
   }
@@ -56,11 +56,11 @@ void parameter_gradients(Backward& back, int weight, int bias, const Tensor& dy,
 
 enum In { kX, kW1, kB1, kW2, kB2, kResidual };
 
-void mlp_backward(Backward& back, Kept& kept) {
+void mlp_backward(Backward& back, MlpSaved& kept) {
   const Tensor& dy = back.grad();
   const Weights& w = kept.weights;
   parameter_gradients(back, kW2, kB2, dy, w.w2, [&] { return kept.get(back.ctx).after; });
-  if (back.wants(kX) || back.wants(kW1) || back.wants(kB1)) {
+  if (back.needs_grad(kX) || back.needs_grad(kW1) || back.needs_grad(kB1)) {
     kept.get(back.ctx);
     // Nobody reads the activated values any more: their bytes serve for the gradient.
     Hidden h = std::move(kept.hidden);
@@ -69,12 +69,12 @@ void mlp_backward(Backward& back, Kept& kept) {
     matmul_kernel({.a = dy, .b = w.w2, .c = dh, .gelu_gradient_at = h.before}, back.ctx);
     h.before = {};
     parameter_gradients(back, kW1, kB1, dh, w.w1, [&] { return kept.x.get(back.ctx); });
-    if (back.wants(kX)) {
+    if (back.needs_grad(kX)) {
       const Sink s = back.sink(kX, {dh.dim(0), w.w1.dim(1)}, dy.dtype());
       matmul_kernel({.a = dh, .b = w.w1, .c = s.dst, .beta = s.beta}, back.ctx);
     }
   }
-  if (back.wants(kResidual)) back.give(kResidual, dy);
+  if (back.needs_grad(kResidual)) back.accumulate(kResidual, dy);
 }
 
 void check_layer(const char* name, const Shape& in, const Tensor& w, const Tensor& b) {
@@ -98,11 +98,11 @@ Var mlp_gelu_tanh(Run& run, const Var& x, const Var& w1, const Var& b1, const Va
   Hidden hidden = first_layer(run.ctx, x.value, w);
   const Tensor y = second_layer(run.ctx, hidden.after, w, residual.value);
   if (!run.tape) return {y, nullptr};
-  const auto kept = std::make_shared<Kept>(Saved(x), w);
+  const auto kept = std::make_shared<MlpSaved>(Saved(x), w);
   if (!run.recompute) kept->hidden = std::move(hidden);
   Var out = run.tape->record("mlp", y, {x.slot, w1.slot, b1.slot, w2.slot, b2.slot, residual.slot},
                              [kept](Backward& back) { mlp_backward(back, *kept); });
-  return remade(run, out, [kept, r = Saved(residual)](const Context& ctx) {
+  return recomputable(run, out, [kept, r = Saved(residual)](const ExecContext& ctx) {
     return second_layer(ctx, kept->get(ctx).after, kept->weights, r.get(ctx));
   });
 }

@@ -12,17 +12,17 @@ void check_norm(const char* op, const Tensor& x, const Tensor& w, const Tensor& 
 }
 
 Sink wanted(Backward& back, int input, const Tensor& like) {
-  return back.wants(input) ? back.sink(input, like.shape(), like.dtype()) : Sink{};
+  return back.needs_grad(input) ? back.sink(input, like.shape(), like.dtype()) : Sink{};
 }
 
-RmsNorm rms_normed(const Context& ctx, const Tensor& x, const Tensor& w, float eps) {
+RmsNorm rms_normed(const ExecContext& ctx, const Tensor& x, const Tensor& w, float eps) {
   const RmsNorm f{
       .x = x, .w = w, .y = ctx.empty(x.shape(), x.dtype()), .rstd = ctx.empty({x.numel() / x.dim(-1)}), .eps = eps};
   rms_norm_kernel(f, ctx);
   return f;
 }
 
-LayerNorm layer_normed(const Context& ctx, const Tensor& x, const Tensor& w, const Tensor& b, float eps) {
+LayerNorm layer_normed(const ExecContext& ctx, const Tensor& x, const Tensor& w, const Tensor& b, float eps) {
   const Shape rows{x.numel() / x.dim(-1)};
   const LayerNorm f{.x = x,
                     .w = w,
@@ -47,8 +47,8 @@ Var rms_norm(Run& run, const Var& x, const Var& w, float eps) {
     const Sink dx = wanted(back, 0, in), dw = wanted(back, 1, w);
     rms_norm_backward_kernel({in, w, rstd, back.grad(), dx.dst, dw.dst, dx.beta, dw.beta}, back.ctx);
   });
-  return remade(run, out,
-                [saved, w = f.w, eps](const Context& ctx) { return rms_normed(ctx, saved.get(ctx), w, eps).y; });
+  return recomputable(
+      run, out, [saved, w = f.w, eps](const ExecContext& ctx) { return rms_normed(ctx, saved.get(ctx), w, eps).y; });
 }
 
 Var layer_norm(Run& run, const Var& x, const Var& w, const Var& bias, float eps) {
@@ -63,7 +63,7 @@ Var layer_norm(Run& run, const Var& x, const Var& w, const Var& bias, float eps)
                                back.ctx);
   };
   Var out = run.tape->record("layer_norm", f.y, {x.slot, w.slot, bias.slot}, std::move(backward));
-  return remade(run, out, [saved, w = f.w, b = f.b, eps](const Context& ctx) {
+  return recomputable(run, out, [saved, w = f.w, b = f.b, eps](const ExecContext& ctx) {
     return layer_normed(ctx, saved.get(ctx), w, b, eps).y;
   });
 }

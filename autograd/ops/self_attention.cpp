@@ -25,25 +25,26 @@ struct Prepared {
   Tensor q_rstd, k_rstd;
 };
 
-Tensor normalise(const Tensor& x, const Tensor& w, float eps, Tensor& rstd, const Context& ctx) {
+Tensor normalise(const Tensor& x, const Tensor& w, float eps, Tensor& rstd, const ExecContext& ctx) {
   const Tensor y = ctx.empty(x.shape(), x.dtype());
   rstd = ctx.empty({x.dim(0) * x.dim(1)});
   rms_norm_kernel({x, w, y, rstd, eps}, ctx);
   return y;
 }
 
-void rotate(const Tensor& t, const Tensor& positions, const SelfAttention& o, bool inverse, const Context& ctx) {
+void rotate(const Tensor& t, const Tensor& positions, const SelfAttention& o, bool inverse, const ExecContext& ctx) {
   rope_kernel({.x = t, .out = t, .positions = positions, .inv_freq = o.inv_freq, .inverse = inverse}, ctx);
 }
 
 // q and k of one matrix lie side by side: they are rotated as one range of heads.
-void rotate_both(const Tensor& qkv, const Tensor& positions, const SelfAttention& o, bool inverse, const Context& ctx) {
+void rotate_both(const Tensor& qkv, const Tensor& positions, const SelfAttention& o, bool inverse,
+                 const ExecContext& ctx) {
   if (!o.inv_freq.defined()) return;
   const Tensor heads = qkv.narrow(1, 0, (o.heads + o.kv_heads) * o.head_dim).split_dim(1, o.head_dim);
   rotate(heads, positions, o, inverse, ctx);
 }
 
-Prepared prepare(const Context& ctx, const Tensor& qkv, const Sequences& sequences, const SelfAttention& o) {
+Prepared prepare(const ExecContext& ctx, const Tensor& qkv, const Sequences& sequences, const SelfAttention& o) {
   Prepared p;
   p.raw = p.final = split(qkv, o);
   if (!o.q_norm.value.defined()) {
@@ -60,7 +61,7 @@ Prepared prepare(const Context& ctx, const Tensor& qkv, const Sequences& sequenc
 // dx replaces dy, in place; dw goes to the sink of `input`, if wanted.
 void norm_rule(Backward& back, int input, const Tensor& x, const Tensor& w, const Tensor& rstd, const Tensor& dy) {
   RmsNormBackward args{.x = x, .w = w, .rstd = rstd, .dy = dy, .dx = dy};
-  if (back.wants(input)) {
+  if (back.needs_grad(input)) {
     const Sink s = back.sink(input, w.shape(), w.dtype());
     args.dw = s.dst;
     args.beta_w = s.beta;
@@ -78,13 +79,13 @@ struct Rule {
   bool recompute;
   Shape shape;  // of qkv
   DType dtype;
-  ContextExchange* context;
+  ContextExchange* cp;
 
   // The gradients of q, k and v are views of one matrix: the gradient of qkv where nothing was written to it yet.
   void operator()(Backward& back) const {
     const SelfAttention& o = options;
     const Prepared p = recompute ? prepare(back.ctx, qkv.get(back.ctx), sequences, o) : prepared;
-    const bool direct = back.wants(0) && !back.input(0)->written;
+    const bool direct = back.needs_grad(0) && !back.input(0)->written;
     const Tensor dqkv = direct ? back.sink(0, shape, dtype).dst : back.ctx.empty(shape, dtype);
     const Parts d = split(dqkv, o);
     attend_backward({.q = p.final.q,
@@ -98,13 +99,13 @@ struct Rule {
                      .dv = d.v,
                      .scale = o.attention.scale,
                      .pattern = o.attention.pattern},
-                    sequences, context, back.ctx);
+                    sequences, cp, back.ctx);
     rotate_both(dqkv, sequences.positions, o, true, back.ctx);
     if (o.q_norm.value.defined()) {
       norm_rule(back, 1, p.raw.q, o.q_norm.value, p.q_rstd, d.q);
       norm_rule(back, 2, p.raw.k, o.k_norm.value, p.k_rstd, d.k);
     }
-    if (back.wants(0) && !direct) back.give(0, dqkv);
+    if (back.needs_grad(0) && !direct) back.accumulate(0, dqkv);
   }
 };
 
@@ -129,7 +130,7 @@ Var self_attention(Run& run, const Var& qkv, const Sequences& sequences, const S
   const Tensor out = run.ctx.empty({in.dim(0), options.heads, options.head_dim}, in.dtype());
   const Tensor lse = run.ctx.empty({options.heads, in.dim(0)});
   attend({p.final.q, p.final.k, p.final.v, out, lse, {}, {}, options.attention.scale, options.attention.pattern, {}},
-         sequences, run.context, run.ctx);
+         sequences, run.cp, run.ctx);
   if (options.keys) {
     *options.keys = p.final.k;
     *options.values = p.final.v;
@@ -138,7 +139,7 @@ Var self_attention(Run& run, const Var& qkv, const Sequences& sequences, const S
   if (!run.tape) return {y, nullptr};
   const bool again = qkv.recipe != nullptr;
   Rule rule{options,    sequences, out,        lse,        again ? Prepared{} : std::move(p),
-            Saved(qkv), again,     in.shape(), in.dtype(), run.context};
+            Saved(qkv), again,     in.shape(), in.dtype(), run.cp};
   rule.options.keys = rule.options.values = nullptr;  // the caller's, and only as long as this call
   return run.tape->record("self_attention", y, {qkv.slot, options.q_norm.slot, options.k_norm.slot}, std::move(rule));
 }

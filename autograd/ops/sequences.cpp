@@ -4,7 +4,8 @@
 
 namespace ring {
 
-Sequences Sequences::uniform(std::int64_t batch, std::int64_t length, const Context& ctx, std::int64_t first_position) {
+Sequences Sequences::uniform(std::int64_t batch, std::int64_t length, const ExecContext& ctx,
+                             std::int64_t first_position) {
   constexpr std::int64_t most = std::numeric_limits<std::int32_t>::max();
   RING_CHECK(batch >= 0 && length >= 0 && first_position >= 0, "sequences: batch ", batch, ", length ", length,
              ", first position ", first_position, ": none may be negative");

@@ -19,7 +19,7 @@ struct Head {
 
 // This process's statistics of the rows, and everybody else's, in rank order.
 Tensor statistics_of(const Head& h, const Tensor& logits, const Tensor& targets, std::int64_t first) {
-  const Context& ctx = h.run.ctx;
+  const ExecContext& ctx = h.run.ctx;
   const std::int64_t rows = logits.dim(0);
   const Tensor own = ctx.empty({rows, kLogitStatistics}), all = ctx.empty({h.run.tp->size(), rows, kLogitStatistics});
   logit_statistics_kernel({.logits = logits, .targets = targets, .out = own, .first = first, .vocab = h.head.vocab},
@@ -29,7 +29,7 @@ Tensor statistics_of(const Head& h, const Tensor& logits, const Tensor& targets,
 }
 
 void run_chunk(Head& h, const Tensor& logits, std::int64_t begin) {
-  const Context& ctx = h.run.ctx;
+  const ExecContext& ctx = h.run.ctx;
   const std::int64_t rows = logits.dim(0), first = h.run.tp->rank() * h.w.dim(0);
   const auto part = [&](const Tensor& t) { return t.defined() ? t.narrow(0, begin, rows) : t; };
   const Tensor x = part(h.x), targets = part(h.head.targets);
@@ -61,7 +61,7 @@ LossOutput sliced_head(Run& run, const Var& x, const Var& w, const LossHead& hea
              describe(x.value), " and weight ", describe(w.value), ": expected two dims each");
   const std::int64_t tokens = x.value.dim(0) * tp.size(), columns = w.value.dim(0);
   check_head(x.value, tokens, w.value, columns * tp.size(), head);
-  const Context& ctx = run.ctx;
+  const ExecContext& ctx = run.ctx;
   LossOutput out{{ctx.empty({1}), nullptr}, ctx.empty({tokens})};
   Head h{run, head, ctx.empty({tokens, x.value.dim(1)}, x.value.dtype()), w.value, out.token_loss, false, {}};
   tp.all_gather(h.x, x.value, ctx.stream.record()).wait(ctx.stream);
@@ -81,7 +81,7 @@ LossOutput sliced_head(Run& run, const Var& x, const Var& w, const LossHead& hea
   }
   // The weight's gradient is written, yet its slot stays among the inputs: on_ready waits for this step.
   out.sum.slot = run.tape->record("cross_entropy_head", 1, {x.slot, w.slot}, [dx](Backward& back) {
-    if (back.wants(0)) back.give(0, dx);
+    if (back.needs_grad(0)) back.accumulate(0, dx);
   })[0];
   return out;
 }

@@ -14,23 +14,23 @@ std::int64_t share_of(const Communicator& tp, const Tensor& t, const char* op) {
   return t.dim(0) / tp.size();
 }
 
-Tensor gathered(const Context& ctx, Communicator& tp, const Tensor& x) {
+Tensor gathered(const ExecContext& ctx, Communicator& tp, const Tensor& x) {
   const Tensor all = ctx.empty({x.dim(0) * tp.size(), x.dim(1)}, x.dtype());
   tp.all_gather(all, x, ctx.stream.record()).wait(ctx.stream);
   return all;
 }
 
-void scatter(const Context& ctx, Communicator& tp, const Tensor& all, const Tensor& out) {
+void scatter(const ExecContext& ctx, Communicator& tp, const Tensor& all, const Tensor& out) {
   tp.reduce_scatter(out, all, Reduce::sum, ctx.stream.record()).wait(ctx.stream);
 }
 
 // A bias is a table of one row, which every token names.
-void add_bias(const Context& ctx, const Tensor& b, const Tensor& y) {
+void add_bias(const ExecContext& ctx, const Tensor& b, const Tensor& y) {
   embedding_kernel({.ids = ctx.zeros({y.dim(0)}, DType::i32), .table = b.view({1, b.numel()}), .out = y, .add = true},
                    ctx);
 }
 
-Tensor scattered(const Context& ctx, Communicator& tp, const Tensor& x, const Tensor& b, const Tensor& residual) {
+Tensor scattered(const ExecContext& ctx, Communicator& tp, const Tensor& x, const Tensor& b, const Tensor& residual) {
   const Tensor y = ctx.empty({x.dim(0) / tp.size(), x.dim(1)}, x.dtype());
   scatter(ctx, tp, x, y);
   if (b.defined()) add_bias(ctx, b, y);
@@ -40,12 +40,12 @@ Tensor scattered(const Context& ctx, Communicator& tp, const Tensor& x, const Te
 
 void scatter_backward(Backward& back, Communicator& tp, const Tensor& b) {
   const Tensor& dy = back.grad();
-  if (back.wants(0)) back.give(0, gathered(back.ctx, tp, dy));
-  if (back.wants(1)) {
+  if (back.needs_grad(0)) back.accumulate(0, gathered(back.ctx, tp, dy));
+  if (back.needs_grad(1)) {
     const Sink s = back.sink(1, b.shape(), b.dtype());
     column_sum_kernel({dy, s.dst, s.beta}, back.ctx);
   }
-  if (back.wants(2)) back.give(2, dy);
+  if (back.needs_grad(2)) back.accumulate(2, dy);
 }
 
 }  // namespace
@@ -65,12 +65,12 @@ Var gather_rows(Run& run, const Var& x) {
   const Tensor y = gathered(run.ctx, tp, x.value);
   if (!run.tape) return {y, nullptr};
   Var out = run.tape->record("gather_rows", y, {x.slot}, [&tp, like = x.value.shape()](Backward& back) {
-    if (!back.wants(0)) return;
+    if (!back.needs_grad(0)) return;
     const Tensor dx = back.ctx.empty(like, back.grad().dtype());
     scatter(back.ctx, tp, back.grad(), dx);
-    back.give(0, dx);
+    back.accumulate(0, dx);
   });
-  const auto again = [&tp, in = Saved(x)](const Context& ctx) { return gathered(ctx, tp, in.get(ctx)); };
+  const auto again = [&tp, in = Saved(x)](const ExecContext& ctx) { return gathered(ctx, tp, in.get(ctx)); };
   out.recipe = std::make_shared<Recipe>(Recipe{again, {}});
   return out;
 }
@@ -88,7 +88,7 @@ Var scatter_sum(Run& run, const Var& x, const Var& b, const Var& residual) {
   if (!run.tape) return {y, nullptr};
   Var out = run.tape->record("scatter_sum", y, {x.slot, b.slot, residual.slot},
                              [&tp, b = b.value](Backward& back) { scatter_backward(back, tp, b); });
-  return remade(run, out, [&tp, in = Saved(x), b = b.value, r = Saved(residual)](const Context& ctx) {
+  return recomputable(run, out, [&tp, in = Saved(x), b = b.value, r = Saved(residual)](const ExecContext& ctx) {
     return scattered(ctx, tp, in.get(ctx), b, r.get(ctx));
   });
 }

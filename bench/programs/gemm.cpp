@@ -44,7 +44,7 @@ struct Product {
   double flops;
 };
 
-std::vector<Product> products(const Layer& l, std::int64_t tokens, const Context& ctx) {
+std::vector<Product> products(const Layer& l, std::int64_t tokens, const ExecContext& ctx) {
   const auto ones = [&](const Shape& shape) {
     const Tensor t = ctx.empty(shape);
     std::fill_n(t.data<float>(), t.numel(), 1.0f);
@@ -60,7 +60,7 @@ std::vector<Product> products(const Layer& l, std::int64_t tokens, const Context
 double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 // Shortest of many calls: other processes only ever add time.
-double fastest(const Kernel<Matmul>::Candidate& library, const Matmul& args, const Context& ctx, double seconds) {
+double fastest(const Kernel<Matmul>::Candidate& library, const Matmul& args, const ExecContext& ctx, double seconds) {
   double best = 1e9;
   const double end = now() + seconds;
   for (int i = 0; i < 5 || now() < end; ++i) {
@@ -71,7 +71,7 @@ double fastest(const Kernel<Matmul>::Candidate& library, const Matmul& args, con
   return best;
 }
 
-void run_model(const Model& model, const Context& ctx, double seconds) {
+void run_model(const Model& model, const ExecContext& ctx, double seconds) {
   const auto& libraries = matmul_kernel.candidates(Backend::cpu);
   std::printf("\n%s: microseconds and GFLOP/s\n%-8s %-3s %17s", model.name, "layer", "", "M x N x K");
   for (const auto& l : libraries) std::printf(" %20s", std::string(l.name).c_str());
@@ -105,7 +105,7 @@ int main(int argc, char** argv) try {
   app.add_option("--seconds", seconds, "time spent on each product")->check(CLI::NonNegativeNumber);
   app.add_option("--models", first, "only the first so many models");
   CLI11_PARSE(app, argc, argv);
-  const ring::Context ctx{ring::Stream::cpu(threads)};
+  const ring::ExecContext ctx{ring::Stream::cpu(threads)};
   std::printf("%d threads; fastest of the calls in %g s each\n", threads, seconds);
   for (std::size_t i = 0; i < std::min(first, ring::models().size()); ++i)
     ring::run_model(ring::models()[i], ctx, seconds);

@@ -10,7 +10,7 @@
 
 namespace {
 
-ring::Tensor random_tensor(const ring::Shape& shape, const ring::Context& ctx, std::uint32_t site) {
+ring::Tensor random_tensor(const ring::Shape& shape, const ring::ExecContext& ctx, std::uint32_t site) {
   const ring::Tensor t = ctx.empty(shape);
   float* out = t.data<float>();
   ctx.stream.pool().parallel_for(t.numel(), 4096, [&](std::int64_t begin, std::int64_t end, int) {
@@ -32,7 +32,7 @@ int main(int argc, char** argv) {
   app.add_option("--threads", threads);
   CLI11_PARSE(app, argc, argv);
 
-  const ring::Context ctx{ring::Stream::cpu(threads)};
+  const ring::ExecContext ctx{ring::Stream::cpu(threads)};
   ring::Var x{random_tensor({tokens, width}, ctx, 1), std::make_shared<ring::GradSlot>()};
   ring::Var w{random_tensor({vocab, width}, ctx, 2), std::make_shared<ring::GradSlot>()};
   w.slot->grad = ctx.zeros({vocab, width});  // a parameter's gradient lies in its bucket, whatever the head does

@@ -42,7 +42,7 @@ Timing measure(double budget, const Sample& sample) {
 // One case on warm memory: the tensors are made once, and every call finds its memory in the pool.
 class Bench {
  public:
-  Bench(const OpCase& c, const Context& ctx) : case_(c), ctx_(ctx), inputs_(make_inputs(c, input_values(c), ctx)) {
+  Bench(const OpCase& c, const ExecContext& ctx) : case_(c), ctx_(ctx), inputs_(make_inputs(c, input_values(c), ctx)) {
     for (const Var& in : inputs_) constants_.push_back({in.value, nullptr});
   }
 
@@ -79,7 +79,7 @@ class Bench {
 
  private:
   const OpCase& case_;
-  Context ctx_;
+  ExecContext ctx_;
   std::vector<Var> inputs_, constants_;
   std::vector<Tensor> seeds_;
 };
@@ -117,7 +117,7 @@ bool wanted(const Options& o, const OpCase& c) {
 }
 
 int run_benchmarks(const Options& o) {
-  const Context ctx{Stream::cpu(o.threads)};
+  const ExecContext ctx{Stream::cpu(o.threads)};
   const Ceilings ceilings = measure_ceilings(ctx, o.seconds);
   print_header(o, ceilings);
   int count = 0;

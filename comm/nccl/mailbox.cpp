@@ -36,12 +36,12 @@ void wait_until(const Done& done, const std::function<void()>& check) {
 
 struct Mailbox::Ring {
   std::atomic<std::uint64_t> posted, taken;
-  Note notes[kNotes];
+  RecvDescriptor notes[kNotes];
 };
 // Zero-filled when it is made. The rings follow, one for each reader.
-struct Mailbox::Box {
+struct Mailbox::SharedPage {
   std::atomic<std::uint64_t> segments;
-  Card cards[kSegments];
+  IpcHandle cards[kSegments];
 };
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free, "shared between processes");
 
@@ -49,7 +49,7 @@ Mailbox::Mailbox(int rank, int size)
     : rank_(rank),
       size_(size),
       name_(str("/ringmaster-", ::getpid(), "-", random_cookie().substr(0, 16))),
-      bytes_(sizeof(Box) + static_cast<std::size_t>(size) * sizeof(Ring)),
+      bytes_(sizeof(SharedPage) + static_cast<std::size_t>(size) * sizeof(Ring)),
       boxes_(static_cast<std::size_t>(size)),
       early_(static_cast<std::size_t>(size)) {
   const int file = ::shm_open(name_.c_str(), O_RDWR | O_CREAT | O_EXCL, 0600);
@@ -70,7 +70,7 @@ Mailbox::Mailbox(int rank, int size)
 
 Mailbox::~Mailbox() {
   unlink();
-  for (Box* box : boxes_)
+  for (SharedPage* box : boxes_)
     if (box) ::munmap(box, bytes_);
 }
 
@@ -83,7 +83,7 @@ void Mailbox::open(int peer, const std::string& name) {
   const int error = errno;
   ::close(file);
   if (at == MAP_FAILED) fail("cannot map ", name, " of /dev/shm: ", std::strerror(error));
-  boxes_[static_cast<std::size_t>(peer)] = static_cast<Box*>(at);
+  boxes_[static_cast<std::size_t>(peer)] = static_cast<SharedPage*>(at);
 }
 
 Mailbox::Ring& Mailbox::ring(int owner, int reader) const {
@@ -91,28 +91,28 @@ Mailbox::Ring& Mailbox::ring(int owner, int reader) const {
   return rings[reader];
 }
 
-void Mailbox::announce(std::size_t segment, const Card& card) {
-  Box& box = *boxes_[static_cast<std::size_t>(rank_)];
+void Mailbox::announce(std::size_t segment, const IpcHandle& card) {
+  SharedPage& box = *boxes_[static_cast<std::size_t>(rank_)];
   RING_CHECK(segment < kSegments, "messages of other ranks came to need ", segment + 1, " segments of memory, of ",
              kSegments, " that there may be");
   box.cards[segment] = card;
   box.segments.store(segment + 1, std::memory_order_release);
 }
 
-Card Mailbox::segment(int peer, std::size_t segment) const {
-  const Box& box = *boxes_[static_cast<std::size_t>(peer)];
+IpcHandle Mailbox::segment(int peer, std::size_t segment) const {
+  const SharedPage& box = *boxes_[static_cast<std::size_t>(peer)];
   RING_CHECK(segment < box.segments.load(std::memory_order_acquire), "segment ", segment, " of rank ", peer,
              " is not there");
   return box.cards[segment];
 }
 
-void Mailbox::post(int peer, const Note& note, const std::function<void()>& check) {
+void Mailbox::post(int peer, const RecvDescriptor& note, const std::function<void()>& check) {
   Ring& to = ring(rank_, peer);
   const std::uint64_t n = to.posted.load(std::memory_order_relaxed);
   const auto room = [&] {
     if (n - to.taken.load(std::memory_order_acquire) < kNotes) return true;
     for (int p = 0; p < size_; ++p)  // the others may wait for room, too
-      while (const std::optional<Note> come = p == rank_ ? std::nullopt : read(p))
+      while (const std::optional<RecvDescriptor> come = p == rank_ ? std::nullopt : read(p))
         early_[static_cast<std::size_t>(p)].push_back(*come);
     return false;
   };
@@ -121,9 +121,9 @@ void Mailbox::post(int peer, const Note& note, const std::function<void()>& chec
   to.posted.store(n + 1, std::memory_order_release);
 }
 
-Note Mailbox::take(int peer, const std::function<void()>& check) {
+RecvDescriptor Mailbox::take(int peer, const std::function<void()>& check) {
   auto& early = early_[static_cast<std::size_t>(peer)];
-  std::optional<Note> note;
+  std::optional<RecvDescriptor> note;
   if (!early.empty()) {
     note = early.front();
     early.pop_front();
@@ -133,11 +133,11 @@ Note Mailbox::take(int peer, const std::function<void()>& check) {
   return *note;
 }
 
-std::optional<Note> Mailbox::read(int peer) {
+std::optional<RecvDescriptor> Mailbox::read(int peer) {
   Ring& from = ring(peer, rank_);
   const std::uint64_t n = from.taken.load(std::memory_order_relaxed);
   if (from.posted.load(std::memory_order_acquire) == n) return {};
-  const Note note = from.notes[n % kNotes];
+  const RecvDescriptor note = from.notes[n % kNotes];
   from.taken.store(n + 1, std::memory_order_release);
   return note;
 }

@@ -14,7 +14,7 @@
 namespace ring::nccl {
 
 // Memory of a GPU, for other processes and for other threads of the same one.
-struct Card {
+struct IpcHandle {
   std::uint64_t process = 0;
   std::byte* memory = nullptr;
   int device = 0;
@@ -22,13 +22,13 @@ struct Card {
 };
 
 // In the memory that a rank lets others write to.
-struct Place {
+struct RemoteAddress {
   std::uint32_t segment = 0;
   std::uint64_t offset = 0;
 };
 
-struct Note {
-  Place at;
+struct RecvDescriptor {
+  RemoteAddress at;
   std::uint64_t bytes = 0;
 };
 
@@ -45,25 +45,25 @@ class Mailbox {
   void unlink();  // once all have opened it: nothing is left behind
 
   // A segment of this rank's memory, before notes that name it; Error: too many.
-  void announce(std::size_t segment, const Card&);
-  Card segment(int peer, std::size_t segment) const;
+  void announce(std::size_t segment, const IpcHandle&);
+  IpcHandle segment(int peer, std::size_t segment) const;
 
   // Notes from and to a peer arrive in order. Both wait where they have to, and call `check` meanwhile, which throws
   // when it is time to give up.
-  void post(int peer, const Note&, const std::function<void()>& check);
-  Note take(int peer, const std::function<void()>& check);
+  void post(int peer, const RecvDescriptor&, const std::function<void()>& check);
+  RecvDescriptor take(int peer, const std::function<void()>& check);
 
  private:
-  struct Box;
+  struct SharedPage;
   struct Ring;
   Ring& ring(int owner, int reader) const;
-  std::optional<Note> read(int peer);
+  std::optional<RecvDescriptor> read(int peer);
 
   int rank_, size_;
   std::string name_;
   std::size_t bytes_;
-  std::vector<Box*> boxes_;              // by rank
-  std::vector<std::deque<Note>> early_;  // by rank: read while there was no room for notes of ours
+  std::vector<SharedPage*> boxes_;                 // by rank
+  std::vector<std::deque<RecvDescriptor>> early_;  // by rank: read while there was no room for notes of ours
 };
 
 }  // namespace ring::nccl

@@ -42,9 +42,11 @@ class NcclCommunicator final : public Communicator {
   Tensor receive_buffer(const Shape& shape, DType dtype, const Stream& stream) override {
     nccl::PeerCopies* copies = channel_->copies();
     const bool lands = copies && !stream.impl().recording();
-    return lands ? copies->landing().tensor(shape, dtype, stream) : Tensor::empty(shape, dtype, stream);
+    return lands ? copies->peer_memory().tensor(shape, dtype, stream) : Tensor::empty(shape, dtype, stream);
   }
-  std::size_t receive_bytes() const override { return channel_->copies() ? channel_->copies()->landing().bytes() : 0; }
+  std::size_t receive_bytes() const override {
+    return channel_->copies() ? channel_->copies()->peer_memory().bytes() : 0;
+  }
   bool has_copy_engines() const { return channel_->copies() != nullptr; }
 
  private:

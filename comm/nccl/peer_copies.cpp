@@ -81,14 +81,14 @@ std::uint64_t this_process() {
   return id;
 }
 
-Card card_of(std::byte* memory, int device) {
-  Card card{this_process(), memory, device, {}};
+IpcHandle card_of(std::byte* memory, int device) {
+  IpcHandle card{this_process(), memory, device, {}};
   static_assert(sizeof card.handle == sizeof(cudaIpcMemHandle_t));
   RING_CUDA_CHECK(cudaIpcGetMemHandle(reinterpret_cast<cudaIpcMemHandle_t*>(card.handle), memory));
   return card;
 }
 
-std::string to_bytes(const Card& card, const std::string& box) {
+std::string to_bytes(const IpcHandle& card, const std::string& box) {
   return std::string(reinterpret_cast<const char*>(&card), sizeof card) + box;
 }
 
@@ -167,10 +167,10 @@ std::vector<std::string> PeerCopies::gather(const std::string& what, const std::
 
 std::string PeerCopies::prepare() {
   mailbox_ = std::make_unique<Mailbox>(rank_, size_);
-  landing_ = std::make_shared<Landing>(Device{Backend::cuda, device_},
-                                       [this](const Landing::Segment& segment, std::size_t number) {
-                                         mailbox_->announce(number, card_of(segment.data, device_));
-                                       });
+  peer_memory_ = std::make_shared<PeerMemoryPool>(Device{Backend::cuda, device_},
+                                                  [this](const PeerMemoryPool::Segment& segment, std::size_t number) {
+                                                    mailbox_->announce(number, card_of(segment.data, device_));
+                                                  });
   void* memory = nullptr;
   const std::size_t bytes = 2 * sizeof(std::uint32_t) * static_cast<std::size_t>(size_);
   RING_CUDA_CHECK(cudaMalloc(&memory, bytes));  // not of a pool, whose memory has no such handle
@@ -191,7 +191,7 @@ std::string PeerCopies::prepare() {
 
 void PeerCopies::connect(const std::vector<std::string>& cards) {
   for (std::size_t r = 0; r < cards.size(); ++r) {
-    Card card;
+    IpcHandle card;
     RING_CHECK(cards[r].size() >= sizeof card, "rank ", r, " left ", cards[r].size(), " bytes, not ", sizeof card);
     std::memcpy(&card, cards[r].data(), sizeof card);
     if (static_cast<int>(r) == rank_ || !card.memory) continue;  // it says itself what is wrong
@@ -200,7 +200,7 @@ void PeerCopies::connect(const std::vector<std::string>& cards) {
   }
 }
 
-std::byte* PeerCopies::opened(const Card& card) {
+std::byte* PeerCopies::opened(const IpcHandle& card) {
   if (card.process == this_process()) {
     enable_access(card.device);
     return card.memory;
@@ -213,7 +213,7 @@ std::byte* PeerCopies::opened(const Card& card) {
   return static_cast<std::byte*>(at);
 }
 
-std::byte* PeerCopies::opened(int peer, const Place& at) {
+std::byte* PeerCopies::opened(int peer, const RemoteAddress& at) {
   auto& known = segments_[static_cast<std::size_t>(peer)];
   while (known.size() <= at.segment) known.push_back(opened(mailbox_->segment(peer, known.size())));
   return known[at.segment] + at.offset;
@@ -246,11 +246,11 @@ PeerCopies::Messages PeerCopies::expect(const Messages& receives, std::vector<Te
     const int peer = static_cast<int>(p);
     if (peer == rank_ || receives[p].empty()) continue;
     for (const Tensor& t : receives[p]) {
-      std::optional<Place> at = landing_->find(t.raw());
-      landed[p].push_back(at ? t : landing_->tensor(t.shape(), t.dtype(), lane.stream));
+      std::optional<RemoteAddress> at = peer_memory_->find(t.raw());
+      landed[p].push_back(at ? t : peer_memory_->tensor(t.shape(), t.dtype(), lane.stream));
       if (!at) {
         held.push_back(landed[p].back());
-        at = landing_->find(held.back().raw());
+        at = peer_memory_->find(held.back().raw());
       }
       mailbox_->post(peer, {*at, t.bytes()}, check);
     }
@@ -262,7 +262,7 @@ PeerCopies::Messages PeerCopies::expect(const Messages& receives, std::vector<Te
 
 void PeerCopies::send(int peer, const Tensor& t) {
   Lane& lane = out_[static_cast<std::size_t>(peer)];
-  const Note note = mailbox_->take(peer, deadline());
+  const RecvDescriptor note = mailbox_->take(peer, deadline());
   RING_CHECK(note.bytes == t.bytes(), "rank ", options_.rank_of_run(rank_), " sends ", t.bytes(), " bytes where rank ",
              options_.rank_of_run(peer), " expects ", note.bytes);
   std::byte* const to = opened(peer, note.at);
@@ -366,7 +366,7 @@ void PeerCopies::close(bool healthy) {
     healthy = false;
     log::debug("memory of copies between GPUs is left to the end of the process: ", e.what());
   }
-  if (!healthy && landing_) landing_->abandon();
+  if (!healthy && peer_memory_) peer_memory_->abandon();
   closed_ = true;
 }
 

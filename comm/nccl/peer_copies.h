@@ -3,7 +3,7 @@
 // and a rank whose peer is late waits without running anything.
 //
 // The receiver says where a message is to go by a note (its host's, see mailbox.h) and by a flag that it raises once
-// that place is free; the sender copies it there and raises a flag of the receiver. Only memory of landing() can be
+// that place is free; the sender copies it there and raises a flag of the receiver. Only memory of peer_memory() can be
 // written so: what is to go elsewhere lands there first and is copied on, which does take multiprocessors (all copies
 // within a device do). Flags count the messages of an ordered pair, so both sides have to name the same messages in the
 // same order. A stream waits only for flags in its own device's memory.
@@ -22,9 +22,9 @@
 #include <vector>
 
 #include "comm/communicator.h"
-#include "comm/nccl/landing.h"
 #include "comm/nccl/mailbox.h"
 #include "comm/nccl/nccl.h"
+#include "comm/nccl/peer_memory_pool.h"
 #include "core/stream.h"
 
 namespace ring::nccl {
@@ -44,7 +44,7 @@ class PeerCopies : public std::enable_shared_from_this<PeerCopies> {
   Event exchange(const std::vector<Transfer>& sends, const std::vector<Transfer>& receives,
                  const std::vector<Event>& after, std::vector<Tensor>& held);
   // Where messages can go without another copy.
-  Landing& landing() { return *landing_; }
+  PeerMemoryPool& peer_memory() { return *peer_memory_; }
 
   // From any thread: what waits for a peer goes on, with data that means nothing.
   void abort();
@@ -65,8 +65,8 @@ class PeerCopies : public std::enable_shared_from_this<PeerCopies> {
   std::string prepare();                                    // this rank's flags for the others
   void connect(const std::vector<std::string>& cards);      // opens the others' flags and boxes
   std::string attempt(const std::function<void()>&) const;  // what went wrong, or kFine
-  std::byte* opened(const Card&);                           // that memory, as this process sees it
-  std::byte* opened(int peer, const Place&);
+  std::byte* opened(const IpcHandle&);                      // that memory, as this process sees it
+  std::byte* opened(int peer, const RemoteAddress&);
   Messages by_peer(const std::vector<Transfer>&) const;                  // but for empty ones
   Messages expect(const Messages& receives, std::vector<Tensor>& held);  // says where they are to go
   void send(int peer, const Tensor&);
@@ -81,7 +81,7 @@ class PeerCopies : public std::enable_shared_from_this<PeerCopies> {
   std::shared_ptr<Store> store_;
   CommOptions options_;
   std::unique_ptr<Mailbox> mailbox_;
-  std::shared_ptr<Landing> landing_;
+  std::shared_ptr<PeerMemoryPool> peer_memory_;
   std::vector<std::byte*> flags_;                  // by rank, as this process sees them
   std::vector<std::vector<std::byte*>> segments_;  // by rank, those that were opened
   std::vector<void*> mapped_;                      // of other processes

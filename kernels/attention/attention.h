@@ -30,7 +30,7 @@ inline Cost cost(const Attention& a) {
   return cost_of(a.q, {a.q, a.k, a.v, a.out, a.lse}, attention_flops(4, a.q, a.k, a.pattern, a.queries, a.keys));
 }
 // The fastest kernel for the shape, once measured; for calls with a carry as for those without.
-const Kernel<Attention>::Candidate& choose_fastest(const Kernel<Attention>&, const Attention&, const Context&);
+const Kernel<Attention>::Candidate& choose_fastest(const Kernel<Attention>&, const Attention&, const ExecContext&);
 inline constinit Kernel<Attention> attention_kernel{"attention", choose_fastest};
 
 // dq, dk, dv: shapes of q, k, v, any strides with unit last; of their type or f32; overwritten. P = exp(scale q.k -
@@ -51,7 +51,7 @@ inline Cost cost(const AttentionBackward& a) {
                  attention_flops(10, a.q, a.k, a.pattern, a.queries, a.keys));
 }
 const Kernel<AttentionBackward>::Candidate& choose_fastest(const Kernel<AttentionBackward>&, const AttentionBackward&,
-                                                           const Context&);
+                                                           const ExecContext&);
 inline constinit Kernel<AttentionBackward> attention_backward_kernel{"attention_backward", choose_fastest};
 
 // Rows first, first + stride, .. of a cache.

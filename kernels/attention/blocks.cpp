@@ -91,22 +91,24 @@ void BlockPattern::check_covers(std::int64_t length, const char* op) const {
            ", the pattern's file ends after ", r.rows, ": add lines for the others to it, or shorten the context");
 }
 
-BlockLists lists_of(const BlockPattern& pattern, Owner owner, std::int64_t kv_heads, std::int64_t length, bool causal) {
+BlockLists lists_of(const BlockPattern& pattern, Stationary owner, std::int64_t kv_heads, std::int64_t length,
+                    bool causal) {
   pattern.check_covers(length, "block lists");
   const auto halves = static_cast<std::int32_t>((length + kListColumns - 1) / kListColumns);
   const std::int32_t per_block = pattern.block() / kListColumns;
   const auto kept = [&](std::int32_t head, std::int32_t row, std::int32_t column) {
-    if (row >= halves) return Kept::none;
+    if (row >= halves) return BlockCoverage::none;
     const std::int32_t a = row / per_block, b = column / per_block;
-    const bool keeps = owner == Owner::queries ? pattern.keeps(head, a, b) : pattern.keeps(head, b, a);
-    return keeps ? kept_of(owner, row, column, causal) : Kept::none;
+    const bool keeps = owner == Stationary::q ? pattern.keeps(head, a, b) : pattern.keeps(head, b, a);
+    return keeps ? coverage_of(owner, row, column, causal) : BlockCoverage::none;
   };
   BlockLists lists{(halves + 1) / 2, {0}, {}};
   for (std::int32_t head = 0; head < kv_heads; ++head)
     for (std::int32_t tile = 0; tile < lists.tiles; ++tile) {
       for (std::int32_t column = 0; column < halves; ++column) {
-        const Kept first = kept(head, 2 * tile, column), second = kept(head, 2 * tile + 1, column);
-        if (first != Kept::none || second != Kept::none) lists.entries.push_back(list_entry(column, first, second));
+        const BlockCoverage first = kept(head, 2 * tile, column), second = kept(head, 2 * tile + 1, column);
+        if (first != BlockCoverage::none || second != BlockCoverage::none)
+          lists.entries.push_back(list_entry(column, first, second));
       }
       lists.begins.push_back(static_cast<std::int32_t>(lists.entries.size()));
     }

@@ -6,7 +6,7 @@
 #include <memory>
 #include <vector>
 
-#include "kernels/attention/strand.h"
+#include "kernels/attention/head_segment.h"
 
 namespace ring {
 
@@ -112,20 +112,22 @@ class BlockPattern {
 // the tile and, above them, two for the others. Rows that start beyond the length keep nothing; that the last 64 rows
 // or columns may end beyond it is not marked.
 constexpr std::int32_t kListRows = 128, kListColumns = 64;
-enum class Kept : std::uint8_t { none = 0, partly = 1, wholly = 2 };  // partly: cut by the causal diagonal
-RING_HOST_DEVICE constexpr std::int32_t list_entry(std::int32_t column_block, Kept first, Kept second) {
+enum class BlockCoverage : std::uint8_t { none = 0, partly = 1, wholly = 2 };  // partly: cut by the causal diagonal
+RING_HOST_DEVICE constexpr std::int32_t list_entry(std::int32_t column_block, BlockCoverage first,
+                                                   BlockCoverage second) {
   return column_block * 16 + static_cast<std::int32_t>(second) * 4 + static_cast<std::int32_t>(first);
 }
 RING_HOST_DEVICE constexpr std::int32_t list_column(std::int32_t entry) { return (entry >> 4) * kListColumns; }
-RING_HOST_DEVICE constexpr Kept list_kept(std::int32_t entry, int half) {
-  return static_cast<Kept>(entry >> (2 * half) & 3);
+RING_HOST_DEVICE constexpr BlockCoverage list_coverage(std::int32_t entry, int half) {
+  return static_cast<BlockCoverage>(entry >> (2 * half) & 3);
 }
 
 // What causality leaves of the owner's rows 64 row on and the columns 64 column on.
-RING_HOST_DEVICE constexpr Kept kept_of(Owner owner, std::int32_t row, std::int32_t column, bool causal) {
-  if (!causal) return Kept::wholly;
-  if (row == column) return Kept::partly;
-  return (column < row) == (owner == Owner::queries) ? Kept::wholly : Kept::none;
+RING_HOST_DEVICE constexpr BlockCoverage coverage_of(Stationary owner, std::int32_t row, std::int32_t column,
+                                                     bool causal) {
+  if (!causal) return BlockCoverage::wholly;
+  if (row == column) return BlockCoverage::partly;
+  return (column < row) == (owner == Stationary::q) ? BlockCoverage::wholly : BlockCoverage::none;
 }
 
 // For every KV head and tile, entries[begins[head tiles + tile]] up to the next one's: what lists on devices must
@@ -134,6 +136,6 @@ struct BlockLists {
   std::int32_t tiles = 0;  // of a head
   std::vector<std::int32_t> begins, entries;
 };
-BlockLists lists_of(const BlockPattern&, Owner, std::int64_t kv_heads, std::int64_t length, bool causal);
+BlockLists lists_of(const BlockPattern&, Stationary, std::int64_t kv_heads, std::int64_t length, bool causal);
 
 }  // namespace ring

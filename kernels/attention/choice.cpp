@@ -58,7 +58,7 @@ void cut(Args& a, double flops) {
 
 // Without a carry, results are overwritten and a call can be repeated in place. A carry is used up: what is measured
 // then is the same call without one, into places of its own. Long calls are cut short.
-Attention repeatable(Attention a, const Context& ctx) {
+Attention repeatable(Attention a, const ExecContext& ctx) {
   shorten(a, kEnough);
   if (!a.carry.defined()) return a;
   a.carry = {};
@@ -66,7 +66,7 @@ Attention repeatable(Attention a, const Context& ctx) {
   a.lse = ctx.empty(a.lse.shape());
   return a;
 }
-AttentionBackward repeatable(AttentionBackward a, const Context& ctx) {
+AttentionBackward repeatable(AttentionBackward a, const ExecContext& ctx) {
   shorten(a, kEnough);
   if (!a.carry_dq.defined() && !a.carry_dk.defined()) return a;
   a.carry_dq = a.carry_dk = a.carry_dv = {};
@@ -75,10 +75,10 @@ AttentionBackward repeatable(AttentionBackward a, const Context& ctx) {
 }
 
 template <class Args>
-const typename Kernel<Args>::Candidate& choose(const Kernel<Args>& slot, const Args& args, const Context& ctx) {
+const typename Kernel<Args>::Candidate& choose(const Kernel<Args>& slot, const Args& args, const ExecContext& ctx) {
   return choose_measured(
       slot, args, ctx, [](const Args& a) { return choice_key(a); },
-      [](const Args& a, const Context& c) { return repeatable(a, c); });
+      [](const Args& a, const ExecContext& c) { return repeatable(a, c); });
 }
 
 }  // namespace
@@ -108,11 +108,11 @@ void shorten(Attention& a, double flops) { cut(a, flops); }
 void shorten(AttentionBackward& a, double flops) { cut(a, flops); }
 
 const Kernel<Attention>::Candidate& choose_fastest(const Kernel<Attention>& slot, const Attention& args,
-                                                   const Context& ctx) {
+                                                   const ExecContext& ctx) {
   return choose(slot, args, ctx);
 }
 const Kernel<AttentionBackward>::Candidate& choose_fastest(const Kernel<AttentionBackward>& slot,
-                                                           const AttentionBackward& args, const Context& ctx) {
+                                                           const AttentionBackward& args, const ExecContext& ctx) {
   return choose(slot, args, ctx);
 }
 

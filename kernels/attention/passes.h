@@ -2,14 +2,14 @@
 // Patterns of several passes (dilated branches): each pass merges its result into that of those before it, in f32.
 
 #include "kernels/attention/attention.h"
-#include "kernels/attention/strand.h"
+#include "kernels/attention/head_segment.h"
 
 namespace ring {
 
 // run(args of one pass, pass) for each pass in order. fill(lse): lse = -inf everywhere.
 template <class Fill, class Run>
-void forward_passes(const Attention& args, const Context& ctx, const Fill& fill, const Run& run) {
-  const std::vector<Pass> passes = passes_of(args.pattern);
+void forward_passes(const Attention& args, const ExecContext& ctx, const Fill& fill, const Run& run) {
+  const std::vector<BranchPass> passes = passes_of(args.pattern);
   if (passes.size() == 1) return run(args, passes[0]);
   Attention one = args;
   if (!args.carry.defined()) {
@@ -27,8 +27,8 @@ enum class Gradient : std::uint8_t { queries, keys };
 
 // run(args of one pass, pass, gradient). Sums of one gradient are dropped before those of the other are made.
 template <class Run>
-void backward_passes(const AttentionBackward& args, const Context& ctx, const Run& run) {
-  const std::vector<Pass> passes = passes_of(args.pattern);
+void backward_passes(const AttentionBackward& args, const ExecContext& ctx, const Run& run) {
+  const std::vector<BranchPass> passes = passes_of(args.pattern);
   const auto sums = [&](const Tensor& carry, const Tensor& out) {
     if (carry.defined() || passes.size() == 1) return carry;
     return ctx.zeros(out.shape());

@@ -22,19 +22,19 @@ void check_branches(const Pattern& p, const char* op) {
   }
 }
 
-// Of one piece as a head with this offset sees it.
-double pairs_of(const Pass& pass, const Piece& piece, std::int32_t offset) {
-  const Strand s(pass, piece, offset);
+// Of one segment pair as a head with this offset sees it.
+double pairs_of(const BranchPass& pass, const SegmentPair& piece, std::int32_t offset) {
+  const HeadSegment s(pass, piece, offset);
   double pairs = 0;
   for (std::int32_t j = s.q_first; j < s.q_end; ++j) {
-    const Columns c = s.columns<Owner::queries>(j);
+    const Columns c = s.columns<Stationary::q>(j);
     const std::int32_t hole = std::max(c.hole, c.first), hole_end = std::min(c.hole_end, c.end);
     pairs += std::max(0, c.end - c.first) - std::max(0, hole_end - hole);
   }
   return pairs;
 }
 
-double pairs_of(const BlockPattern& blocks, const Piece& p, std::int32_t kv_head, bool causal) {
+double pairs_of(const BlockPattern& blocks, const SegmentPair& p, std::int32_t kv_head, bool causal) {
   double pairs = 0;
   const std::int32_t size = blocks.block();
   for (std::int32_t q = p.q_first / size; q * size < p.q_end; ++q)
@@ -88,8 +88,8 @@ std::vector<Span> sorted_by_row(std::vector<Span> spans) {
 double kept_pairs(const Pattern& pattern, const std::vector<Span>& queries, const std::vector<Span>& keys,
                   std::int64_t kv_heads) {
   double pairs = 0;
-  for (const Pass& pass : passes_of(pattern))
-    for (const Piece& piece : pieces_of(pass, pattern, queries, keys)) {
+  for (const BranchPass& pass : passes_of(pattern))
+    for (const SegmentPair& piece : segment_pairs_of(pass, pattern, queries, keys)) {
       const auto heads =
           static_cast<std::int32_t>(pass.listed ? kv_heads : std::min<std::int64_t>(kv_heads, pass.rate));
       for (std::int32_t h = 0; h < heads; ++h) {

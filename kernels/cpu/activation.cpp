@@ -41,7 +41,7 @@ void dispatch(Activation kind, const Body& body) {
   }
 }
 
-void run_activate(const Activate& args, const Context& ctx) {
+void run_activate(const Activate& args, const ExecContext& ctx) {
   check_numel("activate", "x", args.x, args.y.numel());
   check_numel("activate", "y", args.y, args.y.numel());
   const float* x = args.x.data<float>();
@@ -54,7 +54,7 @@ void run_activate(const Activate& args, const Context& ctx) {
   });
 }
 
-void run_activate_backward(const ActivateBackward& args, const Context& ctx) {
+void run_activate_backward(const ActivateBackward& args, const ExecContext& ctx) {
   check_numel("activate_backward", "x", args.x, args.dx.numel());
   check_numel("activate_backward", "dy", args.dy, args.dx.numel());
   check_numel("activate_backward", "dx", args.dx, args.dx.numel());
@@ -68,7 +68,7 @@ void run_activate_backward(const ActivateBackward& args, const Context& ctx) {
   });
 }
 
-void run_swiglu(const SwiGlu& args, const Context& ctx) {
+void run_swiglu(const SwiGlu& args, const ExecContext& ctx) {
   const Rows in = rows_of("swiglu", "gate_up", args.gate_up), out = rows_of("swiglu", "y", args.y);
   RING_CHECK(in.count == out.count && in.width == 2 * out.width, "swiglu of ", describe(args.gate_up), " into ",
              describe(args.y));
@@ -83,7 +83,7 @@ void run_swiglu(const SwiGlu& args, const Context& ctx) {
 }
 
 // With s = sigmoid(g): dgate = dy * up * s * (1 + g (1 - s)), dup = dy * g * s.
-void run_swiglu_backward(const SwiGluBackward& args, const Context& ctx) {
+void run_swiglu_backward(const SwiGluBackward& args, const ExecContext& ctx) {
   const Rows in = rows_of("swiglu_backward", "gate_up", args.gate_up);
   const Rows dy = rows_of("swiglu_backward", "dy", args.dy);
   const Rows out = rows_of("swiglu_backward", "dgate_up", args.dgate_up);

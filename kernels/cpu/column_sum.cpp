@@ -23,7 +23,7 @@ void add_rows(const float* x, std::int64_t stride, std::int64_t rows, std::int64
 }
 
 // Cut by columns: each is summed by one thread in one order, whatever the number of threads.
-void run_column_sum(const ColumnSum& args, const Context& ctx) {
+void run_column_sum(const ColumnSum& args, const ExecContext& ctx) {
   const Tensor &x = args.x, &out = args.out;
   RING_CHECK(
       x.shape().size() == 2 && out.numel() == x.dim(1) && out.contiguous() && (x.dim(1) <= 1 || x.stride(1) == 1),

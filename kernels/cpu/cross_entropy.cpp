@@ -54,7 +54,7 @@ void check_args(const CrossEntropy& args, std::int64_t rows, std::int64_t width)
            " (", kIgnoreTarget, " ignores a token)");
 }
 
-void run_cross_entropy(const CrossEntropy& args, const Context& ctx) {
+void run_cross_entropy(const CrossEntropy& args, const ExecContext& ctx) {
   const Rows logits = rows_of("cross_entropy", "logits", args.logits);
   check_args(args, logits.count, logits.width);
   const std::int32_t* targets = args.targets.data<std::int32_t>();

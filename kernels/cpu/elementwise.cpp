@@ -7,7 +7,7 @@
 namespace ring::cpu {
 namespace {
 
-void run_axpby(const Axpby& args, const Context& ctx) {
+void run_axpby(const Axpby& args, const ExecContext& ctx) {
   check_numel("axpby", "x", args.x, args.out.numel());
   check_numel("axpby", "out", args.out, args.out.numel());
   RING_CHECK(args.y.defined() || args.beta == 0, "axpby: beta is ", args.beta, " without y");
@@ -66,7 +66,7 @@ void apply_factors(const DropoutPointers& p, const float* factors, std::int64_t 
   }
 }
 
-void run_dropout(const Dropout& args, const Context& ctx) {
+void run_dropout(const Dropout& args, const ExecContext& ctx) {
   RING_CHECK(args.rate >= 0 && args.rate < 1, "dropout: rate ", args.rate, " is not in [0, 1)");
   RING_CHECK(args.first_element >= 0, "dropout: first element ", args.first_element);
   check_numel("dropout", "x", args.x, args.out.numel());
@@ -94,7 +94,7 @@ void run_dropout(const Dropout& args, const Context& ctx) {
 }
 
 template <class From, class To, class Convert>
-void convert(const Cast& args, const Context& ctx, Convert one) {
+void convert(const Cast& args, const ExecContext& ctx, Convert one) {
   const From* x = args.x.data<From>();
   To* out = args.out.data<To>();
   ctx.stream.pool().parallel_for(args.x.numel(), kPartWork, [=](std::int64_t begin, std::int64_t end, int) {
@@ -103,7 +103,7 @@ void convert(const Cast& args, const Context& ctx, Convert one) {
   });
 }
 
-void run_cast(const Cast& args, const Context& ctx) {
+void run_cast(const Cast& args, const ExecContext& ctx) {
   check_numel("cast", "out", args.out, args.x.numel());
   check_numel("cast", "x", args.x, args.x.numel());
   const DType from = args.x.dtype(), to = args.out.dtype();
@@ -114,7 +114,7 @@ void run_cast(const Cast& args, const Context& ctx) {
   copy(args.out.view({args.x.numel()}), args.x.view({args.x.numel()}), ctx.stream);
 }
 
-void run_random_normal(const RandomNormal& args, const Context& ctx) {
+void run_random_normal(const RandomNormal& args, const ExecContext& ctx) {
   check_numel("random_normal", "out", args.out, args.out.numel());
   RING_CHECK(args.first_element >= 0 && args.first_element % 2 == 0, "random_normal: first element ",
              args.first_element, " is not even");

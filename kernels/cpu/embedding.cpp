@@ -30,7 +30,7 @@ T* row_of(T* table, std::int64_t id, std::int64_t first_id, std::int64_t rows, s
   return at >= 0 && at < rows ? table + at * width : nullptr;
 }
 
-void run_embedding(const Embedding& args, const Context& ctx) {
+void run_embedding(const Embedding& args, const ExecContext& ctx) {
   check_args("embedding", args.ids, args.table, args.out, args.first_id, args.all_rows);
   const std::int32_t* ids = args.ids.data<std::int32_t>();
   const float* table = args.table.data<float>();
@@ -54,7 +54,7 @@ void run_embedding(const Embedding& args, const Context& ctx) {
 
 // Cut by columns: every thread walks all ids, so each row is summed in order of N whatever the number of threads, and
 // frequent ids do not unbalance the work.
-void run_embedding_backward(const EmbeddingBackward& args, const Context& ctx) {
+void run_embedding_backward(const EmbeddingBackward& args, const ExecContext& ctx) {
   check_args("embedding_backward", args.ids, args.dtable, args.dout, args.first_id, args.all_rows);
   const std::int32_t* ids = args.ids.data<std::int32_t>();
   const float* dout = args.dout.data<float>();

@@ -38,14 +38,14 @@ const GemmLibrary& chosen_gemm();
 void gemm(const Gemm&);  // with the chosen library; any extent may be 0
 
 // The Matmul slot's work: C cut statically among the pool's threads, each part one call of `fn`.
-void pooled_matmul(const Matmul&, const Context&, GemmFn fn);
+void pooled_matmul(const Matmul&, const ExecContext&, GemmFn fn);
 
 // At load time: makes a library known, and a candidate of the Matmul slot.
 bool add_gemm_library(const GemmLibrary&);
 template <GemmFn fn>
 bool add_gemm(std::string_view name, int priority) {
-  matmul_kernel.add(Backend::cpu, {name, [](const Matmul& m, const Context& ctx) { pooled_matmul(m, ctx, fn); },
-                                   [](const Matmul&, const Context&) { return chosen_gemm().fn == fn; }, priority});
+  matmul_kernel.add(Backend::cpu, {name, [](const Matmul& m, const ExecContext& ctx) { pooled_matmul(m, ctx, fn); },
+                                   [](const Matmul&, const ExecContext&) { return chosen_gemm().fn == fn; }, priority});
   return add_gemm_library({name, fn, priority});
 }
 

@@ -112,9 +112,9 @@ void run_part(Gemm g, const Start& start, std::int64_t i0, std::int64_t i1, std:
 
 }  // namespace
 
-void pooled_matmul(const Matmul& args, const Context& ctx, GemmFn fn) {
+void pooled_matmul(const Matmul& args, const ExecContext& ctx, GemmFn fn) {
   if (has_gelu(args))
-    return product_then_gelu(args, ctx, [fn](const Matmul& m, const Context& c) { pooled_matmul(m, c, fn); });
+    return product_then_gelu(args, ctx, [fn](const Matmul& m, const ExecContext& c) { pooled_matmul(m, c, fn); });
   const Gemm g = whole_product(args);
   const Start start = checked_start(args, g.n);
   ThreadPool& pool = ctx.stream.pool();

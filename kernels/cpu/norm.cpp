@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::int64_t kForwardWork = 4, kBackwardWork = 8;  // of one element, in simple ones
 
-void run_rms_norm(const RmsNorm& args, const Context& ctx) {
+void run_rms_norm(const RmsNorm& args, const ExecContext& ctx) {
   const Rows x = rows_of("rms_norm", "x", args.x), y = rows_of("rms_norm", "y", args.y);
   check_shape("rms_norm", "y", args.y, args.x.shape());
   check_numel("rms_norm", "w", args.w, x.width);
@@ -42,7 +42,7 @@ void store(float* dst, float beta, std::int64_t n, const F& value) {
 }
 
 // With g = dy * w: dx = rstd * g - x * rstd^3 * mean(g * x), dw = sum over rows of dy * x * rstd.
-void run_rms_norm_backward(const RmsNormBackward& args, const Context& ctx) {
+void run_rms_norm_backward(const RmsNormBackward& args, const ExecContext& ctx) {
   const Rows x = rows_of("rms_norm_backward", "x", args.x), dy = rows_of("rms_norm_backward", "dy", args.dy);
   const bool want_dx = args.dx.defined(), want_dw = args.dw.defined();
   const Rows dx = want_dx ? rows_of("rms_norm_backward", "dx", args.dx) : Rows{};
@@ -69,7 +69,7 @@ void run_rms_norm_backward(const RmsNormBackward& args, const Context& ctx) {
   if (want_dw) partials.add_to(args.dw.data<float>(), args.beta_w, 0, width);
 }
 
-void run_layer_norm(const LayerNorm& args, const Context& ctx) {
+void run_layer_norm(const LayerNorm& args, const ExecContext& ctx) {
   const Rows x = rows_of("layer_norm", "x", args.x), y = rows_of("layer_norm", "y", args.y);
   check_shape("layer_norm", "y", args.y, args.x.shape());
   check_numel("layer_norm", "w", args.w, x.width);
@@ -121,7 +121,7 @@ void check_layer_norm_backward(const LayerNormBackward& args, const Rows& x) {
   check_numel(op, "rstd", args.rstd, x.count);
 }
 
-void run_layer_norm_backward(const LayerNormBackward& args, const Context& ctx) {
+void run_layer_norm_backward(const LayerNormBackward& args, const ExecContext& ctx) {
   const Rows x = rows_of("layer_norm_backward", "x", args.x), dy = rows_of("layer_norm_backward", "dy", args.dy);
   check_layer_norm_backward(args, x);
   const bool want_dx = args.dx.defined(), want_dw = args.dw.defined(), want_db = args.db.defined();

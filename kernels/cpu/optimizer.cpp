@@ -19,7 +19,7 @@ double sum_of_squares(const float* x, std::int64_t n) {
   return sum;
 }
 
-void run_squared_norm(const SquaredNorm& args, const Context& ctx) {
+void run_squared_norm(const SquaredNorm& args, const ExecContext& ctx) {
   StepState& state = state_of("squared_norm", args.state);
   check_numel("squared_norm", "x", args.x, args.x.numel());
   const float* x = args.x.data<float>();
@@ -33,7 +33,7 @@ void run_squared_norm(const SquaredNorm& args, const Context& ctx) {
   state.squared_norm = static_cast<float>(static_cast<double>(state.squared_norm) + sum);
 }
 
-void run_clip_factor(const ClipFactor& args, const Context&) {
+void run_clip_factor(const ClipFactor& args, const ExecContext&) {
   StepState& state = state_of("clip_factor", args.state);
   if (args.loss.defined()) check_numel("clip_factor", "loss", args.loss, 1);
   state.loss = args.loss.defined() ? *args.loss.data<float>() : 0.0f;
@@ -55,7 +55,7 @@ Coefficients coefficients(const AdamW& args, const StepState& state) {
   return c;
 }
 
-void run_adamw(const AdamW& args, const Context& ctx) {
+void run_adamw(const AdamW& args, const ExecContext& ctx) {
   const StepState& state = state_of("adamw", args.state);
   const std::int64_t n = args.param.numel();
   check_numel("adamw", "param", args.param, n);

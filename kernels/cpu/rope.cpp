@@ -41,7 +41,7 @@ void rotate(const float* x, float* out, const float* cosine, const float* sine, 
   }
 }
 
-void run_rope(const Rope& args, const Context& ctx) {
+void run_rope(const Rope& args, const ExecContext& ctx) {
   check_rope(args);
   const Tensor &x = args.x, &out = args.out;
   const std::int64_t heads = x.dim(1), width = x.dim(2), half = width / 2;

@@ -3,7 +3,7 @@
 namespace ring {
 namespace {
 
-void run(const CopyRows& args, const Context& ctx) {
+void run(const CopyRows& args, const ExecContext& ctx) {
   check(args);
   if (args.rows.count > 0) copy_rows_by_stream(args, ctx);
 }

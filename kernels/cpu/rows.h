@@ -22,7 +22,7 @@ inline int part_count(const ThreadPool& pool, std::int64_t n, std::int64_t grain
 // Per-thread sums of a reduction over rows, added in thread order: the same bits for the same thread count.
 class Partials {
  public:
-  Partials(const Context& ctx, int parts, std::int64_t width)
+  Partials(const ExecContext& ctx, int parts, std::int64_t width)
       : pool_(ctx.stream.pool()), sums_(ctx.zeros({parts, width})) {}
   float* operator[](int thread) const { return sums_.data<float>() + thread * sums_.dim(1); }
 

@@ -17,7 +17,7 @@ void check_targets(const char* op, const std::int32_t* targets, std::int64_t row
            kIgnoreTarget, " ignores a token)");
 }
 
-void run_statistics(const LogitStatistics& args, const Context& ctx) {
+void run_statistics(const LogitStatistics& args, const ExecContext& ctx) {
   check(args);
   const Rows logits = rows_of("logit_statistics", "logits", args.logits);
   const std::int32_t* targets = args.targets.data<std::int32_t>();
@@ -53,7 +53,7 @@ Merged merge(const Tensor& statistics, std::int64_t row) {
   return m;
 }
 
-void run_loss(const SlicedCrossEntropy& args, const Context& ctx) {
+void run_loss(const SlicedCrossEntropy& args, const ExecContext& ctx) {
   check(args);
   const Rows logits = rows_of("sliced_cross_entropy", "logits", args.logits);
   const std::int32_t* targets = args.targets.data<std::int32_t>();

@@ -60,7 +60,7 @@ class Engine {
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  void run(const Matmul& args, const Context& ctx) {
+  void run(const Matmul& args, const ExecContext& ctx) {
     const Problem problem = problem_of(args, ctx.precision);
     const Plan::Operands operands = operands_of(args);
     const Entry& entry = entry_of(problem, args, operands, ctx);
@@ -75,8 +75,8 @@ class Engine {
     std::uint64_t generation = 0;              // of the choices that it was made with; 0: none
   };
 
-  void run_apart(const Matmul& args, const Context& ctx) {
-    product_then_gelu(args, ctx, [this](const Matmul& plain, const Context& inside) { run(plain, inside); });
+  void run_apart(const Matmul& args, const ExecContext& ctx) {
+    product_then_gelu(args, ctx, [this](const Matmul& plain, const ExecContext& inside) { run(plain, inside); });
   }
 
   static Plan::Operands operands_of(const Matmul& m) {
@@ -91,7 +91,7 @@ class Engine {
   }
 
   const Entry& entry_of(const Problem& problem, const Matmul& args, const Plan::Operands& operands,
-                        const Context& ctx) {
+                        const ExecContext& ctx) {
     const auto at = plans_.find(problem);
     if (at != plans_.end() && (!ctx.tuning || at->second.generation == ctx.tuning->generation())) return at->second;
     if (plans_.size() >= kMostPlans) plans_.clear();  // ever new shapes: a generation with a growing prompt
@@ -108,7 +108,7 @@ class Engine {
 
   // None: the activation is better apart, or the library has no algorithm for both.
   std::optional<cublasLtMatmulAlgo_t> choose_activated(const Problem& problem, const Plan& plan, const Matmul& args,
-                                                       const Plan::Operands& operands, const Context& ctx) {
+                                                       const Plan::Operands& operands, const ExecContext& ctx) {
     if (plan.algorithms(handle_, kWorkspaceBytes, 1).empty()) return std::nullopt;
     const std::string key = ctx.tuning ? key_of(problem) : "";
     if (ctx.tuning && ctx.tuning->find(key) == kApart) return std::nullopt;
@@ -119,7 +119,7 @@ class Engine {
   }
 
   // Into the real place, which holds nothing yet: a product that is activated adds to nothing.
-  double seconds_apart(const Matmul& args, const Context& ctx) {
+  double seconds_apart(const Matmul& args, const ExecContext& ctx) {
     const auto work = [&] { run_apart(args, ctx); };
     seconds_of(work, 1);  // the first call chooses the product's algorithm
     return seconds_of(work, repeats_of(seconds_of(work, 1), ctx));
@@ -130,7 +130,7 @@ class Engine {
     double seconds = 0;  // 0: not measured
   };
 
-  Choice choose(const Problem& problem, const Plan& plan, const Plan::Operands& operands, const Context& ctx) {
+  Choice choose(const Problem& problem, const Plan& plan, const Plan::Operands& operands, const ExecContext& ctx) {
     if (!ctx.tuning) return {candidates_of(problem, plan, 1).front()};
     const std::string key = key_of(problem);
     if (const auto known = ctx.tuning->find(key)) {
@@ -164,13 +164,13 @@ class Engine {
     end.record(stream_);
     return end.seconds_since(start) / repeats;
   }
-  static int repeats_of(double seconds, const Context& ctx) {
+  static int repeats_of(double seconds, const ExecContext& ctx) {
     return 1 + static_cast<int>(ctx.tuning->seconds() / seconds);
   }
 
   // Into a place of its own: the real one may hold sums that a repeated product would change.
   Choice fastest(const Plan& plan, const std::vector<cublasLtMatmulAlgo_t>& candidates, const Problem& p,
-                 Plan::Operands operands, const Context& ctx) {
+                 Plan::Operands operands, const ExecContext& ctx) {
     if (candidates.size() == 1 && p.gelu == Problem::Gelu::none) return {candidates.front()};
     const std::int64_t element = p.out_type == CUDA_R_32F ? 4 : 2;
     const Tensor scratch = ctx.zeros({p.out_stride * p.n * element}, DType::u8);
@@ -209,13 +209,13 @@ class Engine {
 };
 
 // Nothing to multiply: what is left is the start of the sum.
-void without_terms(const Matmul& args, const Context& ctx) {
+void without_terms(const Matmul& args, const ExecContext& ctx) {
   RING_CHECK(!args.bias.defined() && !args.residual.defined() && args.c.contiguous(), "matmul: an empty product with ",
              "bias or residual");
   if (args.beta == 0) fill_zero(args.c, ctx.stream);
 }
 
-void run_matmul(const Matmul& args, const Context& ctx) {
+void run_matmul(const Matmul& args, const ExecContext& ctx) {
   if (args.c.numel() == 0) return;
   if (args.a.numel() == 0)
     return has_gelu(args) ? product_then_gelu(args, ctx, without_terms) : without_terms(args, ctx);

@@ -70,7 +70,7 @@ void dispatch(Activation kind, const Body& body) {
   }
 }
 
-void run_activate(const Activate& args, const Context& ctx) {
+void run_activate(const Activate& args, const ExecContext& ctx) {
   const std::int64_t n = args.y.numel();
   check_numel("activate", "x", args.x, n);
   check_numel("activate", "y", args.y, n);
@@ -80,7 +80,7 @@ void run_activate(const Activate& args, const Context& ctx) {
   });
 }
 
-void run_activate_backward(const ActivateBackward& args, const Context& ctx) {
+void run_activate_backward(const ActivateBackward& args, const ExecContext& ctx) {
   const std::int64_t n = args.dx.numel();
   check_numel("activate_backward", "x", args.x, n);
   check_numel("activate_backward", "dy", args.dy, n);

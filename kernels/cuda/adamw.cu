@@ -254,7 +254,7 @@ Flat<T> flat(const char* name, const Tensor& t, std::int64_t n, bool& aligned) {
 }
 
 template <class P, class G, class M>
-void run_types(const AdamW& args, const Context& ctx) {
+void run_types(const AdamW& args, const ExecContext& ctx) {
   const std::int64_t n = args.param.numel();
   Operands<P, G, M> operands{};
   operands.aligned = true;
@@ -272,15 +272,15 @@ void run_types(const AdamW& args, const Context& ctx) {
 
 // One type at a time: nvcc 13 crashed on an earlier form that chose all three in nested lambdas.
 template <class P, class M>
-void visit_gradient(const AdamW& args, const Context& ctx) {
+void visit_gradient(const AdamW& args, const ExecContext& ctx) {
   visit_float("adamw", args.grad.dtype(), [&]<class G>() { run_types<P, G, M>(args, ctx); });
 }
 template <class P>
-void visit_moments(const AdamW& args, const Context& ctx) {
+void visit_moments(const AdamW& args, const ExecContext& ctx) {
   visit_float("adamw", args.m.dtype(), [&]<class M>() { visit_gradient<P, M>(args, ctx); });
 }
 
-void run_adamw(const AdamW& args, const Context& ctx) {
+void run_adamw(const AdamW& args, const ExecContext& ctx) {
   RING_CHECK(args.param.defined() && args.grad.defined() && args.m.defined() && args.v.defined(),
              "adamw: an operand is undefined");
   RING_CHECK(args.m.dtype() == args.v.dtype(), "adamw: m is ", describe(args.m), ", v is ", describe(args.v));

@@ -64,30 +64,30 @@ __global__ void __launch_bounds__(kBlock)
 }
 
 // How columns and rows are dealt out: `lanes` threads side by side, as few as the columns need and at most `most`.
-struct Cut {
+struct ColumnSplit {
   int lanes;
   std::int64_t slabs;  // of columns
 };
-Cut cut_columns(std::int64_t threads, int most) {
+ColumnSplit cut_columns(std::int64_t threads, int most) {
   int lanes = 1;
   while (lanes < threads && lanes < most) lanes *= 2;
   return {lanes, divide_up(threads, lanes)};
 }
 
 template <class T, int n>
-void run_stage(const T* x, std::int64_t rows, std::int64_t width, std::int64_t stride, const Cut& cut,
-               std::int64_t rows_per_part, std::int64_t parts, const Sums& out, const Context& ctx) {
+void run_stage(const T* x, std::int64_t rows, std::int64_t width, std::int64_t stride, const ColumnSplit& cut,
+               std::int64_t rows_per_part, std::int64_t parts, const Sums& out, const ExecContext& ctx) {
   const auto lanes = static_cast<unsigned>(cut.lanes);
   launch(ctx, {grid_of(cut.slabs, parts), {lanes, kBlock / lanes}}, sum_columns<T, n>, x, rows, width, stride,
          static_cast<int>(rows_per_part), out);
 }
 
 template <class T, int n>
-void run_width(const ColumnSum& args, const Sums& out, const Context& ctx) {
+void run_width(const ColumnSum& args, const Sums& out, const ExecContext& ctx) {
   constexpr std::int64_t most_blocks = 2048;
   const T* x = device_data<T>(args.x);
   const std::int64_t rows = args.x.dim(0), width = args.x.dim(1), stride = args.x.stride(0);
-  const Cut cut = cut_columns(divide_up(width, n), kWarp);
+  const ColumnSplit cut = cut_columns(divide_up(width, n), kWarp);
   // As many parts as fill any device, each with at least one full round of loads per thread.
   const std::int64_t round = std::int64_t{kRowsAtOnce} * (kBlock / cut.lanes);
   const std::int64_t most = std::clamp(divide_up(rows, round), std::int64_t{1}, kMaxGridY);
@@ -102,7 +102,7 @@ void run_width(const ColumnSum& args, const Sums& out, const Context& ctx) {
   run_stage<float, 1>(sums, parts, width, width, cut_columns(width, 8), parts, 1, out, ctx);
 }
 
-void run_column_sum(const ColumnSum& args, const Context& ctx) {
+void run_column_sum(const ColumnSum& args, const ExecContext& ctx) {
   const Tensor &x = args.x, &out = args.out;
   RING_CHECK(x.defined() && out.defined() && x.shape().size() == 2 && out.numel() == x.dim(1) && out.contiguous() &&
                  (x.dim(1) <= 1 || x.stride(1) == 1),

@@ -85,7 +85,7 @@ __global__ void __launch_bounds__(1024) cross_entropy_rows(RowsOf<T> rows, LossA
   zero(row + a.vocab, a.width - a.vocab);
 }
 
-int attribute(const Context& ctx, cudaDeviceAttr what) {
+int attribute(const ExecContext& ctx, cudaDeviceAttr what) {
   int value = 0;
   RING_CUDA_CHECK(cudaDeviceGetAttribute(&value, what, ctx.stream.device().index));
   return value;
@@ -96,7 +96,7 @@ int attribute(const Context& ctx, cudaDeviceAttr what) {
 struct Plan {
   int keep, chunk, threads;
 };
-Plan plan(std::int64_t packs, const Context& ctx) {
+Plan plan(std::int64_t packs, const ExecContext& ctx) {
   constexpr int reserved = 2048;  // bytes of a block: the system's, and what the kernel declares
   const int most = attribute(ctx, cudaDevAttrMaxSharedMemoryPerBlockOptin) - reserved;
   const int whole = attribute(ctx, cudaDevAttrMaxSharedMemoryPerMultiprocessor);
@@ -110,7 +110,7 @@ Plan plan(std::int64_t packs, const Context& ctx) {
 }
 
 template <class T>
-void run_rows(const RowsOf<T>& rows, LossArgs a, const Context& ctx) {
+void run_rows(const RowsOf<T>& rows, LossArgs a, const ExecContext& ctx) {
   const Plan p = plan(a.vocab / kPack<T>, ctx);
   a.keep = p.keep;
   a.chunk = p.chunk;
@@ -118,7 +118,7 @@ void run_rows(const RowsOf<T>& rows, LossArgs a, const Context& ctx) {
   launch(ctx, {grid_of(rows.count), static_cast<unsigned>(p.threads), shared_bytes}, cross_entropy_rows<T>, rows, a);
 }
 
-void run_cross_entropy(const CrossEntropy& args, const Context& ctx) {
+void run_cross_entropy(const CrossEntropy& args, const ExecContext& ctx) {
   const char* op = "cross_entropy";
   RING_CHECK(args.logits.defined() && args.logits.shape().size() == 2, op, ": logits are ", describe(args.logits));
   const std::int64_t rows = args.logits.dim(0), width = args.logits.dim(1);

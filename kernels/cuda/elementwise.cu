@@ -18,7 +18,7 @@ struct Same {
 };
 
 template <class T>
-void axpby(const Axpby& args, const Context& ctx) {
+void axpby(const Axpby& args, const ExecContext& ctx) {
   const std::int64_t n = args.out.numel();
   T *x = device_data<T>(args.x), *out = device_data<T>(args.out);
   if (args.beta == 0) return launch_map(ctx, Scale{args.alpha}, MapInputs<T, 1>{{x}}, out, n);
@@ -26,14 +26,14 @@ void axpby(const Axpby& args, const Context& ctx) {
   launch_map(ctx, Sum{args.alpha, args.beta}, MapInputs<T, 2>{{x, device_data<T>(args.y)}}, out, n);
 }
 
-void run_axpby(const Axpby& args, const Context& ctx) {
+void run_axpby(const Axpby& args, const ExecContext& ctx) {
   check_numel("axpby", "x", args.x, args.out.numel());
   check_numel("axpby", "out", args.out, args.out.numel());
   RING_CHECK(args.y.defined() || args.beta == 0, "axpby: beta is ", args.beta, " without y");
   visit_float("axpby", args.out.dtype(), [&]<class T>() { axpby<T>(args, ctx); });
 }
 
-void run_cast(const Cast& args, const Context& ctx) {
+void run_cast(const Cast& args, const ExecContext& ctx) {
   const std::int64_t n = args.out.numel();
   check_numel("cast", "x", args.x, n);
   check_numel("cast", "out", args.out, n);

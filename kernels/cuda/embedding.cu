@@ -55,7 +55,7 @@ __global__ void embed(const std::int32_t* ids, Table<T> table, T* out, std::int6
 }
 
 template <class T, int n>
-void run_packs(const Embedding& args, const Context& ctx) {
+void run_packs(const Embedding& args, const ExecContext& ctx) {
   const std::int64_t tokens = args.ids.numel(), width = args.table.dim(1), packs = width / n;
   const auto tokens_per_block = static_cast<int>(std::max<std::int64_t>(1, 2 * kBlock * kAtOnce / packs));
   launch(ctx, {grid_of(divide_up(tokens, tokens_per_block))}, embed<T, n>, args.ids.data<std::int32_t>(),
@@ -64,7 +64,7 @@ void run_packs(const Embedding& args, const Context& ctx) {
          device_data<T>(args.out), tokens, tokens_per_block, Divider(static_cast<std::uint32_t>(packs)), args.add);
 }
 
-void run_embedding(const Embedding& args, const Context& ctx) {
+void run_embedding(const Embedding& args, const ExecContext& ctx) {
   const Tensor& table = args.table;
   RING_CHECK(table.shape().size() == 2 && table.contiguous() && table.dim(0) > 0 && table.dim(1) <= 1 << 30,
              "embedding: the table is ", describe(table));

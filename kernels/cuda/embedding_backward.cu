@@ -158,7 +158,7 @@ __global__ void __launch_bounds__(kBlock) join_chunks(Operands<T, D> a) {
 }
 
 template <class T, class D, int n>
-void run_packs(Operands<T, D> a, const Context& ctx) {
+void run_packs(Operands<T, D> a, const ExecContext& ctx) {
   const std::int64_t chunks = divide_up(a.sorted.count, kChunk), packs = a.width / n;
   const std::int64_t threads = std::min<std::int64_t>(kBlock, divide_up(packs, kWarp) * kWarp);
   const Tensor parts = ctx.empty({chunks * kSlots, a.width});
@@ -170,7 +170,7 @@ void run_packs(Operands<T, D> a, const Context& ctx) {
 }
 
 template <class T, class D>
-void run_types(const EmbeddingBackward& args, const Context& ctx) {
+void run_types(const EmbeddingBackward& args, const ExecContext& ctx) {
   const std::int64_t tokens = args.ids.numel(), rows = args.dtable.dim(0), width = args.dtable.dim(1);
   if (rows * width == 0) return;
   Operands<T, D> a{};
@@ -196,11 +196,11 @@ void run_types(const EmbeddingBackward& args, const Context& ctx) {
 }
 
 template <class T>
-void visit_table(const EmbeddingBackward& args, const Context& ctx) {
+void visit_table(const EmbeddingBackward& args, const ExecContext& ctx) {
   visit_float("embedding_backward", args.dtable.dtype(), [&]<class D>() { run_types<T, D>(args, ctx); });
 }
 
-void run_embedding_backward(const EmbeddingBackward& args, const Context& ctx) {
+void run_embedding_backward(const EmbeddingBackward& args, const ExecContext& ctx) {
   const char* op = "embedding_backward";
   RING_CHECK(args.dtable.shape().size() == 2 && args.dtable.contiguous(), op, ": the table is ", describe(args.dtable));
   RING_CHECK(args.ids.contiguous(), op, ": ids are strided");

@@ -28,7 +28,7 @@ struct Launch {
 // Queues kernel(args...) on the context's stream; arguments are converted to the kernel's parameters. An empty grid
 // does nothing.
 template <class... Params, class... Args>
-void launch(const Context& ctx, const Launch& shape, void (*kernel)(Params...), Args&&... args) {
+void launch(const ExecContext& ctx, const Launch& shape, void (*kernel)(Params...), Args&&... args) {
   if (shape.grid.x == 0 || shape.grid.y == 0) return;
   RING_CUDA_CHECK(cudaSetDevice(ctx.stream.device().index));
   if (shape.shared_bytes > kFreeSharedBytes)
@@ -46,14 +46,14 @@ constexpr std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b
 inline dim3 grid_of(std::int64_t x, std::int64_t y = 1) { return {static_cast<unsigned>(x), static_cast<unsigned>(y)}; }
 
 // Blocks that fill the device once: for loops whose results do not depend on how they are cut.
-inline std::int64_t resident_blocks(const Context& ctx) {
+inline std::int64_t resident_blocks(const ExecContext& ctx) {
   int count = 0;
   RING_CUDA_CHECK(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, ctx.stream.device().index));
   return count * std::int64_t{2048 / kBlock};
 }
 
 // For a loop over n elements, `per_thread` at a time.
-inline Launch elements(const Context& ctx, std::int64_t n, int per_thread = 4) {
+inline Launch elements(const ExecContext& ctx, std::int64_t n, int per_thread = 4) {
   return {grid_of(std::min(divide_up(n, std::int64_t{per_thread} * kBlock), resident_blocks(ctx)))};
 }
 

@@ -6,7 +6,7 @@ namespace ring::cuda {
 namespace {
 
 template <class T>
-void forward(const LayerNorm& args, const Context& ctx) {
+void forward(const LayerNorm& args, const ExecContext& ctx) {
   const char* op = "layer_norm";
   const RowsOf<T> x = device_rows<T>(op, "x", args.x), y = device_rows<T>(op, "y", args.y);
   check_shape(op, "y", args.y, args.x.shape());
@@ -41,7 +41,7 @@ void check_backward(const LayerNormBackward& args, std::int64_t rows, std::int64
 }
 
 template <class T>
-void backward(const LayerNormBackward& args, const Context& ctx) {
+void backward(const LayerNormBackward& args, const ExecContext& ctx) {
   const char* op = "layer_norm_backward";
   const RowsOf<T> x = device_rows<T>(op, "x", args.x), dy = device_rows<T>(op, "dy", args.dy);
   const RowsOf<T> dx = args.dx.defined() ? device_rows<T>(op, "dx", args.dx) : x;
@@ -63,10 +63,10 @@ void backward(const LayerNormBackward& args, const Context& ctx) {
                              {.dw = args.dw, .db = args.db, .beta_w = args.beta_w, .beta_b = args.beta_b}, ctx);
 }
 
-void run_forward(const LayerNorm& args, const Context& ctx) {
+void run_forward(const LayerNorm& args, const ExecContext& ctx) {
   visit_float("layer_norm", args.x.dtype(), [&]<class T>() { forward<T>(args, ctx); });
 }
-void run_backward(const LayerNormBackward& args, const Context& ctx) {
+void run_backward(const LayerNormBackward& args, const ExecContext& ctx) {
   visit_float("layer_norm_backward", args.x.dtype(), [&]<class T>() { backward<T>(args, ctx); });
 }
 

@@ -58,7 +58,7 @@ __global__ void __launch_bounds__(kBlock) map_packs(F f, MapInputs<In, inputs> i
 }
 
 template <int inputs, class F, class In, class Out>
-void launch_map(const Context& ctx, const F& f, const MapInputs<In, inputs>& in, Out* out, std::int64_t n) {
+void launch_map(const ExecContext& ctx, const F& f, const MapInputs<In, inputs>& in, Out* out, std::int64_t n) {
   constexpr int size = 16 / static_cast<int>(std::max(sizeof(In), sizeof(Out))), unroll = 4 / inputs;
   bool aligned = is_aligned<size* static_cast<int>(sizeof(Out))>(out);
   for (const In* p : in.data) aligned = aligned && is_aligned<size* static_cast<int>(sizeof(In))>(p);

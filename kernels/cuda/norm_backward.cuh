@@ -324,7 +324,7 @@ struct NormSums {
 };
 
 template <bool centered>
-void launch_add_parts(const Tensor& parts, std::int64_t width, const NormSums& sums, const Context& ctx) {
+void launch_add_parts(const Tensor& parts, std::int64_t width, const NormSums& sums, const ExecContext& ctx) {
   for (const Tensor& t : {sums.dw, sums.db})
     RING_CHECK(!t.defined() || t.dtype() == DType::f32 || t.dtype() == DType::bf16, "norm: a gradient is ",
                describe(t));
@@ -340,7 +340,7 @@ void launch_add_parts(const Tensor& parts, std::int64_t width, const NormSums& s
 }
 
 template <bool centered, class Plan, class T>
-void launch_staged(NormBackward<T> a, const NormSums& sums, const Context& ctx) {
+void launch_staged(NormBackward<T> a, const NormSums& sums, const ExecContext& ctx) {
   static_assert(Plan::groups == 1 ||
                     Plan::stages * Staging<centered, Plan>::words(false) * 16 >= kBlock * Plan::packs * kPack<T> * 4,
                 "store_part puts the sums of all groups where the stages were");
@@ -357,7 +357,7 @@ void launch_staged(NormBackward<T> a, const NormSums& sums, const Context& ctx) 
 }
 
 template <bool centered, class T>
-void launch_norm_in_loops(NormBackward<T> a, const NormSums& sums, const Context& ctx) {
+void launch_norm_in_loops(NormBackward<T> a, const NormSums& sums, const ExecContext& ctx) {
   const std::int64_t row_packs = divide_up(a.width, kPack<T>);
   if (sums.wanted()) {
     constexpr std::int64_t rows_per_part = 8, fewest_parts = 8, most_parts = 1024, most_elements = 1 << 21;
@@ -377,7 +377,7 @@ void launch_norm_in_loops(NormBackward<T> a, const NormSums& sums, const Context
 }
 
 template <bool centered, class T>
-void launch_norm_backward(const NormBackward<T>& a, bool whole_packs, const NormSums& sums, const Context& ctx) {
+void launch_norm_backward(const NormBackward<T>& a, bool whole_packs, const NormSums& sums, const ExecContext& ctx) {
   using Long = std::conditional_t<centered, BackwardPlan<128, 2, 2, 2>, BackwardPlan<32, 8, 2, 1>>;
   auto staged = [&](auto plan) { launch_staged<centered, decltype(plan)>(a, sums, ctx); };
   if (whole_packs && with_plan<BackwardPlan<8, 1, 3, 4>, BackwardPlan<16, 1, 3, 4>, BackwardPlan<32, 1, 3, 4>,

@@ -140,7 +140,7 @@ __global__ void __launch_bounds__(kBlock) norm_in_loops(NormForward<T> a) {
 }
 
 template <bool centered, class T>
-void launch_norm(const NormForward<T>& a, bool whole_packs, const Context& ctx) {
+void launch_norm(const NormForward<T>& a, bool whole_packs, const ExecContext& ctx) {
   const std::int64_t row_packs = divide_up(a.width, kPack<T>);
   auto in_registers = [&](auto plan) {
     using Plan = decltype(plan);

@@ -54,7 +54,7 @@ __global__ void add_squares(const double* parts, int count, StepState* state) {
   if (threadIdx.x == 0) state->squared_norm = static_cast<float>(static_cast<double>(state->squared_norm) + sum);
 }
 
-void run_squared_norm(const SquaredNorm& args, const Context& ctx) {
+void run_squared_norm(const SquaredNorm& args, const ExecContext& ctx) {
   StepState* state = &state_of("squared_norm", args.state);
   RING_CHECK(args.x.defined(), "squared_norm: x is undefined");
   const std::int64_t n = args.x.numel();
@@ -78,7 +78,7 @@ __global__ void judge_step(StepState* state, float max_norm, const float* loss) 
   if (!finite) state->halted = 1;
 }
 
-void run_clip_factor(const ClipFactor& args, const Context& ctx) {
+void run_clip_factor(const ClipFactor& args, const ExecContext& ctx) {
   if (args.loss.defined()) check_numel("clip_factor", "loss", args.loss, 1);
   launch(ctx, {grid_of(1), 1}, judge_step, &state_of("clip_factor", args.state), args.max_norm,
          device_data<float>(args.loss));

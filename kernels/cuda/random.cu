@@ -82,7 +82,7 @@ __global__ void __launch_bounds__(kBlock) dropout(DropoutArgs<T> a, std::int64_t
 }
 
 template <class T>
-void launch_dropout(const Dropout& args, const Context& ctx) {
+void launch_dropout(const Dropout& args, const ExecContext& ctx) {
   const std::int64_t n = args.out.numel();
   DropoutArgs<T> a{};
   a.x = device_data<T>(args.x);
@@ -104,7 +104,7 @@ void launch_dropout(const Dropout& args, const Context& ctx) {
     launch(ctx, {grid_of(divide_up(n, kBlock))}, dropout<1, T>, a, n);
 }
 
-void run_dropout(const Dropout& args, const Context& ctx) {
+void run_dropout(const Dropout& args, const ExecContext& ctx) {
   const std::int64_t n = args.out.numel();
   RING_CHECK(args.rate >= 0 && args.rate < 1, "dropout: rate ", args.rate, " is not in [0, 1)");
   RING_CHECK(args.first_element >= 0, "dropout: first element ", args.first_element);
@@ -145,7 +145,7 @@ __global__ void __launch_bounds__(kBlock)
   store(out, first, n, f);
 }
 
-void run_random_normal(const RandomNormal& args, const Context& ctx) {
+void run_random_normal(const RandomNormal& args, const ExecContext& ctx) {
   const std::int64_t n = args.out.numel();
   check_numel("random_normal", "out", args.out, n);
   RING_CHECK(args.first_element >= 0 && args.first_element % 2 == 0, "random_normal: first element ",

@@ -6,7 +6,7 @@ namespace ring::cuda {
 namespace {
 
 template <class T>
-void forward(const RmsNorm& args, const Context& ctx) {
+void forward(const RmsNorm& args, const ExecContext& ctx) {
   const char* op = "rms_norm";
   const RowsOf<T> x = device_rows<T>(op, "x", args.x), y = device_rows<T>(op, "y", args.y);
   check_shape(op, "y", args.y, args.x.shape());
@@ -26,7 +26,7 @@ void forward(const RmsNorm& args, const Context& ctx) {
 }
 
 template <class T>
-void backward(const RmsNormBackward& args, const Context& ctx) {
+void backward(const RmsNormBackward& args, const ExecContext& ctx) {
   const char* op = "rms_norm_backward";
   const RowsOf<T> x = device_rows<T>(op, "x", args.x), dy = device_rows<T>(op, "dy", args.dy);
   const RowsOf<T> dx = args.dx.defined() ? device_rows<T>(op, "dx", args.dx) : x;
@@ -50,10 +50,10 @@ void backward(const RmsNormBackward& args, const Context& ctx) {
   launch_norm_backward<false>(a, whole_packs, {.dw = args.dw, .beta_w = args.beta_w}, ctx);
 }
 
-void run_forward(const RmsNorm& args, const Context& ctx) {
+void run_forward(const RmsNorm& args, const ExecContext& ctx) {
   visit_float("rms_norm", args.x.dtype(), [&]<class T>() { forward<T>(args, ctx); });
 }
-void run_backward(const RmsNormBackward& args, const Context& ctx) {
+void run_backward(const RmsNormBackward& args, const ExecContext& ctx) {
   visit_float("rms_norm_backward", args.x.dtype(), [&]<class T>() { backward<T>(args, ctx); });
 }
 

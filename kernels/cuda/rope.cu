@@ -148,7 +148,7 @@ bool made_of_packs(const StridedRows<T>& rows) {
 }
 
 template <class T>
-void launch_rope(const Rope& args, const Context& ctx) {
+void launch_rope(const Rope& args, const ExecContext& ctx) {
   const std::int64_t tokens = args.x.dim(0), heads = args.x.dim(1), half = args.x.dim(2) / 2;
   if (args.x.numel() == 0) return;
   RopeArgs<T> a{};
@@ -171,7 +171,7 @@ void launch_rope(const Rope& args, const Context& ctx) {
   launch(ctx, {grid_of(divide_up(tokens, tile)), kBlock, shared_bytes}, rope_packs<T>, a);
 }
 
-void run_rope(const Rope& args, const Context& ctx) {
+void run_rope(const Rope& args, const ExecContext& ctx) {
   check_rope(args);
   visit_float("rope", args.x.dtype(), [&]<class T>() { launch_rope<T>(args, ctx); });
 }

@@ -48,7 +48,7 @@ bool of_packs(const RowBytes& b) {
   return b.width % kPackBytes == 0 && whole(b.dst) && whole(b.src);
 }
 
-void run(const CopyRows& args, const Context& ctx) {
+void run(const CopyRows& args, const ExecContext& ctx) {
   check(args);
   if (args.rows.count == 0) return;
   const RowBytes b = bytes_of(args);

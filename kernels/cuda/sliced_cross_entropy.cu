@@ -94,7 +94,7 @@ Launch blocks_of(std::int64_t rows, int columns) {
   return {grid_of(rows), threads};
 }
 
-void run_statistics(const LogitStatistics& args, const Context& ctx) {
+void run_statistics(const LogitStatistics& args, const ExecContext& ctx) {
   const char* op = "logit_statistics";
   check(args);
   const Columns c = columns_of(op, args.logits, args.first, args.vocab);
@@ -105,7 +105,7 @@ void run_statistics(const LogitStatistics& args, const Context& ctx) {
   });
 }
 
-void run_loss(const SlicedCrossEntropy& args, const Context& ctx) {
+void run_loss(const SlicedCrossEntropy& args, const ExecContext& ctx) {
   const char* op = "sliced_cross_entropy";
   check(args);
   const Columns c = columns_of(op, args.logits, args.first, args.vocab);

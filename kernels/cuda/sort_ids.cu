@@ -21,7 +21,7 @@ __global__ void number_ids(const std::int32_t* ids, int count, std::int64_t firs
 
 }  // namespace
 
-SortedIds sort_ids(const Tensor& ids, std::int64_t first_id, std::int64_t rows, const Context& ctx) {
+SortedIds sort_ids(const Tensor& ids, std::int64_t first_id, std::int64_t rows, const ExecContext& ctx) {
   const std::int64_t n = ids.numel();
   RING_CHECK(n <= INT32_MAX && rows < INT32_MAX, "embedding: ", n, " ids of a table of ", rows, " rows");
   const auto count = static_cast<int>(n);

@@ -9,6 +9,6 @@ struct SortedIds {
 };
 
 // ids [N] i32, counted from first_id on; those outside of `rows` become `rows`: they come last.
-SortedIds sort_ids(const Tensor& ids, std::int64_t first_id, std::int64_t rows, const Context& ctx);
+SortedIds sort_ids(const Tensor& ids, std::int64_t first_id, std::int64_t rows, const ExecContext& ctx);
 
 }  // namespace ring::cuda

@@ -18,12 +18,12 @@ struct SwiGluRows {
 };
 
 template <int size, class T>
-struct Place {
+struct PackCoord {
   bool inside;
   std::uint32_t outer, inner;
   int column;
 
-  __device__ Place(const SwiGluRows<T>& a, int u) {
+  __device__ PackCoord(const SwiGluRows<T>& a, int u) {
     const std::uint32_t at = (blockIdx.x * kUnroll + u) * kBlock + threadIdx.x, row = a.row_packs.quotient(at);
     inside = at < a.packs;
     column = static_cast<int>(at - row * a.row_packs.divisor) * size;
@@ -38,7 +38,7 @@ __global__ void __launch_bounds__(kBlock) swiglu(SwiGluRows<T> a) {
   Pack<T, size> gate[kUnroll] = {}, up[kUnroll] = {};
 #pragma unroll
   for (int u = 0; u < kUnroll; ++u) {
-    const Place<size, T> place(a, u);
+    const PackCoord<size, T> place(a, u);
     if (!place.inside) continue;
     gate[u] = load_pack<T, size>(place.in(a.gate_up));
     up[u] = load_pack<T, size>(place.in(a.gate_up) + a.width);
@@ -49,7 +49,7 @@ __global__ void __launch_bounds__(kBlock) swiglu(SwiGluRows<T> a) {
     const Floats<size> v = unpack(up[u]);
 #pragma unroll
     for (int j = 0; j < size; ++j) g.v[j] *= sigmoid(g.v[j]) * v.v[j];
-    const Place<size, T> place(a, u);
+    const PackCoord<size, T> place(a, u);
     if (place.inside) store_pack(place.in(a.out), pack<T>(g));
   }
 }
@@ -60,7 +60,7 @@ __global__ void __launch_bounds__(kBlock) swiglu_backward(SwiGluRows<T> a) {
   Pack<T, size> gate[kUnroll] = {}, up[kUnroll] = {}, dy[kUnroll] = {};
 #pragma unroll
   for (int u = 0; u < kUnroll; ++u) {
-    const Place<size, T> place(a, u);
+    const PackCoord<size, T> place(a, u);
     if (!place.inside) continue;
     gate[u] = load_pack<T, size>(place.in(a.gate_up));
     up[u] = load_pack<T, size>(place.in(a.gate_up) + a.width);
@@ -76,7 +76,7 @@ __global__ void __launch_bounds__(kBlock) swiglu_backward(SwiGluRows<T> a) {
       g.v[j] = ds * v.v[j] * (1.0f + g.v[j] * (1.0f - s));
       v.v[j] = dup;
     }
-    const Place<size, T> place(a, u);
+    const PackCoord<size, T> place(a, u);
     if (!place.inside) continue;
     store_pack(place.in(a.out), pack<T>(g));
     store_pack(place.in(a.out) + a.width, pack<T>(v));
@@ -85,7 +85,7 @@ __global__ void __launch_bounds__(kBlock) swiglu_backward(SwiGluRows<T> a) {
 
 // In launches of fewer than 2^31 packs each.
 template <class T>
-void launch_rows(const Context& ctx, SwiGluRows<T> a, int size, std::int64_t rows, void (*kernel)(SwiGluRows<T>)) {
+void launch_rows(const ExecContext& ctx, SwiGluRows<T> a, int size, std::int64_t rows, void (*kernel)(SwiGluRows<T>)) {
   const std::int64_t row_packs = a.width / size, tile = kUnroll * kBlock;
   if (row_packs == 0) return;
   a.row_packs = divider_of("swiglu", row_packs, row_packs);
@@ -98,7 +98,7 @@ void launch_rows(const Context& ctx, SwiGluRows<T> a, int size, std::int64_t row
 }
 
 template <class T>
-void forward(const SwiGlu& args, const Context& ctx) {
+void forward(const SwiGlu& args, const ExecContext& ctx) {
   const RowsOf<T> in = device_rows<T>("swiglu", "gate_up", args.gate_up), out = device_rows<T>("swiglu", "y", args.y);
   RING_CHECK(in.count == out.count && in.width == 2 * out.width, "swiglu of ", describe(args.gate_up), " into ",
              describe(args.y));
@@ -115,7 +115,7 @@ void forward(const SwiGlu& args, const Context& ctx) {
 }
 
 template <class T>
-void backward(const SwiGluBackward& args, const Context& ctx) {
+void backward(const SwiGluBackward& args, const ExecContext& ctx) {
   const char* op = "swiglu_backward";
   const RowsOf<T> in = device_rows<T>(op, "gate_up", args.gate_up), dy = device_rows<T>(op, "dy", args.dy);
   const RowsOf<T> out = device_rows<T>(op, "dgate_up", args.dgate_up);
@@ -135,10 +135,10 @@ void backward(const SwiGluBackward& args, const Context& ctx) {
     launch_rows<T>(ctx, a, 1, in.count, swiglu_backward<1, T>);
 }
 
-void run_swiglu(const SwiGlu& args, const Context& ctx) {
+void run_swiglu(const SwiGlu& args, const ExecContext& ctx) {
   visit_float("swiglu", args.y.dtype(), [&]<class T>() { forward<T>(args, ctx); });
 }
-void run_swiglu_backward(const SwiGluBackward& args, const Context& ctx) {
+void run_swiglu_backward(const SwiGluBackward& args, const ExecContext& ctx) {
   visit_float("swiglu_backward", args.dy.dtype(), [&]<class T>() { backward<T>(args, ctx); });
 }
 

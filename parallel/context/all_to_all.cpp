@@ -16,7 +16,7 @@ struct Flight {
   std::vector<CopyRows> copies;
   Work work;
 
-  void land(const Context& ctx) {
+  void land(const ExecContext& ctx) {
     work.wait(ctx.stream);
     for (const CopyRows& c : copies) copy_rows_kernel(c, ctx);
     copies.clear();
@@ -35,7 +35,8 @@ class AllToAll final : public ContextParallel {
   explicit AllToAll(Communicator& comm) : ContextParallel(comm) {}
   std::string_view schedule() const override { return "all_to_all"; }
 
-  void forward(const Attention& args, const std::shared_ptr<const ContextShards>& shards, const Context& ctx) override {
+  void forward(const Attention& args, const std::shared_ptr<const ContextShards>& shards,
+               const ExecContext& ctx) override {
     const ContextShards& s = check(args.k, *shards);
     Flight back;
     for_groups(s, {args.q, args.k, args.v}, {}, ctx, [&](const Heads& all, std::int64_t group) {
@@ -61,7 +62,7 @@ class AllToAll final : public ContextParallel {
   }
 
   void backward(const AttentionBackward& args, const std::shared_ptr<const ContextShards>& shards,
-                const Context& ctx) override {
+                const ExecContext& ctx) override {
     const ContextShards& s = check(args.k, *shards);
     Flight back;
     const std::vector<Tensor> ours = {args.q, args.k, args.v, args.out, args.dout};
@@ -96,7 +97,7 @@ class AllToAll final : public ContextParallel {
 
   // compute(heads, group) for each group in order, while the next one is on its way.
   template <class Compute>
-  void for_groups(const ContextShards& s, const std::vector<Tensor>& tensors, const Tensor& lse, const Context& ctx,
+  void for_groups(const ContextShards& s, const std::vector<Tensor>& tensors, const Tensor& lse, const ExecContext& ctx,
                   const Compute& compute) {
     Heads next = to_heads(s, tensors, lse, 0, ctx);
     for (std::int64_t g = 0; g < groups_; ++g) {
@@ -125,7 +126,7 @@ class AllToAll final : public ContextParallel {
   Tensor lse_part(const Tensor& lse, int r, std::int64_t group) const {
     return lse.narrow(0, first_head(lse.dim(0), r, group), heads_of(lse.dim(0)));
   }
-  static Tensor lse_of(const Tensor& q, const Context& ctx) { return ctx.empty({q.dim(1), q.dim(0)}); }
+  static Tensor lse_of(const Tensor& q, const ExecContext& ctx) { return ctx.empty({q.dim(1), q.dim(0)}); }
   static const std::vector<HeldRows>& held_by(const ContextShards& s, int r) {
     return s.held[static_cast<std::size_t>(r)];
   }
@@ -135,7 +136,7 @@ class AllToAll final : public ContextParallel {
       if (r != comm_.rank()) fn(r);
   }
 
-  void start(Flight& f, const Context& ctx) {
+  void start(Flight& f, const ExecContext& ctx) {
     f.work = exchange(f.sends, f.receives, ctx);
     f.sends.clear(), f.receives.clear();
   }
@@ -143,7 +144,7 @@ class AllToAll final : public ContextParallel {
   // Tensors [n,H,D] of one type, side by side: each rank's heads of the group go there, and all rows of ours come to
   // where they belong in the micro-batch.
   Heads to_heads(const ContextShards& s, const std::vector<Tensor>& tensors, const Tensor& lse, std::int64_t group,
-                 const Context& ctx) {
+                 const ExecContext& ctx) {
     std::int64_t heads = 0;
     for (const Tensor& t : tensors) heads += heads_of(t.dim(1));
     const std::int64_t rows = tensors[0].dim(0), dim = tensors[0].dim(2);
@@ -179,7 +180,7 @@ class AllToAll final : public ContextParallel {
 
   // The way back: results [N,H,D] of a group of our heads into tensors [n,H,D] of our rows.
   Flight to_rows(const ContextShards& s, const std::vector<Tensor>& results, const std::vector<Tensor>& to,
-                 std::int64_t group, const Context& ctx) {
+                 std::int64_t group, const ExecContext& ctx) {
     Flight f;
     for (std::size_t i = 0; i < results.size(); ++i) {
       for (const HeldRows& own : held_by(s, comm_.rank()))
@@ -207,7 +208,7 @@ class AllToAll final : public ContextParallel {
 
   // The same for log-sum-exps [heads,N] and [heads,n].
   void add_lse_to_rows(const ContextShards& s, const Tensor& lse, const Tensor& to, std::int64_t group, Flight& f,
-                       const Context& ctx) {
+                       const ExecContext& ctx) {
     for (const HeldRows& own : held_by(s, comm_.rank()))
       copy_rows_kernel(tokens(lse_part(to, comm_.rank(), group), own.first, lse, own.global, own.count), ctx);
     for_others([&](int r) {
@@ -221,7 +222,8 @@ class AllToAll final : public ContextParallel {
     });
   }
 
-  void add_lse_to_heads(const ContextShards& s, const Tensor& lse, std::int64_t group, Heads& h, const Context& ctx) {
+  void add_lse_to_heads(const ContextShards& s, const Tensor& lse, std::int64_t group, Heads& h,
+                        const ExecContext& ctx) {
     h.lse = lse_of(h.parts[0], ctx);
     for (const HeldRows& own : held_by(s, comm_.rank()))
       copy_rows_kernel(tokens(h.lse, own.global, lse_part(lse, comm_.rank(), group), own.first, own.count), ctx);

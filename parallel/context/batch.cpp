@@ -69,7 +69,7 @@ Batch ContextBatches::part(const Batch& all) const {
   return b;
 }
 
-Sequences ContextBatches::sequences(const Batch& b, const Tensor& positions, const Context& ctx) const {
+Sequences ContextBatches::sequences(const Batch& b, const Tensor& positions, const ExecContext& ctx) const {
   const auto rows = static_cast<std::int64_t>(b.sample_indices.size());
   const bool packed = !b.positions.empty();
   if (whole())
@@ -85,7 +85,7 @@ Sequences ContextBatches::sequences(const Batch& b, const Tensor& positions, con
   return Sequences::sharded(std::move(shards), from_host(places, ctx.stream));
 }
 
-void ContextBatches::reserve(std::int64_t rows, const Context& ctx) {
+void ContextBatches::reserve(std::int64_t rows, const ExecContext& ctx) {
   if (whole() || rows_.count(rows)) return;
   std::vector<std::int32_t> held;
   for_held(layout_, rank_, rows, [&](std::int64_t first, std::int64_t count) {
@@ -98,7 +98,7 @@ void ContextBatches::prepare(Run& run, std::int64_t rows) {
   if (whole()) return;
   reserve(rows, run.ctx);
   run.rows = rows_.at(rows);
-  run.context = exchange_.get();
+  run.cp = exchange_.get();
 }
 
 }  // namespace ring

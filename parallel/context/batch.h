@@ -26,10 +26,10 @@ class ContextBatches {
   // This rank's tokens of a whole batch. starts and lengths stay those of the whole.
   Batch part(const Batch& whole) const;
   // What belongs together in such a part. positions: of packed documents, on the device; else undefined.
-  Sequences sequences(const Batch& part, const Tensor& positions, const Context&) const;
+  Sequences sequences(const Batch& part, const Tensor& positions, const ExecContext&) const;
   // The run is over a part of this many rows.
   void prepare(Run&, std::int64_t rows);
-  void reserve(std::int64_t rows, const Context&);  // what prepare() would allocate for them
+  void reserve(std::int64_t rows, const ExecContext&);  // what prepare() would allocate for them
 
  private:
   int rank_;

@@ -10,7 +10,7 @@ void ContextParallel::check_shards(const ContextShards& s) const {
 }
 
 Work ContextParallel::exchange(const std::vector<Transfer>& sends, const std::vector<Transfer>& receives,
-                               const Context& ctx) {
+                               const ExecContext& ctx) {
   for (const Transfer& t : sends)
     if (t.peer != comm_.rank()) bytes_sent_ += static_cast<std::int64_t>(t.tensor.bytes());
   return comm_.exchange(sends, receives, ctx.stream.record());
@@ -30,9 +30,10 @@ int ranks_per_node(const std::vector<int>& nodes) {
 
 std::unique_ptr<ContextParallel> make_context_parallel(Communicator& comm, const ParallelConfig& c,
                                                        const std::vector<int>& nodes) {
-  const RingOptions ring{.prefetch = c.cp_prefetch,
-                         .per_node = c.cp_nodes > 0 ? static_cast<int>(c.cp_nodes) : ranks_per_node(nodes),
-                         .message_bytes = c.cp_message_mb << 20};
+  const RingOptions ring{
+      .prefetch = c.cp_prefetch,
+      .per_node = c.cp_ranks_per_node > 0 ? static_cast<int>(c.cp_ranks_per_node) : ranks_per_node(nodes),
+      .message_bytes = c.cp_message_mb << 20};
   switch (c.cp_schedule) {
     case ContextSchedule::automatic: return make_measured_context(comm, ring);
     case ContextSchedule::ring: return make_ring(comm, ring);

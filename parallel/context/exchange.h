@@ -24,8 +24,8 @@ class ContextParallel : public ContextExchange {
   explicit ContextParallel(Communicator& comm) : comm_(comm) {}
   void check_shards(const ContextShards&) const;  // Error: of other ranks than the group's
   // As Communicator's, and counted.
-  Work exchange(const std::vector<Transfer>& sends, const std::vector<Transfer>& receives, const Context&);
-  Tensor receive_buffer(const Shape& shape, DType dtype, const Context& ctx) {
+  Work exchange(const std::vector<Transfer>& sends, const std::vector<Transfer>& receives, const ExecContext&);
+  Tensor receive_buffer(const Shape& shape, DType dtype, const ExecContext& ctx) {
     return comm_.receive_buffer(shape, dtype, ctx.stream);
   }
 

@@ -10,7 +10,7 @@ namespace ring {
 namespace {
 
 struct GatherPlan {
-  std::vector<Round> rounds;
+  std::vector<AttentionCall> rounds;
   std::int64_t rows = 0, most = 0;  // of the micro-batch; of one rank
 };
 
@@ -19,23 +19,24 @@ class Gather final : public ContextParallel {
   explicit Gather(Communicator& comm) : ContextParallel(comm) {}
   std::string_view schedule() const override { return "gather"; }
 
-  void forward(const Attention& args, const std::shared_ptr<const ContextShards>& shards, const Context& ctx) override {
+  void forward(const Attention& args, const std::shared_ptr<const ContextShards>& shards,
+               const ExecContext& ctx) override {
     const GatherPlan& plan = plan_for(shards, args.pattern);
-    const KeyPair all = gather(*shards, plan, args.k, args.v, ctx);
+    const KvPair all = gather(*shards, plan, args.k, args.v, ctx);
     ForwardSum sum(args, calls_of(plan.rounds), ctx);
     sum.add(plan.rounds, all.k, all.v);
   }
 
   void backward(const AttentionBackward& args, const std::shared_ptr<const ContextShards>& shards,
-                const Context& ctx) override {
+                const ExecContext& ctx) override {
     const GatherPlan& plan = plan_for(shards, args.pattern);
-    KeyPair all = gather(*shards, plan, args.k, args.v, ctx);
+    KvPair all = gather(*shards, plan, args.k, args.v, ctx);
     BackwardSum sum(args, calls_of(plan.rounds), ctx);
-    KeyPair gradients;
+    KvPair gradients;
     sum.add(plan.rounds, all.k, all.v, gradients);
     if (!gradients.k.defined()) gradients = no_gradients(all.k, ctx);
     all = {};
-    const KeyPair own = scatter(*shards, plan, gradients, ctx);
+    const KvPair own = scatter(*shards, plan, gradients, ctx);
     const std::int64_t rows = args.k.dim(0);
     store(args.dk, own.k.narrow(0, 0, rows), ctx);
     store(args.dv, own.v.narrow(0, 0, rows), ctx);
@@ -55,41 +56,41 @@ class Gather final : public ContextParallel {
   template <class Fn>
   static void for_held(const ContextShards& shards, const Tensor& parts, const Fn& fn) {
     for (int r = 0; r < shards.ranks(); ++r) {
-      const KeyPair part = key_pair(parts.narrow(0, r, 1).view({2, parts.dim(2), parts.dim(3), parts.dim(4)}));
+      const KvPair part = kv_pair(parts.narrow(0, r, 1).view({2, parts.dim(2), parts.dim(3), parts.dim(4)}));
       for (const HeldRows& h : shards.held[static_cast<std::size_t>(r)]) fn(part, h);
     }
   }
 
   // In the micro-batch's order.
-  KeyPair gather(const ContextShards& shards, const GatherPlan& plan, const Tensor& k, const Tensor& v,
-                 const Context& ctx) {
+  KvPair gather(const ContextShards& shards, const GatherPlan& plan, const Tensor& k, const Tensor& v,
+                const ExecContext& ctx) {
     const std::int64_t heads = k.dim(1), dim = k.dim(2);
     const Tensor parts = ctx.empty({comm_.size(), 2, plan.most, heads, dim}, k.dtype());
     const Tensor mine = parts.narrow(0, comm_.rank(), 1).view({2, plan.most, heads, dim});
-    const KeyPair own = key_pair(mine);
+    const KvPair own = kv_pair(mine);
     move_rows(own.k, k, {.count = k.dim(0)}, ctx);
     move_rows(own.v, v, {.count = k.dim(0)}, ctx);
     bytes_sent_ += static_cast<std::int64_t>(mine.bytes()) * (comm_.size() - 1);
     comm_.all_gather(parts, mine, ctx.stream.record()).wait(ctx.stream);
-    const KeyPair all = key_pair(ctx.empty({2, plan.rows, heads, dim}, k.dtype()));
-    for_held(shards, parts, [&](const KeyPair& part, const HeldRows& h) {
+    const KvPair all = kv_pair(ctx.empty({2, plan.rows, heads, dim}, k.dtype()));
+    for_held(shards, parts, [&](const KvPair& part, const HeldRows& h) {
       move_rows(all.k, part.k, {.to = h.global, .first = h.first, .count = h.count}, ctx);
       move_rows(all.v, part.v, {.to = h.global, .first = h.first, .count = h.count}, ctx);
     });
     return all;
   }
 
-  KeyPair scatter(const ContextShards& shards, const GatherPlan& plan, const KeyPair& gradients, const Context& ctx) {
+  KvPair scatter(const ContextShards& shards, const GatherPlan& plan, const KvPair& gradients, const ExecContext& ctx) {
     const std::int64_t heads = gradients.k.dim(1), dim = gradients.k.dim(2);
     const Tensor parts = ctx.zeros({comm_.size(), 2, plan.most, heads, dim});  // sums read the padding, too
-    for_held(shards, parts, [&](const KeyPair& part, const HeldRows& h) {
+    for_held(shards, parts, [&](const KvPair& part, const HeldRows& h) {
       move_rows(part.k, gradients.k, {.to = h.first, .first = h.global, .count = h.count}, ctx);
       move_rows(part.v, gradients.v, {.to = h.first, .first = h.global, .count = h.count}, ctx);
     });
     const Tensor mine = ctx.empty({2, plan.most, heads, dim});
     bytes_sent_ += static_cast<std::int64_t>(mine.bytes()) * (comm_.size() - 1);
     comm_.reduce_scatter(mine, parts, Reduce::sum, ctx.stream.record()).wait(ctx.stream);
-    return key_pair(mine);
+    return kv_pair(mine);
   }
 
   PlanCache<GatherPlan> plans_;

@@ -34,11 +34,12 @@ class MeasuredContext final : public ContextParallel {
     return sum;
   }
 
-  void forward(const Attention& a, const std::shared_ptr<const ContextShards>& shards, const Context& ctx) override {
+  void forward(const Attention& a, const std::shared_ptr<const ContextShards>& shards,
+               const ExecContext& ctx) override {
     choose(a, shards, ctx).forward(a, shards, ctx);
   }
   void backward(const AttentionBackward& b, const std::shared_ptr<const ContextShards>& shards,
-                const Context& ctx) override {
+                const ExecContext& ctx) override {
     Attention a;
     a.q = b.q, a.k = b.k, a.v = b.v, a.out = b.out, a.lse = b.lse, a.scale = b.scale, a.pattern = b.pattern;
     choose(a, shards, ctx).backward(b, shards, ctx);
@@ -46,7 +47,8 @@ class MeasuredContext final : public ContextParallel {
 
  private:
   // Without a place to keep what was measured nothing is: CPUs, and work that is done once.
-  ContextParallel& choose(const Attention& a, const std::shared_ptr<const ContextShards>& shards, const Context& ctx) {
+  ContextParallel& choose(const Attention& a, const std::shared_ptr<const ContextShards>& shards,
+                          const ExecContext& ctx) {
     if (!ctx.tuning || schedules_.size() == 1) return *schedules_.front();
     const std::string key = key_of(a, *shards, ctx);
     const auto known = chosen_.find(key);
@@ -67,7 +69,7 @@ class MeasuredContext final : public ContextParallel {
   }
 
   // The same on every rank, whatever each holds.
-  std::string key_of(const Attention& a, const ContextShards& shards, const Context& ctx) const {
+  std::string key_of(const Attention& a, const ContextShards& shards, const ExecContext& ctx) const {
     return str("context attention, ", ctx.stream.impl().device_name(), ", ", comm_.size(), " ranks",
                ctx.deterministic ? ", deterministic, " : ", ", a.q.dtype(), ", ", a.q.dim(1), " of ", a.k.dim(1),
                " heads x ", a.q.dim(2), ", ", pattern_key(a.pattern), ", ", shards.tokens(), " tokens in ",
@@ -98,7 +100,8 @@ class MeasuredContext final : public ContextParallel {
   }
 
   // What a call of each direction takes at most, in bytes, beside the tensors that it is about.
-  double bytes_of(const ContextParallel& s, const Attention& a, const ContextShards& shards, const Context& ctx) const {
+  double bytes_of(const ContextParallel& s, const Attention& a, const ContextShards& shards,
+                  const ExecContext& ctx) const {
     const double all = static_cast<double>(shards.tokens()), mine = all / comm_.size();
     const auto heads = static_cast<double>(a.q.dim(1)), kv_heads = static_cast<double>(a.k.dim(1)),
                dim = static_cast<double>(a.q.dim(2)), size = static_cast<double>(size_of(a.q.dtype()));
@@ -113,7 +116,7 @@ class MeasuredContext final : public ContextParallel {
     return bytes + std::min(kMostWorkspace, ctx.deterministic ? 2 * heads * pairs : 0);
   }
 
-  static bool can_allocate(double bytes, const Context& ctx) {
+  static bool can_allocate(double bytes, const ExecContext& ctx) {
     try {
       ctx.empty({static_cast<std::int64_t>(bytes)}, DType::u8);
     } catch (const OutOfMemory&) {
@@ -123,7 +126,7 @@ class MeasuredContext final : public ContextParallel {
     return true;
   }
 
-  std::vector<float> largest_of_any_rank(const std::vector<float>& values, const Context& ctx) {
+  std::vector<float> largest_of_any_rank(const std::vector<float>& values, const ExecContext& ctx) {
     const Tensor t = from_host(values, ctx.stream);
     comm_.all_reduce(t, Reduce::max, ctx.stream.record()).wait(ctx.stream);
     return to_host<float>(t, ctx.stream);
@@ -131,7 +134,7 @@ class MeasuredContext final : public ContextParallel {
 
   // A rank that runs out of memory within a schedule would leave the others waiting: all leave out what one has no
   // memory for.
-  std::vector<bool> able(const Attention& a, const ContextShards& shards, const Context& ctx) {
+  std::vector<bool> able(const Attention& a, const ContextShards& shards, const ExecContext& ctx) {
     const auto results = static_cast<double>(2 * (a.q.bytes() + a.k.bytes() + a.v.bytes()));
     std::vector<float> no;
     double bytes = results;  // of all that are measured before, too: what they received in may be kept
@@ -146,7 +149,8 @@ class MeasuredContext final : public ContextParallel {
     return out;
   }
 
-  ContextParallel* measure(const Attention& a, const std::shared_ptr<const ContextShards>& shards, const Context& ctx) {
+  ContextParallel* measure(const Attention& a, const std::shared_ptr<const ContextShards>& shards,
+                           const ExecContext& ctx) {
     const std::vector<bool> can = able(a, *shards, ctx);
     if (std::ranges::count(can, true) < 2 || !can[0]) return schedules_.front().get();
     Attention f = a;
@@ -168,7 +172,7 @@ class MeasuredContext final : public ContextParallel {
   }
 
   static float seconds_of(ContextParallel& s, const Attention& f, const AttentionBackward& b,
-                          const std::shared_ptr<const ContextShards>& shards, const Context& ctx) {
+                          const std::shared_ptr<const ContextShards>& shards, const ExecContext& ctx) {
     Event start;
     for (int i = 0; i < 3; ++i) {  // the first one makes plans and measures kernels
       if (i == 1) start = ctx.stream.record_time();

@@ -4,7 +4,7 @@
 #include <cstdlib>
 
 #include "core/check.h"
-#include "parallel/context/reach.h"
+#include "parallel/context/overlap.h"
 
 namespace ring {
 namespace {
@@ -105,7 +105,7 @@ std::vector<SpanPair> local_pairs(const Parts& p, const Pattern& pattern) {
 bool overlap(const Span& a, const Span& b) { return a.first < b.first + b.count && b.first < a.first + a.count; }
 
 // Each pair goes to the first round where its rows are free. Rows of different documents never meet.
-void add_rounds(const std::vector<SpanPair>& pairs, std::vector<Round>& rounds) {
+void add_rounds(const std::vector<SpanPair>& pairs, std::vector<AttentionCall>& rounds) {
   std::vector<std::vector<SpanPair>> taken;
   for (const SpanPair& pair : pairs) {
     std::size_t r = 0;
@@ -122,9 +122,9 @@ void add_rounds(const std::vector<SpanPair>& pairs, std::vector<Round>& rounds) 
 }
 
 // Neighbouring rows of the owner, and where they lie among the receiver's.
-std::vector<RowCopy> rows_between(const std::vector<Round>& rounds) {
+std::vector<RowCopy> rows_between(const std::vector<AttentionCall>& rounds) {
   std::vector<Span> keys;
-  for (const Round& round : rounds) keys.insert(keys.end(), round.keys.begin(), round.keys.end());
+  for (const AttentionCall& round : rounds) keys.insert(keys.end(), round.keys.begin(), round.keys.end());
   std::vector<RowCopy> ranges;
   std::int32_t at = 0;
   for (const Span& s : sorted_by_row(std::move(keys))) {
@@ -170,7 +170,7 @@ using Marks = std::vector<std::vector<char>>;
 Marks marks_of(const NeededKeys& need, const Pattern& pattern, std::int64_t kv_heads) {
   const bool by_head = pattern.kind == AttentionKind::dilated;
   Marks marks(static_cast<std::size_t>(by_head ? kv_heads : 1), std::vector<char>(static_cast<std::size_t>(need.rows)));
-  for (const Round& round : need.rounds)
+  for (const AttentionCall& round : need.rounds)
     for (std::size_t b = 0; b < round.queries.size(); ++b)
       for (std::size_t h = 0; h < marks.size(); ++h)
         for_needed(pattern, {round.queries[b], round.keys[b]}, static_cast<std::int32_t>(h), kv_heads,
@@ -217,7 +217,7 @@ NeededKeys needed_keys(const ContextShards& shards, int queries, int keys, const
     return need;
   }
   const std::vector<RowCopy> ranges = rows_between(need.rounds);
-  for (Round& round : need.rounds)
+  for (AttentionCall& round : need.rounds)
     for (Span& s : round.keys) s.first = row_at(ranges, s.first);
   need.rows = ranges.empty() ? 0 : ranges.back().at + ranges.back().count;
   if (pattern.is_dense())
@@ -249,17 +249,17 @@ bool may_need(const ContextShards& shards, int queries, int keys, const Pattern&
   return false;
 }
 
-std::vector<Round> rounds_with_own(const ContextShards& shards, int rank, const Pattern& pattern) {
-  std::vector<Round> rounds;
+std::vector<AttentionCall> rounds_with_own(const ContextShards& shards, int rank, const Pattern& pattern) {
+  std::vector<AttentionCall> rounds;
   for (const Parts& parts : common_parts(held_by(shards, rank), held_by(shards, rank), shards.documents))
     add_rounds(local_pairs(parts, pattern), rounds);
   std::reverse(rounds.begin(), rounds.end());
   return rounds;
 }
 
-std::vector<Round> rounds_with_all(const ContextShards& shards, int queries, const Pattern& pattern) {
+std::vector<AttentionCall> rounds_with_all(const ContextShards& shards, int queries, const Pattern& pattern) {
   const std::vector<HeldRows> all = {{0, 0, static_cast<std::int32_t>(shards.tokens())}};
-  std::vector<Round> rounds;
+  std::vector<AttentionCall> rounds;
   for (const Parts& parts : common_parts(held_by(shards, queries), all, shards.documents))
     add_rounds(local_pairs(parts, pattern), rounds);
   return rounds;

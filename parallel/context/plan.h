@@ -10,7 +10,7 @@
 namespace ring {
 
 // One call of a kernel: no row of queries and none of keys occurs twice.
-struct Round {
+struct AttentionCall {
   std::vector<Span> queries, keys;
 };
 
@@ -24,10 +24,10 @@ struct RowCopy {
 // The keys of one rank as another one needs them. Its rows are those that lie between needed ones, too: spans keep
 // their positions, and the pattern leaves out what did not travel.
 struct NeededKeys {
-  std::int64_t rows = 0;        // of the tensors that the receiver computes with
-  bool whole = true;            // the copies are all of these rows, in order
-  std::vector<RowCopy> copies;  // no row of a head twice
-  std::vector<Round> rounds;    // queries: the receiver's rows; keys: rows counted in `rows`
+  std::int64_t rows = 0;              // of the tensors that the receiver computes with
+  bool whole = true;                  // the copies are all of these rows, in order
+  std::vector<RowCopy> copies;        // no row of a head twice
+  std::vector<AttentionCall> rounds;  // queries: the receiver's rows; keys: rows counted in `rows`
 
   std::int64_t row_heads(std::int64_t kv_heads) const;  // that travel, of keys alone
 };
@@ -36,7 +36,7 @@ struct NeededKeys {
 NeededKeys needed_keys(const ContextShards&, int queries, int keys, const Pattern&, std::int64_t kv_heads);
 
 // The calls of a rank with its own keys, of pairs of chunks: the last ones are those of equal chunks.
-std::vector<Round> rounds_with_own(const ContextShards&, int rank, const Pattern&);
+std::vector<AttentionCall> rounds_with_own(const ContextShards&, int rank, const Pattern&);
 
 // What any of these ranks needs of rank `keys`, in tensors of as many rows as that one has; without rounds.
 NeededKeys needed_by_any(const ContextShards&, const std::vector<int>& queries, int keys, const Pattern&,
@@ -46,6 +46,6 @@ NeededKeys needed_by_any(const ContextShards&, const std::vector<int>& queries, 
 bool may_need(const ContextShards&, int queries, int keys, const Pattern&);
 
 // The calls of a rank that has the keys of the whole micro-batch, in its order.
-std::vector<Round> rounds_with_all(const ContextShards&, int queries, const Pattern&);
+std::vector<AttentionCall> rounds_with_all(const ContextShards&, int queries, const Pattern&);
 
 }  // namespace ring

@@ -18,7 +18,7 @@ struct Step {
 
 // Among the ranks of a node, who pass on the keys that they hold: their own ones, or those of their counterparts on
 // another node.
-struct Revolution {
+struct InnerRing {
   bool own = true;          // with our own keys
   NeededKeys base;          // what we need of the keys that we hold
   std::vector<Step> steps;  // those in which any rank may need anything
@@ -28,10 +28,10 @@ struct Revolution {
 };
 
 struct RingPlan {
-  std::vector<Revolution> revolutions;  // the first one with our own keys
+  std::vector<InnerRing> revolutions;  // the first one with our own keys
   // The backward with our own keys: a part while the first ones are on their way, the other while the last gradients
   // come home.
-  std::vector<Round> before, after;
+  std::vector<AttentionCall> before, after;
 
   bool local() const {
     return revolutions.size() == 1 && revolutions[0].steps.empty() && revolutions[0].base.rounds.size() == 1;
@@ -42,7 +42,7 @@ struct RingPlan {
  private:
   std::int64_t remote_calls() const {
     std::int64_t n = 0;
-    for (const Revolution& r : revolutions) {
+    for (const InnerRing& r : revolutions) {
       if (!r.own) n += calls_of(r.base.rounds);
       for (const Step& s : r.steps) n += calls_of(s.keys.rounds);
     }
@@ -73,9 +73,9 @@ struct Grid {
   }
 };
 
-Revolution revolution_of(const Grid& g, int apart) {
+InnerRing revolution_of(const Grid& g, int apart) {
   const int me = g.shards.rank, node = me / g.places, place = me % g.places, source = g.rank(node - apart, place);
-  Revolution r{.own = apart == 0, .base = g.needs(me, source)};
+  InnerRing r{.own = apart == 0, .base = g.needs(me, source)};
   for (int distance = 1; distance < g.places; ++distance)
     if (g.any_needs(apart, distance)) {
       const int to = g.rank(node, place + distance);
@@ -123,16 +123,17 @@ class Ring final : public ContextParallel {
         per_node_(options.per_node > 0 ? options.per_node : comm.size()),
         message_bytes_(options.message_bytes) {
     RING_CHECK(comm.size() % per_node_ == 0, "context ring: ", per_node_, " ranks per node do not divide the ",
-               comm.size(), " ranks; set parallel.cp_nodes to a divisor");
+               comm.size(), " ranks; set parallel.cp_ranks_per_node to a divisor");
   }
   std::string_view schedule() const override { return "ring"; }
 
-  void forward(const Attention& args, const std::shared_ptr<const ContextShards>& shards, const Context& ctx) override {
+  void forward(const Attention& args, const std::shared_ptr<const ContextShards>& shards,
+               const ExecContext& ctx) override {
     for_groups(args, shards,
                [&](const Attention& a) { forward_once(a, plan_for(shards, a.pattern, a.k.dim(1)), ctx); });
   }
   void backward(const AttentionBackward& args, const std::shared_ptr<const ContextShards>& shards,
-                const Context& ctx) override {
+                const ExecContext& ctx) override {
     for_groups(args, shards,
                [&](const AttentionBackward& a) { backward_once(a, plan_for(shards, a.pattern, a.k.dim(1)), ctx); });
   }
@@ -148,34 +149,34 @@ class Ring final : public ContextParallel {
       fn(of_heads(args, {first, some}, patterns_.get(shards, args.pattern, all, {first, some})));
   }
 
-  void forward_once(const Attention& args, const RingPlan& plan, const Context& ctx) {
+  void forward_once(const Attention& args, const RingPlan& plan, const ExecContext& ctx) {
     if (plan.local()) return run_round(args, plan.revolutions[0].base.rounds[0], ctx);
     ForwardSum sum(args, plan.calls(), ctx);
     Next next(*this, plan, args.k, args.v, ctx);
-    KeyPair held{{}, args.k, args.v};
-    for (const Revolution& r : plan.revolutions) {
+    KvPair held{{}, args.k, args.v};
+    for (const InnerRing& r : plan.revolutions) {
       next.begin();
       Keys keys(*this, r, held, args.k, next, ctx);
-      const KeyPair base = keys.base();
+      const KvPair base = keys.base();
       if (base.k.defined()) sum.add(r.base.rounds, base.k, base.v);
       for (const Step& step : r.steps) {
-        const KeyPair remote = keys.next(step);
+        const KvPair remote = keys.next(step);
         if (remote.k.defined()) sum.add(step.keys.rounds, remote.k, remote.v);
       }
       held = next.finish();
     }
   }
 
-  void backward_once(const AttentionBackward& args, const RingPlan& plan, const Context& ctx) {
+  void backward_once(const AttentionBackward& args, const RingPlan& plan, const ExecContext& ctx) {
     if (plan.local()) return run_round(args, plan.revolutions[0].base.rounds[0], ctx);
     BackwardSum sum(args, plan.backward_calls(), ctx);
     Next next(*this, plan, args.k, args.v, ctx);
-    KeyPair held{{}, args.k, args.v}, own;
-    Home home;  // of our own keys' gradients, the last that was sent
-    for (const Revolution& r : plan.revolutions) {
+    KvPair held{{}, args.k, args.v}, own;
+    GradReturn home;  // of our own keys' gradients, the last that was sent
+    for (const InnerRing& r : plan.revolutions) {
       next.begin();
-      KeyPair theirs;
-      Home inner = revolve_back(r, plan, held, r.own ? own : theirs, next, sum, args.k, ctx);
+      KvPair theirs;
+      GradReturn inner = revolve_back(r, plan, held, r.own ? own : theirs, next, sum, args.k, ctx);
       held = next.finish();
       if (!r.own) {
         inner.arrive(theirs, args.k, ctx);
@@ -192,11 +193,11 @@ class Ring final : public ContextParallel {
   }
 
   // Gradients on their way to where the keys came from; ours come at the same time.
-  struct Home {
+  struct GradReturn {
     const NeededKeys* ours = nullptr;
     Flight flight;
 
-    void arrive(KeyPair& to, const Tensor& like, const Context& ctx) {
+    void arrive(KvPair& to, const Tensor& like, const ExecContext& ctx) {
       flight.work.wait(ctx.stream);
       if (!flight.in.defined()) return;
       if (!to.k.defined()) to = no_gradients(like, ctx);
@@ -207,14 +208,14 @@ class Ring final : public ContextParallel {
   // The keys of the next revolution: each exchange of this one takes a piece along.
   class Next {
    public:
-    Next(Ring& ring, const RingPlan& plan, const Tensor& k, const Tensor& v, const Context& ctx)
+    Next(Ring& ring, const RingPlan& plan, const Tensor& k, const Tensor& v, const ExecContext& ctx)
         : ring_(ring), plan_(plan), k_(k), v_(v), ctx_(ctx) {}
 
     void begin() {
       in_ = out_ = {};
       piece_ = 0, pieces_ = plan_.revolutions[at_].steps.size();
       if (++at_ == plan_.revolutions.size()) return;
-      const Revolution& r = coming();
+      const InnerRing& r = coming();
       if (!r.ours.copies.empty()) out_ = pack(r.ours, k_, v_, ctx_);
       if (!r.held.copies.empty()) in_ = ring_.receive_buffer({message_size(r.held, k_)}, k_.dtype(), ctx_);
       if (pieces_ > 0) return;
@@ -237,19 +238,19 @@ class Ring final : public ContextParallel {
       ++piece_;
     }
     // In rows of their owner. Undefined: nothing is needed, or this was the last revolution.
-    KeyPair finish() {
+    KvPair finish() {
       work_.wait(ctx_.stream);
       out_ = {};
-      return in_.defined() ? unpack(coming().held, in_, k_.dim(1), ctx_) : KeyPair{};
+      return in_.defined() ? unpack(coming().held, in_, k_.dim(1), ctx_) : KvPair{};
     }
 
    private:
-    const Revolution& coming() const { return plan_.revolutions[at_]; }
+    const InnerRing& coming() const { return plan_.revolutions[at_]; }
 
     Ring& ring_;
     const RingPlan& plan_;
     const Tensor &k_, &v_;
-    const Context& ctx_;
+    const ExecContext& ctx_;
     Tensor in_, out_;
     Work work_;
     std::size_t at_ = 0, piece_ = 0, pieces_ = 0;
@@ -259,25 +260,25 @@ class Ring final : public ContextParallel {
   class Keys {
    public:
     // like: of the keys' heads and type.
-    Keys(Ring& ring, const Revolution& r, const KeyPair& held, const Tensor& like, Next& next, const Context& ctx)
+    Keys(Ring& ring, const InnerRing& r, const KvPair& held, const Tensor& like, Next& next, const ExecContext& ctx)
         : ring_(ring), revolution_(r), held_(held), like_(like), next_(next), ctx_(ctx) {
       start();
     }
 
     // Undefined, here and below: none are needed.
-    KeyPair base() {
+    KvPair base() {
       const NeededKeys& need = revolution_.base;
       if (revolution_.own) return held_;
-      return need.copies.empty() ? KeyPair{} : unpack(need, packed(need), like_.dim(1), ctx_);
+      return need.copies.empty() ? KvPair{} : unpack(need, packed(need), like_.dim(1), ctx_);
     }
-    KeyPair next(const Step& step) {
+    KvPair next(const Step& step) {
       if (flights_.empty()) begin();
       ++done_;
       start();
       Flight flight = std::move(flights_.front());
       flights_.pop_front();
       flight.work.wait(ctx_.stream);
-      return flight.in.defined() ? unpack(step.keys, flight.in, like_.dim(1), ctx_) : KeyPair{};
+      return flight.in.defined() ? unpack(step.keys, flight.in, like_.dim(1), ctx_) : KvPair{};
     }
 
    private:
@@ -306,11 +307,11 @@ class Ring final : public ContextParallel {
     }
 
     Ring& ring_;
-    const Revolution& revolution_;
-    const KeyPair& held_;
+    const InnerRing& revolution_;
+    const KvPair& held_;
     const Tensor& like_;
     Next& next_;
-    const Context& ctx_;
+    const ExecContext& ctx_;
     std::size_t started_ = 0, done_ = 0;
     std::deque<Flight> flights_;
     Tensor message_;
@@ -318,33 +319,33 @@ class Ring final : public ContextParallel {
   };
 
   // One revolution. Adds to the gradients of the keys that we hold, and returns the last ones that are to be added.
-  Home revolve_back(const Revolution& r, const RingPlan& plan, const KeyPair& held, KeyPair& gradients, Next& next,
-                    BackwardSum& sum, const Tensor& like, const Context& ctx) {
+  GradReturn revolve_back(const InnerRing& r, const RingPlan& plan, const KvPair& held, KvPair& gradients, Next& next,
+                          BackwardSum& sum, const Tensor& like, const ExecContext& ctx) {
     Keys keys(*this, r, held, like, next, ctx);
-    const KeyPair base = keys.base();
-    KeyPair seen;
+    const KvPair base = keys.base();
+    KvPair seen;
     if (r.own)
       sum.add(plan.before, base.k, base.v, gradients);
     else if (base.k.defined())
       sum.add(r.base.rounds, base.k, base.v, seen);
     if (!r.own && held.k.defined()) gradients = no_gradients(held.k, ctx);
     if (seen.k.defined()) add_home(r.base, pack_home(r.base, seen, ctx), gradients, ctx);
-    Home home;
+    GradReturn home;
     for (const Step& step : r.steps) {
-      const KeyPair remote = keys.next(step);
-      KeyPair theirs;
+      const KvPair remote = keys.next(step);
+      KvPair theirs;
       if (remote.k.defined()) sum.add(step.keys.rounds, remote.k, remote.v, theirs);
-      Home next_home = send_home(step.keys, step.from, theirs, step.ours, step.to, like, ctx);
+      GradReturn next_home = send_home(step.keys, step.from, theirs, step.ours, step.to, like, ctx);
       home.arrive(gradients, like, ctx);
       home = std::move(next_home);
     }
     return home;
   }
 
-  Home send_home(const NeededKeys& keys, int from, const KeyPair& gradients, const NeededKeys& ours, int to,
-                 const Tensor& like, const Context& ctx) {
+  GradReturn send_home(const NeededKeys& keys, int from, const KvPair& gradients, const NeededKeys& ours, int to,
+                       const Tensor& like, const ExecContext& ctx) {
     std::vector<Transfer> sends, receives;
-    Home home{&ours, {}};
+    GradReturn home{&ours, {}};
     if (gradients.k.defined() && !keys.copies.empty()) sends.push_back({pack_home(keys, gradients, ctx), from});
     if (!ours.copies.empty()) {
       home.flight.in = receive_buffer({message_size(ours, like)}, DType::f32, ctx);

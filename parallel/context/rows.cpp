@@ -23,11 +23,11 @@ void for_copies(const NeededKeys& need, Side side, const Tensor& t, const Tensor
   }
 }
 
-void gather(const NeededKeys& need, Side side, const Tensor& t, const Tensor& message, const Context& ctx) {
+void gather(const NeededKeys& need, Side side, const Tensor& t, const Tensor& message, const ExecContext& ctx) {
   for_copies(need, side, t, message,
              [&](const Tensor& part, const Tensor& of, const RowMove& m) { move_rows(part, of, m, ctx); });
 }
-void scatter(const NeededKeys& need, Side side, const Tensor& t, const Tensor& message, const Context& ctx) {
+void scatter(const NeededKeys& need, Side side, const Tensor& t, const Tensor& message, const ExecContext& ctx) {
   for_copies(need, side, t, message, [&](const Tensor& part, const Tensor& of, const RowMove& m) {
     move_rows(of, part, {.to = m.first, .count = m.count, .to_step = m.step}, ctx);
   });
@@ -38,11 +38,11 @@ Tensor half(const Tensor& message, int i) {
   return message.narrow(0, i * size, size);
 }
 
-Tensor message_of(const NeededKeys& need, const Tensor& like, DType type, const Context& ctx) {
+Tensor message_of(const NeededKeys& need, const Tensor& like, DType type, const ExecContext& ctx) {
   return ctx.empty({2 * need.row_heads(like.dim(1)) * like.dim(2)}, type);
 }
 
-void add(const Tensor& to, const Tensor& from, const Context& ctx) {
+void add(const Tensor& to, const Tensor& from, const ExecContext& ctx) {
   const Tensor a = to.view({to.numel()}), b = from.view({from.numel()});
   axpby_kernel({b, a, a, 1, 1}, ctx);
 }
@@ -51,33 +51,33 @@ constexpr std::size_t kMostAdditions = 16;  // else all rows are added at once
 
 }  // namespace
 
-KeyPair key_pair(const Tensor& both) {
+KvPair kv_pair(const Tensor& both) {
   const auto part = [&](int i) { return both.narrow(0, i, 1).view({both.dim(1), both.dim(2), both.dim(3)}); };
   return {both, part(0), part(1)};
 }
 
-KeyPair no_gradients(const Tensor& keys, const Context& ctx) {
-  return key_pair(ctx.zeros({2, keys.dim(0), keys.dim(1), keys.dim(2)}));
+KvPair no_gradients(const Tensor& keys, const ExecContext& ctx) {
+  return kv_pair(ctx.zeros({2, keys.dim(0), keys.dim(1), keys.dim(2)}));
 }
 
-Tensor pack(const NeededKeys& need, const Tensor& k, const Tensor& v, const Context& ctx) {
+Tensor pack(const NeededKeys& need, const Tensor& k, const Tensor& v, const ExecContext& ctx) {
   const Tensor message = message_of(need, k, k.dtype(), ctx);
   gather(need, Side::owner, k, half(message, 0), ctx);
   gather(need, Side::owner, v, half(message, 1), ctx);
   return message;
 }
 
-KeyPair unpack(const NeededKeys& need, const Tensor& message, std::int64_t kv_heads, const Context& ctx) {
+KvPair unpack(const NeededKeys& need, const Tensor& message, std::int64_t kv_heads, const ExecContext& ctx) {
   const std::int64_t dim = message.numel() / 2 / need.row_heads(kv_heads);
   const Shape shape = {2, need.rows, kv_heads, dim};
-  if (need.whole) return key_pair(message.view(shape));
-  KeyPair out = key_pair(ctx.zeros(shape, message.dtype()));
+  if (need.whole) return kv_pair(message.view(shape));
+  KvPair out = kv_pair(ctx.zeros(shape, message.dtype()));
   scatter(need, Side::receiver, out.k, half(message, 0), ctx);
   scatter(need, Side::receiver, out.v, half(message, 1), ctx);
   return out;
 }
 
-Tensor pack_home(const NeededKeys& need, const KeyPair& gradients, const Context& ctx) {
+Tensor pack_home(const NeededKeys& need, const KvPair& gradients, const ExecContext& ctx) {
   if (need.whole) return gradients.both.view({gradients.both.numel()});
   const Tensor message = message_of(need, gradients.k, DType::f32, ctx);
   gather(need, Side::receiver, gradients.k, half(message, 0), ctx);
@@ -85,11 +85,11 @@ Tensor pack_home(const NeededKeys& need, const KeyPair& gradients, const Context
   return message;
 }
 
-void add_home(const NeededKeys& need, const Tensor& message, const KeyPair& gradients, const Context& ctx) {
+void add_home(const NeededKeys& need, const Tensor& message, const KvPair& gradients, const ExecContext& ctx) {
   bool few = need.copies.size() <= kMostAdditions;
   for (const RowCopy& c : need.copies) few = few && c.head < 0 && c.stride == 1;
   if (!few) {
-    const KeyPair all = no_gradients(gradients.k, ctx);
+    const KvPair all = no_gradients(gradients.k, ctx);
     scatter(need, Side::owner, all.k, half(message, 0), ctx);
     scatter(need, Side::owner, all.v, half(message, 1), ctx);
     return add(gradients.both, all.both, ctx);
@@ -101,7 +101,7 @@ void add_home(const NeededKeys& need, const Tensor& message, const KeyPair& grad
                });
 }
 
-void store(const Tensor& dst, const Tensor& src, const Context& ctx) {
+void store(const Tensor& dst, const Tensor& src, const ExecContext& ctx) {
   Tensor rounded = src;
   if (dst.dtype() != src.dtype()) {
     rounded = ctx.empty(src.shape(), dst.dtype());

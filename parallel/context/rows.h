@@ -9,27 +9,27 @@
 
 namespace ring {
 
-inline void move_rows(const Tensor& dst, const Tensor& src, const RowMove& rows, const Context& ctx) {
+inline void move_rows(const Tensor& dst, const Tensor& src, const RowMove& rows, const ExecContext& ctx) {
   copy_rows_kernel({dst, src, rows}, ctx);
 }
 
 // Keys and values, or their gradients: [N,H,D] each, contiguous, in one piece [2,N,H,D].
-struct KeyPair {
+struct KvPair {
   Tensor both, k, v;
 };
-KeyPair key_pair(const Tensor& both);
-KeyPair no_gradients(const Tensor& keys, const Context&);  // f32 zeros for keys [N,H,D]
+KvPair kv_pair(const Tensor& both);
+KvPair no_gradients(const Tensor& keys, const ExecContext&);  // f32 zeros for keys [N,H,D]
 
 // The message [2,..] that the owner's k and v [N,H,D] make, in their type. k, v: any strides with unit last.
-Tensor pack(const NeededKeys&, const Tensor& k, const Tensor& v, const Context&);
+Tensor pack(const NeededKeys&, const Tensor& k, const Tensor& v, const ExecContext&);
 // The rows that the receiver computes with, of a message: itself where it is whole, else beside it with 0 between.
-KeyPair unpack(const NeededKeys&, const Tensor& message, std::int64_t kv_heads, const Context&);
+KvPair unpack(const NeededKeys&, const Tensor& message, std::int64_t kv_heads, const ExecContext&);
 // The way home. The message of gradients [rows,H,D] f32: the tensor itself where it is whole.
-Tensor pack_home(const NeededKeys&, const KeyPair& gradients, const Context&);
+Tensor pack_home(const NeededKeys&, const KvPair& gradients, const ExecContext&);
 // Adds what came home to the owner's gradients.
-void add_home(const NeededKeys&, const Tensor& message, const KeyPair& gradients, const Context&);
+void add_home(const NeededKeys&, const Tensor& message, const KvPair& gradients, const ExecContext&);
 
 // dst [N,H,D], any strides = src [N,H,D] f32 contiguous, rounded where dst is bf16.
-void store(const Tensor& dst, const Tensor& src, const Context&);
+void store(const Tensor& dst, const Tensor& src, const ExecContext&);
 
 }  // namespace ring

@@ -2,23 +2,23 @@
 
 namespace ring {
 
-void run_round(Attention args, const Round& round, const Context& ctx) {
+void run_round(Attention args, const AttentionCall& round, const ExecContext& ctx) {
   args.queries = round.queries, args.keys = round.keys;
   attention_kernel(args, ctx);
 }
-void run_round(AttentionBackward args, const Round& round, const Context& ctx) {
+void run_round(AttentionBackward args, const AttentionCall& round, const ExecContext& ctx) {
   args.queries = round.queries, args.keys = round.keys;
   attention_backward_kernel(args, ctx);
 }
 
-ForwardSum::ForwardSum(const Attention& args, std::int64_t calls, const Context& ctx)
+ForwardSum::ForwardSum(const Attention& args, std::int64_t calls, const ExecContext& ctx)
     : args_(args), ctx_(ctx), calls_(calls) {
   if (calls_ == 0 && args_.q.dim(0) > 0) run_round(args_, {}, ctx_);
   if (calls_ > 1) sum_ = args_.out.dtype() == DType::f32 ? args_.out : ctx_.empty(args_.q.shape());
 }
 
-void ForwardSum::add(const std::vector<Round>& rounds, const Tensor& k, const Tensor& v) {
-  for (const Round& round : rounds) {
+void ForwardSum::add(const std::vector<AttentionCall>& rounds, const Tensor& k, const Tensor& v) {
+  for (const AttentionCall& round : rounds) {
     const bool first = done_ == 0, last = ++done_ == calls_;
     Attention one = args_;
     one.k = k, one.v = v;
@@ -28,15 +28,15 @@ void ForwardSum::add(const std::vector<Round>& rounds, const Tensor& k, const Te
   }
 }
 
-BackwardSum::BackwardSum(const AttentionBackward& args, std::int64_t calls, const Context& ctx)
+BackwardSum::BackwardSum(const AttentionBackward& args, std::int64_t calls, const ExecContext& ctx)
     : args_(args), ctx_(ctx), calls_(calls) {
   if (args_.q.dim(0) == 0) return;
   if (calls_ == 0) store(args_.dq, ctx_.zeros(args_.q.shape()), ctx_);
   if (calls_ > 1) dq_ = args_.dq.dtype() == DType::f32 ? args_.dq : ctx_.empty(args_.q.shape());
 }
 
-void BackwardSum::add(const std::vector<Round>& rounds, const Tensor& k, const Tensor& v, KeyPair& gradients) {
-  for (const Round& round : rounds) {
+void BackwardSum::add(const std::vector<AttentionCall>& rounds, const Tensor& k, const Tensor& v, KvPair& gradients) {
+  for (const AttentionCall& round : rounds) {
     const bool first = done_ == 0, last = ++done_ == calls_;
     AttentionBackward one = args_;
     one.k = k, one.v = v;
@@ -45,7 +45,7 @@ void BackwardSum::add(const std::vector<Round>& rounds, const Tensor& k, const T
     if (gradients.k.defined())
       one.carry_dk = gradients.k, one.carry_dv = gradients.v;
     else
-      gradients = key_pair(ctx_.empty({2, k.dim(0), k.dim(1), k.dim(2)}));
+      gradients = kv_pair(ctx_.empty({2, k.dim(0), k.dim(1), k.dim(2)}));
     one.dk = gradients.k, one.dv = gradients.v;
     run_round(one, round, ctx_);
   }

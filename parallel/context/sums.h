@@ -7,39 +7,41 @@
 
 namespace ring {
 
-inline std::int64_t calls_of(const std::vector<Round>& rounds) { return static_cast<std::int64_t>(rounds.size()); }
+inline std::int64_t calls_of(const std::vector<AttentionCall>& rounds) {
+  return static_cast<std::int64_t>(rounds.size());
+}
 
 class ForwardSum {
  public:
   // calls: all rounds that are to come. None: no query sees anything.
-  ForwardSum(const Attention& args, std::int64_t calls, const Context& ctx);
-  void add(const std::vector<Round>& rounds, const Tensor& k, const Tensor& v);
+  ForwardSum(const Attention& args, std::int64_t calls, const ExecContext& ctx);
+  void add(const std::vector<AttentionCall>& rounds, const Tensor& k, const Tensor& v);
 
  private:
-  void call(const Round&, const Tensor& k, const Tensor& v);
+  void call(const AttentionCall&, const Tensor& k, const Tensor& v);
 
   Attention args_;
-  const Context& ctx_;
+  const ExecContext& ctx_;
   std::int64_t calls_, done_ = 0;
   Tensor sum_;
 };
 
 class BackwardSum {
  public:
-  BackwardSum(const AttentionBackward& args, std::int64_t calls, const Context& ctx);
+  BackwardSum(const AttentionBackward& args, std::int64_t calls, const ExecContext& ctx);
   // Adds the gradients of these keys from these rounds to `gradients`, f32 [2,M,H,D]; undefined: it becomes them, and
   // stays undefined without a round.
-  void add(const std::vector<Round>& rounds, const Tensor& k, const Tensor& v, KeyPair& gradients);
+  void add(const std::vector<AttentionCall>& rounds, const Tensor& k, const Tensor& v, KvPair& gradients);
 
  private:
   AttentionBackward args_;
-  const Context& ctx_;
+  const ExecContext& ctx_;
   std::int64_t calls_, done_ = 0;
   Tensor dq_;
 };
 
 // One call that is all: the kernel itself.
-void run_round(Attention, const Round&, const Context&);
-void run_round(AttentionBackward, const Round&, const Context&);
+void run_round(Attention, const AttentionCall&, const ExecContext&);
+void run_round(AttentionBackward, const AttentionCall&, const ExecContext&);
 
 }  // namespace ring

@@ -28,7 +28,7 @@ class OpsTest : public testing::Test {
     }
     return "nothing was thrown";
   }
-  Context ctx{Stream::cpu(2)};
+  ExecContext ctx{Stream::cpu(2)};
   ring::Run run{.ctx = ctx};
 };
 

@@ -9,14 +9,14 @@ namespace {
 
 class Path final : public KernelObserver {
  public:
-  void call(const KernelCall& c, const Context&, const std::function<void()>& run) override {
+  void call(const KernelCall& c, const ExecContext&, const std::function<void()>& run) override {
     run();
     std::string at;
     for (const std::string& name : open_) at += name + "/";
     calls.push_back(at + std::string(c.slot));
   }
-  void push(std::string_view name, const Context&) override { open_.emplace_back(name); }
-  void pop(const Context&) override {
+  void push(std::string_view name, const ExecContext&) override { open_.emplace_back(name); }
+  void pop(const ExecContext&) override {
     ASSERT_FALSE(open_.empty());
     open_.pop_back();
   }
@@ -28,7 +28,7 @@ class Path final : public KernelObserver {
 };
 
 // y = 2 x
-Var twice(Tape& tape, const Context& ctx, const Var& x, std::string_view name) {
+Var twice(Tape& tape, const ExecContext& ctx, const Var& x, std::string_view name) {
   const Tensor y = ctx.empty(x.value.shape());
   axpby_kernel({.x = x.value, .out = y, .alpha = 2}, ctx);
   return tape.record(name, y, {x.slot}, [](Backward& back) {
@@ -39,7 +39,7 @@ Var twice(Tape& tape, const Context& ctx, const Var& x, std::string_view name) {
 
 TEST(TapeParts, BackwardNamesPartAndOp) {
   const auto path = std::make_shared<Path>();
-  const Context ctx{.stream = Stream::cpu(1), .observer = path};
+  const ExecContext ctx{.stream = Stream::cpu(1), .observer = path};
   Tape tape;
   Var x{from_host<float>({1, 2}, ctx.stream), std::make_shared<GradSlot>()};
   Var y = twice(tape, ctx, x, "outside");

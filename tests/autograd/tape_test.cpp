@@ -15,7 +15,7 @@ namespace {
 struct Parameter {
   Var var;
   int ready = 0;
-  Parameter(const std::string& name, const Shape& shape, const Context& ctx)
+  Parameter(const std::string& name, const Shape& shape, const ExecContext& ctx)
       : var{make_tensor(shape, DType::f32, random_values(name, shape.numel(), 0.5), ctx),
             std::make_shared<GradSlot>()} {
     var.slot->bound = true;
@@ -39,7 +39,7 @@ class TapeTest : public testing::Test {
   Var input(const std::string& name, const Shape& shape) const {
     return {random(name, shape), std::make_shared<GradSlot>()};
   }
-  Context ctx{Stream::cpu(2)};
+  ExecContext ctx{Stream::cpu(2)};
 };
 
 void expect_near(const Values& got, const Values& want, double tolerance = 1e-5) {
@@ -83,7 +83,7 @@ TEST_F(TapeTest, SharedWeightGetsTheSumOfItsUses) {
 }
 
 // Token embedding and loss head, as in a model with tied embeddings.
-void run_tied(const Context& ctx, Tape& tape, const Var& table, const Var& head) {
+void run_tied(const ExecContext& ctx, Tape& tape, const Var& table, const Var& head) {
   ring::Run run{.ctx = ctx, .tape = &tape};
   const Tensor ids = make_tensor({4}, DType::i32, {1, 3, 1, 0}, ctx);
   const Var x = embedding(run, ids, table);
@@ -288,7 +288,7 @@ TEST_F(TapeTest, MemoryFallsWhileTheBackwardRuns) {
     y = activate(run, y, Activation::gelu);
     y = tape.record("probe", y.value, {y.slot}, [&](Backward& b) {
       in_use.push_back(allocator.stats().in_use);
-      b.give(0, b.grad());
+      b.accumulate(0, b.grad());
     });
   }
   Tensor seed = random("seed", {256, 64});
@@ -301,13 +301,13 @@ TEST_F(TapeTest, MemoryFallsWhileTheBackwardRuns) {
 
 // Parts begin before their first step of the backward and end after their parameters are complete.
 TEST_F(TapeTest, AListenerSeesThePartsOfTheBackward) {
-  struct Listener final : PartListener {
+  struct Listener final : ModuleHooks {
     std::vector<std::string> seen;
-    void begin(const std::string& part, PartPass pass, const Context&) override {
+    void begin(const std::string& part, PartPass pass, const ExecContext&) override {
       EXPECT_EQ(pass, PartPass::backward);
       seen.push_back("begin " + part);
     }
-    void end_backward(const std::string& part, const Context&) override { seen.push_back("end " + part); }
+    void end_backward(const std::string& part, const ExecContext&) override { seen.push_back("end " + part); }
   } listener;
   Parameter a("a", {8, 8}, ctx), b("b", {8, 8}, ctx);
   a.var.slot->on_ready = [&] { listener.seen.push_back("a ready"); };

@@ -36,13 +36,13 @@ Values rows_of(const Values& all, std::size_t rank, std::size_t size) {
   return {all.begin() + static_cast<std::ptrdiff_t>(rank * n),
           all.begin() + static_cast<std::ptrdiff_t>((rank + 1) * n)};
 }
-Var leaf(const Shape& shape, const Values& v, const Context& ctx) {
+Var leaf(const Shape& shape, const Values& v, const ExecContext& ctx) {
   return {make_tensor(shape, DType::f32, v, ctx), std::make_shared<GradSlot>()};
 }
 
 struct World {
   Communicator& comm;
-  Context ctx{Stream::cpu(1)};
+  ExecContext ctx{Stream::cpu(1)};
   Tape tape{};
   Run run{.ctx = ctx, .tape = &tape, .tp = &comm};
   std::size_t rank = static_cast<std::size_t>(comm.rank()), size = static_cast<std::size_t>(comm.size());

@@ -80,7 +80,7 @@ class Switch final : public EventImpl {
 void pause() { std::this_thread::sleep_for(std::chrono::milliseconds(3)); }
 
 TEST(ContextTimeline, OnACpuMessagesEndWhereTheyAreFoundDone) {
-  const Context ctx{Stream::cpu(1)};
+  const ExecContext ctx{Stream::cpu(1)};
   TimelineRecorder recorder;
   recorder.begin(ctx);
   const auto first = std::make_shared<Switch>(), second = std::make_shared<Switch>();
@@ -177,7 +177,7 @@ std::vector<std::vector<ContextTiming>> time_on_ranks(const ContextGrid& grid, i
         env.store = server.endpoint();
         env.cookie = cookie;
         const auto mesh = Mesh::join(env, {}, MeshPlan{.degrees = {{"cp", ranks}}});
-        time_context(grid, *mesh, Context{Stream::cpu(1)}, [&](const ContextTiming& t) { told[at].push_back(t); });
+        time_context(grid, *mesh, ExecContext{Stream::cpu(1)}, [&](const ContextTiming& t) { told[at].push_back(t); });
         mesh->all().barrier().synchronize();
       } catch (const std::exception& e) {
         errors[at] = e.what();

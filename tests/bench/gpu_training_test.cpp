@@ -55,13 +55,13 @@ class GpuTraining : public testing::Test {
       while (trainer.in_flight() > trainer.most_in_flight()) finish();
     }
     while (trainer.in_flight() > 0) finish();
-    Tuning& tuning = *bench.context().tuning;
+    Tuning& tuning = *bench.exec().tuning;
     tuning.save();
     result.choices = tuning.text();
     const Tensor& values = trainer.model().parameters().values;
     std::vector<std::uint8_t> bytes(values.bytes());
-    bench.context().stream.impl().copy(bytes.data(), values.raw(), bytes.size());
-    bench.context().stream.synchronize();
+    bench.exec().stream.impl().copy(bytes.data(), values.raw(), bytes.size());
+    bench.exec().stream.synchronize();
     result.weights = std::move(bytes);
     result.replayed = trainer.replays_graph();
     return result;

@@ -100,14 +100,14 @@ class KernelTrace::Blocks final : public Allocator {
 class KernelTrace::Watch final : public KernelObserver {
  public:
   explicit Watch(std::shared_ptr<Blocks> blocks) : blocks_(std::move(blocks)) {}
-  void call(const KernelCall& c, const Context&, const std::function<void()>& run) override {
+  void call(const KernelCall& c, const ExecContext&, const std::function<void()>& run) override {
     run();
     std::string text;
     for (const std::string& part : parts_) text += part + "/";
     calls.push_back({str(text, c.slot, ' ', c.candidate, ' ', c.cost.shape), blocks_->sums()});
   }
-  void push(std::string_view name, const Context&) override { parts_.emplace_back(name); }
-  void pop(const Context&) override { parts_.pop_back(); }
+  void push(std::string_view name, const ExecContext&) override { parts_.emplace_back(name); }
+  void pop(const ExecContext&) override { parts_.pop_back(); }
 
   std::vector<TracedCall> calls;
 
@@ -116,8 +116,8 @@ class KernelTrace::Watch final : public KernelObserver {
   std::vector<std::string> parts_;
 };
 
-KernelTrace::KernelTrace(Trainer& trainer) : trainer_(trainer), before_(trainer.context().stream.allocator()) {
-  StreamImpl& stream = trainer.context().stream.impl();
+KernelTrace::KernelTrace(Trainer& trainer) : trainer_(trainer), before_(trainer.exec().stream.allocator()) {
+  StreamImpl& stream = trainer.exec().stream.impl();
   blocks_ = std::make_shared<Blocks>(before_, stream);
   const Parameters& params = trainer.model().parameters();
   blocks_->watch("weights", params.values);
@@ -131,7 +131,7 @@ KernelTrace::KernelTrace(Trainer& trainer) : trainer_(trainer), before_(trainer.
 KernelTrace::~KernelTrace() {
   trainer_.observe(nullptr);
   blocks_->stop();
-  trainer_.context().stream.impl().allocator = before_;
+  trainer_.exec().stream.impl().allocator = before_;
 }
 
 const std::vector<TracedCall>& KernelTrace::calls() const { return watch_->calls; }

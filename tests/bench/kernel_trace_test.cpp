@@ -52,7 +52,7 @@ class KernelTraces {
     } else {
       train();
     }
-    if (bench.context().tuning) bench.context().tuning->save();
+    if (bench.exec().tuning) bench.exec().tuning->save();
     return result;
   }
 

@@ -30,7 +30,7 @@ void expect_planned_steps(Recompute recompute, DeviceChoice device) {
   config.train.recompute = recompute;
   StepBenchmark bench(config);
   Trainer& trainer = bench.trainer();
-  const Allocator& memory = *bench.context().stream.allocator();
+  const Allocator& memory = *bench.exec().stream.allocator();
   const std::size_t lasting = memory.stats().in_use;
   // The first step measures kernels on a device; the next two are alike.
   for (int i = 0; i < 4; ++i) EXPECT_TRUE(trainer.step().finite);
@@ -77,7 +77,7 @@ TEST(StepMemory, GoesBackToTheStreamWithItsTrainer) {
     StepBenchmark bench(small_model(DeviceChoice::cpu));
     for (int i = 0; i < 4; ++i) bench.trainer().step();
     upstream = bench.trainer().arena().upstream();
-    EXPECT_NE(bench.context().stream.allocator(), upstream);
+    EXPECT_NE(bench.exec().stream.allocator(), upstream);
     EXPECT_GT(upstream->stats().in_use, 0u);
   }
   EXPECT_EQ(upstream->stats().in_use, 0u);

@@ -28,7 +28,7 @@ std::vector<Values> oracle(const Setting& s, const RandomSite& site, const std::
   return {y};
 }
 
-Tensor rows_of(const Setting& s, const Context& ctx) {
+Tensor rows_of(const Setting& s, const ExecContext& ctx) {
   std::vector<std::int32_t> rows;
   for (std::int64_t n = 0; n < s.n; ++n) rows.push_back(static_cast<std::int32_t>(n * s.step + 2));
   return from_host(rows, ctx.stream);

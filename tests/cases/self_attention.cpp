@@ -53,7 +53,7 @@ std::vector<Values> oracle(const AttentionShape& a, const Options& o, const std:
   return {attention_oracle(a, q, k, v).out, k, v};
 }
 
-Var packed(const Tensor& t, const Context& ctx) {
+Var packed(const Tensor& t, const ExecContext& ctx) {
   const Tensor out = ctx.empty({t.numel()}, t.dtype());
   const std::size_t row = static_cast<std::size_t>(t.dim(2)) * size_of(t.dtype());
   std::byte* to = out.raw();

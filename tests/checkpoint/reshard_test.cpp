@@ -190,9 +190,9 @@ TEST(Reshard, AFailureOnOneRankIsAnErrorOnAll) {
   EXPECT_TRUE(fs::is_empty(folder.path()));
 }
 
-TEST(Box, RunsCoverTheIntersectionOnce) {
-  const Box source{{2, 1, 0}, {4, 5, 6}}, target{{3, 0, 2}, {5, 4, 3}};
-  const Box both = intersect(source, target);
+TEST(Region, RunsCoverTheIntersectionOnce) {
+  const Region source{{2, 1, 0}, {4, 5, 6}}, target{{3, 0, 2}, {5, 4, 3}};
+  const Region both = intersect(source, target);
   EXPECT_EQ(both.numel(), 3 * 3 * 3);
   std::vector<int> seen_from(120), seen_to(60);
   std::int64_t last = -1;

@@ -163,7 +163,7 @@ struct PieceCase {
 const PieceCase kPieces[] = {{3, DType::bf16}, {5, DType::f32},          {0, DType::f32}, {600'000, DType::f32},
                              {7, DType::f32},  {1'000'001, DType::bf16}, {1, DType::i32}, {500'001, DType::f32}};
 
-std::vector<OwnedPiece> pieces_of(const Communicator& c) {
+std::vector<OwnedPiece> segment_pairs_of(const Communicator& c) {
   std::vector<OwnedPiece> out;
   for (const PieceCase& k : kPieces) {
     const Tensor t = Tensor::empty({k.n}, k.dtype, stream());
@@ -184,7 +184,7 @@ double element(const Tensor& t, std::int64_t i) {
   return t.dtype() == DType::i32 ? t.data<std::int32_t>()[i] : static_cast<double>(t.data<float>()[i]);
 }
 
-// The sum of ranks first to last of element i of piece `id`, as pieces_of() made it.
+// The sum of ranks first to last of element i of piece `id`, as segment_pairs_of() made it.
 double piece_value(std::size_t id, std::int64_t i, int first, int last) {
   float sum = 0;
   for (int r = first; r <= last; ++r) {
@@ -199,7 +199,7 @@ double piece_value(std::size_t id, std::int64_t i, int first, int last) {
 
 TEST_P(DistCollectives, ReducePiecesSumsEachAtItsRoot) {
   expect_all([](Communicator& c) {
-    const std::vector<OwnedPiece> pieces = pieces_of(c);
+    const std::vector<OwnedPiece> pieces = segment_pairs_of(c);
     c.reduce_pieces(pieces, Reduce::sum).wait(stream());
     c.reduce_pieces({}, Reduce::sum).wait(stream());
     for (std::size_t k = 0; k < pieces.size(); ++k)
@@ -210,7 +210,7 @@ TEST_P(DistCollectives, ReducePiecesSumsEachAtItsRoot) {
 
 TEST_P(DistCollectives, BroadcastPiecesComeFromTheirRoots) {
   expect_all([](Communicator& c) {
-    const std::vector<OwnedPiece> pieces = pieces_of(c);
+    const std::vector<OwnedPiece> pieces = segment_pairs_of(c);
     c.broadcast_pieces(pieces).wait(stream());
     c.broadcast_pieces({}).wait(stream());
     for (std::size_t k = 0; k < pieces.size(); ++k)

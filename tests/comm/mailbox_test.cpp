@@ -57,7 +57,7 @@ TEST(Mailbox, NotesArriveInOrderHoweverMany) {
           box.post(p, {{static_cast<std::uint32_t>(rank), n}, 3 * n}, for_seconds(20));
       for (int p = 0; p < kRanks; ++p)
         for (std::uint64_t n = 0; p != rank && n < kNotes; ++n) {
-          const Note note = box.take(p, for_seconds(20));
+          const RecvDescriptor note = box.take(p, for_seconds(20));
           wrong += note.at.segment != static_cast<std::uint32_t>(p) || note.at.offset != n || note.bytes != 3 * n;
         }
     } catch (const GaveUp&) {
@@ -80,7 +80,7 @@ TEST(Mailbox, WhoWaitsCanGiveUp) {
 TEST(Mailbox, SegmentsAreKnownOnceTheyAreAnnounced) {
   Boxes boxes(2);
   EXPECT_THROW(boxes.of(1).segment(0, 0), Error);
-  Card card;
+  IpcHandle card;
   card.device = 5;
   boxes.of(0).announce(0, card);
   EXPECT_EQ(boxes.of(1).segment(0, 0).device, 5);

@@ -173,7 +173,7 @@ TEST_F(DistMesh, RanksOfEveryAxis) {
                        expect(m.data(), at(0, 0, t) + " " + at(0, 1, t) + " " + at(1, 0, t) + " " + at(1, 1, t));
                        expect(m.host(), "0 1 2 3 4 5 6 7");
                        RING_CHECK(&m.all() == &m.host() && &m.all() != &m.data(), "groups of the same ranks are one");
-                       RING_CHECK(m.cp_nodes() == std::vector<int>({2 * d, 2 * d + 1}), "nodes");
+                       RING_CHECK(m.nodes_of_cp_ranks() == std::vector<int>({2 * d, 2 * d + 1}), "nodes");
                      }),
             "");
 }
@@ -182,14 +182,15 @@ TEST_F(DistMesh, EqualGroupsShareOneCommunicatorButForContext) {
   EXPECT_EQ(run_mesh(2, {},
                      [](Mesh& m) {
                        RING_CHECK(&m.axis("dp") == &m.data() && &m.data() == &m.all() && &m.all() == &m.host(), "dp 2");
-                       RING_CHECK(m.axis("cp").backend() == "self" && m.cp_nodes() == std::vector<int>{0}, "cp 1");
+                       RING_CHECK(m.axis("cp").backend() == "self" && m.nodes_of_cp_ranks() == std::vector<int>{0},
+                                  "cp 1");
                      }),
             "");
   EXPECT_EQ(run_mesh(2, {.degrees = {{"cp", 2}}},
                      [](Mesh& m) {
                        RING_CHECK(&m.data() == &m.all() && m.axis("dp").size() == 1, "cp 2");
                        RING_CHECK(&m.axis("cp") != &m.data() && members(m.axis("cp"), m.rank()) == "0 1", "cp alone");
-                       RING_CHECK(m.cp_nodes() == std::vector<int>({0, 0}), "one host is one node");
+                       RING_CHECK(m.nodes_of_cp_ranks() == std::vector<int>({0, 0}), "one host is one node");
                      }),
             "");
 }

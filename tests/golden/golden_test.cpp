@@ -88,7 +88,7 @@ Weights weights_of(Trainer& trainer) {
   for (const Param* p : params.layout())
     for (const LogicalParam& part : p->parts) {
       const Tensor rows = p->part_of(params.values, part);
-      out.emplace_back(part.name, to_host<float>(rows.view({rows.numel()}), trainer.context().stream));
+      out.emplace_back(part.name, to_host<float>(rows.view({rows.numel()}), trainer.exec().stream));
     }
   return out;
 }
@@ -201,7 +201,7 @@ TEST_P(Golden, EqualsTheReference) {
     ASSERT_EQ(want.at("tokens").get<std::int64_t>(), data.mark()) << "the batches are other ones" << advice;
   }
 
-  const Context ctx = make_context(config_);
+  const ExecContext ctx = make_exec_context(config_);
   const auto mesh = Mesh::join({});
   const auto batches = loader(micro_batch(config_, 1));
   Trainer trainer(config_, ctx, *mesh, *batches);
@@ -240,7 +240,7 @@ class GpuGolden : public Golden {
 
 TEST_P(GpuGolden, EqualsTheReference) {
   const Json want = Json::parse(read_text(sources() / (GetParam() + ".json")));
-  const Context ctx = make_context(config_);
+  const ExecContext ctx = make_exec_context(config_);
   const auto mesh = Mesh::join({});
   const auto batches = loader(micro_batch(config_, 1));
   Trainer trainer(config_, ctx, *mesh, *batches);

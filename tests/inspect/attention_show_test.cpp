@@ -14,7 +14,7 @@
 #include "core/fields.h"
 #include "inspect/attention_cost.h"
 #include "inspect/attention_picture.h"
-#include "kernels/attention/strand.h"
+#include "kernels/attention/head_segment.h"
 #include "tests/cases/attention_oracle.h"
 #include "tests/inspect/svg_check.h"
 #include "tests/process.h"
@@ -145,7 +145,7 @@ TEST(AttentionCost, CountsTheTilesThatTheKernelTouches) {
   for (const auto& [name, pattern] : patterns()) {
     if (pattern.kind != AttentionKind::block_sparse) continue;
     for (const std::int64_t length : kLengths) {
-      const BlockLists lists = lists_of(*pattern.blocks, Owner::queries, 4, length, true);
+      const BlockLists lists = lists_of(*pattern.blocks, Stationary::q, 4, length, true);
       double sum = 0, rows = 0;
       for (const CostPart& part : cost_of(pattern, 4, length).parts) sum += part.tiles, rows += part.row_blocks;
       EXPECT_DOUBLE_EQ(sum, static_cast<double>(lists.entries.size()) / 4) << name << " " << length;
@@ -161,12 +161,12 @@ TEST(AttentionCost, TilesCoverEveryPair) {
     for (const std::int64_t length : kLengths) {
       const std::vector<Span> whole = {{0, static_cast<std::int32_t>(length), 0, 0}};
       double tiles = 0, blocks = 0;
-      for (const Pass& pass : passes_of(pattern))
-        for (const Piece& piece : pieces_of(pass, pattern, whole, whole))
+      for (const BranchPass& pass : passes_of(pattern))
+        for (const SegmentPair& piece : segment_pairs_of(pass, pattern, whole, whole))
           for (std::int32_t h = 0; h < 3; ++h) {
-            const Strand s(pass, piece, pass.offset(h));
+            const HeadSegment s(pass, piece, pass.offset(h));
             for (std::int32_t row = s.q_first; row < s.q_end; row += 128, ++blocks) {
-              const Reach r = s.reach<Owner::queries>(row, std::min(row + 128, s.q_end));
+              const Reach r = s.reach<Stationary::q>(row, std::min(row + 128, s.q_end));
               for (std::int32_t at = r.first; at < r.end;) {
                 if (at >= r.gap && at < r.gap_end) {
                   at = r.gap_end;

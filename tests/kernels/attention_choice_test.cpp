@@ -37,7 +37,7 @@ class AttentionChoice : public testing::Test {
   }
   std::string key(const Pattern& pattern) const { return choice_key(call(pattern, spans_of({0, 8192, 16384}))); }
 
-  const Context ctx{Stream::cpu(1)};
+  const ExecContext ctx{Stream::cpu(1)};
 };
 
 TEST_F(AttentionChoice, PackedDocumentsShareFew) {
@@ -100,7 +100,7 @@ TEST_F(AttentionChoice, WhatSpeedDoesNotDependOnDoesNotCount) {
 }
 
 TEST_F(AttentionChoice, LongCallsAreCutShort) {
-  const Context ctx = poisoned_context(1);
+  const ExecContext ctx = poisoned_context(1);
   Attention a;
   a.q = a.out = ctx.empty({100'000, 2, 8}), a.k = a.v = ctx.empty({100'000, 1, 8}), a.lse = ctx.empty({2, 100'000});
   a.queries = {{0, 65'536, 65'536, 0}, {65'536, 32'768, 0, 0}, {99'000, 700, 0, 0}};
@@ -140,12 +140,12 @@ const Kernel<Args>& real_slot() {
   if constexpr (std::is_same_v<Args, AttentionBackward>) return attention_backward_kernel;
 }
 template <class Args>
-void run_fast(const Args& args, const Context& ctx) {
+void run_fast(const Args& args, const ExecContext& ctx) {
   note(args);
   real_slot<Args>().candidates(Backend::cpu)[0].fn(args, ctx);
 }
 template <class Args>
-void run_slow(const Args& args, const Context& ctx) {
+void run_slow(const Args& args, const ExecContext& ctx) {
   run_fast(args, ctx);
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
 }
@@ -170,7 +170,7 @@ class TwoKernels {
 
 // All that measuring may not touch: operands and results of one call, with values of its own in the carries.
 struct Operands {
-  Context ctx = poisoned_context(1);
+  ExecContext ctx = poisoned_context(1);
   std::vector<Span> spans = spans_of({0, 40, 64});
   Tensor q = values("q", {64, 4, 16}), k = values("k", {64, 2, 16}), v = values("v", {64, 2, 16});
   Tensor out = values("out", {64, 4, 16}), lse = values("lse", {4, 64}), dout = values("dout", {64, 4, 16});
@@ -232,7 +232,7 @@ TEST_F(AttentionChoice, MeasuringHarmsNoResults) {
 
 class ChosenNames final : public KernelObserver {
  public:
-  void call(const KernelCall& c, const Context&, const std::function<void()>& run) override {
+  void call(const KernelCall& c, const ExecContext&, const std::function<void()>& run) override {
     seen.emplace_back(c.candidate);
     run();
   }
@@ -261,21 +261,21 @@ class GpuAttentionChoice : public GpuAttention {
   static GpuProblem problem(const Pattern& pattern) {
     return {.offsets = {0, 1024, 2048}, .heads = 4, .kv_heads = 2, .dim = 128, .pattern = pattern};
   }
-  Result run(const Context& base, int layers = 1) const {
+  Result run(const ExecContext& base, int layers = 1) const {
     Result r;
     for (const Pattern& pattern : {dense(), window(200), window(200, 16), dilated({{256, 1}, {1024, 4}})})
       run(problem(pattern), base, layers, r);
     if (base.tuning) base.tuning->save(), r.choices = base.tuning->text();
     return r;
   }
-  Context context() const {
-    Context ctx{Stream::create({Backend::cuda, 0})};
+  ExecContext exec() const {
+    ExecContext ctx{Stream::create({Backend::cuda, 0})};
     ctx.precision = Precision::bf16;
     ctx.tuning = std::make_shared<Tuning>(path_);
     return ctx;
   }
 
-  static Attention forward_of(const GpuProblem& p, const GpuOperands& x, const Context& ctx) {
+  static Attention forward_of(const GpuProblem& p, const GpuOperands& x, const ExecContext& ctx) {
     return {.q = x.parts[0],
             .k = x.parts[1],
             .v = x.parts[2],
@@ -289,8 +289,8 @@ class GpuAttentionChoice : public GpuAttention {
   }
 
  private:
-  void run(const GpuProblem& p, const Context& base, int layers, Result& r) const {
-    Context ctx = base;
+  void run(const GpuProblem& p, const ExecContext& base, int layers, Result& r) const {
+    ExecContext ctx = base;
     const auto names = std::make_shared<ChosenNames>();
     ctx.observer = names;
     const AttentionInputs in = gpu_inputs(p);
@@ -327,7 +327,7 @@ class GpuAttentionChoice : public GpuAttention {
 };
 
 TEST_F(GpuAttentionChoice, RunsWithOneFileChooseTheSame) {
-  const Result measures = run(context()), again = run(context());
+  const Result measures = run(exec()), again = run(exec());
   EXPECT_EQ(again.names, measures.names);
   EXPECT_EQ(again.values, measures.values);
   EXPECT_EQ(again.choices, measures.choices);
@@ -335,13 +335,13 @@ TEST_F(GpuAttentionChoice, RunsWithOneFileChooseTheSame) {
 }
 
 TEST_F(GpuAttentionChoice, LayersShareOne) {
-  const Result r = run(context(), 3);
+  const Result r = run(exec(), 3);
   for (std::size_t i = 0; i < r.names.size(); ++i) EXPECT_EQ(r.names[i], r.names[i / 6 * 6 + i % 2]) << "call " << i;
 }
 
 // Measuring before a call leaves its results as the chosen kernel alone makes them.
 TEST_F(GpuAttentionChoice, MeasuringHarmsNoResults) {
-  const Result measures = run(context());
+  const Result measures = run(exec());
   const std::vector<Pattern> patterns{dense(), window(200), window(200, 16), dilated({{256, 1}, {1024, 4}})};
   for (std::size_t i = 0; i < patterns.size(); ++i) {
     const GpuProblem p = problem(patterns[i]);
@@ -351,7 +351,7 @@ TEST_F(GpuAttentionChoice, MeasuringHarmsNoResults) {
 }
 
 TEST_F(GpuAttentionChoice, NothingIsMeasuredWhileWorkIsRecorded) {
-  const Context ctx = context();
+  const ExecContext ctx = exec();
   EXPECT_FALSE(ctx.stream.impl().recording());
   const GpuProblem p = problem(window(200));
   GpuOperands x(p, p.dtype, ctx);

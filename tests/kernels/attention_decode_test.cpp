@@ -16,7 +16,7 @@ struct Cache {
   std::vector<std::vector<CacheRows>> lists;  // [batch * kv_heads]
   double scale = 0.4;
 
-  AttentionDecode args(const Context& ctx) const {
+  AttentionDecode args(const ExecContext& ctx) const {
     AttentionDecode a;
     const std::int64_t cache = batch * capacity * kv_heads * dim;
     a.q = make_tensor({batch, heads, dim}, DType::f32, random_values("q", batch * heads * dim), ctx);
@@ -64,7 +64,7 @@ Values oracle(const Cache& c, const AttentionDecode& a) {
 }
 
 void expect_oracle(const Cache& c) {
-  const Context ctx = poisoned_context(2);
+  const ExecContext ctx = poisoned_context(2);
   const AttentionDecode a = c.args(ctx);
   attention_decode_kernel(a, ctx);
   const Values got = read_values(a.out), want = oracle(c, a);
@@ -93,14 +93,14 @@ TEST(AttentionDecode, AttendsOverTheRangesOfEachHead) {
 
 TEST(AttentionDecode, LargeScoresStayFinite) {
   const Cache c{1, 20, 1, 1, 8, {{{0, 7, 1}, {8, 6, 2}}}, 1e30};
-  const Context ctx = poisoned_context(1);
+  const ExecContext ctx = poisoned_context(1);
   const AttentionDecode a = c.args(ctx);
   attention_decode_kernel(a, ctx);
   for (double x : read_values(a.out)) EXPECT_TRUE(std::isfinite(x));
 }
 
 TEST(AttentionDecode, RefusesRowsOutsideOfTheCache) {
-  const Context ctx = poisoned_context(1);
+  const ExecContext ctx = poisoned_context(1);
   const Cache c{1, 4, 2, 2, 8, {{{0, 4, 1}}, {{1, 2, 2}}}};
   EXPECT_NO_THROW(attention_decode_kernel(c.args(ctx), ctx));
   const auto refused = [&](auto change) {
@@ -118,7 +118,7 @@ TEST(AttentionDecode, RefusesRowsOutsideOfTheCache) {
 }
 
 TEST(AttentionDecode, RefusesShapesThatDoNotFit) {
-  const Context ctx = poisoned_context(1);
+  const ExecContext ctx = poisoned_context(1);
   const Cache c{1, 4, 2, 2, 8, {{{0, 1, 1}}, {{0, 1, 1}}}};
   const auto refused = [&](auto change) {
     AttentionDecode a = c.args(ctx);

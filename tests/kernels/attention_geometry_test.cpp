@@ -43,19 +43,19 @@ Counts definition(const Pattern& p, std::int32_t kv_head, const Arrangement& a) 
   return m;
 }
 
-bool listed(const Pattern& p, const Pass& pass, std::int32_t kv_head, std::int32_t q, std::int32_t k) {
+bool listed(const Pattern& p, const BranchPass& pass, std::int32_t kv_head, std::int32_t q, std::int32_t k) {
   return !pass.listed || p.blocks->keeps(kv_head, q / p.blocks->block(), k / p.blocks->block());
 }
 
 // What kernels find, from the side of the queries or of the keys.
-template <Owner owner>
+template <Stationary owner>
 Counts found(const Pattern& p, std::int32_t kv_head, const Arrangement& a) {
-  constexpr bool queries = owner == Owner::queries;
+  constexpr bool queries = owner == Stationary::q;
   Counts m(a);
-  for (const Pass& pass : passes_of(p))
-    for (const Piece& piece : pieces_of(pass, p, a.queries, a.keys)) {
-      const Strand s(pass, piece, pass.offset(kv_head));
-      constexpr Owner other = queries ? Owner::keys : Owner::queries;
+  for (const BranchPass& pass : passes_of(p))
+    for (const SegmentPair& piece : segment_pairs_of(pass, p, a.queries, a.keys)) {
+      const HeadSegment s(pass, piece, pass.offset(kv_head));
+      constexpr Stationary other = queries ? Stationary::kv : Stationary::q;
       for (std::int32_t j = s.first<owner>(); j < s.end<owner>(); ++j) {
         const Columns columns = s.columns<owner>(j);
         EXPECT_GE(columns.first, s.first<other>());
@@ -69,12 +69,12 @@ Counts found(const Pattern& p, std::int32_t kv_head, const Arrangement& a) {
   return m;
 }
 
-template <Owner owner>
-void expect_reach(const Strand& s, std::int32_t row, std::int32_t row_end, std::int32_t c, std::int32_t width) {
+template <Stationary owner>
+void expect_reach(const HeadSegment& s, std::int32_t row, std::int32_t row_end, std::int32_t c, std::int32_t width) {
   bool none = true, all = true;
   for (std::int32_t j = row; j < row_end; ++j)
     for (std::int32_t u = c; u < c + width; ++u) (s.columns<owner>(j).has(u) ? none : all) = false;
-  const Reach r = s.reach<owner>(row, row_end);
+  const TileBounds r = s.bounds<owner>(row, row_end);
   // Across the finer segments of several rows `none` may miss a tile.
   EXPECT_TRUE(r.none(c, width) == none || (s.finer > 0 && none))
       << "rows " << row << " to " << row_end << ", columns from " << c << ", " << width;
@@ -82,12 +82,12 @@ void expect_reach(const Strand& s, std::int32_t row, std::int32_t row_end, std::
 }
 
 // Blocks of rows and tiles of columns of many sizes.
-template <Owner owner>
+template <Stationary owner>
 void expect_reaches(const Pattern& p, std::int32_t kv_head, const Arrangement& a) {
-  constexpr Owner other = owner == Owner::queries ? Owner::keys : Owner::queries;
-  for (const Pass& pass : passes_of(p))
-    for (const Piece& piece : pieces_of(pass, p, a.queries, a.keys)) {
-      const Strand s(pass, piece, pass.offset(kv_head));
+  constexpr Stationary other = owner == Stationary::q ? Stationary::kv : Stationary::q;
+  for (const BranchPass& pass : passes_of(p))
+    for (const SegmentPair& piece : segment_pairs_of(pass, p, a.queries, a.keys)) {
+      const HeadSegment s(pass, piece, pass.offset(kv_head));
       for (std::int32_t height : {1, 7, 16, 64})
         for (std::int32_t row = s.first<owner>(); row < s.end<owner>(); row += height)
           for (std::int32_t width : {1, 5, 16, 64})
@@ -102,12 +102,12 @@ void expect_right(const Pattern& p, const Arrangement& a, bool reaches) {
   double pairs = 0;
   for (std::int32_t h = 0; h < kv_heads; ++h) {
     const Counts want = definition(p, h, a);
-    EXPECT_EQ(found<Owner::queries>(p, h, a).values, want.values) << "KV head " << h << ", by queries";
-    EXPECT_EQ(found<Owner::keys>(p, h, a).values, want.values) << "KV head " << h << ", by keys";
+    EXPECT_EQ(found<Stationary::q>(p, h, a).values, want.values) << "KV head " << h << ", by queries";
+    EXPECT_EQ(found<Stationary::kv>(p, h, a).values, want.values) << "KV head " << h << ", by keys";
     for (int m : want.values) pairs += m;
     if (!reaches) continue;
-    expect_reaches<Owner::queries>(p, h, a);
-    expect_reaches<Owner::keys>(p, h, a);
+    expect_reaches<Stationary::q>(p, h, a);
+    expect_reaches<Stationary::kv>(p, h, a);
   }
   EXPECT_DOUBLE_EQ(kept_pairs(p, a.queries, a.keys, kv_heads), pairs / kv_heads);
 }
@@ -180,7 +180,7 @@ TEST(AttentionGeometryParts, KeysInPartsAddUpToTheWhole) {
       Counts sum(whole);
       for (std::int32_t i = 0; i < parts; ++i) {
         const std::int32_t first = 90 * i / parts, end = 90 * (i + 1) / parts;
-        const Counts part = found<Owner::queries>(n.pattern, 1, {"", whole.queries, {{0, end - first, first, 0}}});
+        const Counts part = found<Stationary::q>(n.pattern, 1, {"", whole.queries, {{0, end - first, first, 0}}});
         for (std::int32_t t = 0; t < 90; ++t)
           for (std::int32_t u = first; u < end; ++u)
             sum.at(t, u) += part.values[static_cast<std::size_t>(t * (end - first) + u - first)];
@@ -205,8 +205,8 @@ TEST(AttentionGeometryParts, TheWidestWindowIsDense) {
   for (bool causal : {true, false})
     for (std::int32_t sinks : {0, 3}) {
       const Pattern p = window(std::numeric_limits<std::int32_t>::max(), sinks, causal);
-      EXPECT_EQ(found<Owner::queries>(p, 0, a).values, definition(dense(causal), 0, a).values);
-      EXPECT_EQ(found<Owner::keys>(p, 0, a).values, definition(dense(causal), 0, a).values);
+      EXPECT_EQ(found<Stationary::q>(p, 0, a).values, definition(dense(causal), 0, a).values);
+      EXPECT_EQ(found<Stationary::kv>(p, 0, a).values, definition(dense(causal), 0, a).values);
     }
 }
 

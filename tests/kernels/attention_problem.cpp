@@ -80,7 +80,7 @@ struct Row {
   }
 };
 
-Context context_of(const AttentionTarget& t) {
+ExecContext context_of(const AttentionTarget& t) {
   return t.backend == Backend::cpu ? poisoned_context(t.threads) : poisoned_device_context({t.backend, 0});
 }
 
@@ -93,7 +93,7 @@ struct Tensors {
   Tensor q, k, v, dout, out, lse, dq, dk, dv;
   Tensor gradients;  // the matrix of dq, dk and dv, if they lie in one
 
-  Tensors(const AttentionProblem& p, const AttentionInputs& in, DType type, const Context& ctx) {
+  Tensors(const AttentionProblem& p, const AttentionInputs& in, DType type, const ExecContext& ctx) {
     dout = make_tensor(query_shape(p), type, in.dout, ctx);
     out = ctx.empty(query_shape(p), type);
     lse = ctx.empty({p.heads, p.query_rows});
@@ -127,7 +127,7 @@ struct Tensors {
     return {q,         k,  v,  out, lse, dout, dq, dk, dv, p.queries, p.keys, static_cast<float>(p.scale()),
             p.pattern, {}, {}, {}};
   }
-  AttentionResults results(const Context& ctx) const {
+  AttentionResults results(const ExecContext& ctx) const {
     AttentionResults r{read_values(out, ctx), read_values(lse, ctx), {}, {}, {}};
     if (!gradients.defined()) {
       r.dq = read_values(dq, ctx), r.dk = read_values(dk, ctx), r.dv = read_values(dv, ctx);
@@ -151,7 +151,7 @@ const typename Kernel<Args>::Candidate& candidate_of(const Kernel<Args>& kernel,
   fail(kernel.name(), ": no candidate ", t.candidate);
 }
 template <class Args>
-void call(const Kernel<Args>& kernel, const AttentionTarget& t, const Args& args, const Context& ctx) {
+void call(const Kernel<Args>& kernel, const AttentionTarget& t, const Args& args, const ExecContext& ctx) {
   const auto& c = candidate_of(kernel, t);
   ASSERT_TRUE(!c.supports || c.supports(args, ctx)) << t.candidate;
   c.fn(args, ctx);
@@ -201,7 +201,7 @@ AttentionResults reference(const AttentionProblem& p, const AttentionInputs& in)
 
 bool takes(const AttentionTarget& t, const AttentionProblem& p) {
   if (t.every) return true;
-  const Context ctx = context_of(t);
+  const ExecContext ctx = context_of(t);
   const Tensors x(p, random_inputs(p, t.dtype), t.dtype, ctx);
   const auto& forward = candidate_of(attention_kernel, t);
   const auto& backward = candidate_of(attention_backward_kernel, t);
@@ -210,7 +210,7 @@ bool takes(const AttentionTarget& t, const AttentionProblem& p) {
 }
 
 AttentionResults run(const AttentionTarget& t, const AttentionProblem& p, const AttentionInputs& in) {
-  const Context ctx = context_of(t);
+  const ExecContext ctx = context_of(t);
   const Tensors x(p, in, t.dtype, ctx);
   call(attention_kernel, t, x.forward(p), ctx);
   call(attention_backward_kernel, t, x.backward(p), ctx);
@@ -219,7 +219,7 @@ AttentionResults run(const AttentionTarget& t, const AttentionProblem& p, const 
 
 AttentionResults run_in_parts(const AttentionTarget& t, const AttentionProblem& p, const AttentionInputs& in, int parts,
                               Order order, bool idle) {
-  const Context ctx = context_of(t);
+  const ExecContext ctx = context_of(t);
   const Tensors x(p, in, t.dtype, ctx);
   const Tensor sum = ctx.empty(x.out.shape()), dq = ctx.empty(x.q.shape());
   const auto keys_like = [&] {

@@ -20,7 +20,7 @@ constexpr float kInf = std::numeric_limits<float>::infinity();
 // q | k | v in the columns of one matrix, as a fused projection leaves them.
 struct Problem {
   AttentionShape shape;
-  Context ctx;
+  ExecContext ctx;
   Tensor qkv, q, k, v, out, lse;
 
   Problem(const AttentionShape& s, int threads, std::int64_t rows = -1) : shape(s), ctx(poisoned_context(threads)) {

@@ -208,18 +208,18 @@ struct ListCase {
   std::int32_t block;
   std::int64_t length;
   bool causal;
-  Owner owner;
+  Stationary owner;
 };
 void PrintTo(const ListCase& c, std::ostream* out) {
   *out << c.length << " positions, blocks of " << c.block << (c.causal ? ", causal" : ", full")
-       << (c.owner == Owner::queries ? ", of queries" : ", of keys");
+       << (c.owner == Stationary::q ? ", of queries" : ", of keys");
 }
 std::vector<ListCase> list_cases() {
   std::vector<ListCase> cases;
   for (const std::int32_t block : {64, 128})
     for (const std::int64_t length : {1, 63, 64, 65, 128, 129, 321, 512, 1000})
       for (const bool causal : {true, false})
-        for (const Owner owner : {Owner::queries, Owner::keys}) cases.push_back({block, length, causal, owner});
+        for (const Stationary owner : {Stationary::q, Stationary::kv}) cases.push_back({block, length, causal, owner});
   return cases;
 }
 
@@ -228,15 +228,15 @@ INSTANTIATE_TEST_SUITE_P(All, BlockListsOf, testing::ValuesIn(list_cases()));
 
 // How many of the pairs of 64 rows and 64 columns count: all are looked at, and 64 rows or columns are there where the
 // first one is.
-Kept state_of(const BlockPattern& p, const ListCase& c, std::int32_t head, int row, int column) {
-  if (row >= c.length || column >= c.length) return Kept::none;
+BlockCoverage state_of(const BlockPattern& p, const ListCase& c, std::int32_t head, int row, int column) {
+  if (row >= c.length || column >= c.length) return BlockCoverage::none;
   int kept = 0;
   for (int i = row; i < row + 64; ++i)
     for (int j = column; j < column + 64; ++j) {
-      const int query = c.owner == Owner::queries ? i : j, key = c.owner == Owner::queries ? j : i;
+      const int query = c.owner == Stationary::q ? i : j, key = c.owner == Stationary::q ? j : i;
       kept += (!c.causal || key <= query) && p.keeps(head, query / c.block, key / c.block);
     }
-  return kept == 0 ? Kept::none : kept == 64 * 64 ? Kept::wholly : Kept::partly;
+  return kept == 0 ? BlockCoverage::none : kept == 64 * 64 ? BlockCoverage::wholly : BlockCoverage::partly;
 }
 
 TEST_P(BlockListsOf, EqualTheDefinition) {
@@ -252,13 +252,14 @@ TEST_P(BlockListsOf, EqualTheDefinition) {
     for (int tile = 0; tile < lists.tiles; ++tile) {
       ASSERT_EQ(lists.begins[static_cast<std::size_t>(head * lists.tiles + tile)], static_cast<std::int32_t>(at));
       for (int column = 0; column < c.length; column += 64) {
-        const Kept first = state_of(p, c, head, tile * 128, column);
-        const Kept second = state_of(p, c, head, tile * 128 + 64, column);
-        if (first == Kept::none && second == Kept::none) continue;
+        const BlockCoverage first = state_of(p, c, head, tile * 128, column);
+        const BlockCoverage second = state_of(p, c, head, tile * 128 + 64, column);
+        if (first == BlockCoverage::none && second == BlockCoverage::none) continue;
         ASSERT_LT(at, lists.entries.size());
         EXPECT_EQ(list_column(lists.entries[at]), column) << "head " << head << ", tile " << tile;
-        EXPECT_EQ(list_kept(lists.entries[at], 0), first) << "head " << head << ", tile " << tile << ", " << column;
-        EXPECT_EQ(list_kept(lists.entries[at], 1), second) << "head " << head << ", tile " << tile << ", " << column;
+        EXPECT_EQ(list_coverage(lists.entries[at], 0), first) << "head " << head << ", tile " << tile << ", " << column;
+        EXPECT_EQ(list_coverage(lists.entries[at], 1), second)
+            << "head " << head << ", tile " << tile << ", " << column;
         ++at;
       }
     }

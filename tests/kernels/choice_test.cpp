@@ -50,7 +50,7 @@ struct Job {
 Cost cost(const Job&) { return {}; }
 
 template <char name>
-void run_fake(const Job&, const Context& ctx) {
+void run_fake(const Job&, const ExecContext& ctx) {
   auto& stream = dynamic_cast<FakeStream&>(ctx.stream.impl());
   const double seconds = stream.seconds[{name}];
   if (seconds < 0) throw OutOfMemory("no memory", "None");
@@ -58,15 +58,15 @@ void run_fake(const Job&, const Context& ctx) {
   ++stream.calls[{name}];
 }
 
-const Kernel<Job>::Candidate& choose_job(const Kernel<Job>& slot, const Job& args, const Context& ctx) {
+const Kernel<Job>::Candidate& choose_job(const Kernel<Job>& slot, const Job& args, const ExecContext& ctx) {
   return choose_measured(
-      slot, args, ctx, [](const Job& j) { return j.shape; }, [](const Job& j, const Context&) { return j; });
+      slot, args, ctx, [](const Job& j) { return j.shape; }, [](const Job& j, const ExecContext&) { return j; });
 }
 
 class Choice : public testing::Test {
  protected:
   Choice() : registered_(static_cast<std::ptrdiff_t>(kernel_registry().size())), slot("job", choose_job) {
-    slot.add(Backend::cpu, {"a", run_fake<'a'>, [](const Job& j, const Context&) { return j.easy; }, 20});
+    slot.add(Backend::cpu, {"a", run_fake<'a'>, [](const Job& j, const ExecContext&) { return j.easy; }, 20});
     slot.add(Backend::cpu, {"b", run_fake<'b'>, nullptr, 10});
     slot.add(Backend::cpu, {"c", run_fake<'c'>, nullptr, 5});
     slot.add(Backend::cpu, {"z", run_fake<'z'>, nullptr, 0});
@@ -93,7 +93,7 @@ class Choice : public testing::Test {
 
  protected:
   const std::shared_ptr<FakeStream> stream = std::make_shared<FakeStream>();
-  Context ctx{Stream(stream)};
+  ExecContext ctx{Stream(stream)};
   Kernel<Job> slot;
 };
 
@@ -125,7 +125,7 @@ TEST_F(Choice, OfOneIsNotMeasured) {
 
 TEST_F(Choice, OfNoneIsAnError) {
   Kernel<Job> none("job", choose_job);
-  none.add(Backend::cpu, {"a", run_fake<'a'>, [](const Job&, const Context&) { return false; }, 20});
+  none.add(Backend::cpu, {"a", run_fake<'a'>, [](const Job&, const ExecContext&) { return false; }, 20});
   EXPECT_THROW(none.choose({}, ctx), Error);
 }
 
@@ -133,7 +133,7 @@ TEST_F(Choice, ALastResortRunsWhereNothingElseDoes) {
   chosen();
   EXPECT_EQ(stream->calls["z"], 0);  // although it would have won
   Kernel<Job> last("job", choose_job);
-  last.add(Backend::cpu, {"a", run_fake<'a'>, [](const Job&, const Context&) { return false; }, 20});
+  last.add(Backend::cpu, {"a", run_fake<'a'>, [](const Job&, const ExecContext&) { return false; }, 20});
   last.add(Backend::cpu, {"z", run_fake<'z'>, nullptr, 0});
   EXPECT_EQ(last.choose({}, ctx).name, "z");
 }
@@ -227,7 +227,7 @@ TEST_F(Choice, WhileWorkIsRecordedIsByPriorityAndStays) {
 
 class Names final : public KernelObserver {
  public:
-  void call(const KernelCall& c, const Context&, const std::function<void()>& run) override {
+  void call(const KernelCall& c, const ExecContext&, const std::function<void()>& run) override {
     seen.emplace_back(c.candidate);
     run();
   }

@@ -13,15 +13,15 @@ namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-Tensor tensor(const Shape& shape, const Values& v, const Context& ctx) {
+Tensor tensor(const Shape& shape, const Values& v, const ExecContext& ctx) {
   return make_tensor(shape, DType::f32, v, ctx);
 }
-Tensor targets(const Values& v, const Context& ctx) {
+Tensor targets(const Values& v, const ExecContext& ctx) {
   return make_tensor({static_cast<std::int64_t>(v.size())}, DType::i32, v, ctx);
 }
 
 TEST(CrossEntropy, WithoutGradientLeavesTheLogits) {
-  const Context ctx = poisoned_context(1);
+  const ExecContext ctx = poisoned_context(1);
   const Values v = random_values("logits", 5 * 37);
   const Tensor logits = tensor({5, 37}, v, ctx), loss = ctx.empty({5});
   const Values before = read_values(logits);
@@ -40,7 +40,7 @@ TEST(CrossEntropy, WithoutGradientLeavesTheLogits) {
 }
 
 TEST(CrossEntropy, PaddingColumnsAreNeverRead) {
-  const Context ctx = poisoned_context(1);
+  const ExecContext ctx = poisoned_context(1);
   const Tensor logits = tensor({1, 5}, {1, 2, 3, kInfinity, std::nan("")}, ctx), loss = ctx.empty({1});
   cross_entropy_kernel({.logits = logits, .targets = targets({1}, ctx), .loss = loss, .vocab = 3}, ctx);
   EXPECT_NEAR(read_values(loss)[0], std::log(std::exp(1) + std::exp(2) + std::exp(3)) - 2, 1e-6);
@@ -49,7 +49,7 @@ TEST(CrossEntropy, PaddingColumnsAreNeverRead) {
 }
 
 TEST(CrossEntropy, HugeLogitsStayFinite) {
-  const Context ctx = poisoned_context(1);
+  const ExecContext ctx = poisoned_context(1);
   const Tensor logits = tensor({2, 3}, {3e38, -3e38, 0, -1e5, -1e5, -1e5}, ctx), loss = ctx.empty({2});
   cross_entropy_kernel({.logits = logits, .targets = targets({0, 2}, ctx), .loss = loss, .vocab = 3}, ctx);
   EXPECT_EQ(read_values(loss)[0], 0);
@@ -59,7 +59,7 @@ TEST(CrossEntropy, HugeLogitsStayFinite) {
 }
 
 TEST(CrossEntropy, NaNShowsInTheLoss) {
-  const Context ctx = poisoned_context(1);
+  const ExecContext ctx = poisoned_context(1);
   const Tensor logits = tensor({2, 40}, Values(80, 1.0), ctx), loss = ctx.empty({2});
   logits.data<float>()[55] = std::nanf("");
   cross_entropy_kernel({.logits = logits, .targets = targets({3, 4}, ctx), .loss = loss, .vocab = 40}, ctx);
@@ -68,7 +68,7 @@ TEST(CrossEntropy, NaNShowsInTheLoss) {
 }
 
 TEST(CrossEntropy, NamesATargetOutsideOfTheVocabulary) {
-  const Context ctx = poisoned_context(2);
+  const ExecContext ctx = poisoned_context(2);
   for (double bad : {-1.0, 37.0, 40.0, -101.0}) {
     const CrossEntropy args{
         .logits = ctx.zeros({3, 40}), .targets = targets({0, 1, bad}, ctx), .loss = ctx.empty({3}), .vocab = 37};
@@ -82,7 +82,7 @@ TEST(CrossEntropy, NamesATargetOutsideOfTheVocabulary) {
 }
 
 TEST(CrossEntropy, RefusesAVocabularyThatDoesNotFit) {
-  const Context ctx = poisoned_context(1);
+  const ExecContext ctx = poisoned_context(1);
   for (std::int64_t vocab : {0, 9}) {
     const CrossEntropy args{
         .logits = ctx.zeros({1, 8}), .targets = targets({0}, ctx), .loss = ctx.empty({1}), .vocab = vocab};

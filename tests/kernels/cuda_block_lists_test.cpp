@@ -28,11 +28,11 @@ class GpuBlockLists : public testing::Test {
   void SetUp() override {
     if (!backend_available(Backend::cuda)) GTEST_SKIP() << "no GPU";
   }
-  static Context context() { return poisoned_device_context({Backend::cuda, 0}); }
+  static ExecContext exec() { return poisoned_device_context({Backend::cuda, 0}); }
 };
 
 template <class T>
-std::vector<T> read(const Tensor& t, std::int64_t count, const Context& ctx) {
+std::vector<T> read(const Tensor& t, std::int64_t count, const ExecContext& ctx) {
   std::vector<T> host(static_cast<std::size_t>(count));
   if (count > 0) ctx.stream.impl().copy(host.data(), t.raw(), host.size() * sizeof(T));
   ctx.stream.synchronize();
@@ -43,7 +43,7 @@ struct HostLists {
   std::vector<std::int32_t> entries;
   std::vector<ListItem> items;
   std::vector<SplitList> splits;
-  HostLists(const DeviceLists& d, const Context& ctx)
+  HostLists(const DeviceLists& d, const ExecContext& ctx)
       : entries(to_host<std::int32_t>(d.entries, ctx.stream)),
         items(read<ListItem>(d.order, d.items, ctx)),
         splits(read<SplitList>(d.splits, d.split_lists, ctx)) {}
@@ -131,11 +131,11 @@ TEST_F(GpuBlockLists, EqualTheHosts) {
   for (const std::int32_t block : {64, 128})
     for (const std::int64_t length : {1, 64, 65, 128, 200, 4096, 8191 + 70})
       for (const bool causal : {true, false})
-        for (const Owner owner : {Owner::queries, Owner::keys})
+        for (const Stationary owner : {Stationary::q, Stationary::kv})
           for (const std::int64_t section : {1, 3, 7}) {
             SCOPED_TRACE(str("block ", block, ", ", length, causal ? " causal" : " full", " positions, owner ",
                              static_cast<int>(owner), ", section ", section));
-            const Context ctx = context();
+            const ExecContext ctx = exec();
             const BlockPattern pattern = all_rules(block);
             const ListShape shape{owner, 7, length, causal, section};
             const DeviceLists lists = build_lists(pattern, shape, ctx);
@@ -143,7 +143,7 @@ TEST_F(GpuBlockLists, EqualTheHosts) {
             expect_lists(pattern, shape, got);
             expect_order(shape, got);
             EXPECT_EQ(lists.tiles, (length + 127) / 128);
-            EXPECT_TRUE(owner == Owner::keys || lists.split_lists == 0);
+            EXPECT_TRUE(owner == Stationary::kv || lists.split_lists == 0);
             const BlockLists want = lists_of(pattern, owner, 7, length, causal);
             const BlockLists dense = lists_of({64, {{.local = 1 << 20}}}, owner, 1, length, causal);
             EXPECT_NEAR(lists.density, double(want.entries.size()) / (7.0 * double(dense.entries.size())), 1e-12);
@@ -152,8 +152,8 @@ TEST_F(GpuBlockLists, EqualTheHosts) {
 
 TEST_F(GpuBlockLists, LongListsOfKeysAreCut) {
   const BlockPattern pattern(128, {{.kind = BlockRuleKind::local_global, .local = 4, .first = 1, .every = 64}});
-  const ListShape shape{Owner::keys, 2, 65536, true, 1};
-  const Context ctx = context();
+  const ListShape shape{Stationary::kv, 2, 65536, true, 1};
+  const ExecContext ctx = exec();
   const DeviceLists lists = build_lists(pattern, shape, ctx);
   const HostLists got(lists, ctx);
   expect_lists(pattern, shape, got);
@@ -161,7 +161,7 @@ TEST_F(GpuBlockLists, LongListsOfKeysAreCut) {
   EXPECT_EQ(lists.split_lists, 2 * 8);  // the global blocks
   EXPECT_LE(got.longest(), 1024 / 16);
   EXPECT_LE(lists.items, 2 * 512 * 3 / 2);
-  const HostLists queries(build_lists(pattern, {Owner::queries, 2, 65536, true, 1}, ctx), ctx);
+  const HostLists queries(build_lists(pattern, {Stationary::q, 2, 65536, true, 1}, ctx), ctx);
   EXPECT_EQ(queries.items.size(), 2u * 512u);
 }
 
@@ -171,25 +171,25 @@ TEST_F(GpuBlockLists, OfManyHeads) {
       64, {{.kind = BlockRuleKind::random, .threshold = random_threshold(0.1), .seed = 3}, {.local = 2, .first = 1}},
       {0, 0, 0, 1});
   for (const std::int64_t heads : {32, 33, 40})
-    for (const Owner owner : {Owner::queries, Owner::keys})
+    for (const Stationary owner : {Stationary::q, Stationary::kv})
       for (const std::int64_t section : {1, 16, 40}) {
         SCOPED_TRACE(str(heads, " heads, owner ", static_cast<int>(owner), ", section ", section));
-        const Context ctx = context();
+        const ExecContext ctx = exec();
         const ListShape shape{owner, heads, 8191 + 70, true, section};
         const DeviceLists lists = build_lists(pattern, shape, ctx);
         const HostLists got(lists, ctx);
         expect_lists(pattern, shape, got);
         expect_order(shape, got);
         if (section == 1) {
-          EXPECT_EQ(lists.split_lists > 0, owner == Owner::keys);
+          EXPECT_EQ(lists.split_lists > 0, owner == Stationary::kv);
         }
       }
 }
 
 TEST_F(GpuBlockLists, SameFromRunToRun) {
-  const Context ctx = context();
+  const ExecContext ctx = exec();
   const BlockPattern pattern = all_rules(64);
-  const ListShape shape{Owner::keys, 7, 20000, true, 2};
+  const ListShape shape{Stationary::kv, 7, 20000, true, 2};
   const HostLists a(build_lists(pattern, shape, ctx), ctx), b(build_lists(pattern, shape, ctx), ctx);
   EXPECT_EQ(a.entries, b.entries);
   ASSERT_EQ(a.items.size(), b.items.size());
@@ -197,8 +197,8 @@ TEST_F(GpuBlockLists, SameFromRunToRun) {
 }
 
 TEST_F(GpuBlockLists, RefuseWhatTheFileDoesNotCover) {
-  const Context ctx = context();
-  EXPECT_THROW(build_lists(all_rules(64), {Owner::queries, 7, 1600 * 64 + 1, true, 1}, ctx), Error);
+  const ExecContext ctx = exec();
+  EXPECT_THROW(build_lists(all_rules(64), {Stationary::q, 7, 1600 * 64 + 1, true, 1}, ctx), Error);
 }
 
 TEST_F(GpuBlockLists, HeadsShareTheL2CacheByTheirLength) {
@@ -218,38 +218,38 @@ Pattern pattern_of(BlockPattern blocks) {
 }
 
 TEST_F(GpuBlockLists, AreKeptByAllThatTheyDependOn) {
-  const Context ctx = context();
+  const ExecContext ctx = exec();
   ListCache& cache = ctx.stream.impl().resource<ListCache>();
   Pattern pattern = pattern_of({64, {{.local = 2}}});
-  const auto find = [&](Owner owner, std::int64_t heads, std::int64_t length) {
+  const auto find = [&](Stationary owner, std::int64_t heads, std::int64_t length) {
     return lists_for(pattern, owner, heads, length, 512, ctx);
   };
-  const DeviceLists first = find(Owner::queries, 2, 1024);
+  const DeviceLists first = find(Stationary::q, 2, 1024);
   EXPECT_EQ(cache.bytes(), first.bytes());
-  EXPECT_EQ(find(Owner::queries, 2, 1024).entries.raw(), first.entries.raw());
+  EXPECT_EQ(find(Stationary::q, 2, 1024).entries.raw(), first.entries.raw());
   EXPECT_EQ(cache.lists(), 1u);
-  find(Owner::keys, 2, 1024);
-  find(Owner::queries, 3, 1024);
-  find(Owner::queries, 2, 1025);
+  find(Stationary::kv, 2, 1024);
+  find(Stationary::q, 3, 1024);
+  find(Stationary::q, 2, 1025);
   pattern.causal = false;
-  find(Owner::queries, 2, 1024);
+  find(Stationary::q, 2, 1024);
   pattern.causal = true;
   EXPECT_EQ(cache.lists(), 5u);
   pattern = pattern_of({64, {{.local = 2}}});  // another object of the same content
-  find(Owner::queries, 2, 1024);
+  find(Stationary::q, 2, 1024);
   EXPECT_EQ(cache.lists(), 5u);
   pattern = pattern_of(pattern.blocks->changed({{.local = 2}}));
-  find(Owner::queries, 2, 1024);
+  find(Stationary::q, 2, 1024);
   pattern = pattern_of({64, {{.local = 3}}});
-  find(Owner::queries, 2, 1024);
+  find(Stationary::q, 2, 1024);
   EXPECT_EQ(cache.lists(), 7u);
 }
 
 TEST_F(GpuBlockLists, LeastRecentlyUsedGoFirst) {
-  const Context ctx = context();
+  const ExecContext ctx = exec();
   ListCache& cache = ctx.stream.impl().resource<ListCache>();
   const Pattern pattern = pattern_of({64, {{.local = 2}}});
-  const auto find = [&](std::int64_t length) { return lists_for(pattern, Owner::queries, 2, length, 512, ctx); };
+  const auto find = [&](std::int64_t length) { return lists_for(pattern, Stationary::q, 2, length, 512, ctx); };
   const DeviceLists a = find(4096), b = find(4095), c = find(4094);
   find(4096);
   EXPECT_EQ(cache.bytes(), a.bytes() + b.bytes() + c.bytes());
@@ -267,10 +267,10 @@ TEST_F(GpuBlockLists, LeastRecentlyUsedGoFirst) {
 }
 
 TEST_F(GpuBlockLists, RecordedWorkKeepsIts) {
-  const Context ctx{Stream::create({Backend::cuda, 0})};
+  const ExecContext ctx{Stream::create({Backend::cuda, 0})};
   ListCache& cache = ctx.stream.impl().resource<ListCache>();
   const Pattern pattern = pattern_of({64, {{.local = 2}}});
-  const auto find = [&](std::int64_t length) { return lists_for(pattern, Owner::queries, 2, length, 512, ctx); };
+  const auto find = [&](std::int64_t length) { return lists_for(pattern, Stationary::q, 2, length, 512, ctx); };
   const std::byte* recorded = find(4096).entries.raw();
   find(2048);
   const auto work = ctx.stream.impl().record_work([&] {
@@ -288,12 +288,12 @@ TEST_F(GpuBlockLists, RecordedWorkKeepsIts) {
 }
 
 TEST_F(GpuBlockLists, DoNotLieInTheMemoryOfAStep) {
-  const Context ctx{Stream::create({Backend::cuda, 0})};
+  const ExecContext ctx{Stream::create({Backend::cuda, 0})};
   StreamImpl& stream = ctx.stream.impl();
   auto arena = std::make_shared<StepArena>(stream.allocator);
   stream.allocator = arena;
   arena->begin_step();
-  const DeviceLists lists = lists_for(pattern_of({64, {{.local = 2}}}), Owner::keys, 2, 4096, 512, ctx);
+  const DeviceLists lists = lists_for(pattern_of({64, {{.local = 2}}}), Stationary::kv, 2, 4096, 512, ctx);
   arena->end_step();
   EXPECT_EQ(arena->stats().in_use, lists.bytes());  // the rest is freed
   stream.allocator = arena->upstream();
@@ -313,15 +313,15 @@ TEST_F(GpuBlockLists, PartsAreAddedUp) {
   constexpr std::int64_t kDim = 40, kWidth = 64, kHeads = 2, kLength = 8000, kRows = 2 * kLength + 10;
   const BlockPattern pattern(128, {{.local = 1, .first = 2}, {.local = 1, .every = 20}}, {0, 1});
   // Two rows of a batch; of the second one, parts are elsewhere: it begins and ends within tiles that were cut.
-  const std::vector<Piece> pieces = {{0, 0, 0, 3, 0, 8000, 0}, {0, 0, 0, 8005, 100, 5200, 0}};
+  const std::vector<SegmentPair> pieces = {{0, 0, 0, 3, 0, 8000, 0}, {0, 0, 0, 8005, 100, 5200, 0}};
   for (const SumCase c : {SumCase{DType::f32, false, false},
                           {DType::f32, true, false},
                           {DType::f32, true, true},
                           {DType::bf16, false, false},
                           {DType::bf16, true, false}}) {
     SCOPED_TRACE(str(c.type, c.carry ? ", carry" : "", c.in_place ? " in place" : ""));
-    const Context ctx = context();
-    const DeviceLists lists = build_lists(pattern, {Owner::keys, kHeads, kLength, true, 1}, ctx);
+    const ExecContext ctx = exec();
+    const DeviceLists lists = build_lists(pattern, {Stationary::kv, kHeads, kLength, true, 1}, ctx);
     const std::vector<SplitList> splits = read<SplitList>(lists.splits, lists.split_lists, ctx);
     ASSERT_GT(splits.size(), 3u);
     const Shape shape{kRows, kHeads, kDim}, slots{2, lists.slots, 128, kWidth};
@@ -343,9 +343,9 @@ TEST_F(GpuBlockLists, PartsAreAddedUp) {
             const auto at = static_cast<std::size_t>(((pieces[b].k_row + p) * kHeads + s.kv_head) * kDim + i);
             want[at] = 0.25 * sum + added[at];
           }
-    const Tensor on_device = ctx.empty({static_cast<std::int64_t>(pieces.size() * sizeof(Piece))}, DType::u8);
-    ctx.stream.impl().upload(on_device.raw(), pieces.data(), pieces.size() * sizeof(Piece));
-    add_splits(lists, reinterpret_cast<const Piece*>(on_device.raw()), {sums, out, carried, 0.25f}, ctx);
+    const Tensor on_device = ctx.empty({static_cast<std::int64_t>(pieces.size() * sizeof(SegmentPair))}, DType::u8);
+    ctx.stream.impl().upload(on_device.raw(), pieces.data(), pieces.size() * sizeof(SegmentPair));
+    add_splits(lists, reinterpret_cast<const SegmentPair*>(on_device.raw()), {sums, out, carried, 0.25f}, ctx);
     EXPECT_TRUE(close(read_values(out, ctx), want, c.type == DType::bf16 ? 4e-3 : 1e-6));
   }
 }

@@ -10,12 +10,12 @@
 namespace ring::test {
 namespace {
 
-Tensor random_tensor(const std::string& name, const Shape& shape, const Context& ctx) {
+Tensor random_tensor(const std::string& name, const Shape& shape, const ExecContext& ctx) {
   return make_tensor(shape, DType::f32, random_values(name, shape.numel()), ctx);
 }
 
 TEST(Axpby, OutMayBeEitherInput) {
-  const Context ctx = poisoned_context(2);
+  const ExecContext ctx = poisoned_context(2);
   for (std::int64_t n : {1, 37, 100000}) {
     const Tensor x = random_tensor("x", {n}, ctx), y = random_tensor("y", {n}, ctx);
     Values want = read_values(x);
@@ -31,7 +31,7 @@ TEST(Axpby, OutMayBeEitherInput) {
 }
 
 TEST(Axpby, WithoutASecondOperandScales) {
-  const Context ctx = poisoned_context(2);
+  const ExecContext ctx = poisoned_context(2);
   const Tensor x = random_tensor("x", {1000}, ctx), out = ctx.empty({1000});
   axpby_kernel({.x = x, .out = out, .alpha = -3}, ctx);
   Values want = read_values(x);
@@ -42,14 +42,14 @@ TEST(Axpby, WithoutASecondOperandScales) {
 }
 
 TEST(Axpby, RefusesOtherShapes) {
-  const Context ctx = poisoned_context(1);
+  const ExecContext ctx = poisoned_context(1);
   EXPECT_THROW(axpby_kernel({.x = ctx.zeros({3}), .out = ctx.zeros({4})}, ctx), Error);
   EXPECT_THROW(axpby_kernel({.x = ctx.zeros({4}), .y = ctx.zeros({5}), .out = ctx.zeros({4}), .beta = 1}, ctx), Error);
   EXPECT_THROW(axpby_kernel({.x = ctx.zeros({4}), .out = ctx.zeros({4}), .beta = 1}, ctx), Error);
 }
 
 TEST(RandomNormal, APartOfATensorHasThePartsValues) {
-  const Context ctx = poisoned_context(2);
+  const ExecContext ctx = poisoned_context(2);
   const RandomSite site{.seed = 7, .step = 0, .site = 3};
   const Tensor whole = ctx.empty({5000}), part = ctx.empty({3000});
   random_normal_kernel({.out = whole, .site = site, .std = 0.5f}, ctx);
@@ -60,7 +60,7 @@ TEST(RandomNormal, APartOfATensorHasThePartsValues) {
 
 // Dropout of ones: 0 where dropped, 1 / (1 - rate) where kept.
 Values mask(std::int64_t n, float rate, std::int64_t first, const RandomSite& site, int threads) {
-  const Context ctx = poisoned_context(threads);
+  const ExecContext ctx = poisoned_context(threads);
   const Tensor x = make_tensor({n}, DType::f32, Values(static_cast<std::size_t>(n), 1.0), ctx), out = ctx.empty({n});
   dropout_kernel({.x = x, .out = out, .rate = rate, .site = site, .first_element = first}, ctx);
   return read_values(out);
@@ -104,7 +104,7 @@ TEST(DropoutMask, ChangesWithEveryPartOfTheSite) {
 }
 
 TEST(DropoutMask, RefusesRatesOutsideOfZeroToOne) {
-  const Context ctx = poisoned_context(1);
+  const ExecContext ctx = poisoned_context(1);
   const Tensor x = ctx.zeros({4}), out = ctx.zeros({4});
   for (float rate : {1.0f, -0.1f, std::nanf("")})
     EXPECT_THROW(dropout_kernel({.x = x, .out = out, .rate = rate}, ctx), Error) << rate;
@@ -114,7 +114,7 @@ TEST(DropoutMask, RefusesRatesOutsideOfZeroToOne) {
 }
 
 TEST(DropoutOp, RateZeroWithoutResidualIsTheInputItself) {
-  const Context ctx = poisoned_context(1);
+  const ExecContext ctx = poisoned_context(1);
   Tape tape;
   ring::Run run{.ctx = ctx, .tape = &tape};
   const Var x{ctx.zeros({4, 2}), std::make_shared<GradSlot>()};

@@ -59,7 +59,7 @@ TEST_F(GpuAttention, WindowsOfLongRows) {
       }
 }
 
-// More residues than KV heads, and the other way round; strands longer than a block.
+// More residues than KV heads, and the other way round; head segments longer than a block.
 TEST_F(GpuAttention, DilatedHeads) {
   for (std::int64_t kv_heads : {1, 5})
     for (bool dedup : {false, true}) {

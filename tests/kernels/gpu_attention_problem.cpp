@@ -25,7 +25,7 @@ Values rounded(Values v, DType type) {
   return v;
 }
 
-Tensor upload(const Values& v, const Shape& shape, DType type, const Context& ctx) {
+Tensor upload(const Values& v, const Shape& shape, DType type, const ExecContext& ctx) {
   std::vector<float> wide(v.begin(), v.end());
   if (type == DType::f32) return from_host(wide, ctx.stream).view(shape);
   std::vector<bf16> narrow;
@@ -33,7 +33,7 @@ Tensor upload(const Values& v, const Shape& shape, DType type, const Context& ct
   return from_host(narrow, ctx.stream).view(shape);
 }
 
-Values download(const Tensor& t, const Context& ctx) {
+Values download(const Tensor& t, const ExecContext& ctx) {
   if (t.dtype() == DType::f32) {
     const std::vector<float> host = to_host<float>(t, ctx.stream);
     return {host.begin(), host.end()};
@@ -70,14 +70,14 @@ AttentionInputs gpu_inputs(const GpuProblem& p) {
   return in;
 }
 
-GpuOperands::GpuOperands(const GpuProblem& p, DType type, const Context& ctx) : tokens(p.tokens()), shift(p.shift) {
+GpuOperands::GpuOperands(const GpuProblem& p, DType type, const ExecContext& ctx) : tokens(p.tokens()), shift(p.shift) {
   q_width = p.heads * p.dim, k_width = p.kv_heads * p.dim;
   if (p.fused) all = ctx.empty({tokens, shift + q_width + 2 * k_width}, type);
   for (int i = 0; i < 3; ++i)
     parts[i] = (p.fused ? all.narrow(1, first(i), width(i)) : ctx.empty({tokens, width(i)}, type)).split_dim(1, p.dim);
 }
 
-void GpuOperands::write(const AttentionInputs& in, const Context& ctx) {
+void GpuOperands::write(const AttentionInputs& in, const ExecContext& ctx) {
   const Values* v[] = {&in.q, &in.k, &in.v};
   if (!all.defined()) {
     for (int i = 0; i < 3; ++i) copy(parts[i], upload(*v[i], parts[i].shape(), parts[i].dtype(), ctx), ctx.stream);
@@ -90,7 +90,7 @@ void GpuOperands::write(const AttentionInputs& in, const Context& ctx) {
   copy(all, upload(wide, all.shape(), all.dtype(), ctx), ctx.stream);
 }
 
-Values GpuOperands::read(int i, const Context& ctx) const {
+Values GpuOperands::read(int i, const ExecContext& ctx) const {
   if (!all.defined()) return download(parts[i], ctx);
   const Values wide = download(all, ctx);
   Values v;
@@ -126,11 +126,11 @@ struct Stretch {
 // The arguments of both directions.
 struct Call {
   const GpuProblem& p;
-  Context ctx;
+  ExecContext ctx;
   GpuOperands qkv, gradients;
   Tensor dout, out, rounded_out, lse;
 
-  Call(const GpuProblem& problem, const Context& context)
+  Call(const GpuProblem& problem, const ExecContext& context)
       : p(problem), ctx(context), qkv(p, p.dtype, ctx), gradients(p, p.results(), ctx) {
     const Shape shape{p.tokens(), p.heads, p.dim};
     dout = ctx.empty(shape, p.dtype);
@@ -172,7 +172,7 @@ struct Call {
 };
 
 template <class Args>
-bool supported(const Kernel<Args>& kernel, const std::string& name, const Args& args, const Context& ctx) {
+bool supported(const Kernel<Args>& kernel, const std::string& name, const Args& args, const ExecContext& ctx) {
   for (const auto& c : kernel.candidates(Backend::cuda))
     if (c.name == name) return !c.supports || c.supports(args, ctx);
   return false;
@@ -197,7 +197,7 @@ AttentionResults run_gpu(const std::string& name, const GpuProblem& p, const Att
 
 AttentionResults run_gpu_in_parts(const std::string& name, const GpuProblem& p, const AttentionInputs& in,
                                   std::int64_t query_cut, std::int64_t key_cut) {
-  const Context ctx = poisoned_device_context({Backend::cuda, 0});
+  const ExecContext ctx = poisoned_device_context({Backend::cuda, 0});
   GpuOperands qkv(p, p.dtype, ctx);
   qkv.write(in, ctx);
   const std::int64_t n = p.tokens();

@@ -29,8 +29,8 @@ struct GpuProblem {
 std::string text(const GpuProblem&);
 
 Values rounded(Values, DType);
-Tensor upload(const Values&, const Shape&, DType, const Context&);
-Values download(const Tensor&, const Context&);
+Tensor upload(const Values&, const Shape&, DType, const ExecContext&);
+Values download(const Tensor&, const ExecContext&);
 double norm(const Values&);
 double distance(const Values&, const Values&);
 
@@ -40,11 +40,11 @@ AttentionInputs gpu_inputs(const GpuProblem&);
 struct GpuOperands {
   std::int64_t tokens, shift, q_width, k_width;
   Tensor all, parts[3];
-  GpuOperands(const GpuProblem&, DType, const Context&);
+  GpuOperands(const GpuProblem&, DType, const ExecContext&);
   std::int64_t width(int i) const { return i == 0 ? q_width : k_width; }
   std::int64_t first(int i) const { return i == 0 ? shift : shift + q_width + (i - 1) * k_width; }
-  void write(const AttentionInputs&, const Context&);
-  Values read(int i, const Context&) const;
+  void write(const AttentionInputs&, const ExecContext&);
+  Values read(int i, const ExecContext&) const;
 };
 
 template <class Args>
@@ -55,7 +55,7 @@ const typename Kernel<Args>::Candidate& candidate(const Kernel<Args>& kernel, co
 }
 
 template <class Args>
-void run_candidate(const Kernel<Args>& kernel, const std::string& name, const Args& args, const Context& ctx) {
+void run_candidate(const Kernel<Args>& kernel, const std::string& name, const Args& args, const ExecContext& ctx) {
   const auto& c = candidate(kernel, name);
   ASSERT_TRUE(!c.supports || c.supports(args, ctx)) << name;
   c.fn(args, ctx);

@@ -99,7 +99,7 @@ TEST_F(GpuAttention, ManyShortDocuments) {
 }
 
 TEST_F(GpuAttention, RowsThatAreNotAlignedGoToThePlainKernel) {
-  const Context ctx = poisoned_device_context({Backend::cuda, 0});
+  const ExecContext ctx = poisoned_device_context({Backend::cuda, 0});
   Problem p{lengths({100}), 2, 1, 64};
   p.shift = 4;
   const GpuOperands qkv(p, p.dtype, ctx);
@@ -174,7 +174,7 @@ TEST_F(GpuAttention, DecodesOneQueryPerSequence) {
   for (DType type : {DType::f32, DType::bf16})
     for (std::int64_t dim : kDims)
       for (std::int64_t kv_heads : {1, 4}) {
-        const Context ctx = poisoned_device_context({Backend::cuda, 0});
+        const ExecContext ctx = poisoned_device_context({Backend::cuda, 0});
         const std::int64_t cache = sequences * capacity * kv_heads * dim;
         const Values q = rounded(random_values("q", sequences * heads * dim, 3), type);
         const Values k = rounded(random_values("k", cache), type), v = rounded(random_values("v", cache), type);

@@ -123,10 +123,10 @@ double relative_error(const Values& got, const Values& want) {
   return std::sqrt(error / size);
 }
 
-Tensor bf16_tensor(const std::vector<bf16>& values, const Shape& shape, const Context& ctx) {
+Tensor bf16_tensor(const std::vector<bf16>& values, const Shape& shape, const ExecContext& ctx) {
   return from_host(values, ctx.stream).view(shape);
 }
-Tensor nan_tensor(const Shape& shape, const Context& ctx) {
+Tensor nan_tensor(const Shape& shape, const ExecContext& ctx) {
   return bf16_tensor(std::vector<bf16>(static_cast<std::size_t>(shape.numel()), bf16{0x7fc0}), shape, ctx);
 }
 
@@ -150,11 +150,11 @@ bool usable_cudnn() {
 // The tensors of one call, as views of the fused matrices.
 struct Call {
   Case c;
-  Context ctx;
+  ExecContext ctx;
   std::vector<bf16> host_qkv, host_dout;
   Tensor qkv, dqkv, dout, out, lse;
 
-  Call(const Case& shape, const Context& context) : c(shape), ctx(context) {
+  Call(const Case& shape, const ExecContext& context) : c(shape), ctx(context) {
     host_qkv = make_qkv(c);
     host_dout = random_bf16(c.tokens() * c.heads * c.dim, 2);
     qkv = bf16_tensor(host_qkv, {c.tokens(), c.width()}, ctx);
@@ -190,8 +190,8 @@ class GpuCudnn : public testing::Test {
     if (!forward_candidate()) GTEST_SKIP() << "built without cuDNN";
     if (!usable_cudnn()) GTEST_SKIP() << "no usable cuDNN here";
   }
-  static Context context(bool deterministic) {
-    Context ctx{Stream::create({Backend::cuda, 0})};
+  static ExecContext context(bool deterministic) {
+    ExecContext ctx{Stream::create({Backend::cuda, 0})};
     ctx.precision = Precision::bf16;
     ctx.deterministic = deterministic;
     return ctx;

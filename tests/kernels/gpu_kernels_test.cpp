@@ -17,7 +17,7 @@
 namespace ring::test {
 namespace {
 
-Tensor random_tensor(const std::string& name, const Shape& shape, const Context& ctx, double scale = 1) {
+Tensor random_tensor(const std::string& name, const Shape& shape, const ExecContext& ctx, double scale = 1) {
   return make_tensor(shape, DType::f32, random_values(name, shape.numel(), scale), ctx);
 }
 
@@ -30,7 +30,7 @@ class GpuKernels : public testing::Test {
   // `run` gives the tensors to compare.
   template <class Run>
   static void expect_same(const Run& run, double tolerance) {
-    const Context cpu = poisoned_context(1), gpu = poisoned_device_context({Backend::cuda, 0});
+    const ExecContext cpu = poisoned_context(1), gpu = poisoned_device_context({Backend::cuda, 0});
     const std::vector<Tensor> want = run(cpu), got = run(gpu);
     ASSERT_EQ(got.size(), want.size());
     for (std::size_t i = 0; i < want.size(); ++i)
@@ -44,7 +44,7 @@ Tensor middle(const Tensor& all, std::int64_t heads) { return all.narrow(1, head
 TEST_F(GpuKernels, RmsNormOfViewsAndInPlace) {
   for (std::int64_t heads : {1, 3})
     expect_same(
-        [=](const Context& ctx) {
+        [=](const ExecContext& ctx) {
           const Tensor all = random_tensor("all", {70, 3 * heads * 24}, ctx), w = random_tensor("w", {24}, ctx);
           const Tensor original = random_tensor("all", all.shape(), ctx),
                        gradients = random_tensor("g", all.shape(), ctx);
@@ -66,7 +66,7 @@ TEST_F(GpuKernels, RmsNormOfViewsAndInPlace) {
 TEST_F(GpuKernels, RmsNormOfLongRows) {
   for (std::int64_t width : {1024, 1025, 5000, 20000})
     expect_same(
-        [=](const Context& ctx) {
+        [=](const ExecContext& ctx) {
           const Tensor x = random_tensor("x", {33, width}, ctx), w = random_tensor("w", {width}, ctx);
           const Tensor y = ctx.empty(x.shape()), rstd = ctx.empty({33}), dw = ctx.empty({width});
           const Tensor dx = random_tensor("dx", x.shape(), ctx), alone = ctx.empty(x.shape());
@@ -84,7 +84,7 @@ TEST_F(GpuKernels, RmsNormOfLongRows) {
 
 TEST_F(GpuKernels, RopeInPlaceAndAccumulated) {
   expect_same(
-      [](const Context& ctx) {
+      [](const ExecContext& ctx) {
         Values positions;
         for (int i = 0; i < 70; ++i) positions.push_back(i * 15013);
         const Tensor all = random_tensor("all", {70, 3 * 2 * 24}, ctx), out = random_tensor("out", {70, 2, 24}, ctx);
@@ -102,7 +102,7 @@ TEST_F(GpuKernels, RopeInPlaceAndAccumulated) {
 
 TEST_F(GpuKernels, SwiGluOfStridedRowsAndInPlace) {
   expect_same(
-      [](const Context& ctx) {
+      [](const ExecContext& ctx) {
         const Tensor wide = random_tensor("wide", {300, 90}, ctx, 3), dy = random_tensor("dy", {300, 37}, ctx);
         const Tensor y = ctx.empty({300, 37}), gate_up = wide.narrow(1, 5, 74);
         swiglu_kernel({.gate_up = gate_up, .y = y}, ctx);
@@ -115,7 +115,7 @@ TEST_F(GpuKernels, SwiGluOfStridedRowsAndInPlace) {
 TEST_F(GpuKernels, DropoutMasksHaveTheSameAddresses) {
   for (std::int64_t first : {0, 1, 2, 3, 1003})
     expect_same(
-        [=](const Context& ctx) {
+        [=](const ExecContext& ctx) {
           const Tensor x = random_tensor("x", {1001}, ctx), residual = random_tensor("residual", {1001}, ctx);
           const Tensor out = ctx.empty({1001}), sum = random_tensor("sum", {1001}, ctx);
           Dropout d{
@@ -131,7 +131,7 @@ TEST_F(GpuKernels, DropoutMasksHaveTheSameAddresses) {
 }
 
 TEST_F(GpuKernels, AxpbyOfNothingAndWithoutASecondOperand) {
-  const Context ctx = poisoned_device_context({Backend::cuda, 0});
+  const ExecContext ctx = poisoned_device_context({Backend::cuda, 0});
   axpby_kernel({.x = ctx.empty({0}), .out = ctx.empty({0}), .alpha = 2}, ctx);
   const Tensor x = random_tensor("x", {1003}, ctx), out = ctx.empty({1003});
   axpby_kernel({.x = x, .y = ctx.empty({1003}), .out = out, .alpha = -2, .beta = 0}, ctx);
@@ -142,7 +142,7 @@ TEST_F(GpuKernels, AxpbyOfNothingAndWithoutASecondOperand) {
 }
 
 TEST_F(GpuKernels, AnIdOutsideOfTheTableGivesNaN) {
-  const Context ctx = poisoned_device_context({Backend::cuda, 0});
+  const ExecContext ctx = poisoned_device_context({Backend::cuda, 0});
   const Tensor table = random_tensor("table", {5, 6}, ctx), ids = make_tensor({4}, DType::i32, {4, 5, -1, 0}, ctx);
   const Tensor out = ctx.zeros({4, 6});
   embedding_kernel({.ids = ids, .table = table, .out = out, .add = true}, ctx);
@@ -155,7 +155,7 @@ TEST_F(GpuKernels, AnIdOutsideOfTheTableGivesNaN) {
 }
 
 // Three steps with a norm over two tensors, clipping and AdamW.
-std::vector<Tensor> optimize(const Context& ctx, std::int64_t n, double gradient_scale, float max_norm) {
+std::vector<Tensor> optimize(const ExecContext& ctx, std::int64_t n, double gradient_scale, float max_norm) {
   const Tensor param = random_tensor("param", {n}, ctx), m = ctx.zeros({n}), v = ctx.zeros({n});
   std::vector<Tensor> out = {param, m, v};
   for (std::uint32_t step = 0; step < 3; ++step) {
@@ -174,12 +174,12 @@ std::vector<Tensor> optimize(const Context& ctx, std::int64_t n, double gradient
 
 TEST_F(GpuKernels, OptimizerSteps) {
   for (std::int64_t n : {1, 37, 100003, 5000000})
-    expect_same([=](const Context& ctx) { return optimize(ctx, n, 0.1, 1.0f); }, 1e-6);
-  expect_same([](const Context& ctx) { return optimize(ctx, 1000, 1e-3, 0.0f); }, 1e-6);
+    expect_same([=](const ExecContext& ctx) { return optimize(ctx, n, 0.1, 1.0f); }, 1e-6);
+  expect_same([](const ExecContext& ctx) { return optimize(ctx, 1000, 1e-3, 0.0f); }, 1e-6);
 }
 
 TEST_F(GpuKernels, AStepThatIsNotFiniteChangesNothing) {
-  const Context ctx = poisoned_device_context({Backend::cuda, 0});
+  const ExecContext ctx = poisoned_device_context({Backend::cuda, 0});
   Values bad = random_values("bad", 5000);
   bad[777] = std::nan("");
   const Tensor grad = make_tensor({5000}, DType::f32, bad, ctx), state = state_tensor({.lr = 1}, ctx);
@@ -196,7 +196,7 @@ TEST_F(GpuKernels, AStepThatIsNotFiniteChangesNothing) {
 
 TEST_F(GpuKernels, NormsHaveTheSameBitsEveryTime) {
   auto bits = [] {
-    const Context ctx = poisoned_device_context({Backend::cuda, 0});
+    const ExecContext ctx = poisoned_device_context({Backend::cuda, 0});
     const Tensor x = random_tensor("x", {3000000}, ctx), state = state_tensor({}, ctx);
     squared_norm_kernel({.x = x, .state = state}, ctx);
     return read_state(state, ctx).squared_norm;

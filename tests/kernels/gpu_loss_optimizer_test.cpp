@@ -17,7 +17,7 @@ namespace {
 
 constexpr DType kFloats[] = {DType::f32, DType::bf16};
 
-Context gpu() { return poisoned_device_context({Backend::cuda, 0}); }
+ExecContext gpu() { return poisoned_device_context({Backend::cuda, 0}); }
 
 class GpuTest : public testing::Test {
  protected:
@@ -93,7 +93,7 @@ LossValues loss_oracle(const LossCase& c, DType t, const Values& weights) {
 }
 
 LossValues run_loss(const LossCase& c, DType t, const Values& weights, const Values& targets, bool gradient = true) {
-  const Context ctx = gpu();
+  const ExecContext ctx = gpu();
   LossValues out{.wide = random_stored("logits", c.rows * c.stride(), t, 6)};
   const Tensor wide = make_tensor({c.rows, c.stride()}, t, out.wide, ctx), loss = ctx.empty({c.rows});
   cross_entropy_kernel({.logits = wide.narrow(1, c.left, c.width),
@@ -178,7 +178,7 @@ TEST_F(GpuCrossEntropy, ABadTargetGivesNaN) {
 }
 
 TEST_F(GpuCrossEntropy, InfinitePaddingHugeAndMissingLogits) {
-  const Context ctx = gpu();
+  const ExecContext ctx = gpu();
   const double inf = INFINITY, nan = NAN;
   const Tensor logits =
       make_tensor({4, 5}, DType::f32,
@@ -201,7 +201,7 @@ TEST_F(GpuEmbedding, CopiesOrAddsRows) {
       for (std::int64_t tokens : {0, 1, 77, 3001})
         for (bool add : {false, true}) {
           SCOPED_TRACE(str(t, " width ", width, " tokens ", tokens, add ? " add" : ""));
-          const Context ctx = gpu();
+          const ExecContext ctx = gpu();
           const std::int64_t rows = 50;
           const Values table = random_stored("table", rows * width, t), old = random_stored("old", tokens * width, t);
           Values ids = random_values("ids", tokens, 25), want = old;
@@ -251,7 +251,7 @@ void check_backward(DType from, DType to, std::int64_t tokens, std::int64_t widt
   }
   for (std::size_t i = 0; beta != 0 && i < want.size(); ++i) want[i] += static_cast<double>(beta) * old[i];
   auto run = [&] {
-    const Context ctx = gpu();
+    const ExecContext ctx = gpu();
     const Tensor dtable = beta == 0 ? ctx.empty({rows, width}, to) : make_tensor({rows, width}, to, old, ctx);
     embedding_backward_kernel({.ids = make_tensor({tokens}, DType::i32, ids, ctx),
                                .dout = make_tensor({tokens, width}, from, dout, ctx),
@@ -292,7 +292,7 @@ void check_column_sum(DType from, DType to, const Shape& shape, std::int64_t lef
       want[static_cast<std::size_t>(c)] += wide[static_cast<std::size_t>(i * stride + left + c)];
   for (std::size_t c = 0; beta != 0 && c < want.size(); ++c) want[c] += static_cast<double>(beta) * old[c];
   auto run = [&] {
-    const Context ctx = gpu();
+    const ExecContext ctx = gpu();
     const Tensor x = make_tensor({rows, stride}, from, wide, ctx).narrow(1, left, width);
     const Tensor out = beta == 0 ? ctx.empty({width}, to) : make_tensor({width}, to, old, ctx);
     column_sum_kernel({.x = x, .out = out, .beta = beta}, ctx);
@@ -329,7 +329,7 @@ TEST_F(GpuOptimizer, SquaredNorms) {
         double want = 2.5;
         for (std::size_t i = static_cast<std::size_t>(left); i < x.size(); ++i) want += x[i] * x[i];
         auto run = [&] {
-          const Context ctx = gpu();
+          const ExecContext ctx = gpu();
           const Tensor state = state_tensor({.squared_norm = 2.5f}, ctx);
           squared_norm_kernel({.x = make_tensor({n + left}, t, x, ctx).narrow(0, left, n), .state = state}, ctx);
           return read_state(state, ctx).squared_norm;
@@ -341,7 +341,7 @@ TEST_F(GpuOptimizer, SquaredNorms) {
 }
 
 TEST_F(GpuOptimizer, StepsAreJudgedByNormAndLoss) {
-  const Context ctx = gpu();
+  const ExecContext ctx = gpu();
   auto judge = [&](StepState s, float loss, float max_norm) {
     const Tensor state = state_tensor(s, ctx);
     clip_factor_kernel({.state = state, .max_norm = max_norm, .loss = from_host<float>({loss}, ctx.stream)}, ctx);
@@ -398,14 +398,14 @@ Adam adam_oracle(Adam a) {
   return a;
 }
 
-struct Place {
+struct Grid {
   std::int64_t left = 0;   // elements before the first one: addresses that are not aligned
   std::int64_t first = 0;  // global number of the first one
   StepState state = kStep;
 };
 
-Adam run_adam(const Adam& in, const Types& t, const Place& place = {}) {
-  const Context ctx = gpu();
+Adam run_adam(const Adam& in, const Types& t, const Grid& place = {}) {
+  const ExecContext ctx = gpu();
   const auto n = static_cast<std::int64_t>(in.param.size());
   auto put = [&](const Values& v, DType type) {
     Values all(static_cast<std::size_t>(place.left), 0.0);

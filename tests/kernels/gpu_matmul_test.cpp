@@ -16,14 +16,15 @@ struct Extents {
   bool bias;
 };
 
-Tensor random_tensor(const std::string& name, const Shape& shape, DType dtype, const Context& ctx, double scale = 1) {
+Tensor random_tensor(const std::string& name, const Shape& shape, DType dtype, const ExecContext& ctx,
+                     double scale = 1) {
   Values v = random_values(name, shape.numel(), scale);
   for (double& x : v) x = to_float(to_bf16(static_cast<float>(x)));
   return make_tensor(shape, dtype, v, ctx);
 }
 
 // Forward and backward: the activation's input and output, and what comes back through it.
-std::vector<Tensor> activated(const Extents& e, DType dtype, const Context& ctx) {
+std::vector<Tensor> activated(const Extents& e, DType dtype, const ExecContext& ctx) {
   const auto random = [&](const char* name, const Shape& shape, double scale = 1) {
     return random_tensor(name, shape, dtype, ctx, scale);
   };
@@ -46,8 +47,8 @@ class GpuMatmul : public testing::TestWithParam<bool> {
 INSTANTIATE_TEST_SUITE_P(Measured, GpuMatmul, testing::Bool());
 
 TEST_P(GpuMatmul, ActivatesTheProduct) {
-  const Context cpu = poisoned_context(2);
-  Context gpu = poisoned_device_context({Backend::cuda, 0});
+  const ExecContext cpu = poisoned_context(2);
+  ExecContext gpu = poisoned_device_context({Backend::cuda, 0});
   if (GetParam()) gpu.tuning = std::make_shared<Tuning>("");
   for (const Extents& e : {Extents{512, 768, 192, true}, Extents{512, 768, 192, false}, Extents{33, 64, 24, true},
                            Extents{65, 36, 40, true}}) {

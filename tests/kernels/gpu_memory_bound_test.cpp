@@ -23,8 +23,8 @@ class GpuMemoryBound : public testing::TestWithParam<DType> {
   void SetUp() override {
     if (!backend_available(Backend::cuda)) GTEST_SKIP() << "no GPU";
   }
-  static Context context() { return poisoned_device_context({Backend::cuda, 0}); }
-  static Tensor random(const std::string& name, const Shape& shape, const Context& ctx, double scale = 1) {
+  static ExecContext exec() { return poisoned_device_context({Backend::cuda, 0}); }
+  static Tensor random(const std::string& name, const Shape& shape, const ExecContext& ctx, double scale = 1) {
     return make_tensor(shape, GetParam(), random_values(name, shape.numel(), scale), ctx);
   }
   static double tol() { return tolerance(GetParam()); }
@@ -60,7 +60,7 @@ TEST_P(GpuMemoryBound, Activations) {
     for (std::int64_t n : kLengths)
       for (std::int64_t offset : {0, 1}) {
         SCOPED_TRACE(str("kind ", static_cast<int>(kind), ", ", n, " elements from ", offset));
-        const Context ctx = context();
+        const ExecContext ctx = exec();
         const Tensor x_whole = random("x", {n + offset}, ctx, 4), dy = random("dy", {n}, ctx);
         const Tensor x = x_whole.narrow(0, offset, n), y = ctx.empty({n}, GetParam());
         Values in = read_values(x_whole, ctx);
@@ -77,7 +77,7 @@ TEST_P(GpuMemoryBound, Activations) {
 TEST_P(GpuMemoryBound, ActivationsOfExtremes) {
   const double inf = INFINITY;
   for (Activation kind : {Activation::gelu, Activation::gelu_tanh, Activation::relu2}) {
-    const Context ctx = context();
+    const ExecContext ctx = exec();
     const Tensor x = make_tensor({7}, GetParam(), {-300, -20, -0.0, 20, 300, inf, std::nan("")}, ctx);
     const Tensor y = ctx.empty({7}, GetParam());
     activate_kernel({.x = x, .y = y, .kind = kind}, ctx);
@@ -115,7 +115,7 @@ TEST_P(GpuMemoryBound, SwiGlu) {
     for (std::int64_t rows : {0, 1, 203})
       for (std::int64_t edge : {0, 8, 3}) {
         SCOPED_TRACE(str(rows, " x ", width, ", edge ", edge));
-        const Context ctx = context();
+        const ExecContext ctx = exec();
         const std::int64_t columns = 2 * width + 2 * edge;
         const Tensor whole = random("gate_up", {rows, columns}, ctx, 4), dy = random("dy", {rows, width}, ctx);
         const Tensor gate_up = whole.narrow(1, edge, 2 * width), y = ctx.empty({rows, width}, GetParam());
@@ -140,7 +140,7 @@ TEST_P(GpuMemoryBound, Axpby) {
   for (std::int64_t n : kLengths)
     for (std::int64_t offset : {0, 1}) {
       SCOPED_TRACE(str(n, " elements from ", offset));
-      const Context ctx = context();
+      const ExecContext ctx = exec();
       const Tensor x = random("x", {n}, ctx), whole = random("y", {n + offset}, ctx);
       const Tensor y = whole.narrow(0, offset, n), scaled = ctx.empty({n}, GetParam());
       const Values a = read_values(x, ctx);
@@ -159,7 +159,7 @@ TEST_P(GpuMemoryBound, CastRoundsToNearestEven) {
   for (std::int64_t n : kLengths)
     for (std::int64_t offset : {0, 1}) {
       SCOPED_TRACE(str(n, " elements from ", offset));
-      const Context ctx = context();
+      const ExecContext ctx = exec();
       const Tensor whole = random("x", {n + offset}, ctx, 1000), x = whole.narrow(0, offset, n);
       const Tensor narrow = ctx.empty({n}, DType::bf16), wide = ctx.empty({n});
       Values in = read_values(whole, ctx);
@@ -172,7 +172,7 @@ TEST_P(GpuMemoryBound, CastRoundsToNearestEven) {
     }
 }
 
-Tensor state_of_step(std::uint32_t step, const Context& ctx) {
+Tensor state_of_step(std::uint32_t step, const ExecContext& ctx) {
   const StepState s{.step = step};
   std::vector<std::uint8_t> bytes(sizeof s);
   std::memcpy(bytes.data(), &s, sizeof s);
@@ -184,7 +184,7 @@ TEST_P(GpuMemoryBound, Dropout) {
   for (std::int64_t n : kLengths)
     for (std::int64_t first : {0, 4, 3, 1003}) {
       SCOPED_TRACE(str(n, " elements from ", first));
-      const Context ctx = context();
+      const ExecContext ctx = exec();
       const Tensor x = random("x", {n}, ctx), residual = random("residual", {n}, ctx), sum = random("sum", {n}, ctx);
       const Tensor out = ctx.empty({n}, GetParam());
       const Values in = read_values(x, ctx), before = read_values(residual, ctx), old = read_values(sum, ctx);
@@ -210,7 +210,7 @@ TEST_P(GpuMemoryBound, NormalNumbersAreThoseOfTheHost) {
   const RandomSite site{.seed = 77, .step = 0, .site = site_of("blocks.3.mlp.up")};
   for (const std::int64_t first : {0, 34})
     for (std::int64_t n : kLengths) {
-      const Context ctx = context();
+      const ExecContext ctx = exec();
       const Tensor out = ctx.empty({n}, GetParam());
       random_normal_kernel({.out = out, .site = site, .std = 0.02f, .first_element = first}, ctx);
       const Values got = read_values(out, ctx);
@@ -243,7 +243,7 @@ Values rotated(const Values& x, const Values& positions, const Values& inv_freq,
   return y;
 }
 
-void check_rope(DType type, const RopeCase& c, const Context& ctx) {
+void check_rope(DType type, const RopeCase& c, const ExecContext& ctx) {
   SCOPED_TRACE(str(c));
   const std::int64_t rows = c.heads * c.width, columns = rows + 2 * c.edge;
   Values positions, inv_freq;
@@ -283,11 +283,11 @@ TEST_P(GpuMemoryBound, Rope) {
   for (std::int64_t width : {2, 6, 10, 32, 48, 64, 96, 128, 256, 1024})
     for (std::int64_t heads : {1, 3, 24})
       for (std::int64_t edge : {0, 16, 3}) {
-        const Context ctx = context();
+        const ExecContext ctx = exec();
         for (std::int64_t tokens : {0, 1, 77}) check_rope(GetParam(), {tokens, heads, width, edge, edge == 16}, ctx);
       }
-  check_rope(GetParam(), {3001, 16, 64, 8, false}, context());
-  check_rope(GetParam(), {5, 1, 10000, 8, true}, context());
+  check_rope(GetParam(), {3001, 16, 64, 8, false}, exec());
+  check_rope(GetParam(), {5, 1, 10000, 8, true}, exec());
 }
 
 }  // namespace

@@ -93,7 +93,7 @@ struct NormRun {
   DType type;
   Layout l;
   Options o;
-  Context ctx = poisoned_device_context({Backend::cuda, 0});
+  ExecContext ctx = poisoned_device_context({Backend::cuda, 0});
   Inputs in{};
 
   Tensor random(const std::string& name, const Shape& shape, DType dtype) const {

@@ -8,7 +8,7 @@
 namespace ring::test {
 namespace {
 
-Context gpu_context(int) { return poisoned_device_context({Backend::cuda, 0}); }
+ExecContext gpu_context(int) { return poisoned_device_context({Backend::cuda, 0}); }
 
 std::set<std::string> slots_of(Backend backend) {
   std::set<std::string> slots;

@@ -19,7 +19,7 @@ namespace {
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 
 // [rows, cols] of uniform numbers inside a wider matrix whose other columns are NaN: reading or writing them shows.
-Tensor strided(std::int64_t rows, std::int64_t cols, std::int64_t padding, std::uint32_t site, const Context& ctx) {
+Tensor strided(std::int64_t rows, std::int64_t cols, std::int64_t padding, std::uint32_t site, const ExecContext& ctx) {
   const Tensor wide = ctx.empty({rows, cols + padding});
   float* p = wide.data<float>();
   for (std::int64_t i = 0; i < wide.numel(); ++i) p[i] = kNaN;
@@ -43,7 +43,7 @@ struct Product {
 void check_product(const Product& p, const Kernel<Matmul>::Candidate& candidate, int threads) {
   SCOPED_TRACE(str(candidate.name, " ", p.m, "x", p.n, "x", p.k, " ta ", p.ta, " tb ", p.tb, " beta ", p.beta, " bias ",
                    p.bias, " padding ", p.padding, " threads ", threads));
-  const Context ctx{Stream::cpu(threads)};
+  const ExecContext ctx{Stream::cpu(threads)};
   const Tensor a = p.ta ? strided(p.k, p.m, p.padding, 1, ctx) : strided(p.m, p.k, p.padding, 1, ctx);
   const Tensor b = p.tb ? strided(p.n, p.k, p.padding, 2, ctx) : strided(p.k, p.n, p.padding, 2, ctx);
   const Tensor c = strided(p.m, p.n, p.padding, 3, ctx), before = strided(p.m, p.n, p.padding, 3, ctx);
@@ -83,13 +83,13 @@ TEST(Matmul, EveryLibraryAgreesWithATripleLoop) {
 }
 
 TEST(Matmul, EmptyProductsDoNothing) {
-  const Context ctx{Stream::cpu(2)};
+  const ExecContext ctx{Stream::cpu(2)};
   matmul_kernel({ctx.empty({0, 8}), ctx.empty({8, 4}), ctx.empty({0, 4})}, ctx);
   matmul_kernel({ctx.empty({3, 8}), ctx.empty({8, 0}), ctx.empty({3, 0})}, ctx);
 }
 
 TEST(Matmul, SameThreadsSameBits) {
-  const Context ctx{Stream::cpu(3)};
+  const ExecContext ctx{Stream::cpu(3)};
   const Tensor a = strided(300, 200, 0, 1, ctx), b = strided(200, 100, 0, 2, ctx);
   const Tensor first = ctx.empty({300, 100}), again = ctx.empty({300, 100});
   matmul_kernel({a, b, first}, ctx);
@@ -108,7 +108,7 @@ TEST(Matmul, ActivatesTheProduct) {
   for (const auto& candidate : matmul_kernel.candidates(Backend::cpu))
     for (int threads : {1, 3})
       for (bool with_bias : {false, true}) {
-        const Context ctx{Stream::cpu(threads)};
+        const ExecContext ctx{Stream::cpu(threads)};
         const Tensor a = strided(65, 17, 0, 1, ctx), b = strided(17, 33, 0, 2, ctx);
         const Tensor bias = with_bias ? strided(1, 33, 0, 3, ctx).view({33}) : Tensor{};
         const Tensor plain = ctx.empty({65, 33}), before = ctx.empty({65, 33}), after = ctx.empty({65, 33});
@@ -122,7 +122,7 @@ TEST(Matmul, ActivatesTheProduct) {
 
 TEST(Matmul, TakesTheProductThroughTheSlopeOfAnActivation) {
   for (const auto& candidate : matmul_kernel.candidates(Backend::cpu)) {
-    const Context ctx{Stream::cpu(2)};
+    const ExecContext ctx{Stream::cpu(2)};
     const Tensor a = strided(65, 17, 0, 1, ctx), b = strided(17, 33, 0, 2, ctx), at = strided(65, 33, 0, 3, ctx);
     const Tensor plain = ctx.empty({65, 33}), out = ctx.empty({65, 33});
     candidate.fn({.a = a, .b = b, .c = plain}, ctx);
@@ -133,7 +133,7 @@ TEST(Matmul, TakesTheProductThroughTheSlopeOfAnActivation) {
 }
 
 TEST(Matmul, RefusesActivationsOfSums) {
-  const Context ctx{Stream::cpu(1)};
+  const ExecContext ctx{Stream::cpu(1)};
   const Tensor a = ctx.zeros({4, 8}), b = ctx.zeros({8, 6}), c = ctx.zeros({4, 6}), x = ctx.zeros({4, 6});
   const Tensor bias = ctx.zeros({6}), wide = ctx.zeros({4, 7}).narrow(1, 0, 6);
   EXPECT_NO_THROW(matmul_kernel({.a = a, .b = b, .c = c, .bias = bias, .gelu_input = x}, ctx));
@@ -148,7 +148,7 @@ TEST(Matmul, RefusesActivationsOfSums) {
 }
 
 TEST(Matmul, RefusesShapesThatDoNotFit) {
-  const Context ctx{Stream::cpu(1)};
+  const ExecContext ctx{Stream::cpu(1)};
   const Tensor a = ctx.zeros({4, 8}), b = ctx.zeros({8, 6}), c = ctx.zeros({4, 6});
   EXPECT_THROW(matmul_kernel({a, ctx.zeros({7, 6}), c}, ctx), Error);
   EXPECT_THROW(matmul_kernel({a, b, ctx.zeros({4, 5})}, ctx), Error);
@@ -185,7 +185,7 @@ TEST(ColumnSum, AgreesWithAPlainSumForAnyThreads) {
   for (int threads : {1, 3})
     for (std::int64_t rows : {0, 1, 5, 1000})
       for (std::int64_t cols : {1, 17, 200}) {
-        const Context ctx{Stream::cpu(threads)};
+        const ExecContext ctx{Stream::cpu(threads)};
         const Tensor x = strided(rows, cols, 3, 1, ctx), out = strided(1, cols, 0, 2, ctx).view({cols});
         const Tensor before = strided(1, cols, 0, 2, ctx);
         column_sum_kernel({x, out, 2.0f}, ctx);
@@ -198,7 +198,7 @@ TEST(ColumnSum, AgreesWithAPlainSumForAnyThreads) {
 }
 
 TEST(ColumnSum, BetaZeroIgnoresWhatWasThere) {
-  const Context ctx{Stream::cpu(1)};
+  const ExecContext ctx{Stream::cpu(1)};
   const Tensor x = strided(3, 2, 0, 1, ctx), out = ctx.empty({2});
   out.data<float>()[0] = out.data<float>()[1] = kNaN;
   column_sum_kernel({x, out}, ctx);

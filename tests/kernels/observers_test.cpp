@@ -12,24 +12,24 @@ namespace {
 class Notes final : public KernelObserver {
  public:
   Notes(std::string who, std::vector<std::string>& seen) : who_(std::move(who)), seen_(seen) {}
-  void call(const KernelCall& c, const Context&, const std::function<void()>& run) override {
+  void call(const KernelCall& c, const ExecContext&, const std::function<void()>& run) override {
     seen_.push_back(str(who_, " ", c.slot, " begins"));
     run();
     seen_.push_back(str(who_, " ", c.slot, " ends"));
   }
-  void push(std::string_view name, const Context&) override { seen_.push_back(str(who_, " +", name)); }
-  void pop(const Context&) override { seen_.push_back(str(who_, " -")); }
+  void push(std::string_view name, const ExecContext&) override { seen_.push_back(str(who_, " +", name)); }
+  void pop(const ExecContext&) override { seen_.push_back(str(who_, " -")); }
 
  private:
   std::string who_;
   std::vector<std::string>& seen_;
 };
 
-void double_of(const Tensor& x, const Context& ctx) { axpby_kernel({.x = x, .out = x, .alpha = 2}, ctx); }
+void double_of(const Tensor& x, const ExecContext& ctx) { axpby_kernel({.x = x, .out = x, .alpha = 2}, ctx); }
 
 TEST(Observers, SeveralSeeOneCallFirstOutermost) {
   std::vector<std::string> seen;
-  Context ctx{Stream::cpu(1)};
+  ExecContext ctx{Stream::cpu(1)};
   const Tensor x = from_host<float>({1, 2, 3}, ctx.stream);
   ctx.observer = observe_by({std::make_shared<Notes>("a", seen), nullptr, std::make_shared<Notes>("b", seen)});
   {
@@ -47,7 +47,7 @@ TEST(Observers, NoneAreNobody) {
   std::vector<std::string> seen;
   const auto only = std::make_shared<Notes>("a", seen);
   EXPECT_EQ(observe_by({nullptr, only}), only);
-  const Context ctx{Stream::cpu(1)};
+  const ExecContext ctx{Stream::cpu(1)};
   const NamedPart part(ctx, "nobody watches");
 }
 
@@ -61,7 +61,7 @@ TEST(Observers, RangesAreThereOrRefused) {
     }
     return;
   }
-  Context ctx{Stream::cpu(1)};
+  ExecContext ctx{Stream::cpu(1)};
   const Tensor x = from_host<float>({1}, ctx.stream);
   ctx.observer = make_range_observer();
   const NamedPart part(ctx, "part");

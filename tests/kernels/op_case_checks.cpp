@@ -67,7 +67,7 @@ Values cotangent(const OpCase& c, std::size_t output, std::size_t n) {
   return v;
 }
 
-void prepare_slot(const OpCase& c, std::size_t i, GradSlot& slot, Slots how, const Context& ctx) {
+void prepare_slot(const OpCase& c, std::size_t i, GradSlot& slot, Slots how, const ExecContext& ctx) {
   if (how == Slots::fresh) return;
   const Values existing = existing_gradient(c, i);
   slot.bound = true;
@@ -77,7 +77,7 @@ void prepare_slot(const OpCase& c, std::size_t i, GradSlot& slot, Slots how, con
 }
 
 Result execute(const OpCase& c, const MakeContext& make, const Options& o = {}) {
-  const Context ctx = make(o.threads);
+  const ExecContext ctx = make(o.threads);
   Tape tape;
   Run run{.ctx = ctx, .tape = o.record ? &tape : nullptr, .seed = 7, .step = 3};
   const std::vector<Values> values = input_values(c);
@@ -144,7 +144,7 @@ struct Probe {
   double magnitude = 0;
 };
 Probe probe(const OpCase& c, const MakeContext& make, const std::vector<Values>& x) {
-  const Context ctx = make(1);
+  const ExecContext ctx = make(1);
   Tape tape;
   Run run{.ctx = ctx, .tape = &tape, .seed = 7, .step = 3};
   Probe p;

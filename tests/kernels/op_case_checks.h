@@ -16,7 +16,7 @@ std::vector<OpCase> tested_cases();  // without those whose oracle would take se
 testing::AssertionResult close(const Values& got, const Values& want, double tolerance);
 
 // Memory from it should be full of NaN. `threads` means something on the CPU only.
-using MakeContext = std::function<Context(int threads)>;
+using MakeContext = std::function<ExecContext(int threads)>;
 
 void check_forward(const OpCase&, const MakeContext&, const std::vector<int>& thread_counts);
 void check_gradients(const OpCase&, const MakeContext&);

@@ -14,7 +14,7 @@ namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-Tensor state_tensor(const StepState& s, const Context& ctx) {
+Tensor state_tensor(const StepState& s, const ExecContext& ctx) {
   const Tensor t = ctx.empty({static_cast<std::int64_t>(sizeof s)}, DType::u8);
   std::memcpy(t.raw(), &s, sizeof s);
   return t;
@@ -24,7 +24,7 @@ StepState read_state(const Tensor& t) {
   std::memcpy(&s, t.raw(), sizeof s);
   return s;
 }
-Tensor random_tensor(const std::string& name, std::int64_t n, const Context& ctx, double scale = 1) {
+Tensor random_tensor(const std::string& name, std::int64_t n, const ExecContext& ctx, double scale = 1) {
   return make_tensor({n}, DType::f32, random_values(name, n, scale), ctx);
 }
 
@@ -53,7 +53,7 @@ double relative_error(const Values& got, const Values& want) {
 }
 
 void compare_with_reference(std::int64_t n, int threads, AdamW args) {
-  const Context ctx = poisoned_context(threads);
+  const ExecContext ctx = poisoned_context(threads);
   args.param = random_tensor("param", n, ctx);
   args.m = ctx.zeros({n});
   args.v = ctx.zeros({n});
@@ -78,7 +78,7 @@ TEST(AdamW, MatchesTheReference) {
 }
 
 TEST(AdamW, LateStepsHaveNoBiasCorrection) {
-  const Context ctx = poisoned_context(1);
+  const ExecContext ctx = poisoned_context(1);
   const StepState s{.step = 4000000000u, .lr = 0.5f};
   AdamW args{.param = make_tensor({1}, DType::f32, {1.0}, ctx),
              .grad = make_tensor({1}, DType::f32, {0.0}, ctx),
@@ -92,7 +92,7 @@ TEST(AdamW, LateStepsHaveNoBiasCorrection) {
 }
 
 TEST(AdamW, LeavesEverythingWhenTheStepIsNotFinite) {
-  const Context ctx = poisoned_context(2);
+  const ExecContext ctx = poisoned_context(2);
   constexpr std::int64_t n = 20000;
   AdamW args{.param = random_tensor("p", n, ctx),
              .grad = random_tensor("g", n, ctx),
@@ -112,7 +112,7 @@ TEST(AdamW, LeavesEverythingWhenTheStepIsNotFinite) {
 }
 
 TEST(AdamW, RefusesOtherLengths) {
-  const Context ctx = poisoned_context(1);
+  const ExecContext ctx = poisoned_context(1);
   AdamW args{.param = ctx.zeros({4}),
              .grad = ctx.zeros({4}),
              .m = ctx.zeros({4}),
@@ -126,7 +126,7 @@ TEST(AdamW, RefusesOtherLengths) {
 
 TEST(SquaredNorm, AddsUpOverTensors) {
   for (int threads : {1, 2, 3}) {
-    const Context ctx = poisoned_context(threads);
+    const ExecContext ctx = poisoned_context(threads);
     const Tensor state = state_tensor({}, ctx);
     double want = 0;
     for (std::int64_t n : {1, 15, 16, 37, 100003}) {
@@ -139,7 +139,7 @@ TEST(SquaredNorm, AddsUpOverTensors) {
 }
 
 TEST(SquaredNorm, IsAccurateWhereFloatSumsAreNot) {
-  const Context ctx = poisoned_context(1);
+  const ExecContext ctx = poisoned_context(1);
   constexpr std::int64_t n = 1 << 20;
   Values v(n, 1e-4);
   v[0] = 100;
@@ -149,7 +149,7 @@ TEST(SquaredNorm, IsAccurateWhereFloatSumsAreNot) {
 }
 
 StepState clipped(float squared_norm, float max_norm) {
-  const Context ctx = poisoned_context(1);
+  const ExecContext ctx = poisoned_context(1);
   const Tensor state = state_tensor({.squared_norm = squared_norm, .clip = 77}, ctx);
   clip_factor_kernel({.state = state, .max_norm = max_norm}, ctx);
   return read_state(state);
@@ -173,7 +173,7 @@ TEST(ClipFactor, MarksWhatIsNotFinite) {
 }
 
 TEST(ClipFactor, OverflowOfTheSumIsNotFinite) {
-  const Context ctx = poisoned_context(1);
+  const ExecContext ctx = poisoned_context(1);
   const Tensor x = make_tensor({2}, DType::f32, {3e19, 3e19}, ctx), state = state_tensor({}, ctx);
   squared_norm_kernel({.x = x, .state = state}, ctx);
   clip_factor_kernel({.state = state, .max_norm = 1}, ctx);

@@ -66,14 +66,14 @@ void PoisonAllocator::free(void* p, std::size_t bytes) {
   std::free(data - kGuard);
 }
 
-Context poisoned_context(int threads) {
-  Context ctx{Stream::cpu(threads)};
+ExecContext poisoned_context(int threads) {
+  ExecContext ctx{Stream::cpu(threads)};
   ctx.stream.impl().allocator = std::make_shared<PoisonAllocator>();
   return ctx;
 }
 
-Context poisoned_device_context(Device device) {
-  Context ctx{Stream::create(device)};
+ExecContext poisoned_device_context(Device device) {
+  ExecContext ctx{Stream::create(device)};
   ctx.stream.impl().allocator = std::make_shared<DevicePoisonAllocator>(ctx.stream);
   return ctx;
 }

@@ -18,9 +18,9 @@ class PoisonAllocator final : public Allocator {
 };
 
 // A CPU context whose tensors come from a PoisonAllocator.
-Context poisoned_context(int threads);
+ExecContext poisoned_context(int threads);
 
 // The same on another device: memory of its own allocator, filled and checked by copies on the stream.
-Context poisoned_device_context(Device);
+ExecContext poisoned_device_context(Device);
 
 }  // namespace ring::test

@@ -19,7 +19,7 @@ constexpr std::int64_t kRows = 600;
 
 Tensor window(const Tensor& t, const Case& c) { return t.narrow(1, 1, c.heads).narrow(2, c.at, c.dim); }
 
-void expect_rows(const Case& c, const Context& ctx) {
+void expect_rows(const Case& c, const ExecContext& ctx) {
   const Shape shape = {kRows, c.all, c.width};
   const Values from = random_values("from", shape.numel()), to = random_values("to", shape.numel());
   const Tensor src = make_tensor(shape, c.type, from, ctx), dst = make_tensor(shape, c.type, to, ctx);
@@ -36,7 +36,7 @@ void expect_rows(const Case& c, const Context& ctx) {
   EXPECT_EQ(read_values(dst, ctx), want) << c.heads << " heads of " << c.dim << ", " << c.rows.count << " rows";
 }
 
-void expect_all(const Context& ctx) {
+void expect_all(const ExecContext& ctx) {
   for (const DType type : {DType::f32, DType::bf16})
     for (const RowMove& rows : {RowMove{.count = kRows}, RowMove{.to = 3, .first = 17, .count = 501},
                                 RowMove{.to = 1, .first = 2, .count = 149, .to_step = 2, .step = 4},
@@ -60,7 +60,7 @@ TEST(GpuRowCopy, MovesTheseRowsAndNoOthers) {
 }
 
 TEST(RowCopy, RefusesRowsThatAreNotThere) {
-  const Context ctx = poisoned_context(1);
+  const ExecContext ctx = poisoned_context(1);
   const Tensor a = ctx.zeros({4, 2, 8}), b = ctx.zeros({4, 2, 8}), narrow = ctx.zeros({4, 2, 6});
   EXPECT_THROW(copy_rows_kernel({a, b, {.first = 2, .count = 3}}, ctx), Error);
   EXPECT_THROW(copy_rows_kernel({a, b, {.to = 1, .count = 2, .to_step = 3}}, ctx), Error);

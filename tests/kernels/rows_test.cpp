@@ -15,11 +15,11 @@
 namespace ring::test {
 namespace {
 
-Tensor random_tensor(const std::string& name, const Shape& shape, const Context& ctx) {
+Tensor random_tensor(const std::string& name, const Shape& shape, const ExecContext& ctx) {
   return make_tensor(shape, DType::f32, random_values(name, shape.numel()), ctx);
 }
 
-Tensor compact(const Tensor& t, const Context& ctx) {  // a contiguous copy of [N,H,D] with unit last stride
+Tensor compact(const Tensor& t, const ExecContext& ctx) {  // a contiguous copy of [N,H,D] with unit last stride
   const Tensor out = ctx.empty(t.shape());
   for (std::int64_t n = 0; n < t.dim(0); ++n)
     for (std::int64_t h = 0; h < t.dim(1); ++h)
@@ -31,12 +31,12 @@ Tensor compact(const Tensor& t, const Context& ctx) {  // a contiguous copy of [
 // Columns of a [N, 3 * heads * 16] tensor as [N, heads, 16]: what queries or keys look like inside of a fused product.
 struct Fused {
   Tensor all, view;
-  Fused(std::int64_t n, std::int64_t heads, const Context& ctx)
+  Fused(std::int64_t n, std::int64_t heads, const ExecContext& ctx)
       : all(random_tensor("fused", {n, 3 * heads * 16}, ctx)),
         view(all.narrow(1, heads * 16, heads * 16).split_dim(1, 16)) {}
 };
 
-void expect_rest_untouched(const Fused& f, const Context& ctx) {
+void expect_rest_untouched(const Fused& f, const ExecContext& ctx) {
   const Tensor original = random_tensor("fused", f.all.shape(), ctx);
   const std::int64_t width = f.all.dim(1);
   for (std::int64_t n = 0; n < f.all.dim(0); ++n)
@@ -47,7 +47,7 @@ void expect_rest_untouched(const Fused& f, const Context& ctx) {
 }
 
 TEST(StridedRows, RmsNormInPlaceOfAView) {
-  const Context ctx = poisoned_context(2);
+  const ExecContext ctx = poisoned_context(2);
   for (std::int64_t heads : {1, 3}) {
     const Fused f(50, heads, ctx);
     const Tensor w = random_tensor("w", {16}, ctx), rstd = ctx.empty({50 * heads});
@@ -62,7 +62,7 @@ TEST(StridedRows, RmsNormInPlaceOfAView) {
 }
 
 TEST(StridedRows, RmsNormBackwardIntoAView) {
-  const Context ctx = poisoned_context(2);
+  const ExecContext ctx = poisoned_context(2);
   const Fused x(50, 3, ctx), dy(50, 3, ctx);
   const Tensor w = random_tensor("w", {16}, ctx), rstd = ctx.empty({150}), y = ctx.empty({50, 3, 16});
   rms_norm_kernel({.x = x.view, .w = w, .y = y, .rstd = rstd}, ctx);
@@ -75,7 +75,7 @@ TEST(StridedRows, RmsNormBackwardIntoAView) {
 }
 
 TEST(StridedRows, RopeInPlaceOfAViewAndBack) {
-  const Context ctx = poisoned_context(2);
+  const ExecContext ctx = poisoned_context(2);
   const Fused f(50, 3, ctx);
   Values positions;
   for (int n = 0; n < 50; ++n) positions.push_back(n * 3 % 17);
@@ -93,7 +93,7 @@ TEST(StridedRows, RopeInPlaceOfAViewAndBack) {
 
 // Every output of the row-wise kernels, for one thread count.
 std::vector<Values> row_wise_outputs(int threads) {
-  const Context ctx = poisoned_context(threads);
+  const ExecContext ctx = poisoned_context(threads);
   const Tensor x = random_tensor("x", {1000, 74}, ctx), w = random_tensor("w", {74}, ctx), y = ctx.empty({1000, 74});
   const Tensor rstd = ctx.empty({1000}), mean = ctx.empty({1000}), half = ctx.empty({1000, 37});
   std::vector<Values> out;

@@ -83,7 +83,7 @@ Values slice_of(const Values& all, std::int64_t columns, std::int64_t first, std
 }
 
 LossValues run(const LossCase& c, DType t, const Values& all_logits, const Values& target_values, bool gradient,
-               const Context& ctx) {
+               const ExecContext& ctx) {
   LossValues out{{}, Values(all_logits.size())};
   const Tensor statistics = ctx.empty({c.parts, c.rows, kLogitStatistics});
   const Tensor targets = make_tensor({c.rows}, DType::i32, target_values, ctx);
@@ -117,7 +117,7 @@ LossValues run(const LossCase& c, DType t, const Values& all_logits, const Value
   return out;
 }
 
-void check_case(const LossCase& c, DType t, const Context& ctx) {
+void check_case(const LossCase& c, DType t, const ExecContext& ctx) {
   SCOPED_TRACE(str(name_of(c), ", ", t));
   const Values logits = logits_of(c, t);
   const LossValues want = oracle(c, t), got = run(c, t, logits, targets_of(c), true, ctx);
@@ -136,7 +136,7 @@ void check_case(const LossCase& c, DType t, const Context& ctx) {
 const LossCase kCases[] = {{5, 4, 1, 4},       {6, 37, 2, 74},     {7, 64, 2, 100},    {6, 16, 4, 30},
                            {7, 1000, 3, 2999}, {5, 4001, 2, 8001}, {10, 8, 2, 16, 900}};
 
-void check_bad_numbers(const Context& ctx) {
+void check_bad_numbers(const ExecContext& ctx) {
   const float inf = std::numeric_limits<float>::infinity();
   const Values bad{1, 2, std::nan(""), 4, 5, 6, 7, 8, 3e38, 0, -3e38, 1, -inf, -inf, -inf, -inf};
   const LossValues got = run({4, 2, 2, 4}, DType::f32, bad, {0, 3, 0, 1}, true, ctx);
@@ -167,7 +167,7 @@ TEST(SlicedCrossEntropy, NamesATargetOutsideOfTheVocabulary) {
 }
 
 // Rows of each slice's ids; sums over all slices are those of the whole table.
-void check_embedding(DType t, const Context& ctx) {
+void check_embedding(DType t, const ExecContext& ctx) {
   constexpr std::int64_t rows = 12, width = 20, parts = 3, n = 50;
   Values ids;
   for (std::int64_t i = 0; i < n; ++i) ids.push_back(static_cast<double>(i * i % rows));
@@ -200,7 +200,7 @@ TEST(SlicedEmbedding, IdsOfOtherSlicesGiveNothing) {
 }
 
 TEST(SlicedEmbedding, IdsOutsideOfTheWholeTableAreRefused) {
-  const Context ctx = poisoned_context(1);
+  const ExecContext ctx = poisoned_context(1);
   for (double id : {-1.0, 12.0}) {
     const Tensor ids = make_tensor({2}, DType::i32, {0, id}, ctx);
     EXPECT_THROW(embedding_kernel({ids, ctx.zeros({4, 8}), ctx.empty({2, 8}), false, 4, 12}, ctx), Error) << id;
@@ -214,7 +214,7 @@ class GpuSliced : public testing::Test {
   void SetUp() override {
     if (!backend_available(Backend::cuda)) GTEST_SKIP() << "no GPU";
   }
-  static Context gpu() { return poisoned_device_context({Backend::cuda, 0}); }
+  static ExecContext gpu() { return poisoned_device_context({Backend::cuda, 0}); }
 };
 
 TEST_F(GpuSliced, CrossEntropyMatchesTheOracle) {
@@ -238,7 +238,7 @@ TEST_F(GpuSliced, EmbeddingIdsOfOtherSlicesGiveNothing) {
 }
 
 TEST_F(GpuSliced, EmbeddingIdsOutsideOfTheWholeTableGiveNaN) {
-  const Context ctx = gpu();
+  const ExecContext ctx = gpu();
   const Tensor out = ctx.empty({3, 8}), ids = make_tensor({3}, DType::i32, {0, -1, 12}, ctx);
   embedding_kernel({ids, ctx.zeros({4, 8}), out, false, 4, 12}, ctx);
   const Values got = read_values(out, ctx);

@@ -61,7 +61,7 @@ std::vector<std::pair<std::string, ModelConfig>> families() {
   return out;
 }
 
-Tensor tokens(const Context& ctx, std::int64_t n, std::int64_t vocab, std::uint32_t salt) {
+Tensor tokens(const ExecContext& ctx, std::int64_t n, std::int64_t vocab, std::uint32_t salt) {
   Tensor t = ctx.empty({n}, DType::i32);
   for (std::int64_t i = 0; i < n; ++i)
     t.data<std::int32_t>()[i] = static_cast<std::int32_t>(random_bits({9, salt, 1}, static_cast<std::uint64_t>(i)) %
@@ -98,7 +98,7 @@ struct Fixture {
     return model.logits(run, h.value);
   }
 
-  Context ctx;
+  ExecContext ctx;
   Decoder model;
 };
 
@@ -195,7 +195,7 @@ INSTANTIATE_TEST_SUITE_P(Decoder, Families, testing::ValuesIn(families()), [](co
 
 TEST(Decoder, StartsTheSameForAnyThreadCountAndPadding) {
   Fixture one(tiny(), 1);
-  Context ctx{Stream::cpu(3)};
+  ExecContext ctx{Stream::cpu(3)};
   Decoder padded(tiny(), 128);
   padded.allocate(ctx, 7);
   const std::vector<Param*>& a = one.model.parameters().layout();
@@ -213,7 +213,7 @@ TEST(Decoder, StartsTheSameForAnyThreadCountAndPadding) {
 
 TEST(Decoder, PaddedVocabularyGivesTheSameLoss) {
   Fixture plain(tiny());
-  Context ctx{Stream::cpu(2)};
+  ExecContext ctx{Stream::cpu(2)};
   Decoder padded(tiny(), 128);
   padded.allocate(ctx, 7);
   const Tensor ids = tokens(ctx, 24, 37, 8), targets = tokens(ctx, 24, 37, 9);

@@ -65,7 +65,7 @@ std::vector<std::int64_t> tokens_after(const LayerCache& cache, std::int64_t new
 }
 
 TEST(CacheRows, AreThoseOfTheDefinition) {
-  const Context ctx{Stream::cpu(1)};
+  const ExecContext ctx{Stream::cpu(1)};
   for (const std::string& section : kSections) {
     const ModelConfig c = config_of(section);
     const KvCache cache(c, 2, 300, ctx);
@@ -95,7 +95,7 @@ TEST(CacheRows, AreThoseOfTheDefinition) {
 }
 
 TEST(CacheRows, AreFewRanges) {
-  const Context ctx{Stream::cpu(1)};
+  const ExecContext ctx{Stream::cpu(1)};
   const auto most = [&](const std::string& section) {
     const ModelConfig c = config_of(section);
     const KvCache cache(c, 1, 300, ctx);
@@ -113,7 +113,7 @@ TEST(CacheRows, AreFewRanges) {
 }
 
 TEST(KvCache, OfAWindowDoesNotGrowWithTheContext) {
-  const Context ctx{Stream::cpu(1)};
+  const ExecContext ctx{Stream::cpu(1)};
   const ModelConfig c = config_of("{kind: window, window: 16, sinks: 4}", 1 << 20);
   const std::size_t before = ctx.stream.allocator()->stats().in_use;
   const KvCache cache(c, 2, c.context, ctx);
@@ -124,7 +124,7 @@ TEST(KvCache, OfAWindowDoesNotGrowWithTheContext) {
   EXPECT_EQ(KvCache(config_of("{kind: dilated, segments: [8], rates: [1]}"), 1, 90, ctx).layers[0].rows(), 90);
 }
 
-Tensor tokens(const Context& ctx, std::int64_t n, std::uint32_t salt) {
+Tensor tokens(const ExecContext& ctx, std::int64_t n, std::uint32_t salt) {
   Tensor t = ctx.empty({n}, DType::i32);
   for (std::int64_t i = 0; i < n; ++i)
     t.data<std::int32_t>()[i] =
@@ -138,7 +138,7 @@ TEST(AttentionLayer, SeesWhatItsPatternKeeps) {
     ModelConfig c = config_of(section);
     c.layers = 1;
     const Pattern pattern = pattern_of(c, 0);
-    const Context ctx{Stream::cpu(2)};
+    const ExecContext ctx{Stream::cpu(2)};
     Decoder model(c);
     model.allocate(ctx, 7);
     const Tensor ids = tokens(ctx, 280, 4);
@@ -163,7 +163,7 @@ TEST(AttentionLayer, SeesWhatItsPatternKeeps) {
 // Feeds two sequences of `length` tokens, `first` of them at once and then one by one; the largest difference to the
 // logits of the whole.
 double cached_error(const ModelConfig& c, std::int64_t length, std::int64_t first) {
-  const Context ctx{Stream::cpu(2)};
+  const ExecContext ctx{Stream::cpu(2)};
   Decoder model(c);
   model.allocate(ctx, 7);
   const Tensor ids = tokens(ctx, 2 * length, 4);
@@ -209,7 +209,7 @@ TEST(KvCache, ServesLayersOfAllKinds) {
 }
 
 TEST(KvCache, RefusesMoreThanItHasRoomFor) {
-  const Context ctx{Stream::cpu(1)};
+  const ExecContext ctx{Stream::cpu(1)};
   const ModelConfig c = config_of("{kind: window, window: 4}");
   Decoder model(c);
   model.allocate(ctx, 7);

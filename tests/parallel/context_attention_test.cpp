@@ -46,7 +46,7 @@ struct Rows {
     for (const HeldRows& h : shards.held[static_cast<std::size_t>(rank)])
       for (std::int32_t i = 0; i < h.count; ++i) fn(h.first + i, h.global + i);
   }
-  Tensor take(const Floats& all, std::int64_t width, const Context& ctx) const {
+  Tensor take(const Floats& all, std::int64_t width, const ExecContext& ctx) const {
     const Tensor t = ctx.empty({shards.tokens(rank), width});
     each([&](std::int64_t at, std::int64_t row) {
       std::copy_n(all.data() + row * width, width, t.data<float>() + at * width);
@@ -60,7 +60,7 @@ struct Rows {
   }
 };
 
-Tensor positions_of(const ContextCase& c, const Context& ctx) {
+Tensor positions_of(const ContextCase& c, const ExecContext& ctx) {
   const Tensor t = ctx.zeros({c.tokens()}, DType::i32);
   for (const Span& d : c.documents)
     for (std::int32_t i = 0; i < d.count; ++i) t.data<std::int32_t>()[d.first + i] = i;
@@ -82,7 +82,7 @@ Tensor run_op(Run& run, const Var& qkv, const Sequences& seqs, const Pattern& pa
 std::int64_t qkv_width(const Heads& h) { return (h.query + 2 * h.key) * h.dim; }
 
 Results on_one(const ContextCase& c, const Heads& heads) {
-  const Context ctx{Stream::cpu(1)};
+  const ExecContext ctx{Stream::cpu(1)};
   std::vector<std::int32_t> starts, lengths;
   for (const Span& d : c.documents) starts.push_back(d.first), lengths.push_back(d.count);
   const Sequences seqs = Sequences::packed(starts, lengths, c.length, positions_of(c, ctx));
@@ -98,7 +98,7 @@ Results on_one(const ContextCase& c, const Heads& heads) {
 // This rank's share of the same.
 void on_rank(const ContextCase& c, const Heads& heads, const ContextLayout& layout, ContextParallel& exchange, int rank,
              Results& results, std::shared_ptr<Tuning> tuning = nullptr) {
-  Context ctx{Stream::cpu(1)};
+  ExecContext ctx{Stream::cpu(1)};
   ctx.tuning = std::move(tuning);
   const auto shards = std::make_shared<const ContextShards>(layout.shards(rank, c.rows, c.documents));
   const Rows mine{*shards, rank};
@@ -109,7 +109,7 @@ void on_rank(const ContextCase& c, const Heads& heads, const ContextLayout& layo
   });
   Tape tape;
   Run run{ctx, &tape};
-  run.context = &exchange;
+  run.cp = &exchange;
   const Var qkv{mine.take(random_floats(0, c.tokens() * width), width, ctx), std::make_shared<GradSlot>()};
   const Tensor out = run_op(run, qkv, Sequences::sharded(shards, positions), c.pattern, heads,
                             mine.take(random_floats(1, c.tokens() * wide), wide, ctx));
@@ -284,7 +284,7 @@ TEST_F(DistContextCases, TheMeasuredScheduleIsEveryRanks) {
 
 TEST_F(DistContextCases, NodesThatDoNotDivideAreRefused) {
   const auto errors = test::run_ranks(3, [&](Communicator& comm) { make_ring(comm, {.per_node = 2}); });
-  for (const std::string& e : errors) EXPECT_NE(e.find("parallel.cp_nodes"), std::string::npos) << e;
+  for (const std::string& e : errors) EXPECT_NE(e.find("parallel.cp_ranks_per_node"), std::string::npos) << e;
 }
 
 TEST(ContextNodes, AreFoundWhereTheyAreAlike) {
@@ -322,7 +322,7 @@ TEST_F(DistContextCases, AllToAllRefusesHeadsThatDoNotDivide) {
 }
 
 TEST(ContextShardsWithoutExchange, AreRefused) {
-  const Context ctx{Stream::cpu(1)};
+  const ExecContext ctx{Stream::cpu(1)};
   const auto shards = std::make_shared<const ContextShards>(
       ContextLayout(ContextLayoutKind::zigzag, 8, 2).shards(0, 1, test::documents_of(8, 1, {})));
   ring::Run run{ctx};

@@ -61,7 +61,7 @@ Outcome forward(const Make& make, std::size_t most) {
   out.errors = test::joined(test::run_ranks(
       kRanks,
       [&](Communicator& comm) {
-        Context ctx{Stream::cpu(1)};
+        ExecContext ctx{Stream::cpu(1)};
         ctx.tuning = std::make_shared<Tuning>("");
         const ContextLayout layout(ContextLayoutKind::zigzag, kLength, kRanks);
         const auto shards = std::make_shared<const ContextShards>(

@@ -94,8 +94,8 @@ Pairs wanted_pairs(const ContextCase& c) {
 
 // fn(head, row of queries, row of keys, times) as kernels count them.
 template <class Fn>
-void for_pairs(const Pattern& pattern, const std::vector<Round>& rounds, const Fn& fn) {
-  for (const Round& round : rounds)
+void for_pairs(const Pattern& pattern, const std::vector<AttentionCall>& rounds, const Fn& fn) {
+  for (const AttentionCall& round : rounds)
     for (std::size_t b = 0; b < round.queries.size(); ++b) {
       const Span &q = round.queries[b], &k = round.keys[b];
       for (std::int32_t t = 0; t < q.count; ++t)
@@ -106,8 +106,8 @@ void for_pairs(const Pattern& pattern, const std::vector<Round>& rounds, const F
     }
 }
 
-void expect_rows_once(const std::vector<Round>& rounds, std::int64_t query_rows, std::int64_t key_rows) {
-  for (const Round& round : rounds)
+void expect_rows_once(const std::vector<AttentionCall>& rounds, std::int64_t query_rows, std::int64_t key_rows) {
+  for (const AttentionCall& round : rounds)
     for (const auto& [spans, rows] : {std::pair{&round.queries, query_rows}, {&round.keys, key_rows}}) {
       std::int64_t next = 0;
       for (const Span& s : sorted_by_row(*spans)) {
@@ -167,7 +167,7 @@ TEST_P(ContextPlan, EveryPairIsComputedOnce) {
       Pairs got(c.tokens()), with_all(c.tokens());
       for (int i = 0; i < ranks; ++i) {
         for (int j = 0; j < ranks; ++j) add_pairs(c, s, i, j, got);
-        const std::vector<Round> rounds = rounds_with_all(s, i, c.pattern);
+        const std::vector<AttentionCall> rounds = rounds_with_all(s, i, c.pattern);
         expect_rows_once(rounds, s.tokens(i), c.tokens());
         const std::vector<std::int32_t> queries = global_rows(s, i);
         for_pairs(c.pattern, rounds, [&](int h, std::int32_t q, std::int32_t k, int m) {

@@ -6,7 +6,7 @@
 #include <cstring>
 
 #include "kernels/elementwise.h"
-#include "parallel/holding.h"
+#include "parallel/owned_shard.h"
 #include "tests/comm/ranks.h"
 #include "tests/trainer/tiny.h"
 
@@ -58,12 +58,12 @@ bool same_bits(const Floats& a, const Floats& b) {
 }
 
 // What `fn` leaves in a group whose reductions begin at rank `first`, by rank.
-using Fn = std::function<Floats(Communicator&, const Context&)>;
+using Fn = std::function<Floats(Communicator&, const ExecContext&)>;
 std::vector<Floats> in_group(int ranks, int first, const Fn& fn) {
   std::vector<Floats> out(static_cast<std::size_t>(ranks));
   const auto errors = run_ranks(ranks, [&](Communicator& comm) {
     AnotherOrder group(comm, first);
-    out[static_cast<std::size_t>(comm.rank())] = fn(group, Context{Stream::cpu(1)});
+    out[static_cast<std::size_t>(comm.rank())] = fn(group, ExecContext{Stream::cpu(1)});
     comm.barrier().synchronize();
   });
   EXPECT_EQ(joined(errors), "");
@@ -71,16 +71,16 @@ std::vector<Floats> in_group(int ranks, int first, const Fn& fn) {
 }
 
 // Of a model cut into slices: the gradients of what every slice holds.
-Floats replicated_gradients(Communicator& slices, const Context& ctx) {
+Floats replicated_gradients(Communicator& slices, const ExecContext& ctx) {
   ModelConfig config = tiny_config().model;
   config.width = 96, config.heads = config.kv_heads = 12, config.vocab_size = 288;
   Decoder model(config.resolved(), 16, {slices.rank(), slices.size()});
   model.parameters().allocate(ctx, 1);
-  const Holding held = hold_everything(model.parameters());
+  const OwnedShard held = own_everything(model.parameters());
   random_normal_kernel({held.gradients.flat, {.seed = 5, .site = static_cast<std::uint32_t>(slices.rank())}}, ctx);
   sum_replicated(held, slices, ctx);
   Floats out;
-  for (const HeldRun& run : held.runs())
+  for (const UpdateRange& run : held.runs())
     if (!run.cut) {
       const Floats part = to_host<float>(run.of(held.gradients), ctx.stream);
       out.insert(out.end(), part.begin(), part.end());
@@ -97,7 +97,7 @@ class DistOrderedSum : public testing::Test {
 
 // What this is about.
 TEST_F(DistOrderedSum, ReductionsOfOtherGroupsMayGiveOtherBits) {
-  const auto reduced = [](Communicator& group, const Context& ctx) {
+  const auto reduced = [](Communicator& group, const ExecContext& ctx) {
     const Tensor t = ctx.empty({100});
     random_normal_kernel({t, {.seed = 5, .site = static_cast<std::uint32_t>(group.rank())}}, ctx);
     group.all_reduce(t, Reduce::sum).wait(ctx.stream);
@@ -122,7 +122,7 @@ TEST_F(DistOrderedSum, ReplicasAgreeOnWhatSlicesShare) {
 TEST_F(DistOrderedSum, IsTheSumOfManyTensorsInRankOrder) {
   constexpr std::int64_t kMany = (4 << 20) + 1000, kFew = 3;  // more than is gathered at a time, and little
   const auto value = [](int rank, std::int64_t i) { return std::ldexp(1.0f, (rank + static_cast<int>(i % 3)) * 12); };
-  const std::vector<Floats> got = in_group(3, 0, [&](Communicator& group, const Context& ctx) {
+  const std::vector<Floats> got = in_group(3, 0, [&](Communicator& group, const ExecContext& ctx) {
     std::vector<Tensor> tensors;
     for (const std::int64_t n : {kMany, kFew}) {
       tensors.push_back(ctx.empty({n}));
@@ -141,7 +141,7 @@ TEST_F(DistOrderedSum, IsTheSumOfManyTensorsInRankOrder) {
 }
 
 TEST_F(DistOrderedSum, HalfPrecisionIsRoundedOnce) {
-  const std::vector<Floats> got = in_group(3, 0, [](Communicator& group, const Context& ctx) {
+  const std::vector<Floats> got = in_group(3, 0, [](Communicator& group, const ExecContext& ctx) {
     const Tensor t = ctx.empty({1}, DType::bf16), wide = ctx.empty({1});
     t.data<bf16>()[0] = to_bf16(group.rank() == 0 ? 256.0f : 0.75f);  // alone, neither of these changes 256 by enough
     sum_in_order({t}, group, ctx);

@@ -15,7 +15,7 @@ const std::vector<std::int64_t> kSizes = {300, 7, 1, 2000, 64, 64, 5000, 3};
 
 // Parameters of the sizes above in one flat gradient buffer.
 struct Parameters {
-  Context ctx{Stream::cpu(1)};
+  ExecContext ctx{Stream::cpu(1)};
   Tensor flat;
   std::vector<SlotRange> ranges;
 
@@ -47,7 +47,7 @@ float gradient(int rank, int micro, std::size_t parameter, std::int64_t i) {
 void use(Tape& tape, Parameters& p, std::size_t k, int rank, int micro, std::vector<SlotPtr>& outputs) {
   const SlotPtr slot = p.ranges[k].slot;
   outputs.push_back(tape.record("use", 1, {outputs.empty() ? nullptr : outputs.back(), slot}, [=](Backward& b) {
-    if (b.wants(0)) b.give(0, b.grad());
+    if (b.needs_grad(0)) b.accumulate(0, b.grad());
     const Sink s = b.sink(1, slot->grad.shape(), DType::f32);
     float* dst = s.dst.data<float>();
     for (std::int64_t i = 0; i < s.dst.numel(); ++i) dst[i] = (s.beta != 0 ? dst[i] : 0) + gradient(rank, micro, k, i);

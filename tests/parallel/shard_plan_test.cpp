@@ -6,8 +6,8 @@
 #include <set>
 
 #include "core/fields.h"
-#include "parallel/holding.h"
-#include "parallel/units.h"
+#include "parallel/fsdp_units.h"
+#include "parallel/owned_shard.h"
 #include "tests/trainer/tiny.h"
 #include "trainer/config.h"
 
@@ -140,16 +140,16 @@ TEST(ShardPlan, RowsOfLogicalParameters) {
 }
 
 // Runs hold the same elements as pieces, in the flat layout and in the shard; who has everything has two.
-TEST(Holding, RunsJoinWhatLiesTogether) {
+TEST(OwnedShard, RunsJoinWhatLiesTogether) {
   const Shapes shapes(tiny_config().model);
   const std::vector<ShardPiece> plan = plan_shards(shapes.params(), 3);
   for (int rank = 0; rank < 3; ++rank) {
-    Holding h;
+    OwnedShard h;
     h.pieces = pieces_of_rank(plan, rank);
-    const std::vector<HeldRun> runs = h.runs();
+    const std::vector<UpdateRange> runs = h.runs();
     EXPECT_LE(runs.size(), h.pieces.size());
     std::size_t at = 0;
-    for (const HeldRun& run : runs) {
+    for (const UpdateRange& run : runs) {
       const ShardPiece& first = run.first;
       EXPECT_EQ(first.offset, h.pieces[at].offset);
       for (; at < h.pieces.size() && h.pieces[at].offset < first.offset + run.numel; ++at) {
@@ -161,13 +161,13 @@ TEST(Holding, RunsJoinWhatLiesTogether) {
     }
     EXPECT_EQ(at, h.pieces.size());
   }
-  Holding all;
+  OwnedShard all;
   all.pieces = whole_plan(shapes.params());
-  for (const HeldRun& run : all.runs()) EXPECT_EQ(run.first.offset >= shapes.params().matrices_begin(), run.decay);
+  for (const UpdateRange& run : all.runs()) EXPECT_EQ(run.first.offset >= shapes.params().matrices_begin(), run.decay);
   EXPECT_EQ(all.runs().size(), 2u) << "vectors and matrices";
 }
 
-TEST(Units, BuffersAndUsers) {
+TEST(FsdpUnits, BuffersAndUsers) {
   for (const bool tied : {false, true}) {
     ModelConfig config = tiny_config().model;
     config.layers = 3;
@@ -175,7 +175,7 @@ TEST(Units, BuffersAndUsers) {
     config.positions = Positions::learned;
     const Shapes shapes(config);
     const std::vector<ShardPiece> plan = plan_shards(shapes.params(), 2);
-    const Units u = make_units(shapes.model, plan);
+    const FsdpUnits u = make_fsdp_units(shapes.model, plan);
     EXPECT_EQ(u.parts,
               (std::vector<std::string>{"embedding", "blocks.0", "blocks.1", "blocks.2", "final_norm", "loss_head"}));
     ASSERT_EQ(u.units.size(), tied ? 5u : 6u);
@@ -190,9 +190,9 @@ TEST(Units, BuffersAndUsers) {
         for (const std::size_t b : u.users[i + 1]) EXPECT_NE(u.units[a].buffer, u.units[b].buffer);
     std::size_t pieces = 0;
     std::int64_t elements = 0;
-    for (const Unit& unit : u.units) {
+    for (const FsdpUnit& unit : u.units) {
       std::int64_t end = 0;
-      for (const UnitPiece& p : unit.pieces) {
+      for (const FsdpUnitPiece& p : unit.pieces) {
         EXPECT_GE(p.at, end);
         end = p.at + p.piece.numel;
         elements += p.piece.numel;

@@ -116,7 +116,7 @@ class Rank {
         asked_(config_of(options)),
         mesh_(Mesh::join(env, comm_options(options), MeshPlan{.degrees = asked_.parallel.degrees()})),
         config_(resolve_config(asked_, 257, *mesh_)),
-        ctx_(make_context(config_)),
+        ctx_(make_exec_context(config_)),
         loader_(open_corpus(corpus().path()), loader_options(config_, *mesh_)),
         trainer_(config_, ctx_, *mesh_, loader_) {
     trainer_.add_state(state_);
@@ -140,7 +140,7 @@ class Rank {
     if (options_.validate)
       validation = evaluate(trainer_.model(), ctx_,
                             ValidationSet(open_corpus(corpus().path()), loader_options(config_, *mesh_), 8),
-                            mesh_->host(), &trainer_.context_batches(), &mesh_->axis("tp"))
+                            mesh_->host(), &trainer_.cp_batches(), &mesh_->axis("tp"))
                        .loss;
     std::string saved;
     if (!options_.save.empty())
@@ -176,7 +176,7 @@ class Rank {
   Config asked_;
   std::unique_ptr<Mesh> mesh_;
   Config config_;
-  Context ctx_;
+  ExecContext ctx_;
   Loader loader_;
   Trainer trainer_;
   State state_;

@@ -104,7 +104,7 @@ struct Model {
     }
     return out;
   }
-  Context ctx;
+  ExecContext ctx;
   Decoder decoder;
 };
 

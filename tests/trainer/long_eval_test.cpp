@@ -52,7 +52,7 @@ class LongEval : public testing::Test {
 };
 
 // -log of the softmax, in double.
-double nats(const Decoder& model, const Context& ctx, const Tensor& hidden, std::int64_t row, std::int32_t token) {
+double nats(const Decoder& model, const ExecContext& ctx, const Tensor& hidden, std::int64_t row, std::int32_t token) {
   ring::Run run{ctx};
   const std::vector<float> logits = to_host<float>(model.logits(run, hidden.narrow(0, row, 1)), ctx.stream);
   double sum = 0;
@@ -61,7 +61,7 @@ double nats(const Decoder& model, const Context& ctx, const Tensor& hidden, std:
 }
 
 TEST_F(LongEval, BucketsHoldTheLossesOfTheirPositions) {
-  const Context ctx{Stream::cpu(2)};
+  const ExecContext ctx{Stream::cpu(2)};
   Decoder model(tiny_config().model);
   model.allocate(ctx, 5);
   const std::vector<std::int32_t> text = noise(140);  // windows of 24: five whole ones, and one of 19 targets
@@ -178,7 +178,7 @@ TEST_F(LongEval, ExactMeansThatTheModelWritesTheKey) {
   config.optimizer.lr = 5e-3;
   config.schedule.warmup_steps = 5;
   config = resolve_config(config, 257);
-  const Context ctx{Stream::cpu(2)};
+  const ExecContext ctx{Stream::cpu(2)};
   const auto mesh = Mesh::join({});
   Loader loader(open_corpus(write_corpus(path("a.h5"), text, text)), {.context = config.model.context, .rows = 2});
   Trainer trainer(config, ctx, *mesh, loader);

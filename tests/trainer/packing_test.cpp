@@ -73,7 +73,7 @@ std::vector<Kind> kinds() {
 
 // Loss of every token and gradients, of a batch as it is and of its documents one by one.
 TEST_F(Packing, EqualsDocumentsAlone) {
-  const Context ctx{Stream::cpu(2)};
+  const ExecContext ctx{Stream::cpu(2)};
   for (const auto& [attention, align] : kinds()) {
     Config config = tiny_config();
     config.model.attention = attention;
@@ -122,7 +122,7 @@ TEST_F(Packing, EqualsDocumentsAlone) {
 
 TEST_F(Packing, EvaluationIsTheMeanOverDocuments) {
   const Config config = tiny_config();
-  const Context ctx{Stream::cpu(2)};
+  const ExecContext ctx{Stream::cpu(2)};
   Decoder model(config.model);
   model.allocate(ctx, 5);
   const auto mesh = Mesh::join({});
@@ -159,7 +159,7 @@ void expect_steps(const Corpora& corpora, const LoaderOptions& given, DeviceChoi
     config.data.packing = given.packing;
     config.schedule.warmup_steps = 1;
     config = resolve_config(config, 257);
-    const Context ctx = make_context(config);
+    const ExecContext ctx = make_exec_context(config);
     const auto mesh = Mesh::join({});
     LoaderOptions options = given;
     options.rows = rows;

@@ -1,7 +1,7 @@
-// The backward of attention. One task is a run of key blocks of one piece and KV head, and owns their dk and dv. When
-// there are fewer pieces and heads than threads want, the keys of one are cut into several tasks; each but the first
-// then sums its share of dq on the side, and the shares are added in one order. The cut depends on shapes and thread
-// count only.
+// The backward of attention. One task is a run of key blocks of one segment pair and KV head, and owns their dk and dv.
+// When there are fewer segment pairs and heads than threads want, the keys of one are cut into several tasks; each but
+// the first then sums its share of dq on the side, and the shares are added in one order. The cut depends on shapes and
+// thread count only.
 
 #include <span>
 
@@ -19,14 +19,14 @@ struct Problem {
   float* shares;                       // parts of dq, each [heads of the group, queries, D]
   float scale;
   const Pattern& pattern;
-  const Pass& pass;
+  const BranchPass& pass;
 
   std::int64_t group() const { return q.heads / k.heads; }
 };
 
-// All numbers are samples of the strand. The gradients of [key, key_end) are this task's own.
+// All numbers are samples of the head segment. The gradients of [key, key_end) are this task's own.
 struct Task {
-  const Piece* piece;
+  const SegmentPair* piece;
   std::int32_t kv_head, key, key_end;
   std::int32_t query, query_end;  // the queries that see some of the keys
   std::int32_t rows;              // how many of them see some of the first block's
@@ -45,10 +45,10 @@ struct Tile {
 // fn(tile) for the scores of keys [key, key_end), which lie in one block.
 template <class Fn>
 void for_tiles(const View& v, std::int32_t key, std::int32_t key_end, const Fn& fn) {
-  for_runs<Owner::keys>(v, key, key_end, [&](std::int32_t row, std::int32_t end) {
+  for_runs<Stationary::kv>(v, key, key_end, [&](std::int32_t row, std::int32_t end) {
     for (std::int32_t next; row < end; row = next) {
       next = row + std::min<std::int32_t>(kQueryBlock, end - row);
-      const Reach r = v.strand.reach<Owner::queries>(row, next);
+      const TileBounds r = v.segment.bounds<Stationary::q>(row, next);
       std::int32_t first = std::max(key, r.first), last = std::min(key_end, r.end);
       if (first >= r.gap && first < r.gap_end) first = r.gap_end;
       if (last > r.gap && last <= r.gap_end) last = r.gap;
@@ -64,7 +64,7 @@ void for_key_blocks(const View& v, std::int32_t first, std::int32_t end, const F
 }
 
 // dq of one query head of a task.
-Rows dq_of(const Problem& p, const Task& t, const Strand& s, std::int64_t in_group) {
+Rows dq_of(const Problem& p, const Task& t, const HeadSegment& s, std::int64_t in_group) {
   if (t.share < 0) return rows_of(p.dq, t.kv_head * p.group() + in_group, s.q_row, s.rate);
   const std::int64_t dim = p.q.dim;
   return {p.shares + t.share + in_group * t.queries() * dim, -t.query * dim, dim};
@@ -89,7 +89,7 @@ void gradient_row(float* scores, float* dp, float lse, float delta, const Seen& 
 struct Operands {
   Rows q, k, v, dout, dq, dk, dv, lse, delta;
 
-  Operands(const Problem& p, const Task& t, const Strand& s, std::int64_t in_group) {
+  Operands(const Problem& p, const Task& t, const HeadSegment& s, std::int64_t in_group) {
     const std::int64_t head = t.kv_head * p.group() + in_group;
     q = rows_of(p.q, head, s.q_row, s.rate), dout = rows_of(p.dout, head, s.q_row, s.rate);
     k = rows_of(p.k, t.kv_head, s.k_row, s.rate), v = rows_of(p.v, t.kv_head, s.k_row, s.rate);
@@ -101,7 +101,7 @@ struct Operands {
 };
 
 // scores: P, ds: dS of one tile.
-void run_tile(const Problem& p, const Operands& o, const Strand& s, const Tile& t, float* scores, float* ds) {
+void run_tile(const Problem& p, const Operands& o, const HeadSegment& s, const Tile& t, float* scores, float* ds) {
   const std::int64_t rows = t.row_end - t.row, width = t.key_end - t.key;
   const Gemm product{.transpose_b = true, .m = rows, .n = width, .k = p.q.dim, .ldc = kKeyBlock};
   Gemm a = product, b = product;
@@ -111,14 +111,14 @@ void run_tile(const Problem& p, const Operands& o, const Strand& s, const Tile& 
   gemm(b);
   for (std::int32_t r = 0; r < rows; ++r)
     gradient_row(scores + r * kKeyBlock, ds + r * kKeyBlock, *o.lse.at(t.row + r), *o.delta.at(t.row + r),
-                 t.all ? Seen(width) : Seen(s.columns<Owner::queries>(t.row + r), t.key, width), width);
+                 t.all ? Seen(width) : Seen(s.columns<Stationary::q>(t.row + r), t.key, width), width);
 }
 
 // All gradients that one tile of scores gives. beta = 0: nothing is there yet.
 struct Betas {
   float dq = 1, dk_dv = 1;
 };
-void add_tile(const Problem& p, const Operands& o, const Strand& s, const Tile& t, Betas beta, float* scratch) {
+void add_tile(const Problem& p, const Operands& o, const HeadSegment& s, const Tile& t, Betas beta, float* scratch) {
   float *scores = scratch, *ds = scratch + kTile;
   run_tile(p, o, s, t, scores, ds);
   Gemm keys{.transpose_a = true, .m = t.key_end - t.key, .n = p.q.dim, .k = t.row_end - t.row, .lda = kKeyBlock};
@@ -153,18 +153,18 @@ void start(const Rows& to, const Rows& carry, std::int64_t first, std::int64_t e
       std::fill_n(to.at(j), dim, 0.0f);
 }
 
-void start_queries(const Problem& p, const Task& t, const Strand& s) {
+void start_queries(const Problem& p, const Task& t, const HeadSegment& s) {
   for (std::int64_t h = t.kv_head * p.group(); h < (t.kv_head + 1) * p.group(); ++h)
     start(rows_of(p.dq, h, s.q_row, s.rate), rows_of(p.carry_dq, h, s.q_row, s.rate), s.q_first, s.q_end, p.q.dim);
 }
-void start_keys(const Problem& p, const Task& t, const Strand& s, std::int32_t key, std::int32_t end) {
+void start_keys(const Problem& p, const Task& t, const HeadSegment& s, std::int32_t key, std::int32_t end) {
   const auto rows = [&](const Heads& x) { return rows_of(x, t.kv_head, s.k_row, s.rate); };
   start(rows(p.dk), rows(p.carry_dk), key, end, p.q.dim);
   start(rows(p.dv), rows(p.carry_dv), key, end, p.q.dim);
 }
 
 // Whether the first block of keys gives every row of dq a value, so that it need not start from 0.
-bool begins_queries(const Problem& p, const Task& t, const Strand& s) {
+bool begins_queries(const Problem& p, const Task& t, const HeadSegment& s) {
   if (t.share >= 0) return t.rows == t.queries();
   return p.first && !p.carry_dq.data && t.rows == s.q_end - s.q_first;
 }
@@ -174,33 +174,33 @@ void run_block(const Problem& p, const Task& t, const View& view, std::int32_t k
                float* scratch) {
   bool started = !p.first;
   for (std::int64_t g = 0; g < p.group(); ++g) {
-    const Operands o(p, t, view.strand, g);
+    const Operands o(p, t, view.segment, g);
     for_tiles(view, key, end, [&](const Tile& tile) {
       Betas beta{beta_dq, 1};
       if (!started && !p.carry_dk.data && tile.key == key && tile.key_end == end)
         beta.dk_dv = 0;
       else if (!started)
-        start_keys(p, t, view.strand, key, end);
+        start_keys(p, t, view.segment, key, end);
       started = true;
-      add_tile(p, o, view.strand, tile, beta, scratch);
+      add_tile(p, o, view.segment, tile, beta, scratch);
     });
   }
-  if (!started) start_keys(p, t, view.strand, key, end);
+  if (!started) start_keys(p, t, view.segment, key, end);
 }
 
 void run_task(const Problem& p, const Task& t, float* scratch) {
   const View view = t.view(p);
-  const bool begin = begins_queries(p, t, view.strand);
+  const bool begin = begins_queries(p, t, view.segment);
   if (t.share >= 0 && !begin) std::fill_n(p.shares + t.share, p.group() * t.queries() * p.q.dim, 0.0f);
-  if (t.share < 0 && !begin && p.first) start_queries(p, t, view.strand);
+  if (t.share < 0 && !begin && p.first) start_queries(p, t, view.segment);
   for_key_blocks(view, t.key, t.key_end, [&](std::int32_t key, std::int32_t end) {
     run_block(p, t, view, key, end, begin && key == t.key ? 0.0f : 1.0f, scratch);
   });
 }
 
-// Adds the shares of dq of one piece and KV head: `parts`, in order of their keys.
+// Adds the shares of dq of one segment pair and KV head: `parts`, in order of their keys.
 void add_shares(const Problem& p, std::span<const Task> parts, ThreadPool& pool) {
-  const Strand s = parts.front().view(p).strand;
+  const HeadSegment s = parts.front().view(p).segment;
   pool.parallel_for(s.q_end - s.q_first, 16, [&](std::int64_t begin, std::int64_t end, int) {
     for (const Task& t : parts.subspan(1))
       for (std::int64_t g = 0; g < p.group(); ++g) {
@@ -214,16 +214,16 @@ void add_shares(const Problem& p, std::span<const Task> parts, ThreadPool& pool)
 }
 
 struct Plan {
-  std::vector<Task> tasks;                // grouped by piece and KV head, in order of keys
+  std::vector<Task> tasks;                // grouped by segment pair and KV head, in order of keys
   std::vector<std::size_t> groups = {0};  // where each group starts, and the end of the last
   std::int64_t share_floats = 0;
 };
 
 // One task for each block of keys.
-std::vector<Task> block_tasks(const Problem& p, const Piece& piece, std::int32_t kv_head) {
+std::vector<Task> block_tasks(const Problem& p, const SegmentPair& piece, std::int32_t kv_head) {
   std::vector<Task> tasks;
   const View view(p.pass, p.pattern, piece, kv_head);
-  const Strand& s = view.strand;
+  const HeadSegment& s = view.segment;
   const auto nothing = [&](std::int32_t key, std::int32_t end) {
     return Task{&piece, kv_head, key, end, s.q_end, s.q_first, 0, -1, 0};
   };
@@ -269,10 +269,10 @@ void join(Plan& plan, const std::vector<Task>& blocks, std::int64_t wanted, std:
   plan.groups.push_back(plan.tasks.size());
 }
 
-Plan make_plan(const Problem& p, const std::vector<Piece>& pieces, int threads) {
+Plan make_plan(const Problem& p, const std::vector<SegmentPair>& pieces, int threads) {
   std::vector<std::vector<Task>> groups;
   std::int64_t total = 0;
-  for (const Piece& piece : pieces)
+  for (const SegmentPair& piece : pieces)
     for (std::int32_t h = 0; h < p.k.heads; ++h) {
       groups.push_back(block_tasks(p, piece, h));
       total += cost_of(groups.back());
@@ -284,7 +284,7 @@ Plan make_plan(const Problem& p, const std::vector<Piece>& pieces, int threads) 
   return plan;
 }
 
-void run_pass(Problem& p, const std::vector<Piece>& pieces, float* scratch, const Context& ctx) {
+void run_pass(Problem& p, const std::vector<SegmentPair>& pieces, float* scratch, const ExecContext& ctx) {
   ThreadPool& pool = ctx.stream.pool();
   const Plan plan = make_plan(p, pieces, pool.size());
   const Tensor shares = ctx.empty({plan.share_floats});
@@ -312,7 +312,7 @@ void compute_delta(const Heads& out, const Heads& dout, float* delta, ThreadPool
   });
 }
 
-Problem problem_of(const AttentionBackward& args, const Pass& pass, const Tensor& delta) {
+Problem problem_of(const AttentionBackward& args, const BranchPass& pass, const Tensor& delta) {
   const auto carry = [](const Tensor& t) { return t.defined() ? heads_of(t) : Heads{}; };
   return {.q = heads_of(args.q),
           .k = heads_of(args.k),
@@ -333,11 +333,11 @@ Problem problem_of(const AttentionBackward& args, const Pass& pass, const Tensor
           .pass = pass};
 }
 
-void run_attention_backward(const AttentionBackward& args, const Context& ctx) {
+void run_attention_backward(const AttentionBackward& args, const ExecContext& ctx) {
   check(args);
   const Tensor delta = ctx.empty(args.lse.shape()), scratch = ctx.empty({ctx.stream.pool().size(), 2 * kTile});
   compute_delta(heads_of(args.out), heads_of(args.dout), delta.data<float>(), ctx.stream.pool());
-  const std::vector<Pass> passes = passes_of(args.pattern);
+  const std::vector<BranchPass> passes = passes_of(args.pattern);
   for (std::size_t i = passes.size(); i-- > 0;) {  // the pass that reaches every row starts the gradients
     Problem p = problem_of(args, passes[i], delta);
     p.first = i + 1 == passes.size();
@@ -346,7 +346,7 @@ void run_attention_backward(const AttentionBackward& args, const Context& ctx) {
       start_outside(p.dk, p.carry_dk, args.keys);
       start_outside(p.dv, p.carry_dv, args.keys);
     }
-    run_pass(p, pieces_of(passes[i], args.pattern, args.queries, args.keys), scratch.data<float>(), ctx);
+    run_pass(p, segment_pairs_of(passes[i], args.pattern, args.queries, args.keys), scratch.data<float>(), ctx);
   }
 }
 

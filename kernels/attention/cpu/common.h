@@ -26,7 +26,7 @@ inline Heads heads_of(const Tensor& t) {
   return {t.data<float>(), t.dim(0), t.dim(1), t.dim(2), t.stride(0), t.stride(1)};
 }
 
-// One head's samples of a strand: sample j is row `first` + j * rate.
+// One head's samples of a head segment: sample j is row `first` + j * rate.
 struct Rows {
   float* data = nullptr;
   std::int64_t first = 0, stride = 0;  // in floats; `first` may be negative where sample 0 lies before the tensor

@@ -71,7 +71,7 @@ void run_task(const Problem& p, const Task& t, float* scores) {
   }
 }
 
-void run_attention_decode(const AttentionDecode& args, const Context& ctx) {
+void run_attention_decode(const AttentionDecode& args, const ExecContext& ctx) {
   check(args);
   const std::int64_t kv_heads = args.k.dim(2);
   Problem p{heads_of(args.q), heads_of(args.out), args.k, args.v, args.scale, 0, 0};

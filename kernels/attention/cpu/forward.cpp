@@ -13,15 +13,15 @@ struct Problem {
   float* lse;
   float scale;
   const Pattern& pattern;
-  const Pass& pass;
+  const BranchPass& pass;
 
   std::int64_t group() const { return q.heads / k.heads; }
 };
 
 struct Task {
-  const Piece* piece;
+  const SegmentPair* piece;
   std::int64_t head;
-  std::int32_t row, row_end;  // of the strand's queries
+  std::int32_t row, row_end;  // of the head segment's queries
   std::int64_t cost;          // scores per row
 };
 
@@ -80,8 +80,8 @@ void finish(Block& b) {
   }
 }
 
-// Scores of the block with the keys [key, key + width) of the strand, and what they add to it.
-void add_tile(const Problem& p, const Task& t, const Strand& s, Block& b, std::int32_t key, std::int32_t width,
+// Scores of the block with the keys [key, key + width) of the head segment, and what they add to it.
+void add_tile(const Problem& p, const Task& t, const HeadSegment& s, Block& b, std::int32_t key, std::int32_t width,
               float* scores) {
   const std::int64_t kv_head = t.head / p.group();
   const Rows q = rows_of(p.q, t.head, s.q_row, s.rate);
@@ -97,10 +97,10 @@ void add_tile(const Problem& p, const Task& t, const Strand& s, Block& b, std::i
         .c = scores,
         .ldc = kKeyBlock,
         .alpha = p.scale});
-  const bool all = s.reach<Owner::queries>(t.row, t.row_end).all(key, width);
+  const bool all = s.bounds<Stationary::q>(t.row, t.row_end).all(key, width);
   for (std::int32_t r = 0; r < b.rows; ++r)
-    softmax_row(b, r, scores + r * kKeyBlock,
-                all ? Seen(width) : Seen(s.columns<Owner::queries>(t.row + r), key, width), width);
+    softmax_row(b, r, scores + r * kKeyBlock, all ? Seen(width) : Seen(s.columns<Stationary::q>(t.row + r), key, width),
+                width);
   gemm({.m = b.rows,
         .n = b.dim,
         .k = width,
@@ -116,36 +116,35 @@ void add_tile(const Problem& p, const Task& t, const Strand& s, Block& b, std::i
 
 void run_task(const Problem& p, const Task& t, float* scores) {
   const View view(p.pass, p.pattern, *t.piece, static_cast<std::int32_t>(t.head / p.group()));
-  const Strand& s = view.strand;
+  const HeadSegment& s = view.segment;
   const std::int64_t first = s.q_row + std::int64_t{t.row} * s.rate;
   Block block{.rows = t.row_end - t.row,
               .dim = p.q.dim,
               .out = rows_of(p.out, t.head, first, s.rate),
               .lse = {p.lse + t.head * p.q.tokens, first, s.rate}};
   start(block, rows_of(p.carry, t.head, first, s.rate));
-  for_runs<Owner::queries>(view, t.row, t.row_end, [&](std::int32_t key, std::int32_t end) {
+  for_runs<Stationary::q>(view, t.row, t.row_end, [&](std::int32_t key, std::int32_t end) {
     for (; key < end; key += kKeyBlock)
       add_tile(p, t, s, block, key, std::min<std::int32_t>(kKeyBlock, end - key), scores);
   });
   finish(block);
 }
 
-std::vector<Task> make_tasks(const Problem& p, const std::vector<Piece>& pieces) {
+std::vector<Task> make_tasks(const Problem& p, const std::vector<SegmentPair>& pieces) {
   std::vector<Task> tasks;
-  for (const Piece& piece : pieces)
+  for (const SegmentPair& piece : pieces)
     for (std::int64_t h = 0; h < p.q.heads; ++h) {
       const View view(p.pass, p.pattern, piece, static_cast<std::int32_t>(h / p.group()));
-      for_blocks(view.strand.q_first, view.strand.q_end, kQueryBlock, [&](std::int32_t row, std::int32_t end) {
+      for_blocks(view.segment.q_first, view.segment.q_end, kQueryBlock, [&](std::int32_t row, std::int32_t end) {
         std::int64_t cost = 0;
-        for_runs<Owner::queries>(view, row, end,
-                                 [&](std::int32_t key, std::int32_t key_end) { cost += key_end - key; });
+        for_runs<Stationary::q>(view, row, end, [&](std::int32_t key, std::int32_t key_end) { cost += key_end - key; });
         tasks.push_back({&piece, h, row, end, cost});
       });
     }
   return tasks;
 }
 
-void run_pass(const Attention& args, const Pass& pass, float* scratch, ThreadPool& pool) {
+void run_pass(const Attention& args, const BranchPass& pass, float* scratch, ThreadPool& pool) {
   const Problem p{.q = heads_of(args.q),
                   .k = heads_of(args.k),
                   .v = heads_of(args.v),
@@ -155,7 +154,7 @@ void run_pass(const Attention& args, const Pass& pass, float* scratch, ThreadPoo
                   .scale = args.scale,
                   .pattern = args.pattern,
                   .pass = pass};
-  const std::vector<Piece> pieces = pieces_of(pass, args.pattern, args.queries, args.keys);
+  const std::vector<SegmentPair> pieces = segment_pairs_of(pass, args.pattern, args.queries, args.keys);
   share_out(make_tasks(p, pieces), pool, [&](const Task& t, int thread) { run_task(p, t, scratch + thread * kTile); });
 }
 
@@ -164,14 +163,14 @@ void fill_lse(const Tensor& lse, std::int64_t first, std::int64_t count) {
   for (std::int64_t h = 0; h < lse.dim(0); ++h) std::fill_n(lse.data<float>() + h * tokens + first, count, kMinusInf);
 }
 
-void run_attention(const Attention& args, const Context& ctx) {
+void run_attention(const Attention& args, const ExecContext& ctx) {
   check(args);
   const Heads out = heads_of(args.out);
   ThreadPool& pool = ctx.stream.pool();
   const Tensor scratch = ctx.empty({pool.size(), kTile});
   forward_passes(
       args, ctx, [&](const Tensor& lse) { fill_lse(lse, 0, lse.dim(1)); },
-      [&](const Attention& one, const Pass& pass) { run_pass(one, pass, scratch.data<float>(), pool); });
+      [&](const Attention& one, const BranchPass& pass) { run_pass(one, pass, scratch.data<float>(), pool); });
   const Heads carry = args.carry.defined() ? heads_of(args.carry) : Heads{};
   if (carry.data == out.data) return;
   for_rows_outside(args.queries, out.tokens, [&](std::int64_t first, std::int64_t count) {

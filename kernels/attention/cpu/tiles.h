@@ -1,5 +1,5 @@
 #pragma once
-// The tiles of scores that a strand needs, and what each of their rows sees.
+// The tiles of scores that a head segment needs, and what each of their rows sees.
 
 #include <algorithm>
 
@@ -9,19 +9,19 @@
 
 namespace ring::cpu {
 
-// A piece as one KV head sees it.
+// A segment pair as one KV head sees it.
 struct View {
-  Strand strand;
-  const BlockPattern* blocks;  // null: the strand says it all
+  HeadSegment segment;
+  const BlockPattern* blocks;  // null: the head segment says it all
   std::int32_t kv_head;
 
-  View(const Pass& pass, const Pattern& pattern, const Piece& piece, std::int32_t kv_head)
-      : strand(pass, piece, pass.offset(kv_head)),
+  View(const BranchPass& pass, const Pattern& pattern, const SegmentPair& piece, std::int32_t kv_head)
+      : segment(pass, piece, pass.offset(kv_head)),
         blocks(pass.listed ? pattern.blocks.get() : nullptr),
         kv_head(kv_head) {}
-  template <Owner owner>
+  template <Stationary owner>
   bool keeps(std::int32_t own, std::int32_t other) const {
-    return owner == Owner::queries ? blocks->keeps(kv_head, own, other) : blocks->keeps(kv_head, other, own);
+    return owner == Stationary::q ? blocks->keeps(kv_head, own, other) : blocks->keeps(kv_head, other, own);
   }
 };
 
@@ -36,9 +36,9 @@ void for_blocks(std::int32_t first, std::int32_t end, std::int32_t size, const F
 }
 
 // fn(first, end) for the runs of columns of which rows [row, row_end) may see some; the rows lie in one block.
-template <Owner owner, class Fn>
+template <Stationary owner, class Fn>
 void for_runs(const View& v, std::int32_t row, std::int32_t row_end, const Fn& fn) {
-  const Reach r = v.strand.reach<owner>(row, row_end);
+  const TileBounds r = v.segment.bounds<owner>(row, row_end);
   const auto run = [&](std::int32_t first, std::int32_t end) {
     if (first < end) fn(first, end);
   };

@@ -3,7 +3,7 @@
 
 #include <cmath>
 
-#include "kernels/attention/cuda/work.cuh"
+#include "kernels/attention/cuda/tile_schedule.cuh"
 #include "kernels/cuda/device/vec.cuh"
 
 namespace ring::cuda {
@@ -133,7 +133,7 @@ Cache4<T> cache_of(const Tensor& t) {
 }
 
 // Starts, then ranges, in one buffer.
-Tensor upload_lists(const AttentionDecode& a, const Context& ctx) {
+Tensor upload_lists(const AttentionDecode& a, const ExecContext& ctx) {
   static_assert(sizeof(CacheRows) == 3 * sizeof(std::int32_t));
   std::vector<std::int32_t> lists = a.starts;
   for (const CacheRows& r : a.rows) lists.insert(lists.end(), {r.first, r.count, r.stride});
@@ -143,7 +143,7 @@ Tensor upload_lists(const AttentionDecode& a, const Context& ctx) {
 }
 
 template <class T>
-void run(const AttentionDecode& a, const Context& ctx) {
+void run(const AttentionDecode& a, const ExecContext& ctx) {
   const Tensor lists = upload_lists(a, ctx);
   const int heads = static_cast<int>(a.q.dim(1)), dim = static_cast<int>(a.q.dim(2));
   int lanes = 1;
@@ -163,7 +163,7 @@ void run(const AttentionDecode& a, const Context& ctx) {
   launch(ctx, {grid_of(a.q.dim(0) * heads)}, decode<T>, p);
 }
 
-void run_decode(const AttentionDecode& a, const Context& ctx) {
+void run_decode(const AttentionDecode& a, const ExecContext& ctx) {
   constexpr const char* op = "attention_decode";
   ring::check(a);
   RING_CHECK(a.q.dim(2) <= kMostDim, op, ": head dim ", a.q.dim(2), ", expected ", kMostDim, " at most");
@@ -171,7 +171,7 @@ void run_decode(const AttentionDecode& a, const Context& ctx) {
   visit_float(op, a.q.dtype(), [&]<class T>() { run<T>(a, ctx); });
 }
 
-bool supports(const AttentionDecode& a, const Context&) { return a.q.dim(2) <= kMostDim; }
+bool supports(const AttentionDecode& a, const ExecContext&) { return a.q.dim(2) <= kMostDim; }
 
 const bool added = attention_decode_kernel.add(Backend::cuda, {"own_simt", run_decode, supports, 0});
 

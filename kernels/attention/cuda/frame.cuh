@@ -1,7 +1,7 @@
 #pragma once
 // What a thread block owns and streams, and where its sums go.
 
-#include "kernels/attention/cuda/work.cuh"
+#include "kernels/attention/cuda/tile_schedule.cuh"
 
 namespace ring::cuda {
 
@@ -23,34 +23,34 @@ struct RowsOut {
 };
 
 // In shared memory: loops have no registers for it.
-template <Owner owner, int kWarps>
+template <Stationary owner, int kWarps>
 struct Frame {
-  Strand strand;
+  HeadSegment segment;
   ColumnStream columns;
-  Reach reach[kWarps];    // of each warp's rows
-  int head, row;          // row: the block's first
-  int streamed_head;      // the first of those that stream past
-  std::int64_t part_row;  // its first row of partial sums; -1: the sums are whole
+  TileBounds reach[kWarps];  // of each warp's rows
+  int head, row;             // row: the block's first
+  int streamed_head;         // the first of those that stream past
+  std::int64_t part_row;     // its first row of partial sums; -1: the sums are whole
 
   // By all threads; a warp has kOwn rows from `in_block` on. group: query heads per KV head. False: none of the rows
   // exists.
   template <int kRows, int kOwn>
-  __device__ bool open(const Work& work, const Pass& pass, int group, int step, int in_block) {
-    const Place at = work[blockIdx.x];
-    const Strand s(pass, at.piece, pass.offset(owner == Owner::keys ? at.head : at.head / group));
+  __device__ bool open(const TileSchedule& work, const BranchPass& pass, int group, int step, int in_block) {
+    const CtaCoord at = work[blockIdx.x];
+    const HeadSegment s(pass, at.piece, pass.offset(owner == Stationary::kv ? at.head : at.head / group));
     const int block = first_row<owner>(work, s, at, kRows);
     const int first = max(block, s.first<owner>()), end = min(block + kRows, s.end<owner>());
     if (first >= end) return false;
     if (threadIdx.x == 0) {
-      strand = s;
-      columns = ColumnStream(work, at, s.reach<owner>(first, end), step);
+      segment = s;
+      columns = ColumnStream(work, at, s.bounds<owner>(first, end), step);
       head = at.head, row = block, part_row = -1;
-      streamed_head = owner == Owner::keys ? head * group : head / group;
+      streamed_head = owner == Stationary::kv ? head * group : head / group;
       if (at.slot >= 0) part_row = std::int64_t{at.slot} * kListRows + at.block * kRows % kListRows;
     }
     if (threadIdx.x % 32 == 0) {
       const int own = max(first, block + in_block), own_end = min(end, block + in_block + kOwn);
-      reach[threadIdx.x / 32] = own < own_end ? s.reach<owner>(own, own_end) : Reach{};
+      reach[threadIdx.x / 32] = own < own_end ? s.bounds<owner>(own, own_end) : TileBounds{};
     }
     __syncthreads();
     return true;
@@ -58,29 +58,29 @@ struct Frame {
 
   // The tensor's row of a row of the block, or of a streamed column.
   __device__ std::int64_t own_row(int in_block) const {
-    return (owner == Owner::queries ? strand.q_row : strand.k_row) + std::int64_t{row + in_block} * strand.rate;
+    return (owner == Stationary::q ? segment.q_row : segment.k_row) + std::int64_t{row + in_block} * segment.rate;
   }
   __device__ std::int64_t streamed_row(int column) const {
-    return (owner == Owner::queries ? strand.k_row : strand.q_row) + std::int64_t{column} * strand.rate;
+    return (owner == Stationary::q ? segment.k_row : segment.q_row) + std::int64_t{column} * segment.rate;
   }
   // Those that exist, from there on.
   __device__ Range own_range(int in_block) const {
-    return Range{strand.first<owner>(), strand.end<owner>()}.from(row + in_block);
+    return Range{segment.first<owner>(), segment.end<owner>()}.from(row + in_block);
   }
   __device__ Range streamed_range(int column) const {
-    constexpr Owner other = owner == Owner::queries ? Owner::keys : Owner::queries;
-    return Range{strand.first<other>(), strand.end<other>()}.from(column);
+    constexpr Stationary other = owner == Stationary::q ? Stationary::kv : Stationary::q;
+    return Range{segment.first<other>(), segment.end<other>()}.from(column);
   }
 
   // Of the block's rows from `in_block` on, the columns from `column` on of `dim`. parts: rows of `dim` partial sums.
   __device__ RowsOut out(const Output& to, float* parts, int in_block, int column, int dim) const {
     RowsOut r{};
     r.exist = own_range(in_block), r.columns = dim - column;
-    if (owner == Owner::keys && part_row >= 0) {
+    if (owner == Stationary::kv && part_row >= 0) {
       r.whole = parts + (part_row + in_block) * dim + column, r.stride = dim;
       return r;
     }
-    const std::int64_t at = own_row(in_block), rate = strand.rate;
+    const std::int64_t at = own_row(in_block), rate = segment.rate;
     if (to.half.data) r.half = to.half.at(at, head) + column, r.stride = to.half.row * rate;
     if (to.whole.data) r.whole = to.whole.at(at, head) + column, r.stride = to.whole.row * rate;
     if (to.carry.data) r.carry = to.carry.at(at, head) + column, r.carry_stride = to.carry.row * rate;

@@ -7,7 +7,7 @@
 namespace ring::cuda {
 namespace {
 
-bool recording(const Context& ctx) {
+bool recording(const ExecContext& ctx) {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   RING_CUDA_CHECK(cudaStreamIsCapturing(static_cast<cudaStream_t>(ctx.stream.native()), &status));
   return status != cudaStreamCaptureStatusNone;
@@ -15,14 +15,14 @@ bool recording(const Context& ctx) {
 
 }  // namespace
 
-DeviceLists lists_for(const Pattern& pattern, Owner owner, std::int64_t kv_heads, std::int64_t length,
-                      std::int64_t stream_bytes, const Context& ctx) {
+DeviceLists lists_for(const Pattern& pattern, Stationary owner, std::int64_t kv_heads, std::int64_t length,
+                      std::int64_t stream_bytes, const ExecContext& ctx) {
   RING_CHECK(pattern.blocks, "attention: block lists of a pattern without blocks");
   const ListShape shape{owner, kv_heads, length, pattern.causal, section_of(kv_heads, length, stream_bytes)};
   return ctx.stream.impl().resource<ListCache>().find(*pattern.blocks, shape, ctx);
 }
 
-DeviceLists ListCache::find(const BlockPattern& pattern, const ListShape& shape, const Context& ctx) {
+DeviceLists ListCache::find(const BlockPattern& pattern, const ListShape& shape, const ExecContext& ctx) {
   const bool stays = recording(ctx);
   const Key key{pattern.version(), pattern.generation(), shape};
   auto at = entries_.find(key);

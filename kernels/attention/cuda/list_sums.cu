@@ -1,6 +1,6 @@
 // Adds up the parts of lists that were cut.
 #include "kernels/attention/cuda/lists.h"
-#include "kernels/attention/cuda/work.cuh"
+#include "kernels/attention/cuda/tile_schedule.cuh"
 
 namespace ring::cuda {
 namespace {
@@ -9,7 +9,7 @@ constexpr int kRows = 8;  // of a tile, per thread block
 
 struct PartialSums {
   const SplitList* splits;
-  const Piece* pieces;
+  const SegmentPair* pieces;
   const float* partial;
   int slots, width, dim;
   HeadsOf<const float> carry;
@@ -21,7 +21,7 @@ __global__ void add_parts(PartialSums s, HeadsOf<T> out) {
   constexpr int per_tile = kListRows / kRows;
   const SplitList list = s.splits[blockIdx.x / per_tile];
   const int first = static_cast<int>(blockIdx.x) % per_tile * kRows;
-  const Piece piece = s.pieces[blockIdx.y];
+  const SegmentPair piece = s.pieces[blockIdx.y];
   const std::int64_t slot_size = std::int64_t{kListRows} * s.width;
   const float* parts = s.partial + (std::int64_t{blockIdx.y} * s.slots + list.first_slot) * slot_size;
   for (int i = static_cast<int>(threadIdx.x); i < kRows * s.dim; i += kBlock) {
@@ -37,7 +37,7 @@ __global__ void add_parts(PartialSums s, HeadsOf<T> out) {
 
 }  // namespace
 
-void add_splits(const DeviceLists& lists, const Piece* pieces, const SplitSums& s, const Context& ctx) {
+void add_splits(const DeviceLists& lists, const SegmentPair* pieces, const SplitSums& s, const ExecContext& ctx) {
   if (lists.split_lists == 0) return;
   RING_CHECK(s.partial.defined() && s.partial.dtype() == DType::f32 && s.partial.contiguous() &&
                  s.partial.shape().size() == 4 && s.partial.dim(1) == lists.slots && s.partial.dim(2) == kListRows &&

@@ -39,7 +39,7 @@ struct ListSets {
 
 struct Walk {
   ListSets sets;
-  Owner owner;
+  Stationary owner;
   bool causal, whole;  // whole: blocks of 128, else of 64
   int halves, tiles;   // blocks of 64 and of 128 positions
   int lists;           // of all sets
@@ -48,21 +48,21 @@ struct Walk {
 // The entries of an owner's tile for columns [128 pair, 128 pair + 128); 0: none.
 __device__ int2 entries_of(const Walk& w, const ListSet& set, int tile, int pair) {
   const auto keeps = [&](int row, int column) {
-    return w.owner == Owner::queries ? set.rule.keeps(set.head, row, column) : set.rule.keeps(set.head, column, row);
+    return w.owner == Stationary::q ? set.rule.keeps(set.head, row, column) : set.rule.keeps(set.head, column, row);
   };
   const bool all = w.whole && keeps(tile, pair);
   if (w.whole && tile != pair && 2 * max(tile, pair) + 1 < w.halves)  // neither the diagonal nor the end cuts it
-    return all ? int2{list_entry(2 * pair, Kept::wholly, Kept::wholly),
-                      list_entry(2 * pair + 1, Kept::wholly, Kept::wholly)}
+    return all ? int2{list_entry(2 * pair, BlockCoverage::wholly, BlockCoverage::wholly),
+                      list_entry(2 * pair + 1, BlockCoverage::wholly, BlockCoverage::wholly)}
                : int2{0, 0};
   const auto kept = [&](int row, int column) {
-    if (row >= w.halves || column >= w.halves) return Kept::none;
-    const Kept most = kept_of(w.owner, row, column, w.causal);
-    return most != Kept::none && (w.whole ? all : keeps(row, column)) ? most : Kept::none;
+    if (row >= w.halves || column >= w.halves) return BlockCoverage::none;
+    const BlockCoverage most = coverage_of(w.owner, row, column, w.causal);
+    return most != BlockCoverage::none && (w.whole ? all : keeps(row, column)) ? most : BlockCoverage::none;
   };
   const auto entry = [&](int column) {
-    const Kept first = kept(2 * tile, column), second = kept(2 * tile + 1, column);
-    return first == Kept::none && second == Kept::none ? 0 : list_entry(column, first, second);
+    const BlockCoverage first = kept(2 * tile, column), second = kept(2 * tile + 1, column);
+    return first == BlockCoverage::none && second == BlockCoverage::none ? 0 : list_entry(column, first, second);
   };
   return {entry(2 * pair), entry(2 * pair + 1)};
 }
@@ -76,8 +76,8 @@ __global__ void __launch_bounds__(kListWarps* kWarp)
   if (list >= w.lists) return;
   const ListSet set = w.sets[list / w.tiles];
   const int tile = list % w.tiles;
-  const int first = w.causal && w.owner == Owner::keys ? tile : 0;
-  const int end = w.causal && w.owner == Owner::queries ? tile + 1 : w.tiles;
+  const int first = w.causal && w.owner == Stationary::kv ? tile : 0;
+  const int end = w.causal && w.owner == Stationary::q ? tile + 1 : w.tiles;
   std::int32_t at = kCount ? 0 : begins[list];
   const unsigned below = (1u << lane) - 1;
   for (int base = first; base < end; base += kWarp) {
@@ -131,8 +131,8 @@ struct ListPlan {
 
 // Calls place(list, sum of all lists before it) for every list; returns the sum of all. By one thread block, as is all
 // of the planning: each warp has neighbouring lists, and adds them up a first time for the warps after it.
-template <class T, class Of, class Place>
-__device__ T sums_before(int lists, const Of& of, const Place& place) {
+template <class T, class Of, class PlaceOf>
+__device__ T sums_before(int lists, const Of& of, const PlaceOf& place) {
   constexpr int kWarps = kPlanThreads / kWarp;
   using BlockScan = cub::BlockScan<T, kPlanThreads, cub::BLOCK_SCAN_WARP_SCANS>;
   using WarpScan = cub::WarpScan<T>;
@@ -251,7 +251,7 @@ Sets sets_of(const BlockPattern& pattern, std::int64_t kv_heads) {
 }
 
 template <class T>
-Tensor uploaded(const std::vector<T>& values, const Context& ctx) {
+Tensor uploaded(const std::vector<T>& values, const ExecContext& ctx) {
   const std::size_t bytes = values.size() * sizeof(T);
   const Tensor t = ctx.empty({static_cast<std::int64_t>(bytes)}, DType::u8);
   if (bytes > 0) ctx.stream.impl().upload(t.raw(), values.data(), bytes);
@@ -259,14 +259,14 @@ Tensor uploaded(const std::vector<T>& values, const Context& ctx) {
 }
 
 // Of the stream's memory, not of the step's: lists outlive the step that happens to build them.
-Tensor lasting(const Shape& shape, DType dtype, const Context& ctx) {
+Tensor lasting(const Shape& shape, DType dtype, const ExecContext& ctx) {
   std::shared_ptr<Allocator> allocator = ctx.stream.allocator();
   if (const auto* step = dynamic_cast<const StepArena*>(allocator.get())) allocator = step->upstream();
   const std::size_t bytes = static_cast<std::size_t>(shape.numel()) * size_of(dtype);
   return Tensor::wrap(std::make_shared<Storage>(bytes, ctx.stream.device(), std::move(allocator)), shape, dtype);
 }
 template <class T>
-Tensor lasting_array(std::int64_t count, const Context& ctx) {
+Tensor lasting_array(std::int64_t count, const ExecContext& ctx) {
   return lasting({count * static_cast<std::int64_t>(sizeof(T))}, DType::u8, ctx);
 }
 template <class T>
@@ -274,7 +274,7 @@ T* array(const Tensor& t) {
   return reinterpret_cast<T*>(t.raw());
 }
 
-int processors(const Context& ctx) {
+int processors(const ExecContext& ctx) {
   int count = 0;
   RING_CUDA_CHECK(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, ctx.stream.device().index));
   return count;
@@ -299,7 +299,7 @@ double dense_entries(const Walk& w, std::int64_t kv_heads) {
   const double tiles = w.tiles, halves = w.halves;
   if (!w.causal) return static_cast<double>(kv_heads) * tiles * halves;
   const double of_keys = tiles * halves - tiles * (tiles - 1), of_queries = tiles * (tiles - 1) + halves;
-  return static_cast<double>(kv_heads) * (w.owner == Owner::keys ? of_keys : of_queries);
+  return static_cast<double>(kv_heads) * (w.owner == Stationary::kv ? of_keys : of_queries);
 }
 
 // What the kernels read.
@@ -307,7 +307,7 @@ struct Input {
   Tensor bits, sets, of_head;
   Walk walk;
 };
-Input input_of(const BlockPattern& pattern, const ListShape& shape, const Context& ctx) {
+Input input_of(const BlockPattern& pattern, const ListShape& shape, const ExecContext& ctx) {
   Sets s = sets_of(pattern, shape.kv_heads);
   const std::int64_t tiles = divide_up(shape.length, kListRows);
   RING_CHECK(shape.kv_heads * tiles < std::int64_t{1} << 30, "block lists: ", shape.kv_heads, " KV heads of ", tiles,
@@ -341,8 +341,8 @@ Launch by_warp(std::int64_t lists) { return {grid_of(divide_up(lists, kListWarps
 
 // All but the entries' values: where each list begins, and the work in its order.
 DeviceLists planned(const Walk& walk, const ListShape& shape, const Tensor& counts, const Tensor& begins,
-                    const Context& ctx) {
-  const bool cut = shape.owner == Owner::keys;
+                    const ExecContext& ctx) {
+  const bool cut = shape.owner == Stationary::kv;
   const std::int64_t whole = shape.kv_heads * walk.tiles;
   const Tensor before = ctx.empty({cut ? whole * static_cast<std::int64_t>(sizeof(Cuts)) : 0}, DType::u8);
   const Tensor longest = ctx.empty({1}, DType::i32);
@@ -381,7 +381,7 @@ std::int64_t section_of(std::int64_t kv_heads, std::int64_t length, std::int64_t
   return std::clamp<std::int64_t>(std::max(fits, busy), 1, std::max<std::int64_t>(1, kv_heads));
 }
 
-DeviceLists build_lists(const BlockPattern& pattern, const ListShape& shape, const Context& ctx) {
+DeviceLists build_lists(const BlockPattern& pattern, const ListShape& shape, const ExecContext& ctx) {
   RING_CHECK(shape.length > 0 && shape.length <= INT32_MAX && shape.kv_heads > 0 && shape.section > 0,
              "block lists: ", shape.kv_heads, " KV heads, ", shape.length, " positions, sections of ", shape.section);
   pattern.check_covers(shape.length, "attention");

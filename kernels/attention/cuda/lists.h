@@ -40,7 +40,7 @@ struct DeviceLists {
 
 // What lists are for. `section`: KV heads whose streamed rows share the L2 cache, see section_of.
 struct ListShape {
-  Owner owner = Owner::queries;
+  Stationary owner = Stationary::q;
   std::int64_t kv_heads = 1, length = 0;  // positions of the packed row
   bool causal = true;
   std::int64_t section = 1;
@@ -52,29 +52,30 @@ std::int64_t section_of(std::int64_t kv_heads, std::int64_t length, std::int64_t
 // From the stream's cache, built at the first use (there the host waits for the device once, which a recording of work
 // does not allow). Work that reads them and is queued before the next call of this needs not hold them. Error: the
 // pattern has no blocks, or fewer than the length asks for.
-DeviceLists lists_for(const Pattern&, Owner, std::int64_t kv_heads, std::int64_t length, std::int64_t stream_bytes,
-                      const Context&);
-DeviceLists build_lists(const BlockPattern&, const ListShape&, const Context&);  // without the cache
+DeviceLists lists_for(const Pattern&, Stationary, std::int64_t kv_heads, std::int64_t length, std::int64_t stream_bytes,
+                      const ExecContext&);
+DeviceLists build_lists(const BlockPattern&, const ListShape&, const ExecContext&);  // without the cache
 
-// The sums of the parts of split lists, in the order of the parts: for each piece and split list, row r < 128 of the
-// tile that is a key of the piece,
-//   out[k_row + p, kv_head] = factor * (sum over parts of partial[piece, slot, r]) + carry[..],   p = 128 tile + r
-// Parts that saw nothing must have written zeros, where the tile has keys of the piece at all.
+// The sums of the parts of split lists, in the order of the parts: for each segment pair and split list, row r < 128 of
+// the tile that is a key of the segment pair,
+//   out[k_row + p, kv_head] = factor * (sum over parts of partial[segment pair, slot, r]) + carry[..],   p = 128 tile +
+//   r
+// Parts that saw nothing must have written zeros, where the tile has keys of the segment pair at all.
 struct SplitSums {
-  Tensor partial;  // f32 [pieces, slots, 128, width], width >= D
+  Tensor partial;  // f32 [segment pairs, slots, 128, width], width >= D
   Tensor out;      // [N,Hk,D], f32 or bf16, any strides with unit last
   Tensor carry;    // f32 [N,Hk,D] or undefined; it may be `out` itself
   float factor = 1;
 };
-// pieces: in device memory, as many as dim 0 of `partial`.
-void add_splits(const DeviceLists&, const Piece* pieces, const SplitSums&, const Context&);
+// segment pairs: in device memory, as many as dim 0 of `partial`.
+void add_splits(const DeviceLists&, const SegmentPair* pieces, const SplitSums&, const ExecContext&);
 
 // The lists of one stream, no more than `limit` bytes of them: the least recently used go first. What was handed out
 // while work was recorded stays, since the recording may be replayed at any time.
 class ListCache {
  public:
   explicit ListCache(StreamImpl&) {}
-  DeviceLists find(const BlockPattern&, const ListShape&, const Context&);
+  DeviceLists find(const BlockPattern&, const ListShape&, const ExecContext&);
   std::size_t bytes() const { return bytes_; }
   std::size_t lists() const { return entries_.size(); }
   void set_limit(std::size_t bytes);

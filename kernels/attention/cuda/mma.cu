@@ -20,32 +20,32 @@ bool fits_result(const Tensor& t, const Tensor& carry) {
 // A negative scale would turn the running maximum around.
 bool fits(std::int64_t dim, float scale) { return dim % 8 == 0 && dim <= 256 && scale > 0; }
 
-bool supports_forward(const Attention& a, const Context&) {
+bool supports_forward(const Attention& a, const ExecContext&) {
   return fits(a.q) && fits(a.k) && fits(a.v) && fits_result(a.out, a.carry) && fits(a.q.dim(2), a.scale);
 }
-bool supports_backward(const AttentionBackward& a, const Context&) {
+bool supports_backward(const AttentionBackward& a, const ExecContext&) {
   for (const Tensor* t : {&a.q, &a.k, &a.v, &a.out, &a.dout})
     if (!fits(*t)) return false;
   return fits_result(a.dq, a.carry_dq) && fits_result(a.dk, a.carry_dk) && fits_result(a.dv, a.carry_dv) &&
          fits(a.q.dim(2), a.scale);
 }
 
-void run_forward(const Attention& args, const Context& ctx) {
+void run_forward(const Attention& args, const ExecContext& ctx) {
   check(args);
   fill_outside(args, ctx);
   const std::int64_t dim = args.q.dim(2);
   const auto run = dim <= 64 ? run_mma_forward<64> : dim <= 128 ? run_mma_forward<128> : run_mma_forward<256>;
   forward_passes(
       args, ctx, [&](const Tensor& lse) { fill_no_keys(lse, ctx); },
-      [&](const Attention& one, const Pass& pass) { run(one, pass, ctx); });
+      [&](const Attention& one, const BranchPass& pass) { run(one, pass, ctx); });
 }
-void run_backward(const AttentionBackward& args, const Context& ctx) {
+void run_backward(const AttentionBackward& args, const ExecContext& ctx) {
   check(args);
   fill_outside(args, ctx);
   const RowStatistics statistics = row_statistics(args, ctx);
   const std::int64_t dim = args.q.dim(2);
   const auto run = dim <= 64 ? run_mma_backward<64> : dim <= 128 ? run_mma_backward<128> : run_mma_backward<256>;
-  backward_passes(args, ctx, [&](const AttentionBackward& one, const Pass& pass, Gradient which) {
+  backward_passes(args, ctx, [&](const AttentionBackward& one, const BranchPass& pass, Gradient which) {
     run(one, pass, which, statistics, ctx);
   });
 }

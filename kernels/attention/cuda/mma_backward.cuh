@@ -13,40 +13,40 @@ namespace ring::cuda {
 
 // kTiles: of 16 rows that a warp owns; kStream: rows of a streamed tile; kParts: warps that share their rows and each
 // sum a part of the columns (heads of 256 leave no registers for whole rows; S and dP are then computed by each).
-template <Owner owner, int kDim>
+template <Stationary owner, int kDim>
 struct BackwardShape;
 template <>
-struct BackwardShape<Owner::keys, 64> {
+struct BackwardShape<Stationary::kv, 64> {
   static constexpr int kWarps = 4, kTiles = 2, kStream = 32, kParts = 1, kBlocksPerProcessor = 2;
 };
 template <>
-struct BackwardShape<Owner::keys, 128> {
+struct BackwardShape<Stationary::kv, 128> {
   static constexpr int kWarps = 4, kTiles = 1, kStream = 64, kParts = 1, kBlocksPerProcessor = 2;
 };
 template <>
-struct BackwardShape<Owner::keys, 256> {
+struct BackwardShape<Stationary::kv, 256> {
   static constexpr int kWarps = 8, kTiles = 1, kStream = 32, kParts = 2, kBlocksPerProcessor = 1;
 };
 template <>
-struct BackwardShape<Owner::queries, 64> {
+struct BackwardShape<Stationary::q, 64> {
   static constexpr int kWarps = 4, kTiles = 2, kStream = 64, kParts = 1, kBlocksPerProcessor = 2;
 };
 template <>
-struct BackwardShape<Owner::queries, 128> {
+struct BackwardShape<Stationary::q, 128> {
   static constexpr int kWarps = 4, kTiles = 2, kStream = 32, kParts = 1, kBlocksPerProcessor = 2;
 };
 template <>
-struct BackwardShape<Owner::queries, 256> {
+struct BackwardShape<Stationary::q, 256> {
   static constexpr int kWarps = 8, kTiles = 1, kStream = 32, kParts = 1, kBlocksPerProcessor = 1;
 };
 
-template <Owner owner, int kDim>
+template <Stationary owner, int kDim>
 struct BackwardSizes : BackwardShape<owner, kDim> {
   using Base = BackwardShape<owner, kDim>;
   static constexpr int kThreads = 32 * Base::kWarps, kRowWarps = Base::kWarps / Base::kParts;
   static constexpr int kRows = 16 * Base::kTiles * kRowWarps;
   static constexpr int kOwn = kRows * kPitch<kDim>, kTile = Base::kStream * kPitch<kDim>;  // bytes of one operand
-  static constexpr int kStatistics = owner == Owner::keys ? 2 * Base::kStream * 4 : 0;
+  static constexpr int kStatistics = owner == Stationary::kv ? 2 * Base::kStream * 4 : 0;
   static constexpr int kStage = 2 * kTile + kStatistics, kFrame = 2 * kOwn + 2 * kStage;  // where it starts
   static constexpr int kBytes = kFrame + sizeof(Frame<owner, Base::kWarps>);
   static constexpr int kColumns = kDim / Base::kParts;  // that a warp sums
@@ -60,15 +60,15 @@ struct BackwardParams {
   std::int64_t tokens;
   int dim, group;
   float factor, scale;  // from a product to a power of two; of the scores
-  Pass pass;
-  Work work;
+  BranchPass pass;
+  TileSchedule work;
 };
 
 // lse2 and delta of the rows or columns of a lane's sums.
-template <Owner owner, int kM, int kN>
+template <Stationary owner, int kM, int kN>
 struct LaneStatistics;
 template <int kM, int kN>
-struct LaneStatistics<Owner::queries, kM, kN> {
+struct LaneStatistics<Stationary::q, kM, kN> {
   float lse2_of[kM][2], delta_of[kM][2];
   // Of the warp's first row on, `stride` apart.
   __device__ void load(const float* lse2, const float* delta, int stride, Range exist) {
@@ -88,7 +88,7 @@ struct LaneStatistics<Owner::queries, kM, kN> {
   __device__ float delta(int m, int, int i) const { return delta_of[m][i / 2]; }
 };
 template <int kM, int kN>
-struct LaneStatistics<Owner::keys, kM, kN> {
+struct LaneStatistics<Stationary::kv, kM, kN> {
   const float* columns;  // lse2 of the tile's 8 kN columns, then delta
   __device__ void load(const float*, const float*, int, Range) {}
   __device__ void stage(const float* shared) { columns = shared + static_cast<int>(threadIdx.x) % 4 * 2; }
@@ -97,7 +97,7 @@ struct LaneStatistics<Owner::keys, kM, kN> {
 };
 
 // Scores become weights.
-template <Owner owner, int kM, int kN>
+template <Stationary owner, int kM, int kN>
 __device__ inline void weights_of(float (&s)[kM][kN][4], const LaneStatistics<owner, kM, kN>& of, float factor) {
 #pragma unroll
   for (int m = 0; m < kM; ++m)
@@ -108,7 +108,7 @@ __device__ inline void weights_of(float (&s)[kM][kN][4], const LaneStatistics<ow
 }
 
 // dP becomes dS.
-template <Owner owner, int kM, int kN>
+template <Stationary owner, int kM, int kN>
 __device__ inline void score_gradients(float (&dp)[kM][kN][4], const float (&p)[kM][kN][4],
                                        const LaneStatistics<owner, kM, kN>& of) {
 #pragma unroll
@@ -137,26 +137,26 @@ __device__ inline void fill(float (&factor)[kM][2], float value) {
 }
 
 // What a warp sums.
-template <Owner owner, int kDim>
+template <Stationary owner, int kDim>
 struct GradientSums {
   using Sizes = BackwardSizes<owner, kDim>;
-  static constexpr bool kBoth = owner == Owner::keys;
+  static constexpr bool kBoth = owner == Stationary::kv;
   float dx[Sizes::kTiles][Sizes::kColumns / 8][4];
   float dy[kBoth ? Sizes::kTiles : 1][kBoth ? Sizes::kColumns / 8 : 1][4];
 };
 
-// Where a warp and its tile are: samples of the strand, the warp's first column of the head, addresses of its rows of x
-// and of the stage.
+// Where a warp and its tile are: samples of the head segment, the warp's first column of the head, addresses of its
+// rows of x and of the stage.
 struct TilePlace {
   int row, column, part;
   std::uint32_t x, stage;
 };
 
-template <Owner owner, int kDim>
+template <Stationary owner, int kDim>
 __device__ inline void add_tile(GradientSums<owner, kDim>& sums,
                                 const LaneStatistics<owner, BackwardSizes<owner, kDim>::kTiles,
                                                      BackwardSizes<owner, kDim>::kStream / 8>& statistics,
-                                const Strand& strand, bool all, const TilePlace& at, float factor) {
+                                const HeadSegment& segment, bool all, const TilePlace& at, float factor) {
   using Sizes = BackwardSizes<owner, kDim>;
   constexpr int kM = Sizes::kTiles, kN = Sizes::kStream / 8;
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -166,9 +166,9 @@ __device__ inline void add_tile(GradientSums<owner, kDim>& sums,
   std::uint32_t packed[kM][kN / 2][4];
   clear(weights);
   multiply_rows<kDim>(weights, at.x, a_columns);
-  if (!all) mask_columns<owner>(weights, strand, at.row, at.column);
+  if (!all) mask_columns<owner>(weights, segment, at.row, at.column);
   weights_of<owner>(weights, statistics, factor);
-  if constexpr (owner == Owner::keys) {
+  if constexpr (owner == Stationary::kv) {
     as_operand(packed, weights);
     multiply_packed<kDim>(sums.dy, packed, a_rows + Sizes::kTile);
   }
@@ -180,7 +180,7 @@ __device__ inline void add_tile(GradientSums<owner, kDim>& sums,
 }
 
 // The shared memory of x and y, no longer needed, stages the rows.
-template <Owner owner, int kDim>
+template <Stationary owner, int kDim>
 __device__ inline void store_gradients(GradientSums<owner, kDim>& sums,
                                        const Frame<owner, BackwardSizes<owner, kDim>::kWarps>& frame,
                                        const BackwardParams& p, int in_block, int part, unsigned char* memory) {
@@ -190,18 +190,18 @@ __device__ inline void store_gradients(GradientSums<owner, kDim>& sums,
   fill(factor, p.scale);
   fill(kept, 1.0f);
   write_rows<kDim>(sums.dx, factor, kept, staging, frame.out(p.dx, p.dx_parts, in_block, part, p.dim));
-  if constexpr (owner == Owner::keys) {
+  if constexpr (owner == Stationary::kv) {
     fill(factor, 1.0f);
     write_rows<kDim>(sums.dy, factor, kept, staging + Sizes::kOwn, frame.out(p.dy, p.dy_parts, in_block, part, p.dim));
   }
 }
 
-template <Owner owner, int kDim>
+template <Stationary owner, int kDim>
 __global__ __launch_bounds__(
     BackwardSizes<owner, kDim>::kThreads,
     BackwardSizes<owner, kDim>::kBlocksPerProcessor) void mma_backward(const __grid_constant__ BackwardParams p) {
   using Sizes = BackwardSizes<owner, kDim>;
-  constexpr bool kKeys = owner == Owner::keys;
+  constexpr bool kKeys = owner == Stationary::kv;
   constexpr int kM = Sizes::kTiles, kStream = Sizes::kStream, kN = kStream / 8, kThreads = Sizes::kThreads;
   extern __shared__ __align__(16) unsigned char memory[];
   auto& frame = *reinterpret_cast<Frame<owner, Sizes::kWarps>*>(memory + Sizes::kFrame);
@@ -209,24 +209,24 @@ __global__ __launch_bounds__(
   const int in_block = warp % Sizes::kRowWarps * 16 * kM;      // first row of this warp
   const int part = warp / Sizes::kRowWarps * Sizes::kColumns;  // its first column
   if (!frame.template open<Sizes::kRows, 16 * kM>(p.work, p.pass, p.group, kStream, in_block)) return;
-  const Strand& strand = frame.strand;
+  const HeadSegment& segment = frame.segment;
   unsigned char* stages = memory + 2 * Sizes::kOwn;
   const auto load_stage = [&](int turn, int column, int in_group) {
     const int head = frame.streamed_head + in_group;
     const std::int64_t row = frame.streamed_row(column);
     const Range exist = frame.streamed_range(column);
     unsigned char* stage = stages + turn * Sizes::kStage;
-    load_tile<kDim, kStream, kThreads>(stage, p.a.at(row, head), p.a.row * strand.rate, exist, p.dim);
-    load_tile<kDim, kStream, kThreads>(stage + Sizes::kTile, p.b.at(row, head), p.b.row * strand.rate, exist, p.dim);
+    load_tile<kDim, kStream, kThreads>(stage, p.a.at(row, head), p.a.row * segment.rate, exist, p.dim);
+    load_tile<kDim, kStream, kThreads>(stage + Sizes::kTile, p.b.at(row, head), p.b.row * segment.rate, exist, p.dim);
     if constexpr (kKeys)
       load_statistics<kStream, kThreads>(stage + 2 * Sizes::kTile, p.lse2 + head * p.tokens + row,
-                                         p.delta + head * p.tokens + row, strand.rate, exist);
+                                         p.delta + head * p.tokens + row, segment.rate, exist);
     end_copies();
   };
-  load_tile<kDim, Sizes::kRows, kThreads>(memory, p.x.at(frame.own_row(0), frame.head), p.x.row * strand.rate,
+  load_tile<kDim, Sizes::kRows, kThreads>(memory, p.x.at(frame.own_row(0), frame.head), p.x.row * segment.rate,
                                           frame.own_range(0), p.dim);
   load_tile<kDim, Sizes::kRows, kThreads>(memory + Sizes::kOwn, p.y.at(frame.own_row(0), frame.head),
-                                          p.y.row * strand.rate, frame.own_range(0), p.dim);
+                                          p.y.row * segment.rate, frame.own_range(0), p.dim);
   end_copies();
   int cursor = frame.columns.cursor, next, next_states, in_group = 0;
   // Owning keys, the columns of one query head of the group after the other.
@@ -245,7 +245,7 @@ __global__ __launch_bounds__(
   LaneStatistics<owner, kM, kN> statistics;
   if constexpr (!kKeys) {
     const std::int64_t at = frame.head * p.tokens + frame.own_row(in_block);
-    statistics.load(p.lse2 + at, p.delta + at, strand.rate, frame.own_range(in_block));
+    statistics.load(p.lse2 + at, p.delta + at, segment.rate, frame.own_range(in_block));
   }
   const std::uint32_t x = shared_address(memory) + in_block * kPitch<kDim> + rows_first<kDim>(lane);
   for (int turn = 0; more; turn ^= 1) {
@@ -254,12 +254,12 @@ __global__ __launch_bounds__(
     __syncthreads();  // the tile is there, and the other stage has been read
     more = find();
     if (more) load_stage(turn ^ 1, next, in_group);
-    const Reach seen = frame.reach[warp];
+    const TileBounds seen = frame.reach[warp];
     const int row = frame.row + in_block;
-    if (list_kept(states, row / 64 % 2) == Kept::none || seen.none(column, kStream)) continue;
+    if (list_coverage(states, row / 64 % 2) == BlockCoverage::none || seen.none(column, kStream)) continue;
     unsigned char* stage = stages + turn * Sizes::kStage;
     statistics.stage(reinterpret_cast<const float*>(stage + 2 * Sizes::kTile));
-    add_tile<owner, kDim>(sums, statistics, strand, seen.all(column, kStream),
+    add_tile<owner, kDim>(sums, statistics, segment, seen.all(column, kStream),
                           {row, column, part, x, shared_address(stage)}, p.factor);
   }
   await_copies<0>();
@@ -268,13 +268,14 @@ __global__ __launch_bounds__(
 }
 
 // x, y, a, b, dx and dy of p are those of the owner.
-template <Owner owner, int kDim>
-void launch_mma_backward(const AttentionBackward& args, BackwardParams p, const Pass& pass, const Context& ctx) {
+template <Stationary owner, int kDim>
+void launch_mma_backward(const AttentionBackward& args, BackwardParams p, const BranchPass& pass,
+                         const ExecContext& ctx) {
   using Sizes = BackwardSizes<owner, kDim>;
-  const std::int64_t kv_heads = args.k.dim(1), heads = owner == Owner::keys ? kv_heads : args.q.dim(1);
-  const std::int64_t bytes = owner == Owner::keys ? 4 * p.dim * p.group : std::max(1, 4 * p.dim / p.group);
-  const WorkPlan plan =
-      plan_work(pass, args.pattern, args.queries, args.keys, owner, heads, kv_heads, Sizes::kRows, bytes, ctx);
+  const std::int64_t kv_heads = args.k.dim(1), heads = owner == Stationary::kv ? kv_heads : args.q.dim(1);
+  const std::int64_t bytes = owner == Stationary::kv ? 4 * p.dim * p.group : std::max(1, 4 * p.dim / p.group);
+  const SchedulePlan plan =
+      plan_schedule(pass, args.pattern, args.queries, args.keys, owner, heads, kv_heads, Sizes::kRows, bytes, ctx);
   p.pass = pass;
   p.work = plan.work;
   const SplitParts parts(plan, args, ctx);
@@ -284,8 +285,8 @@ void launch_mma_backward(const AttentionBackward& args, BackwardParams p, const 
 }
 
 template <int kDim>
-void run_mma_backward(const AttentionBackward& args, const Pass& pass, Gradient which, const RowStatistics& statistics,
-                      const Context& ctx) {
+void run_mma_backward(const AttentionBackward& args, const BranchPass& pass, Gradient which,
+                      const RowStatistics& statistics, const ExecContext& ctx) {
   const auto q = heads_of<const Bf16>(args.q), k = heads_of<const Bf16>(args.k), v = heads_of<const Bf16>(args.v),
              dout = heads_of<const Bf16>(args.dout);
   BackwardParams p{};
@@ -299,11 +300,11 @@ void run_mma_backward(const AttentionBackward& args, const Pass& pass, Gradient 
   if (which == Gradient::keys) {
     p.x = k, p.y = v, p.a = q, p.b = dout;
     p.dx = output_of(args.dk, args.carry_dk), p.dy = output_of(args.dv, args.carry_dv);
-    launch_mma_backward<Owner::keys, kDim>(args, p, pass, ctx);
+    launch_mma_backward<Stationary::kv, kDim>(args, p, pass, ctx);
   } else {
     p.x = q, p.y = dout, p.a = k, p.b = v;
     p.dx = output_of(args.dq, args.carry_dq);
-    launch_mma_backward<Owner::queries, kDim>(args, p, pass, ctx);
+    launch_mma_backward<Stationary::q, kDim>(args, p, pass, ctx);
   }
 }
 

@@ -2,7 +2,7 @@
 
 namespace ring::cuda {
 
-template void run_mma_backward<64>(const AttentionBackward&, const Pass&, Gradient, const RowStatistics&,
-                                   const Context&);
+template void run_mma_backward<64>(const AttentionBackward&, const BranchPass&, Gradient, const RowStatistics&,
+                                   const ExecContext&);
 
 }  // namespace ring::cuda

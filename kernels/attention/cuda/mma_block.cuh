@@ -6,15 +6,15 @@
 namespace ring::cuda {
 
 // Scores of columns that a row does not see become -inf. row, column: the first ones of the warp's tile.
-template <Owner owner, int kM, int kN>
-__device__ inline void mask_columns(float (&s)[kM][kN][4], const Strand& strand, int row, int column) {
+template <Stationary owner, int kM, int kN>
+__device__ inline void mask_columns(float (&s)[kM][kN][4], const HeadSegment& segment, int row, int column) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   column += lane % 4 * 2;
 #pragma unroll
   for (int m = 0; m < kM; ++m)
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const Columns seen = strand.columns<owner>(row + m * 16 + half * 8 + lane / 4);
+      const Columns seen = segment.columns<owner>(row + m * 16 + half * 8 + lane / 4);
       const int first = seen.first - column, end = seen.end - column;
 #pragma unroll
       for (int n = 0; n < kN; ++n)
@@ -73,8 +73,8 @@ __device__ inline void write_rows(float (&c)[kM][kN][4], const float (&factor)[k
 
 // One pass of the kernels for heads of up to kDim: one translation unit each.
 template <int kDim>
-void run_mma_forward(const Attention&, const Pass&, const Context&);
+void run_mma_forward(const Attention&, const BranchPass&, const ExecContext&);
 template <int kDim>
-void run_mma_backward(const AttentionBackward&, const Pass&, Gradient, const RowStatistics&, const Context&);
+void run_mma_backward(const AttentionBackward&, const BranchPass&, Gradient, const RowStatistics&, const ExecContext&);
 
 }  // namespace ring::cuda

@@ -16,7 +16,7 @@ struct ForwardShape {
   static constexpr int kThreads = 32 * kWarps, kRows = 16 * kTiles * kWarps;
   static constexpr int kStage = 2 * kKeys * kPitch<kDim>;           // bytes of keys and values
   static constexpr int kFrame = kRows * kPitch<kDim> + 2 * kStage;  // where it starts
-  static constexpr int kBytes = kFrame + sizeof(Frame<Owner::queries, kWarps>);
+  static constexpr int kBytes = kFrame + sizeof(Frame<Stationary::q, kWarps>);
 };
 
 struct ForwardParams {
@@ -26,8 +26,8 @@ struct ForwardParams {
   std::int64_t tokens;
   int dim, group;  // group: query heads per KV head
   float factor;    // from a product to a power of two
-  Pass pass;
-  Work work;
+  BranchPass pass;
+  TileSchedule work;
 };
 
 // The largest score and the sum of weights of a lane's rows; the sum is of this lane's columns only until the end.
@@ -106,23 +106,23 @@ __global__ __launch_bounds__(ForwardShape<kDim>::kThreads, ForwardShape<kDim>::k
   using Shape = ForwardShape<kDim>;
   constexpr int kM = Shape::kTiles, kKeys = Shape::kKeys;
   extern __shared__ __align__(16) unsigned char memory[];
-  auto& frame = *reinterpret_cast<Frame<Owner::queries, Shape::kWarps>*>(memory + Shape::kFrame);
+  auto& frame = *reinterpret_cast<Frame<Stationary::q, Shape::kWarps>*>(memory + Shape::kFrame);
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const int in_block = warp * 16 * kM;  // first row of this warp
   if (!frame.template open<Shape::kRows, 16 * kM>(p.work, p.pass, p.group, kKeys, in_block)) return;
-  const Strand& strand = frame.strand;
+  const HeadSegment& segment = frame.segment;
   unsigned char* stages = memory + Shape::kRows * kPitch<kDim>;
   const auto load_keys = [&](int turn, int key) {
     unsigned char* stage = stages + turn * Shape::kStage;
     const std::int64_t row = frame.streamed_row(key);
     const int head = frame.streamed_head;
     const Range exist = frame.streamed_range(key);
-    load_tile<kDim, kKeys, Shape::kThreads>(stage, p.k.at(row, head), p.k.row * strand.rate, exist, p.dim);
-    load_tile<kDim, kKeys, Shape::kThreads>(stage + kKeys * kPitch<kDim>, p.v.at(row, head), p.v.row * strand.rate,
+    load_tile<kDim, kKeys, Shape::kThreads>(stage, p.k.at(row, head), p.k.row * segment.rate, exist, p.dim);
+    load_tile<kDim, kKeys, Shape::kThreads>(stage + kKeys * kPitch<kDim>, p.v.at(row, head), p.v.row * segment.rate,
                                             exist, p.dim);
     end_copies();
   };
-  load_tile<kDim, Shape::kRows, Shape::kThreads>(memory, p.q.at(frame.own_row(0), frame.head), p.q.row * strand.rate,
+  load_tile<kDim, Shape::kRows, Shape::kThreads>(memory, p.q.at(frame.own_row(0), frame.head), p.q.row * segment.rate,
                                                  frame.own_range(0), p.dim);
   end_copies();
   int cursor = frame.columns.cursor, next, next_states;
@@ -144,14 +144,14 @@ __global__ __launch_bounds__(ForwardShape<kDim>::kThreads, ForwardShape<kDim>::k
     __syncthreads();  // the tile is there, and the other stage has been read
     more = frame.columns.next(cursor, next, next_states);
     if (more) load_keys(turn ^ 1, next);
-    const Reach seen = frame.reach[warp];
+    const TileBounds seen = frame.reach[warp];
     const int row = frame.row + in_block;
-    if (list_kept(states, row / 64 % 2) == Kept::none || seen.none(key, kKeys)) continue;
+    if (list_coverage(states, row / 64 % 2) == BlockCoverage::none || seen.none(key, kKeys)) continue;
     const std::uint32_t stage = shared_address(stages) + turn * Shape::kStage;
     float s[kM][kKeys / 8][4];
     clear(s);
     multiply_rows<kDim>(s, own, stage + columns_first<kDim>(lane));
-    if (!seen.all(key, kKeys)) mask_columns<Owner::queries>(s, strand, row, key);
+    if (!seen.all(key, kKeys)) mask_columns<Stationary::q>(s, segment, row, key);
     softmax(s, out, rows, p.factor);
     std::uint32_t weights[kM][kKeys / 16][4];
     as_operand(weights, s);
@@ -163,16 +163,16 @@ __global__ __launch_bounds__(ForwardShape<kDim>::kThreads, ForwardShape<kDim>::k
   const RowsOut to = frame.out(p.out, nullptr, in_block, 0, p.dim);
   float* lse = p.lse + frame.head * p.tokens + frame.own_row(in_block);
   float scale[kM][2], kept[kM][2];
-  finish(rows, p.factor, lse, strand.rate, to, scale, kept);
+  finish(rows, p.factor, lse, segment.rate, to, scale, kept);
   write_rows<kDim>(out, scale, kept, memory + in_block * kPitch<kDim>, to);
 }
 
 template <int kDim>
-void run_mma_forward(const Attention& args, const Pass& pass, const Context& ctx) {
+void run_mma_forward(const Attention& args, const BranchPass& pass, const ExecContext& ctx) {
   using Shape = ForwardShape<kDim>;
   const std::int64_t heads = args.q.dim(1), kv_heads = args.k.dim(1), group = heads / kv_heads;
-  const WorkPlan plan = plan_work(pass, args.pattern, args.queries, args.keys, Owner::queries, heads, kv_heads,
-                                  Shape::kRows, std::max<std::int64_t>(1, 4 * args.q.dim(2) / group), ctx);
+  const SchedulePlan plan = plan_schedule(pass, args.pattern, args.queries, args.keys, Stationary::q, heads, kv_heads,
+                                          Shape::kRows, std::max<std::int64_t>(1, 4 * args.q.dim(2) / group), ctx);
   const ForwardParams p{heads_of<const Bf16>(args.q),
                         heads_of<const Bf16>(args.k),
                         heads_of<const Bf16>(args.v),

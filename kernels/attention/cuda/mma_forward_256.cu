@@ -2,6 +2,6 @@
 
 namespace ring::cuda {
 
-template void run_mma_forward<256>(const Attention&, const Pass&, const Context&);
+template void run_mma_forward<256>(const Attention&, const BranchPass&, const ExecContext&);
 
 }  // namespace ring::cuda

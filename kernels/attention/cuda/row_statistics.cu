@@ -1,4 +1,4 @@
-#include "kernels/attention/cuda/work.cuh"
+#include "kernels/attention/cuda/tile_schedule.cuh"
 #include "kernels/cuda/device/rows.cuh"
 #include "kernels/cuda/device/vec.cuh"
 
@@ -48,7 +48,7 @@ __global__ void statistics_of_rows(HeadsOf<const T> out, HeadsOf<const T> dout, 
 }
 
 template <class T>
-void run(const AttentionBackward& a, const RowStatistics& to, const Context& ctx) {
+void run(const AttentionBackward& a, const RowStatistics& to, const ExecContext& ctx) {
   Rows8 r{};
   r.tokens = a.q.dim(0);
   r.dim = static_cast<int>(a.q.dim(2));
@@ -67,7 +67,7 @@ void run(const AttentionBackward& a, const RowStatistics& to, const Context& ctx
 
 }  // namespace
 
-RowStatistics row_statistics(const AttentionBackward& args, const Context& ctx) {
+RowStatistics row_statistics(const AttentionBackward& args, const ExecContext& ctx) {
   const RowStatistics to{ctx.empty(args.lse.shape()), ctx.empty(args.lse.shape())};
   visit_float("attention_backward", args.q.dtype(), [&]<class T>() { run<T>(args, to, ctx); });
   return to;

@@ -15,7 +15,7 @@ struct Lanes {
   int x = static_cast<int>(threadIdx.x) % kSide, y = static_cast<int>(threadIdx.x) / kSide;
 };
 
-template <Owner owner>
+template <Stationary owner>
 using SimtFrame = Frame<owner, kSimtThreads / kWarp>;
 
 // kRows rows, `stride` elements apart, from `global` on, as f32; those that do not exist are 0.
@@ -113,12 +113,12 @@ __device__ inline void clear_sums(Sums<kR, kDim>& sums) {
 }
 
 // Scores or weights of columns that a row does not see become `to`. row, column: the first ones of block and tile.
-template <Owner owner, int kR>
-__device__ inline void mask_sums(float (&c)[kR][kR], const Strand& strand, int row, int column, float to) {
+template <Stationary owner, int kR>
+__device__ inline void mask_sums(float (&c)[kR][kR], const HeadSegment& segment, int row, int column, float to) {
   const Lanes t;
 #pragma unroll
   for (int i = 0; i < kR; ++i) {
-    const Columns seen = strand.columns<owner>(row + t.y * kR + i);
+    const Columns seen = segment.columns<owner>(row + t.y * kR + i);
 #pragma unroll
     for (int j = 0; j < kR; ++j)
       if (!seen.has(column + t.x + kSide * j)) c[i][j] = to;

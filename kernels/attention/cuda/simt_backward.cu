@@ -15,8 +15,8 @@ struct Params {
   std::int64_t tokens;
   int dim, group;
   float factor, scale;  // from a product to a power of two; of the scores
-  Pass pass;
-  Work work;
+  BranchPass pass;
+  TileSchedule work;
 };
 
 // Rows of a block and of a streamed tile: four tiles must fit into shared memory.
@@ -40,7 +40,7 @@ __device__ void load_statistics(float* shared, const float* lse2, const float* d
 }
 
 // Products x.a become weights, products y.b gradients of scores.
-template <Owner owner, int kR>
+template <Stationary owner, int kR>
 __device__ void weigh(float (&weights)[kR][kR], float (&gradients)[kR][kR], const SimtFrame<owner>& frame, int column,
                       float factor, const float* statistics) {
   constexpr int kRows = kSide * kR;
@@ -49,19 +49,21 @@ __device__ void weigh(float (&weights)[kR][kR], float (&gradients)[kR][kR], cons
   for (int r = 0; r < kR; ++r)
 #pragma unroll
     for (int c = 0; c < kR; ++c)
-      weights[r][c] = exp2f(weights[r][c] * factor - statistics[owner == Owner::keys ? t.x + kSide * c : t.y * kR + r]);
-  if (!frame.reach[0].all(column, kRows)) mask_sums<owner, kR>(weights, frame.strand, frame.row, column, 0.0f);
+      weights[r][c] =
+          exp2f(weights[r][c] * factor - statistics[owner == Stationary::kv ? t.x + kSide * c : t.y * kR + r]);
+  if (!frame.reach[0].all(column, kRows)) mask_sums<owner, kR>(weights, frame.segment, frame.row, column, 0.0f);
 #pragma unroll
   for (int r = 0; r < kR; ++r)
 #pragma unroll
     for (int c = 0; c < kR; ++c)
-      gradients[r][c] = weights[r][c] *
-                        (gradients[r][c] - statistics[kRows + (owner == Owner::keys ? t.x + kSide * c : t.y * kR + r)]);
+      gradients[r][c] =
+          weights[r][c] *
+          (gradients[r][c] - statistics[kRows + (owner == Stationary::kv ? t.x + kSide * c : t.y * kR + r)]);
 }
 
-template <class T, Owner owner, int kDim>
+template <class T, Stationary owner, int kDim>
 __global__ __launch_bounds__(kSimtThreads) void simt_backward(const __grid_constant__ Params<T> p) {
-  constexpr bool kKeys = owner == Owner::keys;
+  constexpr bool kKeys = owner == Stationary::kv;
   constexpr int kRows = kRowsOf<kDim>, kR = kRows / kSide;
   extern __shared__ float4 memory[];
   const int dim = p.dim, size = kRows * simt_pitch(dim);
@@ -69,7 +71,7 @@ __global__ __launch_bounds__(kSimtThreads) void simt_backward(const __grid_const
   float* statistics = pairs + kRows * simt_pitch(kRows);
   auto& frame = *reinterpret_cast<SimtFrame<owner>*>(x + shared_floats<kDim>(dim));
   if (!frame.template open<kRows, kRows>(p.work, p.pass, p.group, kRows, 0)) return;
-  const int rate = frame.strand.rate;
+  const int rate = frame.segment.rate;
   const std::int64_t own = frame.own_row(0);
   load_rows<kRows>(x, p.x.at(own, frame.head), p.x.row * rate, frame.own_range(0), dim);
   load_rows<kRows>(y, p.y.at(own, frame.head), p.y.row * rate, frame.own_range(0), dim);
@@ -81,7 +83,7 @@ __global__ __launch_bounds__(kSimtThreads) void simt_backward(const __grid_const
   clear_sums<kR, kDim>(dy);
   for (int head = frame.streamed_head, heads = kKeys ? p.group : 1; heads > 0; ++head, --heads)
     for (int cursor = frame.columns.cursor, column, states; frame.columns.next(cursor, column, states);) {
-      if (list_kept(states, frame.row / 64 % 2) == Kept::none) continue;
+      if (list_coverage(states, frame.row / 64 % 2) == BlockCoverage::none) continue;
       const std::int64_t row = frame.streamed_row(column);
       const Range exist = frame.streamed_range(column);
       __syncthreads();  // the tiles before have been read
@@ -110,13 +112,13 @@ __global__ __launch_bounds__(kSimtThreads) void simt_backward(const __grid_const
 }
 
 // x, y, a, b, dx and dy of p are those of the owner.
-template <class T, Owner owner, int kDim>
-void launch_owner(const AttentionBackward& args, Params<T> p, const Pass& pass, const Context& ctx) {
-  const std::int64_t kv_heads = args.k.dim(1), heads = owner == Owner::keys ? kv_heads : args.q.dim(1);
+template <class T, Stationary owner, int kDim>
+void launch_owner(const AttentionBackward& args, Params<T> p, const BranchPass& pass, const ExecContext& ctx) {
+  const std::int64_t kv_heads = args.k.dim(1), heads = owner == Stationary::kv ? kv_heads : args.q.dim(1);
   const std::int64_t bytes = 2 * p.dim * static_cast<std::int64_t>(sizeof(T));
-  const WorkPlan plan =
-      plan_work(pass, args.pattern, args.queries, args.keys, owner, heads, kv_heads, kRowsOf<kDim>,
-                owner == Owner::keys ? bytes * p.group : std::max<std::int64_t>(1, bytes / p.group), ctx);
+  const SchedulePlan plan =
+      plan_schedule(pass, args.pattern, args.queries, args.keys, owner, heads, kv_heads, kRowsOf<kDim>,
+                    owner == Stationary::kv ? bytes * p.group : std::max<std::int64_t>(1, bytes / p.group), ctx);
   p.pass = pass;
   p.work = plan.work;
   const SplitParts parts(plan, args, ctx);
@@ -127,22 +129,23 @@ void launch_owner(const AttentionBackward& args, Params<T> p, const Pass& pass, 
 }
 
 template <class T, int kDim>
-void run_dim(const AttentionBackward& args, Params<T> p, const Pass& pass, Gradient which, const Context& ctx) {
+void run_dim(const AttentionBackward& args, Params<T> p, const BranchPass& pass, Gradient which,
+             const ExecContext& ctx) {
   const auto q = heads_of<const T>(args.q), k = heads_of<const T>(args.k), v = heads_of<const T>(args.v),
              dout = heads_of<const T>(args.dout);
   if (which == Gradient::keys) {
     p.x = k, p.y = v, p.a = q, p.b = dout;
     p.dx = output_of(args.dk, args.carry_dk), p.dy = output_of(args.dv, args.carry_dv);
-    return launch_owner<T, Owner::keys, kDim>(args, p, pass, ctx);
+    return launch_owner<T, Stationary::kv, kDim>(args, p, pass, ctx);
   }
   p.x = q, p.y = dout, p.a = k, p.b = v;
   p.dx = output_of(args.dq, args.carry_dq);
-  launch_owner<T, Owner::queries, kDim>(args, p, pass, ctx);
+  launch_owner<T, Stationary::q, kDim>(args, p, pass, ctx);
 }
 
 template <class T>
-void run(const AttentionBackward& args, const Pass& pass, Gradient which, const RowStatistics& statistics,
-         const Context& ctx) {
+void run(const AttentionBackward& args, const BranchPass& pass, Gradient which, const RowStatistics& statistics,
+         const ExecContext& ctx) {
   Params<T> p{};
   p.lse2 = statistics.lse2.data<float>();
   p.delta = statistics.delta.data<float>();
@@ -156,16 +159,16 @@ void run(const AttentionBackward& args, const Pass& pass, Gradient which, const 
   run_dim<T, 256>(args, p, pass, which, ctx);
 }
 
-void run_simt_backward(const AttentionBackward& args, const Context& ctx) {
+void run_simt_backward(const AttentionBackward& args, const ExecContext& ctx) {
   check(args);
   fill_outside(args, ctx);
   const RowStatistics statistics = row_statistics(args, ctx);
-  backward_passes(args, ctx, [&](const AttentionBackward& one, const Pass& pass, Gradient which) {
+  backward_passes(args, ctx, [&](const AttentionBackward& one, const BranchPass& pass, Gradient which) {
     visit_float("attention_backward", one.q.dtype(), [&]<class T>() { run<T>(one, pass, which, statistics, ctx); });
   });
 }
 
-bool supports(const AttentionBackward& args, const Context&) { return args.q.dim(2) <= 256; }
+bool supports(const AttentionBackward& args, const ExecContext&) { return args.q.dim(2) <= 256; }
 
 const bool added = attention_backward_kernel.add(Backend::cuda, {"own_simt", run_simt_backward, supports, 0});
 

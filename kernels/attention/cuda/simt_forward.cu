@@ -15,8 +15,8 @@ struct Params {
   std::int64_t tokens;
   int dim, group;
   float factor;  // from a product to a power of two
-  Pass pass;
-  Work work;
+  BranchPass pass;
+  TileSchedule work;
 };
 
 constexpr std::size_t shared_floats(int dim) {
@@ -49,7 +49,7 @@ __device__ void softmax(float (&s)[kR][kR], float (&largest)[kR], float (&total)
 
 // Divides, merges with what stands there already, and writes.
 template <class T, int kDim>
-__device__ void finish(const Params<T>& p, const SimtFrame<Owner::queries>& frame, const Sums<kR, kDim>& sums,
+__device__ void finish(const Params<T>& p, const SimtFrame<Stationary::q>& frame, const Sums<kR, kDim>& sums,
                        const float (&largest)[kR], const float (&total)[kR]) {
   const Lanes t;
   const RowsOut to = frame.out(p.out, nullptr, 0, 0, p.dim);
@@ -58,7 +58,7 @@ __device__ void finish(const Params<T>& p, const SimtFrame<Owner::queries>& fram
 #pragma unroll
   for (int i = 0; i < kR; ++i) {
     const int row = t.y * kR + i;
-    float* at = lse + std::int64_t{row} * frame.strand.rate;
+    float* at = lse + std::int64_t{row} * frame.segment.rate;
     const float own = total[i] == 0.0f ? -INFINITY : (largest[i] + log2f(total[i])) * kLn2;
     const Merged both = merge(own, to.carry && to.exist.has(row) ? *at : -INFINITY);
     factor[i] = total[i] == 0.0f ? 0.0f : both.own / total[i];
@@ -74,32 +74,32 @@ __global__ __launch_bounds__(kSimtThreads, kDim <= 128 ? 2 : 1) void simt_forwar
   extern __shared__ float4 memory[];
   float* queries = reinterpret_cast<float*>(memory);
   float *tile = queries + kRows * simt_pitch(p.dim), *weights = tile + kRows * simt_pitch(p.dim);
-  auto& frame = *reinterpret_cast<SimtFrame<Owner::queries>*>(queries + shared_floats(p.dim));
+  auto& frame = *reinterpret_cast<SimtFrame<Stationary::q>*>(queries + shared_floats(p.dim));
   if (!frame.template open<kRows, kRows>(p.work, p.pass, p.group, kRows, 0)) return;
-  const Strand& strand = frame.strand;
-  load_rows<kRows>(queries, p.q.at(frame.own_row(0), frame.head), p.q.row * strand.rate, frame.own_range(0), p.dim);
+  const HeadSegment& segment = frame.segment;
+  load_rows<kRows>(queries, p.q.at(frame.own_row(0), frame.head), p.q.row * segment.rate, frame.own_range(0), p.dim);
   Sums<kR, kDim> sums;
   clear_sums<kR, kDim>(sums);
   float largest[kR], total[kR], rescale[kR];
 #pragma unroll
   for (int i = 0; i < kR; ++i) largest[i] = -INFINITY, total[i] = 0.0f;
   for (int cursor = frame.columns.cursor, key, states; frame.columns.next(cursor, key, states);) {
-    if (list_kept(states, frame.row / 64 % 2) == Kept::none) continue;
+    if (list_coverage(states, frame.row / 64 % 2) == BlockCoverage::none) continue;
     const std::int64_t row = frame.streamed_row(key);
     const int head = frame.streamed_head;
     const Range exist = frame.streamed_range(key);
     __syncthreads();  // the tile before has been read
-    load_rows<kRows>(tile, p.k.at(row, head), p.k.row * strand.rate, exist, p.dim);
+    load_rows<kRows>(tile, p.k.at(row, head), p.k.row * segment.rate, exist, p.dim);
     __syncthreads();
     float s[kR][kR];
     dot_rows<kR>(s, queries, tile, p.dim);
 #pragma unroll
     for (int i = 0; i < kR * kR; ++i) s[i / kR][i % kR] = __fmul_rn(s[i / kR][i % kR], p.factor);
-    if (!frame.reach[0].all(key, kRows)) mask_sums<Owner::queries, kR>(s, strand, frame.row, key, -INFINITY);
+    if (!frame.reach[0].all(key, kRows)) mask_sums<Stationary::q, kR>(s, segment, frame.row, key, -INFINITY);
     softmax(s, largest, total, rescale);
     put_rows<kR>(weights, s);
     __syncthreads();  // the keys have been read
-    load_rows<kRows>(tile, p.v.at(row, head), p.v.row * strand.rate, exist, p.dim);
+    load_rows<kRows>(tile, p.v.at(row, head), p.v.row * segment.rate, exist, p.dim);
     __syncthreads();
 #pragma unroll
     for (int i = 0; i < kR; ++i)
@@ -111,11 +111,11 @@ __global__ __launch_bounds__(kSimtThreads, kDim <= 128 ? 2 : 1) void simt_forwar
 }
 
 template <class T>
-void run(const Attention& args, const Pass& pass, const Context& ctx) {
+void run(const Attention& args, const BranchPass& pass, const ExecContext& ctx) {
   const std::int64_t heads = args.q.dim(1), kv_heads = args.k.dim(1), group = heads / kv_heads;
   const int dim = static_cast<int>(args.q.dim(2)), bytes = 2 * dim * static_cast<int>(sizeof(T));
-  const WorkPlan plan = plan_work(pass, args.pattern, args.queries, args.keys, Owner::queries, heads, kv_heads, kRows,
-                                  std::max<std::int64_t>(1, bytes / group), ctx);
+  const SchedulePlan plan = plan_schedule(pass, args.pattern, args.queries, args.keys, Stationary::q, heads, kv_heads,
+                                          kRows, std::max<std::int64_t>(1, bytes / group), ctx);
   const Params<T> p{heads_of<const T>(args.q),
                     heads_of<const T>(args.k),
                     heads_of<const T>(args.v),
@@ -128,21 +128,21 @@ void run(const Attention& args, const Pass& pass, const Context& ctx) {
                     pass,
                     plan.work};
   const auto kernel = dim <= 64 ? simt_forward<T, 64> : dim <= 128 ? simt_forward<T, 128> : simt_forward<T, 256>;
-  const std::size_t shared = shared_floats(dim) * sizeof(float) + sizeof(SimtFrame<Owner::queries>);
+  const std::size_t shared = shared_floats(dim) * sizeof(float) + sizeof(SimtFrame<Stationary::q>);
   launch(ctx, {grid_of(plan.blocks), kSimtThreads, shared}, kernel, p);
 }
 
-void run_simt_forward(const Attention& args, const Context& ctx) {
+void run_simt_forward(const Attention& args, const ExecContext& ctx) {
   check(args);
   fill_outside(args, ctx);
   forward_passes(
       args, ctx, [&](const Tensor& lse) { fill_no_keys(lse, ctx); },
-      [&](const Attention& one, const Pass& pass) {
+      [&](const Attention& one, const BranchPass& pass) {
         visit_float("attention", one.q.dtype(), [&]<class T>() { run<T>(one, pass, ctx); });
       });
 }
 
-bool supports(const Attention& args, const Context&) { return args.q.dim(2) <= 256; }
+bool supports(const Attention& args, const ExecContext&) { return args.q.dim(2) <= 256; }
 
 const bool added = attention_kernel.add(Backend::cuda, {"own_simt", run_simt_forward, supports, 0});
 

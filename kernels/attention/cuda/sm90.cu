@@ -24,7 +24,7 @@ Encode encode_tiled() {
   return found;
 }
 
-bool is_hopper(const Context& ctx) {
+bool is_hopper(const ExecContext& ctx) {
   int major = 0, minor = 0;
   const int device = ctx.stream.device().index;
   RING_CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
@@ -39,10 +39,10 @@ bool fits_output(const Tensor& t) {
 }
 
 bool fits_all(const Pattern& pattern, std::int64_t dim, float scale, std::initializer_list<Tensor> operands,
-              std::initializer_list<Tensor> outputs, const Context& ctx) {
+              std::initializer_list<Tensor> outputs, const ExecContext& ctx) {
   if (dim <= 64 || dim > 128 || !(scale > 0) || !is_hopper(ctx) || !encode_tiled()) return false;
   Boxes boxes;
-  for (const Pass& pass : passes_of(pattern))
+  for (const BranchPass& pass : passes_of(pattern))
     for (const Tensor& t : operands)
       if (t.dtype() != DType::bf16 || !boxes_of(t, pass.rate, boxes)) return false;
   for (const Tensor& t : outputs)
@@ -50,31 +50,31 @@ bool fits_all(const Pattern& pattern, std::int64_t dim, float scale, std::initia
   return true;
 }
 
-bool supports_forward(const Attention& a, const Context& ctx) {
+bool supports_forward(const Attention& a, const ExecContext& ctx) {
   return fits_all(a.pattern, a.q.dim(2), a.scale, {a.q, a.k, a.v}, {a.out, a.carry}, ctx);
 }
-bool supports_backward(const AttentionBackward& a, const Context& ctx) {
+bool supports_backward(const AttentionBackward& a, const ExecContext& ctx) {
   return fits_all(a.pattern, a.q.dim(2), a.scale, {a.q, a.k, a.v, a.dout},
                   {a.dq, a.dk, a.dv, a.carry_dq, a.carry_dk, a.carry_dv}, ctx);
 }
 
-void forward(const Attention& args, const Context& ctx) {
+void forward(const Attention& args, const ExecContext& ctx) {
   check(args);
   fill_outside(args, ctx);
   forward_passes(
       args, ctx, [&](const Tensor& lse) { fill_no_keys(lse, ctx); },
-      [&](const Attention& one, const Pass& pass) { run_forward<128>(one, pass, ctx); });
+      [&](const Attention& one, const BranchPass& pass) { run_forward<128>(one, pass, ctx); });
 }
 
-void backward(const AttentionBackward& args, const Context& ctx) {
+void backward(const AttentionBackward& args, const ExecContext& ctx) {
   check(args);
   fill_outside(args, ctx);
   const RowStatistics statistics = row_statistics(args, ctx);
-  backward_passes(args, ctx, [&](const AttentionBackward& one, const Pass& pass, Gradient which) {
+  backward_passes(args, ctx, [&](const AttentionBackward& one, const BranchPass& pass, Gradient which) {
     if (which == Gradient::queries)
-      run_backward<Owner::queries, 128>(one, pass, statistics, ctx);
+      run_backward<Stationary::q, 128>(one, pass, statistics, ctx);
     else
-      run_backward<Owner::keys, 128>(one, pass, statistics, ctx);
+      run_backward<Stationary::kv, 128>(one, pass, statistics, ctx);
   });
 }
 
@@ -100,7 +100,7 @@ bool boxes_of(const Tensor& t, int rate, Boxes& to) {
                 CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
-std::int64_t grid_blocks(std::int64_t work, const Context& ctx) {
+std::int64_t grid_blocks(std::int64_t work, const ExecContext& ctx) {
   int count = 0;
   RING_CUDA_CHECK(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, ctx.stream.device().index));
   return std::min<std::int64_t>(work, count);

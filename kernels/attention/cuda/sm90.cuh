@@ -4,7 +4,7 @@
 // 64 rows each. Blocks are persistent: while the last rows of one job are still being written, the tiles of the next
 // one come in.
 
-#include "kernels/attention/cuda/work.cuh"
+#include "kernels/attention/cuda/tile_schedule.cuh"
 #include "kernels/cuda/device/mma.cuh"
 #include "kernels/cuda/device/tensor_copy.cuh"
 #include "kernels/cuda/device/wgmma.cuh"
@@ -31,7 +31,7 @@ struct Boxes {
 // False: the tensor does not lend itself (N is no multiple of the rate, alignment).
 bool boxes_of(const Tensor& t, int rate, Boxes& to);
 
-// Where the rows of a strand are in such a view.
+// Where the rows of a head segment are in such a view.
 struct BoxRows {
   int residue, first;
   __device__ BoxRows(int row, int rate) : residue(row % rate), first(row / rate) {
@@ -54,11 +54,11 @@ __device__ inline int uniform(int x) { return __shfl_sync(0xffffffffu, x, 0); }
 
 // What a block does next, for the consumers.
 struct Job {
-  Strand strand;
-  Reach reach[kConsumers];  // of each one's rows
-  int row, first, end;      // of the block; rows [first, end) exist
-  int head, slot;           // head < 0: there is no more
-  int begin, end_entry;     // of a list
+  HeadSegment segment;
+  TileBounds reach[kConsumers];  // of each one's rows
+  int row, first, end;           // of the block; rows [first, end) exist
+  int head, slot;                // head < 0: there is no more
+  int begin, end_entry;          // of a list
 };
 constexpr int kJobs = 4;  // one being worked on, one whose tiles come in, and those described ahead
 
@@ -96,14 +96,14 @@ struct Jobs {
   __device__ void init() {
     for (int i = 0; i < kJobs; ++i) full[i].init(1), empty[i].init(1 + kConsumerWarps);
   }
-  template <Owner owner>
-  __device__ void describe_all(const Work& work, const Pass& pass, const Tickets& tickets, int group);
+  template <Stationary owner>
+  __device__ void describe_all(const TileSchedule& work, const BranchPass& pass, const Tickets& tickets, int group);
 };
 
-// Fills in all but the strand, which is there; false: nothing of the block exists.
-template <Owner owner>
-__device__ inline bool describe(Job& job, const Work& work, const Place& at) {
-  const Strand& s = job.strand;
+// Fills in all but the head segment, which is there; false: nothing of the block exists.
+template <Stationary owner>
+__device__ inline bool describe(Job& job, const TileSchedule& work, const CtaCoord& at) {
+  const HeadSegment& s = job.segment;
   job.row = first_row<owner>(work, s, at, kRows);
   job.first = max(job.row, s.first<owner>());
   job.end = min(job.row + kRows, s.end<owner>());
@@ -112,7 +112,7 @@ __device__ inline bool describe(Job& job, const Work& work, const Place& at) {
   for (int c = 0; c < kConsumers; ++c) {
     const int first = max(job.first, job.row + 64 * c), end = min(job.end, job.row + 64 * c + 64);
     if (first < end)
-      job.reach[c] = s.reach<owner>(first, end);
+      job.reach[c] = s.bounds<owner>(first, end);
     else
       job.reach[c] = {0, 0, 0, 0, 0, 0, 0, 0};  // no column
   }
@@ -123,11 +123,11 @@ __device__ inline bool describe(Job& job, const Work& work, const Place& at) {
   return true;
 }
 // The columns of the whole block.
-template <Owner owner>
-__device__ inline ColumnStream columns_of(const Job& job, const Work& work) {
-  Place at;
+template <Stationary owner>
+__device__ inline ColumnStream columns_of(const Job& job, const TileSchedule& work) {
+  CtaCoord at;
   at.begin = job.begin, at.end = job.end_entry;
-  return {work, at, job.strand.reach<owner>(job.first, job.end), kHalf};
+  return {work, at, job.segment.bounds<owner>(job.first, job.end), kHalf};
 }
 
 // The tiles of a job, for a converged warp: its lanes look at the next 32 places of 64 columns at once, and those in
@@ -171,7 +171,7 @@ class TileStream {
     if (place(after(columns_.cursor, lane()), column_, states)) {
 #pragma unroll
       for (int c = 0; c < kConsumers; ++c)
-        if (list_kept(states, c) != Kept::none && !job_.reach[c].none(column_, kHalf))
+        if (list_coverage(states, c) != BlockCoverage::none && !job_.reach[c].none(column_, kHalf))
           marks_ |= (job_.reach[c].all(column_, kHalf) ? 0b101 : 0b001) << c;
     }
     columns_.cursor = after(columns_.cursor, 32);
@@ -204,12 +204,12 @@ __device__ inline unsigned lane_columns_before(int at) {
 }
 
 // Columns that a row does not see become -inf. s: of kHalves times 64 columns; rows `row` and `row` + 8.
-template <Owner owner, int kHalves>
+template <Stationary owner, int kHalves>
 __device__ inline void mask_rows(float (&s)[32 * kHalves], const Job& job, const TilePlace& tile, int row,
                                  int consumer) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const Columns seen = job.strand.columns<owner>(row + 8 * half);
+    const Columns seen = job.segment.columns<owner>(row + 8 * half);
 #pragma unroll
     for (int part = 0; part < kHalves; ++part) {
       if (is_whole(tile.marks, part, consumer)) continue;
@@ -225,15 +225,16 @@ __device__ inline void mask_rows(float (&s)[32 * kHalves], const Job& job, const
 }
 
 // Until there is no more work. group: of the owner's heads that share a KV head.
-template <Owner owner>
-__device__ inline void Jobs::describe_all(const Work& work, const Pass& pass, const Tickets& tickets, int group) {
+template <Stationary owner>
+__device__ inline void Jobs::describe_all(const TileSchedule& work, const BranchPass& pass, const Tickets& tickets,
+                                          int group) {
   for (Turn<kJobs> turn;; turn.next()) {
     Job& job = jobs[turn.stage];
     empty[turn.stage].wait(turn.parity ^ 1);
     job.head = -1;
     for (unsigned ticket = tickets.take(); ticket < tickets.blocks; ticket = tickets.take()) {
-      const Place at = work[ticket];
-      job.strand = Strand(pass, at.piece, pass.offset(at.head / group));
+      const CtaCoord at = work[ticket];
+      job.segment = HeadSegment(pass, at.piece, pass.offset(at.head / group));
       if (describe<owner>(job, work, at)) break;
     }
     const bool last = job.head < 0;
@@ -334,9 +335,9 @@ __device__ inline void expect(Barrier& full, int bytes) {
 
 // The kernels, one translation unit each.
 template <int kDim>
-void run_forward(const Attention&, const Pass&, const Context&);
-template <Owner owner, int kDim>
-void run_backward(const AttentionBackward&, const Pass&, const RowStatistics&, const Context&);
+void run_forward(const Attention&, const BranchPass&, const ExecContext&);
+template <Stationary owner, int kDim>
+void run_backward(const AttentionBackward&, const BranchPass&, const RowStatistics&, const ExecContext&);
 
 // A block's memory, aligned for tiles; whoever launches the kernel asks for kAlignment bytes more.
 constexpr int kAlignment = 1024;
@@ -346,6 +347,6 @@ __device__ inline Memory& aligned(unsigned char* memory) {
 }
 
 // Blocks of a persistent grid.
-std::int64_t grid_blocks(std::int64_t work, const Context&);
+std::int64_t grid_blocks(std::int64_t work, const ExecContext&);
 
 }  // namespace ring::cuda::sm90

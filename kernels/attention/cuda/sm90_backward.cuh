@@ -18,15 +18,15 @@ struct BackwardParams {
   std::int64_t tokens;
   int dim, group;
   float factor, scale;  // from a product to a power of two; of the scores
-  Pass pass;
-  Work work;
+  BranchPass pass;
+  TileSchedule work;
   Tickets tickets;
 };
 
-template <Owner owner, int kDim>
+template <Stationary owner, int kDim>
 struct BackwardMemory {
   // 64 columns where sums of both gradients leave no registers for more.
-  static constexpr int kHalves = owner == Owner::queries ? 2 : 1, kColumns = kHalves * kHalf;
+  static constexpr int kHalves = owner == Stationary::q ? 2 : 1, kColumns = kHalves * kHalf;
   static constexpr int kStages = kHalves * kDim == 256 ? 2 : 4, kTile = tile_bytes<kDim>(kColumns),
                        kOwn = tile_bytes<kDim>(kRows);
   unsigned char x[kOwn], y[kOwn], a[kStages][kTile], b[kStages][kTile];
@@ -45,7 +45,7 @@ struct BackwardMemory {
 // lse2 and delta of the 64 queries from `column` on: two of each lane. Where there is none: no weight.
 struct StreamedStatistics {
   float lse2[2], delta[2];
-  __device__ void load(const BackwardParams& p, const Strand& s, int column, int head) {
+  __device__ void load(const BackwardParams& p, const HeadSegment& s, int column, int head) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int j = column + static_cast<int>(threadIdx.x) + 32 * i;
@@ -67,29 +67,29 @@ __device__ inline unsigned next_ticket(const Tickets& tickets) {
 }
 
 // One warp.
-template <Owner owner, int kDim>
+template <Stationary owner, int kDim>
 __device__ void produce(const BackwardParams& p, BackwardMemory<owner, kDim>& m) {
   using Memory = BackwardMemory<owner, kDim>;
-  constexpr bool kKeys = owner == Owner::keys;
+  constexpr bool kKeys = owner == Stationary::kv;
   const bool leader = threadIdx.x == 0;
   Turn<Memory::kStages> turn;
   int n = 0;
   unsigned next = next_ticket(p.tickets);
   for (unsigned ticket = next; ticket < p.tickets.blocks; ticket = next) {
     next = next_ticket(p.tickets);  // asked for long before it is needed
-    const Place at = p.work[ticket];
+    const CtaCoord at = p.work[ticket];
     Job& job = m.jobs[n % 3];
     __syncwarp();
     bool exists = false;
     if (leader) {
-      job.strand = Strand(p.pass, at.piece, p.pass.offset(kKeys ? at.head : at.head / p.group));
+      job.segment = HeadSegment(p.pass, at.piece, p.pass.offset(kKeys ? at.head : at.head / p.group));
       exists = describe<owner>(job, p.work, at);
     }
     __syncwarp();  // the job is there
     if (!uniform(exists)) continue;
-    const Strand& strand = job.strand;
-    const BoxRows own(kKeys ? strand.k_row : strand.q_row, strand.rate);
-    const BoxRows streamed(kKeys ? strand.q_row : strand.k_row, strand.rate);
+    const HeadSegment& segment = job.segment;
+    const BoxRows own(kKeys ? segment.k_row : segment.q_row, segment.rate);
+    const BoxRows streamed(kKeys ? segment.q_row : segment.k_row, segment.rate);
     const int own_head = uniform(job.head), row = uniform(job.row);
     m.own_empty.wait(~n & 1);
     expect(m.own_full, 2 * Memory::kOwn);
@@ -107,7 +107,7 @@ __device__ void produce(const BackwardParams& p, BackwardMemory<owner, kDim>& m)
         if (!more && head < end_head) break;
         if (!more) tile.marks = kNoTile;
         StreamedStatistics statistics;
-        if (kKeys && more) statistics.load(p, strand, tile.column[0], head);
+        if (kKeys && more) statistics.load(p, segment, tile.column[0], head);
         Barrier& full = m.full[turn.stage];
         m.empty[turn.stage].wait(turn.parity ^ 1);
         if (kKeys && more) statistics.store(m.lse2[turn.stage], m.delta[turn.stage]);
@@ -138,18 +138,18 @@ __device__ void produce(const BackwardParams& p, BackwardMemory<owner, kDim>& m)
 }
 
 // What of the statistics a lane needs: of its two rows (owning queries), or of its columns.
-template <Owner owner>
+template <Stationary owner>
 struct LaneStatistics {
   float lse2_of[2], delta_of[2];
   const float *lse2_columns, *delta_columns;
 
   __device__ void load(const BackwardParams& p, const Job& job, int row) {
-    if constexpr (owner == Owner::queries) {
+    if constexpr (owner == Stationary::q) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int j = row + 8 * half;
         const bool exists = j >= job.first && j < job.end;
-        const std::int64_t at = job.head * p.tokens + job.strand.q_row + std::int64_t{j} * job.strand.rate;
+        const std::int64_t at = job.head * p.tokens + job.segment.q_row + std::int64_t{j} * job.segment.rate;
         lse2_of[half] = exists ? p.lse2[at] : INFINITY;
         delta_of[half] = exists ? p.delta[at] : 0.0f;
       }
@@ -165,14 +165,14 @@ struct LaneStatistics {
 
  private:
   __device__ static float4 spread(const float (&of)[2], const float* columns, int n) {
-    if (owner == Owner::queries) return {of[0], of[0], of[1], of[1]};
+    if (owner == Stationary::q) return {of[0], of[0], of[1], of[1]};
     const float2 c = *reinterpret_cast<const float2*>(columns + 8 * n);
     return {c.x, c.y, c.x, c.y};
   }
 };
 
 // Scores become weights.
-template <Owner owner, int kSums>
+template <Stationary owner, int kSums>
 __device__ inline void weights_of(float (&s)[kSums], const LaneStatistics<owner>& of, float factor) {
 #pragma unroll
   for (int n = 0; n < kSums / 4; ++n) {
@@ -183,7 +183,7 @@ __device__ inline void weights_of(float (&s)[kSums], const LaneStatistics<owner>
   }
 }
 // dP becomes dS.
-template <Owner owner, int kSums>
+template <Stationary owner, int kSums>
 __device__ inline void score_gradients(float (&dp)[kSums], const float (&w)[kSums], const LaneStatistics<owner>& of) {
 #pragma unroll
   for (int n = 0; n < kSums / 4; ++n) {
@@ -201,17 +201,17 @@ __device__ inline void write_gradient(const float (&sums)[kDim / 2], float facto
     const int j = row + 8 * half;
     const bool exists = j >= job.first && j < job.end;
     if (job.slot < 0)
-      write_row<kDim>(sums, half, factor, 1.0f, whole, own_row + std::int64_t{j} * job.strand.rate, job.head, dim,
+      write_row<kDim>(sums, half, factor, 1.0f, whole, own_row + std::int64_t{j} * job.segment.rate, job.head, dim,
                       exists);
     else
       write_row<kDim>(sums, half, 1.0f, 0.0f, partial, std::int64_t{job.slot} * kRows + j - job.row, 0, dim, exists);
   }
 }
 
-template <Owner owner, int kDim>
+template <Stationary owner, int kDim>
 __device__ void consume(const BackwardParams& p, BackwardMemory<owner, kDim>& m, int consumer) {
   using Memory = BackwardMemory<owner, kDim>;
-  constexpr bool kKeys = owner == Owner::keys;
+  constexpr bool kKeys = owner == Stationary::kv;
   constexpr int kColumns = Memory::kColumns;
   const int warp = uniform(static_cast<int>(threadIdx.x) % kGroup / 32), lane = static_cast<int>(threadIdx.x) % 32;
   const auto release = [&](Barrier& empty) {
@@ -275,13 +275,13 @@ __device__ void consume(const BackwardParams& p, BackwardMemory<owner, kDim>& m,
     release(m.empty[turn.stage]);
     turn.next();
     release(m.own_empty);
-    const int own_row = kKeys ? job.strand.k_row : job.strand.q_row;
+    const int own_row = kKeys ? job.segment.k_row : job.segment.q_row;
     write_gradient<kDim>(dx, p.scale, p.dx, p.partial_dx, job, row, own_row, p.dim);
     if constexpr (kKeys) write_gradient<kDim>(dy, 1.0f, p.dy, p.partial_dy, job, row, own_row, p.dim);
   }
 }
 
-template <Owner owner, int kDim>
+template <Stationary owner, int kDim>
 __global__ __launch_bounds__(kThreads, 1) void sm90_backward(const __grid_constant__ BackwardParams p) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ unsigned char memory[];
@@ -290,10 +290,10 @@ __global__ __launch_bounds__(kThreads, 1) void sm90_backward(const __grid_consta
   __syncthreads();
   const int group = uniform(static_cast<int>(threadIdx.x) / kGroup);
   if (group == 0) {
-    give_registers<owner == Owner::keys ? 24 : 40>();
+    give_registers<owner == Stationary::kv ? 24 : 40>();
     if (threadIdx.x < 32) produce<owner, kDim>(p, m);
   } else {
-    take_registers<owner == Owner::keys ? 240 : 232>();
+    take_registers<owner == Stationary::kv ? 240 : 232>();
     consume<owner, kDim>(p, m, group - 1);
   }
 #else
@@ -301,14 +301,14 @@ __global__ __launch_bounds__(kThreads, 1) void sm90_backward(const __grid_consta
 #endif
 }
 
-template <Owner owner, int kDim>
-void run_backward(const AttentionBackward& args, const Pass& pass, const RowStatistics& statistics,
-                  const Context& ctx) {
-  constexpr bool kKeys = owner == Owner::keys;
+template <Stationary owner, int kDim>
+void run_backward(const AttentionBackward& args, const BranchPass& pass, const RowStatistics& statistics,
+                  const ExecContext& ctx) {
+  constexpr bool kKeys = owner == Stationary::kv;
   const std::int64_t heads = args.q.dim(1), kv_heads = args.k.dim(1), group = heads / kv_heads, dim = args.q.dim(2);
-  const WorkPlan plan =
-      plan_work(pass, args.pattern, args.queries, args.keys, owner, kKeys ? kv_heads : heads, kv_heads, kRows,
-                std::max<std::int64_t>(1, kKeys ? 4 * dim * group : 4 * dim / group), ctx);
+  const SchedulePlan plan =
+      plan_schedule(pass, args.pattern, args.queries, args.keys, owner, kKeys ? kv_heads : heads, kv_heads, kRows,
+                    std::max<std::int64_t>(1, kKeys ? 4 * dim * group : 4 * dim / group), ctx);
   if (plan.blocks == 0) return;
   BackwardParams p{};
   const auto boxes = [&](const Tensor& t, Boxes& to) {

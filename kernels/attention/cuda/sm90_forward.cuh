@@ -18,8 +18,8 @@ struct ForwardParams {
   std::int64_t tokens;
   int dim, group;  // group: query heads per KV head
   float factor;    // from a product to a power of two
-  Pass pass;
-  Work work;
+  BranchPass pass;
+  TileSchedule work;
   Tickets tickets;
 };
 
@@ -69,8 +69,8 @@ struct ForwardProducer {
   }
   __device__ void copy_job(const Job& job, int n) {
     const int kv_head = uniform(job.head) / p.group;
-    const BoxRows rows(job.strand.k_row, job.strand.rate);
-    TileStream<2> stream(job, columns_of<Owner::queries>(job, p.work));
+    const BoxRows rows(job.segment.k_row, job.segment.rate);
+    TileStream<2> stream(job, columns_of<Stationary::q>(job, p.work));
     TilePlace tile{}, before;  // one tile at least, so that the consumers know no other case
     stream.next(tile);
     copy_keys(tile, rows, kv_head);
@@ -95,7 +95,7 @@ struct ForwardProducer {
     keys.next();
   }
   __device__ void copy_queries(const Job& job, int n) {
-    const BoxRows rows(job.strand.q_row, job.strand.rate);
+    const BoxRows rows(job.segment.q_row, job.segment.rate);
     const int head = uniform(job.head), row = uniform(job.row);
     m.q_empty[n & 1].wait(~(n >> 1) & 1);
     expect(m.q_full[n & 1], Memory::kQueries);
@@ -186,8 +186,8 @@ struct WarpRows {
         begin(job.first),
         end(job.end),
         head(job.head),
-        rate(job.strand.rate),
-        token_of_0(job.strand.q_row) {}
+        rate(job.segment.rate),
+        token_of_0(job.segment.q_row) {}
   __device__ int row(int half) const { return first + lane() / 4 + 8 * half; }
   __device__ bool exists(int row) const { return row >= begin && row < end; }
   __device__ std::int64_t token(int row) const { return token_of_0 + std::int64_t{row} * rate; }
@@ -392,7 +392,7 @@ struct ForwardConsumer {
     if constexpr (masked) {
       TilePlace tile = m.tiles[keys.stage];
       tile.marks = marks;
-      mask_rows<Owner::queries, 2>(scores, job, tile, job.row + 64 * consumer + 16 * warp + lane() / 4, consumer);
+      mask_rows<Stationary::q, 2>(scores, job, tile, job.row + 64 * consumer + 16 * warp + lane() / 4, consumer);
       __syncwarp();  // all have read the tile's place
     }
     release(m.k_empty[keys.stage]);
@@ -426,7 +426,7 @@ __global__ __launch_bounds__(kThreads, 1) void sm90_forward(const __grid_constan
   if (group == 0) {
     give_registers<72>();
     if (threadIdx.x < 32) ForwardProducer<kDim>{p, m}.run();
-    if (threadIdx.x == 32) m.jobs.template describe_all<Owner::queries>(p.work, p.pass, p.tickets, p.group);
+    if (threadIdx.x == 32) m.jobs.template describe_all<Stationary::q>(p.work, p.pass, p.tickets, p.group);
   } else {
     take_registers<216>();
     ForwardConsumer<kDim, merging>(p, m, group - 1).run();
@@ -437,11 +437,11 @@ __global__ __launch_bounds__(kThreads, 1) void sm90_forward(const __grid_constan
 }
 
 template <int kDim>
-void run_forward(const Attention& a, const Pass& pass, const Context& ctx) {
+void run_forward(const Attention& a, const BranchPass& pass, const ExecContext& ctx) {
   const int heads = static_cast<int>(a.q.dim(1)), kv_heads = static_cast<int>(a.k.dim(1)), group = heads / kv_heads;
   const int dim = static_cast<int>(a.q.dim(2));
-  const WorkPlan plan = plan_work(pass, a.pattern, a.queries, a.keys, Owner::queries, heads, kv_heads, kRows,
-                                  std::max(1, 4 * dim / group), ctx);
+  const SchedulePlan plan = plan_schedule(pass, a.pattern, a.queries, a.keys, Stationary::q, heads, kv_heads, kRows,
+                                          std::max(1, 4 * dim / group), ctx);
   if (plan.blocks == 0) return;
   ForwardParams p{};
   const bool fits = boxes_of(a.q, pass.rate, p.q) && boxes_of(a.k, pass.rate, p.k) && boxes_of(a.v, pass.rate, p.v);

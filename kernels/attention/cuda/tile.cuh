@@ -105,8 +105,8 @@ __device__ inline void multiply_packed(float (&c)[kM][kN][4], const std::uint32_
 }
 
 // Writes a warp's sums as bf16: first into its own rows of a tile at `shared` (which no other warp uses any more, and
-// whose last readers have met at a barrier), then from there to global memory in pieces of 16 bytes. 8 kN columns of
-// both; `columns` of them exist.
+// whose last readers have met at a barrier), then from there to global memory in pieces of 16 bytes. 8 kN
+// columns of both; `columns` of them exist.
 template <int kDim, int kM, int kN>
 __device__ inline void store_rows(const float (&c)[kM][kN][4], unsigned char* shared, Bf16* global, std::int64_t stride,
                                   Range exist, int columns) {

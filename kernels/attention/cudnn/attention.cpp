@@ -160,7 +160,7 @@ bool too_large(const Problem& p) {
   return p.deterministic && 2 * scores > static_cast<double>(kMostWorkspace);
 }
 
-std::optional<Call> call_of(const AttentionBackward& a, const Context& ctx) {
+std::optional<Call> call_of(const AttentionBackward& a, const ExecContext& ctx) {
   Call c;
   Problem& p = c.problem;
   p.backward = true;
@@ -182,11 +182,11 @@ std::optional<Call> call_of(const AttentionBackward& a, const Context& ctx) {
   return c;
 }
 
-const Plan* plan_of(const std::optional<Call>& c, const Context& ctx) {
+const Plan* plan_of(const std::optional<Call>& c, const ExecContext& ctx) {
   return c ? ctx.stream.impl().resource<Plans>().find(c->problem) : nullptr;
 }
 
-void run(const Problem& p, const Operands& operands, const Context& ctx) {
+void run(const Problem& p, const Operands& operands, const ExecContext& ctx) {
   Plans& plans = ctx.stream.impl().resource<Plans>();
   const Plan* plan = plans.find(p);
   RING_CHECK(plan, "cuDNN attention: no plan for ", p.batch, " x ", p.queries, " tokens");
@@ -196,9 +196,9 @@ void run(const Problem& p, const Operands& operands, const Context& ctx) {
   plan->run(operands, bytes > 0 ? workspace.raw() : nullptr, plans.handle());
 }
 
-bool supports_forward(const Attention& a, const Context& ctx) { return plan_of(call_of(a), ctx) != nullptr; }
+bool supports_forward(const Attention& a, const ExecContext& ctx) { return plan_of(call_of(a), ctx) != nullptr; }
 
-void run_forward(const Attention& a, const Context& ctx) {
+void run_forward(const Attention& a, const ExecContext& ctx) {
   const std::optional<Call> c = call_of(a);
   RING_CHECK(c, "cuDNN attention: arguments that it does not support");
   const Rows& rows = c->queries;
@@ -212,11 +212,11 @@ void run_forward(const Attention& a, const Context& ctx) {
   if (!direct) merge(out, lse, rows, a, ctx);
 }
 
-bool supports_backward(const AttentionBackward& a, const Context& ctx) {
+bool supports_backward(const AttentionBackward& a, const ExecContext& ctx) {
   return plan_of(call_of(a, ctx), ctx) != nullptr;
 }
 
-void run_backward(const AttentionBackward& a, const Context& ctx) {
+void run_backward(const AttentionBackward& a, const ExecContext& ctx) {
   const std::optional<Call> c = call_of(a, ctx);
   RING_CHECK(c, "cuDNN attention: arguments that it does not support");
   const Problem& p = c->problem;

@@ -18,7 +18,7 @@
 
 namespace ring::nccl {
 
-class Landing : public std::enable_shared_from_this<Landing> {
+class PeerMemoryPool : public std::enable_shared_from_this<PeerMemoryPool> {
  public:
   struct Segment {
     std::byte* data;
@@ -27,14 +27,14 @@ class Landing : public std::enable_shared_from_this<Landing> {
   // announce(segment, its number): the others learn of it before they read of a place in it.
   using Announce = std::function<void(const Segment&, std::size_t)>;
 
-  Landing(Device device, Announce announce) : device_(device), announce_(std::move(announce)) {}
-  ~Landing();
-  Landing(const Landing&) = delete;
-  Landing& operator=(const Landing&) = delete;
+  PeerMemoryPool(Device device, Announce announce) : device_(device), announce_(std::move(announce)) {}
+  ~PeerMemoryPool();
+  PeerMemoryPool(const PeerMemoryPool&) = delete;
+  PeerMemoryPool& operator=(const PeerMemoryPool&) = delete;
 
   // As if it came from the stream's allocator: to be used and dropped as memory of that stream. OutOfMemory.
   Tensor tensor(const Shape&, DType, const Stream&);
-  std::optional<Place> find(const std::byte*) const;
+  std::optional<RemoteAddress> find(const std::byte*) const;
   std::size_t bytes() const;  // of all segments
   void abandon();             // peers may still write: the memory is never freed
 

@@ -1,4 +1,4 @@
-#include "comm/nccl/landing.h"
+#include "comm/nccl/peer_memory_pool.h"
 
 #ifdef RING_WITH_NCCL
 
@@ -21,12 +21,12 @@ std::size_t round_up(std::size_t n) { return (n + kUnit - 1) / kUnit * kUnit; }
 
 }  // namespace
 
-Landing::~Landing() {
+PeerMemoryPool::~PeerMemoryPool() {
   for (const Segment& s : segments_)
     if (!abandoned_) cudaFree(s.data);  // at the end of the process the device may be gone already
 }
 
-Tensor Landing::tensor(const Shape& shape, DType dtype, const Stream& stream) {
+Tensor PeerMemoryPool::tensor(const Shape& shape, DType dtype, const Stream& stream) {
   const std::size_t used = static_cast<std::size_t>(shape.numel()) * size_of(dtype), bytes = round_up(used);
   if (bytes == 0) return Tensor::empty(shape, dtype, stream);
   std::byte* const at = take(bytes, stream);
@@ -35,7 +35,7 @@ Tensor Landing::tensor(const Shape& shape, DType dtype, const Stream& stream) {
   return Tensor::wrap(std::make_shared<Storage>(at, used, device_, owner), shape, dtype);
 }
 
-std::byte* Landing::take(std::size_t bytes, const Stream& stream) {
+std::byte* PeerMemoryPool::take(std::size_t bytes, const Stream& stream) {
   const std::lock_guard lock(mutex_);
   const auto smallest = [&] {
     auto best = free_.end();
@@ -54,7 +54,7 @@ std::byte* Landing::take(std::size_t bytes, const Stream& stream) {
   return at;
 }
 
-void Landing::give_back(std::byte* at, std::size_t bytes) {
+void PeerMemoryPool::give_back(std::byte* at, std::size_t bytes) {
   const std::lock_guard lock(mutex_);
   auto run = free_.emplace(at, bytes).first;
   const auto starts_segment = [&](const std::byte* p) {
@@ -70,7 +70,7 @@ void Landing::give_back(std::byte* at, std::size_t bytes) {
   if (run != free_.begin()) join_next(std::prev(run));
 }
 
-void Landing::add_segment(std::size_t bytes, const Stream& stream) {
+void PeerMemoryPool::add_segment(std::size_t bytes, const Stream& stream) {
   const cuda::OnDevice on(device_.index);
   const std::size_t size = std::bit_ceil(std::max(bytes, kSmallestSegment));  // so that sizes that vary find room
   void* data = nullptr;
@@ -97,22 +97,22 @@ void Landing::add_segment(std::size_t bytes, const Stream& stream) {
   free_[segment.data] = size;
 }
 
-std::optional<Place> Landing::find(const std::byte* at) const {
+std::optional<RemoteAddress> PeerMemoryPool::find(const std::byte* at) const {
   const std::lock_guard lock(mutex_);
   for (std::size_t i = 0; i < segments_.size(); ++i)
     if (at >= segments_[i].data && at < segments_[i].data + segments_[i].bytes)
-      return Place{static_cast<std::uint32_t>(i), static_cast<std::uint64_t>(at - segments_[i].data)};
+      return RemoteAddress{static_cast<std::uint32_t>(i), static_cast<std::uint64_t>(at - segments_[i].data)};
   return {};
 }
 
-std::size_t Landing::bytes() const {
+std::size_t PeerMemoryPool::bytes() const {
   const std::lock_guard lock(mutex_);
   std::size_t sum = 0;
   for (const Segment& s : segments_) sum += s.bytes;
   return sum;
 }
 
-void Landing::abandon() {
+void PeerMemoryPool::abandon() {
   const std::lock_guard lock(mutex_);
   abandoned_ = true;
 }

@@ -1,5 +1,5 @@
 #pragma once
-// Boxes of elements inside a tensor: what a rank holds, what a file holds, and where they meet.
+// Regions of elements inside a tensor: what a rank holds, what a file holds, and where they meet.
 
 #include <algorithm>
 #include <functional>
@@ -8,16 +8,16 @@
 
 namespace ring {
 
-struct Box {
+struct Region {
   Shape start, size;
-  bool operator==(const Box&) const = default;
+  bool operator==(const Region&) const = default;
   std::int64_t numel() const { return size.numel(); }
 };
 
 // Size 0 in some dim when they do not meet.
-inline Box intersect(const Box& a, const Box& b) {
-  RING_CHECK(a.size.size() == b.size.size(), "boxes of ", a.size.size(), " and ", b.size.size(), " dims");
-  Box both = a;
+inline Region intersect(const Region& a, const Region& b) {
+  RING_CHECK(a.size.size() == b.size.size(), "regions of ", a.size.size(), " and ", b.size.size(), " dims");
+  Region both = a;
   for (int i = 0; i < a.size.size(); ++i) {
     both.start[i] = std::max(a.start[i], b.start[i]);
     both.size[i] = std::max<std::int64_t>(0, std::min(a.start[i] + a.size[i], b.start[i] + b.size[i]) - both.start[i]);
@@ -27,7 +27,7 @@ inline Box intersect(const Box& a, const Box& b) {
 
 // Calls run(from, to, count) for every stretch of elements that is contiguous in both `source` and `target`, in the
 // order in which they lie in `source`; from and to are element offsets inside each.
-void for_each_run(const Box& source, const Box& target,
+void for_each_run(const Region& source, const Region& target,
                   const std::function<void(std::int64_t from, std::int64_t to, std::int64_t count)>& run);
 
 }  // namespace ring

@@ -1,4 +1,4 @@
-#include "parallel/unit_reducer.h"
+#include "parallel/fsdp_reducer.h"
 
 #include <utility>
 
@@ -6,12 +6,12 @@
 
 namespace ring {
 
-UnitReducer::UnitReducer(Communicator& comm, const Units& units, const Context& ctx, DType gradients, DType travel,
-                         const HeldBuffer& own)
+FsdpReducer::FsdpReducer(Communicator& comm, const FsdpUnits& units, const ExecContext& ctx, DType gradients,
+                         DType travel, const FlatBuffer& own)
     : comm_(comm), units_(units), travel_(travel), own_(own), open_(units.units.size()), added_(units.units.size()) {
   for (const std::int64_t size : units.buffers) buffers_.push_back(ctx.zeros({size}, gradients));
   under_way_.resize(buffers_.size());
-  for (const Unit& unit : units.units)
+  for (const FsdpUnit& unit : units.units)
     for (std::size_t i = 0; i < unit.params.size(); ++i) {
       const Param& p = *unit.params[i];
       const Tensor& buffer = buffers_[static_cast<std::size_t>(unit.buffer)];
@@ -20,11 +20,11 @@ UnitReducer::UnitReducer(Communicator& comm, const Units& units, const Context& 
     }
 }
 
-void UnitReducer::start_step() { added_.assign(added_.size(), false); }
+void FsdpReducer::start_step() { added_.assign(added_.size(), false); }
 
-void UnitReducer::open(std::size_t at, const Context& ctx) {
+void FsdpReducer::open(std::size_t at, const ExecContext& ctx) {
   if (open_[at]) return;
-  const Unit& unit = units_.units[at];
+  const FsdpUnit& unit = units_.units[at];
   for (std::size_t other = 0; other < open_.size(); ++other)
     RING_CHECK(!open_[other] || units_.units[other].buffer != unit.buffer, "gradients of ", unit.name,
                " are to be written while those of ", units_.units[other].name, " are in their place");
@@ -33,25 +33,25 @@ void UnitReducer::open(std::size_t at, const Context& ctx) {
   open_[at] = true;
 }
 
-void UnitReducer::close(std::size_t at, const Context& ctx) {
+void FsdpReducer::close(std::size_t at, const ExecContext& ctx) {
   open(at, ctx);  // where its gradients were never wanted
-  const Unit& unit = units_.units[at];
+  const FsdpUnit& unit = units_.units[at];
   for (const Param* p : unit.params)
     if (!std::exchange(p->var.slot->written, true)) fill_zero(p->var.slot->grad, ctx.stream);
   std::vector<BufferPiece> pieces;
-  for (const UnitPiece& p : unit.pieces) pieces.push_back({p.at, p.piece.numel, p.piece.owner});
+  for (const FsdpUnitPiece& p : unit.pieces) pieces.push_back({p.at, p.piece.numel, p.piece.owner});
   const auto buffer = static_cast<std::size_t>(unit.buffer);
   under_way_[buffer] = Reduction{at, {comm_, ctx, buffers_[buffer].narrow(0, 0, unit.size), pieces, travel_}};
   open_[at] = false;
 }
 
 // The buffer's reduction ends, and this rank's part of it is added to the step's.
-void UnitReducer::settle(std::size_t buffer, const Context& ctx) {
+void FsdpReducer::settle(std::size_t buffer, const ExecContext& ctx) {
   if (!under_way_[buffer]) return;
   Reduction r = std::move(*under_way_[buffer]);
   under_way_[buffer].reset();
   r.sum.finish(ctx);
-  for (const UnitPiece& p : units_.units[r.unit].pieces) {
+  for (const FsdpUnitPiece& p : units_.units[r.unit].pieces) {
     if (p.piece.owner != comm_.rank()) continue;
     const Tensor sum = own_.of(p.piece), more = buffers_[buffer].narrow(0, p.at, p.piece.numel);
     axpby_kernel({more, added_[r.unit] ? sum : Tensor{}, sum, 1, added_[r.unit] ? 1.0f : 0.0f}, ctx);
@@ -59,14 +59,14 @@ void UnitReducer::settle(std::size_t buffer, const Context& ctx) {
   added_[r.unit] = true;
 }
 
-void UnitReducer::finish(const Context& ctx) {
+void FsdpReducer::finish(const ExecContext& ctx) {
   for (std::size_t i = 0; i < buffers_.size(); ++i) settle(i, ctx);
   for (std::size_t at = 0; at < added_.size(); ++at)
-    for (const UnitPiece& p : units_.units[at].pieces)
+    for (const FsdpUnitPiece& p : units_.units[at].pieces)
       if (!added_[at] && p.piece.owner == comm_.rank()) fill_zero(own_.of(p.piece), ctx.stream);
 }
 
-std::size_t UnitReducer::bytes() const {
+std::size_t FsdpReducer::bytes() const {
   std::size_t all = 0;
   for (const Tensor& t : buffers_) all += t.bytes();
   return all;

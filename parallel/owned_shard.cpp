@@ -1,16 +1,16 @@
-#include "parallel/holding.h"
+#include "parallel/owned_shard.h"
 
 #include "kernels/elementwise.h"
 #include "parallel/ordered_sum.h"
 
 namespace ring {
 
-std::vector<HeldRun> Holding::runs() const {
-  std::vector<HeldRun> out;
+std::vector<UpdateRange> OwnedShard::runs() const {
+  std::vector<UpdateRange> out;
   for (const ShardPiece& p : pieces) {
     const bool decay = p.param->decay, cut = slice.size > 1 && p.param->cut != Cut::none;
     if (!out.empty()) {
-      HeldRun& run = out.back();
+      UpdateRange& run = out.back();
       const std::int64_t gap = p.offset - run.first.offset;
       const bool behind = gap == p.shard_offset - run.first.shard_offset && gap < run.numel + kParamAlign;
       if (behind && run.decay == decay && run.cut == cut) {
@@ -23,7 +23,7 @@ std::vector<HeldRun> Holding::runs() const {
   return out;
 }
 
-void Holding::initialise(std::uint64_t seed, const Context& ctx) const {
+void OwnedShard::initialise(std::uint64_t seed, const ExecContext& ctx) const {
   for (const ShardPiece& p : pieces) {
     const Tensor value = values.of(p);
     const std::int64_t columns = p.numel / p.rows;
@@ -37,20 +37,20 @@ void Holding::initialise(std::uint64_t seed, const Context& ctx) const {
   refresh_weights(ctx);
 }
 
-void Holding::refresh_weights(const Context& ctx) const {
+void OwnedShard::refresh_weights(const ExecContext& ctx) const {
   if (!copies()) return;
-  for (const HeldRun& run : runs()) cast_kernel({run.of(values), run.of(weights)}, ctx);
+  for (const UpdateRange& run : runs()) cast_kernel({run.of(values), run.of(weights)}, ctx);
 }
 
-void sum_replicated(const Holding& h, Communicator& slices, const Context& ctx) {
+void sum_replicated(const OwnedShard& h, Communicator& slices, const ExecContext& ctx) {
   std::vector<Tensor> replicated;
-  for (const HeldRun& run : h.runs())
+  for (const UpdateRange& run : h.runs())
     if (h.slice.size > 1 && !run.cut) replicated.push_back(run.of(h.gradients));
   sum_in_order(replicated, slices, ctx);
 }
 
-Holding hold_everything(const Parameters& params) {
-  Holding h;
+OwnedShard own_everything(const Parameters& params) {
+  OwnedShard h;
   h.slice = params.slice();
   h.pieces = whole_plan(params);
   h.size = params.size();

@@ -1,7 +1,7 @@
 #pragma once
 // The geometry that all kernels of the family share, on CPUs and GPUs. A pattern is worked off in passes; a pass cuts
-// each pair of spans into pieces (one segment of one document); a head sees a piece as a strand of samples, where every
-// pattern is an interval with a hole. Block patterns add lists of blocks to it (blocks.h).
+// each pair of spans into segment pairs (one segment of one document); a head sees a segment pair as a head segment of
+// samples, where every pattern is an interval with a hole. Block patterns add lists of blocks to it (blocks.h).
 
 #include <limits>
 
@@ -17,7 +17,7 @@ namespace ring {
 
 constexpr std::int32_t kNoSegment = std::numeric_limits<std::int32_t>::max();
 
-struct Pass {
+struct BranchPass {
   std::int32_t segment = kNoSegment, rate = 1;
   std::int32_t finer = 0;              // pairs within one segment of this length belong to another pass; 0: none
   std::int32_t window = 0, shift = 0;  // window: in samples; 0: none
@@ -26,18 +26,19 @@ struct Pass {
 };
 
 // In the order in which they are worked off: the last one has rate 1 and reaches every query.
-std::vector<Pass> passes_of(const Pattern&);
+std::vector<BranchPass> passes_of(const Pattern&);
 
 // Positions count from the start of the segment. Position p of the queries is row q_row + p of their tensor.
-struct Piece {
+struct SegmentPair {
   std::int32_t q_row, q_first, q_end;  // q_row may lie before the tensor; positions [q_first, q_end) exist
   std::int32_t k_row, k_first, k_end;
   std::int32_t sink_end;  // keys before it are seen beyond the window
 };
 
-// Only pieces with rows; those without keys are there too (their queries see nothing), as are those without queries.
-std::vector<Piece> pieces_of(const Pass&, const Pattern&, const std::vector<Span>& queries,
-                             const std::vector<Span>& keys);
+// Only segment pairs with rows; those without keys are there too (their queries see nothing), as are those without
+// queries.
+std::vector<SegmentPair> segment_pairs_of(const BranchPass&, const Pattern&, const std::vector<Span>& queries,
+                                          const std::vector<Span>& keys);
 
 // The columns c that a row sees: first <= c < end, and not hole <= c < hole_end.
 struct Columns {
@@ -47,7 +48,7 @@ struct Columns {
 
 // Of several rows: no row sees a column outside of [first, end) or inside of [gap, gap_end); every row sees the columns
 // of [all_first, all_end) outside of [hole, hole_end).
-struct Reach {
+struct TileBounds {
   std::int32_t first, end, gap, gap_end;
   std::int32_t all_first, all_end, hole, hole_end;
   RING_HOST_DEVICE bool none(std::int32_t c, std::int32_t width) const {
@@ -59,17 +60,17 @@ struct Reach {
   }
 };
 
-enum class Owner : std::uint8_t { queries, keys };  // whose rows are fixed while the other side's columns stream past
+enum class Stationary : std::uint8_t { q, kv };  // whose rows are fixed while the other side's columns stream past
 
-// Sample j of a strand is position offset + j * rate of its piece.
-struct Strand {
+// Sample j of a head segment is position offset + j * rate of its segment pair.
+struct HeadSegment {
   std::int32_t q_row, k_row;  // rows of sample 0
   std::int32_t rate, offset;
   std::int32_t q_first, q_end, k_first, k_end, sink_end;  // samples
   std::int32_t window, finer;
   bool causal;
 
-  RING_HOST_DEVICE Strand(const Pass& pass, const Piece& p, std::int32_t offset)
+  RING_HOST_DEVICE HeadSegment(const BranchPass& pass, const SegmentPair& p, std::int32_t offset)
       : q_row(p.q_row + offset),
         k_row(p.k_row + offset),
         rate(pass.rate),
@@ -83,20 +84,20 @@ struct Strand {
         finer(pass.finer),
         causal(pass.causal) {}
 
-  template <Owner owner>
+  template <Stationary owner>
   RING_HOST_DEVICE std::int32_t first() const {
-    return owner == Owner::queries ? q_first : k_first;
+    return owner == Stationary::q ? q_first : k_first;
   }
-  template <Owner owner>
+  template <Stationary owner>
   RING_HOST_DEVICE std::int32_t end() const {
-    return owner == Owner::queries ? q_end : k_end;
+    return owner == Stationary::q ? q_end : k_end;
   }
 
   // The keys that query j sees, or the queries that see key j.
-  template <Owner owner>
+  template <Stationary owner>
   RING_HOST_DEVICE Columns columns(std::int32_t j) const {
-    Columns c = owner == Owner::queries ? Columns{k_first, k_end, 0, 0} : Columns{q_first, q_end, 0, 0};
-    if (owner == Owner::queries) {
+    Columns c = owner == Stationary::q ? Columns{k_first, k_end, 0, 0} : Columns{q_first, q_end, 0, 0};
+    if (owner == Stationary::q) {
       if (causal) c.end = least(c.end, j + 1);
       if (window > 0) {
         if (!causal) c.end = most(least(c.end, j + window), least(k_end, sink_end));
@@ -117,11 +118,11 @@ struct Strand {
   }
 
   // Of the rows [row, row_end), at least one. Bounds rise with the row, sinks as owners excepted.
-  template <Owner owner>
-  RING_HOST_DEVICE Reach reach(std::int32_t row, std::int32_t row_end) const {
+  template <Stationary owner>
+  RING_HOST_DEVICE TileBounds bounds(std::int32_t row, std::int32_t row_end) const {
     const Columns a = columns<owner>(row), b = columns<owner>(row_end - 1);
-    Reach r{a.first, b.end, b.hole, a.hole_end, b.first, a.end, a.hole, b.hole_end};
-    if (owner == Owner::keys && window > 0 && row < sink_end) {
+    TileBounds r{a.first, b.end, b.hole, a.hole_end, b.first, a.end, a.hole, b.hole_end};
+    if (owner == Stationary::kv && window > 0 && row < sink_end) {
       r.end = a.end;
       r.all_end = row_end > sink_end ? columns<owner>(sink_end).end : a.end;
     }

@@ -5,23 +5,24 @@
 
 #include <optional>
 
+#include "parallel/fsdp_units.h"
 #include "parallel/gradient_sum.h"
-#include "parallel/holding.h"
-#include "parallel/units.h"
+#include "parallel/owned_shard.h"
 
 namespace ring {
 
-class UnitReducer {
+class FsdpReducer {
  public:
   // Binds every gradient to its place. own: this rank's gradients, filled by each step.
-  UnitReducer(Communicator&, const Units&, const Context&, DType gradients, DType travel, const HeldBuffer& own);
+  FsdpReducer(Communicator&, const FsdpUnits&, const ExecContext&, DType gradients, DType travel,
+              const FlatBuffer& own);
 
   void start_step();
   // Before a unit's first gradient of a micro-batch; does nothing for a unit that is open.
-  void open(std::size_t unit, const Context&);
+  void open(std::size_t unit, const ExecContext&);
   // After its last one. Gradients that nothing wrote are zero.
-  void close(std::size_t unit, const Context&);
-  void finish(const Context&);  // of the step: `own` holds the sums
+  void close(std::size_t unit, const ExecContext&);
+  void finish(const ExecContext&);  // of the step: `own` holds the sums
 
   std::size_t bytes() const;  // of the buffers
 
@@ -30,12 +31,12 @@ class UnitReducer {
     std::size_t unit;
     GradientSum sum;
   };
-  void settle(std::size_t buffer, const Context&);
+  void settle(std::size_t buffer, const ExecContext&);
 
   Communicator& comm_;
-  const Units& units_;
+  const FsdpUnits& units_;
   DType travel_;
-  HeldBuffer own_;
+  FlatBuffer own_;
   std::vector<Tensor> buffers_;
   std::vector<std::optional<Reduction>> under_way_;  // by buffer
   std::vector<bool> open_, added_;                   // by unit; added_: in this step

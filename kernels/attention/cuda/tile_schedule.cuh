@@ -1,7 +1,7 @@
 #pragma once
 // How the CUDA attention kernels cut their work: each thread block owns a block of rows (queries, or keys and values)
-// of one head of one piece and streams blocks of the other side's columns past it. Which columns, is the choice of a
-// ColumnStream, made at run time; which pairs of a block count, that of the strand's Reach and Columns.
+// of one head of one segment pair and streams blocks of the other side's columns past it. Which columns, is the choice
+// of a ColumnStream, made at run time; which pairs of a block count, that of the head segment's TileBounds and Columns.
 
 #include <cuda_bf16.h>
 
@@ -9,8 +9,8 @@
 
 #include "kernels/attention/attention.h"
 #include "kernels/attention/cuda/lists.h"
+#include "kernels/attention/head_segment.h"
 #include "kernels/attention/passes.h"
-#include "kernels/attention/strand.h"
 #include "kernels/cuda/launch.h"
 
 namespace ring::cuda {
@@ -39,32 +39,32 @@ struct Output {
 Output output_of(const Tensor& t, const Tensor& carry);
 
 // What block `index` of the grid owns.
-struct Place {
-  Piece piece;
+struct CtaCoord {
+  SegmentPair piece;
   int head;        // of the owner
-  int block;       // of its rows: from the strand's first one, with lists from position 0
+  int block;       // of its rows: from the head segment's first one, with lists from position 0
   int begin, end;  // its part of a list's entries
-  int slot;        // of partial sums (see SplitSums), over all pieces; -1: the block has all of its columns
+  int slot;        // of partial sums (see SplitSums), over all segment pairs; -1: the block has all of its columns
 };
 
-struct WorkItem {
-  Piece piece;
+struct TileItem {
+  SegmentPair piece;
   std::int32_t block;
 };
 
-struct Work {
-  const WorkItem* items;  // costliest first
+struct TileSchedule {
+  const TileItem* items;  // costliest first
   int count;              // of items
   int heads;              // of the owner
   int section;            // heads whose streamed rows share the L2 cache: done before the next ones start
-  // With lists: pieces, and the lists' own order of heads and tiles.
-  const Piece* pieces;
+  // With lists: segment pairs, and the lists' own order of heads and tiles.
+  const SegmentPair* pieces;
   const ListItem* order;
   const std::int32_t* entries;  // null: no lists
-  int listed, slots;            // items of the order; slots of a piece
+  int listed, slots;            // items of the order; slots of a segment pair
   int group, halves;            // owners per KV head; blocks per tile
 
-  __device__ Place operator[](unsigned index) const {
+  __device__ CtaCoord operator[](unsigned index) const {
     if (entries) {
       const int half = static_cast<int>(index % halves), in_group = static_cast<int>(index / halves % group);
       const unsigned rest = index / halves / group;
@@ -79,19 +79,20 @@ struct Work {
     }
     const unsigned per_section = static_cast<unsigned>(section) * count, s = index / per_section;
     const unsigned rest = index - s * per_section, here = min(section, heads - static_cast<int>(s) * section);
-    const WorkItem i = items[rest / here];
+    const TileItem i = items[rest / here];
     return {i.piece, static_cast<int>(s * section + rest % here), i.block, 0, 0, -1};
   }
 };
 
-// The first row of a place's block, as a sample of its strand. With lists it may lie before the strand's first one.
-template <Owner owner>
-__device__ inline int first_row(const Work& work, const Strand& strand, const Place& at, int rows) {
-  return (work.entries ? 0 : strand.first<owner>()) + at.block * rows;
+// The first row of a place's block, as a sample of its head segment. With lists it may lie before the head segment's
+// first one.
+template <Stationary owner>
+__device__ inline int first_row(const TileSchedule& work, const HeadSegment& segment, const CtaCoord& at, int rows) {
+  return (work.entries ? 0 : segment.first<owner>()) + at.block * rows;
 }
 
-struct WorkPlan {
-  Work work{};
+struct SchedulePlan {
+  TileSchedule work{};
   std::int64_t blocks = 0;           // of the grid
   unsigned int* counter = nullptr;   // 0 between launches, for kernels that hand out blocks of work
   std::shared_ptr<const void> keep;  // what `work` points to
@@ -100,14 +101,16 @@ struct WorkPlan {
 };
 // rows: of a block, a divisor of 128. stream_bytes: of one column's rows that a block of one head streams. The device's
 // copy is kept with the stream and found again by its contents; a recorded step's copy is never given up.
-WorkPlan plan_work(const Pass&, const Pattern&, const std::vector<Span>& queries, const std::vector<Span>& keys, Owner,
-                   std::int64_t heads, std::int64_t kv_heads, int rows, std::int64_t stream_bytes, const Context&);
+SchedulePlan plan_schedule(const BranchPass&, const Pattern&, const std::vector<Span>& queries,
+                           const std::vector<Span>& keys, Stationary, std::int64_t heads, std::int64_t kv_heads,
+                           int rows, std::int64_t stream_bytes, const ExecContext&);
 
-// Sums for dk and dv of lists that were cut, before they are added up: [pieces, slots, 128, D] each, or undefined.
+// Sums for dk and dv of lists that were cut, before they are added up: [segment pairs, slots, 128, D] each, or
+// undefined.
 struct SplitParts {
   Tensor dk, dv;
-  SplitParts(const WorkPlan&, const AttentionBackward&, const Context&);
-  void add_up(const WorkPlan&, const AttentionBackward&, const Context&) const;
+  SplitParts(const SchedulePlan&, const AttentionBackward&, const ExecContext&);
+  void add_up(const SchedulePlan&, const AttentionBackward&, const ExecContext&) const;
 };
 
 // The index source: blocks of `step` columns (64, or 32), ascending, of a list or of an interval with a gap.
@@ -116,7 +119,7 @@ struct ColumnStream {
   int cursor, stop;             // the next column; with lists the next half or whole of an entry, and the list's end
   int first, end, gap, gap_end, step;
 
-  __device__ ColumnStream(const Work& work, const Place& at, const Reach& reach, int step)
+  __device__ ColumnStream(const TileSchedule& work, const CtaCoord& at, const TileBounds& reach, int step)
       : entries(work.entries),
         cursor(work.entries ? at.begin << halved(step) : reach.first),
         stop(at.end << halved(step)),
@@ -125,7 +128,7 @@ struct ColumnStream {
         gap(reach.gap),
         gap_end(reach.gap_end),
         step(step) {}
-  // The next block starts at `at`; its states for both halves of the tile as in a list's entry (list_kept).
+  // The next block starts at `at`; its states for both halves of the tile as in a list's entry (list_coverage).
   __device__ bool next(int& at, int& states) { return next(cursor, at, states); }
   // For many that share a stream: a cursor of their own, which starts as the stream's.
   __device__ bool next(int& cursor, int& at, int& states) const {
@@ -162,15 +165,15 @@ __device__ inline Merged merge(float own, float before) {
 }
 
 // Rows of no span: out = 0 and lse = -inf, gradients 0, or what is carried.
-void fill_outside(const Attention&, const Context&);
-void fill_outside(const AttentionBackward&, const Context&);
-void fill_no_keys(const Tensor& lse, const Context&);  // -inf everywhere
+void fill_outside(const Attention&, const ExecContext&);
+void fill_outside(const AttentionBackward&, const ExecContext&);
+void fill_no_keys(const Tensor& lse, const ExecContext&);  // -inf everywhere
 
 // What both backward kernels read beside the operands, each [Hq,N] f32: delta = rowsum(dout * out), and lse in powers
 // of two with +inf for rows without keys, so that their weights come out as 0.
 struct RowStatistics {
   Tensor lse2, delta;
 };
-RowStatistics row_statistics(const AttentionBackward&, const Context&);
+RowStatistics row_statistics(const AttentionBackward&, const ExecContext&);
 
 }  // namespace ring::cuda

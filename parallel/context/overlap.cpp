@@ -1,4 +1,4 @@
-#include "parallel/context/reach.h"
+#include "parallel/context/overlap.h"
 
 #include <algorithm>
 #include <limits>

@@ -1,9 +1,9 @@
-#include "checkpoint/box.h"
+#include "checkpoint/region.h"
 
 namespace ring {
 namespace {
 
-std::int64_t offset_in(const Box& box, const Shape& point) {
+std::int64_t offset_in(const Region& box, const Shape& point) {
   std::int64_t offset = 0;
   for (int i = 0; i < point.size(); ++i) offset = offset * box.size[i] + (point[i] - box.start[i]);
   return offset;
@@ -11,9 +11,9 @@ std::int64_t offset_in(const Box& box, const Shape& point) {
 
 }  // namespace
 
-void for_each_run(const Box& source, const Box& target,
+void for_each_run(const Region& source, const Region& target,
                   const std::function<void(std::int64_t, std::int64_t, std::int64_t)>& run) {
-  const Box both = intersect(source, target);
+  const Region both = intersect(source, target);
   if (both.numel() == 0) return;
   // Dims from `inner` on form one stretch: all but the outermost of them are whole on both sides.
   int inner = both.size.size();

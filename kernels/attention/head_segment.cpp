@@ -1,4 +1,4 @@
-#include "kernels/attention/strand.h"
+#include "kernels/attention/head_segment.h"
 
 #include <algorithm>
 
@@ -32,16 +32,16 @@ std::int64_t origin_of(const Pattern& p, std::int32_t document) {
 
 }  // namespace
 
-std::vector<Pass> passes_of(const Pattern& p) {
-  Pass plain;
+std::vector<BranchPass> passes_of(const Pattern& p) {
+  BranchPass plain;
   plain.causal = p.causal;
   plain.listed = p.kind == AttentionKind::block_sparse;
   constexpr std::int32_t kWidest = 1 << 30;  // positions plus windows stay within 32 bits
   if (p.kind == AttentionKind::window) plain.window = std::min(p.window, kWidest);
   if (p.kind != AttentionKind::dilated) return {plain};
-  std::vector<Pass> passes;
+  std::vector<BranchPass> passes;
   for (std::size_t i = p.branches.size(); i-- > 0;) {
-    Pass pass = plain;
+    BranchPass pass = plain;
     pass.segment = p.branches[i].segment;
     pass.rate = p.branches[i].rate;
     pass.finer = p.dedup && i > 0 ? p.branches[i - 1].segment : 0;
@@ -51,9 +51,9 @@ std::vector<Pass> passes_of(const Pattern& p) {
   return passes;
 }
 
-std::vector<Piece> pieces_of(const Pass& pass, const Pattern& pattern, const std::vector<Span>& queries,
-                             const std::vector<Span>& keys) {
-  std::vector<Piece> pieces;
+std::vector<SegmentPair> segment_pairs_of(const BranchPass& pass, const Pattern& pattern,
+                                          const std::vector<Span>& queries, const std::vector<Span>& keys) {
+  std::vector<SegmentPair> pieces;
   for (std::size_t b = 0; b < queries.size(); ++b) {
     const Span &q = queries[b], &k = keys[b];
     const std::int64_t origin = origin_of(pattern, q.document), length = pass.segment;

@@ -1,4 +1,4 @@
-#include "kernels/attention/cuda/work.cuh"
+#include "kernels/attention/cuda/tile_schedule.cuh"
 
 #include <algorithm>
 #include <list>
@@ -20,26 +20,26 @@ std::int64_t checked(std::int64_t blocks) {
 }
 
 struct Costed {
-  WorkItem item;
-  std::int64_t group, cost;  // group: of pieces whose streamed rows of one head share the L2 cache
+  TileItem item;
+  std::int64_t group, cost;  // group: of segment pairs whose streamed rows of one head share the L2 cache
 };
 
 // Costliest blocks first (Graham 1969), group by group.
-template <Owner owner>
-std::vector<WorkItem> list_items(const Pass& pass, const std::vector<Piece>& pieces, int rows,
+template <Stationary owner>
+std::vector<TileItem> list_items(const BranchPass& pass, const std::vector<SegmentPair>& pieces, int rows,
                                  std::int64_t group_columns) {
   std::vector<Costed> all;
   std::int64_t group = 0, filled = 0;
-  for (const Piece& p : pieces) {
-    const Strand s(pass, p, 0);
-    const std::int64_t columns = owner == Owner::queries ? s.k_end - s.k_first : s.q_end - s.q_first;
-    const int positions = owner == Owner::queries ? p.q_end - p.q_first : p.k_end - p.k_first;
+  for (const SegmentPair& p : pieces) {
+    const HeadSegment s(pass, p, 0);
+    const std::int64_t columns = owner == Stationary::q ? s.k_end - s.k_first : s.q_end - s.q_first;
+    const int positions = owner == Stationary::q ? p.q_end - p.q_first : p.k_end - p.k_first;
     const int samples = static_cast<int>(divide_up(positions, pass.rate));  // of no head more than these
     if (filled > 0 && filled + columns > group_columns) ++group, filled = 0;
     filled += columns;
     for (int block = 0; block * rows < samples; ++block) {
       const int first = s.first<owner>() + block * rows;
-      const Reach r = s.reach<owner>(first, first + std::min(rows, samples - block * rows));
+      const TileBounds r = s.bounds<owner>(first, first + std::min(rows, samples - block * rows));
       const int gap = std::max(0, std::min(r.gap_end, r.end) - std::max(r.gap, r.first));
       all.push_back({{p, block}, group, r.end - r.first - gap});
     }
@@ -47,7 +47,7 @@ std::vector<WorkItem> list_items(const Pass& pass, const std::vector<Piece>& pie
   std::stable_sort(all.begin(), all.end(), [](const Costed& a, const Costed& b) {
     return a.group != b.group ? a.group < b.group : a.cost > b.cost;
   });
-  std::vector<WorkItem> items;
+  std::vector<TileItem> items;
   for (const Costed& c : all) items.push_back(c.item);
   return items;
 }
@@ -61,18 +61,18 @@ void add_key(Key& key, const std::vector<Span>& spans) {
 
 struct Plan {
   Key key;
-  Tensor memory;  // items, or pieces
+  Tensor memory;  // items, or segment pairs
   std::int64_t count = 0, columns = 0;
   bool pinned = false;
 };
 
 // The plans of a stream, last used first.
-class WorkPlans {
+class SchedulePlans {
  public:
-  explicit WorkPlans(StreamImpl&) {}
+  explicit SchedulePlans(StreamImpl&) {}
 
   template <class Make>
-  std::shared_ptr<const Plan> find(const Key& key, const Context& ctx, const Make& make) {
+  std::shared_ptr<const Plan> find(const Key& key, const ExecContext& ctx, const Make& make) {
     auto at = std::find_if(plans_.begin(), plans_.end(), [&](const auto& p) { return p->key == key; });
     if (at == plans_.end()) {
       plans_.push_front(std::make_shared<Plan>(make(spare())));
@@ -107,7 +107,7 @@ constexpr std::size_t kHead = 64;  // bytes before the items: the counter
 
 // To the device; sizes are rounded up so that memory fits the next ones, too.
 template <class T>
-Tensor upload(const std::vector<T>& values, Tensor memory, const Context& ctx) {
+Tensor upload(const std::vector<T>& values, Tensor memory, const ExecContext& ctx) {
   const auto* items = reinterpret_cast<const unsigned char*>(values.data());
   std::vector<unsigned char> bytes(kHead);
   bytes.insert(bytes.end(), items, items + values.size() * sizeof(T));
@@ -133,7 +133,7 @@ __global__ void no_keys(float* lse, std::int64_t tokens, std::int64_t first, std
     for (int h = 0; h < heads; ++h) lse[h * tokens + first + n] = -INFINITY;
 }
 
-void fill(const Tensor& t, const Tensor& carry, std::int64_t first, std::int64_t count, const Context& ctx) {
+void fill(const Tensor& t, const Tensor& carry, std::int64_t first, std::int64_t count, const ExecContext& ctx) {
   if (carry.defined() && carry.raw() == t.raw()) return;
   const Launch shape{grid_of(std::min(count, kMaxGridY))};
   const int heads = static_cast<int>(t.dim(1)), dim = static_cast<int>(t.dim(2));
@@ -142,7 +142,7 @@ void fill(const Tensor& t, const Tensor& carry, std::int64_t first, std::int64_t
   });
 }
 
-void fill_lse(const Tensor& lse, std::int64_t first, std::int64_t count, const Context& ctx) {
+void fill_lse(const Tensor& lse, std::int64_t first, std::int64_t count, const ExecContext& ctx) {
   launch(ctx, {grid_of(std::min(divide_up(count, kBlock), kMaxGridY))}, no_keys, lse.data<float>(), lse.dim(1), first,
          count, lse.dim(0));
 }
@@ -159,9 +159,9 @@ Output output_of(const Tensor& t, const Tensor& carry) {
   return o;
 }
 
-WorkPlan plan_work(const Pass& pass, const Pattern& pattern, const std::vector<Span>& queries,
-                   const std::vector<Span>& keys, Owner owner, std::int64_t heads, std::int64_t kv_heads, int rows,
-                   std::int64_t stream_bytes, const Context& ctx) {
+SchedulePlan plan_schedule(const BranchPass& pass, const Pattern& pattern, const std::vector<Span>& queries,
+                           const std::vector<Span>& keys, Stationary owner, std::int64_t heads, std::int64_t kv_heads,
+                           int rows, std::int64_t stream_bytes, const ExecContext& ctx) {
   const std::int64_t group_columns = kSectionBytes / stream_bytes;
   Key key = {pass.segment,
              pass.rate,
@@ -179,28 +179,30 @@ WorkPlan plan_work(const Pass& pass, const Pattern& pattern, const std::vector<S
     key.push_back(-1);
   else
     add_key(key, keys);
-  const std::shared_ptr<const Plan> plan = ctx.stream.impl().resource<WorkPlans>().find(key, ctx, [&](Tensor memory) {
-    Plan made;
-    std::vector<Piece> pieces = pieces_of(pass, pattern, queries, keys);
-    std::erase_if(
-        pieces, [&](const Piece& p) { return owner == Owner::queries ? p.q_first == p.q_end : p.k_first == p.k_end; });
-    if (pass.listed) {
-      for (const Piece& p : pieces) made.columns = std::max<std::int64_t>({made.columns, p.q_end, p.k_end});
-      made.count = static_cast<std::int64_t>(pieces.size());
-      made.memory = upload(pieces, std::move(memory), ctx);
-      return made;
-    }
-    for (const Piece& p : pieces)
-      made.columns += divide_up(owner == Owner::queries ? p.k_end - p.k_first : p.q_end - p.q_first, pass.rate);
-    made.columns = std::min(made.columns, group_columns);
-    const std::vector<WorkItem> items = owner == Owner::queries
-                                            ? list_items<Owner::queries>(pass, pieces, rows, group_columns)
-                                            : list_items<Owner::keys>(pass, pieces, rows, group_columns);
-    made.count = static_cast<std::int64_t>(items.size());
-    made.memory = upload(items, std::move(memory), ctx);
-    return made;
-  });
-  WorkPlan to;
+  const std::shared_ptr<const Plan> plan =
+      ctx.stream.impl().resource<SchedulePlans>().find(key, ctx, [&](Tensor memory) {
+        Plan made;
+        std::vector<SegmentPair> pieces = segment_pairs_of(pass, pattern, queries, keys);
+        std::erase_if(pieces, [&](const SegmentPair& p) {
+          return owner == Stationary::q ? p.q_first == p.q_end : p.k_first == p.k_end;
+        });
+        if (pass.listed) {
+          for (const SegmentPair& p : pieces) made.columns = std::max<std::int64_t>({made.columns, p.q_end, p.k_end});
+          made.count = static_cast<std::int64_t>(pieces.size());
+          made.memory = upload(pieces, std::move(memory), ctx);
+          return made;
+        }
+        for (const SegmentPair& p : pieces)
+          made.columns += divide_up(owner == Stationary::q ? p.k_end - p.k_first : p.q_end - p.q_first, pass.rate);
+        made.columns = std::min(made.columns, group_columns);
+        const std::vector<TileItem> items = owner == Stationary::q
+                                                ? list_items<Stationary::q>(pass, pieces, rows, group_columns)
+                                                : list_items<Stationary::kv>(pass, pieces, rows, group_columns);
+        made.count = static_cast<std::int64_t>(items.size());
+        made.memory = upload(items, std::move(memory), ctx);
+        return made;
+      });
+  SchedulePlan to;
   to.keep = plan;
   to.work.heads = static_cast<int>(heads);
   if (plan->count == 0) return to;
@@ -209,7 +211,7 @@ WorkPlan plan_work(const Pass& pass, const Pattern& pattern, const std::vector<S
   if (pass.listed) {
     to.lists = lists_for(pattern, owner, kv_heads, plan->columns, stream_bytes * (heads / kv_heads), ctx);
     to.pieces = plan->count;
-    to.work.pieces = reinterpret_cast<const Piece*>(memory + kHead);
+    to.work.pieces = reinterpret_cast<const SegmentPair*>(memory + kHead);
     to.work.order = to.lists.item_data();
     to.work.entries = to.lists.entry_data();
     to.work.listed = to.lists.items;
@@ -219,7 +221,7 @@ WorkPlan plan_work(const Pass& pass, const Pattern& pattern, const std::vector<S
     to.blocks = checked(plan->count * to.work.listed * to.work.group * to.work.halves);
     return to;
   }
-  to.work.items = reinterpret_cast<const WorkItem*>(memory + kHead);
+  to.work.items = reinterpret_cast<const TileItem*>(memory + kHead);
   to.work.count = static_cast<int>(plan->count);
   const std::int64_t fits = group_columns / std::max<std::int64_t>(plan->columns, 1);
   to.work.section =
@@ -228,25 +230,25 @@ WorkPlan plan_work(const Pass& pass, const Pattern& pattern, const std::vector<S
   return to;
 }
 
-SplitParts::SplitParts(const WorkPlan& plan, const AttentionBackward& a, const Context& ctx) {
+SplitParts::SplitParts(const SchedulePlan& plan, const AttentionBackward& a, const ExecContext& ctx) {
   if (plan.lists.slots == 0) return;
   for (Tensor* t : {&dk, &dv}) *t = ctx.empty({plan.pieces, plan.lists.slots, kListRows, a.k.dim(2)});
 }
 
-void SplitParts::add_up(const WorkPlan& plan, const AttentionBackward& a, const Context& ctx) const {
+void SplitParts::add_up(const SchedulePlan& plan, const AttentionBackward& a, const ExecContext& ctx) const {
   if (!dk.defined()) return;
   add_splits(plan.lists, plan.work.pieces, {dk, a.dk, a.carry_dk}, ctx);
   add_splits(plan.lists, plan.work.pieces, {dv, a.dv, a.carry_dv}, ctx);
 }
 
-void fill_outside(const Attention& a, const Context& ctx) {
+void fill_outside(const Attention& a, const ExecContext& ctx) {
   for_rows_outside(a.queries, a.q.dim(0), [&](std::int64_t first, std::int64_t count) {
     fill(a.out, a.carry, first, count, ctx);
     if (!a.carry.defined()) fill_lse(a.lse, first, count, ctx);
   });
 }
 
-void fill_outside(const AttentionBackward& a, const Context& ctx) {
+void fill_outside(const AttentionBackward& a, const ExecContext& ctx) {
   for_rows_outside(a.queries, a.q.dim(0),
                    [&](std::int64_t first, std::int64_t count) { fill(a.dq, a.carry_dq, first, count, ctx); });
   for_rows_outside(a.keys, a.k.dim(0), [&](std::int64_t first, std::int64_t count) {
@@ -255,6 +257,6 @@ void fill_outside(const AttentionBackward& a, const Context& ctx) {
   });
 }
 
-void fill_no_keys(const Tensor& lse, const Context& ctx) { fill_lse(lse, 0, lse.dim(1), ctx); }
+void fill_no_keys(const Tensor& lse, const ExecContext& ctx) { fill_lse(lse, 0, lse.dim(1), ctx); }
 
 }  // namespace ring::cuda

@@ -1,4 +1,4 @@
-#include "parallel/unit_reducer.h"
+#include "parallel/fsdp_reducer.h"
 
 #include <gtest/gtest.h>
 
@@ -20,10 +20,10 @@ double gradient(int rank, int micro, std::int64_t place) {
 // What this test leaves out: a parameter whose gradient nothing writes, and in one micro-batch a whole unit.
 constexpr const char* kUnused = "blocks.1.attention_norm.weight";
 constexpr const char* kSkipped = "blocks.0";
-bool skipped(const Unit& unit, int micro) { return unit.name == kSkipped && micro == 1; }
+bool skipped(const FsdpUnit& unit, int micro) { return unit.name == kSkipped && micro == 1; }
 
 // Gradients as a backward writes them: the first one stores, and what was there before must not count.
-void write(const Unit& unit, const Param& p, int rank, int micro) {
+void write(const FsdpUnit& unit, const Param& p, int rank, int micro) {
   GradSlot& slot = *p.var.slot;
   RING_CHECK(!slot.written, unit.name, " was not opened anew");
   for (std::int64_t i = 0; i < slot.grad.numel(); ++i) {
@@ -32,7 +32,7 @@ void write(const Unit& unit, const Param& p, int rank, int micro) {
   slot.written = true;
 }
 
-double wanted(const Unit& unit, const Param& p, int ranks, int micros, std::int64_t i) {
+double wanted(const FsdpUnit& unit, const Param& p, int ranks, int micros, std::int64_t i) {
   double sum = 0;
   for (int r = 0; r < ranks; ++r)
     for (int m = 0; m < micros; ++m)
@@ -40,9 +40,9 @@ double wanted(const Unit& unit, const Param& p, int ranks, int micros, std::int6
   return sum;
 }
 
-void run_micro_batch(UnitReducer& reducer, const Units& units, const Context& ctx, int rank, int micro) {
+void run_micro_batch(FsdpReducer& reducer, const FsdpUnits& units, const ExecContext& ctx, int rank, int micro) {
   for (std::size_t at = units.units.size(); at-- > 0;) {
-    const Unit& unit = units.units[at];
+    const FsdpUnit& unit = units.units[at];
     if (skipped(unit, micro)) continue;
     reducer.open(at, ctx);
     reducer.open(at, ctx);  // a second user
@@ -62,21 +62,21 @@ INSTANTIATE_TEST_SUITE_P(Ranks, DistUnitReducer, testing::Values(1, 2, 3));
 
 TEST_P(DistUnitReducer, OwnersGetTheSumsOverRanksAndMicroBatches) {
   const auto errors = run_ranks(GetParam(), [](Communicator& c) {
-    const Context ctx{Stream::cpu(1)};
+    const ExecContext ctx{Stream::cpu(1)};
     ModelConfig config = tiny_config().model;
     config.layers = 4;
     Decoder model(config);
     model.parameters().lay_out();
     const std::vector<ShardPiece> plan = plan_shards(model.parameters(), c.size());
-    const Units units = make_units(model, plan);
-    const HeldBuffer own{ctx.zeros({shard_size(plan, c.rank())}), false};
-    UnitReducer reducer(c, units, ctx, DType::f32, DType::f32, own);
+    const FsdpUnits units = make_fsdp_units(model, plan);
+    const FlatBuffer own{ctx.zeros({shard_size(plan, c.rank())}), false};
+    FsdpReducer reducer(c, units, ctx, DType::f32, DType::f32, own);
     for (const int micros : {1, 3}) {
       reducer.start_step();
       for (int m = 0; m < micros; ++m) run_micro_batch(reducer, units, ctx, c.rank(), m);
       reducer.finish(ctx);
-      for (const Unit& unit : units.units)
-        for (const UnitPiece& u : unit.pieces) {
+      for (const FsdpUnit& unit : units.units)
+        for (const FsdpUnitPiece& u : unit.pieces) {
           if (u.piece.owner != c.rank()) continue;
           const float* got = own.of(u.piece).data<float>();
           for (std::int64_t i = 0; i < u.piece.numel; ++i) {
@@ -92,16 +92,16 @@ TEST_P(DistUnitReducer, OwnersGetTheSumsOverRanksAndMicroBatches) {
 }
 
 // The buffer of a block is free again only when its gradients were taken.
-TEST(UnitReducer, RefusesTwoUnitsInOnePlace) {
-  const Context ctx{Stream::cpu(1)};
+TEST(FsdpReducer, RefusesTwoUnitsInOnePlace) {
+  const ExecContext ctx{Stream::cpu(1)};
   ModelConfig config = tiny_config().model;
   config.layers = 3;
   Decoder model(config);
   model.parameters().lay_out();
   const std::vector<ShardPiece> plan = plan_shards(model.parameters(), 1);
-  const Units units = make_units(model, plan);
+  const FsdpUnits units = make_fsdp_units(model, plan);
   const auto comm = make_self_communicator();
-  UnitReducer reducer(*comm, units, ctx, DType::f32, DType::f32, {ctx.zeros({shard_size(plan, 0)}), false});
+  FsdpReducer reducer(*comm, units, ctx, DType::f32, DType::f32, {ctx.zeros({shard_size(plan, 0)}), false});
   reducer.open(units.users[units.part("blocks.2")][0], ctx);
   reducer.open(units.users[units.part("blocks.1")][0], ctx);
   EXPECT_THROW(reducer.open(units.users[units.part("blocks.0")][0], ctx), Error);

@@ -7,7 +7,7 @@
 namespace ring {
 
 // A flat buffer, laid out like all parameters or like this rank's shard.
-struct HeldBuffer {
+struct FlatBuffer {
   Tensor flat;
   bool whole = true;
   std::int64_t place(const ShardPiece& p) const { return whole ? p.offset : p.shard_offset; }
@@ -15,34 +15,34 @@ struct HeldBuffer {
 };
 
 // Pieces that lie one behind the other everywhere and are updated alike.
-struct HeldRun {
+struct UpdateRange {
   ShardPiece first;        // where the run begins
   std::int64_t numel = 0;  // with the gaps between pieces
   bool decay = false;
   bool cut = false;  // tensor parallelism: other slices hold other parts; otherwise each slice holds the same
-  Tensor of(const HeldBuffer& b) const { return b.flat.narrow(0, b.place(first), numel); }
+  Tensor of(const FlatBuffer& b) const { return b.flat.narrow(0, b.place(first), numel); }
 };
 
-struct Holding {
+struct OwnedShard {
   Slice slice = {};                // of the model that all of this is about
   std::vector<ShardPiece> pieces;  // in layout order
   std::int64_t size = 0;           // elements of this rank's shard, and so of moments
-  HeldBuffer values;               // the master copy
-  HeldBuffer weights;              // what kernels read: the same bytes, or their copy in another type
-  HeldBuffer gradients;            // undefined until somebody provides them
+  FlatBuffer values;               // the master copy
+  FlatBuffer weights;              // what kernels read: the same bytes, or their copy in another type
+  FlatBuffer gradients;            // undefined until somebody provides them
 
   bool copies() const { return weights.flat.raw() != values.flat.raw(); }
-  HeldBuffer shard(const Tensor& flat) const { return {flat, false}; }  // moments
-  std::vector<HeldRun> runs() const;
-  void initialise(std::uint64_t seed, const Context&) const;  // the values of all pieces, and their copies
-  void refresh_weights(const Context&) const;
+  FlatBuffer shard(const Tensor& flat) const { return {flat, false}; }  // moments
+  std::vector<UpdateRange> runs() const;
+  void initialise(std::uint64_t seed, const ExecContext&) const;  // the values of all pieces, and their copies
+  void refresh_weights(const ExecContext&) const;
 };
 
 // Where the model is cut into slices: gradients of what every slice holds are summed over the slices, each of which has
 // a part of them. All replicas get the same bits.
-void sum_replicated(const Holding&, Communicator& slices, const Context&);
+void sum_replicated(const OwnedShard&, Communicator& slices, const ExecContext&);
 
 // The holding of somebody who has everything, in the flat buffers of `params`.
-Holding hold_everything(const Parameters& params);
+OwnedShard own_everything(const Parameters& params);
 
 }  // namespace ring

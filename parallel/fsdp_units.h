@@ -12,24 +12,24 @@
 
 namespace ring {
 
-struct UnitPiece {
+struct FsdpUnitPiece {
   ShardPiece piece;
   std::int64_t at = 0;  // in the unit's buffer
 };
 
-struct Unit {
+struct FsdpUnit {
   std::string name;
   std::vector<Param*> params{};
   std::vector<std::int64_t> param_at{};  // in the unit's buffer
-  std::vector<UnitPiece> pieces{};       // of all ranks
+  std::vector<FsdpUnitPiece> pieces{};   // of all ranks
   std::int64_t size = 0;                 // elements of its buffer
   int buffer = 0;
   bool tables = false;                        // of tables only
   std::size_t first_part = 0, last_part = 0;  // that use it, in the order of the forward pass
 };
 
-struct Units {
-  std::vector<Unit> units;                      // in the order of first use
+struct FsdpUnits {
+  std::vector<FsdpUnit> units;                  // in the order of first use
   std::vector<std::string> parts;               // of the model, in the order of the forward pass
   std::vector<std::vector<std::size_t>> users;  // by part: its units
   std::vector<std::int64_t> buffers;            // elements of each
@@ -37,9 +37,9 @@ struct Units {
   std::size_t part(const std::string& name) const;  // Error: there is none
 };
 
-Units make_units(const Decoder&, const std::vector<ShardPiece>& plan);
+FsdpUnits make_fsdp_units(const Decoder&, const std::vector<ShardPiece>& plan);
 
 // What a rank's piece of the unit is in a buffer for the unit.
-std::vector<OwnedPiece> pieces_in(const Unit&, const Tensor& buffer);
+std::vector<OwnedPiece> pieces_in(const FsdpUnit&, const Tensor& buffer);
 
 }  // namespace ring

@@ -1,4 +1,4 @@
-#include "parallel/units.h"
+#include "parallel/fsdp_units.h"
 
 #include <algorithm>
 #include <optional>
@@ -6,20 +6,20 @@
 namespace ring {
 namespace {
 
-std::size_t find_unit(const Units& u, const Param* p) {
+std::size_t find_unit(const FsdpUnits& u, const Param* p) {
   for (std::size_t i = 0; i < u.units.size(); ++i)
     if (std::find(u.units[i].params.begin(), u.units[i].params.end(), p) != u.units[i].params.end()) return i;
   return u.units.size();
 }
 
-void add_param(Unit& unit, Param* p) {
+void add_param(FsdpUnit& unit, Param* p) {
   unit.params.push_back(p);
   unit.param_at.push_back(unit.size);
   unit.size += param_aligned(p->shape.numel());
   unit.tables &= p->table;
 }
 
-void add_part(Units& u, const ModelPart& part) {
+void add_part(FsdpUnits& u, const ModelPart& part) {
   const std::size_t number = u.parts.size();
   u.parts.push_back(part.name);
   std::vector<std::size_t>& users = u.users.emplace_back();
@@ -38,10 +38,10 @@ void add_part(Units& u, const ModelPart& part) {
   }
 }
 
-void place_buffers(Units& u) {
+void place_buffers(FsdpUnits& u) {
   std::vector<std::string> kinds;
   int blocks = 0;
-  for (Unit& unit : u.units) {
+  for (FsdpUnit& unit : u.units) {
     std::string kind = unit.name;
     if (unit.tables) kind = "tables";
     if (unit.name.starts_with("blocks.")) kind = blocks++ % 2 ? "odd blocks" : "even blocks";
@@ -57,19 +57,19 @@ void place_buffers(Units& u) {
 
 }  // namespace
 
-std::size_t Units::part(const std::string& name) const {
+std::size_t FsdpUnits::part(const std::string& name) const {
   const auto it = std::find(parts.begin(), parts.end(), name);
   RING_CHECK(it != parts.end(), "the model has no part '", name, "'");
   return static_cast<std::size_t>(it - parts.begin());
 }
 
-Units make_units(const Decoder& model, const std::vector<ShardPiece>& plan) {
-  Units u;
+FsdpUnits make_fsdp_units(const Decoder& model, const std::vector<ShardPiece>& plan) {
+  FsdpUnits u;
   for (const ModelPart& part : model.parts()) add_part(u, part);
   for (const ShardPiece& piece : plan) {
     const std::size_t at = find_unit(u, piece.param);
     RING_CHECK(at < u.units.size(), "no part of the model uses ", piece.param->parts[0].name);
-    Unit& unit = u.units[at];
+    FsdpUnit& unit = u.units[at];
     const auto i = std::find(unit.params.begin(), unit.params.end(), piece.param) - unit.params.begin();
     unit.pieces.push_back({piece, unit.param_at[static_cast<std::size_t>(i)] + piece.offset - piece.param->offset});
   }
@@ -77,9 +77,9 @@ Units make_units(const Decoder& model, const std::vector<ShardPiece>& plan) {
   return u;
 }
 
-std::vector<OwnedPiece> pieces_in(const Unit& unit, const Tensor& buffer) {
+std::vector<OwnedPiece> pieces_in(const FsdpUnit& unit, const Tensor& buffer) {
   std::vector<OwnedPiece> out;
-  for (const UnitPiece& p : unit.pieces) out.push_back({buffer.narrow(0, p.at, p.piece.numel), p.piece.owner});
+  for (const FsdpUnitPiece& p : unit.pieces) out.push_back({buffer.narrow(0, p.at, p.piece.numel), p.piece.owner});
   return out;
 }
 
