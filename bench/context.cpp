@@ -8,6 +8,7 @@
 #include "bench/attention.h"
 #include "bench/traced_communicator.h"
 #include "comm/host.h"
+#include "kernels/attention/pairs.h"
 #include "parallel/context/exchange.h"
 #include "parallel/context/layout.h"
 

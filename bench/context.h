@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/mesh.h"
+#include "comm/mesh/mesh.h"
 #include "inspect/context_timeline.h"
 #include "kernels/attention/attention.h"
 #include "parallel/config.h"

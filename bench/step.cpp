@@ -14,6 +14,7 @@
 #include "kernels/elementwise.h"
 #include "kernels/matmul.h"
 #include "kernels/tuning.h"
+#include "trainer/devices.h"
 #include "trainer/session.h"
 
 namespace ring {

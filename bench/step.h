@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/mesh.h"
+#include "comm/mesh/mesh.h"
 #include "kernels/ceilings.h"
 #include "trainer/config.h"
 #include "trainer/trainer.h"

@@ -16,6 +16,8 @@
 #include "inspect/attention_picture.h"
 #include "inspect/svg.h"
 #include "kernels/attention/blocks.h"
+#include "model/flops.h"
+#include "model/patterns.h"
 #include "trainer/config.h"
 #include "trainer/progress.h"
 #include "trainer/run_directory.h"

@@ -8,6 +8,7 @@
 #include "cli/print.h"
 #include "core/cpu/thread_pool.h"
 #include "kernels/tuning.h"
+#include "trainer/devices.h"
 #include "trainer/session.h"
 
 namespace ring {

@@ -13,6 +13,7 @@
 #include "inspect/svg.h"
 #include "inspect/timeline_picture.h"
 #include "kernels/tuning.h"
+#include "trainer/devices.h"
 #include "trainer/session.h"
 
 namespace ring {

@@ -8,6 +8,8 @@
 #include "cli/print.h"
 #include "inspect/profiler.h"
 #include "kernels/observers.h"
+#include "model/flops.h"
+#include "trainer/devices.h"
 #include "trainer/session.h"
 
 namespace ring {

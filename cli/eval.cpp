@@ -5,7 +5,8 @@
 #include "cli/commands.h"
 #include "cli/eval_long.h"
 #include "cli/number_option.h"
-#include "comm/mesh.h"
+#include "comm/mesh/mesh.h"
+#include "trainer/devices.h"
 #include "trainer/evaluate.h"
 #include "trainer/session.h"
 

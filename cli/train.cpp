@@ -10,6 +10,7 @@
 #include "core/stop_signal.h"
 #include "inspect/profiler.h"
 #include "kernels/observers.h"
+#include "trainer/devices.h"
 #include "trainer/origin.h"
 #include "trainer/run_directory.h"
 #include "trainer/session.h"

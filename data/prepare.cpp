@@ -10,6 +10,7 @@
 #include "core/check.h"
 #include "core/cpu/thread_pool.h"
 #include "data/hash.h"
+#include "data/load_tokenizer.h"
 #include "data/ordered_queue.h"
 #include "data/text_survey.h"
 #include "data/token_store.h"

@@ -7,7 +7,6 @@
 #include "core/check.h"
 #include "data/files.h"
 #include "data/hash.h"
-#include "data/token_store.h"
 #include "data/utf8.h"
 
 namespace ring {
@@ -136,30 +135,6 @@ std::shared_ptr<const Tokenizer> parse_tokenizer(std::string bytes, const std::s
     fail(name, " is neither a tokenizer file of Ringmaster nor a SentencePiece model (", bytes.size(),
          " bytes): it was damaged, or is something else");
   return sentencepiece_tokenizer(std::move(bytes), name);
-}
-
-std::shared_ptr<const Tokenizer> load_tokenizer(const std::string& spec) {
-  if (spec == "bytes") return bytes_tokenizer();
-  try {
-    FileHandle file = open_input(spec);
-    if (TokenStore::is_one(file)) return TokenStore::open(spec)->tokenizer();
-  } catch (const Error& e) {
-    std::error_code ignored;
-    if (std::filesystem::is_regular_file(spec, ignored)) throw;
-    fail("tokenizer '", spec, "': ", e.what(), "; give bytes, a file written by 'ringmaster tokenizer train', ",
-         "a SentencePiece .model, or a corpus (.h5)");
-  }
-  return parse_tokenizer(read_file(spec), spec);
-}
-
-std::shared_ptr<const Tokenizer> load_tokenizer(const std::string& spec, const std::string& hash,
-                                                const std::string& owner) {
-  auto tokenizer = load_tokenizer(spec);
-  if (!hash.empty() && tokenizer->hash() != hash) {
-    fail(spec, " holds another tokenizer (", tokenizer->kind(), ", hash ", tokenizer->hash(), ") than ", owner,
-         " was made with (hash ", hash, "): it was replaced. Put the right one back");
-  }
-  return tokenizer;
 }
 
 void save_tokenizer(const Tokenizer& tokenizer, const std::string& path) {

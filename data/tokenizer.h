@@ -74,12 +74,6 @@ std::shared_ptr<const Tokenizer> sentencepiece_tokenizer(std::string model, cons
 // The bytes of a tokenizer file: ours, whose hash is checked, or a plain SentencePiece .model, which has none. Error
 // names `name`.
 std::shared_ptr<const Tokenizer> parse_tokenizer(std::string bytes, const std::string& name);
-// "bytes", or the path of a tokenizer file (.rmt), of a SentencePiece model, or of a corpus that holds one.
-std::shared_ptr<const Tokenizer> load_tokenizer(const std::string& spec);
-// The one that has this hash; empty: any. Error, besides the above: it is another one than `owner` ("checkpoint
-// runs/a/checkpoints/step-100") was made with.
-std::shared_ptr<const Tokenizer> load_tokenizer(const std::string& spec, const std::string& hash,
-                                                const std::string& owner);
 // Written to a temporary name and renamed. A path ending in .model gets the plain SentencePiece model.
 void save_tokenizer(const Tokenizer&, const std::string& path);
 

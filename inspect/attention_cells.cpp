@@ -5,6 +5,7 @@
 #include "core/check.h"
 #include "inspect/attention_samples.h"
 #include "kernels/attention/blocks.h"
+#include "kernels/attention/head_segment.h"
 
 namespace ring {
 namespace {

@@ -7,6 +7,8 @@
 #include "core/check.h"
 #include "inspect/attention_samples.h"
 #include "kernels/attention/blocks.h"
+#include "kernels/attention/head_segment.h"
+#include "kernels/attention/pairs.h"
 
 namespace ring {
 namespace {

@@ -10,7 +10,6 @@
 namespace ring {
 
 class Fields;
-struct ModelConfig;
 
 enum class BlockChoice : std::uint8_t { local_global, strided, hierarchical, random, file };
 
@@ -45,16 +44,5 @@ struct LayerAttentionConfig {
 
 // What "0,4-7" or "every 4 from 3" names, of so many layers. Error: it names none, or one that does not exist.
 std::vector<std::int64_t> layers_named(const std::string& text, std::int64_t layers);
-
-// The last entry of `attention_layers` that names the layer, else `attention`.
-const AttentionConfig& attention_of(const ModelConfig&, std::int64_t layer);
-
-// What the layers attend over. Layers of one section share its blocks. With a count: for those KV heads alone, numbered
-// from 0.
-std::vector<Pattern> patterns_of(const ModelConfig& resolved, KvHeads = {});
-Pattern pattern_of(const ModelConfig& resolved, std::int64_t layer);
-
-// Pairs of a query and a key in one whole context, summed over the layers; the mean of all heads.
-double attention_pairs(const ModelConfig& resolved);
 
 }  // namespace ring

@@ -131,14 +131,4 @@ void check_slices(const ModelConfig& c, std::int64_t slices) {
          "which is not supported: set parallel.tp: 1, or model.norm_place: pre");
 }
 
-double flops_per_token(const ModelConfig& c) {
-  const double qkv = static_cast<double>((c.heads + 2 * c.kv_heads) * c.head_dim * c.width);
-  const double out = static_cast<double>(c.heads * c.head_dim * c.width);
-  const double mlp = static_cast<double>((c.mlp == Mlp::swiglu ? 3 : 2) * c.width * c.mlp_width);
-  const double head = static_cast<double>(c.vocab_size * c.width);
-  const double matrices = static_cast<double>(c.layers) * (qkv + out + mlp) + head;
-  const double pairs = attention_pairs(c) / static_cast<double>(c.context);  // of one query, over all layers
-  return 6 * matrices + 12 * static_cast<double>(c.heads * c.head_dim) * pairs;
-}
-
 }  // namespace ring

@@ -77,9 +77,4 @@ std::vector<std::int64_t> possible_slices(const ModelConfig& resolved);
 // Error, which names what would fit: the model cannot be cut into so many slices.
 void check_slices(const ModelConfig& resolved, std::int64_t slices);
 
-// FLOPs of one token, forward and backward: 6 per matrix weight (the head's included, the embedding's not), and
-// 12 heads head_dim for each pair that attention keeps, per layer (Chowdhery et al. 2022, appendix B, where all pairs
-// count). Counts the pairs of a whole context: keep the result.
-double flops_per_token(const ModelConfig& resolved);
-
 }  // namespace ring

@@ -4,6 +4,7 @@
 #include "core/philox.h"
 #include "kernels/matmul.h"
 #include "kernels/observers.h"
+#include "model/patterns.h"
 
 namespace ring {
 namespace {

@@ -4,6 +4,7 @@
 
 #include "kernels/attention/blocks.h"
 #include "kernels/attention/head_segment.h"
+#include "model/patterns.h"
 
 namespace ring {
 namespace {

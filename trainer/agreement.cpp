@@ -10,6 +10,7 @@
 #include "generated/build_info.h"
 #include "kernels/attention/blocks.h"
 #include "model/attention_config.h"
+#include "model/patterns.h"
 
 namespace ring {
 namespace {

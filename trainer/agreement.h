@@ -7,7 +7,7 @@
 #include <string>
 
 #include "comm/agree.h"
-#include "comm/mesh.h"
+#include "comm/mesh/mesh.h"
 #include "comm/options.h"
 #include "data/config.h"
 #include "trainer/config.h"

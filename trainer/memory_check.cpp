@@ -10,7 +10,7 @@
 #include "core/counted.h"
 #include "core/device_memory.h"
 #include "core/storage.h"
-#include "trainer/session.h"
+#include "trainer/devices.h"
 
 namespace ring {
 namespace {

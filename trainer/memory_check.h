@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/mesh.h"
+#include "comm/mesh/mesh.h"
 #include "core/host_memory.h"
 #include "parallel/state_memory.h"
 #include "trainer/config.h"

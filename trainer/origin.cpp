@@ -8,6 +8,7 @@
 
 #include "core/fields.h"
 #include "core/log.h"
+#include "data/load_tokenizer.h"
 #include "data/token_store.h"
 #include "generated/build_info.h"
 #include "kernels/tuning.h"

@@ -6,11 +6,11 @@
 #include <string>
 #include <vector>
 
-#include "comm/mesh.h"
+#include "comm/mesh/mesh.h"
 #include "data/config.h"
 #include "data/loader.h"
 #include "trainer/run_directory.h"
-#include "trainer/train.h"
+#include "trainer/train_options.h"
 
 namespace ring {
 

@@ -5,11 +5,10 @@
 #include <string>
 
 #include "checkpoint/state.h"
-#include "comm/environment.h"
-#include "comm/mesh.h"
 #include "data/tokenizer.h"
 #include "model/decoder.h"
 #include "parallel/owned_shard.h"
+#include "trainer/devices.h"
 #include "trainer/origin.h"
 #include "trainer/run_directory.h"
 
@@ -29,23 +28,6 @@ FoundCheckpoint find_checkpoint(const std::string& run_or_checkpoint);
 // not match.
 void load_model_weights(Decoder&, const std::string& checkpoint, const ExecContext&);
 
-// Where this process of a launcher's computes. `auto`: on a GPU of its own where NCCL connects them and each process of
-// the machine can have one. Error: cuda, and that is not so.
-Device worker_device(const Config&, const WorkerEnvironment&);
-// Error, which names what would fit: the model or so many processes cannot be cut into parallel.tp slices.
-void check_tensor_parallel(const Config&, int world);
-// Meets the other processes that a launcher started with this one, or is alone. Error: their settings, program, device
-// or `more`, such as options of the command line, differ.
-std::unique_ptr<Mesh> join_mesh(const Config&, const Facts& more = {});
-
-// Where and how a resolved config computes. Measured choices come from run.tuning, or the run's directory.
-// device: number of the GPU.
-ExecContext make_exec_context(const Config& resolved, int device = 0);
-Backend backend_of(DeviceChoice);               // what `auto` means here
-DeviceChoice parse_device(const std::string&);  // auto, cpu or cuda; Error otherwise
-// In what types a resolved config keeps parameters.
-ParamTypes param_types(const Config& resolved);
-
 // Settings, tokenizer and weights are those of the checkpoint: files of the run that say otherwise are named.
 struct Session {
   Config config;
@@ -57,8 +39,5 @@ struct Session {
 // threads 0: as the machine has. device: where to compute, whatever the run was trained on. Beside a run that goes on
 // it is the newest checkpoint that is still there. Error: not a run, no checkpoint, or one that does not fit its run.
 Session open_session(const std::string& run_or_checkpoint, int threads, DeviceChoice device = DeviceChoice::automatic);
-
-// Rows of the embedding in memory are a multiple of this: matrix products of GPUs like it.
-std::int64_t vocab_padding(Backend);
 
 }  // namespace ring

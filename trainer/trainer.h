@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "checkpoint/state.h"
-#include "comm/mesh.h"
+#include "comm/mesh/mesh.h"
 #include "core/step_arena.h"
 #include "data/loader.h"
 #include "model/decoder.h"

@@ -14,10 +14,12 @@
 
 #include "comm/call_check.h"
 #include "comm/communicator.h"
+#include "comm/nccl/group.h"
 #include "comm/nccl/library.h"
-#include "comm/nccl/nccl.h"
 #include "comm/nccl/peer_copies.h"
+#include "comm/options.h"
 #include "comm/pending.h"
+#include "comm/store.h"
 #include "core/stream.h"
 
 namespace ring::nccl {

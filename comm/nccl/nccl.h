@@ -18,6 +18,7 @@
 #include <string>
 
 #include "comm/communicator.h"
+#include "comm/nccl/group.h"
 #include "comm/options.h"
 #include "comm/store.h"
 
@@ -31,11 +32,6 @@ class NcclWatchdog;
 std::shared_ptr<NcclWatchdog> make_nccl_watchdog();  // Error: NCCL is not in this build (says how to get it)
 void check_nccl(NcclWatchdog&);                      // throws PeerLost once a communicator was aborted
 
-struct NcclGroup {
-  int rank = 0, size = 1;
-  Device device;     // of this rank
-  std::string name;  // separates groups in the store
-};
 // Collective: every rank of the group calls it. Error: the ranks did not meet within options.connect_timeout, or NCCL
 // cannot be loaded.
 std::unique_ptr<Communicator> make_nccl_communicator(const NcclGroup&, std::shared_ptr<Store>,

@@ -22,9 +22,11 @@
 #include <vector>
 
 #include "comm/communicator.h"
+#include "comm/nccl/group.h"
 #include "comm/nccl/mailbox.h"
-#include "comm/nccl/nccl.h"
 #include "comm/nccl/peer_memory_pool.h"
+#include "comm/options.h"
+#include "comm/store.h"
 #include "core/stream.h"
 
 namespace ring::nccl {

@@ -1,4 +1,5 @@
 #pragma once
+#include "kernels/attention/pairs.h"
 #include "kernels/attention/pattern.h"
 #include "kernels/kernel.h"
 

@@ -6,7 +6,7 @@
 #include <memory>
 #include <vector>
 
-#include "kernels/attention/head_segment.h"
+#include "kernels/attention/stationary.h"
 
 namespace ring {
 

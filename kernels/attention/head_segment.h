@@ -6,12 +6,7 @@
 #include <limits>
 
 #include "kernels/attention/pattern.h"
-
-#ifdef __CUDACC__
-#define RING_HOST_DEVICE __host__ __device__
-#else
-#define RING_HOST_DEVICE
-#endif
+#include "kernels/attention/stationary.h"
 
 namespace ring {
 
@@ -59,8 +54,6 @@ struct TileBounds {
     return c >= all_first && c + width <= all_end && (c + width <= hole || c >= hole_end || hole >= hole_end);
   }
 };
-
-enum class Stationary : std::uint8_t { q, kv };  // whose rows are fixed while the other side's columns stream past
 
 // Sample j of a head segment is position offset + j * rate of its segment pair.
 struct HeadSegment {

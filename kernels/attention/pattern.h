@@ -62,8 +62,4 @@ std::vector<Span> spans_of(const std::vector<std::int32_t>& offsets, const std::
 
 std::vector<Span> sorted_by_row(std::vector<Span> spans);  // by row; the empty ones are left out
 
-// Pairs that count, with multiplicity, over all spans; the mean of all KV heads.
-double kept_pairs(const Pattern&, const std::vector<Span>& queries, const std::vector<Span>& keys,
-                  std::int64_t kv_heads);
-
 }  // namespace ring

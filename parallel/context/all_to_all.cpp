@@ -1,6 +1,7 @@
 // All rows of some heads to every rank, and the results back. A rank's heads go in groups: one is on its way while the
 // one before is computed with.
 
+#include "model/patterns.h"
 #include "parallel/context/exchange.h"
 #include "parallel/context/heads.h"
 #include "parallel/context/rows.h"

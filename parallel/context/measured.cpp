@@ -6,6 +6,7 @@
 #include <map>
 #include <vector>
 
+#include "kernels/attention/pairs.h"
 #include "kernels/tuning.h"
 #include "parallel/context/exchange.h"
 #include "parallel/context/heads.h"

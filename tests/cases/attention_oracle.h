@@ -6,6 +6,8 @@
 #include <limits>
 
 #include "kernels/attention/blocks.h"
+#include "kernels/attention/pairs.h"
+#include "model/flops.h"
 #include "tests/op_case.h"
 
 namespace ring::test {

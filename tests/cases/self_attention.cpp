@@ -1,3 +1,4 @@
+#include "model/flops.h"
 #include "tests/cases/attention_oracle.h"
 
 namespace ring::test {

@@ -5,7 +5,7 @@
 #include <functional>
 #include <thread>
 
-#include "comm/meeting.h"
+#include "comm/mesh/meeting.h"
 #include "core/check.h"
 
 namespace ring {

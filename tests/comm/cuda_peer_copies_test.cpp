@@ -10,7 +10,7 @@
 #include <cstdlib>
 #include <utility>
 
-#include "comm/mesh.h"
+#include "comm/mesh/mesh.h"
 #include "tests/comm/gpu_ranks.h"
 
 namespace ring {

@@ -9,7 +9,7 @@
 #include <csignal>
 #include <cstdlib>
 
-#include "comm/mesh.h"
+#include "comm/mesh/mesh.h"
 #include "tests/comm/gpu_ranks.h"
 
 namespace ring {

@@ -9,7 +9,7 @@
 #include <atomic>
 #include <csignal>
 
-#include "comm/mesh.h"
+#include "comm/mesh/mesh.h"
 #include "tests/comm/ranks.h"
 
 namespace ring {

@@ -1,4 +1,4 @@
-#include "comm/mesh.h"
+#include "comm/mesh/mesh.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>

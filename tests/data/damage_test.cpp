@@ -6,6 +6,7 @@
 #include <random>
 
 #include "corpus_case.h"
+#include "data/load_tokenizer.h"
 #include "data/loader.h"
 #include "data/packing.h"
 #include "sealed_corpus.h"

@@ -9,6 +9,7 @@
 #include <set>
 
 #include "corpus_case.h"
+#include "data/load_tokenizer.h"
 
 namespace ring {
 namespace {

@@ -4,6 +4,7 @@
 
 #include "corpus_case.h"
 #include "data/files.h"
+#include "data/load_tokenizer.h"
 #include "data/sentencepiece_train.h"
 #include "data/tokenizer.h"
 

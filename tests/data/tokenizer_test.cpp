@@ -2,6 +2,7 @@
 
 #include "corpus_case.h"
 #include "data/hash.h"
+#include "data/load_tokenizer.h"
 #include "data/utf8.h"
 
 namespace ring {

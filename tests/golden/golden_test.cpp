@@ -11,10 +11,11 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "comm/mesh.h"
+#include "comm/mesh/mesh.h"
 #include "core/fields.h"
 #include "data/token_store.h"
 #include "data/tokenizer.h"
+#include "trainer/devices.h"
 #include "trainer/session.h"
 #include "trainer/trainer.h"
 

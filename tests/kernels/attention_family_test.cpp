@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "kernels/attention/blocks.h"
 #include "tests/kernels/attention_problem.h"
 
 namespace ring::test {

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "kernels/attention/head_segment.h"
+#include "kernels/attention/pairs.h"
 #include "tests/cases/attention_oracle.h"
 
 namespace ring::test {

@@ -8,7 +8,10 @@
 #include <tuple>
 
 #include "core/step_arena.h"
+#include "kernels/attention/blocks.h"
 #include "kernels/attention/cuda/lists.h"
+#include "kernels/attention/head_segment.h"
+#include "model/patterns.h"
 #include "tests/kernels/op_case_checks.h"
 #include "tests/kernels/poison_allocator.h"
 

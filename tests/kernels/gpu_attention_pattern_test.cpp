@@ -2,6 +2,7 @@
 // width that has a kernel of its own and over rows of many tiles, lists that are cut, results in f32, and results that
 // are carried on from one part of queries and keys to the next.
 
+#include "kernels/attention/blocks.h"
 #include "tests/kernels/gpu_attention_problem.h"
 
 namespace ring::test {

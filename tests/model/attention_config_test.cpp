@@ -11,6 +11,8 @@
 #include "core/fields.h"
 #include "kernels/attention/blocks.h"
 #include "model/config.h"
+#include "model/flops.h"
+#include "model/patterns.h"
 
 namespace ring {
 namespace {

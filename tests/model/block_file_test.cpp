@@ -10,6 +10,7 @@
 #include <set>
 
 #include "core/check.h"
+#include "model/patterns.h"
 
 namespace ring::test {
 namespace {

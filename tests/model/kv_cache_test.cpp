@@ -12,6 +12,7 @@
 #include "core/philox.h"
 #include "kernels/attention/blocks.h"
 #include "model/decoder.h"
+#include "model/patterns.h"
 
 namespace ring {
 namespace {

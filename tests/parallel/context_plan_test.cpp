@@ -6,6 +6,7 @@
 
 #include <set>
 
+#include "kernels/attention/pairs.h"
 #include "tests/parallel/context_problem.h"
 
 namespace ring {

@@ -1,6 +1,7 @@
 #pragma once
 // Micro-batches cut among ranks, for the tests of context parallelism.
 
+#include "kernels/attention/blocks.h"
 #include "parallel/context/layout.h"
 #include "tests/cases/attention_oracle.h"
 

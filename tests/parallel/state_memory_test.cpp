@@ -6,6 +6,7 @@
 #include "core/fields.h"
 #include "tests/parallel/training.h"
 #include "tests/trainer/tiny.h"
+#include "trainer/devices.h"
 #include "trainer/session.h"
 
 namespace ring::test {

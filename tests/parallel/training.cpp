@@ -16,6 +16,7 @@
 #include "data/token_store.h"
 #include "data/tokenizer.h"
 #include "tests/trainer/tiny.h"
+#include "trainer/devices.h"
 #include "trainer/evaluate.h"
 #include "trainer/session.h"
 #include "trainer/trainer.h"

@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <map>
 
-#include "comm/mesh.h"
+#include "comm/mesh/mesh.h"
 #include "core/fields.h"
 #include "model/decoder.h"
 #include "trainer/config.h"

@@ -7,7 +7,7 @@
 #include <map>
 #include <set>
 
-#include "comm/mesh.h"
+#include "comm/mesh/mesh.h"
 #include "core/fields.h"
 #include "trainer/config.h"
 #include "trainer/trainer.h"

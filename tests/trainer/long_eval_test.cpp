@@ -9,7 +9,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "comm/mesh.h"
+#include "comm/mesh/mesh.h"
 #include "core/check.h"
 #include "data/token_store.h"
 #include "tests/process.h"

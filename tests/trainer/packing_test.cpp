@@ -8,7 +8,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "comm/mesh.h"
+#include "comm/mesh/mesh.h"
 #include "core/fields.h"
 #include "core/philox.h"
 #include "data/token_store.h"
@@ -16,6 +16,7 @@
 #include "kernels/cross_entropy.h"
 #include "tests/process.h"
 #include "tests/trainer/tiny.h"
+#include "trainer/devices.h"
 #include "trainer/evaluate.h"
 #include "trainer/session.h"
 #include "trainer/trainer.h"

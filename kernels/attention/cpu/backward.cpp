@@ -6,6 +6,7 @@
 #include <span>
 
 #include "kernels/attention/cpu/tiles.h"
+#include "kernels/attention/head_segment.h"
 #include "kernels/cpu/gemm.h"
 
 namespace ring::cpu {

@@ -2,6 +2,7 @@
 // scores is ever held as a whole. One task is one block of queries of one head.
 
 #include "kernels/attention/cpu/tiles.h"
+#include "kernels/attention/head_segment.h"
 #include "kernels/attention/passes.h"
 #include "kernels/cpu/gemm.h"
 

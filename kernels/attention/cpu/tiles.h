@@ -6,6 +6,7 @@
 #include "kernels/attention/blocks.h"
 #include "kernels/attention/cpu/common.h"
 #include "kernels/attention/cpu/softmax.h"
+#include "kernels/attention/head_segment.h"
 
 namespace ring::cpu {
 

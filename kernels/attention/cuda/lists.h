@@ -6,6 +6,7 @@
 #include <map>
 
 #include "kernels/attention/blocks.h"
+#include "kernels/attention/head_segment.h"
 #include "kernels/kernel.h"
 
 namespace ring::cuda {

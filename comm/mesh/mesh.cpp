@@ -1,4 +1,4 @@
-#include "comm/mesh.h"
+#include "comm/mesh/mesh.h"
 
 #include <algorithm>
 #include <array>

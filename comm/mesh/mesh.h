@@ -10,7 +10,7 @@
 
 #include "comm/communicator.h"
 #include "comm/environment.h"
-#include "comm/meeting.h"
+#include "comm/mesh/meeting.h"
 #include "comm/queue.h"
 
 namespace ring {

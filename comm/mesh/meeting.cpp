@@ -1,4 +1,4 @@
-#include "comm/meeting.h"
+#include "comm/mesh/meeting.h"
 
 #include <chrono>
 #include <thread>

@@ -1,0 +1,35 @@
+#include "data/load_tokenizer.h"
+
+#include <filesystem>
+
+#include "core/check.h"
+#include "data/files.h"
+#include "data/token_store.h"
+
+namespace ring {
+
+std::shared_ptr<const Tokenizer> load_tokenizer(const std::string& spec) {
+  if (spec == "bytes") return bytes_tokenizer();
+  try {
+    FileHandle file = open_input(spec);
+    if (TokenStore::is_one(file)) return TokenStore::open(spec)->tokenizer();
+  } catch (const Error& e) {
+    std::error_code ignored;
+    if (std::filesystem::is_regular_file(spec, ignored)) throw;
+    fail("tokenizer '", spec, "': ", e.what(), "; give bytes, a file written by 'ringmaster tokenizer train', ",
+         "a SentencePiece .model, or a corpus (.h5)");
+  }
+  return parse_tokenizer(read_file(spec), spec);
+}
+
+std::shared_ptr<const Tokenizer> load_tokenizer(const std::string& spec, const std::string& hash,
+                                                const std::string& owner) {
+  auto tokenizer = load_tokenizer(spec);
+  if (!hash.empty() && tokenizer->hash() != hash) {
+    fail(spec, " holds another tokenizer (", tokenizer->kind(), ", hash ", tokenizer->hash(), ") than ", owner,
+         " was made with (hash ", hash, "): it was replaced. Put the right one back");
+  }
+  return tokenizer;
+}
+
+}  // namespace ring

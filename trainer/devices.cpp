@@ -1,0 +1,97 @@
+#include "trainer/devices.h"
+
+#include <algorithm>
+
+#include "comm/nccl/nccl.h"
+#include "core/checked.h"
+#include "core/counted.h"
+#include "core/devices.h"
+#include "core/log.h"
+#include "kernels/tuning.h"
+#include "trainer/agreement.h"
+
+namespace ring {
+
+std::int64_t vocab_padding(Backend backend) { return backend == Backend::cuda ? 128 : 1; }
+
+Backend backend_of(DeviceChoice device) {
+  if (device == DeviceChoice::automatic) return backend_available(Backend::cuda) ? Backend::cuda : Backend::cpu;
+  return device == DeviceChoice::cuda ? Backend::cuda : Backend::cpu;
+}
+
+namespace {
+
+Precision precision_of(PrecisionChoice choice, Backend backend) {
+  if (backend == Backend::cpu || choice == PrecisionChoice::fp32) return Precision::fp32;
+  return choice == PrecisionChoice::tf32 ? Precision::tf32 : Precision::bf16;
+}
+
+}  // namespace
+
+Device worker_device(const Config& c, const WorkerEnvironment& env) {
+  if (env.world == 1) return {backend_of(c.run.device), 0};
+  const int gpus = device_count(Backend::cuda);
+  const bool possible = nccl_available() && gpus >= env.local_world;
+  if (c.run.device == DeviceChoice::cuda && !possible)
+    fail("run.device: cuda with ", env.local_world, " processes on this machine: ",
+         nccl_available() ? str(gpus == 1 ? "there is " : "there are ", counted(gpus, "GPU"),
+                                ", and each process needs one of its own")
+                          : std::string("this build has no NCCL (libnccl-dev)"),
+         ". Start fewer processes, or set run.device: cpu");
+  if (c.run.device == DeviceChoice::cpu || !possible) return {};
+  return {Backend::cuda, env.local_rank};
+}
+
+void check_tensor_parallel(const Config& c, int world) {
+  const std::int64_t tp = c.parallel.tp, cp = c.parallel.cp;
+  if (tp == 1 || world % cp != 0) return;  // what is wrong then, the mesh says
+  const ModelConfig model = c.model.resolved();
+  const std::vector<std::int64_t> slices = possible_slices(model);
+  const bool model_fits = std::find(slices.begin(), slices.end(), tp) != slices.end();
+  if (model_fits && world / cp % tp == 0) return;
+  std::string possible;
+  for (const std::int64_t n : slices)
+    if (world / cp % n == 0) possible += str(n == 1 ? "" : ", ", n);
+  fail("parallel.tp: ", tp, " must divide model.heads = ", model.heads, ", model.kv_heads = ", model.kv_heads,
+       ", model.mlp_width = ", model.mlp_width, " and the ", counted(world / cp, "process"),
+       cp > 1 ? str(" that parallel.cp: ", cp, " leaves of ", world) : "", ": here it can be ", possible,
+       model_fits ? str(". Or start as many processes as it needs: ringmaster launch -n ", tp * cp, " -- ...") : "");
+}
+
+std::unique_ptr<Mesh> join_mesh(const Config& c, const Facts& more) {
+  const Environment environment = current_environment();
+  const WorkerEnvironment env = parse_environment(environment);
+  const CommOptions options = parse_comm_options(environment);
+  if (!env.note.empty()) log::warn(env.note);
+  const Device device = worker_device(c, env);
+  Meeting meeting(env, options);
+  meeting.agree(settings_topic(), facts_of_start(c, device.backend, options, more));
+  check_tensor_parallel(c, env.world);
+  return Mesh::join(std::move(meeting), {.degrees = c.parallel.degrees(), .device = device});
+}
+
+ExecContext make_exec_context(const Config& c, int device) {
+  const Backend backend = backend_of(c.run.device);
+  ExecContext ctx{Stream::create({backend, device}, narrow<int>(c.run.threads))};
+  ctx.precision = precision_of(c.train.precision, backend);
+  ctx.deterministic = c.run.deterministic;
+  if (backend == Backend::cuda)
+    ctx.tuning = std::make_shared<Tuning>(c.run.tuning.empty() ? c.run.path() + "/tuning.yaml" : c.run.tuning,
+                                          c.run.tuning_seconds);
+  return ctx;
+}
+
+ParamTypes param_types(const Config& c) {
+  ParamTypes types{.master = c.optimizer.master, .gradients = c.optimizer.gradients};
+  types.weights = activation_type(precision_of(c.train.precision, backend_of(c.run.device)));
+  return types;
+}
+
+DeviceChoice parse_device(const std::string& name) {
+  if (name == "auto") return DeviceChoice::automatic;
+  if (name == "cpu") return DeviceChoice::cpu;
+  if (name == "cuda") return DeviceChoice::cuda;
+  fail("--device: ", name, " is not one of auto, cpu, cuda");
+}
+
+}  // namespace ring
