@@ -2,6 +2,7 @@
 // Settings of the update: the sections `optimizer` and `schedule`.
 
 #include <cstdint>
+#include <string>
 
 #include "core/dtype.h"
 #include "core/fields.h"
@@ -11,6 +12,7 @@ namespace ring {
 // What a step's number on the device holds (core/step_state.h), and with it everything that counts steps.
 inline constexpr std::int64_t kMostSteps = (std::int64_t{1} << 31) - 1;
 struct OptimizerConfig {
+  std::string kind = "adamw";
   double lr = 1e-3;
   double beta1 = 0.9, beta2 = 0.95, eps = 1e-8;
   double weight_decay = 0.1;

@@ -1,36 +1,39 @@
 #pragma once
-// AdamW over what this process holds of the parameters: one kernel call per run of pieces that lie together.
+// What makes new weights of gradients, over what this process owns of the parameters. A new kind is a file beside
+// adamw.cpp and a line in kinds.cpp (docs/extend.md).
 
-#include "comm/communicator.h"
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
 #include "optim/config.h"
 #include "parallel/owned_shard.h"
 
 namespace ring {
 
+// A buffer that survives a restart: "m" is "optimizer.m.<parameter>" in a checkpoint.
+struct OptimizerState {
+  std::string name;
+  FlatBuffer buffer;
+};
+
 class Optimizer {
  public:
-  // norm_over: groups of ranks whose squares add up to the norm of the whole gradient. Of parameters that every slice
-  // of the model holds, the first slice's count.
-  Optimizer(const OwnedShard&, const OptimizerConfig&, std::uint64_t seed, const ExecContext&,
-            std::vector<Communicator*> norm_over = {});
+  virtual ~Optimizer() = default;
+  // Queues the update of the shard's values, and of their copies. step: the StepState on the device, with learning
+  // rate and clip factor; where its `finite` is 0 nothing may be written.
+  virtual void update(const Tensor& step, const ExecContext&) = 0;
+  virtual std::vector<OptimizerState> states() const = 0;
+};
 
-  // Gradient norm, clip factor, update. A norm or a loss [1] that is not finite, in this step or in an earlier one
-  // since the state was last reset, leaves everything untouched.
-  void update(const Tensor& loss, const ExecContext&);
-
-  Tensor m, v;   // moments, flat, laid out like the holding's shard
-  Tensor state;  // the StepState, on the device
-
- private:
-  void norm(const ExecContext&);
-
-  const OwnedShard& holding_;
-  OptimizerConfig config_;
-  std::uint64_t seed_;
-  std::vector<UpdateRange> runs_;
-  std::vector<Tensor> counted_;  // gradients whose squares this process adds
-  std::vector<Communicator*> norm_over_;
-  Tensor squares_;  // [1] f32
+struct OptimizerKind {
+  // The shard outlives the optimizer.
+  std::function<std::unique_ptr<Optimizer>(const OptimizerConfig&, const OwnedShard&, std::uint64_t seed,
+                                           const ExecContext&)>
+      make;
+  // Bytes that states() will hold for each element of the shard.
+  std::function<std::uint64_t(const OptimizerConfig&)> state_bytes;
 };
 
 }  // namespace ring

@@ -4,7 +4,8 @@
 
 namespace ring {
 
-StateMemory state_memory(Decoder& model, int zero, int ranks, int rank, const ParamTypes& types, DType moments) {
+StateMemory state_memory(Decoder& model, int zero, int ranks, int rank, const ParamTypes& types,
+                         std::uint64_t state_bytes) {
   const auto bytes = [](std::int64_t elements, DType type) {
     return static_cast<std::uint64_t>(elements) * size_of(type);
   };
@@ -22,7 +23,7 @@ StateMemory state_memory(Decoder& model, int zero, int ranks, int rank, const Pa
   if (types.weights != types.master) m.master = bytes(own, types.master);
   if (!types.trainable) return m;
   m.gradients = bytes(shared >= 2 ? own : all, types.gradients);
-  m.moments = 2 * bytes(own, moments);
+  m.optimizer_states = static_cast<std::uint64_t>(own) * state_bytes;
   if (shared >= 2) m.gradient_buffers = bytes(in_buffers, types.gradients);
   if (shared == 3) m.weight_buffers = bytes(in_buffers, types.weights);
   return m;

@@ -11,14 +11,15 @@ struct StateMemory {
   std::uint64_t weights = 0;  // that kernels read
   std::uint64_t master = 0;   // where the optimizer updates another copy of them
   std::uint64_t gradients = 0;
-  std::uint64_t moments = 0;
+  std::uint64_t optimizer_states = 0;
   std::uint64_t weight_buffers = 0;    // ZeRO-3: for units of weights while they are gathered
   std::uint64_t gradient_buffers = 0;  // ZeRO-2 and 3: for units of gradients until they are summed
   std::uint64_t buffers() const { return weight_buffers + gradient_buffers; }
-  std::uint64_t total() const { return weights + master + gradients + moments + buffers(); }
+  std::uint64_t total() const { return weights + master + gradients + optimizer_states + buffers(); }
 };
 
 // model: declared, not allocated; it gets its layout. ranks: that share the data (dp x cp), of which this is `rank`.
-StateMemory state_memory(Decoder& model, int zero, int ranks, int rank, const ParamTypes&, DType moments);
+// state_bytes: of the optimizer's states, for each element that a rank owns.
+StateMemory state_memory(Decoder& model, int zero, int ranks, int rank, const ParamTypes&, std::uint64_t state_bytes);
 
 }  // namespace ring

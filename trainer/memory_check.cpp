@@ -10,6 +10,7 @@
 #include "core/counted.h"
 #include "core/device_memory.h"
 #include "core/storage.h"
+#include "optim/kinds.h"
 #include "trainer/devices.h"
 
 namespace ring {
@@ -23,7 +24,7 @@ std::string kinds_text(const StateMemory& m) {
   add("weights", m.weights);
   add("master copies", m.master);
   add("gradients", m.gradients);
-  add("moments", m.moments);
+  add("optimizer states", m.optimizer_states);
   add("buffers of parallel.zero", m.buffers());
   return text;
 }
@@ -42,7 +43,8 @@ std::vector<MemoryBound> bounds_of(Device device) {
 StateMemory memory_of(const Config& c, Mesh& mesh, std::int64_t zero) {
   Decoder model(c.model, vocab_padding(backend_of(c.run.device)), {mesh.coord("tp"), mesh.degree("tp")});
   const Communicator& data = mesh.data();
-  return state_memory(model, static_cast<int>(zero), data.size(), data.rank(), param_types(c), c.optimizer.moments);
+  return state_memory(model, static_cast<int>(zero), data.size(), data.rank(), param_types(c),
+                      optimizer_kind(c.optimizer).state_bytes(c.optimizer));
 }
 
 // Processes on one host share its memory, and each GPU has its own.
@@ -121,7 +123,7 @@ void check_memory(const Config& c, Mesh& mesh) {
 }
 
 void check_memory(const Config& c, Decoder& declared, Device device, const ParamTypes& types) {
-  const StateMemory own = state_memory(declared, 0, 1, 0, types, c.optimizer.moments);
+  const StateMemory own = state_memory(declared, 0, 1, 0, types, 0);
   const std::string problem = shortage({own, own.total(), 1}, bounds_of(device));
   if (!problem.empty()) fail(problem, ". End other programs, or take a machine with more memory");
 }

@@ -17,6 +17,7 @@
 #include "kernels/tuning.h"
 #include "model/flops.h"
 #include "model/patterns.h"
+#include "optim/kinds.h"
 #include "optim/schedule.h"
 #include "trainer/devices.h"
 #include "trainer/diagnose.h"
@@ -72,9 +73,10 @@ Trainer::Trainer(const Config& config, const ExecContext& ctx, Mesh& mesh, Loade
   std::vector<Communicator*> norm_over;
   if (data_->sharded()) norm_over.push_back(&mesh_.data());
   if (mesh_.degree("tp") > 1) norm_over.push_back(&mesh_.axis("tp"));
-  optimizer_ = make_lasting<Optimizer>([&] {
-    return std::make_unique<Optimizer>(data_->holding(), config.optimizer, config.run.seed, ctx_, norm_over);
-  });
+  optimizer_ = make_lasting<Optimizer>(
+      [&] { return optimizer_kind(config.optimizer).make(config.optimizer, data_->holding(), config.run.seed, ctx_); });
+  step_state_ = ctx_.zeros({sizeof(StepState)}, DType::u8);
+  norm_.emplace(data_->holding(), std::move(norm_over), ctx_);
   const std::int64_t tokens = static_cast<std::int64_t>(micro_count_) * micro_tokens();
   arena_->enter_phase("inputs");
   inputs_ = StepInputs(tokens, packed(), ctx_.stream);
@@ -97,8 +99,10 @@ Trainer::~Trainer() {
 }
 
 std::string Trainer::lasting_memory() const {
+  std::size_t states = 0;
+  for (const OptimizerState& s : step_state_s()) states += s.buffer.flat.bytes();
   return str("weights ", bytes_text(data_->weight_bytes()), ", gradients ", bytes_text(data_->gradient_bytes()),
-             ", moments ", bytes_text(optimizer_->m.bytes() + optimizer_->v.bytes()));
+             ", optimizer states ", bytes_text(states));
 }
 
 double Trainer::valid_tokens(const std::vector<Batch>& batches) {
@@ -114,7 +118,7 @@ Run Trainer::micro_run(std::size_t index, Tape* tape) {
   run.first_row = before * micro_batch_ * config_.model.context;
   run.training = true;
   run.tp = &mesh_.axis("tp");
-  run.state = optimizer_->state;
+  run.state = step_state_;
   cp_batches_.prepare(run, micro_batch_);
   return run;
 }
@@ -147,7 +151,8 @@ void Trainer::compute() {
   mesh_.data().all_reduce(loss_, Reduce::sum, ctx_.stream.record()).wait(ctx_.stream);
   const NamedPart part(ctx_, "optimizer");
   arena_->enter_phase("optimizer");
-  optimizer_->update(loss_, ctx_);
+  norm_->judge(step_state_, config_.optimizer.clip, loss_, ctx_);
+  optimizer_->update(step_state_, ctx_);
   data_->updated(ctx_);
 }
 
@@ -183,7 +188,7 @@ void Trainer::upload_state(double lr, double valid) {
   s.step = static_cast<std::uint32_t>(steps_);
   s.lr = static_cast<float>(lr);
   s.loss_scale = static_cast<float>(1.0 / valid);
-  ctx_.stream.impl().upload(optimizer_->state.raw(), &s, kStepInputBytes);
+  ctx_.stream.impl().upload(step_state_.raw(), &s, kStepInputBytes);
 }
 
 // Several processes that each measure their kernels choose differently, which shows in the bits. So the first step is
@@ -199,7 +204,7 @@ void Trainer::rehearse() {
   graph_.run([this] { compute(); }, ctx_.observer != nullptr);
   agree();
   agreed_ = true;
-  fill_zero(optimizer_->state, ctx_.stream);  // not halted any more
+  fill_zero(step_state_, ctx_.stream);  // not halted any more
 }
 
 // All take over the choices of the lowest rank that made them.
@@ -227,7 +232,7 @@ void Trainer::launch() {
   if (!std::exchange(agreed_, true)) agree();
   f.launch_seconds = now() - queued;
   f.result = results_[static_cast<std::size_t>(steps_) % results_.size()];
-  ctx_.stream.impl().copy(f.result.get(), optimizer_->state.raw(), sizeof(StepState));
+  ctx_.stream.impl().copy(f.result.get(), step_state_.raw(), sizeof(StepState));
   f.done = ctx_.stream.record();
   f.report.tokens = config_.train.batch_size * config_.model.context;
   f.report.exchange_seconds = data_->wait_seconds();
@@ -266,7 +271,7 @@ void Trainer::undo(Flight& f) {
   tokens_ -= steps * f.report.tokens;
   f.report.step = steps_;
   bad_batches_ = std::move(f.batches);
-  fill_zero(optimizer_->state, ctx_.stream);  // not halted any more
+  fill_zero(step_state_, ctx_.stream);  // not halted any more
 }
 
 // All ranks look at the same kind of thing, since a forward pass may need what the others hold.
@@ -294,8 +299,8 @@ void Trainer::add_state(State& state) {
   const Parameters& params = model_.parameters();
   const OwnedShard& held = data_->holding();
   add_parameters(state, kWeightsPrefix, params, held, held.values);
-  add_parameters(state, "optimizer.m.", params, held, held.shard(optimizer_->m));
-  add_parameters(state, "optimizer.v.", params, held, held.shard(optimizer_->v));
+  for (const OptimizerState& s : optimizer_->states())
+    add_parameters(state, "optimizer." + s.name + ".", params, held, s.buffer);
   state.add("train.step", &steps_);
   state.add("train.seconds", &seconds_, ValueOf::rank_0);  // each rank measures its own
   state.add("train.tokens", &tokens_);

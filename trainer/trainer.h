@@ -11,6 +11,7 @@
 #include "core/step_arena.h"
 #include "data/loader.h"
 #include "model/decoder.h"
+#include "optim/gradient_norm.h"
 #include "optim/optimizer.h"
 #include "parallel/context/batch.h"
 #include "parallel/data_parallel.h"
@@ -113,6 +114,8 @@ class Trainer {
   ContextBatches cp_batches_;
   std::unique_ptr<DataParallel> data_;
   std::unique_ptr<Optimizer> optimizer_;
+  Tensor step_state_;  // a StepState on the device
+  std::optional<GradientNorm> norm_;
   std::vector<Sequences> sequences_;  // of each micro-batch of the step being computed
   StepInputs inputs_;
   Tensor loss_;  // [1] f32

@@ -144,7 +144,7 @@ TEST_F(TapeTest, MicroBatchesAccumulateAndAnnounceInTheFinalPass) {
 // A block that uses w twice and drops elements: what a decoder layer does.
 Var block(ring::Run& run, const Var& x, const Var& w) {
   const Var hidden = activate(run, linear(run, x, w), Activation::gelu);
-  return kept(dropout_add(run, linear(run, hidden, w), x, 0.3f, 17));
+  return checkpoint_boundary(dropout_add(run, linear(run, hidden, w), x, 0.3f, 17));
 }
 
 TEST_F(TapeTest, RecomputationGivesTheSameBitsAndAnnouncesOnce) {
@@ -196,7 +196,7 @@ TEST_F(TapeTest, AnMlpKeepsItsHiddenValuesOrMakesThemAgain) {
     run.recompute = recomputed;
     for (int layer = 0; layer < 4; ++layer) {
       const Var inside = mlp_gelu_tanh(run, y, w.var, {}, w.var, {}, y);  // its output is made again, from its input
-      y = kept(activate(run, inside, Activation::gelu));
+      y = checkpoint_boundary(activate(run, inside, Activation::gelu));
     }
     const std::size_t held = ctx.stream.allocator()->stats().in_use - before;
     tape.backward(y.slot, seed, ctx);

@@ -67,7 +67,7 @@ class Conversation {
 
   StoreSessions sessions_{"s"};
   StoreSessions::Clock::time_point now_{};
-  std::optional<StoreSessions::Place> places_[4];
+  std::optional<StoreSessions::Iterator> places_[4];
   int steps_ = 0;
 };
 

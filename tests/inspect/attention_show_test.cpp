@@ -170,7 +170,7 @@ TEST(AttentionCost, TilesCoverEveryPair) {
           for (std::int32_t h = 0; h < 3; ++h) {
             const HeadSegment s(pass, piece, pass.offset(h));
             for (std::int32_t row = s.q_first; row < s.q_end; row += 128, ++blocks) {
-              const Reach r = s.reach<Stationary::q>(row, std::min(row + 128, s.q_end));
+              const TileBounds r = s.bounds<Stationary::q>(row, std::min(row + 128, s.q_end));
               for (std::int32_t at = r.first; at < r.end;) {
                 if (at >= r.gap && at < r.gap_end) {
                   at = r.gap_end;

@@ -1,9 +1,11 @@
 #include "tests/meta/rules.h"
 
+#include <algorithm>
 #include <map>
 #include <regex>
 
 #include "core/check.h"
+#include "tests/meta/functions.h"
 
 namespace ring::test {
 namespace {
@@ -13,18 +15,22 @@ const std::map<std::string, int> kRank = {
     {"core", 0},       {"kernels", 1}, {"comm", 1},    {"autograd", 2}, {"model", 3},   {"data", 3},  {"parallel", 4},
     {"checkpoint", 4}, {"optim", 5},   {"trainer", 6}, {"launcher", 7}, {"inspect", 7}, {"bench", 8}, {"cli", 9}};
 constexpr std::size_t kMaxLines = 600;
+constexpr std::ptrdiff_t kMaxColumns = 120;
 const std::string kDevice = "kernels/cuda/device/";
 
-std::string first_folder(const std::string& path) { return path.substr(0, path.find('/')); }
+// The room that a file is in. Programs beside a room may use everything.
+std::string room_of(const std::string& path) {
+  return path.starts_with("bench/programs/") ? "" : path.substr(0, path.find('/'));
+}
 
 bool in_cuda_folder(const std::string& path) { return path.find("/cuda/") != std::string::npos; }
 
 // Empty when `from` may include `to`.
 std::string include_problem(const std::string& from, const std::string& to) {
   if (to.starts_with("generated/")) return "";
-  const auto target = kRank.find(first_folder(to));
+  const auto target = kRank.find(room_of(to));
   if (target == kRank.end()) return "is not a path from the root into a room";
-  const auto own = kRank.find(first_folder(from));
+  const auto own = kRank.find(room_of(from));
   if (target->first != own->first && target->second >= own->second)
     return str("points from ", own->first, " to ", target->first, ", which does not stand to its left");
   const bool from_device = from.starts_with(kDevice), to_device = to.starts_with(kDevice);
@@ -44,7 +50,7 @@ void each_line(const SourceFile& file, Fn fn) {
 Violations include_direction(const SourceFile& file) {
   static const std::regex quoted(R"re(^\s*#\s*include\s*"([^"]+)")re");
   Violations out;
-  if (!is_source(file.path) || !kRank.contains(first_folder(file.path))) return out;
+  if (!is_source(file.path) || !kRank.contains(room_of(file.path))) return out;
   each_line(file, [&](const std::string& line, const std::string& at) {
     std::smatch m;
     if (!std::regex_search(line, m, quoted)) return;
@@ -57,7 +63,7 @@ Violations include_direction(const SourceFile& file) {
 Violations heavy_includes(const SourceFile& file) {
   static const std::regex heavy(R"(^\s*#\s*include\s*[<"](spdlog|yaml-cpp|CLI|nlohmann|Eigen|hdf5|H5|oneapi|gloo)\b)");
   Violations out;
-  if (!file.path.ends_with(".h") || !kRank.contains(first_folder(file.path))) return out;
+  if (!file.path.ends_with(".h") || !kRank.contains(room_of(file.path))) return out;
   each_line(file, [&](const std::string& line, const std::string& at) {
     if (std::regex_search(line, heavy)) out.push_back(str(at, "a header of a large library in a header: ", line));
   });
@@ -70,10 +76,32 @@ Violations length(const SourceFile& file) {
   return {str(file.path, ":1: ", lines, " lines, at most ", kMaxLines, ": split it")};
 }
 
+Violations function_length(const SourceFile& file) {
+  Violations out;
+  if (!is_source(file.path) || file.path.starts_with("tests/")) return out;
+  const int most = file.path.starts_with("kernels/") ? 80 : 60;
+  for (const Function& f : functions_of(file))
+    if (f.lines > most)
+      out.push_back(str(file.path, ':', f.line, ": a function of ", f.lines, " lines, at most ", most));
+  return out;
+}
+
+Violations width(const SourceFile& file) {
+  const auto columns = [](const std::string& line) {  // of UTF-8
+    return std::count_if(line.begin(), line.end(), [](char c) { return (c & 0xc0) != 0x80; });
+  };
+  Violations out;
+  if (!is_source(file.path) && !file.path.ends_with(".md")) return out;
+  each_line(file, [&](const std::string& line, const std::string& at) {
+    if (columns(line) > kMaxColumns) out.push_back(str(at, columns(line), " columns, at most ", kMaxColumns));
+  });
+  return out;
+}
+
 Violations host_waits(const SourceFile& file) {
   static const std::regex waits(R"((\.|->)synchronize\s*\(|\bcuda\w*Synchronize\s*\()");
   static const std::regex reason(R"(// host waits: (log|checkpoint|shutdown|start|sampling|diagnosis|transport)\b)");
-  const std::string room = first_folder(file.path);
+  const std::string room = room_of(file.path);
   Violations out;
   if (!is_source(file.path) || !kRank.contains(room) || room == "core" || room == "checkpoint") return out;
   each_line(file, [&](const std::string& line, const std::string& at) {
@@ -87,7 +115,7 @@ Violations narrowed_settings(const SourceFile& file) {
   static const std::regex cast(
       R"(static_cast<(int|std::u?int32_t|unsigned)>\([^()]*\b(run|model|data|train|optimizer|schedule|checkpoint|parallel)\.\w+\))");
   Violations out;
-  if (!is_source(file.path) || !kRank.contains(first_folder(file.path))) return out;
+  if (!is_source(file.path) || !kRank.contains(room_of(file.path))) return out;
   each_line(file, [&](const std::string& line, const std::string& at) {
     if (line.find("static_cast") == std::string::npos) return;
     if (std::regex_search(line, cast)) out.push_back(str(at, "a setting loses bits unseen: write narrow<T>(...)"));

@@ -18,8 +18,12 @@ Violations include_direction(const SourceFile&);
 // Headers of large libraries stay out of the rooms' headers: every includer would pay for them.
 Violations heavy_includes(const SourceFile&);
 
-// At most 600 lines per source file.
+// At most 600 lines per source file, and 60 per function; 80 for a kernel.
 Violations length(const SourceFile&);
+Violations function_length(const SourceFile&);
+
+// At most 120 columns, of sources and of prose.
+Violations width(const SourceFile&);
 
 // The host waits for a device only in tests, benchmarks, checkpoints and core. Elsewhere the line says why it may:
 // "// host waits: REASON", one of log, checkpoint, shutdown, start, sampling, diagnosis, transport (a thread of comm's

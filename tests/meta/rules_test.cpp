@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/meta/cycles.h"
+
 namespace ring::test {
 namespace {
 
@@ -61,6 +63,38 @@ TEST(Length, CountsSourceLinesOnly) {
   EXPECT_TRUE(length({"docs/a.md", text + "x\n"}).empty());
 }
 
+TEST(FunctionLength, CountsFromTheHeadToTheLastBrace) {
+  const auto body = [](const std::string& head, int lines) {
+    std::string text = "namespace ring {\nstruct S {\n  int a = 0;\n};\n" + head + " {\n";
+    for (int i = 0; i < lines - 2; ++i) text += "  if (a) { b(\"{\"); }  // {\n";
+    return text + "}\n}\n";
+  };
+  EXPECT_TRUE(function_length({"core/a.cpp", body("void f()", 60)}).empty());
+  const Violations long_one = function_length({"core/a.cpp", body("S f(int a) const", 61)});
+  ASSERT_EQ(long_one.size(), 1u);
+  EXPECT_EQ(long_one[0], "core/a.cpp:5: a function of 61 lines, at most 60");
+  EXPECT_EQ(function_length({"core/a.cpp", body("void f(int a,\n       int b)", 60)}).size(), 1u);
+  EXPECT_TRUE(function_length({"kernels/cuda/a.cu", body("__global__ void f()", 61)}).empty());
+  EXPECT_TRUE(function_length({"core/a.h", body("class C : public D", 61)}).empty());
+}
+
+TEST(Width, CountsCharacters) {
+  EXPECT_TRUE(width({"docs/a.md", std::string(120, 'x') + "\n"}).empty());
+  EXPECT_EQ(width({"docs/a.md", std::string(121, 'x') + "\n"}).size(), 1u);
+  EXPECT_TRUE(width({"README.md", std::string(119, 'x') + "\u00d7\n"}).empty());
+}
+
+TEST(IncludeCycles, AreFoundByUnitAndByFolder) {
+  const std::vector<SourceFile> files = {{"core/a.h", ""},
+                                         {"core/a.cpp", include_of("core/b.h")},
+                                         {"core/b.h", include_of("core/a.h")},
+                                         {"comm/c.h", include_of("comm/x/d.h")},
+                                         {"comm/x/d.h", include_of("comm/e.h")},
+                                         {"comm/e.h", include_of("core/a.h")}};
+  EXPECT_EQ(include_cycles(files, unit_of), std::vector<std::string>{"core/a core/b"});
+  EXPECT_EQ(include_cycles(files, folder_of), std::vector<std::string>{"comm comm/x"});
+}
+
 TEST(HostWaits, OnlyWhereTheDesignAllowsThem) {
   const std::string call = "  stream.synchronize();\n";
   EXPECT_EQ(host_waits({"trainer/loop.cpp", call}).size(), 1u);
@@ -117,6 +151,12 @@ TEST(Tree, IsRead) {
 TEST(Tree, IncludesPointLeft) { EXPECT_EQ(joined(include_direction), ""); }
 TEST(Tree, HeadersAreLight) { EXPECT_EQ(joined(heavy_includes), ""); }
 TEST(Tree, FilesAreShort) { EXPECT_EQ(joined(length), ""); }
+TEST(Tree, FunctionsAreShort) { EXPECT_EQ(joined(function_length), ""); }
+TEST(Tree, LinesFitAScreen) { EXPECT_EQ(joined(width), ""); }
+TEST(Tree, IncludesNeverLeadBack) {
+  EXPECT_EQ(include_cycles(tree(), unit_of), std::vector<std::string>{});
+  EXPECT_EQ(include_cycles(tree(), folder_of), std::vector<std::string>{});
+}
 TEST(Tree, HostDoesNotWait) { EXPECT_EQ(joined(host_waits), ""); }
 TEST(Tree, SettingsKeepTheirBits) { EXPECT_EQ(joined(narrowed_settings), ""); }
 TEST(Tree, NothingIsLeftOver) { EXPECT_EQ(joined(leftovers), ""); }

@@ -14,7 +14,7 @@ namespace {
 
 std::string text_of(const StateMemory& m) {
   return str("weights ", bytes_text(m.weights + m.master + m.weight_buffers), ", gradients ",
-             bytes_text(m.gradients + m.gradient_buffers), ", moments ", bytes_text(m.moments));
+             bytes_text(m.gradients + m.gradient_buffers), ", optimizer states ", bytes_text(m.optimizer_states));
 }
 
 TEST(DistStateMemory, IsForeseenForEveryWayOfSharing) {
@@ -32,7 +32,7 @@ TEST(DistStateMemory, IsForeseenForEveryWayOfSharing) {
       const int slices = static_cast<int>(config.parallel.tp), replicas = options.ranks / slices;
       for (int rank = 0; rank < options.ranks; ++rank) {
         Decoder model(config.model, vocab_padding(Backend::cpu), {rank % slices, slices});
-        EXPECT_EQ(text_of(state_memory(model, zero, replicas, rank / slices, {}, DType::f32)),
+        EXPECT_EQ(text_of(state_memory(model, zero, replicas, rank / slices, {}, 8)),
                   run.memory[static_cast<std::size_t>(rank)])
             << "zero " << zero << " tp " << tp << " rank " << rank;
       }
@@ -43,15 +43,15 @@ TEST(DistStateMemory, IsForeseenForEveryWayOfSharing) {
 TEST(StateMemory, CountsEachTypeAndOnlyWhatComputes) {
   Decoder model(tiny_config().model);
   ParamTypes types{.weights = DType::bf16};
-  const StateMemory m = state_memory(model, 0, 1, 0, types, DType::f32);
+  const StateMemory m = state_memory(model, 0, 1, 0, types, 8);
   const auto n = static_cast<std::uint64_t>(model.parameters().size());
   EXPECT_EQ(m.weights, 2 * n);
   EXPECT_EQ(m.master, 4 * n);
   EXPECT_EQ(m.gradients, 4 * n);
-  EXPECT_EQ(m.moments, 8 * n);
+  EXPECT_EQ(m.optimizer_states, 8 * n);
   EXPECT_EQ(m.total(), 18 * n);
   types = {.master = DType::bf16, .weights = DType::bf16, .trainable = false};
-  EXPECT_EQ(state_memory(model, 0, 1, 0, types, DType::f32).total(), 2 * n);
+  EXPECT_EQ(state_memory(model, 0, 1, 0, types, 8).total(), 2 * n);
 }
 
 }  // namespace

@@ -198,7 +198,7 @@ TEST_F(DamagedRuns, RefusedBeforeTheModelIsBuilt) {
   };
   expect_refused(train("run"), {"model.width: 32 -> 16384", "the run was started with other settings"});
   expect_refused(train("none", {"data.path=" + path("missing.h5")}), {"missing.h5"});
-  expect_refused(train("none"), {"cannot fit into memory: weights 7", "gradients 7", "moments 1", "there are ",
+  expect_refused(train("none"), {"cannot fit into memory: weights 7", "gradients 7", "optimizer states 1", "there are ",
                                  "model.layers (600)", "model.width (16384)", "machines"});
   EXPECT_FALSE(std::filesystem::exists(path("none")));
   Process process(train("run", {"train.steps=100000", "--allow-changes"}));

@@ -18,7 +18,8 @@ namespace fs = std::filesystem;
 constexpr std::uint64_t kMiB = std::uint64_t{1} << 20, kGiB = std::uint64_t{1} << 30;
 
 MemoryNeed need_of(std::uint64_t bytes_of_each_kind, int processes) {
-  StateMemory own{.weights = bytes_of_each_kind, .gradients = bytes_of_each_kind, .moments = 2 * bytes_of_each_kind};
+  StateMemory own{
+      .weights = bytes_of_each_kind, .gradients = bytes_of_each_kind, .optimizer_states = 2 * bytes_of_each_kind};
   return {own, own.total() * static_cast<std::uint64_t>(processes), processes};
 }
 
@@ -32,8 +33,9 @@ TEST(MemoryCheck, WhatJustFitsPassesAndAByteMoreDoesNot) {
   EXPECT_EQ(shortage(need_of(kGiB, 1), bounds), "");
   MemoryNeed more = need_of(kGiB, 1);
   more.own.weights += 1, more.here += 1;
-  expect_parts(shortage(more, bounds), {"weights 1.00 GiB, gradients 1.00 GiB, moments 2.00 GiB, in all 4.00 GiB",
-                                        "3.00 GiB of 8.00 GiB and 1.00 GiB of swap (the machine)"});
+  expect_parts(shortage(more, bounds),
+               {"weights 1.00 GiB, gradients 1.00 GiB, optimizer states 2.00 GiB, in all 4.00 GiB",
+                "3.00 GiB of 8.00 GiB and 1.00 GiB of swap (the machine)"});
   EXPECT_EQ(shortage(more, {}), "");  // nothing is known
 }
 

@@ -1,0 +1,15 @@
+#pragma once
+// The optimizers that there are.
+
+#include <map>
+#include <string>
+
+#include "optim/optimizer.h"
+
+namespace ring {
+
+// By the name that optimizer.kind gives; programs may add theirs before settings are read.
+std::map<std::string, OptimizerKind>& optimizer_kinds();
+const OptimizerKind& optimizer_kind(const OptimizerConfig&);
+
+}  // namespace ring

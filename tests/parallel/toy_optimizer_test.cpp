@@ -1,0 +1,105 @@
+// A new optimizer is a class and a name. This one, momentum with one state, is known to this file alone, and yet it
+// trains, is saved, resumed and shared among ranks.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "core/check.h"
+#include "core/fields.h"
+#include "core/step_state.h"
+#include "kernels/elementwise.h"
+#include "optim/kinds.h"
+#include "tests/parallel/training.h"
+#include "tests/trainer/tiny.h"
+
+namespace ring::test {
+namespace {
+
+// u = 0.9 u + clip g; w = w - lr u
+class Momentum final : public Optimizer {
+ public:
+  Momentum(const OwnedShard& shard, const ExecContext& ctx)
+      : u_(shard.shard(ctx.zeros({shard.size}))), shard_(shard), ranges_(shard.runs()) {}
+
+  void update(const Tensor& step, const ExecContext& ctx) override {
+    const StepState& s = *reinterpret_cast<const StepState*>(step.raw());  // on a CPU
+    if (!s.finite) return;
+    for (const UpdateRange& range : ranges_) {
+      const Tensor u = range.of(u_), w = range.of(shard_.values);
+      axpby_kernel({range.of(shard_.gradients), u, u, s.clip, 0.9f}, ctx);
+      axpby_kernel({u, w, w, -s.lr, 1}, ctx);
+    }
+  }
+  std::vector<OptimizerState> states() const override { return {{"u", u_}}; }
+
+ private:
+  FlatBuffer u_;
+  const OwnedShard& shard_;
+  std::vector<UpdateRange> ranges_;
+};
+
+class DistToyOptimizer : public testing::Test {
+ protected:
+  void SetUp() override {
+    optimizer_kinds()["momentum"] = {[](const OptimizerConfig&, const OwnedShard& shard, std::uint64_t,
+                                        const ExecContext& ctx) { return std::make_unique<Momentum>(shard, ctx); },
+                                     [](const OptimizerConfig&) { return std::uint64_t{4}; }};
+  }
+  void TearDown() override {
+    optimizer_kinds().erase("momentum");
+    std::filesystem::remove_all(folder_);
+  }
+  static TrainingOptions options(int steps, std::vector<std::string> more = {}) {
+    TrainingOptions o;
+    o.steps = steps;
+    o.overrides = {"optimizer.kind=momentum", "optimizer.lr=0.05", "schedule.kind=constant", "schedule.warmup_steps=0"};
+    o.overrides.insert(o.overrides.end(), more.begin(), more.end());
+    return o;
+  }
+  const std::string folder_ =
+      (std::filesystem::temp_directory_path() / ("ringmaster-toy-" + std::to_string(getpid()))).string();
+};
+
+TEST_F(DistToyOptimizer, TrainsAndItsStateIsSaved) {
+  const Training whole = train_on_ranks(options(8));
+  ASSERT_EQ(whole.errors, "");
+  EXPECT_LT(whole.losses.back(), whole.losses.front() - 0.05);
+  EXPECT_TRUE(whole.tensors.contains("optimizer.u.head.weight"));
+  EXPECT_FALSE(whole.tensors.contains("optimizer.m.head.weight"));
+  TrainingOptions half = options(4);
+  half.save = folder_;
+  const Training first = train_on_ranks(half);
+  ASSERT_EQ(first.errors, "");
+  TrainingOptions rest = options(4);
+  rest.load = first.checkpoint;
+  const Training second = train_on_ranks(rest);
+  ASSERT_EQ(second.errors, "");
+  EXPECT_EQ(second.losses, std::vector<double>(whole.losses.begin() + 4, whole.losses.end()));
+  EXPECT_EQ(second.tensors, whole.tensors);
+}
+
+TEST_F(DistToyOptimizer, IsSharedLikeAnyOther) {
+  const Training alone = train_on_ranks(options(4));
+  ASSERT_EQ(alone.errors, "");
+  for (const char* zero : {"parallel.zero=1", "parallel.zero=2", "parallel.zero=3"}) {
+    TrainingOptions o = options(4, {zero, "train.micro_batch=2"});
+    o.ranks = 2;
+    const Training shared = train_on_ranks(o);
+    ASSERT_EQ(shared.errors, "") << zero;
+    EXPECT_LT(largest_difference(alone, shared), 1e-4) << zero;
+  }
+}
+
+TEST_F(DistToyOptimizer, IsNamedWhereAnotherIsUnknown) {
+  Config config = tiny_config();
+  try {
+    override_config(config, {"optimizer.kind=momentun"});
+    FAIL() << "taken";
+  } catch (const Error& e) {
+    EXPECT_NE(std::string(e.what()).find("momentum"), std::string::npos) << e.what();
+  }
+}
+
+}  // namespace
+}  // namespace ring::test
