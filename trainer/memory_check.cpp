@@ -122,7 +122,7 @@ void check_memory(const Config& c, Mesh& mesh) {
     if (!all[rank].empty()) fail(all.size() > 1 ? str("rank ", rank, ": ") : "", all[rank]);
 }
 
-void check_memory(const Config& c, Decoder& declared, Device device, const ParamTypes& types) {
+void check_memory(Decoder& declared, Device device, const ParamTypes& types) {
   const StateMemory own = state_memory(declared, 0, 1, 0, types, 0);
   const std::string problem = shortage({own, own.total(), 1}, bounds_of(device));
   if (!problem.empty()) fail(problem, ". End other programs, or take a machine with more memory");

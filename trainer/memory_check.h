@@ -25,6 +25,6 @@ std::string shortage(const MemoryNeed&, const std::vector<MemoryBound>&);
 // Collective. Error, on every rank: the run does not fit, with what would help.
 void check_memory(const Config& resolved, Mesh&);
 // The same of a model that only computes, in the memory of `device`.
-void check_memory(const Config& resolved, Decoder& declared, Device, const ParamTypes&);
+void check_memory(Decoder& declared, Device, const ParamTypes&);
 
 }  // namespace ring

@@ -119,7 +119,7 @@ Session session_of(const FoundCheckpoint& found, int threads, DeviceChoice devic
   s.model = std::make_unique<Decoder>(config.model, vocab_padding(s.ctx.stream.device().backend));
   const DType type = activation_type(s.ctx.precision);
   const ParamTypes types{.master = type, .weights = type, .trainable = false};
-  check_memory(config, *s.model, s.ctx.stream.device(), types);
+  check_memory(*s.model, s.ctx.stream.device(), types);
   s.model->allocate(s.ctx, config.run.seed, types);
   load_model_weights(*s.model, origin.checkpoint, s.ctx);
   s.origin = std::move(origin);

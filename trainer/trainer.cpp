@@ -100,7 +100,7 @@ Trainer::~Trainer() {
 
 std::string Trainer::lasting_memory() const {
   std::size_t states = 0;
-  for (const OptimizerState& s : step_state_s()) states += s.buffer.flat.bytes();
+  for (const OptimizerState& s : optimizer_->states()) states += s.buffer.flat.bytes();
   return str("weights ", bytes_text(data_->weight_bytes()), ", gradients ", bytes_text(data_->gradient_bytes()),
              ", optimizer states ", bytes_text(states));
 }
