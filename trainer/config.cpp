@@ -75,7 +75,9 @@ void TrainConfig::validate(std::vector<std::string>& errors) const {
 }
 
 void OptimizerConfig::fields(Fields& f) {
-  f("lr", lr, "peak learning rate of AdamW", in_range(1e-20, 1e30));
+  f("kind", kind, "how weights are updated: AdamW (Loshchilov and Hutter 2019)",
+    choices<OptimizerKind>({{"adamw", OptimizerKind::adamw}}));
+  f("lr", lr, "peak learning rate", in_range(1e-20, 1e30));
   f("beta1", beta1, "decay of the first moment", in_range(0, 0.9999));
   f("beta2", beta2, "decay of the second moment", in_range(0, 0.99999));
   f("eps", eps, "added to the root of the second moment", in_range(1e-30, 1));
@@ -109,7 +111,7 @@ void Config::fields(Fields& f) {
   f("model", model, "the decoder");
   f("data", data, "what it reads");
   f("train", train, "the loop");
-  f("optimizer", optimizer, "AdamW (Loshchilov and Hutter 2019)");
+  f("optimizer", optimizer, "how gradients become updates");
   f("schedule", schedule, "the learning rate");
   f("checkpoint", checkpoint, "when state is saved");
   f("parallel", parallel, "how the work is shared among the processes of `ringmaster launch`");

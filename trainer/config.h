@@ -12,6 +12,10 @@
 
 namespace ring {
 
+namespace config {
+struct Synonyms;
+}
+
 // What a step's number on the device holds (core/step_state.h), and with it everything that counts steps.
 inline constexpr std::int64_t kMostSteps = (std::int64_t{1} << 31) - 1;
 // Tokens of a run: counted exactly also where processes add them up as doubles.
@@ -55,7 +59,10 @@ struct TrainConfig {
   void validate(std::vector<std::string>& errors) const;
 };
 
+enum class OptimizerKind : std::uint8_t { adamw };
+
 struct OptimizerConfig {
+  OptimizerKind kind = OptimizerKind::adamw;
   double lr = 1e-3;
   double beta1 = 0.9, beta2 = 0.95, eps = 1e-8;
   double weight_decay = 0.1;
@@ -92,6 +99,7 @@ struct Config {
   ParallelConfig parallel;
   void fields(Fields&);
   void validate(std::vector<std::string>& errors) const;
+  static const config::Synonyms& synonyms();  // what other programs call the keys
 };
 
 // How many steps train.tokens are, rounded up.
