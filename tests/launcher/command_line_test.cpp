@@ -190,7 +190,7 @@ TEST_F(CommandLine, SettingsMayHaveDashes) {
 TEST_F(CommandLine, ValuesThatLookLikeOptions) {
   EXPECT_EQ(wrong({"generate", "r", "--prompt", "--a.b=c"}), "");
   EXPECT_EQ(app_.get_subcommand("generate")->get_option("--prompt")->as<std::string>(), "--a.b=c");
-  EXPECT_EQ(wrong({"tokenizer", "encode", "--tokenizer", "bytes", "--", "--what"}), "");
+  EXPECT_EQ(wrong({"tokenizer", "encode", "bytes", "--", "--what"}), "");
   EXPECT_EQ(wrong({"generate", "r", "--temperature", "-1"}), "--temperature: must be in [0, 100], is -1");
 }
 
@@ -210,6 +210,13 @@ TEST_F(CommandLine, HelpOfACommand) {
   EXPECT_NE(help({"help", "train"}).find("Usage: ringmaster train "), std::string::npos) << help({"help", "train"});
   EXPECT_NE(help({"help", "bench", "step"}).find("Usage: ringmaster bench step "), std::string::npos);
   EXPECT_EQ(wrong({"help", "trian"}), "there is no command 'trian'; did you mean train?");
+}
+
+TEST_F(CommandLine, TokenizersAreNamedTheSameWay) {
+  for (const char* command : {"encode", "decode", "inspect"}) {
+    EXPECT_EQ(wrong({"tokenizer", command, "tok.rmt"}), "") << command;
+    EXPECT_EQ(wrong({"tokenizer", command}), "tokenizer is required") << command;
+  }
 }
 
 TEST_F(CommandLine, SizesHaveUnits) {
