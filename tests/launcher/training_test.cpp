@@ -197,6 +197,21 @@ TEST_F(DistTrainingRefusals, TheSeparatorMayBeLeftOut) {
   EXPECT_EQ(run({"generate", "runs/t", "--temperature", "100", "--max-tokens", "200"}), 0) << log();
 }
 
+TEST_F(DistTrainingRefusals, AReferenceOfOneToken) {
+  const auto bench = [&](const std::string& alone) {
+    return run({"launch",     "-n",   "2",         "--", "bench",         "context", "--device",  "cpu",
+                "--length",   "64",   "--heads",   "2",  "--head-dim",    "8",       "--seconds", "1e-6",
+                "--schedule", "ring", "--threads", "1",  "--alone-up-to", alone});
+  };
+  EXPECT_EQ(bench("1"), 1);
+  EXPECT_EQ(times("--alone-up-to: one device alone with 1 of 64 tokens is no reference: give at least 64, or 0"), 1)
+      << log();
+  EXPECT_EQ(bench("0"), 0) << log();
+  EXPECT_EQ(times("      -"), 2) << log();  // forward, and both
+  EXPECT_EQ(bench("64"), 0) << log();
+  EXPECT_EQ(times("      -"), 0) << log();
+}
+
 class DistTrainingSignals : public DistTraining {
  protected:
   // A worker's pid, by its place among the agent's children; 0 until the run has written a step.
