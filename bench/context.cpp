@@ -54,7 +54,7 @@ class Bench {
   // FLOP/s of every device on its own, all at once.
   void alone(ContextTiming& t) {
     const std::int64_t length = std::min(t.length, grid_.longest_alone);
-    if (!alone_.contains(length)) {
+    if (length > 0 && !alone_.contains(length)) {
       AttentionOperands p = operands(length);
       p.forward.queries = p.forward.keys = p.backward.queries = p.backward.keys = whole(length);
       const auto forward = [&] { attention_kernel(p.forward, ctx_); };
@@ -65,7 +65,7 @@ class Bench {
                           });
       alone_[length] = {f, both};
     }
-    std::tie(t.forward_alone, t.both_alone) = alone_[length];
+    if (length > 0) std::tie(t.forward_alone, t.both_alone) = alone_[length];
     const double pairs = kept_pairs(grid_.pattern, whole(t.length), whole(t.length), grid_.kv_heads);
     t.forward_flops = 4.0 * static_cast<double>(grid_.heads * grid_.head_dim) * pairs / cp_.size();
     t.both_flops = 3.5 * t.forward_flops;

@@ -20,7 +20,7 @@ struct ContextGrid {
   Pattern pattern;
   std::vector<ContextSchedule> schedules;
   ParallelConfig parallel;               // layout and prefetch
-  std::int64_t longest_alone = 1 << 17;  // beyond, one device alone is taken to be as fast as there
+  std::int64_t longest_alone = 1 << 17;  // beyond, one device alone is taken to be as fast as there; 0: not measured
   double seconds = 0.5;                  // of each measurement, at least
 };
 
@@ -29,7 +29,8 @@ struct ContextTiming {
   std::string schedule;
   double forward_seconds = 0, both_seconds = 0;  // of the slowest rank; both: forward and backward
   double forward_flops = 0, both_flops = 0;      // of each rank, on average: of pairs that the pattern keeps
-  double forward_alone = 0, both_alone = 0;      // FLOP/s of one device with the whole sequence, all devices busy
+  // FLOP/s of one device with the whole sequence, all devices busy; 0: not measured.
+  double forward_alone = 0, both_alone = 0;
   // Of forward and backward together, of the slowest rank: without the transfers, whatever then stands in the place of
   // what they would bring, and the transfers one after the other without the computation (0: nothing travels).
   double computing_seconds = 0, transfer_seconds = 0;

@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <filesystem>
 #include <iostream>
 #include <map>
 
@@ -10,6 +9,7 @@
 #include "cli/commands.h"
 #include "cli/number_option.h"
 #include "cli/print.h"
+#include "cli/settings.h"
 #include "core/fields.h"
 #include "data/tokenizer.h"
 #include "inspect/attention_cost.h"
@@ -20,7 +20,6 @@
 #include "model/patterns.h"
 #include "trainer/config.h"
 #include "trainer/progress.h"
-#include "trainer/run_directory.h"
 
 namespace ring {
 namespace {
@@ -314,14 +313,7 @@ class Report {
 };
 
 void show(const Arguments& a) {
-  Config config;
-  if (std::filesystem::is_directory(a.file)) {
-    config = find_run(a.file).config();
-    override_config(config, a.overrides);
-  } else {
-    load_config(config, a.file, a.overrides);
-  }
-  const ModelConfig model = config.model.resolved();
+  const ModelConfig model = settings_at(a.file, a.overrides).model.resolved();
   check_arguments(a, model);
   Report(a, model).print();
 }
@@ -335,9 +327,7 @@ void add_attention_commands(CLI::App& app) {
       "show",
       "Draw the attention patterns of a configuration or a run and print density, FLOPs saved and predicted speed-up");
   auto a = std::make_shared<Arguments>();
-  cmd->add_option("config", a->file, "YAML file, such as configs/shakespeare_dilated.yaml, or the directory of a run")
-      ->required()
-      ->type_name("FILE");
+  cmd->add_option("config", a->file, kSettingsText)->required()->type_name("FILE");
   cmd->add_option("overrides", a->overrides, "changes, such as model.attention.window=64")->type_name("KEY=VALUE");
   a->layer_given =
       add_number(*cmd, "--layer", a->layer, "Only this layer, from 0; default: each kind of layer once", 0, kMostCount);

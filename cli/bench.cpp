@@ -5,20 +5,17 @@
 
 #include "cli/bench.h"
 #include "cli/commands.h"
-#include "core/fields.h"
+#include "cli/settings.h"
+#include "core/check.h"
 
 namespace ring {
 
 void BenchConfig::add_to(CLI::App& command) {
-  command.add_option("config", file, "Settings file; its corpus is not read")->required();
+  command.add_option("config", file, str(kSettingsText, "; its corpus is not read"))->required();
   command.add_option("overrides", overrides, "Settings to change, as section.key=value");
 }
 
-Config BenchConfig::load() const {
-  Config config;
-  load_config(config, file, overrides);
-  return config;
-}
+Config BenchConfig::load() const { return settings_at(file, overrides); }
 
 std::string BenchConfig::name() const { return std::filesystem::path(file).stem().string(); }
 

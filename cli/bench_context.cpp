@@ -31,6 +31,16 @@ struct Arguments {
 constexpr std::pair<const char*, ContextSchedule> kSchedules[] = {
     {"ring", ContextSchedule::ring}, {"gather", ContextSchedule::gather}, {"all_to_all", ContextSchedule::all_to_all}};
 
+constexpr std::int64_t kLeastAlone = 4096;  // tokens with which a device comes near its rate
+
+// A short sequence does not show the rate of one device with a long one.
+void check_alone(const ContextGrid& g) {
+  const std::int64_t longest = *std::ranges::max_element(g.lengths), least = std::min(longest, kLeastAlone);
+  if (g.longest_alone > 0 && g.longest_alone < least)
+    fail("--alone-up-to: one device alone with ", g.longest_alone, " of ", longest,
+         " tokens is no reference: give at least ", least, ", or 0 to measure none");
+}
+
 // What was not said, for so many ranks.
 void fill_in(Arguments& a, int ranks, Backend backend) {
   if (a.kv_heads == 0) a.kv_heads = a.grid.heads;
@@ -48,6 +58,7 @@ void fill_in(Arguments& a, int ranks, Backend backend) {
   if (a.grid.lengths.empty())
     a.grid.lengths =
         backend == Backend::cpu ? std::vector<std::int64_t>{4096} : std::vector<std::int64_t>{65536, 131072, 262144};
+  check_alone(a.grid);
 }
 
 ContextGrid grid_of(const Arguments& a) {
@@ -74,10 +85,18 @@ std::string milliseconds(double seconds) {
   return text;
 }
 
+// Of the rate of one device alone, where that was measured.
+std::string share(double flops, double alone, const char* otherwise) {
+  if (!(alone > 0)) return otherwise;
+  char text[32];
+  std::snprintf(text, sizeof text, "%.3f", flops / alone);
+  return text;
+}
+
 void print_head(const Arguments& a, const ContextGrid& grid, int ranks) {
   print_format(
       "%d ranks, %s, %lld heads, %lld KV heads of %lld, %s; times of the slowest rank; alone: of the rate of one "
-      "device with the whole sequence (up to %lld tokens)\n"
+      "device with the whole sequence (up to %lld tokens; 0: not measured)\n"
       "of forward and backward (both), in ms: compute: without transfers; transfer: without computation; waited: "
       "messages under way and no kernel running; hidden: 1 - waited / transfer; slowdown: both / compute - 1\n"
       "%9s %-11s %9s %7s %6s %9s %7s %6s %9s %9s %9s %7s %8s %9s %9s\n",
@@ -90,9 +109,10 @@ void print_head(const Arguments& a, const ContextGrid& grid, int ranks) {
 
 void print(const ContextTiming& t) {
   const double forward = t.forward_flops / t.forward_seconds, both = t.both_flops / t.both_seconds;
-  print_format("%9lld %-11s %9.3f %7.4g %6.3f %9.3f %7.4g %6.3f %9.3f ", static_cast<long long>(t.length),
-               t.schedule.c_str(), 1e3 * t.forward_seconds, 1e-12 * forward, forward / t.forward_alone,
-               1e3 * t.both_seconds, 1e-12 * both, both / t.both_alone, 1e3 * t.computing_seconds);
+  print_format("%9lld %-11s %9.3f %7.4g %6s %9.3f %7.4g %6s %9.3f ", static_cast<long long>(t.length),
+               t.schedule.c_str(), 1e3 * t.forward_seconds, 1e-12 * forward,
+               share(forward, t.forward_alone, "-").c_str(), 1e3 * t.both_seconds, 1e-12 * both,
+               share(both, t.both_alone, "-").c_str(), 1e3 * t.computing_seconds);
   const bool travels = t.transfer_seconds > 0;
   print_format("%9.3f %9.3f %7s %8s %9.1f %9.1f\n", 1e3 * t.transfer_seconds, 1e3 * t.waited_seconds,
                travels ? percent(t.hidden()).c_str() : "-", percent(t.slowdown()).c_str(),
@@ -111,10 +131,10 @@ void write(CsvFile& csv, const Arguments& a, const ContextGrid& g, int ranks, co
   csv.add(str(ranks, ',', ctx.stream.impl().device_name(), ',', a.deterministic, ',', a.kind, ',', g.heads, ',',
               g.kv_heads, ',', g.head_dim, ',', a.layout, ',', g.parallel.cp_prefetch, ',', g.parallel.cp_message_mb,
               ',', t.length, ',', t.schedule, ',', 1e3 * t.forward_seconds, ',', 1e-12 * forward, ',',
-              forward / t.forward_alone, ',', 1e3 * t.both_seconds, ',', 1e-12 * both, ',', both / t.both_alone, ',',
-              1e3 * t.computing_seconds, ',', 1e3 * t.transfer_seconds, ',', 1e3 * t.waited_seconds, ',', t.hidden(),
-              ',', t.slowdown(), ',', 1e-6 * static_cast<double>(t.extra_bytes), ',',
-              1e-6 * static_cast<double>(t.sent_bytes)));
+              share(forward, t.forward_alone, ""), ',', 1e3 * t.both_seconds, ',', 1e-12 * both, ',',
+              share(both, t.both_alone, ""), ',', 1e3 * t.computing_seconds, ',', 1e3 * t.transfer_seconds, ',',
+              1e3 * t.waited_seconds, ',', t.hidden(), ',', t.slowdown(), ',',
+              1e-6 * static_cast<double>(t.extra_bytes), ',', 1e-6 * static_cast<double>(t.sent_bytes)));
 }
 
 // With the length and the schedule before its extension, where there are several.
@@ -199,7 +219,8 @@ void add_bench_context(CLI::App& bench) {
   add_number(*cmd, "--message-mb", a->grid.parallel.cp_message_mb, "Of the ring: longest message in MiB", 1, 1 << 20);
   cmd->add_option("--kind", a->kind, "Of attention")->check(CLI::IsMember(attention_kinds()))->capture_default_str();
   a->pattern.add_to(*cmd);
-  add_number(*cmd, "--alone-up-to", a->grid.longest_alone, "Longest sequence for one device alone", 0, kMostLength)
+  add_number(*cmd, "--alone-up-to", a->grid.longest_alone, "Longest sequence for one device alone; 0: none is measured",
+             0, kMostLength)
       ->capture_default_str();
   add_number(*cmd, "--seconds", a->grid.seconds, "Time of each measurement", 1e-6, 3600)->capture_default_str();
   cmd->add_option("--device", a->device, "auto, cpu or cuda")->check(CLI::IsMember({"auto", "cpu", "cuda"}));

@@ -24,20 +24,9 @@ constexpr const char* kExamples = R"(Examples:
 SIGINT and SIGTERM are passed on once: the workers finish their step, checkpoint and exit; a second one ends them at
 once. When a worker fails, it is named with its last lines, the others are ended, and its exit code is returned.)";
 
-struct NothingIsRun {};
-
 bool is_command(const CLI::App& app, const std::string& name) {
   const auto named = [&](const CLI::App* sub) { return sub->get_name() == name; };
   return !app.get_subcommands(named).empty();
-}
-
-// CLI11 takes the value of an unknown option for the command, and blames what follows.
-void check_options(const CLI::App& launch, const std::vector<std::string>& words) {
-  for (const std::string& word : words) {
-    if (word.size() < 2 || word[0] != '-') continue;
-    const std::string name = word[1] == '-' ? word.substr(0, word.find('=')) : word.substr(0, 2);
-    if (!launch.get_option_no_throw(name)) throw CLI::ExtrasError("launch", {word});
-  }
 }
 
 // Those in which several processes do one thing together; of any other each would do all.
@@ -67,19 +56,6 @@ void check_command(const CLI::App& app, const LaunchOptions& o) {
 
 }  // namespace
 
-std::vector<std::string> separate_command(const CLI::App& app, std::vector<std::string> arguments) {
-  if (arguments.empty() || arguments[0] != "launch") return arguments;
-  auto end = std::ranges::find(arguments, "--");
-  if (end == arguments.end()) {
-    for (end = arguments.begin() + 1; end != arguments.end(); ++end)
-      if (is_command(app, *end) && end[-1] != "--log-dir") break;
-    if (end == arguments.end()) return arguments;
-    end = arguments.insert(end, "--");
-  }
-  check_options(*app.get_subcommand("launch"), {arguments.begin() + 1, end});
-  return arguments;
-}
-
 void add_commands(CLI::App& app) {
   add_tokenizer_commands(app);
   add_data_commands(app);
@@ -92,20 +68,7 @@ void add_commands(CLI::App& app) {
   add_attention_commands(app);
   add_doctor_command(app);
   add_launch_command(app);
-}
-
-void parse_arguments(CLI::App& app, std::vector<std::string> arguments) {
-  arguments = separate_command(app, std::move(arguments));
-  std::reverse(arguments.begin(), arguments.end());  // as CLI11 wants them
-  try {
-    app.parse(std::move(arguments));
-  } catch (const NothingIsRun&) {
-  }
-}
-
-// CLI11 calls this when all is read, before the commands' own functions: those own what the options fill.
-void run_nothing(CLI::App& app) {
-  app.parse_complete_callback([] { throw NothingIsRun(); });
+  app.add_subcommand("help", "Say what a command does and which options it has: ringmaster help [COMMAND]");
 }
 
 void add_launch_command(CLI::App& app) {
@@ -118,7 +81,8 @@ void add_launch_command(CLI::App& app) {
              "Threads of each worker (default: cores / workers)", 1, kMostThreads);
   launch->add_option("--log-dir", options->log_dir, "Write the output of each rank to DIR/rankN.log")->type_name("DIR");
   add_number(*launch, "--timeout", options->comm_timeout_seconds,
-             "Seconds a rank may wait for the others in one operation (default: 300)", 1, kMostSeconds);
+             "Seconds a rank waits for the others, to arrive and in one operation (default: 60 and 300)", 1,
+             kMostSeconds);
   add_number(*launch, "--stop-timeout", *stop_seconds,
              "Seconds to checkpoint and exit after SIGINT or SIGTERM (default: 300)", 1, kMostSeconds);
   launch

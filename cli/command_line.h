@@ -16,15 +16,12 @@ void add_launch_command(CLI::App& app);
 // Those of the whole program.
 void add_commands(CLI::App& app);
 
-// Reads the program's arguments, without its name, and runs the command that they name, if any. CLI::ParseError: they
-// cannot be understood. Error: as the command says.
+// Reads the program's arguments, without its name, and runs the command that they name, if any. `help COMMAND` is
+// `COMMAND --help`, `--a.b=c` the setting `a.b=c`. CLI::ParseError: they cannot be understood, with what was probably
+// meant. Error: as the command says.
 void parse_arguments(CLI::App& app, std::vector<std::string> arguments);
 
 // From now on commands are only read: parse_arguments runs none.
 void run_nothing(CLI::App& app);
-
-// The program's arguments, with the `--` of launch before the name of a command where it was left out.
-// CLI::ParseError: an option before it that launch does not have.
-std::vector<std::string> separate_command(const CLI::App& app, std::vector<std::string> arguments);
 
 }  // namespace ring

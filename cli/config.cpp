@@ -1,5 +1,4 @@
 #include <CLI/CLI.hpp>
-#include <filesystem>
 #include <iostream>
 #include <memory>
 #include <string>
@@ -7,9 +6,8 @@
 
 #include "cli/commands.h"
 #include "cli/config_docs.h"
+#include "cli/settings.h"
 #include "core/fields.h"
-#include "trainer/config.h"
-#include "trainer/session.h"
 
 namespace ring {
 namespace {
@@ -20,13 +18,7 @@ struct ShowOptions {
 };
 
 void show(const ShowOptions& options) {
-  Config config;
-  if (std::error_code none; std::filesystem::is_directory(options.file, none)) {
-    config = origin_of(find_checkpoint(options.file)).config;
-    override_config(config, options.overrides);
-  } else {
-    load_config(config, options.file, options.overrides);
-  }
+  Config config = settings_at(options.file, options.overrides);
   config.model = config.model.resolved();
   std::cout << to_yaml(config);
 }
@@ -39,12 +31,7 @@ void add_config_commands(CLI::App& app) {
 
   auto options = std::make_shared<ShowOptions>();
   CLI::App* show_command = config->add_subcommand("show", "Print every key of a configuration, as a run would use it");
-  show_command
-      ->add_option(
-          "config", options->file,
-          "YAML file, such as configs/quickstart.yaml, or a checkpoint or run: the settings that a checkpoint holds")
-      ->required()
-      ->type_name("FILE");
+  show_command->add_option("config", options->file, kSettingsText)->required()->type_name("FILE");
   show_command->add_option("overrides", options->overrides, "changes, such as train.steps=100")->type_name("KEY=VALUE");
   show_command->callback([options] { show(*options); });
 

@@ -169,21 +169,19 @@ void add_train(CLI::App& parent) {
 void add_encode(CLI::App& parent) {
   auto a = std::make_shared<EncodeArguments>();
   CLI::App* c = parent.add_subcommand("encode", "Turn text into token numbers");
-  c->add_option("--tokenizer", a->tokenizer, kSpecText)->required()->type_name("SPEC");
+  c->add_option("tokenizer", a->tokenizer, kSpecText)->required()->type_name("SPEC");
   c->add_option("text", a->words, "the text; standard input when it is left out");
   c->add_flag("--pieces", a->pieces, "one token per line, with its text");
-  c->footer("Example: ringmaster tokenizer encode --tokenizer tok.rmt --pieces 'To be, or not to be'");
+  c->footer("Example: ringmaster tokenizer encode tok.rmt --pieces 'To be, or not to be'");
   c->callback([a] { encode(*a); });
 }
 
 void add_decode(CLI::App& parent) {
   auto a = std::make_shared<DecodeArguments>();
   CLI::App* c = parent.add_subcommand("decode", "Turn token numbers into text");
-  c->add_option("--tokenizer", a->tokenizer, kSpecText)->required()->type_name("SPEC");
+  c->add_option("tokenizer", a->tokenizer, kSpecText)->required()->type_name("SPEC");
   add_number(*c, "ids", a->ids, "token numbers; standard input when they are left out", 0, kMostCount);
-  c->footer(
-      "Example: ringmaster tokenizer encode --tokenizer tok.rmt < in.txt | ringmaster tokenizer decode --tokenizer "
-      "tok.rmt > out.txt");
+  c->footer("Example: ringmaster tokenizer encode tok.rmt < in.txt | ringmaster tokenizer decode tok.rmt > out.txt");
   c->callback([a] { decode(*a); });
 }
 

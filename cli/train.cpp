@@ -63,7 +63,8 @@ Config load(const Arguments& a, bool warn) {
 void run(const Arguments& a) {
   TrainOptions options{.fresh = a.fresh, .allow_changes = a.allow_changes};
   if (a.nvtx) options.observer = make_range_observer();  // where there are none, nothing has happened yet
-  const bool leads = parse_environment(current_environment()).rank == 0;
+  const WorkerEnvironment env = parse_environment(current_environment());
+  const bool leads = env.rank == 0;
   const Config config = load(a, leads);
   StopSignal signal(leads);  // first: it must be there before any thread
   const std::unique_ptr<Mesh> mesh = join_mesh(config, {{"--fresh", a.fresh ? "given" : "not given"},
@@ -75,11 +76,9 @@ void run(const Arguments& a) {
   if (mesh->rank() == 0) {
     const std::string dir = config.run.path();
     std::ostream& say = progress_output();  // the run has saved: a closed console takes nothing from it
-    const std::string launch = mesh->world() > 1 ? str("launch --nproc-per-node ", mesh->world(), " -- ") : "";
-    if (end == TrainEnd::interrupted)
-      say << "stopped early; to go on: ringmaster " << launch << "train " << dir << "\n";
+    if (end == TrainEnd::interrupted) say << "stopped early; to go on: " << start_command(env, "train " + dir) << "\n";
     if (end == TrainEnd::out_of_time)
-      say << "the time is over; to go on: ringmaster " << launch << "train " << dir << " train.minutes=...\n";
+      say << "the time is over; to go on: " << start_command(env, "train " + dir + " train.minutes=...") << "\n";
     say << "to sample: ringmaster generate " << dir << " --prompt \"...\"" << std::endl;
   }
   if (end == TrainEnd::interrupted) throw ExitCode{kExitInterrupted};

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 
+#include "comm/options.h"
 #include "comm/store_protocol.h"
 #include "core/counted.h"
 #include "core/fields.h"
@@ -162,11 +163,10 @@ void Agreement::report_missing() const {
     for (int r = 0; r < world_; ++r)
       if (!store_.try_get(key("rank", str(r)))) missing.push_back(r);
   const std::int64_t came = store_.add(key("arrived"), 0);
-  fail("waited ", static_cast<double>(timeout_.count()) / 1000, " s for the other ranks to compare ", topic_.name, ": ",
-       missing.empty()
-           ? str(came, " of ", world_, " came")
-           : listed(missing) + " of " + str(world_) + (missing.size() == 1 ? " has" : " have") + " not come",
-       ". What they ended with, their own output says");
+  const std::string who = missing.empty() ? str(world_ - came, " of ", world_, " ranks") : listed(missing);
+  fail(who, " did not arrive within ", static_cast<double>(timeout_.count()) / 1000, " s; ",
+       missing.size() == 1 ? "is it running, and can it" : "are they running, and can they", " reach ", store_.server(),
+       "? The others wait to compare ", topic_.name, "; ", kMoreTime);
 }
 
 // By rank 0, for all.

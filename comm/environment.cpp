@@ -230,6 +230,7 @@ CommOptions parse_comm_options(const Environment& env) {
   options.address = v.text("RINGMASTER_ADDRESS");
   if (v.has("RINGMASTER_COMM_TIMEOUT")) {
     options.timeout = std::chrono::seconds(v.number("RINGMASTER_COMM_TIMEOUT", 1, kMostSeconds, "seconds"));
+    options.connect_timeout = options.timeout;
   }
   if (v.has("RINGMASTER_LIVENESS")) {
     const int seconds = v.number("RINGMASTER_LIVENESS", 0, kMostSeconds, "seconds");
@@ -240,6 +241,19 @@ CommOptions parse_comm_options(const Environment& env) {
   if (copies > 1) fail("environment: RINGMASTER_COPY_ENGINES is ", copies, "; 0: off, 1: where it can be done");
   options.copy_engines = copies == 1;
   return options;
+}
+
+std::string start_command(const WorkerEnvironment& w, const std::string& command) {
+  const std::string program = "ringmaster " + command;
+  if (w.world == 1) return program;
+  if (w.source == "ringmaster") return str("ringmaster launch --nproc-per-node ", w.world, " -- ", command);
+  if (w.source == "mpirun") return str("mpirun -n ", w.world, " ", program);
+  if (w.source == "srun") return str("srun --ntasks ", w.world, " ", program);
+  if (w.source != "torchrun") return str(program, " in each of the ", w.world, " processes");
+  const int nodes = w.world / w.local_world;
+  const std::string per_node = str("--nproc-per-node ", w.local_world, " ", program);
+  if (nodes == 1) return "torchrun --no-python " + per_node;
+  return str("torchrun --no-python --nnodes ", nodes, " ", per_node, " on each node");
 }
 
 Environment current_environment() {

@@ -29,8 +29,12 @@ struct WorkerEnvironment {
 };
 
 WorkerEnvironment parse_environment(const Environment&);
-// RINGMASTER_ADDRESS, RINGMASTER_COMM_TIMEOUT and RINGMASTER_LIVENESS (seconds), RINGMASTER_COPY_ENGINES (0, 1)
+// RINGMASTER_ADDRESS, RINGMASTER_COMM_TIMEOUT (for the others to arrive, and for one operation) and RINGMASTER_LIVENESS
+// (seconds), RINGMASTER_COPY_ENGINES (0, 1)
 CommOptions parse_comm_options(const Environment&);
 Environment current_environment();
+
+// What the user of this job's launcher types to run `ringmaster COMMAND` in as many processes again.
+std::string start_command(const WorkerEnvironment&, const std::string& command);
 
 }  // namespace ring

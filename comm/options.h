@@ -15,6 +15,8 @@ inline constexpr bool kVerifyByDefault = false;
 inline constexpr bool kVerifyByDefault = true;
 #endif
 
+inline constexpr const char* kMoreTime = "RINGMASTER_COMM_TIMEOUT or `launch --timeout` allow more seconds";
+
 struct CommOptions {
   std::string address = "127.0.0.1";                  // numeric, of this host, that the other ranks can reach
   std::chrono::milliseconds connect_timeout{60'000};  // until all ranks have met

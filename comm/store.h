@@ -62,6 +62,8 @@ class StoreServer {
   std::unique_ptr<Impl> impl_;
 };
 
+// One attempt. Error: why there is no connection.
+std::unique_ptr<Store> try_store(const Endpoint& server, const std::string& cookie, Timeout timeout);
 // Tries until the timeout; usable from several threads. A name instead of an address is resolved once.
 std::unique_ptr<Store> connect_store(const Endpoint& server, const std::string& cookie, Timeout timeout);
 

@@ -106,6 +106,10 @@ std::string Store::get(const std::string& key, Timeout timeout) {
   return std::move(*value);
 }
 
+std::unique_ptr<Store> try_store(const Endpoint& server, const std::string& cookie, Timeout timeout) {
+  return std::make_unique<TcpStore>(server, cookie, Clock::now() + timeout);
+}
+
 std::unique_ptr<Store> connect_store(const Endpoint& server, const std::string& cookie, Timeout timeout) {
   const auto deadline = Clock::now() + timeout;
   for (;;) {

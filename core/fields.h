@@ -13,6 +13,7 @@
 //       rank f("mixture", mixture, "corpora and their weights", non_empty(), at_most_items(1024));
 //     }
 //     void validate(std::vector<std::string>& errors) const;  // optional: rules over several fields
+//     static const config::Synonyms& synonyms();              // optional, of the whole tree: for hints
 //   };
 //
 // A field is a bool, an integer, a double, a string, an enum (with choices), a std::optional of one of those, a struct
@@ -26,7 +27,9 @@
 #include <limits>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <type_traits>
 #include <utility>
 #include <variant>
@@ -47,6 +50,24 @@ enum class Kind { boolean, integer, number, text, choice, section, list };
 
 struct Field;
 
+// Words that people bring from other programs, in lower case with underscores. They only answer what does not exist: a
+// hint names the setting that was meant. A whole tree has them, by `static const Synonyms& synonyms()` of its struct.
+struct Synonyms {
+  struct Key {
+    std::string_view word;         // "n_layer", or with what is before it: "optimizer.type"
+    std::string_view key;          // ours, in full; empty: there is none
+    std::string_view advice = "";  // a sentence more, or the only one
+  };
+  struct Value {
+    std::string_view key;    // ours: its end, such as "attention.kind"
+    std::string_view word;   // of another program
+    std::string_view value;  // ours; empty: there is none
+    std::string_view advice = "";
+  };
+  std::span<const Key> keys;
+  std::span<const Value> values;
+};
+
 // A view of one live value of the tree. Invalid once a list around it was resized.
 struct Node {
   Kind kind = Kind::section;
@@ -59,6 +80,7 @@ struct Node {
   // Sections.
   std::vector<Field> fields;
   std::function<void(std::vector<std::string>&)> validate;  // null: no rules over several fields
+  const Synonyms* synonyms = nullptr;                       // of the root; null: none
   // Lists.
   std::function<std::size_t()> size;
   std::function<void(std::size_t)> reset;  // that many default elements
@@ -338,6 +360,7 @@ Node bind_section(C& section) {
   Fields f;
   section.fields(f);
   n.fields = f.take();
+  if constexpr (requires { C::synonyms(); }) n.synonyms = &C::synonyms();
   if constexpr (requires(const C& c, std::vector<std::string>& errors) { c.validate(errors); }) {
     n.validate = [&section](std::vector<std::string>& errors) { std::as_const(section).validate(errors); };
   }

@@ -78,7 +78,7 @@ fs::path whole_name(const fs::path& file) {
 
 class Loader {
  public:
-  explicit Loader(const Node& root) : root_(root) { collect_keys(root, "", keys_); }
+  explicit Loader(const Node& root) : root_(root) {}
 
   void read(const Source& source) {
     std::vector<fs::path> open;
@@ -111,7 +111,6 @@ class Loader {
   Origin origin_of(const std::string& key) const;
 
   const Node& root_;
-  std::vector<std::string> keys_;  // of the whole tree, for suggestions
   std::vector<Problem> problems_;
   std::size_t more_problems_ = 0;  // beyond kMostProblems
   bool complete_ = true;
@@ -241,6 +240,8 @@ void Loader::apply_scalar(const Node& node, const YamlNode& yaml, const std::str
   origins_[key] = origin;
   Value value;
   std::string wrong = parse_value(node, yaml, value);
+  if (!wrong.empty() && node.kind == Kind::choice && yaml.type == YamlNode::Type::scalar)
+    if (const std::string hint = hint_for_value(root_, node, key, yaml.text); !hint.empty()) wrong += "; " + hint;
   if (wrong.empty()) wrong = node.set(value);
   if (!wrong.empty()) return problem(origin, key, wrong);
   broken_.erase(key);
@@ -252,12 +253,13 @@ void Loader::unknown_key(const Node& section, const std::string& section_key, co
   if (problems_.size() == kMostProblems) return problem(origin, full, "");  // it only counts
   std::vector<std::string> siblings;
   for (const Field& f : section.fields) siblings.push_back(f.name);
-  std::string hint;
-  if (const std::string near = nearest_name(name, siblings); !near.empty()) {
+  // An override names a whole path, of which this may be the first part alone.
+  const std::string path = inside(origin.override, full) ? origin.override : full;
+  std::string hint = hint_for_word(root_, path);
+  if (const std::string near = nearest_name(name, siblings); hint.empty() && !near.empty())
     hint = "did you mean " + join(section_key, near) + "?";
-  } else if (const std::string elsewhere = key_with_name(name, keys_); !elsewhere.empty()) {
-    hint = "did you mean " + elsewhere + "?";
-  } else {
+  if (hint.empty()) hint = hint_for_name(root_, path);
+  if (hint.empty()) {
     hint = "known here:";
     for (const std::string& s : siblings) hint += " " + s;
   }

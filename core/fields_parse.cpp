@@ -1,6 +1,7 @@
 #include "core/fields_parse.h"
 
 #include <algorithm>
+#include <cctype>
 #include <charconv>
 #include <cmath>
 
@@ -37,9 +38,7 @@ std::string parse_choice(const std::string& text, const std::vector<std::string>
   if (std::find(choices.begin(), choices.end(), text) != choices.end()) return value = text, "";
   std::string wrong = "expected one of ";
   for (const std::string& c : choices) wrong += (&c == &choices[0] ? "" : ", ") + c;
-  wrong += ", got " + shown(text);
-  if (const std::string near = nearest_name(text, choices); !near.empty()) wrong += "; did you mean " + near + "?";
-  return wrong;
+  return wrong + ", got " + shown(text);
 }
 
 std::string kind_name(Kind kind) {
@@ -147,9 +146,48 @@ void collect_keys(const Node& node, const std::string& prefix, std::vector<std::
   }
 }
 
-std::string key_with_name(const std::string& name, const std::vector<std::string>& keys) {
-  const auto it = std::find_if(keys.begin(), keys.end(), [&](const std::string& k) { return k.ends_with("." + name); });
-  return it == keys.end() ? "" : *it;
+namespace {
+
+std::string plain(std::string word) {  // Num-Layers -> num_layers
+  for (char& c : word) c = c == '-' ? '_' : static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return word;
+}
+
+bool ends_in(std::string_view path, std::string_view end) {
+  return path.ends_with(end) && (path.size() == end.size() || path[path.size() - end.size() - 1] == '.');
+}
+
+std::string did_you_mean(std::string_view name, std::string_view advice) {
+  if (name.empty()) return std::string(advice);
+  return str("did you mean ", name, "?", advice.empty() ? "" : " ", advice);
+}
+
+}  // namespace
+
+std::string hint_for_word(const Node& root, const std::string& key) {
+  const std::string word = plain(key);
+  const Synonyms::Key* best = nullptr;  // the longest: with its section
+  if (root.synonyms)
+    for (const Synonyms::Key& s : root.synonyms->keys)
+      if (ends_in(word, s.word) && (!best || s.word.size() > best->word.size())) best = &s;
+  return best ? did_you_mean(best->key, best->advice) : "";
+}
+
+std::string hint_for_name(const Node& root, const std::string& key) {
+  const std::string word = plain(key), last = word.substr(word.rfind('.') + 1);
+  std::vector<std::string> keys;
+  collect_keys(root, "", keys);
+  const auto found = std::ranges::find_if(keys, [&](const std::string& k) { return ends_in(k, last); });
+  return found == keys.end() ? "" : did_you_mean(*found, "");
+}
+
+std::string hint_for_value(const Node& root, const Node& node, const std::string& key, const std::string& value) {
+  const std::string word = plain(value);
+  if (root.synonyms)
+    for (const Synonyms::Value& s : root.synonyms->values)
+      if (s.word == word && ends_in(key, s.key)) return did_you_mean(s.value, s.advice);
+  const std::string near = nearest_name(word, node.choices);
+  return near.empty() ? "" : did_you_mean(near, "");
 }
 
 }  // namespace ring::config

@@ -31,7 +31,11 @@ std::string nearest_name(const std::string& name, const std::vector<std::string>
 // All keys below a node, without list elements.
 void collect_keys(const Node& node, const std::string& prefix, std::vector<std::string>& keys);
 
-// The first of `keys` whose last part is `name`, or "".
-std::string key_with_name(const std::string& name, const std::vector<std::string>& keys);
+// Hints for a key that does not exist, or "": "did you mean optimizer.lr?", or what a synonym advises.
+std::string hint_for_word(const Node& root, const std::string& key);  // by the synonyms
+std::string hint_for_name(const Node& root, const std::string& key);  // a key elsewhere with the same last part
+
+// For a value that is no choice of `node`, whose key is `key`: by the synonyms, else the nearest one.
+std::string hint_for_value(const Node& root, const Node& node, const std::string& key, const std::string& value);
 
 }  // namespace ring::config

@@ -18,7 +18,7 @@ constexpr std::int32_t kMostHeads = 1 << 15;
 constexpr std::size_t kMostBytes = 4 << 20;  // of a file
 // A short line may name very many blocks. These bound what drawing them takes: words of 32 blocks that are held for all
 // sections of a pattern (256 MiB), and how many are written, of which overlapping lines write some again and again.
-constexpr std::int64_t kMostWords = 1 << 26, kMostWrites = 1 << 28;
+constexpr std::int64_t kMostWords = 1 << 26, kMostWrites = 1 << 26;
 constexpr std::string_view kBlank = " \t\r,";
 
 std::string_view trimmed(std::string_view text) {

@@ -85,7 +85,7 @@ void Config::fields(Fields& f) {
   f("model", model, "the decoder");
   f("data", data, "what it reads");
   f("train", train, "the loop");
-  f("optimizer", optimizer, "AdamW (Loshchilov and Hutter 2019)");
+  f("optimizer", optimizer, "how gradients become updates");
   f("schedule", schedule, "the learning rate");
   f("checkpoint", checkpoint, "when state is saved");
   f("parallel", parallel, "how the work is shared among the processes of `ringmaster launch`");

@@ -1,6 +1,7 @@
 #include "trainer/train.h"
 
 #include <algorithm>
+#include <deque>
 #include <optional>
 
 #include "checkpoint/directory.h"
@@ -30,6 +31,8 @@
 
 namespace ring {
 namespace {
+
+constexpr std::size_t kMostUnrecorded = 1000;
 
 bool has_validation(const Corpora& corpora) {
   return std::any_of(corpora.stores.begin(), corpora.stores.end(),
@@ -96,6 +99,7 @@ class Loop {
   void finish_steps(std::size_t left_in_flight);
   std::string layout_text() const;
   void report(const StepReport&);
+  void record_unrecorded();
   std::int64_t sent_keys();
   void report_plan();
   void validate();
@@ -124,6 +128,7 @@ class Loop {
   std::int64_t saved_step_ = -1, validated_step_ = -1;  // the latest of each
   double interval_seconds_ = 0;                         // since the last record
   std::int64_t interval_tokens_ = 0;
+  std::deque<StepReport> unrecorded_;  // the same, at most kMostUnrecorded of them
 };
 
 void Loop::load() {
@@ -261,6 +266,8 @@ void Loop::report(const StepReport& r) {
   interval_tokens_ += r.tokens;
   if (!leader()) return;
   progress_->update(progress_state(r));
+  unrecorded_.push_back(r);
+  if (unrecorded_.size() > kMostUnrecorded) unrecorded_.pop_front();
   if (r.step % config_.train.log_interval && r.step != config_.train.steps) return;
   const MemoryStats memory = ctx_.stream.allocator()->stats();
   metrics_->record("train", r.step,
@@ -281,6 +288,16 @@ void Loop::report(const StepReport& r) {
                     {"memory_fragmentation", memory.fragmentation()}});
   interval_seconds_ = 0;
   interval_tokens_ = 0;
+  unrecorded_.clear();
+}
+
+// When the run diverges, each step since the last record is one, so that the way there shows.
+void Loop::record_unrecorded() {
+  if (!leader()) return;
+  for (const StepReport& r : unrecorded_)
+    metrics_->record("train", r.step,
+                     {{"loss", r.loss}, {"grad_norm", r.norm}, {"lr", r.lr}, {"step_ms", r.seconds * 1e3}});
+  unrecorded_.clear();
 }
 
 void Loop::validate() {
@@ -333,11 +350,15 @@ bool Loop::stop_now(TrainEnd& end) {
 void Loop::finish_steps(std::size_t left_in_flight) {
   while (trainer_.in_flight() > left_in_flight) {
     last_ = trainer_.finish();
-    if (!last_.finite)
+    if (!last_.finite) {
+      unrecorded_.push_back(last_);
+      unrecorded_.back().step = trainer_.steps_done() + 1;  // which did not count
+      record_unrecorded();
       fail("training stopped: loss ", last_.loss, ", gradient norm ", last_.norm, " at ", trainer_.diagnose(),
            ". Weights are untouched since the last step; ",
            saved_step_ < 0 ? "there is no checkpoint yet" : str("the newest checkpoint is in ", dir_.checkpoints()),
            ". Lower optimizer.lr, lengthen schedule.warmup_steps, or look at those samples");
+    }
     report_plan();
     report(last_);
     if (leader() && ctx_.tuning) ctx_.tuning->save();  // before anything depends on it

@@ -102,7 +102,7 @@ int main(int argc, char** argv) try {
   double seconds = 0.05;
   std::size_t first = ring::models().size();
   app.add_option("--threads", threads, "threads of the pool")->check(CLI::Range(1, 4096));
-  app.add_option("--seconds", seconds, "time spent on each product")->check(CLI::NonNegativeNumber);
+  app.add_option("--seconds", seconds, "time spent on each product")->check(CLI::Range(0.0, 3600.0));
   app.add_option("--models", first, "only the first so many models");
   CLI11_PARSE(app, argc, argv);
   const ring::ExecContext ctx{ring::Stream::cpu(threads)};

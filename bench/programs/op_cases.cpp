@@ -144,7 +144,7 @@ int main(int argc, char** argv) {
   CLI::App app{"Times every differentiable op on the sizes that training uses"};
   app.add_option("--filter", o.filter, "only cases whose op/name contains this");
   app.add_option("--threads", o.threads, "threads of the pool")->check(CLI::Range(1, 4096));
-  app.add_option("--seconds", o.seconds, "time spent on each measurement")->check(CLI::PositiveNumber);
+  app.add_option("--seconds", o.seconds, "time spent on each measurement")->check(CLI::Range(1e-6, 3600.0));
   app.add_flag("--csv", o.csv, "comma-separated values");
   app.add_flag("--all", o.all, "the small cases of the tests, too");
   CLI11_PARSE(app, argc, argv);

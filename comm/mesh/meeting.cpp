@@ -29,20 +29,21 @@ std::unique_ptr<StoreServer> host_store(const WorkerEnvironment& env) {
 std::unique_ptr<Store> find_store(const WorkerEnvironment& env, Timeout timeout) {
   if (env.store_ports == 1) return connect_store(env.store, env.cookie, timeout);
   const auto deadline = Clock::now() + timeout;
-  std::string reason;
+  std::string reason;  // of the first port: rank 0 takes it if it can
   do {
     for (int k = 0; k < env.store_ports; ++k) {
       try {
-        return connect_store({env.store.host, env.store.port + k}, env.cookie, Timeout(100));
+        return try_store({env.store.host, env.store.port + k}, env.cookie, Timeout(100));
       } catch (const Error& e) {
         if (k == 0) reason = e.what();
       }
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   } while (Clock::now() < deadline);
-  fail("rank ", env.rank, " of ", env.world, " did not find rank 0's store on ports ", env.store.port, "..",
-       env.store.port + env.store_ports - 1, " of ", env.store.host, ": ", reason,
-       ". All ranks need the same address and port, and the same number of processes (here ", env.world, ")");
+  fail("rank 0 did not arrive within ", static_cast<double>(timeout.count()) / 1000, " s; is it running, and can rank ",
+       env.rank, " reach ", to_string(env.store), "? The last try: ", reason,
+       ". All ranks need the same address and port, and the same number of processes (here ", env.world, "); ",
+       kMoreTime);
 }
 
 void refuse_loopback_between_nodes(const WorkerEnvironment& env, const std::string& address) {

@@ -265,7 +265,7 @@ COMMANDS = [
     "data prepare --input none --glob *.txt --tokenizer bytes --output o.h5 --split hash --validation-fraction 0.1 --document line --threads 2 --force",
     "data inspect none.h5 --document 3 --validation --bytes 100",
     "tokenizer train --input none --kind bpe --vocab-size 512 --output t.rmt --max-train-bytes 5MB --character-coverage 0.999 --end-of-text",
-    "tokenizer encode --tokenizer bytes --pieces some text", "tokenizer decode --tokenizer bytes 1 2 3",
+    "tokenizer encode bytes --pieces some text", "tokenizer decode bytes 1 2 3",
     "tokenizer inspect bytes --first 5 --tokens 3",
     "attention show S --layer 0 --length 64 --head 0 --width 40",
     "launch -n 2 --threads-per-worker 1 --log-dir logs --timeout 5 --stop-timeout 5 -- eval R",

@@ -250,7 +250,7 @@ TEST_F(BenchCommand, BadInput) {
   expect_error({"bench", "attention", "--device", "cpu", "--kind", "block_sparse", "--block", "100"}, 1,
                "--block: 100");
   expect_error({"bench", "attention", "--kind", "global"}, 2, "--kind");
-  expect_error({"bench"}, 2, "subcommand");
+  expect_error({"bench"}, 2, "which of its commands? step, ops");
   std::ofstream(path("other.csv")) << "a,b\n1,2\n";
   expect_error({"bench", "step", path("tiny.yaml"), "--steps", "1", "--warmup", "0", "--no-ceilings", "--csv",
                 path("other.csv")},

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <functional>
+#include <sstream>
 
 #include "cli/command_line.h"
 #include "cli/number_option.h"
@@ -138,6 +139,84 @@ TEST_F(CommandLine, SaysWhatANumberMustBe) {
   EXPECT_EQ(wrong({"generate", "r", "--temperature", "nan"}), "--temperature: expected a number, got nan");
   EXPECT_EQ(wrong({"eval", "r", "--long", "--lengths", "16,1e2"}), "");
   EXPECT_EQ(wrong({"eval", "r", "--long", "--lengths", "16,0"}), "--lengths: must be in [1, 1073741824], is 0");
+}
+
+TEST_F(CommandLine, RangesAreReadable) {
+  for (const NumericOption& o : numeric_options(app_)) {
+    const std::string range = o.option->get_validator(kNumberValidator)->get_description();
+    EXPECT_LE(range.size(), 50u) << o.name << " " << range;
+  }
+}
+
+TEST_F(CommandLine, AnUnknownCommandNamesTheNearest) {
+  EXPECT_EQ(wrong({"trian", "x.yaml"}), "there is no command 'trian'; did you mean train?");
+  EXPECT_EQ(wrong({"evaluate", "x"}), "there is no command 'evaluate'; did you mean eval?");
+  EXPECT_EQ(wrong({"prepare", "x"}), "there is no command 'prepare'; did you mean data prepare?");
+  EXPECT_EQ(wrong({"verify", "x"}), "there is no command 'verify'; did you mean data verify or checkpoint verify?");
+  EXPECT_EQ(wrong({"bench", "stp", "x.yaml"}), "bench: there is no command 'stp'; did you mean step?");
+  EXPECT_TRUE(wrong({"plan", "x.yaml"}).starts_with("there is no command 'plan'; there are tokenizer, data, train, "))
+      << wrong({"plan", "x.yaml"});
+  EXPECT_EQ(wrong({"config"}), "config: which of its commands? show, docs");
+}
+
+TEST_F(CommandLine, AnUnknownOptionNamesTheNearest) {
+  EXPECT_EQ(wrong({"train", "--hlep"}), "train: there is no option --hlep; did you mean --help?");
+  EXPECT_EQ(wrong({"train", "x.yaml", "--fersh"}), "train: there is no option --fersh; did you mean --fresh?");
+  EXPECT_EQ(wrong({"generate", "r", "--max_tokens=3"}),
+            "generate: there is no option --max_tokens; did you mean --max-tokens?");
+  EXPECT_EQ(wrong({"launch", "--thread", "2", "-n", "2", "--", "train", "t.yaml"}),
+            "launch: there is no option --thread; did you mean --threads-per-worker?");
+  EXPECT_EQ(wrong({"--hepl"}), "there is no option --hepl; did you mean --help?");
+  EXPECT_EQ(wrong({"doctor", "--zzzzzz"}), "doctor: there is no option --zzzzzz");
+  EXPECT_EQ(wrong({"train", "x.yaml", "--learning-rate", "1e-3"}),
+            "train: there is no option --learning-rate; did you mean optimizer.lr? (settings are written KEY=VALUE)");
+  EXPECT_EQ(wrong({"train", "x.yaml", "--seed=3"}),
+            "train: there is no option --seed; did you mean run.seed? (settings are written KEY=VALUE)");
+}
+
+TEST_F(CommandLine, SettingsMayHaveDashes) {
+  const auto overrides = [&](const std::vector<std::string>& arguments) {
+    EXPECT_EQ(wrong(arguments), "");
+    return app_.get_subcommand("train")->get_option("overrides")->as<std::vector<std::string>>();
+  };
+  using Words = std::vector<std::string>;
+  EXPECT_EQ(overrides({"train", "x.yaml", "--optimizer.lr=1e-3", "--fresh", "train.steps=2"}),
+            (Words{"optimizer.lr=1e-3", "train.steps=2"}));
+  EXPECT_EQ(wrong({"config", "show", "x.yaml", "--model.layers=2"}), "");
+  EXPECT_EQ(wrong({"eval", "r", "--model.layers=2"}), "eval: there is no option --model.layers");
+}
+
+// What looks like an option may be an option's value, or stand after --.
+TEST_F(CommandLine, ValuesThatLookLikeOptions) {
+  EXPECT_EQ(wrong({"generate", "r", "--prompt", "--a.b=c"}), "");
+  EXPECT_EQ(app_.get_subcommand("generate")->get_option("--prompt")->as<std::string>(), "--a.b=c");
+  EXPECT_EQ(wrong({"tokenizer", "encode", "bytes", "--", "--what"}), "");
+  EXPECT_EQ(wrong({"generate", "r", "--temperature", "-1"}), "--temperature: must be in [0, 100], is -1");
+}
+
+TEST_F(CommandLine, HelpOfACommand) {
+  const auto help = [&](const std::vector<std::string>& arguments) {
+    try {
+      parse_arguments(app_, arguments);
+    } catch (const CLI::CallForHelp& e) {
+      std::ostringstream out, errors;
+      app_.exit(e, out, errors);
+      return out.str();
+    }
+    return std::string();
+  };
+  EXPECT_NE(help({"help"}).find("Usage: ringmaster [OPTIONS] [SUBCOMMAND]"), std::string::npos) << help({"help"});
+  EXPECT_EQ(help({"help"}), help({"--help"}));
+  EXPECT_NE(help({"help", "train"}).find("Usage: ringmaster train "), std::string::npos) << help({"help", "train"});
+  EXPECT_NE(help({"help", "bench", "step"}).find("Usage: ringmaster bench step "), std::string::npos);
+  EXPECT_EQ(wrong({"help", "trian"}), "there is no command 'trian'; did you mean train?");
+}
+
+TEST_F(CommandLine, TokenizersAreNamedTheSameWay) {
+  for (const char* command : {"encode", "decode", "inspect"}) {
+    EXPECT_EQ(wrong({"tokenizer", command, "tok.rmt"}), "") << command;
+    EXPECT_EQ(wrong({"tokenizer", command}), "tokenizer is required") << command;
+  }
 }
 
 TEST_F(CommandLine, SizesHaveUnits) {

@@ -119,11 +119,11 @@ TEST_F(DataCommands, TokenizerTrainEncodeDecodeInspect) {
                             "--output", path("t.rmt")});
   EXPECT_EQ(trained.error, "");
   expect_parts(trained.out, {"t.rmt: chars, 5 tokens, hash "});
-  EXPECT_EQ(run({"tokenizer", "encode", "--tokenizer", path("t.rmt"), "abc", "cb"}).error, "");
-  EXPECT_EQ(run({"tokenizer", "encode", "--tokenizer", path("t.rmt"), "abccb"}).out, "1 2 3 3 2\n");
-  EXPECT_EQ(run({"tokenizer", "encode", "--tokenizer", path("t.rmt"), "--pieces", "ab\n"}).out, "1\ta\n2\tb\n0\t\\n\n");
-  EXPECT_EQ(run({"tokenizer", "decode", "--tokenizer", path("t.rmt"), "1", "2", "0"}).out, "ab\n");
-  expect_parts(run({"tokenizer", "decode", "--tokenizer", path("t.rmt"), "5"}).error, {"token 5", "5 tokens"});
+  EXPECT_EQ(run({"tokenizer", "encode", path("t.rmt"), "abc", "cb"}).error, "");
+  EXPECT_EQ(run({"tokenizer", "encode", path("t.rmt"), "abccb"}).out, "1 2 3 3 2\n");
+  EXPECT_EQ(run({"tokenizer", "encode", path("t.rmt"), "--pieces", "ab\n"}).out, "1\ta\n2\tb\n0\t\\n\n");
+  EXPECT_EQ(run({"tokenizer", "decode", path("t.rmt"), "1", "2", "0"}).out, "ab\n");
+  expect_parts(run({"tokenizer", "decode", path("t.rmt"), "5"}).error, {"token 5", "5 tokens"});
   expect_parts(run({"tokenizer", "inspect", path("t.rmt")}).out,
                {"kind         chars", "5 tokens", "4 <|endoftext|>", "not exact for every input", "3\tc\n"});
   expect_parts(run({"tokenizer", "inspect", "bytes"}).out, {"257 tokens", "round trip   exact for any input"});

@@ -107,6 +107,7 @@ struct Command {
   bool says_result = true;  // false: what it shows is progress, which may be lost
   bool reads_input = false;
 };
+void PrintTo(const Command& c, std::ostream* out) { *out << c.name; }
 
 const std::vector<Command>& commands() {
   static const std::vector<Command> all = {
@@ -116,9 +117,9 @@ const std::vector<Command>& commands() {
       {"launch", {"launch", "-n", "2", "--", "train", "t.yaml", "run.name=new"}, false},
       {"launch_logs", {"launch", "-n", "2", "--log-dir", "logs", "--", "train", "t.yaml", "run.name=new"}, false},
       {"tokenizer_train", {"tokenizer", "train", "--kind", "chars", "--input", "text.txt", "--output", "new.rmt"}},
-      {"encode", {"tokenizer", "encode", "--tokenizer", "chars.rmt"}, true, true},
-      {"encode_words", {"tokenizer", "encode", "--tokenizer", "chars.rmt", "line"}},
-      {"decode", {"tokenizer", "decode", "--tokenizer", "chars.rmt"}, true, true},
+      {"encode", {"tokenizer", "encode", "chars.rmt"}, true, true},
+      {"encode_words", {"tokenizer", "encode", "chars.rmt", "line"}},
+      {"decode", {"tokenizer", "decode", "chars.rmt"}, true, true},
       {"tokenizer_inspect", {"tokenizer", "inspect", "chars.rmt"}},
       {"data_inspect", {"data", "inspect", "corpus.h5"}},
       {"config_show", {"config", "show", "t.yaml"}},

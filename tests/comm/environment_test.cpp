@@ -192,6 +192,8 @@ TEST(Environment, CommOptions) {
   EXPECT_EQ(parse_comm_options({{"RINGMASTER_LIVENESS", "0"}}).liveness.count(), 0);
   EXPECT_THROW(parse_comm_options({{"RINGMASTER_LIVENESS", "1"}}), Error);
   EXPECT_EQ(parse_comm_options({{"RINGMASTER_COMM_TIMEOUT", "7"}}).timeout, std::chrono::seconds(7));
+  EXPECT_EQ(parse_comm_options({{"RINGMASTER_COMM_TIMEOUT", "7"}}).connect_timeout, std::chrono::seconds(7));
+  EXPECT_EQ(parse_comm_options({}).connect_timeout, std::chrono::seconds(60));
   EXPECT_EQ(parse_comm_options({{"RINGMASTER_ADDRESS", "10.0.0.2"}}).address, "10.0.0.2");
   EXPECT_EQ(parse_comm_options({}).timeout, CommOptions{}.timeout);
   EXPECT_TRUE(parse_comm_options({}).copy_engines);
@@ -199,6 +201,24 @@ TEST(Environment, CommOptions) {
   EXPECT_THROW(parse_comm_options({{"RINGMASTER_COPY_ENGINES", "2"}}), Error);
   EXPECT_THROW(parse_comm_options({{"RINGMASTER_COMM_TIMEOUT", "0"}}), Error);
   EXPECT_THROW(parse_comm_options({{"RINGMASTER_COMM_TIMEOUT", "soon"}}), Error);
+}
+
+TEST(Environment, TheSameLauncherStartsAgain) {
+  const auto start = [](const Environment& env) { return start_command(parse_environment(env), "train runs/a"); };
+  EXPECT_EQ(start({}), "ringmaster train runs/a");
+  EXPECT_EQ(start(kOurs), "ringmaster launch --nproc-per-node 4 -- train runs/a");
+  EXPECT_EQ(start(kMpirun), "mpirun -n 3 ringmaster train runs/a");
+  EXPECT_EQ(start(kSrun), "srun --ntasks 4 ringmaster train runs/a");
+  EXPECT_EQ(start(kTorchrun),
+            "torchrun --no-python --nnodes 2 --nproc-per-node 4 ringmaster train runs/a on each node");
+  EXPECT_EQ(start(with(kTorchrun, {{"WORLD_SIZE", "4"}, {"RANK", "1"}})),
+            "torchrun --no-python --nproc-per-node 4 ringmaster train runs/a");
+  EXPECT_EQ(start({{"RANK", "0"},
+                   {"WORLD_SIZE", "2"},
+                   {"LOCAL_RANK", "0"},
+                   {"MASTER_ADDR", "127.0.0.1"},
+                   {"MASTER_PORT", "29500"}}),
+            "ringmaster train runs/a in each of the 2 processes");
 }
 
 TEST(HostList, Expands) {

@@ -74,6 +74,7 @@ struct Case {
   int liveness_ms;
   const char* named;  // in every survivor's error
 };
+void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
 
 class DistLiveness : public testing::TestWithParam<Case> {
  protected:

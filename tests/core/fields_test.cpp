@@ -67,6 +67,16 @@ struct Tree {
     f("clip", clip, "largest gradient norm", positive(), at_most(1e30));
     f("tag", tag, "label");
   }
+  static const config::Synonyms& synonyms() {
+    static constexpr config::Synonyms::Key keys[] = {
+        {"num_heads", "model.heads"}, {"learning_rate", "lr"}, {"warmth", "tag", "It is a label."},
+        {"model.kind", "model.norm"}, {"network", "model"},    {"epochs", "", "there are none"}};
+    static constexpr config::Synonyms::Value values[] = {{"model.norm", "batchnorm", "layer", "There is no other."},
+                                                         {"norm", "mean_square", "rms"},
+                                                         {"model.norm", "none", "", "a norm is always there"}};
+    static constexpr config::Synonyms all{keys, values};
+    return all;
+  }
   void validate(std::vector<std::string>& errors) const {
     if (note == "both" && threads > 4) errors.push_back("threads: more than 4 with note=both");
     if (note == "model") errors.push_back("model.width: not with note=model");
@@ -293,6 +303,40 @@ TEST(Fields, BadOverrides) {
             "command line: model={width: x}: model.width: expected an integer, got x");
   EXPECT_NE(errors("", {"sizes=[1"}), "");
   EXPECT_NE(errors("", {"lr="}), "");
+}
+
+// Of a key that does not exist: what follows "unknown key; ".
+std::string hint(const std::string& override) {
+  const std::string text = errors("", {override}), mark = "unknown key; ";
+  return text.find(mark) == std::string::npos ? text : text.substr(text.find(mark) + mark.size());
+}
+
+TEST(Fields, WordsOfOtherProgramsAreAnsweredBeforeTheNearestName) {
+  EXPECT_EQ(errors("model:\n  num_heads: 2\nlearning_rate: 1\n"),
+            "run.yaml:2: model.num_heads: unknown key; did you mean model.heads?\n"
+            "run.yaml:3: learning_rate: unknown key; did you mean lr?");
+  for (const char* key : {"num_heads", "model.num_heads", "network.num_heads", "Num-Heads"})
+    EXPECT_EQ(hint(str(key, "=2")), "did you mean model.heads?") << key;
+  EXPECT_EQ(hint("model={num_heads: 2}"), "did you mean model.heads?");
+  EXPECT_EQ(hint("network={width: 8}"), "did you mean model?");
+  EXPECT_EQ(hint("network.width=8"), "did you mean model.width?");
+  EXPECT_EQ(hint("model.kind=rms"), "did you mean model.norm?");
+  EXPECT_EQ(hint("warmth=1"), "did you mean tag? It is a label.");
+  EXPECT_EQ(hint("epochs=2"), "there are none");
+  EXPECT_EQ(hint("widht=8"), "known here: model lr threads seed tied note mode sizes names mixture clip tag");
+  EXPECT_EQ(hint("width=8"), "did you mean model.width?");
+}
+
+TEST(Fields, ValuesOfOtherProgramsAreAnsweredToo) {
+  const std::string expected = "command line: model.norm=";
+  EXPECT_EQ(errors("", {"model.norm=BatchNorm"}),
+            expected + "BatchNorm: expected one of rms, layer, got BatchNorm; did you mean layer? There is no other.");
+  EXPECT_EQ(errors("", {"model.norm=mean-square"}),
+            expected + "mean-square: expected one of rms, layer, got mean-square; did you mean rms?");
+  EXPECT_EQ(errors("", {"model.norm=none"}),
+            expected + "none: expected one of rms, layer, got none; a norm is always there");
+  EXPECT_EQ(errors("", {"model.norm=RMS"}), expected + "RMS: expected one of rms, layer, got RMS; did you mean rms?");
+  EXPECT_EQ(errors("", {"model.norm=batch"}), expected + "batch: expected one of rms, layer, got batch");
 }
 
 TEST(Fields, IncludedFilesComeFirst) {

@@ -11,6 +11,7 @@
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <thread>
@@ -56,11 +57,13 @@ class DistTraining : public testing::Test {
   }
   void TearDown() override { fs::remove_all(dir_); }
 
-  pid_t start(std::vector<std::string> arguments) const {
+  using Environment = std::map<std::string, std::string>;
+  pid_t start(std::vector<std::string> arguments, const Environment& more = {}, const char* log_file = "log") const {
     const pid_t pid = fork();
     if (pid != 0) return pid;
     if (chdir(dir_.c_str()) != 0) _exit(120);
-    const int log = open("log", O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    for (const auto& [name, value] : more) setenv(name.c_str(), value.c_str(), 1);
+    const int log = open(log_file, O_WRONLY | O_CREAT | O_TRUNC, 0600);
     dup2(log, STDOUT_FILENO);
     dup2(log, STDERR_FILENO);
     std::vector<char*> argv = {const_cast<char*>("ringmaster")};
@@ -183,7 +186,7 @@ TEST_F(DistTrainingRefusals, CommandsOfOneProcess) {
   EXPECT_EQ(run({"launch", "-n", "2", "--", "train", "--frehs", "t.yaml"}), kExitUsage);
   EXPECT_EQ(times("--frehs"), 1) << log();
   EXPECT_EQ(run({"launch", "--thread", "2", "-n", "2", "--", "train", "t.yaml"}), kExitUsage);
-  EXPECT_EQ(times("not expected: --thread"), 1) << log();
+  EXPECT_EQ(times("launch: there is no option --thread; did you mean --threads-per-worker?"), 1) << log();
 }
 
 TEST_F(DistTrainingRefusals, TheSeparatorMayBeLeftOut) {
@@ -196,6 +199,77 @@ TEST_F(DistTrainingRefusals, TheSeparatorMayBeLeftOut) {
   EXPECT_EQ(times("the CPU computes in fp32"), 1) << log();
   // The 43 ids beyond the tokenizer's are never drawn: 200 tokens would hit one.
   EXPECT_EQ(run({"generate", "runs/t", "--temperature", "100", "--max-tokens", "200"}), 0) << log();
+}
+
+TEST_F(DistTrainingRefusals, AReferenceOfOneToken) {
+  const auto bench = [&](const std::string& alone) {
+    return run({"launch",     "-n",   "2",         "--", "bench",         "context", "--device",  "cpu",
+                "--length",   "64",   "--heads",   "2",  "--head-dim",    "8",       "--seconds", "1e-6",
+                "--schedule", "ring", "--threads", "1",  "--alone-up-to", alone});
+  };
+  EXPECT_EQ(bench("1"), 1);
+  EXPECT_EQ(times("--alone-up-to: one device alone with 1 of 64 tokens is no reference: give at least 64, or 0"), 1)
+      << log();
+  EXPECT_EQ(bench("0"), 0) << log();
+  EXPECT_EQ(times("      -"), 2) << log();  // forward, and both
+  EXPECT_EQ(bench("64"), 0) << log();
+  EXPECT_EQ(times("      -"), 0) << log();
+}
+
+// Two processes as other launchers start them.
+class DistTrainingLaunchers : public DistTraining {
+ protected:
+  static Environment srun(int rank) {
+    const std::string r = std::to_string(rank);
+    return {{"SLURM_JOB_ID", std::to_string(getpid())},
+            {"SLURM_STEP_ID", "0"},
+            {"SLURM_PROCID", r},
+            {"SLURM_STEP_NUM_TASKS", "2"},
+            {"SLURM_NTASKS", "2"},
+            {"SLURM_LOCALID", r},
+            {"SLURM_STEP_NUM_NODES", "1"},
+            {"SLURM_STEP_NODELIST", "n1"}};
+  }
+  static Environment torchrun(int rank) {
+    const std::string r = std::to_string(rank);
+    return {{"TORCHELASTIC_RUN_ID", std::to_string(getpid())},
+            {"TORCHELASTIC_RESTART_COUNT", "0"},
+            {"RANK", r},
+            {"WORLD_SIZE", "2"},
+            {"LOCAL_RANK", r},
+            {"LOCAL_WORLD_SIZE", "2"},
+            {"MASTER_ADDR", "127.0.0.1"},
+            {"MASTER_PORT", std::to_string(23000 + getpid() % 5000)}};
+  }
+  // What rank 0 says at the end of a run that ran out of time.
+  std::string train(Environment (*environment)(int)) const {
+    const std::vector<std::string> words = {"train",         "t.yaml", "train.steps=0", "train.minutes=0.001",
+                                            "run.threads=1", "--fresh"};
+    const pid_t other = start(words, environment(1), "other"), leader = start(words, environment(0));
+    EXPECT_EQ(wait(leader), 0) << read_file(dir_ / "log");
+    EXPECT_EQ(wait(other), 0) << read_file(dir_ / "other");
+    return read_file(dir_ / "log");
+  }
+};
+
+TEST_F(DistTrainingLaunchers, ToGoOnNamesTheOneThatWasUsed) {
+  const std::string by_srun = train(srun), by_torchrun = train(torchrun);
+  EXPECT_NE(by_srun.find("to go on: srun --ntasks 2 ringmaster train runs/t train.minutes=...\n"), std::string::npos)
+      << by_srun;
+  EXPECT_NE(by_torchrun.find("to go on: torchrun --no-python --nproc-per-node 2 ringmaster train runs/t"),
+            std::string::npos)
+      << by_torchrun;
+}
+
+TEST_F(DistTrainingLaunchers, ARankThatDoesNotArriveIsNamedInTheTimeThatIsSet) {
+  Environment lonely = srun(0);
+  lonely["RINGMASTER_COMM_TIMEOUT"] = "1";
+  const auto begin = Clock::now();
+  EXPECT_EQ(wait(start({"train", "t.yaml"}, lonely)), 1);
+  EXPECT_LT(Clock::now() - begin, std::chrono::seconds(20));
+  const std::string log = read_file(dir_ / "log");
+  EXPECT_NE(log.find("rank 1 did not arrive within 1 s; is it running, and can it reach 127.0.0.1:"), std::string::npos)
+      << log;
 }
 
 class DistTrainingSignals : public DistTraining {

@@ -23,41 +23,47 @@ ModelConfig tiny() {
   return c;
 }
 
+struct Family {
+  std::string name;
+  ModelConfig config;
+};
+void PrintTo(const Family& f, std::ostream* out) { *out << f.name; }
+
 // A family per row: every choice of every field appears in at least one.
-std::vector<std::pair<std::string, ModelConfig>> families() {
-  std::vector<std::pair<std::string, ModelConfig>> out;
+std::vector<Family> families() {
+  std::vector<Family> out;
   ModelConfig c = tiny();
-  out.emplace_back("llama", c);
+  out.push_back({"llama", c});
   c.tied_embeddings = false;
   c.qk_norm = true;
   c.biases = Biases::qkv;
   c.rope.scaling = RopeScaling::llama3;
   c.rope.original_context = 8;
-  out.emplace_back("qwen", c);
+  out.push_back({"qwen", c});
   c = tiny();
   c.kv_heads = 4;
   c.norm = NormKind::layer;
   c.positions = Positions::learned;
   c.mlp = Mlp::gelu_tanh;
   c.biases = Biases::all;
-  out.emplace_back("gpt2", c);
+  out.push_back({"gpt2", c});
   c.norm_place = NormPlace::post;
   c.mlp = Mlp::gelu;
-  out.emplace_back("post", c);
+  out.push_back({"post", c});
   c.mlp = Mlp::gelu_tanh;
-  out.emplace_back("post_tanh", c);
+  out.push_back({"post_tanh", c});
   c.norm_place = NormPlace::sub;
   c.init = InitScheme::magneto;
   c.mlp = Mlp::relu2;
   c.positions = Positions::none;
-  out.emplace_back("magneto", c);
+  out.push_back({"magneto", c});
   c = tiny();
   c.heads = 1;
   c.kv_heads = 1;
   c.head_dim = 40;
   c.rope.scaling = RopeScaling::linear;
   c.dropout = 0.2;
-  out.emplace_back("wide_head", c);
+  out.push_back({"wide_head", c});
   return out;
 }
 
@@ -102,11 +108,11 @@ struct Fixture {
   Decoder model;
 };
 
-class Families : public testing::TestWithParam<std::pair<std::string, ModelConfig>> {};
+class Families : public testing::TestWithParam<Family> {};
 
 // The loss along a random direction of all parameters changes as the gradient says.
 TEST_P(Families, GradientIsTheSlopeOfTheLoss) {
-  Fixture f(GetParam().second);
+  Fixture f(GetParam().config);
   const Tensor ids = tokens(f.ctx, 48, 37, 1), targets = tokens(f.ctx, 48, 37, 2);
   f.loss(ids, targets, 2, true);
   const std::vector<float> g = f.gradients();
@@ -133,12 +139,12 @@ TEST_P(Families, GradientIsTheSlopeOfTheLoss) {
     const double h = 2e-2 / std::sqrt(norm);
     // Fourth-order central difference.
     const double numeric = (8 * (shifted(h) - shifted(-h)) - (shifted(2 * h) - shifted(-2 * h))) / (12 * h);
-    EXPECT_NEAR(numeric / slope, 1.0, 0.02) << GetParam().first << " direction " << trial << " slope " << slope;
+    EXPECT_NEAR(numeric / slope, 1.0, 0.02) << GetParam().name << " direction " << trial << " slope " << slope;
   }
 }
 
 TEST_P(Families, LaterTokensChangeNoEarlierLogit) {
-  Fixture f(GetParam().second);
+  Fixture f(GetParam().config);
   const Tensor ids = tokens(f.ctx, 24, 37, 3);
   const Tensor before = f.logits(ids, 1);
   for (std::int64_t t : {1, 11, 23}) {
@@ -154,7 +160,7 @@ TEST_P(Families, LaterTokensChangeNoEarlierLogit) {
 }
 
 TEST_P(Families, CachedLogitsEqualUncached) {
-  Fixture f(GetParam().second);
+  Fixture f(GetParam().config);
   const Tensor ids = tokens(f.ctx, 40, 37, 4);  // two sequences of 20
   const Tensor whole = f.logits(ids, 2);
   KvCache cache(f.model.config(), 2, 24, f.ctx);
@@ -178,12 +184,12 @@ TEST_P(Families, CachedLogitsEqualUncached) {
   };
   feed(0, 7);
   for (std::int64_t t = 7; t < 20; ++t) feed(t, 1);
-  EXPECT_LT(worst, 2e-4) << GetParam().first;
+  EXPECT_LT(worst, 2e-4) << GetParam().name;
 }
 
 TEST_P(Families, RecomputationGivesTheSameBits) {
   for (const Recompute how : {Recompute::mlp, Recompute::block}) {
-    Fixture kept(GetParam().second), again(GetParam().second);
+    Fixture kept(GetParam().config), again(GetParam().config);
     again.model.set_recompute(how);
     const Tensor ids = tokens(kept.ctx, 48, 37, 5), targets = tokens(kept.ctx, 48, 37, 6);
     EXPECT_EQ(kept.loss(ids, targets, 2, true), again.loss(ids, targets, 2, true));
@@ -191,7 +197,7 @@ TEST_P(Families, RecomputationGivesTheSameBits) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Decoder, Families, testing::ValuesIn(families()), [](const auto& i) { return i.param.first; });
+INSTANTIATE_TEST_SUITE_P(Decoder, Families, testing::ValuesIn(families()), [](const auto& i) { return i.param.name; });
 
 TEST(Decoder, StartsTheSameForAnyThreadCountAndPadding) {
   Fixture one(tiny(), 1);

@@ -15,6 +15,11 @@
 #include "tests/parallel/context_problem.h"
 
 namespace ring {
+
+static void PrintTo(ContextLayoutKind kind, std::ostream* out) {
+  *out << (kind == ContextLayoutKind::zigzag ? "zigzag" : "contiguous");
+}
+
 namespace {
 
 using test::ContextCase;

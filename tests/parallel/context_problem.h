@@ -1,6 +1,8 @@
 #pragma once
 // Micro-batches cut among ranks, for the tests of context parallelism.
 
+#include <ostream>
+
 #include "kernels/attention/blocks.h"
 #include "parallel/context/layout.h"
 #include "tests/cases/attention_oracle.h"
@@ -16,6 +18,7 @@ struct ContextCase {
 
   std::int64_t tokens() const { return length * rows; }
 };
+inline void PrintTo(const ContextCase& c, std::ostream* out) { *out << c.name; }
 
 // Documents of these lengths one after the other in every row; a negative length is a gap. The rest of a row is one
 // document.

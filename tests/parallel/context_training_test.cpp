@@ -15,6 +15,7 @@ struct Kind {
   std::string name;
   std::vector<std::string> overrides;
 };
+void PrintTo(const Kind& k, std::ostream* out) { *out << k.name; }
 
 const std::vector<Kind>& kinds() {
   static const std::vector<Kind> all = {

@@ -15,6 +15,7 @@ struct Named {
   std::string name;
   std::vector<std::string> overrides;
 };
+void PrintTo(const Named& n, std::ostream* out) { *out << n.name; }
 
 const std::vector<Named>& kinds() {
   static const std::vector<Named> all = {

@@ -70,6 +70,7 @@ std::string alter(Node node, const std::string& key, int& at) {
       if (std::string found = alter(node.element(i), str(key, "[", i, "]"), at); !found.empty()) return found;
     return "";
   }
+  if (node.kind == Kind::choice && node.choices.size() == 1) return "";  // nothing to alter it to
   if (at-- != 0) return "";
   if (node.kind == Kind::list)
     node.reset(node.size() + 1);

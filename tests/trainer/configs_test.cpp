@@ -24,6 +24,7 @@ struct Published {
   const char* file;
   std::int64_t parameters;
 };
+void PrintTo(const Published& p, std::ostream* out) { *out << p.file; }
 
 class ParameterCount : public testing::TestWithParam<Published> {};
 

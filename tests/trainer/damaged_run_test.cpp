@@ -70,6 +70,22 @@ TEST_F(DamagedRuns, TheCommandThatIsNamedRestoresTheConfig) {
   expect_parts(ring({"train", path("run"), "--allow-changes"}), 0, {"changed settings", "optimizer.lr"});
 }
 
+// As `attention show` and `train` take it: also where no checkpoint was written yet, and where config.yaml is gone.
+TEST_F(DamagedRuns, ConfigShowTakesARun) {
+  const std::vector<std::string> show = {"config", "show", path("run"), "train.steps=77"};
+  expect_parts(ring(show), 0, {"steps: 77\n", "lr: 0.001\n"});
+  edit("lr: 0.001", "lr: 0.005");
+  expect_parts(ring(show), 0, {"lr: 0.005\n", restoring()});
+  std::filesystem::rename(path("run/checkpoints"), path("elsewhere"));
+  expect_parts(ring(show), 0, {"lr: 0.005\n"});
+  expect_parts(ring({"attention", "show", path("run")}), 0, {"dense"});
+  std::filesystem::rename(path("elsewhere"), path("run/checkpoints"));
+  std::filesystem::remove(config());
+  expect_parts(ring(show), 0, {"lr: 0.001\n"});
+  expect_parts(ring({"attention", "show", checkpoint()}), 0, {"dense"});
+  expect_parts(ring({"config", "show", path("")}), 1, {path("")});
+}
+
 TEST_F(DamagedRuns, KeysThatAreFreeToChangeAreNamedWhereOnlyTheFileSaysThem) {
   edit("validation_batches: 0", "validation_batches: 1");
   expect_parts(ring({"train", path("run")}), 0, {config(), "was changed since", "data.validation_batches: 0 -> 1"});
@@ -140,12 +156,12 @@ TEST_F(DamagedRuns, AnotherTokenizerIsBlamedByName) {
   for (const char* command : {"eval", "generate"})
     expect_parts(ring({command, path("run")}), 1, {file, "holds another tokenizer", checkpoint()});
   for (const std::string& spec : {path("run"), file})
-    expect_parts(ring({"tokenizer", "encode", "--tokenizer", spec, "abc"}), 1, {file, "holds another tokenizer"});
+    expect_parts(ring({"tokenizer", "encode", spec, "abc"}), 1, {file, "holds another tokenizer"});
   std::ofstream(file) << "garbage";
   expect_parts(ring({"generate", path("run")}), 1, {file, "ringmaster train"});
   expect_parts(ring({"train", path("run")}), 0, {file, "nothing left to do"});
   EXPECT_EQ(read_text(file), whole);
-  expect_parts(ring({"tokenizer", "encode", "--tokenizer", path("run"), "abc"}), 0, {"97 98 99"});
+  expect_parts(ring({"tokenizer", "encode", path("run"), "abc"}), 0, {"97 98 99"});
   std::filesystem::remove(file);
   expect_parts(ring({"generate", path("run")}), 1, {file});
 }

@@ -263,6 +263,19 @@ TEST_F(Runs, NamesWhatIsNotFinite) {
   EXPECT_EQ(stopped.output.find("not finite: none"), std::string::npos) << stopped.output;
 }
 
+TEST_F(Runs, StepsBeforeADivergenceAreRecorded) {
+  const Finished stopped = run_process(
+      train("nan", {"optimizer.lr=1e30", "optimizer.clip=0", "train.log_interval=100", "schedule.warmup_steps=0"}));
+  ASSERT_EQ(stopped.code, 1) << stopped.output;
+  const std::map<int, std::string> all = losses("nan");
+  ASSERT_GE(all.size(), 2u);
+  EXPECT_EQ(all.begin()->first, 1);
+  EXPECT_EQ(all.rbegin()->first, static_cast<int>(all.size())) << "a step is missing";
+  EXPECT_NE(stopped.output.find(" at step " + std::to_string(all.size()) + ","), std::string::npos) << stopped.output;
+  for (const auto& [step, loss] : all)  // "LOSS NORM"
+    EXPECT_EQ(loss.find("null") != std::string::npos, step == all.rbegin()->first) << step << ": " << loss;
+}
+
 TEST_F(Runs, ALimitInTimeEndsTheRunWithItsScheduleDone) {
   const Finished timed = run_process(train("timed", {"train.steps=0", "train.minutes=0.02"}));
   ASSERT_EQ(timed.code, 0) << timed.output;

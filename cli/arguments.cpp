@@ -1,0 +1,168 @@
+// From the program's arguments to the command that they name: what CLI11 would blame on the wrong word is found here
+// first, and answered with what was probably meant.
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cctype>
+#include <string>
+#include <vector>
+
+#include "cli/command_line.h"
+#include "core/fields.h"
+#include "core/fields_parse.h"
+#include "trainer/config.h"
+
+namespace ring {
+namespace {
+
+using Words = std::vector<std::string>;
+
+struct NothingIsRun {};
+
+[[noreturn]] void refuse(const CLI::App& at, const std::string& what) {
+  const std::string name = at.get_parent() ? at.get_name() + ": " : "";
+  throw CLI::ParseError(name + what, CLI::ExitCodes::ExtrasError);
+}
+
+Words names_of(const CLI::App& app) {
+  Words names;
+  for (const CLI::App* sub : app.get_subcommands([](const CLI::App*) { return true; }))
+    names.push_back(sub->get_name());
+  return names;
+}
+
+const CLI::App* find_command(const CLI::App& app, const std::string& name) {
+  const auto named = app.get_subcommands([&](const CLI::App* sub) { return sub->get_name() == name; });
+  return named.empty() ? nullptr : named.front();
+}
+
+std::string joined(const Words& words, const char* between) {
+  std::string text;
+  for (const std::string& word : words) text += (text.empty() ? "" : between) + word;
+  return text;
+}
+
+// The known word that begins with the one given or begins it, else the nearest one; "": none is near.
+std::string nearest(const std::string& word, const Words& known) {
+  for (const std::string& k : known)
+    if (std::min(word.size(), k.size()) >= 3 && (k.starts_with(word) || word.starts_with(k))) return k;
+  return config::nearest_name(word, known);
+}
+
+std::string question(const std::string& meant) { return meant.empty() ? "" : "; did you mean " + meant + "?"; }
+
+void refuse_command(const CLI::App& at, const std::string& word) {
+  const Words known = names_of(at);
+  std::string meant = nearest(word, known);
+  Words inner;  // commands of other commands
+  if (meant.empty())
+    for (const std::string& name : known)
+      if (find_command(*find_command(at, name), word)) inner.push_back(name + " " + word);
+  if (!inner.empty()) meant = joined(inner, " or ");
+  refuse(at, "there is no command '" + word + "'" +
+                 (meant.empty() ? "; there are " + joined(known, ", ") : question(meant)));
+}
+
+bool is_option(const std::string& word) {
+  return word.size() > 1 && word[0] == '-' && !std::isdigit(static_cast<unsigned char>(word[1])) && word[1] != '.';
+}
+
+std::string name_of(const std::string& option) {
+  return option[1] == '-' ? option.substr(0, option.find('=')) : option.substr(0, 2);
+}
+
+bool takes_settings(const CLI::App& command) { return command.get_option_no_throw("overrides") != nullptr; }
+
+void refuse_option(const CLI::App& command, const std::string& word) {
+  const std::string name = word.substr(0, word.find('=')), unknown = "there is no option " + name;
+  if (takes_settings(command)) {
+    Config config;
+    const config::Node root = bind_config(config);
+    const std::string key = name.substr(std::min(name.find_first_not_of('-'), name.size()));
+    std::string hint = config::hint_for_word(root, key);
+    if (hint.empty()) hint = config::hint_for_name(root, key);
+    if (!hint.empty()) refuse(command, unknown + "; " + hint + " (settings are written KEY=VALUE)");
+  }
+  Words known;
+  for (const CLI::Option* option : command.get_options([](const CLI::Option* o) { return !o->get_positional(); })) {
+    for (const std::string& n : option->get_lnames()) known.push_back("--" + n);
+    for (const std::string& n : option->get_snames()) known.push_back("-" + n);
+  }
+  refuse(command, unknown + question(nearest(name, known)));
+}
+
+// `--optimizer.lr=1e-3`, as other programs write settings: no option of ours has a dot.
+bool is_setting(const std::string& word) {
+  const std::size_t dot = word.find('.');
+  return word.starts_with("--") && dot < word.find('=') && word.find('=') != std::string::npos;
+}
+
+// The words of one command, up to `--`: settings lose their dashes. The values of options may look like either.
+void check_options(const CLI::App& command, Words::iterator word, Words::iterator end) {
+  for (; word != end && *word != "--"; ++word) {
+    if (!is_option(*word)) continue;
+    const CLI::Option* option = command.get_option_no_throw(name_of(*word));
+    if (!option && takes_settings(command) && is_setting(*word)) {
+      word->erase(0, 2);
+      continue;
+    }
+    if (!option) refuse_option(command, *word);
+    const bool has_value = word->size() > name_of(*word).size();
+    for (int values = has_value ? 0 : option->get_items_expected_min(); values > 0 && word + 1 != end; --values) ++word;
+  }
+}
+
+// Follows the names of commands as far as they go.
+void check_words(const CLI::App& app, Words& words) {
+  const CLI::App* command = &app;
+  for (auto word = words.begin();;) {
+    const bool last = names_of(*command).empty();
+    const auto end = last ? words.end() : std::find_if_not(word, words.end(), is_option);
+    check_options(*command, word, end);
+    if (last || end == words.end()) break;
+    const CLI::App* next = find_command(*command, *end);
+    if (!next) refuse_command(*command, *end);
+    command = next;
+    word = end + 1;
+  }
+  if (command != &app && words.back() == command->get_name() && !names_of(*command).empty())
+    refuse(*command, "which of its commands? " + joined(names_of(*command), ", "));
+}
+
+// `help bench step` is `bench step --help`.
+void turn_help_around(Words& words) {
+  if (words.empty() || words[0] != "help") return;
+  words.erase(words.begin());
+  words.push_back("--help");
+}
+
+// With the `--` of launch before the name of a command where it was left out.
+Words separate_command(const CLI::App& app, Words arguments) {
+  if (arguments.empty() || arguments[0] != "launch") return arguments;
+  if (std::ranges::find(arguments, "--") != arguments.end()) return arguments;
+  auto end = arguments.begin() + 1;
+  for (; end != arguments.end(); ++end)
+    if (find_command(app, *end) && end[-1] != "--log-dir") break;
+  if (end != arguments.end()) arguments.insert(end, "--");
+  return arguments;
+}
+
+}  // namespace
+
+void parse_arguments(CLI::App& app, Words arguments) {
+  turn_help_around(arguments);
+  arguments = separate_command(app, std::move(arguments));
+  check_words(app, arguments);
+  std::reverse(arguments.begin(), arguments.end());  // as CLI11 wants them
+  try {
+    app.parse(std::move(arguments));
+  } catch (const NothingIsRun&) {
+  }
+}
+
+// CLI11 calls this when all is read, before the commands' own functions: those own what the options fill.
+void run_nothing(CLI::App& app) {
+  app.parse_complete_callback([] { throw NothingIsRun(); });
+}
+
+}  // namespace ring

@@ -1,0 +1,17 @@
+#pragma once
+// The settings that a command's argument names.
+
+#include <string>
+#include <vector>
+
+#include "trainer/config.h"
+
+namespace ring {
+
+inline constexpr const char* kSettingsText = "YAML file, or the directory of a run or a checkpoint";
+
+// Those of a YAML file, of a run (as it would go on with them) or of a checkpoint, with changes. Error: the path is
+// none of these, or a setting is wrong.
+Config settings_at(const std::string& path, const std::vector<std::string>& overrides);
+
+}  // namespace ring

@@ -1,0 +1,141 @@
+// What is answered to the words of other programs (trainer/synonyms.cpp).
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "core/check.h"
+#include "core/fields.h"
+#include "core/fields_parse.h"
+#include "trainer/config.h"
+
+namespace ring {
+namespace {
+
+// The message of the Error that a setting is refused with.
+std::string error_of(const std::string& override) {
+  try {
+    Config config;
+    override_config(config, {"data.path=a.h5", "train.steps=1", override});
+  } catch (const Error& e) {
+    return e.what();
+  }
+  return "";
+}
+
+std::set<std::string> all_keys() {
+  Config config;
+  std::vector<std::string> keys;
+  config::collect_keys(bind_config(config), "", keys);
+  return {keys.begin(), keys.end()};
+}
+
+const config::Node* find(const config::Node& node, const std::string& path) {
+  const std::size_t dot = path.find('.');
+  for (const config::Field& f : node.fields)
+    if (f.name == path.substr(0, dot)) return dot == std::string::npos ? &f.node : find(f.node, path.substr(dot + 1));
+  return nullptr;
+}
+
+bool plain(std::string_view word) {
+  return std::ranges::all_of(word, [](char c) { return !std::isupper(static_cast<unsigned char>(c)) && c != '-'; });
+}
+
+TEST(Hints, EveryAnswerIsASettingAndEveryWordIsNone) {
+  const std::set<std::string> keys = all_keys();
+  std::set<std::string> words;
+  for (const auto& [word, key, advice] : Config::synonyms().keys) {
+    EXPECT_TRUE(key.empty() || keys.contains(std::string(key))) << word << " -> " << key;
+    EXPECT_FALSE(key.empty() && advice.empty()) << word;
+    EXPECT_TRUE(words.insert(std::string(word)).second) << word << " has two answers";
+    EXPECT_TRUE(plain(word)) << word;
+    for (const std::string& k : keys)
+      EXPECT_FALSE(k == word || k.ends_with(str(".", word))) << word << " is a key: " << k;
+  }
+}
+
+TEST(Hints, EveryValueIsAChoice) {
+  Config config;
+  const config::Node root = bind_config(config);
+  for (const auto& [key, word, value, advice] : Config::synonyms().values) {
+    const config::Node* node = find(root, key.starts_with("attention") ? str("model.", key) : std::string(key));
+    ASSERT_TRUE(node && node->kind == config::Kind::choice) << key;
+    EXPECT_EQ(std::ranges::count(node->choices, value), 1) << key << " " << value;
+    EXPECT_EQ(std::ranges::count(node->choices, word), 0) << key << " " << word;
+    EXPECT_TRUE(plain(word)) << word;
+  }
+}
+
+// Without its section, with one that exists, and with another program's.
+TEST(Hints, WordsOfOtherPrograms) {
+  const std::map<std::string, std::vector<std::string>> meant = {
+      {"optimizer.lr", {"learning_rate", "lr"}},
+      {"model.width", {"hidden_size", "n_embd", "d_model"}},
+      {"model.layers", {"n_layer", "num_layers", "num_hidden_layers"}},
+      {"model.heads", {"n_head", "num_heads", "num_attention_heads"}},
+      {"model.kv_heads", {"num_key_value_heads", "n_kv_heads", "num_query_groups"}},
+      {"model.mlp_width", {"intermediate_size", "ffn_hidden_size"}},
+      {"model.context", {"block_size", "seq_len", "seq_length", "max_seq_len", "context_length"}},
+      {"train.steps", {"max_steps", "max_iters", "train_iters"}},
+      {"optimizer.clip", {"grad_clip", "clip_grad", "max_grad_norm"}},
+      {"train.micro_batch", {"gradient_accumulation_steps", "micro_batch_size", "per_device_train_batch_size"}},
+      {"train.batch_size", {"global_batch_size"}},
+      {"train.precision", {"dtype", "bf16", "precision"}},
+      {"checkpoint.interval", {"save_every", "save_steps", "save_interval"}},
+      {"train.eval_interval", {"eval_steps", "eval_interval"}},
+      {"schedule.warmup_steps", {"warmup_iters", "warmup_steps"}},
+      {"schedule.final_lr", {"min_lr"}},
+      {"optimizer.beta1", {"beta1", "adam_beta1"}},
+      {"optimizer.beta2", {"beta2", "adam_beta2"}},
+      {"model.rope.theta", {"rope_theta"}},
+      {"model.tied_embeddings", {"tie_word_embeddings"}},
+      {"model.vocab_size", {"vocab_size"}},
+      {"run.seed", {"seed", "random_seed"}},
+      {"run.directory", {"output_dir", "out_dir"}},
+      {"parallel.zero", {"zero_stage", "fsdp"}}};
+  const std::set<std::string> keys = all_keys();
+  for (const auto& [key, words] : meant)
+    for (const std::string& word : words)
+      for (const std::string section : {"", "model.", "train.", "optimizer.", "training."}) {
+        if (keys.contains(section + word)) continue;
+        const std::string error = error_of(section + word + "=2");
+        // A section of another program is named before a key that is written like ours.
+        if (section == "training." && error.ends_with("did you mean train?")) continue;
+        EXPECT_NE(error.find("did you mean " + key + "?"), std::string::npos) << section << word << ": " << error;
+      }
+}
+
+TEST(Hints, InAFileWithItsLine) {
+  try {
+    Config config;
+    load_config_text(config, "data: {path: a.h5}\nmodel:\n  n_embd: 64\ntrain: {steps: 1}\nepochs: 3\n", "my.yaml");
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_EQ(std::string(e.what()),
+              "my.yaml:3: model.n_embd: unknown key; did you mean model.width?\n"
+              "my.yaml:5: epochs: unknown key; there are no epochs: set train.tokens (`ringmaster data inspect` says "
+              "how many an epoch has) or train.steps");
+  }
+}
+
+TEST(Hints, ValuesOfOtherPrograms) {
+  EXPECT_EQ(error_of("run.device=gpu"),
+            "command line: run.device=gpu: expected one of auto, cpu, cuda, got gpu; did you mean cuda?");
+  EXPECT_EQ(error_of("optimizer.kind=muon"), "command line: optimizer.kind=muon: expected one of adamw, got muon");
+  for (const auto& [given, meant] :
+       std::map<std::string, std::string>{{"train.precision=bfloat16", "bf16"},
+                                          {"train.precision=FP16", "bf16"},
+                                          {"train.recompute=full", "block"},
+                                          {"model.norm=RMSNorm", "rms"},
+                                          {"model.mlp=silu", "swiglu"},
+                                          {"model.positions=rotary", "rope"},
+                                          {"model.attention.kind=sliding-window", "window"},
+                                          {"optimizer.kind=AdamW", "adamw"},
+                                          {"parallel.cp_schedule=ulysses", "all_to_all"}})
+    EXPECT_NE(error_of(given).find("did you mean " + meant + "?"), std::string::npos) << error_of(given);
+  EXPECT_EQ(error_of("optimizer.kind=adamw"), "");
+}
+
+}  // namespace
+}  // namespace ring
