@@ -1,39 +1,61 @@
-// The reference of all keys in Markdown: a table per section.
+// The reference of all keys in Markdown: a heading per section, and in it a list item per key.
+
+#include <sstream>
 
 #include "core/fields.h"
 
 namespace ring::config {
 namespace {
 
-// Keeps Markdown from ending the cell or seeing HTML.
-std::string cell(const std::string& s) {
+constexpr std::size_t kColumns = 120;
+
+// Keeps Markdown from seeing HTML outside of code.
+std::string plain(const std::string& s) {
   std::string out;
-  for (const char c : s) {
-    if (c == '|') {
-      out += "\\|";
-    } else if (c == '<') {
-      out += "&lt;";
-    } else {
-      out += c;
+  for (const char c : s) out += c == '<' ? std::string("&lt;") : std::string(1, c);
+  return out;
+}
+
+// At the start of a line it would begin a list, a quote or a heading.
+bool is_marker(const std::string& word) {
+  return word.size() == 1 && std::string("-+*>#").find(word[0]) != std::string::npos;
+}
+
+// Words in lines of at most kColumns. Every line begins with `indent`, but the first one with `first`.
+std::string wrap(const std::string& text, const std::string& first, const std::string& indent) {
+  std::istringstream words(text);
+  std::string out, line = first, gap, word;
+  while (words >> word) {
+    if (line.size() + gap.size() + word.size() > kColumns - 2 && !is_marker(word)) {  // 2: a marker may follow
+      out += line + "\n";
+      line = indent, gap.clear();
     }
+    line += gap + word;
+    gap = " ";
   }
+  return out + line + "\n";
+}
+
+std::string joined(const std::vector<std::string>& parts, const std::string& separator) {
+  std::string out;
+  for (const std::string& part : parts) out += (out.empty() ? "" : separator) + part;
   return out;
 }
 
 std::string type_name(const Node& node) {
   const std::string null = node.optional ? " or null" : "";
   switch (node.kind) {
-    case Kind::boolean: return "true, false" + null;
+    case Kind::boolean: return "`true` or `false`" + null;
     case Kind::integer: return "integer" + null;
     case Kind::number: return "number" + null;
     case Kind::text: return "text" + null;
     case Kind::section: return "section";
-    case Kind::list: return "list: " + type_name(node.prototype());
+    case Kind::list: return "list of " + type_name(node.prototype()) + "s";
     case Kind::choice: break;
   }
-  std::string names;
-  for (const std::string& c : node.choices) names += (names.empty() ? "`" : ", `") + c + "`";
-  return names + null;
+  std::vector<std::string> names;
+  for (const std::string& c : node.choices) names.push_back("`" + c + "`");
+  return joined(names, ", ") + null;
 }
 
 std::string default_of(const Field& field) {
@@ -43,38 +65,40 @@ std::string default_of(const Field& field) {
   for (const Check& check : field.checks) {
     if (check.of_length && !check.most && empty) return "required";
   }
-  if (node.scalar()) return "`" + to_text(node.get()) + "`";
-  if (empty_list) return "`[]`";
+  if (node.scalar()) return "default `" + to_text(node.get()) + "`";
+  if (empty_list) return "default `[]`";
   std::string items;
   for (std::size_t i = 0; i < node.size(); ++i) {
     const Node element = node.element(i);
     items += (i ? ", " : "") + (element.scalar() ? to_text(element.get()) : std::string("..."));
   }
-  return "`[" + items + "]`";
+  return "default `[" + items + "]`";
 }
 
-std::string range_of(const Field& field) {
-  std::string out;
-  for (const Check& check : field.checks) out += (out.empty() ? "" : ", ") + check.text;
-  return out;
+// "integer, in [0, 4096], default `0`"
+std::string values_of(const Field& field) {
+  std::vector<std::string> parts{type_name(field.node)};
+  for (const Check& check : field.checks) parts.push_back(check.text);
+  parts.push_back(default_of(field));
+  return joined(parts, ", ");
 }
 
 void describe_section(const Node& section, const std::string& key, const std::string& text, std::string& out);
 
-void describe_table(const Node& section, const std::string& prefix, std::string& out) {
-  std::string rows;
+// The hard line break behind the values keeps the meaning on a line of its own.
+void describe_keys(const Node& section, const std::string& prefix, std::string& out) {
+  out += "\n";
   for (const Field& f : section.fields) {
     if (f.node.kind == Kind::section) continue;
-    rows += str("| `", prefix, f.name, "` | ", cell(type_name(f.node)), " | ", cell(default_of(f)), " | ",
-                cell(range_of(f)), " | ", cell(f.text), " |\n");
+    out += wrap(plain(str("**`", prefix, f.name, "`** (", values_of(f), ")\\")), "* ", "  ");
+    out += wrap(plain(f.text), "  ", "  ");
   }
-  if (!rows.empty()) out += "\n| key | type | default | range | meaning |\n|---|---|---|---|---|\n" + rows;
 }
 
 void describe_section(const Node& section, const std::string& key, const std::string& text, std::string& out) {
   const std::string prefix = key.empty() ? "" : key + ".";
-  if (!key.empty()) out += "\n## `" + key + "`\n\n" + text + "\n";
-  describe_table(section, prefix, out);
+  if (!key.empty()) out += "\n## `" + key + "`\n\n" + wrap(plain(text), "", "");
+  describe_keys(section, prefix, out);
   for (const Field& f : section.fields) {
     if (f.node.kind == Kind::section) describe_section(f.node, prefix + f.name, f.text, out);
     if (f.node.kind != Kind::list) continue;

@@ -2,7 +2,7 @@
 // The files of one run.
 //
 //   config.yaml      the resolved settings            log.txt          everything logged
-//   tokenizer.rmt    the corpus's tokenizer           checkpoints/     see docs/fault_tolerance.md
+//   tokenizer.rmt    the corpus's tokenizer           checkpoints/     see docs/checkpoints.md
 //   metrics.jsonl    one JSON object per record       events.out.*     for TensorBoard
 //   lock             held while a process trains      profile.json     of the latest --profile
 

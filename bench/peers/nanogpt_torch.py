@@ -3,8 +3,9 @@
 
     bench/peers/nanogpt_torch.py TEXT [--steps 2000] [--threads 1] [--seed 1337]
 
-The last line is val_loss=<nats per character over the whole validation split> step_ms=<median time of a step>. Needs PyTorch
-(Debian: python3-torch). Written for torch 1.13 and later; uses its fused attention where it has one.
+The first line names the PyTorch that was measured: Debian's python3-torch is 1.13, which is several years old and slower
+than the current package, so say which one a figure is of. The last line is val_loss=<nats per character over the whole
+validation split> step_ms=<median time of a step>. Runs on torch 1.13 and later; uses fused attention if there is one.
 """
 import argparse
 import math
@@ -123,6 +124,7 @@ def main():
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         seconds.append(time.perf_counter() - start)
+    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads")
     print(f"val_loss={validation_loss(model, validation):.4f} step_ms={statistics.median(seconds) * 1e3:.2f}")
 
 

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 #include <limits>
+#include <sstream>
 
 #include "core/fields_parse.h"
 
@@ -458,15 +459,34 @@ TEST(Fields, Differences) {
 TEST(Fields, Reference) {
   const std::string text = describe_config<Tree>();
   const auto has = [&](const std::string& line) { return text.find(line) != std::string::npos; };
-  EXPECT_TRUE(has("| `lr` | number | `3e-4` | > 0, &lt;= 10 | peak learning rate |\n")) << text;
-  EXPECT_TRUE(has("| `tied` | true, false | `false` |  | share the &lt;embedding> \\| head |\n")) << text;
-  EXPECT_TRUE(has("| `sizes` | list: integer | `[1, 2]` | > 0, &lt;= 1073741824, at most 100 items | sizes |\n"))
+  EXPECT_TRUE(has("* **`lr`** (number, > 0, &lt;= 10, default `3e-4`)\\\n  peak learning rate\n")) << text;
+  EXPECT_TRUE(has("* **`tied`** (`true` or `false`, default `false`)\\\n  share the &lt;embedding> | head\n")) << text;
+  EXPECT_TRUE(has("* **`sizes`** (list of integers, > 0, &lt;= 1073741824, at most 100 items, default `[1, 2]`)\\\n"))
       << text;
-  EXPECT_TRUE(has("| `mixture` | list: section | `[]` | at most 1000 items | corpora and their weights |\n")) << text;
-  EXPECT_TRUE(has("| `clip` | number or null | `null` | > 0, &lt;= 1e30 | largest gradient norm |\n")) << text;
-  EXPECT_TRUE(has("\n## `model`\n\nthe network\n\n| key |")) << text;
-  EXPECT_TRUE(has("| `model.norm` | `rms`, `layer` | `rms` |  | kind of norm |\n")) << text;
-  EXPECT_TRUE(has("| `mixture[].path` | text | required | non-empty | file of tokens |\n")) << text;
+  EXPECT_TRUE(has("* **`mixture`** (list of sections, at most 1000 items, default `[]`)\\\n")) << text;
+  EXPECT_TRUE(has("* **`clip`** (number or null, > 0, &lt;= 1e30, default `null`)\\\n")) << text;
+  EXPECT_TRUE(has("\n## `model`\n\nthe network\n\n* **`model.")) << text;
+  EXPECT_TRUE(has("* **`model.norm`** (`rms`, `layer`, default `rms`)\\\n  kind of norm\n")) << text;
+  EXPECT_TRUE(has("* **`mixture[].path`** (text, non-empty, required)\\\n  file of tokens\n")) << text;
+}
+
+TEST(Fields, ReferenceHasShortLinesThatBeginNoList) {
+  struct Wordy {
+    int a = 0;
+    void fields(Fields& f) {
+      std::string text;
+      for (int i = 0; i < 200; ++i) text += (i % 3 ? "P - 1 " : "chunk > 0 * ");
+      f("a", a, text, in_range(0, 1));
+    }
+  };
+  std::istringstream lines(describe_config<Wordy>());
+  int count = 0;
+  for (std::string line; std::getline(lines, line); ++count) {
+    EXPECT_LE(line.size(), 120u) << line;
+    if (count == 0) continue;  // the key's own line begins a list
+    EXPECT_EQ(line.find_first_of("-+*>#"), line.find_first_of("-+*>#", 3)) << line;
+  }
+  EXPECT_GT(count, 10);
 }
 
 TEST(Fields, FieldNamesAreChecked) {

@@ -200,7 +200,7 @@ TEST(AttentionCost, PredictsFromTilesAndRows) {
   EXPECT_EQ(largest_cost(cost_of(block_sparse(128, {narrow, all}), 2, 4096), 128), "heads as 1: 84 %");
 }
 
-// What docs/attention.md says was measured on one H200.
+// What docs/measured/attention.md says was measured on one H200.
 TEST(AttentionCost, PredictsWhatWasMeasured) {
   for (const auto& [length, tflops] : {std::pair{4096, 396}, {8192, 429}, {16384, 447}, {32768, 461}}) {
     const double seconds = 1e-6 * predicted_microseconds(cost_of(dense(), 1, length), 128) / 132;  // multiprocessors

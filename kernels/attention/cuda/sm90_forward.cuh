@@ -3,7 +3,7 @@
 // before times its values, and two steps of the softmax fit beside them (after FlashAttention-3, Shah et al. 2024,
 // sections 3.1 and 3.2): the largest scores are looked for while the values are added; then the exponents, which go
 // straight to the registers that the weights of the tile before have left, while the other consumer's products run.
-// docs/kernels.md has a timeline, and what was tried.
+// docs/kernels.md has a timeline, docs/measured/kernels.md what was tried.
 
 #include "kernels/attention/cuda/sm90.cuh"
 
