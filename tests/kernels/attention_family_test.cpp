@@ -68,6 +68,7 @@ INSTANTIATE_TEST_SUITE_P(Gpu, AttentionFamily,
                          testing::Values(AttentionTarget{Backend::cuda, "own_simt", DType::f32},
                                          AttentionTarget{Backend::cuda, "own_simt", DType::bf16},
                                          AttentionTarget{Backend::cuda, "own_mma", DType::bf16},
+                                         AttentionTarget{Backend::cuda, "own_sm90", DType::bf16, false},
                                          AttentionTarget{Backend::cuda, "own_sm90", DType::bf16, false, 72}),
                          target_name);
 

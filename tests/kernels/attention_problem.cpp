@@ -180,7 +180,9 @@ AttentionProblem problem_of(const Pattern& pattern, const std::vector<std::int32
   return p;
 }
 
-std::string name_of(const AttentionTarget& t) { return str(t.candidate, "_", t.dtype); }
+std::string name_of(const AttentionTarget& t) {
+  return str(t.candidate, "_", t.dtype, t.least_dim > 8 ? str("_from_", t.least_dim) : "");
+}
 void PrintTo(const AttentionTarget& t, std::ostream* out) { *out << name_of(t); }
 
 AttentionInputs random_inputs(const AttentionProblem& p, DType type) {

@@ -30,7 +30,7 @@ struct AttentionTarget {
   int threads = 3;  // CPU
 };
 void PrintTo(const AttentionTarget&, std::ostream*);
-std::string name_of(const AttentionTarget&);  // "own_mma_bf16"
+std::string name_of(const AttentionTarget&);  // "own_mma_bf16", "own_sm90_bf16_from_72"
 bool takes(const AttentionTarget&, const AttentionProblem&);
 
 struct AttentionInputs {

@@ -60,6 +60,18 @@ TEST_F(GpuAttention, WindowsOfLongRows) {
       }
 }
 
+// Rows that fill the blocks of 192 queries that own_sm90 has for narrow heads: rounded, in f32, merged.
+TEST_F(GpuAttention, RowsOfTheLargestBlocks) {
+  for (bool causal : {true, false})
+    for (const Pattern& pattern :
+         {dense(causal), window(700, 70, causal), dilated({{1200, 1}, {2600, 2}}, false, 1, causal)})
+      for (bool wide : {false, true}) {
+        GpuProblem p{offsets_of({1100, 1300, 96}), 2, 1, 64, pattern};
+        p.wide = wide;
+        expect_right(on_tensor_cores(p), p);
+      }
+}
+
 // More residues than KV heads, and the other way round; head segments longer than a block.
 TEST_F(GpuAttention, DilatedHeads) {
   for (std::int64_t kv_heads : {1, 5})

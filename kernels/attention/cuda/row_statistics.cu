@@ -5,7 +5,8 @@
 namespace ring::cuda {
 namespace {
 
-constexpr int kEach = 8;  // elements of a lane: head dims are multiples of 8
+constexpr int kEach = 8;     // elements of a lane: head dims are multiples of 8
+constexpr int kTokens = 32;  // of a head, one after the other: results lie by head
 
 template <class T>
 __device__ float dot8(const T* a, const T* b, bool aligned) {
@@ -23,24 +24,26 @@ __device__ float dot8(const T* a, const T* b, bool aligned) {
 
 struct Rows8 {
   std::int64_t tokens;
-  std::uint32_t rows;  // tokens * heads
+  std::uint32_t rows;  // heads * tokens, rounded up to multiples of kTokens
   Divider heads;
   int dim, lanes;  // lanes: of a row, a power of two
   bool aligned;
 };
 
-// Neighbouring lanes share a row; rows of one token are neighbours, as they are in memory.
+// Neighbouring lanes share a row.
 template <class T>
 __global__ void statistics_of_rows(HeadsOf<const T> out, HeadsOf<const T> dout, const float* lse, Rows8 r, float* lse2,
                                    float* delta) {
   const std::uint32_t index = (blockIdx.x * kBlock + threadIdx.x) / r.lanes, in_row = threadIdx.x % r.lanes;
-  const std::uint32_t n = r.heads.quotient(index), h = index - n * r.heads.divisor;
+  const std::uint32_t group = index / kTokens, first = r.heads.quotient(group), h = group - first * r.heads.divisor;
+  const std::uint32_t n = first * kTokens + index % kTokens;
+  const bool exists = index < r.rows && n < r.tokens;
   float sum = 0;
-  if (index < r.rows && static_cast<int>(in_row) * kEach < r.dim)
+  if (exists && static_cast<int>(in_row) * kEach < r.dim)
     sum = dot8(out.at(n, static_cast<int>(h)) + in_row * kEach, dout.at(n, static_cast<int>(h)) + in_row * kEach,
                r.aligned);
   for (int distance = r.lanes / 2; distance > 0; distance /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, distance);
-  if (in_row != 0 || index >= r.rows) return;
+  if (in_row != 0 || !exists) return;
   const std::int64_t at = h * r.tokens + n;
   const float l = lse[at];
   lse2[at] = l == -INFINITY ? INFINITY : l * kLog2E;
@@ -54,7 +57,7 @@ void run(const AttentionBackward& a, const RowStatistics& to, const ExecContext&
   r.dim = static_cast<int>(a.q.dim(2));
   r.lanes = 1;
   r.aligned = true;
-  const std::int64_t rows = r.tokens * a.q.dim(1);
+  const std::int64_t rows = divide_up(r.tokens, kTokens) * kTokens * a.q.dim(1);
   r.heads = divider_of("attention_backward", rows, a.q.dim(1));
   r.rows = static_cast<std::uint32_t>(rows);
   while (r.lanes * kEach < r.dim) r.lanes *= 2;

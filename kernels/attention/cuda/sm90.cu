@@ -1,4 +1,4 @@
-// The kernels for Hopper as candidates: bf16, heads of 72 to 128. For heads of up to 64 those of mma.cu are faster.
+// The kernels for Hopper as candidates: bf16, heads of up to 128.
 
 #include "kernels/attention/cuda/sm90.cuh"
 
@@ -40,7 +40,7 @@ bool fits_output(const Tensor& t) {
 
 bool fits_all(const Pattern& pattern, std::int64_t dim, float scale, std::initializer_list<Tensor> operands,
               std::initializer_list<Tensor> outputs, const ExecContext& ctx) {
-  if (dim <= 64 || dim > 128 || !(scale > 0) || !is_hopper(ctx) || !encode_tiled()) return false;
+  if (dim > 128 || !(scale > 0) || !is_hopper(ctx) || !encode_tiled()) return false;
   Boxes boxes;
   for (const BranchPass& pass : passes_of(pattern))
     for (const Tensor& t : operands)
@@ -58,23 +58,39 @@ bool supports_backward(const AttentionBackward& a, const ExecContext& ctx) {
                   {a.dq, a.dk, a.dv, a.carry_dq, a.carry_dk, a.carry_dv}, ctx);
 }
 
+// Blocks of 192 queries are faster than those of 128, but lists are of 128 rows, and short rows do not fill them.
+constexpr std::int32_t kShortRow = 1024;
+std::int32_t longest(const BranchPass& pass, const std::vector<Span>& spans) {
+  std::int32_t most = 0;
+  for (const Span& s : spans) most = std::max(most, s.count);
+  return std::min(most, pass.segment) / pass.rate;
+}
+
 void forward(const Attention& args, const ExecContext& ctx) {
   check(args);
   fill_outside(args, ctx);
   forward_passes(
       args, ctx, [&](const Tensor& lse) { fill_no_keys(lse, ctx); },
-      [&](const Attention& one, const BranchPass& pass) { run_forward<128>(one, pass, ctx); });
+      [&](const Attention& one, const BranchPass& pass) {
+        if (args.q.dim(2) > 64)
+          run_forward<128, 2>(one, pass, ctx);
+        else if (pass.listed || longest(pass, args.queries) <= kShortRow)
+          run_forward<64, 2>(one, pass, ctx);
+        else
+          run_forward<64, 3>(one, pass, ctx);
+      });
 }
 
 void backward(const AttentionBackward& args, const ExecContext& ctx) {
   check(args);
   fill_outside(args, ctx);
   const RowStatistics statistics = row_statistics(args, ctx);
+  const bool narrow = args.q.dim(2) <= 64;
   backward_passes(args, ctx, [&](const AttentionBackward& one, const BranchPass& pass, Gradient which) {
     if (which == Gradient::queries)
-      run_backward<Stationary::q, 128>(one, pass, statistics, ctx);
+      (narrow ? run_backward<Stationary::q, 64> : run_backward<Stationary::q, 128>)(one, pass, statistics, ctx);
     else
-      run_backward<Stationary::kv, 128>(one, pass, statistics, ctx);
+      (narrow ? run_backward<Stationary::kv, 64> : run_backward<Stationary::kv, 128>)(one, pass, statistics, ctx);
   });
 }
 
@@ -94,7 +110,7 @@ bool boxes_of(const Tensor& t, int rate, Boxes& to) {
   const cuuint64_t sizes[4] = {static_cast<cuuint64_t>(t.dim(2)), static_cast<cuuint64_t>(rate),
                                static_cast<cuuint64_t>(t.dim(1)), static_cast<cuuint64_t>(t.dim(0) / rate)};
   const cuuint64_t strides[3] = {bytes(t.stride(0)), bytes(t.stride(1)), bytes(t.stride(0) * rate)};
-  const cuuint32_t box[4] = {64, 1, 1, kHalf}, steps[4] = {1, 1, 1, 1};
+  const cuuint32_t box[4] = {64, 1, 1, kPart}, steps[4] = {1, 1, 1, 1};
   return encode(&to.map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, t.raw(), sizes, strides, box, steps,
                 CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
                 CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;

@@ -1,8 +1,8 @@
 #pragma once
-// What the forward and the backward for Hopper share. A thread block has three warp groups: one warp of the first, the
-// producer, walks the index source and asks the copy engine for tiles; the other two groups, the consumers, multiply,
-// 64 rows each. Blocks are persistent: while the last rows of one job are still being written, the tiles of the next
-// one come in.
+// What the forward and the backward for Hopper share. A thread block has three or four warp groups: one warp of the
+// first, the producer, walks the index source and asks the copy engine for tiles; the other groups, the consumers,
+// multiply, 64 rows each. Blocks are persistent: while the last rows of one job are still being written, the tiles of
+// the next one come in.
 
 #include "kernels/attention/cuda/tile_schedule.cuh"
 #include "kernels/cuda/device/mma.cuh"
@@ -11,10 +11,10 @@
 
 namespace ring::cuda::sm90 {
 
-constexpr int kGroup = 128, kConsumers = 2, kThreads = kGroup * (1 + kConsumers);
-constexpr int kRows = 64 * kConsumers;  // of a block; a consumer has 64
-constexpr int kHalf = 64;               // columns that are asked for at once: a tile is one or two of them
-constexpr int kConsumerWarps = kConsumers * kGroup / 32;
+constexpr int kGroup = 128, kGroupWarps = kGroup / 32;
+constexpr int kGroupRows = 64;             // of a consumer
+constexpr int kPart = 64, kMostParts = 2;  // columns that are asked for at once; of a tile
+constexpr int threads_of(int consumers) { return kGroup * (1 + consumers); }
 
 // Bytes of one panel of `rows` rows, and of a tile of kDim columns.
 constexpr int panel_bytes(int rows) { return rows * 128; }
@@ -53,32 +53,39 @@ __device__ inline void copy_rows(std::uint32_t to, int rows, const Boxes& from, 
 __device__ inline int uniform(int x) { return __shfl_sync(0xffffffffu, x, 0); }
 
 // What a block does next, for the consumers.
+template <int kConsumers>
 struct Job {
+  static constexpr int kRows = kGroupRows * kConsumers;
   HeadSegment segment;
   TileBounds reach[kConsumers];  // of each one's rows
   int row, first, end;           // of the block; rows [first, end) exist
   int head, slot;                // head < 0: there is no more
   int begin, end_entry;          // of a list
 };
-constexpr int kJobs = 4;  // one being worked on, one whose tiles come in, and those described ahead
+constexpr int kJobs = 2;  // the one being worked on, and the one whose tiles come in
 
 __device__ inline int lane() { return static_cast<int>(threadIdx.x) % 32; }
 
-// The columns of a tile: where its halves start, and marks, a bit for each half h and consumer c: 4 h + c where the
-// consumer has pairs there, 4 h + 2 + c where all pairs count. With one half only, the second one repeats the first and
-// nobody wants it.
+// The columns of a tile: where its parts start, and marks, a bit for each part p and consumer c: 8 p + c where the
+// consumer has pairs there, 8 p + 4 + c where all pairs count. Parts that are missing repeat the first one, and nobody
+// wants them.
 struct TilePlace {
-  int column[2];
+  int column[kMostParts];
   int marks;  // < 0: the job has no more tiles
 };
 constexpr int kNoTile = -1;
 
-__device__ inline bool is_wanted(int marks, int half, int consumer) { return marks >> (4 * half + consumer) & 1; }
-__device__ inline bool is_whole(int marks, int half, int consumer) { return marks >> (4 * half + 2 + consumer) & 1; }
-// Whether every pair of a tile of `halves` halves counts for a consumer.
-__device__ inline bool all_whole(int marks, int consumer, int halves) {
-  const int all = halves == 2 ? 0b01000100 : 0b00000100;
-  return marks >= 0 && (marks >> consumer & all) == all;
+__device__ inline bool is_wanted(int marks, int part, int consumer) { return marks >> (8 * part + consumer) & 1; }
+__device__ inline bool is_whole(int marks, int part, int consumer) { return marks >> (8 * part + 4 + consumer) & 1; }
+// Whether some pair of a tile of kParts parts counts for a consumer; whether every one does.
+template <int kParts>
+__device__ inline bool any_wanted(int marks, int consumer) {
+  return (marks >> consumer & (0x0101 & ((1 << 8 * kParts) - 1))) != 0;
+}
+template <int kParts>
+__device__ inline bool all_whole(int marks, int consumer) {
+  constexpr int kAll = 0x1010 & ((1 << 8 * kParts) - 1);
+  return marks >= 0 && (marks >> consumer & kAll) == kAll;
 }
 
 // Blocks of work in the order in which thread blocks ask for them. The counter returns to 0 with the last request.
@@ -88,29 +95,31 @@ struct Tickets {
   __device__ unsigned take() const { return atomicInc(counter, blocks + gridDim.x - 1); }
 };
 
-// Jobs that one thread describes ahead.
+// Jobs that one thread describes ahead: the next one when the consumers are done with the one before, and the producer
+// allows it.
+template <int kConsumers>
 struct Jobs {
-  Job jobs[kJobs];
+  Job<kConsumers> jobs[kJobs];
   Barrier full[kJobs], empty[kJobs];
 
   __device__ void init() {
-    for (int i = 0; i < kJobs; ++i) full[i].init(1), empty[i].init(1 + kConsumerWarps);
+    for (int i = 0; i < kJobs; ++i) full[i].init(1), empty[i].init(1 + kConsumers * kGroupWarps);
   }
   template <Stationary owner>
   __device__ void describe_all(const TileSchedule& work, const BranchPass& pass, const Tickets& tickets, int group);
 };
 
 // Fills in all but the head segment, which is there; false: nothing of the block exists.
-template <Stationary owner>
-__device__ inline bool describe(Job& job, const TileSchedule& work, const CtaCoord& at) {
+template <Stationary owner, int kConsumers>
+__device__ inline bool describe(Job<kConsumers>& job, const TileSchedule& work, const CtaCoord& at) {
   const HeadSegment& s = job.segment;
-  job.row = first_row<owner>(work, s, at, kRows);
+  job.row = first_row<owner>(work, s, at, job.kRows);
   job.first = max(job.row, s.first<owner>());
-  job.end = min(job.row + kRows, s.end<owner>());
+  job.end = min(job.row + job.kRows, s.end<owner>());
   if (job.first >= job.end) return false;
 #pragma unroll
   for (int c = 0; c < kConsumers; ++c) {
-    const int first = max(job.first, job.row + 64 * c), end = min(job.end, job.row + 64 * c + 64);
+    const int row = job.row + kGroupRows * c, first = max(job.first, row), end = min(job.end, row + kGroupRows);
     if (first < end)
       job.reach[c] = s.bounds<owner>(first, end);
     else
@@ -123,26 +132,30 @@ __device__ inline bool describe(Job& job, const TileSchedule& work, const CtaCoo
   return true;
 }
 // The columns of the whole block.
-template <Stationary owner>
-__device__ inline ColumnStream columns_of(const Job& job, const TileSchedule& work) {
+template <Stationary owner, int kConsumers>
+__device__ inline ColumnStream columns_of(const Job<kConsumers>& job, const TileSchedule& work) {
   CtaCoord at;
   at.begin = job.begin, at.end = job.end_entry;
-  return {work, at, job.segment.bounds<owner>(job.first, job.end), kHalf};
+  return {work, at, job.segment.template bounds<owner>(job.first, job.end), kPart};
 }
 
 // The tiles of a job, for a converged warp: its lanes look at the next 32 places of 64 columns at once, and those in
 // which somebody has pairs are given out in their order. A thread alone would take longer for a tile than the
 // consumers.
-template <int kHalves>
+template <int kParts, int kConsumers>
 class TileStream {
  public:
-  __device__ TileStream(const Job& job, const ColumnStream& columns) : job_(job), columns_(columns) {}
+  __device__ TileStream(const Job<kConsumers>& job, const ColumnStream& columns) : job_(job), columns_(columns) {}
 
   __device__ bool next(TilePlace& tile) {
     int mark = 0;
-    if (!next_half(tile.column[0], mark)) return false;
-    tile.column[1] = tile.column[0], tile.marks = mark;
-    if (kHalves == 2 && next_half(tile.column[1], mark)) tile.marks |= mark << 4;
+    if (!next_part(tile.column[0], mark)) return false;
+    tile.marks = mark;
+#pragma unroll
+    for (int part = 1; part < kParts; ++part) {
+      tile.column[part] = tile.column[0];
+      if (next_part(tile.column[part], mark)) tile.marks |= mark << 8 * part;
+    }
     return true;
   }
 
@@ -152,18 +165,18 @@ class TileStream {
     if (columns_.entries) return cursor + ahead;
     const int gap = columns_.gap, gap_end = columns_.gap_end;
     if (cursor >= gap && cursor < gap_end) cursor = gap_end;
-    const int to = cursor + ahead * kHalf, before = cursor < gap ? (gap - cursor + kHalf - 1) / kHalf : ahead + 1;
-    return ahead < before ? to : to + max(0, gap_end - (cursor + before * kHalf));
+    const int to = cursor + ahead * kPart, before = cursor < gap ? (gap - cursor + kPart - 1) / kPart : ahead + 1;
+    return ahead < before ? to : to + max(0, gap_end - (cursor + before * kPart));
   }
   __device__ bool ended(int cursor) const { return cursor >= (columns_.entries ? columns_.stop : columns_.end); }
   // The place at a cursor; false: nothing is there.
   __device__ bool place(int cursor, int& column, int& states) const {
     if (ended(cursor)) return false;
-    column = cursor, states = 0b1010;
+    column = cursor, states = 0b101010;
     if (!columns_.entries) return true;
     const std::int32_t entry = columns_.entries[cursor];
     column = list_column(entry), states = entry & 15;
-    return column + kHalf > columns_.first && column < columns_.end;
+    return column + kPart > columns_.first && column < columns_.end;
   }
   __device__ void look() {
     int states = 0;
@@ -171,14 +184,14 @@ class TileStream {
     if (place(after(columns_.cursor, lane()), column_, states)) {
 #pragma unroll
       for (int c = 0; c < kConsumers; ++c)
-        if (list_coverage(states, c) != BlockCoverage::none && !job_.reach[c].none(column_, kHalf))
-          marks_ |= (job_.reach[c].all(column_, kHalf) ? 0b101 : 0b001) << c;
+        if (list_coverage(states, c) != BlockCoverage::none && !job_.reach[c].none(column_, kPart))
+          marks_ |= (job_.reach[c].all(column_, kPart) ? 0b10001 : 0b00001) << c;
     }
     columns_.cursor = after(columns_.cursor, 32);
     left_ = __ballot_sync(0xffffffffu, marks_ != 0);
   }
   // The next 64 columns in which somebody has pairs.
-  __device__ bool next_half(int& column, int& marks) {
+  __device__ bool next_part(int& column, int& marks) {
     while (left_ == 0) {
       if (ended(columns_.cursor)) return false;
       look();
@@ -190,7 +203,7 @@ class TileStream {
     return true;
   }
 
-  const Job& job_;
+  const Job<kConsumers>& job_;
   ColumnStream columns_;
   int column_ = 0, marks_ = 0;  // of the place that this lane looked at
   unsigned left_ = 0;           // places that were looked at and not yet given out
@@ -199,19 +212,19 @@ class TileStream {
 // A lane has 16 of 64 columns, 8n + 2t and 8n + 2t + 1, of each of its two rows: a bit for each of those before `at`,
 // which counts from column 2t.
 __device__ inline unsigned lane_columns_before(int at) {
-  at = min(max(at, 0), kHalf);
+  at = min(max(at, 0), kPart);
   return (1u << (at / 8 * 2 + min(at % 8, 2))) - 1;
 }
 
-// Columns that a row does not see become -inf. s: of kHalves times 64 columns; rows `row` and `row` + 8.
-template <Stationary owner, int kHalves>
-__device__ inline void mask_rows(float (&s)[32 * kHalves], const Job& job, const TilePlace& tile, int row,
+// Columns that a row does not see become -inf. s: of kParts times 64 columns; rows `row` and `row` + 8.
+template <Stationary owner, int kParts>
+__device__ inline void mask_rows(float (&s)[32 * kParts], const HeadSegment& segment, const TilePlace& tile, int row,
                                  int consumer) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const Columns seen = job.segment.columns<owner>(row + 8 * half);
+    const Columns seen = segment.columns<owner>(row + 8 * half);
 #pragma unroll
-    for (int part = 0; part < kHalves; ++part) {
+    for (int part = 0; part < kParts; ++part) {
       if (is_whole(tile.marks, part, consumer)) continue;
       const int mine = tile.column[part] + lane() % 4 * 2;
       const auto before = [&](int column) { return lane_columns_before(column - mine); };
@@ -225,11 +238,12 @@ __device__ inline void mask_rows(float (&s)[32 * kHalves], const Job& job, const
 }
 
 // Until there is no more work. group: of the owner's heads that share a KV head.
+template <int kConsumers>
 template <Stationary owner>
-__device__ inline void Jobs::describe_all(const TileSchedule& work, const BranchPass& pass, const Tickets& tickets,
-                                          int group) {
+__device__ inline void Jobs<kConsumers>::describe_all(const TileSchedule& work, const BranchPass& pass,
+                                                      const Tickets& tickets, int group) {
   for (Turn<kJobs> turn;; turn.next()) {
-    Job& job = jobs[turn.stage];
+    Job<kConsumers>& job = jobs[turn.stage];
     empty[turn.stage].wait(turn.parity ^ 1);
     job.head = -1;
     for (unsigned ticket = tickets.take(); ticket < tickets.blocks; ticket = tickets.take()) {
@@ -334,7 +348,7 @@ __device__ inline void expect(Barrier& full, int bytes) {
 }
 
 // The kernels, one translation unit each.
-template <int kDim>
+template <int kDim, int kConsumers>
 void run_forward(const Attention&, const BranchPass&, const ExecContext&);
 template <Stationary owner, int kDim>
 void run_backward(const AttentionBackward&, const BranchPass&, const RowStatistics&, const ExecContext&);

@@ -6,174 +6,61 @@
 //   owning queries:  x, y = q, dout;  a, b = k, v;      dq = scale sum dS a
 // P and dS go from one product to the next in registers.
 
-#include "kernels/attention/cuda/sm90.cuh"
+#include "kernels/attention/cuda/sm90_backward_producer.cuh"
 
 namespace ring::cuda::sm90 {
 
-struct BackwardParams {
-  Boxes x, y, a, b;
-  Output dx, dy;                  // dy: owning keys
-  Output partial_dx, partial_dy;  // of the shares of a split list: a row for each slot and row of a tile
-  const float *lse2, *delta;      // [Hq,N]
-  std::int64_t tokens;
-  int dim, group;
-  float factor, scale;  // from a product to a power of two; of the scores
-  BranchPass pass;
-  TileSchedule work;
-  Tickets tickets;
-};
-
-template <Stationary owner, int kDim>
-struct BackwardMemory {
-  // 64 columns where sums of both gradients leave no registers for more.
-  static constexpr int kHalves = owner == Stationary::q ? 2 : 1, kColumns = kHalves * kHalf;
-  static constexpr int kStages = kHalves * kDim == 256 ? 2 : 4, kTile = tile_bytes<kDim>(kColumns),
-                       kOwn = tile_bytes<kDim>(kRows);
-  unsigned char x[kOwn], y[kOwn], a[kStages][kTile], b[kStages][kTile];
-  float lse2[kStages][kColumns], delta[kStages][kColumns];  // of streamed queries
-  Barrier own_full, own_empty, full[kStages], empty[kStages];
-  TilePlace tiles[kStages];
-  Job jobs[3];  // of the job before, of this one, and of the one whose tiles come in
-
-  __device__ void init() {
-    own_full.init(1), own_empty.init(kConsumerWarps);
-    for (int s = 0; s < kStages; ++s) full[s].init(32), empty[s].init(kConsumerWarps);
-    publish_barrier_inits();
-  }
-};
-
-// lse2 and delta of the 64 queries from `column` on: two of each lane. Where there is none: no weight.
-struct StreamedStatistics {
-  float lse2[2], delta[2];
-  __device__ void load(const BackwardParams& p, const HeadSegment& s, int column, int head) {
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const int j = column + static_cast<int>(threadIdx.x) + 32 * i;
-      const bool exists = j >= s.q_first && j < s.q_end;
-      const std::int64_t at = head * p.tokens + s.q_row + std::int64_t{j} * s.rate;
-      lse2[i] = exists ? p.lse2[at] : INFINITY;
-      delta[i] = exists ? p.delta[at] : 0.0f;
-    }
-  }
-  __device__ void store(float* to_lse2, float* to_delta) const {
-#pragma unroll
-    for (int i = 0; i < 2; ++i) to_lse2[threadIdx.x + 32 * i] = lse2[i], to_delta[threadIdx.x + 32 * i] = delta[i];
-  }
-};
-
-// For a warp.
-__device__ inline unsigned next_ticket(const Tickets& tickets) {
-  return static_cast<unsigned>(uniform(threadIdx.x == 0 ? static_cast<int>(tickets.take()) : 0));
-}
-
-// One warp.
-template <Stationary owner, int kDim>
-__device__ void produce(const BackwardParams& p, BackwardMemory<owner, kDim>& m) {
-  using Memory = BackwardMemory<owner, kDim>;
-  constexpr bool kKeys = owner == Stationary::kv;
-  const bool leader = threadIdx.x == 0;
-  Turn<Memory::kStages> turn;
-  int n = 0;
-  unsigned next = next_ticket(p.tickets);
-  for (unsigned ticket = next; ticket < p.tickets.blocks; ticket = next) {
-    next = next_ticket(p.tickets);  // asked for long before it is needed
-    const CtaCoord at = p.work[ticket];
-    Job& job = m.jobs[n % 3];
-    __syncwarp();
-    bool exists = false;
-    if (leader) {
-      job.segment = HeadSegment(p.pass, at.piece, p.pass.offset(kKeys ? at.head : at.head / p.group));
-      exists = describe<owner>(job, p.work, at);
-    }
-    __syncwarp();  // the job is there
-    if (!uniform(exists)) continue;
-    const HeadSegment& segment = job.segment;
-    const BoxRows own(kKeys ? segment.k_row : segment.q_row, segment.rate);
-    const BoxRows streamed(kKeys ? segment.q_row : segment.k_row, segment.rate);
-    const int own_head = uniform(job.head), row = uniform(job.row);
-    m.own_empty.wait(~n & 1);
-    expect(m.own_full, 2 * Memory::kOwn);
-    for (int h = 0; h < kConsumers; ++h) {
-      copy_rows<kDim>(shared_address(m.x) + panel_bytes(64) * h, kRows, p.x, own, own_head, row + 64 * h, m.own_full);
-      copy_rows<kDim>(shared_address(m.y) + panel_bytes(64) * h, kRows, p.y, own, own_head, row + 64 * h, m.own_full);
-    }
-    const int first_head = kKeys ? own_head * p.group : own_head / p.group;
-    const int end_head = first_head + (kKeys ? p.group : 1);
-    for (int head = first_head; head <= end_head; ++head) {
-      TileStream<Memory::kHalves> stream(job, columns_of<owner>(job, p.work));
-      for (;;) {
-        TilePlace tile;
-        const bool more = head < end_head && stream.next(tile);
-        if (!more && head < end_head) break;
-        if (!more) tile.marks = kNoTile;
-        StreamedStatistics statistics;
-        if (kKeys && more) statistics.load(p, segment, tile.column[0], head);
-        Barrier& full = m.full[turn.stage];
-        m.empty[turn.stage].wait(turn.parity ^ 1);
-        if (kKeys && more) statistics.store(m.lse2[turn.stage], m.delta[turn.stage]);
-        if (leader) m.tiles[turn.stage] = tile;
-        if (more) {
-          expect(full, 2 * Memory::kTile);
-#pragma unroll
-          for (int h = 0; h < Memory::kHalves; ++h) {
-            const int offset = panel_bytes(kHalf) * h;
-            copy_rows<kDim>(shared_address(m.a[turn.stage]) + offset, Memory::kColumns, p.a, streamed, head,
-                            tile.column[h], full);
-            copy_rows<kDim>(shared_address(m.b[turn.stage]) + offset, Memory::kColumns, p.b, streamed, head,
-                            tile.column[h], full);
-          }
-        }
-        if (!more || !leader) full.arrive();
-        turn.next();
-        if (!more) break;
-      }
-    }
-    ++n;
-  }
-  if (leader) {
-    m.jobs[n % 3].head = -1;
-    m.own_empty.wait(~n & 1);
-    m.own_full.arrive();
-  }
-}
-
-// What of the statistics a lane needs: of its two rows (owning queries), or of its columns.
-template <Stationary owner>
+// What of the statistics a lane needs: of its two rows (owning queries), or of its columns, in registers or from shared
+// memory when they are used.
+template <Stationary owner, int kColumns, bool in_registers>
 struct LaneStatistics {
-  float lse2_of[2], delta_of[2];
-  const float *lse2_columns, *delta_columns;
+  static constexpr bool kOfRows = owner == Stationary::q;
+  static constexpr int kCount = kOfRows ? 2 : in_registers ? kColumns / 4 : 1;
+  float lse2_of[kCount], delta_of[kCount];
+  const float *lse2_at, *delta_at;
 
-  __device__ void load(const BackwardParams& p, const Job& job, int row) {
-    if constexpr (owner == Stationary::q) {
+  template <int kConsumers>
+  __device__ void load_rows(const BackwardParams& p, const Job<kConsumers>& job, int row) {
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int j = row + 8 * half;
-        const bool exists = j >= job.first && j < job.end;
-        const std::int64_t at = job.head * p.tokens + job.segment.q_row + std::int64_t{j} * job.segment.rate;
-        lse2_of[half] = exists ? p.lse2[at] : INFINITY;
-        delta_of[half] = exists ? p.delta[at] : 0.0f;
-      }
+    for (int half = 0; half < 2; ++half) {
+      const int j = row + 8 * half;
+      const bool exists = j >= job.first && j < job.end;
+      const std::int64_t at = job.head * p.tokens + job.segment.q_row + std::int64_t{j} * job.segment.rate;
+      lse2_of[half] = exists ? p.lse2[at] : INFINITY;
+      delta_of[half] = exists ? p.delta[at] : 0.0f;
     }
   }
-  __device__ void stage(const float* lse2, const float* delta) {
-    const int t = static_cast<int>(threadIdx.x) % 4;
-    lse2_columns = lse2 + 2 * t, delta_columns = delta + 2 * t;
-  }
+  __device__ void load_lse2(const float* columns) { load_columns(lse2_of, lse2_at, columns); }
+  __device__ void load_delta(const float* columns) { load_columns(delta_of, delta_at, columns); }
   // Of the four sums of a lane in 8 columns: rows g, g, g + 8, g + 8 and columns 2t, 2t + 1, 2t, 2t + 1.
-  __device__ float4 lse2(int n) const { return spread(lse2_of, lse2_columns, n); }
-  __device__ float4 delta(int n) const { return spread(delta_of, delta_columns, n); }
+  __device__ float4 lse2(int n) const { return spread(lse2_of, lse2_at, n); }
+  __device__ float4 delta(int n) const { return spread(delta_of, delta_at, n); }
 
  private:
-  __device__ static float4 spread(const float (&of)[2], const float* columns, int n) {
-    if (owner == Stationary::q) return {of[0], of[0], of[1], of[1]};
-    const float2 c = *reinterpret_cast<const float2*>(columns + 8 * n);
+  __device__ static float2 pair(const float* at, int n) { return *reinterpret_cast<const float2*>(at + 8 * n); }
+  __device__ static void load_columns(float (&to)[kCount], const float*& at, const float* columns) {
+    at = columns + lane() % 4 * 2;
+    if constexpr (in_registers)
+#pragma unroll
+      for (int n = 0; n < kColumns / 8; ++n) {
+        const float2 c = pair(at, n);
+        to[2 * n] = c.x, to[2 * n + 1] = c.y;
+      }
+  }
+  __device__ static float4 spread(const float (&of)[kCount], const float* at, int n) {
+    if constexpr (kOfRows) return {of[0], of[0], of[1], of[1]};
+    float2 c;
+    if constexpr (in_registers)
+      c = {of[2 * n], of[2 * n + 1]};
+    else
+      c = pair(at, n);
     return {c.x, c.y, c.x, c.y};
   }
 };
 
 // Scores become weights.
-template <Stationary owner, int kSums>
-__device__ inline void weights_of(float (&s)[kSums], const LaneStatistics<owner>& of, float factor) {
+template <int kSums, class Statistics>
+__device__ inline void weights_of(float (&s)[kSums], const Statistics& of, float factor) {
 #pragma unroll
   for (int n = 0; n < kSums / 4; ++n) {
     const float4 l = of.lse2(n);
@@ -183,8 +70,8 @@ __device__ inline void weights_of(float (&s)[kSums], const LaneStatistics<owner>
   }
 }
 // dP becomes dS.
-template <Stationary owner, int kSums>
-__device__ inline void score_gradients(float (&dp)[kSums], const float (&w)[kSums], const LaneStatistics<owner>& of) {
+template <int kSums, class Statistics>
+__device__ inline void score_gradients(float (&dp)[kSums], const float (&w)[kSums], const Statistics& of) {
 #pragma unroll
   for (int n = 0; n < kSums / 4; ++n) {
     const float4 d = of.delta(n);
@@ -193,9 +80,10 @@ __device__ inline void score_gradients(float (&dp)[kSums], const float (&w)[kSum
   }
 }
 
-template <int kDim>
+template <int kDim, int kConsumers>
 __device__ inline void write_gradient(const float (&sums)[kDim / 2], float factor, const Output& whole,
-                                      const Output& partial, const Job& job, int row, int own_row, int dim) {
+                                      const Output& partial, const Job<kConsumers>& job, int row, int own_row,
+                                      int dim) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int j = row + 8 * half;
@@ -204,97 +92,205 @@ __device__ inline void write_gradient(const float (&sums)[kDim / 2], float facto
       write_row<kDim>(sums, half, factor, 1.0f, whole, own_row + std::int64_t{j} * job.segment.rate, job.head, dim,
                       exists);
     else
-      write_row<kDim>(sums, half, 1.0f, 0.0f, partial, std::int64_t{job.slot} * kRows + j - job.row, 0, dim, exists);
+      write_row<kDim>(sums, half, 1.0f, 0.0f, partial, std::int64_t{job.slot} * job.kRows + j - job.row, 0, dim,
+                      exists);
   }
 }
 
+// dP is computed beside the exponents of S, and with kOverlapTiles dx beside the next tile's S.
 template <Stationary owner, int kDim>
-__device__ void consume(const BackwardParams& p, BackwardMemory<owner, kDim>& m, int consumer) {
+struct BackwardConsumer {
   using Memory = BackwardMemory<owner, kDim>;
-  constexpr bool kKeys = owner == Stationary::kv;
-  constexpr int kColumns = Memory::kColumns;
-  const int warp = uniform(static_cast<int>(threadIdx.x) % kGroup / 32), lane = static_cast<int>(threadIdx.x) % 32;
-  const auto release = [&](Barrier& empty) {
-    if (lane == 0) empty.arrive();
-  };
-  const std::uint32_t x = shared_address(m.x) + panel_bytes(64) * consumer;
-  const std::uint32_t y = shared_address(m.y) + panel_bytes(64) * consumer;
+  static constexpr bool kKeys = owner == Stationary::kv, kOwnInRegisters = Memory::kOwnInRegisters;
+  static constexpr bool kOverlapTiles = Memory::kOverlapTiles;
+  static constexpr int kColumns = Memory::kColumns, kParts = Memory::kParts;
+  const BackwardParams& p;
+  Memory& m;
+  const int consumer, warp;
   Turn<Memory::kStages> turn;
-  for (int n = 0;; ++n) {
-    m.own_full.wait(n & 1);
-    const Job& job = m.jobs[n % 3];
-    if (uniform(job.head) < 0) return;
-    const int row = job.row + 64 * consumer + 16 * warp + lane / 4;
-    float dx[kDim / 2], dy[kKeys ? kDim / 2 : 1], s[kColumns / 2], dp[kColumns / 2];
-    std::uint32_t w[kKeys ? kColumns / 16 : 1][4], g[kColumns / 16][4];
-    clear(dx);
-    clear(dy);
-    LaneStatistics<owner> statistics;
-    statistics.load(p, job, row);
-    for (;; turn.next()) {
-      const int stage = turn.stage;
-      m.full[stage].wait(turn.parity);
-      const TilePlace& tile = m.tiles[stage];
-      const int marks = uniform(tile.marks);
-      if (marks < 0) break;
-      if (!is_wanted(marks, 0, consumer) && !is_wanted(marks, 1, consumer)) {
-        release(m.empty[stage]);
-        continue;
+  Turn<Memory::kOwnStages> own_turn;
+  int marks = kNoTile, pending = -1;  // of the next tile; the stage of the one whose products are under way
+  float dx[kDim / 2], dy[kKeys ? kDim / 2 : 1], s[kColumns / 2], dp[kColumns / 2];
+  std::uint32_t w[kKeys ? kColumns / 16 : 1][4], g[kColumns / 16][4];
+  std::uint32_t x[kOwnInRegisters ? kDim / 16 : 1][4], y[kOwnInRegisters ? kDim / 16 : 1][4];
+  LaneStatistics<owner, kColumns, kOwnInRegisters> statistics;
+
+  __device__ BackwardConsumer(const BackwardParams& p, Memory& m, int consumer)
+      : p(p), m(m), consumer(consumer), warp(uniform(static_cast<int>(threadIdx.x) % kGroup / 32)) {}
+
+  __device__ void run() {
+    for (int n = 0;; ++n) {
+      m.own_full[own_turn.stage].wait(own_turn.parity);
+      const Job<Memory::kConsumers>& job = m.jobs[n % Memory::kJobs];
+      if (uniform(job.head) < 0) return;
+      const int row = job.row + in_block() + lane() / 4;
+      begin_job(job, row);
+      while (marks >= 0) {  // with registers for it, tiles of which every pair counts have a loop of their own
+        if constexpr (kOverlapTiles)
+          while (all_whole<kParts>(marks, consumer)) next_tile<false>(job, row);
+        if (marks < 0) break;
+        if (any_wanted<kParts>(marks, consumer))
+          next_tile<true>(job, row);
+        else
+          pass_tile();
       }
-      const std::uint32_t a = shared_address(m.a[stage]), b = shared_address(m.b[stage]);
+      finish_tile();
+      release(m.empty[turn.stage]);  // that there is no more
+      turn.next();
+      if constexpr (!kOwnInRegisters) release(m.own_empty[own_turn.stage]);
+      own_turn.next();
+      const int own_row = kKeys ? job.segment.k_row : job.segment.q_row;
+      write_gradient<kDim>(dx, p.scale, p.dx, p.partial_dx, job, row, own_row, p.dim);
+      if constexpr (kKeys) write_gradient<kDim>(dy, 1.0f, p.dy, p.partial_dy, job, row, own_row, p.dim);
+    }
+  }
+
+ private:
+  __device__ int in_block() const { return kGroupRows * consumer + 16 * warp; }  // the warp's first row
+  __device__ static void release(Barrier& empty) {
+    __syncwarp();  // all lanes have read what is theirs
+    if (lane() == 0) empty.arrive();
+  }
+  __device__ void read_marks() {
+    m.full[turn.stage].wait(turn.parity);
+    marks = uniform(m.tiles[turn.stage].marks);
+  }
+  __device__ void begin_job(const Job<Memory::kConsumers>& job, int row) {
+    clear(dx);
+    if constexpr (kKeys)
+      clear(dy);
+    else
+      statistics.load_rows(p, job, row);
+    if constexpr (kOwnInRegisters) {
+      load_own(x, m.x[0]);
+      load_own(y, m.y[0]);
+      order_before_copies();
+      release(m.own_empty[0]);
+    }
+    read_marks();
+  }
+  // The warp's rows of a tile as a left operand.
+  __device__ void load_own(std::uint32_t (&to)[kDim / 16][4], const unsigned char* tile) const {
+    const int row = in_block() + lane() % 16;
+#pragma unroll
+    for (int k = 0; k < kDim / 16; ++k) {
+      const int chunk = 2 * k + lane() / 16;  // of 16 bytes; as the copy engine swizzles
+      load_matrices(to[k], shared_address(tile) + chunk / 8 * panel_bytes(Memory::kRows) + row * 128 +
+                               (chunk % 8 ^ row % 8) * 16);
+    }
+    hold(to);
+  }
+
+  // Both products of a tile that its weights wait for.
+  __device__ void queue_products(std::uint32_t a, std::uint32_t b) {
+    begin_products();
+    if constexpr (kOwnInRegisters)
+      multiply_own(s, x, a);
+    else
+      multiply_rows<kDim>(s, own(m.x[own_turn.stage]), Memory::kRows, a, kColumns);
+    end_products();
+    if constexpr (kOwnInRegisters)
+      multiply_own(dp, y, b);
+    else
+      multiply_rows<kDim>(dp, own(m.y[own_turn.stage]), Memory::kRows, b, kColumns);
+    end_products();
+  }
+  __device__ std::uint32_t own(const unsigned char* tile) const {
+    return shared_address(tile) + panel_bytes(kGroupRows) * consumer;
+  }
+  __device__ static void multiply_own(float (&c)[kColumns / 2], const std::uint32_t (&a)[kDim / 16][4],
+                                      std::uint32_t b) {
+#pragma unroll
+    for (int k = 0; k < kDim / 16; ++k)
+      multiply_fragments<false>(c, a[k], along_rows(b).after(k / 4 * panel_bytes(kColumns) + k % 4 * 32), k > 0);
+  }
+
+  template <bool masked>
+  __device__ void next_tile(const Job<Memory::kConsumers>& job, int row) {
+    const int stage = turn.stage;
+    const std::uint32_t a = shared_address(m.a) + stage * Memory::kTile;
+    const std::uint32_t b = shared_address(m.b) + stage * Memory::kTile;
+    queue_products(a, b);
+    if constexpr (kOwnInRegisters) statistics.load_lse2(m.lse2[stage]);
+    await_products<1>();
+    if constexpr (kOverlapTiles) {
+      products_added();
+      pending = stage;
+    }
+    hold(s);
+    if constexpr (kKeys && !kOwnInRegisters) statistics.load_lse2(m.lse2[stage]);
+    if (masked && !all_whole<kParts>(marks, consumer)) {
+      TilePlace tile = m.tiles[stage];
+      tile.marks = marks;
+      mask_rows<owner, kParts>(s, job.segment, tile, row, consumer);
+    }
+    weights_of(s, statistics, p.factor);
+    turn.next();
+    if constexpr (kKeys) {
+      as_fragments(w, s);
+      if constexpr (kOwnInRegisters) statistics.load_delta(m.delta[stage]);
       begin_products();
-      multiply_rows<kDim>(s, x, kRows, a, kColumns);
-      end_products();
-      multiply_rows<kDim>(dp, y, kRows, b, kColumns);
+      add_products(dy, w, b, kColumns);
       end_products();
       await_products<1>();
-      hold(s);
-      if (!all_whole(marks, consumer, Memory::kHalves)) mask_rows<owner, Memory::kHalves>(s, job, tile, row, consumer);
-      statistics.stage(m.lse2[stage], m.delta[stage]);
-      weights_of<owner>(s, statistics, p.factor);
-      if constexpr (kKeys) {
-        as_fragments(w, s);
-        begin_products();
-        add_products(dy, w, b, kColumns);
-        end_products();
-        await_products<1>();
-      } else {
-        await_products<0>();
-      }
       hold(dp);
-      score_gradients<owner>(dp, s, statistics);
-      as_fragments(g, dp);
-      begin_products();
-      add_products(dx, g, a, kColumns);
-      end_products();
+      if constexpr (!kOwnInRegisters) statistics.load_delta(m.delta[stage]);
+      score_gradients(dp, s, statistics);
+    }
+    if constexpr (kOverlapTiles) read_marks();  // a loop: the compiler moves no wait before exponents across it
+    if constexpr (kOverlapTiles || !kKeys) await_products<0>();
+    if constexpr (!kKeys) {
+      hold(dp);
+      score_gradients(dp, s, statistics);
+    }
+    as_fragments(g, dp);
+    begin_products();
+    add_products(dx, g, a, kColumns);
+    end_products();
+    if constexpr (!kOverlapTiles) {
       await_products<0>();
       hold(dx);
-      hold(dy);
+      if constexpr (kKeys) hold(dy);
       release(m.empty[stage]);
+      read_marks();
     }
+  }
+  __device__ void products_added() {
+    hold(dx);
+    if constexpr (kKeys) hold(dy);
+    if (pending >= 0) release(m.empty[pending]);
+  }
+  __device__ void finish_tile() {
+    if constexpr (!kOverlapTiles) return;
+    await_products<0>();
+    products_added();
+    pending = -1;
+  }
+  // None of whose pairs counts.
+  __device__ void pass_tile() {
+    finish_tile();
     release(m.empty[turn.stage]);
     turn.next();
-    release(m.own_empty);
-    const int own_row = kKeys ? job.segment.k_row : job.segment.q_row;
-    write_gradient<kDim>(dx, p.scale, p.dx, p.partial_dx, job, row, own_row, p.dim);
-    if constexpr (kKeys) write_gradient<kDim>(dy, 1.0f, p.dy, p.partial_dy, job, row, own_row, p.dim);
+    read_marks();
   }
-}
+};
 
 template <Stationary owner, int kDim>
-__global__ __launch_bounds__(kThreads, 1) void sm90_backward(const __grid_constant__ BackwardParams p) {
+__global__ __launch_bounds__(threads_of(BackwardShape<owner, kDim>::kConsumers),
+                             1) void sm90_backward(const __grid_constant__ BackwardParams p) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ unsigned char memory[];
-  auto& m = aligned<BackwardMemory<owner, kDim>>(memory);
+  using Memory = BackwardMemory<owner, kDim>;
+  auto& m = aligned<Memory>(memory);
   if (threadIdx.x == 0) m.init();
   __syncthreads();
   const int group = uniform(static_cast<int>(threadIdx.x) / kGroup);
   if (group == 0) {
-    give_registers<owner == Stationary::kv ? 24 : 40>();
+    give_registers<Memory::kProducerRegisters>();
     if (threadIdx.x < 32) produce<owner, kDim>(p, m);
   } else {
-    take_registers<owner == Stationary::kv ? 240 : 232>();
-    consume<owner, kDim>(p, m, group - 1);
+    take_registers<Memory::kConsumerRegisters>();
+    BackwardConsumer<owner, kDim>(p, m, group - 1).run();
   }
 #else
   __trap();  // code for other devices: supports() does not let it come here
@@ -304,11 +300,12 @@ __global__ __launch_bounds__(kThreads, 1) void sm90_backward(const __grid_consta
 template <Stationary owner, int kDim>
 void run_backward(const AttentionBackward& args, const BranchPass& pass, const RowStatistics& statistics,
                   const ExecContext& ctx) {
+  using Memory = BackwardMemory<owner, kDim>;
   constexpr bool kKeys = owner == Stationary::kv;
   const std::int64_t heads = args.q.dim(1), kv_heads = args.k.dim(1), group = heads / kv_heads, dim = args.q.dim(2);
   const SchedulePlan plan =
-      plan_schedule(pass, args.pattern, args.queries, args.keys, owner, kKeys ? kv_heads : heads, kv_heads, kRows,
-                    std::max<std::int64_t>(1, kKeys ? 4 * dim * group : 4 * dim / group), ctx);
+      plan_schedule(pass, args.pattern, args.queries, args.keys, owner, kKeys ? kv_heads : heads, kv_heads,
+                    Memory::kRows, std::max<std::int64_t>(1, kKeys ? 4 * dim * group : 4 * dim / group), ctx);
   if (plan.blocks == 0) return;
   BackwardParams p{};
   const auto boxes = [&](const Tensor& t, Boxes& to) {
@@ -337,7 +334,7 @@ void run_backward(const AttentionBackward& args, const BranchPass& pass, const R
     p.partial_dx.whole = {partial_dk.data<float>(), dim, 0};
     p.partial_dy.whole = {partial_dv.data<float>(), dim, 0};
   }
-  launch(ctx, {grid_of(grid_blocks(plan.blocks, ctx)), kThreads, sizeof(BackwardMemory<owner, kDim>) + kAlignment},
+  launch(ctx, {grid_of(grid_blocks(plan.blocks, ctx)), threads_of(Memory::kConsumers), sizeof(Memory) + kAlignment},
          sm90_backward<owner, kDim>, p);
   if (!partial_dk.defined()) return;
   add_splits(plan.lists, plan.work.pieces, {partial_dk, args.dk, args.carry_dk, args.scale}, ctx);

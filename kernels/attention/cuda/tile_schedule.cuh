@@ -99,8 +99,8 @@ struct SchedulePlan {
   DeviceLists lists;                 // with lists
   std::int64_t pieces = 0;           // with lists
 };
-// rows: of a block, a divisor of 128. stream_bytes: of one column's rows that a block of one head streams. The device's
-// copy is kept with the stream and found again by its contents; a recorded step's copy is never given up.
+// rows: of a block; with lists a divisor of 128. stream_bytes: of one column's rows that a block of one head streams.
+// The device's copy is kept with the stream and found again by its contents; a recorded step's copy is never given up.
 SchedulePlan plan_schedule(const BranchPass&, const Pattern&, const std::vector<Span>& queries,
                            const std::vector<Span>& keys, Stationary, std::int64_t heads, std::int64_t kv_heads,
                            int rows, std::int64_t stream_bytes, const ExecContext&);
@@ -128,6 +128,8 @@ struct ColumnStream {
         gap(reach.gap),
         gap_end(reach.gap_end),
         step(step) {}
+  // Columns from here on, at most.
+  __device__ int most() const { return entries ? (stop - cursor) * step : end - cursor; }
   // The next block starts at `at`; its states for both halves of the tile as in a list's entry (list_coverage).
   __device__ bool next(int& at, int& states) { return next(cursor, at, states); }
   // For many that share a stream: a cursor of their own, which starts as the stream's.

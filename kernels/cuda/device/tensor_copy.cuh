@@ -9,7 +9,8 @@
 namespace ring::cuda {
 
 // A barrier in shared memory. A phase is complete after `arrivals` arrivals and the bytes announced in it. Whoever
-// waits names the parity of the phase (0 for the first); the phase before the first counts as complete.
+// waits names the parity of the phase (0 for the first); the phase before the first counts as complete. Threads sleep
+// while they wait, for 10 ms at a time at most.
 struct Barrier {
   std::uint64_t state;
 
@@ -26,10 +27,10 @@ struct Barrier {
         "{\n"
         ".reg .pred done;\n"
         "again:\n"
-        "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+        "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1, %2;\n"
         "@!done bra again;\n"
         "}\n" ::"r"(address()),
-        "r"(parity)
+        "r"(parity), "r"(10000000)
         : "memory");
   }
 };

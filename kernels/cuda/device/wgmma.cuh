@@ -29,6 +29,12 @@ __device__ inline void hold(std::uint32_t (&r)[n][4]) {
 #pragma unroll
   for (int i = 0; i < 4 * n; ++i) asm volatile("" : "+r"(r[i / 4][i % 4])::"memory");
 }
+// Zeros that the compiler does not write before this point either.
+template <int n>
+__device__ inline void clear(std::uint32_t (&r)[n][4]) {
+#pragma unroll
+  for (int i = 0; i < 4 * n; ++i) asm volatile("mov.b32 %0, 0;" : "=r"(r[i / 4][i % 4])::"memory");
+}
 
 // The descriptor of a tile in shared memory: what differs between tiles is in its low word, so that a tile `bytes`
 // further on, a multiple of 16, is one addition away.
@@ -81,7 +87,8 @@ __device__ inline void multiply_tiles(float (&c)[64], std::uint64_t a, std::uint
       : "l"(a), "l"(b), "r"(keep));
 }
 
-// The left operand in registers, as fragments of mma.m16n8k16; b from a descriptor across_rows().
+// The left operand in registers, as fragments of mma.m16n8k16; b from a descriptor across_rows(), or along_rows().
+template <bool across = true>
 __device__ inline void multiply_fragments(float (&c)[32], const std::uint32_t (&a)[4], std::uint64_t b, int keep) {
   asm volatile(
       "{\n"
@@ -90,11 +97,12 @@ __device__ inline void multiply_fragments(float (&c)[32], const std::uint32_t (&
       "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
       "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
       "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
-      "{%32, %33, %34, %35}, %36, keep, 1, 1, 1;\n"
+      "{%32, %33, %34, %35}, %36, keep, 1, 1, %38;\n"
       "}\n"
       : RING_SUMS16(c, 0), RING_SUMS16(c, 16)
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(keep));
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(keep), "n"(across ? 1 : 0));
 }
+template <bool across = true>
 __device__ inline void multiply_fragments(float (&c)[64], const std::uint32_t (&a)[4], std::uint64_t b, int keep) {
   asm volatile(
       "{\n"
@@ -105,10 +113,10 @@ __device__ inline void multiply_fragments(float (&c)[64], const std::uint32_t (&
       "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
       "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
       "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
-      "{%64, %65, %66, %67}, %68, keep, 1, 1, 1;\n"
+      "{%64, %65, %66, %67}, %68, keep, 1, 1, %70;\n"
       "}\n"
       : RING_SUMS16(c, 0), RING_SUMS16(c, 16), RING_SUMS16(c, 32), RING_SUMS16(c, 48)
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(keep));
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(keep), "n"(across ? 1 : 0));
 }
 
 #undef RING_SUMS16

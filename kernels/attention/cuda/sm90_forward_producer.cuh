@@ -1,0 +1,131 @@
+#pragma once
+// The forward for Hopper: what its blocks hold, and the warp that asks for tiles.
+
+#include "kernels/attention/cuda/sm90.cuh"
+
+namespace ring::cuda::sm90 {
+
+// A block's measures. Registers of all its threads are those of a multiprocessor, 64 Ki.
+template <int kDim, int kConsumers>
+struct ForwardShape {
+  static constexpr int kParts = 2, kKeys = kParts * kPart;  // of a tile
+  static constexpr int kStages = kDim == 64 ? 4 : 2;
+  static constexpr int kRows = kGroupRows * kConsumers, kWarps = kGroupWarps * kConsumers;
+  static constexpr int kProducerRegisters = kConsumers == 3 ? 32 : 72;
+  static constexpr int kConsumerRegisters = kConsumers == 3 ? 160 : 216;
+};
+
+struct ForwardParams {
+  Boxes q, k, v;
+  Output out;
+  float* lse;
+  std::int64_t tokens;
+  int dim, group;  // group: query heads per KV head
+  float factor;    // from a product to a power of two
+  BranchPass pass;
+  TileSchedule work;
+  Tickets tickets;
+};
+
+template <int kDim, int kConsumers>
+struct ForwardMemory : ForwardShape<kDim, kConsumers> {
+  using Shape = ForwardShape<kDim, kConsumers>;
+  using Shape::kStages, Shape::kKeys, Shape::kRows, Shape::kParts, Shape::kWarps;
+  static constexpr int kTile = tile_bytes<kDim>(kKeys), kQueries = tile_bytes<kDim>(kRows);
+  unsigned char q[2][kQueries], k[kStages][kTile], v[kStages][kTile];
+  Barrier q_full[2], q_empty[2], k_full[kStages], k_empty[kStages], v_full[kStages], v_empty[kStages];
+  TilePlace tiles[kStages];  // come and go with k
+  Jobs<kConsumers> jobs;
+
+  __device__ void init() {
+    for (int i = 0; i < 2; ++i) q_full[i].init(1), q_empty[i].init(kWarps);
+    for (int s = 0; s < kStages; ++s) {
+      k_full[s].init(1), v_full[s].init(1);
+      k_empty[s].init(kWarps), v_empty[s].init(kWarps);
+    }
+    jobs.init();
+    publish_barrier_inits();
+  }
+};
+
+// One warp. Tiles are asked for in the order of their use: the keys of a tile, then the values of the tile before.
+template <int kDim, int kConsumers>
+struct ForwardProducer {
+  using Memory = ForwardMemory<kDim, kConsumers>;
+  static constexpr int kLongJob = 1024;  // columns
+  const ForwardParams& p;
+  Memory& m;
+  Turn<Memory::kStages> keys, values;
+
+  __device__ void run() {
+    Turn<kJobs> turn;
+    for (int n = 0;; ++n, turn.next()) {
+      const Job<kConsumers>& job = m.jobs.jobs[turn.stage];
+      m.jobs.full[turn.stage].wait(turn.parity);
+      if (uniform(job.head) < 0) return end(n);
+      copy_job(job, n);
+    }
+  }
+
+ private:
+  __device__ void end(int n) {
+    m.q_empty[n & 1].wait(~(n >> 1) & 1);
+    if (lane() == 0) m.q_full[n & 1].arrive();
+  }
+  // Lets the next job be described. Its ticket is taken late, so that the last jobs are shared out evenly, but not so
+  // late that somebody waits for it: with stages enough for that, at the end of this job, unless it is a short one.
+  __device__ void allow_next(int n) {
+    if (lane() == 0 && n > 0) m.jobs.empty[(n + 1) % kJobs].arrive();
+  }
+  __device__ void copy_job(const Job<kConsumers>& job, int n) {
+    const int kv_head = uniform(job.head) / p.group;
+    const BoxRows rows(job.segment.k_row, job.segment.rate);
+    const ColumnStream columns = columns_of<Stationary::q>(job, p.work);
+    const bool is_long = Memory::kStages > 2 && columns.most() > kLongJob;
+    if (!is_long) allow_next(n);
+    TileStream<Memory::kParts, kConsumers> stream(job, columns);
+    TilePlace tile{}, before;  // one tile at least, so that the consumers know no other case
+    stream.next(tile);
+    copy_keys(tile, rows, kv_head);
+    copy_queries(job, n);
+    do {
+      before = tile;
+      if (!stream.next(tile)) tile.marks = kNoTile;
+      copy_keys(tile, rows, kv_head);
+      m.v_empty[values.stage].wait(values.parity ^ 1);
+      copy_tile(m.v[values.stage], p.v, before, rows, kv_head, m.v_full[values.stage]);
+      values.next();
+    } while (tile.marks >= 0);
+    if (is_long) allow_next(n);
+  }
+  __device__ void copy_keys(const TilePlace& tile, const BoxRows& rows, int kv_head) {
+    Barrier& full = m.k_full[keys.stage];
+    m.k_empty[keys.stage].wait(keys.parity ^ 1);
+    if (lane() == 0) {
+      m.tiles[keys.stage] = tile;
+      if (tile.marks < 0) full.arrive();
+    }
+    if (tile.marks >= 0) copy_tile(m.k[keys.stage], p.k, tile, rows, kv_head, full);
+    keys.next();
+  }
+  __device__ void copy_queries(const Job<kConsumers>& job, int n) {
+    const BoxRows rows(job.segment.q_row, job.segment.rate);
+    const int head = uniform(job.head), row = uniform(job.row);
+    m.q_empty[n & 1].wait(~(n >> 1) & 1);
+    expect(m.q_full[n & 1], Memory::kQueries);
+#pragma unroll
+    for (int c = 0; c < kConsumers; ++c)
+      copy_rows<kDim>(shared_address(m.q[n & 1]) + panel_bytes(kGroupRows) * c, Memory::kRows, p.q, rows, head,
+                      row + kGroupRows * c, m.q_full[n & 1]);
+  }
+  __device__ void copy_tile(unsigned char* to, const Boxes& from, const TilePlace& tile, const BoxRows& rows, int head,
+                            Barrier& full) {
+    expect(full, Memory::kTile);
+#pragma unroll
+    for (int i = 0; i < Memory::kParts; ++i)
+      copy_rows<kDim>(shared_address(to) + panel_bytes(kPart) * i, Memory::kKeys, from, rows, head, tile.column[i],
+                      full);
+  }
+};
+
+}  // namespace ring::cuda::sm90

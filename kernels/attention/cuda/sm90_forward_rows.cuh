@@ -1,0 +1,176 @@
+#pragma once
+// The forward for Hopper: what a consumer does with its rows, the softmax and the way of results to global memory.
+
+#include "kernels/attention/cuda/sm90_forward_producer.cuh"
+
+namespace ring::cuda::sm90 {
+
+// The largest score and the sum of weights of a lane's two rows; the sum is of this lane's columns only until the end.
+struct RowSums {
+  float largest[2] = {-INFINITY, -INFINITY}, total[2] = {0, 0};
+};
+
+__device__ inline float over_quad_max(float x) {
+  x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));
+  return fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 2));
+}
+__device__ inline float over_quad_sum(float x) {
+  x += __shfl_xor_sync(0xffffffffu, x, 1);
+  return x + __shfl_xor_sync(0xffffffffu, x, 2);
+}
+
+// What a tile's weights are relative to, and what earlier sums are to be multiplied with: 1 for all rows of the warp
+// unless `moved`.
+struct Shift {
+  float shift[2], rescale[2];
+  bool moved;
+};
+template <int kSums>
+__device__ inline Shift raise_largest(RowSums& rows, const float (&s)[kSums], float factor) {
+  Shift to;
+  bool moved = false;
+  float found[8];  // of each row in four chains: one would take a whole latency for each score
+#pragma unroll
+  for (int i = 0; i < kSums; ++i) found[i % 8] = i < 8 ? s[i] : fmaxf(found[i % 8], s[i]);
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const float* f = found + 2 * half;
+    const float best = over_quad_max(fmaxf(fmaxf(rows.largest[half], fmaxf(f[0], f[1])), fmaxf(f[4], f[5])));
+    // Rounded as products, not fused: earlier sums are relative to the shift as it was rounded then.
+    to.shift[half] = best == -INFINITY ? 0.0f : __fmul_rn(best, factor);
+    to.rescale[half] = fast_exp2(__fmul_rn(rows.largest[half], factor) - to.shift[half]);
+    moved |= best != rows.largest[half];
+    rows.largest[half] = best;
+  }
+  to.moved = __any_sync(0xffffffffu, moved);
+  return to;
+}
+// Scores become weights, as a left operand.
+template <int kSums>
+__device__ inline void weigh(std::uint32_t (&weights)[kSums / 8][4], RowSums& rows, const float (&s)[kSums],
+                             const Shift& by, float factor) {
+  float total[2] = {0, 0};
+#pragma unroll
+  for (int i = 0; i < kSums; i += 2) {
+    const int half = i / 2 % 2;
+    const float a = fast_exp2(fmaf(s[i], factor, -by.shift[half])),
+                b = fast_exp2(fmaf(s[i + 1], factor, -by.shift[half]));
+    total[half] += a;
+    total[half] += b;
+    weights[i / 8][i / 2 % 4] = pack_bf16(a, b);
+  }
+#pragma unroll
+  for (int half = 0; half < 2; ++half) rows.total[half] = rows.total[half] * by.rescale[half] + total[half];
+}
+
+template <int kSums>
+__device__ inline void scale_rows(float (&out)[kSums], const float (&factor)[2]) {
+#pragma unroll
+  for (int i = 0; i < kSums; ++i) out[i] *= factor[i / 2 % 2];
+}
+
+// The 16 rows that a warp writes at the end of a job, and where a lane has two of them, 8 apart.
+struct WarpRows {
+  int first, begin, end;  // rows [begin, end) exist
+  int head, rate;
+  std::int64_t token_of_0;
+  template <int kConsumers>
+  __device__ WarpRows(const Job<kConsumers>& job, int first)
+      : first(first),
+        begin(job.first),
+        end(job.end),
+        head(job.head),
+        rate(job.segment.rate),
+        token_of_0(job.segment.q_row) {}
+  __device__ int row(int half) const { return first + lane() / 4 + 8 * half; }
+  __device__ bool exists(int row) const { return row >= begin && row < end; }
+  __device__ std::int64_t token(int row) const { return token_of_0 + std::int64_t{row} * rate; }
+};
+
+// What a row's sums are divided by, and its log-sum-exp.
+struct RowEnd {
+  float factor, lse;
+  __device__ RowEnd(float largest, float total, float powers) {
+    factor = total == 0.0f ? 0.0f : 1.0f / total;
+    lse = total == 0.0f ? -INFINITY : (__fmul_rn(largest, powers) + log2f(total)) * kLn2;
+  }
+};
+
+// Merges with what is there already, and writes.
+template <int kDim>
+__device__ inline void write_merged(const ForwardParams& p, const WarpRows& rows, const float (&out)[kDim / 2],
+                                    const RowSums& sums) {
+  float factor[2], kept[2] = {0, 0}, lse[2];
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int row = rows.row(half);
+    const RowEnd end(sums.largest[half], over_quad_sum(sums.total[half]), p.factor);
+    factor[half] = end.factor, lse[half] = end.lse;
+    if (!p.out.carry.data || !rows.exists(row)) continue;
+    const Merged both = merge(lse[half], p.lse[rows.head * p.tokens + rows.token(row)]);
+    lse[half] = both.lse;
+    factor[half] *= both.own;
+    kept[half] = both.before;
+  }
+  __syncwarp();  // lanes of a row have read its lse
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int row = rows.row(half);
+    write_row<kDim>(out, half, factor[half], kept[half], p.out, rows.token(row), rows.head, p.dim, rows.exists(row));
+    if (lane() % 4 == 0 && rows.exists(row)) p.lse[rows.head * p.tokens + rows.token(row)] = lse[half];
+  }
+}
+
+// A warp's 16 rows of a tile in shared memory, which nobody else uses any more.
+template <int kDim, int kRows>
+struct StagedRows {
+  unsigned char* tile;
+  int first;  // in the tile, a multiple of 16
+
+  __device__ int place(int row, int chunk) const {  // of 16 bytes; as the copy engine swizzles
+    return chunk / 8 * panel_bytes(kRows) + (first + row) * 128 + ((chunk % 8 ^ row % 8) * 16);
+  }
+  __device__ void store(const float (&out)[kDim / 2], const float (&factor)[2]) const {
+#pragma unroll
+    for (int b = 0; b < kDim / 8; b += 2) {
+      const float* c = out + 4 * b;
+      const std::uint32_t r[4] = {
+          pack_bf16(c[0] * factor[0], c[1] * factor[0]), pack_bf16(c[2] * factor[1], c[3] * factor[1]),
+          pack_bf16(c[4] * factor[0], c[5] * factor[0]), pack_bf16(c[6] * factor[1], c[7] * factor[1])};
+      store_matrices(shared_address(tile) + place(lane() % 16, b + lane() / 16), r);
+    }
+  }
+  // To global memory, whole rows at a time.
+  __device__ void copy_out(const ForwardParams& p, const WarpRows& rows) const {
+    constexpr int kChunks = kDim / 8, kStep = 32 / kChunks;  // chunks of a row; rows at once
+    const int chunk = lane() % kChunks, mine = lane() / kChunks;
+    __nv_bfloat16* to = p.out.half.at(rows.token(rows.first + mine), rows.head) + chunk * 8;
+    const std::int64_t step = p.out.half.row * rows.rate * kStep;
+#pragma unroll
+    for (int i = 0; i < 16; i += kStep, to += step) {
+      const uint4 x = *reinterpret_cast<const uint4*>(tile + place(mine + i, chunk));
+      if (chunk * 8 < p.dim && rows.exists(rows.first + mine + i)) *reinterpret_cast<uint4*>(to) = x;
+    }
+  }
+};
+
+// Writes through shared memory.
+template <int kDim, int kRows>
+__device__ inline void write_staged(const ForwardParams& p, const WarpRows& rows, const float (&out)[kDim / 2],
+                                    const RowSums& sums, const StagedRows<kDim, kRows>& staged) {
+  float factor[2];
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int row = rows.row(half);
+    const RowEnd end(sums.largest[half], over_quad_sum(sums.total[half]), p.factor);
+    factor[half] = end.factor;
+    if (lane() % 4 == 0 && rows.exists(row)) p.lse[rows.head * p.tokens + rows.token(row)] = end.lse;
+  }
+  staged.store(out, factor);
+  __syncwarp();
+  staged.copy_out(p, rows);
+  order_before_copies();
+  __syncwarp();
+}
+
+}  // namespace ring::cuda::sm90
