@@ -113,7 +113,8 @@ Violations host_waits(const SourceFile& file) {
 
 Violations narrowed_settings(const SourceFile& file) {
   static const std::regex cast(
-      R"(static_cast<(int|std::u?int32_t|unsigned)>\([^()]*\b(run|model|data|train|optimizer|schedule|checkpoint|parallel)\.\w+\))");
+      R"(static_cast<(int|std::u?int32_t|unsigned)>\([^()]*)"
+      R"(\b(run|model|data|train|optimizer|schedule|checkpoint|parallel)\.\w+\))");
   Violations out;
   if (!is_source(file.path) || !kRank.contains(room_of(file.path))) return out;
   each_line(file, [&](const std::string& line, const std::string& at) {

@@ -64,7 +64,7 @@ TEST(MemoryCheck, ASmallControlGroupRefusesAModelWithinMoments) {
   ModelConfig config = test::tiny_config().model;
   const auto problem = [&] {
     Decoder model(config);
-    const StateMemory own = state_memory(model, 0, 1, 0, {}, DType::f32);
+    const StateMemory own = state_memory(model, 0, 1, 0, {}, 8);
     return shortage({own, own.total(), 1}, memory_bounds(root));
   };
   EXPECT_EQ(problem(), "");
