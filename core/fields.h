@@ -304,7 +304,10 @@ Node bind_choice(E& value, const Choices<E>& choices) {
     for (const auto& [name, e] : names) {
       if (e == value) return name;
     }
-    fail("a config enum holds ", static_cast<std::int64_t>(value), ", which none of its choices names");
+    if constexpr (std::is_enum_v<E>)
+      fail("a config enum holds ", static_cast<std::int64_t>(value), ", which none of its choices names");
+    else
+      fail("a config choice holds ", value, ", which is none");
   };
   n.set = [&value, names = choices.names](const Value& v) {
     for (const auto& [name, e] : names) {
@@ -375,6 +378,8 @@ Node bind(T& value, const Names& names) {
     return bind_integer(value);
   } else if constexpr (std::is_same_v<T, double>) {
     return bind_number(value);
+  } else if constexpr (std::is_same_v<T, std::string> && std::is_same_v<Names, Choices<T>>) {
+    return bind_choice(value, names);  // of names that are not known before the program runs
   } else if constexpr (std::is_same_v<T, std::string>) {
     return bind_plain(value, Kind::text);
   } else if constexpr (std::is_enum_v<T>) {

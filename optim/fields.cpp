@@ -6,9 +6,9 @@
 namespace ring {
 
 void OptimizerConfig::fields(Fields& f) {
-  std::vector<std::string> kinds;
-  for (const auto& [name, kind] : optimizer_kinds()) kinds.push_back(name);
-  f("kind", kind, "how weights are updated: AdamW (Loshchilov and Hutter 2019)", one_of(std::move(kinds)));
+  Choices<std::string> kinds;
+  for (const auto& [name, kind] : optimizer_kinds()) kinds.names.emplace_back(name, name);
+  f("kind", kind, "how weights are updated: AdamW (Loshchilov and Hutter 2019)", kinds);
   f("lr", lr, "peak learning rate", in_range(1e-20, 1e30));
   f("beta1", beta1, "decay of the first moment", in_range(0, 0.9999));
   f("beta2", beta2, "decay of the second moment", in_range(0, 0.99999));

@@ -109,7 +109,7 @@ def settings_corpus():
 
 def known_keys(binary):
     text = subprocess.run([binary, "config", "docs"], capture_output=True, text=True, check=True).stdout
-    keys = [line.split("`")[1] for line in text.splitlines() if line.startswith("| `")]
+    keys = [line.split("`")[1] for line in text.splitlines() if line.startswith("* **`")]
     return [key.replace("[]", "[0]") for key in keys]
 
 
