@@ -7,6 +7,7 @@ DEPS ?= 1
 JOBS ?= 2
 BUILD := build/release
 export CCACHE_NOHASHDIR = 1
+export CCACHE_BASEDIR = $(CURDIR)
 export CTEST_PROGRESS_OUTPUT = 0
 
 .DEFAULT_GOAL := help
