@@ -192,7 +192,9 @@ void apply_retention(const fs::path& folder, std::int64_t step, const Retention&
   RING_CHECK(keep.keep_last >= 1 && keep.keep_every >= 0, "retention keeps the last ", keep.keep_last, " and every ",
              keep.keep_every);
   std::vector<CheckpointEntry> all = list_checkpoints(folder);
-  std::erase_if(all, [&](const CheckpointEntry& e) { return e.step > step; });
+  std::erase_if(all, [&](const CheckpointEntry& e) {
+    return e.step > step || (e.step < step && std::ranges::count(keep.damaged, e.step));
+  });
   const auto last = static_cast<std::size_t>(keep.keep_last);
   for (std::size_t i = 0; i + last < all.size(); ++i)
     if (keep.keep_every == 0 || all[i].step % keep.keep_every != 0)

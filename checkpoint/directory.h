@@ -43,8 +43,9 @@ FolderIdentity identity_of(const std::filesystem::path&);
 void commit_directory(const std::filesystem::path& temporary, const std::filesystem::path& final);
 
 struct Retention {
-  int keep_last = 2;            // newest ones kept, at least 1
-  std::int64_t keep_every = 0;  // steps that are multiples of this are kept for good; 0: none
+  int keep_last = 2;                    // newest ones kept, at least 1
+  std::int64_t keep_every = 0;          // steps that are multiples of this are kept for good; 0: none
+  std::vector<std::int64_t> damaged{};  // steps whose checkpoints are left alone and count for nothing
 };
 
 // Removes checkpoints older than `step`, except the newest keep_last (with that of `step`) and every keep_every-th.

@@ -1,4 +1,5 @@
 #include <CLI/CLI.hpp>
+#include <filesystem>
 #include <iostream>
 #include <memory>
 #include <string>
@@ -8,6 +9,7 @@
 #include "cli/config_docs.h"
 #include "cli/settings.h"
 #include "core/fields.h"
+#include "trainer/run_directory.h"
 
 namespace ring {
 namespace {
@@ -20,7 +22,8 @@ struct ShowOptions {
 void show(const ShowOptions& options) {
   Config config = settings_at(options.file, options.overrides);
   config.model = config.model.resolved();
-  std::cout << to_yaml(config);
+  const bool restores = options.overrides.empty() && std::filesystem::is_directory(options.file);
+  std::cout << (restores ? sealed_settings(config) : to_yaml(config));  // > config.yaml of a run
 }
 
 }  // namespace

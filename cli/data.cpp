@@ -192,7 +192,7 @@ void add_prepare(CLI::App& parent) {
   c->add_option("--split", o.split,
                 "how validation text is chosen: hash (whole documents by a hash of their file name and place), tail "
                 "(the end of the text), "
-                "auto (hash where it would choose ten documents or more, else tail)")
+                "auto (hash where it would choose ten files or more, else tail)")
       ->check(CLI::IsMember({"auto", "hash", "tail"}))
       ->capture_default_str();
   add_number(*c, "--validation-fraction", o.validation_fraction, "share of the text kept for validation; 0: none", 0,

@@ -30,7 +30,7 @@ constexpr const char* kReplaced = "# replaced with --allow-changes: ";
 constexpr const char* kSeal = "# xxh3 of all lines above: ";
 constexpr std::uint64_t kMostConfig = 16 << 20;  // bytes
 
-std::string sealed(const std::string& yaml, const std::vector<std::string>& replaced) {
+std::string sealed(const std::string& yaml, const std::vector<std::string>& replaced = {}) {
   std::string text = yaml;
   if (!replaced.empty()) text += kReplaced;
   for (std::size_t i = 0; i < replaced.size(); ++i) text += replaced[i] + (i + 1 < replaced.size() ? " " : "\n");
@@ -59,6 +59,8 @@ bool there(const fs::path& path) {
 }
 
 }  // namespace
+
+std::string sealed_settings(const Config& config) { return sealed(to_yaml(config)); }
 
 bool RunDirectory::has_config() const { return there(config_file()); }
 

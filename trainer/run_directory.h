@@ -25,6 +25,9 @@ struct RunSettings {
   std::vector<std::string> replaced;
 };
 
+// config.yaml as a run writes it, with the hash that says so.
+std::string sealed_settings(const Config&);
+
 class RunDirectory {
  public:
   explicit RunDirectory(std::string path) : path_(std::move(path)) {}

@@ -126,6 +126,7 @@ class Loop {
   StepReport last_;
   bool plan_reported_ = false;
   std::int64_t saved_step_ = -1, validated_step_ = -1;  // the latest of each
+  std::vector<std::int64_t> passed_over_;               // steps of damaged checkpoints
   double interval_seconds_ = 0;                         // since the last record
   std::int64_t interval_tokens_ = 0;
   std::deque<StepReport> unrecorded_;  // the same, at most kMostUnrecorded of them
@@ -151,6 +152,8 @@ void Loop::load_checkpoint() {
               " of run.tuning differed from the checkpoint's, which hold: the run goes on with the same bits");
   trainer_.restored();
   saved_step_ = trainer_.steps_done();
+  for (const CheckpointEntry& newer : list_checkpoints(dir_.checkpoints()))
+    if (newer.step > saved_step_) passed_over_.push_back(newer.step);
 }
 
 // Of another run, which may go on and remove the checkpoint meanwhile: then all ranks take a newer one.
@@ -323,11 +326,12 @@ void Loop::save() {
   group.rank = mesh_.rank();
   group.world = mesh_.world();
   group.all_gather = [this](const std::string& text) { return gather_host(mesh_.host(), text); };
-  const Retention keep{narrow<int>(config_.checkpoint.keep_last), config_.checkpoint.keep_every};
+  const Retention keep{narrow<int>(config_.checkpoint.keep_last), config_.checkpoint.keep_every, passed_over_};
   const std::filesystem::path path =
       write_checkpoint(dir_.checkpoints(), trainer_.steps_done(), state_,
                        checkpoint_metadata(config_, ctx_.tuning.get()), ctx_.stream, keep, group);
   saved_step_ = trainer_.steps_done();
+  std::erase(passed_over_, saved_step_);
   if (leader()) log::debug("checkpoint ", path.string());
 }
 
@@ -385,7 +389,8 @@ TrainEnd Loop::run() {
   if (end != TrainEnd::interrupted && last_.step) validate();
   save();
   if (leader() && last_.step) progress_->finish(progress_state(last_));
-  if (leader() && !last_.step) log::info("nothing left to do: step ", trainer_.steps_done(), " was the last");
+  if (leader() && !last_.step && end == TrainEnd::finished)
+    log::info("nothing left to do: step ", trainer_.steps_done(), " was the last");
   return end;
 }
 

@@ -152,6 +152,15 @@ TEST(Retention, ADamagedNewerOneNeverCountsInPlaceOfAVerifiedOne) {
   EXPECT_EQ(find_newest_verified(folder.path())->manifest.step, 20);
 }
 
+TEST(Retention, ADamagedOlderOneNeverCountsEither) {
+  const TempFolder folder;
+  for (const int step : {10, 18}) write_small(folder.path(), step, {2, 0});
+  write_small(folder.path(), 20, {.keep_last = 2, .damaged = {18}});
+  EXPECT_EQ(steps(folder.path()), (std::vector<std::int64_t>{10, 18, 20}));
+  write_small(folder.path(), 18, {.keep_last = 2, .damaged = {18}});  // what is written now is whole
+  EXPECT_EQ(steps(folder.path()), (std::vector<std::int64_t>{10, 18, 20}));
+}
+
 TEST(Retention, AReadBackThatFailsRemovesNothing) {
   const TempFolder folder;
   write_small(folder.path(), 10);

@@ -65,6 +65,8 @@ TEST_F(DamagedRuns, TheCommandThatIsNamedRestoresTheConfig) {
   const Finished shown = ring({"config", "show", checkpoint()});
   ASSERT_EQ(shown.code, 0) << shown.output;
   std::ofstream(config()) << shown.output;
+  const Finished evaluated = ring({"eval", path("run")});
+  EXPECT_EQ(evaluated.output.find("was changed"), std::string::npos) << evaluated.output;
   expect_parts(ring({"train", path("run")}), 0, {"nothing left to do"});
   edit("lr: 0.001", "lr: 0.005");
   expect_parts(ring({"train", path("run"), "--allow-changes"}), 0, {"changed settings", "optimizer.lr"});
