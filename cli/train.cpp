@@ -6,6 +6,7 @@
 #include "cli/number_option.h"
 #include "core/exit_code.h"
 #include "core/fields.h"
+#include "core/log.h"
 #include "core/standard_streams.h"
 #include "core/stop_signal.h"
 #include "inspect/profiler.h"
@@ -35,9 +36,11 @@ class ProfiledSteps final : public StepWatcher {
   bool after_launch(Trainer& trainer) override { return profiler_.after_launch(trainer); }
   std::string report(const ExecContext& ctx) override {
     const Profile profile = profiler_.read();
-    if (profile.steps.empty())
-      return str("--profile: the run ended within the ", Profiler::kWarmup,
-                 " steps that go before; start one with more train.steps");
+    if (profile.steps.empty()) {
+      log::warn("--profile: the run ended within the ", Profiler::kWarmup,
+                " steps that go before; start one with more train.steps");
+      return "";
+    }
     write_trace(profile, trace_file_);
     return str(profile_table(profile, ceilings_if_they_fit(ctx, 1.0)), "\ntrace: ", trace_file_);
   }

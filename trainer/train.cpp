@@ -337,7 +337,8 @@ void Loop::save() {
 
 void Loop::report_watched() {
   finish_steps(0);
-  if (last_.step) progress_->line(watcher_->report(ctx_));
+  if (last_.step)
+    if (const std::string text = watcher_->report(ctx_); !text.empty()) progress_->line(text);
   watcher_ = nullptr;
 }
 

@@ -16,7 +16,7 @@ class StepWatcher {
   virtual ~StepWatcher() = default;
   virtual void before_launch(Trainer&) = 0;
   virtual bool after_launch(Trainer&) = 0;  // true: that was the last step to watch
-  // After that, or at the end of the run, with no step in flight. The text is shown.
+  // After that, or at the end of the run, with no step in flight. The text is shown; empty: nothing to show.
   virtual std::string report(const ExecContext&) = 0;
 };
 
