@@ -45,6 +45,11 @@ Var gather_rows(Run&, const Var& x);
 // residual [N/tp,C] or none. The gradient is gathered. Error: N does not divide.
 Var scatter_sum(Run&, const Var& x, const Var& b = {}, const Var& residual = {});
 
+// x [N,C/tp], this process's channels of all rows -> [N/tp,C], all channels of its rows, for what needs whole rows
+// inside of a sublayer; and the way back. Each is the other's gradient. The run must be sliced; tp divides N, or C.
+Var swap_channels_for_rows(Run&, const Var& x);
+Var swap_rows_for_channels(Run&, const Var& x);
+
 // This process's rows of what all processes hold whole: t [N,..] -> [N/tp,..], the same bytes.
 Tensor own_rows(const Run&, const Tensor& t);
 

@@ -74,7 +74,7 @@ class Bench {
   ContextTiming time(ContextSchedule schedule, ContextTiming t, const std::shared_ptr<const ContextShards>& shards) {
     ParallelConfig config = grid_.parallel;
     config.cp_schedule = schedule;
-    const auto exchange = make_context_parallel(traced_, config, mesh_.nodes_of_cp_ranks());
+    const auto exchange = make_context_parallel(traced_, config, mesh_.nodes_along("cp"));
     t.schedule = exchange->schedule();
     const AttentionOperands p = operands(shards->tokens(cp_.rank()));
     const auto forward = [&] { exchange->forward(p.forward, shards, ctx_); };

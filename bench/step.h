@@ -31,7 +31,7 @@ class Profiler;
 class StepBenchmark {
  public:
   // mesh: of the processes that do the step together; none: this one alone. Error: as for a run with these settings.
-  explicit StepBenchmark(Config, std::unique_ptr<Mesh> mesh = Mesh::join({}));
+  explicit StepBenchmark(Config, std::unique_ptr<Mesh> mesh = mesh_of_one());
 
   Trainer& trainer() { return *trainer_; }
   const Config& config() const { return config_; }

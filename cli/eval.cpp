@@ -34,7 +34,7 @@ void run(const Arguments& a) {
   check_tokens_at_once("--batch-size", options.rows, options.context);
   options.packing = session.config.data.packing;
   const ValidationSet set(corpora, options, a.batches * options.rows);
-  const std::unique_ptr<Mesh> alone = Mesh::join({});
+  const std::unique_ptr<Mesh> alone = mesh_of_one();
   const Evaluation e = evaluate(*session.model, session.ctx, set, alone->all());
   const double bits = e.bits_per_byte(set.bytes_per_token());
   if (a.json)

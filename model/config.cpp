@@ -117,18 +117,4 @@ std::vector<std::int64_t> possible_slices(const ModelConfig& c) {
   return possible;
 }
 
-void check_slices(const ModelConfig& c, std::int64_t slices) {
-  if (slices == 1) return;
-  const std::vector<std::int64_t> possible = possible_slices(c);
-  if (std::find(possible.begin(), possible.end(), slices) == possible.end()) {
-    std::string list;
-    for (const std::int64_t n : possible) list += str(n == 1 ? "" : ", ", n);
-    fail("parallel.tp: ", slices, " must divide model.heads = ", c.heads, ", model.kv_heads = ", c.kv_heads,
-         " and model.mlp_width = ", c.mlp_width, ": this model can be cut with a parallel.tp of ", list);
-  }
-  if (c.norm_place == NormPlace::sub)
-    fail("parallel.tp: ", slices, " cuts the channels that model.norm_place: sub normalises inside of each sublayer, ",
-         "which is not supported: set parallel.tp: 1, or model.norm_place: pre");
-}
-
 }  // namespace ring

@@ -74,7 +74,5 @@ struct ModelConfig {
 
 // Into how many slices the model can be cut (tensor parallelism), 1 first.
 std::vector<std::int64_t> possible_slices(const ModelConfig& resolved);
-// Error, which names what would fit: the model cannot be cut into so many slices.
-void check_slices(const ModelConfig& resolved, std::int64_t slices);
 
 }  // namespace ring

@@ -70,28 +70,23 @@ Var DecoderBlock::operator()(Run& run, const Var& x, const Sequences& seqs, Laye
       run, x, [&](const Var& in, const Var& residual) { return attention_(run, in, seqs, residual, cache, lengths); });
 }
 
-Decoder::Decoder(const ModelConfig& config, std::int64_t vocab_padding, Slice slice)
-    : config_(config.resolved()), params_(slice) {
+Decoder::Decoder(const ModelConfig& config, std::int64_t vocab_padding) : config_(config.resolved()) {
   const ModelConfig& c = config_;
   RING_CHECK(c.vocab_size > 0, "the model needs a vocabulary size");
-  check_slices(c, slice.size);
   const Scope root{params_, ""};
   const Init normal{Init::Kind::normal, static_cast<float>(c.init_std)};
-  const std::int64_t unit = vocab_padding * slice.size, rows = (c.vocab_size + unit - 1) / unit * unit;
-  tokens_ = &params_.add({{"embedding.tokens.weight", 0, c.vocab_size, normal}}, c.width, Cut::outputs, rows);
+  tokens_ = &params_.add({{"embedding.tokens.weight", 0, c.vocab_size, normal}}, c.width, vocab_padding);
   tokens_->table = true;
   if (c.positions == Positions::learned) {
     positions_ = &params_.add({{"embedding.positions.weight", 0, c.context, normal}}, c.width);
     positions_->table = true;
   }
-  const std::int64_t kv_heads = c.kv_heads / slice.size;
-  const std::vector<Pattern> patterns =
-      patterns_of(c, slice.size == 1 ? KvHeads{} : KvHeads{slice.rank * kv_heads, kv_heads});
+  const std::vector<Pattern> patterns = patterns_of(c);
   for (std::int64_t i = 0; i < c.layers; ++i)
     blocks_.emplace_back(root.child(str("blocks.", i)), c, i, patterns[static_cast<std::size_t>(i)], inv_freq_);
   if (c.norm_place != NormPlace::post) final_norm_.emplace(root.child("final_norm"), c.width, c);
   if (c.tied_embeddings) return;
-  head_ = &params_.add({{"head.weight", 0, c.vocab_size, normal}}, c.width, Cut::outputs, rows);
+  head_ = &params_.add({{"head.weight", 0, c.vocab_size, normal}}, c.width, vocab_padding);
   head_->table = true;
 }
 
@@ -127,6 +122,10 @@ std::vector<ModelPart> Decoder::parts() const {
       if (p->parts[0].name.starts_with(part.name + ".") && !p->table) part.params.push_back(p);
   out.push_back({"loss_head", {head_ ? head_ : tokens_}});
   return out;
+}
+
+std::vector<Param*> Decoder::vocab_tables() const {
+  return head_ ? std::vector<Param*>{tokens_, head_} : std::vector<Param*>{tokens_};
 }
 
 void Decoder::set_recompute(Recompute r) {
@@ -165,9 +164,7 @@ void Decoder::check_run(const Run& run, const Tensor& ids) const {
   RING_CHECK(slices == processes && (!run.tp || params_.slice().rank == run.tp->rank()), "slice ", params_.slice().rank,
              " of ", slices, " of a model, in a run where tensor parallelism has ", processes,
              " processes: they must agree");
-  if (ids.dim(0) % slices)
-    fail("parallel.tp: ", slices, " does not divide the ", ids.dim(0),
-         " tokens of a micro-batch (train.micro_batch x model.context): change one of the three");
+  RING_CHECK(ids.dim(0) % slices == 0, ids.dim(0), " tokens of a micro-batch do not divide among ", slices, " slices");
 }
 
 Var Decoder::hidden(Run& run, const Tensor& ids, const Sequences& seqs) const {

@@ -22,6 +22,9 @@ class DecoderBlock {
   Var operator()(Run&, const Var& x, const Sequences&) const;
   Var operator()(Run&, const Var& x, const Sequences&, LayerCache&, const std::vector<std::int32_t>& lengths) const;
 
+  AttentionLayer& attention() { return attention_; }
+  FeedForward& mlp() { return mlp_; }
+
   Recompute recompute = Recompute::none;
 
  private:
@@ -47,8 +50,8 @@ struct ModelPart {
 class Decoder {
  public:
   // Declares the parameters; allocate() fills them. vocab_padding: rows of the embedding in memory are a multiple of
-  // it, in each slice. Error: the model cannot be cut so (check_slices).
-  explicit Decoder(const ModelConfig&, std::int64_t vocab_padding = 1, Slice slice = {});
+  // it.
+  explicit Decoder(const ModelConfig&, std::int64_t vocab_padding = 1);
   Decoder(const Decoder&) = delete;
   Decoder& operator=(const Decoder&) = delete;
   void allocate(const ExecContext&, std::uint64_t seed, const ParamTypes& = {});
@@ -65,6 +68,9 @@ class Decoder {
   const ModelConfig& config() const { return config_; }
   Parameters& parameters() { return params_; }
   const Parameters& parameters() const { return params_; }
+
+  std::deque<DecoderBlock>& blocks() { return blocks_; }
+  std::vector<Param*> vocab_tables() const;  // rows by token: the embedding, and the head's where it is another one
 
   // In the order of the forward pass; parameters must have their layout. One may belong to several parts.
   std::vector<ModelPart> parts() const;

@@ -47,19 +47,20 @@ Activation activation_of(Mlp kind) {
 
 }  // namespace
 
-Linear::Linear(const Scope& scope, const std::vector<Output>& outputs, std::int64_t in, bool with_bias, Cut cut) {
+Linear::Linear(const Scope& scope, const std::vector<Output>& outputs, std::int64_t in, bool with_bias) {
   std::vector<LogicalParam> weights, biases;
   for (const Output& o : outputs) {
     weights.push_back({scope(o.name + ".weight"), 0, o.channels, {Init::Kind::normal, o.std}});
     biases.push_back({scope(o.name + ".bias"), 0, o.channels, {}});
   }
-  weight = &scope.params.add(std::move(weights), in, cut);
-  if (with_bias) bias = &scope.params.add(std::move(biases), 0, cut == Cut::outputs ? cut : Cut::none);
+  weight = &scope.params.add(std::move(weights), in);
+  if (with_bias) bias = &scope.params.add(std::move(biases), 0);
 }
 
 Var Linear::operator()(Run& run, const Var& x, const Var& residual) const {
-  if (weight->cut == Cut::outputs) return linear(run, gather_rows(run, x), weight->var, bias_or_none(), residual);
   if (!sliced(run)) return linear(run, x, weight->var, bias_or_none(), residual);
+  if (weight->cut == Cut::outputs) return linear(run, gather_rows(run, x), weight->var, bias_or_none(), residual);
+  RING_CHECK(weight->cut == Cut::inputs, weight->parts[0].name, " is whole in a run of a sliced model");
   return scatter_sum(run, linear(run, x, weight->var), bias_or_none(), residual);
 }
 
@@ -76,21 +77,32 @@ Var Norm::operator()(Run& run, const Var& x) const {
   return layer_norm(run, x, weight->var, bias ? bias->var : Var{}, eps);
 }
 
+Var Norm::over_slices(Run& run, const Var& x) const {
+  if (!sliced(run)) return (*this)(run, x);
+  return swap_rows_for_channels(run, (*this)(run, swap_channels_for_rows(run, x)));
+}
+
 AttentionLayer::AttentionLayer(const Scope& scope, const ModelConfig& c, const Pattern& pattern, const Tensor& inv_freq)
-    : heads_(c.heads / scope.params.slice().size),
-      kv_heads_(c.kv_heads / scope.params.slice().size),
+    : heads_(c.heads),
+      kv_heads_(c.kv_heads),
       head_dim_(c.head_dim),
       pattern_(pattern),
       inv_freq_(inv_freq),
-      qkv_(scope, qkv_outputs(c), c.width, c.biases != Biases::none, Cut::outputs),
+      qkv_(scope, qkv_outputs(c), c.width, c.biases != Biases::none),
       out_(scope, {{"wo", c.width, weight_std(c, c.heads * c.head_dim, c.width, true, true)}}, c.heads * c.head_dim,
-           c.biases == Biases::all, Cut::inputs),
+           c.biases == Biases::all),
       eps_(static_cast<float>(c.norm_eps)) {
   if (c.qk_norm) {
     q_norm_ = &scope.params.add({{scope("q_norm.weight"), 0, head_dim_, {Init::Kind::ones}}}, 0);
     k_norm_ = &scope.params.add({{scope("k_norm.weight"), 0, head_dim_, {Init::Kind::ones}}}, 0);
   }
   if (c.norm_place == NormPlace::sub) sub_norm_.emplace(scope.child("sub_norm"), c.heads * head_dim_, c);
+}
+
+void AttentionLayer::take_heads(std::int64_t heads, std::int64_t kv_heads, const Pattern& pattern) {
+  heads_ = heads;
+  kv_heads_ = kv_heads;
+  pattern_ = pattern;
 }
 
 SelfAttention AttentionLayer::options() const {
@@ -109,7 +121,7 @@ SelfAttention AttentionLayer::options() const {
 }
 
 Var AttentionLayer::project(Run& run, Var y, const Var& residual) const {
-  if (sub_norm_) y = (*sub_norm_)(run, y);
+  if (sub_norm_) y = sub_norm_->over_slices(run, y);
   return out_(run, y, residual);
 }
 
@@ -159,9 +171,9 @@ Tensor AttentionLayer::decode(Run& run, const Tensor& qkv, const Sequences& seqs
 
 FeedForward::FeedForward(const Scope& scope, const ModelConfig& c)
     : kind_(c.mlp),
-      in_(scope, mlp_outputs(c), c.width, c.biases == Biases::all, Cut::outputs),
+      in_(scope, mlp_outputs(c), c.width, c.biases == Biases::all),
       out_(scope, {{"down", c.width, weight_std(c, c.mlp_width, c.width, true, true)}}, c.mlp_width,
-           c.biases == Biases::all, Cut::inputs) {
+           c.biases == Biases::all) {
   if (c.norm_place == NormPlace::sub) sub_norm_.emplace(scope.child("sub_norm"), c.mlp_width, c);
 }
 
@@ -175,7 +187,7 @@ Var FeedForward::operator()(Run& run, const Var& x, const Var& residual) const {
   }
   Var h = in_(run, x);
   h = kind_ == Mlp::swiglu ? swiglu(run, h) : activate(run, h, activation_of(kind_));
-  if (sub_norm_) h = (*sub_norm_)(run, h);
+  if (sub_norm_) h = sub_norm_->over_slices(run, h);
   return out_(run, h, residual);
 }
 

@@ -1,6 +1,6 @@
 #pragma once
-// Typed layers: each declares its parameters, and how they are cut, in a Scope and is called with a Run. No other
-// parallel code here: what a cut asks of the processes is in the ops.
+// Typed layers: each declares its parameters in a Scope and is called with a Run. parallel/parallelize.h cuts them for
+// tensor parallelism; what a cut asks of the processes is in the ops.
 
 #include <optional>
 
@@ -18,9 +18,10 @@ struct Linear {
     std::int64_t channels;
     float std;  // of the initial weights
   };
-  // Cut by rows, the outputs are cut, each by itself, and the product takes all rows of x; cut by columns, the inputs
-  // are, and each process gets its rows of y.
-  Linear(const Scope&, const std::vector<Output>&, std::int64_t in, bool bias, Cut);
+  Linear(const Scope&, const std::vector<Output>&, std::int64_t in, bool bias);
+  // Whole where the run is not sliced. With its outputs cut it takes x [N/tp,in], gathers all rows and returns
+  // [N,out/tp]; with its inputs cut it takes x [N,in/tp] and returns its rows of the sum over the processes,
+  // [N/tp,out].
   Var operator()(Run&, const Var& x, const Var& residual = {}) const;
   Var bias_or_none() const { return bias ? bias->var : Var{}; }
 
@@ -31,6 +32,9 @@ struct Linear {
 struct Norm {
   Norm(const Scope&, std::int64_t channels, const ModelConfig&);
   Var operator()(Run& run, const Var& x) const;
+  // Of all channels where the run is sliced and x [N,C/tp] holds a share of them: rows are swapped for channels and
+  // back.
+  Var over_slices(Run& run, const Var& x) const;
 
   Param* weight;
   Param* bias = nullptr;
@@ -47,6 +51,11 @@ class AttentionLayer {
   // each.
   Var operator()(Run&, const Var& x, const Sequences&, const Var& residual, LayerCache&,
                  const std::vector<std::int32_t>& lengths) const;
+
+  // Computes these heads alone from now on: those of a slice, with what they attend over.
+  void take_heads(std::int64_t heads, std::int64_t kv_heads, const Pattern&);
+  Linear& qkv() { return qkv_; }
+  Linear& out() { return out_; }
 
  private:
   SelfAttention options() const;
@@ -68,6 +77,8 @@ class FeedForward {
  public:
   FeedForward(const Scope&, const ModelConfig& resolved);
   Var operator()(Run&, const Var& x, const Var& residual) const;  // plus residual, which may be none
+  Linear& in() { return in_; }
+  Linear& out() { return out_; }
 
  private:
   Mlp kind_;

@@ -49,46 +49,66 @@ Tensor Param::part_of(const Tensor& flat, const LogicalParam& part) const {
   return shape.size() == 2 ? rows.view({part.rows, columns}) : rows;
 }
 
-// Turns a declaration of the whole into that of this slice.
-void Parameters::take_slice(LogicalParam& part, std::int64_t& columns, Cut cut, std::int64_t padded_rows) const {
-  part.whole = columns ? Shape{part.rows, columns} : Shape{part.rows};
-  part.start = columns ? Shape{0, 0} : Shape{0};
-  const auto share = [&](std::int64_t n, const char* what) {
-    if (n % slice_.size)
-      fail("parameter ", part.name, ": ", n, " ", what, " do not divide among ", slice_.size,
-           " processes of tensor parallelism: choose a parallel.tp that divides them");
-    return n / slice_.size;
-  };
-  if (cut == Cut::outputs) {
-    const std::int64_t block = share(std::max(part.rows, padded_rows), "rows"), first = slice_.rank * block;
-    part.start[0] = std::min(first, part.rows);
-    part.rows = std::clamp(part.rows - first, std::int64_t{0}, block);
-  } else if (cut == Cut::inputs) {
-    columns = share(columns, "columns");
-    part.start[1] = slice_.rank * columns;
-  }
+namespace {
+
+std::int64_t rounded_up(std::int64_t n, std::int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
+
+// Rows of the whole in memory, padding included.
+std::int64_t padded_rows(const Param& p, std::int64_t rows, int slices) {
+  return p.row_multiple ? rounded_up(rows, p.row_multiple * (p.cut == Cut::outputs ? slices : 1)) : rows;
 }
 
-Param& Parameters::add(std::vector<LogicalParam> parts, std::int64_t columns, Cut cut, std::int64_t padded_rows) {
-  std::int64_t rows = 0;
-  const std::int64_t whole_columns = columns;
+}  // namespace
+
+Param& Parameters::add(std::vector<LogicalParam> parts, std::int64_t columns, std::int64_t row_multiple) {
   for (LogicalParam& part : parts) {
     for (const Param& p : params_)
       for (const LogicalParam& other : p.parts)
         RING_CHECK(other.name != part.name, "parameter ", part.name, " added twice");
-    columns = whole_columns;
-    take_slice(part, columns, cut, padded_rows);
-    part.first_row = rows;
-    rows += part.rows;
+    part.whole = columns ? Shape{part.rows, columns} : Shape{part.rows};
   }
-  rows = std::max(rows, cut == Cut::outputs ? padded_rows / slice_.size : padded_rows);
   Param& p = params_.emplace_back();
   p.parts = std::move(parts);
-  p.shape = columns ? Shape{rows, columns} : Shape{rows};
-  p.cut = cut;
+  p.row_multiple = row_multiple;
   p.decay = columns != 0;
   p.var.slot = std::make_shared<GradSlot>();
+  cut(p, Cut::none);
   return p;
+}
+
+void Parameters::cut(Param& p, Cut how) {
+  RING_CHECK(layout_.empty(), "parameter ", p.parts[0].name, " is cut after it got its place");
+  p.cut = how;
+  std::int64_t rows = 0, all_rows = 0;
+  for (LogicalParam& part : p.parts) {
+    take_slice(part, p);
+    part.first_row = rows;
+    rows += part.rows;
+    all_rows += part.whole[0];
+  }
+  if (p.row_multiple) rows = padded_rows(p, all_rows, slice_.size) / (how == Cut::outputs ? slice_.size : 1);
+  const Shape& whole = p.parts[0].whole;
+  if (whole.size() == 1)
+    p.shape = {rows};
+  else
+    p.shape = {rows, how == Cut::inputs ? whole[1] / slice_.size : whole[1]};
+}
+
+void Parameters::take_slice(LogicalParam& part, const Param& p) const {
+  part.rows = part.whole[0];
+  part.start = part.whole.size() == 2 ? Shape{0, 0} : Shape{0};
+  const auto share = [&](std::int64_t n, const char* what) {
+    RING_CHECK(n % slice_.size == 0, "parameter ", part.name, ": ", n, " ", what, " do not divide among ", slice_.size,
+               " slices");
+    return n / slice_.size;
+  };
+  if (p.cut == Cut::outputs) {
+    const std::int64_t block = share(padded_rows(p, part.rows, slice_.size), "rows"), first = slice_.rank * block;
+    part.start[0] = std::min(first, part.rows);
+    part.rows = std::clamp(part.rows - first, std::int64_t{0}, block);
+  } else if (p.cut == Cut::inputs) {
+    part.start[1] = slice_.rank * share(part.whole[1], "columns");
+  }
 }
 
 void Parameters::lay_out() {

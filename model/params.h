@@ -31,7 +31,7 @@ struct Slice {
 enum class Cut : std::uint8_t { none, outputs, inputs };
 
 // A logical parameter: some rows of the tensor that holds it. Its name is its checkpoint key. Declared as a whole;
-// `rows` is what this slice holds of it (0: nothing), the region [start, start + its shape) of the whole.
+// `rows` is what this process holds of it (0: nothing), the region [start, start + its shape) of the whole.
 struct LogicalParam {
   std::string name;
   std::int64_t first_row = 0, rows = 0;
@@ -45,10 +45,11 @@ struct Param {
   std::vector<LogicalParam> parts;
   Shape shape;  // in memory; rows beyond the last part are padding, always zero
   Cut cut = Cut::none;
-  bool decay = false;       // weight decay: matrices only
-  bool table = false;       // rows are looked up (or the head's): each stands alone, and backward needs no values
-  std::int64_t offset = 0;  // first element in the flat buffers
-  Var var;                  // weight and gradient slot, bound by Parameters::allocate
+  std::int64_t row_multiple = 0;  // > 0: rows of each slice are padded to a multiple of it; 0: none are added
+  bool decay = false;             // weight decay: matrices only
+  bool table = false;             // rows are looked up (or the head's): each stands alone, and backward needs no values
+  std::int64_t offset = 0;        // first element in the flat buffers
+  Var var;                        // weight and gradient slot, bound by Parameters::allocate
 
   // A logical parameter's rows of a flat buffer of the same layout (values, gradients, moments).
   Tensor part_of(const Tensor& flat, const LogicalParam& part) const;
@@ -64,12 +65,15 @@ struct ParamTypes {
 
 class Parameters {
  public:
-  explicit Parameters(Slice slice = {}) : slice_(slice) {}
+  // References stay valid. Every process holds the whole until cut() says otherwise. `columns` 0 makes a vector. Error:
+  // a name given twice.
+  Param& add(std::vector<LogicalParam> parts, std::int64_t columns, std::int64_t row_multiple = 0);
 
-  // References stay valid. Sizes are those of the whole; `columns` 0 makes a vector. Padded rows are cut evenly, others
-  // must divide. Error: a name given twice, a cut that does not divide.
-  Param& add(std::vector<LogicalParam> parts, std::int64_t columns, Cut cut = Cut::none, std::int64_t padded_rows = 0);
+  // Tensor parallelism, before lay_out(): which slice this process holds of every parameter that is then cut.
+  void set_slice(Slice slice) { slice_ = slice; }
   const Slice& slice() const { return slice_; }
+  // Each part of the parameter is cut by itself. Error: it does not divide.
+  void cut(Param&, Cut);
 
   // Gives every parameter its place in the flat layout, once all are declared. Whoever keeps parameters in another way
   // than allocate() calls it first, then binds values and gradients itself.
@@ -96,9 +100,9 @@ class Parameters {
   Tensor gradients;  // undefined when not trainable
 
  private:
-  void take_slice(LogicalParam& part, std::int64_t& columns, Cut cut, std::int64_t padded_rows) const;
+  void take_slice(LogicalParam&, const Param&) const;
 
-  Slice slice_;
+  Slice slice_{};
   std::deque<Param> params_;
   std::vector<Param*> layout_;
   std::int64_t matrices_begin_ = 0, size_ = 0;

@@ -1,7 +1,6 @@
 #include "parallel/config.h"
 
 #include "comm/environment.h"
-#include "core/checked.h"
 #include "core/fields.h"
 
 namespace ring {
@@ -9,7 +8,10 @@ namespace ring {
 void ParallelConfig::fields(Fields& f) {
   f("dp", dp, "replicas that each take a share of the sequences; 0 = as many as the processes make",
     in_range(0, kMostProcesses));
-  f("cp", cp, "processes among which each sequence is cut (context parallelism)", in_range(1, kMostProcesses));
+  f("cp", cp,
+    "processes among which each sequence is cut (context parallelism); 0 = as many as dp and tp leave, where dp: 0 is "
+    "then 1",
+    in_range(0, kMostProcesses));
   f("tp", tp, "processes among which each layer's matrices are cut (tensor parallelism)", in_range(1, kMostProcesses));
   f("pp", pp, "pipeline stages; only 1 for now", in_range(1, 1));
   f("cp_layout", cp_layout,
@@ -42,12 +44,6 @@ void ParallelConfig::fields(Fields& f) {
     in_range(0, 3));
   f("reduce", reduce, "type in which gradients travel and are added between processes; bf16 buffers travel as they are",
     choices<DType>({{"fp32", DType::f32}, {"bf16", DType::bf16}}));
-}
-
-std::map<std::string, int> ParallelConfig::degrees() const {
-  std::map<std::string, int> d{{"cp", narrow<int>(cp)}, {"tp", narrow<int>(tp)}, {"pp", narrow<int>(pp)}};
-  if (dp) d["dp"] = narrow<int>(dp);
-  return d;
 }
 
 }  // namespace ring

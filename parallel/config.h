@@ -1,9 +1,7 @@
 #pragma once
-// The settings section `parallel`: how the processes of a run share its work.
+// The settings section `parallel`: how the processes of a run share its work. parallel/plan.h fills in what is 0.
 
 #include <cstdint>
-#include <map>
-#include <string>
 
 #include "core/dtype.h"
 
@@ -22,7 +20,6 @@ struct ParallelConfig {
   std::int64_t zero = 0;
   DType reduce = DType::f32;
   void fields(Fields&);
-  std::map<std::string, int> degrees() const;  // for Mesh::join; dp is left out where it is 0
 };
 
 }  // namespace ring

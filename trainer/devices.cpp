@@ -1,7 +1,5 @@
 #include "trainer/devices.h"
 
-#include <algorithm>
-
 #include "comm/nccl/nccl.h"
 #include "core/checked.h"
 #include "core/counted.h"
@@ -42,20 +40,8 @@ Device worker_device(const Config& c, const WorkerEnvironment& env) {
   return {Backend::cuda, env.local_rank};
 }
 
-void check_tensor_parallel(const Config& c, int world) {
-  const std::int64_t tp = c.parallel.tp, cp = c.parallel.cp;
-  if (tp == 1 || world % cp != 0) return;  // what is wrong then, the mesh says
-  const ModelConfig model = c.model.resolved();
-  const std::vector<std::int64_t> slices = possible_slices(model);
-  const bool model_fits = std::find(slices.begin(), slices.end(), tp) != slices.end();
-  if (model_fits && world / cp % tp == 0) return;
-  std::string possible;
-  for (const std::int64_t n : slices)
-    if (world / cp % n == 0) possible += str(n == 1 ? "" : ", ", n);
-  fail("parallel.tp: ", tp, " must divide model.heads = ", model.heads, ", model.kv_heads = ", model.kv_heads,
-       ", model.mlp_width = ", model.mlp_width, " and the ", counted(world / cp, "process"),
-       cp > 1 ? str(" that parallel.cp: ", cp, " leaves of ", world) : "", ": here it can be ", possible,
-       model_fits ? str(". Or start as many processes as it needs: ringmaster launch -n ", tp * cp, " -- ...") : "");
+ParallelPlan plan_of(const Config& c, int world) {
+  return make_plan(c.parallel, c.model.resolved(), {c.train.batch_size, c.train.micro_batch}, world);
 }
 
 std::unique_ptr<Mesh> join_mesh(const Config& c, const Facts& more) {
@@ -66,8 +52,8 @@ std::unique_ptr<Mesh> join_mesh(const Config& c, const Facts& more) {
   const Device device = worker_device(c, env);
   Meeting meeting(env, options);
   meeting.agree(settings_topic(), facts_of_start(c, device.backend, options, more));
-  check_tensor_parallel(c, env.world);
-  return Mesh::join(std::move(meeting), {.degrees = c.parallel.degrees(), .device = device});
+  const ParallelPlan plan = plan_degrees(c.parallel, c.model.resolved(), env.world);
+  return Mesh::join(std::move(meeting), mesh_layout(plan, device));
 }
 
 ExecContext make_exec_context(const Config& c, int device) {

@@ -7,6 +7,7 @@
 #include "comm/environment.h"
 #include "comm/mesh/mesh.h"
 #include "model/params.h"
+#include "parallel/plan.h"
 #include "trainer/config.h"
 
 namespace ring {
@@ -14,8 +15,8 @@ namespace ring {
 // Where this process of a launcher's computes. `auto`: on a GPU of its own where NCCL connects them and each process of
 // the machine can have one. Error: cuda, and that is not so.
 Device worker_device(const Config&, const WorkerEnvironment&);
-// Error, which names what would fit: the model or so many processes cannot be cut into parallel.tp slices.
-void check_tensor_parallel(const Config&, int world);
+// How a run is laid out over so many processes; see make_plan().
+ParallelPlan plan_of(const Config&, int world);
 // Meets the other processes that a launcher started with this one, or is alone. Error: their settings, program, device
 // or `more`, such as options of the command line, differ.
 std::unique_ptr<Mesh> join_mesh(const Config&, const Facts& more = {});

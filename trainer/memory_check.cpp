@@ -11,6 +11,7 @@
 #include "core/device_memory.h"
 #include "core/storage.h"
 #include "optim/kinds.h"
+#include "parallel/parallelize.h"
 #include "trainer/devices.h"
 
 namespace ring {
@@ -41,8 +42,9 @@ std::vector<MemoryBound> bounds_of(Device device) {
 }
 
 StateMemory memory_of(const Config& c, Mesh& mesh, std::int64_t zero) {
-  Decoder model(c.model, vocab_padding(backend_of(c.run.device)), {mesh.coord("tp"), mesh.degree("tp")});
-  const Communicator& data = mesh.data();
+  Decoder model(c.model, vocab_padding(backend_of(c.run.device)));
+  parallelize_tensor(model, {mesh.coord("tp"), mesh.degree("tp")});
+  const Communicator& data = mesh.group(kDataAxes);
   return state_memory(model, static_cast<int>(zero), data.size(), data.rank(), param_types(c),
                       optimizer_kind(c.optimizer).state_bytes(c.optimizer));
 }
@@ -67,7 +69,7 @@ MemoryNeed gather_need(const StateMemory& own, Device device, Mesh& mesh) {
 
 // Of the levels that share more, the first with which it fits.
 std::string zero_advice(const Config& c, Mesh& mesh, int processes, const std::vector<MemoryBound>& bounds) {
-  if (mesh.data().size() == 1) return "";
+  if (mesh.group(kDataAxes).size() == 1) return "";
   for (std::int64_t zero = c.parallel.zero + 1; zero <= 3; ++zero) {
     const StateMemory own = memory_of(c, mesh, zero);
     const std::uint64_t here = own.total() * static_cast<std::uint64_t>(processes);

@@ -251,11 +251,7 @@ std::string Loop::layout_text() const {
   const int world = mesh_.world();
   const std::string device(to_string(ctx_.stream.device().backend));
   if (world == 1) return "1 process on " + device;
-  std::string axes;
-  for (const char* name : {"dp", "cp", "tp"})
-    if (const int degree = mesh_.degree(name); degree > 1) axes += str(axes.empty() ? "" : ", ", name, " ", degree);
-  if (config_.parallel.zero > 0) axes += str(", zero ", config_.parallel.zero);
-  return str(world, " processes on ", device, " (", axes, ")");
+  return str(world, " processes on ", device, " (", trainer_.plan().text(), ")");
 }
 
 // By this process since it started: keys and values, and their gradients, on their way to other ranks.

@@ -34,7 +34,7 @@ std::int64_t bucket_bytes(const Config& c, const ExecContext& ctx) {
 
 // Of what every step needs, however small it is: advice about steps would not help.
 template <class T>
-std::unique_ptr<T> make_lasting(const std::function<std::unique_ptr<T>()>& make) {
+T make_lasting(const std::function<T()>& make) {
   try {
     return make();
   } catch (const OutOfMemory& e) {
@@ -55,42 +55,42 @@ Trainer::Trainer(const Config& config, const ExecContext& ctx, Mesh& mesh, Loade
       arena_(std::make_shared<StepArena>(ctx.stream.allocator())),
       mesh_(mesh),
       loader_(loader),
-      micro_batch_(loader.options().rows),
-      micro_count_(static_cast<std::size_t>(config.train.batch_size / micro_batch_ / mesh.degree("dp"))),
-      model_(config.model, vocab_padding(ctx.stream.device().backend), {mesh.coord("tp"), mesh.degree("tp")}),
-      cp_batches_(mesh.axis("cp"), mesh.nodes_of_cp_ranks(), config.parallel, patterns_of(config.model),
-                  config.model.context),
-      sequences_(micro_count_),
+      plan_(plan_of(config, mesh.world())),
+      model_(config.model, vocab_padding(ctx.stream.device().backend)),
+      parallel_(parallelized()),
+      sequences_(micro_batches()),
       graph_(mesh.world() > 1 || packed() ? Switch::off : config.train.cuda_graph, ctx.stream, arena_) {
-  ctx_.stream.impl().allocator = arena_;
   model_.set_recompute(config.train.recompute);
-  arena_->enter_phase("parameters");
-  data_ = make_lasting<DataParallel>([&] {
-    return std::make_unique<DataParallel>(model_, mesh_.data(), mesh_.axis("tp"), config.parallel,
-                                          bucket_bytes(config, ctx), param_types(config), config.run.seed, ctx_);
-  });
   arena_->enter_phase("optimizer states");
   std::vector<Communicator*> norm_over;
-  if (data_->sharded()) norm_over.push_back(&mesh_.data());
-  if (mesh_.degree("tp") > 1) norm_over.push_back(&mesh_.axis("tp"));
-  optimizer_ = make_lasting<Optimizer>(
-      [&] { return optimizer_kind(config.optimizer).make(config.optimizer, data_->holding(), config.run.seed, ctx_); });
+  if (parallel_.data->sharded()) norm_over.push_back(&mesh_.group(kDataAxes));
+  if (plan_.tp > 1) norm_over.push_back(&mesh_.axis("tp"));
+  optimizer_ = make_lasting<std::unique_ptr<Optimizer>>([&] {
+    return optimizer_kind(config.optimizer).make(config.optimizer, parallel_.data->holding(), config.run.seed, ctx_);
+  });
   step_state_ = ctx_.zeros({sizeof(StepState)}, DType::u8);
-  norm_.emplace(data_->holding(), std::move(norm_over), ctx_);
-  const std::int64_t tokens = static_cast<std::int64_t>(micro_count_) * micro_tokens();
+  norm_.emplace(parallel_.data->holding(), std::move(norm_over), ctx_);
+  const std::int64_t tokens = plan_.micro_batches * micro_tokens();
   arena_->enter_phase("inputs");
   inputs_ = StepInputs(tokens, packed(), ctx_.stream);
   loss_ = ctx_.empty({1});
   stage_ = std::make_unique<InputStage>(tokens, packed(), ctx_.stream);
   if (!packed()) {
     Batch plain;
-    plain.sample_indices.resize(static_cast<std::size_t>(micro_batch_));
-    std::fill(sequences_.begin(), sequences_.end(), cp_batches_.sequences(plain, {}, ctx_));
+    plain.sample_indices.resize(static_cast<std::size_t>(plan_.micro_batch));
+    std::fill(sequences_.begin(), sequences_.end(), parallel_.context.sequences(plain, {}, ctx_));
   }
-  cp_batches_.reserve(micro_batch_, ctx_);
+  parallel_.context.reserve(plan_.micro_batch, ctx_);
   agreed_ = mesh_.world() == 1 || !ctx_.tuning;
   for (std::size_t i = 0; i < most_in_flight() + 1; ++i)
     results_.push_back(ctx_.stream.impl().host_buffer(sizeof(StepState)));
+}
+
+Parallelized Trainer::parallelized() {
+  ctx_.stream.impl().allocator = arena_;
+  arena_->enter_phase("parameters");
+  const ParameterOptions options{param_types(config_), config_.run.seed, bucket_bytes(config_, ctx_)};
+  return make_lasting<Parallelized>([&] { return parallelize(model_, mesh_, plan_, options, ctx_); });
 }
 
 Trainer::~Trainer() {
@@ -101,8 +101,8 @@ Trainer::~Trainer() {
 std::string Trainer::lasting_memory() const {
   std::size_t states = 0;
   for (const OptimizerState& s : optimizer_->states()) states += s.buffer.flat.bytes();
-  return str("weights ", bytes_text(data_->weight_bytes()), ", gradients ", bytes_text(data_->gradient_bytes()),
-             ", optimizer states ", bytes_text(states));
+  return str("weights ", bytes_text(parallel_.data->weight_bytes()), ", gradients ",
+             bytes_text(parallel_.data->gradient_bytes()), ", optimizer states ", bytes_text(states));
 }
 
 double Trainer::valid_tokens(const std::vector<Batch>& batches) {
@@ -115,11 +115,11 @@ double Trainer::valid_tokens(const std::vector<Batch>& batches) {
 Run Trainer::micro_run(std::size_t index, Tape* tape) {
   Run run{ctx_, tape, config_.run.seed, static_cast<std::uint32_t>(steps_)};
   const std::int64_t before = static_cast<std::int64_t>(index) * mesh_.degree("dp") + mesh_.coord("dp");
-  run.first_row = before * micro_batch_ * config_.model.context;
+  run.first_row = before * plan_.micro_batch * config_.model.context;
   run.training = true;
   run.tp = &mesh_.axis("tp");
   run.state = step_state_;
-  cp_batches_.prepare(run, micro_batch_);
+  parallel_.context.prepare(run, plan_.micro_batch);
   return run;
 }
 
@@ -129,7 +129,7 @@ Tensor Trainer::micro_part(const Tensor& all, std::size_t index) const {
 
 // Forward and backward of one micro-batch, whose loss is added to the step's.
 void Trainer::micro_step(std::size_t index) {
-  Tape tape(index + 1 == micro_count_);
+  Tape tape(index + 1 == micro_batches());
   Run run = micro_run(index, &tape);
   LossHead head;
   head.targets = micro_part(inputs_.targets, index);
@@ -144,16 +144,16 @@ void Trainer::micro_step(std::size_t index) {
 // Everything between the inputs and the new weights; nothing in here depends on the step but through device memory,
 // and, with packed documents, through where they lie.
 void Trainer::compute() {
-  data_->start_step();
+  parallel_.data->start_step();
   fill_zero(loss_, ctx_.stream);
-  for (std::size_t i = 0; i < micro_count_; ++i) micro_step(i);
-  data_->finish_gradients(ctx_);
-  mesh_.data().all_reduce(loss_, Reduce::sum, ctx_.stream.record()).wait(ctx_.stream);
+  for (std::size_t i = 0; i < micro_batches(); ++i) micro_step(i);
+  parallel_.data->finish_gradients(ctx_);
+  mesh_.group(kDataAxes).all_reduce(loss_, Reduce::sum, ctx_.stream.record()).wait(ctx_.stream);
   const NamedPart part(ctx_, "optimizer");
   arena_->enter_phase("optimizer");
   norm_->judge(step_state_, config_.optimizer.clip, loss_, ctx_);
   optimizer_->update(step_state_, ctx_);
-  data_->updated(ctx_);
+  parallel_.data->updated(ctx_);
 }
 
 std::int64_t Trainer::planned_steps() const {
@@ -179,8 +179,8 @@ double Trainer::learning_rate() {
 
 void Trainer::upload(const std::vector<Batch>& batches) {
   stage_->load(batches, inputs_);
-  for (std::size_t i = 0; packed() && i < micro_count_; ++i)
-    sequences_[i] = cp_batches_.sequences(batches[i], micro_part(inputs_.positions, i), ctx_);
+  for (std::size_t i = 0; packed() && i < micro_batches(); ++i)
+    sequences_[i] = parallel_.context.sequences(batches[i], micro_part(inputs_.positions, i), ctx_);
 }
 
 void Trainer::upload_state(double lr, double valid) {
@@ -220,7 +220,7 @@ void Trainer::launch() {
   RING_CHECK(flight_.size() <= most_in_flight(), "a step was launched with ", flight_.size(), " in flight");
   Flight f;
   f.started = now();
-  for (std::size_t i = 0; i < micro_count_; ++i) f.batches.push_back(cp_batches_.part(loader_.next()));
+  for (std::size_t i = 0; i < micro_batches(); ++i) f.batches.push_back(parallel_.context.part(loader_.next()));
   f.report.data_seconds = now() - f.started;
   f.valid = std::max(1.0, valid_tokens(f.batches));
   f.report.lr = learning_rate();
@@ -235,7 +235,7 @@ void Trainer::launch() {
   ctx_.stream.impl().copy(f.result.get(), step_state_.raw(), sizeof(StepState));
   f.done = ctx_.stream.record();
   f.report.tokens = config_.train.batch_size * config_.model.context;
-  f.report.exchange_seconds = data_->wait_seconds();
+  f.report.exchange_seconds = parallel_.data->wait_seconds();
   f.report.step = ++steps_;
   cursor_ += config_.train.batch_size;
   tokens_ += f.report.tokens;
@@ -283,13 +283,14 @@ std::string Trainer::diagnose() {
     for (std::size_t rank = 0; rank < all.size() && found.empty(); ++rank)
       if (!all[rank].empty()) found = all.size() == 1 ? all[rank] : str(all[rank], ", on rank ", rank);
   };
-  look([&] { return non_finite_weight(data_->holding(), ctx_); });
+  look([&] { return non_finite_weight(parallel_.data->holding(), ctx_); });
   for (std::size_t m = 0; m < bad_batches_.size(); ++m)
     look([&] {
-      return non_finite_activation(model_, micro_run(m, nullptr), from_host(bad_batches_[m].inputs, ctx_.stream),
-                                   cp_batches_.sequences(bad_batches_[m], positions_of(bad_batches_[m], ctx_), ctx_));
+      return non_finite_activation(
+          model_, micro_run(m, nullptr), from_host(bad_batches_[m].inputs, ctx_.stream),
+          parallel_.context.sequences(bad_batches_[m], positions_of(bad_batches_[m], ctx_), ctx_));
     });
-  look([&] { return non_finite_gradient(data_->holding(), ctx_); });
+  look([&] { return non_finite_gradient(parallel_.data->holding(), ctx_); });
   if (found.empty()) found = "none: the loss itself overflowed";
   return str("step ", steps_ + 1, ", samples ", cursor_, " to ", cursor_ + config_.train.batch_size - 1,
              "; first tensor that is not finite: ", found);
@@ -297,7 +298,7 @@ std::string Trainer::diagnose() {
 
 void Trainer::add_state(State& state) {
   const Parameters& params = model_.parameters();
-  const OwnedShard& held = data_->holding();
+  const OwnedShard& held = parallel_.data->holding();
   add_parameters(state, kWeightsPrefix, params, held, held.values);
   for (const OptimizerState& s : optimizer_->states())
     add_parameters(state, "optimizer." + s.name + ".", params, held, s.buffer);
@@ -308,15 +309,16 @@ void Trainer::add_state(State& state) {
 }
 
 void Trainer::restored() {
-  data_->loaded(ctx_);
+  parallel_.data->loaded(ctx_);
   loader_.seek(static_cast<std::uint64_t>(cursor_));
 }
 
 void Trainer::load_weights(const std::string& checkpoint) {
   State state;
-  add_parameters(state, kWeightsPrefix, model_.parameters(), data_->holding(), data_->holding().values);
+  add_parameters(state, kWeightsPrefix, model_.parameters(), parallel_.data->holding(),
+                 parallel_.data->holding().values);
   ring::load_weights(checkpoint, state, kWeightsPrefix, ctx_.stream);
-  data_->loaded(ctx_);
+  parallel_.data->loaded(ctx_);
 }
 
 namespace {
@@ -349,24 +351,9 @@ void check_activations(const Config& c, std::int64_t rows) {
          " numbers in its widest layer, are beyond any memory: lower train.micro_batch, model.context or the model");
 }
 
-// Tensor parallelism cuts the tokens of a micro-batch between sublayers: of what each rank of cp holds of it.
-void check_rows(const Config& c, std::int64_t sequences) {
-  if (c.parallel.tp == 1) return;
-  const auto refuse_unless_divides = [&](std::int64_t tokens, const std::string& where) {
-    if (tokens % c.parallel.tp)
-      fail("parallel.tp: ", c.parallel.tp, " does not divide the ", tokens, " tokens of a micro-batch", where,
-           " (train.micro_batch = ", sequences, ", model.context = ", c.model.context,
-           ", parallel.cp = ", c.parallel.cp, "): change one of them so that it does");
-  };
-  if (c.parallel.cp == 1) return refuse_unless_divides(sequences * c.model.context, "");
-  const auto ranks = narrow<int>(c.parallel.cp);
-  const ContextLayout layout = choose_layout(c.parallel, patterns_of(c.model), c.model.context, ranks);
-  for (int r = 0; r < ranks; ++r) refuse_unless_divides(sequences * layout.tokens(r), str(" on rank ", r, " of cp"));
-}
-
 }  // namespace
 
-Config resolve_config(Config c, std::int64_t corpus_vocab, int replicas, std::optional<Backend> launched, bool warn) {
+Config resolve_config(Config c, std::int64_t corpus_vocab, int world, std::optional<Backend> launched, bool warn) {
   if (!c.model.vocab_size) c.model.vocab_size = corpus_vocab;
   if (c.model.vocab_size < corpus_vocab)
     fail("model.vocab_size: ", c.model.vocab_size, " is smaller than the corpus's vocabulary of ", corpus_vocab,
@@ -376,60 +363,25 @@ Config resolve_config(Config c, std::int64_t corpus_vocab, int replicas, std::op
   resolve_device(c, launched.value_or(backend_of(c.run.device)), warn);
   if (c.train.tokens) c.train.steps = steps_of_tokens(c.train, c.model.context);
   c.train.tokens = 0;
-  const std::int64_t rows = micro_batch(c, replicas);
+  const std::int64_t rows = plan_of(c, world).micro_batch;
   check_tokens_at_once("train.micro_batch", rows, c.model.context);
   check_activations(c, rows);
-  check_rows(c, rows);
   return c;
 }
 
-namespace {
-
-// What needs the model and the layout.
-void check_schedule(const Config& c) {
-  const ContextSchedule schedule = c.parallel.cp_schedule;
-  const bool turns = schedule == ContextSchedule::ring || schedule == ContextSchedule::automatic;
-  if (turns && c.parallel.cp_ranks_per_node > 0 && c.parallel.cp % c.parallel.cp_ranks_per_node)
-    fail("parallel.cp_ranks_per_node: ", c.parallel.cp_ranks_per_node, " on each node do not divide the ",
-         c.parallel.cp, " processes of parallel.cp: give a divisor of ", c.parallel.cp,
-         ", or 0 for as they are placed");
-  const std::int64_t heads = c.model.kv_heads / std::max<std::int64_t>(1, c.parallel.tp);
-  if (c.parallel.cp > 1 && c.parallel.cp_schedule == ContextSchedule::all_to_all && heads % c.parallel.cp)
-    fail("parallel.cp_schedule: all_to_all shares the KV heads among the ranks of cp, but ", heads,
-         " (model.kv_heads: ", c.model.kv_heads, c.parallel.tp > 1 ? str(", parallel.tp: ", c.parallel.tp) : "",
-         ") do not divide among ", c.parallel.cp, ": take ring or gather, or a parallel.cp that divides them");
-}
-
-}  // namespace
-
 Config resolve_config(Config c, std::int64_t corpus_vocab, Mesh& mesh) {
   const auto launched = mesh.world() > 1 ? std::optional(mesh.device().backend) : std::nullopt;
-  Config resolved = resolve_config(std::move(c), corpus_vocab, mesh.degree("dp"), launched, mesh.rank() == 0);
-  check_schedule(resolved);
-  return resolved;
+  return resolve_config(std::move(c), corpus_vocab, mesh.world(), launched, mesh.rank() == 0);
 }
 
 LoaderOptions loader_options(const Config& c, Mesh& mesh) {
-  const int replicas = mesh.degree("dp");
   return {.context = c.model.context,
-          .rows = micro_batch(c, replicas),
+          .rows = plan_of(c, mesh.world()).micro_batch,
           .seed = c.run.seed,
           .rank = mesh.coord("dp"),
-          .world = replicas,
+          .world = mesh.degree("dp"),
           .prefetch = c.data.prefetch,
           .packing = c.data.packing};
-}
-
-std::int64_t micro_batch(const Config& c, int replicas) {
-  if (c.train.batch_size % replicas)
-    fail("train.batch_size: ", counted(c.train.batch_size, "sequence"), " cannot be divided among ", replicas,
-         " replicas (parallel.dp): give a multiple of ", replicas);
-  const std::int64_t share = c.train.batch_size / replicas;
-  const std::int64_t rows = c.train.micro_batch ? c.train.micro_batch : share;
-  if (share % rows)
-    fail("train.micro_batch: ", c.train.micro_batch, " does not divide the ", counted(share, "sequence"),
-         " of each replica (train.batch_size = ", c.train.batch_size, ", ", counted(replicas, "replica"), ")");
-  return rows;
 }
 
 }  // namespace ring

@@ -13,8 +13,7 @@
 #include "model/decoder.h"
 #include "optim/gradient_norm.h"
 #include "optim/optimizer.h"
-#include "parallel/context/batch.h"
-#include "parallel/data_parallel.h"
+#include "parallel/parallelize.h"
 #include "trainer/config.h"
 #include "trainer/input_stage.h"
 #include "trainer/step_graph.h"
@@ -67,7 +66,8 @@ class Trainer {
   void observe(std::shared_ptr<KernelObserver> observer) { ctx_.observer = std::move(observer); }
 
   Decoder& model() { return model_; }
-  ContextBatches& cp_batches() { return cp_batches_; }
+  const ParallelPlan& plan() const { return plan_; }
+  ContextBatches& cp_batches() { return parallel_.context; }
   const ExecContext& exec() const { return ctx_; }
   const StepArena& arena() const { return *arena_; }
   std::string lasting_memory() const;                 // "weights 1.50 GiB, gradients .., moments .."
@@ -93,7 +93,9 @@ class Trainer {
   double valid_tokens(const std::vector<Batch>&);
   double learning_rate();
   bool packed() const { return loader_.options().packing.documents; }
-  std::int64_t micro_tokens() const { return micro_batch_ * cp_batches_.tokens(); }
+  Parallelized parallelized();
+  std::size_t micro_batches() const { return static_cast<std::size_t>(plan_.micro_batches); }
+  std::int64_t micro_tokens() const { return plan_.micro_batch * parallel_.context.tokens(); }
   void upload(const std::vector<Batch>&);
   void upload_state(double lr, double valid);
   Run micro_run(std::size_t index, Tape*);
@@ -108,11 +110,9 @@ class Trainer {
   std::shared_ptr<StepArena> arena_;
   Mesh& mesh_;
   Loader& loader_;
-  std::int64_t micro_batch_;  // sequences
-  std::size_t micro_count_;
+  ParallelPlan plan_;
   Decoder model_;
-  ContextBatches cp_batches_;
-  std::unique_ptr<DataParallel> data_;
+  Parallelized parallel_;
   std::unique_ptr<Optimizer> optimizer_;
   Tensor step_state_;  // a StepState on the device
   std::optional<GradientNorm> norm_;
@@ -129,17 +129,13 @@ class Trainer {
   bool agreed_ = false;  // on measured choices
 };
 
-// The settings with everything derived filled in: vocabulary, widths, steps, threads. replicas: the degree of dp;
-// launched: where each of several processes computes; warn: whether this one warns. Error: the vocabulary is too
-// small, or the batch does not divide among the replicas.
-Config resolve_config(Config, std::int64_t corpus_vocab, int replicas = 1, std::optional<Backend> launched = {},
+// The settings with everything derived filled in: vocabulary, widths, steps, threads. launched: where each of several
+// processes computes; warn: whether this one warns. Error: the vocabulary is too small, or what plan_of() refuses.
+Config resolve_config(Config, std::int64_t corpus_vocab, int world = 1, std::optional<Backend> launched = {},
                       bool warn = true);
 Config resolve_config(Config, std::int64_t corpus_vocab, Mesh&);
 
 // What the loader of this process reads.
 LoaderOptions loader_options(const Config& resolved, Mesh&);
-
-// Sequences in a forward pass of each replica. Error: the batch does not divide.
-std::int64_t micro_batch(const Config&, int replicas);
 
 }  // namespace ring

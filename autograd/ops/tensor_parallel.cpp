@@ -48,6 +48,49 @@ void scatter_backward(Backward& back, Communicator& tp, const Tensor& b) {
   if (back.needs_grad(2)) back.accumulate(2, dy);
 }
 
+// Between [R,C] and its columns in `parts` blocks of [R,C/parts], one behind the other.
+void copy_column_blocks(const ExecContext& ctx, const Tensor& whole, const Tensor& blocks, int parts, bool gather) {
+  const std::int64_t rows = whole.dim(0);
+  const std::size_t row = static_cast<std::size_t>(whole.dim(1)) * size_of(whole.dtype()), share = row / parts;
+  for (int i = 0; i < parts; ++i) {
+    std::byte* columns = whole.raw() + static_cast<std::size_t>(i) * share;
+    std::byte* block = blocks.narrow(0, i * rows, rows).raw();
+    if (gather)
+      ctx.stream.impl().copy_rows(columns, row, block, share, share, static_cast<std::size_t>(rows));
+    else
+      ctx.stream.impl().copy_rows(block, share, columns, row, share, static_cast<std::size_t>(rows));
+  }
+}
+
+Tensor rows_from_channels(const ExecContext& ctx, Communicator& tp, const Tensor& x) {
+  const Tensor blocks = ctx.empty(x.shape(), x.dtype());
+  tp.all_to_all(blocks, x, ctx.stream.record()).wait(ctx.stream);
+  const Tensor y = ctx.empty({x.dim(0) / tp.size(), x.dim(1) * tp.size()}, x.dtype());
+  copy_column_blocks(ctx, y, blocks, tp.size(), true);
+  return y;
+}
+
+Tensor channels_from_rows(const ExecContext& ctx, Communicator& tp, const Tensor& x) {
+  const Shape shape{x.dim(0) * tp.size(), x.dim(1) / tp.size()};
+  const Tensor blocks = ctx.empty(shape, x.dtype()), y = ctx.empty(shape, x.dtype());
+  copy_column_blocks(ctx, x, blocks, tp.size(), false);
+  tp.all_to_all(y, blocks, ctx.stream.record()).wait(ctx.stream);
+  return y;
+}
+
+using Swap = Tensor (*)(const ExecContext&, Communicator&, const Tensor&);
+
+Var swap(Run& run, std::string_view name, const Var& x, Swap there, Swap back_again) {
+  Communicator& tp = *run.tp;
+  const Tensor y = there(run.ctx, tp, x.value);
+  if (!run.tape) return {y, nullptr};
+  Var out = run.tape->record(name, y, {x.slot}, [&tp, back_again](Backward& back) {
+    if (back.needs_grad(0)) back.accumulate(0, back_again(back.ctx, tp, back.grad()));
+  });
+  return recomputable(run, out,
+                      [&tp, there, in = Saved(x)](const ExecContext& ctx) { return there(ctx, tp, in.get(ctx)); });
+}
+
 }  // namespace
 
 bool sliced(const Run& run) { return run.tp && run.tp->size() > 1; }
@@ -73,6 +116,20 @@ Var gather_rows(Run& run, const Var& x) {
   const auto again = [&tp, in = Saved(x)](const ExecContext& ctx) { return gathered(ctx, tp, in.get(ctx)); };
   out.recipe = std::make_shared<Recipe>(Recipe{again, {}});
   return out;
+}
+
+Var swap_channels_for_rows(Run& run, const Var& x) {
+  RING_CHECK(sliced(run) && x.value.shape().size() == 2, "swap_channels_for_rows: ", describe(x.value),
+             ", expected [N,C/tp] of a sliced model");
+  share_of(*run.tp, x.value, "swap_channels_for_rows");
+  return swap(run, "swap_channels_for_rows", x, rows_from_channels, channels_from_rows);
+}
+
+Var swap_rows_for_channels(Run& run, const Var& x) {
+  RING_CHECK(sliced(run) && x.value.shape().size() == 2 && x.value.dim(1) % run.tp->size() == 0,
+             "swap_rows_for_channels: ", describe(x.value),
+             ", expected [N/tp,C] of a sliced model, where tp divides C");
+  return swap(run, "swap_rows_for_channels", x, channels_from_rows, rows_from_channels);
 }
 
 Var scatter_sum(Run& run, const Var& x, const Var& b, const Var& residual) {

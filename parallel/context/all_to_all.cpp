@@ -89,8 +89,7 @@ class AllToAll final : public ContextParallel {
   const ContextShards& check(const Tensor& k, const ContextShards& s) {
     check_shards(s);
     RING_CHECK(k.dim(1) % comm_.size() == 0, "context exchange by all_to_all: ", k.dim(1), " KV heads do not divide ",
-               "among ", comm_.size(),
-               " ranks. Set parallel.cp_schedule to ring or gather, or parallel.cp to a divisor");
+               "among ", comm_.size(), " ranks");
     groups_ = kMostGroups;
     while (k.dim(1) / comm_.size() % groups_ != 0) --groups_;
     return s;

@@ -36,25 +36,12 @@ std::vector<std::int32_t> taken(const std::vector<std::int32_t>& all, const Cont
 
 }  // namespace
 
-ContextLayout choose_layout(const ParallelConfig& c, const std::vector<Pattern>& patterns, std::int64_t length,
-                            int ranks) {
-  const bool dense = std::all_of(patterns.begin(), patterns.end(), [](const Pattern& p) { return p.is_dense(); });
-  ContextLayoutKind kind = dense ? ContextLayoutKind::zigzag : ContextLayoutKind::contiguous;
-  if (c.cp_layout == ContextLayoutChoice::zigzag) kind = ContextLayoutKind::zigzag;
-  if (c.cp_layout == ContextLayoutChoice::contiguous) kind = ContextLayoutKind::contiguous;
-  const std::int64_t chunks = kind == ContextLayoutKind::zigzag ? 2 * std::int64_t{ranks} : ranks;
-  return {kind, length, ranks, context_align(patterns, length, chunks)};
-}
-
 ContextBatches::ContextBatches(Communicator& group, const std::vector<int>& nodes, const ParallelConfig& c,
-                               const std::vector<Pattern>& patterns, std::int64_t length)
-    : rank_(group.rank()), layout_(choose_layout(c, patterns, length, group.size())) {
-  if (whole()) return;
-  for (int r = 0; r < group.size(); ++r)
-    if (layout_.tokens(r) == 0)
-      fail("parallel.cp: ", group.size(), " ranks share sequences of ", length, " tokens in pieces of which rank ", r,
-           " gets none; lower parallel.cp or lengthen model.context");
-  exchange_ = make_context_parallel(group, c, nodes);
+                               ContextLayout layout)
+    : rank_(group.rank()), layout_(std::move(layout)) {
+  RING_CHECK(layout_.ranks() == group.size(), "context batches: a layout of ", layout_.ranks(), " ranks for ",
+             group.size());
+  if (!whole()) exchange_ = make_context_parallel(group, c, nodes);
 }
 
 Batch ContextBatches::part(const Batch& all) const {

@@ -13,10 +13,9 @@ namespace ring {
 
 class ContextBatches {
  public:
-  // nodes: the node of each rank of the group. patterns: of all layers. length: tokens of a row. With one rank
-  // everything is whole. The group lives as long.
-  ContextBatches(Communicator& group, const std::vector<int>& nodes, const ParallelConfig&,
-                 const std::vector<Pattern>& patterns, std::int64_t length);
+  // nodes: the node of each rank of the group. layout: of a row among these ranks, each of which has tokens of it. With
+  // one rank everything is whole. The group lives as long.
+  ContextBatches(Communicator& group, const std::vector<int>& nodes, const ParallelConfig&, ContextLayout layout);
 
   bool whole() const { return layout_.ranks() == 1; }
   std::int64_t tokens() const { return layout_.tokens(rank_); }  // that this rank holds of a row
@@ -37,9 +36,5 @@ class ContextBatches {
   std::unique_ptr<ContextParallel> exchange_;
   std::map<std::int64_t, Tensor> rows_;  // see Run::rows, by the number of rows
 };
-
-// The layout that the settings choose. auto: zigzag where every layer is dense.
-ContextLayout choose_layout(const ParallelConfig&, const std::vector<Pattern>& patterns, std::int64_t length,
-                            int ranks);
 
 }  // namespace ring

@@ -9,6 +9,7 @@
 
 #include "autograd/context_exchange.h"
 #include "kernels/attention/pattern.h"
+#include "parallel/config.h"
 
 namespace ring {
 
@@ -41,5 +42,9 @@ class ContextLayout {
 // branches and blocks, as far as they fit into a chunk of length / chunks tokens; and tiles of kernels, where a chunk
 // has many.
 std::int64_t context_align(const std::vector<Pattern>&, std::int64_t length, std::int64_t chunks);
+
+// The layout that the settings choose. auto: zigzag where every layer is dense.
+ContextLayout choose_layout(const ParallelConfig&, const std::vector<Pattern>& patterns, std::int64_t length,
+                            int ranks);
 
 }  // namespace ring

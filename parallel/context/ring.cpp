@@ -123,7 +123,7 @@ class Ring final : public ContextParallel {
         per_node_(options.per_node > 0 ? options.per_node : comm.size()),
         message_bytes_(options.message_bytes) {
     RING_CHECK(comm.size() % per_node_ == 0, "context ring: ", per_node_, " ranks per node do not divide the ",
-               comm.size(), " ranks; set parallel.cp_ranks_per_node to a divisor");
+               comm.size(), " ranks");
   }
   std::string_view schedule() const override { return "ring"; }
 

@@ -224,10 +224,10 @@ TEST_F(GpuPeerCopies, CanBeTurnedOff) {
 
 const char *kPort = "RING_TEST_COPIES_PORT", *kRank = "RING_TEST_COPIES_RANK";
 
-// Only the axis of context has copy engines.
+// Only axes beside kernels have copy engines.
 void run_process(int rank, int world, int port) {
   const Device device{Backend::cuda, rank};
-  const auto mesh = Mesh::join(environment(rank, world, port), {}, {.degrees = {{"cp", world}}, .device = device});
+  const auto mesh = Mesh::join(environment(rank, world, port), {}, {.axes = {{"cp", world, true}}, .device = device});
   RING_CHECK(uses_copy_engines(mesh->axis("cp")), "exchanges go by NCCL: its log (debug) says why");
   exchange_in_turns(mesh->axis("cp"), Stream::create(device), 20);
   mesh->host().barrier().synchronize();

@@ -179,10 +179,11 @@ TEST_F(GpuNccl, MeshAxes) {
     threads.emplace_back([&, rank] {
       try {
         const Device device{Backend::cuda, rank};
-        const auto mesh = Mesh::join(environment(rank, world, server.endpoint().port), {},
-                                     {.degrees = {{"cp", 2}}, .device = device});
+        const auto mesh =
+            Mesh::join(environment(rank, world, server.endpoint().port), {},
+                       {.axes = {{"dp", world / 2}, {"cp", 2, true}}, .unions = {{"dp", "cp"}}, .device = device});
         const Stream s = Stream::create(device);
-        for (Communicator* c : {&mesh->axis("cp"), &mesh->axis("dp"), &mesh->data(), &mesh->all()}) {
+        for (Communicator* c : {&mesh->axis("cp"), &mesh->axis("dp"), &mesh->group({"dp", "cp"}), &mesh->all()}) {
           const Tensor t = filled(1000, c->rank(), DType::f32, s);
           c->all_reduce(t, Reduce::sum, s.record()).wait(s);
           expect(t, s, "sum over an axis", [&](std::int64_t i) { return sum(c->size(), i); });
@@ -213,7 +214,7 @@ const char* kVictimPort = "RING_TEST_VICTIM_PORT";
 TEST(GpuNcclVictim, DISABLED_Run) {
   const char* port = std::getenv(kVictimPort);
   if (!port) GTEST_SKIP() << "part of another test";
-  endless(*Mesh::join(environment(1, 2, std::atoi(port)), {}, {.device = {Backend::cuda, 1}}), 1);
+  endless(*Mesh::join(environment(1, 2, std::atoi(port)), {}, {.axes = {{"dp", 2}}, .device = {Backend::cuda, 1}}), 1);
 }
 
 class GpuNcclSignal : public testing::TestWithParam<int> {};
@@ -234,7 +235,9 @@ TEST_P(GpuNcclSignal, SurvivorIsOutAndNamesTheVictim) {
   Clock::time_point ended;
   std::thread survivor([&] {
     try {
-      endless(*Mesh::join(environment(0, 2, server.endpoint().port), {}, {.device = {Backend::cuda, 0}}), 0);
+      endless(*Mesh::join(environment(0, 2, server.endpoint().port), {},
+                          {.axes = {{"dp", 2}}, .device = {Backend::cuda, 0}}),
+              0);
     } catch (const std::exception& e) {
       error = e.what();
     }

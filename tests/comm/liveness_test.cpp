@@ -39,7 +39,7 @@ WorkerEnvironment environment(int rank, int world, const Endpoint& store) {
 }
 
 // Runs all ranks as threads; returns what each threw.
-std::vector<std::string> run_meshes(int world, const CommOptions& options, const MeshPlan& plan,
+std::vector<std::string> run_meshes(int world, const CommOptions& options, const std::vector<MeshAxis>& axes,
                                     const std::function<void(Mesh&)>& fn) {
   const StoreServer server({"127.0.0.1", 0}, "liveness");
   std::vector<std::string> errors(static_cast<std::size_t>(world));
@@ -47,7 +47,7 @@ std::vector<std::string> run_meshes(int world, const CommOptions& options, const
   for (int rank = 0; rank < world; ++rank)
     threads.emplace_back([&, rank] {
       try {
-        const auto mesh = Mesh::join(environment(rank, world, server.endpoint()), options, plan);
+        const auto mesh = Mesh::join(environment(rank, world, server.endpoint()), options, {.axes = axes});
         fn(*mesh);
       } catch (const Error& e) {
         errors[static_cast<std::size_t>(rank)] = e.what();
@@ -107,8 +107,8 @@ class DistLiveness : public testing::TestWithParam<Case> {
       } else if (read(to_child_[0], &port, sizeof port) != sizeof port) {
         _exit(1);
       }
-      const auto mesh =
-          Mesh::join(environment(GetParam().victim, kWorld, {"127.0.0.1", port}), options_with(GetParam().liveness_ms));
+      const auto mesh = Mesh::join(environment(GetParam().victim, kWorld, {"127.0.0.1", port}),
+                                   options_with(GetParam().liveness_ms), {.axes = {{"dp", kWorld}}});
       endless(*mesh);
     } catch (...) {
     }
@@ -146,7 +146,7 @@ TEST_P(DistLiveness, SurvivorsAreOutAndNameIt) {
         try {
           WorkerEnvironment env = environment(rank, kWorld, at);
           env.host_store = GetParam().hosts_store;  // by rank 0, which is the victim
-          endless(*Mesh::join(env, options_with(GetParam().liveness_ms)));
+          endless(*Mesh::join(env, options_with(GetParam().liveness_ms), {.axes = {{"dp", kWorld}}}));
         } catch (const PeerLost& e) {
           errors[static_cast<std::size_t>(rank)] = e.what();
         }
@@ -171,7 +171,7 @@ class DistLivenessThreads : public testing::Test {
 };
 
 TEST_F(DistLivenessThreads, LongComputationIsNoSilence) {
-  const auto errors = run_meshes(2, options_with(400), {}, [](Mesh& m) {
+  const auto errors = run_meshes(2, options_with(400), {{"dp", 2}}, [](Mesh& m) {
     if (m.rank() == 1) std::this_thread::sleep_for(milliseconds(1200));
     m.all().barrier().synchronize();
   });
@@ -179,7 +179,7 @@ TEST_F(DistLivenessThreads, LongComputationIsNoSilence) {
 }
 
 TEST_F(DistLivenessThreads, LeavingEarlyIsNoDeath) {
-  const auto errors = run_meshes(4, options_with(400), {.degrees = {{"tp", 2}}}, [](Mesh& m) {
+  const auto errors = run_meshes(4, options_with(400), {{"dp", 2}, {"tp", 2}}, [](Mesh& m) {
     m.host().barrier().synchronize();
     for (int turn = 0; m.rank() < 2 && turn < 60; ++turn) {  // not by the clock, which each reads at another time
       m.axis("tp").barrier().synchronize();
@@ -192,7 +192,7 @@ TEST_F(DistLivenessThreads, LeavingEarlyIsNoDeath) {
 // Ranks 0 and 1 never talk to rank 3, so that no connection of theirs tells them.
 TEST_F(DistLivenessThreads, AFailureElsewhereEndsEverybody) {
   const auto begin = Clock::now();
-  const auto errors = run_meshes(4, options_with(2000), {.degrees = {{"tp", 2}}}, [](Mesh& m) {
+  const auto errors = run_meshes(4, options_with(2000), {{"dp", 2}, {"tp", 2}}, [](Mesh& m) {
     m.host().barrier().synchronize();
     if (m.rank() == 3) {
       std::this_thread::sleep_for(milliseconds(100));

@@ -21,11 +21,41 @@ std::string error_of(const std::function<void()>& f) {
   return "";
 }
 
-constexpr const char* kRemedy =
-    " with so many. Set parallel.cp and parallel.tp, or start others: ringmaster launch --nproc-per-node N";
+// What a run has: other axes make as good a mesh.
+MeshLayout layout_of(int dp, int cp, int tp) {
+  return {.axes = {{"pp", 1}, {"dp", dp}, {"cp", cp, true}, {"tp", tp}}, .unions = {{"dp", "cp"}}};
+}
+
+TEST(MeshAxes, CoordinatesAndGroups) {
+  const MeshAxes grid({{"a", 2}, {"b", 3}, {"c", 4}});
+  EXPECT_EQ(grid.size(), 24);
+  for (int a = 0, rank = 0; a < 2; ++a)
+    for (int b = 0; b < 3; ++b)
+      for (int c = 0; c < 4; ++c, ++rank) {
+        EXPECT_EQ(grid.coord(rank, "a"), a);
+        EXPECT_EQ(grid.coord(rank, "b"), b);
+        EXPECT_EQ(grid.coord(rank, "c"), c);
+      }
+  using Ranks = std::vector<int>;
+  EXPECT_EQ(grid.group(17, {"c"}), (Ranks{16, 17, 18, 19}));
+  EXPECT_EQ(grid.group(17, {"b"}), (Ranks{13, 17, 21}));
+  EXPECT_EQ(grid.group(17, {"a"}), (Ranks{5, 17}));
+  EXPECT_EQ(grid.group(17, {"a", "b"}), (Ranks{1, 5, 9, 13, 17, 21}));
+  EXPECT_EQ(grid.group(17, {"c", "a"}), (Ranks{4, 5, 6, 7, 16, 17, 18, 19}));
+  EXPECT_EQ(grid.group(17, {"a", "b", "c"}).size(), 24u);
+}
+
+TEST(MeshAxes, RefusesWhatIsNoGrid) {
+  EXPECT_NE(error_of([] { MeshAxes({{"dp", 2}, {"dp", 2}}); }).find("two axes dp"), std::string::npos);
+  EXPECT_NE(error_of([] { MeshAxes({{"dp", 0}}); }).find("axis dp has degree 0"), std::string::npos);
+  EXPECT_NE(error_of([] {
+              MeshAxes({{"dp", 2}, {"tp", 1}}).group(0, {"ep"});
+            }).find("no axis 'ep'; there are dp, tp"),
+            std::string::npos);
+}
 
 TEST(Mesh, OneProcessHasEveryAxis) {
-  const auto mesh = Mesh::join({});
+  const auto mesh = Mesh::join(WorkerEnvironment{}, {}, layout_of(1, 1, 1));
   for (const char* axis : {"dp", "cp", "tp", "pp"}) {
     EXPECT_EQ(mesh->degree(axis), 1);
     EXPECT_EQ(mesh->coord(axis), 0);
@@ -33,44 +63,13 @@ TEST(Mesh, OneProcessHasEveryAxis) {
   }
   EXPECT_EQ(mesh->store(), nullptr);
   EXPECT_NE(error_of([&] { mesh->axis("ep"); }).find("no axis 'ep'"), std::string::npos);
+  EXPECT_NE(error_of([&] { mesh->group({"dp", "tp"}); }).find("no group dp x tp was declared"), std::string::npos);
 }
 
-std::string refusal(const std::map<std::string, int>& degrees, int world) {
-  return error_of([&] { mesh_degrees(degrees, world); });
-}
-
-TEST(Mesh, RefusesDegreesAndSaysWhatFits) {
-  EXPECT_EQ(refusal({{"cp", 3}}, 8),
-            std::string("mesh: cp: 3 x tp: 1 does not divide 8 processes; cp may be 1, 2, 4 or 8") + kRemedy);
-  EXPECT_EQ(refusal({{"tp", 5}}, 8),
-            std::string("mesh: cp: 1 x tp: 5 does not divide 8 processes; tp may be 1, 2, 4 or 8") + kRemedy);
-  EXPECT_EQ(refusal({{"cp", 3}, {"tp", 2}}, 8),
-            std::string("mesh: cp: 3 x tp: 2 does not divide 8 processes; cp may be 1, 2 or 4") + kRemedy);
-  EXPECT_EQ(refusal({{"cp", 4}, {"tp", 4}}, 8),
-            std::string("mesh: cp: 4 x tp: 4 does not divide 8 processes; cp may be 1 or 2") + kRemedy);
-  EXPECT_EQ(refusal({{"cp", 2}, {"tp", 3}}, 8),
-            std::string("mesh: cp: 2 x tp: 3 does not divide 8 processes; tp may be 1, 2 or 4") + kRemedy);
-  EXPECT_EQ(refusal({{"cp", 5}, {"tp", 3}}, 8),
-            std::string("mesh: cp: 5 x tp: 3 does not divide 8 processes; cp x tp may be 1, 2, 4 or 8") + kRemedy);
-  EXPECT_EQ(refusal({{"cp", 2}}, 1),
-            std::string("mesh: cp: 2 x tp: 1 does not divide 1 process; cp may be 1") + kRemedy);
-  EXPECT_EQ(refusal({{"dp", 3}}, 4),
-            "mesh: dp: 3 x cp: 1 x tp: 1 needs 3 processes, but 4 were started. Start them (ringmaster launch "
-            "--nproc-per-node 3 -- train ..), or set parallel.dp to 4, or to 0 for what is left");
-  EXPECT_NE(refusal({{"pp", 2}}, 4).find("pp: 2: pipeline parallelism is not in this version"), std::string::npos);
-  EXPECT_NE(refusal({{"xp", 1}}, 4).find("no axis 'xp'"), std::string::npos);
-  EXPECT_NE(refusal({{"cp", 0}}, 4).find("'cp' is 0"), std::string::npos);
-  WorkerEnvironment four;
-  four.world = 4;  // refused before anybody is waited for
-  EXPECT_NE(error_of([&] { Mesh::join(four, {}, {.degrees = {{"cp", 3}}}); }).find("cp may be"), std::string::npos);
-}
-
-TEST(Mesh, DegreesThatAreNotGiven) {
-  const MeshDegrees m = mesh_degrees({{"cp", 2}, {"tp", 2}, {"pp", 1}}, 24);
-  EXPECT_EQ(m.dp, 6);
-  EXPECT_EQ(m.cp, 2);
-  EXPECT_EQ(m.tp, 2);
-  EXPECT_EQ(mesh_degrees({}, 7).dp, 7);
+TEST(Mesh, AxesMustMakeTheWorld) {
+  EXPECT_NE(
+      error_of([] { Mesh::join(WorkerEnvironment{}, {}, layout_of(2, 1, 1)); }).find("axes of 2 ranks in a world"),
+      std::string::npos);
 }
 
 TEST(Mesh, LoopbackBetweenNodesIsRefused) {
@@ -81,7 +80,7 @@ TEST(Mesh, LoopbackBetweenNodesIsRefused) {
   env.cookie = "c";
   env.store_ports = 16;
   env.store = {"127.0.0.1", 21800};
-  const std::string error = error_of([&] { Mesh::join(env); });
+  const std::string error = error_of([&] { Mesh::join(env, {}, layout_of(2, 1, 1)); });
   EXPECT_NE(error.find("RINGMASTER_ADDRESS"), std::string::npos) << error;
 }
 
@@ -110,7 +109,7 @@ TEST_F(DistMesh, TwoJobsOnOnePortDoNotMerge) {
         env.cookie = str("job ", job, " of ", getpid());  // other runs of this test use the same ports
         CommOptions options;
         options.connect_timeout = Timeout(10'000);
-        const auto mesh = Mesh::join(env, options);
+        const auto mesh = Mesh::join(env, options, layout_of(2, 1, 1));
         const auto jobs = gather_host(mesh->all(), std::to_string(job));
         RING_CHECK(jobs == std::vector<std::string>(2, std::to_string(job)), "met the other job");
         RING_CHECK(mesh->coord("dp") == i % 2 && mesh->degree("dp") == 2 && mesh->degree("cp") == 1, "axes");
@@ -124,7 +123,7 @@ TEST_F(DistMesh, TwoJobsOnOnePortDoNotMerge) {
 }
 
 // Runs all ranks of a mesh as threads of this process.
-std::string run_mesh(int world, const MeshPlan& plan, const std::function<void(Mesh&)>& fn) {
+std::string run_mesh(int world, const MeshLayout& layout, const std::function<void(Mesh&)>& fn) {
   const StoreServer server({"127.0.0.1", 0}, "mesh");
   std::vector<std::thread> threads;
   std::vector<std::string> errors(static_cast<std::size_t>(world));
@@ -138,7 +137,7 @@ std::string run_mesh(int world, const MeshPlan& plan, const std::function<void(M
         env.cookie = "mesh";
         CommOptions options;
         options.verify = true;
-        const auto mesh = Mesh::join(env, options, plan);
+        const auto mesh = Mesh::join(env, options, layout);
         fn(*mesh);
         mesh->host().barrier().synchronize();
       } catch (const Error& e) {
@@ -156,41 +155,46 @@ std::string members(Communicator& c, int rank) {
 }
 
 TEST_F(DistMesh, RanksOfEveryAxis) {
-  const MeshPlan plan{.degrees = {{"cp", 2}, {"tp", 2}}, .emulate_nodes = 2};
-  EXPECT_EQ(run_mesh(8, plan,
-                     [](Mesh& m) {
-                       const int t = m.rank() % 2, c = m.rank() / 2 % 2, d = m.rank() / 4;
-                       RING_CHECK(m.coord("dp") == d && m.coord("cp") == c && m.coord("tp") == t, "coordinates");
-                       const auto expect = [&](Communicator& comm, const std::string& want) {
-                         const std::string got = members(comm, m.rank());
-                         RING_CHECK(got == want, "got ", got, ", expected ", want);
-                       };
-                       const auto at = [](int dp, int cp, int tp) { return std::to_string((dp * 2 + cp) * 2 + tp); };
-                       expect(m.axis("tp"), at(d, c, 0) + " " + at(d, c, 1));
-                       expect(m.axis("cp"), at(d, 0, t) + " " + at(d, 1, t));
-                       expect(m.axis("dp"), at(0, c, t) + " " + at(1, c, t));
-                       expect(m.axis("pp"), std::to_string(m.rank()));
-                       expect(m.data(), at(0, 0, t) + " " + at(0, 1, t) + " " + at(1, 0, t) + " " + at(1, 1, t));
-                       expect(m.host(), "0 1 2 3 4 5 6 7");
-                       RING_CHECK(&m.all() == &m.host() && &m.all() != &m.data(), "groups of the same ranks are one");
-                       RING_CHECK(m.nodes_of_cp_ranks() == std::vector<int>({2 * d, 2 * d + 1}), "nodes");
-                     }),
-            "");
+  MeshLayout layout = layout_of(2, 2, 2);
+  layout.emulate_nodes = 2;
+  EXPECT_EQ(
+      run_mesh(
+          8, layout,
+          [](Mesh& m) {
+            const int t = m.rank() % 2, c = m.rank() / 2 % 2, d = m.rank() / 4;
+            RING_CHECK(m.coord("dp") == d && m.coord("cp") == c && m.coord("tp") == t, "coordinates");
+            const auto expect = [&](Communicator& comm, const std::string& want) {
+              const std::string got = members(comm, m.rank());
+              RING_CHECK(got == want, "got ", got, ", expected ", want);
+            };
+            const auto at = [](int dp, int cp, int tp) { return std::to_string((dp * 2 + cp) * 2 + tp); };
+            expect(m.axis("tp"), at(d, c, 0) + " " + at(d, c, 1));
+            expect(m.axis("cp"), at(d, 0, t) + " " + at(d, 1, t));
+            expect(m.axis("dp"), at(0, c, t) + " " + at(1, c, t));
+            expect(m.axis("pp"), std::to_string(m.rank()));
+            expect(m.group({"dp", "cp"}), at(0, 0, t) + " " + at(0, 1, t) + " " + at(1, 0, t) + " " + at(1, 1, t));
+            expect(m.host(), "0 1 2 3 4 5 6 7");
+            RING_CHECK(&m.all() == &m.host() && &m.all() != &m.group({"dp", "cp"}), "groups of the same ranks are one");
+            RING_CHECK(m.nodes_along("cp") == std::vector<int>({2 * d, 2 * d + 1}), "nodes");
+          }),
+      "");
 }
 
-TEST_F(DistMesh, EqualGroupsShareOneCommunicatorButForContext) {
-  EXPECT_EQ(run_mesh(2, {},
+TEST_F(DistMesh, EqualGroupsShareOneCommunicatorButThoseBesideKernels) {
+  EXPECT_EQ(
+      run_mesh(2, layout_of(2, 1, 1),
+               [](Mesh& m) {
+                 RING_CHECK(
+                     &m.axis("dp") == &m.group({"dp", "cp"}) && &m.axis("dp") == &m.all() && &m.all() == &m.host(),
+                     "dp 2");
+                 RING_CHECK(m.axis("cp").backend() == "self" && m.nodes_along("cp") == std::vector<int>{0}, "cp 1");
+               }),
+      "");
+  EXPECT_EQ(run_mesh(2, layout_of(1, 2, 1),
                      [](Mesh& m) {
-                       RING_CHECK(&m.axis("dp") == &m.data() && &m.data() == &m.all() && &m.all() == &m.host(), "dp 2");
-                       RING_CHECK(m.axis("cp").backend() == "self" && m.nodes_of_cp_ranks() == std::vector<int>{0},
-                                  "cp 1");
-                     }),
-            "");
-  EXPECT_EQ(run_mesh(2, {.degrees = {{"cp", 2}}},
-                     [](Mesh& m) {
-                       RING_CHECK(&m.data() == &m.all() && m.axis("dp").size() == 1, "cp 2");
-                       RING_CHECK(&m.axis("cp") != &m.data() && members(m.axis("cp"), m.rank()) == "0 1", "cp alone");
-                       RING_CHECK(m.nodes_of_cp_ranks() == std::vector<int>({0, 0}), "one host is one node");
+                       RING_CHECK(&m.group({"dp", "cp"}) == &m.all() && m.axis("dp").size() == 1, "cp 2");
+                       RING_CHECK(&m.axis("cp") != &m.all() && members(m.axis("cp"), m.rank()) == "0 1", "cp alone");
+                       RING_CHECK(m.nodes_along("cp") == std::vector<int>({0, 0}), "one host is one node");
                      }),
             "");
 }
@@ -217,7 +221,7 @@ TEST_F(DistMesh, HostValues) {
 }
 
 TEST(Host, OneRank) {
-  const auto mesh = Mesh::join({});
+  const auto mesh = Mesh::join(WorkerEnvironment{}, {}, layout_of(1, 1, 1));
   EXPECT_EQ(sum_host(mesh->all(), 2.5), 2.5);
   EXPECT_EQ(gather_host(mesh->all(), "me"), std::vector<std::string>{"me"});
 }

@@ -203,8 +203,8 @@ TEST_P(Golden, EqualsTheReference) {
   }
 
   const ExecContext ctx = make_exec_context(config_);
-  const auto mesh = Mesh::join({});
-  const auto batches = loader(micro_batch(config_, 1));
+  const auto mesh = mesh_of_one();
+  const auto batches = loader(plan_of(config_, 1).micro_batch);
   Trainer trainer(config_, ctx, *mesh, *batches);
   const Weights initial = weights_of(trainer);
   if (!dump_to) expect_weights(initial, want.at("initial"), kInitial, "initially: regenerate the reference");
@@ -242,8 +242,8 @@ class GpuGolden : public Golden {
 TEST_P(GpuGolden, EqualsTheReference) {
   const Json want = Json::parse(read_text(sources() / (GetParam() + ".json")));
   const ExecContext ctx = make_exec_context(config_);
-  const auto mesh = Mesh::join({});
-  const auto batches = loader(micro_batch(config_, 1));
+  const auto mesh = mesh_of_one();
+  const auto batches = loader(plan_of(config_, 1).micro_batch);
   Trainer trainer(config_, ctx, *mesh, *batches);
   expect_weights(weights_of(trainer), want.at("initial"), kGpuInitial, "initially");
   if (HasFailure()) return;

@@ -7,6 +7,7 @@
 
 #include "kernels/elementwise.h"
 #include "parallel/owned_shard.h"
+#include "parallel/parallelize.h"
 #include "tests/comm/ranks.h"
 #include "tests/trainer/tiny.h"
 
@@ -74,7 +75,8 @@ std::vector<Floats> in_group(int ranks, int first, const Fn& fn) {
 Floats replicated_gradients(Communicator& slices, const ExecContext& ctx) {
   ModelConfig config = tiny_config().model;
   config.width = 96, config.heads = config.kv_heads = 12, config.vocab_size = 288;
-  Decoder model(config.resolved(), 16, {slices.rank(), slices.size()});
+  Decoder model(config.resolved(), 16);
+  parallelize_tensor(model, {slices.rank(), slices.size()});
   model.parameters().allocate(ctx, 1);
   const OwnedShard held = own_everything(model.parameters());
   random_normal_kernel({held.gradients.flat, {.seed = 5, .site = static_cast<std::uint32_t>(slices.rank())}}, ctx);

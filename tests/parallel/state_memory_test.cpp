@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "core/fields.h"
+#include "parallel/parallelize.h"
 #include "tests/parallel/training.h"
 #include "tests/trainer/tiny.h"
 #include "trainer/devices.h"
@@ -31,7 +32,8 @@ TEST(DistStateMemory, IsForeseenForEveryWayOfSharing) {
       override_config(config, options.overrides);
       const int slices = static_cast<int>(config.parallel.tp), replicas = options.ranks / slices;
       for (int rank = 0; rank < options.ranks; ++rank) {
-        Decoder model(config.model, vocab_padding(Backend::cpu), {rank % slices, slices});
+        Decoder model(config.model, vocab_padding(Backend::cpu));
+        parallelize_tensor(model, {rank % slices, slices});
         EXPECT_EQ(text_of(state_memory(model, zero, replicas, rank / slices, {}, 8)),
                   run.memory[static_cast<std::size_t>(rank)])
             << "zero " << zero << " tp " << tp << " rank " << rank;

@@ -98,6 +98,11 @@ INSTANTIATE_TEST_SUITE_P(
         TensorCase{"post_norm",
                    {"model.kv_heads=4", "model.norm_place=post", "model.norm=layer", "model.biases=all",
                     "model.mlp=relu2", "train.recompute=mlp"}},
+        TensorCase{
+            "magneto",
+            {"model.kv_heads=4", "model.norm_place=sub", "model.norm=layer", "model.biases=all", "model.mlp=gelu",
+             "model.mlp_width=128", "model.init=magneto", "model.dropout=0.1", "train.recompute=block"}},
+        TensorCase{"sub_rms", {"model.norm_place=sub", "model.init=magneto"}, {2}},
         TensorCase{"packed", {"data.packing.documents=true"}, {2}},
         TensorCase{"window", joined(kAllHeads, {"model.attention.kind=window", "model.attention.window=9",
                                                 "model.attention.sinks=2"})},
@@ -196,10 +201,9 @@ TEST_F(DistTensorParallelRun, RefusesWhatDoesNotDivide) {
     EXPECT_NE(train(overrides, tp, 1).errors.find(text), std::string::npos) << train(overrides, tp, 1).errors;
   };
   expect_refused({}, 4,
-                 "parallel.tp: 4 must divide model.heads = 4, model.kv_heads = 2 and model.mlp_width = 96: this "
-                 "model can be cut with a parallel.tp of 1, 2");
-  expect_refused({"model.mlp_width=97"}, 2, "can be cut with a parallel.tp of 1");
-  expect_refused({"model.norm_place=sub"}, 2, "parallel.tp: 2 cuts the channels that model.norm_place: sub normalises");
+                 "parallel.tp: 4 does not divide model.heads = 4, model.kv_heads = 2 and model.mlp_width = 96, which "
+                 "tensor parallelism cuts: this model can be cut with 1 or 2 on 4 processes");
+  expect_refused({"model.mlp_width=97"}, 2, "this model can be cut with 1 on 2 processes");
   expect_refused({"model.context=31", "train.micro_batch=1"}, 2, "parallel.tp: 2 does not divide the 31 tokens");
 }
 

@@ -115,7 +115,7 @@ class Rank {
   Rank(const TrainingOptions& options, const WorkerEnvironment& env)
       : options_(options),
         asked_(config_of(options)),
-        mesh_(Mesh::join(env, comm_options(options), MeshPlan{.degrees = asked_.parallel.degrees()})),
+        mesh_(Mesh::join(env, comm_options(options), mesh_layout(plan_of(asked_, env.world), {}))),
         config_(resolve_config(asked_, 257, *mesh_)),
         ctx_(make_exec_context(config_)),
         loader_(open_corpus(corpus().path()), loader_options(config_, *mesh_)),

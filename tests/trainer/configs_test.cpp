@@ -5,10 +5,11 @@
 #include <filesystem>
 #include <map>
 
-#include "comm/mesh/mesh.h"
 #include "core/fields.h"
 #include "model/decoder.h"
+#include "parallel/parallelize.h"
 #include "trainer/config.h"
+#include "trainer/devices.h"
 #include "trainer/trainer.h"
 
 namespace ring {
@@ -64,11 +65,12 @@ TEST(Configs, LayoutsFit) {
     const auto world = static_cast<int>(std::max<std::int64_t>(p.dp, 1) * p.cp * p.tp);
     if (world == 1) continue;
     worlds[name] = world;
-    const MeshDegrees degrees = mesh_degrees(p.degrees(), world);
-    EXPECT_EQ(degrees.dp * degrees.cp * degrees.tp, world) << name;
-    const Config c = resolve_config(asked, asked.model.vocab_size, degrees.dp);
-    for (int rank = 0; rank < degrees.tp; ++rank) {
-      const Decoder slice(c.model, 128, {rank, degrees.tp});  // declares parameters, allocates nothing
+    const ParallelPlan plan = plan_of(asked, world);
+    EXPECT_EQ(plan.world(), world) << name;
+    const Config c = resolve_config(asked, asked.model.vocab_size, world);
+    for (int rank = 0; rank < plan.tp; ++rank) {
+      Decoder slice(c.model, 128);  // declares parameters, allocates nothing
+      parallelize_tensor(slice, {rank, plan.tp});
       EXPECT_EQ(slice.parameters().count(), Decoder(c.model).parameters().count()) << name;
     }
   }
@@ -94,7 +96,7 @@ TEST(ResolveConfig, FillsInWhatIsLeftOpen) {
   const Config r = resolve_config(c, 65, 3);
   EXPECT_EQ(r.model.vocab_size, 65);
   EXPECT_EQ(r.train.steps, 17);  // 60 tokens each
-  EXPECT_EQ(micro_batch(r, 3), 2);
+  EXPECT_EQ(plan_of(r, 3).micro_batch, 2);
   EXPECT_GT(r.run.threads, 0);
 }
 

@@ -10,6 +10,7 @@
 #include "comm/mesh/mesh.h"
 #include "core/fields.h"
 #include "trainer/config.h"
+#include "trainer/devices.h"
 #include "trainer/trainer.h"
 
 namespace ring {
@@ -115,13 +116,6 @@ std::string value_of(Config& c, const std::string& key) {
 // What a run derives from settings before it allocates anything. Errors are refusals; anything else must hold.
 void derive(const Config& asked) {
   try {
-    const auto degrees = asked.parallel.degrees();
-    EXPECT_EQ(degrees.at("cp"), asked.parallel.cp);
-    EXPECT_EQ(degrees.at("tp"), asked.parallel.tp);
-    mesh_degrees(degrees, 1);
-  } catch (const Error&) {  // more processes than there are
-  }
-  try {
     const Config c = resolve_config(asked, 300, 1, Backend::cpu, false);
     const auto per_step = static_cast<__int128>(c.train.batch_size) * c.model.context;
     EXPECT_EQ(c.train.tokens, 0);
@@ -132,7 +126,7 @@ void derive(const Config& asked) {
       EXPECT_GE(per_step * c.train.steps, asked.train.tokens);
       EXPECT_LT(per_step * (c.train.steps - 1), asked.train.tokens);
     }
-    EXPECT_LE(static_cast<__int128>(micro_batch(c, 1)) * c.model.context, kMostTokensAtOnce);
+    EXPECT_LE(static_cast<__int128>(plan_of(c, 1).micro_batch) * c.model.context, kMostTokensAtOnce);
     EXPECT_GE(c.run.threads, 1);
     EXPECT_LE(c.run.threads, 4096);
     for (const double x : {c.optimizer.lr, c.optimizer.eps, c.model.norm_eps, c.model.init_std}) {

@@ -179,7 +179,7 @@ TEST_F(LongEval, ExactMeansThatTheModelWritesTheKey) {
   config.schedule.warmup_steps = 5;
   config = resolve_config(config, 257);
   const ExecContext ctx{Stream::cpu(2)};
-  const auto mesh = Mesh::join({});
+  const auto mesh = mesh_of_one();
   Loader loader(open_corpus(write_corpus(path("a.h5"), text, text)), {.context = config.model.context, .rows = 2});
   Trainer trainer(config, ctx, *mesh, loader);
   for (int i = 0; i < 250; ++i) trainer.step();

@@ -126,7 +126,7 @@ TEST_F(Packing, EvaluationIsTheMeanOverDocuments) {
   const ExecContext ctx{Stream::cpu(2)};
   Decoder model(config.model);
   model.allocate(ctx, 5);
-  const auto mesh = Mesh::join({});
+  const auto mesh = mesh_of_one();
   double want = 0;
   std::int64_t tokens = 0;
   const ValidationSet rows(corpora(), options(8, 1));
@@ -161,7 +161,7 @@ void expect_steps(const Corpora& corpora, const LoaderOptions& given, DeviceChoi
     config.schedule.warmup_steps = 1;
     config = resolve_config(config, 257);
     const ExecContext ctx = make_exec_context(config);
-    const auto mesh = Mesh::join({});
+    const auto mesh = mesh_of_one();
     LoaderOptions options = given;
     options.rows = rows;
     Loader loader(corpora, options);

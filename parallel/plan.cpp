@@ -1,0 +1,162 @@
+#include "parallel/plan.h"
+
+#include <algorithm>
+
+#include "core/checked.h"
+#include "core/counted.h"
+#include "model/patterns.h"
+
+namespace ring {
+namespace {
+
+std::string listed(const std::vector<std::int64_t>& numbers) {  // "1, 2, 4 or 8"
+  std::string out;
+  for (std::size_t i = 0; i < numbers.size(); ++i)
+    out += str(i == 0 ? "" : i + 1 == numbers.size() ? " or " : ", ", numbers[i]);
+  return out;
+}
+
+std::vector<std::int64_t> divisors(std::int64_t n) {
+  std::vector<std::int64_t> out;
+  for (std::int64_t d = 1; d <= n; ++d)
+    if (n % d == 0) out.push_back(d);
+  return out;
+}
+
+std::string start_others(std::int64_t processes) {
+  return str("start ", counted(processes, "process"), ": ringmaster launch --nproc-per-node ", processes,
+             " -- train ..");
+}
+
+void check_slices_of_model(const ParallelConfig& c, const ModelConfig& m, int world) {
+  const std::vector<std::int64_t> possible = possible_slices(m);
+  if (std::ranges::count(possible, c.tp) > 0) return;
+  std::vector<std::int64_t> here;
+  const std::int64_t others = std::max<std::int64_t>(c.cp, 1) * std::max<std::int64_t>(c.dp, 1);
+  for (const std::int64_t n : possible)
+    if (world % (n * others) == 0) here.push_back(n);
+  fail("parallel.tp: ", c.tp, " does not divide model.heads = ", m.heads, ", model.kv_heads = ", m.kv_heads,
+       " and model.mlp_width = ", m.mlp_width, ", which tensor parallelism cuts: this model can be cut with ",
+       here.empty() ? listed(possible) : str(listed(here), " on ", counted(world, "process")));
+}
+
+// "parallel.cp: 2 x parallel.tp: 3": the degrees that were given, but for dp.
+std::string given_degrees(const ParallelConfig& c) {
+  std::string text;
+  for (const auto& [name, degree] : {std::pair{"cp", c.cp}, {"tp", c.tp}})
+    if (degree > 1) text += str(text.empty() ? "" : " x ", "parallel.", name, ": ", degree);
+  return text;
+}
+
+// What fits in place of one degree, with the others as they are.
+std::string what_fits(const ParallelConfig& c, const ModelConfig& m, int world) {
+  const std::int64_t cp = std::max<std::int64_t>(c.cp, 1);
+  std::string text;
+  if (c.cp > 1 && world % c.tp == 0) text += str("parallel.cp can be ", listed(divisors(world / c.tp)), " here; ");
+  if (c.tp > 1 && world % cp == 0) {
+    std::vector<std::int64_t> slices = possible_slices(m);
+    std::erase_if(slices, [&](std::int64_t n) { return world / cp % n != 0; });
+    text += str("parallel.tp can be ", listed(slices), " here; ");
+  }
+  return text;
+}
+
+// The axis that was left open takes what the others leave: cp where it is 0, else dp.
+void fill_degrees(ParallelPlan& p, const ModelConfig& m, int world) {
+  const ParallelConfig& c = p.config;
+  const std::int64_t fixed = std::max<std::int64_t>(c.cp, 1) * c.tp;
+  if (world % fixed != 0)
+    fail(given_degrees(c), " does not divide the ", counted(world, "process"), " of this run; ", what_fits(c, m, world),
+         "or ", start_others(fixed));
+  const std::int64_t rest = world / fixed;
+  p.tp = narrow<int>(c.tp);
+  if (c.cp == 0 && c.dp > 0 && rest % c.dp == 0) {
+    p.dp = narrow<int>(c.dp);
+    p.cp = narrow<int>(rest / c.dp);
+    return;
+  }
+  const std::int64_t dp = c.dp == 0 ? (c.cp == 0 ? 1 : rest) : c.dp;
+  if (c.cp != 0 ? dp != rest : rest % dp != 0)
+    fail("parallel.dp: ", c.dp, fixed > 1 ? " x " + given_degrees(c) : "", " needs ", counted(dp * fixed, "process"),
+         ", but ", world, world == 1 ? " was" : " were", " started: ", start_others(dp * fixed),
+         ", or set parallel.dp to ", c.cp != 0 ? str(rest) : listed(divisors(rest)), ", or to 0 for what is left");
+  p.dp = narrow<int>(dp);
+  p.cp = narrow<int>(c.cp == 0 ? rest / dp : c.cp);
+}
+
+void share_batch(ParallelPlan& p, const BatchSize& b) {
+  if (b.sequences % p.dp)
+    fail("train.batch_size: ", counted(b.sequences, "sequence"), " cannot be divided among ", p.dp,
+         " replicas (parallel.dp): give a multiple of ", p.dp);
+  const std::int64_t share = b.sequences / p.dp;
+  p.micro_batch = b.micro_batch ? b.micro_batch : share;
+  if (share % p.micro_batch)
+    fail("train.micro_batch: ", b.micro_batch, " does not divide the ", counted(share, "sequence"),
+         " of each replica (train.batch_size = ", b.sequences, ", ", counted(p.dp, "replica"), ")");
+  p.micro_batches = share / p.micro_batch;
+}
+
+void lay_out_context(ParallelPlan& p, const ModelConfig& m) {
+  p.cp_layout = p.cp == 1 ? ContextLayout{ContextLayoutKind::contiguous, m.context, 1}
+                          : choose_layout(p.config, patterns_of(m), m.context, p.cp);
+  for (int r = 0; r < p.cp; ++r)
+    if (p.cp_layout.tokens(r) == 0)
+      fail("parallel.cp: ", p.cp, " ranks share sequences of ", m.context, " tokens in pieces of which rank ", r,
+           " gets none; lower parallel.cp or lengthen model.context");
+}
+
+// Tensor parallelism cuts the tokens of a micro-batch between sublayers: of what each rank of cp holds of it.
+void check_tokens_of_slices(const ParallelPlan& p, const ModelConfig& m) {
+  for (int r = 0; r < p.cp; ++r)
+    if (const std::int64_t tokens = p.micro_batch * p.cp_layout.tokens(r); tokens % p.tp)
+      fail("parallel.tp: ", p.tp, " does not divide the ", tokens, " tokens of a micro-batch",
+           p.cp > 1 ? str(" on rank ", r, " of cp") : "", " (train.micro_batch = ", p.micro_batch,
+           ", model.context = ", m.context, ", parallel.cp = ", p.cp, "): change one of them so that it does");
+}
+
+void check_schedule(const ParallelPlan& p, const ModelConfig& m) {
+  const ParallelConfig& c = p.config;
+  const bool turns = c.cp_schedule == ContextSchedule::ring || c.cp_schedule == ContextSchedule::automatic;
+  if (turns && c.cp_ranks_per_node > 0 && p.cp % c.cp_ranks_per_node)
+    fail("parallel.cp_ranks_per_node: ", c.cp_ranks_per_node, " on each node do not divide the ", p.cp,
+         " processes of parallel.cp: give a divisor of ", p.cp, ", or 0 for as they are placed");
+  const std::int64_t heads = m.kv_heads / p.tp;
+  if (p.cp > 1 && c.cp_schedule == ContextSchedule::all_to_all && heads % p.cp)
+    fail("parallel.cp_schedule: all_to_all shares the KV heads among the ranks of cp, but ", heads,
+         " (model.kv_heads: ", m.kv_heads, p.tp > 1 ? str(", parallel.tp: ", p.tp) : "", ") do not divide among ", p.cp,
+         ": take ring or gather, or a parallel.cp that divides them");
+}
+
+}  // namespace
+
+ParallelPlan plan_degrees(const ParallelConfig& c, const ModelConfig& m, int world) {
+  ParallelPlan p{.config = c, .pp = narrow<int>(c.pp)};
+  check_slices_of_model(c, m, world);
+  fill_degrees(p, m, world);
+  return p;
+}
+
+ParallelPlan make_plan(const ParallelConfig& c, const ModelConfig& m, const BatchSize& b, int world) {
+  ParallelPlan p = plan_degrees(c, m, world);
+  share_batch(p, b);
+  lay_out_context(p, m);
+  check_tokens_of_slices(p, m);
+  check_schedule(p, m);
+  return p;
+}
+
+std::string ParallelPlan::text() const {
+  std::string out;
+  for (const auto& [name, degree] : {std::pair{"pp", pp}, {"dp", dp}, {"cp", cp}, {"tp", tp}})
+    if (degree > 1) out += str(out.empty() ? "" : ", ", name, " ", degree);
+  return config.zero > 0 && !out.empty() ? str(out, ", zero ", config.zero) : out;
+}
+
+MeshLayout mesh_layout(const ParallelPlan& p, Device device) {
+  return {
+      .axes = {{"pp", p.pp}, {"dp", p.dp}, {"cp", p.cp, true}, {"tp", p.tp}}, .unions = {kDataAxes}, .device = device};
+}
+
+std::unique_ptr<Mesh> mesh_of_one() { return Mesh::join(WorkerEnvironment{}, {}, mesh_layout({}, {})); }
+
+}  // namespace ring

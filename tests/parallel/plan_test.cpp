@@ -1,0 +1,155 @@
+#include "parallel/plan.h"
+
+#include <gtest/gtest.h>
+
+#include "parallel/parallelize.h"
+
+namespace ring {
+namespace {
+
+// 8 heads, 4 KV heads: slices of 1, 2 or 4.
+ModelConfig model() {
+  ModelConfig m;
+  m.vocab_size = 64;
+  m.context = 64;
+  m.layers = 1;
+  m.width = 64;
+  m.heads = 8;
+  m.kv_heads = 4;
+  m.mlp_width = 96;
+  return m.resolved();
+}
+
+ParallelConfig degrees(std::int64_t dp, std::int64_t cp, std::int64_t tp) {
+  ParallelConfig c;
+  c.dp = dp, c.cp = cp, c.tp = tp;
+  return c;
+}
+
+std::string refusal(const ParallelConfig& c, int world, const BatchSize& batch = {24, 0}) {
+  try {
+    make_plan(c, model(), batch, world);
+  } catch (const Error& e) {
+    return e.what();
+  }
+  return "";
+}
+
+struct DegreeCase {
+  std::string name;
+  ParallelConfig asked;
+  int world, dp, cp, tp;
+};
+void PrintTo(const DegreeCase& c, std::ostream* out) { *out << c.name; }
+
+class PlanDegrees : public testing::TestWithParam<DegreeCase> {};
+
+TEST_P(PlanDegrees, FillInWhatIsLeftOpen) {
+  const DegreeCase& c = GetParam();
+  const ParallelPlan p = make_plan(c.asked, model(), {24, 0}, c.world);
+  EXPECT_EQ(p.dp, c.dp);
+  EXPECT_EQ(p.cp, c.cp);
+  EXPECT_EQ(p.tp, c.tp);
+  EXPECT_EQ(p.pp, 1);
+  EXPECT_EQ(p.world(), c.world);
+}
+
+INSTANTIATE_TEST_SUITE_P(Cases, PlanDegrees,
+                         testing::Values(DegreeCase{"replicas", degrees(0, 1, 1), 6, 6, 1, 1},
+                                         DegreeCase{"replicas_beside_others", degrees(0, 2, 2), 24, 6, 2, 2},
+                                         DegreeCase{"context", degrees(0, 0, 1), 8, 1, 8, 1},
+                                         DegreeCase{"context_beside_slices", degrees(0, 0, 4), 8, 1, 2, 4},
+                                         DegreeCase{"context_beside_replicas", degrees(2, 0, 1), 8, 2, 4, 1},
+                                         DegreeCase{"context_beside_both", degrees(2, 0, 2), 8, 2, 2, 2},
+                                         DegreeCase{"context_alone", degrees(0, 0, 1), 1, 1, 1, 1},
+                                         DegreeCase{"all_given", degrees(2, 2, 2), 8, 2, 2, 2}),
+                         [](const auto& info) { return info.param.name; });
+
+TEST(Plan, RefusesDegreesAndSaysWhatFits) {
+  EXPECT_EQ(
+      refusal(degrees(0, 3, 1), 8),
+      "parallel.cp: 3 does not divide the 8 processes of this run; parallel.cp can be 1, 2, 4 or 8 here; or start "
+      "3 processes: ringmaster launch --nproc-per-node 3 -- train ..");
+  EXPECT_EQ(refusal(degrees(0, 1, 4), 6),
+            "parallel.tp: 4 does not divide the 6 processes of this run; parallel.tp can be 1 or 2 here; or start 4 "
+            "processes: ringmaster launch --nproc-per-node 4 -- train ..");
+  EXPECT_EQ(refusal(degrees(0, 3, 2), 8),
+            "parallel.cp: 3 x parallel.tp: 2 does not divide the 8 processes of this run; parallel.cp can be 1, 2 or 4 "
+            "here; or start 6 processes: ringmaster launch --nproc-per-node 6 -- train ..");
+  EXPECT_EQ(refusal(degrees(0, 4, 4), 8),
+            "parallel.cp: 4 x parallel.tp: 4 does not divide the 8 processes of this run; parallel.cp can be 1 or 2 "
+            "here; parallel.tp can be 1 or 2 here; or start 16 processes: ringmaster launch --nproc-per-node 16 -- "
+            "train ..");
+  EXPECT_EQ(
+      refusal(degrees(0, 2, 1), 1),
+      "parallel.cp: 2 does not divide the 1 process of this run; parallel.cp can be 1 here; or start 2 processes: "
+      "ringmaster launch --nproc-per-node 2 -- train ..");
+  EXPECT_EQ(refusal(degrees(3, 1, 1), 4),
+            "parallel.dp: 3 needs 3 processes, but 4 were started: start 3 processes: ringmaster launch "
+            "--nproc-per-node 3 -- train .., or set parallel.dp to 4, or to 0 for what is left");
+  EXPECT_EQ(refusal(degrees(3, 0, 2), 8),
+            "parallel.dp: 3 x parallel.tp: 2 needs 6 processes, but 8 were started: start 6 processes: ringmaster "
+            "launch --nproc-per-node 6 -- train .., or set parallel.dp to 1, 2 or 4, or to 0 for what is left");
+}
+
+TEST(Plan, RefusesSlicesThatTheModelCannotBeCutInto) {
+  EXPECT_EQ(refusal(degrees(0, 1, 3), 6),
+            "parallel.tp: 3 does not divide model.heads = 8, model.kv_heads = 4 and model.mlp_width = 96, which tensor "
+            "parallelism cuts: this model can be cut with 1 or 2 on 6 processes");
+}
+
+TEST(Plan, SharesTheBatch) {
+  const ParallelPlan p = make_plan(degrees(2, 1, 1), model(), {24, 3}, 2);
+  EXPECT_EQ(p.micro_batch, 3);
+  EXPECT_EQ(p.micro_batches, 4);
+  EXPECT_NE(refusal(degrees(0, 1, 1), 5).find("train.batch_size: 24 sequences cannot be divided among 5 replicas"),
+            std::string::npos);
+  EXPECT_NE(refusal(degrees(0, 1, 1), 2, {24, 5}).find("train.micro_batch: 5 does not divide the 12 sequences"),
+            std::string::npos);
+}
+
+TEST(Plan, RefusesContextsAndSchedulesThatDoNotFit) {
+  EXPECT_NE(refusal(degrees(0, 128, 1), 128).find("parallel.cp: 128 ranks share sequences of 64 tokens"),
+            std::string::npos);
+  ParallelConfig nodes = degrees(0, 4, 1);
+  nodes.cp_ranks_per_node = 3;
+  EXPECT_NE(refusal(nodes, 4).find("parallel.cp_ranks_per_node: 3"), std::string::npos);
+  ParallelConfig heads = degrees(0, 4, 2);
+  heads.cp_schedule = ContextSchedule::all_to_all;
+  EXPECT_NE(refusal(heads, 8).find("but 2 (model.kv_heads: 4, parallel.tp: 2) do not divide among 4"),
+            std::string::npos);
+  EXPECT_NE(
+      refusal(degrees(0, 32, 4), 128, {1, 1}).find("parallel.tp: 4 does not divide the 2 tokens of a micro-batch"),
+      std::string::npos)
+      << refusal(degrees(0, 32, 4), 128, {1, 1});
+}
+
+TEST(Plan, Text) {
+  ParallelConfig c = degrees(0, 2, 2);
+  c.zero = 3;
+  EXPECT_EQ(make_plan(c, model(), {24, 0}, 8).text(), "dp 2, cp 2, tp 2, zero 3");
+  EXPECT_EQ(make_plan(degrees(0, 1, 1), model(), {24, 0}, 1).text(), "");
+}
+
+TEST(ParallelizeTensor, CutsEveryMatrixAndNoVector) {
+  Decoder whole(model(), 16), cut(model(), 16);
+  parallelize_tensor(cut, {1, 4});
+  whole.parameters().lay_out();
+  cut.parameters().lay_out();
+  EXPECT_EQ(cut.parameters().count(), whole.parameters().count());
+  std::int64_t vectors = 0;
+  for (const Param* p : cut.parameters().layout()) {
+    EXPECT_EQ(p->cut == Cut::none, p->shape.size() == 1) << p->parts[0].name;
+    vectors += p->shape.size() == 1;
+  }
+  EXPECT_EQ(vectors, 3);  // two norms of the block and the last one
+  EXPECT_LT(cut.parameters().size(), whole.parameters().size() / 3);
+}
+
+TEST(ParallelizeTensor, RefusesWhatDoesNotDivide) {
+  Decoder decoder(model());
+  EXPECT_THROW(parallelize_tensor(decoder, {0, 3}), Error);
+}
+
+}  // namespace
+}  // namespace ring
