@@ -30,7 +30,7 @@ __device__ void fetch(T* kept, const Span<T>& span, int keep, int chunk, std::ui
   if constexpr (kBulkCopy) {
     if (threadIdx.x == 0) {
       for (int c = 0; c * chunk < keep; ++c) init_barrier(barriers + c);
-      publish_barriers();
+      fence_barrier_init();
       for (int c = 0, begin = 0; begin < keep; ++c, begin += chunk)
         bulk_copy(kept + begin * kPack<T>, span.body(begin), static_cast<std::uint32_t>(min(chunk, keep - begin)) * 16u,
                   barriers + c);

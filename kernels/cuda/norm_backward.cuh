@@ -59,14 +59,14 @@ __device__ inline void stage_row(const NormBackward<T>& a, std::uint32_t n, bool
   for (int k = 0; k < packs; ++k) {
     const bool inside = exists && lane + k * group < row_packs;
     const int c = inside ? (lane + k * group) * kPack<T> : 0;
-    copy_async16(to + k * kBlock, inside ? x + c : a.x.data, inside);
-    copy_async16(to + (packs + k) * kBlock, inside ? dy + c : a.dy.data, inside);
-    if (add) copy_async16(to + (2 * packs + k) * kBlock, inside ? dx + c : a.dx.data, inside);
+    cp_async16(to + k * kBlock, inside ? x + c : a.x.data, inside);
+    cp_async16(to + (packs + k) * kBlock, inside ? dy + c : a.dy.data, inside);
+    if (add) cp_async16(to + (2 * packs + k) * kBlock, inside ? dx + c : a.dx.data, inside);
   }
   if (!exists) return;
   float* scalars = reinterpret_cast<float*>(stage + (add ? 3 : 2) * packs * kBlock) + threadIdx.x;
-  copy_async4(scalars, a.rstd + n);
-  if (centered) copy_async4(scalars + kBlock, a.mean + n);
+  cp_async4(scalars, a.rstd + n);
+  if (centered) cp_async4(scalars + kBlock, a.mean + n);
 }
 
 // Adds the block's groups in a fixed order: row [width] of parts. All threads call it; shared memory is theirs.
@@ -196,7 +196,7 @@ __global__ void __launch_bounds__(kBlock, Plan::blocks) norm_backward_staged(Nor
   const std::uint32_t step = gridDim.x * Plan::groups, in_block = threadIdx.x / group;
   auto copy = [&](std::uint32_t base, int stage) {
     if (base < a.count) stage_row<centered, Plan>(a, base + in_block, add, shared + stage * stage_words);
-    end_copies();
+    cp_async_commit();
   };
   std::uint32_t base = blockIdx.x * Plan::groups;
 #pragma unroll
@@ -212,7 +212,7 @@ __global__ void __launch_bounds__(kBlock, Plan::blocks) norm_backward_staged(Nor
   bool odd = false;
   for (int stage = 0; base < a.count; base += step, stage = stage + 1 == stages ? 0 : stage + 1, odd = !odd) {
     copy(base + (stages - 1) * step, stage == 0 ? stages - 1 : stage - 1);  // over the one read a round ago
-    await_copies<stages - 1>();
+    cp_async_wait<stages - 1>();
     keep_packed(weights);
     const std::uint32_t n = base + in_block;
     const StagedRow<centered, Plan, T> row(shared + stage * stage_words, add, n < a.count);
@@ -224,7 +224,7 @@ __global__ void __launch_bounds__(kBlock, Plan::blocks) norm_backward_staged(Nor
     if (n < a.count) store_dx(row, weights, sum, a, a.dx.at(outer, inner));
   }
   if (!a.parts) return;
-  await_copies<0>();
+  cp_async_wait<0>();
   float* part = a.parts + std::int64_t{blockIdx.x} * sums * a.width;
   store_part<Plan, T>(shares.dw, a.width, part, reinterpret_cast<float4*>(shared));
   if constexpr (centered) store_part<Plan, T>(shares.db, a.width, part + a.width, reinterpret_cast<float4*>(shared));

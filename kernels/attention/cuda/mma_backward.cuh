@@ -47,8 +47,8 @@ struct BackwardSizes : BackwardShape<owner, kDim> {
   static constexpr int kRows = 16 * Base::kTiles * kRowWarps;
   static constexpr int kOwn = kRows * kPitch<kDim>, kTile = Base::kStream * kPitch<kDim>;  // bytes of one operand
   static constexpr int kStatistics = owner == Stationary::kv ? 2 * Base::kStream * 4 : 0;
-  static constexpr int kStage = 2 * kTile + kStatistics, kFrame = 2 * kOwn + 2 * kStage;  // where it starts
-  static constexpr int kBytes = kFrame + sizeof(Frame<owner, Base::kWarps>);
+  static constexpr int kStage = 2 * kTile + kStatistics, kCtaState = 2 * kOwn + 2 * kStage;  // where it starts
+  static constexpr int kBytes = kCtaState + sizeof(CtaState<owner, Base::kWarps>);
   static constexpr int kColumns = kDim / Base::kParts;  // that a warp sums
 };
 
@@ -127,7 +127,7 @@ __device__ inline void load_statistics(unsigned char* shared, const float* lse2,
   static_assert(2 * kStream <= kThreads);
   const int i = static_cast<int>(threadIdx.x), row = i % kStream;
   if (i < 2 * kStream)
-    copy_async4(shared + i * 4, (i < kStream ? lse2 : delta) + std::int64_t{row} * stride, exist.has(row));
+    cp_async4(shared + i * 4, (i < kStream ? lse2 : delta) + std::int64_t{row} * stride, exist.has(row));
 }
 
 template <int kM>
@@ -165,34 +165,34 @@ __device__ inline void add_tile(GradientSums<owner, kDim>& sums,
   float weights[kM][kN][4], gradients[kM][kN][4];
   std::uint32_t packed[kM][kN / 2][4];
   clear(weights);
-  multiply_rows<kDim>(weights, at.x, a_columns);
+  gemm_nt<kDim>(weights, at.x, a_columns);
   if (!all) mask_columns<owner>(weights, segment, at.row, at.column);
   weights_of<owner>(weights, statistics, factor);
   if constexpr (owner == Stationary::kv) {
     as_operand(packed, weights);
-    multiply_packed<kDim>(sums.dy, packed, a_rows + Sizes::kTile);
+    gemm_nn<kDim>(sums.dy, packed, a_rows + Sizes::kTile);
   }
   clear(gradients);
-  multiply_rows<kDim>(gradients, at.x + Sizes::kOwn, a_columns + Sizes::kTile);
+  gemm_nt<kDim>(gradients, at.x + Sizes::kOwn, a_columns + Sizes::kTile);
   score_gradients<owner>(gradients, weights, statistics);
   as_operand(packed, gradients);
-  multiply_packed<kDim>(sums.dx, packed, a_rows);
+  gemm_nn<kDim>(sums.dx, packed, a_rows);
 }
 
 // The shared memory of x and y, no longer needed, stages the rows.
 template <Stationary owner, int kDim>
 __device__ inline void store_gradients(GradientSums<owner, kDim>& sums,
-                                       const Frame<owner, BackwardSizes<owner, kDim>::kWarps>& frame,
+                                       const CtaState<owner, BackwardSizes<owner, kDim>::kWarps>& cta,
                                        const BackwardParams& p, int in_block, int part, unsigned char* memory) {
   using Sizes = BackwardSizes<owner, kDim>;
   unsigned char* staging = memory + in_block * kPitch<kDim> + part * 2;
   float factor[Sizes::kTiles][2], kept[Sizes::kTiles][2];
   fill(factor, p.scale);
   fill(kept, 1.0f);
-  write_rows<kDim>(sums.dx, factor, kept, staging, frame.out(p.dx, p.dx_parts, in_block, part, p.dim));
+  write_rows<kDim>(sums.dx, factor, kept, staging, cta.out(p.dx, p.dx_parts, in_block, part, p.dim));
   if constexpr (owner == Stationary::kv) {
     fill(factor, 1.0f);
-    write_rows<kDim>(sums.dy, factor, kept, staging + Sizes::kOwn, frame.out(p.dy, p.dy_parts, in_block, part, p.dim));
+    write_rows<kDim>(sums.dy, factor, kept, staging + Sizes::kOwn, cta.out(p.dy, p.dy_parts, in_block, part, p.dim));
   }
 }
 
@@ -204,37 +204,37 @@ __global__ __launch_bounds__(
   constexpr bool kKeys = owner == Stationary::kv;
   constexpr int kM = Sizes::kTiles, kStream = Sizes::kStream, kN = kStream / 8, kThreads = Sizes::kThreads;
   extern __shared__ __align__(16) unsigned char memory[];
-  auto& frame = *reinterpret_cast<Frame<owner, Sizes::kWarps>*>(memory + Sizes::kFrame);
+  auto& cta = *reinterpret_cast<CtaState<owner, Sizes::kWarps>*>(memory + Sizes::kCtaState);
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const int in_block = warp % Sizes::kRowWarps * 16 * kM;      // first row of this warp
   const int part = warp / Sizes::kRowWarps * Sizes::kColumns;  // its first column
-  if (!frame.template open<Sizes::kRows, 16 * kM>(p.work, p.pass, p.group, kStream, in_block)) return;
-  const HeadSegment& segment = frame.segment;
+  if (!cta.template open<Sizes::kRows, 16 * kM>(p.work, p.pass, p.group, kStream, in_block)) return;
+  const HeadSegment& segment = cta.segment;
   unsigned char* stages = memory + 2 * Sizes::kOwn;
   const auto load_stage = [&](int turn, int column, int in_group) {
-    const int head = frame.streamed_head + in_group;
-    const std::int64_t row = frame.streamed_row(column);
-    const Range exist = frame.streamed_range(column);
+    const int head = cta.streamed_head + in_group;
+    const std::int64_t row = cta.streamed_row(column);
+    const Range exist = cta.streamed_range(column);
     unsigned char* stage = stages + turn * Sizes::kStage;
     load_tile<kDim, kStream, kThreads>(stage, p.a.at(row, head), p.a.row * segment.rate, exist, p.dim);
     load_tile<kDim, kStream, kThreads>(stage + Sizes::kTile, p.b.at(row, head), p.b.row * segment.rate, exist, p.dim);
     if constexpr (kKeys)
       load_statistics<kStream, kThreads>(stage + 2 * Sizes::kTile, p.lse2 + head * p.tokens + row,
                                          p.delta + head * p.tokens + row, segment.rate, exist);
-    end_copies();
+    cp_async_commit();
   };
-  load_tile<kDim, Sizes::kRows, kThreads>(memory, p.x.at(frame.own_row(0), frame.head), p.x.row * segment.rate,
-                                          frame.own_range(0), p.dim);
-  load_tile<kDim, Sizes::kRows, kThreads>(memory + Sizes::kOwn, p.y.at(frame.own_row(0), frame.head),
-                                          p.y.row * segment.rate, frame.own_range(0), p.dim);
-  end_copies();
-  int cursor = frame.columns.cursor, next, next_states, in_group = 0;
+  load_tile<kDim, Sizes::kRows, kThreads>(memory, p.x.at(cta.own_row(0), cta.head), p.x.row * segment.rate,
+                                          cta.own_range(0), p.dim);
+  load_tile<kDim, Sizes::kRows, kThreads>(memory + Sizes::kOwn, p.y.at(cta.own_row(0), cta.head),
+                                          p.y.row * segment.rate, cta.own_range(0), p.dim);
+  cp_async_commit();
+  int cursor = cta.columns.cursor, next, next_states, in_group = 0;
   // Owning keys, the columns of one query head of the group after the other.
   const auto find = [&] {
-    if (frame.columns.next(cursor, next, next_states)) return true;
+    if (cta.columns.next(cursor, next, next_states)) return true;
     if (!kKeys || ++in_group >= p.group) return false;
-    cursor = frame.columns.cursor;
-    return frame.columns.next(cursor, next, next_states);
+    cursor = cta.columns.cursor;
+    return cta.columns.next(cursor, next, next_states);
   };
   bool more = find();
   if (more) load_stage(0, next, in_group);
@@ -244,27 +244,27 @@ __global__ __launch_bounds__(
   clear(sums.dy);
   LaneStatistics<owner, kM, kN> statistics;
   if constexpr (!kKeys) {
-    const std::int64_t at = frame.head * p.tokens + frame.own_row(in_block);
-    statistics.load(p.lse2 + at, p.delta + at, segment.rate, frame.own_range(in_block));
+    const std::int64_t at = cta.head * p.tokens + cta.own_row(in_block);
+    statistics.load(p.lse2 + at, p.delta + at, segment.rate, cta.own_range(in_block));
   }
   const std::uint32_t x = shared_address(memory) + in_block * kPitch<kDim> + rows_first<kDim>(lane);
   for (int turn = 0; more; turn ^= 1) {
     const int column = next, states = next_states;
-    await_copies<0>();
+    cp_async_wait<0>();
     __syncthreads();  // the tile is there, and the other stage has been read
     more = find();
     if (more) load_stage(turn ^ 1, next, in_group);
-    const TileBounds seen = frame.reach[warp];
-    const int row = frame.row + in_block;
+    const TileBounds seen = cta.reach[warp];
+    const int row = cta.row + in_block;
     if (list_coverage(states, row / 64 % 2) == BlockCoverage::none || seen.none(column, kStream)) continue;
     unsigned char* stage = stages + turn * Sizes::kStage;
     statistics.stage(reinterpret_cast<const float*>(stage + 2 * Sizes::kTile));
     add_tile<owner, kDim>(sums, statistics, segment, seen.all(column, kStream),
                           {row, column, part, x, shared_address(stage)}, p.factor);
   }
-  await_copies<0>();
+  cp_async_wait<0>();
   __syncthreads();  // warps that share rows have read them
-  store_gradients<owner, kDim>(sums, frame, p, in_block, part, memory);
+  store_gradients<owner, kDim>(sums, cta, p, in_block, part, memory);
 }
 
 // x, y, a, b, dx and dy of p are those of the owner.

@@ -14,9 +14,9 @@ struct ForwardShape {
   static constexpr int kWarps = kDim <= 128 ? 4 : 8, kTiles = kDim <= 128 ? 2 : 1, kKeys = 64;
   static constexpr int kBlocksPerProcessor = kDim <= 128 ? 2 : 1;
   static constexpr int kThreads = 32 * kWarps, kRows = 16 * kTiles * kWarps;
-  static constexpr int kStage = 2 * kKeys * kPitch<kDim>;           // bytes of keys and values
-  static constexpr int kFrame = kRows * kPitch<kDim> + 2 * kStage;  // where it starts
-  static constexpr int kBytes = kFrame + sizeof(Frame<Stationary::q, kWarps>);
+  static constexpr int kStage = 2 * kKeys * kPitch<kDim>;              // bytes of keys and values
+  static constexpr int kCtaState = kRows * kPitch<kDim> + 2 * kStage;  // where it starts
+  static constexpr int kBytes = kCtaState + sizeof(CtaState<Stationary::q, kWarps>);
 };
 
 struct ForwardParams {
@@ -106,27 +106,27 @@ __global__ __launch_bounds__(ForwardShape<kDim>::kThreads, ForwardShape<kDim>::k
   using Shape = ForwardShape<kDim>;
   constexpr int kM = Shape::kTiles, kKeys = Shape::kKeys;
   extern __shared__ __align__(16) unsigned char memory[];
-  auto& frame = *reinterpret_cast<Frame<Stationary::q, Shape::kWarps>*>(memory + Shape::kFrame);
+  auto& cta = *reinterpret_cast<CtaState<Stationary::q, Shape::kWarps>*>(memory + Shape::kCtaState);
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const int in_block = warp * 16 * kM;  // first row of this warp
-  if (!frame.template open<Shape::kRows, 16 * kM>(p.work, p.pass, p.group, kKeys, in_block)) return;
-  const HeadSegment& segment = frame.segment;
+  if (!cta.template open<Shape::kRows, 16 * kM>(p.work, p.pass, p.group, kKeys, in_block)) return;
+  const HeadSegment& segment = cta.segment;
   unsigned char* stages = memory + Shape::kRows * kPitch<kDim>;
   const auto load_keys = [&](int turn, int key) {
     unsigned char* stage = stages + turn * Shape::kStage;
-    const std::int64_t row = frame.streamed_row(key);
-    const int head = frame.streamed_head;
-    const Range exist = frame.streamed_range(key);
+    const std::int64_t row = cta.streamed_row(key);
+    const int head = cta.streamed_head;
+    const Range exist = cta.streamed_range(key);
     load_tile<kDim, kKeys, Shape::kThreads>(stage, p.k.at(row, head), p.k.row * segment.rate, exist, p.dim);
     load_tile<kDim, kKeys, Shape::kThreads>(stage + kKeys * kPitch<kDim>, p.v.at(row, head), p.v.row * segment.rate,
                                             exist, p.dim);
-    end_copies();
+    cp_async_commit();
   };
-  load_tile<kDim, Shape::kRows, Shape::kThreads>(memory, p.q.at(frame.own_row(0), frame.head), p.q.row * segment.rate,
-                                                 frame.own_range(0), p.dim);
-  end_copies();
-  int cursor = frame.columns.cursor, next, next_states;
-  bool more = frame.columns.next(cursor, next, next_states);
+  load_tile<kDim, Shape::kRows, Shape::kThreads>(memory, p.q.at(cta.own_row(0), cta.head), p.q.row * segment.rate,
+                                                 cta.own_range(0), p.dim);
+  cp_async_commit();
+  int cursor = cta.columns.cursor, next, next_states;
+  bool more = cta.columns.next(cursor, next, next_states);
   if (more) load_keys(0, next);
 
   float out[kM][kDim / 8][4];
@@ -140,28 +140,28 @@ __global__ __launch_bounds__(ForwardShape<kDim>::kThreads, ForwardShape<kDim>::k
   const std::uint32_t own = shared_address(memory) + in_block * kPitch<kDim> + rows_first<kDim>(lane);
   for (int turn = 0; more; turn ^= 1) {
     const int key = next, states = next_states;
-    await_copies<0>();
+    cp_async_wait<0>();
     __syncthreads();  // the tile is there, and the other stage has been read
-    more = frame.columns.next(cursor, next, next_states);
+    more = cta.columns.next(cursor, next, next_states);
     if (more) load_keys(turn ^ 1, next);
-    const TileBounds seen = frame.reach[warp];
-    const int row = frame.row + in_block;
+    const TileBounds seen = cta.reach[warp];
+    const int row = cta.row + in_block;
     if (list_coverage(states, row / 64 % 2) == BlockCoverage::none || seen.none(key, kKeys)) continue;
     const std::uint32_t stage = shared_address(stages) + turn * Shape::kStage;
     float s[kM][kKeys / 8][4];
     clear(s);
-    multiply_rows<kDim>(s, own, stage + columns_first<kDim>(lane));
+    gemm_nt<kDim>(s, own, stage + columns_first<kDim>(lane));
     if (!seen.all(key, kKeys)) mask_columns<Stationary::q>(s, segment, row, key);
     softmax(s, out, rows, p.factor);
     std::uint32_t weights[kM][kKeys / 16][4];
     as_operand(weights, s);
-    multiply_packed<kDim>(out, weights, stage + kKeys * kPitch<kDim> + rows_first<kDim>(lane));
+    gemm_nn<kDim>(out, weights, stage + kKeys * kPitch<kDim> + rows_first<kDim>(lane));
   }
 
-  await_copies<0>();
+  cp_async_wait<0>();
   __syncthreads();  // the queries have been read: outputs take their place
-  const RowsOut to = frame.out(p.out, nullptr, in_block, 0, p.dim);
-  float* lse = p.lse + frame.head * p.tokens + frame.own_row(in_block);
+  const RowsOut to = cta.out(p.out, nullptr, in_block, 0, p.dim);
+  float* lse = p.lse + cta.head * p.tokens + cta.own_row(in_block);
   float scale[kM][2], kept[kM][2];
   finish(rows, p.factor, lse, segment.rate, to, scale, kept);
   write_rows<kDim>(out, scale, kept, memory + in_block * kPitch<kDim>, to);

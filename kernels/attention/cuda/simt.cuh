@@ -3,7 +3,7 @@
 // neighbouring rows of a product. A row's length in shared memory is an odd number of 16-byte words, so that rows read
 // by neighbouring lanes lie in different banks.
 
-#include "kernels/attention/cuda/frame.cuh"
+#include "kernels/attention/cuda/cta_state.cuh"
 #include "kernels/cuda/device/vec.cuh"
 
 namespace ring::cuda {
@@ -16,7 +16,7 @@ struct Lanes {
 };
 
 template <Stationary owner>
-using SimtFrame = Frame<owner, kSimtThreads / kWarp>;
+using SimtState = CtaState<owner, kSimtThreads / kWarp>;
 
 // kRows rows, `stride` elements apart, from `global` on, as f32; those that do not exist are 0.
 template <int kRows, class T>

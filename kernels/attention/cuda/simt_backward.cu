@@ -41,7 +41,7 @@ __device__ void load_statistics(float* shared, const float* lse2, const float* d
 
 // Products x.a become weights, products y.b gradients of scores.
 template <Stationary owner, int kR>
-__device__ void weigh(float (&weights)[kR][kR], float (&gradients)[kR][kR], const SimtFrame<owner>& frame, int column,
+__device__ void weigh(float (&weights)[kR][kR], float (&gradients)[kR][kR], const SimtState<owner>& cta, int column,
                       float factor, const float* statistics) {
   constexpr int kRows = kSide * kR;
   const Lanes t;
@@ -51,7 +51,7 @@ __device__ void weigh(float (&weights)[kR][kR], float (&gradients)[kR][kR], cons
     for (int c = 0; c < kR; ++c)
       weights[r][c] =
           exp2f(weights[r][c] * factor - statistics[owner == Stationary::kv ? t.x + kSide * c : t.y * kR + r]);
-  if (!frame.reach[0].all(column, kRows)) mask_sums<owner, kR>(weights, frame.segment, frame.row, column, 0.0f);
+  if (!cta.reach[0].all(column, kRows)) mask_sums<owner, kR>(weights, cta.segment, cta.row, column, 0.0f);
 #pragma unroll
   for (int r = 0; r < kR; ++r)
 #pragma unroll
@@ -69,23 +69,23 @@ __global__ __launch_bounds__(kSimtThreads) void simt_backward(const __grid_const
   const int dim = p.dim, size = kRows * simt_pitch(dim);
   float *x = reinterpret_cast<float*>(memory), *y = x + size, *a = y + size, *b = a + size, *pairs = b + size;
   float* statistics = pairs + kRows * simt_pitch(kRows);
-  auto& frame = *reinterpret_cast<SimtFrame<owner>*>(x + shared_floats<kDim>(dim));
-  if (!frame.template open<kRows, kRows>(p.work, p.pass, p.group, kRows, 0)) return;
-  const int rate = frame.segment.rate;
-  const std::int64_t own = frame.own_row(0);
-  load_rows<kRows>(x, p.x.at(own, frame.head), p.x.row * rate, frame.own_range(0), dim);
-  load_rows<kRows>(y, p.y.at(own, frame.head), p.y.row * rate, frame.own_range(0), dim);
+  auto& cta = *reinterpret_cast<SimtState<owner>*>(x + shared_floats<kDim>(dim));
+  if (!cta.template open<kRows, kRows>(p.work, p.pass, p.group, kRows, 0)) return;
+  const int rate = cta.segment.rate;
+  const std::int64_t own = cta.own_row(0);
+  load_rows<kRows>(x, p.x.at(own, cta.head), p.x.row * rate, cta.own_range(0), dim);
+  load_rows<kRows>(y, p.y.at(own, cta.head), p.y.row * rate, cta.own_range(0), dim);
   if (!kKeys)
-    load_statistics<kRows>(statistics, p.lse2 + frame.head * p.tokens + own, p.delta + frame.head * p.tokens + own,
-                           rate, frame.own_range(0));
+    load_statistics<kRows>(statistics, p.lse2 + cta.head * p.tokens + own, p.delta + cta.head * p.tokens + own, rate,
+                           cta.own_range(0));
   Sums<kR, kDim> dx, dy;
   clear_sums<kR, kDim>(dx);
   clear_sums<kR, kDim>(dy);
-  for (int head = frame.streamed_head, heads = kKeys ? p.group : 1; heads > 0; ++head, --heads)
-    for (int cursor = frame.columns.cursor, column, states; frame.columns.next(cursor, column, states);) {
-      if (list_coverage(states, frame.row / 64 % 2) == BlockCoverage::none) continue;
-      const std::int64_t row = frame.streamed_row(column);
-      const Range exist = frame.streamed_range(column);
+  for (int head = cta.streamed_head, heads = kKeys ? p.group : 1; heads > 0; ++head, --heads)
+    for (int cursor = cta.columns.cursor, column, states; cta.columns.next(cursor, column, states);) {
+      if (list_coverage(states, cta.row / 64 % 2) == BlockCoverage::none) continue;
+      const std::int64_t row = cta.streamed_row(column);
+      const Range exist = cta.streamed_range(column);
       __syncthreads();  // the tiles before have been read
       load_rows<kRows>(a, p.a.at(row, head), p.a.row * rate, exist, dim);
       load_rows<kRows>(b, p.b.at(row, head), p.b.row * rate, exist, dim);
@@ -96,7 +96,7 @@ __global__ __launch_bounds__(kSimtThreads) void simt_backward(const __grid_const
       float weights[kR][kR], gradients[kR][kR];
       dot_rows<kR>(weights, x, a, dim);
       dot_rows<kR>(gradients, y, b, dim);
-      weigh<owner, kR>(weights, gradients, frame, column, p.factor, statistics);
+      weigh<owner, kR>(weights, gradients, cta, column, p.factor, statistics);
       if constexpr (kKeys) {
         put_rows<kR>(pairs, weights);
         add_product<kR, kDim>(dy, pairs, b, dim);
@@ -107,8 +107,8 @@ __global__ __launch_bounds__(kSimtThreads) void simt_backward(const __grid_const
   float factor[kR], kept[kR];
 #pragma unroll
   for (int r = 0; r < kR; ++r) factor[r] = p.scale, kept[r] = 1.0f;
-  write_sums<kR, kDim>(dx, factor, kept, frame.out(p.dx, p.dx_parts, 0, 0, dim));
-  if constexpr (kKeys) write_sums<kR, kDim>(dy, kept, kept, frame.out(p.dy, p.dy_parts, 0, 0, dim));
+  write_sums<kR, kDim>(dx, factor, kept, cta.out(p.dx, p.dx_parts, 0, 0, dim));
+  if constexpr (kKeys) write_sums<kR, kDim>(dy, kept, kept, cta.out(p.dy, p.dy_parts, 0, 0, dim));
 }
 
 // x, y, a, b, dx and dy of p are those of the owner.
@@ -123,7 +123,7 @@ void launch_owner(const AttentionBackward& args, Params<T> p, const BranchPass& 
   p.work = plan.work;
   const SplitParts parts(plan, args, ctx);
   p.dx_parts = device_data<float>(parts.dk), p.dy_parts = device_data<float>(parts.dv);
-  const std::size_t shared = shared_floats<kDim>(p.dim) * sizeof(float) + sizeof(SimtFrame<owner>);
+  const std::size_t shared = shared_floats<kDim>(p.dim) * sizeof(float) + sizeof(SimtState<owner>);
   launch(ctx, {grid_of(plan.blocks), kSimtThreads, shared}, simt_backward<T, owner, kDim>, p);
   parts.add_up(plan, args, ctx);
 }

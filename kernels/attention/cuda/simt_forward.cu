@@ -49,16 +49,16 @@ __device__ void softmax(float (&s)[kR][kR], float (&largest)[kR], float (&total)
 
 // Divides, merges with what stands there already, and writes.
 template <class T, int kDim>
-__device__ void finish(const Params<T>& p, const SimtFrame<Stationary::q>& frame, const Sums<kR, kDim>& sums,
+__device__ void finish(const Params<T>& p, const SimtState<Stationary::q>& cta, const Sums<kR, kDim>& sums,
                        const float (&largest)[kR], const float (&total)[kR]) {
   const Lanes t;
-  const RowsOut to = frame.out(p.out, nullptr, 0, 0, p.dim);
-  float* lse = p.lse + frame.head * p.tokens + frame.own_row(0);
+  const RowsOut to = cta.out(p.out, nullptr, 0, 0, p.dim);
+  float* lse = p.lse + cta.head * p.tokens + cta.own_row(0);
   float factor[kR], kept[kR];
 #pragma unroll
   for (int i = 0; i < kR; ++i) {
     const int row = t.y * kR + i;
-    float* at = lse + std::int64_t{row} * frame.segment.rate;
+    float* at = lse + std::int64_t{row} * cta.segment.rate;
     const float own = total[i] == 0.0f ? -INFINITY : (largest[i] + log2f(total[i])) * kLn2;
     const Merged both = merge(own, to.carry && to.exist.has(row) ? *at : -INFINITY);
     factor[i] = total[i] == 0.0f ? 0.0f : both.own / total[i];
@@ -74,20 +74,20 @@ __global__ __launch_bounds__(kSimtThreads, kDim <= 128 ? 2 : 1) void simt_forwar
   extern __shared__ float4 memory[];
   float* queries = reinterpret_cast<float*>(memory);
   float *tile = queries + kRows * simt_pitch(p.dim), *weights = tile + kRows * simt_pitch(p.dim);
-  auto& frame = *reinterpret_cast<SimtFrame<Stationary::q>*>(queries + shared_floats(p.dim));
-  if (!frame.template open<kRows, kRows>(p.work, p.pass, p.group, kRows, 0)) return;
-  const HeadSegment& segment = frame.segment;
-  load_rows<kRows>(queries, p.q.at(frame.own_row(0), frame.head), p.q.row * segment.rate, frame.own_range(0), p.dim);
+  auto& cta = *reinterpret_cast<SimtState<Stationary::q>*>(queries + shared_floats(p.dim));
+  if (!cta.template open<kRows, kRows>(p.work, p.pass, p.group, kRows, 0)) return;
+  const HeadSegment& segment = cta.segment;
+  load_rows<kRows>(queries, p.q.at(cta.own_row(0), cta.head), p.q.row * segment.rate, cta.own_range(0), p.dim);
   Sums<kR, kDim> sums;
   clear_sums<kR, kDim>(sums);
   float largest[kR], total[kR], rescale[kR];
 #pragma unroll
   for (int i = 0; i < kR; ++i) largest[i] = -INFINITY, total[i] = 0.0f;
-  for (int cursor = frame.columns.cursor, key, states; frame.columns.next(cursor, key, states);) {
-    if (list_coverage(states, frame.row / 64 % 2) == BlockCoverage::none) continue;
-    const std::int64_t row = frame.streamed_row(key);
-    const int head = frame.streamed_head;
-    const Range exist = frame.streamed_range(key);
+  for (int cursor = cta.columns.cursor, key, states; cta.columns.next(cursor, key, states);) {
+    if (list_coverage(states, cta.row / 64 % 2) == BlockCoverage::none) continue;
+    const std::int64_t row = cta.streamed_row(key);
+    const int head = cta.streamed_head;
+    const Range exist = cta.streamed_range(key);
     __syncthreads();  // the tile before has been read
     load_rows<kRows>(tile, p.k.at(row, head), p.k.row * segment.rate, exist, p.dim);
     __syncthreads();
@@ -95,7 +95,7 @@ __global__ __launch_bounds__(kSimtThreads, kDim <= 128 ? 2 : 1) void simt_forwar
     dot_rows<kR>(s, queries, tile, p.dim);
 #pragma unroll
     for (int i = 0; i < kR * kR; ++i) s[i / kR][i % kR] = __fmul_rn(s[i / kR][i % kR], p.factor);
-    if (!frame.reach[0].all(key, kRows)) mask_sums<Stationary::q, kR>(s, segment, frame.row, key, -INFINITY);
+    if (!cta.reach[0].all(key, kRows)) mask_sums<Stationary::q, kR>(s, segment, cta.row, key, -INFINITY);
     softmax(s, largest, total, rescale);
     put_rows<kR>(weights, s);
     __syncthreads();  // the keys have been read
@@ -107,7 +107,7 @@ __global__ __launch_bounds__(kSimtThreads, kDim <= 128 ? 2 : 1) void simt_forwar
       for (int c = 0; c < kDim / 64 * 4; ++c) sums[i][c / 4][c % 4] *= rescale[i];
     add_product<kR, kDim>(sums, weights, tile, p.dim);
   }
-  finish<T, kDim>(p, frame, sums, largest, total);
+  finish<T, kDim>(p, cta, sums, largest, total);
 }
 
 template <class T>
@@ -128,7 +128,7 @@ void run(const Attention& args, const BranchPass& pass, const ExecContext& ctx) 
                     pass,
                     plan.work};
   const auto kernel = dim <= 64 ? simt_forward<T, 64> : dim <= 128 ? simt_forward<T, 128> : simt_forward<T, 256>;
-  const std::size_t shared = shared_floats(dim) * sizeof(float) + sizeof(SimtFrame<Stationary::q>);
+  const std::size_t shared = shared_floats(dim) * sizeof(float) + sizeof(SimtState<Stationary::q>);
   launch(ctx, {grid_of(plan.blocks), kSimtThreads, shared}, kernel, p);
 }
 

@@ -41,10 +41,10 @@ bool fits_output(const Tensor& t) {
 bool fits_all(const Pattern& pattern, std::int64_t dim, float scale, std::initializer_list<Tensor> operands,
               std::initializer_list<Tensor> outputs, const ExecContext& ctx) {
   if (dim > 128 || !(scale > 0) || !is_hopper(ctx) || !encode_tiled()) return false;
-  Boxes boxes;
+  TensorMap boxes;
   for (const BranchPass& pass : passes_of(pattern))
     for (const Tensor& t : operands)
-      if (t.dtype() != DType::bf16 || !boxes_of(t, pass.rate, boxes)) return false;
+      if (t.dtype() != DType::bf16 || !make_tensor_map(t, pass.rate, boxes)) return false;
   for (const Tensor& t : outputs)
     if (t.defined() && !fits_output(t)) return false;
   return true;
@@ -101,7 +101,7 @@ const bool added[] = {
 
 }  // namespace
 
-bool boxes_of(const Tensor& t, int rate, Boxes& to) {
+bool make_tensor_map(const Tensor& t, int rate, TensorMap& to) {
   const Encode encode = encode_tiled();
   if (!encode || !t.defined() || t.dtype() != DType::bf16 || t.shape().size() != 3 || t.stride(2) != 1 ||
       t.dim(0) == 0 || t.dim(0) % rate != 0)

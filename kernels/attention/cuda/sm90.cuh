@@ -23,29 +23,29 @@ constexpr int tile_bytes(int rows) {
   return panel_bytes(rows) * (kDim / 64);
 }
 
-// A tensor [N,H,D] seen with every rate-th row of a residue as neighbours: columns, residue, head, row / rate; boxes of
-// 64 columns and 64 rows.
-struct Boxes {
+// For the TMA: a tensor [N,H,D] seen with every rate-th row of a residue as neighbours (columns, residue, head, row /
+// rate), in boxes of 64 columns and 64 rows.
+struct TensorMap {
   CUtensorMap map;
 };
 // False: the tensor does not lend itself (N is no multiple of the rate, alignment).
-bool boxes_of(const Tensor& t, int rate, Boxes& to);
+bool make_tensor_map(const Tensor& t, int rate, TensorMap& to);
 
 // Where the rows of a head segment are in such a view.
-struct BoxRows {
+struct TmaRows {
   int residue, first;
-  __device__ BoxRows(int row, int rate) : residue(row % rate), first(row / rate) {
+  __device__ TmaRows(int row, int rate) : residue(row % rate), first(row / rate) {
     if (residue < 0) residue += rate, --first;
   }
 };
 
-// kDim columns of 64 samples from `sample` on, to panels of `rows` rows. By a converged warp.
+// Loads kDim columns of 64 samples from `sample` on to panels of `rows` rows. By a converged warp.
 template <int kDim>
-__device__ inline void copy_rows(std::uint32_t to, int rows, const Boxes& from, const BoxRows& at, int head, int sample,
-                                 Barrier& barrier) {
+__device__ inline void tma_load_rows(std::uint32_t to, int rows, const TensorMap& from, const TmaRows& at, int head,
+                                     int sample, Barrier& barrier) {
 #pragma unroll
   for (int panel = 0; panel < kDim / 64; ++panel)
-    copy_box(to + panel * panel_bytes(rows), from.map, panel * 64, at.residue, head, at.first + sample, barrier);
+    tma_load(to + panel * panel_bytes(rows), from.map, panel * 64, at.residue, head, at.first + sample, barrier);
 }
 
 // The same in all lanes, and known to be by the compiler, which then keeps it, and what is computed from it alone, in
@@ -88,11 +88,11 @@ __device__ inline bool all_whole(int marks, int consumer) {
   return marks >= 0 && (marks >> consumer & kAll) == kAll;
 }
 
-// Blocks of work in the order in which thread blocks ask for them. The counter returns to 0 with the last request.
-struct Tickets {
+// Hands out a schedule's blocks of work as thread blocks ask for them. The counter returns to 0 with the last request.
+struct TileScheduler {
   unsigned int* counter;
   unsigned blocks;
-  __device__ unsigned take() const { return atomicInc(counter, blocks + gridDim.x - 1); }
+  __device__ unsigned fetch() const { return atomicInc(counter, blocks + gridDim.x - 1); }
 };
 
 // Jobs that one thread describes ahead: the next one when the consumers are done with the one before, and the producer
@@ -106,7 +106,8 @@ struct Jobs {
     for (int i = 0; i < kJobs; ++i) full[i].init(1), empty[i].init(1 + kConsumers * kGroupWarps);
   }
   template <Stationary owner>
-  __device__ void describe_all(const TileSchedule& work, const BranchPass& pass, const Tickets& tickets, int group);
+  __device__ void describe_all(const TileSchedule& work, const BranchPass& pass, const TileScheduler& scheduler,
+                               int group);
 };
 
 // Fills in all but the head segment, which is there; false: nothing of the block exists.
@@ -241,18 +242,18 @@ __device__ inline void mask_rows(float (&s)[32 * kParts], const HeadSegment& seg
 template <int kConsumers>
 template <Stationary owner>
 __device__ inline void Jobs<kConsumers>::describe_all(const TileSchedule& work, const BranchPass& pass,
-                                                      const Tickets& tickets, int group) {
-  for (Turn<kJobs> turn;; turn.next()) {
-    Job<kConsumers>& job = jobs[turn.stage];
-    empty[turn.stage].wait(turn.parity ^ 1);
+                                                      const TileScheduler& scheduler, int group) {
+  for (PipelineState<kJobs> pipe;; pipe.advance()) {
+    Job<kConsumers>& job = jobs[pipe.index];
+    empty[pipe.index].wait(pipe.phase ^ 1);
     job.head = -1;
-    for (unsigned ticket = tickets.take(); ticket < tickets.blocks; ticket = tickets.take()) {
-      const CtaCoord at = work[ticket];
+    for (unsigned index = scheduler.fetch(); index < scheduler.blocks; index = scheduler.fetch()) {
+      const CtaCoord at = work[index];
       job.segment = HeadSegment(pass, at.piece, pass.offset(at.head / group));
       if (describe<owner>(job, work, at)) break;
     }
     const bool last = job.head < 0;
-    full[turn.stage].arrive();
+    full[pipe.index].arrive();
     if (last) return;
   }
 }
@@ -309,23 +310,21 @@ __device__ inline void write_row(const float (&c)[kDim / 2], int half, float fac
   }
 }
 
-// rows x kDim (along_rows) times (columns x kDim)^T.
+// c = a b^T, both K-major in shared memory: rows x kDim and columns x kDim.
 template <int kDim, int kSums>
-__device__ inline void multiply_rows(float (&c)[kSums], std::uint32_t a, int a_rows, std::uint32_t b, int b_rows) {
+__device__ inline void gemm_ss(float (&c)[kSums], std::uint32_t a, int a_rows, std::uint32_t b, int b_rows) {
 #pragma unroll
   for (int k = 0; k < kDim / 16; ++k) {
     const int panel = k / 4, inside = k % 4 * 32;
-    multiply_tiles(c, along_rows(a).after(panel * panel_bytes(a_rows) + inside),
-                   along_rows(b).after(panel * panel_bytes(b_rows) + inside), k > 0);
+    wgmma_ss(c, desc_k_major(a).after(panel * panel_bytes(a_rows) + inside),
+             desc_k_major(b).after(panel * panel_bytes(b_rows) + inside), k > 0);
   }
 }
 // c += fragments (16 kSteps of the summed index) times a tile whose rows are the summed index.
 template <int kSteps, int kSums>
-__device__ inline void add_products(float (&c)[kSums], const std::uint32_t (&a)[kSteps][4], std::uint32_t b,
-                                    int b_rows) {
+__device__ inline void gemm_rs(float (&c)[kSums], const std::uint32_t (&a)[kSteps][4], std::uint32_t b, int b_rows) {
 #pragma unroll
-  for (int k = 0; k < kSteps; ++k)
-    multiply_fragments(c, a[k], across_rows(b, panel_bytes(b_rows)).after(k * 16 * 128), 1);
+  for (int k = 0; k < kSteps; ++k) wgmma_rs(c, a[k], desc_mn_major(b, panel_bytes(b_rows)).after(k * 16 * 128), 1);
 }
 template <int n>
 __device__ inline void clear(float (&c)[n]) {
@@ -342,8 +341,8 @@ __device__ inline void as_fragments(std::uint32_t (&p)[kSteps][4], const float (
 }
 
 // The bytes that copies to this barrier will bring. By a converged warp, before it asks for them.
-__device__ inline void expect(Barrier& full, int bytes) {
-  if (lane() == 0) full.arrive_expecting(bytes);
+__device__ inline void expect_tx(Barrier& full, int bytes) {
+  if (lane() == 0) full.arrive_expect_tx(bytes);
   __syncwarp();
 }
 

@@ -107,8 +107,8 @@ struct BackwardConsumer {
   const BackwardParams& p;
   Memory& m;
   const int consumer, warp;
-  Turn<Memory::kStages> turn;
-  Turn<Memory::kOwnStages> own_turn;
+  PipelineState<Memory::kStages> pipe;
+  PipelineState<Memory::kOwnStages> own_pipe;
   int marks = kNoTile, pending = -1;  // of the next tile; the stage of the one whose products are under way
   float dx[kDim / 2], dy[kKeys ? kDim / 2 : 1], s[kColumns / 2], dp[kColumns / 2];
   std::uint32_t w[kKeys ? kColumns / 16 : 1][4], g[kColumns / 16][4];
@@ -120,7 +120,7 @@ struct BackwardConsumer {
 
   __device__ void run() {
     for (int n = 0;; ++n) {
-      m.own_full[own_turn.stage].wait(own_turn.parity);
+      m.own_full[own_pipe.index].wait(own_pipe.phase);
       const Job<Memory::kConsumers>& job = m.jobs[n % Memory::kJobs];
       if (uniform(job.head) < 0) return;
       const int row = job.row + in_block() + lane() / 4;
@@ -135,10 +135,10 @@ struct BackwardConsumer {
           pass_tile();
       }
       finish_tile();
-      release(m.empty[turn.stage]);  // that there is no more
-      turn.next();
-      if constexpr (!kOwnInRegisters) release(m.own_empty[own_turn.stage]);
-      own_turn.next();
+      release(m.empty[pipe.index]);  // that there is no more
+      pipe.advance();
+      if constexpr (!kOwnInRegisters) release(m.own_empty[own_pipe.index]);
+      own_pipe.advance();
       const int own_row = kKeys ? job.segment.k_row : job.segment.q_row;
       write_gradient<kDim>(dx, p.scale, p.dx, p.partial_dx, job, row, own_row, p.dim);
       if constexpr (kKeys) write_gradient<kDim>(dy, 1.0f, p.dy, p.partial_dy, job, row, own_row, p.dim);
@@ -152,8 +152,8 @@ struct BackwardConsumer {
     if (lane() == 0) empty.arrive();
   }
   __device__ void read_marks() {
-    m.full[turn.stage].wait(turn.parity);
-    marks = uniform(m.tiles[turn.stage].marks);
+    m.full[pipe.index].wait(pipe.phase);
+    marks = uniform(m.tiles[pipe.index].marks);
   }
   __device__ void begin_job(const Job<Memory::kConsumers>& job, int row) {
     clear(dx);
@@ -164,7 +164,7 @@ struct BackwardConsumer {
     if constexpr (kOwnInRegisters) {
       load_own(x, m.x[0]);
       load_own(y, m.y[0]);
-      order_before_copies();
+      fence_proxy_async();
       release(m.own_empty[0]);
     }
     read_marks();
@@ -175,49 +175,48 @@ struct BackwardConsumer {
 #pragma unroll
     for (int k = 0; k < kDim / 16; ++k) {
       const int chunk = 2 * k + lane() / 16;  // of 16 bytes; as the copy engine swizzles
-      load_matrices(to[k], shared_address(tile) + chunk / 8 * panel_bytes(Memory::kRows) + row * 128 +
-                               (chunk % 8 ^ row % 8) * 16);
+      ldmatrix(to[k],
+               shared_address(tile) + chunk / 8 * panel_bytes(Memory::kRows) + row * 128 + (chunk % 8 ^ row % 8) * 16);
     }
-    hold(to);
+    fence_operand(to);
   }
 
   // Both products of a tile that its weights wait for.
   __device__ void queue_products(std::uint32_t a, std::uint32_t b) {
-    begin_products();
+    wgmma_fence();
     if constexpr (kOwnInRegisters)
-      multiply_own(s, x, a);
+      gemm_own(s, x, a);
     else
-      multiply_rows<kDim>(s, own(m.x[own_turn.stage]), Memory::kRows, a, kColumns);
-    end_products();
+      gemm_ss<kDim>(s, own(m.x[own_pipe.index]), Memory::kRows, a, kColumns);
+    wgmma_commit();
     if constexpr (kOwnInRegisters)
-      multiply_own(dp, y, b);
+      gemm_own(dp, y, b);
     else
-      multiply_rows<kDim>(dp, own(m.y[own_turn.stage]), Memory::kRows, b, kColumns);
-    end_products();
+      gemm_ss<kDim>(dp, own(m.y[own_pipe.index]), Memory::kRows, b, kColumns);
+    wgmma_commit();
   }
   __device__ std::uint32_t own(const unsigned char* tile) const {
     return shared_address(tile) + panel_bytes(kGroupRows) * consumer;
   }
-  __device__ static void multiply_own(float (&c)[kColumns / 2], const std::uint32_t (&a)[kDim / 16][4],
-                                      std::uint32_t b) {
+  __device__ static void gemm_own(float (&c)[kColumns / 2], const std::uint32_t (&a)[kDim / 16][4], std::uint32_t b) {
 #pragma unroll
     for (int k = 0; k < kDim / 16; ++k)
-      multiply_fragments<false>(c, a[k], along_rows(b).after(k / 4 * panel_bytes(kColumns) + k % 4 * 32), k > 0);
+      wgmma_rs<Major::k>(c, a[k], desc_k_major(b).after(k / 4 * panel_bytes(kColumns) + k % 4 * 32), k > 0);
   }
 
   template <bool masked>
   __device__ void next_tile(const Job<Memory::kConsumers>& job, int row) {
-    const int stage = turn.stage;
+    const int stage = pipe.index;
     const std::uint32_t a = shared_address(m.a) + stage * Memory::kTile;
     const std::uint32_t b = shared_address(m.b) + stage * Memory::kTile;
     queue_products(a, b);
     if constexpr (kOwnInRegisters) statistics.load_lse2(m.lse2[stage]);
-    await_products<1>();
+    wgmma_wait<1>();
     if constexpr (kOverlapTiles) {
       products_added();
       pending = stage;
     }
-    hold(s);
+    fence_operand(s);
     if constexpr (kKeys && !kOwnInRegisters) statistics.load_lse2(m.lse2[stage]);
     if (masked && !all_whole<kParts>(marks, consumer)) {
       TilePlace tile = m.tiles[stage];
@@ -225,52 +224,52 @@ struct BackwardConsumer {
       mask_rows<owner, kParts>(s, job.segment, tile, row, consumer);
     }
     weights_of(s, statistics, p.factor);
-    turn.next();
+    pipe.advance();
     if constexpr (kKeys) {
       as_fragments(w, s);
       if constexpr (kOwnInRegisters) statistics.load_delta(m.delta[stage]);
-      begin_products();
-      add_products(dy, w, b, kColumns);
-      end_products();
-      await_products<1>();
-      hold(dp);
+      wgmma_fence();
+      gemm_rs(dy, w, b, kColumns);
+      wgmma_commit();
+      wgmma_wait<1>();
+      fence_operand(dp);
       if constexpr (!kOwnInRegisters) statistics.load_delta(m.delta[stage]);
       score_gradients(dp, s, statistics);
     }
     if constexpr (kOverlapTiles) read_marks();  // a loop: the compiler moves no wait before exponents across it
-    if constexpr (kOverlapTiles || !kKeys) await_products<0>();
+    if constexpr (kOverlapTiles || !kKeys) wgmma_wait<0>();
     if constexpr (!kKeys) {
-      hold(dp);
+      fence_operand(dp);
       score_gradients(dp, s, statistics);
     }
     as_fragments(g, dp);
-    begin_products();
-    add_products(dx, g, a, kColumns);
-    end_products();
+    wgmma_fence();
+    gemm_rs(dx, g, a, kColumns);
+    wgmma_commit();
     if constexpr (!kOverlapTiles) {
-      await_products<0>();
-      hold(dx);
-      if constexpr (kKeys) hold(dy);
+      wgmma_wait<0>();
+      fence_operand(dx);
+      if constexpr (kKeys) fence_operand(dy);
       release(m.empty[stage]);
       read_marks();
     }
   }
   __device__ void products_added() {
-    hold(dx);
-    if constexpr (kKeys) hold(dy);
+    fence_operand(dx);
+    if constexpr (kKeys) fence_operand(dy);
     if (pending >= 0) release(m.empty[pending]);
   }
   __device__ void finish_tile() {
     if constexpr (!kOverlapTiles) return;
-    await_products<0>();
+    wgmma_wait<0>();
     products_added();
     pending = -1;
   }
   // None of whose pairs counts.
   __device__ void pass_tile() {
     finish_tile();
-    release(m.empty[turn.stage]);
-    turn.next();
+    release(m.empty[pipe.index]);
+    pipe.advance();
     read_marks();
   }
 };
@@ -286,10 +285,10 @@ __global__ __launch_bounds__(threads_of(BackwardShape<owner, kDim>::kConsumers),
   __syncthreads();
   const int group = uniform(static_cast<int>(threadIdx.x) / kGroup);
   if (group == 0) {
-    give_registers<Memory::kProducerRegisters>();
+    setmaxnreg_dec<Memory::kProducerRegisters>();
     if (threadIdx.x < 32) produce<owner, kDim>(p, m);
   } else {
-    take_registers<Memory::kConsumerRegisters>();
+    setmaxnreg_inc<Memory::kConsumerRegisters>();
     BackwardConsumer<owner, kDim>(p, m, group - 1).run();
   }
 #else
@@ -308,8 +307,8 @@ void run_backward(const AttentionBackward& args, const BranchPass& pass, const R
                     Memory::kRows, std::max<std::int64_t>(1, kKeys ? 4 * dim * group : 4 * dim / group), ctx);
   if (plan.blocks == 0) return;
   BackwardParams p{};
-  const auto boxes = [&](const Tensor& t, Boxes& to) {
-    RING_CHECK(boxes_of(t, pass.rate, to), "attention_backward: operands that the copy engine does not take");
+  const auto boxes = [&](const Tensor& t, TensorMap& to) {
+    RING_CHECK(make_tensor_map(t, pass.rate, to), "attention_backward: operands that the copy engine does not take");
   };
   boxes(kKeys ? args.k : args.q, p.x);
   boxes(kKeys ? args.v : args.dout, p.y);
@@ -326,7 +325,7 @@ void run_backward(const AttentionBackward& args, const BranchPass& pass, const R
   p.scale = args.scale;
   p.pass = pass;
   p.work = plan.work;
-  p.tickets = {plan.counter, static_cast<unsigned>(plan.blocks)};
+  p.scheduler = {plan.counter, static_cast<unsigned>(plan.blocks)};
   Tensor partial_dk, partial_dv;
   if (kKeys && plan.lists.slots > 0) {
     partial_dk = ctx.empty({plan.pieces, plan.lists.slots, kListRows, dim});

@@ -7,7 +7,7 @@
 namespace ring::cuda::sm90 {
 
 struct BackwardParams {
-  Boxes x, y, a, b;
+  TensorMap x, y, a, b;
   Output dx, dy;                  // dy: owning keys
   Output partial_dx, partial_dy;  // of the shares of a split list: a row for each slot and row of a tile
   const float *lse2, *delta;      // [Hq,N]
@@ -16,7 +16,7 @@ struct BackwardParams {
   float factor, scale;  // from a product to a power of two; of the scores
   BranchPass pass;
   TileSchedule work;
-  Tickets tickets;
+  TileScheduler scheduler;
 };
 
 // A block's measures.
@@ -52,7 +52,7 @@ struct BackwardMemory : BackwardShape<owner, kDim> {
   __device__ void init() {
     for (int i = 0; i < kOwnStages; ++i) own_full[i].init(1), own_empty[i].init(kWarps);
     for (int s = 0; s < kStages; ++s) full[s].init(32), empty[s].init(kWarps);
-    publish_barrier_inits();
+    fence_barrier_init();
   }
 };
 
@@ -76,8 +76,8 @@ struct StreamedStatistics {
 };
 
 // For a warp.
-__device__ inline unsigned next_ticket(const Tickets& tickets) {
-  return static_cast<unsigned>(uniform(threadIdx.x == 0 ? static_cast<int>(tickets.take()) : 0));
+__device__ inline unsigned next_work(const TileScheduler& scheduler) {
+  return static_cast<unsigned>(uniform(threadIdx.x == 0 ? static_cast<int>(scheduler.fetch()) : 0));
 }
 
 // One warp.
@@ -86,13 +86,13 @@ __device__ void produce(const BackwardParams& p, BackwardMemory<owner, kDim>& m)
   using Memory = BackwardMemory<owner, kDim>;
   constexpr bool kKeys = owner == Stationary::kv;
   const bool leader = threadIdx.x == 0;
-  Turn<Memory::kStages> turn;
-  Turn<Memory::kOwnStages> own_turn;
+  PipelineState<Memory::kStages> pipe;
+  PipelineState<Memory::kOwnStages> own_pipe;
   int n = 0;
-  unsigned next = next_ticket(p.tickets);
-  for (unsigned ticket = next; ticket < p.tickets.blocks; ticket = next) {
-    next = next_ticket(p.tickets);  // asked for long before it is needed
-    const CtaCoord at = p.work[ticket];
+  unsigned next = next_work(p.scheduler);
+  for (unsigned index = next; index < p.scheduler.blocks; index = next) {
+    next = next_work(p.scheduler);  // fetched long before it is needed
+    const CtaCoord at = p.work[index];
     Job<Memory::kConsumers>& job = m.jobs[n % Memory::kJobs];
     __syncwarp();
     bool exists = false;
@@ -103,18 +103,20 @@ __device__ void produce(const BackwardParams& p, BackwardMemory<owner, kDim>& m)
     __syncwarp();  // the job is there
     if (!uniform(exists)) continue;
     const HeadSegment& segment = job.segment;
-    const BoxRows own(kKeys ? segment.k_row : segment.q_row, segment.rate);
-    const BoxRows streamed(kKeys ? segment.q_row : segment.k_row, segment.rate);
+    const TmaRows own(kKeys ? segment.k_row : segment.q_row, segment.rate);
+    const TmaRows streamed(kKeys ? segment.q_row : segment.k_row, segment.rate);
     const int own_head = uniform(job.head), row = uniform(job.row);
-    Barrier& own_full = m.own_full[own_turn.stage];
-    m.own_empty[own_turn.stage].wait(own_turn.parity ^ 1);
-    expect(own_full, 2 * Memory::kOwn);
+    Barrier& own_full = m.own_full[own_pipe.index];
+    m.own_empty[own_pipe.index].wait(own_pipe.phase ^ 1);
+    expect_tx(own_full, 2 * Memory::kOwn);
     for (int c = 0; c < Memory::kConsumers; ++c) {
       const int offset = panel_bytes(kGroupRows) * c, first = row + kGroupRows * c;
-      copy_rows<kDim>(shared_address(m.x[own_turn.stage]) + offset, Memory::kRows, p.x, own, own_head, first, own_full);
-      copy_rows<kDim>(shared_address(m.y[own_turn.stage]) + offset, Memory::kRows, p.y, own, own_head, first, own_full);
+      tma_load_rows<kDim>(shared_address(m.x[own_pipe.index]) + offset, Memory::kRows, p.x, own, own_head, first,
+                          own_full);
+      tma_load_rows<kDim>(shared_address(m.y[own_pipe.index]) + offset, Memory::kRows, p.y, own, own_head, first,
+                          own_full);
     }
-    own_turn.next();
+    own_pipe.advance();
     const int first_head = kKeys ? own_head * p.group : own_head / p.group;
     const int end_head = first_head + (kKeys ? p.group : 1);
     for (int head = first_head; head <= end_head; ++head) {
@@ -126,23 +128,23 @@ __device__ void produce(const BackwardParams& p, BackwardMemory<owner, kDim>& m)
         if (!more) tile.marks = kNoTile;
         StreamedStatistics statistics;
         if (kKeys && more) statistics.load(p, segment, tile.column[0], head);
-        Barrier& full = m.full[turn.stage];
-        m.empty[turn.stage].wait(turn.parity ^ 1);
-        if (kKeys && more) statistics.store(m.lse2[turn.stage], m.delta[turn.stage]);
-        if (leader) m.tiles[turn.stage] = tile;
+        Barrier& full = m.full[pipe.index];
+        m.empty[pipe.index].wait(pipe.phase ^ 1);
+        if (kKeys && more) statistics.store(m.lse2[pipe.index], m.delta[pipe.index]);
+        if (leader) m.tiles[pipe.index] = tile;
         if (more) {
-          expect(full, 2 * Memory::kTile);
+          expect_tx(full, 2 * Memory::kTile);
 #pragma unroll
           for (int h = 0; h < Memory::kParts; ++h) {
             const int offset = panel_bytes(kPart) * h;
-            copy_rows<kDim>(shared_address(m.a[turn.stage]) + offset, Memory::kColumns, p.a, streamed, head,
-                            tile.column[h], full);
-            copy_rows<kDim>(shared_address(m.b[turn.stage]) + offset, Memory::kColumns, p.b, streamed, head,
-                            tile.column[h], full);
+            tma_load_rows<kDim>(shared_address(m.a[pipe.index]) + offset, Memory::kColumns, p.a, streamed, head,
+                                tile.column[h], full);
+            tma_load_rows<kDim>(shared_address(m.b[pipe.index]) + offset, Memory::kColumns, p.b, streamed, head,
+                                tile.column[h], full);
           }
         }
         if (!more || !leader) full.arrive();
-        turn.next();
+        pipe.advance();
         if (!more) break;
       }
     }
@@ -150,8 +152,8 @@ __device__ void produce(const BackwardParams& p, BackwardMemory<owner, kDim>& m)
   }
   if (leader) {
     m.jobs[n % Memory::kJobs].head = -1;
-    m.own_empty[own_turn.stage].wait(own_turn.parity ^ 1);
-    m.own_full[own_turn.stage].arrive();
+    m.own_empty[own_pipe.index].wait(own_pipe.phase ^ 1);
+    m.own_full[own_pipe.index].arrive();
   }
 }
 

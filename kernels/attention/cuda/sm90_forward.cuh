@@ -11,13 +11,13 @@ namespace ring::cuda::sm90 {
 
 // Consumers queue their products in turn, so that one's run while the other computes weights.
 template <int kConsumers>
-struct ProductOrder {
+struct OrderedSequenceBarrier {
   int consumer;
-  __device__ explicit ProductOrder(int consumer) : consumer(consumer) {
-    if (consumer == kConsumers - 1) pass();  // the first one begins
+  __device__ explicit OrderedSequenceBarrier(int consumer) : consumer(consumer) {
+    if (consumer == kConsumers - 1) arrive();  // the first one begins
   }
-  __device__ void await() const { named_barrier_wait<2 * kGroup>(1 + consumer); }
-  __device__ void pass() const { named_barrier_arrive<2 * kGroup>(consumer == kConsumers - 1 ? 1 : 2 + consumer); }
+  __device__ void wait() const { named_barrier_sync<2 * kGroup>(1 + consumer); }
+  __device__ void arrive() const { named_barrier_arrive<2 * kGroup>(consumer == kConsumers - 1 ? 1 : 2 + consumer); }
 };
 
 // merging: with what is carried, or sums that are not rounded.
@@ -28,8 +28,8 @@ struct ForwardConsumer {
   const ForwardParams& p;
   Memory& m;
   const int consumer, warp;
-  const ProductOrder<kConsumers> order;
-  Turn<Memory::kStages> keys, values;
+  const OrderedSequenceBarrier<kConsumers> order;
+  PipelineState<Memory::kStages> k_pipe, v_pipe;
   float out[kDim / 2], scores[kKeys / 2];
   std::uint32_t weights[kKeys / 16][4];
   RowSums rows;
@@ -40,10 +40,10 @@ struct ForwardConsumer {
 
   __device__ void run() {
     bool more = begin_job(0);
-    order.await();
-    begin_products();
+    order.wait();
+    wgmma_fence();
     queue_scores(0);
-    order.pass();
+    order.arrive();
     for (int n = 0; more; ++n) {
       const Job<kConsumers>& job = m.jobs.jobs[n % kJobs];
       first_tile(job);
@@ -55,19 +55,19 @@ struct ForwardConsumer {
         else
           pass_tile();
       }
-      release(m.k_empty[keys.stage]);  // that there is no more
-      keys.next();
+      release(m.k_empty[k_pipe.index]);  // that there is no more
+      k_pipe.advance();
       more = begin_job(n + 1);
-      order.await();
-      begin_products();
+      order.wait();
+      wgmma_fence();
       queue_values();
       queue_scores(n + 1);  // run beside the end of this job; of no use where there is no more
-      order.pass();
-      await_products<1>();
+      order.arrive();
+      wgmma_wait<1>();
       values_added();
       write(job, n);
     }
-    await_products<0>();
+    wgmma_wait<0>();
   }
 
  private:
@@ -79,7 +79,7 @@ struct ForwardConsumer {
   __device__ void first_tile(const Job<kConsumers>& job) {
     rows = {};
     clear(out);
-    await_products<0>();
+    wgmma_wait<0>();
     take_scores<true>(job);
     const Shift shift = raise_largest(rows, scores, p.factor);
     read_marks();
@@ -87,16 +87,16 @@ struct ForwardConsumer {
   }
   template <bool masked>
   __device__ void next_tile(const Job<kConsumers>& job, int n) {
-    order.await();
-    begin_products();
+    order.wait();
+    wgmma_fence();
     queue_scores(n);
     queue_values();
-    order.pass();
-    await_products<1>();
+    order.arrive();
+    wgmma_wait<1>();
     take_scores<masked>(job);
     const Shift shift = raise_largest(rows, scores, p.factor);
     read_marks();  // a loop here also keeps the compiler from moving the next wait before the search for the largest
-    await_products<0>();
+    wgmma_wait<0>();
     values_added();
     if (shift.moved) scale_rows(out, shift.rescale);
     weigh(weights, rows, scores, shift, p.factor);
@@ -104,21 +104,21 @@ struct ForwardConsumer {
 
   // None of whose pairs counts: weights of 0.
   __device__ void pass_tile() {
-    order.await();
-    begin_products();
+    order.wait();
+    wgmma_fence();
     queue_values();
-    order.pass();
-    release(m.k_empty[keys.stage]);
-    keys.next();
+    order.arrive();
+    release(m.k_empty[k_pipe.index]);
+    k_pipe.advance();
     read_marks();
-    await_products<0>();
+    wgmma_wait<0>();
     values_added();
     ring::cuda::clear(weights);
   }
 
   __device__ void read_marks() {
-    m.k_full[keys.stage].wait(keys.parity);
-    marks = uniform(m.tiles[keys.stage].marks);
+    m.k_full[k_pipe.index].wait(k_pipe.phase);
+    marks = uniform(m.tiles[k_pipe.index].marks);
   }
   // False: there is no such job.
   __device__ bool begin_job(int n) {
@@ -129,30 +129,30 @@ struct ForwardConsumer {
   }
   __device__ void queue_scores(int n) {
     const std::uint32_t q = shared_address(m.q) + (n & 1) * Memory::kQueries + panel_bytes(kGroupRows) * consumer;
-    multiply_rows<kDim>(scores, q, Memory::kRows, shared_address(m.k) + keys.stage * Memory::kTile, kKeys);
-    end_products();
+    gemm_ss<kDim>(scores, q, Memory::kRows, shared_address(m.k) + k_pipe.index * Memory::kTile, kKeys);
+    wgmma_commit();
   }
   __device__ void queue_values() {
-    m.v_full[values.stage].wait(values.parity);
-    add_products(out, weights, shared_address(m.v) + values.stage * Memory::kTile, kKeys);
-    end_products();
+    m.v_full[v_pipe.index].wait(v_pipe.phase);
+    gemm_rs(out, weights, shared_address(m.v) + v_pipe.index * Memory::kTile, kKeys);
+    wgmma_commit();
   }
   template <bool masked>
   __device__ void take_scores(const Job<kConsumers>& job) {
-    hold(scores);
+    fence_operand(scores);
     if constexpr (masked) {
-      TilePlace tile = m.tiles[keys.stage];
+      TilePlace tile = m.tiles[k_pipe.index];
       tile.marks = marks;
       mask_rows<Stationary::q, kParts>(scores, job.segment, tile, job.row + in_block() + lane() / 4, consumer);
       __syncwarp();  // all have read the tile's place
     }
-    release(m.k_empty[keys.stage]);
-    keys.next();
+    release(m.k_empty[k_pipe.index]);
+    k_pipe.advance();
   }
   __device__ void values_added() {
-    hold(out);
-    release(m.v_empty[values.stage]);
-    values.next();
+    fence_operand(out);
+    release(m.v_empty[v_pipe.index]);
+    v_pipe.advance();
   }
   __device__ void write(const Job<kConsumers>& job, int n) {
     const WarpRows own(job, job.row + in_block());
@@ -175,11 +175,11 @@ __global__ __launch_bounds__(threads_of(kConsumers), 1) void sm90_forward(const 
   __syncthreads();
   const int group = uniform(static_cast<int>(threadIdx.x) / kGroup);
   if (group == 0) {
-    give_registers<Memory::kProducerRegisters>();
+    setmaxnreg_dec<Memory::kProducerRegisters>();
     if (threadIdx.x < 32) ForwardProducer<kDim, kConsumers>{p, m}.run();
-    if (threadIdx.x == 32) m.jobs.template describe_all<Stationary::q>(p.work, p.pass, p.tickets, p.group);
+    if (threadIdx.x == 32) m.jobs.template describe_all<Stationary::q>(p.work, p.pass, p.scheduler, p.group);
   } else {
-    take_registers<Memory::kConsumerRegisters>();
+    setmaxnreg_inc<Memory::kConsumerRegisters>();
     ForwardConsumer<kDim, kConsumers, merging>(p, m, group - 1).run();
   }
 #else
@@ -196,7 +196,8 @@ void run_forward(const Attention& a, const BranchPass& pass, const ExecContext& 
                                           Memory::kRows, std::max(1, 4 * dim / group), ctx);
   if (plan.blocks == 0) return;
   ForwardParams p{};
-  const bool fits = boxes_of(a.q, pass.rate, p.q) && boxes_of(a.k, pass.rate, p.k) && boxes_of(a.v, pass.rate, p.v);
+  const bool fits = make_tensor_map(a.q, pass.rate, p.q) && make_tensor_map(a.k, pass.rate, p.k) &&
+                    make_tensor_map(a.v, pass.rate, p.v);
   RING_CHECK(fits, "attention: operands that the copy engine does not take");
   p.out = output_of(a.out, a.carry);
   p.lse = a.lse.data<float>();
@@ -206,7 +207,7 @@ void run_forward(const Attention& a, const BranchPass& pass, const ExecContext& 
   p.factor = a.scale * kLog2E;
   p.pass = pass;
   p.work = plan.work;
-  p.tickets = {plan.counter, static_cast<unsigned>(plan.blocks)};
+  p.scheduler = {plan.counter, static_cast<unsigned>(plan.blocks)};
   const bool merging = p.out.carry.data || !p.out.half.data;
   launch(ctx, {grid_of(grid_blocks(plan.blocks, ctx)), threads_of(kConsumers), sizeof(Memory) + kAlignment},
          merging ? sm90_forward<kDim, kConsumers, true> : sm90_forward<kDim, kConsumers, false>, p);

@@ -16,7 +16,7 @@ struct ForwardShape {
 };
 
 struct ForwardParams {
-  Boxes q, k, v;
+  TensorMap q, k, v;
   Output out;
   float* lse;
   std::int64_t tokens;
@@ -24,7 +24,7 @@ struct ForwardParams {
   float factor;    // from a product to a power of two
   BranchPass pass;
   TileSchedule work;
-  Tickets tickets;
+  TileScheduler scheduler;
 };
 
 template <int kDim, int kConsumers>
@@ -44,7 +44,7 @@ struct ForwardMemory : ForwardShape<kDim, kConsumers> {
       k_empty[s].init(kWarps), v_empty[s].init(kWarps);
     }
     jobs.init();
-    publish_barrier_inits();
+    fence_barrier_init();
   }
 };
 
@@ -55,15 +55,15 @@ struct ForwardProducer {
   static constexpr int kLongJob = 1024;  // columns
   const ForwardParams& p;
   Memory& m;
-  Turn<Memory::kStages> keys, values;
+  PipelineState<Memory::kStages> k_pipe, v_pipe;
 
   __device__ void run() {
-    Turn<kJobs> turn;
-    for (int n = 0;; ++n, turn.next()) {
-      const Job<kConsumers>& job = m.jobs.jobs[turn.stage];
-      m.jobs.full[turn.stage].wait(turn.parity);
+    PipelineState<kJobs> pipe;
+    for (int n = 0;; ++n, pipe.advance()) {
+      const Job<kConsumers>& job = m.jobs.jobs[pipe.index];
+      m.jobs.full[pipe.index].wait(pipe.phase);
       if (uniform(job.head) < 0) return end(n);
-      copy_job(job, n);
+      load_job(job, n);
     }
   }
 
@@ -72,59 +72,59 @@ struct ForwardProducer {
     m.q_empty[n & 1].wait(~(n >> 1) & 1);
     if (lane() == 0) m.q_full[n & 1].arrive();
   }
-  // Lets the next job be described. Its ticket is taken late, so that the last jobs are shared out evenly, but not so
-  // late that somebody waits for it: with stages enough for that, at the end of this job, unless it is a short one.
+  // Lets the next job be described. It is fetched late, so that the last jobs are shared out evenly, but not so late
+  // that somebody waits for it: with stages enough for that, at the end of this job, unless it is a short one.
   __device__ void allow_next(int n) {
     if (lane() == 0 && n > 0) m.jobs.empty[(n + 1) % kJobs].arrive();
   }
-  __device__ void copy_job(const Job<kConsumers>& job, int n) {
+  __device__ void load_job(const Job<kConsumers>& job, int n) {
     const int kv_head = uniform(job.head) / p.group;
-    const BoxRows rows(job.segment.k_row, job.segment.rate);
+    const TmaRows rows(job.segment.k_row, job.segment.rate);
     const ColumnStream columns = columns_of<Stationary::q>(job, p.work);
     const bool is_long = Memory::kStages > 2 && columns.most() > kLongJob;
     if (!is_long) allow_next(n);
     TileStream<Memory::kParts, kConsumers> stream(job, columns);
     TilePlace tile{}, before;  // one tile at least, so that the consumers know no other case
     stream.next(tile);
-    copy_keys(tile, rows, kv_head);
-    copy_queries(job, n);
+    load_keys(tile, rows, kv_head);
+    load_queries(job, n);
     do {
       before = tile;
       if (!stream.next(tile)) tile.marks = kNoTile;
-      copy_keys(tile, rows, kv_head);
-      m.v_empty[values.stage].wait(values.parity ^ 1);
-      copy_tile(m.v[values.stage], p.v, before, rows, kv_head, m.v_full[values.stage]);
-      values.next();
+      load_keys(tile, rows, kv_head);
+      m.v_empty[v_pipe.index].wait(v_pipe.phase ^ 1);
+      load_tile(m.v[v_pipe.index], p.v, before, rows, kv_head, m.v_full[v_pipe.index]);
+      v_pipe.advance();
     } while (tile.marks >= 0);
     if (is_long) allow_next(n);
   }
-  __device__ void copy_keys(const TilePlace& tile, const BoxRows& rows, int kv_head) {
-    Barrier& full = m.k_full[keys.stage];
-    m.k_empty[keys.stage].wait(keys.parity ^ 1);
+  __device__ void load_keys(const TilePlace& tile, const TmaRows& rows, int kv_head) {
+    Barrier& full = m.k_full[k_pipe.index];
+    m.k_empty[k_pipe.index].wait(k_pipe.phase ^ 1);
     if (lane() == 0) {
-      m.tiles[keys.stage] = tile;
+      m.tiles[k_pipe.index] = tile;
       if (tile.marks < 0) full.arrive();
     }
-    if (tile.marks >= 0) copy_tile(m.k[keys.stage], p.k, tile, rows, kv_head, full);
-    keys.next();
+    if (tile.marks >= 0) load_tile(m.k[k_pipe.index], p.k, tile, rows, kv_head, full);
+    k_pipe.advance();
   }
-  __device__ void copy_queries(const Job<kConsumers>& job, int n) {
-    const BoxRows rows(job.segment.q_row, job.segment.rate);
+  __device__ void load_queries(const Job<kConsumers>& job, int n) {
+    const TmaRows rows(job.segment.q_row, job.segment.rate);
     const int head = uniform(job.head), row = uniform(job.row);
     m.q_empty[n & 1].wait(~(n >> 1) & 1);
-    expect(m.q_full[n & 1], Memory::kQueries);
+    expect_tx(m.q_full[n & 1], Memory::kQueries);
 #pragma unroll
     for (int c = 0; c < kConsumers; ++c)
-      copy_rows<kDim>(shared_address(m.q[n & 1]) + panel_bytes(kGroupRows) * c, Memory::kRows, p.q, rows, head,
-                      row + kGroupRows * c, m.q_full[n & 1]);
+      tma_load_rows<kDim>(shared_address(m.q[n & 1]) + panel_bytes(kGroupRows) * c, Memory::kRows, p.q, rows, head,
+                          row + kGroupRows * c, m.q_full[n & 1]);
   }
-  __device__ void copy_tile(unsigned char* to, const Boxes& from, const TilePlace& tile, const BoxRows& rows, int head,
-                            Barrier& full) {
-    expect(full, Memory::kTile);
+  __device__ void load_tile(unsigned char* to, const TensorMap& from, const TilePlace& tile, const TmaRows& rows,
+                            int head, Barrier& full) {
+    expect_tx(full, Memory::kTile);
 #pragma unroll
     for (int i = 0; i < Memory::kParts; ++i)
-      copy_rows<kDim>(shared_address(to) + panel_bytes(kPart) * i, Memory::kKeys, from, rows, head, tile.column[i],
-                      full);
+      tma_load_rows<kDim>(shared_address(to) + panel_bytes(kPart) * i, Memory::kKeys, from, rows, head, tile.column[i],
+                          full);
   }
 };
 

@@ -137,7 +137,7 @@ struct StagedRows {
       const std::uint32_t r[4] = {
           pack_bf16(c[0] * factor[0], c[1] * factor[0]), pack_bf16(c[2] * factor[1], c[3] * factor[1]),
           pack_bf16(c[4] * factor[0], c[5] * factor[0]), pack_bf16(c[6] * factor[1], c[7] * factor[1])};
-      store_matrices(shared_address(tile) + place(lane() % 16, b + lane() / 16), r);
+      stmatrix(shared_address(tile) + place(lane() % 16, b + lane() / 16), r);
     }
   }
   // To global memory, whole rows at a time.
@@ -169,7 +169,7 @@ __device__ inline void write_staged(const ForwardParams& p, const WarpRows& rows
   staged.store(out, factor);
   __syncwarp();
   staged.copy_out(p, rows);
-  order_before_copies();
+  fence_proxy_async();
   __syncwarp();
 }
 

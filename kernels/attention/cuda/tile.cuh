@@ -3,7 +3,7 @@
 // bytes, so that the eight rows of a matrix that a warp loads lie in different banks, and every address is one register
 // plus a constant.
 
-#include "kernels/attention/cuda/frame.cuh"
+#include "kernels/attention/cuda/cta_state.cuh"
 #include "kernels/cuda/device/mma.cuh"
 
 namespace ring::cuda {
@@ -39,7 +39,7 @@ __device__ inline void load_tile(unsigned char* shared, const Bf16* global, std:
   shared += first * kPitch<kDim> + chunk * 16;
 #pragma unroll
   for (int row = 0; row < kRows; row += kStep) {
-    copy_async16(shared + row * kPitch<kDim>, from, static_cast<unsigned>(row - skipped) < count);
+    cp_async16(shared + row * kPitch<kDim>, from, static_cast<unsigned>(row - skipped) < count);
     from += kStep * stride;
   }
 }
@@ -56,20 +56,20 @@ __device__ inline void clear(float (&c)[kM][kN][4]) {
 
 // c += (rows of a) * (rows of b)^T over kDim columns: 16 kM rows, 8 kN columns. a: with rows_first; b: columns_first.
 template <int kDim, int kM, int kN>
-__device__ inline void multiply_rows(float (&c)[kM][kN][4], std::uint32_t a, std::uint32_t b) {
+__device__ inline void gemm_nt(float (&c)[kM][kN][4], std::uint32_t a, std::uint32_t b) {
 #pragma unroll
   for (int k = 0; k < kDim / 16; ++k) {
     std::uint32_t x[kM][4];
 #pragma unroll
-    for (int m = 0; m < kM; ++m) load_matrices(x[m], a + m * 16 * kPitch<kDim> + k * 32);
+    for (int m = 0; m < kM; ++m) ldmatrix(x[m], a + m * 16 * kPitch<kDim> + k * 32);
 #pragma unroll
     for (int n = 0; n < kN; n += 2) {
       std::uint32_t y[4];
-      load_matrices(y, b + n * 8 * kPitch<kDim> + k * 32);
+      ldmatrix(y, b + n * 8 * kPitch<kDim> + k * 32);
 #pragma unroll
       for (int m = 0; m < kM; ++m) {
-        multiply_add(c[m][n], x[m], y[0], y[1]);
-        multiply_add(c[m][n + 1], x[m], y[2], y[3]);
+        mma_m16n8k16(c[m][n], x[m], y[0], y[1]);
+        mma_m16n8k16(c[m][n + 1], x[m], y[2], y[3]);
       }
     }
   }
@@ -89,17 +89,17 @@ __device__ inline void as_operand(std::uint32_t (&p)[kM][kN / 2][4], const float
 
 // c += p * (tile b), whose rows are the summed index: 16 kK of them. b: with rows_first.
 template <int kDim, int kM, int kN, int kK>
-__device__ inline void multiply_packed(float (&c)[kM][kN][4], const std::uint32_t (&p)[kM][kK][4], std::uint32_t b) {
+__device__ inline void gemm_nn(float (&c)[kM][kN][4], const std::uint32_t (&p)[kM][kK][4], std::uint32_t b) {
 #pragma unroll
   for (int k = 0; k < kK; ++k)
 #pragma unroll
     for (int n = 0; n < kN; n += 2) {
       std::uint32_t y[4];
-      load_transposed(y, b + k * 16 * kPitch<kDim> + n * 16);
+      ldmatrix_trans(y, b + k * 16 * kPitch<kDim> + n * 16);
 #pragma unroll
       for (int m = 0; m < kM; ++m) {
-        multiply_add(c[m][n], p[m][k], y[0], y[1]);
-        multiply_add(c[m][n + 1], p[m][k], y[2], y[3]);
+        mma_m16n8k16(c[m][n], p[m][k], y[0], y[1]);
+        mma_m16n8k16(c[m][n + 1], p[m][k], y[2], y[3]);
       }
     }
 }

@@ -2,29 +2,25 @@
 // Bulk copies from global to shared memory by the copy engine of sm_90 and later (PTX ISA, cp.async.bulk), and the
 // barriers that their bytes arrive at. On older devices kBulkCopy is false, and a kernel copies by itself.
 
-#include <cstdint>
+#include "kernels/cuda/device/shared_address.cuh"
 
 namespace ring::cuda {
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
 inline constexpr bool kBulkCopy = false;
 __device__ inline void init_barrier(std::uint64_t*) {}
-__device__ inline void publish_barriers() {}
+__device__ inline void fence_barrier_init() {}
 __device__ inline void bulk_copy(void*, const void*, std::uint32_t, std::uint64_t*) {}
 __device__ inline void wait_barrier(std::uint64_t*, std::uint32_t) {}
 #else
 inline constexpr bool kBulkCopy = true;
-
-__device__ inline std::uint32_t shared_address(const void* p) {
-  return static_cast<std::uint32_t>(__cvta_generic_to_shared(p));
-}
 
 // One arrival, bulk_copy's own, completes a phase, once its bytes are there.
 __device__ inline void init_barrier(std::uint64_t* barrier) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_address(barrier)) : "memory");
 }
 // Makes initialised barriers known to the copy engine; other threads see them after __syncthreads().
-__device__ inline void publish_barriers() {
+__device__ inline void fence_barrier_init() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }

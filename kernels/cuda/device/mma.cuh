@@ -13,24 +13,20 @@
 
 namespace ring::cuda {
 
-__device__ inline std::uint32_t shared_address(const void* p) {
-  return static_cast<std::uint32_t>(__cvta_generic_to_shared(p));
-}
-
 // Four 8 x 8 matrices of bf16; lanes 8i .. 8i + 7 give the addresses of the rows of matrix i.
-__device__ inline void load_matrices(std::uint32_t (&r)[4], std::uint32_t address) {
+__device__ inline void ldmatrix(std::uint32_t (&r)[4], std::uint32_t address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                : "r"(address));
 }
-__device__ inline void load_transposed(std::uint32_t (&r)[4], std::uint32_t address) {
+__device__ inline void ldmatrix_trans(std::uint32_t (&r)[4], std::uint32_t address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                : "r"(address));
 }
 
 // c += a * b
-__device__ inline void multiply_add(float (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1) {
+__device__ inline void mma_m16n8k16(float (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1) {
   asm volatile(
       "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
       "{%0, %1, %2, %3};"
@@ -45,8 +41,8 @@ __device__ inline std::uint32_t pack_bf16(float first, float second) {
   return r;
 }
 
-// As copy_async16, of 4 bytes.
-__device__ inline void copy_async4(void* shared, const void* from, bool inside) {
+// As cp_async16, of 4 bytes.
+__device__ inline void cp_async4(void* shared, const void* from, bool inside) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared_address(shared)), "l"(from),
                "r"(inside ? 4 : 0)
                : "memory");

@@ -1,25 +1,25 @@
 #pragma once
-// Boxes of tensors copied to shared memory by the copy engine of sm_90 (PTX ISA, cp.async.bulk.tensor), and barriers
-// between the warps that ask for them and those that use them.
+// Boxes of tensors loaded into shared memory by the copy engine of sm_90, the TMA (PTX ISA, cp.async.bulk.tensor), and
+// barriers between the warps that request them and those that use them.
 
 #include <cuda.h>
 
-#include <cstdint>
+#include "kernels/cuda/device/shared_address.cuh"
 
 namespace ring::cuda {
 
-// A barrier in shared memory. A phase is complete after `arrivals` arrivals and the bytes announced in it. Whoever
-// waits names the parity of the phase (0 for the first); the phase before the first counts as complete. Threads sleep
-// while they wait, for 10 ms at a time at most.
+// A barrier in shared memory (mbarrier). A phase is complete after `arrivals` arrivals and the bytes announced in it.
+// Whoever waits names the parity of the phase (0 for the first); the phase before the first counts as complete. Threads
+// sleep while they wait, for 10 ms at a time at most.
 struct Barrier {
   std::uint64_t state;
 
-  __device__ std::uint32_t address() const { return static_cast<std::uint32_t>(__cvta_generic_to_shared(this)); }
+  __device__ std::uint32_t address() const { return shared_address(this); }
   __device__ void init(int arrivals) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(address()), "r"(arrivals) : "memory");
   }
   __device__ void arrive() { asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(address()) : "memory"); }
-  __device__ void arrive_expecting(int bytes) {
+  __device__ void arrive_expect_tx(int bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address()), "r"(bytes) : "memory");
   }
   __device__ void wait(int parity) {
@@ -35,24 +35,24 @@ struct Barrier {
   }
 };
 // By the thread that called init(), before a __syncthreads().
-__device__ inline void publish_barrier_inits() {
+__device__ inline void fence_barrier_init() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-// A position in a ring of `stages` barriers, and the parity of its phase.
+// A place in a ring of `stages` barriers, and the parity of its phase.
 template <int stages>
-struct Turn {
-  int stage = 0, parity = 0;
-  __device__ void next() {
-    if (++stage == stages) stage = 0, parity ^= 1;
+struct PipelineState {
+  int index = 0, phase = 0;
+  __device__ void advance() {
+    if (++index == stages) index = 0, phase ^= 1;
   }
 };
 
-// The box at these coordinates, innermost first; its bytes arrive at the barrier. Beyond the tensor: zeros. By a
-// converged warp, all lanes with the same arguments, of which one asks: the compiler then needs no loop over lanes to
-// bring them to the copy engine.
-__device__ inline void copy_box(std::uint32_t shared, const CUtensorMap& map, int c0, int c1, int c2, int c3,
+// Loads the box at these coordinates, innermost first; its bytes arrive at the barrier. Beyond the tensor: zeros. By a
+// converged warp, all lanes with the same arguments, of which one is elected: the compiler then needs no loop over
+// lanes to bring them to the copy engine.
+__device__ inline void tma_load(std::uint32_t shared, const CUtensorMap& map, int c0, int c1, int c2, int c3,
                                 Barrier& barrier) {
   asm volatile(
       "{\n"
@@ -66,11 +66,11 @@ __device__ inline void copy_box(std::uint32_t shared, const CUtensorMap& map, in
 }
 
 // What this thread read and wrote in shared memory comes before what the copy engine writes there later.
-__device__ inline void order_before_copies() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+__device__ inline void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 // Barriers 1 to 15 of a block, by number; each phase takes `threads` threads, those that wait and those that do not.
 template <int threads>
-__device__ inline void named_barrier_wait(int barrier) {
+__device__ inline void named_barrier_sync(int barrier) {
   asm volatile("bar.sync %0, %1;" ::"r"(barrier), "n"(threads) : "memory");
 }
 template <int threads>

@@ -11,21 +11,21 @@
 namespace ring::cuda {
 
 // Ordering of register accesses before the products that are queued next.
-__device__ inline void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-__device__ inline void end_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-// Waits for all groups but the `newest`; sums may be read only after hold().
+__device__ inline void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ inline void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+// Waits for all groups but the `newest`; sums may be read only after fence_operand().
 template <int newest>
-__device__ inline void await_products() {
+__device__ inline void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(newest) : "memory");
 }
 // The compiler may not move what it does with these registers across this point.
 template <int n>
-__device__ inline void hold(float (&r)[n]) {
+__device__ inline void fence_operand(float (&r)[n]) {
 #pragma unroll
   for (int i = 0; i < n; ++i) asm volatile("" : "+f"(r[i])::"memory");
 }
 template <int n>
-__device__ inline void hold(std::uint32_t (&r)[n][4]) {
+__device__ inline void fence_operand(std::uint32_t (&r)[n][4]) {
 #pragma unroll
   for (int i = 0; i < 4 * n; ++i) asm volatile("" : "+r"(r[i / 4][i % 4])::"memory");
 }
@@ -38,27 +38,30 @@ __device__ inline void clear(std::uint32_t (&r)[n][4]) {
 
 // The descriptor of a tile in shared memory: what differs between tiles is in its low word, so that a tile `bytes`
 // further on, a multiple of 16, is one addition away.
-struct TileDescriptor {
+struct MatrixDescriptor {
   std::uint32_t low, high;
-  __device__ TileDescriptor after(int bytes) const { return {low + static_cast<std::uint32_t>(bytes) / 16, high}; }
+  __device__ MatrixDescriptor after(int bytes) const { return {low + static_cast<std::uint32_t>(bytes) / 16, high}; }
   __device__ operator std::uint64_t() const {
     std::uint64_t both;
     asm("mov.b64 %0, {%1, %2};" : "=l"(both) : "r"(low), "r"(high));
     return both;
   }
 };
-// Rows of the tile are rows of the left operand, or columns of the product; the summed index runs along them.
-__device__ inline TileDescriptor along_rows(std::uint32_t address) { return {address >> 4, 1024 >> 4 | 1u << 30}; }
-// Rows of the tile are the summed index; the product's columns run along them, from panel to panel.
-__device__ inline TileDescriptor across_rows(std::uint32_t address, std::uint32_t panel_bytes) {
+// Which index runs along the rows of an operand's tile: K, the summed one, or that of the product's rows or columns.
+enum class Major { k, mn };
+// Rows of the tile are rows of the left operand, or columns of the product.
+__device__ inline MatrixDescriptor desc_k_major(std::uint32_t address) { return {address >> 4, 1024 >> 4 | 1u << 30}; }
+// Rows of the tile are the summed index; the product's columns go on from panel to panel.
+__device__ inline MatrixDescriptor desc_mn_major(std::uint32_t address, std::uint32_t panel_bytes) {
   return {address >> 4 | panel_bytes >> 4 << 16, 1024 >> 4 | 1u << 30};
 }
 
 #define RING_SUMS4(c, i) "+f"(c[i]), "+f"(c[i + 1]), "+f"(c[i + 2]), "+f"(c[i + 3])
 #define RING_SUMS16(c, i) RING_SUMS4(c, i), RING_SUMS4(c, i + 4), RING_SUMS4(c, i + 8), RING_SUMS4(c, i + 12)
 
-// c = (keep ? c : 0) + a * b over 16 of the summed index, both from descriptors along_rows().
-__device__ inline void multiply_tiles(float (&c)[32], std::uint64_t a, std::uint64_t b, int keep) {
+// c = (keep ? c : 0) + a * b over 16 of the summed index, both operands in shared memory (SS), described by
+// desc_k_major().
+__device__ inline void wgmma_ss(float (&c)[32], std::uint64_t a, std::uint64_t b, int keep) {
   asm volatile(
       "{\n"
       ".reg .pred keep;\n"
@@ -71,7 +74,7 @@ __device__ inline void multiply_tiles(float (&c)[32], std::uint64_t a, std::uint
       : RING_SUMS16(c, 0), RING_SUMS16(c, 16)
       : "l"(a), "l"(b), "r"(keep));
 }
-__device__ inline void multiply_tiles(float (&c)[64], std::uint64_t a, std::uint64_t b, int keep) {
+__device__ inline void wgmma_ss(float (&c)[64], std::uint64_t a, std::uint64_t b, int keep) {
   asm volatile(
       "{\n"
       ".reg .pred keep;\n"
@@ -87,9 +90,9 @@ __device__ inline void multiply_tiles(float (&c)[64], std::uint64_t a, std::uint
       : "l"(a), "l"(b), "r"(keep));
 }
 
-// The left operand in registers, as fragments of mma.m16n8k16; b from a descriptor across_rows(), or along_rows().
-template <bool across = true>
-__device__ inline void multiply_fragments(float (&c)[32], const std::uint32_t (&a)[4], std::uint64_t b, int keep) {
+// The left operand in registers (RS), as fragments of mma.m16n8k16; b from desc_mn_major(), or from desc_k_major().
+template <Major b_major = Major::mn>
+__device__ inline void wgmma_rs(float (&c)[32], const std::uint32_t (&a)[4], std::uint64_t b, int keep) {
   asm volatile(
       "{\n"
       ".reg .pred keep;\n"
@@ -100,10 +103,10 @@ __device__ inline void multiply_fragments(float (&c)[32], const std::uint32_t (&
       "{%32, %33, %34, %35}, %36, keep, 1, 1, %38;\n"
       "}\n"
       : RING_SUMS16(c, 0), RING_SUMS16(c, 16)
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(keep), "n"(across ? 1 : 0));
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(keep), "n"(b_major == Major::mn ? 1 : 0));
 }
-template <bool across = true>
-__device__ inline void multiply_fragments(float (&c)[64], const std::uint32_t (&a)[4], std::uint64_t b, int keep) {
+template <Major b_major = Major::mn>
+__device__ inline void wgmma_rs(float (&c)[64], const std::uint32_t (&a)[4], std::uint64_t b, int keep) {
   asm volatile(
       "{\n"
       ".reg .pred keep;\n"
@@ -116,14 +119,14 @@ __device__ inline void multiply_fragments(float (&c)[64], const std::uint32_t (&
       "{%64, %65, %66, %67}, %68, keep, 1, 1, %70;\n"
       "}\n"
       : RING_SUMS16(c, 0), RING_SUMS16(c, 16), RING_SUMS16(c, 32), RING_SUMS16(c, 48)
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(keep), "n"(across ? 1 : 0));
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(keep), "n"(b_major == Major::mn ? 1 : 0));
 }
 
 #undef RING_SUMS16
 #undef RING_SUMS4
 
 // Four 8 x 8 matrices of bf16 to shared memory; lanes 8i .. 8i + 7 give the addresses of the rows of matrix i.
-__device__ inline void store_matrices(std::uint32_t address, const std::uint32_t (&r)[4]) {
+__device__ inline void stmatrix(std::uint32_t address, const std::uint32_t (&r)[4]) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(r[0]), "r"(r[1]),
                "r"(r[2]), "r"(r[3])
                : "memory");
@@ -131,11 +134,11 @@ __device__ inline void store_matrices(std::uint32_t address, const std::uint32_t
 
 // A thread's share of the registers of its multiprocessor, from here on; by all threads of a warp group.
 template <int registers>
-__device__ inline void take_registers() {
+__device__ inline void setmaxnreg_inc() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(registers));
 }
 template <int registers>
-__device__ inline void give_registers() {
+__device__ inline void setmaxnreg_dec() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(registers));
 }
 

@@ -24,7 +24,7 @@ struct RowsOut {
 
 // In shared memory: loops have no registers for it.
 template <Stationary owner, int kWarps>
-struct Frame {
+struct CtaState {
   HeadSegment segment;
   ColumnStream columns;
   TileBounds reach[kWarps];  // of each warp's rows
