@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The peer of scripts/nanogpt_cpu.sh: nanoGPT's CPU configuration in PyTorch, on the same text.
 
-    bench/peers/nanogpt_torch.py TEXT [--steps 2000] [--threads 1] [--seed 1337]
+    bench/peers/nanogpt_torch.py TEXT [--steps 2000] [--threads 1] [--seed 1337] [--compile]
 
 The first line names the PyTorch that was measured: Debian's python3-torch is 1.13, which is several years old and slower
 than the current package, so say which one a figure is of. The last line is val_loss=<nats per character over the whole
@@ -96,6 +96,7 @@ def main():
     parser.add_argument("--steps", type=int, default=2000)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--seed", type=int, default=1337)
+    parser.add_argument("--compile", action="store_true", help="torch.compile the loss")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     torch.manual_seed(args.seed)
@@ -107,6 +108,7 @@ def main():
     train, validation = ids[: int(0.9 * len(ids))], ids[int(0.9 * len(ids)) :]
 
     model = Decoder(len(index))
+    loss_of = torch.compile(model.loss) if args.compile else model.loss
     matrices = [p for p in model.parameters() if p.dim() == 2]
     vectors = [p for p in model.parameters() if p.dim() != 2]
     groups = [{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}]
@@ -119,12 +121,12 @@ def main():
         places = torch.randint(len(train) - CONTEXT - 1, (BATCH,)).tolist()
         inputs = torch.stack([train[i : i + CONTEXT] for i in places])
         targets = torch.stack([train[i + 1 : i + CONTEXT + 1] for i in places])
-        model.loss(inputs, targets).backward()
+        loss_of(inputs, targets).backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         seconds.append(time.perf_counter() - start)
-    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads")
+    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads{', compiled' if args.compile else ''}")
     print(f"val_loss={validation_loss(model, validation):.4f} step_ms={statistics.median(seconds) * 1e3:.2f}")
 
 
