@@ -4,6 +4,7 @@
 
 #include "core/check.h"
 #include "core/fields.h"
+#include "model/layer_names.h"
 
 namespace ring {
 

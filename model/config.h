@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "kernels/activation.h"
-#include "model/attention_config.h"
+#include "model/attention/config.h"
 
 namespace ring {
 

@@ -5,7 +5,8 @@
 
 #include "core/checked.h"
 #include "kernels/attention/blocks.h"
-#include "model/block_file.h"
+#include "model/attention/block_file.h"
+#include "model/layer_names.h"
 
 namespace ring {
 namespace {

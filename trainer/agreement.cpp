@@ -9,7 +9,6 @@
 #include "data/token_store.h"
 #include "generated/build_info.h"
 #include "kernels/attention/blocks.h"
-#include "model/attention_config.h"
 #include "model/patterns.h"
 
 namespace ring {

@@ -1,5 +1,5 @@
 // A file of blocks, for 4 KV heads.
-#include "model/block_file.h"
+#include "model/attention/block_file.h"
 
 #include <cstddef>
 #include <cstdint>

@@ -1,5 +1,5 @@
 // The attention section: what it refuses, which layers it reaches, the patterns that it makes.
-#include "model/attention_config.h"
+#include "model/attention/config.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -12,6 +12,7 @@
 #include "kernels/attention/blocks.h"
 #include "model/config.h"
 #include "model/flops.h"
+#include "model/layer_names.h"
 #include "model/patterns.h"
 
 namespace ring {

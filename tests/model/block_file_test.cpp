@@ -1,6 +1,6 @@
 // Block patterns from text files: what they mean, and what is said about mistakes.
 
-#include "model/block_file.h"
+#include "model/attention/block_file.h"
 
 #include <gtest/gtest.h>
 

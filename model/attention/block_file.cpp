@@ -1,4 +1,4 @@
-#include "model/block_file.h"
+#include "model/attention/block_file.h"
 
 #include <algorithm>
 #include <charconv>

@@ -42,7 +42,4 @@ struct LayerAttentionConfig {
   void fields(Fields&);
 };
 
-// What "0,4-7" or "every 4 from 3" names, of so many layers. Error: it names none, or one that does not exist.
-std::vector<std::int64_t> layers_named(const std::string& text, std::int64_t layers);
-
 }  // namespace ring
