@@ -44,6 +44,7 @@ Args with_new_blocks(Args args) {
 // One kernel on one problem.
 struct Job {
   AttentionTiming timing;
+  Pattern pattern;
   std::function<void()> call;
   std::function<std::function<void()>()> fresh;  // a call with_new_blocks
   std::function<void()> prepare;                 // makes what it reads
@@ -61,11 +62,11 @@ class Bench {
     AttentionTiming t{.head_dim = dim, .length = length, .causal = causal};
     t.sequences = static_cast<std::int64_t>(p.forward.queries.size());
     const double all = cost(p.forward).flops;
-    for (const Pattern& pattern : grid_.patterns) {
+    for (const auto& [kind, pattern] : grid_.patterns) {
       p.forward.pattern = pattern;
       p.forward.pattern.causal = causal;
       p.backward.pattern = p.forward.pattern;
-      t.kind = pattern.kind;
+      t.kind = kind;
       t.kept = cost(p.forward).flops / all;
       add_jobs(p, t);
     }
@@ -98,6 +99,7 @@ class Bench {
       t.candidate = c.name;
       jobs_.push_back(
           {.timing = t,
+           .pattern = args.pattern,
            .call = [fn = c.fn, args, ctx] { fn(args, ctx); },
            .fresh = [fn = c.fn, args, ctx] { return [fn, args = with_new_blocks(args), ctx] { fn(args, ctx); }; },
            .prepare = prepare});
@@ -119,7 +121,7 @@ class Bench {
     job.fresh()();
     ctx_.stream.synchronize();  // host waits: diagnosis
     t.extra_bytes = allocator->stats().peak - before;
-    if (t.kind == AttentionKind::block_sparse) t.lists_seconds = time_lists(job);
+    if (job.pattern.blocks) t.lists_seconds = time_lists(job);
   }
 
   // What a new pattern adds to a call: the difference of medians, of calls in turn.
@@ -148,8 +150,7 @@ class Bench {
       t.spread = (most_seconds - least_seconds) / t.seconds;
       rates_[key(t)] = t.flops / t.seconds;
       double& least = dense[{t.backward, t.deterministic}];
-      if (t.kind == AttentionKind::dense && t.candidate != "cudnn" && (least == 0 || t.seconds < least))
-        least = t.seconds;
+      if (job.pattern.is_dense() && t.candidate != "cudnn" && (least == 0 || t.seconds < least)) least = t.seconds;
     }
     for (Job& job : jobs_) {
       AttentionTiming& t = job.timing;
@@ -158,7 +159,7 @@ class Bench {
     }
   }
 
-  using Key = std::tuple<std::string, AttentionKind, bool, bool, bool, std::int64_t>;
+  using Key = std::tuple<std::string, std::string, bool, bool, bool, std::int64_t>;
   static Key key(const AttentionTiming& t) {
     return {t.candidate, t.kind, t.backward, t.deterministic, t.causal, t.head_dim};
   }
@@ -171,16 +172,6 @@ class Bench {
 };
 
 }  // namespace
-
-std::string_view to_string(AttentionKind kind) {
-  switch (kind) {
-    case AttentionKind::dense: return "dense";
-    case AttentionKind::window: return "window";
-    case AttentionKind::dilated: return "dilated";
-    case AttentionKind::block_sparse: return "block_sparse";
-  }
-  return "";
-}
 
 AttentionOperands random_operands(std::int64_t rows, std::int64_t heads, std::int64_t kv_heads, std::int64_t dim,
                                   const ExecContext& ctx) {
@@ -215,7 +206,7 @@ void check_grid(const AttentionGrid& g) {
     if (d < 8 || d % 8) fail("--head-dim: ", d, " is not a positive multiple of 8");
   for (const std::int64_t s : g.lengths)
     if (s < 1 || s >= std::int64_t{1} << 30) fail("--length: ", s, " is not between 1 and 2^30");
-  for (const Pattern& p : g.patterns) check(p, "--kind");
+  for (const NamedPattern& p : g.patterns) check(p.pattern, "--kind");
   if (g.rounds < 1) fail("--rounds: ", g.rounds, " is not positive");
   for (const std::string& name : g.candidates)
     if (std::ranges::none_of(kernel_registry(), [&](const KernelInfo& k) {

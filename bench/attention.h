@@ -19,20 +19,24 @@ struct AttentionOperands {
 AttentionOperands random_operands(std::int64_t rows, std::int64_t heads, std::int64_t kv_heads, std::int64_t dim,
                                   const ExecContext&);
 
+struct NamedPattern {
+  std::string kind;
+  Pattern pattern;
+};
+
 struct AttentionGrid {
   std::int64_t heads = 16, kv_heads = 16, tokens = 16384;  // tokens: in a batch, at least one sequence
   std::vector<std::int64_t> head_dims, lengths;
   std::vector<bool> causal;
-  std::vector<Pattern> patterns = {Pattern{}};  // causal or not as above; block patterns of one rule
-  std::vector<std::string> candidates;          // empty: all
+  std::vector<NamedPattern> patterns = {{"dense", {}}};  // causal or not as above; block patterns of one rule
+  std::vector<std::string> candidates;                   // empty: all
   int rounds = 1;           // all kernels of one shape are measured in turn, so many times: their medians
   double seconds = 0.2;     // of each measurement
   double most_seconds = 2;  // a kernel whose call would take longer, as its last rate tells, is left out
 };
 
 struct AttentionTiming {
-  std::string candidate;
-  AttentionKind kind = AttentionKind::dense;
+  std::string candidate, kind;
   std::int64_t head_dim = 0, length = 0, sequences = 0;
   bool causal = true, backward = false, deterministic = true;
   double seconds = 0;  // of one call; 0: left out, it would take `expected`
@@ -50,7 +54,5 @@ void check_grid(const AttentionGrid&);  // Error: it makes no sense
 // ways. Error: the grid makes no sense.
 void time_attention(const AttentionGrid&, const ExecContext&,
                     const std::function<void(const AttentionTiming&)>& report);
-
-std::string_view to_string(AttentionKind);
 
 }  // namespace ring

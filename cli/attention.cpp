@@ -3,9 +3,9 @@
 #include <cstdio>
 #include <cstdlib>
 #include <iostream>
+#include <list>
 #include <map>
 
-#include "bench/attention.h"
 #include "cli/commands.h"
 #include "cli/number_option.h"
 #include "cli/print.h"
@@ -16,6 +16,7 @@
 #include "inspect/attention_picture.h"
 #include "inspect/svg.h"
 #include "kernels/attention/blocks.h"
+#include "model/attention/kinds.h"
 #include "model/flops.h"
 #include "model/patterns.h"
 #include "trainer/config.h"
@@ -71,50 +72,8 @@ std::string ranges(const std::vector<std::int64_t>& layers) {
   return text;
 }
 
-std::string list(const std::vector<std::int64_t>& numbers) {
-  std::string text;
-  for (const std::int64_t n : numbers) text += str(text.empty() ? "" : ", ", n);
-  return text;
-}
-
-std::string text_of(const BlockRuleConfig& r) {
-  const std::string local = str("local ", r.local);
-  switch (r.pattern) {
-    case BlockChoice::local_global:
-      return str("local_global, ", local, ", first ", r.first, r.every ? str(", every ", r.every) : "");
-    case BlockChoice::strided: return str("strided, ", local, ", every ", r.every);
-    case BlockChoice::hierarchical: return "hierarchical, " + local;
-    case BlockChoice::random: return str("random, ", local, ", density ", r.density, ", seed ", r.seed);
-    case BlockChoice::file: break;
-  }
-  return "file " + r.file;
-}
-
-std::string text_of(const AttentionConfig& c) {
-  std::string text(to_string(c.kind));
-  if (c.kind == AttentionKind::window) text += str(" of ", c.window, c.sinks ? str(", ", c.sinks, " sinks") : "");
-  if (c.kind == AttentionKind::dilated)
-    text += str(", segments ", list(c.segments), ", rates ", list(c.rates), c.dedup ? ", dedup" : "");
-  if (c.kind == AttentionKind::block_sparse) {
-    text += str(", blocks of ", c.block ? c.block : 128);
-    for (std::size_t i = 0; i < c.rules.size(); ++i)
-      text += str(c.rules.size() > 1 ? str("; rule ", i, ": ") : ": ", text_of(c.rules[i]));
-    if (!c.heads.empty()) text += "; rules of heads " + list(c.heads);
-  }
-  return text;
-}
-
-// With several rules, that of the head.
 std::string title_of(const Section& s, std::int64_t kv_head) {
-  AttentionConfig c = *s.settings;
-  if (!c.heads.empty()) {
-    const std::int64_t rule = c.heads[static_cast<std::size_t>(kv_head) % c.heads.size()];
-    c.rules = {c.rules[static_cast<std::size_t>(rule)]};
-    c.heads.clear();
-  } else if (c.rules.size() > 1) {
-    c.rules.resize(1);
-  }
-  return str(s.layers.size() > 1 ? "Layers " : "Layer ", ranges(s.layers), ": ", text_of(c));
+  return str(s.layers.size() > 1 ? "Layers " : "Layer ", ranges(s.layers), ": ", text_of(*s.settings, kv_head));
 }
 
 void check_arguments(const Arguments& a, const ModelConfig& m) {
@@ -129,17 +88,15 @@ class Costs {
  public:
   Costs(std::int64_t kv_heads, std::int64_t length) : kv_heads_(kv_heads), length_(length) {}
 
-  const PatternCost& of(std::size_t section, const Pattern& p) {
-    std::vector<std::int32_t> key = {static_cast<std::int32_t>(section)};
-    for (const Branch& b : p.branches) key.push_back(p.shift % b.rate);
-    const auto [at, fresh] = known_.insert({key, {}});
-    if (fresh) at->second = cost_of(p, kv_heads_, length_);
+  const PatternCost& of(const Pattern& p) {
+    auto at = std::ranges::find_if(known_, [&](const auto& k) { return same_pairs(k.first, p); });
+    if (at == known_.end()) at = known_.insert(at, {p, cost_of(p, kv_heads_, length_)});
     return at->second;
   }
 
  private:
   std::int64_t kv_heads_, length_;
-  std::map<std::vector<std::int32_t>, PatternCost> known_;
+  std::list<std::pair<Pattern, PatternCost>> known_;
 };
 
 std::vector<Section> sections_of(const ModelConfig& m, std::int64_t length) {
@@ -155,7 +112,7 @@ std::vector<Section> sections_of(const ModelConfig& m, std::int64_t length) {
     if (fresh) sections.push_back({&settings, {}, pattern, {}});
     Section& section = sections[at->second];
     section.layers.push_back(layer);
-    const PatternCost& cost = costs.of(at->second, pattern);
+    const PatternCost& cost = costs.of(pattern);
     auto group =
         std::find_if(section.groups.begin(), section.groups.end(), [&](const Group& g) { return g.cost == cost; });
     if (group == section.groups.end()) group = section.groups.insert(group, {{}, cost});
@@ -219,7 +176,7 @@ class Report {
 
   std::string subtitle(const Section& s) const {
     std::string text = str("KV head ", arguments_.head, " of ", model_.kv_heads, ", ", length_, " tokens");
-    if (s.settings->kind == AttentionKind::dilated) text += str(", places of layer ", s.layers[0]);
+    if (s.pattern.has_samples()) text += str(", places of layer ", s.layers[0]);
     return text;
   }
 
@@ -350,9 +307,8 @@ void add_attention_commands(CLI::App& app) {
       "proportion), and ",
       kRowBlockMicroseconds, " us for each block of ", kTileQueries,
       " queries, of every dilated branch and segment anew\n"
-      "  largest cost  of that time: the costliest dilated branch (segment/rate) or heads of one block rule; where "
-      "all\n"
-      "                is one part, its tiles or its blocks of queries (row blocks)\n\n"
+      "  largest cost  of that time: the costliest branch (segment/rate) or heads of one block rule; where all is one\n"
+      "                part, its tiles or its blocks of queries (row blocks)\n\n"
       "Examples: ringmaster attention show configs/shakespeare_dilated.yaml\n"
       "          ringmaster attention show configs/shakespeare_block_sparse.yaml --head 2 --svg pattern.svg\n"
       "          ringmaster attention show configs/llama_1b.yaml --length 32768 model.attention.kind=window "

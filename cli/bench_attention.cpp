@@ -43,7 +43,7 @@ AttentionGrid grid_of(const Arguments& a, Backend backend) {
   if (a.causal || !a.full) g.causal.push_back(true);
   if (a.full || !a.causal) g.causal.push_back(false);
   g.patterns.clear();
-  for (const std::string& kind : a.kinds) g.patterns.push_back(a.pattern.of(kind));
+  for (const std::string& kind : a.kinds) g.patterns.push_back({kind, a.pattern.of(kind)});
   g.candidates = a.candidates;
   g.rounds = a.rounds;
   g.seconds = a.seconds;
@@ -89,13 +89,13 @@ void print_csv(const AttentionTiming& t) {
   print_format("%s,%s,%lld,%d,%lld,%lld,%d,%.6g,%.6g,%s,%.5f,%.4f,%.2f,%.4f,%.3f\n",
                t.backward ? "backward" : "forward", t.candidate.c_str(), static_cast<long long>(t.head_dim), t.causal,
                static_cast<long long>(t.length), static_cast<long long>(t.sequences), t.deterministic, 1e3 * t.seconds,
-               1e-12 * t.flops / t.seconds, std::string(to_string(t.kind)).c_str(), t.kept, t.of_dense,
+               1e-12 * t.flops / t.seconds, t.kind.c_str(), t.kept, t.of_dense,
                1e-6 * static_cast<double>(t.extra_bytes), 1e3 * t.lists_seconds, t.spread);
 }
 
 void print(const AttentionTiming& t) {
   print_format("%-9s %-10s %-12s %5lld %-6s %8lld %9lld %6s ", t.backward ? "backward" : "forward", t.candidate.c_str(),
-               std::string(to_string(t.kind)).c_str(), static_cast<long long>(t.head_dim), t.causal ? "causal" : "full",
+               t.kind.c_str(), static_cast<long long>(t.head_dim), t.causal ? "causal" : "full",
                static_cast<long long>(t.length), static_cast<long long>(t.sequences),
                t.backward ? (t.deterministic ? "yes" : "no") : "");
   if (t.seconds == 0) {
@@ -137,9 +137,9 @@ void add_bench_attention(CLI::App& bench) {
       ->capture_default_str();
   add_number(*cmd, "--threads", a->threads, "Of a CPU; 0: all cores", 0, kMostThreads);
   cmd->add_option("--device", a->device, "auto, cpu or cuda")->check(CLI::IsMember({"auto", "cpu", "cuda"}));
-  cmd->add_option("--kind", a->kinds, "Of attention, with commas: dense, window, dilated, block_sparse")
+  cmd->add_option("--kind", a->kinds, "Of attention, with commas")
       ->delimiter(',')
-      ->check(CLI::IsMember(attention_kinds()))
+      ->check(CLI::IsMember(attention_kind_names()))
       ->capture_default_str();
   a->pattern.add_to(*cmd);
   cmd->add_option("--candidate", a->candidates, "Only these kernels, with commas")->delimiter(',');

@@ -217,7 +217,9 @@ void add_bench_context(CLI::App& bench) {
       ->check(CLI::IsMember({"auto", "zigzag", "contiguous"}));
   add_number(*cmd, "--prefetch", a->grid.parallel.cp_prefetch, "Of the ring: parts ahead", 0, 64);
   add_number(*cmd, "--message-mb", a->grid.parallel.cp_message_mb, "Of the ring: longest message in MiB", 1, 1 << 20);
-  cmd->add_option("--kind", a->kind, "Of attention")->check(CLI::IsMember(attention_kinds()))->capture_default_str();
+  cmd->add_option("--kind", a->kind, "Of attention")
+      ->check(CLI::IsMember(attention_kind_names()))
+      ->capture_default_str();
   a->pattern.add_to(*cmd);
   add_number(*cmd, "--alone-up-to", a->grid.longest_alone, "Longest sequence for one device alone; 0: none is measured",
              0, kMostLength)

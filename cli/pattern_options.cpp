@@ -4,11 +4,15 @@
 
 #include "cli/number_option.h"
 #include "core/check.h"
-#include "kernels/attention/blocks.h"
+#include "model/attention/kinds.h"
 
 namespace ring {
 
-std::vector<std::string> attention_kinds() { return {"dense", "window", "dilated", "block_sparse"}; }
+std::vector<std::string> attention_kind_names() {
+  std::vector<std::string> names;
+  for (const AttentionKind& kind : attention_kinds()) names.push_back(kind.name);
+  return names;
+}
 
 void PatternOptions::add_to(CLI::App& cmd) {
   add_number(cmd, "--window", window, "Of windows: keys that a query sees", 1, kMostLength)->capture_default_str();
@@ -22,23 +26,23 @@ void PatternOptions::add_to(CLI::App& cmd) {
 }
 
 Pattern PatternOptions::of(const std::string& kind) const {
-  Pattern p;
-  if (kind == "window") {
-    p.kind = AttentionKind::window;
-    p.window = window, p.sinks = sinks;
-  } else if (kind == "dilated") {
-    p.kind = AttentionKind::dilated;
-    if (segments.size() != rates.size())
-      fail("--segments has ", segments.size(), " numbers, --rates ", rates.size(), ": give one of each per branch");
-    for (std::size_t i = 0; i < segments.size(); ++i) p.branches.push_back({segments[i], rates[i]});
-    p.dedup = dedup;
-  } else if (kind == "block_sparse") {
-    p.kind = AttentionKind::block_sparse;
-    if (block != 64 && block != 128) fail("--block: ", block, " tokens, but blocks have 64 or 128");
-    const BlockRule rule{.kind = BlockRuleKind::random, .threshold = random_threshold(density), .seed = 1};
-    p.blocks = std::make_shared<BlockPattern>(block, std::vector{rule});
-  }
-  return p;
+  const AttentionKind& of = attention_kind(kind);
+  AttentionConfig c{.kind = kind};
+  const auto set = [&](const char* setting, auto& to, const auto& value) {
+    if (of.reads(setting)) to = value;
+  };
+  set("window", c.window, window);
+  set("sinks", c.sinks, sinks);
+  set("segments", c.segments, segments);
+  set("rates", c.rates, rates);
+  set("dedup", c.dedup, dedup);
+  set("block", c.block, block);
+  set("rules", c.rules, std::vector{BlockRuleConfig{.pattern = BlockChoice::random, .density = density, .seed = 1}});
+  std::vector<std::string> errors;
+  for (const BlockRuleConfig& rule : c.rules) rule.validate(errors);
+  c.validate(errors);
+  if (!errors.empty()) fail("--", errors.front());
+  return of.pattern(c, {.kv_heads = 1, .context = 1});
 }
 
 }  // namespace ring

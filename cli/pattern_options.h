@@ -12,16 +12,16 @@ class App;
 
 namespace ring {
 
-std::vector<std::string> attention_kinds();  // "dense", "window", ..
+std::vector<std::string> attention_kind_names();  // "dense", "window", ..
 
 struct PatternOptions {
-  std::int32_t window = 1024, sinks = 0, block = 128;
-  std::vector<std::int32_t> segments = {2048, 8192, 32768}, rates = {1, 4, 16};
+  std::int64_t window = 1024, sinks = 0, block = 128;
+  std::vector<std::int64_t> segments = {2048, 8192, 32768}, rates = {1, 4, 16};
   bool dedup = false;
   double density = 0.1;
 
   void add_to(CLI::App& command);
-  Pattern of(const std::string& kind) const;  // causal. Error: numbers that do not fit
+  Pattern of(const std::string& kind) const;  // causal. Error: numbers that the kind refuses
 };
 
 }  // namespace ring

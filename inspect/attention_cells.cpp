@@ -5,7 +5,7 @@
 #include "core/check.h"
 #include "inspect/attention_samples.h"
 #include "kernels/attention/blocks.h"
-#include "kernels/attention/head_segment.h"
+#include "kernels/attention/seen_keys.h"
 
 namespace ring {
 namespace {
@@ -44,21 +44,16 @@ class Line {
   std::vector<double> covered_;
 };
 
-// Dense and window.
-void add_rows(PairCells& cells, const Pattern& pattern) {
-  const std::vector<Span> whole = {{0, static_cast<std::int32_t>(cells.length()), 0, 0}};
-  const BranchPass pass = passes_of(pattern)[0];
-  const HeadSegment segment(pass, segment_pairs_of(pass, pattern, whole, whole).at(0), 0);
+// Any pattern without blocks, query by query.
+void add_rows(PairCells& cells, const Pattern& pattern, std::int32_t kv_head) {
+  const SeenKeys seen(pattern);
+  std::vector<KeyRun> runs;
   for (std::int64_t i = 0; i < cells.side(); ++i) {
     Line line(cells, i);
     for (std::int64_t t = i * cells.size(); t < std::min((i + 1) * cells.size(), cells.length()); ++t) {
-      const Columns c = segment.columns<Stationary::q>(static_cast<std::int32_t>(t));
-      if (c.hole >= c.hole_end) {
-        line.add(c.first, c.end);
-      } else {
-        line.add(c.first, std::min(c.hole, c.end));
-        line.add(std::max(c.hole_end, c.first), c.end);
-      }
+      runs.clear();
+      seen.add(kv_head, static_cast<std::int32_t>(t), static_cast<std::int32_t>(cells.length()), runs);
+      for_key_ranges(runs, [&](std::int32_t first, std::int32_t end, int) { line.add(first, end); });
     }
   }
 }
@@ -152,13 +147,13 @@ PairCells cells_of(const Pattern& pattern, std::int32_t kv_head, std::int64_t le
   RING_CHECK(pattern.causal, "cells of attention that is not causal");
   check(pattern, "attention");
   PairCells cells(length, most_cells);
-  switch (pattern.kind) {
-    case AttentionKind::dense:
-    case AttentionKind::window: add_rows(cells, pattern); break;
-    case AttentionKind::dilated: add_branches(cells, pattern.branches, kv_head + pattern.shift); break;
-    case AttentionKind::block_sparse:
-      pattern.blocks->check_covers(length, "attention");
-      add_blocks(cells, *pattern.blocks, kv_head);
+  if (pattern.blocks) {
+    pattern.blocks->check_covers(length, "attention");
+    add_blocks(cells, *pattern.blocks, kv_head);
+  } else if (pattern.is_interval() || pattern.has_windows()) {
+    add_rows(cells, pattern, kv_head);
+  } else {
+    add_branches(cells, pattern.branches, kv_head + pattern.shift);
   }
   return cells;
 }

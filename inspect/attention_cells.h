@@ -1,6 +1,7 @@
 #pragma once
 // The pairs that a pattern keeps of a sequence, in a grid of cells: what pictures are made of. The cost follows the
-// length and the cells, not the pairs; block patterns cost one look at each of their blocks.
+// length and the cells, not the pairs; block patterns cost one look at each of their blocks, and branches with windows
+// one at each sample that a query sees.
 
 #include <cstdint>
 #include <vector>

@@ -26,10 +26,16 @@ double tiles_of(const TileBounds& r) {
   return static_cast<double>(before + steps(next, r.end));
 }
 
+// Segment, rate and window: "2048/4", "all/3 window 16".
+std::string name_of(const BranchPass& pass) {
+  const std::string segment = pass.segment == kNoSegment ? "all" : str(pass.segment);
+  return str(segment, "/", pass.rate, pass.window > 0 ? str(" window ", pass.window) : "");
+}
+
 CostPart part_of(const BranchPass& pass, const Pattern& pattern, const std::vector<Span>& whole,
                  std::int64_t kv_heads) {
   CostPart part;
-  if (pattern.kind == AttentionKind::dilated) part.name = str(pass.segment, "/", pass.rate);
+  if (pattern.branches.size() > 1) part.name = name_of(pass);
   const auto offsets = static_cast<std::int32_t>(std::min<std::int64_t>(kv_heads, pass.rate));
   for (const SegmentPair& piece : segment_pairs_of(pass, pattern, whole, whole))
     for (std::int32_t h = 0; h < offsets; ++h) {
@@ -47,26 +53,47 @@ CostPart part_of(const BranchPass& pass, const Pattern& pattern, const std::vect
   return part;
 }
 
-// Pairs in two branches or more: inclusion and exclusion over the pairs of each subset.
+// Pairs of one head in two branches or more: inclusion and exclusion over the pairs of each subset.
+double repeated_samples(const std::vector<Branch>& branches, std::int64_t place, std::int64_t length) {
+  double repeated = 0;
+  for_subsets(branches, [&](unsigned subset, int size) {
+    const double weight = size < 2 ? 0 : size % 2 ? 1 - size : size - 1;
+    if (weight == 0) return;
+    double pairs = 0;
+    for_common_samples(branches, subset, place, length, [&](auto, auto, auto count) { pairs += causal_pairs(count); });
+    repeated += weight * pairs;
+  });
+  return repeated;
+}
+
+// The same of any branches, query by query.
+double repeated_keys(const Pattern& p, std::int32_t kv_head, std::int64_t length) {
+  const SeenKeys seen(p);
+  std::vector<KeyRun> runs;
+  double repeated = 0;
+  for (std::int32_t t = 0; t < length; ++t) {
+    runs.clear();
+    seen.add(kv_head, t, static_cast<std::int32_t>(length), runs);
+    for_key_ranges(runs, [&](std::int32_t first, std::int32_t end, int times) {
+      if (times > 1) repeated += end - first;
+    });
+  }
+  return repeated;
+}
+
+// The mean of all heads.
 double repeated_pairs(const Pattern& p, std::int64_t kv_heads, std::int64_t length) {
   std::map<std::vector<std::int64_t>, std::pair<std::int64_t, double>> heads;  // by offsets: one of them, and how many
   for (std::int64_t h = 0; h < kv_heads; ++h) {
     std::vector<std::int64_t> offsets;
     for (const Branch& b : p.branches) offsets.push_back((h + p.shift) % b.rate);
-    auto& [place, count] = heads[offsets];
-    place = h + p.shift, count += 1;
+    auto& [head, count] = heads[offsets];
+    head = h, count += 1;
   }
   double repeated = 0;
-  for_subsets(p.branches, [&](unsigned subset, int size) {
-    const double weight = size < 2 ? 0 : size % 2 ? 1 - size : size - 1;
-    if (weight == 0) return;
-    for (const auto& [offsets, head] : heads) {
-      double pairs = 0;
-      for_common_samples(p.branches, subset, head.first, length,
-                         [&](auto, auto, auto count) { pairs += causal_pairs(count); });
-      repeated += head.second * weight * pairs;
-    }
-  });
+  for (const auto& [offsets, same] : heads)
+    repeated += same.second * (p.has_windows() ? repeated_keys(p, static_cast<std::int32_t>(same.first), length)
+                                               : repeated_samples(p.branches, same.first + p.shift, length));
   return repeated / static_cast<double>(kv_heads);
 }
 
@@ -138,12 +165,11 @@ double microseconds_in_tiles(const CostPart& p, std::int64_t head_dim) {
 PatternCost cost_of(const Pattern& pattern, std::int64_t kv_heads, std::int64_t length) {
   RING_CHECK(pattern.causal, "costs of attention that is not causal");
   check(pattern, "attention");
-  if (pattern.kind == AttentionKind::block_sparse) return cost_of_blocks(*pattern.blocks, kv_heads, length);
+  if (pattern.blocks) return cost_of_blocks(*pattern.blocks, kv_heads, length);
   const std::vector<Span> whole = {{0, static_cast<std::int32_t>(length), 0, 0}};
   PatternCost cost;
   cost.pairs = kept_pairs(pattern, whole, whole, kv_heads);
-  if (pattern.kind == AttentionKind::dilated && !pattern.dedup)
-    cost.repeated = repeated_pairs(pattern, kv_heads, length);
+  if (pattern.branches.size() > 1 && !pattern.dedup) cost.repeated = repeated_pairs(pattern, kv_heads, length);
   for (const BranchPass& pass : passes_of(pattern)) cost.parts.push_back(part_of(pass, pattern, whole, kv_heads));
   return cost;
 }

@@ -12,7 +12,7 @@ namespace ring {
 // The forward on tensor cores: a thread block owns 128 queries of one head and streams tiles of 64 keys past them.
 constexpr std::int32_t kTileQueries = 128, kTileKeys = 64;
 
-// Part of the forward's work: a dilated branch, the heads of a block rule, or all there is.
+// Part of the forward's work: a branch of several, the heads of a block rule, or all there is.
 struct CostPart {
   std::string name;  // empty: all
   double tiles = 0, row_blocks = 0;

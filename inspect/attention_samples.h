@@ -1,14 +1,15 @@
 #pragma once
-// Dilated attention in closed form: what several branches sample together.
+// What several branches see together: without windows in closed form, else query by query.
 
 #include <algorithm>
 #include <bit>
 #include <cstdint>
 #include <numeric>
+#include <utility>
 #include <vector>
 
 #include "core/check.h"
-#include "kernels/attention/pattern.h"
+#include "kernels/attention/seen_keys.h"
 
 namespace ring {
 
@@ -45,6 +46,30 @@ void for_subsets(const std::vector<Branch>& branches, const Fn& fn) {
     fail("attention: ", branches.size(), " dilated branches, but the pairs that several of them keep are counted for ",
          kMostCountedBranches, " at most: give fewer segments and rates");
   for (unsigned subset = 1; subset < 1u << branches.size(); ++subset) fn(subset, std::popcount(subset));
+}
+
+// Calls fn(first, end, times) for neighbouring keys that a query's runs hold equally often, ascending.
+template <class Fn>
+void for_key_ranges(const std::vector<KeyRun>& runs, const Fn& fn) {
+  std::vector<std::pair<std::int32_t, int>> edges;
+  const auto add = [&](std::int32_t first, std::int32_t end) {
+    edges.emplace_back(first, 1);
+    edges.emplace_back(end, -1);
+  };
+  for (const KeyRun& run : runs) {
+    if (run.stride == 1)
+      add(run.first, run.first + run.count);
+    else
+      for (std::int32_t i = 0; i < run.count; ++i) add(run.first + i * run.stride, run.first + i * run.stride + 1);
+  }
+  std::sort(edges.begin(), edges.end());
+  std::int32_t at = 0;
+  int times = 0;
+  for (const auto& [key, change] : edges) {
+    if (times > 0 && at < key) fn(at, key, times);
+    at = key;
+    times += change;
+  }
 }
 
 }  // namespace ring

@@ -1,6 +1,6 @@
 #include "model/flops.h"
 
-#include <map>
+#include <algorithm>
 
 #include "core/checked.h"
 #include "kernels/attention/pairs.h"
@@ -9,18 +9,12 @@
 namespace ring {
 
 double attention_pairs(const ModelConfig& c) {
-  const std::vector<Pattern> patterns = patterns_of(c);
-  const std::vector<const AttentionConfig*> sections = attentions_of(c);
   const std::vector<Span> whole = {{0, narrow<std::int32_t>(c.context), 0, 0}};
-  // Layers of one section whose heads sample the same places have the same pairs.
-  std::map<std::pair<const AttentionConfig*, std::vector<std::int32_t>>, double> counted;
+  std::vector<std::pair<Pattern, double>> counted;
   double pairs = 0;
-  for (std::size_t layer = 0; layer < patterns.size(); ++layer) {
-    const Pattern& p = patterns[layer];
-    std::vector<std::int32_t> shifts;
-    for (const Branch& b : p.branches) shifts.push_back(p.shift % b.rate);
-    const auto [at, fresh] = counted.insert({{sections[layer], shifts}, 0});
-    if (fresh) at->second = kept_pairs(p, whole, whole, c.kv_heads);
+  for (const Pattern& p : patterns_of(c)) {
+    auto at = std::ranges::find_if(counted, [&](const auto& known) { return same_pairs(known.first, p); });
+    if (at == counted.end()) at = counted.insert(at, {p, kept_pairs(p, whole, whole, c.kv_heads)});
     pairs += at->second;
   }
   return pairs;

@@ -2,8 +2,7 @@
 
 #include <algorithm>
 
-#include "kernels/attention/blocks.h"
-#include "kernels/attention/head_segment.h"
+#include "kernels/attention/seen_keys.h"
 #include "model/patterns.h"
 
 namespace ring {
@@ -19,36 +18,14 @@ void for_runs(const LayerCache& cache, std::int64_t first, std::int64_t end, con
   }
 }
 
-void add_tokens(const LayerCache& cache, std::int64_t first, std::int64_t end, std::vector<CacheRows>& rows) {
-  for_runs(cache, first, end, [&](std::int64_t row, std::int64_t, std::int64_t count) {
-    rows.push_back({static_cast<std::int32_t>(row), static_cast<std::int32_t>(count), 1});
-  });
-}
-
-// What a token sees in one pass, as this head has it.
-void add_pass(const LayerCache& cache, const BranchPass& pass, const Pattern& pattern, std::int32_t token, int head,
-              std::vector<CacheRows>& rows) {
-  const std::int32_t start = token / pass.segment * pass.segment, p = token - start;
-  const HeadSegment segment(pass, {start, p, p + 1, start, 0, p + 1, pattern.sinks}, pass.offset(head));
-  if (segment.q_first == segment.q_end) return;  // no sample of this head
-  const Columns c = segment.columns<Stationary::q>(segment.q_first);
-  const std::int32_t hole = std::clamp(c.hole, c.first, c.end), hole_end = std::clamp(c.hole_end, hole, c.end);
-  for (const auto& [first, end] : {std::pair(c.first, hole), std::pair(hole_end, c.end)}) {
-    const std::int32_t at = segment.k_row + first * segment.rate;
-    if (segment.rate == 1)
-      add_tokens(cache, at, at + end - first, rows);
-    else if (first < end)
-      rows.push_back({at, end - first, segment.rate});
-  }
-}
-
-// Kept blocks that lie side by side are one range.
-void add_blocks(const LayerCache& cache, const BlockPattern& blocks, std::int32_t token, int head,
-                std::vector<CacheRows>& rows) {
-  const std::int32_t size = blocks.block(), last = token / size;
-  for (std::int32_t k = 0, first = 0; k <= last; k = std::max(k + 1, first)) {
-    for (first = k; first <= last && blocks.keeps(head, last, first);) ++first;
-    add_tokens(cache, k * size, std::min(first * size, token + 1), rows);
+// A run of tokens as the cache holds it: in parts where the ring's end lies between them.
+void add_rows(const LayerCache& cache, KeyRun run, std::vector<CacheRows>& rows) {
+  while (run.count > 0) {
+    const std::int64_t row = cache.row_of(run.first), fits = (cache.rows() - row + run.stride - 1) / run.stride;
+    const auto count = static_cast<std::int32_t>(std::min<std::int64_t>(run.count, fits));
+    rows.push_back({static_cast<std::int32_t>(row), count, run.stride});
+    run.first += count * run.stride;
+    run.count -= count;
   }
 }
 
@@ -76,16 +53,15 @@ void LayerCache::append(const Tensor& k, const Tensor& v, const Sequences& seqs,
 
 void LayerCache::choose_rows(const Pattern& pattern, const std::vector<std::int32_t>& tokens,
                              AttentionDecode& args) const {
-  const std::vector<BranchPass> passes = passes_of(pattern);
+  const SeenKeys seen(pattern);
+  std::vector<KeyRun> runs;
   args.rows.clear();
   args.starts = {0};
   for (const std::int32_t token : tokens)
-    for (int head = 0; head < keys.dim(2); ++head) {
-      for (const BranchPass& pass : passes)
-        if (pass.listed)
-          add_blocks(*this, *pattern.blocks, token, head, args.rows);
-        else
-          add_pass(*this, pass, pattern, token, head, args.rows);
+    for (std::int32_t head = 0; head < keys.dim(2); ++head) {
+      runs.clear();
+      seen.add(head, token, token + 1, runs);
+      for (const KeyRun& run : runs) add_rows(*this, run, args.rows);
       args.starts.push_back(static_cast<std::int32_t>(args.rows.size()));
     }
 }
@@ -93,12 +69,11 @@ void LayerCache::choose_rows(const Pattern& pattern, const std::vector<std::int3
 KvCache::KvCache(const ModelConfig& c, std::int64_t batch, std::int64_t most, const ExecContext& ctx)
     : lengths(static_cast<std::size_t>(batch), 0), capacity(most) {
   const DType type = activation_type(ctx.precision);
-  for (std::int64_t i = 0; i < c.layers; ++i) {
-    const AttentionConfig& a = attention_of(c, i);
-    const bool all = a.kind != AttentionKind::window;
-    const std::int64_t rows = all ? capacity : std::min(capacity, a.sinks + a.window);
+  for (const Pattern& p : patterns_of(c)) {
+    const std::optional<std::int64_t> reach = SeenKeys(p).reach();
+    const std::int64_t rows = reach ? std::min(capacity, p.sinks + *reach) : capacity;
     const Shape shape{batch, rows, c.kv_heads, c.head_dim};
-    layers.push_back({ctx.empty(shape, type), ctx.empty(shape, type), std::min(a.sinks, rows)});
+    layers.push_back({ctx.empty(shape, type), ctx.empty(shape, type), std::min<std::int64_t>(p.sinks, rows)});
   }
 }
 

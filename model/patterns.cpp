@@ -1,58 +1,22 @@
 #include "model/patterns.h"
 
 #include <map>
-#include <memory>
 
 #include "core/checked.h"
-#include "kernels/attention/blocks.h"
-#include "model/attention/block_file.h"
+#include "model/attention/kinds.h"
 #include "model/layer_names.h"
 
 namespace ring {
 namespace {
 
-BlockRule rule_of(const BlockRuleConfig& c) {
-  BlockRule r;
-  switch (c.pattern) {
-    case BlockChoice::local_global: r.kind = BlockRuleKind::local_global; break;
-    case BlockChoice::strided: r.kind = BlockRuleKind::strided; break;
-    case BlockChoice::hierarchical: r.kind = BlockRuleKind::hierarchical; break;
-    case BlockChoice::random: r.kind = BlockRuleKind::random; break;
-    case BlockChoice::file: break;  // the file's rules take its place
-  }
-  r.local = narrow<std::int32_t>(c.local);
-  r.first = narrow<std::int32_t>(c.first);
-  r.every = narrow<std::int32_t>(c.every);
-  r.threshold = random_threshold(c.density);
-  r.seed = c.seed;
-  return r;
+// Of its first layer.
+Pattern pattern_of(const AttentionConfig& section, const ModelConfig& c) {
+  return attention_kind(section.kind).pattern(section, {c.kv_heads, c.context});
 }
 
-std::shared_ptr<const BlockPattern> blocks_of(const AttentionConfig& c, const ModelConfig& model) {
-  if (c.kind != AttentionKind::block_sparse) return nullptr;
-  std::vector<BlockRule> rules;
-  std::vector<std::string> files;
-  for (const BlockRuleConfig& rule : c.rules) {
-    rules.push_back(rule_of(rule));
-    files.push_back(rule.file);
-  }
-  const std::vector<std::int32_t> heads(c.heads.begin(), c.heads.end());
-  const auto blocks = std::make_shared<const BlockPattern>(
-      block_pattern(c.block ? narrow<std::int32_t>(c.block) : 128, std::move(rules), files, heads, model.kv_heads));
-  blocks->check_covers(model.context, "model.attention");
-  return blocks;
-}
-
-// Without its blocks.
-Pattern plain_pattern_of(const ModelConfig& model, const AttentionConfig& c, std::int64_t layer) {
-  Pattern p;
-  p.kind = c.kind;
-  p.window = narrow<std::int32_t>(c.window);
-  p.sinks = narrow<std::int32_t>(c.sinks);
-  for (std::size_t i = 0; i < c.segments.size(); ++i)
-    p.branches.push_back({narrow<std::int32_t>(c.segments[i]), narrow<std::int32_t>(c.rates[i])});
-  p.dedup = c.dedup;
-  if (c.kind == AttentionKind::dilated) p.shift = narrow<std::int32_t>(layer * model.kv_heads);
+// Samples move with the layer, so that each position is one somewhere even where there are fewer heads than its rate.
+Pattern in_layer(Pattern p, std::int64_t layer, std::int64_t kv_heads) {
+  if (p.has_samples()) p.shift += narrow<std::int32_t>(layer * kv_heads);
   return p;
 }
 
@@ -71,28 +35,20 @@ const AttentionConfig& attention_of(const ModelConfig& c, std::int64_t layer) {
 }
 
 std::vector<Pattern> patterns_of(const ModelConfig& c, KvHeads heads) {
-  const auto blocks_for = [&](const AttentionConfig& section) {
-    Pattern p;
-    p.blocks = blocks_of(section, c);
-    return heads.count ? of_heads(p, heads).blocks : p.blocks;
-  };
-  std::map<const AttentionConfig*, std::shared_ptr<const BlockPattern>> made;
+  std::map<const AttentionConfig*, Pattern> made;
   std::vector<Pattern> patterns;
   for (const AttentionConfig* section : attentions_of(c)) {
-    if (!made.count(section)) made[section] = blocks_for(*section);
-    const auto layer = static_cast<std::int64_t>(patterns.size());
-    Pattern& p = patterns.emplace_back(plain_pattern_of(c, *section, layer));
-    p = of_heads(p, heads);
-    p.blocks = made[section];
+    if (!made.count(section)) {
+      const Pattern whole = pattern_of(*section, c);
+      made[section] = heads.count ? of_heads(whole, heads) : whole;
+    }
+    patterns.push_back(in_layer(made[section], static_cast<std::int64_t>(patterns.size()), c.kv_heads));
   }
   return patterns;
 }
 
 Pattern pattern_of(const ModelConfig& c, std::int64_t layer) {
-  const AttentionConfig& section = attention_of(c, layer);
-  Pattern p = plain_pattern_of(c, section, layer);
-  p.blocks = blocks_of(section, c);
-  return p;
+  return in_layer(pattern_of(attention_of(c, layer), c), layer, c.kv_heads);
 }
 
 }  // namespace ring

@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "kernels/attention/pattern.h"
 #include "model/config.h"
 
 namespace ring {

@@ -53,9 +53,9 @@ void warn_of_places(const Config& c) {
   std::int64_t layer = 0;
   for (const Pattern& p : patterns_of(c.model)) {
     std::vector<std::int64_t> units;
-    if (p.kind == AttentionKind::dilated)
+    if (p.blocks) units.push_back(p.blocks->block());
+    if (p.from_row)
       for (const Branch& b : p.branches) units.push_back(b.segment < c.model.context ? b.segment : b.rate);
-    if (p.kind == AttentionKind::block_sparse) units.push_back(p.blocks->block());
     for (const std::int64_t unit : units)
       if (c.data.packing.align % unit)
         return log::warn("data.packing.align: ", c.data.packing.align, " is no multiple of ", unit, ", a ",

@@ -86,18 +86,15 @@ const typename Kernel<Args>::Candidate& choose(const Kernel<Args>& slot, const A
 // `shift` moves what is sampled and not how much: layers that differ in it share a choice.
 std::string pattern_key(const Pattern& p) {
   std::string out = p.causal ? "causal" : "full";
-  switch (p.kind) {
-    case AttentionKind::dense: break;
-    case AttentionKind::window: out += str(" window ", p.window, " sinks ", p.sinks); break;
-    case AttentionKind::dilated:
-      out += " dilated";
-      for (const Branch& b : p.branches) out += str(" ", b.segment, "/", b.rate);
-      if (p.dedup) out += " dedup";
-      break;
-    case AttentionKind::block_sparse:
-      out += str(" blocks of ", p.blocks->block(), " version ", p.blocks->version());
-      break;
+  if (p.blocks) return str(out, " blocks of ", p.blocks->block(), " version ", p.blocks->version());
+  const bool divided = !p.is_interval();
+  if (divided) out += p.from_row ? " dilated" : " dilated from documents";
+  for (const Branch& b : p.branches) {
+    if (divided) out += b.segment == kNoSegment ? str(" all/", b.rate) : str(" ", b.segment, "/", b.rate);
+    if (b.window > 0) out += str(" window ", b.window);
   }
+  if (p.has_windows()) out += str(" sinks ", p.sinks);
+  if (p.dedup) out += " dedup";
   return out;
 }
 

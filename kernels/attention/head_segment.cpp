@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "kernels/attention/blocks.h"
-
 namespace ring {
 namespace {
 
@@ -19,34 +17,21 @@ Part part_of(const Span& s, std::int64_t origin, std::int64_t start, std::int64_
           static_cast<std::int32_t>(std::clamp<std::int64_t>(end - start, 0, length))};
 }
 
-// Where positions count from, for a document that starts here.
-std::int64_t origin_of(const Pattern& p, std::int32_t document) {
-  switch (p.kind) {
-    case AttentionKind::dense:
-    case AttentionKind::window: return document;
-    case AttentionKind::dilated: return 0;
-    case AttentionKind::block_sparse: return document / p.blocks->block() * p.blocks->block();
-  }
-  return 0;
-}
-
 }  // namespace
 
 std::vector<BranchPass> passes_of(const Pattern& p) {
-  BranchPass plain;
-  plain.causal = p.causal;
-  plain.listed = p.kind == AttentionKind::block_sparse;
   constexpr std::int32_t kWidest = 1 << 30;  // positions plus windows stay within 32 bits
-  if (p.kind == AttentionKind::window) plain.window = std::min(p.window, kWidest);
-  if (p.kind != AttentionKind::dilated) return {plain};
   std::vector<BranchPass> passes;
   for (std::size_t i = p.branches.size(); i-- > 0;) {
-    BranchPass pass = plain;
-    pass.segment = p.branches[i].segment;
-    pass.rate = p.branches[i].rate;
+    const Branch& b = p.branches[i];
+    BranchPass& pass = passes.emplace_back();
+    pass.segment = b.segment;
+    pass.rate = b.rate;
     pass.finer = p.dedup && i > 0 ? p.branches[i - 1].segment : 0;
+    pass.window = std::min(b.window, kWidest);
     pass.shift = p.shift;
-    passes.push_back(pass);
+    pass.causal = p.causal;
+    pass.listed = p.blocks != nullptr;
   }
   return passes;
 }
@@ -56,7 +41,7 @@ std::vector<SegmentPair> segment_pairs_of(const BranchPass& pass, const Pattern&
   std::vector<SegmentPair> pieces;
   for (std::size_t b = 0; b < queries.size(); ++b) {
     const Span &q = queries[b], &k = keys[b];
-    const std::int64_t origin = origin_of(pattern, q.document), length = pass.segment;
+    const std::int64_t origin = pattern.origin(q.document), length = pass.segment;
     std::int64_t first = std::numeric_limits<std::int64_t>::max(), end = 0;
     for (const Span* s : {&q, &k})
       if (s->count > 0) {

@@ -3,14 +3,10 @@
 // each pair of spans into segment pairs (one segment of one document); a head sees a segment pair as a head segment of
 // samples, where every pattern is an interval with a hole. Block patterns add lists of blocks to it (blocks.h).
 
-#include <limits>
-
 #include "kernels/attention/pattern.h"
 #include "kernels/attention/stationary.h"
 
 namespace ring {
-
-constexpr std::int32_t kNoSegment = std::numeric_limits<std::int32_t>::max();
 
 struct BranchPass {
   std::int32_t segment = kNoSegment, rate = 1;
@@ -27,7 +23,7 @@ std::vector<BranchPass> passes_of(const Pattern&);
 struct SegmentPair {
   std::int32_t q_row, q_first, q_end;  // q_row may lie before the tensor; positions [q_first, q_end) exist
   std::int32_t k_row, k_first, k_end;
-  std::int32_t sink_end;  // keys before it are seen beyond the window
+  std::int32_t sink_end;  // keys before it are seen beyond windows
 };
 
 // Only segment pairs with rows; those without keys are there too (their queries see nothing), as are those without
@@ -72,7 +68,7 @@ struct HeadSegment {
         q_end(sample(p.q_end)),
         k_first(sample(p.k_first)),
         k_end(sample(p.k_end)),
-        sink_end(p.sink_end),
+        sink_end(sample(p.sink_end)),
         window(pass.window),
         finer(pass.finer),
         causal(pass.causal) {}

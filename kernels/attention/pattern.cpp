@@ -8,21 +8,55 @@
 namespace ring {
 namespace {
 
-void check_branches(const Pattern& p, const char* op) {
-  RING_CHECK(!p.branches.empty() && p.branches[0].rate == 1, op, ": the first dilated branch needs rate 1");
-  for (const Branch& b : p.branches)
-    RING_CHECK(b.rate >= 1 && b.rate <= b.segment, op, ": a dilated branch of segment ", b.segment, " and rate ",
-               b.rate, ": the rate must lie between 1 and the segment");
-  if (!p.dedup) return;
+void check_nested(const Pattern& p, const char* op) {
   for (std::size_t i = 0; i < p.branches.size(); ++i) {
     const Branch b = p.branches[i], next = i + 1 < p.branches.size() ? p.branches[i + 1] : b;
     RING_CHECK(b.segment % b.rate == 0 && next.segment % b.segment == 0 && next.rate % b.rate == 0, op,
                ": dedup needs nested branches: segment ", b.segment, " and rate ", b.rate,
                " must divide the next ones (", next.segment, ", ", next.rate, "), and the rate its segment");
+    RING_CHECK(b.window == 0, op, ": dedup needs branches without windows, not one of ", b.window);
   }
 }
 
+void check_branches(const Pattern& p, const char* op) {
+  RING_CHECK(!p.branches.empty() && p.branches[0].rate == 1, op, ": the first branch needs rate 1");
+  for (const Branch& b : p.branches) {
+    RING_CHECK(b.rate >= 1 && b.rate <= b.segment, op, ": a branch of segment ", b.segment, " and rate ", b.rate,
+               ": the rate must lie between 1 and the segment");
+    RING_CHECK(b.window >= 0, op, ": a branch with a window of ", b.window);
+  }
+  if (p.dedup) check_nested(p, op);
+}
+
+bool same_blocks(const Pattern& a, const Pattern& b) {
+  return a.blocks == b.blocks || (a.blocks && b.blocks && a.blocks->version() == b.blocks->version());
+}
+
 }  // namespace
+
+bool Pattern::is_interval() const {
+  return !blocks && branches.size() == 1 && branches[0].segment == kNoSegment && branches[0].rate == 1;
+}
+
+bool Pattern::has_windows() const {
+  return std::ranges::any_of(branches, [](const Branch& b) { return b.window > 0; });
+}
+
+bool Pattern::has_samples() const {
+  return std::ranges::any_of(branches, [](const Branch& b) { return b.rate > 1; });
+}
+
+std::int64_t Pattern::origin(std::int32_t document) const {
+  if (blocks) return document / blocks->block() * blocks->block();
+  return from_row ? 0 : document;
+}
+
+bool same_pairs(const Pattern& a, const Pattern& b) {
+  if (a.causal != b.causal || a.branches != b.branches || a.sinks != b.sinks || a.dedup != b.dedup ||
+      a.from_row != b.from_row || !same_blocks(a, b))
+    return false;
+  return std::ranges::all_of(a.branches, [&](const Branch& x) { return a.shift % x.rate == b.shift % x.rate; });
+}
 
 Pattern of_heads(Pattern p, KvHeads heads) {
   const auto first = static_cast<std::int32_t>(heads.first), count = static_cast<std::int32_t>(heads.count);
@@ -32,11 +66,10 @@ Pattern of_heads(Pattern p, KvHeads heads) {
 }
 
 void check(const Pattern& p, const char* op) {
-  if (p.kind == AttentionKind::window)
-    RING_CHECK(p.window >= 1 && p.sinks >= 0, op, ": a window of ", p.window, " with ", p.sinks, " sinks");
-  if (p.kind == AttentionKind::dilated) check_branches(p, op);
-  RING_CHECK(p.shift >= 0, op, ": a shift of ", p.shift);
-  RING_CHECK(p.kind != AttentionKind::block_sparse || p.blocks, op, ": block-sparse attention without blocks");
+  check_branches(p, op);
+  RING_CHECK(p.sinks >= 0 && p.shift >= 0, op, ": ", p.sinks, " sinks and a shift of ", p.shift);
+  RING_CHECK(!p.blocks || (p.branches == std::vector{Branch{}} && !p.from_row), op,
+             ": a block pattern with branches or positions of its own");
 }
 
 std::vector<Span> spans_of(const std::vector<std::int32_t>& offsets, const std::vector<std::int32_t>& rows) {

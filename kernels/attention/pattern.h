@@ -1,7 +1,9 @@
 #pragma once
-// Which pairs of a query and a key attention counts, and how often.
+// Which pairs of a query and a key attention counts, and how often: all that kernels, caches, context parallelism,
+// costs and pictures know of it. A kind of attention (model/attention/kinds.h) makes a pattern of its settings.
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <vector>
 
@@ -9,34 +11,42 @@ namespace ring {
 
 class BlockPattern;  // kernels/attention/blocks.h
 
-enum class AttentionKind : std::uint8_t { dense, window, dilated, block_sparse };
+constexpr std::int32_t kNoSegment = std::numeric_limits<std::int32_t>::max();
 
-// LongNet's w and r (Ding et al. 2023, section 2): of each segment of w positions every r-th is sampled.
+// Of each segment of so many positions every rate-th is sampled (LongNet's w and r: Ding et al. 2023, section 2).
 struct Branch {
-  std::int32_t segment = 0, rate = 1;
+  std::int32_t segment = kNoSegment, rate = 1;
+  std::int32_t window = 0;  // newest samples of the segment that are seen, the query among them; 0: all
   bool operator==(const Branch&) const = default;
 };
 
-// Positions t (query) and u (key) count from the start of the packed row, for windows from the start of the document.
-// Every kind: t and u belong to one document, and with `causal` u <= t.
-//   dense         all.
-//   window        t - window < u (and, not causal, u < t + window), or u < sinks.
-//   dilated       in branch i: t and u lie in one segment floor(t / segment) and are both sampled there,
-//                 (t mod segment) mod rate = s = (KV head + shift) mod rate. A pair counts once for each branch that
-//                 has it; with `dedup` once. branches[0].rate = 1, rate <= segment.
-//   block_sparse  (t / block, u / block) is a block of `blocks` for this KV head, both counted from the block in which
-//                 the document starts.
+// Positions t (query) and u (key) count from the start of the document, `from_row` from the start of the packed row.
+// t and u belong to one document, with `causal` u <= t, and a pair counts once for each branch that has it:
+//   * t and u lie in one segment floor(t / segment) and are both sampled there,
+//     (t mod segment) mod rate = (KV head + shift) mod rate;
+//   * where the branch has a window: |t - u| < window rate, or u < sinks.
+// With blocks there is one plain branch, positions count from the block in which the document starts, and (t / block,
+// u / block) is a block of `blocks` for this KV head.
 struct Pattern {
-  AttentionKind kind = AttentionKind::dense;
   bool causal = true;
-  std::int32_t window = 0, sinks = 0;
-  std::vector<Branch> branches;
-  bool dedup = false;  // segments and rates must then divide the next ones, and each rate its segment
+  std::vector<Branch> branches = {Branch{}};  // the first one has rate 1, so that each query sees itself
+  std::int32_t sinks = 0;
+  bool dedup = false;  // a pair counts once; segments and rates divide the next ones, and each rate its segment
+  bool from_row = false;
   std::int32_t shift = 0;
   std::shared_ptr<const BlockPattern> blocks;
 
-  bool is_dense() const { return kind == AttentionKind::dense; }
+  // What a query sees is one interval, and sinks: dense attention or a window.
+  bool is_interval() const;
+  bool is_dense() const { return is_interval() && branches[0].window == 0; }
+  bool has_windows() const;
+  bool has_samples() const;  // heads differ by `shift`
+  // Where positions count from, for a document that starts here.
+  std::int64_t origin(std::int32_t document) const;
 };
+
+// Whether they keep the same pairs. A shift counts up to the rates.
+bool same_pairs(const Pattern&, const Pattern&);
 
 // Neighbouring KV heads of a layer.
 struct KvHeads {

@@ -1,11 +1,10 @@
 #pragma once
-// The attention section of a model: its kind, and which layers have which.
+// The attention section of a model: its kind and the settings of all kinds, and which layers have which.
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
-
-#include "kernels/attention/pattern.h"
 
 namespace ring {
 
@@ -24,17 +23,21 @@ struct BlockRuleConfig {
   void validate(std::vector<std::string>& errors) const;
 };
 
+// What a setting means depends on the kind, which refuses those that it does not read (model/attention/kinds.h).
 struct AttentionConfig {
-  AttentionKind kind = AttentionKind::dense;
+  std::string kind = "dense";
   std::int64_t window = 0, sinks = 0;
   std::vector<std::int64_t> segments, rates;
   bool dedup = false;
-  std::int64_t block = 0;  // 0: 128
+  std::int64_t block = 0;
   std::vector<BlockRuleConfig> rules;
-  std::vector<std::int64_t> heads;  // the rule of each KV head, from the first again where they end; empty: rule 0
+  std::vector<std::int64_t> heads;
   void fields(Fields&);
   void validate(std::vector<std::string>& errors) const;
 };
+
+// The settings, other than the kind, that differ from their defaults: names, and values as text.
+std::vector<std::pair<std::string, std::string>> given_settings(AttentionConfig);
 
 struct LayerAttentionConfig {
   std::string layers;

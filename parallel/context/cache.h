@@ -4,21 +4,11 @@
 #include <functional>
 #include <list>
 #include <memory>
-#include <numeric>
 
 #include "autograd/context_exchange.h"
-#include "kernels/attention/blocks.h"
+#include "kernels/attention/pattern.h"
 
 namespace ring {
-
-// Patterns of the same pairs: a shift counts up to the rates.
-inline bool same_pairs(const Pattern& a, const Pattern& b) {
-  std::int32_t cycle = 1;
-  for (const Branch& branch : a.branches) cycle = std::lcm(cycle, branch.rate);
-  return a.kind == b.kind && a.causal == b.causal && a.window == b.window && a.sinks == b.sinks &&
-         a.branches == b.branches && a.dedup == b.dedup && a.shift % cycle == b.shift % cycle &&
-         (a.blocks == b.blocks || (a.blocks && b.blocks && a.blocks->version() == b.blocks->version()));
-}
 
 template <class Plan>
 class PlanCache {

@@ -58,9 +58,9 @@ std::int64_t context_align(const std::vector<Pattern>& patterns, std::int64_t le
     if (both * chunks <= length) align = both;
   };
   for (const Pattern& p : patterns) {
-    if (p.kind == AttentionKind::block_sparse) take(p.blocks->block());
-    if (p.kind == AttentionKind::dilated)
-      for (const Branch& b : p.branches) take(b.segment);
+    if (p.blocks) take(p.blocks->block());
+    for (const Branch& b : p.branches)
+      if (b.segment != kNoSegment) take(b.segment);
   }
   if (kTile * kManyTiles * chunks <= length) take(kTile);
   return align;

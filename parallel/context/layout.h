@@ -38,7 +38,7 @@ class ContextLayout {
   std::vector<std::vector<Chunk>> chunks_;  // without empty ones
 };
 
-// The largest number of tokens at whose multiples chunks may begin so that the least is exchanged: segments of dilated
+// The largest number of tokens at whose multiples chunks may begin so that the least is exchanged: segments of
 // branches and blocks, as far as they fit into a chunk of length / chunks tokens; and tiles of kernels, where a chunk
 // has many.
 std::int64_t context_align(const std::vector<Pattern>&, std::int64_t length, std::int64_t chunks);

@@ -30,66 +30,72 @@ Span cut(Span s, std::int64_t begin, std::int64_t end) {
   return s;
 }
 
-// The keys that the window reaches, for queries that it serves.
-Bounds in_window(Bounds b, const Pattern& p) {
-  b.k = std::max(b.k, b.q - p.window + 1);
-  b.q_end = std::min(b.q_end, b.k_end - 1 + p.window);
-  if (!p.causal) {
-    b.k_end = std::min(b.k_end, b.q_end - 1 + p.window);
-    b.q = std::max(b.q, b.k - p.window + 1);
+// What of it a branch connects by its window, which reaches so many positions.
+Bounds in_window(Bounds b, std::int64_t reach, bool causal) {
+  b.k = std::max(b.k, b.q - reach + 1);
+  b.q_end = std::min(b.q_end, b.k_end - 1 + reach);
+  if (!causal) {
+    b.k_end = std::min(b.k_end, b.q_end - 1 + reach);
+    b.q = std::max(b.q, b.k - reach + 1);
   }
   return b;
 }
 
-std::int64_t sink_end(const Pattern& p, const Span& keys) { return keys.document + std::int64_t{p.sinks}; }
+std::int64_t reach_of(const Branch& b) { return std::int64_t{b.window - 1} * b.rate + 1; }
 
-// Segments of a branch that both have positions in.
+// Segments of a branch that both have positions in; they start at `origin`.
 struct Segments {
   std::int64_t first, end;
 };
-Segments common_segments(const Bounds& b, std::int64_t length) {
-  return {std::max(b.q, b.k) / length, std::min((b.q_end - 1) / length, (b.k_end - 1) / length) + 1};
+Segments common_segments(const Bounds& b, std::int64_t origin, std::int64_t length) {
+  return {(std::max(b.q, b.k) - origin) / length, (std::min(b.q_end, b.k_end) - 1 - origin) / length + 1};
 }
 
-Bounds in_segments(const Bounds& b, const Pattern& p) {
-  Bounds all{std::numeric_limits<std::int64_t>::max(), 0, std::numeric_limits<std::int64_t>::max(), 0};
-  for (const Branch& branch : p.branches) {
-    const Segments s = common_segments(b, branch.segment);
-    if (s.first >= s.end) continue;
-    const std::int64_t begin = s.first * branch.segment, end = s.end * branch.segment;
-    all.q = std::min(all.q, std::max(b.q, begin)), all.q_end = std::max(all.q_end, std::min(b.q_end, end));
-    all.k = std::min(all.k, std::max(b.k, begin)), all.k_end = std::max(all.k_end, std::min(b.k_end, end));
-  }
-  if (p.causal && !all.empty()) all.cut_causal();
-  return all;
+Bounds cut(Bounds b, std::int64_t begin, std::int64_t end) {
+  return {std::max(b.q, begin), std::min(b.q_end, end), std::max(b.k, begin), std::min(b.k_end, end)};
+}
+
+// What of it a branch connects, cut at both ends.
+Bounds seen_in_branch(const Bounds& b, const Pattern& p, const Branch& branch, std::int64_t origin) {
+  const Segments s = common_segments(b, origin, branch.segment);
+  if (s.first >= s.end) return {};
+  const Bounds in = cut(b, origin + s.first * branch.segment, origin + s.end * branch.segment);
+  const bool near = branch.window > 0 && in.k >= origin + p.sinks;
+  return near ? in_window(in, reach_of(branch), p.causal) : in;
 }
 
 using Fn = std::function<void(std::int32_t, std::int32_t, std::int32_t)>;
 
-void needed_in_window(const Pattern& p, const SpanPair& pair, const Fn& fn) {
-  const Bounds all = bounds_of(pair.queries, pair.keys), near = in_window(all, p);
-  const auto add = [&](std::int64_t begin, std::int64_t end) {
-    if (begin >= end) return;
-    const Span s = cut(pair.keys, begin, end);
-    fn(s.first, s.count, 1);
-  };
-  add(all.k, std::min(all.k_end, sink_end(p, pair.keys)));
-  if (!near.empty()) add(near.k, near.k_end);
-}
+// Samples of a segment, for the head whose first one is at `offset`, among the keys [begin, end) of a span.
+struct Samples {
+  const Span& keys;
+  std::int64_t segment, offset;
+  std::int32_t rate;
 
-void needed_samples(const Pattern& p, const SpanPair& pair, std::int32_t head, const Fn& fn) {
+  void call(std::int64_t begin, std::int64_t end, const Fn& fn) const {
+    const std::int64_t skipped = std::max<std::int64_t>(0, begin - segment - offset);
+    const std::int64_t first = segment + offset + (skipped + rate - 1) / rate * rate;
+    if (first >= end) return;
+    fn(static_cast<std::int32_t>(keys.first + first - keys.position),
+       static_cast<std::int32_t>((end - first + rate - 1) / rate), rate);
+  }
+};
+
+void needed_in_branch(const Pattern& p, const Branch& branch, const SpanPair& pair, std::int32_t head, const Fn& fn) {
+  const std::int64_t origin = p.origin(pair.keys.document);
   const Bounds b = bounds_of(pair.queries, pair.keys);
-  for (const Branch& branch : p.branches) {
-    const std::int64_t offset = (head + p.shift) % branch.rate;
-    const Segments s = common_segments(b, branch.segment);
-    for (std::int64_t i = s.first; i < s.end; ++i) {
-      const std::int64_t start = i * branch.segment, skipped = std::max<std::int64_t>(0, b.k - start - offset);
-      const std::int64_t first = start + offset + (skipped + branch.rate - 1) / branch.rate * branch.rate;
-      const std::int64_t end = std::min(b.k_end, start + branch.segment);
-      if (first >= end) continue;
-      fn(static_cast<std::int32_t>(pair.keys.first + first - b.k),
-         static_cast<std::int32_t>((end - first + branch.rate - 1) / branch.rate), branch.rate);
+  const Segments s = common_segments(b, origin, branch.segment);
+  for (std::int64_t i = s.first; i < s.end; ++i) {
+    const std::int64_t start = origin + i * branch.segment;
+    const Samples samples{pair.keys, start, (head + p.shift) % branch.rate, branch.rate};
+    const Bounds in = cut(b, start, start + branch.segment);
+    if (branch.window == 0) {
+      samples.call(in.k, in.k_end, fn);
+      continue;
     }
+    samples.call(in.k, std::min(in.k_end, origin + p.sinks), fn);
+    const Bounds near = in_window(in, reach_of(branch), p.causal);
+    if (!near.empty()) samples.call(near.k, near.k_end, fn);
   }
 }
 
@@ -100,7 +106,7 @@ bool any_head_keeps(const BlockPattern& blocks, std::int64_t kv_heads, std::int3
 }
 
 void needed_blocks(const Pattern& p, const SpanPair& pair, std::int64_t kv_heads, const Fn& fn) {
-  const std::int64_t size = p.blocks->block(), origin = pair.keys.document / size * size;
+  const std::int64_t size = p.blocks->block(), origin = p.origin(pair.keys.document);
   const Bounds b = bounds_of(pair.queries, pair.keys);
   const auto block = [&](std::int64_t position) { return static_cast<std::int32_t>((position - origin) / size); };
   for (std::int32_t k = block(b.k); k <= block(b.k_end - 1); ++k) {
@@ -118,19 +124,21 @@ void needed_blocks(const Pattern& p, const SpanPair& pair, std::int64_t kv_heads
 SpanPair seen_part(const Pattern& p, const Span& queries, const Span& keys) {
   Bounds b = bounds_of(queries, keys);
   if (p.causal && !b.empty()) b.cut_causal();
-  if (!b.empty() && p.kind == AttentionKind::window && b.k >= sink_end(p, keys)) b = in_window(b, p);
-  if (!b.empty() && p.kind == AttentionKind::dilated) b = in_segments(b, p);
   if (b.empty()) return {};
-  return {cut(queries, b.q, b.q_end), cut(keys, b.k, b.k_end)};
+  constexpr std::int64_t kNone = std::numeric_limits<std::int64_t>::max();
+  Bounds all{kNone, 0, kNone, 0};
+  for (const Branch& branch : p.branches)
+    if (const Bounds in = seen_in_branch(b, p, branch, p.origin(keys.document)); !in.empty())
+      all = {std::min(all.q, in.q), std::max(all.q_end, in.q_end), std::min(all.k, in.k),
+             std::max(all.k_end, in.k_end)};
+  if (p.causal && !all.empty()) all.cut_causal();
+  if (all.empty()) return {};
+  return {cut(queries, all.q, all.q_end), cut(keys, all.k, all.k_end)};
 }
 
 void for_needed(const Pattern& p, const SpanPair& pair, std::int32_t head, std::int64_t kv_heads, const Fn& fn) {
-  switch (p.kind) {
-    case AttentionKind::dense: return fn(pair.keys.first, pair.keys.count, 1);
-    case AttentionKind::window: return needed_in_window(p, pair, fn);
-    case AttentionKind::dilated: return needed_samples(p, pair, head, fn);
-    case AttentionKind::block_sparse: return needed_blocks(p, pair, kv_heads, fn);
-  }
+  if (p.blocks) return needed_blocks(p, pair, kv_heads, fn);
+  for (const Branch& branch : p.branches) needed_in_branch(p, branch, pair, head, fn);
 }
 
 }  // namespace ring

@@ -16,8 +16,8 @@ struct SpanPair {
 // causality alone.
 SpanPair seen_part(const Pattern&, const Span& queries, const Span& keys);
 
-// fn(row, count, stride): rows of keys that a KV head needs; those that several heads share must hold for all of them
-// unless the pattern is dilated. Rows may come more than once.
+// fn(row, count, stride): rows of keys that a KV head needs; where heads do not differ in their samples, that any of
+// them needs. Rows may come more than once.
 void for_needed(const Pattern&, const SpanPair&, std::int32_t head, std::int64_t kv_heads,
                 const std::function<void(std::int32_t, std::int32_t, std::int32_t)>& fn);
 

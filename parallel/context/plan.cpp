@@ -168,7 +168,7 @@ void add_copies(const RowCopy& range, const std::vector<char>& marked, std::int3
 using Marks = std::vector<std::vector<char>>;
 
 Marks marks_of(const NeededKeys& need, const Pattern& pattern, std::int64_t kv_heads) {
-  const bool by_head = pattern.kind == AttentionKind::dilated;
+  const bool by_head = pattern.has_samples();
   Marks marks(static_cast<std::size_t>(by_head ? kv_heads : 1), std::vector<char>(static_cast<std::size_t>(need.rows)));
   for (const AttentionCall& round : need.rounds)
     for (std::size_t b = 0; b < round.queries.size(); ++b)

@@ -244,7 +244,7 @@ TEST_F(BenchCommand, BadInput) {
   expect_error({"bench", "attention", "--device", "cpu", "--kind", "window", "--window", "0"}, 2,
                "--window: must be in [1");
   expect_error({"bench", "attention", "--device", "cpu", "--kind", "dilated", "--segments", "64"}, 1,
-               "--segments has 1");
+               "--segments: [64] and rates: [1, 4, 16] must have one entry per branch");
   expect_error({"bench", "attention", "--device", "cpu", "--kind", "block_sparse", "--block", "32"}, 2,
                "--block: must be in [64");
   expect_error({"bench", "attention", "--device", "cpu", "--kind", "block_sparse", "--block", "100"}, 1,

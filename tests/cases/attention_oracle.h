@@ -3,6 +3,7 @@
 // as the pattern says.
 
 #include <cmath>
+#include <cstdlib>
 #include <limits>
 
 #include "kernels/attention/blocks.h"
@@ -14,39 +15,44 @@ namespace ring::test {
 
 inline Pattern dense(bool causal = true) { return {.causal = causal}; }
 inline Pattern window(std::int32_t window, std::int32_t sinks = 0, bool causal = true) {
-  return {.kind = AttentionKind::window, .causal = causal, .window = window, .sinks = sinks};
+  return {.causal = causal, .branches = {{.window = window}}, .sinks = sinks};
 }
 inline Pattern dilated(const std::vector<Branch>& branches, bool dedup = false, std::int32_t shift = 0,
                        bool causal = true) {
-  return {.kind = AttentionKind::dilated, .causal = causal, .branches = branches, .dedup = dedup, .shift = shift};
+  return {.causal = causal, .branches = branches, .dedup = dedup, .from_row = true, .shift = shift};
+}
+// What no kind has: branches with windows, segments that count from the document.
+inline Pattern branched(const std::vector<Branch>& branches, std::int32_t sinks = 0, std::int32_t shift = 0,
+                        bool causal = true) {
+  return {.causal = causal, .branches = branches, .sinks = sinks, .shift = shift};
+}
+inline Pattern scales(bool causal = true) {
+  return branched({{.window = 5}, {.rate = 3, .window = 4}, {.rate = 10, .window = 9}}, 12, 1, causal);
+}
+inline Pattern chunks(bool causal = true) {
+  return branched({{.segment = 40, .window = 6}, {.segment = 90, .rate = 4}, {.segment = 64}}, 20, 2, causal);
 }
 inline Pattern block_sparse(std::int32_t block, const std::vector<BlockRule>& rules, bool causal = true,
                             const std::vector<std::uint32_t>& bits = {}) {
   std::vector<std::int32_t> of_head;
   for (std::size_t r = 0; r < rules.size(); ++r) of_head.push_back(static_cast<std::int32_t>(r));
-  return {.kind = AttentionKind::block_sparse,
-          .causal = causal,
-          .blocks = std::make_shared<BlockPattern>(block, rules, of_head, bits)};
+  return {.causal = causal, .blocks = std::make_shared<BlockPattern>(block, rules, of_head, bits)};
 }
-
-inline bool sampled(const Branch& b, std::int32_t s, std::int32_t t) { return t % b.segment % b.rate == s; }
 
 // How often query t and key u of the document that starts at `document` count; positions in the packed row.
 inline int multiplicity(const Pattern& p, std::int32_t kv_head, std::int32_t t, std::int32_t u, std::int32_t document) {
   if (p.causal && u > t) return 0;
-  switch (p.kind) {
-    case AttentionKind::dense: return 1;
-    case AttentionKind::window: return (u > t - p.window && u < t + p.window) || u - document < p.sinks;
-    case AttentionKind::block_sparse: {
-      const std::int32_t size = p.blocks->block(), origin = document / size;
-      return p.blocks->keeps(kv_head, t / size - origin, u / size - origin);
-    }
-    case AttentionKind::dilated: break;
+  if (p.blocks) {
+    const std::int32_t size = p.blocks->block(), origin = document / size;
+    return p.blocks->keeps(kv_head, t / size - origin, u / size - origin);
   }
+  const std::int32_t origin = p.from_row ? 0 : document;
   int branches = 0;
   for (const Branch& b : p.branches) {
-    const std::int32_t s = (kv_head + p.shift) % b.rate;
-    branches += t / b.segment == u / b.segment && sampled(b, s, t) && sampled(b, s, u);
+    const std::int32_t s = (kv_head + p.shift) % b.rate, reach = b.window * b.rate;
+    const auto sampled = [&](std::int32_t x) { return (x - origin) % b.segment % b.rate == s; };
+    const bool near = b.window == 0 || std::abs(t - u) < reach || u - origin < p.sinks;
+    branches += (t - origin) / b.segment == (u - origin) / b.segment && sampled(t) && sampled(u) && near;
   }
   return p.dedup ? std::min(branches, 1) : branches;
 }

@@ -60,6 +60,8 @@ std::vector<Named> patterns() {
           {"rates without a common sample", dilated({{64, 1}, {100, 6}, {90, 4}}, false, 1)},
           {"dedup", dilated({{32, 1}, {64, 2}, {256, 8}}, true, 5)},
           {"one branch", dilated({{48, 1}})},
+          {"scales", scales()},
+          {"chunks", chunks()},
           {"blocks of 64", block_sparse(64, {global, strided, levels, random})},
           {"blocks of 128", block_sparse(128, {levels, random})},
           {"drawn", drawn_pattern()}};
@@ -147,7 +149,7 @@ TEST(AttentionCost, CountsTheTilesThatTheKernelTouches) {
   EXPECT_EQ(tiles(dilated({{32, 1}, {512, 2}}, true), 512), 16 + 2 + 4);
 
   for (const auto& [name, pattern] : patterns()) {
-    if (pattern.kind != AttentionKind::block_sparse) continue;
+    if (!pattern.blocks) continue;
     for (const std::int64_t length : kLengths) {
       const BlockLists lists = lists_of(*pattern.blocks, Stationary::q, 4, length, true);
       double sum = 0, rows = 0;
@@ -161,7 +163,7 @@ TEST(AttentionCost, CountsTheTilesThatTheKernelTouches) {
 // No tile is left out that holds a pair, and none is counted that the rows of a block see nothing of.
 TEST(AttentionCost, TilesCoverEveryPair) {
   for (const auto& [name, pattern] : patterns()) {
-    if (pattern.kind == AttentionKind::block_sparse) continue;
+    if (pattern.blocks) continue;
     for (const std::int64_t length : kLengths) {
       const std::vector<Span> whole = {{0, static_cast<std::int32_t>(length), 0, 0}};
       double tiles = 0, blocks = 0;

@@ -27,6 +27,8 @@ std::vector<Kind> kinds(bool causal) {
           {"dilated", dilated(kChain, false, 1, causal), 128},
           {"dilated_dedup", dilated(kChain, true, 1, causal), 128},
           {"dilated_ragged", dilated(kRagged, false, 2, causal), 0},
+          {"scales", scales(causal), 1},
+          {"chunks", chunks(causal), 1},
           {"blocks_per_head",
            block_sparse(64, {{.kind = K::local_global, .first = 1}, {.kind = K::strided, .every = 2}}, causal), 64},
           {"blocks_128", block_sparse(128, {{.kind = K::hierarchical}}, causal), 128},

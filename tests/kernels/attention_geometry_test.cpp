@@ -155,6 +155,8 @@ std::vector<NamedPattern> patterns() {
     add("dilated_ragged", dilated({{7, 1}, {20, 3}, {33, 5}, {50, 7}}, false, 2, causal));
     add("dilated_rate_is_segment", dilated({{5, 1}, {6, 6}, {11, 10}}, false, 0, causal));
     add("dilated_more_offsets_than_heads", dilated({{16, 1}, {64, 16}}, false, 9, causal));
+    add("scales", scales(causal));
+    add("chunks", chunks(causal));
   }
   return all;
 }

@@ -174,14 +174,17 @@ TEST(Attention, RefusesShapesThatDoNotFit) {
   refused([&](Attention& a) { a.queries = a.keys = {{.first = 0, .count = 10, .position = 3, .document = 4}}; });
   refused([&](Attention& a) { a.carry = p.ctx.zeros({10, 2, 8}); });
   refused([&](Attention& a) { a.carry = p.ctx.zeros({10, 4, 8}, DType::bf16); });
-  refused([&](Attention& a) { a.pattern = {.kind = AttentionKind::window}; });
-  refused([&](Attention& a) { a.pattern = {.kind = AttentionKind::dilated}; });
-  refused([&](Attention& a) { a.pattern = {.kind = AttentionKind::dilated, .branches = {{8, 2}}}; });
-  refused([&](Attention& a) { a.pattern = {.kind = AttentionKind::dilated, .branches = {{8, 1}, {8, 9}}}; });
+  refused([&](Attention& a) { a.pattern = test::window(-1); });
+  refused([&](Attention& a) { a.pattern = test::window(4, -1); });
+  refused([&](Attention& a) { a.pattern = test::dilated({}); });
+  refused([&](Attention& a) { a.pattern = test::dilated({{8, 2}}); });
+  refused([&](Attention& a) { a.pattern = test::dilated({{8, 1}, {8, 9}}); });
+  refused([&](Attention& a) { a.pattern = test::dilated({{8, 1}, {12, 2}}, true); });
+  refused([&](Attention& a) { a.pattern = {.branches = {{.segment = 8, .window = 4}}, .dedup = true}; });
   refused([&](Attention& a) {
-    a.pattern = {.kind = AttentionKind::dilated, .branches = {{8, 1}, {12, 2}}, .dedup = true};
+    a.pattern = test::block_sparse(64, {{.local = 1}});
+    a.pattern.branches = {{.window = 4}};
   });
-  refused([&](Attention& a) { a.pattern = {.kind = AttentionKind::block_sparse}; });
   refused([&](Attention& a) { a.lse = p.ctx.zeros({2, 10}); });
   refused([&](Attention& a) { a.out = p.ctx.zeros({10, 2, 8}); });
   refused([&](Attention& a) { a.v = p.ctx.zeros({10, 1, 8}); });

@@ -215,7 +215,6 @@ TEST_F(GpuBlockLists, HeadsShareTheL2CacheByTheirLength) {
 
 Pattern pattern_of(BlockPattern blocks) {
   Pattern p;
-  p.kind = AttentionKind::block_sparse;
   p.blocks = std::make_shared<const BlockPattern>(std::move(blocks));
   return p;
 }

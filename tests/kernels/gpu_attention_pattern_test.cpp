@@ -26,6 +26,8 @@ std::vector<Pattern> patterns(bool causal) {
           dilated({{64, 1}, {256, 4}}, false, 1, causal),
           dilated({{50, 1}, {130, 3}, {1000, 7}}, false, 2, causal),
           dilated({{64, 1}, {128, 2}, {512, 4}}, true, 0, causal),
+          scales(causal),
+          chunks(causal),
           block_sparse(64, {random_rule(0.4, 7), {.local = 1, .every = 3}}, causal),
           block_sparse(128, {{.kind = BlockRuleKind::strided, .local = 1, .every = 2}}, causal)};
 }

@@ -6,15 +6,10 @@ namespace ring::test {
 
 std::string text(const GpuProblem& p) {
   const Pattern& a = p.pattern;
-  std::string lengths, kind = a.is_dense() ? "dense" : "block-sparse";
+  std::string lengths;
   for (std::size_t b = 1; b < p.offsets.size(); ++b) lengths += str(b > 1 ? "," : "", p.offsets[b] - p.offsets[b - 1]);
-  if (a.kind == AttentionKind::window) kind = str("window ", a.window, " with ", a.sinks, " sinks");
-  if (a.kind == AttentionKind::dilated) {
-    kind = str("dilated, shift ", a.shift, a.dedup ? ", dedup" : "");
-    for (const Branch& b : a.branches) kind += str(" ", b.segment, "/", b.rate);
-  }
-  return str("lengths ", lengths, ", heads ", p.heads, "/", p.kv_heads, ", D ", p.dim, ", ", kind,
-             a.causal ? ", causal, " : ", full, ", p.dtype, p.fused ? ", fused" : "", p.wide ? ", to f32" : "");
+  return str("lengths ", lengths, ", heads ", p.heads, "/", p.kv_heads, ", D ", p.dim, ", ", pattern_key(a), ", shift ",
+             a.shift, ", ", p.dtype, p.fused ? ", fused" : "", p.wide ? ", to f32" : "");
 }
 
 Values rounded(Values v, DType type) {

@@ -29,9 +29,7 @@ struct Case {
     for (std::int64_t b = 0; b <= batch; ++b) offsets.push_back(static_cast<std::int32_t>(b * length));
     return spans_of(offsets);
   }
-  Pattern pattern() const {
-    return {.kind = window > 0 ? AttentionKind::window : AttentionKind::dense, .causal = causal, .window = window};
-  }
+  Pattern pattern() const { return {.causal = causal, .branches = {{.window = window}}}; }
 };
 std::ostream& operator<<(std::ostream& out, const Case& c) {
   return out << c.batch << " x " << c.length << " tokens, heads " << c.heads << '/' << c.kv_heads << " of " << c.dim
@@ -413,9 +411,9 @@ TEST_F(GpuCudnn, LeavesTheRestToOthers) {
   refuses([](auto& a) { a.keys = spans_of({0, 256, 512}, {0}); });  // parts of documents
   refuses([](auto& a) { std::swap(a.keys[0], a.keys[1]), std::swap(a.queries[0], a.queries[1]); });
   refuses([](auto& a) { a.queries[0].position = 7; });  // an edge that is not the diagonal
-  refuses([](auto& a) { a.pattern = {.kind = AttentionKind::dilated, .branches = {{64, 1}}}; });
-  refuses([](auto& a) { a.pattern = {.kind = AttentionKind::window, .window = 64, .sinks = 1}; });
-  refuses([](auto& a) { a.pattern = {.kind = AttentionKind::window, .causal = false, .window = 64}; });
+  refuses([](auto& a) { a.pattern = {.branches = {{64, 1}}}; });
+  refuses([](auto& a) { a.pattern = {.branches = {{.window = 64}}, .sinks = 1}; });
+  refuses([](auto& a) { a.pattern = {.causal = false, .branches = {{.window = 64}}}; });
   Attention part = call.forward();  // of the rows: only in lengths of which there are few
   part.queries = part.keys = spans_of({0, 192});
   EXPECT_TRUE(forward(part));

@@ -10,6 +10,7 @@
 #include "core/check.h"
 #include "core/fields.h"
 #include "kernels/attention/blocks.h"
+#include "model/attention/kinds.h"
 #include "model/config.h"
 #include "model/flops.h"
 #include "model/layer_names.h"
@@ -48,6 +49,36 @@ TEST(AttentionConfig, TakesEveryKind) {
         "{pattern: strided, local: 2, every: 4}, {pattern: hierarchical, local: 2}, "
         "{pattern: random, density: 0.25, seed: 7}]}"})
     EXPECT_EQ(message(str("attention: ", attention)), "");
+}
+
+// A setting that a kind names but nobody can set would mean nothing, as one that no kind reads.
+TEST(AttentionConfig, KindsReadTheSettingsThatThereAre) {
+  AttentionConfig c;
+  for (const config::Field& field : bind_config(c).fields) {
+    EXPECT_FALSE(field.text.empty()) << field.name;
+    EXPECT_EQ(kinds_that_read(field.name).empty(), field.name == "kind") << field.name;
+  }
+  for (const AttentionKind& kind : attention_kinds())
+    for (const auto& [setting, meaning] : kind.settings) {
+      const auto is_it = [&](const config::Field& f) { return f.name == setting; };
+      EXPECT_TRUE(std::ranges::any_of(bind_config(c).fields, is_it)) << kind.name << " " << setting;
+    }
+}
+
+TEST(AttentionConfig, SaysInWordsWhatItIs) {
+  const auto text = [](const std::string& attention, std::optional<std::int64_t> head = {}) {
+    return text_of(load("attention: " + attention).attention, head);
+  };
+  EXPECT_EQ(text("{}"), "dense");
+  EXPECT_EQ(text("{kind: window, window: 64}"), "window of 64");
+  EXPECT_EQ(text("{kind: window, window: 64, sinks: 2}"), "window of 64, 2 sinks");
+  EXPECT_EQ(text("{kind: dilated, segments: [8, 16], rates: [1, 2], dedup: true}"),
+            "dilated, segments 8, 16, rates 1, 2, dedup");
+  const std::string blocks = "{kind: block_sparse, rules: [{}, {pattern: strided, every: 2}], heads: [0, 1]}";
+  EXPECT_EQ(text(blocks),
+            "block_sparse, blocks of 128; rule 0: local_global, local 1, first 0; rule 1: strided, local "
+            "1, every 2; rules of heads 0, 1");
+  EXPECT_EQ(text(blocks, 3), "block_sparse, blocks of 128: strided, local 1, every 2");
 }
 
 TEST(AttentionConfig, RefusesKeysOfAnotherKind) {
@@ -130,20 +161,19 @@ attention_layers:
 
 TEST(AttentionLayers, TheLastEntryForALayerWins) {
   const ModelConfig c = load(kMixed);
-  using K = AttentionKind;
-  const std::vector<K> want = {K::window, K::dilated, K::window, K::block_sparse, K::block_sparse, K::dense};
+  const std::vector<std::string> want = {"window", "dilated", "window", "block_sparse", "block_sparse", "dense"};
   const std::vector<Pattern> patterns = patterns_of(c);
   ASSERT_EQ(patterns.size(), 6u);
   for (std::int64_t i = 0; i < 6; ++i) {
     const Pattern& p = patterns[static_cast<std::size_t>(i)];
     EXPECT_EQ(attention_of(c, i).kind, want[static_cast<std::size_t>(i)]) << i;
-    EXPECT_EQ(p.kind, want[static_cast<std::size_t>(i)]) << i;
-    EXPECT_EQ(pattern_of(c, i).kind, p.kind) << i;
+    EXPECT_TRUE(same_pairs(pattern_of(c, i), p)) << i;
     EXPECT_TRUE(p.causal);
-    EXPECT_EQ(p.blocks != nullptr, p.kind == K::block_sparse);
+    EXPECT_EQ(p.blocks != nullptr, want[static_cast<std::size_t>(i)] == "block_sparse");
     EXPECT_NO_THROW(check(p, "test"));
   }
-  EXPECT_EQ(patterns[0].window, 16);
+  EXPECT_EQ(patterns[0].branches, (std::vector<Branch>{{.window = 16}}));
+  EXPECT_TRUE(patterns[5].is_dense());
   EXPECT_EQ(patterns[1].branches, (std::vector<Branch>{{8, 1}, {32, 4}}));
   EXPECT_TRUE(patterns[1].dedup);
   EXPECT_EQ(patterns[1].shift, 4);  // layer x KV heads

@@ -40,22 +40,20 @@ const std::vector<std::string> kSections = {
     "{kind: block_sparse, block: 64, rules: [{pattern: hierarchical}, {pattern: random, density: 0.5}], heads: [1, 0]}",
 };
 
-// How often query t counts key u, from the definitions.
-int times(const Pattern& p, int head, std::int64_t t, std::int64_t u) {
+// How often query t counts key u, from the kinds' definitions; the pattern tells the layer's blocks and shift.
+int times(const AttentionConfig& c, const Pattern& p, int head, std::int64_t t, std::int64_t u) {
   if (u > t) return 0;
-  switch (p.kind) {
-    case AttentionKind::dense: return 1;
-    case AttentionKind::window: return u > t - p.window || u < p.sinks;
-    case AttentionKind::block_sparse:
-      return p.blocks->keeps(head, static_cast<int>(t / p.blocks->block()), static_cast<int>(u / p.blocks->block()));
-    case AttentionKind::dilated: break;
-  }
+  if (c.kind == "dense") return 1;
+  if (c.kind == "window") return u > t - c.window || u < c.sinks;
+  if (c.kind == "block_sparse")
+    return p.blocks->keeps(head, static_cast<int>(t / c.block), static_cast<int>(u / c.block));
   int count = 0;
-  for (const Branch& b : p.branches) {
-    const auto sampled = [&](std::int64_t x) { return x % b.segment % b.rate == (head + p.shift) % b.rate; };
-    count += t / b.segment == u / b.segment && sampled(t) && sampled(u);
+  for (std::size_t i = 0; i < c.segments.size(); ++i) {
+    const std::int64_t segment = c.segments[i], rate = c.rates[i];
+    const auto sampled = [&](std::int64_t x) { return x % segment % rate == (head + p.shift) % rate; };
+    count += t / segment == u / segment && sampled(t) && sampled(u);
   }
-  return p.dedup ? std::min(count, 1) : count;
+  return c.dedup ? std::min(count, 1) : count;
 }
 
 // A cache in use: the token in each row, or -1.
@@ -87,7 +85,8 @@ TEST(CacheRows, AreThoseOfTheDefinition) {
             for (std::int32_t j = 0; j < r.count; ++j)
               ++got[static_cast<std::size_t>(held.at(static_cast<std::size_t>(r.first + j * r.stride)))];
           }
-          for (std::int32_t u = 0; u < 300; ++u) want[static_cast<std::size_t>(u)] = times(pattern, head, t, u);
+          for (std::int32_t u = 0; u < 300; ++u)
+            want[static_cast<std::size_t>(u)] = times(c.attention, pattern, head, t, u);
           ASSERT_EQ(got, want) << section << " layer " << layer << " head " << head << " token " << t;
         }
       }
@@ -154,7 +153,8 @@ TEST(AttentionLayer, SeesWhatItsPatternKeeps) {
       const Tensor after = logits();
       for (std::int64_t t = 0; t < 280; ++t) {
         const bool changed = std::memcmp(before.narrow(0, t, 1).raw(), after.narrow(0, t, 1).raw(), 37 * 4) != 0;
-        EXPECT_EQ(changed, t == u || times(pattern, 0, t, u) + times(pattern, 1, t, u) > 0) << section << t << " " << u;
+        EXPECT_EQ(changed, t == u || times(c.attention, pattern, 0, t, u) + times(c.attention, pattern, 1, t, u) > 0)
+            << section << t << " " << u;
       }
       id = (id + 32) % 37;
     }

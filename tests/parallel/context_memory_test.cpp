@@ -71,7 +71,7 @@ Outcome forward(const Make& make, std::size_t most) {
         for (Tensor* t : {&a.q, &a.k, &a.v, &a.out}) *t = ctx.zeros({rows, kHeads, kDim});
         a.lse = ctx.zeros({kHeads, rows});
         a.scale = 1;
-        a.pattern = {.kind = AttentionKind::dense, .causal = true};
+        a.pattern = {};
         const auto small = std::make_shared<Small>(ctx.stream.allocator(), most);
         if (comm.rank() == 1) ctx.stream.impl().allocator = small;
         const auto exchange = make(comm);
@@ -102,7 +102,7 @@ TEST(DistContextMemory, LongMessagesGoByGroupsOfHeads) {
 
 TEST(ContextHeads, AsManyAtOnceAsTheLongestMessageTakes) {
   const ContextShards s = ContextLayout(ContextLayoutKind::contiguous, 100, 3).shards(0, 1, {{0, 100, 0, 0}});
-  const Pattern dense, window{.kind = AttentionKind::window, .window = 8};
+  const Pattern dense, window{.branches = {{.window = 8}}};
   const std::int64_t head = 2 * 34 * 16 * 4;  // one of three ranks has 34 of 100 rows
   EXPECT_EQ(heads_at_once(s, dense, 12, 16, 12 * head), 12);
   EXPECT_EQ(heads_at_once(s, dense, 12, 16, 12 * head - 1), 6);

@@ -52,6 +52,9 @@ inline std::vector<std::pair<std::string, Pattern>> context_patterns() {
           {"dilated_ragged", dilated({{24, 1}, {90, 4}, {333, 7}})},
           {"dilated_dedup", dilated({{16, 1}, {64, 2}, {256, 4}, {1024, 8}}, true, 3)},
           {"dilated_full", dilated({{32, 1}, {128, 4}}, false, 2, false)},
+          {"scales", scales()},
+          {"chunks", chunks()},
+          {"scales_full", scales(false)},
           {"local_global", block_sparse(64, {rule(BlockRuleKind::local_global, 2, 1, 3)})},
           {"hierarchical", block_sparse(64, {rule(BlockRuleKind::hierarchical, 1, 0, 0), random})}};
 }

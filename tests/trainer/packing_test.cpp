@@ -68,8 +68,8 @@ struct Kind {
 std::vector<Kind> kinds() {
   return {{{}, 1},
           {{}, 8},
-          {{.kind = AttentionKind::window, .window = 5, .sinks = 2}, 1},
-          {{.kind = AttentionKind::dilated, .segments = {4, 16}, .rates = {1, 2}}, 16}};
+          {{.kind = "window", .window = 5, .sinks = 2}, 1},
+          {{.kind = "dilated", .segments = {4, 16}, .rates = {1, 2}}, 16}};
 }
 
 // Loss of every token and gradients, of a batch as it is and of its documents one by one.

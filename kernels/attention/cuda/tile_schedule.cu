@@ -170,7 +170,8 @@ SchedulePlan plan_schedule(const BranchPass& pass, const Pattern& pattern, const
              pass.causal,
              pass.listed,
              pattern.sinks,
-             static_cast<std::int32_t>(pattern.kind),
+             pattern.from_row,
+             pattern.blocks ? pattern.blocks->block() : 0,
              static_cast<std::int32_t>(owner),
              rows,
              static_cast<std::int32_t>(group_columns)};

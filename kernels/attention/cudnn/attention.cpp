@@ -62,8 +62,9 @@ struct Call {
 bool describe(Call& c, const Pattern& pattern, Sees seen) {
   Problem& p = c.problem;
   p.causal = seen == Sees::up_to_own;
-  if (pattern.kind == AttentionKind::window && p.causal && pattern.sinks == 0) {
-    p.window = pattern.window < p.keys ? pattern.window : 0;
+  if (pattern.is_interval() && p.causal && pattern.sinks == 0) {
+    const std::int32_t window = pattern.branches[0].window;
+    p.window = window < p.keys ? window : 0;
     return true;
   }
   return pattern.is_dense();

@@ -1,0 +1,157 @@
+// Blocks of pairs, by rules or from a file.
+#include <limits>
+
+#include "core/check.h"
+#include "core/checked.h"
+#include "core/fields.h"
+#include "model/attention/block_file.h"
+#include "model/attention/kinds.h"
+
+namespace ring {
+namespace {
+
+constexpr std::int64_t kMostBlocks = 1 << 24, kUsualBlock = 128;
+
+const Choices<BlockChoice>& block_patterns() {
+  static const auto names = choices<BlockChoice>({{"local_global", BlockChoice::local_global},
+                                                  {"strided", BlockChoice::strided},
+                                                  {"hierarchical", BlockChoice::hierarchical},
+                                                  {"random", BlockChoice::random},
+                                                  {"file", BlockChoice::file}});
+  return names;
+}
+
+std::string name_of(BlockChoice pattern) {
+  for (const auto& [name, choice] : block_patterns().names)
+    if (choice == pattern) return name;
+  return "";
+}
+
+}  // namespace
+
+void BlockRuleConfig::fields(Fields& f) {
+  f("pattern", pattern,
+    "which blocks of keys a block of queries sees, d blocks further on; itself always. local_global: d < local, the "
+    "first ones, and multiples of every; strided: d < local or a multiple of every; hierarchical: local ones, then "
+    "level by level twice as far and half as dense; random: d < local and a share of all; file: as drawn in a file",
+    block_patterns());
+  f("local", local, "nearest blocks, which are all seen, in blocks; not of file", in_range(1, kMostBlocks));
+  f("first", first, "local_global: blocks at the start that all see, in blocks", in_range(0, kMostBlocks));
+  f("every", every,
+    "local_global: also each block whose number is a multiple of it; strided: distance of the columns; in blocks, "
+    "0 = none",
+    in_range(0, kMostBlocks));
+  f("density", density, "random: share of the blocks, above 0", in_range(0, 1));
+  f("seed", seed, "random: another seed draws other blocks", in_range(0, std::numeric_limits<std::int64_t>::max()));
+  f("file", file, "file: path of the text file with the blocks", rank_local());
+}
+
+void BlockRuleConfig::validate(std::vector<std::string>& errors) const {
+  const auto foreign = [&](bool given, const char* key, const std::string& value, const char* home) {
+    if (given) errors.push_back(foreign_setting(key, value, home, "pattern: " + name_of(pattern)));
+  };
+  const auto is = [&](BlockChoice p) { return pattern == p; };
+  const bool has_every = is(BlockChoice::local_global) || is(BlockChoice::strided);
+  foreign(local != 1 && is(BlockChoice::file), "local", str(local), "every pattern but file");
+  foreign(first != 0 && !is(BlockChoice::local_global), "first", str(first), "pattern: local_global");
+  foreign(every != 0 && !has_every, "every", str(every), "pattern: local_global and strided");
+  foreign(density != 0 && !is(BlockChoice::random), "density", str(density), "pattern: random");
+  foreign(seed != 0 && !is(BlockChoice::random), "seed", str(seed), "pattern: random");
+  foreign(!file.empty() && !is(BlockChoice::file), "file", file, "pattern: file");
+  if (is(BlockChoice::strided) && every == 0)
+    errors.push_back("every: 0, but pattern: strided needs the distance of its columns: set it to 1 or more");
+  if (is(BlockChoice::random) && random_threshold(density) == 0)
+    errors.push_back(str("density: ", density, ", but pattern: random needs the share of blocks to keep, such as 0.1"));
+  if (is(BlockChoice::file) && file.empty())
+    errors.push_back("file: empty, but pattern: file needs the path of a text file with the blocks");
+}
+
+namespace {
+
+void validate(const AttentionConfig& c, std::vector<std::string>& errors) {
+  if (c.block != 0 && c.block != 64 && c.block != 128)
+    errors.push_back(str("block: ", c.block, " tokens, but blocks have 64 or 128"));
+  if (c.rules.empty())
+    errors.push_back(
+        "rules: kind: block_sparse needs one at least, such as rules: [{pattern: local_global, local: 4}]");
+  for (std::int64_t rule : c.heads)
+    if (rule >= static_cast<std::int64_t>(c.rules.size()))
+      errors.push_back(str("heads: there is no rule ", rule, ", but ", c.rules.size(), ", counted from 0"));
+}
+
+std::int64_t block_of(const AttentionConfig& c) { return c.block ? c.block : kUsualBlock; }
+
+BlockRule rule_of(const BlockRuleConfig& c) {
+  BlockRule r;
+  switch (c.pattern) {
+    case BlockChoice::local_global: r.kind = BlockRuleKind::local_global; break;
+    case BlockChoice::strided: r.kind = BlockRuleKind::strided; break;
+    case BlockChoice::hierarchical: r.kind = BlockRuleKind::hierarchical; break;
+    case BlockChoice::random: r.kind = BlockRuleKind::random; break;
+    case BlockChoice::file: break;  // the file's rules take its place
+  }
+  r.local = narrow<std::int32_t>(c.local);
+  r.first = narrow<std::int32_t>(c.first);
+  r.every = narrow<std::int32_t>(c.every);
+  r.threshold = random_threshold(c.density);
+  r.seed = c.seed;
+  return r;
+}
+
+Pattern pattern(const AttentionConfig& c, const ModelSizes& model) {
+  std::vector<BlockRule> rules;
+  std::vector<std::string> files;
+  for (const BlockRuleConfig& rule : c.rules) {
+    rules.push_back(rule_of(rule));
+    files.push_back(rule.file);
+  }
+  const std::vector<std::int32_t> heads(c.heads.begin(), c.heads.end());
+  const auto blocks = std::make_shared<const BlockPattern>(
+      block_pattern(narrow<std::int32_t>(block_of(c)), std::move(rules), files, heads, model.kv_heads));
+  blocks->check_covers(model.context, "model.attention");
+  Pattern p;
+  p.blocks = blocks;
+  return p;
+}
+
+std::string rule_text(const BlockRuleConfig& r) {
+  const std::string local = str("local ", r.local);
+  switch (r.pattern) {
+    case BlockChoice::local_global:
+      return str("local_global, ", local, ", first ", r.first, r.every ? str(", every ", r.every) : "");
+    case BlockChoice::strided: return str("strided, ", local, ", every ", r.every);
+    case BlockChoice::hierarchical: return "hierarchical, " + local;
+    case BlockChoice::random: return str("random, ", local, ", density ", r.density, ", seed ", r.seed);
+    case BlockChoice::file: break;
+  }
+  return "file " + r.file;
+}
+
+std::string text(const AttentionConfig& c, std::optional<std::int64_t> kv_head) {
+  const std::string start = str("block_sparse, blocks of ", block_of(c));
+  if (kv_head) {
+    const std::int64_t rule = c.heads.empty() ? 0 : c.heads[static_cast<std::size_t>(*kv_head) % c.heads.size()];
+    return str(start, ": ", rule_text(c.rules[static_cast<std::size_t>(rule)]));
+  }
+  std::string text = start;
+  for (std::size_t i = 0; i < c.rules.size(); ++i)
+    text += str(c.rules.size() > 1 ? str("; rule ", i, ": ") : ": ", rule_text(c.rules[i]));
+  if (!c.heads.empty()) text += "; rules of heads " + list_text(c.heads);
+  return text;
+}
+
+}  // namespace
+
+AttentionKind block_sparse_attention() {
+  return {
+      .name = "block_sparse",
+      .keys = "blocks",
+      .settings = {{"block", "tokens of a block, 64 or 128; 0 = 128"},
+                   {"rules", "patterns to choose from"},
+                   {"heads", "rule of each KV head, counted from 0, starting over where the list ends; [] = all 0"}},
+      .validate = validate,
+      .pattern = pattern,
+      .text = text};
+}
+
+}  // namespace ring

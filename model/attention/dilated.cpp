@@ -1,0 +1,69 @@
+// Dilated segments (LongNet: Ding et al. 2023).
+#include "core/check.h"
+#include "core/checked.h"
+#include "model/attention/kinds.h"
+
+namespace ring {
+namespace {
+
+void validate_branches(const AttentionConfig& c, std::vector<std::string>& errors) {
+  if (c.segments.empty() || c.segments.size() != c.rates.size()) {
+    errors.push_back(str("segments: [", list_text(c.segments), "] and rates: [", list_text(c.rates),
+                         "] must have one entry per branch, such as segments: [256, 1024] and rates: [1, 4]"));
+    return;
+  }
+  if (c.rates[0] != 1)
+    errors.push_back(str("rates: the first is ", c.rates[0], ", but must be 1, so that every token sees itself"));
+  for (std::size_t i = 0; i < c.rates.size(); ++i)
+    if (c.rates[i] > c.segments[i])
+      errors.push_back(str("rates: ", c.rates[i], " is above its segment of ", c.segments[i],
+                           ", of which nothing would be left: lower the rate or lengthen the segment"));
+}
+
+void validate_dedup(const AttentionConfig& c, std::vector<std::string>& errors) {
+  for (std::size_t i = 0; i < c.rates.size() && i < c.segments.size(); ++i) {
+    if (c.segments[i] % c.rates[i])
+      errors.push_back(str("dedup: needs rates that divide their segments, but ", c.rates[i], " does not divide ",
+                           c.segments[i], ": change one of them or set dedup: false"));
+    if (i + 1 >= c.rates.size() || i + 1 >= c.segments.size()) continue;
+    if (c.segments[i + 1] % c.segments[i] || c.rates[i + 1] % c.rates[i])
+      errors.push_back(str("dedup: needs branches that nest, but segment ", c.segments[i], " and rate ", c.rates[i],
+                           " do not both divide the next ones, ", c.segments[i + 1], " and ", c.rates[i + 1],
+                           ": change them or set dedup: false"));
+  }
+}
+
+void validate(const AttentionConfig& c, std::vector<std::string>& errors) {
+  validate_branches(c, errors);
+  if (c.dedup) validate_dedup(c, errors);
+}
+
+Pattern pattern(const AttentionConfig& c, const ModelSizes&) {
+  Pattern p;
+  p.branches.clear();
+  for (std::size_t i = 0; i < c.segments.size(); ++i)
+    p.branches.push_back({narrow<std::int32_t>(c.segments[i]), narrow<std::int32_t>(c.rates[i])});
+  p.dedup = c.dedup;
+  p.from_row = true;
+  return p;
+}
+
+std::string text(const AttentionConfig& c, std::optional<std::int64_t>) {
+  return str("dilated, segments ", list_text(c.segments), ", rates ", list_text(c.rates), c.dedup ? ", dedup" : "");
+}
+
+}  // namespace
+
+AttentionKind dilated_attention() {
+  return {
+      .name = "dilated",
+      .keys = "dilated segments (LongNet)",
+      .settings = {{"segments", "segment length of each branch, in tokens; it may exceed the context"},
+                   {"rates", "of a branch with rate r every r-th token of a segment takes part; the first rate is 1"},
+                   {"dedup", "a pair that several branches keep counts once; the branches must nest"}},
+      .validate = validate,
+      .pattern = pattern,
+      .text = text};
+}
+
+}  // namespace ring

@@ -1,0 +1,61 @@
+// The settings of attention as the kinds explain and check them.
+#include "core/fields.h"
+#include "model/attention/kinds.h"
+
+namespace ring {
+namespace {
+
+constexpr std::int64_t kMostTokens = 1 << 30;
+constexpr std::size_t kMostBranches = 64;
+
+std::string text_of(const config::Node& value) {
+  if (value.scalar()) return config::to_text(value.get());
+  std::string text;
+  for (std::size_t i = 0; i < value.size(); ++i) {
+    const config::Node element = value.element(i);
+    if (!element.scalar()) return str("a list of ", value.size());
+    text += str(i ? ", " : "", config::to_text(element.get()));
+  }
+  return "[" + text + "]";
+}
+
+}  // namespace
+
+void AttentionConfig::fields(Fields& f) {
+  Choices<std::string> kinds;
+  for (const AttentionKind& k : attention_kinds()) kinds.names.emplace_back(k.name, k.name);
+  f("kind", kind, "which keys a token attends to: " + keys_of_kinds(), kinds);
+  f("window", window, meaning_of("window"), in_range(0, kMostTokens));
+  f("sinks", sinks, meaning_of("sinks"), in_range(0, kMostTokens));
+  f("segments", segments, meaning_of("segments"), in_range(1, kMostTokens), at_most_items(kMostBranches));
+  f("rates", rates, meaning_of("rates"), in_range(1, kMostTokens), at_most_items(kMostBranches));
+  f("dedup", dedup, meaning_of("dedup"));
+  f("block", block, meaning_of("block"), in_range(0, 128));
+  f("rules", rules, meaning_of("rules"), at_most_items(64));
+  f("heads", heads, meaning_of("heads"), in_range(0, 63), at_most_items(1 << 16));
+}
+
+void AttentionConfig::validate(std::vector<std::string>& errors) const {
+  const AttentionKind& own = attention_kind(kind);
+  for (const auto& [key, value] : given_settings(*this))
+    if (!own.reads(key)) errors.push_back(foreign_setting(key, value, kinds_that_read(key), "kind: " + kind));
+  if (own.validate) own.validate(*this, errors);
+}
+
+std::vector<std::pair<std::string, std::string>> given_settings(AttentionConfig c) {
+  AttentionConfig plain;
+  const config::Node mine = bind_config(c), defaults = bind_config(plain);
+  std::vector<std::pair<std::string, std::string>> given;
+  for (std::size_t i = 0; i < mine.fields.size(); ++i)
+    if (const std::string text = text_of(mine.fields[i].node);
+        mine.fields[i].name != "kind" && text != text_of(defaults.fields[i].node))
+      given.emplace_back(mine.fields[i].name, text);
+  return given;
+}
+
+void LayerAttentionConfig::fields(Fields& f) {
+  f("layers", layers, "which layers, counted from 0: numbers and ranges (0,4-7), every 4 from 3, or both", non_empty());
+  f("attention", attention, "their attention, in place of model.attention");
+}
+
+}  // namespace ring

@@ -1,0 +1,37 @@
+// Sliding windows (Longformer: Beltagy et al. 2020), with tokens that stay in sight (StreamingLLM: Xiao et al. 2023).
+#include "core/check.h"
+#include "core/checked.h"
+#include "model/attention/kinds.h"
+
+namespace ring {
+namespace {
+
+void validate(const AttentionConfig& c, std::vector<std::string>& errors) {
+  if (c.window < 1)
+    errors.push_back(str("window: ", c.window, ", but kind: window needs 1 token or more, such as window: 256"));
+}
+
+Pattern pattern(const AttentionConfig& c, const ModelSizes&) {
+  Pattern p;
+  p.branches = {{.window = narrow<std::int32_t>(c.window)}};
+  p.sinks = narrow<std::int32_t>(c.sinks);
+  return p;
+}
+
+std::string text(const AttentionConfig& c, std::optional<std::int64_t>) {
+  return str("window of ", c.window, c.sinks ? str(", ", c.sinks, " sinks") : "");
+}
+
+}  // namespace
+
+AttentionKind window_attention() {
+  return {.name = "window",
+          .keys = "a window",
+          .settings = {{"window", "newest tokens that are seen, the token itself among them"},
+                       {"sinks", "first tokens of the document that stay in sight"}},
+          .validate = validate,
+          .pattern = pattern,
+          .text = text};
+}
+
+}  // namespace ring
