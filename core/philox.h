@@ -7,11 +7,7 @@
 #include <cstdint>
 #include <string_view>
 
-#ifdef __CUDACC__
-#define RING_HOST_DEVICE __host__ __device__
-#else
-#define RING_HOST_DEVICE
-#endif
+#include "core/host_device.h"
 
 namespace ring {
 

@@ -3,7 +3,7 @@
 
 #include <string_view>
 
-#include "core/philox.h"
+#include "core/host_device.h"
 #include "core/step_state.h"
 #include "kernels/kernel.h"
 

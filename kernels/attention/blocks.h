@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "core/host_device.h"
 #include "kernels/attention/stationary.h"
 
 namespace ring {

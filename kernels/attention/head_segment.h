@@ -3,6 +3,7 @@
 // each pair of spans into segment pairs (one segment of one document); a head sees a segment pair as a head segment of
 // samples, where every pattern is an interval with a hole. Block patterns add lists of blocks to it (blocks.h).
 
+#include "core/host_device.h"
 #include "kernels/attention/pattern.h"
 #include "kernels/attention/stationary.h"
 
