@@ -11,7 +11,8 @@
 
 namespace ring::test {
 
-Process::Process(const std::vector<std::string>& command, const Environment& extra) {
+Process::Process(const std::vector<std::string>& command, const Environment& extra,
+                 const std::function<void()>& prepare) {
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) throw std::runtime_error("pipe");
   std::vector<char*> argv;
@@ -22,6 +23,7 @@ Process::Process(const std::vector<std::string>& command, const Environment& ext
   if (pid_ == 0) {
     dup2(ends[1], STDOUT_FILENO);
     dup2(ends[1], STDERR_FILENO);
+    if (prepare) prepare();
     for (const auto& [name, value] : extra) setenv(name.c_str(), value.c_str(), 1);
     execv(argv[0], argv.data());
     _exit(127);

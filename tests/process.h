@@ -1,6 +1,7 @@
 #pragma once
 // Starts the program under test as a user would.
 
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,7 +18,9 @@ struct Finished {
 class Process {
  public:
   using Environment = std::vector<std::pair<std::string, std::string>>;
-  explicit Process(const std::vector<std::string>& command, const Environment& extra = {});
+  // `prepare` runs in the child, before the program replaces it.
+  explicit Process(const std::vector<std::string>& command, const Environment& extra = {},
+                   const std::function<void()>& prepare = {});
   ~Process();  // kills it
   Process(const Process&) = delete;
   Process& operator=(const Process&) = delete;

@@ -1,0 +1,170 @@
+// Several nodes on one machine: two network namespaces with names of their own, joined by a wire that can be cut.
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <stdexcept>
+#include <thread>
+
+#include "comm/gloo/gloo.h"
+#include "core/exit_code.h"
+#include "tests/launcher/node.h"
+#include "tests/trainer/runs.h"
+
+namespace ring {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+using test::Finished;
+using test::Node;
+using test::Process;
+
+constexpr int kNodes = 2, kSteps = 40;
+constexpr int kSilence = 2;  // seconds, of RINGMASTER_LIVENESS
+constexpr const char* kLast = "step-000000040";
+constexpr const char* kAddresses[kNodes] = {"10.71.0.1", "10.71.0.2"};
+
+struct Layout {
+  const char* name;
+  int ranks_per_node;
+  std::vector<std::string> settings;
+  std::vector<std::string> told_locally = {};  // what the names of the nodes say by themselves
+  int world() const { return kNodes * ranks_per_node; }
+};
+void PrintTo(const Layout& l, std::ostream* out) { *out << l.name; }
+
+class DistNodes : public test::Runs, public testing::WithParamInterface<Layout> {
+ protected:
+  void SetUp() override {
+    if (!gloo_available()) GTEST_SKIP() << "this build has no Gloo";
+    if (geteuid() != 0) GTEST_SKIP() << "needs root, to create network namespaces";
+    for (const char* path : {"/usr/sbin/ip", "/sbin/ip", "/usr/bin/ip", "/bin/ip"})
+      if (ip_.empty() && access(path, X_OK) == 0) ip_ = path;
+    if (ip_.empty()) GTEST_SKIP() << "needs the program ip (package iproute2)";
+    try {
+      for (int i = 0; i < kNodes; ++i) nodes_[i] = std::make_unique<Node>("node" + std::to_string(i));
+    } catch (const std::runtime_error& e) {
+      GTEST_SKIP() << e.what();
+    }
+    const Finished wire = ip(
+        0, {"link", "add", "wire", "type", "veth", "peer", "name", "wire", "netns", std::to_string(nodes_[1]->pid())});
+    if (wire.code != 0) GTEST_SKIP() << "this kernel joins no namespaces: " << wire.output;
+    for (int i = 0; i < kNodes; ++i) {
+      for (const char* device : {"lo", "wire"}) ASSERT_EQ(ip(i, {"link", "set", device, "up"}).code, 0);
+      ASSERT_EQ(ip(i, {"address", "add", std::string(kAddresses[i]) + "/24", "dev", "wire"}).code, 0);
+    }
+    Runs::SetUp();
+  }
+
+  Finished ip(int node, std::vector<std::string> words) const {
+    words.insert(words.begin(), ip_);
+    return nodes_[node]->run(words);
+  }
+  void wire(const char* state) const { ASSERT_EQ(ip(0, {"link", "set", "wire", state}).code, 0); }
+
+  std::vector<std::string> alone(const std::string& run) const {
+    return train(run, {"train.steps=" + std::to_string(kSteps), "train.micro_batch=1", "run.threads=1"});
+  }
+  std::vector<std::string> shared(const std::string& run) const {
+    std::vector<std::string> words = alone(run);
+    words.insert(words.end(), GetParam().settings.begin(), GetParam().settings.end());
+    return words;
+  }
+  // Every rank of the run, each started by hand on its node.
+  std::vector<std::unique_ptr<Process>> start(const std::string& run) const {
+    const int here = GetParam().ranks_per_node;
+    std::vector<std::unique_ptr<Process>> ranks;
+    for (int rank = 0; rank < GetParam().world(); ++rank)
+      ranks.push_back(nodes_[rank / here]->start(shared(run), {{"RANK", std::to_string(rank)},
+                                                               {"WORLD_SIZE", std::to_string(GetParam().world())},
+                                                               {"LOCAL_RANK", std::to_string(rank % here)},
+                                                               {"LOCAL_WORLD_SIZE", std::to_string(here)},
+                                                               {"MASTER_ADDR", kAddresses[0]},
+                                                               {"MASTER_PORT", "29500"},
+                                                               {"RINGMASTER_LIVENESS", std::to_string(kSilence)}}));
+    return ranks;
+  }
+  bool reaches(const std::string& run, std::size_t steps) const {
+    for (const auto begin = Clock::now(); Clock::now() - begin < std::chrono::seconds(60);) {
+      if (records(run) > steps) return true;
+      std::this_thread::sleep_for(milliseconds(5));
+    }
+    return false;
+  }
+  // The same ranks on this machine.
+  void run_locally(const std::string& run) const {
+    std::vector<std::string> words = {"launch", "-n", std::to_string(GetParam().world()), "--"};
+    const std::vector<std::string> all = shared(run);
+    words.insert(words.end(), all.begin() + 1, all.end());
+    words.insert(words.end(), GetParam().told_locally.begin(), GetParam().told_locally.end());
+    const Finished f = ring(words);
+    ASSERT_EQ(f.code, 0) << f.output;
+  }
+  // The ranks end because a rank is lost, and one of them at least names a rank of the other node. Another may have
+  // lost rank 0 with the store, which left for that reason.
+  void expect_end(const std::vector<std::unique_ptr<Process>>& ranks, int node) const {
+    const int here = GetParam().ranks_per_node;
+    std::string all;
+    for (int rank = node * here; rank < (node + 1) * here; ++rank) {
+      const Finished f = ranks[static_cast<std::size_t>(rank)]->wait();
+      EXPECT_EQ(f.code, kExitPeerLost) << "rank " << rank << "\n" << f.output;
+      all += f.output;
+    }
+    bool named = false;
+    for (int rank = (1 - node) * here; rank < (2 - node) * here; ++rank)
+      named |= all.find("rank " + std::to_string(rank)) != std::string::npos;
+    EXPECT_TRUE(named) << "node " << node << "\n" << all;
+  }
+  // fp32 sums in another order.
+  static void expect_close(const std::map<int, std::string>& a, const std::map<int, std::string>& b) {
+    ASSERT_EQ(a.size(), b.size());
+    for (const auto& [step, loss] : a)
+      EXPECT_NEAR(std::stod(loss), std::stod(b.at(step)), 1e-5 * std::stod(loss)) << "step " << step;
+  }
+  void expect_whole_checkpoints(const std::string& run) const {
+    const Finished verified = ring({"checkpoint", "verify", path(run)});
+    EXPECT_EQ(verified.code, 0) << verified.output;
+    for (const auto& entry : test::fs::directory_iterator(folder_ / run / "checkpoints"))
+      EXPECT_EQ(entry.path().filename().string().find(".tmp"), std::string::npos) << entry.path();
+  }
+
+  std::string ip_;
+  std::unique_ptr<Node> nodes_[kNodes];
+};
+
+INSTANTIATE_TEST_SUITE_P(Layouts, DistNodes,
+                         testing::Values(Layout{"Data", 1, {}}, Layout{"Zero", 2, {"parallel.zero=3"}},
+                                         Layout{"Context", 2, {"parallel.cp=4"}, {"parallel.cp_ranks_per_node=2"}},
+                                         Layout{"ContextAndZero", 2, {"parallel.cp=2", "parallel.zero=2"}}),
+                         [](const auto& layout) { return layout.param.name; });
+
+// The losses are one device's, and the bits those of one machine, also where the run stopped because the wire was cut.
+TEST_P(DistNodes, TrainAsOneMachineAndOutliveACutWire) {
+  ASSERT_EQ(test::run_process(alone("alone")).code, 0);
+  ASSERT_NO_FATAL_FAILURE(run_locally("local"));
+
+  const auto cut_off = start("nodes");
+  ASSERT_TRUE(reaches("nodes", 7)) << (cut_off[0]->signal(SIGKILL), cut_off[0]->wait().output);
+  wire("down");
+  const auto cut = Clock::now();
+  for (int node = 0; node < kNodes; ++node) expect_end(cut_off, node);
+  EXPECT_LT(Clock::now() - cut, std::chrono::seconds(kSilence + 10));
+  EXPECT_LT(losses("nodes").rbegin()->first, kSteps) << "the run was over before the wire was cut";
+  expect_whole_checkpoints("nodes");
+
+  wire("up");
+  for (const auto& rank : start("nodes")) {
+    const Finished f = rank->wait();
+    EXPECT_EQ(f.code, 0) << f.output;
+  }
+  expect_whole_checkpoints("nodes");
+  EXPECT_EQ(losses("nodes"), losses("local"));
+  EXPECT_EQ(tensors("nodes", kLast), tensors("local", kLast));
+  expect_close(losses("nodes"), losses("alone"));
+}
+
+}  // namespace
+}  // namespace ring
