@@ -8,8 +8,10 @@
 #include <vector>
 
 #include "cli/command_line.h"
+#include "cli/command_names.h"
 #include "core/fields.h"
 #include "core/fields_parse.h"
+#include "core/joined.h"
 #include "trainer/config.h"
 
 namespace ring {
@@ -24,24 +26,6 @@ struct NothingIsRun {};
   throw CLI::ParseError(name + what, CLI::ExitCodes::ExtrasError);
 }
 
-Words names_of(const CLI::App& app) {
-  Words names;
-  for (const CLI::App* sub : app.get_subcommands([](const CLI::App*) { return true; }))
-    names.push_back(sub->get_name());
-  return names;
-}
-
-const CLI::App* find_command(const CLI::App& app, const std::string& name) {
-  const auto named = app.get_subcommands([&](const CLI::App* sub) { return sub->get_name() == name; });
-  return named.empty() ? nullptr : named.front();
-}
-
-std::string joined(const Words& words, const char* between) {
-  std::string text;
-  for (const std::string& word : words) text += (text.empty() ? "" : between) + word;
-  return text;
-}
-
 // The known word that begins with the one given or begins it, else the nearest one; "": none is near.
 std::string nearest(const std::string& word, const Words& known) {
   for (const std::string& k : known)
@@ -52,7 +36,7 @@ std::string nearest(const std::string& word, const Words& known) {
 std::string question(const std::string& meant) { return meant.empty() ? "" : "; did you mean " + meant + "?"; }
 
 void refuse_command(const CLI::App& at, const std::string& word) {
-  const Words known = names_of(at);
+  const Words known = command_names(at);
   std::string meant = nearest(word, known);
   Words inner;  // commands of other commands
   if (meant.empty())
@@ -116,7 +100,7 @@ void check_options(const CLI::App& command, Words::iterator word, Words::iterato
 void check_words(const CLI::App& app, Words& words) {
   const CLI::App* command = &app;
   for (auto word = words.begin();;) {
-    const bool last = names_of(*command).empty();
+    const bool last = command_names(*command).empty();
     const auto end = last ? words.end() : std::find_if_not(word, words.end(), is_option);
     check_options(*command, word, end);
     if (last || end == words.end()) break;
@@ -125,8 +109,8 @@ void check_words(const CLI::App& app, Words& words) {
     command = next;
     word = end + 1;
   }
-  if (command != &app && words.back() == command->get_name() && !names_of(*command).empty())
-    refuse(*command, "which of its commands? " + joined(names_of(*command), ", "));
+  if (command != &app && words.back() == command->get_name() && !command_names(*command).empty())
+    refuse(*command, "which of its commands? " + joined(command_names(*command), ", "));
 }
 
 // `help bench step` is `bench step --help`.

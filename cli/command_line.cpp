@@ -1,60 +1,11 @@
 #include "cli/command_line.h"
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
-#include <memory>
 
+#include "cli/command_names.h"
 #include "cli/commands.h"
-#include "cli/number_option.h"
-#include "comm/environment.h"
-#include "comm/gloo/gloo.h"
-#include "core/check.h"
-#include "core/exit_code.h"
-#include "launcher/agent.h"
 
 namespace ring {
-namespace {
-
-constexpr const char* kExamples = R"(Examples:
-  ringmaster launch --nproc-per-node 2 -- train configs/quickstart.yaml
-      two workers on this machine train together, data parallel
-  ringmaster launch --nproc-per-node 4 --threads-per-worker 2 --log-dir logs -- train my.yaml optimizer.lr=1e-3
-      four workers of two threads each; logs/rank0.log ... logs/rank3.log
-
-SIGINT and SIGTERM are passed on once: the workers finish their step, checkpoint and exit; a second one ends them at
-once. When a worker fails, it is named with its last lines, the others are ended, and its exit code is returned.)";
-
-bool is_command(const CLI::App& app, const std::string& name) {
-  const auto named = [&](const CLI::App* sub) { return sub->get_name() == name; };
-  return !app.get_subcommands(named).empty();
-}
-
-// Those in which several processes do one thing together; of any other each would do all.
-bool shares_work(const std::vector<std::string>& command) {
-  if (command[0] == "train") return true;
-  return command[0] == "bench" && command.size() > 1 && (command[1] == "step" || command[1] == "context");
-}
-
-std::string joined(const std::vector<std::string>& words) {
-  std::string text;
-  for (const std::string& word : words) text += " " + word;
-  return text;
-}
-
-void check_command(const CLI::App& app, const LaunchOptions& o) {
-  if (shares_work(o.command)) return;
-  const bool bench = o.command[0] == "bench" && o.command.size() > 1;
-  const std::string name = o.command[0] + (bench ? " " + o.command[1] : "");
-  if (!is_command(app, o.command[0]))
-    fail("launch: '", name,
-         "' is no command of ringmaster. Write what each worker runs after --: ringmaster launch -n ", o.processes,
-         " -- train config.yaml");
-  fail("launch: ", name,
-       " works in one process; several are for train, bench step and bench context. Run it alone: ", "ringmaster",
-       joined(o.command));
-}
-
-}  // namespace
 
 void add_commands(CLI::App& app) {
   add_tokenizer_commands(app);
@@ -71,33 +22,16 @@ void add_commands(CLI::App& app) {
   app.add_subcommand("help", "Say what a command does and which options it has: ringmaster help [COMMAND]");
 }
 
-void add_launch_command(CLI::App& app) {
-  auto options = std::make_shared<LaunchOptions>();
-  auto stop_seconds = std::make_shared<int>(300);
-  CLI::App* launch = app.add_subcommand("launch", "Start several workers on this machine that train together");
-  launch->footer(kExamples);
-  add_number(*launch, "--nproc-per-node,-n", options->processes, "Workers to start", 1, 4096)->required();
-  add_number(*launch, "--threads-per-worker", options->threads_per_worker,
-             "Threads of each worker (default: cores / workers)", 1, kMostThreads);
-  launch->add_option("--log-dir", options->log_dir, "Write the output of each rank to DIR/rankN.log")->type_name("DIR");
-  add_number(*launch, "--timeout", options->comm_timeout_seconds,
-             "Seconds a rank waits for the others, to arrive and in one operation (default: 60 and 300)", 1,
-             kMostSeconds);
-  add_number(*launch, "--stop-timeout", *stop_seconds,
-             "Seconds to checkpoint and exit after SIGINT or SIGTERM (default: 300)", 1, kMostSeconds);
-  launch
-      ->add_option("command", options->command,
-                   "What each worker runs, after --: train, bench step or bench context, and its arguments")
-      ->required()
-      ->type_name("COMMAND");
-  launch->callback([options, stop_seconds, &app] {
-    check_command(app, *options);
-    if (options->processes > 1 && !gloo_available())
-      fail("launch: ", options->processes,
-           " workers need Gloo, which this build lacks: install libgloo-dev, then configure and build again");
-    options->stop_timeout = std::chrono::seconds(*stop_seconds);
-    if (const int code = run_agent(*options)) throw ExitCode{code};
-  });
+std::vector<std::string> command_names(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::App* sub : app.get_subcommands([](const CLI::App*) { return true; }))
+    names.push_back(sub->get_name());
+  return names;
+}
+
+const CLI::App* find_command(const CLI::App& app, const std::string& name) {
+  const auto named = app.get_subcommands([&](const CLI::App* sub) { return sub->get_name() == name; });
+  return named.empty() ? nullptr : named.front();
 }
 
 }  // namespace ring

@@ -9,11 +9,7 @@ class App;
 
 namespace ring {
 
-// `ringmaster launch --nproc-per-node N -- COMMAND...`. Throws ExitCode when the workers end with a code other than 0.
-// Error: a command that several processes do not share, or none.
-void add_launch_command(CLI::App& app);
-
-// Those of the whole program.
+// Every command of the program (cli/commands.h).
 void add_commands(CLI::App& app);
 
 // Reads the program's arguments, without its name, and runs the command that they name, if any. `help COMMAND` is

@@ -1,5 +1,5 @@
 #pragma once
-// The command line: one file per command family, each adding its subcommands to the application.
+// The commands of the program, one file for each family.
 
 namespace CLI {
 class App;
@@ -7,16 +7,18 @@ class App;
 
 namespace ring {
 
-// Each adds its subcommands to `app`; a subcommand's callback does the work and throws Error on failure.
-void add_tokenizer_commands(CLI::App& app);  // tokenizer train | encode | decode | inspect
-void add_data_commands(CLI::App& app);       // data prepare | inspect
-void add_config_commands(CLI::App& app);     // config show | docs
-void add_train_command(CLI::App& app);
-void add_eval_command(CLI::App& app);
-void add_generate_command(CLI::App& app);
-void add_bench_commands(CLI::App& app);       // bench step | ops | attention
+// Each adds its command to `app`, and its subcommands to that. A callback does the work. Error: it failed. ExitCode: it
+// has done its work and ends with a code of its own.
+void add_tokenizer_commands(CLI::App& app);   // tokenizer train | encode | decode | inspect
+void add_data_commands(CLI::App& app);        // data prepare | inspect | verify
+void add_config_commands(CLI::App& app);      // config show | docs
+void add_train_command(CLI::App& app);        // train
+void add_eval_command(CLI::App& app);         // eval
+void add_generate_command(CLI::App& app);     // generate
+void add_bench_commands(CLI::App& app);       // bench step | ops | floor | attention | context
 void add_checkpoint_commands(CLI::App& app);  // checkpoint inspect | verify
 void add_attention_commands(CLI::App& app);   // attention show
-void add_doctor_command(CLI::App& app);
+void add_doctor_command(CLI::App& app);       // doctor
+void add_launch_command(CLI::App& app);       // launch
 
 }  // namespace ring

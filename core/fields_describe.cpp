@@ -3,6 +3,7 @@
 #include <sstream>
 
 #include "core/fields.h"
+#include "core/joined.h"
 
 namespace ring::config {
 namespace {
@@ -34,12 +35,6 @@ std::string wrap(const std::string& text, const std::string& first, const std::s
     gap = " ";
   }
   return out + line + "\n";
-}
-
-std::string joined(const std::vector<std::string>& parts, const std::string& separator) {
-  std::string out;
-  for (const std::string& part : parts) out += (out.empty() ? "" : separator) + part;
-  return out;
 }
 
 std::string type_name(const Node& node) {
