@@ -9,7 +9,7 @@
 #include <variant>
 #include <vector>
 
-#include "trainer/tensorboard.h"
+#include "core/tensorboard.h"
 
 namespace ring {
 

@@ -1,4 +1,4 @@
-#include "trainer/tensorboard.h"
+#include "core/tensorboard.h"
 
 #include <unistd.h>
 
