@@ -9,6 +9,7 @@
 
 #include "cli/command_line.h"
 #include "cli/command_names.h"
+#include "cli/synonyms.h"
 #include "core/fields.h"
 #include "core/fields_parse.h"
 #include "core/joined.h"
@@ -61,7 +62,7 @@ void refuse_option(const CLI::App& command, const std::string& word) {
   const std::string name = word.substr(0, word.find('=')), unknown = "there is no option " + name;
   if (takes_settings(command)) {
     Config config;
-    const config::Node root = bind_config(config);
+    const config::Node root = bind_config(config, words_of_other_programs());
     const std::string key = name.substr(std::min(name.find_first_not_of('-'), name.size()));
     std::string hint = config::hint_for_word(root, key);
     if (hint.empty()) hint = config::hint_for_name(root, key);

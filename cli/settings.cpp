@@ -1,23 +1,64 @@
 #include "cli/settings.h"
 
 #include <filesystem>
+#include <fstream>
 
+#include "cli/synonyms.h"
 #include "core/fields.h"
+#include "data/token_format.h"
 #include "trainer/origin.h"
 #include "trainer/session.h"
 
 namespace ring {
+namespace {
+
+bool is_folder(const std::string& path) {
+  std::error_code none;
+  return std::filesystem::is_directory(path, none);
+}
+
+// A corpus is what a person thinks of training on, and so is given where settings belong. One that another program
+// wrote begins as HDF5 says.
+void refuse_corpus(const std::string& path) {
+  constexpr std::string_view kHdf5 = "\x89HDF\r\n\x1a\n";
+  std::string begin(64, '\0');
+  std::ifstream(path, std::ios::binary).read(begin.data(), static_cast<std::streamsize>(begin.size()));
+  if (begin.starts_with(kCorpusMagic) || begin.starts_with(kHdf5))
+    fail(path, " is a corpus (HDF5), not settings: give it as data.path=", path,
+         " beside a settings file, as in: ringmaster train configs/nanogpt_cpu.yaml data.path=", path);
+}
+
+Config settings_in(const std::string& file, const std::vector<std::string>& overrides) {
+  refuse_corpus(file);
+  Config config;
+  load_config(config, file, overrides, words_of_other_programs());
+  return config;
+}
+
+Config changed(Config config, const std::vector<std::string>& overrides) {
+  override_config(config, overrides, words_of_other_programs());
+  return config;
+}
+
+}  // namespace
 
 Config settings_at(const std::string& path, const std::vector<std::string>& overrides) {
-  Config config;
-  if (std::error_code none; !std::filesystem::is_directory(path, none)) {
-    load_config(config, path, overrides);
-    return config;
-  }
+  if (!is_folder(path)) return settings_in(path, overrides);
   const RunDirectory run(path);
-  config = run.exists() ? settings_to_go_on(run, true) : origin_of(find_checkpoint(path)).config;
-  override_config(config, overrides);
-  return config;
+  return changed(run.exists() ? settings_to_go_on(run, true) : origin_of(find_checkpoint(path)).config, overrides);
+}
+
+Config settings_to_train(const std::string& path, const std::vector<std::string>& overrides, bool warn) {
+  if (!is_folder(path)) return settings_in(path, overrides);
+  const RunDirectory run(path);
+  if (!run.exists()) {
+    const std::string around = find_run(path).path();
+    fail(path, " lies in the run ", around, ". To go on with that: ringmaster train ", around,
+         ". To start another run from these weights, give its settings and run.init_from=", path);
+  }
+  Config config = settings_to_go_on(run, warn);
+  config.run.directory = run.path();
+  return changed(std::move(config), overrides);
 }
 
 }  // namespace ring

@@ -4,8 +4,8 @@
 #include "bench/step.h"
 #include "cli/commands.h"
 #include "cli/number_option.h"
+#include "cli/settings.h"
 #include "core/exit_code.h"
-#include "core/fields.h"
 #include "core/log.h"
 #include "core/standard_streams.h"
 #include "core/stop_signal.h"
@@ -50,25 +50,12 @@ class ProfiledSteps final : public StepWatcher {
   std::string trace_file_;
 };
 
-// CONFIG is a settings file, or a run to go on with.
-Config load(const Arguments& a, bool warn) {
-  Config config;
-  if (const RunDirectory run(a.config); run.exists()) {
-    config = settings_to_go_on(run, warn);
-    config.run.directory = run.path();
-    override_config(config, a.overrides);
-  } else {
-    load_config(config, a.config, a.overrides);
-  }
-  return config;
-}
-
 void run(const Arguments& a) {
   TrainOptions options{.fresh = a.fresh, .allow_changes = a.allow_changes};
   if (a.nvtx) options.observer = make_range_observer();  // where there are none, nothing has happened yet
   const WorkerEnvironment env = parse_environment(current_environment());
   const bool leads = env.rank == 0;
-  const Config config = load(a, leads);
+  const Config config = settings_to_train(a.config, a.overrides, leads);
   StopSignal signal(leads);  // first: it must be there before any thread
   const std::unique_ptr<Mesh> mesh = join_mesh(config, {{"--fresh", a.fresh ? "given" : "not given"},
                                                         {"--allow-changes", a.allow_changes ? "given" : "not given"}});

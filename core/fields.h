@@ -13,7 +13,6 @@
 //       rank f("mixture", mixture, "corpora and their weights", non_empty(), at_most_items(1024));
 //     }
 //     void validate(std::vector<std::string>& errors) const;  // optional: rules over several fields
-//     static const config::Synonyms& synonyms();              // optional, of the whole tree: for hints
 //   };
 //
 // A field is a bool, an integer, a double, a string, an enum (with choices), a std::optional of one of those, a struct
@@ -51,7 +50,7 @@ enum class Kind { boolean, integer, number, text, choice, section, list };
 struct Field;
 
 // Words that people bring from other programs, in lower case with underscores. They only answer what does not exist: a
-// hint names the setting that was meant. A whole tree has them, by `static const Synonyms& synonyms()` of its struct.
+// hint names the setting that was meant. Whoever reads what a person wrote hands them over.
 struct Synonyms {
   struct Key {
     std::string_view word;         // "n_layer", or with what is before it: "optimizer.type"
@@ -80,7 +79,7 @@ struct Node {
   // Sections.
   std::vector<Field> fields;
   std::function<void(std::vector<std::string>&)> validate;  // null: no rules over several fields
-  const Synonyms* synonyms = nullptr;                       // of the root; null: none
+  const Synonyms* synonyms = nullptr;                       // at the root; null: none
   // Lists.
   std::function<std::size_t()> size;
   std::function<void(std::size_t)> reset;  // that many default elements
@@ -187,29 +186,31 @@ std::uint64_t hash_text(const std::string& text, std::uint64_t before = kHashOfN
 std::vector<std::string> diff_yaml(const std::string& old_text, const std::string& new_text,
                                    const std::vector<std::string>& ignore = {});
 
+// Synonyms are for the hints of messages; null: none.
 template <class C>
-config::Node bind_config(C& config);
+config::Node bind_config(C& config, const config::Synonyms* = nullptr);
 
 template <class C>
-void load_config(C& config, const std::string& yaml_file, const std::vector<std::string>& overrides = {}) {
+void load_config(C& config, const std::string& yaml_file, const std::vector<std::string>& overrides = {},
+                 const config::Synonyms* synonyms = nullptr) {
   C copy = config;
-  config::load(bind_config(copy), {config::read_source(yaml_file)}, overrides);
+  config::load(bind_config(copy, synonyms), {config::read_source(yaml_file)}, overrides);
   config = std::move(copy);
 }
 
 template <class C>
 void load_config_text(C& config, const std::string& text, const std::string& name,
-                      const std::vector<std::string>& overrides = {}) {
+                      const std::vector<std::string>& overrides = {}, const config::Synonyms* synonyms = nullptr) {
   C copy = config;
-  config::load(bind_config(copy), {config::Source{name, text}}, overrides);
+  config::load(bind_config(copy, synonyms), {config::Source{name, text}}, overrides);
   config = std::move(copy);
 }
 
 // Only `a.b=c`, `list[0].key=c`: checks and validates the result.
 template <class C>
-void override_config(C& config, const std::vector<std::string>& overrides) {
+void override_config(C& config, const std::vector<std::string>& overrides, const config::Synonyms* synonyms = nullptr) {
   C copy = config;
-  config::load(bind_config(copy), {}, overrides);
+  config::load(bind_config(copy, synonyms), {}, overrides);
   config = std::move(copy);
 }
 
@@ -363,7 +364,6 @@ Node bind_section(C& section) {
   Fields f;
   section.fields(f);
   n.fields = f.take();
-  if constexpr (requires { C::synonyms(); }) n.synonyms = &C::synonyms();
   if constexpr (requires(const C& c, std::vector<std::string>& errors) { c.validate(errors); }) {
     n.validate = [&section](std::vector<std::string>& errors) { std::as_const(section).validate(errors); };
   }
@@ -430,8 +430,10 @@ void Fields::operator()(const char* name, T& value, const std::string& text, con
 }
 
 template <class C>
-config::Node bind_config(C& config) {
-  return config::bind_section(config);
+config::Node bind_config(C& config, const config::Synonyms* synonyms) {
+  config::Node root = config::bind_section(config);
+  root.synonyms = synonyms;
+  return root;
 }
 
 }  // namespace ring

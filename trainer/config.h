@@ -13,10 +13,6 @@
 
 namespace ring {
 
-namespace config {
-struct Synonyms;
-}
-
 // Tokens of a run: counted exactly also where processes add them up as doubles.
 inline constexpr std::int64_t kMostTokens = std::int64_t{1} << 53;
 // Tokens that a kernel sees at once: they are numbered by 32 bits.
@@ -76,7 +72,6 @@ struct Config {
   ParallelConfig parallel;
   void fields(Fields&);
   void validate(std::vector<std::string>& errors) const;
-  static const config::Synonyms& synonyms();  // what other programs call the keys
 };
 
 // How many steps train.tokens are, rounded up.

@@ -12,6 +12,7 @@
 #include "checkpoint/directory.h"
 #include "checkpoint/files.h"
 #include "core/fields.h"
+#include "core/joined.h"
 
 namespace ring {
 namespace {
@@ -146,8 +147,29 @@ std::optional<RunDirectory> run_around(const std::string& path) {
   return std::nullopt;
 }
 
+namespace {
+
+// The runs that lie in a folder, by name.
+std::vector<std::string> runs_in(const std::string& folder) {
+  std::vector<std::string> runs;
+  std::error_code error;
+  for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error))
+    if (looks_like_a_run(RunDirectory(at->path().string()))) runs.push_back(at->path().string());
+  std::ranges::sort(runs);
+  return runs;
+}
+
+}  // namespace
+
 RunDirectory find_run(const std::string& path) {
+  constexpr std::size_t kNamed = 8;
   if (const auto run = run_around(path)) return *run;
+  std::vector<std::string> runs = runs_in(path);
+  const std::size_t more = runs.size() - std::min(runs.size(), kNamed);
+  runs.resize(runs.size() - more);
+  if (!runs.empty())
+    fail(path, ": not a run, but a folder with runs in it; name one of them: ", joined(runs, ", "),
+         more ? str(" and ", more, " more") : "");
   fail(path, ": not a run or a checkpoint of one: there is neither a config.yaml nor a checkpoint in it");
 }
 

@@ -1,10 +1,11 @@
-// What is answered to the words of other programs (trainer/synonyms.cpp).
+// What is answered to the words of other programs (cli/synonyms.cpp).
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <map>
 #include <set>
 
+#include "cli/synonyms.h"
 #include "core/check.h"
 #include "core/fields.h"
 #include "core/fields_parse.h"
@@ -17,7 +18,7 @@ namespace {
 std::string error_of(const std::string& override) {
   try {
     Config config;
-    override_config(config, {"data.path=a.h5", "train.steps=1", override});
+    override_config(config, {"data.path=a.h5", "train.steps=1", override}, words_of_other_programs());
   } catch (const Error& e) {
     return e.what();
   }
@@ -45,7 +46,7 @@ bool plain(std::string_view word) {
 TEST(Hints, EveryAnswerIsASettingAndEveryWordIsNone) {
   const std::set<std::string> keys = all_keys();
   std::set<std::string> words;
-  for (const auto& [word, key, advice] : Config::synonyms().keys) {
+  for (const auto& [word, key, advice] : words_of_other_programs()->keys) {
     EXPECT_TRUE(key.empty() || keys.contains(std::string(key))) << word << " -> " << key;
     EXPECT_FALSE(key.empty() && advice.empty()) << word;
     EXPECT_TRUE(words.insert(std::string(word)).second) << word << " has two answers";
@@ -58,7 +59,7 @@ TEST(Hints, EveryAnswerIsASettingAndEveryWordIsNone) {
 TEST(Hints, EveryValueIsAChoice) {
   Config config;
   const config::Node root = bind_config(config);
-  for (const auto& [key, word, value, advice] : Config::synonyms().values) {
+  for (const auto& [key, word, value, advice] : words_of_other_programs()->values) {
     const config::Node* node = find(root, key.starts_with("attention") ? str("model.", key) : std::string(key));
     ASSERT_TRUE(node && node->kind == config::Kind::choice) << key;
     EXPECT_EQ(std::ranges::count(node->choices, value), 1) << key << " " << value;
@@ -109,7 +110,8 @@ TEST(Hints, WordsOfOtherPrograms) {
 TEST(Hints, InAFileWithItsLine) {
   try {
     Config config;
-    load_config_text(config, "data: {path: a.h5}\nmodel:\n  n_embd: 64\ntrain: {steps: 1}\nepochs: 3\n", "my.yaml");
+    load_config_text(config, "data: {path: a.h5}\nmodel:\n  n_embd: 64\ntrain: {steps: 1}\nepochs: 3\n", "my.yaml", {},
+                     words_of_other_programs());
     FAIL();
   } catch (const Error& e) {
     EXPECT_EQ(std::string(e.what()),

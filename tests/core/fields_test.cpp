@@ -68,7 +68,7 @@ struct Tree {
     f("clip", clip, "largest gradient norm", positive(), at_most(1e30));
     f("tag", tag, "label");
   }
-  static const config::Synonyms& synonyms() {
+  static const config::Synonyms* synonyms() {
     static constexpr config::Synonyms::Key keys[] = {
         {"num_heads", "model.heads"}, {"learning_rate", "lr"}, {"warmth", "tag", "It is a label."},
         {"model.kind", "model.norm"}, {"network", "model"},    {"epochs", "", "there are none"}};
@@ -76,7 +76,7 @@ struct Tree {
                                                          {"norm", "mean_square", "rms"},
                                                          {"model.norm", "none", "", "a norm is always there"}};
     static constexpr config::Synonyms all{keys, values};
-    return all;
+    return &all;
   }
   void validate(std::vector<std::string>& errors) const {
     if (note == "both" && threads > 4) errors.push_back("threads: more than 4 with note=both");
@@ -87,7 +87,7 @@ struct Tree {
 
 Tree parse(const std::string& text, const std::vector<std::string>& overrides = {}) {
   Tree tree;
-  load_config_text(tree, text, "run.yaml", overrides);
+  load_config_text(tree, text, "run.yaml", overrides, Tree::synonyms());
   return tree;
 }
 

@@ -159,6 +159,32 @@ TEST_F(Runs, OtherThreadsAreAWarning) {
   EXPECT_NE(resumed.output.find("resuming with run.threads: 2 -> 1"), std::string::npos) << resumed.output;
 }
 
+TEST_F(Runs, WhatIsNoRunIsAnsweredWithWhatToGive) {
+  for (const char* name : {"runs/a", "runs/b"}) ASSERT_EQ(run_process(train(name, {"train.steps=2"})).code, 0);
+  const std::string named = "name one of them: " + path("runs/a") + ", " + path("runs/b") + "\n";
+  for (const std::vector<std::string>& command : std::vector<std::vector<std::string>>{
+           {"train"}, {"eval"}, {"generate"}, {"config", "show"}, {"attention", "show"}}) {
+    std::vector<std::string> words = command;
+    words.push_back(path("runs"));
+    const Finished f = ring(words);
+    EXPECT_EQ(f.code, 1);
+    EXPECT_TRUE(f.output.ends_with(named)) << f.output;
+  }
+  const std::string checkpoint = path("runs/a/checkpoints/step-000000002");
+  const Finished f = ring({"train", checkpoint});
+  EXPECT_EQ(f.code, 1);
+  EXPECT_NE(f.output.find("ringmaster train " + path("runs/a")), std::string::npos) << f.output;
+  EXPECT_NE(f.output.find("run.init_from=" + checkpoint), std::string::npos) << f.output;
+  std::ofstream(folder_ / "other.h5") << "\x89HDF\r\n\x1a\n and more";
+  for (const char* name : {"a.h5", "other.h5"}) {
+    const Finished corpus = ring({"train", path(name)});
+    EXPECT_EQ(corpus.code, 1);
+    EXPECT_NE(corpus.output.find("is a corpus (HDF5), not settings: give it as data.path=" + path(name)),
+              std::string::npos)
+        << corpus.output;
+  }
+}
+
 TEST_F(Runs, WithoutACheckpointNewSettingsCount) {
   ASSERT_EQ(run_process(train("run", {"train.steps=3"})).code, 0);
   for (const auto& entry : fs::directory_iterator(folder_ / "run" / "checkpoints")) fs::remove_all(entry.path());

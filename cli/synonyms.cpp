@@ -1,10 +1,9 @@
 // What other programs call our settings: the words of Hugging Face, nanoGPT, Megatron-LM, torchtitan, PyTorch Lightning
 // and DeepSpeed, in lower case with underscores. Whoever writes one of them is told ours; none of them is taken. A key
-// of ours that exists elsewhere in the tree needs no line: its own name is found. tests/trainer/hints_test.cpp checks
-// every line against the settings.
+// of ours that exists elsewhere in the tree needs no line: its own name is found. tests/cli/hints_test.cpp checks every
+// line against the settings.
 
-#include "core/fields.h"
-#include "trainer/config.h"
+#include "cli/synonyms.h"
 
 namespace ring {
 namespace {
@@ -321,11 +320,10 @@ constexpr config::Synonyms::Value kValues[] = {
     {"parallel.cp_schedule", "allgather", "gather"},
 };
 
+constexpr config::Synonyms kAll{kKeys, kValues};
+
 }  // namespace
 
-const config::Synonyms& Config::synonyms() {
-  static constexpr config::Synonyms all{kKeys, kValues};
-  return all;
-}
+const config::Synonyms* words_of_other_programs() { return &kAll; }
 
 }  // namespace ring
