@@ -64,8 +64,8 @@ void refuse_option(const CLI::App& command, const std::string& word) {
     Config config;
     const config::Node root = bind_config(config, words_of_other_programs());
     const std::string key = name.substr(std::min(name.find_first_not_of('-'), name.size()));
-    std::string hint = config::hint_for_word(root, key);
-    if (hint.empty()) hint = config::hint_for_name(root, key);
+    std::string hint = config::hint_for_word(root, key, config::Given::value);
+    if (hint.empty()) hint = config::hint_for_name(root, key, config::Given::value);
     if (!hint.empty()) refuse(command, unknown + "; " + hint + " (settings are written KEY=VALUE)");
   }
   Words known;

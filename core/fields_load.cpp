@@ -99,7 +99,8 @@ class Loader {
   void apply_section(const Node& node, const YamlNode& yaml, const std::string& key, const Origin& origin);
   void apply_list(const Node& node, const YamlNode& yaml, const std::string& key, const Origin& origin);
   void apply_scalar(const Node& node, const YamlNode& yaml, const std::string& key, const Origin& origin);
-  void unknown_key(const Node& section, const std::string& section_key, const std::string& name, const Origin& origin);
+  void unknown_key(const Node& section, const std::string& section_key, const std::string& name, Given given,
+                   const Origin& origin);
   Node find(const std::string& path, const Origin& origin);
 
   void check_section(const Node& node, const std::string& key);
@@ -131,7 +132,7 @@ void Loader::problem(const Origin& origin, const std::string& key, const std::st
   problems_.push_back({origin, str(origin.place(), ": ", named ? "" : shown(key) + ": ", text)});
 }
 
-// Of a key that was not given: its section's, without a key of its own.
+// A key that was not given has its section's origin, without a key of its own.
 Origin Loader::origin_of(const std::string& key) const {
   for (std::string k = key; !k.empty(); k = parent(k)) {
     if (const auto it = origins_.find(k); it != origins_.end()) return it->second;
@@ -202,7 +203,9 @@ void Loader::apply_section(const Node& node, const YamlNode& yaml, const std::st
   if (!key.empty()) origins_[key] = origin;
   if (yaml.type == YamlNode::Type::null) return;
   if (yaml.type != YamlNode::Type::map) {
-    return problem(origin, key, "expected a section of `key: value`, got " + yaml.describe());
+    return problem(origin, key,
+                   "expected a section of `key: value`, got " + yaml.describe() +
+                       (key.empty() ? "" : "; set a key of it, such as " + first_key(node, key)));
   }
   std::map<std::string, int> seen;
   for (const YamlNode::Entry& entry : yaml.entries) {
@@ -214,7 +217,7 @@ void Loader::apply_section(const Node& node, const YamlNode& yaml, const std::st
     if (!fresh) {
       problem(at, join(key, entry.key), str("given twice, first on line ", first->second));
     } else if (field == node.fields.end()) {
-      unknown_key(node, key, entry.key, at);
+      unknown_key(node, key, entry.key, entry.value.type == YamlNode::Type::map ? Given::section : Given::value, at);
     } else {
       apply(field->node, entry.value, join(key, entry.key), at);
     }
@@ -247,7 +250,7 @@ void Loader::apply_scalar(const Node& node, const YamlNode& yaml, const std::str
   broken_.erase(key);
 }
 
-void Loader::unknown_key(const Node& section, const std::string& section_key, const std::string& name,
+void Loader::unknown_key(const Node& section, const std::string& section_key, const std::string& name, Given given,
                          const Origin& origin) {
   const std::string full = join(section_key, name);
   if (problems_.size() == kMostProblems) return problem(origin, full, "");  // it only counts
@@ -255,10 +258,10 @@ void Loader::unknown_key(const Node& section, const std::string& section_key, co
   for (const Field& f : section.fields) siblings.push_back(f.name);
   // An override names a whole path, of which this may be the first part alone.
   const std::string path = inside(origin.override, full) ? origin.override : full;
-  std::string hint = hint_for_word(root_, path);
+  std::string hint = hint_for_word(root_, path, given);
   if (const std::string near = nearest_name(name, siblings); hint.empty() && !near.empty())
-    hint = "did you mean " + join(section_key, near) + "?";
-  if (hint.empty()) hint = hint_for_name(root_, path);
+    hint = hint_for_key(root_, join(section_key, near), path == full ? given : Given::section);
+  if (hint.empty()) hint = hint_for_name(root_, path, given);
   if (hint.empty()) {
     hint = "known here:";
     for (const std::string& s : siblings) hint += " " + s;
@@ -283,7 +286,7 @@ Node Loader::find(const std::string& path, const Origin& origin) {
     if (node.kind != Kind::section) return problem(origin, path, key + " is not a section"), Node();
     const auto field =
         std::find_if(node.fields.begin(), node.fields.end(), [&](const Field& f) { return f.name == part.name; });
-    if (field == node.fields.end()) return unknown_key(node, key, part.name, origin), Node();
+    if (field == node.fields.end()) return unknown_key(node, key, part.name, Given::value, origin), Node();
     key = join(key, part.name);
     node = Node(field->node);
   }

@@ -157,37 +157,61 @@ bool ends_in(std::string_view path, std::string_view end) {
   return path.ends_with(end) && (path.size() == end.size() || path[path.size() - end.size() - 1] == '.');
 }
 
-std::string did_you_mean(std::string_view name, std::string_view advice) {
-  if (name.empty()) return std::string(advice);
+const Node* find(const Node& root, std::string_view key) {
+  const Node* node = &root;
+  for (std::size_t at = 0; node && at < key.size();) {
+    const std::size_t end = std::min(key.find('.', at), key.size());
+    const auto field = std::ranges::find(node->fields, key.substr(at, end - at), &Field::name);
+    node = field == node->fields.end() ? nullptr : &field->node;
+    at = end + 1;
+  }
+  return node;
+}
+
+std::string with_advice(std::string_view name, std::string_view advice) {
   return str("did you mean ", name, "?", advice.empty() ? "" : " ", advice);
 }
 
 }  // namespace
 
-std::string hint_for_word(const Node& root, const std::string& key) {
+std::string first_key(const Node& section, std::string key) {
+  for (const Node* node = &section; !node->fields.empty(); node = &node->fields.front().node)
+    key += "." + node->fields.front().name;
+  return key;
+}
+
+std::string hint_for_key(const Node& root, const std::string& key, Given given, std::string_view advice) {
+  if (key.empty()) return std::string(advice);
+  const Node* node = given == Given::value ? find(root, key) : nullptr;
+  if (!node || node->kind != Kind::section) return with_advice(key, advice);
+  return with_advice("a key of " + key + ", such as " + first_key(*node, key), advice);
+}
+
+std::string hint_for_word(const Node& root, const std::string& key, Given given) {
   const std::string word = plain(key);
   const Synonyms::Key* best = nullptr;  // the longest: with its section
   if (root.synonyms)
     for (const Synonyms::Key& s : root.synonyms->keys)
       if (ends_in(word, s.word) && (!best || s.word.size() > best->word.size())) best = &s;
-  return best ? did_you_mean(best->key, best->advice) : "";
+  return best ? hint_for_key(root, std::string(best->key), given, best->advice) : "";
 }
 
-std::string hint_for_name(const Node& root, const std::string& key) {
+std::string hint_for_name(const Node& root, const std::string& key, Given given) {
   const std::string word = plain(key), last = word.substr(word.rfind('.') + 1);
   std::vector<std::string> keys;
   collect_keys(root, "", keys);
   const auto found = std::ranges::find_if(keys, [&](const std::string& k) { return ends_in(k, last); });
-  return found == keys.end() ? "" : did_you_mean(*found, "");
+  return found == keys.end() ? "" : hint_for_key(root, *found, given);
 }
 
 std::string hint_for_value(const Node& root, const Node& node, const std::string& key, const std::string& value) {
   const std::string word = plain(value);
   if (root.synonyms)
     for (const Synonyms::Value& s : root.synonyms->values)
-      if (s.word == word && ends_in(key, s.key)) return did_you_mean(s.value, s.advice);
+      if (s.word == word && ends_in(key, s.key))
+        return s.value.empty() ? std::string(s.advice) : with_advice(s.value, s.advice);
   const std::string near = nearest_name(word, node.choices);
-  return near.empty() ? "" : did_you_mean(near, "");
+  return near.empty() ? "" : with_advice(near, "");
 }
 
 }  // namespace ring::config

@@ -2,6 +2,7 @@
 // The parts of config loading that need no state: scalars, override paths, nearest names.
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/fields.h"
@@ -31,9 +32,18 @@ std::string nearest_name(const std::string& name, const std::vector<std::string>
 // All keys below a node, without list elements.
 void collect_keys(const Node& node, const std::string& prefix, std::vector<std::string>& keys);
 
-// Hints for a key that does not exist, or "": "did you mean optimizer.lr?", or what a synonym advises.
-std::string hint_for_word(const Node& root, const std::string& key);  // by the synonyms
-std::string hint_for_name(const Node& root, const std::string& key);  // a key elsewhere with the same last part
+// The first key below a section, which is called `key`, that takes a value.
+std::string first_key(const Node& section, std::string key);
+
+// What was given with a key that does not exist. A section cannot take the place of a value, but a key in it can.
+enum class Given { value, section };
+
+// "did you mean optimizer.lr?", or the advice alone where there is no key.
+std::string hint_for_key(const Node& root, const std::string& key, Given, std::string_view advice = "");
+
+// Hints for a key that does not exist, or "".
+std::string hint_for_word(const Node& root, const std::string& key, Given);  // by the synonyms
+std::string hint_for_name(const Node& root, const std::string& key, Given);  // one elsewhere with the same last part
 
 // For a value that is no choice of `node`, whose key is `key`: by the synonyms, else the nearest one.
 std::string hint_for_value(const Node& root, const Node& node, const std::string& key, const std::string& value);

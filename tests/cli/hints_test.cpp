@@ -94,7 +94,11 @@ TEST(Hints, WordsOfOtherPrograms) {
       {"model.vocab_size", {"vocab_size"}},
       {"run.seed", {"seed", "random_seed"}},
       {"run.directory", {"output_dir", "out_dir"}},
-      {"parallel.zero", {"zero_stage", "fsdp"}}};
+      {"parallel.zero", {"zero_stage", "fsdp"}},
+      {"parallel.dp", {"data_parallel", "data_parallel_size", "dp_size"}},
+      {"parallel.cp", {"context_parallel", "context_parallel_size", "cp_degree"}},
+      {"parallel.tp", {"tensor_parallel", "tensor_parallel_size", "tensor_model_parallel_size", "tp_size"}},
+      {"parallel.pp", {"pipeline_parallel", "pipeline_parallel_size", "pipeline_model_parallel_size"}}};
   const std::set<std::string> keys = all_keys();
   for (const auto& [key, words] : meant)
     for (const std::string& word : words)
@@ -105,6 +109,34 @@ TEST(Hints, WordsOfOtherPrograms) {
         if (section == "training." && error.ends_with("did you mean train?")) continue;
         EXPECT_NE(error.find("did you mean " + key + "?"), std::string::npos) << section << word << ": " << error;
       }
+}
+
+TEST(Hints, WordsThatNeedTheirSection) {
+  EXPECT_EQ(error_of("checkpoint.every=4"),
+            "command line: checkpoint.every=4: unknown key; did you mean checkpoint.interval?");
+  EXPECT_EQ(error_of("parallel.tensor_parallel=2"),
+            "command line: parallel.tensor_parallel=2: unknown key; did you mean parallel.tp?");
+}
+
+// The key that is named takes a value.
+TEST(Hints, ASectionIsNoAnswerToAValue) {
+  const std::string meant = "did you mean a key of data, such as data.path?";
+  EXPECT_EQ(error_of("dataset=x"), "command line: dataset=x: unknown key; " + meant);
+  EXPECT_EQ(error_of("dta=x"), "command line: dta=x: unknown key; " + meant);
+  EXPECT_EQ(error_of("data.path=x"), "");
+  EXPECT_EQ(error_of("data=x"),
+            "command line: data=x: expected a section of `key: value`, got x; set a key of it, such as data.path");
+  const auto in_file = [](const std::string& text) {
+    try {
+      Config config;
+      load_config_text(config, text, "my.yaml", {}, words_of_other_programs());
+    } catch (const Error& e) {
+      return std::string(e.what());
+    }
+    return std::string();
+  };
+  EXPECT_TRUE(in_file("dataset: x\n").ends_with("my.yaml:1: dataset: unknown key; " + meant));
+  EXPECT_TRUE(in_file("dataset:\n  path: x\n").ends_with("my.yaml:1: dataset: unknown key; did you mean data?"));
 }
 
 TEST(Hints, InAFileWithItsLine) {

@@ -192,7 +192,8 @@ TEST(Fields, AllMistakesAtOnceWithTheirLines) {
 }
 
 TEST(Fields, WrongShapes) {
-  EXPECT_EQ(errors("model: 3"), "run.yaml:1: model: expected a section of `key: value`, got 3");
+  EXPECT_EQ(errors("model: 3"),
+            "run.yaml:1: model: expected a section of `key: value`, got 3; set a key of it, such as model.width");
   EXPECT_EQ(errors("- 1\n"), "run.yaml: expected a section of `key: value`, got a list");
   EXPECT_EQ(errors("sizes: 3"), "run.yaml:1: sizes: expected a list such as [a, b], got 3");
   EXPECT_EQ(errors("sizes: {a: 1}"), "run.yaml:1: sizes: expected a list such as [a, b], got a section");
