@@ -4,7 +4,9 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cctype>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "cli/command_line.h"
@@ -34,9 +36,37 @@ std::string nearest(const std::string& word, const Words& known) {
   return config::nearest_name(word, known);
 }
 
+// What other programs call our commands and options, and where that goes on.
+struct Synonym {
+  std::string_view word, meant, advice = "";
+};
+constexpr Synonym kCommands[] = {{"resume", "train", "A run that has a checkpoint goes on: ringmaster train RUN"},
+                                 {"continue", "train", "A run that has a checkpoint goes on: ringmaster train RUN"},
+                                 {"fit", "train"},
+                                 {"pretrain", "train"},
+                                 {"finetune", "train", "run.init_from gives the weights that it starts from."},
+                                 {"sample", "generate"},
+                                 {"infer", "generate"},
+                                 {"inference", "generate"},
+                                 {"chat", "generate"},
+                                 {"validate", "eval"},
+                                 {"tokenize", "data prepare"},
+                                 {"torchrun", "launch"},
+                                 {"version", "--version"}};
+constexpr Synonym kOptions[] = {{"-v", "--version"}, {"-V", "--version"}, {"-?", "--help"}};
+
+// "" where the word is nobody's, else a sentence.
+std::string answer(std::span<const Synonym> words, const std::string& word) {
+  const auto found = std::ranges::find(words, word, &Synonym::word);
+  if (found == words.end()) return "";
+  return str("; did you mean ", found->meant, "?", found->advice.empty() ? "" : " ", found->advice);
+}
+
 std::string question(const std::string& meant) { return meant.empty() ? "" : "; did you mean " + meant + "?"; }
 
 void refuse_command(const CLI::App& at, const std::string& word) {
+  if (const std::string known = at.get_parent() ? "" : answer(kCommands, word); !known.empty())
+    refuse(at, "there is no command '" + word + "'" + known);
   const Words known = command_names(at);
   std::string meant = nearest(word, known);
   Words inner;  // commands of other commands
@@ -68,6 +98,8 @@ void refuse_option(const CLI::App& command, const std::string& word) {
     if (hint.empty()) hint = config::hint_for_name(root, key, config::Given::value);
     if (!hint.empty()) refuse(command, unknown + "; " + hint + " (settings are written KEY=VALUE)");
   }
+  if (const std::string meant = command.get_parent() ? "" : answer(kOptions, name); !meant.empty())
+    refuse(command, unknown + meant);
   Words known;
   for (const CLI::Option* option : command.get_options([](const CLI::Option* o) { return !o->get_positional(); })) {
     for (const std::string& n : option->get_lnames()) known.push_back("--" + n);

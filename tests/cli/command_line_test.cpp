@@ -154,6 +154,14 @@ TEST_F(CommandLine, AnUnknownCommandNamesTheNearest) {
   EXPECT_EQ(wrong({"prepare", "x"}), "there is no command 'prepare'; did you mean data prepare?");
   EXPECT_EQ(wrong({"verify", "x"}), "there is no command 'verify'; did you mean data verify or checkpoint verify?");
   EXPECT_EQ(wrong({"bench", "stp", "x.yaml"}), "bench: there is no command 'stp'; did you mean step?");
+  EXPECT_EQ(
+      wrong({"resume", "runs/x"}),
+      "there is no command 'resume'; did you mean train? A run that has a checkpoint goes on: ringmaster train RUN");
+  EXPECT_EQ(wrong({"sample", "runs/x"}), "there is no command 'sample'; did you mean generate?");
+  EXPECT_EQ(wrong({"version"}), "there is no command 'version'; did you mean --version?");
+  EXPECT_EQ(wrong({"bench", "version"}),
+            "bench: there is no command 'version'; there are step, ops, floor, attention, "
+            "context");
   EXPECT_TRUE(wrong({"plan", "x.yaml"}).starts_with("there is no command 'plan'; there are tokenizer, data, train, "))
       << wrong({"plan", "x.yaml"});
   EXPECT_EQ(wrong({"config"}), "config: which of its commands? show, docs");
@@ -166,6 +174,8 @@ TEST_F(CommandLine, AnUnknownOptionNamesTheNearest) {
             "generate: there is no option --max_tokens; did you mean --max-tokens?");
   EXPECT_EQ(wrong({"launch", "--thread", "2", "-n", "2", "--", "train", "t.yaml"}),
             "launch: there is no option --thread; did you mean --threads-per-worker?");
+  for (const char* version : {"-v", "-V"})
+    EXPECT_EQ(wrong({version}), str("there is no option ", version, "; did you mean --version?"));
   EXPECT_EQ(wrong({"--hepl"}), "there is no option --hepl; did you mean --help?");
   EXPECT_EQ(wrong({"doctor", "--zzzzzz"}), "doctor: there is no option --zzzzzz");
   EXPECT_EQ(wrong({"train", "x.yaml", "--learning-rate", "1e-3"}),
