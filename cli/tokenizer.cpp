@@ -180,7 +180,8 @@ void add_decode(CLI::App& parent) {
   auto a = std::make_shared<DecodeArguments>();
   CLI::App* c = parent.add_subcommand("decode", "Turn token numbers into text");
   c->add_option("tokenizer", a->tokenizer, kSpecText)->required()->type_name("SPEC");
-  add_number(*c, "ids", a->ids, "token numbers; standard input when they are left out", 0, kMostCount);
+  add_number(*c, "ids", a->ids, "token numbers; standard input when they are left out", 0, kMostCount)
+      ->delimiter(' ');  // all of them in quotes
   c->footer("Example: ringmaster tokenizer encode tok.rmt < in.txt | ringmaster tokenizer decode tok.rmt > out.txt");
   c->callback([a] { decode(*a); });
 }

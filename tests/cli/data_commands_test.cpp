@@ -123,6 +123,8 @@ TEST_F(DataCommands, TokenizerTrainEncodeDecodeInspect) {
   EXPECT_EQ(run({"tokenizer", "encode", path("t.rmt"), "abccb"}).out, "1 2 3 3 2\n");
   EXPECT_EQ(run({"tokenizer", "encode", path("t.rmt"), "--pieces", "ab\n"}).out, "1\ta\n2\tb\n0\t\\n\n");
   EXPECT_EQ(run({"tokenizer", "decode", path("t.rmt"), "1", "2", "0"}).out, "ab\n");
+  EXPECT_EQ(run({"tokenizer", "decode", path("t.rmt"), "1 2  0"}).out, "ab\n");
+  expect_parts(run({"tokenizer", "decode", path("t.rmt"), "1 b"}).error, {"ids", "b"});
   expect_parts(run({"tokenizer", "decode", path("t.rmt"), "5"}).error, {"token 5", "5 tokens"});
   expect_parts(run({"tokenizer", "inspect", path("t.rmt")}).out,
                {"kind         chars", "5 tokens", "4 <|endoftext|>", "not exact for every input", "3\tc\n"});
