@@ -2,6 +2,7 @@
 #include <iostream>
 
 #include "cli/commands.h"
+#include "cli/version.h"
 #include "core/exit_code.h"
 #include "generated/build_info.h"
 #include "inspect/doctor.h"
@@ -16,9 +17,7 @@ void examine() {
   for (const auto& part :
        {judge_build(), judge_cuda(inspect_backend(Backend::cuda), {info::kCuda, info::kCudaArchs}, host)})
     findings.insert(findings.end(), part.begin(), part.end());
-  std::cout << "Ringmaster " << info::kVersion << " (" << info::kCommit << ", " << info::kBuildType << ", "
-            << info::kCompiler << ", " << info::kArch << ")\n\n"
-            << report(findings);
+  std::cout << "Ringmaster " << version_text() << "\n\n" << report(findings);
   if (!healthy(findings)) throw ExitCode{kExitError};
 }
 

@@ -3,6 +3,7 @@
 #include <iostream>
 
 #include "cli/command_line.h"
+#include "cli/version.h"
 #include "comm/communicator.h"
 #include "core/check.h"
 #include "core/exit_code.h"
@@ -12,18 +13,16 @@
 
 namespace {
 
-std::string version_text() {
-  namespace info = ring::build_info;
-  std::string text = ring::str("ringmaster ", info::kVersion, " (", info::kCommit, ", ", info::kBuildType, ", ",
-                               info::kCompiler, ", ", info::kArch, ")");
-  for (const info::Found& f : info::kFound) text += ring::str("\n  ", f.name, ": ", f.status);
+std::string version_and_libraries() {
+  std::string text = "ringmaster " + ring::version_text();
+  for (const ring::build_info::Found& f : ring::build_info::kFound) text += ring::str("\n  ", f.name, ": ", f.status);
   return text;
 }
 
 int run(int argc, char** argv) {
   CLI::App app{"Ringmaster trains transformer language models: text -> tokens -> training -> checkpoints -> samples.",
                "ringmaster"};
-  app.set_version_flag("--version", version_text());
+  app.set_version_flag("--version", version_and_libraries());
   app.failure_message(
       [](const CLI::App* a, const CLI::Error& e) { return ring::kErrorBegin + CLI::FailureMessage::simple(a, e); });
   app.require_subcommand(0, 1);

@@ -1,5 +1,5 @@
-# generated/build_info.h: version, commit, compiler, CPU level and what was found. A build step refreshes the commit, and the
-# file changes only when its contents do.
+# generated/build_info.h: version, commit, compiler, CPU level and what was found. A build step refreshes the commit before
+# anything is compiled, and the file changes only when its contents do.
 #
 # Included by CMakeLists.txt (sets the target up) and run with `cmake -P` at every build (writes the file).
 
@@ -34,5 +34,5 @@ function(ring_build_info)
   set(refresh ${CMAKE_COMMAND} -DSOURCE_DIR=${PROJECT_SOURCE_DIR} -DTEMPLATE=${template}
       -DOUTPUT=${PROJECT_BINARY_DIR}/generated/build_info.h -P ${PROJECT_SOURCE_DIR}/cmake/build_info.cmake)
   execute_process(COMMAND ${refresh})
-  add_custom_target(ring_build_info ALL COMMAND ${refresh} VERBATIM)
+  add_custom_target(ring_build_info ALL COMMAND ${refresh} BYPRODUCTS ${PROJECT_BINARY_DIR}/generated/build_info.h VERBATIM)
 endfunction()
