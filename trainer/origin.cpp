@@ -156,16 +156,20 @@ std::shared_ptr<const Tokenizer> open_tokenizer(const std::string& spec) {
   return origin ? load_tokenizer_of(*origin, file) : load_tokenizer(file);
 }
 
-Config settings_in_file(const RunDirectory& run, bool warn) {
-  const RunSettings settings = run.settings();
+RunSettings settings_in_file(const RunDirectory& run, bool warn) {
+  RunSettings settings = run.settings();
   const std::string restoring = settings.untouched ? "" : run.restoring_command();
   if (warn && !restoring.empty())
     log::warn(run.config_file(), " was changed since the run wrote it; to restore it: ", restoring);
-  return settings.config;
+  return settings;
+}
+
+bool replaces(const RunSettings& file, const Origin& origin) {
+  return std::ranges::count(file.replaced, origin.config_hash) > 0;
 }
 
 Config settings_to_go_on(const RunDirectory& run, bool warn) {
-  if (run.has_config()) return settings_in_file(run, warn);
+  if (run.has_config()) return settings_in_file(run, warn).config;
   std::string problem;
   if (const std::optional<Origin> origin = newest_origin(run, &problem)) {
     if (warn)

@@ -56,6 +56,8 @@ void check_data(const Origin&, const Corpora&, const std::string& remedy);
 // newest checkpoint that can be read.
 Config settings_to_go_on(const RunDirectory&, bool warn);
 // Those of config.yaml. warn: this process warns where the file is not as the run wrote it, edited or damaged.
-Config settings_in_file(const RunDirectory&, bool warn);
+RunSettings settings_in_file(const RunDirectory&, bool warn);
+// Whether config.yaml says that somebody allowed it to replace the settings of this checkpoint.
+bool replaces(const RunSettings&, const Origin&);
 
 }  // namespace ring

@@ -8,6 +8,7 @@
 #include "checkpoint/reader.h"
 #include "comm/host.h"
 #include "core/fields.h"
+#include "core/joined.h"
 #include "core/log.h"
 #include "trainer/agreement.h"
 #include "trainer/memory_check.h"
@@ -48,7 +49,7 @@ std::string listed(const std::vector<std::string>& changes) {
 
 // Whether the settings are those of config.yaml, which says that somebody allowed them to replace the checkpoint's.
 bool allowed_before(const RunStart& s, const Origin& origin, const RunSettings& file) {
-  return std::ranges::count(file.replaced, origin.config_hash) > 0 && changes_of_numbers(file.config, s.config).empty();
+  return replaces(file, origin) && changes_of_numbers(file.config, s.config).empty();
 }
 
 // Keys that are free to change are nobody's mistake where somebody gave them, and damage or forgotten edits in a file.
@@ -68,8 +69,8 @@ void warn_of_edits(const RunStart& s, const Origin& origin, const RunSettings& f
 
 // Refuses settings that differ from those that the checkpoint was trained with, naming the keys.
 void check_settings(RunStart& s, const Origin& origin, const RunSettings* file, bool allow_changes) {
-  for (const std::string& change : changes_of_rounding(origin.config, s.config))
-    log::warn("resuming with ", change,
+  if (const auto rounding = changes_of_rounding(origin.config, s.config); !rounding.empty())
+    log::warn("resuming with ", joined(rounding, ", "),
               ": sums are rounded in another order, so that losses agree closely instead of bit for bit");
   if (file) s.replaced = file->replaced;
   if (file) warn_of_edits(s, origin, *file);

@@ -69,10 +69,14 @@ void load_model_weights(Decoder& model, const std::string& checkpoint, const Exe
 
 namespace {
 
-void warn_of_other_settings(const RunDirectory& run, const Origin& origin, const Config& file) {
+void warn_of_other_settings(const RunDirectory& run, const Origin& origin, const RunSettings& file) {
   std::string list;
-  for (const std::string& change : changes_of_numbers(origin.config, file)) list += "\n  " + change;
-  if (!list.empty())
+  for (const std::string& change : changes_of_numbers(origin.config, file.config)) list += "\n  " + change;
+  if (list.empty()) return;
+  if (replaces(file, origin))  // with permission, and newer checkpoints are gone or damaged
+    log::warn("the checkpoint ", origin.checkpoint,
+              " is from before the run's settings were changed; its own hold here:", list);
+  else
     log::warn(run.config_file(), " differs from the settings in the checkpoint ", origin.checkpoint,
               ", which hold here:", list, "\nTo restore the file: ", run.restoring_command(origin.checkpoint));
 }
@@ -81,9 +85,10 @@ void warn_of_other_settings(const RunDirectory& run, const Origin& origin, const
 Config session_config(const std::optional<RunDirectory>& run, const Origin& origin, int threads, DeviceChoice device) {
   Config config = origin.config;
   if (run && run->has_config()) {
-    const Config file = settings_in_file(*run, true);
+    const RunSettings file = settings_in_file(*run, true);
     warn_of_other_settings(*run, origin, file);
-    if (config.data.mixture.empty() && file.data.mixture.empty()) config.data.path = file.data.path;
+    const DataConfig& data = file.config.data;
+    if (config.data.mixture.empty() && data.mixture.empty()) config.data.path = data.path;
   } else if (run) {
     log::warn(run->path(), " has no config.yaml: the settings are those in ", origin.checkpoint);
   }

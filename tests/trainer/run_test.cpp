@@ -152,11 +152,13 @@ TEST_F(Runs, RefusesToResumeWithOtherSettings) {
   EXPECT_EQ(losses("run").size(), 4u);
 }
 
-TEST_F(Runs, OtherThreadsAreAWarning) {
+TEST_F(Runs, OtherThreadsAndLayoutsAreOneWarning) {
   ASSERT_EQ(run_process(train("run", {"train.steps=3"})).code, 0);
-  const Finished resumed = run_process(train("run", {"train.steps=3", "run.threads=1"}));
+  const Finished resumed = run_process(train("run", {"train.steps=3", "run.threads=1", "parallel.zero=1"}));
   EXPECT_EQ(resumed.code, 0) << resumed.output;
-  EXPECT_NE(resumed.output.find("resuming with run.threads: 2 -> 1"), std::string::npos) << resumed.output;
+  EXPECT_NE(resumed.output.find("resuming with run.threads: 2 -> 1, parallel.zero: 0 -> 1: sums"), std::string::npos)
+      << resumed.output;
+  EXPECT_EQ(resumed.output.find("sums are rounded"), resumed.output.rfind("sums are rounded")) << resumed.output;
 }
 
 TEST_F(Runs, WhatIsNoRunIsAnsweredWithWhatToGive) {
