@@ -19,21 +19,17 @@
 #include "core/exit_code.h"
 #include "core/stop_signal.h"
 #include "launcher/worker.h"
+#include "tests/launcher/files.h"
 
 namespace ring {
 namespace {
 
 namespace fs = std::filesystem;
+using test::read_file;
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 double seconds_since(Clock::time_point t) { return std::chrono::duration<double>(Clock::now() - t).count(); }
-
-std::string read_file(const fs::path& p) {
-  std::ostringstream out;
-  out << std::ifstream(p).rdbuf();
-  return out.str();
-}
 
 bool eventually(const std::function<bool()>& condition, double seconds) {
   for (const auto begin = Clock::now(); seconds_since(begin) < seconds;) {

@@ -12,6 +12,7 @@
 
 #include "comm/gloo/gloo.h"
 #include "launcher/agent.h"
+#include "tests/launcher/files.h"
 #include "tests/process.h"
 
 namespace ring {
@@ -36,8 +37,8 @@ class DistAgreement : public testing::Test {
     std::string pattern = (fs::temp_directory_path() / "ring_agreement_XXXXXX").string();
     ASSERT_NE(mkdtemp(pattern.data()), nullptr);
     dir_ = pattern;
-    write_text("text.txt", 97);
-    write_text("other.txt", 89);
+    test::write_training_text(dir_ / "text.txt", 97);
+    test::write_training_text(dir_ / "other.txt", 89);
     std::ofstream(dir_ / "t.yaml") << kConfig;
     prepare("text.txt", "bytes", "corpus.h5");
     prepare("text.txt", "bytes", "copy.h5");
@@ -46,10 +47,6 @@ class DistAgreement : public testing::Test {
   }
   void TearDown() override { fs::remove_all(dir_); }
 
-  void write_text(const std::string& name, int modulus) const {
-    std::ofstream text(dir_ / name);
-    for (int i = 0; i < 400; ++i) text << "line " << i * i % modulus << " of a text for training\n";
-  }
   static std::vector<std::string> in(const fs::path& dir, std::vector<std::string> arguments) {
     std::vector<std::string> command = {"/bin/sh", "-c", "cd \"$0\" && exec \"$@\"", dir.string(), RING_BINARY};
     command.insert(command.end(), arguments.begin(), arguments.end());

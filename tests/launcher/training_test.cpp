@@ -18,18 +18,14 @@
 
 #include "comm/gloo/gloo.h"
 #include "core/exit_code.h"
+#include "tests/launcher/files.h"
 
 namespace ring {
 namespace {
 
 namespace fs = std::filesystem;
+using test::read_file;
 using Clock = std::chrono::steady_clock;
-
-std::string read_file(const fs::path& p) {
-  std::ostringstream out;
-  out << std::ifstream(p).rdbuf();
-  return out.str();
-}
 
 constexpr const char* kConfig = R"(
 run: {name: t, device: cpu}
@@ -46,9 +42,7 @@ class DistTraining : public testing::Test {
     std::string pattern = (fs::temp_directory_path() / "ring_training_XXXXXX").string();
     ASSERT_NE(mkdtemp(pattern.data()), nullptr);
     dir_ = pattern;
-    std::ofstream text(dir_ / "text.txt");
-    for (int i = 0; i < 400; ++i) text << "line " << i * i % 97 << " of a text for training\n";
-    text.close();
+    test::write_training_text(dir_ / "text.txt", 97);
     std::ofstream(dir_ / "t.yaml") << kConfig;
     ASSERT_EQ(run({"data", "prepare", "--input", "text.txt", "--tokenizer", "bytes", "--validation-fraction", "0.1",
                    "--output", "corpus.h5"}),

@@ -13,8 +13,7 @@
 #include "comm/host.h"
 #include "core/fields.h"
 #include "core/philox.h"
-#include "data/token_store.h"
-#include "data/tokenizer.h"
+#include "tests/trainer/documents.h"
 #include "tests/trainer/tiny.h"
 #include "trainer/devices.h"
 #include "trainer/evaluate.h"
@@ -31,17 +30,7 @@ class CorpusFile {
  public:
   CorpusFile() : folder_(fs::temp_directory_path() / str("ringmaster-training-", getpid())) {
     fs::create_directories(folder_);
-    TokenStoreWriter writer(path(), 257);
-    for (const Split split : {Split::train, Split::validation})
-      for (std::uint64_t d = 0; d < (split == Split::train ? 60u : 6u); ++d) {
-        std::vector<std::int32_t> tokens(30 + random_bits({7, 0, 0}, d) % 90);
-        for (std::size_t i = 0; i < tokens.size(); ++i)
-          tokens[i] = static_cast<std::int32_t>((d * d + i * (1 + d % 3)) % 257);
-        writer.begin_document(split);
-        writer.append(split, tokens);
-        writer.add_text_bytes(split, tokens.size());
-      }
-    writer.finish(*bytes_tokenizer(), "a test");
+    write_documents(path(), 60, 6, [](std::uint64_t d) { return 30 + random_bits({7, 0, 0}, d) % 90; });
   }
   ~CorpusFile() { fs::remove_all(folder_); }
   std::string path() const { return (folder_ / "corpus.h5").string(); }

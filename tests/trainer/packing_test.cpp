@@ -11,10 +11,9 @@
 #include "comm/mesh/mesh.h"
 #include "core/fields.h"
 #include "core/philox.h"
-#include "data/token_store.h"
-#include "data/tokenizer.h"
 #include "kernels/cross_entropy.h"
 #include "tests/process.h"
+#include "tests/trainer/documents.h"
 #include "tests/trainer/tiny.h"
 #include "trainer/devices.h"
 #include "trainer/evaluate.h"
@@ -32,17 +31,9 @@ class Packing : public testing::Test {
   void SetUp() override {
     folder_ = fs::temp_directory_path() / ("ringmaster-packing-" + std::to_string(getpid()));
     fs::create_directories(folder_);
-    TokenStoreWriter writer(path("a.h5"), 257);
-    for (const Split split : {Split::train, Split::validation})
-      for (std::uint64_t d = 0; d < (split == Split::train ? 150u : 30u); ++d) {
-        std::vector<std::int32_t> tokens(random_bits({7, 0, 0}, d) % (d % 5 ? 20 : 90));
-        for (std::size_t i = 0; i < tokens.size(); ++i)
-          tokens[i] = static_cast<std::int32_t>((d * d + i * (1 + d % 3)) % 257);
-        writer.begin_document(split);
-        writer.append(split, tokens);
-        writer.add_text_bytes(split, tokens.size());
-      }
-    writer.finish(*bytes_tokenizer(), "a test");
+    write_documents(path("a.h5"), 150, 30, [](std::uint64_t d) {
+      return random_bits({7, 0, 0}, d) % (d % 5 ? 20 : 90);
+    });
   }
   void TearDown() override { fs::remove_all(folder_); }
   std::string path(const std::string& name) const { return (folder_ / name).string(); }
