@@ -21,7 +21,7 @@ namespace {
 namespace fs = std::filesystem;
 constexpr std::string_view kPrefix = "step-";
 
-// Of a name exactly as checkpoint_name() makes it.
+// The step in a name exactly as checkpoint_name() makes it.
 std::optional<std::int64_t> step_of(const std::string& name) {
   if (!name.starts_with(kPrefix)) return std::nullopt;
   const std::string digits = name.substr(kPrefix.size());

@@ -37,17 +37,17 @@ class WindowReader {
 // the way: the files were verified before, but memory and disks err too.
 void read_slice(const fs::path& folder, const std::string& name, std::size_t element, const SavedSlice& slice,
                 const Region& wanted, std::byte* out) {
-  const Region both = intersect(slice.box, wanted);
+  const Region both = intersect(slice.region, wanted);
   if (both.numel() == 0) return;
   WindowReader reader(folder / slice.file, slice.offset + slice.bytes);
   Hasher hasher;
-  for_each_run(slice.box, wanted, [&](std::int64_t from, std::int64_t to, std::int64_t count) {
+  for_each_run(slice.region, wanted, [&](std::int64_t from, std::int64_t to, std::int64_t count) {
     const std::size_t bytes = static_cast<std::size_t>(count) * element;
     std::byte* place = out + static_cast<std::size_t>(to) * element;
     reader.read(slice.offset + static_cast<std::uint64_t>(from) * element, place, bytes);
     hasher.update(place, bytes);
   });
-  if (both == slice.box && hasher.hex() != slice.xxh3)
+  if (both == slice.region && hasher.hex() != slice.xxh3)
     fail((folder / slice.file).string(), ": tensor '", name, "' was read with xxh3 ", hasher.hex(),
          ", the manifest says ", slice.xxh3);
 }
@@ -71,9 +71,9 @@ void load_tensor(const fs::path& folder, const StateTensor& wanted, const SavedT
   std::vector<std::byte> staging(on_host ? 0 : local.bytes());
   std::byte* out = on_host ? local.raw() : staging.data();
   std::vector<std::byte> raw(same_type ? 0 : static_cast<std::size_t>(local.numel()) * size_of(saved.dtype));
-  const Region box{wanted.start, local.shape()};
+  const Region region{wanted.start, local.shape()};
   for (const SavedSlice& slice : saved.slices)
-    read_slice(folder, wanted.name, size_of(saved.dtype), slice, box, same_type ? out : raw.data());
+    read_slice(folder, wanted.name, size_of(saved.dtype), slice, region, same_type ? out : raw.data());
   if (!same_type) convert(raw.data(), saved.dtype, out, local.numel());
   if (on_host || local.bytes() == 0) return;
   stream.impl().copy(local.raw(), staging.data(), staging.size());

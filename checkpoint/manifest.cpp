@@ -71,8 +71,8 @@ StateValue value_from(const json& j) {
 json to_json(const SavedTensor& t) {
   json slices = json::array();
   for (const SavedSlice& s : t.slices)
-    slices.push_back({{"start", to_json(s.box.start)},
-                      {"size", to_json(s.box.size)},
+    slices.push_back({{"start", to_json(s.region.start)},
+                      {"size", to_json(s.region.size)},
                       {"file", s.file},
                       {"offset", s.offset},
                       {"bytes", s.bytes},
@@ -136,8 +136,8 @@ void check_parts(const Manifest& m) {
     for (const SavedSlice& s : t.slices) {
       const auto file = sizes.find(s.file);
       if (file == sizes.end()) fail("tensor '", name, "' lies in '", s.file, "', which is not listed");
-      if (s.bytes != static_cast<std::uint64_t>(s.box.numel()) * size_of(t.dtype))
-        fail("tensor '", name, "': ", s.bytes, " bytes for a slice of ", t.dtype, s.box.size);
+      if (s.bytes != static_cast<std::uint64_t>(s.region.numel()) * size_of(t.dtype))
+        fail("tensor '", name, "': ", s.bytes, " bytes for a slice of ", t.dtype, s.region.size);
       if (s.offset > file->second || s.bytes > file->second - s.offset)
         fail("tensor '", name, "' ends at byte ", s.offset, " + ", s.bytes, " of '", s.file, "', which has ",
              file->second);
@@ -184,21 +184,21 @@ void check_countable(const std::string& name, const SavedTensor& t) {
       fail("tensor '", name, "' of shape ", t.global_shape, " is larger than any memory");
 }
 
-void check_inside(const std::string& name, const Shape& whole, const Region& box) {
-  if (box.start.size() != whole.size() || box.size.size() != whole.size())
-    fail("tensor '", name, "' of shape ", whole, " has a slice ", box.size, " at ", box.start);
-  for (int d = 0; d < box.size.size(); ++d)
-    if (box.size[d] > whole[d] || box.start[d] > whole[d] - box.size[d])
-      fail("tensor '", name, "': slice ", box.size, " at ", box.start, " leaves the shape ", whole);
+void check_inside(const std::string& name, const Shape& whole, const Region& region) {
+  if (region.start.size() != whole.size() || region.size.size() != whole.size())
+    fail("tensor '", name, "' of shape ", whole, " has a slice ", region.size, " at ", region.start);
+  for (int d = 0; d < region.size.size(); ++d)
+    if (region.size[d] > whole[d] || region.start[d] > whole[d] - region.size[d])
+      fail("tensor '", name, "': slice ", region.size, " at ", region.start, " leaves the shape ", whole);
 }
 
 // The dim in which the regions begin at most places: along it, few of them lie side by side.
-int most_cut_dim(const std::vector<const Region*>& boxes, int dims) {
+int most_cut_dim(const std::vector<const Region*>& regions, int dims) {
   int best = 0;
   std::size_t most = 0;
   for (int d = 0; d < dims; ++d) {
     std::set<std::int64_t> starts;
-    for (const Region* box : boxes) starts.insert(box->start[d]);
+    for (const Region* region : regions) starts.insert(region->start[d]);
     if (starts.size() > most) best = d;
     most = std::max(most, starts.size());
   }
@@ -207,20 +207,20 @@ int most_cut_dim(const std::vector<const Region*>& boxes, int dims) {
 
 // Goes through the regions along one dim and compares each with those that have not ended there.
 void check_disjoint(const std::string& name, const SavedTensor& t) {
-  std::vector<const Region*> boxes, open;
+  std::vector<const Region*> regions, open;
   for (const SavedSlice& s : t.slices)
-    if (s.box.numel() > 0) boxes.push_back(&s.box);
-  const int dim = most_cut_dim(boxes, t.global_shape.size());
-  const auto start = [&](const Region* box) { return t.global_shape.size() == 0 ? 0 : box->start[dim]; };
-  std::ranges::stable_sort(boxes, {}, start);
-  for (const Region* box : boxes) {
+    if (s.region.numel() > 0) regions.push_back(&s.region);
+  const int dim = most_cut_dim(regions, t.global_shape.size());
+  const auto start = [&](const Region* region) { return t.global_shape.size() == 0 ? 0 : region->start[dim]; };
+  std::ranges::stable_sort(regions, {}, start);
+  for (const Region* region : regions) {
     std::erase_if(open,
-                  [&](const Region* o) { return o->size.size() > 0 && o->start[dim] + o->size[dim] <= start(box); });
+                  [&](const Region* o) { return o->size.size() > 0 && o->start[dim] + o->size[dim] <= start(region); });
     for (const Region* o : open)
-      if (intersect(*box, *o).numel() != 0)
-        fail("tensor '", name, "': slices ", o->size, " at ", o->start, " and ", box->size, " at ", box->start,
+      if (intersect(*region, *o).numel() != 0)
+        fail("tensor '", name, "': slices ", o->size, " at ", o->start, " and ", region->size, " at ", region->start,
              " overlap");
-    open.push_back(box);
+    open.push_back(region);
   }
 }
 
@@ -228,10 +228,10 @@ void check_disjoint(const std::string& name, const SavedTensor& t) {
 
 void check_cover(const std::string& name, const SavedTensor& t) {
   check_countable(name, t);
-  for (const SavedSlice& s : t.slices) check_inside(name, t.global_shape, s.box);
+  for (const SavedSlice& s : t.slices) check_inside(name, t.global_shape, s.region);
   check_disjoint(name, t);
   std::int64_t covered = 0;
-  for (const SavedSlice& s : t.slices) covered += s.box.numel();
+  for (const SavedSlice& s : t.slices) covered += s.region.numel();
   if (covered != t.global_shape.numel())
     fail("tensor '", name, "' of shape ", t.global_shape, " has ", t.global_shape.numel(),
          " elements, its slices hold ", covered);

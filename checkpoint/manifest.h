@@ -15,7 +15,7 @@ namespace ring {
 inline constexpr const char* kManifestName = "manifest.json";
 
 struct SavedSlice {
-  Region box;        // of the whole tensor, in elements
+  Region region;     // of the whole tensor, in elements
   std::string file;  // name inside the checkpoint's directory
   std::uint64_t offset = 0, bytes = 0;
   std::string xxh3;

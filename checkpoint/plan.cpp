@@ -16,45 +16,46 @@ Shape shape_from(const json& j) {
 }
 
 struct Holders {
-  Region box;
+  Region region;
   std::vector<int> ranks;
 };
-struct Held {
-  SavedTensor tensor;
-  std::vector<Holders> boxes;
+// What all ranks describe of one tensor.
+struct Described {
+  SavedTensor saved;
+  std::vector<Holders> regions;
   int first_rank = -1;  // that named it
 };
 
-void add_holder(Held& held, const std::string& name, const json& j, int rank) {
+void add_holder(Described& t, const std::string& name, const json& j, int rank) {
   const DType dtype = parse_dtype(j.at("dtype").get<std::string>());
   const Shape shape = shape_from(j.at("shape"));
-  if (held.first_rank < 0) {
-    held.tensor.dtype = dtype;
-    held.tensor.global_shape = shape;
-    held.first_rank = rank;
+  if (t.first_rank < 0) {
+    t.saved.dtype = dtype;
+    t.saved.global_shape = shape;
+    t.first_rank = rank;
   }
-  if (dtype != held.tensor.dtype || !(shape == held.tensor.global_shape))
-    fail("state '", name, "' is ", held.tensor.dtype, held.tensor.global_shape, " on rank ", held.first_rank, " and ",
-         dtype, shape, " on rank ", rank);
-  const Region box{shape_from(j.at("start")), shape_from(j.at("size"))};
-  if (box.numel() == 0 && shape.numel() != 0) return;
-  for (Holders& h : held.boxes)
-    if (h.box == box) return h.ranks.push_back(rank);
-  held.boxes.push_back({box, {rank}});
+  if (dtype != t.saved.dtype || !(shape == t.saved.global_shape))
+    fail("state '", name, "' is ", t.saved.dtype, t.saved.global_shape, " on rank ", t.first_rank, " and ", dtype,
+         shape, " on rank ", rank);
+  const Region region{shape_from(j.at("start")), shape_from(j.at("size"))};
+  if (region.numel() == 0 && shape.numel() != 0) return;
+  for (Holders& h : t.regions)
+    if (h.region == region) return h.ranks.push_back(rank);
+  t.regions.push_back({region, {rank}});
 }
 
 // Greedy and in name order, so that every rank finds the same answer.
-void assign_writers(const std::string& name, Held& held, std::vector<std::uint64_t>& load) {
-  for (const Holders& h : held.boxes) {
-    const std::uint64_t bytes = static_cast<std::uint64_t>(h.box.numel()) * size_of(held.tensor.dtype);
+void assign_writers(const std::string& name, Described& t, std::vector<std::uint64_t>& load) {
+  for (const Holders& h : t.regions) {
+    const std::uint64_t bytes = static_cast<std::uint64_t>(h.region.numel()) * size_of(t.saved.dtype);
     int writer = h.ranks.front();
     for (int rank : h.ranks)
       if (load[static_cast<std::size_t>(rank)] < load[static_cast<std::size_t>(writer)]) writer = rank;
     load[static_cast<std::size_t>(writer)] += bytes;
-    held.tensor.slices.push_back({h.box, shard_name(writer), 0, bytes, ""});
+    t.saved.slices.push_back({h.region, shard_name(writer), 0, bytes, ""});
   }
   try {
-    check_cover(name, held.tensor);
+    check_cover(name, t.saved);
   } catch (const Error& e) {
     fail("the ranks' parts do not make a whole: ", e.what());
   }
@@ -99,15 +100,16 @@ Manifest make_plan(const std::vector<std::string>& described) {
   std::vector<json> ranks;
   for (const std::string& text : described) ranks.push_back(json::parse(text));
   check_values(ranks);
-  std::map<std::string, Held> held;
+  std::map<std::string, Described> tensors;
   for (std::size_t r = 0; r < ranks.size(); ++r)
-    for (const auto& [name, t] : ranks[r].at("tensors").items()) add_holder(held[name], name, t, static_cast<int>(r));
+    for (const auto& [name, t] : ranks[r].at("tensors").items())
+      add_holder(tensors[name], name, t, static_cast<int>(r));
   Manifest plan;
   plan.world = static_cast<int>(ranks.size());
   std::vector<std::uint64_t> load(ranks.size(), 0);
-  for (auto& [name, h] : held) {
-    assign_writers(name, h, load);
-    plan.tensors.emplace(name, std::move(h.tensor));
+  for (auto& [name, t] : tensors) {
+    assign_writers(name, t, load);
+    plan.tensors.emplace(name, std::move(t.saved));
   }
   return plan;
 }

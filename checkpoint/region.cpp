@@ -3,9 +3,9 @@
 namespace ring {
 namespace {
 
-std::int64_t offset_in(const Region& box, const Shape& point) {
+std::int64_t offset_in(const Region& region, const Shape& point) {
   std::int64_t offset = 0;
-  for (int i = 0; i < point.size(); ++i) offset = offset * box.size[i] + (point[i] - box.start[i]);
+  for (int i = 0; i < point.size(); ++i) offset = offset * region.size[i] + (point[i] - region.start[i]);
   return offset;
 }
 

@@ -92,7 +92,7 @@ hid_t data_space(const Shape& size) {
 
 void add_dataset(hid_t file, hid_t properties, const PlannedSlice& planned, const std::filesystem::path& path) {
   const Handle type(checked(file_type(planned.dtype), "make a type", path), H5Tclose);
-  const Handle space(checked(data_space(planned.slice->box.size), "make a data space", path), H5Sclose);
+  const Handle space(checked(data_space(planned.slice->region.size), "make a data space", path), H5Sclose);
   const Handle set(checked(H5Dcreate2(file, planned.name.c_str(), type, space, H5P_DEFAULT, properties, H5P_DEFAULT),
                            ("create dataset '" + planned.name + "'").c_str(), path),
                    H5Dclose);

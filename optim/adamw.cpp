@@ -12,7 +12,7 @@ class AdamWOptimizer final : public Optimizer {
       : m_(shard.shard(ctx.zeros({shard.size}, config.moments))),
         v_(shard.shard(ctx.zeros({shard.size}, config.moments))),
         shard_(shard),
-        ranges_(shard.runs()),
+        ranges_(shard.ranges()),
         config_(config),
         seed_(seed) {}
 

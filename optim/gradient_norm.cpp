@@ -11,7 +11,7 @@ std::vector<Tensor> counted_gradients(const OwnedShard& shard) {
   const bool first = shard.slice.rank == 0;
   if (first && shard.gradients.flat.numel() == shard.size) return {shard.gradients.flat};
   std::vector<Tensor> out;
-  for (const UpdateRange& range : shard.runs())
+  for (const UpdateRange& range : shard.ranges())
     if (range.cut || first) out.push_back(range.of(shard.gradients));
   return out;
 }

@@ -9,7 +9,7 @@
 //   3     at owners   at owners   at their owners   the same; weights are gathered unit by unit
 //
 // A step: start_step(); for each micro-batch forward and backward, the last with Tape(final_pass = true);
-// finish_gradients(); an update of everything in holding(); updated(). All ranks run the same parts of the model in the
+// finish_gradients(); an update of everything in shard(); updated(). All ranks run the same parts of the model in the
 // same order. With one rank everything is as with zero = 0.
 
 #include <memory>
@@ -35,10 +35,10 @@ class DataParallel final : public ModuleHooks {
   void start_step();
   void finish_gradients(const ExecContext&);
   void updated(const ExecContext&);
-  void loaded(const ExecContext&);  // something else than an update wrote the master values in holding()
+  void loaded(const ExecContext&);  // something else than an update wrote the master values in shard()
 
-  const OwnedShard& holding() const { return holding_; }
-  bool sharded() const { return zero_ > 0; }             // the holding is a part of the whole
+  const OwnedShard& shard() const { return holding_; }
+  bool sharded() const { return zero_ > 0; }             // the shard is a part of the whole
   double wait_seconds() const { return wait_seconds_; }  // the host's for other ranks, since start_step()
   std::size_t weight_bytes() const;                      // in this process, the master values included
   std::size_t gradient_bytes() const;

@@ -5,16 +5,16 @@
 
 namespace ring {
 
-std::vector<UpdateRange> OwnedShard::runs() const {
+std::vector<UpdateRange> OwnedShard::ranges() const {
   std::vector<UpdateRange> out;
   for (const ShardPiece& p : pieces) {
     const bool decay = p.param->decay, cut = slice.size > 1 && p.param->cut != Cut::none;
     if (!out.empty()) {
-      UpdateRange& run = out.back();
-      const std::int64_t gap = p.offset - run.first.offset;
-      const bool behind = gap == p.shard_offset - run.first.shard_offset && gap < run.numel + kParamAlign;
-      if (behind && run.decay == decay && run.cut == cut) {
-        run.numel = gap + p.numel;
+      UpdateRange& range = out.back();
+      const std::int64_t gap = p.offset - range.first.offset;
+      const bool behind = gap == p.shard_offset - range.first.shard_offset && gap < range.numel + kParamAlign;
+      if (behind && range.decay == decay && range.cut == cut) {
+        range.numel = gap + p.numel;
         continue;
       }
     }
@@ -39,25 +39,25 @@ void OwnedShard::initialise(std::uint64_t seed, const ExecContext& ctx) const {
 
 void OwnedShard::refresh_weights(const ExecContext& ctx) const {
   if (!copies()) return;
-  for (const UpdateRange& run : runs()) cast_kernel({run.of(values), run.of(weights)}, ctx);
+  for (const UpdateRange& range : ranges()) cast_kernel({range.of(values), range.of(weights)}, ctx);
 }
 
-void sum_replicated(const OwnedShard& h, Communicator& slices, const ExecContext& ctx) {
+void sum_replicated(const OwnedShard& shard, Communicator& slices, const ExecContext& ctx) {
   std::vector<Tensor> replicated;
-  for (const UpdateRange& run : h.runs())
-    if (h.slice.size > 1 && !run.cut) replicated.push_back(run.of(h.gradients));
+  for (const UpdateRange& range : shard.ranges())
+    if (shard.slice.size > 1 && !range.cut) replicated.push_back(range.of(shard.gradients));
   sum_in_order(replicated, slices, ctx);
 }
 
 OwnedShard own_everything(const Parameters& params) {
-  OwnedShard h;
-  h.slice = params.slice();
-  h.pieces = whole_plan(params);
-  h.size = params.size();
-  h.values = {params.values, true};
-  h.weights = {params.weights, true};
-  h.gradients = {params.gradients, true};
-  return h;
+  OwnedShard shard;
+  shard.slice = params.slice();
+  shard.pieces = whole_plan(params);
+  shard.size = params.size();
+  shard.values = {params.values, true};
+  shard.weights = {params.weights, true};
+  shard.gradients = {params.gradients, true};
+  return shard;
 }
 
 }  // namespace ring

@@ -16,7 +16,7 @@ struct FlatBuffer {
 
 // Pieces that lie one behind the other everywhere and are updated alike.
 struct UpdateRange {
-  ShardPiece first;        // where the run begins
+  ShardPiece first;        // where the range begins
   std::int64_t numel = 0;  // with the gaps between pieces
   bool decay = false;
   bool cut = false;  // tensor parallelism: other slices hold other parts; otherwise each slice holds the same
@@ -33,7 +33,7 @@ struct OwnedShard {
 
   bool copies() const { return weights.flat.raw() != values.flat.raw(); }
   FlatBuffer shard(const Tensor& flat) const { return {flat, false}; }  // moments
-  std::vector<UpdateRange> runs() const;
+  std::vector<UpdateRange> ranges() const;
   void initialise(std::uint64_t seed, const ExecContext&) const;  // the values of all pieces, and their copies
   void refresh_weights(const ExecContext&) const;
 };
@@ -42,7 +42,7 @@ struct OwnedShard {
 // a part of them. All replicas get the same bits.
 void sum_replicated(const OwnedShard&, Communicator& slices, const ExecContext&);
 
-// The holding of somebody who has everything, in the flat buffers of `params`.
+// The shard of a rank that owns everything, in the flat buffers of `params`.
 OwnedShard own_everything(const Parameters& params);
 
 }  // namespace ring

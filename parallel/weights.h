@@ -14,7 +14,7 @@ class WeightSource {
   virtual void updated(const ExecContext&) = 0;  // the owners' weights are new
   // Before a part of the model runs; orders the stream after the arrival of its parameters.
   virtual void need(std::size_t part, PartPass, const ExecContext&) = 0;
-  virtual std::size_t bytes() const = 0;  // of buffers beside the holding's
+  virtual std::size_t bytes() const = 0;  // of buffers beside the shard's
 };
 
 // ZeRO-1 and 2: every rank has all weights; the owners send the new ones unit by unit after each update, and the next

@@ -12,8 +12,9 @@ std::string locate(const std::string& what, const Tensor& t, const ExecContext& 
   return at < 0 ? "" : str(what, " (", describe(t), ", element ", at, ")");
 }
 
-std::string in_pieces(const OwnedShard& held, const FlatBuffer& buffer, const char* what, const ExecContext& ctx) {
-  for (const ShardPiece& piece : held.pieces)
+std::string first_in_pieces(const OwnedShard& shard, const FlatBuffer& buffer, const char* what,
+                            const ExecContext& ctx) {
+  for (const ShardPiece& piece : shard.pieces)
     for (const LogicalParam& part : piece.param->parts) {
       const PieceRows rows = rows_of(piece, part);
       if (!rows.rows) continue;
@@ -36,12 +37,12 @@ std::int64_t first_non_finite(const Tensor& t, const ExecContext& ctx) {
   return -1;
 }
 
-std::string non_finite_weight(const OwnedShard& held, const ExecContext& ctx) {
-  return in_pieces(held, held.values, "weight ", ctx);
+std::string non_finite_weight(const OwnedShard& shard, const ExecContext& ctx) {
+  return first_in_pieces(shard, shard.values, "weight ", ctx);
 }
 
-std::string non_finite_gradient(const OwnedShard& held, const ExecContext& ctx) {
-  return in_pieces(held, held.gradients, "gradient of ", ctx);
+std::string non_finite_gradient(const OwnedShard& shard, const ExecContext& ctx) {
+  return first_in_pieces(shard, shard.gradients, "gradient of ", ctx);
 }
 
 std::string non_finite_activation(Decoder& model, Run run, const Tensor& ids, const Sequences& seqs) {

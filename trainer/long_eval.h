@@ -38,7 +38,7 @@ class PasskeyTask {
  public:
   // Error: the tokenizer can write neither digits nor letters.
   PasskeyTask(const Tokenizer&, std::uint64_t seed);
-  // Of at most `length` tokens, as many as fit. depth: the share of the filler that comes before the key, in [0, 1].
+  // Has as many tokens as fit, at most `length`. depth: the share of the filler that comes before the key, in [0, 1].
   // Error: `length` is too small.
   PasskeyPrompt prompt(std::int64_t length, double depth, std::int64_t trial) const;
   std::int64_t bare_tokens() const;                         // about: of a prompt without filler

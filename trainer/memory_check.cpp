@@ -67,7 +67,7 @@ MemoryNeed gather_need(const StateMemory& own, Device device, Mesh& mesh) {
   return need;
 }
 
-// Of the levels that share more, the first with which it fits.
+// Names the first level that shares enough for the run to fit.
 std::string zero_advice(const Config& c, Mesh& mesh, int processes, const std::vector<MemoryBound>& bounds) {
   if (mesh.group(kDataAxes).size() == 1) return "";
   for (std::int64_t zero = c.parallel.zero + 1; zero <= 3; ++zero) {

@@ -29,7 +29,7 @@ void add(Json& json, const std::string& name, const Metrics::Value& value) {
   }
 }
 
-// Of one line; nothing when the line is damaged.
+// The step that a line records; nothing when the line is damaged.
 std::optional<std::int64_t> step_of(const std::string& line) {
   const Json json = Json::parse(line, nullptr, false);
   if (!json.is_object() || !json.contains("step") || !json["step"].is_number_integer()) return std::nullopt;

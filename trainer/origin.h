@@ -34,8 +34,8 @@ struct Origin {
 };
 // Error: the checkpoint holds no settings, or some that this program does not know.
 Origin origin_of(const FoundCheckpoint&);
-// Of a run's newest checkpoint whose manifest can be read, whatever its shards are like; nothing: there is none, and
-// `problem` says what is wrong with the newest.
+// The origin in a run's newest checkpoint whose manifest can be read, whatever its shards are like. Nothing: there is
+// none, and `problem` says what is wrong with the newest.
 std::optional<Origin> newest_origin(const RunDirectory&, std::string* problem = nullptr);
 
 // Settings that differ and matter: "key: old -> new". Threads and layouts only change how sums are rounded.

@@ -14,15 +14,15 @@ namespace ring {
 
 namespace {
 
-// The region that a process holds of a logical parameter, with no rows where it holds nothing.
-StateTensor box_of(const std::string& name, const Param& param, const LogicalParam& part, const OwnedShard& held,
-                   const FlatBuffer& buffer) {
+// What a process owns of a logical parameter, with no rows where it owns nothing.
+StateTensor state_tensor(const std::string& name, const Param& param, const LogicalParam& part, const OwnedShard& shard,
+                         const FlatBuffer& buffer) {
   const std::int64_t columns = param.shape.size() == 2 ? param.shape[1] : 1;
   PieceRows rows;
   Tensor values = buffer.flat.narrow(0, 0, 0);
-  for (const ShardPiece& piece : held.pieces) {
+  for (const ShardPiece& piece : shard.pieces) {
     if (piece.param != &param || !rows_of(piece, part).rows) continue;
-    RING_CHECK(!rows.rows, name, " is held in more than one piece");
+    RING_CHECK(!rows.rows, name, " is owned in more than one piece");
     rows = rows_of(piece, part);
     values = buffer.of(piece).narrow(0, rows.at, rows.rows * columns);
   }
@@ -33,10 +33,10 @@ StateTensor box_of(const std::string& name, const Param& param, const LogicalPar
 
 }  // namespace
 
-void add_parameters(State& state, const std::string& prefix, const Parameters& params, const OwnedShard& held,
+void add_parameters(State& state, const std::string& prefix, const Parameters& params, const OwnedShard& shard,
                     const FlatBuffer& buffer) {
   for (const Param* p : params.layout())
-    for (const LogicalParam& part : p->parts) state.add(box_of(prefix + part.name, *p, part, held, buffer));
+    for (const LogicalParam& part : p->parts) state.add(state_tensor(prefix + part.name, *p, part, shard, buffer));
 }
 
 FoundCheckpoint find_checkpoint(const std::string& path) {

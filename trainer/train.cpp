@@ -156,7 +156,7 @@ void Loop::load_checkpoint() {
     if (newer.step > saved_step_) passed_over_.push_back(newer.step);
 }
 
-// Of another run, which may go on and remove the checkpoint meanwhile: then all ranks take a newer one.
+// The other run may go on and remove the checkpoint meanwhile: then all ranks take a newer one.
 void Loop::load_initial_weights() {
   for (int look = 0; look < kMostLooks; ++look) {
     const FolderIdentity before = identity_of(start_.init_from);

@@ -32,7 +32,7 @@ std::int64_t bucket_bytes(const Config& c, const ExecContext& ctx) {
   return std::int64_t{ctx.stream.device().backend == Backend::cpu ? 4 : 64} << 20;
 }
 
-// Of what every step needs, however small it is: advice about steps would not help.
+// Makes what every step needs, however small it is: advice about steps would not help where memory runs out.
 template <class T>
 T make_lasting(const std::function<T()>& make) {
   try {
@@ -66,10 +66,10 @@ Trainer::Trainer(const Config& config, const ExecContext& ctx, Mesh& mesh, Loade
   if (parallel_.data->sharded()) norm_over.push_back(&mesh_.group(kDataAxes));
   if (plan_.tp > 1) norm_over.push_back(&mesh_.axis("tp"));
   optimizer_ = make_lasting<std::unique_ptr<Optimizer>>([&] {
-    return optimizer_kind(config.optimizer).make(config.optimizer, parallel_.data->holding(), config.run.seed, ctx_);
+    return optimizer_kind(config.optimizer).make(config.optimizer, parallel_.data->shard(), config.run.seed, ctx_);
   });
   step_state_ = ctx_.zeros({sizeof(StepState)}, DType::u8);
-  norm_.emplace(parallel_.data->holding(), std::move(norm_over), ctx_);
+  norm_.emplace(parallel_.data->shard(), std::move(norm_over), ctx_);
   const std::int64_t tokens = plan_.micro_batches * micro_tokens();
   arena_->enter_phase("inputs");
   inputs_ = StepInputs(tokens, packed(), ctx_.stream);
@@ -283,14 +283,14 @@ std::string Trainer::diagnose() {
     for (std::size_t rank = 0; rank < all.size() && found.empty(); ++rank)
       if (!all[rank].empty()) found = all.size() == 1 ? all[rank] : str(all[rank], ", on rank ", rank);
   };
-  look([&] { return non_finite_weight(parallel_.data->holding(), ctx_); });
+  look([&] { return non_finite_weight(parallel_.data->shard(), ctx_); });
   for (std::size_t m = 0; m < bad_batches_.size(); ++m)
     look([&] {
       return non_finite_activation(
           model_, micro_run(m, nullptr), from_host(bad_batches_[m].inputs, ctx_.stream),
           parallel_.context.sequences(bad_batches_[m], positions_of(bad_batches_[m], ctx_), ctx_));
     });
-  look([&] { return non_finite_gradient(parallel_.data->holding(), ctx_); });
+  look([&] { return non_finite_gradient(parallel_.data->shard(), ctx_); });
   if (found.empty()) found = "none: the loss itself overflowed";
   return str("step ", steps_ + 1, ", samples ", cursor_, " to ", cursor_ + config_.train.batch_size - 1,
              "; first tensor that is not finite: ", found);
@@ -298,10 +298,10 @@ std::string Trainer::diagnose() {
 
 void Trainer::add_state(State& state) {
   const Parameters& params = model_.parameters();
-  const OwnedShard& held = parallel_.data->holding();
-  add_parameters(state, kWeightsPrefix, params, held, held.values);
+  const OwnedShard& shard = parallel_.data->shard();
+  add_parameters(state, kWeightsPrefix, params, shard, shard.values);
   for (const OptimizerState& s : optimizer_->states())
-    add_parameters(state, "optimizer." + s.name + ".", params, held, s.buffer);
+    add_parameters(state, "optimizer." + s.name + ".", params, shard, s.buffer);
   state.add("train.step", &steps_);
   state.add("train.seconds", &seconds_, ValueOf::rank_0);  // each rank measures its own
   state.add("train.tokens", &tokens_);
@@ -315,8 +315,7 @@ void Trainer::restored() {
 
 void Trainer::load_weights(const std::string& checkpoint) {
   State state;
-  add_parameters(state, kWeightsPrefix, model_.parameters(), parallel_.data->holding(),
-                 parallel_.data->holding().values);
+  add_parameters(state, kWeightsPrefix, model_.parameters(), parallel_.data->shard(), parallel_.data->shard().values);
   ring::load_weights(checkpoint, state, kWeightsPrefix, ctx_.stream);
   parallel_.data->loaded(ctx_);
 }

@@ -34,7 +34,7 @@ struct RecvDescriptor {
 
 class Mailbox {
  public:
-  // Makes this rank's box; open() maps that of another one by its name. Error: the host has no /dev/shm that they
+  // Makes this rank's mailbox; open() maps that of another one by its name. Error: the host has no /dev/shm that they
   // share.
   Mailbox(int rank, int size);
   ~Mailbox();

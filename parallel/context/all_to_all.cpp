@@ -115,7 +115,7 @@ class AllToAll final : public ContextParallel {
     return patterns_.get(shards, args.pattern, all, {first_head(all, comm_.rank(), group), heads_of(all)});
   }
 
-  // Of so many heads, those of one group of rank r.
+  // How many of `all` heads are those of one group of rank r, and which comes first.
   std::int64_t heads_of(std::int64_t all) const { return all / comm_.size() / groups_; }
   std::int64_t first_head(std::int64_t all, int r, std::int64_t group) const {
     return (r * groups_ + group) * heads_of(all);

@@ -5,7 +5,7 @@
 namespace ring {
 namespace {
 
-// Of [N,H,D]; q and what is like it have `per` heads for each KV head.
+// Some heads of a tensor [N,H,D]; q and what is like it have `per` heads for each KV head.
 Tensor part(const Tensor& t, KvHeads heads, std::int64_t per) {
   return t.narrow(1, heads.first * per, heads.count * per);
 }

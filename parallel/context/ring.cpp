@@ -22,7 +22,7 @@ struct InnerRing {
   bool own = true;          // with our own keys
   NeededKeys base;          // what we need of the keys that we hold
   std::vector<Step> steps;  // those in which any rank may need anything
-  // Of others: where the keys come from, who gets ours at the same time, and what the nodes need of them.
+  // Where the keys come from, who gets ours at the same time, and what the nodes need of them.
   int from = 0, to = 0;
   NeededKeys held, ours;
 };

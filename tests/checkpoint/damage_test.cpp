@@ -189,8 +189,8 @@ TEST(ManifestParts, ContradictionsAreNamed) {
   EXPECT_TRUE(contains(problem([](Manifest& m) { m.tensors["w"].global_shape = {5}; }), "has 5 elements"));
   EXPECT_TRUE(
       contains(problem([](Manifest& m) { m.tensors["w"].slices.push_back(m.tensors["w"].slices[0]); }), "overlap"));
-  EXPECT_TRUE(contains(problem([](Manifest& m) { m.tensors["w"].slices[0].box.start = {1}; }), "leaves the shape"));
-  EXPECT_TRUE(contains(problem([](Manifest& m) { m.tensors["w"].slices[0].box.size = {-4}; }), "negative"));
+  EXPECT_TRUE(contains(problem([](Manifest& m) { m.tensors["w"].slices[0].region.start = {1}; }), "leaves the shape"));
+  EXPECT_TRUE(contains(problem([](Manifest& m) { m.tensors["w"].slices[0].region.size = {-4}; }), "negative"));
 }
 
 }  // namespace

@@ -140,7 +140,7 @@ TEST(ManifestNumbers, ManySlicesAreCheckedQuickly) {
     for (std::int64_t i = 0; i < kSlices; ++i)
       t.slices.push_back({rows ? Region{{i, 0}, {1, 3}} : Region{{0, i}, {3, 1}}, "f", 0, 12, ""});
     EXPECT_EQ(error_of([&] { check_cover("w", t); }), "");
-    t.slices[7].box = t.slices[kSlices - 1].box;
+    t.slices[7].region = t.slices[kSlices - 1].region;
     EXPECT_TRUE(contains(error_of([&] { check_cover("w", t); }), "overlap"));
   }
 }

@@ -71,20 +71,20 @@ std::vector<Floats> in_group(int ranks, int first, const Fn& fn) {
   return out;
 }
 
-// Of a model cut into slices: the gradients of what every slice holds.
+// The gradients of what every slice of a model keeps whole.
 Floats replicated_gradients(Communicator& slices, const ExecContext& ctx) {
   ModelConfig config = tiny_config().model;
   config.width = 96, config.heads = config.kv_heads = 12, config.vocab_size = 288;
   Decoder model(config.resolved(), 16);
   parallelize_tensor(model, {slices.rank(), slices.size()});
   model.parameters().allocate(ctx, 1);
-  const OwnedShard held = own_everything(model.parameters());
-  random_normal_kernel({held.gradients.flat, {.seed = 5, .site = static_cast<std::uint32_t>(slices.rank())}}, ctx);
-  sum_replicated(held, slices, ctx);
+  const OwnedShard shard = own_everything(model.parameters());
+  random_normal_kernel({shard.gradients.flat, {.seed = 5, .site = static_cast<std::uint32_t>(slices.rank())}}, ctx);
+  sum_replicated(shard, slices, ctx);
   Floats out;
-  for (const UpdateRange& run : held.runs())
+  for (const UpdateRange& run : shard.ranges())
     if (!run.cut) {
-      const Floats part = to_host<float>(run.of(held.gradients), ctx.stream);
+      const Floats part = to_host<float>(run.of(shard.gradients), ctx.stream);
       out.insert(out.end(), part.begin(), part.end());
     }
   return out;

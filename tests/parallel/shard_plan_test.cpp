@@ -146,25 +146,26 @@ TEST(OwnedShard, RunsJoinWhatLiesTogether) {
   for (int rank = 0; rank < 3; ++rank) {
     OwnedShard h;
     h.pieces = pieces_of_rank(plan, rank);
-    const std::vector<UpdateRange> runs = h.runs();
-    EXPECT_LE(runs.size(), h.pieces.size());
+    const std::vector<UpdateRange> ranges = h.ranges();
+    EXPECT_LE(ranges.size(), h.pieces.size());
     std::size_t at = 0;
-    for (const UpdateRange& run : runs) {
-      const ShardPiece& first = run.first;
+    for (const UpdateRange& range : ranges) {
+      const ShardPiece& first = range.first;
       EXPECT_EQ(first.offset, h.pieces[at].offset);
-      for (; at < h.pieces.size() && h.pieces[at].offset < first.offset + run.numel; ++at) {
+      for (; at < h.pieces.size() && h.pieces[at].offset < first.offset + range.numel; ++at) {
         const ShardPiece& piece = h.pieces[at];
         EXPECT_EQ(piece.offset - first.offset, piece.shard_offset - first.shard_offset);
-        EXPECT_LE(piece.offset + piece.numel, first.offset + run.numel);
-        EXPECT_EQ(piece.param->decay, run.decay);
+        EXPECT_LE(piece.offset + piece.numel, first.offset + range.numel);
+        EXPECT_EQ(piece.param->decay, range.decay);
       }
     }
     EXPECT_EQ(at, h.pieces.size());
   }
   OwnedShard all;
   all.pieces = whole_plan(shapes.params());
-  for (const UpdateRange& run : all.runs()) EXPECT_EQ(run.first.offset >= shapes.params().matrices_begin(), run.decay);
-  EXPECT_EQ(all.runs().size(), 2u) << "vectors and matrices";
+  for (const UpdateRange& range : all.ranges())
+    EXPECT_EQ(range.first.offset >= shapes.params().matrices_begin(), range.decay);
+  EXPECT_EQ(all.ranges().size(), 2u) << "vectors and matrices";
 }
 
 TEST(FsdpUnits, BuffersAndUsers) {
