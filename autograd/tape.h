@@ -87,7 +87,7 @@ struct Run {
   Tensor state{};  // a StepState on the device, which kernels read step and loss scale from; undefined: none
   // Tensor parallelism with sequence parallelism (ops.h): the processes that share one model. Null, or of size 1: none.
   Communicator* tp = nullptr;
-  // Of sequences that are cut among ranks: the way to the other parts, and the rows of the micro-batch that these are
+  // Where sequences are cut among ranks: the way to the other parts, and the rows of the micro-batch that these are
   // ([N] i32; undefined: all, in order).
   ContextExchange* cp = nullptr;
   Tensor rows{};
@@ -109,7 +109,7 @@ class Backward {
 
   const Tensor& grad(int output = 0) const;  // undefined when nothing wrote it
   bool needs_grad(int input) const { return inputs_[static_cast<std::size_t>(input)] != nullptr; }
-  // Of type `like`, unless the slot is bound. Copies first when the gradient shares its bytes.
+  // Has type `like`, unless the slot is bound. Copies first when the gradient shares its bytes.
   Sink sink(int input, const Shape&, DType like);
   // The whole gradient of an input is an existing tensor: stored without a copy, or added to what is there.
   void accumulate(int input, const Tensor& gradient);

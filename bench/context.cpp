@@ -144,7 +144,7 @@ class Bench {
     all_reduce_host(mesh_.host(), {&seconds, 1}, Reduce::max);
     return seconds;
   }
-  // Of the slowest rank; the first call warms up.
+  // The time of the slowest rank; the first call warms up.
   double seconds_of(const std::function<void()>& work) {
     once(work, 1);
     const double first = once(work, 1);

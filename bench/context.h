@@ -31,7 +31,7 @@ struct ContextTiming {
   double forward_flops = 0, both_flops = 0;      // of each rank, on average: of pairs that the pattern keeps
   // FLOP/s of one device with the whole sequence, all devices busy; 0: not measured.
   double forward_alone = 0, both_alone = 0;
-  // Of forward and backward together, of the slowest rank: without the transfers, whatever then stands in the place of
+  // Forward and backward together, on the slowest rank: without the transfers, whatever then stands in the place of
   // what they would bring, and the transfers one after the other without the computation (0: nothing travels).
   double computing_seconds = 0, transfer_seconds = 0;
   // How long messages were under way while no kernel ran, of the rank that waited longest: the median of some

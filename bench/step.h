@@ -13,7 +13,7 @@
 
 namespace ring {
 
-// Of a large matrix product on random data, and of a large copy.
+// The rates of a large matrix product on random data, and of a large copy.
 Ceilings measure_ceilings(const ExecContext&, double seconds = 1.5);
 // The same, or unknown where the memory that is left does not suffice: beside a model.
 Ceilings ceilings_if_they_fit(const ExecContext&, double seconds = 1.5);

@@ -129,7 +129,7 @@ Section only(const std::vector<Section>& all, const ModelConfig& m, std::int64_t
   return {section.settings, {layer}, pattern_of(m, layer), {{{layer}, group.cost}}};
 }
 
-// Of all heads, forward and backward, as flops_per_token counts them.
+// Counts all heads, forward and backward, as flops_per_token does.
 double flops_of(const ModelConfig& m, double pairs) { return 12 * static_cast<double>(m.heads * m.head_dim) * pairs; }
 
 struct Column {

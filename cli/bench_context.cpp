@@ -85,7 +85,7 @@ std::string milliseconds(double seconds) {
   return text;
 }
 
-// Of the rate of one device alone, where that was measured.
+// The share of the rate of one device alone, where that was measured.
 std::string share(double flops, double alone, const char* otherwise) {
   if (!(alone > 0)) return otherwise;
   char text[32];

@@ -11,7 +11,7 @@
 
 namespace ring {
 
-// Of a run. What is larger is a mistake, and is refused before anything is counted up to it.
+// The most that a run may have. What is larger is a mistake, and is refused before anything is counted up to it.
 inline constexpr int kMostProcesses = 1 << 16;
 inline constexpr int kMostSeconds = 1'000'000;  // that somebody may be told to wait
 

@@ -75,7 +75,7 @@ std::size_t longest_name(const std::vector<Part>& parts) {
   return length;
 }
 
-// Of so many names at most; more of them: the first number beyond.
+// Counts up to `most` names, and returns the first number beyond where there are more.
 std::size_t count_names(const std::vector<Part>& parts, std::size_t most) {
   std::size_t count = 1;
   for (const Part& part : parts) {

@@ -40,7 +40,7 @@ class Store {
   // 0 all.
   virtual std::vector<Heartbeat> beat(const std::string& name, const std::string& word, Timeout silent,
                                       Timeout timeout) = 0;
-  // Of the same server, for another thread: waiting on one connection does not hold up another.
+  // To the same server, for another thread: waiting on one connection does not hold up another.
   virtual std::unique_ptr<Store> another_connection(Timeout timeout) const = 0;
   virtual std::string server() const = 0;  // "127.0.0.1:4711"
 };

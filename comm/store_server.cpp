@@ -82,7 +82,7 @@ void StoreServer::Impl::run() {
   }
 }
 
-// Of one that does not read its answers nothing is read.
+// A connection that does not read its answers is not read from.
 std::vector<pollfd> StoreServer::Impl::awaited() const {
   std::vector<pollfd> fds = {{wake_.get(), POLLIN, 0}, {crowded_ ? -1 : listen_.get(), POLLIN, 0}};
   for (const Connection& c : connections_) {

@@ -16,7 +16,7 @@ class Hdf5Layout {
   enum class Element { u8, u16, u32, u64 };
   static std::size_t size_of(Element);
 
-  // Of the file `path`, which is only said in errors. `front` bytes lie before what HDF5 knows of: 0, 512 or a higher
+  // `path` names the file in errors and is not opened. `front` bytes lie before what HDF5 knows of: 0, 512 or a higher
   // power of two.
   Hdf5Layout(std::string path, std::uint64_t front);
   ~Hdf5Layout();

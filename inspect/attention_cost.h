@@ -19,7 +19,7 @@ struct CostPart {
   bool operator==(const CostPart&) const = default;
 };
 
-// Of one causal sequence, the mean of all heads.
+// The mean of all heads, for one causal sequence.
 struct PatternCost {
   double pairs = 0;     // each as often as it counts
   double repeated = 0;  // pairs that count more than once

@@ -95,7 +95,7 @@ class Kernel {
   const Candidate& choose(const Args& args, const ExecContext& ctx) const {
     return chooser_ && ctx.tuning ? chooser_(*this, args, ctx) : first(args, ctx);
   }
-  // Of the highest priority.
+  // The candidate of the highest priority that supports the arguments.
   const Candidate& first(const Args& args, const ExecContext& ctx) const {
     for (const Candidate& c : candidates(ctx.stream.device().backend))
       if (!c.supports || c.supports(args, ctx)) return c;

@@ -208,7 +208,7 @@ void Agent::reap() {
     if (w->reap()) w->output().finish();
 }
 
-// Of those that failed: one that did not merely lose a peer, and was killed rather than exited, comes first.
+// Among those that failed, one that did not merely lose a peer, and was killed rather than exited, comes first.
 Worker* Agent::first_failure() const {
   Worker* first = nullptr;
   const auto weight = [](const Worker& w) {

@@ -44,7 +44,7 @@ void LayerCache::append(const Tensor& k, const Tensor& v, const Sequences& seqs,
                                     static_cast<std::size_t>(from.stride(0)) * size, row_bytes,
                                     static_cast<std::size_t>(count));
     };
-    // Of tokens that would share a row of the ring only the newest is copied.
+    // Where tokens would share a row of the ring, only the newest is copied.
     const std::int64_t sinks_end = std::clamp(sinks, before, end);
     for_runs(*this, before, sinks_end, copy_run);
     for_runs(*this, std::max(sinks_end, end - (rows() - sinks)), end, copy_run);

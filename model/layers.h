@@ -32,7 +32,7 @@ struct Linear {
 struct Norm {
   Norm(const Scope&, std::int64_t channels, const ModelConfig&);
   Var operator()(Run& run, const Var& x) const;
-  // Of all channels where the run is sliced and x [N,C/tp] holds a share of them: rows are swapped for channels and
+  // Sees all channels where the run is sliced and x [N,C/tp] holds a share of them: rows are swapped for channels and
   // back.
   Var over_slices(Run& run, const Var& x) const;
 

@@ -7,7 +7,7 @@
 namespace ring {
 namespace {
 
-// Of each process.
+// The rows of each process.
 std::int64_t share_of(const Communicator& tp, const Tensor& t, const char* op) {
   RING_CHECK(t.shape().size() > 0 && t.dim(0) % tp.size() == 0, op, ": the rows of ", describe(t),
              " do not divide among ", tp.size(), " processes of tensor parallelism");

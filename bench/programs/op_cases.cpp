@@ -28,7 +28,7 @@ struct Timing {
   double median = 0, best = 0;  // best: what is left when other work shares the machine
 };
 
-// Of the times that `sample` returns, over at least 5 calls and `budget` seconds.
+// Sums up the times that `sample` returns, over at least 5 calls and `budget` seconds.
 template <class Sample>
 Timing measure(double budget, const Sample& sample) {
   sample();  // first touch of memory, lazy initialisation of libraries

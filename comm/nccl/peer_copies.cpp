@@ -92,7 +92,7 @@ std::string to_bytes(const IpcHandle& card, const std::string& box) {
   return std::string(reinterpret_cast<const char*>(&card), sizeof card) + box;
 }
 
-// Of a priority that nothing else has, so that it shares no queue of the device with what it is to free.
+// Has a priority that nothing else has, so that it shares no queue of the device with what it is to free.
 cudaStream_t stream_beside_others() {
   int lowest = 0, highest = 0;
   RING_CUDA_CHECK(cudaDeviceGetStreamPriorityRange(&lowest, &highest));

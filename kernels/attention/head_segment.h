@@ -38,8 +38,8 @@ struct Columns {
   RING_HOST_DEVICE bool has(std::int32_t c) const { return c >= first && c < end && (c < hole || c >= hole_end); }
 };
 
-// Of several rows: no row sees a column outside of [first, end) or inside of [gap, gap_end); every row sees the columns
-// of [all_first, all_end) outside of [hole, hole_end).
+// What several rows see: no row sees a column outside of [first, end) or inside of [gap, gap_end); every row sees the
+// columns of [all_first, all_end) outside of [hole, hole_end).
 struct TileBounds {
   std::int32_t first, end, gap, gap_end;
   std::int32_t all_first, all_end, hole, hole_end;
@@ -107,7 +107,7 @@ struct HeadSegment {
     return c;
   }
 
-  // Of the rows [row, row_end), at least one. Bounds rise with the row, sinks as owners excepted.
+  // What the rows [row, row_end) see, at least one. Bounds rise with the row, except where sinks are the owners.
   template <Stationary owner>
   RING_HOST_DEVICE TileBounds bounds(std::int32_t row, std::int32_t row_end) const {
     const Columns a = columns<owner>(row), b = columns<owner>(row_end - 1);

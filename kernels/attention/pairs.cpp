@@ -8,7 +8,7 @@
 namespace ring {
 namespace {
 
-// Of one segment pair as a head with this offset sees it.
+// Counts one segment pair as a head with this offset sees it.
 double pairs_of(const BranchPass& pass, const SegmentPair& piece, std::int32_t offset) {
   const HeadSegment s(pass, piece, offset);
   double pairs = 0;

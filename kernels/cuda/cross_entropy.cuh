@@ -26,7 +26,7 @@ __device__ inline float exp_fast(float x) {
   return y;
 }
 
-// Of the elements seen so far: their maximum, and the sum of exp(x - max). The maximum starts at a finite number, so
+// Keeps the maximum of the elements seen so far, and the sum of exp(x - max). The maximum starts at a finite number, so
 // that rows that begin with -inf do not give inf - inf. NaN is no maximum, but makes the sum NaN.
 struct LogSum {
   float max = -FLT_MAX, sum = 0;

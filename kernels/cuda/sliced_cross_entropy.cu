@@ -46,7 +46,7 @@ struct LossArgs {
   bool gradient;
 };
 
-// Of the whole row: every thread finds the same bits, in the order of the parts.
+// Statistics of the whole row: every thread finds the same bits, in the order of the parts.
 struct Merged {
   float max, sum = 0, target = 0;
   __device__ Merged(const float* statistics, int parts, std::int64_t stride) : max(statistics[0]) {

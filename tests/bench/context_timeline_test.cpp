@@ -214,7 +214,7 @@ TEST(DistContextTiming, EveryScheduleHasItsShares) {
       for (const TimelineBar& b : t.timeline.bars)
         EXPECT_TRUE(0 <= b.time.begin && b.time.begin <= b.time.end && b.time.end <= t.timeline.seconds) << b.name;
     }
-    // Of f32 keys and gradients of f32 the type does not tell which they are.
+    // Where keys are f32, the type does not tell them from gradients.
     EXPECT_EQ(in_lane(timings[0].timeline, TimelineLane::messages), 3) << "ring: keys twice, gradients once";
     EXPECT_EQ(in_lane(timings[1].timeline, TimelineLane::keys), 2) << "gather";
     EXPECT_EQ(in_lane(timings[1].timeline, TimelineLane::gradients), 1) << "gather";

@@ -227,7 +227,7 @@ TEST(FieldLimits, IncludesAreReadOnceAndNotTooDeep) {
   EXPECT_NE(errors_of_file(folder.at("d29.yaml")).find("more than 32 deep"), std::string::npos);
 }
 
-// Of two files that start from a third, the later one does not undo what the first one changed.
+// Where two files start from a third, the later one does not undo what the first one changed.
 TEST(FieldLimits, ASharedBaseDoesNotComeBack) {
   const Folder folder;
   folder.write("base.yaml", kGiven + "count: 1\nrate: 0.1\n");

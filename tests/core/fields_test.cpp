@@ -307,7 +307,7 @@ TEST(Fields, BadOverrides) {
   EXPECT_NE(errors("", {"lr="}), "");
 }
 
-// Of a key that does not exist: what follows "unknown key; ".
+// What is said of a key that does not exist, after "unknown key; ".
 std::string hint(const std::string& override) {
   const std::string text = errors("", {override}), mark = "unknown key; ";
   return text.find(mark) == std::string::npos ? text : text.substr(text.find(mark) + mark.size());

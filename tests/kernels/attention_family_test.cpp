@@ -128,7 +128,7 @@ TEST_P(AttentionFamily, KeysOfOtherRows) {
   }
 }
 
-// Of two calls that compute the same in another order.
+// What two calls that compute the same in another order may differ by.
 AttentionTolerance tight(const AttentionTarget& t) {
   const double rounding = t.dtype == DType::bf16 ? 4e-3 : 1e-6;
   return {rounding, 1e-6, rounding};

@@ -211,7 +211,7 @@ class GpuCudnn : public testing::Test {
     for (int i = 0; i < 3; ++i)
       EXPECT_LT(part_error(c, got, want.dqkv, parts[i], parts[i + 1]), 1e-2) << "dq, dk, dv: " << i;
   }
-  // Of the columns [from, to): small gradients must not hide behind large ones.
+  // The error in the columns [from, to): small gradients must not hide behind large ones.
   static double part_error(const Case& c, const Values& got, const Values& want, std::int64_t from, std::int64_t to) {
     Values a, b;
     for (std::int64_t n = 0; n < c.tokens(); ++n)

@@ -39,7 +39,7 @@ Values random_stored(const std::string& name, std::int64_t n, DType t, double sc
   for (double& x : v) x = stored(x, t);
   return v;
 }
-// Of results that are rounded to `t` once.
+// The error of results that are rounded to `t` once.
 double tolerance(DType t) { return t == DType::bf16 ? 4e-3 : 1e-5; }
 
 Values slice(const Values& v, std::int64_t begin, std::int64_t count) {

@@ -237,7 +237,7 @@ TEST(AttentionConfig, PrintsWhatItReads) {
   EXPECT_NE(to_yaml(c), to_yaml(ModelConfig{}));
 }
 
-// Of 128 tokens, one layer of the kind: pairs counted by hand.
+// One layer of the kind sees 128 tokens; pairs are counted by hand.
 TEST(FlopsPerToken, CountsThePairsThatAreKept) {
   const auto attention = [](const std::string& section) {
     const std::string shape = "vocab_size: 64\ncontext: 128\nlayers: 2\nheads: 4\nkv_heads: 2\nhead_dim: 8\n";

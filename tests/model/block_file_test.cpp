@@ -17,7 +17,7 @@ namespace {
 
 using Blocks = std::set<std::pair<int, int>>;
 
-// Of one head, of 40 x 70 blocks, without the diagonal.
+// The blocks of one head, among 40 x 70, without the diagonal.
 Blocks kept(const BlockPattern& p, std::int32_t head) {
   Blocks all;
   for (int q = 0; q < 40; ++q)
