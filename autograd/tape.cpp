@@ -1,7 +1,6 @@
 #include "autograd/tape.h"
 
 #include <algorithm>
-#include <optional>
 
 #include "kernels/elementwise.h"
 #include "kernels/observers.h"
@@ -61,31 +60,25 @@ Tape::~Tape() {  // a tape that never ran backward must not leave parameters wai
       if (slot) --slot->uses;
 }
 
-std::vector<SlotPtr> Tape::record(std::string_view name, int outputs, std::vector<SlotPtr> inputs, BackwardFn fn) {
+std::vector<SlotPtr> Tape::record(const ScopeId& scope, std::string_view op, int outputs, std::vector<SlotPtr> inputs,
+                                  BackwardFn fn) {
   std::vector<SlotPtr> out;
   for (int i = 0; i < outputs; ++i) out.push_back(std::make_shared<GradSlot>());
   for (SlotPtr& slot : inputs)
     if (slot) ++slot->uses;
-  steps_.push_back({name, out, std::move(inputs), std::move(fn), part_});
+  steps_.push_back({scope, op, out, std::move(inputs), std::move(fn)});
   return out;
 }
 
-Var Tape::record(std::string_view name, Tensor value, std::vector<SlotPtr> inputs, BackwardFn fn) {
-  return {std::move(value), record(name, 1, std::move(inputs), std::move(fn))[0]};
-}
-
-std::string Tape::enter_part(std::string_view name) {
-  std::string before = parts_[part_];
-  part_ = static_cast<std::size_t>(std::find(parts_.begin(), parts_.end(), name) - parts_.begin());
-  if (part_ == parts_.size()) parts_.emplace_back(name);
-  return before;
+Var Run::record(std::string_view op, Tensor value, std::vector<SlotPtr> inputs, BackwardFn fn) const {
+  return {std::move(value), tape->record(ctx.scopes->current(), op, 1, std::move(inputs), std::move(fn))[0]};
 }
 
 void Tape::run(Step& step, const ExecContext& ctx) const {
   const bool reached =
       std::any_of(step.outputs.begin(), step.outputs.end(), [](const SlotPtr& slot) { return slot->written; });
   if (!reached) return;
-  const NamedPart part(ctx, step.name);
+  const ObservedStep observed(ctx, step.op);
   Backward b(ctx, step.outputs, step.inputs, final_pass_);
   step.fn(b);
 }
@@ -106,15 +99,25 @@ void Tape::backward(const SlotPtr& root, const Tensor& seed, const ExecContext& 
   RING_CHECK(root, "backward from a value that no recorded op made");
   root->grad = seed;
   root->written = true;
-  const NamedPart all(ctx, "backward");
-  while (!steps_.empty()) {
-    const std::size_t at = steps_.back().part;
-    std::optional<NamedPart> part;
-    if (at != 0) part.emplace(ctx, parts_[at]);
-    if (at != 0 && listener) listener->begin(parts_[at], PartPass::backward, ctx);
-    while (!steps_.empty() && steps_.back().part == at) run_last(ctx);
-    if (at != 0 && listener) listener->end_backward(parts_[at], ctx);
-  }
+  const ScopeGuard all(*ctx.scopes, {ScopeKind::backward}, ScopePass::backward);
+  while (!steps_.empty()) run_part(ctx);
+}
+
+// Runs the last steps, as far as they were recorded in one part of the model.
+void Tape::run_part(const ExecContext& ctx) {
+  const ScopeId part = steps_.back().scope.part();
+  if (part == ScopeId{}) return run_last(ctx);
+  const ScopeGuard guard(*ctx.scopes, part, ScopePass::backward);
+  while (!steps_.empty() && steps_.back().scope.part() == part) run_sublayer(ctx);
+  ctx.scopes->after_backward(part);
+}
+
+void Tape::run_sublayer(const ExecContext& ctx) {
+  const ScopeId scope = steps_.back().scope;
+  if (scope.sublayer == Sublayer::none) return run_last(ctx);
+  const ScopeGuard guard(*ctx.scopes, scope, ScopePass::backward);
+  while (!steps_.empty() && steps_.back().scope == scope) run_last(ctx);
+  ctx.scopes->after_backward(scope);
 }
 
 void Tape::release(std::vector<SlotPtr>& inputs) const {

@@ -4,7 +4,6 @@
 
 #include <functional>
 #include <memory>
-#include <string>
 #include <string_view>
 #include <vector>
 
@@ -54,24 +53,11 @@ class Saved {
   std::shared_ptr<Recipe> recipe_;
 };
 
+class Backward;
 class Communicator;  // comm/communicator.h
 class Tape;
 class ContextExchange;
-
-// Told when a named part of the model ("embedding", "blocks.3", "loss_head") is about to run: for those who provide its
-// parameters and take its gradients.
-enum class PartPass : std::uint8_t {
-  inference,
-  forward,  // recorded
-  backward,
-};
-class ModuleHooks {
- public:
-  virtual ~ModuleHooks() = default;
-  virtual void begin(const std::string& part, PartPass, const ExecContext&) = 0;
-  // The backward of a part has run: its parameters have their gradients of this micro-batch from it.
-  virtual void end_backward(const std::string& part, const ExecContext&) = 0;
-};
+using BackwardFn = std::function<void(Backward&)>;
 
 // What an op needs: where to compute, and where to record. A null tape records nothing.
 struct Run {
@@ -91,6 +77,13 @@ struct Run {
   // ([N] i32; undefined: all, in order).
   ContextExchange* cp = nullptr;
   Tensor rows{};
+
+  // What runs and is recorded while the guard lives belongs to this scope.
+  ScopeGuard enter(const ScopeId& id) const {
+    return {*ctx.scopes, id, tape ? ScopePass::forward : ScopePass::inference};
+  }
+  // One step of the tape, which there is, in the current scope: the value with its slot.
+  Var record(std::string_view op, Tensor value, std::vector<SlotPtr> inputs, BackwardFn fn) const;
 };
 
 // Gives an op's recorded output its recipe, where the run recomputes.
@@ -128,26 +121,18 @@ Sink open_sink(GradSlot&, const Shape&, DType, const ExecContext&);
 
 class Tape {
  public:
-  using BackwardFn = std::function<void(Backward&)>;
-
   // final_pass: the last micro-batch of an optimizer step, whose completed gradients fire on_ready.
   explicit Tape(bool final_pass = true) : final_pass_(final_pass) {}
   ~Tape();
   Tape(const Tape&) = delete;
   Tape& operator=(const Tape&) = delete;
 
-  // One step with any number of outputs; returns their new slots.
-  std::vector<SlotPtr> record(std::string_view name, int outputs, std::vector<SlotPtr> inputs, BackwardFn fn);
-  // The same for one output: the value with its slot.
-  Var record(std::string_view name, Tensor value, std::vector<SlotPtr> inputs, BackwardFn fn);
+  // One step of a scope, with any number of outputs; returns their new slots.
+  std::vector<SlotPtr> record(const ScopeId&, std::string_view op, int outputs, std::vector<SlotPtr> inputs,
+                              BackwardFn fn);
 
-  // What is recorded from now on belongs to this part of the model, for those who watch kernels. Returns the part
-  // before.
-  std::string enter_part(std::string_view name);
-  ModuleHooks* listener = nullptr;  // of the backward
-
-  // Runs everything recorded, last step first. `root` gets the gradient `seed`; an undefined seed is for ops that take
-  // none (the loss head, whose gradient is complete when its forward has run).
+  // Runs everything recorded, last step first, in the scopes in which it was recorded. `root` gets the gradient `seed`;
+  // an undefined seed is for ops that take none (the loss head, whose gradient is complete when its forward has run).
   void backward(const SlotPtr& root, const Tensor& seed, const ExecContext& ctx);
 
   bool final_pass() const { return final_pass_; }
@@ -155,18 +140,18 @@ class Tape {
 
  private:
   struct Step {
-    std::string_view name;
+    ScopeId scope;
+    std::string_view op;
     std::vector<SlotPtr> outputs, inputs;
     BackwardFn fn;
-    std::size_t part = 0;
   };
+  void run_part(const ExecContext&);
+  void run_sublayer(const ExecContext&);
   void run(Step&, const ExecContext&) const;
   void run_last(const ExecContext&);
   void release(std::vector<SlotPtr>& inputs) const;
 
   std::vector<Step> steps_;
-  std::vector<std::string> parts_{""};  // by Step::part
-  std::size_t part_ = 0;
   bool final_pass_;
 };
 

@@ -4,23 +4,27 @@
 
 namespace ring {
 
-void PhaseLedger::enter(std::string_view phase) {
-  auto found = numbers_.find(phase);
-  if (found == numbers_.end()) {
-    found = numbers_.emplace(phase, static_cast<std::uint32_t>(phases_.size())).first;
-    phases_.push_back({std::string(phase)});
-  }
-  current_ = found->second;
-  phases_[current_].peak = std::max(phases_[current_].peak, in_use_);
+void PhaseLedger::enter(const ScopeId& phase) {
+  const auto [found, fresh] = numbers_.emplace(phase, static_cast<std::uint32_t>(phases_.size()));
+  if (fresh) phases_.push_back({phase});
+  open_.push_back(found->second);
+  PhaseMemory& p = phases_[open_.back()];
+  p.peak = std::max(p.peak, in_use_);
+}
+
+void PhaseLedger::leave() {
+  open_.pop_back();
+  PhaseMemory& p = phases_[open_.back()];
+  p.peak = std::max(p.peak, in_use_);
 }
 
 std::uint32_t PhaseLedger::add(std::size_t bytes) {
   in_use_ += bytes;
   peak_ = std::max(peak_, in_use_);
-  PhaseMemory& p = phases_[current_];
+  PhaseMemory& p = phases_[open_.back()];
   p.held += bytes;
   p.peak = std::max(p.peak, in_use_);
-  return current_;
+  return open_.back();
 }
 
 void PhaseLedger::remove(std::uint32_t phase, std::size_t bytes) {
@@ -31,7 +35,7 @@ void PhaseLedger::remove(std::uint32_t phase, std::size_t bytes) {
 void PhaseLedger::reset_peak() {
   peak_ = in_use_;
   for (PhaseMemory& p : phases_) p.peak = 0;
-  phases_[current_].peak = in_use_;
+  phases_[open_.back()].peak = in_use_;
 }
 
 std::vector<PhaseMemory> PhaseLedger::phases() const {

@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <map>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "core/storage.h"
@@ -13,8 +12,9 @@ namespace ring {
 
 class PhaseLedger {
  public:
-  PhaseLedger() { enter("other"); }
-  void enter(std::string_view phase);
+  PhaseLedger() { enter({}); }
+  void enter(const ScopeId& phase);
+  void leave();                          // back to the phase before
   std::uint32_t add(std::size_t bytes);  // in the current phase, whose number is for remove()
   void remove(std::uint32_t phase, std::size_t bytes);
   void reset_peak();
@@ -26,8 +26,8 @@ class PhaseLedger {
 
  private:
   std::vector<PhaseMemory> phases_;
-  std::map<std::string, std::uint32_t, std::less<>> numbers_;
-  std::uint32_t current_ = 0;
+  std::map<ScopeId, std::uint32_t> numbers_;
+  std::vector<std::uint32_t> open_;  // numbers; the last one is the current phase
   std::size_t in_use_ = 0, peak_ = 0;
 };
 

@@ -164,9 +164,14 @@ void StepArena::reset_peak() {
 
 void StepArena::trim() { upstream_->trim(); }
 
-void StepArena::enter_phase(std::string_view phase) {
+void StepArena::enter(const ScopeId& id, ScopePass pass) {
   std::lock_guard lock(mutex_);
-  ledger_.enter(phase);
+  ledger_.enter(pass == ScopePass::backward ? ScopeId{ScopeKind::backward} : id.part());
+}
+
+void StepArena::leave(const ScopeId&, ScopePass) noexcept {
+  std::lock_guard lock(mutex_);
+  ledger_.leave();
 }
 
 bool StepArena::planned() const {

@@ -25,7 +25,7 @@
 
 namespace ring {
 
-class StepArena final : public Allocator {
+class StepArena final : public Allocator, public ScopeListener {
  public:
   explicit StepArena(std::shared_ptr<Allocator> upstream);
   ~StepArena() override;
@@ -35,7 +35,9 @@ class StepArena final : public Allocator {
   MemoryStats stats() const override;
   void reset_peak() override;
   void trim() override;
-  void enter_phase(std::string_view) override;
+  // What is allocated within a scope counts as its block's, in the backward as the backward's.
+  void enter(const ScopeId&, ScopePass) override;
+  void leave(const ScopeId&, ScopePass) noexcept override;
 
   // Around everything that repeats; see StepScope. begin_step() prepares.
   void begin_step();

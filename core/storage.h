@@ -5,18 +5,18 @@
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "core/check.h"
 #include "core/dtype.h"
+#include "core/scope.h"
 
 namespace ring {
 
-// What one phase of a program (a block of the model, the loss head, the optimizer) did with memory.
+// What one phase of a step did with memory: a scope of the forward, or the backward as a whole.
 struct PhaseMemory {
-  std::string phase;
+  ScopeId phase;
   std::size_t held = 0;  // bytes in use that were allocated in it
   std::size_t peak = 0;  // largest in_use of everything while it ran, since reset_peak()
 };
@@ -48,7 +48,6 @@ class Allocator {
   virtual MemoryStats stats() const = 0;
   virtual void reset_peak() = 0;
   virtual void trim() {}  // gives memory that nobody uses back to the system; may wait for the device
-  virtual void enter_phase(std::string_view) {}  // what follows is allocated in this phase, until the next one
 };
 
 class Storage {

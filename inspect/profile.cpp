@@ -64,48 +64,42 @@ std::string op_table(const Profile& p, const Ceilings& ceilings) {
   return out;
 }
 
-// "blocks.3" and its like count as one: "blocks".
-std::string without_number(const std::string& name) {
-  const std::size_t dot = name.rfind('.');
-  const bool numbered = dot != std::string::npos && dot + 1 < name.size() &&
-                        name.find_first_not_of("0123456789", dot + 1) == std::string::npos;
-  return numbered ? name.substr(0, dot) : name;
-}
-
+// What ran in all scopes of a kind; all blocks count as one.
 struct PartRow {
-  std::string name;
+  ScopeKind kind;
   double forward = 0, backward = 0;
 };
 
-PartRow& row_of(std::vector<PartRow>& rows, const std::string& name) {
+PartRow& row_of(std::vector<PartRow>& rows, ScopeKind kind) {
   for (PartRow& r : rows)
-    if (r.name == name) return r;
-  return rows.emplace_back(PartRow{name});
+    if (r.kind == kind) return r;
+  return rows.emplace_back(PartRow{kind});
 }
 
-// The names from the outermost part to the one that a call ran in.
-std::vector<std::string> path_of(const Profile& p, int part) {
-  std::vector<std::string> path;
+// The scopes from the outermost to the one that a call ran in.
+std::vector<ScopeKind> path_of(const Profile& p, int part) {
+  std::vector<ScopeKind> path;
   for (; part >= 0; part = p.parts[static_cast<std::size_t>(part)].parent)
-    path.insert(path.begin(), p.parts[static_cast<std::size_t>(part)].name);
+    if (p.parts[static_cast<std::size_t>(part)].op.empty())
+      path.insert(path.begin(), p.parts[static_cast<std::size_t>(part)].scope.kind);
   return path;
 }
 
 std::string part_table(const Profile& p) {
   std::vector<PartRow> rows;
   for (const ProfiledCall& c : p.calls) {
-    const std::vector<std::string> path = path_of(p, c.part);
-    const bool backward = !path.empty() && path[0] == "backward";
+    const std::vector<ScopeKind> path = path_of(p, c.part);
+    const bool backward = !path.empty() && path[0] == ScopeKind::backward;
     const std::size_t depth = backward ? 1 : 0;
-    PartRow& row = row_of(rows, path.size() > depth ? without_number(path[depth]) : "other");
+    PartRow& row = row_of(rows, path.size() > depth ? path[depth] : ScopeKind::none);
     (backward ? row.backward : row.forward) += c.device.seconds;
   }
   const double steps = static_cast<double>(p.steps.size()), step = p.seconds_per_step();
   std::string out = line("%-22s %12s %12s %12s %7s", "part", "forward ms", "backward ms", "ms", "share");
   for (const PartRow& r : rows) {
     const double seconds = (r.forward + r.backward) / steps;
-    out += line("%-22s %12.3f %12.3f %12.3f %6.1f%%", r.name.c_str(), 1e3 * r.forward / steps, 1e3 * r.backward / steps,
-                1e3 * seconds, 100 * seconds / step);
+    out += line("%-22s %12.3f %12.3f %12.3f %6.1f%%", str(r.kind).c_str(), 1e3 * r.forward / steps,
+                1e3 * r.backward / steps, 1e3 * seconds, 100 * seconds / step);
   }
   return out;
 }
@@ -177,15 +171,15 @@ void write_trace(const Profile& p, const std::string& path) {
   TraceFile trace(path);
   for (std::size_t i = 0; i < p.steps.size(); ++i) trace.span(str("step ", i), kParts, p.steps[i]);
   for (const ProfiledPart& part : p.parts) {
-    if (part.device.seconds > 0) trace.span(part.name, kParts, part.device);
-    trace.span(part.name, kHostParts, part.host);
+    if (part.device.seconds > 0) trace.span(part.name(), kParts, part.device);
+    trace.span(part.name(), kHostParts, part.host);
   }
   for (const ProfiledCall& c : p.calls) {
     const nlohmann::ordered_json args = {{"shape", c.cost.shape},
                                          {"candidate", c.candidate},
                                          {"flops", c.cost.flops},
                                          {"bytes", c.cost.bytes},
-                                         {"part", c.part < 0 ? "" : p.parts[static_cast<std::size_t>(c.part)].name}};
+                                         {"part", c.part < 0 ? "" : p.parts[static_cast<std::size_t>(c.part)].name()}};
     trace.span(std::string(c.slot), kKernels, c.device, args);
     trace.span(std::string(c.slot), kLaunches, c.host);
   }

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "core/scope.h"
 #include "kernels/ceilings.h"
 
 namespace ring {
@@ -14,11 +15,13 @@ struct ProfileSpan {
   double end() const { return begin + seconds; }
 };
 
-// A named part of the model, each time that it ran: "blocks.3", and within "backward" the steps of the tape too.
+// A scope each time that it ran, or within the backward a step of the tape.
 struct ProfiledPart {
-  std::string name;
+  ScopeId scope;
+  std::string_view op;       // of a step, which is no scope
   int parent = -1;           // index of the part that it ran in
   ProfileSpan device, host;  // device: from its first kernel to its last; empty where it has none
+  std::string name() const { return op.empty() ? str(scope) : std::string(op); }
 };
 
 struct ProfiledCall {

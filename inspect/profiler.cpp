@@ -48,11 +48,9 @@ class StepRecorder final : public KernelObserver {
     made.call.host.seconds = now() - made.call.host.begin;
     calls.push_back(std::move(made));
   }
-  void push(std::string_view name, const ExecContext&) override {
-    parts.push_back({.name = std::string(name), .parent = part(), .host = {.begin = now()}});
-    open_.push_back(static_cast<int>(parts.size()) - 1);
-  }
-  void pop(const ExecContext&) override {
+  void enter_scope(const ScopeId& id, const ExecContext&) override { enter({.scope = id}); }
+  void enter_step(std::string_view op, const ExecContext&) override { enter({.op = op}); }
+  void leave(const ExecContext&) override {
     if (open_.empty()) return;  // it began before anybody watched
     ProfileSpan& host = parts[static_cast<std::size_t>(open_.back())].host;
     host.seconds = now() - host.begin;
@@ -65,6 +63,12 @@ class StepRecorder final : public KernelObserver {
   std::vector<ProfiledPart> parts;
 
  private:
+  void enter(ProfiledPart p) {
+    p.parent = part();
+    p.host.begin = now();
+    parts.push_back(std::move(p));
+    open_.push_back(static_cast<int>(parts.size()) - 1);
+  }
   int part() const { return open_.empty() ? -1 : open_.back(); }
   double now() const { return std::chrono::duration<double>(Clock::now() - host_base_).count(); }
 

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/scope.h"
 #include "core/stream.h"
 #include "core/tensor.h"
 
@@ -43,9 +44,10 @@ class KernelObserver {
   virtual ~KernelObserver() = default;
   // Must invoke `run` at least once: it queues the kernel.
   virtual void call(const KernelCall&, const ExecContext&, const std::function<void()>& run) = 0;
-  // A named part of the model begins or ends ("blocks.3", "backward").
-  virtual void push(std::string_view, const ExecContext&) {}
-  virtual void pop(const ExecContext&) {}
+  // What the next calls belong to, until leave(): a scope, or, in the backward, one step of the tape.
+  virtual void enter_scope(const ScopeId&, const ExecContext&) {}
+  virtual void enter_step(std::string_view /*op*/, const ExecContext&) {}
+  virtual void leave(const ExecContext&) {}
 };
 
 struct ExecContext {
@@ -54,6 +56,7 @@ struct ExecContext {
   bool deterministic = true;                   // the same bits from run to run; candidates that cannot are passed over
   std::shared_ptr<Tuning> tuning{};            // measured choices; null: by priority, and each library's own
   std::shared_ptr<KernelObserver> observer{};  // null: nobody watches
+  std::shared_ptr<Scopes> scopes = std::make_shared<Scopes>();  // of this process's steps; copies share them
   Tensor empty(const Shape& shape, DType dtype = DType::f32) const { return Tensor::empty(shape, dtype, stream); }
   Tensor zeros(const Shape& shape, DType dtype = DType::f32) const { return Tensor::zeros(shape, dtype, stream); }
 };

@@ -12,11 +12,14 @@ class ObserverList final : public KernelObserver {
   void call(const KernelCall& c, const ExecContext& ctx, const std::function<void()>& run) override {
     call_from(0, c, ctx, run);
   }
-  void push(std::string_view name, const ExecContext& ctx) override {
-    for (const auto& o : all_) o->push(name, ctx);
+  void enter_scope(const ScopeId& id, const ExecContext& ctx) override {
+    for (const auto& o : all_) o->enter_scope(id, ctx);
   }
-  void pop(const ExecContext& ctx) override {
-    for (auto o = all_.rbegin(); o != all_.rend(); ++o) (*o)->pop(ctx);
+  void enter_step(std::string_view op, const ExecContext& ctx) override {
+    for (const auto& o : all_) o->enter_step(op, ctx);
+  }
+  void leave(const ExecContext& ctx) override {
+    for (auto o = all_.rbegin(); o != all_.rend(); ++o) (*o)->leave(ctx);
   }
 
  private:
@@ -36,8 +39,9 @@ class RangeObserver final : public KernelObserver {
     const Range range(marks_, str(c.slot, ' ', c.candidate, ' ', c.cost.shape));
     run();
   }
-  void push(std::string_view name, const ExecContext&) override { marks_.push(std::string(name).c_str()); }
-  void pop(const ExecContext&) override { marks_.pop(); }
+  void enter_scope(const ScopeId& id, const ExecContext&) override { marks_.push(str(id).c_str()); }
+  void enter_step(std::string_view op, const ExecContext&) override { marks_.push(std::string(op).c_str()); }
+  void leave(const ExecContext&) override { marks_.pop(); }
 
  private:
   struct Range {

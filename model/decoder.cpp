@@ -3,7 +3,6 @@
 #include "comm/communicator.h"
 #include "core/philox.h"
 #include "kernels/matmul.h"
-#include "kernels/observers.h"
 #include "model/patterns.h"
 
 namespace ring {
@@ -26,7 +25,8 @@ class Recomputing {
 
 DecoderBlock::DecoderBlock(const Scope& scope, const ModelConfig& c, std::int64_t layer, const Pattern& pattern,
                            const Tensor& inv_freq)
-    : place_(c.norm_place),
+    : layer_(layer),
+      place_(c.norm_place),
       dropout_(static_cast<float>(c.dropout)),
       attention_site_(site_of(str("dropout.attention.", layer))),
       mlp_site_(site_of(str("dropout.mlp.", layer))),
@@ -34,6 +34,13 @@ DecoderBlock::DecoderBlock(const Scope& scope, const ModelConfig& c, std::int64_
       mlp_norm_(scope.child("mlp_norm"), c.width, c),
       attention_(scope.child("attention"), c, pattern, inv_freq),
       mlp_(scope.child("mlp"), c) {}
+
+ParamList DecoderBlock::parameters() const {
+  ParamList all = attention_norm_.parameters();
+  all += attention_.parameters();
+  all += mlp_norm_.parameters();
+  return all += mlp_.parameters();
+}
 
 // x + dropout(sublayer): where nothing is dropped, the sublayer's last product adds x itself.
 template <class Sublayer>
@@ -48,11 +55,13 @@ Var DecoderBlock::forward(Run& run, const Var& x, const Attend& attend) const {
   const bool post = place_ == NormPlace::post;
   Var h;
   {
+    const ScopeGuard scope = run.enter(block_scope(layer_, Sublayer::attention));
     const Recomputing on(run, recompute == Recompute::block);
     const Var in = post ? x : attention_norm_(run, x);
     h = add_to_stream(run, x, attention_site_, [&](const Var& residual) { return attend(in, residual); });
     if (post) h = attention_norm_(run, h);
   }
+  const ScopeGuard scope = run.enter(block_scope(layer_, Sublayer::mlp));
   const Recomputing on(run, recompute != Recompute::none);
   const Var in = post ? h : mlp_norm_(run, h);
   Var y = add_to_stream(run, h, mlp_site_, [&](const Var& residual) { return mlp_(run, in, residual); });
@@ -90,37 +99,13 @@ Decoder::Decoder(const ModelConfig& config, std::int64_t vocab_padding) : config
   head_->table = true;
 }
 
-// While it lives, kernels belong to this part of the model, in the backward too.
-class Decoder::Part {
- public:
-  Part(const Decoder& model, const Run& run, const std::string& name) : named_(run.ctx, name), tape_(run.tape) {
-    run.ctx.stream.allocator()->enter_phase(name);
-    if (model.listener) model.listener->begin(name, tape_ ? PartPass::forward : PartPass::inference, run.ctx);
-    if (!tape_) return;
-    tape_->listener = model.listener;
-    before_ = tape_->enter_part(name);
-  }
-  ~Part() {
-    if (tape_) tape_->enter_part(before_);
-  }
-  Part(const Part&) = delete;
-  Part& operator=(const Part&) = delete;
-
- private:
-  NamedPart named_;
-  Tape* tape_;
-  std::string before_;
-};
-
 std::vector<ModelPart> Decoder::parts() const {
-  std::vector<ModelPart> out{{"embedding", {tokens_}}};
+  std::vector<ModelPart> out{{{ScopeKind::embedding}, {tokens_}}};
   if (positions_) out[0].params.push_back(positions_);
-  for (std::size_t i = 0; i < blocks_.size(); ++i) out.push_back({str("blocks.", i), {}});
-  out.push_back({"final_norm", {}});
-  for (ModelPart& part : out)
-    for (Param* p : params_.layout())
-      if (p->parts[0].name.starts_with(part.name + ".") && !p->table) part.params.push_back(p);
-  out.push_back({"loss_head", {head_ ? head_ : tokens_}});
+  for (std::size_t i = 0; i < blocks_.size(); ++i)
+    out.push_back({block_scope(static_cast<std::int64_t>(i)), blocks_[i].parameters()});
+  out.push_back({{ScopeKind::final_norm}, final_norm_ ? final_norm_->parameters() : ParamList{}});
+  out.push_back({{ScopeKind::loss_head}, {head_ ? head_ : tokens_}});
   return out;
 }
 
@@ -143,18 +128,18 @@ void Decoder::allocate_constants(const ExecContext& ctx) {
 }
 
 Var Decoder::embed(Run& run, const Tensor& ids, const Sequences& seqs) const {
-  const Part part(*this, run, "embedding");
+  const ScopeGuard scope = run.enter({ScopeKind::embedding});
   Var x = sliced_embedding(run, ids, tokens_->var);
   if (positions_) x = add(run, x, embedding(run, own_rows(run, seqs.positions), positions_->var));
   if (run.training) x = dropout_add(run, x, {}, static_cast<float>(config_.dropout), site_of("dropout.embedding"));
-  seen("embedding", x);
+  seen({ScopeKind::embedding}, x);
   return x;
 }
 
 Var Decoder::finish(Run& run, const Var& x) const {
-  const Part part(*this, run, "final_norm");
+  const ScopeGuard scope = run.enter({ScopeKind::final_norm});
   const Var y = final_norm_ ? (*final_norm_)(run, x) : x;
-  seen("final_norm", y);
+  seen({ScopeKind::final_norm}, y);
   return y;
 }
 
@@ -171,9 +156,9 @@ Var Decoder::hidden(Run& run, const Tensor& ids, const Sequences& seqs) const {
   check_run(run, ids);
   Var x = embed(run, ids, seqs);
   for (std::size_t i = 0; i < blocks_.size(); ++i) {
-    const Part part(*this, run, str("blocks.", i));
+    const ScopeGuard scope = run.enter(block_scope(static_cast<std::int64_t>(i)));
     x = blocks_[i](run, x, seqs);
-    seen(str("blocks.", i), x);
+    seen(run.ctx.scopes->current(), x);
   }
   return finish(run, x);
 }
@@ -185,7 +170,7 @@ Var Decoder::hidden(Run& run, const Tensor& ids, const Sequences& seqs, KvCache&
   cache.check_room(seqs);
   Var x = embed(run, ids, seqs);
   for (std::size_t i = 0; i < blocks_.size(); ++i) {
-    const Part part(*this, run, str("blocks.", i));
+    const ScopeGuard scope = run.enter(block_scope(static_cast<std::int64_t>(i)));
     x = blocks_[i](run, x, seqs, cache.layers[i], cache.lengths);
   }
   for (std::size_t b = 0; b < cache.lengths.size(); ++b) cache.lengths[b] += seqs.offsets[b + 1] - seqs.offsets[b];
@@ -195,14 +180,14 @@ Var Decoder::hidden(Run& run, const Tensor& ids, const Sequences& seqs, KvCache&
 LossOutput Decoder::loss(Run& run, const Tensor& ids, const Sequences& seqs, LossHead options) const {
   options.vocab = config_.vocab_size;
   const Var x = hidden(run, ids, seqs);
-  const Part part(*this, run, "loss_head");
+  const ScopeGuard scope = run.enter({ScopeKind::loss_head});
   return cross_entropy_head(run, x, head().var, options);
 }
 
 Tensor Decoder::logits(Run& run, const Tensor& hidden) const {
   RING_CHECK(params_.slice().size == 1, "logits need the whole model in one process, this is slice ",
              params_.slice().rank, " of ", params_.slice().size);
-  const Part part(*this, run, "loss_head");
+  const ScopeGuard scope = run.enter({ScopeKind::loss_head});
   const Tensor w = head().var.value.narrow(0, 0, config_.vocab_size);
   Tensor out = run.ctx.empty({hidden.dim(0), config_.vocab_size});
   matmul_kernel({hidden, w, out, false, true}, run.ctx);

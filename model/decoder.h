@@ -21,6 +21,7 @@ class DecoderBlock {
   DecoderBlock(const Scope&, const ModelConfig& resolved, std::int64_t layer, const Pattern&, const Tensor& inv_freq);
   Var operator()(Run&, const Var& x, const Sequences&) const;
   Var operator()(Run&, const Var& x, const Sequences&, LayerCache&, const std::vector<std::int32_t>& lengths) const;
+  ParamList parameters() const;
 
   AttentionLayer& attention() { return attention_; }
   FeedForward& mlp() { return mlp_; }
@@ -33,6 +34,7 @@ class DecoderBlock {
   template <class Attend>
   Var forward(Run&, const Var& x, const Attend&) const;
 
+  std::int64_t layer_;
   NormPlace place_;
   float dropout_;
   std::uint32_t attention_site_, mlp_site_;
@@ -41,10 +43,10 @@ class DecoderBlock {
   FeedForward mlp_;
 };
 
-// What a named part of the model uses of the parameters: "embedding", "blocks.0", .., "final_norm", "loss_head".
+// What a part of the model uses of the parameters.
 struct ModelPart {
-  std::string name;
-  std::vector<Param*> params;
+  ScopeId scope;
+  ParamList params;
 };
 
 class Decoder {
@@ -72,22 +74,20 @@ class Decoder {
   std::deque<DecoderBlock>& blocks() { return blocks_; }
   std::vector<Param*> vocab_tables() const;  // rows by token: the embedding, and the head's where it is another one
 
-  // In the order of the forward pass; parameters must have their layout. One may belong to several parts.
+  // In the order of the forward pass: embedding, blocks, final norm, loss head. A parameter may belong to several.
   std::vector<ModelPart> parts() const;
 
   void set_recompute(Recompute);
-  ModuleHooks* listener = nullptr;  // null: every parameter is there all the time
-  // Called with each named activation of a forward pass, for diagnosis.
-  std::function<void(const std::string& name, const Tensor&)> watch;
+  // Called with what each part of a forward pass returns, for diagnosis.
+  std::function<void(const ScopeId&, const Tensor&)> watch;
 
  private:
   void check_run(const Run&, const Tensor& ids) const;
-  class Part;
   Var embed(Run&, const Tensor& ids, const Sequences&) const;
   Var finish(Run&, const Var& x) const;
   const Param& head() const { return head_ ? *head_ : *tokens_; }
-  void seen(const std::string& name, const Var& v) const {
-    if (watch) watch(name, v.value);
+  void seen(const ScopeId& part, const Var& v) const {
+    if (watch) watch(part, v.value);
   }
 
   ModelConfig config_;

@@ -47,6 +47,11 @@ Activation activation_of(Mlp kind) {
 
 }  // namespace
 
+ParamList& operator+=(ParamList& list, const ParamList& more) {
+  list.insert(list.end(), more.begin(), more.end());
+  return list;
+}
+
 Linear::Linear(const Scope& scope, const std::vector<Output>& outputs, std::int64_t in, bool with_bias) {
   std::vector<LogicalParam> weights, biases;
   for (const Output& o : outputs) {
@@ -63,6 +68,8 @@ Var Linear::operator()(Run& run, const Var& x, const Var& residual) const {
   RING_CHECK(weight->cut == Cut::inputs, weight->parts[0].name, " is whole in a run of a sliced model");
   return scatter_sum(run, linear(run, x, weight->var), bias_or_none(), residual);
 }
+
+ParamList Linear::parameters() const { return bias ? ParamList{weight, bias} : ParamList{weight}; }
 
 Norm::Norm(const Scope& scope, std::int64_t channels, const ModelConfig& c)
     : weight(&scope.params.add({{scope("weight"), 0, channels, {Init::Kind::ones}}}, 0)),
@@ -81,6 +88,8 @@ Var Norm::over_slices(Run& run, const Var& x) const {
   if (!sliced(run)) return (*this)(run, x);
   return swap_rows_for_channels(run, (*this)(run, swap_channels_for_rows(run, x)));
 }
+
+ParamList Norm::parameters() const { return bias ? ParamList{weight, bias} : ParamList{weight}; }
 
 AttentionLayer::AttentionLayer(const Scope& scope, const ModelConfig& c, const Pattern& pattern, const Tensor& inv_freq)
     : heads_(c.heads),
@@ -103,6 +112,13 @@ void AttentionLayer::take_heads(std::int64_t heads, std::int64_t kv_heads, const
   heads_ = heads;
   kv_heads_ = kv_heads;
   pattern_ = pattern;
+}
+
+ParamList AttentionLayer::parameters() const {
+  ParamList all = qkv_.parameters();
+  if (q_norm_) all += {q_norm_, k_norm_};
+  if (sub_norm_) all += sub_norm_->parameters();
+  return all += out_.parameters();
 }
 
 SelfAttention AttentionLayer::options() const {
@@ -189,6 +205,12 @@ Var FeedForward::operator()(Run& run, const Var& x, const Var& residual) const {
   h = kind_ == Mlp::swiglu ? swiglu(run, h) : activate(run, h, activation_of(kind_));
   if (sub_norm_) h = sub_norm_->over_slices(run, h);
   return out_(run, h, residual);
+}
+
+ParamList FeedForward::parameters() const {
+  ParamList all = in_.parameters();
+  if (sub_norm_) all += sub_norm_->parameters();
+  return all += out_.parameters();
 }
 
 std::vector<float> rope_frequencies(const RopeConfig& c, std::int64_t head_dim) {

@@ -11,6 +11,10 @@
 
 namespace ring {
 
+// The parameters of a layer, of those in it, or of a part of the model.
+using ParamList = std::vector<Param*>;
+ParamList& operator+=(ParamList&, const ParamList& more);
+
 // y = x w^T + b. Several outputs may be read by one product: their weights are then one parameter with several parts.
 struct Linear {
   struct Output {
@@ -24,6 +28,7 @@ struct Linear {
   // [N/tp,out].
   Var operator()(Run&, const Var& x, const Var& residual = {}) const;
   Var bias_or_none() const { return bias ? bias->var : Var{}; }
+  ParamList parameters() const;
 
   Param* weight;
   Param* bias = nullptr;
@@ -35,6 +40,7 @@ struct Norm {
   // Sees all channels where the run is sliced and x [N,C/tp] holds a share of them: rows are swapped for channels and
   // back.
   Var over_slices(Run& run, const Var& x) const;
+  ParamList parameters() const;
 
   Param* weight;
   Param* bias = nullptr;
@@ -51,6 +57,7 @@ class AttentionLayer {
   // each.
   Var operator()(Run&, const Var& x, const Sequences&, const Var& residual, LayerCache&,
                  const std::vector<std::int32_t>& lengths) const;
+  ParamList parameters() const;
 
   // Computes these heads alone from now on: those of a slice, with what they attend over.
   void take_heads(std::int64_t heads, std::int64_t kv_heads, const Pattern&);
@@ -77,6 +84,7 @@ class FeedForward {
  public:
   FeedForward(const Scope&, const ModelConfig& resolved);
   Var operator()(Run&, const Var& x, const Var& residual) const;  // plus residual, which may be none
+  ParamList parameters() const;
   Linear& in() { return in_; }
   Linear& out() { return out_; }
 

@@ -26,56 +26,54 @@ double seconds_of(const std::function<void()>& wait) {
 DataParallel::DataParallel(Decoder& model, Communicator& comm, Communicator& slices, const ParallelConfig& config,
                            std::int64_t bucket_bytes, const ParamTypes& types, std::uint64_t seed,
                            const ExecContext& ctx)
-    : model_(model), comm_(comm), slices_(slices), zero_(comm.size() > 1 ? static_cast<int>(config.zero) : 0) {
-  RING_CHECK(!model.listener, "the model's parameters have an owner already");
+    : ctx_(ctx),
+      model_(model),
+      comm_(comm),
+      slices_(slices),
+      zero_(comm.size() > 1 ? static_cast<int>(config.zero) : 0) {
   if (sharded()) {
-    allocate_sharded(types, seed, ctx);
+    allocate_sharded(types, seed);
   } else {
     model.allocate(ctx, seed, types);
     holding_ = own_everything(model.parameters());
   }
-  make_reducer(config, bucket_bytes, types, ctx);
-  if (sharded()) model.listener = this;
+  make_reducer(config, bucket_bytes, types);
+  if (sharded()) subscription_ = {ctx_.scopes, *this};
 }
 
-DataParallel::~DataParallel() {
-  if (model_.listener == this) model_.listener = nullptr;
-}
-
-void DataParallel::allocate_sharded(const ParamTypes& types, std::uint64_t seed, const ExecContext& ctx) {
+void DataParallel::allocate_sharded(const ParamTypes& types, std::uint64_t seed) {
   Parameters& params = model_.parameters();
   params.lay_out();
-  model_.allocate_constants(ctx);
+  model_.allocate_constants(ctx_);
   plan_ = plan_shards(params, comm_.size());
   units_ = make_fsdp_units(model_, plan_);
   holding_.slice = params.slice();
   holding_.pieces = pieces_of_rank(plan_, comm_.rank());
   holding_.size = shard_size(plan_, comm_.rank());
   const bool all_weights = zero_ < 3, copies = types.weights != types.master;
-  holding_.weights = {ctx.zeros({all_weights ? params.size() : holding_.size}, types.weights), all_weights};
+  holding_.weights = {ctx_.zeros({all_weights ? params.size() : holding_.size}, types.weights), all_weights};
   holding_.values = holding_.weights;
-  if (copies) holding_.values = holding_.shard(ctx.zeros({holding_.size}, types.master));
+  if (copies) holding_.values = holding_.shard(ctx_.zeros({holding_.size}, types.master));
   if (all_weights) {
     for (Param* p : params.layout()) p->var.value = in_flat(*p, holding_.weights.flat);
     source_ = std::make_unique<WeightBroadcast>(comm_, units_, holding_.weights.flat);
   } else {
-    source_ = std::make_unique<WeightGather>(comm_, units_, ctx, holding_.weights);
+    source_ = std::make_unique<WeightGather>(comm_, units_, ctx_, holding_.weights);
   }
-  holding_.initialise(seed, ctx);
+  holding_.initialise(seed, ctx_);
   stale_ = true;
 }
 
-void DataParallel::make_reducer(const ParallelConfig& config, std::int64_t bucket_bytes, const ParamTypes& types,
-                                const ExecContext& ctx) {
+void DataParallel::make_reducer(const ParallelConfig& config, std::int64_t bucket_bytes, const ParamTypes& types) {
   Parameters& params = model_.parameters();
   if (zero_ >= 2) {
-    holding_.gradients = holding_.shard(ctx.zeros({holding_.size}, types.gradients));
+    holding_.gradients = holding_.shard(ctx_.zeros({holding_.size}, types.gradients));
     unit_reducer_ =
-        std::make_unique<FsdpReducer>(comm_, units_, ctx, types.gradients, config.reduce, holding_.gradients);
+        std::make_unique<FsdpReducer>(comm_, units_, ctx_, types.gradients, config.reduce, holding_.gradients);
     return;
   }
   if (zero_ == 1) {
-    holding_.gradients = {ctx.zeros({params.size()}, types.gradients), true};
+    holding_.gradients = {ctx_.zeros({params.size()}, types.gradients), true};
     for (Param* p : params.layout()) {
       p->var.slot->grad = in_flat(*p, holding_.gradients.flat);
       p->var.slot->bound = true;
@@ -86,7 +84,7 @@ void DataParallel::make_reducer(const ParallelConfig& config, std::int64_t bucke
     for (const ShardPiece& p : plan_)
       if (p.offset >= b.begin && p.offset < b.begin + b.grad.numel())
         b.pieces.push_back({p.offset - b.begin, p.numel, p.owner});
-  reducer_ = std::make_unique<Reducer>(comm_, ctx.stream, std::move(buckets), config.reduce);
+  reducer_ = std::make_unique<Reducer>(comm_, ctx_.stream, std::move(buckets), config.reduce);
 }
 
 void DataParallel::start_step() {
@@ -97,42 +95,43 @@ void DataParallel::start_step() {
     model_.parameters().start_step();
 }
 
-void DataParallel::finish_gradients(const ExecContext& ctx) {
+void DataParallel::finish_gradients() {
   wait_seconds_ += seconds_of([&] {
-    unit_reducer_ ? unit_reducer_->finish(ctx) : reducer_->finish();
-    sum_replicated(holding_, slices_, ctx);
+    unit_reducer_ ? unit_reducer_->finish(ctx_) : reducer_->finish();
+    sum_replicated(holding_, slices_, ctx_);
   });
 }
 
-void DataParallel::updated(const ExecContext& ctx) {
-  if (source_) source_->updated(ctx);
+void DataParallel::updated() {
+  if (source_) source_->updated(ctx_);
   stale_ = false;
 }
 
 // The owners' news travel with the next forward pass, which all ranks take part in.
-void DataParallel::loaded(const ExecContext& ctx) {
-  holding_.refresh_weights(ctx);
+void DataParallel::loaded() {
+  holding_.refresh_weights(ctx_);
   stale_ = true;
 }
 
-void DataParallel::begin(const std::string& name, PartPass pass, const ExecContext& ctx) {
-  if (stale_) updated(ctx);
-  const std::size_t part = units_.part(name);
-  wait_seconds_ += seconds_of([&] { source_->need(part, pass, ctx); });
+void DataParallel::enter(const ScopeId& scope, ScopePass pass) {
+  const std::optional<std::size_t> part = units_.part(scope);
+  if (!part) return;
+  if (stale_) updated();
+  wait_seconds_ += seconds_of([&] { source_->need(*part, pass, ctx_); });
   // The loss head comes last, and writes its gradients in its forward.
-  const bool writes = pass == PartPass::backward || (pass == PartPass::forward && part + 1 == units_.parts.size());
+  const bool writes = pass == ScopePass::backward || (pass == ScopePass::forward && *part + 1 == units_.parts.size());
   if (!unit_reducer_ || !writes) return;
   wait_seconds_ += seconds_of([&] {
-    for (const std::size_t unit : units_.users[part]) unit_reducer_->open(unit, ctx);
+    for (const std::size_t unit : units_.users[*part]) unit_reducer_->open(unit, ctx_);
   });
 }
 
 // A unit is complete when the first part that uses it is.
-void DataParallel::end_backward(const std::string& name, const ExecContext& ctx) {
-  if (!unit_reducer_) return;
-  const std::size_t part = units_.part(name);
-  for (const std::size_t unit : units_.users[part])
-    if (units_.units[unit].first_part == part) unit_reducer_->close(unit, ctx);
+void DataParallel::after_backward(const ScopeId& scope) {
+  const std::optional<std::size_t> part = units_.part(scope);
+  if (!unit_reducer_ || !part) return;
+  for (const std::size_t unit : units_.users[*part])
+    if (units_.units[unit].first_part == *part) unit_reducer_->close(unit, ctx_);
 }
 
 std::size_t DataParallel::weight_bytes() const {

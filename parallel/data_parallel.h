@@ -22,20 +22,19 @@
 
 namespace ring {
 
-class DataParallel final : public ModuleHooks {
+class DataParallel final : public ScopeListener {
  public:
-  // Allocates and fills the parameters of `model`, and listens to it as long as both live.
+  // Allocates and fills the parameters of `model`, and follows the scopes of `ctx`, in which alone the model runs.
   // comm: the ranks that share the data; slices: those that hold the other slices of the model, at the same data.
   DataParallel(Decoder& model, Communicator& comm, Communicator& slices, const ParallelConfig&,
                std::int64_t bucket_bytes, const ParamTypes&, std::uint64_t seed, const ExecContext&);
-  ~DataParallel() override;
   DataParallel(const DataParallel&) = delete;
   DataParallel& operator=(const DataParallel&) = delete;
 
   void start_step();
-  void finish_gradients(const ExecContext&);
-  void updated(const ExecContext&);
-  void loaded(const ExecContext&);  // something else than an update wrote the master values in shard()
+  void finish_gradients();
+  void updated();
+  void loaded();  // something else than an update wrote the master values in shard()
 
   const OwnedShard& shard() const { return holding_; }
   bool sharded() const { return zero_ > 0; }             // the shard is a part of the whole
@@ -43,13 +42,14 @@ class DataParallel final : public ModuleHooks {
   std::size_t weight_bytes() const;                      // in this process, the master values included
   std::size_t gradient_bytes() const;
 
-  void begin(const std::string& part, PartPass, const ExecContext&) override;
-  void end_backward(const std::string& part, const ExecContext&) override;
+  void enter(const ScopeId&, ScopePass) override;
+  void after_backward(const ScopeId&) override;
 
  private:
-  void allocate_sharded(const ParamTypes&, std::uint64_t seed, const ExecContext&);
-  void make_reducer(const ParallelConfig&, std::int64_t bucket_bytes, const ParamTypes&, const ExecContext&);
+  void allocate_sharded(const ParamTypes&, std::uint64_t seed);
+  void make_reducer(const ParallelConfig&, std::int64_t bucket_bytes, const ParamTypes&);
 
+  const ExecContext& ctx_;
   Decoder& model_;
   Communicator& comm_;
   Communicator& slices_;
@@ -62,6 +62,7 @@ class DataParallel final : public ModuleHooks {
   std::unique_ptr<WeightSource> source_;       // zero 1 and above
   bool stale_ = false;                         // the source does not know of the newest weights
   double wait_seconds_ = 0;
+  ScopeSubscription subscription_;
 };
 
 }  // namespace ring

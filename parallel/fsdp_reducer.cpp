@@ -26,8 +26,8 @@ void FsdpReducer::open(std::size_t at, const ExecContext& ctx) {
   if (open_[at]) return;
   const FsdpUnit& unit = units_.units[at];
   for (std::size_t other = 0; other < open_.size(); ++other)
-    RING_CHECK(!open_[other] || units_.units[other].buffer != unit.buffer, "gradients of ", unit.name,
-               " are to be written while those of ", units_.units[other].name, " are in their place");
+    RING_CHECK(!open_[other] || units_.units[other].buffer != unit.buffer, "gradients of ", unit.scope,
+               " are to be written while those of ", units_.units[other].scope, " are in their place");
   settle(static_cast<std::size_t>(unit.buffer), ctx);
   for (const Param* p : unit.params) p->var.slot->written = false;
   open_[at] = true;

@@ -2,6 +2,10 @@
 // Gradients of ZeRO-2 and 3. They exist one unit at a time, in the unit's buffer: as soon as the unit's backward of a
 // micro-batch has run, they are summed to their owners, who add them to what they have of this optimizer step. The next
 // unit's backward runs meanwhile, in another buffer.
+//
+// It shares GradientSum with Reducer, and nothing more: Reducer waits for the single parameters of the last micro-batch
+// and sums each bucket in place, once per step, while units take turns in a few buffers in every micro-batch. One class
+// for both would hold either's bookkeeping beside the other's.
 
 #include <optional>
 

@@ -1,7 +1,6 @@
 #include "parallel/fsdp_units.h"
 
 #include <algorithm>
-#include <optional>
 
 namespace ring {
 namespace {
@@ -21,15 +20,17 @@ void add_param(FsdpUnit& unit, Param* p) {
 
 void add_part(FsdpUnits& u, const ModelPart& part) {
   const std::size_t number = u.parts.size();
-  u.parts.push_back(part.name);
+  u.parts.push_back(part.scope);
   std::vector<std::size_t>& users = u.users.emplace_back();
   std::optional<std::size_t> fresh;  // the unit of what no earlier part uses
-  for (Param* p : part.params) {
+  ParamList params = part.params;    // neighbours of the flat layout are neighbours here, too
+  std::ranges::sort(params, {}, &Param::offset);
+  for (Param* p : params) {
     std::size_t at = find_unit(u, p);
     if (at == u.units.size()) {
       if (!fresh) {
         fresh = at;
-        u.units.push_back({.name = part.name, .tables = true, .first_part = number});
+        u.units.push_back({.scope = part.scope, .tables = true, .first_part = number});
       }
       add_param(u.units[at = *fresh], p);
     }
@@ -38,16 +39,19 @@ void add_part(FsdpUnits& u, const ModelPart& part) {
   }
 }
 
+// Which units take turns in one buffer: those of equal keys.
+ScopeId buffer_key(const FsdpUnit& unit) {
+  if (unit.tables) return {};
+  return {unit.scope.kind, unit.scope.block % 2};
+}
+
 void place_buffers(FsdpUnits& u) {
-  std::vector<std::string> kinds;
-  int blocks = 0;
+  std::vector<ScopeId> keys;
   for (FsdpUnit& unit : u.units) {
-    std::string kind = unit.name;
-    if (unit.tables) kind = "tables";
-    if (unit.name.starts_with("blocks.")) kind = blocks++ % 2 ? "odd blocks" : "even blocks";
-    unit.buffer = static_cast<int>(std::find(kinds.begin(), kinds.end(), kind) - kinds.begin());
-    if (unit.buffer == static_cast<int>(kinds.size())) {
-      kinds.push_back(kind);
+    const ScopeId key = buffer_key(unit);
+    unit.buffer = static_cast<int>(std::find(keys.begin(), keys.end(), key) - keys.begin());
+    if (unit.buffer == static_cast<int>(keys.size())) {
+      keys.push_back(key);
       u.buffers.push_back(0);
     }
     std::int64_t& size = u.buffers[static_cast<std::size_t>(unit.buffer)];
@@ -57,9 +61,9 @@ void place_buffers(FsdpUnits& u) {
 
 }  // namespace
 
-std::size_t FsdpUnits::part(const std::string& name) const {
-  const auto it = std::find(parts.begin(), parts.end(), name);
-  RING_CHECK(it != parts.end(), "the model has no part '", name, "'");
+std::optional<std::size_t> FsdpUnits::part(const ScopeId& scope) const {
+  const auto it = std::find(parts.begin(), parts.end(), scope);
+  if (it == parts.end()) return {};
   return static_cast<std::size_t>(it - parts.begin());
 }
 

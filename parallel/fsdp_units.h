@@ -3,7 +3,7 @@
 // overwritten together. A unit has its place in one of a few buffers: blocks take turns in two of them, tables share
 // one, each of the others has a buffer of its own. So a parameter's address never changes.
 
-#include <string>
+#include <optional>
 #include <vector>
 
 #include "comm/communicator.h"
@@ -18,7 +18,7 @@ struct FsdpUnitPiece {
 };
 
 struct FsdpUnit {
-  std::string name;
+  ScopeId scope;  // of the first part that uses it
   std::vector<Param*> params{};
   std::vector<std::int64_t> param_at{};  // in the unit's buffer
   std::vector<FsdpUnitPiece> pieces{};   // of all ranks
@@ -30,11 +30,11 @@ struct FsdpUnit {
 
 struct FsdpUnits {
   std::vector<FsdpUnit> units;                  // in the order of first use
-  std::vector<std::string> parts;               // of the model, in the order of the forward pass
+  std::vector<ScopeId> parts;                   // of the model, in the order of the forward pass
   std::vector<std::vector<std::size_t>> users;  // by part: its units
   std::vector<std::int64_t> buffers;            // elements of each
 
-  std::size_t part(const std::string& name) const;  // Error: there is none
+  std::optional<std::size_t> part(const ScopeId&) const;  // none: the scope is no part of the model
 };
 
 FsdpUnits make_fsdp_units(const Decoder&, const std::vector<ShardPiece>& plan);

@@ -19,7 +19,7 @@ void WeightBroadcast::updated(const ExecContext& ctx) {
   }
 }
 
-void WeightBroadcast::need(std::size_t part, PartPass, const ExecContext& ctx) {
+void WeightBroadcast::need(std::size_t part, ScopePass, const ExecContext& ctx) {
   for (const std::size_t unit : units_.users[part]) {
     if (under_way_[unit]) under_way_[unit]->wait(ctx.stream);
     under_way_[unit].reset();
@@ -47,11 +47,11 @@ void WeightGather::updated(const ExecContext& ctx) {
 
 // Starts where they are not there already. What ran before has the buffer's old contents behind it: a part and the one
 // before it never share a buffer.
-void WeightGather::gather(std::size_t part, PartPass pass, const ExecContext& ctx) {
+void WeightGather::gather(std::size_t part, ScopePass pass, const ExecContext& ctx) {
   for (const std::size_t at : units_.users[part]) {
     const FsdpUnit& unit = units_.units[at];
     WeightBuffer& place = places_[static_cast<std::size_t>(unit.buffer)];
-    if (place.unit == at || (pass == PartPass::backward && unit.tables)) continue;
+    if (place.unit == at || (pass == ScopePass::backward && unit.tables)) continue;
     if (place.under_way) place.under_way->wait(ctx.stream);
     for (const FsdpUnitPiece& p : unit.pieces)
       if (p.piece.owner == comm_.rank())
@@ -61,15 +61,15 @@ void WeightGather::gather(std::size_t part, PartPass pass, const ExecContext& ct
   }
 }
 
-void WeightGather::need(std::size_t part, PartPass pass, const ExecContext& ctx) {
+void WeightGather::need(std::size_t part, ScopePass pass, const ExecContext& ctx) {
   gather(part, pass, ctx);
   for (const std::size_t at : units_.users[part]) {
     std::optional<Work>& work = places_[static_cast<std::size_t>(units_.units[at].buffer)].under_way;
     if (work) work->wait(ctx.stream);
     work.reset();
   }
-  if (pass == PartPass::backward && part > 0) gather(part - 1, pass, ctx);
-  if (pass != PartPass::backward && part + 1 < units_.parts.size()) gather(part + 1, pass, ctx);
+  if (pass == ScopePass::backward && part > 0) gather(part - 1, pass, ctx);
+  if (pass != ScopePass::backward && part + 1 < units_.parts.size()) gather(part + 1, pass, ctx);
 }
 
 std::size_t WeightGather::bytes() const {

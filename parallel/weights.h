@@ -13,7 +13,7 @@ class WeightSource {
   virtual ~WeightSource() = default;
   virtual void updated(const ExecContext&) = 0;  // the owners' weights are new
   // Before a part of the model runs; orders the stream after the arrival of its parameters.
-  virtual void need(std::size_t part, PartPass, const ExecContext&) = 0;
+  virtual void need(std::size_t part, ScopePass, const ExecContext&) = 0;
   virtual std::size_t bytes() const = 0;  // of buffers beside the shard's
 };
 
@@ -24,7 +24,7 @@ class WeightBroadcast final : public WeightSource {
   // all: the flat weights of all parameters, to which their values are bound.
   WeightBroadcast(Communicator&, const FsdpUnits&, const Tensor& all);
   void updated(const ExecContext&) override;
-  void need(std::size_t part, PartPass, const ExecContext&) override;
+  void need(std::size_t part, ScopePass, const ExecContext&) override;
   std::size_t bytes() const override { return 0; }
 
  private:
@@ -41,7 +41,7 @@ class WeightGather final : public WeightSource {
   // Binds every value to its place in the buffers. own: this rank's weights.
   WeightGather(Communicator&, const FsdpUnits&, const ExecContext&, const FlatBuffer& own);
   void updated(const ExecContext&) override;
-  void need(std::size_t part, PartPass, const ExecContext&) override;
+  void need(std::size_t part, ScopePass, const ExecContext&) override;
   std::size_t bytes() const override;
 
  private:
@@ -50,7 +50,7 @@ class WeightGather final : public WeightSource {
     std::optional<std::size_t> unit;  // whose weights are here, or on their way
     std::optional<Work> under_way;
   };
-  void gather(std::size_t part, PartPass, const ExecContext&);
+  void gather(std::size_t part, ScopePass, const ExecContext&);
 
   Communicator& comm_;
   const FsdpUnits& units_;

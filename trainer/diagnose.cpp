@@ -48,8 +48,8 @@ std::string non_finite_gradient(const OwnedShard& shard, const ExecContext& ctx)
 std::string non_finite_activation(Decoder& model, Run run, const Tensor& ids, const Sequences& seqs) {
   std::string found;
   run.tape = nullptr;
-  model.watch = [&](const std::string& name, const Tensor& t) {
-    if (found.empty()) found = locate("activation after " + name, t, run.ctx);
+  model.watch = [&](const ScopeId& part, const Tensor& t) {
+    if (found.empty()) found = locate(str("activation after ", part), t, run.ctx);
   };
   model.hidden(run, ids, seqs);
   model.watch = nullptr;

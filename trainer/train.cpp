@@ -282,7 +282,7 @@ void Loop::report(const StepReport& r) {
                     {"context_bytes", sent_keys()},
                     {"memory_in_use", static_cast<std::int64_t>(memory.in_use)},
                     {"memory_peak", static_cast<std::int64_t>(memory.peak)},
-                    {"memory_peak_phase", fullest_phase(memory).phase},
+                    {"memory_peak_phase", str(fullest_phase(memory).phase)},
                     {"memory_reserved", static_cast<std::int64_t>(memory.reserved)},
                     {"memory_fragmentation", memory.fragmentation()}});
   interval_seconds_ = 0;

@@ -13,7 +13,6 @@
 #include "core/cpu/thread_pool.h"
 #include "core/log.h"
 #include "kernels/elementwise.h"
-#include "kernels/observers.h"
 #include "kernels/tuning.h"
 #include "model/flops.h"
 #include "model/patterns.h"
@@ -61,17 +60,17 @@ Trainer::Trainer(const Config& config, const ExecContext& ctx, Mesh& mesh, Loade
       sequences_(micro_batches()),
       graph_(mesh.world() > 1 || packed() ? Switch::off : config.train.cuda_graph, ctx.stream, arena_) {
   model_.set_recompute(config.train.recompute);
-  arena_->enter_phase("optimizer states");
   std::vector<Communicator*> norm_over;
   if (parallel_.data->sharded()) norm_over.push_back(&mesh_.group(kDataAxes));
   if (plan_.tp > 1) norm_over.push_back(&mesh_.axis("tp"));
   optimizer_ = make_lasting<std::unique_ptr<Optimizer>>([&] {
+    const ScopeGuard scope(*ctx_.scopes, {ScopeKind::optimizer_states});
     return optimizer_kind(config.optimizer).make(config.optimizer, parallel_.data->shard(), config.run.seed, ctx_);
   });
   step_state_ = ctx_.zeros({sizeof(StepState)}, DType::u8);
   norm_.emplace(parallel_.data->shard(), std::move(norm_over), ctx_);
   const std::int64_t tokens = plan_.micro_batches * micro_tokens();
-  arena_->enter_phase("inputs");
+  const ScopeGuard scope(*ctx_.scopes, {ScopeKind::inputs});
   inputs_ = StepInputs(tokens, packed(), ctx_.stream);
   loss_ = ctx_.empty({1});
   stage_ = std::make_unique<InputStage>(tokens, packed(), ctx_.stream);
@@ -88,7 +87,7 @@ Trainer::Trainer(const Config& config, const ExecContext& ctx, Mesh& mesh, Loade
 
 Parallelized Trainer::parallelized() {
   ctx_.stream.impl().allocator = arena_;
-  arena_->enter_phase("parameters");
+  const ScopeGuard scope(*ctx_.scopes, {ScopeKind::parameters});
   const ParameterOptions options{param_types(config_), config_.run.seed, bucket_bytes(config_, ctx_)};
   return make_lasting<Parallelized>([&] { return parallelize(model_, mesh_, plan_, options, ctx_); });
 }
@@ -137,7 +136,6 @@ void Trainer::micro_step(std::size_t index) {
   head.chunk_bytes = config_.train.loss_chunk_bytes;
   const LossOutput out = model_.loss(run, micro_part(inputs_.ids, index), sequences_[index], head);
   axpby_kernel({out.sum.value, loss_, loss_, 1, 1}, ctx_);
-  arena_->enter_phase("backward");
   tape.backward(out.sum.slot, {}, ctx_);
 }
 
@@ -147,13 +145,12 @@ void Trainer::compute() {
   parallel_.data->start_step();
   fill_zero(loss_, ctx_.stream);
   for (std::size_t i = 0; i < micro_batches(); ++i) micro_step(i);
-  parallel_.data->finish_gradients(ctx_);
+  parallel_.data->finish_gradients();
   mesh_.group(kDataAxes).all_reduce(loss_, Reduce::sum, ctx_.stream.record()).wait(ctx_.stream);
-  const NamedPart part(ctx_, "optimizer");
-  arena_->enter_phase("optimizer");
+  const ScopeGuard scope(*ctx_.scopes, {ScopeKind::optimizer});
   norm_->judge(step_state_, config_.optimizer.clip, loss_, ctx_);
   optimizer_->update(step_state_, ctx_);
-  parallel_.data->updated(ctx_);
+  parallel_.data->updated();
 }
 
 std::int64_t Trainer::planned_steps() const {
@@ -309,7 +306,7 @@ void Trainer::add_state(State& state) {
 }
 
 void Trainer::restored() {
-  parallel_.data->loaded(ctx_);
+  parallel_.data->loaded();
   loader_.seek(static_cast<std::uint64_t>(cursor_));
 }
 
@@ -317,7 +314,7 @@ void Trainer::load_weights(const std::string& checkpoint) {
   State state;
   add_parameters(state, kWeightsPrefix, model_.parameters(), parallel_.data->shard(), parallel_.data->shard().values);
   ring::load_weights(checkpoint, state, kWeightsPrefix, ctx_.stream);
-  parallel_.data->loaded(ctx_);
+  parallel_.data->loaded();
 }
 
 namespace {

@@ -10,6 +10,7 @@
 #include "comm/mesh/mesh.h"
 #include "core/step_arena.h"
 #include "data/loader.h"
+#include "kernels/observers.h"
 #include "model/decoder.h"
 #include "optim/gradient_norm.h"
 #include "optim/optimizer.h"
@@ -107,7 +108,9 @@ class Trainer {
 
   const Config& config_;
   ExecContext ctx_;
+  ObservedScopes observed_{ctx_};  // the first to be told: what the others queue belongs to the scope
   std::shared_ptr<StepArena> arena_;
+  ScopeSubscription phases_{ctx_.scopes, *arena_};
   Mesh& mesh_;
   Loader& loader_;
   ParallelPlan plan_;

@@ -35,7 +35,7 @@ Var activate(Run& run, const Var& x, Activation kind) {
   const Tensor y = activated(run.ctx, x.value, kind);
   if (!run.tape) return {y, nullptr};
   const Saved saved(x);
-  Var out = run.tape->record("activate", y, {x.slot}, [saved, kind](Backward& back) {
+  Var out = run.record("activate", y, {x.slot}, [saved, kind](Backward& back) {
     const Tensor in = saved.get(back.ctx);
     add_gradient(back, in, [&](const Tensor& dx) {
       activate_backward_kernel({.x = in, .dy = back.grad(), .dx = dx, .kind = kind}, back.ctx);
@@ -50,7 +50,7 @@ Var swiglu(Run& run, const Var& gate_up) {
   const Tensor y = gated(run.ctx, in);
   if (!run.tape) return {y, nullptr};
   const Saved saved(gate_up);
-  Var out = run.tape->record("swiglu", y, {gate_up.slot}, [saved](Backward& back) {
+  Var out = run.record("swiglu", y, {gate_up.slot}, [saved](Backward& back) {
     const Tensor x = saved.get(back.ctx);
     add_gradient(back, x, [&](const Tensor& dx) {
       swiglu_backward_kernel({.gate_up = x, .dy = back.grad(), .dgate_up = dx}, back.ctx);

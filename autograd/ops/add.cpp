@@ -17,7 +17,7 @@ Var add(Run& run, const Var& a, const Var& b) {
              ": shapes differ");
   const Tensor y = sum(run.ctx, a.value, b.value);
   if (!run.tape) return {y, nullptr};
-  Var out = run.tape->record("add", y, {a.slot, b.slot}, [](Backward& back) {
+  Var out = run.record("add", y, {a.slot, b.slot}, [](Backward& back) {
     for (int i : {0, 1})
       if (back.needs_grad(i)) back.accumulate(i, back.grad());
   });

@@ -40,9 +40,8 @@ Var attention(Run& run, const Var& q, const Var& k, const Var& v, const Sequence
                                .lse = lse,
                                .scale = options.scale,
                                .pattern = options.pattern};
-  return run.tape->record("attention", out, {q.slot, k.slot, v.slot}, [args, sequences, cp = run.cp](Backward& back) {
-    attention_rule(back, args, sequences, cp);
-  });
+  return run.record("attention", out, {q.slot, k.slot, v.slot},
+                    [args, sequences, cp = run.cp](Backward& back) { attention_rule(back, args, sequences, cp); });
 }
 
 }  // namespace ring

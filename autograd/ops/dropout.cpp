@@ -55,8 +55,7 @@ Var dropout_add(Run& run, const Var& x, const Var& residual, float rate, std::ui
                      .state = run.state};
   const Tensor y = masked(run.ctx, mask, x.value, residual.value);
   if (!run.tape) return {y, nullptr};
-  Var out =
-      run.tape->record("dropout", y, {x.slot, residual.slot}, [mask](Backward& back) { dropout_backward(back, mask); });
+  Var out = run.record("dropout", y, {x.slot, residual.slot}, [mask](Backward& back) { dropout_backward(back, mask); });
   return recomputable(run, out, [mask, in = Saved(x), r = Saved(residual)](const ExecContext& ctx) {
     return masked(ctx, mask, in.get(ctx), r.get(ctx));
   });

@@ -13,7 +13,7 @@ Var look_up(Run& run, const Tensor& ids, const Var& table, std::int64_t first_id
   const Tensor y = run.ctx.empty({ids.dim(0), table.value.dim(1)}, table.value.dtype());
   embedding_kernel({.ids = ids, .table = table.value, .out = y, .first_id = first_id, .all_rows = all_rows}, run.ctx);
   if (!run.tape) return {y, nullptr};
-  return run.tape->record("embedding", y, {table.slot}, [=, w = table.value](Backward& back) {
+  return run.record("embedding", y, {table.slot}, [=, w = table.value](Backward& back) {
     if (!back.needs_grad(0)) return;
     const Sink s = back.sink(0, w.shape(), w.dtype());
     embedding_backward_kernel(

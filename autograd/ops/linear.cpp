@@ -43,8 +43,8 @@ Var linear(Run& run, const Var& x, const Var& w, const Var& b, const Var& residu
   const Tensor y = product(run.ctx, x.value, w.value, b.value, residual.value);
   if (!run.tape) return {y, nullptr};
   const Saved saved(x);
-  Var out = run.tape->record("linear", y, {x.slot, w.slot, b.slot, residual.slot},
-                             [saved, w = w.value](Backward& back) { linear_backward(back, saved, w); });
+  Var out = run.record("linear", y, {x.slot, w.slot, b.slot, residual.slot},
+                       [saved, w = w.value](Backward& back) { linear_backward(back, saved, w); });
   return recomputable(run, out, [saved, w = w.value, b = b.value, r = Saved(residual)](const ExecContext& ctx) {
     return product(ctx, saved.get(ctx), w, b, r.get(ctx));
   });

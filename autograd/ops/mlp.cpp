@@ -100,8 +100,8 @@ Var mlp_gelu_tanh(Run& run, const Var& x, const Var& w1, const Var& b1, const Va
   if (!run.tape) return {y, nullptr};
   const auto kept = std::make_shared<MlpSaved>(Saved(x), w);
   if (!run.recompute) kept->hidden = std::move(hidden);
-  Var out = run.tape->record("mlp", y, {x.slot, w1.slot, b1.slot, w2.slot, b2.slot, residual.slot},
-                             [kept](Backward& back) { mlp_backward(back, *kept); });
+  Var out = run.record("mlp", y, {x.slot, w1.slot, b1.slot, w2.slot, b2.slot, residual.slot},
+                       [kept](Backward& back) { mlp_backward(back, *kept); });
   return recomputable(run, out, [kept, r = Saved(residual)](const ExecContext& ctx) {
     return second_layer(ctx, kept->get(ctx).after, kept->weights, r.get(ctx));
   });

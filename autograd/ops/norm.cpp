@@ -42,7 +42,7 @@ Var rms_norm(Run& run, const Var& x, const Var& w, float eps) {
   const RmsNorm f = rms_normed(run.ctx, x.value, w.value, eps);
   if (!run.tape) return {f.y, nullptr};
   const Saved saved(x);
-  Var out = run.tape->record("rms_norm", f.y, {x.slot, w.slot}, [saved, w = f.w, rstd = f.rstd](Backward& back) {
+  Var out = run.record("rms_norm", f.y, {x.slot, w.slot}, [saved, w = f.w, rstd = f.rstd](Backward& back) {
     const Tensor in = saved.get(back.ctx);
     const Sink dx = wanted(back, 0, in), dw = wanted(back, 1, w);
     rms_norm_backward_kernel({in, w, rstd, back.grad(), dx.dst, dw.dst, dx.beta, dw.beta}, back.ctx);
@@ -62,7 +62,7 @@ Var layer_norm(Run& run, const Var& x, const Var& w, const Var& bias, float eps)
     layer_norm_backward_kernel({in, w, mean, rstd, back.grad(), dx.dst, dw.dst, db.dst, dx.beta, dw.beta, db.beta},
                                back.ctx);
   };
-  Var out = run.tape->record("layer_norm", f.y, {x.slot, w.slot, bias.slot}, std::move(backward));
+  Var out = run.record("layer_norm", f.y, {x.slot, w.slot, bias.slot}, std::move(backward));
   return recomputable(run, out, [saved, w = f.w, b = f.b, eps](const ExecContext& ctx) {
     return layer_normed(ctx, saved.get(ctx), w, b, eps).y;
   });

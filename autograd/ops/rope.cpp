@@ -13,7 +13,7 @@ Var rope(Run& run, const Var& x, const Tensor& positions, const Tensor& inv_freq
   const Tensor y = run.ctx.empty(in.shape(), in.dtype());
   rope_kernel({.x = in, .out = y, .positions = positions, .inv_freq = inv_freq}, run.ctx);
   if (!run.tape) return {y, nullptr};
-  return run.tape->record("rope", y, {x.slot}, [shape = in.shape(), positions, inv_freq](Backward& back) {
+  return run.record("rope", y, {x.slot}, [shape = in.shape(), positions, inv_freq](Backward& back) {
     if (!back.needs_grad(0)) return;
     const Sink s = back.sink(0, shape, back.grad().dtype());
     rope_kernel({.x = back.grad().view(shape),

@@ -141,7 +141,7 @@ Var self_attention(Run& run, const Var& qkv, const Sequences& sequences, const S
   Rule rule{options,    sequences, out,        lse,        again ? Prepared{} : std::move(p),
             Saved(qkv), again,     in.shape(), in.dtype(), run.cp};
   rule.options.keys = rule.options.values = nullptr;  // the caller's, and only as long as this call
-  return run.tape->record("self_attention", y, {qkv.slot, options.q_norm.slot, options.k_norm.slot}, std::move(rule));
+  return run.record("self_attention", y, {qkv.slot, options.q_norm.slot, options.k_norm.slot}, std::move(rule));
 }
 
 }  // namespace ring

@@ -84,7 +84,7 @@ Var swap(Run& run, std::string_view name, const Var& x, Swap there, Swap back_ag
   Communicator& tp = *run.tp;
   const Tensor y = there(run.ctx, tp, x.value);
   if (!run.tape) return {y, nullptr};
-  Var out = run.tape->record(name, y, {x.slot}, [&tp, back_again](Backward& back) {
+  Var out = run.record(name, y, {x.slot}, [&tp, back_again](Backward& back) {
     if (back.needs_grad(0)) back.accumulate(0, back_again(back.ctx, tp, back.grad()));
   });
   return recomputable(run, out,
@@ -107,7 +107,7 @@ Var gather_rows(Run& run, const Var& x) {
   RING_CHECK(x.value.shape().size() == 2, "gather_rows: ", describe(x.value), ", expected [N,C]");
   const Tensor y = gathered(run.ctx, tp, x.value);
   if (!run.tape) return {y, nullptr};
-  Var out = run.tape->record("gather_rows", y, {x.slot}, [&tp, like = x.value.shape()](Backward& back) {
+  Var out = run.record("gather_rows", y, {x.slot}, [&tp, like = x.value.shape()](Backward& back) {
     if (!back.needs_grad(0)) return;
     const Tensor dx = back.ctx.empty(like, back.grad().dtype());
     scatter(back.ctx, tp, back.grad(), dx);
@@ -143,8 +143,8 @@ Var scatter_sum(Run& run, const Var& x, const Var& b, const Var& residual) {
              describe(residual.value), " for rows of ", shape);
   const Tensor y = scattered(run.ctx, tp, x.value, b.value, residual.value);
   if (!run.tape) return {y, nullptr};
-  Var out = run.tape->record("scatter_sum", y, {x.slot, b.slot, residual.slot},
-                             [&tp, b = b.value](Backward& back) { scatter_backward(back, tp, b); });
+  Var out = run.record("scatter_sum", y, {x.slot, b.slot, residual.slot},
+                       [&tp, b = b.value](Backward& back) { scatter_backward(back, tp, b); });
   return recomputable(run, out, [&tp, in = Saved(x), b = b.value, r = Saved(residual)](const ExecContext& ctx) {
     return scattered(ctx, tp, in.get(ctx), b, r.get(ctx));
   });

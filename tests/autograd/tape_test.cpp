@@ -286,7 +286,7 @@ TEST_F(TapeTest, MemoryFallsWhileTheBackwardRuns) {
   std::vector<std::size_t> in_use;
   for (int i = 0; i < 5; ++i) {
     y = activate(run, y, Activation::gelu);
-    y = tape.record("probe", y.value, {y.slot}, [&](Backward& b) {
+    y = run.record("probe", y.value, {y.slot}, [&](Backward& b) {
       in_use.push_back(allocator.stats().in_use);
       b.accumulate(0, b.grad());
     });
@@ -299,30 +299,38 @@ TEST_F(TapeTest, MemoryFallsWhileTheBackwardRuns) {
   for (std::size_t i = 2; i < in_use.size(); ++i) EXPECT_LT(in_use[i], in_use[i - 1]);
 }
 
-// Parts begin before their first step of the backward and end after their parameters are complete.
-TEST_F(TapeTest, AListenerSeesThePartsOfTheBackward) {
-  struct Listener final : ModuleHooks {
+// Scopes begin before their first step of the backward and end after their parameters are complete.
+TEST_F(TapeTest, ListenersSeeTheScopesOfTheBackward) {
+  struct Listener final : ScopeListener {
     std::vector<std::string> seen;
-    void begin(const std::string& part, PartPass pass, const ExecContext&) override {
-      EXPECT_EQ(pass, PartPass::backward);
-      seen.push_back("begin " + part);
+    void enter(const ScopeId& id, ScopePass pass) override {
+      seen.push_back(str(pass == ScopePass::backward ? "enter " : "forward ", id));
     }
-    void end_backward(const std::string& part, const ExecContext&) override { seen.push_back("end " + part); }
+    void leave(const ScopeId& id, ScopePass pass) noexcept override {
+      if (pass == ScopePass::backward) seen.push_back(str("leave ", id));
+    }
+    void after_backward(const ScopeId& id) override { seen.push_back(str("after ", id)); }
   } listener;
+  const ScopeSubscription subscription(ctx.scopes, listener);
   Parameter a("a", {8, 8}, ctx), b("b", {8, 8}, ctx);
   a.var.slot->on_ready = [&] { listener.seen.push_back("a ready"); };
   b.var.slot->on_ready = [&] { listener.seen.push_back("b ready"); };
   Tape tape;
-  tape.listener = &listener;
   ring::Run run = recording(tape);
-  Var x = linear(run, input("x", {3, 8}), a.var);  // of no part
-  tape.enter_part("one");
-  x = linear(run, linear(run, x, b.var), a.var);
-  tape.enter_part("two");
-  x = linear(run, x, a.var);
+  Var x = linear(run, input("x", {3, 8}), a.var);  // of no scope
+  {
+    const ScopeGuard scope = run.enter(block_scope(0));
+    x = linear(run, linear(run, x, b.var), a.var);
+  }
+  {
+    const ScopeGuard scope = run.enter({ScopeKind::final_norm});
+    x = linear(run, x, a.var);
+  }
   tape.backward(x.slot, random("seed", {3, 8}), ctx);
   EXPECT_EQ(listener.seen,
-            (std::vector<std::string>{"begin two", "end two", "begin one", "b ready", "end one", "a ready"}));
+            (std::vector<std::string>{"forward blocks.0", "forward final_norm", "enter backward", "enter final_norm",
+                                      "after final_norm", "leave final_norm", "enter blocks.0", "b ready",
+                                      "after blocks.0", "leave blocks.0", "a ready", "leave backward"}));
 }
 
 TEST_F(TapeTest, AThrowingStepLeavesTheTapeDestructible) {
@@ -331,7 +339,7 @@ TEST_F(TapeTest, AThrowingStepLeavesTheTapeDestructible) {
     Tape tape;
     ring::Run run = recording(tape);
     Var y = linear(run, input("x", {3, 8}), w.var);
-    y = tape.record("bad", y.value, {y.slot}, [](Backward&) { fail("broken"); });
+    y = run.record("bad", y.value, {y.slot}, [](Backward&) { fail("broken"); });
     EXPECT_THROW(tape.backward(y.slot, random("seed", {3, 8}), ctx), Error);
   }
   EXPECT_EQ(w.var.slot->uses, 0);

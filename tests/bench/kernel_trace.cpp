@@ -48,7 +48,6 @@ class KernelTrace::Blocks final : public Allocator {
   MemoryStats stats() const override { return inner_->stats(); }
   void reset_peak() override { inner_->reset_peak(); }
   void trim() override { inner_->trim(); }
-  void enter_phase(std::string_view phase) override { inner_->enter_phase(phase); }
 
   void watch(const std::string& name, const Tensor& t) {
     if (t.defined() && t.bytes() && t.bytes() <= kLargest) watched_.push_back({t.raw(), {name, 0, t.bytes(), 0, 0}});
@@ -106,8 +105,9 @@ class KernelTrace::Watch final : public KernelObserver {
     for (const std::string& part : parts_) text += part + "/";
     calls.push_back({str(text, c.slot, ' ', c.candidate, ' ', c.cost.shape), blocks_->sums()});
   }
-  void push(std::string_view name, const ExecContext&) override { parts_.emplace_back(name); }
-  void pop(const ExecContext&) override { parts_.pop_back(); }
+  void enter_scope(const ScopeId& id, const ExecContext&) override { parts_.push_back(str(id)); }
+  void enter_step(std::string_view op, const ExecContext&) override { parts_.emplace_back(op); }
+  void leave(const ExecContext&) override { parts_.pop_back(); }
 
   std::vector<TracedCall> calls;
 

@@ -18,7 +18,7 @@ namespace {
 std::string path_of(const Profile& p, int part) {
   std::string path;
   for (; part >= 0; part = p.parts[static_cast<std::size_t>(part)].parent)
-    path = p.parts[static_cast<std::size_t>(part)].name + "/" + path;
+    path = p.parts[static_cast<std::size_t>(part)].name() + "/" + path;
   return path;
 }
 
@@ -47,9 +47,9 @@ Profile made_up() {
     const double at = 0.01 * step;
     const int block = static_cast<int>(p.parts.size());
     p.steps.push_back({at, 0.01});
-    p.parts.push_back({"blocks.7", -1, {at, 0.004}, {at, 0.001}});
-    p.parts.push_back({"backward", -1, {at + 0.004, 0.002}, {at, 0.001}});
-    p.parts.push_back({"blocks.7", block + 1, {at + 0.004, 0.002}, {at, 0.001}});
+    p.parts.push_back({block_scope(7), "", -1, {at, 0.004}, {at, 0.001}});
+    p.parts.push_back({{ScopeKind::backward}, "", -1, {at + 0.004, 0.002}, {at, 0.001}});
+    p.parts.push_back({block_scope(7), "", block + 1, {at + 0.004, 0.002}, {at, 0.001}});
     p.calls.push_back({"matmul", "fast", {4e9, 100, "f32[1]"}, block, {at, 0.004}, {at, 0.0001}});
     p.calls.push_back({"matmul", "fast", {1e9, 100, "f32[2]"}, block + 2, {at + 0.004, 0.002}, {at, 0.0001}});
     for (int i = 0; i < 3; ++i)
@@ -104,7 +104,7 @@ TEST(Profiler, SeesEveryKernelOfTheWatchedSteps) {
   for (const double sum : in_kernels) EXPECT_GT(sum, 0.5 * p.seconds_per_step());  // 0.95 on an idle machine
   for (const ProfiledPart& part : p.parts) {
     if (part.parent < 0 || part.device.seconds == 0) continue;
-    EXPECT_TRUE(within(part.device, p.parts[static_cast<std::size_t>(part.parent)].device)) << part.name;
+    EXPECT_TRUE(within(part.device, p.parts[static_cast<std::size_t>(part.parent)].device)) << part.name();
   }
 }
 
@@ -119,7 +119,7 @@ TEST(Profiler, KernelsBelongToTheirParts) {
     const auto expect = [&](std::string_view slot, bool good) {
       EXPECT_TRUE(c.slot != slot || good) << slot << " in " << path;
     };
-    expect("attention", path == "blocks.0/" || path == "blocks.1/");
+    expect("attention", path == "blocks.0/blocks.0.attention/" || path == "blocks.1/blocks.1.attention/");
     expect("attention_backward", path.starts_with("backward/blocks."));
     expect("cross_entropy", path == "loss_head/");
     expect("embedding_backward", path.starts_with("backward/embedding/"));

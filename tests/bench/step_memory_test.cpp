@@ -55,7 +55,9 @@ void expect_planned_steps(Recompute recompute, DeviceChoice device) {
   std::size_t held = 0;
   for (const PhaseMemory& p : s.phases) held += p.held;
   EXPECT_LE(held, s.in_use);
-  for (const char* phase : {"parameters", "optimizer states", "inputs", "blocks.3", "loss_head", "backward"})
+  for (const ScopeId& phase :
+       {ScopeId{ScopeKind::parameters}, ScopeId{ScopeKind::optimizer_states}, ScopeId{ScopeKind::inputs},
+        block_scope(3), ScopeId{ScopeKind::loss_head}, ScopeId{ScopeKind::backward}})
     EXPECT_TRUE(std::any_of(s.phases.begin(), s.phases.end(), [&](const PhaseMemory& p) { return p.phase == phase; }))
         << phase;
 }

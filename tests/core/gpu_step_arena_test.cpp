@@ -75,9 +75,9 @@ TEST_F(GpuStepArena, TheSlabReplacesWhatWasRecorded) {
 }
 
 TEST_F(GpuStepArena, OutOfMemoryNamesThePhases) {
-  arena->enter_phase("parameters");
+  arena->enter({ScopeKind::parameters}, ScopePass::inference);
   const Tensor weights = make(20 * kMiB);
-  arena->enter_phase("blocks.0");
+  arena->enter(block_scope(0), ScopePass::forward);
   const Tensor kept = make(10 * kMiB);
   try {
     Tensor::empty({std::int64_t{1} << 50}, DType::u8, *stream);

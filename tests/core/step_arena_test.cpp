@@ -263,25 +263,44 @@ TEST_F(StepArenaTest, AStepThatWasAbandonedIsNotPlannedFor) {
 
 TEST_F(StepArenaTest, CountsByPhase) {
   Blocks weights(arena), others(arena);
-  arena.enter_phase("parameters");
-  weights.add(5000);
-  arena.enter_phase("blocks.0");
-  others.add(1000);
-  arena.enter_phase("blocks.1");
-  others.add(2000);
-  others.drop(0);
+  const auto scopes = std::make_shared<Scopes>();
+  const ScopeSubscription subscription(scopes, arena);
+  {
+    const ScopeGuard scope(*scopes, {ScopeKind::parameters});
+    weights.add(5000);
+  }
+  {
+    const ScopeGuard scope(*scopes, block_scope(0));
+    others.add(1000);
+  }
+  {
+    const ScopeGuard block(*scopes, block_scope(1));
+    const ScopeGuard mlp(*scopes, block_scope(1, Sublayer::mlp));
+    others.add(2000);
+    others.drop(0);
+  }
+  {
+    const ScopeGuard block(*scopes, block_scope(1), ScopePass::backward);
+    others.add(10);
+  }
+  others.drop(1);
   MemoryStats s = arena.stats();
   EXPECT_EQ(s.in_use, 7000u);
   EXPECT_EQ(s.peak, 8000u);
-  ASSERT_EQ(s.phases.size(), 3u);
-  EXPECT_EQ(s.phases[0].phase, "parameters");
-  EXPECT_EQ(s.phases[0].held, 5000u);
-  EXPECT_EQ(s.phases[0].peak, 5000u);
-  EXPECT_EQ(s.phases[1].phase, "blocks.1");
-  EXPECT_EQ(s.phases[1].held, 2000u);
-  EXPECT_EQ(s.phases[1].peak, 8000u);
-  EXPECT_EQ(s.phases[2].held, 0u);
-  EXPECT_EQ(s.phases[2].peak, 6000u);
+  const auto of = [&](const ScopeId& phase) {
+    for (const PhaseMemory& p : s.phases)
+      if (p.phase == phase) return std::pair{p.held, p.peak};
+    ADD_FAILURE() << "nothing was counted in " << phase;
+    return std::pair<std::size_t, std::size_t>{};
+  };
+  using Bytes = std::pair<std::size_t, std::size_t>;
+  ASSERT_EQ(s.phases.size(), 5u);
+  EXPECT_EQ(s.phases[0].phase, ScopeId{ScopeKind::parameters}) << "what holds most comes first";
+  EXPECT_EQ(of({ScopeKind::parameters}), (Bytes{5000, 5000}));
+  EXPECT_EQ(of(block_scope(0)), (Bytes{0, 6000}));
+  EXPECT_EQ(of(block_scope(1)), (Bytes{2000, 8000}));
+  EXPECT_EQ(of({ScopeKind::backward}), (Bytes{0, 7010}));
+  EXPECT_EQ(of({}), (Bytes{0, 7010})) << "between the scopes";
   arena.reset_peak();
   EXPECT_EQ(arena.stats().peak, 7000u);
 }
@@ -303,14 +322,14 @@ TEST_F(StepArenaTest, StatisticsCountBlocksNotTheSlabAndWhatOthersTook) {
 TEST(StepArena, OutOfMemoryNamesTheLargestHolders) {
   StepArena arena(std::make_shared<Limited>(1 << 22));
   Blocks blocks(arena);
-  arena.enter_phase("parameters");
-  blocks.add(1 << 20);
-  arena.enter_phase("blocks.0");
-  blocks.add(3 << 19);
-  for (int i = 1; i < 9; ++i) {
-    arena.enter_phase(str("blocks.", i));
-    blocks.add(static_cast<std::size_t>(100 - i));
-  }
+  const auto add = [&](const ScopeId& phase, std::size_t bytes) {
+    arena.enter(phase, ScopePass::forward);
+    blocks.add(bytes);
+    arena.leave(phase, ScopePass::forward);
+  };
+  add({ScopeKind::parameters}, 1 << 20);
+  add(block_scope(0), 3 << 19);
+  for (int i = 1; i < 9; ++i) add(block_scope(i), static_cast<std::size_t>(100 - i));
   try {
     blocks.add(1 << 23);
     ADD_FAILURE() << "there is no such memory";
@@ -391,11 +410,12 @@ TEST(StepArena, ServesSeveralThreads) {
         std::mt19937 random(static_cast<unsigned>(t));
         Blocks blocks(arena);
         for (int i = 0; i < 200; ++i) {
-          arena.enter_phase(t % 2 ? "odd" : "even");
+          arena.enter(block_scope(t % 2), ScopePass::forward);
           if (blocks.size() < 3 || random() % 2)
             blocks.add(1 + random() % 2000);
           else
             blocks.drop(random() % blocks.size());
+          arena.leave(block_scope(t % 2), ScopePass::forward);
         }
       });
     for (std::thread& t : threads) t.join();

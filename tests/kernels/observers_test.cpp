@@ -17,8 +17,9 @@ class Notes final : public KernelObserver {
     run();
     seen_.push_back(str(who_, " ", c.slot, " ends"));
   }
-  void push(std::string_view name, const ExecContext&) override { seen_.push_back(str(who_, " +", name)); }
-  void pop(const ExecContext&) override { seen_.push_back(str(who_, " -")); }
+  void enter_scope(const ScopeId& id, const ExecContext&) override { seen_.push_back(str(who_, " +", id)); }
+  void enter_step(std::string_view op, const ExecContext&) override { seen_.push_back(str(who_, " +", op)); }
+  void leave(const ExecContext&) override { seen_.push_back(str(who_, " -")); }
 
  private:
   std::string who_;
@@ -33,12 +34,27 @@ TEST(Observers, SeveralSeeOneCallFirstOutermost) {
   const Tensor x = from_host<float>({1, 2, 3}, ctx.stream);
   ctx.observer = observe_by({std::make_shared<Notes>("a", seen), nullptr, std::make_shared<Notes>("b", seen)});
   {
-    const NamedPart part(ctx, "blocks.0");
+    const ObservedStep step(ctx, "rope");
     double_of(x, ctx);
   }
-  EXPECT_EQ(seen, (std::vector<std::string>{"a +blocks.0", "b +blocks.0", "a axpby begins", "b axpby begins",
-                                            "b axpby ends", "a axpby ends", "b -", "a -"}));
+  EXPECT_EQ(seen, (std::vector<std::string>{"a +rope", "b +rope", "a axpby begins", "b axpby begins", "b axpby ends",
+                                            "a axpby ends", "b -", "a -"}));
   EXPECT_EQ(to_host<float>(x, ctx.stream), (std::vector<float>{2, 4, 6}));  // it ran once
+}
+
+// Whoever observes when a scope begins, which may be somebody else than before.
+TEST(Observers, LearnTheScopesOfTheirContext) {
+  std::vector<std::string> seen;
+  ExecContext ctx{Stream::cpu(1)};
+  const ObservedScopes observed(ctx);
+  { const ScopeGuard unseen(*ctx.scopes, {ScopeKind::embedding}); }
+  ctx.observer = observe_by({std::make_shared<Notes>("a", seen), std::make_shared<Notes>("b", seen)});
+  {
+    const ScopeGuard block(*ctx.scopes, block_scope(3));
+    const ScopeGuard mlp(*ctx.scopes, block_scope(3, Sublayer::mlp));
+  }
+  EXPECT_EQ(seen, (std::vector<std::string>{"a +blocks.3", "b +blocks.3", "a +blocks.3.mlp", "b +blocks.3.mlp", "b -",
+                                            "a -", "b -", "a -"}));
 }
 
 TEST(Observers, NoneAreNobody) {
@@ -48,7 +64,7 @@ TEST(Observers, NoneAreNobody) {
   const auto only = std::make_shared<Notes>("a", seen);
   EXPECT_EQ(observe_by({nullptr, only}), only);
   const ExecContext ctx{Stream::cpu(1)};
-  const NamedPart part(ctx, "nobody watches");
+  const ObservedStep step(ctx, "nobody watches");
 }
 
 TEST(Observers, RangesAreThereOrRefused) {
@@ -64,7 +80,8 @@ TEST(Observers, RangesAreThereOrRefused) {
   ExecContext ctx{Stream::cpu(1)};
   const Tensor x = from_host<float>({1}, ctx.stream);
   ctx.observer = make_range_observer();
-  const NamedPart part(ctx, "part");
+  const ObservedScopes observed(ctx);
+  const ScopeGuard scope(*ctx.scopes, {ScopeKind::optimizer});
   double_of(x, ctx);
   EXPECT_EQ(to_host<float>(x, ctx.stream), (std::vector<float>{2}));
 }

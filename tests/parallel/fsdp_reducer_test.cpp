@@ -19,13 +19,12 @@ double gradient(int rank, int micro, std::int64_t place) {
 
 // What this test leaves out: a parameter whose gradient nothing writes, and in one micro-batch a whole unit.
 constexpr const char* kUnused = "blocks.1.attention_norm.weight";
-constexpr const char* kSkipped = "blocks.0";
-bool skipped(const FsdpUnit& unit, int micro) { return unit.name == kSkipped && micro == 1; }
+bool skipped(const FsdpUnit& unit, int micro) { return unit.scope == block_scope(0) && micro == 1; }
 
 // Gradients as a backward writes them: the first one stores, and what was there before must not count.
 void write(const FsdpUnit& unit, const Param& p, int rank, int micro) {
   GradSlot& slot = *p.var.slot;
-  RING_CHECK(!slot.written, unit.name, " was not opened anew");
+  RING_CHECK(!slot.written, unit.scope, " was not opened anew");
   for (std::int64_t i = 0; i < slot.grad.numel(); ++i) {
     slot.grad.data<float>()[i] = static_cast<float>(gradient(rank, micro, p.offset + i));
   }
@@ -82,7 +81,7 @@ TEST_P(DistUnitReducer, OwnersGetTheSumsOverRanksAndMicroBatches) {
           for (std::int64_t i = 0; i < u.piece.numel; ++i) {
             const std::int64_t place = u.piece.offset - u.piece.param->offset + i;
             const double want = wanted(unit, *u.piece.param, c.size(), micros, place);
-            RING_CHECK(std::abs(got[i] - want) <= 1e-5, unit.name, " ", u.piece.param->parts[0].name, " element ",
+            RING_CHECK(std::abs(got[i] - want) <= 1e-5, unit.scope, " ", u.piece.param->parts[0].name, " element ",
                        place, " is ", got[i], ", wanted ", want);
           }
         }
@@ -102,10 +101,12 @@ TEST(FsdpReducer, RefusesTwoUnitsInOnePlace) {
   const FsdpUnits units = make_fsdp_units(model, plan);
   const auto comm = make_self_communicator();
   FsdpReducer reducer(*comm, units, ctx, DType::f32, DType::f32, {ctx.zeros({shard_size(plan, 0)}), false});
-  reducer.open(units.users[units.part("blocks.2")][0], ctx);
-  reducer.open(units.users[units.part("blocks.1")][0], ctx);
-  EXPECT_THROW(reducer.open(units.users[units.part("blocks.0")][0], ctx), Error);
-  EXPECT_THROW(units.part("blocks.3"), Error);
+  const auto unit_of = [&](int block) { return units.users[units.part(block_scope(block)).value()][0]; };
+  reducer.open(unit_of(2), ctx);
+  reducer.open(unit_of(1), ctx);
+  EXPECT_THROW(reducer.open(unit_of(0), ctx), Error);
+  EXPECT_FALSE(units.part(block_scope(3)));
+  EXPECT_FALSE(units.part(block_scope(1, Sublayer::mlp)));
 }
 
 }  // namespace

@@ -177,8 +177,12 @@ TEST(FsdpUnits, BuffersAndUsers) {
     const Shapes shapes(config);
     const std::vector<ShardPiece> plan = plan_shards(shapes.params(), 2);
     const FsdpUnits u = make_fsdp_units(shapes.model, plan);
-    EXPECT_EQ(u.parts,
-              (std::vector<std::string>{"embedding", "blocks.0", "blocks.1", "blocks.2", "final_norm", "loss_head"}));
+    EXPECT_EQ(u.parts, (std::vector<ScopeId>{{ScopeKind::embedding},
+                                             block_scope(0),
+                                             block_scope(1),
+                                             block_scope(2),
+                                             {ScopeKind::final_norm},
+                                             {ScopeKind::loss_head}}));
     ASSERT_EQ(u.units.size(), tied ? 5u : 6u);
     EXPECT_EQ(u.buffers.size(), 4u);
     EXPECT_EQ(u.users.back(), std::vector<std::size_t>{tied ? 0u : 5u});
