@@ -23,6 +23,7 @@ struct Sequences {
   std::shared_ptr<const ContextShards> shards;
   std::int64_t tokens() const { return offsets.empty() ? 0 : offsets.back(); }
   std::vector<Span> spans() const;  // not of shards
+  Sequences without_positions() const;
   static Sequences uniform(std::int64_t batch, std::int64_t length, const ExecContext&,
                            std::int64_t first_position = 0);
   // Packed rows of `row` tokens each: document b has lengths[b] tokens from `starts[b]` on.

@@ -7,18 +7,14 @@
 
 namespace ring {
 
-Tensor Saved::get(const ExecContext& ctx) const {
-  if (!recipe_) return tensor_;
-  if (!recipe_->made.defined()) {
-    recipe_->made = recipe_->make(ctx);
-    recipe_->make = nullptr;  // what it was made from is not needed any more
-  }
-  return recipe_->made;
+Saved Run::save(const Var& v) const {
+  if (v.recipe) return Saved(v.recipe);
+  return v.slot && v.slot->bound ? save_in_place(v.value) : save(v.value);  // a parameter stays where it is
 }
 
-Var recomputable(const Run& run, Var out, std::function<Tensor(const ExecContext&)> make) {
-  if (run.recompute) out.recipe = std::make_shared<Recipe>(Recipe{std::move(make), {}});
-  return out;
+Saved Run::save(const Tensor& t) const {
+  const std::shared_ptr<SavedStorage> elsewhere = saved_hooks && t.defined() ? saved_hooks->pack(t, ctx) : nullptr;
+  return elsewhere ? Saved(elsewhere) : Saved(t);
 }
 
 Sink open_sink(GradSlot& slot, const Shape& shape, DType dtype, const ExecContext& ctx) {
@@ -61,17 +57,19 @@ Tape::~Tape() {  // a tape that never ran backward must not leave parameters wai
 }
 
 std::vector<SlotPtr> Tape::record(const ScopeId& scope, std::string_view op, int outputs, std::vector<SlotPtr> inputs,
-                                  BackwardFn fn) {
+                                  std::vector<Saved> saved, BackwardFn fn) {
   std::vector<SlotPtr> out;
   for (int i = 0; i < outputs; ++i) out.push_back(std::make_shared<GradSlot>());
   for (SlotPtr& slot : inputs)
     if (slot) ++slot->uses;
-  steps_.push_back({scope, op, out, std::move(inputs), std::move(fn)});
+  steps_.push_back({scope, op, out, std::move(inputs), std::move(saved), std::move(fn)});
   return out;
 }
 
-Var Run::record(std::string_view op, Tensor value, std::vector<SlotPtr> inputs, BackwardFn fn) const {
-  return {std::move(value), tape->record(ctx.scopes->current(), op, 1, std::move(inputs), std::move(fn))[0]};
+Var Run::record_step(std::string_view op, Tensor value, std::vector<SlotPtr> inputs, std::vector<Saved> saved,
+                     BackwardFn fn) const {
+  const ScopeId scope = ctx.scopes->current();
+  return {std::move(value), tape->record(scope, op, 1, std::move(inputs), std::move(saved), std::move(fn))[0]};
 }
 
 void Tape::run(Step& step, const ExecContext& ctx) const {
@@ -79,8 +77,13 @@ void Tape::run(Step& step, const ExecContext& ctx) const {
       std::any_of(step.outputs.begin(), step.outputs.end(), [](const SlotPtr& slot) { return slot->written; });
   if (!reached) return;
   const ObservedStep observed(ctx, step.op);
-  Backward b(ctx, step.outputs, step.inputs, final_pass_);
+  Backward b(ctx, step.outputs, step.inputs, step.saved, final_pass_);
   step.fn(b);
+}
+
+void Tape::announce_last(const ExecContext& ctx) const {
+  if (steps_.empty()) return;
+  for (const Saved& s : steps_.back().saved) s.prefetch(ctx);
 }
 
 // Runs the last step, and releases what it wrote to.
@@ -89,6 +92,7 @@ void Tape::run_last(const ExecContext& ctx) {
   {
     Step step = std::move(steps_.back());  // saved tensors die with the step
     steps_.pop_back();
+    announce_last(ctx);
     run(step, ctx);
     inputs = std::move(step.inputs);
   }
@@ -100,6 +104,7 @@ void Tape::backward(const SlotPtr& root, const Tensor& seed, const ExecContext& 
   root->grad = seed;
   root->written = true;
   const ScopeGuard all(*ctx.scopes, {ScopeKind::backward}, ScopePass::backward);
+  announce_last(ctx);
   while (!steps_.empty()) run_part(ctx);
 }
 

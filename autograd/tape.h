@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "autograd/saved.h"
 #include "core/step_state.h"
 #include "kernels/kernel.h"
 
@@ -27,30 +28,11 @@ struct GradSlot {
 };
 using SlotPtr = std::shared_ptr<GradSlot>;
 
-// How to make a value again from what else was kept: the bytes are the same ones. Made at most once; what was made
-// lives as long as somebody holds the recipe.
-struct Recipe {
-  std::function<Tensor(const ExecContext&)> make;
-  Tensor made;
-};
-
 // A value with its gradient slot; a null slot means that nobody wants the gradient.
 struct Var {
   Tensor value;
   SlotPtr slot;
   std::shared_ptr<Recipe> recipe{};  // set: backward rules keep this instead of the value (see Run::recompute)
-};
-
-// What a backward rule keeps of a value: the tensor, or the recipe where there is one.
-class Saved {
- public:
-  Saved() = default;
-  explicit Saved(const Var& v) : tensor_(v.recipe ? Tensor{} : v.value), recipe_(v.recipe) {}
-  Tensor get(const ExecContext&) const;
-
- private:
-  Tensor tensor_;
-  std::shared_ptr<Recipe> recipe_;
 };
 
 class Backward;
@@ -77,29 +59,54 @@ struct Run {
   // ([N] i32; undefined: all, in order).
   ContextExchange* cp = nullptr;
   Tensor rows{};
+  SavedTensorHooks* saved_hooks = nullptr;  // who may put saved tensors elsewhere; null: all stay
 
   // What runs and is recorded while the guard lives belongs to this scope.
   ScopeGuard enter(const ScopeId& id) const {
     return {*ctx.scopes, id, tape ? ScopePass::forward : ScopePass::inference};
   }
-  // One step of the tape, which there is, in the current scope: the value with its slot.
-  Var record(std::string_view op, Tensor value, std::vector<SlotPtr> inputs, BackwardFn fn) const;
+
+  // For the backward. Of a value that is made again, its recipe is saved.
+  Saved save(const Var&) const;
+  Saved save(const Tensor&) const;
+  // One step of the tape, which there is, in the current scope: the value with its slot. The rule gets the gradients
+  // of `inputs` to write, and reads what was saved.
+  template <KeepsNoTensor Rule>
+  Var record(std::string_view op, Tensor value, std::vector<SlotPtr> inputs, std::vector<Saved> saved,
+             Rule rule) const {
+    return record_step(op, std::move(value), std::move(inputs), std::move(saved), std::move(rule));
+  }
+
+ private:
+  Var record_step(std::string_view op, Tensor value, std::vector<SlotPtr> inputs, std::vector<Saved>, BackwardFn) const;
 };
 
-// Gives an op's recorded output its recipe, where the run recomputes.
-Var recomputable(const Run&, Var out, std::function<Tensor(const ExecContext&)> make);
+// A tensor that its owner keeps through the step anyway (ids, positions, a StepState): nothing is won by moving it.
+inline Saved save_in_place(const Tensor& t) { return Saved(t); }
+
+// The output with a recipe: `make` returns the same bytes from the tensors that were saved. For runs that recompute.
+template <KeepsNoTensor Make>
+Var recomputable(Var out, std::vector<Saved> from, Make make) {
+  const auto one = [make](const ExecContext& ctx, const Tensors& t) { return Tensors{make(ctx, t)}; };
+  out.recipe = std::make_shared<Recipe>(Recipe{std::move(from), one});
+  return out;
+}
 // The border of a recomputed part: this value is kept.
 inline Var checkpoint_boundary(Var v) {
   v.recipe = nullptr;
   return v;
 }
 
-// The gradients of a step's outputs in, sinks for its inputs out.
+// The gradients of a step's outputs and what it saved in, sinks for its inputs out.
 class Backward {
  public:
-  Backward(const ExecContext& ctx, std::vector<SlotPtr>& outputs, std::vector<SlotPtr>& inputs, bool final_pass)
-      : ctx(ctx), final_pass(final_pass), outputs_(outputs), inputs_(inputs) {}
+  Backward(const ExecContext& ctx, std::vector<SlotPtr>& outputs, std::vector<SlotPtr>& inputs,
+           std::vector<Saved>& saved, bool final_pass)
+      : ctx(ctx), final_pass(final_pass), outputs_(outputs), inputs_(inputs), saved_(saved) {}
 
+  // What the step saved, by its place in the list; take(): the last use, after which the bytes may be overwritten.
+  Tensor saved(int i) const { return saved_[static_cast<std::size_t>(i)].get(ctx); }
+  Tensor take(int i) { return saved_[static_cast<std::size_t>(i)].take(ctx); }
   const Tensor& grad(int output = 0) const;  // undefined when nothing wrote it
   bool needs_grad(int input) const { return inputs_[static_cast<std::size_t>(input)] != nullptr; }
   // Has type `like`, unless the slot is bound. Copies first when the gradient shares its bytes.
@@ -114,6 +121,7 @@ class Backward {
  private:
   std::vector<SlotPtr>& outputs_;
   std::vector<SlotPtr>& inputs_;
+  std::vector<Saved>& saved_;
 };
 
 // Makes room for one more write to a slot: allocates an unbound one on the first.
@@ -129,9 +137,10 @@ class Tape {
 
   // One step of a scope, with any number of outputs; returns their new slots.
   std::vector<SlotPtr> record(const ScopeId&, std::string_view op, int outputs, std::vector<SlotPtr> inputs,
-                              BackwardFn fn);
+                              std::vector<Saved>, BackwardFn fn);
 
-  // Runs everything recorded, last step first, in the scopes in which it was recorded. `root` gets the gradient `seed`;
+  // Runs everything recorded, last step first, in the scopes in which it was recorded. What a step saved is announced
+  // (SavedStorage::prefetch) while the one before it runs. `root` gets the gradient `seed`;
   // an undefined seed is for ops that take none (the loss head, whose gradient is complete when its forward has run).
   void backward(const SlotPtr& root, const Tensor& seed, const ExecContext& ctx);
 
@@ -143,11 +152,13 @@ class Tape {
     ScopeId scope;
     std::string_view op;
     std::vector<SlotPtr> outputs, inputs;
+    std::vector<Saved> saved;
     BackwardFn fn;
   };
   void run_part(const ExecContext&);
   void run_sublayer(const ExecContext&);
   void run(Step&, const ExecContext&) const;
+  void announce_last(const ExecContext&) const;
   void run_last(const ExecContext&);
   void release(std::vector<SlotPtr>& inputs) const;
 

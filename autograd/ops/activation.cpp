@@ -34,14 +34,16 @@ Tensor gated(const ExecContext& ctx, const Tensor& gate_up) {
 Var activate(Run& run, const Var& x, Activation kind) {
   const Tensor y = activated(run.ctx, x.value, kind);
   if (!run.tape) return {y, nullptr};
-  const Saved saved(x);
-  Var out = run.record("activate", y, {x.slot}, [saved, kind](Backward& back) {
-    const Tensor in = saved.get(back.ctx);
+  const Saved saved = run.save(x);
+  const Var out = run.record("activate", y, {x.slot}, {saved}, [kind](Backward& back) {
+    const Tensor in = back.saved(0);
     add_gradient(back, in, [&](const Tensor& dx) {
       activate_backward_kernel({.x = in, .dy = back.grad(), .dx = dx, .kind = kind}, back.ctx);
     });
   });
-  return recomputable(run, out, [saved, kind](const ExecContext& ctx) { return activated(ctx, saved.get(ctx), kind); });
+  if (!run.recompute) return out;
+  return recomputable(out, {saved},
+                      [kind](const ExecContext& ctx, const Tensors& from) { return activated(ctx, from[0], kind); });
 }
 
 Var swiglu(Run& run, const Var& gate_up) {
@@ -49,14 +51,15 @@ Var swiglu(Run& run, const Var& gate_up) {
   RING_CHECK(in.shape().size() == 2 && in.dim(1) % 2 == 0, "swiglu: input ", describe(in), ", expected [N,2F]");
   const Tensor y = gated(run.ctx, in);
   if (!run.tape) return {y, nullptr};
-  const Saved saved(gate_up);
-  Var out = run.record("swiglu", y, {gate_up.slot}, [saved](Backward& back) {
-    const Tensor x = saved.get(back.ctx);
+  const Saved saved = run.save(gate_up);
+  const Var out = run.record("swiglu", y, {gate_up.slot}, {saved}, [](Backward& back) {
+    const Tensor x = back.saved(0);
     add_gradient(back, x, [&](const Tensor& dx) {
       swiglu_backward_kernel({.gate_up = x, .dy = back.grad(), .dgate_up = dx}, back.ctx);
     });
   });
-  return recomputable(run, out, [saved](const ExecContext& ctx) { return gated(ctx, saved.get(ctx)); });
+  if (!run.recompute) return out;
+  return recomputable(out, {saved}, [](const ExecContext& ctx, const Tensors& from) { return gated(ctx, from[0]); });
 }
 
 }  // namespace ring

@@ -17,12 +17,13 @@ Var add(Run& run, const Var& a, const Var& b) {
              ": shapes differ");
   const Tensor y = sum(run.ctx, a.value, b.value);
   if (!run.tape) return {y, nullptr};
-  Var out = run.record("add", y, {a.slot, b.slot}, [](Backward& back) {
+  const Var out = run.record("add", y, {a.slot, b.slot}, {}, [](Backward& back) {
     for (int i : {0, 1})
       if (back.needs_grad(i)) back.accumulate(i, back.grad());
   });
-  return recomputable(
-      run, out, [x = Saved(a), y = Saved(b)](const ExecContext& ctx) { return sum(ctx, x.get(ctx), y.get(ctx)); });
+  if (!run.recompute) return out;
+  return recomputable(out, {run.save(a), run.save(b)},
+                      [](const ExecContext& ctx, const Tensors& from) { return sum(ctx, from[0], from[1]); });
 }
 
 }  // namespace ring

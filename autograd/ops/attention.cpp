@@ -7,22 +7,42 @@ namespace {
 // The kernel overwrites: it may write to a gradient that nothing was written to yet, else beside it.
 bool untouched(const Backward& back, int input) { return back.needs_grad(input) && !back.input(input)->written; }
 
-// Gradients of all three inputs, which may share slots.
-void attention_rule(Backward& back, AttentionBackward args, const Sequences& sequences, ContextExchange* cp) {
-  args.dout = back.grad().view(args.out.shape());
-  Tensor* gradients[3] = {&args.dq, &args.dk, &args.dv};
-  const Shape shapes[3] = {args.q.shape(), args.k.shape(), args.v.shape()};
-  bool direct[3];
-  for (int i = 0; i < 3; ++i) {
-    direct[i] = untouched(back, i);
-    *gradients[i] = direct[i] ? back.sink(i, shapes[i], args.q.dtype()).dst : back.ctx.empty(shapes[i], args.q.dtype());
+// Gradients of all three inputs, which may share slots. Saved: q, k, v, out, lse.
+struct AttentionRule {
+  static constexpr bool kKeepsNoTensor = true;
+  AttentionOptions options;
+  Sequences sequences;  // without positions
+  ContextExchange* cp;
+
+  AttentionBackward arguments(const Backward& back) const {
+    const Tensor out = back.saved(3);
+    return {.q = back.saved(0),
+            .k = back.saved(1),
+            .v = back.saved(2),
+            .out = out,
+            .lse = back.saved(4),
+            .dout = back.grad().view(out.shape()),
+            .scale = options.scale,
+            .pattern = options.pattern};
   }
-  attend_backward(args, sequences, cp, back.ctx);
-  for (int i = 0; i < 3; ++i)
-    if (direct[i]) *gradients[i] = {};  // a gradient that is held twice would be copied before it is added to
-  for (int i = 0; i < 3; ++i)
-    if (back.needs_grad(i) && !direct[i]) back.accumulate(i, *gradients[i]);
-}
+
+  void operator()(Backward& back) const {
+    AttentionBackward args = arguments(back);
+    Tensor* gradients[3] = {&args.dq, &args.dk, &args.dv};
+    const Shape shapes[3] = {args.q.shape(), args.k.shape(), args.v.shape()};
+    bool direct[3];
+    for (int i = 0; i < 3; ++i) {
+      direct[i] = untouched(back, i);
+      *gradients[i] =
+          direct[i] ? back.sink(i, shapes[i], args.q.dtype()).dst : back.ctx.empty(shapes[i], args.q.dtype());
+    }
+    attend_backward(args, sequences, cp, back.ctx);
+    for (int i = 0; i < 3; ++i)
+      if (direct[i]) *gradients[i] = {};  // a gradient that is held twice would be copied before it is added to
+    for (int i = 0; i < 3; ++i)
+      if (back.needs_grad(i) && !direct[i]) back.accumulate(i, *gradients[i]);
+  }
+};
 
 }  // namespace
 
@@ -33,15 +53,9 @@ Var attention(Run& run, const Var& q, const Var& k, const Var& v, const Sequence
   const Tensor out = run.ctx.empty(shape, q.value.dtype()), lse = run.ctx.empty({shape[1], shape[0]});
   attend({q.value, k.value, v.value, out, lse, {}, {}, options.scale, options.pattern, {}}, sequences, run.cp, run.ctx);
   if (!run.tape) return {out, nullptr};
-  const AttentionBackward args{.q = q.value,
-                               .k = k.value,
-                               .v = v.value,
-                               .out = out,
-                               .lse = lse,
-                               .scale = options.scale,
-                               .pattern = options.pattern};
   return run.record("attention", out, {q.slot, k.slot, v.slot},
-                    [args, sequences, cp = run.cp](Backward& back) { attention_rule(back, args, sequences, cp); });
+                    {run.save(q), run.save(k), run.save(v), run.save(out), run.save(lse)},
+                    AttentionRule{options, sequences.without_positions(), run.cp});
 }
 
 }  // namespace ring

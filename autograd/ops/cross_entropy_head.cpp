@@ -98,9 +98,10 @@ LossOutput cross_entropy_head(Run& run, const Var& x, const Var& w, const LossHe
   column_sum_kernel({.x = out.token_loss.view({tokens, 1}), .out = out.sum.value}, run.ctx);
   if (!run.tape) return out;
   // The weight's gradient is written, yet its slot stays among the inputs: on_ready waits for this step.
-  out.sum = run.record("cross_entropy_head", out.sum.value, {x.slot, w.slot}, [dx = gradients.dx](Backward& back) {
-    if (back.needs_grad(0)) back.accumulate(0, dx);
-  });
+  out.sum =
+      run.record("cross_entropy_head", out.sum.value, {x.slot, w.slot}, {run.save(gradients.dx)}, [](Backward& back) {
+        if (back.needs_grad(0)) back.accumulate(0, back.saved(0));
+      });
   return out;
 }
 

@@ -5,24 +5,34 @@
 namespace ring {
 namespace {
 
-// The mask is drawn again in the backward: it has an address, so nothing is kept.
-void dropout_backward(Backward& back, Dropout mask) {
+// Where the mask is: it is drawn again in the backward, so nothing of it is kept.
+struct Mask {
+  float rate;
+  RandomSite site;
+  std::int64_t first_element;
+
+  Dropout on(const Tensor& x, const Tensor& rows, const Tensor& state) const {
+    return {.x = x, .rate = rate, .site = site, .first_element = first_element, .rows = rows, .state = state};
+  }
+};
+
+// Saved: rows, state.
+void dropout_backward(Backward& back, const Mask& mask) {
   if (back.needs_grad(0)) {
     const Sink s = back.sink(0, back.grad().shape(), back.grad().dtype());
-    mask.x = back.grad();
-    mask.out = s.dst;
-    mask.beta = s.beta;
-    dropout_kernel(mask, back.ctx);
+    Dropout args = mask.on(back.grad(), back.saved(0), back.saved(1));
+    args.out = s.dst;
+    args.beta = s.beta;
+    dropout_kernel(args, back.ctx);
   }
   if (back.needs_grad(1)) back.accumulate(1, back.grad());
 }
 
-Tensor masked(const ExecContext& ctx, Dropout mask, const Tensor& x, const Tensor& residual) {
-  mask.x = x;
-  mask.residual = residual;
-  mask.out = ctx.empty(x.shape(), x.dtype());
-  dropout_kernel(mask, ctx);
-  return mask.out;
+Tensor masked(const ExecContext& ctx, Dropout args, const Tensor& residual) {
+  args.residual = residual;
+  args.out = ctx.empty(args.x.shape(), args.x.dtype());
+  dropout_kernel(args, ctx);
+  return args.out;
 }
 
 // Where x's rows are among those of all processes: row i is row first + i, or first + rows[i].
@@ -48,17 +58,17 @@ Var dropout_add(Run& run, const Var& x, const Var& residual, float rate, std::ui
              " and residual ", describe(residual.value), ": shapes differ");
   const RowAddress address = address_of(run, x.value);
   const std::int64_t row = x.value.dim(0) > 0 ? x.value.numel() / x.value.dim(0) : 0;
-  const Dropout mask{.rate = rate,
-                     .site = {.seed = run.seed, .step = run.step, .site = site},
-                     .first_element = address.first * row,
-                     .rows = address.rows,
-                     .state = run.state};
-  const Tensor y = masked(run.ctx, mask, x.value, residual.value);
+  const Mask mask{rate, {.seed = run.seed, .step = run.step, .site = site}, address.first * row};
+  const Tensor y = masked(run.ctx, mask.on(x.value, address.rows, run.state), residual.value);
   if (!run.tape) return {y, nullptr};
-  Var out = run.record("dropout", y, {x.slot, residual.slot}, [mask](Backward& back) { dropout_backward(back, mask); });
-  return recomputable(run, out, [mask, in = Saved(x), r = Saved(residual)](const ExecContext& ctx) {
-    return masked(ctx, mask, in.get(ctx), r.get(ctx));
-  });
+  const Saved rows = save_in_place(address.rows), state = save_in_place(run.state);
+  const Var out = run.record("dropout", y, {x.slot, residual.slot}, {rows, state},
+                             [mask](Backward& back) { dropout_backward(back, mask); });
+  if (!run.recompute) return out;
+  return recomputable(out, {rows, state, run.save(x), run.save(residual)},
+                      [mask](const ExecContext& ctx, const Tensors& from) {
+                        return masked(ctx, mask.on(from[2], from[0], from[1]), from[3]);
+                      });
 }
 
 }  // namespace ring

@@ -13,13 +13,15 @@ Var look_up(Run& run, const Tensor& ids, const Var& table, std::int64_t first_id
   const Tensor y = run.ctx.empty({ids.dim(0), table.value.dim(1)}, table.value.dtype());
   embedding_kernel({.ids = ids, .table = table.value, .out = y, .first_id = first_id, .all_rows = all_rows}, run.ctx);
   if (!run.tape) return {y, nullptr};
-  return run.record("embedding", y, {table.slot}, [=, w = table.value](Backward& back) {
+  const auto rule = [shape = table.value.shape(), type = table.value.dtype(), first_id, all_rows](Backward& back) {
     if (!back.needs_grad(0)) return;
-    const Sink s = back.sink(0, w.shape(), w.dtype());
+    const Tensor ids = back.saved(0);
+    const Sink s = back.sink(0, shape, type);
     embedding_backward_kernel(
         {.ids = ids, .dout = back.grad(), .dtable = s.dst, .beta = s.beta, .first_id = first_id, .all_rows = all_rows},
         back.ctx);
-  });
+  };
+  return run.record("embedding", y, {table.slot}, {save_in_place(ids)}, rule);
 }
 
 }  // namespace

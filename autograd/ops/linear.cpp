@@ -4,15 +4,16 @@
 namespace ring {
 namespace {
 
-// y = x w^T + b + r, so dx = dy w, dw = dy^T x, db = column sums of dy, dr = dy.
-void linear_backward(Backward& back, const Saved& saved, const Tensor& w) {
+// y = x w^T + b + r, so dx = dy w, dw = dy^T x, db = column sums of dy, dr = dy. Saved: x, w.
+void linear_backward(Backward& back) {
   const Tensor& dy = back.grad();
+  const Tensor w = back.saved(1);
   if (back.needs_grad(0)) {
     const Sink s = back.sink(0, {dy.dim(0), w.dim(1)}, dy.dtype());
     matmul_kernel({.a = dy, .b = w, .c = s.dst, .beta = s.beta}, back.ctx);
   }
   if (back.needs_grad(1)) {
-    const Tensor x = saved.get(back.ctx);
+    const Tensor x = back.saved(0);
     const Sink s = back.sink(1, w.shape(), w.dtype());
     matmul_kernel({.a = dy, .b = x, .c = s.dst, .transpose_a = true, .beta = s.beta}, back.ctx);
   }
@@ -42,12 +43,12 @@ Var linear(Run& run, const Var& x, const Var& w, const Var& b, const Var& residu
              describe(residual.value), " for an output of ", out_shape);
   const Tensor y = product(run.ctx, x.value, w.value, b.value, residual.value);
   if (!run.tape) return {y, nullptr};
-  const Saved saved(x);
-  Var out = run.record("linear", y, {x.slot, w.slot, b.slot, residual.slot},
-                       [saved, w = w.value](Backward& back) { linear_backward(back, saved, w); });
-  return recomputable(run, out, [saved, w = w.value, b = b.value, r = Saved(residual)](const ExecContext& ctx) {
-    return product(ctx, saved.get(ctx), w, b, r.get(ctx));
-  });
+  const Saved in = run.save(x), weight = run.save(w);
+  const Var out = run.record("linear", y, {x.slot, w.slot, b.slot, residual.slot}, {in, weight}, linear_backward);
+  if (!run.recompute) return out;
+  return recomputable(
+      out, {in, weight, run.save(b), run.save(residual)},
+      [](const ExecContext& ctx, const Tensors& from) { return product(ctx, from[0], from[1], from[2], from[3]); });
 }
 
 }  // namespace ring

@@ -1,5 +1,3 @@
-#include <memory>
-
 #include "autograd/ops.h"
 #include "kernels/matmul.h"
 
@@ -23,23 +21,19 @@ Hidden first_layer(const ExecContext& ctx, const Tensor& x, const Weights& w) {
   return h;
 }
 
+Tensors hidden_again(const ExecContext& ctx, const Tensors& from) {
+  const Hidden h = first_layer(ctx, from[0], {.w1 = from[1], .b1 = from[2]});
+  return {h.before, h.after};
+}
+
 Tensor second_layer(const ExecContext& ctx, const Tensor& h, const Weights& w, const Tensor& residual) {
   const Tensor y = ctx.empty({h.dim(0), w.w2.dim(0)}, h.dtype());
   matmul_kernel({.a = h, .b = w.w2, .c = y, .transpose_b = true, .bias = w.b2, .residual = residual}, ctx);
   return y;
 }
 
-// What the backward rule and the output's recipe share: the hidden values, or what they are made from again.
-struct MlpSaved {
-  Saved x;
-  Weights weights;
-  Hidden hidden{};  // undefined: made when first asked for
-
-  const Hidden& get(const ExecContext& ctx) {
-    if (!hidden.before.defined()) hidden = first_layer(ctx, x.get(ctx), weights);
-    return hidden;
-  }
-};
+// In the order of the backward rule's list: what was saved.
+enum { kSavedX, kSavedW1, kSavedW2, kBefore, kAfter };
 
 // dw = dy^T x and db = column sums of dy, for the inputs `weight` and `bias`; x() is called where it is needed.
 template <class X>
@@ -56,22 +50,18 @@ void parameter_gradients(Backward& back, int weight, int bias, const Tensor& dy,
 
 enum In { kX, kW1, kB1, kW2, kB2, kResidual };
 
-void mlp_backward(Backward& back, MlpSaved& kept) {
+void mlp_backward(Backward& back) {
   const Tensor& dy = back.grad();
-  const Weights& w = kept.weights;
-  parameter_gradients(back, kW2, kB2, dy, w.w2, [&] { return kept.get(back.ctx).after; });
+  const Tensor w1 = back.saved(kSavedW1), w2 = back.saved(kSavedW2);
+  parameter_gradients(back, kW2, kB2, dy, w2, [&] { return back.saved(kAfter); });
   if (back.needs_grad(kX) || back.needs_grad(kW1) || back.needs_grad(kB1)) {
-    kept.get(back.ctx);
     // Nobody reads the activated values any more: their bytes serve for the gradient.
-    Hidden h = std::move(kept.hidden);
-    kept.hidden = {};
-    const Tensor dh = std::move(h.after);
-    matmul_kernel({.a = dy, .b = w.w2, .c = dh, .gelu_gradient_at = h.before}, back.ctx);
-    h.before = {};
-    parameter_gradients(back, kW1, kB1, dh, w.w1, [&] { return kept.x.get(back.ctx); });
+    const Tensor dh = back.take(kAfter);
+    matmul_kernel({.a = dy, .b = w2, .c = dh, .gelu_gradient_at = back.take(kBefore)}, back.ctx);
+    parameter_gradients(back, kW1, kB1, dh, w1, [&] { return back.saved(kSavedX); });
     if (back.needs_grad(kX)) {
-      const Sink s = back.sink(kX, {dh.dim(0), w.w1.dim(1)}, dy.dtype());
-      matmul_kernel({.a = dh, .b = w.w1, .c = s.dst, .beta = s.beta}, back.ctx);
+      const Sink s = back.sink(kX, {dh.dim(0), w1.dim(1)}, dy.dtype());
+      matmul_kernel({.a = dh, .b = w1, .c = s.dst, .beta = s.beta}, back.ctx);
     }
   }
   if (back.needs_grad(kResidual)) back.accumulate(kResidual, dy);
@@ -95,16 +85,21 @@ Var mlp_gelu_tanh(Run& run, const Var& x, const Var& w1, const Var& b1, const Va
   const Shape out_shape{x.value.dim(0), w.w2.dim(0)};
   RING_CHECK(!residual.value.defined() || residual.value.shape() == out_shape, "mlp_gelu_tanh: residual ",
              describe(residual.value), " for an output of ", out_shape);
-  Hidden hidden = first_layer(run.ctx, x.value, w);
+  const Hidden hidden = first_layer(run.ctx, x.value, w);
   const Tensor y = second_layer(run.ctx, hidden.after, w, residual.value);
   if (!run.tape) return {y, nullptr};
-  const auto kept = std::make_shared<MlpSaved>(Saved(x), w);
-  if (!run.recompute) kept->hidden = std::move(hidden);
-  Var out = run.record("mlp", y, {x.slot, w1.slot, b1.slot, w2.slot, b2.slot, residual.slot},
-                       [kept](Backward& back) { mlp_backward(back, *kept); });
-  return recomputable(run, out, [kept, r = Saved(residual)](const ExecContext& ctx) {
-    return second_layer(ctx, kept->get(ctx).after, kept->weights, r.get(ctx));
-  });
+  const Saved in = run.save(x), first = run.save(w1), second = run.save(w2);
+  const std::vector<SlotPtr> inputs{x.slot, w1.slot, b1.slot, w2.slot, b2.slot, residual.slot};
+  if (!run.recompute)
+    return run.record("mlp", y, inputs, {in, first, second, run.save(hidden.before), run.save(hidden.after)},
+                      mlp_backward);
+  const auto again = std::make_shared<Recipe>(Recipe{{in, first, run.save(b1)}, hidden_again});
+  const Saved before(again, 0), after(again, 1);
+  const Var out = run.record("mlp", y, inputs, {in, first, second, before, after}, mlp_backward);
+  return recomputable(out, {after, second, run.save(b2), run.save(residual)},
+                      [](const ExecContext& ctx, const Tensors& from) {
+                        return second_layer(ctx, from[0], {.w2 = from[1], .b2 = from[2]}, from[3]);
+                      });
 }
 
 }  // namespace ring

@@ -35,36 +35,43 @@ LayerNorm layer_normed(const ExecContext& ctx, const Tensor& x, const Tensor& w,
   return f;
 }
 
+void rms_norm_backward(Backward& back) {
+  const Tensor x = back.saved(0), w = back.saved(1), rstd = back.saved(2);
+  const Sink dx = wanted(back, 0, x), dw = wanted(back, 1, w);
+  rms_norm_backward_kernel({x, w, rstd, back.grad(), dx.dst, dw.dst, dx.beta, dw.beta}, back.ctx);
+}
+
+void layer_norm_backward(Backward& back) {
+  const Tensor x = back.saved(0), w = back.saved(1), mean = back.saved(2), rstd = back.saved(3);
+  const Sink dx = wanted(back, 0, x), dw = wanted(back, 1, w), db = wanted(back, 2, w);
+  layer_norm_backward_kernel({x, w, mean, rstd, back.grad(), dx.dst, dw.dst, db.dst, dx.beta, dw.beta, db.beta},
+                             back.ctx);
+}
+
 }  // namespace
 
 Var rms_norm(Run& run, const Var& x, const Var& w, float eps) {
   check_norm("rms_norm", x.value, w.value, {});
   const RmsNorm f = rms_normed(run.ctx, x.value, w.value, eps);
   if (!run.tape) return {f.y, nullptr};
-  const Saved saved(x);
-  Var out = run.record("rms_norm", f.y, {x.slot, w.slot}, [saved, w = f.w, rstd = f.rstd](Backward& back) {
-    const Tensor in = saved.get(back.ctx);
-    const Sink dx = wanted(back, 0, in), dw = wanted(back, 1, w);
-    rms_norm_backward_kernel({in, w, rstd, back.grad(), dx.dst, dw.dst, dx.beta, dw.beta}, back.ctx);
+  const Saved in = run.save(x), weight = run.save(w);
+  const Var out = run.record("rms_norm", f.y, {x.slot, w.slot}, {in, weight, run.save(f.rstd)}, rms_norm_backward);
+  if (!run.recompute) return out;
+  return recomputable(out, {in, weight}, [eps](const ExecContext& ctx, const Tensors& from) {
+    return rms_normed(ctx, from[0], from[1], eps).y;
   });
-  return recomputable(
-      run, out, [saved, w = f.w, eps](const ExecContext& ctx) { return rms_normed(ctx, saved.get(ctx), w, eps).y; });
 }
 
 Var layer_norm(Run& run, const Var& x, const Var& w, const Var& bias, float eps) {
   check_norm("layer_norm", x.value, w.value, bias.value);
   const LayerNorm f = layer_normed(run.ctx, x.value, w.value, bias.value, eps);
   if (!run.tape) return {f.y, nullptr};
-  const Saved saved(x);
-  auto backward = [saved, w = f.w, mean = f.mean, rstd = f.rstd](Backward& back) {
-    const Tensor in = saved.get(back.ctx);
-    const Sink dx = wanted(back, 0, in), dw = wanted(back, 1, w), db = wanted(back, 2, w);
-    layer_norm_backward_kernel({in, w, mean, rstd, back.grad(), dx.dst, dw.dst, db.dst, dx.beta, dw.beta, db.beta},
-                               back.ctx);
-  };
-  Var out = run.record("layer_norm", f.y, {x.slot, w.slot, bias.slot}, std::move(backward));
-  return recomputable(run, out, [saved, w = f.w, b = f.b, eps](const ExecContext& ctx) {
-    return layer_normed(ctx, saved.get(ctx), w, b, eps).y;
+  const Saved in = run.save(x), weight = run.save(w);
+  const Var out = run.record("layer_norm", f.y, {x.slot, w.slot, bias.slot},
+                             {in, weight, run.save(f.mean), run.save(f.rstd)}, layer_norm_backward);
+  if (!run.recompute) return out;
+  return recomputable(out, {in, weight, run.save(bias)}, [eps](const ExecContext& ctx, const Tensors& from) {
+    return layer_normed(ctx, from[0], from[1], from[2], eps).y;
   });
 }
 

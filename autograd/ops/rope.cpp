@@ -13,13 +13,14 @@ Var rope(Run& run, const Var& x, const Tensor& positions, const Tensor& inv_freq
   const Tensor y = run.ctx.empty(in.shape(), in.dtype());
   rope_kernel({.x = in, .out = y, .positions = positions, .inv_freq = inv_freq}, run.ctx);
   if (!run.tape) return {y, nullptr};
-  return run.record("rope", y, {x.slot}, [shape = in.shape(), positions, inv_freq](Backward& back) {
+  const std::vector<Saved> saved{save_in_place(positions), save_in_place(inv_freq)};
+  return run.record("rope", y, {x.slot}, saved, [shape = in.shape()](Backward& back) {
     if (!back.needs_grad(0)) return;
     const Sink s = back.sink(0, shape, back.grad().dtype());
     rope_kernel({.x = back.grad().view(shape),
                  .out = s.dst,
-                 .positions = positions,
-                 .inv_freq = inv_freq,
+                 .positions = back.saved(0),
+                 .inv_freq = back.saved(1),
                  .inverse = true,
                  .beta = s.beta},
                 back.ctx);

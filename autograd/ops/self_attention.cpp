@@ -11,18 +11,34 @@ struct Parts {
   Tensor q, k, v;
 };
 
-Parts split(const Tensor& qkv, const SelfAttention& o) {
-  const std::int64_t q = o.heads * o.head_dim, k = o.kv_heads * o.head_dim;
-  const auto part = [&](std::int64_t first, std::int64_t width) {
-    return qkv.narrow(1, first, width).split_dim(1, o.head_dim);
-  };
-  return {part(0, q), part(q, k), part(q + k, k)};
-}
+// How they lie, and what is done to q and k.
+struct Layout {
+  std::int64_t heads, kv_heads, head_dim;
+  float norm_eps;
+
+  Parts split(const Tensor& qkv) const {
+    const std::int64_t q = heads * head_dim, k = kv_heads * head_dim;
+    const auto part = [&](std::int64_t first, std::int64_t width) {
+      return qkv.narrow(1, first, width).split_dim(1, head_dim);
+    };
+    return {part(0, q), part(q, k), part(q + k, k)};
+  }
+};
+
+// What rotates and normalises. Undefined: no rotation, no norm.
+struct Constants {
+  Tensor positions, inv_freq, q_norm, k_norm;
+};
 
 // A qkv matrix before and after norm and rotation: the same bytes when there is no norm.
 struct Prepared {
-  Parts raw, final;
-  Tensor q_rstd, k_rstd;
+  Tensor qkv;
+  Tensor q, k, q_rstd, k_rstd;  // undefined where there is no norm
+
+  Parts final(const Layout& layout) const {
+    const Parts raw = layout.split(qkv);
+    return q.defined() ? Parts{q, k, raw.v} : raw;
+  }
 };
 
 Tensor normalise(const Tensor& x, const Tensor& w, float eps, Tensor& rstd, const ExecContext& ctx) {
@@ -32,29 +48,28 @@ Tensor normalise(const Tensor& x, const Tensor& w, float eps, Tensor& rstd, cons
   return y;
 }
 
-void rotate(const Tensor& t, const Tensor& positions, const SelfAttention& o, bool inverse, const ExecContext& ctx) {
-  rope_kernel({.x = t, .out = t, .positions = positions, .inv_freq = o.inv_freq, .inverse = inverse}, ctx);
+void rotate(const Tensor& t, const Constants& c, bool inverse, const ExecContext& ctx) {
+  rope_kernel({.x = t, .out = t, .positions = c.positions, .inv_freq = c.inv_freq, .inverse = inverse}, ctx);
 }
 
 // q and k of one matrix lie side by side: they are rotated as one range of heads.
-void rotate_both(const Tensor& qkv, const Tensor& positions, const SelfAttention& o, bool inverse,
-                 const ExecContext& ctx) {
-  if (!o.inv_freq.defined()) return;
-  const Tensor heads = qkv.narrow(1, 0, (o.heads + o.kv_heads) * o.head_dim).split_dim(1, o.head_dim);
-  rotate(heads, positions, o, inverse, ctx);
+void rotate_both(const Tensor& qkv, const Constants& c, const Layout& l, bool inverse, const ExecContext& ctx) {
+  if (!c.inv_freq.defined()) return;
+  const Tensor heads = qkv.narrow(1, 0, (l.heads + l.kv_heads) * l.head_dim).split_dim(1, l.head_dim);
+  rotate(heads, c, inverse, ctx);
 }
 
-Prepared prepare(const ExecContext& ctx, const Tensor& qkv, const Sequences& sequences, const SelfAttention& o) {
-  Prepared p;
-  p.raw = p.final = split(qkv, o);
-  if (!o.q_norm.value.defined()) {
-    rotate_both(qkv, sequences.positions, o, false, ctx);
+Prepared prepare(const ExecContext& ctx, const Tensor& qkv, const Constants& c, const Layout& layout) {
+  Prepared p{.qkv = qkv};
+  if (!c.q_norm.defined()) {
+    rotate_both(qkv, c, layout, false, ctx);
     return p;
   }
-  p.final.q = normalise(p.raw.q, o.q_norm.value, o.norm_eps, p.q_rstd, ctx);
-  p.final.k = normalise(p.raw.k, o.k_norm.value, o.norm_eps, p.k_rstd, ctx);
-  if (o.inv_freq.defined())
-    for (const Tensor& t : {p.final.q, p.final.k}) rotate(t, sequences.positions, o, false, ctx);
+  const Parts raw = layout.split(qkv);
+  p.q = normalise(raw.q, c.q_norm, layout.norm_eps, p.q_rstd, ctx);
+  p.k = normalise(raw.k, c.k_norm, layout.norm_eps, p.k_rstd, ctx);
+  if (c.inv_freq.defined())
+    for (const Tensor& t : {p.q, p.k}) rotate(t, c, false, ctx);
   return p;
 }
 
@@ -69,45 +84,64 @@ void norm_rule(Backward& back, int input, const Tensor& x, const Tensor& w, cons
   rms_norm_backward_kernel(args, back.ctx);
 }
 
-// Keeps output and log-sum-exp always; q, k and v as they were prepared, or the way to prepare them again.
+// The places in the rule's list of what was saved.
+enum { kPositions, kInvFreq, kQNorm, kKNorm, kOut, kLse, kQkv, kQ, kK, kQRstd, kKRstd };
+
 struct Rule {
-  SelfAttention options;
-  Sequences sequences;
-  Tensor out, lse;
-  Prepared prepared;
-  Saved qkv;  // where q, k and v are recomputed
-  bool recompute;
-  Shape shape;  // of qkv
-  DType dtype;
+  static constexpr bool kKeepsNoTensor = true;
+  Layout layout;
+  AttentionOptions attention;
+  Sequences sequences;  // without positions
   ContextExchange* cp;
 
   // The gradients of q, k and v are views of one matrix: the gradient of qkv where nothing was written to it yet.
   void operator()(Backward& back) const {
-    const SelfAttention& o = options;
-    const Prepared p = recompute ? prepare(back.ctx, qkv.get(back.ctx), sequences, o) : prepared;
+    const Constants c{back.saved(kPositions), back.saved(kInvFreq), back.saved(kQNorm), back.saved(kKNorm)};
+    const Prepared p{back.saved(kQkv), back.saved(kQ), back.saved(kK), back.saved(kQRstd), back.saved(kKRstd)};
     const bool direct = back.needs_grad(0) && !back.input(0)->written;
-    const Tensor dqkv = direct ? back.sink(0, shape, dtype).dst : back.ctx.empty(shape, dtype);
-    const Parts d = split(dqkv, o);
-    attend_backward({.q = p.final.q,
-                     .k = p.final.k,
-                     .v = p.final.v,
-                     .out = out,
-                     .lse = lse,
-                     .dout = back.grad().view(out.shape()),
-                     .dq = d.q,
-                     .dk = d.k,
-                     .dv = d.v,
-                     .scale = o.attention.scale,
-                     .pattern = o.attention.pattern},
-                    sequences, cp, back.ctx);
-    rotate_both(dqkv, sequences.positions, o, true, back.ctx);
-    if (o.q_norm.value.defined()) {
-      norm_rule(back, 1, p.raw.q, o.q_norm.value, p.q_rstd, d.q);
-      norm_rule(back, 2, p.raw.k, o.k_norm.value, p.k_rstd, d.k);
+    const Shape& shape = p.qkv.shape();
+    const Tensor dqkv = direct ? back.sink(0, shape, p.qkv.dtype()).dst : back.ctx.empty(shape, p.qkv.dtype());
+    const Parts d = layout.split(dqkv);
+    attend_backward(arguments(back, p.final(layout), d), sequences, cp, back.ctx);
+    rotate_both(dqkv, c, layout, true, back.ctx);
+    if (c.q_norm.defined()) {
+      const Parts raw = layout.split(p.qkv);
+      norm_rule(back, 1, raw.q, c.q_norm, p.q_rstd, d.q);
+      norm_rule(back, 2, raw.k, c.k_norm, p.k_rstd, d.k);
     }
     if (back.needs_grad(0) && !direct) back.accumulate(0, dqkv);
   }
+
+  AttentionBackward arguments(const Backward& back, const Parts& in, const Parts& gradients) const {
+    const Tensor out = back.saved(kOut);
+    return {.q = in.q,
+            .k = in.k,
+            .v = in.v,
+            .out = out,
+            .lse = back.saved(kLse),
+            .dout = back.grad().view(out.shape()),
+            .dq = gradients.q,
+            .dk = gradients.k,
+            .dv = gradients.v,
+            .scale = attention.scale,
+            .pattern = attention.pattern};
+  }
 };
+
+// q, k and v as they were prepared, or, where qkv is made again, the way to prepare them again.
+std::vector<Saved> save_prepared(const Run& run, const Var& qkv, const Prepared& p, const Layout& layout,
+                                 const std::vector<Saved>& constants) {
+  if (!qkv.recipe) return {run.save(p.qkv), run.save(p.q), run.save(p.k), run.save(p.q_rstd), run.save(p.k_rstd)};
+  Recipe recipe{{run.save(qkv)}, [layout](const ExecContext& ctx, const Tensors& from) -> Tensors {
+                  const Prepared again = prepare(ctx, from[0], {from[1], from[2], from[3], from[4]}, layout);
+                  return {again.qkv, again.q, again.k, again.q_rstd, again.k_rstd};
+                }};
+  recipe.from.insert(recipe.from.end(), constants.begin(), constants.end());
+  const auto shared = std::make_shared<Recipe>(std::move(recipe));
+  std::vector<Saved> saved;
+  for (int i = 0; i < 5; ++i) saved.emplace_back(shared, i);
+  return saved;
+}
 
 void check(const Tensor& qkv, const Sequences& sequences, const SelfAttention& o) {
   RING_CHECK(o.heads > 0 && o.kv_heads > 0 && o.head_dim > 0, "self_attention: ", o.heads, " heads, ", o.kv_heads,
@@ -126,22 +160,27 @@ void check(const Tensor& qkv, const Sequences& sequences, const SelfAttention& o
 Var self_attention(Run& run, const Var& qkv, const Sequences& sequences, const SelfAttention& options) {
   check(qkv.value, sequences, options);
   const Tensor& in = qkv.value;
-  Prepared p = prepare(run.ctx, in, sequences, options);
+  const Layout layout{options.heads, options.kv_heads, options.head_dim, options.norm_eps};
+  const Prepared p =
+      prepare(run.ctx, in, {sequences.positions, options.inv_freq, options.q_norm.value, options.k_norm.value}, layout);
+  const Parts x = p.final(layout);
   const Tensor out = run.ctx.empty({in.dim(0), options.heads, options.head_dim}, in.dtype());
   const Tensor lse = run.ctx.empty({options.heads, in.dim(0)});
-  attend({p.final.q, p.final.k, p.final.v, out, lse, {}, {}, options.attention.scale, options.attention.pattern, {}},
-         sequences, run.cp, run.ctx);
+  attend({x.q, x.k, x.v, out, lse, {}, {}, options.attention.scale, options.attention.pattern, {}}, sequences, run.cp,
+         run.ctx);
   if (options.keys) {
-    *options.keys = p.final.k;
-    *options.values = p.final.v;
+    *options.keys = x.k;
+    *options.values = x.v;
   }
   const Tensor y = out.view({in.dim(0), options.heads * options.head_dim});
   if (!run.tape) return {y, nullptr};
-  const bool again = qkv.recipe != nullptr;
-  Rule rule{options,    sequences, out,        lse,        again ? Prepared{} : std::move(p),
-            Saved(qkv), again,     in.shape(), in.dtype(), run.cp};
-  rule.options.keys = rule.options.values = nullptr;  // the caller's, and only as long as this call
-  return run.record("self_attention", y, {qkv.slot, options.q_norm.slot, options.k_norm.slot}, std::move(rule));
+  std::vector<Saved> saved{save_in_place(sequences.positions), save_in_place(options.inv_freq),
+                           run.save(options.q_norm), run.save(options.k_norm)};
+  const std::vector<Saved> prepared = save_prepared(run, qkv, p, layout, saved);
+  saved.insert(saved.end(), {run.save(out), run.save(lse)});
+  saved.insert(saved.end(), prepared.begin(), prepared.end());
+  return run.record("self_attention", y, {qkv.slot, options.q_norm.slot, options.k_norm.slot}, std::move(saved),
+                    Rule{layout, options.attention, sequences.without_positions(), run.cp});
 }
 
 }  // namespace ring

@@ -57,6 +57,12 @@ Sequences Sequences::sharded(std::shared_ptr<const ContextShards> shards, const 
   return s;
 }
 
+Sequences Sequences::without_positions() const {
+  Sequences s = *this;
+  s.positions = {};
+  return s;
+}
+
 std::int64_t ContextShards::tokens(int of_rank) const {
   std::int64_t sum = 0;
   for (const HeldRows& h : held[static_cast<std::size_t>(of_rank)]) sum += h.count;

@@ -38,11 +38,12 @@ Tensor scattered(const ExecContext& ctx, Communicator& tp, const Tensor& x, cons
   return y;
 }
 
-void scatter_backward(Backward& back, Communicator& tp, const Tensor& b) {
+// bias: its shape.
+void scatter_backward(Backward& back, Communicator& tp, const Shape& bias, DType type) {
   const Tensor& dy = back.grad();
   if (back.needs_grad(0)) back.accumulate(0, gathered(back.ctx, tp, dy));
   if (back.needs_grad(1)) {
-    const Sink s = back.sink(1, b.shape(), b.dtype());
+    const Sink s = back.sink(1, bias, type);
     column_sum_kernel({dy, s.dst, s.beta}, back.ctx);
   }
   if (back.needs_grad(2)) back.accumulate(2, dy);
@@ -84,11 +85,12 @@ Var swap(Run& run, std::string_view name, const Var& x, Swap there, Swap back_ag
   Communicator& tp = *run.tp;
   const Tensor y = there(run.ctx, tp, x.value);
   if (!run.tape) return {y, nullptr};
-  Var out = run.record(name, y, {x.slot}, [&tp, back_again](Backward& back) {
+  const Var out = run.record(name, y, {x.slot}, {}, [&tp, back_again](Backward& back) {
     if (back.needs_grad(0)) back.accumulate(0, back_again(back.ctx, tp, back.grad()));
   });
-  return recomputable(run, out,
-                      [&tp, there, in = Saved(x)](const ExecContext& ctx) { return there(ctx, tp, in.get(ctx)); });
+  if (!run.recompute) return out;
+  return recomputable(out, {run.save(x)},
+                      [&tp, there](const ExecContext& ctx, const Tensors& from) { return there(ctx, tp, from[0]); });
 }
 
 }  // namespace
@@ -107,15 +109,14 @@ Var gather_rows(Run& run, const Var& x) {
   RING_CHECK(x.value.shape().size() == 2, "gather_rows: ", describe(x.value), ", expected [N,C]");
   const Tensor y = gathered(run.ctx, tp, x.value);
   if (!run.tape) return {y, nullptr};
-  Var out = run.record("gather_rows", y, {x.slot}, [&tp, like = x.value.shape()](Backward& back) {
+  const Var out = run.record("gather_rows", y, {x.slot}, {}, [&tp, like = x.value.shape()](Backward& back) {
     if (!back.needs_grad(0)) return;
     const Tensor dx = back.ctx.empty(like, back.grad().dtype());
     scatter(back.ctx, tp, back.grad(), dx);
     back.accumulate(0, dx);
   });
-  const auto again = [&tp, in = Saved(x)](const ExecContext& ctx) { return gathered(ctx, tp, in.get(ctx)); };
-  out.recipe = std::make_shared<Recipe>(Recipe{again, {}});
-  return out;
+  return recomputable(out, {run.save(x)},
+                      [&tp](const ExecContext& ctx, const Tensors& from) { return gathered(ctx, tp, from[0]); });
 }
 
 Var swap_channels_for_rows(Run& run, const Var& x) {
@@ -143,11 +144,14 @@ Var scatter_sum(Run& run, const Var& x, const Var& b, const Var& residual) {
              describe(residual.value), " for rows of ", shape);
   const Tensor y = scattered(run.ctx, tp, x.value, b.value, residual.value);
   if (!run.tape) return {y, nullptr};
-  Var out = run.record("scatter_sum", y, {x.slot, b.slot, residual.slot},
-                       [&tp, b = b.value](Backward& back) { scatter_backward(back, tp, b); });
-  return recomputable(run, out, [&tp, in = Saved(x), b = b.value, r = Saved(residual)](const ExecContext& ctx) {
-    return scattered(ctx, tp, in.get(ctx), b, r.get(ctx));
-  });
+  const auto rule = [&tp, bias = b.value.shape(), type = b.value.dtype()](Backward& back) {
+    scatter_backward(back, tp, bias, type);
+  };
+  const Var out = run.record("scatter_sum", y, {x.slot, b.slot, residual.slot}, {}, rule);
+  if (!run.recompute) return out;
+  return recomputable(
+      out, {run.save(x), run.save(b), run.save(residual)},
+      [&tp](const ExecContext& ctx, const Tensors& from) { return scattered(ctx, tp, from[0], from[1], from[2]); });
 }
 
 }  // namespace ring

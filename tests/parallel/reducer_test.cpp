@@ -46,7 +46,7 @@ float gradient(int rank, int micro, std::size_t parameter, std::int64_t i) {
 // One step of the tape that uses a parameter.
 void use(Tape& tape, Parameters& p, std::size_t k, int rank, int micro, std::vector<SlotPtr>& outputs) {
   const SlotPtr slot = p.ranges[k].slot;
-  outputs.push_back(tape.record({}, "use", 1, {outputs.empty() ? nullptr : outputs.back(), slot}, [=](Backward& b) {
+  outputs.push_back(tape.record({}, "use", 1, {outputs.empty() ? nullptr : outputs.back(), slot}, {}, [=](Backward& b) {
     if (b.needs_grad(0)) b.accumulate(0, b.grad());
     const Sink s = b.sink(1, slot->grad.shape(), DType::f32);
     float* dst = s.dst.data<float>();

@@ -1,0 +1,74 @@
+#pragma once
+// What lives from the forward to the backward. A rule keeps tensors in no other way than as Saved: so whoever plans
+// memory decides for each whether it stays, is computed again (Recipe) or is put elsewhere (SavedTensorHooks).
+
+#include <concepts>
+#include <functional>
+#include <memory>
+#include <type_traits>
+#include <variant>
+#include <vector>
+
+#include "kernels/kernel.h"
+
+namespace ring {
+
+using Tensors = std::vector<Tensor>;
+
+// A saved tensor that is elsewhere: compressed, in host memory.
+class SavedStorage {
+ public:
+  virtual ~SavedStorage() = default;
+  // get() will probably follow: while the step before runs. Comes once or several times before the first get().
+  virtual void prefetch(const ExecContext&) = 0;
+  // The tensor, which nobody else writes to, in the order of the stream. May be called again.
+  virtual Tensor get(const ExecContext&) = 0;
+};
+
+// PyTorch's saved_tensors_hooks: see Run::saved_hooks.
+class SavedTensorHooks {
+ public:
+  virtual ~SavedTensorHooks() = default;
+  // Takes a tensor away; null: it stays where it is. Not asked about parameters, and about what a Recipe makes again.
+  virtual std::shared_ptr<SavedStorage> pack(const Tensor&, const ExecContext&) = 0;
+};
+
+struct Recipe;
+
+class Saved {
+ public:
+  Saved() = default;  // undefined
+  explicit Saved(Tensor t) : what_(std::move(t)) {}
+  explicit Saved(std::shared_ptr<SavedStorage> s) : what_(std::move(s)) {}
+  explicit Saved(std::shared_ptr<Recipe> r, int output = 0) : what_(Made{std::move(r), output}) {}
+
+  void prefetch(const ExecContext&) const;
+  Tensor get(const ExecContext&) const;
+  // For the last one who asks: its bytes may be overwritten.
+  Tensor take(const ExecContext&);
+
+ private:
+  struct Made {
+    std::shared_ptr<Recipe> recipe;
+    int output;
+  };
+  std::variant<Tensor, std::shared_ptr<SavedStorage>, Made> what_;
+};
+
+// A function of what a rule or a recipe gets, and of numbers. A tensor cannot be among its captures, since it is not
+// trivially copyable; a type that needs other members says by itself that none of them holds a tensor.
+template <class Fn>
+concept KeepsNoTensor = std::is_trivially_copyable_v<Fn> || requires {
+  Fn::kKeepsNoTensor;
+};
+
+// How to make values again from what else was saved: the bytes are the same ones. They are made at most once, and live
+// as long as somebody holds the recipe.
+struct Recipe {
+  std::vector<Saved> from;
+  std::function<Tensors(const ExecContext&, const Tensors& from)> make;
+  Tensors made{};
+  bool announced = false;
+};
+
+}  // namespace ring
