@@ -38,7 +38,13 @@ std::string types_text(const Config& c, const ExecContext& ctx) {
 }
 
 const char* recompute_text(Recompute r) {
-  return r == Recompute::none ? "recomputes nothing" : r == Recompute::mlp ? "recomputes the MLP" : "recomputes blocks";
+  switch (r) {
+    case Recompute::none: return "recomputes nothing";
+    case Recompute::attention: return "recomputes attention's inputs";
+    case Recompute::mlp: return "recomputes the MLP";
+    case Recompute::block: return "recomputes blocks";
+  }
+  fail("no recomputation has the number ", static_cast<int>(r));
 }
 
 void print(const Arguments& a, StepBenchmark& bench, const StepTimes& t, const Ceilings& ceilings) {

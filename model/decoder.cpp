@@ -56,13 +56,14 @@ Var DecoderBlock::forward(Run& run, const Var& x, const Attend& attend) const {
   Var h;
   {
     const ScopeGuard scope = run.enter(block_scope(layer_, Sublayer::attention));
-    const Recomputing on(run, recompute == Recompute::block);
+    const Recomputing on(run, recompute == Recompute::attention || recompute == Recompute::block);
     const Var in = post ? x : attention_norm_(run, x);
     h = add_to_stream(run, x, attention_site_, [&](const Var& residual) { return attend(in, residual); });
     if (post) h = attention_norm_(run, h);
+    if (recompute == Recompute::attention) h = checkpoint_boundary(h);
   }
   const ScopeGuard scope = run.enter(block_scope(layer_, Sublayer::mlp));
-  const Recomputing on(run, recompute != Recompute::none);
+  const Recomputing on(run, recompute == Recompute::mlp || recompute == Recompute::block);
   const Var in = post ? h : mlp_norm_(run, h);
   Var y = add_to_stream(run, h, mlp_site_, [&](const Var& residual) { return mlp_(run, in, residual); });
   if (post) y = mlp_norm_(run, y);
@@ -113,8 +114,10 @@ std::vector<Param*> Decoder::vocab_tables() const {
   return head_ ? std::vector<Param*>{tokens_, head_} : std::vector<Param*>{tokens_};
 }
 
-void Decoder::set_recompute(Recompute r) {
-  for (DecoderBlock& block : blocks_) block.recompute = r;
+void Decoder::set_recompute(const RecomputePlan& plan) {
+  RING_CHECK(plan.blocks.size() == blocks_.size(), "a plan of recomputation for ", plan.blocks.size(),
+             " blocks, the model has ", blocks_.size());
+  for (std::size_t i = 0; i < blocks_.size(); ++i) blocks_[i].recompute = plan.blocks[i];
 }
 
 void Decoder::allocate(const ExecContext& ctx, std::uint64_t seed, const ParamTypes& types) {

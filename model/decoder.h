@@ -6,15 +6,9 @@
 #include <memory>
 
 #include "model/layers.h"
+#include "model/recompute.h"
 
 namespace ring {
-
-// What a block's backward computes again instead of keeping it. Bits do not change.
-enum class Recompute : std::uint8_t {
-  none,
-  mlp,    // everything inside of the MLP and its norm
-  block,  // everything but the block's input, and attention's output and log-sum-exp
-};
 
 class DecoderBlock {
  public:
@@ -77,7 +71,7 @@ class Decoder {
   // In the order of the forward pass: embedding, blocks, final norm, loss head. A parameter may belong to several.
   std::vector<ModelPart> parts() const;
 
-  void set_recompute(Recompute);
+  void set_recompute(const RecomputePlan&);  // from the next forward on; until then: none
   // Called with what each part of a forward pass returns, for diagnosis.
   std::function<void(const ScopeId&, const Tensor&)> watch;
 

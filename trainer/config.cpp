@@ -55,9 +55,13 @@ void TrainConfig::fields(Fields& f) {
                               {"fp32", PrecisionChoice::fp32},
                               {"tf32", PrecisionChoice::tf32}}));
   f("recompute", recompute,
-    "activations computed again in the backward: none, those inside of the MLP, or all but each block's input and the "
-    "attention's output",
-    choices<Recompute>({{"none", Recompute::none}, {"mlp", Recompute::mlp}, {"block", Recompute::block}}));
+    "activations computed again in the backward: none, those inside of the attention or of the MLP sublayer, or all "
+    "but "
+    "each block's input and the attention's output",
+    choices<Recompute>({{"none", Recompute::none},
+                        {"attention", Recompute::attention},
+                        {"mlp", Recompute::mlp},
+                        {"block", Recompute::block}}));
   f("loss_chunk_bytes", loss_chunk_bytes, "logits held at a time; 0 = 32 MiB on CPUs, 2 GiB on GPUs",
     in_range(0, kMostBufferBytes));
   f("cuda_graph", cuda_graph,

@@ -59,7 +59,7 @@ Trainer::Trainer(const Config& config, const ExecContext& ctx, Mesh& mesh, Loade
       parallel_(parallelized()),
       sequences_(micro_batches()),
       graph_(mesh.world() > 1 || packed() ? Switch::off : config.train.cuda_graph, ctx.stream, arena_) {
-  model_.set_recompute(config.train.recompute);
+  model_.set_recompute(RecomputePlan::uniform(config.model.layers, config.train.recompute));
   std::vector<Communicator*> norm_over;
   if (parallel_.data->sharded()) norm_over.push_back(&mesh_.group(kDataAxes));
   if (plan_.tp > 1) norm_over.push_back(&mesh_.axis("tp"));

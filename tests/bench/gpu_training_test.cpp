@@ -97,6 +97,7 @@ TEST_F(GpuTraining, RecomputationGivesTheSameBits) {
   for (const char* precision : {"train.precision=bf16", "train.precision=fp32"}) {
     train({precision});
     const Result kept = train({precision});
+    EXPECT_EQ(kept, train({precision, "train.recompute=attention"})) << precision;
     EXPECT_EQ(kept, train({precision, "train.recompute=mlp"})) << precision;
     EXPECT_EQ(kept, train({precision, "train.recompute=block"})) << precision;
   }

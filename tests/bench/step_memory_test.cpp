@@ -63,13 +63,13 @@ void expect_planned_steps(Recompute recompute, DeviceChoice device) {
 }
 
 TEST(StepMemory, EveryBlockOfAStepHasItsPlace) {
-  for (const Recompute r : {Recompute::none, Recompute::mlp, Recompute::block})
+  for (const Recompute r : {Recompute::none, Recompute::attention, Recompute::mlp, Recompute::block})
     expect_planned_steps(r, DeviceChoice::cpu);
 }
 
 TEST(GpuStepMemory, EveryBlockOfAStepHasItsPlace) {
   if (!backend_available(Backend::cuda)) GTEST_SKIP() << "no GPU";
-  for (const Recompute r : {Recompute::none, Recompute::mlp, Recompute::block})
+  for (const Recompute r : {Recompute::none, Recompute::attention, Recompute::mlp, Recompute::block})
     expect_planned_steps(r, DeviceChoice::cuda);
 }
 

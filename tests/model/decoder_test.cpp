@@ -7,6 +7,7 @@
 
 #include "core/cpu/thread_pool.h"
 #include "core/philox.h"
+#include "tests/host_store.h"
 
 namespace ring {
 namespace {
@@ -84,6 +85,8 @@ struct Fixture {
   double loss(const Tensor& ids, const Tensor& targets, std::int64_t batch, bool gradients) {
     Tape tape;
     ring::Run run{ctx, gradients ? &tape : nullptr, 5, 3, 0, true};
+    run.saved_hooks = hooks;
+    const std::size_t before = in_use();
     model.parameters().start_step();
     const Sequences seqs = Sequences::uniform(batch, ids.dim(0) / batch, ctx);
     LossHead head;
@@ -91,6 +94,7 @@ struct Fixture {
     head.scale = 1.0f / static_cast<float>(ids.dim(0));
     const LossOutput out = model.loss(run, ids, seqs, head);
     const double sum = *out.sum.value.data<float>();
+    held = in_use() - before;
     if (gradients) tape.backward(out.sum.slot, {}, ctx);
     return sum;
   }
@@ -104,8 +108,12 @@ struct Fixture {
     return model.logits(run, h.value);
   }
 
+  std::size_t in_use() const { return ctx.stream.allocator()->stats().in_use; }
+
   ExecContext ctx;
   Decoder model;
+  SavedTensorHooks* hooks = nullptr;
+  std::size_t held = 0;  // bytes, between the last forward and its backward
 };
 
 class Families : public testing::TestWithParam<Family> {};
@@ -188,16 +196,72 @@ TEST_P(Families, CachedLogitsEqualUncached) {
 }
 
 TEST_P(Families, RecomputationGivesTheSameBits) {
-  for (const Recompute how : {Recompute::mlp, Recompute::block}) {
-    Fixture kept(GetParam().config), again(GetParam().config);
-    again.model.set_recompute(how);
-    const Tensor ids = tokens(kept.ctx, 48, 37, 5), targets = tokens(kept.ctx, 48, 37, 6);
-    EXPECT_EQ(kept.loss(ids, targets, 2, true), again.loss(ids, targets, 2, true));
+  const std::int64_t layers = GetParam().config.layers;
+  std::vector<RecomputePlan> plans{{{Recompute::attention, Recompute::block}}, {{Recompute::mlp, Recompute::none}}};
+  for (const Recompute how : {Recompute::attention, Recompute::mlp, Recompute::block})
+    plans.push_back(RecomputePlan::uniform(layers, how));
+  Fixture kept(GetParam().config);
+  const Tensor ids = tokens(kept.ctx, 48, 37, 5), targets = tokens(kept.ctx, 48, 37, 6);
+  const double loss = kept.loss(ids, targets, 2, true);
+  for (const RecomputePlan& plan : plans) {
+    Fixture again(GetParam().config);
+    again.model.set_recompute(plan);
+    EXPECT_EQ(again.loss(ids, targets, 2, true), loss);
     EXPECT_EQ(kept.gradients(), again.gradients());
   }
 }
 
+// Three steps of gradient descent.
+std::vector<double> descend(Fixture& f, const Tensor& ids, const Tensor& targets) {
+  std::vector<double> losses;
+  Parameters& p = f.model.parameters();
+  for (int step = 0; step < 3; ++step) {
+    losses.push_back(f.loss(ids, targets, 2, true));
+    float* w = p.values.data<float>();
+    const float* g = p.gradients.data<float>();
+    for (std::int64_t i = 0; i < p.size(); ++i) w[i] -= 0.1f * g[i];
+  }
+  return losses;
+}
+
+TEST_P(Families, SavedTensorsMayBeElsewhere) {
+  for (const Recompute how : {Recompute::none, Recompute::block}) {
+    Fixture kept(GetParam().config), moved(GetParam().config);
+    test::HostStore store;
+    moved.hooks = &store;
+    for (Fixture* f : {&kept, &moved}) f->model.set_recompute(RecomputePlan::uniform(GetParam().config.layers, how));
+    const Tensor ids = tokens(kept.ctx, 48, 37, 5), targets = tokens(kept.ctx, 48, 37, 6);
+    EXPECT_EQ(descend(moved, ids, targets), descend(kept, ids, targets));
+    EXPECT_EQ(moved.gradients(), kept.gradients());
+    EXPECT_GE(store.fetched, store.packed) << "what is packed is needed";
+    EXPECT_EQ(store.unannounced, 0);
+    EXPECT_GT(store.packed, 0);
+    EXPECT_LT(moved.held, kept.held / 4);
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Decoder, Families, testing::ValuesIn(families()), [](const auto& i) { return i.param.name; });
+
+TEST(Decoder, APlanOfRecomputationDecidesBlockByBlock) {
+  const auto held = [](const RecomputePlan& plan) {
+    Fixture f(tiny());
+    f.model.set_recompute(plan);
+    f.loss(tokens(f.ctx, 48, 37, 5), tokens(f.ctx, 48, 37, 6), 2, true);
+    return f.held;
+  };
+  using enum Recompute;
+  const std::size_t all = held({{none, none}}), least = held({{block, block}});
+  const std::size_t no_mlp = held({{mlp, mlp}}), no_attention = held({{attention, attention}});
+  EXPECT_EQ(held({{none, block}}), (all + least) / 2);
+  EXPECT_EQ(held({{mlp, none}}), (all + no_mlp) / 2);
+  EXPECT_EQ(held({{mlp, attention}}), (no_mlp + no_attention) / 2);
+  EXPECT_LT(least, no_mlp);
+  EXPECT_LT(least, no_attention);
+  EXPECT_LT(no_mlp, all);
+  EXPECT_LT(no_attention, all);
+  Fixture f(tiny());
+  EXPECT_THROW(f.model.set_recompute({{block}}), Error) << "the model has two blocks";
+}
 
 TEST(Decoder, StartsTheSameForAnyThreadCountAndPadding) {
   Fixture one(tiny(), 1);
