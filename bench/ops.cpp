@@ -2,31 +2,15 @@
 
 #include <algorithm>
 
-#include "core/step_arena.h"
-
 namespace ring {
 namespace {
-
-// Memory that is taken while it lives does not count as the step's: the plan of the step's memory stays valid.
-class BesideTheStep {
- public:
-  explicit BesideTheStep(const ExecContext& ctx) : allocator_(ctx.stream.impl().allocator), step_(allocator_) {
-    if (const auto* arena = dynamic_cast<const StepArena*>(step_.get())) allocator_ = arena->upstream();
-  }
-  ~BesideTheStep() { allocator_ = step_; }
-  BesideTheStep(const BesideTheStep&) = delete;
-  BesideTheStep& operator=(const BesideTheStep&) = delete;
-
- private:
-  std::shared_ptr<Allocator>& allocator_;
-  const std::shared_ptr<Allocator> step_;
-};
 
 // Repeats each kernel that it has not seen yet. A kernel that adds to its output adds many times: the step goes on with
 // values that mean nothing, and is the last one.
 class Repeater final : public KernelObserver {
  public:
-  Repeater(double seconds, std::string filter) : seconds_(seconds), filter_(std::move(filter)) {}
+  Repeater(StepArena& arena, double seconds, std::string filter)
+      : arena_(arena), seconds_(seconds), filter_(std::move(filter)) {}
 
   void call(const KernelCall& c, const ExecContext& ctx, const std::function<void()>& run) override {
     if (inside_) return run();
@@ -35,7 +19,7 @@ class Repeater final : public KernelObserver {
     OpTiming* op = find(c);
     if (!op) {
       op = &ops.emplace_back(OpTiming{std::string(c.slot), std::string(c.candidate), c.cost});
-      const BesideTheStep beside(ctx);
+      const StepPause beside(arena_);  // the plan of the step's memory stays valid
       if (wanted(*op)) op->seconds = sustained_seconds(ctx, seconds_, run);
     }
     ++op->calls;
@@ -56,6 +40,7 @@ class Repeater final : public KernelObserver {
     return o.slot.find(filter_) != std::string::npos || o.cost.shape.find(filter_) != std::string::npos;
   }
 
+  StepArena& arena_;
   double seconds_;
   std::string filter_;
   bool inside_ = false;
@@ -80,7 +65,7 @@ StepFloor OpsReport::floor() const {
 OpsReport time_ops(StepBenchmark& bench, double seconds_each, int steps, const std::string& filter) {
   OpsReport report;
   report.step_seconds = time_steps(bench, 3, steps).median();
-  const auto repeater = std::make_shared<Repeater>(seconds_each, filter);
+  const auto repeater = std::make_shared<Repeater>(bench.trainer().arena(), seconds_each, filter);
   bench.trainer().observe(repeater);
   bench.trainer().launch();
   bench.trainer().finish();  // of a step that may well not be finite

@@ -19,13 +19,23 @@ StepArena::~StepArena() { release_slab(); }
 
 void* StepArena::allocate(std::size_t bytes) {
   std::lock_guard lock(mutex_);
-  Held h{0, in_step_ ? step_ : 0, trace_.size(), false};
-  void* p = in_step_ ? take_planned(bytes) : nullptr;
+  if (!in_step_ || paused_) return hold(take_upstream(bytes), bytes, {});
+  Held h{0, step_, trace_.size(), false};
+  void* p = take_planned(bytes);
   h.in_slab = p != nullptr;
   if (!p) p = take_upstream(bytes);
-  if (in_step_) trace_.push_back({bytes, clock_++});
-  h.phase = ledger_.add(bytes);
-  held_.emplace(p, h);
+  trace_.push_back({bytes, clock_++});
+  return hold(p, bytes, h);
+}
+
+void* StepArena::allocate_for_run(std::size_t bytes) {
+  std::lock_guard lock(mutex_);
+  return hold(take_upstream(bytes), bytes, {});
+}
+
+void* StepArena::hold(void* p, std::size_t bytes, Held held) {
+  held.phase = ledger_.add(bytes);
+  held_.emplace(p, held);
   return p;
 }
 
@@ -83,6 +93,7 @@ void StepArena::free(void* p, std::size_t bytes) {
   if (in_step_ && h.step == step_) trace_[h.number].end = clock_++;
   if (h.in_slab) {
     live_.erase(static_cast<std::size_t>(static_cast<std::byte*>(p) - slab_));
+    if (retired_ && live_.empty()) release_slab();
     return;
   }
   upstream_->free(p, bytes);
@@ -146,6 +157,22 @@ void StepArena::end_step() {
   trace_.clear();
 }
 
+void StepArena::pause() {
+  std::lock_guard lock(mutex_);
+  paused_ = true;
+}
+
+void StepArena::resume() {
+  std::lock_guard lock(mutex_);
+  paused_ = false;
+}
+
+void StepArena::retire() {
+  std::lock_guard lock(mutex_);
+  retired_ = true;
+  if (live_.empty()) release_slab();
+}
+
 MemoryStats StepArena::stats() const {
   MemoryStats s = upstream_->stats();
   std::lock_guard lock(mutex_);
@@ -197,6 +224,18 @@ std::uint64_t StepArena::from_upstream() const {
 MemoryPlan StepArena::plan() const {
   std::lock_guard lock(mutex_);
   return plan_;
+}
+
+StepMemory::StepMemory(const Stream& stream, std::shared_ptr<StepArena> arena)
+    : stream_(stream), arena_(std::move(arena)) {
+  std::shared_ptr<Allocator>& installed = stream_.impl().step_allocator;
+  RING_CHECK(!installed, "the steps of two trainers on one stream");
+  installed = arena_;
+}
+
+StepMemory::~StepMemory() {
+  stream_.impl().step_allocator = nullptr;
+  arena_->retire();
 }
 
 }  // namespace ring

@@ -2,9 +2,10 @@
 // Memory of a training step, which repeats: once two steps allocated and freed the same sizes in the same order, all
 // blocks of a step get planned places in one slab, the same addresses in every step.
 //
-// Until then, between steps (evaluation, checkpoints) and for blocks that outlive their step, memory comes from the
-// upstream allocator. A step that deviates gets what the plan does not fit from there too, never memory that a live
-// block occupies; when the next step deviates in the same way, the plan is made anew.
+// Until then, between steps (evaluation, checkpoints) and for Lifetime::run, memory comes from the upstream allocator,
+// and so do blocks that outlive their step without having said so. A step that deviates gets what the plan does not fit
+// from there too, never memory that a live block occupies; when the next step deviates in the same way, the plan is
+// made anew.
 //
 // Everything is on one stream, on which work runs in the order it was queued: a place may be given away as soon as its
 // block is freed, without events. Work of other streams on a block must be ordered before its free.
@@ -22,6 +23,7 @@
 #include "core/memory_plan.h"
 #include "core/phase_ledger.h"
 #include "core/storage.h"
+#include "core/stream.h"
 
 namespace ring {
 
@@ -31,6 +33,7 @@ class StepArena final : public Allocator, public ScopeListener {
   ~StepArena() override;
 
   void* allocate(std::size_t bytes) override;  // OutOfMemory also names the phases that hold most
+  void* allocate_for_run(std::size_t bytes) override;
   void free(void* p, std::size_t bytes) override;
   MemoryStats stats() const override;
   void reset_peak() override;
@@ -45,6 +48,11 @@ class StepArena final : public Allocator, public ScopeListener {
   // Makes the plan and takes the slab where it is time to, after upstream was trimmed: the only place where the host
   // may wait, once per plan. Returns the generation. Not to be called within a step.
   std::uint64_t prepare();
+  // Between the two, whatever is allocated within a step is not of the step; see StepPause.
+  void pause();
+  void resume();
+  // There will be no more steps: the slab goes back as soon as no block lies in it.
+  void retire();
 
   bool planned() const;                 // there is a slab
   std::uint64_t generation() const;     // 0: never planned; another number: other addresses
@@ -55,12 +63,13 @@ class StepArena final : public Allocator, public ScopeListener {
 
  private:
   struct Held {
-    std::uint32_t phase;
-    std::uint64_t step;  // in which it was allocated; 0: in none
-    std::size_t number;  // in that step
-    bool in_slab;
+    std::uint32_t phase = 0;
+    std::uint64_t step = 0;  // of which it is; 0: of none
+    std::size_t number = 0;  // in that step
+    bool in_slab = false;
   };
 
+  void* hold(void* p, std::size_t bytes, Held held);
   void* take_planned(std::size_t bytes);
   void* take_upstream(std::size_t bytes);
   bool fits(std::size_t offset, std::size_t bytes) const;
@@ -76,7 +85,7 @@ class StepArena final : public Allocator, public ScopeListener {
   std::size_t taken_ = 0;  // bytes of upstream in use by this allocator, the slab included
 
   std::uint64_t step_ = 0;
-  bool in_step_ = false;
+  bool in_step_ = false, paused_ = false, retired_ = false;
   std::uint32_t clock_ = 0;                      // events in this step
   std::vector<BlockLife> trace_, last_, model_;  // of this step, of the last one, of the one that the plan is for
   bool replan_ = false;                          // last_ is what the next plan is for
@@ -97,6 +106,32 @@ class StepScope {
 
  private:
   StepArena& arena_;
+};
+
+// Within a step, for what is done besides: measurements of its kernels.
+class StepPause {
+ public:
+  explicit StepPause(StepArena& arena) : arena_(arena) { arena_.pause(); }
+  ~StepPause() { arena_.resume(); }
+  StepPause(const StepPause&) = delete;
+  StepPause& operator=(const StepPause&) = delete;
+
+ private:
+  StepArena& arena_;
+};
+
+// While it lives, what is allocated on the stream comes by way of the arena, whose upstream is the stream's allocator.
+// Error: the stream has another one. Tensors may outlive it: they hold the arena, which retires.
+class StepMemory {
+ public:
+  StepMemory(const Stream& stream, std::shared_ptr<StepArena> arena);
+  ~StepMemory();
+  StepMemory(const StepMemory&) = delete;
+  StepMemory& operator=(const StepMemory&) = delete;
+
+ private:
+  Stream stream_;
+  std::shared_ptr<StepArena> arena_;
 };
 
 }  // namespace ring

@@ -40,10 +40,17 @@ struct OutOfMemory : Error {
   std::string facts, advice;  // whoever knows more facts adds them
 };
 
+// How long memory is needed: what repeats in every step can be planned (core/step_arena.h), the rest cannot.
+enum class Lifetime : std::uint8_t {
+  step,  // taken and given back by every step alike: activations, gradients of activations, scratch
+  run,   // outlives the step that happens to take it, or is taken once: parameters, caches, what measuring needs
+};
+
 class Allocator {
  public:
   virtual ~Allocator() = default;
   virtual void* allocate(std::size_t bytes) = 0;  // 64-byte aligned; OutOfMemory names the bytes asked and in use
+  virtual void* allocate_for_run(std::size_t bytes) { return allocate(bytes); }  // Lifetime::run
   virtual void free(void* p, std::size_t bytes) = 0;
   virtual MemoryStats stats() const = 0;
   virtual void reset_peak() = 0;
@@ -52,8 +59,8 @@ class Allocator {
 
 class Storage {
  public:
-  Storage(std::size_t bytes, Device device, std::shared_ptr<Allocator> allocator)
-      : data_(bytes ? allocator->allocate(bytes) : nullptr),
+  Storage(std::size_t bytes, Device device, std::shared_ptr<Allocator> allocator, Lifetime lifetime = Lifetime::step)
+      : data_(bytes ? take(*allocator, bytes, lifetime) : nullptr),
         bytes_(bytes),
         device_(device),
         allocator_(std::move(allocator)) {}
@@ -71,6 +78,10 @@ class Storage {
   Device device() const { return device_; }
 
  private:
+  static void* take(Allocator& allocator, std::size_t bytes, Lifetime lifetime) {
+    return lifetime == Lifetime::run ? allocator.allocate_for_run(bytes) : allocator.allocate(bytes);
+  }
+
   void* data_;
   std::size_t bytes_;
   Device device_;

@@ -91,7 +91,8 @@ class StreamImpl {
   }
 
   Device device;
-  std::shared_ptr<Allocator> allocator;
+  std::shared_ptr<Allocator> allocator;       // the stream's own
+  std::shared_ptr<Allocator> step_allocator;  // in front of it while steps are planned (StepMemory); null: none
 
  protected:
   // For destructors: resources may use the stream, or its allocator may, while they are freed.
@@ -116,7 +117,9 @@ class Stream {
   Event record_time() const { return impl_->record_time(); }
   void wait(const Event& e) const { impl_->wait(e); }  // later work starts after the event
   void synchronize() const { impl_->synchronize(); }   // blocks the host
-  const std::shared_ptr<Allocator>& allocator() const { return impl_->allocator; }
+  const std::shared_ptr<Allocator>& allocator() const {
+    return impl_->step_allocator ? impl_->step_allocator : impl_->allocator;
+  }
   ThreadPool& pool() const;  // Error on a device stream
   void* native() const { return impl_->native(); }
   StreamImpl& impl() const { return *impl_; }

@@ -38,13 +38,13 @@ Tensor Tensor::wrap(std::shared_ptr<Storage> storage, const Shape& shape, DType 
   return t;
 }
 
-Tensor Tensor::empty(const Shape& shape, DType dtype, const Stream& stream) {
-  return wrap(std::make_shared<Storage>(checked_bytes(shape, dtype), stream.device(), stream.allocator()), shape,
-              dtype);
+Tensor Tensor::empty(const Shape& shape, DType dtype, const Stream& stream, Lifetime lifetime) {
+  const std::size_t bytes = checked_bytes(shape, dtype);
+  return wrap(std::make_shared<Storage>(bytes, stream.device(), stream.allocator(), lifetime), shape, dtype);
 }
 
-Tensor Tensor::zeros(const Shape& shape, DType dtype, const Stream& stream) {
-  Tensor t = empty(shape, dtype, stream);
+Tensor Tensor::zeros(const Shape& shape, DType dtype, const Stream& stream, Lifetime lifetime) {
+  Tensor t = empty(shape, dtype, stream, lifetime);
   fill_zero(t, stream);
   return t;
 }

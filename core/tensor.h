@@ -13,9 +13,10 @@ namespace ring {
 
 class Tensor {
  public:
-  Tensor() = default;                                       // undefined
-  static Tensor empty(const Shape&, DType, const Stream&);  // contiguous, contents unspecified
-  static Tensor zeros(const Shape&, DType, const Stream&);
+  Tensor() = default;  // undefined
+  // Contiguous, contents unspecified.
+  static Tensor empty(const Shape&, DType, const Stream&, Lifetime = Lifetime::step);
+  static Tensor zeros(const Shape&, DType, const Stream&, Lifetime = Lifetime::step);
   static Tensor wrap(std::shared_ptr<Storage>, const Shape&, DType);  // contiguous view of existing bytes
 
   bool defined() const { return storage_ != nullptr; }
@@ -58,8 +59,8 @@ std::string describe(const Tensor&);  // "f32[3,4] on cpu:0"
 
 // Between host vectors and tensors of any device; one dim. to_host blocks; contiguous only.
 template <class T>
-Tensor from_host(const std::vector<T>& host, const Stream& stream) {
-  Tensor t = Tensor::empty({static_cast<std::int64_t>(host.size())}, DTypeOf<T>::value, stream);
+Tensor from_host(const std::vector<T>& host, const Stream& stream, Lifetime lifetime = Lifetime::step) {
+  Tensor t = Tensor::empty({static_cast<std::int64_t>(host.size())}, DTypeOf<T>::value, stream, lifetime);
   if (t.bytes()) stream.impl().copy(t.raw(), host.data(), t.bytes());
   return t;
 }

@@ -57,8 +57,12 @@ struct ExecContext {
   std::shared_ptr<Tuning> tuning{};            // measured choices; null: by priority, and each library's own
   std::shared_ptr<KernelObserver> observer{};  // null: nobody watches
   std::shared_ptr<Scopes> scopes = std::make_shared<Scopes>();  // of this process's steps; copies share them
-  Tensor empty(const Shape& shape, DType dtype = DType::f32) const { return Tensor::empty(shape, dtype, stream); }
-  Tensor zeros(const Shape& shape, DType dtype = DType::f32) const { return Tensor::zeros(shape, dtype, stream); }
+  Tensor empty(const Shape& shape, DType dtype = DType::f32, Lifetime lifetime = Lifetime::step) const {
+    return Tensor::empty(shape, dtype, stream, lifetime);
+  }
+  Tensor zeros(const Shape& shape, DType dtype = DType::f32, Lifetime lifetime = Lifetime::step) const {
+    return Tensor::zeros(shape, dtype, stream, lifetime);
+  }
 };
 
 struct KernelInfo {

@@ -127,7 +127,7 @@ void Decoder::allocate(const ExecContext& ctx, std::uint64_t seed, const ParamTy
 
 void Decoder::allocate_constants(const ExecContext& ctx) {
   if (config_.positions != Positions::rope) return;
-  inv_freq_ = from_host(rope_frequencies(config_.rope, config_.head_dim), ctx.stream);
+  inv_freq_ = from_host(rope_frequencies(config_.rope, config_.head_dim), ctx.stream, Lifetime::run);
 }
 
 Var Decoder::embed(Run& run, const Tensor& ids, const Sequences& seqs) const {

@@ -73,7 +73,8 @@ KvCache::KvCache(const ModelConfig& c, std::int64_t batch, std::int64_t most, co
     const std::optional<std::int64_t> reach = SeenKeys(p).reach();
     const std::int64_t rows = reach ? std::min(capacity, p.sinks + *reach) : capacity;
     const Shape shape{batch, rows, c.kv_heads, c.head_dim};
-    layers.push_back({ctx.empty(shape, type), ctx.empty(shape, type), std::min<std::int64_t>(p.sinks, rows)});
+    const auto room = [&] { return ctx.empty(shape, type, Lifetime::run); };
+    layers.push_back({room(), room(), std::min<std::int64_t>(p.sinks, rows)});
   }
 }
 

@@ -130,9 +130,9 @@ void Parameters::lay_out() {
 
 void Parameters::allocate(const ExecContext& ctx, std::uint64_t seed, const ParamTypes& types) {
   lay_out();
-  values = ctx.zeros({size_}, types.master);
-  weights = types.weights == types.master ? values : ctx.zeros({size_}, types.weights);
-  if (types.trainable) gradients = ctx.zeros({size_}, types.gradients);
+  values = ctx.zeros({size_}, types.master, Lifetime::run);
+  weights = types.weights == types.master ? values : ctx.zeros({size_}, types.weights, Lifetime::run);
+  if (types.trainable) gradients = ctx.zeros({size_}, types.gradients, Lifetime::run);
   for (Param* p : layout_) {
     const auto view = [p](const Tensor& flat) { return flat.narrow(0, p->offset, p->shape.numel()).view(p->shape); };
     p->var.value = view(weights);

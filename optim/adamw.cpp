@@ -9,8 +9,8 @@ namespace {
 class AdamWOptimizer final : public Optimizer {
  public:
   AdamWOptimizer(const OptimizerConfig& config, const OwnedShard& shard, std::uint64_t seed, const ExecContext& ctx)
-      : m_(shard.shard(ctx.zeros({shard.size}, config.moments))),
-        v_(shard.shard(ctx.zeros({shard.size}, config.moments))),
+      : m_(shard.shard(ctx.zeros({shard.size}, config.moments, Lifetime::run))),
+        v_(shard.shard(ctx.zeros({shard.size}, config.moments, Lifetime::run))),
         shard_(shard),
         ranges_(shard.ranges()),
         config_(config),

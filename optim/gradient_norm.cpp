@@ -19,7 +19,7 @@ std::vector<Tensor> counted_gradients(const OwnedShard& shard) {
 }  // namespace
 
 GradientNorm::GradientNorm(const OwnedShard& shard, std::vector<Communicator*> over, const ExecContext& ctx)
-    : counted_(counted_gradients(shard)), over_(std::move(over)), squares_(ctx.empty({1})) {}
+    : counted_(counted_gradients(shard)), over_(std::move(over)), squares_(ctx.empty({1}, DType::f32, Lifetime::run)) {}
 
 void GradientNorm::judge(const Tensor& step, double clip, const Tensor& loss, const ExecContext& ctx) const {
   for (const Tensor& gradients : counted_) squared_norm_kernel({gradients, step}, ctx);

@@ -51,9 +51,10 @@ void DataParallel::allocate_sharded(const ParamTypes& types, std::uint64_t seed)
   holding_.pieces = pieces_of_rank(plan_, comm_.rank());
   holding_.size = shard_size(plan_, comm_.rank());
   const bool all_weights = zero_ < 3, copies = types.weights != types.master;
-  holding_.weights = {ctx_.zeros({all_weights ? params.size() : holding_.size}, types.weights), all_weights};
+  holding_.weights = {ctx_.zeros({all_weights ? params.size() : holding_.size}, types.weights, Lifetime::run),
+                      all_weights};
   holding_.values = holding_.weights;
-  if (copies) holding_.values = holding_.shard(ctx_.zeros({holding_.size}, types.master));
+  if (copies) holding_.values = holding_.shard(ctx_.zeros({holding_.size}, types.master, Lifetime::run));
   if (all_weights) {
     for (Param* p : params.layout()) p->var.value = in_flat(*p, holding_.weights.flat);
     source_ = std::make_unique<WeightBroadcast>(comm_, units_, holding_.weights.flat);
@@ -67,13 +68,13 @@ void DataParallel::allocate_sharded(const ParamTypes& types, std::uint64_t seed)
 void DataParallel::make_reducer(const ParallelConfig& config, std::int64_t bucket_bytes, const ParamTypes& types) {
   Parameters& params = model_.parameters();
   if (zero_ >= 2) {
-    holding_.gradients = holding_.shard(ctx_.zeros({holding_.size}, types.gradients));
+    holding_.gradients = holding_.shard(ctx_.zeros({holding_.size}, types.gradients, Lifetime::run));
     unit_reducer_ =
         std::make_unique<FsdpReducer>(comm_, units_, ctx_, types.gradients, config.reduce, holding_.gradients);
     return;
   }
   if (zero_ == 1) {
-    holding_.gradients = {ctx_.zeros({params.size()}, types.gradients), true};
+    holding_.gradients = {ctx_.zeros({params.size()}, types.gradients, Lifetime::run), true};
     for (Param* p : params.layout()) {
       p->var.slot->grad = in_flat(*p, holding_.gradients.flat);
       p->var.slot->bound = true;

@@ -9,7 +9,7 @@ namespace ring {
 FsdpReducer::FsdpReducer(Communicator& comm, const FsdpUnits& units, const ExecContext& ctx, DType gradients,
                          DType travel, const FlatBuffer& own)
     : comm_(comm), units_(units), travel_(travel), own_(own), open_(units.units.size()), added_(units.units.size()) {
-  for (const std::int64_t size : units.buffers) buffers_.push_back(ctx.zeros({size}, gradients));
+  for (const std::int64_t size : units.buffers) buffers_.push_back(ctx.zeros({size}, gradients, Lifetime::run));
   under_way_.resize(buffers_.size());
   for (const FsdpUnit& unit : units.units)
     for (std::size_t i = 0; i < unit.params.size(); ++i) {

@@ -28,7 +28,8 @@ void WeightBroadcast::need(std::size_t part, ScopePass, const ExecContext& ctx) 
 
 WeightGather::WeightGather(Communicator& comm, const FsdpUnits& units, const ExecContext& ctx, const FlatBuffer& own)
     : comm_(comm), units_(units), own_(own) {
-  for (const std::int64_t size : units.buffers) places_.push_back({ctx.zeros({size}, own.flat.dtype()), {}, {}});
+  for (const std::int64_t size : units.buffers)
+    places_.push_back({ctx.zeros({size}, own.flat.dtype(), Lifetime::run), {}, {}});
   for (const FsdpUnit& unit : units.units)
     for (std::size_t i = 0; i < unit.params.size(); ++i) {
       Param& p = *unit.params[i];

@@ -11,8 +11,9 @@ Stream copy_stream(const Stream& compute) {
 }  // namespace
 
 StepInputs::StepInputs(std::int64_t tokens, bool packed, const Stream& stream)
-    : ids(Tensor::empty({tokens}, DType::i32, stream)), targets(Tensor::empty({tokens}, DType::i32, stream)) {
-  if (packed) positions = Tensor::empty({tokens}, DType::i32, stream);
+    : ids(Tensor::empty({tokens}, DType::i32, stream, Lifetime::run)),
+      targets(Tensor::empty({tokens}, DType::i32, stream, Lifetime::run)) {
+  if (packed) positions = Tensor::empty({tokens}, DType::i32, stream, Lifetime::run);
 }
 
 InputStage::InputStage(std::int64_t tokens, bool packed, const Stream& compute)

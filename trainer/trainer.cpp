@@ -51,7 +51,8 @@ double now() { return std::chrono::duration<double>(std::chrono::steady_clock::n
 Trainer::Trainer(const Config& config, const ExecContext& ctx, Mesh& mesh, Loader& loader)
     : config_(config),
       ctx_(ctx),
-      arena_(std::make_shared<StepArena>(ctx.stream.allocator())),
+      arena_(std::make_shared<StepArena>(ctx.stream.impl().allocator)),
+      step_memory_(ctx.stream, arena_),
       mesh_(mesh),
       loader_(loader),
       plan_(plan_of(config, mesh.world())),
@@ -67,12 +68,12 @@ Trainer::Trainer(const Config& config, const ExecContext& ctx, Mesh& mesh, Loade
     const ScopeGuard scope(*ctx_.scopes, {ScopeKind::optimizer_states});
     return optimizer_kind(config.optimizer).make(config.optimizer, parallel_.data->shard(), config.run.seed, ctx_);
   });
-  step_state_ = ctx_.zeros({sizeof(StepState)}, DType::u8);
+  step_state_ = ctx_.zeros({sizeof(StepState)}, DType::u8, Lifetime::run);
   norm_.emplace(parallel_.data->shard(), std::move(norm_over), ctx_);
   const std::int64_t tokens = plan_.micro_batches * micro_tokens();
   const ScopeGuard scope(*ctx_.scopes, {ScopeKind::inputs});
   inputs_ = StepInputs(tokens, packed(), ctx_.stream);
-  loss_ = ctx_.empty({1});
+  loss_ = ctx_.empty({1}, DType::f32, Lifetime::run);
   stage_ = std::make_unique<InputStage>(tokens, packed(), ctx_.stream);
   if (!packed()) {
     Batch plain;
@@ -86,15 +87,9 @@ Trainer::Trainer(const Config& config, const ExecContext& ctx, Mesh& mesh, Loade
 }
 
 Parallelized Trainer::parallelized() {
-  ctx_.stream.impl().allocator = arena_;
   const ScopeGuard scope(*ctx_.scopes, {ScopeKind::parameters});
   const ParameterOptions options{param_types(config_), config_.run.seed, bucket_bytes(config_, ctx_)};
   return make_lasting<Parallelized>([&] { return parallelize(model_, mesh_, plan_, options, ctx_); });
-}
-
-Trainer::~Trainer() {
-  std::shared_ptr<Allocator>& installed = ctx_.stream.impl().allocator;
-  if (installed == arena_) installed = arena_->upstream();
 }
 
 std::string Trainer::lasting_memory() const {

@@ -37,9 +37,8 @@ struct StepReport {
 class Trainer {
  public:
   // config: resolved (see resolve_config). The batches of `loader` are this rank's micro-batches in order.
-  // Until it ends, the stream's memory comes by way of a StepArena.
+  // Until it ends, the stream's memory comes by way of a StepArena. Error: it does already, of another trainer.
   Trainer(const Config& config, const ExecContext& ctx, Mesh& mesh, Loader& loader);
-  ~Trainer();
   Trainer(const Trainer&) = delete;
   Trainer& operator=(const Trainer&) = delete;
 
@@ -70,7 +69,7 @@ class Trainer {
   const ParallelPlan& plan() const { return plan_; }
   ContextBatches& cp_batches() { return parallel_.context; }
   const ExecContext& exec() const { return ctx_; }
-  const StepArena& arena() const { return *arena_; }
+  StepArena& arena() { return *arena_; }
   std::string lasting_memory() const;                 // "weights 1.50 GiB, gradients .., moments .."
   std::int64_t steps_done() const { return steps_; }  // launched
   double seconds() const { return seconds_; }         // spent in steps since the run began, resumptions included
@@ -110,6 +109,7 @@ class Trainer {
   ExecContext ctx_;
   ObservedScopes observed_{ctx_};  // the first to be told: what the others queue belongs to the scope
   std::shared_ptr<StepArena> arena_;
+  StepMemory step_memory_;
   ScopeSubscription phases_{ctx_.scopes, *arena_};
   Mesh& mesh_;
   Loader& loader_;

@@ -32,7 +32,7 @@ class NcclCommunicator final : public Communicator {
       : Communicator(group.rank, group.size),
         device_(group.device),
         channel_(std::make_shared<nccl::Channel>(group, store, options)),
-        token_(Tensor::zeros({1}, DType::i32, channel_->stream())) {
+        token_(Tensor::zeros({1}, DType::i32, channel_->stream(), Lifetime::run)) {
     watchdog.watch(channel_);
   }
   ~NcclCommunicator() override { channel_->close(); }

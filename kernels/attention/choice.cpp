@@ -62,15 +62,15 @@ Attention repeatable(Attention a, const ExecContext& ctx) {
   shorten(a, kEnough);
   if (!a.carry.defined()) return a;
   a.carry = {};
-  a.out = ctx.empty(a.out.shape(), a.out.dtype());
-  a.lse = ctx.empty(a.lse.shape());
+  a.out = ctx.empty(a.out.shape(), a.out.dtype(), Lifetime::run);
+  a.lse = ctx.empty(a.lse.shape(), DType::f32, Lifetime::run);
   return a;
 }
 AttentionBackward repeatable(AttentionBackward a, const ExecContext& ctx) {
   shorten(a, kEnough);
   if (!a.carry_dq.defined() && !a.carry_dk.defined()) return a;
   a.carry_dq = a.carry_dk = a.carry_dv = {};
-  for (Tensor* t : {&a.dq, &a.dk, &a.dv}) *t = ctx.empty(t->shape(), t->dtype());
+  for (Tensor* t : {&a.dq, &a.dk, &a.dv}) *t = ctx.empty(t->shape(), t->dtype(), Lifetime::run);
   return a;
 }
 

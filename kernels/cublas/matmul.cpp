@@ -47,7 +47,7 @@ class Engine {
  public:
   explicit Engine(StreamImpl& stream)
       : stream_(static_cast<cudaStream_t>(stream.native())),
-        memory_(kWorkspaceBytes + kWorkspaceAlign, stream.device, stream.allocator),
+        memory_(kWorkspaceBytes + kWorkspaceAlign, stream.device, stream.allocator, Lifetime::run),
         device_name_(stream.device_name()) {
     RING_CUBLAS_CHECK(library().create(&handle_));
     const auto address = reinterpret_cast<std::uintptr_t>(memory_.data());
@@ -173,7 +173,7 @@ class Engine {
                  Plan::Operands operands, const ExecContext& ctx) {
     if (candidates.size() == 1 && p.gelu == Problem::Gelu::none) return {candidates.front()};
     const std::int64_t element = p.out_type == CUDA_R_32F ? 4 : 2;
-    const Tensor scratch = ctx.zeros({p.out_stride * p.n * element}, DType::u8);
+    const Tensor scratch = ctx.zeros({p.out_stride * p.n * element}, DType::u8, Lifetime::run);
     if (operands.residual == operands.out) operands.residual = scratch.raw();
     operands.out = scratch.raw();
     const auto time = [&](const cublasLtMatmulAlgo_t& algo, int repeats) {

@@ -78,7 +78,7 @@ void ContextBatches::reserve(std::int64_t rows, const ExecContext& ctx) {
   for_held(layout_, rank_, rows, [&](std::int64_t first, std::int64_t count) {
     for (std::int64_t i = 0; i < count; ++i) held.push_back(static_cast<std::int32_t>(first + i));
   });
-  rows_[rows] = from_host(held, ctx.stream);
+  rows_[rows] = from_host(held, ctx.stream, Lifetime::run);
 }
 
 void ContextBatches::prepare(Run& run, std::int64_t rows) {

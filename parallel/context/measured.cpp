@@ -119,7 +119,7 @@ class MeasuredContext final : public ContextParallel {
 
   static bool can_allocate(double bytes, const ExecContext& ctx) {
     try {
-      ctx.empty({static_cast<std::int64_t>(bytes)}, DType::u8);
+      ctx.empty({static_cast<std::int64_t>(bytes)}, DType::u8, Lifetime::run);
     } catch (const OutOfMemory&) {
       return false;
     }
@@ -128,7 +128,7 @@ class MeasuredContext final : public ContextParallel {
   }
 
   std::vector<float> largest_of_any_rank(const std::vector<float>& values, const ExecContext& ctx) {
-    const Tensor t = from_host(values, ctx.stream);
+    const Tensor t = from_host(values, ctx.stream, Lifetime::run);
     comm_.all_reduce(t, Reduce::max, ctx.stream.record()).wait(ctx.stream);
     return to_host<float>(t, ctx.stream);
   }
@@ -155,12 +155,13 @@ class MeasuredContext final : public ContextParallel {
     const std::vector<bool> can = able(a, *shards, ctx);
     if (std::ranges::count(can, true) < 2 || !can[0]) return schedules_.front().get();
     Attention f = a;
-    f.out = ctx.empty(a.out.shape(), a.out.dtype());
-    f.lse = ctx.empty(a.lse.shape());
+    const auto like = [&](const Tensor& t) { return ctx.empty(t.shape(), t.dtype(), Lifetime::run); };
+    f.out = like(a.out);
+    f.lse = like(a.lse);
     AttentionBackward b{.q = f.q, .k = f.k, .v = f.v, .out = f.out, .lse = f.lse, .dout = f.out};
-    b.dq = ctx.empty(f.q.shape(), f.q.dtype());
-    b.dk = ctx.empty(f.k.shape(), f.k.dtype());
-    b.dv = ctx.empty(f.v.shape(), f.v.dtype());
+    b.dq = like(f.q);
+    b.dk = like(f.k);
+    b.dv = like(f.v);
     b.scale = f.scale, b.pattern = f.pattern;
     std::vector<float> seconds(schedules_.size(), std::numeric_limits<float>::infinity());
     for (std::size_t i = 0; i < schedules_.size(); ++i)

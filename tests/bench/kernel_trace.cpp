@@ -124,14 +124,14 @@ KernelTrace::KernelTrace(Trainer& trainer) : trainer_(trainer), before_(trainer.
   if (params.weights.raw() != params.values.raw()) blocks_->watch("copies of weights", params.weights);
   blocks_->watch("gradients", params.gradients);
   watch_ = std::make_shared<Watch>(blocks_);
-  stream.allocator = blocks_;
+  stream.step_allocator = blocks_;
   trainer.observe(watch_);
 }
 
 KernelTrace::~KernelTrace() {
   trainer_.observe(nullptr);
   blocks_->stop();
-  trainer_.exec().stream.impl().allocator = before_;
+  trainer_.exec().stream.impl().step_allocator = before_;
 }
 
 const std::vector<TracedCall>& KernelTrace::calls() const { return watch_->calls; }

@@ -223,6 +223,66 @@ TEST_F(StepArenaTest, BlocksThatOutliveTheirStepComeFromUpstream) {
   EXPECT_EQ(arena.plan().bytes, 5120u + 512u);
 }
 
+// Caches are filled when they are needed, a block more or of another size in some steps.
+TEST_F(StepArenaTest, WhatIsForTheRunIsNotOfTheStep) {
+  const Stream stream = Stream::cpu(1);
+  stream.impl().allocator = upstream;
+  const auto steps = std::make_shared<StepArena>(upstream);
+  std::vector<Tensor> cache;
+  {
+    const StepMemory memory(stream, steps);
+    for (int i = 0; i < 8; ++i) {
+      const StepScope scope(*steps);
+      const Tensor activation = Tensor::empty({100}, DType::f32, stream);
+      for (int k = i % 3; k > 0; --k) cache.push_back(Tensor::empty({i}, DType::f32, stream, Lifetime::run));
+      const Tensor other = Tensor::empty({50}, DType::f32, stream);
+      EXPECT_EQ(steps->from_upstream(), i < 2 ? 2 + i % 3 : i % 3) << i;
+    }
+    EXPECT_TRUE(steps->planned());
+    EXPECT_EQ(steps->generation(), 1u);
+    EXPECT_EQ(steps->fallbacks(), 0u);
+  }
+  std::size_t cached = 0;
+  for (const Tensor& t : cache) cached += t.bytes();
+  EXPECT_EQ(upstream->stats().in_use, cached) << "the slab stays after the last step";
+  EXPECT_EQ(steps->stats().in_use, cached);
+}
+
+TEST_F(StepArenaTest, WhatIsDoneBesidesAStepIsNotOfIt) {
+  for (int i = 0; i < 5; ++i) {
+    const StepScope scope(arena);
+    Blocks own(arena), besides(arena);
+    own.add(1000);
+    if (i >= 2) {
+      const StepPause pause(arena);
+      besides.add(static_cast<std::size_t>(100 * i));
+    }
+    own.add(2000);
+  }
+  EXPECT_EQ(arena.generation(), 1u);
+  EXPECT_EQ(arena.fallbacks(), 0u);
+  EXPECT_EQ(arena.plan().bytes, 3072u);
+}
+
+TEST_F(StepArenaTest, TheSlabStaysForTheTensorsThatLieInIt) {
+  const Stream stream = Stream::cpu(1);
+  stream.impl().allocator = upstream;
+  Tensor late;
+  {
+    const auto steps = std::make_shared<StepArena>(upstream);
+    const StepMemory memory(stream, steps);
+    EXPECT_THROW(StepMemory(stream, steps), Error) << "a second one on the same stream";
+    for (int i = 0; i < 4; ++i) {
+      const StepScope scope(*steps);
+      const Tensor activation = Tensor::empty({1000}, DType::f32, stream);
+      if (i == 3) late = activation;
+    }
+  }
+  EXPECT_GE(upstream->stats().in_use, 4000u);
+  late = {};
+  EXPECT_EQ(upstream->stats().in_use, 0u);
+}
+
 TEST_F(StepArenaTest, EvaluationBetweenStepsUsesUpstreamAndChangesNothing) {
   std::vector<void*> first;
   for (int i = 0; i < 8; ++i) {

@@ -291,17 +291,21 @@ TEST_F(GpuBlockLists, RecordedWorkKeepsIts) {
 
 TEST_F(GpuBlockLists, DoNotLieInTheMemoryOfAStep) {
   const ExecContext ctx{Stream::create({Backend::cuda, 0})};
-  StreamImpl& stream = ctx.stream.impl();
-  auto arena = std::make_shared<StepArena>(stream.allocator);
-  stream.allocator = arena;
-  arena->begin_step();
-  const DeviceLists lists = lists_for(pattern_of({64, {{.local = 2}}}), Stationary::kv, 2, 4096, 512, ctx);
-  arena->end_step();
-  EXPECT_EQ(arena->stats().in_use, lists.bytes());  // the rest is freed
-  stream.allocator = arena->upstream();
-  const std::weak_ptr<StepArena> step = arena;
-  arena.reset();
-  EXPECT_TRUE(step.expired());  // the lists are there and do not need it
+  Allocator& own = *ctx.stream.impl().allocator;
+  const std::size_t before = own.stats().in_use;
+  DeviceLists lists;
+  {
+    const auto arena = std::make_shared<StepArena>(ctx.stream.impl().allocator);
+    const StepMemory memory(ctx.stream, arena);
+    for (int i = 0; i < 4; ++i) {
+      const StepScope step(*arena);
+      const Tensor activation = ctx.empty({1 << 20});
+      if (i == 3) lists = lists_for(pattern_of({64, {{.local = 2}}}), Stationary::kv, 2, 4096, 512, ctx);
+    }
+    ASSERT_TRUE(arena->planned());
+    EXPECT_EQ(arena->stats().in_use, lists.bytes());  // the rest is freed
+  }
+  EXPECT_EQ(own.stats().in_use, before + lists.bytes());  // they are there, the slab is not
 }
 
 // --- sums over parts ---

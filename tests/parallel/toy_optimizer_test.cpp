@@ -20,7 +20,7 @@ namespace {
 class Momentum final : public Optimizer {
  public:
   Momentum(const OwnedShard& shard, const ExecContext& ctx)
-      : u_(shard.shard(ctx.zeros({shard.size}))), shard_(shard), ranges_(shard.ranges()) {}
+      : u_(shard.shard(ctx.zeros({shard.size}, DType::f32, Lifetime::run))), shard_(shard), ranges_(shard.ranges()) {}
 
   void update(const Tensor& step, const ExecContext& ctx) override {
     const StepState& s = *reinterpret_cast<const StepState*>(step.raw());  // on a CPU

@@ -7,7 +7,6 @@
 #include <cub/block/block_scan.cuh>
 #include <cub/warp/warp_scan.cuh>
 
-#include "core/step_arena.h"
 #include "kernels/cuda/launch.h"
 
 namespace ring::cuda {
@@ -258,16 +257,10 @@ Tensor uploaded(const std::vector<T>& values, const ExecContext& ctx) {
   return t;
 }
 
-// Of the stream's memory, not of the step's: lists outlive the step that happens to build them.
-Tensor lasting(const Shape& shape, DType dtype, const ExecContext& ctx) {
-  std::shared_ptr<Allocator> allocator = ctx.stream.allocator();
-  if (const auto* step = dynamic_cast<const StepArena*>(allocator.get())) allocator = step->upstream();
-  const std::size_t bytes = static_cast<std::size_t>(shape.numel()) * size_of(dtype);
-  return Tensor::wrap(std::make_shared<Storage>(bytes, ctx.stream.device(), std::move(allocator)), shape, dtype);
-}
+// Lists outlive the step that happens to build them.
 template <class T>
 Tensor lasting_array(std::int64_t count, const ExecContext& ctx) {
-  return lasting({count * static_cast<std::int64_t>(sizeof(T))}, DType::u8, ctx);
+  return ctx.empty({count * static_cast<std::int64_t>(sizeof(T))}, DType::u8, Lifetime::run);
 }
 template <class T>
 T* array(const Tensor& t) {
@@ -369,7 +362,7 @@ DeviceLists planned(const Walk& walk, const ListShape& shape, const Tensor& coun
   lists.slots = t.slots;
   lists.split_lists = t.split_lists;
   lists.density = static_cast<double>(t.work) / dense_entries(walk, shape.kv_heads);
-  lists.entries = lasting({t.entries}, DType::i32, ctx);
+  lists.entries = ctx.empty({t.entries}, DType::i32, Lifetime::run);
   return lists;
 }
 

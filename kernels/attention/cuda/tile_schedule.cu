@@ -113,7 +113,8 @@ Tensor upload(const std::vector<T>& values, Tensor memory, const ExecContext& ct
   bytes.insert(bytes.end(), items, items + values.size() * sizeof(T));
   std::size_t room = 1024;
   while (room < bytes.size()) room *= 2;
-  if (!memory.defined() || memory.bytes() < room) memory = ctx.empty({static_cast<std::int64_t>(room)}, DType::u8);
+  if (!memory.defined() || memory.bytes() < room)
+    memory = ctx.empty({static_cast<std::int64_t>(room)}, DType::u8, Lifetime::run);
   ctx.stream.impl().upload(memory.raw(), bytes.data(), bytes.size());
   return memory;
 }
