@@ -22,6 +22,7 @@ class TracedCommunicator final : public Communicator {
     return inner_.receive_buffer(shape, dtype, stream);
   }
   std::size_t receive_bytes() const override { return inner_.receive_bytes(); }
+  bool uses_copy_engines() const override { return inner_.uses_copy_engines(); }
 
   bool silent = false;      // nothing is moved: what would be received stays as it is
   bool tracing = false;     // operations are noted for replay()

@@ -76,7 +76,8 @@ class Communicator {
   virtual Tensor receive_buffer(const Shape& shape, DType dtype, const Stream& stream) {
     return Tensor::empty(shape, dtype, stream);
   }
-  virtual std::size_t receive_bytes() const { return 0; }  // held for it beside what that allocator counts
+  virtual std::size_t receive_bytes() const { return 0; }   // held for it beside what that allocator counts
+  virtual bool uses_copy_engines() const { return false; }  // for exchange(): no multiprocessor works for it
 
   // Both sides run in their rank's one order: two ranks that send to each other use send_recv or exchange.
   Work send(const Tensor& t, int to, const Event& after = {}, Site site = Site::current());

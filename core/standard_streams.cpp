@@ -54,6 +54,11 @@ class OutputBuffer final : public std::streambuf {
   std::array<char, 16384> buffer_;
 };
 
+OutputBuffer& progress_buffer() {
+  static OutputBuffer buffer(STDOUT_FILENO);
+  return buffer;
+}
+
 }  // namespace
 
 void open_standard_streams() {
@@ -80,15 +85,14 @@ StandardOutput::~StandardOutput() {
 void StandardOutput::finish() { buffer_->pubsync(); }
 
 std::ostream& progress_output() {
-  static OutputBuffer buffer(STDOUT_FILENO);
-  static std::ostream stream(&buffer);
+  static std::ostream stream(&progress_buffer());
   return stream;
 }
 
-std::string why_lost(const std::ostream& stream) {
-  if (stream) return "";
-  const auto* buffer = dynamic_cast<const OutputBuffer*>(stream.rdbuf());
-  return buffer && buffer->error() ? std::strerror(buffer->error()) : "a write failed";
+std::string why_lost(const std::ostream& progress) {
+  if (progress) return "";
+  const OutputBuffer& buffer = progress_buffer();
+  return progress.rdbuf() == &buffer && buffer.error() ? std::strerror(buffer.error()) : "a write failed";
 }
 
 std::string read_standard_input() {

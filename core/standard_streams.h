@@ -31,7 +31,7 @@ class StandardOutput {
 
 // Standard output for what may be lost, such as the progress of a run: fails silently once it cannot be written.
 std::ostream& progress_output();
-std::string why_lost(const std::ostream&);  // empty while all is well
+std::string why_lost(const std::ostream& progress);  // empty while all is well
 
 std::string read_standard_input();  // to its end; Error: it cannot be read
 

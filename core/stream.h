@@ -24,21 +24,25 @@ class EventImpl {
  public:
   virtual ~EventImpl() = default;
   virtual bool done() const = 0;
-  virtual void synchronize() const = 0;  // blocks the host; rethrows the failure of the work it marks
-  // Between two events that were recorded with their time. Error: they were not, or are not done.
-  virtual double seconds_after(const EventImpl&) const { fail("this event does not know its time"); }
+  virtual void synchronize() const = 0;             // blocks the host; rethrows the failure of the work it marks
+  virtual void* native() const { return nullptr; }  // cudaEvent_t; null: only the host can wait for it
+  // On the host's clock. Error: the event was not recorded with its time, or is a device's.
+  virtual double host_seconds() const { fail("this event does not know its time"); }
+  // Between two events of one backend that were recorded with their time. Error: they were not, or are not done.
+  virtual double seconds_after(const EventImpl& earlier) const { return host_seconds() - earlier.host_seconds(); }
 };
 
 class Event {
  public:
   Event() = default;  // of work that is already done
   explicit Event(std::shared_ptr<EventImpl> impl) : impl_(std::move(impl)) {}
+  bool defined() const { return impl_ != nullptr; }
   bool done() const { return !impl_ || impl_->done(); }
   void synchronize() const {
     if (impl_) impl_->synchronize();
   }
   double seconds_after(const Event& earlier) const;
-  EventImpl* native() const { return impl_.get(); }
+  void* native() const { return impl_ ? impl_->native() : nullptr; }
 
  private:
   std::shared_ptr<EventImpl> impl_;

@@ -115,8 +115,8 @@ Profile Profiler::read() const {
   Profile p;
   p.parts = r.parts;
   for (const StepRecorder::Step& s : r.steps) {
-    if (!s.end.native()) break;  // a failure ended it
-    s.end.synchronize();         // host waits: diagnosis
+    if (!s.end.defined()) break;  // a failure ended it
+    s.end.synchronize();          // host waits: diagnosis
     p.steps.push_back({s.begin.seconds_after(r.base), s.end.seconds_after(s.begin)});
     p.event_seconds += s.begin.seconds_after(s.alone);
   }

@@ -47,7 +47,7 @@ class NcclCommunicator final : public Communicator {
   std::size_t receive_bytes() const override {
     return channel_->copies() ? channel_->copies()->peer_memory().bytes() : 0;
   }
-  bool has_copy_engines() const { return channel_->copies() != nullptr; }
+  bool uses_copy_engines() const override { return channel_->copies() != nullptr; }
 
  private:
   template <class Calls>
@@ -175,11 +175,6 @@ std::unique_ptr<Communicator> make_nccl_communicator(const NcclGroup& group, std
   return std::make_unique<NcclCommunicator>(group, store, *watchdog, options);
 }
 
-bool uses_copy_engines(const Communicator& comm) {
-  const auto* nccl = dynamic_cast<const NcclCommunicator*>(&comm);
-  return nccl && nccl->has_copy_engines();
-}
-
 }  // namespace ring
 
 #else
@@ -201,8 +196,6 @@ std::unique_ptr<Communicator> make_nccl_communicator(const NcclGroup&, std::shar
   make_nccl_watchdog();
   return nullptr;
 }
-
-bool uses_copy_engines(const Communicator&) { return false; }
 
 }  // namespace ring
 

@@ -36,6 +36,5 @@ void check_nccl(NcclWatchdog&);                      // throws PeerLost once a c
 // cannot be loaded.
 std::unique_ptr<Communicator> make_nccl_communicator(const NcclGroup&, std::shared_ptr<Store>,
                                                      std::shared_ptr<NcclWatchdog>, const CommOptions& = {});
-bool uses_copy_engines(const Communicator&);  // for its exchanges
 
 }  // namespace ring

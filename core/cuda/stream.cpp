@@ -36,11 +36,12 @@ class CudaEvent final : public EventImpl {
     RING_CUDA_CHECK(cudaEventSynchronize(event_));
   }
   double seconds_after(const EventImpl& earlier) const override {
+    RING_CHECK(earlier.native(), "the time between events of different backends");
     float ms = 0;
-    RING_CUDA_CHECK(cudaEventElapsedTime(&ms, dynamic_cast<const CudaEvent&>(earlier).event_, event_));
+    RING_CUDA_CHECK(cudaEventElapsedTime(&ms, static_cast<cudaEvent_t>(earlier.native()), event_));
     return static_cast<double>(ms) * 1e-3;
   }
-  cudaEvent_t get() const { return event_; }
+  void* native() const override { return event_; }
 
  private:
   cudaEvent_t event_ = nullptr;
@@ -98,8 +99,8 @@ class CudaStream final : public StreamImpl {
     return status != cudaStreamCaptureStatusNone;
   }
   void wait(const Event& e) override {
-    if (const auto* event = dynamic_cast<const CudaEvent*>(e.native()))
-      RING_CUDA_CHECK(cudaStreamWaitEvent(handle_->get(), event->get(), 0));
+    if (void* event = e.native())
+      RING_CUDA_CHECK(cudaStreamWaitEvent(handle_->get(), static_cast<cudaEvent_t>(event), 0));
     else
       e.synchronize();  // of another backend, whose work a CUDA stream cannot see
   }

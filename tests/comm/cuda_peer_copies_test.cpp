@@ -41,7 +41,7 @@ class GpuPeerCopies : public testing::Test {
     const auto errors = run_gpu_ranks(
         gpus(),
         [&](Communicator& c, const Stream& s) {
-          RING_CHECK(uses_copy_engines(c), "exchanges go by NCCL: its log (debug) says why");
+          RING_CHECK(c.uses_copy_engines(), "exchanges go by NCCL: its log (debug) says why");
           fn(c, s);
         },
         options);
@@ -155,7 +155,7 @@ TEST_F(GpuPeerCopies, Pairs) {
 void expect_exchange_ends(int timeout_ms, const std::string& abort_with, const std::string& part) {
   expect_way_out(
       [&](Communicator& c, const Tensor& t, const Event& after) {
-        RING_CHECK(uses_copy_engines(c), "exchanges go by NCCL: its log (debug) says why");
+        RING_CHECK(c.uses_copy_engines(), "exchanges go by NCCL: its log (debug) says why");
         const Stream own = Stream::create(t.device());
         const Tensor in = Tensor::empty(t.shape(), t.dtype(), own);
         own.synchronize();  // it is there
@@ -215,7 +215,7 @@ TEST_F(GpuPeerCopies, CanBeTurnedOff) {
   const auto errors = run_gpu_ranks(
       2,
       [](Communicator& c, const Stream& s) {
-        RING_CHECK(!uses_copy_engines(c), "exchanges go by copy engines");
+        RING_CHECK(!c.uses_copy_engines(), "exchanges go by copy engines");
         exchange_in_turns(c, s, 3);
       },
       options);
@@ -228,7 +228,7 @@ const char *kPort = "RING_TEST_COPIES_PORT", *kRank = "RING_TEST_COPIES_RANK";
 void run_process(int rank, int world, int port) {
   const Device device{Backend::cuda, rank};
   const auto mesh = Mesh::join(environment(rank, world, port), {}, {.axes = {{"cp", world, true}}, .device = device});
-  RING_CHECK(uses_copy_engines(mesh->axis("cp")), "exchanges go by NCCL: its log (debug) says why");
+  RING_CHECK(mesh->axis("cp").uses_copy_engines(), "exchanges go by NCCL: its log (debug) says why");
   exchange_in_turns(mesh->axis("cp"), Stream::create(device), 20);
   mesh->host().barrier().synchronize();
 }

@@ -112,14 +112,23 @@ Violations host_waits(const SourceFile& file) {
 }
 
 Violations narrowed_settings(const SourceFile& file) {
-  static const std::regex cast(
-      R"(static_cast<(int|std::u?int32_t|unsigned)>\([^()]*)"
-      R"(\b(run|model|data|train|optimizer|schedule|checkpoint|parallel)\.\w+\))");
+  static const std::regex cast(R"(static_cast<(int|std::u?int32_t|unsigned)>\([^()]*)"
+                               R"(\b(run|model|data|train|optimizer|schedule|checkpoint|parallel)\.\w+\))");
   Violations out;
   if (!is_source(file.path) || !kRank.contains(room_of(file.path))) return out;
   each_line(file, [&](const std::string& line, const std::string& at) {
     if (line.find("static_cast") == std::string::npos) return;
     if (std::regex_search(line, cast)) out.push_back(str(at, "a setting loses bits unseen: write narrow<T>(...)"));
+  });
+  return out;
+}
+
+Violations casts_by_class(const SourceFile& file) {
+  static const std::regex cast(R"(\bdynamic_(pointer_)?cast\b)");
+  Violations out;
+  if (!is_source(file.path)) return out;
+  each_line(file, [&](const std::string& line, const std::string& at) {
+    if (std::regex_search(line, cast)) out.push_back(at + "asks for an object's class: add a virtual function");
   });
   return out;
 }

@@ -33,6 +33,10 @@ Violations host_waits(const SourceFile&);
 // A setting becomes a smaller integer by narrow<T>(), which checks that it fits.
 Violations narrowed_settings(const SourceFile&);
 
+// What a caller wants to know of an object is a virtual function of its interface: nobody asks for its class, tests
+// included.
+Violations casts_by_class(const SourceFile&);
+
 // No marks of unfinished work and no paths of somebody's machine.
 Violations leftovers(const SourceFile&);
 

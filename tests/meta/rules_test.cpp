@@ -133,6 +133,20 @@ TEST(Leftovers, FindsMarksAndMachinePaths) {
                   .empty());
 }
 
+TEST(CastsByClass, AreRefusedInTestsToo) {
+  const std::string cast =
+      "  if (auto* d = dynamic_"
+      "cast<Derived*>(base)) d->f();\n";
+  const std::string shared =
+      "  auto d = std::dynamic_"
+      "pointer_cast<Derived>(base);\n";
+  for (const char* path : {"core/a.cpp", "core/a.h", "kernels/cuda/a.cu", "tests/core/a_test.cpp"}) {
+    EXPECT_EQ(casts_by_class({path, cast}).size(), 1u) << path;
+    EXPECT_EQ(casts_by_class({path, shared}).size(), 1u) << path;
+    EXPECT_TRUE(casts_by_class({path, "  auto& d = static_cast<Derived&>(base);\n"}).empty()) << path;
+  }
+}
+
 TEST(NarrowedSettings, AreChecked) {
   const auto wrong = [](const std::string& line) { return narrowed_settings({"trainer/a.cpp", line + "\n"}).size(); };
   EXPECT_EQ(wrong("f(static_cast<int>(config_.checkpoint.keep_last));"), 1u);
@@ -158,6 +172,7 @@ TEST(Tree, IncludesNeverLeadBack) {
   EXPECT_EQ(include_cycles(tree(), folder_of), std::vector<std::string>{});
 }
 TEST(Tree, HostDoesNotWait) { EXPECT_EQ(joined(host_waits), ""); }
+TEST(Tree, NobodyAsksForClasses) { EXPECT_EQ(joined(casts_by_class), ""); }
 TEST(Tree, SettingsKeepTheirBits) { EXPECT_EQ(joined(narrowed_settings), ""); }
 TEST(Tree, NothingIsLeftOver) { EXPECT_EQ(joined(leftovers), ""); }
 
