@@ -82,15 +82,15 @@ std::string shard_name(int rank) {
   return name;
 }
 
-std::string describe_state(const State& state) {
+std::string describe_state(const Snapshot& state) {
   json tensors = json::object(), values = json::object();
   for (const auto& [name, t] : state.tensors())
     tensors[name] = {{"dtype", std::string(to_string(t.local.dtype()))},
                      {"shape", numbers(t.global_shape)},
                      {"start", numbers(t.start)},
                      {"size", numbers(t.local.shape())}};
-  for (const auto& [name, slot] : state.values()) {
-    const std::string text = value_to_text(name, read_slot(slot));
+  for (const auto& [name, value] : state.values()) {
+    const std::string text = value_to_text(name, value);
     values[name] = state.must_agree(name) ? json::parse(text) : json("of rank 0");
   }
   return json{{"tensors", tensors}, {"values", values}}.dump();

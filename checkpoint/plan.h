@@ -12,7 +12,7 @@
 namespace ring {
 
 std::string shard_name(int rank);  // "shard-00003.h5"
-std::string describe_state(const State&);
+std::string describe_state(const Snapshot&);
 
 // `described`: describe_state() of every rank, in rank order. A region held by several ranks is written by the one with
 // the least to write so far. Error: ranks disagree about a dtype, shape or value, regions overlap in part or leave a

@@ -172,18 +172,12 @@ std::uint64_t most_bytes(const std::vector<PlannedSlice>& slices) {
   return total;
 }
 
-void append_slice(Appender& out, SavedSlice& slice, const Tensor& tensor, const Stream& stream) {
+// Hashed twice, for the slice and for the file, while a block is in the cache.
+void append_slice(Appender& out, SavedSlice& slice, const Tensor& tensor) {
   Hasher hasher;
-  const bool on_host = tensor.device().backend == Backend::cpu;
-  std::vector<std::byte> staging(on_host ? 0 : std::min<std::size_t>(kBlock, slice.bytes));
   for (std::uint64_t at = 0; at < slice.bytes; at += kBlock) {
     const std::size_t count = std::min<std::uint64_t>(kBlock, slice.bytes - at);
     const std::byte* bytes = tensor.raw() + at;
-    if (!on_host) {
-      stream.impl().copy(staging.data(), bytes, count);
-      stream.synchronize();
-      bytes = staging.data();
-    }
     hasher.update(bytes, count);
     out.append(bytes, count);
   }
@@ -198,18 +192,18 @@ std::string cut_tensors(const std::vector<PlannedSlice>& slices, std::uint64_t s
 
 }  // namespace
 
-SavedFile write_shard(const std::filesystem::path& path, const std::vector<PlannedSlice>& slices, const State& state,
-                      const Stream& stream) {
+SavedFile write_shard(const std::filesystem::path& path, const std::vector<PlannedSlice>& slices,
+                      const Snapshot& state) {
   File file(path, File::Mode::create);
   file.reserve(most_bytes(slices));
   const MemoryFile memory;
   lay_out(memory.path(), slices);
   const File layout(memory.path(), File::Mode::read);
-  stream.synchronize();
+  state.wait();
   Appender out(file);
   for (const PlannedSlice* s : by_offset(slices)) {
     if (s->slice->bytes > 0) out.append_from(layout, s->slice->offset);
-    append_slice(out, *s->slice, state.tensors().at(s->name).local, stream);
+    append_slice(out, *s->slice, state.tensors().at(s->name).local);
   }
   out.append_from(layout, layout.size());
   file.resize(out.size());

@@ -3,17 +3,16 @@
 //
 // libhdf5 only lays the file out, in memory (space allocated at once, never filled): when a disk is full while it
 // writes, it can bring the whole process down later. Its headers and the tensors' bytes, at the offsets that it gave,
-// are then put on the disk by plain writes, and the bytes are hashed on their way from memory.
+// are then put on the disk by plain writes, and the bytes are hashed on their way from the snapshot.
 
 #include <filesystem>
 
 #include "checkpoint/plan.h"
-#include "core/stream.h"
 
 namespace ring {
 
 // Writes and syncs the file, fills in offset and xxh3 of every slice, and returns its size and hash.
-SavedFile write_shard(const std::filesystem::path&, const std::vector<PlannedSlice>&, const State&, const Stream&);
+SavedFile write_shard(const std::filesystem::path&, const std::vector<PlannedSlice>&, const Snapshot&);
 
 // What is wrong with a file of the checkpoint at `folder`, naming file and tensors; empty when every hash matches.
 std::vector<std::string> verify_shard(const std::filesystem::path& folder, const SavedFile&,

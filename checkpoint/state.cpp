@@ -3,6 +3,40 @@
 #include <cctype>
 
 namespace ring {
+namespace {
+
+constexpr std::size_t kAlign = 64;
+
+std::size_t aligned(std::size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
+
+// A CPU copies while the caller waits, on any stream.
+Stream copy_stream(const Stream& stream) {
+  return stream.device().backend == Backend::cpu ? stream : Stream::create(stream.device());
+}
+
+// Host memory for a state's tensors, taken at once.
+class HostRoom {
+ public:
+  HostRoom(const Stream& stream, const std::map<std::string, StateTensor>& tensors) {
+    std::size_t bytes = 0;
+    for (const auto& [name, t] : tensors) bytes += aligned(t.local.bytes());
+    memory_ = stream.impl().host_buffer(bytes);
+    if (!memory_ && bytes > 0)
+      throw OutOfMemory("no host memory for a copy of this rank's state, " + bytes_text(bytes),
+                        "Every save makes one: end other programs, or take a machine with more memory");
+  }
+  Tensor next(const Tensor& like) {
+    std::byte* const place = static_cast<std::byte*>(memory_.get()) + used_;
+    used_ += aligned(like.bytes());
+    return Tensor::wrap(std::make_shared<Storage>(place, like.bytes(), Device{}, memory_), like.shape(), like.dtype());
+  }
+
+ private:
+  std::shared_ptr<void> memory_;
+  std::size_t used_ = 0;
+};
+
+}  // namespace
 
 void State::claim(const std::string& name) const {
   if (name.empty()) fail("a state needs a name");
@@ -48,6 +82,22 @@ std::uint64_t State::bytes() const {
   std::uint64_t total = 0;
   for (const auto& [name, t] : tensors_) total += t.local.bytes();
   return total;
+}
+
+Snapshot State::snapshot(const Stream& stream) const {
+  Snapshot s(of_rank_0_, copy_stream(stream));
+  HostRoom room(s.stream_, tensors_);
+  s.stream_.wait(stream.record());
+  for (const auto& [name, t] : tensors_) {
+    StateTensor copy = t;
+    copy.local = room.next(t.local);
+    if (t.local.bytes() > 0) ring::copy(copy.local, t.local, s.stream_);
+    s.tensors_.emplace(name, std::move(copy));
+  }
+  for (const auto& [name, slot] : values_) s.values_.emplace(name, read_slot(slot));
+  s.copied_ = s.stream_.record();
+  stream.wait(s.copied_);
+  return s;
 }
 
 StateValue read_slot(const StateSlot& slot) {

@@ -1,7 +1,7 @@
 #pragma once
 // What a run is made of: every tensor and every counter that must survive a restart, by name. Each part of the trainer
-// adds what it owns; saving reads the registry and loading fills it. A name that only one side knows is an error, so
-// nothing can be forgotten without notice.
+// adds what it owns; saving takes a snapshot of the registry and loading fills it. A name that only one side knows is
+// an error, so nothing can be forgotten without notice.
 //
 // Names are dotted ("model.layers.0.wq", "optimizer.wq.m", "data.cursor"): letters, digits and . _ - : only.
 
@@ -9,6 +9,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <utility>
 #include <variant>
 
 #include "core/tensor.h"
@@ -32,6 +33,28 @@ using StateSlot = std::variant<std::int64_t*, std::uint64_t*, double*, std::stri
 // Whose value is saved: one that all ranks must agree on (a cursor), or rank 0's of one that each measures (seconds).
 enum class ValueOf { every_rank, rank_0 };
 
+// A copy of a State in host memory, which nothing changes any more: a checkpoint is written from it by any thread while
+// the run goes on. It takes as much host memory as this rank's tensors, State::bytes(), page-locked where they are on a
+// GPU, until it is destroyed.
+class Snapshot {
+ public:
+  // Their local tensors are in host memory. On a GPU they may still be on their way: see wait().
+  const std::map<std::string, StateTensor>& tensors() const { return tensors_; }
+  const std::map<std::string, StateValue>& values() const { return values_; }
+  bool must_agree(const std::string& name) const { return !of_rank_0_.contains(name); }
+  void wait() const { copied_.synchronize(); }  // blocks the host until every copy is there
+
+ private:
+  friend class State;
+  Snapshot(std::set<std::string> of_rank_0, const Stream& stream) : of_rank_0_(std::move(of_rank_0)), stream_(stream) {}
+
+  std::map<std::string, StateTensor> tensors_;
+  std::map<std::string, StateValue> values_;
+  std::set<std::string> of_rank_0_;
+  Stream stream_;  // of the copies
+  Event copied_;
+};
+
 class State {
  public:
   void add(const std::string& name, const Tensor& tensor);  // the same whole tensor on every rank
@@ -43,6 +66,11 @@ class State {
   const std::map<std::string, StateSlot>& values() const { return values_; }
   bool must_agree(const std::string& name) const { return !of_rank_0_.contains(name); }
   std::uint64_t bytes() const;  // of all local tensors
+
+  // The tensors as the work queued on `stream` leaves them, and the values as they are now. On a GPU the copies run on
+  // a stream of their own: the host does not wait for them, and what is queued on `stream` from now on, which may
+  // change the tensors, does. Error: there is not enough host memory.
+  Snapshot snapshot(const Stream& stream) const;
 
  private:
   void claim(const std::string& name) const;

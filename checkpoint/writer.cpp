@@ -7,6 +7,7 @@
 #include "checkpoint/files.h"
 #include "checkpoint/plan.h"
 #include "checkpoint/shard.h"
+#include "comm/host.h"
 #include "core/log.h"
 
 namespace ring {
@@ -48,10 +49,10 @@ class Writing {
     plan_.step = step;
   }
 
-  fs::path run(const State& state, const std::string& metadata, const Stream& stream, const Retention& keep) {
+  fs::path run(const Snapshot& state, const std::string& metadata, const Retention& keep) {
     try {
       prepare(state);
-      write_shards(state, stream);
+      write_shards(state);
       commit(state, metadata);
     } catch (...) {
       std::error_code ignored;
@@ -91,7 +92,7 @@ class Writing {
     return all;
   }
 
-  void prepare(const State& state) {
+  void prepare(const Snapshot& state) {
     const std::vector<std::string> described = together([&] {
       if (first()) create_temporary();
       return json{{"folder", temporary_.string()}, {"step", plan_.step}, {"state", describe_state(state)}}.dump();
@@ -118,16 +119,16 @@ class Writing {
     temporary_ = path;
   }
 
-  void write_shards(const State& state, const Stream& stream) {
+  void write_shards(const Snapshot& state) {
     const std::vector<std::string> records = together([&] {
       const std::vector<PlannedSlice> slices = slices_of(plan_, own_shard());
-      return shard_record(write_shard(temporary_ / own_shard(), slices, state, stream), slices);
+      return shard_record(write_shard(temporary_ / own_shard(), slices, state), slices);
     });
     for (std::size_t r = 0; r < records.size(); ++r) merge_record(plan_, static_cast<int>(r), records[r]);
   }
 
-  void commit(const State& state, const std::string& metadata) {
-    for (const auto& [name, slot] : state.values()) plan_.values.emplace(name, read_slot(slot));
+  void commit(const Snapshot& state, const std::string& metadata) {
+    plan_.values = state.values();
     plan_.metadata = metadata;
     together([&] {
       if (!first()) return std::string();
@@ -163,11 +164,15 @@ class Writing {
 
 }  // namespace
 
-fs::path write_checkpoint(const fs::path& folder, std::int64_t step, const State& state, const std::string& metadata,
-                          const Stream& stream, const Retention& keep, const WriterGroup& group) {
+WriterGroup writer_group(Communicator& host) {
+  return {host.rank(), host.size(), [&host](const std::string& text) { return gather_host(host, text); }};
+}
+
+fs::path write_checkpoint(const fs::path& folder, std::int64_t step, const Snapshot& state, const std::string& metadata,
+                          const Retention& keep, const WriterGroup& group) {
   if (keep.keep_last < 1) fail("keep_last is ", keep.keep_last, ": at least one checkpoint must be kept");
   if (keep.keep_every < 0) fail("keep_every is ", keep.keep_every, ": use 0 for none");
-  return Writing(folder, step, group).run(state, metadata, stream, keep);
+  return Writing(folder, step, group).run(state, metadata, keep);
 }
 
 }  // namespace ring

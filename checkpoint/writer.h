@@ -1,6 +1,7 @@
 #pragma once
-// Writing a checkpoint, by one rank or by several together. Order of events, so that a crash at any moment leaves
-// either the new checkpoint or the one before, never a mixture:
+// Writing a checkpoint from a snapshot, by one rank or by several together, on any thread: it touches nothing of the
+// run that goes on but the folder and what `group` exchanges texts with. Order of events, so that a crash at any moment
+// leaves either the new checkpoint or the one before, never a mixture:
 //
 //   step-N.tmp-<attempt>/   each rank writes and syncs its shard; rank 0 writes and syncs manifest.json, and the folder
 //   rename to step-N/       the commit; then the parent folder is synced
@@ -15,6 +16,7 @@
 
 #include "checkpoint/directory.h"
 #include "checkpoint/state.h"
+#include "comm/communicator.h"
 
 namespace ring {
 
@@ -25,12 +27,14 @@ struct WriterGroup {
   // Everybody's text, in rank order, the same on every rank; also a barrier. Not needed for one rank alone.
   std::function<std::vector<std::string>(const std::string&)> all_gather;
 };
+// The communicator outlives the group. While steps go on, it must be one that none of them uses, with a CommQueue of
+// its own: otherwise the order of operations would differ between ranks.
+WriterGroup writer_group(Communicator& host);
 
-// `metadata`: a JSON object stored with it (rank 0's counts). `stream`: where device tensors are copied from; work
-// queued on it is waited for. Returns the path of the checkpoint. Error, on all ranks when it happens on one: the disk
-// is full, a file system call fails, ranks disagree, or the read-back differs; older checkpoints are then still there.
-std::filesystem::path write_checkpoint(const std::filesystem::path& folder, std::int64_t step, const State&,
-                                       const std::string& metadata, const Stream& stream, const Retention& = {},
-                                       const WriterGroup& = {});
+// `metadata`: a JSON object stored with it (rank 0's counts). Returns the path of the checkpoint. Error, on all ranks
+// when it happens on one: the disk is full, a file system call fails, ranks disagree, or the read-back differs; older
+// checkpoints are then still there.
+std::filesystem::path write_checkpoint(const std::filesystem::path& folder, std::int64_t step, const Snapshot&,
+                                       const std::string& metadata, const Retention& = {}, const WriterGroup& = {});
 
 }  // namespace ring

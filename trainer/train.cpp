@@ -1,6 +1,7 @@
 #include "trainer/train.h"
 
 #include <algorithm>
+#include <chrono>
 #include <deque>
 #include <optional>
 
@@ -65,6 +66,8 @@ void warn_of_places(const Config& c) {
     ++layer;
   }
 }
+
+double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 // What one process does between steps. Rank 0 warn and writes; every rank takes part in saving and evaluating.
 class Loop {
@@ -318,17 +321,19 @@ void Loop::save() {
   trainer_.agree();  // a run that is resumed from here has these choices, so this one goes on with them, too
   if (leader() && ctx_.tuning) ctx_.tuning->save();
   mesh_.check();
-  WriterGroup group;
-  group.rank = mesh_.rank();
-  group.world = mesh_.world();
-  group.all_gather = [this](const std::string& text) { return gather_host(mesh_.host(), text); };
   const Retention keep{narrow<int>(config_.checkpoint.keep_last), config_.checkpoint.keep_every, passed_over_};
+  const double began = now();
+  const Snapshot snapshot = state_.snapshot(ctx_.stream);
+  snapshot.wait();
+  const double copied = now();
   const std::filesystem::path path =
-      write_checkpoint(dir_.checkpoints(), trainer_.steps_done(), state_,
-                       checkpoint_metadata(config_, ctx_.tuning.get()), ctx_.stream, keep, group);
+      write_checkpoint(dir_.checkpoints(), trainer_.steps_done(), snapshot,
+                       checkpoint_metadata(config_, ctx_.tuning.get()), keep, writer_group(mesh_.host()));
   saved_step_ = trainer_.steps_done();
   std::erase(passed_over_, saved_step_);
-  if (leader()) log::debug("checkpoint ", path.string());
+  if (leader())
+    log::debug("checkpoint ", path.string(), ": ", bytes_text(state_.bytes()), " of this rank's state copied in ",
+               copied - began, " s, written and read back in ", now() - copied, " s");
 }
 
 void Loop::report_watched() {

@@ -38,7 +38,7 @@ struct Uniform {
 
 void write_uniform(const fs::path& folder, std::int32_t step, const Retention& keep) {
   const Uniform u(step);
-  write_checkpoint(folder, step, u.state, "{}", stream(), keep);
+  write_checkpoint(folder, step, u.state.snapshot(stream()), "{}", keep);
 }
 
 [[noreturn]] void write_forever(const fs::path& folder, std::int32_t from) {
@@ -180,7 +180,7 @@ TEST(Retention, AReadBackThatFailsRemovesNothing) {
       }
       return all;
     };
-    write_checkpoint(folder.path(), 20, s.state, "{}", stream(), {1, 0}, mine);
+    write_checkpoint(folder.path(), 20, s.state.snapshot(stream()), "{}", {1, 0}, mine);
   });
   for (const std::string& e : errors) EXPECT_TRUE(contains(e, "shard-00000.h5")) << e;
   EXPECT_EQ(steps(folder.path()), (std::vector<std::int64_t>{10, 20}));

@@ -99,7 +99,7 @@ struct SmallState {
 
 inline fs::path write_small(const fs::path& folder, std::int64_t step, const Retention& keep = {100, 0}) {
   const SmallState s(static_cast<std::uint64_t>(step));
-  return write_checkpoint(folder, step, s.state, R"({"config":"a: 1"})", stream(), keep);
+  return write_checkpoint(folder, step, s.state.snapshot(stream()), R"({"config":"a: 1"})", keep);
 }
 
 inline std::string error_of(const std::function<void()>& act) {

@@ -84,7 +84,7 @@ TEST(Reshard, EveryPairOfWorldsAndCutDims) {
       const auto errors = run_ranks(from, [&](const WriterGroup& group) {
         State s = make_state(group.rank, from, saved_cut);
         fill(s);
-        write_checkpoint(folder.path(), 9, s, "{}", Stream::cpu(1), {}, group);
+        write_checkpoint(folder.path(), 9, s.snapshot(stream()), "{}", {}, group);
       });
       ASSERT_EQ(joined(errors), joined(std::vector<std::string>(errors.size())));
       const fs::path path = folder.path() / checkpoint_name(9);
@@ -106,7 +106,7 @@ TEST(Reshard, ReplicatedTensorsAreWrittenOnceAndSharedOut) {
   run_ranks(3, [&](const WriterGroup& group) {
     State s;
     for (int i = 0; i < 6; ++i) s.add("t" + std::to_string(i), filled({64}, DType::f32, static_cast<std::uint64_t>(i)));
-    write_checkpoint(folder.path(), 1, s, "{}", Stream::cpu(1), {}, group);
+    write_checkpoint(folder.path(), 1, s.snapshot(stream()), "{}", {}, group);
   });
   const Manifest m = read_manifest(folder.path() / checkpoint_name(1));
   EXPECT_EQ(m.tensor_bytes(), 6u * 64 * 4);
@@ -125,7 +125,7 @@ TEST(Reshard, RanksThatDisagreeAllFailWithTheReason) {
     const auto errors = run_ranks(2, [&](const WriterGroup& group) {
       State s;
       add(s, group.rank);
-      write_checkpoint(folder.path(), 1, s, "{}", Stream::cpu(1), {}, group);
+      write_checkpoint(folder.path(), 1, s.snapshot(stream()), "{}", {}, group);
     });
     EXPECT_EQ(errors[0].empty(), errors[1].empty());
     EXPECT_TRUE(fs::is_empty(folder.path()));
@@ -156,7 +156,7 @@ TEST(Reshard, MeasuredValuesMayDifferAndRankZerosIsKept) {
     double seconds = 1.5 + group.rank;
     State s;
     s.add("seconds", &seconds, ValueOf::rank_0);
-    write_checkpoint(folder.path(), 1, s, "{}", Stream::cpu(1), {}, group);
+    write_checkpoint(folder.path(), 1, s.snapshot(stream()), "{}", {}, group);
   });
   EXPECT_EQ(joined(errors), "\n\n");
   double seconds = 0;
@@ -181,7 +181,7 @@ TEST(Reshard, AFailureOnOneRankIsAnErrorOnAll) {
           fs::create_directory(entry.path() / "shard-00001.h5");
       return all;
     };
-    write_checkpoint(folder.path(), 1, s, "{}", Stream::cpu(1), {}, mine);
+    write_checkpoint(folder.path(), 1, s.snapshot(stream()), "{}", {}, mine);
   });
   for (const std::string& e : errors) {
     EXPECT_TRUE(contains(e, "rank 1: ")) << e;

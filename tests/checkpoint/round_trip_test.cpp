@@ -44,7 +44,7 @@ TEST(RoundTrip, ExtremeValuesKeepTheirBits) {
     s.add("u", &u);
     return s;
   };
-  const fs::path path = write_checkpoint(folder.path(), 0, registry(numbers, least, most), "{}", stream());
+  const fs::path path = write_checkpoint(folder.path(), 0, registry(numbers, least, most).snapshot(stream()), "{}");
   std::vector<double> loaded(numbers.size(), 5.0);
   std::int64_t i = 1;
   std::uint64_t u = 1;
@@ -67,7 +67,7 @@ TEST(RoundTrip, TheSameStepAgainTakesThePlaceOfTheFirst) {
   const TempFolder folder;
   write_small(folder.path(), 3);
   const SmallState other(99);
-  const fs::path path = write_checkpoint(folder.path(), 3, other.state, "{}", stream());
+  const fs::path path = write_checkpoint(folder.path(), 3, other.state.snapshot(stream()), "{}");
   SmallState loaded(0);
   load_state(path, loaded.state, stream());
   EXPECT_TRUE(loaded.equals(other));
@@ -121,7 +121,7 @@ TEST(Load, ConvertsBetweenFloatTypes) {
   State saved;
   saved.add("a", exact);
   saved.add("b", rounded);
-  const fs::path path = write_checkpoint(folder.path(), 1, saved, "{}", stream());
+  const fs::path path = write_checkpoint(folder.path(), 1, saved.snapshot(stream()), "{}");
   Tensor a = Tensor::empty({7}, DType::bf16, stream()), b = Tensor::empty({7}, DType::f32, stream());
   State other;
   other.add("a", a);
@@ -171,7 +171,7 @@ TEST(Write, BadArgumentsAreNamed) {
   const TempFolder folder;
   const SmallState s(1);
   const auto write = [&](const fs::path& where, const std::string& metadata, const Retention& keep) {
-    return error_of([&] { write_checkpoint(where, 1, s.state, metadata, stream(), keep); });
+    return error_of([&] { write_checkpoint(where, 1, s.state.snapshot(stream()), metadata, keep); });
   };
   EXPECT_TRUE(contains(write(folder.path(), "{}", {0, 0}), "keep_last is 0"));
   EXPECT_TRUE(contains(write(folder.path(), "{}", {1, -1}), "keep_every is -1"));
@@ -188,7 +188,7 @@ TEST(Write, StringsThatAreNotTextAreRefused) {
   std::string bytes = "\xff\xfe";
   State s;
   s.add("raw", &bytes);
-  EXPECT_TRUE(contains(error_of([&] { write_checkpoint(folder.path(), 1, s, "{}", stream()); }), "'raw'"));
+  EXPECT_TRUE(contains(error_of([&] { write_checkpoint(folder.path(), 1, s.snapshot(stream()), "{}"); }), "'raw'"));
 }
 
 }  // namespace

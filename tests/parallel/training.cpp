@@ -5,12 +5,13 @@
 #include <cmath>
 #include <cstring>
 #include <filesystem>
+#include <future>
 #include <mutex>
 #include <thread>
 
 #include "checkpoint/reader.h"
 #include "checkpoint/writer.h"
-#include "comm/host.h"
+#include "comm/gloo/gloo.h"
 #include "core/fields.h"
 #include "core/philox.h"
 #include "tests/trainer/documents.h"
@@ -24,6 +25,7 @@ namespace ring::test {
 namespace {
 
 namespace fs = std::filesystem;
+constexpr Timeout kTimeout{60'000};
 
 // A corpus of this process: documents of pseudo-random tokens with some order in them.
 class CorpusFile {
@@ -91,14 +93,6 @@ void check_complete(const Gathered& g) {
     for (std::size_t i = 0; i < known.size(); ++i) RING_CHECK(known[i], name, " element ", i, " is held by no rank");
 }
 
-WriterGroup writer_group(Mesh& mesh) {
-  WriterGroup group;
-  group.rank = mesh.rank();
-  group.world = mesh.world();
-  group.all_gather = [&mesh](const std::string& text) { return gather_host(mesh.host(), text); };
-  return group;
-}
-
 class Rank {
  public:
   Rank(const TrainingOptions& options, const WorkerEnvironment& env)
@@ -134,9 +128,10 @@ class Rank {
                        .loss;
     std::string saved;
     if (!options_.save.empty())
-      saved =
-          write_checkpoint(options_.save, trainer_.steps_done(), state_, "{}", ctx_.stream, {}, writer_group(*mesh_))
-              .string();
+      saved = write_checkpoint(options_.save, trainer_.steps_done(), state_.snapshot(ctx_.stream), "{}", {},
+                               writer_group(mesh_->host()))
+                  .string();
+    if (options_.steps_behind > 0) save_behind();
     report(g, losses, norms, validation, saved);
     mesh_->all().barrier().synchronize();
   }
@@ -145,9 +140,24 @@ class Rank {
   static CommOptions comm_options(const TrainingOptions& options) {
     CommOptions comm;
     comm.connect_timeout = Timeout(10'000);
-    comm.timeout = Timeout(60'000);
+    comm.timeout = kTimeout;
     comm.verify = comm.verify || options.verify_order;
     return comm;
+  }
+  // From a snapshot, after a step has changed what it was taken of and while others do. The thread talks to those of
+  // the other ranks by a communicator of its own.
+  void save_behind() {
+    const Snapshot snapshot = state_.snapshot(ctx_.stream);
+    const std::int64_t step = trainer_.steps_done();
+    const auto host =
+        make_gloo_communicator(mesh_->rank(), mesh_->world(), mesh_->store()->another_connection(kTimeout),
+                               "checkpoint", std::make_shared<CommQueue>(), comm_options(options_));
+    trainer_.step();
+    std::future<void> written = std::async(std::launch::async, [&] {
+      write_checkpoint(options_.save + "-behind", step, snapshot, "{}", {}, writer_group(*host));
+    });
+    for (int i = 1; i < options_.steps_behind; ++i) trainer_.step();
+    written.get();
   }
   void report(Gathered& g, const std::vector<double>& losses, const std::vector<double>& norms, double validation,
               const std::string& saved) {

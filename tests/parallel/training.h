@@ -15,6 +15,7 @@ struct TrainingOptions {
   std::vector<std::string> overrides;
   std::string load;           // a checkpoint of any layout to start from; empty: fresh
   std::string save;           // a folder that gets a checkpoint after the last step; empty: none
+  int steps_behind = 0;       // that each rank trains on after it, while a thread writes it again to `save` + "-behind"
   bool init_from = false;     // `load` gives weights only
   bool validate = false;      // compute the validation loss at the end
   bool verify_order = false;  // compare every collective between ranks

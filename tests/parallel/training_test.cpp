@@ -1,8 +1,14 @@
 #include "tests/parallel/training.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
 
 #include "comm/gloo/gloo.h"
+#include "core/check.h"
 
 namespace ring::test {
 namespace {
@@ -30,6 +36,38 @@ TEST_F(DistTraining, ReplicasReachWhatOneProcessDoes) {
     EXPECT_LT(largest_difference(one, many), 1e-3);
     EXPECT_TRUE(same_bits(many, train_on_ranks(options)));
   }
+}
+
+// Names and contents of the files of a checkpoint.
+std::map<std::string, std::string> files_of(const std::filesystem::path& checkpoint) {
+  std::map<std::string, std::string> files;
+  for (const auto& entry : std::filesystem::directory_iterator(checkpoint)) {
+    std::ostringstream text;
+    text << std::ifstream(entry.path(), std::ios::binary).rdbuf();
+    files[entry.path().filename().string()] = text.str();
+  }
+  return files;
+}
+
+// Shards, hashes and counters are those of the step of the snapshot, though training went on and its thread spoke to
+// other ranks meanwhile.
+TEST_F(DistTraining, ASnapshotIsWrittenWhileTheNextStepsRun) {
+  const std::filesystem::path folder = std::filesystem::temp_directory_path() / str("ringmaster-snapshot-", getpid());
+  TrainingOptions options;
+  options.ranks = 2;
+  options.steps = 2;
+  options.steps_behind = 4;
+  options.verify_order = true;
+  for (const int zero : {0, 3}) {
+    options.overrides = {str("parallel.zero=", zero)};
+    options.save = (folder / std::to_string(zero)).string();
+    const Training trained = train_on_ranks(options);
+    ASSERT_EQ(trained.errors, "");
+    const auto at_once = files_of(trained.checkpoint);
+    EXPECT_EQ(at_once.size(), 3u);  // two shards and the manifest
+    EXPECT_EQ(files_of(options.save + "-behind/step-000000002"), at_once) << "zero " << zero;
+  }
+  std::filesystem::remove_all(folder);
 }
 
 }  // namespace

@@ -1,0 +1,90 @@
+// A snapshot keeps what the state was, whatever the run does with it afterwards.
+
+#include <sstream>
+
+#include "core/devices.h"
+#include "tests/checkpoint/fixture.h"
+
+namespace ring::test {
+namespace {
+
+std::string read_all(const fs::path& path) {
+  std::ostringstream out;
+  out << std::ifstream(path, std::ios::binary).rdbuf();
+  return out.str();
+}
+
+// Names and contents of the files of a checkpoint.
+std::map<std::string, std::string> files_of(const fs::path& checkpoint) {
+  std::map<std::string, std::string> files;
+  for (const auto& entry : fs::directory_iterator(checkpoint))
+    files[entry.path().filename().string()] = read_all(entry.path());
+  return files;
+}
+
+// As training does: every byte of every tensor and every value is another one.
+void go_on(SmallState& s) {
+  for (const Tensor& t : s.tensors)
+    for (std::size_t i = 0; i < t.bytes(); ++i) t.raw()[i] = std::byte(std::to_integer<unsigned>(t.raw()[i]) + 1);
+  ++s.cursor, ++s.counter, s.loss += 1, s.note += "later";
+}
+
+TEST(Snapshot, IsWrittenByAnotherThreadAsTheStateWas) {
+  const TempFolder at_once, later, changed;
+  SmallState s(41);
+  const auto expected = files_of(write_checkpoint(at_once.path(), 1, s.state.snapshot(stream()), "{}"));
+  ASSERT_EQ(expected.size(), 2u);
+  const Snapshot snapshot = s.state.snapshot(stream());
+  go_on(s);
+  std::thread writer([&] { write_checkpoint(later.path(), 1, snapshot, "{}"); });
+  for (int i = 0; i < 1000; ++i) go_on(s);
+  writer.join();
+  EXPECT_EQ(files_of(later.path() / checkpoint_name(1)), expected);
+  EXPECT_NE(files_of(write_checkpoint(changed.path(), 1, s.state.snapshot(stream()), "{}")), expected);
+}
+
+TEST(Snapshot, OutlivesItsState) {
+  const TempFolder folder;
+  std::optional<SmallState> s(std::in_place, 3);
+  const Snapshot snapshot = s->state.snapshot(stream());
+  s.reset();
+  SmallState loaded(0);
+  load_state(write_checkpoint(folder.path(), 1, snapshot, "{}"), loaded.state, stream());
+  EXPECT_TRUE(loaded.equals(SmallState(3)));
+}
+
+TEST(Snapshot, TakesTheBytesOfTheState) {
+  const SmallState s(1);
+  const Snapshot snapshot = s.state.snapshot(stream());
+  std::uint64_t bytes = 0;
+  for (const auto& [name, t] : snapshot.tensors()) {
+    EXPECT_NE(t.local.raw(), s.state.tensors().at(name).local.raw()) << name;
+    bytes += t.local.bytes();
+  }
+  EXPECT_EQ(bytes, s.state.bytes());
+}
+
+TEST(GpuSnapshot, IsOfWhatWasQueuedBeforeAndNothingWaits) {
+  if (!backend_available(Backend::cuda)) GTEST_SKIP() << "no GPU";
+  constexpr std::int64_t kElements = std::int64_t{64} << 20;
+  const Stream device = Stream::create({Backend::cuda, 0});
+  const std::vector<float> before(kElements, 1.5f), after(kElements, 2.5f);
+  const Tensor t = from_host(before, device), other = from_host(after, device);
+  State state;
+  state.add("t", t);
+  device.synchronize();
+  const std::uint64_t waits = host_waits();
+  fill_zero(t, device);
+  copy(t, from_host(before, device), device);
+  const Snapshot snapshot = state.snapshot(device);
+  copy(t, other, device);  // what a step does next
+  EXPECT_EQ(host_waits(), waits);
+  snapshot.wait();
+  const Tensor& held = snapshot.tensors().at("t").local;
+  EXPECT_EQ(held.device().backend, Backend::cpu);
+  EXPECT_EQ(std::memcmp(held.raw(), before.data(), held.bytes()), 0);
+  EXPECT_EQ(to_host<float>(t, device), after);
+}
+
+}  // namespace
+}  // namespace ring::test
