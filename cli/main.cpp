@@ -8,6 +8,7 @@
 #include "core/check.h"
 #include "core/exit_code.h"
 #include "core/standard_streams.h"
+#include "core/storage.h"
 #include "generated/build_info.h"
 #include "launcher/output.h"
 
@@ -64,6 +65,11 @@ int main(int argc, char** argv) {
   } catch (const ring::PeerLost& e) {  // the launcher looks for the one that was the cause
     std::cerr << ring::kErrorBegin << e.what() << "\n";
     return ring::kExitPeerLost;
+  } catch (const ring::OutOfMemory& e) {
+    std::cerr << ring::kErrorBegin << e.what();
+    if (e.advice.empty()) std::cerr << ". Take a smaller batch, a shorter context, or a device with more memory";
+    std::cerr << "\n";
+    return ring::kExitError;
   } catch (const std::exception& e) {
     std::cerr << ring::kErrorBegin << e.what() << "\n";
     return ring::kExitError;

@@ -34,10 +34,14 @@ struct MemoryStats {
 
 std::string bytes_text(std::size_t);  // "1.50 GiB", "20.0 MiB", "512 bytes"
 
+// Allocators state facts; whoever knows for what the memory was meant throws it again with more of them, or with
+// advice.
 struct OutOfMemory : Error {
-  OutOfMemory(const std::string& what_failed, const std::string& what_to_do)
-      : Error(what_failed + ". " + what_to_do), facts(what_failed), advice(what_to_do) {}
-  std::string facts, advice;  // whoever knows more facts adds them
+  explicit OutOfMemory(const std::string& what_failed, const std::string& what_to_do = "")
+      : Error(what_to_do.empty() ? what_failed : what_failed + ". " + what_to_do),
+        facts(what_failed),
+        advice(what_to_do) {}
+  std::string facts, advice;
 };
 
 // How long memory is needed: what repeats in every step can be planned (core/step_arena.h), the rest cannot.

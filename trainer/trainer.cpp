@@ -31,17 +31,22 @@ std::int64_t bucket_bytes(const Config& c, const ExecContext& ctx) {
   return std::int64_t{ctx.stream.device().backend == Backend::cpu ? 4 : 64} << 20;
 }
 
-// Makes what every step needs, however small it is: advice about steps would not help where memory runs out.
 template <class T>
-T make_lasting(const std::function<T()>& make) {
+T advised(const char* advice, const std::function<T()>& make) {
   try {
     return make();
   } catch (const OutOfMemory& e) {
-    throw OutOfMemory(e.facts,
-                      "The model itself does not fit: take fewer model.layers or a smaller model.width, "
-                      "share it among processes with parallel.zero or parallel.tp, or, on a GPU, set "
-                      "optimizer.master, .moments and .gradients to bf16");
+    throw OutOfMemory(e.facts, advice);
   }
+}
+
+// What every step needs, however small it is: advice about steps would not help.
+template <class T>
+T make_lasting(const std::function<T()>& make) {
+  return advised<T>(
+      "The model itself does not fit: take fewer model.layers or a smaller model.width, share it among processes with "
+      "parallel.zero or parallel.tp, or, on a GPU, set optimizer.master, .moments and .gradients to bf16",
+      make);
 }
 
 double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
@@ -208,6 +213,13 @@ void Trainer::agree() {
 }
 
 void Trainer::launch() {
+  advised<void>(
+      "Lower train.micro_batch or model.context, set train.recompute to mlp or block, share the model or its sequences "
+      "among more processes (parallel), or, on a GPU, set optimizer.moments to bf16",
+      [this] { launch_step(); });
+}
+
+void Trainer::launch_step() {
   if (steps_ >= kMostSteps) fail("training stopped: a run has at most ", kMostSteps, " steps");
   RING_CHECK(flight_.size() <= most_in_flight(), "a step was launched with ", flight_.size(), " in flight");
   Flight f;

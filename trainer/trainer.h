@@ -90,6 +90,7 @@ class Trainer {
     Event done;
   };
 
+  void launch_step();
   double valid_tokens(const std::vector<Batch>&);
   double learning_rate();
   bool packed() const { return loader_.options().packing.documents; }

@@ -11,8 +11,7 @@ void* PoolAllocator::take(std::size_t bytes) { return std::aligned_alloc(64, byt
 void PoolAllocator::give_back(void* p, std::size_t) { std::free(p); }
 
 void PoolAllocator::fail_out_of_memory(std::size_t bytes, const MemoryStats& stats) const {
-  throw OutOfMemory(str("out of memory: ", bytes, " bytes asked for, ", stats.in_use, " in use"),
-                    "Lower train.micro_batch or model.context, or set train.recompute=mlp or block");
+  throw OutOfMemory(str("out of memory: ", bytes, " bytes asked for, ", stats.in_use, " in use"));
 }
 
 }  // namespace ring

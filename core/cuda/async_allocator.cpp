@@ -52,9 +52,7 @@ void AsyncAllocator::fail_out_of_memory(std::size_t bytes, const MemoryStats& st
   std::size_t available = 0, total = 0;
   RING_CUDA_CHECK(cudaMemGetInfo(&available, &total));
   throw OutOfMemory(str("out of memory on cuda:", stream_->device(), ": ", bytes, " bytes asked for, ", stats.in_use,
-                        " in use, ", reserved(), " reserved, ", available, " of the device's ", total, " free"),
-                    "Lower train.micro_batch, set train.recompute=mlp or train.recompute=block, set "
-                    "optimizer.moments=bf16, or lower model.context");
+                        " in use, ", reserved(), " reserved, ", available, " of the device's ", total, " free"));
 }
 
 std::size_t AsyncAllocator::reserved() const {
