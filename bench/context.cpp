@@ -42,12 +42,7 @@ class Bench {
   std::vector<Span> whole(std::int64_t length) const { return {{0, static_cast<std::int32_t>(length), 0, 0}}; }
 
   ContextShards shards_of(std::int64_t length) const {
-    const bool zigzag = grid_.parallel.cp_layout == ContextLayoutChoice::automatic
-                            ? grid_.pattern.is_dense()
-                            : grid_.parallel.cp_layout == ContextLayoutChoice::zigzag;
-    const std::int64_t chunks = cp_.size() * (zigzag ? 2 : 1);
-    const ContextLayout layout(zigzag ? ContextLayoutKind::zigzag : ContextLayoutKind::contiguous, length, cp_.size(),
-                               context_align({grid_.pattern}, length, chunks));
+    const ContextLayout layout = choose_layout(grid_.parallel.cp_layout, {grid_.pattern}, length, cp_.size());
     return layout.shards(cp_.rank(), 1, whole(length));
   }
 
@@ -72,9 +67,7 @@ class Bench {
   }
 
   ContextTiming time(ContextSchedule schedule, ContextTiming t, const std::shared_ptr<const ContextShards>& shards) {
-    ParallelConfig config = grid_.parallel;
-    config.cp_schedule = schedule;
-    const auto exchange = make_context_parallel(traced_, config, mesh_.nodes_along("cp"));
+    const auto exchange = make_context_parallel(traced_, schedule, grid_.parallel.ring(mesh_.nodes_along("cp")));
     t.schedule = exchange->schedule();
     const AttentionOperands p = operands(shards->tokens(cp_.rank()));
     const auto forward = [&] { exchange->forward(p.forward, shards, ctx_); };

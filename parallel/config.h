@@ -2,15 +2,15 @@
 // The settings section `parallel`: how the processes of a run share its work. parallel/plan.h fills in what is 0.
 
 #include <cstdint>
+#include <vector>
 
 #include "core/dtype.h"
+#include "parallel/context/exchange.h"
+#include "parallel/context/layout.h"
 
 namespace ring {
 
 class Fields;
-
-enum class ContextLayoutChoice : std::uint8_t { automatic, zigzag, contiguous };
-enum class ContextSchedule : std::uint8_t { automatic, ring, gather, all_to_all };
 
 struct ParallelConfig {
   std::int64_t dp = 0, cp = 1, tp = 1, pp = 1;
@@ -20,6 +20,7 @@ struct ParallelConfig {
   std::int64_t zero = 0;
   DType reduce = DType::f32;
   void fields(Fields&);
+  RingOptions ring(const std::vector<int>& nodes) const;  // nodes: of the ranks of cp
 };
 
 }  // namespace ring

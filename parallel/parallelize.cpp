@@ -48,7 +48,7 @@ void parallelize_tensor(Decoder& model, Slice slice) {
 
 // Keys and values meet the queries of other ranks inside of attention, by the plan's schedule; all else is by token.
 ContextBatches parallelize_context(Mesh& mesh, const ParallelPlan& plan) {
-  return {mesh.axis("cp"), mesh.nodes_along("cp"), plan.config, plan.cp_layout};
+  return {mesh.axis("cp"), plan.cp_layout, plan.config.cp_schedule, plan.config.ring(mesh.nodes_along("cp"))};
 }
 
 // Ranks of dp have other sequences and ranks of cp other tokens: for parameters both are replicas.

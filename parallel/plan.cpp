@@ -98,7 +98,7 @@ void share_batch(ParallelPlan& p, const BatchSize& b) {
 
 void lay_out_context(ParallelPlan& p, const ModelConfig& m) {
   p.cp_layout = p.cp == 1 ? ContextLayout{ContextLayoutKind::contiguous, m.context, 1}
-                          : choose_layout(p.config, patterns_of(m), m.context, p.cp);
+                          : choose_layout(p.config.cp_layout, patterns_of(m), m.context, p.cp);
   for (int r = 0; r < p.cp; ++r)
     if (p.cp_layout.tokens(r) == 0)
       fail("parallel.cp: ", p.cp, " ranks share sequences of ", m.context, " tokens in pieces of which rank ", r,

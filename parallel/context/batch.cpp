@@ -36,12 +36,12 @@ std::vector<std::int32_t> taken(const std::vector<std::int32_t>& all, const Cont
 
 }  // namespace
 
-ContextBatches::ContextBatches(Communicator& group, const std::vector<int>& nodes, const ParallelConfig& c,
-                               ContextLayout layout)
+ContextBatches::ContextBatches(Communicator& group, ContextLayout layout, ContextSchedule schedule,
+                               const RingOptions& ring)
     : rank_(group.rank()), layout_(std::move(layout)) {
   RING_CHECK(layout_.ranks() == group.size(), "context batches: a layout of ", layout_.ranks(), " ranks for ",
              group.size());
-  if (!whole()) exchange_ = make_context_parallel(group, c, nodes);
+  if (!whole()) exchange_ = make_context_parallel(group, schedule, ring);
 }
 
 Batch ContextBatches::part(const Batch& all) const {

@@ -13,9 +13,9 @@ namespace ring {
 
 class ContextBatches {
  public:
-  // nodes: the node of each rank of the group. layout: of a row among these ranks, each of which has tokens of it. With
-  // one rank everything is whole. The group lives as long.
-  ContextBatches(Communicator& group, const std::vector<int>& nodes, const ParallelConfig&, ContextLayout layout);
+  // layout: of a row among the ranks of the group, each of which has tokens of it. With one rank everything is whole.
+  // The group lives as long.
+  ContextBatches(Communicator& group, ContextLayout layout, ContextSchedule, const RingOptions&);
 
   bool whole() const { return layout_.ranks() == 1; }
   std::int64_t tokens() const { return layout_.tokens(rank_); }  // that this rank holds of a row

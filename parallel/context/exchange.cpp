@@ -28,13 +28,9 @@ int ranks_per_node(const std::vector<int>& nodes) {
   return first;
 }
 
-std::unique_ptr<ContextParallel> make_context_parallel(Communicator& comm, const ParallelConfig& c,
-                                                       const std::vector<int>& nodes) {
-  const RingOptions ring{
-      .prefetch = c.cp_prefetch,
-      .per_node = c.cp_ranks_per_node > 0 ? static_cast<int>(c.cp_ranks_per_node) : ranks_per_node(nodes),
-      .message_bytes = c.cp_message_mb << 20};
-  switch (c.cp_schedule) {
+std::unique_ptr<ContextParallel> make_context_parallel(Communicator& comm, ContextSchedule schedule,
+                                                       const RingOptions& ring) {
+  switch (schedule) {
     case ContextSchedule::automatic: return make_measured_context(comm, ring);
     case ContextSchedule::ring: return make_ring(comm, ring);
     case ContextSchedule::gather: return make_gather(comm);

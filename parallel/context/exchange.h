@@ -11,9 +11,10 @@
 
 #include "autograd/context_exchange.h"
 #include "comm/communicator.h"
-#include "parallel/config.h"
 
 namespace ring {
+
+enum class ContextSchedule : std::uint8_t { automatic, ring, gather, all_to_all };
 
 class ContextParallel : public ContextExchange {
  public:
@@ -48,9 +49,8 @@ std::unique_ptr<ContextParallel> make_all_to_all(Communicator&);
 // The fastest of them, measured once for each shape and pattern where the context has a tuning file; else the ring.
 std::unique_ptr<ContextParallel> make_measured_context(Communicator&, const RingOptions&);
 
-// By the settings. nodes: the node of each rank. The communicator lives as long.
-std::unique_ptr<ContextParallel> make_context_parallel(Communicator&, const ParallelConfig&,
-                                                       const std::vector<int>& nodes);
+// automatic: the fastest. The communicator lives as long.
+std::unique_ptr<ContextParallel> make_context_parallel(Communicator&, ContextSchedule, const RingOptions&);
 
 // Ranks per node where all nodes have as many and they are neighbours; else all.
 int ranks_per_node(const std::vector<int>& nodes);

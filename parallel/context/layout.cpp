@@ -66,12 +66,12 @@ std::int64_t context_align(const std::vector<Pattern>& patterns, std::int64_t le
   return align;
 }
 
-ContextLayout choose_layout(const ParallelConfig& c, const std::vector<Pattern>& patterns, std::int64_t length,
+ContextLayout choose_layout(ContextLayoutChoice choice, const std::vector<Pattern>& patterns, std::int64_t length,
                             int ranks) {
   const bool dense = std::all_of(patterns.begin(), patterns.end(), [](const Pattern& p) { return p.is_dense(); });
   ContextLayoutKind kind = dense ? ContextLayoutKind::zigzag : ContextLayoutKind::contiguous;
-  if (c.cp_layout == ContextLayoutChoice::zigzag) kind = ContextLayoutKind::zigzag;
-  if (c.cp_layout == ContextLayoutChoice::contiguous) kind = ContextLayoutKind::contiguous;
+  if (choice == ContextLayoutChoice::zigzag) kind = ContextLayoutKind::zigzag;
+  if (choice == ContextLayoutChoice::contiguous) kind = ContextLayoutKind::contiguous;
   const std::int64_t chunks = kind == ContextLayoutKind::zigzag ? 2 * std::int64_t{ranks} : ranks;
   return {kind, length, ranks, context_align(patterns, length, chunks)};
 }

@@ -9,10 +9,10 @@
 
 #include "autograd/context_exchange.h"
 #include "kernels/attention/pattern.h"
-#include "parallel/config.h"
 
 namespace ring {
 
+enum class ContextLayoutChoice : std::uint8_t { automatic, zigzag, contiguous };
 enum class ContextLayoutKind : std::uint8_t { zigzag, contiguous };
 
 class ContextLayout {
@@ -43,8 +43,7 @@ class ContextLayout {
 // has many.
 std::int64_t context_align(const std::vector<Pattern>&, std::int64_t length, std::int64_t chunks);
 
-// The layout that the settings choose. auto: zigzag where every layer is dense.
-ContextLayout choose_layout(const ParallelConfig&, const std::vector<Pattern>& patterns, std::int64_t length,
-                            int ranks);
+// automatic: zigzag where every layer is dense.
+ContextLayout choose_layout(ContextLayoutChoice, const std::vector<Pattern>& patterns, std::int64_t length, int ranks);
 
 }  // namespace ring
