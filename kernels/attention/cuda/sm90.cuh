@@ -351,6 +351,9 @@ template <int kDim, int kConsumers>
 void run_forward(const Attention&, const BranchPass&, const ExecContext&);
 template <Stationary owner, int kDim>
 void run_backward(const AttentionBackward&, const BranchPass&, const RowStatistics&, const ExecContext&);
+// Both directions at once, of a pass of rate 1 in which rows see intervals.
+template <int kDim>
+void run_fused(const AttentionBackward&, const BranchPass&, const RowStatistics&, const ExecContext&);
 
 // A block's memory, aligned for tiles; whoever launches the kernel asks for kAlignment bytes more.
 constexpr int kAlignment = 1024;

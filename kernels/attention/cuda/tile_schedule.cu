@@ -27,7 +27,7 @@ struct Costed {
 // Costliest blocks first (Graham 1969), group by group.
 template <Stationary owner>
 std::vector<TileItem> list_items(const BranchPass& pass, const std::vector<SegmentPair>& pieces, int rows,
-                                 std::int64_t group_columns) {
+                                 std::int64_t group_columns, BlockOrder order) {
   std::vector<Costed> all;
   std::int64_t group = 0, filled = 0;
   for (const SegmentPair& p : pieces) {
@@ -37,12 +37,15 @@ std::vector<TileItem> list_items(const BranchPass& pass, const std::vector<Segme
     const int samples = static_cast<int>(divide_up(positions, pass.rate));  // of no head more than these
     if (filled > 0 && filled + columns > group_columns) ++group, filled = 0;
     filled += columns;
+    const std::size_t begin = all.size();
     for (int block = 0; block * rows < samples; ++block) {
       const int first = s.first<owner>() + block * rows;
       const TileBounds r = s.bounds<owner>(first, first + std::min(rows, samples - block * rows));
       const int gap = std::max(0, std::min(r.gap_end, r.end) - std::max(r.gap, r.first));
       all.push_back({{p, block}, group, r.end - r.first - gap});
     }
+    if (order == BlockOrder::ascending)  // nobody costs less than who comes later
+      for (std::size_t i = all.size(); i > begin + 1; --i) all[i - 2].cost = std::max(all[i - 2].cost, all[i - 1].cost);
   }
   std::stable_sort(all.begin(), all.end(), [](const Costed& a, const Costed& b) {
     return a.group != b.group ? a.group < b.group : a.cost > b.cost;
@@ -162,7 +165,7 @@ Output output_of(const Tensor& t, const Tensor& carry) {
 
 SchedulePlan plan_schedule(const BranchPass& pass, const Pattern& pattern, const std::vector<Span>& queries,
                            const std::vector<Span>& keys, Stationary owner, std::int64_t heads, std::int64_t kv_heads,
-                           int rows, std::int64_t stream_bytes, const ExecContext& ctx) {
+                           int rows, std::int64_t stream_bytes, const ExecContext& ctx, BlockOrder order) {
   const std::int64_t group_columns = kSectionBytes / stream_bytes;
   Key key = {pass.segment,
              pass.rate,
@@ -174,6 +177,7 @@ SchedulePlan plan_schedule(const BranchPass& pass, const Pattern& pattern, const
              pattern.from_row,
              pattern.blocks ? pattern.blocks->block() : 0,
              static_cast<std::int32_t>(owner),
+             static_cast<std::int32_t>(order),
              rows,
              static_cast<std::int32_t>(group_columns)};
   add_key(key, queries);
@@ -198,8 +202,8 @@ SchedulePlan plan_schedule(const BranchPass& pass, const Pattern& pattern, const
           made.columns += divide_up(owner == Stationary::q ? p.k_end - p.k_first : p.q_end - p.q_first, pass.rate);
         made.columns = std::min(made.columns, group_columns);
         const std::vector<TileItem> items = owner == Stationary::q
-                                                ? list_items<Stationary::q>(pass, pieces, rows, group_columns)
-                                                : list_items<Stationary::kv>(pass, pieces, rows, group_columns);
+                                                ? list_items<Stationary::q>(pass, pieces, rows, group_columns, order)
+                                                : list_items<Stationary::kv>(pass, pieces, rows, group_columns, order);
         made.count = static_cast<std::int64_t>(items.size());
         made.memory = upload(items, std::move(memory), ctx);
         return made;

@@ -99,11 +99,14 @@ struct SchedulePlan {
   DeviceLists lists;                 // with lists
   std::int64_t pieces = 0;           // with lists
 };
+// The order of one head's blocks of a segment pair: the costliest first, or from the first row to the last, as kernels
+// need it whose blocks wait for those before them.
+enum class BlockOrder : std::uint8_t { costliest, ascending };
 // rows: of a block; with lists a divisor of 128. stream_bytes: of one column's rows that a block of one head streams.
 // The device's copy is kept with the stream and found again by its contents; a recorded step's copy is never given up.
 SchedulePlan plan_schedule(const BranchPass&, const Pattern&, const std::vector<Span>& queries,
                            const std::vector<Span>& keys, Stationary, std::int64_t heads, std::int64_t kv_heads,
-                           int rows, std::int64_t stream_bytes, const ExecContext&);
+                           int rows, std::int64_t stream_bytes, const ExecContext&, BlockOrder = BlockOrder::costliest);
 
 // Sums for dk and dv of lists that were cut, before they are added up: [segment pairs, slots, 128, D] each, or
 // undefined.

@@ -59,8 +59,8 @@ __device__ inline MatrixDescriptor desc_mn_major(std::uint32_t address, std::uin
 #define RING_SUMS4(c, i) "+f"(c[i]), "+f"(c[i + 1]), "+f"(c[i + 2]), "+f"(c[i + 3])
 #define RING_SUMS16(c, i) RING_SUMS4(c, i), RING_SUMS4(c, i + 4), RING_SUMS4(c, i + 8), RING_SUMS4(c, i + 12)
 
-// c = (keep ? c : 0) + a * b over 16 of the summed index, both operands in shared memory (SS), described by
-// desc_k_major().
+// c = (keep ? c : 0) + a * b over 16 of the summed index, both operands in shared memory (SS).
+template <Major a_major = Major::k, Major b_major = Major::k>
 __device__ inline void wgmma_ss(float (&c)[32], std::uint64_t a, std::uint64_t b, int keep) {
   asm volatile(
       "{\n"
@@ -69,10 +69,10 @@ __device__ inline void wgmma_ss(float (&c)[32], std::uint64_t a, std::uint64_t b
       "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
       "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
       "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
-      "%32, %33, keep, 1, 1, 0, 0;\n"
+      "%32, %33, keep, 1, 1, %35, %36;\n"
       "}\n"
       : RING_SUMS16(c, 0), RING_SUMS16(c, 16)
-      : "l"(a), "l"(b), "r"(keep));
+      : "l"(a), "l"(b), "r"(keep), "n"(a_major == Major::mn ? 1 : 0), "n"(b_major == Major::mn ? 1 : 0));
 }
 __device__ inline void wgmma_ss(float (&c)[64], std::uint64_t a, std::uint64_t b, int keep) {
   asm volatile(

@@ -1,0 +1,28 @@
+#pragma once
+// Sums of dq in f32 that thread blocks which own keys add to, a tile of 64 queries at a time, one after the other.
+
+#include "kernels/attention/cuda/tile_schedule.cuh"
+
+namespace ring::cuda {
+
+constexpr int kQueryTile = 64;
+
+// Where a piece of 8 columns of a row lies: so sums get from registers to shared memory without bank conflicts.
+__device__ inline int swizzled_piece(int piece, int row) { return piece ^ (row & 3); }
+
+class QuerySums {
+ public:
+  // width: of a row, head dims padded.
+  QuerySums(const AttentionBackward&, std::int64_t width, const ExecContext&);
+  // dq = scale sums + carry; sums are 0 where nobody has added.
+  void finish(const AttentionBackward&, const BranchPass&, const ExecContext&) const;
+
+  float* sums_data() const { return sums_.data<float>(); }  // [Hq,N,width]
+  // [Hq,N], at a tile's first row: how many have added to it.
+  unsigned* turns_data() const { return reinterpret_cast<unsigned*>(turns_.data<float>()); }
+
+ private:
+  Tensor sums_, turns_;
+};
+
+}  // namespace ring::cuda

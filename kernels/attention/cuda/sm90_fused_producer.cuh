@@ -1,0 +1,212 @@
+#pragma once
+// The backward for Hopper in one kernel: what its blocks hold, and the warps that bring tiles and take dq away.
+// sm90_fused.cuh explains it.
+
+#include "kernels/attention/cuda/query_sums.h"
+#include "kernels/attention/cuda/sm90_backward_producer.cuh"
+#include "kernels/cuda/device/bulk_reduce.cuh"
+
+namespace ring::cuda::sm90 {
+
+// x, y = k, v; a, b = q, dout.
+struct FusedParams : BackwardParams {
+  float* dq_sums;      // [Hq,N,kDim]
+  unsigned* dq_turns;  // [Hq,N], at a tile's first row: how many blocks of keys have added to the tile
+};
+
+// 64 queries whose dq a block adds to.
+struct QueryTile {
+  int head, row;  // of the tensor
+  int rows;       // < 0: there are no more
+  int turn;       // of this block: how many others add before it
+};
+
+// By a warp.
+__device__ inline void release(Barrier& barrier) {
+  __syncwarp();  // all lanes have read or written what is theirs
+  if (lane() == 0) barrier.arrive();
+}
+
+template <int kDim>
+struct FusedMemory {
+  static constexpr int kStages = 4, kOwnStages = 2, kGradStages = 2, kSumStages = 3;
+  static constexpr int kConsumers = 2, kRows = kGroupRows * kConsumers, kColumns = kPart, kParts = 1;
+  static constexpr int kWarps = kGroupWarps * kConsumers;
+  static constexpr int kProducerRegisters = 24, kConsumerRegisters = 208, kSumRegisters = 72;
+  static constexpr int kThreads = threads_of(kConsumers + 1);
+  static constexpr int kTile = tile_bytes<kDim>(kColumns), kOwn = tile_bytes<kDim>(kRows);
+  unsigned char x[kOwnStages][kOwn], y[kOwnStages][kOwn], a[kStages][kTile], b[kStages][kTile];
+  unsigned char ds[kGradStages][panel_bytes(kRows)];  // rows are keys
+  float dq[kSumStages][kColumns * kDim];
+  float lse2[kStages][kColumns], delta[kStages][kColumns];
+  Barrier own_full[kOwnStages], own_empty[kOwnStages], full[kStages], empty[kStages];
+  Barrier ds_full[kGradStages], ds_empty[kGradStages], dq_full[kSumStages], dq_empty[kSumStages];
+  TilePlace tiles[kStages];
+  QueryTile queries[kStages], dq_place[kSumStages];
+  static constexpr int kJobs = 2 + kOwnStages;  // the one before, this one, and those whose tiles come in
+  Job<kConsumers> jobs[kJobs];
+
+  __device__ void init() {
+    constexpr int kAll = kWarps + kGroupWarps;
+    for (int i = 0; i < kOwnStages; ++i) own_full[i].init(1), own_empty[i].init(kAll);
+    for (int s = 0; s < kStages; ++s) full[s].init(32), empty[s].init(kAll);
+    for (int s = 0; s < kGradStages; ++s) ds_full[s].init(kWarps), ds_empty[s].init(kGroupWarps);
+    for (int s = 0; s < kSumStages; ++s) dq_full[s].init(kGroupWarps), dq_empty[s].init(1);
+    fence_barrier_init();
+  }
+};
+
+// The tiles of 64 queries that see a block of keys, last ones first, for a converged warp: its lanes look at the next
+// 32 at once.
+template <int kConsumers>
+class QueryTiles {
+ public:
+  __device__ explicit QueryTiles(const Job<kConsumers>& job) : job_(job) {
+    const HeadSegment& s = job.segment;
+    const TileBounds seen = s.bounds<Stationary::kv>(job.first, job.end);
+    first_ = seen.first < seen.end ? (seen.first - s.q_first) / kPart : 0;
+    end_ = seen.first < seen.end ? (seen.end - s.q_first + kPart - 1) / kPart : 0;
+  }
+  // turn: of this block of keys among those that add to the tile.
+  __device__ bool next(TilePlace& at, int& turn) {
+    if (end_ <= first_) return false;
+    if (given_ == 32) look();
+    at.column[0] = __shfl_sync(0xffffffffu, column_, given_);
+    at.marks = __shfl_sync(0xffffffffu, marks_, given_);
+    turn = __shfl_sync(0xffffffffu, turn_, given_);
+    ++given_, --end_;
+    return true;
+  }
+
+ private:
+  __device__ void look() {
+    const HeadSegment& s = job_.segment;
+    given_ = 0;
+    column_ = s.q_first + kPart * (end_ - 1 - lane());
+    if (end_ - 1 - lane() < first_) return;
+    marks_ = 0;
+#pragma unroll
+    for (int c = 0; c < kConsumers; ++c)
+      if (!job_.reach[c].none(column_, kPart))
+        marks_ |= (complete(c) && job_.reach[c].all(column_, kPart) ? 0b10001 : 0b00001) << c;
+    // Blocks of keys add in ascending order, and every one between a tile's first and last key has pairs with it.
+    const TileBounds seen = s.bounds<Stationary::q>(column_, min(column_ + kPart, s.q_end));
+    turn_ = (job_.row - s.k_first) / job_.kRows - (max(seen.first, seen.gap_end) - s.k_first) / job_.kRows;
+  }
+  // All rows of a consumer exist: those that do not must add nothing.
+  __device__ bool complete(int consumer) const {
+    const int row = job_.row + kGroupRows * consumer;
+    return row >= job_.first && row + kGroupRows <= job_.end;
+  }
+
+  const Job<kConsumers>& job_;
+  int first_, end_, given_ = 32;           // tiles that are left; places of the last look that were given out
+  int column_ = 0, marks_ = 0, turn_ = 0;  // of the tile that this lane looked at
+};
+
+// One warp.
+template <int kDim>
+struct FusedProducer {
+  using Memory = FusedMemory<kDim>;
+  const FusedParams& p;
+  Memory& m;
+  PipelineState<Memory::kStages> pipe;
+  PipelineState<Memory::kOwnStages> own_pipe;
+
+  __device__ void run() {
+    int n = 0;
+    // Fetched late: others wait for what this block adds.
+    for (unsigned index = next_work(p.scheduler); index < p.scheduler.blocks; index = next_work(p.scheduler)) {
+      Job<Memory::kConsumers>& job = m.jobs[n % Memory::kJobs];
+      if (!begin(job, p.work[index])) continue;
+      load_own(job);
+      for (int head = 0; head < p.group; ++head) load_tiles(job, uniform(job.head) * p.group + head);
+      m.empty[pipe.index].wait(pipe.phase ^ 1);
+      if (lane() == 0) m.tiles[pipe.index].marks = kNoTile;
+      m.full[pipe.index].arrive();
+      pipe.advance();
+      ++n;
+    }
+    if (lane() == 0) m.jobs[n % Memory::kJobs].head = -1;
+    m.own_empty[own_pipe.index].wait(own_pipe.phase ^ 1);
+    if (lane() == 0) m.own_full[own_pipe.index].arrive();
+  }
+
+ private:
+  __device__ bool begin(Job<Memory::kConsumers>& job, const CtaCoord& at) const {
+    __syncwarp();
+    bool exists = false;
+    if (lane() == 0) {
+      job.segment = HeadSegment(p.pass, at.piece, p.pass.offset(at.head));
+      exists = describe<Stationary::kv>(job, p.work, at);
+    }
+    __syncwarp();  // the job is there
+    return uniform(exists);
+  }
+  __device__ void load_own(const Job<Memory::kConsumers>& job) {
+    const TmaRows rows(job.segment.k_row, job.segment.rate);
+    const int head = uniform(job.head), row = uniform(job.row), stage = own_pipe.index;
+    m.own_empty[stage].wait(own_pipe.phase ^ 1);
+    expect_tx(m.own_full[stage], 2 * Memory::kOwn);
+    for (int c = 0; c < Memory::kConsumers; ++c) {
+      const int offset = panel_bytes(kGroupRows) * c, first = row + kGroupRows * c;
+      tma_load_rows<kDim>(shared_address(m.x[stage]) + offset, Memory::kRows, p.x, rows, head, first,
+                          m.own_full[stage]);
+      tma_load_rows<kDim>(shared_address(m.y[stage]) + offset, Memory::kRows, p.y, rows, head, first,
+                          m.own_full[stage]);
+    }
+    own_pipe.advance();
+  }
+  __device__ void load_tiles(const Job<Memory::kConsumers>& job, int head) {
+    const TmaRows rows(job.segment.q_row, job.segment.rate);
+    const HeadSegment& s = job.segment;
+    const int q_row = uniform(s.q_row), q_end = uniform(s.q_end);
+    QueryTiles<Memory::kConsumers> tiles(job);
+    TilePlace tile;
+    int turn;
+    StreamedStatistics statistics;
+    bool more = tiles.next(tile, turn);
+    if (more) statistics.load(p, s, tile.column[0], head);
+    for (; more; pipe.advance()) {
+      const int stage = pipe.index, column = tile.column[0];
+      Barrier& full = m.full[stage];
+      m.empty[stage].wait(pipe.phase ^ 1);
+      statistics.store(m.lse2[stage], m.delta[stage]);
+      if (lane() == 0) {
+        m.tiles[stage] = tile;
+        m.queries[stage] = {head, q_row + column, min(kPart, q_end - column), turn};
+      }
+      more = tiles.next(tile, turn);
+      if (more) statistics.load(p, s, tile.column[0], head);
+      expect_tx(full, 2 * Memory::kTile);
+      tma_load_rows<kDim>(shared_address(m.a[stage]), Memory::kColumns, p.a, rows, head, column, full);
+      tma_load_rows<kDim>(shared_address(m.b[stage]), Memory::kColumns, p.b, rows, head, column, full);
+      if (lane() != 0) full.arrive();
+    }
+  }
+};
+
+// One thread for each stage of sums: adds them to what blocks of keys before this one have added.
+template <int kDim>
+__device__ void add_queries(const FusedParams& p, FusedMemory<kDim>& m, int stage) {
+  for (int phase = 0;; phase ^= 1) {
+    m.dq_full[stage].wait(phase);
+    const QueryTile at = m.dq_place[stage];
+    if (at.rows < 0) return;
+    const std::int64_t row = at.head * p.tokens + at.row;
+    const int bytes = at.rows * kDim * static_cast<int>(sizeof(float));
+    if (at.turn == 0) {
+      bulk_store(p.dq_sums + row * kDim, m.dq[stage], bytes);
+    } else {
+      await_turn(p.dq_turns + row, static_cast<unsigned>(at.turn));
+      bulk_add(p.dq_sums + row * kDim, m.dq[stage], bytes);
+    }
+    bulk_commit();
+    bulk_wait_read();
+    m.dq_empty[stage].arrive();
+    bulk_wait_written();
+    give_turn(p.dq_turns + row, static_cast<unsigned>(at.turn) + 1);
+  }
+}
+
+}  // namespace ring::cuda::sm90
