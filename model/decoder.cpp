@@ -23,17 +23,17 @@ class Recomputing {
 
 }  // namespace
 
-DecoderBlock::DecoderBlock(const Scope& scope, const ModelConfig& c, std::int64_t layer, const Pattern& pattern,
+DecoderBlock::DecoderBlock(const ParamPrefix& at, const ModelConfig& c, std::int64_t layer, const Pattern& pattern,
                            const Tensor& inv_freq)
     : layer_(layer),
       place_(c.norm_place),
       dropout_(static_cast<float>(c.dropout)),
       attention_site_(site_of(str("dropout.attention.", layer))),
       mlp_site_(site_of(str("dropout.mlp.", layer))),
-      attention_norm_(scope.child("attention_norm"), c.width, c),
-      mlp_norm_(scope.child("mlp_norm"), c.width, c),
-      attention_(scope.child("attention"), c, pattern, inv_freq),
-      mlp_(scope.child("mlp"), c) {}
+      attention_norm_(at.child("attention_norm"), c.width, c),
+      mlp_norm_(at.child("mlp_norm"), c.width, c),
+      attention_(at.child("attention"), c, pattern, inv_freq),
+      mlp_(at.child("mlp"), c) {}
 
 ParamList DecoderBlock::parameters() const {
   ParamList all = attention_norm_.parameters();
@@ -83,7 +83,7 @@ Var DecoderBlock::operator()(Run& run, const Var& x, const Sequences& seqs, Laye
 Decoder::Decoder(const ModelConfig& config, std::int64_t vocab_padding) : config_(config.resolved()) {
   const ModelConfig& c = config_;
   RING_CHECK(c.vocab_size > 0, "the model needs a vocabulary size");
-  const Scope root{params_, ""};
+  const ParamPrefix root{params_, ""};
   const Init normal{Init::Kind::normal, static_cast<float>(c.init_std)};
   tokens_ = &params_.add({{"embedding.tokens.weight", 0, c.vocab_size, normal}}, c.width, vocab_padding);
   tokens_->table = true;

@@ -12,7 +12,8 @@ namespace ring {
 
 class DecoderBlock {
  public:
-  DecoderBlock(const Scope&, const ModelConfig& resolved, std::int64_t layer, const Pattern&, const Tensor& inv_freq);
+  DecoderBlock(const ParamPrefix&, const ModelConfig& resolved, std::int64_t layer, const Pattern&,
+               const Tensor& inv_freq);
   Var operator()(Run&, const Var& x, const Sequences&) const;
   Var operator()(Run&, const Var& x, const Sequences&, LayerCache&, const std::vector<std::int32_t>& lengths) const;
   ParamList parameters() const;

@@ -52,14 +52,14 @@ ParamList& operator+=(ParamList& list, const ParamList& more) {
   return list;
 }
 
-Linear::Linear(const Scope& scope, const std::vector<Output>& outputs, std::int64_t in, bool with_bias) {
+Linear::Linear(const ParamPrefix& at, const std::vector<Output>& outputs, std::int64_t in, bool with_bias) {
   std::vector<LogicalParam> weights, biases;
   for (const Output& o : outputs) {
-    weights.push_back({scope(o.name + ".weight"), 0, o.channels, {Init::Kind::normal, o.std}});
-    biases.push_back({scope(o.name + ".bias"), 0, o.channels, {}});
+    weights.push_back({at(o.name + ".weight"), 0, o.channels, {Init::Kind::normal, o.std}});
+    biases.push_back({at(o.name + ".bias"), 0, o.channels, {}});
   }
-  weight = &scope.params.add(std::move(weights), in);
-  if (with_bias) bias = &scope.params.add(std::move(biases), 0);
+  weight = &at.params.add(std::move(weights), in);
+  if (with_bias) bias = &at.params.add(std::move(biases), 0);
 }
 
 Var Linear::operator()(Run& run, const Var& x, const Var& residual) const {
@@ -71,12 +71,11 @@ Var Linear::operator()(Run& run, const Var& x, const Var& residual) const {
 
 ParamList Linear::parameters() const { return bias ? ParamList{weight, bias} : ParamList{weight}; }
 
-Norm::Norm(const Scope& scope, std::int64_t channels, const ModelConfig& c)
-    : weight(&scope.params.add({{scope("weight"), 0, channels, {Init::Kind::ones}}}, 0)),
+Norm::Norm(const ParamPrefix& at, std::int64_t channels, const ModelConfig& c)
+    : weight(&at.params.add({{at("weight"), 0, channels, {Init::Kind::ones}}}, 0)),
       kind(c.norm),
       eps(static_cast<float>(c.norm_eps)) {
-  if (kind == NormKind::layer && c.biases == Biases::all)
-    bias = &scope.params.add({{scope("bias"), 0, channels, {}}}, 0);
+  if (kind == NormKind::layer && c.biases == Biases::all) bias = &at.params.add({{at("bias"), 0, channels, {}}}, 0);
 }
 
 Var Norm::operator()(Run& run, const Var& x) const {
@@ -91,21 +90,22 @@ Var Norm::over_slices(Run& run, const Var& x) const {
 
 ParamList Norm::parameters() const { return bias ? ParamList{weight, bias} : ParamList{weight}; }
 
-AttentionLayer::AttentionLayer(const Scope& scope, const ModelConfig& c, const Pattern& pattern, const Tensor& inv_freq)
+AttentionLayer::AttentionLayer(const ParamPrefix& at, const ModelConfig& c, const Pattern& pattern,
+                               const Tensor& inv_freq)
     : heads_(c.heads),
       kv_heads_(c.kv_heads),
       head_dim_(c.head_dim),
       pattern_(pattern),
       inv_freq_(inv_freq),
-      qkv_(scope, qkv_outputs(c), c.width, c.biases != Biases::none),
-      out_(scope, {{"wo", c.width, weight_std(c, c.heads * c.head_dim, c.width, true, true)}}, c.heads * c.head_dim,
+      qkv_(at, qkv_outputs(c), c.width, c.biases != Biases::none),
+      out_(at, {{"wo", c.width, weight_std(c, c.heads * c.head_dim, c.width, true, true)}}, c.heads * c.head_dim,
            c.biases == Biases::all),
       eps_(static_cast<float>(c.norm_eps)) {
   if (c.qk_norm) {
-    q_norm_ = &scope.params.add({{scope("q_norm.weight"), 0, head_dim_, {Init::Kind::ones}}}, 0);
-    k_norm_ = &scope.params.add({{scope("k_norm.weight"), 0, head_dim_, {Init::Kind::ones}}}, 0);
+    q_norm_ = &at.params.add({{at("q_norm.weight"), 0, head_dim_, {Init::Kind::ones}}}, 0);
+    k_norm_ = &at.params.add({{at("k_norm.weight"), 0, head_dim_, {Init::Kind::ones}}}, 0);
   }
-  if (c.norm_place == NormPlace::sub) sub_norm_.emplace(scope.child("sub_norm"), c.heads * head_dim_, c);
+  if (c.norm_place == NormPlace::sub) sub_norm_.emplace(at.child("sub_norm"), c.heads * head_dim_, c);
 }
 
 void AttentionLayer::take_heads(std::int64_t heads, std::int64_t kv_heads, const Pattern& pattern) {
@@ -185,12 +185,12 @@ Tensor AttentionLayer::decode(Run& run, const Tensor& qkv, const Sequences& seqs
   return y.view({batch, nq});
 }
 
-FeedForward::FeedForward(const Scope& scope, const ModelConfig& c)
+FeedForward::FeedForward(const ParamPrefix& at, const ModelConfig& c)
     : kind_(c.mlp),
-      in_(scope, mlp_outputs(c), c.width, c.biases == Biases::all),
-      out_(scope, {{"down", c.width, weight_std(c, c.mlp_width, c.width, true, true)}}, c.mlp_width,
+      in_(at, mlp_outputs(c), c.width, c.biases == Biases::all),
+      out_(at, {{"down", c.width, weight_std(c, c.mlp_width, c.width, true, true)}}, c.mlp_width,
            c.biases == Biases::all) {
-  if (c.norm_place == NormPlace::sub) sub_norm_.emplace(scope.child("sub_norm"), c.mlp_width, c);
+  if (c.norm_place == NormPlace::sub) sub_norm_.emplace(at.child("sub_norm"), c.mlp_width, c);
 }
 
 Var FeedForward::operator()(Run& run, const Var& x, const Var& residual) const {

@@ -1,6 +1,6 @@
 #pragma once
-// Typed layers: each declares its parameters in a Scope and is called with a Run. parallel/parallelize.h cuts them for
-// tensor parallelism; what a cut asks of the processes is in the ops.
+// Typed layers: each declares its parameters below a ParamPrefix and is called with a Run. parallel/parallelize.h cuts
+// them for tensor parallelism; what a cut asks of the processes is in the ops.
 
 #include <optional>
 
@@ -22,7 +22,7 @@ struct Linear {
     std::int64_t channels;
     float std;  // of the initial weights
   };
-  Linear(const Scope&, const std::vector<Output>&, std::int64_t in, bool bias);
+  Linear(const ParamPrefix&, const std::vector<Output>&, std::int64_t in, bool bias);
   // Whole where the run is not sliced. With its outputs cut it takes x [N/tp,in], gathers all rows and returns
   // [N,out/tp]; with its inputs cut it takes x [N,in/tp] and returns its rows of the sum over the processes,
   // [N/tp,out].
@@ -35,7 +35,7 @@ struct Linear {
 };
 
 struct Norm {
-  Norm(const Scope&, std::int64_t channels, const ModelConfig&);
+  Norm(const ParamPrefix&, std::int64_t channels, const ModelConfig&);
   Var operator()(Run& run, const Var& x) const;
   // Sees all channels where the run is sliced and x [N,C/tp] holds a share of them: rows are swapped for channels and
   // back.
@@ -50,7 +50,7 @@ struct Norm {
 
 class AttentionLayer {
  public:
-  AttentionLayer(const Scope&, const ModelConfig& resolved, const Pattern&, const Tensor& inv_freq);
+  AttentionLayer(const ParamPrefix&, const ModelConfig& resolved, const Pattern&, const Tensor& inv_freq);
   // [N,C] -> [N,C], plus residual, which may be none.
   Var operator()(Run&, const Var& x, const Sequences&, const Var& residual) const;
   // The same with a cache whose sequences hold lengths[b] tokens: all 0 and any number of new ones, or one new one
@@ -82,7 +82,7 @@ class AttentionLayer {
 
 class FeedForward {
  public:
-  FeedForward(const Scope&, const ModelConfig& resolved);
+  FeedForward(const ParamPrefix&, const ModelConfig& resolved);
   Var operator()(Run&, const Var& x, const Var& residual) const;  // plus residual, which may be none
   ParamList parameters() const;
   Linear& in() { return in_; }

@@ -113,10 +113,10 @@ class Parameters {
 void initialise(const Tensor& value, const LogicalParam&, std::int64_t first, std::uint64_t seed, const ExecContext&);
 
 // Adds parameters below a dotted prefix.
-struct Scope {
+struct ParamPrefix {
   Parameters& params;
   std::string prefix;
-  Scope child(const std::string& name) const { return {params, prefix + name + "."}; }
+  ParamPrefix child(const std::string& name) const { return {params, prefix + name + "."}; }
   std::string operator()(const std::string& name) const { return prefix + name; }
 };
 
