@@ -58,7 +58,7 @@ std::string what_fits(const ParallelConfig& c, const ModelConfig& m, int world) 
     std::erase_if(slices, [&](std::int64_t n) { return world / cp % n != 0; });
     text += str("parallel.tp can be ", listed(slices), " here; ");
   }
-  return text;
+  return text.empty() ? "" : text + "or ";
 }
 
 // The axis that was left open takes what the others leave: cp where it is 0, else dp.
@@ -67,7 +67,7 @@ void fill_degrees(ParallelPlan& p, const ModelConfig& m, int world) {
   const std::int64_t fixed = std::max<std::int64_t>(c.cp, 1) * c.tp;
   if (world % fixed != 0)
     fail(given_degrees(c), " does not divide the ", counted(world, "process"), " of this run; ", what_fits(c, m, world),
-         "or ", start_others(fixed));
+         start_others(fixed));
   const std::int64_t rest = world / fixed;
   p.tp = narrow<int>(c.tp);
   if (c.cp == 0 && c.dp > 0 && rest % c.dp == 0) {

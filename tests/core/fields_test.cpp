@@ -320,7 +320,7 @@ TEST(Fields, WordsOfOtherProgramsAreAnsweredBeforeTheNearestName) {
   for (const char* key : {"num_heads", "model.num_heads", "network.num_heads", "Num-Heads"})
     EXPECT_EQ(hint(str(key, "=2")), "did you mean model.heads?") << key;
   EXPECT_EQ(hint("model={num_heads: 2}"), "did you mean model.heads?");
-  EXPECT_EQ(hint("network={width: 8}"), "did you mean model?");
+  EXPECT_EQ(hint("network={width: 8}"), "did you mean a key of model, such as model.width?");
   EXPECT_EQ(hint("network.width=8"), "did you mean model.width?");
   EXPECT_EQ(hint("model.kind=rms"), "did you mean model.norm?");
   EXPECT_EQ(hint("warmth=1"), "did you mean tag? It is a label.");

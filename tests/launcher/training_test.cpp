@@ -155,11 +155,12 @@ TEST_F(DistTrainingRefusals, AreSaidOnceAndNameWhatFits) {
                  "7 sequences cannot be divided among 2 replicas (parallel.dp): give a multip");
   expect_refused(2, "data.path=no.h5", "cannot open no.h5");
   expect_refused(2, "parallel.tp=3",
-                 "parallel.tp: 3 must divide model.heads = 4, model.kv_heads = 4, model.mlp_width = 96 and the 2 "
-                 "processes: here it can be 1, 2\n");
-  expect_refused(3, "parallel.tp=3", "96 and the 3 processes: here it can be 1\n");
-  expect_refused(2, "parallel.tp=4",
-                 "here it can be 1, 2. Or start as many processes as it needs: ringmaster launch -n 4 -- ...");
+                 "parallel.tp: 3 does not divide model.heads = 4, model.kv_heads = 4 and model.mlp_width = 96, which "
+                 "tensor parallelism cuts: this model can be cut with 1 or 2 on 2 processes\n");
+  expect_refused(3, "parallel.tp=3", "this model can be cut with 1 on 3 processes\n");
+  expect_refused(
+      2, "parallel.tp=4",
+      "parallel.tp can be 1 or 2 here; or start 4 processes: ringmaster launch --nproc-per-node 4 -- train ..");
 }
 
 TEST_F(DistTrainingRefusals, NodesDivideTheRing) {

@@ -289,7 +289,8 @@ TEST_F(DistContextCases, TheMeasuredScheduleIsEveryRanks) {
 
 TEST_F(DistContextCases, NodesThatDoNotDivideAreRefused) {
   const auto errors = test::run_ranks(3, [&](Communicator& comm) { make_ring(comm, {.per_node = 2}); });
-  for (const std::string& e : errors) EXPECT_NE(e.find("parallel.cp_ranks_per_node"), std::string::npos) << e;
+  for (const std::string& e : errors)
+    EXPECT_NE(e.find("2 ranks per node do not divide the 3 ranks"), std::string::npos) << e;
 }
 
 TEST(ContextNodes, AreFoundWhereTheyAreAlike) {

@@ -130,21 +130,22 @@ TEST(ResolveConfig, TensorParallelismDividesWhatEachRankHolds) {
   c.parallel.cp_layout = ContextLayoutChoice::contiguous;
   c.model.vocab_size = 100;
   c.model.context = 10;  // 5 and 5
-  EXPECT_NE(message(c, 50, 1).find("does not divide the 5 tokens of a micro-batch on rank 0 of cp"), std::string::npos)
-      << message(c, 50, 1);
+  EXPECT_NE(message(c, 50, 4).find("does not divide the 5 tokens of a micro-batch on rank 0 of cp"), std::string::npos)
+      << message(c, 50, 4);
   c.parallel.cp_layout = ContextLayoutChoice::zigzag;  // 2, 3, 2, 3 in pieces: 5 and 5
-  EXPECT_NE(message(c, 50, 1), "");
+  EXPECT_NE(message(c, 50, 4).find("does not divide the 5 tokens"), std::string::npos) << message(c, 50, 4);
   c.parallel.cp = 3;
   c.parallel.cp_layout = ContextLayoutChoice::contiguous;
   c.model.context = 14;  // 4, 5, 5: 14 / 3 looks even
-  EXPECT_NE(message(c, 50, 1).find("5 tokens of a micro-batch on rank 1 of cp"), std::string::npos);
+  EXPECT_NE(message(c, 50, 6).find("5 tokens of a micro-batch on rank 1 of cp"), std::string::npos)
+      << message(c, 50, 6);
   c.parallel.cp = 2;
   c.model.attention.kind = "dilated";
   c.model.attention.segments = {4, 16};
   c.model.attention.rates = {1, 2};
   c.model.context = 36;  // segments of 16 on each rank: 16 and 20, where 36 / 2 = 18
   c.parallel.tp = 4;
-  EXPECT_EQ(message(c, 50, 1), "");
+  EXPECT_EQ(message(c, 50, 8), "");
 }
 
 }  // namespace
