@@ -63,11 +63,4 @@ std::vector<std::string> gather_host(Communicator& comm, const std::string& valu
   return out;
 }
 
-void check_same(Communicator& comm, const std::string& what, const std::string& value, Site site) {
-  const std::vector<std::string> all = gather_host(comm, value, site);
-  for (std::size_t r = 1; r < all.size(); ++r)
-    if (all[r] != all[0])
-      fail(what, " differs between ranks: rank 0 has '", all[0], "', rank ", r, " has '", all[r], "'");
-}
-
 }  // namespace ring

@@ -16,7 +16,5 @@ bool any_host(Communicator&, bool value, Site site = Site::current());
 
 std::vector<std::string> gather_host(Communicator&, const std::string& value,
                                      Site site = Site::current());  // every rank's, in rank order
-// Error names the first rank whose value differs from rank 0's: `what` says of what.
-void check_same(Communicator&, const std::string& what, const std::string& value, Site site = Site::current());
 
 }  // namespace ring

@@ -76,10 +76,4 @@ void check_tokenizer(const Corpora& corpora, const std::string& wanted, const st
        owner);
 }
 
-void check_vocabulary(const Corpora& corpora, std::int64_t model_vocab) {
-  if (corpora.vocab_size <= model_vocab) return;
-  fail("corpus ", corpora.stores.front()->path(), " has a vocabulary of ", corpora.vocab_size,
-       " tokens, model.vocab_size is ", model_vocab, "; set model.vocab_size to ", corpora.vocab_size, " or more");
-}
-
 }  // namespace ring

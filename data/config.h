@@ -46,9 +46,8 @@ struct Corpora {
 Corpora open_corpora(const DataConfig&);
 Corpora open_corpus(const std::string& path);
 
-// Errors that name the corpus, both values and the remedy. `wanted` is the tokenizer hash that a run or checkpoint was
+// Error names the corpus, both values and the remedy. `wanted` is the tokenizer hash that a run or checkpoint was
 // made with, `owner` says whose ("run runs/a"); an empty `wanted` matches anything.
 void check_tokenizer(const Corpora&, const std::string& wanted, const std::string& owner);
-void check_vocabulary(const Corpora&, std::int64_t model_vocab);
 
 }  // namespace ring

@@ -35,7 +35,6 @@ class RunDirectory {
   const std::string& path() const { return path_; }
   std::string config_file() const { return path_ + "/config.yaml"; }
   std::string tokenizer_file() const { return path_ + "/tokenizer.rmt"; }
-  std::string metrics_file() const { return path_ + "/metrics.jsonl"; }
   std::string trace_file() const { return path_ + "/profile.json"; }
   std::string log_file() const { return path_ + "/log.txt"; }
   std::string checkpoints() const { return path_ + "/checkpoints"; }

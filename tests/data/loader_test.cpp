@@ -316,17 +316,13 @@ TEST(DataConfig, CorporaOfDifferentTokenizers) {
       {"data.mixture", "a.h5", "b.h5", bytes_tokenizer()->hash(), chars_tokenizer("ab")->hash(), "same tokenizer"});
 }
 
-TEST(DataConfig, TokenizerAndVocabularyMustFit) {
+TEST(DataConfig, TokenizerMustFit) {
   TempFolder folder;
   const Corpora corpora = open_corpus(write_corpus(folder / "a.h5", counting(50), {}));
   check_tokenizer(corpora, bytes_tokenizer()->hash(), "run x");
   check_tokenizer(corpora, "", "run x");
   expect_error([&] { check_tokenizer(corpora, "0123456789abcdef", "run runs/x"); },
                {"a.h5", bytes_tokenizer()->hash(), "run runs/x", "0123456789abcdef", "prepare the corpus again"});
-  check_vocabulary(corpora, 257);
-  check_vocabulary(corpora, 512);
-  expect_error([&] { check_vocabulary(corpora, 256); },
-               {"a.h5", "257", "model.vocab_size is 256", "set model.vocab_size to 257"});
 }
 
 TEST(DataConfig, PathOrMixture) {
