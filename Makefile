@@ -64,9 +64,11 @@ FIXED_ADDRESSES = $(shell setarch $$(uname -m) -R true 2>/dev/null && echo setar
 # Seconds that each fuzz target mutates its inputs.
 FUZZ_SECONDS ?= 5
 
-test-sanitized: deps  ## the readers of files and settings under address and UB sanitizers: their tests, and fuzzing (FUZZ_SECONDS=5 each)
+test-sanitized: deps  ## readers of files and settings under ASan and UBSan (tests, fuzzing: FUZZ_SECONDS=5 each), threads under TSan
 	@cmake --preset cpu-asan -DRING_FUZZ_SECONDS=$(FUZZ_SECONDS) && cmake --build --preset cpu-asan --target sanitized_tests
 	@$(FIXED_ADDRESSES) ctest --preset cpu-asan -j $(JOBS) -R '^(core|data|fuzz)\.'
+	@cmake --preset cpu-tsan && cmake --build --preset cpu-tsan --target thread_tests
+	@$(FIXED_ADDRESSES) ctest --preset cpu-tsan -j $(JOBS) -R '^(core|comm|data)\.'
 
 asan: deps  ## unit and dist tests under the address and undefined-behaviour sanitizers
 	@cmake --preset cpu-asan && cmake --build --preset cpu-asan && $(FIXED_ADDRESSES) ctest --preset cpu-asan -j $(JOBS)
