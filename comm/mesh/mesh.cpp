@@ -9,18 +9,13 @@
 #include "comm/liveness.h"
 #include "comm/nccl/nccl.h"
 #include "comm/self.h"
+#include "core/joined.h"
 
 namespace ring {
 namespace {
 
 // For transfers that run beside kernels.
 constexpr int kFewCtas = 8;
-
-std::string name_of(const AxisNames& axes) {  // "dp x cp"
-  std::string text;
-  for (const std::string& axis : axes) text += str(text.empty() ? "" : " x ", axis);
-  return text;
-}
 
 // Numbers in order of first appearance.
 std::vector<int> number(const std::vector<std::string>& names) {
@@ -68,7 +63,7 @@ class Mesh::Impl {
     const auto it = named_.find(names);
     if (it != named_.end()) return *it->second;
     for (const std::string& name : names) axes_.axis(name);
-    fail("mesh: no group ", name_of(names), " was declared in its layout");
+    fail("mesh: no group ", joined(names, " x "), " was declared in its layout");
   }
   Communicator& all() { return *all_; }
   Communicator& host() { return *host_; }
@@ -130,7 +125,7 @@ void Mesh::Impl::make_groups(const std::vector<AxisNames>& unions) {
 }
 
 void Mesh::Impl::name_group(const AxisNames& names, bool beside_kernels) {
-  named_[names] = make_group(name_of(names), axes_.group(env_.rank, names), device_.backend, beside_kernels);
+  named_[names] = make_group(joined(names, " x "), axes_.group(env_.rank, names), device_.backend, beside_kernels);
 }
 
 Communicator* Mesh::Impl::make_group(const std::string& name, std::vector<int> ranks, Backend backend,
