@@ -35,7 +35,7 @@ DataParallel::DataParallel(Decoder& model, Communicator& comm, Communicator& sli
     allocate_sharded(types, seed);
   } else {
     model.allocate(ctx, seed, types);
-    holding_ = own_everything(model.parameters());
+    shard_ = own_everything(model.parameters());
   }
   make_reducer(config, bucket_bytes, types);
   if (sharded()) subscription_ = {ctx_.scopes, *this};
@@ -47,40 +47,39 @@ void DataParallel::allocate_sharded(const ParamTypes& types, std::uint64_t seed)
   model_.allocate_constants(ctx_);
   plan_ = plan_shards(params, comm_.size());
   units_ = make_fsdp_units(model_, plan_);
-  holding_.slice = params.slice();
-  holding_.pieces = pieces_of_rank(plan_, comm_.rank());
-  holding_.size = shard_size(plan_, comm_.rank());
+  shard_.slice = params.slice();
+  shard_.pieces = pieces_of_rank(plan_, comm_.rank());
+  shard_.size = shard_size(plan_, comm_.rank());
   const bool all_weights = zero_ < 3, copies = types.weights != types.master;
-  holding_.weights = {ctx_.zeros({all_weights ? params.size() : holding_.size}, types.weights, Lifetime::run),
-                      all_weights};
-  holding_.values = holding_.weights;
-  if (copies) holding_.values = holding_.shard(ctx_.zeros({holding_.size}, types.master, Lifetime::run));
+  shard_.weights = {ctx_.zeros({all_weights ? params.size() : shard_.size}, types.weights, Lifetime::run), all_weights};
+  shard_.values = shard_.weights;
+  if (copies) shard_.values = shard_.shard(ctx_.zeros({shard_.size}, types.master, Lifetime::run));
   if (all_weights) {
-    for (Param* p : params.layout()) p->var.value = in_flat(*p, holding_.weights.flat);
-    source_ = std::make_unique<WeightBroadcast>(comm_, units_, holding_.weights.flat);
+    for (Param* p : params.layout()) p->var.value = in_flat(*p, shard_.weights.flat);
+    source_ = std::make_unique<WeightBroadcast>(comm_, units_, shard_.weights.flat);
   } else {
-    source_ = std::make_unique<WeightGather>(comm_, units_, ctx_, holding_.weights);
+    source_ = std::make_unique<WeightGather>(comm_, units_, ctx_, shard_.weights);
   }
-  holding_.initialise(seed, ctx_);
+  shard_.initialise(seed, ctx_);
   stale_ = true;
 }
 
 void DataParallel::make_reducer(const ParallelConfig& config, std::int64_t bucket_bytes, const ParamTypes& types) {
   Parameters& params = model_.parameters();
   if (zero_ >= 2) {
-    holding_.gradients = holding_.shard(ctx_.zeros({holding_.size}, types.gradients, Lifetime::run));
+    shard_.gradients = shard_.shard(ctx_.zeros({shard_.size}, types.gradients, Lifetime::run));
     unit_reducer_ =
-        std::make_unique<FsdpReducer>(comm_, units_, ctx_, types.gradients, config.reduce, holding_.gradients);
+        std::make_unique<FsdpReducer>(comm_, units_, ctx_, types.gradients, config.reduce, shard_.gradients);
     return;
   }
   if (zero_ == 1) {
-    holding_.gradients = {ctx_.zeros({params.size()}, types.gradients, Lifetime::run), true};
+    shard_.gradients = {ctx_.zeros({params.size()}, types.gradients, Lifetime::run), true};
     for (Param* p : params.layout()) {
-      p->var.slot->grad = in_flat(*p, holding_.gradients.flat);
+      p->var.slot->grad = in_flat(*p, shard_.gradients.flat);
       p->var.slot->bound = true;
     }
   }
-  std::vector<Bucket> buckets = make_buckets(holding_.gradients.flat, slot_ranges(params), bucket_bytes);
+  std::vector<Bucket> buckets = make_buckets(shard_.gradients.flat, slot_ranges(params), bucket_bytes);
   for (Bucket& b : buckets)
     for (const ShardPiece& p : plan_)
       if (p.offset >= b.begin && p.offset < b.begin + b.grad.numel())
@@ -99,7 +98,7 @@ void DataParallel::start_step() {
 void DataParallel::finish_gradients() {
   wait_seconds_ += seconds_of([&] {
     unit_reducer_ ? unit_reducer_->finish(ctx_) : reducer_->finish();
-    sum_replicated(holding_, slices_, ctx_);
+    sum_replicated(shard_, slices_, ctx_);
   });
 }
 
@@ -110,7 +109,7 @@ void DataParallel::updated() {
 
 // The owners' news travel with the next forward pass, which all ranks take part in.
 void DataParallel::loaded() {
-  holding_.refresh_weights(ctx_);
+  shard_.refresh_weights(ctx_);
   stale_ = true;
 }
 
@@ -136,12 +135,12 @@ void DataParallel::after_backward(const ScopeId& scope) {
 }
 
 std::size_t DataParallel::weight_bytes() const {
-  return holding_.weights.flat.bytes() + (holding_.copies() ? holding_.values.flat.bytes() : 0) +
+  return shard_.weights.flat.bytes() + (shard_.copies() ? shard_.values.flat.bytes() : 0) +
          (source_ ? source_->bytes() : 0);
 }
 
 std::size_t DataParallel::gradient_bytes() const {
-  return holding_.gradients.flat.bytes() + (unit_reducer_ ? unit_reducer_->bytes() : 0);
+  return shard_.gradients.flat.bytes() + (unit_reducer_ ? unit_reducer_->bytes() : 0);
 }
 
 }  // namespace ring

@@ -36,7 +36,7 @@ class DataParallel final : public ScopeListener {
   void updated();
   void loaded();  // something else than an update wrote the master values in shard()
 
-  const OwnedShard& shard() const { return holding_; }
+  const OwnedShard& shard() const { return shard_; }
   bool sharded() const { return zero_ > 0; }             // the shard is a part of the whole
   double wait_seconds() const { return wait_seconds_; }  // the host's for other ranks, since start_step()
   std::size_t weight_bytes() const;                      // in this process, the master values included
@@ -56,7 +56,7 @@ class DataParallel final : public ScopeListener {
   int zero_;
   std::vector<ShardPiece> plan_;
   FsdpUnits units_;
-  OwnedShard holding_;
+  OwnedShard shard_;
   std::unique_ptr<Reducer> reducer_;           // zero 0 and 1
   std::unique_ptr<FsdpReducer> unit_reducer_;  // zero 2 and 3
   std::unique_ptr<WeightSource> source_;       // zero 1 and above

@@ -129,16 +129,16 @@ void check_schedule(const ParallelPlan& p, const ModelConfig& m) {
 
 }  // namespace
 
-ParallelPlan plan_degrees(const ParallelConfig& c, const ModelConfig& m, int world) {
+ParallelPlan plan_degrees(const ParallelConfig& c, const ModelConfig& m, const BatchSize& b, int world) {
   ParallelPlan p{.config = c, .pp = narrow<int>(c.pp)};
   check_slices_of_model(c, m, world);
   fill_degrees(p, m, world);
+  share_batch(p, b);
   return p;
 }
 
 ParallelPlan make_plan(const ParallelConfig& c, const ModelConfig& m, const BatchSize& b, int world) {
-  ParallelPlan p = plan_degrees(c, m, world);
-  share_batch(p, b);
+  ParallelPlan p = plan_degrees(c, m, b, world);
   lay_out_context(p, m);
   check_tokens_of_slices(p, m);
   check_schedule(p, m);

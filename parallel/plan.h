@@ -27,9 +27,10 @@ struct ParallelPlan {
   std::string text() const;  // "dp 2, tp 2, zero 1": the degrees above 1; empty for one process
 };
 
-// The degrees alone: what the ranks need to form their groups. Error names what would fit.
-ParallelPlan plan_degrees(const ParallelConfig&, const ModelConfig& resolved, int world);
-// All of it. Error: also a batch that does not divide, a rank without tokens, a schedule that does not fit.
+// The degrees and each replica's share of the batch: what the ranks need to form their groups and to read samples.
+// Error names what would fit.
+ParallelPlan plan_degrees(const ParallelConfig&, const ModelConfig& resolved, const BatchSize&, int world);
+// All of it. Error: also a rank without tokens, a schedule that does not fit.
 ParallelPlan make_plan(const ParallelConfig&, const ModelConfig& resolved, const BatchSize&, int world);
 
 // The ranks that hold the same slice of the model: gradients are summed over them, and ZeRO shares states among them.

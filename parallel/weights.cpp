@@ -29,20 +29,20 @@ void WeightBroadcast::need(std::size_t part, ScopePass, const ExecContext& ctx) 
 WeightGather::WeightGather(Communicator& comm, const FsdpUnits& units, const ExecContext& ctx, const FlatBuffer& own)
     : comm_(comm), units_(units), own_(own) {
   for (const std::int64_t size : units.buffers)
-    places_.push_back({ctx.zeros({size}, own.flat.dtype(), Lifetime::run), {}, {}});
+    buffers_.push_back({ctx.zeros({size}, own.flat.dtype(), Lifetime::run), {}, {}});
   for (const FsdpUnit& unit : units.units)
     for (std::size_t i = 0; i < unit.params.size(); ++i) {
       Param& p = *unit.params[i];
-      const Tensor& buffer = places_[static_cast<std::size_t>(unit.buffer)].buffer;
+      const Tensor& buffer = buffers_[static_cast<std::size_t>(unit.buffer)].tensor;
       p.var.value = buffer.narrow(0, unit.param_at[i], p.shape.numel()).view(p.shape);
     }
 }
 
 void WeightGather::updated(const ExecContext& ctx) {
-  for (WeightBuffer& place : places_) {
-    if (place.under_way) place.under_way->wait(ctx.stream);
-    place.under_way.reset();
-    place.unit.reset();
+  for (WeightBuffer& buffer : buffers_) {
+    if (buffer.under_way) buffer.under_way->wait(ctx.stream);
+    buffer.under_way.reset();
+    buffer.unit.reset();
   }
 }
 
@@ -51,21 +51,21 @@ void WeightGather::updated(const ExecContext& ctx) {
 void WeightGather::gather(std::size_t part, ScopePass pass, const ExecContext& ctx) {
   for (const std::size_t at : units_.users[part]) {
     const FsdpUnit& unit = units_.units[at];
-    WeightBuffer& place = places_[static_cast<std::size_t>(unit.buffer)];
-    if (place.unit == at || (pass == ScopePass::backward && unit.tables)) continue;
-    if (place.under_way) place.under_way->wait(ctx.stream);
+    WeightBuffer& buffer = buffers_[static_cast<std::size_t>(unit.buffer)];
+    if (buffer.unit == at || (pass == ScopePass::backward && unit.tables)) continue;
+    if (buffer.under_way) buffer.under_way->wait(ctx.stream);
     for (const FsdpUnitPiece& p : unit.pieces)
       if (p.piece.owner == comm_.rank())
-        copy(place.buffer.narrow(0, p.at, p.piece.numel), own_.of(p.piece), ctx.stream);
-    place.unit = at;
-    place.under_way = comm_.broadcast_pieces(pieces_in(unit, place.buffer), ctx.stream.record());
+        copy(buffer.tensor.narrow(0, p.at, p.piece.numel), own_.of(p.piece), ctx.stream);
+    buffer.unit = at;
+    buffer.under_way = comm_.broadcast_pieces(pieces_in(unit, buffer.tensor), ctx.stream.record());
   }
 }
 
 void WeightGather::need(std::size_t part, ScopePass pass, const ExecContext& ctx) {
   gather(part, pass, ctx);
   for (const std::size_t at : units_.users[part]) {
-    std::optional<Work>& work = places_[static_cast<std::size_t>(units_.units[at].buffer)].under_way;
+    std::optional<Work>& work = buffers_[static_cast<std::size_t>(units_.units[at].buffer)].under_way;
     if (work) work->wait(ctx.stream);
     work.reset();
   }
@@ -75,7 +75,7 @@ void WeightGather::need(std::size_t part, ScopePass pass, const ExecContext& ctx
 
 std::size_t WeightGather::bytes() const {
   std::size_t all = 0;
-  for (const WeightBuffer& place : places_) all += place.buffer.bytes();
+  for (const WeightBuffer& buffer : buffers_) all += buffer.tensor.bytes();
   return all;
 }
 

@@ -46,7 +46,7 @@ class WeightGather final : public WeightSource {
 
  private:
   struct WeightBuffer {
-    Tensor buffer;
+    Tensor tensor;
     std::optional<std::size_t> unit;  // whose weights are here, or on their way
     std::optional<Work> under_way;
   };
@@ -55,7 +55,7 @@ class WeightGather final : public WeightSource {
   Communicator& comm_;
   const FsdpUnits& units_;
   FlatBuffer own_;
-  std::vector<WeightBuffer> places_;  // by buffer
+  std::vector<WeightBuffer> buffers_;  // by buffer
 };
 
 }  // namespace ring

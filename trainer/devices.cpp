@@ -40,8 +40,10 @@ Device worker_device(const Config& c, const WorkerEnvironment& env) {
   return {Backend::cuda, env.local_rank};
 }
 
+BatchSize batch_size(const Config& c) { return {c.train.batch_size, c.train.micro_batch}; }
+
 ParallelPlan plan_of(const Config& c, int world) {
-  return make_plan(c.parallel, c.model.resolved(), {c.train.batch_size, c.train.micro_batch}, world);
+  return make_plan(c.parallel, c.model.resolved(), batch_size(c), world);
 }
 
 std::unique_ptr<Mesh> join_mesh(const Config& c, const Facts& more) {
@@ -52,7 +54,7 @@ std::unique_ptr<Mesh> join_mesh(const Config& c, const Facts& more) {
   const Device device = worker_device(c, env);
   Meeting meeting(env, options);
   meeting.agree(settings_topic(), facts_of_start(c, device.backend, options, more));
-  const ParallelPlan plan = plan_degrees(c.parallel, c.model.resolved(), env.world);
+  const ParallelPlan plan = plan_degrees(c.parallel, c.model.resolved(), batch_size(c), env.world);
   return Mesh::join(std::move(meeting), mesh_layout(plan, device));
 }
 

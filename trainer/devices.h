@@ -15,6 +15,7 @@ namespace ring {
 // Where this process of a launcher's computes. `auto`: on a GPU of its own where NCCL connects them and each process of
 // the machine can have one. Error: cuda, and that is not so.
 Device worker_device(const Config&, const WorkerEnvironment&);
+BatchSize batch_size(const Config&);
 // How a run is laid out over so many processes; see make_plan().
 ParallelPlan plan_of(const Config&, int world);
 // Meets the other processes that a launcher started with this one, or is alone. Error: their settings, program, device

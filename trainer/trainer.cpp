@@ -379,7 +379,7 @@ Config resolve_config(Config c, std::int64_t corpus_vocab, Mesh& mesh) {
 
 LoaderOptions loader_options(const Config& c, Mesh& mesh) {
   return {.context = c.model.context,
-          .rows = plan_of(c, mesh.world()).micro_batch,
+          .rows = plan_degrees(c.parallel, c.model, batch_size(c), mesh.world()).micro_batch,
           .seed = c.run.seed,
           .rank = mesh.coord("dp"),
           .world = mesh.degree("dp"),
