@@ -9,6 +9,7 @@
 #include "core/exit_code.h"
 #include "core/standard_streams.h"
 #include "core/storage.h"
+#include "core/unavailable.h"
 #include "generated/build_info.h"
 #include "launcher/output.h"
 
@@ -42,6 +43,15 @@ int run(int argc, char** argv) {
   return 0;
 }
 
+const char* how_to_do_without(ring::Resource resource) {
+  switch (resource) {
+    case ring::Resource::gpu: return "Or set run.device: cpu (--device cpu)";
+    case ring::Resource::threads: return "Or ask for fewer: run.threads, --threads or RINGMASTER_THREADS";
+    case ring::Resource::recorded_lists: return "Or set train.cuda_graph: off";
+  }
+  return "";
+}
+
 int run_to_its_end(int argc, char** argv, ring::StandardOutput& output) {
   int code = 0;
   try {
@@ -69,6 +79,9 @@ int main(int argc, char** argv) {
     std::cerr << ring::kErrorBegin << e.what();
     if (e.advice.empty()) std::cerr << ". Take a smaller batch, a shorter context, or a device with more memory";
     std::cerr << "\n";
+    return ring::kExitError;
+  } catch (const ring::Unavailable& e) {
+    std::cerr << ring::kErrorBegin << e.what() << ". " << how_to_do_without(e.resource) << "\n";
     return ring::kExitError;
   } catch (const std::exception& e) {
     std::cerr << ring::kErrorBegin << e.what() << "\n";

@@ -1,5 +1,7 @@
 #include "comm/nccl/nccl.h"
 
+#include "core/unavailable.h"
+
 #ifdef RING_WITH_NCCL
 
 #include <utility>
@@ -184,9 +186,10 @@ namespace ring {
 bool nccl_available() { return false; }
 
 std::shared_ptr<NcclWatchdog> make_nccl_watchdog() {
-  fail(
+  fail_without(
+      Resource::gpu,
       "several processes with GPUs need NCCL, which this build lacks: install libnccl-dev (it needs CUDA too), then "
-      "configure and build again, or set run.device: cpu");
+      "configure and build again");
 }
 
 void check_nccl(NcclWatchdog&) {}

@@ -8,6 +8,7 @@
 #include "core/cpu/pool_allocator.h"
 #include "core/cpu/thread_pool.h"
 #include "core/devices.h"
+#include "core/unavailable.h"
 
 namespace ring {
 namespace {
@@ -70,8 +71,8 @@ Stream Stream::create(Device device, int threads) {
   if (device.backend == Backend::cpu) return cpu(threads > 0 ? threads : default_threads());
   const StreamFactory factory = factories()[static_cast<std::size_t>(device.backend)];
   if (!factory)
-    fail("device '", to_string(device.backend),
-         "': this build has no such backend; rebuild with RING_CUDA=ON or set run.device: cpu (or --device cpu)");
+    fail_without(Resource::gpu, "device '", to_string(device.backend),
+                 "': this build has no such backend; rebuild with RING_CUDA=ON");
   return factory(device, threads);
 }
 

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "core/check.h"
+#include "core/unavailable.h"
 #include "core/yaml.h"
 
 namespace ring {
@@ -63,9 +64,9 @@ ThreadPool::ThreadPool(int threads) : spin_(threads <= available_cores()) {
   } catch (const std::system_error& e) {
     const std::size_t started = workers_.size();
     stop();  // they wait, and nobody would destroy what was never made
-    fail("cannot start ", threads, " threads (run.threads, --threads or RINGMASTER_THREADS): after ", started + 1,
-         " the system said '", std::generic_category().message(e.code().value()),
-         "'. Ask for fewer, or raise the limit: ulimit -u, pids.max of the control group, or memory");
+    fail_without(Resource::threads, "cannot start ", threads, " threads: after ", started + 1, " the system said '",
+                 std::generic_category().message(e.code().value()),
+                 "'. Raise the limit: ulimit -u, pids.max of the control group, or memory");
   }
 }
 

@@ -8,6 +8,7 @@
 #include "core/cuda/check.h"
 #include "core/cuda/pinned_staging.h"
 #include "core/devices.h"
+#include "core/unavailable.h"
 
 namespace ring::cuda {
 namespace {
@@ -158,8 +159,8 @@ int count_devices() {
 Stream create(Device device, int) {
   const int count = count_devices();
   if (count == 0)
-    fail("device 'cuda': no GPU, or no driver for CUDA ", CUDART_VERSION / 1000,
-         " here; set run.device: cpu (or --device cpu). `ringmaster doctor` says what is missing");
+    fail_without(Resource::gpu, "device 'cuda': no GPU, or no driver for CUDA ", CUDART_VERSION / 1000,
+                 " here; `ringmaster doctor` says what is missing");
   if (device.index < 0 || device.index >= count)
     fail("device '", device, "': this machine has ", count, " GPU", count == 1 ? "" : "s", ", counted from 0");
   return Stream(std::make_shared<CudaStream>(device.index));

@@ -2,6 +2,8 @@
 
 #include <dlfcn.h>
 
+#include "core/unavailable.h"
+
 namespace ring::cublas {
 namespace {
 
@@ -10,8 +12,8 @@ void* open_library() {
   const std::string name = str("libcublasLt.so.", CUBLAS_VER_MAJOR);
   for (const std::string& path : {name, std::string(RING_CUDA_LIBRARIES) + "/" + name})
     if (void* handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL)) return handle;
-  fail("device 'cuda' needs ", name, ", which cannot be loaded (", dlerror(), "). Install cuBLAS of CUDA ",
-       CUBLAS_VER_MAJOR, " or add its folder to LD_LIBRARY_PATH, or set run.device: cpu");
+  fail_without(Resource::gpu, "device 'cuda' needs ", name, ", which cannot be loaded (", dlerror(),
+               "). Install cuBLAS of CUDA ", CUBLAS_VER_MAJOR, " or add its folder to LD_LIBRARY_PATH");
 }
 
 template <class F>

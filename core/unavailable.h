@@ -1,0 +1,23 @@
+#pragma once
+// What this machine or build cannot give. The message states the facts; whoever knows the settings says which of them
+// does without (cli/main.cpp).
+
+#include <cstdint>
+
+#include "core/check.h"
+
+namespace ring {
+
+enum class Resource : std::uint8_t { gpu, threads, recorded_lists };
+
+struct Unavailable : Error {
+  Unavailable(Resource which, const std::string& facts) : Error(facts), resource(which) {}
+  Resource resource;
+};
+
+template <class... Parts>
+[[noreturn]] void fail_without(Resource resource, const Parts&... parts) {
+  throw Unavailable(resource, str(parts...));
+}
+
+}  // namespace ring
