@@ -9,7 +9,7 @@
 namespace ring {
 namespace {
 
-// Of its first layer.
+// The pattern of a section's first layer.
 Pattern pattern_of(const AttentionConfig& section, const ModelConfig& c) {
   return attention_kind(section.kind).pattern(section, {c.kv_heads, c.context});
 }

@@ -6,7 +6,7 @@
 
 namespace ring {
 
-// Of a block. A sublayer's norm belongs to it; attention's output and log-sum-exp are always kept.
+// What a block computes again. A sublayer's norm belongs to it; attention's output and log-sum-exp are always kept.
 enum class Recompute : std::uint8_t {
   none,
   attention,  // everything between the input and the output of the attention sublayer

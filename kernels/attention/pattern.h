@@ -13,7 +13,7 @@ class BlockPattern;  // kernels/attention/blocks.h
 
 constexpr std::int32_t kNoSegment = std::numeric_limits<std::int32_t>::max();
 
-// Of each segment of so many positions every rate-th is sampled (LongNet's w and r: Ding et al. 2023, section 2).
+// Every rate-th position of each segment of so many is sampled (LongNet's w and r: Ding et al. 2023, section 2).
 struct Branch {
   std::int32_t segment = kNoSegment, rate = 1;
   std::int32_t window = 0;  // newest samples of the segment that are seen, the query among them; 0: all

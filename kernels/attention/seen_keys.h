@@ -13,7 +13,7 @@ struct KeyRun {
   std::int32_t first = 0, count = 0, stride = 1;
 };
 
-// Of one document, which starts its row.
+// The keys that queries of one document see. The document starts its row.
 class SeenKeys {
  public:
   explicit SeenKeys(const Pattern&);
