@@ -129,7 +129,7 @@ StepTimes time_steps(StepBenchmark& bench, int warmup, int steps, Profiler* prof
   StepTimes times;
   const auto finish_one = [&](int index) {
     const StepReport r = trainer.finish();
-    if (!r.finite) fail("step ", r.step, " of the benchmark is not finite: loss ", r.loss, ", norm ", r.norm);
+    if (!r.accepted) fail("step ", r.step, " of the benchmark is not finite: loss ", r.loss, ", norm ", r.norm);
     times.loss = r.loss;
     if (index == 0) times.first_seconds = seconds_since_process_start();
     if (index >= warmup) times.seconds.push_back(r.seconds);

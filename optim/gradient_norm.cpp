@@ -30,7 +30,7 @@ void GradientNorm::judge(const Tensor& step, double clip, const Tensor& loss, co
     sum_in_order({squares_}, *group, ctx);
     ctx.stream.impl().copy(own.raw(), squares_.raw(), own.bytes());
   }
-  clip_factor_kernel({step, static_cast<float>(clip), loss}, ctx);
+  judge_step_kernel({step, static_cast<float>(clip), loss}, ctx);
 }
 
 }  // namespace ring

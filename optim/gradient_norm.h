@@ -14,9 +14,9 @@ class GradientNorm {
   // model holds, the first slice's count.
   GradientNorm(const OwnedShard&, std::vector<Communicator*> over, const ExecContext&);
 
-  // Squared norm, clip factor and `finite` into the StepState on the device, the same on every rank. clip: the largest
-  // norm; 0: any. A norm or a loss [1] that is not finite, in this step or in an earlier one since the state was last
-  // reset, is remembered there.
+  // Squared norm, clip factor and `accepted` into the StepState on the device, the same on every rank. clip: the
+  // largest norm; 0: any. A norm or a loss [1] that is not finite or above the state's limits, in this step or in an
+  // earlier one since the state was last reset, is remembered there.
   void judge(const Tensor& step, double clip, const Tensor& loss, const ExecContext&) const;
 
  private:

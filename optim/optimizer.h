@@ -22,7 +22,7 @@ class Optimizer {
  public:
   virtual ~Optimizer() = default;
   // Queues the update of the shard's values, and of their copies. step: the StepState on the device, with learning
-  // rate and clip factor; where its `finite` is 0 nothing may be written.
+  // rate and clip factor; where its `accepted` is 0 nothing may be written.
   virtual void update(const Tensor& step, const ExecContext&) = 0;
   virtual std::vector<OptimizerState> states() const = 0;
 };

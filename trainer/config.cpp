@@ -70,6 +70,19 @@ void TrainConfig::fields(Fields& f) {
   f("bucket_bytes", bucket_bytes,
     "gradient bytes reduced together between processes; 0 = 4 MiB on CPUs, 64 MiB on GPUs",
     in_range(0, kMostBufferBytes));
+  f("on_bad_step", on_bad_step,
+    "when loss or gradient norm is not finite or a spike, also when computed again: stop; skip its samples; or go back "
+    "to "
+    "the newest checkpoint and on from there with the samples after it",
+    choices<OnBadStep>({{"stop", OnBadStep::stop}, {"skip", OnBadStep::skip}, {"rollback", OnBadStep::rollback}}));
+  f("spike_score", spike_score,
+    "a loss or gradient norm is a spike when it is above the median of the last 128 steps by so many standard "
+    "deviations, "
+    "estimated robustly; 0 = nothing finite is",
+    in_range(0, 1e6));
+  f("most_bad_steps", most_bad_steps, "bad steps in bad_step_window after which the next one ends the run",
+    in_range(0, 1'000'000));
+  f("bad_step_window", bad_step_window, "steps over which bad ones are counted", in_range(1, kMostSteps));
 }
 
 void TrainConfig::validate(std::vector<std::string>& errors) const {

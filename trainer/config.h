@@ -21,6 +21,7 @@ inline constexpr std::int64_t kMostTokensAtOnce = (std::int64_t{1} << 31) - 1;
 enum class DeviceChoice : std::uint8_t { automatic, cpu, cuda };
 enum class PrecisionChoice : std::uint8_t { automatic, bf16, fp32, tf32 };
 enum class Switch : std::uint8_t { automatic, on, off };
+enum class OnBadStep : std::uint8_t { stop, skip, rollback };
 
 struct RunConfig {
   std::string name = "run";
@@ -50,6 +51,10 @@ struct TrainConfig {
   std::int64_t loss_chunk_bytes = 0;
   Switch cuda_graph = Switch::automatic;
   std::int64_t bucket_bytes = 0;
+  OnBadStep on_bad_step = OnBadStep::stop;
+  double spike_score = 0;
+  std::int64_t most_bad_steps = 3;
+  std::int64_t bad_step_window = 1000;
   void fields(Fields&);
   void validate(std::vector<std::string>& errors) const;
 };

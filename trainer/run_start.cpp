@@ -147,6 +147,13 @@ void choose(RunStart& s, const TrainOptions& options) {
 
 }  // namespace
 
+std::string find_newest_checkpoint(const RunDirectory& dir, Mesh& mesh) {
+  return by_leader(mesh, [&] {
+    const auto found = find_newest_verified(dir.checkpoints());
+    return found ? found->path.string() : "";
+  });
+}
+
 std::string find_initial_weights(const RunStart& s, Mesh& mesh) {
   return by_leader(mesh, [&] { return initial_weights(s); });
 }

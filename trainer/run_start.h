@@ -29,7 +29,9 @@ struct RunStart {
 // Collective. What rank 0 finds wrong with the directory is an Error on every rank.
 RunStart start_run(Config, const TrainOptions&, Mesh&);
 
-// Rank 0 looks, and all get what it found: the checkpoint that run.init_from means now. Error: none, or one whose
+// Rank 0 looks, and all get what it found: the newest whole checkpoint of the run; empty: none. Error: all are damaged.
+std::string find_newest_checkpoint(const RunDirectory&, Mesh&);
+// The same of the checkpoint that run.init_from means now. Error: none, or one whose
 // tokenizer is not that of the corpora.
 std::string find_initial_weights(const RunStart&, Mesh&);
 

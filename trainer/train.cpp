@@ -21,6 +21,7 @@
 #include "model/flops.h"
 #include "model/patterns.h"
 #include "trainer/agreement.h"
+#include "trainer/bad_steps.h"
 #include "trainer/devices.h"
 #include "trainer/evaluate.h"
 #include "trainer/metrics.h"
@@ -100,6 +101,7 @@ class Loop {
   void describe();
   bool stop_now(TrainEnd&);
   void finish_steps(std::size_t left_in_flight);
+  void leave_out();
   std::string layout_text() const;
   void report(const StepReport&);
   void record_unrecorded();
@@ -120,6 +122,7 @@ class Loop {
   StopSignal& signal_;
   std::string data_;
   State state_;
+  BadSteps bad_steps_{config_, dir_, trainer_, state_, mesh_};
   std::optional<ValidationSet> validation_;
   std::optional<Metrics> metrics_;
   std::optional<Progress> progress_;
@@ -356,19 +359,39 @@ bool Loop::stop_now(TrainEnd& end) {
 void Loop::finish_steps(std::size_t left_in_flight) {
   while (trainer_.in_flight() > left_in_flight) {
     last_ = trainer_.finish();
-    if (!last_.finite) {
-      unrecorded_.push_back(last_);
-      unrecorded_.back().step = trainer_.steps_done() + 1;  // which did not count
-      record_unrecorded();
-      fail("training stopped: loss ", last_.loss, ", gradient norm ", last_.norm, " at ", trainer_.diagnose(),
-           ". Weights are untouched since the last step; ",
-           saved_step_ < 0 ? "there is no checkpoint yet" : str("the newest checkpoint is in ", dir_.checkpoints()),
-           ". Lower optimizer.lr, lengthen schedule.warmup_steps, or look at those samples");
+    if (!last_.accepted) last_ = bad_steps_.compute_again(last_);
+    if (!last_.accepted) {
+      leave_out();
+      continue;
     }
     report_plan();
     report(last_);
     if (leader() && ctx_.tuning) ctx_.tuning->save();  // before anything depends on it
   }
+}
+
+// Of the step that was not accepted, also when it was computed again.
+void Loop::leave_out() {
+  if (trainer_.guard().judge(trainer_.steps_done() + 1) == OnBadStep::stop) {  // each step shows how it came to that
+    unrecorded_.push_back(last_);
+    unrecorded_.back().step = trainer_.steps_done() + 1;  // which did not count
+    record_unrecorded();
+  }
+  const bool rolled_back = bad_steps_.leave_out(last_, saved_step_ >= 0);
+  if (rolled_back) {
+    data_ = start_.data;
+    unrecorded_.clear();
+    saved_step_ = validated_step_ = trainer_.steps_done();
+    if (leader()) metrics_.emplace(dir_.path(), trainer_.steps_done());
+  }
+  if (!leader()) return;
+  const BadStep& bad = trainer_.guard().bad_steps().back();
+  metrics_->record("bad_step", bad.step,
+                   {{"loss", bad.loss},
+                    {"grad_norm", bad.norm},
+                    {"first_sample", bad.first_sample},
+                    {"last_sample", bad.end_sample - 1},
+                    {"steps_back", bad.step - 1 - trainer_.steps_done()}});
 }
 
 TrainEnd Loop::run() {
@@ -382,7 +405,9 @@ TrainEnd Loop::run() {
     const bool ends =
         trainer_.steps_done() == config_.train.steps;  // then validation comes first: a kill must not lose it
     const bool validates = due(config_.train.eval_interval), saves = !ends && due(config_.checkpoint.interval);
+    const std::int64_t step = trainer_.steps_done();
     finish_steps(validates || saves || ends ? 0 : trainer_.most_in_flight());
+    if (trainer_.steps_done() != step) continue;  // it was left out
     if (validates) validate();
     if (saves) save();
   }

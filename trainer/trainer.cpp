@@ -64,7 +64,8 @@ Trainer::Trainer(const Config& config, const ExecContext& ctx, Mesh& mesh, Loade
       model_(config.model, vocab_padding(ctx.stream.device().backend)),
       parallel_(parallelized()),
       sequences_(micro_batches()),
-      graph_(mesh.world() > 1 || packed() ? Switch::off : config.train.cuda_graph, ctx.stream, arena_) {
+      graph_(mesh.world() > 1 || packed() ? Switch::off : config.train.cuda_graph, ctx.stream, arena_),
+      guard_(config.train) {
   model_.set_recompute(RecomputePlan::uniform(config.model.layers, config.train.recompute));
   std::vector<Communicator*> norm_over;
   if (parallel_.data->sharded()) norm_over.push_back(&mesh_.group(kDataAxes));
@@ -185,6 +186,9 @@ void Trainer::upload_state(double lr, double valid) {
   s.step = static_cast<std::uint32_t>(steps_);
   s.lr = static_cast<float>(lr);
   s.loss_scale = static_cast<float>(1.0 / valid);
+  const StepGuard::Limits limits = guard_.limits(steps_ - static_cast<std::int64_t>(most_in_flight()));
+  s.loss_limit = static_cast<float>(limits.loss);
+  s.norm_limit = static_cast<float>(limits.norm);
   ctx_.stream.impl().upload(step_state_.raw(), &s, kStepInputBytes);
 }
 
@@ -256,14 +260,13 @@ StepReport Trainer::finish() {
   StepReport& r = f.report;
   r.loss = static_cast<double>(state.loss) / f.valid;
   r.norm = std::fabs(std::sqrt(state.squared_norm));  // of NaN, too: it prints without a sign
-  r.finite = state.finite != 0;
+  r.accepted = state.accepted != 0;
   r.seconds = now() - std::max(f.started, last_finish_);
   last_finish_ = now();
   graph_.timed(f.launch_seconds, r.seconds);
-  if (r.finite)
-    seconds_ += r.seconds;
-  else
-    undo(f);
+  if (!r.accepted) return undo(f), r;
+  seconds_ += r.seconds;
+  guard_.accept(r.step, r.loss, r.norm);
   return r;
 }
 
@@ -275,7 +278,14 @@ void Trainer::undo(Flight& f) {
   tokens_ -= steps * f.report.tokens;
   f.report.step = steps_;
   bad_batches_ = std::move(f.batches);
+  loader_.seek(static_cast<std::uint64_t>(cursor_));
   fill_zero(step_state_, ctx_.stream);  // not halted any more
+}
+
+void Trainer::skip_to(std::int64_t end) {
+  RING_CHECK(flight_.empty() && end >= cursor_, "samples are skipped with a step in flight, or backwards");
+  cursor_ = end;
+  loader_.seek(static_cast<std::uint64_t>(cursor_));
 }
 
 // All ranks look at the same kind of thing, since a forward pass may need what the others hold.
@@ -310,10 +320,12 @@ void Trainer::add_state(State& state) {
   state.add("train.seconds", &seconds_, ValueOf::rank_0);  // each rank measures its own
   state.add("train.tokens", &tokens_);
   state.add("data.cursor", &cursor_);
+  state.add("train.bad_steps", guard_.state());
 }
 
 void Trainer::restored() {
   parallel_.data->loaded();
+  guard_.restored();
   loader_.seek(static_cast<std::uint64_t>(cursor_));
 }
 

@@ -18,6 +18,7 @@
 #include "trainer/config.h"
 #include "trainer/input_stage.h"
 #include "trainer/step_graph.h"
+#include "trainer/step_guard.h"
 
 namespace ring {
 
@@ -26,14 +27,14 @@ struct StepReport {
   double loss = 0;        // mean over the valid tokens of all micro-batches and ranks
   double norm = 0;        // of the gradient, before clipping
   double lr = 0;
-  bool finite = true;       // false: loss or norm is NaN or infinite, and nothing was updated
+  bool accepted = true;     // false: loss or norm is not finite or above a limit, and nothing was updated
   std::int64_t tokens = 0;  // of all ranks
   double seconds = 0, data_seconds = 0, exchange_seconds = 0;  // the whole step; waiting for data; for other ranks
 };
 
 // Steps are launched, then finished in the same order. On a device the host runs ahead: it launches the next step
-// before it reads what became of the last one. A step that was not finite updates nothing, nor do those launched after
-// it.
+// before it reads what became of the last one. A step that was not accepted updates nothing, nor do those launched
+// after it; the next one to be launched then has its samples again.
 class Trainer {
  public:
   // config: resolved (see resolve_config). The batches of `loader` are this rank's micro-batches in order.
@@ -55,6 +56,10 @@ class Trainer {
   std::size_t most_in_flight() const { return ctx_.stream.device().backend == Backend::cpu ? 0 : 1; }
   // After a step that was not finite, on every rank: its sample indices and the first tensor that is not finite.
   std::string diagnose();
+  // The samples from the next step's first one up to `end` are left out. With no step in flight.
+  void skip_to(std::int64_t end);
+  std::int64_t next_sample() const { return cursor_; }
+  StepGuard& guard() { return guard_; }
 
   // Weights, moments, the step count and the data cursor. To be used with no step in flight.
   void add_state(State&);
@@ -104,7 +109,7 @@ class Trainer {
   void micro_step(std::size_t index);
   void compute();
   void rehearse();
-  void undo(Flight&);  // the counters of a step that was not finite, and of all after it
+  void undo(Flight&);  // a step that was not accepted, and all after it
 
   const Config& config_;
   ExecContext ctx_;
@@ -126,11 +131,12 @@ class Trainer {
   std::unique_ptr<InputStage> stage_;
   StepGraph graph_;
   std::deque<Flight> flight_;
-  std::vector<Batch> bad_batches_;              // of a step that was not finite
+  std::vector<Batch> bad_batches_;              // of a step that was not accepted
   std::vector<std::shared_ptr<void>> results_;  // host memory for StepStates, in turn
   std::int64_t steps_ = 0, tokens_ = 0, cursor_ = 0;
   double seconds_ = 0, last_finish_ = 0;
   bool agreed_ = false;  // on measured choices
+  StepGuard guard_;
 };
 
 // The settings with everything derived filled in: vocabulary, widths, steps, threads. launched: where each of several

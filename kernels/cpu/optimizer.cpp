@@ -33,14 +33,20 @@ void run_squared_norm(const SquaredNorm& args, const ExecContext& ctx) {
   state.squared_norm = static_cast<float>(static_cast<double>(state.squared_norm) + sum);
 }
 
-void run_clip_factor(const ClipFactor& args, const ExecContext&) {
-  StepState& state = state_of("clip_factor", args.state);
-  if (args.loss.defined()) check_numel("clip_factor", "loss", args.loss, 1);
+bool within_limits(const StepState& s) {
+  if (!std::isfinite(s.squared_norm) || !std::isfinite(s.loss)) return false;
+  return (s.norm_limit <= 0 || std::sqrt(s.squared_norm) <= s.norm_limit) &&
+         (s.loss_limit <= 0 || s.loss * s.loss_scale <= s.loss_limit);
+}
+
+void run_judge_step(const JudgeStep& args, const ExecContext&) {
+  StepState& state = state_of("judge_step", args.state);
+  if (args.loss.defined()) check_numel("judge_step", "loss", args.loss, 1);
   state.loss = args.loss.defined() ? *args.loss.data<float>() : 0.0f;
-  if (!std::isfinite(state.squared_norm) || !std::isfinite(state.loss)) state.halted = 1;
-  state.finite = !state.halted;
+  if (!within_limits(state)) state.halted = 1;
+  state.accepted = !state.halted;
   state.clip = 1;
-  if (args.max_norm > 0 && state.finite) state.clip = std::min(1.0f, args.max_norm / std::sqrt(state.squared_norm));
+  if (args.max_norm > 0 && state.accepted) state.clip = std::min(1.0f, args.max_norm / std::sqrt(state.squared_norm));
 }
 
 struct Coefficients {
@@ -63,7 +69,7 @@ void run_adamw(const AdamW& args, const ExecContext& ctx) {
   check_numel("adamw", "m", args.m, n);
   check_numel("adamw", "v", args.v, n);
   RING_CHECK(!args.weights.defined(), "adamw: the CPU keeps weights in f32, a bf16 copy is not written");
-  if (!state.finite) return;
+  if (!state.accepted) return;
   const Coefficients k = coefficients(args, state);
   float *param = args.param.data<float>(), *m = args.m.data<float>(), *v = args.v.data<float>();
   const float* grad = args.grad.data<float>();
@@ -80,7 +86,7 @@ void run_adamw(const AdamW& args, const ExecContext& ctx) {
 
 const bool added[] = {
     squared_norm_kernel.add(Backend::cpu, {"simd", run_squared_norm}),
-    clip_factor_kernel.add(Backend::cpu, {"scalar", run_clip_factor}),
+    judge_step_kernel.add(Backend::cpu, {"scalar", run_judge_step}),
     adamw_kernel.add(Backend::cpu, {"simd", run_adamw}),
 };
 

@@ -227,7 +227,7 @@ __device__ void step(const Operands<P, G, M>& o, const Coefficients& k, std::int
 
 template <class P, class G, class M>
 __global__ void __launch_bounds__(kBlock, 4) adamw(Operands<P, G, M> o, Settings a) {
-  if (!o.state->finite) return;
+  if (!o.state->accepted) return;
   __shared__ Coefficients shared;
   if (threadIdx.x == 0) shared = coefficients(a, *o.state);
   __syncthreads();

@@ -71,22 +71,25 @@ void run_squared_norm(const SquaredNorm& args, const ExecContext& ctx) {
 
 __global__ void judge_step(StepState* state, float max_norm, const float* loss) {
   const float square = state->squared_norm, total = loss ? *loss : 0.0f;
-  const bool finite = isfinite(square) && isfinite(total) && !state->halted;
+  const bool finite = isfinite(square) && isfinite(total);
+  const bool above = (state->norm_limit > 0 && sqrtf(square) > state->norm_limit) ||
+                     (state->loss_limit > 0 && total * state->loss_scale > state->loss_limit);
+  const bool accepted = finite && !above && !state->halted;
   state->loss = total;
   state->clip = max_norm > 0 && isfinite(square) ? fminf(1.0f, max_norm / sqrtf(square)) : 1.0f;
-  state->finite = finite;
-  if (!finite) state->halted = 1;
+  state->accepted = accepted;
+  if (!accepted) state->halted = 1;
 }
 
-void run_clip_factor(const ClipFactor& args, const ExecContext& ctx) {
-  if (args.loss.defined()) check_numel("clip_factor", "loss", args.loss, 1);
-  launch(ctx, {grid_of(1), 1}, judge_step, &state_of("clip_factor", args.state), args.max_norm,
+void run_judge_step(const JudgeStep& args, const ExecContext& ctx) {
+  if (args.loss.defined()) check_numel("judge_step", "loss", args.loss, 1);
+  launch(ctx, {grid_of(1), 1}, judge_step, &state_of("judge_step", args.state), args.max_norm,
          device_data<float>(args.loss));
 }
 
 const bool added[] = {
     squared_norm_kernel.add(Backend::cuda, {"two_stage", run_squared_norm}),
-    clip_factor_kernel.add(Backend::cuda, {"scalar", run_clip_factor}),
+    judge_step_kernel.add(Backend::cuda, {"scalar", run_judge_step}),
 };
 
 }  // namespace

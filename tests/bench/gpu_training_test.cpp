@@ -44,7 +44,7 @@ class GpuTraining : public testing::Test {
     Result result;
     const auto finish = [&] {
       const StepReport r = trainer.finish();
-      EXPECT_TRUE(r.finite);
+      EXPECT_TRUE(r.accepted);
       result.losses.push_back(r.loss);
       result.norms.push_back(r.norm);
     };

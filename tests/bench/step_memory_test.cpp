@@ -33,7 +33,7 @@ void expect_planned_steps(Recompute recompute, DeviceChoice device) {
   const Allocator& memory = *bench.exec().stream.allocator();
   const std::size_t lasting = memory.stats().in_use;
   // The first step measures kernels on a device; the next two are alike.
-  for (int i = 0; i < 4; ++i) EXPECT_TRUE(trainer.step().finite);
+  for (int i = 0; i < 4; ++i) EXPECT_TRUE(trainer.step().accepted);
   const StepArena& arena = trainer.arena();
   ASSERT_TRUE(arena.planned());
   const std::uint64_t generation = arena.generation(), waits = host_waits();

@@ -344,23 +344,27 @@ TEST_F(GpuOptimizer, StepsAreJudgedByNormAndLoss) {
   const ExecContext ctx = gpu();
   auto judge = [&](StepState s, float loss, float max_norm) {
     const Tensor state = state_tensor(s, ctx);
-    clip_factor_kernel({.state = state, .max_norm = max_norm, .loss = from_host<float>({loss}, ctx.stream)}, ctx);
+    judge_step_kernel({.state = state, .max_norm = max_norm, .loss = from_host<float>({loss}, ctx.stream)}, ctx);
     return read_state(state, ctx);
   };
   StepState s = judge({.squared_norm = 16}, 3.5f, 1);
   EXPECT_EQ(s.clip, 0.25f);
   EXPECT_EQ(s.loss, 3.5f);
-  EXPECT_TRUE(s.finite == 1 && s.halted == 0);
+  EXPECT_TRUE(s.accepted == 1 && s.halted == 0);
   EXPECT_EQ(judge({.squared_norm = 16}, 3.5f, 0).clip, 1.0f);
   EXPECT_EQ(judge({.squared_norm = 0}, 0, 1).clip, 1.0f);
   for (const auto& [norm, loss] : {std::pair{NAN, 1.0f}, {INFINITY, 1.0f}, {1.0f, NAN}, {1.0f, -INFINITY}}) {
     s = judge({.squared_norm = norm}, loss, 1);
-    EXPECT_TRUE(s.finite == 0 && s.halted == 1) << norm << ' ' << loss;
+    EXPECT_TRUE(s.accepted == 0 && s.halted == 1) << norm << ' ' << loss;
   }
+  EXPECT_EQ(judge({.norm_limit = 4, .squared_norm = 16}, 0, 0).accepted, 1u);
+  EXPECT_EQ(judge({.norm_limit = 3.9f, .squared_norm = 16}, 0, 0).accepted, 0u);
+  EXPECT_EQ(judge({.loss_scale = 0.5f, .loss_limit = 3}, 6, 0).accepted, 1u);
+  EXPECT_EQ(judge({.loss_scale = 0.5f, .loss_limit = 3}, 6.1f, 0).accepted, 0u);
   s = judge({.squared_norm = 1, .halted = 1}, 1, 1);
-  EXPECT_TRUE(s.finite == 0 && s.halted == 1) << "a good step after a bad one";
+  EXPECT_TRUE(s.accepted == 0 && s.halted == 1) << "a good step after a bad one";
   const Tensor state = state_tensor({.squared_norm = 1, .loss = 9}, ctx);
-  clip_factor_kernel({.state = state}, ctx);
+  judge_step_kernel({.state = state}, ctx);
   EXPECT_EQ(read_state(state, ctx).loss, 0) << "no loss given";
 }
 
@@ -541,7 +545,7 @@ TEST_F(GpuOptimizer, WhatIsNotFinitePassesThrough) {
 
 TEST_F(GpuOptimizer, AStepThatIsNotFiniteWritesNothing) {
   StepState bad = kStep;
-  bad.finite = 0;
+  bad.accepted = 0;
   for (const Types& t : all_types()) {
     const Adam in = adam_inputs(5000, t), got = run_adam(in, t, {.state = bad});
     EXPECT_EQ(got.param, in.param);

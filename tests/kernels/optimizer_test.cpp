@@ -103,8 +103,8 @@ TEST(AdamW, LeavesEverythingWhenTheStepIsNotFinite) {
   args.state = state_tensor({.lr = 1}, ctx);
   const Values param = read_values(args.param), m = read_values(args.m), v = read_values(args.v);
   squared_norm_kernel({.x = args.grad, .state = args.state}, ctx);
-  clip_factor_kernel({.state = args.state, .max_norm = 1}, ctx);
-  EXPECT_EQ(read_state(args.state).finite, 0u);
+  judge_step_kernel({.state = args.state, .max_norm = 1}, ctx);
+  EXPECT_EQ(read_state(args.state).accepted, 0u);
   adamw_kernel(args, ctx);
   EXPECT_EQ(read_values(args.param), param);
   EXPECT_EQ(read_values(args.m), m);
@@ -151,33 +151,46 @@ TEST(SquaredNorm, IsAccurateWhereFloatSumsAreNot) {
 StepState clipped(float squared_norm, float max_norm) {
   const ExecContext ctx = poisoned_context(1);
   const Tensor state = state_tensor({.squared_norm = squared_norm, .clip = 77}, ctx);
-  clip_factor_kernel({.state = state, .max_norm = max_norm}, ctx);
+  judge_step_kernel({.state = state, .max_norm = max_norm}, ctx);
   return read_state(state);
 }
 
-TEST(ClipFactor, ScalesDownToTheLimit) {
+TEST(JudgeStep, ScalesDownToTheLimit) {
   EXPECT_FLOAT_EQ(clipped(16, 1).clip, 0.25f);
   EXPECT_EQ(clipped(0.25f, 1).clip, 1.0f);
   EXPECT_EQ(clipped(0, 1).clip, 1.0f);
   EXPECT_EQ(clipped(1e10f, 0).clip, 1.0f) << "no limit";
   EXPECT_EQ(clipped(1e10f, -1).clip, 1.0f) << "no limit";
-  EXPECT_EQ(clipped(16, 1).finite, 1u);
+  EXPECT_EQ(clipped(16, 1).accepted, 1u);
 }
 
-TEST(ClipFactor, MarksWhatIsNotFinite) {
+TEST(JudgeStep, MarksWhatIsNotFinite) {
   for (float bad : {std::nanf(""), kInfinity}) {
-    EXPECT_EQ(clipped(bad, 1).finite, 0u) << bad;
-    EXPECT_EQ(clipped(bad, 0).finite, 0u) << bad;
+    EXPECT_EQ(clipped(bad, 1).accepted, 0u) << bad;
+    EXPECT_EQ(clipped(bad, 0).accepted, 0u) << bad;
     EXPECT_EQ(clipped(bad, 1).clip, 1.0f) << bad;
   }
 }
 
-TEST(ClipFactor, OverflowOfTheSumIsNotFinite) {
+TEST(JudgeStep, AcceptsNothingAboveALimit) {
+  const ExecContext ctx = poisoned_context(1);
+  const auto accepted = [&](StepState s, float loss) {
+    const Tensor state = state_tensor(s, ctx);
+    judge_step_kernel({.state = state, .loss = from_host<float>({loss}, ctx.stream)}, ctx);
+    return read_state(state).accepted == 1;
+  };
+  EXPECT_TRUE(accepted({.norm_limit = 4, .squared_norm = 16}, 0));
+  EXPECT_FALSE(accepted({.norm_limit = 3.9f, .squared_norm = 16}, 0));
+  EXPECT_TRUE(accepted({.loss_scale = 0.5f, .loss_limit = 3}, 6)) << "the limit is of the mean";
+  EXPECT_FALSE(accepted({.loss_scale = 0.5f, .loss_limit = 3}, 6.1f));
+}
+
+TEST(JudgeStep, OverflowOfTheSumIsNotFinite) {
   const ExecContext ctx = poisoned_context(1);
   const Tensor x = make_tensor({2}, DType::f32, {3e19, 3e19}, ctx), state = state_tensor({}, ctx);
   squared_norm_kernel({.x = x, .state = state}, ctx);
-  clip_factor_kernel({.state = state, .max_norm = 1}, ctx);
-  EXPECT_EQ(read_state(state).finite, 0u);
+  judge_step_kernel({.state = state, .max_norm = 1}, ctx);
+  EXPECT_EQ(read_state(state).accepted, 0u);
 }
 
 }  // namespace

@@ -24,7 +24,7 @@ class Momentum final : public Optimizer {
 
   void update(const Tensor& step, const ExecContext& ctx) override {
     const StepState& s = *reinterpret_cast<const StepState*>(step.raw());  // on a CPU
-    if (!s.finite) return;
+    if (!s.accepted) return;
     for (const UpdateRange& range : ranges_) {
       const Tensor u = range.of(u_), w = range.of(shard_.values);
       axpby_kernel({range.of(shard_.gradients), u, u, s.clip, 0.9f}, ctx);

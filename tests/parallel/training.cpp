@@ -116,7 +116,7 @@ class Rank {
     std::vector<double> losses, norms;
     for (int i = 0; i < options_.steps; ++i) {
       const StepReport r = trainer_.step();
-      RING_CHECK(r.finite, "step ", i, " is not finite: ", trainer_.diagnose());
+      RING_CHECK(r.accepted, "step ", i, " is not finite: ", trainer_.diagnose());
       losses.push_back(r.loss);
       norms.push_back(r.norm);
     }

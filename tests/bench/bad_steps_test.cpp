@@ -1,0 +1,74 @@
+// A bad step of a trainer whose weights the test touches between steps.
+
+#include "trainer/bad_steps.h"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <utility>
+
+#include "bench/step.h"
+
+namespace ring {
+namespace {
+
+class BadStepsOfATrainer : public testing::Test {
+ protected:
+  static Config config() {
+    Config c;
+    c.run.device = DeviceChoice::cpu;
+    c.run.threads = 1;
+    c.run.directory = "/nonexistent";
+    c.model.context = 32;
+    c.model.layers = 2;
+    c.model.width = 32;
+    c.model.heads = 2;
+    c.train.batch_size = 4;
+    c.train.steps = 100;
+    c.train.on_bad_step = OnBadStep::skip;
+    return c;
+  }
+  float& weight() { return bench_.trainer().model().parameters().layout()[0]->var.value.data<float>()[5]; }
+  StepReport broken_step() {
+    const float good = std::exchange(weight(), std::numeric_limits<float>::quiet_NaN());
+    const StepReport r = bench_.trainer().step();
+    weight() = good;
+    return r;
+  }
+
+  Config config_ = config();
+  StepBenchmark bench_{config_};
+  std::unique_ptr<Mesh> mesh_ = mesh_of_one();
+  RunDirectory dir_{"/nonexistent"};
+  State state_;
+  BadSteps bad_{config_, dir_, bench_.trainer(), state_, *mesh_};
+};
+
+TEST_F(BadStepsOfATrainer, AStepThatOnlyTheDeviceGotWrongCounts) {
+  StepBenchmark undisturbed(config_);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(bench_.trainer().step().loss, undisturbed.trainer().step().loss);
+  const StepReport wrong = broken_step();
+  ASSERT_FALSE(wrong.accepted);
+  const StepReport again = bad_.compute_again(wrong);
+  EXPECT_TRUE(again.accepted);
+  EXPECT_EQ(again.step, 4);
+  EXPECT_EQ(again.loss, undisturbed.trainer().step().loss);
+  EXPECT_EQ(bench_.trainer().step().loss, undisturbed.trainer().step().loss);
+}
+
+TEST_F(BadStepsOfATrainer, SamplesAreLeftOutAndTheStepIsTakenWithTheNext) {
+  Trainer& trainer = bench_.trainer();
+  for (int i = 0; i < 3; ++i) trainer.step();
+  const StepReport wrong = broken_step();
+  EXPECT_FALSE(bad_.leave_out(wrong, false));
+  ASSERT_EQ(trainer.guard().bad_steps().size(), 1u);
+  const BadStep& bad = trainer.guard().bad_steps()[0];
+  EXPECT_EQ(bad.step, 4);
+  EXPECT_EQ(bad.first_sample, 12);
+  EXPECT_EQ(bad.end_sample, 16);
+  EXPECT_EQ(trainer.step().step, 4);
+  EXPECT_EQ(trainer.next_sample(), 20);
+}
+
+}  // namespace
+}  // namespace ring

@@ -1,0 +1,69 @@
+#include "trainer/bad_steps.h"
+
+#include <cmath>
+
+#include "checkpoint/reader.h"
+#include "core/log.h"
+#include "trainer/run_start.h"
+
+namespace ring {
+namespace {
+
+bool same(double a, double b) { return a == b || (std::isnan(a) && std::isnan(b)); }
+
+std::string samples_text(std::int64_t first, std::int64_t end) { return str("samples ", first, " to ", end - 1); }
+
+}  // namespace
+
+StepReport BadSteps::compute_again(const StepReport& first) {
+  if (!config_.run.deterministic) return first;
+  const StepReport again = trainer_.step();
+  if (mesh_.rank() == 0 && !(same(first.loss, again.loss) && same(first.norm, again.norm)))
+    log::error("step ", trainer_.steps_done() + !again.accepted,
+               ", computed twice from the same weights and samples: ", "loss ", first.loss, " and ", again.loss,
+               ", gradient norm ", first.norm, " and ", again.norm,
+               ". A device or its memory computes wrongly; look for its errors: nvidia-smi -q -d ECC, dmesg");
+  return again;
+}
+
+bool BadSteps::leave_out(const StepReport& r, bool has_checkpoint) {
+  StepGuard& guard = trainer_.guard();
+  BadStep bad{.step = trainer_.steps_done() + 1, .loss = r.loss, .norm = r.norm};
+  const OnBadStep action = guard.judge(bad.step);
+  if (action == OnBadStep::stop) stop(r, has_checkpoint);
+  const std::int64_t end = trainer_.next_sample() + config_.train.batch_size;
+  const std::string checkpoint = action == OnBadStep::rollback ? find_newest_checkpoint(dir_, mesh_) : "";
+  if (!checkpoint.empty()) roll_back(checkpoint);
+  bad.first_sample = trainer_.next_sample();
+  bad.end_sample = end;
+  guard.leave_out(bad);
+  trainer_.skip_to(end);
+  if (mesh_.rank() == 0)
+    log::warn("step ", bad.step, ": loss ", bad.loss, ", gradient norm ", bad.norm, ". Leaving out ",
+              samples_text(bad.first_sample, end), ", going on from step ", trainer_.steps_done());
+  return !checkpoint.empty();
+}
+
+void BadSteps::roll_back(const std::string& checkpoint) {
+  const std::vector<BadStep> known = trainer_.guard().bad_steps();
+  load_state(checkpoint, state_, trainer_.exec().stream);
+  trainer_.restored();
+  trainer_.guard().rolled_back(known);
+}
+
+void BadSteps::stop(const StepReport& r, bool has_checkpoint) {
+  const std::string what = str("training stopped: loss ", r.loss, ", gradient norm ", r.norm, " at ");
+  const std::size_t before = trainer_.guard().bad_steps().size();
+  const std::string then =
+      str(". Weights are untouched since the last step; ",
+          has_checkpoint ? str("the newest checkpoint is in ", dir_.checkpoints()) : "there is no checkpoint yet",
+          before > 0 ? str(". ", before, " bad before it were left out (train.most_bad_steps)") : "", ". ");
+  const std::int64_t first = trainer_.next_sample();
+  if (std::isfinite(r.loss) && std::isfinite(r.norm))
+    fail(what, "step ", trainer_.steps_done() + 1, ", ", samples_text(first, first + config_.train.batch_size),
+         ", a spike (train.spike_score)", then,
+         "Look at those samples, set train.on_bad_step to skip or rollback, or raise train.spike_score");
+  fail(what, trainer_.diagnose(), then, "Lower optimizer.lr, lengthen schedule.warmup_steps, or look at those samples");
+}
+
+}  // namespace ring
