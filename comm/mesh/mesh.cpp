@@ -67,6 +67,10 @@ class Mesh::Impl {
   }
   Communicator& all() { return *all_; }
   Communicator& host() { return *host_; }
+  Communicator& background() {
+    if (!background_) background_ = make_background();
+    return *background_;
+  }
   std::vector<int> nodes_along(const std::string& axis) const {
     std::vector<int> nodes;
     for (const int r : axes_.group(env_.rank, {axis})) nodes.push_back(nodes_[static_cast<std::size_t>(r)]);
@@ -82,6 +86,12 @@ class Mesh::Impl {
 
  private:
   using Owned = std::unique_ptr<Communicator>;
+  struct Group {
+    std::vector<int> ranks;
+    Backend backend;
+    bool beside_kernels;
+    Owned comm;
+  };
 
   void make_groups(const std::vector<AxisNames>& unions);
   void find_nodes(int emulate);
@@ -90,6 +100,8 @@ class Mesh::Impl {
   void check_aborted();
   void name_group(const AxisNames&, bool beside_kernels = false);
   Communicator* make_group(const std::string& name, std::vector<int> ranks, Backend, bool beside_kernels = false);
+  Communicator* make_background();
+  Communicator* keep_group(Group);
 
   Meeting meeting_;
   WorkerEnvironment env_;
@@ -99,15 +111,9 @@ class Mesh::Impl {
   std::shared_ptr<Store> store_;
   std::shared_ptr<CommQueue> queue_;
   std::shared_ptr<NcclWatchdog> watchdog_;
-  struct Group {
-    std::vector<int> ranks;
-    Backend backend;
-    bool beside_kernels;
-    Owned comm;
-  };
   std::vector<Group> groups_;  // each once, in the order in which every rank made them
   std::map<AxisNames, Communicator*> named_;
-  Communicator *all_ = nullptr, *host_ = nullptr;
+  Communicator *all_ = nullptr, *host_ = nullptr, *background_ = nullptr;
   std::vector<int> nodes_;  // by rank
   std::mutex mutex_;        // groups_ while they are made, and aborted_
   std::string aborted_;
@@ -148,9 +154,22 @@ Communicator* Mesh::Impl::make_group(const std::string& name, std::vector<int> r
     comm = make_nccl_communicator({own, size, device_, key}, store_, watchdog_, options);
   else
     comm = make_gloo_communicator(own, size, store_, key, queue_, options);
+  return keep_group({std::move(ranks), backend, beside_kernels, std::move(comm)});
+}
+
+// After host_, which is found first among the same ranks.
+Communicator* Mesh::Impl::make_background() {
+  if (env_.world == 1) return host_;
+  std::vector<int> every = groups_.front().ranks;
+  return keep_group({every, Backend::cpu, false,
+                     make_gloo_communicator(env_.rank, env_.world, store_, "group/background",
+                                            std::make_shared<CommQueue>(), options_)});
+}
+
+Communicator* Mesh::Impl::keep_group(Group group) {
   const std::lock_guard lock(mutex_);
-  if (!aborted_.empty()) comm->abort(aborted_);
-  return groups_.emplace_back(Group{std::move(ranks), backend, beside_kernels, std::move(comm)}).comm.get();
+  if (!aborted_.empty()) group.comm->abort(aborted_);
+  return groups_.emplace_back(std::move(group)).comm.get();
 }
 
 void Mesh::Impl::find_nodes(int emulate) {
@@ -203,6 +222,7 @@ int Mesh::coord(const std::string& axis) const { return impl_->axes().coord(rank
 Communicator& Mesh::group(const AxisNames& names) { return impl_->group(names); }
 Communicator& Mesh::all() { return impl_->all(); }
 Communicator& Mesh::host() { return impl_->host(); }
+Communicator& Mesh::background() { return impl_->background(); }
 std::vector<int> Mesh::nodes_along(const std::string& axis) const { return impl_->nodes_along(axis); }
 Store* Mesh::store() { return impl_->store(); }
 void Mesh::check() { impl_->check(); }

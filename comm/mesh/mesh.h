@@ -44,6 +44,9 @@ class Mesh {
   Communicator& all();  // every rank of the run
   // Every rank, tensors in host memory: counts, flags, hashes. On CPUs the same as all().
   Communicator& host();
+  // As host(), with an order of its own: for a thread that talks to those of the other ranks while steps go on.
+  // Collective when it is first asked for.
+  Communicator& background();
 
   // Throws PeerLost once a group on GPUs was aborted: what the device computed meanwhile means nothing. Operations on
   // CPUs throw by themselves.

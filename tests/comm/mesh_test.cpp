@@ -199,6 +199,22 @@ TEST_F(DistMesh, EqualGroupsShareOneCommunicatorButThoseBesideKernels) {
             "");
 }
 
+// What one rank starts first and the other last, in both groups: with one order for both, each would wait for ever.
+TEST_F(DistMesh, TheBackgroundHasAnOrderOfItsOwn) {
+  EXPECT_EQ(run_mesh(2, layout_of(2, 1, 1),
+                     [](Mesh& m) {
+                       Communicator& background = m.background();
+                       RING_CHECK(&background == &m.background() && &background != &m.host(), "made once");
+                       std::vector<Work> meetings;
+                       if (m.rank() == 0) meetings.push_back(background.barrier());
+                       RING_CHECK(members(m.host(), m.rank()) == "0 1", "steps");
+                       if (m.rank() == 1) meetings.push_back(background.barrier());
+                       meetings.front().synchronize();
+                       RING_CHECK(members(background, m.rank()) == "0 1", "saves");
+                     }),
+            "");
+}
+
 TEST_F(DistMesh, HostValues) {
   const auto errors = test::run_ranks(3, [](Communicator& c) {
     std::vector<double> v = {9007199254740991.0 - 3 + c.rank() * 0, 0.5 * c.rank(), -1.0 * c.rank()};

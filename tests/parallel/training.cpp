@@ -11,7 +11,6 @@
 
 #include "checkpoint/reader.h"
 #include "checkpoint/writer.h"
-#include "comm/gloo/gloo.h"
 #include "core/fields.h"
 #include "core/philox.h"
 #include "tests/trainer/documents.h"
@@ -144,17 +143,14 @@ class Rank {
     comm.verify = comm.verify || options.verify_order;
     return comm;
   }
-  // From a snapshot, after a step has changed what it was taken of and while others do. The thread talks to those of
-  // the other ranks by a communicator of its own.
+  // From a snapshot, after a step has changed what it was taken of and while others do.
   void save_behind() {
     const Snapshot snapshot = state_.snapshot(ctx_.stream);
     const std::int64_t step = trainer_.steps_done();
-    const auto host =
-        make_gloo_communicator(mesh_->rank(), mesh_->world(), mesh_->store()->another_connection(kTimeout),
-                               "checkpoint", std::make_shared<CommQueue>(), comm_options(options_));
+    Communicator& host = mesh_->background();
     trainer_.step();
     std::future<void> written = std::async(std::launch::async, [&] {
-      write_checkpoint(options_.save + "-behind", step, snapshot, "{}", {}, writer_group(*host));
+      write_checkpoint(options_.save + "-behind", step, snapshot, "{}", {}, writer_group(host));
     });
     for (int i = 1; i < options_.steps_behind; ++i) trainer_.step();
     written.get();
