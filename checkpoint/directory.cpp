@@ -64,16 +64,6 @@ bool holds_checkpoint(const fs::path& path) {
   return error && !nothing_there(error);
 }
 
-// Under another name first, so that a crash half-way leaves no damaged checkpoint behind.
-std::error_code remove_checkpoint(const fs::path& path) {
-  const fs::path doomed = path.string() + ".tmp-removed";
-  std::error_code error;
-  fs::remove_all(doomed, error);
-  if (!error) fs::rename(path, doomed, error);
-  if (!error) fs::remove_all(doomed, error);
-  return error;
-}
-
 // Names of attempts and of removals, as the writer and remove_checkpoint() choose them.
 bool left_by_an_attempt(const fs::path& path) {
   const std::string name = path.filename().string();
@@ -154,6 +144,15 @@ int remove_stale(const fs::path& folder) {
     removed += !error;
   }
   return removed;
+}
+
+std::error_code remove_checkpoint(const fs::path& path) {
+  const fs::path doomed = path.string() + ".tmp-removed";
+  std::error_code error;
+  fs::remove_all(doomed, error);
+  if (!error) fs::rename(path, doomed, error);
+  if (!error) fs::remove_all(doomed, error);
+  return error;
 }
 
 void remove_all_checkpoints(const fs::path& folder) {

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -27,10 +28,12 @@ std::vector<CheckpointEntry> list_checkpoints(const std::filesystem::path& folde
 // Files and folders that are named like a checkpoint and are none.
 std::vector<std::filesystem::path> list_impostors(const std::filesystem::path& folder);
 
-// Removes what dead attempts left behind. Call at the start of a run, on one rank, before anything writes there.
+// Removes what dead attempts left behind. Call on one rank, before anything writes there.
 // Returns how many were removed.
 int remove_stale(const std::filesystem::path& folder);
 
+// Under another name first, so that a crash half-way leaves no damaged checkpoint behind.
+std::error_code remove_checkpoint(const std::filesystem::path& checkpoint);
 // Removes every checkpoint. Error: one of them cannot be removed.
 void remove_all_checkpoints(const std::filesystem::path& folder);
 

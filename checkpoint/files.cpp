@@ -164,6 +164,14 @@ void write_text(const std::filesystem::path& path, const std::string& text) {
   file.sync();
 }
 
+void replace_text(const std::filesystem::path& path, const std::string& text) {
+  const std::string temporary = path.string() + ".tmp";
+  std::filesystem::remove(temporary);
+  write_text(temporary, text);
+  std::filesystem::rename(temporary, path);
+  sync_directory(path.parent_path());
+}
+
 FileHashes hash_file(const std::filesystem::path& path, const std::vector<ByteRange>& ranges, bool from_disk) {
   const File file(path, File::Mode::read);
   if (from_disk) file.drop_cache();

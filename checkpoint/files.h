@@ -54,6 +54,7 @@ void sync_directory(const std::filesystem::path& directory);
 inline constexpr std::uint64_t kMostText = std::uint64_t{256} << 20;
 std::string read_text(const std::filesystem::path&, std::uint64_t most_bytes = kMostText);  // Error: it is larger
 void write_text(const std::filesystem::path&, const std::string& text);                     // a new file, synced
+void replace_text(const std::filesystem::path&, const std::string& text);  // the same, by a rename, synced too
 
 struct ByteRange {
   std::uint64_t offset = 0, bytes = 0;

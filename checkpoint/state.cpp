@@ -14,16 +14,21 @@ Stream copy_stream(const Stream& stream) {
   return stream.device().backend == Backend::cpu ? stream : Stream::create(stream.device());
 }
 
+bool suffices(const SnapshotRoom& room, std::size_t bytes) {
+  return room.memory && room.bytes >= bytes && room.memory.use_count() == 1;
+}
+
 // Host memory for a state's tensors, taken at once.
 class HostRoom {
  public:
-  HostRoom(const Stream& stream, const std::map<std::string, StateTensor>& tensors) {
+  HostRoom(const Stream& stream, const std::map<std::string, StateTensor>& tensors, SnapshotRoom* room) {
     std::size_t bytes = 0;
     for (const auto& [name, t] : tensors) bytes += aligned(t.local.bytes());
-    memory_ = stream.impl().host_buffer(bytes);
+    memory_ = room && suffices(*room, bytes) ? room->memory : stream.impl().host_buffer(bytes);
     if (!memory_ && bytes > 0)
       throw OutOfMemory("no host memory for a copy of this rank's state, " + bytes_text(bytes),
                         "Every save makes one: end other programs, or take a machine with more memory");
+    if (room) *room = {memory_, bytes};
   }
   Tensor next(const Tensor& like) {
     std::byte* const place = static_cast<std::byte*>(memory_.get()) + used_;
@@ -84,9 +89,9 @@ std::uint64_t State::bytes() const {
   return total;
 }
 
-Snapshot State::snapshot(const Stream& stream) const {
+Snapshot State::snapshot(const Stream& stream, SnapshotRoom* kept) const {
   Snapshot s(of_rank_0_, copy_stream(stream));
-  HostRoom room(s.stream_, tensors_);
+  HostRoom room(s.stream_, tensors_, kept);
   s.stream_.wait(stream.record());
   for (const auto& [name, t] : tensors_) {
     StateTensor copy = t;
@@ -96,7 +101,6 @@ Snapshot State::snapshot(const Stream& stream) const {
   }
   for (const auto& [name, slot] : values_) s.values_.emplace(name, read_slot(slot));
   s.copied_ = s.stream_.record();
-  stream.wait(s.copied_);
   return s;
 }
 

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <set>
 #include <string>
 #include <utility>
@@ -33,16 +34,23 @@ using StateSlot = std::variant<std::int64_t*, std::uint64_t*, double*, std::stri
 // Whose value is saved: one that all ranks must agree on (a cursor), or rank 0's of one that each measures (seconds).
 enum class ValueOf { every_rank, rank_0 };
 
+// Host memory for the snapshots of a run, one after the other: to take it and to lock its pages costs more than a copy.
+struct SnapshotRoom {
+  std::shared_ptr<void> memory;
+  std::size_t bytes = 0;
+};
+
 // A copy of a State in host memory, which nothing changes any more: a checkpoint is written from it by any thread while
 // the run goes on. It takes as much host memory as this rank's tensors, State::bytes(), page-locked where they are on a
-// GPU, until it is destroyed.
+// GPU, until it is destroyed, or as long as its SnapshotRoom lives.
 class Snapshot {
  public:
-  // Their local tensors are in host memory. On a GPU they may still be on their way: see wait().
+  // Their local tensors are in host memory. On a GPU they may still be on their way: see copied() and wait().
   const std::map<std::string, StateTensor>& tensors() const { return tensors_; }
   const std::map<std::string, StateValue>& values() const { return values_; }
   bool must_agree(const std::string& name) const { return !of_rank_0_.contains(name); }
-  void wait() const { copied_.synchronize(); }  // blocks the host until every copy is there
+  const Event& copied() const { return copied_; }  // every copy is there
+  void wait() const { copied_.synchronize(); }     // blocks the host until then
 
  private:
   friend class State;
@@ -68,9 +76,10 @@ class State {
   std::uint64_t bytes() const;  // of all local tensors
 
   // The tensors as the work queued on `stream` leaves them, and the values as they are now. On a GPU the copies run on
-  // a stream of their own: the host does not wait for them, and what is queued on `stream` from now on, which may
-  // change the tensors, does. Error: there is not enough host memory.
-  Snapshot snapshot(const Stream& stream) const;
+  // a stream of their own, and the host does not wait for them: whatever changes the tensors from now on must come
+  // after copied(). `room`: its memory is used if it suffices and no snapshot holds it, and replaced otherwise. Error:
+  // there is not enough host memory.
+  Snapshot snapshot(const Stream& stream, SnapshotRoom* room = nullptr) const;
 
  private:
   void claim(const std::string& name) const;

@@ -60,10 +60,7 @@ class Writing {
       throw;
     }
     read_back();
-    together([&] {
-      if (first()) apply_retention(folder_, plan_.step, keep);
-      return std::string();
-    });
+    if (first()) retain(keep);
     return final_;
   }
 
@@ -78,7 +75,7 @@ class Writing {
     try {
       own = "+" + part();
     } catch (const std::exception& e) {
-      if (group_.world == 1) fail("checkpoint ", final_.string(), ": ", e.what());
+      if (group_.world == 1) throw SaveFailed(str("checkpoint ", final_.string(), ": ", e.what()));
       own = str("-", e.what());
     }
     if (group_.world == 1) return {own.substr(1)};
@@ -86,7 +83,8 @@ class Writing {
     RING_CHECK(static_cast<int>(all.size()) == group_.world, "all_gather returned ", all.size(), " texts for ",
                group_.world, " ranks");
     for (std::size_t r = 0; r < all.size(); ++r) {
-      if (all[r].starts_with('-')) fail("checkpoint ", final_.string(), ": rank ", r, ": ", all[r].substr(1));
+      if (all[r].starts_with('-'))
+        throw SaveFailed(str("checkpoint ", final_.string(), ": rank ", r, ": ", all[r].substr(1)));
       all[r].erase(0, 1);
     }
     return all;
@@ -113,8 +111,8 @@ class Writing {
 
   void create_temporary() {
     if (fs::create_directories(folder_)) sync_directory(folder_.parent_path());
+    remove_stale(folder_);  // what an attempt that failed could not remove
     const fs::path path = final_.string() + ".tmp-" + std::to_string(::getpid());
-    fs::remove_all(path);
     fs::create_directory(path);
     temporary_ = path;
   }
@@ -151,9 +149,25 @@ class Writing {
         if (!problems.empty()) fail(problems.front());
         return std::string();
       });
-    } catch (const Error& e) {
-      if (first()) log::error("the checkpoint just written cannot be read back; older ones are kept");
+    } catch (const SaveFailed& e) {
+      if (first()) drop();
       throw;
+    }
+  }
+
+  // It would only be in the way of the next one.
+  void drop() {
+    log::error("the checkpoint just written cannot be read back and is removed; older ones are kept");
+    if (const std::error_code error = remove_checkpoint(final_))
+      log::warn("cannot remove ", final_.string(), ": ", error.message());
+  }
+
+  // The checkpoint is there, whatever becomes of older ones.
+  void retain(const Retention& keep) {
+    try {
+      apply_retention(folder_, plan_.step, keep);
+    } catch (const std::exception& e) {
+      log::warn("old checkpoints are not removed: ", e.what());
     }
   }
 

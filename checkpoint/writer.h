@@ -5,7 +5,8 @@
 //
 //   step-N.tmp-<attempt>/   each rank writes and syncs its shard; rank 0 writes and syncs manifest.json, and the folder
 //   rename to step-N/       the commit; then the parent folder is synced
-//   read back               every rank re-reads its shard from the disk and compares hashes
+//   read back               every rank re-reads its shard from the disk and compares hashes; if they differ, the new
+//                           checkpoint is removed
 //   retention               only now older checkpoints are removed
 
 #include <cstdint>
@@ -20,6 +21,12 @@
 
 namespace ring {
 
+// Memory, a disk or a file system could not do what a save needed, here or on another rank. Older checkpoints are still
+// there, nothing half-written is left where it could be removed, and another attempt may succeed.
+struct SaveFailed : Error {
+  using Error::Error;
+};
+
 // The ranks that write together. All of them call write_checkpoint with the same folder, step and retention.
 struct WriterGroup {
   int rank = 0;
@@ -31,9 +38,9 @@ struct WriterGroup {
 // its own: otherwise the order of operations would differ between ranks.
 WriterGroup writer_group(Communicator& host);
 
-// `metadata`: a JSON object stored with it (rank 0's counts). Returns the path of the checkpoint. Error, on all ranks
-// when it happens on one: the disk is full, a file system call fails, ranks disagree, or the read-back differs; older
-// checkpoints are then still there.
+// `metadata`: a JSON object stored with it (rank 0's counts). Returns the path of the checkpoint. SaveFailed, on all
+// ranks when it happens on one: the disk is full, a file system call fails, or the read-back differs. Error: ranks
+// disagree about what there is to save.
 std::filesystem::path write_checkpoint(const std::filesystem::path& folder, std::int64_t step, const Snapshot&,
                                        const std::string& metadata, const Retention& = {}, const WriterGroup& = {});
 

@@ -64,6 +64,32 @@ TEST(Snapshot, TakesTheBytesOfTheState) {
   EXPECT_EQ(bytes, s.state.bytes());
 }
 
+// Of the room that is kept for it, unless another snapshot is still there.
+TEST(Snapshot, TakesItsMemoryAgain) {
+  const SmallState s(1), more(2);
+  SnapshotRoom room;
+  const auto first_byte = [](const Snapshot& snapshot) { return snapshot.tensors().begin()->second.local.raw(); };
+  std::optional<Snapshot> first(s.state.snapshot(stream(), &room));
+  const std::byte* const place = first_byte(*first);
+  const Snapshot beside = more.state.snapshot(stream(), &room);
+  EXPECT_NE(first_byte(beside), place);
+  EXPECT_TRUE(same_bytes(first->tensors().at("model.norm").local, s.state.tensors().at("model.norm").local));
+  first.reset();
+  SnapshotRoom own;
+  for (int i = 0; i < 3; ++i) {
+    const SmallState next(static_cast<std::uint64_t>(i));
+    const Snapshot snapshot = next.state.snapshot(stream(), &own);
+    EXPECT_EQ(own.memory.use_count() > 1, true);
+    for (const auto& [name, t] : snapshot.tensors())
+      EXPECT_TRUE(same_bytes(t.local, next.state.tensors().at(name).local)) << name;
+    if (i == 0) continue;
+    EXPECT_EQ(static_cast<const void*>(first_byte(snapshot)), own.memory.get());
+  }
+  void* const kept = own.memory.get();
+  const Snapshot again = s.state.snapshot(stream(), &own);
+  EXPECT_EQ(own.memory.get(), kept);
+}
+
 TEST(GpuSnapshot, IsOfWhatWasQueuedBeforeAndNothingWaits) {
   if (!backend_available(Backend::cuda)) GTEST_SKIP() << "no GPU";
   constexpr std::int64_t kElements = std::int64_t{64} << 20;
@@ -77,6 +103,7 @@ TEST(GpuSnapshot, IsOfWhatWasQueuedBeforeAndNothingWaits) {
   fill_zero(t, device);
   copy(t, from_host(before, device), device);
   const Snapshot snapshot = state.snapshot(device);
+  device.wait(snapshot.copied());
   copy(t, other, device);  // what a step does next
   EXPECT_EQ(host_waits(), waits);
   snapshot.wait();
