@@ -24,6 +24,7 @@ StateMemory state_memory(Decoder& model, int zero, int ranks, int rank, const Pa
   if (!types.trainable) return m;
   m.gradients = bytes(shared >= 2 ? own : all, types.gradients);
   m.optimizer_states = static_cast<std::uint64_t>(own) * state_bytes;
+  m.snapshot = bytes(own, types.master) + m.optimizer_states;
   if (shared >= 2) m.gradient_buffers = bytes(in_buffers, types.gradients);
   if (shared == 3) m.weight_buffers = bytes(in_buffers, types.weights);
   return m;

@@ -1,5 +1,6 @@
 #pragma once
-// How many bytes of a model live in one process from the first step to the last, known before any of them is allocated.
+// How many bytes of a model live in one process from the first step, or from the first save, to the last, known before
+// any of them is allocated.
 
 #include <cstdint>
 
@@ -14,8 +15,9 @@ struct StateMemory {
   std::uint64_t optimizer_states = 0;
   std::uint64_t weight_buffers = 0;    // ZeRO-3: for units of weights while they are gathered
   std::uint64_t gradient_buffers = 0;  // ZeRO-2 and 3: for units of gradients until they are summed
+  std::uint64_t snapshot = 0;          // in host memory: what checkpoints are written from
   std::uint64_t buffers() const { return weight_buffers + gradient_buffers; }
-  std::uint64_t total() const { return weights + master + gradients + optimizer_states + buffers(); }
+  std::uint64_t total() const { return weights + master + gradients + optimizer_states + buffers() + snapshot; }
 };
 
 // model: declared, not allocated; it gets its layout. ranks: that share the data (dp x cp), of which this is `rank`.

@@ -27,6 +27,7 @@ std::string kinds_text(const StateMemory& m) {
   add("gradients", m.gradients);
   add("optimizer states", m.optimizer_states);
   add("buffers of parallel.zero", m.buffers());
+  add("copy for checkpoints", m.snapshot);
   return text;
 }
 
@@ -67,11 +68,23 @@ MemoryNeed gather_need(const StateMemory& own, Device device, Mesh& mesh) {
   return need;
 }
 
+// A GPU holds everything but the copy for checkpoints, which lies in the host's memory.
+StateMemory on_device(StateMemory own, Device device) {
+  if (device.backend != Backend::cpu) own.snapshot = 0;
+  return own;
+}
+
+StateMemory beside_device(const StateMemory& own, Device device) {
+  StateMemory host;
+  if (device.backend != Backend::cpu) host.snapshot = own.snapshot;
+  return host;
+}
+
 // Names the first level that shares enough for the run to fit.
 std::string zero_advice(const Config& c, Mesh& mesh, int processes, const std::vector<MemoryBound>& bounds) {
   if (mesh.group(kDataAxes).size() == 1) return "";
   for (std::int64_t zero = c.parallel.zero + 1; zero <= 3; ++zero) {
-    const StateMemory own = memory_of(c, mesh, zero);
+    const StateMemory own = on_device(memory_of(c, mesh, zero), device_of(c, mesh));
     const std::uint64_t here = own.total() * static_cast<std::uint64_t>(processes);
     if (shortage({own, here, processes}, bounds).empty())
       return str("set parallel.zero: ", zero, " (then it is ", bytes_text(here), "), ");
@@ -116,12 +129,16 @@ std::string shortage(const MemoryNeed& need, const std::vector<MemoryBound>& bou
 void check_memory(const Config& c, Mesh& mesh) {
   const Device device = device_of(c, mesh);
   const std::vector<MemoryBound> bounds = bounds_of(device);
-  const MemoryNeed need = gather_need(memory_of(c, mesh, c.parallel.zero), device, mesh);
+  const StateMemory all = memory_of(c, mesh, c.parallel.zero);
+  const MemoryNeed need = gather_need(on_device(all, device), device, mesh);
+  const MemoryNeed host = gather_need(beside_device(all, device), Device{}, mesh);
   std::string problem = shortage(need, bounds);
   if (!problem.empty()) problem += ". " + advice(c, mesh, need.processes, bounds);
-  const std::vector<std::string> all = gather_host(mesh.host(), problem);
-  for (std::size_t rank = 0; rank < all.size(); ++rank)
-    if (!all[rank].empty()) fail(all.size() > 1 ? str("rank ", rank, ": ") : "", all[rank]);
+  if (problem.empty() && !(problem = shortage(host, memory_bounds())).empty())
+    problem += ". Share the states with parallel.zero, or take a machine with more memory";
+  const std::vector<std::string> problems = gather_host(mesh.host(), problem);
+  for (std::size_t rank = 0; rank < problems.size(); ++rank)
+    if (!problems[rank].empty()) fail(problems.size() > 1 ? str("rank ", rank, ": ") : "", problems[rank]);
 }
 
 void check_memory(Decoder& declared, Device device, const ParamTypes& types) {

@@ -1,6 +1,7 @@
 #pragma once
-// Whether the weights, gradients and optimizer states of a run fit into the memory that there is, before any of them is
-// allocated. Activations come on top and are not foreseen here: what this refuses cannot run with any batch.
+// Whether the weights, gradients and optimizer states of a run, and the copy that checkpoints are written from, fit
+// into the memory that there is, before any of them is allocated. Activations come on top and are not foreseen here:
+// what this refuses cannot run with any batch.
 
 #include <string>
 #include <vector>

@@ -19,14 +19,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-void replace_file(const std::string& path, const std::string& text) {
-  const std::string temporary = path + ".tmp";
-  fs::remove(temporary);
-  write_text(temporary, text);
-  fs::rename(temporary, path);
-  sync_directory(fs::path(path).parent_path());
-}
-
 constexpr const char* kReplaced = "# replaced with --allow-changes: ";
 constexpr const char* kSeal = "# xxh3 of all lines above: ";
 constexpr std::uint64_t kMostConfig = 16 << 20;  // bytes
@@ -97,7 +89,7 @@ void RunDirectory::create(const Config& config, const Tokenizer& tokenizer,
   if (error)
     fail(path_, ": cannot create the run's directory: ", error.message(), ". Set run.directory to a writable place");
   save_tokenizer(tokenizer, tokenizer_file());
-  replace_file(config_file(), sealed(to_yaml(config), replaced));
+  replace_text(config_file(), sealed(to_yaml(config), replaced));
 }
 
 namespace {

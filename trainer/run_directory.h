@@ -5,6 +5,7 @@
 //   tokenizer.rmt    the corpus's tokenizer           checkpoints/     see docs/checkpoints.md
 //   metrics.jsonl    one JSON object per record       events.out.*     for TensorBoard
 //   lock             held while a process trains      profile.json     of the latest --profile
+//   failures.json    see trainer/failures.h
 
 #include <memory>
 #include <optional>
@@ -36,6 +37,7 @@ class RunDirectory {
   std::string config_file() const { return path_ + "/config.yaml"; }
   std::string tokenizer_file() const { return path_ + "/tokenizer.rmt"; }
   std::string trace_file() const { return path_ + "/profile.json"; }
+  std::string failures_file() const { return path_ + "/failures.json"; }
   std::string log_file() const { return path_ + "/log.txt"; }
   std::string checkpoints() const { return path_ + "/checkpoints"; }
 

@@ -1,13 +1,14 @@
 #include "trainer/train.h"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
+#include <cmath>
 #include <deque>
 #include <optional>
 
 #include "checkpoint/directory.h"
 #include "checkpoint/reader.h"
-#include "checkpoint/writer.h"
 #include "comm/host.h"
 #include "core/checked.h"
 #include "core/counted.h"
@@ -24,10 +25,13 @@
 #include "trainer/bad_steps.h"
 #include "trainer/devices.h"
 #include "trainer/evaluate.h"
+#include "trainer/failures.h"
 #include "trainer/metrics.h"
 #include "trainer/origin.h"
 #include "trainer/progress.h"
 #include "trainer/run_start.h"
+#include "trainer/save_clock.h"
+#include "trainer/saver.h"
 #include "trainer/session.h"
 #include "trainer/trainer.h"
 
@@ -81,7 +85,8 @@ class Loop {
         ctx_(make_exec_context(config_, mesh.device().index)),
         loader_(*start_.loader),
         trainer_(config_, ctx_, mesh_, loader_),
-        signal_(signal) {
+        signal_(signal),
+        saver_(config_.checkpoint, dir_.checkpoints(), mesh_, [this](const SaveOutcome& o) { report_save(o); }) {
     trainer_.add_state(state_);
     state_.add(kFingerprintName, &data_);
     load();
@@ -99,7 +104,8 @@ class Loop {
   void load_initial_weights();
   void begin(const TrainOptions&);
   void describe();
-  bool stop_now(TrainEnd&);
+  bool step_now(TrainEnd&);
+  bool save_now(bool ends) const;
   void finish_steps(std::size_t left_in_flight);
   void leave_out();
   std::string layout_text() const;
@@ -109,6 +115,8 @@ class Loop {
   void report_plan();
   void validate();
   void save();
+  void save_last();
+  void report_save(const SaveOutcome&);
   void report_watched();
   ProgressState progress_state(const StepReport&) const;
 
@@ -131,11 +139,16 @@ class Loop {
   double flops_per_token_ = flops_per_token(config_.model);
   StepReport last_;
   bool plan_reported_ = false;
-  std::int64_t saved_step_ = -1, validated_step_ = -1;  // the latest of each
-  std::vector<std::int64_t> passed_over_;               // steps of damaged checkpoints
-  double interval_seconds_ = 0;                         // since the last record
+  std::int64_t validated_step_ = -1;       // the latest
+  std::vector<std::int64_t> passed_over_;  // steps of damaged checkpoints
+  SaveClock clock_{config_.checkpoint, now()};
+  bool save_due_ = false;         // by rank 0's clock
+  std::int64_t save_errors_ = 0;  // of this process
+  std::optional<Failures> failures_;
+  double interval_seconds_ = 0;  // since the last record
   std::int64_t interval_tokens_ = 0;
   std::deque<StepReport> unrecorded_;  // the same, at most kMostUnrecorded of them
+  Saver saver_;                        // last: its end waits for the save under way
 };
 
 void Loop::load() {
@@ -157,9 +170,9 @@ void Loop::load_checkpoint() {
     log::warn(counted(static_cast<std::int64_t>(replaced), "measured choice"),
               " of run.tuning differed from the checkpoint's, which hold: the run goes on with the same bits");
   trainer_.restored();
-  saved_step_ = trainer_.steps_done();
+  saver_.start_from(trainer_.steps_done());
   for (const CheckpointEntry& newer : list_checkpoints(dir_.checkpoints()))
-    if (newer.step > saved_step_) passed_over_.push_back(newer.step);
+    if (newer.step > trainer_.steps_done()) passed_over_.push_back(newer.step);
 }
 
 // The other run may go on and remove the checkpoint meanwhile: then all ranks take a newer one.
@@ -188,6 +201,8 @@ void Loop::begin(const TrainOptions& options) {
   if (!leader()) return;
   if (options.fresh) remove_all_checkpoints(dir_.checkpoints());
   dir_.create(config_, *start_.corpora.stores.front()->tokenizer(), start_.replaced);
+  failures_.emplace(dir_.failures_file(), options.fresh);
+  clock_.failures(failures_->count());
   if (!validation_ && config_.train.eval_interval)
     log::warn(
         "the corpus has no validation split: there will be no validation loss. See `ringmaster data prepare --split`");
@@ -269,6 +284,7 @@ std::int64_t Loop::sent_keys() {
 void Loop::report(const StepReport& r) {
   interval_seconds_ += r.seconds;
   interval_tokens_ += r.tokens;
+  clock_.step(r.seconds, saver_.working());
   if (!leader()) return;
   progress_->update(progress_state(r));
   unrecorded_.push_back(r);
@@ -319,24 +335,46 @@ void Loop::validate() {
                       ", ", bits, " bits per byte over ", e.tokens, " tokens"));
 }
 
+// What the state is now. The file system may take its time while steps go on.
 void Loop::save() {
-  if (saved_step_ == trainer_.steps_done()) return;
+  const std::int64_t step = trainer_.steps_done();
+  if (saver_.has_begun(step)) return;
   trainer_.agree();  // a run that is resumed from here has these choices, so this one goes on with them, too
   if (leader() && ctx_.tuning) ctx_.tuning->save();
   mesh_.check();
+  clock_.began(now());
   const Retention keep{narrow<int>(config_.checkpoint.keep_last), config_.checkpoint.keep_every, passed_over_};
-  const double began = now();
-  const Snapshot snapshot = state_.snapshot(ctx_.stream);
-  snapshot.wait();
-  const double copied = now();
-  const std::filesystem::path path =
-      write_checkpoint(dir_.checkpoints(), trainer_.steps_done(), snapshot,
-                       checkpoint_metadata(config_, ctx_.tuning.get()), keep, writer_group(mesh_.host()));
-  saved_step_ = trainer_.steps_done();
-  std::erase(passed_over_, saved_step_);
-  if (leader())
-    log::debug("checkpoint ", path.string(), ": ", bytes_text(state_.bytes()), " of this rank's state copied in ",
-               copied - began, " s, written and read back in ", now() - copied, " s");
+  trainer_.keep_state_until(
+      saver_.begin(state_, ctx_.stream, step, checkpoint_metadata(config_, ctx_.tuning.get()), keep));
+}
+
+// Before the process ends.
+void Loop::save_last() {
+  saver_.end(trainer_.steps_done());
+  save();
+  saver_.end_last(trainer_.steps_done());
+}
+
+std::string seconds_text(double seconds) { return str(std::round(seconds * 1000) / 1000, " s"); }
+
+void Loop::report_save(const SaveOutcome& o) {
+  if (o.saved()) clock_.ended(o.stall_seconds);
+  if (o.saved()) std::erase(passed_over_, o.step);
+  save_errors_ += !o.saved();
+  if (!leader()) return;
+  Metrics::Values values = {{"seconds", o.seconds},
+                            {"stall_seconds", o.stall_seconds},
+                            {"waited_seconds", o.waited_seconds},
+                            {"bytes", static_cast<std::int64_t>(o.bytes)},
+                            {"errors", save_errors_}};
+  if (!o.saved()) values.push_back({"error", o.error});
+  if (config_.checkpoint.automatic) values.push_back({"auto_seconds", clock_.between(trainer_.seconds())});
+  metrics_->record("checkpoint", o.step, values);
+  if (!o.saved())
+    return log::error("step ", o.step, " was not saved (failure ", saver_.failures(), " in a row): ", o.error);
+  log::info("checkpoint of step ", o.step, ": ", bytes_text(o.bytes), " of this process saved in ",
+            seconds_text(o.seconds), ", steps were held up for ", seconds_text(o.stall_seconds),
+            o.waited_seconds > 0.001 ? str(", ", seconds_text(o.waited_seconds), " of it by the save before") : "");
 }
 
 void Loop::report_watched() {
@@ -346,13 +384,29 @@ void Loop::report_watched() {
   watcher_ = nullptr;
 }
 
-// All ranks stop at the same step, whoever was told to.
-bool Loop::stop_now(TrainEnd& end) {
+// What the ranks do next is the same on all, whoever was told to stop, whose save takes longest, and by rank 0's clock.
+bool Loop::step_now(TrainEnd& end) {
+  if (config_.train.steps && trainer_.steps_done() >= config_.train.steps) return end = TrainEnd::finished, false;
+  enum { told, out_of_time, saving, save_due, count };
   const double limit = config_.train.minutes * 60;
-  if (config_.train.steps && trainer_.steps_done() >= config_.train.steps) return end = TrainEnd::finished, true;
-  if (any_host(mesh_.host(), signal_.requested())) return end = TrainEnd::interrupted, true;
-  if (limit > 0 && any_host(mesh_.host(), trainer_.seconds() >= limit)) return end = TrainEnd::out_of_time, true;
-  return false;
+  std::array<double, count> votes{};
+  votes[told] = signal_.requested();
+  votes[out_of_time] = limit > 0 && trainer_.seconds() >= limit;
+  votes[saving] = saver_.working();
+  votes[save_due] = leader() && clock_.due(now(), trainer_.seconds());
+  all_reduce_host(mesh_.host(), votes, Reduce::max);
+  if (!votes[saving]) saver_.end(trainer_.steps_done());
+  save_due_ = votes[save_due] > 0;
+  if (votes[told]) return end = TrainEnd::interrupted, false;
+  if (votes[out_of_time]) return end = TrainEnd::out_of_time, false;
+  return true;
+}
+
+// After the step that was launched last. At the end of the run validation comes first: a kill must not lose it.
+bool Loop::save_now(bool ends) const {
+  const CheckpointConfig& c = config_.checkpoint;
+  const std::int64_t step = trainer_.steps_done();
+  return !ends && (save_due_ || saver_.retry_due(step) || (!c.automatic && c.interval && step % c.interval == 0));
 }
 
 // Reads the results of launched steps, until so many are left in flight.
@@ -377,11 +431,13 @@ void Loop::leave_out() {
     unrecorded_.back().step = trainer_.steps_done() + 1;  // which did not count
     record_unrecorded();
   }
-  const bool rolled_back = bad_steps_.leave_out(last_, saved_step_ >= 0);
+  saver_.end(trainer_.steps_done());
+  const bool rolled_back = bad_steps_.leave_out(last_, saver_.saved_step() >= 0);
   if (rolled_back) {
     data_ = start_.data;
     unrecorded_.clear();
-    saved_step_ = validated_step_ = trainer_.steps_done();
+    validated_step_ = trainer_.steps_done();
+    saver_.start_from(validated_step_);
     if (leader()) metrics_.emplace(dir_.path(), trainer_.steps_done());
   }
   if (!leader()) return;
@@ -397,15 +453,12 @@ void Loop::leave_out() {
 TrainEnd Loop::run() {
   TrainEnd end = TrainEnd::finished;
   signal_.steps_begin();
-  const auto due = [this](std::int64_t interval) { return interval && trainer_.steps_done() % interval == 0; };
-  while (!stop_now(end)) {
+  while (step_now(end)) {
     if (watcher_) watcher_->before_launch(trainer_);
     trainer_.launch();
     if (watcher_ && watcher_->after_launch(trainer_)) report_watched();
-    const bool ends =
-        trainer_.steps_done() == config_.train.steps;  // then validation comes first: a kill must not lose it
-    const bool validates = due(config_.train.eval_interval), saves = !ends && due(config_.checkpoint.interval);
-    const std::int64_t step = trainer_.steps_done();
+    const std::int64_t step = trainer_.steps_done(), every = config_.train.eval_interval;
+    const bool ends = step == config_.train.steps, validates = every && step % every == 0, saves = save_now(ends);
     finish_steps(validates || saves || ends ? 0 : trainer_.most_in_flight());
     if (trainer_.steps_done() != step) continue;  // it was left out
     if (validates) validate();
@@ -414,7 +467,8 @@ TrainEnd Loop::run() {
   finish_steps(0);
   if (watcher_) report_watched();
   if (end != TrainEnd::interrupted && last_.step) validate();
-  save();
+  save_last();
+  if (failures_) failures_->ended_well();
   if (leader() && last_.step) progress_->finish(progress_state(last_));
   if (leader() && !last_.step && end == TrainEnd::finished)
     log::info("nothing left to do: step ", trainer_.steps_done(), " was the last");

@@ -150,8 +150,13 @@ void Trainer::compute() {
   mesh_.group(kDataAxes).all_reduce(loss_, Reduce::sum, ctx_.stream.record()).wait(ctx_.stream);
   const ScopeGuard scope(*ctx_.scopes, {ScopeKind::optimizer});
   norm_->judge(step_state_, config_.optimizer.clip, loss_, ctx_);
+  wait_for_copies();
   optimizer_->update(step_state_, ctx_);
   parallel_.data->updated();
+}
+
+void Trainer::wait_for_copies() {
+  if (const std::optional<Event> copied = std::exchange(copied_, std::nullopt)) ctx_.stream.wait(*copied);
 }
 
 std::int64_t Trainer::planned_steps() const {
@@ -236,7 +241,8 @@ void Trainer::launch_step() {
   if (!agreed_) rehearse();
   upload_state(f.report.lr, f.valid);
   const double queued = now();
-  graph_.run([this] { compute(); }, ctx_.observer != nullptr);
+  if (graph_.replays()) wait_for_copies();  // in front of the whole step; one that waits inside is not recorded
+  graph_.run([this] { compute(); }, ctx_.observer != nullptr || copied_.has_value());
   if (!std::exchange(agreed_, true)) agree();
   f.launch_seconds = now() - queued;
   f.result = results_[static_cast<std::size_t>(steps_) % results_.size()];

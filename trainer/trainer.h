@@ -63,6 +63,8 @@ class Trainer {
 
   // Weights, moments, the step count and the data cursor. To be used with no step in flight.
   void add_state(State&);
+  // The state is being copied: from the next step on, what changes it comes after this event. The rest does not wait.
+  void keep_state_until(const Event& copied) { copied_ = copied; }
   void restored();  // after loading: moves the loader to the cursor
   // Weights of a checkpoint of any layout, and nothing else of it. Error lists what does not match.
   void load_weights(const std::string& checkpoint);
@@ -108,6 +110,7 @@ class Trainer {
   Tensor micro_part(const Tensor& all, std::size_t index) const;
   void micro_step(std::size_t index);
   void compute();
+  void wait_for_copies();
   void rehearse();
   void undo(Flight&);  // a step that was not accepted, and all after it
 
@@ -135,7 +138,8 @@ class Trainer {
   std::vector<std::shared_ptr<void>> results_;  // host memory for StepStates, in turn
   std::int64_t steps_ = 0, tokens_ = 0, cursor_ = 0;
   double seconds_ = 0, last_finish_ = 0;
-  bool agreed_ = false;  // on measured choices
+  bool agreed_ = false;          // on measured choices
+  std::optional<Event> copied_;  // the state, for a checkpoint; until a step has waited for it
   StepGuard guard_;
 };
 

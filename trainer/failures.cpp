@@ -1,0 +1,47 @@
+#include "trainer/failures.h"
+
+#include <exception>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "checkpoint/files.h"
+#include "core/check.h"
+#include "core/log.h"
+
+namespace ring {
+namespace {
+
+constexpr std::uint64_t kMostBytes = 4096;
+constexpr std::int64_t kMostFailures = 1'000'000'000;
+
+// Those before this process.
+std::int64_t read_count(const std::string& file) {
+  const auto json = nlohmann::json::parse(read_text(file, kMostBytes));
+  const auto count = json.at("failures").get<std::int64_t>();
+  if (count < 0 || count > kMostFailures) fail("failures is ", count);
+  return count + (json.at("running").get<bool>() ? 1 : 0);
+}
+
+}  // namespace
+
+Failures::Failures(std::string file, bool fresh) : file_(std::move(file)) {
+  try {
+    if (!fresh && std::filesystem::exists(file_)) count_ = read_count(file_);
+  } catch (const std::exception& e) {
+    log::warn(file_, " cannot be read, failures are counted from 0: ", e.what());
+  }
+  write(true);
+}
+
+void Failures::ended_well() { write(false); }
+
+void Failures::write(bool running) const {
+  try {
+    replace_text(file_, nlohmann::json{{"failures", count_}, {"running", running}}.dump() + "\n");
+  } catch (const std::exception& e) {
+    log::warn("failures are not counted: ", e.what());
+  }
+}
+
+}  // namespace ring

@@ -1,0 +1,43 @@
+#include "trainer/save_clock.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace ring {
+namespace {
+
+constexpr double kFirst = 60;        // until a save was measured
+constexpr double kLeastCost = 1e-3;  // of one that nobody noticed
+
+// Of values as they come, the latest counts most.
+double averaged(double before, double value, double share) {
+  return before > 0 ? before + share * (value - before) : value;
+}
+
+}  // namespace
+
+void SaveClock::step(double seconds, bool while_saving) {
+  if (!while_saving)
+    quiet_step_ = averaged(quiet_step_, seconds, 0.1);
+  else if (quiet_step_ > 0)
+    slower_ += seconds - quiet_step_;
+}
+
+void SaveClock::ended(double stall_seconds) {
+  cost_ = averaged(cost_, std::max(kLeastCost, stall_seconds + std::max(0.0, slower_)), 0.5);
+}
+
+double SaveClock::mtbf(double trained_seconds) const {
+  return (config_.mtbf_hours * 3600 + trained_seconds) / static_cast<double>(1 + failures_);
+}
+
+// At least as long as a save costs, at most as long as the machine lasts.
+double SaveClock::between(double trained_seconds) const {
+  if (!config_.automatic) return config_.minutes > 0 ? config_.minutes * 60 : std::numeric_limits<double>::infinity();
+  if (cost_ == 0) return kFirst;
+  const double lasts = mtbf(trained_seconds);
+  return std::min(std::max(std::sqrt(2 * cost_ * lasts), cost_), lasts);
+}
+
+}  // namespace ring

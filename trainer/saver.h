@@ -1,0 +1,73 @@
+#pragma once
+// Saves the state of a run while its steps go on: takes a snapshot, which a thread of its own writes and reads back.
+// One save is under way at a time. All ranks call the same functions, after the same steps, and learn the same of each
+// save.
+
+#include <cstdint>
+#include <functional>
+#include <future>
+#include <string>
+
+#include "checkpoint/state.h"
+#include "checkpoint/writer.h"
+#include "comm/mesh/mesh.h"
+#include "trainer/config.h"
+
+namespace ring {
+
+// How one attempt to save went. Seconds are of this rank.
+struct SaveOutcome {
+  std::int64_t step = 0;
+  std::uint64_t bytes = 0;    // of this rank's state
+  double waited_seconds = 0;  // for the save before
+  double stall_seconds = 0;   // that steps were held up, the former included
+  double seconds = 0;         // from the beginning of the snapshot to the end of the read-back
+  std::string error;          // empty: the checkpoint is there
+  bool saved() const { return error.empty(); }
+};
+
+class Saver {
+ public:
+  using OnEnd = std::function<void(const SaveOutcome&)>;
+  // Collective. on_end: told of every save, by the thread that calls.
+  Saver(const CheckpointConfig&, std::string folder, Mesh&, OnEnd on_end);
+  Saver(const Saver&) = delete;  // its end waits for the save under way
+  Saver& operator=(const Saver&) = delete;
+
+  // Waits for the save before, then takes a snapshot of `state`, as the work queued on `stream` leaves it, and has it
+  // written. What changes the state from now on comes after the event.
+  Event begin(const State& state, const Stream& stream, std::int64_t step, const std::string& metadata, Retention keep);
+  // Whether this rank still works on one: it has ended once no rank does. Then call end().
+  bool working() const;
+  // Waits for the save under way, if any. What it found: SaveFailed where checkpoint.on_error says so, and everything
+  // that is no failure of a disk, such as PeerLost.
+  void end(std::int64_t step);
+  // The same, but a failure is always an error: for the last save of a process.
+  void end_last(std::int64_t step);
+
+  // Whether a save that failed is due to be tried again: some steps later, and after each failure in a row twice as
+  // many.
+  bool retry_due(std::int64_t step) const { return failures_ > 0 && step >= retry_step_; }
+  std::int64_t saved_step() const { return saved_step_; }  // the latest; -1: none
+  bool has_begun(std::int64_t step) const { return saved_step_ == step || (written_.valid() && outcome_.step == step); }
+  void start_from(std::int64_t step) { saved_step_ = step; }
+  std::int64_t failures() const { return failures_; }  // in a row
+
+ private:
+  using Job = std::function<double()>;  // returns when it was done, on the clock of now()
+  Job job(const State&, const Stream&, std::int64_t step, const std::string& metadata, const Retention&, Event& copied);
+  WriterGroup group();
+  void learn(std::int64_t step);
+
+  const CheckpointConfig& config_;
+  std::string folder_;
+  Mesh& mesh_;
+  OnEnd on_end_;
+  SnapshotRoom room_;
+  SaveOutcome outcome_;  // of the save under way, as far as it is known
+  double began_ = 0;
+  std::int64_t saved_step_ = -1, retry_step_ = 0, failures_ = 0;
+  std::future<double> written_;  // last: its end waits for the thread
+};
+
+}  // namespace ring
