@@ -187,18 +187,22 @@ void commit_directory(const fs::path& temporary, const fs::path& final) {
   fs::remove_all(temporary);  // the one replaced, if any
 }
 
-void apply_retention(const fs::path& folder, std::int64_t step, const Retention& keep) {
+std::vector<CheckpointEntry> superseded(const fs::path& folder, std::int64_t step, const Retention& keep) {
   RING_CHECK(keep.keep_last >= 1 && keep.keep_every >= 0, "retention keeps the last ", keep.keep_last, " and every ",
              keep.keep_every);
   std::vector<CheckpointEntry> all = list_checkpoints(folder);
   std::erase_if(all, [&](const CheckpointEntry& e) {
     return e.step > step || (e.step < step && std::ranges::count(keep.damaged, e.step));
   });
-  const auto last = static_cast<std::size_t>(keep.keep_last);
-  for (std::size_t i = 0; i + last < all.size(); ++i)
-    if (keep.keep_every == 0 || all[i].step % keep.keep_every != 0)
-      if (const std::error_code error = remove_checkpoint(all[i].path))
-        log::warn("cannot remove the old checkpoint ", all[i].path.string(), ": ", error.message());
+  all.resize(all.size() - std::min(all.size(), static_cast<std::size_t>(keep.keep_last)));
+  std::erase_if(all, [&](const CheckpointEntry& e) { return keep.keep_every && e.step % keep.keep_every == 0; });
+  return all;
+}
+
+void apply_retention(const fs::path& folder, std::int64_t step, const Retention& keep) {
+  for (const CheckpointEntry& e : superseded(folder, step, keep))
+    if (const std::error_code error = remove_checkpoint(e.path))
+      log::warn("cannot remove the old checkpoint ", e.path.string(), ": ", error.message());
 }
 
 std::vector<CheckpointEntry> resolve_checkpoints(const fs::path& given) {

@@ -51,8 +51,10 @@ struct Retention {
   std::vector<std::int64_t> damaged{};  // steps whose checkpoints are left alone and count for nothing
 };
 
-// Removes checkpoints older than `step`, except the newest keep_last (with that of `step`) and every keep_every-th.
-// Those newer than `step` are left alone. Call once that of `step` was verified. One that cannot be removed is a
+// Checkpoints older than `step`, except the newest keep_last (with that of `step`) and every keep_every-th. Those newer
+// than `step` count for nothing.
+std::vector<CheckpointEntry> superseded(const std::filesystem::path& folder, std::int64_t step, const Retention&);
+// Removes them. Call once that of `step` was verified. One that cannot be removed is a
 // warning.
 void apply_retention(const std::filesystem::path& folder, std::int64_t step, const Retention&);
 

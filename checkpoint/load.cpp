@@ -52,6 +52,11 @@ void read_slice(const fs::path& folder, const std::string& name, std::size_t ele
          ", the manifest says ", slice.xxh3);
 }
 
+void read_slices(const fs::path& folder, const std::string& name, const SavedTensor& saved, const Region& wanted,
+                 std::byte* out) {
+  for (const SavedSlice& slice : saved.slices) read_slice(folder, name, size_of(saved.dtype), slice, wanted, out);
+}
+
 bool is_float(DType t) { return t == DType::f32 || t == DType::bf16; }
 
 // A run may keep a tensor in another float type than the one that saved it: bf16 -> f32 is exact, f32 -> bf16 rounds to
@@ -71,9 +76,7 @@ void load_tensor(const fs::path& folder, const StateTensor& wanted, const SavedT
   std::vector<std::byte> staging(on_host ? 0 : local.bytes());
   std::byte* out = on_host ? local.raw() : staging.data();
   std::vector<std::byte> raw(same_type ? 0 : static_cast<std::size_t>(local.numel()) * size_of(saved.dtype));
-  const Region region{wanted.start, local.shape()};
-  for (const SavedSlice& slice : saved.slices)
-    read_slice(folder, wanted.name, size_of(saved.dtype), slice, region, same_type ? out : raw.data());
+  read_slices(folder, wanted.name, saved, {wanted.start, local.shape()}, same_type ? out : raw.data());
   if (!same_type) convert(raw.data(), saved.dtype, out, local.numel());
   if (on_host || local.bytes() == 0) return;
   stream.impl().copy(local.raw(), staging.data(), staging.size());
@@ -158,6 +161,14 @@ WeightsReport compare_weights(const Manifest& manifest, const State& state, cons
   for (const auto& [name, saved] : manifest.tensors)
     if (name.starts_with(prefix) && !state.tensors().contains(name)) report.unexpected.push_back(name);
   return report;
+}
+
+Tensor read_tensor(const fs::path& checkpoint, const Manifest& manifest, const std::string& name,
+                   const Region& region) {
+  const SavedTensor& saved = manifest.tensors.at(name);
+  Tensor t = Tensor::empty(region.size, saved.dtype, Stream::cpu(1));
+  read_slices(checkpoint, name, saved, region, t.raw());
+  return t;
 }
 
 Manifest load_state(const fs::path& checkpoint, State& state, const Stream& stream) {

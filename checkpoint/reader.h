@@ -48,6 +48,10 @@ inline constexpr int kMostLooks = 100;
 FoundCheckpoint read_found(const std::function<FoundCheckpoint()>& find,
                            const std::function<void(FoundCheckpoint&)>& read);
 
+// The bytes of one region of a tensor, put together from the saved slices. Those that are read whole are hashed on the
+// way; Error: a hash differs.
+Tensor read_tensor(const std::filesystem::path& checkpoint, const Manifest&, const std::string& name, const Region&);
+
 // Fills the registry from a verified checkpoint that any number of ranks wrote: each wanted region is put together from
 // the saved ones that it meets. Error, before anything is overwritten, lists every name that only one side has and
 // every differing dtype or shape.

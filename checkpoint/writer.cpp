@@ -130,11 +130,7 @@ class Writing {
     plan_.metadata = metadata;
     together([&] {
       if (!first()) return std::string();
-      const std::string text = to_text(plan_);
-      parse_manifest(text);  // what is about to be committed can be read
-      write_text(temporary_ / kManifestName, text);
-      sync_directory(temporary_);
-      commit_directory(temporary_, final_);
+      commit_manifest(plan_, temporary_, final_);
       return std::string();
     });
   }
@@ -180,6 +176,14 @@ class Writing {
 
 WriterGroup writer_group(Communicator& host) {
   return {host.rank(), host.size(), [&host](const std::string& text) { return gather_host(host, text); }};
+}
+
+void commit_manifest(const Manifest& manifest, const fs::path& temporary, const fs::path& final) {
+  const std::string text = to_text(manifest);
+  parse_manifest(text);  // what is about to be committed can be read
+  write_text(temporary / kManifestName, text);
+  sync_directory(temporary);
+  commit_directory(temporary, final);
 }
 
 fs::path write_checkpoint(const fs::path& folder, std::int64_t step, const Snapshot& state, const std::string& metadata,

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "checkpoint/directory.h"
+#include "checkpoint/manifest.h"
 #include "checkpoint/state.h"
 #include "comm/communicator.h"
 
@@ -43,5 +44,9 @@ WriterGroup writer_group(Communicator& host);
 // disagree about what there is to save.
 std::filesystem::path write_checkpoint(const std::filesystem::path& folder, std::int64_t step, const Snapshot&,
                                        const std::string& metadata, const Retention& = {}, const WriterGroup& = {});
+
+// The end of a save: writes and syncs the manifest, syncs the folder `temporary`, which holds all shards, and moves it
+// to `final`.
+void commit_manifest(const Manifest&, const std::filesystem::path& temporary, const std::filesystem::path& final);
 
 }  // namespace ring

@@ -11,6 +11,7 @@
 #include <string>
 
 #include "checkpoint/reader.h"
+#include "cli/checkpoint_tools.h"
 #include "cli/commands.h"
 
 namespace ring {
@@ -149,7 +150,8 @@ void verify(const std::string& path) {
 }  // namespace
 
 void add_checkpoint_commands(CLI::App& app) {
-  CLI::App* checkpoint = app.add_subcommand("checkpoint", "Look into checkpoints and verify them");
+  CLI::App* checkpoint =
+      app.add_subcommand("checkpoint", "Look into checkpoints, verify, compare, divide and remove them");
   checkpoint->require_subcommand(1);
   auto path = std::make_shared<std::string>();
   const auto add = [&](const char* name, const char* what, void (*act)(const std::string&)) {
@@ -159,6 +161,7 @@ void add_checkpoint_commands(CLI::App& app) {
   };
   add("inspect", "Print step, layout, values and tensors (of a run: of its newest checkpoint)", inspect);
   add("verify", "Read every byte again and compare hashes; exit code 1 names what is damaged", verify);
+  add_checkpoint_tools(*checkpoint);
 }
 
 }  // namespace ring

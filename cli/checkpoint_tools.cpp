@@ -1,0 +1,179 @@
+#include "cli/checkpoint_tools.h"
+
+#include <CLI/CLI.hpp>
+#include <filesystem>
+#include <iostream>
+#include <limits>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "checkpoint/compare.h"
+#include "checkpoint/prune.h"
+#include "checkpoint/reader.h"
+#include "checkpoint/reshard.h"
+#include "cli/number_option.h"
+#include "core/counted.h"
+#include "core/exit_code.h"
+#include "core/fields.h"
+#include "trainer/run_directory.h"
+
+namespace ring {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int kMostRanks = 100'000;  // as many as shards have names
+constexpr std::int64_t kMostSteps = std::numeric_limits<std::int64_t>::max();
+
+struct ReshardArguments {
+  std::string path, output;
+  int ranks = 1;
+};
+
+void reshard(const ReshardArguments& a) {
+  const fs::path from = resolve_checkpoints(a.path).back().path;
+  const fs::path written = reshard_checkpoint(from, a.output, a.ranks);
+  std::cout << from.string() << " -> " << written.string() << ", " << counted(a.ranks, "rank")
+            << ": every tensor has the same bits\n";
+}
+
+struct PruneArguments {
+  std::string path;
+  int keep_last = 0;
+  std::int64_t keep_every = 0;
+  std::vector<std::int64_t> steps;
+  bool dry_run = false;
+};
+
+PruneRules rules_of(const PruneArguments& a) {
+  if (a.keep_last == 0 && a.steps.empty())
+    fail(a.keep_every ? "--keep-every goes with --keep-last" : "nothing says what to remove",
+         ": give --keep-last N (and --keep-every M), or --steps");
+  PruneRules rules{std::nullopt, a.steps};
+  if (a.keep_last > 0) rules.keep = Retention{a.keep_last, a.keep_every};
+  return rules;
+}
+
+// The folder of a run's checkpoints, or such a folder itself.
+fs::path folder_of(const std::string& path) {
+  const fs::path newest = resolve_checkpoints(path).back().path;
+  std::error_code error;
+  if (fs::equivalent(newest, path, error))
+    fail(path, " is one checkpoint: give its run, and the checkpoint's step to --steps");
+  return newest.parent_path();
+}
+
+void prune(const PruneArguments& a) {
+  const PruneRules rules = rules_of(a);
+  const fs::path folder = folder_of(a.path);
+  const std::optional<RunDirectory> run = run_around(folder.string());
+  std::shared_ptr<void> lock;
+  if (run && !a.dry_run) lock = run->lock();
+  const PrunePlan plan = plan_prune(folder, rules);
+  if (!a.dry_run) remove_planned(plan);
+  for (const CheckpointEntry& e : plan.removed)
+    std::cout << (a.dry_run ? "would remove  " : "removed  ") << e.path.string() << "\n";
+  for (const CheckpointEntry& e : plan.kept)
+    std::cout << "kept     " << e.path.string() << (e.step == plan.newest_whole ? "  (newest whole one)" : "") << "\n";
+}
+
+// The settings in a checkpoint, and the rest of its metadata.
+std::string settings_in(nlohmann::json& metadata) {
+  const auto config = metadata.find("config");
+  if (config == metadata.end() || !config->is_string()) return "";
+  const std::string text = config->get<std::string>();
+  metadata.erase("config");
+  metadata.erase("config_hash");
+  return text;
+}
+
+std::vector<std::string> differing_settings(const Manifest& a, const Manifest& b) {
+  nlohmann::json one = nlohmann::json::parse(a.metadata), other = nlohmann::json::parse(b.metadata);
+  std::vector<std::string> all = diff_yaml(settings_in(one), settings_in(other));
+  for (auto& change : all) change = "settings: " + change;
+  for (const auto& [key, value] : one.items())
+    if (!other.contains(key) || other.at(key) != value) all.push_back(key + " differs");
+  for (const auto& [key, value] : other.items())
+    if (!one.contains(key)) all.push_back(key + " differs");
+  if (a.world != b.world) all.push_back(str("ranks: ", a.world, " -> ", b.world));
+  return all;
+}
+
+void print(const TensorDifference& d) {
+  std::cout << "tensor " << d.name << ": ";
+  if (!d.kind.empty())
+    std::cout << d.kind << "\n";
+  else
+    std::cout << counted(d.elements, "element") << (d.elements == 1 ? " differs" : " differ") << ", by at most "
+              << d.largest << "\n";
+}
+
+FoundCheckpoint open(const std::string& path) {
+  const auto find = [&] {
+    const fs::path newest = resolve_checkpoints(path).back().path;
+    return FoundCheckpoint{newest, {}, identity_of(newest)};
+  };
+  return read_found(find, [](FoundCheckpoint& f) { f.manifest = read_manifest(f.path); });
+}
+
+// As diff(1): exit code 1 where something differs.
+void diff(const std::string& first, const std::string& second) {
+  const FoundCheckpoint a = open(first), b = open(second);
+  const CheckpointDifference d = compare_checkpoints(a.path, a.manifest, b.path, b.manifest);
+  const std::vector<std::string> settings = differing_settings(a.manifest, b.manifest);
+  for (const std::string& line : settings) std::cout << line << "\n";
+  for (const std::string& line : d.values) std::cout << "value " << line << "\n";
+  for (const TensorDifference& t : d.tensors) print(t);
+  std::cout << counted(static_cast<std::int64_t>(d.tensors.size()), "tensor") << " of " << a.manifest.tensors.size()
+            << (d.tensors.size() == 1 ? " differs\n" : " differ\n");
+  if (!settings.empty() || !d.none()) throw ExitCode{kExitError};
+}
+
+CLI::App* add_command(CLI::App& checkpoint, const char* name, const char* what, std::string& path) {
+  CLI::App* command = checkpoint.add_subcommand(name, what);
+  command->add_option("path", path, "a checkpoint, or the folder of a run (then its newest)")
+      ->required()
+      ->type_name("PATH|RUN");
+  return command;
+}
+
+void add_reshard(CLI::App& checkpoint) {
+  auto a = std::make_shared<ReshardArguments>();
+  CLI::App* c =
+      add_command(checkpoint, "reshard", "Write a checkpoint again as another number of ranks would", a->path);
+  c->add_option("--output", a->output, "The folder in which the new one becomes step-N")
+      ->required()
+      ->type_name("FOLDER");
+  add_number(*c, "--ranks", a->ranks, "Shards to write", 1, kMostRanks)->required();
+  c->callback([a] { reshard(*a); });
+}
+
+void add_prune(CLI::App& checkpoint) {
+  auto a = std::make_shared<PruneArguments>();
+  CLI::App* c = checkpoint.add_subcommand("prune", "Remove old checkpoints, but never the newest whole one");
+  c->add_option("run", a->path, "the folder of a run, or one of checkpoints")->required()->type_name("RUN");
+  add_number(*c, "--keep-last", a->keep_last, "Keep so many of the newest", 1, 1'000'000);
+  add_number(*c, "--keep-every", a->keep_every, "Also keep those of every so many steps", 1, kMostSteps);
+  add_number(*c, "--steps", a->steps, "Remove those of these steps, with commas", 0, kMostSteps);
+  c->add_flag("--dry-run", a->dry_run, "Only say what would be removed");
+  c->callback([a] { prune(*a); });
+}
+
+void add_diff(CLI::App& checkpoint) {
+  auto paths = std::make_shared<std::pair<std::string, std::string>>();
+  CLI::App* c = add_command(checkpoint, "diff", "Compare two checkpoints; exit code 1 where they differ", paths->first);
+  c->add_option("other", paths->second, "the other one")->required()->type_name("PATH|RUN");
+  c->callback([paths] { diff(paths->first, paths->second); });
+}
+
+}  // namespace
+
+void add_checkpoint_tools(CLI::App& checkpoint) {
+  add_reshard(checkpoint);
+  add_prune(checkpoint);
+  add_diff(checkpoint);
+}
+
+}  // namespace ring
