@@ -103,7 +103,7 @@ void CheckpointConfig::fields(Fields& f) {
     "a save was measured to cost");
   f("mtbf_hours", mtbf_hours,
     "for auto: the mean time between failures to begin with; hours trained and failures of this run correct it",
-    in_range(0.01, 1e6));
+    in_range(0.0001, 1e6));
   f("keep_last", keep_last, "newest checkpoints to keep", in_range(1, 1'000'000));
   f("keep_every", keep_every, "also keep those of every so many steps; 0 = none", in_range(0, kMostSteps));
   f("on_error", on_error,

@@ -59,7 +59,7 @@ class Saver {
   WriterGroup group();
   void learn(std::int64_t step);
 
-  const CheckpointConfig& config_;
+  CheckpointConfig config_;
   std::string folder_;
   Mesh& mesh_;
   OnEnd on_end_;

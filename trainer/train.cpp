@@ -372,9 +372,11 @@ void Loop::report_save(const SaveOutcome& o) {
   metrics_->record("checkpoint", o.step, values);
   if (!o.saved())
     return log::error("step ", o.step, " was not saved (failure ", saver_.failures(), " in a row): ", o.error);
-  log::info("checkpoint of step ", o.step, ": ", bytes_text(o.bytes), " of this process saved in ",
-            seconds_text(o.seconds), ", steps were held up for ", seconds_text(o.stall_seconds),
-            o.waited_seconds > 0.001 ? str(", ", seconds_text(o.waited_seconds), " of it by the save before") : "");
+  log::info(
+      "checkpoint of step ", o.step, ": ", bytes_text(o.bytes), " of this process saved in ", seconds_text(o.seconds),
+      ", steps were held up for ", seconds_text(o.stall_seconds),
+      o.waited_seconds > 0.001 ? str(", ", seconds_text(o.waited_seconds), " of it by the save before") : "",
+      config_.checkpoint.automatic ? "; one comes every " + seconds_text(clock_.between(trainer_.seconds())) : "");
 }
 
 void Loop::report_watched() {

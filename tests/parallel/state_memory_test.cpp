@@ -34,9 +34,10 @@ TEST(DistStateMemory, IsForeseenForEveryWayOfSharing) {
       for (int rank = 0; rank < options.ranks; ++rank) {
         Decoder model(config.model, vocab_padding(Backend::cpu));
         parallelize_tensor(model, {rank % slices, slices});
-        EXPECT_EQ(text_of(state_memory(model, zero, replicas, rank / slices, {}, 8)),
-                  run.memory[static_cast<std::size_t>(rank)])
-            << "zero " << zero << " tp " << tp << " rank " << rank;
+        const StateMemory foreseen = state_memory(model, zero, replicas, rank / slices, {}, 8);
+        const std::string where = str("zero ", zero, " tp ", tp, " rank ", rank);
+        EXPECT_EQ(text_of(foreseen), run.memory[static_cast<std::size_t>(rank)]) << where;
+        EXPECT_EQ(foreseen.snapshot, run.state_bytes[static_cast<std::size_t>(rank)]) << where;
       }
     }
 }
@@ -51,7 +52,8 @@ TEST(StateMemory, CountsEachTypeAndOnlyWhatComputes) {
   EXPECT_EQ(m.master, 4 * n);
   EXPECT_EQ(m.gradients, 4 * n);
   EXPECT_EQ(m.optimizer_states, 8 * n);
-  EXPECT_EQ(m.total(), 18 * n);
+  EXPECT_EQ(m.snapshot, 12 * n);  // masters and moments
+  EXPECT_EQ(m.total(), 30 * n);
   types = {.master = DType::bf16, .weights = DType::bf16, .trainable = false};
   EXPECT_EQ(state_memory(model, 0, 1, 0, types, 8).total(), 2 * n);
 }

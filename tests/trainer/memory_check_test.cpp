@@ -39,6 +39,14 @@ TEST(MemoryCheck, WhatJustFitsPassesAndAByteMoreDoesNot) {
   EXPECT_EQ(shortage(more, {}), "");  // nothing is known
 }
 
+TEST(MemoryCheck, TheCopyForCheckpointsCounts) {
+  MemoryNeed need = need_of(kGiB, 1);
+  need.own.snapshot = 3 * kGiB, need.here += 3 * kGiB;
+  EXPECT_EQ(need.own.total(), 7 * kGiB);
+  expect_parts(shortage(need, {{"the machine", 8 * kGiB, 6 * kGiB, 0}}),
+               {"optimizer states 2.00 GiB, copy for checkpoints 3.00 GiB, in all 7.00 GiB"});
+}
+
 TEST(MemoryCheck, ProcessesShareTheMachineAndNotTheirOwnLimits) {
   const MemoryBound machine{"the machine", 8 * kGiB, 6 * kGiB, 0}, own{"ulimit", 5 * kGiB, 5 * kGiB, 0, true};
   EXPECT_EQ(shortage(need_of(kGiB, 1), {machine, own}), "");

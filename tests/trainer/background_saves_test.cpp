@@ -1,0 +1,188 @@
+// Runs of the program that save while they train.
+#include <fcntl.h>
+#include <signal.h>
+
+#include <chrono>
+#include <cstdio>
+#include <optional>
+#include <set>
+#include <thread>
+
+#include "tests/trainer/runs.h"
+
+namespace ring::test {
+namespace {
+
+class SavingRuns : public Runs {
+ protected:
+  using Json = nlohmann::json;
+  std::vector<Json> saves(const std::string& run) const {
+    std::vector<Json> found;
+    std::ifstream file(folder_ / run / "metrics.jsonl");
+    for (std::string line; std::getline(file, line);)
+      if (const auto json = Json::parse(line, nullptr, false); json.is_object() && json.at("group") == "checkpoint")
+        found.push_back(json);
+    return found;
+  }
+  std::vector<std::string> launch(int processes, std::vector<std::string> command) const {
+    const std::vector<std::string> front = {RING_BINARY, "launch", "--nproc-per-node", std::to_string(processes), "--"};
+    command.erase(command.begin());
+    command.insert(command.begin(), front.begin(), front.end());
+    command.push_back("run.threads=1");
+    command.push_back("train.micro_batch=1");
+    return command;
+  }
+  bool wait_for(const Process& process, const std::function<bool()>& condition) const {
+    while (!condition()) {
+      if (!process.running()) return condition();
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    return true;
+  }
+  // The folder of checkpoints becomes something that none can be written to, and comes back.
+  void swap_checkpoints(const std::string& run) const {
+    const std::string folder = path(run + "/checkpoints"), other = path(run + "/aside");
+    if (!fs::exists(other)) std::ofstream(other) << "no folder";
+    ASSERT_EQ(::renameat2(AT_FDCWD, folder.c_str(), AT_FDCWD, other.c_str(), RENAME_EXCHANGE), 0);
+  }
+  static std::string text_of(const fs::path& file) {
+    std::ifstream in(file, std::ios::binary);
+    return {std::istreambuf_iterator<char>(in), {}};
+  }
+  // Of every checkpoint: the bytes of its shards.
+  std::map<std::string, std::string> shards(const std::string& run) const {
+    std::map<std::string, std::string> all;
+    for (const auto& entry : fs::recursive_directory_iterator(folder_ / run / "checkpoints"))
+      if (entry.path().extension() == ".h5")
+        all[fs::relative(entry.path(), folder_ / run).string()] = text_of(entry.path());
+    return all;
+  }
+  void expect_going_on(const std::vector<std::string>& command, const std::string& run) const;
+};
+
+TEST_F(SavingRuns, BothModesWriteTheSameCheckpoints) {
+  const std::vector<std::string> keep = {"train.steps=40", "checkpoint.keep_last=100"};
+  for (const char* mode : {"async", "blocking"}) {
+    std::vector<std::string> settings = keep;
+    settings.push_back(std::string("checkpoint.mode=") + mode);
+    ASSERT_EQ(run_process(train(mode, settings)).code, 0);
+    const std::vector<Json> all = saves(mode);
+    ASSERT_EQ(all.size(), 8u);
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      EXPECT_EQ(all[i].at("step"), 5 * (i + 1));
+      EXPECT_EQ(all[i].at("errors"), 0);
+      EXPECT_GT(all[i].at("stall_seconds"), 0);
+      EXPECT_GT(all[i].at("seconds"), 0);
+    }
+  }
+  EXPECT_EQ(losses("async"), losses("blocking"));
+  EXPECT_EQ(shards("async").size(), 8u);
+  EXPECT_EQ(shards("async"), shards("blocking"));
+}
+
+// The run loses its disk for a while.
+void SavingRuns::expect_going_on(const std::vector<std::string>& command, const std::string& run) const {
+  Process process(command);
+  ASSERT_TRUE(wait_for(process, [&] { return saves(run).size() >= 2; })) << process.wait().output;
+  swap_checkpoints(run);
+  const auto failed = [&] {
+    std::set<std::int64_t> steps;
+    for (const Json& s : saves(run))
+      if (s.contains("error")) steps.insert(s.at("step").get<std::int64_t>());
+    return steps.size();
+  };
+  EXPECT_TRUE(wait_for(process, [&] { return failed() >= 2; }));
+  swap_checkpoints(run);
+  const Finished f = process.wait();
+  EXPECT_EQ(f.code, 0) << f.output;
+  EXPECT_NE(f.output.find("was not saved (failure 1 in a row): checkpoint "), std::string::npos) << f.output;
+  const std::vector<Json> all = saves(run);
+  EXPECT_FALSE(all.back().contains("error"));
+  EXPECT_GE(all.back().at("errors"), 2);
+  EXPECT_EQ(all.back().at("step"), 400);
+  for (const auto& entry : fs::directory_iterator(folder_ / run / "checkpoints"))
+    EXPECT_EQ(entry.path().string().find(".tmp-"), std::string::npos) << entry.path();
+  EXPECT_EQ(ring({"checkpoint", "verify", path(run)}).code, 0);
+}
+
+TEST_F(SavingRuns, GoOnWithoutADiskAndSaveWhenItIsBack) {
+  for (const char* mode : {"async", "blocking"})
+    expect_going_on(train(mode, {"train.steps=400", "train.eval_interval=0", "checkpoint.interval=20",
+                                 std::string("checkpoint.mode=") + mode}),
+                    mode);
+}
+
+TEST_F(SavingRuns, StopWithoutADiskWhereToldTo) {
+  Process process(train("run", {"train.steps=100000", "checkpoint.on_error=stop"}));
+  ASSERT_TRUE(wait_for(process, [&] { return saves("run").size() >= 1; }));
+  swap_checkpoints("run");
+  const Finished f = process.wait();
+  EXPECT_EQ(f.code, 1);
+  EXPECT_NE(f.output.find("checkpoint "), std::string::npos) << f.output;
+}
+
+TEST_F(SavingRuns, WhatASignalAsksForMustSucceed) {
+  Process process(train("run", {"train.steps=100000"}));
+  ASSERT_TRUE(wait_for(process, [&] { return saves("run").size() >= 1; }));
+  swap_checkpoints("run");
+  process.signal(SIGTERM);
+  const Finished f = process.wait();
+  EXPECT_EQ(f.code, 1) << f.output;
+  swap_checkpoints("run");
+  EXPECT_EQ(run_process(train("run", {"train.steps=100000", "train.minutes=0.0001"})).code, 0);
+}
+
+TEST_F(SavingRuns, TheClockAloneMaySayWhen) {
+  ASSERT_EQ(run_process(train("steps", {"train.steps=200", "checkpoint.interval=0"})).code, 0);
+  EXPECT_EQ(saves("steps").size(), 1u);
+  ASSERT_EQ(run_process(train("clock", {"train.steps=200", "checkpoint.interval=0", "checkpoint.minutes=0.0002"})).code,
+            0);
+  EXPECT_GE(saves("clock").size(), 3u);
+  ASSERT_EQ(run_process(train("auto", {"train.steps=300", "checkpoint.auto=true"})).code, 0);
+  EXPECT_EQ(saves("auto").size(), 1u);  // a day between failures: no need yet
+  ASSERT_EQ(
+      run_process(train("often", {"train.steps=300", "checkpoint.auto=true", "checkpoint.mtbf_hours=0.0001"})).code, 0);
+  EXPECT_GE(saves("often").size(), 2u);
+  EXPECT_GT(saves("often").back().at("auto_seconds"), 0);
+  EXPECT_EQ(losses("auto"), losses("often"));
+}
+
+TEST_F(SavingRuns, KillsAreCounted) {
+  const auto failures = [&] {
+    std::ifstream file(folder_ / "run" / "failures.json");
+    return Json::parse(file);
+  };
+  for (int kill = 0; kill < 2; ++kill) {
+    Process process(train("run", {"train.steps=100000"}));
+    const std::size_t before = records("run");
+    ASSERT_TRUE(wait_for(process, [&] { return records("run") > before + 2; }));
+    process.signal(SIGKILL);
+    process.wait();
+  }
+  EXPECT_EQ(failures(), Json::parse(R"({"failures": 1, "running": true})"));
+  ASSERT_EQ(run_process(train("run", {"train.steps=100000", "train.minutes=0.0001"})).code, 0);
+  EXPECT_EQ(failures(), Json::parse(R"({"failures": 2, "running": false})"));
+}
+
+class DistSavingRuns : public SavingRuns {};
+
+TEST_F(DistSavingRuns, BothModesWriteTheSameCheckpoints) {
+  for (const char* mode : {"async", "blocking"}) {
+    const Finished f =
+        run_process(launch(2, train(mode, {"train.steps=30", "checkpoint.keep_last=100", "checkpoint.minutes=1e8",
+                                           std::string("checkpoint.mode=") + mode})));
+    ASSERT_EQ(f.code, 0) << f.output;
+  }
+  EXPECT_EQ(losses("async"), losses("blocking"));
+  EXPECT_EQ(shards("async").size(), 12u);
+  EXPECT_EQ(shards("async"), shards("blocking"));
+}
+
+TEST_F(DistSavingRuns, GoOnWithoutADiskAndSaveByOneClock) {
+  expect_going_on(launch(2, train("run", {"train.steps=400", "train.eval_interval=0", "checkpoint.interval=0",
+                                          "checkpoint.minutes=0.0005"})),
+                  "run");
+}
+
+}  // namespace
+}  // namespace ring::test

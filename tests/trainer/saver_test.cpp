@@ -1,0 +1,336 @@
+// Steps go on while a save is written; its end, and its failure, is learned by all ranks at once.
+#include "trainer/saver.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <mutex>
+#include <thread>
+
+#include "checkpoint/reader.h"
+#include "comm/gloo/gloo.h"
+#include "comm/host.h"
+#include "tests/io_faults.h"
+
+namespace ring::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Closed, it holds up whoever passes.
+class Gate {
+ public:
+  void pass() {
+    std::unique_lock lock(mutex_);
+    ++waiting_;
+    changed_.notify_all();
+    changed_.wait(lock, [this] { return open_; });
+  }
+  void await_somebody() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return waiting_ > 0; });
+  }
+  void open() {
+    const std::lock_guard lock(mutex_);
+    open_ = true;
+    changed_.notify_all();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool open_ = false;
+  int waiting_ = 0;
+};
+
+// One rank's part of a run: its half of a tensor, which every step changes.
+struct Part {
+  Tensor rows;
+  std::int64_t step = 0;
+  State state;
+  Part(int rank, int world) : rows(Tensor::zeros({1000, 3}, DType::f32, Stream::cpu(1))) {
+    state.add({"rows", {1000 * world, 3}, {1000 * rank, 0}, rows});
+    state.add("step", &step);
+  }
+  void go_on() {
+    ++step;
+    for (std::int64_t i = 0; i < rows.numel(); ++i) rows.data<float>()[i] = static_cast<float>(step);
+  }
+};
+
+class Savers : public testing::Test {
+ protected:
+  void SetUp() override { fs::create_directories(folder_); }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  static std::unique_ptr<Mesh> alone() { return Mesh::join(WorkerEnvironment{}, {}, {.axes = {{"dp", 1}}}); }
+  Saver make(const CheckpointConfig& config, Mesh& mesh) {
+    return Saver(config, checkpoints(), mesh, [this](const SaveOutcome& o) {
+      const std::lock_guard lock(mutex_);
+      outcomes_.push_back(o);
+    });
+  }
+  static void begin(Saver& saver, const Part& part) {
+    saver.begin(part.state, Stream::cpu(1), part.step, "{}", {100, 0});
+  }
+  std::string checkpoints() const { return (folder_ / "checkpoints").string(); }
+  // Every number of the checkpoint of a step is that step.
+  void expect_of_its_step(std::int64_t step, int ranks = 1) {
+    for (int rank = 0; rank < ranks; ++rank) {
+      Part loaded(rank, ranks);
+      load_state(fs::path(checkpoints()) / checkpoint_name(step), loaded.state, Stream::cpu(1));
+      EXPECT_EQ(loaded.step, step);
+      for (std::int64_t i = 0; i < loaded.rows.numel(); ++i)
+        ASSERT_EQ(loaded.rows.data<float>()[i], static_cast<float>(step));
+    }
+  }
+  static std::string error_of(const std::function<void()>& act) {
+    try {
+      act();
+    } catch (const SaveFailed& e) {
+      return e.what();
+    }
+    return "";
+  }
+
+  fs::path folder_ = fs::temp_directory_path() / str("ringmaster-saver-", getpid());
+  std::mutex mutex_;
+  std::vector<SaveOutcome> outcomes_;
+};
+
+TEST_F(Savers, StepsGoOnWhileADiskIsSlow) {
+  const auto mesh = alone();
+  Gate gate;
+  const IoWatch watch(checkpoints(), [&](const IoCall& c) { return c.name == "sync" ? (gate.pass(), 0) : 0; });
+  Saver saver = make({}, *mesh);
+  Part part(0, 1);
+  part.go_on();
+  begin(saver, part);  // would never return if it waited for the disk
+  gate.await_somebody();
+  for (int i = 0; i < 50; ++i) part.go_on();
+  EXPECT_TRUE(saver.working());
+  EXPECT_EQ(saver.saved_step(), -1);
+  EXPECT_TRUE(list_checkpoints(checkpoints()).empty());
+  gate.open();
+  saver.end(part.step);
+  EXPECT_FALSE(saver.working());
+  EXPECT_EQ(saver.saved_step(), 1);
+  expect_of_its_step(1);
+  ASSERT_EQ(outcomes_.size(), 1u);
+  EXPECT_TRUE(outcomes_[0].saved());
+  EXPECT_EQ(outcomes_[0].bytes, part.state.bytes());
+  EXPECT_GE(outcomes_[0].seconds, outcomes_[0].stall_seconds);
+}
+
+TEST_F(Savers, TheNextSaveWaitsForTheOneBefore) {
+  const auto mesh = alone();
+  Gate gate;
+  const IoWatch watch(checkpoints(), [&](const IoCall& c) { return c.name == "sync" ? (gate.pass(), 0) : 0; });
+  Saver saver = make({}, *mesh);
+  Part part(0, 1);
+  part.go_on();
+  begin(saver, part);
+  gate.await_somebody();
+  part.go_on();
+  std::atomic<bool> opened = false;
+  std::thread opener([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    opened = true;
+    gate.open();
+  });
+  begin(saver, part);
+  EXPECT_TRUE(opened);
+  opener.join();
+  saver.end_last(part.step);
+  ASSERT_EQ(outcomes_.size(), 2u);
+  EXPECT_LT(outcomes_[0].waited_seconds, 0.01);
+  EXPECT_GE(outcomes_[1].waited_seconds, 0.01);
+  EXPECT_GE(outcomes_[1].stall_seconds, outcomes_[1].waited_seconds);
+  for (const std::int64_t step : {1, 2}) expect_of_its_step(step);
+}
+
+std::string text_of(const fs::path& file) {
+  std::ifstream in(file, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+TEST_F(Savers, BothModesWriteTheSameFiles) {
+  const auto mesh = alone();
+  std::map<std::string, std::string> files[2];
+  for (const SaveMode mode : {SaveMode::async, SaveMode::blocking}) {
+    CheckpointConfig config;
+    config.mode = mode;
+    Saver saver = make(config, *mesh);
+    Part part(0, 1);
+    for (int i = 0; i < 3; ++i) part.go_on();
+    begin(saver, part);
+    EXPECT_EQ(saver.saved_step(), mode == SaveMode::blocking ? 3 : -1);
+    part.go_on();
+    saver.end_last(part.step);
+    for (const auto& entry : fs::directory_iterator(fs::path(checkpoints()) / checkpoint_name(3)))
+      files[mode == SaveMode::async][entry.path().filename().string()] = text_of(entry.path());
+    fs::remove_all(checkpoints());
+  }
+  EXPECT_EQ(files[0].size(), 2u);
+  EXPECT_EQ(files[0], files[1]);
+}
+
+TEST_F(Savers, AFailureIsTriedAgainLaterAndLater) {
+  const auto mesh = alone();
+  for (const SaveMode mode : {SaveMode::async, SaveMode::blocking}) {
+    CheckpointConfig config;
+    config.mode = mode;
+    Saver saver = make(config, *mesh);
+    Part part(0, 1);
+    std::vector<std::int64_t> tried;
+    {
+      const IoWatch full(checkpoints(), [](const IoCall& c) { return c.name == "write" ? ENOSPC : 0; });
+      part.go_on();
+      begin(saver, part);
+      saver.end(part.step);
+      tried.push_back(part.step);
+      while (part.step < 40) {
+        part.go_on();
+        if (!saver.retry_due(part.step)) continue;
+        begin(saver, part);
+        saver.end(part.step);
+        tried.push_back(part.step);
+      }
+    }
+    EXPECT_EQ(tried, (std::vector<std::int64_t>{1, 2, 4, 8, 16, 32}));
+    EXPECT_EQ(saver.failures(), 6);
+    EXPECT_EQ(saver.saved_step(), -1);
+    EXPECT_TRUE(fs::is_empty(checkpoints()));
+    EXPECT_NE(outcomes_.back().error.find("No space left on device"), std::string::npos) << outcomes_.back().error;
+    begin(saver, part);
+    saver.end_last(part.step);
+    EXPECT_EQ(saver.failures(), 0);
+    EXPECT_FALSE(saver.retry_due(1000));
+    expect_of_its_step(40);
+    fs::remove_all(checkpoints());
+  }
+}
+
+TEST_F(Savers, AFailureEndsTheRunWhereToldToAndAtItsEnd) {
+  const auto mesh = alone();
+  for (const SaveMode mode : {SaveMode::async, SaveMode::blocking}) {
+    CheckpointConfig config;
+    config.mode = mode;
+    const IoWatch broken(checkpoints(), [](const IoCall& c) { return c.name == "rename" ? EIO : 0; });
+    Saver goes_on = make(config, *mesh);
+    const Part part(0, 1);
+    begin(goes_on, part);
+    EXPECT_NE(error_of([&] { goes_on.end_last(0); }).find("Input/output error"), std::string::npos);
+    config.on_error = AfterSaveError::stop;
+    Saver stops = make(config, *mesh);
+    EXPECT_NE(error_of([&] {
+                begin(stops, part);
+                stops.end(0);
+              }).find("cannot rename"),
+              std::string::npos);
+  }
+}
+
+// Every rank of a world runs `rank`; returns their errors.
+std::string on_ranks(int world, const std::function<void(Mesh&)>& rank) {
+  const StoreServer server({"127.0.0.1", 0}, "saver");
+  std::vector<std::thread> threads;
+  std::vector<std::string> errors(static_cast<std::size_t>(world));
+  for (int r = 0; r < world; ++r)
+    threads.emplace_back([&, r] {
+      try {
+        WorkerEnvironment env;
+        env.rank = env.local_rank = r;
+        env.world = env.local_world = world;
+        env.store = server.endpoint();
+        env.cookie = "saver";
+        const auto mesh = Mesh::join(env, {}, {.axes = {{"dp", world}}});
+        rank(*mesh);
+        mesh->host().barrier().synchronize();
+      } catch (const std::exception& e) {
+        errors[static_cast<std::size_t>(r)] = str("rank ", r, ": ", e.what(), "\n");
+      }
+    });
+  for (std::thread& t : threads) t.join();
+  std::string all;
+  for (const std::string& e : errors) all += e;
+  return all;
+}
+
+class DistSavers : public Savers {
+ protected:
+  void SetUp() override {
+    if (!gloo_available()) GTEST_SKIP() << "this build has no Gloo";
+    Savers::SetUp();
+  }
+};
+
+// While rank 1's disk is slow, the ranks exchange what steps exchange.
+TEST_F(DistSavers, StepsExchangeWhileASaveDoes) {
+  Gate gate;
+  const IoWatch watch(checkpoints(), [&](const IoCall& c) {
+    return c.name == "sync" && c.path.find("shard-00001") != std::string::npos ? (gate.pass(), 0) : 0;
+  });
+  EXPECT_EQ(on_ranks(2,
+                     [&](Mesh& mesh) {
+                       Saver saver = make({}, mesh);
+                       Part part(mesh.rank(), 2);
+                       part.go_on();
+                       begin(saver, part);
+                       gate.await_somebody();
+                       for (int i = 0; i < 20; ++i) {
+                         part.go_on();
+                         const double sum = sum_host(mesh.host(), 1);
+                         RING_CHECK(sum == 2 && saver.working(), "sum ", sum);
+                       }
+                       mesh.host().barrier().synchronize();
+                       gate.open();
+                       saver.end_last(part.step);
+                       RING_CHECK(saver.saved_step() == 1, "saved ", saver.saved_step());
+                     }),
+            "");
+  expect_of_its_step(1, 2);
+}
+
+TEST_F(DistSavers, OneRanksFailureIsThatOfAllAndAllGoOn) {
+  for (const SaveMode mode : {SaveMode::async, SaveMode::blocking}) {
+    std::atomic<bool> full = true;
+    const IoWatch watch(checkpoints(), [&](const IoCall& c) {
+      return full && c.name == "write" && c.path.find("shard-00001") != std::string::npos ? ENOSPC : 0;
+    });
+    EXPECT_EQ(on_ranks(2,
+                       [&](Mesh& mesh) {
+                         CheckpointConfig config;
+                         config.mode = mode;
+                         Saver saver = make(config, mesh);
+                         Part part(mesh.rank(), 2);
+                         part.go_on();
+                         begin(saver, part);
+                         saver.end(part.step);
+                         RING_CHECK(saver.failures() == 1 && saver.retry_due(2) && !saver.retry_due(1), "failed");
+                         mesh.host().barrier().synchronize();
+                         full = false;
+                         mesh.host().barrier().synchronize();
+                         part.go_on();
+                         begin(saver, part);
+                         saver.end_last(part.step);
+                         RING_CHECK(saver.saved_step() == 2, "saved ", saver.saved_step());
+                       }),
+              "");
+    EXPECT_EQ(outcomes_.size(), 4u);
+    EXPECT_NE(outcomes_.front().error.find("rank 1: cannot write"), std::string::npos) << outcomes_.front().error;
+    expect_of_its_step(2, 2);
+    EXPECT_EQ(std::distance(fs::directory_iterator(checkpoints()), fs::directory_iterator()), 1);
+    fs::remove_all(checkpoints());
+    outcomes_.clear();
+  }
+}
+
+}  // namespace
+}  // namespace ring::test
