@@ -1,0 +1,88 @@
+// A snapshot is of the step that it was taken after, although the next one is launched while it is copied.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <filesystem>
+
+#include "checkpoint/state.h"
+#include "comm/mesh/mesh.h"
+#include "core/devices.h"
+#include "core/philox.h"
+#include "tests/trainer/documents.h"
+#include "tests/trainer/tiny.h"
+#include "trainer/devices.h"
+#include "trainer/trainer.h"
+
+namespace ring::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+class TrainerSnapshot : public testing::Test {
+ protected:
+  void SetUp() override {
+    fs::create_directories(folder_);
+    write_documents(file(), 60, 6, [](std::uint64_t d) { return 30 + random_bits({7, 0, 0}, d) % 90; });
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+  std::string file() const { return (folder_ / "a.h5").string(); }
+
+  static std::string first_difference(const Snapshot& a, const Snapshot& b) {
+    a.wait(), b.wait();
+    for (const auto& [name, t] : a.tensors())
+      if (std::memcmp(t.local.raw(), b.tensors().at(name).local.raw(), t.local.bytes()) != 0) return name;
+    return "";
+  }
+
+  void expect_of_the_step_before(Config config) const {
+    config = resolve_config(config, 257);
+    const ExecContext ctx = make_exec_context(config);
+    const auto mesh = mesh_of_one();
+    Loader loader(open_corpus(file()), loader_options(config, *mesh));
+    Trainer trainer(config, ctx, *mesh, loader);
+    State state;
+    trainer.add_state(state);
+    for (int i = 0; i < 8; ++i) trainer.step();
+    EXPECT_EQ(trainer.replays_graph(),
+              config.train.cuda_graph == Switch::on && ctx.stream.device().backend == Backend::cuda);
+    for (int i = 0; i < 3; ++i) {
+      const Snapshot known = state.snapshot(ctx.stream);
+      known.wait();
+      const Snapshot beside = state.snapshot(ctx.stream);
+      trainer.keep_state_until(beside.copied());
+      trainer.launch();
+      EXPECT_EQ(first_difference(known, beside), "");
+      EXPECT_TRUE(trainer.finish().finite);
+      EXPECT_NE(first_difference(known, state.snapshot(ctx.stream)), "");
+    }
+  }
+  fs::path folder_ = fs::temp_directory_path() / str("ringmaster-snapshot-", getpid());
+};
+
+TEST_F(TrainerSnapshot, IsOfTheStepBefore) { expect_of_the_step_before(tiny_config()); }
+
+// So large that its copies take longer than a forward and a backward.
+class GpuTrainerSnapshot : public TrainerSnapshot {
+ protected:
+  void SetUp() override {
+    if (!backend_available(Backend::cuda)) GTEST_SKIP() << "no GPU";
+    TrainerSnapshot::SetUp();
+  }
+  static Config large(Switch graph) {
+    Config config = tiny_config();
+    config.run.device = DeviceChoice::cuda;
+    config.run.tuning_seconds = 0.0001;
+    config.model.width = 2048;
+    config.model.heads = config.model.kv_heads = 16;
+    config.model.mlp_width = 8192;
+    config.train.cuda_graph = graph;
+    return config;
+  }
+};
+
+TEST_F(GpuTrainerSnapshot, IsOfTheStepBefore) { expect_of_the_step_before(large(Switch::off)); }
+TEST_F(GpuTrainerSnapshot, IsOfTheStepBeforeAReplay) { expect_of_the_step_before(large(Switch::on)); }
+
+}  // namespace
+}  // namespace ring::test
