@@ -97,6 +97,12 @@ target_compile_definitions(ring_xxhash INTERFACE XXH_INLINE_ALL)
 ring_header_version(version ${ring_xxhash_INCLUDE}/xxhash.h XXH_VERSION_MAJOR XXH_VERSION_MINOR XXH_VERSION_RELEASE)
 ring_note(xxHash found "${version}: checksums")
 
+find_package(OpenSSL 3.0 QUIET COMPONENTS Crypto)
+ring_require(OPENSSL_FOUND OpenSSL libssl-dev)
+add_library(ring_crypto INTERFACE)
+target_link_libraries(ring_crypto INTERFACE OpenSSL::Crypto)
+ring_note(OpenSSL found "${OPENSSL_VERSION}: who may join a run of several processes")
+
 # --- optional: faster matrix products on the CPU ---------------------------------------------------------------------
 add_library(ring_blas INTERFACE)
 target_link_libraries(ring_blas INTERFACE Eigen3::Eigen)

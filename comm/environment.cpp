@@ -7,6 +7,8 @@
 #include <cstdint>
 
 #include "comm/host_list.h"
+#include "comm/secret.h"
+#include "comm/worker_page.h"
 #include "core/check.h"
 #include "core/philox.h"
 #include "core/yaml.h"
@@ -85,9 +87,7 @@ WorkerEnvironment read_ranks(Variables& v, const std::string& source, const Name
 
 // Not told how many ranks share the node: all of them when they meet at a loopback address.
 void guess_local_world(const Variables& v, WorkerEnvironment& w, const char* local_world_name) {
-  const std::string& host = w.store.host;
-  const bool loopback = host.rfind("127.", 0) == 0 || host == "::1" || host == "localhost";
-  if (!v.has(local_world_name)) w.local_world = loopback ? w.world : w.local_rank + 1;
+  if (!v.has(local_world_name)) w.local_world = is_loopback(w.store.host) ? w.world : w.local_rank + 1;
 }
 
 int port_of(const Variables& v, const std::string& name) {
@@ -116,9 +116,25 @@ void place_store(const Variables& v, WorkerEnvironment& w, const std::string& jo
   w.store_ports = std::min(kPortTries, kLastPort - w.store.port + 1);
 }
 
+// A cookie that anybody can guess is good enough to keep jobs apart, but not to be listened with beyond this host.
+void guard_store(const Variables& v, WorkerEnvironment& w, bool one_node) {
+  if (w.world == 1) return;
+  const std::string secret = v.text("RINGMASTER_SECRET");
+  if (!secret.empty())
+    w.cookie = hmac(checked_secret(secret, "environment: RINGMASTER_SECRET"), w.cookie);
+  else if (!one_node)
+    fail("environment: ", w.world, " ranks on several nodes from ", w.source,
+         ", but RINGMASTER_SECRET is not set, so that anybody could join them. Make one with `ringmaster launch "
+         "--make-secret FILE`, and start all with RINGMASTER_SECRET=$(cat FILE)");
+  else if (!is_loopback(w.store.host))
+    w.store.host = "127.0.0.1";
+}
+
 WorkerEnvironment from_ours(Variables& v) {
   WorkerEnvironment w = read_ranks(
       v, "ringmaster", {"RINGMASTER_RANK", "RINGMASTER_WORLD", "RINGMASTER_LOCAL_RANK", "RINGMASTER_LOCAL_WORLD"});
+  w.nodes = v.has("RINGMASTER_NODES") ? v.number("RINGMASTER_NODES", 1, w.world, "nodes") : 1;
+  w.restarts = v.number_or("RINGMASTER_RESTART_COUNT", 0);
   if (w.world == 1 && !v.has("RINGMASTER_STORE")) return w;
   for (const char* name : {"RINGMASTER_STORE", "RINGMASTER_COOKIE"})
     if (!v.has(name)) fail("environment: ", name, " is not set, but RINGMASTER_WORLD=", w.world, " needs it");
@@ -137,8 +153,10 @@ WorkerEnvironment from_torchrun(Variables& v) {
   if (w.world > 1)
     for (const char* name : {"MASTER_ADDR", "MASTER_PORT"})
       if (!v.has(name)) fail("environment: ", name, " is not set, but torchrun always sets it");
+  w.restarts = v.number_or("TORCHELASTIC_RESTART_COUNT", 0);
   const std::string job = v.text("TORCHELASTIC_RUN_ID") + "." + v.text("TORCHELASTIC_RESTART_COUNT");
   place_store(v, w, job, "", 1);  // torchrun's agent listens on MASTER_PORT itself
+  guard_store(v, w, w.local_world == w.world);
   return w;
 }
 
@@ -149,6 +167,7 @@ WorkerEnvironment from_mpirun(Variables& v) {
   std::string job = v.text("PMIX_NAMESPACE");
   if (job.empty()) job = v.text("OMPI_MCA_ess_base_jobid");
   place_store(v, w, job, w.local_world == w.world ? "127.0.0.1" : "");
+  guard_store(v, w, w.local_world == w.world);
   return w;
 }
 
@@ -163,6 +182,7 @@ WorkerEnvironment from_srun(Variables& v) {
   std::string host = one_node ? "127.0.0.1" : "";
   if (!one_node && !hosts.empty()) host = hosts.front();
   place_store(v, w, v.text("SLURM_JOB_ID") + "." + v.text("SLURM_STEP_ID"), host);
+  guard_store(v, w, one_node);
   return w;
 }
 
@@ -175,6 +195,7 @@ WorkerEnvironment from_plain(Variables& v) {
          "LOCAL_RANK too");
   place_store(v, w, "plain", "");
   guess_local_world(v, w, "LOCAL_WORLD_SIZE");
+  guard_store(v, w, v.has("LOCAL_WORLD_SIZE") ? w.local_world == w.world : is_loopback(w.store.host));
   return w;
 }
 
@@ -246,6 +267,8 @@ CommOptions parse_comm_options(const Environment& env) {
 std::string start_command(const WorkerEnvironment& w, const std::string& command) {
   const std::string program = "ringmaster " + command;
   if (w.world == 1) return program;
+  if (w.nodes > 1)
+    return str("on each of the ", w.nodes, " nodes: ringmaster launch, with the same options, -- ", command);
   if (w.source == "ringmaster") return str("ringmaster launch --nproc-per-node ", w.world, " -- ", command);
   if (w.source == "mpirun") return str("mpirun -n ", w.world, " ", program);
   if (w.source == "srun") return str("srun --ntasks ", w.world, " ", program);
@@ -263,6 +286,8 @@ Environment current_environment() {
     const std::size_t equals = entry.find('=');
     if (equals != std::string::npos) env[entry.substr(0, equals)] = entry.substr(equals + 1);
   }
+  const std::string cookie = env.contains("RINGMASTER_PAGE") ? own_page().cookie.data() : "";
+  if (!cookie.empty()) env["RINGMASTER_COOKIE"] = cookie;
   return env;
 }
 

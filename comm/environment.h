@@ -25,6 +25,8 @@ struct WorkerEnvironment {
   int store_ports = 1;      // rank 0 takes the first free one of this many, from store.port on
   bool host_store = false;  // nobody serves it yet: rank 0 has to
   std::string cookie;
+  int nodes = 1;     // of `ringmaster launch`
+  int restarts = 0;  // of all workers before this one was started
   std::string note;  // something odd that is worth a warning; empty otherwise
 };
 
@@ -32,7 +34,7 @@ WorkerEnvironment parse_environment(const Environment&);
 // RINGMASTER_ADDRESS, RINGMASTER_COMM_TIMEOUT (for the others to arrive, and for one operation) and RINGMASTER_LIVENESS
 // (seconds), RINGMASTER_COPY_ENGINES (0, 1)
 CommOptions parse_comm_options(const Environment&);
-Environment current_environment();
+Environment current_environment();  // with the cookie of own_page() (comm/worker_page.h), where there is one
 
 // What the user of this job's launcher types to run `ringmaster COMMAND` in as many processes again.
 std::string start_command(const WorkerEnvironment&, const std::string& command);

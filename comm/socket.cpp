@@ -1,5 +1,6 @@
 #include "comm/socket.h"
 
+#include <arpa/inet.h>
 #include <fcntl.h>
 #include <netdb.h>
 #include <netinet/in.h>
@@ -74,6 +75,15 @@ std::string to_string(const Endpoint& e) {
   return (v6 ? "[" + e.host + "]" : e.host) + ":" + std::to_string(e.port);
 }
 
+bool is_numeric(const std::string& host) {
+  in6_addr address;
+  return inet_pton(AF_INET, host.c_str(), &address) == 1 || inet_pton(AF_INET6, host.c_str(), &address) == 1;
+}
+
+bool is_loopback(const std::string& host) {
+  return (host.starts_with("127.") && is_numeric(host)) || host == "::1" || host == "localhost";
+}
+
 Endpoint parse_endpoint(const std::string& text) {
   const std::size_t colon = text.rfind(':');
   Endpoint e;
@@ -96,7 +106,7 @@ Fd listen_on(const Endpoint& at) {
   const int on = 1;
   if (fd) setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
   if (!fd || bind(fd.get(), list->ai_addr, list->ai_addrlen) != 0 || listen(fd.get(), 512) != 0)
-    fail("cannot listen on ", to_string(at), ": ", std::strerror(errno));
+    throw ListenError(errno, str("cannot listen on ", to_string(at), ": ", std::strerror(errno)));
   return fd;
 }
 

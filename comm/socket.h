@@ -6,6 +6,8 @@
 #include <string>
 #include <utility>
 
+#include "core/check.h"
+
 namespace ring {
 
 class Fd {
@@ -37,9 +39,18 @@ struct Endpoint {
 std::string to_string(const Endpoint&);            // "127.0.0.1:4711", "[::1]:4711"
 Endpoint parse_endpoint(const std::string& text);  // Error names the text
 
+bool is_numeric(const std::string& host);
+bool is_loopback(const std::string& host);  // 127.x.y.z, ::1 or localhost
+
+// The number is errno's.
+struct ListenError : Error {
+  ListenError(int number, const std::string& what) : Error(what), code(number) {}
+  int code;
+};
+
 using SocketDeadline = std::chrono::steady_clock::time_point;
 
-Fd listen_on(const Endpoint&);                            // non-blocking; port 0: an ephemeral one
+Fd listen_on(const Endpoint&);                            // non-blocking; port 0: an ephemeral one; ListenError
 Fd connect_to(const Endpoint&, SocketDeadline deadline);  // one attempt; Error says why not
 Endpoint local_endpoint(const Fd&);
 void send_all(const Fd&, const std::string& bytes, SocketDeadline deadline);

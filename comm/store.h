@@ -1,6 +1,7 @@
 #pragma once
 // The rendezvous store: short values under names, over TCP, for ranks to find each other. One process hosts a
-// StoreServer, everybody connects. A connection starts with the job's cookie, so that two jobs on a host never mix.
+// StoreServer, everybody connects. Both ends of a connection show first that they know the job's cookie, so that two
+// jobs on a host never mix, and, where the cookie is a secret, nobody else gets in. What follows is not encrypted.
 // Every wait has a timeout; errors name the key and the address.
 
 #include <chrono>
@@ -11,7 +12,9 @@
 #include <string_view>
 #include <vector>
 
+#include "comm/secret.h"
 #include "comm/socket.h"
+#include "core/check.h"
 
 namespace ring {
 
@@ -33,6 +36,8 @@ class Store {
   std::optional<std::string> try_get(const std::string& key) { return wait_for(key, Timeout(0)); }
   std::string get(const std::string& key, Timeout timeout);                  // Error: nobody set it in time
   virtual std::int64_t add(const std::string& key, std::int64_t delta) = 0;  // returns the new value; starts from 0
+  // Keeps the value as "<list>/<n>", n = 0, 1, ... for whoever comes first, second, ...; returns n.
+  virtual std::int64_t append(const std::string& list, const std::string& value) = 0;
   virtual std::string local_address() const = 0;  // numeric, of this host, as the store's host can reach it
 
   // Says that `name` is alive, or, with a last word, that it ended; a connection that closes without one leaves the
@@ -62,11 +67,14 @@ class StoreServer {
   std::unique_ptr<Impl> impl_;
 };
 
+// The store belongs to somebody else: to try again is of no use.
+struct StoreRefused : Error {
+  using Error::Error;
+};
+
 // One attempt. Error: why there is no connection.
 std::unique_ptr<Store> try_store(const Endpoint& server, const std::string& cookie, Timeout timeout);
 // Tries until the timeout; usable from several threads. A name instead of an address is resolved once.
 std::unique_ptr<Store> connect_store(const Endpoint& server, const std::string& cookie, Timeout timeout);
-
-std::string random_cookie();  // 128 bits, hexadecimal
 
 }  // namespace ring

@@ -1,11 +1,9 @@
-#include <sys/random.h>
-
-#include <array>
 #include <charconv>
 #include <mutex>
 #include <thread>
 
 #include "comm/store.h"
+#include "comm/store_handshake.h"
 #include "comm/store_protocol.h"
 
 namespace ring {
@@ -17,17 +15,11 @@ namespace {
 
 constexpr std::chrono::seconds kGrace{10};  // for an answer, beyond what the server itself may wait
 
-struct Refused : Error {
-  using Error::Error;
-};
-
 class TcpStore final : public Store {
  public:
   TcpStore(const Endpoint& server, const std::string& cookie, SocketDeadline deadline)
       : server_(server), cookie_(cookie), fd_(connect_to(server, deadline)) {
-    if (call({Op::hello, 0, "", cookie}, std::min<SocketDeadline>(deadline, Clock::now() + kGrace)).status !=
-        Status::ok)
-      throw Refused(str("the store at ", to_string(server), " belongs to another job (its cookie differs)"));
+    greet(std::min<SocketDeadline>(deadline, Clock::now() + kGrace));
     local_address_ = local_endpoint(fd_).host;
   }
 
@@ -43,12 +35,14 @@ class TcpStore final : public Store {
     return std::move(r.value);
   }
   std::int64_t add(const std::string& key, std::int64_t delta) override {
-    const Reply r = call({Op::add, delta, checked(key), ""}, Clock::now() + kGrace);
-    std::int64_t sum = 0;
-    const auto [end, error] = std::from_chars(r.value.data(), r.value.data() + r.value.size(), sum);
-    if (r.status != Status::ok || error != std::errc{} || end != r.value.data() + r.value.size())
-      fail("store at ", to_string(server_), ": cannot add ", delta, " to '", key, "'");
-    return sum;
+    const auto sum = number(call({Op::add, delta, checked(key), ""}, Clock::now() + kGrace));
+    if (!sum) fail("store at ", to_string(server_), ": cannot add ", delta, " to '", key, "'");
+    return *sum;
+  }
+  std::int64_t append(const std::string& list, const std::string& value) override {
+    const auto place = number(call({Op::append, 0, checked(list), value}, Clock::now() + kGrace));
+    if (!place) fail("store at ", to_string(server_), ": has no room in the list '", list, "'");
+    return *place;
   }
   std::string local_address() const override { return local_address_; }
   std::vector<Heartbeat> beat(const std::string& name, const std::string& word, Timeout silent,
@@ -66,6 +60,20 @@ class TcpStore final : public Store {
     std::string value;
   };
 
+  // Either side has to know the cookie.
+  void greet(SocketDeadline deadline) {
+    const std::string theirs = call({Op::hello, 0, "", ""}, deadline).value, ours = random_cookie();
+    const Reply r = call({Op::hello, 0, "", store_handshake::client_says(cookie_, theirs, ours)}, deadline);
+    if (r.status != Status::ok || !same_secret(r.value, store_handshake::proof(cookie_, "server", theirs, ours)))
+      throw StoreRefused(str("the store at ", to_string(server_),
+                             " belongs to another job, or has another secret (its cookie differs)"));
+  }
+  static std::optional<std::int64_t> number(const Reply& r) {
+    std::int64_t n = 0;
+    const auto [end, error] = std::from_chars(r.value.data(), r.value.data() + r.value.size(), n);
+    if (r.status != Status::ok || error != std::errc{} || end != r.value.data() + r.value.size()) return {};
+    return n;
+  }
   static const std::string& checked(const std::string& key) {
     RING_CHECK(!key.empty() && key.size() <= kMaxKey, "store: a key has 1 to ", kMaxKey, " bytes, got ", key.size());
     return key;
@@ -115,7 +123,7 @@ std::unique_ptr<Store> connect_store(const Endpoint& server, const std::string& 
   for (;;) {
     try {
       return std::make_unique<TcpStore>(server, cookie, deadline);
-    } catch (const Refused&) {
+    } catch (const StoreRefused&) {
       throw;
     } catch (const Error& e) {
       if (Clock::now() + std::chrono::milliseconds(50) >= deadline)
@@ -123,17 +131,6 @@ std::unique_ptr<Store> connect_store(const Endpoint& server, const std::string& 
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
-}
-
-std::string random_cookie() {
-  std::array<unsigned char, 16> bytes;
-  RING_CHECK(getrandom(bytes.data(), bytes.size(), 0) == static_cast<ssize_t>(bytes.size()), "getrandom failed");
-  std::string out;
-  for (const unsigned char b : bytes) {
-    out += "0123456789abcdef"[b >> 4];
-    out += "0123456789abcdef"[b & 15];
-  }
-  return out;
 }
 
 }  // namespace ring

@@ -15,7 +15,7 @@ namespace ring::store_protocol {
 inline constexpr std::uint32_t kMagic = 0x31534D52;  // "RMS1": first word of a reply to hello
 inline constexpr std::size_t kMaxKey = 1024, kMaxFrame = kMaxStoreValue + kMaxKey + 64;
 
-enum class Op : std::uint8_t { hello = 1, set, get, add, beat };
+enum class Op : std::uint8_t { hello = 1, set, get, add, beat, append };
 enum class Status : std::uint8_t { ok = 0, absent = 1, refused = 2 };
 
 struct Request {

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <limits>
+
+#include "comm/store_handshake.h"
 
 namespace ring {
 
@@ -39,13 +42,22 @@ void StoreSessions::receive(Session& s, std::string_view bytes, Clock::time_poin
   s.in.erase(0, done);
 }
 
-void StoreSessions::handle(Session& s, const Request& r, Clock::time_point now) {
-  if (!s.trusted) {
-    s.trusted = r.op == Op::hello && r.value == cookie_;
-    s.out += reply(s.trusted ? Status::ok : Status::refused);
-    s.closing = !s.trusted;
+void StoreSessions::greet(Session& s, const Request& r) {
+  if (r.op != Op::hello) fail("store: a request before the hello");
+  if (s.number.empty()) {
+    s.number = new_number_();
+    s.out += reply(Status::ok, s.number);
     return;
   }
+  s.trusted = store_handshake::client_knows(cookie_, s.number, r.value);
+  s.closing = !s.trusted;
+  s.out += !s.trusted ? reply(Status::refused)
+                      : reply(Status::ok, store_handshake::proof(cookie_, "server", s.number,
+                                                                 r.value.substr(0, store_handshake::kNumber)));
+}
+
+void StoreSessions::handle(Session& s, const Request& r, Clock::time_point now) {
+  if (!s.trusted) return greet(s, r);
   if (r.key.empty()) fail("store: no key");
   switch (r.op) {
     case Op::set: {
@@ -66,6 +78,7 @@ void StoreSessions::handle(Session& s, const Request& r, Clock::time_point now) 
       return;
     }
     case Op::beat: return beat(s, r, now);
+    case Op::append: return append(s, r);
     default: fail("store: unknown operation");
   }
 }
@@ -95,6 +108,21 @@ void StoreSessions::add(Session& s, const Request& r) {
   }
   put_value(r.key, std::to_string(sum));
   s.out += reply(Status::ok, std::to_string(sum));
+}
+
+// The list's own key holds how many there are.
+void StoreSessions::append(Session& s, const Request& r) {
+  const auto found = values_.find(r.key);
+  const std::int64_t count = found == values_.end() ? 0 : std::strtoll(found->second.c_str(), nullptr, 10);
+  const std::string key = r.key + "/" + std::to_string(count);
+  if (count < 0 || count == std::numeric_limits<std::int64_t>::max() || key.size() > kMaxKey ||
+      !has_room(key + r.key, r.value.size() + 20)) {
+    s.out += reply(Status::refused);
+    return;
+  }
+  put_value(r.key, std::to_string(count + 1));
+  put_value(key, r.value);
+  s.out += reply(Status::ok, std::to_string(count));
 }
 
 void StoreSessions::beat(Session& s, const Request& r, Clock::time_point now) {

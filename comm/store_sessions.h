@@ -1,15 +1,17 @@
 #pragma once
 // What the store knows, and the conversations about it, without sockets: bytes come in, bytes go out. Whoever speaks is
-// a stranger until it has shown the cookie; strangers get little room and little time.
+// a stranger until it has shown that it knows the cookie; strangers get little room and little time.
 
 #include <chrono>
 #include <cstddef>
+#include <functional>
 #include <list>
 #include <map>
 #include <optional>
 #include <string>
 #include <string_view>
 
+#include "comm/secret.h"
 #include "comm/store_protocol.h"
 
 namespace ring {
@@ -23,7 +25,8 @@ class StoreSessions {
  public:
   using Clock = std::chrono::steady_clock;
   struct Session {
-    bool trusted = false;  // has shown the cookie
+    bool trusted = false;  // has shown that it knows the cookie
+    std::string number;    // that it has to prove it with (comm/store_handshake.h)
     bool closing = false;  // once `out` is sent
     std::string in, out;
     std::string waiting_for;                     // key of an open get
@@ -34,7 +37,9 @@ class StoreSessions {
   };
   using Iterator = std::list<Session>::iterator;
 
-  explicit StoreSessions(std::string cookie) : cookie_(std::move(cookie)) {}
+  // new_number: gives another one each time.
+  explicit StoreSessions(std::string cookie, std::function<std::string()> new_number = random_cookie)
+      : cookie_(std::move(cookie)), new_number_(std::move(new_number)) {}
 
   Iterator open(Clock::time_point now);
   // All requests that are complete; those that come while the session is full wait in `in` for the next call.
@@ -50,9 +55,11 @@ class StoreSessions {
   std::size_t strangers() const;
 
  private:
+  void greet(Session&, const store_protocol::Request&);
   void handle(Session&, const store_protocol::Request&, Clock::time_point now);
   void put_value(const std::string& key, std::string value);
   void add(Session&, const store_protocol::Request&);
+  void append(Session&, const store_protocol::Request&);
   void beat(Session&, const store_protocol::Request&, Clock::time_point now);
   bool has_room(const std::string& key, std::size_t value) const;
 
@@ -62,6 +69,7 @@ class StoreSessions {
   };
 
   std::string cookie_;
+  std::function<std::string()> new_number_;
   std::list<Session> sessions_;  // in the order of their coming
   std::map<std::string, std::string> values_;
   std::map<std::string, Pulse> pulses_;

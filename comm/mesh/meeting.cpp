@@ -12,8 +12,9 @@ using Clock = std::chrono::steady_clock;
 
 // The first free port of the range; the cookie tells the others which one is ours.
 std::unique_ptr<StoreServer> host_store(const WorkerEnvironment& env) {
-  // Several nodes: the host's name may mean a loopback address on the host itself, so listen on all; the cookie guards.
-  const std::string host = env.local_world == env.world ? env.store.host : "0.0.0.0";
+  // Several nodes: the host's name may mean a loopback address on the host itself, so listen on all; the secret guards.
+  const bool v6 = env.store.host.find(':') != std::string::npos;
+  const std::string host = is_loopback(env.store.host) ? env.store.host : v6 ? "::" : "0.0.0.0";
   std::string reason;
   for (int k = 0; k < env.store_ports; ++k) {
     try {
@@ -46,8 +47,10 @@ std::unique_ptr<Store> find_store(const WorkerEnvironment& env, Timeout timeout)
        kMoreTime);
 }
 
+// Agents that met at a loopback address are on one host, whatever they call nodes.
 void refuse_loopback_between_nodes(const WorkerEnvironment& env, const std::string& address) {
-  if (env.local_world < env.world && (address.rfind("127.", 0) == 0 || address == "::1"))
+  if (env.source == "ringmaster" && is_loopback(env.store.host)) return;
+  if (env.local_world < env.world && is_loopback(address))
     fail("rank ", env.rank, " would be reached at ", address, ", which no other node can reach (", env.local_world,
          " of ", env.world, " ranks are on this one): set RINGMASTER_ADDRESS to this node's address");
 }

@@ -23,6 +23,7 @@ Environment with(Environment env, const Environment& changes) {
   return env;
 }
 
+constexpr const char* kSecret = "0123456789abcdef0123456789abcdef";
 const Environment kOurs = {{"RINGMASTER_RANK", "1"},
                            {"RINGMASTER_WORLD", "4"},
                            {"RINGMASTER_LOCAL_RANK", "1"},
@@ -41,7 +42,8 @@ const Environment kTorchrun = {{"RANK", "5"},
                                {"MASTER_PORT", "29500"},
                                {"TORCHELASTIC_RUN_ID", "none"},
                                {"TORCHELASTIC_RESTART_COUNT", "0"},
-                               {"TORCHELASTIC_USE_AGENT_STORE", "True"}};
+                               {"TORCHELASTIC_USE_AGENT_STORE", "True"},
+                               {"RINGMASTER_SECRET", kSecret}};
 const Environment kMpirun = {{"OMPI_COMM_WORLD_RANK", "2"},
                              {"OMPI_COMM_WORLD_SIZE", "3"},
                              {"OMPI_COMM_WORLD_LOCAL_RANK", "2"},
@@ -49,9 +51,11 @@ const Environment kMpirun = {{"OMPI_COMM_WORLD_RANK", "2"},
                              {"OMPI_COMM_WORLD_NODE_RANK", "2"},
                              {"PMIX_NAMESPACE", "1234567"},
                              {"PMIX_RANK", "2"}};
-const Environment kSrun = {{"SLURM_JOB_ID", "991"}, {"SLURM_STEP_ID", "0"},        {"SLURM_PROCID", "3"},
-                           {"SLURM_NTASKS", "8"},   {"SLURM_STEP_NUM_TASKS", "4"}, {"SLURM_LOCALID", "1"},
-                           {"SLURM_NODEID", "1"},   {"SLURM_STEP_NUM_NODES", "2"}, {"SLURM_STEP_NODELIST", "n[07,12]"}};
+const Environment kSrun = {
+    {"SLURM_JOB_ID", "991"},       {"SLURM_STEP_ID", "0"},        {"SLURM_PROCID", "3"},
+    {"SLURM_NTASKS", "8"},         {"SLURM_STEP_NUM_TASKS", "4"}, {"SLURM_LOCALID", "1"},
+    {"SLURM_NODEID", "1"},         {"SLURM_STEP_NUM_NODES", "2"}, {"SLURM_STEP_NODELIST", "n[07,12]"},
+    {"RINGMASTER_SECRET", kSecret}};
 
 TEST(Environment, NothingIsASingleProcess) {
   const WorkerEnvironment w = parse_environment({{"HOME", "/root"}, {"MASTER_ADDR", "x"}});
@@ -109,7 +113,9 @@ TEST(Environment, Mpirun) {
 }
 
 TEST(Environment, MpirunOverNodesNeedsAnAddress) {
-  const Environment nodes = with(kMpirun, {{"OMPI_COMM_WORLD_LOCAL_SIZE", "1"}, {"OMPI_COMM_WORLD_LOCAL_RANK", "0"}});
+  const Environment nodes =
+      with(kMpirun,
+           {{"OMPI_COMM_WORLD_LOCAL_SIZE", "1"}, {"OMPI_COMM_WORLD_LOCAL_RANK", "0"}, {"RINGMASTER_SECRET", kSecret}});
   EXPECT_NE(error_of(nodes).find("set MASTER_ADDR"), std::string::npos) << error_of(nodes);
   const WorkerEnvironment w = parse_environment(with(nodes, {{"MASTER_ADDR", "10.0.0.1"}, {"MASTER_PORT", "5000"}}));
   EXPECT_EQ(w.store, (Endpoint{"10.0.0.1", 5000}));
@@ -146,6 +152,31 @@ TEST(Environment, PlainVariables) {
   EXPECT_NE(error_of(with(plain, {{"MASTER_ADDR", ""}})).find("MASTER_ADDR"), std::string::npos);
   // Kubeflow's PyTorchJob counts pods in RANK and WORLD_SIZE and gives no LOCAL_RANK.
   EXPECT_NE(error_of(with(plain, {{"LOCAL_RANK", ""}})).find("LOCAL_RANK"), std::string::npos);
+}
+
+// Whoever listens beyond this host has to know a secret.
+TEST(Environment, SeveralNodesNeedASecret) {
+  const Environment plain = {{"RANK", "1"},
+                             {"WORLD_SIZE", "4"},
+                             {"LOCAL_RANK", "1"},
+                             {"LOCAL_WORLD_SIZE", "2"},
+                             {"MASTER_ADDR", "10.0.0.1"},
+                             {"MASTER_PORT", "6000"}};
+  for (const Environment& env : {kTorchrun, kSrun, with(plain, {{"RINGMASTER_SECRET", kSecret}})}) {
+    const WorkerEnvironment w = parse_environment(env);
+    EXPECT_FALSE(is_loopback(w.store.host));
+    EXPECT_NE(parse_environment(with(env, {{"RINGMASTER_SECRET", std::string(32, 'x')}})).cookie, w.cookie);
+    EXPECT_NE(error_of(with(env, {{"RINGMASTER_SECRET", ""}})).find("RINGMASTER_SECRET is not set"), std::string::npos);
+    EXPECT_NE(error_of(with(env, {{"RINGMASTER_SECRET", "short"}})).find("can be guessed"), std::string::npos);
+  }
+  // The last rank of plain variables cannot tell that it is on another node, if nobody says so.
+  EXPECT_NE(error_of(with(plain, {{"RANK", "3"}, {"LOCAL_RANK", "3"}, {"LOCAL_WORLD_SIZE", ""}})), "");
+}
+
+TEST(Environment, OneNodeMeetsOnItselfWithoutASecret) {
+  const Environment torchrun = with(kTorchrun, {{"WORLD_SIZE", "4"}, {"RANK", "1"}});
+  EXPECT_EQ(parse_environment(torchrun).store.host, "node0");
+  EXPECT_EQ(parse_environment(with(torchrun, {{"RINGMASTER_SECRET", ""}})).store.host, "127.0.0.1");
 }
 
 struct Bad {

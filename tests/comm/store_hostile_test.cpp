@@ -1,6 +1,7 @@
 // Strangers and damaged clients at the store's door: they get little room and time, and nobody else notices.
 
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 
@@ -9,6 +10,7 @@
 #include <vector>
 
 #include "comm/store.h"
+#include "comm/store_handshake.h"
 #include "comm/store_sessions.h"
 #include "core/check.h"
 #include "core/philox.h"
@@ -20,14 +22,30 @@ using namespace store_protocol;
 using Clock = std::chrono::steady_clock;
 constexpr Timeout kSoon{5000};
 
+const std::string kOwnNumber(store_handshake::kNumber, '7');
+const std::string kHello = encode({Op::hello, 0, "", ""});
+std::string knock(const std::string& cookie, const std::string& number) {
+  return encode({Op::hello, 0, "", store_handshake::client_says(cookie, number, kOwnNumber)});
+}
+
 class StoreHostile : public testing::Test {
  protected:
   Fd stranger() const { return connect_to(server_.endpoint(), Clock::now() + kSoon); }
-  // One that has shown the cookie.
+  // The answer to a message: its status and value.
+  static std::pair<Status, std::string> ask(const Fd& fd, const std::string& message) {
+    send_all(fd, message, Clock::now() + kSoon);
+    std::size_t at = 0;
+    const auto length = take<std::uint32_t>(recv_exactly(fd, 4, Clock::now() + kSoon), at);
+    const std::string payload = recv_exactly(fd, length, Clock::now() + kSoon);
+    at = 4;
+    const auto status = take<Status>(payload, at);
+    return {status, payload.substr(at)};
+  }
+  // One that has shown that it knows the cookie.
   Fd member() const {
     Fd fd = stranger();
-    send_all(fd, encode({Op::hello, 0, "", "s"}), Clock::now() + kSoon);
-    recv_exactly(fd, 9, Clock::now() + kSoon);
+    const std::string number = ask(fd, kHello).second;
+    EXPECT_EQ(ask(fd, knock("s", number)).first, Status::ok);
     return fd;
   }
   void expect_well() const {
@@ -39,6 +57,13 @@ class StoreHostile : public testing::Test {
 
   StoreServer server_{{"127.0.0.1", 0}, "s"};
 };
+
+// The next connection.
+int accept_soon(const Fd& listening) {
+  pollfd fd{listening.get(), POLLIN, 0};
+  poll(&fd, 1, static_cast<int>(kSoon.count()));
+  return accept4(listening.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
+}
 
 // Bytes that are a function of a number: what is said differs by kind of damage.
 std::string damaged_message(std::uint64_t n) {
@@ -92,7 +117,7 @@ TEST_F(StoreHostile, ACrowdOfSilentStrangersLetsMembersIn) {
 // A byte now and then keeps nobody in beyond the time for the hello.
 TEST_F(StoreHostile, ASlowStrangerIsShownOut) {
   const Fd fd = stranger();
-  const std::string hello = encode({Op::hello, 0, "", "s"});
+  const std::string hello = kHello + knock("s", kOwnNumber);
   const auto begin = Clock::now();
   bool out = false;
   for (std::size_t i = 0; !out && i < 100; ++i) {
@@ -125,12 +150,21 @@ TEST_F(StoreHostile, AnswersThatNobodyReadsAreBounded) {
   expect_well();
 }
 
+// A session of a member.
+StoreSessions::Iterator member_of(StoreSessions& sessions, StoreSessions::Clock::time_point now) {
+  const auto s = sessions.open(now);
+  sessions.receive(*s, kHello, now);
+  sessions.receive(*s, knock("s", s->number), now);
+  EXPECT_TRUE(s->trusted);
+  s->out.clear();
+  return s;
+}
+
 TEST(StoreSessions, RequestsWaitUntilTheirAnswersHaveRoom) {
   StoreSessions sessions("s");
   const auto now = StoreSessions::Clock::now();
-  const auto s = sessions.open(now);
-  sessions.receive(
-      *s, encode({Op::hello, 0, "", "s"}) + encode({Op::set, 0, "large", std::string(kMaxStoreValue, 'x')}), now);
+  const auto s = member_of(sessions, now);
+  sessions.receive(*s, encode({Op::set, 0, "large", std::string(kMaxStoreValue, 'x')}), now);
   s->out.clear();
   std::string asks;
   for (int i = 0; i < 400; ++i) asks += encode({Op::get, 0, "large", ""});
@@ -149,14 +183,13 @@ TEST(StoreSessions, RequestsWaitUntilTheirAnswersHaveRoom) {
 TEST(StoreSessions, NumbersAtTheirExtremes) {
   StoreSessions sessions("s");
   const auto now = StoreSessions::Clock::now();
-  const auto s = sessions.open(now);
+  const auto s = member_of(sessions, now);
   constexpr auto kLeast = std::numeric_limits<std::int64_t>::min(), kMost = std::numeric_limits<std::int64_t>::max();
   const auto say = [&](Op op, std::int64_t number, const std::string& key, const std::string& value) {
     s->out.clear();
     sessions.receive(*s, encode({op, number, key, value}), now);
     return s->out;
   };
-  EXPECT_EQ(say(Op::hello, 0, "", "s"), reply(Status::ok));
   EXPECT_EQ(say(Op::add, kMost, "n", ""), reply(Status::ok, std::to_string(kMost)));
   EXPECT_EQ(say(Op::add, 1, "n", ""), reply(Status::refused)) << "no overflow";
   EXPECT_EQ(say(Op::add, kLeast, "m", ""), reply(Status::ok, std::to_string(kLeast)));
@@ -175,8 +208,7 @@ TEST(StoreSessions, NumbersAtTheirExtremes) {
 TEST(StoreSessions, AllValuesTogetherAreBounded) {
   StoreSessions sessions("s");
   const auto now = StoreSessions::Clock::now();
-  const auto s = sessions.open(now);
-  sessions.receive(*s, encode({Op::hello, 0, "", "s"}), now);
+  const auto s = member_of(sessions, now);
   std::size_t kept = 0;
   for (int i = 0; i < 400; ++i) {
     s->out.clear();
@@ -189,6 +221,65 @@ TEST(StoreSessions, AllValuesTogetherAreBounded) {
   sessions.receive(*s, encode({Op::set, 0, "k0", "small"}), now);
   sessions.receive(*s, encode({Op::set, 0, "new", "small"}), now);
   EXPECT_EQ(s->out, reply(Status::ok) + reply(Status::ok)) << "what is replaced makes room";
+}
+
+// Whoever listened to another connection, or guesses, is refused and learns nothing from it.
+TEST_F(StoreHostile, WhatWasHeardElsewhereOpensNothing) {
+  const Fd watched = stranger();
+  const std::string number = ask(watched, kHello).second, knocked = knock("s", number);
+  ASSERT_EQ(number.size(), store_handshake::kNumber);
+  EXPECT_EQ(ask(watched, knocked).first, Status::ok);
+  const Fd replay = stranger();
+  EXPECT_NE(ask(replay, kHello).second, number) << "each connection has a number of its own";
+  EXPECT_EQ(ask(replay, knocked), std::pair(Status::refused, std::string()));
+  expect_closed(replay);
+
+  const Fd reflected = stranger();  // the server's own proof, which is made for the other side
+  const std::string again = ask(reflected, kHello).second;
+  const std::string theirs = store_handshake::proof("s", "server", again, kOwnNumber);
+  EXPECT_EQ(ask(reflected, encode({Op::hello, 0, "", kOwnNumber + theirs})).first, Status::refused);
+
+  const Fd hasty = stranger();  // a request before the proof
+  ask(hasty, kHello);
+  send_all(hasty, encode({Op::set, 0, "k", "v"}), Clock::now() + kSoon);
+  expect_closed(hasty);
+  expect_well();
+}
+
+// A server that does not know the cookie is not believed.
+TEST(Store, AServerHasToKnowTheCookieToo) {
+  const Fd listening = listen_on({"127.0.0.1", 0});
+  std::thread impostor([&] {
+    const Fd fd(accept_soon(listening));
+    for (const std::string& answer : {reply(Status::ok, random_cookie()), reply(Status::ok, hmac("guess", "proof"))}) {
+      std::size_t at = 0;
+      const auto length = take<std::uint32_t>(recv_exactly(fd, 4, Clock::now() + kSoon), at);
+      recv_exactly(fd, length, Clock::now() + kSoon);
+      send_all(fd, answer, Clock::now() + kSoon);
+    }
+  });
+  EXPECT_THROW(try_store(local_endpoint(listening), "s", kSoon), StoreRefused);
+  impostor.join();
+}
+
+TEST(StoreSessions, AListHasEachValueUnderItsNumber) {
+  StoreSessions sessions("s");
+  const auto now = StoreSessions::Clock::now();
+  const auto a = member_of(sessions, now), b = member_of(sessions, now);
+  const auto say = [&](const StoreSessions::Iterator& s, const Request& r) {
+    s->out.clear();
+    sessions.receive(*s, encode(r), now);
+    return s->out;
+  };
+  say(b, {Op::get, 5000, "l/1", ""});
+  EXPECT_EQ(say(a, {Op::append, 0, "l", "first"}), reply(Status::ok, "0"));
+  EXPECT_EQ(b->out, "");
+  EXPECT_EQ(say(a, {Op::append, 0, "l", "second"}), reply(Status::ok, "1"));
+  EXPECT_EQ(b->out, reply(Status::ok, "second")) << "who waited is answered";
+  EXPECT_EQ(say(a, {Op::get, 0, "l/0", ""}), reply(Status::ok, "first"));
+  say(a, {Op::set, 0, "l", "-5"});
+  EXPECT_EQ(say(a, {Op::append, 0, "l", "x"}), reply(Status::refused)) << "no list any more";
+  EXPECT_EQ(say(a, {Op::append, 0, std::string(kMaxKey, 'k'), "x"}), reply(Status::refused)) << "no room in the name";
 }
 
 }  // namespace

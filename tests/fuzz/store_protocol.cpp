@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/store_handshake.h"
 #include "comm/store_sessions.h"
 
 namespace {
@@ -33,9 +34,9 @@ class Conversation {
     if (!places_[who]) places_[who] = sessions_.open(now_);
     StoreSessions::Session& s = **places_[who];
     switch (what) {
-      case 0: return hear(who, bytes);                                           // raw
-      case 1: return hear(who, frame(std::string(bytes)));                       // a message that ends where it says
-      case 2: return hear(who, encode({Op::hello, 0, "", std::string(bytes)}));  // perhaps the cookie
+      case 0: return hear(who, bytes);                      // raw
+      case 1: return hear(who, frame(std::string(bytes)));  // a message that ends where it says
+      case 2: return greet(who, std::string(bytes));        // perhaps with the cookie
       case 3:
         if (bytes.size() < 2) return;
         return hear(who, encode({static_cast<Op>(bytes[0]), bytes[1], std::string(bytes.substr(2, 2)),
@@ -45,6 +46,10 @@ class Conversation {
       case 6: return sessions_.answer_beats(now_);
       default: return read(s);
     }
+  }
+  void greet(int who, const std::string& cookie) {
+    hear(who, encode({Op::hello, 0, "", ""}));
+    if (places_[who]) hear(who, encode({Op::hello, 0, "", store_handshake::client_says(cookie, kNumber, kNumber)}));
   }
   void hear(int who, std::string_view bytes) {
     try {
@@ -65,7 +70,8 @@ class Conversation {
     s.out.clear();
   }
 
-  StoreSessions sessions_{"s"};
+  static inline const std::string kNumber = std::string(store_handshake::kNumber, '1');
+  StoreSessions sessions_{"s", [] { return kNumber; }};
   StoreSessions::Clock::time_point now_{};
   std::optional<StoreSessions::Iterator> places_[4];
   int steps_ = 0;

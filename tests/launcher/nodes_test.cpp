@@ -84,6 +84,7 @@ class DistNodes : public test::Runs, public testing::WithParamInterface<Layout> 
                                                                {"LOCAL_WORLD_SIZE", std::to_string(here)},
                                                                {"MASTER_ADDR", kAddresses[0]},
                                                                {"MASTER_PORT", "29500"},
+                                                               {"RINGMASTER_SECRET", std::string(32, 's')},
                                                                {"RINGMASTER_LIVENESS", std::to_string(kSilence)}}));
     return ranks;
   }

@@ -1,0 +1,27 @@
+#pragma once
+// Secrets that processes of a job share, and what they make of them: HMAC-SHA-256 of OpenSSL's libcrypto.
+
+#include <string>
+
+namespace ring {
+
+inline constexpr std::size_t kLeastSecret = 32;  // characters; 128 bits in hexadecimal
+
+std::string hmac(const std::string& key, const std::string& text);  // 64 hexadecimal digits
+bool same_secret(const std::string& a, const std::string& b);       // in a time that tells nothing about where
+std::string random_cookie();                                        // 128 bits, hexadecimal
+std::string random_secret();                                        // 256 bits, hexadecimal
+
+// Error: the file cannot be read, others than its owner can, or it holds less than kLeastSecret characters.
+std::string read_secret(const std::string& file);
+// Error: too short; `source` names it.
+std::string checked_secret(const std::string& secret, const std::string& source);
+// For one that only its owner can read. Error: it exists already, or cannot be written.
+void make_secret(const std::string& file);
+
+// How to make one, for messages.
+inline constexpr const char* kMakeSecret =
+    "make one with `ringmaster launch --make-secret FILE`, copy it to every node, and give --secret-file FILE or "
+    "RINGMASTER_SECRET";
+
+}  // namespace ring

@@ -1,0 +1,45 @@
+#pragma once
+// A page of memory that a worker shares with the agent that started it. The agent hands on by it what no environment
+// should show, and reads from it how far the worker has come, also once the worker is dead. The descriptor is
+// inherited; RINGMASTER_PAGE is its number.
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <string>
+
+#include "comm/socket.h"
+
+namespace ring {
+
+struct WorkerPage {
+  std::uint64_t magic = 0;
+  std::array<char, 128> cookie{};         // of the store, ends with 0; from the agent
+  std::atomic<std::int64_t> stepping{0};  // 1: nothing was refused, and steps follow
+  std::atomic<std::int64_t> step{0};      // optimizer steps done
+  std::atomic<std::int64_t> begun{0};     // 1: the run's directory is this job's, since this attempt or an earlier one
+  std::atomic<std::int64_t> lost_ms{0};   // that restarts have cost so far; rank 0's
+  std::atomic<std::int64_t> since_ms{0};  // since 1970: earlier time is counted, or was not lost; rank 0's
+};
+
+// The agent's side. Error: there is no memory.
+class SharedPage {
+ public:
+  explicit SharedPage(const std::string& cookie);
+  ~SharedPage();
+  SharedPage(const SharedPage&) = delete;
+  SharedPage& operator=(const SharedPage&) = delete;
+  int fd() const { return fd_.get(); }  // closed by exec unless the child decides otherwise
+  WorkerPage& operator*() const { return *page_; }
+  WorkerPage* operator->() const { return page_; }
+
+ private:
+  Fd fd_;
+  WorkerPage* page_;
+};
+
+// The worker's side: what RINGMASTER_PAGE names, mapped at the first call, with the descriptor closed; a page of its
+// own when there is none. Error: the variable names no such page.
+WorkerPage& own_page();
+
+}  // namespace ring

@@ -1,0 +1,51 @@
+#include "comm/secret.h"
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "core/check.h"
+
+namespace ring {
+namespace {
+
+// RFC 4231, test cases 1 and 2.
+TEST(Secret, HmacIsThatOfTheStandard) {
+  EXPECT_EQ(hmac(std::string(20, '\x0b'), "Hi There"),
+            "b0344c61d8db38535ca8afceaf0bf12b881dc200c9833da726e9376c2e32cff7");
+  EXPECT_EQ(hmac("Jefe", "what do ya want for nothing?"),
+            "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843");
+}
+
+TEST(Secret, RandomOnesDiffer) {
+  EXPECT_EQ(random_secret().size(), 64u);
+  EXPECT_NE(random_secret(), random_secret());
+  EXPECT_TRUE(same_secret("abc", "abc"));
+  EXPECT_FALSE(same_secret("abc", "abd"));
+  EXPECT_FALSE(same_secret("abc", "abcd"));
+}
+
+TEST(Secret, FilesAreTheirOwners) {
+  std::string folder = (std::filesystem::temp_directory_path() / "ring_secret_XXXXXX").string();
+  ASSERT_NE(mkdtemp(folder.data()), nullptr);
+  const std::string file = folder + "/s";
+  make_secret(file);
+  EXPECT_EQ(read_secret(file).size(), 64u);
+  struct stat facts {};
+  ASSERT_EQ(stat(file.c_str(), &facts), 0);
+  EXPECT_EQ(facts.st_mode & 0777, 0600u);
+  EXPECT_THROW(make_secret(file), Error) << "it is not replaced";
+  chmod(file.c_str(), 0640);
+  EXPECT_THROW(read_secret(file), Error) << "others can read it";
+  std::ofstream(folder + "/short") << "secret\n";
+  chmod((folder + "/short").c_str(), 0600);
+  EXPECT_THROW(read_secret(folder + "/short"), Error);
+  EXPECT_THROW(read_secret(folder + "/none"), Error);
+  std::filesystem::remove_all(folder);
+}
+
+}  // namespace
+}  // namespace ring
