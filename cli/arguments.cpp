@@ -153,14 +153,19 @@ void turn_help_around(Words& words) {
   words.push_back("--help");
 }
 
-// With the `--` of launch before the name of a command where it was left out.
-Words separate_command(const CLI::App& app, Words arguments) {
+// The arguments of launch, with the `--` before the name of a command where it was left out, and torchrun's older names
+// of options (--nproc_per_node).
+Words launch_words(const CLI::App& app, Words arguments) {
   if (arguments.empty() || arguments[0] != "launch") return arguments;
-  if (std::ranges::find(arguments, "--") != arguments.end()) return arguments;
-  auto end = arguments.begin() + 1;
-  for (; end != arguments.end(); ++end)
-    if (find_command(app, *end) && end[-1] != "--log-dir") break;
-  if (end != arguments.end()) arguments.insert(end, "--");
+  auto end = std::ranges::find(arguments, "--");
+  if (end == arguments.end()) {
+    for (end = arguments.begin() + 1; end != arguments.end(); ++end)
+      if (find_command(app, *end) && (!is_option(end[-1]) || end[-1] == "--standalone")) break;
+    if (end != arguments.end()) end = arguments.insert(end, "--");
+  }
+  for (auto word = arguments.begin(); word != end; ++word)
+    if (word->starts_with("--"))
+      std::replace(word->begin(), word->begin() + static_cast<std::ptrdiff_t>(name_of(*word).size()), '_', '-');
   return arguments;
 }
 
@@ -168,7 +173,7 @@ Words separate_command(const CLI::App& app, Words arguments) {
 
 void parse_arguments(CLI::App& app, Words arguments) {
   turn_help_around(arguments);
-  arguments = separate_command(app, std::move(arguments));
+  arguments = launch_words(app, std::move(arguments));
   check_words(app, arguments);
   std::reverse(arguments.begin(), arguments.end());  // as CLI11 wants them
   try {

@@ -1,17 +1,21 @@
-// `ringmaster launch`: several workers on this machine.
+// `ringmaster launch`: workers on this machine, or on this node of several.
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cctype>
 #include <memory>
 
 #include "cli/command_names.h"
 #include "cli/commands.h"
+#include "cli/launch_options.h"
 #include "cli/number_option.h"
 #include "comm/environment.h"
 #include "comm/gloo/gloo.h"
+#include "comm/secret.h"
 #include "core/check.h"
 #include "core/exit_code.h"
 #include "core/joined.h"
-#include "launcher/agent.h"
+#include "launcher/supervisor.h"
 
 namespace ring {
 namespace {
@@ -20,10 +24,16 @@ constexpr const char* kExamples = R"(Examples:
   ringmaster launch --nproc-per-node 2 -- train configs/quickstart.yaml
       two workers on this machine train together, data parallel
   ringmaster launch --nproc-per-node 4 --threads-per-worker 2 --log-dir logs -- train my.yaml optimizer.lr=1e-3
-      four workers of two threads each; logs/rank0.log ... logs/rank3.log
+      four workers of two threads each; logs/attempt_0/rank0.log ... rank3.log
+  ringmaster launch --make-secret job.secret
+  ringmaster launch --nnodes 2 --nproc-per-node auto --rdzv-endpoint 10.0.0.1:29400 --secret-file job.secret -- \
+      train my.yaml
+      the same command on two machines, of which one is 10.0.0.1
 
-SIGINT and SIGTERM are passed on once: the workers finish their step, checkpoint and exit; a second one ends them at
-once. When a worker fails, it is named with its last lines, the others are ended, and its exit code is returned.)";
+When a worker fails, it is named with its last lines, the others are ended on all nodes, and all are started again:
+training goes on from its newest checkpoint. SIGINT and SIGTERM are passed on once: the workers finish their step,
+checkpoint and exit; a second one ends them at once. Every option is also taken from the environment as torchrun's are:
+--nproc-per-node from PET_NPROC_PER_NODE.)";
 
 // Those in which several processes do one thing together; of any other each would do all.
 bool shares_work(const std::vector<std::string>& command) {
@@ -44,35 +54,134 @@ void check_command(const CLI::App& app, const LaunchOptions& o) {
        joined(o.command, " "));
 }
 
+// As they are written.
+struct Words {
+  std::string nodes = "1", processes, endpoint, master_addr, master_port = "29500", rdzv_conf, tee, redirects, filter;
+  std::string signals, secret_file, new_secret, backend;
+  int stop_seconds = 300;
+  double monitor_seconds = 0.2;
+  bool standalone = false;
+};
+
+void read_words(const Words& w, LaunchOptions& o) {
+  read_nodes(w.nodes, o);
+  o.processes = read_processes(w.processes);
+  if (!w.endpoint.empty())
+    o.endpoint = read_rdzv_endpoint(w.endpoint);
+  else if (!w.master_addr.empty())
+    o.endpoint = read_rdzv_endpoint(w.master_addr + ":" + w.master_port);
+  if (w.standalone && o.most_nodes > 1) fail("launch: --standalone is for one node, but --nnodes is ", w.nodes);
+  if (!w.rdzv_conf.empty()) read_rdzv_conf(w.rdzv_conf, o);
+  if (!w.tee.empty()) o.tee = read_streams("--tee", w.tee);
+  if (!w.redirects.empty()) o.redirects = read_streams("--redirects", w.redirects);
+  if ((!w.tee.empty() || !w.redirects.empty()) && o.log_dir.empty())
+    fail("launch: --tee and --redirects write files: give --log-dir, too");
+  if (!w.filter.empty()) o.shown = read_local_ranks(w.filter);
+  if (!w.signals.empty()) o.signals = read_signals(w.signals);
+  o.secret = find_secret(w.secret_file);
+  o.stop_timeout = std::chrono::seconds(w.stop_seconds);
+  o.monitor_interval = std::chrono::milliseconds(static_cast<int>(1000 * w.monitor_seconds));
+}
+
+void add_nodes(CLI::App& launch, LaunchOptions& o, Words& w) {
+  launch.add_option("--nproc-per-node,-n", w.processes, "Workers on this node: a number, auto, gpu or cpu")
+      ->type_name("N");
+  launch.add_option("--nnodes", w.nodes, "Nodes, each of which runs this command: N, or MIN:MAX (default: 1)")
+      ->type_name("N");
+  add_number(launch, "--node-rank", o.node_rank, "Which node this is (default: in the order of their coming)", 0, 4095);
+  launch.add_option("--rdzv-endpoint", w.endpoint, "Where nodes meet: an address of node 0 and a free port there")
+      ->type_name("HOST:PORT");
+  launch.add_option("--rdzv-id", o.rdzv_id, "Name of the job, the same on every node")->type_name("ID");
+  launch.add_option("--rdzv-backend", w.backend, "For torchrun's users: both words mean the same here")
+      ->check(CLI::IsMember({"static", "c10d"}));
+  launch
+      .add_option("--rdzv-conf", w.rdzv_conf,
+                  "Seconds: join_timeout=600 for nodes to come, last_call_timeout=30 for more than MIN, "
+                  "keep_alive_timeout=30 of silence of a node")
+      ->type_name("KEY=VALUE,...");
+  launch.add_option("--master-addr", w.master_addr, "As in --rdzv-endpoint")->type_name("HOST");
+  launch.add_option("--master-port", w.master_port, "As in --rdzv-endpoint (default: 29500)")->type_name("PORT");
+  launch.add_flag("--standalone", w.standalone, "One node, whatever the environment says of a meeting place");
+  launch.add_option("--local-addr", o.local_addr, "Address at which other nodes reach this one")->type_name("ADDRESS");
+  launch.add_option("--secret-file", w.secret_file, "What only nodes of this job know (or RINGMASTER_SECRET)")
+      ->type_name("FILE");
+  launch.add_option("--make-secret", w.new_secret, "Write a new secret into a file, and do nothing else")
+      ->type_name("FILE");
+}
+
+void add_workers(CLI::App& launch, LaunchOptions& o, Words& w) {
+  add_number(launch, "--max-restarts", o.max_restarts,
+             "Times that all workers are started again after a failure, counted since there was progress (default: 3)",
+             0, 1'000'000);
+  add_number(launch, "--threads-per-worker", o.threads_per_worker, "Threads of each worker (default: cores / workers)",
+             1, kMostThreads);
+  add_number(launch, "--timeout", o.comm_timeout_seconds,
+             "Seconds a rank waits for the others, to arrive and in one operation (default: 60 and 300)", 1,
+             kMostSeconds);
+  add_number(launch, "--stop-timeout", w.stop_seconds,
+             "Seconds to checkpoint and exit after SIGINT or SIGTERM (default: 300)", 1, kMostSeconds);
+  add_number(launch, "--monitor-interval", w.monitor_seconds,
+             "Seconds between looks at the workers where the kernel does not say that one ended (default: 0.2)", 0.01,
+             60);
+  launch
+      .add_option("--signals-to-handle", w.signals,
+                  "Signals that are passed on (default: SIGTERM,SIGINT,SIGHUP,SIGUSR1,SIGUSR2)")
+      ->type_name("NAMES");
+}
+
+void add_logs(CLI::App& launch, LaunchOptions& o, Words& w) {
+  launch.add_option("--log-dir", o.log_dir, "Write the output of each rank to DIR/attempt_N/rankN.log")
+      ->type_name("DIR");
+  launch.add_option("--tee,-t", w.tee, "Local ranks that write to file and console: 3 for all, or 0:3,1:3,...")
+      ->type_name("RANKS");
+  launch.add_option("--redirects,-r", w.redirects, "Local ranks that write to their file alone, in the same form")
+      ->type_name("RANKS");
+  launch.add_option("--local-ranks-filter", w.filter, "Local ranks that the console shows, such as 0,1 (default: all)")
+      ->type_name("RANKS");
+}
+
+// PET_NPROC_PER_NODE for --nproc-per-node.
+void name_variables(CLI::App& launch) {
+  for (CLI::Option* option : launch.get_options()) {
+    if (option->get_lnames().empty() || option->get_lnames()[0] == "help") continue;
+    std::string name = "PET_" + option->get_lnames()[0];
+    std::ranges::transform(name, name.begin(),
+                           [](char c) { return c == '-' ? '_' : static_cast<char>(std::toupper(c)); });
+    option->envname(name);
+  }
+}
+
+void run(const CLI::App& app, LaunchOptions& o, const Words& w) {
+  if (!w.new_secret.empty()) return make_secret(w.new_secret);
+  if (w.processes.empty()) throw CLI::RequiredError("--nproc-per-node");
+  if (o.command.empty()) throw CLI::RequiredError("command");
+  read_words(w, o);
+  check_command(app, o);
+  if ((o.processes > 1 || o.most_nodes > 1) && !gloo_available())
+    fail(
+        "launch: several workers need Gloo, which this build lacks: install libgloo-dev, then configure and build "
+        "again");
+  if (const int code = launch(o)) throw ExitCode{code};
+}
+
 }  // namespace
 
 void add_launch_command(CLI::App& app) {
   auto options = std::make_shared<LaunchOptions>();
-  auto stop_seconds = std::make_shared<int>(300);
-  CLI::App* launch = app.add_subcommand("launch", "Start several workers on this machine that train together");
+  auto words = std::make_shared<Words>();
+  options->max_restarts = 3;
+  CLI::App* launch =
+      app.add_subcommand("launch", "Start several workers that train together, on one machine or several");
   launch->footer(kExamples);
-  add_number(*launch, "--nproc-per-node,-n", options->processes, "Workers to start", 1, 4096)->required();
-  add_number(*launch, "--threads-per-worker", options->threads_per_worker,
-             "Threads of each worker (default: cores / workers)", 1, kMostThreads);
-  launch->add_option("--log-dir", options->log_dir, "Write the output of each rank to DIR/rankN.log")->type_name("DIR");
-  add_number(*launch, "--timeout", options->comm_timeout_seconds,
-             "Seconds a rank waits for the others, to arrive and in one operation (default: 60 and 300)", 1,
-             kMostSeconds);
-  add_number(*launch, "--stop-timeout", *stop_seconds,
-             "Seconds to checkpoint and exit after SIGINT or SIGTERM (default: 300)", 1, kMostSeconds);
+  add_nodes(*launch, *options, *words);
+  add_workers(*launch, *options, *words);
+  add_logs(*launch, *options, *words);
+  name_variables(*launch);
   launch
       ->add_option("command", options->command,
                    "What each worker runs, after --: train, bench step or bench context, and its arguments")
-      ->required()
       ->type_name("COMMAND");
-  launch->callback([options, stop_seconds, &app] {
-    check_command(app, *options);
-    if (options->processes > 1 && !gloo_available())
-      fail("launch: ", options->processes,
-           " workers need Gloo, which this build lacks: install libgloo-dev, then configure and build again");
-    options->stop_timeout = std::chrono::seconds(*stop_seconds);
-    if (const int code = run_agent(*options)) throw ExitCode{code};
-  });
+  launch->callback([options, words, &app] { run(app, *options, *words); });
 }
 
 }  // namespace ring

@@ -5,6 +5,7 @@
 #include "cli/commands.h"
 #include "cli/number_option.h"
 #include "cli/settings.h"
+#include "comm/worker_page.h"
 #include "core/exit_code.h"
 #include "core/log.h"
 #include "core/standard_streams.h"
@@ -51,9 +52,10 @@ class ProfiledSteps final : public StepWatcher {
 };
 
 void run(const Arguments& a) {
-  TrainOptions options{.fresh = a.fresh, .allow_changes = a.allow_changes};
-  if (a.nvtx) options.observer = make_range_observer();  // where there are none, nothing has happened yet
   const WorkerEnvironment env = parse_environment(current_environment());
+  const bool goes_on = env.restarts > 0 && own_page().begun != 0;  // what it has done already is not to be deleted
+  TrainOptions options{.fresh = a.fresh && !goes_on, .allow_changes = a.allow_changes, .restarts = env.restarts};
+  if (a.nvtx) options.observer = make_range_observer();  // where there are none, nothing has happened yet
   const bool leads = env.rank == 0;
   const Config config = settings_to_train(a.config, a.overrides, leads);
   StopSignal signal(leads);  // first: it must be there before any thread

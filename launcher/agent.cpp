@@ -2,38 +2,30 @@
 
 #include <poll.h>
 #include <sys/prctl.h>
-#include <sys/signalfd.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cmath>
 #include <csignal>
 #include <cstring>
 #include <filesystem>
-#include <memory>
-#include <optional>
 
-#include "comm/communicator.h"
-#include "comm/environment.h"
-#include "comm/store.h"
+#include "comm/liveness.h"
+#include "core/counted.h"
 #include "core/cpu/thread_pool.h"
 #include "core/exit_code.h"
 #include "core/log.h"
 #include "core/stop_signal.h"
-#include "launcher/worker.h"
 
 namespace ring {
 namespace {
 
-using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 // After a failure: for a peer's own death to show, where a worker only lost it; for the others to end with the same
 // error; and for those that lost a peer to end by themselves.
 constexpr milliseconds kBlameTime{300};
-constexpr milliseconds kSweep{200};           // between looks at the workers where the kernel has no pidfd
 constexpr std::chrono::seconds kMostHeld{1};  // for lines that look like a last message of a worker that goes on
 
 std::string listed(const std::vector<int>& ranks) {  // "0, 2 and 3"
@@ -43,117 +35,103 @@ std::string listed(const std::vector<int>& ranks) {  // "0, 2 and 3"
   return text;
 }
 
-// Signals arrive at a descriptor while this lives.
-class SignalSource {
- public:
-  SignalSource() {
-    sigemptyset(&set_);
-    for (const int s : {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGCHLD}) sigaddset(&set_, s);
-    pthread_sigmask(SIG_BLOCK, &set_, &saved_);
-    fd_ = Fd(signalfd(-1, &set_, SFD_NONBLOCK | SFD_CLOEXEC));
-    RING_CHECK(fd_, "signalfd: ", std::strerror(errno));
-  }
-  ~SignalSource() { pthread_sigmask(SIG_SETMASK, &saved_, nullptr); }
-  SignalSource(const SignalSource&) = delete;
-  SignalSource& operator=(const SignalSource&) = delete;
-  int fd() const { return fd_.get(); }
-  int next() {  // 0: none
-    signalfd_siginfo info;
-    return read(fd_.get(), &info, sizeof info) == sizeof info ? static_cast<int>(info.ssi_signo) : 0;
-  }
+}  // namespace
 
- private:
-  sigset_t set_, saved_;
-  Fd fd_;
-};
-
-class Agent {
- public:
-  explicit Agent(const LaunchOptions& options);
-  int run();
-
- private:
-  enum class Phase { running, stopping, ending };  // stopping: told to by a signal; ending: after a failure
-
-  void start_worker(int rank);
-  WorkerCommand command_of(int rank) const;
-  void wait_for_events();
-  void handle_signal(int number);
-  void reap();
-  void judge();
-  void report(Worker& first);
-  std::vector<int> ended_alike(const Worker& first) const;
-  void settle(Worker& worker) const;
-  bool said(const Worker& ended) const;
-  void end(milliseconds patience);
-  void enforce_deadline();
-  bool any_alive() const;
-  Worker* first_failure() const;
-  int exit_code() const;
-  double seconds() const { return std::chrono::duration<double>(Clock::now() - begin_).count(); }
-
-  const LaunchOptions& options_;
-  std::string cookie_;
-  StoreServer store_;
-  SignalSource signals_;
-  Environment environment_;
-  int threads_ = 1;
-  Clock::time_point begin_ = Clock::now();
-  std::vector<std::unique_ptr<Worker>> workers_;
-  Phase phase_ = Phase::running;
-  Clock::time_point told_;                      // to stop
-  std::optional<Clock::time_point> deadline_;   // of the phase: then SIGKILL
-  std::optional<Clock::time_point> terminate_;  // when ending: then SIGTERM
-  std::optional<Clock::time_point> blame_;      // no failure so far that others cannot share: judge by then
-  Worker* failed_ = nullptr;
-  std::string error_;  // of the one that failed: the others need not repeat it
-};
-
-Agent::Agent(const LaunchOptions& options)
+Agent::Agent(const LaunchOptions& options, const Order& order, const std::string& cookie, const LostTime& lost,
+             SignalSource& signals, RendezvousClient& client)
     : options_(options),
-      cookie_(random_cookie()),
-      store_({"127.0.0.1", 0}, cookie_),
+      order_(order),
+      cookie_(cookie),
+      lost_(lost),
+      signals_(signals),
+      client_(client),
       environment_(current_environment()) {
+  environment_.erase("RINGMASTER_SECRET");  // the page has what follows from it
   threads_ =
       options.threads_per_worker > 0 ? options.threads_per_worker : std::max(1, default_threads() / options.processes);
   prctl(PR_SET_CHILD_SUBREAPER, 1);  // grandchildren come back to us and can be reaped
 }
 
-WorkerCommand Agent::command_of(int rank) const {
+WorkerCommand Agent::command_of(int local_rank) const {
   WorkerCommand c;
   c.program = options_.program;
   c.arguments = options_.command;
   c.arguments.insert(c.arguments.begin(), "ringmaster");
   c.environment = environment_;
-  c.keep_stdout = rank == 0;
-  const std::string world = std::to_string(options_.processes);
-  const Environment own = {{"RINGMASTER_RANK", std::to_string(rank)},          {"RINGMASTER_WORLD", world},
-                           {"RINGMASTER_LOCAL_RANK", std::to_string(rank)},    {"RINGMASTER_LOCAL_WORLD", world},
-                           {"RINGMASTER_STORE", to_string(store_.endpoint())}, {"RINGMASTER_COOKIE", cookie_},
+  c.keep_stdout = order_.first_rank + local_rank == 0;
+  const Environment own = {{"RINGMASTER_RANK", std::to_string(order_.first_rank + local_rank)},
+                           {"RINGMASTER_WORLD", std::to_string(order_.world)},
+                           {"RINGMASTER_LOCAL_RANK", std::to_string(local_rank)},
+                           {"RINGMASTER_LOCAL_WORLD", std::to_string(options_.processes)},
+                           {"RINGMASTER_NODE_RANK", std::to_string(order_.node_rank)},
+                           {"RINGMASTER_NODES", std::to_string(order_.nodes)},
+                           {"RINGMASTER_RESTART_COUNT", std::to_string(order_.attempt)},
+                           {"RINGMASTER_STORE", to_string(order_.store)},
                            {"RINGMASTER_THREADS", std::to_string(threads_)}};
   for (const auto& [name, value] : own) c.environment[name] = value;
+  if (!options_.local_addr.empty()) c.environment["RINGMASTER_ADDRESS"] = options_.local_addr;
   if (options_.comm_timeout_seconds > 0)
     c.environment["RINGMASTER_COMM_TIMEOUT"] = std::to_string(options_.comm_timeout_seconds);
   return c;
 }
 
-void Agent::start_worker(int rank) {
-  const std::string name = "rank" + std::to_string(rank) + ".log";
-  const std::string log = options_.log_dir.empty() ? "" : (std::filesystem::path(options_.log_dir) / name).string();
-  const bool silent = rank > 0 && !log.empty();
+std::string Agent::log_of(int rank) const {
+  if (options_.log_dir.empty()) return "";
+  const std::filesystem::path folder =
+      std::filesystem::path(options_.log_dir) / ("attempt_" + std::to_string(order_.attempt));
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error) fail("launch: cannot create '", folder.string(), "': ", error.message());
+  return (folder / ("rank" + std::to_string(rank) + ".log")).string();
+}
+
+// Where a rank has a file, only rank 0 is on the console, too, unless options say otherwise.
+int Agent::console_of(int local_rank, const std::string& log) const {
+  if (options_.shown && !options_.shown->has(local_rank)) return -1;
+  if (log.empty() || options_.tee.has(local_rank)) return STDERR_FILENO;
+  if (options_.redirects.has(local_rank)) return -1;
+  return order_.first_rank + local_rank == 0 ? STDERR_FILENO : -1;
+}
+
+void Agent::start_worker(int local_rank) {
+  const int rank = order_.first_rank + local_rank;
+  const std::string log = log_of(rank);
+  const int console = console_of(local_rank, log);
+  WorkerCommand command = command_of(local_rank);
+  command.keep_stdout &= console >= 0;
   const std::string prefix = rank == 0 ? "" : "[rank " + std::to_string(rank) + "] ";
-  workers_.push_back(std::make_unique<Worker>(rank, command_of(rank), prefix, silent ? -1 : STDERR_FILENO, log));
+  auto page = std::make_unique<SharedPage>(cookie_);
+  (*page)->begun = order_.begun;
+  (*page)->lost_ms = lost_.lost_ms;
+  (*page)->since_ms = lost_.since_ms;
+  workers_.push_back(std::make_unique<Worker>(rank, command, std::move(page), prefix, console, log));
 }
 
 bool Agent::any_alive() const {
   return std::any_of(workers_.begin(), workers_.end(), [](const auto& w) { return w->alive(); });
 }
 
-int Agent::run() {
-  for (int rank = 0; rank < options_.processes; ++rank) start_worker(rank);
+bool Agent::begun() const {
+  return std::any_of(workers_.begin(), workers_.end(), [](const auto& w) { return w->page().begun != 0; });
+}
+
+std::int64_t Agent::step() const {
+  std::int64_t most = 0;
+  for (const auto& w : workers_) most = std::max(most, w->page().step.load());
+  return most;
+}
+
+LostTime Agent::lost_time() const {
+  if (workers_.empty()) return lost_;
+  return {workers_.front()->page().lost_ms, workers_.front()->page().since_ms};
+}
+
+NodeEnd Agent::run() {
+  for (int local = 0; local < options_.processes; ++local) start_worker(local);
   while (any_alive()) {
     wait_for_events();
     while (const int number = signals_.next()) handle_signal(number);
+    while (const auto order = client_.next_order()) handle_order(*order);
     reap();
     judge();
     for (auto& w : workers_) settle(*w);
@@ -164,16 +142,16 @@ int Agent::run() {
     settle(*w);
   }
   while (waitpid(-1, nullptr, WNOHANG) > 0) continue;  // grandchildren
-  return exit_code();
+  return {.code = exit_code(), .stopped = told_to_stop_, .begun = begun(), .step = step()};
 }
 
 void Agent::wait_for_events() {
-  std::vector<pollfd> fds = {{signals_.fd(), POLLIN, 0}};
+  std::vector<pollfd> fds = {{signals_.fd(), POLLIN, 0}, {client_.fd(), POLLIN, 0}};
   for (const auto& w : workers_) {
     fds.push_back({w->pidfd(), POLLIN, 0});  // poll passes over -1
     fds.push_back({w->output().fd(), POLLIN, 0});
   }
-  auto until = Clock::now() + kSweep;
+  auto until = Clock::now() + options_.monitor_interval;
   if (deadline_) until = std::min(until, *deadline_);
   if (blame_) until = std::min(until, *blame_);
   if (terminate_) until = std::min(until, *terminate_);
@@ -194,13 +172,31 @@ void Agent::handle_signal(int number) {
     log::warn("launch: second signal, ending the workers now");
     return end(milliseconds(0));
   }
+  stop_with(number);
+}
+
+void Agent::stop_with(int number) {
   log::info("launch: ", strsignal(number), ", waiting up to ",
             static_cast<double>(options_.stop_timeout.count()) / 1000,
             " s for the workers to end; training saves a checkpoint before");
   phase_ = Phase::stopping;
+  told_to_stop_ = true;
   told_ = Clock::now();
   deadline_ = Clock::now() + options_.stop_timeout;
-  for (auto& w : workers_) w->signal(number);
+  for (auto& w : workers_) w->signal(number == SIGQUIT ? SIGTERM : number);  // SIGQUIT itself would dump core
+}
+
+// An attempt that failed elsewhere ends here, too.
+void Agent::handle_order(const Order& order) {
+  if (order.kind == Order::Kind::end) end_order_ = order;
+  if (order.kind != Order::Kind::end && order.kind != Order::Kind::stop) return;
+  if (order.attempt != order_.attempt && order.kind == Order::Kind::stop) return;
+  const bool news = order.kind == Order::Kind::stop && order.text != failure_;
+  if (news && phase_ == Phase::ending) log::error("launch: the cause: ", order.text);
+  if (phase_ != Phase::running) return;
+  if (news) log::error("launch: ", order.text, "; ending the workers of this node");
+  failed_elsewhere_ = true;
+  end(kBlameTime);
 }
 
 void Agent::reap() {
@@ -228,6 +224,7 @@ void Agent::judge() {
   if (phase_ == Phase::running &&
       ending.code == kExitInterrupted) {  // somebody signalled a worker; all of them stop together
     phase_ = Phase::stopping;
+    told_to_stop_ = true;
     deadline_ = Clock::now() + options_.stop_timeout;
   }
   if (phase_ == Phase::stopping &&
@@ -252,23 +249,39 @@ std::vector<int> Agent::ended_alike(const Worker& first) const {
   return ranks;
 }
 
+// What the launcher itself would only see again: the command line, a setting, a program that is not there.
+bool Agent::curable(const Worker& first) const {
+  const Ending& e = *first.ending();
+  if (e.signal) return true;
+  const bool refused = e.code == kExitUsage || e.code == 126 || e.code == 127;
+  return !refused && (e.code != kExitError || begun() || first.page().stepping != 0);
+}
+
+std::string Agent::sentence(const Worker& first, const std::vector<int>& alike) const {
+  const std::string host = order_.nodes > 1 ? " on " + host_name() : "";
+  const std::int64_t step = first.page().step;
+  const std::string after =
+      str(" after ", std::round(10 * seconds()) / 10, " s", step > 0 ? str(" and step ", step) : "");
+  const int code = first.ending()->exit_code();
+  if (alike.size() > 1 && alike.size() == workers_.size())
+    return str("all ", workers_.size(), " workers", host, " ended with this error and exit code ", code, after);
+  if (alike.size() > 1) return str("ranks ", listed(alike), host, " ended with one error and exit code ", code, after);
+  const std::string who = str("rank ", first.rank(), host, " (pid ", first.pid(), ") ");
+  if (first.ending()->code == kExitPeerLost) return str(who, "lost another worker", after, ", which its message names");
+  return who + describe(*first.ending()) + after;
+}
+
 void Agent::report(Worker& first) {
   WorkerOutput& output = first.output();
   output.drop();  // the last lines below have it
   const std::vector<int> alike = error_.empty() ? std::vector<int>{} : ended_alike(first);
-  const std::string after = str(" after ", std::round(10 * seconds()) / 10, " s");
-  if (alike.size() > 1 && alike.size() == workers_.size())
-    log::error("launch: all ", workers_.size(), " workers ended with this error and exit code ",
-               first.ending()->exit_code(), after);
-  else if (alike.size() > 1)
-    log::error("launch: ranks ", listed(alike), " ended with one error and exit code ", first.ending()->exit_code(),
-               after, "; ending the other workers");
-  else if (first.ending()->code == kExitPeerLost)
-    log::error("launch: rank ", first.rank(), " (pid ", first.pid(), ") lost another worker", after,
-               ", which its message names; ending the other workers");
-  else
-    log::error("launch: rank ", first.rank(), " (pid ", first.pid(), ") ", describe(*first.ending()), after,
-               workers_.size() > 1 ? "; ending the other workers" : "");
+  failure_ = sentence(first, alike);
+  const bool others = alike.size() < workers_.size() && workers_.size() > 1;
+  log::error("launch: ", failure_, others ? "; ending the other workers" : "");
+  const Ending& ending = *first.ending();
+  const Blame blame = ending.signal ? Blame::killed : ending.code == kExitPeerLost ? Blame::lost_peer : Blame::failed;
+  if (order_.nodes > 1 && !error_.empty()) failure_ += ": " + error_.substr(0, error_.find('\n'));
+  client_.report(order_.attempt, NodeFailure{blame, ending.exit_code(), curable(first), failure_});
   if (!output.log_path().empty()) log::error("launch: its log is ", output.log_path());
   if (first.rank() == 0 && !error_.empty()) return;  // it was on the console just now
   log::error("launch: last lines of rank ", first.rank(), output.tail().empty() ? ": none" : ":");
@@ -277,7 +290,7 @@ void Agent::report(Worker& first) {
 
 // Its message is that of the worker that failed, or that it lost this one.
 bool Agent::said(const Worker& ended) const {
-  if (!failed_) return false;
+  if (!failed_) return failed_elsewhere_ && ended.ending()->code == kExitPeerLost;
   const bool lost = ended.ending()->code == kExitPeerLost && failed_->ending()->code != kExitPeerLost;
   return lost || ended.output().error() == error_;
 }
@@ -316,23 +329,6 @@ void Agent::enforce_deadline() {
 int Agent::exit_code() const {
   const Worker* first = failed_ ? failed_ : first_failure();
   return first ? first->ending()->exit_code() : 0;
-}
-
-void check_options(const LaunchOptions& o) {
-  if (o.processes < 1) fail("launch: --nproc-per-node is ", o.processes, "; at least 1");
-  if (o.threads_per_worker < 0) fail("launch: --threads-per-worker is ", o.threads_per_worker, "; at least 1");
-  if (o.command.empty()) fail("launch: nothing to start; write it after --, such as: -- train config.yaml");
-  if (o.log_dir.empty()) return;
-  std::error_code error;
-  std::filesystem::create_directories(o.log_dir, error);
-  if (error) fail("launch: cannot create --log-dir '", o.log_dir, "': ", error.message());
-}
-
-}  // namespace
-
-int run_agent(const LaunchOptions& options) {
-  check_options(options);
-  return Agent(options).run();
 }
 
 }  // namespace ring

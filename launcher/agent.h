@@ -1,27 +1,89 @@
 #pragma once
-// The agent of one node: hosts the store, starts the workers, watches them, and ends them together. The first worker
-// that fails is named, with its last lines, and an error that several end with is said once; the others are ended.
-// SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 are passed on.
+// One attempt on one node: starts the workers, watches them, and ends them together. The first worker that fails is
+// named, with its last lines, and an error that several end with is said once; the others are ended. Signals are passed
+// on to the workers.
 
 #include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "comm/environment.h"
+#include "launcher/options.h"
+#include "launcher/rendezvous_client.h"
+#include "launcher/signal_source.h"
+#include "launcher/worker.h"
+
 namespace ring {
 
-struct LaunchOptions {
-  int processes = 1;
-  int threads_per_worker = 0;    // 0: the cores of this process, divided evenly
-  std::string log_dir;           // one file per rank; empty: lines of ranks > 0 go to standard error with a prefix
-  int comm_timeout_seconds = 0;  // of one collective operation; 0: the workers' default
-  std::chrono::milliseconds grace{1000};            // for the others to end after a failure, then SIGKILL
-  std::chrono::milliseconds stop_timeout{300'000};  // for workers to checkpoint and exit, after SIGINT or SIGTERM
-  std::vector<std::string> command;                 // the workers' arguments: "train", "config.yaml", ...
-  std::string program = "/proc/self/exe";
+// Time that restarts have cost a job; see WorkerPage.
+struct LostTime {
+  std::int64_t lost_ms = 0, since_ms = 0;
 };
 
-// Returns the exit code: 0 when all workers returned 0, else the first failure's (128 + signal when it was killed).
-// Error: options that make no sense, a worker that cannot be started, a log directory that cannot be written.
-int run_agent(const LaunchOptions& options);
+class Agent {
+ public:
+  // order: to start. Error: a worker cannot be started, or its log file not be opened.
+  Agent(const LaunchOptions&, const Order& order, const std::string& cookie, const LostTime&, SignalSource&,
+        RendezvousClient&);
+
+  NodeEnd run();                                                  // until no worker is left
+  const std::string& failure() const { return failure_; }         // as it was reported; empty: there was none
+  LostTime lost_time() const;                                     // of the first worker
+  const std::optional<Order>& end() const { return end_order_; }  // of the job, where that came first
+
+ private:
+  enum class Phase { running, stopping, ending };  // stopping: told to by a signal; ending: after a failure
+
+  void start_worker(int local_rank);
+  WorkerCommand command_of(int local_rank) const;
+  std::string log_of(int rank) const;
+  int console_of(int local_rank, const std::string& log) const;
+  void wait_for_events();
+  void handle_signal(int number);
+  void handle_order(const Order&);
+  void reap();
+  void judge();
+  void report(Worker& first);
+  bool curable(const Worker& first) const;
+  std::string sentence(const Worker& first, const std::vector<int>& alike) const;
+  std::vector<int> ended_alike(const Worker& first) const;
+  void settle(Worker& worker) const;
+  bool said(const Worker& ended) const;
+  void stop_with(int number);
+  void end(std::chrono::milliseconds patience);
+  void enforce_deadline();
+  bool any_alive() const;
+  bool begun() const;
+  std::int64_t step() const;
+  Worker* first_failure() const;
+  int exit_code() const;
+  double seconds() const { return std::chrono::duration<double>(Clock::now() - begin_).count(); }
+
+  using Clock = std::chrono::steady_clock;
+
+  const LaunchOptions& options_;
+  Order order_;
+  std::string cookie_;
+  LostTime lost_;
+  SignalSource& signals_;
+  RendezvousClient& client_;
+  Environment environment_;
+  int threads_ = 1;
+  Clock::time_point begin_ = Clock::now();
+  std::vector<std::unique_ptr<Worker>> workers_;
+  Phase phase_ = Phase::running;
+  bool told_to_stop_ = false, failed_elsewhere_ = false;
+  Clock::time_point told_;                      // to stop
+  std::optional<Clock::time_point> deadline_;   // of the phase: then SIGKILL
+  std::optional<Clock::time_point> terminate_;  // when ending: then SIGTERM
+  std::optional<Clock::time_point> blame_;      // no failure so far that others cannot share: judge by then
+  Worker* failed_ = nullptr;
+  std::string error_;  // of the one that failed: the others need not repeat it
+  std::string failure_;
+  std::optional<Order> end_order_;
+};
 
 }  // namespace ring

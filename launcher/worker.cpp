@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <csignal>
 #include <cstring>
+#include <utility>
 
 #include "core/check.h"
 
@@ -41,13 +42,19 @@ struct Image {
   }
 };
 
-[[noreturn]] void become(const char* program, const Image& image, int output, int null, bool keep_stdout, pid_t agent) {
+struct Descriptors {
+  int null, output, page;
+};
+
+[[noreturn]] void become(const char* program, const Image& image, const Descriptors& fds, bool keep_stdout,
+                         pid_t agent) {
   setpgid(0, 0);
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != agent) _exit(127);  // the agent died before the line above
-  dup2(null, STDIN_FILENO);
-  if (!keep_stdout) dup2(output, STDOUT_FILENO);
-  dup2(output, STDERR_FILENO);
+  dup2(fds.null, STDIN_FILENO);
+  if (!keep_stdout) dup2(fds.output, STDOUT_FILENO);
+  dup2(fds.output, STDERR_FILENO);
+  fcntl(fds.page, F_SETFD, 0);  // the program keeps it
   for (const int s : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE, SIGXFSZ, SIGCHLD, SIGUSR1, SIGUSR2})
     signal(s, SIG_DFL);
   sigset_t none;
@@ -66,16 +73,20 @@ std::string describe(const Ending& e) {
   return str("exited with code ", e.code);
 }
 
-Worker::Worker(int rank, const WorkerCommand& command, std::string prefix, int console, const std::string& log_path)
-    : rank_(rank) {
+Worker::Worker(int rank, const WorkerCommand& command, std::unique_ptr<SharedPage> page, std::string prefix,
+               int console, const std::string& log_path)
+    : rank_(rank), page_(std::move(page)) {
   Pipe pipe = make_pipe();
   output_ = std::make_unique<WorkerOutput>(std::move(pipe.read_end), std::move(prefix), console, log_path);
   const Fd null(open("/dev/null", O_RDONLY | O_CLOEXEC));
-  const Image image(command);
+  WorkerCommand own = command;
+  own.environment["RINGMASTER_PAGE"] = std::to_string(page_->fd());
+  const Image image(own);
   const pid_t agent = getpid();
   pid_ = fork();
   if (pid_ < 0) fail("cannot start the worker of rank ", rank, ": ", std::strerror(errno));
-  if (pid_ == 0) become(command.program.c_str(), image, pipe.write_end.get(), null.get(), command.keep_stdout, agent);
+  if (pid_ == 0)
+    become(own.program.c_str(), image, {null.get(), pipe.write_end.get(), page_->fd()}, own.keep_stdout, agent);
   setpgid(pid_, pid_);  // on both sides: whoever is first
   pidfd_ = Fd(static_cast<int>(syscall(SYS_pidfd_open, pid_, 0)));
 }

@@ -1,5 +1,6 @@
 #pragma once
-// One worker process: started in a process group of its own, killed by the kernel when the agent dies.
+// One worker process: started in a process group of its own, with a page of memory that it shares with the agent, and
+// killed by the kernel when the agent dies.
 
 #include <sys/types.h>
 
@@ -9,6 +10,7 @@
 #include <vector>
 
 #include "comm/environment.h"
+#include "comm/worker_page.h"
 #include "launcher/output.h"
 
 namespace ring {
@@ -32,7 +34,8 @@ struct WorkerCommand {
 class Worker {
  public:
   // Error: the process cannot be started.
-  Worker(int rank, const WorkerCommand& command, std::string prefix, int console, const std::string& log_path);
+  Worker(int rank, const WorkerCommand& command, std::unique_ptr<SharedPage> page, std::string prefix, int console,
+         const std::string& log_path);
   ~Worker();  // kills what is left of it
   Worker(const Worker&) = delete;
   Worker& operator=(const Worker&) = delete;
@@ -43,6 +46,8 @@ class Worker {
   WorkerOutput& output() { return *output_; }
   const WorkerOutput& output() const { return *output_; }
 
+  const WorkerPage& page() const { return **page_; }
+
   bool alive() const { return !ending_; }
   const std::optional<Ending>& ending() const { return ending_; }
   bool reap();              // true when it has just ended
@@ -52,6 +57,7 @@ class Worker {
   int rank_;
   pid_t pid_ = -1;
   Fd pidfd_;
+  std::unique_ptr<SharedPage> page_;
   std::unique_ptr<WorkerOutput> output_;
   std::optional<Ending> ending_;
 };

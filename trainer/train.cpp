@@ -5,11 +5,13 @@
 #include <chrono>
 #include <cmath>
 #include <deque>
+#include <filesystem>
 #include <optional>
 
 #include "checkpoint/directory.h"
 #include "checkpoint/reader.h"
 #include "comm/host.h"
+#include "comm/worker_page.h"
 #include "core/checked.h"
 #include "core/counted.h"
 #include "core/fields.h"
@@ -74,6 +76,19 @@ void warn_of_places(const Config& c) {
 
 double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
+std::int64_t milliseconds_of(std::chrono::system_clock::time_point t) {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(t.time_since_epoch()).count();
+}
+
+// Milliseconds since 1970; 0: there is no checkpoint.
+std::int64_t saved_at(const std::string& checkpoint) {
+  std::error_code error;
+  const auto time = std::filesystem::last_write_time(checkpoint + "/" + kManifestName, error);
+  return error ? 0
+               : milliseconds_of(
+                     std::chrono::time_point_cast<std::chrono::milliseconds>(std::chrono::file_clock::to_sys(time)));
+}
+
 // What one process does between steps. Rank 0 warn and writes; every rank takes part in saving and evaluating.
 class Loop {
  public:
@@ -103,6 +118,7 @@ class Loop {
   void load_checkpoint();
   void load_initial_weights();
   void begin(const TrainOptions&);
+  void count_restart(int restarts);
   void describe();
   bool step_now(TrainEnd&);
   bool save_now(bool ends) const;
@@ -213,6 +229,21 @@ void Loop::begin(const TrainOptions& options) {
   ProgressOptions view;
   view.log_interval = config_.train.log_interval;
   progress_.emplace(view);
+  count_restart(options.restarts);
+}
+
+// What is lost is the time since the checkpoint, or since the launcher began or restarted the job.
+void Loop::count_restart(int restarts) {
+  WorkerPage& page = own_page();
+  const std::int64_t now = milliseconds_of(std::chrono::system_clock::now());
+  const std::int64_t before = std::max(page.since_ms.load(), saved_at(start_.checkpoint));
+  if (restarts > 0 && before > 0) page.lost_ms += std::max<std::int64_t>(0, now - before);
+  page.since_ms = now;
+  page.begun = 1;
+  if (restarts == 0) return;
+  const double lost = static_cast<double>(page.lost_ms) / 1000;
+  metrics_->record("restart", trainer_.steps_done(), {{"restarts", std::int64_t{restarts}}, {"seconds_lost", lost}});
+  log::info("restart ", restarts, " of this job; restarts have cost ", lost, " s so far");
 }
 
 void Loop::describe() {
@@ -285,6 +316,7 @@ void Loop::report(const StepReport& r) {
   interval_seconds_ += r.seconds;
   interval_tokens_ += r.tokens;
   clock_.step(r.seconds, saver_.working());
+  own_page().step = r.step;
   if (!leader()) return;
   progress_->update(progress_state(r));
   unrecorded_.push_back(r);
@@ -455,6 +487,8 @@ void Loop::leave_out() {
 TrainEnd Loop::run() {
   TrainEnd end = TrainEnd::finished;
   signal_.steps_begin();
+  own_page().step = trainer_.steps_done();
+  own_page().stepping = 1;
   while (step_now(end)) {
     if (watcher_) watcher_->before_launch(trainer_);
     trainer_.launch();

@@ -23,6 +23,7 @@ class StepWatcher {
 struct TrainOptions {
   bool fresh = false;          // forget what the run's directory holds and start over
   bool allow_changes = false;  // resume although settings differ from those that the run was started with
+  int restarts = 0;            // of this job by its launcher, so far
   std::shared_ptr<KernelObserver> observer{};  // of all kernels; null: none
   StepWatcher* watcher = nullptr;              // of rank 0; null: none
 };

@@ -1,6 +1,6 @@
 // The agent as its own process, with shell scripts for workers: what users see, and what is left behind.
 
-#include "launcher/agent.h"
+#include "launcher/supervisor.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -74,7 +74,7 @@ class DistLaunch : public testing::Test {
     dup2(open((dir_ / "err").c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600), STDERR_FILENO);
     int code = 99;
     try {
-      code = run_agent(options);
+      code = launch(options);
     } catch (const std::exception& e) {
       std::cerr << e.what() << std::endl;
     }
@@ -129,24 +129,120 @@ TEST_F(DistLaunch, WorkersKnowTheirPlace) {
     std::istringstream lines(read_file(dir_ / ("env" + std::to_string(r))));
     for (std::string line; std::getline(lines, line);)
       env[line.substr(0, line.find('='))] = line.substr(line.find('=') + 1);
+    EXPECT_FALSE(env.contains("RINGMASTER_COOKIE")) << "a secret, which the page has";
+    EXPECT_TRUE(env.contains("RINGMASTER_PAGE"));
+    env["RINGMASTER_COOKIE"] = "c";
     const WorkerEnvironment w = parse_environment(env);
     EXPECT_EQ(w.rank, r);
     EXPECT_EQ(w.world, 2);
     EXPECT_EQ(w.local_rank, r);
     EXPECT_EQ(w.local_world, 2);
     EXPECT_EQ(w.store.host, "127.0.0.1");
-    EXPECT_EQ(w.cookie.size(), 32u);
     EXPECT_EQ(env["RINGMASTER_THREADS"], "3");
     EXPECT_EQ(parse_comm_options(env).timeout, std::chrono::seconds(77));
   }
+}
+
+// $TRY is the attempt.
+constexpr const char* kTry = "TRY=$RINGMASTER_RESTART_COUNT; ";
+
+class DistRestart : public DistLaunch {
+ protected:
+  int run(int processes, const std::string& script, int max_restarts, LaunchOptions options = {}) {
+    options.max_restarts = max_restarts;
+    return DistLaunch::run(processes, kTry + script, options);
+  }
+};
+
+TEST_F(DistRestart, AllWorkersAreStartedAgain) {
+  EXPECT_EQ(run(2, "echo $$ > $D/pid$TRY$R; [ $TRY = 1 ] && exit 0; [ $R = 1 ] && kill -9 $$; exec sleep 60", 3), 0);
+  EXPECT_TRUE(
+      in_err("rank 1 (pid " + std::to_string(std::stoi(read_file(dir_ / "pid01"))) + ") was killed by signal 9"))
+      << err();
+  EXPECT_EQ(times_in_err("starting all workers again"), 1) << err();
+  EXPECT_TRUE(in_err("the workers were restarted once")) << err();
+  for (const char* place : {"00", "01", "10", "11"}) EXPECT_FALSE(read_file(dir_ / str("pid", place)).empty()) << place;
+  EXPECT_TRUE(ended(std::stoi(read_file(dir_ / "pid00")))) << "nobody of the first attempt is left";
+}
+
+TEST_F(DistRestart, WhatARestartDoesNotCureIsNotRestarted) {
+  for (const int code : {kExitError, kExitUsage, 126, 127}) {
+    fs::remove(dir_ / "err");
+    EXPECT_EQ(run(2, str("exit ", code), 3), code);
+    EXPECT_FALSE(in_err("again")) << err();
+  }
+}
+
+TEST_F(DistRestart, ThriceAtTheSamePlaceIsEnough) {
+  EXPECT_EQ(run(2, "echo x >> $D/starts$R; exit 7", 100), 7);
+  EXPECT_EQ(read_file(dir_ / "starts0"), "x\nx\nx\n");
+  EXPECT_TRUE(in_err("no restart: it failed 3 times in a row before its first step")) << err();
+}
+
+TEST_F(DistRestart, NoMoreThanAllowed) {
+  EXPECT_EQ(run(1, "echo x >> $D/starts; exit 7", 1), 7);
+  EXPECT_EQ(read_file(dir_ / "starts"), "x\nx\n");
+  EXPECT_TRUE(in_err("no restart: it was restarted 1 time without progress (--max-restarts)")) << err();
+}
+
+TEST_F(DistRestart, ASignalEndsItWhateverTheWorkersSay) {
+  LaunchOptions options;
+  options.max_restarts = 3;
+  start(2, "trap 'kill -9 $$' TERM; echo x >> $D/up$R; while :; do sleep 0.05; done", options);
+  ASSERT_TRUE(eventually([&] { return all_there("up", 2); }, 2));
+  kill(agent_, SIGTERM);
+  EXPECT_EQ(wait(), 128 + SIGKILL);
+  EXPECT_EQ(read_file(dir_ / "up0"), "x\n") << err();
+}
+
+// The second attempt has a store of its own under another cookie.
+TEST_F(DistRestart, NothingOfAnEarlierAttemptIsMet) {
+  EXPECT_EQ(run(1,
+                "echo $RINGMASTER_STORE > $D/store$TRY; head -c 128 /proc/$$/fd/$RINGMASTER_PAGE | sha256sum > "
+                "$D/cookie$TRY; [ $TRY = 1 ] || exit 7",
+                3),
+            0);
+  for (const char* what : {"store", "cookie"}) {
+    const std::string first = read_file(dir_ / str(what, 0)), second = read_file(dir_ / str(what, 1));
+    EXPECT_FALSE(first.empty() || first == second) << what << ": " << first << second;
+  }
+}
+
+TEST_F(DistRestart, EachAttemptHasItsLogs) {
+  LaunchOptions options;
+  options.log_dir = (dir_ / "logs").string();
+  EXPECT_EQ(run(2, "echo try $TRY >&2; [ $TRY = 1 ] || exit 7", 3, options), 0);
+  for (const char* rank : {"rank0.log", "rank1.log"})
+    for (const char* attempt : {"0", "1"})
+      EXPECT_EQ(read_file(dir_ / "logs" / str("attempt_", attempt) / rank), str("try ", attempt, "\n"));
+}
+
+TEST_F(DistLaunch, TeeRedirectAndFilter) {
+  LaunchOptions options;
+  options.log_dir = (dir_ / "logs").string();
+  options.tee.some = {{1, true}};
+  options.redirects.some = {{0, true}};
+  EXPECT_EQ(run(3, "echo line$R >&2", options), 0);
+  for (const char* r : {"0", "1", "2"})
+    EXPECT_EQ(read_file(dir_ / "logs/attempt_0" / str("rank", r, ".log")), str("line", r, "\n"));
+  EXPECT_FALSE(in_err("line0")) << err();
+  EXPECT_TRUE(in_err("[rank 1] line1\n")) << err();
+  EXPECT_FALSE(in_err("line2")) << err();
+  LaunchOptions filter;
+  filter.shown = LocalRanks{.some = {{1, true}}};
+  fs::remove(dir_ / "err");
+  EXPECT_EQ(run(2, "echo shown$R; echo shown$R >&2", filter), 0);
+  EXPECT_EQ(times_in_err("shown1"), 2) << err();
+  EXPECT_FALSE(in_err("shown0")) << err();
+  EXPECT_EQ(out(), "") << out();
 }
 
 TEST_F(DistLaunch, LogDirectoryHasOneFilePerRank) {
   LaunchOptions options;
   options.log_dir = (dir_ / "a/b").string();
   EXPECT_EQ(run(2, "echo line$R >&2", options), 0);
-  EXPECT_EQ(read_file(dir_ / "a/b/rank0.log"), "line0\n");
-  EXPECT_EQ(read_file(dir_ / "a/b/rank1.log"), "line1\n");
+  EXPECT_EQ(read_file(dir_ / "a/b/attempt_0/rank0.log"), "line0\n");
+  EXPECT_EQ(read_file(dir_ / "a/b/attempt_0/rank1.log"), "line1\n");
   EXPECT_TRUE(in_err("line0\n"));
   EXPECT_FALSE(in_err("line1\n")) << "a rank with a file keeps the terminal quiet";
 }
@@ -326,7 +422,7 @@ TEST_F(DistLaunch, MissingProgramIsAnError) {
   agent_ = fork();
   if (agent_ == 0) {
     dup2(open((dir_ / "err").c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600), STDERR_FILENO);
-    _exit(run_agent(options));
+    _exit(launch(options));
   }
   EXPECT_EQ(wait(), 127);
   EXPECT_TRUE(in_err("could not be executed")) << err();
@@ -334,16 +430,16 @@ TEST_F(DistLaunch, MissingProgramIsAnError) {
 
 TEST(Launch, BadOptions) {
   LaunchOptions options;
-  EXPECT_THROW(run_agent(options), Error);  // no command
+  EXPECT_THROW(launch(options), Error);  // no command
   options.command = {"train"};
   options.processes = 0;
-  EXPECT_THROW(run_agent(options), Error);
+  EXPECT_THROW(launch(options), Error);
   options.processes = 1;
   options.threads_per_worker = -1;
-  EXPECT_THROW(run_agent(options), Error);
+  EXPECT_THROW(launch(options), Error);
   options.threads_per_worker = 1;
   options.log_dir = "/dev/null/logs";
-  EXPECT_THROW(run_agent(options), Error);
+  EXPECT_THROW(launch(options), Error);
 }
 
 TEST(WorkerOutput, KeepsTheLastLinesBoundedly) {

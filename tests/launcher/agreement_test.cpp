@@ -11,7 +11,7 @@
 #include <sstream>
 
 #include "comm/gloo/gloo.h"
-#include "launcher/agent.h"
+#include "launcher/supervisor.h"
 #include "tests/launcher/files.h"
 #include "tests/process.h"
 
@@ -179,7 +179,7 @@ TEST_F(DistAgreement, TheLauncherSaysItOnce) {
     options.program = "/bin/sh";
     options.command = {
         "-c", "cd " + dir_.string() + " && exec " RING_BINARY " train t.yaml run.seed=$((RINGMASTER_RANK / 2))"};
-    _exit(run_agent(options));
+    _exit(launch(options));
   }
   int status = 0;
   waitpid(agent, &status, 0);

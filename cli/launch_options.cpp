@@ -1,0 +1,117 @@
+#include "cli/launch_options.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cstdlib>
+#include <thread>
+
+#include "comm/environment.h"
+#include "comm/secret.h"
+#include "core/check.h"
+#include "core/devices.h"
+
+namespace ring {
+namespace {
+
+constexpr int kRdzvPort = 29400;  // torchrun's
+constexpr int kMostNodes = 4096, kMostLocal = 4096;
+
+int number(const std::string& option, const std::string& text, int least, int most) {
+  int n = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), n);
+  if (error != std::errc{} || end != text.data() + text.size() || n < least || n > most)
+    fail("launch: ", option, ": '", text, "' is not a number of ", least, " to ", most);
+  return n;
+}
+
+std::vector<std::string> parts(const std::string& text, char separator) {
+  std::vector<std::string> out(1);
+  for (const char c : text) {
+    if (c == separator)
+      out.emplace_back();
+    else if (c != ' ')
+      out.back() += c;
+  }
+  return out;
+}
+
+}  // namespace
+
+void read_nodes(const std::string& text, LaunchOptions& o) {
+  const std::vector<std::string> range = parts(text, ':');
+  if (range.size() > 2) fail("launch: --nnodes: '", text, "' is not N or MIN:MAX");
+  o.least_nodes = number("--nnodes", range.front(), 1, kMostNodes);
+  o.most_nodes = number("--nnodes", range.back(), o.least_nodes, kMostNodes);
+}
+
+int read_processes(const std::string& text) {
+  const int gpus = text == "auto" || text == "gpu" ? device_count(Backend::cuda) : 0;
+  if (text == "gpu" && gpus == 0) fail("launch: --nproc-per-node gpu: this machine has no GPU that can be used");
+  if (gpus > 0) return gpus;
+  if (text == "auto" || text == "cpu") return static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  return number("--nproc-per-node", text, 1, kMostLocal);
+}
+
+Endpoint read_rdzv_endpoint(const std::string& text) {
+  const bool v6 = text.starts_with("[") ? text.ends_with("]") : std::count(text.begin(), text.end(), ':') > 1;
+  if (v6) return {text.starts_with("[") ? text.substr(1, text.size() - 2) : text, kRdzvPort};
+  if (text.find(':') == std::string::npos) return {text, kRdzvPort};
+  try {
+    return parse_endpoint(text);
+  } catch (const Error& e) {
+    fail("launch: --rdzv-endpoint: ", e.what());
+  }
+}
+
+void read_rdzv_conf(const std::string& text, LaunchOptions& o) {
+  for (const std::string& pair : parts(text, ',')) {
+    const std::string key = pair.substr(0, pair.find('=')), value = pair.substr(std::min(pair.size(), key.size() + 1));
+    std::chrono::milliseconds* known = key == "join_timeout" || key == "timeout" ? &o.join_timeout
+                                       : key == "last_call_timeout"              ? &o.last_call
+                                       : key == "keep_alive_timeout"             ? &o.silence
+                                                                                 : nullptr;
+    if (!known)
+      fail("launch: --rdzv-conf: '", key, "' is not one of join_timeout, last_call_timeout, keep_alive_timeout");
+    *known = std::chrono::seconds(number("--rdzv-conf " + key, value, 1, kMostSeconds));
+  }
+}
+
+// Both streams of a worker go to one file, in the order of time: whichever is asked for, both are there.
+LocalRanks read_streams(const char* option, const std::string& text) {
+  if (text.find(':') == std::string::npos) return {.all = number(option, text, 0, 3) > 0};
+  LocalRanks ranks;
+  for (const std::string& pair : parts(text, ',')) {
+    const std::size_t colon = pair.find(':');
+    if (colon == std::string::npos) fail("launch: ", option, ": '", pair, "' is not LOCAL_RANK:STREAMS");
+    ranks.some[number(option, pair.substr(0, colon), 0, kMostLocal)] = number(option, pair.substr(colon + 1), 0, 3) > 0;
+  }
+  return ranks;
+}
+
+LocalRanks read_local_ranks(const std::string& text) {
+  LocalRanks ranks;
+  for (const std::string& rank : parts(text, ','))
+    ranks.some[number("--local-ranks-filter", rank, 0, kMostLocal)] = true;
+  return ranks;
+}
+
+std::vector<int> read_signals(const std::string& text) {
+  const std::map<std::string, int> known = {{"SIGTERM", SIGTERM}, {"SIGINT", SIGINT},   {"SIGHUP", SIGHUP},
+                                            {"SIGQUIT", SIGQUIT}, {"SIGUSR1", SIGUSR1}, {"SIGUSR2", SIGUSR2}};
+  std::vector<int> signals;
+  for (const std::string& name : parts(text, ',')) {
+    if (!known.contains(name))
+      fail("launch: --signals-to-handle: '", name,
+           "' is not one of SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2");
+    signals.push_back(known.at(name));
+  }
+  return signals;
+}
+
+std::string find_secret(const std::string& file) {
+  if (!file.empty()) return read_secret(file);
+  const char* text = std::getenv("RINGMASTER_SECRET");
+  return text && *text ? checked_secret(text, "RINGMASTER_SECRET") : "";
+}
+
+}  // namespace ring

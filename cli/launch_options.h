@@ -1,0 +1,20 @@
+#pragma once
+// Values of `ringmaster launch` that torchrun's users write. Error: the option and what it takes.
+
+#include <string>
+#include <vector>
+
+#include "launcher/options.h"
+
+namespace ring {
+
+void read_nodes(const std::string& text, LaunchOptions&);              // "4", "2:4"
+int read_processes(const std::string& text);                           // "8", "auto", "gpu", "cpu"
+Endpoint read_rdzv_endpoint(const std::string& text);                  // "HOST:PORT", "HOST"
+void read_rdzv_conf(const std::string& text, LaunchOptions&);          // "join_timeout=600,last_call_timeout=30"
+LocalRanks read_streams(const char* option, const std::string& text);  // "3", "0:3,1:0"
+LocalRanks read_local_ranks(const std::string& text);                  // "0,2"
+std::vector<int> read_signals(const std::string& text);                // "SIGTERM,SIGINT"
+std::string find_secret(const std::string& file);                      // or RINGMASTER_SECRET; empty: none
+
+}  // namespace ring

@@ -1,0 +1,121 @@
+#include "launcher/leader.h"
+
+#include "comm/signals.h"
+#include "core/check.h"
+#include "core/log.h"
+#include "launcher/messages.h"
+
+namespace ring {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+namespace {
+
+constexpr milliseconds kTick{50};
+constexpr milliseconds kOwnStore{10'000};
+constexpr std::chrono::seconds kFarewell{5};
+
+bool is_v6(const std::string& host) { return host.find(':') != std::string::npos; }
+
+}  // namespace
+
+Leader::Leader(Job job, RendezvousRules rules, const Endpoint& at, bool any, milliseconds silence)
+    : job_(std::move(job)),
+      host_(rules.host),
+      at_(at),
+      any_(any),
+      silence_(silence),
+      rendezvous_(std::move(rules), Clock::now()),
+      agents_(bind_to(at.port), job_.agents_cookie()) {
+  store_ = connect_store(own_endpoint(), job_.agents_cookie(), kOwnStore);
+  const BlockSignals block;
+  thread_ = std::thread([this] { run(); });
+}
+
+Leader::~Leader() {
+  closing_ = true;
+  thread_.join();
+}
+
+Endpoint Leader::bind_to(int port) const { return {!any_ ? at_.host : is_v6(at_.host) ? "::" : "0.0.0.0", port}; }
+
+Endpoint Leader::own_endpoint() const {
+  return {!any_ ? at_.host : is_v6(at_.host) ? "::1" : "127.0.0.1", agents_.endpoint().port};
+}
+
+void Leader::run() {
+  try {
+    Clock::time_point end{};
+    while (!(closing_ && (!rendezvous_.over() || everybody_left() || Clock::now() > end))) {
+      hear();
+      look_for_lost();
+      rendezvous_.tick(Clock::now());
+      publish();
+      if (!rendezvous_.over() || !closing_) end = Clock::now() + kFarewell;
+    }
+  } catch (const Error& e) {
+    log::error("launch: the rendezvous failed: ", e.what());
+  }
+}
+
+void Leader::hear() {
+  auto wait = rendezvous_.over() ? kTick / 10 : kTick;
+  while (auto text = store_->wait_for(kReports + "/" + std::to_string(heard_), wait)) {
+    ++heard_;
+    wait = milliseconds(0);
+    try {
+      take(*text);
+    } catch (const Error& e) {
+      log::warn("launch: ", e.what());
+    }
+  }
+}
+
+void Leader::take(const std::string& text) {
+  const Report r = decode_report(text);
+  const auto now = Clock::now();
+  known_.insert(r.from);
+  if (r.offer) rendezvous_.join(r.from, *r.offer, now);
+  if (r.failure) rendezvous_.failed(r.from, r.attempt, *r.failure, now);
+  if (r.end) rendezvous_.ended(r.from, r.attempt, *r.end, now);
+}
+
+void Leader::look_for_lost() {
+  for (const Heartbeat& h : store_->beat(host_ + " leads", "", silence_, kOwnStore)) {
+    if (!known_.contains(h.name) || !gone_.insert(h.name).second) continue;
+    const std::string why = h.word == kConnectionClosed ? "its connection closed"
+                            : h.word.empty()            ? str("no sign of life for ", h.age.count() / 1000, " s")
+                                                        : "it " + h.word;
+    rendezvous_.leave(h.name, why, Clock::now());
+    store_->append(orders_of(h.name),
+                   encode(Order{.kind = Order::Kind::end, .text = "the leader gave this agent up: " + why, .code = 1}));
+  }
+}
+
+void Leader::publish() {
+  for (auto& [agent, order] : rendezvous_.take_orders()) {
+    if (order.kind == Order::Kind::start) {
+      open_store(order.attempt);
+      order.store = {at_.host, workers_->endpoint().port};
+      order.leader = host_;
+    }
+    store_->append(orders_of(agent), encode(order));
+  }
+}
+
+// Nothing of an earlier attempt can be met here: another store, port and cookie.
+void Leader::open_store(int attempt) {
+  if (open_for_ == attempt) return;
+  open_for_ = attempt;
+  workers_.reset();
+  workers_ = std::make_unique<StoreServer>(bind_to(0), job_.workers_cookie(host_, attempt));
+}
+
+bool Leader::everybody_left() const {
+  for (const AgentId& id : known_)
+    if (!gone_.contains(id)) return false;
+  return true;
+}
+
+}  // namespace ring

@@ -1,0 +1,200 @@
+#include "launcher/rendezvous.h"
+
+#include <algorithm>
+
+#include "core/check.h"
+#include "core/counted.h"
+#include "core/exit_code.h"
+#include "core/joined.h"
+
+namespace ring {
+
+Rendezvous::Rendezvous(RendezvousRules rules, Time now)
+    : rules_(std::move(rules)), budget_(rules_.max_restarts), since_(now), last_arrival_(now) {}
+
+Rendezvous::Agent* Rendezvous::find(const AgentId& id) {
+  const auto at = std::ranges::find(agents_, id, &Agent::id);
+  return at == agents_.end() ? nullptr : &*at;
+}
+
+std::vector<AgentId> Rendezvous::agents() const {
+  std::vector<AgentId> ids;
+  for (const Agent& a : agents_) ids.push_back(a.id);
+  return ids;
+}
+
+std::vector<std::pair<AgentId, Order>> Rendezvous::take_orders() { return std::exchange(orders_, {}); }
+
+void Rendezvous::give(const Agent& a, Order order) {
+  order.attempt = attempt_;
+  orders_.emplace_back(a.id, std::move(order));
+}
+
+void Rendezvous::join(const AgentId& id, const NodeOffer& offer, Time now) {
+  if (find(id)) return;
+  agents_.push_back({id, offer});
+  Agent& agent = agents_.back();
+  const auto refuse = [&](const std::string& why) {
+    give(agent, {.kind = Order::Kind::end, .text = why, .code = kExitError});
+    agents_.pop_back();
+  };
+  if (end_) return orders_.emplace_back(id, *end_), void();
+  if (offer.node_rank >= rules_.most_nodes)
+    return refuse(str("--node-rank ", offer.node_rank, " does not exist among ", counted(rules_.most_nodes, "node")));
+  if (offer.node_rank == 0 && id != rules_.host)
+    return refuse("node rank 0 is the host of --rdzv-endpoint, which is another one");
+  if (id == rules_.host) agent.node_rank = 0;
+  last_arrival_ = now;
+  tick(now);
+}
+
+void Rendezvous::failed(const AgentId& id, int attempt, const NodeFailure& failure, Time now) {
+  const Agent* agent = find(id);
+  if (!agent || !agent->taking_part || attempt != attempt_ || phase_ == Phase::joining) return;
+  if (failures_.empty()) judge_at_ = now + rules_.blame_time;
+  failures_.push_back(failure);
+  tick(now);
+}
+
+void Rendezvous::ended(const AgentId& id, int attempt, const NodeEnd& end, Time now) {
+  Agent* agent = find(id);
+  if (!agent || !agent->taking_part || attempt != attempt_ || agent->end) return;
+  agent->end = end;
+  step_ = std::max(step_, end.step);
+  begun_ = begun_ || end.begun;
+  if (end.stopped) stopped_ = end.code;
+  tick(now);
+}
+
+void Rendezvous::leave(const AgentId& id, const std::string& why, Time now) {
+  const Agent* agent = find(id);
+  if (!agent) return;
+  if (agent->taking_part && !agent->end && phase_ != Phase::joining) {
+    if (failures_.empty()) judge_at_ = now + rules_.blame_time;
+    failures_.push_back({Blame::killed, kExitError, true,
+                         str("the agent of node ", agent->node_rank, " (", agent->offer.host, ") is lost: ", why)});
+  }
+  std::erase_if(agents_, [&](const Agent& a) { return a.id == id; });
+  tick(now);
+}
+
+void Rendezvous::tick(Time now) {
+  if (end_) return;
+  if (phase_ == Phase::joining) return try_start(now);
+  if (phase_ == Phase::running && !failures_.empty() &&
+      (cause().blame != Blame::lost_peer || now >= judge_at_ || all_ended()))
+    stop_all(cause().text);
+  if (all_ended()) conclude(now);
+}
+
+// Who would sit where: the host first, then those that have a place or ask for one, then the others in the order of
+// their coming.
+std::vector<Rendezvous::Agent*> Rendezvous::seats() {
+  std::vector<Agent*> seats(static_cast<std::size_t>(rules_.most_nodes), nullptr);
+  const auto wish = [](const Agent& a) { return a.node_rank >= 0 ? a.node_rank : a.offer.node_rank; };
+  for (Agent& a : agents_)
+    if (const int at = wish(a); at >= 0 && !seats[static_cast<std::size_t>(at)])
+      seats[static_cast<std::size_t>(at)] = &a;
+  for (Agent& a : agents_) {
+    if (wish(a) >= 0) continue;
+    const auto hole = std::find(seats.begin() + 1, seats.end(), nullptr);
+    if (hole != seats.end()) *hole = &a;
+  }
+  return seats;
+}
+
+std::string Rendezvous::missing(const std::vector<Agent*>& seats) const {
+  std::vector<std::string> holes, here;
+  for (std::size_t r = 0; r < seats.size(); ++r) {
+    if (seats[r])
+      here.push_back(str(seats[r]->offer.host, " as node ", r));
+    else
+      holes.push_back(std::to_string(r));
+  }
+  const std::string of = rules_.least_nodes == rules_.most_nodes ? "" : str(" (at least ", rules_.least_nodes, ")");
+  return str(here.size(), " of ", rules_.most_nodes, " nodes", of, here.size() == 1 ? " is here (" : " are here (",
+             joined(here, ", "), "); node ", joined(holes, ", "), holes.size() == 1 ? " is missing" : " are missing");
+}
+
+bool Rendezvous::enough(std::size_t seated, Time now) const {
+  if (seated == static_cast<std::size_t>(rules_.most_nodes)) return true;
+  return seated >= static_cast<std::size_t>(rules_.least_nodes) && now >= last_arrival_ + rules_.last_call &&
+         now >= since_ + rules_.last_call;
+}
+
+void Rendezvous::try_start(Time now) {
+  std::vector<Agent*> all = seats();
+  std::vector<Agent*> seated = all;
+  std::erase(seated, nullptr);
+  if (all[0] && enough(seated.size(), now)) return start(seated);
+  const std::string who = missing(all);
+  if (now >= since_ + rules_.join_timeout)
+    return finish(kExitError, str(before_.empty() ? "" : before_ + "; ", "not all nodes came within ",
+                                  static_cast<double>(rules_.join_timeout.count()) / 1000, " s: ", who, rules_.advice));
+  tell_waiting(who);
+}
+
+void Rendezvous::tell_waiting(const std::string& text) {
+  for (Agent& a : agents_) {
+    if (a.taking_part || a.told == text) continue;
+    a.told = text;
+    give(a, {.kind = Order::Kind::wait, .text = text});
+  }
+}
+
+void Rendezvous::start(const std::vector<Agent*>& seated) {
+  for (Agent& a : agents_) a.taking_part = false, a.end.reset();
+  Order order{.kind = Order::Kind::start, .text = before_, .begun = begun_, .nodes = static_cast<int>(seated.size())};
+  order.world = 0;
+  for (const Agent* a : seated) order.world += a->offer.workers;
+  for (Agent* a : seated) {
+    a->taking_part = true;
+    a->told.clear();
+    a->node_rank = order.node_rank;
+    give(*a, order);
+    ++order.node_rank;
+    order.first_rank += a->offer.workers;
+  }
+  phase_ = Phase::running;
+  failures_.clear();
+  stopped_.reset();
+  step_ = 0;
+  tell_waiting(str("the job runs with its ", counted(order.nodes, "node"), "; this one waits to replace another"));
+}
+
+const NodeFailure& Rendezvous::cause() const {
+  return *std::ranges::max_element(failures_,
+                                   [](const NodeFailure& a, const NodeFailure& b) { return a.blame < b.blame; });
+}
+
+bool Rendezvous::all_ended() const {
+  return std::ranges::all_of(agents_, [](const Agent& a) { return !a.taking_part || a.end; });
+}
+
+void Rendezvous::stop_all(const std::string& why) {
+  phase_ = Phase::stopping;
+  for (const Agent& a : agents_)
+    if (a.taking_part && !a.end) give(a, {.kind = Order::Kind::stop, .text = why});
+}
+
+void Rendezvous::conclude(Time now) {
+  for (Agent& a : agents_) a.taking_part = false;
+  if (stopped_) return finish(*stopped_, "");
+  if (failures_.empty()) return finish(0, "");
+  const NodeFailure& why = cause();
+  if (!why.curable) return finish(why.code, why.text);
+  const std::string no_more = budget_.spend(step_);
+  if (!no_more.empty()) return finish(why.code, why.text, rules_.max_restarts > 0 ? no_more : "");
+  before_ = why.text;
+  ++attempt_;
+  phase_ = Phase::joining;
+  since_ = last_arrival_ = now;
+  try_start(now);
+}
+
+void Rendezvous::finish(int code, const std::string& why, const std::string& verdict) {
+  end_ = Order{.kind = Order::Kind::end, .text = why, .verdict = verdict, .attempt = attempt_, .code = code};
+  for (const Agent& a : agents_) give(a, *end_);
+}
+
+}  // namespace ring

@@ -1,0 +1,31 @@
+#include "launcher/restart_budget.h"
+
+#include "core/check.h"
+
+namespace ring {
+
+namespace {
+constexpr int kMostFruitless = 3, kMostAlike = 3;
+}
+
+std::string RestartBudget::spend(std::int64_t step) {
+  alike_ = step == last_ ? alike_ + 1 : 1;
+  last_ = step;
+  if (step > farthest_) {
+    farthest_ = step;
+    used_ = fruitless_ = 0;
+  } else {
+    ++fruitless_;
+  }
+  if (most_ == 0) return "restarts are off (--max-restarts 0)";
+  if (alike_ >= kMostAlike)
+    return step > 0 ? str("it failed ", alike_, " times in a row after step ", step, ": a restart does not cure that")
+                    : str("it failed ", alike_, " times in a row before its first step: a restart does not cure that");
+  if (fruitless_ >= kMostFruitless) return str(fruitless_, " attempts in a row came no further than step ", farthest_);
+  if (used_ >= most_)
+    return str("it was restarted ", used_, used_ == 1 ? " time" : " times", " without progress (--max-restarts)");
+  ++used_;
+  return "";
+}
+
+}  // namespace ring

@@ -1,0 +1,206 @@
+#include "launcher/supervisor.h"
+
+#include <poll.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <filesystem>
+
+#include "comm/liveness.h"
+#include "core/counted.h"
+#include "core/exit_code.h"
+#include "core/log.h"
+
+namespace ring {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr std::chrono::seconds kSayAgain{10};
+constexpr milliseconds kLook{200};
+constexpr milliseconds kLoopbackJoin{30'000};  // others on this host come soon, and those on another one never
+
+std::int64_t now_ms() {
+  return std::chrono::duration_cast<milliseconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+bool over_loopback(const LaunchOptions& o) { return o.most_nodes > 1 && is_loopback(o.endpoint->host); }
+
+// The endpoint's address is one of this host's.
+bool is_here(const Endpoint& at) {
+  try {
+    listen_on({at.host, 0});
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+}  // namespace
+
+Supervisor::Supervisor(const LaunchOptions& options)
+    : options_(options),
+      signals_(options.signals),
+      job_{options.rdzv_id, options.secret.empty() ? random_secret() : options.secret},
+      id_(host_name() + "-" + random_cookie()),
+      leader_(lead()),
+      client_(line_to_leader()) {
+  lost_.since_ms = now_ms();
+}
+
+RendezvousRules Supervisor::rules() const {
+  RendezvousRules r;
+  r.host = id_;
+  r.least_nodes = options_.least_nodes;
+  r.most_nodes = options_.most_nodes;
+  r.max_restarts = options_.max_restarts;
+  r.join_timeout = over_loopback(options_) ? std::min(options_.join_timeout, kLoopbackJoin) : options_.join_timeout;
+  r.last_call = options_.last_call;
+  if (over_loopback(options_))
+    r.advice = str(". ", options_.endpoint->host,
+                   " is a loopback address, which other machines cannot reach: give "
+                   "--rdzv-endpoint the address at which they reach node 0");
+  return r;
+}
+
+// Whoever has the endpoint's address is node 0. Behind a name there may be another address than here, or none of this
+// host's (as with services of Kubernetes): then every address is listened at, which the secret allows.
+std::unique_ptr<Leader> Supervisor::lead() const {
+  if (options_.most_nodes == 1)
+    return std::make_unique<Leader>(job_, rules(), Endpoint{"127.0.0.1", 0}, false, options_.silence);
+  if (options_.node_rank > 0) return nullptr;
+  const Endpoint& at = *options_.endpoint;
+  const bool here = is_here(at);
+  if (!here && options_.node_rank != 0) return nullptr;
+  const bool any = !here || (!is_numeric(at.host) && !is_loopback(at.host));
+  try {
+    return std::make_unique<Leader>(job_, rules(), at, any, options_.silence);
+  } catch (const ListenError& e) {
+    if (e.code == EADDRINUSE && options_.node_rank < 0) return nullptr;  // another agent of this host leads
+    fail("launch: --rdzv-endpoint: ", e.what(), e.code == EADDRINUSE ? "; give another port on every node" : "");
+  }
+}
+
+RendezvousClient::Setup Supervisor::line_to_leader() const {
+  RendezvousClient::Setup s;
+  s.id = id_;
+  s.leader = leader_ ? leader_->own_endpoint() : *options_.endpoint;
+  s.cookie = job_.agents_cookie();
+  s.offer = {host_name(), options_.node_rank, options_.processes};
+  s.join_timeout = options_.join_timeout;
+  s.silence = options_.silence;
+  return s;
+}
+
+int Supervisor::run() {
+  for (;;) {
+    std::optional<Order> order = wait_for_order();
+    if (!order) return kExitInterrupted;
+    if (order->kind == Order::Kind::start) order = attempt(*order);
+    if (order && order->kind == Order::Kind::end) return finish(*order);
+  }
+}
+
+std::optional<Order> Supervisor::wait_for_order() {
+  said_.clear();
+  for (;;) {
+    while (const auto order = client_.next_order()) {
+      if (order->kind == Order::Kind::start || order->kind == Order::Kind::end) return order;
+      if (order->kind == Order::Kind::wait) waiting_for_ = order->text;
+    }
+    if (told_to_stop()) return {};
+    say_waiting();
+    pollfd fds[] = {{signals_.fd(), POLLIN, 0}, {client_.fd(), POLLIN, 0}};
+    poll(fds, 2, static_cast<int>(kLook.count()));
+  }
+}
+
+bool Supervisor::told_to_stop() {
+  while (const int number = signals_.next())
+    if (number != SIGCHLD && number != SIGUSR2) {
+      log::info("launch: told to stop while it waited for ", waiting_for_.empty() ? "other nodes" : waiting_for_);
+      return true;
+    }
+  return false;
+}
+
+// At once when it changes, and every ten seconds.
+void Supervisor::say_waiting() {
+  if (const std::string line = client_.waiting_for(); !line.empty()) waiting_for_ = line;
+  if (waiting_for_.empty() || (waiting_for_ == said_ && Clock::now() < said_at_ + kSayAgain)) return;
+  log::info("launch: waiting: ", waiting_for_);
+  said_ = waiting_for_;
+  said_at_ = Clock::now();
+}
+
+void Supervisor::announce(const Order& start) const {
+  if (start.attempt > 0) {
+    if (start.text != failure_) log::error("launch: ", start.text);
+    log::warn("launch: starting all workers again (restart ", start.attempt, " of this job)");
+  }
+  if (start.nodes > 1)
+    log::info("launch: node ", start.node_rank, " of ", start.nodes, " on ", host_name(), ": ranks ", start.first_rank,
+              " to ", start.first_rank + options_.processes - 1, " of ", start.world, "; the ranks meet at ",
+              to_string(start.store));
+}
+
+std::optional<Order> Supervisor::attempt(const Order& start) {
+  announce(start);
+  waiting_for_.clear();
+  failure_.clear();
+  restarts_ = start.attempt;
+  const std::string cookie = job_.workers_cookie(start.leader, start.attempt);
+  Agent agent(options_, start, cookie, lost_, signals_, client_);
+  const NodeEnd end = agent.run();
+  lost_ = agent.lost_time();
+  failure_ = agent.failure();
+  client_.report(start.attempt, end);
+  return agent.end();
+}
+
+int Supervisor::finish(const Order& end) const {
+  if (end.code != 0 && !end.text.empty() && end.text != failure_) log::error("launch: ", end.text);
+  if (!end.verdict.empty()) log::error("launch: no restart: ", end.verdict);
+  if (leader_ && restarts_ > 0)
+    log::info("launch: the workers were restarted ", restarts_ == 1 ? "once" : str(restarts_, " times"),
+              ", which cost ", static_cast<double>(lost_.lost_ms) / 1000, " s");
+  return end.code;
+}
+
+namespace {
+
+void check_nodes(const LaunchOptions& o) {
+  if (o.least_nodes < 1 || o.most_nodes < o.least_nodes)
+    fail("launch: --nnodes is ", o.least_nodes, ":", o.most_nodes, "; give N, or MIN:MAX with 1 <= MIN <= MAX");
+  if (o.node_rank >= o.most_nodes)
+    fail("launch: --node-rank is ", o.node_rank, ", but there are ", counted(o.most_nodes, "node"), ": 0 to ",
+         o.most_nodes - 1);
+  if (o.most_nodes == 1) return;
+  if (!o.endpoint)
+    fail("launch: ", o.most_nodes,
+         " nodes need an address to meet at: give every node the same --rdzv-endpoint "
+         "HOST:PORT, an address of node 0 and a free port there");
+  if (o.secret.empty())
+    fail("launch: ", o.most_nodes, " nodes need a secret, so that nobody else joins the job: ", kMakeSecret);
+}
+
+void check_options(const LaunchOptions& o) {
+  if (o.processes < 1) fail("launch: --nproc-per-node is ", o.processes, "; at least 1");
+  if (o.threads_per_worker < 0) fail("launch: --threads-per-worker is ", o.threads_per_worker, "; at least 1");
+  if (o.command.empty()) fail("launch: nothing to start; write it after --, such as: -- train config.yaml");
+  if (!o.secret.empty()) checked_secret(o.secret, "launch");
+  check_nodes(o);
+  if (o.log_dir.empty()) return;
+  std::error_code error;
+  std::filesystem::create_directories(o.log_dir, error);
+  if (error) fail("launch: cannot create --log-dir '", o.log_dir, "': ", error.message());
+}
+
+}  // namespace
+
+int launch(const LaunchOptions& options) {
+  check_options(options);
+  return Supervisor(options).run();
+}
+
+}  // namespace ring

@@ -1,0 +1,34 @@
+#include "launcher/restart_budget.h"
+
+#include <gtest/gtest.h>
+
+namespace ring {
+namespace {
+
+TEST(RestartBudget, ProgressGivesItBack) {
+  RestartBudget budget(1);
+  for (std::int64_t step = 10; step < 100; step += 10) EXPECT_EQ(budget.spend(step), "") << step;
+  EXPECT_NE(budget.spend(90).find("restarted 1 time without progress"), std::string::npos);
+}
+
+TEST(RestartBudget, TheSameStepThreeTimes) {
+  RestartBudget budget(100);
+  EXPECT_EQ(budget.spend(7), "");
+  EXPECT_EQ(budget.spend(7), "");
+  EXPECT_NE(budget.spend(7).find("3 times in a row after step 7"), std::string::npos);
+}
+
+TEST(RestartBudget, ThreeAttemptsThatComeNoFurther) {
+  RestartBudget budget(100);
+  EXPECT_EQ(budget.spend(50), "");
+  EXPECT_EQ(budget.spend(48), "");
+  EXPECT_EQ(budget.spend(49), "");
+  EXPECT_NE(budget.spend(50).find("no further than step 50"), std::string::npos);
+  RestartBudget other(100);
+  for (const int step : {50, 48, 49, 51, 48, 49}) EXPECT_EQ(other.spend(step), "") << step;
+}
+
+TEST(RestartBudget, NoneIsNone) { EXPECT_NE(RestartBudget(0).spend(1000), ""); }
+
+}  // namespace
+}  // namespace ring

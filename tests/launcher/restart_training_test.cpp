@@ -1,0 +1,208 @@
+// Runs whose workers, or whose agents, are killed: they go on by themselves, and no bit differs.
+
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <sstream>
+#include <thread>
+
+#include "comm/socket.h"
+#include "core/exit_code.h"
+#include "tests/launcher/training.h"
+
+namespace ring {
+namespace {
+
+using test::read_file;
+using Clock = std::chrono::steady_clock;
+
+// Long enough to be disturbed, with a checkpoint every five steps.
+class DistTrainingRestarts : public test::TrainingRuns {
+ protected:
+  static std::vector<std::string> long_run(const std::string& directory, std::vector<std::string> how) {
+    std::vector<std::string> words = {"launch", "--threads-per-worker", "1"};
+    words.insert(words.end(), how.begin(), how.end());
+    for (const char* word :
+         {"--", "train", "t.yaml", "train.steps=40", "checkpoint.interval=5", "train.eval_interval=20"})
+      words.emplace_back(word);
+    words.push_back("run.directory=" + directory);
+    return words;
+  }
+  bool reaches(const std::string& directory, std::size_t steps) const {
+    for (const auto begin = Clock::now(); Clock::now() - begin < std::chrono::seconds(30);) {
+      if (losses_now(directory).size() >= steps) return true;
+      std::this_thread::sleep_for(std::chrono::milliseconds(3));
+    }
+    return false;
+  }
+  // Of a file that is being written: whole lines only.
+  std::vector<double> losses_now(const std::string& directory) const {
+    std::istringstream lines(read_file(dir_ / directory / "metrics.jsonl"));
+    std::vector<double> out;
+    for (std::string line; std::getline(lines, line);)
+      if (const auto record = nlohmann::json::parse(line, nullptr, false);
+          record.is_object() && record.contains("loss"))
+        out.push_back(record["loss"].get<double>());
+    return out;
+  }
+  static std::vector<pid_t> children(pid_t agent) {
+    std::istringstream list(
+        read_file("/proc/" + std::to_string(agent) + "/task/" + std::to_string(agent) + "/children"));
+    std::vector<pid_t> pids;
+    for (pid_t p; list >> p;) pids.push_back(p);
+    return pids;
+  }
+  // Kills a worker when the run has made so many steps. 0: there was none.
+  pid_t strike(pid_t agent, const std::string& directory, std::size_t steps, std::size_t worker) const {
+    if (!reaches(directory, steps)) return 0;
+    const std::vector<pid_t> workers = children(agent);
+    if (worker >= workers.size()) return 0;
+    kill(workers[worker], SIGKILL);
+    return workers[worker];
+  }
+  // What restarts must not change. The undisturbed run is "calm".
+  void expect_calm(const std::string& directory) const {
+    EXPECT_EQ(losses(directory), losses("calm"));
+    const auto newest = [&](const std::string& run) {
+      return read_file(dir_ / run / "checkpoints/step-000000040/manifest.json");
+    };
+    ASSERT_FALSE(newest("calm").empty());
+    EXPECT_EQ(nlohmann::json::parse(newest(directory)).at("tensors"),
+              nlohmann::json::parse(newest("calm")).at("tensors"));
+    EXPECT_TRUE(shard(directory) == shard("calm")) << "the bytes of the checkpoints differ";
+  }
+  int restarts(const std::string& directory) const {
+    std::ifstream lines(dir_ / directory / "metrics.jsonl");
+    int n = 0;
+    for (std::string line; std::getline(lines, line);) {
+      const auto record = nlohmann::json::parse(line);
+      if (record["group"] != "restart") continue;
+      EXPECT_EQ(record["restarts"], ++n);
+      EXPECT_GT(record["seconds_lost"].get<double>(), 0);
+    }
+    return n;
+  }
+};
+
+TEST_F(DistTrainingRestarts, KilledRanksChangeNoBit) {
+  ASSERT_EQ(run(long_run("calm", {"-n", "4"})), 0) << read_file(dir_ / "log");
+  const pid_t agent = start(long_run("r", {"-n", "4"}));
+  std::uint64_t random = static_cast<std::uint64_t>(getpid());
+  pid_t last = 0;
+  for (const std::size_t step : {7u, 18u, 29u}) {
+    random = random * 6364136223846793005u + 1442695040888963407u;
+    last = strike(agent, "r", step, (random >> 33) % 4);
+    EXPECT_NE(last, 0) << read_file(dir_ / "log");
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  }
+  EXPECT_EQ(wait(agent), 0) << read_file(dir_ / "log");
+  const std::string log = read_file(dir_ / "log");
+  EXPECT_NE(log.find("(pid " + std::to_string(last) + ") was killed by signal 9 (Killed) after "), std::string::npos)
+      << log;
+  EXPECT_NE(log.find(" s and step "), std::string::npos) << log;
+  EXPECT_NE(log.find("the workers were restarted 3 times, which cost "), std::string::npos) << log;
+  EXPECT_EQ(restarts("r"), 3);
+  expect_calm("r");
+}
+
+// A restart does not delete what the first attempt has done.
+TEST_F(DistTrainingRestarts, FreshIsMeantOnce) {
+  std::vector<std::string> words = long_run("r", {"-n", "2"});
+  words.push_back("--fresh");
+  const pid_t agent = start(words);
+  EXPECT_NE(strike(agent, "r", 12, 0), 0);
+  EXPECT_EQ(wait(agent), 0) << read_file(dir_ / "log");
+  EXPECT_NE(read_file(dir_ / "log").find("resuming from step "), std::string::npos) << read_file(dir_ / "log");
+}
+
+TEST_F(DistTrainingRestarts, AStepThatAlwaysFailsEndsTheJob) {
+  std::vector<std::string> words = long_run("r", {"-n", "2"});
+  for (const char* word : {"optimizer.lr=1e30", "optimizer.clip=0", "schedule.warmup_steps=0"})
+    words.emplace_back(word);
+  EXPECT_EQ(run(words), 1);
+  const std::string log = read_file(dir_ / "log");
+  EXPECT_NE(log.find("no restart: it failed 3 times in a row "), std::string::npos) << log;
+}
+
+// Agents that call themselves nodes, on this machine.
+class DistTrainingNodes : public DistTrainingRestarts {
+ protected:
+  void SetUp() override {
+    DistTrainingRestarts::SetUp();
+    if (IsSkipped()) return;
+    port_ = local_endpoint(listen_on({"127.0.0.1", 0})).port;
+    ASSERT_EQ(run({"launch", "--make-secret", "secret"}), 0) << read_file(dir_ / "log");
+  }
+  pid_t node(const std::string& directory, const char* log) const {
+    return start(long_run(directory, {"--nnodes", "2", "--nproc_per_node=1", "--rdzv-endpoint",
+                                      "127.0.0.1:" + std::to_string(port_), "--secret-file", "secret"}),
+                 {}, log);
+  }
+  // Where rank 0's agent serves.
+  void await_leader(const char* log) const {
+    for (const auto begin = Clock::now();
+         read_file(dir_ / log).find("waiting") == std::string::npos && Clock::now() - begin < std::chrono::seconds(10);)
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  int port_ = 0;
+};
+
+TEST_F(DistTrainingNodes, ALostWorkerAndALostAgentChangeNoBit) {
+  ASSERT_EQ(run(long_run("calm", {"-n", "2"})), 0) << read_file(dir_ / "log");
+  const pid_t first = node("r", "first");
+  await_leader("first");
+  const pid_t second = node("r", "second");
+  EXPECT_NE(strike(second, "r", 9, 0), 0) << read_file(dir_ / "first") << read_file(dir_ / "second");
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  EXPECT_TRUE(reaches("r", 22)) << read_file(dir_ / "first");
+  kill(second, SIGKILL);
+  EXPECT_EQ(wait(second), -SIGKILL);
+  const pid_t successor = node("r", "successor");
+  EXPECT_EQ(wait(first), 0) << read_file(dir_ / "first");
+  EXPECT_EQ(wait(successor), 0) << read_file(dir_ / "successor");
+  expect_calm("r");
+}
+
+TEST_F(DistTrainingNodes, ASignalToOneNodeStopsAllWithACheckpoint) {
+  const pid_t first = node("r", "first");
+  await_leader("first");
+  const pid_t second = node("r", "second");
+  ASSERT_TRUE(reaches("r", 9)) << read_file(dir_ / "first");
+  kill(second, SIGTERM);
+  EXPECT_EQ(wait(second), kExitInterrupted) << read_file(dir_ / "second");
+  EXPECT_EQ(wait(first), kExitInterrupted) << read_file(dir_ / "first");
+  EXPECT_NE(
+      read_file(dir_ / "first").find("on each of the 2 nodes: ringmaster launch, with the same options, -- train r"),
+      std::string::npos)
+      << read_file(dir_ / "first");
+}
+
+// A thousand connections of strangers, at the agents' store and at the workers', while training goes on.
+TEST_F(DistTrainingNodes, AThousandStrangersDoNotDisturb) {
+  ASSERT_EQ(run(long_run("calm", {"-n", "2"})), 0) << read_file(dir_ / "log");
+  const pid_t first = node("r", "first");
+  await_leader("first");
+  const pid_t second = node("r", "second");
+  ASSERT_TRUE(reaches("r", 5)) << read_file(dir_ / "first");
+  const std::string environment = read_file("/proc/" + std::to_string(children(first).at(0)) + "/environ");
+  const std::string name = "RINGMASTER_STORE=";
+  const std::size_t at = environment.find(name) + name.size();
+  const Endpoint workers = parse_endpoint(environment.substr(at, environment.find('\0', at) - at));
+  EXPECT_EQ(environment.find("RINGMASTER_COOKIE"), std::string::npos);
+  std::vector<Fd> strangers;
+  const auto soon = Clock::now() + std::chrono::seconds(20);
+  for (int i = 0; i < 1000; ++i) {
+    try {
+      strangers.push_back(connect_to(i % 2 ? workers : Endpoint{"127.0.0.1", port_}, soon));
+      if (i % 3) send_all(strangers.back(), i % 3 == 1 ? "GET / HTTP/1.1\r\n\r\n" : std::string(64, '\xff'), soon);
+    } catch (const Error&) {  // shown out already
+    }
+  }
+  EXPECT_EQ(wait(first), 0) << read_file(dir_ / "first");
+  EXPECT_EQ(wait(second), 0) << read_file(dir_ / "second");
+  EXPECT_EQ(read_file(dir_ / "first").find("restart"), std::string::npos) << read_file(dir_ / "first");
+  expect_calm("r");
+}
+
+}  // namespace
+}  // namespace ring

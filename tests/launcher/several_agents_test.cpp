@@ -1,0 +1,262 @@
+// Several agents on one machine that call themselves nodes, with shell scripts for workers.
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <filesystem>
+#include <functional>
+#include <iostream>
+#include <map>
+#include <thread>
+
+#include "comm/liveness.h"
+#include "core/exit_code.h"
+#include "launcher/supervisor.h"
+#include "tests/launcher/files.h"
+
+namespace ring {
+namespace {
+
+namespace fs = std::filesystem;
+using test::read_file;
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+bool eventually(const std::function<bool()>& condition, double seconds = 5) {
+  const auto end = Clock::now() + std::chrono::duration<double>(seconds);
+  while (!condition() && Clock::now() < end) std::this_thread::sleep_for(milliseconds(10));
+  return condition();
+}
+
+int free_port(const std::string& host) { return local_endpoint(listen_on({host, 0})).port; }
+
+class DistAgents : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string pattern = (fs::temp_directory_path() / "ring_agents_XXXXXX").string();
+    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
+    dir_ = pattern;
+  }
+  void TearDown() override {
+    for (const auto& [name, pid] : agents_) {
+      kill(pid, SIGKILL);
+      waitpid(pid, nullptr, 0);
+    }
+    fs::remove_all(dir_);
+  }
+
+  LaunchOptions nodes(int n, const std::string& host = "127.0.0.1") {
+    LaunchOptions o;
+    o.least_nodes = o.most_nodes = n;
+    if (port_ == 0) port_ = free_port(host);
+    o.endpoint = Endpoint{host, port_};
+    o.secret = std::string(32, 's');
+    o.program = "/bin/sh";
+    return o;
+  }
+  // $D: the directory of this test, $R: the rank, $NODE, $TRY: the attempt.
+  void start(const std::string& name, LaunchOptions o, const std::string& script) {
+    o.command = {"-c", "D=" + dir_.string() +
+                           "; R=$RINGMASTER_RANK; NODE=$RINGMASTER_NODE_RANK; TRY=$RINGMASTER_RESTART_COUNT; " +
+                           script};
+    const pid_t pid = fork();
+    if (pid != 0) {
+      agents_[name] = pid;
+      return;
+    }
+    const int log = open((dir_ / name).c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    dup2(log, STDOUT_FILENO);
+    dup2(log, STDERR_FILENO);
+    int code = 99;
+    try {
+      code = launch(o);
+    } catch (const std::exception& e) {
+      std::cerr << e.what() << std::endl;
+    }
+    _exit(code);
+  }
+  int wait(const std::string& name) {
+    int status = 0;
+    waitpid(agents_.at(name), &status, 0);
+    agents_.erase(name);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+  }
+  std::string log(const std::string& name) const { return read_file(dir_ / name); }
+  bool says(const std::string& name, const std::string& text) const {
+    return log(name).find(text) != std::string::npos;
+  }
+  bool there(const std::string& file) const { return !read_file(dir_ / file).empty(); }
+
+  fs::path dir_;
+  int port_ = 0;
+  std::map<std::string, pid_t> agents_;
+};
+
+TEST_F(DistAgents, NodesMayHaveDifferentNumbersOfWorkers) {
+  const std::string script =
+      "echo $RINGMASTER_RANK/$RINGMASTER_WORLD $RINGMASTER_LOCAL_RANK/$RINGMASTER_LOCAL_WORLD $NODE/$RINGMASTER_NODES "
+      "> $D/place$R";
+  LaunchOptions one = nodes(2), two = nodes(2);
+  two.processes = 2;
+  start("a", one, script);
+  ASSERT_TRUE(eventually([&] { return says("a", "1 of 2 nodes is here"); })) << log("a");
+  start("b", two, script);
+  EXPECT_EQ(wait("a"), 0) << log("a");
+  EXPECT_EQ(wait("b"), 0) << log("b");
+  EXPECT_EQ(read_file(dir_ / "place0"), "0/3 0/1 0/2\n");
+  EXPECT_EQ(read_file(dir_ / "place1"), "1/3 0/2 1/2\n");
+  EXPECT_EQ(read_file(dir_ / "place2"), "2/3 1/2 1/2\n");
+  EXPECT_TRUE(says("a", "node 1 is missing")) << log("a");
+}
+
+TEST_F(DistAgents, MeetOverIPv6AndWithRanksThatAreGiven) {
+  try {
+    listen_on({"::1", 0});
+  } catch (const Error& e) {
+    GTEST_SKIP() << e.what();
+  }
+  for (const int rank : {2, 1, 0}) {
+    LaunchOptions o = nodes(3, "::1");
+    o.node_rank = rank;
+    start("n" + std::to_string(rank), o, "echo $R $RINGMASTER_STORE > $D/node$NODE");
+  }
+  for (const char* rank : {"0", "1", "2"}) {
+    EXPECT_EQ(wait(str("n", rank)), 0) << log(str("n", rank));
+    EXPECT_EQ(read_file(dir_ / str("node", rank)).find(str(rank, " [::1]:")), 0u);
+  }
+}
+
+TEST_F(DistAgents, AFailureAnywhereRestartsAllEverywhere) {
+  const std::string script =
+      "echo $$ > $D/up$TRY$R; [ $TRY = 1 ] && exit 0; "
+      "[ $R = 1 ] && until [ -s $D/up00 ]; do sleep 0.01; done; [ $R = 1 ] && kill -9 $$; exec sleep 60";
+  for (const char* name : {"a", "b"}) {
+    LaunchOptions o = nodes(2);
+    o.max_restarts = 3;
+    start(name, o, script);
+  }
+  for (const char* name : {"a", "b"}) {
+    EXPECT_EQ(wait(name), 0) << log(name);
+    EXPECT_TRUE(says(name, "rank 1 on " + host_name() + " (pid ")) << log(name);
+    EXPECT_TRUE(says(name, "was killed by signal 9 (Killed)")) << log(name);
+    EXPECT_TRUE(says(name, "starting all workers again")) << log(name);
+  }
+}
+
+TEST_F(DistAgents, WithoutRestartsAllEndWithTheCodeOfTheFirst) {
+  for (const char* name : {"a", "b"})
+    start(name, nodes(2), "[ $R = 1 ] || exec sleep 60; echo 'ringmaster: no such thing' >&2; exit 7");
+  for (const char* name : {"a", "b"}) {
+    EXPECT_EQ(wait(name), 7) << log(name);
+    EXPECT_TRUE(says(name, "exited with code 7")) << log(name);
+    EXPECT_TRUE(says(name, "no such thing")) << log(name);
+  }
+}
+
+TEST_F(DistAgents, AnotherSecretOrJobIsRefusedAndTheRightOneStillComes) {
+  start("a", nodes(2), "exit 0");
+  ASSERT_TRUE(eventually([&] { return says("a", "1 of 2"); })) << log("a");
+  LaunchOptions wrong = nodes(2), other = nodes(2);
+  wrong.secret = std::string(32, 'w');
+  other.rdzv_id = "other";
+  start("wrong", wrong, "exit 0");
+  start("other", other, "exit 0");
+  for (const char* name : {"wrong", "other"}) {
+    EXPECT_EQ(wait(name), kExitError);
+    EXPECT_TRUE(says(name, "has another secret")) << log(name);
+  }
+  start("b", nodes(2), "exit 0");
+  EXPECT_EQ(wait("a"), 0) << log("a");
+  EXPECT_EQ(wait("b"), 0) << log("b");
+}
+
+TEST_F(DistAgents, APortThatIsTakenIsNamed) {
+  const Fd taken = listen_on({"127.0.0.1", 0});
+  port_ = local_endpoint(taken).port;
+  LaunchOptions o = nodes(2);
+  o.node_rank = 0;
+  start("a", o, "exit 0");
+  EXPECT_EQ(wait("a"), 99);
+  EXPECT_TRUE(says("a", "--rdzv-endpoint: cannot listen on 127.0.0.1:" + std::to_string(port_))) << log("a");
+}
+
+TEST_F(DistAgents, WhoDoesNotComeIsNamed) {
+  LaunchOptions o = nodes(3);
+  o.join_timeout = milliseconds(700);
+  start("a", o, "exit 0");
+  LaunchOptions last = o;
+  last.node_rank = 2;
+  start("c", last, "exit 0");
+  EXPECT_EQ(wait("a"), kExitError);
+  EXPECT_TRUE(says("a", "not all nodes came within 0.7 s: 2 of 3 nodes are here")) << log("a");
+  EXPECT_TRUE(says("a", "node 1 is missing")) << log("a");
+  EXPECT_TRUE(says("a", "127.0.0.1 is a loopback address")) << log("a");
+  EXPECT_EQ(wait("c"), kExitError) << log("c");
+}
+
+TEST_F(DistAgents, ASignalEndsTheWaiting) {
+  start("a", nodes(2), "exit 0");
+  ASSERT_TRUE(eventually([&] { return says("a", "1 of 2"); })) << log("a");
+  kill(agents_["a"], SIGTERM);
+  EXPECT_EQ(wait("a"), kExitInterrupted) << log("a");
+}
+
+TEST_F(DistAgents, ALostAgentIsWaitedForAndReplaced) {
+  const std::string script = "echo $$ > $D/up$TRY$NODE; [ $TRY = 1 ] || exec sleep 60";
+  LaunchOptions o = nodes(2);
+  o.max_restarts = 3;
+  start("a", o, script);
+  ASSERT_TRUE(eventually([&] { return says("a", "1 of 2"); })) << log("a");
+  start("b", o, script);
+  ASSERT_TRUE(eventually([&] { return there("up00") && there("up01"); })) << log("a");
+  kill(agents_["b"], SIGKILL);
+  EXPECT_EQ(wait("b"), -SIGKILL);
+  ASSERT_TRUE(eventually([&] {
+    return says("a", "the agent of node 1 (" + host_name() + ") is lost: its connection closed");
+  })) << log("a");
+  start("again", o, script);
+  EXPECT_EQ(wait("again"), 0) << log("again");
+  EXPECT_EQ(wait("a"), 0) << log("a");
+  EXPECT_TRUE(there("up11"));
+}
+
+TEST_F(DistAgents, TheLossOfTheFirstEndsTheJob) {
+  const std::string script = "echo $$ > $D/up$NODE; exec sleep 60";
+  start("a", nodes(2), script);
+  ASSERT_TRUE(eventually([&] { return says("a", "1 of 2"); })) << log("a");
+  start("b", nodes(2), script);
+  ASSERT_TRUE(eventually([&] { return there("up0") && there("up1"); })) << log("a");
+  kill(agents_["a"], SIGKILL);
+  EXPECT_EQ(wait("b"), kExitError);
+  EXPECT_TRUE(says("b", "the agent of node 0 at 127.0.0.1:" + std::to_string(port_) + " is lost")) << log("b");
+  const pid_t worker = std::stoi(read_file(dir_ / "up1"));
+  EXPECT_TRUE(eventually([&] { return kill(worker, 0) != 0; })) << "a worker is left";
+}
+
+TEST(Launch, SeveralNodesNeedAnAddressAndASecret) {
+  LaunchOptions o;
+  o.command = {"train"};
+  o.least_nodes = o.most_nodes = 2;
+  const auto error = [&] {
+    try {
+      launch(o);
+    } catch (const Error& e) {
+      return std::string(e.what());
+    }
+    return std::string();
+  };
+  EXPECT_NE(error().find("--rdzv-endpoint HOST:PORT"), std::string::npos) << error();
+  o.endpoint = Endpoint{"127.0.0.1", 1};
+  EXPECT_NE(error().find("--make-secret FILE"), std::string::npos) << error();
+  o.secret = "guess";
+  EXPECT_NE(error().find("can be guessed"), std::string::npos) << error();
+  o.secret = std::string(32, 's');
+  o.node_rank = 2;
+  EXPECT_NE(error().find("--node-rank is 2"), std::string::npos) << error();
+}
+
+}  // namespace
+}  // namespace ring
