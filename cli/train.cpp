@@ -13,6 +13,7 @@
 #include "inspect/profiler.h"
 #include "kernels/observers.h"
 #include "trainer/devices.h"
+#include "trainer/nodes.h"
 #include "trainer/origin.h"
 #include "trainer/run_directory.h"
 #include "trainer/session.h"
@@ -61,6 +62,7 @@ void run(const Arguments& a) {
   StopSignal signal(leads);  // first: it must be there before any thread
   const std::unique_ptr<Mesh> mesh = join_mesh(config, {{"--fresh", a.fresh ? "given" : "not given"},
                                                         {"--allow-changes", a.allow_changes ? "given" : "not given"}});
+  check_nodes(config.run.path(), env.nodes, *mesh);
   std::optional<ProfiledSteps> profiled;
   if (a.profile > 0)
     options.watcher = &profiled.emplace(a.profile, options.observer, RunDirectory(config.run.path()).trace_file());

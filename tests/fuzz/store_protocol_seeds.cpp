@@ -36,6 +36,9 @@ int main(int argc, char** argv) {
   write("wait_and_expire", hello + other + act(kMessage, 0, request(Op::get, 2000, "w")) + act(kLater, 0) +
                                act(kMessage, 0, request(Op::get, 90000, "w")) +
                                act(kMessage, 1, request(Op::set, 0, "w", "x")) + act(kRead, 0) + act(kRead, 1));
+  write("lists", hello + other + act(kMessage, 1, request(Op::get, 2000, "l/1")) +
+                     act(kMessage, 0, request(Op::append, 0, "l", "a")) +
+                     act(kMessage, 0, request(Op::append, 0, "l", "b")) + act(kRead, 0) + act(kRead, 1));
   write("beats", hello + other + act(kMessage, 0, request(Op::beat, -1, "a")) +
                      act(kMessage, 1, request(Op::beat, 1000, "b", "done")) + act(kAnswer, 0) + act(kClose, 0) +
                      act(kMessage, 1, request(Op::beat, 0, "b")) + act(kAnswer, 1) + act(kRead, 1));

@@ -167,5 +167,58 @@ TEST_P(DistNodes, TrainAsOneMachineAndOutliveACutWire) {
   expect_close(losses("nodes"), losses("alone"));
 }
 
+// Both nodes by `ringmaster launch`.
+class DistNodesLaunched : public DistNodes {
+ protected:
+  void SetUp() override {
+    DistNodes::SetUp();
+    if (IsSkipped()) return;
+    ASSERT_EQ(ring({"launch", "--make-secret", path("secret")}).code, 0);
+  }
+  std::unique_ptr<Process> launch(int node, const std::string& run) const {
+    std::vector<std::string> words = {RING_BINARY,
+                                      "launch",
+                                      "--nnodes",
+                                      "2",
+                                      "--nproc-per-node",
+                                      std::to_string(GetParam().ranks_per_node),
+                                      "--rdzv-endpoint",
+                                      std::string(kAddresses[0]) + ":29400",
+                                      "--rdzv-conf",
+                                      "keep_alive_timeout=3",
+                                      "--secret-file",
+                                      path("secret"),
+                                      "--"};
+    const std::vector<std::string> all = shared(run);
+    words.insert(words.end(), all.begin() + 1, all.end());
+    return nodes_[node]->start(words, {{"RINGMASTER_LIVENESS", std::to_string(kSilence)}});
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Layouts, DistNodesLaunched, testing::Values(Layout{"Zero", 2, {"parallel.zero=3"}}),
+                         [](const auto& layout) { return layout.param.name; });
+
+// A node that was cut off is given up by the others and gives them up, too. A new agent in its place is enough.
+TEST_P(DistNodesLaunched, OutliveACutWire) {
+  ASSERT_NO_FATAL_FAILURE(run_locally("local"));
+  const auto first = launch(0, "nodes"), second = launch(1, "nodes");
+  ASSERT_TRUE(reaches("nodes", 7)) << (first->signal(SIGKILL), first->wait().output);
+  wire("down");
+  std::this_thread::sleep_for(std::chrono::seconds(5));
+  ASSERT_TRUE(first->running()) << first->wait().output;
+  wire("up");
+  const auto successor = launch(1, "nodes");
+  const Finished led = first->wait(), given_up = second->wait(), replaced = successor->wait();
+  EXPECT_EQ(led.code, 0) << led.output;
+  EXPECT_EQ(given_up.code, kExitError) << given_up.output;
+  EXPECT_EQ(replaced.code, 0) << replaced.output;
+  EXPECT_NE(led.output.find("nodes: node0 (ranks 0-1), node1 (ranks 2-3)"), std::string::npos) << led.output;
+  EXPECT_NE(led.output.find("the agent of node 1 (node1) is lost: no sign of life for 3 s"), std::string::npos)
+      << led.output;
+  expect_whole_checkpoints("nodes");
+  EXPECT_EQ(losses("nodes"), losses("local"));
+  EXPECT_EQ(tensors("nodes", kLast), tensors("local", kLast));
+}
+
 }  // namespace
 }  // namespace ring

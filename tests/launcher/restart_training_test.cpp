@@ -9,6 +9,7 @@
 #include "comm/socket.h"
 #include "core/exit_code.h"
 #include "tests/launcher/training.h"
+#include "tests/process.h"
 
 namespace ring {
 namespace {
@@ -124,6 +125,13 @@ TEST_F(DistTrainingRestarts, AStepThatAlwaysFailsEndsTheJob) {
   EXPECT_NE(log.find("no restart: it failed 3 times in a row "), std::string::npos) << log;
 }
 
+TEST_F(DistTrainingRestarts, OptionsComeFromTheEnvironmentAsTorchrunsDo) {
+  const Environment torchrun = {{"PET_NPROC_PER_NODE", "2"}, {"PET_NNODES", "1"}, {"PET_STANDALONE", "true"}};
+  const std::vector<std::string> words = {"launch", "--threads_per_worker=1", "train", "t.yaml", "train.steps=1"};
+  EXPECT_EQ(wait(start(words, torchrun)), 0) << read_file(dir_ / "log");
+  EXPECT_NE(read_file(dir_ / "log").find("2 processes on cpu"), std::string::npos) << read_file(dir_ / "log");
+}
+
 // Agents that call themselves nodes, on this machine.
 class DistTrainingNodes : public DistTrainingRestarts {
  protected:
@@ -133,11 +141,11 @@ class DistTrainingNodes : public DistTrainingRestarts {
     port_ = local_endpoint(listen_on({"127.0.0.1", 0})).port;
     ASSERT_EQ(run({"launch", "--make-secret", "secret"}), 0) << read_file(dir_ / "log");
   }
-  pid_t node(const std::string& directory, const char* log) const {
-    return start(long_run(directory, {"--nnodes", "2", "--nproc_per_node=1", "--rdzv-endpoint",
-                                      "127.0.0.1:" + std::to_string(port_), "--secret-file", "secret"}),
-                 {}, log);
+  std::vector<std::string> words_of_node(const std::string& directory) const {
+    return long_run(directory, {"--nnodes", "2", "--nproc_per_node=1", "--rdzv-endpoint",
+                                "127.0.0.1:" + std::to_string(port_), "--secret-file", "secret"});
   }
+  pid_t node(const std::string& directory, const char* log) const { return start(words_of_node(directory), {}, log); }
   // Where rank 0's agent serves.
   void await_leader(const char* log) const {
     for (const auto begin = Clock::now();
@@ -175,6 +183,28 @@ TEST_F(DistTrainingNodes, ASignalToOneNodeStopsAllWithACheckpoint) {
       read_file(dir_ / "first").find("on each of the 2 nodes: ringmaster launch, with the same options, -- train r"),
       std::string::npos)
       << read_file(dir_ / "first");
+}
+
+// A folder that only looks alike: the second agent has another one of that name.
+TEST_F(DistTrainingNodes, ARunDirectoryThatIsNotSharedIsRefused) {
+  const test::fs::path elsewhere = dir_ / "elsewhere";
+  test::fs::create_directory(elsewhere);
+  for (const char* name : {"t.yaml", "corpus.h5", "secret"}) test::fs::copy(dir_ / name, elsewhere / name);
+  const pid_t first = node("r", "first");
+  await_leader("first");
+  std::vector<std::string> command = {"/bin/sh", "-c", "cd \"$0\" && exec \"$@\"", elsewhere, RING_BINARY};
+  const std::vector<std::string> words = words_of_node("r");
+  command.insert(command.end(), words.begin(), words.end());
+  EXPECT_EQ(test::run_process(command).code, 1);
+  EXPECT_EQ(wait(first), 1);
+  const std::string log = read_file(dir_ / "first");
+  EXPECT_NE(log.find("run.directory: r is not one folder for all nodes: rank 1 on "), std::string::npos) << log;
+  EXPECT_EQ(log.find("again"), std::string::npos) << log;
+  for (const test::fs::path& folder : {dir_, elsewhere}) {
+    EXPECT_FALSE(test::fs::exists(folder / "r")) << "nothing was written";
+    for (const auto& entry : test::fs::directory_iterator(folder))
+      EXPECT_EQ(entry.path().filename().string().find(".seen"), std::string::npos) << entry.path();
+  }
 }
 
 // A thousand connections of strangers, at the agents' store and at the workers', while training goes on.

@@ -1,0 +1,97 @@
+#include "trainer/nodes.h"
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+#include <vector>
+
+#include "comm/host.h"
+#include "comm/liveness.h"
+#include "comm/secret.h"
+#include "core/counted.h"
+#include "core/joined.h"
+#include "core/log.h"
+
+namespace ring {
+namespace {
+
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+
+constexpr std::chrono::seconds kVisible{5};  // until a network file system shows a new file everywhere
+constexpr std::chrono::milliseconds kLook{50};
+
+// Ranks of one host are next to each other: "a (ranks 0-3), b (ranks 4-7)".
+std::string text_of(const std::vector<std::string>& hosts) {
+  std::vector<std::string> parts;
+  for (std::size_t first = 0, last = 0; first < hosts.size(); first = last) {
+    while (last < hosts.size() && hosts[last] == hosts[first]) ++last;
+    const std::string name = hosts[first].substr(0, hosts[first].find('/'));
+    parts.push_back(last == first + 1 ? str(name, " (rank ", first, ")")
+                                      : str(name, " (ranks ", first, "-", last - 1, ")"));
+  }
+  return joined(parts, ", ");
+}
+
+std::string contents(const std::string& file) {
+  std::string text;
+  std::getline(std::ifstream(file), text);
+  return text;
+}
+
+bool sees(const std::string& file, const std::string& text) {
+  const auto end = Clock::now() + kVisible;
+  while (contents(file) != text) {
+    if (Clock::now() > end) return false;
+    std::this_thread::sleep_for(kLook);
+  }
+  return true;
+}
+
+// Nothing of the run is written before all is agreed, so its own directory may not be there yet.
+std::string folder_of(const std::string& run_directory) {
+  std::error_code error;
+  fs::path folder = run_directory;
+  while (!folder.empty() && !fs::is_directory(folder, error)) folder = folder.parent_path();
+  return folder.empty() ? "." : folder.string();
+}
+
+// What each rank says of it; empty: well.
+std::vector<std::string> look_at_one_file(const std::string& run_directory, const std::string& host, Mesh& mesh) {
+  const std::string text = random_cookie();
+  std::string own_file, problem;
+  if (mesh.rank() == 0) {
+    own_file = folder_of(run_directory) + "/.seen-by-all-" + text;
+    std::ofstream(own_file) << text << std::endl;
+    if (contents(own_file) != text) problem = "rank 0 cannot write " + own_file;
+  }
+  const std::string file = gather_host(mesh.host(), own_file).front();
+  const std::string expected = gather_host(mesh.host(), text).front();
+  if (mesh.rank() > 0 && !sees(file, expected)) problem = str("rank ", mesh.rank(), " on ", host);
+  const std::vector<std::string> problems = gather_host(mesh.host(), problem);
+  std::error_code error;
+  if (mesh.rank() == 0) fs::remove(own_file, error);
+  return problems;
+}
+
+}  // namespace
+
+void check_nodes(const std::string& run_directory, int nodes_of_launcher, Mesh& mesh) {
+  if (mesh.world() == 1) return;
+  const std::vector<std::string> hosts = gather_host(mesh.host(), host_identity());
+  const bool one = std::ranges::all_of(hosts, [&](const std::string& h) { return h == hosts.front(); });
+  if (one && nodes_of_launcher == 1) return;
+  if (mesh.rank() == 0) log::info("nodes: ", text_of(hosts));
+  std::vector<std::string> problems = look_at_one_file(run_directory, host_name(), mesh);
+  if (!problems.front().empty()) fail("run.directory: ", problems.front());
+  std::erase(problems, "");
+  if (!problems.empty())
+    fail("run.directory: ", run_directory, " is not one folder for all nodes: ", joined(problems, ", "),
+         problems.size() == 1 ? " does" : " do", " not see what rank 0 on ",
+         hosts.front().substr(0, hosts.front().find('/')),
+         " writes there. Give a path on a file system that all nodes share");
+}
+
+}  // namespace ring

@@ -1,0 +1,14 @@
+#pragma once
+// What a run on several nodes settles first: who is where, and that all see one run directory.
+
+#include <string>
+
+#include "comm/mesh/mesh.h"
+
+namespace ring {
+
+// Collective. On one node nothing happens. Says which ranks are on which host, and writes and removes a file beside the
+// run's directory, or in the nearest folder above that is there. Error on every rank: not all ranks see it.
+void check_nodes(const std::string& run_directory, int nodes_of_launcher, Mesh&);
+
+}  // namespace ring
