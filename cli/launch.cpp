@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cctype>
+#include <cstdlib>
 #include <memory>
 
 #include "cli/command_names.h"
@@ -66,7 +67,9 @@ struct Words {
 void read_words(const Words& w, LaunchOptions& o) {
   read_nodes(w.nodes, o);
   o.processes = read_processes(w.processes);
-  if (!w.endpoint.empty())
+  if (o.most_nodes == 1)
+    o.endpoint.reset();  // torchrun's users often give one all the same
+  else if (!w.endpoint.empty())
     o.endpoint = read_rdzv_endpoint(w.endpoint);
   else if (!w.master_addr.empty())
     o.endpoint = read_rdzv_endpoint(w.master_addr + ":" + w.master_port);
@@ -143,7 +146,8 @@ void add_logs(CLI::App& launch, LaunchOptions& o, Words& w) {
 // PET_NPROC_PER_NODE for --nproc-per-node.
 void name_variables(CLI::App& launch) {
   for (CLI::Option* option : launch.get_options()) {
-    if (option->get_lnames().empty() || option->get_lnames()[0] == "help") continue;
+    if (option->get_lnames().empty() || option->get_lnames()[0] == "help" || option->get_lnames()[0] == "make-secret")
+      continue;
     std::string name = "PET_" + option->get_lnames()[0];
     std::ranges::transform(name, name.begin(),
                            [](char c) { return c == '-' ? '_' : static_cast<char>(std::toupper(c)); });
@@ -151,8 +155,10 @@ void name_variables(CLI::App& launch) {
   }
 }
 
-void run(const CLI::App& app, LaunchOptions& o, const Words& w) {
+void run(const CLI::App& app, LaunchOptions& o, Words& w) {
   if (!w.new_secret.empty()) return make_secret(w.new_secret);
+  const char* operators = std::getenv("PET_N_PROC_PER_NODE");  // as Kubeflow's operator calls it
+  if (w.processes.empty() && operators) w.processes = operators;
   if (w.processes.empty()) throw CLI::RequiredError("--nproc-per-node");
   if (o.command.empty()) throw CLI::RequiredError("command");
   read_words(w, o);

@@ -1,5 +1,7 @@
 #include "launcher/leader.h"
 
+#include <cerrno>
+
 #include "comm/signals.h"
 #include "core/check.h"
 #include "core/log.h"
@@ -16,8 +18,6 @@ constexpr milliseconds kTick{50};
 constexpr milliseconds kOwnStore{10'000};
 constexpr std::chrono::seconds kFarewell{5};
 
-bool is_v6(const std::string& host) { return host.find(':') != std::string::npos; }
-
 }  // namespace
 
 Leader::Leader(Job job, RendezvousRules rules, const Endpoint& at, bool any, milliseconds silence)
@@ -27,7 +27,8 @@ Leader::Leader(Job job, RendezvousRules rules, const Endpoint& at, bool any, mil
       any_(any),
       silence_(silence),
       rendezvous_(std::move(rules), Clock::now()),
-      agents_(bind_to(at.port), job_.agents_cookie()) {
+      agents_(serve(at.port, job_.agents_cookie())),
+      port_(agents_->endpoint().port) {
   store_ = connect_store(own_endpoint(), job_.agents_cookie(), kOwnStore);
   const BlockSignals block;
   thread_ = std::thread([this] { run(); });
@@ -38,11 +39,18 @@ Leader::~Leader() {
   thread_.join();
 }
 
-Endpoint Leader::bind_to(int port) const { return {!any_ ? at_.host : is_v6(at_.host) ? "::" : "0.0.0.0", port}; }
-
-Endpoint Leader::own_endpoint() const {
-  return {!any_ ? at_.host : is_v6(at_.host) ? "::1" : "127.0.0.1", agents_.endpoint().port};
+// Every address means IPv6 and IPv4, where there are both.
+std::unique_ptr<StoreServer> Leader::serve(int port, const std::string& cookie) const {
+  if (!any_) return std::make_unique<StoreServer>(Endpoint{at_.host, port}, cookie);
+  try {
+    return std::make_unique<StoreServer>(Endpoint{"::", port}, cookie);
+  } catch (const ListenError& e) {
+    if (e.code == EADDRINUSE) throw;
+    return std::make_unique<StoreServer>(Endpoint{"0.0.0.0", port}, cookie);
+  }
 }
+
+Endpoint Leader::own_endpoint() const { return {any_ ? "127.0.0.1" : at_.host, port_}; }
 
 void Leader::run() {
   try {
@@ -56,6 +64,7 @@ void Leader::run() {
     }
   } catch (const Error& e) {
     log::error("launch: the rendezvous failed: ", e.what());
+    agents_.reset();  // so that all agents end
   }
 }
 
@@ -109,7 +118,7 @@ void Leader::open_store(int attempt) {
   if (open_for_ == attempt) return;
   open_for_ = attempt;
   workers_.reset();
-  workers_ = std::make_unique<StoreServer>(bind_to(0), job_.workers_cookie(host_, attempt));
+  workers_ = serve(0, job_.workers_cookie(host_, attempt));
 }
 
 bool Leader::everybody_left() const {

@@ -32,7 +32,7 @@ class Leader {
   void publish();
   void open_store(int attempt);
   bool everybody_left() const;
-  Endpoint bind_to(int port) const;
+  std::unique_ptr<StoreServer> serve(int port, const std::string& cookie) const;
 
   Job job_;
   AgentId host_;
@@ -40,7 +40,8 @@ class Leader {
   bool any_;
   std::chrono::milliseconds silence_;
   Rendezvous rendezvous_;
-  StoreServer agents_;
+  std::unique_ptr<StoreServer> agents_;
+  int port_;                              // of agents_
   std::unique_ptr<StoreServer> workers_;  // of the running attempt
   int open_for_ = -1;                     // that attempt
   std::unique_ptr<Store> store_;

@@ -129,6 +129,18 @@ TEST_F(DistAgents, MeetOverIPv6AndWithRanksThatAreGiven) {
   }
 }
 
+// Behind a name there may be another address elsewhere: the leader listens at all of them.
+TEST_F(DistAgents, MeetUnderANameToo) {
+  try {
+    port_ = free_port(host_name());
+  } catch (const Error& e) {
+    GTEST_SKIP() << e.what();
+  }
+  for (const char* name : {"a", "b"}) start(name, nodes(2, host_name()), "echo $RINGMASTER_STORE > $D/node$NODE");
+  for (const char* name : {"a", "b"}) EXPECT_EQ(wait(name), 0) << log(name);
+  for (const char* file : {"node0", "node1"}) EXPECT_EQ(read_file(dir_ / file).find(host_name() + ":"), 0u);
+}
+
 TEST_F(DistAgents, AFailureAnywhereRestartsAllEverywhere) {
   const std::string script =
       "echo $$ > $D/up$TRY$R; [ $TRY = 1 ] && exit 0; "

@@ -1,0 +1,79 @@
+#include "cli/launch_options.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <thread>
+
+#include "core/check.h"
+
+namespace ring {
+namespace {
+
+std::string error_of(const std::function<void()>& read) {
+  try {
+    read();
+  } catch (const Error& e) {
+    return e.what();
+  }
+  return "";
+}
+
+TEST(LaunchOptions, Nodes) {
+  LaunchOptions o;
+  read_nodes("4", o);
+  EXPECT_EQ(std::pair(o.least_nodes, o.most_nodes), std::pair(4, 4));
+  read_nodes("2:8", o);
+  EXPECT_EQ(std::pair(o.least_nodes, o.most_nodes), std::pair(2, 8));
+  for (const char* bad : {"", "0", "-1", "3:2", "1:2:3", "two", "1e3", "99999"})
+    EXPECT_NE(error_of([&] { read_nodes(bad, o); }).find("--nnodes"), std::string::npos) << bad;
+}
+
+TEST(LaunchOptions, Processes) {
+  EXPECT_EQ(read_processes("3"), 3);
+  EXPECT_EQ(read_processes("cpu"), static_cast<int>(std::thread::hardware_concurrency()));
+  EXPECT_GE(read_processes("auto"), 1);
+  for (const char* bad : {"", "0", "all", "4097"})
+    EXPECT_NE(error_of([&] { read_processes(bad); }).find("--nproc-per-node"), std::string::npos) << bad;
+}
+
+TEST(LaunchOptions, Endpoints) {
+  EXPECT_EQ(read_rdzv_endpoint("10.0.0.1:4711"), (Endpoint{"10.0.0.1", 4711}));
+  EXPECT_EQ(read_rdzv_endpoint("node0"), (Endpoint{"node0", 29400}));
+  EXPECT_EQ(read_rdzv_endpoint("[fd00::1]:4711"), (Endpoint{"fd00::1", 4711}));
+  EXPECT_EQ(read_rdzv_endpoint("[fd00::1]"), (Endpoint{"fd00::1", 29400}));
+  EXPECT_EQ(read_rdzv_endpoint("fd00::1"), (Endpoint{"fd00::1", 29400}));
+  for (const char* bad : {"a:0", "a:70000", "a:b", ":1"})
+    EXPECT_NE(error_of([&] { read_rdzv_endpoint(bad); }).find("--rdzv-endpoint"), std::string::npos) << bad;
+}
+
+TEST(LaunchOptions, Times) {
+  LaunchOptions o;
+  read_rdzv_conf("join_timeout=7, last_call_timeout=3,keep_alive_timeout=5", o);
+  EXPECT_EQ(o.join_timeout, std::chrono::seconds(7));
+  EXPECT_EQ(o.last_call, std::chrono::seconds(3));
+  EXPECT_EQ(o.silence, std::chrono::seconds(5));
+  for (const char* bad : {"", "join_timeout", "join_timeout=", "join_timeout=0", "rank=3"})
+    EXPECT_NE(error_of([&] { read_rdzv_conf(bad, o); }).find("--rdzv-conf"), std::string::npos) << bad;
+}
+
+TEST(LaunchOptions, RanksAndStreams) {
+  EXPECT_TRUE(read_streams("--tee", "3").has(5));
+  EXPECT_FALSE(read_streams("--tee", "0").has(5));
+  const LocalRanks some = read_streams("--tee", "0:3,2:1,3:0");
+  for (const auto& [rank, expected] : {std::pair(0, true), {1, false}, {2, true}, {3, false}})
+    EXPECT_EQ(some.has(rank), expected) << rank;
+  for (const char* bad : {"", "4", "0:4", "0:3,1", "x:1"})
+    EXPECT_NE(error_of([&] { read_streams("--tee", bad); }).find("--tee"), std::string::npos) << bad;
+  EXPECT_TRUE(read_local_ranks("0,2").has(2));
+  EXPECT_FALSE(read_local_ranks("0,2").has(1));
+  EXPECT_THROW(read_local_ranks("0;2"), Error);
+}
+
+TEST(LaunchOptions, Signals) {
+  EXPECT_EQ(read_signals("SIGTERM,SIGUSR1"), (std::vector<int>{SIGTERM, SIGUSR1}));
+  EXPECT_NE(error_of([] { read_signals("SIGKILL"); }).find("--signals-to-handle: 'SIGKILL'"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace ring
