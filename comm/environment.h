@@ -1,7 +1,7 @@
 #pragma once
-// Who this process is: rank, world size and where the store is, from the environment that a launcher left. Ours
-// (RINGMASTER_*) wins, then torchrun, mpirun (Open MPI), srun, then plain RANK and WORLD_SIZE; none of them: one
-// process. A variable that is missing, malformed or contradicts another is an Error that names it (and the other one).
+// Who this process is: rank, world size and where the store is, from the environment that a launcher left: ours
+// (RINGMASTER_*), else torchrun, mpirun (Open MPI), srun, plain RANK and WORLD_SIZE; none: one process. Ranks that others
+// start on several nodes need RINGMASTER_SECRET. What is missing, malformed or contradictory is an Error that names it.
 
 #include <map>
 #include <string>

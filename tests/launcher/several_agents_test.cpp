@@ -141,6 +141,21 @@ TEST_F(DistAgents, MeetUnderANameToo) {
   for (const char* file : {"node0", "node1"}) EXPECT_EQ(read_file(dir_ / file).find(host_name() + ":"), 0u);
 }
 
+// Neither the secret nor what follows from it is in their environment, which any program may print.
+TEST_F(DistAgents, WorkersDoNotInheritTheSecret) {
+  setenv("RINGMASTER_SECRET", std::string(32, 's').c_str(), 1);
+  for (const char* name : {"a", "b"}) start(name, nodes(2), "env > $D/env$R");
+  unsetenv("RINGMASTER_SECRET");
+  for (const char* name : {"a", "b"}) EXPECT_EQ(wait(name), 0) << log(name);
+  for (const char* file : {"env0", "env1"}) {
+    const std::string environment = read_file(dir_ / file);
+    EXPECT_NE(environment.find("RINGMASTER_PAGE="), std::string::npos);
+    EXPECT_EQ(environment.find("RINGMASTER_SECRET"), std::string::npos);
+    EXPECT_EQ(environment.find("RINGMASTER_COOKIE"), std::string::npos);
+    EXPECT_EQ(environment.find(std::string(32, 's')), std::string::npos);
+  }
+}
+
 TEST_F(DistAgents, AFailureAnywhereRestartsAllEverywhere) {
   const std::string script =
       "echo $$ > $D/up$TRY$R; [ $TRY = 1 ] && exit 0; "
