@@ -33,8 +33,8 @@ double causal_pairs(std::int64_t length);
 
 // Time of the forward on one H200, in microseconds of a multiprocessor: a tile of 128 queries and 64 keys of a head of
 // 128 (others, padded to 64, 128 or 256, in proportion), and a block of queries beside its tiles: reading them, writing
-// results. Fitted to the rates of own_sm90 in docs/measured/attention.md, which they give within 1 %.
-constexpr double kTileMicroseconds = 1.17, kRowBlockMicroseconds = 6;
+// results. Fitted to the rates of own_sm90 in docs/measured/attention.md, which they give within 2 %.
+constexpr double kTileMicroseconds = 0.93, kRowBlockMicroseconds = 4.2;
 
 double predicted_microseconds(const CostPart&, std::int64_t head_dim);
 double predicted_microseconds(const PatternCost&, std::int64_t head_dim);  // of one head

@@ -114,6 +114,7 @@ TEST_F(GpuAttention, RowsThatAreNotAlignedGoToThePlainKernel) {
 
 TEST_F(GpuAttention, TwoRunsHaveTheSameBits) {
   for (const Problem& p : {Problem{lengths({700, 300, 65}), 8, 2, 64}, Problem{lengths({2900, 1500}), 4, 4, 64},
+                           Problem{lengths({1900, 1500}), 4, 2, 128},
                            Problem{lengths({513, 513}), 4, 4, 128, dense(false)}, Problem{lengths({300}), 2, 1, 256}}) {
     const Inputs in = gpu_inputs(p);
     for (const std::string& name : own_candidates(p)) {

@@ -7,6 +7,7 @@
 // Nothing is summed across blocks, so that the bits repeat and no memory is needed; the price is that S and dP are
 // computed twice, 7 products instead of 5. P and dS go from one product to the next without leaving their lanes.
 
+#include "kernels/attention/cuda/backward_params.cuh"
 #include "kernels/attention/cuda/mma_block.cuh"
 
 namespace ring::cuda {
@@ -50,18 +51,6 @@ struct BackwardSizes : BackwardShape<owner, kDim> {
   static constexpr int kStage = 2 * kTile + kStatistics, kCtaState = 2 * kOwn + 2 * kStage;  // where it starts
   static constexpr int kBytes = kCtaState + sizeof(CtaState<owner, Base::kWarps>);
   static constexpr int kColumns = kDim / Base::kParts;  // that a warp sums
-};
-
-struct BackwardParams {
-  HeadsOf<const Bf16> x, y, a, b;
-  Output dx, dy;               // of x and, owning keys, of y
-  float *dx_parts, *dy_parts;  // partial sums of split lists: rows of `dim` columns
-  const float *lse2, *delta;   // [Hq,N]
-  std::int64_t tokens;
-  int dim, group;
-  float factor, scale;  // from a product to a power of two; of the scores
-  BranchPass pass;
-  TileSchedule work;
 };
 
 // lse2 and delta of the rows or columns of a lane's sums.
@@ -183,7 +172,8 @@ __device__ inline void add_tile(GradientSums<owner, kDim>& sums,
 template <Stationary owner, int kDim>
 __device__ inline void store_gradients(GradientSums<owner, kDim>& sums,
                                        const CtaState<owner, BackwardSizes<owner, kDim>::kWarps>& cta,
-                                       const BackwardParams& p, int in_block, int part, unsigned char* memory) {
+                                       const PlainBackwardParams<Bf16>& p, int in_block, int part,
+                                       unsigned char* memory) {
   using Sizes = BackwardSizes<owner, kDim>;
   unsigned char* staging = memory + in_block * kPitch<kDim> + part * 2;
   float factor[Sizes::kTiles][2], kept[Sizes::kTiles][2];
@@ -199,7 +189,8 @@ __device__ inline void store_gradients(GradientSums<owner, kDim>& sums,
 template <Stationary owner, int kDim>
 __global__ __launch_bounds__(
     BackwardSizes<owner, kDim>::kThreads,
-    BackwardSizes<owner, kDim>::kBlocksPerProcessor) void mma_backward(const __grid_constant__ BackwardParams p) {
+    BackwardSizes<owner, kDim>::kBlocksPerProcessor) void mma_backward(const __grid_constant__ PlainBackwardParams<Bf16>
+                                                                           p) {
   using Sizes = BackwardSizes<owner, kDim>;
   constexpr bool kKeys = owner == Stationary::kv;
   constexpr int kM = Sizes::kTiles, kStream = Sizes::kStream, kN = kStream / 8, kThreads = Sizes::kThreads;
@@ -267,45 +258,26 @@ __global__ __launch_bounds__(
   store_gradients<owner, kDim>(sums, cta, p, in_block, part, memory);
 }
 
-// x, y, a, b, dx and dy of p are those of the owner.
 template <Stationary owner, int kDim>
-void launch_mma_backward(const AttentionBackward& args, BackwardParams p, const BranchPass& pass,
+void launch_mma_backward(const AttentionBackward& args, const BranchPass& pass, const RowStatistics& statistics,
                          const ExecContext& ctx) {
   using Sizes = BackwardSizes<owner, kDim>;
-  const std::int64_t kv_heads = args.k.dim(1), heads = owner == Stationary::kv ? kv_heads : args.q.dim(1);
-  const std::int64_t bytes = owner == Stationary::kv ? 4 * p.dim * p.group : std::max(1, 4 * p.dim / p.group);
+  const std::int64_t kv_heads = args.k.dim(1), group = args.q.dim(1) / kv_heads, dim = args.q.dim(2);
+  const bool keys = owner == Stationary::kv;
   const SchedulePlan plan =
-      plan_schedule(pass, args.pattern, args.queries, args.keys, owner, heads, kv_heads, Sizes::kRows, bytes, ctx);
-  p.pass = pass;
-  p.work = plan.work;
+      plan_schedule(pass, args.pattern, args.queries, args.keys, owner, keys ? kv_heads : args.q.dim(1), kv_heads,
+                    Sizes::kRows, keys ? 4 * dim * group : std::max<std::int64_t>(1, 4 * dim / group), ctx);
   const SplitParts parts(plan, args, ctx);
-  p.dx_parts = device_data<float>(parts.dk), p.dy_parts = device_data<float>(parts.dv);
-  launch(ctx, {grid_of(plan.blocks), Sizes::kThreads, Sizes::kBytes}, mma_backward<owner, kDim>, p);
+  launch(ctx, {grid_of(plan.blocks), Sizes::kThreads, Sizes::kBytes}, mma_backward<owner, kDim>,
+         plain_backward_params<Bf16, owner>(args, pass, statistics, plan, parts));
   parts.add_up(plan, args, ctx);
 }
 
 template <int kDim>
 void run_mma_backward(const AttentionBackward& args, const BranchPass& pass, Gradient which,
                       const RowStatistics& statistics, const ExecContext& ctx) {
-  const auto q = heads_of<const Bf16>(args.q), k = heads_of<const Bf16>(args.k), v = heads_of<const Bf16>(args.v),
-             dout = heads_of<const Bf16>(args.dout);
-  BackwardParams p{};
-  p.lse2 = statistics.lse2.data<float>();
-  p.delta = statistics.delta.data<float>();
-  p.tokens = args.q.dim(0);
-  p.dim = static_cast<int>(args.q.dim(2));
-  p.group = static_cast<int>(args.q.dim(1) / args.k.dim(1));
-  p.factor = args.scale * kLog2E;
-  p.scale = args.scale;
-  if (which == Gradient::keys) {
-    p.x = k, p.y = v, p.a = q, p.b = dout;
-    p.dx = output_of(args.dk, args.carry_dk), p.dy = output_of(args.dv, args.carry_dv);
-    launch_mma_backward<Stationary::kv, kDim>(args, p, pass, ctx);
-  } else {
-    p.x = q, p.y = dout, p.a = k, p.b = v;
-    p.dx = output_of(args.dq, args.carry_dq);
-    launch_mma_backward<Stationary::q, kDim>(args, p, pass, ctx);
-  }
+  (which == Gradient::keys ? launch_mma_backward<Stationary::kv, kDim>
+                           : launch_mma_backward<Stationary::q, kDim>)(args, pass, statistics, ctx);
 }
 
 }  // namespace ring::cuda

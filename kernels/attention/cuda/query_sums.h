@@ -5,23 +5,23 @@
 
 namespace ring::cuda {
 
-constexpr int kQueryTile = 64;
+constexpr int kQueryTile = 64, kSumColumns = 64;
 
-// Where a piece of 8 columns of a row lies: so sums get from registers to shared memory without bank conflicts.
+// Where a piece of 8 columns of a tile's row lies: so sums get from registers to shared memory without bank conflicts.
 __device__ inline int swizzled_piece(int piece, int row) { return piece ^ (row & 3); }
 
 class QuerySums {
  public:
-  // width: of a row, head dims padded.
-  QuerySums(const AttentionBackward&, std::int64_t width, const ExecContext&);
+  QuerySums(const AttentionBackward&, const ExecContext&);
   // dq = scale sums + carry; sums are 0 where nobody has added.
   void finish(const AttentionBackward&, const BranchPass&, const ExecContext&) const;
 
-  float* sums_data() const { return sums_.data<float>(); }  // [Hq,N,width]
-  // [Hq,N], at a tile's first row: how many have added to it.
+  float* sums_data() const { return sums_.data<float>(); }  // [Hq * parts of 64 columns,N,64]
+  // [Hq * parts,N], at a tile's first row: how many have added to it.
   unsigned* turns_data() const { return reinterpret_cast<unsigned*>(turns_.data<float>()); }
 
  private:
+  std::int64_t parts_;
   Tensor sums_, turns_;
 };
 

@@ -1,23 +1,11 @@
 // The backward by plain multiply-adds in f32. As in mma_backward.cuh, one kernel serves both directions: a thread block
 // owns rows of x and y and streams tiles of a and b.
 
+#include "kernels/attention/cuda/backward_params.cuh"
 #include "kernels/attention/cuda/simt.cuh"
 
 namespace ring::cuda {
 namespace {
-
-template <class T>
-struct Params {
-  HeadsOf<const T> x, y, a, b;
-  Output dx, dy;
-  float *dx_parts, *dy_parts;  // partial sums of split lists: rows of `dim` columns
-  const float *lse2, *delta;
-  std::int64_t tokens;
-  int dim, group;
-  float factor, scale;  // from a product to a power of two; of the scores
-  BranchPass pass;
-  TileSchedule work;
-};
 
 // Rows of a block and of a streamed tile: four tiles must fit into shared memory.
 template <int kDim>
@@ -62,7 +50,7 @@ __device__ void weigh(float (&weights)[kR][kR], float (&gradients)[kR][kR], cons
 }
 
 template <class T, Stationary owner, int kDim>
-__global__ __launch_bounds__(kSimtThreads) void simt_backward(const __grid_constant__ Params<T> p) {
+__global__ __launch_bounds__(kSimtThreads) void simt_backward(const __grid_constant__ PlainBackwardParams<T> p) {
   constexpr bool kKeys = owner == Stationary::kv;
   constexpr int kRows = kRowsOf<kDim>, kR = kRows / kSide;
   extern __shared__ float4 memory[];
@@ -111,52 +99,34 @@ __global__ __launch_bounds__(kSimtThreads) void simt_backward(const __grid_const
   if constexpr (kKeys) write_sums<kR, kDim>(dy, kept, kept, cta.out(p.dy, p.dy_parts, 0, 0, dim));
 }
 
-// x, y, a, b, dx and dy of p are those of the owner.
 template <class T, Stationary owner, int kDim>
-void launch_owner(const AttentionBackward& args, Params<T> p, const BranchPass& pass, const ExecContext& ctx) {
-  const std::int64_t kv_heads = args.k.dim(1), heads = owner == Stationary::kv ? kv_heads : args.q.dim(1);
-  const std::int64_t bytes = 2 * p.dim * static_cast<std::int64_t>(sizeof(T));
+void launch_owner(const AttentionBackward& args, const BranchPass& pass, const RowStatistics& statistics,
+                  const ExecContext& ctx) {
+  const std::int64_t kv_heads = args.k.dim(1), group = args.q.dim(1) / kv_heads, dim = args.q.dim(2);
+  const std::int64_t bytes = 2 * dim * static_cast<std::int64_t>(sizeof(T));
+  const bool keys = owner == Stationary::kv;
   const SchedulePlan plan =
-      plan_schedule(pass, args.pattern, args.queries, args.keys, owner, heads, kv_heads, kRowsOf<kDim>,
-                    owner == Stationary::kv ? bytes * p.group : std::max<std::int64_t>(1, bytes / p.group), ctx);
-  p.pass = pass;
-  p.work = plan.work;
+      plan_schedule(pass, args.pattern, args.queries, args.keys, owner, keys ? kv_heads : args.q.dim(1), kv_heads,
+                    kRowsOf<kDim>, keys ? bytes * group : std::max<std::int64_t>(1, bytes / group), ctx);
   const SplitParts parts(plan, args, ctx);
-  p.dx_parts = device_data<float>(parts.dk), p.dy_parts = device_data<float>(parts.dv);
-  const std::size_t shared = shared_floats<kDim>(p.dim) * sizeof(float) + sizeof(SimtState<owner>);
-  launch(ctx, {grid_of(plan.blocks), kSimtThreads, shared}, simt_backward<T, owner, kDim>, p);
+  const std::size_t shared = shared_floats<kDim>(static_cast<int>(dim)) * sizeof(float) + sizeof(SimtState<owner>);
+  launch(ctx, {grid_of(plan.blocks), kSimtThreads, shared}, simt_backward<T, owner, kDim>,
+         plain_backward_params<T, owner>(args, pass, statistics, plan, parts));
   parts.add_up(plan, args, ctx);
 }
 
 template <class T, int kDim>
-void run_dim(const AttentionBackward& args, Params<T> p, const BranchPass& pass, Gradient which,
+void run_dim(const AttentionBackward& args, const BranchPass& pass, Gradient which, const RowStatistics& statistics,
              const ExecContext& ctx) {
-  const auto q = heads_of<const T>(args.q), k = heads_of<const T>(args.k), v = heads_of<const T>(args.v),
-             dout = heads_of<const T>(args.dout);
-  if (which == Gradient::keys) {
-    p.x = k, p.y = v, p.a = q, p.b = dout;
-    p.dx = output_of(args.dk, args.carry_dk), p.dy = output_of(args.dv, args.carry_dv);
-    return launch_owner<T, Stationary::kv, kDim>(args, p, pass, ctx);
-  }
-  p.x = q, p.y = dout, p.a = k, p.b = v;
-  p.dx = output_of(args.dq, args.carry_dq);
-  launch_owner<T, Stationary::q, kDim>(args, p, pass, ctx);
+  (which == Gradient::keys ? launch_owner<T, Stationary::kv, kDim>
+                           : launch_owner<T, Stationary::q, kDim>)(args, pass, statistics, ctx);
 }
 
 template <class T>
 void run(const AttentionBackward& args, const BranchPass& pass, Gradient which, const RowStatistics& statistics,
          const ExecContext& ctx) {
-  Params<T> p{};
-  p.lse2 = statistics.lse2.data<float>();
-  p.delta = statistics.delta.data<float>();
-  p.tokens = args.q.dim(0);
-  p.dim = static_cast<int>(args.q.dim(2));
-  p.group = static_cast<int>(args.q.dim(1) / args.k.dim(1));
-  p.factor = args.scale * kLog2E;
-  p.scale = args.scale;
-  if (p.dim <= 64) return run_dim<T, 64>(args, p, pass, which, ctx);
-  if (p.dim <= 128) return run_dim<T, 128>(args, p, pass, which, ctx);
-  run_dim<T, 256>(args, p, pass, which, ctx);
+  const std::int64_t dim = args.q.dim(2);
+  (dim <= 64 ? run_dim<T, 64> : dim <= 128 ? run_dim<T, 128> : run_dim<T, 256>)(args, pass, which, statistics, ctx);
 }
 
 void run_simt_backward(const AttentionBackward& args, const ExecContext& ctx) {

@@ -86,8 +86,8 @@ void backward(const AttentionBackward& args, const ExecContext& ctx) {
   fill_outside(args, ctx);
   const RowStatistics statistics = row_statistics(args, ctx);
   const bool narrow = args.q.dim(2) <= 64;
-  if (narrow && args.pattern.is_interval() && args.pattern.sinks == 0)
-    return run_fused<64>(args, passes_of(args.pattern)[0], statistics, ctx);
+  if (args.pattern.is_interval() && args.pattern.sinks == 0)
+    return (narrow ? run_fused<64> : run_fused<128>)(args, passes_of(args.pattern)[0], statistics, ctx);
   backward_passes(args, ctx, [&](const AttentionBackward& one, const BranchPass& pass, Gradient which) {
     if (which == Gradient::queries)
       (narrow ? run_backward<Stationary::q, 64> : run_backward<Stationary::q, 128>)(one, pass, statistics, ctx);

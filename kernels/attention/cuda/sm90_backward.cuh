@@ -20,7 +20,7 @@ struct LaneStatistics {
   const float *lse2_at, *delta_at;
 
   template <int kConsumers>
-  __device__ void load_rows(const BackwardParams& p, const Job<kConsumers>& job, int row) {
+  __device__ void load_rows(const TmaBackwardParams& p, const Job<kConsumers>& job, int row) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int j = row + 8 * half;
@@ -97,6 +97,21 @@ __device__ inline void write_gradient(const float (&sums)[kDim / 2], float facto
   }
 }
 
+// Until the job has no more tiles. With registers for it, those of which every pair counts have a loop of their own.
+template <bool whole_loop, class Consumer, class Job>
+__device__ inline void take_tiles(Consumer& c, const Job& job, int row) {
+  constexpr int kParts = Consumer::kParts;
+  while (c.marks >= 0) {
+    if constexpr (whole_loop)
+      while (all_whole<kParts>(c.marks, c.consumer)) c.template next_tile<false>(job, row);
+    if (c.marks < 0) break;
+    if (any_wanted<kParts>(c.marks, c.consumer))
+      c.template next_tile<true>(job, row);
+    else
+      c.pass_tile();
+  }
+}
+
 // dP is computed beside the exponents of S, and with kOverlapTiles dx beside the next tile's S.
 template <Stationary owner, int kDim>
 struct BackwardConsumer {
@@ -104,7 +119,7 @@ struct BackwardConsumer {
   static constexpr bool kKeys = owner == Stationary::kv, kOwnInRegisters = Memory::kOwnInRegisters;
   static constexpr bool kOverlapTiles = Memory::kOverlapTiles;
   static constexpr int kColumns = Memory::kColumns, kParts = Memory::kParts;
-  const BackwardParams& p;
+  const TmaBackwardParams& p;
   Memory& m;
   const int consumer, warp;
   PipelineState<Memory::kStages> pipe;
@@ -115,7 +130,7 @@ struct BackwardConsumer {
   std::uint32_t x[kOwnInRegisters ? kDim / 16 : 1][4], y[kOwnInRegisters ? kDim / 16 : 1][4];
   LaneStatistics<owner, kColumns, kOwnInRegisters> statistics;
 
-  __device__ BackwardConsumer(const BackwardParams& p, Memory& m, int consumer)
+  __device__ BackwardConsumer(const TmaBackwardParams& p, Memory& m, int consumer)
       : p(p), m(m), consumer(consumer), warp(uniform(static_cast<int>(threadIdx.x) % kGroup / 32)) {}
 
   __device__ void run() {
@@ -125,15 +140,7 @@ struct BackwardConsumer {
       if (uniform(job.head) < 0) return;
       const int row = job.row + in_block() + lane() / 4;
       begin_job(job, row);
-      while (marks >= 0) {  // with registers for it, tiles of which every pair counts have a loop of their own
-        if constexpr (kOverlapTiles)
-          while (all_whole<kParts>(marks, consumer)) next_tile<false>(job, row);
-        if (marks < 0) break;
-        if (any_wanted<kParts>(marks, consumer))
-          next_tile<true>(job, row);
-        else
-          pass_tile();
-      }
+      take_tiles<kOverlapTiles>(*this, job, row);
       finish_tile();
       release(m.empty[pipe.index]);  // that there is no more
       pipe.advance();
@@ -145,7 +152,6 @@ struct BackwardConsumer {
     }
   }
 
- private:
   __device__ int in_block() const { return kGroupRows * consumer + 16 * warp; }  // the warp's first row
   __device__ static void release(Barrier& empty) {
     __syncwarp();  // all lanes have read what is theirs
@@ -276,7 +282,7 @@ struct BackwardConsumer {
 
 template <Stationary owner, int kDim>
 __global__ __launch_bounds__(threads_of(BackwardShape<owner, kDim>::kConsumers),
-                             1) void sm90_backward(const __grid_constant__ BackwardParams p) {
+                             1) void sm90_backward(const __grid_constant__ TmaBackwardParams p) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ unsigned char memory[];
   using Memory = BackwardMemory<owner, kDim>;
@@ -286,7 +292,7 @@ __global__ __launch_bounds__(threads_of(BackwardShape<owner, kDim>::kConsumers),
   const int group = uniform(static_cast<int>(threadIdx.x) / kGroup);
   if (group == 0) {
     setmaxnreg_dec<Memory::kProducerRegisters>();
-    if (threadIdx.x < 32) produce<owner, kDim>(p, m);
+    if (threadIdx.x < 32) BackwardProducer<owner, kDim>{p, m}.run();
   } else {
     setmaxnreg_inc<Memory::kConsumerRegisters>();
     BackwardConsumer<owner, kDim>(p, m, group - 1).run();
@@ -306,26 +312,7 @@ void run_backward(const AttentionBackward& args, const BranchPass& pass, const R
       plan_schedule(pass, args.pattern, args.queries, args.keys, owner, kKeys ? kv_heads : heads, kv_heads,
                     Memory::kRows, std::max<std::int64_t>(1, kKeys ? 4 * dim * group : 4 * dim / group), ctx);
   if (plan.blocks == 0) return;
-  BackwardParams p{};
-  const auto boxes = [&](const Tensor& t, TensorMap& to) {
-    RING_CHECK(make_tensor_map(t, pass.rate, to), "attention_backward: operands that the copy engine does not take");
-  };
-  boxes(kKeys ? args.k : args.q, p.x);
-  boxes(kKeys ? args.v : args.dout, p.y);
-  boxes(kKeys ? args.q : args.k, p.a);
-  boxes(kKeys ? args.dout : args.v, p.b);
-  p.dx = kKeys ? output_of(args.dk, args.carry_dk) : output_of(args.dq, args.carry_dq);
-  if (kKeys) p.dy = output_of(args.dv, args.carry_dv);
-  p.lse2 = statistics.lse2.data<float>();
-  p.delta = statistics.delta.data<float>();
-  p.tokens = args.q.dim(0);
-  p.dim = static_cast<int>(dim);
-  p.group = static_cast<int>(group);
-  p.factor = args.scale * kLog2E;
-  p.scale = args.scale;
-  p.pass = pass;
-  p.work = plan.work;
-  p.scheduler = {plan.counter, static_cast<unsigned>(plan.blocks)};
+  TmaBackwardParams p = tma_backward_params<owner>(args, pass, statistics, plan);
   Tensor partial_dk, partial_dv;
   if (kKeys && plan.lists.slots > 0) {
     partial_dk = ctx.empty({plan.pieces, plan.lists.slots, kListRows, dim});

@@ -2,22 +2,28 @@
 // The backward for Hopper: what its blocks hold, and the warp that asks for tiles. sm90_backward.cuh says what x, y, a
 // and b are.
 
+#include "kernels/attention/cuda/backward_params.cuh"
 #include "kernels/attention/cuda/sm90.cuh"
 
 namespace ring::cuda::sm90 {
 
-struct BackwardParams {
+struct TmaBackwardParams : BackwardParams {
   TensorMap x, y, a, b;
-  Output dx, dy;                  // dy: owning keys
-  Output partial_dx, partial_dy;  // of the shares of a split list: a row for each slot and row of a tile
-  const float *lse2, *delta;      // [Hq,N]
-  std::int64_t tokens;
-  int dim, group;
-  float factor, scale;  // from a product to a power of two; of the scores
-  BranchPass pass;
-  TileSchedule work;
   TileScheduler scheduler;
+  Output partial_dx, partial_dy;  // of the shares of a split list: a row for each slot and row of a tile
 };
+template <Stationary owner>
+TmaBackwardParams tma_backward_params(const AttentionBackward& args, const BranchPass& pass,
+                                      const RowStatistics& statistics, const SchedulePlan& plan) {
+  TmaBackwardParams p{};
+  static_cast<BackwardParams&>(p) = backward_params<owner>(args, pass, statistics, plan);
+  const BackwardOperands o = operands_of<owner>(args);
+  const bool fits = make_tensor_map(o.x, pass.rate, p.x) && make_tensor_map(o.y, pass.rate, p.y) &&
+                    make_tensor_map(o.a, pass.rate, p.a) && make_tensor_map(o.b, pass.rate, p.b);
+  RING_CHECK(fits, "attention_backward: operands that the copy engine does not take");
+  p.scheduler = {plan.counter, static_cast<unsigned>(plan.blocks)};
+  return p;
+}
 
 // A block's measures.
 template <Stationary owner, int kDim>
@@ -59,7 +65,7 @@ struct BackwardMemory : BackwardShape<owner, kDim> {
 // lse2 and delta of the 64 queries from `column` on: two of each lane. Where there is none: no weight.
 struct StreamedStatistics {
   float lse2[2], delta[2];
-  __device__ void load(const BackwardParams& p, const HeadSegment& s, int column, int head) {
+  __device__ void load(const TmaBackwardParams& p, const HeadSegment& s, int column, int head) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int j = column + static_cast<int>(threadIdx.x) + 32 * i;
@@ -80,81 +86,101 @@ __device__ inline unsigned next_work(const TileScheduler& scheduler) {
   return static_cast<unsigned>(uniform(threadIdx.x == 0 ? static_cast<int>(scheduler.fetch()) : 0));
 }
 
+// For a warp; false: nothing of the block exists.
+template <Stationary owner, int kConsumers>
+__device__ inline bool begin_job(Job<kConsumers>& job, const TmaBackwardParams& p, const CtaCoord& at) {
+  __syncwarp();
+  bool exists = false;
+  if (lane() == 0) {
+    const int kv_head = owner == Stationary::kv ? at.head : at.head / p.group;
+    job.segment = HeadSegment(p.pass, at.piece, p.pass.offset(kv_head));
+    exists = describe<owner>(job, p.work, at);
+  }
+  __syncwarp();  // the job is there
+  return uniform(exists);
+}
+
+// Asks for a job's rows of x and y. For a warp.
+template <Stationary owner, int kDim, class Memory>
+__device__ inline void load_own(const TmaBackwardParams& p, Memory& m, const Job<Memory::kConsumers>& job,
+                                PipelineState<Memory::kOwnStages>& pipe) {
+  const TmaRows rows(owner == Stationary::kv ? job.segment.k_row : job.segment.q_row, job.segment.rate);
+  const int head = uniform(job.head), row = uniform(job.row), stage = pipe.index;
+  Barrier& full = m.own_full[stage];
+  m.own_empty[stage].wait(pipe.phase ^ 1);
+  expect_tx(full, 2 * Memory::kOwn);
+  for (int c = 0; c < Memory::kConsumers; ++c) {
+    const int offset = panel_bytes(kGroupRows) * c, first = row + kGroupRows * c;
+    tma_load_rows<kDim>(shared_address(m.x[stage]) + offset, Memory::kRows, p.x, rows, head, first, full);
+    tma_load_rows<kDim>(shared_address(m.y[stage]) + offset, Memory::kRows, p.y, rows, head, first, full);
+  }
+  pipe.advance();
+}
+
 // One warp.
 template <Stationary owner, int kDim>
-__device__ void produce(const BackwardParams& p, BackwardMemory<owner, kDim>& m) {
+struct BackwardProducer {
   using Memory = BackwardMemory<owner, kDim>;
-  constexpr bool kKeys = owner == Stationary::kv;
-  const bool leader = threadIdx.x == 0;
+  using OwnerJob = Job<Memory::kConsumers>;
+  static constexpr bool kKeys = owner == Stationary::kv;
+  const TmaBackwardParams& p;
+  Memory& m;
   PipelineState<Memory::kStages> pipe;
   PipelineState<Memory::kOwnStages> own_pipe;
-  int n = 0;
-  unsigned next = next_work(p.scheduler);
-  for (unsigned index = next; index < p.scheduler.blocks; index = next) {
-    next = next_work(p.scheduler);  // fetched long before it is needed
-    const CtaCoord at = p.work[index];
-    Job<Memory::kConsumers>& job = m.jobs[n % Memory::kJobs];
-    __syncwarp();
-    bool exists = false;
-    if (leader) {
-      job.segment = HeadSegment(p.pass, at.piece, p.pass.offset(kKeys ? at.head : at.head / p.group));
-      exists = describe<owner>(job, p.work, at);
+
+  __device__ void run() {
+    int n = 0;
+    unsigned next = next_work(p.scheduler);
+    for (unsigned index = next; index < p.scheduler.blocks; index = next) {
+      next = next_work(p.scheduler);  // fetched long before it is needed
+      OwnerJob& job = m.jobs[n % Memory::kJobs];
+      if (!begin_job<owner>(job, p, p.work[index])) continue;
+      load_own<owner, kDim>(p, m, job, own_pipe);
+      const int own_head = uniform(job.head), heads = kKeys ? p.group : 1;
+      const int first_head = kKeys ? own_head * p.group : own_head / p.group;
+      for (int i = 0; i < heads; ++i) load_tiles(job, first_head + i);
+      m.empty[pipe.index].wait(pipe.phase ^ 1);
+      if (lane() == 0) m.tiles[pipe.index].marks = kNoTile;
+      m.full[pipe.index].arrive();
+      pipe.advance();
+      ++n;
     }
-    __syncwarp();  // the job is there
-    if (!uniform(exists)) continue;
-    const HeadSegment& segment = job.segment;
-    const TmaRows own(kKeys ? segment.k_row : segment.q_row, segment.rate);
-    const TmaRows streamed(kKeys ? segment.q_row : segment.k_row, segment.rate);
-    const int own_head = uniform(job.head), row = uniform(job.row);
-    Barrier& own_full = m.own_full[own_pipe.index];
-    m.own_empty[own_pipe.index].wait(own_pipe.phase ^ 1);
-    expect_tx(own_full, 2 * Memory::kOwn);
-    for (int c = 0; c < Memory::kConsumers; ++c) {
-      const int offset = panel_bytes(kGroupRows) * c, first = row + kGroupRows * c;
-      tma_load_rows<kDim>(shared_address(m.x[own_pipe.index]) + offset, Memory::kRows, p.x, own, own_head, first,
-                          own_full);
-      tma_load_rows<kDim>(shared_address(m.y[own_pipe.index]) + offset, Memory::kRows, p.y, own, own_head, first,
-                          own_full);
-    }
-    own_pipe.advance();
-    const int first_head = kKeys ? own_head * p.group : own_head / p.group;
-    const int end_head = first_head + (kKeys ? p.group : 1);
-    for (int head = first_head; head <= end_head; ++head) {
-      TileStream<Memory::kParts, Memory::kConsumers> stream(job, columns_of<owner>(job, p.work));
-      for (;;) {
-        TilePlace tile;
-        const bool more = head < end_head && stream.next(tile);
-        if (!more && head < end_head) break;
-        if (!more) tile.marks = kNoTile;
-        StreamedStatistics statistics;
-        if (kKeys && more) statistics.load(p, segment, tile.column[0], head);
-        Barrier& full = m.full[pipe.index];
-        m.empty[pipe.index].wait(pipe.phase ^ 1);
-        if (kKeys && more) statistics.store(m.lse2[pipe.index], m.delta[pipe.index]);
-        if (leader) m.tiles[pipe.index] = tile;
-        if (more) {
-          expect_tx(full, 2 * Memory::kTile);
-#pragma unroll
-          for (int h = 0; h < Memory::kParts; ++h) {
-            const int offset = panel_bytes(kPart) * h;
-            tma_load_rows<kDim>(shared_address(m.a[pipe.index]) + offset, Memory::kColumns, p.a, streamed, head,
-                                tile.column[h], full);
-            tma_load_rows<kDim>(shared_address(m.b[pipe.index]) + offset, Memory::kColumns, p.b, streamed, head,
-                                tile.column[h], full);
-          }
-        }
-        if (!more || !leader) full.arrive();
-        pipe.advance();
-        if (!more) break;
-      }
-    }
-    ++n;
-  }
-  if (leader) {
+    if (lane() != 0) return;
     m.jobs[n % Memory::kJobs].head = -1;
     m.own_empty[own_pipe.index].wait(own_pipe.phase ^ 1);
     m.own_full[own_pipe.index].arrive();
   }
-}
+
+ private:
+  __device__ void load_tiles(const OwnerJob& job, int head) {
+    const HeadSegment& s = job.segment;
+    const TmaRows rows(kKeys ? s.q_row : s.k_row, s.rate);
+    TileStream<Memory::kParts, Memory::kConsumers> stream(job, columns_of<owner>(job, p.work));
+    TilePlace next;
+    StreamedStatistics statistics;
+    bool more = stream.next(next);
+    if (kKeys && more) statistics.load(p, s, next.column[0], head);
+    for (; more; pipe.advance()) {
+      const int stage = pipe.index;
+      const TilePlace tile = next;
+      Barrier& full = m.full[stage];
+      m.empty[stage].wait(pipe.phase ^ 1);
+      if (kKeys) statistics.store(m.lse2[stage], m.delta[stage]);
+      if (lane() == 0) m.tiles[stage] = tile;
+      more = stream.next(next);
+      if (kKeys && more) statistics.load(p, s, next.column[0], head);
+      expect_tx(full, 2 * Memory::kTile);
+#pragma unroll
+      for (int h = 0; h < Memory::kParts; ++h) {
+        const int offset = panel_bytes(kPart) * h;
+        tma_load_rows<kDim>(shared_address(m.a[stage]) + offset, Memory::kColumns, p.a, rows, head, tile.column[h],
+                            full);
+        tma_load_rows<kDim>(shared_address(m.b[stage]) + offset, Memory::kColumns, p.b, rows, head, tile.column[h],
+                            full);
+      }
+      if (lane() != 0) full.arrive();
+    }
+  }
+};
 
 }  // namespace ring::cuda::sm90

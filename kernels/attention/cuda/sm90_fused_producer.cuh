@@ -9,14 +9,14 @@
 namespace ring::cuda::sm90 {
 
 // x, y = k, v; a, b = q, dout.
-struct FusedParams : BackwardParams {
-  float* dq_sums;      // [Hq,N,kDim]
-  unsigned* dq_turns;  // [Hq,N], at a tile's first row: how many blocks of keys have added to the tile
+struct FusedParams : TmaBackwardParams {
+  float* dq_sums;      // [Hq,kDim/64,N,64]
+  unsigned* dq_turns;  // [Hq,kDim/64,N], at a tile's first row: how many blocks of keys have added to the tile
 };
 
 // 64 queries whose dq a block adds to.
 struct QueryTile {
-  int head, row;  // of the tensor
+  int head, row;  // of the tensor; of the sums: each 64 columns are a head of their own
   int rows;       // < 0: there are no more
   int turn;       // of this block: how many others add before it
 };
@@ -29,28 +29,33 @@ __device__ inline void release(Barrier& barrier) {
 
 template <int kDim>
 struct FusedMemory {
-  static constexpr int kStages = 4, kOwnStages = 2, kGradStages = 2, kSumStages = 3;
+  // A third consumer makes dq; where registers are too few for it, those of keys do, 64 columns each.
+  static constexpr bool kThird = kDim == 64;
+  static constexpr int kStages = kThird ? 4 : 2, kOwnStages = kThird ? 2 : 1, kGradStages = 2;
+  // Threads that add dq to the sums, and stages that each of them has.
+  static constexpr int kSumThreads = kThird ? 3 : 2, kSumEach = kThird ? 1 : 2, kSumStages = kSumThreads * kSumEach;
   static constexpr int kConsumers = 2, kRows = kGroupRows * kConsumers, kColumns = kPart, kParts = 1;
   static constexpr int kWarps = kGroupWarps * kConsumers;
-  static constexpr int kProducerRegisters = 24, kConsumerRegisters = 208, kSumRegisters = 72;
-  static constexpr int kThreads = threads_of(kConsumers + 1);
+  static constexpr int kProducerRegisters = 24, kConsumerRegisters = kThird ? 208 : 240, kSumRegisters = 72;
+  static constexpr int kThreads = threads_of(kConsumers + (kThird ? 1 : 0));
   static constexpr int kTile = tile_bytes<kDim>(kColumns), kOwn = tile_bytes<kDim>(kRows);
   unsigned char x[kOwnStages][kOwn], y[kOwnStages][kOwn], a[kStages][kTile], b[kStages][kTile];
   unsigned char ds[kGradStages][panel_bytes(kRows)];  // rows are keys
-  float dq[kSumStages][kColumns * kDim];
+  float dq[kSumStages][kColumns * kSumColumns];
   float lse2[kStages][kColumns], delta[kStages][kColumns];
   Barrier own_full[kOwnStages], own_empty[kOwnStages], full[kStages], empty[kStages];
   Barrier ds_full[kGradStages], ds_empty[kGradStages], dq_full[kSumStages], dq_empty[kSumStages];
   TilePlace tiles[kStages];
   QueryTile queries[kStages], dq_place[kSumStages];
+  QueryTile ds_place[kConsumers][kGradStages];
   static constexpr int kJobs = 2 + kOwnStages;  // the one before, this one, and those whose tiles come in
   Job<kConsumers> jobs[kJobs];
 
   __device__ void init() {
-    constexpr int kAll = kWarps + kGroupWarps;
+    constexpr int kThirdWarps = kThird ? kGroupWarps : 0, kAll = kWarps + kThirdWarps;
     for (int i = 0; i < kOwnStages; ++i) own_full[i].init(1), own_empty[i].init(kAll);
     for (int s = 0; s < kStages; ++s) full[s].init(32), empty[s].init(kAll);
-    for (int s = 0; s < kGradStages; ++s) ds_full[s].init(kWarps), ds_empty[s].init(kGroupWarps);
+    for (int s = 0; s < kGradStages; ++s) ds_full[s].init(kWarps), ds_empty[s].init(kThird ? kGroupWarps : kWarps);
     for (int s = 0; s < kSumStages; ++s) dq_full[s].init(kGroupWarps), dq_empty[s].init(1);
     fence_barrier_init();
   }
@@ -118,8 +123,8 @@ struct FusedProducer {
     // Fetched late: others wait for what this block adds.
     for (unsigned index = next_work(p.scheduler); index < p.scheduler.blocks; index = next_work(p.scheduler)) {
       Job<Memory::kConsumers>& job = m.jobs[n % Memory::kJobs];
-      if (!begin(job, p.work[index])) continue;
-      load_own(job);
+      if (!begin_job<Stationary::kv>(job, p, p.work[index])) continue;
+      load_own<Stationary::kv, kDim>(p, m, job, own_pipe);
       for (int head = 0; head < p.group; ++head) load_tiles(job, uniform(job.head) * p.group + head);
       m.empty[pipe.index].wait(pipe.phase ^ 1);
       if (lane() == 0) m.tiles[pipe.index].marks = kNoTile;
@@ -133,30 +138,6 @@ struct FusedProducer {
   }
 
  private:
-  __device__ bool begin(Job<Memory::kConsumers>& job, const CtaCoord& at) const {
-    __syncwarp();
-    bool exists = false;
-    if (lane() == 0) {
-      job.segment = HeadSegment(p.pass, at.piece, p.pass.offset(at.head));
-      exists = describe<Stationary::kv>(job, p.work, at);
-    }
-    __syncwarp();  // the job is there
-    return uniform(exists);
-  }
-  __device__ void load_own(const Job<Memory::kConsumers>& job) {
-    const TmaRows rows(job.segment.k_row, job.segment.rate);
-    const int head = uniform(job.head), row = uniform(job.row), stage = own_pipe.index;
-    m.own_empty[stage].wait(own_pipe.phase ^ 1);
-    expect_tx(m.own_full[stage], 2 * Memory::kOwn);
-    for (int c = 0; c < Memory::kConsumers; ++c) {
-      const int offset = panel_bytes(kGroupRows) * c, first = row + kGroupRows * c;
-      tma_load_rows<kDim>(shared_address(m.x[stage]) + offset, Memory::kRows, p.x, rows, head, first,
-                          m.own_full[stage]);
-      tma_load_rows<kDim>(shared_address(m.y[stage]) + offset, Memory::kRows, p.y, rows, head, first,
-                          m.own_full[stage]);
-    }
-    own_pipe.advance();
-  }
   __device__ void load_tiles(const Job<Memory::kConsumers>& job, int head) {
     const TmaRows rows(job.segment.q_row, job.segment.rate);
     const HeadSegment& s = job.segment;
@@ -186,20 +167,22 @@ struct FusedProducer {
   }
 };
 
-// One thread for each stage of sums: adds them to what blocks of keys before this one have added.
+// By a thread: adds its stages of dq, every kSumThreads-th one, to what blocks of keys before this one have added.
 template <int kDim>
-__device__ void add_queries(const FusedParams& p, FusedMemory<kDim>& m, int stage) {
-  for (int phase = 0;; phase ^= 1) {
-    m.dq_full[stage].wait(phase);
+__device__ void add_queries(const FusedParams& p, FusedMemory<kDim>& m, int thread) {
+  using Memory = FusedMemory<kDim>;
+  for (PipelineState<Memory::kSumEach> pipe;; pipe.advance()) {
+    const int stage = thread + Memory::kSumThreads * pipe.index;
+    m.dq_full[stage].wait(pipe.phase);
     const QueryTile at = m.dq_place[stage];
     if (at.rows < 0) return;
     const std::int64_t row = at.head * p.tokens + at.row;
-    const int bytes = at.rows * kDim * static_cast<int>(sizeof(float));
+    const int bytes = at.rows * kSumColumns * static_cast<int>(sizeof(float));
     if (at.turn == 0) {
-      bulk_store(p.dq_sums + row * kDim, m.dq[stage], bytes);
+      bulk_store(p.dq_sums + row * kSumColumns, m.dq[stage], bytes);
     } else {
       await_turn(p.dq_turns + row, static_cast<unsigned>(at.turn));
-      bulk_add(p.dq_sums + row * kDim, m.dq[stage], bytes);
+      bulk_add(p.dq_sums + row * kSumColumns, m.dq[stage], bytes);
     }
     bulk_commit();
     bulk_wait_read();

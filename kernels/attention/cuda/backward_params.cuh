@@ -1,0 +1,65 @@
+#pragma once
+// What every backward kernel is told. A block owns rows of x and y and streams tiles of a and b past them: k and v, and
+// q and dout, or the other way round.
+
+#include "kernels/attention/cuda/tile_schedule.cuh"
+
+namespace ring::cuda {
+
+struct BackwardParams {
+  Output dx, dy;              // of x and, owning keys, of y
+  const float *lse2, *delta;  // [Hq,N]
+  std::int64_t tokens;
+  int dim, group;
+  float factor, scale;  // from a product to a power of two; of the scores
+  BranchPass pass;
+  TileSchedule work;
+};
+
+struct BackwardOperands {
+  const Tensor &x, &y, &a, &b;
+};
+template <Stationary owner>
+BackwardOperands operands_of(const AttentionBackward& args) {
+  if (owner == Stationary::kv) return {args.k, args.v, args.q, args.dout};
+  return {args.q, args.dout, args.k, args.v};
+}
+
+template <Stationary owner>
+BackwardParams backward_params(const AttentionBackward& args, const BranchPass& pass, const RowStatistics& statistics,
+                               const SchedulePlan& plan) {
+  constexpr bool kKeys = owner == Stationary::kv;
+  return {.dx = kKeys ? output_of(args.dk, args.carry_dk) : output_of(args.dq, args.carry_dq),
+          .dy = kKeys ? output_of(args.dv, args.carry_dv) : Output{},
+          .lse2 = statistics.lse2.data<float>(),
+          .delta = statistics.delta.data<float>(),
+          .tokens = args.q.dim(0),
+          .dim = static_cast<int>(args.q.dim(2)),
+          .group = static_cast<int>(args.q.dim(1) / args.k.dim(1)),
+          .factor = args.scale * kLog2E,
+          .scale = args.scale,
+          .pass = pass,
+          .work = plan.work};
+}
+
+// For kernels that read the operands where they lie.
+template <class T>
+struct PlainBackwardParams : BackwardParams {
+  HeadsOf<const T> x, y, a, b;
+  float *dx_parts, *dy_parts;  // partial sums of split lists: rows of `dim` columns
+};
+template <class T, Stationary owner>
+PlainBackwardParams<T> plain_backward_params(const AttentionBackward& args, const BranchPass& pass,
+                                             const RowStatistics& statistics, const SchedulePlan& plan,
+                                             const SplitParts& parts) {
+  const BackwardOperands o = operands_of<owner>(args);
+  return {backward_params<owner>(args, pass, statistics, plan),
+          heads_of<const T>(o.x),
+          heads_of<const T>(o.y),
+          heads_of<const T>(o.a),
+          heads_of<const T>(o.b),
+          device_data<float>(parts.dk),
+          device_data<float>(parts.dv)};
+}
+
+}  // namespace ring::cuda

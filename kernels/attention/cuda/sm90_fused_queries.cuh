@@ -1,0 +1,139 @@
+#pragma once
+// The backward for Hopper in one kernel: who makes dq of a tile, from the dS of both consumers of keys in shared
+// memory. sm90_fused.cuh explains it.
+
+#include "kernels/attention/cuda/sm90_fused_producer.cuh"
+
+namespace ring::cuda::sm90 {
+
+// A tile of 64 queries and 64 columns to shared memory, as the sums in global memory lie. By a consumer.
+__device__ inline void store_sums(float* tile, const float (&dq)[kSumColumns / 2]) {
+  const int first = static_cast<int>(threadIdx.x) % kGroup / 32 * 16 + lane() / 4;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int row = first + 8 * half;
+    float* to = tile + row * kSumColumns + lane() % 4 * 2;
+#pragma unroll
+    for (int n = 0; n < kSumColumns / 8; ++n)
+      *reinterpret_cast<float2*>(to + 8 * swizzled_piece(n, row)) =
+          make_float2(dq[4 * n + 2 * half], dq[4 * n + 2 * half + 1]);
+  }
+}
+
+// Without a third consumer those of keys make dq, 64 columns each: of the tile before, whose dS both have handed over.
+template <int kDim>
+struct QueryColumns {
+  using Memory = FusedMemory<kDim>;
+  using Sums = float[kSumColumns / 2];
+  Memory& m;
+  const int consumer;
+  PipelineState<Memory::kGradStages> pipe;
+  PipelineState<Memory::kSumEach> dq_pipe;
+  bool stored = false;  // dq that is not yet handed over
+
+  // The tile whose dS will be in a stage.
+  __device__ void note(int ds_stage, QueryTile place) {
+    place.head = place.head * (kDim / kSumColumns) + consumer;
+    if (threadIdx.x % kGroup == 0) m.ds_place[consumer][ds_stage] = place;
+  }
+  __device__ void wait() { m.ds_full[pipe.index].wait(pipe.phase); }
+  // Rows of both operands are keys.
+  __device__ void queue(Sums& dq, const unsigned char* x) {
+    constexpr int kPanel = panel_bytes(Memory::kRows);
+    const auto ds = desc_mn_major(shared_address(m.ds[pipe.index]), kPanel);
+    const auto keys = desc_mn_major(shared_address(x) + consumer * kPanel, kPanel);
+    wgmma_fence();
+#pragma unroll
+    for (int i = 0; i < Memory::kRows / 16; ++i)
+      wgmma_ss<Major::mn, Major::mn>(dq, ds.after(i * 16 * 128), keys.after(i * 16 * 128), i > 0);
+    wgmma_commit();
+  }
+  __device__ void store(Sums& dq) {
+    fence_operand(dq);
+    release(m.ds_empty[pipe.index]);
+    m.dq_empty[dq_stage()].wait(dq_pipe.phase ^ 1);
+    store_sums(m.dq[dq_stage()], dq);
+    if (threadIdx.x % kGroup == 0) m.dq_place[dq_stage()] = m.ds_place[consumer][pipe.index];
+    pipe.advance();
+    stored = true;
+  }
+  // After a fence.
+  __device__ void hand_over() {
+    if (!stored) return;
+    release(m.dq_full[dq_stage()]);
+    dq_pipe.advance();
+    stored = false;
+  }
+  __device__ void end() {
+    m.dq_empty[dq_stage()].wait(dq_pipe.phase ^ 1);
+    if (threadIdx.x % kGroup == 0) m.dq_place[dq_stage()].rows = -1;
+    release(m.dq_full[dq_stage()]);
+  }
+
+ private:
+  __device__ int dq_stage() const { return consumer + Memory::kSumThreads * dq_pipe.index; }
+};
+
+// A third consumer, where registers are left for it: rows are queries.
+template <int kDim>
+struct QueryConsumer {
+  using Memory = FusedMemory<kDim>;
+  Memory& m;
+  PipelineState<Memory::kStages> pipe;
+  PipelineState<Memory::kOwnStages> own_pipe;
+  PipelineState<Memory::kGradStages> ds_pipe;
+  PipelineState<Memory::kSumStages> dq_pipe;
+  float dq[kDim / 2];
+
+  __device__ void run() {
+    for (int n = 0;; ++n, own_pipe.advance()) {
+      m.own_full[own_pipe.index].wait(own_pipe.phase);
+      if (uniform(m.jobs[n % Memory::kJobs].head) < 0) break;
+      while (next_tile()) {
+      }
+      release(m.own_empty[own_pipe.index]);
+    }
+    for (int i = 0; i < Memory::kSumStages; ++i) hand_over({0, 0, -1, 0});
+  }
+
+ private:
+  // False: the job has no more.
+  __device__ bool next_tile() {
+    m.full[pipe.index].wait(pipe.phase);
+    const int marks = uniform(m.tiles[pipe.index].marks);
+    const QueryTile place = m.queries[pipe.index];
+    release(m.empty[pipe.index]);
+    pipe.advance();
+    if (marks < 0) return false;
+    m.ds_full[ds_pipe.index].wait(ds_pipe.phase);
+    wgmma_fence();
+    if (is_wanted(marks, 0, 0)) add(0, 0);
+    if (is_wanted(marks, 0, 1)) add(1, is_wanted(marks, 0, 0));
+    wgmma_commit();
+    wgmma_wait<0>();
+    fence_operand(dq);
+    release(m.ds_empty[ds_pipe.index]);
+    ds_pipe.advance();
+    hand_over(place);
+    return true;
+  }
+  // What 64 keys add. Rows of both operands are keys.
+  __device__ void add(int consumer, int keep) {
+    const int offset = panel_bytes(kGroupRows) * consumer, panel = panel_bytes(Memory::kRows);
+    const auto ds = desc_mn_major(shared_address(m.ds[ds_pipe.index]) + offset, panel);
+    const auto keys = desc_mn_major(shared_address(m.x[own_pipe.index]) + offset, panel);
+#pragma unroll
+    for (int i = 0; i < kGroupRows / 16; ++i)
+      wgmma_ss<Major::mn, Major::mn>(dq, ds.after(i * 16 * 128), keys.after(i * 16 * 128), i > 0 || keep);
+  }
+  __device__ void hand_over(const QueryTile& place) {
+    m.dq_empty[dq_pipe.index].wait(dq_pipe.phase ^ 1);
+    if (place.rows >= 0) store_sums(m.dq[dq_pipe.index], dq);
+    if (threadIdx.x % kGroup == 0) m.dq_place[dq_pipe.index] = place;
+    fence_proxy_async();
+    release(m.dq_full[dq_pipe.index]);
+    dq_pipe.advance();
+  }
+};
+
+}  // namespace ring::cuda::sm90
