@@ -37,14 +37,13 @@ struct LaneStatistics {
   __device__ float4 delta(int n) const { return spread(delta_of, delta_at, n); }
 
  private:
-  __device__ static float2 pair(const float* at, int n) { return *reinterpret_cast<const float2*>(at + 8 * n); }
   __device__ static void load_columns(float (&to)[kCount], const float*& at, const float* columns) {
-    at = columns + lane() % 4 * 2;
+    at = columns + lane() % 4 * kLaneStatistics;
     if constexpr (in_registers)
 #pragma unroll
-      for (int n = 0; n < kColumns / 8; ++n) {
-        const float2 c = pair(at, n);
-        to[2 * n] = c.x, to[2 * n + 1] = c.y;
+      for (int i = 0; i < kCount; i += 4) {
+        const float4 c = *reinterpret_cast<const float4*>(at + i);
+        to[i] = c.x, to[i + 1] = c.y, to[i + 2] = c.z, to[i + 3] = c.w;
       }
   }
   __device__ static float4 spread(const float (&of)[kCount], const float* at, int n) {
@@ -53,7 +52,7 @@ struct LaneStatistics {
     if constexpr (in_registers)
       c = {of[2 * n], of[2 * n + 1]};
     else
-      c = pair(at, n);
+      c = *reinterpret_cast<const float2*>(at + 2 * n);
     return {c.x, c.y, c.x, c.y};
   }
 };

@@ -25,6 +25,13 @@ TmaBackwardParams tma_backward_params(const AttentionBackward& args, const Branc
   return p;
 }
 
+// Statistics of 64 columns in shared memory: lanes t, t + 4, .. read columns 8n + 2t and 8n + 2t + 1, which lie together
+// for them, and 4 floats further on than 16 so that lanes read from different banks.
+constexpr int kLaneStatistics = 20, kStatistics = 4 * kLaneStatistics;
+__device__ inline int statistic_at(int column) {
+  return column % 8 / 2 * kLaneStatistics + column / 8 * 2 + column % 2;
+}
+
 // A block's measures.
 template <Stationary owner, int kDim>
 struct BackwardShape {
@@ -49,7 +56,7 @@ struct BackwardMemory : BackwardShape<owner, kDim> {
   using Shape::kStages, Shape::kColumns, Shape::kRows, Shape::kWarps, Shape::kConsumers, Shape::kOwnStages;
   static constexpr int kTile = tile_bytes<kDim>(kColumns), kOwn = tile_bytes<kDim>(kRows);
   unsigned char x[kOwnStages][kOwn], y[kOwnStages][kOwn], a[kStages][kTile], b[kStages][kTile];
-  float lse2[kStages][kColumns], delta[kStages][kColumns];  // of streamed queries
+  float lse2[kStages][kStatistics], delta[kStages][kStatistics];  // of streamed queries
   Barrier own_full[kOwnStages], own_empty[kOwnStages], full[kStages], empty[kStages];
   TilePlace tiles[kStages];
   static constexpr int kJobs = 2 + kOwnStages;  // the one before, this one, and those whose tiles come in
@@ -77,7 +84,10 @@ struct StreamedStatistics {
   }
   __device__ void store(float* to_lse2, float* to_delta) const {
 #pragma unroll
-    for (int i = 0; i < 2; ++i) to_lse2[threadIdx.x + 32 * i] = lse2[i], to_delta[threadIdx.x + 32 * i] = delta[i];
+    for (int i = 0; i < 2; ++i) {
+      const int at = statistic_at(lane() + 32 * i);
+      to_lse2[at] = lse2[i], to_delta[at] = delta[i];
+    }
   }
 };
 
@@ -167,8 +177,10 @@ struct BackwardProducer {
       m.empty[stage].wait(pipe.phase ^ 1);
       if (kKeys) statistics.store(m.lse2[stage], m.delta[stage]);
       if (lane() == 0) m.tiles[stage] = tile;
-      more = stream.next(next);
-      if (kKeys && more) statistics.load(p, s, next.column[0], head);
+      if constexpr (kKeys) {
+        more = stream.next(next);
+        if (more) statistics.load(p, s, next.column[0], head);
+      }
       expect_tx(full, 2 * Memory::kTile);
 #pragma unroll
       for (int h = 0; h < Memory::kParts; ++h) {
@@ -179,6 +191,7 @@ struct BackwardProducer {
                             full);
       }
       if (lane() != 0) full.arrive();
+      if constexpr (!kKeys) more = stream.next(next);
     }
   }
 };

@@ -66,12 +66,13 @@ struct FusedConsumer {
     wgmma_commit();
     gemm_ss<kDim>(dp, own(m.y[own_pipe.index]), Memory::kRows, b, kColumns);
     wgmma_commit();
-    if (pending >= 0) hand_over();  // here its fence costs nothing
+    if constexpr (kThird)
+      if (pending >= 0) hand_over();  // here its fence costs nothing
+    statistics.load_lse2(m.lse2[stage]);
     wgmma_wait<1>();
     if constexpr (kThird) products_added(pending);
     pending = stage;
     fence_operand(s);
-    statistics.load_lse2(m.lse2[stage]);
     if (masked && !all_whole<1>(marks, consumer)) mask(job, row, m.tiles[stage]);
     weights_of(s, statistics, p.factor);
     pipe.advance();
@@ -79,12 +80,12 @@ struct FusedConsumer {
     wgmma_fence();
     gemm_rs(dv, w, b, kColumns);
     wgmma_commit();
+    statistics.load_delta(m.delta[stage]);
     wgmma_wait<1>();
     fence_operand(dp);
-    statistics.load_delta(m.delta[stage]);
     score_gradients(dp, s, statistics);
     as_fragments(g, dp);
-    store_score_gradients(stage);
+    store_score_gradients();
     if constexpr (kThird)
       add_keys(a);
     else
@@ -105,6 +106,7 @@ struct FusedConsumer {
     columns.queue(dq, m.x[own_pipe.index]);  // for nothing at a job's first tile: a branch costs registers
     gemm_rs(dk, g, a, kColumns);
     wgmma_commit();
+    hand_over();  // here its fence costs nothing
     wgmma_wait<1>();
     if (before >= 0) columns.store(dq);
     wgmma_wait<0>();
@@ -124,13 +126,12 @@ struct FusedConsumer {
     }
   }
   // dS to shared memory, rows of keys, swizzled as the copy engine does it.
-  __device__ void store_score_gradients(int stage) {
+  __device__ void store_score_gradients() {
     const int row = in_block() + lane() % 16;
     m.ds_empty[ds_pipe.index].wait(ds_pipe.phase ^ 1);
 #pragma unroll
     for (int i = 0; i < kColumns / 16; ++i)
       stmatrix(shared_address(m.ds[ds_pipe.index]) + row * 128 + ((2 * i + lane() / 16) ^ row % 8) * 16, g[i]);
-    if constexpr (!kThird) columns.note(ds_pipe.index, m.queries[stage]);
   }
   __device__ void hand_over() {
     fence_proxy_async();
@@ -146,7 +147,7 @@ struct FusedConsumer {
   __device__ void finish_tile() {
     if (pending >= 0) hand_over();
     wgmma_wait<0>();
-    if constexpr (kThird) products_added(pending);
+    products_added(pending);
     pending = -1;
   }
   // None of whose pairs counts.
@@ -158,10 +159,10 @@ struct FusedConsumer {
       ds_pipe.advance();
     } else {
       typename QueryColumns<kDim>::Sums dq;
-      const bool before = finish_tile(dq);
-      if (before) columns.store(dq);
+      if (finish_tile(dq)) columns.store(dq);
       cuda::clear(g);
-      store_score_gradients(pipe.index);
+      store_score_gradients();
+      hand_over();
       pending = pipe.index;
     }
     release(m.empty[pipe.index]);
@@ -171,9 +172,10 @@ struct FusedConsumer {
   // Also dq of the last tile; false: there is none.
   __device__ bool finish_tile(typename QueryColumns<kDim>::Sums& dq) {
     if (pending < 0) return false;
-    finish_tile();
+    pending = -1;
     columns.wait();
     columns.queue(dq, m.x[own_pipe.index]);
+    columns.give();
     wgmma_wait<0>();
     return true;
   }
@@ -192,8 +194,7 @@ struct FusedConsumer {
     write_gradient<kDim>(dv, 1.0f, p.dy, p.partial_dy, job, row, job.segment.k_row, p.dim);
     if (!more) return;
     columns.store(dq);
-    fence_proxy_async();
-    columns.hand_over();
+    columns.give();
   }
 };
 

@@ -16,7 +16,7 @@ struct FusedParams : TmaBackwardParams {
 
 // 64 queries whose dq a block adds to.
 struct QueryTile {
-  int head, row;  // of the tensor; of the sums: each 64 columns are a head of their own
+  int head, row;  // of the tensor
   int rows;       // < 0: there are no more
   int turn;       // of this block: how many others add before it
 };
@@ -42,12 +42,13 @@ struct FusedMemory {
   unsigned char x[kOwnStages][kOwn], y[kOwnStages][kOwn], a[kStages][kTile], b[kStages][kTile];
   unsigned char ds[kGradStages][panel_bytes(kRows)];  // rows are keys
   float dq[kSumStages][kColumns * kSumColumns];
-  float lse2[kStages][kColumns], delta[kStages][kColumns];
+  float lse2[kStages][kStatistics], delta[kStages][kStatistics];
   Barrier own_full[kOwnStages], own_empty[kOwnStages], full[kStages], empty[kStages];
   Barrier ds_full[kGradStages], ds_empty[kGradStages], dq_full[kSumStages], dq_empty[kSumStages];
   TilePlace tiles[kStages];
-  QueryTile queries[kStages], dq_place[kSumStages];
-  QueryTile ds_place[kConsumers][kGradStages];
+  // Of the last tiles, by their number: those that are asked for and those whose dq is not yet added.
+  static constexpr int kPlaces = kThird ? 16 : 8;
+  QueryTile queries[kPlaces];
   static constexpr int kJobs = 2 + kOwnStages;  // the one before, this one, and those whose tiles come in
   Job<kConsumers> jobs[kJobs];
 
@@ -117,6 +118,7 @@ struct FusedProducer {
   Memory& m;
   PipelineState<Memory::kStages> pipe;
   PipelineState<Memory::kOwnStages> own_pipe;
+  int count = 0;  // of tiles
 
   __device__ void run() {
     int n = 0;
@@ -132,7 +134,10 @@ struct FusedProducer {
       pipe.advance();
       ++n;
     }
-    if (lane() == 0) m.jobs[n % Memory::kJobs].head = -1;
+    if (lane() == 0) {
+      m.jobs[n % Memory::kJobs].head = -1;
+      for (int i = 0; i < Memory::kSumThreads; ++i) m.queries[(count + i) % Memory::kPlaces].rows = -1;
+    }
     m.own_empty[own_pipe.index].wait(own_pipe.phase ^ 1);
     if (lane() == 0) m.own_full[own_pipe.index].arrive();
   }
@@ -155,8 +160,9 @@ struct FusedProducer {
       statistics.store(m.lse2[stage], m.delta[stage]);
       if (lane() == 0) {
         m.tiles[stage] = tile;
-        m.queries[stage] = {head, q_row + column, min(kPart, q_end - column), turn};
+        m.queries[count % Memory::kPlaces] = {head, q_row + column, min(kPart, q_end - column), turn};
       }
+      ++count;
       more = tiles.next(tile, turn);
       if (more) statistics.load(p, s, tile.column[0], head);
       expect_tx(full, 2 * Memory::kTile);
@@ -167,16 +173,19 @@ struct FusedProducer {
   }
 };
 
-// By a thread: adds its stages of dq, every kSumThreads-th one, to what blocks of keys before this one have added.
+// By a thread: adds dq of every third tile, or 64 columns of every tile, to what blocks of keys before this one have
+// added.
 template <int kDim>
 __device__ void add_queries(const FusedParams& p, FusedMemory<kDim>& m, int thread) {
   using Memory = FusedMemory<kDim>;
-  for (PipelineState<Memory::kSumEach> pipe;; pipe.advance()) {
+  PipelineState<Memory::kSumEach> pipe;
+  for (int tile = Memory::kThird ? thread : 0;; tile += Memory::kThird ? Memory::kSumThreads : 1, pipe.advance()) {
     const int stage = thread + Memory::kSumThreads * pipe.index;
     m.dq_full[stage].wait(pipe.phase);
-    const QueryTile at = m.dq_place[stage];
+    const QueryTile at = m.queries[tile % Memory::kPlaces];
     if (at.rows < 0) return;
-    const std::int64_t row = at.head * p.tokens + at.row;
+    const int part = Memory::kThird ? at.head : at.head * Memory::kSumThreads + thread;
+    const std::int64_t row = part * p.tokens + at.row;
     const int bytes = at.rows * kSumColumns * static_cast<int>(sizeof(float));
     if (at.turn == 0) {
       bulk_store(p.dq_sums + row * kSumColumns, m.dq[stage], bytes);

@@ -31,11 +31,6 @@ struct QueryColumns {
   PipelineState<Memory::kSumEach> dq_pipe;
   bool stored = false;  // dq that is not yet handed over
 
-  // The tile whose dS will be in a stage.
-  __device__ void note(int ds_stage, QueryTile place) {
-    place.head = place.head * (kDim / kSumColumns) + consumer;
-    if (threadIdx.x % kGroup == 0) m.ds_place[consumer][ds_stage] = place;
-  }
   __device__ void wait() { m.ds_full[pipe.index].wait(pipe.phase); }
   // Rows of both operands are keys.
   __device__ void queue(Sums& dq, const unsigned char* x) {
@@ -53,9 +48,12 @@ struct QueryColumns {
     release(m.ds_empty[pipe.index]);
     m.dq_empty[dq_stage()].wait(dq_pipe.phase ^ 1);
     store_sums(m.dq[dq_stage()], dq);
-    if (threadIdx.x % kGroup == 0) m.dq_place[dq_stage()] = m.ds_place[consumer][pipe.index];
     pipe.advance();
     stored = true;
+  }
+  __device__ void give() {
+    if (stored) fence_proxy_async();
+    hand_over();
   }
   // After a fence.
   __device__ void hand_over() {
@@ -66,7 +64,6 @@ struct QueryColumns {
   }
   __device__ void end() {
     m.dq_empty[dq_stage()].wait(dq_pipe.phase ^ 1);
-    if (threadIdx.x % kGroup == 0) m.dq_place[dq_stage()].rows = -1;
     release(m.dq_full[dq_stage()]);
   }
 
@@ -93,7 +90,7 @@ struct QueryConsumer {
       }
       release(m.own_empty[own_pipe.index]);
     }
-    for (int i = 0; i < Memory::kSumStages; ++i) hand_over({0, 0, -1, 0});
+    for (int i = 0; i < Memory::kSumStages; ++i) hand_over(false);
   }
 
  private:
@@ -101,7 +98,6 @@ struct QueryConsumer {
   __device__ bool next_tile() {
     m.full[pipe.index].wait(pipe.phase);
     const int marks = uniform(m.tiles[pipe.index].marks);
-    const QueryTile place = m.queries[pipe.index];
     release(m.empty[pipe.index]);
     pipe.advance();
     if (marks < 0) return false;
@@ -114,7 +110,7 @@ struct QueryConsumer {
     fence_operand(dq);
     release(m.ds_empty[ds_pipe.index]);
     ds_pipe.advance();
-    hand_over(place);
+    hand_over(true);
     return true;
   }
   // What 64 keys add. Rows of both operands are keys.
@@ -126,10 +122,9 @@ struct QueryConsumer {
     for (int i = 0; i < kGroupRows / 16; ++i)
       wgmma_ss<Major::mn, Major::mn>(dq, ds.after(i * 16 * 128), keys.after(i * 16 * 128), i > 0 || keep);
   }
-  __device__ void hand_over(const QueryTile& place) {
+  __device__ void hand_over(bool exists) {
     m.dq_empty[dq_pipe.index].wait(dq_pipe.phase ^ 1);
-    if (place.rows >= 0) store_sums(m.dq[dq_pipe.index], dq);
-    if (threadIdx.x % kGroup == 0) m.dq_place[dq_pipe.index] = place;
+    if (exists) store_sums(m.dq[dq_pipe.index], dq);
     fence_proxy_async();
     release(m.dq_full[dq_pipe.index]);
     dq_pipe.advance();
