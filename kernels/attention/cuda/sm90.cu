@@ -58,7 +58,8 @@ bool supports_backward(const AttentionBackward& a, const ExecContext& ctx) {
                   {a.dq, a.dk, a.dv, a.carry_dq, a.carry_dk, a.carry_dv}, ctx);
 }
 
-// Blocks of 192 queries are faster than those of 128, but lists are of 128 rows, and short rows do not fill them.
+// Blocks of 192 queries are faster than those of 128, but lists are of 128 rows, and short rows do not fill them. Nor
+// do they hide what the fused backward of wide heads takes at both ends of a block of keys.
 constexpr std::int32_t kShortRow = 1024;
 std::int32_t longest(const BranchPass& pass, const std::vector<Span>& spans) {
   std::int32_t most = 0;
@@ -86,8 +87,11 @@ void backward(const AttentionBackward& args, const ExecContext& ctx) {
   fill_outside(args, ctx);
   const RowStatistics statistics = row_statistics(args, ctx);
   const bool narrow = args.q.dim(2) <= 64;
-  if (args.pattern.is_interval() && args.pattern.sinks == 0)
-    return (narrow ? run_fused<64> : run_fused<128>)(args, passes_of(args.pattern)[0], statistics, ctx);
+  if (args.pattern.is_interval() && args.pattern.sinks == 0) {
+    const BranchPass pass = passes_of(args.pattern)[0];
+    if (narrow) return run_fused<64>(args, pass, statistics, ctx);
+    if (longest(pass, args.queries) > kShortRow) return run_fused<128>(args, pass, statistics, ctx);
+  }
   backward_passes(args, ctx, [&](const AttentionBackward& one, const BranchPass& pass, Gradient which) {
     if (which == Gradient::queries)
       (narrow ? run_backward<Stationary::q, 64> : run_backward<Stationary::q, 128>)(one, pass, statistics, ctx);

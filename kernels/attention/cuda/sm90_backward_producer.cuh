@@ -25,8 +25,8 @@ TmaBackwardParams tma_backward_params(const AttentionBackward& args, const Branc
   return p;
 }
 
-// Statistics of 64 columns in shared memory: lanes t, t + 4, .. read columns 8n + 2t and 8n + 2t + 1, which lie together
-// for them, and 4 floats further on than 16 so that lanes read from different banks.
+// Statistics of 64 columns in shared memory: lanes t, t + 4, .. read columns 8n + 2t and 8n + 2t + 1, which lie
+// together for them, and 4 floats further on than 16 so that lanes read from different banks.
 constexpr int kLaneStatistics = 20, kStatistics = 4 * kLaneStatistics;
 __device__ inline int statistic_at(int column) {
   return column % 8 / 2 * kLaneStatistics + column / 8 * 2 + column % 2;
@@ -133,6 +133,8 @@ struct BackwardProducer {
   using Memory = BackwardMemory<owner, kDim>;
   using OwnerJob = Job<Memory::kConsumers>;
   static constexpr bool kKeys = owner == Stationary::kv;
+  // Statistics of the next tile are loaded while the copies of this one are requested: a gain at 64 only.
+  static constexpr bool kStatisticsFirst = kKeys && kDim == 64;
   const TmaBackwardParams& p;
   Memory& m;
   PipelineState<Memory::kStages> pipe;
@@ -168,8 +170,12 @@ struct BackwardProducer {
     TileStream<Memory::kParts, Memory::kConsumers> stream(job, columns_of<owner>(job, p.work));
     TilePlace next;
     StreamedStatistics statistics;
-    bool more = stream.next(next);
-    if (kKeys && more) statistics.load(p, s, next.column[0], head);
+    bool more = false;
+    const auto find_next = [&] {
+      more = stream.next(next);
+      if (kKeys && more) statistics.load(p, s, next.column[0], head);
+    };
+    find_next();
     for (; more; pipe.advance()) {
       const int stage = pipe.index;
       const TilePlace tile = next;
@@ -177,10 +183,7 @@ struct BackwardProducer {
       m.empty[stage].wait(pipe.phase ^ 1);
       if (kKeys) statistics.store(m.lse2[stage], m.delta[stage]);
       if (lane() == 0) m.tiles[stage] = tile;
-      if constexpr (kKeys) {
-        more = stream.next(next);
-        if (more) statistics.load(p, s, next.column[0], head);
-      }
+      if constexpr (kStatisticsFirst) find_next();
       expect_tx(full, 2 * Memory::kTile);
 #pragma unroll
       for (int h = 0; h < Memory::kParts; ++h) {
@@ -191,7 +194,7 @@ struct BackwardProducer {
                             full);
       }
       if (lane() != 0) full.arrive();
-      if constexpr (!kKeys) more = stream.next(next);
+      if constexpr (!kStatisticsFirst) find_next();
     }
   }
 };
