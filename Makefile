@@ -1,10 +1,10 @@
 # The front door. Every target works from a fresh checkout, as root or not; CMake does the work.
-# Variables: WERROR=ON (warnings are errors), CUDA=AUTO|ON|OFF, DEPS=0 (leave packages alone), JOBS=n, ARGS=... (for bench)
+# Variables: WERROR=ON (warnings are errors), CUDA=AUTO|ON|OFF, DEPS=0 (leave packages alone), JOBS=n (processes that build or test; default: cores), ARGS=... (for bench)
 
 WERROR ?= OFF
 CUDA ?= AUTO
 DEPS ?= 1
-JOBS ?= 2
+JOBS ?= $(shell nproc)
 BUILD := build/release
 export CCACHE_NOHASHDIR = 1
 export CCACHE_BASEDIR = $(CURDIR)
@@ -27,10 +27,10 @@ configure: deps
 .PHONY: configure
 
 build: configure  ## build everything into build/release
-	@cmake --build --preset release
+	@cmake --build --preset release -j $(JOBS)
 
 program: configure  ## build only the program, build/release/ringmaster
-	@cmake --build --preset release --target ringmaster
+	@cmake --build --preset release -j $(JOBS) --target ringmaster
 
 quickstart: program  ## from nothing to a trained language model and a sample of its text
 	@scripts/quickstart.sh
@@ -39,7 +39,7 @@ test: build  ## build and run every test
 	@ctest --preset release -j $(JOBS)
 
 bench: configure  ## measure every op (ARGS= goes to the benchmark)
-	@cmake --build --preset release --target bench
+	@cmake --build --preset release -j $(JOBS) --target bench
 	@$(BUILD)/bench/programs/bench_op_cases $(ARGS)
 
 bench-gpu: program  ## training steps of bench/shapes on this GPU, ours and PyTorch's (ARGS= goes to scripts/bench_gpu.sh)
@@ -52,11 +52,11 @@ format:  ## clang-format every source file
 	@git ls-files -co --exclude-standard '*.h' '*.cpp' '*.cu' '*.cuh' | xargs -r clang-format -i
 
 tidy: configure  ## clang-tidy every host file; a warning fails
-	@cmake --build --preset release --target ring_build_info
+	@cmake --build --preset release -j $(JOBS) --target ring_build_info
 	@run-clang-tidy -quiet -p $(BUILD) -j $(JOBS) '$(CURDIR)/(?!build)[^.]*\.cpp$$'
 
 debug: deps  ## debug build and all tests
-	@cmake --preset cpu-debug && cmake --build --preset cpu-debug && ctest --preset cpu-debug -j $(JOBS)
+	@cmake --preset cpu-debug && cmake --build --preset cpu-debug -j $(JOBS) && ctest --preset cpu-debug -j $(JOBS)
 
 # The sanitizers of g++ 12 crash now and then under strong address randomisation: their tests run without it where that is allowed.
 FIXED_ADDRESSES = $(shell setarch $$(uname -m) -R true 2>/dev/null && echo setarch $$(uname -m) -R)
@@ -65,16 +65,16 @@ FIXED_ADDRESSES = $(shell setarch $$(uname -m) -R true 2>/dev/null && echo setar
 FUZZ_SECONDS ?= 5
 
 test-sanitized: deps  ## readers of files and settings under ASan and UBSan (tests, fuzzing: FUZZ_SECONDS=5 each), threads under TSan
-	@cmake --preset cpu-asan -DRING_FUZZ_SECONDS=$(FUZZ_SECONDS) && cmake --build --preset cpu-asan --target sanitized_tests
+	@cmake --preset cpu-asan -DRING_FUZZ_SECONDS=$(FUZZ_SECONDS) && cmake --build --preset cpu-asan -j $(JOBS) --target sanitized_tests
 	@$(FIXED_ADDRESSES) ctest --preset cpu-asan -j $(JOBS) -R '^(core|data|fuzz)\.'
-	@cmake --preset cpu-tsan && cmake --build --preset cpu-tsan --target thread_tests
+	@cmake --preset cpu-tsan && cmake --build --preset cpu-tsan -j $(JOBS) --target thread_tests
 	@$(FIXED_ADDRESSES) ctest --preset cpu-tsan -j $(JOBS) -R '^(core|comm|data)\.'
 
 asan: deps  ## unit and dist tests under the address and undefined-behaviour sanitizers
-	@cmake --preset cpu-asan && cmake --build --preset cpu-asan && $(FIXED_ADDRESSES) ctest --preset cpu-asan -j $(JOBS)
+	@cmake --preset cpu-asan && cmake --build --preset cpu-asan -j $(JOBS) && $(FIXED_ADDRESSES) ctest --preset cpu-asan -j $(JOBS)
 
 tsan: deps  ## unit and dist tests under the thread sanitizer
-	@cmake --preset cpu-tsan && cmake --build --preset cpu-tsan && $(FIXED_ADDRESSES) ctest --preset cpu-tsan -j $(JOBS)
+	@cmake --preset cpu-tsan && cmake --build --preset cpu-tsan -j $(JOBS) && $(FIXED_ADDRESSES) ctest --preset cpu-tsan -j $(JOBS)
 
 clean:  ## remove build/ and dist/
 	@rm -rf build dist

@@ -29,10 +29,17 @@ struct TrainArguments {
   std::int64_t vocab_size = 8192;
   std::uint64_t max_train_bytes = 20'000'000;
   double coverage = 0.9995;
-  bool end_of_text = false, as_text = false;
+  bool end_of_text = false, as_text = false, force = false;
 };
 
+// A vocabulary that is lost makes the corpora written with it useless.
+void check_output(const TrainArguments& a) {
+  if (!a.force && std::filesystem::is_regular_file(a.output))
+    fail("--output ", a.output, " exists; choose another name, or replace it with --force");
+}
+
 void train(const TrainArguments& a) {
+  check_output(a);
   const auto started = std::chrono::steady_clock::now();
   const std::vector<TextFile> files = list_text_files(a.inputs, a.glob, a.as_text);
   std::uint64_t bytes = 0;
@@ -157,6 +164,7 @@ void add_train(CLI::App& parent) {
   add_number(*c, "--character-coverage", a->coverage,
              "share of the text whose characters get a token of their own (bpe, unigram)", 0.9, 1)
       ->capture_default_str();
+  c->add_flag("--force", a->force, "replace the output if it exists");
   c->add_flag("--end-of-text", a->end_of_text, "add an end-of-text token (chars; the other kinds have one)");
   c->footer(
       "The vocabulary keeps every byte of the text: nothing is normalised, and what has no token of its own is spelled "

@@ -31,7 +31,11 @@ say "2. The headers as tokens, 5 % of the files kept for validation"
 [ -f "$work/cpp.h5" ] || show data prepare --input "$headers" --tokenizer "$work/cpp.rmt" --split hash \
   --validation-fraction 0.05 --output "$work/cpp.h5"
 say "3. Training (settings: configs/quickstart.yaml)"
-show train configs/quickstart.yaml run.directory="$run" data.path="$work/cpp.h5" "$@"
+if [ -n "$(ls -A "$run/checkpoints" 2>/dev/null)" ]; then
+  show train "$run" "$@" # goes on with the settings that it has now
+else
+  show train configs/quickstart.yaml run.directory="$run" data.path="$work/cpp.h5" "$@"
+fi
 say "4. Its loss on all of the validation files"
 show eval "$run"
 say "5. What it writes"

@@ -85,8 +85,8 @@ void check_settings(RunStart& s, const Origin& origin, const RunSettings* file, 
     fail(s.dir.config_file(), " differs from the settings in the checkpoint ", origin.checkpoint, ":", listed(changes),
          "\nRestore the file (", s.dir.restoring_command(origin.checkpoint),
          "), pass --allow-changes to go on with what it says, --fresh to start over, or set another run.name");
-  fail(s.dir.path(), ": the run was started with other settings:", listed(changes),
-       "\nResume with the old ones (ringmaster train ", s.dir.path(),
+  fail(s.dir.path(), ": the run has other settings:", listed(changes), "\nResume with the old ones (ringmaster train ",
+       s.dir.path(),
        "), pass --allow-changes to go on with the new ones, --fresh to start over, or set "
        "another run.name");
 }
@@ -161,6 +161,7 @@ std::string find_initial_weights(const RunStart& s, Mesh& mesh) {
 RunStart start_run(Config config, const TrainOptions& options, Mesh& mesh) {
   RunStart s{.corpora = open_agreed_corpora(config, mesh), .config = {}, .dir = RunDirectory(config.run.path())};
   s.config = resolve_config(std::move(config), s.corpora.vocab_size, mesh);
+  if (s.config.run.device == DeviceChoice::cuda) Stream::create({Backend::cuda, mesh.device().index});  // is it there?
   s.data = data_fingerprint(s.corpora, s.config.model);
   by_leader(mesh, [&] { return look(s, options), ""; });
   check_memory(s.config, mesh);

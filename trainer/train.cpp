@@ -14,6 +14,7 @@
 #include "comm/worker_page.h"
 #include "core/checked.h"
 #include "core/counted.h"
+#include "core/cpu/thread_pool.h"
 #include "core/fields.h"
 #include "core/log.h"
 #include "core/stop_signal.h"
@@ -177,10 +178,16 @@ void Loop::load() {
 
 void Loop::load_checkpoint() {
   const Manifest manifest = load_state(start_.checkpoint, state_, ctx_.stream);
+  if (config_.train.steps && manifest.step > config_.train.steps)
+    fail("train.steps: the run has done ", manifest.step, " steps, more than ", config_.train.steps,
+         ": give at least as many, or start over with --fresh");
   if (leader() && manifest.world != mesh_.world())
     log::warn("the checkpoint is of ", counted(manifest.world, "process"), ", now there ",
               mesh_.world() == 1 ? "is " : "are ", mesh_.world(),
               ": sums are rounded in another order, so that losses agree closely instead of bit for bit");
+  if (leader() && manifest.world != mesh_.world() && config_.run.threads != default_threads())
+    log::warn("run.threads: ", config_.run.threads, " in each process, as they were before; this layout would take ",
+              default_threads(), ": set run.threads=", default_threads());
   const std::size_t replaced = ctx_.tuning ? adopt_choices(*ctx_.tuning, manifest.metadata) : 0;
   if (leader() && replaced > 0)
     log::warn(counted(static_cast<std::int64_t>(replaced), "measured choice"),

@@ -119,6 +119,9 @@ TEST_F(DataCommands, TokenizerTrainEncodeDecodeInspect) {
                             "--output", path("t.rmt")});
   EXPECT_EQ(trained.error, "");
   expect_parts(trained.out, {"t.rmt: chars, 5 tokens, hash "});
+  expect_parts(
+      run({"tokenizer", "train", "--input", path("text.txt"), "--kind", "chars", "--output", path("t.rmt")}).error,
+      {"t.rmt exists; choose another name, or replace it with --force"});
   EXPECT_EQ(run({"tokenizer", "encode", path("t.rmt"), "abc", "cb"}).error, "");
   EXPECT_EQ(run({"tokenizer", "encode", path("t.rmt"), "abccb"}).out, "1 2 3 3 2\n");
   EXPECT_EQ(run({"tokenizer", "encode", path("t.rmt"), "--pieces", "ab\n"}).out, "1\ta\n2\tb\n0\t\\n\n");

@@ -157,7 +157,9 @@ TEST_F(DamagedRuns, AnotherTokenizerIsBlamedByName) {
   std::ofstream(folder_ / "letters.txt") << "abcdefghij";
   const std::string file = path("run/tokenizer.rmt");
   const std::string whole = read_text(file);
-  ASSERT_EQ(ring({"tokenizer", "train", "--input", path("letters.txt"), "--kind", "chars", "--output", file}).code, 0);
+  ASSERT_EQ(
+      ring({"tokenizer", "train", "--input", path("letters.txt"), "--kind", "chars", "--output", file, "--force"}).code,
+      0);
   for (const char* command : {"eval", "generate"})
     expect_parts(ring({command, path("run")}), 1, {file, "holds another tokenizer", checkpoint()});
   for (const std::string& spec : {path("run"), file})
@@ -217,7 +219,7 @@ TEST_F(DamagedRuns, RefusedBeforeTheModelIsBuilt) {
     expect_parts(run_process(command), 1, parts);
     EXPECT_LT(std::chrono::steady_clock::now() - before, std::chrono::seconds(10));
   };
-  expect_refused(train("run"), {"model.width: 32 -> 16384", "the run was started with other settings"});
+  expect_refused(train("run"), {"model.width: 32 -> 16384", "the run has other settings"});
   expect_refused(train("none", {"data.path=" + path("missing.h5")}), {"missing.h5"});
   expect_refused(train("none"), {"cannot fit into memory: weights 7", "gradients 7", "optimizer states 1", "there are ",
                                  "model.layers (600)", "model.width (16384)", "machines"});
