@@ -22,7 +22,7 @@ double number(const std::byte* at, DType type) {
   return 0;
 }
 
-// Of two tensors of one type and shape.
+// Compares two tensors of one type and shape.
 void compare_elements(TensorDifference& d, const Tensor& a, const Tensor& b) {
   const std::size_t size = size_of(a.dtype());
   for (std::size_t at = 0; at < a.bytes(); at += size) {

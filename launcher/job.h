@@ -12,7 +12,7 @@ struct Job {
   std::string secret;  // of this job alone, or of all jobs of its owner
 
   std::string agents_cookie() const { return hmac(secret, "agents of " + id); }
-  // Of the workers of one attempt. `leader`: the agent of node 0, another one in each start of the job.
+  // The key of one attempt's workers. `leader`: the agent of node 0, another one in each start of the job.
   std::string workers_cookie(const std::string& leader, int attempt) const {
     return hmac(secret, "workers of " + id + " under " + leader + ", attempt " + std::to_string(attempt));
   }

@@ -8,7 +8,7 @@
 
 namespace ring {
 
-// Of an agent: exactly one of the three.
+// What an agent says: exactly one of the three.
 struct Report {
   AgentId from;
   int attempt = 0;

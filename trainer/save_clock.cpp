@@ -11,7 +11,7 @@ constexpr double kFirstCost =
     0.02;  // until a save was measured: with a day between failures, the first comes after a minute
 constexpr double kLeastCost = 1e-3;  // of one that nobody noticed
 
-// Of values as they come, the latest counts most.
+// An average of values as they come, in which the latest counts most.
 double averaged(double before, double value, double share) {
   return before > 0 ? before + share * (value - before) : value;
 }

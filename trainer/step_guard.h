@@ -26,10 +26,10 @@ class StepGuard {
   struct Limits {
     double loss = 0, norm = 0;
   };
-  // Of steps launched when `known` was the last whose result counts: of what came later nothing is used, so that a
-  // resumed run, which knows more at first, has the same limits. median + train.spike_score x spread of the last
-  // kHistory accepted steps, once there are kLeastHistory; spread: 1.4826 x median absolute deviation, the standard
-  // deviation of normal values (Rousseeuw and Croux 1993), at least kLeastSpread of the median.
+  // For a step that is launched when `known` was the last whose result counts. Nothing that came later is used, so that
+  // a resumed run, which knows more at first, has the same limits. They are median + train.spike_score x spread of the
+  // last kHistory accepted steps, once there are kLeastHistory; spread: 1.4826 x median absolute deviation, the
+  // standard deviation of normal values (Rousseeuw and Croux 1993), at least kLeastSpread of the median.
   Limits limits(std::int64_t known) const;
   static constexpr std::size_t kHistory = 128, kLeastHistory = 32;
   static constexpr double kLeastSpread = 0.02;

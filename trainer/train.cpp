@@ -465,7 +465,7 @@ void Loop::finish_steps(std::size_t left_in_flight) {
   }
 }
 
-// Of the step that was not accepted, also when it was computed again.
+// Leaves out a step that was not accepted, also when it was computed again.
 void Loop::leave_out() {
   if (trainer_.guard().judge(trainer_.steps_done() + 1) == OnBadStep::stop) {  // each step shows how it came to that
     unrecorded_.push_back(last_);

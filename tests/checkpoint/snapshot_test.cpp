@@ -64,7 +64,7 @@ TEST(Snapshot, TakesTheBytesOfTheState) {
   EXPECT_EQ(bytes, s.state.bytes());
 }
 
-// Of the room that is kept for it, unless another snapshot is still there.
+// A snapshot takes the room that is kept for it, unless another one is still there.
 TEST(Snapshot, TakesItsMemoryAgain) {
   const SmallState s(1), more(2);
   SnapshotRoom room;

@@ -36,7 +36,7 @@ class DistTrainingRestarts : public test::TrainingRuns {
     }
     return false;
   }
-  // Of a file that is being written: whole lines only.
+  // Whole lines only: the file is being written.
   std::vector<double> losses_now(const std::string& directory) const {
     std::istringstream lines(read_file(dir_ / directory / "metrics.jsonl"));
     std::vector<double> out;

@@ -151,8 +151,10 @@ Violations leftovers(const SourceFile& file) {
       "ers|ro"
       "ot|wo"
       "rk)/[A-Za-z0-9_.]");
+  static const std::regex no_subject("(//|^#) Of ");
   Violations out;
   each_line(file, [&](const std::string& line, const std::string& at) {
+    if (std::regex_search(line, no_subject)) out.push_back(str(at, "a comment that begins with a bare 'of': ", line));
     if (std::regex_search(line, marks)) out.push_back(str(at, "a mark of unfinished work: ", line));
     if (std::regex_search(line, machine)) out.push_back(str(at, "a path of somebody's machine: ", line));
   });

@@ -37,7 +37,7 @@ Violations narrowed_settings(const SourceFile&);
 // included.
 Violations casts_by_class(const SourceFile&);
 
-// No marks of unfinished work and no paths of somebody's machine.
+// No marks of unfinished work, no paths of somebody's machine, and no comment without a subject ("Of ...").
 Violations leftovers(const SourceFile&);
 
 }  // namespace ring::test

@@ -106,6 +106,15 @@ TEST(HostWaits, OnlyWhereTheDesignAllowsThem) {
   EXPECT_TRUE(host_waits({"tests/core/a_test.cpp", call}).empty());
 }
 
+TEST(Leftovers, FindsCommentsWithoutASubject) {
+  EXPECT_EQ(leftovers({"a.cpp",
+                       "  // O"
+                       "f its rows.\n"})
+                .size(),
+            1u);
+  EXPECT_TRUE(leftovers({"a.cpp", "// The number of its rows.\n"}).empty());
+}
+
 TEST(Leftovers, FindsMarksAndMachinePaths) {
   EXPECT_EQ(leftovers({"a.cpp",
                        "// TO"

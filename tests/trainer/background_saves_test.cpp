@@ -49,7 +49,7 @@ class SavingRuns : public Runs {
     std::ifstream in(file, std::ios::binary);
     return {std::istreambuf_iterator<char>(in), {}};
   }
-  // Of every checkpoint: the bytes of its shards.
+  // The bytes of every checkpoint's shards.
   std::map<std::string, std::string> shards(const std::string& run) const {
     std::map<std::string, std::string> all;
     for (const auto& entry : fs::recursive_directory_iterator(folder_ / run / "checkpoints"))

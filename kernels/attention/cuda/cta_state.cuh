@@ -72,7 +72,7 @@ struct CtaState {
     return Range{segment.first<other>(), segment.end<other>()}.from(column);
   }
 
-  // Of the block's rows from `in_block` on, the columns from `column` on of `dim`. parts: rows of `dim` partial sums.
+  // Where the block's rows from `in_block` on go, columns `column` to `dim`. parts: rows of `dim` partial sums.
   __device__ RowsOut out(const Output& to, float* parts, int in_block, int column, int dim) const {
     RowsOut r{};
     r.exist = own_range(in_block), r.columns = dim - column;

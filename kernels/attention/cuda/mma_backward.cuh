@@ -59,7 +59,7 @@ struct LaneStatistics;
 template <int kM, int kN>
 struct LaneStatistics<Stationary::q, kM, kN> {
   float lse2_of[kM][2], delta_of[kM][2];
-  // Of the warp's first row on, `stride` apart.
+  // Loads those of the warp's rows, `stride` apart, from its first one on.
   __device__ void load(const float* lse2, const float* delta, int stride, Range exist) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll

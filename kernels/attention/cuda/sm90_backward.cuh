@@ -32,7 +32,7 @@ struct LaneStatistics {
   }
   __device__ void load_lse2(const float* columns) { load_columns(lse2_of, lse2_at, columns); }
   __device__ void load_delta(const float* columns) { load_columns(delta_of, delta_at, columns); }
-  // Of the four sums of a lane in 8 columns: rows g, g, g + 8, g + 8 and columns 2t, 2t + 1, 2t, 2t + 1.
+  // One for each of a lane's four sums in 8 columns: rows g, g, g + 8, g + 8 and columns 2t, 2t + 1, 2t, 2t + 1.
   __device__ float4 lse2(int n) const { return spread(lse2_of, lse2_at, n); }
   __device__ float4 delta(int n) const { return spread(delta_of, delta_at, n); }
 

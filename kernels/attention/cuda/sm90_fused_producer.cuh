@@ -46,7 +46,7 @@ struct FusedMemory {
   Barrier own_full[kOwnStages], own_empty[kOwnStages], full[kStages], empty[kStages];
   Barrier ds_full[kGradStages], ds_empty[kGradStages], dq_full[kSumStages], dq_empty[kSumStages];
   TilePlace tiles[kStages];
-  // Of the last tiles, by their number: those that are asked for and those whose dq is not yet added.
+  // The last tiles, by their number: those that are asked for and those whose dq is not yet added.
   static constexpr int kPlaces = kThird ? 16 : 8;
   QueryTile queries[kPlaces];
   static constexpr int kJobs = 2 + kOwnStages;  // the one before, this one, and those whose tiles come in
