@@ -431,8 +431,9 @@ TEST_F(DistRuns, ACheckpointOfTwoProcessesGoesOnInOne) {
   const Finished f = launch(1, "run", {"train.steps=40", "--allow-changes"});
   EXPECT_EQ(f.code, 0) << f.output;
   EXPECT_EQ(losses("run").size(), 40u);
-  if (std::thread::hardware_concurrency() > 1)
+  if (std::thread::hardware_concurrency() > 1) {
     EXPECT_NE(f.output.find("run.threads: 1 in each process, as they were before"), std::string::npos) << f.output;
+  }
   const Finished fewer = launch(1, "run", {"train.steps=35", "--allow-changes"});
   EXPECT_EQ(fewer.code, 1);
   EXPECT_NE(fewer.output.find("the run has done 40 steps, more than 35"), std::string::npos) << fewer.output;

@@ -53,7 +53,7 @@ class TrainerSnapshot : public testing::Test {
       trainer.keep_state_until(beside.copied());
       trainer.launch();
       EXPECT_EQ(first_difference(known, beside), "");
-      EXPECT_TRUE(trainer.finish().finite);
+      EXPECT_TRUE(trainer.finish().accepted);
       EXPECT_NE(first_difference(known, state.snapshot(ctx.stream)), "");
     }
   }
