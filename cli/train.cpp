@@ -91,8 +91,9 @@ void add_train_command(CLI::App& app) {
              "Watch so many steps kernel by kernel: a table, and profile.json in the run's directory", 1, 100'000);
   cmd->add_flag("--nvtx", a->nvtx, "Ranges for Nsight Systems; steps are slower with them");
   cmd->footer(
-      "A run that has a checkpoint is resumed. SIGINT, SIGTERM, SIGHUP and SIGUSR1 finish the step, save, and end with\n"
-      "exit code 75; the same command then goes on. Settings: docs/configuration.md, or `ringmaster config docs`.\n"
+      "A run that has a checkpoint is resumed. SIGINT, SIGTERM, SIGHUP and SIGUSR1 finish the step, save, and end\n"
+      "with exit code 75; the same command then goes on. Settings: docs/configuration.md, or `ringmaster config "
+      "docs`.\n"
       "Example: ringmaster train configs/nanogpt_cpu.yaml data.path=shakespeare.h5 train.steps=500");
   cmd->callback([a] { run(*a); });
 }

@@ -1,7 +1,8 @@
 #pragma once
 // Who this process is: rank, world size and where the store is, from the environment that a launcher left: ours
-// (RINGMASTER_*), else torchrun, mpirun (Open MPI), srun, plain RANK and WORLD_SIZE; none: one process. Ranks that others
-// start on several nodes need RINGMASTER_SECRET. What is missing, malformed or contradictory is an Error that names it.
+// (RINGMASTER_*), else torchrun, mpirun (Open MPI), srun, plain RANK and WORLD_SIZE; none: one process. Ranks that
+// others start on several nodes need RINGMASTER_SECRET. What is missing, malformed or contradictory is an Error that
+// names it.
 
 #include <map>
 #include <string>

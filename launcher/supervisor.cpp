@@ -81,6 +81,11 @@ std::unique_ptr<Leader> Supervisor::lead() const {
   }
 }
 
+// The endpoint's port may have been another program's when this agent came.
+void Supervisor::lead_if_nobody_does() {
+  if (!leader_ && !client_.waiting_for().empty()) leader_ = lead();
+}
+
 RendezvousClient::Setup Supervisor::line_to_leader() const {
   RendezvousClient::Setup s;
   s.id = id_;
@@ -109,6 +114,7 @@ std::optional<Order> Supervisor::wait_for_order() {
       if (order->kind == Order::Kind::wait) waiting_for_ = order->text;
     }
     if (told_to_stop()) return {};
+    lead_if_nobody_does();
     say_waiting();
     pollfd fds[] = {{signals_.fd(), POLLIN, 0}, {client_.fd(), POLLIN, 0}};
     poll(fds, 2, static_cast<int>(kLook.count()));

@@ -23,6 +23,7 @@ class Supervisor {
 
   RendezvousRules rules() const;
   std::unique_ptr<Leader> lead() const;
+  void lead_if_nobody_does();
   RendezvousClient::Setup line_to_leader() const;
   std::optional<Order> wait_for_order();  // none: a signal asked to stop
   void say_waiting();

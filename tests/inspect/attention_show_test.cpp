@@ -195,11 +195,11 @@ TEST(AttentionCost, PredictsFromTilesAndRows) {
   const PatternCost dense_cost = cost_of(dense(), 2, 4096);  // 32 blocks of rows
   EXPECT_DOUBLE_EQ(predicted_microseconds(dense_cost, 128), 2 * 528 * kTileMicroseconds + 32 * kRowBlockMicroseconds);
   EXPECT_DOUBLE_EQ(predicted_microseconds(dense_cost, 64), 528 * kTileMicroseconds + 32 * kRowBlockMicroseconds);
-  EXPECT_EQ(largest_cost(dense_cost, 128), "tiles: 87 %");
-  EXPECT_EQ(largest_cost(cost_of(window(1), 2, 4096), 64), "row blocks: 84 %");
+  EXPECT_EQ(largest_cost(dense_cost, 128), "tiles: 88 %");
+  EXPECT_EQ(largest_cost(cost_of(window(1), 2, 4096), 64), "row blocks: 82 %");
   EXPECT_EQ(largest_cost(cost_of(dilated({{2048, 1}, {4096, 2}}), 2, 4096), 128), "2048/1: 67 %");
   const BlockRule narrow{.local = 1}, all{.local = 1000};
-  EXPECT_EQ(largest_cost(cost_of(block_sparse(128, {narrow, all}), 2, 4096), 128), "heads as 1: 84 %");
+  EXPECT_EQ(largest_cost(cost_of(block_sparse(128, {narrow, all}), 2, 4096), 128), "heads as 1: 85 %");
 }
 
 // What docs/measured/attention.md says was measured on one H200.
@@ -412,7 +412,7 @@ TEST_F(AttentionShow, TableHasTheCountsOfThePatterns) {
           fixed(" %.1f %%", 100 * (1 - pairs / of))})
       EXPECT_NE(row.find(text), std::string::npos) << text << " not in: " << row;
   }
-  EXPECT_NE(row_of(output, "5").find(" 1.00x row blocks: 67 %"), std::string::npos) << output;
+  EXPECT_NE(row_of(output, "5").find(" 1.00x row blocks: 64 %"), std::string::npos) << output;
   ModelConfig dense_model = model;
   dense_model.attention = {}, dense_model.attention_layers.clear();
   const double now = flops_per_token(model), before = flops_per_token(dense_model);

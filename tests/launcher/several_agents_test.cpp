@@ -130,6 +130,26 @@ TEST_F(DistAgents, MeetOverIPv6AndWithRanksThatAreGiven) {
 }
 
 // Behind a name there may be another address elsewhere: the leader listens at all of them.
+// As when the port is that of a connection to somewhere, which ends.
+TEST_F(DistAgents, LeadOnceThePortIsFree) {
+  const Endpoint at{"127.0.0.1", free_port("127.0.0.1")};
+  const pid_t other = fork();
+  if (other == 0) {
+    const Fd taken = listen_on(at);
+    usleep(700'000);
+    _exit(0);
+  }
+  for (bool there = false; !there;) try {
+      there = static_cast<bool>(connect_to(at, std::chrono::steady_clock::now() + std::chrono::seconds(1)));
+    } catch (const Error&) {
+      usleep(1'000);
+    }
+  port_ = at.port;
+  for (const char* name : {"a", "b"}) start(name, nodes(2), "true");
+  for (const char* name : {"a", "b"}) EXPECT_EQ(wait(name), 0) << log(name);
+  waitpid(other, nullptr, 0);
+}
+
 TEST_F(DistAgents, MeetUnderANameToo) {
   try {
     port_ = free_port(host_name());
