@@ -6,11 +6,9 @@
 
 #include "core/dtype.h"
 #include "core/fields.h"
+#include "core/steps.h"
 
 namespace ring {
-
-// What a step's number on the device holds (core/step_state.h), and with it everything that counts steps.
-inline constexpr std::int64_t kMostSteps = (std::int64_t{1} << 31) - 1;
 
 struct OptimizerConfig {
   std::string kind = "adamw";

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "checkpoint/config.h"
 #include "data/config.h"
 #include "model/config.h"
 #include "model/decoder.h"
@@ -57,21 +58,6 @@ struct TrainConfig {
   std::int64_t bad_step_window = 1000;
   void fields(Fields&);
   void validate(std::vector<std::string>& errors) const;
-};
-
-enum class SaveMode : std::uint8_t { async, blocking };
-enum class AfterSaveError : std::uint8_t { go_on, stop };
-
-struct CheckpointConfig {
-  SaveMode mode = SaveMode::async;
-  std::int64_t interval = 500;
-  double minutes = 0;
-  bool automatic = false;  // checkpoint.auto
-  double mtbf_hours = 24;
-  std::int64_t keep_last = 2;
-  std::int64_t keep_every = 0;
-  AfterSaveError on_error = AfterSaveError::go_on;
-  void fields(Fields&);
 };
 
 struct Config {

@@ -5,7 +5,7 @@
 //   tokenizer.rmt    the corpus's tokenizer           checkpoints/     see docs/checkpoints.md
 //   metrics.jsonl    one JSON object per record       events.out.*     for TensorBoard
 //   lock             held while a process trains      profile.json     of the latest --profile
-//   failures.json    see trainer/failures.h
+//   failures.json    see checkpoint/failures.h
 
 #include <memory>
 #include <optional>

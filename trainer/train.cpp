@@ -9,7 +9,10 @@
 #include <optional>
 
 #include "checkpoint/directory.h"
+#include "checkpoint/failures.h"
 #include "checkpoint/reader.h"
+#include "checkpoint/save_clock.h"
+#include "checkpoint/saver.h"
 #include "comm/host.h"
 #include "comm/worker_page.h"
 #include "core/checked.h"
@@ -28,13 +31,10 @@
 #include "trainer/bad_steps.h"
 #include "trainer/devices.h"
 #include "trainer/evaluate.h"
-#include "trainer/failures.h"
 #include "trainer/metrics.h"
 #include "trainer/origin.h"
 #include "trainer/progress.h"
 #include "trainer/run_start.h"
-#include "trainer/save_clock.h"
-#include "trainer/saver.h"
 #include "trainer/session.h"
 #include "trainer/trainer.h"
 

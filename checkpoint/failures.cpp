@@ -1,4 +1,4 @@
-#include "trainer/failures.h"
+#include "checkpoint/failures.h"
 
 #include <exception>
 #include <filesystem>

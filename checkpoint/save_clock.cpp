@@ -1,4 +1,4 @@
-#include "trainer/save_clock.h"
+#include "checkpoint/save_clock.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,5 +1,5 @@
 // When a checkpoint is due, and what a failure is.
-#include "trainer/save_clock.h"
+#include "checkpoint/save_clock.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -8,7 +8,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "trainer/failures.h"
+#include "checkpoint/failures.h"
 
 namespace ring {
 namespace {

@@ -1,4 +1,4 @@
-#include "trainer/saver.h"
+#include "checkpoint/saver.h"
 
 #include <algorithm>
 #include <chrono>

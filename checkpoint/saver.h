@@ -8,10 +8,10 @@
 #include <future>
 #include <string>
 
+#include "checkpoint/config.h"
 #include "checkpoint/state.h"
 #include "checkpoint/writer.h"
 #include "comm/mesh/mesh.h"
-#include "trainer/config.h"
 
 namespace ring {
 

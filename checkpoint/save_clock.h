@@ -8,7 +8,7 @@
 
 #include <cstdint>
 
-#include "trainer/config.h"
+#include "checkpoint/config.h"
 
 namespace ring {
 

@@ -1,5 +1,5 @@
 // Steps go on while a save is written; its end, and its failure, is learned by all ranks at once.
-#include "trainer/saver.h"
+#include "checkpoint/saver.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
