@@ -7,6 +7,7 @@ inline constexpr int kExitError = 1;         // the message says what and what t
 inline constexpr int kExitUsage = 2;         // the command line itself
 inline constexpr int kExitInterrupted = 75;  // stopped by a signal after a checkpoint: run the same command to go on
 inline constexpr int kExitPeerLost = 83;     // another rank was the cause (see PeerLost in comm/communicator.h)
+inline constexpr int kExitTakenOver = 84;    // another process trains this run now (see TakenOver in checkpoint/)
 
 // Thrown by a command that has done its work and ends with a code of its own.
 struct ExitCode {

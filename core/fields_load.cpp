@@ -22,6 +22,13 @@ constexpr std::size_t kMostFiles = 256, kDeepestInclude = 32;
 // How many mistakes are told. More are looked at than that, because they are sorted by their lines first.
 constexpr std::size_t kMostProblems = 1000, kProblemsShown = 20;
 
+// Other formats write settings in this way.
+std::string hint_at_equals(const std::string& text) {
+  const std::size_t at = text.find('=');
+  if (at == std::string::npos || at == 0) return "";
+  return " (YAML writes `key: value`, without =)";
+}
+
 struct Origin {
   int order = 0;  // of the file or override
   int line = 0;
@@ -204,7 +211,7 @@ void Loader::apply_section(const Node& node, const YamlNode& yaml, const std::st
   if (yaml.type == YamlNode::Type::null) return;
   if (yaml.type != YamlNode::Type::map) {
     return problem(origin, key,
-                   "expected a section of `key: value`, got " + yaml.describe() +
+                   "expected a section of `key: value`, got " + yaml.describe() + hint_at_equals(yaml.text) +
                        (key.empty() ? "" : "; set a key of it, such as " + first_key(node, key)));
   }
   std::map<std::string, int> seen;
@@ -266,7 +273,7 @@ void Loader::unknown_key(const Node& section, const std::string& section_key, co
     hint = "known here:";
     for (const std::string& s : siblings) hint += " " + s;
   }
-  problem(origin, full, "unknown key; " + hint);
+  problem(origin, full, "unknown key" + hint_at_equals(name) + "; " + hint);
 }
 
 // Walks a.b[2].c; a Node without kind section, list or scalar functions means that it was not found and reported.

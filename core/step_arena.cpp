@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "core/fake.h"
 #include "core/log.h"
 
 namespace ring {
@@ -20,6 +21,8 @@ StepArena::~StepArena() { release_slab(); }
 void* StepArena::allocate(std::size_t bytes) {
   std::lock_guard lock(mutex_);
   if (!in_step_ || paused_) return hold(take_upstream(bytes), bytes, {});
+  if (const auto refuse = refuse_allocation.load(); refuse && !FakeMode::on() && refuse())
+    fail_out_of_memory(OutOfMemory(str("out of memory: ", bytes, " bytes asked for, which were refused on purpose")));
   Held h{0, step_, trace_.size(), false};
   void* p = take_planned(bytes);
   h.in_slab = p != nullptr;

@@ -14,6 +14,7 @@
 // long as prepare() returns the generation of then. It comes before each replay: where memory was short in between, the
 // slab had to go, and it may be taken again somewhere else.
 
+#include <atomic>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -26,6 +27,10 @@
 #include "core/stream.h"
 
 namespace ring {
+
+// Says, before each allocation within a step, whether it is to fail, as if there were no memory; null: none is. For
+// tests and for --inject.
+inline std::atomic<bool (*)()> refuse_allocation{nullptr};
 
 class StepArena final : public Allocator, public ScopeListener {
  public:

@@ -40,11 +40,25 @@ StopSignal::~StopSignal() {
   pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
 }
 
+void StopSignal::save_begins() {
+  save_began_ = std::chrono::steady_clock::now();
+  save_requested_ = false;
+}
+
+void StopSignal::ask_to_save() {
+  if (std::chrono::steady_clock::now() - save_began_.load() < kOneSignal || save_requested_.exchange(true)) return;
+  if (announces_) log::info("saving a checkpoint after this step, as SIGUSR1 asks");
+}
+
 void StopSignal::wait() {
   const sigset_t set = watched();
   int signal = 0;
   std::chrono::steady_clock::time_point first;
   while (sigwait(&set, &signal) == 0 && !closing_) {
+    if (signal == SIGUSR1 && usr1_saves_) {
+      ask_to_save();
+      continue;
+    }
     if (requested_.exchange(true)) {
       if (std::chrono::steady_clock::now() - first > kOneSignal) end_process(signal);
       continue;

@@ -1,7 +1,7 @@
 #pragma once
 // SIGINT, SIGTERM, SIGHUP and SIGUSR1 (which schedulers send ahead of a time limit) ask the loop to finish its step,
-// save and end; a second one ends the process at once. Within kOneSignal of the first it is the same one: timeout(1)
-// signals the process and then its group.
+// save and end; where usr1_saves(), SIGUSR1 asks it to save and go on. A second one ends the process at once. Within
+// kOneSignal of the first it is the same one: timeout(1) signals the process and then its group.
 //
 // A thread of its own waits for them, and every other thread has them blocked: with a handler on the computing threads,
 // half of the interrupted runs ended with a damaged heap inside of oneDNN's generated matrix products. The likely
@@ -24,11 +24,17 @@ class StopSignal {
   StopSignal& operator=(const StopSignal&) = delete;
   bool requested() const { return requested_.load(); }
   void steps_begin() { stepping_ = true; }  // until then there is no step to finish
+  void usr1_saves() { usr1_saves_ = true; }
+  bool save_requested() const { return save_requested_.load(); }
+  // All ranks save now. A launcher signals every rank, so what arrives within kOneSignal is the same request.
+  void save_begins();
 
  private:
   void wait();
+  void ask_to_save();
   const bool announces_;
-  std::atomic<bool> requested_{false}, closing_{false}, stepping_{false};
+  std::atomic<bool> requested_{false}, closing_{false}, stepping_{false}, usr1_saves_{false}, save_requested_{false};
+  std::atomic<std::chrono::steady_clock::time_point> save_began_{};
   std::thread thread_;
 };
 

@@ -64,11 +64,13 @@ class StreamImpl {
   // `work` must not wait for the device.
   virtual std::unique_ptr<RecordedWork> record_work(const std::function<void()>& /*work*/) { return nullptr; }
   virtual bool recording() const { return false; }  // called by `work`: what is queued does not run now
+  virtual bool computes() const { return true; }    // false: nothing runs (core/fake.h)
   virtual void wait(const Event&) = 0;
   virtual void synchronize() = 0;
   virtual std::string device_name() const { return std::string(to_string(device.backend)); }  // which model it is
   virtual void* native() { return nullptr; }                                                  // cudaStream_t
   virtual ThreadPool* pool() { return nullptr; }                                              // CPU only
+  virtual int threads() const { return 0; }                                                   // that compute; CPU only
   // Copies bytes between any two places that this device can reach; ordered on this stream.
   virtual void copy(void* dst, const void* src, std::size_t bytes) = 0;
   // Rows of `bytes` each; the pitches are the distances between their starts.

@@ -38,6 +38,12 @@ Tensor Tensor::wrap(std::shared_ptr<Storage> storage, const Shape& shape, DType 
   return t;
 }
 
+Tensor Tensor::with_storage(std::shared_ptr<Storage> storage) const {
+  Tensor t = *this;
+  t.storage_ = std::move(storage);
+  return t;
+}
+
 Tensor Tensor::empty(const Shape& shape, DType dtype, const Stream& stream, Lifetime lifetime) {
   const std::size_t bytes = checked_bytes(shape, dtype);
   return wrap(std::make_shared<Storage>(bytes, stream.device(), stream.allocator(), lifetime), shape, dtype);

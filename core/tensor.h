@@ -29,11 +29,15 @@ class Tensor {
   std::int64_t numel() const { return shape_.numel(); }
   std::size_t bytes() const { return static_cast<std::size_t>(numel()) * size_of(dtype_); }
   bool contiguous() const;
+  const std::shared_ptr<Storage>& storage() const { return storage_; }
   bool unique() const { return storage_.use_count() == 1; }  // no other tensor shares the bytes
 
   Tensor view(const Shape&) const;  // same bytes, contiguous only; one dim may be -1
   Tensor narrow(int dim, std::int64_t start, std::int64_t length) const;
   Tensor split_dim(int dim, std::int64_t inner) const;  // [.., n, ..] -> [.., n / inner, inner, ..], any strides
+
+  // The same view of other bytes, at least as many; null: its form alone.
+  Tensor with_storage(std::shared_ptr<Storage>) const;
 
   template <class T>
   T* data() const {

@@ -177,6 +177,20 @@ std::string YamlNode::describe() const {
   return "?";
 }
 
+namespace {
+
+constexpr const char* kNoTabs = "; the line begins with a tab: indent with spaces";
+
+bool begins_with_tab(const std::string& text, int line) {
+  std::istringstream lines(text);
+  std::string words;
+  for (int n = 0; n < line && std::getline(lines, words);) ++n;
+  const std::size_t at = words.find_first_not_of(' ');
+  return at != std::string::npos && words[at] == '\t';
+}
+
+}  // namespace
+
 YamlNode parse_yaml(const std::string& text) {
   if (text.size() > kMostYamlBytes)
     throw YamlError(0, str("too large: ", text.size(), " bytes, at most ", kMostYamlBytes));
@@ -189,7 +203,8 @@ YamlNode parse_yaml(const std::string& text) {
       throw YamlError(second.line(), "a second document starts here");
     return first.take();
   } catch (const YAML::Exception& e) {
-    throw YamlError(line_of(e.mark), "not valid YAML: " + e.msg);
+    const int line = line_of(e.mark);
+    throw YamlError(line, "not valid YAML: " + e.msg + (begins_with_tab(text, line) ? kNoTabs : ""));
   }
 }
 

@@ -8,6 +8,7 @@
 #include "core/cpu/pool_allocator.h"
 #include "core/cpu/thread_pool.h"
 #include "core/devices.h"
+#include "core/fake.h"
 #include "core/unavailable.h"
 
 namespace ring {
@@ -37,6 +38,7 @@ class CpuStream final : public StreamImpl {
   void wait(const Event& e) override { e.synchronize(); }
   void synchronize() override {}
   ThreadPool* pool() override { return &pool_; }
+  int threads() const override { return pool_.size(); }
   // Without bytes the addresses may be null, which neither function allows.
   void copy(void* dst, const void* src, std::size_t bytes) override {
     if (bytes > 0) std::memcpy(dst, src, bytes);
@@ -68,11 +70,13 @@ void count_host_wait() { ++waits; }
 Stream Stream::cpu(int threads) { return Stream(std::make_shared<CpuStream>(threads)); }
 
 Stream Stream::create(Device device, int threads) {
-  if (device.backend == Backend::cpu) return cpu(threads > 0 ? threads : default_threads());
+  if (device.backend == Backend::cpu && threads <= 0) threads = default_threads();
+  if (FakeMode::on()) return make_fake_stream(device, threads);
+  if (device.backend == Backend::cpu) return cpu(threads);
   const StreamFactory factory = factories()[static_cast<std::size_t>(device.backend)];
   if (!factory)
     fail_without(Resource::gpu, "device '", to_string(device.backend),
-                 "': this build has no such backend; rebuild with RING_CUDA=ON");
+                 "': this build has no such backend; rebuild with `make build CUDA=ON`");
   return factory(device, threads);
 }
 

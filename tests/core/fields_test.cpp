@@ -194,6 +194,14 @@ TEST(Fields, AllMistakesAtOnceWithTheirLines) {
 TEST(Fields, WrongShapes) {
   EXPECT_EQ(errors("model: 3"),
             "run.yaml:1: model: expected a section of `key: value`, got 3; set a key of it, such as model.width");
+  EXPECT_EQ(
+      errors("model:\n  width = 8\n"),
+      "run.yaml:2: model: expected a section of `key: value`, got width = 8 (YAML writes `key: value`, without =); "
+      "set a key of it, such as model.width");
+  EXPECT_NE(errors("lr: 1\nwidth = 8:\n").find("unknown key (YAML writes `key: value`, without =)"), std::string::npos);
+  EXPECT_NE(errors("lr: 1\nmodel:\n\twidth: 8\n").find("the line begins with a tab: indent with spaces"),
+            std::string::npos);
+  EXPECT_EQ(errors("model: {width: 8\n").find("tab"), std::string::npos);
   EXPECT_EQ(errors("- 1\n"), "run.yaml: expected a section of `key: value`, got a list");
   EXPECT_EQ(errors("sizes: 3"), "run.yaml:1: sizes: expected a list such as [a, b], got 3");
   EXPECT_EQ(errors("sizes: {a: 1}"), "run.yaml:1: sizes: expected a list such as [a, b], got a section");

@@ -1,0 +1,50 @@
+#include "core/host_slabs.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/storage.h"
+
+namespace ring {
+namespace {
+
+constexpr std::size_t kAlign = 256;
+// Pieces of up to a quarter of this share slabs; a larger one has its own, where nothing is left over.
+constexpr std::size_t kSharedSlab = std::size_t{256} << 20;
+
+}  // namespace
+
+std::byte* HostSlabs::Slab::take(std::size_t piece) {
+  return static_cast<std::byte*>(memory.get()) + std::exchange(used, used + piece);
+}
+
+std::byte* HostSlabs::take(std::size_t bytes) {
+  const std::size_t piece = (bytes + kAlign - 1) / kAlign * kAlign;
+  for (Slab& slab : slabs_)
+    if (slab.bytes - slab.used >= piece) return slab.take(piece);
+  const std::size_t slab = std::min(piece > kSharedSlab / 4 ? piece : kSharedSlab, limit_ - held_);
+  if (slab < piece) return nullptr;
+  add_slab(slab);
+  return slabs_.back().take(piece);
+}
+
+void HostSlabs::add_slab(std::size_t bytes) {
+  std::string reason = "the system has no more";
+  std::shared_ptr<void> memory;
+  try {
+    memory = device_.impl().host_buffer(bytes);
+  } catch (const Error& e) {
+    reason = e.what();
+  }
+  if (!memory)
+    throw OutOfMemory(str("out of host memory for copies of a device's: ", bytes_text(bytes), " asked for, ",
+                          bytes_text(held_), " held, of at most ", bytes_text(limit_), ": ", reason));
+  slabs_.push_back({std::move(memory), bytes});
+  held_ += bytes;
+}
+
+void HostSlabs::reuse() {
+  for (Slab& slab : slabs_) slab.used = 0;
+}
+
+}  // namespace ring
