@@ -54,6 +54,13 @@ Var swap_rows_for_channels(Run&, const Var& x);
 // This process's rows of what all processes hold whole: t [N,..] -> [N/tp,..], the same bytes.
 Tensor own_rows(const Run&, const Tensor& t);
 
+// f on chunks of rows of x [N,C], one after the other: each at most `rows`, over all processes of run.tp together; 0:
+// all at once. f takes a chunk to [n,M] and treats every row by itself -> [N,M], which is kept. What f computes is
+// recorded chunk by chunk: in a run that recomputes, no more than one chunk of it exists at a time. Gradients of
+// parameters are added up from the last chunk to the first. x is no parameter.
+using RowsFn = std::function<Var(Run&, const Var& chunk)>;
+Var over_chunks(Run&, const Var& x, std::int64_t rows, const RowsFn& f);
+
 // x [N,K], w [M,K], b [M] or none, residual [N,M] or none -> x w^T + b + residual [N,M].
 Var linear(Run&, const Var& x, const Var& w, const Var& b = {}, const Var& residual = {});
 

@@ -65,6 +65,13 @@ struct ExecContext {
   }
 };
 
+// What the kernels of the context's device allocate while they run, where that is much: beside the contracts whose
+// kernels do. It is for memory that is planned before a run; a candidate that takes less is no error.
+template <class Args>
+std::size_t scratch_bytes(const Args&, const ExecContext&) {
+  return 0;
+}
+
 struct KernelInfo {
   std::string_view slot, candidate;
   Backend backend;
@@ -110,6 +117,7 @@ class Kernel {
   }
 
   void operator()(const Args& args, const ExecContext& ctx) const {
+    if (!ctx.stream.impl().computes()) return skip(args, ctx);
     const Candidate& c = choose(args, ctx);
     if (!ctx.observer) return c.fn(args, ctx);
     const KernelCall call{name_, c.name, cost(args)};  // named: nvcc 13 garbles it as an argument
@@ -120,6 +128,14 @@ class Kernel {
   std::string_view name() const { return name_; }
 
  private:
+  // On a fake stream: takes the memory that a candidate would, and shows the call.
+  void skip(const Args& args, const ExecContext& ctx) const {
+    const Tensor scratch = ctx.empty({static_cast<std::int64_t>(scratch_bytes(args, ctx))}, DType::u8);
+    if (!ctx.observer) return;
+    const KernelCall call{name_, "fake", cost(args)};
+    ctx.observer->call(call, ctx, [] {});
+  }
+
   std::string_view name_;
   Chooser chooser_;
   std::array<std::vector<Candidate>, kBackends> table_{};

@@ -1,6 +1,7 @@
 #include "kernels/attention/attention.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace ring {
 namespace {
@@ -75,6 +76,31 @@ void check(const AttentionBackward& a) {
   check_carry(op, "carry_dq", a.carry_dq, a.dq);
   check_carry(op, "carry_dk", a.carry_dk, a.dk);
   check_carry(op, "carry_dv", a.carry_dv, a.dv);
+}
+
+namespace {
+
+// Shares of dq that tasks of one head and span add up in the end: about two tasks a thread, whose blocks of keys have
+// equal work, so that fewer and fewer queries of a causal span come after them (kernels/attention/cpu/backward.cpp).
+double share_floats(const AttentionBackward& a, int threads) {
+  const double groups = static_cast<double>(a.queries.size()) * static_cast<double>(a.k.dim(1));
+  const double tasks = threads > 1 ? std::ceil(2 * threads / std::max(1.0, groups)) : 1;
+  double share = 0;  // of a group's queries
+  for (double t = 1; t < tasks; ++t) share += std::sqrt(1 - t / tasks);
+  return share * static_cast<double>(a.q.numel());
+}
+
+}  // namespace
+
+// On a GPU: the row statistics, and dq's sums in f32, in parts of 64 columns, with their turns
+// (kernels/attention/cuda/query_sums.cu); cuDNN's sums are as large.
+std::size_t scratch_bytes(const AttentionBackward& a, const ExecContext& ctx) {
+  const double rows = static_cast<double>(a.q.dim(0) * a.q.dim(1));
+  const std::int64_t columns = (a.q.dim(2) + 63) / 64 * 64;
+  const double floats = ctx.stream.device().backend == Backend::cpu
+                            ? rows + share_floats(a, ctx.stream.impl().threads())
+                            : rows * static_cast<double>(2 + columns + columns / 64);
+  return static_cast<std::size_t>(floats) * sizeof(float);
 }
 
 void check(const AttentionDecode& a) {

@@ -51,6 +51,7 @@ inline Cost cost(const AttentionBackward& a) {
   return cost_of(a.q, {a.q, a.k, a.v, a.out, a.lse, a.dout, a.dq, a.dk, a.dv},
                  attention_flops(10, a.q, a.k, a.pattern, a.queries, a.keys));
 }
+std::size_t scratch_bytes(const AttentionBackward&, const ExecContext&);
 const Kernel<AttentionBackward>::Candidate& choose_fastest(const Kernel<AttentionBackward>&, const AttentionBackward&,
                                                            const ExecContext&);
 inline constinit Kernel<AttentionBackward> attention_backward_kernel{"attention_backward", choose_fastest};

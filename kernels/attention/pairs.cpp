@@ -8,16 +8,45 @@
 namespace ring {
 namespace {
 
+// The columns that a row sees are those of [first, end) without those of [hole, hole_end).
+std::int64_t count(const Columns& c) {
+  const std::int32_t hole = std::max(c.hole, c.first), hole_end = std::min(c.hole_end, c.end);
+  return std::max(0, c.end - c.first) - std::max(0, hole_end - hole);
+}
+
+// Whether count() is a line over the rows between two that are `rows` apart. Every bound rises with the row, by one at
+// most, so it is a line where it stands still or keeps pace; only the holes of a finer branch jump. What is the larger
+// of two lines at both ends is the larger one in between.
+bool is_line(const Columns& a, const Columns& b, std::int32_t rows, bool jumps) {
+  const auto line = [&](std::int32_t x, std::int32_t y) { return x == y || y - x == rows; };
+  const auto ordered = [](std::int32_t x0, std::int32_t y0, std::int32_t x1, std::int32_t y1) {
+    return (x0 <= y0 && x1 <= y1) || (x0 >= y0 && x1 >= y1);
+  };
+  if (!line(a.first, b.first) || !line(a.end, b.end)) return false;
+  if (jumps ? a.hole != b.hole || a.hole_end != b.hole_end : !line(a.hole, b.hole) || !line(a.hole_end, b.hole_end))
+    return false;
+  const std::int32_t from_a = std::max(a.hole, a.first), from_b = std::max(b.hole, b.first);
+  const std::int32_t to_a = std::min(a.hole_end, a.end), to_b = std::min(b.hole_end, b.end);
+  return ordered(a.first, a.end, b.first, b.end) && ordered(a.hole, a.first, b.hole, b.first) &&
+         ordered(a.hole_end, a.end, b.hole_end, b.end) && ordered(from_a, to_a, from_b, to_b);
+}
+
+// Rows first .. last.
+double pairs_of_rows(const HeadSegment& s, std::int32_t first, std::int32_t last) {
+  const Columns a = s.columns<Stationary::q>(first), b = s.columns<Stationary::q>(last);
+  const std::int32_t rows = last - first;
+  if (rows <= 1 || is_line(a, b, rows, s.finer > 0)) {
+    const auto ends = static_cast<double>(count(a) + count(b));
+    return rows == 0 ? ends / 2 : ends * (static_cast<double>(rows) + 1) / 2;
+  }
+  const std::int32_t middle = first + rows / 2;
+  return pairs_of_rows(s, first, middle) + pairs_of_rows(s, middle + 1, last);
+}
+
 // Counts one segment pair as a head with this offset sees it.
 double pairs_of(const BranchPass& pass, const SegmentPair& piece, std::int32_t offset) {
   const HeadSegment s(pass, piece, offset);
-  double pairs = 0;
-  for (std::int32_t j = s.q_first; j < s.q_end; ++j) {
-    const Columns c = s.columns<Stationary::q>(j);
-    const std::int32_t hole = std::max(c.hole, c.first), hole_end = std::min(c.hole_end, c.end);
-    pairs += std::max(0, c.end - c.first) - std::max(0, hole_end - hole);
-  }
-  return pairs;
+  return s.q_first < s.q_end ? pairs_of_rows(s, s.q_first, s.q_end - 1) : 0;
 }
 
 double pairs_of(const BlockPattern& blocks, const SegmentPair& p, std::int32_t kv_head, bool causal) {

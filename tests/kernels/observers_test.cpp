@@ -73,7 +73,7 @@ TEST(Observers, RangesAreThereOrRefused) {
       make_range_observer();
       FAIL() << "ranges without anybody to take them";
     } catch (const Error& e) {
-      EXPECT_NE(std::string(e.what()).find("RING_CUDA=ON"), std::string::npos) << e.what();
+      EXPECT_NE(std::string(e.what()).find("make build CUDA=ON"), std::string::npos) << e.what();
     }
     return;
   }

@@ -1,0 +1,177 @@
+#include "autograd/host_offload.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/copy_stream.h"
+
+namespace ring {
+
+// On the device until it was sent and dropped, and again once it was fetched.
+class HostOffload::Moved {
+ public:
+  Moved(HostOffload& owner, std::shared_ptr<Storage> here, std::byte* host)
+      : owner_(owner), bytes_(here->bytes()), host_(host), here_(std::move(here)) {
+    ++owner_.living_;
+  }
+  // Memory that is still being copied becomes free: the order of the compute stream must know.
+  ~Moved() {
+    --owner_.living_;
+    try {
+      wait();
+    } catch (const Error&) {  // the device has failed, and whoever uses it next says so
+    }
+  }
+  Moved(const Moved&) = delete;
+  Moved& operator=(const Moved&) = delete;
+
+  // Whether the part with this number did not have it yet.
+  bool joins(std::size_t part) { return std::exchange(part_, part) != part; }
+  std::size_t bytes() const { return bytes_; }
+  bool here() const { return here_ != nullptr; }
+  bool sent() const { return sent_; }
+
+  void send(const Stream& out) {
+    out.impl().copy(host_, here_->data(), bytes_);
+    sent_ = true;
+  }
+  void fetch(std::shared_ptr<Storage> room, const Stream& in) {
+    here_ = std::move(room);
+    in.impl().copy(here_->data(), host_, bytes_);
+  }
+  void copied_at(const Event& e) { pending_ = e; }
+  void wait() {
+    if (pending_.defined()) owner_.compute_.wait(std::exchange(pending_, {}));
+  }
+  void drop() {
+    wait();
+    here_ = nullptr;
+  }
+  const std::shared_ptr<Storage>& storage() const { return here_; }
+
+ private:
+  HostOffload& owner_;
+  const std::size_t bytes_;
+  std::byte* const host_;
+  std::shared_ptr<Storage> here_;
+  std::size_t part_ = 0;  // the newest
+  bool sent_ = false;
+  Event pending_;  // the newest copy; the compute stream has not waited for it
+};
+
+class HostOffload::View final : public SavedStorage {
+ public:
+  View(HostOffload& owner, std::shared_ptr<Moved> moved, const Tensor& t)
+      : owner_(owner), moved_(std::move(moved)), form_(t.with_storage(nullptr)) {}
+
+  void prefetch(const ExecContext&) override {
+    if (moved_->here()) return;
+    owner_.bytes_.late += moved_->bytes();
+    owner_.fetch({moved_});
+  }
+  Tensor get(const ExecContext& ctx) override {
+    prefetch(ctx);
+    moved_->wait();
+    return form_.with_storage(moved_->storage());
+  }
+
+ private:
+  HostOffload& owner_;
+  const std::shared_ptr<Moved> moved_;
+  const Tensor form_;  // without bytes
+};
+
+HostOffload::AllMoved HostOffload::Part::living() const {
+  AllMoved all;
+  for (const std::weak_ptr<Moved>& s : saved)
+    if (std::shared_ptr<Moved> m = s.lock()) all.push_back(std::move(m));
+  return all;
+}
+
+HostOffload::HostOffload(const ExecContext& ctx, std::size_t limit)
+    : HostOffload(ctx, limit, copy_stream(ctx.stream), copy_stream(ctx.stream)) {}
+
+HostOffload::HostOffload(const ExecContext& ctx, std::size_t limit, const Stream& out, const Stream& in)
+    : compute_(ctx.stream), out_(out), in_(in), slabs_(ctx.stream, limit), subscription_(ctx.scopes, *this) {}
+
+std::shared_ptr<SavedStorage> HostOffload::pack(const Tensor& t, const ExecContext&) {
+  if (parts_.empty() || t.storage()->bytes() < kLeastBytes) return nullptr;
+  std::shared_ptr<Moved> moved = move(t.storage());
+  if (!moved) return nullptr;
+  if (moved->joins(parts_.size())) parts_.back().saved.push_back(moved);
+  return std::make_shared<View>(*this, std::move(moved), t);
+}
+
+std::shared_ptr<HostOffload::Moved> HostOffload::move(const std::shared_ptr<Storage>& storage) {
+  const auto [at, is_new] = asked_.try_emplace(storage);
+  if (!is_new) return at->second.lock();
+  std::byte* const host = slabs_.take(storage->bytes());
+  (host ? bytes_.moved : bytes_.stayed) += storage->bytes();
+  if (!host) return nullptr;
+  const auto moved = std::make_shared<Moved>(*this, storage, host);
+  at->second = moved;
+  return moved;
+}
+
+void HostOffload::enter(const ScopeId& id, ScopePass pass) {
+  if (id != id.part() || id.kind == ScopeKind::backward) return;
+  if (pass == ScopePass::forward) enter_forward(id);
+  if (pass == ScopePass::backward) enter_backward(id);
+}
+
+// All of the last part was queued, and the one before it had that long for its copies.
+void HostOffload::enter_forward(const ScopeId& id) {
+  if (std::ranges::find(parts_, id, &Part::id) != parts_.end()) begin_forward();
+  if (!parts_.empty()) send(parts_.back());
+  if (parts_.size() > 1) drop(parts_[parts_.size() - 2]);
+  parts_.push_back({id});
+}
+
+void HostOffload::begin_forward() {
+  parts_.clear();
+  asked_.clear();
+  bytes_ = {};
+  if (living_ == 0) slabs_.reuse();
+}
+
+void HostOffload::enter_backward(const ScopeId& id) {
+  const auto at = std::ranges::find(parts_, id, &Part::id);
+  if (at == parts_.end()) return;
+  parts_.erase(at + 1, parts_.end());
+  fetch(parts_.back().living());
+  if (parts_.size() > 1) fetch(parts_[parts_.size() - 2].living());
+}
+
+void HostOffload::send(const Part& part) {
+  AllMoved all = part.living();
+  std::erase_if(all, [](const auto& m) { return m->sent(); });
+  if (all.empty()) return;
+  out_.wait(compute_.record());
+  for (const auto& m : all) m->send(out_);
+  const Event copied = out_.record();
+  for (const auto& m : all) m->copied_at(copied);
+}
+
+void HostOffload::drop(const Part& part) {
+  for (const auto& m : part.living())
+    if (m->sent()) m->drop();
+}
+
+// All memory first: where it is short, no copy is on its way.
+void HostOffload::fetch(const AllMoved& wanted) {
+  AllMoved all = wanted;
+  std::erase_if(all, [](const auto& m) { return m->here(); });
+  if (all.empty()) return;
+  std::vector<std::shared_ptr<Storage>> room;
+  for (const auto& m : all)
+    room.push_back(std::make_shared<Storage>(m->bytes(), compute_.device(), compute_.allocator()));
+  in_.wait(compute_.record());  // after what used that memory before, and after the copies to the host
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    all[i]->fetch(std::move(room[i]), in_);
+    bytes_.fetched += all[i]->bytes();
+  }
+  const Event copied = in_.record();
+  for (const auto& m : all) m->copied_at(copied);
+}
+
+}  // namespace ring

@@ -1,0 +1,80 @@
+#include <algorithm>
+
+#include "autograd/ops.h"
+#include "comm/communicator.h"
+
+namespace ring {
+namespace {
+
+// The run of `count` rows from `first` on, which are among the `own` ones of each process. An op takes it that process
+// r has rows r * count .. of the chunk: shifted by what that leaves out, they have the addresses that they have in all.
+Run run_of_rows(const Run& run, std::int64_t own, std::int64_t first, std::int64_t count) {
+  const std::int64_t rank = sliced(run) ? run.tp->rank() : 0, ranks = sliced(run) ? run.tp->size() : 1;
+  const std::int64_t shift = first + rank * (own - count);
+  Run chunk = run;
+  if (run.rows.defined())
+    chunk.rows = run.rows.narrow(0, shift, ranks * count);
+  else
+    chunk.first_row += shift;
+  return chunk;
+}
+
+// A value that all chunks are cut from: what is elsewhere comes back once.
+Var kept_whole(Run& run, const Var& x) {
+  if (x.recipe) return x;
+  return recomputable(x, {run.save(x)}, [](const ExecContext&, const Tensors& from) { return from[0]; });
+}
+
+// A slot of its own, which gets the rows of x's gradient when the backward begins.
+Var cut(Run& run, const Var& x, std::int64_t first, std::int64_t count) {
+  const Var rows{x.value.narrow(0, first, count), x.slot ? std::make_shared<GradSlot>() : nullptr};
+  if (!run.tape) return rows;
+  return recomputable(rows, {run.save(x)}, [first, count](const ExecContext&, const Tensors& from) {
+    return from[0].narrow(0, first, count);
+  });
+}
+
+void write_to(GradSlot& slot, const Sink& sink) {
+  slot.grad = sink.dst;
+  slot.bound = true;
+  slot.written = sink.beta != 0;
+}
+
+// Inputs: x, then each chunk of it, followed by what was made of that. Runs before the backward of the chunks, which
+// write directly into the rows of x's gradient.
+void chunks_backward(Backward& back, const Shape& shape, std::int64_t rows) {
+  const Tensor& dy = back.grad();
+  const Sink dx = back.needs_grad(0) ? back.sink(0, shape, dy.dtype()) : Sink{};
+  int in = 1;
+  for (std::int64_t first = 0; first < shape[0]; first += rows, in += 2) {
+    const std::int64_t count = std::min(rows, shape[0] - first);
+    if (back.needs_grad(in)) write_to(*back.input(in), {dx.dst.narrow(0, first, count), dx.beta});
+    if (back.needs_grad(in + 1)) back.accumulate(in + 1, dy.narrow(0, first, count));
+  }
+}
+
+}  // namespace
+
+Var over_chunks(Run& run, const Var& x, std::int64_t rows, const RowsFn& f) {
+  const std::int64_t own = x.value.dim(0), ranks = sliced(run) ? run.tp->size() : 1;
+  const std::int64_t at_once = rows / ranks + (rows % ranks > 0);
+  if (rows == 0 || own <= at_once) return f(run, x);
+  const Var whole = run.tape ? kept_whole(run, x) : x;
+  std::vector<SlotPtr> slots{x.slot};
+  Tensor y;
+  for (std::int64_t first = 0; first < own; first += at_once) {
+    const std::int64_t count = std::min(at_once, own - first);
+    Run chunk = run_of_rows(run, own, first, count);
+    const Var in = cut(chunk, whole, first, count), out = f(chunk, in);
+    RING_CHECK(out.value.shape().size() == 2 && out.value.dim(0) == count, "over_chunks: ", count, " rows became ",
+               describe(out.value));
+    if (!y.defined()) y = run.ctx.empty({own, out.value.dim(1)}, out.value.dtype());
+    copy(y.narrow(0, first, count), out.value, run.ctx.stream);
+    slots.insert(slots.end(), {in.slot, out.slot});
+  }
+  if (!run.tape) return {y, nullptr};
+  return run.record("chunks", y, slots, {},
+                    [shape = x.value.shape(), rows = at_once](Backward& back) { chunks_backward(back, shape, rows); });
+}
+
+}  // namespace ring
