@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "comm/flight_log.h"
 #include "comm/operation.h"
 #include "comm/work.h"
 
@@ -44,6 +45,10 @@ class Communicator {
   int rank() const { return rank_; }
   int size() const { return size_; }
   virtual std::string_view backend() const = 0;  // "self", "gloo", "nccl"
+
+  // Where its operations are recorded from now on, for when they hang.
+  void record(FlightLog log) { flights_ = log; }
+  FlightLog& flights() { return flights_; }
 
   // Tensors are contiguous. What is reduced is f32, bf16 or i32; bf16 is added in f32 and rounded once on the host, and
   // as NCCL does it on GPUs.
@@ -100,6 +105,7 @@ class Communicator {
   void check_part(std::string_view op, const Tensor& whole, const Tensor& part) const;
   std::string check_pieces(const std::string& op, const std::vector<OwnedPiece>& pieces) const;
   void check_own_messages(const std::vector<Transfer>& sends, const std::vector<Transfer>& receives) const;
+  Operation recorded(Operation);
 
   virtual Work do_all_reduce(Operation, const Tensor& t, Reduce, const Event& after) = 0;
   virtual Work do_all_gather(Operation, const Tensor& out, const Tensor& in, const Event& after) = 0;
@@ -114,6 +120,7 @@ class Communicator {
   virtual Work do_barrier(Operation, const Event& after) = 0;
 
   int rank_, size_;
+  FlightLog flights_;
 };
 
 }  // namespace ring

@@ -3,70 +3,20 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
-#include <cstdint>
 
 #include "comm/host_list.h"
+#include "comm/job_port.h"
 #include "comm/secret.h"
+#include "comm/variables.h"
 #include "comm/worker_page.h"
 #include "core/check.h"
-#include "core/philox.h"
-#include "core/yaml.h"
 
 namespace ring {
 namespace {
 
 constexpr int kPortTries = 16, kLastPort = 65535;
 
-// Read access that remembers which variable a value came from, for messages.
-class Variables {
- public:
-  explicit Variables(const Environment& env) : env_(env) {}
-
-  bool has(const std::string& name) const { return find(name) != nullptr; }
-  std::string text(const std::string& name) const {
-    const std::string* v = find(name);
-    return v ? *v : "";
-  }
-  int number(const std::string& name) const {
-    const std::string* v = find(name);
-    if (!v) fail("environment: ", name, " is not set, but ", context_, " needs it");
-    int n = 0;
-    const auto [end, error] = std::from_chars(v->data(), v->data() + v->size(), n);
-    if (error != std::errc{} || end != v->data() + v->size() || n < 0)
-      fail("environment: ", name, "='", shown(*v), "' is not a whole number of 0 to 2147483647");
-    return n;
-  }
-  int number(const std::string& name, int least, int most, const char* unit) const {
-    const int n = number(name);
-    if (n < least || n > most)
-      fail("environment: ", name, "=", n, ": ", least, " to ", most, " ", unit, " can be given");
-    return n;
-  }
-  int number_or(const std::string& name, int otherwise) const { return has(name) ? number(name) : otherwise; }
-  void set_context(std::string why) { context_ = std::move(why); }
-
- private:
-  // An empty variable counts as unset, as shells and schedulers mean it.
-  const std::string* find(const std::string& name) const {
-    const auto it = env_.find(name);
-    return it == env_.end() || it->second.empty() ? nullptr : &it->second;
-  }
-
-  const Environment& env_;
-  std::string context_;
-};
-
-struct Names {  // local_world may be null: not told
-  const char *rank, *world, *local_rank, *local_world;
-};
-
-void check_below(const char* low_name, int low, const char* high_name, int high) {
-  if (low >= high)
-    fail("environment: ", low_name, "=", low, " contradicts ", high_name, "=", high, ": it must be below");
-}
-
-WorkerEnvironment read_ranks(Variables& v, const std::string& source, const Names& names) {
+WorkerEnvironment read_ranks(Variables& v, const std::string& source, const RankNames& names) {
   v.set_context(source);
   WorkerEnvironment w;
   w.source = source;
@@ -95,10 +45,6 @@ int port_of(const Variables& v, const std::string& name) {
   if (port < 1 || port > kLastPort) fail("environment: ", name, "=", port, " is not a port (1..", kLastPort, ")");
   return port;
 }
-
-// A port for a job that was given none: the same on every rank, rarely the same for two jobs. Below the ephemeral
-// range.
-int port_from(const std::string& job) { return 20000 + static_cast<int>(site_of(job) % 10000u); }
 
 // MASTER_ADDR and MASTER_PORT where they are given; otherwise `host` and a port made of the job's name.
 void place_store(const Variables& v, WorkerEnvironment& w, const std::string& job, const std::string& host,
@@ -134,6 +80,8 @@ WorkerEnvironment from_ours(Variables& v) {
   WorkerEnvironment w = read_ranks(
       v, "ringmaster", {"RINGMASTER_RANK", "RINGMASTER_WORLD", "RINGMASTER_LOCAL_RANK", "RINGMASTER_LOCAL_WORLD"});
   w.nodes = v.has("RINGMASTER_NODES") ? v.number("RINGMASTER_NODES", 1, w.world, "nodes") : 1;
+  w.node = v.number_or("RINGMASTER_NODE_RANK", 0);
+  check_below("RINGMASTER_NODE_RANK", w.node, "RINGMASTER_NODES", w.nodes);
   w.restarts = v.number_or("RINGMASTER_RESTART_COUNT", 0);
   if (w.world == 1 && !v.has("RINGMASTER_STORE")) return w;
   for (const char* name : {"RINGMASTER_STORE", "RINGMASTER_COOKIE"})
@@ -161,13 +109,20 @@ WorkerEnvironment from_torchrun(Variables& v) {
 }
 
 WorkerEnvironment from_mpirun(Variables& v) {
-  WorkerEnvironment w = read_ranks(
-      v, "mpirun",
-      {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"});
+  WorkerEnvironment w = read_ranks(v, "mpirun", kOpenMpi);
   std::string job = v.text("PMIX_NAMESPACE");
   if (job.empty()) job = v.text("OMPI_MCA_ess_base_jobid");
   place_store(v, w, job, w.local_world == w.world ? "127.0.0.1" : "");
   guard_store(v, w, w.local_world == w.world);
+  return w;
+}
+
+// MPICH and Intel MPI. srun gives PMI_RANK too, but no MPI_LOCALRANKID. Nothing in the environment names the job.
+WorkerEnvironment from_hydra(Variables& v) {
+  WorkerEnvironment w = read_ranks(v, "mpiexec", kHydra);
+  const bool one_node = w.local_world == w.world;
+  place_store(v, w, "", one_node ? "127.0.0.1" : "");
+  guard_store(v, w, one_node);
   return w;
 }
 
@@ -231,9 +186,14 @@ WorkerEnvironment parse_environment(const Environment& env) {
   for (const char* name : {"RINGMASTER_RANK", "RINGMASTER_WORLD"})
     if (v.has(name)) return from_ours(v);
   if (v.has("TORCHELASTIC_RUN_ID")) return from_torchrun(v);
-  if (v.has("OMPI_COMM_WORLD_RANK")) {
+  if (v.has(kOpenMpi.rank)) {
     const WorkerEnvironment w = from_mpirun(v);
-    compare_plain(v, w, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE");
+    compare_plain(v, w, kOpenMpi.rank, kOpenMpi.world);
+    return w;
+  }
+  if (v.has(kHydra.rank) && v.has(kHydra.local_rank)) {
+    const WorkerEnvironment w = from_hydra(v);
+    compare_plain(v, w, kHydra.rank, kHydra.world);
     return w;
   }
   if (v.has("SLURM_STEP_ID") && v.has("SLURM_PROCID")) {
@@ -253,6 +213,8 @@ CommOptions parse_comm_options(const Environment& env) {
     options.timeout = std::chrono::seconds(v.number("RINGMASTER_COMM_TIMEOUT", 1, kMostSeconds, "seconds"));
     options.connect_timeout = options.timeout;
   }
+  const WorkerEnvironment who = parse_environment(env);
+  if (who.local_world < who.world) options.liveness = kSilenceOverNetwork;
   if (v.has("RINGMASTER_LIVENESS")) {
     const int seconds = v.number("RINGMASTER_LIVENESS", 0, kMostSeconds, "seconds");
     if (seconds == 1) fail("environment: RINGMASTER_LIVENESS is 1 second; at least 2, or 0 for off");
@@ -270,7 +232,7 @@ std::string start_command(const WorkerEnvironment& w, const std::string& command
   if (w.nodes > 1)
     return str("on each of the ", w.nodes, " nodes: ringmaster launch, with the same options, -- ", command);
   if (w.source == "ringmaster") return str("ringmaster launch --nproc-per-node ", w.world, " -- ", command);
-  if (w.source == "mpirun") return str("mpirun -n ", w.world, " ", program);
+  if (w.source == "mpirun" || w.source == "mpiexec") return str(w.source, " -n ", w.world, " ", program);
   if (w.source == "srun") return str("srun --ntasks ", w.world, " ", program);
   if (w.source != "torchrun") return str(program, " in each of the ", w.world, " processes");
   const int nodes = w.world / w.local_world;

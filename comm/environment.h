@@ -1,14 +1,14 @@
 #pragma once
 // Who this process is: rank, world size and where the store is, from the environment that a launcher left: ours
-// (RINGMASTER_*), else torchrun, mpirun (Open MPI), srun, plain RANK and WORLD_SIZE; none: one process. Ranks that
-// others start on several nodes need RINGMASTER_SECRET. What is missing, malformed or contradictory is an Error that
-// names it.
+// (RINGMASTER_*), else torchrun, mpirun (Open MPI), mpiexec (MPICH), srun, plain RANK and WORLD_SIZE; none: one
+// process. Ranks that others start on several nodes need RINGMASTER_SECRET. What is missing, malformed or contradictory
+// is an Error that names it.
 
-#include <map>
 #include <string>
 
 #include "comm/options.h"
 #include "comm/socket.h"
+#include "comm/variables.h"
 
 namespace ring {
 
@@ -16,19 +16,17 @@ namespace ring {
 inline constexpr int kMostProcesses = 1 << 16;
 inline constexpr int kMostSeconds = 1'000'000;  // that somebody may be told to wait
 
-using Environment = std::map<std::string, std::string>;
-
 struct WorkerEnvironment {
-  std::string source = "single";  // "ringmaster", "torchrun", "mpirun", "srun", "environment", "single"
+  std::string source = "single";  // "ringmaster", "torchrun", "mpirun", "mpiexec", "srun", "environment", "single"
   int rank = 0, world = 1;
   int local_rank = 0, local_world = 1;
   Endpoint store;           // of a world of several ranks; the host may be a name
   int store_ports = 1;      // rank 0 takes the first free one of this many, from store.port on
   bool host_store = false;  // nobody serves it yet: rank 0 has to
   std::string cookie;
-  int nodes = 1;     // of `ringmaster launch`
-  int restarts = 0;  // of all workers before this one was started
-  std::string note;  // something odd that is worth a warning; empty otherwise
+  int node = 0, nodes = 1;  // of `ringmaster launch`
+  int restarts = 0;         // of all workers before this one was started
+  std::string note;         // something odd that is worth a warning; empty otherwise
 };
 
 WorkerEnvironment parse_environment(const Environment&);

@@ -29,10 +29,12 @@ void HostCollectives::run(const Operation& op, const Event& after, const std::fu
   ++operation_;
   try {
     after.synchronize();  // host waits: transport
+    op.flight.started();
     deadline_ = std::chrono::steady_clock::now() + options_.timeout;
     digest_ = site_of(op.text);
     if (options_.verify) check_.run(op, *link_, deadline_);
     body(*this);
+    op.flight.ended(true);
   } catch (const PeerLost& e) {
     throw PeerLost(give_up(op, blame(e)));
   } catch (const std::exception& e) {
@@ -50,6 +52,7 @@ PeerLost HostCollectives::blame(const PeerLost& seen) {
 }
 
 std::string HostCollectives::give_up(const Operation& op, const std::exception& e) {
+  op.flight.ended(false);
   std::string reason =
       str(op.where(), " (operation ", operation_, " of rank ", options_.rank_of_run(rank), "): ", e.what());
   abort(reason);

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/flight.h"
 #include "core/tensor.h"
 
 namespace ring {
@@ -26,6 +27,7 @@ struct Operation {
   Site site;
   Kind kind = Kind::collective;
   std::vector<Message> sends = {}, receives = {};
+  Flight flight = {};
 
   std::string where() const { return str(text, " at ", to_string(site)); }
 };

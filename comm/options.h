@@ -15,6 +15,8 @@ inline constexpr bool kVerifyByDefault = false;
 inline constexpr bool kVerifyByDefault = true;
 #endif
 
+// On several hosts: a link that is down for some seconds is no death.
+inline constexpr std::chrono::milliseconds kSilenceOverNetwork{30'000};
 inline constexpr const char* kMoreTime = "RINGMASTER_COMM_TIMEOUT or `launch --timeout` allow more seconds";
 
 struct CommOptions {

@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 
+#include "comm/flight.h"
 #include "core/stream.h"
 
 namespace ring {
@@ -16,8 +17,8 @@ class PendingOperations {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // after: what it starts behind on this rank; done: its end.
-  void add(std::string text, Event after, Event done);
+  // after: what it starts behind on this rank; done: its end. Both are noted in `flight` when they are noticed here.
+  void add(std::string text, Event after, Event done, Flight flight = {});
   // What the oldest one is, once it has been at work for longer than `limit`; to be asked often. Error, with the
   // operation's text: the device failed.
   std::optional<std::string> stuck(Clock::time_point now, std::chrono::milliseconds limit);
@@ -26,6 +27,7 @@ class PendingOperations {
   struct Pending {
     std::string text;
     Event after, done;
+    Flight flight;
     std::optional<Clock::time_point> since;  // seen to be at work
   };
   std::deque<Pending> pending_;

@@ -77,9 +77,12 @@ std::string read_secret(const std::string& file) {
 void make_secret(const std::string& file) {
   const std::string text = random_secret() + "\n";
   const Fd fd(open(file.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  if (!fd && errno == EEXIST) fail("the secret '", file, "' is there already: use it, or remove it first");
   if (!fd) fail("cannot make the secret '", file, "': ", std::strerror(errno));
-  if (write(fd.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size()) || fsync(fd.get()) != 0)
-    fail("cannot write the secret '", file, "': ", std::strerror(errno));
+  if (write(fd.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size()) && fsync(fd.get()) == 0) return;
+  const int error = errno;
+  unlink(file.c_str());
+  fail("cannot write the secret '", file, "': ", std::strerror(error));
 }
 
 }  // namespace ring

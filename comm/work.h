@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "comm/wait_time.h"
 #include "core/stream.h"
 #include "core/tensor.h"
 
@@ -36,12 +37,14 @@ class Work {
   void wait(const Stream& stream) {
     if (guard_ && stream.device().backend == Backend::cpu) return synchronize();  // host waits: transport
     if (guard_) guard_->check();
+    const WaitForGroups waiting;
     stream.wait(done_);
     held_.clear();
   }
 
   // Blocks the host, and throws the failure.
   void synchronize() {
+    const WaitForGroups waiting;
     if (guard_) {  // what has failed may never be done
       for (count_host_wait(); !done_.done(); std::this_thread::sleep_for(std::chrono::microseconds(50)))
         guard_->check();

@@ -1,5 +1,5 @@
 #pragma once
-// A page of memory that a worker shares with the agent that started it. The agent hands on by it what no environment
+// Memory that a worker shares with the agent that started it. The agent hands on by it what no environment
 // should show, and reads from it how far the worker has come, also once the worker is dead. The descriptor is
 // inherited; RINGMASTER_PAGE is its number.
 
@@ -8,6 +8,9 @@
 #include <cstdint>
 #include <string>
 
+#include "comm/flight.h"
+#include "comm/job_time.h"
+#include "comm/phases.h"
 #include "comm/socket.h"
 
 namespace ring {
@@ -17,9 +20,12 @@ struct WorkerPage {
   std::array<char, 128> cookie{};         // of the store, ends with 0; from the agent
   std::atomic<std::int64_t> stepping{0};  // 1: nothing was refused, and steps follow
   std::atomic<std::int64_t> step{0};      // optimizer steps done
-  std::atomic<std::int64_t> begun{0};     // 1: the run's directory is this job's, since this attempt or an earlier one
-  std::atomic<std::int64_t> lost_ms{0};   // that restarts have cost so far; rank 0's
-  std::atomic<std::int64_t> since_ms{0};  // since 1970: earlier time is counted, or was not lost; rank 0's
+  std::atomic<RunPhase> phase{RunPhase::start}, writing{RunPhase::nothing};
+  std::atomic<std::int64_t> phases{0};                 // entered so far, of steps and writing: a sign of progress
+  std::atomic<std::int64_t> validations{0}, saves{0};  // begun; those phases may be too short to be seen
+  std::atomic<std::int64_t> begun{0};  // 1: the run's directory is this job's, since this attempt or an earlier one
+  JobTime time;                        // rank 0's
+  FlightRing flights;                  // operations of groups
 };
 
 // The agent's side. Error: there is no memory.

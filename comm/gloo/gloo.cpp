@@ -8,6 +8,7 @@
 #include <gloo/transport/tcp/device.h>
 #include <gloo/transport/unbound_buffer.h>
 
+#include <algorithm>
 #include <cmath>
 #include <condition_variable>
 #include <mutex>
@@ -18,6 +19,7 @@
 #include "comm/host_communicator.h"
 #include "comm/link.h"
 #include "comm/signals.h"
+#include "comm/wait_time.h"
 
 namespace ring {
 namespace {
@@ -193,12 +195,15 @@ void GlooLink::wait(Transfer& t, Deadline deadline, milliseconds total) {
 
 void GlooLink::wait_all(Deadline deadline) {
   const auto total = std::chrono::ceil<milliseconds>(deadline - steady_clock::now());
+  const bool receives = std::ranges::any_of(posted_, [](const Transfer& t) { return !t.send; });
   // Only this thread changes the list, so that reading it needs no lock. Receives first: a lost peer shows there.
   try {
     for (Transfer& t : posted_)
       if (!t.send) wait(t, deadline, total);
+    const auto received = WaitClock::now();
     for (Transfer& t : posted_)
       if (t.send) wait(t, deadline, total);
+    if (receives) sending_ns += std::chrono::nanoseconds(WaitClock::now() - received).count();
   } catch (...) {
     context_->closeConnections();  // ends every transfer: the tensors may go
     throw;

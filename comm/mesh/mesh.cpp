@@ -9,6 +9,7 @@
 #include "comm/liveness.h"
 #include "comm/nccl/nccl.h"
 #include "comm/self.h"
+#include "comm/worker_page.h"
 #include "core/joined.h"
 
 namespace ring {
@@ -44,6 +45,15 @@ class Mesh::Impl {
     if (env_.world > 1) queue_ = std::make_shared<CommQueue>();
     if (env_.world > 1 && device_.backend == Backend::cuda) watchdog_ = make_nccl_watchdog();
     if (env_.world > 1 && options_.liveness.count() > 0) watch();
+    make_groups(layout.unions);
+    find_nodes(layout.emulate_nodes);
+  }
+
+  // Alone among ranks that are not there.
+  Impl(const MeshLayout& layout, int rank, TransferObserver seen)
+      : meeting_({}), device_(layout.device), axes_(layout.axes), seen_(std::move(seen)), fake_(true) {
+    env_.rank = rank;
+    env_.world = axes_.size();
     make_groups(layout.unions);
     find_nodes(layout.emulate_nodes);
   }
@@ -101,7 +111,8 @@ class Mesh::Impl {
   void name_group(const AxisNames&, bool beside_kernels = false);
   Communicator* make_group(const std::string& name, std::vector<int> ranks, Backend, bool beside_kernels = false);
   Communicator* make_background();
-  Communicator* keep_group(Group);
+  Communicator* keep_group(Group, const std::string& name);
+  static void rename(Group&, const std::string& name);
 
   Meeting meeting_;
   WorkerEnvironment env_;
@@ -118,6 +129,8 @@ class Mesh::Impl {
   std::mutex mutex_;        // groups_ while they are made, and aborted_
   std::string aborted_;
   std::shared_ptr<Liveness> liveness_;  // aborts the groups
+  TransferObserver seen_;
+  bool fake_ = false;
 };
 
 // Every rank makes its groups in this one order.
@@ -136,8 +149,10 @@ void Mesh::Impl::name_group(const AxisNames& names, bool beside_kernels) {
 
 Communicator* Mesh::Impl::make_group(const std::string& name, std::vector<int> ranks, Backend backend,
                                      bool beside_kernels) {
-  for (const Group& g : groups_)
-    if (g.ranks == ranks && g.backend == backend && g.beside_kernels == beside_kernels) return g.comm.get();
+  for (Group& g : groups_)
+    if (g.ranks == ranks && g.backend == backend && g.beside_kernels == beside_kernels &&
+        !(fake_ && g.comm.get() == host_))  // whose tensors have bytes
+      return rename(g, name), g.comm.get();
   const int size = static_cast<int>(ranks.size());
   const int own = static_cast<int>(std::find(ranks.begin(), ranks.end(), env_.rank) - ranks.begin());
   const std::string key = str("group/", name, "/", ranks.front());  // groups of one name have different first ranks
@@ -150,23 +165,33 @@ Communicator* Mesh::Impl::make_group(const std::string& name, std::vector<int> r
   Owned comm;
   if (size == 1)
     comm = make_self_communicator();
+  else if (fake_)
+    comm = make_fake_communicator(name, own, size, name == "host" ? TransferObserver() : seen_);
   else if (backend == Backend::cuda)
     comm = make_nccl_communicator({own, size, device_, key}, store_, watchdog_, options);
   else
     comm = make_gloo_communicator(own, size, store_, key, queue_, options);
-  return keep_group({std::move(ranks), backend, beside_kernels, std::move(comm)});
+  return keep_group({std::move(ranks), backend, beside_kernels, std::move(comm)}, name);
 }
 
 // After host_, which is found first among the same ranks.
 Communicator* Mesh::Impl::make_background() {
-  if (env_.world == 1) return host_;
+  if (env_.world == 1 || fake_) return host_;
   std::vector<int> every = groups_.front().ranks;
   return keep_group({every, Backend::cpu, false,
                      make_gloo_communicator(env_.rank, env_.world, store_, "group/background",
-                                            std::make_shared<CommQueue>(), options_)});
+                                            std::make_shared<CommQueue>(), options_)},
+                    kBackgroundGroup);
 }
 
-Communicator* Mesh::Impl::keep_group(Group group) {
+// A group that is an axis, too, is known by that name.
+void Mesh::Impl::rename(Group& g, const std::string& name) {
+  if (name.find(' ') == std::string::npos && name != "all") g.comm->flights().rename(name);
+}
+
+Communicator* Mesh::Impl::keep_group(Group group, const std::string& name) {
+  const auto size = static_cast<int>(group.ranks.size());
+  if (size > 1 && !fake_) group.comm->record(FlightLog(own_page().flights, name, group.ranks.front(), size));
   const std::lock_guard lock(mutex_);
   if (!aborted_.empty()) group.comm->abort(aborted_);
   return groups_.emplace_back(std::move(group)).comm.get();
@@ -208,6 +233,10 @@ Mesh::~Mesh() = default;
 
 std::unique_ptr<Mesh> Mesh::join(const WorkerEnvironment& env, const CommOptions& options, const MeshLayout& layout) {
   return join(Meeting(env, options), layout);
+}
+
+std::unique_ptr<Mesh> Mesh::fake(const MeshLayout& layout, int rank, const TransferObserver& seen) {
+  return std::unique_ptr<Mesh>(new Mesh(std::make_unique<Impl>(layout, rank, seen)));
 }
 
 std::unique_ptr<Mesh> Mesh::join(Meeting meeting, const MeshLayout& layout) {

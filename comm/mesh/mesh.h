@@ -8,6 +8,7 @@
 
 #include "comm/communicator.h"
 #include "comm/environment.h"
+#include "comm/fake.h"
 #include "comm/mesh/axes.h"
 #include "comm/mesh/meeting.h"
 #include "comm/queue.h"
@@ -27,6 +28,8 @@ class Mesh {
   // dies or stops, every communicator is aborted with a text that names it.
   static std::unique_ptr<Mesh> join(const WorkerEnvironment&, const CommOptions&, const MeshLayout&);
   static std::unique_ptr<Mesh> join(Meeting, const MeshLayout&);  // of ranks that have met
+  // As one of so many ranks sees it, alone: see comm/fake.h.
+  static std::unique_ptr<Mesh> fake(const MeshLayout&, int rank, const TransferObserver& = {});
   ~Mesh();
   Mesh(const Mesh&) = delete;
   Mesh& operator=(const Mesh&) = delete;

@@ -222,18 +222,23 @@ Event Channel::run(const Operation& op, const Event& after, const Calls& calls, 
     if (link_) call_check_.run(op, *link_, Clock::now() + options_.timeout);
     done = queue(after, calls, copies);
   } catch (const PeerLost& e) {
+    op.flight.ended(false);
     abort(str(text, ": ", e.what()));
     throw PeerLost(str(text, ": ", e.what()));
   } catch (const OutOfMemory& e) {
+    op.flight.ended(false);
     abort(str(text, ": ", e.what()));
     throw;
   } catch (const std::exception& e) {
+    op.flight.ended(false);
     abort(str(text, ": ", e.what()));
     throw Error(str(text, ": ", e.what()));
   }
-  if (!stream_.impl().recording()) {  // what is recorded runs later, many times: nobody can ask about its events
+  if (stream_.impl().recording()) {
+    op.flight.ended(true);
+  } else {  // what is recorded runs later, many times: nobody can ask about its events
     const std::lock_guard lock(mutex_);
-    pending_.add(text, after, done);
+    pending_.add(text, after, done, op.flight);
   }
   return done;
 }

@@ -57,6 +57,10 @@ const Environment kSrun = {
     {"SLURM_NODEID", "1"},         {"SLURM_STEP_NUM_NODES", "2"}, {"SLURM_STEP_NODELIST", "n[07,12]"},
     {"RINGMASTER_SECRET", kSecret}};
 
+// What `mpiexec -n 3` of MPICH sets.
+const Environment kHydra = {
+    {"PMI_RANK", "2"}, {"PMI_SIZE", "3"}, {"PMI_FD", "8"}, {"MPI_LOCALRANKID", "2"}, {"MPI_LOCALNRANKS", "3"}};
+
 TEST(Environment, NothingIsASingleProcess) {
   const WorkerEnvironment w = parse_environment({{"HOME", "/root"}, {"MASTER_ADDR", "x"}});
   EXPECT_EQ(w.source, "single");
@@ -119,6 +123,28 @@ TEST(Environment, MpirunOverNodesNeedsAnAddress) {
   EXPECT_NE(error_of(nodes).find("set MASTER_ADDR"), std::string::npos) << error_of(nodes);
   const WorkerEnvironment w = parse_environment(with(nodes, {{"MASTER_ADDR", "10.0.0.1"}, {"MASTER_PORT", "5000"}}));
   EXPECT_EQ(w.store, (Endpoint{"10.0.0.1", 5000}));
+}
+
+TEST(Environment, Mpiexec) {
+  const WorkerEnvironment w = parse_environment(kHydra);
+  EXPECT_EQ(w.source, "mpiexec");
+  EXPECT_EQ(std::pair(w.rank, w.world), std::pair(2, 3));
+  EXPECT_EQ(std::pair(w.local_rank, w.local_world), std::pair(2, 3));
+  EXPECT_EQ(w.store.host, "127.0.0.1");
+  EXPECT_EQ(parse_environment(with(kHydra, {{"PMI_RANK", "0"}, {"PMI_FD", "6"}})).cookie, w.cookie);
+  Environment slurm = kHydra;  // its proxies are srun's tasks there
+  slurm.insert(kSrun.begin(), kSrun.end());
+  EXPECT_EQ(parse_environment(slurm).source, "mpiexec");
+  const Environment nodes = with(kHydra, {{"MPI_LOCALNRANKS", "1"}, {"MPI_LOCALRANKID", "0"}});
+  EXPECT_NE(error_of(nodes).find("set MASTER_ADDR"), std::string::npos) << error_of(nodes);
+  EXPECT_NE(error_of(with(nodes, {{"MASTER_ADDR", "10.0.0.1"}})).find("RINGMASTER_SECRET is not set"),
+            std::string::npos);
+}
+
+TEST(Environment, SrunMayGivePmiToo) {
+  const WorkerEnvironment w = parse_environment(with(kSrun, {{"PMI_RANK", "3"}, {"PMI_SIZE", "4"}}));
+  EXPECT_EQ(w.source, "srun");
+  EXPECT_EQ(w.rank, 3);
 }
 
 TEST(Environment, Srun) {

@@ -1,9 +1,11 @@
 #include "comm/secret.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 
@@ -26,6 +28,25 @@ TEST(Secret, RandomOnesDiffer) {
   EXPECT_TRUE(same_secret("abc", "abc"));
   EXPECT_FALSE(same_secret("abc", "abd"));
   EXPECT_FALSE(same_secret("abc", "abcd"));
+}
+
+TEST(Secret, NothingIsLeftOfOneThatCannotBeWritten) {
+  const std::string file = (std::filesystem::temp_directory_path() / str("ring_secret_", getpid())).string();
+  const auto handler = signal(SIGXFSZ, SIG_IGN);
+  rlimit before{};
+  getrlimit(RLIMIT_FSIZE, &before);
+  const rlimit none{0, before.rlim_max};
+  setrlimit(RLIMIT_FSIZE, &none);
+  std::string error;
+  try {
+    make_secret(file);
+  } catch (const Error& e) {
+    error = e.what();
+  }
+  setrlimit(RLIMIT_FSIZE, &before);
+  signal(SIGXFSZ, handler);
+  EXPECT_EQ(error, "cannot write the secret '" + file + "': File too large");
+  EXPECT_FALSE(std::filesystem::exists(file));
 }
 
 TEST(Secret, FilesAreTheirOwners) {

@@ -9,7 +9,7 @@
 #include <string>
 
 #include "core/fields.h"
-#include "trainer/config.h"
+#include "engine/config.h"
 
 namespace {
 

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "core/fields.h"
-#include "trainer/config.h"
+#include "engine/config.h"
 #include "trainer/trainer.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {

@@ -1,0 +1,13 @@
+#pragma once
+// A port for a job that was given none: the same on every node, rarely the same for two jobs. Below the ephemeral
+// range.
+
+#include <string>
+
+#include "core/philox.h"
+
+namespace ring {
+
+inline int port_from(const std::string& job) { return 20000 + static_cast<int>(site_of(job) % 10000u); }
+
+}  // namespace ring

@@ -1,0 +1,40 @@
+#include "comm/job_time.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+
+#include "core/check.h"
+#include "core/counted.h"
+
+namespace ring {
+
+std::int64_t now_ms() {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  return std::chrono::duration_cast<std::chrono::milliseconds>(now).count();
+}
+
+double JobTime::goodput() const { return seconds() > 0 ? std::clamp(1 - lost() / seconds(), 0.0, 1.0) : 1; }
+
+// What is lost is the time since the steps after the checkpoint began, or since the launcher began or restarted the
+// job. Of a checkpoint that nobody heard of before the process died, it is known only when it was written.
+void JobTime::steps_begin(std::int64_t restarts_so_far, std::int64_t step, std::int64_t checkpoint_ms) {
+  const std::int64_t now = now_ms(), before = step == saved_step ? since_ms : std::max(since_ms, checkpoint_ms);
+  if (begin_ms == 0) begin_ms = now;
+  if (restarts_so_far > 0 && before > 0)
+    restart_seconds += static_cast<double>(std::max<std::int64_t>(0, now - before)) / 1000;
+  since_ms = now;
+  restarts = restarts_so_far;
+}
+
+void JobTime::saved(std::int64_t step, std::int64_t asked_ms, double stall_seconds) {
+  saved_step = step;
+  since_ms = asked_ms + static_cast<std::int64_t>(1000 * stall_seconds);
+}
+
+std::string JobTime::text() const {
+  const auto rounded = [](double x) { return std::round(10 * x) / 10; };
+  return str(counted(restarts, "restart"), ", ", rounded(lost()), " s lost, goodput ", rounded(100 * goodput()), " %");
+}
+
+}  // namespace ring

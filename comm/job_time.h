@@ -1,0 +1,31 @@
+#pragma once
+// What the time of a job went to, over all its restarts. Rank 0 keeps the account in its page (comm/worker_page.h), and
+// its agent hands it on to the next attempt.
+
+#include <cstdint>
+#include <string>
+
+namespace ring {
+
+std::int64_t now_ms();  // since 1970
+
+struct JobTime {
+  std::int64_t begin_ms = 0;     // of the job, since 1970; 0: not known yet
+  std::int64_t since_ms = 0;     // earlier time is counted, or was not lost
+  std::int64_t saved_step = -1;  // that is known to be saved, as it was at since_ms; -1: none
+  std::int64_t restarts = 0;
+  // Lost: to what was computed again and the restarts themselves, to saves that held up steps, to steps that were bad.
+  double restart_seconds = 0, save_seconds = 0, bad_step_seconds = 0;
+
+  double seconds() const { return static_cast<double>(now_ms() - begin_ms) / 1000; }
+  double lost() const { return restart_seconds + save_seconds + bad_step_seconds; }
+  double goodput() const;  // the share of time that was not lost, 0 to 1
+
+  // Steps follow, from that of a checkpoint, which was written at checkpoint_ms; 0: there is none.
+  void steps_begin(std::int64_t restarts_so_far, std::int64_t step, std::int64_t checkpoint_ms);
+  // The state of a step, asked for at that time.
+  void saved(std::int64_t step, std::int64_t asked_ms, double stall_seconds);
+  std::string text() const;  // "3 restarts, 41.2 s lost, goodput 98.7 %"
+};
+
+}  // namespace ring

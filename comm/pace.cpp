@@ -1,0 +1,94 @@
+#include "comm/pace.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <utility>
+
+#include "comm/wait_time.h"
+#include "core/quantile.h"
+
+namespace ring {
+namespace {
+
+struct Part {
+  const char* name;
+  double StepParts::*of;
+};
+constexpr std::array kParts = {Part{"compute", &StepParts::compute}, Part{"data", &StepParts::data},
+                               Part{"network", &StepParts::network}};
+
+// The smaller one of two: the faster rank is the measure.
+template <class F>
+double median_of(const std::vector<StepParts>& all, F value) {
+  std::vector<double> values;
+  for (const StepParts& p : all) values.push_back(value(p));
+  return quantile(std::move(values), 0.5);
+}
+
+StepParts medians(const std::vector<StepParts>& steps) {
+  StepParts m;
+  for (const Part& part : kParts) m.*part.of = median_of(steps, [&](const StepParts& p) { return p.*part.of; });
+  return m;
+}
+
+SlowRank describe_slow(int rank, double speed, const StepParts& own, const StepParts& usual) {
+  const Part& part = *std::ranges::max_element(kParts, {}, [&](const Part& p) { return own.*p.of - usual.*p.of; });
+  return {rank, speed, part.name, own.*part.of, usual.*part.of};
+}
+
+}  // namespace
+
+std::vector<SlowRank> PaceJudge::window(const std::vector<StepParts>& ranks) {
+  slow_.resize(ranks.size());
+  const double usual = median_of(ranks, [](const StepParts& p) { return p.own(); });
+  std::vector<SlowRank> found;
+  for (std::size_t r = 0; r < ranks.size(); ++r) {
+    const double own = ranks[r].own(), speed = usual / own;
+    const bool well = speed >= kSlow || own - usual < kLeastExcess;
+    slow_[r] = well ? 0 : slow_[r] + 1;
+    if (slow_[r] == kWindows) found.push_back(describe_slow(static_cast<int>(r), speed, ranks[r], medians(ranks)));
+  }
+  return found;
+}
+
+StepParts Pace::parts_of(double data) {
+  const double now = seconds_now(), seconds = now - std::exchange(since_, now);
+  const double all_waited = std::chrono::duration<double>(waited_for_groups).count();
+  const double all_sending = static_cast<double>(sending_ns.load()) * 1e-9;
+  const double waited = all_waited - std::exchange(waited_, all_waited);
+  const double sending = all_sending - std::exchange(sending_, all_sending);
+  return {std::max(0.0, seconds - data - waited), data, std::min(sending, waited)};
+}
+
+std::vector<SlowRank> Pace::step(double data) {
+  std::vector<SlowRank> found;
+  if (under_way_) found = receive();
+  steps_.push_back(parts_of(data));
+  if (steps_.size() == kWindow) send();
+  return found;
+}
+
+void Pace::send() {
+  if (!own_.defined()) {
+    const Stream stream = Stream::cpu(1);
+    const std::int64_t bytes = sizeof(StepParts);
+    own_ = Tensor::empty({bytes}, DType::u8, stream);
+    all_ = Tensor::empty({host_.size() * bytes}, DType::u8, stream);
+  }
+  const StepParts m = medians(steps_);
+  steps_.clear();
+  std::memcpy(own_.raw(), &m, sizeof m);
+  work_ = host_.all_gather(all_, own_);
+  under_way_ = true;
+}
+
+std::vector<SlowRank> Pace::receive() {
+  under_way_ = false;
+  work_.synchronize();  // host waits: transport
+  std::vector<StepParts> ranks(static_cast<std::size_t>(host_.size()));
+  std::memcpy(ranks.data(), all_.raw(), all_.bytes());
+  return judge_.window(ranks);
+}
+
+}  // namespace ring

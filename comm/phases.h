@@ -1,0 +1,32 @@
+#pragma once
+// What a process may be doing.
+
+#include <cstdint>
+#include <string_view>
+
+namespace ring {
+
+// Steps and the writing of a checkpoint go on at once, so a process is in one phase of each. On a GPU the phases of
+// steps are the host's, which runs ahead of the device.
+enum class RunPhase : std::uint8_t {
+  start,
+  load,
+  data,
+  forward,
+  backward,
+  reduce,
+  optimizer,
+  finish,  // waits for the step's results
+  validate,
+  snapshot,
+  nothing,  // from here on: of writing
+  write,
+  sync,
+  commit,
+  read_back,
+  count
+};
+constexpr bool is_of_writing(RunPhase p) { return p >= RunPhase::nothing; }
+std::string_view to_string(RunPhase);
+
+}  // namespace ring

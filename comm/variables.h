@@ -1,0 +1,68 @@
+#pragma once
+// Reading variables of an environment, with errors that name them.
+
+#include <charconv>
+#include <map>
+#include <string>
+#include <utility>
+
+#include "core/check.h"
+#include "core/yaml.h"
+
+namespace ring {
+
+using Environment = std::map<std::string, std::string>;
+
+// Where a launcher tells a process who it is; local_world may be null: it does not say.
+struct RankNames {
+  const char *rank, *world, *local_rank, *local_world;
+};
+inline constexpr RankNames kOpenMpi{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+                                    "OMPI_COMM_WORLD_LOCAL_SIZE"};
+inline constexpr RankNames kHydra{"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"};  // MPICH, Intel MPI
+
+inline void check_below(const char* low_name, int low, const char* high_name, int high) {
+  if (low >= high)
+    fail("environment: ", low_name, "=", low, " contradicts ", high_name, "=", high, ": it must be below");
+}
+
+// Read access that remembers which variable a value came from, for messages.
+class Variables {
+ public:
+  explicit Variables(const Environment& env) : env_(env) {}
+
+  bool has(const std::string& name) const { return find(name) != nullptr; }
+  std::string text(const std::string& name) const {
+    const std::string* v = find(name);
+    return v ? *v : "";
+  }
+  int number(const std::string& name) const {
+    const std::string* v = find(name);
+    if (!v) fail("environment: ", name, " is not set, but ", context_, " needs it");
+    int n = 0;
+    const auto [end, error] = std::from_chars(v->data(), v->data() + v->size(), n);
+    if (error != std::errc{} || end != v->data() + v->size() || n < 0)
+      fail("environment: ", name, "='", shown(*v), "' is not a whole number of 0 to 2147483647");
+    return n;
+  }
+  int number(const std::string& name, int least, int most, const char* unit) const {
+    const int n = number(name);
+    if (n < least || n > most)
+      fail("environment: ", name, "=", n, ": ", least, " to ", most, " ", unit, " can be given");
+    return n;
+  }
+  int number_or(const std::string& name, int otherwise) const { return has(name) ? number(name) : otherwise; }
+  void set_context(std::string why) { context_ = std::move(why); }
+
+ private:
+  // An empty variable counts as unset, as shells and schedulers mean it.
+  const std::string* find(const std::string& name) const {
+    const auto it = env_.find(name);
+    return it == env_.end() || it->second.empty() ? nullptr : &it->second;
+  }
+
+  const Environment& env_;
+  std::string context_;
+};
+
+}  // namespace ring

@@ -1,0 +1,48 @@
+#include <gtest/gtest.h>
+
+#include "comm/host.h"
+#include "comm/mesh/mesh.h"
+#include "core/fake.h"
+
+namespace ring {
+namespace {
+
+const MeshLayout kLayout{.axes = {{"dp", 2}, {"cp", 2, true}, {"tp", 2}}, .unions = {{"dp", "cp"}}, .device = {}};
+
+TEST(FakeMesh, HasTheRanksOfItsLayout) {
+  const auto mesh = Mesh::fake(kLayout, 5);
+  EXPECT_EQ(mesh->world(), 8);
+  EXPECT_EQ(mesh->coord("dp"), 1);
+  EXPECT_EQ(mesh->coord("cp"), 0);
+  EXPECT_EQ(mesh->coord("tp"), 1);
+  EXPECT_EQ(mesh->group({"dp", "cp"}).size(), 4);
+  EXPECT_EQ(mesh->axis("tp").rank(), 1);
+}
+
+TEST(FakeMesh, TheOthersSayOnHostsWhatThisOneSays) {
+  const auto mesh = Mesh::fake(kLayout, 0);
+  EXPECT_EQ(sum_host(mesh->host(), 3), 24);
+  EXPECT_FALSE(any_host(mesh->host(), false));
+}
+
+TEST(FakeMesh, ShowsWhatWouldBeSent) {
+  std::vector<FakeTransfer> seen;
+  const auto mesh = Mesh::fake(kLayout, 0, [&](const FakeTransfer& t) { seen.push_back(t); });
+  const FakeMode fake;
+  const Stream stream = Stream::create({});
+  const Tensor t = Tensor::empty({1000}, DType::f32, stream), half = Tensor::empty({500}, DType::f32, stream);
+  mesh->axis("tp").all_reduce(t, Reduce::sum).wait(stream);
+  mesh->axis("tp").reduce_scatter(half, t, Reduce::sum).wait(stream);
+  mesh->axis("cp").exchange({{half, 1}}, {{half, 1}}).wait(stream);
+  sum_host(mesh->host(), 1);
+  ASSERT_EQ(seen.size(), 3u) << "host values are not the device's messages";
+  EXPECT_EQ(seen[0].group, "tp");
+  EXPECT_EQ(seen[0].operation, "all_reduce");
+  EXPECT_EQ(seen[0].bytes, 4000u);
+  EXPECT_EQ(seen[1].bytes, 4000u);
+  EXPECT_EQ(seen[2].group, "cp");
+  EXPECT_EQ(seen[2].bytes, 2000u);
+}
+
+}  // namespace
+}  // namespace ring

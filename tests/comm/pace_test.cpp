@@ -1,0 +1,119 @@
+// Slow ranks: those that are, and those that only look like it for a while.
+
+#include "comm/pace.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <random>
+
+#include "tests/comm/ranks.h"
+
+namespace ring {
+namespace {
+
+using Ranks = std::vector<StepParts>;
+const StepParts kUsual{.compute = 0.100, .data = 0.002, .network = 0.003};
+
+Ranks usual(int n) { return Ranks(static_cast<std::size_t>(n), kUsual); }
+
+TEST(PaceJudge, NamesARankAfterThreeWindows) {
+  PaceJudge judge;
+  Ranks ranks = usual(4);
+  ranks[2].compute = 0.130;
+  EXPECT_TRUE(judge.window(ranks).empty());
+  EXPECT_TRUE(judge.window(ranks).empty());
+  const auto found = judge.window(ranks);
+  ASSERT_EQ(found.size(), 1u);
+  EXPECT_EQ(found[0].rank, 2);
+  EXPECT_EQ(found[0].what, "compute");
+  EXPECT_NEAR(found[0].speed, 0.105 / 0.135, 1e-9);
+  EXPECT_DOUBLE_EQ(found[0].seconds, 0.130);
+  EXPECT_DOUBLE_EQ(found[0].usual, 0.100);
+  EXPECT_TRUE(judge.window(ranks).empty()) << "once";
+}
+
+TEST(PaceJudge, SaysWhatIsSlow) {
+  for (const auto& [name, part] : {std::pair{"data", &StepParts::data}, std::pair{"network", &StepParts::network}}) {
+    PaceJudge judge;
+    Ranks ranks = usual(2);
+    ranks[0].*part += 0.040;
+    judge.window(ranks);
+    judge.window(ranks);
+    const auto found = judge.window(ranks);
+    ASSERT_EQ(found.size(), 1u);
+    EXPECT_EQ(found[0].rank, 0);
+    EXPECT_EQ(found[0].what, name);
+  }
+}
+
+TEST(PaceJudge, OneGoodWindowStartsTheCountAgain) {
+  PaceJudge judge;
+  Ranks slow = usual(3);
+  slow[1].compute = 0.200;
+  for (int i = 0; i < 10; ++i) {
+    EXPECT_TRUE(judge.window(slow).empty());
+    EXPECT_TRUE(judge.window(slow).empty());
+    EXPECT_TRUE(judge.window(usual(3)).empty());
+  }
+}
+
+TEST(PaceJudge, ShortStepsMayDifferByAMillisecond) {
+  PaceJudge judge;
+  Ranks ranks(2, StepParts{.compute = 0.001});
+  ranks[1].compute = 0.0019;
+  for (int i = 0; i < 10; ++i) EXPECT_TRUE(judge.window(ranks).empty());
+}
+
+TEST(PaceJudge, NoNumberIsNotFast) {
+  PaceJudge judge;
+  Ranks ranks = usual(3);
+  ranks[2].compute = std::numeric_limits<double>::quiet_NaN();
+  judge.window(ranks);
+  judge.window(ranks);
+  EXPECT_EQ(judge.window(ranks).size(), 1u);
+}
+
+// Medians of 20 steps whose times vary by 10 %, and now and then a window in which a rank is disturbed.
+TEST(PaceJudge, TenThousandCleanWindows) {
+  std::mt19937_64 random(11);
+  std::normal_distribution<double> noise(0, 0.1 * 1.2533 / std::sqrt(20));
+  std::bernoulli_distribution disturbed(0.01);
+  PaceJudge judge;
+  int alarms = 0;
+  for (int w = 0; w < 10'000; ++w) {
+    Ranks ranks = usual(8);
+    for (StepParts& p : ranks) p.compute *= (1 + noise(random)) * (disturbed(random) ? 1.5 : 1);
+    alarms += static_cast<int>(judge.window(ranks).size());
+  }
+  EXPECT_LE(alarms, 1);
+}
+
+// Ranks that wait for each other: only the one that works for long is named, by every rank.
+TEST(DistPace, TheRankThatTheOthersWaitForIsNamed) {
+  if (!gloo_available()) GTEST_SKIP() << "this build has no Gloo";
+  constexpr int kSteps = 20 * 3 + 1;
+  std::vector<std::vector<SlowRank>> found(3);
+  const auto errors = test::run_ranks(3, [&](Communicator& c) {
+    Pace pace(c);
+    for (int i = 0; i < kSteps; ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(c.rank() == 1 ? 9 : 2));
+      c.barrier().synchronize();
+      for (const SlowRank& s : pace.step(0)) found[static_cast<std::size_t>(c.rank())].push_back(s);
+      if (c.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(9));  // between steps
+      c.barrier().synchronize();
+    }
+  });
+  EXPECT_EQ(test::joined(errors), "");
+  for (const auto& all : found) {
+    ASSERT_EQ(all.size(), 1u);
+    EXPECT_EQ(all[0].rank, 1);
+    EXPECT_EQ(all[0].what, "compute");
+    EXPECT_GT(all[0].seconds, 0.017);
+    EXPECT_GE(all[0].usual, 0.002) << "what a rank waits for others is not taken off its own work";
+  }
+}
+
+}  // namespace
+}  // namespace ring
