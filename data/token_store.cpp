@@ -3,8 +3,10 @@
 #include <fcntl.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 
 #include "core/check.h"
 #include "data/token_format.h"
@@ -228,7 +230,27 @@ bool TokenStore::is_one(const FileHandle& file) {
   return head.starts_with(kCorpusMagic) || head.starts_with(kHdf5Magic);
 }
 
+namespace {
+
+// As far as its beginning tells: other files hold a zero early.
+bool is_text_file(const std::string& path) {
+  std::error_code ignored;
+  if (!std::filesystem::is_regular_file(path, ignored)) return false;
+  std::ifstream file(path, std::ios::binary);
+  std::string head(4096, '\0');
+  file.read(head.data(), static_cast<std::streamsize>(head.size()));
+  head.resize(static_cast<std::size_t>(file.gcount()));
+  const std::string_view magic = std::string_view(head).substr(0, kCorpusMagic.size());
+  if (kCorpusMagic.starts_with(magic)) return false;  // a corpus, of which little is left
+  return std::ranges::none_of(head, [](unsigned char c) { return c < ' ' && !std::isspace(c); });
+}
+
+}  // namespace
+
 std::shared_ptr<const TokenStore> TokenStore::open(const std::string& path) {
+  if (is_text_file(path))
+    fail(path, " is text, and no corpus yet: make one of it with `ringmaster data prepare --input ", path,
+         " --output corpus.h5`, and set data.path to that");
   std::shared_ptr<TokenStore> store(new TokenStore);
   store->path_ = path;
   try {

@@ -1,5 +1,7 @@
 #include "model/decoder.h"
 
+#include <utility>
+
 #include "comm/communicator.h"
 #include "core/philox.h"
 #include "kernels/matmul.h"
@@ -8,17 +10,18 @@
 namespace ring {
 namespace {
 
-// While it lives, outputs are recomputed where `on`.
-class Recomputing {
+// While it lives, a setting of a run has another value.
+template <class T>
+class [[nodiscard]] Changed {
  public:
-  Recomputing(Run& run, bool on) : run_(run), before_(run.recompute) { run_.recompute = on; }
-  ~Recomputing() { run_.recompute = before_; }
-  Recomputing(const Recomputing&) = delete;
-  Recomputing& operator=(const Recomputing&) = delete;
+  Changed(T& setting, T value) : setting_(setting), before_(std::exchange(setting, value)) {}
+  ~Changed() { setting_ = before_; }
+  Changed(const Changed&) = delete;
+  Changed& operator=(const Changed&) = delete;
 
  private:
-  Run& run_;
-  bool before_;
+  T& setting_;
+  T before_;
 };
 
 }  // namespace
@@ -53,21 +56,24 @@ Var DecoderBlock::add_to_stream(Run& run, const Var& x, std::uint32_t site, cons
 template <class Attend>
 Var DecoderBlock::forward(Run& run, const Var& x, const Attend& attend) const {
   const bool post = place_ == NormPlace::post;
+  const Recompute recompute = plan.recompute;
+  const Changed hooks(run.saved_hooks, plan.offload ? host : run.saved_hooks);
   Var h;
   {
     const ScopeGuard scope = run.enter(block_scope(layer_, Sublayer::attention));
-    const Recomputing on(run, recompute == Recompute::attention || recompute == Recompute::block);
+    const Changed on(run.recompute, recompute == Recompute::attention || recompute == Recompute::block);
     const Var in = post ? x : attention_norm_(run, x);
     h = add_to_stream(run, x, attention_site_, [&](const Var& residual) { return attend(in, residual); });
     if (post) h = attention_norm_(run, h);
     if (recompute == Recompute::attention) h = checkpoint_boundary(h);
   }
   const ScopeGuard scope = run.enter(block_scope(layer_, Sublayer::mlp));
-  const Recomputing on(run, recompute == Recompute::mlp || recompute == Recompute::block);
-  const Var in = post ? h : mlp_norm_(run, h);
-  Var y = add_to_stream(run, h, mlp_site_, [&](const Var& residual) { return mlp_(run, in, residual); });
-  if (post) y = mlp_norm_(run, y);
-  return checkpoint_boundary(y);
+  const Changed on(run.recompute, recompute == Recompute::mlp || recompute == Recompute::block);
+  return checkpoint_boundary(over_chunks(run, h, mlp_chunk, [&](Run& chunk, const Var& rows) {
+    const Var in = post ? rows : mlp_norm_(chunk, rows);
+    const Var y = add_to_stream(chunk, rows, mlp_site_, [&](const Var& residual) { return mlp_(chunk, in, residual); });
+    return post ? mlp_norm_(chunk, y) : y;
+  }));
 }
 
 Var DecoderBlock::operator()(Run& run, const Var& x, const Sequences& seqs) const {
@@ -114,10 +120,18 @@ std::vector<Param*> Decoder::vocab_tables() const {
   return head_ ? std::vector<Param*>{tokens_, head_} : std::vector<Param*>{tokens_};
 }
 
-void Decoder::set_recompute(const RecomputePlan& plan) {
-  RING_CHECK(plan.blocks.size() == blocks_.size(), "a plan of recomputation for ", plan.blocks.size(),
+void Decoder::set_activations(const ActivationPlan& plan, SavedTensorHooks* host) {
+  RING_CHECK(plan.blocks.size() == blocks_.size(), "a plan of activations for ", plan.blocks.size(),
              " blocks, the model has ", blocks_.size());
-  for (std::size_t i = 0; i < blocks_.size(); ++i) blocks_[i].recompute = plan.blocks[i];
+  for (std::size_t i = 0; i < blocks_.size(); ++i) {
+    RING_CHECK(host || !plan.blocks[i].offload, "block ", i, " is to offload its activations to nobody");
+    blocks_[i].plan = plan.blocks[i];
+    blocks_[i].host = host;
+  }
+}
+
+void Decoder::set_mlp_chunk(std::int64_t rows) {
+  for (DecoderBlock& block : blocks_) block.mlp_chunk = rows;
 }
 
 void Decoder::allocate(const ExecContext& ctx, std::uint64_t seed, const ParamTypes& types) {

@@ -5,8 +5,8 @@
 #include <functional>
 #include <memory>
 
+#include "model/activation_plan.h"
 #include "model/layers.h"
-#include "model/recompute.h"
 
 namespace ring {
 
@@ -21,7 +21,9 @@ class DecoderBlock {
   AttentionLayer& attention() { return attention_; }
   FeedForward& mlp() { return mlp_; }
 
-  Recompute recompute = Recompute::none;
+  BlockPlan plan;
+  std::int64_t mlp_chunk = 0;
+  SavedTensorHooks* host = nullptr;  // where plan.offload sends what is saved
 
  private:
   template <class Sublayer>
@@ -72,7 +74,11 @@ class Decoder {
   // In the order of the forward pass: embedding, blocks, final norm, loss head. A parameter may belong to several.
   std::vector<ModelPart> parts() const;
 
-  void set_recompute(const RecomputePlan&);  // from the next forward on; until then: none
+  // From the next forward on; until then everything is kept. host: takes what the blocks that offload save; lives as
+  // long.
+  void set_activations(const ActivationPlan&, SavedTensorHooks* host = nullptr);
+  // How many rows an MLP sublayer computes at a time (over_chunks), which decides in what order gradients are added up.
+  void set_mlp_chunk(std::int64_t rows);  // from the next forward on; until then 0: all
   // Called with what each part of a forward pass returns, for diagnosis.
   std::function<void(const ScopeId&, const Tensor&)> watch;
 

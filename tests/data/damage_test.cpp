@@ -313,6 +313,8 @@ TEST(NoCorpus, EverythingElseIsSaidAsWhatItIs) {
   refused("/dev/zero", {"/dev/zero", "a device or a pipe"});
   write_text(folder / "old.h5", "\x89HDF\r\n\x1a\n and so on");
   refused(folder / "old.h5", {"old.h5 is an HDF5 file, but no corpus of format 2", "data prepare"});
+  expect_error([&] { TokenStore::open(folder / "file"); },
+               {"file is text, and no corpus yet: make one of it with `ringmaster data prepare --input "});
   write_text(folder / "empty.h5", "");
   expect_error([&] { TokenStore::open(folder / "empty.h5"); }, {"empty.h5 is no corpus of Ringmaster (0 bytes)"});
 }

@@ -5,9 +5,9 @@
 #include <cmath>
 #include <cstring>
 
+#include "autograd/host_offload.h"
 #include "core/cpu/thread_pool.h"
 #include "core/philox.h"
-#include "tests/host_store.h"
 
 namespace ring {
 namespace {
@@ -85,7 +85,6 @@ struct Fixture {
   double loss(const Tensor& ids, const Tensor& targets, std::int64_t batch, bool gradients) {
     Tape tape;
     ring::Run run{ctx, gradients ? &tape : nullptr, 5, 3, 0, true};
-    run.saved_hooks = hooks;
     const std::size_t before = in_use();
     model.parameters().start_step();
     const Sequences seqs = Sequences::uniform(batch, ids.dim(0) / batch, ctx);
@@ -112,7 +111,6 @@ struct Fixture {
 
   ExecContext ctx;
   Decoder model;
-  SavedTensorHooks* hooks = nullptr;
   std::size_t held = 0;  // bytes, between the last forward and its backward
 };
 
@@ -197,26 +195,56 @@ TEST_P(Families, CachedLogitsEqualUncached) {
 
 TEST_P(Families, RecomputationGivesTheSameBits) {
   const std::int64_t layers = GetParam().config.layers;
-  std::vector<RecomputePlan> plans{{{Recompute::attention, Recompute::block}}, {{Recompute::mlp, Recompute::none}}};
+  std::vector<ActivationPlan> plans{{{{Recompute::attention}, {Recompute::block}}}, {{{Recompute::mlp}, {}}}};
   for (const Recompute how : {Recompute::attention, Recompute::mlp, Recompute::block})
-    plans.push_back(RecomputePlan::uniform(layers, how));
+    plans.push_back(ActivationPlan::uniform(layers, how));
   Fixture kept(GetParam().config);
   const Tensor ids = tokens(kept.ctx, 48, 37, 5), targets = tokens(kept.ctx, 48, 37, 6);
   const double loss = kept.loss(ids, targets, 2, true);
-  for (const RecomputePlan& plan : plans) {
+  for (const ActivationPlan& plan : plans) {
     Fixture again(GetParam().config);
-    again.model.set_recompute(plan);
+    again.model.set_activations(plan);
     EXPECT_EQ(again.loss(ids, targets, 2, true), loss);
     EXPECT_EQ(kept.gradients(), again.gradients());
   }
 }
 
+double relative_error(const std::vector<float>& got, const std::vector<float>& want) {
+  double error = 0, norm = 0;
+  for (std::size_t i = 0; i < want.size(); ++i) {
+    error += std::pow(static_cast<double>(got[i]) - want[i], 2);
+    norm += std::pow(static_cast<double>(want[i]), 2);
+  }
+  EXPECT_GT(norm, 0);
+  return std::sqrt(error / norm);
+}
+
+// 48 rows: chunks of 10 leave a rest. What is recomputed changes no bit, the chunk may.
+TEST_P(Families, MlpsInChunksGiveTheSameNumbers) {
+  Fixture whole(GetParam().config);
+  const Tensor ids = tokens(whole.ctx, 48, 37, 5), targets = tokens(whole.ctx, 48, 37, 6);
+  const double loss = whole.loss(ids, targets, 2, true);
+  const auto chunked = [&](std::int64_t rows, Recompute how) {
+    auto f = std::make_unique<Fixture>(GetParam().config);
+    f->model.set_mlp_chunk(rows);
+    f->model.set_activations(ActivationPlan::uniform(GetParam().config.layers, how));
+    EXPECT_NEAR(f->loss(ids, targets, 2, true), loss, rows < 48 ? 1e-6 * loss : 0) << rows;
+    return f;
+  };
+  EXPECT_EQ(chunked(48, Recompute::block)->gradients(), whole.gradients());
+  EXPECT_LT(relative_error(chunked(1, Recompute::block)->gradients(), whole.gradients()), 1e-5);
+  const std::vector<float> kept = chunked(10, Recompute::none)->gradients();
+  EXPECT_LT(relative_error(kept, whole.gradients()), 1e-5);
+  for (const Recompute how : {Recompute::attention, Recompute::mlp, Recompute::block})
+    EXPECT_EQ(chunked(10, how)->gradients(), kept);
+}
+
 // Three steps of gradient descent.
-std::vector<double> descend(Fixture& f, const Tensor& ids, const Tensor& targets) {
+std::vector<double> descend(Fixture& f, const Tensor& ids, const Tensor& targets, std::int64_t batch) {
   std::vector<double> losses;
   Parameters& p = f.model.parameters();
   for (int step = 0; step < 3; ++step) {
-    losses.push_back(f.loss(ids, targets, 2, true));
+    losses.push_back(f.loss(ids, targets, batch, true));
     float* w = p.values.data<float>();
     const float* g = p.gradients.data<float>();
     for (std::int64_t i = 0; i < p.size(); ++i) w[i] -= 0.1f * g[i];
@@ -224,43 +252,58 @@ std::vector<double> descend(Fixture& f, const Tensor& ids, const Tensor& targets
   return losses;
 }
 
-TEST_P(Families, SavedTensorsMayBeElsewhere) {
-  for (const Recompute how : {Recompute::none, Recompute::block}) {
+// 22 sequences make tensors that are large enough to leave.
+TEST_P(Families, OffloadedActivationsGiveTheSameBits) {
+  using enum Recompute;
+  for (const Recompute how : {none, attention, mlp, block}) {
     Fixture kept(GetParam().config), moved(GetParam().config);
-    test::HostStore store;
-    moved.hooks = &store;
-    for (Fixture* f : {&kept, &moved}) f->model.set_recompute(RecomputePlan::uniform(GetParam().config.layers, how));
-    const Tensor ids = tokens(kept.ctx, 48, 37, 5), targets = tokens(kept.ctx, 48, 37, 6);
-    EXPECT_EQ(descend(moved, ids, targets), descend(kept, ids, targets));
+    for (Fixture* f : {&kept, &moved}) f->model.set_mlp_chunk(how == Recompute::block ? 10 : 0);
+    HostOffload offload(moved.ctx, std::size_t{1} << 30);
+    kept.model.set_activations({{{how}, {how}}});
+    moved.model.set_activations({{{how, true}, {how, true}}}, &offload);
+    const Tensor ids = tokens(kept.ctx, 22 * 24, 37, 5), targets = tokens(kept.ctx, 22 * 24, 37, 6);
+    EXPECT_EQ(descend(moved, ids, targets, 22), descend(kept, ids, targets, 22));
     EXPECT_EQ(moved.gradients(), kept.gradients());
-    EXPECT_GE(store.fetched, store.packed) << "what is packed is needed";
-    EXPECT_EQ(store.unannounced, 0);
-    EXPECT_GT(store.packed, 0);
-    EXPECT_LT(moved.held, kept.held / 4);
+    const OffloadedBytes& bytes = offload.bytes();
+    EXPECT_GT(bytes.moved, 0u);
+    EXPECT_EQ(bytes.fetched, bytes.moved);
+    EXPECT_EQ(moved.held, kept.held - bytes.moved);
   }
+}
+
+// What a block keeps is its input, attention's output and, where it is large enough, its log-sum-exp: each once.
+TEST(Decoder, ABlockThatRecomputesOffloadsWhatItKeeps) {
+  Fixture f(tiny());
+  HostOffload offload(f.ctx, std::size_t{1} << 30);
+  f.model.set_activations({{{Recompute::block, true}, {Recompute::block}}}, &offload);
+  const std::int64_t n = 22 * 24;
+  f.loss(tokens(f.ctx, n, 37, 5), tokens(f.ctx, n, 37, 6), 22, true);
+  EXPECT_EQ(offload.bytes().moved, 2u * n * 32 * sizeof(float));
+  EXPECT_EQ(offload.bytes().late, 0u);
 }
 
 INSTANTIATE_TEST_SUITE_P(Decoder, Families, testing::ValuesIn(families()), [](const auto& i) { return i.param.name; });
 
-TEST(Decoder, APlanOfRecomputationDecidesBlockByBlock) {
-  const auto held = [](const RecomputePlan& plan) {
+TEST(Decoder, APlanDecidesBlockByBlock) {
+  const auto held = [](const ActivationPlan& plan) {
     Fixture f(tiny());
-    f.model.set_recompute(plan);
+    f.model.set_activations(plan);
     f.loss(tokens(f.ctx, 48, 37, 5), tokens(f.ctx, 48, 37, 6), 2, true);
     return f.held;
   };
   using enum Recompute;
-  const std::size_t all = held({{none, none}}), least = held({{block, block}});
-  const std::size_t no_mlp = held({{mlp, mlp}}), no_attention = held({{attention, attention}});
-  EXPECT_EQ(held({{none, block}}), (all + least) / 2);
-  EXPECT_EQ(held({{mlp, none}}), (all + no_mlp) / 2);
-  EXPECT_EQ(held({{mlp, attention}}), (no_mlp + no_attention) / 2);
+  const std::size_t all = held({{{none}, {none}}}), least = held({{{block}, {block}}});
+  const std::size_t no_mlp = held({{{mlp}, {mlp}}}), no_attention = held({{{attention}, {attention}}});
+  EXPECT_EQ(held({{{none}, {block}}}), (all + least) / 2);
+  EXPECT_EQ(held({{{mlp}, {none}}}), (all + no_mlp) / 2);
+  EXPECT_EQ(held({{{mlp}, {attention}}}), (no_mlp + no_attention) / 2);
   EXPECT_LT(least, no_mlp);
   EXPECT_LT(least, no_attention);
   EXPECT_LT(no_mlp, all);
   EXPECT_LT(no_attention, all);
   Fixture f(tiny());
-  EXPECT_THROW(f.model.set_recompute({{block}}), Error) << "the model has two blocks";
+  EXPECT_THROW(f.model.set_activations({{{block}}}), Error) << "the model has two blocks";
+  EXPECT_THROW(f.model.set_activations({{{none}, {none, true}}}), Error) << "nobody takes them";
 }
 
 TEST(Decoder, StartsTheSameForAnyThreadCountAndPadding) {
@@ -311,13 +354,7 @@ TEST(Decoder, MicroBatchesAddUpToOneBatch) {
     tape.backward(out.sum.slot, {}, f.ctx);
   }
   const std::vector<float> parts = f.gradients();
-  double error = 0, norm = 0;
-  for (std::size_t i = 0; i < whole.size(); ++i) {
-    error += std::pow(static_cast<double>(parts[i]) - whole[i], 2);
-    norm += std::pow(static_cast<double>(whole[i]), 2);
-  }
-  EXPECT_LT(std::sqrt(error / norm), 1e-5);
-  EXPECT_GT(norm, 0);
+  EXPECT_LT(relative_error(parts, whole), 1e-5);
 }
 
 TEST(Rope, ScalesFrequenciesAsDefined) {
