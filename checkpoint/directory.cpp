@@ -12,6 +12,7 @@
 
 #include "checkpoint/files.h"
 #include "checkpoint/manifest.h"
+#include "comm/inject.h"
 #include "core/check.h"
 #include "core/log.h"
 
@@ -73,6 +74,16 @@ bool left_by_an_attempt(const fs::path& path) {
   std::error_code error;
   return (attempt == "removed" || (!attempt.empty() && attempt.find_first_not_of("0123456789") == std::string::npos)) &&
          fs::is_directory(fs::symlink_status(path, error));
+}
+
+// Under one other name first: an attempt that still lives can then commit all of its folder or nothing.
+std::error_code remove_left(const fs::path& path) {
+  const fs::path doomed = path.parent_path() / (path.stem().string() + ".tmp-removed");
+  std::error_code error;
+  if (path != doomed) fs::remove_all(doomed, error);
+  if (!error && path != doomed) fs::rename(path, doomed, error);
+  if (!error) fs::remove_all(doomed, error);
+  return error;
 }
 
 // Makes room for a checkpoint where something else has its name.
@@ -138,22 +149,14 @@ int remove_stale(const fs::path& folder) {
   for (const fs::path& path : entries_of(folder)) {
     if (!left_by_an_attempt(path)) continue;
     log::info("removing ", path.string(), ", left by an attempt that did not finish");
-    std::error_code error;
-    fs::remove_all(path, error);
+    const std::error_code error = remove_left(path);
     if (error) log::warn("cannot remove ", path.string(), ": ", error.message());
     removed += !error;
   }
   return removed;
 }
 
-std::error_code remove_checkpoint(const fs::path& path) {
-  const fs::path doomed = path.string() + ".tmp-removed";
-  std::error_code error;
-  fs::remove_all(doomed, error);
-  if (!error) fs::rename(path, doomed, error);
-  if (!error) fs::remove_all(doomed, error);
-  return error;
-}
+std::error_code remove_checkpoint(const fs::path& path) { return remove_left(path); }
 
 void remove_all_checkpoints(const fs::path& folder) {
   for (const CheckpointEntry& entry : list_checkpoints(folder))
@@ -171,7 +174,7 @@ FolderIdentity identity_of(const fs::path& path) {
 void commit_directory(const fs::path& temporary, const fs::path& final) {
   std::error_code ignored;
   if (fs::exists(fs::symlink_status(final, ignored)) && !holds_checkpoint(final)) set_aside(final);
-  int result = ::rename(temporary.c_str(), final.c_str());
+  int result = tried(IoCall::rename, [&] { return ::rename(temporary.c_str(), final.c_str()); });
   if (result != 0 && (errno == ENOTEMPTY || errno == EEXIST)) {
     // One of this step is there already (a damaged one that was walked over, or the same step again): swap, so that
     // at no moment neither exists.
@@ -184,7 +187,6 @@ void commit_directory(const fs::path& temporary, const fs::path& final) {
   }
   if (result != 0) fail("cannot rename ", temporary.string(), " to ", final.string(), ": ", std::strerror(errno));
   sync_directory(final.parent_path());
-  fs::remove_all(temporary);  // the one replaced, if any
 }
 
 std::vector<CheckpointEntry> superseded(const fs::path& folder, std::int64_t step, const Retention& keep) {

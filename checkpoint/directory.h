@@ -41,8 +41,9 @@ void remove_all_checkpoints(const std::filesystem::path& folder);
 using FolderIdentity = std::optional<std::pair<std::uint64_t, std::uint64_t>>;
 FolderIdentity identity_of(const std::filesystem::path&);
 
-// Moves the finished folder `temporary` to `final` and makes that durable; takes the place of an older checkpoint at
-// once. Something else of that name is set aside under another one.
+// Moves the finished folder `temporary` to `final` and makes that durable. A checkpoint of that name is replaced at
+// once and has the name `temporary` from then on, for the caller to remove (where the file system cannot exchange
+// names, it is removed before). Something else of that name is set aside under another one.
 void commit_directory(const std::filesystem::path& temporary, const std::filesystem::path& final);
 
 struct Retention {

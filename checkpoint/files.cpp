@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "comm/inject.h"
 #include "core/check.h"
 
 namespace ring {
@@ -24,7 +25,8 @@ constexpr std::size_t kBlock = 4 << 20;
 
 int open_file(const std::filesystem::path& path, int flags, const char* what) {
   int fd;
-  do fd = ::open(path.c_str(), flags | O_CLOEXEC, 0666);
+  const auto open = [&] { return ::open(path.c_str(), flags | O_CLOEXEC, 0666); };
+  do fd = flags & O_CREAT ? tried(IoCall::create, open) : open();
   while (fd < 0 && errno == EINTR);
   if (fd < 0) fail_errno(what, path, errno);
   return fd;
@@ -96,7 +98,7 @@ std::uint64_t File::size() const {
 void File::reserve(std::uint64_t bytes) {
   if (bytes == 0) return;
   int result;
-  do result = ::fallocate(fd_, 0, 0, static_cast<off_t>(bytes));
+  do result = tried(IoCall::reserve, [&] { return ::fallocate(fd_, 0, 0, static_cast<off_t>(bytes)); });
   while (result != 0 && errno == EINTR);
   if (result == 0 || errno == EOPNOTSUPP || errno == ENOSYS) return;  // some file systems cannot: writing will tell
   const int error = errno;
@@ -109,7 +111,9 @@ void File::reserve(std::uint64_t bytes) {
 void File::write_at(std::uint64_t offset, const void* data, std::size_t bytes) {
   const char* p = static_cast<const char*>(data);
   while (bytes > 0) {
-    const ssize_t n = ::pwrite(fd_, p, bytes, static_cast<off_t>(offset));
+    std::size_t part = bytes;
+    const ssize_t n = tried(
+        IoCall::write, [&] { return ::pwrite(fd_, p, part, static_cast<off_t>(offset)); }, &part);
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0) fail_errno("write", path_, n < 0 ? errno : ENOSPC);
     p += n;
@@ -121,7 +125,9 @@ void File::write_at(std::uint64_t offset, const void* data, std::size_t bytes) {
 void File::read_at(std::uint64_t offset, void* data, std::size_t bytes) const {
   char* p = static_cast<char*>(data);
   while (bytes > 0) {
-    const ssize_t n = ::pread(fd_, p, bytes, static_cast<off_t>(offset));
+    std::size_t part = bytes;
+    const ssize_t n = tried(
+        IoCall::read, [&] { return ::pread(fd_, p, part, static_cast<off_t>(offset)); }, &part);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) fail_errno("read", path_, errno);
     if (n == 0) fail(path_.string(), " ends at byte ", offset, ", ", bytes, " bytes too early");
@@ -132,18 +138,19 @@ void File::read_at(std::uint64_t offset, void* data, std::size_t bytes) const {
 }
 
 void File::resize(std::uint64_t bytes) {
-  if (::ftruncate(fd_, static_cast<off_t>(bytes)) != 0) fail_errno("resize", path_, errno);
+  if (tried(IoCall::resize, [&] { return ::ftruncate(fd_, static_cast<off_t>(bytes)); }) != 0)
+    fail_errno("resize", path_, errno);
 }
 
 void File::sync() {
-  if (::fsync(fd_) != 0) fail_errno("sync", path_, errno);
+  if (tried(IoCall::fsync, [&] { return ::fsync(fd_); }) != 0) fail_errno("sync", path_, errno);
 }
 
 void File::drop_cache() const { ::posix_fadvise(fd_, 0, 0, POSIX_FADV_DONTNEED); }
 
 void sync_directory(const std::filesystem::path& directory) {
   const int fd = open_file(directory.empty() ? "." : directory, O_RDONLY | O_DIRECTORY, "open the directory");
-  const int error = ::fsync(fd) == 0 ? 0 : errno;
+  const int error = tried(IoCall::fsync, [&] { return ::fsync(fd); }) == 0 ? 0 : errno;
   ::close(fd);
   if (error != 0 && error != EINVAL) fail_errno("sync the directory", directory, error);  // EINVAL: it has no such call
 }

@@ -173,12 +173,16 @@ Tensor read_tensor(const fs::path& checkpoint, const Manifest& manifest, const s
 
 Manifest load_state(const fs::path& checkpoint, State& state, const Stream& stream) {
   Manifest manifest = read_manifest(checkpoint);
+  fill_state(checkpoint, manifest, state, stream);
+  return manifest;
+}
+
+void fill_state(const fs::path& folder, const Manifest& manifest, State& state, const Stream& stream) {
   WeightsReport report = compare_weights(manifest, state, "");
   compare_values(manifest, state, report);
-  if (!report.complete()) fail("checkpoint ", checkpoint.string(), " does not fit this run:", report.problems());
-  load_tensors(checkpoint, manifest, state, report.matching, stream);
+  if (!report.complete()) fail("checkpoint ", folder.string(), " does not fit this run:", report.problems());
+  load_tensors(folder, manifest, state, report.matching, stream);
   set_values(manifest, state);
-  return manifest;
 }
 
 WeightsReport load_weights(const fs::path& checkpoint, State& state, const std::string& prefix, const Stream& stream,

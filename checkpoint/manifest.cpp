@@ -128,11 +128,11 @@ void check_apart(const std::string& file, Extents extents) {
     if (extents[i].first < extents[i - 1].second) fail("'", file, "': two tensors share the byte ", extents[i].first);
 }
 
-void check_parts(const Manifest& m) {
+void check_parts(const Manifest& m, Cover cover) {
   const std::map<std::string, std::uint64_t> sizes = check_files(m);
   std::map<std::string, Extents> extents;
   for (const auto& [name, t] : m.tensors) {
-    check_cover(name, t);
+    check_cover(name, t, cover);
     for (const SavedSlice& s : t.slices) {
       const auto file = sizes.find(s.file);
       if (file == sizes.end()) fail("tensor '", name, "' lies in '", s.file, "', which is not listed");
@@ -147,7 +147,7 @@ void check_parts(const Manifest& m) {
   for (const auto& [file, list] : extents) check_apart(file, list);
 }
 
-Manifest from_json(const json& j) {
+Manifest from_json(const json& j, Cover cover) {
   if (j.at("format") != kFormat) fail("format is ", j.at("format").dump(), ", expected \"", kFormat, "\"");
   if (j.at("version") != kVersion)
     fail("version is ", j.at("version").dump(), ", this program reads version ", kVersion);
@@ -156,12 +156,14 @@ Manifest from_json(const json& j) {
   if (m.step < 0) fail("step is ", m.step);
   m.world = whole_number<int>(section(j, "layout").at("world"));
   if (m.world < 1) fail("world is ", m.world);
+  if (j.contains("token")) m.token = whole_number<std::int64_t>(j.at("token"));
+  if (m.token < 0) fail("token is ", m.token);
   m.metadata = section(j, "metadata").dump();
   for (const auto& [name, value] : section(j, "values").items()) m.values.emplace(name, value_from(value));
   for (const auto& [name, f] : section(j, "files").items())
     m.files.push_back({name, whole_number<std::uint64_t>(f.at("bytes")), f.at("xxh3").get<std::string>()});
   for (const auto& [name, t] : section(j, "tensors").items()) m.tensors.emplace(name, tensor_from(t));
-  check_parts(m);
+  check_parts(m, cover);
   return m;
 }
 
@@ -226,13 +228,13 @@ void check_disjoint(const std::string& name, const SavedTensor& t) {
 
 }  // namespace
 
-void check_cover(const std::string& name, const SavedTensor& t) {
+void check_cover(const std::string& name, const SavedTensor& t, Cover cover) {
   check_countable(name, t);
   for (const SavedSlice& s : t.slices) check_inside(name, t.global_shape, s.region);
   check_disjoint(name, t);
   std::int64_t covered = 0;
   for (const SavedSlice& s : t.slices) covered += s.region.numel();
-  if (covered != t.global_shape.numel())
+  if (cover == Cover::whole && covered != t.global_shape.numel())
     fail("tensor '", name, "' of shape ", t.global_shape, " has ", t.global_shape.numel(),
          " elements, its slices hold ", covered);
 }
@@ -242,9 +244,9 @@ std::string to_text(const Manifest& m) {
   std::map<std::string, json> files;
   for (const SavedFile& f : m.files) files[f.name] = {{"bytes", f.bytes}, {"xxh3", f.xxh3}};
   try {
-    out << "{\n \"format\": \"" << kFormat << "\",\n \"version\": " << kVersion << ",\n \"step\": " << m.step
-        << ",\n \"layout\": {\"world\": " << m.world << "},\n \"metadata\": " << json::parse(m.metadata).dump()
-        << ",\n";
+    out << "{\n \"format\": \"" << kFormat << "\",\n \"version\": " << kVersion << ",\n \"step\": " << m.step << ",\n";
+    if (m.token) out << " \"token\": " << m.token << ",\n";
+    out << " \"layout\": {\"world\": " << m.world << "},\n \"metadata\": " << json::parse(m.metadata).dump() << ",\n";
     write_entries(out, "values", m.values);
     out << " \"files\": {";
     const char* comma = "\n";
@@ -259,7 +261,7 @@ std::string to_text(const Manifest& m) {
   return body + hash_suffix(body);
 }
 
-Manifest parse_manifest(const std::string& text) {
+Manifest parse_manifest(const std::string& text, Cover cover) {
   const std::size_t tail = hash_suffix("").size();
   if (text.size() > kMostText) fail("has ", text.size(), " bytes, at most ", kMostText, " are read");
   if (text.size() < tail) fail("is cut short: ", text.size(), " bytes");
@@ -271,7 +273,7 @@ Manifest parse_manifest(const std::string& text) {
     return true;
   };
   try {
-    return from_json(json::parse(text, not_too_deep));
+    return from_json(json::parse(text, not_too_deep), cover);
   } catch (const json::exception& e) {
     fail("is not a manifest that this program reads: ", e.what());
   }

@@ -36,6 +36,7 @@ struct SavedFile {
 struct Manifest {
   std::int64_t step = 0;
   int world = 1;                // ranks that wrote it
+  std::int64_t token = 0;       // of the process that wrote it (checkpoint/writer_token.h); 0: it had none
   std::string metadata = "{}";  // JSON object of the trainer's: config, versions
   std::map<std::string, StateValue> values;
   std::vector<SavedFile> files;
@@ -44,12 +45,14 @@ struct Manifest {
   std::uint64_t tensor_bytes() const;
 };
 
-// Whether the slices cover the tensor exactly once; else an Error names `name`.
-void check_cover(const std::string& name, const SavedTensor&);
+// What the slices of a tensor make: all of it, or one rank's part.
+enum class Cover { whole, part };
+// Whether the slices lie in the tensor, do not overlap, and cover what they should; else an Error names `name`.
+void check_cover(const std::string& name, const SavedTensor&, Cover = Cover::whole);
 
 std::string to_text(const Manifest&);
 // Error when a byte was changed, when the file is not a manifest, or when its parts contradict each other.
-Manifest parse_manifest(const std::string& text);
+Manifest parse_manifest(const std::string& text, Cover = Cover::whole);
 Manifest read_manifest(const std::filesystem::path& checkpoint);  // Error names the file
 
 // Values travel as JSON text that keeps every bit, infinities and NaN included.

@@ -56,6 +56,8 @@ Tensor read_tensor(const std::filesystem::path& checkpoint, const Manifest&, con
 // the saved ones that it meets. Error, before anything is overwritten, lists every name that only one side has and
 // every differing dtype or shape.
 Manifest load_state(const std::filesystem::path& checkpoint, State&, const Stream&);
+// The same of a manifest whose files lie in `folder`.
+void fill_state(const std::filesystem::path& folder, const Manifest&, State&, const Stream&);
 
 // How the tensors whose names start with a prefix compare between a checkpoint and a registry.
 struct WeightsReport {

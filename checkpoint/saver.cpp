@@ -7,13 +7,13 @@
 #include <utility>
 
 #include "comm/host.h"
+#include "core/clock.h"
+#include "core/log.h"
 
 namespace ring {
 namespace {
 
 constexpr std::int64_t kMostStepsToRetry = 256;
-
-double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 // Doubles with every failure.
 std::int64_t steps_to_retry(std::int64_t failures) {
@@ -21,11 +21,11 @@ std::int64_t steps_to_retry(std::int64_t failures) {
 }
 
 // Error, on every rank, where one has no memory for it.
-Snapshot take_snapshot(const State& state, const Stream& stream, SnapshotRoom& room, Mesh& mesh) {
+Snapshot take_together(const std::function<Snapshot()>& take, Mesh& mesh) {
   std::optional<Snapshot> snapshot;
   std::string problem;
   try {
-    snapshot.emplace(state.snapshot(stream, &room));
+    snapshot.emplace(take());
   } catch (const OutOfMemory& e) {
     problem = e.what();
   }
@@ -35,31 +35,78 @@ Snapshot take_snapshot(const State& state, const Stream& stream, SnapshotRoom& r
   return *std::move(snapshot);
 }
 
+// What cannot be sealed does not count, and the run goes on.
+void seal(MemoryTier& tier, const Snapshot& snapshot, std::int64_t step, const std::string& metadata) try {
+  tier.seal(snapshot, step, metadata);
+} catch (const Error& e) {
+  log::warn("the snapshot of step ", step, " is not kept in memory: ", e.what());
+}
+
 }  // namespace
 
-Saver::Saver(const CheckpointConfig& config, std::string folder, Mesh& mesh, OnEnd on_end)
-    : config_(config), folder_(std::move(folder)), mesh_(mesh), on_end_(std::move(on_end)) {
+Saver::Saver(const CheckpointConfig& config, std::string folder, Mesh& mesh, SaverParts parts, OnEnd on_end)
+    : config_(config), folder_(std::move(folder)), mesh_(mesh), parts_(parts), on_end_(std::move(on_end)) {
+  RING_CHECK(!parts.saving.keeps || parts.tier, "snapshots are to be kept, and there is no memory for them");
   group();
 }
 
 // Steps that go on exchange through host(), in an order that a save must not disturb.
-WriterGroup Saver::group() { return writer_group(config_.mode == SaveMode::async ? mesh_.background() : mesh_.host()); }
+WriterGroup Saver::group() {
+  WriterGroup group = writer_group(async() ? mesh_.background() : mesh_.host());
+  group.token = parts_.token;
+  return group;
+}
+
+// And lets go of it: the next one may need its place.
+void Saver::wait_for_seal() {
+  if (sealed_.valid()) std::exchange(sealed_, {}).get();
+}
+
+// A copy if there is to be one, which the launcher keeps if it is to keep any.
+Saver::SharedSnapshot Saver::take(const State& state, const Stream& stream, std::int64_t step,
+                                  const std::string& metadata) {
+  if (parts_.saving.copies() == 0) return std::make_shared<const Snapshot>(state.live(stream));
+  if (!parts_.saving.keeps)
+    return std::make_shared<const Snapshot>(take_together([&] { return state.snapshot(stream, &room_); }, mesh_));
+  wait_for_seal();
+  const auto snapshot = std::make_shared<const Snapshot>(parts_.tier->take(state, stream));
+  sealed_ = std::async(async() ? std::launch::async : std::launch::deferred,
+                       [tier = parts_.tier, snapshot, step, metadata] { seal(*tier, *snapshot, step, metadata); });
+  if (!async()) sealed_.wait();
+  return snapshot;
+}
+
+KeptOutcome Saver::keep(const State& state, const Stream& stream, std::int64_t step, const std::string& metadata) {
+  const double asked = seconds_now();
+  wait_for_seal();
+  KeptOutcome outcome{.bytes = state.bytes(), .waited_seconds = seconds_now() - asked};
+  outcome.copied = take(state, stream, step, metadata)->copied();
+  outcome.stall_seconds = seconds_now() - asked;
+  return outcome;
+}
+
+void Saver::forget_kept() {
+  wait_for_seal();
+  if (parts_.tier) parts_.tier->forget();
+}
 
 Saver::Job Saver::job(const State& state, const Stream& stream, std::int64_t step, const std::string& metadata,
                       const Retention& keep, Event& copied) {
-  auto snapshot = std::make_shared<const Snapshot>(take_snapshot(state, stream, room_, mesh_));
+  SharedSnapshot snapshot = take(state, stream, step, metadata);
+  if (parts_.saving.keeps) parts_.tier->hold();
   copied = snapshot->copied();
-  return [folder = folder_, step, metadata, keep, group = group(), snapshot = std::move(snapshot)] {
+  return [folder = folder_, step, metadata, keep, group = group(), snapshot = std::move(snapshot), sealed = sealed_] {
+    if (sealed.valid()) sealed.wait();
     write_checkpoint(folder, step, *snapshot, metadata, keep, group);
-    return now();
+    return seconds_now();
   };
 }
 
 Event Saver::begin(const State& state, const Stream& stream, std::int64_t step, const std::string& metadata,
                    Retention keep) {
-  const double asked = now();
+  const double asked = seconds_now();
   end(step);
-  began_ = now();
+  began_ = seconds_now();
   outcome_ = {.step = step, .bytes = state.bytes(), .waited_seconds = began_ - asked};
   Event copied;
   Job write;
@@ -68,11 +115,10 @@ Event Saver::begin(const State& state, const Stream& stream, std::int64_t step, 
   } catch (const SaveFailed& e) {
     write = [error = SaveFailed(e)]() -> double { throw error; };
   }
-  const bool async = config_.mode == SaveMode::async;
-  written_ = std::async(async ? std::launch::async : std::launch::deferred, std::move(write));
-  if (!async) written_.wait();
-  outcome_.stall_seconds = now() - asked;
-  if (!async) end(step);
+  written_ = std::async(async() ? std::launch::async : std::launch::deferred, std::move(write));
+  if (!async()) written_.wait();
+  outcome_.stall_seconds = seconds_now() - asked;
+  if (!async()) end(step);
   return copied;
 }
 
@@ -82,12 +128,13 @@ bool Saver::working() const {
 
 void Saver::learn(std::int64_t step) {
   double ended = 0;
+  if (parts_.saving.keeps) parts_.tier->release();
   try {
     ended = written_.get();
     saved_step_ = outcome_.step;
     failures_ = 0;
   } catch (const SaveFailed& e) {
-    ended = now();
+    ended = seconds_now();
     outcome_.error = e.what();
     retry_step_ = step + steps_to_retry(++failures_);
   }

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "checkpoint/files.h"
+#include "comm/run_phase.h"
 
 namespace ring {
 namespace {
@@ -172,12 +173,29 @@ std::uint64_t most_bytes(const std::vector<PlannedSlice>& slices) {
   return total;
 }
 
+// The bytes of a tensor on any device, block by block.
+class Blocks {
+ public:
+  explicit Blocks(const Stream& stream) : stream_(stream) {}
+  const std::byte* read(const Tensor& t, std::uint64_t at, std::size_t bytes) {
+    if (t.device().backend == Backend::cpu) return t.raw() + at;
+    if (!block_) block_ = stream_.impl().host_buffer(kBlock);
+    stream_.impl().copy(block_.get(), t.raw() + at, bytes);
+    stream_.synchronize();  // host waits: checkpoint
+    return static_cast<const std::byte*>(block_.get());
+  }
+
+ private:
+  const Stream& stream_;
+  std::shared_ptr<void> block_;
+};
+
 // Hashed twice, for the slice and for the file, while a block is in the cache.
-void append_slice(Appender& out, SavedSlice& slice, const Tensor& tensor) {
+void append_slice(Appender& out, SavedSlice& slice, const Tensor& tensor, Blocks& blocks) {
   Hasher hasher;
   for (std::uint64_t at = 0; at < slice.bytes; at += kBlock) {
     const std::size_t count = std::min<std::uint64_t>(kBlock, slice.bytes - at);
-    const std::byte* bytes = tensor.raw() + at;
+    const std::byte* bytes = blocks.read(tensor, at, count);
     hasher.update(bytes, count);
     out.append(bytes, count);
   }
@@ -201,12 +219,14 @@ SavedFile write_shard(const std::filesystem::path& path, const std::vector<Plann
   const File layout(memory.path(), File::Mode::read);
   state.wait();
   Appender out(file);
+  Blocks blocks(state.stream());
   for (const PlannedSlice* s : by_offset(slices)) {
     if (s->slice->bytes > 0) out.append_from(layout, s->slice->offset);
-    append_slice(out, *s->slice, state.tensors().at(s->name).local);
+    append_slice(out, *s->slice, state.tensors().at(s->name).local, blocks);
   }
   out.append_from(layout, layout.size());
   file.resize(out.size());
+  enter(RunPhase::sync);
   file.sync();
   return {path.filename().string(), out.size(), out.hash()};
 }

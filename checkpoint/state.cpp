@@ -2,6 +2,8 @@
 
 #include <cctype>
 
+#include "core/copy_stream.h"
+
 namespace ring {
 namespace {
 
@@ -9,26 +11,26 @@ constexpr std::size_t kAlign = 64;
 
 std::size_t aligned(std::size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
 
-// A CPU copies while the caller waits, on any stream.
-Stream copy_stream(const Stream& stream) {
-  return stream.device().backend == Backend::cpu ? stream : Stream::create(stream.device());
-}
-
 bool suffices(const SnapshotRoom& room, std::size_t bytes) {
   return room.memory && room.bytes >= bytes && room.memory.use_count() == 1;
+}
+
+std::size_t room_for(const std::map<std::string, StateTensor>& tensors) {
+  std::size_t bytes = 0;
+  for (const auto& [name, t] : tensors) bytes += aligned(t.local.bytes());
+  return bytes;
 }
 
 // Host memory for a state's tensors, taken at once.
 class HostRoom {
  public:
   HostRoom(const Stream& stream, const std::map<std::string, StateTensor>& tensors, SnapshotRoom* room) {
-    std::size_t bytes = 0;
-    for (const auto& [name, t] : tensors) bytes += aligned(t.local.bytes());
+    const std::size_t bytes = room_for(tensors);
     memory_ = room && suffices(*room, bytes) ? room->memory : stream.impl().host_buffer(bytes);
     if (!memory_ && bytes > 0)
       throw OutOfMemory("no host memory for a copy of this rank's state, " + bytes_text(bytes),
                         "Every save makes one: end other programs, or take a machine with more memory");
-    if (room) *room = {memory_, bytes};
+    if (room && room->memory != memory_) *room = {memory_, bytes};
   }
   Tensor next(const Tensor& like) {
     std::byte* const place = static_cast<std::byte*>(memory_.get()) + used_;
@@ -87,6 +89,16 @@ std::uint64_t State::bytes() const {
   std::uint64_t total = 0;
   for (const auto& [name, t] : tensors_) total += t.local.bytes();
   return total;
+}
+
+std::uint64_t State::snapshot_bytes() const { return room_for(tensors_); }
+
+Snapshot State::live(const Stream& stream) const {
+  stream.synchronize();  // host waits: checkpoint
+  Snapshot s(of_rank_0_, stream);
+  s.tensors_ = tensors_;
+  for (const auto& [name, slot] : values_) s.values_.emplace(name, read_slot(slot));
+  return s;
 }
 
 Snapshot State::snapshot(const Stream& stream, SnapshotRoom* kept) const {

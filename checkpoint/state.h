@@ -41,16 +41,17 @@ struct SnapshotRoom {
 };
 
 // A copy of a State in host memory, which nothing changes any more: a checkpoint is written from it by any thread while
-// the run goes on. It takes as much host memory as this rank's tensors, State::bytes(), page-locked where they are on a
-// GPU, until it is destroyed, or as long as its SnapshotRoom lives.
+// the run goes on (State::live() makes one without a copy). It takes as much host memory as this rank's tensors,
+// State::bytes(), page-locked where they are on a GPU, until it is destroyed, or as long as its SnapshotRoom lives.
 class Snapshot {
  public:
   // Their local tensors are in host memory. On a GPU they may still be on their way: see copied() and wait().
   const std::map<std::string, StateTensor>& tensors() const { return tensors_; }
   const std::map<std::string, StateValue>& values() const { return values_; }
   bool must_agree(const std::string& name) const { return !of_rank_0_.contains(name); }
-  const Event& copied() const { return copied_; }  // every copy is there
-  void wait() const { copied_.synchronize(); }     // blocks the host until then
+  const Event& copied() const { return copied_; }   // every copy is there
+  void wait() const { copied_.synchronize(); }      // blocks the host until then
+  const Stream& stream() const { return stream_; }  // for reading live tensors
 
  private:
   friend class State;
@@ -73,13 +74,17 @@ class State {
   const std::map<std::string, StateTensor>& tensors() const { return tensors_; }
   const std::map<std::string, StateSlot>& values() const { return values_; }
   bool must_agree(const std::string& name) const { return !of_rank_0_.contains(name); }
-  std::uint64_t bytes() const;  // of all local tensors
+  std::uint64_t bytes() const;           // of all local tensors
+  std::uint64_t snapshot_bytes() const;  // that a SnapshotRoom needs for them
 
   // The tensors as the work queued on `stream` leaves them, and the values as they are now. On a GPU the copies run on
   // a stream of their own, and the host does not wait for them: whatever changes the tensors from now on must come
   // after copied(). `room`: its memory is used if it suffices and no snapshot holds it, and replaced otherwise. Error:
   // there is not enough host memory.
   Snapshot snapshot(const Stream& stream, SnapshotRoom* room = nullptr) const;
+  // The same without a copy: its tensors are the live ones, on their device, and nothing may change them while it is
+  // read. Waits for the work queued on `stream`.
+  Snapshot live(const Stream& stream) const;
 
  private:
   void claim(const std::string& name) const;

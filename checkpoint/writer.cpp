@@ -8,6 +8,7 @@
 #include "checkpoint/plan.h"
 #include "checkpoint/shard.h"
 #include "comm/host.h"
+#include "comm/run_phase.h"
 #include "core/log.h"
 
 namespace ring {
@@ -49,7 +50,12 @@ class Writing {
     plan_.step = step;
   }
 
+  ~Writing() { enter(RunPhase::nothing); }
+  Writing(const Writing&) = delete;
+  Writing& operator=(const Writing&) = delete;
+
   fs::path run(const Snapshot& state, const std::string& metadata, const Retention& keep) {
+    enter(RunPhase::write);
     try {
       prepare(state);
       write_shards(state);
@@ -68,30 +74,48 @@ class Writing {
   bool first() const { return group_.rank == 0; }
   std::string own_shard() const { return shard_name(group_.rank); }
 
+  // Rank 0 commits, removes and tidies up, so its token counts.
+  void check_token() const {
+    if (first() && group_.token) group_.token->check();
+  }
+
+  bool taken_over(std::string& text) const try {
+    check_token();
+    return false;
+  } catch (const TakenOver& e) {
+    return text = e.what(), true;
+  } catch (const std::exception&) {
+    return false;
+  }
+
+  // "+" and its result, "-" and an error, or "!" and who has taken over, which is why files vanish.
+  std::string result_of(const std::function<std::string()>& part) const try {
+    return "+" + part();
+  } catch (const std::exception& e) {
+    std::string text;
+    return taken_over(text) ? "!" + text : str("-", e.what());
+  }
+
   // Runs this rank's part and exchanges the results. A failure on any rank becomes an Error on all of them, so that
   // nobody waits for a rank that gave up.
   std::vector<std::string> together(const std::function<std::string()>& part) {
-    std::string own;
-    try {
-      own = "+" + part();
-    } catch (const std::exception& e) {
-      if (group_.world == 1) throw SaveFailed(str("checkpoint ", final_.string(), ": ", e.what()));
-      own = str("-", e.what());
-    }
-    if (group_.world == 1) return {own.substr(1)};
-    std::vector<std::string> all = group_.all_gather(own);
+    const std::string own = result_of(part);
+    std::vector<std::string> all = group_.world == 1 ? std::vector{own} : group_.all_gather(own);
     RING_CHECK(static_cast<int>(all.size()) == group_.world, "all_gather returned ", all.size(), " texts for ",
                group_.world, " ranks");
     for (std::size_t r = 0; r < all.size(); ++r) {
-      if (all[r].starts_with('-'))
-        throw SaveFailed(str("checkpoint ", final_.string(), ": rank ", r, ": ", all[r].substr(1)));
+      const char kind = all[r].at(0);
       all[r].erase(0, 1);
+      if (kind == '!') throw TakenOver(all[r]);
+      const std::string rank = group_.world > 1 ? str("rank ", r, ": ") : "";
+      if (kind == '-') throw SaveFailed(str("checkpoint ", final_.string(), ": ", rank, all[r]));
     }
     return all;
   }
 
   void prepare(const Snapshot& state) {
     const std::vector<std::string> described = together([&] {
+      check_token();
       if (first()) create_temporary();
       return json{{"folder", temporary_.string()}, {"step", plan_.step}, {"state", describe_state(state)}}.dump();
     });
@@ -128,16 +152,20 @@ class Writing {
   void commit(const Snapshot& state, const std::string& metadata) {
     plan_.values = state.values();
     plan_.metadata = metadata;
+    if (group_.token) plan_.token = group_.token->number();
     together([&] {
       if (!first()) return std::string();
+      check_token();  // last: who takes over from now on moves the folder away before it looks for checkpoints
       commit_manifest(plan_, temporary_, final_);
       return std::string();
     });
   }
 
   void read_back() {
+    enter(RunPhase::read_back);
     try {
       together([&] {
+        check_token();
         Manifest manifest = read_manifest(final_);
         const auto own = static_cast<std::size_t>(group_.rank);
         const auto problems =
@@ -151,16 +179,19 @@ class Writing {
     }
   }
 
-  // It would only be in the way of the next one.
+  // It would only be in the way of the next one. What it had replaced is as good as before.
   void drop() {
     log::error("the checkpoint just written cannot be read back and is removed; older ones are kept");
-    if (const std::error_code error = remove_checkpoint(final_))
-      log::warn("cannot remove ", final_.string(), ": ", error.message());
+    std::error_code error = remove_checkpoint(final_);
+    std::error_code ignored;
+    if (!error && fs::exists(temporary_, ignored)) fs::rename(temporary_, final_, error);
+    if (error) log::warn("cannot remove ", final_.string(), ": ", error.message());
   }
 
-  // The checkpoint is there, whatever becomes of older ones.
+  // The checkpoint is there, whatever becomes of older ones and of the one that it replaced.
   void retain(const Retention& keep) {
     try {
+      fs::remove_all(temporary_);
       apply_retention(folder_, plan_.step, keep);
     } catch (const std::exception& e) {
       log::warn("old checkpoints are not removed: ", e.what());
@@ -182,7 +213,9 @@ void commit_manifest(const Manifest& manifest, const fs::path& temporary, const 
   const std::string text = to_text(manifest);
   parse_manifest(text);  // what is about to be committed can be read
   write_text(temporary / kManifestName, text);
+  enter(RunPhase::sync);
   sync_directory(temporary);
+  enter(RunPhase::commit);
   commit_directory(temporary, final);
 }
 

@@ -18,6 +18,7 @@
 #include "checkpoint/directory.h"
 #include "checkpoint/manifest.h"
 #include "checkpoint/state.h"
+#include "checkpoint/writer_token.h"
 #include "comm/communicator.h"
 
 namespace ring {
@@ -34,6 +35,7 @@ struct WriterGroup {
   int world = 1;
   // Everybody's text, in rank order, the same on every rank; also a barrier. Not needed for one rank alone.
   std::function<std::vector<std::string>(const std::string&)> all_gather;
+  const WriterToken* token = nullptr;  // rank 0's; null: nobody else writes there
 };
 // The communicator outlives the group. While steps go on, it must be one that none of them uses, with a CommQueue of
 // its own: otherwise the order of operations would differ between ranks.
@@ -41,7 +43,8 @@ WriterGroup writer_group(Communicator& host);
 
 // `metadata`: a JSON object stored with it (rank 0's counts). Returns the path of the checkpoint. SaveFailed, on all
 // ranks when it happens on one: the disk is full, a file system call fails, or the read-back differs. Error: ranks
-// disagree about what there is to save.
+// disagree about what there is to save. TakenOver, on all ranks: rank 0's token is not the newest; nothing is
+// committed.
 std::filesystem::path write_checkpoint(const std::filesystem::path& folder, std::int64_t step, const Snapshot&,
                                        const std::string& metadata, const Retention& = {}, const WriterGroup& = {});
 

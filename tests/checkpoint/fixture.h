@@ -102,6 +102,12 @@ inline fs::path write_small(const fs::path& folder, std::int64_t step, const Ret
   return write_checkpoint(folder, step, s.state.snapshot(stream()), R"({"config":"a: 1"})", keep);
 }
 
+inline void flip_byte(const fs::path& file, std::streamoff at) {
+  std::fstream f(file, std::ios::binary | std::ios::in | std::ios::out);
+  const int byte = f.seekg(at).get();
+  f.seekp(at).put(static_cast<char>(byte ^ 1));
+}
+
 inline std::string error_of(const std::function<void()>& act) {
   try {
     act();

@@ -115,6 +115,22 @@ TEST(IoFailures, ADiskThatDiesAndComesBackLeavesNothingBehind) {
 }
 
 // One rank's disk: the save fails on all of them, and all may go on.
+// A step that is saved again replaces its checkpoint, and what cannot be read back gives it up again.
+TEST(IoFailures, WhatWasReplacedComesBack) {
+  const TempFolder folder;
+  write_small(folder.path(), 10);
+  const SmallState other(20);
+  const IoWatch watch(folder.path().string(), [](const IoCall& call) {
+    if (call.name == "exchange") flip_byte(fs::path(call.path) / "shard-00000.h5", 5000);
+    return 0;
+  });
+  const std::string error =
+      error_of([&] { write_checkpoint(folder.path(), 10, other.state.snapshot(stream()), "{}"); });
+  EXPECT_TRUE(contains(error, "damaged")) << error;
+  expect_whole(folder.path(), "after the exchange");
+  EXPECT_EQ(names_in(folder.path()), std::vector<std::string>{checkpoint_name(10)});
+}
+
 TEST(IoFailures, OfOneRankAreThoseOfAll) {
   const TempFolder folder;
   write_small(folder.path(), 10);

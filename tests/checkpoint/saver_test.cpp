@@ -49,6 +49,16 @@ class Gate {
   int waiting_ = 0;
 };
 
+// Holds up every sync in `folder`, as a slow disk would.
+class SlowDisk : public Gate {
+ public:
+  explicit SlowDisk(const std::string& folder)
+      : watch_(folder, [this](const IoCall& c) { return c.name == "sync" ? (pass(), 0) : 0; }) {}
+
+ private:
+  IoWatch watch_;
+};
+
 // One rank's part of a run: its half of a tensor, which every step changes.
 struct Part {
   Tensor rows;
@@ -71,7 +81,7 @@ class Savers : public testing::Test {
 
   static std::unique_ptr<Mesh> alone() { return Mesh::join(WorkerEnvironment{}, {}, {.axes = {{"dp", 1}}}); }
   Saver make(const CheckpointConfig& config, Mesh& mesh) {
-    return Saver(config, checkpoints(), mesh, [this](const SaveOutcome& o) {
+    return Saver(config, checkpoints(), mesh, {.saving = saving_of(config)}, [this](const SaveOutcome& o) {
       const std::lock_guard lock(mutex_);
       outcomes_.push_back(o);
     });
@@ -106,18 +116,17 @@ class Savers : public testing::Test {
 
 TEST_F(Savers, StepsGoOnWhileADiskIsSlow) {
   const auto mesh = alone();
-  Gate gate;
-  const IoWatch watch(checkpoints(), [&](const IoCall& c) { return c.name == "sync" ? (gate.pass(), 0) : 0; });
+  SlowDisk disk(checkpoints());
   Saver saver = make({}, *mesh);
   Part part(0, 1);
   part.go_on();
   begin(saver, part);  // would never return if it waited for the disk
-  gate.await_somebody();
+  disk.await_somebody();
   for (int i = 0; i < 50; ++i) part.go_on();
   EXPECT_TRUE(saver.working());
   EXPECT_EQ(saver.saved_step(), -1);
   EXPECT_TRUE(list_checkpoints(checkpoints()).empty());
-  gate.open();
+  disk.open();
   saver.end(part.step);
   EXPECT_FALSE(saver.working());
   EXPECT_EQ(saver.saved_step(), 1);
@@ -130,19 +139,18 @@ TEST_F(Savers, StepsGoOnWhileADiskIsSlow) {
 
 TEST_F(Savers, TheNextSaveWaitsForTheOneBefore) {
   const auto mesh = alone();
-  Gate gate;
-  const IoWatch watch(checkpoints(), [&](const IoCall& c) { return c.name == "sync" ? (gate.pass(), 0) : 0; });
+  SlowDisk disk(checkpoints());
   Saver saver = make({}, *mesh);
   Part part(0, 1);
   part.go_on();
   begin(saver, part);
-  gate.await_somebody();
+  disk.await_somebody();
   part.go_on();
   std::atomic<bool> opened = false;
   std::thread opener([&] {
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
     opened = true;
-    gate.open();
+    disk.open();
   });
   begin(saver, part);
   EXPECT_TRUE(opened);
@@ -215,6 +223,30 @@ TEST_F(Savers, AFailureIsTriedAgainLaterAndLater) {
     expect_of_its_step(40);
     fs::remove_all(checkpoints());
   }
+}
+
+TEST_F(Savers, WhatIsBeingTriedAgainIsNotDueAgain) {
+  const auto mesh = alone();
+  Gate gate;
+  std::atomic<bool> fails = true;
+  const IoWatch watch(checkpoints(), [&](const IoCall& c) {
+    if (c.name == "sync" && !fails) gate.pass();
+    return c.name == "sync" && fails ? EIO : 0;
+  });
+  Saver saver = make({}, *mesh);
+  Part part(0, 1);
+  part.go_on();
+  begin(saver, part);
+  saver.end(part.step);
+  part.go_on();
+  EXPECT_TRUE(saver.retry_due(2));
+  fails = false;
+  begin(saver, part);
+  gate.await_somebody();
+  EXPECT_FALSE(saver.retry_due(1000)) << "steps would wait for it";
+  gate.open();
+  saver.end_last(part.step);
+  expect_of_its_step(2);
 }
 
 TEST_F(Savers, AFailureEndsTheRunWhereToldToAndAtItsEnd) {

@@ -1,0 +1,143 @@
+#include "checkpoint/writer_token.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <charconv>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <ctime>
+#include <nlohmann/json.hpp>
+
+#include "checkpoint/directory.h"
+#include "checkpoint/files.h"
+#include "checkpoint/manifest.h"
+#include "comm/liveness.h"
+
+namespace ring {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::uint64_t kMostBytes = 4096;
+constexpr int kMostTries = 1000;  // each means that another process took one meanwhile
+
+fs::path folder_of(const fs::path& run) { return run / "writers"; }
+
+fs::path file_of(const fs::path& run, std::int64_t token) {
+  std::array<char, 32> name{};
+  std::snprintf(name.data(), name.size(), "%09lld.json", static_cast<long long>(token));
+  return folder_of(run) / name.data();
+}
+
+std::string time_text() {
+  const std::time_t now = std::time(nullptr);
+  std::tm parts{};
+  std::array<char, 32> text{};
+  gmtime_r(&now, &parts);
+  std::strftime(text.data(), text.size(), "%Y-%m-%d %H:%M:%S UTC", &parts);
+  return text.data();
+}
+
+// 0: not the name of a token.
+std::int64_t token_in(const fs::path& path) {
+  const std::string name = path.stem().string();
+  std::int64_t token = 0;
+  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), token);
+  const bool sound = error == std::errc{} && end == name.data() + name.size() && path.extension() == ".json";
+  return sound ? std::max<std::int64_t>(0, token) : 0;
+}
+
+std::vector<std::int64_t> tokens_of(const fs::path& run) {
+  std::vector<std::int64_t> found;
+  std::error_code error;
+  fs::directory_iterator at(folder_of(run), error);
+  for (; !error && at != fs::directory_iterator(); at.increment(error))
+    if (const std::int64_t token = token_in(at->path())) found.push_back(token);
+  if (error && error != std::errc::no_such_file_or_directory)
+    fail("cannot read ", folder_of(run).string(), ": ", error.message(),
+         ". It says who may write the run's checkpoints");
+  return found;
+}
+
+std::int64_t newest_token(const fs::path& run) {
+  const std::vector<std::int64_t> all = tokens_of(run);
+  return all.empty() ? 0 : *std::ranges::max_element(all);
+}
+
+// Numbers do not start again where the folder was deleted.
+std::int64_t token_of_newest_checkpoint(const fs::path& run) try {
+  const std::vector<CheckpointEntry> all = list_checkpoints(run / "checkpoints");
+  return all.empty() ? 0 : read_manifest(all.back().path).token;
+} catch (const Error&) {
+  return 0;
+}
+
+TokenHolder read_holder(const fs::path& run, std::int64_t token) {
+  TokenHolder holder{.token = token, .host = "an unknown host", .since = "an unknown time"};
+  try {
+    const auto json = nlohmann::json::parse(read_text(file_of(run, token), kMostBytes));
+    json.at("host").get_to(holder.host);
+    json.at("pid").get_to(holder.pid);
+    json.at("since").get_to(holder.since);
+  } catch (const std::exception&) {  // the number alone counts
+  }
+  return holder;
+}
+
+// False: another process has this number.
+bool create(const fs::path& path) {
+  const int fd = ::open(path.c_str(), O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0666);
+  if (fd < 0 && errno == EEXIST) return false;
+  if (fd < 0)
+    fail("cannot create ", path.string(), ": ", std::strerror(errno), ". Set run.directory to a writable place");
+  ::close(fd);
+  return true;
+}
+
+void remove_older(const fs::path& run, std::int64_t token) {
+  std::error_code ignored;
+  for (const std::int64_t other : tokens_of(run))
+    if (other < token) fs::remove(file_of(run, other), ignored);
+}
+
+std::string text_of(const TokenHolder& h) {
+  return str("process ", h.pid, " on ", h.host, ", token ", h.token, ", since ", h.since);
+}
+
+}  // namespace
+
+WriterToken::WriterToken(const fs::path& run)
+    : run_(run), own_{.host = host_name(), .since = time_text(), .pid = ::getpid()} {
+  std::error_code error;
+  fs::create_directories(folder_of(run), error);
+  const std::int64_t before = token_of_newest_checkpoint(run);
+  for (int i = 0; i < kMostTries && own_.token == 0; ++i) {
+    const std::int64_t next = std::max(newest_token(run), before) + 1;
+    if (create(file_of(run, next)) && newest_token(run) == next) own_.token = next;
+  }
+  if (own_.token == 0) fail(folder_of(run).string(), ": others take every token: too many processes start here");
+  replace_text(file_of(run, own_.token),
+               nlohmann::json{{"host", own_.host}, {"pid", own_.pid}, {"since", own_.since}}.dump() + "\n");
+  remove_older(run, own_.token);
+}
+
+void WriterToken::check() const {
+  const std::int64_t newest = newest_token(run_);
+  if (newest <= own_.token) return;
+  throw TakenOver(str(run_.string(), ": another process has taken over this run: ", text_of(read_holder(run_, newest)),
+                      ". This one (", text_of(own_),
+                      ") commits no checkpoint any more. If it is the other one that should not run, end it and start "
+                      "this command again"));
+}
+
+std::optional<TokenHolder> newest_holder(const fs::path& run) {
+  const std::int64_t token = newest_token(run);
+  return token ? std::optional(read_holder(run, token)) : std::nullopt;
+}
+
+}  // namespace ring

@@ -1,0 +1,163 @@
+// Snapshots in memory that outlives a worker: what can be loaded is whole, whatever became of who wrote it.
+#include "checkpoint/memory_tier.h"
+
+#include <sys/wait.h>
+
+#include <csignal>
+
+#include "comm/mesh/mesh.h"
+#include "core/log.h"
+#include "tests/checkpoint/fixture.h"
+
+namespace ring::test {
+namespace {
+
+class MemoryTiers : public testing::Test {
+ protected:
+  // As a worker that was started again finds it.
+  MemoryTier tier(const std::string& identity = "this") const { return MemoryTier(kept_.files(), identity); }
+  static MemoryTier& with_room(MemoryTier& t) {
+    t.reserve(SmallState(0).state, stream());
+    return t;
+  }
+  static void keep(MemoryTier& t, std::int64_t step) {
+    const SmallState s(static_cast<std::uint64_t>(step));
+    t.seal(t.take(s.state, stream()), step, R"({"config":"a: 1"})");
+  }
+  static void expect_loads(MemoryTier& t, std::int64_t step) {
+    SmallState loaded(0);
+    const Manifest m = t.load(step, loaded.state, stream());
+    EXPECT_EQ(m.metadata, R"({"config":"a: 1"})");
+    EXPECT_TRUE(loaded.equals(SmallState(static_cast<std::uint64_t>(step)))) << step;
+  }
+  static std::vector<std::int64_t> steps(std::vector<std::int64_t> list) { return list; }
+  static fs::path file(int number) { return "/proc/self/fd/" + std::to_string(number); }
+
+  const KeptMemory kept_;
+};
+
+TEST_F(MemoryTiers, TheTwoNewestCanBeLoadedByTheNextProcess) {
+  MemoryTier writer = tier();
+  EXPECT_EQ(writer.whole_steps(), steps({}));
+  with_room(writer);
+  EXPECT_EQ(writer.whole_steps(), steps({}));
+  for (const std::int64_t step : {10, 20, 30}) keep(writer, step);
+  MemoryTier next = tier();
+  EXPECT_EQ(next.whole_steps(), steps({20, 30}));
+  expect_loads(next, 30);
+  EXPECT_EQ(with_room(next).whole_steps(), steps({20, 30})) << "taking the room again destroys nothing";
+  keep(next, 40);
+  EXPECT_EQ(tier().whole_steps(), steps({30, 40}));
+}
+
+TEST_F(MemoryTiers, OneThatIsBeingWrittenDoesNotCountAndTheOlderOneDoes) {
+  MemoryTier writer = tier();
+  with_room(writer);
+  keep(writer, 10);
+  keep(writer, 20);
+  const SmallState s(30);
+  const Snapshot unsealed = writer.take(s.state, stream());
+  MemoryTier next = tier();
+  EXPECT_EQ(next.whole_steps(), steps({20}));
+  expect_loads(next, 20);
+}
+
+TEST_F(MemoryTiers, ASnapshotThatACheckpointIsWrittenFromIsLeftAlone) {
+  MemoryTier t = tier();
+  with_room(t);
+  const SmallState s(10);
+  const Snapshot saved = t.take(s.state, stream());
+  t.seal(saved, 10, "{}");
+  t.hold();
+  for (const std::int64_t step : {20, 30, 40}) keep(t, step);
+  EXPECT_EQ(t.whole_steps(), steps({10, 40}));
+  const TempFolder folder;
+  write_checkpoint(folder.path(), 10, saved, "{}");
+  SmallState loaded(0);
+  load_state(folder.path() / checkpoint_name(10), loaded.state, stream());
+  EXPECT_TRUE(loaded.equals(s));
+}
+
+TEST_F(MemoryTiers, OtherSettingsFindNothing) {
+  MemoryTier writer = tier();
+  keep(with_room(writer), 10);
+  EXPECT_EQ(tier("other").whole_steps(), steps({}));
+  MemoryTier other = tier("other");
+  with_room(other);
+  EXPECT_EQ(tier().whole_steps(), steps({})) << "the room is the other's now";
+}
+
+TEST_F(MemoryTiers, ForgottenStepsAreGoneAndClearedMemoryIsFree) {
+  MemoryTier t = tier();
+  EXPECT_EQ(t.bytes(), 0u);
+  keep(with_room(t), 10);
+  EXPECT_GE(t.bytes(), 2 * SmallState(0).state.bytes());
+  t.forget();
+  EXPECT_EQ(t.whole_steps(), steps({}));
+  t.clear();
+  EXPECT_EQ(t.bytes(), 0u);
+  EXPECT_EQ(tier().whole_steps(), steps({}));
+}
+
+// The byte is one of the newest snapshot; where it is padding, nothing is lost.
+TEST_F(MemoryTiers, AFlippedByteIsNoticedAndTheOlderOneIsWhole) {
+  log::set_level(log::Level::error);
+  MemoryTier writer = tier();
+  with_room(writer);
+  keep(writer, 10);
+  keep(writer, 20);
+  const int newest = kept_.files()[writer.whole_steps().back() == 20 ? 0 : 1];
+  const auto size = static_cast<std::streamoff>(fs::file_size(file(newest)));
+  int noticed = 0;
+  for (std::streamoff at = 0; at < size; at += at < 24 ? 1 : 97) {
+    flip_byte(file(newest), at);
+    const std::vector<std::int64_t> found = tier().whole_steps();
+    noticed += found.size() == 1;
+    SmallState loaded(0);
+    MemoryTier next = tier();
+    ASSERT_FALSE(found.empty()) << at;
+    next.load(found.back(), loaded.state, stream());
+    ASSERT_TRUE(loaded.equals(SmallState(static_cast<std::uint64_t>(found.back())))) << at;
+    flip_byte(file(newest), at);
+  }
+  log::set_level(log::Level::info);
+  EXPECT_GT(noticed, 60);
+  EXPECT_EQ(tier().whole_steps(), steps({10, 20}));
+}
+
+// At any moment: while it copies, hashes, or writes the manifest.
+TEST_F(MemoryTiers, AKilledWriterLeavesWholeSnapshots) {
+  std::int64_t before = 0;
+  for (int round = 0; round < 30; ++round) {
+    const pid_t writer = fork();
+    if (writer == 0) {
+      MemoryTier t = tier();
+      with_room(t);
+      if (before > 0) expect_loads(t, before);
+      for (std::int64_t step = before + 1;; ++step) keep(t, step);
+    }
+    ::usleep(2000 + 397 * static_cast<useconds_t>(round));
+    kill(writer, SIGKILL);
+    waitpid(writer, nullptr, 0);
+    MemoryTier next = tier();
+    const std::vector<std::int64_t> found = next.whole_steps();
+    ASSERT_TRUE(before == 0 || !found.empty()) << round;
+    for (const std::int64_t step : found) expect_loads(next, step);
+    if (!found.empty()) before = found.back();
+  }
+  EXPECT_GT(before, 30);
+}
+
+// Each writes its part; a step that one of them lacks is nobody's.
+TEST_F(MemoryTiers, RanksAgreeOnAStepThatAllHave) {
+  const auto mesh = Mesh::join(WorkerEnvironment{}, {}, {.axes = {{"dp", 1}}});
+  EXPECT_EQ(newest_common_step(nullptr, mesh->host()), std::nullopt);
+  MemoryTier t = tier();
+  EXPECT_EQ(newest_common_step(&t, mesh->host()), std::nullopt);
+  keep(with_room(t), 10);
+  keep(t, 20);
+  EXPECT_EQ(newest_common_step(&t, mesh->host()), 20);
+}
+
+}  // namespace
+}  // namespace ring::test

@@ -1,0 +1,143 @@
+// The newest of several processes that mean to train one run commits alone.
+#include "checkpoint/writer_token.h"
+
+#include <mutex>
+#include <set>
+
+#include "checkpoint/files.h"
+#include "tests/checkpoint/fixture.h"
+#include "tests/io_faults.h"
+
+namespace ring::test {
+namespace {
+
+class WriterTokens : public testing::Test {
+ protected:
+  fs::path run() const { return folder_.path(); }
+  fs::path checkpoints() const { return run() / "checkpoints"; }
+  std::string save(std::int64_t step, const WriterToken& token) const {
+    const SmallState s(static_cast<std::uint64_t>(step));
+    WriterGroup alone;
+    alone.token = &token;
+    return error_of([&] { write_checkpoint(checkpoints(), step, s.state.snapshot(stream()), "{}", {5, 0}, alone); });
+  }
+  std::vector<std::string> names() const {
+    std::vector<std::string> all;
+    for (const auto& entry : fs::directory_iterator(checkpoints())) all.push_back(entry.path().filename().string());
+    std::ranges::sort(all);
+    return all;
+  }
+
+  const TempFolder folder_;
+};
+
+TEST_F(WriterTokens, GrowAndAreInTheManifest) {
+  const WriterToken first(run());
+  EXPECT_EQ(first.number(), 1);
+  EXPECT_EQ(save(10, first), "");
+  const WriterToken second(run());
+  EXPECT_EQ(second.number(), 2);
+  EXPECT_EQ(save(20, second), "");
+  EXPECT_EQ(read_manifest(checkpoints() / checkpoint_name(10)).token, 1);
+  EXPECT_EQ(read_manifest(checkpoints() / checkpoint_name(20)).token, 2);
+  EXPECT_EQ(newest_holder(run())->token, 2);
+  EXPECT_EQ(newest_holder(run())->pid, ::getpid());
+}
+
+TEST_F(WriterTokens, TheOlderOneCommitsNothingAndNamesBoth) {
+  const WriterToken first(run());
+  EXPECT_EQ(save(10, first), "");
+  const WriterToken second(run());
+  const std::string error = save(20, first);
+  EXPECT_TRUE(contains(error, "another process has taken over this run")) << error;
+  for (const char* part : {"token 1", "token 2", " UTC"}) EXPECT_TRUE(contains(error, part)) << error;
+  EXPECT_TRUE(contains(error, str("process ", ::getpid()))) << error;
+  EXPECT_EQ(names(), std::vector<std::string>{checkpoint_name(10)});
+  EXPECT_EQ(save(30, second), "");
+}
+
+// A save of step 20, at whose k-th call another process takes over and looks for checkpoints. -1: none does.
+struct Overtaken {
+  int calls = 0;
+  std::string error;
+  std::vector<std::int64_t> seen{}, there{};  // by the other one then, and by anybody at the end
+};
+std::vector<std::int64_t> steps_in(const fs::path& folder) {
+  std::vector<std::int64_t> steps;
+  for (const CheckpointEntry& e : list_checkpoints(folder)) steps.push_back(e.step);
+  return steps;
+}
+Overtaken overtake_at(int k) {
+  const TempFolder run;
+  const fs::path folder = run.path() / "checkpoints";
+  const SmallState s(20);
+  const WriterToken first(run.path());
+  write_small(folder, 10);
+  WriterGroup alone;
+  alone.token = &first;
+  Overtaken o;
+  {
+    bool inside = false;
+    const IoWatch watch(folder.string(), [&](const IoCall&) {
+      if (inside || o.calls++ != k) return 0;
+      inside = true;
+      const WriterToken successor(run.path());
+      remove_stale(folder);
+      o.seen = steps_in(folder);
+      inside = false;
+      return 0;
+    });
+    o.error = error_of([&] { write_checkpoint(folder, 20, s.state.snapshot(stream()), "{}", {5, 0}, alone); });
+  }
+  o.there = steps_in(folder);
+  EXPECT_EQ(find_newest_verified(folder)->manifest.step, o.there.back()) << k;
+  return o;
+}
+
+TEST_F(WriterTokens, WhoTakesOverSeesAllThatTheOlderOneWillEverCommit) {
+  const int calls = overtake_at(-1).calls;
+  int committed = 0, refused = 0;
+  for (int k = 0; k < calls; ++k) {
+    const Overtaken o = overtake_at(k);
+    EXPECT_EQ(o.there, o.seen) << "call " << k << ": " << o.error;
+    EXPECT_TRUE(contains(o.error, "has taken over") || o.there.size() == 2) << "call " << k << ": " << o.error;
+    (o.there.size() == 2 ? committed : refused)++;
+  }
+  EXPECT_GT(refused, 8);
+  EXPECT_GT(committed, 0);
+}
+
+TEST_F(WriterTokens, AreTakenByOneEach) {
+  std::mutex mutex;
+  std::set<std::int64_t> taken;
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 8; ++t)
+    threads.emplace_back([&] {
+      for (int i = 0; i < 10; ++i) {
+        const WriterToken token(run());
+        const std::lock_guard lock(mutex);
+        EXPECT_TRUE(taken.insert(token.number()).second) << token.number();
+      }
+    });
+  for (std::thread& t : threads) t.join();
+  EXPECT_EQ(newest_holder(run())->token, *taken.rbegin());
+}
+
+TEST_F(WriterTokens, DoNotStartAgainWhereTheirFolderWasDeleted) {
+  for (int i = 0; i < 4; ++i) {
+    const WriterToken token(run());
+    EXPECT_EQ(save(10 + i, token), "");
+  }
+  fs::remove_all(run() / "writers");
+  EXPECT_EQ(WriterToken(run()).number(), 5);
+}
+
+TEST_F(WriterTokens, CheckpointsWithoutOneAreReadAsBefore) {
+  const fs::path path = write_small(checkpoints(), 10);
+  EXPECT_EQ(read_text(path / "manifest.json").find("token"), std::string::npos);
+  EXPECT_EQ(read_manifest(path).token, 0);
+  EXPECT_EQ(WriterToken(run()).number(), 1);
+}
+
+}  // namespace
+}  // namespace ring::test
