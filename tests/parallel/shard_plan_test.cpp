@@ -6,10 +6,10 @@
 #include <set>
 
 #include "core/fields.h"
+#include "engine/config.h"
 #include "parallel/fsdp_units.h"
 #include "parallel/owned_shard.h"
 #include "tests/trainer/tiny.h"
-#include "trainer/config.h"
 
 namespace ring::test {
 namespace {

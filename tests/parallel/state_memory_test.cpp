@@ -4,10 +4,10 @@
 #include <gtest/gtest.h>
 
 #include "core/fields.h"
+#include "engine/devices.h"
 #include "parallel/parallelize.h"
 #include "tests/parallel/training.h"
 #include "tests/trainer/tiny.h"
-#include "trainer/devices.h"
 #include "trainer/session.h"
 
 namespace ring::test {

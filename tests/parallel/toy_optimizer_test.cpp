@@ -23,6 +23,7 @@ class Momentum final : public Optimizer {
       : u_(shard.shard(ctx.zeros({shard.size}, DType::f32, Lifetime::run))), shard_(shard), ranges_(shard.ranges()) {}
 
   void update(const Tensor& step, const ExecContext& ctx) override {
+    if (!ctx.stream.impl().computes()) return;                             // planned: there are no bytes to read
     const StepState& s = *reinterpret_cast<const StepState*>(step.raw());  // on a CPU
     if (!s.accepted) return;
     for (const UpdateRange& range : ranges_) {

@@ -13,9 +13,9 @@
 #include "checkpoint/writer.h"
 #include "core/fields.h"
 #include "core/philox.h"
+#include "engine/devices.h"
 #include "tests/trainer/documents.h"
 #include "tests/trainer/tiny.h"
-#include "trainer/devices.h"
 #include "trainer/evaluate.h"
 #include "trainer/session.h"
 #include "trainer/trainer.h"
@@ -164,6 +164,8 @@ class Rank {
                "ranks report different losses or norms");
     all.state_bytes[static_cast<std::size_t>(mesh_->rank())] = state_.bytes();
     all.memory[static_cast<std::size_t>(mesh_->rank())] = trainer_.lasting_memory();
+    if (const HostOffload* offload = trainer_.offload())
+      all.offloaded[static_cast<std::size_t>(mesh_->rank())] = offload->bytes().moved;
     if (mesh_->rank() == 0) all.checkpoint = saved;
     gather(g, state_);
   }
@@ -196,6 +198,7 @@ Training train_on_ranks(const TrainingOptions& options) {
   Gathered g;
   g.result.state_bytes.resize(static_cast<std::size_t>(options.ranks));
   g.result.memory.resize(static_cast<std::size_t>(options.ranks));
+  g.result.offloaded.resize(static_cast<std::size_t>(options.ranks));
   std::vector<std::string> errors(static_cast<std::size_t>(options.ranks));
   std::vector<std::thread> threads;
   for (int rank = 0; rank < options.ranks; ++rank)

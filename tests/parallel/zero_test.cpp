@@ -36,9 +36,9 @@ class DistZero : public testing::Test {
 const std::vector<Overrides> kModels = {
     {"train.micro_batch=1", "model.dropout=0.1", "model.layers=3"},
     {"train.micro_batch=1", "model.dropout=0.1", "model.tied_embeddings=true", "model.positions=learned",
-     "model.biases=all", "model.norm=layer", "model.mlp=gelu_tanh", "train.recompute=mlp"},
+     "model.biases=all", "model.norm=layer", "model.mlp=gelu_tanh", "train.recompute=mlp", "train.mlp_chunk=20"},
     {"train.micro_batch=2", "model.norm_place=post", "model.qk_norm=true", "model.layers=1", "train.recompute=block",
-     "optimizer.clip=0.05"},
+     "optimizer.clip=0.05", "train.mlp_chunk=24"},
 };
 
 TEST_F(DistZero, EveryDegreeReachesWhatOneProcessDoes) {

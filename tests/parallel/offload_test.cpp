@@ -1,0 +1,59 @@
+// Activations in host memory, in every layout: the same bits, and what has to leave does.
+#include <gtest/gtest.h>
+
+#include "comm/gloo/gloo.h"
+#include "tests/parallel/training.h"
+
+namespace ring::test {
+namespace {
+
+struct Layout {
+  std::string name;
+  int ranks;
+  std::vector<std::string> overrides;
+};
+void PrintTo(const Layout& l, std::ostream* out) { *out << l.name; }
+
+const std::vector<Layout>& layouts() {
+  static const std::vector<Layout> all = {{"one", 1, {}},
+                                          {"packed", 1, {"data.packing.documents=true", "model.qk_norm=true"}},
+                                          {"dp", 2, {}},
+                                          {"zero3", 2, {"parallel.zero=3"}},
+                                          {"cp", 2, {"parallel.cp=2"}},
+                                          {"tp", 2, {"parallel.tp=2"}}};
+  return all;
+}
+
+class DistOffload : public testing::TestWithParam<Layout> {
+ protected:
+  void SetUp() override {
+    if (GetParam().ranks > 1 && !gloo_available()) GTEST_SKIP() << "this build has no Gloo";
+  }
+  static Training train(const std::vector<std::string>& more) {
+    TrainingOptions o;
+    o.ranks = GetParam().ranks;
+    o.steps = 3;
+    o.overrides = {"model.context=128", "model.layers=3", "model.dropout=0.1"};
+    o.overrides.insert(o.overrides.end(), GetParam().overrides.begin(), GetParam().overrides.end());
+    o.overrides.insert(o.overrides.end(), more.begin(), more.end());
+    const Training t = train_on_ranks(o);
+    EXPECT_EQ(t.errors, "");
+    return t;
+  }
+};
+
+TEST_P(DistOffload, GivesTheSameBits) {
+  for (const char* recompute : {"none", "attention", "mlp", "block"}) {
+    const std::string how = std::string("train.recompute=") + recompute;
+    const Training kept = train({how}), moved = train({how, "train.activation_offload=true"});
+    EXPECT_TRUE(same_bits(kept, moved)) << recompute;
+    for (const std::uint64_t bytes : kept.offloaded) EXPECT_EQ(bytes, 0u);
+    for (const std::uint64_t bytes : moved.offloaded) EXPECT_GT(bytes, 100'000u) << recompute;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Layouts, DistOffload, testing::ValuesIn(layouts()),
+                         [](const auto& i) { return i.param.name; });
+
+}  // namespace
+}  // namespace ring::test
