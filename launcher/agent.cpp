@@ -10,6 +10,7 @@
 #include <csignal>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 
 #include "comm/liveness.h"
 #include "core/counted.h"
@@ -17,6 +18,8 @@
 #include "core/exit_code.h"
 #include "core/log.h"
 #include "core/stop_signal.h"
+#include "launcher/cpu_binding.h"
+#include "launcher/verdict.h"
 
 namespace ring {
 namespace {
@@ -26,30 +29,44 @@ using std::chrono::milliseconds;
 // After a failure: for a peer's own death to show, where a worker only lost it; for the others to end with the same
 // error; and for those that lost a peer to end by themselves.
 constexpr milliseconds kBlameTime{300};
-constexpr std::chrono::seconds kMostHeld{1};  // for lines that look like a last message of a worker that goes on
-
-std::string listed(const std::vector<int>& ranks) {  // "0, 2 and 3"
-  std::string text;
-  for (std::size_t i = 0; i < ranks.size(); ++i)
-    text += str(i == 0 ? "" : i + 1 == ranks.size() ? " and " : ", ", ranks[i]);
-  return text;
-}
+constexpr std::chrono::seconds kVerdictTime{3};  // for the leader to hear all nodes
+constexpr std::chrono::seconds kMostHeld{1};     // for lines that look like a last message of a worker that goes on
 
 }  // namespace
 
-Agent::Agent(const LaunchOptions& options, const Order& order, const std::string& cookie, const LostTime& lost,
-             SignalSource& signals, RendezvousClient& client)
+Agent::Agent(const LaunchOptions& options, const Order& order, const std::string& cookie, const JobTime& time,
+             const std::vector<KeptMemory>& kept, SignalSource& signals, RendezvousClient& client)
     : options_(options),
       order_(order),
       cookie_(cookie),
-      lost_(lost),
+      time_(time),
+      kept_(kept),
       signals_(signals),
       client_(client),
       environment_(current_environment()) {
   environment_.erase("RINGMASTER_SECRET");  // the page has what follows from it
-  threads_ =
-      options.threads_per_worker > 0 ? options.threads_per_worker : std::max(1, default_threads() / options.processes);
+  places_ = find_places();
   prctl(PR_SET_CHILD_SUBREAPER, 1);  // grandchildren come back to us and can be reaped
+}
+
+std::vector<Place> Agent::find_places() const {
+  PlaceQuestion q{options_.numa_binding, options_.processes, allowed_cores(), std::vector<Gpu>{}};
+  const Machine machine = read_machine(options_.machine_root);
+  if (options_.on_gpus) q.gpus = visible_gpus(machine.gpus, environment_);
+  std::vector<Place> places = choose_places(machine, q);
+  const bool memory = memory_can_be_bound();
+  for (const std::string& line : describe_places(places, order_.first_rank))
+    if (order_.attempt == 0)
+      log::info("launch: ", line, memory ? "" : "; the kernel forbids to bind memory, too (set_mempolicy)");
+  return places;
+}
+
+// The share of each, also among workers that may use the same cores.
+int Agent::threads_of(const Place& place) const {
+  if (options_.threads_per_worker > 0) return options_.threads_per_worker;
+  if (place.cores.empty() || environment_.contains("RINGMASTER_THREADS"))
+    return std::max(1, default_threads() / options_.processes);
+  return place.threads();
 }
 
 WorkerCommand Agent::command_of(int local_rank) const {
@@ -59,6 +76,9 @@ WorkerCommand Agent::command_of(int local_rank) const {
   c.arguments.insert(c.arguments.begin(), "ringmaster");
   c.environment = environment_;
   c.keep_stdout = order_.first_rank + local_rank == 0;
+  const Place& place = places_[static_cast<std::size_t>(local_rank)];
+  c.cores = place.cores;
+  c.memory_nodes = place.nodes;
   const Environment own = {{"RINGMASTER_RANK", std::to_string(order_.first_rank + local_rank)},
                            {"RINGMASTER_WORLD", std::to_string(order_.world)},
                            {"RINGMASTER_LOCAL_RANK", std::to_string(local_rank)},
@@ -67,23 +87,34 @@ WorkerCommand Agent::command_of(int local_rank) const {
                            {"RINGMASTER_NODES", std::to_string(order_.nodes)},
                            {"RINGMASTER_RESTART_COUNT", std::to_string(order_.attempt)},
                            {"RINGMASTER_STORE", to_string(order_.store)},
-                           {"RINGMASTER_THREADS", std::to_string(threads_)}};
+                           {"RINGMASTER_THREADS", std::to_string(threads_of(place))}};
   for (const auto& [name, value] : own) c.environment[name] = value;
+  const KeptMemory& kept = kept_.at(static_cast<std::size_t>(local_rank));
+  c.environment["RINGMASTER_MEMORY"] = kept.numbers();
+  for (const int file : kept.files()) c.inherited.push_back(file);
+  // Each failure in a file of its own, as torchrun has it.
+  if (const std::string file = file_of_attempt(str("rank", order_.first_rank + local_rank, ".error.json"));
+      !file.empty())
+    c.environment["TORCHELASTIC_ERROR_FILE"] = file;
+  else if (options_.processes > 1)
+    c.environment.erase("TORCHELASTIC_ERROR_FILE");
   if (!options_.local_addr.empty()) c.environment["RINGMASTER_ADDRESS"] = options_.local_addr;
   if (options_.comm_timeout_seconds > 0)
     c.environment["RINGMASTER_COMM_TIMEOUT"] = std::to_string(options_.comm_timeout_seconds);
   return c;
 }
 
-std::string Agent::log_of(int rank) const {
+std::string Agent::file_of_attempt(const std::string& name) const {
   if (options_.log_dir.empty()) return "";
   const std::filesystem::path folder =
       std::filesystem::path(options_.log_dir) / ("attempt_" + std::to_string(order_.attempt));
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   if (error) fail("launch: cannot create '", folder.string(), "': ", error.message());
-  return (folder / ("rank" + std::to_string(rank) + ".log")).string();
+  return (folder / name).string();
 }
+
+std::string Agent::log_of(int rank) const { return file_of_attempt("rank" + std::to_string(rank) + ".log"); }
 
 // Where a rank has a file, only rank 0 is on the console, too, unless options say otherwise.
 int Agent::console_of(int local_rank, const std::string& log) const {
@@ -102,9 +133,8 @@ void Agent::start_worker(int local_rank) {
   const std::string prefix = rank == 0 ? "" : "[rank " + std::to_string(rank) + "] ";
   auto page = std::make_unique<SharedPage>(cookie_);
   (*page)->begun = order_.begun;
-  (*page)->lost_ms = lost_.lost_ms;
-  (*page)->since_ms = lost_.since_ms;
-  workers_.push_back(std::make_unique<Worker>(rank, command, std::move(page), prefix, console, log));
+  (*page)->time = time_;
+  workers_.push_back(std::make_unique<Worker>(rank, command, std::move(page), prefix, console, log, options_.hang));
 }
 
 bool Agent::any_alive() const {
@@ -121,10 +151,7 @@ std::int64_t Agent::step() const {
   return most;
 }
 
-LostTime Agent::lost_time() const {
-  if (workers_.empty()) return lost_;
-  return {workers_.front()->page().lost_ms, workers_.front()->page().since_ms};
-}
+JobTime Agent::time() const { return workers_.empty() ? time_ : workers_.front()->page().time; }
 
 NodeEnd Agent::run() {
   for (int local = 0; local < options_.processes; ++local) start_worker(local);
@@ -134,6 +161,7 @@ NodeEnd Agent::run() {
     while (const auto order = client_.next_order()) handle_order(*order);
     reap();
     judge();
+    watch();
     for (auto& w : workers_) settle(*w);
     enforce_deadline();
   }
@@ -154,6 +182,7 @@ void Agent::wait_for_events() {
   auto until = Clock::now() + options_.monitor_interval;
   if (deadline_) until = std::min(until, *deadline_);
   if (blame_) until = std::min(until, *blame_);
+  if (hung_) until = std::min(until, *hung_);
   if (terminate_) until = std::min(until, *terminate_);
   const auto left = std::chrono::ceil<milliseconds>(until - Clock::now()).count();
   poll(fds.data(), fds.size(), static_cast<int>(std::max<std::int64_t>(left, 0)));
@@ -188,15 +217,65 @@ void Agent::stop_with(int number) {
 
 // An attempt that failed elsewhere ends here, too.
 void Agent::handle_order(const Order& order) {
+  if (order.kind == Order::Kind::look && order.attempt == order_.attempt)
+    return client_.report(order_.attempt, states());
   if (order.kind == Order::Kind::end) end_order_ = order;
   if (order.kind != Order::Kind::end && order.kind != Order::Kind::stop) return;
   if (order.attempt != order_.attempt && order.kind == Order::Kind::stop) return;
   const bool news = order.kind == Order::Kind::stop && order.text != failure_;
   if (news && phase_ == Phase::ending) log::error("launch: the cause: ", order.text);
   if (phase_ != Phase::running) return;
-  if (news) log::error("launch: ", order.text, "; ending the workers of this node");
+  if (news) log::error("launch: ", order.text, "; ending the workers", order_.nodes > 1 ? " of this node" : "");
+  if (news) dump();
+  if (news) failure_ = order.text;
   failed_elsewhere_ = true;
   end(kBlameTime);
+}
+
+void Agent::watch() {
+  if (phase_ != Phase::running || failed_) return;
+  bool hangs = false;
+  for (auto& w : workers_) hangs |= w->hangs();
+  if (hung_ && Clock::now() >= *hung_) return give_up();
+  if (hangs && !hung_) report_hang();
+}
+
+std::vector<RankState> Agent::states() const {
+  std::vector<RankState> all;
+  for (const auto& w : workers_) {
+    all.push_back(w->state());
+    all.back().node = order_.node_rank;
+    all.back().host = host_name();
+  }
+  return all;
+}
+
+// The leader hears all nodes, and tells all what it finds.
+void Agent::report_hang() {
+  hung_ = Clock::now() + kVerdictTime;
+  const std::vector<RankState> ranks = states();
+  client_.report(order_.attempt, NodeFailure{Blame::hung, kExitError, true, verdict(ranks, order_.world), ranks});
+}
+
+// Without an answer: this node is cut off from the leader.
+void Agent::give_up() {
+  failure_ = verdict(states(), order_.world);
+  log::error("launch: ", failure_, "; ending the workers of this node");
+  dump();
+  end(kBlameTime);
+}
+
+// What the workers did last, for each a line.
+void Agent::dump() const {
+  const std::string path = file_of_attempt(str("flights_node", order_.node_rank, ".jsonl"));
+  if (path.empty()) return;
+  std::ofstream file(path);
+  const std::vector<RankState> all = states();
+  for (std::size_t i = 0; i < workers_.size(); ++i) file << flights_json(all[i], workers_[i]->page()) << "\n";
+  if (file.flush())
+    log::info("launch: what the workers did last is in ", path);
+  else
+    log::warn("launch: cannot write ", path);
 }
 
 void Agent::reap() {
@@ -234,10 +313,16 @@ void Agent::judge() {
     if (!blame_) blame_ = Clock::now() + kBlameTime;
     if (Clock::now() < *blame_) return;
   }
+  if (ending.code == kExitPeerLost && !hung_ && somebody_is_stopped()) return report_hang();
+  if (hung_ && ending.code == kExitPeerLost) return;
   failed_ = first;
   error_ = first->output().error();
   report(*first);
   end(kBlameTime);
+}
+
+bool Agent::somebody_is_stopped() const {
+  return std::ranges::any_of(workers_, [](const auto& w) { return w->alive() && is_stopped(w->pid()); });
 }
 
 // Those that ended with the same message.
@@ -249,24 +334,26 @@ std::vector<int> Agent::ended_alike(const Worker& first) const {
   return ranks;
 }
 
-// What the launcher itself would only see again: the command line, a setting, a program that is not there.
+// What the launcher itself would only see again: the command line, a setting, a program that is not there, a run that
+// another job trains.
 bool Agent::curable(const Worker& first) const {
   const Ending& e = *first.ending();
   if (e.signal) return true;
-  const bool refused = e.code == kExitUsage || e.code == 126 || e.code == 127;
+  const bool refused = e.code == kExitUsage || e.code == kExitTakenOver || e.code == 126 || e.code == 127;
   return !refused && (e.code != kExitError || begun() || first.page().stepping != 0);
 }
 
 std::string Agent::sentence(const Worker& first, const std::vector<int>& alike) const {
   const std::string host = order_.nodes > 1 ? " on " + host_name() : "";
   const std::int64_t step = first.page().step;
-  const std::string after =
-      str(" after ", std::round(10 * seconds()) / 10, " s", step > 0 ? str(" and step ", step) : "");
+  const std::string after = str(" after ", std::round(10 * seconds()) / 10, " s",
+                                step > 0 ? str(" and step ", step, ", in phase ", first.state().phase) : "");
   const int code = first.ending()->exit_code();
   if (alike.size() > 1 && alike.size() == workers_.size())
     return str("all ", workers_.size(), " workers", host, " ended with this error and exit code ", code, after);
   if (alike.size() > 1) return str("ranks ", listed(alike), host, " ended with one error and exit code ", code, after);
-  const std::string who = str("rank ", first.rank(), host, " (pid ", first.pid(), ") ");
+  const std::string node = order_.nodes > 1 ? str(", node ", order_.node_rank) : "";
+  const std::string who = str("rank ", first.rank(), host, " (pid ", first.pid(), node, ") ");
   if (first.ending()->code == kExitPeerLost) return str(who, "lost another worker", after, ", which its message names");
   return who + describe(*first.ending()) + after;
 }
@@ -282,6 +369,7 @@ void Agent::report(Worker& first) {
   const Blame blame = ending.signal ? Blame::killed : ending.code == kExitPeerLost ? Blame::lost_peer : Blame::failed;
   if (order_.nodes > 1 && !error_.empty()) failure_ += ": " + error_.substr(0, error_.find('\n'));
   client_.report(order_.attempt, NodeFailure{blame, ending.exit_code(), curable(first), failure_});
+  dump();
   if (!output.log_path().empty()) log::error("launch: its log is ", output.log_path());
   if (first.rank() == 0 && !error_.empty()) return;  // it was on the console just now
   log::error("launch: last lines of rank ", first.rank(), output.tail().empty() ? ": none" : ":");
@@ -327,6 +415,7 @@ void Agent::enforce_deadline() {
 }
 
 int Agent::exit_code() const {
+  if (hung_ && !failed_) return kExitError;
   const Worker* first = failed_ ? failed_ : first_failure();
   return first ? first->ending()->exit_code() : 0;
 }

@@ -11,34 +11,35 @@
 #include <vector>
 
 #include "comm/environment.h"
+#include "comm/kept_memory.h"
 #include "launcher/options.h"
+#include "launcher/places.h"
 #include "launcher/rendezvous_client.h"
 #include "launcher/signal_source.h"
 #include "launcher/worker.h"
 
 namespace ring {
 
-// Time that restarts have cost a job; see WorkerPage.
-struct LostTime {
-  std::int64_t lost_ms = 0, since_ms = 0;
-};
-
 class Agent {
  public:
-  // order: to start. Error: a worker cannot be started, or its log file not be opened.
-  Agent(const LaunchOptions&, const Order& order, const std::string& cookie, const LostTime&, SignalSource&,
-        RendezvousClient&);
+  // order: to start. kept: of each worker, for all attempts. Error: a worker cannot be started, or its log file not be
+  // opened.
+  Agent(const LaunchOptions&, const Order& order, const std::string& cookie, const JobTime&,
+        const std::vector<KeptMemory>& kept, SignalSource&, RendezvousClient&);
 
   NodeEnd run();                                                  // until no worker is left
   const std::string& failure() const { return failure_; }         // as it was reported; empty: there was none
-  LostTime lost_time() const;                                     // of the first worker
+  JobTime time() const;                                           // of the first worker
   const std::optional<Order>& end() const { return end_order_; }  // of the job, where that came first
 
  private:
   enum class Phase { running, stopping, ending };  // stopping: told to by a signal; ending: after a failure
 
+  std::vector<Place> find_places() const;
+  int threads_of(const Place&) const;
   void start_worker(int local_rank);
   WorkerCommand command_of(int local_rank) const;
+  std::string file_of_attempt(const std::string& name) const;
   std::string log_of(int rank) const;
   int console_of(int local_rank, const std::string& log) const;
   void wait_for_events();
@@ -46,6 +47,11 @@ class Agent {
   void handle_order(const Order&);
   void reap();
   void judge();
+  void watch();
+  void report_hang();
+  void give_up();
+  std::vector<RankState> states() const;
+  void dump() const;
   void report(Worker& first);
   bool curable(const Worker& first) const;
   std::string sentence(const Worker& first, const std::vector<int>& alike) const;
@@ -56,6 +62,7 @@ class Agent {
   void end(std::chrono::milliseconds patience);
   void enforce_deadline();
   bool any_alive() const;
+  bool somebody_is_stopped() const;
   bool begun() const;
   std::int64_t step() const;
   Worker* first_failure() const;
@@ -67,11 +74,12 @@ class Agent {
   const LaunchOptions& options_;
   Order order_;
   std::string cookie_;
-  LostTime lost_;
+  JobTime time_;
+  const std::vector<KeptMemory>& kept_;
   SignalSource& signals_;
   RendezvousClient& client_;
   Environment environment_;
-  int threads_ = 1;
+  std::vector<Place> places_;  // of the workers
   Clock::time_point begin_ = Clock::now();
   std::vector<std::unique_ptr<Worker>> workers_;
   Phase phase_ = Phase::running;
@@ -80,6 +88,7 @@ class Agent {
   std::optional<Clock::time_point> deadline_;   // of the phase: then SIGKILL
   std::optional<Clock::time_point> terminate_;  // when ending: then SIGTERM
   std::optional<Clock::time_point> blame_;      // no failure so far that others cannot share: judge by then
+  std::optional<Clock::time_point> hung_;       // a worker hangs: the leader gives the verdict until then
   Worker* failed_ = nullptr;
   std::string error_;  // of the one that failed: the others need not repeat it
   std::string failure_;

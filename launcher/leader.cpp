@@ -87,6 +87,7 @@ void Leader::take(const std::string& text) {
   known_.insert(r.from);
   if (r.offer) rendezvous_.join(r.from, *r.offer, now);
   if (r.failure) rendezvous_.failed(r.from, r.attempt, *r.failure, now);
+  if (r.ranks) rendezvous_.looked(r.from, r.attempt, *r.ranks, now);
   if (r.end) rendezvous_.ended(r.from, r.attempt, *r.end, now);
 }
 

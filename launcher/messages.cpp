@@ -18,15 +18,59 @@ auto read(const std::string& text, F take) {
   }
 }
 
+json part(const RankState&);
+json part(const GroupState&);
+json part(const PastCall& c) { return {{"number", c.number}, {"text", c.text}, {"site", c.site}}; }
+PastCall past_of(const json& j) { return {j.at("number"), j.at("text"), j.at("site")}; }
+
+template <class T>
+json list(const std::vector<T>& all) {
+  json j = json::array();
+  for (const T& one : all) j.push_back(part(one));
+  return j;
+}
+template <class F>
+auto list_of(const json& j, F take) {
+  std::vector<decltype(take(j))> all;
+  for (const json& one : j) all.push_back(take(one));
+  return all;
+}
+
+json part(const GroupState& g) {
+  return {{"name", g.name},          {"first_rank", g.first_rank}, {"size", g.size},
+          {"queued", g.queued},      {"started", g.started},       {"done", g.done},
+          {"site", g.site},          {"waits_in", g.waits_in},     {"pairwise", g.pairwise},
+          {"recent", list(g.recent)}};
+}
+GroupState group_of(const json& j) {
+  return {j.at("name"), j.at("first_rank"), j.at("size"), j.at("queued"),   j.at("started"),
+          j.at("done"), j.at("waits_in"),   j.at("site"), j.at("pairwise"), list_of(j.at("recent"), past_of)};
+}
+
+json part(const RankState& r) {
+  return {{"rank", r.rank}, {"node", r.node},          {"pid", r.pid},       {"host", r.host},
+          {"step", r.step}, {"phase", r.phase},        {"silent", r.silent}, {"stopped", r.stopped},
+          {"last", r.last}, {"groups", list(r.groups)}};
+}
+RankState rank_of(const json& j) {
+  return {j.at("rank"),  j.at("node"),   j.at("pid"),     j.at("host"), j.at("step"),
+          j.at("phase"), j.at("silent"), j.at("stopped"), j.at("last"), list_of(j.at("groups"), group_of)};
+}
+
 json part(const NodeOffer& o) { return {{"host", o.host}, {"node_rank", o.node_rank}, {"workers", o.workers}}; }
 json part(const NodeFailure& f) {
-  return {{"blame", static_cast<int>(f.blame)}, {"code", f.code}, {"curable", f.curable}, {"text", f.text}};
+  return {{"blame", static_cast<int>(f.blame)},
+          {"code", f.code},
+          {"curable", f.curable},
+          {"text", f.text},
+          {"ranks", list(f.ranks)}};
 }
 json part(const NodeEnd& e) { return {{"code", e.code}, {"stopped", e.stopped}, {"begun", e.begun}, {"step", e.step}}; }
 
 NodeOffer offer_of(const json& j) { return {j.at("host"), j.at("node_rank"), j.at("workers")}; }
 NodeFailure failure_of(const json& j) {
-  return {static_cast<Blame>(j.at("blame").get<int>()), j.at("code"), j.at("curable"), j.at("text")};
+  return {static_cast<Blame>(j.at("blame").get<int>()), j.at("code"), j.at("curable"), j.at("text"),
+          list_of(j.at("ranks"), rank_of)};
 }
 NodeEnd end_of(const json& j) { return {j.at("code"), j.at("stopped"), j.at("begun"), j.at("step")}; }
 
@@ -37,6 +81,7 @@ std::string encode(const Report& r) {
   if (r.offer) j["offer"] = part(*r.offer);
   if (r.failure) j["failure"] = part(*r.failure);
   if (r.end) j["end"] = part(*r.end);
+  if (r.ranks) j["ranks"] = list(*r.ranks);
   return j.dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
@@ -46,6 +91,7 @@ Report decode_report(const std::string& text) {
     if (j.contains("offer")) r.offer = offer_of(j["offer"]);
     if (j.contains("failure")) r.failure = failure_of(j["failure"]);
     if (j.contains("end")) r.end = end_of(j["end"]);
+    if (j.contains("ranks")) r.ranks = list_of(j["ranks"], rank_of);
     return r;
   });
 }

@@ -8,13 +8,14 @@
 
 namespace ring {
 
-// What an agent says: exactly one of the three.
+// What an agent says: exactly one of the four.
 struct Report {
   AgentId from;
   int attempt = 0;
   std::optional<NodeOffer> offer;
   std::optional<NodeFailure> failure;
   std::optional<NodeEnd> end;
+  std::optional<std::vector<RankState>> ranks = {};  // as ordered to look
 };
 
 std::string encode(const Report&);

@@ -13,7 +13,7 @@
 
 namespace ring {
 
-inline constexpr std::size_t kTailLines = 30;
+inline constexpr std::size_t kTailLines = 50;
 inline constexpr const char* kErrorBegin = "ringmaster: ";  // of the message that the program ends with
 
 class WorkerOutput {

@@ -6,6 +6,7 @@
 #include "core/counted.h"
 #include "core/exit_code.h"
 #include "core/joined.h"
+#include "launcher/verdict.h"
 
 namespace ring {
 
@@ -46,6 +47,7 @@ void Rendezvous::join(const AgentId& id, const NodeOffer& offer, Time now) {
   if (id == rules_.host) agent.node_rank = 0;
   last_arrival_ = now;
   tick(now);
+  if (phase_ != Phase::joining) tell_spares();
 }
 
 void Rendezvous::failed(const AgentId& id, int attempt, const NodeFailure& failure, Time now) {
@@ -53,6 +55,24 @@ void Rendezvous::failed(const AgentId& id, int attempt, const NodeFailure& failu
   if (!agent || !agent->taking_part || attempt != attempt_ || phase_ == Phase::joining) return;
   if (failures_.empty()) judge_at_ = now + rules_.blame_time;
   failures_.push_back(failure);
+  if (failure.blame == Blame::hung && phase_ == Phase::running) {
+    ask_all();
+    return looked(id, attempt, failure.ranks, now);
+  }
+  tick(now);
+}
+
+void Rendezvous::ask_all() {
+  if (std::ranges::any_of(agents_, &Agent::looked)) return;
+  for (const Agent& a : agents_)
+    if (a.taking_part && !a.end) give(a, {.kind = Order::Kind::look});
+}
+
+void Rendezvous::looked(const AgentId& id, int attempt, const std::vector<RankState>& ranks, Time now) {
+  Agent* agent = find(id);
+  if (!agent || !agent->taking_part || attempt != attempt_ || agent->looked) return;
+  agent->looked = true;
+  ranks_.insert(ranks_.end(), ranks.begin(), ranks.end());
   tick(now);
 }
 
@@ -81,9 +101,7 @@ void Rendezvous::leave(const AgentId& id, const std::string& why, Time now) {
 void Rendezvous::tick(Time now) {
   if (end_) return;
   if (phase_ == Phase::joining) return try_start(now);
-  if (phase_ == Phase::running && !failures_.empty() &&
-      (cause().blame != Blame::lost_peer || now >= judge_at_ || all_ended()))
-    stop_all(cause().text);
+  if (phase_ == Phase::running && !failures_.empty() && judged(now)) stop_all(cause().text);
   if (all_ended()) conclude(now);
 }
 
@@ -131,7 +149,7 @@ void Rendezvous::try_start(Time now) {
   if (now >= since_ + rules_.join_timeout)
     return finish(kExitError, str(before_.empty() ? "" : before_ + "; ", "not all nodes came within ",
                                   static_cast<double>(rules_.join_timeout.count()) / 1000, " s: ", who, rules_.advice));
-  tell_waiting(who);
+  tell_waiting(who + rules_.advice);
 }
 
 void Rendezvous::tell_waiting(const std::string& text) {
@@ -143,7 +161,7 @@ void Rendezvous::tell_waiting(const std::string& text) {
 }
 
 void Rendezvous::start(const std::vector<Agent*>& seated) {
-  for (Agent& a : agents_) a.taking_part = false, a.end.reset();
+  for (Agent& a : agents_) a.taking_part = a.looked = false, a.end.reset();
   Order order{.kind = Order::Kind::start, .text = before_, .begun = begun_, .nodes = static_cast<int>(seated.size())};
   order.world = 0;
   for (const Agent* a : seated) order.world += a->offer.workers;
@@ -156,15 +174,40 @@ void Rendezvous::start(const std::vector<Agent*>& seated) {
     order.first_rank += a->offer.workers;
   }
   phase_ = Phase::running;
+  world_ = order.first_rank;
   failures_.clear();
+  ranks_.clear();
   stopped_.reset();
   step_ = 0;
-  tell_waiting(str("the job runs with its ", counted(order.nodes, "node"), "; this one waits to replace another"));
+  tell_spares();
 }
 
-const NodeFailure& Rendezvous::cause() const {
+void Rendezvous::tell_spares() {
+  const auto nodes = std::ranges::count_if(agents_, &Agent::taking_part);
+  if (!end_)
+    tell_waiting(str("the job runs with ", nodes, " of ", counted(rules_.most_nodes, "node"), "; this one waits to ",
+                     nodes < rules_.most_nodes ? "take part after the next failure" : "replace another"));
+}
+
+NodeFailure& Rendezvous::cause() {
   return *std::ranges::max_element(failures_,
                                    [](const NodeFailure& a, const NodeFailure& b) { return a.blame < b.blame; });
+}
+
+// Whether the cause is clear. Where ranks only lost a peer, it may show yet; where they hang, all nodes are asked.
+bool Rendezvous::judged(Time now) {
+  NodeFailure& why = cause();
+  const bool late = now >= judge_at_ || all_ended();
+  if (why.blame == Blame::lost_peer) return late;
+  if (why.blame != Blame::hung) return true;
+  if (!late && !all_looked()) return false;
+  std::ranges::sort(ranks_, {}, &RankState::rank);
+  if (!ranks_.empty()) why.text = verdict(ranks_, world_);
+  return true;
+}
+
+bool Rendezvous::all_looked() const {
+  return std::ranges::all_of(agents_, [](const Agent& a) { return !a.taking_part || a.end || a.looked; });
 }
 
 bool Rendezvous::all_ended() const {

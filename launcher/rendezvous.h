@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "comm/socket.h"
+#include "launcher/rank_state.h"
 #include "launcher/restart_budget.h"
 
 namespace ring {
@@ -25,7 +26,7 @@ struct NodeOffer {
 };
 
 // Why a worker ended, in the order in which one is taken for the cause of the others.
-enum class Blame : std::uint8_t { lost_peer, failed, killed };
+enum class Blame : std::uint8_t { lost_peer, hung, failed, killed };
 
 // The first failure of a node in an attempt.
 struct NodeFailure {
@@ -33,6 +34,7 @@ struct NodeFailure {
   int code = 1;         // for the job to end with
   bool curable = true;  // a restart may help
   std::string text;     // "rank 3 on b (pid 71) was killed by signal 9 (Killed) after 12.5 s and step 120"
+  std::vector<RankState> ranks = {};  // hung: where those of this node are; the verdict is about those of all nodes
 };
 
 // All workers of a node are gone.
@@ -44,9 +46,9 @@ struct NodeEnd {
 };
 
 struct Order {
-  enum class Kind : std::uint8_t { wait, start, stop, end };
+  enum class Kind : std::uint8_t { wait, start, stop, end, look };
   Kind kind = Kind::wait;
-  std::string text;     // wait: who is missing; start: what failed before; stop, end: why
+  std::string text;     // wait: who is missing; start: what failed before; stop, end: why; look: nothing
   std::string verdict;  // end after a failure: why there is no restart, where that is not plain
   int attempt = 0;
   int code = 0;  // end: of the launcher
@@ -63,7 +65,7 @@ struct RendezvousRules {
   std::chrono::milliseconds join_timeout{600'000};  // for all nodes to come, at first and after each failure
   std::chrono::milliseconds last_call{30'000};      // for more than the least to come
   std::chrono::milliseconds blame_time{1'000};      // for the cause to show where workers only lost a peer
-  std::string advice;                               // ends the message that nodes did not come
+  std::string advice;  // ends the messages that nodes are missing, and that they did not come
 };
 
 class Rendezvous {
@@ -74,6 +76,8 @@ class Rendezvous {
 
   void join(const AgentId&, const NodeOffer&, Time now);
   void failed(const AgentId&, int attempt, const NodeFailure&, Time now);
+  // Where the ranks of this node are, after an order to look: a rank of another one hangs.
+  void looked(const AgentId&, int attempt, const std::vector<RankState>&, Time now);
   void ended(const AgentId&, int attempt, const NodeEnd&, Time now);
   void leave(const AgentId&, const std::string& why, Time now);  // "its connection closed"
   void tick(Time now);                                           // to be called often
@@ -90,12 +94,14 @@ class Rendezvous {
     int node_rank = -1;  // of the running attempt, or of the last one that it took part in; -1: none
     bool taking_part = false;
     std::optional<NodeEnd> end;
-    std::string told;  // while it waits
+    bool looked = false;  // where its ranks are is known
+    std::string told;     // while it waits
   };
 
   Agent* find(const AgentId&);
   void give(const Agent&, Order);
   void tell_waiting(const std::string& text);
+  void tell_spares();
   std::vector<Agent*> seats();
   bool enough(std::size_t seated, Time now) const;
   void try_start(Time now);
@@ -103,9 +109,12 @@ class Rendezvous {
   std::string missing(const std::vector<Agent*>& seats) const;
   void stop_all(const std::string& why);
   bool all_ended() const;
+  bool all_looked() const;
+  void ask_all();
   void conclude(Time now);
   void finish(int code, const std::string& why, const std::string& verdict = {});
-  const NodeFailure& cause() const;
+  NodeFailure& cause();
+  bool judged(Time now);
 
   RendezvousRules rules_;
   RestartBudget budget_;
@@ -114,6 +123,8 @@ class Rendezvous {
   Time since_, last_arrival_;  // of the joining
   std::vector<Agent> agents_;  // in the order of their coming
   std::vector<NodeFailure> failures_;
+  std::vector<RankState> ranks_;  // where they are, as far as it was asked for
+  int world_ = 1;                 // of the attempt
   Time judge_at_{};
   std::string before_;  // what made the last attempt fail
   std::int64_t step_ = 0;

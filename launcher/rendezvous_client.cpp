@@ -31,6 +31,7 @@ RendezvousClient::RendezvousClient(Setup setup)
 }
 
 RendezvousClient::~RendezvousClient() {
+  outbox_.reset();  // sends what is left
   closing_ = true;
   thread_.join();
 }
@@ -116,12 +117,13 @@ void RendezvousClient::report(int attempt, const NodeEnd& end) {
   send({.from = setup_.id, .attempt = attempt, .end = end});
 }
 
+void RendezvousClient::report(int attempt, const std::vector<RankState>& ranks) {
+  send({.from = setup_.id, .attempt = attempt, .ranks = ranks});
+}
+
 // A leader that is lost is noticed by the thread.
-void RendezvousClient::send(Report report) {
-  try {
-    reports_->append(kReports, encode(report));
-  } catch (const Error&) {
-  }
+void RendezvousClient::send(const Report& report) {
+  outbox_->push([this, text = encode(report)] { reports_->append(kReports, text); });
 }
 
 std::string RendezvousClient::waiting_for() {

@@ -1,6 +1,6 @@
 #pragma once
-// An agent's line to the leader. A thread of its own connects, says that this agent lives, and takes orders; reports
-// are sent by whoever calls.
+// An agent's line to the leader. A thread of its own connects, says that this agent lives, and takes orders; another
+// one sends reports, in their order: nobody waits for a link that is cut.
 
 #include <atomic>
 #include <chrono>
@@ -11,6 +11,7 @@
 #include <string>
 #include <thread>
 
+#include "comm/queue.h"
 #include "comm/store.h"
 #include "launcher/messages.h"
 
@@ -36,6 +37,7 @@ class RendezvousClient {
   std::optional<Order> next_order();
   void report(int attempt, const NodeFailure&);
   void report(int attempt, const NodeEnd&);
+  void report(int attempt, const std::vector<RankState>&);
   std::string waiting_for();    // while it is not let in: what for; then empty
   std::string local_address();  // of the connection; empty before
 
@@ -44,7 +46,7 @@ class RendezvousClient {
   bool connect();
   void push(Order);
   void end(const std::string& why);
-  void send(Report);
+  void send(const Report&);
 
   Setup setup_;
   Fd wake_;
@@ -55,6 +57,7 @@ class RendezvousClient {
   std::unique_ptr<Store> reports_;  // for reports, once this agent was let in
   std::atomic<bool> closing_{false};
   std::thread thread_;
+  std::unique_ptr<CommQueue> outbox_ = std::make_unique<CommQueue>();
 };
 
 }  // namespace ring

@@ -20,10 +20,6 @@ constexpr std::chrono::seconds kSayAgain{10};
 constexpr milliseconds kLook{200};
 constexpr milliseconds kLoopbackJoin{30'000};  // others on this host come soon, and those on another one never
 
-std::int64_t now_ms() {
-  return std::chrono::duration_cast<milliseconds>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
-
 bool over_loopback(const LaunchOptions& o) { return o.most_nodes > 1 && is_loopback(o.endpoint->host); }
 
 // The endpoint's address is one of this host's.
@@ -44,8 +40,9 @@ Supervisor::Supervisor(const LaunchOptions& options)
       job_{options.rdzv_id, options.secret.empty() ? random_secret() : options.secret},
       id_(host_name() + "-" + random_cookie()),
       leader_(lead()),
-      client_(line_to_leader()) {
-  lost_.since_ms = now_ms();
+      client_(line_to_leader()),
+      kept_(static_cast<std::size_t>(options.processes)) {
+  time_.begin_ms = time_.since_ms = now_ms();
 }
 
 RendezvousRules Supervisor::rules() const {
@@ -124,7 +121,7 @@ std::optional<Order> Supervisor::wait_for_order() {
 bool Supervisor::told_to_stop() {
   while (const int number = signals_.next())
     if (number != SIGCHLD && number != SIGUSR2) {
-      log::info("launch: told to stop while it waited for ", waiting_for_.empty() ? "other nodes" : waiting_for_);
+      log::info("launch: told to stop while it waited: ", waiting_for_.empty() ? "for other nodes" : waiting_for_);
       return true;
     }
   return false;
@@ -156,9 +153,9 @@ std::optional<Order> Supervisor::attempt(const Order& start) {
   failure_.clear();
   restarts_ = start.attempt;
   const std::string cookie = job_.workers_cookie(start.leader, start.attempt);
-  Agent agent(options_, start, cookie, lost_, signals_, client_);
+  Agent agent(options_, start, cookie, time_, kept_, signals_, client_);
   const NodeEnd end = agent.run();
-  lost_ = agent.lost_time();
+  time_ = agent.time();
   failure_ = agent.failure();
   client_.report(start.attempt, end);
   return agent.end();
@@ -169,7 +166,7 @@ int Supervisor::finish(const Order& end) const {
   if (!end.verdict.empty()) log::error("launch: no restart: ", end.verdict);
   if (leader_ && restarts_ > 0)
     log::info("launch: the workers were restarted ", restarts_ == 1 ? "once" : str(restarts_, " times"),
-              ", which cost ", static_cast<double>(lost_.lost_ms) / 1000, " s");
+              ", which cost ", time_.restart_seconds, " s");
   return end.code;
 }
 

@@ -40,7 +40,8 @@ class Supervisor {
   RendezvousClient client_;
   std::string waiting_for_, said_;  // who is missing, and what was said of it
   Clock::time_point said_at_{};
-  LostTime lost_;
+  JobTime time_;
+  std::vector<KeptMemory> kept_;  // of each worker here
   int restarts_ = 0;
   std::string failure_;  // that this agent reported last
 };

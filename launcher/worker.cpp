@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "core/check.h"
+#include "launcher/cpu_binding.h"
 
 namespace ring {
 namespace {
@@ -42,12 +43,26 @@ struct Image {
   }
 };
 
+Activity activity_of(const WorkerPage& page) {
+  if (!page.stepping) return Activity::unjudged;
+  switch (page.phase.load()) {
+    case RunPhase::validate: return Activity::validation;
+    case RunPhase::snapshot: return Activity::save;
+    default: return Activity::step;
+  }
+}
+
+void say(const char* message) {
+  if (write(STDERR_FILENO, message, std::strlen(message)) < 0) _exit(126);
+}
+
 struct Descriptors {
   int null, output, page;
+  const std::vector<int>& inherited;
 };
 
-[[noreturn]] void become(const char* program, const Image& image, const Descriptors& fds, bool keep_stdout,
-                         pid_t agent) {
+[[noreturn]] void become(const char* program, const Image& image, const CpuBinding& binding, const Descriptors& fds,
+                         bool keep_stdout, pid_t agent) {
   setpgid(0, 0);
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != agent) _exit(127);  // the agent died before the line above
@@ -55,14 +70,15 @@ struct Descriptors {
   if (!keep_stdout) dup2(fds.output, STDOUT_FILENO);
   dup2(fds.output, STDERR_FILENO);
   fcntl(fds.page, F_SETFD, 0);  // the program keeps it
+  for (const int kept : fds.inherited) fcntl(kept, F_SETFD, 0);
   for (const int s : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE, SIGXFSZ, SIGCHLD, SIGUSR1, SIGUSR2})
     signal(s, SIG_DFL);
   sigset_t none;
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);
+  if (!binding.apply()) say("ringmaster launch: the kernel did not bind this worker to its cores\n");
   execve(program, image.argv.data(), image.envp.data());
-  const char message[] = "ringmaster launch: the worker's program could not be executed\n";
-  if (write(STDERR_FILENO, message, sizeof message - 1) < 0) _exit(126);
+  say("ringmaster launch: the worker's program could not be executed\n");
   _exit(127);
 }
 
@@ -74,19 +90,21 @@ std::string describe(const Ending& e) {
 }
 
 Worker::Worker(int rank, const WorkerCommand& command, std::unique_ptr<SharedPage> page, std::string prefix,
-               int console, const std::string& log_path)
-    : rank_(rank), page_(std::move(page)) {
+               int console, const std::string& log_path, const HangRules& rules)
+    : rank_(rank), page_(std::move(page)), judge_(rules, std::chrono::steady_clock::now()) {
   Pipe pipe = make_pipe();
   output_ = std::make_unique<WorkerOutput>(std::move(pipe.read_end), std::move(prefix), console, log_path);
   const Fd null(open("/dev/null", O_RDONLY | O_CLOEXEC));
   WorkerCommand own = command;
   own.environment["RINGMASTER_PAGE"] = std::to_string(page_->fd());
   const Image image(own);
+  const CpuBinding binding(own.cores, own.memory_nodes);
   const pid_t agent = getpid();
   pid_ = fork();
   if (pid_ < 0) fail("cannot start the worker of rank ", rank, ": ", std::strerror(errno));
   if (pid_ == 0)
-    become(own.program.c_str(), image, {null.get(), pipe.write_end.get(), page_->fd()}, own.keep_stdout, agent);
+    become(own.program.c_str(), image, binding, {null.get(), pipe.write_end.get(), page_->fd(), own.inherited},
+           own.keep_stdout, agent);
   setpgid(pid_, pid_);  // on both sides: whoever is first
   pidfd_ = Fd(static_cast<int>(syscall(SYS_pidfd_open, pid_, 0)));
 }
@@ -105,6 +123,20 @@ bool Worker::reap() {
   output_->drain();
   kill(-pid_, SIGKILL);  // what it left behind in its group
   return true;
+}
+
+bool Worker::hangs() {
+  if (ending_) return false;
+  const Sign sign{progress_of(page()), page().step, activity_of(page()), page().validations, page().saves};
+  return judge_.look(sign, std::chrono::steady_clock::now());
+}
+
+RankState Worker::state() const {
+  RankState s = state_of(page(), rank_);
+  s.pid = pid_;
+  s.silent = judge_.silence().count();
+  s.stopped = !ending_ && is_stopped(pid_);
+  return s;
 }
 
 void Worker::signal(int number) {

@@ -11,7 +11,9 @@
 
 #include "comm/environment.h"
 #include "comm/worker_page.h"
+#include "launcher/hang_judge.h"
 #include "launcher/output.h"
+#include "launcher/rank_state.h"
 
 namespace ring {
 
@@ -28,6 +30,8 @@ struct WorkerCommand {
   std::string program;                 // path of the executable
   std::vector<std::string> arguments;  // argv[0] included
   Environment environment;
+  std::vector<int> inherited{};                    // descriptors that the program keeps
+  std::vector<int> cores = {}, memory_nodes = {};  // that it is bound to, and whose memory it prefers; empty: any
   bool keep_stdout = false;  // standard output stays the agent's (a terminal stays one); otherwise into the pipe
 };
 
@@ -35,7 +39,7 @@ class Worker {
  public:
   // Error: the process cannot be started.
   Worker(int rank, const WorkerCommand& command, std::unique_ptr<SharedPage> page, std::string prefix, int console,
-         const std::string& log_path);
+         const std::string& log_path, const HangRules& rules = {});
   ~Worker();  // kills what is left of it
   Worker(const Worker&) = delete;
   Worker& operator=(const Worker&) = delete;
@@ -47,6 +51,8 @@ class Worker {
   const WorkerOutput& output() const { return *output_; }
 
   const WorkerPage& page() const { return **page_; }
+  bool hangs();             // to be asked several times a second
+  RankState state() const;  // where it is, or was when it died; without node and host
 
   bool alive() const { return !ending_; }
   const std::optional<Ending>& ending() const { return ending_; }
@@ -59,6 +65,7 @@ class Worker {
   Fd pidfd_;
   std::unique_ptr<SharedPage> page_;
   std::unique_ptr<WorkerOutput> output_;
+  HangJudge judge_;
   std::optional<Ending> ending_;
 };
 

@@ -18,8 +18,9 @@
 #include "core/check.h"
 #include "core/exit_code.h"
 #include "core/stop_signal.h"
+#include "launcher/cpu_binding.h"
 #include "launcher/worker.h"
-#include "tests/launcher/files.h"
+#include "tests/launcher/scratch.h"
 
 namespace ring {
 namespace {
@@ -47,19 +48,14 @@ bool ended(pid_t pid) {
   return at == std::string::npos || text[at + 2] == 'Z';
 }
 
-class DistLaunch : public testing::Test {
+class DistLaunch : public test::ScratchTest {
  protected:
-  void SetUp() override {
-    std::string pattern = (fs::temp_directory_path() / "ring_launch_XXXXXX").string();
-    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
-    dir_ = pattern;
-  }
   void TearDown() override {
     if (agent_ > 0) {
       kill(agent_, SIGKILL);
       waitpid(agent_, nullptr, 0);
     }
-    fs::remove_all(dir_);
+    ScratchTest::TearDown();
   }
 
   // Starts an agent whose workers run a script; $D is a directory of this test, $R the rank.
@@ -107,9 +103,40 @@ class DistLaunch : public testing::Test {
   }
   pid_t pid_of(int rank) const { return std::stoi(read_file(dir_ / ("pid" + std::to_string(rank)))); }
 
-  fs::path dir_;
   pid_t agent_ = 0;
 };
+
+// On a machine whose files say that two cores of this one are two nodes.
+TEST_F(DistLaunch, WorkersAreBoundToTheirPlaces) {
+  const std::vector<int> cores = allowed_cores();
+  if (cores.size() < 2) GTEST_SKIP() << "needs two cores";
+  const auto write = [&](const std::string& file, const std::string& text) {
+    fs::create_directories((dir_ / "sys/devices/system" / file).parent_path());
+    std::ofstream(dir_ / "sys/devices/system" / file) << text << "\n";
+  };
+  write("cpu/online", number_list(cores));
+  write("node/online", "0-1");
+  for (int node = 0; node < 2; ++node)
+    write(str("node/node", node, "/cpulist"), str(cores[static_cast<std::size_t>(node)]));
+  LaunchOptions o;
+  o.machine_root = dir_.string();
+  const std::string look =
+      "grep Cpus_allowed_list /proc/self/status > $D/cores$R; echo $RINGMASTER_THREADS >> $D/cores$R; "
+      "head -n 1 /proc/self/numa_maps > $D/memory$R";
+  EXPECT_EQ(run(2, look, o), 0) << err();
+  for (int rank = 0; rank < 2; ++rank) {
+    const std::string core = str(cores[static_cast<std::size_t>(rank)]);
+    EXPECT_EQ(read_file(dir_ / str("cores", rank)), "Cpus_allowed_list:\t" + core + "\n1\n");
+    EXPECT_TRUE(in_err(str("launch: rank ", rank, ": cores ", core, " of NUMA node ", rank))) << err();
+  }
+  const std::string memory = read_file(dir_ / "memory0");  // empty: this kernel does not show it
+  if (memory_can_be_bound() && !memory.empty()) {
+    EXPECT_NE(memory.find(" prefer"), std::string::npos) << memory;
+  }
+  o.numa_binding = NumaBinding::none;
+  EXPECT_EQ(run(1, look, o), 0) << err();
+  EXPECT_EQ(read_file(dir_ / "cores0"), str("Cpus_allowed_list:\t", number_list(cores), "\n", cores.size(), "\n"));
+}
 
 TEST_F(DistLaunch, AllWellReturnsZeroAndPassesOutputOn) {
   EXPECT_EQ(run(3, "echo out$R; echo err$R >&2; printf unfinished$R >&2"), 0);
@@ -256,8 +283,8 @@ TEST_F(DistLaunch, FailedWorkerIsNamedWithItsLastLinesAndTheOthersEnd) {
             7);
   EXPECT_LT(seconds_since(begin), 2);
   EXPECT_TRUE(in_err("rank 1 (pid " + std::to_string(pid_of(1)) + ") exited with code 7")) << err();
-  EXPECT_TRUE(in_err("| line71\n") && in_err("| line100\n")) << err();
-  EXPECT_FALSE(in_err("| line70\n")) << err();
+  EXPECT_TRUE(in_err("| line51\n") && in_err("| line100\n")) << err();
+  EXPECT_FALSE(in_err("| line50\n")) << err();
   for (const int r : {0, 2}) EXPECT_TRUE(ended(pid_of(r)));
 }
 

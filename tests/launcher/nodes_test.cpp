@@ -88,9 +88,16 @@ class DistNodes : public test::Runs, public testing::WithParamInterface<Layout> 
                                                                {"RINGMASTER_LIVENESS", std::to_string(kSilence)}}));
     return ranks;
   }
+  bool has_checkpoint(const std::string& run) const {
+    std::error_code none_yet;
+    for (const auto& entry : test::fs::directory_iterator(folder_ / run / "checkpoints", none_yet))
+      if (entry.path().filename().string().find(".tmp") == std::string::npos) return true;
+    return false;
+  }
+  // Checkpoints are written beside the steps: one that is slow may come after them.
   bool reaches(const std::string& run, std::size_t steps) const {
     for (const auto begin = Clock::now(); Clock::now() - begin < std::chrono::seconds(60);) {
-      if (records(run) > steps) return true;
+      if (records(run) > steps && has_checkpoint(run)) return true;
       std::this_thread::sleep_for(milliseconds(5));
     }
     return false;
@@ -175,23 +182,21 @@ class DistNodesLaunched : public DistNodes {
     if (IsSkipped()) return;
     ASSERT_EQ(ring({"launch", "--make-secret", path("secret")}).code, 0);
   }
-  std::unique_ptr<Process> launch(int node, const std::string& run) const {
-    std::vector<std::string> words = {RING_BINARY,
-                                      "launch",
-                                      "--nnodes",
-                                      "2",
-                                      "--nproc-per-node",
-                                      std::to_string(GetParam().ranks_per_node),
-                                      "--rdzv-endpoint",
-                                      std::string(kAddresses[0]) + ":29400",
-                                      "--rdzv-conf",
-                                      "keep_alive_timeout=3",
-                                      "--secret-file",
-                                      path("secret"),
-                                      "--"};
+  using Words = std::vector<std::string>;
+  std::unique_ptr<Process> launch(int node, const std::string& run,
+                                  const Words& how = {"--rdzv-conf", "keep_alive_timeout=3"},
+                                  const Process::Environment& environment = {
+                                      {"RINGMASTER_LIVENESS", std::to_string(kSilence)}}) const {
+    std::vector<std::string> words = {RING_BINARY,        "launch",
+                                      "--nnodes",         "2",
+                                      "--nproc-per-node", std::to_string(GetParam().ranks_per_node),
+                                      "--rdzv-endpoint",  std::string(kAddresses[0]) + ":29400",
+                                      "--secret-file",    path("secret")};
+    words.insert(words.end(), how.begin(), how.end());
+    words.emplace_back("--");
     const std::vector<std::string> all = shared(run);
     words.insert(words.end(), all.begin() + 1, all.end());
-    return nodes_[node]->start(words, {{"RINGMASTER_LIVENESS", std::to_string(kSilence)}});
+    return nodes_[node]->start(words, environment);
   }
 };
 
@@ -216,6 +221,40 @@ TEST_P(DistNodesLaunched, OutliveACutWire) {
   EXPECT_NE(led.output.find("the agent of node 1 (node1) is lost: no sign of life for 3 s"), std::string::npos)
       << led.output;
   expect_whole_checkpoints("nodes");
+  EXPECT_EQ(losses("nodes"), losses("local"));
+  EXPECT_EQ(tensors("nodes", kLast), tensors("local", kLast));
+}
+
+// Both nodes find out by themselves that nothing goes on.
+TEST_P(DistNodesLaunched, ACutWireIsNamedByTheHangLimit) {
+  const Words how = {"--rdzv-conf", "join_timeout=8,keep_alive_timeout=6", "--hang-limit", "2", "--monitor-interval",
+                     "0.02"};
+  const auto first = launch(0, "nodes", how, {{"RINGMASTER_LIVENESS", "0"}});
+  const auto second = launch(1, "nodes", how, {{"RINGMASTER_LIVENESS", "0"}});
+  ASSERT_TRUE(reaches("nodes", 25)) << (first->signal(SIGKILL), first->wait().output);
+  wire("down");
+  const Finished led = first->wait(), cut_off = second->wait();
+  EXPECT_NE(led.output.find("nothing was heard of ranks 2 and 3"), std::string::npos) << led.output;
+  EXPECT_NE(cut_off.output.find("nothing was heard of ranks 0 and 1"), std::string::npos) << cut_off.output;
+  const Finished verified = ring({"checkpoint", "verify", path("nodes")});
+  EXPECT_EQ(verified.code, 0) << verified.output;
+}
+
+// By default silence between hosts counts after 30 s.
+TEST_P(DistNodesLaunched, AWireThatIsCutForFiveSecondsHeals) {
+  ASSERT_NO_FATAL_FAILURE(run_locally("local"));
+  const auto first = launch(0, "nodes", {}, {}), second = launch(1, "nodes", {}, {});
+  ASSERT_TRUE(reaches("nodes", 7)) << (first->signal(SIGKILL), first->wait().output);
+  wire("down");
+  const std::size_t before = records("nodes");
+  std::this_thread::sleep_for(std::chrono::seconds(5));
+  EXPECT_LE(records("nodes"), before + 1) << "nothing went on meanwhile";
+  wire("up");
+  for (const auto& agent : {&first, &second}) {
+    const Finished f = (*agent)->wait();
+    EXPECT_EQ(f.code, 0) << f.output;
+    EXPECT_EQ(f.output.find("starting all workers again"), std::string::npos) << f.output;
+  }
   EXPECT_EQ(losses("nodes"), losses("local"));
   EXPECT_EQ(tensors("nodes", kLast), tensors("local", kLast));
 }

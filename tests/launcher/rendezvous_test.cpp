@@ -4,7 +4,9 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <map>
+#include <string>
 
 #include "core/exit_code.h"
 #include "core/philox.h"
@@ -29,6 +31,10 @@ class Job {
   }
   void fails(const AgentId& id, const NodeFailure& f) {
     rendezvous_.failed(id, last[id].attempt, f, now_);
+    collect();
+  }
+  void looks(const AgentId& id, const std::vector<RankState>& ranks) {
+    rendezvous_.looked(id, last[id].attempt, ranks, now_);
     collect();
   }
   void ends(const AgentId& id, const NodeEnd& end = {}) {
@@ -125,6 +131,70 @@ TEST(Rendezvous, AFailureStopsAllAndStartsAllAgain) {
   EXPECT_EQ(job.last["b"].kind, Kind::stop);
 }
 
+RankState waiting(int rank) {
+  return {.rank = rank, .phase = "reduce", .groups = {{"dp", 0, 2, 5, 5, 4, "all_reduce", "x.cpp:1", false, {}}}};
+}
+
+// The verdict is about the ranks of all nodes, whichever agent noticed.
+TEST(Rendezvous, AHangIsJudgedWithAllNodes) {
+  Job job(nodes(2, 2));
+  job.join("a");
+  job.join("b");
+  job.fails("a", {Blame::hung, 1, true, "rank 0 hangs", {waiting(0)}});
+  EXPECT_EQ(job.last["b"].kind, Kind::look);
+  job.looks("b",
+            {{.rank = 1, .node = 1, .pid = 7, .host = "hb", .step = 3, .phase = "forward", .groups = {{"dp", 0, 2}}}});
+  for (const char* id : {"a", "b"}) {
+    EXPECT_EQ(job.last[id].kind, Kind::stop);
+    EXPECT_EQ(job.last[id].text.find("rank 1 on hb (pid 7, node 1) hangs: rank 0 waits in #5 of dp"), 0u)
+        << job.last[id].text;
+  }
+  for (const char* id : {"a", "b"}) job.ends(id, {.code = 1, .begun = true, .step = 3});
+  EXPECT_EQ(job.last["a"].kind, Kind::start) << "like any failure";
+  job.fails("b", {Blame::hung, 1, true, "rank 1 hangs", {waiting(1)}});
+  EXPECT_EQ(job.last["a"].kind, Kind::look) << "in the next attempt again";
+}
+
+TEST(Rendezvous, AHangIsJudgedWithoutANodeThatIsCutOff) {
+  Job job(nodes(2, 2));
+  job.join("a");
+  job.join("b");
+  job.fails("a", {Blame::hung, 1, true, "rank 0 hangs", {waiting(0)}});
+  job.later(milliseconds(500));
+  EXPECT_EQ(job.last["a"].kind, Kind::look);
+  job.later(milliseconds(600));
+  EXPECT_EQ(job.last["a"].kind, Kind::stop);
+  EXPECT_NE(job.last["a"].text.find("nothing was heard of rank 1"), std::string::npos) << job.last["a"].text;
+}
+
+TEST(Rendezvous, ADeadRankIsTheCauseOfAHang) {
+  Job job(nodes(2, 2));
+  job.join("a");
+  job.join("b");
+  job.fails("a", {Blame::hung, 1, true, "rank 0 hangs", {waiting(0)}});
+  job.fails("b", {Blame::killed, 137, true, "rank 1 was killed"});
+  EXPECT_EQ(job.last["a"].text, "rank 1 was killed");
+}
+
+TEST(Rendezvous, MessagesKeepWhereRanksAre) {
+  RankState s{.rank = 3,
+              .node = 1,
+              .pid = 71,
+              .host = "b",
+              .step = 9,
+              .phase = "data",
+              .silent = 1.5,
+              .stopped = true,
+              .last = "#4 of dp",
+              .groups = {{"dp", 0, 4, 6, 5, 4, "barrier", "x.cpp:1", true, {{4, "a", "y.cpp:2"}}}}};
+  const Report sent{.from = "b", .attempt = 2, .ranks = {{s}}};
+  EXPECT_EQ(encode(decode_report(encode(sent))), encode(sent));
+  const auto back = decode_report(encode(sent)).ranks.value().at(0);
+  EXPECT_EQ(back.groups.at(0).recent.at(0).text, "a");
+  EXPECT_EQ(back.groups.at(0).done, 4);
+  EXPECT_TRUE(back.groups.at(0).pairwise && back.stopped);
+}
+
 TEST(Rendezvous, WhatIsSaidOfAnEarlierAttemptDoesNotCount) {
   Job job(nodes(2, 2));
   job.join("a");
@@ -205,7 +275,7 @@ TEST(Rendezvous, ALostNodeThatDoesNotReturnEndsIt) {
 TEST(Rendezvous, ASpareWaitsAndTakesOver) {
   Job job(nodes(2, 2));
   for (const char* id : {"a", "b", "spare"}) job.join(id);
-  EXPECT_EQ(job.last["spare"].kind, Kind::wait);
+  EXPECT_EQ(job.last["spare"].text, "the job runs with 2 of 2 nodes; this one waits to replace another");
   job.leaves("b");
   job.ends("a", {.code = 143});
   EXPECT_EQ(job.last["spare"].kind, Kind::start);
@@ -225,6 +295,12 @@ TEST(Rendezvous, FewerNodesWhereThatIsAllowed) {
   job.later(seconds(31));
   EXPECT_EQ(job.last["a"].kind, Kind::start);
   EXPECT_EQ(job.last["a"].world, 1);
+  job.join("c");
+  EXPECT_EQ(job.last["c"].text, "the job runs with 1 of 3 nodes; this one waits to take part after the next failure");
+  job.crash("a", 7);
+  job.later(seconds(31));
+  EXPECT_EQ(job.last["c"].kind, Kind::start);
+  EXPECT_EQ(job.last["a"].world, 2);
 }
 
 TEST(Messages, ComeBackAsTheyWere) {
@@ -391,8 +467,11 @@ class Schedule {
   std::vector<Sent> sent_;
 };
 
+// RING_SCHEDULES: how many.
 TEST(Rendezvous, AnyScheduleHasOneAttemptAtATimeAndAnEnd) {
-  for (std::uint64_t seed = 0; seed < 1'000 && !HasFailure(); ++seed) {
+  const char* const asked = std::getenv("RING_SCHEDULES");
+  const std::uint64_t schedules = asked ? std::stoull(asked) : 1'000;
+  for (std::uint64_t seed = 0; seed < schedules && !HasFailure(); ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     Schedule(seed).run();
   }

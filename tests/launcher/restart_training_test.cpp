@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <csignal>
+#include <fstream>
+#include <iterator>
 #include <sstream>
 #include <thread>
 
@@ -106,6 +108,84 @@ TEST_F(DistTrainingRestarts, KilledRanksChangeNoBit) {
   expect_calm("r");
 }
 
+// Without signs of life between workers, so that only the agent can notice.
+TEST_F(DistTrainingRestarts, AStoppedRankIsNamedAndTheRunGoesOn) {
+  ASSERT_EQ(run(long_run("calm", {"-n", "2"})), 0) << read_file(dir_ / "log");
+  const pid_t agent = start(
+      long_run("r", {"-n", "2", "--hang-limit", "2", "--monitor-interval", "0.02", "--log-dir", "logs", "--tee", "3"}),
+      {{"RINGMASTER_LIVENESS", "0"}});
+  ASSERT_TRUE(reaches("r", 25)) << read_file(dir_ / "log");
+  const pid_t stopped = children(agent).at(1);
+  kill(stopped, SIGSTOP);
+  EXPECT_EQ(wait(agent), 0) << read_file(dir_ / "log");
+  const std::string log = read_file(dir_ / "log");
+  const std::string verdict =
+      "launch: rank 1 (pid " + std::to_string(stopped) + ") is stopped (SIGSTOP or a debugger): rank 0 waits in #";
+  EXPECT_NE(log.find(verdict), std::string::npos) << log;
+  EXPECT_NE(log.find("; rank 1 is in phase "), std::string::npos) << log;
+  std::istringstream dump(read_file(dir_ / "logs/attempt_0/flights_node0.jsonl"));
+  int rank = 0;
+  for (std::string line; std::getline(dump, line); ++rank) {
+    const auto flights = nlohmann::json::parse(line);
+    EXPECT_EQ(flights.at("rank"), rank);
+    EXPECT_EQ(flights.at("stopped"), rank == 1);
+    if (rank == 1) {
+      EXPECT_GT(flights.at("silent_seconds").get<double>(), 1.5);
+    }
+    EXPECT_FALSE(flights.at("operations").empty());
+  }
+  EXPECT_EQ(rank, 2);
+  EXPECT_EQ(restarts("r"), 1);
+  expect_calm("r");
+}
+
+// Its peers notice first, and say only whom they lost.
+TEST_F(DistTrainingRestarts, AStoppedRankThatItsPeersMissIsTheCause) {
+  const pid_t agent = start(long_run("r", {"-n", "2", "--max-restarts", "0"}), {{"RINGMASTER_LIVENESS", "2"}});
+  ASSERT_TRUE(reaches("r", 7)) << read_file(dir_ / "log");
+  kill(children(agent).at(0), SIGSTOP);
+  EXPECT_EQ(wait(agent), 1) << read_file(dir_ / "log");
+  const std::string log = read_file(dir_ / "log");
+  EXPECT_NE(log.find(") is stopped (SIGSTOP or a debugger)"), std::string::npos) << log;
+}
+
+// It runs for a part of the time only, as on a core that it has to share.
+TEST_F(DistTrainingRestarts, ASlowRankIsNamed) {
+  std::vector<std::string> words = long_run("r", {"-n", "2"});
+  for (const char* word : {"train.steps=64", "model.width=128", "model.context=32", "train.micro_batch=4",
+                           "train.bucket_bytes=0", "train.eval_interval=0", "checkpoint.interval=0"})
+    words.emplace_back(word);
+  const pid_t agent = start(words);
+  ASSERT_TRUE(reaches("r", 1)) << read_file(dir_ / "log");
+  const pid_t slow = children(agent).at(1);
+  while (losses_now("r").size() < 62 && kill(slow, SIGSTOP) == 0) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    kill(slow, SIGCONT);
+    std::this_thread::sleep_for(std::chrono::milliseconds(8));
+  }
+  EXPECT_EQ(wait(agent), 0) << read_file(dir_ / "log");
+  const std::string log = read_file(dir_ / "log");
+  EXPECT_NE(log.find("rank 1 is slow: "), std::string::npos) << log;
+  EXPECT_NE(read_file(dir_ / "r/metrics.jsonl").find("\"slow_rank\""), std::string::npos);
+}
+
+// What a worker says of its end is the launcher's, too.
+TEST_F(DistTrainingRestarts, ACrashSaysWhatTheWorkerDid) {
+  const pid_t agent = start(long_run("r", {"-n", "2", "--max-restarts", "0", "--log-dir", "logs"}));
+  ASSERT_TRUE(reaches("r", 7)) << read_file(dir_ / "log");
+  kill(children(agent).at(1), SIGSEGV);
+  EXPECT_EQ(wait(agent), 128 + SIGSEGV) << read_file(dir_ / "log");
+  const std::string log = read_file(dir_ / "log");
+  EXPECT_NE(log.find("was killed by signal 11 (Segmentation fault) after "), std::string::npos) << log;
+  EXPECT_NE(log.find(", in phase "), std::string::npos) << log;
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+  EXPECT_NE(log.find("  | ringmaster: crashed by signal 11 (Segmentation fault), in phase "), std::string::npos) << log;
+  EXPECT_NE(log.find("; its last operation is #"), std::string::npos) << log;
+  const auto file = nlohmann::json::parse(read_file(dir_ / "logs/attempt_0/rank1.error.json"));
+  EXPECT_NE(file.at("message").at("message").get<std::string>().find("crashed by signal 11"), std::string::npos);
+#endif
+}
+
 // A restart does not delete what the first attempt has done.
 TEST_F(DistTrainingRestarts, FreshIsMeantOnce) {
   std::vector<std::string> words = long_run("r", {"-n", "2"});
@@ -130,6 +210,97 @@ TEST_F(DistTrainingRestarts, OptionsComeFromTheEnvironmentAsTorchrunsDo) {
   const std::vector<std::string> words = {"launch", "--threads_per_worker=1", "train", "t.yaml", "train.steps=1"};
   EXPECT_EQ(wait(start(words, torchrun)), 0) << read_file(dir_ / "log");
   EXPECT_NE(read_file(dir_ / "log").find("2 processes on cpu"), std::string::npos) << read_file(dir_ / "log");
+}
+
+// Files are rare, and what a dead worker costs are the steps since the launcher's latest snapshot.
+class DistKeptInMemory : public DistTrainingRestarts {
+ protected:
+  static std::vector<std::string> kept_run(const std::string& directory, std::vector<std::string> how,
+                                           const std::string& interval = "1000") {
+    std::vector<std::string> words = long_run(directory, std::move(how));
+    words.push_back("checkpoint.interval=" + interval);
+    words.emplace_back("checkpoint.memory_interval=4");
+    return words;
+  }
+  std::string log() const { return read_file(dir_ / "log"); }
+  // The steps that attempts went on from.
+  std::vector<int> resumed(const std::string& from) const {
+    std::vector<int> steps;
+    std::istringstream lines(log());
+    const std::string begin = "resuming from step ";
+    for (std::string line; std::getline(lines, line);)
+      if (const auto at = line.find(begin); at != std::string::npos && line.find(from) != std::string::npos)
+        steps.push_back(std::stoi(line.substr(at + begin.size())));
+    return steps;
+  }
+  // Descriptors of an agent: two files in memory for each worker.
+  static std::vector<std::string> kept_files_of(pid_t agent) {
+    std::vector<std::string> files;
+    for (const auto& fd : test::fs::directory_iterator("/proc/" + std::to_string(agent) + "/fd")) {
+      std::error_code gone;
+      if (test::fs::read_symlink(fd, gone).string().find("ringmaster-kept") != std::string::npos)
+        files.push_back(fd.path().string());
+    }
+    return files;
+  }
+};
+
+TEST_F(DistKeptInMemory, KilledRanksGoOnFromItBitForBit) {
+  ASSERT_EQ(run(long_run("calm", {"-n", "2"})), 0) << log();
+  const pid_t agent = start(kept_run("r", {"-n", "2"}));
+  EXPECT_NE(strike(agent, "r", 2, 1), 0) << log();  // before the first snapshot: from the beginning
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  EXPECT_NE(strike(agent, "r", 15, 0), 0) << log();
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  EXPECT_NE(strike(agent, "r", 27, 1), 0) << log();
+  EXPECT_EQ(wait(agent), 0) << log();
+  const std::vector<int> steps = resumed("(kept in memory by the launcher)");
+  ASSERT_GE(steps.size(), 2u) << log();
+  EXPECT_GE(steps.back(), 20) << log();
+  for (const int step : steps) EXPECT_EQ(step % 4, 0) << log();
+  expect_calm("r");
+}
+
+TEST_F(DistKeptInMemory, DamagedMemoryFallsBackToFiles) {
+  ASSERT_EQ(run(long_run("calm", {"-n", "2"})), 0) << log();
+  const pid_t agent = start(kept_run("r", {"-n", "2"}, "10"));
+  ASSERT_TRUE(reaches("r", 15)) << log();
+  for (const pid_t worker : children(agent)) kill(worker, SIGSTOP);
+  const std::vector<std::string> files = kept_files_of(agent);
+  EXPECT_EQ(files.size(), 4u);
+  for (const std::string& name : files) {
+    std::fstream file(name, std::ios::binary | std::ios::in | std::ios::out);
+    const int byte = file.seekg(5000).get();
+    file.seekp(5000).put(static_cast<char>(byte ^ 1));
+  }
+  kill(children(agent).at(0), SIGKILL);
+  for (const pid_t worker : children(agent)) kill(worker, SIGCONT);
+  EXPECT_EQ(wait(agent), 0) << log();
+  EXPECT_NE(log().find("keeps in memory is damaged and is not used: "), std::string::npos) << log();
+  EXPECT_EQ(resumed("(kept in memory by the launcher)"), std::vector<int>{}) << log();
+  expect_calm("r");
+}
+
+// With checkpoint.on_usr1: continue; both ranks are told, at about the same time.
+TEST_F(DistTrainingRestarts, Usr1SavesAndGoesOn) {
+  ASSERT_EQ(run(long_run("calm", {"-n", "2"})), 0) << read_file(dir_ / "log");
+  std::vector<std::string> words = long_run("r", {"-n", "2"});
+  for (const char* word : {"checkpoint.interval=1000", "checkpoint.on_usr1=continue", "checkpoint.keep_last=100"})
+    words.emplace_back(word);
+  const pid_t agent = start(words);
+  ASSERT_TRUE(reaches("r", 6)) << read_file(dir_ / "log");
+  kill(agent, SIGUSR1);
+  EXPECT_EQ(wait(agent), 0) << read_file(dir_ / "log");
+  const auto folders = test::fs::directory_iterator(dir_ / "r/checkpoints");
+  EXPECT_EQ(std::distance(begin(folders), end(folders)), 2) << "that of the signal and the last one";
+  EXPECT_EQ(losses("r"), losses("calm"));
+}
+
+TEST_F(DistTrainingRestarts, Usr1StopsWhereNothingElseIsSaid) {
+  const pid_t agent = start(long_run("r", {"-n", "2"}));
+  ASSERT_TRUE(reaches("r", 6)) << read_file(dir_ / "log");
+  kill(agent, SIGUSR1);
+  EXPECT_EQ(wait(agent), kExitInterrupted) << read_file(dir_ / "log");
 }
 
 // Agents that call themselves nodes, on this machine.
@@ -230,7 +401,8 @@ TEST_F(DistTrainingNodes, AThousandStrangersDoNotDisturb) {
   }
   EXPECT_EQ(wait(first), 0) << read_file(dir_ / "first");
   EXPECT_EQ(wait(second), 0) << read_file(dir_ / "second");
-  EXPECT_EQ(read_file(dir_ / "first").find("restart"), std::string::npos) << read_file(dir_ / "first");
+  EXPECT_EQ(read_file(dir_ / "first").find("starting all workers again"), std::string::npos)
+      << read_file(dir_ / "first");
   expect_calm("r");
 }
 

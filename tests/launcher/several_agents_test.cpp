@@ -15,7 +15,7 @@
 #include "comm/liveness.h"
 #include "core/exit_code.h"
 #include "launcher/supervisor.h"
-#include "tests/launcher/files.h"
+#include "tests/launcher/scratch.h"
 
 namespace ring {
 namespace {
@@ -33,19 +33,14 @@ bool eventually(const std::function<bool()>& condition, double seconds = 5) {
 
 int free_port(const std::string& host) { return local_endpoint(listen_on({host, 0})).port; }
 
-class DistAgents : public testing::Test {
+class DistAgents : public test::ScratchTest {
  protected:
-  void SetUp() override {
-    std::string pattern = (fs::temp_directory_path() / "ring_agents_XXXXXX").string();
-    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
-    dir_ = pattern;
-  }
   void TearDown() override {
     for (const auto& [name, pid] : agents_) {
       kill(pid, SIGKILL);
       waitpid(pid, nullptr, 0);
     }
-    fs::remove_all(dir_);
+    ScratchTest::TearDown();
   }
 
   LaunchOptions nodes(int n, const std::string& host = "127.0.0.1") {
@@ -90,10 +85,17 @@ class DistAgents : public testing::Test {
   }
   bool there(const std::string& file) const { return !read_file(dir_ / file).empty(); }
 
-  fs::path dir_;
   int port_ = 0;
   std::map<std::string, pid_t> agents_;
 };
+
+// What another machine would wait for in vain is said at once.
+TEST_F(DistAgents, SayThatALoopbackAddressIsForOneMachine) {
+  start("a", nodes(2), "true");
+  EXPECT_TRUE(eventually([&] { return says("a", "node 1 is missing. 127.0.0.1 is a loopback address"); })) << log("a");
+  start("b", nodes(2), "true");
+  for (const char* name : {"a", "b"}) EXPECT_EQ(wait(name), 0) << log(name);
+}
 
 TEST_F(DistAgents, NodesMayHaveDifferentNumbersOfWorkers) {
   const std::string script =
@@ -129,7 +131,6 @@ TEST_F(DistAgents, MeetOverIPv6AndWithRanksThatAreGiven) {
   }
 }
 
-// Behind a name there may be another address elsewhere: the leader listens at all of them.
 // As when the port is that of a connection to somewhere, which ends.
 TEST_F(DistAgents, LeadOnceThePortIsFree) {
   const Endpoint at{"127.0.0.1", free_port("127.0.0.1")};
@@ -150,6 +151,7 @@ TEST_F(DistAgents, LeadOnceThePortIsFree) {
   waitpid(other, nullptr, 0);
 }
 
+// Behind a name there may be another address elsewhere: the leader listens at all of them.
 TEST_F(DistAgents, MeetUnderANameToo) {
   try {
     port_ = free_port(host_name());

@@ -91,10 +91,14 @@ class TrainingRuns : public testing::Test {
     return out;
   }
   // The bytes of the weights in the last checkpoint.
+  // The newest checkpoint's.
   std::string shard(const std::string& directory) const {
     std::string all;
+    fs::path newest;
+    for (const auto& step : fs::directory_iterator(dir_ / directory / "checkpoints"))
+      newest = std::max(newest, step.path());
     std::vector<fs::path> files;
-    for (const auto& f : fs::recursive_directory_iterator(dir_ / directory / "checkpoints"))
+    for (const auto& f : fs::directory_iterator(newest))
       if (f.path().extension() == ".h5") files.push_back(f.path());
     std::sort(files.begin(), files.end());
     for (const fs::path& f : files) all += read_file(f);

@@ -1,0 +1,160 @@
+#include "launcher/machine.h"
+
+#include <algorithm>
+#include <cctype>
+#include <charconv>
+#include <fstream>
+#include <map>
+#include <set>
+#include <sstream>
+
+#include "core/check.h"
+
+namespace ring {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int kMostCores = 1 << 16;
+
+std::string line_of(const fs::path& file) {
+  std::string line;
+  std::getline(std::ifstream(file), line);
+  return line;
+}
+
+std::optional<int> whole_number(std::string_view text) {
+  int n = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), n);
+  return error == std::errc{} && end == text.data() + text.size() ? std::optional(n) : std::nullopt;
+}
+
+std::vector<int> numbers_in(const fs::path& file) {
+  return parse_number_list(line_of(file)).value_or(std::vector<int>{});
+}
+
+std::vector<std::string> entries_of(const fs::path& folder) {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(folder, error)) names.push_back(entry.path().filename().string());
+  std::ranges::sort(names);
+  return names;
+}
+
+// The node of each core that has one.
+std::map<int, int> nodes_of_cores(const fs::path& nodes) {
+  std::map<int, int> of;
+  for (const int node : numbers_in(nodes / "online"))
+    for (const int core : numbers_in(nodes / str("node", node) / "cpulist")) of[core] = node;
+  return of;
+}
+
+// The lowest core that shares the cache of the highest level.
+int complex_of(const fs::path& cpu, int core) {
+  int level = -1, first = core;
+  for (const std::string& name : entries_of(cpu / "cache")) {
+    const int here = whole_number(line_of(cpu / "cache" / name / "level")).value_or(-1);
+    const std::vector<int> sharing = numbers_in(cpu / "cache" / name / "shared_cpu_list");
+    if (here > level && !sharing.empty()) level = here, first = sharing.front();
+  }
+  return first;
+}
+
+std::vector<Core> read_cores(const fs::path& system) {
+  const std::map<int, int> nodes = nodes_of_cores(system / "node");
+  std::vector<Core> cores;
+  for (const int n : numbers_in(system / "cpu/online")) {
+    const fs::path cpu = system / "cpu" / str("cpu", n);
+    const std::vector<int> siblings = numbers_in(cpu / "topology/thread_siblings_list");
+    cores.push_back({.number = n,
+                     .node = nodes.contains(n) ? nodes.at(n) : 0,
+                     .socket = whole_number(line_of(cpu / "topology/physical_package_id")).value_or(0),
+                     .physical = siblings.empty() ? n : siblings.front(),
+                     .complex = complex_of(cpu, n)});
+  }
+  return cores;
+}
+
+// "GPU UUID:   GPU-4c1..." of the driver's file.
+std::string value_of(const fs::path& file, const std::string& key) {
+  std::ifstream lines(file);
+  for (std::string line; std::getline(lines, line);) {
+    if (!line.starts_with(key + ":")) continue;
+    const std::size_t begin = line.find_first_not_of(" \t", key.size() + 1);
+    return begin == std::string::npos ? "" : line.substr(begin);
+  }
+  return "";
+}
+
+std::vector<Gpu> read_gpus(const fs::path& root) {
+  std::vector<Gpu> gpus;
+  const fs::path driver = root / "proc/driver/nvidia/gpus";
+  for (std::string bus : entries_of(driver)) {
+    const fs::path facts = driver / bus / "information";
+    std::ranges::transform(bus, bus.begin(), [](unsigned char c) { return std::tolower(c); });
+    const std::string node = line_of(root / "sys/bus/pci/devices" / bus / "numa_node");
+    gpus.push_back({bus, value_of(facts, "GPU UUID"), value_of(facts, "Model"), whole_number(node).value_or(-1)});
+  }
+  return gpus;
+}
+
+// A number, or the beginning of a UUID.
+const Gpu* named(const std::string& word, const std::vector<Gpu>& gpus) {
+  if (const auto n = whole_number(word))
+    return *n >= 0 && *n < static_cast<int>(gpus.size()) ? &gpus[static_cast<std::size_t>(*n)] : nullptr;
+  const auto at = std::ranges::find_if(gpus, [&](const Gpu& g) { return !word.empty() && g.uuid.starts_with(word); });
+  return at == gpus.end() ? nullptr : &*at;
+}
+
+}  // namespace
+
+int Machine::nodes() const {
+  std::set<int> nodes;
+  for (const Core& c : cores) nodes.insert(c.node);
+  return static_cast<int>(nodes.size());
+}
+
+Machine read_machine(const fs::path& root) { return {read_cores(root / "sys/devices/system"), read_gpus(root)}; }
+
+std::optional<std::vector<Gpu>> visible_gpus(const std::vector<Gpu>& all, const Environment& env) {
+  const auto order = env.find("CUDA_DEVICE_ORDER");
+  const bool by_bus = order != env.end() && order->second == "PCI_BUS_ID";
+  const bool alike = std::ranges::all_of(all, [&](const Gpu& g) { return g.model == all.front().model; });
+  if (!alike && !by_bus) return {};
+  const auto given = env.find("CUDA_VISIBLE_DEVICES");
+  if (given == env.end()) return all;
+  if (given->second.find("MIG") != std::string::npos) return {};
+  std::vector<Gpu> visible;
+  std::istringstream words(given->second);
+  for (std::string word; std::getline(words, word, ',');) {
+    std::erase(word, ' ');
+    const Gpu* gpu = named(word, all);
+    if (!gpu) break;  // CUDA takes those before the first that is not there
+    visible.push_back(*gpu);
+  }
+  return visible;
+}
+
+std::optional<std::vector<int>> parse_number_list(const std::string& text) {
+  std::vector<int> numbers;
+  std::istringstream ranges(text);
+  for (std::string range; std::getline(ranges, range, ',');) {
+    const std::size_t dash = range.find('-');
+    const auto low = whole_number(range.substr(0, dash));
+    const auto high = dash == std::string::npos ? low : whole_number(range.substr(dash + 1));
+    if (!low || !high || *low < 0 || *high < *low || *high >= kMostCores) return {};
+    for (int n = *low; n <= *high; ++n) numbers.push_back(n);
+  }
+  return numbers;
+}
+
+std::string number_list(const std::vector<int>& numbers) {
+  std::string text;
+  for (std::size_t first = 0, last = 0; first < numbers.size(); first = last) {
+    for (last = first + 1; last < numbers.size() && numbers[last] == numbers[last - 1] + 1;) ++last;
+    text += str(text.empty() ? "" : ",", numbers[first], last > first + 1 ? str("-", numbers[last - 1]) : "");
+  }
+  return text;
+}
+
+}  // namespace ring

@@ -1,0 +1,171 @@
+// When a worker hangs, on a clock of its own.
+
+#include "launcher/hang_judge.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+namespace ring {
+namespace {
+
+using Seconds = HangRules::Seconds;
+constexpr double kLook = 0.2;  // seconds between looks
+
+// A worker that does things for so many seconds, and is looked at all the time.
+class Watched {
+ public:
+  explicit Watched(const HangRules& rules = {}) : judge_(rules, at(0)) {}
+
+  // True when it was said to hang within this time.
+  bool lasts(double seconds, Activity activity = Activity::step) {
+    begin(activity);
+    bool hangs = false;
+    for (double left = seconds; left > 0; left -= kLook) hangs |= look(std::min(left, kLook));
+    return hangs;
+  }
+  bool look(double later) {
+    now_ += later;
+    return judge_.look(sign_, at(now_));
+  }
+  void progress() { ++sign_.progress; }
+  bool step(double seconds) {
+    const bool hangs = lasts(seconds);
+    ++sign_.step;
+    progress();
+    return hangs | look(0);
+  }
+  bool steps(int n, double seconds) {
+    bool hangs = false;
+    for (int i = 0; i < n; ++i) hangs |= step(seconds);
+    return hangs;
+  }
+  bool activity(Activity a, double seconds) {
+    progress();
+    const bool hangs = lasts(seconds, a);
+    progress();
+    return hangs;
+  }
+  void unseen_save() { ++sign_.saves; }
+  // Seconds of silence after which it is said to hang.
+  double silence_until_hang(Activity a = Activity::step) {
+    const double since = now_;
+    begin(a);
+    for (progress(); now_ - since < 10'000;)
+      if (look(kLook)) return now_ - since;
+    return 1e9;
+  }
+
+ private:
+  void begin(Activity a) {
+    if (a == Activity::validation && a != sign_.activity) ++sign_.validations;
+    if (a == Activity::save && a != sign_.activity) ++sign_.saves;
+    sign_.activity = a;
+  }
+  static HangJudge::Time at(double s) {
+    return HangJudge::Time{} + std::chrono::duration_cast<HangJudge::Time::duration>(Seconds(s + 1000));
+  }
+  double now_ = 0;
+  Sign sign_;
+  HangJudge judge_;
+};
+
+TEST(HangJudge, ShortStepsGetTenSeconds) {
+  Watched w;
+  EXPECT_FALSE(w.steps(50, 0.5));
+  EXPECT_NEAR(w.silence_until_hang(), 10, 3 * kLook);
+}
+
+TEST(HangJudge, LongStepsGetFiveTimesTheirTime) {
+  Watched w;
+  EXPECT_FALSE(w.steps(20, 8));
+  EXPECT_NEAR(w.silence_until_hang(), 40, 3 * kLook);
+}
+
+// One long step of 128 is the one in a hundred; two are not.
+TEST(HangJudge, TheLimitFollowsThePercentileOfRecentSteps) {
+  Watched w;
+  w.steps(100, 1);
+  w.step(9);
+  w.steps(27, 1);
+  EXPECT_NEAR(Watched(w).silence_until_hang(), 10, 3 * kLook);
+  w.step(9);
+  EXPECT_NEAR(Watched(w).silence_until_hang(), 45, 4 * kLook);
+  w.steps(128, 1);
+  EXPECT_NEAR(w.silence_until_hang(), 10, 3 * kLook) << "old steps are forgotten";
+}
+
+TEST(HangJudge, FirstStepsMayTakeAsLongAsOperations) {
+  HangRules rules;
+  rules.unmeasured = Seconds(77);
+  Watched w(rules);
+  EXPECT_FALSE(w.lasts(1000, Activity::unjudged)) << "loading";
+  EXPECT_FALSE(w.step(70)) << "measures kernels";
+  EXPECT_FALSE(w.steps(14, 0.2));
+  EXPECT_NEAR(w.silence_until_hang(), 77, 3 * kLook);
+}
+
+TEST(HangJudge, TheFirstValidationAndSaveAreNotJudgedLikeSteps) {
+  Watched w;
+  w.steps(50, 0.2);
+  EXPECT_FALSE(w.activity(Activity::validation, 60));
+  EXPECT_FALSE(w.activity(Activity::save, 60));
+  w.steps(3, 0.2);
+  EXPECT_NEAR(Watched(w).silence_until_hang(Activity::validation), 10, 3 * kLook);
+  EXPECT_NEAR(Watched(w).silence_until_hang(Activity::save), 300, 5 * kLook) << "five times the last one";
+  EXPECT_NEAR(w.silence_until_hang(), 10, 3 * kLook) << "their time is no step's";
+}
+
+// Too short to be seen: they were passed all the same.
+TEST(HangJudge, ShortSavesCount) {
+  Watched w;
+  w.steps(50, 0.2);
+  w.unseen_save();
+  w.steps(5, 0.2);
+  EXPECT_NEAR(w.silence_until_hang(Activity::save), 10, 3 * kLook);
+}
+
+TEST(HangJudge, TheFirstSaveThatHangsIsFound) {
+  Watched w;
+  w.steps(50, 0.2);
+  EXPECT_NEAR(w.silence_until_hang(Activity::save), 300, 3 * kLook);
+}
+
+TEST(HangJudge, TimeInWhichNobodyLookedIsNoSilence) {
+  Watched w;
+  w.steps(50, 0.2);
+  EXPECT_FALSE(w.look(3600)) << "the machine slept";
+  EXPECT_FALSE(w.lasts(8));
+  EXPECT_TRUE(w.lasts(3));
+}
+
+TEST(HangJudge, AFixedLimitAndNone) {
+  HangRules rules;
+  rules.fixed = Seconds(2);
+  Watched fixed(rules);
+  fixed.steps(20, 0.2);
+  EXPECT_NEAR(fixed.silence_until_hang(), 2, 3 * kLook);
+  rules.on = false;
+  Watched off(rules);
+  off.steps(20, 0.2);
+  EXPECT_FALSE(off.lasts(10'000));
+}
+
+// Steps of all lengths with heavy tails, validation and saves between: whoever goes on is never said to hang.
+TEST(HangJudge, NoFalseAlarms) {
+  std::mt19937_64 random(7);
+  std::lognormal_distribution<double> noise(0, 0.3);
+  for (int run = 0; run < 30; ++run) {
+    Watched w;
+    const double typical = std::exp(std::uniform_real_distribution<double>(-3, 2)(random));
+    ASSERT_FALSE(w.step(20 * typical + 30)) << "the first step measures";
+    for (int i = 0; i < 1000; ++i) {
+      ASSERT_FALSE(w.step(typical * noise(random))) << "run " << run << ", step " << i << " of " << typical << " s";
+      ASSERT_FALSE(i % 100 == 99 && w.activity(Activity::validation, 3 * typical)) << run;
+      ASSERT_FALSE(i % 100 == 50 && w.activity(Activity::save, 30 * noise(random))) << run;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace ring

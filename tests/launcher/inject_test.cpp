@@ -1,0 +1,109 @@
+// --inject with the real program: what it breaks, what is said of it, and that nothing is broken by accident.
+
+#include <gtest/gtest.h>
+
+#include <csignal>
+
+#include "core/exit_code.h"
+#include "tests/launcher/training.h"
+
+namespace ring {
+namespace {
+
+using test::read_file;
+
+class DistTrainingFaults : public test::TrainingRuns {
+ protected:
+  int with(const std::string& faults, const std::string& directory, int processes = 2,
+           const std::vector<std::string>& more = {}) const {
+    std::vector<std::string> words = launch(processes, directory);
+    words.insert(words.begin() + 1, {"--inject", faults});
+    words.insert(words.end(), more.begin(), more.end());
+    return run(words);
+  }
+  bool says(const std::string& text) const { return log().find(text) != std::string::npos; }
+  std::string log() const { return read_file(dir_ / "log"); }
+};
+
+TEST_F(DistTrainingFaults, ARunGoesOnWithTheSameLosses) {
+  ASSERT_EQ(run(launch(2, "calm")), 0) << log();
+  const std::string faults = "7:kill@rank=1,step=6,phase=backward;kill@phase=load,attempt=1";
+  EXPECT_EQ(with(faults, "r"), 0) << log();
+  EXPECT_TRUE(says("--inject: this job will fail on purpose, as it was asked to: " + faults)) << log();
+  EXPECT_TRUE(says("kill@rank=1,step=6,phase=backward: killing rank 1 in phase backward of step 6")) << log();
+  EXPECT_TRUE(says(" in phase load of step 0")) << log();
+  EXPECT_TRUE(says("this job: 2 restarts, ")) << log();
+  EXPECT_EQ(losses("r"), losses("calm"));
+  EXPECT_TRUE(shard("r") == shard("calm"));
+}
+
+// The seed decides whom a chance hits, and when.
+TEST_F(DistTrainingFaults, TheSameSeedHitsTheSame) {
+  const auto struck = [&](const std::string& seed, const std::string& directory) {
+    EXPECT_EQ(with(seed + ":kill@probability=0.2,attempt=0", directory), 0) << log();
+    const std::size_t at = log().find("killing rank ");
+    return at == std::string::npos ? "nobody" : log().substr(at, log().find('\n', at) - at);
+  };
+  const std::string first = struck("3", "a");
+  EXPECT_EQ(first, struck("3", "b"));
+  bool differs = false;
+  for (const char* seed : {"4", "5", "6"}) differs |= struck(seed, std::string("s") + seed) != first;
+  EXPECT_TRUE(differs);
+}
+
+TEST_F(DistTrainingFaults, AFailedCallIsNamedAndTheRunGoesOn) {
+  EXPECT_EQ(with("1:io@rank=1,phase=sync,call=fsync,error=EIO", "r"), 0) << log();
+  EXPECT_TRUE(says("--inject: io@rank=1,phase=sync,call=fsync,error=EIO: at a call of fsync")) << log();
+  EXPECT_TRUE(says("step 4 was not saved (failure 1 in a row)")) << log();
+  EXPECT_TRUE(says("Input/output error")) << log();
+  EXPECT_EQ(with("1:io@phase=write,rank=all,call=write,error=short,times=9", "short"), 0) << log();
+  EXPECT_FALSE(says("was not saved")) << log();
+  EXPECT_EQ(run({"checkpoint", "verify", "short"}), 0) << log();
+}
+
+TEST_F(DistTrainingFaults, SlownessChangesNoBit) {
+  ASSERT_EQ(run(launch(2, "calm")), 0) << log();
+  const auto begin = std::chrono::steady_clock::now();
+  EXPECT_EQ(with("1:slow@rank=1,wait=100ms,phase=forward,step=2,until=5", "r", 2, {"train.micro_batch=4"}), 0) << log();
+  EXPECT_GE(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(400)) << "four steps wait";
+  EXPECT_EQ(with("1:slow@rank=1,factor=1.5", "s"), 0) << log();
+  EXPECT_EQ(losses("s"), losses("calm"));
+}
+
+// Both ranks add up what one of them sent.
+TEST_F(DistTrainingFaults, AChangedMessageChangesTheLosses) {
+  ASSERT_EQ(run(launch(2, "calm")), 0) << log();
+  EXPECT_EQ(with("2:corrupt@rank=1,step=2,call=all_reduce,side=sent,bytes=1000,times=1000000", "r", 2,
+                 {"train.on_bad_step=skip", "train.most_bad_steps=1000"}),
+            0)
+      << log();
+  EXPECT_TRUE(says("side=sent,bytes=1000,times=1000000: byte ")) << log();
+  EXPECT_NE(losses("r"), losses("calm"));
+}
+
+TEST_F(DistTrainingFaults, MistakesAreRefusedAtOnce) {
+  EXPECT_EQ(with("7:kill@phase=forwards", "r"), kExitError);
+  EXPECT_TRUE(says("--inject: character 14: 'forwards' is no phase; known are load, data, ")) << log();
+  EXPECT_FALSE(says("launch: all")) << "before any worker: " << log();
+  EXPECT_EQ(with("7:kill@rank=2", "r"), kExitError);
+  EXPECT_TRUE(says("--inject: kill@rank=2: there is no rank 2 among 2")) << log();
+  EXPECT_EQ(run({"train", "t.yaml", "--inject", "7:kill@agent=0"}), kExitError);
+  EXPECT_TRUE(says("this process has no agent; start it with ringmaster launch")) << log();
+  EXPECT_EQ(run({"launch", "--inject", "7:kill", "-n", "2", "--", "bench", "step", "t.yaml"}), kExitError);
+  EXPECT_TRUE(says("launch: --inject is for train, not for bench")) << log();
+  EXPECT_FALSE(test::fs::exists(dir_ / "r"));
+}
+
+TEST_F(DistTrainingFaults, NoVariableTurnsItOn) {
+  EXPECT_EQ(wait(start(launch(2, "r", "train.steps=2"), {{"PET_INJECT", "7:kill"}, {"RINGMASTER_INJECT", "7:kill"}})),
+            0);
+  EXPECT_FALSE(says("inject")) << log();
+}
+
+TEST_F(DistTrainingFaults, ALoneProcessFailsToo) {
+  EXPECT_EQ(run({"train", "t.yaml", "run.directory=r", "--inject", "7:kill@step=3"}), -SIGKILL) << log();
+  EXPECT_TRUE(says("killing rank 0 in phase data of step 3")) << log();
+}
+
+}  // namespace
+}  // namespace ring

@@ -1,0 +1,221 @@
+#!/usr/bin/env python3
+"""Kills workers and agents of small runs at random moments and in every phase: the runs go on, and no bit differs.
+
+    tests/recovery/kills.py BINARY [--kills 20] [--phases some|all|none] [--jobs 2] [--seed 1] [--keep]
+
+After each case: every loss and the hash of every tensor equal those of the undisturbed run of the same layout, no
+checkpoint is unreadable, no process, listening socket or entry of /dev/shm is left, and the log proves that what was
+to be killed was. Prints a table; exit code 1 if anything was violated.
+"""
+
+import argparse
+import collections
+import concurrent.futures
+import os
+import random
+import re
+import signal
+import sys
+import threading
+import time
+
+import runs
+
+LIMIT = 120  # seconds of one case, on a busy machine
+STEP_PHASES = ["data", "forward", "backward", "reduce", "optimizer", "finish"]
+OTHER_PHASES = ["load", "validate", "snapshot", "write", "sync", "commit", "read_back"]
+FIRST_SAVE = runs.INTERVAL
+
+
+class Case:
+    """One run that is disturbed. Subclasses say how; `hits` is what the log has to show."""
+
+    def __init__(self, number, layout):
+        self.number, self.layout, self.directory = number, layout, f"case-{number}"
+        self.log = self.directory + ".log"
+        self.listeners = set()
+
+    def watch(self, all_runs):
+        self.listeners |= runs.listeners_of(runs.processes_of(f"{all_runs.folder}/{self.directory}"))
+
+    def leftovers(self, all_runs):
+        path = f"{all_runs.folder}/{self.directory}"
+        until = time.monotonic() + 3
+        while runs.processes_of(path) and time.monotonic() < until:
+            time.sleep(0.02)
+        found = [f"process {pid} is left" for pid in runs.processes_of(path)]
+        return found + [f"listening socket {inode} is left" for inode in self.listeners & runs.listening()]
+
+    def run(self, all_runs):
+        """What was violated."""
+        all_runs.undisturbed(self.layout)
+        violations = self.disturb(all_runs)
+        return violations + self.leftovers(all_runs) + all_runs.differences(self.directory, self.layout)
+
+    def wait(self, all_runs, agent, name="the agent"):
+        until = time.monotonic() + LIMIT
+        while agent.poll() is None and time.monotonic() < until:
+            time.sleep(0.01)
+        if agent.poll() == 0:
+            return []
+        code = agent.poll()
+        runs.end(agent)
+        return [f"{name} {'hung' if code is None else f'ended with {code}'}: {all_runs.text(self.log)[-2000:]}"]
+
+
+class RandomKill(Case):
+    """Any worker, at any moment after its start."""
+    kind = "random rank, random moment"
+
+    def __init__(self, number, layout, chance):
+        super().__init__(number, layout)
+        self.chance = chance
+
+    def disturb(self, all_runs):
+        lasts = all_runs.undisturbed(self.layout)[1]
+        for attempt in range(20):  # a moment after the end kills nobody
+            self.directory = f"case-{self.number}-{attempt}"
+            self.log = self.directory + ".log"
+            begin, moment = time.monotonic(), self.chance.random() * lasts
+            agent = all_runs.start(self.directory, self.layout, self.log)
+            while time.monotonic() < begin + moment and agent.poll() is None:
+                time.sleep(0.005)
+            if agent.poll() is not None:
+                lasts = time.monotonic() - begin
+            self.watch(all_runs)
+            workers = runs.children(agent.pid)
+            if workers:
+                os.kill(self.chance.choice(workers), signal.SIGKILL)
+            violations = self.wait(all_runs, agent)
+            if violations or "was killed by signal 9" in all_runs.text(self.log):
+                return violations
+        return ["20 moments came too late"]
+
+
+class PhaseKill(Case):
+    """A rank, in a phase; with `again`, once more while it recovers."""
+    kind = "rank in a phase"
+
+    def __init__(self, number, layout, phase, again=None):
+        super().__init__(number, layout)
+        self.phase, self.again = phase, again
+
+    def disturb(self, all_runs):
+        faults = f"{self.number}:{kill_in(self.phase, 0)}"
+        if self.again:
+            faults += f";kill@rank={'0' if self.again == 'commit' else 'any'},phase={self.again},attempt=1"
+        agent = all_runs.start(self.directory, self.layout, self.log, faults)
+        violations = self.wait(all_runs, agent)
+        return violations + not_hit(all_runs.text(self.log), [self.phase] + ([self.again] if self.again else []))
+
+
+class AgentKill(Case):
+    """The agent of a node, in a phase of its first worker. Node 0's is started again by what started it, as a new job;
+    another one's successor joins the job."""
+    kind = "agent of node 0, or of node 1, in a phase"
+
+    def __init__(self, number, layout, phase, node):
+        super().__init__(number, layout)
+        self.phase, self.node = phase, node
+
+    def disturb(self, all_runs):
+        faults = f"{self.number}:{kill_in(self.phase, 0, agent=self.node)}"
+        nodes = (2, runs.free_port())
+
+        def start(faults):
+            return all_runs.start(self.directory, self.layout, self.log, faults, nodes, more=["checkpoint.mode=blocking"])
+        agents = [start(faults)]
+        await_text(all_runs, self.log, "waiting")  # the first one leads
+        agents.append(start(faults))
+        killed, other = agents[self.node], agents[1 - self.node]
+        killed.wait(LIMIT)
+        violations = not_hit(all_runs.text(self.log), [self.phase])
+        if self.node == 0:
+            other.wait(LIMIT)  # it says why
+            agents = [start(None)]
+            await_text(all_runs, self.log, "waiting", 2)
+            agents.append(start(None))
+        else:
+            agents = [other, start(faults)]
+        for agent in agents:
+            violations += self.wait(all_runs, agent)
+        return violations
+
+
+def kill_in(phase, attempt, agent=None):
+    whom = f"agent={agent}" if agent is not None else "rank=0" if phase == "commit" else "rank=any"
+    step = {"load": "", "validate": ""}.get(phase, f",step={FIRST_SAVE + 2 if phase in STEP_PHASES else FIRST_SAVE}")
+    return f"kill@{whom},phase={phase},attempt={attempt}{step}"
+
+
+def not_hit(log, phases):
+    hit = re.findall(r"--inject: kill.*: killing .* in phase (\w+)", log)
+    return [] if collections.Counter(phases) <= collections.Counter(hit) else [f"hit were {hit}, not {phases}: {log}"]
+
+
+def await_text(all_runs, log, text, times=1):
+    until = time.monotonic() + 20
+    while all_runs.text(log).count(text) < times and time.monotonic() < until:
+        time.sleep(0.01)
+
+
+def cases_of(a):
+    chance, cases, layouts = random.Random(a.seed), [], list(runs.LAYOUTS)
+    for i in range(a.kills):
+        cases.append(RandomKill(len(cases), layouts[i % len(layouts)], random.Random(chance.random())))
+    several = [name for name in layouts if runs.LAYOUTS[name][0] > 1]
+    for i, phase in enumerate((STEP_PHASES + OTHER_PHASES) if a.phases != "none" else []):
+        for layout in several if a.phases == "all" else [several[i % len(several)]]:
+            cases.append(PhaseKill(len(cases), layout, phase))
+        for node in (0, 1) if a.phases == "all" else [i // 4 % 2] if i % 4 == 1 else []:
+            if phase != "commit" or node == 0:  # rank 0 alone commits
+                cases.append(AgentKill(len(cases), several[i % len(several)], phase, node))
+    for again in ["load", "forward", "commit"] if a.phases != "none" else []:
+        cases.append(PhaseKill(len(cases), chance.choice(several), "backward", again))
+    return cases
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("binary")
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--phases", choices=["some", "all", "none"], default="some")
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--keep", action="store_true", help="keep the folder of the runs")
+    a = parser.parse_args()
+    begin, shared = time.monotonic(), set(os.listdir("/dev/shm"))
+    all_runs, lock, results = runs.Runs(a.binary), threading.Lock(), collections.defaultdict(lambda: [0, 0])
+    cases = cases_of(a)
+    for layout in sorted({case.layout for case in cases}):
+        all_runs.undisturbed(layout)
+
+    def run(case):
+        try:
+            violations = case.run(all_runs)
+        except Exception as e:  # the next case tells more
+            violations = [repr(e)]
+        with lock:
+            row = results[case.kind, case.layout]
+            row[0] += 1
+            row[1] += len(violations)
+            for v in violations:
+                print(f"VIOLATION in case {case.number} ({case.kind}, {case.layout}, "
+                      f"{getattr(case, 'phase', '')}): {v}", flush=True)
+
+    with concurrent.futures.ThreadPoolExecutor(a.jobs) as pool:
+        list(pool.map(run, cases))
+    print(f"{'what is killed':45} {'layout':10} {'runs':>6} {'violations':>11}")
+    for (kind, layout), (count, bad) in sorted(results.items()):
+        print(f"{kind:45} {layout:10} {count:6} {bad:11}")
+    bad = sum(row[1] for row in results.values())
+    left = sorted(set(os.listdir("/dev/shm")) - shared)
+    print(f"{len(cases)} runs, {bad} violations, {len(left)} entries left in /dev/shm {left or ''}, seed {a.seed}, "
+          f"{time.monotonic() - begin:.0f} s")
+    if not a.keep:
+        all_runs.remove()
+    return 1 if bad or left else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,166 @@
+"""Small training runs of the real program that fail on purpose, and what must be the same after they recovered."""
+
+import glob
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+
+STEPS, INTERVAL = 12, 4
+CONFIG = """
+run: {name: t, device: cpu}
+model: {context: 16, layers: 2, width: 32, heads: 4}
+data: {path: corpus.h5}
+train: {batch_size: 8, micro_batch: 1, steps: %d, eval_interval: 6, log_interval: 1, bucket_bytes: 16384}
+checkpoint: {interval: %d, keep_last: 100}
+""" % (STEPS, INTERVAL)
+
+# Name: processes, settings.
+LAYOUTS = {
+    "one": (1, []),
+    "dp2": (2, []),
+    "cp2": (2, ["parallel.cp=2"]),
+    "zero3": (2, ["parallel.zero=3"]),
+    "tp2": (2, ["parallel.tp=2"]),
+    "dp4": (4, []),
+    "zero3-4": (4, ["parallel.zero=3"]),
+    "cp2-tp2": (4, ["parallel.cp=2", "parallel.tp=2"]),
+}
+
+
+class Runs:
+    """A folder with a corpus and settings, in which every run has a folder of its own."""
+
+    def __init__(self, binary):
+        self.binary = os.path.abspath(binary)
+        self.folder = tempfile.mkdtemp(prefix="ring_recovery_")
+        self.calm = {}  # by layout: directory, seconds
+        with open(os.path.join(self.folder, "text.txt"), "w") as f:
+            f.writelines(f"line {i * i % 97} of a text for training\n" for i in range(400))
+        with open(os.path.join(self.folder, "t.yaml"), "w") as f:
+            f.write(CONFIG)
+        self.run("data", "prepare", "--input", "text.txt", "--tokenizer", "bytes", "--validation-fraction", "0.1",
+                 "--output", "corpus.h5")
+        self.run("launch", "--make-secret", "secret")
+
+    def remove(self):
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def run(self, *words):
+        done = subprocess.run([self.binary, *words], cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        if done.returncode != 0:
+            raise RuntimeError(f"{' '.join(words)}: {done.stdout.decode()}")
+        return done.stdout.decode()
+
+    def start(self, directory, layout, log, faults=None, nodes=None, more=()):
+        """An agent; nodes: how many, and the port at which they meet."""
+        world, settings = LAYOUTS[layout]
+        words = [self.binary, "launch", "--threads-per-worker", "1", "-n", str(world // (nodes[0] if nodes else 1))]
+        if nodes:
+            words += ["--nnodes", str(nodes[0]), "--rdzv-endpoint", f"127.0.0.1:{nodes[1]}", "--secret-file", "secret"]
+        if faults:
+            words += ["--inject", faults]
+        words += ["--", "train", "t.yaml", f"run.directory={self.folder}/{directory}", *settings, *more]
+        with open(os.path.join(self.folder, log), "ab") as out:
+            return subprocess.Popen(words, cwd=self.folder, stdout=out, stderr=out)
+
+    def text(self, name):
+        try:
+            with open(os.path.join(self.folder, name), errors="replace") as f:
+                return f.read()
+        except FileNotFoundError:
+            return ""
+
+    def undisturbed(self, layout):
+        """The directory of a run of this layout that nobody disturbs, and its seconds."""
+        if layout not in self.calm:
+            begin = time.monotonic()
+            agent = self.start("calm-" + layout, layout, "calm-" + layout + ".log")
+            if agent.wait(120) != 0:
+                raise RuntimeError(self.text("calm-" + layout + ".log"))
+            self.calm[layout] = ("calm-" + layout, time.monotonic() - begin)
+        return self.calm[layout]
+
+    def losses(self, directory):
+        records = [json.loads(line) for line in self.text(directory + "/metrics.jsonl").splitlines()]
+        return [(r["group"], r["step"], r["loss"]) for r in records if r["group"] in ("train", "validation")]
+
+    def weights(self, directory):
+        """Names, places and hashes of all tensors of the last step; `checkpoint verify` reads what is behind them."""
+        return json.loads(self.text(f"{directory}/checkpoints/step-{STEPS:09d}/manifest.json") or "{}").get("tensors")
+
+    def differences(self, directory, layout):
+        calm, _ = self.undisturbed(layout)
+        found = []
+        if self.losses(directory) != self.losses(calm) or not self.losses(calm):
+            found.append("losses differ from those of the undisturbed run")
+        if self.weights(directory) != self.weights(calm) or not self.weights(calm):
+            found.append("the last weights differ from those of the undisturbed run")
+        try:
+            self.run("checkpoint", "verify", directory)
+        except RuntimeError as e:
+            found.append(f"unreadable checkpoint: {e}")
+        stale = glob.glob(os.path.join(self.folder, directory, "checkpoints", "*.tmp*"))
+        return found + [f"left behind: {path}" for path in stale]
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def children(pid):
+    try:
+        with open(f"/proc/{pid}/task/{pid}/children") as f:
+            return [int(p) for p in f.read().split()]
+    except OSError:
+        return []
+
+
+def processes_of(directory):
+    """Those that were started for this run (its whole path), by their command lines."""
+    found = []
+    for path in glob.glob("/proc/[0-9]*/cmdline"):
+        try:
+            with open(path, "rb") as f:
+                if f"run.directory={directory}".encode() in f.read().split(b"\0"):
+                    found.append(int(path.split("/")[2]))
+        except OSError:
+            pass
+    return found
+
+
+def listeners_of(pids):
+    """Inodes of the sockets at which these processes listen."""
+    own = set()
+    for pid in pids:
+        for fd in glob.glob(f"/proc/{pid}/fd/*"):
+            try:
+                own.update(re.findall(r"socket:\[(\d+)\]", os.readlink(fd)))
+            except OSError:
+                pass
+    return own & listening()
+
+
+def listening():
+    found = set()
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        try:
+            with open(table) as f:
+                rows = [line.split() for line in f.readlines()[1:]]
+        except OSError:
+            continue
+        found.update(row[9] for row in rows if row[3] == "0A")
+    return found
+
+
+def end(process):
+    if process.poll() is None:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
