@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "checkpoint/reader.h"
+#include "core/counted.h"
 #include "core/log.h"
 #include "trainer/run_start.h"
 
@@ -57,7 +58,10 @@ void BadSteps::stop(const StepReport& r, bool has_checkpoint) {
   const std::string then =
       str(". Weights are untouched since the last step; ",
           has_checkpoint ? str("the newest checkpoint is in ", dir_.checkpoints()) : "there is no checkpoint yet",
-          before > 0 ? str(". ", before, " bad before it were left out (train.most_bad_steps)") : "", ". ");
+          before > 0 ? str(". ", counted(static_cast<std::int64_t>(before), "bad step"),
+                           " before it were left out (train.most_bad_steps)")
+                     : "",
+          ". ");
   const std::int64_t first = trainer_.next_sample();
   if (std::isfinite(r.loss) && std::isfinite(r.norm))
     fail(what, "step ", trainer_.steps_done() + 1, ", ", samples_text(first, first + config_.train.batch_size),

@@ -4,6 +4,7 @@
 #include <numbers>
 
 #include "comm/host.h"
+#include "comm/run_phase.h"
 
 namespace ring {
 
@@ -26,6 +27,7 @@ Evaluation evaluate(const Decoder& model, const ExecContext& ctx, const Validati
   std::int64_t tokens = 0;
   const std::int64_t length = model.config().context;
   for (std::int64_t i = 0; i < set.batches(); ++i) {
+    enter(RunPhase::validate);  // a sign of progress for each batch
     const Batch b = parts ? parts->part(set.batch(i)) : set.batch(i);
     Run run{.ctx = ctx, .tp = tp};
     if (parts) parts->prepare(run, static_cast<std::int64_t>(b.sample_indices.size()));

@@ -4,15 +4,17 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 #include <sstream>
 
 #include "comm/host.h"
 #include "core/counted.h"
 #include "core/device_memory.h"
+#include "core/log.h"
 #include "core/storage.h"
+#include "engine/devices.h"
 #include "optim/kinds.h"
 #include "parallel/parallelize.h"
-#include "trainer/devices.h"
 
 namespace ring {
 namespace {
@@ -27,7 +29,7 @@ std::string kinds_text(const StateMemory& m) {
   add("gradients", m.gradients);
   add("optimizer states", m.optimizer_states);
   add("buffers of parallel.zero", m.buffers());
-  add("copy for checkpoints", m.snapshot);
+  add("copies for checkpoints", m.snapshot);
   return text;
 }
 
@@ -84,7 +86,8 @@ StateMemory beside_device(const StateMemory& own, Device device) {
 std::string zero_advice(const Config& c, Mesh& mesh, int processes, const std::vector<MemoryBound>& bounds) {
   if (mesh.group(kDataAxes).size() == 1) return "";
   for (std::int64_t zero = c.parallel.zero + 1; zero <= 3; ++zero) {
-    const StateMemory own = on_device(memory_of(c, mesh, zero), device_of(c, mesh));
+    StateMemory own = on_device(memory_of(c, mesh, zero), device_of(c, mesh));
+    own.snapshot = 0;  // which a run can do without
     const std::uint64_t here = own.total() * static_cast<std::uint64_t>(processes);
     if (shortage({own, here, processes}, bounds).empty())
       return str("set parallel.zero: ", zero, " (then it is ", bytes_text(here), "), ");
@@ -106,7 +109,10 @@ std::string advice(const Config& c, Mesh& mesh, int processes, const std::vector
 
 }  // namespace
 
-std::string shortage(const MemoryNeed& need, const std::vector<MemoryBound>& bounds) {
+namespace {
+
+// Bytes by kind, and what bounds them; empty: it fits.
+std::string facts_of_shortage(const MemoryNeed& need, const std::vector<MemoryBound>& bounds) {
   const MemoryBound* worst = nullptr;
   std::uint64_t missing = 0;
   for (const MemoryBound& b : bounds) {
@@ -117,7 +123,7 @@ std::string shortage(const MemoryNeed& need, const std::vector<MemoryBound>& bou
   }
   if (!worst) return "";
   const bool together = !worst->of_process && need.processes > 1;
-  return str("the model cannot fit into memory: ", kinds_text(need.own), ", in all ", bytes_text(need.own.total()),
+  return str(kinds_text(need.own), ", in all ", bytes_text(need.own.total()),
              together ? str(" in this process and ", bytes_text(need.here), " in the ",
                             counted(need.processes, "process"), " of this machine")
                       : "",
@@ -126,19 +132,97 @@ std::string shortage(const MemoryNeed& need, const std::vector<MemoryBound>& bou
              "). Activations come on top");
 }
 
-void check_memory(const Config& c, Mesh& mesh) {
+constexpr const char* kCannotFit = "the model cannot fit into memory: ";
+
+}  // namespace
+
+std::string shortage(const MemoryNeed& need, const std::vector<MemoryBound>& bounds) {
+  const std::string facts = facts_of_shortage(need, bounds);
+  return facts.empty() ? "" : kCannotFit + facts;
+}
+
+namespace {
+
+// What the launcher keeps already is not free, and will not be taken again.
+StateMemory with_copies(StateMemory m, const Saving& saving, const MemoryTier* tier) {
+  m.snapshot *= static_cast<std::uint64_t>(saving.copies());
+  if (saving.keeps && tier) m.snapshot -= std::min(m.snapshot, tier->bytes());
+  return m;
+}
+
+// What the first rank says that has too little; empty: all have enough.
+std::string problem_of(const Config& c, const StateMemory& all, Mesh& mesh) {
   const Device device = device_of(c, mesh);
   const std::vector<MemoryBound> bounds = bounds_of(device);
-  const StateMemory all = memory_of(c, mesh, c.parallel.zero);
   const MemoryNeed need = gather_need(on_device(all, device), device, mesh);
   const MemoryNeed host = gather_need(beside_device(all, device), Device{}, mesh);
-  std::string problem = shortage(need, bounds);
+  std::string problem = facts_of_shortage(need, bounds);
   if (!problem.empty()) problem += ". " + advice(c, mesh, need.processes, bounds);
-  if (problem.empty() && !(problem = shortage(host, memory_bounds())).empty())
+  if (problem.empty() && !(problem = facts_of_shortage(host, memory_bounds())).empty())
     problem += ". Share the states with parallel.zero, or take a machine with more memory";
   const std::vector<std::string> problems = gather_host(mesh.host(), problem);
   for (std::size_t rank = 0; rank < problems.size(); ++rank)
-    if (!problems[rank].empty()) fail(problems.size() > 1 ? str("rank ", rank, ": ") : "", problems[rank]);
+    if (!problems[rank].empty()) return str(problems.size() > 1 ? str("rank ", rank, ": ") : "", problems[rank]);
+  return "";
+}
+
+// From what is wanted to what takes least.
+std::vector<Saving> ways_to_save(const Config& c, const MemoryTier* tier) {
+  const Saving wanted = saving_of(c.checkpoint);
+  std::vector<Saving> ways;
+  if (wanted.keeps && tier) ways.push_back(wanted);
+  if (wanted.mode == SaveMode::async) ways.push_back({SaveMode::async, false});
+  ways.push_back({SaveMode::blocking, false});
+  return ways;
+}
+
+void warn_of_fewer_copies(const Saving& wanted, const Saving& now, const std::string& problem) {
+  if (wanted.keeps) log::warn("checkpoint.memory_interval: there is no room to keep snapshots in memory: ", problem);
+  if (wanted.mode == SaveMode::async && now.mode == SaveMode::blocking)
+    log::warn(
+        "checkpoint.mode: there is no room for a copy of the state, so steps wait while checkpoints are written, "
+        "as with blocking: ",
+        problem);
+}
+
+}  // namespace
+
+Saving check_memory(const Config& c, Mesh& mesh, const MemoryTier* tier) {
+  const StateMemory state = memory_of(c, mesh, c.parallel.zero);
+  const std::vector<Saving> ways = ways_to_save(c, tier);
+  std::string first, problem;
+  for (const Saving& way : ways) {
+    problem = problem_of(c, with_copies(state, way, tier), mesh);
+    if (problem.empty() && !first.empty() && mesh.rank() == 0) warn_of_fewer_copies(ways.front(), way, first);
+    if (problem.empty()) return way;
+    if (first.empty()) first = problem;
+  }
+  fail(kCannotFit, problem);
+}
+
+namespace {
+
+// This process's share of the bytes that nobody uses, without what it will take for copies of the state.
+std::uint64_t free_share(const Config& c, Mesh& mesh) {
+  const auto processes = static_cast<std::uint64_t>(gather_need({}, Device{}, mesh).processes);
+  std::uint64_t share = std::numeric_limits<std::uint64_t>::max();
+  for (const MemoryBound& b : memory_bounds()) share = std::min(share, b.available / (b.of_process ? 1 : processes));
+  const std::uint64_t copies =
+      with_copies(memory_of(c, mesh, c.parallel.zero), saving_of(c.checkpoint), nullptr).snapshot;
+  return share - std::min(share, copies);
+}
+
+}  // namespace
+
+std::size_t activation_room(const Config& c, Mesh& mesh) {
+  double negative[] = {-static_cast<double>(free_share(c, mesh) / 8 * 7)};  // the rest is for everybody else
+  all_reduce_host(mesh.host(), negative, Reduce::max);
+  const auto room = static_cast<std::size_t>(-negative[0]);
+  const auto wanted = static_cast<std::size_t>(c.train.activation_offload_bytes);
+  if (wanted > room && mesh.rank() == 0)
+    log::warn("train.activation_offload_bytes: ", bytes_text(wanted), " for each process; there is room for ",
+              bytes_text(room), ", which is the limit now");
+  return wanted ? std::min(wanted, room) : room;
 }
 
 void check_memory(Decoder& declared, Device device, const ParamTypes& types) {

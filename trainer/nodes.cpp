@@ -11,6 +11,7 @@
 #include "comm/liveness.h"
 #include "comm/secret.h"
 #include "core/counted.h"
+#include "core/device_memory.h"
 #include "core/joined.h"
 #include "core/log.h"
 
@@ -23,16 +24,24 @@ using Clock = std::chrono::steady_clock;
 constexpr std::chrono::seconds kVisible{5};  // until a network file system shows a new file everywhere
 constexpr std::chrono::milliseconds kLook{50};
 
-// Ranks of one host are next to each other: "a (ranks 0-3), b (ranks 4-7)".
-std::string text_of(const std::vector<std::string>& hosts) {
+// Ranks of one host are next to each other: "a (ranks 0-3: NVIDIA H200 of 139.8 GiB), b (ranks 4-7: ...)".
+std::string text_of(const std::vector<std::string>& hosts, const std::vector<std::string>& devices) {
   std::vector<std::string> parts;
   for (std::size_t first = 0, last = 0; first < hosts.size(); first = last) {
-    while (last < hosts.size() && hosts[last] == hosts[first]) ++last;
+    while (last < hosts.size() && hosts[last] == hosts[first] && devices[last] == devices[first]) ++last;
     const std::string name = hosts[first].substr(0, hosts[first].find('/'));
-    parts.push_back(last == first + 1 ? str(name, " (rank ", first, ")")
-                                      : str(name, " (ranks ", first, "-", last - 1, ")"));
+    const std::string ranks = last == first + 1 ? str("rank ", first) : str("ranks ", first, "-", last - 1);
+    parts.push_back(str(name, " (", ranks, devices[first].empty() ? "" : ": ", devices[first], ")"));
   }
   return joined(parts, ", ");
+}
+
+// "NVIDIA H200 of 139.8 GiB"; empty: a CPU.
+std::string text_of(const Device& device) {
+  if (device.backend == Backend::cpu) return "";
+  const std::string name = Stream::create(device).impl().device_name();
+  const auto memory = device_memory(device);
+  return memory ? str(name, " of ", bytes_text(memory->total)) : name;
 }
 
 std::string contents(const std::string& file) {
@@ -79,11 +88,12 @@ std::vector<std::string> look_at_one_file(const std::string& run_directory, cons
 }  // namespace
 
 void check_nodes(const std::string& run_directory, int nodes_of_launcher, Mesh& mesh) {
-  if (mesh.world() == 1) return;
   const std::vector<std::string> hosts = gather_host(mesh.host(), host_identity());
+  const std::vector<std::string> devices = gather_host(mesh.host(), text_of(mesh.device()));
   const bool one = std::ranges::all_of(hosts, [&](const std::string& h) { return h == hosts.front(); });
+  if (mesh.rank() == 0 && !(one && nodes_of_launcher == 1 && devices.front().empty()))
+    log::info("nodes: ", text_of(hosts, devices));
   if (one && nodes_of_launcher == 1) return;
-  if (mesh.rank() == 0) log::info("nodes: ", text_of(hosts));
   std::vector<std::string> problems = look_at_one_file(run_directory, host_name(), mesh);
   if (!problems.front().empty()) fail("run.directory: ", problems.front());
   std::erase(problems, "");

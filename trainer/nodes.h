@@ -7,8 +7,8 @@
 
 namespace ring {
 
-// Collective. On one node nothing happens. Says which ranks are on which host, and writes and removes a file beside the
-// run's directory, or in the nearest folder above that is there. Error on every rank: not all ranks see it.
+// Collective. Says which ranks are on which host, with which GPUs. On several nodes it also writes and removes a file
+// beside the run's directory, or in the nearest folder above that is there. Error on every rank: not all ranks see it.
 void check_nodes(const std::string& run_directory, int nodes_of_launcher, Mesh&);
 
 }  // namespace ring

@@ -10,9 +10,9 @@
 #include "core/log.h"
 #include "data/load_tokenizer.h"
 #include "data/token_store.h"
+#include "engine/agreement.h"
 #include "generated/build_info.h"
 #include "kernels/tuning.h"
-#include "trainer/agreement.h"
 
 namespace ring {
 namespace {

@@ -5,13 +5,13 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <vector>
 
 #include "core/check.h"
+#include "core/clock.h"
 #include "core/log.h"
 #include "core/standard_streams.h"
 
@@ -27,15 +27,11 @@ bool is_terminal() {
   return isatty(STDOUT_FILENO) && term && std::string(term) != "dumb";
 }
 
-double steady_seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
 ProgressOptions with_defaults(ProgressOptions o) {
   if (!o.out) o.out = &progress_output();
   if (!o.terminal) o.terminal = is_terminal();
   if (!o.columns) o.columns = terminal_columns;
-  if (!o.now) o.now = steady_seconds;
+  if (!o.now) o.now = seconds_now;
   return o;
 }
 

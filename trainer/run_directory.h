@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "data/tokenizer.h"
-#include "trainer/config.h"
+#include "engine/config.h"
 
 namespace ring {
 

@@ -10,7 +10,9 @@
 #include "core/fields.h"
 #include "core/joined.h"
 #include "core/log.h"
-#include "trainer/agreement.h"
+#include "engine/agreement.h"
+#include "engine/planner.h"
+#include "generated/build_info.h"
 #include "trainer/memory_check.h"
 #include "trainer/origin.h"
 #include "trainer/session.h"
@@ -132,17 +134,59 @@ void look(RunStart& s, const TrainOptions& options) {
   check_resumption(s, *origin, options);
 }
 
+// From here on nobody else commits here: what comes after sees every checkpoint that there will be without this
+// process.
+void take_over(RunStart& s) {
+  if (!s.lock) s.lock = s.dir.lock();
+  s.token = std::make_unique<WriterToken>(s.dir.path());
+  remove_stale(s.dir.checkpoints());
+}
+
 // What reads whole checkpoints.
 void choose(RunStart& s, const TrainOptions& options) {
+  if (s.lock) take_over(s);
+  const std::vector<CheckpointEntry> all = list_checkpoints(s.dir.checkpoints());
+  if (s.kept && (all.empty() || all.back().step <= *s.kept)) return log::open_file(s.dir.log_file());
+  s.kept.reset();
   const std::string looked_at = std::exchange(s.checkpoint, "");
   const auto found = options.fresh ? std::nullopt : find_newest_verified(s.dir.checkpoints());
   if (found) s.checkpoint = found->path.string();
   if (found && s.checkpoint != looked_at) check_resumption(s, origin_of(*found), options);
   if (!found) s.init_from = initial_weights(s);  // once a run has a checkpoint, the other may be gone
   if (options.fresh) refuse_to_delete_source(s);
-  if (!s.lock) s.lock = s.dir.lock();
-  remove_stale(s.dir.checkpoints());
+  if (!s.token) take_over(s);
   log::open_file(s.dir.log_file());
+}
+
+// What the launcher keeps counts for the same settings, data, program and layout.
+void look_into_memory(RunStart& s, const TrainOptions& options, Mesh& mesh) {
+  if (s.config.checkpoint.memory_interval > 0) {
+    s.tier = open_memory_tier({to_yaml(s.config), s.data, build_info::kCommit, str(mesh.rank(), " of ", mesh.world())});
+    if (!s.tier && mesh.rank() == 0)
+      log::warn(
+          "checkpoint.memory_interval: nothing is kept in memory without `ringmaster launch`, which would keep it");
+  }
+  s.saving = check_memory(s.config, mesh, s.tier.get());
+  if (s.tier && !s.saving.keeps) s.tier->clear();
+  if (s.saving.keeps && !options.fresh) s.kept = newest_common_step(s.tier.get(), mesh.host());
+}
+
+// Sets train.micro_batch to the fastest one that fits, or to what the run has had since it began.
+void fit(Config& c, const TrainOptions& options, std::int64_t vocab, Mesh& mesh) {
+  if (c.train.micro_batch != 0) fail("--fit chooses train.micro_batch: leave that (", c.train.micro_batch, ") out");
+  const RunDirectory dir(c.run.path());
+  c.train.micro_batch = 1;
+  const Config small = resolve_config(c, vocab, mesh);
+  const std::size_t budget = memory_budget(small, mesh);
+  c.train.micro_batch = std::stoll(by_leader(mesh, [&] {
+    if (!options.fresh && dir.exists() && dir.has_config()) return str(dir.settings().config.train.micro_batch);
+    return str(fit_micro_batch({small, mesh.world(), budget, rates_here(small)}));
+  }));
+  if (mesh.rank() == 0) log::info("--fit: train.micro_batch: ", c.train.micro_batch);
+}
+
+std::optional<std::int64_t> step_in(const std::string& text) {
+  return text.empty() ? std::nullopt : std::optional<std::int64_t>(std::stoll(text));
 }
 
 }  // namespace
@@ -160,13 +204,15 @@ std::string find_initial_weights(const RunStart& s, Mesh& mesh) {
 
 RunStart start_run(Config config, const TrainOptions& options, Mesh& mesh) {
   RunStart s{.corpora = open_agreed_corpora(config, mesh), .config = {}, .dir = RunDirectory(config.run.path())};
+  if (options.fit) fit(config, options, s.corpora.vocab_size, mesh);
   s.config = resolve_config(std::move(config), s.corpora.vocab_size, mesh);
   if (s.config.run.device == DeviceChoice::cuda) Stream::create({Backend::cuda, mesh.device().index});  // is it there?
   s.data = data_fingerprint(s.corpora, s.config.model);
   by_leader(mesh, [&] { return look(s, options), ""; });
-  check_memory(s.config, mesh);
+  look_into_memory(s, options, mesh);
   s.loader = std::make_unique<Loader>(s.corpora, loader_options(s.config, mesh));
   s.checkpoint = by_leader(mesh, [&] { return choose(s, options), s.checkpoint; });
+  s.kept = step_in(by_leader(mesh, [&] { return s.kept ? std::to_string(*s.kept) : ""; }));
   s.init_from = by_leader(mesh, [&] { return s.init_from; });
   if (!s.checkpoint.empty()) agree_on_checkpoint(s.checkpoint, mesh);
   return s;

@@ -3,9 +3,12 @@
 // written: inputs, settings, the run's directory, the checkpoint to go on from, and whether all of it fits into memory.
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "checkpoint/memory_tier.h"
+#include "checkpoint/writer_token.h"
 #include "comm/mesh/mesh.h"
 #include "data/config.h"
 #include "data/loader.h"
@@ -18,12 +21,17 @@ struct RunStart {
   Corpora corpora;
   Config config;  // resolved
   RunDirectory dir;
-  std::string data;                   // data_fingerprint() of what is read now
-  std::string checkpoint;             // a verified one to go on from; empty: the run begins
-  std::string init_from;              // a verified one whose weights a run that begins takes; empty: none
-  std::vector<std::string> replaced;  // see RunSettings
-  std::shared_ptr<void> lock;         // rank 0's, of the directory
-  std::unique_ptr<Loader> loader;     // of this rank
+  std::string data;                    // data_fingerprint() of what is read now
+  std::string checkpoint;              // a verified one to go on from; beside `kept`, the newest; empty: none
+  std::string init_from;               // a verified one whose weights a run that begins takes; empty: none
+  std::vector<std::string> replaced;   // see RunSettings
+  std::shared_ptr<void> lock;          // rank 0's, of the directory
+  std::unique_ptr<WriterToken> token;  // rank 0's
+  Saving saving;                       // as far as the host has room
+  std::unique_ptr<MemoryTier> tier;    // null: the launcher keeps nothing
+  std::optional<std::int64_t> kept;    // the step to go on from that the launcher keeps
+  std::unique_ptr<Loader> loader;      // of this rank
+  bool resumes() const { return kept || !checkpoint.empty(); }
 };
 
 // Collective. What rank 0 finds wrong with the directory is an Error on every rank.

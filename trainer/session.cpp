@@ -6,8 +6,8 @@
 
 #include "checkpoint/reader.h"
 #include "core/log.h"
+#include "engine/devices.h"
 #include "kernels/tuning.h"
-#include "trainer/devices.h"
 #include "trainer/memory_check.h"
 
 namespace ring {
@@ -122,6 +122,7 @@ Session session_of(const FoundCheckpoint& found, int threads, DeviceChoice devic
   Session s{config, make_exec_context(config), load_tokenizer_of(origin, tokenizer_file_of(run, origin)), nullptr, {}};
   adopt_choices_of(found, s.ctx);
   s.model = std::make_unique<Decoder>(config.model, vocab_padding(s.ctx.stream.device().backend));
+  s.model->set_mlp_chunk(config.train.mlp_chunk);
   const DType type = activation_type(s.ctx.precision);
   const ParamTypes types{.master = type, .weights = type, .trainable = false};
   check_memory(*s.model, s.ctx.stream.device(), types);

@@ -6,9 +6,9 @@
 
 #include "checkpoint/state.h"
 #include "data/tokenizer.h"
+#include "engine/devices.h"
 #include "model/decoder.h"
 #include "parallel/owned_shard.h"
-#include "trainer/devices.h"
 #include "trainer/origin.h"
 #include "trainer/run_directory.h"
 

@@ -4,14 +4,10 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "core/quantile.h"
+
 namespace ring {
 namespace {
-
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
 
 double limit_of(const std::vector<double>& values, double score) {
   const double middle = median(values);

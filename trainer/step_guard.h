@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "trainer/config.h"
+#include "engine/config.h"
 
 namespace ring {
 

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "comm/mesh/mesh.h"
-#include "trainer/config.h"
+#include "engine/config.h"
 #include "trainer/train_options.h"
 
 namespace ring {

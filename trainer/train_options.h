@@ -22,6 +22,7 @@ class StepWatcher {
 
 struct TrainOptions {
   bool fresh = false;          // forget what the run's directory holds and start over
+  bool fit = false;            // choose train.micro_batch
   bool allow_changes = false;  // resume although settings differ from those that the run was started with
   int restarts = 0;            // of this job by its launcher, so far
   std::shared_ptr<KernelObserver> observer{};  // of all kernels; null: none

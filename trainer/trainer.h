@@ -7,17 +7,11 @@
 #include <vector>
 
 #include "checkpoint/state.h"
-#include "comm/mesh/mesh.h"
-#include "core/step_arena.h"
 #include "data/loader.h"
-#include "kernels/observers.h"
-#include "model/decoder.h"
-#include "optim/gradient_norm.h"
-#include "optim/optimizer.h"
-#include "parallel/parallelize.h"
-#include "trainer/config.h"
-#include "trainer/input_stage.h"
-#include "trainer/step_graph.h"
+#include "engine/activation_fit.h"
+#include "engine/resolve.h"
+#include "engine/step_graph.h"
+#include "engine/train_step.h"
 #include "trainer/step_guard.h"
 
 namespace ring {
@@ -46,6 +40,7 @@ class Trainer {
   void launch();        // does not wait for the device, but for the first steps, which measure and plan
   StepReport finish();  // of the oldest step in flight; waits for it
   std::size_t in_flight() const { return flight_.size(); }
+  // Out of memory, where train.recompute is auto and the process is alone: more is computed again from that step on.
   // Collective, with no step in flight: all processes take over what was measured, of the lowest rank that did.
   void agree();
   StepReport step() {
@@ -64,26 +59,28 @@ class Trainer {
   // Weights, moments, the step count and the data cursor. To be used with no step in flight.
   void add_state(State&);
   // The state is being copied: from the next step on, what changes it comes after this event. The rest does not wait.
-  void keep_state_until(const Event& copied) { copied_ = copied; }
+  void keep_state_until(const Event& copied) { step_.keep_state_until(copied); }
   void restored();  // after loading: moves the loader to the cursor
   // Weights of a checkpoint of any layout, and nothing else of it. Error lists what does not match.
   void load_weights(const std::string& checkpoint);
 
   // Shows every kernel of the steps that are launched from now on; null: nobody watches.
-  void observe(std::shared_ptr<KernelObserver> observer) { ctx_.observer = std::move(observer); }
+  void observe(std::shared_ptr<KernelObserver> observer) { step_.observe(std::move(observer)); }
 
-  Decoder& model() { return model_; }
-  const ParallelPlan& plan() const { return plan_; }
-  ContextBatches& cp_batches() { return parallel_.context; }
+  Decoder& model() { return step_.model(); }
+  const ActivationFit& activations() const { return activations_; }
+  const ParallelPlan& plan() const { return step_.plan(); }
+  ContextBatches& cp_batches() { return step_.context(); }
   const ExecContext& exec() const { return ctx_; }
-  StepArena& arena() { return *arena_; }
-  std::string lasting_memory() const;                 // "weights 1.50 GiB, gradients .., moments .."
+  StepArena& arena() { return step_.arena(); }
+  std::string lasting_memory() const { return step_.lasting_memory(); }
   std::int64_t steps_done() const { return steps_; }  // launched
   double seconds() const { return seconds_; }         // spent in steps since the run began, resumptions included
   double seconds_left() const;                        // as far as the pace so far tells
   std::int64_t planned_steps() const;  // train.steps, or how many the time limit allows at this pace; 0: not known yet
   std::int64_t tokens_seen() const { return tokens_; }
   bool replays_graph() const { return graph_.replays(); }
+  const HostOffload* offload() const { return step_.offload(); }  // null: activations stay on the device
 
  private:
   // A step whose result the host has not read yet.
@@ -98,56 +95,28 @@ class Trainer {
   };
 
   void launch_step();
+  bool tighten(const OutOfMemory&);
   double valid_tokens(const std::vector<Batch>&);
   double learning_rate();
-  bool packed() const { return loader_.options().packing.documents; }
-  Parallelized parallelized();
-  std::size_t micro_batches() const { return static_cast<std::size_t>(plan_.micro_batches); }
-  std::int64_t micro_tokens() const { return plan_.micro_batch * parallel_.context.tokens(); }
-  void upload(const std::vector<Batch>&);
   void upload_state(double lr, double valid);
-  Run micro_run(std::size_t index, Tape*);
-  Tensor micro_part(const Tensor& all, std::size_t index) const;
-  void micro_step(std::size_t index);
-  void compute();
-  void wait_for_copies();
   void rehearse();
   void undo(Flight&);  // a step that was not accepted, and all after it
 
   const Config& config_;
-  ExecContext ctx_;
-  ObservedScopes observed_{ctx_};  // the first to be told: what the others queue belongs to the scope
-  std::shared_ptr<StepArena> arena_;
-  StepMemory step_memory_;
-  ScopeSubscription phases_{ctx_.scopes, *arena_};
   Mesh& mesh_;
   Loader& loader_;
-  ParallelPlan plan_;
-  Decoder model_;
-  Parallelized parallel_;
-  std::unique_ptr<Optimizer> optimizer_;
-  Tensor step_state_;  // a StepState on the device
-  std::optional<GradientNorm> norm_;
-  std::vector<Sequences> sequences_;  // of each micro-batch of the step being computed
-  StepInputs inputs_;
-  Tensor loss_;  // [1] f32
-  std::unique_ptr<InputStage> stage_;
+  ActivationFit activations_;
+  TrainStep step_;
+  const ExecContext& ctx_ = step_.exec();
   StepGraph graph_;
   std::deque<Flight> flight_;
   std::vector<Batch> bad_batches_;              // of a step that was not accepted
   std::vector<std::shared_ptr<void>> results_;  // host memory for StepStates, in turn
   std::int64_t steps_ = 0, tokens_ = 0, cursor_ = 0;
   double seconds_ = 0, last_finish_ = 0;
-  bool agreed_ = false;          // on measured choices
-  std::optional<Event> copied_;  // the state, for a checkpoint; until a step has waited for it
+  bool agreed_ = false;  // on measured choices
   StepGuard guard_;
 };
-
-// The settings with everything derived filled in: vocabulary, widths, steps, threads. launched: where each of several
-// processes computes; warn: whether this one warns. Error: the vocabulary is too small, or what plan_of() refuses.
-Config resolve_config(Config, std::int64_t corpus_vocab, int world = 1, std::optional<Backend> launched = {},
-                      bool warn = true);
-Config resolve_config(Config, std::int64_t corpus_vocab, Mesh&);
 
 // What the loader of this process reads.
 LoaderOptions loader_options(const Config& resolved, Mesh&);

@@ -15,7 +15,7 @@
 #include "core/fields.h"
 #include "data/token_store.h"
 #include "data/tokenizer.h"
-#include "trainer/devices.h"
+#include "engine/devices.h"
 #include "trainer/session.h"
 #include "trainer/trainer.h"
 

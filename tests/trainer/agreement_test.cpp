@@ -1,5 +1,5 @@
 // Every settings key, differing on one rank of two: refused by name, unless it is each rank's own.
-#include "trainer/agreement.h"
+#include "engine/agreement.h"
 
 #include <gtest/gtest.h>
 
@@ -26,6 +26,7 @@ const std::set<std::string> kOwn = {"run.threads",
                                     "data.mixture[1].path",
                                     "data.prefetch",
                                     "train.log_interval",
+                                    "train.activation_offload_bytes",
                                     "model.attention.rules[0].file",
                                     "model.attention_layers[0].attention.rules[0].file"};
 

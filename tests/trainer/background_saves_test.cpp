@@ -8,6 +8,9 @@
 #include <set>
 #include <thread>
 
+#include "checkpoint/directory.h"
+#include "checkpoint/manifest.h"
+#include "core/exit_code.h"
 #include "tests/trainer/runs.h"
 
 namespace ring::test {
@@ -110,6 +113,52 @@ TEST_F(SavingRuns, GoOnWithoutADiskAndSaveWhenItIsBack) {
     expect_going_on(train(mode, {"train.steps=400", "train.eval_interval=0", "checkpoint.interval=20",
                                  std::string("checkpoint.mode=") + mode}),
                     mode);
+}
+
+// Stopped in the middle of a save and believed dead, while another one, on a host where the lock does not hold, goes on
+// with the run.
+TEST_F(SavingRuns, AStoppedOneCommitsNothingOnceAnotherHasTakenOver) {
+  const std::vector<std::string> words = train("run", {"train.steps=100000", "train.eval_interval=0"});
+  Process older(words);
+  ASSERT_TRUE(wait_for(older, [&] { return saves("run").size() >= 2; }));
+  const auto is_saving = [&] {
+    older.signal(SIGSTOP);
+    for (const auto& entry : fs::directory_iterator(folder_ / "run/checkpoints"))
+      if (entry.path().extension().string().starts_with(".tmp-")) return true;
+    older.signal(SIGCONT);
+    return false;
+  };
+  ASSERT_TRUE(wait_for(older, is_saving));
+  fs::remove(folder_ / "run/lock");
+  Process newer(words);
+  const auto token_of_newest = [&] {
+    const auto all = list_checkpoints(path("run/checkpoints"));
+    return all.empty() ? 0 : read_manifest(all.back().path).token;
+  };
+  ASSERT_TRUE(wait_for(newer, [&] { return token_of_newest() == 2; })) << newer.wait().output;
+  const std::string taken_over = std::to_string(older.pid()) + " on ";
+  older.signal(SIGCONT);
+  const Finished f = older.wait();
+  EXPECT_EQ(f.code, kExitTakenOver) << f.output;
+  for (const std::string& part :
+       {std::string("another process has taken over this run: process "), std::to_string(newer.pid()) + " on ",
+        std::string("token 2"), taken_over, std::string("commits no checkpoint any more")})
+    EXPECT_NE(f.output.find(part), std::string::npos) << part << " in: " << f.output;
+  newer.signal(SIGTERM);
+  EXPECT_EQ(newer.wait().code, kExitInterrupted);
+  EXPECT_EQ(token_of_newest(), 2);
+  EXPECT_EQ(ring({"checkpoint", "verify", path("run")}).code, 0);
+}
+
+TEST_F(SavingRuns, Usr1SavesAndGoesOnWhereToldTo) {
+  Process process(train("run", {"train.steps=400", "checkpoint.interval=0", "checkpoint.on_usr1=continue"}));
+  ASSERT_TRUE(wait_for(process, [&] { return losses("run").size() >= 5; }));
+  process.signal(SIGUSR1);
+  ASSERT_TRUE(wait_for(process, [&] { return saves("run").size() == 1; }));
+  const Finished f = process.wait();
+  EXPECT_EQ(f.code, 0) << f.output;
+  EXPECT_EQ(saves("run").size(), 2u) << f.output;
+  EXPECT_NE(f.output.find("saving a checkpoint after this step, as SIGUSR1 asks"), std::string::npos) << f.output;
 }
 
 TEST_F(SavingRuns, StopWithoutADiskWhereToldTo) {

@@ -9,8 +9,8 @@
 
 #include "comm/mesh/mesh.h"
 #include "core/fields.h"
-#include "trainer/config.h"
-#include "trainer/devices.h"
+#include "engine/config.h"
+#include "engine/devices.h"
 #include "trainer/trainer.h"
 
 namespace ring {

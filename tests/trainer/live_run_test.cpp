@@ -41,6 +41,7 @@ TEST_F(SlowLiveRuns, AreReadWithoutFalseAlarms) {
 
 TEST_F(SlowLiveRuns, TheOneThatWasNamedIsSaidToBeGone) {
   const std::string named = path("live/checkpoints/step-000000003");
+  while (fs::exists(named) && live_->running()) std::this_thread::sleep_for(std::chrono::milliseconds(2));
   for (const char* command : {"eval", "generate"}) {
     const Finished done = ring({command, named});
     EXPECT_EQ(done.code, 1) << done.output;

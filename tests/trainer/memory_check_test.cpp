@@ -44,7 +44,7 @@ TEST(MemoryCheck, TheCopyForCheckpointsCounts) {
   need.own.snapshot = 3 * kGiB, need.here += 3 * kGiB;
   EXPECT_EQ(need.own.total(), 7 * kGiB);
   expect_parts(shortage(need, {{"the machine", 8 * kGiB, 6 * kGiB, 0}}),
-               {"optimizer states 2.00 GiB, copy for checkpoints 3.00 GiB, in all 7.00 GiB"});
+               {"optimizer states 2.00 GiB, copies for checkpoints 3.00 GiB, in all 7.00 GiB"});
 }
 
 TEST(MemoryCheck, ProcessesShareTheMachineAndNotTheirOwnLimits) {

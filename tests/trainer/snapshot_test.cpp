@@ -9,9 +9,9 @@
 #include "comm/mesh/mesh.h"
 #include "core/devices.h"
 #include "core/philox.h"
+#include "engine/devices.h"
 #include "tests/trainer/documents.h"
 #include "tests/trainer/tiny.h"
-#include "trainer/devices.h"
 #include "trainer/trainer.h"
 
 namespace ring::test {
@@ -44,8 +44,8 @@ class TrainerSnapshot : public testing::Test {
     State state;
     trainer.add_state(state);
     for (int i = 0; i < 8; ++i) trainer.step();
-    EXPECT_EQ(trainer.replays_graph(),
-              config.train.cuda_graph == Switch::on && ctx.stream.device().backend == Backend::cuda);
+    const bool replays = config.train.cuda_graph == Switch::on && ctx.stream.device().backend == Backend::cuda;
+    EXPECT_EQ(trainer.replays_graph(), replays);
     for (int i = 0; i < 3; ++i) {
       const Snapshot known = state.snapshot(ctx.stream);
       known.wait();
@@ -55,6 +55,7 @@ class TrainerSnapshot : public testing::Test {
       EXPECT_EQ(first_difference(known, beside), "");
       EXPECT_TRUE(trainer.finish().accepted);
       EXPECT_NE(first_difference(known, state.snapshot(ctx.stream)), "");
+      EXPECT_EQ(trainer.replays_graph(), replays) << "the recording is kept, though this step was none of its replays";
     }
   }
   fs::path folder_ = fs::temp_directory_path() / str("ringmaster-snapshot-", getpid());

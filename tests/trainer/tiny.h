@@ -1,7 +1,7 @@
 #pragma once
 // A model of two layers for tests that run a few steps: two micro-batches, grouped heads, every kernel of a Llama.
 
-#include "trainer/config.h"
+#include "engine/config.h"
 
 namespace ring::test {
 

@@ -6,9 +6,9 @@
 
 #include "comm/environment.h"
 #include "comm/mesh/mesh.h"
+#include "engine/config.h"
 #include "model/params.h"
 #include "parallel/plan.h"
-#include "trainer/config.h"
 
 namespace ring {
 

@@ -10,7 +10,7 @@
 #include "comm/mesh/mesh.h"
 #include "comm/options.h"
 #include "data/config.h"
-#include "trainer/config.h"
+#include "engine/config.h"
 
 namespace ring {
 

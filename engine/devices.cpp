@@ -1,12 +1,12 @@
-#include "trainer/devices.h"
+#include "engine/devices.h"
 
 #include "comm/nccl/nccl.h"
 #include "core/checked.h"
 #include "core/counted.h"
 #include "core/devices.h"
 #include "core/log.h"
+#include "engine/agreement.h"
 #include "kernels/tuning.h"
-#include "trainer/agreement.h"
 
 namespace ring {
 

@@ -1,6 +1,7 @@
-#include "trainer/config.h"
+#include "engine/config.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <limits>
 
 #include "core/fields.h"
@@ -8,12 +9,19 @@
 namespace ring {
 namespace {
 
+// As a folder in another one.
+bool stays_below(const std::string& name) {
+  const std::filesystem::path path = name;
+  return path.is_relative() && std::ranges::find(path, "..") == path.end();
+}
+
+constexpr std::int64_t kMostHostBytes = std::int64_t{1} << 50;
 constexpr std::int64_t kMostBufferBytes = std::int64_t{1} << 40;
 
 }  // namespace
 
 void RunConfig::fields(Fields& f) {
-  f("name", name, "name of the run", non_empty());
+  f("name", name, "name of the run", non_empty(), check_text("a name below runs/, without ..", stays_below));
   f("directory", directory, "where its files go; empty = runs/<name>");
   f("init_from", init_from, "a run or checkpoint whose weights (only those) a new run starts from");
   f("seed", seed, "seed of initialisation, data order and dropout",
@@ -32,6 +40,54 @@ void RunConfig::fields(Fields& f) {
     "limit, and lengthens the first step by some seconds",
     in_range(0.0001, 10));
 }
+
+namespace {
+
+void memory_fields(TrainConfig& c, Fields& f) {
+  f("recompute", c.recompute,
+    "activations computed again in the backward: none, those inside of the attention or of the MLP sublayer, or all "
+    "but each block's input and the attention's output; auto = of each block, so that the step takes least time within "
+    "train.memory_budget",
+    choices<RecomputeChoice>({{"auto", RecomputeChoice::automatic},
+                              {"none", RecomputeChoice::none},
+                              {"attention", RecomputeChoice::attention},
+                              {"mlp", RecomputeChoice::mlp},
+                              {"block", RecomputeChoice::block}}));
+  f("memory_budget", c.memory_budget,
+    "what train.recompute: auto makes a process's training fit into: bytes, or, up to 1, a share of the device's "
+    "memory; 0 = what is free when it starts",
+    in_range(0, 1e15));
+  f("mlp_chunk", c.mlp_chunk,
+    "tokens of a micro-batch that an MLP computes at a time, forward and backward; with recompute mlp or block nothing "
+    "in it is longer than that. Changes rounding, as micro_batch does; 0 = all",
+    in_range(0, kMostTokensAtOnce));
+  f("activation_offload", c.activation_offload,
+    "keep in host memory what blocks save for the backward: it leaves while the next block runs forward and comes back "
+    "ahead of its own backward; the last block's stays");
+  f("activation_offload_bytes", c.activation_offload_bytes,
+    "host memory of each process for that; what finds no room stays on the device; 0 = what the host has room for",
+    in_range(0, kMostHostBytes), rank_local());
+  f("loss_chunk_bytes", c.loss_chunk_bytes, "logits held at a time; 0 = 32 MiB on CPUs, 2 GiB on GPUs",
+    in_range(0, kMostBufferBytes));
+}
+
+void bad_step_fields(TrainConfig& c, Fields& f) {
+  f("on_bad_step", c.on_bad_step,
+    "when loss or gradient norm is not finite or a spike, also when computed again: stop; skip its samples; or go back "
+    "to "
+    "the newest checkpoint and on from there with the samples after it",
+    choices<OnBadStep>({{"stop", OnBadStep::stop}, {"skip", OnBadStep::skip}, {"rollback", OnBadStep::rollback}}));
+  f("spike_score", c.spike_score,
+    "a loss or gradient norm is a spike when it is above the median of the last 128 steps by so many standard "
+    "deviations, "
+    "estimated robustly; 0 = nothing finite is",
+    in_range(0, 1e6));
+  f("most_bad_steps", c.most_bad_steps, "bad steps in bad_step_window after which the next one ends the run",
+    in_range(0, 1'000'000));
+  f("bad_step_window", c.bad_step_window, "steps over which bad ones are counted", in_range(1, kMostSteps));
+}
+
+}  // namespace
 
 void TrainConfig::fields(Fields& f) {
   f("batch_size", batch_size, "sequences per optimizer step, over all processes and micro-batches",
@@ -54,35 +110,14 @@ void TrainConfig::fields(Fields& f) {
                               {"bf16", PrecisionChoice::bf16},
                               {"fp32", PrecisionChoice::fp32},
                               {"tf32", PrecisionChoice::tf32}}));
-  f("recompute", recompute,
-    "activations computed again in the backward: none, those inside of the attention or of the MLP sublayer, or all "
-    "but "
-    "each block's input and the attention's output",
-    choices<Recompute>({{"none", Recompute::none},
-                        {"attention", Recompute::attention},
-                        {"mlp", Recompute::mlp},
-                        {"block", Recompute::block}}));
-  f("loss_chunk_bytes", loss_chunk_bytes, "logits held at a time; 0 = 32 MiB on CPUs, 2 GiB on GPUs",
-    in_range(0, kMostBufferBytes));
+  memory_fields(*this, f);
   f("cuda_graph", cuda_graph,
     "GPUs: replay the step as one CUDA graph; auto = when launching its kernels takes most of it",
     choices<Switch>({{"auto", Switch::automatic}, {"on", Switch::on}, {"off", Switch::off}}));
   f("bucket_bytes", bucket_bytes,
     "gradient bytes reduced together between processes; 0 = 4 MiB on CPUs, 64 MiB on GPUs",
     in_range(0, kMostBufferBytes));
-  f("on_bad_step", on_bad_step,
-    "when loss or gradient norm is not finite or a spike, also when computed again: stop; skip its samples; or go back "
-    "to "
-    "the newest checkpoint and on from there with the samples after it",
-    choices<OnBadStep>({{"stop", OnBadStep::stop}, {"skip", OnBadStep::skip}, {"rollback", OnBadStep::rollback}}));
-  f("spike_score", spike_score,
-    "a loss or gradient norm is a spike when it is above the median of the last 128 steps by so many standard "
-    "deviations, "
-    "estimated robustly; 0 = nothing finite is",
-    in_range(0, 1e6));
-  f("most_bad_steps", most_bad_steps, "bad steps in bad_step_window after which the next one ends the run",
-    in_range(0, 1'000'000));
-  f("bad_step_window", bad_step_window, "steps over which bad ones are counted", in_range(1, kMostSteps));
+  bad_step_fields(*this, f);
 }
 
 void TrainConfig::validate(std::vector<std::string>& errors) const {
@@ -152,6 +187,9 @@ const std::vector<std::string>& keys_free_to_change() {
                                                 "train.log_interval",
                                                 "train.eval_interval",
                                                 "train.recompute",
+                                                "train.memory_budget",
+                                                "train.activation_offload",
+                                                "train.activation_offload_bytes",
                                                 "train.cuda_graph",
                                                 "run.tuning_seconds",
                                                 "train.bucket_bytes",

@@ -21,6 +21,7 @@ inline constexpr std::int64_t kMostTokensAtOnce = (std::int64_t{1} << 31) - 1;
 
 enum class DeviceChoice : std::uint8_t { automatic, cpu, cuda };
 enum class PrecisionChoice : std::uint8_t { automatic, bf16, fp32, tf32 };
+enum class RecomputeChoice : std::uint8_t { automatic, none, attention, mlp, block };
 enum class Switch : std::uint8_t { automatic, on, off };
 enum class OnBadStep : std::uint8_t { stop, skip, rollback };
 
@@ -48,7 +49,11 @@ struct TrainConfig {
   std::int64_t eval_interval = 250;
   double z_loss = 0;
   PrecisionChoice precision = PrecisionChoice::automatic;
-  Recompute recompute = Recompute::none;
+  RecomputeChoice recompute = RecomputeChoice::automatic;
+  double memory_budget = 0;
+  std::int64_t mlp_chunk = 0;
+  bool activation_offload = false;
+  std::int64_t activation_offload_bytes = 0;
   std::int64_t loss_chunk_bytes = 0;
   Switch cuda_graph = Switch::automatic;
   std::int64_t bucket_bytes = 0;

@@ -1,14 +1,8 @@
-#include "trainer/input_stage.h"
+#include "engine/input_stage.h"
+
+#include "core/copy_stream.h"
 
 namespace ring {
-namespace {
-
-// A CPU has one memory and computes while the caller waits: nothing to overlap.
-Stream copy_stream(const Stream& compute) {
-  return compute.device().backend == Backend::cpu ? compute : Stream::create(compute.device());
-}
-
-}  // namespace
 
 StepInputs::StepInputs(std::int64_t tokens, bool packed, const Stream& stream)
     : ids(Tensor::empty({tokens}, DType::i32, stream, Lifetime::run)),

@@ -1,4 +1,4 @@
-#include "trainer/agreement.h"
+#include "engine/agreement.h"
 
 #include <algorithm>
 #include <fstream>

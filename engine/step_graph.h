@@ -8,7 +8,7 @@
 
 #include "core/step_arena.h"
 #include "core/stream.h"
-#include "trainer/config.h"
+#include "engine/config.h"
 
 namespace ring {
 
@@ -23,6 +23,7 @@ class StepGraph {
   // How long the host took to queue a step and how long the step took: decides where it is left to `auto`.
   void timed(double launch_seconds, double step_seconds);
   bool replays() const { return recorded_ != nullptr; }
+  void forget() { recorded_ = nullptr, clean_ = 0; }  // what `compute` does has changed
 
  private:
   bool worth_it() const { return wanted_ == Switch::on || (wanted_ == Switch::automatic && bound_steps_ >= kDecided); }

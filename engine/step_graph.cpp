@@ -1,4 +1,4 @@
-#include "trainer/step_graph.h"
+#include "engine/step_graph.h"
 
 #include "core/log.h"
 

@@ -1,0 +1,41 @@
+#pragma once
+// What each block of a run does with its activations, so that the run fits into its memory: train.recompute as it is
+// given, or, where that is auto, solved from the step's own memory and costs (engine/dry_step.h,
+// parallel/plan/activation_solver.h).
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "comm/mesh/mesh.h"
+#include "engine/dry_step.h"
+#include "parallel/plan/cost_model.h"
+
+namespace ring {
+
+struct ActivationFit {
+  ActivationPlan plan;
+  std::size_t peak = 0;      // predicted, of this rank; 0: nothing was predicted
+  std::size_t budget = 0;    // that it fits into
+  double seconds = 0;        // of a step more than with everything kept, as predicted
+  std::string text() const;  // "12 blocks keep everything, 10 blocks compute the MLP again: 61.2 GiB of 75.0 GiB"
+};
+
+// The best plan within `budget` bytes of the first rank: exactly what dry_step() then takes. train.recompute other than
+// auto is taken as it is. Nothing: none fits, and `least`, where it is asked for, says what would do.
+std::optional<ActivationFit> find_activation_fit(const Config& resolved, int world, std::size_t budget,
+                                                 const DeviceRates&, std::size_t* least = nullptr);
+
+// For a run; the same on every rank: the budget is the smallest of theirs. Error names the budget that would do.
+ActivationFit fit_activations(const Config& resolved, Mesh& mesh);
+
+// The next plan for a run of one process that had too little memory with `before`: nothing, there is none that takes
+// less, or the settings say what to keep.
+std::optional<ActivationFit> tighter_fit(const Config& resolved, const ActivationFit& before);
+
+DeviceRates rates_here(const Config& resolved);  // shipped ones of what this process computes on
+
+// Bytes that train.memory_budget gives this rank; several processes of a machine share its memory.
+std::size_t memory_budget(const Config& resolved, Mesh& mesh);
+
+}  // namespace ring

@@ -1,0 +1,103 @@
+#include "engine/dry_step.h"
+
+#include <algorithm>
+
+#include "core/fake.h"
+#include "engine/devices.h"
+#include "engine/train_step.h"
+
+namespace ring {
+namespace {
+
+// Follows the parts of the model, and what each calls and holds.
+class Recorder final : public KernelObserver, public ScopeListener {
+ public:
+  explicit Recorder(DryStep& to) : to_(to) {}
+  void begin(StepArena& arena) { arena_ = &arena; }
+
+  void call(const KernelCall& call, const ExecContext&, const std::function<void()>& run) override {
+    if (arena_) to_.calls.push_back({part_, pass_, call.slot, call.cost});
+    run();
+  }
+  void sent(const FakeTransfer& t) {
+    if (arena_) to_.transfers.push_back({part_, pass_, t});
+  }
+
+  void enter(const ScopeId& id, ScopePass pass) override {
+    if (!arena_ || id != id.part() || id.kind == ScopeKind::backward) return;
+    part_ = id;
+    pass_ = pass;
+    before_ = arena_->stats().in_use;
+    arena_->reset_peak();
+    if (pass == ScopePass::forward) at(id).before = std::max(at(id).before, before_);
+  }
+  void leave(const ScopeId& id, ScopePass pass) noexcept override {
+    if (!arena_ || id != part_) return;
+    part_ = {};
+    const MemoryStats now = arena_->stats();
+    if (pass == ScopePass::forward) {
+      at(id).kept = std::max(at(id).kept, now.in_use - std::min(now.in_use, before_));
+      at(id).forward_peak = std::max(at(id).forward_peak, now.peak - before_);
+    } else if (pass == ScopePass::backward) {
+      const std::size_t before = at(id).before;
+      at(id).backward_peak = std::max(at(id).backward_peak, now.peak - std::min(now.peak, before));
+    }
+  }
+
+ private:
+  PartMemory& at(const ScopeId& id) {
+    const auto found = std::ranges::find(to_.parts, id, &PartMemory::part);
+    return found != to_.parts.end() ? *found : to_.parts.emplace_back(PartMemory{.part = id});
+  }
+
+  DryStep& to_;
+  StepArena* arena_ = nullptr;
+  ScopeId part_;
+  ScopePass pass_ = ScopePass::inference;
+  std::size_t before_ = 0;
+};
+
+constexpr std::size_t kBoundless = std::size_t{1} << 62;
+
+std::size_t state_bytes(Optimizer& optimizer) {
+  std::size_t bytes = 0;
+  for (const OptimizerState& s : optimizer.states()) bytes += s.buffer.flat.bytes();
+  return bytes;
+}
+
+// A second step is like the first: then its memory has a plan.
+void run_twice(TrainStep& step, Recorder& recorder) {
+  for (int i = 0; i < 2; ++i) {
+    const StepScope scope(step.arena());
+    if (i == 1) recorder.begin(step.arena());
+    step.compute();
+  }
+  step.arena().prepare();
+}
+
+}  // namespace
+
+DryStep dry_step(const Config& config, int world, const ActivationPlan& plan, int rank) {
+  DryStep out;
+  const FakeMode fake;
+  const auto recorder = std::make_shared<Recorder>(out);
+  const Device device{backend_of(config.run.device), 0};
+  const std::unique_ptr<Mesh> mesh =
+      Mesh::fake(mesh_layout(plan_of(config, world), device), rank, [&](const FakeTransfer& t) { recorder->sent(t); });
+  ExecContext ctx = make_exec_context(config);
+  ctx.tuning = nullptr;
+  ctx.observer = recorder;
+  const std::int64_t room = config.train.activation_offload_bytes;
+  TrainStep step(config, ctx, *mesh, plan, room ? static_cast<std::size_t>(room) : kBoundless, false);
+  const ScopeSubscription parts(step.exec().scopes, *recorder);
+  out.lasting = step.exec().stream.allocator()->stats().in_use;
+  out.weights = step.data().weight_bytes();
+  out.gradients = step.data().gradient_bytes();
+  out.optimizer_states = state_bytes(step.optimizer());
+  run_twice(step, *recorder);
+  out.plan = step.arena().plan();
+  if (step.offload()) out.host = step.offload()->bytes().moved;
+  return out;
+}
+
+}  // namespace ring

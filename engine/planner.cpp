@@ -1,0 +1,185 @@
+#include "engine/planner.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+
+#include "core/counted.h"
+#include "engine/devices.h"
+#include "model/flops.h"
+
+namespace ring {
+namespace {
+
+// Seconds of a step by what they go to.
+struct Spent {
+  double products = 0, attention = 0, memory = 0, calls = 0;
+  double all() const { return products + attention + memory + calls; }
+
+  void add(const DeviceRates& r, const DryCall& c) {
+    const double s = seconds_of(r, c.slot, c.cost);
+    if (s <= r.call_seconds)
+      calls += s;
+    else if (c.slot.starts_with("attention"))
+      attention += s;
+    else if (s > c.cost.bytes / r.bytes_per_second)
+      products += s;
+    else
+      memory += s;
+  }
+  const char* most(double messages) const {
+    const std::array<std::pair<double, const char*>, 5> kinds = {{{products, "matrix products"},
+                                                                  {attention, "attention"},
+                                                                  {memory, "memory traffic"},
+                                                                  {calls, "starting kernels"},
+                                                                  {messages, "messages"}}};
+    return std::ranges::max_element(kinds)->second;
+  }
+};
+
+// Keys and values travel while the part that needs them computes, gradients and weights of the other replicas while
+// anything does; those between slices of the model are waited for.
+double exposed_seconds(const DryStep& step, const DeviceRates& rates) {
+  using Pass = std::pair<ScopeId, ScopePass>;
+  std::map<Pass, double> computing, ring;
+  double all = 0, forward = 0, waited = 0, data = 0;
+  for (const DryCall& c : step.calls) {
+    const double s = seconds_of(rates, c.slot, c.cost);
+    computing[{c.part, c.pass}] += s;
+    all += s;
+    if (c.pass == ScopePass::forward) forward += s;
+  }
+  for (const DryTransfer& t : step.transfers) {
+    const double s = seconds_of(rates, t.transfer);
+    if (t.transfer.group == "tp")
+      waited += s;
+    else if (t.transfer.group == "cp" && t.transfer.operation == "exchange")
+      ring[{t.part, t.pass}] += s;
+    else
+      data += s;
+  }
+  for (const auto& [pass, s] : ring) waited += std::max(0.0, s - computing[pass]);
+  if (rates.host_bytes_per_second > 0) {  // activations leave beside the forward and come back beside the backward
+    const double one_way = static_cast<double>(step.host) / rates.host_bytes_per_second;
+    waited += std::max(0.0, one_way - forward) + std::max(0.0, one_way - (all - forward));
+  }
+  return waited + std::max(0.0, data - all);
+}
+
+// ZeRO changes nothing where nobody shares the data.
+std::vector<std::int64_t> zero_stages(int replicas) {
+  if (replicas == 1) return {0};
+  return {0, 1, 2, 3};
+}
+
+// Powers of two, and the whole.
+std::vector<std::int64_t> micro_batches(std::int64_t share) {
+  std::vector<std::int64_t> all;
+  for (std::int64_t n = 1; n <= share; n *= 2)
+    if (share % n == 0) all.push_back(n);
+  if (all.back() != share) all.push_back(share);
+  return all;
+}
+
+std::optional<PlannedStep> try_step(const PlanQuestion& q) {
+  try {
+    return plan_step(q);
+  } catch (const Error&) {  // no layout of this model
+    return {};
+  }
+}
+
+// The fastest micro-batch of a layout, unless the settings say which. From the smallest on: one that does not fit ends
+// the search.
+std::optional<PlannedStep> best_micro_batch(PlanQuestion q, std::int64_t dp) {
+  if (q.config.train.micro_batch != 0 || q.config.train.batch_size % dp) return try_step(q);
+  std::optional<PlannedStep> best;
+  for (const std::int64_t n : micro_batches(q.config.train.batch_size / dp)) {
+    q.config.train.micro_batch = n;
+    const std::optional<PlannedStep> step = try_step(q);
+    if (!step) break;
+    if (!best || step->seconds() < best->seconds()) best = step;
+  }
+  return best;
+}
+
+}  // namespace
+
+std::optional<PlannedStep> plan_step(const PlanQuestion& q) {
+  PlannedStep p{.config = q.config};
+  const ParallelPlan layout = plan_of(q.config, q.world);
+  const std::optional<ActivationFit> activations = find_activation_fit(q.config, q.world, q.budget, q.rates);
+  if (!activations) return {};
+  p.activations = *activations;
+  const DryStep step = dry_step(q.config, q.world, p.activations.plan);
+  p.world = q.world;
+  p.lasting = step.lasting;
+  p.parts = step.parts;
+  p.weights = step.weights;
+  p.gradients = step.gradients;
+  p.optimizer_states = step.optimizer_states;
+  p.inside_step = step.plan.bytes;
+  p.peak = step.peak();
+  Spent spent;
+  for (const DryCall& c : step.calls) spent.add(q.rates, c);
+  p.compute_seconds = spent.all();
+  p.exposed_seconds = exposed_seconds(step, q.rates);
+  const double tokens = static_cast<double>(q.config.train.batch_size * q.config.model.context);
+  p.tokens_per_second = tokens / p.seconds();
+  p.mfu = p.tokens_per_second * flops_per_token(q.config.model) / (q.rates.peak_flops * q.world);
+  p.layout = q.world == 1 ? "1 process" : layout.text();
+  p.limit = spent.most(p.exposed_seconds);
+  return p;
+}
+
+std::int64_t fit_micro_batch(const PlanQuestion& question) {
+  PlanQuestion q = question;
+  q.config.train.micro_batch = 0;
+  const ParallelPlan layout = plan_degrees(q.config.parallel, q.config.model, batch_size(q.config), q.world);
+  const std::optional<PlannedStep> best = best_micro_batch(q, layout.dp);
+  if (!best)
+    fail("--fit: not even one sequence of ", q.config.model.context, " tokens at a time fits into ",
+         bytes_text(q.budget),
+         ": lower model.context, or share the model or its sequences among more processes "
+         "(ringmaster plan says which way)");
+  return best->config.train.micro_batch;
+}
+
+std::vector<PlannedStep> plan_layouts(const PlanQuestion& question) {
+  std::vector<PlannedStep> all;
+  for (std::int64_t tp = 1; tp <= question.world; tp *= 2)
+    for (std::int64_t cp = 1; tp * cp <= question.world; cp *= 2) {
+      if (question.world % (tp * cp)) continue;
+      const std::int64_t dp = question.world / (tp * cp);
+      for (const std::int64_t zero : zero_stages(static_cast<int>(dp * cp))) {
+        PlanQuestion q = question;
+        ParallelConfig& parallel = q.config.parallel;
+        parallel.dp = dp;
+        parallel.cp = cp;
+        parallel.tp = tp;
+        parallel.zero = zero;
+        if (const auto step = best_micro_batch(q, dp)) all.push_back(*step);
+      }
+    }
+  std::ranges::stable_sort(all, {}, &PlannedStep::seconds);
+  return all;
+}
+
+std::int64_t longest_context(const PlanQuestion& question) {
+  const auto fits = [&](std::int64_t thousands) {
+    PlanQuestion q = question;
+    q.config.model.context = thousands * 1024;
+    q.config.train.batch_size = q.world;
+    q.config.train.micro_batch = 1;
+    return !plan_layouts(q).empty();
+  };
+  std::int64_t least = 0, most = 1;
+  while (most <= (std::int64_t{1} << 20) && fits(most)) most = 2 * (least = most);
+  while (most - least > std::max<std::int64_t>(1, least / 16)) {
+    const std::int64_t middle = least + (most - least) / 2;
+    (fits(middle) ? least : most) = middle;
+  }
+  return least * 1024;
+}
+
+}  // namespace ring

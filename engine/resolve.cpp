@@ -1,0 +1,64 @@
+#include "engine/resolve.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/cpu/thread_pool.h"
+#include "core/log.h"
+#include "engine/devices.h"
+
+namespace ring {
+namespace {
+
+// A config says what is wanted of a GPU and trains on a CPU all the same, in fp32.
+void resolve_device(Config& c, Backend backend, bool warn) {
+  c.run.device = backend == Backend::cuda ? DeviceChoice::cuda : DeviceChoice::cpu;
+  OptimizerConfig& o = c.optimizer;
+  const bool bf16_states = o.master == DType::bf16 || o.moments == DType::bf16 || o.gradients == DType::bf16;
+  if (backend == Backend::cpu) {
+    if (warn &&
+        (bf16_states || c.train.precision == PrecisionChoice::bf16 || c.train.precision == PrecisionChoice::tf32))
+      log::warn("the CPU computes in fp32: train.precision and the types of optimizer.* are fp32 here");
+    c.train.precision = PrecisionChoice::fp32;
+    o.master = o.moments = o.gradients = DType::f32;
+    return;
+  }
+  if (c.train.precision == PrecisionChoice::automatic) c.train.precision = PrecisionChoice::bf16;
+  if (c.train.precision != PrecisionChoice::bf16 && bf16_states)
+    fail("optimizer.master, .moments and .gradients: bf16 goes with train.precision: bf16 only");
+}
+
+// The bytes of whatever a micro-batch makes are counted by 64 bits.
+void check_activations(const Config& c, std::int64_t rows) {
+  constexpr std::int64_t kMostNumbers = std::int64_t{1} << 58;
+  const ModelConfig& m = c.model;
+  const std::int64_t widest = std::max({m.width, (m.heads + 2 * m.kv_heads) * m.head_dim, 2 * m.mlp_width});
+  if (rows * m.context > kMostNumbers / widest)
+    fail("train.micro_batch: ", rows, " sequences of ", m.context, " tokens, each with ", widest,
+         " numbers in its widest layer, are beyond any memory: lower train.micro_batch, model.context or the model");
+}
+
+}  // namespace
+
+Config resolve_config(Config c, std::int64_t corpus_vocab, int world, std::optional<Backend> launched, bool warn) {
+  if (!c.model.vocab_size) c.model.vocab_size = corpus_vocab;
+  if (c.model.vocab_size < corpus_vocab)
+    fail("model.vocab_size: ", c.model.vocab_size, " is smaller than the corpus's vocabulary of ", corpus_vocab,
+         "; set it to 0 to take the corpus's");
+  c.model = c.model.resolved();
+  if (!c.run.threads) c.run.threads = default_threads();
+  resolve_device(c, launched.value_or(backend_of(c.run.device)), warn);
+  if (c.train.tokens) c.train.steps = steps_of_tokens(c.train, c.model.context);
+  c.train.tokens = 0;
+  const std::int64_t rows = plan_of(c, world).micro_batch;
+  check_tokens_at_once("train.micro_batch", rows, c.model.context);
+  check_activations(c, rows);
+  return c;
+}
+
+Config resolve_config(Config c, std::int64_t corpus_vocab, Mesh& mesh) {
+  const auto launched = mesh.world() > 1 ? std::optional(mesh.device().backend) : std::nullopt;
+  return resolve_config(std::move(c), corpus_vocab, mesh.world(), launched, mesh.rank() == 0);
+}
+
+}  // namespace ring

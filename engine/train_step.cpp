@@ -1,0 +1,152 @@
+#include "engine/train_step.h"
+
+#include <algorithm>
+#include <functional>
+#include <utility>
+
+#include "comm/run_phase.h"
+#include "engine/devices.h"
+#include "kernels/elementwise.h"
+#include "optim/kinds.h"
+
+namespace ring {
+namespace {
+
+std::int64_t bucket_bytes(const Config& c, const ExecContext& ctx) {
+  if (c.train.bucket_bytes) return c.train.bucket_bytes;
+  return std::int64_t{ctx.stream.device().backend == Backend::cpu ? 4 : 64} << 20;
+}
+
+// What every step needs, however small it is: advice about steps would not help.
+template <class T>
+T make_lasting(const std::function<T()>& make) {
+  try {
+    return make();
+  } catch (const OutOfMemory& e) {
+    throw OutOfMemory(e.facts,
+                      "The model itself does not fit: take fewer model.layers or a smaller model.width, share it among "
+                      "processes with parallel.zero or parallel.tp, or, on a GPU, set optimizer.master, .moments and "
+                      ".gradients to bf16");
+  }
+}
+
+}  // namespace
+
+TrainStep::TrainStep(const Config& config, const ExecContext& ctx, Mesh& mesh, const ActivationPlan& plan,
+                     std::size_t host_room, bool packed)
+    : config_(config),
+      ctx_(ctx),
+      arena_(std::make_shared<StepArena>(ctx.stream.impl().allocator)),
+      step_memory_(ctx.stream, arena_),
+      mesh_(mesh),
+      packed_(packed),
+      plan_(plan_of(config, mesh.world())),
+      model_(config.model, vocab_padding(ctx.stream.device().backend)),
+      parallel_(parallelized()),
+      offload_(config.train.activation_offload ? std::make_unique<HostOffload>(ctx_, host_room) : nullptr),
+      optimizer_(make_optimizer()),
+      step_state_(ctx_.zeros({sizeof(StepState)}, DType::u8, Lifetime::run)),
+      norm_(parallel_.data->shard(), norm_groups(), ctx_),
+      sequences_(micro_batches()) {
+  model_.set_activations(plan, offload_.get());
+  model_.set_mlp_chunk(config.train.mlp_chunk);
+  allocate_inputs();
+}
+
+Parallelized TrainStep::parallelized() {
+  const ScopeGuard scope(*ctx_.scopes, {ScopeKind::parameters});
+  const ParameterOptions options{param_types(config_), config_.run.seed, bucket_bytes(config_, ctx_)};
+  return make_lasting<Parallelized>([&] { return parallelize(model_, mesh_, plan_, options, ctx_); });
+}
+
+std::unique_ptr<Optimizer> TrainStep::make_optimizer() {
+  return make_lasting<std::unique_ptr<Optimizer>>([&] {
+    const ScopeGuard scope(*ctx_.scopes, {ScopeKind::optimizer_states});
+    return optimizer_kind(config_.optimizer).make(config_.optimizer, parallel_.data->shard(), config_.run.seed, ctx_);
+  });
+}
+
+std::vector<Communicator*> TrainStep::norm_groups() {
+  std::vector<Communicator*> over;
+  if (parallel_.data->sharded()) over.push_back(&mesh_.group(kDataAxes));
+  if (plan_.tp > 1) over.push_back(&mesh_.axis("tp"));
+  return over;
+}
+
+void TrainStep::allocate_inputs() {
+  const std::int64_t tokens = plan_.micro_batches * micro_tokens();
+  const ScopeGuard scope(*ctx_.scopes, {ScopeKind::inputs});
+  inputs_ = StepInputs(tokens, packed_, ctx_.stream);
+  loss_ = ctx_.empty({1}, DType::f32, Lifetime::run);
+  stage_ = std::make_unique<InputStage>(tokens, packed_, ctx_.stream);
+  if (!packed_) {
+    Batch plain;
+    plain.sample_indices.resize(static_cast<std::size_t>(plan_.micro_batch));
+    std::fill(sequences_.begin(), sequences_.end(), parallel_.context.sequences(plain, {}, ctx_));
+  }
+  parallel_.context.reserve(plan_.micro_batch, ctx_);
+}
+
+std::string TrainStep::lasting_memory() const {
+  std::size_t states = 0;
+  for (const OptimizerState& s : optimizer_->states()) states += s.buffer.flat.bytes();
+  return str("weights ", bytes_text(parallel_.data->weight_bytes()), ", gradients ",
+             bytes_text(parallel_.data->gradient_bytes()), ", optimizer states ", bytes_text(states));
+}
+
+void TrainStep::load(const std::vector<Batch>& batches) {
+  stage_->load(batches, inputs_);
+  for (std::size_t i = 0; packed_ && i < micro_batches(); ++i)
+    sequences_[i] = parallel_.context.sequences(batches[i], micro_part(inputs_.positions, i), ctx_);
+}
+
+Run TrainStep::micro_run(std::size_t index, Tape* tape) {
+  Run run{ctx_, tape, config_.run.seed};
+  const std::int64_t before = static_cast<std::int64_t>(index) * mesh_.degree("dp") + mesh_.coord("dp");
+  run.first_row = before * plan_.micro_batch * config_.model.context;
+  run.training = true;
+  run.tp = &mesh_.axis("tp");
+  run.state = step_state_;
+  parallel_.context.prepare(run, plan_.micro_batch);
+  return run;
+}
+
+Tensor TrainStep::micro_part(const Tensor& all, std::size_t index) const {
+  return all.narrow(0, static_cast<std::int64_t>(index) * micro_tokens(), micro_tokens());
+}
+
+// Forward and backward of one micro-batch, whose loss is added to the step's.
+void TrainStep::micro_step(std::size_t index) {
+  Tape tape(index + 1 == micro_batches());
+  Run run = micro_run(index, &tape);
+  LossHead head;
+  head.targets = micro_part(inputs_.targets, index);
+  head.z_loss = static_cast<float>(config_.train.z_loss);
+  head.chunk_bytes = config_.train.loss_chunk_bytes;
+  enter(RunPhase::forward);
+  const LossOutput out = model_.loss(run, micro_part(inputs_.ids, index), sequences_[index], head);
+  axpby_kernel({out.sum.value, loss_, loss_, 1, 1}, ctx_);
+  enter(RunPhase::backward);
+  tape.backward(out.sum.slot, {}, ctx_);
+}
+
+void TrainStep::compute() {
+  parallel_.data->start_step();
+  fill_zero(loss_, ctx_.stream);
+  for (std::size_t i = 0; i < micro_batches(); ++i) micro_step(i);
+  enter(RunPhase::reduce);
+  parallel_.data->finish_gradients();
+  mesh_.group(kDataAxes).all_reduce(loss_, Reduce::sum, ctx_.stream.record()).wait(ctx_.stream);
+  enter(RunPhase::optimizer);
+  update();
+}
+
+void TrainStep::update() {
+  const ScopeGuard scope(*ctx_.scopes, {ScopeKind::optimizer});
+  norm_.judge(step_state_, config_.optimizer.clip, loss_, ctx_);
+  if (const std::optional<Event> copied = std::exchange(copied_, std::nullopt)) ctx_.stream.wait(*copied);
+  optimizer_->update(step_state_, ctx_);
+  parallel_.data->updated();
+}
+
+}  // namespace ring

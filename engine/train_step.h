@@ -1,0 +1,99 @@
+#pragma once
+// What one optimizer step computes: forward and backward of every micro-batch, the sum of the gradients over the ranks,
+// their norm, the update. It knows no data, checkpoints or schedules: trainer/trainer.h does, and engine/dry_run.h runs
+// the same steps without computing.
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "autograd/host_offload.h"
+#include "comm/mesh/mesh.h"
+#include "core/step_arena.h"
+#include "engine/config.h"
+#include "engine/input_stage.h"
+#include "kernels/observers.h"
+#include "model/decoder.h"
+#include "optim/gradient_norm.h"
+#include "optim/optimizer.h"
+#include "parallel/parallelize.h"
+
+namespace ring {
+
+class TrainStep {
+ public:
+  // config: resolved (engine/resolve.h); host_room: bytes for train.activation_offload. packed: samples hold several
+  // documents. Until it ends, the stream's memory comes by way of a StepArena. Error: it does already, of another one.
+  // OutOfMemory with advice.
+  TrainStep(const Config& config, const ExecContext& ctx, Mesh& mesh, const ActivationPlan&, std::size_t host_room,
+            bool packed);
+  TrainStep(const TrainStep&) = delete;
+  TrainStep& operator=(const TrainStep&) = delete;
+
+  // This rank's micro-batches go to the device, on a stream of their own.
+  void load(const std::vector<Batch>& batches);
+  // Everything between the inputs and the new weights; nothing in here depends on the step but through device memory,
+  // and, with packed documents, through where they lie. Within a StepScope of arena().
+  void compute();
+  // After compute() failed, in a world of one: the next call begins anew.
+  void abandon() { data().finish_gradients(); }
+  void set_activations(const ActivationPlan& plan) { model_.set_activations(plan, offload_.get()); }
+  // The state is being copied: the next update comes after this event. The rest of its step does not wait.
+  void keep_state_until(const Event& copied) { copied_ = copied; }
+  bool waits_for_copies() const { return copied_.has_value(); }
+
+  // A run of the model over micro-batch `index` of this rank.
+  Run micro_run(std::size_t index, Tape*);
+
+  // Shows every kernel of the steps that are computed from now on; null: nobody watches.
+  void observe(std::shared_ptr<KernelObserver> observer) { ctx_.observer = std::move(observer); }
+
+  const ExecContext& exec() const { return ctx_; }
+  StepArena& arena() { return *arena_; }
+  std::shared_ptr<StepArena> shared_arena() const { return arena_; }
+  const ParallelPlan& plan() const { return plan_; }
+  Decoder& model() { return model_; }
+  const Decoder& model() const { return model_; }
+  ContextBatches& context() { return parallel_.context; }
+  DataParallel& data() { return *parallel_.data; }
+  const DataParallel& data() const { return *parallel_.data; }
+  Optimizer& optimizer() { return *optimizer_; }
+  const HostOffload* offload() const { return offload_.get(); }  // null: activations stay on the device
+  const Tensor& state() const { return step_state_; }            // a StepState on the device
+  std::size_t micro_batches() const { return static_cast<std::size_t>(plan_.micro_batches); }
+  std::string lasting_memory() const;  // "weights 1.50 GiB, gradients .., moments .."
+
+ private:
+  Parallelized parallelized();
+  std::unique_ptr<Optimizer> make_optimizer();
+  std::vector<Communicator*> norm_groups();
+  void allocate_inputs();
+  std::int64_t micro_tokens() const { return plan_.micro_batch * parallel_.context.tokens(); }
+  Tensor micro_part(const Tensor& all, std::size_t index) const;
+  void micro_step(std::size_t index);
+  void update();
+
+  const Config& config_;
+  ExecContext ctx_;
+  ObservedScopes observed_{ctx_};  // the first to be told: what the others queue belongs to the scope
+  std::shared_ptr<StepArena> arena_;
+  StepMemory step_memory_;
+  ScopeSubscription phases_{ctx_.scopes, *arena_};
+  Mesh& mesh_;
+  bool packed_;
+  ParallelPlan plan_;
+  Decoder model_;
+  Parallelized parallel_;
+  std::unique_ptr<HostOffload> offload_;
+  std::unique_ptr<Optimizer> optimizer_;
+  Tensor step_state_;
+  GradientNorm norm_;
+  std::vector<Sequences> sequences_;  // of each micro-batch of the step being computed
+  StepInputs inputs_;
+  Tensor loss_;  // [1] f32
+  std::unique_ptr<InputStage> stage_;
+  std::optional<Event> copied_;  // the state, for a checkpoint; until a step has waited for it
+};
+
+}  // namespace ring

@@ -1,0 +1,62 @@
+#include <gtest/gtest.h>
+
+#include "core/fields.h"
+#include "engine/config.h"
+#include "tests/trainer/runs.h"
+
+namespace ring::test {
+namespace {
+
+class FitRuns : public Runs {
+ protected:
+  Finished fit(const std::string& run, const std::vector<std::string>& more) const {
+    std::vector<std::string> words = train(run, {"train.batch_size=8", "model.context=64"});
+    std::erase_if(words, [](const std::string& w) { return w.starts_with("train.micro_batch"); });
+    words.insert(words.end(), more.begin(), more.end());
+    words.emplace_back("--fit");
+    return run_process(words);
+  }
+  std::int64_t micro_batch(const std::string& run) const {
+    Config config;
+    load_config(config, path(run + "/config.yaml"));
+    return config.train.micro_batch;
+  }
+};
+
+TEST_F(FitRuns, TheMicroBatchFitsAndStays) {
+  const Finished roomy = fit("roomy", {"train.steps=2", "train.memory_budget=1e9"});
+  ASSERT_EQ(roomy.code, 0) << roomy.output;
+  EXPECT_NE(roomy.output.find("--fit: train.micro_batch: 8"), std::string::npos) << roomy.output;
+  EXPECT_EQ(micro_batch("roomy"), 8);
+  // What was chosen when the run began holds when it goes on with less.
+  const Finished later = fit("roomy", {"train.steps=4", "train.memory_budget=0.9e9", "--allow-changes"});
+  ASSERT_EQ(later.code, 0) << later.output;
+  EXPECT_EQ(micro_batch("roomy"), 8);
+}
+
+TEST_F(FitRuns, ShortMemoryTakesFewerSequencesAndTooShortIsRefused) {
+  std::int64_t before = 8;
+  bool fewer = false, refused = false;
+  for (double budget = 8e6; budget > 1e5 && !refused; budget *= 0.7) {
+    const Finished f = fit("short", {"train.steps=2", "--fresh", "train.memory_budget=" + std::to_string(budget)});
+    refused = f.code != 0;
+    if (refused) {
+      EXPECT_NE(f.output.find("--fit"), std::string::npos) << f.output;
+      continue;
+    }
+    EXPECT_LE(micro_batch("short"), before);
+    fewer |= micro_batch("short") < 8;
+    before = micro_batch("short");
+  }
+  EXPECT_TRUE(fewer);
+  EXPECT_TRUE(refused);
+}
+
+TEST_F(FitRuns, WhoeverSaysTheMicroBatchHasChosen) {
+  const Finished f = fit("said", {"train.steps=2", "train.micro_batch=2"});
+  EXPECT_EQ(f.code, 1);
+  EXPECT_NE(f.output.find("train.micro_batch"), std::string::npos) << f.output;
+}
+
+}  // namespace
+}  // namespace ring::test

@@ -1,0 +1,272 @@
+#include "trainer/run_log.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "core/counted.h"
+#include "core/log.h"
+#include "kernels/attention/blocks.h"
+#include "model/flops.h"
+#include "model/patterns.h"
+
+namespace ring {
+namespace {
+
+constexpr std::size_t kMostUnrecorded = 1000;
+
+ProgressOptions options_of(const Config& c) {
+  ProgressOptions options;
+  options.log_interval = c.train.log_interval;
+  return options;
+}
+
+// Advice: padding does no harm, but the tokens of another tokenizer would not be these.
+void warn_of_vocabulary(const Config& c, std::int64_t corpus_vocab) {
+  if (c.model.vocab_size > corpus_vocab)
+    log::warn("model.vocab_size: ", c.model.vocab_size, " is larger than the vocabulary of the corpus, ", corpus_vocab,
+              ": the model spends memory and time on ", counted(c.model.vocab_size - corpus_vocab, "token"),
+              " that it never sees. Set it to 0 to take the corpus's, unless this is meant as padding");
+}
+
+// Advice, where documents will not be treated as if each were alone.
+void warn_of_places(const Config& c) {
+  if (!c.data.packing.documents) return;
+  std::int64_t layer = 0;
+  for (const Pattern& p : patterns_of(c.model)) {
+    std::vector<std::int64_t> units;
+    if (p.blocks) units.push_back(p.blocks->block());
+    if (p.from_row)
+      for (const Branch& b : p.branches) units.push_back(b.segment < c.model.context ? b.segment : b.rate);
+    for (const std::int64_t unit : units)
+      if (c.data.packing.align % unit)
+        return log::warn("data.packing.align: ", c.data.packing.align, " is no multiple of ", unit, ", a ",
+                         p.blocks ? "block" : "segment", " of the attention of layer ", layer,
+                         ": what a document's tokens see then depends on where in its sample it starts. A multiple of "
+                         "all segments and blocks prevents that, at the price of padding");
+    ++layer;
+  }
+}
+
+// "1 process on cpu", "4 processes on cuda (tp 2, cp 2 zigzag)".
+std::string layout_text(const Trainer& trainer, int processes) {
+  const std::string device(to_string(trainer.exec().stream.device().backend));
+  if (processes == 1) return "1 process on " + device;
+  return str(processes, " processes on ", device, " (", trainer.plan().text(), ")");
+}
+
+std::string length_text(const TrainConfig& c) {
+  if (c.steps) return counted(c.steps, "step") + " of ";
+  return str(c.minutes, c.minutes == 1 ? " minute" : " minutes", " in steps of ");
+}
+
+// The phase during which most memory was in use.
+PhaseMemory fullest_phase(const MemoryStats& memory) {
+  const auto most = std::max_element(memory.phases.begin(), memory.phases.end(),
+                                     [](const PhaseMemory& a, const PhaseMemory& b) { return a.peak < b.peak; });
+  return most == memory.phases.end() ? PhaseMemory{} : *most;
+}
+
+std::string seconds_text(double seconds) { return str(std::round(seconds * 1000) / 1000, " s"); }
+
+}  // namespace
+
+RunLog::RunLog(const RunStart& start, Trainer& trainer, int processes)
+    : config_(start.config),
+      trainer_(trainer),
+      directory_(start.dir.path()),
+      progress_(options_of(config_)),
+      flops_per_token_(flops_per_token(config_.model)) {
+  describe(start, processes);
+  const bool resumed = start.resumes();
+  metrics_.emplace(directory_, resumed ? std::optional(trainer.steps_done()) : std::nullopt);
+  if (!resumed) metrics_->text("config", to_yaml(config_));
+}
+
+void RunLog::describe(const RunStart& start, int processes) {
+  const double parameters = static_cast<double>(trainer_.model().parameters().count());
+  log::info("run ", directory_, ": ", format_count(parameters), " parameters, ", length_text(config_.train),
+            counted(config_.train.batch_size * config_.model.context, "token"), ", ", layout_text(trainer_, processes),
+            ", ", counted(config_.run.threads, "thread"), processes > 1 ? " each" : "");
+  log::info("memory: ", trainer_.lasting_memory());
+  if (trainer_.activations().peak) log::info("activations: ", trainer_.activations().text());
+  warn_of_vocabulary(config_, start.corpora.vocab_size);
+  warn_of_places(config_);
+  for (const RowTable& rows : start.loader->map().rows())
+    log::info("packing: ", counted(rows.rows(), "sample"), " an epoch, ", static_cast<int>(100 * rows.filled() + 0.5),
+              " % of their places hold a token, the others are padding");
+  if (start.resumes())
+    log::info("resuming from step ", trainer_.steps_done(), " (",
+              start.kept ? "kept in memory by the launcher" : start.checkpoint, ")");
+  else if (!start.init_from.empty())
+    log::info("weights from ", start.init_from);
+}
+
+void RunLog::restarted(std::int64_t restarts, double seconds) {
+  metrics_->record("restart", trainer_.steps_done(), {{"restarts", restarts}, {"seconds_lost", seconds}});
+  log::info("restart ", restarts, " of this job; restarts have cost ", seconds, " s so far");
+}
+
+ProgressState RunLog::progress_state() const {
+  ProgressState p;
+  p.step = last_.step;
+  p.total_steps = config_.train.steps;
+  p.loss = last_.loss;
+  p.val_loss = val_loss_;
+  p.lr = last_.lr;
+  if (last_.seconds > 0) {
+    p.tokens_per_second = static_cast<double>(last_.tokens) / last_.seconds;
+    p.step_ms = last_.seconds * 1e3;
+    p.eta_seconds = trainer_.seconds_left();
+  }
+  return p;
+}
+
+void RunLog::tell_plan() {
+  if (plan_told_ || !trainer_.arena().planned()) return;
+  plan_told_ = true;
+  const MemoryPlan plan = trainer_.arena().plan();
+  const MemoryStats memory = trainer_.exec().stream.allocator()->stats();
+  log::info("memory: plan of ", bytes_text(plan.bytes), " for activations (live peak ", bytes_text(plan.live_peak),
+            "), ", bytes_text(memory.reserved), " in all; ", bytes_text(memory.peak), " were in use during ",
+            fullest_phase(memory).phase);
+  if (trainer_.offload()) tell_offload(*trainer_.offload());
+}
+
+void RunLog::tell_offload(const HostOffload& offload) {
+  const OffloadedBytes& bytes = offload.bytes();
+  log::info("memory: ", bytes_text(bytes.moved), " of activations go to the host, which keeps ",
+            bytes_text(offload.host_bytes()), " for them");
+  if (bytes.stayed)
+    log::warn("train.activation_offload_bytes: ", bytes_text(bytes.stayed),
+              " of activations find no room on the host and stay on the device");
+}
+
+// By this process since it started: keys and values, and their gradients, on their way to other ranks.
+std::int64_t RunLog::sent_keys() {
+  const ContextParallel* exchange = trainer_.cp_batches().exchange();
+  return exchange ? exchange->bytes_sent() : 0;
+}
+
+void RunLog::step(const StepReport& r) {
+  tell_plan();
+  last_ = r;
+  interval_seconds_ += r.seconds;
+  interval_tokens_ += r.tokens;
+  progress_.update(progress_state());
+  unrecorded_.push_back(r);
+  if (unrecorded_.size() > kMostUnrecorded) unrecorded_.pop_front();
+  if (r.step % config_.train.log_interval == 0 || r.step == config_.train.steps) record(r);
+}
+
+void RunLog::record(const StepReport& r) {
+  const MemoryStats memory = trainer_.exec().stream.allocator()->stats();
+  const double tokens_per_second = static_cast<double>(interval_tokens_) / interval_seconds_;
+  metrics_->record("train", r.step,
+                   {{"loss", r.loss},
+                    {"grad_norm", r.norm},
+                    {"lr", r.lr},
+                    {"tokens", trainer_.tokens_seen()},
+                    {"tokens_per_second", tokens_per_second},
+                    {"flops_per_second", flops_per_token_ * tokens_per_second},
+                    {"step_ms", r.seconds * 1e3},
+                    {"data_ms", r.data_seconds * 1e3},
+                    {"exchange_ms", r.exchange_seconds * 1e3},
+                    {"context_bytes", sent_keys()},
+                    {"memory_in_use", static_cast<std::int64_t>(memory.in_use)},
+                    {"memory_peak", static_cast<std::int64_t>(memory.peak)},
+                    {"memory_peak_phase", str(fullest_phase(memory).phase)},
+                    {"memory_reserved", static_cast<std::int64_t>(memory.reserved)},
+                    {"memory_fragmentation", memory.fragmentation()}});
+  interval_seconds_ = 0;
+  interval_tokens_ = 0;
+  unrecorded_.clear();
+}
+
+void RunLog::stopped_by(const StepReport& bad) {
+  unrecorded_.push_back(bad);
+  unrecorded_.back().step = trainer_.steps_done() + 1;  // which did not count
+  for (const StepReport& r : unrecorded_)
+    metrics_->record("train", r.step,
+                     {{"loss", r.loss}, {"grad_norm", r.norm}, {"lr", r.lr}, {"step_ms", r.seconds * 1e3}});
+  unrecorded_.clear();
+}
+
+void RunLog::rolled_back() {
+  unrecorded_.clear();
+  metrics_.emplace(directory_, trainer_.steps_done());
+}
+
+void RunLog::bad_step(const BadStep& bad) {
+  metrics_->record("bad_step", bad.step,
+                   {{"loss", bad.loss},
+                    {"grad_norm", bad.norm},
+                    {"first_sample", bad.first_sample},
+                    {"last_sample", bad.end_sample - 1},
+                    {"steps_back", bad.step - 1 - trainer_.steps_done()}});
+}
+
+void RunLog::validated(const Evaluation& e, double bytes_per_token) {
+  val_loss_ = e.loss;
+  const std::int64_t step = trainer_.steps_done();
+  const double bits = e.bits_per_byte(bytes_per_token);
+  metrics_->record("validation", step,
+                   {{"loss", e.loss}, {"perplexity", e.perplexity()}, {"bits_per_byte", bits}, {"tokens", e.tokens}});
+  line(str("step ", step, ": validation loss ", e.loss, ", perplexity ", e.perplexity(), ", ", bits,
+           " bits per byte over ", e.tokens, " tokens"));
+}
+
+void RunLog::saved(const SaveOutcome& o, std::int64_t failures_in_a_row, std::optional<double> auto_seconds) {
+  save_errors_ += !o.saved();
+  Metrics::Values values = {{"seconds", o.seconds},
+                            {"stall_seconds", o.stall_seconds},
+                            {"waited_seconds", o.waited_seconds},
+                            {"bytes", static_cast<std::int64_t>(o.bytes)},
+                            {"errors", save_errors_}};
+  if (!o.saved()) values.push_back({"error", o.error});
+  if (auto_seconds) values.push_back({"auto_seconds", *auto_seconds});
+  metrics_->record("checkpoint", o.step, values);
+  if (!o.saved())
+    return log::error("step ", o.step, " was not saved (failure ", failures_in_a_row, " in a row): ", o.error);
+  log::info("checkpoint of step ", o.step, ": ", bytes_text(o.bytes), " of this process saved in ",
+            seconds_text(o.seconds), ", steps were held up for ", seconds_text(o.stall_seconds),
+            o.waited_seconds > 0.001 ? str(", ", seconds_text(o.waited_seconds), " of it by the save before") : "",
+            auto_seconds ? "; one comes every " + seconds_text(*auto_seconds) : "");
+}
+
+void RunLog::slow(const SlowRank& s) {
+  const double speed = std::round(100 * s.speed) / 100, own = std::round(1e4 * s.seconds) / 10,
+               usual = std::round(1e4 * s.usual) / 10;
+  metrics_->record(
+      "slow_rank", last_.step,
+      {{"rank", std::int64_t{s.rank}}, {"speed", speed}, {"what", str(s.what)}, {"ms", own}, {"median_ms", usual}});
+  log::warn("rank ", s.rank, " is slow: ", speed, " of the median rank's speed for ", PaceJudge::kWindows, " x ",
+            Pace::kWindow, " steps; ", s.what, " takes it ", own, " ms of a step, the median rank ", usual, " ms");
+}
+
+void RunLog::kept(std::int64_t step, const KeptOutcome& o) {
+  metrics_->record("kept", step,
+                   {{"stall_seconds", o.stall_seconds},
+                    {"waited_seconds", o.waited_seconds},
+                    {"bytes", static_cast<std::int64_t>(o.bytes)}});
+  if (!std::exchange(keeps_told_, true))
+    log::info("the launcher keeps the state of every ", config_.checkpoint.memory_interval, " steps in memory, ",
+              bytes_text(o.bytes), " of this process; steps were held up for ", seconds_text(o.stall_seconds));
+}
+
+void RunLog::end(bool finished, const JobTime& time) {
+  metrics_->record("job", trainer_.steps_done(),
+                   {{"restarts", std::int64_t{time.restarts}},
+                    {"seconds", time.seconds()},
+                    {"restart_seconds_lost", time.restart_seconds},
+                    {"save_seconds_lost", time.save_seconds},
+                    {"bad_step_seconds_lost", time.bad_step_seconds},
+                    {"goodput", time.goodput()}});
+  log::info("this job: ", time.text());
+  if (last_.step)
+    progress_.finish(progress_state());
+  else if (finished)
+    log::info("nothing left to do: step ", trainer_.steps_done(), " was the last");
+}
+
+}  // namespace ring

@@ -1,0 +1,64 @@
+#pragma once
+// What a run says of itself: lines on the console, records in metrics.jsonl. Rank 0 speaks for all: others have none.
+
+#include <deque>
+#include <optional>
+#include <string>
+
+#include "checkpoint/saver.h"
+#include "comm/job_time.h"
+#include "comm/pace.h"
+#include "data/loader.h"
+#include "trainer/evaluate.h"
+#include "trainer/metrics.h"
+#include "trainer/progress.h"
+#include "trainer/run_start.h"
+#include "trainer/step_guard.h"
+#include "trainer/trainer.h"
+
+namespace ring {
+
+class RunLog {
+ public:
+  // Describes what begins, or goes on from the checkpoint that `trainer` has loaded. Error: the directory cannot be
+  // written.
+  RunLog(const RunStart&, Trainer& trainer, int processes);
+
+  void restarted(std::int64_t restarts, double seconds);  // that all restarts of this job have cost
+
+  void step(const StepReport&);
+  void bad_step(const BadStep&);
+  void stopped_by(const StepReport&);  // that was bad: each step since the last record is one now
+  void rolled_back();                  // to the step that is done: what came after it is forgotten
+  void validated(const Evaluation&, double bytes_per_token);
+  // auto_seconds: between two saves, where checkpoint.auto says so.
+  void saved(const SaveOutcome&, std::int64_t failures_in_a_row, std::optional<double> auto_seconds);
+  void slow(const SlowRank&);
+  void kept(std::int64_t step, const KeptOutcome&);  // by the launcher
+  void line(const std::string& text) { progress_.line(text); }
+  void end(bool finished, const JobTime&);  // of this process
+
+ private:
+  void describe(const RunStart&, int processes);
+  ProgressState progress_state() const;
+  void tell_plan();
+  static void tell_offload(const HostOffload&);
+  void record(const StepReport&);
+  std::int64_t sent_keys();
+
+  const Config& config_;
+  Trainer& trainer_;
+  std::string directory_;
+  std::optional<Metrics> metrics_;
+  Progress progress_;
+  double flops_per_token_;
+  StepReport last_;
+  std::optional<double> val_loss_;
+  bool plan_told_ = false, keeps_told_ = false;
+  std::int64_t save_errors_ = 0;  // of this process
+  double interval_seconds_ = 0;   // since the last record
+  std::int64_t interval_tokens_ = 0;
+  std::deque<StepReport> unrecorded_;  // the same, at most kMostUnrecorded of them
+};
+
+}  // namespace ring
