@@ -10,11 +10,11 @@
 #include "core/philox.h"
 #include "data/token_store.h"
 #include "data/tokenizer.h"
+#include "engine/devices.h"
 #include "inspect/profiler.h"
 #include "kernels/elementwise.h"
 #include "kernels/matmul.h"
 #include "kernels/tuning.h"
-#include "trainer/devices.h"
 #include "trainer/session.h"
 
 namespace ring {
@@ -117,11 +117,6 @@ StepBenchmark::StepBenchmark(Config config, std::unique_ptr<Mesh> mesh)
 StepBenchmark::TemporaryFile::~TemporaryFile() {
   std::error_code ignored;
   std::filesystem::remove(path, ignored);
-}
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values.empty() ? 0 : values[values.size() / 2];
 }
 
 StepTimes time_steps(StepBenchmark& bench, int warmup, int steps, Profiler* profiler) {

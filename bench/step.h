@@ -7,8 +7,9 @@
 #include <vector>
 
 #include "comm/mesh/mesh.h"
+#include "core/quantile.h"
+#include "engine/config.h"
 #include "kernels/ceilings.h"
-#include "trainer/config.h"
 #include "trainer/trainer.h"
 
 namespace ring {
@@ -20,8 +21,6 @@ Ceilings ceilings_if_they_fit(const ExecContext&, double seconds = 1.5);
 
 // Seconds of one call, from calls queued back to back for at least `seconds`.
 double sustained_seconds(const ExecContext&, double seconds, const std::function<void()>& queue_one);
-
-double median(std::vector<double> values);  // of none: 0
 
 Tensor random_tensor(const Shape&, DType, const ExecContext&, std::uint32_t site);
 

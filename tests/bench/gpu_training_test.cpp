@@ -27,6 +27,7 @@ class GpuTraining : public testing::Test {
     std::string choices;      // the tuning file after the run
     std::uint64_t waits = 0;  // of the host inside of launch(), from the fifth step on
     bool replayed = false;
+    std::size_t offloaded = 0;  // bytes of activations in the last micro-batch
     friend void PrintTo(const Result& r, std::ostream* out) {
       for (std::size_t i = 0; i < r.losses.size(); ++i) *out << (i ? ", " : "") << r.losses[i] << " / " << r.norms[i];
     }
@@ -64,6 +65,7 @@ class GpuTraining : public testing::Test {
     bench.exec().stream.synchronize();
     result.weights = std::move(bytes);
     result.replayed = trainer.replays_graph();
+    if (trainer.offload()) result.offloaded = trainer.offload()->bytes().moved;
     return result;
   }
 
@@ -101,6 +103,22 @@ TEST_F(GpuTraining, RecomputationGivesTheSameBits) {
     EXPECT_EQ(kept, train({precision, "train.recompute=mlp"})) << precision;
     EXPECT_EQ(kept, train({precision, "train.recompute=block"})) << precision;
   }
+}
+
+TEST_F(GpuTraining, OffloadedActivationsGiveTheSameBits) {
+  for (const char* precision : {"train.precision=bf16", "train.precision=fp32"})
+    for (const char* recompute : {"train.recompute=none", "train.recompute=block"}) {
+      train({precision, recompute});
+      const Result kept = train({precision, recompute, "train.cuda_graph=off"});
+      for (const bool graph : {false, true}) {
+        const Result moved = train({precision, recompute, "train.activation_offload=true",
+                                    graph ? "train.cuda_graph=on" : "train.cuda_graph=off"});
+        EXPECT_EQ(kept, moved) << precision << ", " << recompute << ", graph " << graph;
+        EXPECT_GT(moved.offloaded, 0u);
+        EXPECT_EQ(moved.waits, 0u);
+        EXPECT_EQ(moved.replayed, graph);
+      }
+    }
 }
 
 // The precisions and state types are different arithmetic of the same training.

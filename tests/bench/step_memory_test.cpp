@@ -6,6 +6,7 @@
 
 #include "bench/step.h"
 #include "core/devices.h"
+#include "trainer/memory_check.h"
 
 namespace ring {
 namespace {
@@ -25,9 +26,15 @@ Config small_model(DeviceChoice device) {
   return c;
 }
 
-void expect_planned_steps(Recompute recompute, DeviceChoice device) {
-  Config config = small_model(device);
-  config.train.recompute = recompute;
+// With activations that are large enough to leave.
+Config offloading_model(DeviceChoice device) {
+  Config c = small_model(device);
+  c.model.context = 256;
+  c.train.activation_offload = true;
+  return c;
+}
+
+void expect_planned_steps(Config config) {
   StepBenchmark bench(config);
   Trainer& trainer = bench.trainer();
   const Allocator& memory = *bench.exec().stream.allocator();
@@ -44,11 +51,15 @@ void expect_planned_steps(Recompute recompute, DeviceChoice device) {
     trainer.finish();
     finishes = host_waits() - waits;
   }
+  if (const HostOffload* offload = trainer.offload()) {
+    EXPECT_GT(offload->bytes().moved, 0u);
+  }
   EXPECT_EQ(arena.generation(), generation);
   EXPECT_EQ(arena.fallbacks(), 0u);
   EXPECT_EQ(arena.from_upstream(), 0u);
   const MemoryPlan plan = arena.plan();
-  EXPECT_LE(static_cast<double>(plan.bytes), 1.03 * static_cast<double>(plan.live_peak));
+  const double gaps = trainer.offload() ? 1.1 : 1.03;  // what comes back from the host lies between what stays
+  EXPECT_LE(static_cast<double>(plan.bytes), gaps * static_cast<double>(plan.live_peak));
   const MemoryStats s = memory.stats();
   EXPECT_GE(s.peak, lasting + plan.live_peak / 2);
   EXPECT_LE(s.peak, s.reserved);
@@ -62,15 +73,96 @@ void expect_planned_steps(Recompute recompute, DeviceChoice device) {
         << phase;
 }
 
-TEST(StepMemory, EveryBlockOfAStepHasItsPlace) {
-  for (const Recompute r : {Recompute::none, Recompute::attention, Recompute::mlp, Recompute::block})
-    expect_planned_steps(r, DeviceChoice::cpu);
+void expect_planned_steps(DeviceChoice device) {
+  for (Config config : {small_model(device), offloading_model(device)})
+    for (const RecomputeChoice r :
+         {RecomputeChoice::none, RecomputeChoice::attention, RecomputeChoice::mlp, RecomputeChoice::block}) {
+      config.train.recompute = r;
+      expect_planned_steps(config);
+    }
 }
+
+TEST(StepMemory, EveryBlockOfAStepHasItsPlace) { expect_planned_steps(DeviceChoice::cpu); }
 
 TEST(GpuStepMemory, EveryBlockOfAStepHasItsPlace) {
   if (!backend_available(Backend::cuda)) GTEST_SKIP() << "no GPU";
-  for (const Recompute r : {Recompute::none, Recompute::attention, Recompute::mlp, Recompute::block})
-    expect_planned_steps(r, DeviceChoice::cuda);
+  expect_planned_steps(DeviceChoice::cuda);
+}
+
+// The activations of two blocks are on the device at a time; those of seven leave.
+void expect_smaller_plan(DeviceChoice device) {
+  const auto plan = [&](bool offload, std::size_t& moved, std::size_t& host) {
+    Config c = offloading_model(device);
+    c.model.layers = 8;
+    c.train.activation_offload = offload;
+    StepBenchmark bench(c);
+    for (int i = 0; i < 4; ++i) bench.trainer().step();
+    const HostOffload* offloaded = bench.trainer().offload();
+    host = offloaded ? offloaded->host_bytes() : 0;
+    for (int i = 0; i < 4; ++i) bench.trainer().step();
+    moved = offloaded ? offloaded->bytes().moved : 0;
+    EXPECT_EQ(offloaded ? offloaded->host_bytes() : 0, host) << "the same host memory serves every step";
+    if (offloaded) {
+      EXPECT_EQ(offloaded->bytes().late, 0u);
+    }
+    return bench.trainer().arena().plan().live_peak;
+  };
+  std::size_t moved = 0, host = 0;
+  const std::size_t kept = plan(false, moved, host), less = plan(true, moved, host);
+  EXPECT_GE(host, moved);
+  EXPECT_LE(less + moved / 7 * 5, kept);
+}
+
+TEST(StepMemory, WhatIsOffloadedLeavesThePlan) { expect_smaller_plan(DeviceChoice::cpu); }
+
+TEST(StepMemory, OffloadingKeepsItsLimitAndTheHosts) {
+  Config c = offloading_model(DeviceChoice::cpu);
+  c.train.activation_offload_bytes = 1'000'000;
+  StepBenchmark bench(c);
+  bench.trainer().step();
+  EXPECT_GT(bench.trainer().offload()->bytes().moved, 800'000u);
+  EXPECT_GT(bench.trainer().offload()->bytes().stayed, 0u);
+  EXPECT_LE(bench.trainer().offload()->host_bytes(), 1'000'000u);
+  const std::uint64_t most = tightest(memory_bounds()).total;
+  Config resolved = bench.config();
+  for (const std::int64_t asked : {std::int64_t{0}, std::int64_t{1} << 50}) {
+    resolved.train.activation_offload_bytes = asked;
+    EXPECT_GT(activation_room(resolved, bench.mesh()), 1'000'000u);
+    EXPECT_LT(activation_room(resolved, bench.mesh()), most);
+  }
+}
+
+TEST(GpuStepMemory, WhatIsOffloadedLeavesThePlan) {
+  if (!backend_available(Backend::cuda)) GTEST_SKIP() << "no GPU";
+  expect_smaller_plan(DeviceChoice::cuda);
+}
+
+// The most that a step of one block needs, in values of 4 bytes.
+std::int64_t values_at_peak(std::int64_t tokens, Mlp mlp, std::int64_t mlp_width, std::int64_t chunk) {
+  Config c = small_model(DeviceChoice::cpu);
+  c.model.layers = 1;
+  c.model.context = tokens;
+  c.model.mlp = mlp;
+  c.model.mlp_width = mlp_width;
+  c.train.batch_size = c.train.micro_batch = 1;
+  c.train.recompute = RecomputeChoice::block;
+  c.train.mlp_chunk = chunk;
+  StepBenchmark bench(c);
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(bench.trainer().step().accepted);
+  return static_cast<std::int64_t>(bench.trainer().arena().plan().live_peak / sizeof(float));
+}
+
+// What docs/memory.md says of the work space: so many times mlp_width for each token, and with chunks nothing of it.
+TEST(StepMemory, ChunksOfAnMlpDoNotGrowWithTheSequence) {
+  constexpr std::int64_t width = 512;
+  for (const auto& [mlp, hidden] :
+       {std::pair{Mlp::swiglu, 5}, std::pair{Mlp::gelu_tanh, 2}, std::pair{Mlp::relu2, 3}}) {
+    const auto per_token = [mlp = mlp](std::int64_t mlp_width, std::int64_t chunk) {
+      return (values_at_peak(256, mlp, mlp_width, chunk) - values_at_peak(128, mlp, mlp_width, chunk)) / 128;
+    };
+    EXPECT_EQ(per_token(2 * width, 0) - per_token(width, 0), hidden * width);
+    EXPECT_EQ(per_token(2 * width, 8), per_token(width, 8));
+  }
 }
 
 TEST(StepMemory, GoesBackToTheStreamWithItsTrainer) {

@@ -12,6 +12,7 @@
 
 #include "core/check.h"
 #include "core/fields.h"
+#include "engine/config.h"
 #include "inspect/attention_cost.h"
 #include "inspect/attention_picture.h"
 #include "kernels/attention/blocks.h"
@@ -22,7 +23,6 @@
 #include "tests/cases/attention_oracle.h"
 #include "tests/inspect/svg_check.h"
 #include "tests/process.h"
-#include "trainer/config.h"
 
 namespace ring::test {
 namespace {

@@ -1,0 +1,116 @@
+#include "inspect/memory_picture.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "core/storage.h"
+#include "inspect/svg.h"
+
+namespace ring {
+namespace {
+
+constexpr int kLeft = 80, kTop = 70, kPlot = 900, kHeight = 360, kWidth = kLeft + kPlot + 30, kBottom = 90;
+
+constexpr const char* kLasting = "#8a8a8a";
+constexpr const char* kPeak = "#e3b68f";
+
+struct Way {
+  Recompute recompute;
+  const char *name, *color;
+};
+constexpr Way kWays[] = {{Recompute::none, "keeps everything", "#2f6fb0"},
+                         {Recompute::attention, "computes attention's inputs again", "#3d8b5f"},
+                         {Recompute::mlp, "computes the MLP again", "#8e5ea2"},
+                         {Recompute::block, "keeps its input and attention's output", "#c2602b"}};
+
+// One part in one pass: in use before it, kept by it, and its peak.
+struct Column {
+  std::size_t before, kept, peak;
+  const char* color;
+  std::string name;
+};
+
+const char* color_of(const PlannedStep& p, const ScopeId& part) {
+  if (part.kind != ScopeKind::block) return kWays[0].color;
+  const Recompute r = p.activations.plan.blocks[static_cast<std::size_t>(part.block)].recompute;
+  return std::ranges::find(kWays, r, &Way::recompute)->color;
+}
+
+std::vector<Column> columns_of(const PlannedStep& p) {
+  std::vector<Column> columns;
+  for (const PartMemory& m : p.parts)
+    columns.push_back({m.before, m.kept, m.before + m.forward_peak, color_of(p, m.part), str(m.part, " forward")});
+  for (auto m = p.parts.rbegin(); m != p.parts.rend(); ++m)
+    columns.push_back(
+        {m->before, m->kept, m->before + m->backward_peak, color_of(p, m->part), str(m->part, " backward")});
+  return columns;
+}
+
+class Picture {
+ public:
+  explicit Picture(const PlannedStep& p) : p_(p), columns_(columns_of(p)) {
+    most_ = std::max(p.peak, p.activations.budget);
+  }
+
+  std::string text() {
+    out_ = svg_head(kWidth, kTop + kHeight + kBottom, "memory of a step");
+    label(16, 28, str(p_.layout, ": ", p_.activations.text()), 15);
+    const double width = static_cast<double>(kPlot) / static_cast<double>(columns_.size());
+    for (std::size_t i = 0; i < columns_.size(); ++i)
+      column(static_cast<double>(kLeft) + width * static_cast<double>(i), width, columns_[i]);
+    line(p_.activations.budget, "budget");
+    line(p_.peak, "slab and all that lasts");
+    legend();
+    return out_ + "</svg>\n";
+  }
+
+ private:
+  double y(std::size_t bytes) const {
+    return kTop + kHeight * (1 - static_cast<double>(bytes) / static_cast<double>(most_));
+  }
+  void rectangle(double x, double width, std::size_t from, std::size_t to, const char* color,
+                 const std::string& title) {
+    out_ += str("<rect x=\"", x, "\" y=\"", y(to), "\" width=\"", width * 0.94, "\" height=\"", y(from) - y(to),
+                "\" fill=\"", color, "\"><title>", svg_escaped(title), "</title></rect>\n");
+  }
+  void column(double x, double width, const Column& c) {
+    rectangle(x, width, 0, p_.lasting, kLasting, "weights, gradients, states: " + bytes_text(p_.lasting));
+    const std::string facts = str(c.name, ": ", bytes_text(c.kept), " kept, peak ", bytes_text(c.peak));
+    rectangle(x, width, c.before, c.peak, kPeak, facts);
+    rectangle(x, width, p_.lasting, c.before, "#b9cbe0",
+              "kept by parts before: " + bytes_text(c.before - std::min(c.before, p_.lasting)));
+    rectangle(x, width, c.before, c.before + c.kept, c.color, facts);
+  }
+  void line(std::size_t bytes, const std::string& name) {
+    if (!bytes) return;
+    out_ += str("<line x1=\"", kLeft, "\" x2=\"", kLeft + kPlot, "\" y1=\"", y(bytes), "\" y2=\"", y(bytes),
+                "\" stroke=\"#b3261e\" stroke-dasharray=\"6 4\"/>\n");
+    label(kLeft + 4, y(bytes) - 4, str(name, " ", bytes_text(bytes)), 11);
+  }
+  void legend() {
+    double x = kLeft;
+    const double at = kTop + kHeight + 30;
+    label(kLeft, at - 8, "forward, then backward; from left to right each part of the model", 12);
+    for (const Way& w : kWays) {
+      out_ += str("<rect x=\"", x, "\" y=\"", at + 12, "\" width=\"12\" height=\"12\" fill=\"", w.color, "\"/>\n");
+      label(x + 16, at + 22, w.name, 11);
+      x += 225;
+    }
+    out_ += str("<rect x=\"", kLeft, "\" y=\"", at + 32, "\" width=\"12\" height=\"12\" fill=\"", kPeak, "\"/>\n");
+    label(kLeft + 16, at + 42, "in use while it runs", 11);
+  }
+  void label(double x, double at, const std::string& text, int size) {
+    out_ += str("<text x=\"", x, "\" y=\"", at, "\" font-size=\"", size, "\">", svg_escaped(text), "</text>\n");
+  }
+
+  const PlannedStep& p_;
+  std::vector<Column> columns_;
+  std::size_t most_;
+  std::string out_;
+};
+
+}  // namespace
+
+std::string memory_picture(const PlannedStep& p) { return Picture(p).text(); }
+
+}  // namespace ring

@@ -1,0 +1,133 @@
+// What a step was said to take before it ran, against what it took; and plans of activations that obey a budget.
+
+#include "engine/dry_step.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "bench/step.h"
+#include "core/fields.h"
+#include "core/step_arena.h"
+
+namespace ring {
+namespace {
+
+struct Case {
+  const char* name;
+  std::vector<const char*> settings;
+};
+void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
+
+Config config_of(const std::vector<const char*>& settings) {
+  Config c;
+  std::vector<std::string> overrides = {"run.device=cpu",       "run.threads=1",       "model.context=256",
+                                        "model.layers=6",       "model.width=128",     "model.heads=4",
+                                        "train.batch_size=4",   "train.micro_batch=2", "train.steps=8",
+                                        "train.recompute=none", "data.path=random"};
+  overrides.insert(overrides.end(), settings.begin(), settings.end());
+  override_config(c, overrides);
+  return c;
+}
+
+class DrySteps : public testing::TestWithParam<Case> {};
+
+TEST_P(DrySteps, TakeWhatStepsTake) {
+  StepBenchmark bench(config_of(GetParam().settings));
+  Trainer& trainer = bench.trainer();
+  for (int i = 0; i < 4; ++i) ASSERT_TRUE(trainer.step().accepted);
+  ASSERT_TRUE(trainer.arena().planned());
+  const DryStep dry = dry_step(bench.config(), 1, trainer.activations().plan);
+  const double slab = static_cast<double>(trainer.arena().plan().bytes);
+  EXPECT_NEAR(static_cast<double>(dry.plan.bytes), slab, 0.03 * slab);
+  const MemoryStats real = bench.exec().stream.allocator()->stats();
+  const double peak = static_cast<double>(real.in_use) + slab;  // the slab is empty between steps
+  EXPECT_NEAR(static_cast<double>(dry.peak()), peak, 0.03 * peak);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Shapes, DrySteps,
+    testing::Values(Case{"gpt2", {}}, Case{"wide", {"model.width=256", "model.heads=4"}},
+                    Case{"long", {"model.context=1024", "train.micro_batch=1"}},
+                    Case{"llama", {"model.norm=rms", "model.positions=rope", "model.mlp=swiglu", "model.biases=none"}},
+                    Case{"qwen", {"model.norm=rms", "model.positions=rope", "model.mlp=swiglu", "model.qk_norm=true"}},
+                    Case{"grouped", {"model.kv_heads=1"}}, Case{"large_vocabulary", {"model.vocab_size=20000"}},
+                    Case{"window", {"model.attention.kind=window", "model.attention.window=64"}},
+                    Case{"attention_again", {"train.recompute=attention"}}, Case{"mlp_again", {"train.recompute=mlp"}},
+                    Case{"block_again", {"train.recompute=block"}}, Case{"two_threads", {"run.threads=2"}}),
+    [](const auto& info) { return std::string(info.param.name); });
+
+// Losses of the first steps, and the peak of all memory.
+std::pair<std::vector<double>, std::size_t> losses_within(const Config& config) {
+  StepBenchmark bench(config);
+  std::vector<double> losses;
+  for (int i = 0; i < 4; ++i) losses.push_back(bench.trainer().step().loss);
+  const MemoryStats stats = bench.exec().stream.allocator()->stats();
+  return {losses, stats.in_use + bench.trainer().arena().plan().bytes};
+}
+
+TEST(ActivationPlans, ObeyTheBudgetAndKeepTheBits) {
+  Config config = config_of({"model.layers=8"});
+  const auto [losses, most] = losses_within(config);
+  config.train.recompute = RecomputeChoice::block;
+  const std::size_t least = losses_within(config).second;
+  ASSERT_LT(least, most);
+  config.train.recompute = RecomputeChoice::automatic;
+  for (const double share : {1.0, 0.75, 0.5, 0.25, 0.05}) {
+    const auto budget =
+        static_cast<std::size_t>(static_cast<double>(least) + share * static_cast<double>(most - least));
+    config.train.memory_budget = static_cast<double>(budget) * 1.001;
+    const auto [same, peak] = losses_within(config);
+    EXPECT_EQ(same, losses) << share;
+    EXPECT_LE(peak, 1.001 * static_cast<double>(budget)) << share;
+  }
+}
+
+TEST(ActivationPlans, RefuseWithTheBudgetThatWouldDo) {
+  Config config = config_of({"train.recompute=auto", "train.memory_budget=2e6"});
+  try {
+    StepBenchmark bench(config);
+    FAIL() << "two megabytes were enough";
+  } catch (const Error& e) {
+    EXPECT_NE(std::string(e.what()).find("train.memory_budget"), std::string::npos) << e.what();
+  }
+}
+
+// Counts allocations of steps, and refuses one.
+std::int64_t allocations = 0, refused = 0;
+
+struct Refusing {
+  explicit Refusing(std::int64_t nth) {
+    allocations = 0;
+    refused = nth;
+    refuse_allocation = [] { return ++allocations == refused; };
+  }
+  ~Refusing() { refuse_allocation = nullptr; }
+};
+
+TEST(OutOfMemorySteps, AreComputedAgainWithTheSameBits) {
+  Config config = config_of({"model.layers=3", "model.context=64", "train.recompute=auto"});
+  std::vector<double> losses;
+  std::int64_t all = 0;
+  {
+    const Refusing nothing(0);
+    losses = losses_within(config).first;
+    all = allocations;
+  }
+  ASSERT_GT(all, 300);
+  std::mt19937 random(50);
+  for (int i = 0; i < 20; ++i) {
+    const Refusing one(1 + static_cast<std::int64_t>(random()) % all);
+    EXPECT_EQ(losses_within(config).first, losses) << "allocation " << refused;
+    EXPECT_GE(allocations, refused);
+  }
+}
+
+TEST(OutOfMemorySteps, EndTheRunWhereSettingsSayWhatToKeep) {
+  const Refusing one(60);
+  StepBenchmark bench(config_of({"train.recompute=none"}));
+  EXPECT_THROW(for (int i = 0; i < 4; ++i) bench.trainer().step(), OutOfMemory);
+}
+
+}  // namespace
+}  // namespace ring

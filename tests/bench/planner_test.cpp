@@ -1,0 +1,90 @@
+#include "engine/planner.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <functional>
+
+#include "core/fields.h"
+#include "engine/resolve.h"
+#include "inspect/memory_picture.h"
+
+namespace ring {
+namespace {
+
+PlanQuestion question(const char* device, const std::vector<std::string>& settings = {}) {
+  Config c;
+  std::vector<std::string> all = {"data.path=none",         "train.steps=10",     "train.batch_size=8",
+                                  "model.vocab_size=50304", "model.context=2048", "model.layers=8",
+                                  "model.width=512",        "model.heads=8",      "model.kv_heads=4",
+                                  "model.positions=rope",   "model.norm=rms",     "model.mlp=swiglu"};
+  all.insert(all.end(), settings.begin(), settings.end());
+  override_config(c, all);
+  const Backend backend = std::string(device) == "cpu" ? Backend::cpu : Backend::cuda;
+  PlanQuestion q;
+  q.config = resolve_config(c, c.model.vocab_size, 1, backend, false);
+  q.rates = shipped_rates(device, 2);
+  q.budget = std::size_t{64} << 30;
+  return q;
+}
+
+TEST(Planner, KnowsLayoutsOfDevicesThatAreNotHere) {
+  for (const char* device : {"h100", "cpu"}) {
+    PlanQuestion q = question(device);
+    q.world = 8;
+    const std::vector<PlannedStep> all = plan_layouts(q);
+    ASSERT_GE(all.size(), 8u);
+    for (const PlannedStep& p : all) {
+      EXPECT_LE(p.peak, q.budget);
+      EXPECT_GT(p.seconds(), 0);
+      EXPECT_GT(p.mfu, 0);
+      EXPECT_LE(p.mfu, 1);
+    }
+    EXPECT_TRUE(std::ranges::is_sorted(all, {}, &PlannedStep::seconds));
+  }
+}
+
+TEST(Planner, ZeroSharesStates) {
+  PlanQuestion q = question("h100");
+  q.world = 4;
+  std::vector<std::size_t> states;
+  for (const std::int64_t zero : {0, 1, 2, 3}) {
+    q.config.parallel.zero = zero;
+    const auto p = plan_step(q);
+    ASSERT_TRUE(p);
+    states.push_back(p->weights + p->gradients + p->optimizer_states);
+  }
+  EXPECT_TRUE(std::ranges::is_sorted(states, std::greater{})) << "each stage shares more";
+  EXPECT_LT(states[3], states[0] / 2);
+}
+
+TEST(Planner, ShortMemoryTakesTimeAndThenNothingFits) {
+  PlanQuestion q = question("h100");
+  const auto roomy = plan_step(q);
+  ASSERT_TRUE(roomy);
+  q.budget = roomy->peak * 7 / 10;
+  const auto tight = plan_step(q);
+  ASSERT_TRUE(tight);
+  EXPECT_LE(tight->peak, q.budget);
+  EXPECT_GT(tight->seconds(), roomy->seconds());
+  EXPECT_NE(memory_picture(*tight).find("again"), std::string::npos);
+  q.budget = roomy->weights;
+  EXPECT_FALSE(plan_step(q));
+  EXPECT_TRUE(plan_layouts(q).empty());
+}
+
+TEST(Planner, MoreMemoryAndMoreDevicesHoldLongerContexts) {
+  PlanQuestion q = question("h100", {"train.batch_size=1"});
+  q.budget = std::size_t{4} << 30;
+  const std::int64_t small = longest_context(q);
+  q.budget = std::size_t{8} << 30;
+  const std::int64_t large = longest_context(q);
+  q.world = 2;
+  const std::int64_t shared = longest_context(q);
+  EXPECT_GT(small, 1024);
+  EXPECT_GT(large, small);
+  EXPECT_GT(shared, large);
+}
+
+}  // namespace
+}  // namespace ring

@@ -1,0 +1,164 @@
+#include "bench/preflight.h"
+
+#include <gtest/gtest.h>
+
+#include <sched.h>
+#include <sys/resource.h>
+
+#include <limits>
+#include <memory>
+#include <set>
+
+#include "comm/liveness.h"
+#include "comm/socket.h"
+#include "core/exit_code.h"
+#include "tests/trainer/runs.h"
+
+namespace ring {
+namespace {
+
+// A GPU run of four ranks on two hosts; every pair of hosts exchanged messages.
+std::vector<PreflightFacts> four_gpus() {
+  std::vector<PreflightFacts> all;
+  for (int rank = 0; rank < 4; ++rank)
+    all.push_back({.host = rank < 2 ? "a" : "b",
+                   .device = "H200",
+                   .on_gpu = true,
+                   .flops_per_second = 7e14 + rank * 1e12,
+                   .bytes_per_second = 4e12,
+                   .messages = {{(rank + 2) % 4, 4e10, false}}});
+  return all;
+}
+
+TEST(Preflight, EachUnitMeetsEachOtherOnce) {
+  for (int units = 2; units < 12; ++units) {
+    std::set<std::pair<int, int>> met;
+    for (int round = 0; round < units - 1 + units % 2; ++round)
+      for (int unit = 0; unit < units; ++unit) {
+        const int other = partner_in_round(unit, units, round);
+        if (other < 0) continue;
+        EXPECT_EQ(partner_in_round(other, units, round), unit) << units;
+        EXPECT_NE(other, unit);
+        EXPECT_TRUE(met.insert({unit, other}).second) << units;
+      }
+    EXPECT_EQ(met.size(), static_cast<std::size_t>(units * (units - 1)));
+  }
+}
+
+TEST(Preflight, WhoIsWellIsNotNamed) { EXPECT_TRUE(preflight_problems(four_gpus()).empty()); }
+
+TEST(Preflight, TheSlowAreNamedWithTheOthersMedian) {
+  std::vector<PreflightFacts> all = four_gpus();
+  all[2].flops_per_second = 5e14;
+  all[1].bytes_per_second = 1e12;
+  EXPECT_EQ(
+      preflight_problems(all),
+      (std::vector<std::string>{"rank 1 on a (H200) copied 1 TB/s, the median of the other ranks 4 TB/s",
+                                "rank 2 on b (H200) computed 500 TFLOP/s, the median of the other ranks 701 TFLOP/s"}));
+  all = four_gpus();
+  all[0].messages[0].bytes_per_second = 1e10;  // one side saw it
+  EXPECT_EQ(
+      preflight_problems(all),
+      (std::vector<std::string>{"ranks 0 on a and 2 on b exchanged 10 GB/s, the median of the other pairs 40 GB/s"}));
+}
+
+TEST(Preflight, WhatIsNoNumberIsBad) {
+  std::vector<PreflightFacts> all = four_gpus();
+  all[3].flops_per_second = std::numeric_limits<double>::quiet_NaN();
+  EXPECT_EQ(preflight_problems(all).size(), 1u);
+}
+
+TEST(Preflight, DifferentDevicesAreNotCompared) {
+  std::vector<PreflightFacts> all = four_gpus();
+  all[3].device = "T400";
+  all[3].flops_per_second = 1e12;
+  EXPECT_TRUE(preflight_problems(all).empty());
+}
+
+TEST(Preflight, WrongResultsAreNamed) {
+  std::vector<PreflightFacts> all = four_gpus();
+  all[0].wrong_copies = 1;
+  all[1].wrong_products = 3;
+  all[2].messages[0].wrong = true;
+  EXPECT_EQ(preflight_problems(all),
+            (std::vector<std::string>{"rank 0 on a (H200) copied 1 element wrongly",
+                                      "rank 1 on a (H200) computed 3 wrong elements of a product",
+                                      "rank 2 on b (H200) received other bytes than rank 0 sent"}));
+}
+
+// Computed the slow way, in whole numbers.
+TEST(Preflight, OneWrongElementOfAProductIsFound) {
+  constexpr std::int64_t kSide = 128, kPeriod = 64;
+  const auto left = [](std::int64_t m) { return (7 * m * m + 3 * m) % 17 - 8; };
+  const auto right = [](std::int64_t m) { return (5 * m * m + 11 * m) % 13 - 6; };
+  std::vector<float> product;
+  for (std::int64_t i = 0; i < kSide; ++i)
+    for (std::int64_t j = 0; j < kSide; ++j) {
+      std::int64_t sum = 0;
+      for (std::int64_t k = 0; k < kSide; ++k) sum += left((i + k) % kPeriod) * right((j + k) % kPeriod);
+      product.push_back(static_cast<float>(sum));
+    }
+  const Stream stream = Stream::cpu(1);
+  const auto wrong = [&] { return wrong_elements(from_host(product, stream).view({kSide, kSide}), stream); };
+  EXPECT_EQ(wrong(), 0);
+  product[77] += 1;
+  EXPECT_EQ(wrong(), 1);
+  product[99] = std::numeric_limits<float>::quiet_NaN();
+  EXPECT_EQ(wrong(), 2);
+}
+
+using DistPreflight = test::Runs;
+
+TEST_F(DistPreflight, IsATableBeforeTheFirstStep) {
+  std::vector<std::string> words = {"launch", "-n", "2", "--"};
+  const std::vector<std::string> train = this->train("run", {"--preflight", "train.steps=2", "run.threads=1"});
+  words.insert(words.end(), train.begin() + 1, train.end());
+  const test::Finished f = ring(words);
+  EXPECT_EQ(f.code, 0) << f.output;
+  EXPECT_NE(f.output.find("preflight:\n  rank  host"), std::string::npos) << f.output;
+  EXPECT_NE(f.output.find("with rank 1"), std::string::npos) << f.output;
+  EXPECT_LT(f.output.find("preflight:"), f.output.find("2 processes on cpu")) << f.output;
+}
+
+void stay_on(int core) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  CPU_SET(core, &set);
+  sched_setaffinity(0, sizeof set, &set);
+}
+
+// Rank 1 gets a thirtieth of a core, because another program is more important there.
+TEST_F(DistPreflight, ASlowRankIsNamedAndTheJobRefused) {
+  cpu_set_t allowed;
+  ASSERT_EQ(sched_getaffinity(0, sizeof allowed, &allowed), 0);
+  std::vector<int> cores;
+  for (int core = 0; core < CPU_SETSIZE; ++core)
+    if (CPU_ISSET(core, &allowed)) cores.push_back(core);
+  if (cores.size() < 2) GTEST_SKIP() << "needs two cores";
+  const test::Process other({"/bin/sh", "-c", "while :; do :; done"}, {}, [&] { stay_on(cores[1]); });
+  const std::string port = std::to_string(local_endpoint(listen_on({"127.0.0.1", 0})).port);
+  std::vector<std::unique_ptr<test::Process>> ranks;
+  for (int rank = 0; rank < 2; ++rank)
+    ranks.push_back(std::make_unique<test::Process>(train("run", {"--preflight", "run.threads=1"}),
+                                                    test::Process::Environment{{"RANK", std::to_string(rank)},
+                                                                               {"WORLD_SIZE", "2"},
+                                                                               {"LOCAL_RANK", std::to_string(rank)},
+                                                                               {"MASTER_ADDR", "127.0.0.1"},
+                                                                               {"MASTER_PORT", port}},
+                                                    [&, rank] {
+                                                      stay_on(cores[static_cast<std::size_t>(rank)]);
+                                                      if (rank == 1) setpriority(PRIO_PROCESS, 0, 15);
+                                                    }));
+  for (const auto& rank : ranks) {
+    const test::Finished f = rank->wait();
+    EXPECT_EQ(f.code, kExitError) << f.output;
+    EXPECT_NE(f.output.find("ringmaster: preflight: rank 1 on " + host_name() + " (CPU, 1 thread) computed "),
+              std::string::npos)
+        << f.output;
+    EXPECT_NE(f.output.find(", the median of the other ranks "), std::string::npos) << f.output;
+  }
+  EXPECT_FALSE(test::fs::exists(path("run")));
+}
+
+}  // namespace
+}  // namespace ring
