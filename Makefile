@@ -12,7 +12,7 @@ export CCACHE_BASEDIR = $(CURDIR)
 export CTEST_PROGRESS_OUTPUT = 0
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build program quickstart test test-sanitized bench bench-gpu package format tidy asan tsan debug clean
+.PHONY: help deps build program quickstart test test-sanitized soak bench bench-gpu package format tidy asan tsan debug clean
 
 help:  ## list the targets
 	@echo "Ringmaster: make TARGET"
@@ -55,6 +55,11 @@ format:  ## clang-format every source file
 tidy: configure  ## clang-tidy every host file; a warning fails
 	@cmake --build --preset release -j $(JOBS) --target ring_build_info
 	@run-clang-tidy -quiet -p $(BUILD) -j $(JOBS) '$(CURDIR)/(?!build)[^.]*\.cpp$$'
+
+soak: build  ## runs that fail for an hour (MINUTES=30 KILLS=500 SCHEDULES=100000); run alone, as it measures time
+	@tests/recovery/kills.py $(BUILD)/ringmaster --kills $(or $(KILLS),500) --phases all
+	@RING_SCHEDULES=$(or $(SCHEDULES),100000) $(BUILD)/tests/test_launcher --gtest_filter='Rendezvous.AnySchedule*'
+	@tests/recovery/soak.py $(BUILD)/ringmaster --minutes $(or $(MINUTES),30)
 
 debug: deps  ## debug build and all tests
 	@cmake --preset cpu-debug && cmake --build --preset cpu-debug -j $(JOBS) && ctest --preset cpu-debug -j $(JOBS)

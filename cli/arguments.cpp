@@ -15,7 +15,7 @@
 #include "core/fields.h"
 #include "core/fields_parse.h"
 #include "core/joined.h"
-#include "trainer/config.h"
+#include "engine/config.h"
 
 namespace ring {
 namespace {

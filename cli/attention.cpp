@@ -12,6 +12,7 @@
 #include "cli/settings.h"
 #include "core/fields.h"
 #include "data/tokenizer.h"
+#include "engine/config.h"
 #include "inspect/attention_cost.h"
 #include "inspect/attention_picture.h"
 #include "inspect/svg.h"
@@ -19,7 +20,6 @@
 #include "model/attention/kinds.h"
 #include "model/flops.h"
 #include "model/patterns.h"
-#include "trainer/config.h"
 #include "trainer/progress.h"
 
 namespace ring {

@@ -6,7 +6,7 @@
 
 #include "comm/agree.h"
 #include "data/output_file.h"
-#include "trainer/config.h"
+#include "engine/config.h"
 
 namespace CLI {
 class App;
@@ -19,6 +19,7 @@ void add_bench_step(CLI::App& bench);
 void add_bench_ops(CLI::App& bench);  // and bench floor
 void add_bench_attention(CLI::App& bench);
 void add_bench_context(CLI::App& bench);
+void add_bench_calibrate(CLI::App& bench);
 
 // A settings file on the command line, whose corpus is not read.
 struct BenchConfig {

@@ -7,8 +7,8 @@
 #include "cli/pattern_options.h"
 #include "cli/print.h"
 #include "core/cpu/thread_pool.h"
+#include "engine/devices.h"
 #include "kernels/tuning.h"
-#include "trainer/devices.h"
 #include "trainer/session.h"
 
 namespace ring {

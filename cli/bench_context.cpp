@@ -10,10 +10,10 @@
 #include "cli/print.h"
 #include "core/checked.h"
 #include "core/cpu/thread_pool.h"
+#include "engine/devices.h"
 #include "inspect/svg.h"
 #include "inspect/timeline_picture.h"
 #include "kernels/tuning.h"
-#include "trainer/devices.h"
 #include "trainer/session.h"
 
 namespace ring {

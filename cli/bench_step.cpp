@@ -6,10 +6,10 @@
 #include "cli/bench.h"
 #include "cli/number_option.h"
 #include "cli/print.h"
+#include "engine/devices.h"
 #include "inspect/profiler.h"
 #include "kernels/observers.h"
 #include "model/flops.h"
-#include "trainer/devices.h"
 #include "trainer/session.h"
 
 namespace ring {
@@ -37,22 +37,15 @@ std::string types_text(const Config& c, const ExecContext& ctx) {
   return text + str(", moments ", o.moments, ", gradients ", o.gradients);
 }
 
-const char* recompute_text(Recompute r) {
-  switch (r) {
-    case Recompute::none: return "recomputes nothing";
-    case Recompute::attention: return "recomputes attention's inputs";
-    case Recompute::mlp: return "recomputes the MLP";
-    case Recompute::block: return "recomputes blocks";
-  }
-  fail("no recomputation has the number ", static_cast<int>(r));
-}
-
 void print(const Arguments& a, StepBenchmark& bench, const StepTimes& t, const Ceilings& ceilings) {
   const Config& c = bench.config();
   const int world = bench.mesh().world();
   const double rate = bench.tokens_per_step() / t.median(), flops = rate * flops_per_token(c.model) / world;
   print_format("%s: %s; %s, %s\n", a.config.name().c_str(), types_text(c, bench.exec()).c_str(),
-               c.run.deterministic ? "deterministic" : "not deterministic", recompute_text(c.train.recompute));
+               c.run.deterministic ? "deterministic" : "not deterministic",
+               str(bench.trainer().activations().text(),
+                   c.train.mlp_chunk ? str(", MLPs of ", c.train.mlp_chunk, " tokens at a time") : "")
+                   .c_str());
   print_format("step %.2f ms, %.0f tokens/s, ", 1e3 * t.median(), rate);
   if (world > 1) print_format("on each of %d processes %.0f tokens/s, ", world, rate / world);
   print_format("%.4g TFLOP/s, MFU %.3g %% of %.0f TFLOP/s", flops / 1e12, 100 * flops / (1e12 * a.peak), a.peak);
@@ -60,6 +53,10 @@ void print(const Arguments& a, StepBenchmark& bench, const StepTimes& t, const C
     print_format(", %.1f %% of the sustained product (%.4g TFLOP/s; copy %.3g TB/s)",
                  100 * flops / ceilings.flops_per_second, ceilings.flops_per_second / 1e12,
                  ceilings.bytes_per_second / 1e12);
+  if (const HostOffload* offload = bench.trainer().offload())
+    print_format("\nactivations: %.2f GiB to the host and back in each micro-batch, %.2f GiB found no room there",
+                 static_cast<double>(offload->bytes().moved) / kGiB,
+                 static_cast<double>(offload->bytes().stayed) / kGiB);
   print_format(
       "\nFLOPs per token: 6 x matrix weights (head included, embedding not) + 12 x heads x head_dim x pairs that "
       "attention keeps per token, layer by layer\n");

@@ -1,7 +1,7 @@
 #include "cli/config_docs.h"
 
 #include "core/fields.h"
-#include "trainer/config.h"
+#include "engine/config.h"
 
 namespace ring {
 namespace {

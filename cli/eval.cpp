@@ -6,7 +6,7 @@
 #include "cli/eval_long.h"
 #include "cli/number_option.h"
 #include "comm/mesh/mesh.h"
-#include "trainer/devices.h"
+#include "engine/devices.h"
 #include "trainer/evaluate.h"
 #include "trainer/session.h"
 

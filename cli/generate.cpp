@@ -5,7 +5,7 @@
 
 #include "cli/commands.h"
 #include "cli/number_option.h"
-#include "trainer/devices.h"
+#include "engine/devices.h"
 #include "trainer/session.h"
 
 namespace ring {

@@ -11,6 +11,7 @@
 #include "cli/launch_options.h"
 #include "cli/number_option.h"
 #include "comm/environment.h"
+#include "comm/fault_plan.h"
 #include "comm/gloo/gloo.h"
 #include "comm/secret.h"
 #include "core/check.h"
@@ -57,23 +58,39 @@ void check_command(const CLI::App& app, const LaunchOptions& o) {
 
 // As they are written.
 struct Words {
-  std::string nodes = "1", processes, endpoint, master_addr, master_port = "29500", rdzv_conf, tee, redirects, filter;
-  std::string signals, secret_file, new_secret, backend;
+  std::string nodes, processes, endpoint, master_addr, master_port = "29500", rdzv_conf, tee, redirects, filter;
+  std::string signals, secret_file, new_secret, backend, numa_binding = "auto";
+  std::string faults;
   int stop_seconds = 300;
   double monitor_seconds = 0.2;
+  int hang_seconds = -1;
   bool standalone = false;
 };
 
-void read_words(const Words& w, LaunchOptions& o) {
-  read_nodes(w.nodes, o);
-  o.processes = read_processes(w.processes);
-  if (o.most_nodes == 1)
-    o.endpoint.reset();  // torchrun's users often give one all the same
-  else if (!w.endpoint.empty())
+void pass_on_faults(const std::string& faults, std::vector<std::string>& command) {
+  parse_fault_plan(faults);
+  if (command[0] != "train") fail("launch: --inject is for train, not for ", command[0]);
+  command.insert(command.begin() + 1, "--inject=" + faults);
+}
+
+void read_place(const Words& w, LaunchOptions& o) {
+  const AgentEnvironment told = w.standalone ? AgentEnvironment{} : parse_agent_environment(current_environment());
+  if (!w.nodes.empty()) read_nodes(w.nodes, o);
+  if (w.standalone && o.most_nodes > 1) fail("launch: --standalone is for one node, but --nnodes is ", w.nodes);
+  take_place(told, !w.nodes.empty(), o);
+  if (o.most_nodes == 1) return;  // torchrun's users often give a meeting place all the same
+  if (!w.endpoint.empty())
     o.endpoint = read_rdzv_endpoint(w.endpoint);
   else if (!w.master_addr.empty())
     o.endpoint = read_rdzv_endpoint(w.master_addr + ":" + w.master_port);
-  if (w.standalone && o.most_nodes > 1) fail("launch: --standalone is for one node, but --nnodes is ", w.nodes);
+  refuse_loopback(told, o);
+}
+
+void read_words(const Words& w, LaunchOptions& o) {
+  read_place(w, o);
+  o.processes = read_processes(w.processes);
+  o.numa_binding = read_numa_binding(w.numa_binding);
+  o.on_gpus = std::ranges::find(o.command, "run.device=cpu") == o.command.end();
   if (!w.rdzv_conf.empty()) read_rdzv_conf(w.rdzv_conf, o);
   if (!w.tee.empty()) o.tee = read_streams("--tee", w.tee);
   if (!w.redirects.empty()) o.redirects = read_streams("--redirects", w.redirects);
@@ -81,8 +98,12 @@ void read_words(const Words& w, LaunchOptions& o) {
     fail("launch: --tee and --redirects write files: give --log-dir, too");
   if (!w.filter.empty()) o.shown = read_local_ranks(w.filter);
   if (!w.signals.empty()) o.signals = read_signals(w.signals);
+  if (!w.faults.empty()) pass_on_faults(w.faults, o.command);
   o.secret = find_secret(w.secret_file);
   o.stop_timeout = std::chrono::seconds(w.stop_seconds);
+  if (w.hang_seconds > 0) o.hang.fixed = std::chrono::seconds(w.hang_seconds);
+  o.hang.on = w.hang_seconds != 0;
+  if (o.comm_timeout_seconds > 0) o.hang.unmeasured = std::chrono::seconds(o.comm_timeout_seconds);
   o.monitor_interval = std::chrono::milliseconds(static_cast<int>(1000 * w.monitor_seconds));
 }
 
@@ -121,11 +142,22 @@ void add_workers(CLI::App& launch, LaunchOptions& o, Words& w) {
   add_number(launch, "--timeout", o.comm_timeout_seconds,
              "Seconds a rank waits for the others, to arrive and in one operation (default: 60 and 300)", 1,
              kMostSeconds);
-  add_number(launch, "--stop-timeout", w.stop_seconds,
+  add_number(launch, "--hang-limit", w.hang_seconds,
+             "Seconds without progress in a step that end the workers, 0 for never (default: 5 times the longest of 99 "
+             "in 100 recent steps, at least 10)",
+             0, kMostSeconds);
+  add_number(launch, "--stop-timeout,--shutdown-timeout", w.stop_seconds,
              "Seconds to checkpoint and exit after SIGINT or SIGTERM (default: 300)", 1, kMostSeconds);
   add_number(launch, "--monitor-interval", w.monitor_seconds,
              "Seconds between looks at the workers where the kernel does not say that one ended (default: 0.2)", 0.01,
              60);
+  launch.add_option("--inject", w.faults, "Fail on purpose, to see a run recover: SEED:FAULT;FAULT..., docs/inject.md")
+      ->type_name("SEED:FAULTS");
+  launch
+      .add_option("--numa-binding", w.numa_binding,
+                  "Cores and memory of each worker: auto (its GPU's NUMA node), none, node, socket, exclusive or "
+                  "core-complex")
+      ->type_name("HOW");
   launch
       .add_option("--signals-to-handle", w.signals,
                   "Signals that are passed on (default: SIGTERM,SIGINT,SIGHUP,SIGUSR1,SIGUSR2)")
@@ -146,7 +178,8 @@ void add_logs(CLI::App& launch, LaunchOptions& o, Words& w) {
 // PET_NPROC_PER_NODE for --nproc-per-node.
 void name_variables(CLI::App& launch) {
   for (CLI::Option* option : launch.get_options()) {
-    if (option->get_lnames().empty() || option->get_lnames()[0] == "help" || option->get_lnames()[0] == "make-secret")
+    if (option->get_lnames().empty() || option->get_lnames()[0] == "help" || option->get_lnames()[0] == "make-secret" ||
+        option->get_lnames()[0] == "inject")  // nobody fails on purpose because of a variable that was left
       continue;
     std::string name = "PET_" + option->get_lnames()[0];
     std::ranges::transform(name, name.begin(),

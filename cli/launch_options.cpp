@@ -8,6 +8,7 @@
 #include "comm/environment.h"
 #include "comm/secret.h"
 #include "core/check.h"
+#include "core/counted.h"
 #include "core/devices.h"
 
 namespace ring {
@@ -106,6 +107,43 @@ std::vector<int> read_signals(const std::string& text) {
     signals.push_back(known.at(name));
   }
   return signals;
+}
+
+NumaBinding read_numa_binding(const std::string& word) {
+  const std::map<std::string, NumaBinding> known = {
+      {"auto", NumaBinding::automatic},      {"none", NumaBinding::none},
+      {"node", NumaBinding::node},           {"socket", NumaBinding::socket},
+      {"exclusive", NumaBinding::exclusive}, {"core-complex", NumaBinding::core_complex}};
+  const auto at = known.find(word);
+  if (at == known.end())
+    fail("launch: --numa-binding: '", word, "' is not one of auto, none, node, socket, exclusive, core-complex");
+  return at->second;
+}
+
+void take_place(const AgentEnvironment& told, bool nodes_given, LaunchOptions& o) {
+  const std::string& who = told.source;
+  if (told.here > 1)
+    fail("launch: ", who, " started ", told.agents, " of this command on ", counted(told.nodes, "node"),
+         ", but one on each node starts all of its workers: srun --ntasks-per-node=1, mpirun --map-by ppr:1:node, "
+         "mpiexec -ppn 1");
+  if (!nodes_given && told.agents > 1) o.least_nodes = o.most_nodes = told.agents;
+  if (o.most_nodes == 1 && (told.agents > 1 || told.index > 0))
+    fail("launch: ", who, " started this command ", told.agents > 1 ? counted(told.agents, "time") : "several times",
+         ", but there is one node: each would train alone. Give --nnodes, or --standalone if this is meant");
+  if (o.most_nodes == 1) return;
+  if (o.node_rank < 0 && told.index < o.most_nodes) o.node_rank = told.index;
+  o.endpoint = told.endpoint;
+  if (o.rdzv_id == kNoId && !told.job.empty()) o.rdzv_id = told.job;
+}
+
+void refuse_loopback(const AgentEnvironment& told, const LaunchOptions& o) {
+  if (o.most_nodes == 1 || !o.endpoint || !is_loopback(o.endpoint->host)) return;
+  const std::string what = "launch: --rdzv-endpoint: " + o.endpoint->host + " is a loopback address, ";
+  const char* remedy = "give an address of node 0 that the others can reach";
+  if (told.nodes > 1) fail(what, "but this job of ", told.source, " has ", told.nodes, " nodes: ", remedy);
+  if (o.least_nodes == 1)
+    fail(what, "and with --nnodes 1:", o.most_nodes, " each machine would train alone: ", remedy,
+         ", on one machine also its own name");
 }
 
 std::string find_secret(const std::string& file) {

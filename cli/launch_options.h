@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/agent_environment.h"
 #include "launcher/options.h"
 
 namespace ring {
@@ -15,6 +16,12 @@ void read_rdzv_conf(const std::string& text, LaunchOptions&);          // "join_
 LocalRanks read_streams(const char* option, const std::string& text);  // "3", "0:3,1:0"
 LocalRanks read_local_ranks(const std::string& text);                  // "0,2"
 std::vector<int> read_signals(const std::string& text);                // "SIGTERM,SIGINT"
+NumaBinding read_numa_binding(const std::string& word);                // "node"
 std::string find_secret(const std::string& file);                      // or RINGMASTER_SECRET; empty: none
+
+// Fills in what was not given from what a scheduler told this agent. Error: it says that there are others, and the
+// options would let each train alone.
+void take_place(const AgentEnvironment&, bool nodes_given, LaunchOptions&);
+void refuse_loopback(const AgentEnvironment&, const LaunchOptions&);  // where others could not reach it
 
 }  // namespace ring

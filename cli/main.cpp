@@ -2,9 +2,11 @@
 #include <cstdlib>
 #include <iostream>
 
+#include "checkpoint/writer_token.h"
 #include "cli/command_line.h"
 #include "cli/version.h"
 #include "comm/communicator.h"
+#include "comm/crash_handler.h"
 #include "core/check.h"
 #include "core/exit_code.h"
 #include "core/standard_streams.h"
@@ -63,28 +65,35 @@ int run_to_its_end(int argc, char** argv, ring::StandardOutput& output) {
   return code;
 }
 
+int failed_with(const std::string& message) {
+  std::cerr << ring::kErrorBegin << message << "\n";
+  ring::write_error_file(message);
+  return ring::kExitError;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   ring::open_standard_streams();
   // Before CUDA reads it: streams that share one of the device's queues (8 by default) wait for each other's peers.
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+  ring::install_crash_handler();
   ring::StandardOutput output;
   try {
     return run_to_its_end(argc, argv, output);
   } catch (const ring::PeerLost& e) {  // the launcher looks for the one that was the cause
     std::cerr << ring::kErrorBegin << e.what() << "\n";
     return ring::kExitPeerLost;
-  } catch (const ring::OutOfMemory& e) {
-    std::cerr << ring::kErrorBegin << e.what();
-    if (e.advice.empty()) std::cerr << ". Take a smaller batch, a shorter context, or a device with more memory";
-    std::cerr << "\n";
-    return ring::kExitError;
-  } catch (const ring::Unavailable& e) {
-    std::cerr << ring::kErrorBegin << e.what() << ". " << how_to_do_without(e.resource) << "\n";
-    return ring::kExitError;
-  } catch (const std::exception& e) {
+  } catch (const ring::TakenOver& e) {
     std::cerr << ring::kErrorBegin << e.what() << "\n";
-    return ring::kExitError;
+    return ring::kExitTakenOver;
+  } catch (const ring::OutOfMemory& e) {
+    const char* advice =
+        e.advice.empty() ? ". Take a smaller batch, a shorter context, or a device with more memory" : "";
+    return failed_with(ring::str(e.what(), advice));
+  } catch (const ring::Unavailable& e) {
+    return failed_with(ring::str(e.what(), ". ", how_to_do_without(e.resource)));
+  } catch (const std::exception& e) {
+    return failed_with(e.what());
   }
 }

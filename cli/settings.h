@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "trainer/config.h"
+#include "engine/config.h"
 
 namespace ring {
 

@@ -186,6 +186,12 @@ constexpr config::Synonyms::Key kKeys[] = {
     {"activation_checkpoint", "train.recompute"},
     {"recompute_granularity", "train.recompute"},
     {"recompute_activations", "train.recompute"},
+    {"tiled_mlp", "train.mlp_chunk", "It says how many tokens are computed at a time."},
+    {"chunk_size_feed_forward", "train.mlp_chunk"},
+    {"activation_offloading", "train.activation_offload"},
+    {"enable_activation_offloading", "train.activation_offload"},
+    {"cpu_offloading", "train.activation_offload"},
+    {"cpu_offloading_activations", "train.activation_offload"},
     {"cuda_graphs", "train.cuda_graph"},
     {"enable_cuda_graph", "train.cuda_graph"},
     // optimizer

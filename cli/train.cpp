@@ -1,18 +1,20 @@
 #include <CLI/CLI.hpp>
 #include <optional>
 
+#include "bench/preflight.h"
 #include "bench/step.h"
 #include "cli/commands.h"
 #include "cli/number_option.h"
 #include "cli/settings.h"
+#include "comm/inject.h"
 #include "comm/worker_page.h"
 #include "core/exit_code.h"
 #include "core/log.h"
 #include "core/standard_streams.h"
 #include "core/stop_signal.h"
+#include "engine/devices.h"
 #include "inspect/profiler.h"
 #include "kernels/observers.h"
-#include "trainer/devices.h"
 #include "trainer/nodes.h"
 #include "trainer/origin.h"
 #include "trainer/run_directory.h"
@@ -25,7 +27,8 @@ namespace {
 struct Arguments {
   std::string config;
   std::vector<std::string> overrides;
-  bool fresh = false, allow_changes = false, nvtx = false;
+  bool fresh = false, fit = false, allow_changes = false, preflight = false, nvtx = false;
+  std::string faults;
   int profile = 0;  // steps
 };
 
@@ -52,17 +55,31 @@ class ProfiledSteps final : public StepWatcher {
   std::string trace_file_;
 };
 
+// Where the run will compute, without its measured choices.
+ExecContext context_of(Config config, const Mesh& mesh) {
+  config.run.device = mesh.device().backend == Backend::cuda ? DeviceChoice::cuda : DeviceChoice::cpu;
+  ExecContext ctx = make_exec_context(config, mesh.device().index);
+  ctx.tuning.reset();
+  return ctx;
+}
+
 void run(const Arguments& a) {
   const WorkerEnvironment env = parse_environment(current_environment());
   const bool goes_on = env.restarts > 0 && own_page().begun != 0;  // what it has done already is not to be deleted
-  TrainOptions options{.fresh = a.fresh && !goes_on, .allow_changes = a.allow_changes, .restarts = env.restarts};
+  TrainOptions options{
+      .fresh = a.fresh && !goes_on, .fit = a.fit, .allow_changes = a.allow_changes, .restarts = env.restarts};
   if (a.nvtx) options.observer = make_range_observer();  // where there are none, nothing has happened yet
   const bool leads = env.rank == 0;
   const Config config = settings_to_train(a.config, a.overrides, leads);
   StopSignal signal(leads);  // first: it must be there before any thread
+  if (!a.faults.empty()) inject(a.faults, env);
   const std::unique_ptr<Mesh> mesh = join_mesh(config, {{"--fresh", a.fresh ? "given" : "not given"},
-                                                        {"--allow-changes", a.allow_changes ? "given" : "not given"}});
+                                                        {"--fit", a.fit ? "given" : "not given"},
+                                                        {"--allow-changes", a.allow_changes ? "given" : "not given"},
+                                                        {"--inject", a.faults.empty() ? "not given" : a.faults},
+                                                        {"--preflight", a.preflight ? "given" : "not given"}});
   check_nodes(config.run.path(), env.nodes, *mesh);
+  if (a.preflight) preflight(context_of(config, *mesh), *mesh);
   std::optional<ProfiledSteps> profiled;
   if (a.profile > 0)
     options.watcher = &profiled.emplace(a.profile, options.observer, RunDirectory(config.run.path()).trace_file());
@@ -86,10 +103,15 @@ void add_train_command(CLI::App& app) {
   cmd->add_option("config", a->config, "Settings file, or the directory of a run to go on with")->required();
   cmd->add_option("overrides", a->overrides, "Settings to change, as section.key=value");
   cmd->add_flag("--fresh", a->fresh, "Delete the run's checkpoints and settings and start over");
+  cmd->add_flag("--fit", a->fit, "Set train.micro_batch to the fastest one that fits into memory, as it is predicted");
   cmd->add_flag("--allow-changes", a->allow_changes, "Resume although settings differ from those of the run");
+  cmd->add_flag("--preflight", a->preflight,
+                "Before the first step, try each device and each link, and refuse what is wrong or slow");
   add_number(*cmd, "--profile", a->profile,
              "Watch so many steps kernel by kernel: a table, and profile.json in the run's directory", 1, 100'000);
   cmd->add_flag("--nvtx", a->nvtx, "Ranges for Nsight Systems; steps are slower with them");
+  cmd->add_option("--inject", a->faults, "Fail on purpose, to see a run recover: SEED:FAULT;FAULT..., docs/inject.md")
+      ->type_name("SEED:FAULTS");
   cmd->footer(
       "A run that has a checkpoint is resumed. SIGINT, SIGTERM, SIGHUP and SIGUSR1 finish the step, save, and end\n"
       "with exit code 75; the same command then goes on. Settings: docs/configuration.md, or `ringmaster config "

@@ -162,9 +162,10 @@ TEST_F(CommandLine, AnUnknownCommandNamesTheNearest) {
   EXPECT_EQ(wrong({"version"}), "there is no command 'version'; did you mean --version?");
   EXPECT_EQ(wrong({"bench", "version"}),
             "bench: there is no command 'version'; there are step, ops, floor, attention, "
-            "context");
-  EXPECT_TRUE(wrong({"plan", "x.yaml"}).starts_with("there is no command 'plan'; there are tokenizer, data, train, "))
-      << wrong({"plan", "x.yaml"});
+            "context, calibrate");
+  EXPECT_TRUE(
+      wrong({"estimate", "x.yaml"}).starts_with("there is no command 'estimate'; there are tokenizer, data, train, "))
+      << wrong({"estimate", "x.yaml"});
   EXPECT_EQ(wrong({"config"}), "config: which of its commands? show, docs");
 }
 

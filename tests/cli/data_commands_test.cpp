@@ -122,6 +122,15 @@ TEST_F(DataCommands, TokenizerTrainEncodeDecodeInspect) {
   expect_parts(
       run({"tokenizer", "train", "--input", path("text.txt"), "--kind", "chars", "--output", path("t.rmt")}).error,
       {"t.rmt exists; choose another name, or replace it with --force"});
+  write("other.txt", "xyz\n");
+  const auto replaced = run(
+      {"tokenizer", "train", "--input", path("other.txt"), "--kind", "chars", "--output", path("t.rmt"), "--force"});
+  EXPECT_EQ(replaced.error, "");
+  EXPECT_EQ(run({"tokenizer", "encode", path("t.rmt"), "zyx"}).out, "3 2 1\n");
+  EXPECT_EQ(run({"tokenizer", "train", "--input", path("text.txt"), "--kind", "chars", "--end-of-text", "--output",
+                 path("t.rmt"), "--force"})
+                .error,
+            "");
   EXPECT_EQ(run({"tokenizer", "encode", path("t.rmt"), "abc", "cb"}).error, "");
   EXPECT_EQ(run({"tokenizer", "encode", path("t.rmt"), "abccb"}).out, "1 2 3 3 2\n");
   EXPECT_EQ(run({"tokenizer", "encode", path("t.rmt"), "--pieces", "ab\n"}).out, "1\ta\n2\tb\n0\t\\n\n");

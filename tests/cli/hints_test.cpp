@@ -9,7 +9,7 @@
 #include "core/check.h"
 #include "core/fields.h"
 #include "core/fields_parse.h"
-#include "trainer/config.h"
+#include "engine/config.h"
 
 namespace ring {
 namespace {

@@ -75,5 +75,63 @@ TEST(LaunchOptions, Signals) {
   EXPECT_NE(error_of([] { read_signals("SIGKILL"); }).find("--signals-to-handle: 'SIGKILL'"), std::string::npos);
 }
 
+TEST(LaunchOptions, ASchedulerFillsInWhatWasNotGiven) {
+  const AgentEnvironment srun{
+      .source = "srun", .agents = 4, .index = 2, .nodes = 4, .endpoint = Endpoint{"n1", 20001}, .job = "7.0"};
+  LaunchOptions o;
+  take_place(srun, false, o);
+  EXPECT_EQ(std::pair(o.least_nodes, o.most_nodes), std::pair(4, 4));
+  EXPECT_EQ(o.node_rank, 2);
+  EXPECT_EQ(o.endpoint, (Endpoint{"n1", 20001}));
+  EXPECT_EQ(o.rdzv_id, "7.0");
+
+  LaunchOptions given;
+  given.least_nodes = 1;
+  given.most_nodes = 2;
+  given.rdzv_id = "mine";
+  take_place(srun, true, given);
+  EXPECT_EQ(std::pair(given.least_nodes, given.most_nodes), std::pair(1, 2));
+  EXPECT_EQ(given.node_rank, -1) << "a spare: its number is no place of the job";
+  EXPECT_EQ(given.rdzv_id, "mine");
+
+  LaunchOptions pod;
+  pod.least_nodes = pod.most_nodes = 2;
+  take_place({.source = "Kubernetes", .index = 1}, true, pod);
+  EXPECT_EQ(pod.node_rank, 1);
+}
+
+// Or all of them would write into one run's directory.
+TEST(LaunchOptions, NobodyTrainsAlone) {
+  LaunchOptions one;
+  const AgentEnvironment two{.source = "srun", .agents = 2, .index = 0, .nodes = 2};
+  EXPECT_NE(error_of([&] { take_place(two, true, one); }).find("each would train alone"), std::string::npos);
+  EXPECT_NE(error_of([&] { take_place({.source = "Kubernetes", .index = 1}, false, one); }).find("--nnodes"),
+            std::string::npos);
+  EXPECT_EQ(error_of([&] { take_place({.source = "Kubernetes", .index = 0}, false, one); }), "");
+  const AgentEnvironment crowd{.source = "mpirun", .agents = 8, .here = 4, .index = 1, .nodes = 2};
+  EXPECT_NE(error_of([&] { take_place(crowd, false, one); }).find("--ntasks-per-node=1"), std::string::npos);
+}
+
+TEST(LaunchOptions, ALoopbackAddressIsForOneMachine) {
+  LaunchOptions o;
+  o.least_nodes = o.most_nodes = 2;
+  for (const char* host : {"localhost", "127.0.0.1", "::1"}) {
+    o.endpoint = Endpoint{host, 29400};
+    EXPECT_NE(error_of([&] { refuse_loopback({.source = "Slurm", .nodes = 2}, o); }).find("this job of Slurm has 2"),
+              std::string::npos);
+    EXPECT_EQ(error_of([&] { refuse_loopback({}, o); }), "") << "agents of one machine, as far as one can know";
+  }
+  o.least_nodes = 1;
+  EXPECT_NE(error_of([&] { refuse_loopback({}, o); }).find("would train alone"), std::string::npos);
+  o.endpoint = Endpoint{"10.0.0.1", 29400};
+  EXPECT_EQ(error_of([&] { refuse_loopback({.source = "Slurm", .nodes = 2}, o); }), "");
+}
+
+TEST(LaunchOptions, NumaBinding) {
+  EXPECT_EQ(read_numa_binding("auto"), NumaBinding::automatic);
+  EXPECT_EQ(read_numa_binding("core-complex"), NumaBinding::core_complex);
+  EXPECT_NE(error_of([] { read_numa_binding("numa"); }).find("none, node, socket"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace ring

@@ -11,9 +11,10 @@ namespace ring::test {
 namespace {
 
 // Rooms of one rank stand side by side and do not see each other.
-const std::map<std::string, int> kRank = {
-    {"core", 0},       {"kernels", 1}, {"comm", 1},    {"autograd", 2}, {"model", 3},   {"data", 3},  {"parallel", 4},
-    {"checkpoint", 4}, {"optim", 5},   {"trainer", 6}, {"launcher", 7}, {"inspect", 7}, {"bench", 8}, {"cli", 9}};
+const std::map<std::string, int> kRank = {{"core", 0},    {"kernels", 1}, {"comm", 1},     {"autograd", 2},
+                                          {"model", 3},   {"data", 3},    {"parallel", 4}, {"checkpoint", 4},
+                                          {"optim", 5},   {"engine", 6},  {"trainer", 7},  {"launcher", 8},
+                                          {"inspect", 8}, {"bench", 9},   {"cli", 10}};
 constexpr std::size_t kMaxLines = 600;
 constexpr std::ptrdiff_t kMaxColumns = 120;
 const std::string kDevice = "kernels/cuda/device/";

@@ -1,0 +1,44 @@
+#include <CLI/CLI.hpp>
+
+#include "bench/calibrate.h"
+#include "cli/bench.h"
+#include "cli/print.h"
+#include "core/fields.h"
+#include "data/files.h"
+#include "data/output_file.h"
+#include "engine/devices.h"
+
+namespace ring {
+namespace {
+
+struct Arguments {
+  BenchConfig config;
+  std::string out = "rates.yaml";
+};
+
+void run(const Arguments& a, const Facts& given) {
+  const Config config = a.config.load();
+  StepBenchmark bench(config, join_mesh(config, given));
+  const bool leader = bench.mesh().rank() == 0;
+  if (leader) check_writable(a.out);
+  const DeviceRates rates = calibrate(bench);
+  bench.mesh().host().barrier().synchronize();  // host waits: shutdown
+  if (!leader) return;
+  write_whole(a.out, to_yaml(rates));
+  print_format("%s\nwritten to %s: ringmaster plan %s --rates %s\n", to_yaml(rates).c_str(), a.out.c_str(),
+               a.config.file.c_str(), a.out.c_str());
+}
+
+}  // namespace
+
+void add_bench_calibrate(CLI::App& bench) {
+  CLI::App* cmd =
+      bench.add_subcommand("calibrate", "Rates of this machine in steps of a model, for ringmaster plan --rates");
+  auto a = std::make_shared<Arguments>();
+  a->config.add_to(*cmd);
+  cmd->add_option("--out", a->out, "Where they go")->capture_default_str();
+  cmd->footer("Example: ringmaster launch -n 2 -- bench calibrate bench/shapes/1b.yaml --out h200.yaml");
+  cmd->callback([a, cmd] { run(*a, facts_of(*cmd, {"--out"})); });
+}
+
+}  // namespace ring

@@ -1,0 +1,175 @@
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <iostream>
+
+#include "cli/commands.h"
+#include "cli/number_option.h"
+#include "cli/print.h"
+#include "cli/settings.h"
+#include "core/counted.h"
+#include "core/cpu/thread_pool.h"
+#include "core/exit_code.h"
+#include "core/fields.h"
+#include "core/host_memory.h"
+#include "data/config.h"
+#include "engine/devices.h"
+#include "engine/planner.h"
+#include "engine/resolve.h"
+#include "inspect/memory_picture.h"
+#include "inspect/svg.h"
+
+namespace ring {
+namespace {
+
+constexpr double kGiB = 1 << 30;
+constexpr const char* kShipped[] = {"h200", "h100", "cpu"};
+
+struct Arguments {
+  std::string file, rates = "auto", svg;
+  std::vector<std::string> overrides;
+  std::vector<int> gpus = {1};
+  std::vector<std::int64_t> contexts;
+  std::uint64_t memory = 0;
+  int rows = 5;
+  bool longest = false;
+};
+
+// A table's, shipped, or a file's that `bench calibrate` wrote.
+DeviceRates rates_of(const Arguments& a, const Config& c) {
+  std::string name = a.rates;
+  if (name == "auto") name = backend_of(c.run.device) == Backend::cpu ? "cpu" : "h200";
+  if (std::ranges::find(kShipped, name) != std::end(kShipped))
+    return shipped_rates(name, static_cast<int>(c.run.threads > 0 ? c.run.threads : default_threads()));
+  DeviceRates rates;
+  load_config(rates, name);
+  return rates;
+}
+
+std::size_t budget_of(const Arguments& a, const DeviceRates& rates) {
+  if (a.memory) return a.memory;
+  if (rates.memory_bytes > 0) return static_cast<std::size_t>(rates.memory_bytes);
+  const std::vector<MemoryBound> bounds = memory_bounds();
+  return tightest(bounds).total;
+}
+
+std::int64_t vocabulary_of(const Config& c) {
+  if (c.model.vocab_size) return c.model.vocab_size;
+  try {
+    return open_corpora(c.data).vocab_size;
+  } catch (const Error& e) {
+    fail("model.vocab_size: 0 is the corpus's, which cannot be read (", e.what(),
+         "). Give the number, as in: ", "model.vocab_size=50304");
+  }
+}
+
+PlanQuestion question_of(const Arguments& a) {
+  Config c = settings_at(a.file, a.overrides);
+  const DeviceRates rates = rates_of(a, c);
+  const Backend backend = rates.device == "cpu" ? Backend::cpu : Backend::cuda;
+  c.parallel = {};
+  PlanQuestion q{.budget = budget_of(a, rates), .rates = rates};
+  q.config = resolve_config(c, vocabulary_of(c), 1, backend, false);
+  q.config.train.micro_batch = c.train.micro_batch;
+  return q;
+}
+
+std::string ways_text(const ActivationFit& plan) {
+  constexpr std::pair<Recompute, const char*> kWays[] = {{Recompute::none, "none"},
+                                                         {Recompute::attention, "attention"},
+                                                         {Recompute::mlp, "mlp"},
+                                                         {Recompute::block, "block"}};
+  std::string text;
+  for (const auto& [way, name] : kWays)
+    if (const auto n = std::ranges::count(plan.plan.blocks, way, &BlockPlan::recompute))
+      text += str(text.empty() ? "" : "+", n == std::ssize(plan.plan.blocks) ? "" : str(n, ' '), name);
+  return text;
+}
+
+void print_head() {
+  print_format("%-26s %6s %-22s %8s %8s %8s %8s %9s %12s %6s  %s\n", "layout", "micro", "recompute", "states", "step",
+               "peak", "budget", "step s", "tokens/s", "MFU", "mostly");
+}
+
+void print_row(const PlannedStep& p) {
+  const double states = static_cast<double>(p.weights + p.gradients + p.optimizer_states);
+  const ParallelPlan plan = plan_of(p.config, p.world);
+  print_format("%-26s %6lld %-22s %8.2f %8.2f %8.2f %8.2f %9.4g %12.0f %5.1f%%  %s\n", p.layout.c_str(),
+               static_cast<long long>(plan.micro_batch), ways_text(p.activations).c_str(), states / kGiB,
+               static_cast<double>(p.inside_step) / kGiB, static_cast<double>(p.peak) / kGiB,
+               static_cast<double>(p.activations.budget) / kGiB, p.seconds(), p.tokens_per_second, 100 * p.mfu,
+               p.limit);
+}
+
+void print_fragment(const PlannedStep& p) {
+  const ParallelConfig& c = p.config.parallel;
+  const ParallelPlan plan = plan_of(p.config, p.world);
+  print_format("\nThe fastest, as settings:\n\n    parallel: {dp: %d, cp: %d, tp: %d, zero: %lld}\n", plan.dp, plan.cp,
+               plan.tp, static_cast<long long>(c.zero));
+  print_format("    train: {micro_batch: %lld, recompute: auto}\n", static_cast<long long>(plan.micro_batch));
+}
+
+// The best layout of one number of devices; nothing fits: says so.
+std::optional<PlannedStep> report(const Arguments& a, const PlanQuestion& q) {
+  const std::string device = q.rates.device == "cpu" ? "process" : "GPU";
+  print_format("\n%s of %s, %lld tokens of context, batches of %lld\n", counted(q.world, device.c_str()).c_str(),
+               bytes_text(q.budget).c_str(), static_cast<long long>(q.config.model.context),
+               static_cast<long long>(q.config.train.batch_size));
+  const std::vector<PlannedStep> all = plan_layouts(q);
+  if (all.empty()) {
+    print_format(
+        "nothing fits, whatever is computed again: take more of them, a shorter model.context or a smaller model\n");
+    return {};
+  }
+  print_head();
+  for (std::size_t i = 0; i < all.size() && i < static_cast<std::size_t>(a.rows); ++i) print_row(all[i]);
+  if (all.size() > static_cast<std::size_t>(a.rows))
+    print_format("and %zu slower ones (--rows)\n", all.size() - static_cast<std::size_t>(a.rows));
+  return all.front();
+}
+
+void run(const Arguments& a) {
+  if (!a.svg.empty()) check_svg_path("--svg", a.svg);
+  PlanQuestion q = question_of(a);
+  print_format("%s: GiB of one device, predicted; rates of %s\n", a.file.c_str(), q.rates.device.c_str());
+  std::optional<PlannedStep> best;
+  const std::vector<std::int64_t> contexts = a.contexts.empty() ? std::vector{q.config.model.context} : a.contexts;
+  for (const int gpus : a.gpus)
+    for (const std::int64_t context : contexts) {
+      q.world = gpus;
+      q.config.model.context = context;
+      if (const auto found = report(a, q)) best = found;
+    }
+  for (const int gpus : a.longest ? a.gpus : std::vector<int>{}) {
+    q.world = gpus;
+    print_format("\nlongest context with %s: %lld tokens\n", counted(gpus, "GPU").c_str(),
+                 static_cast<long long>(longest_context(q)));
+  }
+  if (!best) throw ExitCode(1);
+  print_fragment(*best);
+  if (!a.svg.empty()) write_svg("--svg", a.svg, memory_picture(*best));
+}
+
+}  // namespace
+
+void add_plan_command(CLI::App& app) {
+  CLI::App* cmd = app.add_subcommand("plan", "What a run would take, and which layout is fastest: computes nothing");
+  auto a = std::make_shared<Arguments>();
+  cmd->add_option("config", a->file, kSettingsText)->required();
+  cmd->add_option("overrides", a->overrides, "Settings to change, as section.key=value");
+  add_number(*cmd, "--gpus", a->gpus, "Numbers of GPUs (or processes on CPUs), with commas", 1, 4096)
+      ->capture_default_str()
+      ->allow_extra_args(false);
+  add_bytes(*cmd, "--memory", a->memory, "Of each, such as 80GB; default: what the rates say", 1 << 20,
+            std::uint64_t{1} << 50);
+  add_number(*cmd, "--context", a->contexts, "Instead of model.context, with commas", 1, kMostLength)
+      ->allow_extra_args(false);
+  cmd->add_option("--rates", a->rates, "What devices sustain: h200, h100, cpu, or a file that bench calibrate wrote")
+      ->capture_default_str();
+  add_number(*cmd, "--rows", a->rows, "Layouts to show of each", 1, 10'000)->capture_default_str();
+  cmd->add_flag("--longest-context", a->longest, "Search the longest context that fits, one sequence at a time");
+  cmd->add_option("--svg", a->svg, "Draw the memory of the fastest one's step into this file");
+  cmd->footer("Example: ringmaster plan bench/shapes/1b.yaml --gpus 1,2,8 --rates h100 --context 32768,262144");
+  cmd->callback([a] { run(*a); });
+}
+
+}  // namespace ring
