@@ -18,7 +18,8 @@ enum class FlightState : std::uint8_t { none, queued, started, done, failed };
 std::string_view to_string(FlightState);
 
 struct FlightEntry {
-  std::atomic<std::int64_t> sequence{0};  // of the process, from 1; 0: being written
+  static constexpr std::int64_t kBeingWritten = -1;
+  std::atomic<std::int64_t> sequence{0};  // of the process, from 1; 0: never written
   std::atomic<std::int64_t> number{0};    // of the group, from 1; of a pairwise one: of the collective one before
   std::atomic<std::int64_t> queued_ns{0}, started_ns{0}, ended_ns{0};  // by the steady clock
   std::atomic<FlightState> state{FlightState::none};

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cstring>
+#include <thread>
 
 #include "core/clock.h"
 
@@ -30,6 +31,12 @@ void put(std::array<char, 48>& to, const Site& site) {
   *std::to_chars(end, to.data() + to.size() - 1, site.line()).ptr = '\0';
 }
 
+// The writer before may still be at this entry, when all others of the ring were written in the meantime.
+void claim(FlightEntry& e) {
+  while (e.sequence.exchange(FlightEntry::kBeingWritten, std::memory_order_acquire) == FlightEntry::kBeingWritten)
+    std::this_thread::yield();
+}
+
 }  // namespace
 
 FlightLog::FlightLog(FlightRing& ring, std::string_view name, int first_rank, int size) {
@@ -51,7 +58,7 @@ Flight FlightLog::queued(const Operation& op) {
   const bool pairwise = op.kind == Operation::Kind::pairwise;
   const std::int64_t sequence = ring_->queued.fetch_add(1, kRelaxed) + 1;
   FlightEntry& e = ring_->entries[FlightRing::slot(sequence)];
-  e.sequence.exchange(0, std::memory_order_acquire);  // before what follows; TSan knows no fences
+  claim(e);
   const std::int64_t number = group_->queued.load(kRelaxed) + (pairwise ? 0 : 1);
   group_->queued.store(number, kRelaxed);
   e.number.store(number, kRelaxed);
