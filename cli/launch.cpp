@@ -121,7 +121,7 @@ void add_nodes(CLI::App& launch, LaunchOptions& o, Words& w) {
   launch
       .add_option("--rdzv-conf", w.rdzv_conf,
                   "Seconds: join_timeout=600 for nodes to come, last_call_timeout=30 for more than MIN, "
-                  "keep_alive_timeout=30 of silence of a node")
+                  "return_timeout=2 for lost ones where MIN are left, keep_alive_timeout=30 of silence of a node")
       ->type_name("KEY=VALUE,...");
   launch.add_option("--master-addr", w.master_addr, "As in --rdzv-endpoint")->type_name("HOST");
   launch.add_option("--master-port", w.master_port, "As in --rdzv-endpoint (default: 29500)")->type_name("PORT");

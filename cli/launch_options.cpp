@@ -69,10 +69,12 @@ void read_rdzv_conf(const std::string& text, LaunchOptions& o) {
     const std::string key = pair.substr(0, pair.find('=')), value = pair.substr(std::min(pair.size(), key.size() + 1));
     std::chrono::milliseconds* known = key == "join_timeout" || key == "timeout" ? &o.join_timeout
                                        : key == "last_call_timeout"              ? &o.last_call
+                                       : key == "return_timeout"                 ? &o.return_timeout
                                        : key == "keep_alive_timeout"             ? &o.silence
                                                                                  : nullptr;
     if (!known)
-      fail("launch: --rdzv-conf: '", key, "' is not one of join_timeout, last_call_timeout, keep_alive_timeout");
+      fail("launch: --rdzv-conf: '", key,
+           "' is not one of join_timeout, last_call_timeout, return_timeout, keep_alive_timeout");
     *known = std::chrono::seconds(number("--rdzv-conf " + key, value, 1, kMostSeconds));
   }
 }

@@ -41,7 +41,8 @@ struct LaunchOptions {
   int comm_timeout_seconds = 0;          // of one collective operation; 0: the workers' default
   std::vector<int> signals = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2};  // that are passed on
   std::chrono::milliseconds join_timeout{600'000};  // for all nodes to come, at first and after each failure
-  std::chrono::milliseconds last_call{30'000};      // for more than least_nodes
+  std::chrono::milliseconds last_call{30'000};      // for more than least_nodes, at first
+  std::chrono::milliseconds return_timeout{2'000};  // for lost nodes to come again, where least_nodes are left
   std::chrono::milliseconds silence{30'000};        // of an agent, that counts as its loss
   std::chrono::milliseconds monitor_interval{200};  // between looks at the workers, where no event wakes the agent
   HangRules hang;                                   // when workers make no progress

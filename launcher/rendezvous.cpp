@@ -136,8 +136,9 @@ std::string Rendezvous::missing(const std::vector<Agent*>& seats) const {
 
 bool Rendezvous::enough(std::size_t seated, Time now) const {
   if (seated == static_cast<std::size_t>(rules_.most_nodes)) return true;
-  return seated >= static_cast<std::size_t>(rules_.least_nodes) && now >= last_arrival_ + rules_.last_call &&
-         now >= since_ + rules_.last_call;
+  if (seated < static_cast<std::size_t>(rules_.least_nodes)) return false;
+  if (attempt_ == 0) return now >= last_arrival_ + rules_.last_call && now >= since_ + rules_.last_call;
+  return seated >= nodes_ || now >= since_ + rules_.return_timeout;
 }
 
 void Rendezvous::try_start(Time now) {
@@ -164,6 +165,7 @@ void Rendezvous::start(const std::vector<Agent*>& seated) {
   for (Agent& a : agents_) a.taking_part = a.looked = false, a.end.reset();
   Order order{.kind = Order::Kind::start, .text = before_, .begun = begun_, .nodes = static_cast<int>(seated.size())};
   order.world = 0;
+  nodes_ = seated.size();
   for (const Agent* a : seated) order.world += a->offer.workers;
   for (Agent* a : seated) {
     a->taking_part = true;

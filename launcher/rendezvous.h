@@ -63,7 +63,8 @@ struct RendezvousRules {
   int least_nodes = 1, most_nodes = 1;
   int max_restarts = 0;
   std::chrono::milliseconds join_timeout{600'000};  // for all nodes to come, at first and after each failure
-  std::chrono::milliseconds last_call{30'000};      // for more than the least to come
+  std::chrono::milliseconds last_call{30'000};      // for more than the least to come, at first
+  std::chrono::milliseconds return_timeout{2'000};  // for those that were lost to come again, if the least are here
   std::chrono::milliseconds blame_time{1'000};      // for the cause to show where workers only lost a peer
   std::string advice;  // ends the messages that nodes are missing, and that they did not come
 };
@@ -125,6 +126,7 @@ class Rendezvous {
   std::vector<NodeFailure> failures_;
   std::vector<RankState> ranks_;  // where they are, as far as it was asked for
   int world_ = 1;                 // of the attempt
+  std::size_t nodes_ = 0;         // that took part in it
   Time judge_at_{};
   std::string before_;  // what made the last attempt fail
   std::int64_t step_ = 0;

@@ -53,6 +53,7 @@ RendezvousRules Supervisor::rules() const {
   r.max_restarts = options_.max_restarts;
   r.join_timeout = over_loopback(options_) ? std::min(options_.join_timeout, kLoopbackJoin) : options_.join_timeout;
   r.last_call = options_.last_call;
+  r.return_timeout = options_.return_timeout;
   if (over_loopback(options_))
     r.advice = str(". ", options_.endpoint->host,
                    " is a loopback address, which other machines cannot reach: give "

@@ -49,10 +49,11 @@ TEST(LaunchOptions, Endpoints) {
 
 TEST(LaunchOptions, Times) {
   LaunchOptions o;
-  read_rdzv_conf("join_timeout=7, last_call_timeout=3,keep_alive_timeout=5", o);
+  read_rdzv_conf("join_timeout=7, last_call_timeout=3,keep_alive_timeout=5,return_timeout=9", o);
   EXPECT_EQ(o.join_timeout, std::chrono::seconds(7));
   EXPECT_EQ(o.last_call, std::chrono::seconds(3));
   EXPECT_EQ(o.silence, std::chrono::seconds(5));
+  EXPECT_EQ(o.return_timeout, std::chrono::seconds(9));
   for (const char* bad : {"", "join_timeout", "join_timeout=", "join_timeout=0", "rank=3"})
     EXPECT_NE(error_of([&] { read_rdzv_conf(bad, o); }).find("--rdzv-conf"), std::string::npos) << bad;
 }

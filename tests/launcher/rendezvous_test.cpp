@@ -292,15 +292,41 @@ TEST(Rendezvous, FewerNodesWhereThatIsAllowed) {
   EXPECT_EQ(job.last["a"].world, 2);
   job.leaves("b");
   job.ends("a", {.code = 143});
-  job.later(seconds(31));
+  job.later(milliseconds(1900));
+  EXPECT_EQ(job.last["a"].kind, Kind::wait);
+  job.later(milliseconds(200));
   EXPECT_EQ(job.last["a"].kind, Kind::start);
   EXPECT_EQ(job.last["a"].world, 1);
   job.join("c");
   EXPECT_EQ(job.last["c"].text, "the job runs with 1 of 3 nodes; this one waits to take part after the next failure");
   job.crash("a", 7);
-  job.later(seconds(31));
   EXPECT_EQ(job.last["c"].kind, Kind::start);
   EXPECT_EQ(job.last["a"].world, 2);
+}
+
+// Nobody is waited for who was not there before.
+TEST(Rendezvous, ADeadWorkerOfFewerNodesCostsNoWaiting) {
+  Job job(nodes(1, 3));
+  job.join("a");
+  job.join("b");
+  job.later(seconds(31));
+  job.crash("b", 7);
+  EXPECT_EQ(job.last["a"].kind, Kind::start);
+  EXPECT_EQ(job.last["a"].attempt, 1);
+  EXPECT_EQ(job.last["a"].world, 2);
+}
+
+TEST(Rendezvous, ANodeThatReturnsInTimeIsTakenAtOnce) {
+  Job job(nodes(1, 3));
+  job.join("a");
+  job.join("b");
+  job.later(seconds(31));
+  job.leaves("b");
+  job.ends("a", {.code = 143});
+  job.later(seconds(1));
+  job.join("b");
+  EXPECT_EQ(job.last["b"].kind, Kind::start);
+  EXPECT_EQ(job.last["b"].node_rank, 1);
 }
 
 TEST(Messages, ComeBackAsTheyWere) {
