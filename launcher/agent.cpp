@@ -11,6 +11,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <utility>
 
 #include "comm/liveness.h"
 #include "core/counted.h"
@@ -195,13 +196,18 @@ void Agent::handle_signal(int number) {
     for (auto& w : workers_) w->signal(number);
     return;
   }
-  if (phase_ == Phase::ending) return;
+  if (phase_ == Phase::ending) return stay_ended(number);
   if (phase_ == Phase::stopping) {
     if (Clock::now() - told_ < kOneSignal) return;
     log::warn("launch: second signal, ending the workers now");
     return end(milliseconds(0));
   }
   stop_with(number);
+}
+
+// The workers end anyhow; none is started again.
+void Agent::stay_ended(int number) {
+  if (!std::exchange(told_to_stop_, true)) log::info("launch: ", strsignal(number), ", there is no restart");
 }
 
 void Agent::stop_with(int number) {

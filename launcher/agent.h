@@ -59,6 +59,7 @@ class Agent {
   void settle(Worker& worker) const;
   bool said(const Worker& ended) const;
   void stop_with(int number);
+  void stay_ended(int number);
   void end(std::chrono::milliseconds patience);
   void enforce_deadline();
   bool any_alive() const;

@@ -222,6 +222,18 @@ TEST_F(DistRestart, ASignalEndsItWhateverTheWorkersSay) {
   EXPECT_EQ(read_file(dir_ / "up0"), "x\n") << err();
 }
 
+TEST_F(DistRestart, NorIsThereARestartWhereItComesWhileWorkersEnd) {
+  LaunchOptions options;
+  options.max_restarts = 3;
+  options.grace = std::chrono::seconds(2);
+  start(2, "trap '' TERM; echo x >> $D/up$R; [ $R = 0 ] && sleep 0.2 && exit 7; while :; do sleep 0.05; done", options);
+  ASSERT_TRUE(eventually([&] { return in_err("ending the other workers"); }, 3)) << err();
+  kill(agent_, SIGTERM);
+  EXPECT_EQ(wait(), 7);
+  EXPECT_TRUE(in_err("there is no restart")) << err();
+  EXPECT_EQ(read_file(dir_ / "up0"), "x\n") << err();
+}
+
 // The second attempt has a store of its own under another cookie.
 TEST_F(DistRestart, NothingOfAnEarlierAttemptIsMet) {
   EXPECT_EQ(run(1,
