@@ -4,6 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "core/fake.h"
+
 namespace ring {
 namespace {
 
@@ -50,7 +52,7 @@ class SelfCommunicator final : public Communicator {
   Work move(const std::vector<Copy>& copies, const Event& after) {
     std::vector<Tensor> held;
     for (const Copy& c : copies)
-      if (c.to.raw() != c.from.raw()) held.insert(held.end(), {c.to, c.from});
+      if (c.to.raw() != c.from.raw() && has_bytes(c.to)) held.insert(held.end(), {c.to, c.from});
     if (held.empty()) return {after, {}};
     const Stream& stream = stream_of(held[0].device());
     stream.wait(after);
@@ -58,11 +60,12 @@ class SelfCommunicator final : public Communicator {
       stream.impl().copy(held[i].raw(), held[i + 1].raw(), held[i].bytes());
     return {stream.record(), std::move(held)};
   }
-  // One per device: a stream of its own for every copy would cost more than the copy.
+  // One per device: a stream of its own for every copy would cost more than the copy. Also among fake tensors, what is
+  // in host memory moves (a fake mesh has such decisions, too).
   const Stream& stream_of(Device device) {
     for (const Stream& s : streams_)
       if (s.device() == device) return s;
-    return streams_.emplace_back(Stream::create(device, 1));
+    return streams_.emplace_back(device.backend == Backend::cpu ? Stream::cpu(1) : Stream::create(device, 1));
   }
 
   std::deque<Stream> streams_;

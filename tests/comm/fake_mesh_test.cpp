@@ -9,6 +9,14 @@ namespace {
 
 const MeshLayout kLayout{.axes = {{"dp", 2}, {"cp", 2, true}, {"tp", 2}}, .unions = {{"dp", "cp"}}, .device = {}};
 
+// Values of the host are real, in a mesh of one process, too.
+TEST(FakeMesh, HostValuesComeBack) {
+  const FakeMode fake;
+  const MeshLayout alone{.axes = {{"dp", 1}}, .unions = {}, .device = {}};
+  for (const MeshLayout& layout : {alone, kLayout})
+    EXPECT_EQ(gather_host(Mesh::fake(layout, 0)->host(), "what I say").front(), "what I say");
+}
+
 TEST(FakeMesh, HasTheRanksOfItsLayout) {
   const auto mesh = Mesh::fake(kLayout, 5);
   EXPECT_EQ(mesh->world(), 8);
