@@ -1,29 +1,50 @@
 #include "comm/host.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <cstring>
+#include <string_view>
+
+#include "core/check.h"
+#include "core/crc32c.h"
 
 namespace ring {
 namespace {
 
-// Gathers `bytes` bytes of every rank, in rank order.
-std::vector<std::byte> gather_bytes(Communicator& comm, const void* data, std::size_t bytes, Site site) {
+std::string checked_part(const std::byte* begin, std::size_t bytes, int rank) {
+  std::string part(reinterpret_cast<const char*>(begin), bytes);
+  std::uint32_t sum = 0;
+  std::memcpy(&sum, begin + bytes, sizeof sum);
+  if (sum != crc32c(part))
+    fail("a message of ", bytes, " bytes from rank ", rank,
+         " of its group arrived damaged: its checksum is another one");
+  return part;
+}
+
+// The bytes of every rank, as many from each, in rank order. What ranks decide by them must be the same everywhere, so
+// each part travels with a checksum.
+std::vector<std::string> gather_bytes(Communicator& comm, std::string_view own, Site site) {
   const Stream stream = Stream::cpu(1);
-  const auto n = static_cast<std::int64_t>(bytes);
+  const std::uint32_t sum = crc32c(own);
+  const auto n = static_cast<std::int64_t>(own.size() + sizeof sum);
   const Tensor in = Tensor::empty({n}, DType::u8, stream), out = Tensor::empty({comm.size() * n}, DType::u8, stream);
-  std::memcpy(in.raw(), data, bytes);
+  std::memcpy(in.raw(), own.data(), own.size());
+  std::memcpy(in.raw() + own.size(), &sum, sizeof sum);
   comm.all_gather(out, in, {}, site).synchronize();  // host waits: transport
-  return {out.raw(), out.raw() + out.bytes()};
+  std::vector<std::string> parts;
+  for (int r = 0; r < comm.size(); ++r) parts.push_back(checked_part(out.raw() + r * n, own.size(), r));
+  return parts;
 }
 
 }  // namespace
 
 void all_reduce_host(Communicator& comm, std::span<double> values, Reduce op, Site site) {
   if (comm.size() == 1 || values.empty()) return;
-  const std::vector<std::byte> all = gather_bytes(comm, values.data(), values.size_bytes(), site);
+  const std::string_view own(reinterpret_cast<const char*>(values.data()), values.size_bytes());
+  const std::vector<std::string> all = gather_bytes(comm, own, site);
   std::vector<double> other(values.size());
-  for (int r = 0; r < comm.size(); ++r) {
-    std::memcpy(other.data(), all.data() + static_cast<std::size_t>(r) * values.size_bytes(), values.size_bytes());
+  for (std::size_t r = 0; r < all.size(); ++r) {
+    std::memcpy(other.data(), all[r].data(), all[r].size());
     for (std::size_t i = 0; i < values.size(); ++i) {
       const double a = values[i], b = other[i];
       if (r == 0)
@@ -48,19 +69,15 @@ bool any_host(Communicator& comm, bool value, Site site) {
 }
 
 std::vector<std::string> gather_host(Communicator& comm, const std::string& value, Site site) {
-  std::vector<double> sizes(static_cast<std::size_t>(comm.size()), 0.0);
-  sizes[static_cast<std::size_t>(comm.rank())] = static_cast<double>(value.size());
-  all_reduce_host(comm, sizes, Reduce::sum, site);
-  const auto longest = static_cast<std::size_t>(*std::max_element(sizes.begin(), sizes.end()));
+  const std::uint64_t own = value.size();
+  std::vector<std::uint64_t> sizes;
+  for (const std::string& size : gather_bytes(comm, {reinterpret_cast<const char*>(&own), sizeof own}, site))
+    std::memcpy(&sizes.emplace_back(), size.data(), sizeof own);
   std::string padded = value;
-  padded.resize(std::max<std::size_t>(longest, 1));
-  const std::vector<std::byte> all = gather_bytes(comm, padded.data(), padded.size(), site);
-  std::vector<std::string> out;
-  for (std::size_t r = 0; r < sizes.size(); ++r) {
-    const char* begin = reinterpret_cast<const char*>(all.data()) + r * padded.size();
-    out.emplace_back(begin, static_cast<std::size_t>(sizes[r]));
-  }
-  return out;
+  padded.resize(*std::ranges::max_element(sizes));
+  std::vector<std::string> all = gather_bytes(comm, padded, site);
+  for (std::size_t r = 0; r < all.size(); ++r) all[r].resize(sizes[r]);
+  return all;
 }
 
 }  // namespace ring

@@ -1,5 +1,6 @@
 #pragma once
 // Small host values between ranks, waited for at once: counts, flags, hashes. Every rank calls, in the same order.
+// Error: what another rank sent arrived damaged.
 
 #include <span>
 #include <string>

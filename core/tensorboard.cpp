@@ -12,19 +12,10 @@
 #include <system_error>
 
 #include "core/check.h"
+#include "core/crc32c.h"
 
 namespace ring {
 namespace {
-
-constexpr std::array<std::uint32_t, 256> make_crc_table() {
-  std::array<std::uint32_t, 256> table{};
-  for (std::uint32_t i = 0; i < 256; ++i) {
-    std::uint32_t c = i;
-    for (int bit = 0; bit < 8; ++bit) c = (c >> 1) ^ ((c & 1) ? 0x82F63B78u : 0u);
-    table[i] = c;
-  }
-  return table;
-}
 
 // A CRC stored beside the data that it covers would make CRCs of CRCs; TFRecord rotates and shifts it instead.
 std::uint32_t masked(std::uint32_t crc) { return std::rotr(crc, 15) + 0xa282ead8u; }
@@ -97,13 +88,6 @@ std::int64_t later_than_all_in(const std::string& directory) {
 }
 
 }  // namespace
-
-std::uint32_t crc32c(std::string_view bytes) {
-  static constexpr auto kTable = make_crc_table();
-  std::uint32_t c = ~0u;
-  for (const char b : bytes) c = kTable[(c ^ static_cast<unsigned char>(b)) & 0xff] ^ (c >> 8);
-  return ~c;
-}
 
 double wall_time_now() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();

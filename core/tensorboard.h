@@ -11,9 +11,6 @@
 
 namespace ring {
 
-// Castagnoli's CRC of 32 bits, as in RFC 3720, appendix B.4.
-std::uint32_t crc32c(std::string_view bytes);
-
 // Seconds since 1970.
 double wall_time_now();
 

@@ -81,6 +81,15 @@ TEST_F(DistTrainingFaults, AChangedMessageChangesTheLosses) {
   EXPECT_NE(losses("r"), losses("calm"));
 }
 
+// What ranks decide by is checked where it arrives, so that they never part company.
+TEST_F(DistTrainingFaults, ADamagedDecisionIsNamedAndTheStepRepeated) {
+  ASSERT_EQ(run(launch(2, "calm")), 0) << log();
+  EXPECT_EQ(with("2:corrupt@rank=1,step=3,call=all_gather,side=received", "r"), 0) << log();
+  EXPECT_TRUE(says("arrived damaged")) << log();
+  EXPECT_TRUE(says("starting all workers again")) << log();
+  EXPECT_EQ(losses("r"), losses("calm"));
+}
+
 TEST_F(DistTrainingFaults, MistakesAreRefusedAtOnce) {
   EXPECT_EQ(with("7:kill@phase=forwards", "r"), kExitError);
   EXPECT_TRUE(says("--inject: character 14: 'forwards' is no phase; known are load, data, ")) << log();
