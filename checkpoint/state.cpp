@@ -3,6 +3,7 @@
 #include <cctype>
 
 #include "core/copy_stream.h"
+#include "core/host_tensor.h"
 
 namespace ring {
 namespace {
@@ -42,6 +43,12 @@ class HostRoom {
   std::shared_ptr<void> memory_;
   std::size_t used_ = 0;
 };
+
+// src: on a device, or what it keeps in host memory (optimizer.offload).
+void copy_tensor(const Tensor& dst, const Tensor& src, const Stream& stream) {
+  if (src.bytes() == 0) return;
+  src.device().backend == Backend::cpu ? copy_on_host(dst, src, stream) : copy(dst, src, stream);
+}
 
 }  // namespace
 
@@ -108,7 +115,7 @@ Snapshot State::snapshot(const Stream& stream, SnapshotRoom* kept) const {
   for (const auto& [name, t] : tensors_) {
     StateTensor copy = t;
     copy.local = room.next(t.local);
-    if (t.local.bytes() > 0) ring::copy(copy.local, t.local, s.stream_);
+    copy_tensor(copy.local, t.local, s.stream_);
     s.tensors_.emplace(name, std::move(copy));
   }
   for (const auto& [name, slot] : values_) s.values_.emplace(name, read_slot(slot));

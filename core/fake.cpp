@@ -9,6 +9,7 @@ namespace {
 
 constexpr std::size_t kAlignment = 256;                       // as cudaMalloc has it
 constexpr std::uintptr_t kNowhere = std::uintptr_t{1} << 60;  // no process has addresses like these
+constexpr std::uintptr_t kNowhereOnHost = kNowhere << 1;
 
 class FakeAllocator final : public Allocator {
  public:
@@ -45,12 +46,14 @@ class FakeStream final : public StreamImpl {
   void copy(void*, const void*, std::size_t) override {}
   void fill_zero(void*, std::size_t) override {}
   int threads() const override { return threads_; }
-  std::shared_ptr<void> host_buffer(std::size_t) override {
-    return {reinterpret_cast<void*>(kNowhere), [](void*) {}};  // NOLINT: never dereferenced
+  std::shared_ptr<void> host_buffer(std::size_t bytes) override {
+    next_host_ += bytes + kAlignment;
+    return {reinterpret_cast<void*>(next_host_ - bytes), [](void*) {}};  // NOLINT: never dereferenced
   }
 
  private:
   int threads_;
+  std::uintptr_t next_host_ = kNowhereOnHost;  // no address twice: tensors are told apart by them
 };
 
 }  // namespace

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "core/storage.h"
+#include "core/host_tensor.h"
 
 namespace ring {
 namespace {
@@ -29,17 +29,8 @@ std::byte* HostSlabs::take(std::size_t bytes) {
 }
 
 void HostSlabs::add_slab(std::size_t bytes) {
-  std::string reason = "the system has no more";
-  std::shared_ptr<void> memory;
-  try {
-    memory = device_.impl().host_buffer(bytes);
-  } catch (const Error& e) {
-    reason = e.what();
-  }
-  if (!memory)
-    throw OutOfMemory(str("out of host memory for copies of a device's: ", bytes_text(bytes), " asked for, ",
-                          bytes_text(held_), " held, of at most ", bytes_text(limit_), ": ", reason));
-  slabs_.push_back({std::move(memory), bytes});
+  const std::string facts = str(", ", bytes_text(held_), " held, of at most ", bytes_text(limit_));
+  slabs_.push_back({take_host_memory(bytes, device_, facts), bytes});
   held_ += bytes;
 }
 

@@ -4,10 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
-#include <deque>
 #include <functional>
 
 #include "autograd/ops.h"
+#include "tests/late_stream.h"
 #include "tests/op_case.h"
 
 namespace ring::test {
@@ -37,52 +37,6 @@ class HostileAllocator final : public Allocator {
 
  private:
   std::shared_ptr<Allocator> inner_;
-};
-
-// Copies as late as it may: when somebody waits for an event behind the copy.
-class LateStream final : public StreamImpl {
- public:
-  LateStream() { device = {Backend::cpu, 0}; }
-  Event record() override { return Event(std::make_shared<Mark>(queue_, queue_->queued)); }
-  Event record_time() override { return record(); }
-  void wait(const Event& e) override {
-    push([e] { e.synchronize(); });
-  }
-  void synchronize() override { queue_->run(queue_->queued); }
-  void copy(void* dst, const void* src, std::size_t bytes) override {
-    push([=] { std::memcpy(dst, src, bytes); });
-  }
-  void fill_zero(void* dst, std::size_t bytes) override {
-    push([=] { std::memset(dst, 0, bytes); });
-  }
-
- private:
-  struct Queue {
-    std::deque<std::function<void()>> work;
-    std::size_t queued = 0, done = 0;
-    void run(std::size_t until) {
-      for (; done < until; ++done) {
-        work.front()();
-        work.pop_front();
-      }
-    }
-  };
-  class Mark final : public EventImpl {
-   public:
-    Mark(std::shared_ptr<Queue> queue, std::size_t at) : queue_(std::move(queue)), at_(at) {}
-    bool done() const override { return queue_->done >= at_; }
-    void synchronize() const override { queue_->run(at_); }
-
-   private:
-    std::shared_ptr<Queue> queue_;
-    std::size_t at_;
-  };
-  void push(std::function<void()> work) {
-    queue_->work.push_back(std::move(work));
-    ++queue_->queued;
-  }
-
-  std::shared_ptr<Queue> queue_ = std::make_shared<Queue>();
 };
 
 class HostOffloadTest : public testing::Test {
@@ -150,7 +104,7 @@ TEST_F(HostOffloadTest, GradientsHaveTheSameBits) {
 // Wrong bits, where copies ran behind the end of the memory they read or write.
 TEST_F(HostOffloadTest, CopiesMayRunAsLateAsEventsAllow) {
   const Values here = gradients(nullptr);
-  HostOffload offload(ctx, kPlenty, Stream(std::make_shared<LateStream>()), Stream(std::make_shared<LateStream>()));
+  HostOffload offload(ctx, kPlenty, late_stream(), late_stream());
   for (int pass = 0; pass < 3; ++pass) EXPECT_EQ(gradients(&offload), here);
   EXPECT_GT(offload.bytes().fetched, 0u);
 }
@@ -259,7 +213,7 @@ TEST_F(HostOffloadTest, WhatNoPartAnnouncesComesLate) {
 TEST_F(HostOffloadTest, APassThatRunsOutOfMemoryIsForgotten) {
   const Values here = gradients(nullptr);
   for (const bool late : {false, true}) {
-    const auto copies = [&] { return late ? Stream(std::make_shared<LateStream>()) : ctx.stream; };
+    const auto copies = [&] { return late ? late_stream() : ctx.stream; };
     HostOffload offload(ctx, kPlenty, copies(), copies());
     int failures = 0;
     for (bool passed = false; !passed; ++failures) {

@@ -1,0 +1,33 @@
+// Copies within host memory, in the order of a CUDA stream: the driver's thread makes them.
+#include <cuda_runtime.h>
+
+#include <cstring>
+#include <memory>
+
+#include "core/cuda/check.h"
+#include "core/host_tensor.h"
+
+namespace ring::cuda {
+namespace {
+
+struct HostBytes {
+  void* dst;
+  const void* src;
+  std::size_t bytes;
+};
+
+void CUDART_CB run(void* data) {
+  const std::unique_ptr<HostBytes> copy(static_cast<HostBytes*>(data));
+  std::memcpy(copy->dst, copy->src, copy->bytes);
+}
+
+void host_copy(void* dst, const void* src, std::size_t bytes, const Stream& stream) {
+  auto copy = std::make_unique<HostBytes>(HostBytes{dst, src, bytes});
+  RING_CUDA_CHECK(cudaLaunchHostFunc(static_cast<cudaStream_t>(stream.native()), run, copy.get()));
+  static_cast<void>(copy.release());  // by run()
+}
+
+[[maybe_unused]] const bool registered = register_host_copy(Backend::cuda, host_copy);
+
+}  // namespace
+}  // namespace ring::cuda

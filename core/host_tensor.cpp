@@ -1,0 +1,47 @@
+#include "core/host_tensor.h"
+
+#include <cstring>
+#include <map>
+
+namespace ring {
+namespace {
+
+std::map<Backend, HostCopy>& host_copies() {
+  static std::map<Backend, HostCopy> all;
+  return all;
+}
+
+}  // namespace
+
+bool register_host_copy(Backend backend, HostCopy copy) { return host_copies().emplace(backend, copy).second; }
+
+std::shared_ptr<void> take_host_memory(std::size_t bytes, const Stream& device, const std::string& more) {
+  std::string reason = "the system has no more";
+  std::shared_ptr<void> memory;
+  try {
+    memory = device.impl().host_buffer(bytes);
+  } catch (const Error& e) {
+    reason = e.what();
+  }
+  if (!memory && bytes > 0)
+    throw OutOfMemory(
+        str("out of host memory for copies of a device's: ", bytes_text(bytes), " asked for", more, ": ", reason));
+  return memory;
+}
+
+Tensor host_tensor(const Shape& shape, DType type, const Stream& device) {
+  const std::size_t bytes = static_cast<std::size_t>(shape.numel()) * size_of(type);
+  const std::shared_ptr<void> memory = take_host_memory(bytes, device);
+  if (device.impl().computes() && bytes > 0) std::memset(memory.get(), 0, bytes);
+  return Tensor::wrap(std::make_shared<Storage>(memory.get(), bytes, Device{}, memory), shape, type);
+}
+
+void copy_on_host(const Tensor& dst, const Tensor& src, const Stream& stream) {
+  const auto found = host_copies().find(stream.device().backend);
+  if (found == host_copies().end() || !stream.impl().computes()) return copy(dst, src, stream);
+  RING_CHECK(dst.bytes() == src.bytes() && dst.contiguous() && src.contiguous(), "copy of ", describe(src), " into ",
+             describe(dst));
+  if (dst.bytes()) found->second(dst.raw(), src.raw(), dst.bytes(), stream);
+}
+
+}  // namespace ring

@@ -1,0 +1,23 @@
+#pragma once
+// Tensors in host memory that a device copies to and from: page-locked where it is a GPU.
+
+#include "core/tensor.h"
+
+namespace ring {
+
+// [shape] of zeros, on the host. Taking it blocks the host: locking pages takes half a second per GiB. Error:
+// OutOfMemory.
+Tensor host_tensor(const Shape&, DType, const Stream& device);
+
+// Its memory alone, contents unspecified. more: facts for the message of OutOfMemory, behind the bytes asked for.
+std::shared_ptr<void> take_host_memory(std::size_t bytes, const Stream& device, const std::string& more = "");
+
+// A copy within host memory that is made when `stream` gets to it, while the caller goes on. CUDA's own copy between
+// two places of the host would block the caller until all work before it is done.
+void copy_on_host(const Tensor& dst, const Tensor& src, const Stream& stream);
+
+// Filled at load time by core/cuda when it is part of the build.
+using HostCopy = void (*)(void* dst, const void* src, std::size_t bytes, const Stream&);
+bool register_host_copy(Backend, HostCopy);
+
+}  // namespace ring
