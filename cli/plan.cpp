@@ -86,18 +86,18 @@ std::string ways_text(const ActivationFit& plan) {
 }
 
 void print_head() {
-  print_format("%-26s %6s %-22s %8s %8s %8s %8s %9s %12s %6s  %s\n", "layout", "micro", "recompute", "states", "step",
-               "peak", "budget", "step s", "tokens/s", "MFU", "mostly");
+  print_format("%-26s %6s %-22s %8s %8s %8s %8s %8s %9s %12s %6s  %s\n", "layout", "micro", "recompute", "states",
+               "step", "peak", "budget", "host", "step s", "tokens/s", "MFU", "mostly");
 }
 
 void print_row(const PlannedStep& p) {
   const double states = static_cast<double>(p.weights + p.gradients + p.optimizer_states);
   const ParallelPlan plan = plan_of(p.config, p.world);
-  print_format("%-26s %6lld %-22s %8.2f %8.2f %8.2f %8.2f %9.4g %12.0f %5.1f%%  %s\n", p.layout.c_str(),
+  print_format("%-26s %6lld %-22s %8.2f %8.2f %8.2f %8.2f %8.2f %9.4g %12.0f %5.1f%%  %s\n", p.layout.c_str(),
                static_cast<long long>(plan.micro_batch), ways_text(p.activations).c_str(), states / kGiB,
                static_cast<double>(p.inside_step) / kGiB, static_cast<double>(p.peak) / kGiB,
-               static_cast<double>(p.activations.budget) / kGiB, p.seconds(), p.tokens_per_second, 100 * p.mfu,
-               p.limit);
+               static_cast<double>(p.activations.budget) / kGiB, static_cast<double>(p.host) / kGiB, p.seconds(),
+               p.tokens_per_second, 100 * p.mfu, p.limit);
 }
 
 void print_fragment(const PlannedStep& p) {

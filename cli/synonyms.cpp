@@ -195,6 +195,9 @@ constexpr config::Synonyms::Key kKeys[] = {
     {"cuda_graphs", "train.cuda_graph"},
     {"enable_cuda_graph", "train.cuda_graph"},
     // optimizer
+    {"optimizer_cpu_offload", "optimizer.offload"},
+    {"offload_optimizer", "optimizer.offload"},
+    {"cpu_offload", "optimizer.offload"},
     {"optimizer.type", "optimizer.kind"},
     {"optimizer.name", "optimizer.kind"},
     {"optimizer_type", "optimizer.kind"},

@@ -103,7 +103,7 @@ class Ways {
   fail("train.memory_budget: a step does not fit into ", bytes_text(budget), ", whatever is computed again; it needs ",
        bytes_text(least),
        ". Lower train.micro_batch or model.context, share the model or its sequences among more processes (parallel), "
-       "or raise the budget");
+       "on a GPU keep optimizer states on the host (optimizer.offload: states or all), or raise the budget");
 }
 
 std::optional<ActivationFit> solved(Ways& ways, std::size_t budget) {

@@ -191,6 +191,8 @@ const std::vector<std::string>& keys_free_to_change() {
                                                 "train.activation_offload",
                                                 "train.activation_offload_bytes",
                                                 "train.cuda_graph",
+                                                "optimizer.offload",
+                                                "optimizer.offload_chunk_bytes",
                                                 "run.tuning_seconds",
                                                 "train.bucket_bytes",
                                                 "data.path",

@@ -71,6 +71,7 @@ ExecContext make_exec_context(const Config& c, int device) {
 
 ParamTypes param_types(const Config& c) {
   ParamTypes types{.master = c.optimizer.master, .gradients = c.optimizer.gradients};
+  types.master_on_host = c.optimizer.offload == StateOffload::all;
   types.weights = activation_type(precision_of(c.train.precision, backend_of(c.run.device)));
   return types;
 }

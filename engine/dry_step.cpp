@@ -59,12 +59,6 @@ class Recorder final : public KernelObserver, public ScopeListener {
 
 constexpr std::size_t kBoundless = std::size_t{1} << 62;
 
-std::size_t state_bytes(Optimizer& optimizer) {
-  std::size_t bytes = 0;
-  for (const OptimizerState& s : optimizer.states()) bytes += s.buffer.flat.bytes();
-  return bytes;
-}
-
 // A second step is like the first: then its memory has a plan.
 void run_twice(TrainStep& step, Recorder& recorder) {
   for (int i = 0; i < 2; ++i) {
@@ -93,7 +87,8 @@ DryStep dry_step(const Config& config, int world, const ActivationPlan& plan, in
   out.lasting = step.exec().stream.allocator()->stats().in_use;
   out.weights = step.data().weight_bytes();
   out.gradients = step.data().gradient_bytes();
-  out.optimizer_states = state_bytes(step.optimizer());
+  out.optimizer_states = step.optimizer().device_bytes();
+  out.host_states = step.optimizer().host_bytes();
   run_twice(step, *recorder);
   out.plan = step.arena().plan();
   if (step.offload()) out.host = step.offload()->bytes().moved;

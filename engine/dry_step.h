@@ -36,10 +36,11 @@ struct DryTransfer {
 };
 
 struct DryStep {
-  std::size_t weights = 0, gradients = 0, optimizer_states = 0;  // of this rank
+  std::size_t weights = 0, gradients = 0, optimizer_states = 0;  // of this rank's device
   std::size_t lasting = 0;                                       // these, inputs and all else that outlives a step
   MemoryPlan plan;                                               // of what lives within a step
   std::size_t host = 0;                                          // of activations that are offloaded
+  std::size_t host_states = 0;                                   // of states and values that are (optimizer.offload)
   std::vector<PartMemory> parts;                                 // in the order of the forward pass
   std::vector<DryCall> calls;
   std::vector<DryTransfer> transfers;

@@ -11,6 +11,13 @@
 namespace ring {
 namespace {
 
+// Seconds for which nothing is computed.
+struct Exposed {
+  double messages = 0;  // to other ranks
+  double copies = 0;    // to the host and back
+  double all() const { return messages + copies; }
+};
+
 // Seconds of a step by what they go to.
 struct Spent {
   double products = 0, attention = 0, memory = 0, calls = 0;
@@ -27,27 +34,27 @@ struct Spent {
     else
       memory += s;
   }
-  const char* most(double messages) const {
-    const std::array<std::pair<double, const char*>, 5> kinds = {{{products, "matrix products"},
+  const char* most(const Exposed& e) const {
+    const std::array<std::pair<double, const char*>, 6> kinds = {{{products, "matrix products"},
                                                                   {attention, "attention"},
                                                                   {memory, "memory traffic"},
                                                                   {calls, "starting kernels"},
-                                                                  {messages, "messages"}}};
+                                                                  {e.messages, "messages"},
+                                                                  {e.copies, "copies to the host"}}};
     return std::ranges::max_element(kinds)->second;
   }
 };
 
 // Keys and values travel while the part that needs them computes, gradients and weights of the other replicas while
 // anything does; those between slices of the model are waited for.
-double exposed_seconds(const DryStep& step, const DeviceRates& rates) {
+double exposed_messages(const DryStep& step, const DeviceRates& rates) {
   using Pass = std::pair<ScopeId, ScopePass>;
   std::map<Pass, double> computing, ring;
-  double all = 0, forward = 0, waited = 0, data = 0;
+  double all = 0, waited = 0, data = 0;
   for (const DryCall& c : step.calls) {
     const double s = seconds_of(rates, c.slot, c.cost);
     computing[{c.part, c.pass}] += s;
     all += s;
-    if (c.pass == ScopePass::forward) forward += s;
   }
   for (const DryTransfer& t : step.transfers) {
     const double s = seconds_of(rates, t.transfer);
@@ -59,11 +66,21 @@ double exposed_seconds(const DryStep& step, const DeviceRates& rates) {
       data += s;
   }
   for (const auto& [pass, s] : ring) waited += std::max(0.0, s - computing[pass]);
-  if (rates.host_bytes_per_second > 0) {  // activations leave beside the forward and come back beside the backward
-    const double one_way = static_cast<double>(step.host) / rates.host_bytes_per_second;
-    waited += std::max(0.0, one_way - forward) + std::max(0.0, one_way - (all - forward));
-  }
   return waited + std::max(0.0, data - all);
+}
+
+// Activations leave beside the forward and come back beside the backward; states come and leave at the same time,
+// beside their update.
+double exposed_copies(const DryStep& step, const DeviceRates& rates) {
+  if (rates.host_bytes_per_second == 0) return 0;
+  double forward = 0, update = 0, others = 0;
+  for (const DryCall& c : step.calls) {
+    double& kind = c.part.kind == ScopeKind::optimizer ? update : c.pass == ScopePass::forward ? forward : others;
+    kind += seconds_of(rates, c.slot, c.cost);
+  }
+  const double activations = static_cast<double>(step.host) / rates.host_bytes_per_second;
+  const double states = static_cast<double>(step.host_states) / rates.host_bytes_per_second;
+  return std::max(0.0, activations - forward) + std::max(0.0, activations - others) + std::max(0.0, states - update);
 }
 
 // ZeRO changes nothing where nobody shares the data.
@@ -120,15 +137,17 @@ std::optional<PlannedStep> plan_step(const PlanQuestion& q) {
   p.optimizer_states = step.optimizer_states;
   p.inside_step = step.plan.bytes;
   p.peak = step.peak();
+  p.host = step.host + step.host_states;
   Spent spent;
   for (const DryCall& c : step.calls) spent.add(q.rates, c);
   p.compute_seconds = spent.all();
-  p.exposed_seconds = exposed_seconds(step, q.rates);
+  const Exposed exposed{exposed_messages(step, q.rates), exposed_copies(step, q.rates)};
+  p.exposed_seconds = exposed.all();
   const double tokens = static_cast<double>(q.config.train.batch_size * q.config.model.context);
   p.tokens_per_second = tokens / p.seconds();
   p.mfu = p.tokens_per_second * flops_per_token(q.config.model) / (q.rates.peak_flops * q.world);
   p.layout = q.world == 1 ? "1 process" : layout.text();
-  p.limit = spent.most(p.exposed_seconds);
+  p.limit = spent.most(exposed);
   return p;
 }
 

@@ -7,7 +7,6 @@
 #include "comm/run_phase.h"
 #include "engine/devices.h"
 #include "kernels/elementwise.h"
-#include "optim/kinds.h"
 
 namespace ring {
 namespace {
@@ -25,8 +24,8 @@ T make_lasting(const std::function<T()>& make) {
   } catch (const OutOfMemory& e) {
     throw OutOfMemory(e.facts,
                       "The model itself does not fit: take fewer model.layers or a smaller model.width, share it among "
-                      "processes with parallel.zero or parallel.tp, or, on a GPU, set optimizer.master, .moments and "
-                      ".gradients to bf16");
+                      "processes with parallel.zero or parallel.tp, or, on a GPU, set optimizer.offload to states or "
+                      "all, or optimizer.master, .moments and .gradients to bf16");
   }
 }
 
@@ -62,7 +61,7 @@ Parallelized TrainStep::parallelized() {
 std::unique_ptr<Optimizer> TrainStep::make_optimizer() {
   return make_lasting<std::unique_ptr<Optimizer>>([&] {
     const ScopeGuard scope(*ctx_.scopes, {ScopeKind::optimizer_states});
-    return optimizer_kind(config_.optimizer).make(config_.optimizer, parallel_.data->shard(), config_.run.seed, ctx_);
+    return std::make_unique<Optimizer>(config_.optimizer, parallel_.data->shard(), config_.run.seed, ctx_);
   });
 }
 
@@ -88,10 +87,10 @@ void TrainStep::allocate_inputs() {
 }
 
 std::string TrainStep::lasting_memory() const {
-  std::size_t states = 0;
-  for (const OptimizerState& s : optimizer_->states()) states += s.buffer.flat.bytes();
+  const std::size_t host = optimizer_->host_bytes();
   return str("weights ", bytes_text(parallel_.data->weight_bytes()), ", gradients ",
-             bytes_text(parallel_.data->gradient_bytes()), ", optimizer states ", bytes_text(states));
+             bytes_text(parallel_.data->gradient_bytes()), ", ", host ? "staging of " : "", "optimizer states ",
+             bytes_text(optimizer_->device_bytes()), host ? str("; on the host ", bytes_text(host)) : "");
 }
 
 void TrainStep::load(const std::vector<Batch>& batches) {
@@ -132,6 +131,7 @@ void TrainStep::micro_step(std::size_t index) {
 
 void TrainStep::compute() {
   parallel_.data->start_step();
+  optimizer_->begin_step();
   fill_zero(loss_, ctx_.stream);
   for (std::size_t i = 0; i < micro_batches(); ++i) micro_step(i);
   enter(RunPhase::reduce);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/host_tensor.h"
 #include "core/philox.h"
 #include "kernels/elementwise.h"
 
@@ -28,6 +29,11 @@ void initialise_range(const Tensor& value, const LogicalParam& part, std::int64_
 void initialise(const Tensor& value, const LogicalParam& part, std::int64_t first, std::uint64_t seed,
                 const ExecContext& ctx) {
   if (value.numel() == 0) return;
+  if (value.device() != ctx.stream.device()) {
+    const Tensor here = ctx.empty(value.shape(), value.dtype(), Lifetime::run);
+    initialise(here, part, first, seed, ctx);
+    return copy(value, here, ctx.stream);
+  }
   const bool matrix = part.whole.size() == 2;
   const std::int64_t whole_columns = matrix ? part.whole[1] : 1, columns = matrix ? value.dim(1) : 1;
   const std::int64_t begin = (part.start[0] + first) * whole_columns, even = begin / 2 * 2;
@@ -41,6 +47,22 @@ void initialise(const Tensor& value, const LogicalParam& part, std::int64_t firs
                               whole.raw() + static_cast<std::size_t>(at) * element,
                               static_cast<std::size_t>(whole_columns) * element,
                               static_cast<std::size_t>(columns) * element, static_cast<std::size_t>(value.dim(0)));
+}
+
+Tensor make_master(std::int64_t size, const ParamTypes& types, const ExecContext& ctx) {
+  return types.master_on_host && types.copies() ? host_tensor({size}, types.master, ctx.stream)
+                                                : ctx.zeros({size}, types.master, Lifetime::run);
+}
+
+void copy_values(const Tensor& values, const Tensor& weights, const ExecContext& ctx) {
+  if (values.device() == ctx.stream.device()) return cast_kernel({values, weights}, ctx);
+  constexpr std::int64_t most = 1 << 24;  // elements on the device at a time
+  for (std::int64_t at = 0; at < values.numel(); at += most) {
+    const std::int64_t n = std::min(most, values.numel() - at);
+    const Tensor here = ctx.empty({n}, values.dtype(), Lifetime::run);
+    copy(here, values.narrow(0, at, n), ctx.stream);
+    cast_kernel({here, weights.narrow(0, at, n)}, ctx);
+  }
 }
 
 Tensor Param::part_of(const Tensor& flat, const LogicalParam& part) const {
@@ -130,8 +152,8 @@ void Parameters::lay_out() {
 
 void Parameters::allocate(const ExecContext& ctx, std::uint64_t seed, const ParamTypes& types) {
   lay_out();
-  values = ctx.zeros({size_}, types.master, Lifetime::run);
-  weights = types.weights == types.master ? values : ctx.zeros({size_}, types.weights, Lifetime::run);
+  values = make_master(size_, types, ctx);
+  weights = types.copies() ? ctx.zeros({size_}, types.weights, Lifetime::run) : values;
   if (types.trainable) gradients = ctx.zeros({size_}, types.gradients, Lifetime::run);
   for (Param* p : layout_) {
     const auto view = [p](const Tensor& flat) { return flat.narrow(0, p->offset, p->shape.numel()).view(p->shape); };
@@ -144,7 +166,7 @@ void Parameters::allocate(const ExecContext& ctx, std::uint64_t seed, const Para
 }
 
 void Parameters::refresh_weights(const ExecContext& ctx) const {
-  if (weights.raw() != values.raw()) cast_kernel({values, weights}, ctx);
+  if (weights.raw() != values.raw()) copy_values(values, weights, ctx);
 }
 
 void Parameters::start_step() {

@@ -61,6 +61,9 @@ struct ParamTypes {
   DType weights = DType::f32;    // what kernels read
   DType gradients = DType::f32;  // the flat buffer that backward adds to
   bool trainable = true;         // false: no gradients
+  bool master_on_host = false;   // the master copy lives in host memory, where there is one
+
+  bool copies() const { return weights != master; }
 };
 
 class Parameters {
@@ -111,6 +114,11 @@ class Parameters {
 // Fills rows of a logical parameter with their initial values: `value` [rows] or [rows, columns] holds those from
 // `first` on, counted in what this process holds of it.
 void initialise(const Tensor& value, const LogicalParam&, std::int64_t first, std::uint64_t seed, const ExecContext&);
+
+// A master copy [size] of zeros, where `types` says. OutOfMemory.
+Tensor make_master(std::int64_t size, const ParamTypes&, const ExecContext&);
+// weights = values, in their type. The values may be in host memory.
+void copy_values(const Tensor& values, const Tensor& weights, const ExecContext&);
 
 // Adds parameters below a dotted prefix.
 struct ParamPrefix {

@@ -6,37 +6,24 @@
 namespace ring {
 namespace {
 
-class AdamWOptimizer final : public Optimizer {
+class AdamWRule final : public UpdateRule {
  public:
-  AdamWOptimizer(const OptimizerConfig& config, const OwnedShard& shard, std::uint64_t seed, const ExecContext& ctx)
-      : m_(shard.shard(ctx.zeros({shard.size}, config.moments, Lifetime::run))),
-        v_(shard.shard(ctx.zeros({shard.size}, config.moments, Lifetime::run))),
-        shard_(shard),
-        ranges_(shard.ranges()),
-        config_(config),
-        seed_(seed) {}
+  AdamWRule(const OptimizerConfig& config, std::uint64_t seed) : config_(config), seed_(seed) {}
 
-  void update(const Tensor& step, const ExecContext& ctx) override {
-    for (const UpdateRange& range : ranges_) adamw_kernel(arguments(range, step), ctx);
-  }
-  std::vector<OptimizerState> states() const override { return {{"m", m_}, {"v", v_}}; }
-
- private:
-  AdamW arguments(const UpdateRange& range, const Tensor& step) const {
-    AdamW a{range.of(shard_.values), range.of(shard_.gradients), range.of(m_), range.of(v_), step};
+  std::vector<StateKind> states() const override { return {{"m", config_.moments}, {"v", config_.moments}}; }
+  void update(const ParameterUpdate& u, const ExecContext& ctx) const override {
+    AdamW a{u.values, u.gradients, u.states[0], u.states[1], u.step};
     a.beta1 = static_cast<float>(config_.beta1);
     a.beta2 = static_cast<float>(config_.beta2);
     a.eps = static_cast<float>(config_.eps);
-    a.weight_decay = range.decay ? static_cast<float>(config_.weight_decay) : 0;
-    if (shard_.copies()) a.weights = range.of(shard_.weights);
+    a.weight_decay = u.decay ? static_cast<float>(config_.weight_decay) : 0;
+    a.weights = u.weights;
     a.site = {.seed = seed_, .site = site_of("adamw.rounding")};
-    a.first_element = range.first.offset;
-    return a;
+    a.first_element = u.first_element;
+    adamw_kernel(a, ctx);
   }
 
-  FlatBuffer m_, v_;  // moments
-  const OwnedShard& shard_;
-  std::vector<UpdateRange> ranges_;
+ private:
   OptimizerConfig config_;
   std::uint64_t seed_;
 };
@@ -44,9 +31,7 @@ class AdamWOptimizer final : public Optimizer {
 }  // namespace
 
 OptimizerKind adamw() {
-  return {.make = [](const OptimizerConfig& config, const OwnedShard& shard, std::uint64_t seed,
-                     const ExecContext& ctx) { return std::make_unique<AdamWOptimizer>(config, shard, seed, ctx); },
-          .state_bytes = [](const OptimizerConfig& config) { return 2 * size_of(config.moments); }};
+  return [](const OptimizerConfig& config, std::uint64_t seed) { return std::make_unique<AdamWRule>(config, seed); };
 }
 
 }  // namespace ring

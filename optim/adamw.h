@@ -1,7 +1,7 @@
 #pragma once
-// AdamW (Loshchilov and Hutter 2019): one kernel call for each range that is updated alike.
+// AdamW (Loshchilov and Hutter 2019): one kernel call for each update.
 
-#include "optim/optimizer.h"
+#include "optim/update_rule.h"
 
 namespace ring {
 

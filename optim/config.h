@@ -10,6 +10,10 @@
 
 namespace ring {
 
+// What lives in host memory between the updates: nothing, the optimizer's states, or also the values that it updates,
+// where kernels read a copy of them in another type.
+enum class StateOffload : std::uint8_t { none, states, all };
+
 struct OptimizerConfig {
   std::string kind = "adamw";
   double lr = 1e-3;
@@ -17,6 +21,8 @@ struct OptimizerConfig {
   double weight_decay = 0.1;
   double clip = 1.0;
   DType master = DType::f32, moments = DType::f32, gradients = DType::f32;
+  StateOffload offload = StateOffload::none;
+  std::int64_t offload_chunk_bytes = std::int64_t{64} << 20;
   void fields(Fields&);
 };
 

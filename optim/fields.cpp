@@ -5,6 +5,10 @@
 
 namespace ring {
 
+namespace {
+constexpr std::int64_t kMostChunkBytes = std::int64_t{1} << 40;
+}  // namespace
+
 void OptimizerConfig::fields(Fields& f) {
   Choices<std::string> kinds;
   for (const auto& [name, kind] : optimizer_kinds()) kinds.names.emplace_back(name, name);
@@ -19,6 +23,14 @@ void OptimizerConfig::fields(Fields& f) {
   f("master", master, "type of the weights that are updated; bf16 (GPUs) rounds stochastically", types);
   f("moments", moments, "type of both moments; bf16 (GPUs) rounds stochastically", types);
   f("gradients", gradients, "type of the gradient buffers; bf16: GPUs only", types);
+  f("offload", offload,
+    "what is kept in host memory and comes to the device for its update alone, with the same bits: none; states, the "
+    "moments; all, also the master values, where kernels read a copy of them (optimizer.master fp32, "
+    "train.precision bf16)",
+    choices<StateOffload>(
+        {{"none", StateOffload::none}, {"states", StateOffload::states}, {"all", StateOffload::all}}));
+  f("offload_chunk_bytes", offload_chunk_bytes,
+    "with offload: how much travels at a time; the device holds three such chunks", in_range(1024, kMostChunkBytes));
 }
 
 void ScheduleConfig::fields(Fields& f) {

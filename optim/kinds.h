@@ -4,7 +4,7 @@
 #include <map>
 #include <string>
 
-#include "optim/optimizer.h"
+#include "optim/update_rule.h"
 
 namespace ring {
 

@@ -50,10 +50,10 @@ void DataParallel::allocate_sharded(const ParamTypes& types, std::uint64_t seed)
   shard_.slice = params.slice();
   shard_.pieces = pieces_of_rank(plan_, comm_.rank());
   shard_.size = shard_size(plan_, comm_.rank());
-  const bool all_weights = zero_ < 3, copies = types.weights != types.master;
+  const bool all_weights = zero_ < 3;
   shard_.weights = {ctx_.zeros({all_weights ? params.size() : shard_.size}, types.weights, Lifetime::run), all_weights};
   shard_.values = shard_.weights;
-  if (copies) shard_.values = shard_.shard(ctx_.zeros({shard_.size}, types.master, Lifetime::run));
+  if (types.copies()) shard_.values = shard_.shard(make_master(shard_.size, types, ctx_));
   if (all_weights) {
     for (Param* p : params.layout()) p->var.value = in_flat(*p, shard_.weights.flat);
     source_ = std::make_unique<WeightBroadcast>(comm_, units_, shard_.weights.flat);
@@ -135,7 +135,8 @@ void DataParallel::after_backward(const ScopeId& scope) {
 }
 
 std::size_t DataParallel::weight_bytes() const {
-  return shard_.weights.flat.bytes() + (shard_.copies() ? shard_.values.flat.bytes() : 0) +
+  const bool master_here = shard_.copies() && shard_.values.flat.device() == ctx_.stream.device();
+  return shard_.weights.flat.bytes() + (master_here ? shard_.values.flat.bytes() : 0) +
          (source_ ? source_->bytes() : 0);
 }
 

@@ -39,7 +39,7 @@ class DataParallel final : public ScopeListener {
   const OwnedShard& shard() const { return shard_; }
   bool sharded() const { return zero_ > 0; }             // the shard is a part of the whole
   double wait_seconds() const { return wait_seconds_; }  // the host's for other ranks, since start_step()
-  std::size_t weight_bytes() const;                      // in this process, the master values included
+  std::size_t weight_bytes() const;  // on the device of this process, with the master values if they are there
   std::size_t gradient_bytes() const;
 
   void enter(const ScopeId&, ScopePass) override;

@@ -1,9 +1,19 @@
 #include "parallel/owned_shard.h"
 
-#include "kernels/elementwise.h"
+#include <algorithm>
+
 #include "parallel/ordered_sum.h"
 
 namespace ring {
+
+UpdateRange UpdateRange::within(std::int64_t begin, std::int64_t n) const {
+  const std::int64_t here = first.shard_offset, from = std::max(here, begin), to = std::min(here + numel, begin + n);
+  UpdateRange part = *this;
+  part.numel = std::max<std::int64_t>(0, to - from);
+  part.first.offset += from - here;
+  part.first.shard_offset = from;
+  return part;
+}
 
 std::vector<UpdateRange> OwnedShard::ranges() const {
   std::vector<UpdateRange> out;
@@ -39,7 +49,7 @@ void OwnedShard::initialise(std::uint64_t seed, const ExecContext& ctx) const {
 
 void OwnedShard::refresh_weights(const ExecContext& ctx) const {
   if (!copies()) return;
-  for (const UpdateRange& range : ranges()) cast_kernel({range.of(values), range.of(weights)}, ctx);
+  for (const UpdateRange& range : ranges()) copy_values(range.of(values), range.of(weights), ctx);
 }
 
 void sum_replicated(const OwnedShard& shard, Communicator& slices, const ExecContext& ctx) {

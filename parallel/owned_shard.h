@@ -21,6 +21,8 @@ struct UpdateRange {
   bool decay = false;
   bool cut = false;  // tensor parallelism: other slices hold other parts; otherwise each slice holds the same
   Tensor of(const FlatBuffer& b) const { return b.flat.narrow(0, b.place(first), numel); }
+  // What of it lies in elements [begin, begin + n) of the shard; numel = 0: nothing.
+  UpdateRange within(std::int64_t begin, std::int64_t n) const;
 };
 
 struct OwnedShard {

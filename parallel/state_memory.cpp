@@ -22,6 +22,7 @@ StateMemory state_memory(Decoder& model, int zero, int ranks, int rank, const Pa
   m.weights = bytes(shared == 3 ? own : all, types.weights);
   if (types.weights != types.master) m.master = bytes(own, types.master);
   if (!types.trainable) return m;
+  m.owned = own;
   m.gradients = bytes(shared >= 2 ? own : all, types.gradients);
   m.optimizer_states = static_cast<std::uint64_t>(own) * state_bytes;
   m.snapshot = bytes(own, types.master) + m.optimizer_states;

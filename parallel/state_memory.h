@@ -16,12 +16,16 @@ struct StateMemory {
   std::uint64_t weight_buffers = 0;    // ZeRO-3: for units of weights while they are gathered
   std::uint64_t gradient_buffers = 0;  // ZeRO-2 and 3: for units of gradients until they are summed
   std::uint64_t snapshot = 0;          // in host memory: what checkpoints are written from
+  std::uint64_t staging = 0;           // for states that live in host memory, on their way to the device and back
+  std::int64_t owned = 0;              // elements that this process updates
   std::uint64_t buffers() const { return weight_buffers + gradient_buffers; }
-  std::uint64_t total() const { return weights + master + gradients + optimizer_states + buffers() + snapshot; }
+  std::uint64_t total() const {
+    return weights + master + gradients + optimizer_states + buffers() + snapshot + staging;
+  }
 };
 
 // model: declared, not allocated; it gets its layout. ranks: that share the data (dp x cp), of which this is `rank`.
-// state_bytes: of the optimizer's states, for each element that a rank owns.
+// state_bytes: of the optimizer's states, for each element that a rank owns. Nothing is in host memory (staging = 0).
 StateMemory state_memory(Decoder& model, int zero, int ranks, int rank, const ParamTypes&, std::uint64_t state_bytes);
 
 }  // namespace ring

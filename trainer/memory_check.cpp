@@ -13,7 +13,7 @@
 #include "core/log.h"
 #include "core/storage.h"
 #include "engine/devices.h"
-#include "optim/kinds.h"
+#include "optim/optimizer.h"
 #include "parallel/parallelize.h"
 
 namespace ring {
@@ -28,6 +28,7 @@ std::string kinds_text(const StateMemory& m) {
   add("master copies", m.master);
   add("gradients", m.gradients);
   add("optimizer states", m.optimizer_states);
+  add("their chunks on the way from the host", m.staging);
   add("buffers of parallel.zero", m.buffers());
   add("copies for checkpoints", m.snapshot);
   return text;
@@ -48,8 +49,10 @@ StateMemory memory_of(const Config& c, Mesh& mesh, std::int64_t zero) {
   Decoder model(c.model, vocab_padding(backend_of(c.run.device)));
   parallelize_tensor(model, {mesh.coord("tp"), mesh.degree("tp")});
   const Communicator& data = mesh.group(kDataAxes);
-  return state_memory(model, static_cast<int>(zero), data.size(), data.rank(), param_types(c),
-                      optimizer_kind(c.optimizer).state_bytes(c.optimizer));
+  StateMemory m =
+      state_memory(model, static_cast<int>(zero), data.size(), data.rank(), param_types(c), state_bytes(c.optimizer));
+  m.staging = staging_bytes(c.optimizer, m.owned, m.master > 0);
+  return m;
 }
 
 // Processes on one host share its memory, and each GPU has its own.
@@ -70,23 +73,29 @@ MemoryNeed gather_need(const StateMemory& own, Device device, Mesh& mesh) {
   return need;
 }
 
-// A GPU holds everything but the copy for checkpoints, which lies in the host's memory.
-StateMemory on_device(StateMemory own, Device device) {
-  if (device.backend != Backend::cpu) own.snapshot = 0;
-  return own;
+// What lies in the host's memory beside a GPU's: the copy for checkpoints, and states that were sent there.
+StateMemory beside_device(const StateMemory& own, StateOffload offload, Device device) {
+  StateMemory host;
+  if (device.backend == Backend::cpu) return host;
+  host.snapshot = own.snapshot;
+  if (offload != StateOffload::none) host.optimizer_states = own.optimizer_states;
+  if (offload == StateOffload::all) host.master = own.master;
+  return host;
 }
 
-StateMemory beside_device(const StateMemory& own, Device device) {
-  StateMemory host;
-  if (device.backend != Backend::cpu) host.snapshot = own.snapshot;
-  return host;
+StateMemory on_device(StateMemory own, StateOffload offload, Device device) {
+  const StateMemory host = beside_device(own, offload, device);
+  own.snapshot -= host.snapshot;
+  own.optimizer_states -= host.optimizer_states;
+  own.master -= host.master;
+  return own;
 }
 
 // Names the first level that shares enough for the run to fit.
 std::string zero_advice(const Config& c, Mesh& mesh, int processes, const std::vector<MemoryBound>& bounds) {
   if (mesh.group(kDataAxes).size() == 1) return "";
   for (std::int64_t zero = c.parallel.zero + 1; zero <= 3; ++zero) {
-    StateMemory own = on_device(memory_of(c, mesh, zero), device_of(c, mesh));
+    StateMemory own = on_device(memory_of(c, mesh, zero), c.optimizer.offload, device_of(c, mesh));
     own.snapshot = 0;  // which a run can do without
     const std::uint64_t here = own.total() * static_cast<std::uint64_t>(processes);
     if (shortage({own, here, processes}, bounds).empty())
@@ -100,6 +109,8 @@ std::string advice(const Config& c, Mesh& mesh, int processes, const std::vector
   std::string text = zero_advice(c, mesh, processes, bounds);
   if (gpu && c.train.precision == PrecisionChoice::bf16 && c.optimizer.moments == DType::f32)
     text += "keep states in bf16 (optimizer.master, .moments, .gradients), ";
+  if (gpu && c.optimizer.offload == StateOffload::none)
+    text += "keep states in the host's memory (optimizer.offload: states, or all), ";
   if (text.empty())
     text = str("share it among more ", gpu ? "GPUs" : "machines",
                " (ringmaster launch with parallel.zero or parallel.tp), ");
@@ -154,8 +165,9 @@ StateMemory with_copies(StateMemory m, const Saving& saving, const MemoryTier* t
 std::string problem_of(const Config& c, const StateMemory& all, Mesh& mesh) {
   const Device device = device_of(c, mesh);
   const std::vector<MemoryBound> bounds = bounds_of(device);
-  const MemoryNeed need = gather_need(on_device(all, device), device, mesh);
-  const MemoryNeed host = gather_need(beside_device(all, device), Device{}, mesh);
+  const StateOffload offload = c.optimizer.offload;
+  const MemoryNeed need = gather_need(on_device(all, offload, device), device, mesh);
+  const MemoryNeed host = gather_need(beside_device(all, offload, device), Device{}, mesh);
   std::string problem = facts_of_shortage(need, bounds);
   if (!problem.empty()) problem += ". " + advice(c, mesh, need.processes, bounds);
   if (problem.empty() && !(problem = facts_of_shortage(host, memory_bounds())).empty())
@@ -202,14 +214,15 @@ Saving check_memory(const Config& c, Mesh& mesh, const MemoryTier* tier) {
 
 namespace {
 
-// This process's share of the bytes that nobody uses, without what it will take for copies of the state.
+// This process's share of the bytes that nobody uses, without what it will take for states and copies of them.
 std::uint64_t free_share(const Config& c, Mesh& mesh) {
   const auto processes = static_cast<std::uint64_t>(gather_need({}, Device{}, mesh).processes);
   std::uint64_t share = std::numeric_limits<std::uint64_t>::max();
   for (const MemoryBound& b : memory_bounds()) share = std::min(share, b.available / (b.of_process ? 1 : processes));
-  const std::uint64_t copies =
-      with_copies(memory_of(c, mesh, c.parallel.zero), saving_of(c.checkpoint), nullptr).snapshot;
-  return share - std::min(share, copies);
+  const StateMemory all = with_copies(memory_of(c, mesh, c.parallel.zero), saving_of(c.checkpoint), nullptr);
+  StateMemory taken = beside_device(all, c.optimizer.offload, device_of(c, mesh));
+  taken.snapshot = all.snapshot;
+  return share - std::min(share, taken.total());
 }
 
 }  // namespace

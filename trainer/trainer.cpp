@@ -103,11 +103,12 @@ void Trainer::launch() {
       return launch_step();
     } catch (const OutOfMemory& e) {
       if (mesh_.world() == 1 && tighten(e)) continue;
-      throw OutOfMemory(e.facts,
-                        "Lower train.micro_batch or model.context, set train.recompute to auto with a "
-                        "train.memory_budget, or to block, or train.activation_offload: true, share the model or its "
-                        "sequences among more processes "
-                        "(parallel), or, on a GPU, set optimizer.moments to bf16");
+      throw OutOfMemory(
+          e.facts,
+          "Lower train.micro_batch or model.context, set train.recompute to auto with a "
+          "train.memory_budget, or to block, or train.activation_offload: true, share the model or its "
+          "sequences among more processes "
+          "(parallel), or, on a GPU, set optimizer.offload to states or all, or optimizer.moments to bf16");
     }
 }
 

@@ -9,6 +9,7 @@
 #include "bench/step.h"
 #include "core/fields.h"
 #include "core/step_arena.h"
+#include "engine/resolve.h"
 
 namespace ring {
 namespace {
@@ -54,8 +55,35 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{"grouped", {"model.kv_heads=1"}}, Case{"large_vocabulary", {"model.vocab_size=20000"}},
                     Case{"window", {"model.attention.kind=window", "model.attention.window=64"}},
                     Case{"attention_again", {"train.recompute=attention"}}, Case{"mlp_again", {"train.recompute=mlp"}},
+                    Case{"states_on_the_host", {"optimizer.offload=states"}},
+                    Case{"in_small_chunks", {"optimizer.offload=states", "optimizer.offload_chunk_bytes=1e5"}},
                     Case{"block_again", {"train.recompute=block"}}, Case{"two_threads", {"run.threads=2"}}),
     [](const auto& info) { return std::string(info.param.name); });
+
+// On a GPU, which is not here: bf16 weights [2 bytes], with masters [4] and both moments [8] on the device or not.
+TEST(DryStep, StatesOnTheHostLeaveTheDevice) {
+  Config c = config_of({"run.device=cuda", "optimizer.offload_chunk_bytes=1048576"});
+  c.model.vocab_size = 500;
+  const auto dry = [&](StateOffload offload) {
+    c.optimizer.offload = offload;
+    const Config resolved = resolve_config(c, 500, 1, Backend::cuda, false);
+    return dry_step(resolved, 1, ActivationPlan::uniform(c.model.layers, Recompute::none, false));
+  };
+  const DryStep none = dry(StateOffload::none), states = dry(StateOffload::states), all = dry(StateOffload::all);
+  const std::size_t n = none.optimizer_states / 8, stages = 3;
+  EXPECT_GT(n, 1'000'000u);
+  EXPECT_EQ(none.weights, 6 * n);
+  EXPECT_EQ(none.host_states, 0u);
+  EXPECT_EQ(states.host_states, 8 * n);
+  EXPECT_EQ(states.optimizer_states, stages << 20);
+  EXPECT_EQ(none.lasting - states.lasting, 8 * n - (stages << 20));
+  EXPECT_EQ(all.host_states, 12 * n);
+  EXPECT_EQ(all.weights, 2 * n);
+  EXPECT_LE(all.optimizer_states, stages << 20);
+  EXPECT_GT(all.optimizer_states, (stages << 20) * 999 / 1000);  // 12 does not divide a chunk
+  EXPECT_EQ(none.lasting - all.lasting, 12 * n - all.optimizer_states);
+  for (const DryStep* d : {&states, &all}) EXPECT_EQ(d->plan.bytes, none.plan.bytes);
+}
 
 // Losses of the first steps, and the peak of all memory.
 std::pair<std::vector<double>, std::size_t> losses_within(const Config& config) {

@@ -121,6 +121,34 @@ TEST_F(GpuTraining, OffloadedActivationsGiveTheSameBits) {
     }
 }
 
+TEST_F(GpuTraining, OffloadedStatesGiveTheSameBits) {
+  for (const char* precision : {"train.precision=bf16", "train.precision=fp32"}) {
+    train({precision});
+    const Result here = train({precision, "train.cuda_graph=off"});
+    for (const char* offload : {"optimizer.offload=states", "optimizer.offload=all"})
+      for (const char* chunk : {"optimizer.offload_chunk_bytes=100000", "optimizer.offload_chunk_bytes=67108864"})
+        for (const bool graph : {false, true}) {
+          const Result away =
+              train({precision, offload, chunk, graph ? "train.cuda_graph=on" : "train.cuda_graph=off"});
+          EXPECT_EQ(here, away) << precision << ", " << offload << ", " << chunk << ", graph " << graph;
+          EXPECT_EQ(away.waits, 0u);
+          EXPECT_EQ(away.replayed, graph);
+        }
+  }
+}
+
+TEST_F(GpuTraining, OffloadedStatesInBf16GiveTheSameBits) {
+  const std::vector<std::string> types = {"optimizer.moments=bf16", "optimizer.gradients=bf16"};
+  for (const char* master : {"optimizer.master=fp32", "optimizer.master=bf16"}) {
+    std::vector<std::string> how = types;
+    how.emplace_back(master);
+    train(how);
+    const Result here = train(how);
+    how.insert(how.end(), {"optimizer.offload=all", "optimizer.offload_chunk_bytes=50000"});
+    EXPECT_EQ(here, train(how)) << master;
+  }
+}
+
 // The precisions and state types are different arithmetic of the same training.
 TEST_F(GpuTraining, PrecisionsAgree) {
   const Result exact = train({"train.precision=fp32"});

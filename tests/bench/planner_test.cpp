@@ -58,6 +58,24 @@ TEST(Planner, ZeroSharesStates) {
   EXPECT_LT(states[3], states[0] / 2);
 }
 
+// Bytes on the host, beside them what travels, and the time that no update hides.
+TEST(Planner, StatesOnTheHostSaveMemoryAndTakeTime) {
+  PlanQuestion q = question("h100");
+  const auto here = plan_step(q);
+  q.config.optimizer.offload = StateOffload::all;
+  const auto away = plan_step(q);
+  ASSERT_TRUE(here && away);
+  EXPECT_EQ(here->host, 0u);
+  EXPECT_EQ(away->host, here->optimizer_states / 8 * 12);
+  const std::size_t staging = std::size_t{3} * (64 << 20);
+  EXPECT_LE(away->lasting, here->lasting - away->host + staging);
+  const double one_way = static_cast<double>(away->host) / q.rates.host_bytes_per_second;
+  EXPECT_LT(away->seconds(), here->seconds() + one_way);
+  EXPECT_GT(away->seconds(), here->seconds() + 0.9 * one_way);
+  q.budget = away->peak;
+  EXPECT_FALSE(plan_step(question("h100")).value().peak <= q.budget);
+}
+
 TEST(Planner, ShortMemoryTakesTimeAndThenNothingFits) {
   PlanQuestion q = question("h100");
   const auto roomy = plan_step(q);

@@ -73,8 +73,16 @@ void expect_planned_steps(Config config) {
         << phase;
 }
 
+// With states that travel in some twenty chunks.
+Config state_offloading_model(DeviceChoice device) {
+  Config c = small_model(device);
+  c.optimizer.offload = StateOffload::all;
+  c.optimizer.offload_chunk_bytes = 100'000;
+  return c;
+}
+
 void expect_planned_steps(DeviceChoice device) {
-  for (Config config : {small_model(device), offloading_model(device)})
+  for (Config config : {small_model(device), offloading_model(device), state_offloading_model(device)})
     for (const RecomputeChoice r :
          {RecomputeChoice::none, RecomputeChoice::attention, RecomputeChoice::mlp, RecomputeChoice::block}) {
       config.train.recompute = r;

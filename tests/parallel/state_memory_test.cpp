@@ -5,6 +5,7 @@
 
 #include "core/fields.h"
 #include "engine/devices.h"
+#include "optim/optimizer.h"
 #include "parallel/parallelize.h"
 #include "tests/parallel/training.h"
 #include "tests/trainer/tiny.h"
@@ -38,6 +39,30 @@ TEST(DistStateMemory, IsForeseenForEveryWayOfSharing) {
         const std::string where = str("zero ", zero, " tp ", tp, " rank ", rank);
         EXPECT_EQ(text_of(foreseen), run.memory[static_cast<std::size_t>(rank)]) << where;
         EXPECT_EQ(foreseen.snapshot, run.state_bytes[static_cast<std::size_t>(rank)]) << where;
+      }
+    }
+}
+
+// Where optimizer.offload sends states to the host, chunks of them are what is left.
+TEST(DistStateMemory, KnowsWhatStatesOnTheHostTakeOnTheirWay) {
+  for (const int ranks : {1, 2})
+    for (const int bytes : {10'000, 1 << 26}) {
+      TrainingOptions options;
+      options.ranks = ranks;
+      options.steps = 1;
+      options.overrides = {"parallel.zero=1", "optimizer.offload=states", str("optimizer.offload_chunk_bytes=", bytes)};
+      const Training run = train_on_ranks(options);
+      ASSERT_EQ(run.errors, "");
+      Config config = tiny_config();
+      config.data.path = "any";
+      override_config(config, options.overrides);
+      for (int rank = 0; rank < ranks; ++rank) {
+        Decoder model(config.model, vocab_padding(Backend::cpu));
+        const StateMemory m = state_memory(model, 1, ranks, rank, {}, state_bytes(config.optimizer));
+        const std::string text = run.memory[static_cast<std::size_t>(rank)];
+        EXPECT_EQ(text.substr(text.find("staging")),
+                  str("staging of optimizer states ", bytes_text(staging_bytes(config.optimizer, m.owned, false)),
+                      "; on the host ", bytes_text(m.optimizer_states)));
       }
     }
 }

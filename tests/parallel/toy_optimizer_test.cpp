@@ -17,35 +17,23 @@ namespace ring::test {
 namespace {
 
 // u = 0.9 u + clip g; w = w - lr u
-class Momentum final : public Optimizer {
+class Momentum final : public UpdateRule {
  public:
-  Momentum(const OwnedShard& shard, const ExecContext& ctx)
-      : u_(shard.shard(ctx.zeros({shard.size}, DType::f32, Lifetime::run))), shard_(shard), ranges_(shard.ranges()) {}
-
-  void update(const Tensor& step, const ExecContext& ctx) override {
-    if (!ctx.stream.impl().computes()) return;                             // planned: there are no bytes to read
-    const StepState& s = *reinterpret_cast<const StepState*>(step.raw());  // on a CPU
+  std::vector<StateKind> states() const override { return {{"u"}}; }
+  void update(const ParameterUpdate& p, const ExecContext& ctx) const override {
+    if (!ctx.stream.impl().computes()) return;                               // planned: there are no bytes to read
+    const StepState& s = *reinterpret_cast<const StepState*>(p.step.raw());  // on a CPU
     if (!s.accepted) return;
-    for (const UpdateRange& range : ranges_) {
-      const Tensor u = range.of(u_), w = range.of(shard_.values);
-      axpby_kernel({range.of(shard_.gradients), u, u, s.clip, 0.9f}, ctx);
-      axpby_kernel({u, w, w, -s.lr, 1}, ctx);
-    }
+    const Tensor u = p.states[0];
+    axpby_kernel({p.gradients, u, u, s.clip, 0.9f}, ctx);
+    axpby_kernel({u, p.values, p.values, -s.lr, 1}, ctx);
   }
-  std::vector<OptimizerState> states() const override { return {{"u", u_}}; }
-
- private:
-  FlatBuffer u_;
-  const OwnedShard& shard_;
-  std::vector<UpdateRange> ranges_;
 };
 
 class DistToyOptimizer : public testing::Test {
  protected:
   void SetUp() override {
-    optimizer_kinds()["momentum"] = {[](const OptimizerConfig&, const OwnedShard& shard, std::uint64_t,
-                                        const ExecContext& ctx) { return std::make_unique<Momentum>(shard, ctx); },
-                                     [](const OptimizerConfig&) { return std::uint64_t{4}; }};
+    optimizer_kinds()["momentum"] = [](const OptimizerConfig&, std::uint64_t) { return std::make_unique<Momentum>(); };
   }
   void TearDown() override {
     optimizer_kinds().erase("momentum");
@@ -90,6 +78,14 @@ TEST_F(DistToyOptimizer, IsSharedLikeAnyOther) {
     ASSERT_EQ(shared.errors, "") << zero;
     EXPECT_LT(largest_difference(alone, shared), 1e-4) << zero;
   }
+}
+
+TEST_F(DistToyOptimizer, ItsStateMayLiveOnTheHost) {
+  const Training here = train_on_ranks(options(4));
+  const Training away = train_on_ranks(options(4, {"optimizer.offload=states", "optimizer.offload_chunk_bytes=10000"}));
+  ASSERT_EQ(here.errors + away.errors, "");
+  EXPECT_TRUE(same_bits(here, away));
+  EXPECT_NE(away.memory[0].find("on the host"), std::string::npos) << away.memory[0];
 }
 
 TEST_F(DistToyOptimizer, IsNamedWhereAnotherIsUnknown) {

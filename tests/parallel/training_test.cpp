@@ -59,7 +59,8 @@ TEST_F(DistTraining, ASnapshotIsWrittenWhileTheNextStepsRun) {
   options.steps_behind = 4;
   options.verify_order = true;
   for (const int zero : {0, 3}) {
-    options.overrides = {str("parallel.zero=", zero)};
+    options.overrides = {str("parallel.zero=", zero), zero ? "optimizer.offload=states" : "optimizer.offload=none",
+                         "optimizer.offload_chunk_bytes=10000"};
     options.save = (folder / std::to_string(zero)).string();
     const Training trained = train_on_ranks(options);
     ASSERT_EQ(trained.errors, "");

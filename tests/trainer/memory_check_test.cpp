@@ -5,10 +5,13 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 
 #include "core/check.h"
+#include "core/devices.h"
+#include "parallel/plan.h"
 #include "tests/trainer/tiny.h"
 
 namespace ring {
@@ -54,6 +57,33 @@ TEST(MemoryCheck, ProcessesShareTheMachineAndNotTheirOwnLimits) {
                {"8.00 GiB in the 2 processes of this machine", "(the machine)"});
   const std::string limited = shortage(need_of(3 * kGiB / 2, 1), {{"the machine", 80 * kGiB, 60 * kGiB, 0}, own});
   expect_parts(limited, {"in all 6.00 GiB", "5.00 GiB of 5.00 GiB (ulimit)"});
+}
+
+// No GPU is known here; what its states take of the host is compared with this machine's memory.
+TEST(MemoryCheck, StatesOnTheHostShareItsMemory) {
+  Config c = test::tiny_config();
+  c.checkpoint.mode = SaveMode::blocking;
+  c.run.device = DeviceChoice::cuda;
+  c.train.precision = PrecisionChoice::bf16;
+  const double machine = static_cast<double>(tightest(memory_bounds()).total);
+  c.model.width = 128 * static_cast<std::int64_t>(std::sqrt(machine / 5) / 128);  // an MLP of more elements than that
+  c.model.mlp_width = 4 * c.model.width;
+  c.model.layers = 1;
+  const auto mesh = mesh_of_one();
+  const auto problem = [&](StateOffload offload) -> std::string {
+    c.optimizer.offload = offload;
+    try {
+      check_memory(c, *mesh, nullptr);
+    } catch (const Error& e) {
+      return e.what();
+    }
+    return "";
+  };
+  if (!backend_available(Backend::cuda)) {
+    EXPECT_EQ(problem(StateOffload::none), "");
+  }
+  expect_parts(problem(StateOffload::states), {"cannot fit into memory: optimizer states", "parallel.zero"});
+  expect_parts(problem(StateOffload::all), {"cannot fit into memory: master copies", "optimizer states"});
 }
 
 // A small control group, as of a container, around a model of some megabytes.

@@ -63,6 +63,16 @@ class TrainerSnapshot : public testing::Test {
 
 TEST_F(TrainerSnapshot, IsOfTheStepBefore) { expect_of_the_step_before(tiny_config()); }
 
+Config with_states_on_the_host(Config config) {
+  config.optimizer.offload = StateOffload::all;
+  config.optimizer.offload_chunk_bytes = 100'000;
+  return config;
+}
+
+TEST_F(TrainerSnapshot, OfStatesOnTheHostIsOfTheStepBefore) {
+  expect_of_the_step_before(with_states_on_the_host(tiny_config()));
+}
+
 // So large that its copies take longer than a forward and a backward.
 class GpuTrainerSnapshot : public TrainerSnapshot {
  protected:
@@ -84,6 +94,13 @@ class GpuTrainerSnapshot : public TrainerSnapshot {
 
 TEST_F(GpuTrainerSnapshot, IsOfTheStepBefore) { expect_of_the_step_before(large(Switch::off)); }
 TEST_F(GpuTrainerSnapshot, IsOfTheStepBeforeAReplay) { expect_of_the_step_before(large(Switch::on)); }
+TEST_F(GpuTrainerSnapshot, OfStatesOnTheHostIsOfTheStepBefore) {
+  for (const Switch graph : {Switch::off, Switch::on}) {
+    Config config = with_states_on_the_host(large(graph));
+    config.optimizer.offload_chunk_bytes = 10'000'000;
+    expect_of_the_step_before(config);
+  }
+}
 
 }  // namespace
 }  // namespace ring::test

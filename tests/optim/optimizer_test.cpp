@@ -1,0 +1,172 @@
+// The update over a shard: the same bits wherever the states, and values that kernels read a copy of, live.
+#include "optim/optimizer.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <vector>
+
+#include "core/step_state.h"
+#include "kernels/elementwise.h"
+#include "model/params.h"
+#include "optim/kinds.h"
+
+namespace ring::test {
+namespace {
+
+// v = v / 2 + g; w = w - lr v, and its copy in the type of the weights.
+class Halves final : public UpdateRule {
+ public:
+  std::vector<StateKind> states() const override { return {{"v"}}; }
+  void update(const ParameterUpdate& u, const ExecContext& ctx) const override {
+    const StepState& s = *reinterpret_cast<const StepState*>(u.step.raw());
+    if (!s.accepted) return;
+    axpby_kernel({u.gradients, u.states[0], u.states[0], 1, 0.5f}, ctx);
+    axpby_kernel({u.states[0], u.values, u.values, -s.lr, 1}, ctx);
+    if (u.weights.defined()) cast_kernel({u.values, u.weights}, ctx);
+  }
+};
+
+// Gradients alone make new values.
+class Descent final : public UpdateRule {
+ public:
+  std::vector<StateKind> states() const override { return {}; }
+  void update(const ParameterUpdate& u, const ExecContext& ctx) const override {
+    axpby_kernel({u.gradients, u.values, u.values, -0.1f, 1}, ctx);
+  }
+};
+
+using Bytes = std::vector<std::uint8_t>;
+
+class OptimizerTest : public testing::Test {
+ protected:
+  OptimizerTest() {
+    optimizer_kinds()["halves"] = [](const OptimizerConfig&, std::uint64_t) { return std::make_unique<Halves>(); };
+    optimizer_kinds()["descent"] = [](const OptimizerConfig&, std::uint64_t) { return std::make_unique<Descent>(); };
+  }
+  ~OptimizerTest() override {
+    optimizer_kinds().erase("halves");
+    optimizer_kinds().erase("descent");
+  }
+
+  // Two vectors and three matrices, with gaps between them; no chunk below divides any.
+  struct Model {
+    Model(const ExecContext& ctx, const ParamTypes& types) {
+      const Init normal{Init::Kind::normal, 1};
+      params.add({{"a", 0, 37, normal}}, 0);
+      params.add({{"b", 0, 31, normal}}, 7);
+      params.add({{"c", 0, 5, normal}}, 0);
+      params.add({{"d", 0, 50, normal}}, 13);
+      params.add({{"e", 0, 3, normal}}, 3);
+      params.allocate(ctx, 5, types);
+      shard = own_everything(params);
+    }
+    Parameters params;
+    OwnedShard shard;
+  };
+
+  Tensor state(std::uint32_t step, bool accepted) const {
+    Tensor t = ctx.zeros({sizeof(StepState)}, DType::u8);
+    StepState s;
+    s.step = step, s.lr = 0.1f, s.clip = 0.5f, s.accepted = accepted;
+    std::memcpy(t.raw(), &s, sizeof s);
+    return t;
+  }
+  static void add_bytes(Bytes& all, const Tensor& t) {
+    const auto* const begin = reinterpret_cast<const std::uint8_t*>(t.raw());
+    all.insert(all.end(), begin, begin + t.bytes());
+  }
+  static Bytes bytes_of(const Model& m, const Optimizer& optimizer) {
+    Bytes all;
+    add_bytes(all, m.params.values);
+    add_bytes(all, m.params.weights);
+    for (const OptimizerState& s : optimizer.states()) add_bytes(all, s.buffer.flat);
+    return all;
+  }
+  void update(Model& m, Optimizer& optimizer, std::uint32_t step, bool accepted) const {
+    optimizer.begin_step();
+    float* const g = m.params.gradients.data<float>();
+    for (std::int64_t i = 0; i < m.params.size(); ++i) g[i] = static_cast<float>((i * 31 + step * 7) % 17) - 8;
+    optimizer.update(state(step, accepted), ctx);
+  }
+  // Bytes of everything after some steps, of which the third is not accepted.
+  Bytes trained(const OptimizerConfig& config, const ParamTypes& types) const {
+    Model m(ctx, types);
+    Optimizer optimizer(config, m.shard, 3, ctx);
+    for (std::uint32_t step = 0; step < 5; ++step) {
+      const Bytes before = bytes_of(m, optimizer);
+      update(m, optimizer, step, step != 2);
+      EXPECT_EQ(bytes_of(m, optimizer) == before, step == 2) << "step " << step;
+    }
+    return bytes_of(m, optimizer);
+  }
+
+  const ExecContext ctx{Stream::cpu(1)};
+  const ParamTypes plain{}, copied{.weights = DType::bf16};
+};
+
+TEST_F(OptimizerTest, WhereStatesLiveChangesNoBit) {
+  for (const auto& [kind, types] : {std::pair{"adamw", plain}, {"halves", plain}, {"halves", copied}}) {
+    OptimizerConfig config{.kind = kind};
+    const Bytes here = trained(config, types);
+    for (const StateOffload offload : {StateOffload::states, StateOffload::all})
+      for (const std::int64_t bytes : {64, 1024, 3000, 1 << 26}) {
+        config.offload = offload;
+        config.offload_chunk_bytes = bytes;
+        EXPECT_EQ(trained(config, types), here) << kind << ", chunks of " << bytes;
+      }
+  }
+}
+
+TEST_F(OptimizerTest, SaysWhatLivesWhere) {
+  for (const ParamTypes& types : {plain, copied})
+    for (const StateOffload offload : {StateOffload::none, StateOffload::states, StateOffload::all}) {
+      Model m(ctx, types);
+      const OptimizerConfig config{.kind = "adamw", .offload = offload, .offload_chunk_bytes = 1200};
+      const std::size_t before = ctx.stream.allocator()->stats().in_use;
+      const Optimizer optimizer(config, m.shard, 3, ctx);
+      EXPECT_EQ(ctx.stream.allocator()->stats().in_use - before, optimizer.device_bytes());
+      const auto n = static_cast<std::size_t>(m.params.size());
+      const bool values = offload == StateOffload::all && types.copies();
+      EXPECT_EQ(optimizer.state_bytes(), 8 * n);
+      EXPECT_EQ(optimizer.host_bytes(), offload == StateOffload::none ? 0 : (values ? 12 : 8) * n);
+      EXPECT_EQ(staging_bytes(config, m.params.size(), types.copies()),
+                offload == StateOffload::none ? 0 : optimizer.device_bytes());
+    }
+}
+
+TEST_F(OptimizerTest, MayHaveNoStates) {
+  OptimizerConfig config{.kind = "descent"};
+  Model here(ctx, plain), away(ctx, plain);
+  Optimizer a(config, here.shard, 3, ctx);
+  config.offload = StateOffload::all;
+  Optimizer b(config, away.shard, 3, ctx);
+  EXPECT_EQ(b.host_bytes() + b.device_bytes(), 0u);
+  EXPECT_EQ(staging_bytes(config, 1000, false), 0u);
+  update(here, a, 0, true);
+  update(away, b, 0, true);
+  EXPECT_EQ(bytes_of(away, b), bytes_of(here, a));
+  Model untouched(ctx, plain);
+  EXPECT_NE(bytes_of(untouched, a), bytes_of(here, a));
+}
+
+TEST(UpdateRange, IsCutAtBothEnds) {
+  const UpdateRange range{.first = {.offset = 1000, .shard_offset = 32}, .numel = 48};
+  const auto expect_part = [&](std::int64_t begin, std::int64_t n, std::int64_t at, std::int64_t numel) {
+    const UpdateRange part = range.within(begin, n);
+    EXPECT_EQ(part.numel, numel);
+    if (numel == 0) return;
+    EXPECT_EQ(part.first.shard_offset, at);
+    EXPECT_EQ(part.first.offset, 1000 + at - 32);
+  };
+  expect_part(0, 100, 32, 48);
+  expect_part(32, 48, 32, 48);
+  expect_part(48, 16, 48, 16);
+  expect_part(0, 48, 32, 16);
+  expect_part(64, 64, 64, 16);
+  expect_part(0, 32, 0, 0);
+  expect_part(80, 16, 0, 0);
+}
+
+}  // namespace
+}  // namespace ring::test

@@ -1,0 +1,101 @@
+// Optimizer states in host memory, in every layout: the same bits, also where a run goes on with another setting.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "comm/gloo/gloo.h"
+#include "core/check.h"
+#include "tests/parallel/training.h"
+
+namespace ring::test {
+namespace {
+
+struct Layout {
+  std::string name;
+  int ranks;
+  std::vector<std::string> overrides;
+};
+void PrintTo(const Layout& l, std::ostream* out) { *out << l.name; }
+
+const std::vector<Layout>& layouts() {
+  static const std::vector<Layout> all = {{"one", 1, {}},
+                                          {"dp", 2, {}},
+                                          {"zero1", 2, {"parallel.zero=1"}},
+                                          {"zero2", 2, {"parallel.zero=2"}},
+                                          {"zero3", 2, {"parallel.zero=3"}},
+                                          {"cp", 2, {"parallel.cp=2"}},
+                                          {"tp", 2, {"parallel.tp=2"}},
+                                          {"zero3_tp", 4, {"parallel.zero=3", "parallel.tp=2", "train.micro_batch=2"}}};
+  return all;
+}
+
+class DistStateOffload : public testing::TestWithParam<Layout> {
+ protected:
+  void SetUp() override {
+    if (GetParam().ranks > 1 && !gloo_available()) GTEST_SKIP() << "this build has no Gloo";
+  }
+  static Training train(const std::vector<std::string>& more) {
+    TrainingOptions o;
+    o.ranks = GetParam().ranks;
+    o.steps = 4;
+    o.overrides = GetParam().overrides;
+    o.overrides.insert(o.overrides.end(), more.begin(), more.end());
+    const Training t = train_on_ranks(o);
+    EXPECT_EQ(t.errors, "");
+    return t;
+  }
+};
+
+TEST_P(DistStateOffload, GivesTheSameBits) {
+  const Training here = train({});
+  for (const std::string& m : here.memory) EXPECT_EQ(m.find("on the host"), std::string::npos) << m;
+  for (const char* offload : {"states", "all"})
+    for (const int bytes : {1024, 10'000, 1 << 26}) {
+      const Training away = train({str("optimizer.offload=", offload), str("optimizer.offload_chunk_bytes=", bytes)});
+      EXPECT_TRUE(same_bits(here, away)) << offload << ", chunks of " << bytes;
+      for (const std::string& m : away.memory) EXPECT_NE(m.find("on the host"), std::string::npos) << m;
+    }
+}
+
+INSTANTIATE_TEST_SUITE_P(Layouts, DistStateOffload, testing::ValuesIn(layouts()),
+                         [](const auto& i) { return i.param.name; });
+
+class DistStateOffloadResume : public testing::Test {
+ protected:
+  ~DistStateOffloadResume() override { std::filesystem::remove_all(folder_); }
+  static Training train(int ranks, int steps, const std::string& offload, const std::string& load,
+                        const std::string& save) {
+    TrainingOptions o;
+    o.ranks = ranks;
+    o.steps = steps;
+    o.load = load;
+    o.save = save;
+    o.overrides = {"optimizer.offload=" + offload, "optimizer.offload_chunk_bytes=5000",
+                   str("parallel.zero=", ranks > 1 ? 2 : 0)};
+    const Training t = train_on_ranks(o);
+    EXPECT_EQ(t.errors, "");
+    return t;
+  }
+  const std::string folder_ =
+      (std::filesystem::temp_directory_path() / ("ringmaster-state-offload-" + std::to_string(getpid()))).string();
+};
+
+TEST_F(DistStateOffloadResume, GoesOnWithAnyOtherSetting) {
+  for (const int ranks : {1, 2}) {
+    if (ranks > 1 && !gloo_available()) continue;
+    const Training whole = train(ranks, 6, "none", "", "");
+    for (const std::string before : {"none", "states", "all"}) {
+      const std::string folder = str(folder_, "/", before, ranks);
+      const Training first = train(ranks, 3, before, "", folder);
+      for (const std::string after : {"none", "states", "all"}) {
+        const Training second = train(ranks, 3, after, first.checkpoint, "");
+        EXPECT_EQ(second.losses, std::vector<double>(whole.losses.begin() + 3, whole.losses.end()));
+        EXPECT_EQ(second.tensors, whole.tensors) << before << " to " << after << ", " << ranks << " ranks";
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace ring::test
