@@ -133,6 +133,19 @@ void add_field(std::vector<Field>& fields, Field field) {
   fields.push_back(std::move(field));
 }
 
+void add_word(Node& integer, const Word& word) {
+  RING_CHECK(integer.kind == Kind::integer, "'", word.name, "' is a word for an integer");
+  integer.choices.push_back(word.name);
+  integer.get = [word, get = integer.get]() -> Value {
+    const Value value = get();
+    return value == Value(word.value) ? Value(word.name) : value;
+  };
+  integer.set = [word, set = integer.set](const Value& v) {
+    if (v == Value(word.value)) return str("expected ", word.name, " for that");
+    return set(v == Value(word.name) ? Value(word.value) : v);
+  };
+}
+
 std::string integer_out_of_range(std::int64_t min, std::uint64_t max) {
   return str("must be in [", min, ", ", max, "]");
 }

@@ -15,6 +15,8 @@
 //     void validate(std::vector<std::string>& errors) const;  // optional: rules over several fields
 //   };
 //
+// An integer may have words for values outside of its range, such as word("auto", -1).
+//
 // A field is a bool, an integer, a double, a string, an enum (with choices), a std::optional of one of those, a struct
 // with fields(), or a std::vector of any of these but bool and optional. A number states both ends of the range that
 // all its uses can hold, and a list its longest length: a field that does not is a broken contract.
@@ -72,7 +74,7 @@ struct Node {
   Kind kind = Kind::section;
   // Scalars.
   bool optional = false;
-  std::vector<std::string> choices;
+  std::vector<std::string> choices;  // of an integer: its words
   std::function<Value()> get;
   std::function<std::string(const Value&)> set;  // returns what is wrong, empty when it was set
   long double holds_least = 0, holds_most = 0;   // numbers: what the C++ type can hold
@@ -117,6 +119,13 @@ Check check_text(std::string text, std::function<bool(const std::string&)> passe
 struct RankLocal {};
 constexpr RankLocal rank_local() { return {}; }
 
+// What an integer may be called that no check has to hold for.
+struct Word {
+  std::string name;
+  std::int64_t value;
+};
+inline Word word(const char* name, std::int64_t value) { return {name, value}; }
+
 template <class E>
 struct Choices {
   std::vector<std::pair<std::string, E>> names;
@@ -141,7 +150,7 @@ concept HasFields = requires(C& c, Fields& f) {
 // Collects the fields of one struct.
 class Fields {
  public:
-  // Rules: any number of Check, rank_local(), and for an enum one Choices of its type.
+  // Rules: any number of Check and of Word, rank_local(), and for an enum one Choices of its type.
   template <class T, class... Rules>
   void operator()(const char* name, T& value, const std::string& text, const Rules&... rules);
 
@@ -259,6 +268,10 @@ template <class T>
 inline constexpr bool is_optional<std::optional<T>> = true;
 
 struct NoChoices {};
+
+void add_word(Node& integer, const Word& word);
+template <class Rule>
+void add_word(Node&, const Rule&) {}
 
 std::string integer_out_of_range(std::int64_t min, std::uint64_t max);
 
@@ -402,6 +415,8 @@ void add_rule(std::vector<Check>& checks, Choices<E>&, const Check& check) {
 }
 template <class Names>
 void add_rule(std::vector<Check>&, Names&, RankLocal) {}
+template <class Names>
+void add_rule(std::vector<Check>&, Names&, const Word&) {}
 template <class E>
 void add_rule(std::vector<Check>&, Choices<E>& names, const Choices<E>& given) {
   names = given;
@@ -426,6 +441,7 @@ void Fields::operator()(const char* name, T& value, const std::string& text, con
   config::Field field{name, text, {}, {}, (std::is_same_v<Rules, RankLocal> || ...)};
   (config::add_rule(field.checks, names, rules), ...);
   field.node = config::bind(value, names);
+  (config::add_word(field.node, rules), ...);
   config::add_field(fields_, std::move(field));
 }
 

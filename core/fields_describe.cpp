@@ -41,7 +41,8 @@ std::string type_name(const Node& node) {
   const std::string null = node.optional ? " or null" : "";
   switch (node.kind) {
     case Kind::boolean: return "`true` or `false`" + null;
-    case Kind::integer: return "integer" + null;
+    case Kind::integer:
+      return "integer" + (node.choices.empty() ? "" : " or `" + joined(node.choices, "`, `") + "`") + null;
     case Kind::number: return "number" + null;
     case Kind::text: return "text" + null;
     case Kind::section: return "section";

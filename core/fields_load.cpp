@@ -328,7 +328,8 @@ void Loader::check_field(const Field& field, const std::string& key) {
   if (node.kind == Kind::section) return check_section(node, key);
   const std::size_t size = node.kind == Kind::list ? node.size() : 0;
   for (const Check& check : field.checks) {
-    if (node.scalar()) check_value(check, node.get(), key);
+    const bool word = node.kind == Kind::integer && std::holds_alternative<std::string>(node.get());
+    if (node.scalar() && !word) check_value(check, node.get(), key);
     if (node.kind == Kind::list && check.of_length) check_value(check, static_cast<std::int64_t>(size), key);
   }
   for (std::size_t i = 0; i < size; ++i) {

@@ -70,6 +70,7 @@ std::string parse_value(const Node& node, const YamlNode& yaml, Value& value) {
   }
   if (node.kind == Kind::choice) return parse_choice(yaml.text, node.choices, value);
   if (yaml.quoted) return expected;
+  if (node.kind == Kind::integer && std::ranges::count(node.choices, yaml.text) > 0) return value = yaml.text, "";
   if (node.kind == Kind::integer) return parse_integer(yaml.text, value);
   if (node.kind == Kind::number) {
     double d = 0;

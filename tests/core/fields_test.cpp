@@ -523,5 +523,25 @@ TEST(Fields, EditDistance) {
   EXPECT_EQ(config::nearest_name("stepss", {"lr", "steps"}), "steps");
 }
 
+struct Worded {
+  std::int64_t rows = 0;
+  void fields(Fields& f) { f("rows", rows, "at a time", in_range(0, 8), word("auto", -1)); }
+};
+
+TEST(Fields, AnIntegerMayHaveAWord) {
+  Worded c;
+  load_config_text(c, "rows: auto", "a");
+  EXPECT_EQ(c.rows, -1);
+  EXPECT_EQ(to_yaml(c), "rows: auto\n");
+  override_config(c, {"rows=3"});
+  EXPECT_EQ(c.rows, 3);
+  override_config(c, {"rows=auto"});
+  EXPECT_EQ(c.rows, -1);
+  EXPECT_EQ(diff_configs(Worded{}, c), std::vector<std::string>{"rows: 0 -> auto"});
+  for (const char* wrong : {"rows=-1", "rows=9", "rows=automatic", "rows=", "rows=[auto]"})
+    EXPECT_THROW(override_config(c, {wrong}), Error) << wrong;
+  EXPECT_NE(describe_config<Worded>().find("integer or `auto`, in [0, 8], default `0`"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace ring
