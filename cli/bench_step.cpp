@@ -43,7 +43,7 @@ void print(const Arguments& a, StepBenchmark& bench, const StepTimes& t, const C
   const double rate = bench.tokens_per_step() / t.median(), flops = rate * flops_per_token(c.model) / world;
   print_format("%s: %s; %s, %s\n", a.config.name().c_str(), types_text(c, bench.exec()).c_str(),
                c.run.deterministic ? "deterministic" : "not deterministic",
-               str(bench.trainer().activations().text(),
+               str(bench.trainer().memory().text(),
                    c.train.mlp_chunk ? str(", MLPs of ", c.train.mlp_chunk, " tokens at a time") : "")
                    .c_str());
   print_format("step %.2f ms, %.0f tokens/s, ", 1e3 * t.median(), rate);

@@ -12,6 +12,11 @@ constexpr std::size_t kAlign = 256;
 
 std::size_t rounded(std::size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
 
+std::string text_of(const ScopeId& id, ScopePass pass) {
+  const bool backward = pass == ScopePass::backward && id.kind != ScopeKind::backward;
+  return str(backward ? "the backward of " : pass == ScopePass::forward ? "the forward of " : "", id);
+}
+
 }  // namespace
 
 StepArena::StepArena(std::shared_ptr<Allocator> upstream) : upstream_(std::move(upstream)) {}
@@ -82,7 +87,8 @@ void* StepArena::take_upstream(std::size_t bytes) {
   return p;
 }
 
-void StepArena::fail_out_of_memory(const OutOfMemory& e) const {
+void StepArena::fail_out_of_memory(const OutOfMemory& e) {
+  failed_in_ = open_.empty() ? "" : text_of(open_.back().first, open_.back().second);
   const bool held = ledger_.in_use() > 0;
   throw OutOfMemory(held ? str(e.facts, "; most is held by ", ledger_.largest_holders()) : e.facts, e.advice);
 }
@@ -196,11 +202,13 @@ void StepArena::trim() { upstream_->trim(); }
 
 void StepArena::enter(const ScopeId& id, ScopePass pass) {
   std::lock_guard lock(mutex_);
+  open_.emplace_back(id, pass);
   ledger_.enter(pass == ScopePass::backward ? ScopeId{ScopeKind::backward} : id.part());
 }
 
 void StepArena::leave(const ScopeId&, ScopePass) noexcept {
   std::lock_guard lock(mutex_);
+  open_.pop_back();
   ledger_.leave();
 }
 
@@ -222,6 +230,11 @@ std::uint64_t StepArena::fallbacks() const {
 std::uint64_t StepArena::from_upstream() const {
   std::lock_guard lock(mutex_);
   return from_upstream_;
+}
+
+std::string StepArena::failed_in() const {
+  std::lock_guard lock(mutex_);
+  return failed_in_;
 }
 
 MemoryPlan StepArena::plan() const {

@@ -64,6 +64,8 @@ class StepArena final : public Allocator, public ScopeListener {
   std::uint64_t fallbacks() const;      // blocks that should have been in the slab and were not, since the beginning
   std::uint64_t from_upstream() const;  // blocks of the last step (or of this one) that are not in the slab
   MemoryPlan plan() const;
+  // Where an allocation failed last: "the backward of blocks.3.mlp"; empty: none did, or in no scope.
+  std::string failed_in() const;
   const std::shared_ptr<Allocator>& upstream() const { return upstream_; }
 
  private:
@@ -81,11 +83,13 @@ class StepArena final : public Allocator, public ScopeListener {
   void prepare_slab();
   void take_slab();
   void release_slab();
-  [[noreturn]] void fail_out_of_memory(const OutOfMemory&) const;
+  [[noreturn]] void fail_out_of_memory(const OutOfMemory&);
 
   const std::shared_ptr<Allocator> upstream_;
   mutable std::mutex mutex_;
   PhaseLedger ledger_;
+  std::vector<std::pair<ScopeId, ScopePass>> open_;  // scopes
+  std::string failed_in_;
   std::unordered_map<void*, Held> held_;
   std::size_t taken_ = 0;  // bytes of upstream in use by this allocator, the slab included
 

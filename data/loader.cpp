@@ -177,6 +177,13 @@ Batch Loader::next() {
   return std::move(*batch);
 }
 
+void Loader::set_rows(std::int64_t rows) {
+  stop();
+  options_.rows = rows;
+  check_options(options_);
+  start();
+}
+
 void Loader::seek(std::uint64_t sample) {
   if (sample == next_sample_) return;
   stop();

@@ -78,8 +78,9 @@ class Loader {
   Loader(const Loader&) = delete;
   Loader& operator=(const Loader&) = delete;
 
-  Batch next();                     // Error: the corpus is damaged
-  void seek(std::uint64_t sample);  // the first sample of the next micro-batch, over all ranks
+  Batch next();                      // Error: the corpus is damaged
+  void seek(std::uint64_t sample);   // the first sample of the next micro-batch, over all ranks
+  void set_rows(std::int64_t rows);  // of the batches from now on
   std::uint64_t next_sample() const { return next_sample_; }  // the state: seek(next_sample()) continues
   const SampleMap& map() const { return map_; }
   const LoaderOptions& options() const { return options_; }

@@ -99,13 +99,6 @@ class Ways {
   std::vector<DryStep> steps_;
 };
 
-[[noreturn]] void refuse(std::size_t budget, std::size_t least) {
-  fail("train.memory_budget: a step does not fit into ", bytes_text(budget), ", whatever is computed again; it needs ",
-       bytes_text(least),
-       ". Lower train.micro_batch or model.context, share the model or its sequences among more processes (parallel), "
-       "on a GPU keep optimizer states on the host (optimizer.offload: states or all), or raise the budget");
-}
-
 std::optional<ActivationFit> solved(Ways& ways, std::size_t budget) {
   const std::vector<std::vector<PartOption>> parts = ways.options();
   const std::size_t base = ways.step(0).parts.front().before;
@@ -185,28 +178,6 @@ std::size_t memory_budget(const Config& c, Mesh& mesh) {
   double least = -static_cast<double>(own);
   all_reduce_host(mesh.host(), {&least, 1}, Reduce::max);
   return static_cast<std::size_t>(-least);
-}
-
-ActivationFit fit_activations(const Config& c, Mesh& mesh) {
-  const std::size_t budget = memory_budget(c, mesh);
-  std::size_t least = 0;
-  const auto plan = find_activation_fit(c, mesh.world(), budget, rates_here(c), &least);
-  if (plan) return *plan;
-  if (c.train.recompute == RecomputeChoice::automatic) refuse(budget, least);
-  if (mesh.rank() == 0)
-    log::warn("a step will take about ", bytes_text(least), ", more than the ", bytes_text(budget),
-              " that there are. Set train.recompute: auto, or lower train.micro_batch or model.context");
-  return {ActivationPlan::uniform(c.model.layers, given(c.train.recompute), c.train.activation_offload), least, budget,
-          0};
-}
-
-std::optional<ActivationFit> tighter_fit(const Config& c, const ActivationFit& before) {
-  constexpr double kStep = 0.9;
-  if (c.train.recompute != RecomputeChoice::automatic) return {};
-  for (double budget = kStep * static_cast<double>(before.peak);; budget *= kStep) {
-    auto plan = find_activation_fit(c, 1, static_cast<std::size_t>(budget), rates_here(c));
-    if (!plan || plan->plan.blocks != before.plan.blocks) return plan;
-  }
 }
 
 }  // namespace ring

@@ -26,13 +26,6 @@ struct ActivationFit {
 std::optional<ActivationFit> find_activation_fit(const Config& resolved, int world, std::size_t budget,
                                                  const DeviceRates&, std::size_t* least = nullptr);
 
-// For a run; the same on every rank: the budget is the smallest of theirs. Error names the budget that would do.
-ActivationFit fit_activations(const Config& resolved, Mesh& mesh);
-
-// The next plan for a run of one process that had too little memory with `before`: nothing, there is none that takes
-// less, or the settings say what to keep.
-std::optional<ActivationFit> tighter_fit(const Config& resolved, const ActivationFit& before);
-
 DeviceRates rates_here(const Config& resolved);  // shipped ones of what this process computes on
 
 // Bytes that train.memory_budget gives this rank; several processes of a machine share its memory.

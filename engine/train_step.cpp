@@ -45,8 +45,7 @@ TrainStep::TrainStep(const Config& config, const ExecContext& ctx, Mesh& mesh, c
       offload_(config.train.activation_offload ? std::make_unique<HostOffload>(ctx_, host_room) : nullptr),
       optimizer_(make_optimizer()),
       step_state_(ctx_.zeros({sizeof(StepState)}, DType::u8, Lifetime::run)),
-      norm_(parallel_.data->shard(), norm_groups(), ctx_),
-      sequences_(micro_batches()) {
+      norm_(parallel_.data->shard(), norm_groups(), ctx_) {
   model_.set_activations(plan, offload_.get());
   model_.set_mlp_chunk(config.train.mlp_chunk);
   allocate_inputs();
@@ -78,12 +77,27 @@ void TrainStep::allocate_inputs() {
   inputs_ = StepInputs(tokens, packed_, ctx_.stream);
   loss_ = ctx_.empty({1}, DType::f32, Lifetime::run);
   stage_ = std::make_unique<InputStage>(tokens, packed_, ctx_.stream);
+  lay_out_sequences();
+}
+
+void TrainStep::lay_out_sequences() {
+  sequences_.resize(micro_batches());
   if (!packed_) {
     Batch plain;
     plain.sample_indices.resize(static_cast<std::size_t>(plan_.micro_batch));
     std::fill(sequences_.begin(), sequences_.end(), parallel_.context.sequences(plain, {}, ctx_));
   }
   parallel_.context.reserve(plan_.micro_batch, ctx_);
+}
+
+void TrainStep::set_micro_batch(std::int64_t sequences) {
+  const std::int64_t all = plan_.micro_batches * plan_.micro_batch;
+  RING_CHECK(plan_.world() == 1 && all % sequences == 0, all, " sequences cannot be computed ", sequences,
+             " at a time");
+  plan_.micro_batch = sequences;
+  plan_.micro_batches = all / sequences;
+  const ScopeGuard scope(*ctx_.scopes, {ScopeKind::inputs});
+  lay_out_sequences();
 }
 
 std::string TrainStep::lasting_memory() const {

@@ -39,6 +39,8 @@ class TrainStep {
   // After compute() failed, in a world of one: the next call begins anew.
   void abandon() { data().finish_gradients(); }
   void set_activations(const ActivationPlan& plan) { model_.set_activations(plan, offload_.get()); }
+  // In a world of one, between steps: from the next load() on, batches hold so many sequences. They divide the step's.
+  void set_micro_batch(std::int64_t sequences);
   // The state is being copied: the next update comes after this event. The rest of its step does not wait.
   void keep_state_until(const Event& copied) { copied_ = copied; }
   bool waits_for_copies() const { return copied_.has_value(); }
@@ -69,6 +71,7 @@ class TrainStep {
   std::unique_ptr<Optimizer> make_optimizer();
   std::vector<Communicator*> norm_groups();
   void allocate_inputs();
+  void lay_out_sequences();
   std::int64_t micro_tokens() const { return plan_.micro_batch * parallel_.context.tokens(); }
   Tensor micro_part(const Tensor& all, std::size_t index) const;
   void micro_step(std::size_t index);

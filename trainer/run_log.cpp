@@ -89,7 +89,7 @@ void RunLog::describe(const RunStart& start, int processes) {
             counted(config_.train.batch_size * config_.model.context, "token"), ", ", layout_text(trainer_, processes),
             ", ", counted(config_.run.threads, "thread"), processes > 1 ? " each" : "");
   log::info("memory: ", trainer_.lasting_memory());
-  if (trainer_.activations().peak) log::info("activations: ", trainer_.activations().text());
+  if (trainer_.memory().fit.peak) log::info("activations: ", trainer_.memory().text());
   warn_of_vocabulary(config_, start.corpora.vocab_size);
   warn_of_places(config_);
   for (const RowTable& rows : start.loader->map().rows())

@@ -20,12 +20,12 @@
 
 namespace ring {
 
-Trainer::Trainer(const Config& config, const ExecContext& ctx, Mesh& mesh, Loader& loader)
+Trainer::Trainer(const Config& config, const ExecContext& ctx, Mesh& mesh, Loader& loader, std::size_t most_memory)
     : config_(config),
       mesh_(mesh),
       loader_(loader),
-      activations_(fit_activations(config, mesh)),
-      step_(config, ctx, mesh, activations_.plan, config.train.activation_offload ? activation_room(config, mesh) : 0,
+      memory_(choose_memory(config, mesh, most_memory)),
+      step_(config, ctx, mesh, memory_.fit.plan, config.train.activation_offload ? activation_room(config, mesh) : 0,
             loader.options().packing.documents),
       graph_(mesh.world() > 1 || loader.options().packing.documents ? Switch::off : config.train.cuda_graph, ctx.stream,
              step_.shared_arena()),
@@ -102,27 +102,39 @@ void Trainer::launch() {
   while (true) try {
       return launch_step();
     } catch (const OutOfMemory& e) {
-      if (mesh_.world() == 1 && tighten(e)) continue;
-      throw OutOfMemory(
-          e.facts,
-          "Lower train.micro_batch or model.context, set train.recompute to auto with a "
-          "train.memory_budget, or to block, or train.activation_offload: true, share the model or its "
-          "sequences among more processes "
-          "(parallel), or, on a GPU, set optimizer.offload to states or all, or optimizer.moments to bf16");
+      make_room(e);
     }
 }
 
-// The step that was begun is computed again from its inputs, with less memory and the same bits.
-bool Trainer::tighten(const OutOfMemory& e) {
-  const std::optional<ActivationFit> fit = tighter_fit(config_, activations_);
-  if (!fit) return false;
+// The state is what it was before the step: memory runs out before the optimizer has changed anything.
+void Trainer::make_room(const OutOfMemory& e) {
+  const std::optional<MemoryChoice> next = smaller_choice(config_, mesh_.world(), memory_);
+  if (!next)
+    throw OutOfMemory(e.facts,
+                      "Lower train.micro_batch or model.context, set train.recompute to auto with a "
+                      "train.memory_budget, or to block, or train.activation_offload: true, share the model or its "
+                      "sequences among more processes "
+                      "(parallel), or, on a GPU, set optimizer.offload to states or all, or optimizer.moments to bf16");
+  const std::string where = arena().failed_in(), rank = mesh_.world() > 1 ? str("rank ", mesh_.rank(), " ") : "";
+  ran_out_ = str(rank, "ran out of memory in ", where.empty() ? "" : where + " in ", "step ", steps_ + 1, " (", e.facts,
+                 "); from now on ", bytes_text(next->fit.peak), " instead of ", bytes_text(memory_.fit.peak), ": ",
+                 next->text());
+  if (mesh_.world() > 1) throw RanOutOfMemory(ran_out_, *next);
+  log::warn(ran_out_);
+  compute_again(*next);
+}
+
+// The step that was begun, from its inputs.
+void Trainer::compute_again(const MemoryChoice& next) {
   step_.abandon();
+  if (next.micro_batch != memory_.micro_batch) {
+    step_.set_micro_batch(next.micro_batch);
+    loader_.set_rows(next.micro_batch);
+  }
   loader_.seek(static_cast<std::uint64_t>(cursor_));
   graph_.forget();
-  activations_ = *fit;
-  step_.set_activations(fit->plan);
-  log::warn("step ", steps_ + 1, " ran out of memory (", e.facts, "); it is computed again: ", fit->text());
-  return true;
+  memory_ = next;
+  step_.set_activations(next.fit.plan);
 }
 
 void Trainer::launch_step() {

@@ -8,7 +8,7 @@
 
 #include "checkpoint/state.h"
 #include "data/loader.h"
-#include "engine/activation_fit.h"
+#include "engine/memory_choice.h"
 #include "engine/resolve.h"
 #include "engine/step_graph.h"
 #include "engine/train_step.h"
@@ -26,6 +26,13 @@ struct StepReport {
   double seconds = 0, data_seconds = 0, exchange_seconds = 0;  // the whole step; waiting for data; for other ranks
 };
 
+// A step of one rank among several ran out of memory: the others wait for it in the middle of the step, so that all
+// have to start again, with `next`. The message says what ran out and what is next.
+struct RanOutOfMemory : Error {
+  RanOutOfMemory(const std::string& what, MemoryChoice smaller) : Error(what), next(std::move(smaller)) {}
+  MemoryChoice next;
+};
+
 // Steps are launched, then finished in the same order. On a device the host runs ahead: it launches the next step
 // before it reads what became of the last one. A step that was not accepted updates nothing, nor do those launched
 // after it; the next one to be launched then has its samples again.
@@ -33,14 +40,17 @@ class Trainer {
  public:
   // config: resolved (see resolve_config). The batches of `loader` are this rank's micro-batches in order.
   // Until it ends, the stream's memory comes by way of a StepArena. Error: it does already, of another trainer.
-  Trainer(const Config& config, const ExecContext& ctx, Mesh& mesh, Loader& loader);
+  // most_memory: to fit into, where that is less than what there is; 0: it is not.
+  Trainer(const Config& config, const ExecContext& ctx, Mesh& mesh, Loader& loader, std::size_t most_memory = 0);
   Trainer(const Trainer&) = delete;
   Trainer& operator=(const Trainer&) = delete;
 
-  void launch();        // does not wait for the device, but for the first steps, which measure and plan
+  // Does not wait for the device, but for the first steps, which measure and plan. Where memory runs out and a smaller
+  // choice is left (engine/memory_choice.h), a process that is alone computes the step again with that; among several
+  // it is an Error: RanOutOfMemory. OutOfMemory: nothing smaller is left.
+  void launch();
   StepReport finish();  // of the oldest step in flight; waits for it
   std::size_t in_flight() const { return flight_.size(); }
-  // Out of memory, where train.recompute is auto and the process is alone: more is computed again from that step on.
   // Collective, with no step in flight: all processes take over what was measured, of the lowest rank that did.
   void agree();
   StepReport step() {
@@ -68,7 +78,8 @@ class Trainer {
   void observe(std::shared_ptr<KernelObserver> observer) { step_.observe(std::move(observer)); }
 
   Decoder& model() { return step_.model(); }
-  const ActivationFit& activations() const { return activations_; }
+  const MemoryChoice& memory() const { return memory_; }
+  const std::string& memory_ran_out() const { return ran_out_; }  // when the choice became smaller; empty: never
   const ParallelPlan& plan() const { return step_.plan(); }
   ContextBatches& cp_batches() { return step_.context(); }
   const ExecContext& exec() const { return ctx_; }
@@ -95,7 +106,8 @@ class Trainer {
   };
 
   void launch_step();
-  bool tighten(const OutOfMemory&);
+  void make_room(const OutOfMemory&);
+  void compute_again(const MemoryChoice&);
   double valid_tokens(const std::vector<Batch>&);
   double learning_rate();
   void upload_state(double lr, double valid);
@@ -105,7 +117,8 @@ class Trainer {
   const Config& config_;
   Mesh& mesh_;
   Loader& loader_;
-  ActivationFit activations_;
+  MemoryChoice memory_;
+  std::string ran_out_;
   TrainStep step_;
   const ExecContext& ctx_ = step_.exec();
   StepGraph graph_;

@@ -38,7 +38,7 @@ TEST_P(DrySteps, TakeWhatStepsTake) {
   Trainer& trainer = bench.trainer();
   for (int i = 0; i < 4; ++i) ASSERT_TRUE(trainer.step().accepted);
   ASSERT_TRUE(trainer.arena().planned());
-  const DryStep dry = dry_step(bench.config(), 1, trainer.activations().plan);
+  const DryStep dry = dry_step(bench.config(), 1, trainer.memory().fit.plan);
   const double slab = static_cast<double>(trainer.arena().plan().bytes);
   EXPECT_NEAR(static_cast<double>(dry.plan.bytes), slab, 0.03 * slab);
   const MemoryStats real = bench.exec().stream.allocator()->stats();
@@ -151,10 +151,43 @@ TEST(OutOfMemorySteps, AreComputedAgainWithTheSameBits) {
   }
 }
 
-TEST(OutOfMemorySteps, EndTheRunWhereSettingsSayWhatToKeep) {
-  const Refusing one(60);
-  StepBenchmark bench(config_of({"train.recompute=none"}));
-  EXPECT_THROW(for (int i = 0; i < 4; ++i) bench.trainer().step(), OutOfMemory);
+// Where settings say what to keep, or nothing more can be computed again. Sums are added up in another order then.
+TEST(OutOfMemorySteps, TakeFewerSequencesAtATimeWhereNothingElseIsSmaller) {
+  using Settings = std::vector<const char*>;
+  for (const Settings& more : {Settings{"train.recompute=none"},
+                               {"train.recompute=block", "data.packing.documents=true"},
+                               {"train.recompute=block", "train.activation_offload=true", "train.micro_batch=0"}}) {
+    const Config config = config_of(more);
+    std::vector<double> calm, losses;
+    {
+      const Refusing nothing(0);
+      calm = losses_within(config).first;
+    }
+    const Refusing one(allocations / 2);
+    StepBenchmark bench(config);
+    const std::int64_t before = bench.trainer().memory().micro_batch;
+    for (std::size_t i = 0; i < calm.size(); ++i) losses.push_back(bench.trainer().step().loss);
+    EXPECT_EQ(bench.trainer().memory().micro_batch, before / 2) << more[0];
+    EXPECT_NE(bench.trainer().memory_ran_out().find(str("; from now on ")), std::string::npos);
+    for (std::size_t i = 0; i < calm.size(); ++i) EXPECT_NEAR(losses[i], calm[i], 1e-6 * calm[i]) << more[0];
+  }
+}
+
+TEST(OutOfMemorySteps, EndTheRunWhereNothingSmallerIsLeft) {
+  const Config config = config_of({"train.recompute=auto", "train.micro_batch=4"});
+  allocations = 0;
+  refuse_allocation = [] { return ++allocations > 300 && allocations % 40 == 0; };  // no step gets through
+  StepBenchmark bench(config);
+  std::size_t peak = bench.trainer().memory().fit.peak;
+  try {
+    for (int i = 0; i < 100; ++i) bench.trainer().step();
+    ADD_FAILURE() << "it went on";
+  } catch (const OutOfMemory& e) {
+    EXPECT_NE(std::string(e.what()).find("Lower train.micro_batch"), std::string::npos) << e.what();
+  }
+  refuse_allocation = nullptr;
+  EXPECT_EQ(bench.trainer().memory().micro_batch, 1);
+  EXPECT_LT(bench.trainer().memory().fit.peak, peak);
 }
 
 }  // namespace

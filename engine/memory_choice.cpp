@@ -1,0 +1,115 @@
+#include "engine/memory_choice.h"
+
+#include <algorithm>
+#include <limits>
+#include <vector>
+
+#include "comm/host.h"
+#include "core/counted.h"
+#include "core/log.h"
+#include "engine/devices.h"
+
+namespace ring {
+namespace {
+
+constexpr double kLess = 0.9, kALittleLess = 0.98;  // of what was too much
+
+std::size_t less_than(std::size_t bytes) { return static_cast<std::size_t>(kLess * static_cast<double>(bytes)); }
+
+// Sequences at a time of each replica.
+std::int64_t rows_of(const Config& c, int world) { return plan_of(c, world).micro_batch; }
+
+// Those that divide the share of a replica, from half of `rows` down.
+std::vector<std::int64_t> fewer_rows(const Config& c, int world, std::int64_t rows) {
+  const ParallelPlan plan = plan_of(c, world);
+  const std::int64_t share = plan.micro_batch * plan.micro_batches;
+  std::vector<std::int64_t> fewer;
+  for (std::int64_t n = rows / 2; n >= 1; --n)
+    if (share % n == 0) fewer.push_back(n);
+  return fewer;
+}
+
+// Nothing also where so many rows are no layout of these settings.
+std::optional<MemoryChoice> choice_within(Config c, int world, std::int64_t rows, std::size_t budget) try {
+  c.train.micro_batch = rows;
+  const std::optional<ActivationFit> fit = find_activation_fit(c, world, budget, rates_here(c));
+  if (!fit) return {};
+  return MemoryChoice{rows, *fit};
+} catch (const Error&) {
+  return {};
+}
+
+// Another plan of the blocks; where none takes much less, one that takes a little less.
+std::optional<MemoryChoice> computing_more(const Config& c, int world, const MemoryChoice& before) {
+  if (c.train.recompute != RecomputeChoice::automatic) return {};
+  for (const double share : {kLess, kALittleLess}) {
+    const auto budget = static_cast<std::size_t>(share * static_cast<double>(before.fit.peak));
+    if (const auto next = choice_within(c, world, before.micro_batch, budget)) return next;
+  }
+  return {};
+}
+
+std::optional<MemoryChoice> with_fewer_rows(const Config& c, int world, const MemoryChoice& before) {
+  const std::vector<std::int64_t> fewer = fewer_rows(c, world, before.micro_batch);
+  for (const std::int64_t rows : fewer)
+    if (const auto next = choice_within(c, world, rows, less_than(before.fit.peak))) return next;
+  if (fewer.empty()) return {};
+  return choice_within(c, world, fewer.back(), before.fit.peak - 1);  // at least something less
+}
+
+[[noreturn]] void refuse(std::size_t budget, std::size_t least) {
+  fail("train.memory_budget: a step does not fit into ", bytes_text(budget), ", whatever is computed again; it needs ",
+       bytes_text(least),
+       ". Lower train.micro_batch or model.context, share the model or its sequences among more processes (parallel), "
+       "on a GPU keep optimizer states on the host (optimizer.offload: states or all), or raise the budget");
+}
+
+std::string settings_that_fit(Config c, int world, std::size_t budget) {
+  c.train.recompute = RecomputeChoice::automatic;
+  const std::int64_t given = rows_of(c, world);
+  std::vector<std::int64_t> rows = fewer_rows(c, world, given);
+  rows.insert(rows.begin(), given);
+  for (const std::int64_t n : rows)
+    if (const auto choice = choice_within(c, world, n, budget))
+      return str("train.recompute: auto", n == given ? "" : str(" with train.micro_batch: ", n),
+                 " would fit: ", choice->fit.text());
+  return "No train.recompute and no train.micro_batch would fit: lower model.context, or share the model or its "
+         "sequences among more processes (parallel)";
+}
+
+// Settings that say what to keep are obeyed.
+MemoryChoice as_given(const Config& c, Mesh& mesh, std::size_t budget, std::size_t least) {
+  if (mesh.rank() == 0)
+    log::warn("a step will take about ", bytes_text(least), ", more than the ", bytes_text(budget), " that there are. ",
+              settings_that_fit(c, mesh.world(), budget));
+  const auto fit = find_activation_fit(c, mesh.world(), std::numeric_limits<std::size_t>::max(), rates_here(c));
+  MemoryChoice choice{rows_of(c, mesh.world()), *fit};
+  choice.fit.budget = budget;
+  return choice;
+}
+
+}  // namespace
+
+std::string MemoryChoice::text() const { return str(fit.text(), ", ", counted(micro_batch, "sequence"), " at a time"); }
+
+MemoryChoice choose_memory(const Config& c, Mesh& mesh, std::size_t most) {
+  const std::size_t free = memory_budget(c, mesh), budget = most ? std::min(most, free) : free;
+  std::size_t least = 0;
+  const auto fit = find_activation_fit(c, mesh.world(), budget, rates_here(c), &least);
+  if (fit) return {rows_of(c, mesh.world()), *fit};
+  if (c.train.recompute != RecomputeChoice::automatic) return as_given(c, mesh, budget, least);
+  if (budget == free) refuse(budget, least);
+  if (mesh.rank() == 0)
+    log::warn("memory: a step does not fit into ", bytes_text(budget),
+              ", to which the run was limited when memory ran "
+              "out; it takes what there is, ",
+              bytes_text(free));
+  return choose_memory(c, mesh);
+}
+
+std::optional<MemoryChoice> smaller_choice(const Config& c, int world, const MemoryChoice& before) {
+  if (const auto next = computing_more(c, world, before)) return next;
+  return with_fewer_rows(c, world, before);
+}
+
+}  // namespace ring

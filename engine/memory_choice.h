@@ -1,0 +1,29 @@
+#pragma once
+// What a run does so that its steps fit into memory: what is computed again, and how many sequences are computed at a
+// time. It is chosen when the run starts; when memory runs out all the same, a smaller choice takes its place.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "engine/activation_fit.h"
+
+namespace ring {
+
+struct MemoryChoice {
+  std::int64_t micro_batch = 1;  // sequences at a time, of each replica
+  ActivationFit fit;
+  std::string text() const;  // "12 blocks keep everything: 61.2 GiB of 75.0 GiB, 4 sequences at a time"
+};
+
+// For a run; the same on every rank: the budget is the smallest of theirs, and `most` where that is less (0: nothing
+// is). train.recompute other than auto is taken as it is, with a warning that names what would fit. Error names the
+// budget that would do.
+MemoryChoice choose_memory(const Config& resolved, Mesh&, std::size_t most = 0);
+
+// The next smaller choice for a run that had too little memory with `before`: more is computed again, where
+// train.recompute is auto, which changes no bit; where that is not less, fewer sequences are computed at a time, which
+// adds gradients up in another order. Nothing: no choice takes less.
+std::optional<MemoryChoice> smaller_choice(const Config& resolved, int world, const MemoryChoice& before);
+
+}  // namespace ring
