@@ -92,7 +92,10 @@ void bad_step_fields(TrainConfig& c, Fields& f) {
 void TrainConfig::fields(Fields& f) {
   f("batch_size", batch_size, "sequences per optimizer step, over all processes and micro-batches",
     in_range(1, 1 << 30));
-  f("micro_batch", micro_batch, "sequences per forward pass of a process; 0 = its whole share", in_range(0, 1 << 30));
+  f("micro_batch", micro_batch,
+    "sequences per forward pass of a process; 0 = its whole share; auto = the fastest that is predicted to fit, chosen "
+    "when the run begins and kept",
+    in_range(0, 1 << 30), word("auto", kAutoMicroBatch));
   f("steps", steps, "optimizer steps to train; 0 = see tokens and minutes", in_range(0, kMostSteps));
   f("tokens", tokens, "tokens to train, rounded up to whole steps; 0 = see steps and minutes",
     in_range(0, kMostTokens));

@@ -1,5 +1,7 @@
 #include "engine/devices.h"
 
+#include <algorithm>
+
 #include "comm/nccl/nccl.h"
 #include "core/checked.h"
 #include "core/counted.h"
@@ -40,7 +42,8 @@ Device worker_device(const Config& c, const WorkerEnvironment& env) {
   return {Backend::cuda, env.local_rank};
 }
 
-BatchSize batch_size(const Config& c) { return {c.train.batch_size, c.train.micro_batch}; }
+// What is to be chosen stands for the whole share until it is.
+BatchSize batch_size(const Config& c) { return {c.train.batch_size, std::max(c.train.micro_batch, std::int64_t{0})}; }
 
 ParallelPlan plan_of(const Config& c, int world) {
   return make_plan(c.parallel, c.model.resolved(), batch_size(c), world);

@@ -109,7 +109,7 @@ std::optional<PlannedStep> try_step(const PlanQuestion& q) {
 // The fastest micro-batch of a layout, unless the settings say which. From the smallest on: one that does not fit ends
 // the search.
 std::optional<PlannedStep> best_micro_batch(PlanQuestion q, std::int64_t dp) {
-  if (q.config.train.micro_batch != 0 || q.config.train.batch_size % dp) return try_step(q);
+  if (q.config.train.micro_batch > 0 || q.config.train.batch_size % dp) return try_step(q);
   std::optional<PlannedStep> best;
   for (const std::int64_t n : micro_batches(q.config.train.batch_size / dp)) {
     q.config.train.micro_batch = n;
@@ -157,8 +157,8 @@ std::int64_t fit_micro_batch(const PlanQuestion& question) {
   const ParallelPlan layout = plan_degrees(q.config.parallel, q.config.model, batch_size(q.config), q.world);
   const std::optional<PlannedStep> best = best_micro_batch(q, layout.dp);
   if (!best)
-    fail("--fit: not even one sequence of ", q.config.model.context, " tokens at a time fits into ",
-         bytes_text(q.budget),
+    fail("train.micro_batch: auto (--fit): not even one sequence of ", q.config.model.context,
+         " tokens at a time fits into ", bytes_text(q.budget),
          ": lower model.context, or share the model or its sequences among more processes "
          "(ringmaster plan says which way)");
   return best->config.train.micro_batch;

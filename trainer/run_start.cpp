@@ -171,18 +171,25 @@ void look_into_memory(RunStart& s, const TrainOptions& options, Mesh& mesh) {
   if (s.saving.keeps && !options.fresh) s.kept = newest_common_step(s.tier.get(), mesh.host());
 }
 
+// --fit is train.micro_batch: auto.
+bool chooses_micro_batch(const Config& c, const TrainOptions& options) {
+  if (c.train.micro_batch == kAutoMicroBatch) return true;
+  if (options.fit && c.train.micro_batch != 0)
+    fail("--fit chooses train.micro_batch: leave that (", c.train.micro_batch, ") out");
+  return options.fit;
+}
+
 // Sets train.micro_batch to the fastest one that fits, or to what the run has had since it began.
 void fit(Config& c, const TrainOptions& options, std::int64_t vocab, Mesh& mesh) {
-  if (c.train.micro_batch != 0) fail("--fit chooses train.micro_batch: leave that (", c.train.micro_batch, ") out");
   const RunDirectory dir(c.run.path());
   c.train.micro_batch = 1;
   const Config small = resolve_config(c, vocab, mesh);
   const std::size_t budget = memory_budget(small, mesh);
   c.train.micro_batch = std::stoll(by_leader(mesh, [&] {
-    if (!options.fresh && dir.exists() && dir.has_config()) return str(dir.settings().config.train.micro_batch);
+    if (!options.fresh && dir.exists()) return str(settings_to_go_on(dir, false).train.micro_batch);
     return str(fit_micro_batch({small, mesh.world(), budget, rates_here(small)}));
   }));
-  if (mesh.rank() == 0) log::info("--fit: train.micro_batch: ", c.train.micro_batch);
+  if (mesh.rank() == 0) log::info("train.micro_batch: auto is ", c.train.micro_batch);
 }
 
 std::optional<std::int64_t> step_in(const std::string& text) {
@@ -204,7 +211,7 @@ std::string find_initial_weights(const RunStart& s, Mesh& mesh) {
 
 RunStart start_run(Config config, const TrainOptions& options, Mesh& mesh) {
   RunStart s{.corpora = open_agreed_corpora(config, mesh), .config = {}, .dir = RunDirectory(config.run.path())};
-  if (options.fit) fit(config, options, s.corpora.vocab_size, mesh);
+  if (chooses_micro_batch(config, options)) fit(config, options, s.corpora.vocab_size, mesh);
   s.config = resolve_config(std::move(config), s.corpora.vocab_size, mesh);
   if (s.config.run.device == DeviceChoice::cuda) Stream::create({Backend::cuda, mesh.device().index});  // is it there?
   s.data = data_fingerprint(s.corpora, s.config.model);

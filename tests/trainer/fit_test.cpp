@@ -26,7 +26,7 @@ class FitRuns : public Runs {
 TEST_F(FitRuns, TheMicroBatchFitsAndStays) {
   const Finished roomy = fit("roomy", {"train.steps=2", "train.memory_budget=1e9"});
   ASSERT_EQ(roomy.code, 0) << roomy.output;
-  EXPECT_NE(roomy.output.find("--fit: train.micro_batch: 8"), std::string::npos) << roomy.output;
+  EXPECT_NE(roomy.output.find("train.micro_batch: auto is 8"), std::string::npos) << roomy.output;
   EXPECT_EQ(micro_batch("roomy"), 8);
   // What was chosen when the run began holds when it goes on with less.
   const Finished later = fit("roomy", {"train.steps=4", "train.memory_budget=0.9e9", "--allow-changes"});
@@ -50,6 +50,24 @@ TEST_F(FitRuns, ShortMemoryTakesFewerSequencesAndTooShortIsRefused) {
   }
   EXPECT_TRUE(fewer);
   EXPECT_TRUE(refused);
+}
+
+TEST_F(FitRuns, AutoIsAWordForTheSame) {
+  std::vector<std::string> words = train("word", {"train.batch_size=8", "model.context=64", "train.steps=2"});
+  std::erase_if(words, [](const std::string& w) { return w.starts_with("train.micro_batch"); });
+  std::ofstream(path("auto.yaml")) << "include: " << words[2] << "\ntrain: {micro_batch: auto}\n";
+  words[2] = path("auto.yaml");
+  ASSERT_EQ(run_process(words).code, 0);
+  EXPECT_EQ(micro_batch("word"), 8);
+  words.insert(words.end(), {"train.memory_budget=0.9e9"});
+  EXPECT_EQ(run_process(words).code, 0);
+  fs::remove(path("word/config.yaml"));  // the checkpoints have it, too
+  words.insert(words.end(), {"train.memory_budget=8e6"});
+  EXPECT_EQ(run_process(words).code, 0);
+  EXPECT_EQ(micro_batch("word"), 8);
+  const Finished nearly = ring({"train", path("auto.yaml"), "train.micro_batch=automatic"});
+  EXPECT_NE(nearly.output.find("train.micro_batch"), std::string::npos) << nearly.output;
+  EXPECT_EQ(nearly.code, 1);
 }
 
 TEST_F(FitRuns, WhoeverSaysTheMicroBatchHasChosen) {
