@@ -14,6 +14,7 @@
 #include "core/unavailable.h"
 #include "generated/build_info.h"
 #include "launcher/output.h"
+#include "trainer/memory_record.h"
 
 namespace {
 
@@ -87,6 +88,9 @@ int main(int argc, char** argv) {
   } catch (const ring::TakenOver& e) {
     std::cerr << ring::kErrorBegin << e.what() << "\n";
     return ring::kExitTakenOver;
+  } catch (const ring::MemoryRecorded& e) {
+    failed_with(e.what());
+    return ring::kExitOutOfMemory;
   } catch (const ring::OutOfMemory& e) {
     const char* advice =
         e.advice.empty() ? ". Take a smaller batch, a shorter context, or a device with more memory" : "";

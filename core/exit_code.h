@@ -9,6 +9,8 @@ inline constexpr int kExitInterrupted = 75;  // stopped by a signal after a chec
 inline constexpr int kExitPeerLost = 83;     // another rank was the cause (see PeerLost in comm/communicator.h)
 inline constexpr int kExitTakenOver = 84;    // another process trains this run now (see TakenOver in checkpoint/)
 
+inline constexpr int kExitOutOfMemory = 85;  // a smaller choice is recorded: run the same command to go on
+
 // Thrown by a command that has done its work and ends with a code of its own.
 struct ExitCode {
   int code;

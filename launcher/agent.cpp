@@ -33,6 +33,8 @@ constexpr milliseconds kBlameTime{300};
 constexpr std::chrono::seconds kVerdictTime{3};  // for the leader to hear all nodes
 constexpr std::chrono::seconds kMostHeld{1};     // for lines that look like a last message of a worker that goes on
 
+std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
+
 }  // namespace
 
 Agent::Agent(const LaunchOptions& options, const Order& order, const std::string& cookie, const JobTime& time,
@@ -358,6 +360,7 @@ std::string Agent::sentence(const Worker& first, const std::vector<int>& alike) 
   if (alike.size() > 1 && alike.size() == workers_.size())
     return str("all ", workers_.size(), " workers", host, " ended with this error and exit code ", code, after);
   if (alike.size() > 1) return str("ranks ", listed(alike), host, " ended with one error and exit code ", code, after);
+  if (code == kExitOutOfMemory && !error_.empty()) return first_line(error_).substr(std::strlen(kErrorBegin));
   const std::string node = order_.nodes > 1 ? str(", node ", order_.node_rank) : "";
   const std::string who = str("rank ", first.rank(), host, " (pid ", first.pid(), node, ") ");
   if (first.ending()->code == kExitPeerLost) return str(who, "lost another worker", after, ", which its message names");
@@ -373,11 +376,12 @@ void Agent::report(Worker& first) {
   log::error("launch: ", failure_, others ? "; ending the other workers" : "");
   const Ending& ending = *first.ending();
   const Blame blame = ending.signal ? Blame::killed : ending.code == kExitPeerLost ? Blame::lost_peer : Blame::failed;
-  if (order_.nodes > 1 && !error_.empty()) failure_ += ": " + error_.substr(0, error_.find('\n'));
+  const bool out_of_memory = ending.exit_code() == kExitOutOfMemory;
+  if (order_.nodes > 1 && !error_.empty() && !out_of_memory) failure_ += ": " + first_line(error_);
   client_.report(order_.attempt, NodeFailure{blame, ending.exit_code(), curable(first), failure_});
   dump();
   if (!output.log_path().empty()) log::error("launch: its log is ", output.log_path());
-  if (first.rank() == 0 && !error_.empty()) return;  // it was on the console just now
+  if ((first.rank() == 0 || out_of_memory) && !error_.empty()) return;  // it was on the console just now
   log::error("launch: last lines of rank ", first.rank(), output.tail().empty() ? ": none" : ":");
   for (const std::string& line : output.tail()) log::error("  | ", line);
 }

@@ -228,7 +228,7 @@ void Rendezvous::conclude(Time now) {
   if (failures_.empty()) return finish(0, "");
   const NodeFailure& why = cause();
   if (!why.curable) return finish(why.code, why.text);
-  const std::string no_more = budget_.spend(step_);
+  const std::string no_more = budget_.spend(step_, why.code == kExitOutOfMemory);
   if (!no_more.empty()) return finish(why.code, why.text, rules_.max_restarts > 0 ? no_more : "");
   before_ = why.text;
   ++attempt_;

@@ -6,18 +6,20 @@ namespace ring {
 
 namespace {
 constexpr int kMostFruitless = 3, kMostAlike = 3;
-}
+constexpr int kMostSmaller = 64;  // each takes a tenth less than the one before
+}  // namespace
 
-std::string RestartBudget::spend(std::int64_t step) {
+std::string RestartBudget::spend(std::int64_t step, bool smaller) {
   alike_ = step == last_ ? alike_ + 1 : 1;
   last_ = step;
   if (step > farthest_) {
     farthest_ = step;
-    used_ = fruitless_ = 0;
+    used_ = fruitless_ = smaller_ = 0;
   } else {
     ++fruitless_;
   }
   if (most_ == 0) return "restarts are off (--max-restarts 0)";
+  if (smaller && ++smaller_ <= kMostSmaller) return used_ = fruitless_ = alike_ = 0, "";
   if (alike_ >= kMostAlike)
     return step > 0 ? str("it failed ", alike_, " times in a row after step ", step, ": a restart does not cure that")
                     : str("it failed ", alike_, " times in a row before its first step: a restart does not cure that");

@@ -52,10 +52,11 @@ std::string text_of(const nlohmann::json& metadata, const char* key) {
 
 }  // namespace
 
-std::string checkpoint_metadata(const Config& config, const Tuning* tuning) {
+std::string checkpoint_metadata(const Config& config, const MemoryRecord& memory, const Tuning* tuning) {
   const std::string text = to_yaml(config);
   nlohmann::json json = {{"config", text},
                          {"config_hash", hash_text(text)},
+                         {"memory", nlohmann::json::parse(to_json(memory))},
                          {"version", build_info::kVersion},
                          {"commit", build_info::kCommit}};
   if (tuning) json["choices"] = tuning->text();
@@ -87,10 +88,12 @@ std::string Origin::tokenizer_hash() const {
 Origin origin_of(const FoundCheckpoint& found) {
   Origin origin;
   origin.checkpoint = found.path.string();
-  const std::string text = text_of(nlohmann::json::parse(found.manifest.metadata), "config");
+  const auto metadata = nlohmann::json::parse(found.manifest.metadata);
+  const std::string text = text_of(metadata, "config");
   if (text.empty()) fail(origin.checkpoint, ": holds no settings, so it is of no run of this program");
   load_config_text(origin.config, text, "settings in " + origin.checkpoint);
   origin.config_hash = std::to_string(hash_text(text));
+  if (metadata.contains("memory")) origin.memory = metadata["memory"].dump();
   if (const auto value = found.manifest.values.find(kFingerprintName); value != found.manifest.values.end())
     if (const auto* data = std::get_if<std::string>(&value->second)) origin.data = *data;
   return origin;

@@ -8,15 +8,16 @@
 
 #include "checkpoint/reader.h"
 #include "data/config.h"
+#include "trainer/memory_record.h"
 #include "trainer/run_directory.h"
 
 namespace ring {
 
 class Tuning;
 
-// As a JSON object: settings, their hash, the program's version, and the choices that were measured, if any: a run that
-// goes on from it gives the same bits with those alone.
-std::string checkpoint_metadata(const Config&, const Tuning*);
+// As a JSON object: settings, their hash, the program's version, what the run does with its memory, and the choices
+// that were measured, if any: a run that goes on from it gives the same bits with those alone.
+std::string checkpoint_metadata(const Config&, const MemoryRecord&, const Tuning*);
 // Takes over the choices of a checkpoint; returns how many other ones of the same keys it replaced.
 std::size_t adopt_choices(Tuning&, const std::string& metadata);
 
@@ -29,6 +30,7 @@ struct Origin {
   std::string checkpoint;   // its path
   Config config;            // resolved
   std::string config_hash;  // of the settings' text
+  std::string memory;       // see to_json(MemoryRecord); empty: it says nothing of it
   std::string data;         // the fingerprint; empty: it says nothing of it, and anything fits
   std::string tokenizer_hash() const;
 };

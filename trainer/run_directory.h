@@ -38,6 +38,7 @@ class RunDirectory {
   std::string tokenizer_file() const { return path_ + "/tokenizer.rmt"; }
   std::string trace_file() const { return path_ + "/profile.json"; }
   std::string failures_file() const { return path_ + "/failures.json"; }
+  std::string memory_file() const { return path_ + "/memory.json"; }
   std::string log_file() const { return path_ + "/log.txt"; }
   std::string checkpoints() const { return path_ + "/checkpoints"; }
 

@@ -102,6 +102,16 @@ void RunLog::describe(const RunStart& start, int processes) {
     log::info("weights from ", start.init_from);
 }
 
+void RunLog::memory(const MemoryRecord& m) {
+  metrics_->record("memory", trainer_.steps_done(),
+                   {{"ran_out", m.ran_out},
+                    {"micro_batch", m.micro_batch},
+                    {"budget", static_cast<std::int64_t>(m.budget)},
+                    {"peak", static_cast<std::int64_t>(m.peak)},
+                    {"plan", m.plan},
+                    {"why", m.why}});
+}
+
 void RunLog::restarted(std::int64_t restarts, double seconds) {
   metrics_->record("restart", trainer_.steps_done(), {{"restarts", restarts}, {"seconds_lost", seconds}});
   log::info("restart ", restarts, " of this job; restarts have cost ", seconds, " s so far");

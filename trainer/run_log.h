@@ -30,6 +30,7 @@ class RunLog {
   void bad_step(const BadStep&);
   void stopped_by(const StepReport&);  // that was bad: each step since the last record is one now
   void rolled_back();                  // to the step that is done: what came after it is forgotten
+  void memory(const MemoryRecord&);    // ran out, and what was recorded then
   void validated(const Evaluation&, double bytes_per_token);
   // auto_seconds: between two saves, where checkpoint.auto says so.
   void saved(const SaveOutcome&, std::int64_t failures_in_a_row, std::optional<double> auto_seconds);

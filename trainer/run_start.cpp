@@ -123,15 +123,38 @@ void refuse_to_delete_source(const RunStart& s) {
     fail("--fresh would delete the weights that run.init_from takes from ", s.init_from, ": set another run.name");
 }
 
-// What takes no time. A directory that is not there yet is made only once nothing can be refused any more.
-void look(RunStart& s, const TrainOptions& options) {
+// What takes no time. A directory that is not there yet is made only once nothing can be refused any more. Returns what
+// the run recorded of its memory, as text; empty: nothing.
+std::string look(RunStart& s, const TrainOptions& options) {
   std::error_code error;
   if (fs::exists(s.dir.path(), error)) s.lock = s.dir.lock();
-  if (options.fresh) return;
+  if (options.fresh) return "";
   const std::optional<Origin> origin = newest_origin(s.dir);
-  if (!origin) return;
-  s.checkpoint = origin->checkpoint;
-  check_resumption(s, *origin, options);
+  if (origin) s.checkpoint = origin->checkpoint;
+  if (origin) check_resumption(s, *origin, options);
+  const std::optional<MemoryRecord> memory = recall_memory(s.dir, origin ? origin->memory : "");
+  return memory ? to_json(*memory) : "";
+}
+
+// What a run went down to when memory ran out holds as long as it is asked for the same, on the same memory.
+void repeat_memory(RunStart& s, const std::string& recorded, Mesh& mesh) {
+  s.steps = s.config;
+  s.memory = memory_record_of(s.config, mesh);
+  if (recorded.empty()) return;
+  const MemoryRecord old = parse_memory_record(recorded);
+  if (old.ran_out == 0) return;
+  const std::int64_t share = s.config.train.batch_size / mesh.degree("dp");
+  std::string changes = changes_since(old, s.memory);
+  if (changes.empty() && share % old.micro_batch != 0)
+    changes = str("micro_batch ", old.micro_batch, " divides nothing");
+  if (mesh.rank() == 0 && !changes.empty())
+    log::warn("memory ran out before (", old.why, "), but what the run went down to then no longer counts: ", changes);
+  if (!changes.empty()) return;
+  s.memory = old;
+  s.steps.train.micro_batch = old.micro_batch;
+  if (mesh.rank() == 0)
+    log::info("memory ran out before, and the run stays at what it went down to (", s.dir.memory_file(),
+              " says when): ", old.plan);
 }
 
 // From here on nobody else commits here: what comes after sees every checkpoint that there will be without this
@@ -215,12 +238,13 @@ RunStart start_run(Config config, const TrainOptions& options, Mesh& mesh) {
   s.config = resolve_config(std::move(config), s.corpora.vocab_size, mesh);
   if (s.config.run.device == DeviceChoice::cuda) Stream::create({Backend::cuda, mesh.device().index});  // is it there?
   s.data = data_fingerprint(s.corpora, s.config.model);
-  by_leader(mesh, [&] { return look(s, options), ""; });
+  repeat_memory(s, by_leader(mesh, [&] { return look(s, options); }), mesh);
   look_into_memory(s, options, mesh);
-  s.loader = std::make_unique<Loader>(s.corpora, loader_options(s.config, mesh));
+  s.loader = std::make_unique<Loader>(s.corpora, loader_options(s.steps, mesh));
   s.checkpoint = by_leader(mesh, [&] { return choose(s, options), s.checkpoint; });
   s.kept = step_in(by_leader(mesh, [&] { return s.kept ? std::to_string(*s.kept) : ""; }));
   s.init_from = by_leader(mesh, [&] { return s.init_from; });
+  s.memory.token = std::stoll(by_leader(mesh, [&] { return std::to_string(s.token->number()); }));
   if (!s.checkpoint.empty()) agree_on_checkpoint(s.checkpoint, mesh);
   return s;
 }

@@ -12,6 +12,7 @@
 #include "comm/mesh/mesh.h"
 #include "data/config.h"
 #include "data/loader.h"
+#include "trainer/memory_record.h"
 #include "trainer/run_directory.h"
 #include "trainer/train_options.h"
 
@@ -19,7 +20,9 @@ namespace ring {
 
 struct RunStart {
   Corpora corpora;
-  Config config;  // resolved
+  Config config;        // resolved
+  MemoryRecord memory;  // what the run does with its memory, as far as it is known before it is chosen
+  Config steps;         // config, with the micro-batch of `memory`
   RunDirectory dir;
   std::string data;                    // data_fingerprint() of what is read now
   std::string checkpoint;              // a verified one to go on from; beside `kept`, the newest; empty: none
@@ -31,6 +34,7 @@ struct RunStart {
   std::unique_ptr<MemoryTier> tier;    // null: the launcher keeps nothing
   std::optional<std::int64_t> kept;    // the step to go on from that the launcher keeps
   std::unique_ptr<Loader> loader;      // of this rank
+  std::size_t most_memory() const { return memory.ran_out ? memory.budget : 0; }  // for a step; 0: what there is
   bool resumes() const { return kept || !checkpoint.empty(); }
 };
 

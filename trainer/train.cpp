@@ -11,6 +11,7 @@
 #include "checkpoint/reader.h"
 #include "checkpoint/save_clock.h"
 #include "checkpoint/saver.h"
+#include "comm/environment.h"
 #include "comm/host.h"
 #include "comm/pace.h"
 #include "comm/run_phase.h"
@@ -59,16 +60,17 @@ class Loop {
  public:
   Loop(RunStart start, const TrainOptions& options, Mesh& mesh, StopSignal& signal)
       : start_(std::move(start)),
-        config_(start_.config),
+        config_(start_.steps),
         mesh_(mesh),
         dir_(start_.dir),
         ctx_(make_exec_context(config_, mesh.device().index)),
         loader_(*start_.loader),
-        trainer_(config_, ctx_, mesh_, loader_),
+        trainer_(config_, ctx_, mesh_, loader_, start_.most_memory()),
         signal_(signal),
         saver_(config_.checkpoint, dir_.checkpoints(), mesh_, saver_parts(),
                [this](const SaveOutcome& o) { report_save(o); }) {
     load();
+    start_.memory.take(trainer_.memory());
     begin(options);
     trainer_.observe(options.observer);
     if (leader()) watcher_ = options.watcher;
@@ -77,6 +79,10 @@ class Loop {
   TrainEnd run();
 
  private:
+  TrainEnd take_steps();
+  void launch();
+  void record_memory();
+  std::string metadata() const { return checkpoint_metadata(start_.config, start_.memory, ctx_.tuning.get()); }
   bool leader() const { return mesh_.rank() == 0; }
   SaverParts saver_parts();
   void load();
@@ -190,13 +196,15 @@ void Loop::begin(const TrainOptions& options) {
                         config_.data.validation_batches * config_.train.batch_size);
   if (!leader()) return;
   if (options.fresh) remove_all_checkpoints(dir_.checkpoints());
-  dir_.create(config_, *start_.corpora.stores.front()->tokenizer(), start_.replaced);
+  dir_.create(start_.config, *start_.corpora.stores.front()->tokenizer(), start_.replaced);
+  write_memory(dir_, start_.memory);
   failures_.emplace(dir_.failures_file(), options.fresh);
   clock_.failures(failures_->count());
   if (!validation_ && config_.train.eval_interval)
     log::warn(
         "the corpus has no validation split: there will be no validation loss. See `ringmaster data prepare --split`");
   log_.emplace(start_, trainer_, mesh_.world());
+  if (start_.memory.ran_out) log_->memory(start_.memory);
   count_restart(options.restarts);
 }
 
@@ -236,8 +244,7 @@ void Loop::save() {
   save_asked_ms_ = now_ms();
   clock_.began(seconds_now());
   const Retention keep{narrow<int>(config_.checkpoint.keep_last), config_.checkpoint.keep_every, passed_over_};
-  trainer_.keep_state_until(
-      saver_.begin(state_, ctx_.stream, step, checkpoint_metadata(config_, ctx_.tuning.get()), keep));
+  trainer_.keep_state_until(saver_.begin(state_, ctx_.stream, step, metadata(), keep));
 }
 
 // The same for the launcher to keep, without a file.
@@ -247,7 +254,7 @@ void Loop::keep() {
   if (leader() && ctx_.tuning) ctx_.tuning->save();
   mesh_.check();
   const std::int64_t step = trainer_.steps_done(), asked = now_ms();
-  const KeptOutcome o = saver_.keep(state_, ctx_.stream, step, checkpoint_metadata(config_, ctx_.tuning.get()));
+  const KeptOutcome o = saver_.keep(state_, ctx_.stream, step, metadata());
   trainer_.keep_state_until(o.copied);
   time_.save_seconds += o.stall_seconds;
   time_.saved(step, asked, o.stall_seconds);
@@ -346,7 +353,32 @@ void Loop::leave_out() {
   if (log_) log_->bad_step(trainer_.guard().bad_steps().back());
 }
 
-TrainEnd Loop::run() {
+// Memory ran out in the step that was just launched, or in one that was computed again.
+void Loop::record_memory() {
+  start_.memory = start_.memory.smaller(trainer_.memory(), trainer_.memory_ran_out());
+  if (!leader()) return;
+  start_.token->check();
+  write_memory(dir_, start_.memory);
+  log_->memory(start_.memory);
+}
+
+void Loop::launch() {
+  trainer_.launch();
+  if (trainer_.memory_ran_out() != start_.memory.why && !trainer_.memory_ran_out().empty()) record_memory();
+}
+
+// Where several ranks have to start again, this one leaves word with what.
+TrainEnd Loop::run() try { return take_steps(); } catch (const RanOutOfMemory& e) {
+  try {
+    note_memory(dir_, mesh_.rank(), start_.memory.smaller(e.next, e.what()));
+  } catch (const std::exception& problem) {
+    fail(e.what(), ", but that cannot be recorded: ", problem.what());
+  }
+  const bool launched = parse_environment(current_environment()).source == "ringmaster";
+  throw MemoryRecorded(str(e.what(), launched ? "" : ". That is recorded: run the same command again"));
+}
+
+TrainEnd Loop::take_steps() {
   TrainEnd end = TrainEnd::finished;
   signal_.steps_begin();
   if (mesh_.world() > 1) pace_.emplace(mesh_.host());
@@ -354,7 +386,7 @@ TrainEnd Loop::run() {
   own_page().stepping = 1;
   while (step_now(end)) {
     if (watcher_) watcher_->before_launch(trainer_);
-    trainer_.launch();
+    launch();
     if (watcher_ && watcher_->after_launch(trainer_)) report_watched();
     const std::int64_t step = trainer_.steps_done(), every = config_.train.eval_interval;
     const bool ends = step == config_.train.steps, validates = every && step % every == 0;

@@ -371,6 +371,14 @@ TEST_F(DistLaunch, TheCauseIsNamedNotThoseWhoLostIt) {
   EXPECT_FALSE(in_err("rank 0 (pid")) << err();
 }
 
+TEST_F(DistLaunch, WhoRanOutOfMemorySaysAllThatThereIsToSay) {
+  EXPECT_EQ(run(2, "[ $R = 0 ] && exec sleep 60; echo 'ringmaster: rank 1 ran out of memory; now less' >&2; exit " +
+                       std::to_string(kExitOutOfMemory)),
+            kExitOutOfMemory);
+  EXPECT_TRUE(in_err("launch: rank 1 ran out of memory; now less; ending the other workers\n")) << err();
+  EXPECT_EQ(times_in_err("now less"), 1) << err();
+}
+
 TEST_F(DistLaunch, LostPeersAloneEndTheLaunchToo) {
   const auto begin = Clock::now();
   EXPECT_EQ(run(2, "[ $R = 0 ] && exec sleep 60; exit " + std::to_string(kExitPeerLost)), kExitPeerLost);

@@ -28,7 +28,19 @@ TEST(RestartBudget, ThreeAttemptsThatComeNoFurther) {
   for (const int step : {50, 48, 49, 51, 48, 49}) EXPECT_EQ(other.spend(step), "") << step;
 }
 
-TEST(RestartBudget, NoneIsNone) { EXPECT_NE(RestartBudget(0).spend(1000), ""); }
+TEST(RestartBudget, TakingLessMemoryIsProgressButNotForEver) {
+  RestartBudget budget(1);
+  for (int i = 0; i < 64; ++i) EXPECT_EQ(budget.spend(5, true), "") << i;
+  EXPECT_EQ(budget.spend(5, true), "");  // the one restart that it has anyway
+  EXPECT_NE(budget.spend(5, true), "");
+  RestartBudget other(1);
+  for (int i = 0; i < 200; ++i) EXPECT_EQ(other.spend(5 + i / 50, true), "") << i;
+}
+
+TEST(RestartBudget, NoneIsNone) {
+  EXPECT_NE(RestartBudget(0).spend(1000), "");
+  EXPECT_NE(RestartBudget(0).spend(1000, true), "");
+}
 
 }  // namespace
 }  // namespace ring

@@ -1,0 +1,147 @@
+// Ranks that run out of memory in a step: the job goes on by itself with less, and says so.
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <random>
+
+#include "core/check.h"
+#include "core/exit_code.h"
+#include "tests/launcher/training.h"
+
+namespace ring {
+namespace {
+
+using test::read_file;
+
+class DistOutOfMemory : public test::TrainingRuns {
+ protected:
+  // Long enough sequences that computing again saves something.
+  static constexpr const char* kShape[] = {"model.context=64", "model.layers=3", "train.micro_batch=2"};
+
+  int with(const std::string& faults, const std::string& directory, const std::vector<std::string>& more = {},
+           const std::vector<std::string>& launcher = {}) const {
+    std::vector<std::string> words = launch(2, directory);
+    words.insert(words.end(), std::begin(kShape), std::end(kShape));
+    words.insert(words.end(), more.begin(), more.end());
+    words.insert(words.begin() + 1, launcher.begin(), launcher.end());
+    if (!faults.empty()) words.insert(words.begin() + 1, {"--inject", faults});
+    return run(words);
+  }
+  std::string log() const { return read_file(dir_ / "log"); }
+  bool says(const std::string& text) const { return log().find(text) != std::string::npos; }
+  nlohmann::json recorded(const std::string& directory) const {
+    return nlohmann::json::parse(read_file(dir_ / directory / "memory.json"));
+  }
+  void expect_close(const std::string& directory, const std::string& calm) const {
+    const std::vector<double> a = losses(directory), b = losses(calm);
+    ASSERT_EQ(a.size(), b.size());
+    for (std::size_t i = 0; i < a.size(); ++i) EXPECT_NEAR(a[i], b[i], 1e-6 * b[i]) << "loss " << i;
+  }
+  // Its workers' command lines name it.
+  static void expect_no_process(const std::string& directory) {
+    for (const auto& process : test::fs::directory_iterator("/proc")) {
+      const std::string line = read_file(process.path() / "cmdline");
+      EXPECT_EQ(line.find("run.directory=" + directory), std::string::npos) << process.path();
+    }
+  }
+};
+
+TEST_F(DistOutOfMemory, ARankStartsAllAgainWithLessAndNoBitDiffers) {
+  ASSERT_EQ(with("", "calm"), 0) << log();
+  ASSERT_EQ(with("7:memory@rank=1,step=6,nth=40", "r"), 0) << log();
+  EXPECT_TRUE(says("launch: rank 1 ran out of memory in the ")) << log();
+  EXPECT_TRUE(says(" in step 6 (out of memory: ")) << log();
+  EXPECT_TRUE(says("most is held by ")) << log();
+  EXPECT_TRUE(says("; from now on ")) << log();
+  EXPECT_TRUE(says("starting all workers again (restart 1 of this job)")) << log();
+  EXPECT_TRUE(says("memory ran out before, and the run stays at what it went down to (r/memory.json says when): "))
+      << log();
+  EXPECT_EQ(losses("r"), losses("calm"));
+  EXPECT_TRUE(shard("r") == shard("calm"));
+  EXPECT_EQ(recorded("r").at("ran_out"), 1);
+  EXPECT_LT(recorded("r").at("peak"), recorded("calm").at("peak"));
+  EXPECT_EQ(recorded("r").at("micro_batch"), 2);
+  EXPECT_FALSE(test::fs::exists(dir_ / "r/out_of_memory"));
+  EXPECT_NE(read_file(dir_ / "r/metrics.jsonl").find("\"group\":\"memory\""), std::string::npos);
+  ASSERT_EQ(run({"checkpoint", "inspect", "r"}), 0);
+  EXPECT_TRUE(says("\"ran_out\":1")) << log();
+}
+
+TEST_F(DistOutOfMemory, AllAtOnceAreOneEvent) {
+  ASSERT_EQ(with("7:memory@rank=all,step=3,nth=25", "r"), 0) << log();
+  EXPECT_EQ(recorded("r").at("ran_out"), 1);
+  EXPECT_TRUE(says("this job: 1 restart, ")) << log();
+}
+
+// Each attempt goes down once more, none of them takes a step, and still the launcher does not give up.
+TEST_F(DistOutOfMemory, GoingDownIsProgress) {
+  std::string faults = "7:memory@rank=0,nth=30";
+  for (int attempt = 1; attempt < 4; ++attempt) faults += str(";memory@rank=1,nth=30,attempt=", attempt);
+  ASSERT_EQ(with(faults, "r", {"train.micro_batch=4"}, {"--max-restarts", "1"}), 0) << log();
+  EXPECT_EQ(recorded("r").at("ran_out"), 4);
+  EXPECT_TRUE(says("this job: 4 restarts, ")) << log();
+}
+
+TEST_F(DistOutOfMemory, FewerSequencesAtATimeAreRecordedAndKept) {
+  const std::vector<std::string> settings = {"train.recompute=block", "train.micro_batch=4"};
+  ASSERT_EQ(with("", "calm", settings), 0) << log();
+  ASSERT_EQ(with("7:memory@rank=1,step=3,nth=40;kill@rank=0,step=7,attempt=1", "r", settings), 0) << log();
+  EXPECT_TRUE(says("2 sequences at a time")) << log();
+  EXPECT_TRUE(says("this job: 2 restarts, ")) << log();
+  expect_close("r", "calm");
+  EXPECT_EQ(recorded("r").at("micro_batch"), 2);
+  // Another setting is believed, also by a run that has nothing left to do.
+  ASSERT_EQ(with("", "r", {"train.recompute=none", "train.micro_batch=4"}), 0) << log();
+  EXPECT_TRUE(says("no longer counts: train.recompute: block -> none")) << log();
+  EXPECT_TRUE(says("4 sequences at a time")) << log();
+}
+
+TEST_F(DistOutOfMemory, NothingSmallerEndsTheRunWithAdvice) {
+  const std::vector<std::string> settings = {"train.recompute=block", "train.micro_batch=1"};
+  EXPECT_EQ(with("7:memory@rank=1,step=6", "r", settings, {"--max-restarts", "0"}), kExitError) << log();
+  EXPECT_TRUE(says("Lower train.micro_batch or model.context")) << log();
+  EXPECT_EQ(recorded("r").at("ran_out"), 0);
+}
+
+TEST_F(DistOutOfMemory, WithoutALauncherTheSameCommandGoesOn) {
+  ASSERT_EQ(with("", "calm"), 0) << log();
+  const auto both = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> words = {"train", "t.yaml", "run.directory=r", "train.steps=8", "run.threads=1"};
+    words.insert(words.end(), std::begin(kShape), std::end(kShape));
+    words.insert(words.end(), more.begin(), more.end());
+    const auto env = [](const char* rank) {
+      return Environment{{"WORLD_SIZE", "2"},          {"RANK", rank},
+                         {"LOCAL_RANK", rank},         {"LOCAL_WORLD_SIZE", "2"},
+                         {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", "29547"}};
+    };
+    const pid_t zero = start(words, env("0"), "log0"), one = start(words, env("1"), "log1");
+    return std::pair(wait(zero), wait(one));
+  };
+  EXPECT_EQ(both({"--inject", "7:memory@rank=1,step=6,nth=40"}), std::pair(kExitPeerLost, kExitOutOfMemory))
+      << read_file(dir_ / "log0") << read_file(dir_ / "log1");
+  EXPECT_NE(read_file(dir_ / "log1").find("That is recorded: run the same command again"), std::string::npos);
+  EXPECT_EQ(both({}), std::pair(0, 0)) << read_file(dir_ / "log0");
+  EXPECT_EQ(losses("r"), losses("calm"));
+  EXPECT_EQ(recorded("r").at("ran_out"), 1);
+}
+
+// RING_OUT_OF_MEMORIES=50: that many, each at another allocation.
+TEST_F(DistOutOfMemory, AnyAllocation) {
+  ASSERT_EQ(with("", "calm"), 0) << log();
+  const char* asked = std::getenv("RING_OUT_OF_MEMORIES");
+  std::mt19937 random(50);
+  for (int i = 0; i < (asked ? std::atoi(asked) : 2); ++i) {
+    const std::string directory = (dir_ / str("r", i)).string();
+    const std::string faults = str(i, ":memory@rank=", random() % 2, ",nth=", 1 + random() % 1100);
+    ASSERT_EQ(with(faults, directory), 0) << faults << "\n" << log();
+    EXPECT_TRUE(says("ran out of memory in ")) << faults << "\n" << log();
+    EXPECT_EQ(losses(directory), losses("calm")) << faults;
+    EXPECT_TRUE(shard(directory) == shard("calm")) << faults;
+    EXPECT_EQ(recorded(directory).at("ran_out"), 1) << faults;
+    expect_no_process(directory);
+  }
+}
+
+}  // namespace
+}  // namespace ring
