@@ -117,7 +117,7 @@ class OutOfMemoryRuns : public Runs {
 
 TEST_F(OutOfMemoryRuns, AResumeRepeatsTheSmallerChoice) {
   ASSERT_EQ(go("calm", {}).code, 0);
-  const Finished f = go("r", {"--inject", "7:memory@step=3,nth=40;kill@step=9"});
+  const Finished f = go("r", {"checkpoint.mode=blocking", "--inject", "7:memory@step=3,nth=40;kill@step=9"});
   ASSERT_EQ(f.code, -SIGKILL) << f.output;
   EXPECT_TRUE(says(f, "ran out of memory in the ")) << f.output;
   EXPECT_EQ(recorded("r").at("ran_out"), 1);
