@@ -52,6 +52,7 @@ struct Run {
   // The outputs of ops get recipes: they are computed again in the backward instead of being kept. Whoever turns it off
   // again also sets a checkpoint_boundary() on the values at the border.
   bool recompute = false;
+  bool recompute_attention = false;  // where `recompute` is on: attention itself, too, whose outputs are kept otherwise
   Tensor state{};  // a StepState on the device, which kernels read step and loss scale from; undefined: none
   // Tensor parallelism with sequence parallelism (ops.h): the processes that share one model. Null, or of size 1: none.
   Communicator* tp = nullptr;

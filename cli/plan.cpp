@@ -77,7 +77,8 @@ std::string ways_text(const ActivationFit& plan) {
   constexpr std::pair<Recompute, const char*> kWays[] = {{Recompute::none, "none"},
                                                          {Recompute::attention, "attention"},
                                                          {Recompute::mlp, "mlp"},
-                                                         {Recompute::block, "block"}};
+                                                         {Recompute::block, "block"},
+                                                         {Recompute::full, "full"}};
   std::string text;
   for (const auto& [way, name] : kWays)
     if (const auto n = std::ranges::count(plan.plan.blocks, way, &BlockPlan::recompute))

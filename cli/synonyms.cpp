@@ -306,7 +306,6 @@ constexpr config::Synonyms::Value kValues[] = {
     {"parallel.reduce", "bfloat16", "bf16"},
     {"parallel.reduce", "float32", "fp32"},
     {"train.recompute", "true", "block"},
-    {"train.recompute", "full", "block"},
     {"train.recompute", "selective", "mlp"},
     {"train.recompute", "false", "none"},
     {"train.cuda_graph", "true", "on"},

@@ -20,13 +20,14 @@ namespace ring {
 namespace {
 
 // From what keeps most to what keeps least.
-constexpr std::array kWays = {Recompute::none, Recompute::attention, Recompute::mlp, Recompute::block};
+constexpr std::array kWays = {Recompute::none, Recompute::attention, Recompute::mlp, Recompute::block, Recompute::full};
 
 // "12 blocks keep everything", "1 block computes the MLP again".
 std::string text_of(std::ptrdiff_t blocks, Recompute r) {
   const bool one = blocks == 1;
   const std::string what = r == Recompute::attention ? "attention's inputs"
                            : r == Recompute::mlp     ? "the MLP"
+                           : r == Recompute::full    ? "all but their input"
                                                      : "all but their input and attention's output";
   return str(counted(blocks, "block"), r == Recompute::none ? (one ? " keeps everything" : " keep everything")
                                                             : str(one ? " computes " : " compute ", what, " again"));
@@ -37,6 +38,7 @@ Recompute given(RecomputeChoice c) {
     case RecomputeChoice::attention: return Recompute::attention;
     case RecomputeChoice::mlp: return Recompute::mlp;
     case RecomputeChoice::block: return Recompute::block;
+    case RecomputeChoice::full: return Recompute::full;
     default: return Recompute::none;
   }
 }

@@ -45,14 +45,15 @@ namespace {
 
 void memory_fields(TrainConfig& c, Fields& f) {
   f("recompute", c.recompute,
-    "activations computed again in the backward: none, those inside of the attention or of the MLP sublayer, or all "
-    "but each block's input and the attention's output; auto = of each block, so that the step takes least time within "
-    "train.memory_budget",
+    "activations computed again in the backward: none, those inside of the attention or of the MLP sublayer, all but "
+    "each block's input and the attention's output (block), or all but each block's input (full); auto = of each "
+    "block, so that the step takes least time within train.memory_budget",
     choices<RecomputeChoice>({{"auto", RecomputeChoice::automatic},
                               {"none", RecomputeChoice::none},
                               {"attention", RecomputeChoice::attention},
                               {"mlp", RecomputeChoice::mlp},
-                              {"block", RecomputeChoice::block}}));
+                              {"block", RecomputeChoice::block},
+                              {"full", RecomputeChoice::full}}));
   f("memory_budget", c.memory_budget,
     "what train.recompute: auto makes a process's training fit into: bytes, or, up to 1, a share of the device's "
     "memory; 0 = what is free when it starts",

@@ -24,7 +24,7 @@ inline constexpr std::int64_t kAutoMicroBatch = -1;
 
 enum class DeviceChoice : std::uint8_t { automatic, cpu, cuda };
 enum class PrecisionChoice : std::uint8_t { automatic, bf16, fp32, tf32 };
-enum class RecomputeChoice : std::uint8_t { automatic, none, attention, mlp, block };
+enum class RecomputeChoice : std::uint8_t { automatic, none, attention, mlp, block, full };
 enum class Switch : std::uint8_t { automatic, on, off };
 enum class OnBadStep : std::uint8_t { stop, skip, rollback };
 

@@ -21,7 +21,8 @@ struct Way {
 constexpr Way kWays[] = {{Recompute::none, "keeps everything", "#2f6fb0"},
                          {Recompute::attention, "computes attention's inputs again", "#3d8b5f"},
                          {Recompute::mlp, "computes the MLP again", "#8e5ea2"},
-                         {Recompute::block, "keeps its input and attention's output", "#c2602b"}};
+                         {Recompute::block, "keeps its input and attention's output", "#c2602b"},
+                         {Recompute::full, "keeps its input", "#7a4a1f"}};
 
 // One part in one pass: in use before it, kept by it, and its peak.
 struct Column {

@@ -7,12 +7,14 @@
 
 namespace ring {
 
-// What a block computes again. A sublayer's norm belongs to it; attention's output and log-sum-exp are always kept.
+// What a block computes again. A sublayer's norm belongs to it. Attention's output and log-sum-exp are kept, but by
+// `full`.
 enum class Recompute : std::uint8_t {
   none,
   attention,  // everything between the input and the output of the attention sublayer
   mlp,        // everything between the input and the output of the MLP sublayer
   block,      // both, and what is between them
+  full,       // all between the block's input and its output: attention runs twice
 };
 
 struct BlockPlan {

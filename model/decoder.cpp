@@ -57,18 +57,20 @@ template <class Attend>
 Var DecoderBlock::forward(Run& run, const Var& x, const Attend& attend) const {
   const bool post = place_ == NormPlace::post;
   const Recompute recompute = plan.recompute;
+  const bool whole = recompute == Recompute::block || recompute == Recompute::full;
   const Changed hooks(run.saved_hooks, plan.offload ? host : run.saved_hooks);
   Var h;
   {
     const ScopeGuard scope = run.enter(block_scope(layer_, Sublayer::attention));
-    const Changed on(run.recompute, recompute == Recompute::attention || recompute == Recompute::block);
+    const Changed on(run.recompute, whole || recompute == Recompute::attention);
+    const Changed attention(run.recompute_attention, recompute == Recompute::full);
     const Var in = post ? x : attention_norm_(run, x);
     h = add_to_stream(run, x, attention_site_, [&](const Var& residual) { return attend(in, residual); });
     if (post) h = attention_norm_(run, h);
     if (recompute == Recompute::attention) h = checkpoint_boundary(h);
   }
   const ScopeGuard scope = run.enter(block_scope(layer_, Sublayer::mlp));
-  const Changed on(run.recompute, recompute == Recompute::mlp || recompute == Recompute::block);
+  const Changed on(run.recompute, whole || recompute == Recompute::mlp);
   return checkpoint_boundary(over_chunks(run, h, mlp_chunk, [&](Run& chunk, const Var& rows) {
     const Var in = post ? rows : mlp_norm_(chunk, rows);
     const Var y = add_to_stream(chunk, rows, mlp_site_, [&](const Var& residual) { return mlp_(chunk, in, residual); });

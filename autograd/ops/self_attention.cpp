@@ -87,12 +87,74 @@ void norm_rule(Backward& back, int input, const Tensor& x, const Tensor& w, cons
 // The places in the rule's list of what was saved.
 enum { kPositions, kInvFreq, kQNorm, kKNorm, kOut, kLse, kQkv, kQ, kK, kQRstd, kKRstd };
 
-struct Rule {
+// What attention makes of prepared queries, keys and values.
+struct Attended {
+  Tensor out, lse;
+};
+
+// All between a qkv matrix and attention's output; the same calls, messages included, in the forward and when it is
+// made again.
+struct Attend {
   static constexpr bool kKeepsNoTensor = true;
   Layout layout;
   AttentionOptions attention;
   Sequences sequences;  // without positions
   ContextExchange* cp;
+
+  Attended operator()(const ExecContext& ctx, const Parts& x) const {
+    const std::int64_t rows = x.q.dim(0);
+    const Attended a{ctx.empty({rows, layout.heads, layout.head_dim}, x.q.dtype()), ctx.empty({layout.heads, rows})};
+    attend({x.q, x.k, x.v, a.out, a.lse, {}, {}, attention.scale, attention.pattern, {}}, sequences, cp, ctx);
+    return a;
+  }
+  // From qkv and the constants: all that the rule needs, in its order from kOut on.
+  Tensors operator()(const ExecContext& ctx, const Tensors& from) const {
+    const Prepared p = prepare(ctx, from[0], {from[1], from[2], from[3], from[4]}, layout);
+    const Attended a = (*this)(ctx, p.final(layout));
+    return {a.out, a.lse, p.qkv, p.q, p.k, p.q_rstd, p.k_rstd};
+  }
+};
+
+std::vector<Saved> outputs_of(Recipe recipe, int count) {
+  const auto shared = std::make_shared<Recipe>(std::move(recipe));
+  std::vector<Saved> outputs;
+  for (int i = 0; i < count; ++i) outputs.emplace_back(shared, i);
+  return outputs;
+}
+
+std::vector<Saved> qkv_and(const Run& run, const Var& qkv, const std::vector<Saved>& constants) {
+  std::vector<Saved> from{run.save(qkv)};
+  from.insert(from.end(), constants.begin(), constants.end());
+  return from;
+}
+
+// q, k and v as they were prepared, or, where qkv is made again, the way to prepare them again.
+std::vector<Saved> save_prepared(const Run& run, const Var& qkv, const Prepared& p, const Layout& layout,
+                                 const std::vector<Saved>& constants) {
+  if (!qkv.recipe) return {run.save(p.qkv), run.save(p.q), run.save(p.k), run.save(p.q_rstd), run.save(p.k_rstd)};
+  const auto again = [layout](const ExecContext& ctx, const Tensors& from) -> Tensors {
+    const Prepared made = prepare(ctx, from[0], {from[1], from[2], from[3], from[4]}, layout);
+    return {made.qkv, made.q, made.k, made.q_rstd, made.k_rstd};
+  };
+  return outputs_of({qkv_and(run, qkv, constants), again}, 5);
+}
+
+// Of a qkv matrix that is kept, the bytes are rotated already.
+bool attends_again(const Run& run, const Var& qkv) { return run.recompute_attention && qkv.recipe; }
+
+// From kOut on, as the rule needs it.
+std::vector<Saved> save_attended(const Run& run, const Var& qkv, const Prepared& p, const Attended& a,
+                                 const Attend& forward, const std::vector<Saved>& constants) {
+  if (attends_again(run, qkv)) return outputs_of({qkv_and(run, qkv, constants), forward}, 7);
+  std::vector<Saved> saved{run.save(a.out), run.save(a.lse)};
+  const std::vector<Saved> prepared = save_prepared(run, qkv, p, forward.layout, constants);
+  saved.insert(saved.end(), prepared.begin(), prepared.end());
+  return saved;
+}
+
+struct Rule {
+  static constexpr bool kKeepsNoTensor = true;
+  Attend forward;
 
   // The gradients of q, k and v are views of one matrix: the gradient of qkv where nothing was written to it yet.
   void operator()(Backward& back) const {
@@ -101,11 +163,11 @@ struct Rule {
     const bool direct = back.needs_grad(0) && !back.input(0)->written;
     const Shape& shape = p.qkv.shape();
     const Tensor dqkv = direct ? back.sink(0, shape, p.qkv.dtype()).dst : back.ctx.empty(shape, p.qkv.dtype());
-    const Parts d = layout.split(dqkv);
-    attend_backward(arguments(back, p.final(layout), d), sequences, cp, back.ctx);
-    rotate_both(dqkv, c, layout, true, back.ctx);
+    const Parts d = forward.layout.split(dqkv);
+    attend_backward(arguments(back, p.final(forward.layout), d), forward.sequences, forward.cp, back.ctx);
+    rotate_both(dqkv, c, forward.layout, true, back.ctx);
     if (c.q_norm.defined()) {
-      const Parts raw = layout.split(p.qkv);
+      const Parts raw = forward.layout.split(p.qkv);
       norm_rule(back, 1, raw.q, c.q_norm, p.q_rstd, d.q);
       norm_rule(back, 2, raw.k, c.k_norm, p.k_rstd, d.k);
     }
@@ -123,25 +185,10 @@ struct Rule {
             .dq = gradients.q,
             .dk = gradients.k,
             .dv = gradients.v,
-            .scale = attention.scale,
-            .pattern = attention.pattern};
+            .scale = forward.attention.scale,
+            .pattern = forward.attention.pattern};
   }
 };
-
-// q, k and v as they were prepared, or, where qkv is made again, the way to prepare them again.
-std::vector<Saved> save_prepared(const Run& run, const Var& qkv, const Prepared& p, const Layout& layout,
-                                 const std::vector<Saved>& constants) {
-  if (!qkv.recipe) return {run.save(p.qkv), run.save(p.q), run.save(p.k), run.save(p.q_rstd), run.save(p.k_rstd)};
-  Recipe recipe{{run.save(qkv)}, [layout](const ExecContext& ctx, const Tensors& from) -> Tensors {
-                  const Prepared again = prepare(ctx, from[0], {from[1], from[2], from[3], from[4]}, layout);
-                  return {again.qkv, again.q, again.k, again.q_rstd, again.k_rstd};
-                }};
-  recipe.from.insert(recipe.from.end(), constants.begin(), constants.end());
-  const auto shared = std::make_shared<Recipe>(std::move(recipe));
-  std::vector<Saved> saved;
-  for (int i = 0; i < 5; ++i) saved.emplace_back(shared, i);
-  return saved;
-}
 
 void check(const Tensor& qkv, const Sequences& sequences, const SelfAttention& o) {
   RING_CHECK(o.heads > 0 && o.kv_heads > 0 && o.head_dim > 0, "self_attention: ", o.heads, " heads, ", o.kv_heads,
@@ -163,24 +210,24 @@ Var self_attention(Run& run, const Var& qkv, const Sequences& sequences, const S
   const Layout layout{options.heads, options.kv_heads, options.head_dim, options.norm_eps};
   const Prepared p =
       prepare(run.ctx, in, {sequences.positions, options.inv_freq, options.q_norm.value, options.k_norm.value}, layout);
+  const Attend forward{layout, options.attention, sequences.without_positions(), run.cp};
   const Parts x = p.final(layout);
-  const Tensor out = run.ctx.empty({in.dim(0), options.heads, options.head_dim}, in.dtype());
-  const Tensor lse = run.ctx.empty({options.heads, in.dim(0)});
-  attend({x.q, x.k, x.v, out, lse, {}, {}, options.attention.scale, options.attention.pattern, {}}, sequences, run.cp,
-         run.ctx);
+  const Attended a = forward(run.ctx, x);
   if (options.keys) {
     *options.keys = x.k;
     *options.values = x.v;
   }
-  const Tensor y = out.view({in.dim(0), options.heads * options.head_dim});
-  if (!run.tape) return {y, nullptr};
+  const Shape shape{in.dim(0), options.heads * options.head_dim};
+  if (!run.tape) return {a.out.view(shape), nullptr};
   std::vector<Saved> saved{save_in_place(sequences.positions), save_in_place(options.inv_freq),
                            run.save(options.q_norm), run.save(options.k_norm)};
-  const std::vector<Saved> prepared = save_prepared(run, qkv, p, layout, saved);
-  saved.insert(saved.end(), {run.save(out), run.save(lse)});
-  saved.insert(saved.end(), prepared.begin(), prepared.end());
-  return run.record("self_attention", y, {qkv.slot, options.q_norm.slot, options.k_norm.slot}, std::move(saved),
-                    Rule{layout, options.attention, sequences.without_positions(), run.cp});
+  const std::vector<Saved> attended = save_attended(run, qkv, p, a, forward, saved);
+  saved.insert(saved.end(), attended.begin(), attended.end());
+  const Var y = run.record("self_attention", a.out.view(shape), {qkv.slot, options.q_norm.slot, options.k_norm.slot},
+                           std::move(saved), Rule{forward});
+  if (!attends_again(run, qkv)) return y;
+  return recomputable(y, {attended[0]},
+                      [shape](const ExecContext&, const Tensors& from) { return from[0].view(shape); });
 }
 
 }  // namespace ring

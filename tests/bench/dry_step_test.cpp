@@ -58,7 +58,9 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{"attention_again", {"train.recompute=attention"}}, Case{"mlp_again", {"train.recompute=mlp"}},
                     Case{"states_on_the_host", {"optimizer.offload=states"}},
                     Case{"in_small_chunks", {"optimizer.offload=states", "optimizer.offload_chunk_bytes=1e5"}},
-                    Case{"block_again", {"train.recompute=block"}}, Case{"two_threads", {"run.threads=2"}}),
+                    Case{"block_again", {"train.recompute=block"}}, Case{"full_again", {"train.recompute=full"}},
+                    Case{"full_again_in_chunks", {"train.recompute=full", "train.mlp_chunk=100"}},
+                    Case{"two_threads", {"run.threads=2"}}),
     [](const auto& info) { return std::string(info.param.name); });
 
 // On a GPU, which is not here: bf16 weights [2 bytes], with masters [4] and both moments [8] on the device or not.
@@ -98,7 +100,7 @@ std::pair<std::vector<double>, std::size_t> losses_within(const Config& config) 
 TEST(ActivationPlans, ObeyTheBudgetAndKeepTheBits) {
   Config config = config_of({"model.layers=8"});
   const auto [losses, most] = losses_within(config);
-  config.train.recompute = RecomputeChoice::block;
+  config.train.recompute = RecomputeChoice::full;
   const std::size_t least = losses_within(config).second;
   ASSERT_LT(least, most);
   config.train.recompute = RecomputeChoice::automatic;

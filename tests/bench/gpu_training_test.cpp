@@ -102,6 +102,7 @@ TEST_F(GpuTraining, RecomputationGivesTheSameBits) {
     EXPECT_EQ(kept, train({precision, "train.recompute=attention"})) << precision;
     EXPECT_EQ(kept, train({precision, "train.recompute=mlp"})) << precision;
     EXPECT_EQ(kept, train({precision, "train.recompute=block"})) << precision;
+    EXPECT_EQ(kept, train({precision, "train.recompute=full"})) << precision;
   }
 }
 

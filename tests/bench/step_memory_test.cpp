@@ -82,9 +82,15 @@ Config state_offloading_model(DeviceChoice device) {
 }
 
 void expect_planned_steps(DeviceChoice device) {
+<<<<<<< HEAD
   for (Config config : {small_model(device), offloading_model(device), state_offloading_model(device)})
     for (const RecomputeChoice r :
          {RecomputeChoice::none, RecomputeChoice::attention, RecomputeChoice::mlp, RecomputeChoice::block}) {
+=======
+  for (Config config : {small_model(device), offloading_model(device)})
+    for (const RecomputeChoice r : {RecomputeChoice::none, RecomputeChoice::attention, RecomputeChoice::mlp,
+                                    RecomputeChoice::block, RecomputeChoice::full}) {
+>>>>>>> 12632eb (model: train.recompute: full computes attention again, too)
       config.train.recompute = r;
       expect_planned_steps(config);
     }

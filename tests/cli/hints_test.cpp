@@ -160,7 +160,7 @@ TEST(Hints, ValuesOfOtherPrograms) {
   for (const auto& [given, meant] :
        std::map<std::string, std::string>{{"train.precision=bfloat16", "bf16"},
                                           {"train.precision=FP16", "bf16"},
-                                          {"train.recompute=full", "block"},
+                                          {"train.recompute=selective", "mlp"},
                                           {"model.norm=RMSNorm", "rms"},
                                           {"model.mlp=silu", "swiglu"},
                                           {"model.positions=rotary", "rope"},

@@ -195,8 +195,10 @@ TEST_P(Families, CachedLogitsEqualUncached) {
 
 TEST_P(Families, RecomputationGivesTheSameBits) {
   const std::int64_t layers = GetParam().config.layers;
-  std::vector<ActivationPlan> plans{{{{Recompute::attention}, {Recompute::block}}}, {{{Recompute::mlp}, {}}}};
-  for (const Recompute how : {Recompute::attention, Recompute::mlp, Recompute::block})
+  std::vector<ActivationPlan> plans{{{{Recompute::attention}, {Recompute::block}}},
+                                    {{{Recompute::mlp}, {}}},
+                                    {{{Recompute::full}, {Recompute::block}}}};
+  for (const Recompute how : {Recompute::attention, Recompute::mlp, Recompute::block, Recompute::full})
     plans.push_back(ActivationPlan::uniform(layers, how));
   Fixture kept(GetParam().config);
   const Tensor ids = tokens(kept.ctx, 48, 37, 5), targets = tokens(kept.ctx, 48, 37, 6);
@@ -235,7 +237,7 @@ TEST_P(Families, MlpsInChunksGiveTheSameNumbers) {
   EXPECT_LT(relative_error(chunked(1, Recompute::block)->gradients(), whole.gradients()), 1e-5);
   const std::vector<float> kept = chunked(10, Recompute::none)->gradients();
   EXPECT_LT(relative_error(kept, whole.gradients()), 1e-5);
-  for (const Recompute how : {Recompute::attention, Recompute::mlp, Recompute::block})
+  for (const Recompute how : {Recompute::attention, Recompute::mlp, Recompute::block, Recompute::full})
     EXPECT_EQ(chunked(10, how)->gradients(), kept);
 }
 
@@ -255,9 +257,9 @@ std::vector<double> descend(Fixture& f, const Tensor& ids, const Tensor& targets
 // 22 sequences make tensors that are large enough to leave.
 TEST_P(Families, OffloadedActivationsGiveTheSameBits) {
   using enum Recompute;
-  for (const Recompute how : {none, attention, mlp, block}) {
+  for (const Recompute how : {none, attention, mlp, block, full}) {
     Fixture kept(GetParam().config), moved(GetParam().config);
-    for (Fixture* f : {&kept, &moved}) f->model.set_mlp_chunk(how == Recompute::block ? 10 : 0);
+    for (Fixture* f : {&kept, &moved}) f->model.set_mlp_chunk(how == Recompute::block || how == full ? 10 : 0);
     HostOffload offload(moved.ctx, std::size_t{1} << 30);
     kept.model.set_activations({{{how}, {how}}});
     moved.model.set_activations({{{how, true}, {how, true}}}, &offload);
@@ -282,6 +284,17 @@ TEST(Decoder, ABlockThatRecomputesOffloadsWhatItKeeps) {
   EXPECT_EQ(offload.bytes().late, 0u);
 }
 
+// And of one that computes attention again its input alone.
+TEST(Decoder, ABlockThatRecomputesAllOffloadsItsInput) {
+  Fixture f(tiny());
+  HostOffload offload(f.ctx, std::size_t{1} << 30);
+  f.model.set_activations({{{Recompute::full, true}, {Recompute::full}}}, &offload);
+  const std::int64_t n = 22 * 24;
+  f.loss(tokens(f.ctx, n, 37, 5), tokens(f.ctx, n, 37, 6), 22, true);
+  EXPECT_EQ(offload.bytes().moved, 1u * n * 32 * sizeof(float));
+  EXPECT_EQ(offload.bytes().late, 0u);
+}
+
 INSTANTIATE_TEST_SUITE_P(Decoder, Families, testing::ValuesIn(families()), [](const auto& i) { return i.param.name; });
 
 TEST(Decoder, APlanDecidesBlockByBlock) {
@@ -293,6 +306,7 @@ TEST(Decoder, APlanDecidesBlockByBlock) {
   };
   using enum Recompute;
   const std::size_t all = held({{{none}, {none}}}), least = held({{{block}, {block}}});
+  EXPECT_LT(held({{{full}, {full}}}), least);
   const std::size_t no_mlp = held({{{mlp}, {mlp}}}), no_attention = held({{{attention}, {attention}}});
   EXPECT_EQ(held({{{none}, {block}}}), (all + least) / 2);
   EXPECT_EQ(held({{{mlp}, {none}}}), (all + no_mlp) / 2);

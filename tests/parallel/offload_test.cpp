@@ -43,7 +43,7 @@ class DistOffload : public testing::TestWithParam<Layout> {
 };
 
 TEST_P(DistOffload, GivesTheSameBits) {
-  for (const char* recompute : {"none", "attention", "mlp", "block"}) {
+  for (const char* recompute : {"none", "attention", "mlp", "block", "full"}) {
     const std::string how = std::string("train.recompute=") + recompute;
     const Training kept = train({how}), moved = train({how, "train.activation_offload=true"});
     EXPECT_TRUE(same_bits(kept, moved)) << recompute;
