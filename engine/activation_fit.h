@@ -1,7 +1,7 @@
 #pragma once
-// What each block of a run does with its activations, so that the run fits into its memory: train.recompute as it is
-// given, or, where that is auto, solved from the step's own memory and costs (engine/dry_step.h,
-// parallel/plan/activation_solver.h).
+// What each block of a run does with its activations, so that the run fits into its memory: train.recompute and
+// train.activation_offload as they are given, or, where these are auto, solved from the step's own memory and costs
+// (engine/dry_step.h, parallel/plan/activation_solver.h).
 
 #include <cstdint>
 #include <optional>
@@ -15,16 +15,22 @@ namespace ring {
 
 struct ActivationFit {
   ActivationPlan plan;
-  std::size_t peak = 0;      // predicted, of this rank; 0: nothing was predicted
-  std::size_t budget = 0;    // that it fits into
-  double seconds = 0;        // of a step more than with everything kept, as predicted
-  std::string text() const;  // "12 blocks keep everything, 10 blocks compute the MLP again: 61.2 GiB of 75.0 GiB"
+  std::size_t peak = 0;       // predicted, of this rank; 0: nothing was predicted
+  std::size_t budget = 0;     // that it fits into
+  double seconds = 0;         // of a step more than with everything kept, as predicted
+  std::size_t host_room = 0;  // bytes of the host that the blocks may use; what finds no room stays on the device
+  std::size_t host = 0;       // that they are predicted to use, of each micro-batch
+  std::string text() const;   // "12 blocks keep everything, 10 blocks compute the MLP again: 61.2 GiB of 75.0 GiB"
 };
 
-// The best plan within `budget` bytes of the first rank: exactly what dry_step() then takes. train.recompute other than
-// auto is taken as it is. Nothing: none fits, and `least`, where it is asked for, says what would do.
+// The best plan within `budget` bytes of the first rank: exactly what dry_step() then takes. train.recompute and
+// .activation_offload other than auto are taken as they are. host_room: bytes of the host; not given:
+// train.activation_offload_bytes. Nothing: none fits, and `least`, where it is asked for, says what would do.
 std::optional<ActivationFit> find_activation_fit(const Config& resolved, int world, std::size_t budget,
-                                                 const DeviceRates&, std::size_t* least = nullptr);
+                                                 const DeviceRates&, std::size_t* least = nullptr,
+                                                 std::optional<std::size_t> host_room = {});
+
+std::size_t least_of(std::size_t own, Mesh&);  // of all ranks
 
 DeviceRates rates_here(const Config& resolved);  // shipped ones of what this process computes on
 

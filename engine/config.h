@@ -55,7 +55,7 @@ struct TrainConfig {
   RecomputeChoice recompute = RecomputeChoice::automatic;
   double memory_budget = 0;
   std::int64_t mlp_chunk = 0;
-  bool activation_offload = false;
+  Switch activation_offload = Switch::automatic;
   std::int64_t activation_offload_bytes = 0;
   std::int64_t loss_chunk_bytes = 0;
   Switch cuda_graph = Switch::automatic;
@@ -86,6 +86,10 @@ std::int64_t steps_of_tokens(const TrainConfig&, std::int64_t context);
 // Error, which names `rows_from`, the setting or option that asked for so many rows: more tokens than
 // kMostTokensAtOnce.
 void check_tokens_at_once(const char* rows_from, std::int64_t rows, std::int64_t context);
+
+// Whether blocks may move their activations to the host. On a CPU, where both are the same memory, only if it is asked
+// for.
+bool may_offload(const Config&);
 
 // Keys that may differ between a run and its resumption: they change no number of the training.
 const std::vector<std::string>& keys_free_to_change();

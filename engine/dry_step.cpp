@@ -13,7 +13,7 @@ namespace {
 class Recorder final : public KernelObserver, public ScopeListener {
  public:
   explicit Recorder(DryStep& to) : to_(to) {}
-  void begin(StepArena& arena) { arena_ = &arena; }
+  void begin(TrainStep& step) { step_ = &step, arena_ = &step.arena(); }
 
   void call(const KernelCall& call, const ExecContext&, const std::function<void()>& run) override {
     if (arena_) to_.calls.push_back({part_, pass_, call.slot, call.cost});
@@ -28,6 +28,7 @@ class Recorder final : public KernelObserver, public ScopeListener {
     part_ = id;
     pass_ = pass;
     before_ = arena_->stats().in_use;
+    moved_before_ = moved();
     arena_->reset_peak();
     if (pass == ScopePass::forward) at(id).before = std::max(at(id).before, before_);
   }
@@ -36,6 +37,7 @@ class Recorder final : public KernelObserver, public ScopeListener {
     part_ = {};
     const MemoryStats now = arena_->stats();
     if (pass == ScopePass::forward) {
+      at(id).host = std::max(at(id).host, moved() - moved_before_);
       at(id).kept = std::max(at(id).kept, now.in_use - std::min(now.in_use, before_));
       at(id).forward_peak = std::max(at(id).forward_peak, now.peak - before_);
     } else if (pass == ScopePass::backward) {
@@ -45,16 +47,18 @@ class Recorder final : public KernelObserver, public ScopeListener {
   }
 
  private:
+  std::size_t moved() const { return step_->offload() ? step_->offload()->bytes().moved : 0; }
   PartMemory& at(const ScopeId& id) {
     const auto found = std::ranges::find(to_.parts, id, &PartMemory::part);
     return found != to_.parts.end() ? *found : to_.parts.emplace_back(PartMemory{.part = id});
   }
 
   DryStep& to_;
+  TrainStep* step_ = nullptr;
   StepArena* arena_ = nullptr;
   ScopeId part_;
   ScopePass pass_ = ScopePass::inference;
-  std::size_t before_ = 0;
+  std::size_t before_ = 0, moved_before_ = 0;
 };
 
 constexpr std::size_t kBoundless = std::size_t{1} << 62;
@@ -63,7 +67,7 @@ constexpr std::size_t kBoundless = std::size_t{1} << 62;
 void run_twice(TrainStep& step, Recorder& recorder) {
   for (int i = 0; i < 2; ++i) {
     const StepScope scope(step.arena());
-    if (i == 1) recorder.begin(step.arena());
+    if (i == 1) recorder.begin(step);
     step.compute();
   }
   step.arena().prepare();
@@ -91,7 +95,7 @@ DryStep dry_step(const Config& config, int world, const ActivationPlan& plan, in
   out.host_states = step.optimizer().host_bytes();
   run_twice(step, *recorder);
   out.plan = step.arena().plan();
-  if (step.offload()) out.host = step.offload()->bytes().moved;
+  if (step.offload()) out.host = step.offload()->bytes().moved, out.stayed = step.offload()->bytes().stayed;
   return out;
 }
 

@@ -20,6 +20,7 @@ struct PartMemory {
   std::size_t before = 0;                           // in use when the forward began
   std::size_t kept = 0;                             // from its forward to its backward
   std::size_t forward_peak = 0, backward_peak = 0;  // above `before`
+  std::size_t host = 0;                             // that leave for the host and come back
 };
 
 struct DryCall {  // of a kernel
@@ -41,6 +42,7 @@ struct DryStep {
   MemoryPlan plan;                                               // of what lives within a step
   std::size_t host = 0;                                          // of activations that are offloaded
   std::size_t host_states = 0;                                   // of states and values that are (optimizer.offload)
+  std::size_t stayed = 0;                                        // that were to be, and found no room
   std::vector<PartMemory> parts;                                 // in the order of the forward pass
   std::vector<DryCall> calls;
   std::vector<DryTransfer> transfers;

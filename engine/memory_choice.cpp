@@ -30,9 +30,10 @@ std::vector<std::int64_t> fewer_rows(const Config& c, int world, std::int64_t ro
 }
 
 // Nothing also where so many rows are no layout of these settings.
-std::optional<MemoryChoice> choice_within(Config c, int world, std::int64_t rows, std::size_t budget) try {
+std::optional<MemoryChoice> choice_within(Config c, int world, std::int64_t rows, std::size_t budget,
+                                          std::size_t host_room) try {
   c.train.micro_batch = rows;
-  const std::optional<ActivationFit> fit = find_activation_fit(c, world, budget, rates_here(c));
+  const std::optional<ActivationFit> fit = find_activation_fit(c, world, budget, rates_here(c), nullptr, host_room);
   if (!fit) return {};
   return MemoryChoice{rows, *fit};
 } catch (const Error&) {
@@ -41,10 +42,10 @@ std::optional<MemoryChoice> choice_within(Config c, int world, std::int64_t rows
 
 // Another plan of the blocks; where none takes much less, one that takes a little less.
 std::optional<MemoryChoice> computing_more(const Config& c, int world, const MemoryChoice& before) {
-  if (c.train.recompute != RecomputeChoice::automatic) return {};
+  if (c.train.recompute != RecomputeChoice::automatic && c.train.activation_offload != Switch::automatic) return {};
   for (const double share : {kLess, kALittleLess}) {
     const auto budget = static_cast<std::size_t>(share * static_cast<double>(before.fit.peak));
-    if (const auto next = choice_within(c, world, before.micro_batch, budget)) return next;
+    if (const auto next = choice_within(c, world, before.micro_batch, budget, before.fit.host_room)) return next;
   }
   return {};
 }
@@ -52,9 +53,9 @@ std::optional<MemoryChoice> computing_more(const Config& c, int world, const Mem
 std::optional<MemoryChoice> with_fewer_rows(const Config& c, int world, const MemoryChoice& before) {
   const std::vector<std::int64_t> fewer = fewer_rows(c, world, before.micro_batch);
   for (const std::int64_t rows : fewer)
-    if (const auto next = choice_within(c, world, rows, less_than(before.fit.peak))) return next;
+    if (const auto next = choice_within(c, world, rows, less_than(before.fit.peak), before.fit.host_room)) return next;
   if (fewer.empty()) return {};
-  return choice_within(c, world, fewer.back(), before.fit.peak - 1);  // at least something less
+  return choice_within(c, world, fewer.back(), before.fit.peak - 1, before.fit.host_room);  // at least something
 }
 
 [[noreturn]] void refuse(std::size_t budget, std::size_t least) {
@@ -64,13 +65,13 @@ std::optional<MemoryChoice> with_fewer_rows(const Config& c, int world, const Me
        "on a GPU keep optimizer states on the host (optimizer.offload: states or all), or raise the budget");
 }
 
-std::string settings_that_fit(Config c, int world, std::size_t budget) {
+std::string settings_that_fit(Config c, int world, std::size_t budget, std::size_t host_room) {
   c.train.recompute = RecomputeChoice::automatic;
   const std::int64_t given = rows_of(c, world);
   std::vector<std::int64_t> rows = fewer_rows(c, world, given);
   rows.insert(rows.begin(), given);
   for (const std::int64_t n : rows)
-    if (const auto choice = choice_within(c, world, n, budget))
+    if (const auto choice = choice_within(c, world, n, budget, host_room))
       return str("train.recompute: auto", n == given ? "" : str(" with train.micro_batch: ", n),
                  " would fit: ", choice->fit.text());
   return "No train.recompute and no train.micro_batch would fit: lower model.context, or share the model or its "
@@ -78,11 +79,12 @@ std::string settings_that_fit(Config c, int world, std::size_t budget) {
 }
 
 // Settings that say what to keep are obeyed.
-MemoryChoice as_given(const Config& c, Mesh& mesh, std::size_t budget, std::size_t least) {
+MemoryChoice as_given(const Config& c, Mesh& mesh, std::size_t budget, std::size_t host_room, std::size_t least) {
   if (mesh.rank() == 0)
     log::warn("a step will take about ", bytes_text(least), ", more than the ", bytes_text(budget), " that there are. ",
-              settings_that_fit(c, mesh.world(), budget));
-  const auto fit = find_activation_fit(c, mesh.world(), std::numeric_limits<std::size_t>::max(), rates_here(c));
+              settings_that_fit(c, mesh.world(), budget, host_room));
+  constexpr std::size_t any = std::numeric_limits<std::size_t>::max();
+  const auto fit = find_activation_fit(c, mesh.world(), any, rates_here(c), nullptr, host_room);
   MemoryChoice choice{rows_of(c, mesh.world()), *fit};
   choice.fit.budget = budget;
   return choice;
@@ -92,19 +94,18 @@ MemoryChoice as_given(const Config& c, Mesh& mesh, std::size_t budget, std::size
 
 std::string MemoryChoice::text() const { return str(fit.text(), ", ", counted(micro_batch, "sequence"), " at a time"); }
 
-MemoryChoice choose_memory(const Config& c, Mesh& mesh, std::size_t most) {
+MemoryChoice choose_memory(const Config& c, Mesh& mesh, std::size_t host_room, std::size_t most) {
   const std::size_t free = memory_budget(c, mesh), budget = most ? std::min(most, free) : free;
+  const std::size_t room = least_of(host_room, mesh);
   std::size_t least = 0;
-  const auto fit = find_activation_fit(c, mesh.world(), budget, rates_here(c), &least);
+  const auto fit = find_activation_fit(c, mesh.world(), budget, rates_here(c), &least, room);
   if (fit) return {rows_of(c, mesh.world()), *fit};
-  if (c.train.recompute != RecomputeChoice::automatic) return as_given(c, mesh, budget, least);
+  if (c.train.recompute != RecomputeChoice::automatic) return as_given(c, mesh, budget, room, least);
   if (budget == free) refuse(budget, least);
   if (mesh.rank() == 0)
     log::warn("memory: a step does not fit into ", bytes_text(budget),
-              ", to which the run was limited when memory ran "
-              "out; it takes what there is, ",
-              bytes_text(free));
-  return choose_memory(c, mesh);
+              ", to which the run was limited when memory ran out; it takes what there is, ", bytes_text(free));
+  return choose_memory(c, mesh, host_room);
 }
 
 std::optional<MemoryChoice> smaller_choice(const Config& c, int world, const MemoryChoice& before) {

@@ -42,13 +42,18 @@ TrainStep::TrainStep(const Config& config, const ExecContext& ctx, Mesh& mesh, c
       plan_(plan_of(config, mesh.world())),
       model_(config.model, vocab_padding(ctx.stream.device().backend)),
       parallel_(parallelized()),
-      offload_(config.train.activation_offload ? std::make_unique<HostOffload>(ctx_, host_room) : nullptr),
+      offload_(may_offload(config) ? std::make_unique<HostOffload>(ctx_, host_room) : nullptr),
       optimizer_(make_optimizer()),
       step_state_(ctx_.zeros({sizeof(StepState)}, DType::u8, Lifetime::run)),
       norm_(parallel_.data->shard(), norm_groups(), ctx_) {
-  model_.set_activations(plan, offload_.get());
+  set_activations(plan);
   model_.set_mlp_chunk(config.train.mlp_chunk);
   allocate_inputs();
+}
+
+void TrainStep::set_activations(const ActivationPlan& plan) {
+  model_.set_activations(plan, offload_.get());
+  offloads_ = plan.offloads();
 }
 
 Parallelized TrainStep::parallelized() {

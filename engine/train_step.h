@@ -38,7 +38,7 @@ class TrainStep {
   void compute();
   // After compute() failed, in a world of one: the next call begins anew.
   void abandon() { data().finish_gradients(); }
-  void set_activations(const ActivationPlan& plan) { model_.set_activations(plan, offload_.get()); }
+  void set_activations(const ActivationPlan& plan);
   // In a world of one, between steps: from the next load() on, batches hold so many sequences. They divide the step's.
   void set_micro_batch(std::int64_t sequences);
   // The state is being copied: the next update comes after this event. The rest of its step does not wait.
@@ -61,8 +61,8 @@ class TrainStep {
   DataParallel& data() { return *parallel_.data; }
   const DataParallel& data() const { return *parallel_.data; }
   Optimizer& optimizer() { return *optimizer_; }
-  const HostOffload* offload() const { return offload_.get(); }  // null: activations stay on the device
-  const Tensor& state() const { return step_state_; }            // a StepState on the device
+  const HostOffload* offload() const { return offloads_ ? offload_.get() : nullptr; }  // null: all stays on the device
+  const Tensor& state() const { return step_state_; }                                  // a StepState on the device
   std::size_t micro_batches() const { return static_cast<std::size_t>(plan_.micro_batches); }
   std::string lasting_memory() const;  // "weights 1.50 GiB, gradients .., moments .."
 
@@ -88,7 +88,8 @@ class TrainStep {
   ParallelPlan plan_;
   Decoder model_;
   Parallelized parallel_;
-  std::unique_ptr<HostOffload> offload_;
+  std::unique_ptr<HostOffload> offload_;  // null: the settings rule it out
+  bool offloads_ = false;
   std::unique_ptr<Optimizer> optimizer_;
   Tensor step_state_;
   GradientNorm norm_;

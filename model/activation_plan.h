@@ -32,6 +32,11 @@ struct ActivationPlan {
     if (layers > 0) plan.blocks.back().offload = false;
     return plan;
   }
+  bool offloads() const {
+    for (const BlockPlan& block : blocks)
+      if (block.offload) return true;
+    return false;
+  }
 };
 
 }  // namespace ring

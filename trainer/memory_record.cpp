@@ -8,7 +8,6 @@
 
 #include "checkpoint/files.h"
 #include "checkpoint/writer_token.h"
-#include "comm/host.h"
 #include "core/device_memory.h"
 #include "core/fields.h"
 #include "core/host_memory.h"
@@ -30,7 +29,8 @@ bool matters(const std::string& key) {
   constexpr const char* kKeys[] = {"run.device",          "train.batch_size",       "train.micro_batch",
                                    "train.recompute",     "train.mlp_chunk",        "train.activation_offload",
                                    "train.memory_budget", "train.loss_chunk_bytes", "parallel.",
-                                   "optimizer.master",    "optimizer.moments",      "optimizer.gradients"};
+                                   "optimizer.master",    "optimizer.moments",      "optimizer.gradients",
+                                   "optimizer.offload"};
   return std::ranges::any_of(kKeys, [&](const char* k) { return key.starts_with(k); });
 }
 
@@ -135,9 +135,7 @@ MemoryRecord memory_record_of(const Config& c, Mesh& mesh) {
   for (const auto& [key, value] : global_values(c))
     if (matters(key)) r.chosen_for[key] = value;
   r.chosen_for["processes"] = std::to_string(mesh.world());
-  double least = -static_cast<double>(whole_memory(c, mesh));
-  all_reduce_host(mesh.host(), {&least, 1}, Reduce::max);
-  r.chosen_for["memory of the device"] = bytes_text(static_cast<std::size_t>(-least));
+  r.chosen_for["memory of the device"] = bytes_text(least_of(whole_memory(c, mesh), mesh));
   return r;
 }
 

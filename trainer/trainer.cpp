@@ -24,9 +24,8 @@ Trainer::Trainer(const Config& config, const ExecContext& ctx, Mesh& mesh, Loade
     : config_(config),
       mesh_(mesh),
       loader_(loader),
-      memory_(choose_memory(config, mesh, most_memory)),
-      step_(config, ctx, mesh, memory_.fit.plan, config.train.activation_offload ? activation_room(config, mesh) : 0,
-            loader.options().packing.documents),
+      memory_(choose_memory(config, mesh, may_offload(config) ? activation_room(config, mesh) : 0, most_memory)),
+      step_(config, ctx, mesh, memory_.fit.plan, memory_.fit.host_room, loader.options().packing.documents),
       graph_(mesh.world() > 1 || loader.options().packing.documents ? Switch::off : config.train.cuda_graph, ctx.stream,
              step_.shared_arena()),
       guard_(config.train) {

@@ -139,7 +139,7 @@ std::vector<Saved> save_prepared(const Run& run, const Var& qkv, const Prepared&
   return outputs_of({qkv_and(run, qkv, constants), again}, 5);
 }
 
-// Of a qkv matrix that is kept, the bytes are rotated already.
+// A qkv matrix that is kept was rotated in place: nothing can be made from it again.
 bool attends_again(const Run& run, const Var& qkv) { return run.recompute_attention && qkv.recipe; }
 
 // From kOut on, as the rule needs it.

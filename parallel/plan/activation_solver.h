@@ -1,37 +1,30 @@
 #pragma once
-// Which way each part of a step treats its activations (keeps them, computes them again, ..), so that memory suffices
-// and the step takes least time. Exact: a dynamic program from left to right over the Pareto front of (bytes kept so
-// far, time), in whole bytes and nanoseconds. Of ways that cost the same time it takes one with a low peak, and the
-// same one on every rank.
+// Which way each part of a step treats its activations (keeps them, computes them again, moves them to the host, ..),
+// so that the memory of the device and of the host suffices and the step takes least time. Exact: a dynamic program
+// from left to right over what nothing beats in bytes on the device, bytes on the host and time, in whole bytes and
+// nanoseconds, less what provably ends up slower than a plan that is known (parallel/plan/activation_bound.h). The same
+// choice on every rank.
 
-#include <cstddef>
-#include <cstdint>
 #include <optional>
-#include <vector>
+
+#include "parallel/plan/activation_options.h"
 
 namespace ring {
 
-// One way to treat a part. Peaks are counted from what was in use when the part's forward began.
-struct PartOption {
-  std::size_t kept = 0;           // from its forward to its backward
-  std::size_t forward_peak = 0;   // while its forward runs
-  std::size_t backward_peak = 0;  // while its backward runs, with all that it kept or made again
-  std::int64_t nanoseconds = 0;   // more than the fastest way takes
-};
-
 struct ActivationChoice {
   std::vector<int> options;  // of each part
-  std::size_t peak = 0;      // the base included
+  std::size_t peak = 0;      // on the device, the base included
+  std::size_t host = 0;
   std::int64_t nanoseconds = 0;
 };
 
-// parts: in the order of the forward pass, each with the ways that it has. base: what is in use before the first.
-// A step fits if base + (kept by all parts before) + (either peak of a part) <= budget for every part. Nothing: there
-// is no such choice.
-std::optional<ActivationChoice> solve_activations(const std::vector<std::vector<PartOption>>& parts, std::size_t base,
-                                                  std::size_t budget);
+// What a choice takes. base: what is in use before the first part.
+ActivationChoice judged(const PartOptions&, std::vector<int> options, std::size_t base);
 
-// The smallest budget for which there is one.
-std::size_t least_budget(const std::vector<std::vector<PartOption>>& parts, std::size_t base);
+// The fastest choice whose peak and host bytes are within the budget. Nothing: there is none.
+std::optional<ActivationChoice> solve_activations(const PartOptions&, std::size_t base, ActivationBudget);
+
+// The smallest memory of the device for which there is one, with so much of the host.
+std::size_t least_budget(const PartOptions&, std::size_t base, std::size_t host = 0);
 
 }  // namespace ring

@@ -10,6 +10,7 @@
 #include "bench/step.h"
 #include "core/fields.h"
 #include "core/step_arena.h"
+#include "engine/activation_fit.h"
 #include "engine/resolve.h"
 
 namespace ring {
@@ -97,24 +98,98 @@ std::pair<std::vector<double>, std::size_t> losses_within(const Config& config) 
   return {losses, stats.in_use + bench.trainer().arena().plan().bytes};
 }
 
-TEST(ActivationPlans, ObeyTheBudgetAndKeepTheBits) {
-  Config config = config_of({"model.layers=8"});
+// Blocks whose activations are large enough to leave.
+Config hosted(std::int64_t host) {
+  Config config = config_of({"model.layers=8", "model.context=512", "model.vocab_size=1000", "train.recompute=auto"});
+  config.train.activation_offload_bytes = host;
+  return resolve_config(config, 1000, 1, Backend::cpu, false);
+}
+
+// With and without a host, of which the plan takes no more than it may.
+TEST(ActivationPlans, ObeyBothBudgetsAndKeepTheBits) {
+  Config config = hosted(0);
+  config.train.recompute = RecomputeChoice::none;
   const auto [losses, most] = losses_within(config);
   config.train.recompute = RecomputeChoice::full;
   const std::size_t least = losses_within(config).second;
   ASSERT_LT(least, most);
-  config.train.recompute = RecomputeChoice::automatic;
-  for (const double share : {1.0, 0.75, 0.5, 0.25, 0.05}) {
-    const auto budget =
-        static_cast<std::size_t>(static_cast<double>(least) + share * static_cast<double>(most - least));
-    config.train.memory_budget = static_cast<double>(budget) * 1.001;
-    const auto [same, peak] = losses_within(config);
-    EXPECT_EQ(same, losses) << share;
-    EXPECT_LE(peak, 1.001 * static_cast<double>(budget)) << share;
-  }
+  int moved = 0;
+  for (const std::int64_t host : {0, 3'000'000, 1'000'000'000})
+    for (const double share : {1.0, 0.75, 0.5, 0.25, 0.05}) {
+      if (host == 3'000'000 && share != 0.5 && share != 0.25) continue;  // the others are as slow, and show no more
+      const auto budget =
+          static_cast<std::size_t>(static_cast<double>(least) + share * static_cast<double>(most - least));
+      config = hosted(host);
+      config.train.memory_budget = static_cast<double>(budget) * 1.001;
+      const auto [same, peak] = losses_within(config);
+      EXPECT_EQ(same, losses) << share << " with " << host;
+      EXPECT_LE(peak, 1.001 * static_cast<double>(budget)) << share << " with " << host;
+      const auto fit = find_activation_fit(config, 1, budget + budget / 1000, rates_here(config));
+      moved += fit && fit->host > 0;
+    }
+  EXPECT_GT(moved, 3);
 }
 
+TEST(ActivationPlans, MoveWhatIsSlowToComputeAgain) {
+  const auto moved = [](std::int64_t host, double transfer, double share) {
+    const Config config = hosted(0);
+    DeviceRates rates = rates_here(config);
+    rates.host_bytes_per_second = transfer;
+    const auto peak = [&](RecomputeChoice r) {
+      Config c = config;
+      c.train.recompute = r;
+      return find_activation_fit(c, 1, std::size_t{1} << 40, rates)->peak;
+    };
+    const std::size_t least = peak(RecomputeChoice::full), most = peak(RecomputeChoice::none);
+    const auto budget = least + static_cast<std::size_t>(share * static_cast<double>(most - least));
+    Config c = config;
+    c.train.activation_offload_bytes = host;
+    const auto fit = find_activation_fit(c, 1, budget, rates);
+    EXPECT_TRUE(fit && fit->peak <= budget);
+    EXPECT_LE(fit->host, static_cast<std::size_t>(host));
+    return fit->host;
+  };
+  EXPECT_EQ(moved(1'000'000'000, 1e12, 1), 0u) << "everything fits";
+  EXPECT_GT(moved(1'000'000'000, 1e12, 0.5), 1'000'000u) << "copies are free";
+  EXPECT_EQ(moved(1'000'000'000, 1e4, 0.5), 0u) << "copies take longer than anything";
+  EXPECT_EQ(moved(0, 1e12, 0.5), 0u) << "nothing was said about the host";
+  EXPECT_GT(moved(3'000'000, 1e12, 0.5), 0u);
+}
+
+// A plan that mixes all ways takes what it was said to take, per block and as a whole.
+TEST(ActivationPlans, AMixedPlanTakesWhatTheDryStepSays) {
+  Config config = hosted(1'000'000'000);
+  config.train.activation_offload = Switch::on;
+  config.train.recompute = RecomputeChoice::none;
+  StepBenchmark bench(config);
+  using enum Recompute;
+  const ActivationPlan plan{{{none}, {full, true}, {mlp}, {none, true}, {attention, true}, {block}, {full}, {mlp}}};
+  bench.trainer().model().set_activations(plan, const_cast<HostOffload*>(bench.trainer().offload()));
+  for (int i = 0; i < 4; ++i) ASSERT_TRUE(bench.trainer().step().accepted);
+  const DryStep dry = dry_step(bench.config(), 1, plan);
+  const double slab = static_cast<double>(bench.trainer().arena().plan().bytes);
+  EXPECT_NEAR(static_cast<double>(dry.plan.bytes), slab, 0.03 * slab);
+  EXPECT_EQ(dry.host, bench.trainer().offload()->bytes().moved);
+  std::size_t host = 0;
+  for (const PartMemory& m : dry.parts) host += m.host;
+  EXPECT_EQ(host, dry.host);
+}
+
+// The budget that a refusal names is enough, and less is not.
 TEST(ActivationPlans, RefuseWithTheBudgetThatWouldDo) {
+  for (const std::int64_t host : {0, 3'000'000, 1'000'000'000}) {
+    const Config config = hosted(host);
+    const DeviceRates rates = rates_here(config);
+    std::size_t least = 0;
+    ASSERT_FALSE(find_activation_fit(config, 1, 2'000'000, rates, &least));
+    const auto enough = find_activation_fit(config, 1, least, rates);
+    ASSERT_TRUE(enough) << host;
+    EXPECT_LE(enough->peak, least);
+    EXPECT_FALSE(find_activation_fit(config, 1, least - least / 50, rates)) << host;
+    Config trained = config;
+    trained.train.memory_budget = static_cast<double>(least);
+    EXPECT_LE(losses_within(trained).second, 1.001 * static_cast<double>(least)) << host;
+  }
   Config config = config_of({"train.recompute=auto", "train.memory_budget=2e6"});
   try {
     StepBenchmark bench(config);

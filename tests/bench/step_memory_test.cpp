@@ -30,7 +30,7 @@ Config small_model(DeviceChoice device) {
 Config offloading_model(DeviceChoice device) {
   Config c = small_model(device);
   c.model.context = 256;
-  c.train.activation_offload = true;
+  c.train.activation_offload = Switch::on;
   return c;
 }
 
@@ -82,15 +82,9 @@ Config state_offloading_model(DeviceChoice device) {
 }
 
 void expect_planned_steps(DeviceChoice device) {
-<<<<<<< HEAD
   for (Config config : {small_model(device), offloading_model(device), state_offloading_model(device)})
-    for (const RecomputeChoice r :
-         {RecomputeChoice::none, RecomputeChoice::attention, RecomputeChoice::mlp, RecomputeChoice::block}) {
-=======
-  for (Config config : {small_model(device), offloading_model(device)})
     for (const RecomputeChoice r : {RecomputeChoice::none, RecomputeChoice::attention, RecomputeChoice::mlp,
                                     RecomputeChoice::block, RecomputeChoice::full}) {
->>>>>>> 12632eb (model: train.recompute: full computes attention again, too)
       config.train.recompute = r;
       expect_planned_steps(config);
     }
@@ -108,7 +102,7 @@ void expect_smaller_plan(DeviceChoice device) {
   const auto plan = [&](bool offload, std::size_t& moved, std::size_t& host) {
     Config c = offloading_model(device);
     c.model.layers = 8;
-    c.train.activation_offload = offload;
+    c.train.activation_offload = offload ? Switch::on : Switch::off;
     StepBenchmark bench(c);
     for (int i = 0; i < 4; ++i) bench.trainer().step();
     const HostOffload* offloaded = bench.trainer().offload();

@@ -30,26 +30,51 @@ class DistOffload : public testing::TestWithParam<Layout> {
     if (GetParam().ranks > 1 && !gloo_available()) GTEST_SKIP() << "this build has no Gloo";
   }
   static Training train(const std::vector<std::string>& more) {
+    const Training t = try_train(more);
+    EXPECT_EQ(t.errors, "");
+    return t;
+  }
+  static Training try_train(const std::vector<std::string>& more) {
     TrainingOptions o;
     o.ranks = GetParam().ranks;
     o.steps = 3;
     o.overrides = {"model.context=128", "model.layers=3", "model.dropout=0.1"};
     o.overrides.insert(o.overrides.end(), GetParam().overrides.begin(), GetParam().overrides.end());
     o.overrides.insert(o.overrides.end(), more.begin(), more.end());
-    const Training t = train_on_ranks(o);
-    EXPECT_EQ(t.errors, "");
-    return t;
+    return train_on_ranks(o);
   }
 };
 
 TEST_P(DistOffload, GivesTheSameBits) {
+  const Training plain = train({"train.recompute=none"});
   for (const char* recompute : {"none", "attention", "mlp", "block", "full"}) {
     const std::string how = std::string("train.recompute=") + recompute;
     const Training kept = train({how}), moved = train({how, "train.activation_offload=true"});
+    EXPECT_TRUE(same_bits(plain, kept)) << recompute;
     EXPECT_TRUE(same_bits(kept, moved)) << recompute;
     for (const std::uint64_t bytes : kept.offloaded) EXPECT_EQ(bytes, 0u);
     for (const std::uint64_t bytes : moved.offloaded) EXPECT_GT(bytes, 100'000u) << recompute;
   }
+}
+
+// Blocks that are treated differently, chosen by memory and time. The least that a step needs is not known here:
+// budgets below it are refused, the same on all ranks.
+TEST_P(DistOffload, AChosenPlanGivesTheSameBits) {
+  const Training plain = train({"train.recompute=none"});
+  int trained = 0, moved = 0;
+  for (double budget = 40e6; budget > 1e6; budget *= 0.85) {
+    const Training chosen =
+        try_train({"train.activation_offload_bytes=1e9", "train.memory_budget=" + std::to_string(budget)});
+    if (!chosen.errors.empty()) {
+      EXPECT_NE(chosen.errors.find("train.memory_budget"), std::string::npos) << chosen.errors;
+      break;
+    }
+    EXPECT_TRUE(same_bits(plain, chosen)) << budget;
+    ++trained;
+    moved += chosen.offloaded[0] > 0;
+  }
+  EXPECT_GT(trained, 1);
+  EXPECT_GT(moved, 0);
 }
 
 INSTANTIATE_TEST_SUITE_P(Layouts, DistOffload, testing::ValuesIn(layouts()),

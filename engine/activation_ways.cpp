@@ -1,0 +1,152 @@
+#include "engine/activation_ways.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+
+#include "core/checked.h"
+#include "core/counted.h"
+#include "engine/devices.h"
+
+namespace ring {
+namespace {
+
+// From what keeps most to what keeps least.
+constexpr std::array kRecomputes = {Recompute::none, Recompute::attention, Recompute::mlp, Recompute::block,
+                                    Recompute::full};
+constexpr std::size_t kBoundless = std::numeric_limits<std::size_t>::max() / 4;
+
+std::vector<Recompute> recomputes_of(const Config& c) {
+  if (c.train.recompute != RecomputeChoice::automatic) return {given_recompute(c)};
+  return {kRecomputes.begin(), kRecomputes.end()};
+}
+
+std::size_t room_of(const Config& c, const DeviceRates& rates, std::size_t given) {
+  if (!may_offload(c)) return 0;
+  if (c.train.activation_offload == Switch::on) return given ? given : kBoundless;
+  return rates.host_bytes_per_second > 0 ? given : 0;  // else nobody knows what moving takes
+}
+
+std::vector<BlockPlan> ways_of(const Config& c, std::size_t host_room) {
+  std::vector<BlockPlan> ways;
+  for (const bool offload : {false, true}) {
+    if (offload ? host_room == 0 : c.train.activation_offload == Switch::on) continue;
+    for (const Recompute r : recomputes_of(c)) ways.push_back({r, offload});
+  }
+  return ways;
+}
+
+std::int64_t nanoseconds(double seconds) { return static_cast<std::int64_t>(std::llround(seconds * 1e9)); }
+
+const char* recomputed(Recompute r) {
+  switch (r) {
+    case Recompute::attention: return "attention's inputs";
+    case Recompute::mlp: return "the MLP";
+    case Recompute::block: return "all but their input and attention's output";
+    default: return "all but their input";
+  }
+}
+
+}  // namespace
+
+Recompute given_recompute(const Config& c) {
+  switch (c.train.recompute) {
+    case RecomputeChoice::attention: return Recompute::attention;
+    case RecomputeChoice::mlp: return Recompute::mlp;
+    case RecomputeChoice::block: return Recompute::block;
+    case RecomputeChoice::full: return Recompute::full;
+    default: return Recompute::none;
+  }
+}
+
+std::string blocks_text(std::ptrdiff_t blocks, const BlockPlan& plan) {
+  const char* s = blocks == 1 ? "s" : "";
+  const std::string who = counted(blocks, "block");
+  if (plan.recompute == Recompute::none) return str(who, " keep", s, " everything", plan.offload ? " on the host" : "");
+  return str(who, " compute", s, " ", recomputed(plan.recompute), " again",
+             plan.offload ? str(" and keep", s, " the rest on the host") : "");
+}
+
+std::string plan_text(const ActivationPlan& plan) {
+  std::string text;
+  for (const bool offload : {false, true})
+    for (const Recompute r : kRecomputes)
+      if (const auto n = std::ranges::count(plan.blocks, BlockPlan{r, offload}))
+        text += str(text.empty() ? "" : ", ", blocks_text(n, {r, offload}));
+  return text;
+}
+
+ActivationWays::ActivationWays(const Config& config, int world, const DeviceRates& rates, std::size_t host_room)
+    : config_(config),
+      world_(world),
+      rates_(rates),
+      host_room_(room_of(config, rates, host_room)),
+      ways_(ways_of(config, host_room_)) {}
+
+ActivationPlan ActivationWays::uniform(std::size_t way) const {
+  return ActivationPlan::uniform(config_.model.layers, ways_[way].recompute, ways_[way].offload);
+}
+
+DryStep ActivationWays::run(const ActivationPlan& plan, std::size_t host_room) const {
+  Config c = config_;
+  c.train.activation_offload = plan.offloads() ? Switch::on : Switch::off;
+  c.train.activation_offload_bytes = host_room == kBoundless ? 0 : narrow<std::int64_t>(host_room);
+  return dry_step(c, world_, plan);
+}
+
+DryStep ActivationWays::dry(const ActivationPlan& plan) const { return run(plan, host_room_); }
+
+const DryStep& ActivationWays::step(std::size_t way) {
+  while (steps_.size() <= way) steps_.push_back(run(uniform(steps_.size()), kBoundless));
+  return steps_[way];
+}
+
+const PartOptions& ActivationWays::options() {
+  if (!options_.empty()) return options_;
+  for (std::size_t i = 0; i < step(0).parts.size(); ++i) {
+    const bool block = step(0).parts[i].part.kind == ScopeKind::block;
+    options_.push_back(block ? block_options(i) : std::vector{option(0, i)});
+  }
+  return options_;
+}
+
+std::vector<PartOption> ActivationWays::block_options(std::size_t part) {
+  std::vector<PartOption> options;
+  for (std::size_t way = 0; way < count(); ++way) options.push_back(option(way, part));
+  const std::int64_t fastest = std::ranges::min(options, {}, &PartOption::nanoseconds).nanoseconds;
+  for (PartOption& o : options) o.nanoseconds -= fastest;
+  return options;
+}
+
+// Copies share the memory of the device with the kernels beside them: they read and write each byte once.
+PartOption ActivationWays::option(std::size_t way, std::size_t part) {
+  const PartMemory& m = step(way).parts[part];
+  const double moved = static_cast<double>(m.host) * ring::plan_of(config_, world_).micro_batches;
+  PartOption o{.kept = m.kept, .forward_peak = m.forward_peak, .backward_peak = m.backward_peak, .host = m.host};
+  o.forward = nanoseconds(seconds(way, m.part, ScopePass::forward));
+  o.backward = nanoseconds(seconds(way, m.part, ScopePass::backward));
+  o.nanoseconds = o.forward + o.backward + nanoseconds(2 * moved / rates_.bytes_per_second);
+  if (m.host > 0 && rates_.host_bytes_per_second > 0) o.transfer = nanoseconds(moved / rates_.host_bytes_per_second);
+  return o;
+}
+
+double ActivationWays::seconds(std::size_t way, const ScopeId& part, ScopePass pass) const {
+  double seconds = 0;
+  for (const DryCall& c : steps_[way].calls)
+    if (c.part == part && c.pass == pass) seconds += seconds_of(rates_, c.slot, c.cost);
+  for (const DryTransfer& t : steps_[way].transfers)
+    if (t.part == part && t.pass == pass) seconds += seconds_of(rates_, t.transfer);
+  return seconds;
+}
+
+ActivationPlan ActivationWays::plan_of(const ActivationChoice& choice) {
+  ActivationPlan plan = uniform(0);
+  for (std::size_t i = 0; i < choice.options.size(); ++i)
+    if (const ScopeId part = step(0).parts[i].part; part.kind == ScopeKind::block)
+      plan.blocks[static_cast<std::size_t>(part.block)] = ways_[static_cast<std::size_t>(choice.options[i])];
+  plan.blocks.back().offload = false;  // the backward begins with them
+  return plan;
+}
+
+}  // namespace ring
