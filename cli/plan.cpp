@@ -1,17 +1,20 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cstdio>
 #include <iostream>
 
 #include "cli/commands.h"
 #include "cli/number_option.h"
 #include "cli/print.h"
 #include "cli/settings.h"
+#include "core/checked.h"
 #include "core/counted.h"
 #include "core/cpu/thread_pool.h"
 #include "core/exit_code.h"
 #include "core/fields.h"
 #include "core/host_memory.h"
 #include "data/config.h"
+#include "engine/attention_advice.h"
 #include "engine/devices.h"
 #include "engine/planner.h"
 #include "engine/resolve.h"
@@ -29,9 +32,9 @@ struct Arguments {
   std::vector<std::string> overrides;
   std::vector<int> gpus = {1};
   std::vector<std::int64_t> contexts;
-  std::uint64_t memory = 0;
+  std::uint64_t memory = 0, host = 0;
   int rows = 5;
-  bool longest = false;
+  bool longest = false, advise = false;
 };
 
 // A table's, shipped, or a file's that `bench calibrate` wrote.
@@ -70,20 +73,65 @@ PlanQuestion question_of(const Arguments& a) {
   PlanQuestion q{.budget = budget_of(a, rates), .rates = rates};
   q.config = resolve_config(c, vocabulary_of(c), 1, backend, false);
   q.config.train.micro_batch = c.train.micro_batch;
+  if (a.host) q.config.train.activation_offload_bytes = narrow<std::int64_t>(a.host);
   return q;
 }
 
-std::string ways_text(const ActivationFit& plan) {
-  constexpr std::pair<Recompute, const char*> kWays[] = {{Recompute::none, "none"},
-                                                         {Recompute::attention, "attention"},
-                                                         {Recompute::mlp, "mlp"},
-                                                         {Recompute::block, "block"},
-                                                         {Recompute::full, "full"}};
+const char* name_of(Recompute way) {
+  switch (way) {
+    case Recompute::none: return "none";
+    case Recompute::attention: return "attention";
+    case Recompute::mlp: return "mlp";
+    case Recompute::block: return "block";
+    default: return "full";
+  }
+}
+
+// What so many blocks in a row do alike.
+struct Stretch {
+  std::size_t first, end;
+  BlockPlan plan;
+};
+std::vector<Stretch> stretches(const ActivationPlan& plan) {
+  std::vector<Stretch> all;
+  for (std::size_t i = 0; i < plan.blocks.size(); ++i) {
+    if (all.empty() || all.back().plan != plan.blocks[i]) all.push_back({i, i, plan.blocks[i]});
+    all.back().end = i + 1;
+  }
+  return all;
+}
+
+// "none", "12 none+9 mlp+3 block/host".
+std::string ways_text(const ActivationPlan& plan) {
+  std::vector<std::pair<BlockPlan, int>> ways;
+  for (const BlockPlan& b : plan.blocks) {
+    const auto same = std::ranges::find(ways, b, &std::pair<BlockPlan, int>::first);
+    if (same != ways.end())
+      ++same->second;
+    else
+      ways.emplace_back(b, 1);
+  }
   std::string text;
-  for (const auto& [way, name] : kWays)
-    if (const auto n = std::ranges::count(plan.plan.blocks, way, &BlockPlan::recompute))
-      text += str(text.empty() ? "" : "+", n == std::ssize(plan.plan.blocks) ? "" : str(n, ' '), name);
+  for (const auto& [way, n] : ways)
+    text += str(text.empty() ? "" : "+", ways.size() == 1 ? "" : str(n, ' '), name_of(way.recompute),
+                way.offload ? "/host" : "");
   return text;
+}
+
+// Block by block: what each keeps, what leaves for the host, and what it needs while it runs.
+void print_blocks(const PlannedStep& p) {
+  print_format("\nIts blocks, in MiB of one micro-batch:\n\n");
+  print_format("%-12s %-12s %10s %10s %10s %10s\n", "blocks", "recompute", "on device", "on host", "forward",
+               "backward");
+  constexpr double kMiB = 1 << 20;
+  const auto mib = [](std::size_t bytes) { return static_cast<double>(bytes) / kMiB; };
+  for (const Stretch& s : stretches(p.activations.plan)) {
+    const auto m = std::ranges::find(p.parts, block_scope(static_cast<std::int64_t>(s.first)), &PartMemory::part);
+    if (m == p.parts.end()) continue;
+    const std::string blocks = s.end - s.first == 1 ? str(s.first) : str(s.first, "..", s.end - 1);
+    print_format("%-12s %-12s %10.1f %10.1f %10.1f %10.1f\n", blocks.c_str(), name_of(s.plan.recompute),
+                 mib(m->kept - std::min(m->kept, m->host)), mib(m->host), mib(m->forward_peak), mib(m->backward_peak));
+  }
 }
 
 void print_head() {
@@ -95,7 +143,7 @@ void print_row(const PlannedStep& p) {
   const double states = static_cast<double>(p.weights + p.gradients + p.optimizer_states);
   const ParallelPlan plan = plan_of(p.config, p.world);
   print_format("%-26s %6lld %-22s %8.2f %8.2f %8.2f %8.2f %8.2f %9.4g %12.0f %5.1f%%  %s\n", p.layout.c_str(),
-               static_cast<long long>(plan.micro_batch), ways_text(p.activations).c_str(), states / kGiB,
+               static_cast<long long>(plan.micro_batch), ways_text(p.activations.plan).c_str(), states / kGiB,
                static_cast<double>(p.inside_step) / kGiB, static_cast<double>(p.peak) / kGiB,
                static_cast<double>(p.activations.budget) / kGiB, static_cast<double>(p.host) / kGiB, p.seconds(),
                p.tokens_per_second, 100 * p.mfu, p.limit);
@@ -106,7 +154,11 @@ void print_fragment(const PlannedStep& p) {
   const ParallelPlan plan = plan_of(p.config, p.world);
   print_format("\nThe fastest, as settings:\n\n    parallel: {dp: %d, cp: %d, tp: %d, zero: %lld}\n", plan.dp, plan.cp,
                plan.tp, static_cast<long long>(c.zero));
-  print_format("    train: {micro_batch: %lld, recompute: auto}\n", static_cast<long long>(plan.micro_batch));
+  const std::string host =
+      p.activations.host ? str(", activation_offload_bytes: ", p.config.train.activation_offload_bytes) : "";
+  print_format("    train: {micro_batch: %lld, recompute: auto%s}\n", static_cast<long long>(plan.micro_batch),
+               host.c_str());
+  print_blocks(p);
 }
 
 // The best layout of one number of devices; nothing fits: says so.
@@ -128,6 +180,34 @@ std::optional<PlannedStep> report(const Arguments& a, const PlanQuestion& q) {
   return all.front();
 }
 
+std::string flops_text(double flops) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.3g", flops / 1e12);
+  return text;
+}
+
+// Every kind at this context: what it costs, and the settings for it.
+void print_advice(const PlanQuestion& q, const std::optional<PlannedStep>& layout, bool longest) {
+  print_format("\nKinds of attention at %lld tokens with %d %s:\n\n", static_cast<long long>(q.config.model.context),
+               q.world, q.rates.device == "cpu" ? "processes" : "GPUs");
+  print_format("%-13s %8s %10s %10s %9s %12s %9s%s\n", "kind", "pairs", "TFLOPs", "attention", "step s", "tokens/s",
+               "peak GiB", longest ? "  longest context" : "");
+  const std::vector<AttentionAdvice> all = advise_attention(q, layout, longest);
+  for (const AttentionAdvice& a : all) {
+    print_format("%-13s %7.2f%% %10s ", a.attention.kind.c_str(), 100 * a.pairs, flops_text(a.flops).c_str());
+    if (a.step)
+      print_format("%9.1f%% %9.4g %12.0f %9.2f", 100 * a.share, a.step->seconds(), a.step->tokens_per_second,
+                   static_cast<double>(a.step->peak) / kGiB);
+    else
+      print_format("%10s %9s %12s %9s", "", "does not", "fit", "");
+    if (longest) print_format("  %15lld", static_cast<long long>(a.longest_context));
+    print_format("\n");
+  }
+  print_format("\nattention: its share of the step's time. As settings:\n\n");
+  for (const AttentionAdvice& a : all) print_format("    model: {attention: %s}\n", a.yaml.c_str());
+  print_format("\nWhat each kind does to the loss has to be tried; docs/measured/attention.md has trials.\n");
+}
+
 void run(const Arguments& a) {
   if (!a.svg.empty()) check_svg_path("--svg", a.svg);
   PlanQuestion q = question_of(a);
@@ -138,7 +218,9 @@ void run(const Arguments& a) {
     for (const std::int64_t context : contexts) {
       q.world = gpus;
       q.config.model.context = context;
-      if (const auto found = report(a, q)) best = found;
+      const std::optional<PlannedStep> found = report(a, q);
+      if (found) best = found;
+      if (a.advise) print_advice(q, found, a.longest);
     }
   for (const int gpus : a.longest ? a.gpus : std::vector<int>{}) {
     q.world = gpus;
@@ -162,12 +244,18 @@ void add_plan_command(CLI::App& app) {
       ->allow_extra_args(false);
   add_bytes(*cmd, "--memory", a->memory, "Of each, such as 80GB; default: what the rates say", 1 << 20,
             std::uint64_t{1} << 50);
+  add_bytes(*cmd, "--host", a->host,
+            "Of the host's memory for activations of each, such as 100GB; default: train.activation_offload_bytes", 1,
+            std::uint64_t{1} << 50);
   add_number(*cmd, "--context", a->contexts, "Instead of model.context, with commas", 1, kMostLength)
       ->allow_extra_args(false);
   cmd->add_option("--rates", a->rates, "What devices sustain: h200, h100, cpu, or a file that bench calibrate wrote")
       ->capture_default_str();
   add_number(*cmd, "--rows", a->rows, "Layouts to show of each", 1, 10'000)->capture_default_str();
   cmd->add_flag("--longest-context", a->longest, "Search the longest context that fits, one sequence at a time");
+  cmd->add_flag("--advise", a->advise,
+                "Compare dense, windowed, dilated and block-sparse attention, with settings for each context; with "
+                "--longest-context also how far each goes");
   cmd->add_option("--svg", a->svg, "Draw the memory of the fastest one's step into this file");
   cmd->footer("Example: ringmaster plan bench/shapes/1b.yaml --gpus 1,2,8 --rates h100 --context 32768,262144");
   cmd->callback([a] { run(*a); });

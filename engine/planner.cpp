@@ -45,10 +45,22 @@ struct Spent {
   }
 };
 
+using Pass = std::pair<ScopeId, ScopePass>;
+
+// What parts wait for activations that leave behind the part after them and come back ahead of it.
+double host_seconds(const DryStep& step, std::map<Pass, double>& computing, const DeviceRates& rates, int times) {
+  double waited = 0;
+  for (std::size_t i = 0; i + 1 < step.parts.size() && rates.host_bytes_per_second > 0; ++i) {
+    const double moving = times * static_cast<double>(step.parts[i].host) / rates.host_bytes_per_second;
+    for (const ScopePass pass : {ScopePass::forward, ScopePass::backward})
+      waited += std::max(0.0, moving - computing[{step.parts[i + 1].part, pass}]);
+  }
+  return waited;
+}
+
 // Keys and values travel while the part that needs them computes, gradients and weights of the other replicas while
 // anything does; those between slices of the model are waited for.
-double exposed_messages(const DryStep& step, const DeviceRates& rates) {
-  using Pass = std::pair<ScopeId, ScopePass>;
+double exposed_messages(const DryStep& step, const DeviceRates& rates, int micro_batches) {
   std::map<Pass, double> computing, ring;
   double all = 0, waited = 0, data = 0;
   for (const DryCall& c : step.calls) {
@@ -66,6 +78,7 @@ double exposed_messages(const DryStep& step, const DeviceRates& rates) {
       data += s;
   }
   for (const auto& [pass, s] : ring) waited += std::max(0.0, s - computing[pass]);
+  waited += host_seconds(step, computing, rates, micro_batches);
   return waited + std::max(0.0, data - all);
 }
 
@@ -141,7 +154,8 @@ std::optional<PlannedStep> plan_step(const PlanQuestion& q) {
   Spent spent;
   for (const DryCall& c : step.calls) spent.add(q.rates, c);
   p.compute_seconds = spent.all();
-  const Exposed exposed{exposed_messages(step, q.rates), exposed_copies(step, q.rates)};
+  p.attention_seconds = spent.attention;
+  const Exposed exposed{exposed_messages(step, q.rates, layout.micro_batches), exposed_copies(step, q.rates)};
   p.exposed_seconds = exposed.all();
   const double tokens = static_cast<double>(q.config.train.batch_size * q.config.model.context);
   p.tokens_per_second = tokens / p.seconds();

@@ -18,8 +18,9 @@ struct PlannedStep {
   std::size_t weights = 0, gradients = 0, optimizer_states = 0, lasting = 0, inside_step = 0, peak = 0;
   std::size_t host = 0;  // in host memory: activations, optimizer states and values
   std::vector<PartMemory> parts;
-  double compute_seconds = 0;  // of the kernels
-  double exposed_seconds = 0;  // of messages, and of copies to the host and back, that no computation hides
+  double compute_seconds = 0;    // of the kernels
+  double attention_seconds = 0;  // of these, of attention's own kernels
+  double exposed_seconds = 0;    // of messages, and of copies to the host and back, that no computation hides
   double seconds() const { return compute_seconds + exposed_seconds; }
   double tokens_per_second = 0;  // of all processes
   double mfu = 0;                // of DeviceRates::matmul_flops

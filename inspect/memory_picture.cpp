@@ -9,24 +9,27 @@
 namespace ring {
 namespace {
 
-constexpr int kLeft = 80, kTop = 70, kPlot = 900, kHeight = 360, kWidth = kLeft + kPlot + 30, kBottom = 90;
+constexpr int kLeft = 80, kTop = 70, kPlot = 900, kHeight = 360, kWidth = kLeft + kPlot + 30, kBottom = 180;
 
 constexpr const char* kLasting = "#8a8a8a";
 constexpr const char* kPeak = "#e3b68f";
+constexpr const char* kHost = "#5b8c8a";
+constexpr int kHostTop = kTop + kHeight + 24, kHostHeight = 60;  // the strip of what is on the host
 
 struct Way {
   Recompute recompute;
   const char *name, *color;
 };
 constexpr Way kWays[] = {{Recompute::none, "keeps everything", "#2f6fb0"},
-                         {Recompute::attention, "computes attention's inputs again", "#3d8b5f"},
-                         {Recompute::mlp, "computes the MLP again", "#8e5ea2"},
-                         {Recompute::block, "keeps its input and attention's output", "#c2602b"},
+                         {Recompute::attention, "attention's inputs again", "#3d8b5f"},
+                         {Recompute::mlp, "the MLP again", "#8e5ea2"},
+                         {Recompute::block, "keeps input, attention's output", "#c2602b"},
                          {Recompute::full, "keeps its input", "#7a4a1f"}};
 
 // One part in one pass: in use before it, kept by it, and its peak.
 struct Column {
   std::size_t before, kept, peak;
+  std::size_t host;  // bytes that are there meanwhile
   const char* color;
   std::string name;
 };
@@ -37,13 +40,22 @@ const char* color_of(const PlannedStep& p, const ScopeId& part) {
   return std::ranges::find(kWays, r, &Way::recompute)->color;
 }
 
+// A part's bytes are on the host alone from when the next part has run forward until that runs backward.
+std::vector<std::size_t> on_host(const PlannedStep& p) {
+  std::vector<std::size_t> bytes(p.parts.size());
+  for (std::size_t i = 2; i < bytes.size(); ++i) bytes[i] = bytes[i - 1] + p.parts[i - 2].host;
+  return bytes;
+}
+
 std::vector<Column> columns_of(const PlannedStep& p) {
   std::vector<Column> columns;
-  for (const PartMemory& m : p.parts)
-    columns.push_back({m.before, m.kept, m.before + m.forward_peak, color_of(p, m.part), str(m.part, " forward")});
-  for (auto m = p.parts.rbegin(); m != p.parts.rend(); ++m)
-    columns.push_back(
-        {m->before, m->kept, m->before + m->backward_peak, color_of(p, m->part), str(m->part, " backward")});
+  const std::vector<std::size_t> host = on_host(p);
+  const auto add = [&](std::size_t i, std::size_t peak, const char* pass) {
+    const PartMemory& m = p.parts[i];
+    columns.push_back({m.before, m.kept, m.before + peak, host[i], color_of(p, m.part), str(m.part, pass)});
+  };
+  for (std::size_t i = 0; i < p.parts.size(); ++i) add(i, p.parts[i].forward_peak, " forward");
+  for (std::size_t i = p.parts.size(); i-- > 0;) add(i, p.parts[i].backward_peak, " backward");
   return columns;
 }
 
@@ -59,6 +71,7 @@ class Picture {
     const double width = static_cast<double>(kPlot) / static_cast<double>(columns_.size());
     for (std::size_t i = 0; i < columns_.size(); ++i)
       column(static_cast<double>(kLeft) + width * static_cast<double>(i), width, columns_[i]);
+    host_strip(width);
     line(p_.activations.budget, "budget");
     line(p_.peak, "slab and all that lasts");
     legend();
@@ -82,6 +95,19 @@ class Picture {
               "kept by parts before: " + bytes_text(c.before - std::min(c.before, p_.lasting)));
     rectangle(x, width, c.before, c.before + c.kept, c.color, facts);
   }
+  // Bytes on the host, on a scale of their own.
+  void host_strip(double width) {
+    const std::size_t most = std::ranges::max(columns_, {}, &Column::host).host;
+    if (!most) return label(kLeft, kHostTop + 12, "nothing is on the host", 11);
+    for (std::size_t i = 0; i < columns_.size(); ++i) {
+      const double height = kHostHeight * static_cast<double>(columns_[i].host) / static_cast<double>(most);
+      out_ += str("<rect x=\"", kLeft + width * static_cast<double>(i), "\" y=\"", kHostTop + kHostHeight - height,
+                  "\" width=\"", width * 0.94, "\" height=\"", height, "\" fill=\"", kHost, "\"><title>",
+                  svg_escaped(str(columns_[i].name, ": ", bytes_text(columns_[i].host), " on the host")),
+                  "</title></rect>\n");
+    }
+    label(kLeft + 4, kHostTop - 4, str("on the host: up to ", bytes_text(most)), 11);
+  }
   void line(std::size_t bytes, const std::string& name) {
     if (!bytes) return;
     out_ += str("<line x1=\"", kLeft, "\" x2=\"", kLeft + kPlot, "\" y1=\"", y(bytes), "\" y2=\"", y(bytes),
@@ -90,12 +116,12 @@ class Picture {
   }
   void legend() {
     double x = kLeft;
-    const double at = kTop + kHeight + 30;
+    const double at = kHostTop + kHostHeight + 28;
     label(kLeft, at - 8, "forward, then backward; from left to right each part of the model", 12);
     for (const Way& w : kWays) {
       out_ += str("<rect x=\"", x, "\" y=\"", at + 12, "\" width=\"12\" height=\"12\" fill=\"", w.color, "\"/>\n");
       label(x + 16, at + 22, w.name, 11);
-      x += 225;
+      x += kPlot / std::ssize(kWays);
     }
     out_ += str("<rect x=\"", kLeft, "\" y=\"", at + 32, "\" width=\"12\" height=\"12\" fill=\"", kPeak, "\"/>\n");
     label(kLeft + 16, at + 42, "in use while it runs", 11);

@@ -6,6 +6,7 @@
 #include <functional>
 
 #include "core/fields.h"
+#include "engine/attention_advice.h"
 #include "engine/resolve.h"
 #include "inspect/memory_picture.h"
 
@@ -102,6 +103,37 @@ TEST(Planner, MoreMemoryAndMoreDevicesHoldLongerContexts) {
   EXPECT_GT(small, 1024);
   EXPECT_GT(large, small);
   EXPECT_GT(shared, large);
+}
+
+TEST(Planner, AdvisesEveryKindOfAttention) {
+  PlanQuestion q = question("h100", {"model.context=32768", "train.batch_size=1"});
+  const std::vector<AttentionAdvice> all = advise_attention(q, std::nullopt, false);
+  ASSERT_EQ(all.size(), 4u);
+  const AttentionAdvice &dense = all[0], &window = all[1], &dilated = all[2];
+  for (const AttentionAdvice& a : all) {
+    ASSERT_TRUE(a.step) << a.yaml;
+    EXPECT_LE(a.pairs, 1) << a.yaml;
+    EXPECT_LE(a.flops, dense.flops) << a.yaml;
+    EXPECT_LE(a.share, dense.share) << a.yaml;
+    Config c;  // the fragment is what was planned
+    override_config(c, {"data.path=none", "train.steps=1", "model.attention=" + a.yaml});
+    EXPECT_EQ(to_yaml(c.model.attention), to_yaml(a.attention));
+  }
+  EXPECT_EQ(dense.pairs, 1);
+  EXPECT_GT(dense.share, 0.25);
+  EXPECT_LE(window.share, 0.27);
+  EXPECT_EQ(dilated.attention.segments, (std::vector<std::int64_t>{2048, 4096, 8192, 16384, 32768}));
+  EXPECT_EQ(dilated.attention.rates, (std::vector<std::int64_t>{1, 2, 4, 8, 16}));
+}
+
+TEST(Planner, HostMemoryMakesContextsLonger) {
+  PlanQuestion q = question("h100", {"model.context=32768", "train.batch_size=1"});
+  const auto longest = [&](std::int64_t host) {
+    q.config.train.activation_offload_bytes = host;
+    q.budget = std::size_t{4} << 30;
+    return longest_context(q);
+  };
+  EXPECT_GT(longest(std::int64_t{64} << 30), longest(0));
 }
 
 }  // namespace
