@@ -187,12 +187,12 @@ std::string flops_text(double flops) {
 }
 
 // Every kind at this context: what it costs, and the settings for it.
-void print_advice(const PlanQuestion& q, const std::optional<PlannedStep>& layout, bool longest) {
-  print_format("\nKinds of attention at %lld tokens with %d %s:\n\n", static_cast<long long>(q.config.model.context),
-               q.world, q.rates.device == "cpu" ? "processes" : "GPUs");
-  print_format("%-13s %8s %10s %10s %9s %12s %9s%s\n", "kind", "pairs", "TFLOPs", "attention", "step s", "tokens/s",
-               "peak GiB", longest ? "  longest context" : "");
-  const std::vector<AttentionAdvice> all = advise_attention(q, layout, longest);
+void print_advice(const PlanQuestion& q, const std::optional<PlannedStep>& layout) {
+  print_format("\nKinds of attention at %lld tokens with %s:\n\n", static_cast<long long>(q.config.model.context),
+               counted(q.world, q.rates.device == "cpu" ? "process" : "GPU").c_str());
+  print_format("%-13s %8s %10s %10s %9s %12s %9s\n", "kind", "pairs", "TFLOPs", "attention", "step s", "tokens/s",
+               "peak GiB");
+  const std::vector<AttentionAdvice> all = advise_attention(q, layout);
   for (const AttentionAdvice& a : all) {
     print_format("%-13s %7.2f%% %10s ", a.attention.kind.c_str(), 100 * a.pairs, flops_text(a.flops).c_str());
     if (a.step)
@@ -200,7 +200,6 @@ void print_advice(const PlanQuestion& q, const std::optional<PlannedStep>& layou
                    static_cast<double>(a.step->peak) / kGiB);
     else
       print_format("%10s %9s %12s %9s", "", "does not", "fit", "");
-    if (longest) print_format("  %15lld", static_cast<long long>(a.longest_context));
     print_format("\n");
   }
   print_format("\nattention: its share of the step's time. As settings:\n\n");
@@ -220,7 +219,7 @@ void run(const Arguments& a) {
       q.config.model.context = context;
       const std::optional<PlannedStep> found = report(a, q);
       if (found) best = found;
-      if (a.advise) print_advice(q, found, a.longest);
+      if (a.advise) print_advice(q, found);
     }
   for (const int gpus : a.longest ? a.gpus : std::vector<int>{}) {
     q.world = gpus;
@@ -254,8 +253,7 @@ void add_plan_command(CLI::App& app) {
   add_number(*cmd, "--rows", a->rows, "Layouts to show of each", 1, 10'000)->capture_default_str();
   cmd->add_flag("--longest-context", a->longest, "Search the longest context that fits, one sequence at a time");
   cmd->add_flag("--advise", a->advise,
-                "Compare dense, windowed, dilated and block-sparse attention, with settings for each context; with "
-                "--longest-context also how far each goes");
+                "Compare dense, windowed, dilated and block-sparse attention, with settings for each context");
   cmd->add_option("--svg", a->svg, "Draw the memory of the fastest one's step into this file");
   cmd->footer("Example: ringmaster plan bench/shapes/1b.yaml --gpus 1,2,8 --rates h100 --context 32768,262144");
   cmd->callback([a] { run(*a); });

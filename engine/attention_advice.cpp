@@ -85,8 +85,7 @@ std::int64_t window_for(const PlanQuestion& question, bool one_layout) {
   return window;
 }
 
-AttentionAdvice advice_for(const PlanQuestion& question, const AttentionConfig& attention, bool one_layout,
-                           bool longest) {
+AttentionAdvice advice_for(const PlanQuestion& question, const AttentionConfig& attention, bool one_layout) {
   const PlanQuestion q = with(question, attention);
   const ModelConfig& m = q.config.model;
   AttentionAdvice a{.attention = attention, .yaml = yaml_of(attention), .step = fastest(q, one_layout)};
@@ -94,20 +93,18 @@ AttentionAdvice advice_for(const PlanQuestion& question, const AttentionConfig& 
   a.pairs = pairs / (static_cast<double>(m.layers) * context * (context + 1) / 2);
   a.flops = 12 * static_cast<double>(m.heads * m.head_dim) * pairs * static_cast<double>(q.config.train.batch_size);
   if (a.step) a.share = a.step->attention_seconds / a.step->seconds();
-  if (longest) a.longest_context = longest_context(q);
   return a;
 }
 
 }  // namespace
 
-std::vector<AttentionAdvice> advise_attention(const PlanQuestion& question, const std::optional<PlannedStep>& layout,
-                                              bool longest) {
+std::vector<AttentionAdvice> advise_attention(const PlanQuestion& question, const std::optional<PlannedStep>& layout) {
   PlanQuestion q = question;
   if (layout) q.config = layout->config;
   std::vector<AttentionAdvice> all;
   for (const AttentionConfig& a : {AttentionConfig{}, window_of(window_for(q, layout.has_value())),
                                    dilated_to(q.config.model.context), hierarchical()})
-    all.push_back(advice_for(q, a, layout.has_value(), longest));
+    all.push_back(advice_for(q, a, layout.has_value()));
   return all;
 }
 

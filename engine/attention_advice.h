@@ -11,19 +11,18 @@ namespace ring {
 
 struct AttentionAdvice {
   AttentionConfig attention;
-  std::string yaml;                  // "{kind: window, window: 4096, sinks: 4}"
-  double pairs = 0;                  // kept, as a share of dense attention's
-  double flops = 0;                  // of attention in a step, forward and backward, over all processes
-  std::optional<PlannedStep> step;   // the fastest layout; nothing: none fits
-  double share = 0;                  // of the step's time that attention takes
-  std::int64_t longest_context = 0;  // that fits with these settings, one sequence at a time
+  std::string yaml;                 // "{kind: window, window: 4096, sinks: 4}"
+  double pairs = 0;                 // kept, as a share of dense attention's
+  double flops = 0;                 // of attention in a step, forward and backward, over all processes
+  std::optional<PlannedStep> step;  // the fastest layout; nothing: none fits
+  double share = 0;                 // of the step's time that attention takes
 };
 
 // Dense; the widest window (a power of two) whose attention takes at most a quarter of the step; LongNet's segments,
 // doubling from 2048 to the context with rates that double; blocks whose number grows as the logarithm of the distance.
 // In place of the model's own attention, that of single layers included. layout: for all kinds; nothing: each kind's
-// fastest, which takes longer to find. longest: search the longest contexts, too.
-std::vector<AttentionAdvice> advise_attention(const PlanQuestion&, const std::optional<PlannedStep>& layout,
-                                              bool longest);
+// fastest, which takes longer to find. The longest context that fits is that of dense attention for all of them: what
+// is kept does not depend on the kind.
+std::vector<AttentionAdvice> advise_attention(const PlanQuestion&, const std::optional<PlannedStep>& layout);
 
 }  // namespace ring

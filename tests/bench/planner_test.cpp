@@ -107,7 +107,7 @@ TEST(Planner, MoreMemoryAndMoreDevicesHoldLongerContexts) {
 
 TEST(Planner, AdvisesEveryKindOfAttention) {
   PlanQuestion q = question("h100", {"model.context=32768", "train.batch_size=1"});
-  const std::vector<AttentionAdvice> all = advise_attention(q, std::nullopt, false);
+  const std::vector<AttentionAdvice> all = advise_attention(q, std::nullopt);
   ASSERT_EQ(all.size(), 4u);
   const AttentionAdvice &dense = all[0], &window = all[1], &dilated = all[2];
   for (const AttentionAdvice& a : all) {
