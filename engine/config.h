@@ -87,8 +87,7 @@ std::int64_t steps_of_tokens(const TrainConfig&, std::int64_t context);
 // kMostTokensAtOnce.
 void check_tokens_at_once(const char* rows_from, std::int64_t rows, std::int64_t context);
 
-// Whether blocks may move their activations to the host. On a CPU, where both are the same memory, only if it is asked
-// for.
+// Whether blocks may move their activations to the host.
 bool may_offload(const Config&);
 
 // Keys that may differ between a run and its resumption: they change no number of the training.

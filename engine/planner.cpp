@@ -47,27 +47,18 @@ struct Spent {
 
 using Pass = std::pair<ScopeId, ScopePass>;
 
-// What parts wait for activations that leave behind the part after them and come back ahead of it.
-double host_seconds(const DryStep& step, std::map<Pass, double>& computing, const DeviceRates& rates, int times) {
-  double waited = 0;
-  for (std::size_t i = 0; i + 1 < step.parts.size() && rates.host_bytes_per_second > 0; ++i) {
-    const double moving = times * static_cast<double>(step.parts[i].host) / rates.host_bytes_per_second;
-    for (const ScopePass pass : {ScopePass::forward, ScopePass::backward})
-      waited += std::max(0.0, moving - computing[{step.parts[i + 1].part, pass}]);
-  }
-  return waited;
+std::map<Pass, double> seconds_of_passes(const DryStep& step, const DeviceRates& rates) {
+  std::map<Pass, double> computing;
+  for (const DryCall& c : step.calls) computing[{c.part, c.pass}] += seconds_of(rates, c.slot, c.cost);
+  return computing;
 }
 
 // Keys and values travel while the part that needs them computes, gradients and weights of the other replicas while
 // anything does; those between slices of the model are waited for.
-double exposed_messages(const DryStep& step, const DeviceRates& rates, int micro_batches) {
-  std::map<Pass, double> computing, ring;
+double exposed_messages(const DryStep& step, std::map<Pass, double> computing, const DeviceRates& rates) {
+  std::map<Pass, double> ring;
   double all = 0, waited = 0, data = 0;
-  for (const DryCall& c : step.calls) {
-    const double s = seconds_of(rates, c.slot, c.cost);
-    computing[{c.part, c.pass}] += s;
-    all += s;
-  }
+  for (const auto& [pass, s] : computing) all += s;
   for (const DryTransfer& t : step.transfers) {
     const double s = seconds_of(rates, t.transfer);
     if (t.transfer.group == "tp")
@@ -78,22 +69,22 @@ double exposed_messages(const DryStep& step, const DeviceRates& rates, int micro
       data += s;
   }
   for (const auto& [pass, s] : ring) waited += std::max(0.0, s - computing[pass]);
-  waited += host_seconds(step, computing, rates, micro_batches);
   return waited + std::max(0.0, data - all);
 }
 
-// Activations leave beside the forward and come back beside the backward; states come and leave at the same time,
+// Activations leave behind the part after theirs and come back ahead of it; states come and leave at the same time,
 // beside their update.
-double exposed_copies(const DryStep& step, const DeviceRates& rates) {
+double exposed_copies(const DryStep& step, std::map<Pass, double> computing, const DeviceRates& rates, int times) {
   if (rates.host_bytes_per_second == 0) return 0;
-  double forward = 0, update = 0, others = 0;
-  for (const DryCall& c : step.calls) {
-    double& kind = c.part.kind == ScopeKind::optimizer ? update : c.pass == ScopePass::forward ? forward : others;
-    kind += seconds_of(rates, c.slot, c.cost);
+  double waited = 0, update = 0;
+  for (std::size_t i = 0; i + 1 < step.parts.size(); ++i) {
+    const double moving = times * static_cast<double>(step.parts[i].host) / rates.host_bytes_per_second;
+    for (const ScopePass pass : {ScopePass::forward, ScopePass::backward})
+      waited += std::max(0.0, moving - computing[{step.parts[i + 1].part, pass}]);
   }
-  const double activations = static_cast<double>(step.host) / rates.host_bytes_per_second;
-  const double states = static_cast<double>(step.host_states) / rates.host_bytes_per_second;
-  return std::max(0.0, activations - forward) + std::max(0.0, activations - others) + std::max(0.0, states - update);
+  for (const auto& [pass, s] : computing)
+    if (pass.first.kind == ScopeKind::optimizer) update += s;
+  return waited + std::max(0.0, static_cast<double>(step.host_states) / rates.host_bytes_per_second - update);
 }
 
 // ZeRO changes nothing where nobody shares the data.
@@ -155,7 +146,9 @@ std::optional<PlannedStep> plan_step(const PlanQuestion& q) {
   for (const DryCall& c : step.calls) spent.add(q.rates, c);
   p.compute_seconds = spent.all();
   p.attention_seconds = spent.attention;
-  const Exposed exposed{exposed_messages(step, q.rates, layout.micro_batches), exposed_copies(step, q.rates)};
+  const std::map<Pass, double> computing = seconds_of_passes(step, q.rates);
+  const Exposed exposed{exposed_messages(step, computing, q.rates),
+                        exposed_copies(step, computing, q.rates, layout.micro_batches)};
   p.exposed_seconds = exposed.all();
   const double tokens = static_cast<double>(q.config.train.batch_size * q.config.model.context);
   p.tokens_per_second = tokens / p.seconds();

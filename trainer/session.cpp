@@ -7,8 +7,8 @@
 #include "checkpoint/reader.h"
 #include "core/log.h"
 #include "engine/devices.h"
+#include "engine/memory_check.h"
 #include "kernels/tuning.h"
-#include "trainer/memory_check.h"
 
 namespace ring {
 

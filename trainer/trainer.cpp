@@ -10,21 +10,29 @@
 #include "core/clock.h"
 #include "core/log.h"
 #include "engine/devices.h"
+#include "engine/memory_check.h"
 #include "kernels/tuning.h"
 #include "model/flops.h"
 #include "optim/schedule.h"
 #include "trainer/diagnose.h"
 #include "trainer/evaluate.h"
-#include "trainer/memory_check.h"
 #include "trainer/session.h"
 
 namespace ring {
+namespace {
+
+// Asked of all ranks alike, though some may have been given none.
+std::size_t host_room(const Config& c, Mesh& mesh) {
+  return c.train.activation_offload == Switch::off ? 0 : activation_room(c, mesh);
+}
+
+}  // namespace
 
 Trainer::Trainer(const Config& config, const ExecContext& ctx, Mesh& mesh, Loader& loader, std::size_t most_memory)
     : config_(config),
       mesh_(mesh),
       loader_(loader),
-      memory_(choose_memory(config, mesh, may_offload(config) ? activation_room(config, mesh) : 0, most_memory)),
+      memory_(choose_memory(config, mesh, host_room(config, mesh), most_memory)),
       step_(config, ctx, mesh, memory_.fit.plan, memory_.fit.host_room, loader.options().packing.documents),
       graph_(mesh.world() > 1 || loader.options().packing.documents ? Switch::off : config.train.cuda_graph, ctx.stream,
              step_.shared_arena()),

@@ -6,7 +6,7 @@
 
 #include "bench/step.h"
 #include "core/devices.h"
-#include "trainer/memory_check.h"
+#include "engine/memory_check.h"
 
 namespace ring {
 namespace {

@@ -1,5 +1,5 @@
 // What cannot fit is refused with the bytes by kind and what bounds them.
-#include "trainer/memory_check.h"
+#include "engine/memory_check.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>

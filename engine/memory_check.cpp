@@ -1,4 +1,4 @@
-#include "trainer/memory_check.h"
+#include "engine/memory_check.h"
 
 #include <unistd.h>
 
