@@ -14,7 +14,8 @@ class HostSlabs {
  public:
   HostSlabs(const Stream& device, std::size_t limit) : device_(device), limit_(limit) {}
 
-  // null: it would be more than the limit. The same sizes in the same order have the same places. Error: OutOfMemory.
+  // null: it would be more than the limit. The same sizes in the same order get the same places. Error:
+  // OutOfHostMemory.
   std::byte* take(std::size_t bytes);
   void reuse();  // all pieces are free again
 

@@ -24,7 +24,7 @@ std::shared_ptr<void> take_host_memory(std::size_t bytes, const Stream& device, 
     reason = e.what();
   }
   if (!memory && bytes > 0)
-    throw OutOfMemory(
+    throw OutOfHostMemory(
         str("out of host memory for copies of a device's: ", bytes_text(bytes), " asked for", more, ": ", reason));
   return memory;
 }

@@ -5,11 +5,16 @@
 
 namespace ring {
 
+// The host's memory is short, not the device's: a step that takes less of the device does not help.
+struct OutOfHostMemory : OutOfMemory {
+  using OutOfMemory::OutOfMemory;
+};
+
 // [shape] of zeros, on the host. Taking it blocks the host: locking pages takes half a second per GiB. Error:
-// OutOfMemory.
+// OutOfHostMemory.
 Tensor host_tensor(const Shape&, DType, const Stream& device);
 
-// Its memory alone, contents unspecified. more: facts for the message of OutOfMemory, behind the bytes asked for.
+// Its memory alone, contents unspecified. more: facts for the message of OutOfHostMemory, behind the bytes asked for.
 std::shared_ptr<void> take_host_memory(std::size_t bytes, const Stream& device, const std::string& more = "");
 
 // A copy within host memory that is made when `stream` gets to it, while the caller goes on. CUDA's own copy between

@@ -176,6 +176,18 @@ void StepArena::resume() {
   paused_ = false;
 }
 
+void StepArena::forget() {
+  std::lock_guard lock(mutex_);
+  RING_CHECK(!in_step_, "the memory of steps is forgotten within one");
+  last_.clear();
+  replan_ = given_up_ = false;
+  if (!live_.empty()) return;
+  release_slab();
+  plan_ = {};
+  model_.clear();
+  upstream_->trim();
+}
+
 void StepArena::retire() {
   std::lock_guard lock(mutex_);
   retired_ = true;

@@ -56,6 +56,8 @@ class StepArena final : public Allocator, public ScopeListener {
   // Between the two, whatever is allocated within a step is not of the step; see StepPause.
   void pause();
   void resume();
+  // Steps will be others: their plan goes, and its slab unless a block lies in it. Not to be called within a step.
+  void forget();
   // There will be no more steps: the slab goes back as soon as no block lies in it.
   void retire();
 

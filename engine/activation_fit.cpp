@@ -97,7 +97,7 @@ std::string ActivationFit::text() const {
 }
 
 std::optional<ActivationFit> find_activation_fit(const Config& c, int world, std::size_t budget,
-                                                 const DeviceRates& rates, std::size_t* least,
+                                                 const DeviceRates& rates, ActivationFit* smallest_of_all,
                                                  std::optional<std::size_t> host_room) {
   const auto settings_room = static_cast<std::size_t>(c.train.activation_offload_bytes);
   const std::size_t least_room = may_offload(c) ? 1 : 0;  // a host without room is one
@@ -113,7 +113,7 @@ std::optional<ActivationFit> find_activation_fit(const Config& c, int world, std
     consider(fitting.smallest());
   }
   if (fitting.fits(smallest)) return smallest;
-  if (least) *least = smallest.peak;
+  if (smallest_of_all) *smallest_of_all = smallest;
   return {};
 }
 

@@ -25,9 +25,10 @@ struct ActivationFit {
 
 // The best plan within `budget` bytes of the first rank: exactly what dry_step() then takes. train.recompute and
 // .activation_offload other than auto are taken as they are. host_room: bytes of the host; not given:
-// train.activation_offload_bytes. Nothing: none fits, and `least`, where it is asked for, says what would do.
+// train.activation_offload_bytes. Nothing: none fits, and `smallest`, where it is asked for, is the one that
+// takes least.
 std::optional<ActivationFit> find_activation_fit(const Config& resolved, int world, std::size_t budget,
-                                                 const DeviceRates&, std::size_t* least = nullptr,
+                                                 const DeviceRates&, ActivationFit* smallest = nullptr,
                                                  std::optional<std::size_t> host_room = {});
 
 std::size_t least_of(std::size_t own, Mesh&);  // of all ranks

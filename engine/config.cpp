@@ -65,8 +65,7 @@ void memory_fields(TrainConfig& c, Fields& f) {
   f("activation_offload", c.activation_offload,
     "keep in host memory what blocks save for the backward: it leaves while the next block runs forward and comes back "
     "ahead of its own backward; the last block's stays. true = of all blocks; auto = with activation_offload_bytes, of "
-    "the "
-    "blocks where that takes less time than to compute again what does not fit into train.memory_budget",
+    "the blocks where that takes less time than to compute again what does not fit into train.memory_budget",
     choices<Switch>({{"auto", Switch::automatic}, {"true", Switch::on}, {"false", Switch::off}}));
   f("activation_offload_bytes", c.activation_offload_bytes,
     "host memory of each process for that; what finds no room stays on the device; 0 = with activation_offload: true "

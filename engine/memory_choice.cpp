@@ -1,10 +1,10 @@
 #include "engine/memory_choice.h"
 
 #include <algorithm>
-#include <limits>
 #include <vector>
 
 #include "comm/host.h"
+#include "core/checked.h"
 #include "core/counted.h"
 #include "core/log.h"
 #include "engine/devices.h"
@@ -78,34 +78,49 @@ std::string settings_that_fit(Config c, int world, std::size_t budget, std::size
          "sequences among more processes (parallel)";
 }
 
-// Settings that say what to keep are obeyed.
-MemoryChoice as_given(const Config& c, Mesh& mesh, std::size_t budget, std::size_t host_room, std::size_t least) {
+// Nothing fits as far as it is known: the run tries what takes least of what the settings allow.
+MemoryChoice smallest_choice(const Config& c, Mesh& mesh, std::size_t budget, const ActivationFit& smallest) {
   if (mesh.rank() == 0)
-    log::warn("a step will take about ", bytes_text(least), ", more than the ", bytes_text(budget), " that there are. ",
-              settings_that_fit(c, mesh.world(), budget, host_room));
-  constexpr std::size_t any = std::numeric_limits<std::size_t>::max();
-  const auto fit = find_activation_fit(c, mesh.world(), any, rates_here(c), nullptr, host_room);
-  MemoryChoice choice{rows_of(c, mesh.world()), *fit};
+    log::warn("a step will take about ", bytes_text(smallest.peak), ", more than the ", bytes_text(budget),
+              " that there are. ", settings_that_fit(c, mesh.world(), budget, smallest.host_room));
+  MemoryChoice choice{rows_of(c, mesh.world()), smallest};
   choice.fit.budget = budget;
   return choice;
+}
+
+// What each rank may set for itself and a plan depends on, alike on all: the ranks compute the same plan, each for
+// itself.
+Config agreed(Config c, Mesh& mesh, std::size_t host_room) {
+  if (c.train.activation_offload == Switch::automatic)
+    c.train.activation_offload_bytes = narrow<std::int64_t>(host_room);
+  double threads = static_cast<double>(c.run.threads);
+  all_reduce_host(mesh.host(), {&threads, 1}, Reduce::max);
+  c.run.threads = static_cast<std::int64_t>(threads);
+  return c;
 }
 
 }  // namespace
 
 std::string MemoryChoice::text() const { return str(fit.text(), ", ", counted(micro_batch, "sequence"), " at a time"); }
 
-MemoryChoice choose_memory(const Config& c, Mesh& mesh, std::size_t host_room, std::size_t most) {
-  const std::size_t free = memory_budget(c, mesh), budget = most ? std::min(most, free) : free;
-  const std::size_t room = least_of(host_room, mesh);
-  std::size_t least = 0;
-  const auto fit = find_activation_fit(c, mesh.world(), budget, rates_here(c), &least, room);
-  if (fit) return {rows_of(c, mesh.world()), *fit};
-  if (c.train.recompute != RecomputeChoice::automatic) return as_given(c, mesh, budget, room, least);
-  if (budget == free) refuse(budget, least);
-  if (mesh.rank() == 0)
-    log::warn("memory: a step does not fit into ", bytes_text(budget),
-              ", to which the run was limited when memory ran out; it takes what there is, ", bytes_text(free));
-  return choose_memory(c, mesh, host_room);
+MemoryChoice choose_memory(const Config& config, Mesh& mesh, std::size_t host_room, std::size_t most) {
+  const std::size_t free = memory_budget(config, mesh), room = least_of(host_room, mesh);
+  const Config c = agreed(config, mesh, room);
+  ActivationFit smallest;
+  const auto within = [&](std::size_t budget) {
+    return find_activation_fit(c, mesh.world(), budget, rates_here(c), &smallest, room);
+  };
+  if (most && most < free) {
+    if (const auto fit = within(most)) return {rows_of(c, mesh.world()), *fit};
+    if (mesh.rank() == 0)
+      log::warn("memory: a step does not fit into ", bytes_text(most),
+                ", to which the run was limited when memory ran "
+                "out; it takes what there is, ",
+                bytes_text(free));
+  }
+  if (const auto fit = within(free)) return {rows_of(c, mesh.world()), *fit};
+  if (most == 0 && c.train.recompute == RecomputeChoice::automatic) refuse(free, smallest.peak);
+  return smallest_choice(c, mesh, free, smallest);
 }
 
 std::optional<MemoryChoice> smaller_choice(const Config& c, int world, const MemoryChoice& before) {

@@ -18,7 +18,8 @@ struct MemoryChoice {
 
 // For a run; the same on every rank: the budget is the smallest of theirs, and `most` where that is less (0: nothing
 // is). host_room: bytes of the host that activations may take here. train.recompute other than auto is taken as it is,
-// with a warning that names what would fit. Error names the budget that would do.
+// with a warning that names what would fit, and so is what takes least where memory ran out before
+// (most). Error names the budget that would do.
 MemoryChoice choose_memory(const Config& resolved, Mesh&, std::size_t host_room, std::size_t most = 0);
 
 // The next smaller choice for a run that had too little memory with `before`: more is computed again, where

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "comm/run_phase.h"
+#include "core/host_tensor.h"
 #include "engine/devices.h"
 #include "kernels/elementwise.h"
 
@@ -21,6 +22,12 @@ template <class T>
 T make_lasting(const std::function<T()>& make) {
   try {
     return make();
+  } catch (const OutOfHostMemory& e) {
+    throw OutOfHostMemory(
+        e.facts,
+        "Share the states among processes of other machines with parallel.zero, set optimizer.offload "
+        "to states or none, or give the host more memory (or a higher limit of locked memory: ulimit "
+        "-l)");
   } catch (const OutOfMemory& e) {
     throw OutOfMemory(e.facts,
                       "The model itself does not fit: take fewer model.layers or a smaller model.width, share it among "

@@ -26,10 +26,20 @@ fs::path notes_of(const RunDirectory& run) { return fs::path(run.path()) / "out_
 
 // Settings that say what a step takes, and may be others when a run goes on.
 bool matters(const std::string& key) {
-  constexpr const char* kKeys[] = {"run.device",          "train.batch_size",       "train.micro_batch",
-                                   "train.recompute",     "train.mlp_chunk",        "train.activation_offload",
-                                   "train.memory_budget", "train.loss_chunk_bytes", "parallel.",
-                                   "optimizer.master",    "optimizer.moments",      "optimizer.gradients",
+  constexpr const char* kKeys[] = {"model.",
+                                   "train.precision",
+                                   "run.device",
+                                   "train.batch_size",
+                                   "train.micro_batch",
+                                   "train.recompute",
+                                   "train.mlp_chunk",
+                                   "train.activation_offload",
+                                   "train.memory_budget",
+                                   "train.loss_chunk_bytes",
+                                   "parallel.",
+                                   "optimizer.master",
+                                   "optimizer.moments",
+                                   "optimizer.gradients",
                                    "optimizer.offload"};
   return std::ranges::any_of(kKeys, [&](const char* k) { return key.starts_with(k); });
 }
@@ -37,7 +47,7 @@ bool matters(const std::string& key) {
 std::uint64_t whole_memory(const Config& c, Mesh& mesh) {
   if (const auto gpu = device_memory({backend_of(c.run.device), mesh.device().index})) return gpu->total;
   const std::vector<MemoryBound> bounds = memory_bounds();
-  return tightest(bounds).total;
+  return std::ranges::min(bounds, {}, &MemoryBound::total).total;
 }
 
 std::int64_t count_in(const nlohmann::json& json, const char* key) {
@@ -134,6 +144,8 @@ MemoryRecord memory_record_of(const Config& c, Mesh& mesh) {
   r.micro_batch = plan_of(c, mesh.world()).micro_batch;
   for (const auto& [key, value] : global_values(c))
     if (matters(key)) r.chosen_for[key] = value;
+  const auto host_room = static_cast<std::size_t>(c.train.activation_offload_bytes);
+  r.chosen_for["train.activation_offload_bytes"] = bytes_text(least_of(host_room, mesh));
   r.chosen_for["processes"] = std::to_string(mesh.world());
   r.chosen_for["memory of the device"] = bytes_text(least_of(whole_memory(c, mesh), mesh));
   return r;

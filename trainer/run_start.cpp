@@ -245,6 +245,8 @@ RunStart start_run(Config config, const TrainOptions& options, Mesh& mesh) {
   s.kept = step_in(by_leader(mesh, [&] { return s.kept ? std::to_string(*s.kept) : ""; }));
   s.init_from = by_leader(mesh, [&] { return s.init_from; });
   s.memory.token = std::stoll(by_leader(mesh, [&] { return std::to_string(s.token->number()); }));
+  // A note of the last process counts for its token alone: from here on it is the record.
+  if (mesh.rank() == 0 && s.memory.ran_out > 0) write_memory(s.dir, s.memory);
   if (!s.checkpoint.empty()) agree_on_checkpoint(s.checkpoint, mesh);
   return s;
 }

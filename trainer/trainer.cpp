@@ -8,6 +8,7 @@
 #include "comm/host.h"
 #include "comm/run_phase.h"
 #include "core/clock.h"
+#include "core/host_tensor.h"
 #include "core/log.h"
 #include "engine/devices.h"
 #include "engine/memory_check.h"
@@ -21,9 +22,11 @@
 namespace ring {
 namespace {
 
-// Asked of all ranks alike, though some may have been given none.
+// Asked of all ranks, also where this one was given none.
 std::size_t host_room(const Config& c, Mesh& mesh) {
-  return c.train.activation_offload == Switch::off ? 0 : activation_room(c, mesh);
+  if (c.train.activation_offload == Switch::off) return 0;
+  const std::size_t room = activation_room(c, mesh);
+  return may_offload(c) ? room : 0;
 }
 
 }  // namespace
@@ -106,15 +109,21 @@ void Trainer::agree() {
 }
 
 void Trainer::launch() {
+  std::optional<MemoryChoice> next;
   while (true) try {
+      if (next) compute_again(*std::exchange(next, std::nullopt));
       return launch_step();
+    } catch (const OutOfHostMemory& e) {
+      throw OutOfHostMemory(e.facts,
+                            "Lower train.activation_offload_bytes, or give the host more memory (or, with GPUs, a "
+                            "higher limit of locked memory: ulimit -l)");
     } catch (const OutOfMemory& e) {
-      make_room(e);
+      next = smaller_after(e);
     }
 }
 
 // The state is what it was before the step: memory runs out before the optimizer has changed anything.
-void Trainer::make_room(const OutOfMemory& e) {
+MemoryChoice Trainer::smaller_after(const OutOfMemory& e) {
   const std::optional<MemoryChoice> next = smaller_choice(config_, mesh_.world(), memory_);
   if (!next)
     throw OutOfMemory(e.facts,
@@ -128,19 +137,20 @@ void Trainer::make_room(const OutOfMemory& e) {
                  next->text());
   if (mesh_.world() > 1) throw RanOutOfMemory(ran_out_, *next);
   log::warn(ran_out_);
-  compute_again(*next);
+  return *next;
 }
 
 // The step that was begun, from its inputs.
 void Trainer::compute_again(const MemoryChoice& next) {
+  memory_ = next;
   step_.abandon();
-  if (next.micro_batch != memory_.micro_batch) {
+  graph_.forget();
+  step_.arena().forget();
+  if (next.micro_batch != step_.plan().micro_batch) {
     step_.set_micro_batch(next.micro_batch);
     loader_.set_rows(next.micro_batch);
   }
   loader_.seek(static_cast<std::uint64_t>(cursor_));
-  graph_.forget();
-  memory_ = next;
   step_.set_activations(next.fit.plan);
 }
 

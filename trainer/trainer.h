@@ -106,7 +106,7 @@ class Trainer {
   };
 
   void launch_step();
-  void make_room(const OutOfMemory&);
+  MemoryChoice smaller_after(const OutOfMemory&);
   void compute_again(const MemoryChoice&);
   double valid_tokens(const std::vector<Batch>&);
   double learning_rate();

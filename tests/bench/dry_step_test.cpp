@@ -8,9 +8,11 @@
 #include <random>
 
 #include "bench/step.h"
+#include "comm/mesh/mesh.h"
 #include "core/fields.h"
 #include "core/step_arena.h"
 #include "engine/activation_fit.h"
+#include "engine/memory_choice.h"
 #include "engine/resolve.h"
 
 namespace ring {
@@ -175,13 +177,25 @@ TEST(ActivationPlans, AMixedPlanTakesWhatTheDryStepSays) {
   EXPECT_EQ(host, dry.host);
 }
 
+// What was known of memory has been wrong before: such a run tries, and has fewer sequences at a time left.
+TEST(MemoryChoices, ARunThatRanOutBeforeIsNotRefused) {
+  Config config = hosted(0);
+  config.train.memory_budget = 2e6;
+  const auto mesh = Mesh::fake({.axes = {{"dp", 1}}, .unions = {}, .device = {}}, 0);
+  EXPECT_THROW(choose_memory(config, *mesh, 0), Error);
+  const MemoryChoice smallest = choose_memory(config, *mesh, 0, 1'000'000);
+  EXPECT_GT(smallest.fit.peak, 2'000'000u);
+  EXPECT_EQ(smallest.fit.budget, 2'000'000u);
+}
+
 // The budget that a refusal names is enough, and less is not.
 TEST(ActivationPlans, RefuseWithTheBudgetThatWouldDo) {
   for (const std::int64_t host : {0, 3'000'000, 1'000'000'000}) {
     const Config config = hosted(host);
     const DeviceRates rates = rates_here(config);
-    std::size_t least = 0;
-    ASSERT_FALSE(find_activation_fit(config, 1, 2'000'000, rates, &least));
+    ActivationFit smallest;
+    ASSERT_FALSE(find_activation_fit(config, 1, 2'000'000, rates, &smallest));
+    const std::size_t least = smallest.peak;
     const auto enough = find_activation_fit(config, 1, least, rates);
     ASSERT_TRUE(enough) << host;
     EXPECT_LE(enough->peak, least);

@@ -143,6 +143,7 @@ const std::vector<Command>& commands() {
 bool repeats(const fs::path& file) {
   const std::string name = file.filename().string();
   return name != "log.txt" && name != "metrics.jsonl" && name.find("events.out") != 0 && name != "manifest.json" &&
+         name != "memory.json" &&  // what was free
          file.extension() != ".log" && file.parent_path().filename() != "writers";
 }
 

@@ -425,6 +425,24 @@ TEST(StepArena, TheIdleSlabHelpsOutBetweenSteps) {
   EXPECT_EQ(arena.from_upstream(), 0u);
 }
 
+// A step that ran out of memory is repeated with other sizes: the old plan must not hold the room that they need.
+TEST(StepArena, WhatIsForgottenHoldsNothing) {
+  const auto upstream = std::make_shared<Limited>(100000);
+  StepArena arena(upstream);
+  const auto step = [&](std::size_t bytes) {
+    const StepScope scope(arena);
+    Blocks own(arena);
+    own.add(bytes), own.add(bytes);
+  };
+  for (int i = 0; i < 3; ++i) step(40000);
+  ASSERT_TRUE(arena.planned());
+  EXPECT_THROW(step(45000), OutOfMemory);
+  arena.forget();
+  EXPECT_EQ(upstream->stats().in_use, 0u);
+  for (int i = 0; i < 3; ++i) step(45000);
+  EXPECT_TRUE(arena.planned());
+}
+
 TEST(StepArena, WithoutRoomForTheSlabStepsGoOnWithoutIt) {
   const auto upstream = std::make_shared<Limited>(100000);
   StepArena arena(upstream);
