@@ -82,8 +82,9 @@ Manifest read_newest(const std::string& path, std::vector<CheckpointEntry>& foun
 }
 
 void print_manifest(const Manifest& m) {
-  std::cout << "step " << m.step << ", written by " << m.world << (m.world == 1 ? " rank" : " ranks") << "\n";
-  std::cout << "files:\n";
+  std::cout << "step " << m.step << ", written by " << m.world << (m.world == 1 ? " rank" : " ranks");
+  if (m.token) std::cout << " under writer's token " << m.token;
+  std::cout << "\nfiles:\n";
   for (const SavedFile& f : m.files)
     std::cout << "  " << f.name << "  " << human(f.bytes) << "  xxh3 " << f.xxh3 << "\n";
   print_metadata(m.metadata);
