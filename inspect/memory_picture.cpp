@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "core/storage.h"
+#include "engine/activation_ways.h"
 #include "inspect/svg.h"
 
 namespace ring {
@@ -67,13 +68,16 @@ class Picture {
 
   std::string text() {
     out_ = svg_head(kWidth, kTop + kHeight + kBottom, "memory of a step");
-    label(16, 28, str(p_.layout, ": ", p_.activations.text()), 15);
+    label(16, 26, str(p_.layout, ": ", bytes_text(p_.peak), " of ", bytes_text(p_.activations.budget)), 15);
+    label(16, 44, plan_text(p_.activations.plan), 11);
     const double width = static_cast<double>(kPlot) / static_cast<double>(columns_.size());
     for (std::size_t i = 0; i < columns_.size(); ++i)
       column(static_cast<double>(kLeft) + width * static_cast<double>(i), width, columns_[i]);
     host_strip(width);
-    line(p_.activations.budget, "budget");
-    line(p_.peak, "slab and all that lasts");
+    line(p_.activations.budget);
+    label(kLeft + kPlot, y(p_.activations.budget) - 4, "budget " + bytes_text(p_.activations.budget), 11, "end");
+    line(p_.peak);
+    label(kLeft + 4, y(p_.peak) - 4, "slab and all that lasts " + bytes_text(p_.peak), 11);
     legend();
     return out_ + "</svg>\n";
   }
@@ -108,26 +112,25 @@ class Picture {
     }
     label(kLeft + 4, kHostTop - 4, str("on the host: up to ", bytes_text(most)), 11);
   }
-  void line(std::size_t bytes, const std::string& name) {
-    if (!bytes) return;
+  void line(std::size_t bytes) {
     out_ += str("<line x1=\"", kLeft, "\" x2=\"", kLeft + kPlot, "\" y1=\"", y(bytes), "\" y2=\"", y(bytes),
                 "\" stroke=\"#b3261e\" stroke-dasharray=\"6 4\"/>\n");
-    label(kLeft + 4, y(bytes) - 4, str(name, " ", bytes_text(bytes)), 11);
   }
   void legend() {
-    double x = kLeft;
     const double at = kHostTop + kHostHeight + 28;
     label(kLeft, at - 8, "forward, then backward; from left to right each part of the model", 12);
-    for (const Way& w : kWays) {
-      out_ += str("<rect x=\"", x, "\" y=\"", at + 12, "\" width=\"12\" height=\"12\" fill=\"", w.color, "\"/>\n");
-      label(x + 16, at + 22, w.name, 11);
-      x += kPlot / std::ssize(kWays);
-    }
-    out_ += str("<rect x=\"", kLeft, "\" y=\"", at + 32, "\" width=\"12\" height=\"12\" fill=\"", kPeak, "\"/>\n");
-    label(kLeft + 16, at + 42, "in use while it runs", 11);
+    for (std::size_t i = 0; i < std::size(kWays); ++i) legend_entry(i, at, kWays[i].color, kWays[i].name);
+    legend_entry(std::size(kWays), at, kPeak, "in use while it runs");
   }
-  void label(double x, double at, const std::string& text, int size) {
-    out_ += str("<text x=\"", x, "\" y=\"", at, "\" font-size=\"", size, "\">", svg_escaped(text), "</text>\n");
+  // Three in a row.
+  void legend_entry(std::size_t i, double top, const char* color, const std::string& name) {
+    const double x = kLeft + static_cast<double>(i % 3) * kPlot / 3, at = top + 12 + 20 * static_cast<double>(i / 3);
+    out_ += str("<rect x=\"", x, "\" y=\"", at, "\" width=\"12\" height=\"12\" fill=\"", color, "\"/>\n");
+    label(x + 16, at + 10, name, 11);
+  }
+  void label(double x, double at, const std::string& text, int size, const char* anchor = "start") {
+    out_ += str("<text x=\"", x, "\" y=\"", at, "\" font-size=\"", size, "\" text-anchor=\"", anchor, "\">",
+                svg_escaped(text), "</text>\n");
   }
 
   const PlannedStep& p_;
