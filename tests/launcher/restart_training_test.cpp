@@ -149,23 +149,14 @@ TEST_F(DistTrainingRestarts, AStoppedRankThatItsPeersMissIsTheCause) {
   EXPECT_NE(log.find(") is stopped (SIGSTOP or a debugger)"), std::string::npos) << log;
 }
 
-// It runs for a part of the time only, as on a core that it has to share.
 TEST_F(DistTrainingRestarts, ASlowRankIsNamed) {
-  std::vector<std::string> words = long_run("r", {"-n", "2"});
-  for (const char* word : {"train.steps=64", "model.width=128", "model.context=32", "train.micro_batch=4",
-                           "train.bucket_bytes=0", "train.eval_interval=0", "checkpoint.interval=0"})
+  std::vector<std::string> words = long_run("r", {"-n", "2", "--inject", "1:slow@rank=1,phase=forward,wait=15ms"});
+  for (const char* word : {"train.steps=64", "train.eval_interval=0", "checkpoint.interval=0"})
     words.emplace_back(word);
-  const pid_t agent = start(words);
-  ASSERT_TRUE(reaches("r", 1)) << read_file(dir_ / "log");
-  const pid_t slow = children(agent).at(1);
-  while (losses_now("r").size() < 62 && kill(slow, SIGSTOP) == 0) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
-    kill(slow, SIGCONT);
-    std::this_thread::sleep_for(std::chrono::milliseconds(8));
-  }
-  EXPECT_EQ(wait(agent), 0) << read_file(dir_ / "log");
+  EXPECT_EQ(wait(start(words)), 0) << read_file(dir_ / "log");
   const std::string log = read_file(dir_ / "log");
   EXPECT_NE(log.find("rank 1 is slow: "), std::string::npos) << log;
+  EXPECT_NE(log.find("; compute takes it "), std::string::npos) << log;
   EXPECT_NE(read_file(dir_ / "r/metrics.jsonl").find("\"slow_rank\""), std::string::npos);
 }
 
