@@ -14,6 +14,7 @@ import statistics
 import time
 
 import torch
+import torch._functorch.config
 from torch import nn
 from torch.nn import functional as F
 
@@ -159,10 +160,15 @@ def main():
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--warmup", type=int, default=5)
     parser.add_argument("--fsdp", action="store_true", help="shard parameters, gradients and moments (FSDP2)")
+    parser.add_argument(
+        "--memory-budget", type=float, help="torch.compile keeps so much of the activations and computes the rest again: 0 to 1"
+    )
     parser.add_argument("--csv", help="append a line for each shape to this file")
     args = parser.parse_args()
     if args.steps < 1 or args.warmup < 0:
         parser.error("--steps must be at least 1, --warmup at least 0")
+    if args.memory_budget is not None:
+        torch._functorch.config.activation_memory_budget = args.memory_budget
     chosen = [shapes.load(name) for name in args.shapes]
     if not torch.cuda.is_available():
         raise SystemExit("PyTorch sees no GPU")
