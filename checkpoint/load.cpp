@@ -131,6 +131,7 @@ void check_sizes(const fs::path& folder, const Manifest& manifest) {
 void load_tensors(const fs::path& folder, const Manifest& manifest, const State& state,
                   const std::vector<std::string>& names, const Stream& stream) {
   check_sizes(folder, manifest);
+  state.settle(stream);
   stream.synchronize();  // nothing queued may still use the bytes that are about to change
   for (const std::string& name : names)
     load_tensor(folder, state.tensors().at(name), manifest.tensors.at(name), stream);

@@ -101,6 +101,7 @@ std::uint64_t State::bytes() const {
 std::uint64_t State::snapshot_bytes() const { return room_for(tensors_); }
 
 Snapshot State::live(const Stream& stream) const {
+  settle(stream);
   stream.synchronize();  // host waits: checkpoint
   Snapshot s(of_rank_0_, stream);
   s.tensors_ = tensors_;
@@ -112,6 +113,7 @@ Snapshot State::snapshot(const Stream& stream, SnapshotRoom* kept) const {
   Snapshot s(of_rank_0_, copy_stream(stream));
   HostRoom room(s.stream_, tensors_, kept);
   s.stream_.wait(stream.record());
+  settle(s.stream_);  // the caller's goes on
   for (const auto& [name, t] : tensors_) {
     StateTensor copy = t;
     copy.local = room.next(t.local);

@@ -6,6 +6,7 @@
 // Names are dotted ("model.layers.0.wq", "optimizer.wq.m", "data.cursor"): letters, digits and . _ - : only.
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <set>
@@ -71,6 +72,15 @@ class State {
   // The owner keeps *value alive as long as the registry.
   void add(const std::string& name, StateSlot value, ValueOf whose = ValueOf::every_rank);
 
+  // Tensors that other streams may still be writing when the stream of the work on them is done (optimizer.offload):
+  // `settle` makes a stream wait for those.
+  void written_behind(std::function<void(const Stream&)> settle) { settle_ = std::move(settle); }
+  // What is queued on `stream` from now on sees the tensors as the work queued so far leaves them, or may write them.
+  // Whoever takes snapshots or loads is behind it already.
+  void settle(const Stream& stream) const {
+    if (settle_) settle_(stream);
+  }
+
   const std::map<std::string, StateTensor>& tensors() const { return tensors_; }
   const std::map<std::string, StateSlot>& values() const { return values_; }
   bool must_agree(const std::string& name) const { return !of_rank_0_.contains(name); }
@@ -92,6 +102,7 @@ class State {
   std::map<std::string, StateTensor> tensors_;
   std::map<std::string, StateSlot> values_;
   std::set<std::string> of_rank_0_;
+  std::function<void(const Stream&)> settle_;  // null: nobody else writes
 };
 
 StateValue read_slot(const StateSlot&);

@@ -28,37 +28,47 @@ std::int64_t chunk_length(std::int64_t n, std::int64_t element_bytes, std::int64
   return std::clamp(chunk_bytes / element_bytes / align * align, align, std::max(align, whole));
 }
 
-std::int64_t stage_count(std::int64_t n, std::int64_t chunk) {
-  return std::min(HostChunks::kStages, (n + chunk - 1) / chunk);
+// Chunks that the device holds.
+std::int64_t ring_length(std::int64_t n, std::int64_t chunk, std::int64_t element_bytes, std::int64_t ring_bytes) {
+  const std::int64_t wanted = std::max(HostChunks::kLeastRing, ring_bytes / (chunk * element_bytes));
+  return std::min(wanted, (n + chunk - 1) / chunk);
 }
 
 }  // namespace
 
-HostChunks::HostChunks(std::vector<Tensor> host, std::int64_t chunk_bytes, const Stream& compute)
-    : HostChunks(std::move(host), chunk_bytes, compute, copy_stream(compute), copy_stream(compute)) {}
+HostChunks::HostChunks(std::vector<Tensor> host, Bytes bytes, const Stream& compute)
+    : HostChunks(std::move(host), bytes, compute, copy_stream(compute), copy_stream(compute)) {}
 
-HostChunks::HostChunks(std::vector<Tensor> host, std::int64_t chunk_bytes, const Stream& compute, const Stream& in,
+HostChunks::HostChunks(std::vector<Tensor> host, Bytes bytes, const Stream& compute, const Stream& in,
                        const Stream& out)
     : host_(std::move(host)),
       compute_(compute),
       in_(in),
       out_(out),
       size_(length_of(host_)),
-      chunk_(chunk_length(size_, bytes_of_element(host_), chunk_bytes)),
-      stages_(static_cast<std::size_t>(stage_count(size_, chunk_))) {
-  for (Stage& stage : stages_)
-    for (const Tensor& t : host_) stage.room.push_back(Tensor::empty({chunk_}, t.dtype(), compute_, Lifetime::run));
+      chunk_(chunk_length(size_, bytes_of_element(host_), bytes.chunk)),
+      ring_(static_cast<std::size_t>(ring_length(size_, chunk_, bytes_of_element(host_), bytes.ring))) {
+  for (const Tensor& t : host_) room_.push_back(Tensor::empty({places() * chunk_}, t.dtype(), compute_, Lifetime::run));
+}
+
+HostChunks::~HostChunks() {
+  try {
+    in_.synchronize();   // host waits: shutdown
+    out_.synchronize();  // host waits: shutdown
+  } catch (const Error&) {
+    // The device failed, as whoever waits for its steps is told.
+  }
 }
 
 std::size_t HostChunks::host_bytes() const { return static_cast<std::size_t>(size_ * bytes_of_element(host_)); }
 
-std::size_t HostChunks::device_bytes(std::int64_t n, std::int64_t element_bytes, std::int64_t chunk_bytes) {
-  const std::int64_t chunk = chunk_length(n, element_bytes, chunk_bytes);
-  return static_cast<std::size_t>(stage_count(n, chunk) * chunk * element_bytes);
+std::size_t HostChunks::device_bytes(std::int64_t n, std::int64_t element_bytes, Bytes bytes) {
+  const std::int64_t chunk = chunk_length(n, element_bytes, bytes.chunk);
+  return static_cast<std::size_t>(ring_length(n, chunk, element_bytes, bytes.ring) * chunk * element_bytes);
 }
 
 std::size_t HostChunks::device_bytes() const {
-  return static_cast<std::size_t>(std::ssize(stages_) * chunk_ * bytes_of_element(host_));
+  return static_cast<std::size_t>(places() * chunk_ * bytes_of_element(host_));
 }
 
 std::vector<Tensor> HostChunks::on_host(std::int64_t k) const {
@@ -67,29 +77,31 @@ std::vector<Tensor> HostChunks::on_host(std::int64_t k) const {
   return parts;
 }
 
-std::vector<Tensor> HostChunks::on_device(std::int64_t k) {
+std::vector<Tensor> HostChunks::on_device(std::int64_t k) const {
   std::vector<Tensor> parts;
-  for (const Tensor& t : stage(k).room) parts.push_back(t.narrow(0, 0, std::min(chunk_, size_ - k * chunk_)));
+  for (const Tensor& t : room_)
+    parts.push_back(t.narrow(0, k % places() * chunk_, std::min(chunk_, size_ - k * chunk_)));
   return parts;
 }
 
+// Behind what left its place. Chunks leave in order: its own bytes of the last pass are back, too.
 void HostChunks::fetch(std::int64_t k) {
+  in_.wait(place(k).left);
   const std::vector<Tensor> from = on_host(k), to = on_device(k);
   for (std::size_t i = 0; i < from.size(); ++i) copy(to[i], from[i], in_);
-  stage(k).arrived = in_.record();
+  place(k).arrived = in_.record();
 }
 
 void HostChunks::send(std::int64_t k) {
   out_.wait(compute_.record());
   const std::vector<Tensor> from = on_device(k), to = on_host(k);
   for (std::size_t i = 0; i < from.size(); ++i) copy(to[i], from[i], out_);
-  stage(k).left = out_.record();
+  all_left_ = place(k).left = out_.record();
 }
 
-// What is queued so far has every copy of the last pass behind it.
 void HostChunks::begin() {
   in_.wait(compute_.record());
-  for (std::int64_t k = 0; k < std::ssize(stages_); ++k) fetch(k);
+  for (std::int64_t k = 0; k < places(); ++k) fetch(k);
   begun_ = true;
 }
 
@@ -97,15 +109,26 @@ void HostChunks::change(const Change& change_chunk) {
   if (!begun_) begin();
   begun_ = false;
   for (std::int64_t k = 0; k < chunks(); ++k) {
-    compute_.wait(stage(k).arrived);
+    compute_.wait(place(k).arrived);
     const std::vector<Tensor> here = on_device(k);
     change_chunk(k * chunk_, here[0].numel(), here);
     send(k);
-    if (k + kStages >= chunks()) continue;
-    in_.wait(stage(k).left);
-    fetch(k + kStages);
+    if (k + places() < chunks()) fetch(k + places());
   }
-  if (chunks() > 0) compute_.wait(stage(chunks() - 1).left);
+  if (compute_.impl().recording()) join();
+}
+
+// The compute stream itself is behind those of a recorded pass.
+void HostChunks::settle(const Stream& stream) const {
+  stream.wait(compute_.record());
+  stream.wait(all_left_);
+}
+
+// The events are of no use any more: none may be waited for in a recording that it is not from.
+void HostChunks::join() {
+  settle(compute_);
+  for (Place& p : ring_) p.left = {};
+  all_left_ = {};
 }
 
 }  // namespace ring

@@ -1,11 +1,12 @@
 #pragma once
 // Flat tensors that live in host memory and are changed on the device, chunk by chunk: a chunk comes on one stream, is
-// changed on the compute stream and leaves on a third, while the one behind it comes and the one before it leaves. The
-// device holds kStages chunks.
+// changed on the compute stream and leaves on a third, while others come and leave. The device holds a ring of chunks,
+// at least kLeastRing: as many come ahead of a pass, and as many are still leaving when it ends.
 //
-// Everything is ordered by events, and the compute stream waits for the last copy: a pass repeats from step to step and
-// can be recorded (a CUDA graph), the host never waits, and what is queued behind a pass sees the new values. On a CPU,
-// where nothing overlaps, the same copies are made.
+// Everything is ordered by events and the host never waits, so a pass repeats from step to step. Its last chunks leave
+// while the compute stream goes on: whoever looks at the host's tensors, or writes them, does so on a stream behind
+// settle(). A pass that is being recorded (a CUDA graph) ends when all have left, since what forks from a recording has
+// to join it; what ran before has joined with join(). On a CPU, where nothing overlaps, the same copies are made.
 
 #include <functional>
 #include <vector>
@@ -16,44 +17,60 @@ namespace ring {
 
 class HostChunks {
  public:
-  static constexpr std::int64_t kStages = 3;  // one comes, one is changed, one leaves
-  static constexpr std::int64_t kAlign = 16;  // elements; chunks begin at multiples of it
+  static constexpr std::int64_t kLeastRing = 3;  // chunks: one comes, one is changed, one leaves
+  static constexpr std::int64_t kAlign = 16;     // elements; chunks begin at multiples of it
 
-  // host: [n] each, of any types. chunk_bytes: of all of them together, that travel at a time.
-  HostChunks(std::vector<Tensor> host, std::int64_t chunk_bytes, const Stream& compute);
-  HostChunks(std::vector<Tensor> host, std::int64_t chunk_bytes, const Stream& compute, const Stream& in,
+  struct Bytes {            // of all tensors together
+    std::int64_t chunk;     // that travel at a time
+    std::int64_t ring = 0;  // that the device holds of them, at least kLeastRing chunks
+  };
+  // host: [n] each, of any types.
+  HostChunks(std::vector<Tensor> host, Bytes, const Stream& compute);
+  HostChunks(std::vector<Tensor> host, Bytes, const Stream& compute, const Stream& in,
              const Stream& out);  // which copy
+  // Waits for copies: their memory may be gone afterwards.
+  ~HostChunks();
   HostChunks(const HostChunks&) = delete;
   HostChunks& operator=(const HostChunks&) = delete;
 
-  // The first chunks come, behind what the compute stream has queued so far; without it they come with change().
+  // The first chunks come, behind what the compute stream has queued so far, each as soon as its place is free; without
+  // it they come with change().
   void begin();
   // Elements [first, first + n) of all tensors, in their order, [n] each, on the device: to be changed by what is
   // queued on the compute stream.
   using Change = std::function<void(std::int64_t first, std::int64_t n, const std::vector<Tensor>& here)>;
   void change(const Change&);  // all chunks, in order
 
+  // What is queued on `stream` from now on comes behind every copy of the last pass. The pass after that is to wait for
+  // what reads or writes the host's tensors: its begin() does for work on the compute stream, its change() for readers
+  // that the compute stream waits for.
+  void settle(const Stream& stream) const;
+  // Before a pass is recorded, or a recorded one is replayed.
+  void join();
+
   std::size_t host_bytes() const;
   // What n elements of so many bytes take of the device on their way.
-  static std::size_t device_bytes(std::int64_t n, std::int64_t element_bytes, std::int64_t chunk_bytes);
+  static std::size_t device_bytes(std::int64_t n, std::int64_t element_bytes, Bytes);
   std::size_t device_bytes() const;
 
  private:
-  struct Stage {
-    std::vector<Tensor> room;
+  struct Place {
     Event arrived, left;
   };
   std::int64_t chunks() const { return (size_ + chunk_ - 1) / chunk_; }
-  Stage& stage(std::int64_t k) { return stages_[static_cast<std::size_t>(k % kStages)]; }
+  std::int64_t places() const { return std::ssize(ring_); }
+  Place& place(std::int64_t k) { return ring_[static_cast<std::size_t>(k % places())]; }
   std::vector<Tensor> on_host(std::int64_t k) const;
-  std::vector<Tensor> on_device(std::int64_t k);
+  std::vector<Tensor> on_device(std::int64_t k) const;
   void fetch(std::int64_t k);
   void send(std::int64_t k);
 
   const std::vector<Tensor> host_;
   const Stream compute_, in_, out_;
   const std::int64_t size_, chunk_;  // in elements
-  std::vector<Stage> stages_;
+  std::vector<Place> ring_;
+  std::vector<Tensor> room_;  // of the whole ring, for each tensor
+  Event all_left_;            // of the last pass
   bool begun_ = false;
 };
 

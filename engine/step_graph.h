@@ -17,9 +17,10 @@ class StepGraph {
   StepGraph(Switch wanted, const Stream& stream, std::shared_ptr<StepArena> arena)
       : wanted_(wanted), stream_(stream), arena_(std::move(arena)) {}
 
-  // Queues `compute`: by a replay where there is a valid recording, else by calling it. watched: always by calling it,
-  // for those who want to see each kernel.
-  void run(const std::function<void()>& compute, bool watched = false);
+  // Queues `compute`: by a replay where there is a valid recording, else by calling it. join: makes the stream wait for
+  // what other streams still do for the steps so far; called ahead of a recording or a replay, which cannot wait for
+  // it. watched: always by calling it, for those who want to see each kernel.
+  void run(const std::function<void()>& compute, const std::function<void()>& join, bool watched = false);
   // How long the host took to queue a step and how long the step took: decides where it is left to `auto`.
   void timed(double launch_seconds, double step_seconds);
   bool replays() const { return recorded_ != nullptr; }
@@ -27,7 +28,7 @@ class StepGraph {
 
  private:
   bool worth_it() const { return wanted_ == Switch::on || (wanted_ == Switch::automatic && bound_steps_ >= kDecided); }
-  void record(const std::function<void()>& compute, std::uint64_t generation);
+  void record(const std::function<void()>& compute, const std::function<void()>& join, std::uint64_t generation);
 
   static constexpr int kDecided = 3;           // steps in a row
   static constexpr double kLaunchBound = 0.7;  // of the step

@@ -14,6 +14,8 @@ namespace ring {
 // where kernels read a copy of them in another type.
 enum class StateOffload : std::uint8_t { none, states, all };
 
+constexpr std::int64_t kAutoStaging = -1;  // optimizer.offload_staging_bytes: auto
+
 struct OptimizerConfig {
   std::string kind = "adamw";
   double lr = 1e-3;
@@ -23,6 +25,7 @@ struct OptimizerConfig {
   DType master = DType::f32, moments = DType::f32, gradients = DType::f32;
   StateOffload offload = StateOffload::none;
   std::int64_t offload_chunk_bytes = std::int64_t{64} << 20;
+  std::int64_t offload_staging_bytes = 0;
   void fields(Fields&);
 };
 

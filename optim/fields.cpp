@@ -6,7 +6,7 @@
 namespace ring {
 
 namespace {
-constexpr std::int64_t kMostChunkBytes = std::int64_t{1} << 40;
+constexpr std::int64_t kMostChunkBytes = std::int64_t{1} << 40, kMostStagingBytes = kMostChunkBytes;
 }  // namespace
 
 void OptimizerConfig::fields(Fields& f) {
@@ -30,7 +30,13 @@ void OptimizerConfig::fields(Fields& f) {
     choices<StateOffload>(
         {{"none", StateOffload::none}, {"states", StateOffload::states}, {"all", StateOffload::all}}));
   f("offload_chunk_bytes", offload_chunk_bytes,
-    "with offload: how much travels at a time; the device holds three such chunks", in_range(1024, kMostChunkBytes));
+    "with offload: how much travels at a time; the device holds at least three such chunks",
+    in_range(1024, kMostChunkBytes));
+  f("offload_staging_bytes", offload_staging_bytes,
+    "with offload: how much the device holds of what travels: so many bytes come before the update and leave after it, "
+    "while steps compute; the rest is waited for; 0 = three chunks; auto = what a step is predicted to leave of "
+    "train.memory_budget",
+    in_range(0, kMostStagingBytes), word("auto", kAutoStaging));
 }
 
 void ScheduleConfig::fields(Fields& f) {

@@ -26,12 +26,31 @@ Optimizer::Optimizer(const OptimizerConfig& config, const OwnedShard& shard, std
       shard_(shard),
       ranges_(shard.ranges()),
       states_(make_states(config, *rule_, shard, ctx)),
+      config_(config),
       values_travel_(values_travel(config, shard.copies())) {
+  set_staging(config.offload_staging_bytes, ctx);
+}
+
+std::vector<Tensor> Optimizer::on_host() const {
   std::vector<Tensor> away;
-  if (config.offload != StateOffload::none)
-    for (const OptimizerState& s : states_) away.push_back(s.buffer.flat);
-  if (values_travel_) away.push_back(shard.values.flat);
-  if (!away.empty()) chunks_.emplace(std::move(away), config.offload_chunk_bytes, ctx.stream);
+  if (config_.offload == StateOffload::none) return away;
+  for (const OptimizerState& s : states_) away.push_back(s.buffer.flat);
+  if (values_travel_) away.push_back(shard_.values.flat);
+  return away;
+}
+
+void Optimizer::set_staging(std::int64_t bytes, const ExecContext& ctx) {
+  chunks_.reset();  // its copies are done, and its memory is free
+  if (std::vector<Tensor> away = on_host(); !away.empty())
+    chunks_.emplace(std::move(away), HostChunks::Bytes{config_.offload_chunk_bytes, bytes}, ctx.stream);
+}
+
+void Optimizer::settle(const Stream& stream) const {
+  if (chunks_) chunks_->settle(stream);
+}
+
+void Optimizer::join() {
+  if (chunks_) chunks_->join();
 }
 
 void Optimizer::begin_step() {
@@ -92,7 +111,8 @@ std::uint64_t state_bytes(const OptimizerConfig& config) {
 std::uint64_t staging_bytes(const OptimizerConfig& config, std::int64_t elements, bool copies) {
   const std::uint64_t states = config.offload == StateOffload::none ? 0 : state_bytes(config);
   const std::uint64_t bytes = states + (values_travel(config, copies) ? size_of(config.master) : 0);
-  return bytes ? HostChunks::device_bytes(elements, static_cast<std::int64_t>(bytes), config.offload_chunk_bytes) : 0;
+  const HostChunks::Bytes travelling{config.offload_chunk_bytes, config.offload_staging_bytes};
+  return bytes ? HostChunks::device_bytes(elements, static_cast<std::int64_t>(bytes), travelling) : 0;
 }
 
 }  // namespace ring

@@ -28,12 +28,22 @@ class Optimizer {
   // and clip factor; where its `accepted` is 0 nothing changes.
   void update(const Tensor& step, const ExecContext&);
 
+  // States, and values that live on the host, may still be leaving the device when the compute stream is done with the
+  // update: whoever reads or writes them does so on a stream behind settle().
+  void settle(const Stream& stream) const;
+  // Before steps are recorded, or a recorded one is replayed.
+  void join();
+  // What states on the host may take of the device on their way (optimizer.offload_staging_bytes), from now on. Blocks
+  // the host. OutOfMemory.
+  void set_staging(std::int64_t bytes, const ExecContext&);
+
   const std::vector<OptimizerState>& states() const { return states_; }
   std::size_t state_bytes() const;   // of the states, wherever they are
   std::size_t device_bytes() const;  // that they take of the device
   std::size_t host_bytes() const;    // of states, and of values, in host memory
 
  private:
+  std::vector<Tensor> on_host() const;
   void update_elements(std::int64_t first, std::int64_t n, const std::vector<Tensor>& here, const Tensor& step,
                        const ExecContext&) const;
   ParameterUpdate arguments(const UpdateRange&, std::int64_t first, const std::vector<Tensor>& here) const;
@@ -42,6 +52,7 @@ class Optimizer {
   const OwnedShard& shard_;
   const std::vector<UpdateRange> ranges_;
   std::vector<OptimizerState> states_;
+  const OptimizerConfig config_;
   bool values_travel_ = false;
   std::optional<HostChunks> chunks_;  // states on the host, and behind them values that travel, too
 };

@@ -6,13 +6,15 @@
 #include <functional>
 #include <memory>
 #include <utility>
+#include <vector>
 
+#include "core/copy_stream.h"
 #include "core/stream.h"
 
 namespace ring::test {
 
 // Copies as late as it may: when somebody waits for an event behind the copy.
-class LateStream final : public StreamImpl {
+class LateStream : public StreamImpl {
  public:
   LateStream() { device = {Backend::cpu, 0}; }
   Event record() override { return Event(std::make_shared<Mark>(queue_, queue_->queued)); }
@@ -23,6 +25,10 @@ class LateStream final : public StreamImpl {
   void synchronize() override { queue_->run(queue_->queued); }
   void copy(void* dst, const void* src, std::size_t bytes) override {
     push([=] { std::memcpy(dst, src, bytes); });
+  }
+  void upload(void* dst, const void* host, std::size_t bytes) override {
+    const auto* const begin = static_cast<const std::byte*>(host);
+    push([dst, kept = std::vector<std::byte>(begin, begin + bytes)] { std::memcpy(dst, kept.data(), kept.size()); });
   }
   void fill_zero(void* dst, std::size_t bytes) override {
     push([=] { std::memset(dst, 0, bytes); });
@@ -62,5 +68,13 @@ inline Stream late_stream() {
   stream.impl().allocator = Stream::cpu(1).allocator();
   return stream;
 }
+
+// While it lives, every copy beside the work of a CPU is made as late as events allow.
+struct LateCopies {
+  LateCopies() { make_cpu_copy_stream = late_stream; }
+  ~LateCopies() { make_cpu_copy_stream = nullptr; }
+  LateCopies(const LateCopies&) = delete;
+  LateCopies& operator=(const LateCopies&) = delete;
+};
 
 }  // namespace ring::test

@@ -94,7 +94,7 @@ void Trainer::rehearse() {
       flops_per_token(config_.model) * static_cast<double>(config_.train.batch_size * config_.model.context);
   if (flops / mesh_.world() > kLongest * kRoughGpuFlops) return;
   upload_state(0, std::nan(""));
-  graph_.run([this] { step_.compute(); }, ctx_.observer != nullptr);
+  queue_step(ctx_.observer != nullptr);
   agree();
   agreed_ = true;
   fill_zero(step_.state(), ctx_.stream);  // not halted any more
@@ -154,6 +154,10 @@ void Trainer::compute_again(const MemoryChoice& next) {
   step_.set_activations(next.fit.plan);
 }
 
+void Trainer::queue_step(bool watched) {
+  graph_.run([this] { step_.compute(); }, [this] { step_.optimizer().join(); }, watched);
+}
+
 void Trainer::launch_step() {
   if (steps_ >= kMostSteps) fail("training stopped: a run has at most ", kMostSteps, " steps");
   RING_CHECK(flight_.size() <= most_in_flight(), "a step was launched with ", flight_.size(), " in flight");
@@ -169,7 +173,7 @@ void Trainer::launch_step() {
   upload_state(f.report.lr, f.valid);
   const double queued = seconds_now();
   // A recording has no place for a wait for copies: the step that does is not replayed.
-  graph_.run([this] { step_.compute(); }, ctx_.observer != nullptr || step_.waits_for_copies());
+  queue_step(ctx_.observer != nullptr || step_.waits_for_copies());
   if (!std::exchange(agreed_, true)) agree();
   f.launch_seconds = seconds_now() - queued;
   f.result = results_[static_cast<std::size_t>(steps_) % results_.size()];
@@ -231,6 +235,7 @@ std::string Trainer::diagnose() {
     for (std::size_t rank = 0; rank < all.size() && found.empty(); ++rank)
       if (!all[rank].empty()) found = all.size() == 1 ? all[rank] : str(all[rank], ", on rank ", rank);
   };
+  step_.optimizer().settle(ctx_.stream);
   look([&] { return non_finite_weight(step_.data().shard(), ctx_); });
   for (std::size_t m = 0; m < bad_batches_.size(); ++m)
     look([&] {
@@ -245,6 +250,7 @@ std::string Trainer::diagnose() {
 }
 
 void Trainer::add_state(State& state) {
+  state.written_behind([this](const Stream& s) { step_.optimizer().settle(s); });
   const Parameters& params = step_.model().parameters();
   const OwnedShard& shard = step_.data().shard();
   add_parameters(state, kWeightsPrefix, params, shard, shard.values);
@@ -265,6 +271,7 @@ void Trainer::restored() {
 
 void Trainer::load_weights(const std::string& checkpoint) {
   State state;
+  state.written_behind([this](const Stream& s) { step_.optimizer().settle(s); });
   add_parameters(state, kWeightsPrefix, step_.model().parameters(), step_.data().shard(), step_.data().shard().values);
   ring::load_weights(checkpoint, state, kWeightsPrefix, ctx_.stream);
   step_.data().loaded();

@@ -106,6 +106,7 @@ class Trainer {
   };
 
   void launch_step();
+  void queue_step(bool watched);
   MemoryChoice smaller_after(const OutOfMemory&);
   void compute_again(const MemoryChoice&);
   double valid_tokens(const std::vector<Batch>&);

@@ -3,7 +3,9 @@
 #include <sstream>
 
 #include "core/devices.h"
+#include "core/host_chunks.h"
 #include "tests/checkpoint/fixture.h"
+#include "tests/late_stream.h"
 
 namespace ring::test {
 namespace {
@@ -88,6 +90,53 @@ TEST(Snapshot, TakesItsMemoryAgain) {
   void* const kept = own.memory.get();
   const Snapshot again = s.state.snapshot(stream(), &own);
   EXPECT_EQ(own.memory.get(), kept);
+}
+
+// Tensors on the host that get new values on the way through chunks, whose copies back run as late as they may.
+struct Travelling {
+  Travelling() {
+    state.add("t", t);
+    state.written_behind([this](const Stream& s) { chunks.settle(s); });
+  }
+  void bring(float value) {
+    const std::vector<float> values(64, value);
+    chunks.change([&](std::int64_t first, std::int64_t n, const std::vector<Tensor>& here) {
+      copy(here[0], from_host(values, stream()).narrow(0, first, n), stream());
+    });
+  }
+  std::vector<float> values() const { return {t.data<float>(), t.data<float>() + t.numel()}; }
+  static std::vector<float> all(float value) { return std::vector<float>(64, value); }
+
+  State state;
+  const Tensor t = Tensor::zeros({64}, DType::f32, stream());
+  HostChunks chunks{{t}, {.chunk = 64, .ring = 256}, stream(), stream(), late_stream()};
+};
+
+TEST(Snapshot, IsOfWhatIsStillOnItsWay) {
+  Travelling away;
+  away.bring(3);
+  ASSERT_NE(away.values(), Travelling::all(3)) << "nothing is on its way";
+  const Snapshot snapshot = away.state.snapshot(stream());
+  const Tensor& held = snapshot.tensors().at("t").local;
+  EXPECT_EQ(std::vector<float>(held.data<float>(), held.data<float>() + 64), Travelling::all(3));
+}
+
+TEST(Snapshot, ThatIsNoCopyIsOfWhatIsStillOnItsWay) {
+  Travelling away;
+  away.bring(3);
+  const Snapshot live = away.state.live(stream());
+  EXPECT_EQ(away.values(), Travelling::all(3));
+}
+
+TEST(Snapshot, IsLoadedBehindWhatIsStillOnItsWay) {
+  const TempFolder folder;
+  Travelling away;
+  away.bring(3);
+  const fs::path saved = write_checkpoint(folder.path(), 1, away.state.snapshot(stream()), "{}");
+  away.bring(5);
+  load_state(saved, away.state, stream());
+  away.chunks.settle(stream());
+  EXPECT_EQ(away.values(), Travelling::all(3)) << "copies came over it";
 }
 
 TEST(GpuSnapshot, IsOfWhatWasQueuedBeforeAndNothingWaits) {

@@ -3,7 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <numeric>
+#include <optional>
 
 #include "core/host_tensor.h"
 #include "tests/late_stream.h"
@@ -32,10 +34,10 @@ std::vector<Streams> all_streams() {
 }
 
 // A pass makes b what a was, and a what the pass brings: what is here matters, and what is left behind.
-void expect_passes(const Streams& s, std::int64_t n, std::int64_t chunk_bytes, bool begins) {
+void expect_passes(const Streams& s, std::int64_t n, HostChunks::Bytes bytes, bool begins) {
   const Stream cpu = Stream::cpu(1);
   const Tensor a = numbers(n, 1, cpu), b = numbers(n, 0.5, cpu);
-  HostChunks chunks({a, b}, chunk_bytes, s.compute, s.in, s.out);
+  HostChunks chunks({a, b}, bytes, s.compute, s.in, s.out);
   std::vector<Tensor> brings;
   for (int pass = 0; pass < 3; ++pass) {
     brings.push_back(numbers(n, static_cast<float>(1000 * (pass + 2)), cpu));
@@ -46,23 +48,146 @@ void expect_passes(const Streams& s, std::int64_t n, std::int64_t chunk_bytes, b
       copy(here[0], brings.back().narrow(0, first, count), s.compute);
     });
   }
+  chunks.settle(s.compute);
   s.compute.synchronize();
   EXPECT_EQ(values_of(a), values_of(brings[2])) << n << " elements";
   EXPECT_EQ(values_of(b), values_of(brings[1])) << n << " elements";
 }
 
+// Chunks of 16 elements, of which the ring holds so many, get new values.
+struct Pass {
+  Pass(const Streams& streams, std::int64_t ring)
+      : s(streams), chunks({a}, {.chunk = 64, .ring = 64 * ring}, s.compute, s.in, s.out) {}
+  void run() {
+    chunks.begin();
+    chunks.change([&](std::int64_t first, std::int64_t n, const std::vector<Tensor>& here) {
+      copy(here[0], brings.narrow(0, first, n), s.compute);
+    });
+  }
+  const Tensor a = numbers(100, 1, Stream::cpu(1)), brings = numbers(100, 500, Stream::cpu(1));
+  const Streams s;
+  HostChunks chunks;
+};
+
 TEST(HostChunks, CopiesMayRunAsLateAsEventsAllow) {
   for (const Streams& s : all_streams())
     for (const std::int64_t n : {1, 15, 16, 64, 100, 101, 1000})
-      for (const std::int64_t bytes : {8, 16 * 8, 48 * 8, 1 << 20})
-        for (const bool begins : {false, true}) expect_passes(s, n, bytes, begins);
+      for (const std::int64_t chunk : {8, 16 * 8, 48 * 8, 1 << 20})
+        for (const std::int64_t ring : {0, 4, 5, 1000})
+          for (const bool begins : {false, true})
+            expect_passes(s, n, {chunk, ring * std::max<std::int64_t>(chunk, 128)}, begins);
+}
+
+TEST(HostChunks, TheLastOnesLeaveWhileTheStreamGoesOn) {
+  for (const std::int64_t ring : {3, 5, 7}) {
+    Pass p({Stream::cpu(1), Stream::cpu(1), late_stream()}, ring);
+    p.run();
+    p.s.compute.synchronize();
+    const std::int64_t left = std::max<std::int64_t>(0, 7 - ring) * 16;  // in whose places others were to come
+    for (std::int64_t i = 0; i < 100; ++i)
+      EXPECT_EQ(p.a.data<float>()[i], static_cast<float>(i < left ? 500 + i : 1 + i)) << "ring of " << ring;
+    const Stream other = Stream::cpu(1);
+    p.chunks.settle(other);
+    EXPECT_EQ(values_of(p.a), values_of(p.brings));
+  }
+}
+
+// By a load, say.
+TEST(HostChunks, WhatIsWrittenBehindAPassIsWhatTheNextOneSees) {
+  const Stream cpu = Stream::cpu(1);
+  for (const Streams& s : all_streams())
+    for (const std::int64_t ring : {3, 5, 100}) {
+      const Tensor a = numbers(100, 1, cpu), loaded = numbers(100, 1000, cpu), seen = numbers(100, 0, cpu);
+      HostChunks chunks({a}, {.chunk = 64, .ring = 64 * ring}, s.compute, s.in, s.out);
+      const auto pass = [&] {
+        chunks.begin();
+        chunks.change([&](std::int64_t first, std::int64_t n, const std::vector<Tensor>& here) {
+          copy(seen.narrow(0, first, n), here[0], s.compute);
+        });
+      };
+      pass();
+      chunks.settle(s.compute);
+      copy(a, loaded, s.compute);
+      pass();
+      s.compute.synchronize();
+      EXPECT_EQ(values_of(seen), values_of(loaded)) << "ring of " << ring;
+      chunks.settle(s.compute);
+      s.compute.synchronize();
+      EXPECT_EQ(values_of(a), values_of(loaded)) << "ring of " << ring;
+    }
+}
+
+TEST(HostChunks, CopiesAreMadeBeforeTheirMemoryGoes) {
+  std::optional<Pass> p;
+  p.emplace(Streams{Stream::cpu(1), Stream::cpu(1), late_stream()}, 5);
+  p->run();
+  const Tensor a = p->a, brings = p->brings;
+  p.reset();
+  EXPECT_EQ(values_of(a), values_of(brings));
+}
+
+class DoneStream final : public LateStream {
+ public:
+  void synchronize() override { done = true, LateStream::synchronize(); }
+  bool done = false;
+};
+
+TEST(HostChunks, WhatCameForNothingIsDoneBeforeItsMemoryGoes) {
+  const auto in = std::make_shared<DoneStream>();
+  std::optional<Pass> p;
+  p.emplace(Streams{Stream::cpu(1), Stream(in), Stream::cpu(1)}, 5);
+  p->chunks.begin();
+  p.reset();
+  EXPECT_TRUE(in->done);
+}
+
+// As a CUDA stream whose work becomes a graph.
+class RecordingStream final : public LateStream {
+ public:
+  RecordingStream() { allocator = Stream::cpu(1).allocator(); }
+  bool recording() const override { return true; }
+};
+
+// Knows how many events it was made to wait for that are somebody's work.
+class CountingStream final : public LateStream {
+ public:
+  void wait(const Event& e) override {
+    waits += e.defined();
+    LateStream::wait(e);
+  }
+  int waits = 0;
+};
+
+TEST(HostChunks, ARecordedPassEndsWhenAllHaveLeft) {
+  const auto counting = std::make_shared<CountingStream>();
+  Pass p({Stream(std::make_shared<RecordingStream>()), Stream(counting), late_stream()}, 100);
+  for (int pass = 0; pass < 2; ++pass) {
+    counting->waits = 0;
+    p.chunks.begin();
+    EXPECT_EQ(counting->waits, 1) << "for more than the recording's own stream";
+    p.run();
+    const Stream other = Stream::cpu(1);
+    p.chunks.settle(other);
+    EXPECT_EQ(values_of(p.a), values_of(p.brings));
+  }
+}
+
+TEST(HostChunks, WhatRanBeforeARecordingHasJoined) {
+  const auto counting = std::make_shared<CountingStream>();
+  Pass p({Stream::cpu(1), Stream(counting), late_stream()}, 100);
+  p.run();
+  p.chunks.join();
+  EXPECT_EQ(values_of(p.a), values_of(p.brings));
+  counting->waits = 0;
+  p.chunks.begin();
+  EXPECT_EQ(counting->waits, 0) << "for copies that have joined";
 }
 
 TEST(HostChunks, EveryElementComesOnce) {
   const Stream cpu = Stream::cpu(1);
   for (const std::int64_t n : {1, 16, 17, 1000}) {
     const Tensor f = numbers(n, 1, cpu), h = Tensor::zeros({n}, DType::bf16, cpu);
-    HostChunks chunks({f, h}, 300, cpu);  // 48 elements of 6 bytes
+    HostChunks chunks({f, h}, {.chunk = 300}, cpu);  // 48 elements of 6 bytes
     std::int64_t next = 0;
     chunks.change([&](std::int64_t first, std::int64_t count, const std::vector<Tensor>& here) {
       EXPECT_EQ(first, next);
@@ -81,12 +206,13 @@ TEST(HostChunks, MayBeginAgain) {
   const Stream cpu = Stream::cpu(1);
   for (const Streams& s : all_streams()) {
     const Tensor a = numbers(100, 1, cpu), new_a = numbers(100, 7, cpu);
-    HostChunks chunks({a}, 64, s.compute, s.in, s.out);
+    HostChunks chunks({a}, {.chunk = 64}, s.compute, s.in, s.out);
     chunks.begin();
     chunks.begin();
     chunks.change([&](std::int64_t first, std::int64_t n, const std::vector<Tensor>& here) {
       copy(here[0], new_a.narrow(0, first, n), s.compute);
     });
+    chunks.settle(s.compute);
     s.compute.synchronize();
     EXPECT_EQ(values_of(a), values_of(new_a));
   }
@@ -95,22 +221,24 @@ TEST(HostChunks, MayBeginAgain) {
 TEST(HostChunks, TakeWhatTheySay) {
   const Stream cpu = Stream::cpu(1);
   for (const std::int64_t n : {0, 1, 100, 1000})
-    for (const std::int64_t bytes : {64, 4096, 1 << 20}) {
+    for (const HostChunks::Bytes bytes : {HostChunks::Bytes{64}, {64, 500}, {64, 1 << 20}, {4096, -1}, {1 << 20}}) {
       const Tensor f = Tensor::zeros({n}, DType::f32, cpu), h = Tensor::zeros({n}, DType::bf16, cpu);
       const std::size_t before = cpu.allocator()->stats().in_use;
       HostChunks chunks({f, h}, bytes, cpu);
-      EXPECT_EQ(cpu.allocator()->stats().in_use - before, chunks.device_bytes()) << n << " elements, " << bytes;
+      EXPECT_EQ(cpu.allocator()->stats().in_use - before, chunks.device_bytes()) << n << " elements, " << bytes.ring;
       EXPECT_EQ(HostChunks::device_bytes(n, 6, bytes), chunks.device_bytes());
       EXPECT_EQ(chunks.host_bytes(), static_cast<std::size_t>(6 * n));
       chunks.change([&](std::int64_t, std::int64_t count, const auto&) { EXPECT_GT(count, 0); });
     }
-  EXPECT_EQ(HostChunks::device_bytes(1 << 20, 8, 1 << 13), std::size_t{3} << 13);
+  EXPECT_EQ(HostChunks::device_bytes(1 << 20, 8, {1 << 13}), std::size_t{3} << 13);
+  EXPECT_EQ(HostChunks::device_bytes(1 << 20, 8, {1 << 13, (5 << 13) + 100}), std::size_t{5} << 13);  // whole ones
+  EXPECT_EQ(HostChunks::device_bytes(1 << 20, 8, {1 << 13, 1 << 30}), std::size_t{8} << 20);          // all there is
 }
 
 TEST(HostChunks, AreOfOneLength) {
   const Stream cpu = Stream::cpu(1);
-  EXPECT_THROW(HostChunks({numbers(3, 0, cpu), numbers(4, 0, cpu)}, 64, cpu), Error);
-  EXPECT_THROW(HostChunks({}, 64, cpu), Error);
+  EXPECT_THROW(HostChunks({numbers(3, 0, cpu), numbers(4, 0, cpu)}, {64}, cpu), Error);
+  EXPECT_THROW(HostChunks({}, {64}, cpu), Error);
 }
 
 TEST(HostTensor, IsZeroAndOfTheHost) {

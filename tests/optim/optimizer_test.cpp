@@ -10,6 +10,7 @@
 #include "kernels/elementwise.h"
 #include "model/params.h"
 #include "optim/kinds.h"
+#include "tests/late_stream.h"
 
 namespace ring::test {
 namespace {
@@ -76,8 +77,9 @@ class OptimizerTest : public testing::Test {
     const auto* const begin = reinterpret_cast<const std::uint8_t*>(t.raw());
     all.insert(all.end(), begin, begin + t.bytes());
   }
-  static Bytes bytes_of(const Model& m, const Optimizer& optimizer) {
+  Bytes bytes_of(const Model& m, const Optimizer& optimizer) const {
     Bytes all;
+    optimizer.settle(ctx.stream);
     add_bytes(all, m.params.values);
     add_bytes(all, m.params.weights);
     for (const OptimizerState& s : optimizer.states()) add_bytes(all, s.buffer.flat);
@@ -110,11 +112,15 @@ TEST_F(OptimizerTest, WhereStatesLiveChangesNoBit) {
     OptimizerConfig config{.kind = kind};
     const Bytes here = trained(config, types);
     for (const StateOffload offload : {StateOffload::states, StateOffload::all})
-      for (const std::int64_t bytes : {64, 1024, 3000, 1 << 26}) {
-        config.offload = offload;
-        config.offload_chunk_bytes = bytes;
-        EXPECT_EQ(trained(config, types), here) << kind << ", chunks of " << bytes;
-      }
+      for (const std::int64_t bytes : {64, 1024, 3000, 1 << 26})
+        for (const std::int64_t staging : {std::int64_t{0}, 5 * bytes, std::int64_t{1} << 30}) {
+          config.offload = offload;
+          config.offload_chunk_bytes = bytes;
+          config.offload_staging_bytes = staging;
+          EXPECT_EQ(trained(config, types), here) << kind << ", chunks of " << bytes << " of " << staging;
+          const LateCopies late;
+          EXPECT_EQ(trained(config, types), here) << kind << ", chunks of " << bytes << " of " << staging << ", late";
+        }
   }
 }
 
@@ -133,6 +139,24 @@ TEST_F(OptimizerTest, SaysWhatLivesWhere) {
       EXPECT_EQ(staging_bytes(config, m.params.size(), types.copies()),
                 offload == StateOffload::none ? 0 : optimizer.device_bytes());
     }
+}
+
+TEST_F(OptimizerTest, StagingMayChangeBetweenSteps) {
+  OptimizerConfig config{.kind = "halves", .offload_chunk_bytes = 128};
+  Model here(ctx, copied), away(ctx, copied);
+  Optimizer a(config, here.shard, 3, ctx);
+  a.set_staging(1000, ctx);
+  EXPECT_EQ(a.host_bytes(), 0u) << "nothing travels";
+  config.offload = StateOffload::all;
+  const LateCopies late;
+  Optimizer b(config, away.shard, 3, ctx);
+  for (std::uint32_t step = 0; step < 6; ++step) {
+    if (step % 2) b.set_staging(step == 5 ? 0 : 128 * (3 + step), ctx);
+    EXPECT_EQ(b.device_bytes(), std::size_t{128} * (step == 5 ? 3 : step > 2 ? 6 : step > 0 ? 4 : 3)) << step;
+    update(here, a, step, true);
+    update(away, b, step, true);
+  }
+  EXPECT_EQ(bytes_of(away, b), bytes_of(here, a));
 }
 
 TEST_F(OptimizerTest, MayHaveNoStates) {

@@ -10,6 +10,7 @@
 #include "core/devices.h"
 #include "core/philox.h"
 #include "engine/devices.h"
+#include "tests/late_stream.h"
 #include "tests/trainer/documents.h"
 #include "tests/trainer/tiny.h"
 #include "trainer/trainer.h"
@@ -47,8 +48,11 @@ class TrainerSnapshot : public testing::Test {
     const bool replays = config.train.cuda_graph == Switch::on && ctx.stream.device().backend == Backend::cuda;
     EXPECT_EQ(trainer.replays_graph(), replays);
     for (int i = 0; i < 3; ++i) {
+      const Snapshot at_once = state.snapshot(ctx.stream);  // right behind the step
+      state.settle(ctx.stream);
+      ctx.stream.synchronize();
       const Snapshot known = state.snapshot(ctx.stream);
-      known.wait();
+      EXPECT_EQ(first_difference(known, at_once), "");
       const Snapshot beside = state.snapshot(ctx.stream);
       trainer.keep_state_until(beside.copied());
       trainer.launch();
@@ -63,14 +67,20 @@ class TrainerSnapshot : public testing::Test {
 
 TEST_F(TrainerSnapshot, IsOfTheStepBefore) { expect_of_the_step_before(tiny_config()); }
 
-Config with_states_on_the_host(Config config) {
+Config with_states_on_the_host(Config config, std::int64_t chunk_bytes, std::int64_t ring) {
   config.optimizer.offload = StateOffload::all;
-  config.optimizer.offload_chunk_bytes = 100'000;
+  config.optimizer.offload_chunk_bytes = chunk_bytes;
+  config.optimizer.offload_staging_bytes = ring * chunk_bytes;
   return config;
 }
 
 TEST_F(TrainerSnapshot, OfStatesOnTheHostIsOfTheStepBefore) {
-  expect_of_the_step_before(with_states_on_the_host(tiny_config()));
+  for (const std::int64_t ring : {0, 7, 1000}) {
+    const Config config = with_states_on_the_host(tiny_config(), 10'000, ring);
+    expect_of_the_step_before(config);
+    const LateCopies late;
+    expect_of_the_step_before(config);
+  }
 }
 
 // So large that its copies take longer than a forward and a backward.
@@ -95,11 +105,9 @@ class GpuTrainerSnapshot : public TrainerSnapshot {
 TEST_F(GpuTrainerSnapshot, IsOfTheStepBefore) { expect_of_the_step_before(large(Switch::off)); }
 TEST_F(GpuTrainerSnapshot, IsOfTheStepBeforeAReplay) { expect_of_the_step_before(large(Switch::on)); }
 TEST_F(GpuTrainerSnapshot, OfStatesOnTheHostIsOfTheStepBefore) {
-  for (const Switch graph : {Switch::off, Switch::on}) {
-    Config config = with_states_on_the_host(large(graph));
-    config.optimizer.offload_chunk_bytes = 10'000'000;
-    expect_of_the_step_before(config);
-  }
+  for (const Switch graph : {Switch::off, Switch::on})
+    for (const std::int64_t ring : {0, 40, 100'000})
+      expect_of_the_step_before(with_states_on_the_host(large(graph), 10'000'000, ring));
 }
 
 }  // namespace
