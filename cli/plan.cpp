@@ -158,6 +158,9 @@ void print_fragment(const PlannedStep& p) {
       p.activations.host ? str(", activation_offload_bytes: ", p.config.train.activation_offload_bytes) : "";
   print_format("    train: {micro_batch: %lld, recompute: auto%s}\n", static_cast<long long>(plan.micro_batch),
                host.c_str());
+  if (p.activations.staging)
+    print_format("    optimizer: {offload_staging_bytes: %lld}\n",
+                 static_cast<long long>(p.config.optimizer.offload_staging_bytes));
   print_blocks(p);
 }
 

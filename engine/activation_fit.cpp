@@ -8,6 +8,7 @@
 #include "comm/host.h"
 #include "core/checked.h"
 #include "core/device_memory.h"
+#include "core/host_chunks.h"
 #include "core/host_memory.h"
 #include "core/log.h"
 #include "core/storage.h"
@@ -17,11 +18,21 @@
 namespace ring {
 namespace {
 
+// What the plan leaves of its budget is for states on their way (optimizer.offload_staging_bytes: auto): whole chunks,
+// of which a dry step has the least.
+void take_rest(const DryStep& step, ActivationFit& fit) {
+  if (step.host_states <= step.optimizer_states || fit.peak > fit.budget) return;
+  const std::size_t least = HostChunks::kLeastRing, chunk = step.optimizer_states / least;
+  const std::size_t more = std::min((step.host_states + chunk - 1) / chunk - least, (fit.budget - fit.peak) / chunk);
+  fit.staging = (least + more) * chunk;
+  fit.peak += more * chunk;
+}
+
 // Fits are checked by running them once more without computing: the solver knows nothing of gaps in the slab.
 class Fitting {
  public:
   Fitting(const Config& c, int world, std::size_t budget, const DeviceRates& rates, std::size_t host_room)
-      : ways_(c, world, rates, host_room), budget_(budget) {}
+      : ways_(c, world, rates, host_room), budget_(budget), chooses_staging_(chooses_staging(c)) {}
 
   std::size_t ways() const { return ways_.count(); }
   ActivationFit uniform(std::size_t way) const { return measured(ways_.uniform(way), 0); }
@@ -56,11 +67,14 @@ class Fitting {
   ActivationFit measured(const ActivationPlan& plan, double seconds) const {
     const DryStep step = ways_.dry(plan);
     stayed_ = step.stayed;
-    return {plan, step.peak(), budget_, seconds, ways_.host_room(), step.host};
+    ActivationFit fit{plan, step.peak(), budget_, seconds, ways_.host_room(), step.host};
+    if (chooses_staging_) take_rest(step, fit);
+    return fit;
   }
 
   ActivationWays ways_;
   const std::size_t budget_;
+  const bool chooses_staging_;
   mutable std::size_t stayed_ = 0;  // of the newest: bytes that found no room on the host
 };
 
@@ -93,6 +107,7 @@ std::string ActivationFit::text() const {
   std::string text = plan_text(plan);
   if (peak) text += str(": ", bytes_text(peak), " of ", bytes_text(budget));
   if (host) text += str(", ", bytes_text(host), " on the host");
+  if (staging) text += str(", ", bytes_text(staging), " for states on their way");
   return text;
 }
 

@@ -20,13 +20,14 @@ struct ActivationFit {
   double seconds = 0;         // of a step more than with everything kept, as predicted
   std::size_t host_room = 0;  // bytes of the host that the blocks may use; what finds no room stays on the device
   std::size_t host = 0;       // that they are predicted to use, of each micro-batch
-  std::string text() const;   // "12 blocks keep everything, 10 blocks compute the MLP again: 61.2 GiB of 75.0 GiB"
+  std::size_t staging = 0;  // for optimizer.offload_staging_bytes: auto, part of the peak; 0: three chunks, or as given
+  std::string text() const;  // "12 blocks keep everything, 10 blocks compute the MLP again: 61.2 GiB of 75.0 GiB"
 };
 
 // The best plan within `budget` bytes of the first rank: exactly what dry_step() then takes. train.recompute and
 // .activation_offload other than auto are taken as they are. host_room: bytes of the host; not given:
-// train.activation_offload_bytes. Nothing: none fits, and `smallest`, where it is asked for, is the one that
-// takes least.
+// train.activation_offload_bytes. optimizer.offload_staging_bytes: auto gets what the plan leaves. Nothing: none fits,
+// and `smallest`, where it is asked for, is the one that takes least.
 std::optional<ActivationFit> find_activation_fit(const Config& resolved, int world, std::size_t budget,
                                                  const DeviceRates&, ActivationFit* smallest = nullptr,
                                                  std::optional<std::size_t> host_room = {});

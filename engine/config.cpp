@@ -191,6 +191,10 @@ bool may_offload(const Config& c) {
   return c.train.activation_offload_bytes > 0;
 }
 
+bool chooses_staging(const Config& c) {
+  return c.optimizer.offload != StateOffload::none && c.optimizer.offload_staging_bytes == kAutoStaging;
+}
+
 const std::vector<std::string>& keys_free_to_change() {
   static const std::vector<std::string> keys = {"run.name",
                                                 "run.directory",
@@ -205,6 +209,7 @@ const std::vector<std::string>& keys_free_to_change() {
                                                 "train.cuda_graph",
                                                 "optimizer.offload",
                                                 "optimizer.offload_chunk_bytes",
+                                                "optimizer.offload_staging_bytes",
                                                 "run.tuning_seconds",
                                                 "train.bucket_bytes",
                                                 "data.path",

@@ -89,6 +89,8 @@ void check_tokens_at_once(const char* rows_from, std::int64_t rows, std::int64_t
 
 // Whether blocks may move their activations to the host.
 bool may_offload(const Config&);
+// Whether states on the host take of the device what a step leaves of its memory.
+bool chooses_staging(const Config&);
 
 // Keys that may differ between a run and its resumption: they change no number of the training.
 const std::vector<std::string>& keys_free_to_change();

@@ -40,9 +40,12 @@ std::optional<MemoryChoice> choice_within(Config c, int world, std::int64_t rows
   return {};
 }
 
-// Another plan of the blocks; where none takes much less, one that takes a little less.
+// Another plan of the blocks, or fewer chunks of states on their way; where none takes much less, one that takes a
+// little less.
 std::optional<MemoryChoice> computing_more(const Config& c, int world, const MemoryChoice& before) {
-  if (c.train.recompute != RecomputeChoice::automatic && c.train.activation_offload != Switch::automatic) return {};
+  const bool blocks =
+      c.train.recompute == RecomputeChoice::automatic || c.train.activation_offload == Switch::automatic;
+  if (!blocks && !chooses_staging(c)) return {};
   for (const double share : {kLess, kALittleLess}) {
     const auto budget = static_cast<std::size_t>(share * static_cast<double>(before.fit.peak));
     if (const auto next = choice_within(c, world, before.micro_batch, budget, before.fit.host_room)) return next;

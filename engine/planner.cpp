@@ -4,6 +4,7 @@
 #include <array>
 #include <map>
 
+#include "core/checked.h"
 #include "core/counted.h"
 #include "engine/devices.h"
 #include "model/flops.h"
@@ -72,19 +73,26 @@ double exposed_messages(const DryStep& step, std::map<Pass, double> computing, c
   return waited + std::max(0.0, data - all);
 }
 
-// Activations leave behind the part after theirs and come back ahead of it; states come and leave at the same time,
-// beside their update.
+// States come and leave at the same time, beside their update, but for what their chunks on the device hold: that came
+// before and leaves afterwards, while the next step computes and leaves the connection free.
+double exposed_states(const DryStep& step, double computing, double update, const DeviceRates& rates) {
+  const double rate = rates.host_bytes_per_second;
+  const double ring = std::min(static_cast<double>(step.optimizer_states), rate * std::max(0.0, computing));
+  return step.host_states == 0 ? 0 : std::max(0.0, (static_cast<double>(step.host_states) - ring) / rate - update);
+}
+
+// Activations leave behind the part after theirs and come back ahead of it.
 double exposed_copies(const DryStep& step, std::map<Pass, double> computing, const DeviceRates& rates, int times) {
   if (rates.host_bytes_per_second == 0) return 0;
-  double waited = 0, update = 0;
+  double waited = 0, update = 0, rest = 0;
   for (std::size_t i = 0; i + 1 < step.parts.size(); ++i) {
     const double moving = times * static_cast<double>(step.parts[i].host) / rates.host_bytes_per_second;
+    rest -= moving;
     for (const ScopePass pass : {ScopePass::forward, ScopePass::backward})
       waited += std::max(0.0, moving - computing[{step.parts[i + 1].part, pass}]);
   }
-  for (const auto& [pass, s] : computing)
-    if (pass.first.kind == ScopeKind::optimizer) update += s;
-  return waited + std::max(0.0, static_cast<double>(step.host_states) / rates.host_bytes_per_second - update);
+  for (const auto& [pass, s] : computing) (pass.first.kind == ScopeKind::optimizer ? update : rest) += s;
+  return waited + exposed_states(step, rest, update, rates);
 }
 
 // ZeRO changes nothing where nobody shares the data.
@@ -132,7 +140,9 @@ std::optional<PlannedStep> plan_step(const PlanQuestion& q) {
   const std::optional<ActivationFit> activations = find_activation_fit(q.config, q.world, q.budget, q.rates);
   if (!activations) return {};
   p.activations = *activations;
-  const DryStep step = dry_step(q.config, q.world, p.activations.plan);
+  if (const std::size_t staging = p.activations.staging)
+    p.config.optimizer.offload_staging_bytes = narrow<std::int64_t>(staging);
+  const DryStep step = dry_step(p.config, q.world, p.activations.plan);
   p.world = q.world;
   p.lasting = step.lasting;
   p.parts = step.parts;

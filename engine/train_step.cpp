@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "comm/run_phase.h"
+#include "core/checked.h"
 #include "core/host_tensor.h"
 #include "engine/devices.h"
 #include "kernels/elementwise.h"
@@ -74,6 +75,15 @@ std::unique_ptr<Optimizer> TrainStep::make_optimizer() {
     const ScopeGuard scope(*ctx_.scopes, {ScopeKind::optimizer_states});
     return std::make_unique<Optimizer>(config_.optimizer, parallel_.data->shard(), config_.run.seed, ctx_);
   });
+}
+
+void TrainStep::set_staging(std::size_t bytes) {
+  const ScopeGuard scope(*ctx_.scopes, {ScopeKind::optimizer_states});
+  try {
+    optimizer_->set_staging(narrow<std::int64_t>(bytes), ctx_);
+  } catch (const OutOfMemory& e) {
+    throw OutOfMemory(e.facts, "Give optimizer.offload_staging_bytes as a number, such as 0, instead of auto");
+  }
 }
 
 std::vector<Communicator*> TrainStep::norm_groups() {

@@ -39,6 +39,8 @@ class TrainStep {
   // After compute() failed, in a world of one: the next call begins anew.
   void abandon() { data().finish_gradients(); }
   void set_activations(const ActivationPlan& plan);
+  // Between steps: what states on the host may take of the device on their way; 0: the least. OutOfMemory with advice.
+  void set_staging(std::size_t bytes);
   // In a world of one, between steps: from the next load() on, batches hold so many sequences. They divide the step's.
   void set_micro_batch(std::int64_t sequences);
   // The state is being copied: the next update comes after this event. The rest of its step does not wait.

@@ -40,6 +40,7 @@ Trainer::Trainer(const Config& config, const ExecContext& ctx, Mesh& mesh, Loade
       graph_(mesh.world() > 1 || loader.options().packing.documents ? Switch::off : config.train.cuda_graph, ctx.stream,
              step_.shared_arena()),
       guard_(config.train) {
+  if (chooses_staging(config)) step_.set_staging(memory_.fit.staging);
   agreed_ = mesh_.world() == 1 || !ctx_.tuning;
   for (std::size_t i = 0; i < most_in_flight() + 1; ++i)
     results_.push_back(ctx_.stream.impl().host_buffer(sizeof(StepState)));
@@ -152,6 +153,7 @@ void Trainer::compute_again(const MemoryChoice& next) {
   }
   loader_.seek(static_cast<std::uint64_t>(cursor_));
   step_.set_activations(next.fit.plan);
+  if (chooses_staging(config_)) step_.set_staging(next.fit.staging);
 }
 
 void Trainer::queue_step(bool watched) {

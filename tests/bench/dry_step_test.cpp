@@ -61,6 +61,9 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{"attention_again", {"train.recompute=attention"}}, Case{"mlp_again", {"train.recompute=mlp"}},
                     Case{"states_on_the_host", {"optimizer.offload=states"}},
                     Case{"in_small_chunks", {"optimizer.offload=states", "optimizer.offload_chunk_bytes=1e5"}},
+                    Case{"in_many_chunks",
+                         {"optimizer.offload=states", "optimizer.offload_chunk_bytes=1e5",
+                          "optimizer.offload_staging_bytes=1e6"}},
                     Case{"block_again", {"train.recompute=block"}}, Case{"full_again", {"train.recompute=full"}},
                     Case{"full_again_in_chunks", {"train.recompute=full", "train.mlp_chunk=100"}},
                     Case{"two_threads", {"run.threads=2"}}),
@@ -89,6 +92,32 @@ TEST(DryStep, StatesOnTheHostLeaveTheDevice) {
   EXPECT_GT(all.optimizer_states, (stages << 20) * 999 / 1000);  // 12 does not divide a chunk
   EXPECT_EQ(none.lasting - all.lasting, 12 * n - all.optimizer_states);
   for (const DryStep* d : {&states, &all}) EXPECT_EQ(d->plan.bytes, none.plan.bytes);
+}
+
+// offload_staging_bytes: auto is what the budget leaves, in whole chunks, and no more than there is to travel.
+TEST(DryStep, WhatAStepLeavesIsForStatesOnTheirWay) {
+  Config config = config_of({"optimizer.offload=states", "optimizer.offload_chunk_bytes=100000",
+                             "optimizer.offload_staging_bytes=0", "model.vocab_size=1000", "train.recompute=auto"});
+  const std::size_t least = StepBenchmark(config).trainer().memory().fit.peak, chunk = 100'000 / 128 * 128;
+  config.optimizer.offload_staging_bytes = kAutoStaging;
+  for (const std::size_t more : {std::size_t{0}, chunk - 1, chunk, 10 * chunk + 5, std::size_t{1} << 30}) {
+    config.train.memory_budget = static_cast<double>(least + more);
+    StepBenchmark bench(config);
+    Trainer& trainer = bench.trainer();
+    for (int i = 0; i < 4; ++i) ASSERT_TRUE(trainer.step().accepted);
+    const ActivationFit& fit = trainer.memory().fit;
+    const DryStep dry = dry_step(bench.config(), 1, fit.plan);
+    EXPECT_EQ(dry.optimizer_states, 3 * chunk);
+    const std::size_t all = (dry.host_states + chunk - 1) / chunk;
+    EXPECT_EQ(fit.staging, chunk * std::min(3 + more / chunk, all)) << more;
+    EXPECT_EQ(fit.peak, dry.peak() + fit.staging - 3 * chunk);
+    const MemoryStats real = bench.exec().stream.allocator()->stats();
+    const double peak = static_cast<double>(real.in_use + trainer.arena().plan().bytes);
+    EXPECT_NEAR(static_cast<double>(fit.peak), peak, 0.03 * peak);
+    Config given = bench.config();
+    given.optimizer.offload_staging_bytes = static_cast<std::int64_t>(fit.staging);
+    EXPECT_EQ(dry_step(given, 1, fit.plan).peak(), fit.peak);
+  }
 }
 
 // Losses of the first steps, and the peak of all memory.
@@ -241,6 +270,27 @@ TEST(OutOfMemorySteps, AreComputedAgainWithTheSameBits) {
     const Refusing one(1 + static_cast<std::int64_t>(random()) % all);
     EXPECT_EQ(losses_within(config).first, losses) << "allocation " << refused;
     EXPECT_GE(allocations, refused);
+  }
+}
+
+// They are what costs least to give up: a run that has less memory than it was told keeps its activations.
+TEST(OutOfMemorySteps, GiveUpWhatStatesTakeOnTheirWay) {
+  for (const char* recompute : {"train.recompute=auto", "train.recompute=none"}) {
+    Config config = config_of({recompute, "optimizer.offload=states", "optimizer.offload_chunk_bytes=10000",
+                               "optimizer.offload_staging_bytes=auto"});
+    std::vector<double> calm, losses;
+    {
+      const Refusing nothing(0);
+      calm = losses_within(config).first;
+    }
+    StepBenchmark bench(config);
+    const ActivationFit before = bench.trainer().memory().fit;
+    const Refusing one(100);
+    for (std::size_t i = 0; i < calm.size(); ++i) losses.push_back(bench.trainer().step().loss);
+    const ActivationFit& now = bench.trainer().memory().fit;
+    EXPECT_EQ(losses, calm) << recompute;
+    EXPECT_LT(now.staging, before.staging);
+    EXPECT_EQ(now.plan.blocks, before.plan.blocks) << bench.trainer().memory_ran_out();
   }
 }
 

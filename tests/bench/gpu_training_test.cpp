@@ -20,10 +20,10 @@ class GpuTraining : public testing::Test {
   }
   void TearDown() override { std::filesystem::remove_all(folder_); }
 
-  // Losses and norms of 12 steps of a small model, and the weights' bytes after them.
+  // Losses and norms of 12 steps of a small model, and the bytes of weights and optimizer states after them.
   struct Result {
     std::vector<double> losses, norms;
-    std::vector<std::uint8_t> weights;
+    std::vector<std::uint8_t> states;
     std::string choices;      // the tuning file after the run
     std::uint64_t waits = 0;  // of the host inside of launch(), from the fifth step on
     bool replayed = false;
@@ -31,7 +31,7 @@ class GpuTraining : public testing::Test {
     friend void PrintTo(const Result& r, std::ostream* out) {
       for (std::size_t i = 0; i < r.losses.size(); ++i) *out << (i ? ", " : "") << r.losses[i] << " / " << r.norms[i];
     }
-    bool operator==(const Result& o) const { return losses == o.losses && norms == o.norms && weights == o.weights; }
+    bool operator==(const Result& o) const { return losses == o.losses && norms == o.norms && states == o.states; }
   };
   Result train(std::vector<std::string> overrides) const {
     overrides.insert(overrides.begin(),
@@ -59,11 +59,14 @@ class GpuTraining : public testing::Test {
     Tuning& tuning = *bench.exec().tuning;
     tuning.save();
     result.choices = tuning.text();
-    const Tensor& values = trainer.model().parameters().values;
-    std::vector<std::uint8_t> bytes(values.bytes());
-    bench.exec().stream.impl().copy(bytes.data(), values.raw(), bytes.size());
-    bench.exec().stream.synchronize();
-    result.weights = std::move(bytes);
+    State state;
+    trainer.add_state(state);
+    const Snapshot snapshot = state.snapshot(bench.exec().stream);  // right behind the last step
+    snapshot.wait();
+    for (const auto& [name, t] : snapshot.tensors()) {
+      const auto* const begin = reinterpret_cast<const std::uint8_t*>(t.local.raw());
+      result.states.insert(result.states.end(), begin, begin + t.local.bytes());
+    }
     result.replayed = trainer.replays_graph();
     if (trainer.offload()) result.offloaded = trainer.offload()->bytes().moved;
     return result;
@@ -127,11 +130,14 @@ TEST_F(GpuTraining, OffloadedStatesGiveTheSameBits) {
     train({precision});
     const Result here = train({precision, "train.cuda_graph=off"});
     for (const char* offload : {"optimizer.offload=states", "optimizer.offload=all"})
-      for (const char* chunk : {"optimizer.offload_chunk_bytes=100000", "optimizer.offload_chunk_bytes=67108864"})
+      for (const auto& [chunk, staging] :
+           {std::pair{"100000", "0"}, {"100000", "1000000"}, {"100000", "auto"}, {"67108864", "0"}})
         for (const bool graph : {false, true}) {
-          const Result away =
-              train({precision, offload, chunk, graph ? "train.cuda_graph=on" : "train.cuda_graph=off"});
-          EXPECT_EQ(here, away) << precision << ", " << offload << ", " << chunk << ", graph " << graph;
+          const Result away = train({precision, offload, str("optimizer.offload_chunk_bytes=", chunk),
+                                     str("optimizer.offload_staging_bytes=", staging),
+                                     graph ? "train.cuda_graph=on" : "train.cuda_graph=off"});
+          EXPECT_EQ(here, away) << precision << ", " << offload << ", " << chunk << " of " << staging << ", graph "
+                                << graph;
           EXPECT_EQ(away.waits, 0u);
           EXPECT_EQ(away.replayed, graph);
         }
@@ -146,6 +152,8 @@ TEST_F(GpuTraining, OffloadedStatesInBf16GiveTheSameBits) {
     train(how);
     const Result here = train(how);
     how.insert(how.end(), {"optimizer.offload=all", "optimizer.offload_chunk_bytes=50000"});
+    EXPECT_EQ(here, train(how)) << master;
+    how.emplace_back("optimizer.offload_staging_bytes=500000");
     EXPECT_EQ(here, train(how)) << master;
   }
 }

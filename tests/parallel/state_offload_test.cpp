@@ -51,9 +51,11 @@ TEST_P(DistStateOffload, GivesTheSameBits) {
   const Training here = train({});
   for (const std::string& m : here.memory) EXPECT_EQ(m.find("on the host"), std::string::npos) << m;
   for (const char* offload : {"states", "all"})
-    for (const int bytes : {1024, 10'000, 1 << 26}) {
-      const Training away = train({str("optimizer.offload=", offload), str("optimizer.offload_chunk_bytes=", bytes)});
-      EXPECT_TRUE(same_bits(here, away)) << offload << ", chunks of " << bytes;
+    for (const auto& [bytes, staging] :
+         {std::pair{1024, "0"}, {1024, "20000"}, {10'000, "0"}, {10'000, "auto"}, {1 << 26, "0"}}) {
+      const Training away = train({str("optimizer.offload=", offload), str("optimizer.offload_chunk_bytes=", bytes),
+                                   str("optimizer.offload_staging_bytes=", staging)});
+      EXPECT_TRUE(same_bits(here, away)) << offload << ", chunks of " << bytes << " of " << staging;
       for (const std::string& m : away.memory) EXPECT_NE(m.find("on the host"), std::string::npos) << m;
     }
 }
@@ -65,14 +67,14 @@ class DistStateOffloadResume : public testing::Test {
  protected:
   ~DistStateOffloadResume() override { std::filesystem::remove_all(folder_); }
   static Training train(int ranks, int steps, const std::string& offload, const std::string& load,
-                        const std::string& save) {
+                        const std::string& save, std::int64_t staging = 0) {
     TrainingOptions o;
     o.ranks = ranks;
     o.steps = steps;
     o.load = load;
     o.save = save;
     o.overrides = {"optimizer.offload=" + offload, "optimizer.offload_chunk_bytes=5000",
-                   str("parallel.zero=", ranks > 1 ? 2 : 0)};
+                   str("optimizer.offload_staging_bytes=", staging), str("parallel.zero=", ranks > 1 ? 2 : 0)};
     const Training t = train_on_ranks(o);
     EXPECT_EQ(t.errors, "");
     return t;
@@ -87,9 +89,9 @@ TEST_F(DistStateOffloadResume, GoesOnWithAnyOtherSetting) {
     const Training whole = train(ranks, 6, "none", "", "");
     for (const std::string before : {"none", "states", "all"}) {
       const std::string folder = str(folder_, "/", before, ranks);
-      const Training first = train(ranks, 3, before, "", folder);
+      const Training first = train(ranks, 3, before, "", folder, 40'000);
       for (const std::string after : {"none", "states", "all"}) {
-        const Training second = train(ranks, 3, after, first.checkpoint, "");
+        const Training second = train(ranks, 3, after, first.checkpoint, "", after == "all" ? 0 : 100'000);
         EXPECT_EQ(second.losses, std::vector<double>(whole.losses.begin() + 3, whole.losses.end()));
         EXPECT_EQ(second.tensors, whole.tensors) << before << " to " << after << ", " << ranks << " ranks";
       }
