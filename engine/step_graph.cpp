@@ -7,11 +7,10 @@ namespace ring {
 void StepGraph::run(const std::function<void()>& compute, const std::function<void()>& join, bool watched) {
   const std::uint64_t generation = arena_->prepare();
   if (generation != generation_) recorded_ = nullptr;  // its memory is gone
-  if (!watched && !recorded_ && worth_it() && clean_ == generation && clean_ != 0) record(compute, join, generation);
-  if (!watched && recorded_) {
-    join();
-    return recorded_->launch();
-  }
+  const bool records = !recorded_ && worth_it() && clean_ == generation && clean_ != 0;
+  if (!watched && (records || recorded_)) join();
+  if (!watched && records) record(compute, generation);
+  if (!watched && recorded_) return recorded_->launch();
   {
     const StepScope repeats(*arena_);
     compute();
@@ -19,9 +18,7 @@ void StepGraph::run(const std::function<void()>& compute, const std::function<vo
   clean_ = arena_->planned() && arena_->from_upstream() == 0 ? generation : 0;
 }
 
-void StepGraph::record(const std::function<void()>& compute, const std::function<void()>& join,
-                       std::uint64_t generation) {
-  join();
+void StepGraph::record(const std::function<void()>& compute, std::uint64_t generation) {
   {
     const StepScope repeats(*arena_);
     recorded_ = stream_.impl().record_work(compute);

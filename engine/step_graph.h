@@ -28,7 +28,7 @@ class StepGraph {
 
  private:
   bool worth_it() const { return wanted_ == Switch::on || (wanted_ == Switch::automatic && bound_steps_ >= kDecided); }
-  void record(const std::function<void()>& compute, const std::function<void()>& join, std::uint64_t generation);
+  void record(const std::function<void()>& compute, std::uint64_t generation);
 
   static constexpr int kDecided = 3;           // steps in a row
   static constexpr double kLaunchBound = 0.7;  // of the step

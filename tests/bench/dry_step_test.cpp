@@ -291,6 +291,9 @@ TEST(OutOfMemorySteps, GiveUpWhatStatesTakeOnTheirWay) {
     EXPECT_EQ(losses, calm) << recompute;
     EXPECT_LT(now.staging, before.staging);
     EXPECT_EQ(now.plan.blocks, before.plan.blocks) << bench.trainer().memory_ran_out();
+    const MemoryStats real = bench.exec().stream.allocator()->stats();
+    const double peak = static_cast<double>(real.in_use + bench.trainer().arena().plan().bytes);
+    EXPECT_NEAR(static_cast<double>(now.peak), peak, 0.03 * peak);
   }
 }
 

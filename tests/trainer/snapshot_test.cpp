@@ -4,8 +4,12 @@
 
 #include <cstring>
 #include <filesystem>
+#include <map>
+#include <vector>
 
+#include "checkpoint/reader.h"
 #include "checkpoint/state.h"
+#include "checkpoint/writer.h"
 #include "comm/mesh/mesh.h"
 #include "core/devices.h"
 #include "core/philox.h"
@@ -62,6 +66,28 @@ class TrainerSnapshot : public testing::Test {
       EXPECT_EQ(trainer.replays_graph(), replays) << "the recording is kept, though this step was none of its replays";
     }
   }
+  // What a snapshot says that is taken right behind the last of some steps, of which one goes back to the first.
+  std::map<std::string, std::vector<std::byte>> snapshot_after_steps(Config config) const {
+    config = resolve_config(config, 257);
+    const ExecContext ctx = make_exec_context(config);
+    const auto mesh = mesh_of_one();
+    Loader loader(open_corpus(file()), loader_options(config, *mesh));
+    Trainer trainer(config, ctx, *mesh, loader);
+    State state;
+    trainer.add_state(state);
+    trainer.step();
+    const fs::path first = write_checkpoint((folder_ / str("saved", config.optimizer.offload_staging_bytes)).string(),
+                                            1, state.snapshot(ctx.stream), "{}");
+    for (int i = 0; i < 3; ++i) trainer.step();
+    load_state(first, state, ctx.stream);
+    trainer.restored();
+    for (int i = 0; i < 3; ++i) trainer.step();
+    const Snapshot snapshot = state.snapshot(ctx.stream);
+    snapshot.wait();
+    std::map<std::string, std::vector<std::byte>> bytes;
+    for (const auto& [name, t] : snapshot.tensors()) bytes[name] = {t.local.raw(), t.local.raw() + t.local.bytes()};
+    return bytes;
+  }
   fs::path folder_ = fs::temp_directory_path() / str("ringmaster-snapshot-", getpid());
 };
 
@@ -81,6 +107,13 @@ TEST_F(TrainerSnapshot, OfStatesOnTheHostIsOfTheStepBefore) {
     const LateCopies late;
     expect_of_the_step_before(config);
   }
+}
+
+TEST_F(TrainerSnapshot, HasWhatIsStillOnItsWayToTheHost) {
+  const auto here = snapshot_after_steps(tiny_config());
+  const LateCopies late;
+  for (const std::int64_t ring : {0, 7, 1000})
+    EXPECT_EQ(snapshot_after_steps(with_states_on_the_host(tiny_config(), 10'000, ring)), here) << "ring of " << ring;
 }
 
 // So large that its copies take longer than a forward and a backward.
