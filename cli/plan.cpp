@@ -73,6 +73,7 @@ PlanQuestion question_of(const Arguments& a) {
   PlanQuestion q{.budget = budget_of(a, rates), .rates = rates};
   q.config = resolve_config(c, vocabulary_of(c), 1, backend, false);
   q.config.train.micro_batch = c.train.micro_batch;
+  q.config.train.mlp_chunk = c.train.mlp_chunk;
   if (a.host) q.config.train.activation_offload_bytes = narrow<std::int64_t>(a.host);
   return q;
 }
@@ -135,18 +136,20 @@ void print_blocks(const PlannedStep& p) {
 }
 
 void print_head() {
-  print_format("%-26s %6s %-22s %8s %8s %8s %8s %8s %9s %12s %6s  %s\n", "layout", "micro", "recompute", "states",
-               "step", "peak", "budget", "host", "step s", "tokens/s", "MFU", "mostly");
+  print_format("%-26s %6s %6s %-22s %8s %8s %8s %8s %8s %9s %12s %6s  %s\n", "layout", "micro", "chunk", "recompute",
+               "states", "step", "peak", "budget", "host", "step s", "tokens/s", "MFU", "mostly");
 }
+
+std::string chunk_text(std::int64_t tokens) { return tokens ? std::to_string(tokens) : "all"; }
 
 void print_row(const PlannedStep& p) {
   const double states = static_cast<double>(p.weights + p.gradients + p.optimizer_states);
   const ParallelPlan plan = plan_of(p.config, p.world);
-  print_format("%-26s %6lld %-22s %8.2f %8.2f %8.2f %8.2f %8.2f %9.4g %12.0f %5.1f%%  %s\n", p.layout.c_str(),
-               static_cast<long long>(plan.micro_batch), ways_text(p.activations.plan).c_str(), states / kGiB,
-               static_cast<double>(p.inside_step) / kGiB, static_cast<double>(p.peak) / kGiB,
-               static_cast<double>(p.activations.budget) / kGiB, static_cast<double>(p.host) / kGiB, p.seconds(),
-               p.tokens_per_second, 100 * p.mfu, p.limit);
+  print_format("%-26s %6lld %6s %-22s %8.2f %8.2f %8.2f %8.2f %8.2f %9.4g %12.0f %5.1f%%  %s\n", p.layout.c_str(),
+               static_cast<long long>(plan.micro_batch), chunk_text(p.config.train.mlp_chunk).c_str(),
+               ways_text(p.activations.plan).c_str(), states / kGiB, static_cast<double>(p.inside_step) / kGiB,
+               static_cast<double>(p.peak) / kGiB, static_cast<double>(p.activations.budget) / kGiB,
+               static_cast<double>(p.host) / kGiB, p.seconds(), p.tokens_per_second, 100 * p.mfu, p.limit);
 }
 
 void print_fragment(const PlannedStep& p) {
@@ -156,8 +159,10 @@ void print_fragment(const PlannedStep& p) {
                plan.tp, static_cast<long long>(c.zero));
   const std::string host =
       p.activations.host ? str(", activation_offload_bytes: ", p.config.train.activation_offload_bytes) : "";
-  print_format("    train: {micro_batch: %lld, recompute: auto%s}\n", static_cast<long long>(plan.micro_batch),
-               host.c_str());
+  const std::int64_t tokens = p.config.train.mlp_chunk;
+  const std::string chunk = tokens ? str(", mlp_chunk: ", tokens) : "";
+  print_format("    train: {micro_batch: %lld, recompute: auto%s%s}\n", static_cast<long long>(plan.micro_batch),
+               chunk.c_str(), host.c_str());
   if (p.activations.staging)
     print_format("    optimizer: {offload_staging_bytes: %lld}\n",
                  static_cast<long long>(p.config.optimizer.offload_staging_bytes));

@@ -60,8 +60,9 @@ void memory_fields(TrainConfig& c, Fields& f) {
     in_range(0, 1e15));
   f("mlp_chunk", c.mlp_chunk,
     "tokens of a micro-batch that an MLP computes at a time, forward and backward; with recompute mlp or block nothing "
-    "in it is longer than that. Changes rounding, as micro_batch does; 0 = all",
-    in_range(0, kMostTokensAtOnce));
+    "in it is longer than that. Changes rounding, as micro_batch does; 0 = all; auto = all where everything fits that "
+    "way, else what makes the step fastest, chosen when the run begins and kept",
+    in_range(0, kMostTokensAtOnce), word("auto", kAutoMlpChunk));
   f("activation_offload", c.activation_offload,
     "keep in host memory what blocks save for the backward: it leaves while the next block runs forward and comes back "
     "ahead of its own backward; the last block's stays. true = of all blocks; auto = with activation_offload_bytes, of "

@@ -19,8 +19,9 @@ inline constexpr std::int64_t kMostTokens = std::int64_t{1} << 53;
 // Tokens that a kernel sees at once: they are numbered by 32 bits.
 inline constexpr std::int64_t kMostTokensAtOnce = (std::int64_t{1} << 31) - 1;
 
-// train.micro_batch: auto
+// train.micro_batch: auto, train.mlp_chunk: auto
 inline constexpr std::int64_t kAutoMicroBatch = -1;
+inline constexpr std::int64_t kAutoMlpChunk = -1;
 
 enum class DeviceChoice : std::uint8_t { automatic, cpu, cuda };
 enum class PrecisionChoice : std::uint8_t { automatic, bf16, fp32, tf32 };

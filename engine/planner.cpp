@@ -110,31 +110,8 @@ std::vector<std::int64_t> micro_batches(std::int64_t share) {
   return all;
 }
 
-std::optional<PlannedStep> try_step(const PlanQuestion& q) {
-  try {
-    return plan_step(q);
-  } catch (const Error&) {  // no layout of this model
-    return {};
-  }
-}
-
-// The fastest micro-batch of a layout, unless the settings say which. From the smallest on: one that does not fit ends
-// the search.
-std::optional<PlannedStep> best_micro_batch(PlanQuestion q, std::int64_t dp) {
-  if (q.config.train.micro_batch > 0 || q.config.train.batch_size % dp) return try_step(q);
-  std::optional<PlannedStep> best;
-  for (const std::int64_t n : micro_batches(q.config.train.batch_size / dp)) {
-    q.config.train.micro_batch = n;
-    const std::optional<PlannedStep> step = try_step(q);
-    if (!step) break;
-    if (!best || step->seconds() < best->seconds()) best = step;
-  }
-  return best;
-}
-
-}  // namespace
-
-std::optional<PlannedStep> plan_step(const PlanQuestion& q) {
+// With its train.mlp_chunk.
+std::optional<PlannedStep> plan_one(const PlanQuestion& q) {
   PlannedStep p{.config = q.config};
   const ParallelPlan layout = plan_of(q.config, q.world);
   const std::optional<ActivationFit> activations = find_activation_fit(q.config, q.world, q.budget, q.rates);
@@ -168,7 +145,58 @@ std::optional<PlannedStep> plan_step(const PlanQuestion& q) {
   return p;
 }
 
-std::int64_t fit_micro_batch(const PlanQuestion& question) {
+// All tokens, then fewer and fewer, as far as a rank has more than that. Chunks of less than some thousand tokens make
+// products less efficient.
+std::vector<std::int64_t> mlp_chunks(const PlanQuestion& q) {
+  const ParallelPlan layout = plan_of(q.config, q.world);
+  std::vector<std::int64_t> chunks = {0};
+  for (const std::int64_t tokens : {32768, 16384, 8192, 4096})
+    if (tokens < layout.micro_batch * q.config.model.context / layout.cp) chunks.push_back(tokens);
+  return chunks;
+}
+
+PlanQuestion with_mlp_chunk(PlanQuestion q, std::int64_t tokens) {
+  q.config.train.mlp_chunk = tokens;
+  return q;
+}
+
+std::optional<PlannedStep> try_step(const PlanQuestion& q) {
+  try {
+    return plan_step(q);
+  } catch (const Error&) {  // no layout of this model
+    return {};
+  }
+}
+
+// The fastest micro-batch of a layout, unless the settings say which. From the smallest on: one that does not fit ends
+// the search.
+std::optional<PlannedStep> best_micro_batch(PlanQuestion q, std::int64_t dp) {
+  if (q.config.train.micro_batch > 0 || q.config.train.batch_size % dp) return try_step(q);
+  std::optional<PlannedStep> best;
+  for (const std::int64_t n : micro_batches(q.config.train.batch_size / dp)) {
+    q.config.train.micro_batch = n;
+    const std::optional<PlannedStep> step = try_step(q);
+    if (!step) break;
+    if (!best || step->seconds() < best->seconds()) best = step;
+  }
+  return best;
+}
+
+}  // namespace
+
+std::optional<PlannedStep> plan_step(const PlanQuestion& q) {
+  if (q.config.train.mlp_chunk != kAutoMlpChunk) return plan_one(q);
+  std::optional<PlannedStep> best;
+  for (const std::int64_t tokens : mlp_chunks(q)) {
+    const std::optional<PlannedStep> step = plan_one(with_mlp_chunk(q, tokens));
+    if (!step) continue;
+    if (!best || step->seconds() < best->seconds()) best = step;
+    if (step->activations.seconds == 0) break;  // nothing is won any more
+  }
+  return best;
+}
+
+StepSizes fit_micro_batch(const PlanQuestion& question) {
   PlanQuestion q = question;
   q.config.train.micro_batch = 0;
   const ParallelPlan layout = plan_degrees(q.config.parallel, q.config.model, batch_size(q.config), q.world);
@@ -178,7 +206,12 @@ std::int64_t fit_micro_batch(const PlanQuestion& question) {
          " tokens at a time fits into ", bytes_text(q.budget),
          ": lower model.context, or share the model or its sequences among more processes "
          "(ringmaster plan says which way)");
-  return best->config.train.micro_batch;
+  return {best->config.train.micro_batch, best->config.train.mlp_chunk};
+}
+
+std::int64_t fit_mlp_chunk(const PlanQuestion& q) {
+  const std::optional<PlannedStep> best = plan_step(q);
+  return best ? best->config.train.mlp_chunk : mlp_chunks(q).back();
 }
 
 std::vector<PlannedStep> plan_layouts(const PlanQuestion& question) {

@@ -28,6 +28,11 @@ struct PlannedStep {
   const char* limit = "";        // what the step spends most on: "products", "attention", "memory traffic", ..
 };
 
+// What a run computes at a time.
+struct StepSizes {
+  std::int64_t micro_batch = 0, mlp_chunk = 0;
+};
+
 struct PlanQuestion {
   Config config;  // resolved, as for one process
   int world = 1;
@@ -35,14 +40,19 @@ struct PlanQuestion {
   DeviceRates rates;
 };
 
-// One layout: config.parallel as it stands. Nothing: it does not fit into the budget. Error: it is none.
+// One layout: config.parallel as it stands. With train.mlp_chunk: auto, all tokens at once where that fits with nothing
+// computed again, else the fastest; of those that are as fast, the largest chunk. Nothing: it does not fit into the
+// budget. Error: it is none.
 std::optional<PlannedStep> plan_step(const PlanQuestion&);
 
 // Those that fit, the fastest first; degrees are tried in powers of two, and each ZeRO stage that saves something.
 std::vector<PlannedStep> plan_layouts(const PlanQuestion&);
 
-// train.micro_batch of the layout that config.parallel asks for: the one that fits and is fastest. Error: none fits.
-std::int64_t fit_micro_batch(const PlanQuestion&);
+// train.micro_batch of the layout that config.parallel asks for: the one that fits and is fastest, with the best
+// train.mlp_chunk where that is auto. Error: none fits.
+StepSizes fit_micro_batch(const PlanQuestion&);
+// train.mlp_chunk alone, for the micro-batch as it is. Where nothing fits, what takes least.
+std::int64_t fit_mlp_chunk(const PlanQuestion&);
 
 // The longest context, a power of two times 1,024 (or so many thousand more), whose step fits in some layout with one
 // sequence at a time; 0: not even 1,024.

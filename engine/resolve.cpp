@@ -50,6 +50,7 @@ Config resolve_config(Config c, std::int64_t corpus_vocab, int world, std::optio
   resolve_device(c, launched.value_or(backend_of(c.run.device)), warn);
   if (c.train.tokens) c.train.steps = steps_of_tokens(c.train, c.model.context);
   c.train.tokens = 0;
+  c.train.mlp_chunk = std::max(c.train.mlp_chunk, std::int64_t{0});  // all, until it is chosen
   const std::int64_t rows = plan_of(c, world).micro_batch;
   check_tokens_at_once("train.micro_batch", rows, c.model.context);
   check_activations(c, rows);

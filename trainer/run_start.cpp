@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <functional>
+#include <sstream>
 #include <utility>
 
 #include "checkpoint/reader.h"
@@ -202,17 +203,36 @@ bool chooses_micro_batch(const Config& c, const TrainOptions& options) {
   return options.fit;
 }
 
-// Sets train.micro_batch to the fastest one that fits, or to what the run has had since it began.
+// What a run that begins computes at a time, or one that goes on has computed since it began.
+StepSizes fitting_sizes(const Config& resolved, bool rows, const TrainOptions& options, std::size_t budget, int world) {
+  const RunDirectory dir(resolved.run.path());
+  if (!options.fresh && dir.exists()) {
+    const TrainConfig before = settings_to_go_on(dir, false).train;
+    return {before.micro_batch, before.mlp_chunk};
+  }
+  const PlanQuestion question{resolved, world, budget, rates_here(resolved)};
+  if (rows) return fit_micro_batch(question);
+  return {resolved.train.micro_batch, fit_mlp_chunk(question)};
+}
+
+// Sets train.micro_batch and train.mlp_chunk, where they are auto, to what is fastest and fits.
 void fit(Config& c, const TrainOptions& options, std::int64_t vocab, Mesh& mesh) {
-  const RunDirectory dir(c.run.path());
-  c.train.micro_batch = 1;
-  const Config small = resolve_config(c, vocab, mesh);
+  const bool rows = chooses_micro_batch(c, options), chunk = c.train.mlp_chunk == kAutoMlpChunk;
+  if (!rows && !chunk) return;
+  if (rows) c.train.micro_batch = 1;
+  Config small = resolve_config(c, vocab, mesh);
+  small.train.mlp_chunk = c.train.mlp_chunk;
   const std::size_t budget = memory_budget(small, mesh);
-  c.train.micro_batch = std::stoll(by_leader(mesh, [&] {
-    if (!options.fresh && dir.exists()) return str(settings_to_go_on(dir, false).train.micro_batch);
-    return str(fit_micro_batch({small, mesh.world(), budget, rates_here(small)}));
+  std::istringstream chosen(by_leader(mesh, [&] {
+    const StepSizes sizes = fitting_sizes(small, rows, options, budget, mesh.world());
+    return str(sizes.micro_batch, " ", sizes.mlp_chunk);
   }));
-  if (mesh.rank() == 0) log::info("train.micro_batch: auto is ", c.train.micro_batch);
+  StepSizes sizes;
+  chosen >> sizes.micro_batch >> sizes.mlp_chunk;
+  if (rows) c.train.micro_batch = sizes.micro_batch;
+  if (chunk) c.train.mlp_chunk = sizes.mlp_chunk;
+  if (rows && mesh.rank() == 0) log::info("train.micro_batch: auto is ", sizes.micro_batch);
+  if (chunk && mesh.rank() == 0) log::info("train.mlp_chunk: auto is ", sizes.mlp_chunk);
 }
 
 std::optional<std::int64_t> step_in(const std::string& text) {
@@ -234,7 +254,7 @@ std::string find_initial_weights(const RunStart& s, Mesh& mesh) {
 
 RunStart start_run(Config config, const TrainOptions& options, Mesh& mesh) {
   RunStart s{.corpora = open_agreed_corpora(config, mesh), .config = {}, .dir = RunDirectory(config.run.path())};
-  if (chooses_micro_batch(config, options)) fit(config, options, s.corpora.vocab_size, mesh);
+  fit(config, options, s.corpora.vocab_size, mesh);
   s.config = resolve_config(std::move(config), s.corpora.vocab_size, mesh);
   if (s.config.run.device == DeviceChoice::cuda) Stream::create({Backend::cuda, mesh.device().index});  // is it there?
   s.data = data_fingerprint(s.corpora, s.config.model);

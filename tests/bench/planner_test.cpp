@@ -120,6 +120,33 @@ TEST(Planner, ShortMemoryTakesTimeAndThenNothingFits) {
   EXPECT_TRUE(plan_layouts(q).empty());
 }
 
+// What is left to choose is no slower than any of the choices, and nothing is chosen where everything fits.
+TEST(Planner, MlpChunksAreTheFastestThatFit) {
+  PlanQuestion q = question("h100", {"model.context=65536", "train.batch_size=1", "model.width=1024",
+                                     "model.mlp_width=8192", "train.loss_chunk_bytes=100e6"});
+  q.config.train.mlp_chunk = kAutoMlpChunk;
+  const auto roomy = plan_step(q);
+  ASSERT_TRUE(roomy);
+  EXPECT_EQ(roomy->config.train.mlp_chunk, 0);
+  bool chosen = false;
+  for (const double share : {0.8, 0.6, 0.5, 0.4, 0.3}) {
+    q.budget = static_cast<std::size_t>(share * static_cast<double>(roomy->peak));
+    const auto best = plan_step(q);
+    for (const std::int64_t tokens : {0, 32768, 16384, 8192, 4096}) {
+      PlanQuestion with = q;
+      with.config.train.mlp_chunk = tokens;
+      const auto other = plan_step(with);
+      ASSERT_TRUE(best || !other) << share << " " << tokens;
+      if (!other) continue;
+      const bool smaller = tokens > 0 && best->config.train.mlp_chunk > tokens;
+      EXPECT_LE(best->seconds(), other->seconds()) << share << " " << tokens;
+      EXPECT_TRUE(best->seconds() < other->seconds() || smaller || tokens == best->config.train.mlp_chunk);
+      chosen |= best->config.train.mlp_chunk > 0;
+    }
+  }
+  EXPECT_TRUE(chosen);
+}
+
 TEST(Planner, MoreMemoryAndMoreDevicesHoldLongerContexts) {
   PlanQuestion q = question("h100", {"train.batch_size=1"});
   q.budget = std::size_t{4} << 30;

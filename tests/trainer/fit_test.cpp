@@ -16,11 +16,12 @@ class FitRuns : public Runs {
     words.emplace_back("--fit");
     return run_process(words);
   }
-  std::int64_t micro_batch(const std::string& run) const {
+  TrainConfig settings(const std::string& run) const {
     Config config;
     load_config(config, path(run + "/config.yaml"));
-    return config.train.micro_batch;
+    return config.train;
   }
+  std::int64_t micro_batch(const std::string& run) const { return settings(run).micro_batch; }
 };
 
 TEST_F(FitRuns, TheMicroBatchFitsAndStays) {
@@ -74,6 +75,33 @@ TEST_F(FitRuns, WhoeverSaysTheMicroBatchHasChosen) {
   const Finished f = fit("said", {"train.steps=2", "train.micro_batch=2"});
   EXPECT_EQ(f.code, 1);
   EXPECT_NE(f.output.find("train.micro_batch"), std::string::npos) << f.output;
+}
+
+// All tokens at once where that fits; else what is chosen when the run begins, which a resume repeats.
+TEST_F(FitRuns, MlpChunksAreChosenWhereMemoryIsShortAndStay) {
+  const std::vector<std::string> wide = {"train.mlp_chunk=auto",  "model.context=2048",  "train.batch_size=4",
+                                         "train.micro_batch=4",   "model.mlp_width=256", "train.eval_interval=0",
+                                         "checkpoint.interval=1", "train.log_interval=1"};
+  const auto chosen = [&](const std::string& run, std::vector<std::string> more) {
+    more.insert(more.begin(), wide.begin(), wide.end());
+    const Finished f = run_process(train(run, more));
+    EXPECT_EQ(f.code, 0) << f.output;
+    return settings(run).mlp_chunk;
+  };
+  EXPECT_EQ(chosen("roomy", {"train.steps=1", "train.memory_budget=1e9"}), 0);
+  std::int64_t chunk = 0;
+  std::string budget;
+  for (double bytes = 1e8; bytes > 1e7 && !chunk; bytes *= 0.85) {
+    budget = "train.memory_budget=" + std::to_string(bytes);
+    chunk = chosen("short", {"train.steps=1", "--fresh", budget});
+  }
+  EXPECT_EQ(chunk, 4096);
+  EXPECT_EQ(chosen("short", {"train.steps=2", "train.memory_budget=1e9", "--allow-changes"}), chunk);
+  const auto record = nlohmann::json::parse(std::ifstream(path("short/memory.json")));
+  EXPECT_EQ(record.at("for").at("train.mlp_chunk"), std::to_string(chunk));
+  // The same as with the number.
+  chosen("said", {"train.steps=2", budget, "train.mlp_chunk=" + std::to_string(chunk)});
+  EXPECT_EQ(losses("said"), losses("short"));
 }
 
 }  // namespace

@@ -1,0 +1,43 @@
+// `ringmaster plan`, as it is run.
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <regex>
+#include <string>
+#include <vector>
+
+#include "tests/process.h"
+
+namespace ring::test {
+namespace {
+
+Finished plan(std::vector<std::string> words) {
+  words.insert(words.begin(), {RING_BINARY, "plan", std::string(RING_SOURCE_DIR) + "/bench/shapes/1b.yaml", "--rates",
+                               "h100", "--context", "131072", "train.batch_size=1"});
+  return run_process(words);
+}
+
+// The chunk of the fragment of settings that a plan ends with; 0: none.
+int chunk_in(const std::string& output) {
+  std::smatch found;
+  return std::regex_search(output, found, std::regex(R"(train: \{.*mlp_chunk: (\d+))")) ? std::stoi(found[1]) : 0;
+}
+
+TEST(PlanCommand, ChoosesChunksWhereMemoryIsShort) {
+  const Finished roomy = plan({"train.mlp_chunk=auto", "--memory", "500GB"});
+  ASSERT_EQ(roomy.code, 0) << roomy.output;
+  EXPECT_EQ(chunk_in(roomy.output), 0);
+  EXPECT_NE(roomy.output.find(" all "), std::string::npos) << roomy.output;
+  const Finished tight = plan({"train.mlp_chunk=auto", "--memory", "40GB"});
+  ASSERT_EQ(tight.code, 0) << tight.output;
+  EXPECT_GE(chunk_in(tight.output), 4096) << tight.output;
+  // The fragment is what was planned.
+  const Finished again = plan({"train.mlp_chunk=" + std::to_string(chunk_in(tight.output)), "--memory", "40GB"});
+  EXPECT_EQ(again.output, tight.output);
+  const Finished word = plan({"train.mlp_chunk=automatic"});
+  EXPECT_NE(word.output.find("train.mlp_chunk"), std::string::npos) << word.output;
+  EXPECT_EQ(word.code, 1);
+}
+
+}  // namespace
+}  // namespace ring::test
