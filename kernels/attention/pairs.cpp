@@ -1,6 +1,9 @@
 #include "kernels/attention/pairs.h"
 
 #include <algorithm>
+#include <array>
+#include <map>
+#include <mutex>
 
 #include "kernels/attention/blocks.h"
 #include "kernels/attention/head_segment.h"
@@ -49,12 +52,11 @@ double pairs_of(const BranchPass& pass, const SegmentPair& piece, std::int32_t o
   return s.q_first < s.q_end ? pairs_of_rows(s, s.q_first, s.q_end - 1) : 0;
 }
 
-double pairs_of(const BlockPattern& blocks, const SegmentPair& p, std::int32_t kv_head, bool causal) {
+double pairs_of(const BlockRule& rule, std::int32_t size, const SegmentPair& p, std::int32_t kv_head, bool causal) {
   double pairs = 0;
-  const std::int32_t size = blocks.block();
   for (std::int32_t q = p.q_first / size; q * size < p.q_end; ++q)
     for (std::int32_t k = p.k_first / size, end = causal ? q + 1 : kNoSegment; k < end && k * size < p.k_end; ++k) {
-      if (!blocks.keeps(kv_head, q, k)) continue;
+      if (!rule.keeps(kv_head, q, k)) continue;
       const std::int32_t first = std::max(q * size, p.q_first), last = std::min((q + 1) * size, p.q_end);
       const std::int32_t k_first = std::max(k * size, p.k_first), k_end = std::min((k + 1) * size, p.k_end);
       if (!causal || k_end <= first + 1) {
@@ -66,20 +68,55 @@ double pairs_of(const BlockPattern& blocks, const SegmentPair& p, std::int32_t k
   return pairs;
 }
 
+// Of all heads. Those of one rule keep the same blocks, unless it draws them for each.
+double pairs_of_heads(const BlockPattern& blocks, const SegmentPair& p, std::int64_t kv_heads, bool causal) {
+  std::map<std::int32_t, double> of_rule;
+  double pairs = 0;
+  for (std::int32_t h = 0; h < kv_heads; ++h) {
+    const BlockRule& rule = blocks.rule(h);
+    const bool alike = rule.kind != BlockRuleKind::random && of_rule.count(blocks.rule_of(h));
+    double& own = of_rule[blocks.rule_of(h)];
+    if (!alike) own = pairs_of(rule, blocks.block(), p, h, causal);
+    pairs += own;
+  }
+  return pairs;
+}
+
+// Layers keep the same blocks, and so do the many steps that a planner looks at: they are counted once.
+class CountedBlocks {
+ public:
+  double operator()(const BlockPattern& blocks, const SegmentPair& p, std::int64_t kv_heads, bool causal) {
+    const Key key{
+        static_cast<std::int64_t>(blocks.version()), p.q_first, p.q_end, p.k_first, p.k_end, kv_heads, causal};
+    const std::lock_guard lock(mutex_);
+    if (const auto found = pairs_.find(key); found != pairs_.end()) return found->second;
+    if (pairs_.size() >= kMost) pairs_.clear();
+    return pairs_[key] = pairs_of_heads(blocks, p, kv_heads, causal);
+  }
+
+ private:
+  using Key = std::array<std::int64_t, 7>;
+  static constexpr std::size_t kMost = 1024;  // documents differ from step to step
+  std::mutex mutex_;
+  std::map<Key, double> pairs_;
+};
+
 }  // namespace
 
 double kept_pairs(const Pattern& pattern, const std::vector<Span>& queries, const std::vector<Span>& keys,
                   std::int64_t kv_heads) {
+  static CountedBlocks counted;
   double pairs = 0;
   for (const BranchPass& pass : passes_of(pattern))
     for (const SegmentPair& piece : segment_pairs_of(pass, pattern, queries, keys)) {
-      const auto heads =
-          static_cast<std::int32_t>(pass.listed ? kv_heads : std::min<std::int64_t>(kv_heads, pass.rate));
-      for (std::int32_t h = 0; h < heads; ++h) {
+      if (pass.listed) {
+        pairs += counted(*pattern.blocks, piece, kv_heads, pattern.causal);
+        continue;
+      }
+      for (std::int32_t h = 0; h < std::min<std::int64_t>(kv_heads, pass.rate); ++h) {
         // Heads whose offsets are the same see the same pairs.
-        const double times = pass.listed ? 1 : static_cast<double>((kv_heads - h + pass.rate - 1) / pass.rate);
-        pairs += times * (pass.listed ? pairs_of(*pattern.blocks, piece, h, pattern.causal)
-                                      : pairs_of(pass, piece, pass.offset(h)));
+        const auto times = static_cast<double>((kv_heads - h + pass.rate - 1) / pass.rate);
+        pairs += times * pairs_of(pass, piece, pass.offset(h));
       }
     }
   return pairs / static_cast<double>(kv_heads);

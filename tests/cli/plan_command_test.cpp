@@ -39,5 +39,25 @@ TEST(PlanCommand, ChoosesChunksWhereMemoryIsShort) {
   EXPECT_EQ(word.code, 1);
 }
 
+double seconds_of_children() {
+  rusage used{};
+  getrusage(RUSAGE_CHILDREN, &used);
+  return static_cast<double>(used.ru_utime.tv_sec) + 1e-6 * static_cast<double>(used.ru_utime.tv_usec);
+}
+
+// Block patterns have a million blocks at this context, for each layer of each plan that is looked at.
+TEST(PlanCommand, AdviceComparesKindsOfAttentionInAMoment) {
+  const double begin = seconds_of_children();
+  ASSERT_EQ(plan({}).code, 0);
+  const double planned = seconds_of_children();
+  const Finished advice = plan({"--advise"});
+  const double advised = seconds_of_children();
+  ASSERT_EQ(advice.code, 0) << advice.output;
+  for (const char* kind :
+       {"dense ", "window ", "dilated ", "block_sparse ", "model: {attention: {kind: window, window: "})
+    EXPECT_NE(advice.output.find(kind), std::string::npos) << kind << advice.output;
+  EXPECT_LT(advised - planned, 1 + 25 * (planned - begin));
+}
+
 }  // namespace
 }  // namespace ring::test
