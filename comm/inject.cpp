@@ -123,10 +123,13 @@ int Injector::failure_of(IoCall call, std::size_t* bytes) {
   return 0;
 }
 
-bool Injector::refuses_memory() {
+// Outside of steps, only what names that phase counts.
+bool Injector::refuses_memory(bool within_step) {
   for (Planned& p : plan_) {
-    if (p.fault.kind != FaultKind::memory || !next_call_fits(p)) continue;
-    log::warn("--inject: ", p.fault.text, ": an allocation of step ", step_.load(), " is refused");
+    if (p.fault.kind != FaultKind::memory) continue;
+    if (within_step == (p.fault.phase == RunPhase::validate) || !next_call_fits(p)) continue;
+    log::warn("--inject: ", p.fault.text, ": an allocation ", within_step ? "of" : "after", " step ", step_.load(),
+              " is refused");
     return true;
   }
   return false;
@@ -170,7 +173,7 @@ void Injector::strike(const Planned& p, std::string_view phase) const {
 
 void inject(const std::string& plan, const WorkerEnvironment& here) {
   injector = new Injector(parse_fault_plan(plan), here);  // as long as the process
-  refuse_allocation = [] { return injector.load()->refuses_memory(); };
+  refuse_allocation = [](bool within_step) { return injector.load()->refuses_memory(within_step); };
   if (here.rank == 0) log::warn("--inject: this job will fail on purpose, as it was asked to: ", plan);
 }
 

@@ -32,7 +32,7 @@ class Injector {
   void leave(RunPhase next);                   // before it begins
   void enter(RunPhase, std::int64_t step);     // step: that is being taken from now on; 0: as before
   int failure_of(IoCall, std::size_t* bytes);  // an errno, or 0; of a read or write fewer bytes may be left
-  bool refuses_memory();                       // of this allocation of a step
+  bool refuses_memory(bool within_step);       // of this allocation
   Change change(std::string_view operation, bool sent, std::span<const Bytes> message);
 
  private:

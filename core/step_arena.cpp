@@ -25,9 +25,9 @@ StepArena::~StepArena() { release_slab(); }
 
 void* StepArena::allocate(std::size_t bytes) {
   std::lock_guard lock(mutex_);
-  if (!in_step_ || paused_) return hold(take_upstream(bytes), bytes, {});
-  if (const auto refuse = refuse_allocation.load(); refuse && !FakeMode::on() && refuse())
+  if (const auto refuse = refuse_allocation.load(); refuse && !FakeMode::on() && refuse(in_step_ && !paused_))
     fail_out_of_memory(OutOfMemory(str("out of memory: ", bytes, " bytes asked for, which were refused on purpose")));
+  if (!in_step_ || paused_) return hold(take_upstream(bytes), bytes, {});
   Held h{0, step_, trace_.size(), false};
   void* p = take_planned(bytes);
   h.in_slab = p != nullptr;

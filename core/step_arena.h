@@ -28,9 +28,9 @@
 
 namespace ring {
 
-// Says, before each allocation within a step, whether it is to fail, as if there were no memory; null: none is. For
-// tests and for --inject.
-inline std::atomic<bool (*)()> refuse_allocation{nullptr};
+// Says, before each allocation by way of an arena, whether it is to fail, as if there were no memory; null: none is.
+// For tests and for --inject.
+inline std::atomic<bool (*)(bool within_step)> refuse_allocation{nullptr};
 
 class StepArena final : public Allocator, public ScopeListener {
  public:

@@ -126,6 +126,17 @@ MemoryChoice choose_memory(const Config& config, Mesh& mesh, std::size_t host_ro
   return smallest_choice(c, mesh, free, smallest);
 }
 
+std::optional<std::int64_t> fewer_sequences(const Config& resolved, int world, std::int64_t rows) {
+  Config c = resolved;
+  for (const std::int64_t n : fewer_rows(c, world, rows)) try {
+      c.train.micro_batch = n;
+      plan_of(c, world);
+      return n;
+    } catch (const Error&) {  // no layout
+    }
+  return {};
+}
+
 std::optional<MemoryChoice> smaller_choice(const Config& c, int world, const MemoryChoice& before) {
   if (const auto next = computing_more(c, world, before)) return next;
   return with_fewer_rows(c, world, before);

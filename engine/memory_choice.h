@@ -22,6 +22,10 @@ struct MemoryChoice {
 // (most). Error names the budget that would do.
 MemoryChoice choose_memory(const Config& resolved, Mesh&, std::size_t host_room, std::size_t most = 0);
 
+// The most sequences, at most half of `rows`, that divide those of a replica and can be computed at a time. Nothing: it
+// is one already, or no such layout is left.
+std::optional<std::int64_t> fewer_sequences(const Config& resolved, int world, std::int64_t rows);
+
 // The next smaller choice for a run that had too little memory with `before`: more is computed again, where
 // train.recompute is auto, which changes no bit; where that is not less, fewer sequences are computed at a time, which
 // adds gradients up in another order. Nothing: no choice takes less.

@@ -69,7 +69,9 @@ std::optional<MemoryRecord> smallest_note(const RunDirectory& run, std::int64_t 
       if (at->path().extension() != ".json") continue;  // being written when its process died
       const MemoryRecord note = parse_memory_record(read_text(at->path(), kMostBytes));
       if (note.token != token || note.ran_out <= ran_out) continue;
-      const auto size = [](const MemoryRecord& r) { return std::tuple(r.micro_batch, r.budget); };
+      const auto size = [](const MemoryRecord& r) {
+        return std::tuple(r.micro_batch, r.budget, r.validation_micro_batch ? r.validation_micro_batch : r.micro_batch);
+      };
       if (!smallest || size(note) < size(*smallest)) smallest = note;
     } catch (const std::exception& e) {
       log::warn(at->path().string(), " is not taken into account: ", e.what());
@@ -113,10 +115,24 @@ MemoryRecord MemoryRecord::smaller(const MemoryChoice& choice, const std::string
   return next;
 }
 
+MemoryRecord MemoryRecord::validating(std::int64_t sequences, const std::string& cause) const {
+  MemoryRecord next = *this;
+  next.validation_micro_batch = sequences;
+  next.why = cause;
+  ++next.ran_out;
+  return next;
+}
+
 std::string to_json(const MemoryRecord& r) {
-  const nlohmann::json json = {{"ran_out", r.ran_out}, {"token", r.token},   {"micro_batch", r.micro_batch},
-                               {"budget", r.budget},   {"peak", r.peak},     {"plan", r.plan},
-                               {"why", r.why},         {"for", r.chosen_for}};
+  const nlohmann::json json = {{"ran_out", r.ran_out},
+                               {"token", r.token},
+                               {"micro_batch", r.micro_batch},
+                               {"validation_micro_batch", r.validation_micro_batch},
+                               {"budget", r.budget},
+                               {"peak", r.peak},
+                               {"plan", r.plan},
+                               {"why", r.why},
+                               {"for", r.chosen_for}};
   return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
@@ -127,6 +143,7 @@ MemoryRecord parse_memory_record(const std::string& text) {
     r.ran_out = count_in(json, "ran_out");
     r.token = count_in(json, "token");
     r.micro_batch = count_in(json, "micro_batch");
+    if (json.contains("validation_micro_batch")) r.validation_micro_batch = count_in(json, "validation_micro_batch");
     r.budget = static_cast<std::uint64_t>(count_in(json, "budget"));
     r.peak = static_cast<std::uint64_t>(count_in(json, "peak"));
     json.at("plan").get_to(r.plan);

@@ -18,26 +18,28 @@
 
 namespace ring {
 
-// Memory ran out in a step, and the smaller choice is recorded: the same command goes on with that.
+// Memory ran out in a step or a validation, and the smaller choice is recorded: the same command goes on with that.
 struct MemoryRecorded : Error {
   using Error::Error;
 };
 
 struct MemoryRecord {
-  std::int64_t ran_out = 0;      // how often the choice became smaller
-  std::int64_t token = 0;        // of the writer; 0: not known
-  std::int64_t micro_batch = 1;  // sequences at a time, of each replica
-  std::uint64_t budget = 0;      // bytes that the step fits into, and
-  std::uint64_t peak = 0;        // that it is predicted to take
-  std::string plan;              // in words
-  std::string why;               // it became smaller; empty: it did not
+  std::int64_t ran_out = 0;                 // how often the choice became smaller
+  std::int64_t token = 0;                   // of the writer; 0: not known
+  std::int64_t micro_batch = 1;             // sequences at a time, of each replica
+  std::int64_t validation_micro_batch = 0;  // in validations; 0: as many
+  std::uint64_t budget = 0;                 // bytes that the step fits into, and
+  std::uint64_t peak = 0;                   // that it is predicted to take
+  std::string plan;                         // in words
+  std::string why;                          // it became smaller; empty: it did not
   // What it was chosen for: settings as they were given, processes, memory of the device.
   std::map<std::string, std::string> chosen_for;
 
   // What was chosen. A budget that the run went down to stays, though less may be free today.
   void take(const MemoryChoice&);
-  // After memory ran out.
+  // After memory ran out in a step, or in a validation.
   MemoryRecord smaller(const MemoryChoice&, const std::string& why) const;
+  MemoryRecord validating(std::int64_t sequences, const std::string& why) const;
 };
 
 std::string to_json(const MemoryRecord&);

@@ -106,6 +106,7 @@ void RunLog::memory(const MemoryRecord& m) {
   metrics_->record("memory", trainer_.steps_done(),
                    {{"ran_out", m.ran_out},
                     {"micro_batch", m.micro_batch},
+                    {"validation_micro_batch", m.validation_micro_batch ? m.validation_micro_batch : m.micro_batch},
                     {"budget", static_cast<std::int64_t>(m.budget)},
                     {"peak", static_cast<std::int64_t>(m.peak)},
                     {"plan", m.plan},

@@ -81,7 +81,8 @@ class Loop {
  private:
   TrainEnd take_steps();
   void launch();
-  void record_memory();
+  void record_memory(const MemoryRecord& smaller);
+  [[noreturn]] void start_again(const MemoryRecord&) const;
   std::string metadata() const { return checkpoint_metadata(start_.config, start_.memory, ctx_.tuning.get()); }
   bool leader() const { return mesh_.rank() == 0; }
   SaverParts saver_parts();
@@ -97,7 +98,9 @@ class Loop {
   void cure();
   void leave_out();
   void report(const StepReport&);
+  void open_validation();
   void validate();
+  void validate_with_fewer(const OutOfMemory&);
   void save();
   void keep();
   void save_last();
@@ -120,6 +123,7 @@ class Loop {
   std::optional<Pace> pace_;   // of several ranks
   StepWatcher* watcher_ = nullptr;
   StepReport last_;
+  std::string recorded_;                   // how memory ran out in steps of this process, as far as it is recorded
   std::int64_t validated_step_ = -1;       // the latest
   std::vector<std::int64_t> passed_over_;  // steps of damaged checkpoints
   SaveClock clock_{config_.checkpoint, seconds_now()};
@@ -191,9 +195,7 @@ void Loop::load_initial_weights() {
 
 // Now that nothing can be refused any more.
 void Loop::begin(const TrainOptions& options) {
-  if (has_validation(start_.corpora))
-    validation_.emplace(start_.corpora, loader_options(config_, mesh_),
-                        config_.data.validation_batches * config_.train.batch_size);
+  if (has_validation(start_.corpora)) open_validation();
   if (!leader()) return;
   if (options.fresh) remove_all_checkpoints(dir_.checkpoints());
   dir_.create(start_.config, *start_.corpora.stores.front()->tokenizer(), start_.replaced);
@@ -206,6 +208,12 @@ void Loop::begin(const TrainOptions& options) {
   log_.emplace(start_, trainer_, mesh_.world());
   if (start_.memory.ran_out) log_->memory(start_.memory);
   count_restart(options.restarts);
+}
+
+void Loop::open_validation() {
+  LoaderOptions options = loader_options(config_, mesh_);
+  if (start_.memory.validation_micro_batch) options.rows = std::min(options.rows, start_.memory.validation_micro_batch);
+  validation_.emplace(start_.corpora, options, config_.data.validation_batches * config_.train.batch_size);
 }
 
 void Loop::count_restart(int restarts) {
@@ -228,9 +236,34 @@ void Loop::validate() {
   if (!validation_ || validated_step_ == trainer_.steps_done()) return;
   validated_step_ = trainer_.steps_done();
   enter(RunPhase::validate);
-  const Evaluation e =
-      evaluate(trainer_.model(), ctx_, *validation_, mesh_.host(), &trainer_.cp_batches(), &mesh_.axis("tp"));
-  if (log_) log_->validated(e, validation_->bytes_per_token());
+  std::optional<Evaluation> e;
+  while (!e) try {
+      e = evaluate(trainer_.model(), ctx_, *validation_, mesh_.host(), &trainer_.cp_batches(), &mesh_.axis("tp"));
+    } catch (const OutOfMemory& problem) {
+      validate_with_fewer(problem);
+    }
+  if (log_) log_->validated(*e, validation_->bytes_per_token());
+}
+
+// Between steps their memory is free, so that less of it would not help: fewer sequences at a time do.
+void Loop::validate_with_fewer(const OutOfMemory& e) {
+  const std::int64_t rows = validation_->options().rows;
+  const std::optional<std::int64_t> fewer = fewer_sequences(config_, mesh_.world(), rows);
+  if (!fewer)
+    throw OutOfMemory(e.facts,
+                      "A validation computes as few sequences at a time as it can: lower model.context, set "
+                      "train.mlp_chunk or a smaller train.loss_chunk_bytes, or share the model or its sequences among "
+                      "more processes (parallel)");
+  const std::string where = trainer_.arena().failed_in();
+  const std::string why =
+      str(mesh_.world() > 1 ? str("rank ", mesh_.rank(), " ") : "", "ran out of memory in ",
+          where.empty() ? "" : where + " in ", "the validation after step ", trainer_.steps_done(), " (", e.facts,
+          "); from now on validations compute ", counted(*fewer, "sequence"), " at a time instead of ", rows);
+  const MemoryRecord next = start_.memory.validating(*fewer, why);
+  if (mesh_.world() > 1) start_again(next);
+  log::warn(why);
+  record_memory(next);
+  open_validation();
 }
 
 // What the state is now. The file system may take its time while steps go on.
@@ -353,29 +386,35 @@ void Loop::leave_out() {
   if (log_) log_->bad_step(trainer_.guard().bad_steps().back());
 }
 
-// Memory ran out in the step that was just launched, or in one that was computed again.
-void Loop::record_memory() {
-  start_.memory = start_.memory.smaller(trainer_.memory(), trainer_.memory_ran_out());
+void Loop::record_memory(const MemoryRecord& smaller) {
+  start_.memory = smaller;
   if (!leader()) return;
   start_.token->check();
   write_memory(dir_, start_.memory);
   log_->memory(start_.memory);
 }
 
+// Memory may have run out in this step, or in one that was computed again before.
 void Loop::launch() {
   trainer_.launch();
-  if (trainer_.memory_ran_out() != start_.memory.why && !trainer_.memory_ran_out().empty()) record_memory();
+  if (trainer_.memory_ran_out() == recorded_) return;
+  recorded_ = trainer_.memory_ran_out();
+  record_memory(start_.memory.smaller(trainer_.memory(), recorded_));
 }
 
 // Where several ranks have to start again, this one leaves word with what.
-TrainEnd Loop::run() try { return take_steps(); } catch (const RanOutOfMemory& e) {
+void Loop::start_again(const MemoryRecord& next) const {
   try {
-    note_memory(dir_, mesh_.rank(), start_.memory.smaller(e.next, e.what()));
+    note_memory(dir_, mesh_.rank(), next);
   } catch (const std::exception& problem) {
-    fail(e.what(), ", but that cannot be recorded: ", problem.what());
+    fail(next.why, ", but that cannot be recorded: ", problem.what());
   }
   const bool launched = parse_environment(current_environment()).source == "ringmaster";
-  throw MemoryRecorded(str(e.what(), launched ? "" : ". That is recorded: run the same command again"));
+  throw MemoryRecorded(str(next.why, launched ? "" : ". That is recorded: run the same command again"));
+}
+
+TrainEnd Loop::run() try { return take_steps(); } catch (const RanOutOfMemory& e) {
+  start_again(start_.memory.smaller(e.next, e.what()));
 }
 
 TrainEnd Loop::take_steps() {

@@ -249,7 +249,7 @@ struct Refusing {
   explicit Refusing(std::int64_t nth) {
     allocations = 0;
     refused = nth;
-    refuse_allocation = [] { return ++allocations == refused; };
+    refuse_allocation = [](bool within_step) { return within_step && ++allocations == refused; };
   }
   ~Refusing() { refuse_allocation = nullptr; }
 };
@@ -322,7 +322,7 @@ TEST(OutOfMemorySteps, TakeFewerSequencesAtATimeWhereNothingElseIsSmaller) {
 TEST(OutOfMemorySteps, EndTheRunWhereNothingSmallerIsLeft) {
   const Config config = config_of({"train.recompute=auto", "train.micro_batch=4"});
   allocations = 0;
-  refuse_allocation = [] { return ++allocations > 300 && allocations % 40 == 0; };  // no step gets through
+  refuse_allocation = [](bool) { return ++allocations > 300 && allocations % 40 == 0; };  // no step gets through
   StepBenchmark bench(config);
   std::size_t peak = bench.trainer().memory().fit.peak;
   try {

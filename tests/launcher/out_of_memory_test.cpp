@@ -143,5 +143,18 @@ TEST_F(DistOutOfMemory, AnyAllocation) {
   }
 }
 
+TEST_F(DistOutOfMemory, AValidationStartsAgainWithFewerSequences) {
+  ASSERT_EQ(with("", "calm"), 0) << log();
+  ASSERT_EQ(with("7:memory@rank=1,step=4,phase=validate,nth=5", "r"), 0) << log();
+  EXPECT_TRUE(says("launch: rank 1 ran out of memory in ")) << log();
+  EXPECT_TRUE(says(" in the validation after step 4 (out of memory: ")) << log();
+  EXPECT_TRUE(says("starting all workers again (restart 1 of this job)")) << log();
+  EXPECT_EQ(recorded("r").at("ran_out"), 1);
+  EXPECT_EQ(recorded("r").at("validation_micro_batch"), 1);
+  EXPECT_EQ(recorded("r").at("micro_batch"), 2);
+  expect_close("r", "calm");
+  EXPECT_TRUE(shard("r") == shard("calm"));
+}
+
 }  // namespace
 }  // namespace ring

@@ -88,6 +88,9 @@ TEST_F(MemoryRecords, TheSmallestNoteOfTheNewestWriterCounts) {
   fewer.micro_batch = 2;
   note_memory(run(), 4, fewer);
   EXPECT_EQ(budget(), 900u);  // with fewer sequences at a time
+  fewer.validation_micro_batch = 1;
+  note_memory(run(), 7, fewer);
+  EXPECT_EQ(recall_memory(run(), "")->validation_micro_batch, 1);
   put("out_of_memory/rank-5.json", to_json(record(2, own, 10)).substr(0, 40));
   put("out_of_memory/rank-6.json.tmp", to_json(record(2, own, 10)));
   EXPECT_EQ(budget(), 900u);
@@ -162,6 +165,31 @@ TEST_F(OutOfMemoryRuns, FewerSequencesAtATimeHoldForAResume) {
   const Finished resumed = ring({"train", path("r")});
   ASSERT_EQ(resumed.code, 0) << resumed.output;
   EXPECT_TRUE(says(resumed, "1 sequence at a time")) << resumed.output;
+}
+
+// The steps' own memory is free between them, so that fewer sequences are all that helps; they change no weight.
+TEST_F(OutOfMemoryRuns, AValidationGoesOnWithFewerSequences) {
+  ASSERT_EQ(go("calm", {"train.eval_interval=5"}).code, 0);
+  const Finished f = go("r", {"train.eval_interval=5", "--inject", "7:memory@step=5,phase=validate,nth=7"});
+  ASSERT_EQ(f.code, 0) << f.output;
+  EXPECT_TRUE(says(f, " in the validation after step 5 (out of memory: ")) << f.output;
+  EXPECT_TRUE(says(f, "validations compute 1 sequence at a time instead of 2")) << f.output;
+  EXPECT_EQ(recorded("r").at("validation_micro_batch"), 1);
+  EXPECT_EQ(recorded("r").at("micro_batch"), 2);
+  EXPECT_EQ(recorded("r").at("ran_out"), 1);
+  EXPECT_EQ(losses("r"), losses("calm"));
+  const Finished again = go("r", {"train.eval_interval=5", "train.steps=16", "--allow-changes"});
+  ASSERT_EQ(again.code, 0) << again.output;
+  EXPECT_EQ(recorded("r").at("validation_micro_batch"), 1);
+  EXPECT_FALSE(says(again, "ran out of memory in")) << again.output;
+}
+
+TEST_F(OutOfMemoryRuns, AValidationOfOneSequenceThatDoesNotFitEndsTheRun) {
+  const Finished f =
+      go("r", {"train.eval_interval=5", "--inject", "7:memory@step=5,phase=validate,nth=7,times=2", "run.threads=1"});
+  EXPECT_EQ(f.code, 1) << f.output;
+  EXPECT_TRUE(says(f, "A validation computes as few sequences at a time as it can: lower model.context")) << f.output;
+  EXPECT_EQ(recorded("r").at("validation_micro_batch"), 1);
 }
 
 }  // namespace
