@@ -141,9 +141,10 @@ MemoryChoice Trainer::smaller_after(const OutOfMemory& e) {
   return *next;
 }
 
-// The step that was begun, from its inputs.
+// The step that was begun, from its inputs. Those before it end first: they use what changes here.
 void Trainer::compute_again(const MemoryChoice& next) {
   memory_ = next;
+  if (!flight_.empty()) flight_.back().done.synchronize();  // host waits: start of a smaller step
   step_.abandon();
   graph_.forget();
   step_.arena().forget();
@@ -166,11 +167,11 @@ void Trainer::launch_step() {
   Flight f;
   f.started = seconds_now();
   enter(RunPhase::data, steps_ + 1);
-  for (std::size_t i = 0; i < step_.micro_batches(); ++i) f.batches.push_back(step_.context().part(loader_.next()));
+  const std::vector<Batch> batches = next_batches();
   f.report.data_seconds = seconds_now() - f.started;
-  f.valid = std::max(1.0, valid_tokens(f.batches));
+  f.valid = std::max(1.0, valid_tokens(batches));
   f.report.lr = learning_rate();
-  step_.load(f.batches);
+  step_.load(batches);
   if (!agreed_) rehearse();
   upload_state(f.report.lr, f.valid);
   const double queued = seconds_now();
@@ -217,7 +218,6 @@ void Trainer::undo(Flight& f) {
   cursor_ -= steps * config_.train.batch_size;
   tokens_ -= steps * f.report.tokens;
   f.report.step = steps_;
-  bad_batches_ = std::move(f.batches);
   loader_.seek(static_cast<std::uint64_t>(cursor_));
   fill_zero(step_.state(), ctx_.stream);  // not halted any more
 }
@@ -228,8 +228,18 @@ void Trainer::skip_to(std::int64_t end) {
   loader_.seek(static_cast<std::uint64_t>(cursor_));
 }
 
+// Of the step that comes next. The loader has them still, as many at a time as are computed now.
+std::vector<Batch> Trainer::next_batches() {
+  std::vector<Batch> batches;
+  for (std::size_t i = 0; i < step_.micro_batches(); ++i) batches.push_back(step_.context().part(loader_.next()));
+  return batches;
+}
+
 // All ranks look at the same kind of thing, since a forward pass may need what the others hold.
 std::string Trainer::diagnose() {
+  loader_.seek(static_cast<std::uint64_t>(cursor_));
+  const std::vector<Batch> batches = next_batches();
+  loader_.seek(static_cast<std::uint64_t>(cursor_));
   std::string found;
   const auto look = [&](const auto& in) {
     if (!found.empty()) return;
@@ -239,11 +249,11 @@ std::string Trainer::diagnose() {
   };
   step_.optimizer().settle(ctx_.stream);
   look([&] { return non_finite_weight(step_.data().shard(), ctx_); });
-  for (std::size_t m = 0; m < bad_batches_.size(); ++m)
+  for (std::size_t m = 0; m < batches.size(); ++m)
     look([&] {
-      return non_finite_activation(
-          step_.model(), step_.micro_run(m, nullptr), from_host(bad_batches_[m].inputs, ctx_.stream),
-          step_.context().sequences(bad_batches_[m], positions_of(bad_batches_[m], ctx_), ctx_));
+      return non_finite_activation(step_.model(), step_.micro_run(m, nullptr),
+                                   from_host(batches[m].inputs, ctx_.stream),
+                                   step_.context().sequences(batches[m], positions_of(batches[m], ctx_), ctx_));
     });
   look([&] { return non_finite_gradient(step_.data().shard(), ctx_); });
   if (found.empty()) found = "none: the loss itself overflowed";

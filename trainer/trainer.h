@@ -100,7 +100,6 @@ class Trainer {
     double valid = 1;              // tokens with a target, of all ranks
     double started = 0;            // on the trainer's clock
     double launch_seconds = 0;     // of the host, queueing the computation
-    std::vector<Batch> batches;    // as far as this rank computes them
     std::shared_ptr<void> result;  // a StepState in host memory, there after `done`
     Event done;
   };
@@ -109,6 +108,7 @@ class Trainer {
   void queue_step(bool watched);
   MemoryChoice smaller_after(const OutOfMemory&);
   void compute_again(const MemoryChoice&);
+  std::vector<Batch> next_batches();  // as far as this rank computes them
   double valid_tokens(const std::vector<Batch>&);
   double learning_rate();
   void upload_state(double lr, double valid);
@@ -124,7 +124,6 @@ class Trainer {
   const ExecContext& ctx_ = step_.exec();
   StepGraph graph_;
   std::deque<Flight> flight_;
-  std::vector<Batch> bad_batches_;              // of a step that was not accepted
   std::vector<std::shared_ptr<void>> results_;  // host memory for StepStates, in turn
   std::int64_t steps_ = 0, tokens_ = 0, cursor_ = 0;
   double seconds_ = 0, last_finish_ = 0;

@@ -25,6 +25,7 @@ class BadStepsOfATrainer : public testing::Test {
     c.model.heads = 2;
     c.train.batch_size = 4;
     c.train.steps = 100;
+    c.train.recompute = RecomputeChoice::none;
     c.train.on_bad_step = OnBadStep::skip;
     return c;
   }
@@ -36,7 +37,16 @@ class BadStepsOfATrainer : public testing::Test {
     return r;
   }
 
+  StepReport overflowing_step() {
+    const float good = std::exchange(weight(), 3e38f);
+    const StepReport r = bench_.trainer().step();
+    found_ = bench_.trainer().diagnose();
+    weight() = good;
+    return r;
+  }
+
   Config config_ = config();
+  std::string found_;
   StepBenchmark bench_{config_};
   std::unique_ptr<Mesh> mesh_ = mesh_of_one();
   RunDirectory dir_{"/nonexistent"};
@@ -68,6 +78,26 @@ TEST_F(BadStepsOfATrainer, SamplesAreLeftOutAndTheStepIsTakenWithTheNext) {
   EXPECT_EQ(bad.end_sample, 16);
   EXPECT_EQ(trainer.step().step, 4);
   EXPECT_EQ(trainer.next_sample(), 20);
+}
+
+// A step is looked at with as many sequences at a time as are computed now.
+TEST_F(BadStepsOfATrainer, AreDiagnosedAfterMemoryRanOut) {
+  Trainer& trainer = bench_.trainer();
+  const auto expect_found = [&] {
+    const std::string shape = str("f32[", trainer.plan().micro_batch * config_.model.context, ",32]");
+    EXPECT_NE(found_.find("samples 0 to 3; first tensor that is not finite: activation after blocks.0 (" + shape),
+              std::string::npos)
+        << found_;
+  };
+  EXPECT_FALSE(overflowing_step().accepted);
+  expect_found();
+  for (std::int64_t rows = trainer.plan().micro_batch; rows > 1; rows = trainer.plan().micro_batch) {
+    refuse_allocation = [](bool) { return refuse_allocation.exchange(nullptr) != nullptr; };
+    EXPECT_FALSE(overflowing_step().accepted);
+    ASSERT_LT(trainer.plan().micro_batch, rows);
+    expect_found();
+  }
+  EXPECT_TRUE(trainer.step().accepted);
 }
 
 }  // namespace
