@@ -1,6 +1,9 @@
 #include "comm/host.h"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <cstring>
 #include <string_view>
@@ -78,6 +81,19 @@ std::vector<std::string> gather_host(Communicator& comm, const std::string& valu
   std::vector<std::string> all = gather_bytes(comm, padded, site);
   for (std::size_t r = 0; r < all.size(); ++r) all[r].resize(sizes[r]);
   return all;
+}
+
+OnThisHost sum_on_this_host(Communicator& comm, std::uint64_t value, Site site) {
+  std::array<char, 256> name{};
+  ::gethostname(name.data(), name.size() - 1);
+  OnThisHost here;
+  for (const std::string& text : gather_host(comm, str(value, " ", name.data()), site)) {
+    const std::size_t space = text.find(' ');
+    if (text.substr(space + 1) != name.data()) continue;
+    here.sum += std::stoull(text.substr(0, space));
+    ++here.processes;
+  }
+  return here;
 }
 
 }  // namespace ring

@@ -2,6 +2,7 @@
 // Small host values between ranks, waited for at once: counts, flags, hashes. Every rank calls, in the same order.
 // Error: what another rank sent arrived damaged.
 
+#include <cstdint>
 #include <span>
 #include <string>
 #include <vector>
@@ -17,5 +18,12 @@ bool any_host(Communicator&, bool value, Site site = Site::current());
 
 std::vector<std::string> gather_host(Communicator&, const std::string& value,
                                      Site site = Site::current());  // every rank's, in rank order
+
+// Of the ranks that run on the same host as this one.
+struct OnThisHost {
+  int processes = 0;
+  std::uint64_t sum = 0;  // of their values
+};
+OnThisHost sum_on_this_host(Communicator&, std::uint64_t value, Site site = Site::current());
 
 }  // namespace ring

@@ -1,9 +1,6 @@
 #include "engine/activation_fit.h"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <array>
 
 #include "comm/host.h"
 #include "core/checked.h"
@@ -83,12 +80,6 @@ class Fitting {
 constexpr std::size_t kLibraries = std::size_t{3} << 29;
 constexpr double kOfHost = 0.9;
 
-std::size_t processes_here(Mesh& mesh) {
-  std::array<char, 256> name{};
-  ::gethostname(name.data(), name.size() - 1);
-  return static_cast<std::size_t>(std::ranges::count(gather_host(mesh.host(), name.data()), name.data()));
-}
-
 // This process's share of the memory, whole or as far as it is free.
 std::size_t device_share(const Config& c, Mesh& mesh, bool whole) {
   if (const auto gpu = device_memory({backend_of(c.run.device), mesh.device().index})) {
@@ -98,7 +89,7 @@ std::size_t device_share(const Config& c, Mesh& mesh, bool whole) {
   const std::vector<MemoryBound> bounds = memory_bounds();
   const MemoryBound& host = tightest(bounds);
   const double bytes = kOfHost * static_cast<double>(whole ? host.total : host.available);
-  return static_cast<std::size_t>(bytes) / processes_here(mesh);
+  return static_cast<std::size_t>(bytes) / static_cast<std::size_t>(sum_on_this_host(mesh.host(), 0).processes);
 }
 
 }  // namespace

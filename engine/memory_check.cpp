@@ -1,11 +1,7 @@
 #include "engine/memory_check.h"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <array>
 #include <limits>
-#include <sstream>
 
 #include "comm/host.h"
 #include "core/counted.h"
@@ -58,19 +54,8 @@ StateMemory memory_of(const Config& c, Mesh& mesh, std::int64_t zero) {
 // Processes on one host share its memory, and each GPU has its own.
 MemoryNeed gather_need(const StateMemory& own, Device device, Mesh& mesh) {
   if (device.backend != Backend::cpu) return {own, own.total(), 1};
-  std::array<char, 256> name{};
-  ::gethostname(name.data(), name.size() - 1);
-  MemoryNeed need{own, 0, 0};
-  for (const std::string& text : gather_host(mesh.host(), str(own.total(), " ", name.data()))) {
-    std::istringstream words(text);
-    std::uint64_t bytes = 0;
-    std::string host;
-    words >> bytes >> host;
-    if (host != name.data()) continue;
-    need.here += bytes;
-    ++need.processes;
-  }
-  return need;
+  const OnThisHost here = sum_on_this_host(mesh.host(), own.total());
+  return {own, here.sum, here.processes};
 }
 
 // What lies in the host's memory beside a GPU's: the copy for checkpoints, and states that were sent there.
@@ -216,7 +201,7 @@ namespace {
 
 // This process's share of the bytes that nobody uses, without what it will take for states and copies of them.
 std::uint64_t free_share(const Config& c, Mesh& mesh) {
-  const auto processes = static_cast<std::uint64_t>(gather_need({}, Device{}, mesh).processes);
+  const auto processes = static_cast<std::uint64_t>(sum_on_this_host(mesh.host(), 0).processes);
   std::uint64_t share = std::numeric_limits<std::uint64_t>::max();
   for (const MemoryBound& b : memory_bounds()) share = std::min(share, b.available / (b.of_process ? 1 : processes));
   const StateMemory all = with_copies(memory_of(c, mesh, c.parallel.zero), saving_of(c.checkpoint), nullptr);

@@ -221,6 +221,9 @@ TEST_F(DistMesh, HostValues) {
     all_reduce_host(c, v, Reduce::max);
     RING_CHECK(v[0] == 9007199254740988.0 && v[1] == 1.0 && v[2] == 0.0, "max");
     RING_CHECK(sum_host(c, c.rank() + 0.25) == 3.75, "sum");
+    const OnThisHost here = sum_on_this_host(c, static_cast<std::uint64_t>(c.rank()));
+    RING_CHECK(here.processes == c.size() && here.sum == static_cast<std::uint64_t>(c.size() * (c.size() - 1) / 2),
+               "host");
     RING_CHECK(any_host(c, c.rank() == 2) && !any_host(c, false), "any");
     const auto names = gather_host(c, std::string(static_cast<std::size_t>(c.rank()), 'x'));
     RING_CHECK(names == (std::vector<std::string>{"", "x", "xx"}), "gather of different lengths");
@@ -232,6 +235,8 @@ TEST(Host, OneRank) {
   const auto mesh = Mesh::join(WorkerEnvironment{}, {}, layout_of(1, 1, 1));
   EXPECT_EQ(sum_host(mesh->all(), 2.5), 2.5);
   EXPECT_EQ(gather_host(mesh->all(), "me"), std::vector<std::string>{"me"});
+  EXPECT_EQ(sum_on_this_host(mesh->all(), 7).processes, 1);
+  EXPECT_EQ(sum_on_this_host(mesh->all(), std::uint64_t{1} << 60).sum, std::uint64_t{1} << 60);
 }
 
 }  // namespace
