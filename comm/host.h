@@ -19,7 +19,7 @@ bool any_host(Communicator&, bool value, Site site = Site::current());
 std::vector<std::string> gather_host(Communicator&, const std::string& value,
                                      Site site = Site::current());  // every rank's, in rank order
 
-// Of the ranks that run on the same host as this one.
+// The ranks that run on the same host as this one.
 struct OnThisHost {
   int processes = 0;
   std::uint64_t sum = 0;  // of their values

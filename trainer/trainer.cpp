@@ -228,7 +228,7 @@ void Trainer::skip_to(std::int64_t end) {
   loader_.seek(static_cast<std::uint64_t>(cursor_));
 }
 
-// Of the step that comes next. The loader has them still, as many at a time as are computed now.
+// The next step has these. The loader has them still, as many at a time as are computed now.
 std::vector<Batch> Trainer::next_batches() {
   std::vector<Batch> batches;
   for (std::size_t i = 0; i < step_.micro_batches(); ++i) batches.push_back(step_.context().part(loader_.next()));

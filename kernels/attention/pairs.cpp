@@ -68,7 +68,7 @@ double pairs_of(const BlockRule& rule, std::int32_t size, const SegmentPair& p, 
   return pairs;
 }
 
-// Of all heads. Those of one rule keep the same blocks, unless it draws them for each.
+// Heads of one rule keep the same blocks, unless it draws them for each.
 double pairs_of_heads(const BlockPattern& blocks, const SegmentPair& p, std::int64_t kv_heads, bool causal) {
   std::map<std::int32_t, double> of_rule;
   double pairs = 0;
