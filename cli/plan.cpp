@@ -116,12 +116,17 @@ std::string ways_text(const ActivationPlan& plan) {
   for (const auto& [way, n] : ways)
     text += str(text.empty() ? "" : "+", ways.size() == 1 ? "" : str(n, ' '), name_of(way.recompute),
                 way.offload ? "/host" : "");
+  if (plan.segments > 0) text += str(", ", plan.segments, 'x', plan.segment_blocks, " again");
   return text;
 }
 
 // Block by block: what each keeps, what leaves for the host, and what it needs while it runs.
 void print_blocks(const PlannedStep& p) {
   print_format("\nIts blocks, in MiB of one micro-batch:\n\n");
+  if (const ActivationPlan& plan = p.activations.plan; plan.segments > 0)
+    print_format("(the first %lld run again in the backward, %lld at a time, from the input of the first of these)\n\n",
+                 static_cast<long long>(plan.segments * plan.segment_blocks),
+                 static_cast<long long>(plan.segment_blocks));
   print_format("%-12s %-12s %10s %10s %10s %10s\n", "blocks", "recompute", "on device", "on host", "forward",
                "backward");
   constexpr double kMiB = 1 << 20;

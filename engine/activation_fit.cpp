@@ -36,12 +36,12 @@ class Fitting {
   bool fits(const ActivationFit& fit) const { return fit.peak <= budget_; }
 
   // The fastest one. Its bytes are held against less than the budgets, by what gaps take.
-  std::optional<ActivationFit> solved() {
+  std::optional<ActivationFit> solved(bool segments) {
     ActivationBudget room{budget_, ways_.host_room()};
     for (int tries = 0; tries < 16; ++tries) {
-      const auto choice = solve_activations(ways_.options(), ways_.base(), room);
-      if (!choice) return {};
-      const ActivationFit fit = measured(*choice);
+      const auto solved = segments ? ways_.fastest_in_segments(room) : ways_.fastest(room);
+      if (!solved) return {};
+      const ActivationFit fit = measured(*solved);
       if (fits(fit)) return fit;
       room.device -= std::min(room.device, std::max(fit.peak - budget_, room.device / 512));
       if (stayed_) room.host -= std::min(room.host, std::max(stayed_, room.host / 64));
@@ -50,16 +50,15 @@ class Fitting {
   }
 
   // The one that takes least of the device; nothing where only running it tells.
-  std::optional<ActivationFit> smallest() {
-    const std::size_t least = least_budget(ways_.options(), ways_.base(), ways_.host_room());
-    const auto choice = solve_activations(ways_.options(), ways_.base(), {least, ways_.host_room()});
-    if (!choice) return {};
-    return measured(*choice);
+  std::optional<ActivationFit> smallest(bool segments) {
+    const auto solved = segments ? ways_.smallest_in_segments() : ways_.smallest();
+    if (!solved) return {};
+    return measured(*solved);
   }
 
  private:
-  ActivationFit measured(const ActivationChoice& choice) {
-    return measured(ways_.plan_of(choice), static_cast<double>(choice.nanoseconds) * 1e-9);
+  ActivationFit measured(const SolvedPlan& solved) const {
+    return measured(solved.plan, static_cast<double>(solved.nanoseconds) * 1e-9);
   }
   ActivationFit measured(const ActivationPlan& plan, double seconds) const {
     const DryStep step = ways_.dry(plan);
@@ -114,10 +113,13 @@ std::optional<ActivationFit> find_activation_fit(const Config& c, int world, std
     if (fit && fit->peak < smallest.peak) smallest = *fit;
   };
   if (fitting.ways() > 1) {
-    if (const auto plan = fitting.solved()) return plan;
+    if (const auto plan = fitting.solved(false)) return plan;
     consider(fitting.uniform(fitting.ways() - 1));
-    consider(fitting.smallest());
+    consider(fitting.smallest(false));
   }
+  if (fitting.fits(smallest)) return smallest;
+  if (const auto plan = fitting.solved(true)) return plan;
+  consider(fitting.smallest(true));  // takes a little less than the solver knows
   if (fitting.fits(smallest)) return smallest;
   if (smallest_of_all) *smallest_of_all = smallest;
   return {};

@@ -74,6 +74,9 @@ std::string plan_text(const ActivationPlan& plan) {
     for (const Recompute r : kRecomputes)
       if (const auto n = std::ranges::count(plan.blocks, BlockPlan{r, offload}))
         text += str(text.empty() ? "" : ", ", blocks_text(n, {r, offload}));
+  if (plan.segments > 0)
+    text += str("; of the inputs of the first ", plan.segments * plan.segment_blocks, " blocks one in ",
+                plan.segment_blocks, " is kept, and the others are computed again from it");
   return text;
 }
 
@@ -147,6 +150,64 @@ ActivationPlan ActivationWays::plan_of(const ActivationChoice& choice) {
       plan.blocks[static_cast<std::size_t>(part.block)] = ways_[static_cast<std::size_t>(choice.options[i])];
   plan.blocks.back().offload = false;  // the backward begins with them
   return plan;
+}
+
+std::optional<SolvedPlan> ActivationWays::fastest(ActivationBudget room) {
+  const auto choice = solve_activations(options(), base(), room);
+  if (!choice) return {};
+  return SolvedPlan{plan_of(*choice), choice->nanoseconds};
+}
+
+std::optional<SolvedPlan> ActivationWays::smallest() {
+  return fastest({least_budget(options(), base(), host_room()), host_room()});
+}
+
+std::size_t ActivationWays::first_block() {
+  std::size_t first = 0;
+  while (step(0).parts[first].part.kind != ScopeKind::block) ++first;
+  return first;
+}
+
+std::vector<Segments> ActivationWays::segments() const {
+  const TrainConfig& t = config_.train;
+  if (t.recompute != RecomputeChoice::automatic || t.activation_offload == Switch::on) return {};
+  return segments_of(static_cast<std::size_t>(config_.model.layers));
+}
+
+// The first ways leave everything on the device.
+PartOptions ActivationWays::in_segments(const Segments& s) {
+  return ring::in_segments(options(), s, first_block(), kRecomputes.size());
+}
+
+SolvedPlan ActivationWays::plan_of(const ActivationChoice& choice, const Segments& s) {
+  ActivationChoice blocks{.options = {}};
+  for (std::size_t i = 0; i < choice.options.size(); ++i) {
+    const bool segment = i >= first_block() && i < first_block() + s.count;
+    blocks.options.insert(blocks.options.end(), segment ? s.blocks : 1, choice.options[i]);
+  }
+  SolvedPlan solved{plan_of(blocks), choice.nanoseconds};
+  solved.plan.segments = narrow<std::int64_t>(s.count);
+  solved.plan.segment_blocks = narrow<std::int64_t>(s.blocks);
+  return solved;
+}
+
+std::optional<SolvedPlan> ActivationWays::fastest_in_segments(ActivationBudget room) {
+  std::optional<SolvedPlan> fastest;
+  for (const Segments& s : segments())
+    if (const auto choice = solve_activations(in_segments(s), base(), room))
+      if (!fastest || choice->nanoseconds < fastest->nanoseconds) fastest = plan_of(*choice, s);
+  return fastest;
+}
+
+std::optional<SolvedPlan> ActivationWays::smallest_in_segments() {
+  std::size_t least = kBoundless;
+  Segments smallest;
+  for (const Segments& s : segments())
+    if (const std::size_t needs = least_budget(in_segments(s), base(), host_room()); needs < least)
+      least = needs, smallest = s;
+  if (smallest.count == 0) return {};
+  const auto choice = solve_activations(in_segments(smallest), base(), {least, host_room()});
+  return plan_of(choice.value(), smallest);
 }
 
 }  // namespace ring

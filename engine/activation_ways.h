@@ -1,13 +1,20 @@
 #pragma once
 // What the blocks of a step may do with their activations, and what each of these ways takes, known without computing.
 
+#include <optional>
 #include <vector>
 
 #include "engine/dry_step.h"
+#include "parallel/plan/activation_segments.h"
 #include "parallel/plan/activation_solver.h"
 #include "parallel/plan/cost_model.h"
 
 namespace ring {
+
+struct SolvedPlan {
+  ActivationPlan plan;
+  std::int64_t nanoseconds = 0;
+};
 
 // A step with every block treated alike is run for each way: what a block takes does not depend on how the others are
 // treated.
@@ -23,15 +30,26 @@ class ActivationWays {
   // As it will run: what finds no room on the host stays.
   DryStep dry(const ActivationPlan&) const;
 
-  const PartOptions& options();
-  std::size_t base() { return step(0).parts.front().before; }  // in use before the first part
-  ActivationPlan plan_of(const ActivationChoice&);
+  // The fastest, and the one that takes least of the device.
+  std::optional<SolvedPlan> fastest(ActivationBudget);
+  std::optional<SolvedPlan> smallest();
+  // The fastest, or the one that takes least of the device, in which the first blocks lie in segments. Nothing: none
+  // fits, or the settings say what is computed again or moved.
+  std::optional<SolvedPlan> fastest_in_segments(ActivationBudget);
+  std::optional<SolvedPlan> smallest_in_segments();
   std::size_t host_room() const { return host_room_; }
 
  private:
   const DryStep& step(std::size_t way);
   DryStep run(const ActivationPlan&, std::size_t host_room) const;
+  const PartOptions& options();
+  std::size_t base() { return step(0).parts.front().before; }  // in use before the first part
+  ActivationPlan plan_of(const ActivationChoice&);
   std::vector<PartOption> block_options(std::size_t part);
+  std::size_t first_block();
+  std::vector<Segments> segments() const;
+  PartOptions in_segments(const Segments&);
+  SolvedPlan plan_of(const ActivationChoice&, const Segments&);
   PartOption option(std::size_t way, std::size_t part);
   double seconds(std::size_t way, const ScopeId& part, ScopePass) const;
 

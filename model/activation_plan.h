@@ -25,6 +25,9 @@ struct BlockPlan {
 
 struct ActivationPlan {
   std::vector<BlockPlan> blocks;
+  // The first blocks lie in so many segments of so many blocks, of which only the first one's input is kept: the
+  // backward runs their forward again, in which each does what its plan says.
+  std::int64_t segments = 0, segment_blocks = 0;
 
   // All blocks alike, but that the last one's stay on the device: the backward begins with them.
   static ActivationPlan uniform(std::int64_t layers, Recompute recompute, bool offload = false) {

@@ -125,7 +125,12 @@ std::vector<Param*> Decoder::vocab_tables() const {
 void Decoder::set_activations(const ActivationPlan& plan, SavedTensorHooks* host) {
   RING_CHECK(plan.blocks.size() == blocks_.size(), "a plan of activations for ", plan.blocks.size(),
              " blocks, the model has ", blocks_.size());
+  segment_blocks_ = static_cast<std::size_t>(plan.segment_blocks);
+  in_segments_ = static_cast<std::size_t>(plan.segments) * segment_blocks_;
+  RING_CHECK(in_segments_ < blocks_.size(), plan.segments, " segments of ", plan.segment_blocks,
+             " blocks, the model has ", blocks_.size(), ", of which the last is none");
   for (std::size_t i = 0; i < blocks_.size(); ++i) {
+    RING_CHECK(i >= in_segments_ || !plan.blocks[i].offload, "block ", i, " is to offload what is computed again");
     RING_CHECK(host || !plan.blocks[i].offload, "block ", i, " is to offload its activations to nobody");
     blocks_[i].plan = plan.blocks[i];
     blocks_[i].host = host;
@@ -171,13 +176,23 @@ void Decoder::check_run(const Run& run, const Tensor& ids) const {
   RING_CHECK(ids.dim(0) % slices == 0, ids.dim(0), " tokens of a micro-batch do not divide among ", slices, " slices");
 }
 
-Var Decoder::hidden(Run& run, const Tensor& ids, const Sequences& seqs) const {
-  check_run(run, ids);
-  Var x = embed(run, ids, seqs);
-  for (std::size_t i = 0; i < blocks_.size(); ++i) {
+Var Decoder::run_blocks(Run& run, Var x, const Sequences& seqs, std::size_t first, std::size_t end) const {
+  for (std::size_t i = first; i < end; ++i) {
     const ScopeGuard scope = run.enter(block_scope(static_cast<std::int64_t>(i)));
     x = blocks_[i](run, x, seqs);
     seen(run.ctx.scopes->current(), x);
+  }
+  return x;
+}
+
+Var Decoder::hidden(Run& run, const Tensor& ids, const Sequences& seqs) const {
+  check_run(run, ids);
+  Var x = embed(run, ids, seqs);
+  for (std::size_t first = 0, end = 0; first < blocks_.size(); first = end) {
+    const bool again = first < in_segments_;
+    end = again ? first + segment_blocks_ : blocks_.size();
+    const auto some = [this, &seqs, first, end](Run& r, const Var& in) { return run_blocks(r, in, seqs, first, end); };
+    x = again ? computed_again(run, x, some) : some(run, x);
   }
   return finish(run, x);
 }

@@ -57,8 +57,8 @@ class Decoder {
   // What allocate() does for other things than parameters.
   void allocate_constants(const ExecContext&);
 
-  // ids [N] i32 -> [N,C], after the final norm. A slice of the model runs with the others (Run::tp), all given the same
-  // N ids, and returns its rows [N/tp,C].
+  // ids [N] i32 -> [N,C], after the final norm. Run and Sequences live until the backward has run. A slice of the model
+  // runs with the others (Run::tp), all given the same N ids, and returns its rows [N/tp,C].
   Var hidden(Run&, const Tensor& ids, const Sequences&) const;
   Var hidden(Run&, const Tensor& ids, const Sequences&, KvCache&) const;  // the same through a cache, which it advances
   LossOutput loss(Run&, const Tensor& ids, const Sequences&, LossHead) const;  // head.vocab is filled in
@@ -85,6 +85,7 @@ class Decoder {
  private:
   void check_run(const Run&, const Tensor& ids) const;
   Var embed(Run&, const Tensor& ids, const Sequences&) const;
+  Var run_blocks(Run&, Var x, const Sequences&, std::size_t first, std::size_t end) const;
   Var finish(Run&, const Var& x) const;
   const Param& head() const { return head_ ? *head_ : *tokens_; }
   void seen(const ScopeId& part, const Var& v) const {
@@ -97,6 +98,7 @@ class Decoder {
   Param* tokens_;
   Param* positions_ = nullptr;
   std::deque<DecoderBlock> blocks_;
+  std::size_t segment_blocks_ = 0, in_segments_ = 0;  // of a segment, of all
   std::optional<Norm> final_norm_;
   Param* head_ = nullptr;  // null: tied to the token embedding
 };

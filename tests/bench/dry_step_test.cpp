@@ -336,5 +336,53 @@ TEST(OutOfMemorySteps, EndTheRunWhereNothingSmallerIsLeft) {
   EXPECT_LT(bench.trainer().memory().fit.peak, peak);
 }
 
+// Below what plans of single blocks take, segments run again: with the same bits, in what was predicted, and no plan of
+// equal segments takes much less.
+TEST(ActivationPlans, TakeSegmentsWhereBlocksDoNotFit) {
+  Config config = hosted(0);
+  const std::size_t blocks_alone = dry_step(config, 1, ActivationPlan::uniform(8, Recompute::full)).peak();
+  const std::vector<double> losses = losses_within(config).first;
+  ActivationFit smallest;
+  ASSERT_FALSE(find_activation_fit(config, 1, 2'000'000, rates_here(config), &smallest));
+  EXPECT_GT(smallest.plan.segments, 0);
+  ASSERT_LT(smallest.peak, blocks_alone);
+  double seconds = 1e9;
+  for (const std::size_t budget :
+       {smallest.peak, (smallest.peak + blocks_alone) / 2, blocks_alone - blocks_alone / 100}) {
+    const auto fit = find_activation_fit(config, 1, budget, rates_here(config));
+    ASSERT_TRUE(fit);
+    EXPECT_LE(fit->peak, budget);
+    EXPECT_LE(fit->seconds, seconds);
+    seconds = fit->seconds;
+    Config trained = config;
+    trained.train.memory_budget = 1.001 * static_cast<double>(budget);
+    const auto [same, peak] = losses_within(trained);
+    EXPECT_EQ(same, losses);
+    EXPECT_LE(peak, 1.002 * static_cast<double>(budget));
+  }
+  using enum Recompute;
+  for (const std::int64_t blocks : {2, 3, 4, 6})
+    for (const Recompute how : {none, attention, mlp, block, full}) {
+      ActivationPlan plan = ActivationPlan::uniform(8, how);
+      plan.segments = 7 / blocks;
+      plan.segment_blocks = blocks;
+      EXPECT_GE(static_cast<double>(dry_step(config, 1, plan).peak()), 0.98 * static_cast<double>(smallest.peak));
+    }
+}
+
+TEST(ActivationPlans, SegmentsTakeWhatTheDryStepSays) {
+  using enum Recompute;
+  for (const std::int64_t blocks : {2, 3}) {
+    StepBenchmark bench(hosted(0));
+    ActivationPlan plan{{{mlp}, {mlp}, {full}, {full}, {none}, {block}, {attention}, {none}}};
+    plan.segments = 4 / blocks;
+    plan.segment_blocks = blocks;
+    bench.trainer().model().set_activations(plan);
+    for (int i = 0; i < 4; ++i) ASSERT_TRUE(bench.trainer().step().accepted);
+    const double slab = static_cast<double>(bench.trainer().arena().plan().bytes);
+    EXPECT_NEAR(static_cast<double>(dry_step(bench.config(), 1, plan).plan.bytes), slab, 0.03 * slab) << blocks;
+  }
+}
+
 }  // namespace
 }  // namespace ring

@@ -273,6 +273,26 @@ TEST_P(Families, OffloadedActivationsGiveTheSameBits) {
   }
 }
 
+// The forward of blocks in a row runs again in the backward, whatever each of them then computes again.
+TEST_P(Families, SegmentsThatRunAgainGiveTheSameBits) {
+  using enum Recompute;
+  ModelConfig config = GetParam().config;
+  config.layers = 5;
+  for (const auto& [how, segment] : {std::pair{none, 2}, std::pair{block, 3}, std::pair{full, 4}}) {
+    Fixture kept(config), again(config);
+    for (Fixture* f : {&kept, &again}) f->model.set_mlp_chunk(segment == 3 ? 10 : 0);
+    ActivationPlan plan = ActivationPlan::uniform(config.layers, how);
+    kept.model.set_activations(plan);
+    plan.segments = 4 / segment;
+    plan.segment_blocks = segment;
+    again.model.set_activations(plan);
+    const Tensor ids = tokens(kept.ctx, 48, 37, 5), targets = tokens(kept.ctx, 48, 37, 6);
+    EXPECT_EQ(descend(again, ids, targets, 2), descend(kept, ids, targets, 2));
+    EXPECT_EQ(again.gradients(), kept.gradients());
+    EXPECT_LT(again.held, kept.held);
+  }
+}
+
 // What a block keeps is its input, attention's output and, where it is large enough, its log-sum-exp: each once.
 TEST(Decoder, ABlockThatRecomputesOffloadsWhatItKeeps) {
   Fixture f(tiny());

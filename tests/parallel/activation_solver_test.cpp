@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <random>
 
+#include "parallel/plan/activation_segments.h"
+
 namespace ring {
 namespace {
 
@@ -159,6 +161,82 @@ TEST(ActivationSolver, NothingToChooseIsAChoice) {
   EXPECT_TRUE(solve_activations({}, 5, {5, 0}));
   EXPECT_FALSE(solve_activations({}, 6, {5, 0}));
   EXPECT_EQ(least_budget({}, 6), 6u);
+}
+
+// By definition: whatever runs, there is what was kept before it; of a segment that is its last block's output, and
+// while the segment runs again, the gradient of that instead of itself, and what its blocks before this one keep.
+ActivationChoice judge_segments(const PartOptions& parts, Segments s, std::size_t first, const std::vector<int>& of) {
+  const std::size_t tail = first + s.count * s.blocks;
+  const auto option = [&](std::size_t p) { return parts[p][static_cast<std::size_t>(of[p])]; };
+  const auto output = [&](std::size_t p) { return std::ranges::min(parts[p], {}, &PartOption::kept).kept; };
+  ActivationChoice c{of, 5, 0, 0};
+  for (std::size_t p = 0; p < parts.size(); ++p) {
+    const bool again = p >= first && p < tail;
+    const std::size_t start = again ? first + (p - first) / s.blocks * s.blocks : p, end = start + s.blocks;
+    std::size_t in_use = 5;
+    for (std::size_t q = 0; q < start; ++q) {
+      const bool within = q >= first && q < tail;
+      if (!within) in_use += option(q).kept;
+      if (within && (q - first) % s.blocks == s.blocks - 1) in_use += output(q);
+    }
+    c.nanoseconds += option(p).nanoseconds;
+    if (again) {
+      in_use += output(end - 1);
+      c.peak = std::max(c.peak, in_use + std::ranges::min(parts[p], {}, &PartOption::forward_peak).forward_peak);
+      c.nanoseconds += parts[p].front().forward;
+      for (std::size_t q = start; q < p; ++q) in_use += option(q).kept;
+    }
+    c.peak = std::max(c.peak, in_use + option(p).peak());
+  }
+  return c;
+}
+
+// Parts of which some lie in segments: judged as defined, and the fastest choice that fits is the one found.
+TEST(ActivationSegments, ArePartsOfTheirOwn) {
+  std::mt19937 random(11);
+  const auto number = [&](std::size_t most) { return static_cast<std::size_t>(random()) % (most + 1); };
+  int solved = 0;
+  for (int instance = 0; instance < 10'000; ++instance) {
+    const std::size_t first = number(1), ways = 1 + number(1);
+    const Segments s{1 + number(1), 2 + number(1)};
+    const std::size_t blocks = s.count * s.blocks;
+    PartOptions parts(first + blocks + 1 + number(1));
+    for (auto& options : parts)
+      for (std::size_t o = 0; o < ways; ++o) {
+        const std::size_t kept = number(20);
+        options.push_back({.kept = kept,
+                           .forward_peak = kept + number(20),
+                           .backward_peak = number(40),
+                           .nanoseconds = static_cast<std::int64_t>(number(9)),
+                           .forward = static_cast<std::int64_t>(number(9))});
+      }
+    const PartOptions with = in_segments(parts, s, first, ways);
+    ASSERT_EQ(with.size(), parts.size() - blocks + s.count);
+    const ActivationBudget budget{20 + number(80), 0};
+    std::optional<std::int64_t> fastest;
+    for_all_choices(with, [&](const std::vector<int>& options) {
+      std::vector<int> of;
+      for (std::size_t i = 0; i < options.size(); ++i)
+        of.insert(of.end(), i >= first && i < first + s.count ? s.blocks : 1, options[i]);
+      const ActivationChoice defined = judge_segments(parts, s, first, of), found = judged(with, options, 5);
+      ASSERT_EQ(found.peak, defined.peak) << instance;
+      ASSERT_EQ(found.nanoseconds, defined.nanoseconds) << instance;
+      if (defined.peak <= budget.device) fastest = std::min(fastest.value_or(1'000'000), defined.nanoseconds);
+    });
+    const auto choice = solve_activations(with, 5, budget);
+    ASSERT_EQ(choice.has_value(), fastest.has_value()) << instance;
+    if (!choice) continue;
+    EXPECT_EQ(choice->nanoseconds, *fastest) << instance;
+    ++solved;
+  }
+  EXPECT_GT(solved, 1000);
+}
+
+TEST(ActivationSegments, LeaveTheLastBlockOut) {
+  EXPECT_TRUE(segments_of(2).empty());
+  for (const std::size_t blocks : {3, 8, 13})
+    for (const Segments& s : segments_of(blocks)) EXPECT_LT(s.count * s.blocks, blocks);
+  EXPECT_EQ(segments_of(5).size(), 4u);  // 1 or 2 of 2, 1 of 3, 1 of 4
 }
 
 }  // namespace

@@ -1,6 +1,8 @@
 // Activations in host memory, in every layout: the same bits, and what has to leave does.
 #include <gtest/gtest.h>
 
+#include <regex>
+
 #include "comm/gloo/gloo.h"
 #include "tests/parallel/training.h"
 
@@ -75,6 +77,30 @@ TEST_P(DistOffload, AChosenPlanGivesTheSameBits) {
   }
   EXPECT_GT(trained, 1);
   EXPECT_GT(moved, 0);
+}
+
+// "..; it needs 1.25 MiB. Lower ..", rounded up.
+double needed_in(const std::string& errors) {
+  std::smatch found;
+  if (!std::regex_search(errors, found, std::regex("it needs ([0-9.]+) (MiB|bytes)"))) return 0;
+  return 1.01 * std::stod(found[1]) * (found[2] == "MiB" ? 1 << 20 : 1);
+}
+
+// Where not even the inputs of all blocks fit, they are computed again, too.
+TEST_P(DistOffload, SegmentsThatRunAgainGiveTheSameBits) {
+  const auto within = [&](const std::string& budget) {
+    return try_train({"model.layers=11", "model.context=256", "train.micro_batch=2", "train.memory_budget=" + budget});
+  };
+  const Training plain = within("1e9");
+  EXPECT_EQ(plain.segments, 0);
+  const double least = needed_in(within("1e5").errors);
+  ASSERT_GT(least, 1e5);
+  for (const double more : {1.0, 1.02}) {
+    const Training chosen = within(std::to_string(more * least));
+    EXPECT_EQ(chosen.errors, "");
+    EXPECT_GT(chosen.segments, 0);
+    EXPECT_TRUE(same_bits(plain, chosen)) << more << " with segments: " << chosen.segments;
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Layouts, DistOffload, testing::ValuesIn(layouts()),

@@ -166,6 +166,7 @@ class Rank {
     all.memory[static_cast<std::size_t>(mesh_->rank())] = trainer_.lasting_memory();
     if (const HostOffload* offload = trainer_.offload())
       all.offloaded[static_cast<std::size_t>(mesh_->rank())] = offload->bytes().moved;
+    all.segments = trainer_.memory().fit.plan.segments;
     if (mesh_->rank() == 0) all.checkpoint = saved;
     gather(g, state_);
   }

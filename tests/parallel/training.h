@@ -28,6 +28,7 @@ struct Training {
   std::map<std::string, std::vector<float>> tensors;  // whole, by state name ("model.blocks.0.attention.q.weight")
   std::vector<std::uint64_t> state_bytes;             // tensors of each rank's State
   std::vector<std::string> memory;                    // Trainer::lasting_memory of each rank
+  std::int64_t segments = 0;                          // of the plan of activations
   std::vector<std::uint64_t> offloaded;               // bytes of each rank's activations in the last micro-batch
   std::string checkpoint;                             // the path of what was saved
 };

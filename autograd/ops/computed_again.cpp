@@ -1,0 +1,33 @@
+#include "autograd/ops.h"
+
+namespace ring {
+namespace {
+
+// What `run` and f refer to lives through the step anyway.
+struct Again {
+  static constexpr bool kKeepsNoTensor = true;
+  Run* run;
+  BlocksFn f;
+
+  void operator()(Backward& back) const {
+    Tape tape(back.final_pass);
+    Run again = *run;
+    again.tape = &tape;
+    const Var x{back.take(0), back.needs_grad(0) ? std::make_shared<GradSlot>() : nullptr};
+    const SlotPtr y = f(again, x).slot;
+    tape.backward(y, back.grad(), back.ctx);
+    if (x.slot) back.accumulate(0, x.slot->grad);
+  }
+};
+
+}  // namespace
+
+Var computed_again(Run& run, const Var& x, const BlocksFn& f) {
+  if (!run.tape) return f(run, x);
+  Run unrecorded = run;
+  unrecorded.tape = nullptr;
+  const Tensor y = f(unrecorded, x).value;
+  return run.record("computed_again", y, {x.slot}, {run.save(x)}, Again{&run, f});
+}
+
+}  // namespace ring
