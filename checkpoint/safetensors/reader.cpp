@@ -1,0 +1,147 @@
+#include "checkpoint/safetensors/reader.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <utility>
+
+#include "checkpoint/files.h"
+#include "checkpoint/safetensors/float_type.h"
+#include "core/check.h"
+
+namespace ring {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+constexpr std::uint64_t kMostIndex = 64 << 20;  // bytes
+
+bool there(const fs::path& path) {
+  std::error_code error;
+  return fs::exists(path, error);
+}
+
+[[noreturn]] void fail_without_weights(const fs::path& folder) {
+  const bool pickled = there(folder / "pytorch_model.bin") || there(folder / "pytorch_model.bin.index.json");
+  fail(folder.string(), " holds neither ", kSafetensorsName, " nor ", kSafetensorsIndex,
+       pickled ? ", but weights as PyTorch pickles them, which run code when they are read. In Python, "
+                 "AutoModelForCausalLM.from_pretrained(FOLDER).save_pretrained(OTHER) writes them as safetensors"
+               : ": give the folder of a published model");
+}
+
+// Files are named by the index of a stranger: they lie beside it.
+bool plain_name(const std::string& name) {
+  return !name.empty() && name != "." && name != ".." && name.find_first_of(std::string_view("/\\\0", 3)) == name.npos;
+}
+
+// The file of each tensor, as an index says.
+std::map<std::string, std::string> weight_map(const fs::path& index) {
+  const std::string text = read_text(index, kMostIndex);
+  std::map<std::string, std::string> files;
+  try {
+    const json j = json::parse(text);
+    for (const auto& [tensor, file] : j.at("weight_map").items()) files[tensor] = file.get<std::string>();
+  } catch (const json::exception& e) {
+    fail(index.string(), ": weight_map: expected the file of each tensor: ", e.what());
+  }
+  for (const auto& [tensor, file] : files)
+    if (!plain_name(file))
+      fail(index.string(), ": weight_map: ", tensor, ": '", file, "' is not the name of a file beside it");
+  return files;
+}
+
+}  // namespace
+
+MappedFile::MappedFile(const fs::path& path) {
+  const std::uint64_t size = File(path, File::Mode::read).size();  // says what is wrong with it
+  if (size == 0) return;
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  void* at = fd < 0 ? MAP_FAILED : ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd, 0);
+  const int error = errno;
+  if (fd >= 0) ::close(fd);
+  if (at == MAP_FAILED) fail("cannot map ", path.string(), " into memory: ", std::strerror(error));
+  bytes_ = {static_cast<const std::byte*>(at), size};
+}
+
+MappedFile::~MappedFile() {
+  if (!bytes_.empty()) ::munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
+}
+
+Safetensors::OneFile::OneFile(const fs::path& p) : path(p), map(p) {
+  try {
+    header = parse_safetensors({reinterpret_cast<const char*>(map.bytes().data()), map.bytes().size()});
+  } catch (const Error& e) {
+    fail(path.string(), " ", e.what());
+  }
+}
+
+Safetensors::Safetensors(const fs::path& path) : path_(path) {
+  std::error_code error;
+  const fs::path file = fs::is_directory(path, error) ? path / kSafetensorsName : path;
+  const bool indexed = file != path && !there(file);
+  if (indexed && !there(path / kSafetensorsIndex)) fail_without_weights(path);
+  if (indexed)
+    add_indexed(path / kSafetensorsIndex);
+  else
+    add(file);
+}
+
+void Safetensors::add(const fs::path& path) {
+  const OneFile& file = *files_.emplace_back(std::make_unique<OneFile>(path));
+  for (const auto& [name, tensor] : file.header.tensors)
+    if (const auto [at, added] = places_.try_emplace(name, Place{&file, &tensor}); !added)
+      fail(path.string(), ": tensor '", name, "' is in ", at->second.file->path.string(), ", too");
+}
+
+void Safetensors::add_indexed(const fs::path& index) {
+  const std::map<std::string, std::string> files = weight_map(index);
+  std::set<std::string> names;
+  for (const auto& [tensor, file] : files) names.insert(file);
+  for (const std::string& name : names) add(index.parent_path() / name);
+  for (const auto& [tensor, file] : files)
+    if (!has(tensor) || file_of(tensor).filename() != file)
+      fail(index.string(), ": weight_map: tensor '", tensor, "' is not in ", file, ", where it should be");
+  for (const auto& [tensor, place] : places_)
+    if (!files.contains(tensor))
+      fail(index.string(), ": weight_map: tensor '", tensor, "' of ", place.file->path.string(), " is not listed");
+}
+
+std::vector<std::string> Safetensors::names() const {
+  std::vector<std::string> all;
+  for (const auto& [name, place] : places_) all.push_back(name);
+  return all;
+}
+
+const Safetensors::Place& Safetensors::place(const std::string& name) const {
+  const auto found = places_.find(name);
+  if (found == places_.end()) fail(path_.string(), ": there is no tensor '", name, "' in it");
+  return found->second;
+}
+
+const SafeTensor& Safetensors::tensor(const std::string& name) const { return *place(name).tensor; }
+
+fs::path Safetensors::file_of(const std::string& name) const { return place(name).file->path; }
+
+std::span<const std::byte> Safetensors::bytes(const std::string& name) const {
+  const auto& [file, t] = place(name);
+  return file->map.bytes().subspan(file->header.bytes + t->begin, t->end - t->begin);
+}
+
+std::vector<float> Safetensors::values(const std::string& name) const {
+  const SafeTensor& t = tensor(name);
+  const std::optional<FloatType> type = parse_float_type(t.type);
+  if (!type)
+    fail(file_of(name).string(), ": tensor '", name, "' is ", text_of(t), "; weights are read as F32, F16 or BF16");
+  const std::span<const std::byte> from = bytes(name);
+  std::vector<float> out(from.size() / size_of(*type));
+  widen(*type, from.data(), out.size(), out.data());
+  return out;
+}
+
+}  // namespace ring

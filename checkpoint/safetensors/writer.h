@@ -1,0 +1,32 @@
+#pragma once
+// Writing weights as safetensors: one file, or several and an index, with one tensor in memory at a time.
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "checkpoint/safetensors/float_type.h"
+
+namespace ring {
+
+struct OutputTensor {
+  std::string name;
+  std::vector<std::int64_t> shape;
+};
+
+struct SafetensorsOutput {
+  FloatType type = FloatType::f32;  // of every tensor
+  // A file is closed before it would have more bytes of tensors, so one that is larger has a file of its own.
+  std::uint64_t most_bytes = 5'000'000'000;
+};
+
+// Writes model.safetensors, or model-00001-of-00003.safetensors ... and model.safetensors.index.json, into a folder
+// that exists, and syncs them. values(i): tensor i as f32, row by row; called once for each, in their order. Returns
+// the names of the files. Error: a value is beyond what the type holds, or the disk is full.
+std::vector<std::string> write_safetensors(const std::filesystem::path& folder, const std::vector<OutputTensor>&,
+                                           const SafetensorsOutput&,
+                                           const std::function<std::vector<float>(std::size_t i)>& values);
+
+}  // namespace ring
