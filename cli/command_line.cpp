@@ -14,6 +14,8 @@ void add_commands(CLI::App& app) {
   add_eval_command(app);
   add_generate_command(app);
   add_checkpoint_commands(app);
+  add_export_command(app);
+  add_import_command(app);
   add_bench_commands(app);
   add_config_commands(app);
   add_attention_commands(app);

@@ -17,6 +17,8 @@ void add_eval_command(CLI::App& app);         // eval
 void add_generate_command(CLI::App& app);     // generate
 void add_bench_commands(CLI::App& app);       // bench step | ops | floor | attention | context | calibrate
 void add_checkpoint_commands(CLI::App& app);  // checkpoint inspect | verify | reshard | prune | diff
+void add_export_command(CLI::App& app);       // export
+void add_import_command(CLI::App& app);       // import
 void add_attention_commands(CLI::App& app);   // attention show
 void add_doctor_command(CLI::App& app);       // doctor
 void add_plan_command(CLI::App& app);         // plan

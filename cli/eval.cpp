@@ -24,6 +24,8 @@ struct Arguments {
 
 void run(const Arguments& a) {
   const Session session = open_session(a.run, a.threads, parse_device(a.device));
+  if (a.data.empty() && !session.origin.imported.empty())
+    fail("--data: ", a.run, " holds imported weights, which have no corpus of their own: give one");
   const Corpora corpora = a.data.empty() ? open_corpora(session.config.data) : open_corpus(a.data);
   check_tokenizer(corpora, session.tokenizer->hash(), "run " + a.run);
   if (a.data.empty()) check_data(session.origin, corpora, "Put the old ones back, or give --data");

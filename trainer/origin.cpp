@@ -20,6 +20,7 @@ namespace {
 constexpr const char* kTokenizer = "tokenizer ";
 constexpr const char* kBlocks = "file of blocks with hash ";
 constexpr const char* kSeparator = "; ";
+constexpr const char* kImported = "imported_from";
 
 // Threads and layouts change bits, not what is computed: other machines and numbers of processes have others.
 bool rounds_otherwise(const std::string& change) {
@@ -63,6 +64,13 @@ std::string checkpoint_metadata(const Config& config, const MemoryRecord& memory
   return json.dump();
 }
 
+std::string imported_metadata(const Config& config, const std::string& from) {
+  nlohmann::json json = nlohmann::json::parse(checkpoint_metadata(config, {}, nullptr));
+  json.erase("memory");
+  json[kImported] = from;
+  return json.dump();
+}
+
 std::size_t adopt_choices(Tuning& tuning, const std::string& metadata) {
   const std::string choices = text_of(nlohmann::json::parse(metadata), "choices");
   return choices.empty() ? 0 : tuning.adopt(choices);
@@ -79,6 +87,8 @@ std::string data_fingerprint(const Corpora& corpora, const ModelConfig& model) {
   return text + blocks_fingerprint(model);
 }
 
+std::string tokenizer_fingerprint(const Tokenizer& tokenizer) { return kTokenizer + tokenizer.hash(); }
+
 std::string Origin::tokenizer_hash() const {
   for (const std::string& part : parts_of(data))
     if (part.starts_with(kTokenizer)) return part.substr(std::string_view(kTokenizer).size());
@@ -93,6 +103,7 @@ Origin origin_of(const FoundCheckpoint& found) {
   if (text.empty()) fail(origin.checkpoint, ": holds no settings, so it is of no run of this program");
   load_config_text(origin.config, text, "settings in " + origin.checkpoint);
   origin.config_hash = std::to_string(hash_text(text));
+  origin.imported = text_of(metadata, kImported);
   if (metadata.contains("memory")) origin.memory = metadata["memory"].dump();
   if (const auto value = found.manifest.values.find(kFingerprintName); value != found.manifest.values.end())
     if (const auto* data = std::get_if<std::string>(&value->second)) origin.data = *data;

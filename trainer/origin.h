@@ -24,7 +24,12 @@ std::size_t adopt_choices(Tuning&, const std::string& metadata);
 // What a run reads beside its settings, as text: tokenizer, tokens, files of blocks. One that was made anew must not
 // slip under it.
 std::string data_fingerprint(const Corpora&, const ModelConfig&);
+// The same where only the tokenizer is known.
+std::string tokenizer_fingerprint(const Tokenizer&);
 inline constexpr const char* kFingerprintName = "data.fingerprint";  // of the state that holds it
+
+// As checkpoint_metadata(), of weights alone that were imported from there.
+std::string imported_metadata(const Config&, const std::string& from);
 
 struct Origin {
   std::string checkpoint;   // its path
@@ -32,6 +37,7 @@ struct Origin {
   std::string config_hash;  // of the settings' text
   std::string memory;       // see to_json(MemoryRecord); empty: it says nothing of it
   std::string data;         // the fingerprint; empty: it says nothing of it, and anything fits
+  std::string imported;     // the published weights that it was made from, and no training; empty: a run wrote it
   std::string tokenizer_hash() const;
 };
 // Error: the checkpoint holds no settings, or some that this program does not know.

@@ -5,7 +5,7 @@
 //   tokenizer.rmt    the corpus's tokenizer           checkpoints/     see docs/checkpoints.md
 //   metrics.jsonl    one JSON object per record       events.out.*     for TensorBoard
 //   lock             held while a process trains      profile.json     of the latest --profile
-//   failures.json    see checkpoint/failures.h
+//   failures.json    see checkpoint/failures.h    model.yaml       of imported weights: the section model alone
 
 #include <memory>
 #include <optional>
@@ -25,6 +25,8 @@ struct RunSettings {
   // untouched file.
   std::vector<std::string> replaced;
 };
+
+inline constexpr const char* kModelFile = "model.yaml";
 
 // config.yaml as a run writes it, with the hash that says so.
 std::string sealed_settings(const Config&);

@@ -59,6 +59,26 @@ FoundCheckpoint find_checkpoint(const std::string& path) {
   return *std::move(found);
 }
 
+namespace {
+
+std::string tokenizer_file_of(const std::optional<RunDirectory>& run, const Origin& origin) {
+  const std::string beside = origin.checkpoint + "/tokenizer.rmt";
+  std::error_code error;
+  if (std::filesystem::exists(beside, error)) return beside;
+  if (run && (origin.imported.empty() || !origin.tokenizer_hash().empty())) return run->tokenizer_file();
+  if (run)
+    fail(run->path(), ": no tokenizer came with the weights that were imported from ", origin.imported,
+         ". Import them again with --tokenizer FILE");
+  fail(origin.checkpoint, ": there is no run around this checkpoint, so its tokenizer (hash ", origin.tokenizer_hash(),
+       ") is not known. Copy the run's tokenizer.rmt into it");
+}
+
+}  // namespace
+
+std::shared_ptr<const Tokenizer> tokenizer_of(const Origin& origin) {
+  return load_tokenizer_of(origin, tokenizer_file_of(run_around(origin.checkpoint), origin));
+}
+
 void load_model_weights(Decoder& model, const std::string& checkpoint, const ExecContext& ctx) {
   State state;
   const OwnedShard all = own_everything(model.parameters());
@@ -98,16 +118,6 @@ Config session_config(const std::optional<RunDirectory>& run, const Origin& orig
   return config;
 }
 
-// Beside a checkpoint, where it was copied with its tokenizer alone, or in its run.
-std::string tokenizer_file_of(const std::optional<RunDirectory>& run, const Origin& origin) {
-  const std::string beside = origin.checkpoint + "/tokenizer.rmt";
-  std::error_code error;
-  if (std::filesystem::exists(beside, error)) return beside;
-  if (run) return run->tokenizer_file();
-  fail(origin.checkpoint, ": there is no run around this checkpoint, so its tokenizer (hash ", origin.tokenizer_hash(),
-       ") is not known. Copy the run's tokenizer.rmt into it");
-}
-
 void adopt_choices_of(const FoundCheckpoint& found, const ExecContext& ctx) {
   if (!ctx.tuning || adopt_choices(*ctx.tuning, found.manifest.metadata) == 0) return;
   log::warn("measured choices of run.tuning differed from those of the checkpoint ", found.path.string(),
@@ -119,7 +129,7 @@ Session session_of(const FoundCheckpoint& found, int threads, DeviceChoice devic
   const std::optional<RunDirectory> run = run_around(origin.checkpoint);
   const Config config = session_config(run, origin, threads, device);
   check_blocks(origin);
-  Session s{config, make_exec_context(config), load_tokenizer_of(origin, tokenizer_file_of(run, origin)), nullptr, {}};
+  Session s{config, make_exec_context(config), tokenizer_of(origin), nullptr, {}};
   adopt_choices_of(found, s.ctx);
   s.model = std::make_unique<Decoder>(config.model, vocab_padding(s.ctx.stream.device().backend));
   s.model->set_mlp_chunk(config.train.mlp_chunk);

@@ -24,6 +24,10 @@ inline constexpr const char* kWeightsPrefix = "model.";
 // it was read.
 FoundCheckpoint find_checkpoint(const std::string& run_or_checkpoint);
 
+// The tokenizer that a checkpoint was trained with: beside it, where it was copied with its tokenizer alone, or in its
+// run. Error: there is none, or another one.
+std::shared_ptr<const Tokenizer> tokenizer_of(const Origin&);
+
 // Fills the model's weights, and nothing else, from a checkpoint (see find_checkpoint). Error lists what does
 // not match.
 void load_model_weights(Decoder&, const std::string& checkpoint, const ExecContext&);

@@ -1,0 +1,93 @@
+#include <CLI/CLI.hpp>
+#include <iostream>
+#include <map>
+#include <memory>
+
+#include "cli/commands.h"
+#include "cli/number_option.h"
+#include "core/counted.h"
+#include "core/stop_signal.h"
+#include "trainer/hf/export.h"
+#include "trainer/hf/import.h"
+
+namespace ring {
+namespace {
+
+constexpr std::uint64_t kMostFile = std::uint64_t{1} << 50;
+
+struct ExportArguments {
+  std::string run, output, type, format = "hf";
+  std::uint64_t most_bytes = ExportOptions{}.most_bytes;
+};
+
+struct ImportArguments {
+  std::string folder, output, tokenizer;
+};
+
+std::string summary(Family family, std::size_t tensors, std::int64_t parameters) {
+  return str(architecture(family), ", ", counted(static_cast<std::int64_t>(tensors), "tensor"), ", ",
+             counted(parameters, "parameter"));
+}
+
+void print_notes(const std::vector<std::string>& notes) {
+  for (const std::string& note : notes) std::cout << note << "\n";
+}
+
+void export_weights(const ExportArguments& a) {
+  static const std::map<std::string, FloatType> types = {
+      {"bf16", FloatType::bf16}, {"f16", FloatType::f16}, {"f32", FloatType::f32}};
+  const StopSignal signal(/*announces=*/false);
+  ExportOptions options;
+  if (!a.type.empty()) options.type = types.at(a.type);
+  options.most_bytes = a.most_bytes;
+  options.stopped = [&] { return signal.requested(); };
+  const Exported e = export_to_hf(a.run, a.output, options);
+  std::cout << e.checkpoint << " -> " << e.folder << ": " << summary(e.family, e.tensors, e.parameters) << ", "
+            << safetensors_name(e.type) << "\n";
+  print_notes(e.notes);
+}
+
+void import_weights(const ImportArguments& a) {
+  const StopSignal signal(/*announces=*/false);
+  const Imported i = import_from_hf(a.folder, a.output, {a.tokenizer, [&] { return signal.requested(); }});
+  std::cout << a.folder << " -> " << i.run << ": " << summary(i.family, i.tensors, i.parameters) << "\n";
+  print_notes(i.notes);
+  std::cout << "To train from it, give a settings file `include: " << i.run
+            << "/model.yaml` and run.init_from: " << i.run << "\n";
+}
+
+}  // namespace
+
+void add_export_command(CLI::App& app) {
+  auto a = std::make_shared<ExportArguments>();
+  CLI::App* cmd = app.add_subcommand("export", "Write a trained model as Hugging Face's transformers reads it");
+  cmd->add_option("run", a->run, "Directory of a run, or one of its checkpoints")->required();
+  cmd->add_option("--output", a->output, "The folder to make; one that exists is not overwritten")
+      ->required()
+      ->type_name("FOLDER");
+  cmd->add_option("--format", a->format, "hf: safetensors and config.json")->check(CLI::IsMember({"hf"}));
+  cmd->add_option("--dtype", a->type, "bf16, f16 or f32; default: as the checkpoint has them, which keeps every bit")
+      ->check(CLI::IsMember({"bf16", "f16", "f32"}));
+  add_bytes(*cmd, "--max-file-bytes", a->most_bytes, "Divide larger weights into files of at most so much, such as 5GB",
+            1, kMostFile)
+      ->capture_default_str();
+  cmd->footer("Example: ringmaster export runs/books --output books-hf --dtype bf16");
+  cmd->callback([a] { export_weights(*a); });
+}
+
+void add_import_command(CLI::App& app) {
+  auto a = std::make_shared<ImportArguments>();
+  CLI::App* cmd = app.add_subcommand("import", "Make a run of published weights (Llama, Mistral, Qwen, SmolLM, GPT-2)");
+  cmd->add_option("folder", a->folder, "Folder with config.json and safetensors")->required();
+  cmd->add_option("--output", a->output, "Directory of the run to make; one that exists is not overwritten")
+      ->required()
+      ->type_name("RUN");
+  cmd->add_option(
+      "--tokenizer", a->tokenizer,
+      "Its tokenizer: bytes, a tokenizer file, a SentencePiece model or a corpus; default: tokenizer.rmt or "
+      "tokenizer.model of the folder");
+  cmd->footer("Example: ringmaster import SmolLM2-135M --output runs/smollm2");
+  cmd->callback([a] { import_weights(*a); });
+}
+
+}  // namespace ring

@@ -1,0 +1,295 @@
+// Weights out and in again: every family keeps every bit, from a checkpoint of any layout, and nothing half-written
+// stays.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+
+#include "checkpoint/files.h"
+#include "checkpoint/reshard.h"
+#include "checkpoint/safetensors/reader.h"
+#include "comm/mesh/mesh.h"
+#include "core/fields.h"
+#include "engine/devices.h"
+#include "tests/checkpoint/fixture.h"
+#include "tests/trainer/tiny.h"
+#include "trainer/hf/export.h"
+#include "trainer/hf/import.h"
+#include "trainer/session.h"
+
+namespace ring::test {
+namespace {
+
+struct Model {
+  std::string name;
+  Family family;
+  std::function<void(ModelConfig&)> change;
+};
+
+void make_gpt2(ModelConfig& m) {
+  m.norm = NormKind::layer;
+  m.positions = Positions::learned;
+  m.mlp = Mlp::gelu_tanh;
+  m.biases = Biases::all;
+  m.kv_heads = m.heads;
+  m.tied_embeddings = true;
+}
+
+void give_window(AttentionConfig& a) {
+  a.kind = "window";
+  a.window = 9;
+}
+
+const Model kModels[] = {
+    {"Llama", Family::llama, [](ModelConfig&) {}},
+    {"Llama3", Family::llama, [](ModelConfig& m) { m.rope = {500, RopeScaling::llama3, 8, 1, 4, 16}; }},
+    {"LlamaLinear", Family::llama,
+     [](ModelConfig& m) {
+       m.rope = {1e4, RopeScaling::linear, 2.5};
+     }},
+    {"LlamaBiases", Family::llama, [](ModelConfig& m) { m.biases = Biases::all; }},
+    {"SmolLm", Family::llama,
+     [](ModelConfig& m) {
+       m.tied_embeddings = true;
+       m.head_dim = 24;
+     }},
+    {"Mistral", Family::mistral, [](ModelConfig& m) { give_window(m.attention); }},
+    {"Qwen2", Family::qwen2,
+     [](ModelConfig& m) {
+       m.biases = Biases::qkv;
+       m.attention_layers = {{"1", {}}};
+       give_window(m.attention_layers[0].attention);
+     }},
+    {"Qwen3", Family::qwen3,
+     [](ModelConfig& m) {
+       m.qk_norm = true;
+       m.head_dim = 32;
+     }},
+    {"Gpt2", Family::gpt2, make_gpt2},
+    {"Gpt2Untied", Family::gpt2, [](ModelConfig& m) {
+       make_gpt2(m);
+       m.mlp = Mlp::gelu;
+       m.tied_embeddings = false;
+     }}};
+
+Config config_with(const Model& model) {
+  Config c = tiny_config();
+  model.change(c.model);
+  c.model = c.model.resolved();
+  c.model.init = InitScheme::normal;
+  c.data.path = "none";
+  return c;
+}
+
+// Every element another number, norms and biases too.
+void fill(const Tensor& t, std::uint64_t seed) {
+  for (std::int64_t i = 0; i < t.numel(); ++i)
+    t.data<float>()[i] = std::sin(static_cast<float>(i) * 0.37f + static_cast<float>(seed)) + 0.01f;
+}
+
+fs::path write_run(const Config& config, const fs::path& folder) {
+  const ExecContext ctx = make_exec_context(config);
+  Decoder model(config.model);
+  model.allocate(ctx, 3, {.trainable = false});
+  fill(model.parameters().values, 5);
+  State state;
+  const OwnedShard all = own_everything(model.parameters());
+  add_parameters(state, kWeightsPrefix, model.parameters(), all, all.values);
+  write_text(folder / "config.yaml", sealed_settings(config));
+  save_tokenizer(*bytes_tokenizer(), (folder / "tokenizer.rmt").string());
+  return write_checkpoint(folder / "checkpoints", 7, state.snapshot(ctx.stream),
+                          checkpoint_metadata(config, {}, nullptr));
+}
+
+Tensor weight(const fs::path& checkpoint, const Manifest& m, const std::string& name) {
+  const Shape& shape = m.tensors.at(name).global_shape;
+  return read_tensor(checkpoint, m, name, {shape.size() == 2 ? Shape{0, 0} : Shape{0}, shape});
+}
+
+// Names, shapes and bits.
+void expect_equal(const fs::path& a, const fs::path& b) {
+  const Manifest one = read_manifest(a), other = read_manifest(b);
+  ASSERT_EQ(one.tensors.size(), other.tensors.size());
+  for (const auto& [name, t] : one.tensors) {
+    ASSERT_TRUE(other.tensors.contains(name)) << name;
+    EXPECT_EQ(t.global_shape, other.tensors.at(name).global_shape) << name;
+    EXPECT_TRUE(same_bytes(weight(a, one, name), weight(b, other, name))) << name;
+  }
+}
+
+fs::path first_checkpoint(const fs::path& run) { return run / "checkpoints" / checkpoint_name(0); }
+
+class HfRoundTrip : public testing::TestWithParam<Model> {};
+
+TEST_P(HfRoundTrip, KeepsEveryBit) {
+  const TempFolder folder;
+  const Config config = config_with(GetParam());
+  const fs::path original = write_run(config, folder.path()), out = folder.path() / "hf", run = folder.path() / "run";
+  const Exported e =
+      export_to_hf(folder.path().string(), out.string(), {.type = {}, .most_bytes = 40'000, .stopped = {}});
+  EXPECT_EQ(e.family, GetParam().family);
+  EXPECT_EQ(e.type, FloatType::f32);
+  EXPECT_TRUE(fs::exists(out / kSafetensorsIndex));
+  const Imported i = import_from_hf(out.string(), run.string(), {});
+  EXPECT_EQ(i.parameters, e.parameters);
+  expect_equal(original, first_checkpoint(run));
+  Config read = RunDirectory(run.string()).config();
+  read.model.init = config.model.init;
+  EXPECT_EQ(to_yaml(read.model), to_yaml(config.model));
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, HfRoundTrip, testing::ValuesIn(kModels),
+                         [](const auto& test) { return test.param.name; });
+
+class Hf : public testing::Test {
+ protected:
+  Hf() : config_(config_with(kModels[0])), original_(write_run(config_, path("run"))) {}
+  fs::path path(const std::string& name) const {
+    const fs::path p = folder_.path() / name;
+    if (name == "run") fs::create_directories(p);
+    return p;
+  }
+  std::string export_error(const ExportOptions& options = {}) const {
+    return error_of([&] { export_to_hf(path("run").string(), path("out").string(), options); });
+  }
+  std::string import_error(const ImportOptions& options = {}) const {
+    return error_of([&] { import_from_hf(path("out").string(), path("new").string(), options); });
+  }
+  // Nothing beside what was there before, whatever it is called.
+  std::size_t entries() const {
+    return static_cast<std::size_t>(std::distance(fs::directory_iterator(folder_.path()), fs::directory_iterator()));
+  }
+
+  TempFolder folder_;
+  Config config_;
+  fs::path original_;
+};
+
+TEST_F(Hf, ExportsACheckpointOfAnyLayout) {
+  const fs::path three = reshard_checkpoint(original_, path("three"), 3);
+  export_to_hf(original_.string(), path("a").string(), {});
+  fs::copy(path("run") / "tokenizer.rmt", three / "tokenizer.rmt");
+  export_to_hf(three.string(), path("b").string(), {});
+  for (const char* name : {"model.safetensors", "config.json", "generation_config.json", "tokenizer.rmt"})
+    EXPECT_EQ(read_text(path("a") / name), read_text(path("b") / name)) << name;
+}
+
+TEST_F(Hf, RoundsToTheTypeAskedFor) {
+  for (const FloatType type : {FloatType::bf16, FloatType::f16}) {
+    const std::string out = path(str(safetensors_name(type))).string(), run = out + "-run";
+    export_to_hf(path("run").string(), out, {.type = type, .most_bytes = 1 << 30, .stopped = {}});
+    import_from_hf(out, run, {});
+    const Manifest before = read_manifest(original_), after = read_manifest(first_checkpoint(run));
+    for (const auto& [name, t] : after.tensors) {
+      EXPECT_EQ(t.dtype, type == FloatType::bf16 ? DType::bf16 : DType::f32) << name;
+      const Tensor a = weight(original_, before, name), b = weight(first_checkpoint(run), after, name);
+      std::vector<std::byte> rounded(static_cast<std::size_t>(a.numel()) * 2);
+      round_to(type, a.data<float>(), static_cast<std::size_t>(a.numel()), rounded.data());
+      std::vector<float> expected(static_cast<std::size_t>(a.numel())), found(expected.size());
+      widen(type, rounded.data(), expected.size(), expected.data());
+      widen(type == FloatType::bf16 ? FloatType::bf16 : FloatType::f32, b.raw(), found.size(), found.data());
+      EXPECT_EQ(found, expected) << name;
+    }
+  }
+}
+
+TEST_F(Hf, LeavesNothingBehindWhereItFails) {
+  EXPECT_TRUE(
+      contains(export_error({.type = {}, .most_bytes = 1, .stopped = [] { return true; }}), "stopped by a signal"));
+  EXPECT_EQ(entries(), 1u);
+  fs::create_directory(path("out"));
+  EXPECT_TRUE(contains(export_error(), "exists, and nothing is overwritten")) << export_error();
+  EXPECT_TRUE(fs::is_empty(path("out")));
+  fs::remove(path("out"));
+  export_to_hf(path("run").string(), path("out").string() + "/", {});
+  EXPECT_TRUE(contains(import_error({"", [] { return true; }}), "stopped by a signal"));
+  EXPECT_TRUE(contains(import_error({"/no/such", {}}), "/no/such"));
+  EXPECT_EQ(entries(), 2u);
+}
+
+// Writes the folder's safetensors again, with some of its values changed.
+void rewrite(const fs::path& folder, const std::function<void(std::string& header, std::string& data)>& change) {
+  const fs::path file = folder / kSafetensorsName;
+  const std::string whole = read_text(file);
+  const std::size_t begin = parse_safetensors(whole).bytes;
+  std::string header = whole.substr(8, begin - 8), data = whole.substr(begin);
+  change(header, data);
+  std::uint64_t length = header.size();
+  replace_text(file, std::string(reinterpret_cast<const char*>(&length), 8) + header + data);
+}
+
+void replace(std::string& text, const std::string& from, const std::string& to) {
+  text.replace(text.find(from), from.size(), to);
+}
+
+TEST_F(Hf, NamesTensorsThatDoNotFit) {
+  export_to_hf(path("run").string(), path("out").string(), {});
+  const std::string config = read_text(path("out") / "config.json");
+  std::string other = config;
+  replace(other, "\"intermediate_size\": 96", "\"intermediate_size\": 64");
+  replace_text(path("out") / "config.json", other);
+  EXPECT_TRUE(contains(import_error(), "model.layers.0.mlp.gate_proj.weight is F32[96,64], expected F32[64,64]"))
+      << import_error();
+  replace_text(path("out") / "config.json", config);
+  rewrite(path("out"), [](std::string& header, std::string&) { replace(header, "lm_head.weight", "lm_head.wxight"); });
+  EXPECT_TRUE(contains(import_error(), "lm_head.weight is missing")) << import_error();
+  rewrite(path("out"), [](std::string& header, std::string&) { replace(header, "lm_head.wxight", "lm_head.weight"); });
+  rewrite(path("out"), [](std::string& header, std::string& data) {
+    const std::string more =
+        str(",\"odd\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[", data.size(), ",", data.size() + 4, "]}}");
+    header = header.substr(0, header.rfind('}')) + more;
+    data += "1234";
+  });
+  EXPECT_TRUE(contains(import_error(), "tensors that config.json has no use for: odd")) << import_error();
+}
+
+TEST_F(Hf, RefusesValuesThatAreNotFinite) {
+  export_to_hf(path("run").string(), path("out").string(), {});
+  rewrite(path("out"), [](std::string&, std::string& data) { data.replace(4, 4, std::string("\0\0\xc0\x7f", 4)); });
+  EXPECT_TRUE(contains(import_error(), "tensor 'model.embed_tokens.weight' holds values that are not finite"))
+      << import_error();
+  EXPECT_FALSE(fs::exists(path("new")));
+}
+
+TEST_F(Hf, AHeadThatIsTiedMayBeThereTwice) {
+  export_to_hf(path("run").string(), path("out").string(), {});
+  std::string config = read_text(path("out") / "config.json");
+  replace(config, "\"tie_word_embeddings\": false", "\"tie_word_embeddings\": true");
+  replace_text(path("out") / "config.json", config);
+  EXPECT_TRUE(contains(import_error(), "lm_head.weight differs from model.embed_tokens.weight")) << import_error();
+  rewrite(path("out"), [](std::string&, std::string& data) {
+    const std::size_t table = 300 * 64 * 4;  // first and last of the file
+    data.replace(data.size() - table, table, data.substr(0, table));
+  });
+  EXPECT_EQ(import_error(), "");
+}
+
+TEST_F(Hf, OldPrefixesAndBuffersOfGpt2) {
+  Config config = config_with(kModels[8]);
+  const fs::path run = path("gpt2");
+  fs::create_directories(run);
+  const fs::path original = write_run(config, run);
+  export_to_hf(run.string(), path("out").string(), {});
+  rewrite(path("out"), [](std::string& header, std::string& data) {
+    while (header.find("transformer.") != std::string::npos) replace(header, "transformer.", "");
+    const std::string more = str(",\"h.0.attn.bias\":{\"dtype\":\"U8\",\"shape\":[1,1,2,2],\"data_offsets\":[",
+                                 data.size(), ",", data.size() + 4, "]}}");
+    header = header.substr(0, header.rfind('}')) + more;
+    data += "1234";
+  });
+  EXPECT_EQ(import_error(), "");
+  expect_equal(original, first_checkpoint(path("new")));
+}
+
+TEST_F(Hf, ATokenizerThatIsNotTheModels) {
+  export_to_hf(path("run").string(), path("out").string(), {});
+  std::string many;
+  for (int c = 0x100; c < 0x100 + 400; ++c)
+    many += {static_cast<char>(0xc0 | c >> 6), static_cast<char>(0x80 | (c & 63))};
+  save_tokenizer(*chars_tokenizer(many), path("many.rmt").string());
+  EXPECT_TRUE(contains(import_error({path("many.rmt").string(), {}}), "has 400 tokens, the model 300"))
+      << import_error();
+}
+
+}  // namespace
+}  // namespace ring::test

@@ -1,0 +1,227 @@
+#!/usr/bin/env python3
+"""Weights in and out against Hugging Face's transformers, in float32 on a CPU.
+
+against_transformers.py RINGMASTER LOGITS: the program, and the one built from logits.cpp.
+
+1. Tiny models that transformers makes, of each family and with what its config.json can say, are imported; our logits
+   must be theirs.
+2. They are exported again, and transformers must load every tensor with its bits and give the same logits.
+3. Runs that `ringmaster train` made are exported, and transformers must give our logits. Of a SentencePiece tokenizer,
+   it must give our tokens.
+
+Exits with 77, which CTest calls skipped, where torch, transformers or safetensors is missing.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import warnings
+
+try:
+    import numpy as np
+    import torch
+    import transformers
+    from transformers import (AutoModelForCausalLM, AutoTokenizer, GPT2Config, LlamaConfig, MistralConfig, Qwen2Config,
+                              Qwen3Config)
+    import safetensors  # noqa: F401
+except ImportError as e:
+    print("skipped:", e)
+    sys.exit(77)
+
+warnings.filterwarnings("ignore")
+transformers.logging.set_verbosity_error()
+transformers.utils.logging.disable_progress_bar()
+
+TOLERANCE = 1e-4  # of the largest logit
+TOKENS = 48
+
+SIZES = dict(vocab_size=131, hidden_size=64, intermediate_size=96, num_hidden_layers=3, num_attention_heads=4,
+             num_key_value_heads=2, max_position_embeddings=64)
+LLAMA3 = dict(rope_type="llama3", rope_theta=500.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+              original_max_position_embeddings=32)
+
+MODELS = {
+    "llama": LlamaConfig(**SIZES, rms_norm_eps=1e-5),
+    "llama-3": LlamaConfig(**SIZES, rope_parameters=LLAMA3, tie_word_embeddings=True),
+    "llama-linear": LlamaConfig(**SIZES, rope_parameters=dict(rope_type="linear", rope_theta=1e4, factor=4.0)),
+    "llama-biases": LlamaConfig(**SIZES, attention_bias=True, mlp_bias=True),
+    "llama-head-dim": LlamaConfig(**SIZES, head_dim=24),
+    "smollm2": LlamaConfig(**{**SIZES, "hidden_size": 72, "num_attention_heads": 9, "num_key_value_heads": 3},
+                           rope_parameters=dict(rope_type="default", rope_theta=1e5), tie_word_embeddings=True),
+    "mistral": MistralConfig(**SIZES, sliding_window=None),
+    "mistral-window": MistralConfig(**SIZES, sliding_window=7, head_dim=16),
+    "qwen2": Qwen2Config(**SIZES, tie_word_embeddings=True),
+    "qwen2-windows": Qwen2Config(**SIZES, use_sliding_window=True, sliding_window=9, max_window_layers=1),
+    "qwen3": Qwen3Config(**SIZES, head_dim=32),
+    "qwen3-windows": Qwen3Config(**SIZES, head_dim=16, use_sliding_window=True, sliding_window=5,
+                                 layer_types=["sliding_attention", "full_attention", "sliding_attention"]),
+    "gpt2": GPT2Config(vocab_size=131, n_embd=64, n_layer=3, n_head=4, n_positions=64),
+    "gpt2-untied": GPT2Config(vocab_size=131, n_embd=64, n_layer=2, n_head=4, n_positions=64, n_inner=80,
+                              activation_function="gelu", tie_word_embeddings=False, layer_norm_epsilon=1e-3),
+}
+
+TRAINED = {
+    "llama": ["model.mlp_width=96", "model.rope.theta=5000"],
+    "mistral": ["model.attention={kind: window, window: 6}", "model.tied_embeddings=false"],
+    "qwen2": ["model.biases=qkv"],
+    "qwen3": ["model.qk_norm=true", "model.head_dim=16"],
+    "gpt2": ["model.norm=layer", "model.positions=learned", "model.mlp=gelu_tanh", "model.biases=all",
+             "model.kv_heads=4", "model.dropout=0.1"],
+}
+TRAINED_BASE = ["model.context=64", "model.layers=2", "model.width=32", "model.heads=4", "model.kv_heads=2",
+                "train.batch_size=4", "train.steps=3", "optimizer.lr=0.01", "run.device=cpu", "run.threads=2"]
+
+
+class Bench:
+    """A folder, the two programs, and what was wrong."""
+
+    def __init__(self, binary, logits, folder):
+        self.binary, self.logits_binary, self.folder = os.path.abspath(binary), os.path.abspath(logits), folder
+        self.wrong = 0
+
+    def path(self, *names):
+        return os.path.join(self.folder, *names)
+
+    def ring(self, *arguments):
+        done = subprocess.run([self.binary, *arguments], cwd=self.folder, capture_output=True, text=True)
+        if done.returncode:
+            raise RuntimeError("ringmaster %s: %s%s" % (" ".join(arguments), done.stdout, done.stderr))
+        return done.stdout
+
+    def our_logits(self, run, ids):
+        ids.astype(np.int32).tofile(self.path("tokens"))
+        done = subprocess.run([self.logits_binary, run, self.path("tokens"), self.path("logits")], capture_output=True,
+                              text=True)
+        if done.returncode:
+            raise RuntimeError("logits of %s: %s" % (run, done.stderr))
+        return np.fromfile(self.path("logits"), np.float32).reshape(len(ids), -1)
+
+    def expect(self, what, value, allowed):
+        good = value <= allowed
+        self.wrong += not good
+        print("%-44s %.2e  %s" % (what, value, "ok" if good else "WRONG, at most %.0e" % allowed))
+
+
+def their_logits(model, ids):
+    with torch.no_grad():
+        return model(torch.tensor(ids.astype(np.int64))[None]).logits[0].float().numpy()
+
+
+def distance(ours, theirs):
+    if ours.shape != theirs.shape or not np.isfinite(ours).all():
+        return float("inf")
+    return float(np.abs(ours - theirs).max() / np.abs(theirs).max())
+
+
+def ids_below(vocabulary, seed):
+    return np.random.default_rng(seed).integers(0, vocabulary, TOKENS)
+
+
+def random_model(config, seed):
+    """Large weights, and norms and biases that are not ones and zeros: whatever is mixed up shows."""
+    torch.manual_seed(seed)
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="eager").eval()
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            vector = p.dim() == 1
+            noise = torch.randn_like(p) * (0.2 if vector else 0.15)
+            p.copy_(noise + 1 if vector and "bias" not in name else noise)
+    return model
+
+
+def load(folder):
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+
+
+def differing_tensors(a, b):
+    one, other = a.state_dict(), b.state_dict()
+    return len(one.keys() ^ other.keys()) + sum(not torch.equal(one[k], other[k]) for k in one.keys() & other.keys())
+
+
+def old_keys(folder):
+    """config.json as transformers 4 wrote it."""
+    file = os.path.join(folder, "config.json")
+    with open(file) as f:
+        config = json.load(f)
+    rope = config.pop("rope_parameters", None)
+    if rope:
+        config["rope_theta"] = rope.pop("rope_theta")
+        config["rope_scaling"] = {("type" if k == "rope_type" and rope[k] == "linear" else k): v
+                                  for k, v in rope.items()} if rope["rope_type"] != "default" else None
+    config["torch_dtype"] = config.pop("dtype", "float32")
+    with open(file, "w") as f:
+        json.dump(config, f)
+
+
+def check_model(bench, name, config, seed):
+    model, ids = random_model(config, seed), ids_below(config.vocab_size, seed)
+    theirs = their_logits(model, ids)
+    source = bench.path("hf", name)
+    model.save_pretrained(source, max_shard_size="60KB" if seed % 2 else "1GB")
+    bench.ring("import", source, "--output", bench.path("runs", name))
+    bench.expect(name + ": imported", distance(bench.our_logits(bench.path("runs", name), ids), theirs), TOLERANCE)
+    old_keys(source)
+    bench.ring("import", source, "--output", bench.path("runs", name + "-old"))
+    ours = bench.our_logits(bench.path("runs", name + "-old"), ids)
+    bench.expect(name + ": imported, transformers 4's keys", distance(ours, theirs), TOLERANCE)
+    bench.ring("export", bench.path("runs", name), "--output", bench.path("out", name), "--max-file-bytes", "100KB")
+    again = load(bench.path("out", name))
+    bench.expect(name + ": exported, tensors that differ", differing_tensors(model, again), 0)
+    bench.expect(name + ": exported, logits", distance(their_logits(again, ids), theirs), 1e-6)
+
+
+def check_trained(bench, name, settings, corpus, vocabulary):
+    run = bench.path("runs", "trained-" + name)
+    bench.ring("train", bench.path("train.yaml"), "run.directory=" + run, "data.path=" + corpus, *TRAINED_BASE, *settings)
+    folder = bench.path("out", "trained-" + name)
+    bench.ring("export", run, "--output", folder)
+    model, ids = load(folder), ids_below(vocabulary, 7)
+    bench.expect("trained %s: exported" % model.config.architectures[0],
+                 distance(bench.our_logits(run, ids), their_logits(model, ids)), TOLERANCE)
+    return folder
+
+
+def check_tokenizer(bench, folder, text):
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    ours = bench.ring("tokenizer", "encode", bench.path("bpe.rmt"), text).split()
+    theirs = [str(i) for i in tokenizer(text)["input_ids"]]
+    bench.expect("SentencePiece: tokens that differ", sum(a != b for a, b in zip(ours, theirs)) +
+                 abs(len(ours) - len(theirs)), 0)
+
+
+def write_corpora(bench):
+    with open(bench.path("text.txt"), "w") as f:
+        for i in range(800):
+            f.write("line %d of a text that repeats itself %d times, and more\n" % (i, i % 7))
+    with open(bench.path("train.yaml"), "w") as f:
+        f.write("model: {mlp: swiglu}\n")
+    bench.ring("tokenizer", "train", "--kind", "bpe", "--vocab-size", "300", "--input", bench.path("text.txt"),
+               "--output", bench.path("bpe.rmt"))
+    for name, tokenizer in (("bytes", "bytes"), ("bpe", bench.path("bpe.rmt"))):
+        bench.ring("data", "prepare", "--input", bench.path("text.txt"), "--tokenizer", tokenizer, "--output",
+                   bench.path(name + ".h5"), "--validation-fraction", "0.1")
+
+
+def main():
+    folder = tempfile.mkdtemp(prefix="ringmaster-transformers-")
+    bench = Bench(sys.argv[1], sys.argv[2], folder)
+    print("transformers %s, torch %s" % (transformers.__version__, torch.__version__))
+    try:
+        for seed, (name, config) in enumerate(MODELS.items()):
+            check_model(bench, name, config, seed)
+        write_corpora(bench)
+        for name, settings in TRAINED.items():
+            check_trained(bench, name, settings, bench.path("bytes.h5"), 257)
+        pieces = check_trained(bench, "sentencepiece", [], bench.path("bpe.h5"), 300)
+        check_tokenizer(bench, pieces, "a text that repeats itself, line 12")
+    finally:
+        shutil.rmtree(folder)
+    print("%d wrong" % bench.wrong)
+    return bench.wrong > 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

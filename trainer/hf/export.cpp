@@ -1,0 +1,125 @@
+#include "trainer/hf/export.h"
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "checkpoint/files.h"
+#include "checkpoint/new_folder.h"
+#include "checkpoint/safetensors/writer.h"
+#include "core/check.h"
+#include "trainer/hf/config.h"
+#include "trainer/hf/names.h"
+#include "trainer/session.h"
+
+namespace ring {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string state_name(const OurTensor& t) { return kWeightsPrefix + t.name; }
+
+// The checkpoint's own settings made these names: one that lacks them is damaged or of another program.
+void check_tensors(const FoundCheckpoint& found, const std::vector<PublishedTensor>& tensors) {
+  for (const PublishedTensor& t : tensors)
+    for (const OurTensor& part : t.parts) {
+      const auto saved = found.manifest.tensors.find(state_name(part));
+      if (saved == found.manifest.tensors.end() || saved->second.global_shape != part.shape)
+        fail(found.path.string(), ": its settings ask for a tensor ", state_name(part), " ", part.shape,
+             ", which it does not have");
+    }
+}
+
+FloatType float_type_of(DType type, const std::string& name) {
+  if (type != DType::f32 && type != DType::bf16) fail("tensor '", name, "' is ", type, ", expected f32 or bf16");
+  return type == DType::f32 ? FloatType::f32 : FloatType::bf16;
+}
+
+void append(const FoundCheckpoint& found, const OurTensor& part, std::vector<float>& all) {
+  const Shape start = part.shape.size() == 2 ? Shape{0, 0} : Shape{0};
+  const Tensor t = read_tensor(found.path, found.manifest, state_name(part), {start, part.shape});
+  const std::size_t before = all.size(), count = static_cast<std::size_t>(t.numel());
+  all.resize(before + count);
+  widen(float_type_of(t.dtype(), part.name), t.raw(), count, all.data() + before);
+}
+
+std::vector<float> values_of(const FoundCheckpoint& found, const PublishedTensor& t) {
+  std::vector<float> all;
+  for (const OurTensor& part : t.parts) append(found, part, all);
+  return to_published(t, std::move(all));
+}
+
+// Nothing: it is not known, and `note` says why.
+std::shared_ptr<const Tokenizer> known_tokenizer(const Origin& origin, std::vector<std::string>& notes) {
+  try {
+    return tokenizer_of(origin);
+  } catch (const Error& e) {
+    notes.push_back(str("No tokenizer is written: ", e.what()));
+    return nullptr;
+  }
+}
+
+std::string tokenizer_config(const Tokenizer& tokenizer, std::int64_t context) {
+  nlohmann::ordered_json j = {{"tokenizer_class", "LlamaTokenizer"}, {"model_max_length", context}};
+  // Ours adds nothing to a text, neither tokens nor the blank that Llama's puts before it.
+  for (const char* key : {"add_bos_token", "add_eos_token", "add_prefix_space", "legacy"}) j[key] = false;
+  j["clean_up_tokenization_spaces"] = false;
+  const auto end = tokenizer.end_of_text();
+  for (const char* key : {"bos_token", "eos_token"})
+    j[key] = end ? nlohmann::ordered_json(tokenizer.piece(*end)) : nlohmann::ordered_json();
+  return j.dump(2) + "\n";
+}
+
+void write_tokenizer(const fs::path& folder, const Tokenizer& tokenizer, std::int64_t context,
+                     std::vector<std::string>& notes) {
+  save_tokenizer(tokenizer, (folder / "tokenizer.rmt").string());
+  if (tokenizer.kind() != "sentencepiece") {
+    notes.push_back(str("transformers has no form of a ", tokenizer.kind(),
+                        " tokenizer: tokenizer.rmt is for ringmaster import alone"));
+    return;
+  }
+  save_tokenizer(tokenizer, (folder / "tokenizer.model").string());
+  write_text(folder / "tokenizer_config.json", tokenizer_config(tokenizer, context));
+}
+
+void write_weights(const FoundCheckpoint& found, const std::vector<PublishedTensor>& tensors, const fs::path& folder,
+                   const ExportOptions& options, FloatType type) {
+  std::vector<OutputTensor> outputs;
+  for (const PublishedTensor& t : tensors) outputs.push_back({t.name, t.shape()});
+  write_safetensors(folder, outputs, {type, options.most_bytes}, [&](std::size_t i) {
+    if (options.stopped && options.stopped()) fail("stopped by a signal: ", folder.string(), " is removed");
+    return values_of(found, tensors[i]);
+  });
+}
+
+Exported export_found(const FoundCheckpoint& found, const std::string& output, const ExportOptions& options) {
+  const Origin origin = origin_of(found);
+  const ModelConfig model = origin.config.model.resolved();
+  Exported e{.checkpoint = origin.checkpoint, .folder = output, .family = family_of(model)};
+  const std::vector<PublishedTensor> tensors = published_tensors(e.family, model);
+  check_tensors(found, tensors);
+  const OurTensor& first = tensors[0].parts[0];
+  e.type = options.type.value_or(float_type_of(found.manifest.tensors.at(state_name(first)).dtype, first.name));
+  NewFolder folder(output);
+  write_weights(found, tensors, folder.path(), options, e.type);
+  const auto tokenizer = known_tokenizer(origin, e.notes);
+  if (tokenizer) write_tokenizer(folder.path(), *tokenizer, model.context, e.notes);
+  const auto end = tokenizer ? tokenizer->end_of_text() : std::nullopt;
+  write_text(folder.path() / "config.json", hf_config(e.family, model, e.type, end));
+  write_text(folder.path() / "generation_config.json", hf_generation_config(end));
+  folder.commit();
+  e.folder = folder.final().string();
+  e.tensors = tensors.size();
+  for (const PublishedTensor& t : tensors) e.parameters += t.numel();
+  return e;
+}
+
+}  // namespace
+
+Exported export_to_hf(const std::string& run_or_checkpoint, const std::string& folder, const ExportOptions& options) {
+  Exported exported;
+  const auto find = [&] { return find_checkpoint(run_or_checkpoint); };
+  read_found(find, [&](const FoundCheckpoint& found) { exported = export_found(found, folder, options); });
+  return exported;
+}
+
+}  // namespace ring

@@ -1,0 +1,259 @@
+#include "trainer/hf/import.h"
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <map>
+#include <set>
+
+#include "checkpoint/files.h"
+#include "checkpoint/new_folder.h"
+#include "checkpoint/plan.h"
+#include "checkpoint/reader.h"
+#include "checkpoint/safetensors/reader.h"
+#include "checkpoint/shard.h"
+#include "checkpoint/writer.h"
+#include "core/check.h"
+#include "core/fields.h"
+#include "core/joined.h"
+#include "data/load_tokenizer.h"
+#include "trainer/hf/config.h"
+#include "trainer/hf/names.h"
+#include "trainer/session.h"
+
+namespace ring {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::uint64_t kMostConfig = 16 << 20, kShardBytes = 1 << 30;
+constexpr std::size_t kNamed = 8;  // of many tensors in a message
+
+std::string some_of(std::vector<std::string> names) {
+  const std::size_t more = names.size() - std::min(names.size(), kNamed);
+  names.resize(names.size() - more);
+  return joined(names, ", ") + (more ? str(" and ", more, " more") : "");
+}
+
+// Where one of ours lies in the published weights.
+struct Source {
+  PublishedTensor tensor;
+  std::string name;       // in the file: with or without a prefix
+  std::size_t first = 0;  // of the elements of `tensor`, our way round
+};
+
+// The published tensors of a model, found in its files and checked.
+class Weights {
+ public:
+  Weights(const fs::path& folder, const PublishedModel& published)
+      : files_(folder), folder_(folder), tied_(published.model.tied_embeddings) {
+    for (const PublishedTensor& t : published_tensors(published.family, published.model.resolved())) take(t);
+    if (!wrong_.empty()) fail(folder.string(), ": the tensors do not fit config.json: ", some_of(wrong_));
+    refuse_others();
+  }
+
+  std::map<std::string, std::pair<OurTensor, Source>> all;  // by our name
+  std::size_t tensors = 0;
+  std::int64_t parameters = 0;
+
+  DType stored_type(const Source& s) const {
+    return files_.tensor(s.name).type == safetensors_name(FloatType::bf16) ? DType::bf16 : DType::f32;
+  }
+
+  // [outputs, inputs], row by row.
+  std::vector<float> values(const OurTensor& ours, const Source& s) const {
+    std::vector<float> values = from_published(s.tensor, files_.values(s.name));
+    if (s.tensor.parts.size() > 1) {
+      const auto begin = values.begin() + static_cast<std::ptrdiff_t>(s.first);
+      values = std::vector<float>(begin, begin + static_cast<std::ptrdiff_t>(ours.shape.numel()));
+    }
+    if (!std::ranges::all_of(values, [](float v) { return std::isfinite(v); }))
+      fail(files_.file_of(s.name).string(), ": tensor '", s.name,
+           "' holds values that are not finite: the file is damaged, or the model was when it was written");
+    return values;
+  }
+
+ private:
+  // GPT2Model's own files lack the prefix that GPT2LMHeadModel gives its tensors.
+  std::string name_in_files(const std::string& name) const {
+    constexpr std::string_view kPrefix = "transformer.";
+    if (files_.has(name) || !name.starts_with(kPrefix)) return name;
+    const std::string bare = name.substr(kPrefix.size());
+    return files_.has(bare) ? bare : name;
+  }
+
+  void take(const PublishedTensor& t) {
+    const std::string name = name_in_files(t.name);
+    used_.insert(name);
+    if (!files_.has(name)) return wrong_.push_back(name + " is missing");
+    const SafeTensor& found = files_.tensor(name);
+    if (const SafeTensor wanted{found.type, t.shape(), 0, 0}; found.shape != wanted.shape)
+      return wrong_.push_back(str(name, " is ", text_of(found), ", expected ", text_of(wanted)));
+    std::size_t first = 0;
+    for (const OurTensor& part : t.parts) {
+      all[part.name] = {part, {t, name, first}};
+      first += static_cast<std::size_t>(part.shape.numel());
+    }
+    ++tensors;
+    parameters += t.numel();
+  }
+
+  // What older versions of transformers wrote beside the weights, and can be computed.
+  static bool is_known_buffer(const std::string& name) {
+    return name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias") || name.ends_with("rotary_emb.inv_freq");
+  }
+
+  void refuse_others() const {
+    std::vector<std::string> others;
+    for (const std::string& name : files_.names())
+      if (!used_.contains(name) && !is_known_buffer(name) && !is_tied_head(name)) others.push_back(name);
+    if (!others.empty()) fail(folder_.string(), ": tensors that config.json has no use for: ", some_of(others));
+  }
+
+  // Some files hold a head although it is the embedding.
+  bool is_tied_head(const std::string& name) const {
+    if (!tied_ || name != "lm_head.weight") return false;
+    const Source& embedding = all.at("embedding.tokens.weight").second;
+    if (!std::ranges::equal(files_.bytes(name), files_.bytes(embedding.name)))
+      fail(folder_.string(), ": tie_word_embeddings of config.json is true, but ", name, " differs from ",
+           embedding.name, ": set it to false if the head is meant to be another one");
+    return true;
+  }
+
+  Safetensors files_;
+  fs::path folder_;
+  bool tied_;
+  std::vector<std::string> wrong_;
+  std::set<std::string> used_;
+};
+
+// --- the checkpoint ---
+
+Manifest planned(const Weights& weights) {
+  Manifest plan;
+  std::uint64_t used = 0;
+  for (const auto& [name, from] : weights.all) {
+    const auto& [ours, source] = from;
+    const DType type = weights.stored_type(source);
+    const std::uint64_t bytes = static_cast<std::uint64_t>(ours.shape.numel()) * size_of(type);
+    if (used > 0 && used + bytes > kShardBytes) {
+      ++plan.world;
+      used = 0;
+    }
+    used += bytes;
+    const Region whole{ours.shape.size() == 2 ? Shape{0, 0} : Shape{0}, ours.shape};
+    plan.tensors[kWeightsPrefix + name] = {type, ours.shape, {{whole, shard_name(plan.world - 1), 0, bytes, ""}}};
+  }
+  return plan;
+}
+
+Tensor read_ours(const Weights& weights, const std::string& name) {
+  const auto& [ours, source] = weights.all.at(name);
+  const std::vector<float> values = weights.values(ours, source);
+  const Tensor t = Tensor::empty(ours.shape, weights.stored_type(source), Stream::cpu(1));
+  round_to(t.dtype() == DType::bf16 ? FloatType::bf16 : FloatType::f32, values.data(), values.size(), t.raw());
+  return t;
+}
+
+SavedFile write_part(const Weights& weights, const std::vector<PlannedSlice>& slices, const fs::path& file,
+                     const ImportOptions& options) {
+  State state;
+  for (const PlannedSlice& s : slices) {
+    if (options.stopped && options.stopped()) fail("stopped by a signal: ", file.parent_path().string(), " is removed");
+    state.add(s.name, read_ours(weights, s.name.substr(std::string_view(kWeightsPrefix).size())));
+  }
+  return write_shard(file, slices, state.live(Stream::cpu(1)));
+}
+
+void write_checkpoint_of(const Weights& weights, const fs::path& folder, const std::string& metadata,
+                         const Tokenizer* tokenizer, const ImportOptions& options) {
+  Manifest plan = planned(weights);
+  plan.metadata = metadata;
+  if (tokenizer) plan.values[kFingerprintName] = tokenizer_fingerprint(*tokenizer);
+  const fs::path final = folder / checkpoint_name(0), temporary = final.string() + ".tmp-0";
+  fs::create_directories(temporary);
+  for (int shard = 0; shard < plan.world; ++shard) {
+    const std::vector<PlannedSlice> slices = slices_of(plan, shard_name(shard));
+    plan.files.push_back(write_part(weights, slices, temporary / shard_name(shard), options));
+  }
+  commit_manifest(plan, temporary, final);
+  if (const auto problems = verify_checkpoint(final, /*from_disk=*/true); !problems.empty())
+    fail("what was written cannot be read back: ", problems.front());
+}
+
+// --- the run ---
+
+// Nothing: none came with the weights, or it cannot be read here.
+std::shared_ptr<const Tokenizer> tokenizer_in(const fs::path& folder, const ImportOptions& options,
+                                              std::vector<std::string>& notes) {
+  if (!options.tokenizer.empty()) return load_tokenizer(options.tokenizer);
+  std::error_code error;
+  for (const char* name : {"tokenizer.rmt", "tokenizer.model"}) try {
+      if (fs::exists(folder / name, error)) return load_tokenizer((folder / name).string());
+    } catch (const Error& e) {
+      notes.push_back(e.what());
+    }
+  notes.push_back(str("The run has no tokenizer: ", folder.string(),
+                      " holds none that is read here (tokenizer.rmt, SentencePiece's tokenizer.model). With "
+                      "--tokenizer FILE it gets one"));
+  return nullptr;
+}
+
+void check_vocabulary(const Tokenizer& tokenizer, const ModelConfig& model) {
+  if (tokenizer.vocab_size() > model.vocab_size)
+    fail("the tokenizer (", tokenizer.kind(), ") has ", tokenizer.vocab_size(), " tokens, the model ", model.vocab_size,
+         ": it is not the model's. Give the right one with --tokenizer");
+}
+
+struct ModelFile {
+  ModelConfig model;
+  void fields(Fields& f) { f("model", model, "the decoder"); }
+};
+
+// What such a configuration must say and imported weights do not know: where to train, and how long.
+Config config_of(const PublishedModel& published, const fs::path& run, const std::string& file) {
+  Config c;
+  c.run.name = run.filename().string();
+  c.run.directory = run.string();
+  c.model = published.model.resolved();
+  c.data.path = "none";
+  c.train.steps = 1;
+  Config checked;
+  load_config_text(checked, to_yaml(c), "what " + file + " asks for");
+  return checked;
+}
+
+PublishedModel model_in(const fs::path& folder, std::string& file) {
+  std::error_code error;
+  file = (folder / "config.json").string();
+  if (!fs::exists(file, error)) fail(folder.string(), " has no config.json: give the folder of a published model");
+  return parse_hf_config(read_text(file, kMostConfig), file);
+}
+
+}  // namespace
+
+Imported import_from_hf(const std::string& from, const std::string& output, const ImportOptions& options) {
+  const fs::path source = from;
+  std::string file;
+  PublishedModel published = model_in(source, file);
+  NewFolder folder(output);
+  const Config config = config_of(published, folder.final(), file);
+  published.model = config.model;
+  const Weights weights(source, published);
+  Imported result{.run = folder.final().string(),
+                  .family = published.family,
+                  .tensors = weights.tensors,
+                  .parameters = weights.parameters,
+                  .notes = {}};
+  const auto tokenizer = tokenizer_in(source, options, result.notes);
+  if (tokenizer) check_vocabulary(*tokenizer, config.model);
+  const RunDirectory run(folder.path().string());
+  write_checkpoint_of(weights, run.checkpoints(), imported_metadata(config, from), tokenizer.get(), options);
+  if (tokenizer) save_tokenizer(*tokenizer, run.tokenizer_file());
+  write_text(folder.path() / kModelFile, to_yaml(ModelFile{config.model}));
+  write_text(run.config_file(), sealed_settings(config));
+  folder.commit();
+  return result;
+}
+
+}  // namespace ring

@@ -1,0 +1,34 @@
+#pragma once
+// Published weights as a run of this program: what generate, eval, export and run.init_from take.
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "trainer/hf/family.h"
+
+namespace ring {
+
+struct ImportOptions {
+  std::string tokenizer;          // as load_tokenizer() takes it; empty: tokenizer.rmt or tokenizer.model of the folder
+  std::function<bool()> stopped;  // asked between tensors; null: never
+};
+
+struct Imported {
+  std::string run;
+  Family family = Family::llama;
+  std::size_t tensors = 0;
+  std::int64_t parameters = 0;
+  std::vector<std::string> notes;  // what is not as one may expect, a sentence each
+};
+
+// Reads config.json and the safetensors of a folder, and writes a run's directory with a checkpoint of step 0 that
+// holds weights alone: F32 and BF16 with their bits, F16 as f32. config.yaml, model.yaml with the section model alone,
+// and the tokenizer if there is one. Checkpoints have shards of about 1 GiB, one of which is in memory at a time; any
+// layout of processes reads from them what it owns. The run appears by a rename, after its checkpoint was read back.
+// Error: it exists, config.json asks for what this program does not have, with the key, or tensors are missing, not
+// known, of another shape, damaged or not finite.
+Imported import_from_hf(const std::string& folder, const std::string& run, const ImportOptions&);
+
+}  // namespace ring

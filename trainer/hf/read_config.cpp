@@ -1,0 +1,264 @@
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "core/check.h"
+#include "trainer/hf/config.h"
+
+namespace ring {
+namespace {
+
+using nlohmann::json;
+
+constexpr int kMostDepth = 16;
+constexpr std::int64_t kMost = std::int64_t{1} << 30, kMostLayers = 10'000;
+constexpr std::size_t kShown = 120;  // characters of a value in a message
+
+// The keys of an object; null counts as missing, as it does for transformers.
+class Keys {
+ public:
+  Keys(const json& j, std::string where) : j_(j), where_(std::move(where)) {}
+
+  bool has(const char* key) const { return j_.contains(key) && !j_.at(key).is_null(); }
+  bool says_null(const char* key) const { return j_.contains(key) && j_.at(key).is_null(); }
+  const json& at(const char* key) const {
+    if (!has(key)) fail(where_, ": ", key, " is missing");
+    return j_.at(key);
+  }
+
+  std::int64_t integer(const char* key, std::int64_t most = kMost) const {
+    const json& v = at(key);
+    if (!v.is_number_integer() || v < 0 || v > most) wrong(key, str("a whole number up to ", most));
+    return v.get<std::int64_t>();
+  }
+  std::int64_t integer_or(const char* key, std::int64_t other) const { return has(key) ? integer(key) : other; }
+  double number(const char* key) const {
+    if (!at(key).is_number()) wrong(key, "a number");
+    return at(key).get<double>();
+  }
+  double number_or(const char* key, double other) const { return has(key) ? number(key) : other; }
+  bool flag_or(const char* key, bool other) const {
+    if (has(key) && !at(key).is_boolean()) wrong(key, "true or false");
+    return has(key) ? at(key).get<bool>() : other;
+  }
+  std::string text_or(const char* key, const std::string& other) const {
+    if (has(key) && !at(key).is_string()) wrong(key, "a text");
+    return has(key) ? at(key).get<std::string>() : other;
+  }
+  Keys section(const char* key) const {
+    if (!at(key).is_object()) wrong(key, "an object");
+    return {at(key), where_ + ": " + key};
+  }
+
+  [[noreturn]] void wrong(const char* key, const std::string& expected) const {
+    fail(where_, ": ", key, ": ", shown(key), ": expected ", expected);
+  }
+  [[noreturn]] void refuse(const char* key, const std::string& why) const {
+    fail(where_, ": ", key, ": ", shown(key), " cannot be imported: ", why);
+  }
+
+ private:
+  std::string shown(const char* key) const {
+    const std::string text = j_.at(key).dump(-1, ' ', true);
+    return text.size() > kShown ? text.substr(0, kShown) + "..." : text;
+  }
+  const json& j_;
+  std::string where_;
+};
+
+// Keys that change what is computed, and the value with which they do not.
+struct Neutral {
+  const char* key;
+  json value;
+  const char* why;
+};
+
+void refuse_what_is_missing_here(const Keys& k) {
+  static const std::vector<Neutral> all = {
+      {"quantization_config", nullptr, "weights are read as F32, F16 or BF16; publish or load them dequantized"},
+      {"auto_map", nullptr, "the model is computed by Python code of its own"},
+      {"partial_rotary_factor", 1.0, "positions rotate all channels of a head here"},
+      {"attn_logit_softcapping", nullptr, "there are no soft caps here"},
+      {"final_logit_softcapping", nullptr, "there are no soft caps here"},
+      {"clip_qkv", nullptr, "queries, keys and values are not clipped here"},
+      {"num_experts", nullptr, "there are no mixtures of experts here"},
+      {"num_local_experts", nullptr, "there are no mixtures of experts here"},
+      {"scale_attn_weights", true, "scores are divided by the root of the head's width here"},
+      {"scale_attn_by_inverse_layer_idx", false, "all layers scale their scores alike here"},
+      {"add_cross_attention", false, "there is no encoder to attend to here"},
+      {"is_encoder_decoder", false, "there is no encoder here"}};
+  for (const Neutral& n : all)
+    if (k.has(n.key) && k.at(n.key) != n.value) k.refuse(n.key, n.why);
+}
+
+Family family_in(const Keys& k) {
+  const std::optional<Family> family = family_of_type(k.text_or("model_type", ""));
+  const std::string known = "known are " + all_architectures();
+  if (!family) {
+    k.at("model_type");
+    k.refuse("model_type", known);
+  }
+  if (!k.has("architectures")) return *family;
+  const json& named = k.at("architectures");
+  if (named != json::array({architecture(*family)})) k.refuse("architectures", known);
+  return *family;
+}
+
+// In transformers 5 all is in rope_parameters, before that in rope_theta and rope_scaling.
+void read_rope(const Keys& k, RopeConfig& rope) {
+  const char* key = k.has("rope_parameters") ? "rope_parameters" : "rope_scaling";
+  rope.theta = k.number_or("rope_theta", rope.theta);
+  if (!k.has(key)) return;
+  const Keys r = k.section(key);
+  rope.theta = r.number_or("rope_theta", rope.theta);
+  const std::string type = r.text_or("rope_type", r.text_or("type", "default"));
+  if (r.has("full_attention") || r.has("sliding_attention")) k.refuse(key, "all layers have the same positions here");
+  if (r.number_or("partial_rotary_factor", 1) != 1)
+    r.refuse("partial_rotary_factor", "all channels of a head rotate here");
+  if (type == "default") return;
+  if (type != "linear" && type != "llama3")
+    k.refuse(key, "of the kinds (rope_type), default, linear and llama3 are known here");
+  rope.scaling = type == "linear" ? RopeScaling::linear : RopeScaling::llama3;
+  rope.factor = r.number("factor");
+  if (type == "linear") return;
+  rope.low_freq_factor = r.number("low_freq_factor");
+  rope.high_freq_factor = r.number("high_freq_factor");
+  rope.original_context = r.integer("original_max_position_embeddings");
+}
+
+bool is_qwen(Family f) { return f == Family::qwen2 || f == Family::qwen3; }
+
+// One entry for each layer that has a window.
+std::vector<bool> layers_with_windows(const Keys& k, std::int64_t layers) {
+  std::vector<bool> with(static_cast<std::size_t>(layers));
+  if (!k.has("layer_types")) {
+    const std::int64_t first = k.integer_or("max_window_layers", 28);
+    for (std::int64_t i = first; i < layers; ++i) with[static_cast<std::size_t>(i)] = true;
+    return with;
+  }
+  const json& types = k.at("layer_types");
+  if (!types.is_array() || std::ssize(types) != layers) k.wrong("layer_types", str("a list of ", layers, " texts"));
+  for (std::size_t i = 0; i < with.size(); ++i) {
+    with[i] = types[i] == "sliding_attention";
+    if (!with[i] && types[i] != "full_attention")
+      k.refuse("layer_types", "known are full_attention and sliding_attention");
+  }
+  return with;
+}
+
+AttentionConfig window_of(std::int64_t tokens) {
+  AttentionConfig a;
+  a.kind = "window";
+  a.window = tokens;
+  return a;
+}
+
+void read_windows(const Keys& k, Family family, ModelConfig& c) {
+  const bool used = family == Family::mistral ? !k.says_null("sliding_window")
+                                              : is_qwen(family) && k.flag_or("use_sliding_window", false);
+  if (!used || k.says_null("sliding_window")) return;
+  const AttentionConfig window = window_of(k.integer_or("sliding_window", 4096));
+  std::vector<bool> with(static_cast<std::size_t>(c.layers), true);
+  if (is_qwen(family)) with = layers_with_windows(k, c.layers);
+  if (std::ranges::count(with, true) == c.layers) {
+    c.attention = window;
+    return;
+  }
+  std::string layers;
+  for (std::size_t i = 0; i < with.size(); ++i)
+    if (with[i]) layers += str(layers.empty() ? "" : ",", i);
+  if (!layers.empty()) c.attention_layers = {{layers, window}};
+}
+
+Biases read_biases(const Keys& k, Family family) {
+  if (family == Family::qwen2) return Biases::qkv;
+  const bool attention = k.flag_or("attention_bias", false), mlp = k.flag_or("mlp_bias", false);
+  if (family == Family::llama && attention && mlp) return Biases::all;
+  if (attention)
+    k.refuse("attention_bias",
+             "biases of queries, keys, values and the output, and none of the MLP, are no setting here");
+  if (mlp) k.refuse("mlp_bias", "biases of the MLP and none of attention are no setting here");
+  return Biases::none;
+}
+
+// The defaults are those of transformers' classes, where these have any that could be left out.
+ModelConfig like_llama(const Keys& k, Family family) {
+  ModelConfig c;
+  c.width = k.integer("hidden_size");
+  c.mlp_width = k.integer("intermediate_size");
+  c.layers = k.integer("num_hidden_layers", kMostLayers);
+  c.heads = k.integer("num_attention_heads");
+  c.kv_heads =
+      family == Family::llama ? k.integer_or("num_key_value_heads", c.heads) : k.integer("num_key_value_heads");
+  c.head_dim =
+      family == Family::qwen3 && !k.says_null("head_dim") ? k.integer_or("head_dim", 128) : k.integer_or("head_dim", 0);
+  c.context = k.integer("max_position_embeddings");
+  c.norm_eps = k.number_or("rms_norm_eps", 1e-6);
+  if (const std::string act = k.text_or("hidden_act", "silu"); act != "silu" && act != "swish")
+    k.refuse("hidden_act", "a gated MLP has silu here");
+  c.qk_norm = family == Family::qwen3;
+  c.biases = read_biases(k, family);
+  c.tied_embeddings = k.flag_or("tie_word_embeddings", false);
+  read_rope(k, c.rope);
+  read_windows(k, family, c);
+  return c;
+}
+
+Mlp gelu_in(const Keys& k) {
+  const std::string act = k.text_or("activation_function", "gelu_new");
+  if (act == "gelu") return Mlp::gelu;
+  if (act != "gelu_new" && act != "gelu_pytorch_tanh")
+    k.refuse("activation_function", "known are gelu_new, gelu_pytorch_tanh and gelu");
+  return Mlp::gelu_tanh;
+}
+
+ModelConfig like_gpt2(const Keys& k) {
+  ModelConfig c;
+  c.width = k.integer("n_embd");
+  c.layers = k.integer("n_layer", kMostLayers);
+  c.heads = k.integer("n_head");
+  c.context = k.integer("n_positions");
+  c.mlp_width = k.integer_or("n_inner", 4 * c.width);
+  c.norm_eps = k.number_or("layer_norm_epsilon", 1e-5);
+  c.norm = NormKind::layer;
+  c.positions = Positions::learned;
+  c.mlp = gelu_in(k);
+  c.biases = Biases::all;
+  c.tied_embeddings = k.flag_or("tie_word_embeddings", true);
+  return c;
+}
+
+json parse(const std::string& text) {
+  const auto not_too_deep = [](int depth, json::parse_event_t, json&) {
+    if (depth > kMostDepth) fail("its JSON is more than ", kMostDepth, " levels deep");
+    return true;
+  };
+  json j = json::parse(text, not_too_deep);
+  if (!j.is_object()) fail("it is no JSON object");
+  return j;
+}
+
+PublishedModel model_in(const Keys& k) {
+  PublishedModel m;
+  m.family = family_in(k);
+  refuse_what_is_missing_here(k);
+  m.model = m.family == Family::gpt2 ? like_gpt2(k) : like_llama(k, m.family);
+  m.model.vocab_size = k.integer("vocab_size");
+  m.model.init_std = k.number_or("initializer_range", 0.02);
+  return m;
+}
+
+}  // namespace
+
+PublishedModel parse_hf_config(const std::string& text, const std::string& file) {
+  json j;
+  try {
+    j = parse(text);
+  } catch (const json::exception& e) {
+    fail(file, " is not JSON: ", e.what());
+  } catch (const Error& e) {
+    fail(file, ": ", e.what());
+  }
+  return model_in(Keys(j, file));
+}
+
+}  // namespace ring
