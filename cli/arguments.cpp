@@ -51,6 +51,7 @@ constexpr Synonym kCommands[] = {{"resume", "train", "A run that has a checkpoin
                                  {"chat", "generate"},
                                  {"validate", "eval"},
                                  {"tokenize", "data prepare"},
+                                 {"convert", "export", "Published weights become a run by ringmaster import."},
                                  {"torchrun", "launch"},
                                  {"version", "--version"}};
 constexpr Synonym kOptions[] = {{"-v", "--version"}, {"-V", "--version"}, {"-?", "--help"}};

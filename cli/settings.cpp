@@ -56,6 +56,7 @@ Config settings_to_train(const std::string& path, const std::vector<std::string>
     fail(path, " lies in the run ", around, ". To go on with that: ringmaster train ", around,
          ". To start another run from these weights, give its settings and run.init_from=", path);
   }
+  if (const std::optional<Origin> origin = newest_origin(run)) refuse_imported(run, *origin);
   Config config = settings_to_go_on(run, warn);
   config.run.directory = run.path();
   return changed(std::move(config), overrides);

@@ -49,7 +49,10 @@ void export_weights(const ExportArguments& a) {
 
 void import_weights(const ImportArguments& a) {
   const StopSignal signal(/*announces=*/false);
-  const Imported i = import_from_hf(a.folder, a.output, {a.tokenizer, [&] { return signal.requested(); }});
+  ImportOptions options;
+  options.tokenizer = a.tokenizer;
+  options.stopped = [&] { return signal.requested(); };
+  const Imported i = import_from_hf(a.folder, a.output, options);
   std::cout << a.folder << " -> " << i.run << ": " << summary(i.family, i.tensors, i.parameters) << "\n";
   print_notes(i.notes);
   std::cout << "To train from it, give a settings file `include: " << i.run

@@ -110,6 +110,13 @@ Origin origin_of(const FoundCheckpoint& found) {
   return origin;
 }
 
+void refuse_imported(const RunDirectory& run, const Origin& origin) {
+  if (origin.imported.empty()) return;
+  fail(run.path(), " holds weights imported from ", origin.imported,
+       ", and no training to go on with. To train from them, start another run: run.init_from=", run.path(),
+       ", with the settings in ", run.path(), "/", kModelFile);
+}
+
 std::vector<std::string> changes_of_numbers(const Config& old_config, const Config& new_config) {
   std::vector<std::string> changes = diff_configs(old_config, new_config, keys_free_to_change());
   std::erase_if(changes, rounds_otherwise);

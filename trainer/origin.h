@@ -46,6 +46,9 @@ Origin origin_of(const FoundCheckpoint&);
 // none, and `problem` says what is wrong with the newest.
 std::optional<Origin> newest_origin(const RunDirectory&, std::string* problem = nullptr);
 
+// Error: what the run holds was imported, so that there is no training to go on with.
+void refuse_imported(const RunDirectory&, const Origin&);
+
 // Settings that differ and matter: "key: old -> new". Threads and layouts only change how sums are rounded.
 std::vector<std::string> changes_of_numbers(const Config& old_config, const Config& new_config);
 std::vector<std::string> changes_of_rounding(const Config& old_config, const Config& new_config);

@@ -104,10 +104,7 @@ void warn_of_tokenizer(const RunStart& s, const Origin& origin) {
 }
 
 void check_resumption(RunStart& s, const Origin& origin, const TrainOptions& options) {
-  if (!origin.imported.empty())
-    fail(s.dir.path(), " holds weights imported from ", origin.imported,
-         " and no training to go on with. To train them, start another run: run.init_from=", s.dir.path(),
-         ", with the settings in ", s.dir.path(), "/", kModelFile);
+  refuse_imported(s.dir, origin);
   std::optional<RunSettings> file;
   if (s.dir.has_config())
     file = s.dir.settings();

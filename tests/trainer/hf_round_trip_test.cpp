@@ -130,7 +130,9 @@ TEST_P(HfRoundTrip, KeepsEveryBit) {
   EXPECT_EQ(e.family, GetParam().family);
   EXPECT_EQ(e.type, FloatType::f32);
   EXPECT_TRUE(fs::exists(out / kSafetensorsIndex));
-  const Imported i = import_from_hf(out.string(), run.string(), {});
+  const Imported i =
+      import_from_hf(out.string(), run.string(), {.tokenizer = "", .shard_bytes = 30'000, .stopped = {}});
+  EXPECT_GT(read_manifest(first_checkpoint(run)).files.size(), 1u);
   EXPECT_EQ(i.parameters, e.parameters);
   expect_equal(original, first_checkpoint(run));
   Config read = RunDirectory(run.string()).config();
@@ -202,8 +204,8 @@ TEST_F(Hf, LeavesNothingBehindWhereItFails) {
   EXPECT_TRUE(fs::is_empty(path("out")));
   fs::remove(path("out"));
   export_to_hf(path("run").string(), path("out").string() + "/", {});
-  EXPECT_TRUE(contains(import_error({"", [] { return true; }}), "stopped by a signal"));
-  EXPECT_TRUE(contains(import_error({"/no/such", {}}), "/no/such"));
+  EXPECT_TRUE(contains(import_error({.tokenizer = "", .stopped = [] { return true; }}), "stopped by a signal"));
+  EXPECT_TRUE(contains(import_error({.tokenizer = "/no/such", .stopped = {}}), "/no/such"));
   EXPECT_EQ(entries(), 2u);
 }
 
@@ -281,13 +283,27 @@ TEST_F(Hf, OldPrefixesAndBuffersOfGpt2) {
   expect_equal(original, first_checkpoint(path("new")));
 }
 
+TEST_F(Hf, WithoutATokenizerNothingCanBeWritten) {
+  export_to_hf(path("run").string(), path("out").string(), {});
+  EXPECT_EQ(open_session(path("run").string(), 1, DeviceChoice::cpu).tokenizer->kind(), "bytes");
+  fs::remove(path("out") / "tokenizer.rmt");
+  const Imported i = import_from_hf(path("out").string(), path("new").string(), {});
+  ASSERT_EQ(i.notes.size(), 1u);
+  EXPECT_TRUE(contains(i.notes[0], "--tokenizer FILE")) << i.notes[0];
+  const std::string error = error_of([&] { open_session(path("new").string(), 1, DeviceChoice::cpu); });
+  EXPECT_TRUE(contains(error, "no tokenizer came with the weights")) << error;
+  import_from_hf(path("out").string(), path("with").string(), {.tokenizer = "bytes", .stopped = {}});
+  EXPECT_EQ(open_session(path("with").string(), 1, DeviceChoice::cpu).tokenizer->kind(), "bytes");
+}
+
 TEST_F(Hf, ATokenizerThatIsNotTheModels) {
   export_to_hf(path("run").string(), path("out").string(), {});
   std::string many;
   for (int c = 0x100; c < 0x100 + 400; ++c)
     many += {static_cast<char>(0xc0 | c >> 6), static_cast<char>(0x80 | (c & 63))};
   save_tokenizer(*chars_tokenizer(many), path("many.rmt").string());
-  EXPECT_TRUE(contains(import_error({path("many.rmt").string(), {}}), "has 400 tokens, the model 300"))
+  EXPECT_TRUE(
+      contains(import_error({.tokenizer = path("many.rmt").string(), .stopped = {}}), "has 400 tokens, the model 300"))
       << import_error();
 }
 

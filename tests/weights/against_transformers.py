@@ -40,17 +40,27 @@ TOKENS = 48
 
 SIZES = dict(vocab_size=131, hidden_size=64, intermediate_size=96, num_hidden_layers=3, num_attention_heads=4,
              num_key_value_heads=2, max_position_embeddings=64)
-LLAMA3 = dict(rope_type="llama3", rope_theta=500.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+
+
+def rope(**parameters):
+    """The form that this version of transformers takes."""
+    if int(transformers.__version__.split(".")[0]) >= 5:
+        return dict(rope_parameters=parameters)
+    theta = parameters.pop("rope_theta")
+    return dict(rope_theta=theta, rope_scaling=parameters if parameters["rope_type"] != "default" else None)
+
+
+LLAMA3 = rope(rope_type="llama3", rope_theta=500.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
               original_max_position_embeddings=32)
 
 MODELS = {
     "llama": LlamaConfig(**SIZES, rms_norm_eps=1e-5),
-    "llama-3": LlamaConfig(**SIZES, rope_parameters=LLAMA3, tie_word_embeddings=True),
-    "llama-linear": LlamaConfig(**SIZES, rope_parameters=dict(rope_type="linear", rope_theta=1e4, factor=4.0)),
+    "llama-3": LlamaConfig(**SIZES, **LLAMA3, tie_word_embeddings=True),
+    "llama-linear": LlamaConfig(**SIZES, **rope(rope_type="linear", rope_theta=1e4, factor=4.0)),
     "llama-biases": LlamaConfig(**SIZES, attention_bias=True, mlp_bias=True),
     "llama-head-dim": LlamaConfig(**SIZES, head_dim=24),
     "smollm2": LlamaConfig(**{**SIZES, "hidden_size": 72, "num_attention_heads": 9, "num_key_value_heads": 3},
-                           rope_parameters=dict(rope_type="default", rope_theta=1e5), tie_word_embeddings=True),
+                           **rope(rope_type="default", rope_theta=1e5), tie_word_embeddings=True),
     "mistral": MistralConfig(**SIZES, sliding_window=None),
     "mistral-window": MistralConfig(**SIZES, sliding_window=7, head_dim=16),
     "qwen2": Qwen2Config(**SIZES, tie_word_embeddings=True),

@@ -26,7 +26,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::uint64_t kMostConfig = 16 << 20, kShardBytes = 1 << 30;
+constexpr std::uint64_t kMostConfig = 16 << 20;
 constexpr std::size_t kNamed = 8;  // of many tensors in a message
 
 std::string some_of(std::vector<std::string> names) {
@@ -129,14 +129,14 @@ class Weights {
 
 // --- the checkpoint ---
 
-Manifest planned(const Weights& weights) {
+Manifest planned(const Weights& weights, std::uint64_t shard_bytes) {
   Manifest plan;
   std::uint64_t used = 0;
   for (const auto& [name, from] : weights.all) {
     const auto& [ours, source] = from;
     const DType type = weights.stored_type(source);
     const std::uint64_t bytes = static_cast<std::uint64_t>(ours.shape.numel()) * size_of(type);
-    if (used > 0 && used + bytes > kShardBytes) {
+    if (used > 0 && used + bytes > shard_bytes) {
       ++plan.world;
       used = 0;
     }
@@ -167,7 +167,7 @@ SavedFile write_part(const Weights& weights, const std::vector<PlannedSlice>& sl
 
 void write_checkpoint_of(const Weights& weights, const fs::path& folder, const std::string& metadata,
                          const Tokenizer* tokenizer, const ImportOptions& options) {
-  Manifest plan = planned(weights);
+  Manifest plan = planned(weights, options.shard_bytes);
   plan.metadata = metadata;
   if (tokenizer) plan.values[kFingerprintName] = tokenizer_fingerprint(*tokenizer);
   const fs::path final = folder / checkpoint_name(0), temporary = final.string() + ".tmp-0";
