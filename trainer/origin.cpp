@@ -68,7 +68,7 @@ std::string imported_metadata(const Config& config, const std::string& from) {
   nlohmann::json json = nlohmann::json::parse(checkpoint_metadata(config, {}, nullptr));
   json.erase("memory");
   json[kImported] = from;
-  return json.dump();
+  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);  // a path may be no text
 }
 
 std::size_t adopt_choices(Tuning& tuning, const std::string& metadata) {

@@ -187,8 +187,8 @@ ModelConfig like_llama(const Keys& k, Family family) {
   c.mlp_width = k.integer("intermediate_size");
   c.layers = k.integer("num_hidden_layers", kMostLayers);
   c.heads = k.integer("num_attention_heads");
-  c.kv_heads =
-      family == Family::llama ? k.integer_or("num_key_value_heads", c.heads) : k.integer("num_key_value_heads");
+  const bool as_heads = family == Family::llama || k.says_null("num_key_value_heads");
+  c.kv_heads = as_heads ? k.integer_or("num_key_value_heads", c.heads) : k.integer("num_key_value_heads");
   c.head_dim =
       family == Family::qwen3 && !k.says_null("head_dim") ? k.integer_or("head_dim", 128) : k.integer_or("head_dim", 0);
   c.context = k.integer("max_position_embeddings");
