@@ -1,0 +1,55 @@
+// ringmaster export and import, and what a run of imported weights is good for.
+#include "core/check.h"
+#include "tests/trainer/runs.h"
+
+namespace ring::test {
+namespace {
+
+class HfCommands : public Runs {
+ protected:
+  void expect(const Finished& f, int code, const std::string& part) {
+    EXPECT_EQ(f.code, code) << f.output;
+    EXPECT_NE(f.output.find(part), std::string::npos) << part << " not in: " << f.output;
+  }
+  // The loss before anything was learned.
+  std::string first_loss(const std::string& run, const std::vector<std::string>& more) {
+    std::vector<std::string> all = {"model.positions=rope", "model.norm=rms", "model.mlp=swiglu",
+                                    "model.dropout=0",      "train.steps=1",  "model.tied_embeddings=true"};
+    all.insert(all.end(), more.begin(), more.end());
+    const Finished f = run_process(train(run, all));
+    EXPECT_EQ(f.code, 0) << f.output;
+    return losses(run).at(1);
+  }
+};
+
+TEST_F(HfCommands, ImportedWeightsAreTrainedAndSampled) {
+  first_loss("books", {"train.steps=30"});
+  expect(ring({"export", path("books"), "--output", path("hf")}), 0, "LlamaForCausalLM");
+  expect(ring({"import", path("hf"), "--output", path("again")}), 0, "include: ");
+  const std::string from_run = first_loss("a", {"run.init_from=" + path("books")});
+  EXPECT_EQ(first_loss("b", {"run.init_from=" + path("again")}), from_run);
+  std::ofstream(path("c.yaml")) << "include: again/model.yaml\ndata: {path: " << path("a.h5")
+                                << "}\ntrain: {steps: 1}\nrun: {init_from: " << path("again")
+                                << ", directory: " << path("c") << ", device: cpu}\n";
+  expect(ring({"train", path("c.yaml"), "train.batch_size=4"}), 0, "weights from " + path("again"));
+  expect(ring({"generate", path("again"), "--prompt", "line", "--max-tokens", "3"}), 0, "line");
+  expect(ring({"eval", path("again"), "--data", path("a.h5")}), 0, "loss ");
+  expect(ring({"checkpoint", "verify", path("again")}), 0, "ok ");
+}
+
+TEST_F(HfCommands, SayWhatIsNotPossible) {
+  first_loss("books", {"train.steps=2"});
+  ASSERT_EQ(ring({"export", path("books"), "--output", path("hf"), "--dtype", "bf16"}).code, 0);
+  ASSERT_EQ(ring({"import", path("hf"), "--output", path("again")}).code, 0);
+  expect(ring({"train", path("again")}), 1, "no training to go on with");
+  expect(run_process(train("again")), 1, "no training to go on with");
+  expect(ring({"eval", path("again")}), 1, "give one");
+  expect(ring({"export", path("books"), "--output", path("hf")}), 1, "nothing is overwritten");
+  expect(ring({"import", path("hf"), "--output", path("again")}), 1, "nothing is overwritten");
+  expect(ring({"import", path("books"), "--output", path("x")}), 1, "has no config.json");
+  expect(ring({"export", path("books"), "--output", path("x"), "--dtype", "f64"}), 2, "f64");
+  EXPECT_FALSE(fs::exists(path("x")));
+}
+
+}  // namespace
+}  // namespace ring::test
