@@ -5,6 +5,7 @@
 #include "core/fake.h"
 #include "engine/devices.h"
 #include "engine/train_step.h"
+#include "kernels/matmul.h"
 
 namespace ring {
 namespace {
@@ -91,6 +92,7 @@ DryStep dry_step(const Config& config, int world, const ActivationPlan& plan, in
   TrainStep step(config, ctx, *mesh, plan, room ? static_cast<std::size_t>(room) : kBoundless, false);
   const ScopeSubscription parts(step.exec().scopes, *recorder);
   out.lasting = step.exec().stream.allocator()->stats().in_use;
+  if (device.backend == Backend::cuda) out.lasting += kMatmulWorkspaceBytes;
   out.weights = step.data().weight_bytes();
   out.gradients = step.data().gradient_bytes();
   out.optimizer_states = step.optimizer().device_bytes();

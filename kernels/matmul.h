@@ -3,6 +3,9 @@
 
 namespace ring {
 
+// What products keep of a GPU's memory, for as long as its stream lives.
+inline constexpr std::size_t kMatmulWorkspaceBytes = std::size_t{64} << 20;
+
 // c = op(a) op(b) + beta * c + residual + bias, op = transpose where asked. op(a) is [M,K], op(b) is [K,N], c is [M,N];
 // matrices may have a row stride larger than their width. bias [N] is added to every row; residual [M,N] may be c's
 // twin elsewhere, not c itself; with either, beta must be 0. beta = 0 never reads c. Sums are f32. Types: a, b and bias

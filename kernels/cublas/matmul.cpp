@@ -18,7 +18,7 @@
 namespace ring::cublas {
 namespace {
 
-constexpr std::size_t kWorkspaceBytes = std::size_t{64} << 20, kWorkspaceAlign = 256;
+constexpr std::size_t kWorkspaceBytes = kMatmulWorkspaceBytes, kWorkspaceAlign = 256;
 constexpr std::size_t kMostPlans = 1024;
 constexpr int kCandidates = 8, kFinalists = 3;  // of a measurement
 // In the tuning file: the activation is a kernel of its own.
