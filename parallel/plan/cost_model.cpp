@@ -40,7 +40,7 @@ DeviceRates shipped_rates(const std::string& device, int threads) {
                          .bytes_per_second = 3.9e12,
                          .call_seconds = 4e-6,
                          .link_bytes_per_second = 187e9,
-                         .host_bytes_per_second = 55e9,
+                         .host_bytes_per_second = 50e9,
                          .memory_bytes = 139.8 * (1 << 30)};
   if (device == "h200") return h200;
   if (device == "h100") {
