@@ -48,11 +48,18 @@ DeviceRates rates_of(const Arguments& a, const Config& c) {
   return rates;
 }
 
-std::size_t budget_of(const Arguments& a, const DeviceRates& rates) {
+std::size_t memory_of(const Arguments& a, const DeviceRates& rates) {
   if (a.memory) return a.memory;
   if (rates.memory_bytes > 0) return static_cast<std::size_t>(rates.memory_bytes);
   const std::vector<MemoryBound> bounds = memory_bounds();
   return tightest(bounds).total;
+}
+
+std::size_t budget_of(const Arguments& a, const Config& c, const DeviceRates& rates) {
+  const std::size_t memory = memory_of(a, rates);
+  const double asked = c.train.memory_budget;
+  if (!(asked > 0)) return memory;
+  return std::min(memory, static_cast<std::size_t>(asked <= 1 ? asked * static_cast<double>(memory) : asked));
 }
 
 std::int64_t vocabulary_of(const Config& c) {
@@ -70,7 +77,7 @@ PlanQuestion question_of(const Arguments& a) {
   const DeviceRates rates = rates_of(a, c);
   const Backend backend = rates.device == "cpu" ? Backend::cpu : Backend::cuda;
   c.parallel = {};
-  PlanQuestion q{.budget = budget_of(a, rates), .rates = rates};
+  PlanQuestion q{.budget = budget_of(a, c, rates), .rates = rates};
   q.config = resolve_config(c, vocabulary_of(c), 1, backend, false);
   q.config.train.micro_batch = c.train.micro_batch;
   q.config.train.mlp_chunk = c.train.mlp_chunk;
@@ -254,7 +261,8 @@ void add_plan_command(CLI::App& app) {
   add_number(*cmd, "--gpus", a->gpus, "Numbers of GPUs (or processes on CPUs), with commas", 1, 4096)
       ->capture_default_str()
       ->allow_extra_args(false);
-  add_bytes(*cmd, "--memory", a->memory, "Of each, such as 80GB; default: what the rates say", 1 << 20,
+  add_bytes(*cmd, "--memory", a->memory,
+            "Of each, such as 80GB; default: what the rates say; train.memory_budget counts too", 1 << 20,
             std::uint64_t{1} << 50);
   add_bytes(*cmd, "--host", a->host,
             "Of the host's memory for activations of each, such as 100GB; default: train.activation_offload_bytes", 1,

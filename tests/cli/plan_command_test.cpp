@@ -23,6 +23,15 @@ int chunk_in(const std::string& output) {
   return std::regex_search(output, found, std::regex(R"(train: \{.*mlp_chunk: (\d+))")) ? std::stoi(found[1]) : 0;
 }
 
+TEST(PlanCommand, TheBudgetOfTheSettingsCounts) {
+  const Finished option = plan({"--memory", "60GB"}), bytes = plan({"train.memory_budget=60e9"});
+  const Finished share = plan({"--memory", "75GB", "train.memory_budget=0.8"});
+  ASSERT_EQ(option.code, 0) << option.output;
+  EXPECT_EQ(bytes.output, option.output);
+  EXPECT_EQ(share.output, option.output);
+  EXPECT_NE(plan({}).output, option.output);
+}
+
 TEST(PlanCommand, ChoosesChunksWhereMemoryIsShort) {
   const Finished roomy = plan({"train.mlp_chunk=auto", "--memory", "500GB"});
   ASSERT_EQ(roomy.code, 0) << roomy.output;
