@@ -42,6 +42,15 @@ std::string write_corpus(const Config& c) {
   return path;
 }
 
+Config given_sizes(Config c) {
+  if (c.train.micro_batch == kAutoMicroBatch || c.train.mlp_chunk == kAutoMlpChunk)
+    fail(
+        "train.micro_batch and train.mlp_chunk: auto is what a run chooses when it begins; give a benchmark the "
+        "numbers, "
+        "which `ringmaster plan` shows");
+  return c;
+}
+
 Config with_corpus(Config c, const std::string& corpus) {
   c.data.path = corpus;
   c.data.mixture.clear();
@@ -106,7 +115,7 @@ Ceilings ceilings_if_they_fit(const ExecContext& ctx, double seconds) {
 
 StepBenchmark::StepBenchmark(Config config, std::unique_ptr<Mesh> mesh)
     : mesh_(std::move(mesh)),
-      config_(resolve_config(std::move(config), bytes_tokenizer()->vocab_size(), *mesh_)),
+      config_(resolve_config(given_sizes(std::move(config)), bytes_tokenizer()->vocab_size(), *mesh_)),
       corpus_(write_corpus(config_)),
       ctx_(make_exec_context(config_, mesh_->device().index)) {
   const Corpora corpora = open_corpora(with_corpus(config_, corpus_.path).data);

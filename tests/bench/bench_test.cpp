@@ -111,6 +111,11 @@ int check_trace(const nlohmann::json& events, int steps) {
   return kernels;
 }
 
+TEST_F(BenchCommand, NeedsTheSizesThatARunChooses) {
+  for (const char* automatic : {"train.micro_batch=auto", "train.mlp_chunk=auto"})
+    expect_error({"bench", "step", path("tiny.yaml"), automatic}, 1, "auto is what a run chooses when it begins");
+}
+
 TEST_F(BenchCommand, TrainProfilesWithoutChangingNumbers) {
   prepare_corpus();
   const Finished profiled = train("profiled", {"--profile", "2"});
