@@ -100,6 +100,7 @@ struct Refusal {
   json change;
   std::string message;
 };
+void PrintTo(const Refusal& r, std::ostream* out) { *out << r.name; }
 
 class HfConfigRefuses : public testing::TestWithParam<Refusal> {};
 
@@ -169,6 +170,7 @@ struct Unsaid {
   std::function<void(ModelConfig&)> change;
   std::string message;
 };
+void PrintTo(const Unsaid& u, std::ostream* out) { *out << u.name; }
 
 class HfExportRefuses : public testing::TestWithParam<Unsaid> {};
 

@@ -25,6 +25,7 @@ struct Model {
   Family family;
   std::function<void(ModelConfig&)> change;
 };
+void PrintTo(const Model& m, std::ostream* out) { *out << m.name; }
 
 void make_gpt2(ModelConfig& m) {
   m.norm = NormKind::layer;
