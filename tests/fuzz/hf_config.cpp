@@ -16,6 +16,7 @@ struct ModelFile {
 };
 
 void check_again(const ring::PublishedModel& published) {
+  published.model.resolved();  // as an import does first
   ModelFile checked;
   ring::load_config_text(checked, ring::to_yaml(ModelFile{published.model}), "input");
   const ring::ModelConfig model = checked.model.resolved();

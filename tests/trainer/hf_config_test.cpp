@@ -113,6 +113,8 @@ TEST_P(HfConfigRefuses, ByName) {
 
 const Refusal kRefusals[] = {
     {"Family", llama, {{"model_type", "gemma3"}}, "model_type: \"gemma3\" cannot be imported: known are LlamaFor"},
+    {"NoHeads", llama, {{"num_attention_heads", 0}}, "num_attention_heads"},
+    {"NoHeadsOfGpt2", gpt2, {{"n_head", 0}}, "n_head"},
     {"NoFamily", llama, {{"model_type", nullptr}}, "model_type is missing"},
     {"Architecture", llama, {{"architectures", {"LlamaForTokenClassification"}}}, "architectures: [\"LlamaForToken"},
     {"Yarn", llama, {{"rope_scaling", {{"rope_type", "yarn"}, {"factor", 4.0}}}}, "rope_scaling: {\"factor\":4.0,"},

@@ -91,14 +91,25 @@ void write_weights(const FoundCheckpoint& found, const std::vector<PublishedTens
   });
 }
 
+// That loses no bit: f32 where tensors differ.
+FloatType widest_type(const FoundCheckpoint& found, const std::vector<PublishedTensor>& tensors) {
+  std::optional<FloatType> all;
+  for (const PublishedTensor& t : tensors)
+    for (const OurTensor& part : t.parts) {
+      const FloatType type = float_type_of(found.manifest.tensors.at(state_name(part)).dtype, part.name);
+      if (all && *all != type) return FloatType::f32;
+      all = type;
+    }
+  return all.value_or(FloatType::f32);
+}
+
 Exported export_found(const FoundCheckpoint& found, const std::string& output, const ExportOptions& options) {
   const Origin origin = origin_of(found);
   const ModelConfig model = origin.config.model.resolved();
   Exported e{.checkpoint = origin.checkpoint, .folder = output, .family = family_of(model)};
   const std::vector<PublishedTensor> tensors = published_tensors(e.family, model);
   check_tensors(found, tensors);
-  const OurTensor& first = tensors[0].parts[0];
-  e.type = options.type.value_or(float_type_of(found.manifest.tensors.at(state_name(first)).dtype, first.name));
+  e.type = options.type.value_or(widest_type(found, tensors));
   NewFolder folder(output);
   write_weights(found, tensors, folder.path(), options, e.type);
   const auto tokenizer = known_tokenizer(origin, e.notes);

@@ -30,6 +30,11 @@ class Keys {
     if (!v.is_number_integer() || v < 0 || v > most) wrong(key, str("a whole number up to ", most));
     return v.get<std::int64_t>();
   }
+  std::int64_t count(const char* key, std::int64_t most = kMost) const {
+    const std::int64_t n = integer(key, most);
+    if (n == 0) wrong(key, str("a whole number from 1 to ", most));
+    return n;
+  }
   std::int64_t integer_or(const char* key, std::int64_t other) const { return has(key) ? integer(key) : other; }
   double number(const char* key) const {
     if (!at(key).is_number()) wrong(key, "a number");
@@ -183,15 +188,15 @@ Biases read_biases(const Keys& k, Family family) {
 // The defaults are those of transformers' classes, where these have any that could be left out.
 ModelConfig like_llama(const Keys& k, Family family) {
   ModelConfig c;
-  c.width = k.integer("hidden_size");
-  c.mlp_width = k.integer("intermediate_size");
-  c.layers = k.integer("num_hidden_layers", kMostLayers);
-  c.heads = k.integer("num_attention_heads");
+  c.width = k.count("hidden_size");
+  c.mlp_width = k.count("intermediate_size");
+  c.layers = k.count("num_hidden_layers", kMostLayers);
+  c.heads = k.count("num_attention_heads");
   const bool as_heads = family == Family::llama || k.says_null("num_key_value_heads");
   c.kv_heads = as_heads ? k.integer_or("num_key_value_heads", c.heads) : k.integer("num_key_value_heads");
   c.head_dim =
       family == Family::qwen3 && !k.says_null("head_dim") ? k.integer_or("head_dim", 128) : k.integer_or("head_dim", 0);
-  c.context = k.integer("max_position_embeddings");
+  c.context = k.count("max_position_embeddings");
   c.norm_eps = k.number_or("rms_norm_eps", 1e-6);
   if (const std::string act = k.text_or("hidden_act", "silu"); act != "silu" && act != "swish")
     k.refuse("hidden_act", "a gated MLP has silu here");
@@ -213,10 +218,10 @@ Mlp gelu_in(const Keys& k) {
 
 ModelConfig like_gpt2(const Keys& k) {
   ModelConfig c;
-  c.width = k.integer("n_embd");
-  c.layers = k.integer("n_layer", kMostLayers);
-  c.heads = k.integer("n_head");
-  c.context = k.integer("n_positions");
+  c.width = k.count("n_embd");
+  c.layers = k.count("n_layer", kMostLayers);
+  c.heads = k.count("n_head");
+  c.context = k.count("n_positions");
   c.mlp_width = k.integer_or("n_inner", 4 * c.width);
   c.norm_eps = k.number_or("layer_norm_epsilon", 1e-5);
   c.norm = NormKind::layer;
@@ -242,7 +247,7 @@ PublishedModel model_in(const Keys& k) {
   m.family = family_in(k);
   refuse_what_is_missing_here(k);
   m.model = m.family == Family::gpt2 ? like_gpt2(k) : like_llama(k, m.family);
-  m.model.vocab_size = k.integer("vocab_size");
+  m.model.vocab_size = k.count("vocab_size");
   m.model.init_std = k.number_or("initializer_range", 0.02);
   return m;
 }
