@@ -138,13 +138,16 @@ std::optional<PlannedStep> plan_one(const PlanQuestion& q) {
   return p;
 }
 
+constexpr std::int64_t kMostChunks = 32;
+
 // All tokens, then fewer and fewer, as far as a rank has more than that. Chunks of less than some thousand tokens make
-// products less efficient.
+// products less efficient; many of a long sequence save nothing that fewer do not, and take long to plan.
 std::vector<std::int64_t> mlp_chunks(const PlanQuestion& q) {
   const ParallelPlan layout = plan_of(q.config, q.world);
   std::vector<std::int64_t> chunks = {0};
+  const std::int64_t all = layout.micro_batch * q.config.model.context / layout.cp;
   for (const std::int64_t tokens : {32768, 16384, 8192, 4096})
-    if (tokens < layout.micro_batch * q.config.model.context / layout.cp) chunks.push_back(tokens);
+    if (tokens < all && (chunks.size() == 1 || all <= kMostChunks * tokens)) chunks.push_back(tokens);
   return chunks;
 }
 
