@@ -62,6 +62,7 @@ void Optimizer::update(const Tensor& step, const ExecContext& ctx) {
     return chunks_->change([&](std::int64_t first, std::int64_t n, const std::vector<Tensor>& here) {
       update_elements(first, n, here, step, ctx);
     });
+  RING_CHECK(on_host().empty(), "states on the host have no chunks on the device");
   std::vector<Tensor> here;
   for (const OptimizerState& s : states_) here.push_back(s.buffer.flat);
   update_elements(0, shard_.size, here, step, ctx);
