@@ -24,6 +24,21 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// A trainer with all that it needs, and its state.
+struct Training {
+  Config config;
+  ExecContext ctx = make_exec_context(config);
+  std::unique_ptr<Mesh> mesh = mesh_of_one();
+  Loader loader;
+  Trainer trainer{config, ctx, *mesh, loader};
+  State state;
+
+  Training(const std::string& corpus, const Config& given)
+      : config(resolve_config(given, 257)), loader(open_corpus(corpus), loader_options(config, *mesh)) {
+    trainer.add_state(state);
+  }
+};
+
 class TrainerSnapshot : public testing::Test {
  protected:
   void SetUp() override {
@@ -40,14 +55,11 @@ class TrainerSnapshot : public testing::Test {
     return "";
   }
 
-  void expect_of_the_step_before(Config config) const {
-    config = resolve_config(config, 257);
-    const ExecContext ctx = make_exec_context(config);
-    const auto mesh = mesh_of_one();
-    Loader loader(open_corpus(file()), loader_options(config, *mesh));
-    Trainer trainer(config, ctx, *mesh, loader);
-    State state;
-    trainer.add_state(state);
+  void expect_of_the_step_before(const Config& config) const {
+    Training training(file(), config);
+    Trainer& trainer = training.trainer;
+    State& state = training.state;
+    const ExecContext& ctx = training.ctx;
     for (int i = 0; i < 8; ++i) trainer.step();
     const bool replays = config.train.cuda_graph == Switch::on && ctx.stream.device().backend == Backend::cuda;
     EXPECT_EQ(trainer.replays_graph(), replays);
@@ -67,14 +79,11 @@ class TrainerSnapshot : public testing::Test {
     }
   }
   // What a snapshot says that is taken right behind the last of some steps, of which one goes back to the first.
-  std::map<std::string, std::vector<std::byte>> snapshot_after_steps(Config config) const {
-    config = resolve_config(config, 257);
-    const ExecContext ctx = make_exec_context(config);
-    const auto mesh = mesh_of_one();
-    Loader loader(open_corpus(file()), loader_options(config, *mesh));
-    Trainer trainer(config, ctx, *mesh, loader);
-    State state;
-    trainer.add_state(state);
+  std::map<std::string, std::vector<std::byte>> snapshot_after_steps(const Config& config) const {
+    Training training(file(), config);
+    Trainer& trainer = training.trainer;
+    State& state = training.state;
+    const ExecContext& ctx = training.ctx;
     trainer.step();
     const fs::path first = write_checkpoint((folder_ / str("saved", config.optimizer.offload_staging_bytes)).string(),
                                             1, state.snapshot(ctx.stream), "{}");
