@@ -15,12 +15,14 @@
 namespace ring {
 namespace {
 
+constexpr std::size_t kFreeShare = 25;  // a 25th: the first steps have no plan of places yet, and gaps
+
 // What the plan leaves of its budget is for states on their way (optimizer.offload_staging_bytes: auto): whole chunks,
-// of which a dry step has the least. A little stays free: the first steps have no plan of places yet, and gaps.
+// of which a dry step has the least.
 void take_rest(const DryStep& step, ActivationFit& fit) {
   if (step.host_states <= step.optimizer_states || fit.peak > fit.budget) return;
   const std::size_t least = HostChunks::kLeastRing, chunk = step.optimizer_states / least;
-  const std::size_t full = fit.budget - fit.budget / 25;
+  const std::size_t full = fit.budget - fit.budget / kFreeShare;
   const std::size_t room = full - std::min(full, fit.peak);
   const std::size_t more = std::min((step.host_states + chunk - 1) / chunk - least, room / chunk);
   fit.staging = (least + more) * chunk;
