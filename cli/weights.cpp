@@ -69,7 +69,8 @@ void add_export_command(CLI::App& app) {
       ->required()
       ->type_name("FOLDER");
   cmd->add_option("--format", a->format, "hf: safetensors and config.json")->check(CLI::IsMember({"hf"}));
-  cmd->add_option("--dtype", a->type, "bf16, f16 or f32; default: as the checkpoint has them, which keeps every bit")
+  cmd->add_option("--dtype", a->type,
+                  "bf16, f16 or f32; default: the checkpoint's, f32 where its tensors differ, which keeps every bit")
       ->check(CLI::IsMember({"bf16", "f16", "f32"}));
   add_bytes(*cmd, "--max-file-bytes", a->most_bytes, "Divide larger weights into files of at most so much, such as 5GB",
             1, kMostFile)

@@ -13,7 +13,7 @@
 namespace ring {
 
 struct ExportOptions {
-  std::optional<FloatType> type;             // none: as the checkpoint has it
+  std::optional<FloatType> type;             // none: the checkpoint's, f32 where its tensors differ
   std::uint64_t most_bytes = 5'000'000'000;  // of one file
   std::function<bool()> stopped;             // asked between tensors; null: never
 };
