@@ -73,19 +73,26 @@ double exposed_messages(const DryStep& step, std::map<Pass, double> computing, c
   return waited + std::max(0.0, data - all);
 }
 
-// Activations leave behind the part after theirs and come back ahead of it; states come and leave at the same time,
-// beside their update. That more of them on the device hides more was not seen (docs/measured/memory.md): none counts.
+// States come and leave at the same time, beside their update, but for what their chunks on the device hold: that came
+// before and leaves afterwards, while the next step computes and leaves the connection free.
+double exposed_states(const DryStep& step, double computing, double update, const DeviceRates& rates) {
+  const double rate = rates.host_bytes_per_second;
+  const double ring = std::min(static_cast<double>(step.optimizer_states), rate * std::max(0.0, computing));
+  return step.host_states == 0 ? 0 : std::max(0.0, (static_cast<double>(step.host_states) - ring) / rate - update);
+}
+
+// Activations leave behind the part after theirs and come back ahead of it.
 double exposed_copies(const DryStep& step, std::map<Pass, double> computing, const DeviceRates& rates, int times) {
   if (rates.host_bytes_per_second == 0) return 0;
-  double waited = 0, update = 0;
+  double waited = 0, update = 0, rest = 0;
   for (std::size_t i = 0; i + 1 < step.parts.size(); ++i) {
     const double moving = times * static_cast<double>(step.parts[i].host) / rates.host_bytes_per_second;
+    rest -= moving;
     for (const ScopePass pass : {ScopePass::forward, ScopePass::backward})
       waited += std::max(0.0, moving - computing[{step.parts[i + 1].part, pass}]);
   }
-  for (const auto& [pass, s] : computing)
-    if (pass.first.kind == ScopeKind::optimizer) update += s;
-  return waited + std::max(0.0, static_cast<double>(step.host_states) / rates.host_bytes_per_second - update);
+  for (const auto& [pass, s] : computing) (pass.first.kind == ScopeKind::optimizer ? update : rest) += s;
+  return waited + exposed_states(step, rest, update, rates);
 }
 
 // ZeRO changes nothing where nobody shares the data.

@@ -35,7 +35,7 @@ void OptimizerConfig::fields(Fields& f) {
   f("offload_staging_bytes", offload_staging_bytes,
     "with offload: how much the device holds of what travels: so many bytes come before the update and leave after it, "
     "while steps compute; the rest is waited for; 0 = three chunks; auto = what a step is predicted to leave of "
-    "train.memory_budget. Measured slower than 0 so far",
+    "train.memory_budget",
     in_range(0, kMostStagingBytes), word("auto", kAutoStaging));
 }
 

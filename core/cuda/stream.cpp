@@ -7,6 +7,7 @@
 #include "core/cuda/async_allocator.h"
 #include "core/cuda/check.h"
 #include "core/cuda/pinned_staging.h"
+#include "core/cuda/small_copy.h"
 #include "core/devices.h"
 #include "core/unavailable.h"
 
@@ -114,6 +115,7 @@ class CudaStream final : public StreamImpl {
   // From pageable host memory it returns once the bytes were read, into it once they are there: upload() does not wait.
   void copy(void* dst, const void* src, std::size_t bytes) override {
     const OnDevice on(device.index);  // another device may not see the memory
+    if (small_copy(dst, src, bytes, handle_->get())) return;
     RING_CUDA_CHECK(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, handle_->get()));
   }
   void copy_rows(void* dst, std::size_t dst_pitch, const void* src, std::size_t src_pitch, std::size_t bytes,

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cstring>
+
 #include "core/devices.h"
 #include "core/tensor.h"
 
@@ -45,6 +47,45 @@ TEST_F(GpuStream, CopiesThereAndBack) {
     EXPECT_EQ(to_host<float>(second, s), std::vector<float>(host.size(), 0.0f));
   }
   EXPECT_THROW(s.pool(), Error);
+}
+
+// Kernels copy them, by words of different sizes.
+TEST_F(GpuStream, FewBytesComeAndLeaveWhole) {
+  const Stream s = stream();
+  const std::size_t most = std::size_t{1} << 20;
+  const auto memory = s.impl().host_buffer(2 * most + 16);
+  auto* host = static_cast<std::uint8_t*>(memory.get());
+  const Tensor device = Tensor::empty({static_cast<std::int64_t>(most) + 16}, DType::u8, s);
+  for (const std::size_t bytes : {std::size_t{1}, std::size_t{4}, std::size_t{48}, std::size_t{1003}, most - 1, most})
+    for (const std::size_t from : {0, 1, 4, 8})
+      for (const std::size_t to : {0, 2, 4}) {
+        for (std::size_t i = 0; i < bytes; ++i) host[from + i] = static_cast<std::uint8_t>(i * 31 + bytes + from);
+        std::memset(host + most + 16, 0, most);
+        s.impl().copy(device.raw() + to, host + from, bytes);
+        s.impl().copy(host + most + 16, device.raw() + to, bytes);
+        s.synchronize();
+        EXPECT_EQ(std::memcmp(host + from, host + most + 16, bytes), 0) << bytes << " from " << from << " to " << to;
+      }
+}
+
+// Whatever another stream has queued for the copy engine of that direction.
+TEST_F(GpuStream, FewBytesDoNotQueueBehindMany) {
+  const Stream large = stream(), small = stream();
+  const std::size_t many = std::size_t{256} << 20, few = 4096;
+  const auto page_locked = large.impl().host_buffer(many), word = small.impl().host_buffer(few);
+  const Tensor device = Tensor::empty({static_cast<std::int64_t>(many)}, DType::u8, large);
+  const Tensor target = Tensor::zeros({static_cast<std::int64_t>(few)}, DType::u8, small);
+  small.synchronize();
+  for (const bool in : {true, false}) {
+    for (int i = 0; i < 100; ++i)  // half a second
+      in ? large.impl().copy(device.raw(), page_locked.get(), many)
+         : large.impl().copy(page_locked.get(), device.raw(), many);
+    const Event all = large.record();
+    in ? small.impl().copy(target.raw(), word.get(), few) : small.impl().copy(word.get(), target.raw(), few);
+    small.synchronize();
+    EXPECT_FALSE(all.done()) << (in ? "to the device" : "to the host");
+    large.synchronize();
+  }
 }
 
 // The staging memory turns around while a piece near its end, and younger ones at its begin, wait to be copied.
