@@ -36,9 +36,10 @@ class ByteProgress {
     if (seconds(now - shown_) < (live_ ? 0.1 : 10.0)) return;
     shown_ = now;
     const double rate = static_cast<double>(done) / seconds(now - started_);
-    const std::string line = str(done * 100 / total, " %  ", in_bytes(static_cast<double>(done)), " of ",
-                                 in_bytes(static_cast<double>(total)), "  ", besides, in_bytes(rate), "/s  ",
-                                 fixed(static_cast<double>(total - std::min(done, total)) / rate, 0), " s left");
+    std::string line = str(in_bytes(static_cast<double>(done)), "  ", besides, in_bytes(rate), "/s");
+    if (total > 0)
+      line = str(done * 100 / total, " %  of ", in_bytes(static_cast<double>(total)), "  ", line, "  ",
+                 fixed(static_cast<double>(total - std::min(done, total)) / rate, 0), " s left");
     if (live_)
       std::cerr << "\r\x1b[K" << line << std::flush;
     else
@@ -176,13 +177,19 @@ void add_prepare(CLI::App& parent) {
   auto a = std::make_shared<PrepareArguments>();
   PrepareOptions& o = a->options;
   CLI::App* c = parent.add_subcommand("prepare", "Turn text files into a corpus of tokens");
-  c->add_option("--input", o.inputs, "text files and folders")->required()->type_name("PATH");
+  c->add_option("--input", o.inputs, "files of text or JSON Lines, also compressed by gzip or zstd, and folders")
+      ->required()
+      ->type_name("PATH");
   c->add_option("--glob", o.glob, "which files of a folder to read, such as '*.txt'")
       ->capture_default_str()
       ->type_name("PATTERN");
   c->add_flag("--as-text", o.as_text,
               "take the bytes of all files as they are, also of JSON and of what is no text (compressed, tables, NUL "
               "bytes)");
+  c->add_option("--text-field", o.text_field,
+                "the input is JSON Lines, and this member of each record is a document's text (with dots: a member's "
+                "member); files named .jsonl or .ndjson are, with 'text'")
+      ->type_name("NAME");
   c->add_option("--tokenizer", o.tokenizer,
                 "bytes, chars (the characters of the input), a tokenizer file (.rmt), a SentencePiece model (.model), "
                 "or a corpus (.h5)")

@@ -14,6 +14,7 @@
 #include "core/check.h"
 #include "core/log.h"
 #include "core/standard_streams.h"
+#include "data/documents.h"
 #include "data/sentencepiece_train.h"
 #include "data/text_files.h"
 #include "data/text_survey.h"
@@ -25,7 +26,7 @@ namespace {
 
 struct TrainArguments {
   std::vector<std::string> inputs;
-  std::string glob = "*", kind = "bpe", output;
+  std::string glob = "*", kind = "bpe", text_field, output;
   std::int64_t vocab_size = 8192;
   std::uint64_t max_train_bytes = 20'000'000;
   double coverage = 0.9995;
@@ -41,9 +42,9 @@ void check_output(const TrainArguments& a) {
 void train(const TrainArguments& a) {
   check_output(a);
   const auto started = std::chrono::steady_clock::now();
-  const std::vector<TextFile> files = list_text_files(a.inputs, a.glob, a.as_text);
+  const std::vector<TextFile> files = list_text_files(a.inputs, a.glob, a.as_text, a.text_field);
   std::uint64_t bytes = 0;
-  for (const TextFile& f : files) bytes += f.size;
+  for (const TextFile& f : files) bytes += text_size(f);
   std::shared_ptr<const Tokenizer> tokenizer;
   if (a.kind == "chars") {
     if (bytes == 0)
@@ -148,6 +149,10 @@ void add_train(CLI::App& parent) {
   c->add_option("--glob", a->glob, "which files of a folder to read, such as '*.txt'")
       ->capture_default_str()
       ->type_name("PATTERN");
+  c->add_option("--text-field", a->text_field,
+                "the input is JSON Lines, and this member of each record is its text; files named .jsonl or .ndjson "
+                "are, with 'text'")
+      ->type_name("NAME");
   c->add_flag("--as-text", a->as_text,
               "take the bytes of all files as they are, also of JSON and of what is no text (compressed, tables, NUL "
               "bytes)");

@@ -103,10 +103,7 @@ add_library(ring_crypto INTERFACE)
 target_link_libraries(ring_crypto INTERFACE OpenSSL::Crypto)
 ring_note(OpenSSL found "${OPENSSL_VERSION}: who may join a run of several processes")
 
-# --- optional: faster matrix products on the CPU ---------------------------------------------------------------------
-add_library(ring_blas INTERFACE)
-target_link_libraries(ring_blas INTERFACE Eigen3::Eigen)
-
+# --- optional ---------------------------------------------------------------------------------------------------------
 # ring_optional(NAME OPTION TARGET INCLUDE LIBRARY USE PACKAGE): sets RING_WITH_<OPTION>, adds header, library and a
 # definition of the same name to TARGET when OPTION is on and both were found.
 macro(ring_optional name option target include library use package)
@@ -124,6 +121,21 @@ macro(ring_optional name option target include library use package)
     ring_note(${name} missing "optional, ${use}: ${package}")
   endif()
 endmacro()
+
+# --- optional: compressed text ----------------------------------------------------------------------------------------
+add_library(ring_unpack INTERFACE)
+option(RING_ZLIB "Read text that gzip compressed when zlib is installed" ON)
+find_path(RING_ZLIB_INCLUDE zlib.h)
+find_library(RING_ZLIB_LIBRARY z)
+ring_optional(zlib ZLIB ring_unpack RING_ZLIB_INCLUDE RING_ZLIB_LIBRARY "text compressed by gzip" zlib1g-dev)
+option(RING_ZSTD "Read text that zstd compressed when it is installed" ON)
+find_path(RING_ZSTD_INCLUDE zstd.h)
+find_library(RING_ZSTD_LIBRARY zstd)
+ring_optional(zstd ZSTD ring_unpack RING_ZSTD_INCLUDE RING_ZSTD_LIBRARY "text compressed by zstd" libzstd-dev)
+
+# --- optional: faster matrix products on the CPU ---------------------------------------------------------------------
+add_library(ring_blas INTERFACE)
+target_link_libraries(ring_blas INTERFACE Eigen3::Eigen)
 
 option(RING_OPENBLAS "Use OpenBLAS when it is installed" ON)
 find_path(OPENBLAS_INCLUDE openblas_config.h PATH_SUFFIXES openblas-serial openblas-pthread openblas)

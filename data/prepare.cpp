@@ -9,6 +9,7 @@
 
 #include "core/check.h"
 #include "core/cpu/thread_pool.h"
+#include "data/documents.h"
 #include "data/hash.h"
 #include "data/load_tokenizer.h"
 #include "data/ordered_queue.h"
@@ -54,7 +55,7 @@ struct TailStart {
 struct Stopped {};  // the reader's way out when the queue was stopped
 
 // Collects documents into jobs of about kJobBytes.
-class JobBuilder final : public DocumentCutter::Sink {
+class JobBuilder final : public DocumentSink {
  public:
   JobBuilder(const PrepareOptions& options, SplitKind split, const Tokenizer& tokenizer, Queue& queue)
       : options_(options), split_kind_(split), tokenizer_(tokenizer), queue_(queue) {}
@@ -135,21 +136,27 @@ class JobBuilder final : public DocumentCutter::Sink {
   Split split_ = Split::train, tail_split_ = Split::train;
 };
 
+// A plain file, of which the bytes from `offset` on are for validation.
+void read_divided(const TextFile& file, const DocumentRule& rule, std::uint64_t offset, JobBuilder& builder) {
+  DocumentCutter cutter(rule, builder);
+  const auto feed = [&](std::string_view block) { cutter.block(block); };
+  read_blocks(file, 0, offset, feed);
+  builder.close_document(false);
+  builder.start_validation();
+  read_blocks(file, offset, file.size, feed);
+  cutter.end_of_file();
+}
+
 void read_all(const std::vector<TextFile>& files, const PrepareOptions& options, TailStart tail, JobBuilder& builder,
               Queue& queue) {
   try {
+    const DocumentRule rule = parse_document_rule(options.document);
     for (std::size_t i = 0; i < files.size(); ++i) {
-      DocumentCutter cutter(parse_document_rule(options.document), builder);
-      const auto feed = [&](std::string_view block) { cutter.block(block); };
       builder.start_file(i, files[i].name);
-      const bool cut_here = i == tail.file;
-      read_blocks(files[i], 0, cut_here ? tail.offset : files[i].size, feed);
-      if (cut_here) {
-        builder.close_document(false);
-        builder.start_validation();
-        read_blocks(files[i], tail.offset, files[i].size, feed);
-      }
-      cutter.end_of_file();
+      if (i == tail.file)
+        read_divided(files[i], rule, tail.offset, builder);
+      else
+        read_documents(files[i], rule, builder);
     }
     builder.finish();
     queue.close();
@@ -215,13 +222,27 @@ void write_result(const Result& r, TokenStoreWriter& writer) {
   }
 }
 
-SplitKind split_of(const PrepareOptions& options, std::size_t files) {
+SplitKind split_of(const PrepareOptions& options, const std::vector<TextFile>& files) {
   if (options.split == "hash") return SplitKind::hash;
-  if (options.split == "tail") return SplitKind::tail;
+  const auto odd = std::ranges::find_if_not(files, &TextFile::plain);
+  if (options.split == "tail") {
+    if (odd != files.end())
+      fail("--split tail divides files of plain text, and ", odd->path, " is ",
+           odd->packed ? "compressed" : "JSON Lines", ": choose --split hash");
+    return SplitKind::tail;
+  }
   if (options.split != "auto") fail("--split ", options.split, ": the known ways are auto, hash and tail");
   // A hash chooses whole documents: with few of them it may well choose none.
-  const bool few = static_cast<double>(files) * options.validation_fraction < 10;
-  return few && options.document == "file" ? SplitKind::tail : SplitKind::hash;
+  const bool few = static_cast<double>(files.size()) * options.validation_fraction < 10;
+  return few && options.document == "file" && odd == files.end() ? SplitKind::tail : SplitKind::hash;
+}
+
+// The records of JSON Lines are documents already.
+void check_rule(const PrepareOptions& options, const std::vector<TextFile>& files) {
+  const auto records = std::ranges::find_if_not(files, &std::string::empty, &TextFile::field);
+  if (options.document != "file" && records != files.end())
+    fail("--document ", options.document, " cuts text, and ", records->path,
+         " is JSON Lines, of which each record is a document: leave --document out");
 }
 
 // The unit is the byte, or with `units` (characters per file) the character.
@@ -264,8 +285,7 @@ void check_result(const PrepareOptions& o, const TokenStoreWriter& writer) {
 
 std::string summary_of(const PrepareOptions& o, const std::vector<TextFile>& files, SplitKind split) {
   const std::string name = std::filesystem::path(files.front().path).filename().string();
-  return str(files.size(), files.size() == 1 ? " file, " : " files, first ", name, "; documents: ", o.document,
-             "; split: ", split == SplitKind::hash ? "hash" : "tail", " ", o.validation_fraction);
+XX, split == SplitKind::hash ? "hash" : "tail", " ", o.validation_fraction);
 }
 
 // Everything known before the first byte is encoded.
@@ -280,7 +300,8 @@ struct Plan {
 Plan plan_of(const PrepareOptions& options) {
   check_options(options);
   Plan plan;
-  plan.files = list_text_files(options.inputs, options.glob, options.as_text);
+  plan.files = list_text_files(options.inputs, options.glob, options.as_text, options.text_field);
+  check_rule(options, plan.files);
   for (const TextFile& f : plan.files) plan.bytes += f.size;
   if (plan.bytes == 0) {
     fail("the input is empty: ", plan.files.size(), " file(s) with no byte between them, the first is ",
@@ -296,7 +317,7 @@ Plan plan_of(const PrepareOptions& options) {
          " tokenizer has no end-of-text token to put in its place; use --document file, or train the tokenizer with "
          "--end-of-text");
   }
-  plan.split = split_of(options, plan.files.size());
+  plan.split = split_of(options, plan.files);
   if (plan.split == SplitKind::tail && options.validation_fraction > 0) {
     if (plan.tokenizer->kind() == "chars" && !build) characters = count_characters(plan.files);
     plan.tail =
@@ -322,7 +343,8 @@ PrepareReport prepare_corpus(const PrepareOptions& options,
   for (int i = 0; i < threads; ++i) workers.start([&] { encode_all(queue, tokenizer); });
 
   PrepareReport report;
-  PrepareProgress now{0, plan.bytes, 0};
+  const bool plain = std::ranges::all_of(plan.files, &TextFile::plain);
+  PrepareProgress now{0, plain ? plan.bytes : 0, 0};
   std::size_t bad = plan.files.size();
   while (const auto result = queue.take()) {
     write_result(*result, writer);
@@ -341,7 +363,7 @@ PrepareReport prepare_corpus(const PrepareOptions& options,
   }
   if (bad < plan.files.size()) report.first_bad_file = plan.files[bad].path;
   report.files = plan.files.size();
-  report.bytes = plan.bytes;
+  report.bytes = plain ? plan.bytes : now.bytes;
   report.tokenizer = plan.tokenizer;
   report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
   return report;

@@ -21,8 +21,9 @@ enum class SplitKind : std::uint8_t {
 struct PrepareOptions {
   std::vector<std::string> inputs;
   std::string glob = "*";
-  bool as_text = false;   // also what looks like no text
-  std::string tokenizer;  // as load_tokenizer(), or "chars": built from the input
+  bool as_text = false;    // also what looks like no text
+  std::string text_field;  // as list_text_files()
+  std::string tokenizer;   // as load_tokenizer(), or "chars": built from the input
   std::string output;
   // hash, tail, or auto: tail where files are the documents and fewer than 10 would be chosen, else hash
   std::string split = "auto";
@@ -32,7 +33,7 @@ struct PrepareOptions {
 };
 
 struct PrepareProgress {
-  std::uint64_t bytes = 0, total_bytes = 0;  // of text
+  std::uint64_t bytes = 0, total_bytes = 0;  // of text; total 0: not known before
   std::uint64_t tokens = 0;
 };
 

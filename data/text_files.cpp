@@ -13,6 +13,7 @@
 #include "core/log.h"
 #include "data/files.h"
 #include "data/text_kind.h"
+#include "data/unpack.h"
 
 namespace ring {
 namespace fs = std::filesystem;
@@ -94,15 +95,31 @@ void add_input(const std::string& input, const std::string& glob, std::vector<Te
   }
 }
 
-// Nothing is prepared of files some of which are no text: the first is named.
-void check_kinds(const std::vector<TextFile>& files) {
+// The first bytes of what a file holds, unpacked.
+std::string head_of(const std::string& path) {
+  std::string head;
+  read_unpacked(path, [&](std::string_view block) {
+    head += block.substr(0, kKindBytes - head.size());
+    return head.size() < kKindBytes;
+  });
+  return head;
+}
+
+bool is_packed(const std::string& path) {
+  FileHandle file = open_input(path);
+  std::string head(4, '\0');
+  head.resize(file.read(head.data(), head.size()));
+  return packing_of(head) != Packing::none;
+}
+
+// How each is to be read. Nothing is prepared of files some of which are no text: the first is named.
+void look_inside(std::vector<TextFile>& files, const std::string& text_field) {
   std::size_t foreign = 0;
   std::string first;
-  for (const TextFile& f : files) {
-    FileHandle file = open_input(f.path);
-    std::string head(kKindBytes, '\0');
-    head.resize(file.read(head.data(), head.size()));
-    const auto kind = foreign_kind(head, f.path);
+  for (TextFile& f : files) {
+    f.packed = is_packed(f.path);
+    f.field = !text_field.empty() ? text_field : named_json_lines(unpacked_name(f.path)) ? "text" : "";
+    const auto kind = foreign_kind(head_of(f.path), unpacked_name(f.path), !f.field.empty());
     if (kind && foreign++ == 0) first = str(f.path, " is no text, it is ", kind->name, ": ", kind->remedy);
   }
   if (foreign == 0) return;
@@ -112,7 +129,10 @@ void check_kinds(const std::vector<TextFile>& files) {
 
 }  // namespace
 
-std::vector<TextFile> list_text_files(const std::vector<std::string>& inputs, const std::string& glob, bool as_text) {
+std::vector<TextFile> list_text_files(const std::vector<std::string>& inputs, const std::string& glob, bool as_text,
+                                      const std::string& text_field) {
+  if (as_text && !text_field.empty())
+    fail("--text-field ", text_field, " reads JSON Lines and --as-text takes all bytes as they are: give one of them");
   if (inputs.empty()) fail("no input is given: name files or folders with --input");
   std::vector<TextFile> files;
   for (const std::string& input : inputs) add_input(input, glob, files);
@@ -126,7 +146,7 @@ std::vector<TextFile> list_text_files(const std::vector<std::string>& inputs, co
     f.size = fs::file_size(f.path);
     f.as_text = as_text;
   }
-  if (!as_text) check_kinds(files);
+  if (!as_text) look_inside(files, text_field);
   return files;
 }
 
@@ -143,88 +163,18 @@ void read_blocks(const TextFile& source, std::uint64_t begin, std::uint64_t end,
       fail(source.path, " became shorter while it was read: ", end, " bytes were expected, ", begin,
            " came; start again");
     const std::string_view block = std::string_view(buffer).substr(0, n);
-    const std::size_t nul = source.as_text ? std::string_view::npos : block.find('\0');
-    if (nul != std::string_view::npos) {
-      fail(
-          source.path, " is no text: its byte ", begin + nul,
-          " is NUL; convert it to text (from UTF-16 with iconv -f UTF-16 -t UTF-8), choose other files with --glob, or "
-          "pass --as-text to take all bytes as they are");
-    }
+    check_no_nul(source, block, begin);
     take(block);
     begin += n;
   }
 }
 
-DocumentRule parse_document_rule(const std::string& text) {
-  if (text == "file") return {DocumentKind::file, ""};
-  if (text == "line") return {DocumentKind::line, "\n"};
-  if (text == "blank-line") return {DocumentKind::blank_line, ""};
-  DocumentRule rule{DocumentKind::separator, ""};
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    const char next = i + 1 < text.size() ? text[i + 1] : '\0';
-    const bool escape = text[i] == '\\' && (next == 'n' || next == 't' || next == '\\');
-    rule.separator += !escape ? text[i] : next == 'n' ? '\n' : next == 't' ? '\t' : '\\';
-    i += escape;
-  }
-  if (rule.separator.empty())
-    fail("--document is empty: give file, line, blank-line, or the text that separates documents");
-  return rule;
-}
-
-void DocumentCutter::put(std::string_view text) {
-  if (text.empty()) return;
-  sink_.part(text);
-  open_ = true;
-}
-
-void DocumentCutter::end_document() {
-  if (open_) sink_.end();
-  open_ = false;
-}
-
-void DocumentCutter::block(std::string_view text) {
-  if (rule_.kind == DocumentKind::file) return put(text);
-  held_ += text;
-  if (rule_.kind == DocumentKind::blank_line)
-    blank_lines();
-  else
-    separated(rule_.separator);
-}
-
-void DocumentCutter::separated(const std::string& separator) {
-  std::string_view rest = held_;
-  for (std::size_t at; (at = rest.find(separator)) != std::string_view::npos;
-       rest.remove_prefix(at + separator.size())) {
-    put(rest.substr(0, at));
-    end_document();
-  }
-  const std::size_t keep = std::min(rest.size(), separator.size() - 1);
-  put(rest.substr(0, rest.size() - keep));
-  held_ = std::string(rest.substr(rest.size() - keep));
-}
-
-void DocumentCutter::blank_lines() {
-  std::string_view rest = held_;
-  while (!rest.empty()) {
-    const std::size_t end = rest.find('\n');
-    const bool complete = end != std::string_view::npos;
-    const std::string_view line = rest.substr(0, complete ? end + 1 : end);
-    if (at_line_start_ && !complete && line == "\r") break;  // may become a blank line
-    if (at_line_start_ && (line == "\n" || line == "\r\n"))
-      end_document();
-    else
-      put(line);
-    at_line_start_ = complete;
-    rest.remove_prefix(line.size());
-  }
-  held_ = std::string(rest);
-}
-
-void DocumentCutter::end_of_file() {
-  put(held_);
-  held_.clear();
-  at_line_start_ = true;
-  end_document();
+void check_no_nul(const TextFile& file, std::string_view block, std::uint64_t at) {
+  const std::size_t nul = file.as_text ? std::string_view::npos : block.find('\0');
+  if (nul == std::string_view::npos) return;
+  fail(file.path, " is no text: its byte ", at + nul,
+       " is NUL; convert it to text (from UTF-16 with iconv -f UTF-16 -t UTF-8), choose other files with --glob, or "
+       "pass --as-text to take all bytes as they are");
 }
 
 }  // namespace ring

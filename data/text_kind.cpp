@@ -11,7 +11,8 @@ constexpr std::string_view kUnpack = "unpack it first";
 constexpr std::string_view kExport = "write its texts to files first";
 constexpr std::string_view kConvert = "convert it to text first";
 constexpr std::string_view kRecode = "convert it first: iconv -f UTF-16 -t UTF-8";
-constexpr std::string_view kRecords = "write the texts of its records to files first, as `jq -r .text` does";
+constexpr std::string_view kRecords =
+    "name the member that is the text with --text-field, if it has an object in each line";
 
 struct Signature {
   std::size_t at;
@@ -25,8 +26,6 @@ constexpr std::string_view raw(const char (&bytes)[N]) {  // keeps NUL bytes
 }
 
 constexpr std::array kSignatures{
-    Signature{0, "\x1F\x8B", {"compressed by gzip", kUnpack}},
-    Signature{0, "\x28\xB5\x2F\xFD", {"compressed by zstd", kUnpack}},
     Signature{0,
               "\xFD"
               "7zXZ",
@@ -68,14 +67,30 @@ bool has_ending(const std::string& path, std::string_view ending) {
                     [&](char e, char p) { return same(p, e); });
 }
 
+// {"name": as the first line of JSON Lines does.
+bool begins_record(std::string_view head) {
+  const auto skip_spaces = [&] { head.remove_prefix(std::min(head.size(), head.find_first_not_of(" \t\r\n"))); };
+  const auto skip = [&](char c) { return head.starts_with(c) && (head.remove_prefix(1), skip_spaces(), true); };
+  skip_spaces();
+  if (!skip('{') || !head.starts_with('"')) return false;
+  const std::size_t end = head.find('"', 1);
+  if (end == std::string_view::npos) return false;
+  head.remove_prefix(end + 1);
+  skip_spaces();
+  return head.starts_with(':');
+}
+
 }  // namespace
 
-std::optional<ForeignKind> foreign_kind(std::string_view head, const std::string& path) {
+bool named_json_lines(const std::string& path) { return has_ending(path, ".jsonl") || has_ending(path, ".ndjson"); }
+
+std::optional<ForeignKind> foreign_kind(std::string_view head, const std::string& path, bool records) {
   for (const Signature& s : kSignatures)
     if (head.size() >= s.at && head.substr(s.at).starts_with(s.bytes)) return s.kind;
   if (head.find('\0') != std::string_view::npos) return ForeignKind{"binary: it has NUL bytes", kConvert};
-  for (const std::string_view ending : {".jsonl", ".ndjson", ".json"})
-    if (has_ending(path, ending)) return ForeignKind{"JSON, whose markup would be learned with the text", kRecords};
+  if (records) return std::nullopt;
+  if (has_ending(path, ".json") || begins_record(head))
+    return ForeignKind{"JSON, whose markup would be learned with the text", kRecords};
   return std::nullopt;
 }
 

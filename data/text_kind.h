@@ -15,7 +15,9 @@ struct ForeignKind {
   std::string_view remedy;  // what makes text of it
 };
 
-// What a file is by its first bytes and the end of its name; nothing: it may be text.
-std::optional<ForeignKind> foreign_kind(std::string_view head, const std::string& path);
+// What a file is by its first bytes and the end of its name; nothing: it may be text, or `records`, JSON Lines.
+std::optional<ForeignKind> foreign_kind(std::string_view head, const std::string& path, bool records);
+
+bool named_json_lines(const std::string& path);  // .jsonl or .ndjson
 
 }  // namespace ring

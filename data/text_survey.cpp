@@ -5,6 +5,7 @@
 
 #include "core/check.h"
 #include "core/counted.h"
+#include "data/documents.h"
 #include "data/utf8.h"
 
 namespace ring {
@@ -37,7 +38,7 @@ CharacterCount count_characters(const std::vector<TextFile>& files) {
       }
       held = std::string(text);
     };
-    read_blocks(file, 0, file.size, [&](std::string_view block) {
+    read_text(file, [&](std::string_view block) {
       count += static_cast<std::uint64_t>(utf8::count_characters(block));
       take(std::exchange(held, "") + std::string(block), false);
     });
@@ -53,7 +54,7 @@ CharacterCount count_characters(const std::vector<TextFile>& files) {
 void sample_text(const std::vector<TextFile>& files, std::uint64_t max_bytes,
                  const std::function<void(std::string_view)>& take) {
   std::uint64_t total = 0;
-  for (const TextFile& f : files) total += f.size;
+  for (const TextFile& f : files) total += text_size(f);
   if (total == 0)
     fail("the input is empty: ", counted(static_cast<std::int64_t>(files.size()), "file"),
          " with no byte between them, the first is ", files.front().path);
@@ -66,7 +67,7 @@ void sample_text(const std::vector<TextFile>& files, std::uint64_t max_bytes,
   };
   for (const TextFile& file : files) {
     std::string held;
-    read_blocks(file, 0, file.size, [&](std::string_view block) {
+    read_text(file, [&](std::string_view block) {
       held += block;
       std::string_view rest = held;
       while (rest.size() > kStretch) {

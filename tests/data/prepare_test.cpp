@@ -1,3 +1,4 @@
+#include "data/documents.h"
 #include "data/prepare.h"
 
 #include <algorithm>
@@ -12,7 +13,7 @@
 namespace ring {
 namespace {
 
-class Collected : public DocumentCutter::Sink {
+class Collected : public DocumentSink {
  public:
   void part(std::string_view text) override {
     EXPECT_FALSE(text.empty());

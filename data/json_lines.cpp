@@ -1,0 +1,80 @@
+#include "data/json_lines.h"
+
+#include <nlohmann/json.hpp>
+
+#include "core/check.h"
+
+namespace ring {
+namespace {
+
+using Json = nlohmann::json;
+
+// What the library says, without its own name for the error.
+std::string reason(const Json::exception& e) {
+  const std::string_view text = e.what();
+  const std::size_t at = text.find("] ");
+  return std::string(at == std::string_view::npos ? text : text.substr(at + 2));
+}
+
+std::string members_of(const Json& object) {
+  std::string names;
+  for (const auto& [name, value] : object.items()) names += str(names.empty() ? "" : ", ", name);
+  return names.empty() ? "none" : names.substr(0, 200);
+}
+
+// The member of that name; else, where the name has a dot, the member of a member. Null: there is none.
+const Json* member(const Json& object, std::string_view field) {
+  if (!object.is_object()) return nullptr;
+  if (const auto found = object.find(std::string(field)); found != object.end()) return &*found;
+  const std::size_t dot = field.find('.');
+  if (dot == std::string_view::npos) return nullptr;
+  const auto outer = object.find(std::string(field.substr(0, dot)));
+  return outer == object.end() ? nullptr : member(*outer, field.substr(dot + 1));
+}
+
+}  // namespace
+
+void JsonLines::line(std::string_view text) {
+  ++line_;
+  if (text.find_first_not_of(" \t\r") == std::string_view::npos) return;
+  const std::string where = str(name_, ":", line_, ": ");
+  Json record;
+  try {
+    record = Json::parse(text);
+  } catch (const Json::exception& e) {
+    fail(where, "this line is no JSON: ", reason(e), "; a file of JSON Lines has one whole object in each line");
+  }
+  if (!record.is_object())
+    fail(where, "this line is a JSON ", record.type_name(), "; a file of JSON Lines has one object in each line");
+  const Json* found = member(record, field_);
+  if (!found)
+    fail(where, "this record has no '", field_, "'; its members are: ", members_of(record),
+         ". Name the one that is text with --text-field");
+  if (!found->is_string())
+    fail(where, "'", field_, "' of this record is a JSON ", found->type_name(),
+         ", no text. Name the member that is text with --text-field");
+  const std::string& document = found->get_ref<const std::string&>();
+  if (document.empty()) return;
+  sink_.part(document);
+  sink_.end();
+}
+
+void JsonLines::block(std::string_view text) {
+  for (std::size_t at; (at = text.find('\n')) != std::string_view::npos; text.remove_prefix(at + 1)) {
+    if (held_.empty()) {
+      line(text.substr(0, at));
+    } else {
+      held_ += text.substr(0, at);
+      line(std::exchange(held_, ""));
+    }
+  }
+  held_ += text;
+  if (held_.size() > kLongestLine)
+    fail(name_, ":", line_ + 1, ": this line is longer than a gigabyte; a file of JSON Lines has one object a line");
+}
+
+void JsonLines::end_of_file() {
+  if (!held_.empty()) line(std::exchange(held_, ""));
+}
+
+}  // namespace ring
