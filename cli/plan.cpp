@@ -189,8 +189,10 @@ std::optional<PlannedStep> report(const Arguments& a, const PlanQuestion& q) {
                static_cast<long long>(q.config.train.batch_size));
   const std::vector<PlannedStep> all = plan_layouts(q);
   if (all.empty()) {
+    const bool host = may_offload(q.config) && q.config.train.activation_offload_bytes == 0;
     print_format(
-        "nothing fits, whatever is computed again: take more of them, a shorter model.context or a smaller model\n");
+        "nothing fits, whatever is computed again: take more of them, a shorter model.context or a smaller model%s\n",
+        host ? ", or say with --host how much of the host's memory a run may use, too" : "");
     return {};
   }
   print_head();

@@ -109,7 +109,7 @@ std::optional<ActivationFit> find_activation_fit(const Config& c, int world, std
                                                  const DeviceRates& rates, ActivationFit* smallest_of_all,
                                                  std::optional<std::size_t> host_room) {
   const auto settings_room = static_cast<std::size_t>(c.train.activation_offload_bytes);
-  const std::size_t least_room = may_offload(c) ? 1 : 0;  // a host without room is one
+  const std::size_t least_room = c.train.activation_offload == Switch::on ? 1 : 0;  // 0 would be without bound
   Fitting fitting(c, world, budget, rates, host_room ? std::max(*host_room, least_room) : settings_room);
   ActivationFit smallest = fitting.uniform(0);
   if (fitting.fits(smallest)) return smallest;

@@ -26,8 +26,9 @@ struct ActivationFit {
 
 // The best plan within `budget` bytes of the first rank: exactly what dry_step() then takes. train.recompute and
 // .activation_offload other than auto are taken as they are. host_room: bytes of the host; not given:
-// train.activation_offload_bytes. optimizer.offload_staging_bytes: auto gets what the plan leaves. Nothing: none fits,
-// and `smallest`, where it is asked for, is the one that takes least.
+// train.activation_offload_bytes, of which 0 is none for auto: nobody knows this host. optimizer.offload_staging_bytes:
+// auto gets what the plan leaves. Nothing: none fits, and `smallest`, where it is asked for, is the one that takes
+// least.
 std::optional<ActivationFit> find_activation_fit(const Config& resolved, int world, std::size_t budget,
                                                  const DeviceRates&, ActivationFit* smallest = nullptr,
                                                  std::optional<std::size_t> host_room = {});

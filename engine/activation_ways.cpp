@@ -93,7 +93,6 @@ ActivationPlan ActivationWays::uniform(std::size_t way) const {
 
 DryStep ActivationWays::run(const ActivationPlan& plan, std::size_t host_room) const {
   Config c = config_;
-  c.train.activation_offload = plan.offloads() ? Switch::on : Switch::off;
   c.train.activation_offload_bytes = host_room == kBoundless ? 0 : narrow<std::int64_t>(host_room);
   return dry_step(c, world_, plan);
 }

@@ -65,12 +65,14 @@ void memory_fields(TrainConfig& c, Fields& f) {
     in_range(0, kMostTokensAtOnce), word("auto", kAutoMlpChunk));
   f("activation_offload", c.activation_offload,
     "keep in host memory what blocks save for the backward: it leaves while the next block runs forward and comes back "
-    "ahead of its own backward; the last block's stays. true = of all blocks; auto = with activation_offload_bytes, of "
-    "the blocks where that takes less time than to compute again what does not fit into train.memory_budget",
+    "ahead of its own backward; the last block's stays. true = of all blocks; auto = of the blocks where that takes "
+    "less "
+    "time than to compute again what does not fit into train.memory_budget, or where nothing else fits; on CPUs, where "
+    "both are one memory, only with activation_offload_bytes",
     choices<Switch>({{"auto", Switch::automatic}, {"true", Switch::on}, {"false", Switch::off}}));
   f("activation_offload_bytes", c.activation_offload_bytes,
-    "host memory of each process for that; what finds no room stays on the device; 0 = with activation_offload: true "
-    "what the host has room for, with auto none",
+    "host memory of each process for that; what finds no room stays on the device; 0 = what "
+    "the host has room for",
     in_range(0, kMostHostBytes), rank_local());
   f("loss_chunk_bytes", c.loss_chunk_bytes, "logits held at a time; 0 = 32 MiB on CPUs, 2 GiB on GPUs",
     in_range(0, kMostBufferBytes));
@@ -189,7 +191,7 @@ void check_tokens_at_once(const char* rows_from, std::int64_t rows, std::int64_t
 
 bool may_offload(const Config& c) {
   if (c.train.activation_offload != Switch::automatic) return c.train.activation_offload == Switch::on;
-  return c.train.activation_offload_bytes > 0;
+  return c.run.device == DeviceChoice::cuda || c.train.activation_offload_bytes > 0;
 }
 
 bool chooses_staging(const Config& c) {

@@ -88,7 +88,7 @@ std::int64_t steps_of_tokens(const TrainConfig&, std::int64_t context);
 // kMostTokensAtOnce.
 void check_tokens_at_once(const char* rows_from, std::int64_t rows, std::int64_t context);
 
-// Whether blocks may move their activations to the host.
+// Whether blocks may move their activations to the host, as far as it has room. config: resolved.
 bool may_offload(const Config&);
 // Whether states on the host take of the device what a step leaves of its memory.
 bool chooses_staging(const Config&);

@@ -213,6 +213,7 @@ std::uint64_t free_share(const Config& c, Mesh& mesh) {
 }  // namespace
 
 std::size_t activation_room(const Config& c, Mesh& mesh) {
+  if (c.train.activation_offload == Switch::off) return 0;
   double negative[] = {-static_cast<double>(free_share(c, mesh) / 8 * 7)};  // the rest is for everybody else
   all_reduce_host(mesh.host(), negative, Reduce::max);
   const auto room = static_cast<std::size_t>(-negative[0]);
@@ -220,6 +221,7 @@ std::size_t activation_room(const Config& c, Mesh& mesh) {
   if (wanted > room && mesh.rank() == 0)
     log::warn("train.activation_offload_bytes: ", bytes_text(wanted), " for each process; there is room for ",
               bytes_text(room), ", which is the limit now");
+  if (!may_offload(c)) return 0;  // another rank may, and has asked
   return wanted ? std::min(wanted, room) : room;
 }
 

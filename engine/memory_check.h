@@ -27,8 +27,9 @@ std::string shortage(const MemoryNeed&, const std::vector<MemoryBound>&);
 // Collective. How the run may save: as its settings say, or, with a warning, with fewer copies of the state. tier: what
 // the launcher keeps; null: nothing. Error, on every rank: the run does not fit, with what would help.
 Saving check_memory(const Config& resolved, Mesh&, const MemoryTier* tier);
-// Collective. How much host memory this process may take for its activations: train.activation_offload_bytes, and no
-// more than what every rank has room for beside the copies for checkpoints, which is said in a warning.
+// Collective. How much host memory this process may take for its activations; 0: none is to leave. That is
+// train.activation_offload_bytes, where it is given, and no more than what every rank has room for beside the copies
+// for checkpoints, which is said in a warning.
 std::size_t activation_room(const Config& resolved, Mesh&);
 // The same of a model that only computes, in the memory of `device`.
 void check_memory(Decoder& declared, Device, const ParamTypes&);

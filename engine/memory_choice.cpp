@@ -61,9 +61,10 @@ std::optional<MemoryChoice> with_fewer_rows(const Config& c, int world, const Me
   return choice_within(c, world, fewer.back(), before.fit.peak - 1, before.fit.host_room);  // at least something
 }
 
-[[noreturn]] void refuse(std::size_t budget, std::size_t least) {
-  fail("train.memory_budget: a step does not fit into ", bytes_text(budget), ", whatever is computed again; it needs ",
-       bytes_text(least),
+[[noreturn]] void refuse(std::size_t budget, const ActivationFit& smallest) {
+  const std::size_t host = smallest.host_room;
+  fail("train.memory_budget: a step does not fit into ", bytes_text(budget), ", whatever is computed again",
+       host ? str(" or moved to the host (", bytes_text(host), ")") : "", "; it needs ", bytes_text(smallest.peak),
        ". Lower train.micro_batch or model.context, share the model or its sequences among more processes (parallel), "
        "on a GPU keep optimizer states on the host (optimizer.offload: states or all), or raise the budget");
 }
@@ -122,7 +123,7 @@ MemoryChoice choose_memory(const Config& config, Mesh& mesh, std::size_t host_ro
                 bytes_text(free));
   }
   if (const auto fit = within(free)) return {rows_of(c, mesh.world()), *fit};
-  if (most == 0 && c.train.recompute == RecomputeChoice::automatic) refuse(free, smallest.peak);
+  if (most == 0 && c.train.recompute == RecomputeChoice::automatic) refuse(free, smallest);
   return smallest_choice(c, mesh, free, smallest);
 }
 

@@ -50,7 +50,7 @@ TrainStep::TrainStep(const Config& config, const ExecContext& ctx, Mesh& mesh, c
       plan_(plan_of(config, mesh.world())),
       model_(config.model, vocab_padding(ctx.stream.device().backend)),
       parallel_(parallelized()),
-      offload_(may_offload(config) ? std::make_unique<HostOffload>(ctx_, host_room) : nullptr),
+      host_room_(host_room),
       optimizer_(make_optimizer()),
       step_state_(ctx_.zeros({sizeof(StepState)}, DType::u8, Lifetime::run)),
       norm_(parallel_.data->shard(), norm_groups(), ctx_) {
@@ -60,8 +60,9 @@ TrainStep::TrainStep(const Config& config, const ExecContext& ctx, Mesh& mesh, c
 }
 
 void TrainStep::set_activations(const ActivationPlan& plan) {
-  model_.set_activations(plan, offload_.get());
   offloads_ = plan.offloads();
+  if (offloads_ && !offload_) offload_ = std::make_unique<HostOffload>(ctx_, host_room_);
+  model_.set_activations(plan, offload_.get());
 }
 
 Parallelized TrainStep::parallelized() {

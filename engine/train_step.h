@@ -23,9 +23,9 @@ namespace ring {
 
 class TrainStep {
  public:
-  // config: resolved (engine/resolve.h); host_room: bytes for train.activation_offload. packed: samples hold several
-  // documents. Until it ends, the stream's memory comes by way of a StepArena. Error: it does already, of another one.
-  // OutOfMemory with advice.
+  // config: resolved (engine/resolve.h); host_room: bytes of the host for what the plan moves there. packed: samples
+  // hold several documents. Until it ends, the stream's memory comes by way of a StepArena. Error: it does already, of
+  // another one. OutOfMemory with advice.
   TrainStep(const Config& config, const ExecContext& ctx, Mesh& mesh, const ActivationPlan&, std::size_t host_room,
             bool packed);
   TrainStep(const TrainStep&) = delete;
@@ -90,7 +90,8 @@ class TrainStep {
   ParallelPlan plan_;
   Decoder model_;
   Parallelized parallel_;
-  std::unique_ptr<HostOffload> offload_;  // null: the settings rule it out
+  const std::size_t host_room_;
+  std::unique_ptr<HostOffload> offload_;  // null: no plan has moved anything yet
   bool offloads_ = false;
   std::unique_ptr<Optimizer> optimizer_;
   Tensor step_state_;

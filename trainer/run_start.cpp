@@ -8,6 +8,7 @@
 
 #include "checkpoint/reader.h"
 #include "comm/host.h"
+#include "core/checked.h"
 #include "core/fields.h"
 #include "core/joined.h"
 #include "core/log.h"
@@ -223,6 +224,9 @@ void fit(Config& c, const TrainOptions& options, std::int64_t vocab, Mesh& mesh)
   if (rows) c.train.micro_batch = 1;
   Config small = resolve_config(c, vocab, mesh);
   small.train.mlp_chunk = c.train.mlp_chunk;
+  const std::size_t host = least_of(activation_room(small, mesh), mesh);
+  if (small.train.activation_offload == Switch::automatic)
+    small.train.activation_offload_bytes = narrow<std::int64_t>(host);
   const std::size_t budget = memory_budget(small, mesh);
   std::istringstream chosen(by_leader(mesh, [&] {
     const StepSizes sizes = fitting_sizes(small, rows, options, budget, mesh.world());

@@ -20,22 +20,12 @@
 #include "trainer/session.h"
 
 namespace ring {
-namespace {
-
-// Asked of all ranks, also where this one was given none.
-std::size_t host_room(const Config& c, Mesh& mesh) {
-  if (c.train.activation_offload == Switch::off) return 0;
-  const std::size_t room = activation_room(c, mesh);
-  return may_offload(c) ? room : 0;
-}
-
-}  // namespace
 
 Trainer::Trainer(const Config& config, const ExecContext& ctx, Mesh& mesh, Loader& loader, std::size_t most_memory)
     : config_(config),
       mesh_(mesh),
       loader_(loader),
-      memory_(choose_memory(config, mesh, host_room(config, mesh), most_memory)),
+      memory_(choose_memory(config, mesh, activation_room(config, mesh), most_memory)),
       step_(config, ctx, mesh, memory_.fit.plan, memory_.fit.host_room, loader.options().packing.documents),
       graph_(mesh.world() > 1 || loader.options().packing.documents ? Switch::off : config.train.cuda_graph, ctx.stream,
              step_.shared_arena()),
@@ -116,8 +106,8 @@ void Trainer::launch() {
       return launch_step();
     } catch (const OutOfHostMemory& e) {
       throw OutOfHostMemory(e.facts,
-                            "Lower train.activation_offload_bytes, or give the host more memory (or, with GPUs, a "
-                            "higher limit of locked memory: ulimit -l)");
+                            "Lower train.activation_offload_bytes, set train.activation_offload: false, or give the "
+                            "host more memory (or, with GPUs, a higher limit of locked memory: ulimit -l)");
     } catch (const OutOfMemory& e) {
       next = smaller_after(e);
     }

@@ -12,6 +12,7 @@
 #include "core/fields.h"
 #include "core/step_arena.h"
 #include "engine/activation_fit.h"
+#include "engine/memory_check.h"
 #include "engine/memory_choice.h"
 #include "engine/resolve.h"
 
@@ -192,6 +193,34 @@ TEST(ActivationPlans, MoveWhatIsSlowToComputeAgain) {
   EXPECT_EQ(moved(1'000'000'000, 1e4, 0.5), 0u) << "copies take longer than anything";
   EXPECT_EQ(moved(0, 1e12, 0.5), 0u) << "nothing was said about the host";
   EXPECT_GT(moved(3'000'000, 1e12, 0.5), 0u);
+}
+
+// On a GPU, which is not here, `auto` asks nobody: what the host has room for is used where it is faster, and where
+// nothing else fits. On a CPU both are one memory.
+TEST(ActivationPlans, UseTheHostOfAGpuUntold) {
+  Config c = hosted(0);
+  c.train.recompute = RecomputeChoice::none;
+  const DeviceRates rates = shipped_rates("h200");
+  const std::unique_ptr<Mesh> mesh = mesh_of_one();
+  EXPECT_EQ(activation_room(c, *mesh), 0u);
+  c.run.device = DeviceChoice::cuda;
+  const std::size_t room = activation_room(c, *mesh);
+  EXPECT_GT(room, 100'000'000u);
+  c.train.activation_offload = Switch::off;
+  EXPECT_EQ(activation_room(c, *mesh), 0u);
+  ActivationFit smallest;
+  ASSERT_FALSE(find_activation_fit(c, 1, 2'000'000, rates, &smallest, room));
+  c.train.activation_offload = Switch::automatic;
+  const std::size_t least = smallest.peak;
+  EXPECT_FALSE(find_activation_fit(c, 1, least - least / 50, rates, &smallest, 0)) << "a host without room";
+  ASSERT_FALSE(find_activation_fit(c, 1, 2'000'000, rates, &smallest, room));
+  EXPECT_LT(smallest.peak, least - least / 5) << "the host is there before a refusal";
+  const auto fit = find_activation_fit(c, 1, smallest.peak, rates, nullptr, room);
+  ASSERT_TRUE(fit);
+  EXPECT_GT(fit->host, 0u);
+  EXPECT_LE(fit->host, room);
+  EXPECT_NE(fit->text().find("on the host"), std::string::npos) << fit->text();
+  EXPECT_EQ(dry_step(c, 1, fit->plan).host, fit->host);
 }
 
 // A plan that mixes all ways takes what it was said to take, per block and as a whole.
