@@ -5,8 +5,10 @@
 #include "kernels/matmul.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <limits>
 #include <map>
+#include <memory>
 #include <optional>
 
 #include "core/cuda/check.h"
@@ -40,6 +42,37 @@ class TimedEvent {
 
  private:
   cudaEvent_t event_ = nullptr;
+};
+
+// The sums that a product adds to, as they are now: the host has them while the product is repeated. Products that add
+// to nothing give the same however often they run.
+class KeptSums {
+ public:
+  KeptSums(const Problem& p, const Plan::Operands& o, const Stream& stream)
+      : stream_(stream),
+        device_(o.out),
+        row_(static_cast<std::size_t>(p.m) * (p.out_type == CUDA_R_32F ? 4 : 2)),
+        pitch_(static_cast<std::size_t>(p.out_stride) * (p.out_type == CUDA_R_32F ? 4 : 2)),
+        rows_(p.adds && o.residual == o.out ? static_cast<std::size_t>(p.n) : 0),
+        host_(std::make_unique_for_overwrite<std::byte[]>(row_ * rows_)) {
+    if (rows_ > 0) stream_.impl().copy_rows(host_.get(), row_, device_, pitch_, row_, rows_);
+    stream_.synchronize();  // host waits: start (measuring)
+  }
+  ~KeptSums() {
+    try {
+      if (rows_ > 0) stream_.impl().copy_rows(device_, pitch_, host_.get(), row_, row_, rows_);
+      stream_.synchronize();  // host waits: start (measuring)
+    } catch (const Error&) {  // the device has failed, and whoever uses it next says so
+    }
+  }
+  KeptSums(const KeptSums&) = delete;
+  KeptSums& operator=(const KeptSums&) = delete;
+
+ private:
+  const Stream& stream_;
+  void* const device_;
+  const std::size_t row_, pitch_, rows_;  // bytes, bytes, how many
+  const std::unique_ptr<std::byte[]> host_;
 };
 
 // What one stream keeps: the library's handle, a workspace, and the products seen so far.
@@ -168,14 +201,12 @@ class Engine {
     return 1 + static_cast<int>(ctx.tuning->seconds() / seconds);
   }
 
-  // Into a place of its own: the real one may hold sums that a repeated product would change.
+  // In the real place, so that measuring takes no memory of the device that the step does not: a plan of memory holds
+  // from the first step on, and no choice depends on what is free.
   Choice fastest(const Plan& plan, const std::vector<cublasLtMatmulAlgo_t>& candidates, const Problem& p,
-                 Plan::Operands operands, const ExecContext& ctx) {
+                 const Plan::Operands& operands, const ExecContext& ctx) {
     if (candidates.size() == 1 && p.gelu == Problem::Gelu::none) return {candidates.front()};
-    const std::int64_t element = p.out_type == CUDA_R_32F ? 4 : 2;
-    const Tensor scratch = ctx.zeros({p.out_stride * p.n * element}, DType::u8, Lifetime::run);
-    if (operands.residual == operands.out) operands.residual = scratch.raw();
-    operands.out = scratch.raw();
+    const KeptSums sums(p, operands, ctx.stream);
     const auto time = [&](const cublasLtMatmulAlgo_t& algo, int repeats) {
       return seconds_of([&] { plan.run(handle_, algo, operands, workspace_, kWorkspaceBytes, stream_); }, repeats);
     };

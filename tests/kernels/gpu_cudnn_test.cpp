@@ -195,17 +195,26 @@ class GpuCudnn : public testing::Test {
     return ctx;
   }
 
+  // A row of scores in bf16, in what a row of dq's sums takes in f32, 64 columns at a time with a turn, and its two
+  // statistics.
+  static bool scores_fit(const Case& c) {
+    const std::int64_t parts = (c.dim + 63) / 64;
+    return 2 * c.length <= 4 * (65 * parts + 2);
+  }
+
   static void check(const Case& c, bool deterministic) {
     SCOPED_TRACE(str(c, deterministic ? ", deterministic" : ""));
     const Call call(c, context(deterministic));
     ASSERT_TRUE(forward_candidate()->supports(call.forward(), call.ctx));
-    ASSERT_TRUE(backward_candidate()->supports(call.backward(), call.ctx));
+    const bool backward = !deterministic || scores_fit(c);
+    ASSERT_EQ(backward_candidate()->supports(call.backward(), call.ctx), backward);
     forward_candidate()->fn(call.forward(), call.ctx);
-    backward_candidate()->fn(call.backward(), call.ctx);
+    if (backward) backward_candidate()->fn(call.backward(), call.ctx);
     const Reference want = reference(c, call.host_qkv, call.host_dout);
     EXPECT_LT(relative_error(call.values(call.out), want.out), 5e-3);
     const std::vector<float> lse = to_host<float>(call.lse.view({call.lse.numel()}), call.ctx.stream);
     EXPECT_LT(relative_error(Values(lse.begin(), lse.end()), want.lse), 1e-4);
+    if (!backward) return;
     const Values got = call.values(call.dqkv);
     const std::int64_t parts[] = {0, c.heads * c.dim, (c.heads + c.kv_heads) * c.dim, c.width()};
     for (int i = 0; i < 3; ++i)
@@ -430,7 +439,7 @@ TEST_F(GpuCudnn, LeavesTheRestToOthers) {
 
 // Its deterministic backward needs memory that grows with the square of the length.
 TEST_F(GpuCudnn, DeterministicBackwardOfLongSequencesIsLeftToOthers) {
-  const Case c{1, 32768, 4, 1, 64, true};
+  const Case c{1, 1024, 4, 1, 64, true};
   Call call(c, context(true));
   EXPECT_FALSE(backward_candidate()->supports(call.backward(), call.ctx));
   call.ctx.deterministic = false;

@@ -65,5 +65,33 @@ TEST_P(GpuMatmul, ActivatesTheProduct) {
   }
 }
 
+// The sums of a product that is measured are those of one that is not, also where columns beside them hold something
+// else, and measuring takes no memory of the device.
+TEST(GpuMatmulSums, AreMeasuredWhereTheyAre) {
+  if (!backend_available(Backend::cuda)) GTEST_SKIP() << "no GPU";
+  const ExecContext ctx{Stream::create({Backend::cuda, 0})};
+  ExecContext measures = ctx;
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    measures.tuning = std::make_shared<Tuning>("");
+    const Tensor a = random_tensor("a", {512, 256}, dtype, ctx), b = random_tensor("b", {256, 384}, dtype, ctx);
+    for (const bool narrow : {false, true}) {
+      const auto sum = [&](const ExecContext& with) {
+        const Tensor whole = random_tensor("c", {512, narrow ? 768 : 384}, DType::f32, ctx);
+        matmul_kernel({.a = a, .b = b, .c = narrow ? whole.narrow(1, 384, 384) : whole, .beta = 1}, with);
+        return to_host<float>(whole.view({whole.numel()}), ctx.stream);
+      };
+      const std::vector<float> want = sum(ctx);
+      const auto allocator = ctx.stream.allocator();
+      allocator->reset_peak();
+      const std::size_t before = allocator->stats().peak;
+      const std::size_t sums = static_cast<std::size_t>(512 * (narrow ? 768 : 384)) * sizeof(float);
+      const std::vector<float> got = sum(measures);
+      EXPECT_LE(allocator->stats().peak, before + sums + (1 << 16)) << "more than the sums themselves";
+      ASSERT_EQ(got.size(), want.size());
+      for (std::size_t i = 0; i < got.size(); ++i) ASSERT_NEAR(got[i], want[i], 1e-3 * (1 + std::abs(want[i]))) << i;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace ring::test

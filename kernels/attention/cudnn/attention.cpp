@@ -155,10 +155,11 @@ std::optional<Call> call_of(const Attention& a) {
   return c;
 }
 
-// cuDNN's deterministic backward writes all of dS: its workspace grows with the square of the length.
-bool too_large(const Problem& p) {
+// cuDNN's deterministic backward writes all of dS: its workspace grows with the square of the length. A plan of memory
+// knows only what the contract says.
+bool too_large(const Problem& p, const AttentionBackward& a, const ExecContext& ctx) {
   const double scores = static_cast<double>(p.batch * p.heads) * static_cast<double>(p.queries * p.keys);
-  return p.deterministic && 2 * scores > static_cast<double>(kMostWorkspace);
+  return p.deterministic && 2 * scores > static_cast<double>(scratch_bytes(a, ctx));
 }
 
 std::optional<Call> call_of(const AttentionBackward& a, const ExecContext& ctx) {
@@ -166,7 +167,8 @@ std::optional<Call> call_of(const AttentionBackward& a, const ExecContext& ctx) 
   Problem& p = c.problem;
   p.backward = true;
   p.deterministic = ctx.deterministic;
-  if (!describe(c, a) || p.queries % kBackwardTile != 0 || p.keys % kBackwardTile != 0 || too_large(p)) return {};
+  if (!describe(c, a) || p.queries % kBackwardTile != 0 || p.keys % kBackwardTile != 0 || too_large(p, a, ctx))
+    return {};
   if (!take(p.out, a.out, c.queries) || !take(p.dout, a.dout, c.queries)) return {};
   if (!a.dq.defined() || !a.dk.defined() || !a.dv.defined()) return {};
   if (in_place(c, a)) {
