@@ -8,6 +8,7 @@
 
 #include "checkpoint/files.h"
 #include "checkpoint/writer_token.h"
+#include "core/counted.h"
 #include "core/device_memory.h"
 #include "core/fields.h"
 #include "core/host_memory.h"
@@ -59,6 +60,7 @@ std::int64_t count_in(const nlohmann::json& json, const char* key) {
 void check(const MemoryRecord& r) {
   if (r.micro_batch < 1) fail("micro_batch is 0");
   if (r.ran_out > 0 && r.budget == 0) fail("budget is 0");
+  if (r.steps_ran_out > r.ran_out) fail("steps_ran_out is more than ran_out");
 }
 
 // The one that is left of those that ranks wrote: the smallest.
@@ -103,7 +105,7 @@ void MemoryRecord::take(const MemoryChoice& choice) {
   micro_batch = choice.micro_batch;
   peak = choice.fit.peak;
   plan = choice.text();
-  if (ran_out == 0 || peak > budget) budget = choice.fit.budget;
+  if (steps_ran_out == 0 || peak > budget) budget = choice.fit.budget;
 }
 
 MemoryRecord MemoryRecord::smaller(const MemoryChoice& choice, const std::string& cause) const {
@@ -112,7 +114,16 @@ MemoryRecord MemoryRecord::smaller(const MemoryChoice& choice, const std::string
   next.budget = choice.fit.budget;
   next.why = cause;
   ++next.ran_out;
+  ++next.steps_ran_out;
   return next;
+}
+
+std::string MemoryRecord::went_down_to() const {
+  std::vector<std::string> parts;
+  if (steps_ran_out > 0) parts.push_back(plan);
+  if (validation_micro_batch > 0)
+    parts.push_back(str("validations compute ", counted(validation_micro_batch, "sequence"), " at a time"));
+  return joined(parts, "; ");
 }
 
 MemoryRecord MemoryRecord::validating(std::int64_t sequences, const std::string& cause) const {
@@ -125,6 +136,7 @@ MemoryRecord MemoryRecord::validating(std::int64_t sequences, const std::string&
 
 std::string to_json(const MemoryRecord& r) {
   const nlohmann::json json = {{"ran_out", r.ran_out},
+                               {"steps_ran_out", r.steps_ran_out},
                                {"token", r.token},
                                {"micro_batch", r.micro_batch},
                                {"validation_micro_batch", r.validation_micro_batch},
@@ -141,6 +153,7 @@ MemoryRecord parse_memory_record(const std::string& text) {
   try {
     const auto json = nlohmann::json::parse(text);
     r.ran_out = count_in(json, "ran_out");
+    r.steps_ran_out = json.contains("steps_ran_out") ? count_in(json, "steps_ran_out") : r.ran_out;
     r.token = count_in(json, "token");
     r.micro_batch = count_in(json, "micro_batch");
     if (json.contains("validation_micro_batch")) r.validation_micro_batch = count_in(json, "validation_micro_batch");

@@ -25,6 +25,7 @@ struct MemoryRecorded : Error {
 
 struct MemoryRecord {
   std::int64_t ran_out = 0;                 // how often the choice became smaller
+  std::int64_t steps_ran_out = 0;           // of these, for steps: their budget binds; others were validations
   std::int64_t token = 0;                   // of the writer; 0: not known
   std::int64_t micro_batch = 1;             // sequences at a time, of each replica
   std::int64_t validation_micro_batch = 0;  // in validations; 0: as many
@@ -40,6 +41,7 @@ struct MemoryRecord {
   // After memory ran out in a step, or in a validation.
   MemoryRecord smaller(const MemoryChoice&, const std::string& why) const;
   MemoryRecord validating(std::int64_t sequences, const std::string& why) const;
+  std::string went_down_to() const;  // in words: for steps, for validations, or both
 };
 
 std::string to_json(const MemoryRecord&);

@@ -157,7 +157,7 @@ void repeat_memory(RunStart& s, const std::string& recorded, Mesh& mesh) {
   s.steps.train.micro_batch = old.micro_batch;
   if (mesh.rank() == 0)
     log::info("memory ran out before, and the run stays at what it went down to (", s.dir.memory_file(),
-              " says when): ", old.plan);
+              " says when): ", old.went_down_to());
 }
 
 // From here on nobody else commits here: what comes after sees every checkpoint that there will be without this

@@ -34,7 +34,7 @@ struct RunStart {
   std::unique_ptr<MemoryTier> tier;    // null: the launcher keeps nothing
   std::optional<std::int64_t> kept;    // the step to go on from that the launcher keeps
   std::unique_ptr<Loader> loader;      // of this rank
-  std::size_t most_memory() const { return memory.ran_out ? memory.budget : 0; }  // for a step; 0: what there is
+  std::size_t most_memory() const { return memory.steps_ran_out ? memory.budget : 0; }  // for a step; 0: what there is
   bool resumes() const { return kept || !checkpoint.empty(); }
 };
 

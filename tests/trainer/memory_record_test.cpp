@@ -15,7 +15,7 @@ namespace {
 
 MemoryRecord record(std::int64_t ran_out, std::int64_t token, std::uint64_t budget) {
   MemoryRecord r;
-  r.ran_out = ran_out;
+  r.ran_out = r.steps_ran_out = ran_out;
   r.token = token;
   r.micro_batch = 4;
   r.budget = budget;
@@ -177,11 +177,13 @@ TEST_F(OutOfMemoryRuns, AValidationGoesOnWithFewerSequences) {
   EXPECT_EQ(recorded("r").at("validation_micro_batch"), 1);
   EXPECT_EQ(recorded("r").at("micro_batch"), 2);
   EXPECT_EQ(recorded("r").at("ran_out"), 1);
+  EXPECT_EQ(recorded("r").at("steps_ran_out"), 0) << "steps had enough";
   EXPECT_EQ(losses("r"), losses("calm"));
   const Finished again = go("r", {"train.eval_interval=5", "train.steps=16", "--allow-changes"});
   ASSERT_EQ(again.code, 0) << again.output;
   EXPECT_EQ(recorded("r").at("validation_micro_batch"), 1);
   EXPECT_FALSE(says(again, "ran out of memory in")) << again.output;
+  EXPECT_TRUE(says(again, " says when): validations compute 1 sequence at a time")) << again.output;
 }
 
 TEST_F(OutOfMemoryRuns, AValidationOfOneSequenceThatDoesNotFitEndsTheRun) {
