@@ -31,14 +31,17 @@ class Recorder final : public KernelObserver, public ScopeListener {
     before_ = arena_->stats().in_use;
     moved_before_ = moved();
     arena_->reset_peak();
-    if (pass != ScopePass::backward) at(id).before = std::max(at(id).before, before_);
+    if (pass == ScopePass::inference)
+      at(id).once_before = std::max(at(id).once_before, before_);
+    else if (pass == ScopePass::forward)
+      at(id).before = std::max(at(id).before, before_);
   }
   void leave(const ScopeId& id, ScopePass pass) noexcept override {
     if (!arena_ || id != part_) return;
     part_ = {};
     const MemoryStats now = arena_->stats();
-    if (pass == ScopePass::inference) {  // of a segment that runs again: what it keeps counts then
-      at(id).forward_peak = std::max(at(id).forward_peak, now.peak - before_);
+    if (pass == ScopePass::inference) {
+      at(id).once_peak = std::max(at(id).once_peak, now.peak - before_);
     } else if (pass == ScopePass::forward) {
       at(id).host = std::max(at(id).host, moved() - moved_before_);
       at(id).kept = std::max(at(id).kept, now.in_use - std::min(now.in_use, before_));

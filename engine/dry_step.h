@@ -21,6 +21,8 @@ struct PartMemory {
   std::size_t kept = 0;                             // from its forward to its backward
   std::size_t forward_peak = 0, backward_peak = 0;  // above `before`
   std::size_t host = 0;                             // that leave for the host and come back
+  // In a segment, whose forward runs again in the backward: of the first forward, which keeps nothing of a part.
+  std::size_t once_before = 0, once_peak = 0;
 };
 
 struct DryCall {  // of a kernel

@@ -51,12 +51,23 @@ std::vector<std::size_t> on_host(const PlannedStep& p) {
 std::vector<Column> columns_of(const PlannedStep& p) {
   std::vector<Column> columns;
   const std::vector<std::size_t> host = on_host(p);
-  const auto add = [&](std::size_t i, std::size_t peak, const char* pass) {
-    const PartMemory& m = p.parts[i];
-    columns.push_back({m.before, m.kept, m.before + peak, host[i], color_of(p, m.part), str(m.part, pass)});
+  const auto add = [&](std::size_t i, std::size_t before, std::size_t kept, std::size_t peak, const char* pass) {
+    const ScopeId part = p.parts[i].part;
+    columns.push_back({before, kept, before + peak, host[i], color_of(p, part), str(part, pass)});
   };
-  for (std::size_t i = 0; i < p.parts.size(); ++i) add(i, p.parts[i].forward_peak, " forward");
-  for (std::size_t i = p.parts.size(); i-- > 0;) add(i, p.parts[i].backward_peak, " backward");
+  for (std::size_t i = 0; i < p.parts.size(); ++i) {
+    const PartMemory& m = p.parts[i];
+    if (m.once_peak > 0)
+      add(i, m.once_before, 0, m.once_peak, " forward");
+    else
+      add(i, m.before, m.kept, m.forward_peak, " forward");
+  }
+  for (std::size_t i = p.parts.size(); i-- > 0;) {
+    const PartMemory& m = p.parts[i];
+    const bool again = m.once_peak > 0;
+    add(i, m.before, m.kept, again ? std::max(m.forward_peak, m.backward_peak) : m.backward_peak,
+        again ? " forward again and backward" : " backward");
+  }
   return columns;
 }
 
