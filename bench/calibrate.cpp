@@ -1,9 +1,11 @@
 #include "bench/calibrate.h"
 
 #include <algorithm>
+#include <functional>
 #include <limits>
 
 #include "core/device_memory.h"
+#include "engine/devices.h"
 #include "inspect/profiler.h"
 
 namespace ring {
@@ -15,7 +17,7 @@ constexpr std::int64_t kMessage = std::int64_t{64} << 20;  // bytes
 // Work of one kind, and how long it took.
 struct Rate {
   double work = 0, seconds = 0;
-  double per_second(double otherwise) const { return seconds > 0 ? work / seconds : otherwise; }
+  double per_second() const { return seconds > 0 ? work / seconds : 0; }
 };
 
 struct Rates {
@@ -41,20 +43,51 @@ double copies_to_host(const ExecContext& ctx) {
          sustained_seconds(ctx, 0.2, [&] { ctx.stream.impl().copy(host.get(), t.raw(), kMessage); });
 }
 
-// What a ring of all ranks sends, each way.
-double messages(const ExecContext& ctx, Mesh& mesh) {
-  if (mesh.world() == 1) return 0;
-  const Tensor t = ctx.zeros({kMessage / 4}, DType::f32, Lifetime::run);
-  Communicator& all = mesh.all();
-  const auto sum = [&] { all.all_reduce(t, Reduce::sum, ctx.stream.record()).wait(ctx.stream); };
-  constexpr int kTimes = 8;
-  sum();
+// Of one, when all ranks start them back to back.
+double message_seconds(const ExecContext& ctx, const std::function<void()>& start_one) {
+  constexpr int kTimes = 16;
+  start_one();
   ctx.stream.synchronize();  // host waits: diagnosis
   const double start = seconds_since_process_start();
-  for (int i = 0; i < kTimes; ++i) sum();
+  for (int i = 0; i < kTimes; ++i) start_one();
   ctx.stream.synchronize();  // host waits: diagnosis
-  const double seconds = (seconds_since_process_start() - start) / kTimes;
-  return 2.0 * (mesh.world() - 1) / mesh.world() * static_cast<double>(kMessage) / seconds;
+  return (seconds_since_process_start() - start) / kTimes;
+}
+
+// Of gathering, and of scattering the sum of, so many elements of each rank: what slices of a model exchange.
+double collective_seconds(const ExecContext& ctx, Communicator& all, std::int64_t elements) {
+  const DType type = activation_type(ctx.precision);
+  const Tensor part = ctx.zeros({elements}, type, Lifetime::run);
+  const Tensor whole = ctx.zeros({elements * all.size()}, type, Lifetime::run);
+  return message_seconds(ctx,
+                         [&] {
+                           all.all_gather(whole, part, ctx.stream.record()).wait(ctx.stream);
+                           all.reduce_scatter(part, whole, Reduce::sum, ctx.stream.record()).wait(ctx.stream);
+                         }) /
+         2;
+}
+
+// Each rank sends to the next one and receives from the one before.
+double exchange_seconds(const ExecContext& ctx, Communicator& all) {
+  const Tensor out = ctx.zeros({kMessage}, DType::u8, Lifetime::run),
+               in = ctx.zeros({kMessage}, DType::u8, Lifetime::run);
+  const int n = all.size(), next = (all.rank() + 1) % n, before = (all.rank() + n - 1) % n;
+  return message_seconds(ctx, [&] {
+    all.exchange({{out, next}}, {{in, before}}, ctx.stream.record()).wait(ctx.stream);
+  });
+}
+
+void measure_messages(const ExecContext& ctx, Mesh& mesh, const Config& c, DeviceRates& r) {
+  if (mesh.world() == 1) return;
+  constexpr std::int64_t kShort = 64;
+  const ParallelPlan plan = plan_of(c, mesh.world());
+  const std::int64_t elements = plan.micro_batch * c.model.context * c.model.width / mesh.world();
+  r.collective_seconds = collective_seconds(ctx, mesh.all(), kShort);
+  const double seconds = collective_seconds(ctx, mesh.all(), elements) - r.collective_seconds;
+  const auto passed =
+      static_cast<double>(elements) * (mesh.world() - 1) * static_cast<double>(size_of(activation_type(ctx.precision)));
+  r.collective_bytes_per_second = passed / std::max(1e-9, seconds);
+  r.link_bytes_per_second = static_cast<double>(kMessage) / exchange_seconds(ctx, mesh.all());
 }
 
 Rates rates_of(const Profile& profile) {
@@ -65,22 +98,27 @@ Rates rates_of(const Profile& profile) {
 
 }  // namespace
 
-DeviceRates calibrate(StepBenchmark& bench) {
-  Profiler profiler(kSteps);
-  time_steps(bench, Profiler::kWarmup, 1, &profiler);
+std::string calibrated_device(const ExecContext& ctx) {
+  return ctx.stream.device().backend == Backend::cpu ? "cpu" : ctx.stream.impl().device_name();
+}
+
+DeviceRates calibrate(StepBenchmark& bench, const DeviceRates& before) {
   const ExecContext& ctx = bench.exec();
   const bool cpu = ctx.stream.device().backend == Backend::cpu;
+  DeviceRates r = before;
+  r.device = calibrated_device(ctx);
+  Profiler profiler(kSteps);
+  time_steps(bench, Profiler::kWarmup, 1, &profiler);
   const Rates measured = rates_of(profiler.read());
-  DeviceRates r = shipped_rates(cpu ? "cpu" : "h200", ctx.stream.impl().threads());
-  r.device = cpu ? "cpu" : ctx.stream.impl().device_name();
-  r.matmul_flops = measured.products.per_second(r.matmul_flops);
-  r.attention_flops = measured.attention.per_second(r.attention_flops);
-  r.attention_backward_flops = measured.attention_backward.per_second(r.attention_backward_flops);
-  r.bytes_per_second = measured.bytes.per_second(r.bytes_per_second);
+  ComputeRates& own = r.of(ctx.precision);
+  own.products = measured.products.per_second();
+  own.attention = measured.attention.per_second();
+  own.attention_backward = measured.attention_backward.per_second();
+  r.bytes_per_second = measured.bytes.per_second();
   r.call_seconds = measured.shortest;
-  if (cpu) r.peak_flops = r.matmul_flops;
+  r.peak_flops = cpu ? own.products : shipped_rates("h200").peak_flops;
   r.host_bytes_per_second = copies_to_host(ctx);
-  r.link_bytes_per_second = messages(ctx, bench.mesh());
+  measure_messages(ctx, bench.mesh(), bench.config(), r);
   if (const auto memory = device_memory(ctx.stream.device())) r.memory_bytes = static_cast<double>(memory->total);
   return r;
 }

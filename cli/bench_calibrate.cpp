@@ -1,4 +1,5 @@
 #include <CLI/CLI.hpp>
+#include <filesystem>
 
 #include "bench/calibrate.h"
 #include "cli/bench.h"
@@ -11,17 +12,30 @@
 namespace ring {
 namespace {
 
+namespace fs = std::filesystem;
+
 struct Arguments {
   BenchConfig config;
   std::string out = "rates.yaml";
 };
 
+// What the file has already: other precisions, the link between devices. Before anything is measured.
+DeviceRates rates_there(const std::string& file, const ExecContext& ctx) {
+  check_writable(file);
+  DeviceRates rates;
+  if (!fs::exists(file) || fs::file_size(file) == 0) return {.device = ""};
+  load_config(rates, file);
+  if (const std::string here = calibrated_device(ctx); rates.device != here)
+    fail("--out ", file, ": holds the rates of ", rates.device, ", and this is ", here, ": give another file");
+  return rates;
+}
+
 void run(const Arguments& a, const Facts& given) {
   const Config config = a.config.load();
   StepBenchmark bench(config, join_mesh(config, given));
   const bool leader = bench.mesh().rank() == 0;
-  if (leader) check_writable(a.out);
-  const DeviceRates rates = calibrate(bench);
+  const DeviceRates before = leader ? rates_there(a.out, bench.exec()) : DeviceRates{.device = ""};
+  const DeviceRates rates = calibrate(bench, before);
   bench.mesh().host().barrier().synchronize();  // host waits: shutdown
   if (!leader) return;
   write_whole(a.out, to_yaml(rates));
@@ -36,7 +50,9 @@ void add_bench_calibrate(CLI::App& bench) {
       bench.add_subcommand("calibrate", "Rates of this machine in steps of a model, for ringmaster plan --rates");
   auto a = std::make_shared<Arguments>();
   a->config.add_to(*cmd);
-  cmd->add_option("--out", a->out, "Where they go")->capture_default_str();
+  cmd->add_option("--out", a->out,
+                  "Where they go; what a file of this device has of other precisions and of the link stays")
+      ->capture_default_str();
   cmd->footer("Example: ringmaster launch -n 2 -- bench calibrate bench/shapes/1b.yaml --out h200.yaml");
   cmd->callback([a, cmd] { run(*a, facts_of(*cmd, {"--out"})); });
 }

@@ -1,12 +1,15 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <iostream>
+#include <optional>
 
 #include "bench/step.h"
 #include "cli/bench.h"
 #include "cli/number_option.h"
 #include "cli/print.h"
+#include "cli/rates.h"
 #include "engine/devices.h"
+#include "engine/planner.h"
 #include "inspect/profiler.h"
 #include "kernels/observers.h"
 #include "model/flops.h"
@@ -21,7 +24,7 @@ constexpr double kGiB = 1024.0 * 1024 * 1024;
 
 struct Arguments {
   BenchConfig config;
-  std::string csv, who = "ringmaster", trace = "profile.json";
+  std::string csv, who = "ringmaster", trace = "profile.json", rates;
   int steps = 20, warmup = 5, profile = 0;
   double peak = kPeakFlops / 1e12;
   bool no_ceilings = false, nvtx = false;
@@ -65,6 +68,17 @@ void print(const Arguments& a, StepBenchmark& bench, const StepTimes& t, const C
                t.loss);
 }
 
+// What `ringmaster plan` says of these steps.
+void print_prediction(const DeviceRates& rates, StepBenchmark& bench, const StepTimes& t) {
+  const ActivationFit& fit = bench.trainer().memory().fit;
+  const PlannedStep p = predict_step({bench.config(), bench.mesh().world(), fit.budget, rates}, fit);
+  print_format(
+      "predicted with rates of %s: step %.2f ms, %.3f of the measured one (%.2f of it waiting for messages or copies); "
+      "peak %.2f GiB, %.3f of what was in use\n",
+      rates.device.c_str(), 1e3 * p.seconds(), p.seconds() / t.median(), p.exposed_seconds / p.seconds(),
+      static_cast<double>(p.peak) / kGiB, static_cast<double>(p.peak) / static_cast<double>(t.peak_bytes));
+}
+
 constexpr const char* kColumns = "who,shape,step_ms,tokens_per_second,first_seconds,peak_gib,loss";
 
 void write(CsvFile& csv, const Arguments& a, const StepBenchmark& bench, const StepTimes& t) {
@@ -75,6 +89,8 @@ void write(CsvFile& csv, const Arguments& a, const StepBenchmark& bench, const S
 void run(const Arguments& a, const Facts& given) {
   const std::shared_ptr<KernelObserver> ranges = a.nvtx ? make_range_observer() : nullptr;
   const Config config = a.config.load();
+  std::optional<DeviceRates> rates;
+  if (!a.rates.empty()) rates = rates_named(a.rates, config);
   StepBenchmark bench(config, join_mesh(config, given));
   const bool leader = bench.mesh().rank() == 0;
   CsvFile csv(leader ? a.csv : "", kColumns);
@@ -86,6 +102,7 @@ void run(const Arguments& a, const Facts& given) {
   if (!leader) return;
   const Ceilings ceilings = a.no_ceilings ? Ceilings{} : ceilings_if_they_fit(bench.exec());
   print(a, bench, t, ceilings);
+  if (rates) print_prediction(*rates, bench, t);
   write(csv, a, bench, t);
   if (!profiler) return;
   const Profile profile = profiler->read();
@@ -104,6 +121,7 @@ void add_bench_step(CLI::App& bench) {
   add_number(*cmd, "--peak-tflops", a->peak, "What MFU refers to", 1e-6, 1e9)->capture_default_str();
   cmd->add_option("--csv", a->csv, "Append a line to this file");
   cmd->add_option("--who", a->who, "Its first column")->capture_default_str();
+  cmd->add_option("--rates", a->rates, str("Print what `plan` predicts beside it. ", kRatesText));
   cmd->add_flag("--no-ceilings", a->no_ceilings, "Do not measure what the device sustains");
   add_number(*cmd, "--profile", a->profile, "Then watch so many more steps, kernel by kernel", 1, 100'000);
   cmd->add_option("--trace", a->trace, "Where the profile's trace goes")->capture_default_str();

@@ -6,10 +6,10 @@
 #include "cli/commands.h"
 #include "cli/number_option.h"
 #include "cli/print.h"
+#include "cli/rates.h"
 #include "cli/settings.h"
 #include "core/checked.h"
 #include "core/counted.h"
-#include "core/cpu/thread_pool.h"
 #include "core/exit_code.h"
 #include "core/fields.h"
 #include "core/host_memory.h"
@@ -25,7 +25,6 @@ namespace ring {
 namespace {
 
 constexpr double kGiB = 1 << 30;
-constexpr const char* kShipped[] = {"h200", "h100", "cpu"};
 
 struct Arguments {
   std::string file, rates = "auto", svg;
@@ -36,17 +35,6 @@ struct Arguments {
   int rows = 5;
   bool longest = false, advise = false;
 };
-
-// A table's, shipped, or a file's that `bench calibrate` wrote.
-DeviceRates rates_of(const Arguments& a, const Config& c) {
-  std::string name = a.rates;
-  if (name == "auto") name = backend_of(c.run.device) == Backend::cpu ? "cpu" : "h200";
-  if (std::ranges::find(kShipped, name) != std::end(kShipped))
-    return shipped_rates(name, static_cast<int>(c.run.threads > 0 ? c.run.threads : default_threads()));
-  DeviceRates rates;
-  load_config(rates, name);
-  return rates;
-}
 
 std::size_t memory_of(const Arguments& a, const DeviceRates& rates) {
   if (a.memory) return a.memory;
@@ -74,7 +62,7 @@ std::int64_t vocabulary_of(const Config& c) {
 
 PlanQuestion question_of(const Arguments& a) {
   Config c = settings_at(a.file, a.overrides);
-  const DeviceRates rates = rates_of(a, c);
+  const DeviceRates rates = rates_named(a.rates, c);
   const Backend backend = rates.device == "cpu" ? Backend::cpu : Backend::cuda;
   c.parallel = {};
   PlanQuestion q{.budget = budget_of(a, c, rates), .rates = rates};
@@ -233,6 +221,8 @@ void run(const Arguments& a) {
   if (!a.svg.empty()) check_svg_path("--svg", a.svg);
   PlanQuestion q = question_of(a);
   print_format("%s: GiB of one device, predicted; rates of %s\n", a.file.c_str(), q.rates.device.c_str());
+  if (*std::ranges::max_element(a.gpus) > 1 && q.rates.collective_bytes_per_second == 0)
+    print_format("the rates know no link between devices, so messages take no time here: measure with launch -n 2\n");
   std::optional<PlannedStep> best;
   const std::vector<std::int64_t> contexts = a.contexts.empty() ? std::vector{q.config.model.context} : a.contexts;
   for (const int gpus : a.gpus)
@@ -271,8 +261,7 @@ void add_plan_command(CLI::App& app) {
             std::uint64_t{1} << 50);
   add_number(*cmd, "--context", a->contexts, "Instead of model.context, with commas", 1, kMostLength)
       ->allow_extra_args(false);
-  cmd->add_option("--rates", a->rates, "What devices sustain: h200, h100, cpu, or a file that bench calibrate wrote")
-      ->capture_default_str();
+  cmd->add_option("--rates", a->rates, kRatesText)->capture_default_str();
   add_number(*cmd, "--rows", a->rows, "Layouts to show of each", 1, 10'000)->capture_default_str();
   cmd->add_flag("--longest-context", a->longest, "Search the longest context that fits, one sequence at a time");
   cmd->add_flag("--advise", a->advise,

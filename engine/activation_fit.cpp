@@ -129,6 +129,14 @@ std::optional<ActivationFit> find_activation_fit(const Config& c, int world, std
   return {};
 }
 
+bool fits_in_some_way(const Config& c, int world, std::size_t budget, const DeviceRates& rates) {
+  Fitting fitting(c, world, budget, rates, static_cast<std::size_t>(c.train.activation_offload_bytes));
+  if (fitting.fits(fitting.uniform(fitting.ways() - 1))) return true;
+  for (const bool segments : {false, true})
+    if (const auto fit = fitting.smallest(segments); fit && fitting.fits(*fit)) return true;
+  return false;
+}
+
 DeviceRates rates_here(const Config& c) {
   const bool cpu = backend_of(c.run.device) == Backend::cpu;
   return shipped_rates(cpu ? "cpu" : "h200", narrow<int>(c.run.threads));

@@ -33,6 +33,9 @@ std::optional<ActivationFit> find_activation_fit(const Config& resolved, int wor
                                                  const DeviceRates&, ActivationFit* smallest = nullptr,
                                                  std::optional<std::size_t> host_room = {});
 
+// Whether there is one: whatever takes least is tried first.
+bool fits_in_some_way(const Config& resolved, int world, std::size_t budget, const DeviceRates&);
+
 std::size_t least_of(std::size_t own, Mesh&);  // of all ranks
 
 DeviceRates rates_here(const Config& resolved);  // shipped ones of what this process computes on

@@ -84,6 +84,7 @@ ActivationWays::ActivationWays(const Config& config, int world, const DeviceRate
     : config_(config),
       world_(world),
       rates_(rates),
+      precision_(precision_of(config)),
       host_room_(room_of(config, rates, host_room)),
       ways_(ways_of(config, host_room_)) {}
 
@@ -136,7 +137,7 @@ PartOption ActivationWays::option(std::size_t way, std::size_t part) {
 double ActivationWays::seconds(std::size_t way, const ScopeId& part, ScopePass pass) const {
   double seconds = 0;
   for (const DryCall& c : steps_[way].calls)
-    if (c.part == part && c.pass == pass) seconds += seconds_of(rates_, c.slot, c.cost);
+    if (c.part == part && c.pass == pass) seconds += seconds_of(rates_, precision_, c.slot, c.cost);
   for (const DryTransfer& t : steps_[way].transfers)
     if (t.part == part && t.pass == pass) seconds += seconds_of(rates_, t.transfer);
   return seconds;

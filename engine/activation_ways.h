@@ -56,6 +56,7 @@ class ActivationWays {
   const Config& config_;
   const int world_;
   const DeviceRates& rates_;
+  const Precision precision_;
   const std::size_t host_room_;
   std::vector<BlockPlan> ways_;
   std::vector<DryStep> steps_;  // by way, as far as they were asked for

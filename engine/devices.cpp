@@ -19,14 +19,11 @@ Backend backend_of(DeviceChoice device) {
   return device == DeviceChoice::cuda ? Backend::cuda : Backend::cpu;
 }
 
-namespace {
-
-Precision precision_of(PrecisionChoice choice, Backend backend) {
-  if (backend == Backend::cpu || choice == PrecisionChoice::fp32) return Precision::fp32;
+Precision precision_of(const Config& c) {
+  const PrecisionChoice choice = c.train.precision;
+  if (backend_of(c.run.device) == Backend::cpu || choice == PrecisionChoice::fp32) return Precision::fp32;
   return choice == PrecisionChoice::tf32 ? Precision::tf32 : Precision::bf16;
 }
-
-}  // namespace
 
 Device worker_device(const Config& c, const WorkerEnvironment& env) {
   if (env.world == 1) return {backend_of(c.run.device), 0};
@@ -64,7 +61,7 @@ std::unique_ptr<Mesh> join_mesh(const Config& c, const Facts& more) {
 ExecContext make_exec_context(const Config& c, int device) {
   const Backend backend = backend_of(c.run.device);
   ExecContext ctx{Stream::create({backend, device}, narrow<int>(c.run.threads))};
-  ctx.precision = precision_of(c.train.precision, backend);
+  ctx.precision = precision_of(c);
   ctx.deterministic = c.run.deterministic;
   if (backend == Backend::cuda)
     ctx.tuning = std::make_shared<Tuning>(c.run.tuning.empty() ? c.run.path() + "/tuning.yaml" : c.run.tuning,
@@ -75,7 +72,7 @@ ExecContext make_exec_context(const Config& c, int device) {
 ParamTypes param_types(const Config& c) {
   ParamTypes types{.master = c.optimizer.master, .gradients = c.optimizer.gradients};
   types.master_on_host = c.optimizer.offload == StateOffload::all;
-  types.weights = activation_type(precision_of(c.train.precision, backend_of(c.run.device)));
+  types.weights = activation_type(precision_of(c));
   return types;
 }
 

@@ -27,6 +27,7 @@ std::unique_ptr<Mesh> join_mesh(const Config&, const Facts& more = {});
 ExecContext make_exec_context(const Config& resolved, int device = 0);
 Backend backend_of(DeviceChoice);               // what `auto` means here
 DeviceChoice parse_device(const std::string&);  // auto, cpu or cuda; Error otherwise
+Precision precision_of(const Config& resolved);
 // In what types a resolved config keeps parameters.
 ParamTypes param_types(const Config& resolved);
 

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <map>
+#include <tuple>
 
 #include "core/checked.h"
 #include "core/counted.h"
@@ -24,8 +26,8 @@ struct Spent {
   double products = 0, attention = 0, memory = 0, calls = 0;
   double all() const { return products + attention + memory + calls; }
 
-  void add(const DeviceRates& r, const DryCall& c) {
-    const double s = seconds_of(r, c.slot, c.cost);
+  void add(const DeviceRates& r, Precision precision, const DryCall& c) {
+    const double s = seconds_of(r, precision, c.slot, c.cost);
     if (s <= r.call_seconds)
       calls += s;
     else if (c.slot.starts_with("attention"))
@@ -48,9 +50,9 @@ struct Spent {
 
 using Pass = std::pair<ScopeId, ScopePass>;
 
-std::map<Pass, double> seconds_of_passes(const DryStep& step, const DeviceRates& rates) {
+std::map<Pass, double> seconds_of_passes(const DryStep& step, const DeviceRates& rates, Precision precision) {
   std::map<Pass, double> computing;
-  for (const DryCall& c : step.calls) computing[{c.part, c.pass}] += seconds_of(rates, c.slot, c.cost);
+  for (const DryCall& c : step.calls) computing[{c.part, c.pass}] += seconds_of(rates, precision, c.slot, c.cost);
   return computing;
 }
 
@@ -112,37 +114,9 @@ std::vector<std::int64_t> micro_batches(std::int64_t share) {
 
 // With its train.mlp_chunk.
 std::optional<PlannedStep> plan_one(const PlanQuestion& q) {
-  PlannedStep p{.config = q.config};
-  const ParallelPlan layout = plan_of(q.config, q.world);
-  const std::optional<ActivationFit> activations = find_activation_fit(q.config, q.world, q.budget, q.rates);
-  if (!activations) return {};
-  p.activations = *activations;
-  if (const std::size_t staging = p.activations.staging)
-    p.config.optimizer.offload_staging_bytes = narrow<std::int64_t>(staging);
-  const DryStep step = dry_step(p.config, q.world, p.activations.plan);
-  p.world = q.world;
-  p.lasting = step.lasting;
-  p.parts = step.parts;
-  p.weights = step.weights;
-  p.gradients = step.gradients;
-  p.optimizer_states = step.optimizer_states;
-  p.inside_step = step.plan.bytes;
-  p.peak = step.peak();
-  p.host = step.host + step.host_states;
-  Spent spent;
-  for (const DryCall& c : step.calls) spent.add(q.rates, c);
-  p.compute_seconds = spent.all();
-  p.attention_seconds = spent.attention;
-  const std::map<Pass, double> computing = seconds_of_passes(step, q.rates);
-  const Exposed exposed{exposed_messages(step, computing, q.rates),
-                        exposed_copies(step, computing, q.rates, layout.micro_batches)};
-  p.exposed_seconds = exposed.all();
-  const double tokens = static_cast<double>(q.config.train.batch_size * q.config.model.context);
-  p.tokens_per_second = tokens / p.seconds();
-  p.mfu = p.tokens_per_second * flops_per_token(q.config.model) / (q.rates.peak_flops * q.world);
-  p.layout = q.world == 1 ? "1 process" : layout.text();
-  p.limit = spent.most(exposed);
-  return p;
+  const std::optional<ActivationFit> fit = find_activation_fit(q.config, q.world, q.budget, q.rates);
+  if (!fit) return {};
+  return predict_step(q, *fit);
 }
 
 constexpr std::int64_t kMostChunks = 32;
@@ -187,6 +161,38 @@ std::optional<PlannedStep> best_micro_batch(PlanQuestion q, std::int64_t dp) {
 
 }  // namespace
 
+PlannedStep predict_step(const PlanQuestion& q, const ActivationFit& activations) {
+  PlannedStep p{.config = q.config, .activations = activations};
+  const ParallelPlan layout = plan_of(q.config, q.world);
+  if (const std::size_t staging = p.activations.staging)
+    p.config.optimizer.offload_staging_bytes = narrow<std::int64_t>(staging);
+  const DryStep step = dry_step(p.config, q.world, p.activations.plan);
+  p.world = q.world;
+  p.lasting = step.lasting;
+  p.parts = step.parts;
+  p.weights = step.weights;
+  p.gradients = step.gradients;
+  p.optimizer_states = step.optimizer_states;
+  p.inside_step = step.plan.bytes;
+  p.peak = step.peak();
+  p.host = step.host + step.host_states;
+  Spent spent;
+  const Precision precision = precision_of(q.config);
+  for (const DryCall& c : step.calls) spent.add(q.rates, precision, c);
+  p.compute_seconds = spent.all();
+  p.attention_seconds = spent.attention;
+  const std::map<Pass, double> computing = seconds_of_passes(step, q.rates, precision);
+  const Exposed exposed{exposed_messages(step, computing, q.rates),
+                        exposed_copies(step, computing, q.rates, layout.micro_batches)};
+  p.exposed_seconds = exposed.all();
+  const double tokens = static_cast<double>(q.config.train.batch_size * q.config.model.context);
+  p.tokens_per_second = tokens / p.seconds();
+  p.mfu = p.tokens_per_second * flops_per_token(q.config.model) / (q.rates.peak_flops * q.world);
+  p.layout = q.world == 1 ? "1 process" : layout.text();
+  p.limit = spent.most(exposed);
+  return p;
+}
+
 std::optional<PlannedStep> plan_step(const PlanQuestion& q) {
   if (q.config.train.mlp_chunk != kAutoMlpChunk) return plan_one(q);
   std::optional<PlannedStep> best;
@@ -217,41 +223,76 @@ std::int64_t fit_mlp_chunk(const PlanQuestion& q) {
   return best ? best->config.train.mlp_chunk : mlp_chunks(q).back();
 }
 
-std::vector<PlannedStep> plan_layouts(const PlanQuestion& question) {
-  std::vector<PlannedStep> all;
+namespace {
+
+// Degrees in powers of two, and each ZeRO stage that saves something.
+std::vector<PlanQuestion> layouts_of(const PlanQuestion& question) {
+  std::vector<PlanQuestion> all;
   for (std::int64_t tp = 1; tp <= question.world; tp *= 2)
     for (std::int64_t cp = 1; tp * cp <= question.world; cp *= 2) {
       if (question.world % (tp * cp)) continue;
       const std::int64_t dp = question.world / (tp * cp);
       for (const std::int64_t zero : zero_stages(static_cast<int>(dp * cp))) {
-        PlanQuestion q = question;
-        ParallelConfig& parallel = q.config.parallel;
+        ParallelConfig& parallel = all.emplace_back(question).config.parallel;
         parallel.dp = dp;
         parallel.cp = cp;
         parallel.tp = tp;
         parallel.zero = zero;
-        if (const auto step = best_micro_batch(q, dp)) all.push_back(*step);
       }
     }
+  return all;
+}
+
+// Whether a sequence of so many thousand tokens fits into each replica of a layout.
+bool fits(PlanQuestion q, std::int64_t thousands) {
+  q.config.model.context = thousands * 1024;
+  q.config.train.batch_size = q.config.parallel.dp;
+  q.config.train.micro_batch = 1;
+  try {
+    if (q.config.train.mlp_chunk == kAutoMlpChunk) q.config.train.mlp_chunk = mlp_chunks(q).back();
+    return fits_in_some_way(q.config, q.world, q.budget, q.rates);
+  } catch (const Error&) {  // no layout of this model
+    return false;
+  }
+}
+
+// To a sixteenth. At least `least`, which fits, in thousands.
+std::int64_t longest_of(const PlanQuestion& layout, std::int64_t least) {
+  std::int64_t most = 2 * least;
+  while (most <= (std::int64_t{1} << 20) && fits(layout, most)) most = 2 * (least = most);
+  while (most - least > std::max<std::int64_t>(1, least / 16)) {
+    const std::int64_t middle = least + (most - least) / 2;
+    (fits(layout, middle) ? least : most) = middle;
+  }
+  return least;
+}
+
+}  // namespace
+
+std::vector<PlannedStep> plan_layouts(const PlanQuestion& question) {
+  std::vector<PlannedStep> all;
+  for (const PlanQuestion& q : layouts_of(question))
+    if (const auto step = best_micro_batch(q, q.config.parallel.dp)) all.push_back(*step);
   std::ranges::stable_sort(all, {}, &PlannedStep::seconds);
   return all;
 }
 
+// Those that share most come first: fewer devices to a sequence hold no longer one, and of the others most need only be
+// shown not to hold more.
 std::int64_t longest_context(const PlanQuestion& question) {
-  const auto fits = [&](std::int64_t thousands) {
-    PlanQuestion q = question;
-    q.config.model.context = thousands * 1024;
-    q.config.train.batch_size = q.world;
-    q.config.train.micro_batch = 1;
-    return !plan_layouts(q).empty();
-  };
-  std::int64_t least = 0, most = 1;
-  while (most <= (std::int64_t{1} << 20) && fits(most)) most = 2 * (least = most);
-  while (most - least > std::max<std::int64_t>(1, least / 16)) {
-    const std::int64_t middle = least + (most - least) / 2;
-    (fits(middle) ? least : most) = middle;
+  const auto sharing = [](const PlanQuestion& q) { return q.config.parallel.cp * q.config.parallel.tp; };
+  std::vector<PlanQuestion> layouts = layouts_of(question);
+  std::ranges::stable_sort(layouts, std::greater{}, [&](const PlanQuestion& q) {
+    return std::tuple(sharing(q), q.config.parallel.zero, q.config.parallel.cp);
+  });
+  std::int64_t longest = 0, shared = 0;
+  for (const PlanQuestion& q : layouts) {
+    if (longest > 0 && sharing(q) < shared) break;
+    shared = sharing(q);
+    const std::int64_t more = longest + std::max<std::int64_t>(1, longest / 16);
+    if (fits(q, more)) longest = longest_of(q, more);
   }
-  return least * 1024;
+  return longest * 1024;
 }
 
 }  // namespace ring

@@ -23,7 +23,7 @@ struct PlannedStep {
   double exposed_seconds = 0;    // of messages, and of copies to the host and back, that no computation hides
   double seconds() const { return compute_seconds + exposed_seconds; }
   double tokens_per_second = 0;  // of all processes
-  double mfu = 0;                // of DeviceRates::matmul_flops
+  double mfu = 0;                // of DeviceRates::peak_flops
   std::string layout;            // "dp 2, tp 2, zero 1"; "1 process"
   const char* limit = "";        // what the step spends most on: "products", "attention", "memory traffic", ..
 };
@@ -45,6 +45,9 @@ struct PlanQuestion {
 // budget. Error: it is none.
 std::optional<PlannedStep> plan_step(const PlanQuestion&);
 
+// What a step takes that treats its activations so. config.train.micro_batch and .mlp_chunk are numbers.
+PlannedStep predict_step(const PlanQuestion&, const ActivationFit&);
+
 // Those that fit, the fastest first; degrees are tried in powers of two, and each ZeRO stage that saves something.
 std::vector<PlannedStep> plan_layouts(const PlanQuestion&);
 
@@ -55,7 +58,7 @@ StepSizes fit_micro_batch(const PlanQuestion&);
 std::int64_t fit_mlp_chunk(const PlanQuestion&);
 
 // The longest context, a power of two times 1,024 (or so many thousand more), whose step fits in some layout with one
-// sequence at a time; 0: not even 1,024.
+// sequence at a time in each replica; 0: not even 1,024. To a sixteenth.
 std::int64_t longest_context(const PlanQuestion&);
 
 }  // namespace ring

@@ -192,5 +192,33 @@ TEST(Planner, HostMemoryMakesContextsLonger) {
   EXPECT_GT(longest(std::int64_t{64} << 30), longest(0));
 }
 
+// What slices of a model exchange is waited for, also where all devices are slices of one.
+TEST(Planner, MessagesOfSlicesAreWaitedFor) {
+  PlanQuestion q = question("h200");
+  q.world = 2;
+  q.config.parallel.tp = 2;
+  const auto step = plan_step(q);
+  q.rates.collective_bytes_per_second = 0;  // not known
+  const auto silent = plan_step(q);
+  ASSERT_TRUE(step && silent);
+  EXPECT_EQ(silent->exposed_seconds, 0);
+  EXPECT_GT(step->exposed_seconds, 0);
+  // Per layer the forward gathers and scatters twice, and so does the backward: at least half of all tokens each time.
+  const double bytes = 8.0 * 8 * 8 * 2048 * 512 * 2 / 2;
+  EXPECT_GT(step->exposed_seconds, bytes / 317e9 + 8 * 8 * 30e-6);
+  EXPECT_LT(step->exposed_seconds, 2 * (bytes / 317e9 + 8 * 8 * 30e-6));
+}
+
+TEST(Planner, EachPrecisionHasItsRates) {
+  std::vector<double> seconds;
+  for (const char* precision : {"train.precision=bf16", "train.precision=tf32", "train.precision=fp32"}) {
+    const auto step = plan_step(question("h200", {precision}));
+    ASSERT_TRUE(step);
+    seconds.push_back(step->seconds());
+  }
+  EXPECT_GT(seconds[1], 1.5 * seconds[0]);
+  EXPECT_GT(seconds[2], 1.5 * seconds[1]);
+}
+
 }  // namespace
 }  // namespace ring

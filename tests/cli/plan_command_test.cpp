@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
+#include <filesystem>
+#include <fstream>
 #include <regex>
 #include <string>
 #include <vector>
@@ -66,6 +68,67 @@ TEST(PlanCommand, AdviceComparesKindsOfAttentionInAMoment) {
        {"dense ", "window ", "dilated ", "block_sparse ", "model: {attention: {kind: window, window: "})
     EXPECT_NE(advice.output.find(kind), std::string::npos) << kind << advice.output;
   EXPECT_LT(advised - planned, 1 + 25 * (planned - begin));
+}
+
+// Rates that are measured here, what they predict of a step, and that step.
+class Calibrated : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string pattern = (std::filesystem::temp_directory_path() / "ring_rates_XXXXXX").string();
+    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
+    folder_ = pattern;
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+  std::string path(const std::string& name) const { return folder_ + "/" + name; }
+  static Finished ring(std::vector<std::string> words, const std::vector<std::string>& more = {}) {
+    words.insert(words.begin(), RING_BINARY);
+    words.insert(words.end(), {std::string(RING_SOURCE_DIR) + "/configs/nanogpt_cpu.yaml", "run.device=cpu",
+                               "run.threads=1", "model.vocab_size=300", "model.layers=2", "train.batch_size=4"});
+    words.insert(words.end(), more.begin(), more.end());
+    return run_process(words);
+  }
+  void write(const std::string& name, const std::string& text) const { std::ofstream(path(name)) << text; }
+
+ private:
+  std::string folder_;
+};
+
+TEST_F(Calibrated, RatesPredictTheStepsOfThisMachine) {
+  const std::string rates = path("rates.yaml");
+  const Finished calibrated = ring({"bench", "calibrate", "--out", rates});
+  ASSERT_EQ(calibrated.code, 0) << calibrated.output;
+  const Finished planned = ring({"plan", "--rates", rates});
+  ASSERT_EQ(planned.code, 0) << planned.output;
+  EXPECT_NE(planned.output.find("rates of cpu"), std::string::npos) << planned.output;
+  const Finished step = ring({"bench", "step", "--steps", "5", "--warmup", "2", "--no-ceilings", "--rates", rates});
+  ASSERT_EQ(step.code, 0) << step.output;
+  std::smatch found;
+  ASSERT_TRUE(std::regex_search(step.output, found, std::regex(R"(step [0-9.]+ ms, ([0-9.]+) of the measured one)")))
+      << step.output;
+  EXPECT_GT(std::stod(found[1]), 0.2) << step.output;  // a machine that is shared is no place for a closer look
+  EXPECT_LT(std::stod(found[1]), 5) << step.output;
+}
+
+TEST_F(Calibrated, AFileKeepsWhatARunDoesNotMeasure) {
+  const std::string rates = path("rates.yaml");
+  const std::string all =
+      "peak_flops: 1e9\nbytes_per_second: 1e9\nlink_bytes_per_second: 12345\n"
+      "bf16: {products: 3e9, attention: 2e9, attention_backward: 1e9}\n";
+  write("rates.yaml", "device: cpu\n" + all);
+  const Finished again = ring({"bench", "calibrate", "--out", rates});
+  ASSERT_EQ(again.code, 0) << again.output;
+  EXPECT_NE(again.output.find("link_bytes_per_second: 12345"), std::string::npos) << again.output;
+  EXPECT_NE(again.output.find("products: 3e+09"), std::string::npos) << again.output;
+  write("rates.yaml", "device: Some GPU\n" + all);
+  const Finished other = ring({"bench", "calibrate", "--out", rates});
+  EXPECT_EQ(other.code, 1);
+  EXPECT_NE(other.output.find("holds the rates of Some GPU, and this is cpu"), std::string::npos) << other.output;
+  const Finished missing = ring({"plan", "--rates", rates}, {"train.precision=tf32"});
+  EXPECT_EQ(missing.code, 1);
+  EXPECT_NE(missing.output.find("the rates of Some GPU have none in tf32: ringmaster bench calibrate"),
+            std::string::npos)
+      << missing.output;
+  EXPECT_EQ(ring({"plan", "--rates", rates}, {"train.precision=bf16"}).code, 0);
 }
 
 }  // namespace

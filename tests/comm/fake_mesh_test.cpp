@@ -52,5 +52,19 @@ TEST(FakeMesh, ShowsWhatWouldBeSent) {
   EXPECT_EQ(seen[2].bytes, 2000u);
 }
 
+// Also where it is all ranks, who have a group of their own.
+TEST(FakeMesh, NamesTheAxisOfAMessage) {
+  for (const char* axis : {"dp", "cp", "tp"}) {
+    std::vector<FakeTransfer> seen;
+    const MeshLayout layout{.axes = {{axis, 2}}, .unions = {}, .device = {}};
+    const auto mesh = Mesh::fake(layout, 0, [&](const FakeTransfer& t) { seen.push_back(t); });
+    const FakeMode fake;
+    const Stream stream = Stream::create({});
+    mesh->axis(axis).all_reduce(Tensor::empty({1000}, DType::f32, stream), Reduce::sum).wait(stream);
+    ASSERT_EQ(seen.size(), 1u);
+    EXPECT_EQ(seen[0].group, axis);
+  }
+}
+
 }  // namespace
 }  // namespace ring
