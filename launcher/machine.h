@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "comm/environment.h"
+#include "core/number_list.h"
 
 namespace ring {
 
@@ -38,9 +39,5 @@ Machine read_machine(const std::filesystem::path& root = "/");
 // The GPUs that a process with this environment numbers 0, 1, ..: CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER count.
 // Nothing: the numbers are not known, as with different models, which CUDA sorts by speed, or parts of a GPU (MIG).
 std::optional<std::vector<Gpu>> visible_gpus(const std::vector<Gpu>&, const Environment&);
-
-// "0-3,8" as the kernel writes it. Nothing: it is malformed.
-std::optional<std::vector<int>> parse_number_list(const std::string& text);
-std::string number_list(const std::vector<int>& ascending);
 
 }  // namespace ring

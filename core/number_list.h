@@ -1,0 +1,17 @@
+#pragma once
+// Lists of numbers as the Linux kernel writes them in /sys and /proc: "0-3,8".
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace ring {
+
+std::optional<int> whole_number(std::string_view text);  // nothing: it is anything else
+
+// Nothing: it is malformed. Numbers are below 65536.
+std::optional<std::vector<int>> parse_number_list(const std::string& text);
+std::string number_list(const std::vector<int>& ascending);
+
+}  // namespace ring

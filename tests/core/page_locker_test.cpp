@@ -1,0 +1,194 @@
+#include "core/page_locker.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <latch>
+#include <mutex>
+#include <set>
+#include <thread>
+
+#include "core/host_tensor.h"
+
+namespace ring {
+namespace {
+
+constexpr std::size_t kSlab = std::size_t{2} << 20;
+
+// A device that remembers what it was asked to lock.
+class PageLockerTest : public testing::Test {
+ protected:
+  PageLocker locker(int threads = 2) {
+    return PageLocker(
+        {[this](std::byte* p, std::size_t bytes) { lock(p, bytes); }, [this](std::byte* p) { unlock(p); }}, threads,
+        kSlab);
+  }
+  void lock(std::byte* p, std::size_t bytes) {
+    if (gate_) gate_->wait();
+    const std::lock_guard held(mutex_);
+    if (calls_++ >= most_) fail("no more than that");
+    EXPECT_TRUE(locked_.emplace(p).second) << "locked twice";
+    bytes_ += bytes;
+  }
+  void unlock(std::byte* p) {
+    const std::lock_guard held(mutex_);
+    EXPECT_EQ(locked_.erase(p), 1u) << "it was not locked";
+  }
+  std::size_t locked() {
+    const std::lock_guard held(mutex_);
+    return locked_.size();
+  }
+  static bool soon(const std::function<bool()>& is) {
+    for (int i = 0; i < 2000 && !is(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    return is();
+  }
+
+  std::mutex mutex_;
+  std::set<std::byte*> locked_;
+  std::size_t bytes_ = 0;
+  int calls_ = 0, most_ = 1 << 20;
+  std::latch* gate_ = nullptr;  // nothing is locked until it opens
+};
+
+TEST_F(PageLockerTest, AllSlabsAreLockedOnceWithoutBeingAskedFor) {
+  PageLocker pages = locker();
+  const std::size_t bytes = 5 * kSlab + 12345;
+  {
+    const auto memory = pages.take(bytes, std::nullopt);
+    EXPECT_TRUE(soon([&] { return locked() == 6; })) << locked();
+    EXPECT_EQ(bytes_, 5 * kSlab + 4 * 4096) << "whole pages";
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(memory.get()) % kSlab, 0u);
+    EXPECT_TRUE(soon([&] { return pages.facts().locked == bytes; }));
+    EXPECT_EQ(pages.facts().taken, bytes);
+  }
+  EXPECT_EQ(locked(), 0u);
+  EXPECT_EQ(pages.facts().taken, 0u);
+}
+
+TEST_F(PageLockerTest, TheHostMayUseItMeanwhile) {
+  std::latch gate(1);
+  gate_ = &gate;
+  PageLocker pages = locker();
+  const std::size_t bytes = 4 * kSlab;
+  const auto memory = pages.take(bytes, std::nullopt);
+  auto* const begin = static_cast<unsigned char*>(memory.get());
+  for (std::size_t i = 0; i < bytes; i += 1000) ASSERT_EQ(begin[i], 0);
+  std::memset(begin, 7, bytes);
+  gate.count_down();
+  EXPECT_TRUE(soon([&] { return pages.facts().locked == bytes; }));
+  EXPECT_TRUE(std::all_of(begin, begin + bytes, [](unsigned char c) { return c == 7; }));
+}
+
+TEST_F(PageLockerTest, ACopyEndsWhereItsSlabDoes) {
+  PageLocker pages = locker();
+  const auto memory = pages.take(3 * kSlab, std::nullopt);
+  const auto* const begin = static_cast<std::byte*>(memory.get());
+  EXPECT_EQ(pages.wait(begin, 100), 100u);
+  EXPECT_EQ(pages.wait(begin, 3 * kSlab), kSlab);
+  EXPECT_EQ(pages.wait(begin + kSlab - 10, 100), 10u);
+  EXPECT_EQ(pages.wait(begin + 3 * kSlab - 10, 10), 10u);
+  std::byte elsewhere[10];
+  EXPECT_EQ(pages.wait(elsewhere, 10), 10u);
+  EXPECT_EQ(pages.wait(begin + 3 * kSlab, 100), 100u) << "behind the end";
+}
+
+// The only thread locks the first slab for a long time: whoever needs the last one does not wait for it.
+TEST_F(PageLockerTest, OnlyTheSlabThatIsNeededIsWaitedFor) {
+  std::latch gate(1);
+  std::atomic<int> begun = 0;
+  PageLocker pages({[&](std::byte*, std::size_t) {
+                      if (begun++ == 0) gate.wait();
+                    },
+                    [](std::byte*) {}},
+                   1, kSlab);
+  const auto memory = pages.take(3 * kSlab, std::nullopt);
+  auto* const begin = static_cast<std::byte*>(memory.get());
+  ASSERT_TRUE(soon([&] { return begun == 1; }));
+  EXPECT_EQ(pages.wait(begin + 2 * kSlab, 1), 1u);
+  EXPECT_EQ(pages.facts().locked, kSlab);
+  gate.count_down();
+  EXPECT_EQ(pages.wait(begin, 1), 1u);
+}
+
+TEST_F(PageLockerTest, WhoeverNeedsASlabWaitsUntilItIsLocked) {
+  std::latch gate(1);
+  gate_ = &gate;
+  PageLocker pages = locker(1);
+  const auto memory = pages.take(2 * kSlab, std::nullopt);
+  std::atomic<bool> there = false;
+  std::jthread copy([&] {
+    pages.wait(memory.get(), 1);
+    there = true;
+  });
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  EXPECT_FALSE(there);
+  gate.count_down();
+  EXPECT_TRUE(soon([&] { return there.load(); }));
+  copy.join();
+  EXPECT_GE(pages.facts().waited, 0.03);
+}
+
+TEST_F(PageLockerTest, ARefusalIsToldToWhoeverNeedsTheMemory) {
+  most_ = 2;
+  PageLocker pages = locker(1);
+  const auto memory = pages.take(6 * kSlab, std::nullopt);
+  auto* const begin = static_cast<std::byte*>(memory.get());
+  EXPECT_EQ(pages.wait(begin, 1), 1u);
+  try {
+    pages.wait(begin + 5 * kSlab, 1);
+    pages.wait(begin + 4 * kSlab, 1);
+    FAIL() << "two slabs of six can be locked";
+  } catch (const OutOfHostMemory& e) {
+    EXPECT_NE(e.facts.find("of 12.0 MiB only 4.0 MiB could be locked: no more than that"), std::string::npos)
+        << e.facts;
+  }
+  EXPECT_EQ(pages.wait(begin, 1), 1u) << "what is locked can be used all the same";
+  EXPECT_LE(calls_, 4) << "the others are not tried";
+}
+
+TEST_F(PageLockerTest, MemoryMayGoBeforeItIsLocked) {
+  std::latch gate(1);
+  gate_ = &gate;
+  PageLocker pages = locker();
+  auto memory = pages.take(64 * kSlab, std::nullopt);
+  std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  std::jthread opens([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(30));
+    gate.count_down();
+  });
+  memory.reset();
+  EXPECT_EQ(locked(), 0u);
+  EXPECT_LT(calls_, 64) << "what was not begun is given up";
+}
+
+TEST_F(PageLockerTest, MemoryMayOutliveItsLocker) {
+  std::shared_ptr<void> memory;
+  {
+    PageLocker pages = locker();
+    memory = pages.take(4 * kSlab, std::nullopt);
+    pages.wait(memory.get(), 1);
+  }
+  EXPECT_GE(locked(), 1u);
+  std::memset(memory.get(), 1, 4 * kSlab);
+  memory.reset();
+  EXPECT_EQ(locked(), 0u);
+}
+
+TEST_F(PageLockerTest, ANodeIsAWish) {
+  PageLocker pages = locker();
+  for (const int node : {0, 63, 64, 1000}) {
+    const auto memory = pages.take(kSlab, node);
+    EXPECT_EQ(pages.wait(memory.get(), 1), 1u) << node;
+  }
+}
+
+TEST_F(PageLockerTest, TheSystemHasNoMoreAddresses) {
+  PageLocker pages = locker();
+  EXPECT_THROW(pages.take(std::size_t{1} << 60, std::nullopt), Error);
+}
+
+}  // namespace
+}  // namespace ring
