@@ -39,6 +39,8 @@ class HostOffload final : public SavedTensorHooks, public ScopeListener {
   std::shared_ptr<SavedStorage> pack(const Tensor&, const ExecContext&) override;  // null outside of all parts
   void enter(const ScopeId&, ScopePass) override;
 
+  // So much of the host is taken now, and locked before the first forward needs it. Error: OutOfHostMemory.
+  void reserve(std::size_t bytes) { slabs_.reserve(bytes); }
   std::size_t host_bytes() const { return slabs_.held(); }
   const OffloadedBytes& bytes() const { return bytes_; }
 

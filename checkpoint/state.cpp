@@ -27,10 +27,7 @@ class HostRoom {
  public:
   HostRoom(const Stream& stream, const std::map<std::string, StateTensor>& tensors, SnapshotRoom* room) {
     const std::size_t bytes = room_for(tensors);
-    memory_ = room && suffices(*room, bytes) ? room->memory : stream.impl().host_buffer(bytes);
-    if (!memory_ && bytes > 0)
-      throw OutOfMemory("no host memory for a copy of this rank's state, " + bytes_text(bytes),
-                        "Every save makes one: end other programs, or take a machine with more memory");
+    memory_ = room && suffices(*room, bytes) ? room->memory : take_host_memory(bytes, stream);
     if (room && room->memory != memory_) *room = {memory_, bytes};
   }
   Tensor next(const Tensor& like) {
@@ -109,7 +106,7 @@ Snapshot State::live(const Stream& stream) const {
   return s;
 }
 
-Snapshot State::snapshot(const Stream& stream, SnapshotRoom* kept) const {
+Snapshot State::snapshot(const Stream& stream, SnapshotRoom* kept) const try {
   Snapshot s(of_rank_0_, copy_stream(stream));
   HostRoom room(s.stream_, tensors_, kept);
   s.stream_.wait(stream.record());
@@ -123,6 +120,11 @@ Snapshot State::snapshot(const Stream& stream, SnapshotRoom* kept) const {
   for (const auto& [name, slot] : values_) s.values_.emplace(name, read_slot(slot));
   s.copied_ = s.stream_.record();
   return s;
+} catch (const OutOfHostMemory& e) {
+  if (kept) *kept = {};  // where its pages could not be locked they will not be later either
+  throw OutOfMemory(
+      str("no host memory for a copy of this rank's state, ", bytes_text(snapshot_bytes()), ": ", e.facts),
+      "Every save makes one: end other programs, or take a machine with more memory");
 }
 
 StateValue read_slot(const StateSlot& slot) {

@@ -2,6 +2,7 @@
 // What devices of a backend this machine has, and what `ringmaster doctor` can learn about them.
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -31,6 +32,7 @@ struct DeviceFacts {
   std::string name;
   std::uint64_t memory_total = 0, memory_free = 0;  // bytes
   int capability = 0;                               // CUDA: 10 major + minor
+  std::optional<int> memory_node{};                 // of several (NUMA), the one that it is near to
   std::string problem;                              // why it cannot be used; empty: it can
 };
 

@@ -28,6 +28,11 @@ std::byte* HostSlabs::take(std::size_t bytes) {
   return slabs_.back().take(piece);
 }
 
+void HostSlabs::reserve(std::size_t bytes) {
+  const std::size_t slab = std::min(bytes, limit_ - held_);
+  if (slab > 0) add_slab(slab);
+}
+
 void HostSlabs::add_slab(std::size_t bytes) {
   const std::string facts = str(", ", bytes_text(held_), " held, of at most ", bytes_text(limit_));
   slabs_.push_back({take_host_memory(bytes, device_, facts), bytes});

@@ -1,6 +1,6 @@
 #pragma once
-// Host memory that a device copies to and from, taken as it is first needed and then kept: locking pages takes half a
-// second per GiB. Pieces are given out in order and become free together.
+// Host memory that a device copies to and from, taken ahead or as it is first needed, and then kept: locking pages
+// takes half a second per GiB. Pieces are given out in order and become free together.
 
 #include <cstddef>
 #include <memory>
@@ -14,6 +14,9 @@ class HostSlabs {
  public:
   HostSlabs(const Stream& device, std::size_t limit) : device_(device), limit_(limit) {}
 
+  // As much is taken now, as far as the limit allows, and locked in the background before it is needed. Error:
+  // OutOfHostMemory.
+  void reserve(std::size_t bytes);
   // null: it would be more than the limit. The same sizes in the same order get the same places. Error:
   // OutOfHostMemory.
   std::byte* take(std::size_t bytes);

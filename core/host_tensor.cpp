@@ -1,6 +1,6 @@
 #include "core/host_tensor.h"
 
-#include <cstring>
+#include <cstdlib>
 #include <map>
 
 namespace ring {
@@ -11,7 +11,23 @@ std::map<Backend, HostCopy>& host_copies() {
   return all;
 }
 
+std::map<Backend, HostMemoryCalls>& host_memories() {
+  static std::map<Backend, HostMemoryCalls> all;
+  return all;
+}
+
+std::shared_ptr<void> take(std::size_t bytes, const Stream& device) {
+  if (!device.impl().computes()) return device.impl().host_buffer(bytes);
+  const auto found = host_memories().find(device.device().backend);
+  if (found != host_memories().end()) return found->second.take(bytes, device.device());
+  return {std::calloc(bytes, 1), std::free};  // NOLINT: of any type, freed by its owner
+}
+
 }  // namespace
+
+bool register_host_memory(Backend backend, HostMemoryCalls calls) {
+  return host_memories().emplace(backend, calls).second;
+}
 
 bool register_host_copy(Backend backend, HostCopy copy) { return host_copies().emplace(backend, copy).second; }
 
@@ -19,7 +35,7 @@ std::shared_ptr<void> take_host_memory(std::size_t bytes, const Stream& device, 
   std::string reason = "the system has no more";
   std::shared_ptr<void> memory;
   try {
-    memory = device.impl().host_buffer(bytes);
+    memory = take(bytes, device);
   } catch (const Error& e) {
     reason = e.what();
   }
@@ -32,8 +48,12 @@ std::shared_ptr<void> take_host_memory(std::size_t bytes, const Stream& device, 
 Tensor host_tensor(const Shape& shape, DType type, const Stream& device) {
   const std::size_t bytes = static_cast<std::size_t>(shape.numel()) * size_of(type);
   const std::shared_ptr<void> memory = take_host_memory(bytes, device);
-  if (device.impl().computes() && bytes > 0) std::memset(memory.get(), 0, bytes);
   return Tensor::wrap(std::make_shared<Storage>(memory.get(), bytes, Device{}, memory), shape, type);
+}
+
+PageLockFacts page_lock_facts(Device device) {
+  const auto found = host_memories().find(device.backend);
+  return found == host_memories().end() ? PageLockFacts{} : found->second.facts(device);
 }
 
 void copy_on_host(const Tensor& dst, const Tensor& src, const Stream& stream) {

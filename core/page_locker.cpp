@@ -162,8 +162,8 @@ void PageLocker::Shared::release(const std::byte* begin) {
     if (s.state == Slab::State::locked) calls.unlock(s.begin);
 }
 
-PageLocker::PageLocker(PageLockCalls calls, int threads, std::size_t slab)
-    : shared_(std::make_shared<Shared>(std::move(calls), slab)), most_threads_(threads) {
+PageLocker::PageLocker(PageLockCalls calls, int threads, std::optional<int> node, std::size_t slab)
+    : shared_(std::make_shared<Shared>(std::move(calls), slab)), most_threads_(threads), node_(node) {
   RING_CHECK(slab > 0 && slab % kLargePage == 0, "slabs of ", slab, " bytes are not whole pages");
 }
 
@@ -173,10 +173,10 @@ PageLocker::~PageLocker() {
   shared_->changed.notify_all();
 }  // and then the threads join
 
-std::shared_ptr<void> PageLocker::take(std::size_t bytes, std::optional<int> node) {
+std::shared_ptr<void> PageLocker::take(std::size_t bytes) {
   auto region = std::make_unique<Region>(bytes, shared_->slab);
   std::byte* const begin = region->mapping.begin();
-  if (node) prefer_node(begin, rounded(bytes, kPage), *node);
+  if (node_) prefer_node(begin, rounded(bytes, kPage), *node_);
   const std::lock_guard held(shared_->mutex);
   for (Slab& s : region->slabs) shared_->queue.emplace_back(region.get(), &s);
   shared_->regions.emplace(begin, std::move(region));
@@ -198,7 +198,7 @@ std::size_t PageLocker::wait(const void* p, std::size_t bytes) {
 
 PageLockFacts PageLocker::facts() const {
   const std::lock_guard held(shared_->mutex);
-  PageLockFacts facts{.waited = shared_->waited};
+  PageLockFacts facts{.node = node_, .waited = shared_->waited};
   for (const auto& [begin, region] : shared_->regions) {
     facts.taken += region->bytes;
     facts.locked += std::min(region->bytes, region->locked());

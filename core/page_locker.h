@@ -21,6 +21,7 @@ struct PageLockCalls {
 
 struct PageLockFacts {
   std::size_t taken = 0, locked = 0;  // bytes, of the memory that exists
+  std::optional<int> node{};          // that is preferred
   double waited = 0;                  // seconds that copies have waited for it so far
 };
 
@@ -28,14 +29,14 @@ class PageLocker {
  public:
   static constexpr std::size_t kSlab = std::size_t{256} << 20;
 
-  // slab: bytes, whole pages of 2 MiB.
-  explicit PageLocker(PageLockCalls calls, int threads, std::size_t slab = kSlab);
+  // node: preferred for the pages (core/numa.h). slab: bytes, whole pages of 2 MiB.
+  PageLocker(PageLockCalls calls, int threads, std::optional<int> node, std::size_t slab = kSlab);
   ~PageLocker();  // memory that was taken may outlive it, but is not locked any more
   PageLocker(const PageLocker&) = delete;
   PageLocker& operator=(const PageLocker&) = delete;
 
-  // Memory of zeros, which the host may use at once. node: preferred for its pages. Error: no address space.
-  std::shared_ptr<void> take(std::size_t bytes, std::optional<int> node);
+  // Memory of zeros, which the host may use at once. Error: no address space.
+  std::shared_ptr<void> take(std::size_t bytes);
 
   // How many of `bytes` from p on lie in one slab, once that is locked: a copy must not go beyond it. All of them where
   // p was not taken here. Error: OutOfHostMemory.
@@ -51,6 +52,7 @@ class PageLocker {
   const std::shared_ptr<Shared> shared_;  // with what was taken
   std::vector<std::jthread> threads_;     // started with the first region
   const int most_threads_;
+  const std::optional<int> node_;
 };
 
 }  // namespace ring

@@ -39,6 +39,10 @@ class TrainStep {
   // After compute() failed, in a world of one: the next call begins anew.
   void abandon() { data().finish_gradients(); }
   void set_activations(const ActivationPlan& plan);
+  // What they are predicted to take of the host, ahead of the first step. Error: OutOfHostMemory.
+  void reserve_host(std::size_t bytes) {
+    if (offload_) offload_->reserve(bytes);
+  }
   // Between steps: what states on the host may take of the device on their way; 0: the least. OutOfMemory with advice.
   void set_staging(std::size_t bytes);
   // In a world of one, between steps: from the next load() on, batches hold so many sequences. They divide the step's.

@@ -100,7 +100,8 @@ bool built_for(std::string_view archs, int capability) {
 Finding judge_device(const DeviceFacts& d, std::string_view archs) {
   Finding f{kGpus, str(d.device)};
   f.detail = str(d.name.empty() ? "unknown" : d.name, ", ", size_text(d.memory_free), " of ", size_text(d.memory_total),
-                 " free, compute capability ", d.capability / 10, '.', d.capability % 10);
+                 " free, compute capability ", d.capability / 10, '.', d.capability % 10,
+                 d.memory_node ? str(", near NUMA node ", *d.memory_node) : "");
   if (!d.problem.empty()) {
     f.verdict = Verdict::stop;
     f.detail += ": " + d.problem;

@@ -142,6 +142,14 @@ void RunLog::tell_plan() {
             "), ", bytes_text(memory.reserved), " in all; ", bytes_text(memory.peak), " were in use during ",
             fullest_phase(memory).phase);
   if (trainer_.offload()) tell_offload(*trainer_.offload());
+  tell_page_locks(page_lock_facts(trainer_.exec().stream.device()));
+}
+
+void RunLog::tell_page_locks(const PageLockFacts& f) {
+  if (f.taken)
+    log::info("memory: ", bytes_text(f.locked), " of the host", f.node ? str(" (NUMA node ", *f.node, ")") : "",
+              " are page-locked, as far as the run has needed them; copies have waited for that ",
+              seconds_text(f.waited));
 }
 
 void RunLog::tell_offload(const HostOffload& offload) {

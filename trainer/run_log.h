@@ -8,6 +8,7 @@
 #include "checkpoint/saver.h"
 #include "comm/job_time.h"
 #include "comm/pace.h"
+#include "core/host_tensor.h"
 #include "data/loader.h"
 #include "trainer/evaluate.h"
 #include "trainer/metrics.h"
@@ -44,6 +45,7 @@ class RunLog {
   ProgressState progress_state() const;
   void tell_plan();
   static void tell_offload(const HostOffload&);
+  static void tell_page_locks(const PageLockFacts&);
   void record(const StepReport&);
   std::int64_t sent_keys();
 

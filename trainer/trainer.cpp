@@ -31,6 +31,7 @@ Trainer::Trainer(const Config& config, const ExecContext& ctx, Mesh& mesh, Loade
              step_.shared_arena()),
       guard_(config.train) {
   if (chooses_staging(config)) step_.set_staging(memory_.fit.staging);
+  step_.reserve_host(memory_.fit.host);
   agreed_ = mesh_.world() == 1 || !ctx_.tuning;
   for (std::size_t i = 0; i < most_in_flight() + 1; ++i)
     results_.push_back(ctx_.stream.impl().host_buffer(sizeof(StepState)));

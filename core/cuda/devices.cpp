@@ -9,6 +9,7 @@
 
 #include "core/check.h"
 #include "core/device_memory.h"
+#include "core/numa.h"
 
 namespace ring::cuda {
 namespace {
@@ -112,6 +113,9 @@ DeviceFacts inspect_device(int index) {
   }
   facts.name = properties.name;
   facts.memory_total = properties.totalGlobalMem;
+  std::array<char, 32> bus{};
+  if (cudaDeviceGetPCIBusId(bus.data(), bus.size(), index) == cudaSuccess)
+    facts.memory_node = memory_node_of(bus.data());
   facts.capability = 10 * properties.major + properties.minor;
   std::size_t available = 0, total = 0;
   cudaError_t error = cudaSetDevice(index);

@@ -6,6 +6,7 @@
 
 #include "core/cuda/async_allocator.h"
 #include "core/cuda/check.h"
+#include "core/cuda/page_locks.h"
 #include "core/cuda/pinned_staging.h"
 #include "core/cuda/small_copy.h"
 #include "core/devices.h"
@@ -115,12 +116,23 @@ class CudaStream final : public StreamImpl {
   // From pageable host memory it returns once the bytes were read, into it once they are there: upload() does not wait.
   void copy(void* dst, const void* src, std::size_t bytes) override {
     const OnDevice on(device.index);  // another device may not see the memory
-    if (small_copy(dst, src, bytes, handle_->get())) return;
-    RING_CUDA_CHECK(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, handle_->get()));
+    for_locked_parts(device.index, dst, src, bytes, [&](std::size_t at, std::size_t part) {
+      auto* to = static_cast<std::byte*>(dst) + at;
+      const auto* from = static_cast<const std::byte*>(src) + at;
+      if (!small_copy(to, from, part, handle_->get()))
+        RING_CUDA_CHECK(cudaMemcpyAsync(to, from, part, cudaMemcpyDefault, handle_->get()));
+    });
   }
   void copy_rows(void* dst, std::size_t dst_pitch, const void* src, std::size_t src_pitch, std::size_t bytes,
                  std::size_t rows) override {
+    if (rows == 0) return;
     const OnDevice on(device.index);
+    const auto in_one_slab = [&](const void* p, std::size_t pitch) {
+      const std::size_t span = (rows - 1) * pitch + bytes;
+      return page_locker(device.index).wait(p, span) == span;
+    };
+    if (!in_one_slab(dst, dst_pitch) || !in_one_slab(src, src_pitch))
+      return StreamImpl::copy_rows(dst, dst_pitch, src, src_pitch, bytes, rows);
     RING_CUDA_CHECK(cudaMemcpy2DAsync(dst, dst_pitch, src, src_pitch, bytes, rows, cudaMemcpyDefault, handle_->get()));
   }
   void fill_zero(void* dst, std::size_t bytes) override {

@@ -2,9 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "core/devices.h"
+#include "core/host_tensor.h"
 #include "core/tensor.h"
 
 namespace ring {
@@ -86,6 +88,51 @@ TEST_F(GpuStream, FewBytesDoNotQueueBehindMany) {
     EXPECT_FALSE(all.done()) << (in ? "to the device" : "to the host");
     large.synchronize();
   }
+}
+
+// Larger than two slabs of locked pages: copies begin and end anywhere, and none goes by way of unlocked memory.
+TEST_F(GpuStream, CopiesCrossSlabsOfLockedPages) {
+  const Stream s = stream();
+  const auto slab = static_cast<std::int64_t>(PageLocker::kSlab / sizeof(float));
+  const std::int64_t n = 2 * slab + 12345;
+  const Tensor host = host_tensor({n}, DType::f32, s), back = host_tensor({n}, DType::f32, s);
+  auto* const values = host.data<float>();
+  EXPECT_EQ(values[0], 0.0f);
+  EXPECT_EQ(values[n - 1], 0.0f);
+  for (std::int64_t i = 0; i < n; ++i) values[i] = static_cast<float>(i % 1000003);
+  const Tensor device = Tensor::zeros({n}, DType::f32, s);
+  copy(device, host, s);
+  for (const auto& [first, length] : {std::pair{std::int64_t{0}, slab - 1}, {slab - 1, 2}, {slab + 1, n - slab - 1}})
+    copy(back.narrow(0, first, length), device.narrow(0, first, length), s);
+  s.synchronize();
+  EXPECT_TRUE(std::equal(values, values + n, back.data<float>()));
+  const PageLockFacts facts = page_lock_facts(s.device());
+  EXPECT_GE(facts.taken, 2 * host.bytes());
+  EXPECT_EQ(facts.locked, facts.taken) << "every slab was copied";
+}
+
+TEST_F(GpuStream, CopiesOfRowsCrossSlabsOfLockedPages) {
+  const Stream s = stream();
+  const std::int64_t columns = 1 << 20, rows = 100;  // of 4 MiB: 64 in a slab
+  const Tensor host = host_tensor({rows, columns}, DType::f32, s), device = Tensor::zeros({rows, 8}, DType::f32, s);
+  for (std::int64_t r = 0; r < rows; ++r) host.data<float>()[r * columns + 7] = static_cast<float>(r + 1);
+  s.impl().copy_rows(device.raw(), 8 * sizeof(float), host.raw(), columns * sizeof(float), 8 * sizeof(float), rows);
+  const std::vector<float> got = to_host<float>(device, s);
+  for (std::int64_t r = 0; r < rows; ++r)
+    EXPECT_EQ(got[static_cast<std::size_t>(r * 8 + 7)], static_cast<float>(r + 1));
+}
+
+// The host goes on while a device that is busy has not copied yet: what is pageable would hold it up.
+TEST_F(GpuStream, CopiesToLockedPagesDoNotHoldTheHostUp) {
+  const Stream s = stream();
+  const std::int64_t n = std::int64_t{1} << 28;
+  const Tensor host = host_tensor({n}, DType::u8, s), device = Tensor::zeros({n}, DType::u8, s);
+  copy(host, device, s);  // locks it
+  s.synchronize();
+  for (int i = 0; i < 200; ++i) fill_zero(device, s);
+  copy(host, device, s);
+  EXPECT_FALSE(s.record().done());
+  s.synchronize();
 }
 
 // The staging memory turns around while a piece near its end, and younger ones at its begin, wait to be copied.

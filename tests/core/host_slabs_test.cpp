@@ -54,6 +54,20 @@ TEST(HostSlabs, NeverHoldMoreThanTheirLimit) {
   EXPECT_NE(slabs.take(10 * kMiB), nullptr);
 }
 
+TEST(HostSlabs, WhatIsReservedIsUsedFirst) {
+  HostSlabs slabs(Stream::cpu(1), 20 * kMiB);
+  slabs.reserve(12 * kMiB);
+  EXPECT_EQ(slabs.held(), 12 * kMiB);
+  std::byte* const first = slabs.take(5 * kMiB);
+  EXPECT_EQ(slabs.take(7 * kMiB), first + 5 * kMiB);
+  EXPECT_EQ(slabs.held(), 12 * kMiB);
+  EXPECT_NE(slabs.take(1), nullptr) << "more than that is taken as it is needed";
+  slabs.reserve(100 * kMiB);
+  EXPECT_EQ(slabs.held(), 20 * kMiB) << "but no more than the limit";
+  slabs.reserve(1);
+  EXPECT_EQ(slabs.held(), 20 * kMiB);
+}
+
 TEST(HostSlabs, SayWhenTheSystemHasNoMore) {
   HostSlabs slabs(Stream::cpu(1), std::size_t{1} << 60);
   try {

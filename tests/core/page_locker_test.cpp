@@ -21,10 +21,10 @@ constexpr std::size_t kSlab = std::size_t{2} << 20;
 // A device that remembers what it was asked to lock.
 class PageLockerTest : public testing::Test {
  protected:
-  PageLocker locker(int threads = 2) {
+  PageLocker locker(int threads = 2, std::optional<int> node = {}) {
     return PageLocker(
         {[this](std::byte* p, std::size_t bytes) { lock(p, bytes); }, [this](std::byte* p) { unlock(p); }}, threads,
-        kSlab);
+        node, kSlab);
   }
   void lock(std::byte* p, std::size_t bytes) {
     if (gate_) gate_->wait();
@@ -57,7 +57,7 @@ TEST_F(PageLockerTest, AllSlabsAreLockedOnceWithoutBeingAskedFor) {
   PageLocker pages = locker();
   const std::size_t bytes = 5 * kSlab + 12345;
   {
-    const auto memory = pages.take(bytes, std::nullopt);
+    const auto memory = pages.take(bytes);
     EXPECT_TRUE(soon([&] { return locked() == 6; })) << locked();
     EXPECT_EQ(bytes_, 5 * kSlab + 4 * 4096) << "whole pages";
     EXPECT_EQ(reinterpret_cast<std::uintptr_t>(memory.get()) % kSlab, 0u);
@@ -73,7 +73,7 @@ TEST_F(PageLockerTest, TheHostMayUseItMeanwhile) {
   gate_ = &gate;
   PageLocker pages = locker();
   const std::size_t bytes = 4 * kSlab;
-  const auto memory = pages.take(bytes, std::nullopt);
+  const auto memory = pages.take(bytes);
   auto* const begin = static_cast<unsigned char*>(memory.get());
   for (std::size_t i = 0; i < bytes; i += 1000) ASSERT_EQ(begin[i], 0);
   std::memset(begin, 7, bytes);
@@ -84,7 +84,7 @@ TEST_F(PageLockerTest, TheHostMayUseItMeanwhile) {
 
 TEST_F(PageLockerTest, ACopyEndsWhereItsSlabDoes) {
   PageLocker pages = locker();
-  const auto memory = pages.take(3 * kSlab, std::nullopt);
+  const auto memory = pages.take(3 * kSlab);
   const auto* const begin = static_cast<std::byte*>(memory.get());
   EXPECT_EQ(pages.wait(begin, 100), 100u);
   EXPECT_EQ(pages.wait(begin, 3 * kSlab), kSlab);
@@ -103,8 +103,8 @@ TEST_F(PageLockerTest, OnlyTheSlabThatIsNeededIsWaitedFor) {
                       if (begun++ == 0) gate.wait();
                     },
                     [](std::byte*) {}},
-                   1, kSlab);
-  const auto memory = pages.take(3 * kSlab, std::nullopt);
+                   1, std::nullopt, kSlab);
+  const auto memory = pages.take(3 * kSlab);
   auto* const begin = static_cast<std::byte*>(memory.get());
   ASSERT_TRUE(soon([&] { return begun == 1; }));
   EXPECT_EQ(pages.wait(begin + 2 * kSlab, 1), 1u);
@@ -117,7 +117,7 @@ TEST_F(PageLockerTest, WhoeverNeedsASlabWaitsUntilItIsLocked) {
   std::latch gate(1);
   gate_ = &gate;
   PageLocker pages = locker(1);
-  const auto memory = pages.take(2 * kSlab, std::nullopt);
+  const auto memory = pages.take(2 * kSlab);
   std::atomic<bool> there = false;
   std::jthread copy([&] {
     pages.wait(memory.get(), 1);
@@ -134,7 +134,7 @@ TEST_F(PageLockerTest, WhoeverNeedsASlabWaitsUntilItIsLocked) {
 TEST_F(PageLockerTest, ARefusalIsToldToWhoeverNeedsTheMemory) {
   most_ = 2;
   PageLocker pages = locker(1);
-  const auto memory = pages.take(6 * kSlab, std::nullopt);
+  const auto memory = pages.take(6 * kSlab);
   auto* const begin = static_cast<std::byte*>(memory.get());
   EXPECT_EQ(pages.wait(begin, 1), 1u);
   try {
@@ -153,7 +153,7 @@ TEST_F(PageLockerTest, MemoryMayGoBeforeItIsLocked) {
   std::latch gate(1);
   gate_ = &gate;
   PageLocker pages = locker();
-  auto memory = pages.take(64 * kSlab, std::nullopt);
+  auto memory = pages.take(64 * kSlab);
   std::this_thread::sleep_for(std::chrono::milliseconds(10));
   std::jthread opens([&] {
     std::this_thread::sleep_for(std::chrono::milliseconds(30));
@@ -168,7 +168,7 @@ TEST_F(PageLockerTest, MemoryMayOutliveItsLocker) {
   std::shared_ptr<void> memory;
   {
     PageLocker pages = locker();
-    memory = pages.take(4 * kSlab, std::nullopt);
+    memory = pages.take(4 * kSlab);
     pages.wait(memory.get(), 1);
   }
   EXPECT_GE(locked(), 1u);
@@ -178,16 +178,17 @@ TEST_F(PageLockerTest, MemoryMayOutliveItsLocker) {
 }
 
 TEST_F(PageLockerTest, ANodeIsAWish) {
-  PageLocker pages = locker();
   for (const int node : {0, 63, 64, 1000}) {
-    const auto memory = pages.take(kSlab, node);
+    PageLocker pages = locker(1, node);
+    const auto memory = pages.take(kSlab);
     EXPECT_EQ(pages.wait(memory.get(), 1), 1u) << node;
+    EXPECT_EQ(pages.facts().node, node);
   }
 }
 
 TEST_F(PageLockerTest, TheSystemHasNoMoreAddresses) {
   PageLocker pages = locker();
-  EXPECT_THROW(pages.take(std::size_t{1} << 60, std::nullopt), Error);
+  EXPECT_THROW(pages.take(std::size_t{1} << 60), Error);
 }
 
 }  // namespace

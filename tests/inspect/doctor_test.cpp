@@ -87,6 +87,13 @@ TEST(Doctor, NamesTheLimitThatBinds) {
                                           "limited by /sys/fs/cgroup/job/memory.max", "raise that limit"});
 }
 
+TEST(Doctor, NamesTheMemoryThatAGpuIsNearTo) {
+  BackendFacts facts = two_gpus();
+  EXPECT_EQ(report(judge(facts)).find("NUMA"), std::string::npos) << "there is one";
+  facts.devices[1].memory_node = 1;
+  expect_parts(report(judge(facts)), {"compute capability 9.0, near NUMA node 1"});
+}
+
 TEST(Doctor, CodeForAnotherGpuIsAStop) {
   const auto findings = judge(two_gpus(), "80 100a");
   EXPECT_EQ(count(findings, Verdict::stop), 2);

@@ -6,6 +6,7 @@
 #include <random>
 
 #include "core/check.h"
+#include "core/devices.h"
 #include "core/exit_code.h"
 #include "tests/launcher/training.h"
 
@@ -14,7 +15,13 @@ namespace {
 
 using test::read_file;
 
-class DistOutOfMemory : public test::TrainingRuns {
+// The environment's, for more than a test takes by itself.
+int number_from(const char* variable, int otherwise) {
+  const char* text = std::getenv(variable);
+  return text ? std::atoi(text) : otherwise;
+}
+
+class OutOfMemoryRuns : public test::TrainingRuns {
  protected:
   // Long enough sequences that computing again saves something.
   static constexpr const char* kShape[] = {"model.context=64", "model.layers=3", "train.micro_batch=2"};
@@ -45,7 +52,25 @@ class DistOutOfMemory : public test::TrainingRuns {
       EXPECT_EQ(line.find("run.directory=" + directory), std::string::npos) << process.path();
     }
   }
+  // RING_OUT_OF_MEMORIES=50: that many, each at another allocation; RING_OUT_OF_MEMORIES_SEED: at which.
+  void expect_the_same_bits_after_any(int otherwise, const std::vector<std::string>& settings) {
+    ASSERT_EQ(with("", "measures", settings), 0) << log();  // which kernels, on a GPU
+    ASSERT_EQ(with("", "calm", settings), 0) << log();
+    std::mt19937 random(static_cast<unsigned>(number_from("RING_OUT_OF_MEMORIES_SEED", 50)));
+    for (int i = 0; i < number_from("RING_OUT_OF_MEMORIES", otherwise); ++i) {
+      const std::string directory = (dir_ / str("r", i)).string();
+      const std::string faults = str(i, ":memory@rank=", random() % 2, ",nth=", 1 + random() % 1100);
+      ASSERT_EQ(with(faults, directory, settings), 0) << faults << "\n" << log();
+      EXPECT_TRUE(says("ran out of memory in ")) << faults << "\n" << log();
+      EXPECT_EQ(losses(directory), losses("calm")) << faults;
+      EXPECT_TRUE(shard(directory) == shard("calm")) << faults;
+      EXPECT_EQ(recorded(directory).at("ran_out"), 1) << faults;
+      expect_no_process(directory);
+    }
+  }
 };
+
+class DistOutOfMemory : public OutOfMemoryRuns {};
 
 TEST_F(DistOutOfMemory, ARankStartsAllAgainWithLessAndNoBitDiffers) {
   ASSERT_EQ(with("", "calm"), 0) << log();
@@ -126,22 +151,7 @@ TEST_F(DistOutOfMemory, WithoutALauncherTheSameCommandGoesOn) {
   EXPECT_EQ(recorded("r").at("ran_out"), 1);
 }
 
-// RING_OUT_OF_MEMORIES=50: that many, each at another allocation.
-TEST_F(DistOutOfMemory, AnyAllocation) {
-  ASSERT_EQ(with("", "calm"), 0) << log();
-  const char* asked = std::getenv("RING_OUT_OF_MEMORIES");
-  std::mt19937 random(50);
-  for (int i = 0; i < (asked ? std::atoi(asked) : 2); ++i) {
-    const std::string directory = (dir_ / str("r", i)).string();
-    const std::string faults = str(i, ":memory@rank=", random() % 2, ",nth=", 1 + random() % 1100);
-    ASSERT_EQ(with(faults, directory), 0) << faults << "\n" << log();
-    EXPECT_TRUE(says("ran out of memory in ")) << faults << "\n" << log();
-    EXPECT_EQ(losses(directory), losses("calm")) << faults;
-    EXPECT_TRUE(shard(directory) == shard("calm")) << faults;
-    EXPECT_EQ(recorded(directory).at("ran_out"), 1) << faults;
-    expect_no_process(directory);
-  }
-}
+TEST_F(DistOutOfMemory, AnyAllocation) { expect_the_same_bits_after_any(2, {}); }
 
 TEST_F(DistOutOfMemory, AValidationStartsAgainWithFewerSequences) {
   ASSERT_EQ(with("", "calm"), 0) << log();
@@ -154,6 +164,30 @@ TEST_F(DistOutOfMemory, AValidationStartsAgainWithFewerSequences) {
   EXPECT_EQ(recorded("r").at("micro_batch"), 2);
   expect_close("r", "calm");
   EXPECT_TRUE(shard("r") == shard("calm"));
+}
+
+class GpuOutOfMemory : public OutOfMemoryRuns {
+ protected:
+  void SetUp() override {
+    if (device_count(Backend::cuda) < 2) GTEST_SKIP() << "fewer than two GPUs";
+    OutOfMemoryRuns::SetUp();
+  }
+  static std::vector<std::string> on_gpus(std::vector<std::string> more = {}) {
+    more.insert(more.begin(), {"run.device=cuda", "run.tuning=tuning.yaml", "model.width=128"});
+    return more;
+  }
+};
+
+TEST_F(GpuOutOfMemory, TwoRanksGoOnWithTheSameBits) { expect_the_same_bits_after_any(2, on_gpus()); }
+
+TEST_F(GpuOutOfMemory, FewerSequencesAtATimeAreRecordedAndAgree) {
+  const std::vector<std::string> settings =
+      on_gpus({"train.precision=fp32", "train.recompute=block", "train.micro_batch=4"});
+  ASSERT_EQ(with("", "calm", settings), 0) << log();
+  ASSERT_EQ(with("7:memory@rank=1,step=3,nth=40", "r", settings), 0) << log();
+  EXPECT_TRUE(says("2 sequences at a time")) << log();
+  expect_close("r", "calm");
+  EXPECT_EQ(recorded("r").at("micro_batch"), 2);
 }
 
 }  // namespace

@@ -1,0 +1,73 @@
+#include "core/cuda/page_locks.h"
+
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <map>
+#include <mutex>
+
+#include "core/cpu/thread_pool.h"
+#include "core/cuda/check.h"
+#include "core/cuda/pinned_staging.h"
+#include "core/host_tensor.h"
+#include "core/numa.h"
+
+namespace ring::cuda {
+namespace {
+
+constexpr std::size_t kAtOnce = std::size_t{16} << 20;  // less than this is there sooner than threads are
+
+// Near to the GPU, unless somebody has said already which memory it is to be.
+std::optional<int> node_of(int device) {
+  std::array<char, 32> bus{};
+  if (prefers_memory() || cudaDeviceGetPCIBusId(bus.data(), bus.size(), device) != cudaSuccess) return {};
+  return memory_node_of(bus.data());
+}
+
+// A new thread is on the first GPU, and a context there would take memory: it stays on this one.
+void lock(int device, std::byte* begin, std::size_t bytes) {
+  RING_CUDA_CHECK(cudaSetDevice(device));
+  RING_CUDA_CHECK(cudaHostRegister(begin, bytes, cudaHostRegisterPortable));
+}
+
+// Whoever copies there may have failed halfway: memory goes only when all copies are done. A GPU that has failed is
+// reported by whoever uses it next.
+void unlock(int device, std::byte* begin) {
+  int before = device;
+  cudaGetDevice(&before);
+  if (before != device) cudaSetDevice(device);
+  cudaDeviceSynchronize();
+  cudaHostUnregister(begin);
+  if (before != device) cudaSetDevice(before);
+  cudaGetLastError();
+}
+
+// A quarter of the cores: the program needs the others, and memory does not get faster with more.
+int threads() { return std::clamp(default_threads() / 4, 1, 8); }
+
+std::shared_ptr<void> take(std::size_t bytes, Device device) {
+  if (bytes >= kAtOnce) return page_locker(device.index).take(bytes);
+  std::shared_ptr<void> memory = pinned_memory(bytes);
+  std::memset(memory.get(), 0, bytes);
+  return memory;
+}
+
+[[maybe_unused]] const bool registered =
+    register_host_memory(Backend::cuda, {take, [](Device device) { return page_locker(device.index).facts(); }});
+
+}  // namespace
+
+PageLocker& page_locker(int device) {
+  static std::mutex mutex;
+  static std::map<int, PageLocker> all;
+  const std::lock_guard held(mutex);
+  const auto found = all.find(device);
+  if (found != all.end()) return found->second;
+  const PageLockCalls calls{[device](std::byte* p, std::size_t n) { lock(device, p, n); },
+                            [device](std::byte* p) { unlock(device, p); }};
+  return all.try_emplace(device, calls, threads(), node_of(device)).first->second;
+}
+
+}  // namespace ring::cuda
