@@ -148,8 +148,7 @@ void RunLog::tell_plan() {
 void RunLog::tell_page_locks(const PageLockFacts& f) {
   if (f.taken)
     log::info("memory: ", bytes_text(f.locked), " of the host", f.node ? str(" (NUMA node ", *f.node, ")") : "",
-              " are page-locked, as far as the run has needed them; copies have waited for that ",
-              seconds_text(f.waited));
+              " are page-locked; copies have waited ", seconds_text(f.waited), " for that");
 }
 
 void RunLog::tell_offload(const HostOffload& offload) {

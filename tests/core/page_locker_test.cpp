@@ -110,7 +110,9 @@ TEST_F(PageLockerTest, OnlyTheSlabThatIsNeededIsWaitedFor) {
   EXPECT_EQ(pages.wait(begin + 2 * kSlab, 1), 1u);
   EXPECT_EQ(pages.facts().locked, kSlab);
   gate.count_down();
-  EXPECT_EQ(pages.wait(begin, 1), 1u);
+  const auto behind = pages.take(kSlab);  // all of the queue before it has had its turn
+  EXPECT_TRUE(soon([&] { return pages.facts().locked == 4 * kSlab; }));
+  EXPECT_EQ(begun, 4) << "the last one of the three was locked once";
 }
 
 TEST_F(PageLockerTest, WhoeverNeedsASlabWaitsUntilItIsLocked) {
@@ -146,7 +148,16 @@ TEST_F(PageLockerTest, ARefusalIsToldToWhoeverNeedsTheMemory) {
         << e.facts;
   }
   EXPECT_EQ(pages.wait(begin, 1), 1u) << "what is locked can be used all the same";
-  EXPECT_LE(calls_, 4) << "the others are not tried";
+}
+
+TEST_F(PageLockerTest, AfterARefusalTheOthersAreNotTried) {
+  most_ = 0;
+  PageLocker pages = locker(1);
+  const auto memory = pages.take(20 * kSlab);
+  EXPECT_THROW(pages.wait(memory.get(), 1), OutOfHostMemory);
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  const std::lock_guard held(mutex_);
+  EXPECT_LE(calls_, 2) << "one by the thread, one by who waited";
 }
 
 TEST_F(PageLockerTest, MemoryMayGoBeforeItIsLocked) {
@@ -160,6 +171,7 @@ TEST_F(PageLockerTest, MemoryMayGoBeforeItIsLocked) {
     gate.count_down();
   });
   memory.reset();
+  EXPECT_TRUE(gate.try_wait()) << "a slab is being locked while its memory goes";
   EXPECT_EQ(locked(), 0u);
   EXPECT_LT(calls_, 64) << "what was not begun is given up";
 }
