@@ -8,8 +8,10 @@
 #include "cli/number_option.h"
 #include "cli/print.h"
 #include "cli/rates.h"
+#include "engine/activation_fit.h"
 #include "engine/devices.h"
 #include "engine/planner.h"
+#include "inspect/part_times.h"
 #include "inspect/profiler.h"
 #include "kernels/observers.h"
 #include "model/flops.h"
@@ -107,7 +109,10 @@ void run(const Arguments& a, const Facts& given) {
   if (!profiler) return;
   const Profile profile = profiler->read();
   write_trace(profile, a.trace);
-  std::cout << "\n" << profile_table(profile, ceilings) << "\ntrace: " << a.trace << "\n";
+  std::cout << "\n" << profile_table(profile, ceilings) << "\n";
+  const DeviceRates rates = rates_here(bench.config());
+  std::cout << "\n" << part_times_table(part_times(profile, bench.trainer().memory().fit.plan, rates), rates);
+  std::cout << "\ntrace: " << a.trace << "\n";
 }
 
 }  // namespace
