@@ -110,8 +110,8 @@ void run(const Arguments& a, const Facts& given) {
   const Profile profile = profiler->read();
   write_trace(profile, a.trace);
   std::cout << "\n" << profile_table(profile, ceilings) << "\n";
-  const DeviceRates rates = rates_here(bench.config());
-  std::cout << "\n" << part_times_table(part_times(profile, bench.trainer().memory().fit.plan, rates), rates);
+  const DeviceRates used = rates ? *rates : rates_here(bench.config());
+  std::cout << "\n" << part_times_table(part_times(profile, bench.trainer().memory().fit.plan, used), used);
   std::cout << "\ntrace: " << a.trace << "\n";
 }
 
