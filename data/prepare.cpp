@@ -285,7 +285,10 @@ void check_result(const PrepareOptions& o, const TokenStoreWriter& writer) {
 
 std::string summary_of(const PrepareOptions& o, const std::vector<TextFile>& files, SplitKind split) {
   const std::string name = std::filesystem::path(files.front().path).filename().string();
-XX, split == SplitKind::hash ? "hash" : "tail", " ", o.validation_fraction);
+  const std::string& field = files.front().field;
+  return str(files.size(), files.size() == 1 ? " file, " : " files, first ", name,
+             "; documents: ", field.empty() ? o.document : str("'", field, "' of records"),
+             "; split: ", split == SplitKind::hash ? "hash" : "tail", " ", o.validation_fraction);
 }
 
 // Everything known before the first byte is encoded.
