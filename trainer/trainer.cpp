@@ -106,16 +106,10 @@ void Trainer::launch() {
       if (next) compute_again(*std::exchange(next, std::nullopt));
       return launch_step();
     } catch (const OutOfHostMemory& e) {
-<<<<<<< HEAD
-      throw OutOfHostMemory(e.facts,
-                            "Lower train.activation_offload_bytes, set train.activation_offload: false, or give the "
-                            "host more memory (or, with GPUs, a higher limit of locked memory: ulimit -l)");
-=======
       throw OutOfHostMemory(
           e.facts,
-          "Lower train.activation_offload_bytes, set optimizer.offload to states or none, or give the "
-          "host more memory (or, with GPUs, a higher limit of locked memory: ulimit -l)");
->>>>>>> a421123 (Locked host memory is documented, and tests of it fail without its rules)
+          "Lower train.activation_offload_bytes, set train.activation_offload: false or optimizer.offload to states or "
+          "none, or give the host more memory (or, with GPUs, a higher limit of locked memory: ulimit -l)");
     } catch (const OutOfMemory& e) {
       next = smaller_after(e);
     }
