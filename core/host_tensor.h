@@ -8,11 +8,6 @@
 
 namespace ring {
 
-// The host's memory is short, not the device's: a step that takes less of the device does not help.
-struct OutOfHostMemory : OutOfMemory {
-  using OutOfMemory::OutOfMemory;
-};
-
 // [shape] of zeros, on the host. Error: OutOfHostMemory.
 Tensor host_tensor(const Shape&, DType, const Stream& device);
 

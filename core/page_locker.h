@@ -11,7 +11,14 @@
 #include <thread>
 #include <vector>
 
+#include "core/storage.h"
+
 namespace ring {
+
+// The host's memory is short, not the device's: a step that takes less of the device does not help.
+struct OutOfHostMemory : OutOfMemory {
+  using OutOfMemory::OutOfMemory;
+};
 
 // What a device does with pages that it will copy to and from. Called by several threads at once.
 struct PageLockCalls {

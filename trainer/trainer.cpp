@@ -20,6 +20,22 @@
 #include "trainer/session.h"
 
 namespace ring {
+namespace {
+
+[[noreturn]] void fail_with_advice(const OutOfHostMemory& e) {
+  throw OutOfHostMemory(
+      e.facts,
+      "Lower train.activation_offload_bytes, set train.activation_offload: false or optimizer.offload to states or "
+      "none, or give the host more memory (or, with GPUs, a higher limit of locked memory: ulimit -l)");
+}
+
+void reserve_host(TrainStep& step, std::size_t bytes) try {
+  step.reserve_host(bytes);
+} catch (const OutOfHostMemory& e) {
+  fail_with_advice(e);
+}
+
+}  // namespace
 
 Trainer::Trainer(const Config& config, const ExecContext& ctx, Mesh& mesh, Loader& loader, std::size_t most_memory)
     : config_(config),
@@ -31,7 +47,7 @@ Trainer::Trainer(const Config& config, const ExecContext& ctx, Mesh& mesh, Loade
              step_.shared_arena()),
       guard_(config.train) {
   if (chooses_staging(config)) step_.set_staging(memory_.fit.staging);
-  step_.reserve_host(memory_.fit.host);
+  reserve_host(step_, memory_.fit.host);
   agreed_ = mesh_.world() == 1 || !ctx_.tuning;
   for (std::size_t i = 0; i < most_in_flight() + 1; ++i)
     results_.push_back(ctx_.stream.impl().host_buffer(sizeof(StepState)));
@@ -106,10 +122,7 @@ void Trainer::launch() {
       if (next) compute_again(*std::exchange(next, std::nullopt));
       return launch_step();
     } catch (const OutOfHostMemory& e) {
-      throw OutOfHostMemory(
-          e.facts,
-          "Lower train.activation_offload_bytes, set train.activation_offload: false or optimizer.offload to states or "
-          "none, or give the host more memory (or, with GPUs, a higher limit of locked memory: ulimit -l)");
+      fail_with_advice(e);
     } catch (const OutOfMemory& e) {
       next = smaller_after(e);
     }

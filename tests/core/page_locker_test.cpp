@@ -11,8 +11,6 @@
 #include <set>
 #include <thread>
 
-#include "core/host_tensor.h"
-
 namespace ring {
 namespace {
 
