@@ -421,7 +421,9 @@ TEST(ActivationPlans, SegmentsTakeWhatTheDryStepSays) {
     for (const PartMemory& m : dry.parts) {
       const bool again = m.part.kind == ScopeKind::block && m.part.block < plan.segments * plan.segment_blocks;
       EXPECT_EQ(m.once_peak > 0, again) << str(m.part);
-      if (again) EXPECT_LT(m.once_before, m.before) << str(m.part) << " ran first when less was kept";
+      if (again) {
+        EXPECT_LT(m.once_before, m.before) << str(m.part) << " ran first when less was kept";
+      }
     }
   }
 }
