@@ -51,14 +51,15 @@ std::string cells(const PassTime& t) {
 
 }  // namespace
 
-std::vector<PartTimes> part_times(const Profile& p, const ActivationPlan& plan, const DeviceRates& rates) {
+std::vector<PartTimes> part_times(const Profile& p, const ActivationPlan& plan, const DeviceRates& rates,
+                                  Precision precision) {
   std::vector<PartTimes> rows;
   std::vector<double> in_kernels(p.parts.size());  // of the parts that count, with what watching adds
   const double steps = static_cast<double>(std::max<std::size_t>(1, p.steps.size()));
   for (const ProfiledCall& c : p.calls) {
     const Place place = place_of(p, c.part);
     PassTime& t = pass_of(rows, name_of(place.part, plan), place.backward);
-    t.predicted += seconds_of(rates, c.slot, c.cost) / steps;
+    t.predicted += seconds_of(rates, precision, c.slot, c.cost) / steps;
     t.measured += std::max(0.0, c.device.seconds - p.event_seconds) / steps;
     if (place.scope >= 0) in_kernels[static_cast<std::size_t>(place.scope)] += c.device.seconds;
   }

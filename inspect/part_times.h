@@ -24,7 +24,7 @@ struct PartTimes {
 };
 
 // In the order in which they first ran. What ran in no part of the model is "other".
-std::vector<PartTimes> part_times(const Profile&, const ActivationPlan&, const DeviceRates&);
+std::vector<PartTimes> part_times(const Profile&, const ActivationPlan&, const DeviceRates&, Precision);
 
 std::string part_times_table(const std::vector<PartTimes>&, const DeviceRates&);
 

@@ -6,12 +6,7 @@ namespace ring {
 namespace {
 
 // 1 GFLOP is 1 ms, 1 MB is 1 ms.
-const DeviceRates kRates{.device = "cpu",
-                         .matmul_flops = 1e12,
-                         .attention_flops = 1e12,
-                         .attention_backward_flops = 1e12,
-                         .bytes_per_second = 1e9,
-                         .call_seconds = 1e-6};
+const DeviceRates kRates{.device = "cpu", .fp32 = {1e12, 1e12, 1e12}, .bytes_per_second = 1e9, .call_seconds = 1e-6};
 
 const ActivationPlan kPlan{{{Recompute::none}, {Recompute::mlp}, {Recompute::mlp}}};
 
@@ -54,7 +49,7 @@ Profile made_up() {
 }
 
 TEST(PartTimes, AreOfOneStepByWhatBlocksDo) {
-  const std::vector<PartTimes> rows = part_times(made_up(), kPlan, kRates);
+  const std::vector<PartTimes> rows = part_times(made_up(), kPlan, kRates, Precision::fp32);
   ASSERT_EQ(rows.size(), 4u);
   EXPECT_EQ(rows[0].name, "1 block keeps everything");
   EXPECT_EQ(rows[1].name, "2 blocks compute the MLP again");
@@ -77,18 +72,18 @@ TEST(PartTimes, AreOfOneStepByWhatBlocksDo) {
 TEST(PartTimes, WhatWatchingAddsIsNoError) {
   Profile p = made_up();
   p.event_seconds = 0.001;
-  const std::vector<PartTimes> rows = part_times(p, kPlan, kRates);
+  const std::vector<PartTimes> rows = part_times(p, kPlan, kRates, Precision::fp32);
   EXPECT_NEAR(rows[0].forward.measured, 0.002, 1e-9) << "two kernels";
   EXPECT_NEAR(rows[3].forward.measured, 0, 1e-9);
 }
 
 TEST(PartTimes, OfNothingIsAnEmptyTable) {
-  EXPECT_TRUE(part_times({}, kPlan, kRates).empty());
+  EXPECT_TRUE(part_times({}, kPlan, kRates, Precision::fp32).empty());
   EXPECT_NE(part_times_table({}, kRates).find("all"), std::string::npos);
 }
 
 TEST(PartTimes, TheTableHasErrorsInPercent) {
-  const std::string table = part_times_table(part_times(made_up(), kPlan, kRates), kRates);
+  const std::string table = part_times_table(part_times(made_up(), kPlan, kRates, Precision::fp32), kRates);
   EXPECT_NE(table.find("1 block keeps everything            3.000      4.000   -25%     1.000      4.000      5.000"
                        "   -20%     0.000\n"),
             std::string::npos)
