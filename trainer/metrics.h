@@ -13,6 +13,10 @@
 
 namespace ring {
 
+// How a process ended, in its record of the group "job".
+inline constexpr const char *kEndFinished = "finished", *kEndStopped = "stopped", *kEndOutOfTime = "out of time",
+                            *kEndFailed = "failed";
+
 class Metrics {
  public:
   using Value = std::variant<double, std::int64_t, std::string>;

@@ -5,9 +5,11 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <filesystem>
 #include <sstream>
+#include <thread>
 
 #include "checkpoint/directory.h"
 #include "checkpoint/files.h"
@@ -96,13 +98,30 @@ namespace {
 
 struct LockFile {
   explicit LockFile(int file) : fd(file) {}
-  ~LockFile() { ::close(fd); }
+  ~LockFile() {
+    if (fd >= 0) ::close(fd);
+  }
   LockFile(const LockFile&) = delete;
   LockFile& operator=(const LockFile&) = delete;
   int fd;
 };
 
+// Whoever only looks whether a run is in use holds its lock for a moment.
+bool lock_soon(int fd) {
+  constexpr int kTries = 10;
+  for (int i = 0; i < kTries; ++i) {
+    if (::flock(fd, LOCK_EX | LOCK_NB) == 0) return true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  return false;
+}
+
 }  // namespace
+
+bool RunDirectory::in_use() const {
+  const LockFile file(::open((path_ + "/lock").c_str(), O_RDONLY | O_CLOEXEC));
+  return file.fd >= 0 && ::flock(file.fd, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+}
 
 std::shared_ptr<void> RunDirectory::lock() const {
   std::error_code error;
@@ -110,7 +129,7 @@ std::shared_ptr<void> RunDirectory::lock() const {
   const std::string file = path_ + "/lock";
   const int fd = ::open(file.c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0644);
   if (fd < 0) fail(file, ": cannot open: ", std::strerror(errno), ". Set run.directory to a writable place");
-  if (::flock(fd, LOCK_EX | LOCK_NB) != 0) {
+  if (!lock_soon(fd)) {
     ::close(fd);
     fail(path_, ": another process is training this run. Wait for it, stop it, or set another run.name");
   }

@@ -41,6 +41,7 @@ class RunDirectory {
   std::string trace_file() const { return path_ + "/profile.json"; }
   std::string failures_file() const { return path_ + "/failures.json"; }
   std::string memory_file() const { return path_ + "/memory.json"; }
+  std::string metrics_file() const { return path_ + "/metrics.jsonl"; }
   std::string log_file() const { return path_ + "/log.txt"; }
   std::string checkpoints() const { return path_ + "/checkpoints"; }
 
@@ -56,6 +57,7 @@ class RunDirectory {
 
   // Exclusive while the object lives. Error: another process trains here.
   std::shared_ptr<void> lock() const;
+  bool in_use() const;  // a process trains here; false also where that cannot be seen
 
  private:
   std::string path_;

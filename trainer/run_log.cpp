@@ -81,6 +81,19 @@ RunLog::RunLog(const RunStart& start, Trainer& trainer, int processes)
   const bool resumed = start.resumes();
   metrics_.emplace(directory_, resumed ? std::optional(trainer.steps_done()) : std::nullopt);
   if (!resumed) metrics_->text("config", to_yaml(config_));
+  started(processes);
+}
+
+void RunLog::started(int processes) {
+  metrics_->record("start", trainer_.steps_done(),
+                   {{"device", std::string(to_string(trainer_.exec().stream.device().backend))},
+                    {"device_name", trainer_.exec().stream.impl().device_name()},
+                    {"processes", std::int64_t{processes}},
+                    {"layout", processes > 1 ? trainer_.plan().text() : ""},
+                    {"threads", config_.run.threads},
+                    {"parameters", trainer_.model().parameters().count()},
+                    {"tokens_per_step", config_.train.batch_size * config_.model.context},
+                    {"flops_per_token", flops_per_token_}});
 }
 
 void RunLog::describe(const RunStart& start, int processes) {
@@ -272,18 +285,26 @@ void RunLog::kept(std::int64_t step, const KeptOutcome& o) {
               bytes_text(o.bytes), " of this process; steps were held up for ", seconds_text(o.stall_seconds));
 }
 
-void RunLog::end(bool finished, const JobTime& time) {
-  metrics_->record("job", trainer_.steps_done(),
-                   {{"restarts", std::int64_t{time.restarts}},
-                    {"seconds", time.seconds()},
-                    {"restart_seconds_lost", time.restart_seconds},
-                    {"save_seconds_lost", time.save_seconds},
-                    {"bad_step_seconds_lost", time.bad_step_seconds},
-                    {"goodput", time.goodput()}});
+void RunLog::record_job(const std::string& how, const JobTime& time, const std::string& error) {
+  Metrics::Values values = {{"end", how},
+                            {"restarts", std::int64_t{time.restarts}},
+                            {"seconds", time.seconds()},
+                            {"restart_seconds_lost", time.restart_seconds},
+                            {"save_seconds_lost", time.save_seconds},
+                            {"bad_step_seconds_lost", time.bad_step_seconds},
+                            {"goodput", time.goodput()}};
+  if (!error.empty()) values.push_back({"error", error});
+  metrics_->record("job", trainer_.steps_done(), values);
+}
+
+void RunLog::failed(const std::string& error, const JobTime& time) { record_job(kEndFailed, time, error); }
+
+void RunLog::end(const std::string& how, const JobTime& time) {
+  record_job(how, time, "");
   log::info("this job: ", time.text());
   if (last_.step)
     progress_.finish(progress_state());
-  else if (finished)
+  else if (how == kEndFinished)
     log::info("nothing left to do: step ", trainer_.steps_done(), " was the last");
 }
 

@@ -38,10 +38,13 @@ class RunLog {
   void slow(const SlowRank&);
   void kept(std::int64_t step, const KeptOutcome&);  // by the launcher
   void line(const std::string& text) { progress_.line(text); }
-  void end(bool finished, const JobTime&);  // of this process
+  void end(const std::string& how, const JobTime&);     // of this process: one of kEnd...
+  void failed(const std::string& why, const JobTime&);  // an error ends it
 
  private:
   void describe(const RunStart&, int processes);
+  void started(int processes);
+  void record_job(const std::string& how, const JobTime&, const std::string& error);
   ProgressState progress_state() const;
   void tell_plan();
   static void tell_offload(const HostOffload&);

@@ -56,6 +56,15 @@ std::int64_t saved_at(const std::string& checkpoint) {
 }
 
 // What one process does between steps. Rank 0 warn and writes; every rank takes part in saving and evaluating.
+const char* name_of(TrainEnd end) {
+  switch (end) {
+    case TrainEnd::finished: return kEndFinished;
+    case TrainEnd::interrupted: return kEndStopped;
+    case TrainEnd::out_of_time: return kEndOutOfTime;
+  }
+  return "";
+}
+
 class Loop {
  public:
   Loop(RunStart start, const TrainOptions& options, Mesh& mesh, StopSignal& signal)
@@ -77,6 +86,9 @@ class Loop {
   }
 
   TrainEnd run();
+  void failed(const std::string& why) {
+    if (log_) log_->failed(why, time_);
+  }
 
  private:
   TrainEnd take_steps();
@@ -441,7 +453,7 @@ TrainEnd Loop::take_steps() {
   if (end != TrainEnd::interrupted && last_.step) validate();
   save_last();
   if (failures_) failures_->ended_well();
-  if (log_) log_->end(end == TrainEnd::finished, time_);
+  if (log_) log_->end(name_of(end), time_);
   return end;
 }
 
@@ -450,7 +462,17 @@ TrainEnd Loop::take_steps() {
 TrainEnd train(Config config, const TrainOptions& options, Mesh& mesh, StopSignal& signal) {
   log::set_rank(mesh.rank(), mesh.world());
   if (config.checkpoint.on_usr1 == OnUsr1::go_on) signal.usr1_saves();
-  return Loop(start_run(std::move(config), options, mesh), options, mesh, signal).run();
+  Loop loop(start_run(std::move(config), options, mesh), options, mesh, signal);
+  try {
+    return loop.run();
+  } catch (const PeerLost&) {  // what ended the run is known elsewhere
+    throw;
+  } catch (const TakenOver&) {  // the run's files belong to another process
+    throw;
+  } catch (const std::exception& e) {
+    loop.failed(e.what());
+    throw;
+  }
 }
 
 }  // namespace ring

@@ -1,0 +1,38 @@
+#pragma once
+// Reads metrics.jsonl, also while a run writes it.
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace ring {
+
+struct Record {
+  using Value = std::variant<std::monostate, bool, std::int64_t, double, std::string>;  // monostate: null
+
+  std::int64_t step = 0;
+  std::string group;
+  double time = 0;  // seconds since 1970; 0: not recorded
+  // The rest, in the order of the line. What is inside of others has dots: "a.b", "list.0". A value that is not finite
+  // is that number; its name beside it is gone.
+  std::vector<std::pair<std::string, Value>> values;
+
+  const Value* find(const std::string& name) const;             // null: there is none
+  std::optional<double> number(const std::string& name) const;  // nothing: there is none
+  std::string text(const std::string& name) const;              // empty: there is none
+};
+
+struct RecordCount {
+  std::int64_t read = 0;
+  std::int64_t damaged = 0;  // lines that are no record
+};
+
+// Calls fn for each record, in the order of the file. A last line without an end is still being written, or was never
+// finished: it does not count. Error: the file cannot be read.
+RecordCount read_records(const std::string& file, const std::function<void(const Record&)>& fn);
+
+}  // namespace ring

@@ -1,0 +1,185 @@
+#include "trainer/run_summary.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <deque>
+#include <filesystem>
+
+#include "core/check.h"
+#include "core/counted.h"
+#include "core/quantile.h"
+#include "trainer/metrics.h"
+#include "trainer/records.h"
+#include "trainer/run_directory.h"
+
+namespace ring {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::size_t kLastRecords = 20;  // that the speed is taken from
+constexpr int kMostDepth = 6;             // of folders in folders
+
+std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
+
+void add_note(RunSummary& run, const std::string& note) { run.note += (run.note.empty() ? "" : "; ") + note; }
+
+// Follows the records of a run.
+class History {
+ public:
+  explicit History(RunSummary& run) : run_(run) {}
+
+  void add(const Record& r) {
+    last_time_ = std::max(last_time_, r.time);
+    if (r.group == "train") add_step(r);
+    if (r.group == "validation") add_validation(r);
+    count_restarts(r);
+    if (r.group == "start") add_start(r);
+    if (r.group == "job") end_ = r;
+    if (r.group != "job" && r.group != "checkpoint") end_.reset();
+    if (r.group == "job") run_.goodput = r.number("goodput");
+  }
+
+  void finish(double now, bool in_use) {
+    if (!speeds_.empty()) run_.tokens_per_second = median({speeds_.begin(), speeds_.end()});
+    if (last_time_ > 0) run_.age = std::max(0.0, now - last_time_);
+    run_.status = in_use ? kRunRunning : status();
+  }
+
+ private:
+  void add_step(const Record& r) {
+    run_.step = std::max<std::int64_t>(r.step, 0);
+    run_.loss = r.number("loss");
+    if (const auto peak = r.number("memory_peak")) run_.memory_peak = std::max(run_.memory_peak.value_or(0), *peak);
+    const auto speed = r.number("tokens_per_second");
+    if (speed && std::isfinite(*speed)) speeds_.push_back(*speed);
+    if (speeds_.size() > kLastRecords) speeds_.pop_front();
+  }
+  void add_validation(const Record& r) {
+    const auto loss = r.number("loss");
+    if (loss && !(run_.validation_loss && *run_.validation_loss <= *loss)) run_.validation_loss = loss;
+  }
+  // A record has those of its job so far. A process that a launcher started again says so right after its start; any
+  // other one begins a job.
+  void count_restarts(const Record& r) {
+    if (starts_ && r.group != "restart") of_job_ = 0;
+    starts_ = r.group == "start";
+    if (r.group != "restart" && r.group != "job") return;
+    const auto n = static_cast<std::int64_t>(std::clamp(r.number("restarts").value_or(0), 0.0, 1e9));
+    run_.restarts += n >= of_job_ ? n - of_job_ : n;
+    of_job_ = r.group == "job" && r.text("end") != kEndFailed ? 0 : n;
+  }
+  void add_start(const Record& r) {
+    const std::string name = r.text("device_name");
+    run_.device = name.empty() ? r.text("device") : name;
+    run_.layout = r.text("layout");
+    run_.processes = static_cast<std::int64_t>(r.number("processes").value_or(0));
+    run_.parameters = static_cast<std::int64_t>(r.number("parameters").value_or(0));
+  }
+  const char* status() {
+    if (!end_) {
+      add_note(run_, "ended without saying why: killed, or a crash");
+      return kRunFailed;
+    }
+    const std::string how = end_->text("end");
+    const bool done = run_.steps > 0 ? end_->step >= run_.steps : how == kEndOutOfTime;
+    if (how == kEndFailed) add_note(run_, first_line(end_->text("error")));
+    return how == kEndFailed ? kRunFailed : how == kEndFinished || done ? kRunFinished : kRunStopped;
+  }
+
+  RunSummary& run_;
+  std::optional<Record> end_;  // of the job, when nothing came after it
+  std::deque<double> speeds_;
+  std::int64_t of_job_ = 0;  // restarts that are counted
+  bool starts_ = false;      // the last record was that of a start
+  double last_time_ = 0;
+};
+
+double now() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }
+
+bool there(const fs::path& path) {
+  std::error_code error;
+  return fs::exists(fs::symlink_status(path, error));
+}
+
+bool is_folder(const fs::path& path) {
+  std::error_code error;
+  return fs::symlink_status(path, error).type() == fs::file_type::directory;
+}
+
+// Also one whose settings are gone.
+bool holds_a_run(const fs::path& path) {
+  const RunDirectory run(path.string());
+  return there(run.metrics_file()) || there(run.checkpoints()) || (run.has_config() && there(run.tokenizer_file()));
+}
+
+void read_settings(const RunDirectory& directory, RunSummary& run) try {
+  const TrainConfig train = directory.config().train;
+  run.steps = train.steps;
+} catch (const std::exception& e) {
+  add_note(run, first_line(e.what()));
+}
+
+// A run that has not recorded anything.
+void tell_of_beginning(const RunDirectory& directory, RunSummary& run) {
+  if (there(directory.path() + "/" + kModelFile))
+    run.status = kRunImported;
+  else if (run.note.empty())
+    run.status = kRunFailed, add_note(run, "ended before its first record");
+}
+
+RunSummary summary_of(const fs::path& path, const fs::path& folder) {
+  RunSummary run{.path = path.string(), .name = path.lexically_relative(folder).string(), .status = kRunUnreadable};
+  if (run.name.empty() || run.name == ".") run.name = fs::absolute(path).lexically_normal().filename().string();
+  if (run.name.empty()) run.name = run.path;
+  const RunDirectory directory(run.path);
+  read_settings(directory, run);
+  const bool in_use = directory.in_use();
+  History history(run);
+  RecordCount count;
+  try {
+    if (there(directory.metrics_file()))
+      count = read_records(directory.metrics_file(), [&](const Record& r) { history.add(r); });
+  } catch (const std::exception& e) {
+    add_note(run, first_line(e.what()));
+    return run;
+  }
+  if (count.read || in_use)
+    history.finish(now(), in_use);
+  else
+    tell_of_beginning(directory, run);
+  if (count.damaged) add_note(run, "metrics.jsonl: " + counted(count.damaged, "damaged line"));
+  return run;
+}
+
+void add_runs(const fs::path& at, const fs::path& folder, int depth, std::vector<RunSummary>& runs) {
+  if (holds_a_run(at)) return runs.push_back(summary_of(at, folder));
+  if (depth > kMostDepth) return;
+  std::error_code error;
+  for (fs::directory_iterator entry(at, error), end; !error && entry != end; entry.increment(error))
+    if (is_folder(entry->path())) add_runs(entry->path(), folder, depth + 1, runs);
+  if (error && depth == 0) fail(at.string(), ": cannot be read: ", error.message(), ". Give a folder of runs");
+  if (error)
+    runs.push_back({.path = at.string(),
+                    .name = at.lexically_relative(folder).string(),
+                    .status = kRunUnreadable,
+                    .note = error.message()});
+}
+
+}  // namespace
+
+RunSummary summarize_run(const std::string& path) {
+  const fs::path at = fs::path(path).lexically_normal();
+  return summary_of(at.has_filename() ? at : at.parent_path(), at.has_filename() ? at : at.parent_path());
+}
+
+std::vector<RunSummary> runs_below(const std::string& folder) {
+  std::vector<RunSummary> runs;
+  const fs::path at = fs::path(folder).lexically_normal();
+  add_runs(at, at, 0, runs);
+  std::ranges::sort(runs, {}, &RunSummary::name);
+  return runs;
+}
+
+}  // namespace ring
