@@ -130,11 +130,17 @@ void check_options(const CLI::App& command, Words::iterator word, Words::iterato
   }
 }
 
+// A command with words of its own, such as `runs [DIR]`, may be followed by those instead of by a command below it.
+bool takes_words(const CLI::App& command) {
+  return !command.get_options([](const CLI::Option* o) { return o->get_positional(); }).empty();
+}
+
 // Follows the names of commands as far as they go.
 void check_words(const CLI::App& app, Words& words) {
   const CLI::App* command = &app;
   for (auto word = words.begin();;) {
-    const bool last = command_names(*command).empty();
+    const bool last = command_names(*command).empty() ||
+                      (takes_words(*command) && (word == words.end() || !find_command(*command, *word)));
     const auto end = last ? words.end() : std::find_if_not(word, words.end(), is_option);
     check_options(*command, word, end);
     if (last || end == words.end()) break;
@@ -143,7 +149,8 @@ void check_words(const CLI::App& app, Words& words) {
     command = next;
     word = end + 1;
   }
-  if (command != &app && words.back() == command->get_name() && !command_names(*command).empty())
+  if (command != &app && words.back() == command->get_name() && !command_names(*command).empty() &&
+      !takes_words(*command))
     refuse(*command, "which of its commands? " + joined(command_names(*command), ", "));
 }
 

@@ -169,6 +169,16 @@ TEST_F(CommandLine, AnUnknownCommandNamesTheNearest) {
   EXPECT_EQ(wrong({"config"}), "config: which of its commands? show, docs");
 }
 
+TEST_F(CommandLine, ACommandMayHaveWordsOfItsOwnAndCommandsBelow) {
+  EXPECT_EQ(wrong({"runs"}), "");
+  EXPECT_EQ(wrong({"runs", "folder", "--sort", "loss", "--json"}), "");
+  EXPECT_EQ(wrong({"runs", "--sort", "loss", "folder"}), "");
+  EXPECT_EQ(wrong({"runs", "compare", "a", "b", "c"}), "");
+  EXPECT_NE(wrong({"runs", "compare", "a"}), "");
+  EXPECT_NE(wrong({"runs", "--sort", "beauty"}), "");
+  EXPECT_EQ(wrong({"runs", "--jsn"}), "runs: there is no option --jsn; did you mean --json?");
+}
+
 TEST_F(CommandLine, AnUnknownOptionNamesTheNearest) {
   EXPECT_EQ(wrong({"train", "--hlep"}), "train: there is no option --hlep; did you mean --help?");
   EXPECT_EQ(wrong({"train", "x.yaml", "--fersh"}), "train: there is no option --fersh; did you mean --fresh?");

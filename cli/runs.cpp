@@ -1,0 +1,149 @@
+#include "cli/runs.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <iostream>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "cli/commands.h"
+#include "cli/data_text.h"
+#include "cli/table.h"
+#include "core/check.h"
+#include "trainer/progress.h"
+#include "trainer/run_summary.h"
+
+namespace ring {
+namespace {
+
+struct Arguments {
+  std::string folder = "runs", sort = "name";
+  bool json = false;
+};
+
+constexpr const char* kNone = "-";
+
+// What runs are sorted by: the best, newest or furthest first; runs that do not have it last.
+struct Key {
+  std::string name;
+  std::function<std::optional<double>(const RunSummary&)> value;  // the least comes first; null: the name does
+};
+
+std::optional<double> least_is_best(std::optional<double> v) { return v && std::isnan(*v) ? std::nullopt : v; }
+std::optional<double> most_is_best(std::optional<double> v) {
+  return least_is_best(v) ? std::optional(-*v) : std::nullopt;
+}
+
+const std::vector<Key>& keys() {
+  using R = const RunSummary&;
+  static const std::vector<Key> all = {{"name", nullptr},
+                                       {"step", [](R r) { return most_is_best(static_cast<double>(r.step)); }},
+                                       {"loss", [](R r) { return least_is_best(r.loss); }},
+                                       {"validation_loss", [](R r) { return least_is_best(r.validation_loss); }},
+                                       {"tokens_per_second", [](R r) { return most_is_best(r.tokens_per_second); }},
+                                       {"goodput", [](R r) { return most_is_best(r.goodput); }},
+                                       {"restarts", [](R r) { return most_is_best(static_cast<double>(r.restarts)); }},
+                                       {"memory_peak", [](R r) { return most_is_best(r.memory_peak); }},
+                                       {"age", [](R r) { return least_is_best(r.age); }}};
+  return all;
+}
+
+std::vector<std::string> key_names() {
+  std::vector<std::string> names;
+  for (const Key& key : keys()) names.push_back(key.name);
+  return names;
+}
+
+void sort_by(const std::string& name, std::vector<RunSummary>& runs) {
+  const Key& key = *std::ranges::find(keys(), name, &Key::name);
+  if (!key.value) return;  // they come by name
+  std::ranges::stable_sort(runs, [&](const RunSummary& a, const RunSummary& b) {
+    const auto x = key.value(a), y = key.value(b);
+    return x && y ? *x < *y : x && !y;
+  });
+}
+
+std::string steps_text(const RunSummary& r) { return r.steps ? str(r.step, "/", r.steps) : str(r.step); }
+
+std::string device_text(const RunSummary& r) {
+  if (r.device.empty()) return kNone;
+  return r.processes > 1 ? str(r.processes, " x ", r.device) : r.device;
+}
+
+void print(const std::vector<RunSummary>& runs) {
+  std::vector<std::vector<std::string>> rows = {
+      {"run", "status", "device", "step", "loss", "validation", "tokens/s", "goodput", "restarts", "age"}};
+  for (const RunSummary& r : runs)
+    rows.push_back({r.name, r.status, device_text(r), steps_text(r), loss_text(r.loss), loss_text(r.validation_loss),
+                    speed_text(r.tokens_per_second), percent_text(r.goodput), str(r.restarts),
+                    r.age ? format_duration(*r.age) : kNone});
+  print_table(rows, 3);
+  for (const RunSummary& r : runs)
+    if (!r.note.empty()) std::cout << visible(r.name) << ": " << visible(r.note) << "\n";
+}
+
+nlohmann::ordered_json number(std::optional<double> value) {
+  return value && std::isfinite(*value) ? nlohmann::ordered_json(*value) : nlohmann::ordered_json();
+}
+
+nlohmann::ordered_json json_of(const RunSummary& r) {
+  return {{"name", r.name},
+          {"path", r.path},
+          {"status", r.status},
+          {"note", r.note},
+          {"step", r.step},
+          {"steps", r.steps},
+          {"loss", number(r.loss)},
+          {"validation_loss", number(r.validation_loss)},
+          {"tokens_per_second", number(r.tokens_per_second)},
+          {"goodput", number(r.goodput)},
+          {"memory_peak", number(r.memory_peak)},
+          {"restarts", r.restarts},
+          {"device", r.device},
+          {"processes", r.processes},
+          {"layout", r.layout},
+          {"parameters", r.parameters},
+          {"age", number(r.age)}};
+}
+
+void list(const Arguments& a) {
+  std::vector<RunSummary> runs = runs_below(a.folder);
+  sort_by(a.sort, runs);
+  if (a.json) {
+    nlohmann::ordered_json all = nlohmann::ordered_json::array();
+    for (const RunSummary& r : runs) all.push_back(json_of(r));
+    std::cout << all.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) << "\n";
+  } else if (runs.empty()) {
+    std::cout << visible(a.folder) << ": there are no runs in it\n";
+  } else {
+    print(runs);
+  }
+}
+
+}  // namespace
+
+std::string loss_text(std::optional<double> v) { return v ? fixed(*v, 4) : kNone; }
+std::string speed_text(std::optional<double> v) { return v ? format_count(*v) : kNone; }
+std::string percent_text(std::optional<double> v) { return v ? fixed(100 * *v, 1) + " %" : kNone; }
+std::string memory_text(std::optional<double> v) { return v ? in_bytes(*v) : kNone; }
+
+void add_runs_command(CLI::App& app) {
+  CLI::App* runs = app.add_subcommand("runs", "List the runs in a folder, or compare some: runs compare A B");
+  auto a = std::make_shared<Arguments>();
+  runs->add_option("folder", a->folder, "where the runs are, also in folders below it")
+      ->type_name("DIR")
+      ->capture_default_str();
+  runs->add_option("--sort", a->sort, "The best, newest or furthest first, by this")
+      ->check(CLI::IsMember(key_names()))
+      ->capture_default_str();
+  runs->add_flag("--json", a->json, "Print one JSON array");
+  runs->footer("Example: ringmaster runs --sort validation_loss");
+  add_runs_compare(*runs);
+  runs->callback([a, runs] {
+    if (runs->get_subcommands().empty()) list(*a);
+  });
+}
+
+}  // namespace ring

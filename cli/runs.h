@@ -1,0 +1,20 @@
+#pragma once
+// What `ringmaster runs` and `runs compare` write alike.
+
+#include <optional>
+#include <string>
+
+namespace CLI {
+class App;
+}
+
+namespace ring {
+
+void add_runs_compare(CLI::App& runs);
+
+std::string loss_text(std::optional<double>);     // "2.3456"; "-": there is none
+std::string speed_text(std::optional<double>);    // "12.3k"
+std::string percent_text(std::optional<double>);  // 0.987 is "98.7 %"
+std::string memory_text(std::optional<double>);   // "1.2 GB"
+
+}  // namespace ring

@@ -1,0 +1,209 @@
+// What is read from metrics.jsonl and from the directory of a run, whoever wrote them.
+#include "trainer/records.h"
+
+#include <gtest/gtest.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+
+#include "core/check.h"
+#include "tests/trainer/tiny.h"
+#include "trainer/metrics.h"
+#include "trainer/run_compare.h"
+#include "trainer/run_directory.h"
+#include "trainer/run_summary.h"
+
+namespace ring {
+namespace {
+
+namespace fs = std::filesystem;
+
+class RecordsTest : public testing::Test {
+ protected:
+  RecordsTest() : folder_(fs::temp_directory_path() / str("ring_records_", getpid())) {
+    fs::create_directories(folder_);
+  }
+  ~RecordsTest() override { fs::remove_all(folder_); }
+
+  std::string path(const std::string& name) const { return (folder_ / name).string(); }
+  static Config settings() {
+    Config config = test::tiny_config();
+    config.data.path = "a.h5";
+    return config;
+  }
+  std::string write_run(const std::string& name, const std::string& records, std::int64_t steps = 100) const {
+    fs::create_directories(folder_ / name / "checkpoints");
+    Config config = settings();
+    config.train.steps = steps;
+    if (steps == 0) config.train.minutes = 1;
+    std::ofstream(folder_ / name / "config.yaml") << sealed_settings(config);
+    std::ofstream(folder_ / name / "metrics.jsonl", std::ios::binary) << records;
+    return path(name);
+  }
+  RunSummary summary(const std::string& records, std::int64_t steps = 100) const {
+    return summarize_run(write_run("run", records, steps));
+  }
+
+  const fs::path folder_;
+};
+
+std::string line(const std::string& group, std::int64_t step, const std::string& rest = "") {
+  return str("{\"step\":", step, ",\"group\":\"", group, "\",\"time\":1.5", rest.empty() ? "" : ",", rest, "}\n");
+}
+
+TEST_F(RecordsTest, WhatMetricsWriteIsReadBack) {
+  fs::create_directories(path("run"));
+  Metrics metrics(path("run"));
+  metrics.record("train", 7, {{"loss", NAN}, {"norm", -INFINITY}, {"tokens", std::int64_t{1} << 60}, {"why", "a\n"}});
+  std::vector<Record> all;
+  const RecordCount count = read_records(path("run/metrics.jsonl"), [&](const Record& r) { all.push_back(r); });
+  EXPECT_EQ(count.read, 1);
+  EXPECT_EQ(count.damaged, 0);
+  ASSERT_EQ(all.size(), 1u);
+  EXPECT_EQ(all[0].step, 7);
+  EXPECT_EQ(all[0].group, "train");
+  EXPECT_TRUE(std::isnan(all[0].number("loss").value()));
+  EXPECT_EQ(all[0].number("norm"), -INFINITY);
+  EXPECT_EQ(*all[0].find("tokens"), Record::Value(std::int64_t{1} << 60));
+  EXPECT_EQ(all[0].text("why"), "a\n");
+  EXPECT_EQ(all[0].values.size(), 4u);  // no loss_text
+}
+
+TEST_F(RecordsTest, DamagedLinesAreCountedAndATornOneIsNot) {
+  const std::string run =
+      write_run("run", line("train", 1) + "\n{}\nnonsense\n[1]\n{\"step\":1.5,\"group\":\"train\"}\n" +
+                           "{\"step\":1,\"group\":3}\n{\"step\":2,\"group\":\"\xff\"}\n" +
+                           line("train", 2, "\"a\":{\"b\":[1,{\"c\":true}]},\"loss_text\":\"nan\"") +
+                           "{\"step\":3,\"group\":\"train\"}");
+  std::vector<Record> all;
+  const RecordCount count = read_records(run + "/metrics.jsonl", [&](const Record& r) { all.push_back(r); });
+  EXPECT_EQ(count.read, 2);
+  EXPECT_EQ(count.damaged, 7);
+  ASSERT_EQ(all.size(), 2u);
+  EXPECT_EQ(all[1].number("a.b.0"), 1);
+  EXPECT_EQ(*all[1].find("a.b.1.c"), Record::Value(true));
+  EXPECT_EQ(all[1].text("loss_text"), "nan");  // there is no loss that it would name
+  EXPECT_THROW(read_records(path("none"), [](const Record&) {}), Error);
+}
+
+TEST_F(RecordsTest, StatusIsWhatTheLastJobSaid) {
+  const std::string steps = line("start", 0) + line("train", 50, "\"loss\":2") + line("train", 100, "\"loss\":1.5");
+  EXPECT_EQ(summary(steps).status, kRunFailed);  // without a word
+  EXPECT_EQ(summary(steps + line("job", 100, "\"end\":\"finished\"")).status, kRunFinished);
+  EXPECT_EQ(summary(steps + line("job", 100, "\"end\":\"stopped\""), 200).status, kRunStopped);
+  EXPECT_EQ(summary(steps + line("job", 100, "\"end\":\"out of time\""), 200).status, kRunStopped);
+  EXPECT_EQ(summary(steps + line("job", 100, "\"end\":\"out of time\""), 0).status, kRunFinished);
+  EXPECT_EQ(summary(steps + line("job", 100)).status, kRunFinished);  // of an older version
+  EXPECT_EQ(summary(steps + line("job", 100), 200).status, kRunStopped);
+  // A process that came after it.
+  EXPECT_EQ(summary(steps + line("job", 100, "\"end\":\"stopped\"") + line("start", 100), 200).status, kRunFailed);
+  const RunSummary failed = summary(steps + line("job", 100, "\"end\":\"failed\",\"error\":\"disk\\nmore\""), 200);
+  EXPECT_EQ(failed.status, kRunFailed);
+  EXPECT_EQ(failed.note, "disk");
+  EXPECT_EQ(summary("").status, kRunFailed);
+}
+
+TEST_F(RecordsTest, AHeldLockMeansRunning) {
+  const std::string run = write_run("run", line("train", 1));
+  EXPECT_FALSE(RunDirectory(run).in_use());
+  {
+    const auto lock = RunDirectory(run).lock();
+    EXPECT_TRUE(RunDirectory(run).in_use());
+    EXPECT_EQ(summarize_run(run).status, kRunRunning);
+    EXPECT_THROW(RunDirectory(run).lock(), Error);
+  }
+  EXPECT_FALSE(RunDirectory(run).in_use());
+  EXPECT_EQ(summarize_run(run).status, kRunFailed);
+}
+
+TEST_F(RecordsTest, ASummaryHasTheBestAndTheLast) {
+  const RunSummary s = summary(
+      line("start", 0, "\"device\":\"cuda\",\"device_name\":\"NVIDIA H200\",\"processes\":4,\"layout\":\"dp 4\"") +
+      line("train", 10, "\"loss\":3,\"tokens_per_second\":100,\"memory_peak\":9") +
+      line("validation", 10, "\"loss\":2.5") +
+      line("train", 20, "\"loss\":2,\"tokens_per_second\":300,\"memory_peak\":7") +
+      line("validation", 20, "\"loss\":2.75") + line("train", 30, "\"loss\":null,\"loss_text\":\"nan\"") +
+      line("train", 40, "\"loss\":1,\"tokens_per_second\":200") + line("job", 40, "\"goodput\":0.5,\"restarts\":2"));
+  EXPECT_EQ(s.step, 40);
+  EXPECT_EQ(s.steps, 100);
+  EXPECT_EQ(s.loss, 1);
+  EXPECT_EQ(s.validation_loss, 2.5);
+  EXPECT_EQ(s.tokens_per_second, 200);
+  EXPECT_EQ(s.memory_peak, 9);
+  EXPECT_EQ(s.goodput, 0.5);
+  EXPECT_EQ(s.device, "NVIDIA H200");
+  EXPECT_EQ(s.processes, 4);
+  EXPECT_EQ(s.layout, "dp 4");
+  EXPECT_GT(s.age.value(), 1e9);
+}
+
+TEST_F(RecordsTest, RestartsOfAllJobsAreAddedUp) {
+  const auto restart = [](int so_far) { return line("start", 10) + line("restart", 10, str("\"restarts\":", so_far)); };
+  const auto job = [](int so_far, const char* end) {
+    return line("job", 20, str("\"restarts\":", so_far, ",\"end\":\"", end, "\""));
+  };
+  EXPECT_EQ(summary(line("start", 0) + restart(1) + restart(3) + job(3, "stopped")).restarts, 3);
+  EXPECT_EQ(summary(line("start", 0) + restart(2) + job(2, "stopped") + line("start", 20) + line("train", 21) +
+                    restart(1) + job(1, "finished"))
+                .restarts,
+            3);
+  // An attempt that fails and says so, before the launcher starts the next one.
+  EXPECT_EQ(summary(line("start", 0) + job(0, "failed") + restart(1) + job(1, "failed") + restart(2)).restarts, 2);
+}
+
+TEST_F(RecordsTest, RunsAreFoundInFoldersAndDamagedOnesAreRows) {
+  write_run("b", line("train", 1) + line("job", 100));
+  write_run("more/a", line("train", 1) + "nonsense\n");
+  std::ofstream(write_run("c", line("train", 1)) + "/config.yaml") << "train: {steps: [";
+  fs::create_directories(path("d/metrics.jsonl"));  // a folder where the file should be
+  fs::create_directories(path("empty/folder"));
+  fs::create_directory_symlink(folder_, path("loop"));
+  const std::vector<RunSummary> runs = runs_below(folder_.string());
+  ASSERT_EQ(runs.size(), 4u);
+  EXPECT_EQ(runs[0].name, "b");
+  EXPECT_EQ(runs[0].status, kRunFinished);
+  EXPECT_EQ(runs[1].name, "c");
+  EXPECT_NE(runs[1].note.find("config.yaml"), std::string::npos) << runs[1].note;
+  EXPECT_EQ(runs[2].name, "d");
+  EXPECT_EQ(runs[2].status, kRunUnreadable);
+  EXPECT_FALSE(runs[2].note.empty());
+  EXPECT_EQ(runs[3].name, "more/a");
+  EXPECT_NE(runs[3].note.find("1 damaged line"), std::string::npos) << runs[3].note;
+  EXPECT_EQ(runs_below(path("b")).at(0).name, "b");
+  EXPECT_TRUE(runs_below(path("empty")).empty());
+  EXPECT_THROW(runs_below(path("nowhere")), Error);
+}
+
+TEST_F(RecordsTest, OnlySettingsThatDifferAreCompared) {
+  Config one = settings(), other = settings();
+  one.run.name = "one", other.run.name = "other";
+  other.optimizer.lr = 0.125;
+  for (const auto& [name, config] : {std::pair("one", one), {"other", other}}) {
+    write_run(name, "");
+    std::ofstream(path(name) + "/config.yaml") << sealed_settings(config);
+  }
+  const auto differing = differing_settings({path("one"), path("other"), path("none")});
+  ASSERT_EQ(differing.size(), 1u);
+  EXPECT_EQ(differing[0].key, "optimizer.lr");
+  EXPECT_EQ(differing[0].values.size(), 3u);
+  EXPECT_EQ(differing[0].values[1], "0.125");
+  EXPECT_EQ(differing[0].values[2], kSettingsUnreadable);
+}
+
+TEST_F(RecordsTest, CommonStepsAreThoseOfAll) {
+  std::map<std::int64_t, double> twos, threes;
+  for (int i = 0; i <= 60; i += 2) twos[i] = 1;
+  for (int i = 0; i <= 60; i += 3) threes[i] = 1;
+  EXPECT_EQ(common_steps({&twos, &threes}, 100).size(), 11u);  // 0, 6, .., 60
+  const std::vector<std::int64_t> some = common_steps({&twos, &threes}, 3);
+  ASSERT_EQ(some.size(), 3u);
+  EXPECT_EQ(some.back(), 60);
+  const std::map<std::int64_t, double> none;
+  EXPECT_TRUE(common_steps({&twos, &none}, 3).empty());
+}
+
+}  // namespace
+}  // namespace ring
