@@ -177,6 +177,9 @@ TEST_F(CommandLine, ACommandMayHaveWordsOfItsOwnAndCommandsBelow) {
   EXPECT_NE(wrong({"runs", "compare", "a"}), "");
   EXPECT_NE(wrong({"runs", "--sort", "beauty"}), "");
   EXPECT_EQ(wrong({"runs", "--jsn"}), "runs: there is no option --jsn; did you mean --json?");
+  EXPECT_EQ(wrong({"metrics"}), "metrics: which of its commands? export");
+  EXPECT_EQ(wrong({"metrics", "export", "a", "b", "--format", "csv", "--output", "m.csv"}), "");
+  EXPECT_NE(wrong({"metrics", "export", "a", "--format", "xml"}), "");
 }
 
 TEST_F(CommandLine, AnUnknownOptionNamesTheNearest) {

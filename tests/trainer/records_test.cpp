@@ -12,6 +12,7 @@
 #include "core/check.h"
 #include "tests/trainer/tiny.h"
 #include "trainer/metrics.h"
+#include "trainer/metrics_csv.h"
 #include "trainer/run_compare.h"
 #include "trainer/run_directory.h"
 #include "trainer/run_summary.h"
@@ -175,6 +176,20 @@ TEST_F(RecordsTest, RunsAreFoundInFoldersAndDamagedOnesAreRows) {
   EXPECT_EQ(runs_below(path("b")).at(0).name, "b");
   EXPECT_TRUE(runs_below(path("empty")).empty());
   EXPECT_THROW(runs_below(path("nowhere")), Error);
+}
+
+TEST_F(RecordsTest, CsvHasARowForEachRecordAndQuotesWhatMustBe) {
+  const std::string run =
+      write_run("a,b", line("train", 1, "\"loss\":0.1,\"tokens\":9007199254740993") +
+                           line("job", 2, "\"error\":\"say \\\"no\\\",\\nor\",\"ok\":true,\"nothing\":null") +
+                           line("train", 3, "\"loss\":null,\"loss_text\":\"-inf\",\"n\":{\"x\":1e-7}") + "torn");
+  const std::string name = "\"" + run + "\"";
+  EXPECT_EQ(metrics_csv({run}), "run,step,group,time,loss,tokens,error,ok,nothing,n.x\r\n" + name +
+                                    ",1,train,1.5,0.1,9007199254740993,,,,\r\n" + name +
+                                    ",2,job,1.5,,,\"say \"\"no\"\",\nor\",true,,\r\n" + name +
+                                    ",3,train,1.5,-inf,,,,,1e-07\r\n");
+  EXPECT_EQ(metrics_csv({write_run("empty", "")}), "run,step,group,time\r\n");
+  EXPECT_THROW(metrics_csv({path("none")}), Error);
 }
 
 TEST_F(RecordsTest, OnlySettingsThatDifferAreCompared) {

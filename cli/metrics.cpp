@@ -1,0 +1,43 @@
+#include <CLI/CLI.hpp>
+#include <iostream>
+#include <memory>
+
+#include "cli/commands.h"
+#include "data/output_file.h"
+#include "trainer/metrics_csv.h"
+#include "trainer/run_directory.h"
+
+namespace ring {
+namespace {
+
+struct Arguments {
+  std::vector<std::string> runs;
+  std::string format = "csv", output;
+};
+
+void export_metrics(const Arguments& a) {
+  std::vector<std::string> runs;
+  for (const std::string& run : a.runs) runs.push_back(find_run(run).path());
+  if (!a.output.empty()) check_writable(a.output);
+  const std::string csv = metrics_csv(runs);
+  if (a.output.empty())
+    std::cout << csv;
+  else
+    write_whole(a.output, csv);
+}
+
+}  // namespace
+
+void add_metrics_command(CLI::App& app) {
+  CLI::App* metrics = app.add_subcommand("metrics", "Take what runs recorded to other programs");
+  metrics->require_subcommand(1);
+  auto a = std::make_shared<Arguments>();
+  CLI::App* c = metrics->add_subcommand("export", "Write the records of runs as one table");
+  c->add_option("runs", a->runs, "directories of runs")->required()->type_name("RUN");
+  c->add_option("--format", a->format, "Of the table")->check(CLI::IsMember({"csv"}))->capture_default_str();
+  c->add_option("--output", a->output, "The file to write; default: standard output")->type_name("FILE");
+  c->footer("Example: ringmaster metrics export runs/a runs/b --format csv --output metrics.csv");
+  c->callback([a] { export_metrics(*a); });
+}
+
+}  // namespace ring
