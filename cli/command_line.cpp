@@ -22,6 +22,7 @@ void add_commands(CLI::App& app) {
   add_plan_command(app);
   add_runs_command(app);
   add_metrics_command(app);
+  add_report_command(app);
   add_doctor_command(app);
   add_launch_command(app);
   app.add_subcommand("help", "Say what a command does and which options it has: ringmaster help [COMMAND]");

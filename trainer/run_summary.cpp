@@ -66,7 +66,7 @@ class History {
     if (starts_ && r.group != "restart") of_job_ = 0;
     starts_ = r.group == "start";
     if (r.group != "restart" && r.group != "job") return;
-    const auto n = static_cast<std::int64_t>(std::clamp(r.number("restarts").value_or(0), 0.0, 1e9));
+    const std::int64_t n = count(r, "restarts");
     run_.restarts += n >= of_job_ ? n - of_job_ : n;
     of_job_ = r.group == "job" && r.text("end") != kEndFailed ? 0 : n;
   }
@@ -74,8 +74,11 @@ class History {
     const std::string name = r.text("device_name");
     run_.device = name.empty() ? r.text("device") : name;
     run_.layout = r.text("layout");
-    run_.processes = static_cast<std::int64_t>(r.number("processes").value_or(0));
-    run_.parameters = static_cast<std::int64_t>(r.number("parameters").value_or(0));
+    run_.processes = count(r, "processes");
+    run_.parameters = count(r, "parameters");
+  }
+  static std::int64_t count(const Record& r, const char* name) {
+    return static_cast<std::int64_t>(std::clamp(r.number(name).value_or(0), 0.0, 1e18));
   }
   const char* status() {
     if (!end_) {

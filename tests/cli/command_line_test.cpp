@@ -180,6 +180,8 @@ TEST_F(CommandLine, ACommandMayHaveWordsOfItsOwnAndCommandsBelow) {
   EXPECT_EQ(wrong({"metrics"}), "metrics: which of its commands? export");
   EXPECT_EQ(wrong({"metrics", "export", "a", "b", "--format", "csv", "--output", "m.csv"}), "");
   EXPECT_NE(wrong({"metrics", "export", "a", "--format", "xml"}), "");
+  EXPECT_EQ(wrong({"report", "a", "b", "--output", "r.html", "--peak-tflops", "500"}), "");
+  EXPECT_NE(wrong({"report"}), "");
 }
 
 TEST_F(CommandLine, AnUnknownOptionNamesTheNearest) {

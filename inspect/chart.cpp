@@ -1,0 +1,208 @@
+#include "inspect/chart.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <limits>
+
+#include "core/check.h"
+#include "inspect/html.h"
+
+namespace ring {
+namespace {
+
+constexpr double kWidth = 520, kHeight = 300, kLeft = 76, kRight = 12, kTop = 14, kBottom = 46;
+
+std::string formatted(const char* format, double value) {
+  char text[40];
+  std::snprintf(text, sizeof text, format, value);
+  return text;
+}
+
+std::string place(double x) { return formatted("%.2f", x); }
+
+struct Axis {
+  double low = 0, high = 1, begin = 0, end = 1;  // values, and where they are
+  bool log = false;
+
+  double at(double v) const {
+    const double t = log ? std::log(v / low) / std::log(high / low) : (v - low) / (high - low);
+    return begin + (end - begin) * t;
+  }
+  bool shows(double v) const { return std::isfinite(v) && (!log || v > 0); }
+};
+
+struct Range {
+  double low = std::numeric_limits<double>::infinity(), high = -low;
+  void add(double v) { low = std::min(low, v), high = std::max(high, v); }
+  bool empty() const { return low > high; }
+};
+
+// A little room around, and some where all values are one.
+Axis axis_of(Range r, double begin, double end, bool log, double room) {
+  if (log) {
+    const double ratio = std::max(std::pow(r.high / r.low, room), r.high > r.low ? 1.0 : 1.1);
+    return {r.low / ratio, r.high * ratio, begin, end, true};
+  }
+  double more = room * (r.high - r.low);
+  if (r.high == r.low) more = r.low == 0 ? 1 : 0.1 * std::abs(r.low);
+  return {r.low - more, r.high + more, begin, end, false};
+}
+
+// One chart on one pair of axes.
+class Plot {
+ public:
+  Plot(const Chart& chart, bool log_x, bool log_y) : chart_(chart) {
+    Range xs, ys;
+    for (const ChartLine& line : chart.lines)
+      for (const CurvePoint& p : line.curve) {
+        if (!std::isfinite(p.y) || (log_x && p.x <= 0) || (log_y && p.y <= 0)) continue;
+        xs.add(p.x);
+        ys.add(p.y);
+      }
+    empty_ = xs.empty();
+    if (empty_) return;
+    if (chart.from_zero && !log_y) ys.add(0);
+    x_ = axis_of(xs, kLeft, kWidth - kRight, log_x, 0);
+    y_ = axis_of(ys, kHeight - kBottom, kTop, log_y, 0.05);
+    if (chart.from_zero && !log_y) y_.low = 0;
+  }
+
+  bool empty() const { return empty_; }
+
+  std::string svg(const char* name) const {
+    if (empty_)
+      return str("<g class=\"", name, "\"><text x=\"", kWidth / 2, "\" y=\"", kHeight / 2,
+                 "\" text-anchor=\"middle\">no value above 0</text></g>\n");
+    std::string out = str("<g class=\"", name, "\" data-x=\"", ends(x_), "\" data-y=\"", ends(y_), "\">\n", grid());
+    for (const ChartMark& m : chart_.marks) out += mark(m);
+    for (const ChartLine& line : chart_.lines) out += drawn(line);
+    return out + "</g>\n";
+  }
+
+ private:
+  // For the script that reads values back.
+  static std::string ends(const Axis& a) {
+    return str(formatted("%.9g", a.low), " ", formatted("%.9g", a.high), " ", a.log ? "log" : "linear");
+  }
+
+  std::string grid() const {
+    std::string lines, texts;
+    for (const double v : axis_ticks(y_.low, y_.high, y_.log, 5)) {
+      lines += "M" + place(kLeft) + " " + place(y_.at(v)) + "H" + place(kWidth - kRight);
+      texts += str("<text x=\"", kLeft - 7, "\" y=\"", place(y_.at(v) + 4), "\" text-anchor=\"end\">",
+                   html_escaped(chart_.text(v)), "</text>");
+    }
+    for (const double v : axis_ticks(x_.low, x_.high, x_.log, 5)) texts += tick(v);
+    return str("<path class=\"grid\" d=\"", lines, "\"/>", texts, "<path class=\"axis\" d=\"M", kLeft, " ",
+               kHeight - kBottom, "H", kWidth - kRight, "\"/>\n");
+  }
+  // Texts at the right end stay inside.
+  std::string tick(double step) const {
+    const double x = x_.at(step);
+    return str("<text x=\"", place(x), "\" y=\"", kHeight - kBottom + 19, "\" text-anchor=\"",
+               x > kWidth - 40 ? "end" : "middle", "\">", html_escaped(short_number(step)), "</text>");
+  }
+  std::string mark(const ChartMark& m) const {
+    if (!x_.shows(m.x) || m.x < x_.low || m.x > x_.high) return "";
+    const std::string x = place(x_.at(m.x));
+    return str("<path class=\"mark c", m.color % kColors, "\" d=\"M", x, " ", kTop, "V", kHeight - kBottom,
+               "\"><title>", html_escaped(m.text), "</title></path>\n");
+  }
+
+  std::string path(const Curve& curve, const std::string& name, const ChartLine& line) const {
+    std::string d;
+    bool open = false;
+    for (const CurvePoint& p : curve) {
+      const bool shown = x_.shows(p.x) && y_.shows(p.y);
+      if (shown) d += (open ? "L" : "M") + place(x_.at(p.x)) + " " + place(y_.at(p.y));
+      open = shown;
+    }
+    return str("<path class=\"line c", line.color % kColors, name,
+               line.dashed || line.color >= kColors ? " dashed" : "", line.points ? " points" : "", "\" d=\"", d,
+               "\" data-name=\"", html_escaped(line.name), "\"/>\n");
+  }
+  std::string drawn(const ChartLine& line) const {
+    std::string out = path(thinned(line.curve), chart_.smooths ? " raw" : "", line);
+    if (chart_.smooths)
+      for (std::size_t i = 1; i < std::size(kSmoothing); ++i)
+        out += path(thinned(smoothed(line.curve, kSmoothing[i])), str(" s", i), line);
+    return out + (line.points ? dots(line) : "");
+  }
+  std::string dots(const ChartLine& line) const {
+    std::string d;
+    const auto round = thinned(line.curve, 100);
+    for (const CurvePoint& p : round)
+      if (x_.shows(p.x) && y_.shows(p.y)) d += "M" + place(x_.at(p.x)) + " " + place(y_.at(p.y)) + "h0";
+    return str("<path class=\"dots c", line.color % kColors, "\" d=\"", d, "\"/>\n");
+  }
+
+  const Chart& chart_;
+  Axis x_, y_;
+  bool empty_ = true;
+};
+
+std::vector<double> round_numbers(double low, double high, int count) {
+  const double raw = (high - low) / count, power = std::pow(10, std::floor(std::log10(raw)));
+  double step = 10 * power;
+  for (const double round : {5.0, 2.0, 1.0})
+    if (raw <= round * power * 1.0001) step = round * power;
+  std::vector<double> ticks;
+  for (double i = std::ceil(low / step - 1e-9); i * step <= high + 1e-9 * step && ticks.size() < 50; ++i)
+    ticks.push_back(i == 0 ? 0 : i * step);
+  return ticks;
+}
+
+}  // namespace
+
+std::vector<double> axis_ticks(double low, double high, bool log, int count) {
+  if (!(high > low) || !std::isfinite(high - low)) return {};
+  if (!log) return round_numbers(low, high, count);
+  const auto of = [&](std::initializer_list<double> digits) {
+    std::vector<double> ticks;
+    for (double e = std::floor(std::log10(low)); e <= std::log10(high); ++e)
+      for (const double digit : digits)
+        if (const double v = digit * std::pow(10, e); v >= low && v <= high) ticks.push_back(v);
+    return ticks;
+  };
+  for (const auto& ticks : {of({1}), of({1, 2, 5})})
+    if (ticks.size() >= 3 && ticks.size() <= 8) return ticks;
+  return of({1}).size() > 8 ? of({1}) : round_numbers(low, high, count);
+}
+
+std::string color_swatch(std::size_t color) {
+  return str("<svg class=\"swatch\" viewBox=\"0 0 18 10\" aria-hidden=\"true\"><path class=\"line c", color % kColors,
+             color >= kColors ? " dashed" : "", "\" d=\"M0 5H18\"/></svg> ");
+}
+
+std::string chart_html(const Chart& chart) {
+  const Plot linear(chart, false, false);
+  if (linear.empty()) return "";
+  std::string body = linear.svg(chart.logs ? "linear" : "only");
+  if (chart.logs) body += Plot(chart, false, true).svg("logy") + Plot(chart, true, true).svg("logxy");
+  const std::string title = html_escaped(chart.title), unit = html_escaped(chart.unit);
+  return str("<figure><figcaption>", title, unit.empty() ? "" : " <small>" + unit + "</small>",
+             "</figcaption>\n<svg class=\"plot\" data-scale=\"", chart.scale, "\" data-suffix=\"",
+             html_escaped(chart.suffix), "\" xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 ", kWidth, " ", kHeight,
+             "\" role=\"img\" aria-label=\"", title, " by step\">\n", body, "<text x=\"", kWidth - kRight, "\" y=\"",
+             kHeight - 6, "\" text-anchor=\"end\">step</text></svg></figure>\n");
+}
+
+std::string short_number(double v) {
+  if (v == 0) return "0";
+  const double size = std::abs(v);
+  constexpr const char* kUnits[] = {"", "k", "M", "G", "T", "P"};
+  int unit = 0;
+  double shown = v;
+  for (; size >= 1e4 && std::abs(shown) >= 1e3 && unit < 5; ++unit) shown /= 1e3;
+  return formatted("%.4g", shown) + kUnits[unit];
+}
+
+std::string bytes_number(double v) {
+  constexpr const char* kUnits[] = {" B", " kB", " MB", " GB", " TB"};
+  int unit = 0;
+  for (; std::abs(v) >= 1000 && unit < 4; ++unit) v /= 1000;
+  return formatted("%.3g", v) + kUnits[unit];
+}
+
+}  // namespace ring

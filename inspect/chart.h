@@ -1,0 +1,53 @@
+#pragma once
+// A chart of a report, as SVG that takes its colors from the page.
+
+#include <string>
+#include <vector>
+
+#include "inspect/curve.h"
+
+namespace ring {
+
+struct ChartLine {
+  std::string name;
+  std::size_t color = 0;  // number of its run
+  Curve curve;
+  bool dashed = false, points = false;  // points: few of them, marked
+};
+
+// Something that happened at a step.
+struct ChartMark {
+  double x = 0;
+  std::string text;
+  std::size_t color = 0;
+};
+
+using NumberText = std::string (*)(double);
+
+struct Chart {
+  std::string title, unit;
+  std::vector<ChartLine> lines;
+  std::vector<ChartMark> marks;
+  NumberText text = nullptr;  // of a value on the axis
+  // As the script shows a value: times the scale, with the suffix.
+  double scale = 1;
+  std::string suffix;
+  bool smooths = false;  // drawn at each of kSmoothing
+  bool logs = false;     // drawn on each pair of axes, which the page chooses from
+  bool from_zero = false;
+};
+
+inline constexpr double kSmoothing[] = {0, 0.6, 0.9, 0.97};
+inline constexpr std::size_t kColors = 6;  // further runs repeat them with dashes
+
+// A figure; empty: no line has a point that can be drawn.
+std::string chart_html(const Chart&);
+std::string color_swatch(std::size_t color);  // the color of a run, inline
+
+// Round numbers in [low, high], about `count` of them; on a log axis where there are enough of them 1, 2, 5 x 10^n.
+std::vector<double> axis_ticks(double low, double high, bool log, int count);
+
+std::string short_number(double);  // 0.0003, 12.5, 12.3k
+std::string bytes_number(double);  // 12.3 MB
+
+}  // namespace ring

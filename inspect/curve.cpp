@@ -1,0 +1,51 @@
+#include "inspect/curve.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace ring {
+namespace {
+
+// The lowest and the highest of some points, in their order; of points without a number, one.
+void add_extremes(Curve& out, Curve::const_iterator begin, Curve::const_iterator end) {
+  auto low = end, high = end;
+  for (auto p = begin; p != end; ++p) {
+    if (!std::isfinite(p->y)) continue;
+    if (low == end || p->y < low->y) low = p;
+    if (high == end || p->y > high->y) high = p;
+  }
+  if (low == end) low = high = begin;
+  if (low > high) std::swap(low, high);
+  out.push_back(*low);
+  if (high != low) out.push_back(*high);
+}
+
+}  // namespace
+
+Curve smoothed(const Curve& curve, double weight) {
+  Curve out = curve;
+  double mean = 0, left = 1;  // of the start
+  for (CurvePoint& p : out) {
+    if (!std::isfinite(p.y)) continue;
+    mean = weight * mean + (1 - weight) * p.y;
+    left *= weight;
+    p.y = mean / (1 - left);
+  }
+  return out;
+}
+
+Curve thinned(const Curve& curve, std::size_t most) {
+  if (curve.size() <= most) return curve;
+  Curve out = {curve.front()};
+  const std::size_t inside = curve.size() - 2, stretches = (most - 2) / 2;
+  for (std::size_t i = 0; i < stretches; ++i) {
+    const auto at = [&](std::size_t n) {
+      return curve.begin() + 1 + static_cast<std::ptrdiff_t>(n * inside / stretches);
+    };
+    add_extremes(out, at(i), at(i + 1));
+  }
+  out.push_back(curve.back());
+  return out;
+}
+
+}  // namespace ring

@@ -1,0 +1,60 @@
+#include "inspect/html.h"
+
+#include "core/check.h"
+#include "data/utf8.h"
+#include "inspect/chart.h"
+
+namespace ring {
+namespace {
+
+void append_escaped(std::string& out, std::string_view character) {
+  const char c = character[0];
+  if (c == '&')
+    out += "&amp;";
+  else if (c == '<')
+    out += "&lt;";
+  else if (c == '>')
+    out += "&gt;";
+  else if (c == '"')
+    out += "&quot;";
+  else if (c == '\'')
+    out += "&#39;";
+  else if ((static_cast<unsigned char>(c) < 0x20 && c != '\n') || c == 0x7F)
+    out += ' ';
+  else
+    out += character;
+}
+
+// U+FFFE and U+FFFF may not occur in XML.
+bool is_no_character(std::string_view character) { return character == "\xEF\xBF\xBE" || character == "\xEF\xBF\xBF"; }
+
+}  // namespace
+
+std::string html_escaped(std::string_view text) {
+  std::string out;
+  while (!text.empty()) {
+    const std::size_t length = utf8::valid_length(text);
+    if (length == 0 || is_no_character(text.substr(0, length)))
+      utf8::append(out, utf8::kReplacement);
+    else
+      append_escaped(out, text.substr(0, length));
+    text.remove_prefix(length ? length : 1);
+  }
+  return out;
+}
+
+std::string html_table(const std::vector<std::vector<std::string>>& rows, std::size_t left, bool swatches) {
+  std::string out = "<div class=\"scroll\"><table>\n";
+  for (std::size_t r = 0; r < rows.size(); ++r) {
+    out += "<tr>";
+    for (std::size_t i = 0; i < rows[r].size(); ++i) {
+      const char* tag = r == 0 ? "th" : "td";
+      const std::string swatch = swatches && r > 0 && i == 0 ? color_swatch(r - 1) : "";
+      out += str("<", tag, i < left ? "" : " class=\"n\"", ">", swatch, html_escaped(rows[r][i]), "</", tag, ">");
+    }
+    out += "</tr>\n";
+  }
+  return out + "</table></div>\n";
+}
+
+}  // namespace ring

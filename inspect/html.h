@@ -1,0 +1,18 @@
+#pragma once
+// Text in pages of HTML. The pages are XML, too, so that any parser can check them.
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace ring {
+
+// Safe inside of an element and of a quoted attribute, and valid UTF-8 whatever the text is: bytes that are not become
+// U+FFFD, control characters a blank.
+std::string html_escaped(std::string_view text);
+
+// A table in a box of its own that scrolls, whose cells are escaped. What is right of the first `left` columns is flush
+// right. The first row is the head. swatches: each row begins with the color of a run, in their order.
+std::string html_table(const std::vector<std::vector<std::string>>& rows, std::size_t left, bool swatches = false);
+
+}  // namespace ring

@@ -1,0 +1,244 @@
+#include "inspect/report.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+
+#include "core/check.h"
+#include "core/counted.h"
+#include "inspect/chart.h"
+#include "inspect/html.h"
+#include "inspect/report_run.h"
+#include "inspect/report_style.h"
+#include "trainer/progress.h"
+#include "trainer/run_compare.h"
+
+namespace ring {
+namespace {
+
+using Rows = std::vector<std::vector<std::string>>;
+using Runs = std::vector<ReportRun>;
+
+constexpr std::size_t kMostEvents = 200;  // that are listed
+constexpr const char* kNone = "-";
+
+std::string formatted(const char* format, double value) {
+  char text[400];
+  std::snprintf(text, sizeof text, format, value);
+  return text;
+}
+
+std::string percent_number(double share) { return formatted("%.4g", 100 * share) + " %"; }
+
+std::string or_none(std::optional<double> v, std::string (*text)(double)) { return v ? text(*v) : kNone; }
+
+std::string heading(const std::string& text) { return "<h2>" + text + "</h2>\n"; }
+
+std::string paragraph(const std::string& text) { return "<p class=\"soft\">" + html_escaped(text) + "</p>\n"; }
+
+// Buttons of which one is on; the style sheet and no script does what they say.
+std::string choice(const char* title, const char* name, const std::vector<std::string>& texts, std::size_t on) {
+  std::string out = str("<span><b>", title, "</b> ");
+  for (std::size_t i = 0; i < texts.size(); ++i)
+    out += str("<label><input type=\"radio\" name=\"", name, "\" id=\"", name, i, "\"",
+               i == on ? " checked=\"checked\"" : "", "/> ", texts[i], "</label> ");
+  return out + "</span>\n";
+}
+
+std::string choices() {
+  std::vector<std::string> weights = {"none"};
+  for (std::size_t i = 1; i < std::size(kSmoothing); ++i) weights.push_back(formatted("%g", kSmoothing[i]));
+  return "<div class=\"choices\">\n" + choice("Axes of losses", "axes", {"linear", "log loss", "both log"}, 0) +
+         choice("Smoothing", "smooth", weights, 1) + "</div>\n";
+}
+
+class Page {
+ public:
+  explicit Page(Runs runs) : runs_(std::move(runs)) {}
+
+  std::string text() const {
+    const std::string title = runs_.size() == 1 ? "Run " + runs_[0].summary.name : counted(count(), "run");
+    std::string body = str("<h1>", html_escaped(title), "</h1>\n", runs_table(), notes(), charts(), times(), events(),
+                           settings(), attention(), samples());
+    return str(
+        "<!DOCTYPE html>\n<html lang=\"en\" xmlns=\"http://www.w3.org/1999/xhtml\">\n<head>\n"
+        "<meta charset=\"utf-8\"/>\n"
+        "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n"
+        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; "
+        "style-src 'unsafe-inline'; script-src 'unsafe-inline'\"/>\n<title>",
+        html_escaped(title), "</title>\n<style>", kReportStyle, "</style>\n</head>\n<body>\n", body, "<script>",
+        kReportScript, "</script>\n</body>\n</html>\n");
+  }
+
+ private:
+  std::int64_t count() const { return static_cast<std::int64_t>(runs_.size()); }
+
+  std::string runs_table() const {
+    Rows rows = {{"run", "status", "device", "parameters", "step", "loss", "best validation", "tokens/s", "MFU",
+                  "goodput", "restarts", "peak memory"}};
+    for (const ReportRun& run : runs_) rows.push_back(row_of(run));
+    return html_table(rows, 3, true);
+  }
+  static std::vector<std::string> row_of(const ReportRun& run) {
+    const RunSummary& s = run.summary;
+    const auto loss = [](double v) { return formatted("%.4f", v); };
+    const auto mfu = run.curves.find("train/mfu");
+    const std::string device = s.processes > 1 ? str(s.processes, " x ", s.device, ", ", s.layout) : s.device;
+    return {s.name,
+            s.status,
+            device.empty() ? kNone : device,
+            s.parameters ? format_count(static_cast<double>(s.parameters)) : kNone,
+            s.steps ? str(s.step, " of ", s.steps) : str(s.step),
+            or_none(s.loss, loss),
+            or_none(s.validation_loss, loss),
+            or_none(s.tokens_per_second, format_count),
+            mfu == run.curves.end() ? kNone : percent_number(mfu->second.back().y),
+            or_none(s.goodput, percent_number),
+            str(s.restarts),
+            or_none(s.memory_peak, bytes_number)};
+  }
+  std::string notes() const {
+    std::string out;
+    for (const ReportRun& run : runs_)
+      if (!run.summary.note.empty()) out += paragraph(run.summary.name + ": " + run.summary.note);
+    return out;
+  }
+
+  // A line for each run that has the curve; several curves of a run are dashed from the second on.
+  Chart chart(const char* title, const char* unit, const std::vector<std::string>& curves, NumberText text) const {
+    Chart c{.title = title, .unit = unit, .text = text};
+    if (text == percent_number) c.scale = 100, c.suffix = " %";
+    if (text == bytes_number) c.scale = 1e-6, c.suffix = " MB";
+    for (std::size_t i = 0; i < runs_.size(); ++i)
+      for (const std::string& name : curves) {
+        const auto curve = runs_[i].curves.find(name);
+        if (curve == runs_[i].curves.end()) continue;
+        c.lines.push_back({runs_[i].summary.name, i, curve->second, name != curves[0]});
+        if (name != curves[0]) c.lines.back().name += ", " + name.substr(name.find('/') + 1);
+      }
+    for (std::size_t i = 0; i < runs_.size(); ++i)
+      for (const ReportEvent& e : runs_[i].events)
+        if (e.mark && c.marks.size() < kMostEvents)
+          c.marks.push_back({e.step, str(runs_[i].summary.name, ", step ", e.step, ": ", e.text), i});
+    return c;
+  }
+  std::string losses() const {
+    Chart train = chart("Training loss", "nats per token", {"train/loss"}, short_number);
+    train.smooths = train.logs = true;
+    Chart validation = chart("Validation loss", "nats per token", {"validation/loss"}, short_number);
+    validation.logs = true;
+    for (ChartLine& line : validation.lines) line.points = line.curve.size() <= 100;
+    Chart norm = chart("Gradient norm", "before clipping", {"train/grad_norm"}, short_number);
+    norm.smooths = norm.logs = true;
+    return chart_html(train) + chart_html(validation) + chart_html(norm);
+  }
+  std::string rates() const {
+    Chart speed = chart("Throughput", "tokens per second", {"train/tokens_per_second"}, short_number);
+    Chart mfu = chart("MFU", "share of the devices' peak", {"train/mfu"}, percent_number);
+    Chart step = chart("Time of a step", "ms", {"train/step_ms"}, short_number);
+    Chart data = chart("Waiting for data", "share of a step", {"train/data_share"}, percent_number);
+    speed.smooths = mfu.smooths = step.smooths = data.smooths = true;
+    speed.from_zero = mfu.from_zero = step.from_zero = data.from_zero = true;
+    return chart_html(chart("Learning rate", "", {"train/lr"}, short_number)) + chart_html(speed) + chart_html(mfu) +
+           chart_html(step) + chart_html(data) + exchange();
+  }
+  // Only where there are several processes.
+  std::string exchange() const {
+    Chart c = chart("Waiting for gradients", "share of a step", {"train/exchange_share"}, percent_number);
+    std::erase_if(c.lines, [&](const ChartLine& line) { return runs_[line.color].summary.processes < 2; });
+    c.smooths = c.from_zero = true;
+    return chart_html(c);
+  }
+  std::string charts() const {
+    Chart memory =
+        chart("Memory", "on rank 0; dashed: between steps", {"train/memory_peak", "train/memory_in_use"}, bytes_number);
+    memory.from_zero = true;
+    const std::string all = losses() + rates() + chart_html(memory);
+    if (all.empty()) return heading("Curves") + paragraph("Nothing was recorded that could be drawn.");
+    return str(heading("Curves"), legend(), choices(), "<div class=\"charts\">\n", all, "</div>\n", marks_text());
+  }
+  std::string legend() const {
+    if (runs_.size() == 1) return "";
+    std::string out = "<div class=\"legend\">";
+    for (std::size_t i = 0; i < runs_.size(); ++i)
+      out += "<span>" + color_swatch(i) + html_escaped(runs_[i].summary.name) + "</span> ";
+    return out + "</div>\n";
+  }
+  std::string marks_text() const {
+    const bool any = std::ranges::any_of(
+        runs_, [](const ReportRun& r) { return std::ranges::any_of(r.events, &ReportEvent::mark); });
+    std::string out = any ? paragraph("Dotted vertical lines are what happened to a run, listed below.") : "";
+    for (const ReportRun& run : runs_)
+      if (run.curves.contains("train/loss") && !run.curves.contains("train/mfu"))
+        return out + paragraph("No MFU where the peak of a device is not known; --peak-tflops says it.");
+    return out;
+  }
+
+  std::string times() const {
+    Rows rows = {{"run", "seconds of its last job", "lost to restarts", "to saves", "to bad steps"}};
+    for (const ReportRun& r : runs_)
+      if (r.seconds > 0)
+        rows.push_back({r.summary.name, short_number(r.seconds), short_number(r.restart_seconds),
+                        short_number(r.save_seconds), short_number(r.bad_step_seconds)});
+    return rows.size() == 1 ? "" : heading("Where the time went") + html_table(rows, 1);
+  }
+
+  std::string events() const {
+    Rows rows = {{"run", "step", "what happened"}};
+    std::size_t all = 0;
+    for (const ReportRun& r : runs_)
+      for (const ReportEvent& e : r.events)
+        if (++all <= kMostEvents) rows.push_back({r.summary.name, formatted("%.0f", e.step), e.text});
+    if (all == 0) return heading("Restarts and recoveries") + paragraph("Nothing happened: no restart, no bad step.");
+    return heading("Restarts and recoveries") + html_table(rows, 3) +
+           (all > kMostEvents ? paragraph(str(all - kMostEvents, " more are in metrics.jsonl.")) : "");
+  }
+
+  std::string settings() const {
+    std::vector<std::string> paths;
+    for (const ReportRun& r : runs_) paths.push_back(r.summary.path);
+    std::string out = heading("Settings");
+    if (runs_.size() > 1) out += differences(differing_settings(paths));
+    for (const ReportRun& r : runs_)
+      if (!r.settings.empty())
+        out += str("<details><summary>All settings of ", html_escaped(r.summary.name), "</summary><pre>",
+                   html_escaped(r.settings), "</pre></details>\n");
+    return out;
+  }
+  std::string differences(const std::vector<DifferingSetting>& settings) const {
+    if (settings.empty()) return paragraph("The runs have the same settings.");
+    Rows rows = {{"setting"}};
+    for (const ReportRun& r : runs_) rows[0].push_back(r.summary.name);
+    for (const DifferingSetting& s : settings) {
+      rows.push_back({s.key});
+      rows.back().insert(rows.back().end(), s.values.begin(), s.values.end());
+    }
+    return html_table(rows, rows[0].size());
+  }
+
+  std::string attention() const {
+    Rows rows = {{"run", "attention"}};
+    for (const ReportRun& r : runs_)
+      for (const std::string& line : r.attention)
+        rows.push_back({&line == &r.attention[0] ? r.summary.name : "", line});
+    return rows.size() == 1 ? "" : heading("Attention") + html_table(rows, 2);
+  }
+
+  static std::string samples() {
+    return heading("Samples") + paragraph(
+                                    "Runs do not record samples while they train; ringmaster generate RUN "
+                                    "writes one.");
+  }
+
+  Runs runs_;
+};
+
+}  // namespace
+
+std::string report_page(const std::vector<std::string>& runs, double peak_flops) {
+  Runs all;
+  for (const std::string& run : runs) all.push_back(read_report_run(run, peak_flops));
+  return Page(std::move(all)).text();
+}
+
+}  // namespace ring

@@ -1,0 +1,174 @@
+// The pages of `ringmaster report`, above all of runs whose files are damaged or hostile.
+#include "inspect/report.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+
+#include "core/check.h"
+#include "data/utf8.h"
+#include "inspect/chart.h"
+#include "inspect/html.h"
+#include "inspect/report_run.h"
+#include "tests/inspect/svg_check.h"
+
+namespace ring {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kHostile = "</script><script>alert(1)</script>\"'&<img src=x onerror=alert(1)>\u2028\u00e4";
+
+class ReportTest : public testing::Test {
+ protected:
+  ReportTest() : folder_(fs::temp_directory_path() / str("ring_report_", getpid())) { fs::create_directories(folder_); }
+  ~ReportTest() override { fs::remove_all(folder_); }
+
+  std::string write_run(const std::string& name, const std::string& records) const {
+    fs::create_directories(folder_ / name);
+    std::ofstream(folder_ / name / "metrics.jsonl", std::ios::binary) << records;
+    return (folder_ / name).string();
+  }
+
+  const fs::path folder_;
+};
+
+std::string line(const std::string& group, std::int64_t step, const std::string& rest) {
+  return str("{\"step\":", step, ",\"group\":\"", group, "\",\"time\":1.5,", rest, "}\n");
+}
+
+// The page without what is not markup.
+std::string markup_of(std::string page) {
+  for (const char* tag : {"style", "script"}) {
+    const std::size_t begin = page.find(str("<", tag, ">")), end = page.find(str("</", tag, ">"));
+    if (begin != std::string::npos && end != std::string::npos) page.erase(begin, end - begin + std::strlen(tag) + 3);
+  }
+  return page.substr(page.find("<html"));
+}
+
+void expect_readable(const std::string& page) {
+  EXPECT_EQ(utf8::valid_prefix(page), page.size());
+  test::expect_well_formed(markup_of(page));
+  EXPECT_EQ(page.find("<img"), std::string::npos);
+  EXPECT_EQ(page.find("alert(1)</script>"), std::string::npos);
+  EXPECT_EQ(page.find("<script"), page.rfind("<script"));  // its own alone
+  for (const char* foreign : {"http:", "https:", "src="})
+    for (std::size_t at = page.find(foreign); at != std::string::npos; at = page.find(foreign, at + 1))
+      EXPECT_TRUE(page.substr(at).starts_with("http://www.w3.org/") || page[at - 1] == ' ') << page.substr(at, 60);
+}
+
+TEST(Curve, SmoothingIsTensorBoards) {
+  // s = 0.5, 1.25, 2.625 over 1 - 1/2, 1 - 1/4, 1 - 1/8.
+  const Curve s = smoothed({{1, 1}, {2, 2}, {3, NAN}, {4, 4}}, 0.5);
+  EXPECT_DOUBLE_EQ(s[0].y, 1);
+  EXPECT_DOUBLE_EQ(s[1].y, 1.25 / 0.75);
+  EXPECT_TRUE(std::isnan(s[2].y));
+  EXPECT_DOUBLE_EQ(s[3].y, 2.625 / 0.875);
+  EXPECT_EQ(smoothed({{1, 3}, {2, 5}}, 0), (Curve{{1, 3}, {2, 5}}));
+}
+
+TEST(Curve, ThinningKeepsEndsAndExtremes) {
+  Curve curve;
+  for (int i = 0; i < 123'457; ++i) curve.push_back({static_cast<double>(i), std::sin(i * 0.01)});
+  curve[70'001].y = 50, curve[90'002].y = -50;
+  const Curve thin = thinned(curve, 1000);
+  EXPECT_LE(thin.size(), 1000u);
+  EXPECT_GT(thin.size(), 900u);
+  EXPECT_EQ(thin.front(), curve.front());
+  EXPECT_EQ(thin.back(), curve.back());
+  EXPECT_TRUE(std::ranges::is_sorted(thin, {}, &CurvePoint::x));
+  EXPECT_NE(std::ranges::find(thin, curve[70'001]), thin.end());
+  EXPECT_NE(std::ranges::find(thin, curve[90'002]), thin.end());
+  for (int i = 20'000; i < 40'000; ++i) curve[static_cast<std::size_t>(i)].y = NAN;
+  EXPECT_TRUE(std::ranges::any_of(thinned(curve), [](const CurvePoint& p) { return std::isnan(p.y); }));
+  EXPECT_EQ(thinned({{1, 2}, {2, 3}}).size(), 2u);
+}
+
+TEST(Chart, TicksAreRound) {
+  EXPECT_EQ(axis_ticks(0, 10, false, 5), (std::vector<double>{0, 2, 4, 6, 8, 10}));
+  EXPECT_EQ(axis_ticks(1, 1000, true, 5), (std::vector<double>{1, 10, 100, 1000}));
+  EXPECT_EQ(axis_ticks(1.5, 30, true, 5), (std::vector<double>{2, 5, 10, 20}));
+  EXPECT_TRUE(axis_ticks(1, 1, false, 5).empty());
+  EXPECT_TRUE(axis_ticks(0, INFINITY, false, 5).empty());
+  for (const double high : {1e-300, 1e300, 1.0000001})
+    EXPECT_LE(axis_ticks(high / 2, high, false, 5).size(), 12u) << high;
+}
+
+TEST(Html, EscapesWhatIsNotText) {
+  EXPECT_EQ(html_escaped("a<b>&\"'\x01\xff\u00e4"), "a&lt;b&gt;&amp;&quot;&#39; \uFFFD\u00e4");
+  const std::string table = html_table({{"<"}, {"&"}}, 1, true);
+  EXPECT_NE(table.find("<th>&lt;</th>"), std::string::npos) << table;
+}
+
+TEST_F(ReportTest, HostileFilesGiveAReadablePage) {
+  const std::string text = "<\\/script><script>alert(1)<\\/script>\\\"'&<img src=x onerror=alert(1)>";
+  std::string name = kHostile;
+  std::erase(name, '/');
+  const std::string run = write_run(
+      name + "\xff", line("start", 0, str("\"device_name\":\"", text, "\",\"processes\":2,\"layout\":\"", text, "\"")) +
+                         line("train", 1, "\"loss\":null,\"loss_text\":\"nan\",\"grad_norm\":1e308") +
+                         line("train", 2, "\"loss\":null,\"loss_text\":\"inf\",\"lr\":-0.0") +
+                         line("train", 3, str("\"loss\":2.5,\"", text, "\":1,\"memory_peak\":1e300")) +
+                         line("train", 4, "\"loss\":-1,\"tokens_per_second\":0") +
+                         line("train", 9007199254740993, "\"loss\":1e-320") +
+                         line("memory", 4, str("\"why\":\"", text, "\"")) + line("restart", 4, "\"restarts\":-1e300") +
+                         line("job", 4, str("\"end\":\"failed\",\"error\":\"", text, "\"")) + "{\"step\":5,\"gro");
+  const std::string page = report_page({run, write_run("empty", ""), (folder_ / "none").string()}, 0);
+  expect_readable(page);
+  EXPECT_NE(page.find("&lt;/script&gt;"), std::string::npos);
+  EXPECT_NE(page.find("the loss is nan"), std::string::npos);
+}
+
+TEST_F(ReportTest, ARunWithoutALossThatCanBeDrawn) {
+  std::string records;
+  for (int i = 0; i < 10; ++i) records += line("train", i, "\"loss\":null,\"loss_text\":\"nan\"");
+  const std::string page = report_page({write_run("nan", records)}, 0);
+  expect_readable(page);
+  EXPECT_NE(page.find("Nothing was recorded that could be drawn"), std::string::npos);
+}
+
+TEST_F(ReportTest, ALongRunIsThinned) {
+  std::string records;
+  for (int i = 1; i <= 20'000; ++i)
+    records += line("train", i, str("\"loss\":", 5 + std::sin(i), ",\"tokens_per_second\":", 1000 + i % 7));
+  const std::string page = report_page({write_run("long", records)}, 0);
+  expect_readable(page);
+  EXPECT_LT(page.size(), 600'000u);
+  const std::size_t path = page.find(" d=\"M", page.find("line c0 raw"));
+  const std::string points = page.substr(path, page.find('"', path + 5) - path);
+  EXPECT_LE(std::ranges::count(points, 'L'), 1000);
+  EXPECT_GT(std::ranges::count(points, 'L'), 900);
+}
+
+TEST_F(ReportTest, MfuNeedsAPeak) {
+  const auto mfu = [&](const std::string& device, double peak) {
+    const std::string start = str("\"device_name\":\"", device, "\",\"processes\":2");
+    const std::string run =
+        write_run("run", line("start", 0, start) + line("train", 1, "\"loss\":1,\"flops_per_second\":989e12"));
+    const ReportRun r = read_report_run(run, peak);
+    return r.curves.contains("train/mfu") ? r.curves.at("train/mfu").at(0).y : 0;
+  };
+  EXPECT_DOUBLE_EQ(mfu("NVIDIA H200", 0), 0.5);
+  EXPECT_DOUBLE_EQ(mfu("NVIDIA H100 80GB HBM3", 0), 0.5);
+  EXPECT_EQ(mfu("NVIDIA H100 PCIe", 0), 0);
+  EXPECT_EQ(mfu("cpu", 0), 0);
+  EXPECT_DOUBLE_EQ(mfu("cpu", 989e13), 0.05);
+}
+
+TEST_F(ReportTest, WhatHappenedIsMarkedAndListed) {
+  const std::string run =
+      write_run("run", line("train", 10, "\"loss\":3") + line("start", 20, "\"device\":\"cpu\"") +
+                           line("restart", 20, "\"restarts\":1,\"seconds_lost\":35") + line("train", 40, "\"loss\":2"));
+  const std::string page = report_page({run}, 0);
+  EXPECT_NE(page.find("restart 1, 35 s lost so far"), std::string::npos);
+  // Steps 10 to 40 are 76 to 508 of 520 wide: 20 is at 220.
+  EXPECT_NE(page.find("class=\"mark c0\" d=\"M220.00 14V254\""), std::string::npos);
+}
+
+}  // namespace
+}  // namespace ring
