@@ -6,6 +6,7 @@
 
 #include "core/check.h"
 #include "core/counted.h"
+#include "core/quantile.h"
 #include "inspect/chart.h"
 #include "inspect/html.h"
 #include "inspect/report_run.h"
@@ -52,6 +53,16 @@ std::string choices() {
          choice("Smoothing", "smooth", weights, 1) + "</div>\n";
 }
 
+// The median of the last records, as the speed of a summary is.
+std::optional<double> last_mfu(const ReportRun& run) {
+  const auto mfu = run.curves.find("train/mfu");
+  if (mfu == run.curves.end()) return std::nullopt;
+  std::vector<double> values;
+  for (auto p = mfu->second.rbegin(); p != mfu->second.rend() && values.size() < kLastRecords; ++p)
+    if (std::isfinite(p->y)) values.push_back(p->y);
+  return values.empty() ? std::nullopt : std::optional(median(std::move(values)));
+}
+
 class Page {
  public:
   explicit Page(Runs runs) : runs_(std::move(runs)) {}
@@ -82,7 +93,6 @@ class Page {
   static std::vector<std::string> row_of(const ReportRun& run) {
     const RunSummary& s = run.summary;
     const auto loss = [](double v) { return formatted("%.4f", v); };
-    const auto mfu = run.curves.find("train/mfu");
     const std::string device = s.processes > 1 ? str(s.processes, " x ", s.device, ", ", s.layout) : s.device;
     return {s.name,
             s.status,
@@ -92,7 +102,7 @@ class Page {
             or_none(s.loss, loss),
             or_none(s.validation_loss, loss),
             or_none(s.tokens_per_second, format_count),
-            mfu == run.curves.end() ? kNone : percent_number(mfu->second.back().y),
+            or_none(last_mfu(run), percent_number),
             or_none(s.goodput, percent_number),
             str(s.restarts),
             or_none(s.memory_peak, bytes_number)};

@@ -18,8 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::size_t kLastRecords = 20;  // that the speed is taken from
-constexpr int kMostDepth = 6;             // of folders in folders
+constexpr int kMostDepth = 6;  // of folders in folders
 
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 

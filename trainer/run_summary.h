@@ -29,6 +29,8 @@ struct RunSummary {
 inline constexpr const char *kRunRunning = "running", *kRunFinished = "finished", *kRunStopped = "stopped",
                             *kRunFailed = "failed", *kRunImported = "imported", *kRunUnreadable = "unreadable";
 
+inline constexpr std::size_t kLastRecords = 20;  // of steps, that the speed is the median of
+
 // Never fails: what cannot be read is said in the note. A process that trains on another machine is only seen to run
 // where the file system shares locks.
 RunSummary summarize_run(const std::string& path);
