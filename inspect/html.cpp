@@ -2,7 +2,6 @@
 
 #include "core/check.h"
 #include "data/utf8.h"
-#include "inspect/chart.h"
 
 namespace ring {
 namespace {
@@ -43,14 +42,15 @@ std::string html_escaped(std::string_view text) {
   return out;
 }
 
-std::string html_table(const std::vector<std::vector<std::string>>& rows, std::size_t left, bool swatches) {
+std::string html_table(const std::vector<std::vector<std::string>>& rows, std::size_t left,
+                       const std::vector<std::string>& begins) {
   std::string out = "<div class=\"scroll\"><table>\n";
   for (std::size_t r = 0; r < rows.size(); ++r) {
     out += "<tr>";
     for (std::size_t i = 0; i < rows[r].size(); ++i) {
       const char* tag = r == 0 ? "th" : "td";
-      const std::string swatch = swatches && r > 0 && i == 0 ? color_swatch(r - 1) : "";
-      out += str("<", tag, i < left ? "" : " class=\"n\"", ">", swatch, html_escaped(rows[r][i]), "</", tag, ">");
+      const std::string begin = r > 0 && i == 0 && r <= begins.size() ? begins[r - 1] : "";
+      out += str("<", tag, i < left ? "" : " class=\"n\"", ">", begin, html_escaped(rows[r][i]), "</", tag, ">");
     }
     out += "</tr>\n";
   }

@@ -12,7 +12,8 @@ namespace ring {
 std::string html_escaped(std::string_view text);
 
 // A table in a box of its own that scrolls, whose cells are escaped. What is right of the first `left` columns is flush
-// right. The first row is the head. swatches: each row begins with the color of a run, in their order.
-std::string html_table(const std::vector<std::vector<std::string>>& rows, std::size_t left, bool swatches = false);
+// right. The first row is the head. begins: markup that each row after the head begins with; empty: none.
+std::string html_table(const std::vector<std::vector<std::string>>& rows, std::size_t left,
+                       const std::vector<std::string>& begins = {});
 
 }  // namespace ring

@@ -87,8 +87,12 @@ class Page {
   std::string runs_table() const {
     Rows rows = {{"run", "status", "device", "parameters", "step", "loss", "best validation", "tokens/s", "MFU",
                   "goodput", "restarts", "peak memory"}};
-    for (const ReportRun& run : runs_) rows.push_back(row_of(run));
-    return html_table(rows, 3, true);
+    std::vector<std::string> colors;
+    for (std::size_t i = 0; i < runs_.size(); ++i) {
+      rows.push_back(row_of(runs_[i]));
+      colors.push_back(color_swatch(i));
+    }
+    return html_table(rows, 3, colors);
   }
   static std::vector<std::string> row_of(const ReportRun& run) {
     const RunSummary& s = run.summary;

@@ -58,12 +58,13 @@ pre { overflow-x: auto; font-size: 12.5px; background: var(--card); border: 1px 
   border-radius: 4px; padding: 3px 8px; font-size: 12.5px; white-space: pre; top: 34px; max-width: 90%;
   overflow: hidden; }
 .cursor { stroke: var(--soft); fill: none; stroke-dasharray: 3 3; }
-@media (max-width: 600px) { .plot text { font-size: 18px; } body { padding: 14px 10px 40px; } th, td { padding: 5px 7px; } }
+@media (max-width: 600px) { .plot text { font-size: 18px; } body { padding: 14px 10px 40px; }
+  th, td { padding: 5px 7px; } }
 @media print { :root { color-scheme: light; --ground: #fff; --text: #000; --soft: #444; --line: #ccc; --card: #fff;
   --c0: #0072b2; --c1: #d55e00; --c2: #008f68; --c3: #b5508f; --c4: #a87400; --c5: #55595f; }
   body { max-width: none; padding: 0; font-size: 11px; } .choices, .tip, .cursor { display: none; }
   .scroll { overflow: visible; } .charts { grid-template-columns: 1fr 1fr; } h2 { break-after: avoid; }
-  table { font-size: 10px; } th, td { padding: 3px 5px; overflow-wrap: anywhere; } }
+  table, small, .soft, .legend { font-size: 10px; } th, td { padding: 3px 5px; overflow-wrap: anywhere; } }
 )css";
 
 // The values under the pointer, read back from the paths that are shown.

@@ -101,8 +101,9 @@ TEST(Chart, TicksAreRound) {
 
 TEST(Html, EscapesWhatIsNotText) {
   EXPECT_EQ(html_escaped("a<b>&\"'\x01\xff\u00e4"), "a&lt;b&gt;&amp;&quot;&#39; \uFFFD\u00e4");
-  const std::string table = html_table({{"<"}, {"&"}}, 1, true);
+  const std::string table = html_table({{"<"}, {"&"}}, 1, {"<b>c</b>"});
   EXPECT_NE(table.find("<th>&lt;</th>"), std::string::npos) << table;
+  EXPECT_NE(table.find("<td><b>c</b>&amp;</td>"), std::string::npos) << table;
 }
 
 TEST_F(ReportTest, HostileFilesGiveAReadablePage) {
