@@ -237,6 +237,15 @@ void RunLog::bad_step(const BadStep& bad) {
                     {"steps_back", bad.step - 1 - trainer_.steps_done()}});
 }
 
+void RunLog::computed_again(const StepReport& bad, const StepReport& good) {
+  metrics_->record("bad_step", good.step,
+                   {{"loss", bad.loss},
+                    {"grad_norm", bad.norm},
+                    {"second_loss", good.loss},
+                    {"second_grad_norm", good.norm},
+                    {"steps_back", std::int64_t{0}}});
+}
+
 void RunLog::validated(const Evaluation& e, double bytes_per_token) {
   val_loss_ = e.loss;
   const std::int64_t step = trainer_.steps_done();

@@ -29,6 +29,7 @@ class RunLog {
 
   void step(const StepReport&);
   void bad_step(const BadStep&);
+  void computed_again(const StepReport& bad, const StepReport& good);  // that counts: the first result was wrong
   void stopped_by(const StepReport&);  // that was bad: each step since the last record is one now
   void rolled_back();                  // to the step that is done: what came after it is forgotten
   void memory(const MemoryRecord&);    // ran out, and what was recorded then

@@ -14,7 +14,7 @@ namespace ring {
 // A step that was not accepted, and the samples that its batch, or the rollback over it, left out.
 struct BadStep {
   std::int64_t step = 0;                          // it would have been
-  std::int64_t first_sample = 0, end_sample = 0;  // left out: [first, end); none where the step was computed again
+  std::int64_t first_sample = 0, end_sample = 0;  // left out: [first, end)
   double loss = 0, norm = 0;
 };
 

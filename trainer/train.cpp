@@ -377,8 +377,11 @@ void Loop::finish_steps(std::size_t left_in_flight) {
 // rollback forgets.
 void Loop::cure() {
   const double began = seconds_now() - last_.seconds, kept = trainer_.seconds();
-  last_ = bad_steps_.compute_again(last_);
-  if (!last_.accepted) leave_out();
+  const StepReport bad = std::exchange(last_, bad_steps_.compute_again(last_));
+  if (!last_.accepted)
+    leave_out();
+  else if (log_)
+    log_->computed_again(bad, last_);
   time_.bad_step_seconds += seconds_now() - began + (last_.accepted ? -last_.seconds : kept - trainer_.seconds());
 }
 

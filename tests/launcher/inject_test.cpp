@@ -81,6 +81,31 @@ TEST_F(DistTrainingFaults, AChangedMessageChangesTheLosses) {
   EXPECT_NE(losses("r"), losses("calm"));
 }
 
+// What a message did to one step is no property of its weights and samples: the second result counts.
+TEST_F(DistTrainingFaults, AStepThatIsWrongOnceIsComputedAgain) {
+  const std::vector<std::string> more = {"train.spike_score=20", "train.steps=50", "checkpoint.interval=25",
+                                         "train.eval_interval=25"};
+  std::vector<std::string> calm = launch(2, "calm");
+  calm.insert(calm.end(), more.begin(), more.end());
+  ASSERT_EQ(run(calm), 0) << log();
+  EXPECT_EQ(with("6:corrupt@rank=1,step=45,call=all_reduce,side=sent,bytes=1000", "r", 2, more), 0) << log();
+  EXPECT_TRUE(says("step 45, computed twice from the same weights and samples: ")) << log();
+  EXPECT_TRUE(says("A device or its memory computes wrongly")) << log();
+  const std::vector<nlohmann::json> bad = records("r", "bad_step");
+  ASSERT_EQ(bad.size(), 1u) << log();
+  EXPECT_EQ(bad[0].at("step"), 45);
+  EXPECT_EQ(bad[0].at("steps_back"), 0);
+  EXPECT_FALSE(bad[0].contains("first_sample")) << "nothing was left out";
+  for (const auto& step : records("calm", "train"))
+    if (step.at("step") == 45) {
+      EXPECT_EQ(bad[0].at("second_loss"), step.at("loss"));
+      EXPECT_EQ(bad[0].at("second_grad_norm"), step.at("grad_norm"));
+      EXPECT_NE(bad[0].at("grad_norm"), step.at("grad_norm"));
+    }
+  EXPECT_EQ(losses("r"), losses("calm"));
+  EXPECT_TRUE(shard("r") == shard("calm"));
+}
+
 // What ranks decide by is checked where it arrives, so that they never part company.
 TEST_F(DistTrainingFaults, ADamagedDecisionIsNamedAndTheStepRepeated) {
   ASSERT_EQ(run(launch(2, "calm")), 0) << log();

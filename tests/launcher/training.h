@@ -86,12 +86,18 @@ class TrainingRuns : public testing::Test {
     std::vector<double> out;
     for (std::string line; std::getline(lines, line);) {
       const auto record = nlohmann::json::parse(line);
-      if (record.contains("loss")) out.push_back(record["loss"].get<double>());
+      if (record.contains("loss") && record["group"] != "bad_step") out.push_back(record["loss"].get<double>());
     }
     return out;
   }
-  // The bytes of the weights in the last checkpoint.
-  // The newest checkpoint's.
+  std::vector<nlohmann::json> records(const std::string& directory, const std::string& group) const {
+    std::ifstream lines(dir_ / directory / "metrics.jsonl");
+    std::vector<nlohmann::json> out;
+    for (std::string line; std::getline(lines, line);)
+      if (auto record = nlohmann::json::parse(line); record.at("group") == group) out.push_back(std::move(record));
+    return out;
+  }
+  // The bytes of the newest checkpoint's shards.
   std::string shard(const std::string& directory) const {
     std::string all;
     fs::path newest;
