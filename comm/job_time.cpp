@@ -25,6 +25,17 @@ void JobTime::steps_begin(std::int64_t restarts_so_far, std::int64_t step, std::
     restart_seconds += static_cast<double>(std::max<std::int64_t>(0, now - before)) / 1000;
   since_ms = now;
   restarts = restarts_so_far;
+  rolled_back(step);
+}
+
+void JobTime::rolled_back(std::int64_t step) {
+  steps_again += std::max<std::int64_t>(0, done_ - step);
+  done_ = step;
+}
+
+void JobTime::memory_ran_out(std::int64_t in_run) {
+  if (ran_out_in_run_ >= 0) ran_out += std::max<std::int64_t>(0, in_run - ran_out_in_run_);
+  ran_out_in_run_ = in_run;
 }
 
 void JobTime::saved(std::int64_t step, std::int64_t asked_ms, double stall_seconds) {
@@ -34,7 +45,12 @@ void JobTime::saved(std::int64_t step, std::int64_t asked_ms, double stall_secon
 
 std::string JobTime::text() const {
   const auto rounded = [](double x) { return std::round(10 * x) / 10; };
-  return str(counted(restarts, "restart"), ", ", rounded(lost()), " s lost, goodput ", rounded(100 * goodput()), " %");
+  std::string recovered = counted(restarts, "restart");
+  if (failed_saves) recovered += ", " + counted(failed_saves, "failed save");
+  if (bad_steps) recovered += ", " + counted(bad_steps, "bad step");
+  if (ran_out) recovered += str(", memory ran out ", ran_out == 1 ? "once" : str(ran_out, " times"));
+  if (steps_again) recovered += ", " + counted(steps_again, "step") + " computed again";
+  return str(recovered, ", ", rounded(lost()), " s lost, goodput ", rounded(100 * goodput()), " %");
 }
 
 }  // namespace ring

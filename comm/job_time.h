@@ -1,6 +1,6 @@
 #pragma once
-// What the time of a job went to, over all its restarts. Rank 0 keeps the account in its page (comm/worker_page.h), and
-// its agent hands it on to the next attempt.
+// What a job recovered from and what its time went to, over all its restarts. Rank 0 keeps the account in its page
+// (comm/worker_page.h), and its agent hands it on to the next attempt.
 
 #include <cstdint>
 #include <string>
@@ -13,7 +13,9 @@ struct JobTime {
   std::int64_t begin_ms = 0;     // of the job, since 1970; 0: not known yet
   std::int64_t since_ms = 0;     // earlier time is counted, or was not lost
   std::int64_t saved_step = -1;  // that is known to be saved, as it was at since_ms; -1: none
-  std::int64_t restarts = 0;
+  std::int64_t restarts = 0, failed_saves = 0, bad_steps = 0;
+  std::int64_t ran_out = 0;      // how often memory did
+  std::int64_t steps_again = 0;  // that were computed once more: after a restart, a bad step or a rollback
   // Lost: to what was computed again and the restarts themselves, to saves that held up steps, to steps that were bad.
   double restart_seconds = 0, save_seconds = 0, bad_step_seconds = 0;
 
@@ -25,7 +27,16 @@ struct JobTime {
   void steps_begin(std::int64_t restarts_so_far, std::int64_t step, std::int64_t checkpoint_ms);
   // The state of a step, asked for at that time.
   void saved(std::int64_t step, std::int64_t asked_ms, double stall_seconds);
-  std::string text() const;  // "3 restarts, 41.2 s lost, goodput 98.7 %"
+  void step_done(std::int64_t step) { done_ = step; }
+  // To an earlier state, of that step.
+  void rolled_back(std::int64_t step);
+  // So often in the run so far, which may be older than this job.
+  void memory_ran_out(std::int64_t in_run);
+  std::string text() const;  // "3 restarts, 1 failed save, 57 steps computed again, 41.2 s lost, goodput 98.7 %"
+
+ private:
+  std::int64_t done_ = 0;             // the step
+  std::int64_t ran_out_in_run_ = -1;  // -1: not known yet
 };
 
 }  // namespace ring

@@ -71,9 +71,10 @@ std::string seconds_text(double seconds) { return str(std::round(seconds * 1000)
 
 }  // namespace
 
-RunLog::RunLog(const RunStart& start, Trainer& trainer, int processes)
+RunLog::RunLog(const RunStart& start, Trainer& trainer, int processes, const JobTime& job)
     : config_(start.config),
       trainer_(trainer),
+      job_(job),
       directory_(start.dir.path()),
       progress_(options_of(config_)),
       flops_per_token_(flops_per_token(config_.model)) {
@@ -126,9 +127,10 @@ void RunLog::memory(const MemoryRecord& m) {
                     {"why", m.why}});
 }
 
-void RunLog::restarted(std::int64_t restarts, double seconds) {
-  metrics_->record("restart", trainer_.steps_done(), {{"restarts", restarts}, {"seconds_lost", seconds}});
-  log::info("restart ", restarts, " of this job; restarts have cost ", seconds, " s so far");
+void RunLog::restarted() {
+  metrics_->record("restart", trainer_.steps_done(),
+                   {{"restarts", job_.restarts}, {"seconds_lost", job_.restart_seconds}});
+  log::info("restart ", job_.restarts, " of this job; restarts have cost ", job_.restart_seconds, " s so far");
 }
 
 ProgressState RunLog::progress_state() const {
@@ -257,12 +259,11 @@ void RunLog::validated(const Evaluation& e, double bytes_per_token) {
 }
 
 void RunLog::saved(const SaveOutcome& o, std::int64_t failures_in_a_row, std::optional<double> auto_seconds) {
-  save_errors_ += !o.saved();
   Metrics::Values values = {{"seconds", o.seconds},
                             {"stall_seconds", o.stall_seconds},
                             {"waited_seconds", o.waited_seconds},
                             {"bytes", static_cast<std::int64_t>(o.bytes)},
-                            {"errors", save_errors_}};
+                            {"errors", job_.failed_saves}};
   if (!o.saved()) values.push_back({"error", o.error});
   if (auto_seconds) values.push_back({"auto_seconds", *auto_seconds});
   metrics_->record("checkpoint", o.step, values);
@@ -294,23 +295,27 @@ void RunLog::kept(std::int64_t step, const KeptOutcome& o) {
               bytes_text(o.bytes), " of this process; steps were held up for ", seconds_text(o.stall_seconds));
 }
 
-void RunLog::record_job(const std::string& how, const JobTime& time, const std::string& error) {
+void RunLog::record_job(const std::string& how, const std::string& error) {
   Metrics::Values values = {{"end", how},
-                            {"restarts", std::int64_t{time.restarts}},
-                            {"seconds", time.seconds()},
-                            {"restart_seconds_lost", time.restart_seconds},
-                            {"save_seconds_lost", time.save_seconds},
-                            {"bad_step_seconds_lost", time.bad_step_seconds},
-                            {"goodput", time.goodput()}};
+                            {"restarts", job_.restarts},
+                            {"failed_saves", job_.failed_saves},
+                            {"bad_steps", job_.bad_steps},
+                            {"ran_out", job_.ran_out},
+                            {"steps_again", job_.steps_again},
+                            {"seconds", job_.seconds()},
+                            {"restart_seconds_lost", job_.restart_seconds},
+                            {"save_seconds_lost", job_.save_seconds},
+                            {"bad_step_seconds_lost", job_.bad_step_seconds},
+                            {"goodput", job_.goodput()}};
   if (!error.empty()) values.push_back({"error", error});
   metrics_->record("job", trainer_.steps_done(), values);
 }
 
-void RunLog::failed(const std::string& error, const JobTime& time) { record_job(kEndFailed, time, error); }
+void RunLog::failed(const std::string& error) { record_job(kEndFailed, error); }
 
-void RunLog::end(const std::string& how, const JobTime& time) {
-  record_job(how, time, "");
-  log::info("this job: ", time.text());
+void RunLog::end(const std::string& how) {
+  record_job(how, "");
+  log::info("this job: ", job_.text());
   if (last_.step)
     progress_.finish(progress_state());
   else if (how == kEndFinished)

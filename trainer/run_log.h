@@ -23,9 +23,9 @@ class RunLog {
  public:
   // Describes what begins, or goes on from the checkpoint that `trainer` has loaded. Error: the directory cannot be
   // written.
-  RunLog(const RunStart&, Trainer& trainer, int processes);
+  RunLog(const RunStart&, Trainer& trainer, int processes, const JobTime& job);
 
-  void restarted(std::int64_t restarts, double seconds);  // that all restarts of this job have cost
+  void restarted();
 
   void step(const StepReport&);
   void bad_step(const BadStep&);
@@ -39,13 +39,13 @@ class RunLog {
   void slow(const SlowRank&);
   void kept(std::int64_t step, const KeptOutcome&);  // by the launcher
   void line(const std::string& text) { progress_.line(text); }
-  void end(const std::string& how, const JobTime&);     // of this process: one of kEnd...
-  void failed(const std::string& why, const JobTime&);  // an error ends it
+  void end(const std::string& how);     // of this process: one of kEnd...
+  void failed(const std::string& why);  // an error ends it
 
  private:
   void describe(const RunStart&, int processes);
   void started(int processes);
-  void record_job(const std::string& how, const JobTime&, const std::string& error);
+  void record_job(const std::string& how, const std::string& error);
   ProgressState progress_state() const;
   void tell_plan();
   static void tell_offload(const HostOffload&);
@@ -55,6 +55,7 @@ class RunLog {
 
   const Config& config_;
   Trainer& trainer_;
+  const JobTime& job_;
   std::string directory_;
   std::optional<Metrics> metrics_;
   Progress progress_;
@@ -62,8 +63,7 @@ class RunLog {
   StepReport last_;
   std::optional<double> val_loss_;
   bool plan_told_ = false, keeps_told_ = false;
-  std::int64_t save_errors_ = 0;  // of this process
-  double interval_seconds_ = 0;   // since the last record
+  double interval_seconds_ = 0;  // since the last record
   std::int64_t interval_tokens_ = 0;
   std::deque<StepReport> unrecorded_;  // the same, at most kMostUnrecorded of them
 };

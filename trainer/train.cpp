@@ -87,7 +87,7 @@ class Loop {
 
   TrainEnd run();
   void failed(const std::string& why) {
-    if (log_) log_->failed(why, time_);
+    if (log_) log_->failed(why);
   }
 
  private:
@@ -217,7 +217,8 @@ void Loop::begin(const TrainOptions& options) {
   if (!validation_ && config_.train.eval_interval)
     log::warn(
         "the corpus has no validation split: there will be no validation loss. See `ringmaster data prepare --split`");
-  log_.emplace(start_, trainer_, mesh_.world());
+  log_.emplace(start_, trainer_, mesh_.world(), time_);
+  time_.memory_ran_out(start_.memory.ran_out);
   if (start_.memory.ran_out) log_->memory(start_.memory);
   count_restart(options.restarts);
 }
@@ -232,12 +233,13 @@ void Loop::count_restart(int restarts) {
   const std::int64_t saved = start_.kept ? milliseconds_of(start_.tier->loaded_from()) : saved_at(start_.checkpoint);
   time_.steps_begin(restarts, trainer_.steps_done(), saved);
   own_page().begun = 1;
-  if (restarts > 0) log_->restarted(restarts, time_.restart_seconds);
+  if (restarts > 0) log_->restarted();
 }
 
 void Loop::report(const StepReport& r) {
   clock_.step(r.seconds, saver_.working());
   own_page().step = r.step;
+  time_.step_done(r.step);
   if (pace_)
     for (const SlowRank& slow : pace_->step(r.data_seconds))
       if (log_) log_->slow(slow);
@@ -315,6 +317,7 @@ void Loop::save_last() {
 
 void Loop::report_save(const SaveOutcome& o) {
   time_.save_seconds += o.stall_seconds;
+  time_.failed_saves += !o.saved();
   if (o.saved()) time_.saved(o.step, save_asked_ms_, o.stall_seconds);
   if (o.saved()) clock_.ended(o.stall_seconds);
   if (o.saved()) std::erase(passed_over_, o.step);
@@ -377,6 +380,8 @@ void Loop::finish_steps(std::size_t left_in_flight) {
 // rollback forgets.
 void Loop::cure() {
   const double began = seconds_now() - last_.seconds, kept = trainer_.seconds();
+  ++time_.bad_steps;
+  time_.steps_again += config_.run.deterministic;
   const StepReport bad = std::exchange(last_, bad_steps_.compute_again(last_));
   if (!last_.accepted)
     leave_out();
@@ -396,6 +401,7 @@ void Loop::leave_out() {
     validated_step_ = trainer_.steps_done();
     saver_.start_from(validated_step_);
     saver_.forget_kept();
+    time_.rolled_back(validated_step_);
     if (log_) log_->rolled_back();
   }
   if (log_) log_->bad_step(trainer_.guard().bad_steps().back());
@@ -407,6 +413,7 @@ void Loop::record_memory(const MemoryRecord& smaller) {
   start_.token->check();
   write_memory(dir_, start_.memory);
   log_->memory(start_.memory);
+  time_.memory_ran_out(start_.memory.ran_out);
 }
 
 // Memory may have run out in this step, or in one that was computed again before.
@@ -456,7 +463,7 @@ TrainEnd Loop::take_steps() {
   if (end != TrainEnd::interrupted && last_.step) validate();
   save_last();
   if (failures_) failures_->ended_well();
-  if (log_) log_->end(name_of(end), time_);
+  if (log_) log_->end(name_of(end));
   return end;
 }
 

@@ -42,6 +42,29 @@ TEST(JobTime, WithoutACheckpointAllIsLostSinceTheJobBegan) {
   EXPECT_NEAR(job.goodput(), 0, 0.05);
 }
 
+// Over restarts, whose processes know only what the page says.
+TEST(JobTime, WhatAJobRecoveredFromIsCounted) {
+  JobTime job;
+  job.memory_ran_out(2);  // in earlier jobs
+  job.steps_begin(0, 100, 0);
+  EXPECT_EQ(job.text().find("0 restarts, 0 s lost"), 0u) << job.text();
+  job.step_done(130);
+  ++job.failed_saves;
+  job.memory_ran_out(3);
+  job.steps_begin(1, 120, 0);
+  job.step_done(125);
+  job.steps_begin(2, 125, 0);
+  EXPECT_EQ(job.text().find("2 restarts, 1 failed save, memory ran out once, 10 steps computed again, "), 0u)
+      << job.text();
+  job.step_done(150);
+  job.bad_steps = job.failed_saves = 2;
+  job.rolled_back(130);
+  job.memory_ran_out(4);
+  EXPECT_EQ(job.text().find("2 restarts, 2 failed saves, 2 bad steps, memory ran out 2 times, 30 steps computed again"),
+            0u)
+      << job.text();
+}
+
 TEST(JobTime, WithoutALauncherItBeginsWithItsSteps) {
   JobTime job;
   job.steps_begin(0, 0, 0);

@@ -22,17 +22,20 @@ class DistTrainingFaults : public test::TrainingRuns {
     return run(words);
   }
   bool says(const std::string& text) const { return log().find(text) != std::string::npos; }
+  nlohmann::json job(const std::string& directory) const { return records(directory, "job").back(); }
   std::string log() const { return read_file(dir_ / "log"); }
 };
 
 TEST_F(DistTrainingFaults, ARunGoesOnWithTheSameLosses) {
   ASSERT_EQ(run(launch(2, "calm")), 0) << log();
-  const std::string faults = "7:kill@rank=1,step=6,phase=backward;kill@phase=load,attempt=1";
-  EXPECT_EQ(with(faults, "r"), 0) << log();
+  const std::string faults = "7:kill@rank=1,step=7,phase=backward;kill@phase=load,attempt=1";
+  EXPECT_EQ(with(faults, "r", 2, {"checkpoint.mode=blocking"}), 0) << log();
   EXPECT_TRUE(says("--inject: this job will fail on purpose, as it was asked to: " + faults)) << log();
-  EXPECT_TRUE(says("kill@rank=1,step=6,phase=backward: killing rank 1 in phase backward of step 6")) << log();
+  EXPECT_TRUE(says("kill@rank=1,step=7,phase=backward: killing rank 1 in phase backward of step 7")) << log();
   EXPECT_TRUE(says(" in phase load of step 0")) << log();
   EXPECT_TRUE(says("this job: 2 restarts, ")) << log();
+  EXPECT_GE(job("r").at("steps_again"), 1) << "step 5, of which both had heard";
+  EXPECT_LE(job("r").at("steps_again"), 2);
   EXPECT_EQ(losses("r"), losses("calm"));
   EXPECT_TRUE(shard("r") == shard("calm"));
 }
@@ -56,6 +59,8 @@ TEST_F(DistTrainingFaults, AFailedCallIsNamedAndTheRunGoesOn) {
   EXPECT_TRUE(says("--inject: io@rank=1,phase=sync,call=fsync,error=EIO: at a call of fsync")) << log();
   EXPECT_TRUE(says("step 4 was not saved (failure 1 in a row)")) << log();
   EXPECT_TRUE(says("Input/output error")) << log();
+  EXPECT_TRUE(says("this job: 0 restarts, 1 failed save, ")) << log();
+  EXPECT_EQ(job("r").at("failed_saves"), 1);
   EXPECT_EQ(with("1:io@phase=write,rank=all,call=write,error=short,times=9", "short"), 0) << log();
   EXPECT_FALSE(says("was not saved")) << log();
   EXPECT_EQ(run({"checkpoint", "verify", "short"}), 0) << log();
@@ -104,6 +109,8 @@ TEST_F(DistTrainingFaults, AStepThatIsWrongOnceIsComputedAgain) {
     }
   EXPECT_EQ(losses("r"), losses("calm"));
   EXPECT_TRUE(shard("r") == shard("calm"));
+  EXPECT_TRUE(says("this job: 0 restarts, 1 bad step, 1 step computed again, ")) << log();
+  EXPECT_EQ(job("r").at("bad_steps"), 1);
 }
 
 // What ranks decide by is checked where it arrives, so that they never part company.

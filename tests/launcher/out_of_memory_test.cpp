@@ -105,7 +105,7 @@ TEST_F(DistOutOfMemory, GoingDownIsProgress) {
   for (int attempt = 1; attempt < 4; ++attempt) faults += str(";memory@rank=1,nth=30,attempt=", attempt);
   ASSERT_EQ(with(faults, "r", {"train.micro_batch=4"}, {"--max-restarts", "1"}), 0) << log();
   EXPECT_EQ(recorded("r").at("ran_out"), 4);
-  EXPECT_TRUE(says("this job: 4 restarts, ")) << log();
+  EXPECT_TRUE(says("this job: 4 restarts, memory ran out 4 times, ")) << log();
 }
 
 TEST_F(DistOutOfMemory, FewerSequencesAtATimeAreRecordedAndKept) {
