@@ -56,9 +56,9 @@ tidy: configure  ## clang-tidy every host file; a warning fails
 	@cmake --build --preset release -j $(JOBS) --target ring_build_info
 	@run-clang-tidy -quiet -p $(BUILD) -j $(JOBS) '$(CURDIR)/(?!build)[^.]*\.cpp$$'
 
-soak: build  ## runs that fail for an hour (MINUTES=30 KILLS=500 SCHEDULES=100000); run alone, as it measures time
+soak: build  ## runs that fail for an hour (MINUTES=30 KILLS=500 SCHEDULES=1000000); run alone, as it measures time
 	@tests/recovery/kills.py $(BUILD)/ringmaster --kills $(or $(KILLS),500) --phases all
-	@RING_SCHEDULES=$(or $(SCHEDULES),100000) $(BUILD)/tests/test_launcher --gtest_filter='Rendezvous.AnySchedule*'
+	@RING_SCHEDULES=$(or $(SCHEDULES),1000000) $(BUILD)/tests/test_launcher --gtest_filter='SlowRendezvous.*'
 	@tests/recovery/soak.py $(BUILD)/ringmaster --minutes $(or $(MINUTES),30)
 
 debug: deps  ## debug build and all tests
