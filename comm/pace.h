@@ -27,9 +27,10 @@ struct SlowRank {
 // Knows no clock: it is given what the ranks measured in a window of steps.
 class PaceJudge {
  public:
-  static constexpr double kSlow = 0.85;         // of the median speed
-  static constexpr int kWindows = 3;            // in a row
-  static constexpr double kLeastExcess = 1e-3;  // seconds: less is noise, however short the steps are
+  static constexpr double kSlow = 0.85;  // of the median speed
+  static constexpr int kWindows = 3;     // in a row
+  // Seconds: less is noise, however short the steps are. On a machine that others use a rank loses its core that long.
+  static constexpr double kLeastExcess = 2e-3;
 
   // Those that have been slow for as many windows now. One is named again only after a window in which it was not.
   std::vector<SlowRank> window(const std::vector<StepParts>& ranks);

@@ -59,11 +59,14 @@ TEST(PaceJudge, OneGoodWindowStartsTheCountAgain) {
   }
 }
 
-TEST(PaceJudge, ShortStepsMayDifferByAMillisecond) {
+TEST(PaceJudge, ShortStepsMayDifferByTwoMilliseconds) {
   PaceJudge judge;
   Ranks ranks(2, StepParts{.compute = 0.001});
-  ranks[1].compute = 0.0019;
+  ranks[1].compute = 0.0029;
   for (int i = 0; i < 10; ++i) EXPECT_TRUE(judge.window(ranks).empty());
+  ranks[1].compute = 0.0031;
+  for (int i = 0; i < 2; ++i) EXPECT_TRUE(judge.window(ranks).empty());
+  EXPECT_EQ(judge.window(ranks).size(), 1u);
 }
 
 TEST(PaceJudge, NoNumberIsNotFast) {
