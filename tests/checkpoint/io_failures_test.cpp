@@ -114,7 +114,6 @@ TEST(IoFailures, ADiskThatDiesAndComesBackLeavesNothingBehind) {
   log::set_level(log::Level::info);
 }
 
-// One rank's disk: the save fails on all of them, and all may go on.
 // A step that is saved again replaces its checkpoint, and what cannot be read back gives it up again.
 TEST(IoFailures, WhatWasReplacedComesBack) {
   const TempFolder folder;
@@ -131,6 +130,7 @@ TEST(IoFailures, WhatWasReplacedComesBack) {
   EXPECT_EQ(names_in(folder.path()), std::vector<std::string>{checkpoint_name(10)});
 }
 
+// One rank's disk: the save fails on all of them, and all may go on.
 TEST(IoFailures, OfOneRankAreThoseOfAll) {
   const TempFolder folder;
   write_small(folder.path(), 10);
