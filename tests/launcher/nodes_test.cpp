@@ -233,7 +233,11 @@ TEST_P(DistNodesLaunched, ACutWireIsNamedByTheHangLimit) {
   const auto second = launch(1, "nodes", how, {{"RINGMASTER_LIVENESS", "0"}});
   ASSERT_TRUE(reaches("nodes", 25)) << (first->signal(SIGKILL), first->wait().output);
   wire("down");
+  const auto cut = Clock::now();
   const Finished led = first->wait(), cut_off = second->wait();
+  // 12 s to name it, join_timeout until the first ends for want of the other, and some for a busy machine.
+  EXPECT_LT(Clock::now() - cut, std::chrono::seconds(12 + 8 + 5)) << led.output << cut_off.output;
+  for (const Finished& agent : {led, cut_off}) EXPECT_EQ(agent.code, kExitError) << agent.output;
   EXPECT_NE(led.output.find("nothing was heard of ranks 2 and 3"), std::string::npos) << led.output;
   EXPECT_NE(cut_off.output.find("nothing was heard of ranks 0 and 1"), std::string::npos) << cut_off.output;
   const Finished verified = ring({"checkpoint", "verify", path("nodes")});

@@ -19,6 +19,8 @@ namespace {
 using test::read_file;
 using Clock = std::chrono::steady_clock;
 
+constexpr double kNamedWithin = 12;  // seconds, for ranks that are silent: 10, or 5 x the slowest steps if more, + 2
+
 // Long enough to be disturbed, with a checkpoint every five steps.
 class DistTrainingRestarts : public test::TrainingRuns {
  protected:
@@ -62,6 +64,14 @@ class DistTrainingRestarts : public test::TrainingRuns {
     if (worker >= workers.size()) return 0;
     kill(workers[worker], SIGKILL);
     return workers[worker];
+  }
+  // Seconds until the launcher says so, or nothing within a minute.
+  double seconds_until(const std::string& text, const char* log = "log") const {
+    const auto begin = Clock::now();
+    const auto passed = [&] { return std::chrono::duration<double>(Clock::now() - begin).count(); };
+    while (read_file(dir_ / log).find(text) == std::string::npos && passed() < 60)
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    return passed();
   }
   // What restarts must not change. The undisturbed run is "calm".
   void expect_calm(const std::string& directory) const {
@@ -117,6 +127,7 @@ TEST_F(DistTrainingRestarts, AStoppedRankIsNamedAndTheRunGoesOn) {
   ASSERT_TRUE(reaches("r", 25)) << read_file(dir_ / "log");
   const pid_t stopped = children(agent).at(1);
   kill(stopped, SIGSTOP);
+  EXPECT_LT(seconds_until(") is stopped (SIGSTOP or a debugger): "), kNamedWithin) << read_file(dir_ / "log");
   EXPECT_EQ(wait(agent), 0) << read_file(dir_ / "log");
   const std::string log = read_file(dir_ / "log");
   const std::string verdict =
@@ -144,6 +155,7 @@ TEST_F(DistTrainingRestarts, AStoppedRankThatItsPeersMissIsTheCause) {
   const pid_t agent = start(long_run("r", {"-n", "2", "--max-restarts", "0"}), {{"RINGMASTER_LIVENESS", "2"}});
   ASSERT_TRUE(reaches("r", 7)) << read_file(dir_ / "log");
   kill(children(agent).at(0), SIGSTOP);
+  EXPECT_LT(seconds_until(") is stopped (SIGSTOP or a debugger)"), kNamedWithin) << read_file(dir_ / "log");
   EXPECT_EQ(wait(agent), 1) << read_file(dir_ / "log");
   const std::string log = read_file(dir_ / "log");
   EXPECT_NE(log.find(") is stopped (SIGSTOP or a debugger)"), std::string::npos) << log;
