@@ -1,10 +1,15 @@
 // Runs whose workers, or whose agents, are killed: they go on by themselves, and no bit differs.
 
 #include <gtest/gtest.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netdb.h>
 
 #include <csignal>
 #include <fstream>
+#include <iostream>
 #include <iterator>
+#include <memory>
 #include <sstream>
 #include <thread>
 
@@ -343,6 +348,100 @@ TEST_F(DistTrainingNodes, ALostWorkerAndALostAgentChangeNoBit) {
   EXPECT_EQ(wait(first), 0) << read_file(dir_ / "first");
   EXPECT_EQ(wait(successor), 0) << read_file(dir_ / "successor");
   expect_calm("r");
+}
+
+// An address of this machine that others might reach; empty: it has none.
+std::string outer_address() {
+  ifaddrs* all = nullptr;
+  if (getifaddrs(&all) != 0) return "";
+  const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> owner(all, freeifaddrs);
+  for (const ifaddrs* i = all; i; i = i->ifa_next) {
+    char host[NI_MAXHOST];
+    if (i->ifa_addr && i->ifa_addr->sa_family == AF_INET && !(i->ifa_flags & IFF_LOOPBACK) &&
+        getnameinfo(i->ifa_addr, sizeof(sockaddr_in), host, sizeof host, nullptr, 0, NI_NUMERICHOST) == 0)
+      return host;
+  }
+  return "";
+}
+
+// --nnodes 1:N, which is refused over loopback.
+class DistTrainingFewerNodes : public DistTrainingNodes {
+ protected:
+  void SetUp() override {
+    DistTrainingNodes::SetUp();
+    if (IsSkipped()) return;
+    address_ = outer_address();
+    if (address_.empty()) GTEST_SKIP() << "this machine has a loopback address only";
+  }
+  pid_t node(const std::string& how_many, const std::vector<std::string>& settings, const char* log) const {
+    std::vector<std::string> words = long_run("r", {"--nnodes", how_many, "--nproc_per_node=1", "--rdzv-endpoint",
+                                                    address_ + ":" + std::to_string(port_), "--secret-file", "secret"});
+    words.insert(words.end(), settings.begin(), settings.end());
+    return start(words, {}, log);
+  }
+  bool says(const char* log, const std::string& text) const {
+    return read_file(dir_ / log).find(text) != std::string::npos;
+  }
+  std::map<int, nlohmann::json> steps(const std::string& directory) const {
+    std::map<int, nlohmann::json> by_step;
+    for (const auto& r : records(directory, "train")) by_step[r.at("step").get<int>()] = r;
+    return by_step;
+  }
+  // Until a step has been taken after so many restarts.
+  double seconds_until_training(int restarts) const {
+    const auto begin = Clock::now();
+    const auto passed = [&] { return std::chrono::duration<double>(Clock::now() - begin).count(); };
+    for (bool trains = false; !trains && passed() < 60; std::this_thread::sleep_for(std::chrono::milliseconds(5))) {
+      const std::string all = read_file(dir_ / "r/metrics.jsonl");
+      const std::size_t at = all.find("\"restarts\":" + std::to_string(restarts) + ",");
+      trains = at != std::string::npos && all.find("\"loss\":", at) != std::string::npos;
+    }
+    return passed();
+  }
+  std::string address_;
+};
+
+// Three nodes and a spare; then one of three.
+TEST_F(DistTrainingFewerNodes, ASpareTakesOverAndTheLastOneGoesOnAlone) {
+  const std::vector<std::string> settings = {"train.batch_size=12", "train.steps=80"};
+  std::vector<std::string> calm = long_run("calm", {"-n", "3"});
+  calm.insert(calm.end(), settings.begin(), settings.end());
+  ASSERT_EQ(run(calm), 0) << read_file(dir_ / "log");
+  const pid_t first = node("1:3", settings, "first");
+  await_leader("first");
+  const pid_t second = node("1:3", settings, "second");
+  const auto begin = Clock::now();
+  const pid_t third = node("1:3", settings, "third");
+  ASSERT_TRUE(reaches("r", 1)) << read_file(dir_ / "first");
+  const double start =
+      std::chrono::duration<double>(Clock::now() - begin).count();  // where others use the machine, too
+  const pid_t spare = node("1:3", settings, "spare");
+  EXPECT_LT(seconds_until("waits to replace another", "spare"), 10) << read_file(dir_ / "spare");
+  ASSERT_TRUE(reaches("r", 12)) << read_file(dir_ / "first");
+  kill(second, SIGKILL);
+  const double replaced = seconds_until_training(1);
+  EXPECT_LT(replaced, 5 + start) << read_file(dir_ / "first");
+  ASSERT_TRUE(reaches("r", 30)) << read_file(dir_ / "first");
+  for (const pid_t lost : {third, spare}) kill(lost, SIGKILL);
+  const double alone = seconds_until_training(2);
+  EXPECT_LT(alone, 5 + start) << read_file(dir_ / "first");
+  for (const pid_t lost : {second, third, spare}) EXPECT_EQ(wait(lost), -SIGKILL);
+  EXPECT_EQ(wait(first), 0) << read_file(dir_ / "first");
+  std::cout << "seconds to train again: " << replaced << " with a spare, " << alone << " alone; to start: " << start
+            << "\n";
+
+  EXPECT_TRUE(says("first", "the checkpoint is of 3 processes, now there is 1")) << read_file(dir_ / "first");
+  const auto all = records("r", "restart");
+  ASSERT_EQ(all.size(), 2u);
+  const int from = all.back().at("step");
+  const auto disturbed = steps("r"), undisturbed = steps("calm");
+  ASSERT_EQ(disturbed.size(), 80u);
+  for (const auto& [step, r] : disturbed) {
+    const auto& c = undisturbed.at(step);
+    EXPECT_EQ(r.at("tokens"), c.at("tokens")) << step;
+    const double loss = c.at("loss"), slack = step <= from ? 0 : 1e-5 * loss;
+    EXPECT_NEAR(r.at("loss").get<double>(), loss, slack) << "step " << step << " of which " << from << " by three";
+  }
 }
 
 TEST_F(DistTrainingNodes, ASignalToOneNodeStopsAllWithACheckpoint) {
