@@ -1,0 +1,238 @@
+// The state machine of the rendezvous under random schedules, on a clock of its own.
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <map>
+#include <optional>
+#include <string>
+
+#include "core/exit_code.h"
+#include "core/philox.h"
+#include "launcher/messages.h"
+#include "launcher/rendezvous.h"
+
+namespace ring {
+namespace {
+
+using Time = Rendezvous::Time;
+using Kind = Order::Kind;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+RankState waiting_rank(int rank, int world) {
+  return {.rank = rank, .phase = "reduce", .groups = {{"dp", 0, world, 5, 5, 4, "all_reduce", "x.cpp:1", false, {}}}};
+}
+
+// Random schedules: agents come, fail, hang, are lost and come back, while their reports are on the way for some time.
+// A link that is cut holds back reports and orders. It heals, or the leader gives the node up, whose workers go on
+// until it gives up, too. The clock goes on until the job is over, which it must be.
+class Schedule {
+ public:
+  explicit Schedule(std::uint64_t seed) : seed_(seed) {
+    rules_.host = "0";
+    rules_.most_nodes = 1 + draw(5);
+    rules_.least_nodes = 1 + draw(rules_.most_nodes);
+    rules_.max_restarts = draw(4);
+    rendezvous_.emplace(rules_, now_);
+    for (int i = 0; i < rules_.most_nodes + draw(2); ++i) arrive();
+  }
+
+  void run() {
+    for (int turn = 0; turn < 20'000 && !(rendezvous_->over() && everybody_ended()); ++turn) {
+      now_ += milliseconds(1 + draw(turn < 200 ? 2'000 : 20'000));
+      heal();
+      deliver();
+      if (turn < 200) disturb();
+      rendezvous_->tick(now_);
+      obey();
+      check();
+    }
+    EXPECT_TRUE(rendezvous_->over());
+    EXPECT_TRUE(everybody_ended());
+  }
+
+ private:
+  struct Node {
+    int workers = 1;
+    bool alive = true, over = false;
+    bool joined = false, given_up = false;  // the leader knows it, or knows that it is lost
+    bool cut_off = false;                   // until one of these:
+    Time heals{}, leader_gives_up{}, gives_up{};
+    int running = -1;  // attempt
+    bool stopping = false;
+    Order order;               // to start
+    std::vector<Order> inbox;  // on their way to it
+  };
+  struct Sent {
+    Time at;
+    Report report;
+  };
+
+  int draw(int below) { return static_cast<int>(random_bits({seed_, 0, 0}, n_++) % static_cast<unsigned>(below)); }
+  void arrive() {
+    const AgentId id = std::to_string(nodes_.size());
+    nodes_[id].workers = 1 + draw(3);
+    send({.from = id, .offer = NodeOffer{"h", -1, nodes_[id].workers}});
+  }
+  // Reports of one agent stay in their order.
+  void send(const Report& r) {
+    Time at = now_ + milliseconds(draw(3'000));
+    for (const Sent& s : sent_)
+      if (s.report.from == r.from) at = std::max(at, s.at);
+    sent_.push_back({at, r});
+  }
+  void deliver() {
+    std::vector<Sent> rest;
+    for (const Sent& s : std::exchange(sent_, {})) {
+      const Report& r = s.report;
+      Node& node = nodes_[r.from];
+      if (s.at > now_ || node.cut_off) {
+        rest.push_back(s);
+      } else if (node.alive) {
+        if (r.offer) rendezvous_->join(r.from, *r.offer, now_), node.joined = true;
+        if (r.ranks) rendezvous_->looked(r.from, r.attempt, *r.ranks, now_);
+        if (r.failure) rendezvous_->failed(r.from, r.attempt, *r.failure, now_);
+        if (r.end) rendezvous_->ended(r.from, r.attempt, *r.end, now_);
+      }
+    }
+    sent_.insert(sent_.end(), rest.begin(), rest.end());
+  }
+  void end_workers(const AgentId& id, Node& node, int code, bool stopped = false) {
+    send({.from = id, .attempt = node.running, .end = NodeEnd{code, stopped, true, draw(50)}});
+    node.running = -1;
+    node.stopping = false;
+  }
+  void cut_off(Node& node) {
+    node.cut_off = true;
+    node.heals = now_ + milliseconds(draw(2 * kSilence));
+    node.leader_gives_up = now_ + milliseconds(kSilence + draw(1'000));
+    node.gives_up = now_ + milliseconds(kSilence + draw(1'000));
+  }
+  void heal() {
+    for (auto& [id, node] : nodes_) {
+      if (!node.cut_off) continue;
+      if (!node.given_up && now_ >= node.leader_gives_up) {
+        collect();
+        node.given_up = true;
+        rendezvous_->leave(id, "no sign of life", now_);
+        node.inbox.push_back({.kind = Kind::end, .text = "given up", .code = 1});
+      }
+      if (now_ >= node.heals && node.alive) node.cut_off = false;
+      if (node.cut_off && now_ >= node.gives_up) node.alive = false;
+    }
+  }
+  std::vector<RankState> ranks_of(const Node& node) {
+    std::vector<RankState> ranks;
+    for (int i = 0; i < node.workers; ++i) {
+      const bool waits = draw(2) == 0;
+      ranks.push_back(waiting_rank(node.order.first_rank + i, node.order.world));
+      ranks.back().stopped = draw(10) == 0;
+      if (!waits) ranks.back().phase = "forward", ranks.back().groups.clear();
+    }
+    return ranks;
+  }
+  void disturb() {
+    for (auto& [id, node] : nodes_) {
+      if (!node.alive || node.over) continue;
+      const int what = draw(60);
+      if (what == 0 && (id != "0" || draw(8) == 0)) {
+        node.alive = node.cut_off = false;
+        if (!node.given_up) rendezvous_->leave(id, "it was killed", now_);
+      } else if (what == 1 && node.running >= 0 && !node.stopping) {
+        const auto blame = static_cast<Blame>(draw(4));
+        NodeFailure failure{blame, 9, draw(20) > 0, "it failed"};
+        if (blame == Blame::hung) failure.ranks = ranks_of(node);
+        send({.from = id, .attempt = node.running, .failure = failure});
+        node.stopping = blame != Blame::hung;  // which is for the leader to judge
+      } else if (what == 2 && node.running >= 0 && draw(10) == 0) {
+        end_workers(id, node, kExitInterrupted, true);
+      } else if (what == 3 && id != "0" && node.joined && !node.given_up) {
+        cut_off(node);
+      }
+    }
+    if (draw(40) == 0 && nodes_.size() < 20) arrive();
+  }
+  void obey(const AgentId& id, Node& node, const Order& order) {
+    if (order.kind == Kind::start) {
+      EXPECT_LT(node.running, 0) << "started twice";
+      EXPECT_GT(order.attempt, newest_of_[id]) << "an attempt once only";
+      node.running = newest_of_[id] = order.attempt;
+      node.stopping = false;
+      node.order = order;
+    }
+    if (order.kind == Kind::look && node.running == order.attempt && draw(5) > 0)
+      send({.from = id, .attempt = node.running, .ranks = ranks_of(node)});
+    if (order.kind == Kind::stop && node.running == order.attempt) node.stopping = true;
+    if (order.kind == Kind::end) node.over = true, node.stopping = true;
+  }
+  void collect() {
+    for (auto& [id, order] : rendezvous_->take_orders()) {
+      EXPECT_FALSE(nodes_[id].given_up) << "who is given up has no part in what follows";
+      nodes_[id].inbox.push_back(order);
+    }
+  }
+  void obey() {
+    collect();
+    for (auto& [id, node] : nodes_) {
+      if (!node.cut_off)
+        for (const Order& order : std::exchange(node.inbox, {})) obey(id, node, order);
+      if (!node.alive || node.running < 0) continue;
+      if (node.stopping && draw(3) == 0)
+        end_workers(id, node, 143);
+      else if (!node.stopping && draw(100) == 0)
+        end_workers(id, node, 0);
+    }
+  }
+  // Nobody runs an attempt while somebody runs another; the places of an attempt fit together. Only who was given up
+  // and does not know it may still run, and has lost the right to save (checkpoint/writer_token.h).
+  void check() {
+    std::map<int, int> places;  // node rank: first rank
+    int attempt = -1, nodes = 0, world = 0;
+    for (const auto& [id, node] : nodes_) {
+      if (!node.alive || node.running < 0 || node.given_up) continue;
+      EXPECT_TRUE(attempt < 0 || attempt == node.running) << "attempts " << attempt << " and " << node.running;
+      attempt = node.running;
+      EXPECT_TRUE(places.emplace(node.order.node_rank, node.order.first_rank).second) << "one place for two nodes";
+      EXPECT_LT(node.order.first_rank, node.order.world);
+      EXPECT_TRUE(nodes == 0 || (nodes == node.order.nodes && world == node.order.world));
+      nodes = node.order.nodes, world = node.order.world;
+      EXPECT_GE(nodes, rules_.least_nodes);
+      EXPECT_LE(nodes, rules_.most_nodes);
+      if (node.order.node_rank == 0) {
+        EXPECT_EQ(id, "0") << "the leader is node 0";
+      }
+    }
+  }
+  bool everybody_ended() const {
+    for (const auto& [id, node] : nodes_)
+      if (node.alive && (!node.over || node.running >= 0)) return false;
+    return true;
+  }
+
+  static constexpr int kSilence = 30'000;  // milliseconds
+  std::uint64_t seed_, n_ = 0;
+  Time now_{seconds(1000)};
+  RendezvousRules rules_;
+  std::optional<Rendezvous> rendezvous_;
+  std::map<AgentId, Node> nodes_;
+  std::map<AgentId, int> newest_of_ = [] {
+    std::map<AgentId, int> none;
+    for (int i = 0; i < 40; ++i) none[std::to_string(i)] = -1;
+    return none;
+  }();
+  std::vector<Sent> sent_;
+};
+
+// RING_SCHEDULES: how many.
+TEST(SlowRendezvous, AnyScheduleHasOneAttemptAtATimeAndAnEnd) {
+  const char* const asked = std::getenv("RING_SCHEDULES");
+  const std::uint64_t schedules = asked ? std::stoull(asked) : 100'000;
+  for (std::uint64_t seed = 0; seed < schedules && !HasFailure(); ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    Schedule(seed).run();
+  }
+}
+
+}  // namespace
+}  // namespace ring
