@@ -2,6 +2,7 @@
 #include "engine/memory_check.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -9,6 +10,8 @@
 #include <filesystem>
 #include <fstream>
 
+#include "checkpoint/memory_tier.h"
+#include "comm/kept_memory.h"
 #include "core/check.h"
 #include "core/devices.h"
 #include "parallel/plan.h"
@@ -113,6 +116,48 @@ TEST(MemoryCheck, ASmallControlGroupRefusesAModelWithinMoments) {
   EXPECT_LT(std::chrono::steady_clock::now() - before, std::chrono::seconds(1));
   fs::remove_all(root);
 }
+
+// A process that may take so many states of `c` more than it has now.
+class MemoryCheckDeathTest : public testing::Test {
+ protected:
+  MemoryCheckDeathTest() {
+    config_ = test::tiny_config();
+    config_.model.width = 512;
+    config_.model.mlp_width = 2048;
+    config_.model.layers = 8;
+    config_.run.device = DeviceChoice::cpu;
+  }
+  [[noreturn]] void check_with(double states, const Saving& expected) const {
+    Decoder model(config_.model);
+    const double state = static_cast<double>(state_memory(model, 0, 1, 0, {}, 1).total());
+    long pages = 0;
+    std::ifstream("/proc/self/statm") >> pages;
+    const auto most = static_cast<rlim_t>(static_cast<double>(pages * sysconf(_SC_PAGESIZE)) + states * state);
+    const rlimit limit{most, most};
+    if (setrlimit(RLIMIT_AS, &limit) != 0) _exit(2);
+    const KeptMemory kept;
+    const MemoryTier tier(kept.files(), "this");
+    const Saving s = check_memory(config_, *mesh_of_one(), &tier);
+    _exit(s.mode == expected.mode && s.keeps == expected.keeps ? 0 : 1);
+  }
+  Config config_;
+};
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // which take terabytes of addresses
+// What the state is copied to takes three quarters of it, and what the launcher keeps as much again.
+TEST_F(MemoryCheckDeathTest, FewerCopiesAreTakenWithAWarning) {
+  const auto ended = testing::ExitedWithCode(0);
+  config_.checkpoint.mode = SaveMode::async;
+  EXPECT_EXIT(check_with(1.35, {SaveMode::blocking, false}), ended,
+              "checkpoint.mode: there is no room for a copy of the state, so steps wait .*: weights .*, copies for "
+              "checkpoints .*, in all .*address space");
+  EXPECT_EXIT(check_with(4, {SaveMode::async, false}), ended, "^$");
+  config_.checkpoint.memory_interval = 10;
+  EXPECT_EXIT(check_with(2.1, {SaveMode::async, false}), ended,
+              "checkpoint.memory_interval: there is no room to keep snapshots in memory: weights .*address space");
+  EXPECT_EXIT(check_with(4, {SaveMode::async, true}), ended, "^$");
+}
+#endif
 
 }  // namespace
 }  // namespace ring
