@@ -63,6 +63,12 @@ ExecContext context_of(Config config, const Mesh& mesh) {
   return ctx;
 }
 
+void warn_of_nodes(const Config& c, int workers) {
+  const WorkerPage& page = own_page();
+  const std::string fit = nodes_that_fit(c, page.least_nodes, page.most_nodes, workers);
+  if (page.least_nodes < page.most_nodes && !fit.empty()) log::warn("nodes: ", fit);
+}
+
 void run(const Arguments& a) {
   const WorkerEnvironment env = parse_environment(current_environment());
   const bool goes_on = env.restarts > 0 && own_page().begun != 0;  // what it has done already is not to be deleted
@@ -79,6 +85,7 @@ void run(const Arguments& a) {
                                                         {"--inject", a.faults.empty() ? "not given" : a.faults},
                                                         {"--preflight", a.preflight ? "given" : "not given"}});
   check_nodes(config.run.path(), env.nodes, *mesh);
+  if (leads && env.restarts == 0 && env.world == env.nodes * env.local_world) warn_of_nodes(config, env.local_world);
   if (a.preflight) preflight(context_of(config, *mesh), *mesh);
   std::optional<ProfiledSteps> profiled;
   if (a.profile > 0)

@@ -24,8 +24,10 @@ struct WorkerPage {
   std::atomic<std::int64_t> phases{0};                 // entered so far, of steps and writing: a sign of progress
   std::atomic<std::int64_t> validations{0}, saves{0};  // begun; those phases may be too short to be seen
   std::atomic<std::int64_t> begun{0};  // 1: the run's directory is this job's, since this attempt or an earlier one
-  JobTime time;                        // rank 0's
-  FlightRing flights;                  // operations of groups
+  std::int64_t least_nodes = 1, most_nodes = 1;  // that the job may go on with
+  std::atomic<std::int64_t> misfit{0};           // 1: the settings want another number of processes
+  JobTime time;                                  // rank 0's
+  FlightRing flights;                            // operations of groups
 };
 
 // The agent's side. Error: there is no memory.

@@ -3,12 +3,14 @@
 #include <algorithm>
 
 #include "comm/nccl/nccl.h"
+#include "comm/worker_page.h"
 #include "core/checked.h"
 #include "core/counted.h"
 #include "core/devices.h"
 #include "core/log.h"
 #include "engine/agreement.h"
 #include "kernels/tuning.h"
+#include "parallel/misfit.h"
 
 namespace ring {
 
@@ -46,6 +48,14 @@ ParallelPlan plan_of(const Config& c, int world) {
   return make_plan(c.parallel, c.model.resolved(), batch_size(c), world);
 }
 
+// The launcher may be able to start another number.
+static ParallelPlan degrees_of(const Config& c, int world) try {
+  return plan_degrees(c.parallel, c.model.resolved(), batch_size(c), world);
+} catch (const WorldMisfit&) {
+  own_page().misfit = 1;
+  throw;
+}
+
 std::unique_ptr<Mesh> join_mesh(const Config& c, const Facts& more) {
   const Environment environment = current_environment();
   const WorkerEnvironment env = parse_environment(environment);
@@ -54,8 +64,7 @@ std::unique_ptr<Mesh> join_mesh(const Config& c, const Facts& more) {
   const Device device = worker_device(c, env);
   Meeting meeting(env, options);
   meeting.agree(settings_topic(), facts_of_start(c, device.backend, options, more));
-  const ParallelPlan plan = plan_degrees(c.parallel, c.model.resolved(), batch_size(c), env.world);
-  return Mesh::join(std::move(meeting), mesh_layout(plan, device));
+  return Mesh::join(std::move(meeting), mesh_layout(degrees_of(c, env.world), device));
 }
 
 ExecContext make_exec_context(const Config& c, int device) {

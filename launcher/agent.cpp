@@ -136,6 +136,8 @@ void Agent::start_worker(int local_rank) {
   const std::string prefix = rank == 0 ? "" : "[rank " + std::to_string(rank) + "] ";
   auto page = std::make_unique<SharedPage>(cookie_);
   (*page)->begun = order_.begun;
+  (*page)->least_nodes = options_.least_nodes;
+  (*page)->most_nodes = options_.most_nodes;
   (*page)->time = time_;
   workers_.push_back(std::make_unique<Worker>(rank, command, std::move(page), prefix, console, log, options_.hang));
 }
@@ -378,7 +380,9 @@ void Agent::report(Worker& first) {
   const Blame blame = ending.signal ? Blame::killed : ending.code == kExitPeerLost ? Blame::lost_peer : Blame::failed;
   const bool out_of_memory = ending.exit_code() == kExitOutOfMemory;
   if (order_.nodes > 1 && !error_.empty() && !out_of_memory) failure_ += ": " + first_line(error_);
-  client_.report(order_.attempt, NodeFailure{blame, ending.exit_code(), curable(first), failure_});
+  NodeFailure sent{blame, ending.exit_code(), curable(first), failure_};
+  sent.misfit = first.page().misfit != 0;
+  client_.report(order_.attempt, sent);
   dump();
   if (!output.log_path().empty()) log::error("launch: its log is ", output.log_path());
   if ((first.rank() == 0 || out_of_memory) && !error_.empty()) return;  // it was on the console just now

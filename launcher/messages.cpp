@@ -63,14 +63,19 @@ json part(const NodeFailure& f) {
           {"code", f.code},
           {"curable", f.curable},
           {"text", f.text},
-          {"ranks", list(f.ranks)}};
+          {"ranks", list(f.ranks)},
+          {"misfit", f.misfit}};
 }
 json part(const NodeEnd& e) { return {{"code", e.code}, {"stopped", e.stopped}, {"begun", e.begun}, {"step", e.step}}; }
 
 NodeOffer offer_of(const json& j) { return {j.at("host"), j.at("node_rank"), j.at("workers")}; }
 NodeFailure failure_of(const json& j) {
-  return {static_cast<Blame>(j.at("blame").get<int>()), j.at("code"), j.at("curable"), j.at("text"),
-          list_of(j.at("ranks"), rank_of)};
+  return {static_cast<Blame>(j.at("blame").get<int>()),
+          j.at("code"),
+          j.at("curable"),
+          j.at("text"),
+          list_of(j.at("ranks"), rank_of),
+          j.at("misfit")};
 }
 NodeEnd end_of(const json& j) { return {j.at("code"), j.at("stopped"), j.at("begun"), j.at("step")}; }
 

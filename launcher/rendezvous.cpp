@@ -145,12 +145,25 @@ void Rendezvous::try_start(Time now) {
   std::vector<Agent*> all = seats();
   std::vector<Agent*> seated = all;
   std::erase(seated, nullptr);
-  if (all[0] && enough(seated.size(), now)) return start(seated);
-  const std::string who = missing(all);
+  if (all[0] && enough(seated.size(), now))
+    if (const std::vector<Agent*> some = fewer_that_fit(seated); !some.empty()) return start(some);
+  const std::string who = missing(all) + (fits(seated) ? "" : ", without which the settings do not fit");
   if (now >= since_ + rules_.join_timeout)
     return finish(kExitError, str(before_.empty() ? "" : before_ + "; ", "not all nodes came within ",
                                   static_cast<double>(rules_.join_timeout.count()) / 1000, " s: ", who, rules_.advice));
   tell_waiting(who + rules_.advice);
+}
+
+bool Rendezvous::fits(const std::vector<Agent*>& seated) const {
+  int world = 0;
+  for (const Agent* a : seated) world += a->offer.workers;
+  return !misfits_.contains(world);
+}
+
+// Empty: there are none. Who sits last stays as a spare.
+std::vector<Rendezvous::Agent*> Rendezvous::fewer_that_fit(std::vector<Agent*> seated) const {
+  while (!fits(seated) && seated.size() > static_cast<std::size_t>(rules_.least_nodes)) seated.pop_back();
+  return fits(seated) ? seated : std::vector<Agent*>{};
 }
 
 void Rendezvous::tell_waiting(const std::string& text) {
@@ -227,14 +240,23 @@ void Rendezvous::conclude(Time now) {
   if (stopped_) return finish(*stopped_, "");
   if (failures_.empty()) return finish(0, "");
   const NodeFailure& why = cause();
-  if (!why.curable) return finish(why.code, why.text);
-  const std::string no_more = budget_.spend(step_, why.code == kExitOutOfMemory);
+  const bool again = why.misfit ? rules_.max_restarts > 0 && others_may_fit() : why.curable;
+  if (!again) return finish(why.code, why.text);
+  const std::string no_more = why.misfit ? "" : budget_.spend(step_, why.code == kExitOutOfMemory);
   if (!no_more.empty()) return finish(why.code, why.text, rules_.max_restarts > 0 ? no_more : "");
   before_ = why.text;
   ++attempt_;
   phase_ = Phase::joining;
   since_ = last_arrival_ = now;
   try_start(now);
+}
+
+// Fewer of the nodes that are here, or more of them when others come.
+bool Rendezvous::others_may_fit() {
+  misfits_.insert(world_);
+  std::vector<Agent*> all = seats();
+  const bool full = std::erase(all, nullptr) == 0;
+  return !full || !fewer_that_fit(all).empty();
 }
 
 void Rendezvous::finish(int code, const std::string& why, const std::string& verdict) {

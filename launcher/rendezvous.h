@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -35,6 +36,7 @@ struct NodeFailure {
   bool curable = true;  // a restart may help
   std::string text;     // "rank 3 on b (pid 71) was killed by signal 9 (Killed) after 12.5 s and step 120"
   std::vector<RankState> ranks = {};  // hung: where those of this node are; the verdict is about those of all nodes
+  bool misfit = false;                // the settings want another number of processes
 };
 
 // All workers of a node are gone.
@@ -106,6 +108,8 @@ class Rendezvous {
   std::vector<Agent*> seats();
   bool enough(std::size_t seated, Time now) const;
   void try_start(Time now);
+  bool fits(const std::vector<Agent*>& seated) const;
+  std::vector<Agent*> fewer_that_fit(std::vector<Agent*> seated) const;
   void start(const std::vector<Agent*>& seated);
   std::string missing(const std::vector<Agent*>& seats) const;
   void stop_all(const std::string& why);
@@ -113,6 +117,7 @@ class Rendezvous {
   bool all_looked() const;
   void ask_all();
   void conclude(Time now);
+  bool others_may_fit();
   void finish(int code, const std::string& why, const std::string& verdict = {});
   NodeFailure& cause();
   bool judged(Time now);
@@ -126,6 +131,7 @@ class Rendezvous {
   std::vector<NodeFailure> failures_;
   std::vector<RankState> ranks_;  // where they are, as far as it was asked for
   int world_ = 1;                 // of the attempt
+  std::set<int> misfits_;         // worlds that the settings do not fit
   std::size_t nodes_ = 0;         // that took part in it
   Time judge_at_{};
   std::string before_;  // what made the last attempt fail

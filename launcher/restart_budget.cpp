@@ -21,8 +21,11 @@ std::string RestartBudget::spend(std::int64_t step, bool smaller) {
   if (most_ == 0) return "restarts are off (--max-restarts 0)";
   if (smaller && ++smaller_ <= kMostSmaller) return used_ = fruitless_ = alike_ = 0, "";
   if (alike_ >= kMostAlike)
-    return step > 0 ? str("it failed ", alike_, " times in a row after step ", step, ": a restart does not cure that")
-                    : str("it failed ", alike_, " times in a row before its first step: a restart does not cure that");
+    return str("it failed ", alike_, " times in a row ",
+               step > 0        ? str("after step ", step)
+               : farthest_ > 0 ? str("before its steps went on, which had come to step ", farthest_)
+                               : "before its first step",
+               ": a restart does not cure that");
   if (fruitless_ >= kMostFruitless) return str(fruitless_, " attempts in a row came no further than step ", farthest_);
   if (used_ >= most_)
     return str("it was restarted ", used_, used_ == 1 ? " time" : " times", " without progress (--max-restarts)");

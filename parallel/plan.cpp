@@ -5,9 +5,15 @@
 #include "core/checked.h"
 #include "core/counted.h"
 #include "model/patterns.h"
+#include "parallel/misfit.h"
 
 namespace ring {
 namespace {
+
+template <class... Parts>
+[[noreturn]] void fail_for_world(const Parts&... parts) {
+  throw WorldMisfit(str(parts...));
+}
 
 std::string listed(const std::vector<std::int64_t>& numbers) {  // "1, 2, 4 or 8"
   std::string out;
@@ -66,8 +72,8 @@ void fill_degrees(ParallelPlan& p, const ModelConfig& m, int world) {
   const ParallelConfig& c = p.config;
   const std::int64_t fixed = std::max<std::int64_t>(c.cp, 1) * c.tp;
   if (world % fixed != 0)
-    fail(given_degrees(c), " does not divide the ", counted(world, "process"), " of this run; ", what_fits(c, m, world),
-         start_others(fixed));
+    fail_for_world(given_degrees(c), " does not divide the ", counted(world, "process"), " of this run; ",
+                   what_fits(c, m, world), start_others(fixed));
   const std::int64_t rest = world / fixed;
   p.tp = narrow<int>(c.tp);
   if (c.cp == 0 && c.dp > 0 && rest % c.dp == 0) {
@@ -77,22 +83,23 @@ void fill_degrees(ParallelPlan& p, const ModelConfig& m, int world) {
   }
   const std::int64_t dp = c.dp == 0 ? (c.cp == 0 ? 1 : rest) : c.dp;
   if (c.cp != 0 ? dp != rest : rest % dp != 0)
-    fail("parallel.dp: ", c.dp, fixed > 1 ? " x " + given_degrees(c) : "", " needs ", counted(dp * fixed, "process"),
-         ", but ", world, world == 1 ? " was" : " were", " started: ", start_others(dp * fixed),
-         ", or set parallel.dp to ", c.cp != 0 ? str(rest) : listed(divisors(rest)), ", or to 0 for what is left");
+    fail_for_world("parallel.dp: ", c.dp, fixed > 1 ? " x " + given_degrees(c) : "", " needs ",
+                   counted(dp * fixed, "process"), ", but ", world, world == 1 ? " was" : " were",
+                   " started: ", start_others(dp * fixed), ", or set parallel.dp to ",
+                   c.cp != 0 ? str(rest) : listed(divisors(rest)), ", or to 0 for what is left");
   p.dp = narrow<int>(dp);
   p.cp = narrow<int>(c.cp == 0 ? rest / dp : c.cp);
 }
 
 void share_batch(ParallelPlan& p, const BatchSize& b) {
   if (b.sequences % p.dp)
-    fail("train.batch_size: ", counted(b.sequences, "sequence"), " cannot be divided among ", p.dp,
-         " replicas (parallel.dp): give a multiple of ", p.dp);
+    fail_for_world("train.batch_size: ", counted(b.sequences, "sequence"), " cannot be divided among ", p.dp,
+                   " replicas (parallel.dp): give a multiple of ", p.dp);
   const std::int64_t share = b.sequences / p.dp;
   p.micro_batch = b.micro_batch ? b.micro_batch : share;
   if (share % p.micro_batch)
-    fail("train.micro_batch: ", b.micro_batch, " does not divide the ", counted(share, "sequence"),
-         " of each replica (train.batch_size = ", b.sequences, ", ", counted(p.dp, "replica"), ")");
+    fail_for_world("train.micro_batch: ", b.micro_batch, " does not divide the ", counted(share, "sequence"),
+                   " of each replica (train.batch_size = ", b.sequences, ", ", counted(p.dp, "replica"), ")");
   p.micro_batches = share / p.micro_batch;
 }
 

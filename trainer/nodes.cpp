@@ -10,10 +10,12 @@
 #include "comm/host.h"
 #include "comm/liveness.h"
 #include "comm/secret.h"
+#include "core/checked.h"
 #include "core/counted.h"
 #include "core/device_memory.h"
 #include "core/joined.h"
 #include "core/log.h"
+#include "engine/devices.h"
 
 namespace ring {
 namespace {
@@ -102,6 +104,18 @@ void check_nodes(const std::string& run_directory, int nodes_of_launcher, Mesh& 
          problems.size() == 1 ? " does" : " do", " not see what rank 0 on ",
          hosts.front().substr(0, hosts.front().find('/')),
          " writes there. Give a path on a file system that all nodes share");
+}
+
+std::string nodes_that_fit(const Config& c, std::int64_t least, std::int64_t most, int workers) {
+  std::vector<std::string> fit;
+  for (std::int64_t nodes = least; nodes <= most; ++nodes) try {
+      plan_of(c, narrow<int>(nodes * workers));
+      fit.push_back(std::to_string(nodes));
+    } catch (const Error&) {  // whose message comes when that number does
+    }
+  if (std::ssize(fit) == most - least + 1) return "";
+  return str("of --nnodes ", least, ":", most, " the settings fit ", joined(fit, ", "),
+             " only: with another number of nodes the job takes fewer, or waits for one that is missing");
 }
 
 }  // namespace ring

@@ -327,6 +327,69 @@ TEST(Rendezvous, ANodeThatReturnsInTimeIsTakenAtOnce) {
   EXPECT_EQ(job.last["b"].node_rank, 1);
 }
 
+// The settings do not fit the workers of `agents`, who say so, but for the first before anything else.
+void misfit(Job& job, const std::vector<AgentId>& agents, bool begun) {
+  NodeFailure f{Blame::failed, 1, begun, "parallel.cp: 2 does not divide"};
+  f.misfit = true;
+  for (const AgentId& a : agents) job.fails(a, f);
+  for (const AgentId& a : agents) job.ends(a, {.code = 1, .begun = begun});
+}
+
+TEST(Rendezvous, ANumberThatDoesNotFitIsNotTriedAgain) {
+  Job job(nodes(1, 2, 1));
+  job.join("a");
+  job.join("b");
+  job.leaves("b");
+  job.ends("a", {.code = 143, .begun = true, .step = 150});
+  job.later(milliseconds(2100));
+  EXPECT_EQ(job.last["a"].world, 1);
+  misfit(job, {"a"}, true);
+  for (int i = 0; i < 100; ++i) job.later(seconds(5));
+  EXPECT_EQ(job.last["a"].kind, Kind::wait);
+  EXPECT_NE(job.last["a"].text.find("node 1 is missing, without which the settings do not fit"), std::string::npos);
+  job.join("c");
+  EXPECT_EQ(job.last["a"].kind, Kind::start);
+  EXPECT_EQ(job.last["a"].world, 2);
+  job.leaves("c");
+  job.ends("a", {.code = 143, .begun = true, .step = 160});
+  job.later(seconds(590));
+  EXPECT_EQ(job.last["a"].kind, Kind::wait) << "it is known now";
+  job.later(seconds(11));
+  EXPECT_EQ(job.last["a"].kind, Kind::end);
+  EXPECT_NE(job.last["a"].text.find("not all nodes came within 600 s"), std::string::npos) << job.last["a"].text;
+}
+
+TEST(Rendezvous, FewerNodesAreTakenWhereAllOfThemDoNotFit) {
+  Job job(nodes(2, 3));
+  for (const char* id : {"a", "b", "c"}) job.join(id);
+  misfit(job, {"a", "b", "c"}, false);
+  EXPECT_EQ(job.last["b"].kind, Kind::start);
+  EXPECT_EQ(job.last["b"].world, 2);
+  EXPECT_EQ(job.last["c"].kind, Kind::wait);
+  job.leaves("b");
+  job.ends("a", {.code = 143, .begun = true});
+  EXPECT_EQ(job.last["c"].kind, Kind::start) << "as a spare";
+  EXPECT_EQ(job.last["c"].node_rank, 1);
+}
+
+TEST(Rendezvous, WhereNoOtherNumberCanComeTheSettingsAreRefused) {
+  for (const bool begun : {false, true}) {
+    Job job(nodes(2, 2));
+    job.join("a");
+    job.join("b");
+    misfit(job, {"a", "b"}, begun);
+    EXPECT_EQ(job.last["a"].kind, Kind::end);
+    EXPECT_EQ(job.last["a"].attempt, 0);
+    EXPECT_EQ(job.last["a"].text, "parallel.cp: 2 does not divide");
+  }
+  Job job(nodes(1, 2));
+  job.join("a");
+  job.join("b");
+  misfit(job, {"a", "b"}, false);
+  misfit(job, {"a"}, false);
+  EXPECT_EQ(job.last["a"].kind, Kind::end) << "neither two nor one";
+}
+
 TEST(Messages, ComeBackAsTheyWere) {
   const Report join{.from = "x", .offer = NodeOffer{"h\xff", 3, 8}};
   EXPECT_EQ(decode_report(encode(join)).offer->workers, 8);

@@ -18,6 +18,16 @@ TEST(RestartBudget, TheSameStepThreeTimes) {
   EXPECT_NE(budget.spend(7).find("3 times in a row after step 7"), std::string::npos);
 }
 
+// Attempts that end before they take a step say so, and not that the job never took one.
+TEST(RestartBudget, BeforeStepsGoOnThreeTimes) {
+  RestartBudget budget(100), fresh(100);
+  EXPECT_EQ(budget.spend(150), "");
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(budget.spend(0) + fresh.spend(0), "");
+  EXPECT_NE(budget.spend(0).find("3 times in a row before its steps went on, which had come to step 150"),
+            std::string::npos);
+  EXPECT_NE(fresh.spend(0).find("3 times in a row before its first step"), std::string::npos);
+}
+
 TEST(RestartBudget, ThreeAttemptsThatComeNoFurther) {
   RestartBudget budget(100);
   EXPECT_EQ(budget.spend(50), "");

@@ -444,6 +444,29 @@ TEST_F(DistTrainingFewerNodes, ASpareTakesOverAndTheLastOneGoesOnAlone) {
   }
 }
 
+// A layout that needs two: nothing is tried again in vain, and a new node is enough.
+TEST_F(DistTrainingFewerNodes, ALayoutThatNeedsMoreWaitsForThem) {
+  const std::vector<std::string> settings = {"parallel.cp=2"};
+  std::vector<std::string> calm = long_run("calm", {"-n", "2"});
+  calm.insert(calm.end(), settings.begin(), settings.end());
+  ASSERT_EQ(run(calm), 0) << read_file(dir_ / "log");
+  const pid_t first = node("1:2", settings, "first");
+  await_leader("first");
+  const pid_t second = node("1:2", settings, "second");
+  ASSERT_TRUE(reaches("r", 12)) << read_file(dir_ / "first");
+  EXPECT_TRUE(says("first", "of --nnodes 1:2 the settings fit 2 only")) << read_file(dir_ / "first");
+  kill(second, SIGKILL);
+  EXPECT_EQ(wait(second), -SIGKILL);
+  EXPECT_LT(seconds_until("node 1 is missing, without which the settings do not fit", "first"), 30)
+      << read_file(dir_ / "first");
+  EXPECT_TRUE(says("first", "parallel.cp: 2 does not divide the 1 process of this run")) << read_file(dir_ / "first");
+  EXPECT_FALSE(says("first", "restart 2 of this job")) << read_file(dir_ / "first");
+  const pid_t successor = node("1:2", settings, "successor");
+  EXPECT_EQ(wait(first), 0) << read_file(dir_ / "first");
+  EXPECT_EQ(wait(successor), 0) << read_file(dir_ / "successor");
+  expect_calm("r");
+}
+
 TEST_F(DistTrainingNodes, ASignalToOneNodeStopsAllWithACheckpoint) {
   const pid_t first = node("r", "first");
   await_leader("first");

@@ -34,6 +34,7 @@ class Schedule {
     rules_.most_nodes = 1 + draw(5);
     rules_.least_nodes = 1 + draw(rules_.most_nodes);
     rules_.max_restarts = draw(4);
+    unit_ = 1 + draw(2);
     rendezvous_.emplace(rules_, now_);
     for (int i = 0; i < rules_.most_nodes + draw(2); ++i) arrive();
   }
@@ -158,8 +159,11 @@ class Schedule {
       EXPECT_LT(node.running, 0) << "started twice";
       EXPECT_GT(order.attempt, newest_of_[id]) << "an attempt once only";
       node.running = newest_of_[id] = order.attempt;
-      node.stopping = false;
+      node.stopping = order.world % unit_ != 0;
       node.order = order;
+      NodeFailure misfit{Blame::failed, 1, true, "the settings do not fit"};
+      misfit.misfit = true;
+      if (node.stopping) send({.from = id, .attempt = node.running, .failure = misfit});
     }
     if (order.kind == Kind::look && node.running == order.attempt && draw(5) > 0)
       send({.from = id, .attempt = node.running, .ranks = ranks_of(node)});
@@ -210,6 +214,7 @@ class Schedule {
     return true;
   }
 
+  int unit_ = 1;                           // the settings fit multiples of so many workers
   static constexpr int kSilence = 30'000;  // milliseconds
   std::uint64_t seed_, n_ = 0;
   Time now_{seconds(1000)};
