@@ -93,6 +93,7 @@ class Schedule {
       } else if (node.alive) {
         if (r.offer) rendezvous_->join(r.from, *r.offer, now_), node.joined = true;
         if (r.ranks) rendezvous_->looked(r.from, r.attempt, *r.ranks, now_);
+        if (r.failure && !node.given_up) failed_at_.emplace(r.attempt, now_);
         if (r.failure) rendezvous_->failed(r.from, r.attempt, *r.failure, now_);
         if (r.end) rendezvous_->ended(r.from, r.attempt, *r.end, now_);
       }
@@ -173,6 +174,7 @@ class Schedule {
   void collect() {
     for (auto& [id, order] : rendezvous_->take_orders()) {
       EXPECT_FALSE(nodes_[id].given_up) << "who is given up has no part in what follows";
+      if (order.kind == Kind::stop) stopped_ = order.attempt;
       nodes_[id].inbox.push_back(order);
     }
   }
@@ -197,6 +199,9 @@ class Schedule {
       if (!node.alive || node.running < 0 || node.given_up) continue;
       EXPECT_TRUE(attempt < 0 || attempt == node.running) << "attempts " << attempt << " and " << node.running;
       attempt = node.running;
+      const auto failed = failed_at_.find(attempt);
+      EXPECT_TRUE(failed == failed_at_.end() || now_ < failed->second + rules_.blame_time || stopped_ >= attempt)
+          << "a failure that nobody judges";
       EXPECT_TRUE(places.emplace(node.order.node_rank, node.order.first_rank).second) << "one place for two nodes";
       EXPECT_LT(node.order.first_rank, node.order.world);
       EXPECT_TRUE(nodes == 0 || (nodes == node.order.nodes && world == node.order.world));
@@ -227,6 +232,8 @@ class Schedule {
     return none;
   }();
   std::vector<Sent> sent_;
+  std::map<int, Time> failed_at_;  // attempts: the first failure that the leader heard of
+  int stopped_ = -1;               // the latest attempt
 };
 
 // RING_SCHEDULES: how many.
