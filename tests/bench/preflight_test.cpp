@@ -120,6 +120,19 @@ TEST_F(DistPreflight, IsATableBeforeTheFirstStep) {
   EXPECT_LT(f.output.find("preflight:"), f.output.find("2 processes on cpu")) << f.output;
 }
 
+// Whichever of the messages it is.
+TEST_F(DistPreflight, OneDamagedMessageOfSeveralIsNamed) {
+  for (const int nth : {1, 3, 6}) {
+    const std::string fault = str("1:corrupt@rank=1,call=exchange,side=received,bytes=1000000,nth=", nth);
+    std::vector<std::string> words = {"launch", "--inject", fault, "-n", "2", "--"};
+    const std::vector<std::string> train = this->train(str("run", nth), {"--preflight", "run.threads=1"});
+    words.insert(words.end(), train.begin() + 1, train.end());
+    const test::Finished f = ring(words);
+    EXPECT_EQ(f.code, kExitError) << f.output;
+    EXPECT_NE(f.output.find(" received other bytes than rank 0 sent"), std::string::npos) << f.output;
+  }
+}
+
 void stay_on(int core) {
   cpu_set_t set;
   CPU_ZERO(&set);
