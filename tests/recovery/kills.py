@@ -22,6 +22,7 @@ import time
 import runs
 
 LIMIT = 120  # seconds of one case, on a busy machine
+LOOK = 0.05  # seconds between two looks at what a job listens at
 STEP_PHASES = ["data", "forward", "backward", "reduce", "optimizer", "finish"]
 OTHER_PHASES = ["load", "validate", "snapshot", "write", "sync", "commit", "read_back"]
 FIRST_SAVE = runs.INTERVAL
@@ -44,6 +45,8 @@ class Case:
         while runs.processes_of(path) and time.monotonic() < until:
             time.sleep(0.02)
         found = [f"process {pid} is left" for pid in runs.processes_of(path)]
+        if not self.listeners:
+            found.append("no listening socket was seen, so none could be found left")
         return found + [f"listening socket {inode} is left" for inode in self.listeners & runs.listening()]
 
     def run(self, all_runs):
@@ -52,10 +55,14 @@ class Case:
         violations = self.disturb(all_runs)
         return violations + self.leftovers(all_runs) + all_runs.differences(self.directory, self.layout)
 
-    def wait(self, all_runs, agent, name="the agent"):
+    def await_end(self, all_runs, agent):
         until = time.monotonic() + LIMIT
         while agent.poll() is None and time.monotonic() < until:
-            time.sleep(0.01)
+            self.watch(all_runs)
+            time.sleep(LOOK)
+
+    def wait(self, all_runs, agent, name="the agent"):
+        self.await_end(all_runs, agent)
         if agent.poll() == 0:
             return []
         code = agent.poll()
@@ -82,7 +89,6 @@ class RandomKill(Case):
                 time.sleep(0.005)
             if agent.poll() is not None:
                 lasts = time.monotonic() - begin
-            self.watch(all_runs)
             workers = runs.children(agent.pid)
             if workers:
                 os.kill(self.chance.choice(workers), signal.SIGKILL)
@@ -123,15 +129,15 @@ class AgentKill(Case):
         nodes = (2, runs.free_port())
 
         def start(faults):
-            return all_runs.start(self.directory, self.layout, self.log, faults, nodes, more=["checkpoint.mode=blocking"])
+            return all_runs.start(self.directory, self.layout, self.log, faults, nodes)
         agents = [start(faults)]
         await_text(all_runs, self.log, "waiting")  # the first one leads
         agents.append(start(faults))
         killed, other = agents[self.node], agents[1 - self.node]
-        killed.wait(LIMIT)
+        self.await_end(all_runs, killed)
         violations = not_hit(all_runs.text(self.log), [self.phase])
         if self.node == 0:
-            other.wait(LIMIT)  # it says why
+            self.await_end(all_runs, other)  # it says why
             agents = [start(None)]
             await_text(all_runs, self.log, "waiting", 2)
             agents.append(start(None))

@@ -27,6 +27,7 @@ LAYOUTS = {
     "cp2": (2, ["parallel.cp=2"]),
     "zero3": (2, ["parallel.zero=3"]),
     "tp2": (2, ["parallel.tp=2"]),
+    "kept2": (2, ["checkpoint.memory_interval=2"]),
     "dp4": (4, []),
     "zero3-4": (4, ["parallel.zero=3"]),
     "cp2-tp2": (4, ["parallel.cp=2", "parallel.tp=2"]),
@@ -57,7 +58,7 @@ class Runs:
             raise RuntimeError(f"{' '.join(words)}: {done.stdout.decode()}")
         return done.stdout.decode()
 
-    def start(self, directory, layout, log, faults=None, nodes=None, more=()):
+    def start(self, directory, layout, log, faults=None, nodes=None):
         """An agent; nodes: how many, and the port at which they meet."""
         world, settings = LAYOUTS[layout]
         words = [self.binary, "launch", "--threads-per-worker", "1", "-n", str(world // (nodes[0] if nodes else 1))]
@@ -65,7 +66,7 @@ class Runs:
             words += ["--nnodes", str(nodes[0]), "--rdzv-endpoint", f"127.0.0.1:{nodes[1]}", "--secret-file", "secret"]
         if faults:
             words += ["--inject", faults]
-        words += ["--", "train", "t.yaml", f"run.directory={self.folder}/{directory}", *settings, *more]
+        words += ["--", "train", "t.yaml", f"run.directory={self.folder}/{directory}", *settings]
         with open(os.path.join(self.folder, log), "ab") as out:
             return subprocess.Popen(words, cwd=self.folder, stdout=out, stderr=out)
 

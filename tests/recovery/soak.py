@@ -13,12 +13,13 @@ between two saves that hold them up for d, a restart that takes R, and M seconds
 
 T, d, R and M are what was measured, so that a difference shows time that nothing of this explains. Violations, with
 exit code 1: goodput, by this measure or as the job itself says, more than --points percentage points off the model;
-losses that differ from those of an undisturbed run; an unreadable checkpoint; memory or file descriptors of an agent
-that grow; leftover processes.
+losses that differ from those of an undisturbed run; an unreadable checkpoint; memory or file descriptors that grow, of
+an agent or of its worker that lived longest; leftover processes.
 """
 
 import argparse
 import bisect
+import collections
 import json
 import math
 import os
@@ -39,8 +40,24 @@ model: {context: 32, layers: 2, width: 64, heads: 4}
 data: {path: corpus.h5}
 train: {batch_size: 8, micro_batch: 2, steps: 100000000, eval_interval: 0, log_interval: 1}
 schedule: {kind: constant}
-checkpoint: {interval: %d, keep_last: 2, mode: blocking}
+checkpoint: {interval: %d, keep_last: 2}
 """
+
+
+class Usage:
+    """Memory in KiB and open files of a process, at several times."""
+
+    def __init__(self):
+        self.memory, self.files = [], []
+
+    def sample(self, pid):
+        try:
+            with open(f"/proc/{pid}/smaps_rollup") as f:
+                memory = int(re.search(r"Private_Dirty:\s+(\d+)", f.read()).group(1))
+            self.files.append(len(os.listdir(f"/proc/{pid}/fd")))
+            self.memory.append(memory)
+        except (OSError, AttributeError):
+            pass
 
 
 class Agent:
@@ -49,7 +66,7 @@ class Agent:
     def __init__(self, command, folder):
         self.process = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                                         text=True, errors="replace")
-        self.lines, self.memory, self.files = [], [], []
+        self.lines, self.own, self.workers = [], Usage(), collections.defaultdict(Usage)
         self.thread = threading.Thread(target=self.read, daemon=True)
         self.thread.start()
 
@@ -58,12 +75,12 @@ class Agent:
             self.lines.append((time.monotonic(), line.rstrip()))
 
     def sample(self):
-        try:
-            with open(f"/proc/{self.process.pid}/smaps_rollup") as f:
-                self.memory.append(int(re.search(r"Private_Dirty:\s+(\d+)", f.read()).group(1)))
-            self.files.append(len(os.listdir(f"/proc/{self.process.pid}/fd")))
-        except (OSError, AttributeError):
-            pass
+        self.own.sample(self.process.pid)
+        for pid in runs.children(self.process.pid):
+            self.workers[pid].sample(pid)
+
+    def oldest_worker(self):
+        return max(self.workers.values(), key=lambda u: len(u.files), default=Usage())
 
     def times(self, pattern):
         return [at for at, line in list(self.lines) if re.search(pattern, line) and "  | " not in line]  # not last lines
@@ -179,11 +196,15 @@ def report(a, all_runs, agents, told):
         if not abs(value - model) <= a.points / 100:
             violations.append(f"goodput of {100 * value:.2f} % is {100 * (value - model):+.2f} points off the model")
     for i, g in enumerate(agents):
-        more, files = growth(g.memory), growth(g.files)
-        rows.append((f"agent {i}", f"{statistics.median(g.memory)} KiB ({more:+.0f}), "
-                                   f"{statistics.median(g.files):.0f} descriptors ({files:+.0f})"))
-        if more > 1024 or files > 0:
-            violations.append(f"agent {i} grows: {more:+.0f} KiB, {files:+.0f} descriptors")
+        for name, usage, most in [(f"agent {i}", g.own, 1024), (f"worker of agent {i}", g.oldest_worker(), 4096)]:
+            if len(usage.memory) < 10:
+                violations.append(f"{name} was seen for {len(usage.memory)} s only: train longer")
+                continue
+            more, files = growth(usage.memory), growth(usage.files)
+            rows.append((name, f"{statistics.median(usage.memory)} KiB ({more:+.0f}), "
+                               f"{statistics.median(usage.files):.0f} descriptors ({files:+.0f})"))
+            if more > most or files > 0:
+                violations.append(f"{name} grows: {more:+.0f} KiB, {files:+.0f} descriptors")
     left = runs.processes_of(f"{all_runs.folder}/soak")
     violations += [f"process {pid} is left" for pid in left]
     try:
