@@ -174,6 +174,7 @@ NodeEnd Agent::run() {
     w->output().finish();
     settle(*w);
   }
+  if (failed_) show_last_lines(*failed_);
   while (waitpid(-1, nullptr, WNOHANG) > 0) continue;  // grandchildren
   return {.code = exit_code(), .stopped = told_to_stop_, .begun = begun(), .step = step()};
 }
@@ -384,8 +385,14 @@ void Agent::report(Worker& first) {
   sent.misfit = first.page().misfit != 0;
   client_.report(order_.attempt, sent);
   dump();
+}
+
+// Last, so that nothing of the others comes after it.
+void Agent::show_last_lines(const Worker& first) const {
+  const WorkerOutput& output = first.output();
   if (!output.log_path().empty()) log::error("launch: its log is ", output.log_path());
-  if ((first.rank() == 0 || out_of_memory) && !error_.empty()) return;  // it was on the console just now
+  const bool shown = first.rank() == 0 || first.ending()->exit_code() == kExitOutOfMemory;
+  if (shown && !error_.empty()) return;  // it was on the console
   log::error("launch: last lines of rank ", first.rank(), output.tail().empty() ? ": none" : ":");
   for (const std::string& line : output.tail()) log::error("  | ", line);
 }

@@ -53,6 +53,7 @@ class Agent {
   std::vector<RankState> states() const;
   void dump() const;
   void report(Worker& first);
+  void show_last_lines(const Worker& first) const;
   bool curable(const Worker& first) const;
   std::string sentence(const Worker& first, const std::vector<int>& alike) const;
   std::vector<int> ended_alike(const Worker& first) const;

@@ -300,6 +300,14 @@ TEST_F(DistLaunch, FailedWorkerIsNamedWithItsLastLinesAndTheOthersEnd) {
   for (const int r : {0, 2}) EXPECT_TRUE(ended(pid_of(r)));
 }
 
+TEST_F(DistLaunch, TheLastLinesOfTheFailedOneComeLast) {
+  EXPECT_EQ(run(3, "[ $R = 1 ] && echo I fail && exit 3; trap 'echo I end >&2; exit 1' TERM; while :; do sleep 0.05; done"),
+            3);
+  EXPECT_EQ(times_in_err("I end"), 2) << err();
+  EXPECT_LT(err().rfind("I end"), err().find("last lines of rank 1:")) << err();
+  EXPECT_TRUE(err().ends_with("  | I fail\n")) << err();
+}
+
 TEST_F(DistLaunch, KilledWorkerIsNamedAndStubbornOnesAreKilled) {
   start(3, "trap '' TERM; echo $$ > $D/pid$R; while :; do sleep 0.1; done");
   ASSERT_TRUE(eventually([&] { return all_there("pid", 3); }, 2));
