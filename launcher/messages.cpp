@@ -48,13 +48,23 @@ GroupState group_of(const json& j) {
 }
 
 json part(const RankState& r) {
-  return {{"rank", r.rank}, {"node", r.node},          {"pid", r.pid},       {"host", r.host},
-          {"step", r.step}, {"phase", r.phase},        {"silent", r.silent}, {"stopped", r.stopped},
-          {"last", r.last}, {"groups", list(r.groups)}};
+  return {{"rank", r.rank},     {"node", r.node},          {"pid", r.pid},
+          {"host", r.host},     {"step", r.step},          {"phase", r.phase},
+          {"writes", r.writes}, {"silent", r.silent},      {"stopped", r.stopped},
+          {"last", r.last},     {"groups", list(r.groups)}};
 }
 RankState rank_of(const json& j) {
-  return {j.at("rank"),  j.at("node"),   j.at("pid"),     j.at("host"), j.at("step"),
-          j.at("phase"), j.at("silent"), j.at("stopped"), j.at("last"), list_of(j.at("groups"), group_of)};
+  return {j.at("rank"),
+          j.at("node"),
+          j.at("pid"),
+          j.at("host"),
+          j.at("step"),
+          j.at("phase"),
+          j.at("writes"),
+          j.at("silent"),
+          j.at("stopped"),
+          j.at("last"),
+          list_of(j.at("groups"), group_of)};
 }
 
 json part(const NodeOffer& o) { return {{"host", o.host}, {"node_rank", o.node_rank}, {"workers", o.workers}}; }

@@ -102,6 +102,7 @@ bool RankState::waits() const {
 RankState state_of(const WorkerPage& page, int rank) {
   const std::vector<Entry> entries = entries_of(page.flights);
   RankState s{.rank = rank, .step = page.step, .phase = phase_of(page)};
+  s.writes = page.writing != RunPhase::nothing;
   s.groups = groups_of(page.flights, entries);
   const auto last = std::ranges::find(entries.rbegin(), entries.rend(), FlightState::done, &Entry::state);
   if (last != entries.rend()) s.last = name_of(*last, page.flights);

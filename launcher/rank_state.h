@@ -31,6 +31,7 @@ struct RankState {
   std::string host;
   std::int64_t step = 0;  // done
   std::string phase;      // "forward"; while a checkpoint is written beside: "forward, writing: sync"
+  bool writes = false;    // a checkpoint, now
   double silent = 0;      // seconds without progress
   bool stopped = false;   // by a signal or a debugger
   std::string last;       // the operation that ended last: "#411 of dp"; empty: none

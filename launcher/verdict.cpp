@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <map>
 
 #include "core/check.h"
@@ -126,6 +127,26 @@ const RankState* lagging(const Calls& calls, const Ranks& ranks) {
   return first;
 }
 
+const RankState* silent_for_longest(const Ranks& ranks, const std::function<bool(const RankState&)>& counts) {
+  const RankState* longest = nullptr;
+  for (const RankState& r : ranks)
+    if (counts(r) && (!longest || r.silent > longest->silent)) longest = &r;
+  return longest;
+}
+
+// It writes a checkpoint, and does not wait there for what others write.
+bool holds_up_a_save(const RankState& r) {
+  return r.writes && std::ranges::none_of(r.groups, [](const GroupState& g) {
+           return g.name == kBackgroundGroup && !g.waits_in.empty();
+         });
+}
+
+// Where nobody waits in an operation of steps.
+const RankState* slowest(const Ranks& ranks) {
+  if (const RankState* r = silent_for_longest(ranks, holds_up_a_save)) return r;
+  return silent_for_longest(ranks, [](const RankState&) { return true; });
+}
+
 std::string unheard(const Ranks& ranks, int world) {
   std::vector<int> missing;
   for (int r = 0; r < world; ++r)
@@ -140,7 +161,7 @@ std::string cause(const Ranks& ranks, bool several_nodes) {
   for (const auto& [call, waiting] : calls)
     if (const auto runs = runs_of(call, ranks); runs.size() > 1) return of_different(call, runs);
   if (const RankState* r = lagging(calls, ranks)) return about(ranks, *r, several_nodes);
-  if (calls.empty()) return about(ranks, *std::ranges::max_element(ranks, {}, &RankState::silent), several_nodes);
+  if (calls.empty()) return about(ranks, *slowest(ranks), several_nodes);
   const auto& [call, waiting] = *calls.begin();
   if (calls.size() == 1 && waiting[0].ranks.size() == count_in(call, ranks))
     return str("no rank lags: ", of_pending(calls), ", which does not end: is a connection between them cut?");

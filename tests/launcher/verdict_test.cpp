@@ -81,6 +81,18 @@ TEST(Verdict, WritingACheckpointBesideIsNoWaiting) {
   EXPECT_EQ(verdict(ranks, 2).find("rank 1 (pid 101) hangs"), 0u) << verdict(ranks, 2);
 }
 
+// The others' writers wait for its disk; who is silent for longest says nothing.
+TEST(Verdict, NamesTheRankWhoseDiskHangs) {
+  Ranks ranks = {rank(0, {group("dp", 4), group(kBackgroundGroup, 2, "all_gather")}, 13),
+                 rank(1, {group("dp", 4), group(kBackgroundGroup, 2)}, 12),
+                 rank(2, {group("dp", 4), group(kBackgroundGroup, 2, "all_gather")}, 14)};
+  for (RankState& r : ranks) r.writes = true, r.phase = "snapshot, writing: sync";
+  EXPECT_EQ(verdict(ranks, 3).find("rank 1 (pid 101) hangs: it is in phase snapshot, writing: sync"), 0u)
+      << verdict(ranks, 3);
+  ranks[1].writes = false;  // it is done
+  EXPECT_EQ(verdict(ranks, 3).find("rank 2 (pid 102) hangs"), 0u) << verdict(ranks, 3);
+}
+
 // A rank that does something else than the others at some operation.
 enum class Fault { skips, swaps, other_shape, never_comes };
 
