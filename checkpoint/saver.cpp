@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <memory>
 #include <optional>
 #include <utility>
 
 #include "comm/host.h"
+#include "comm/worker_page.h"
 #include "core/clock.h"
 #include "core/log.h"
 
@@ -14,6 +16,8 @@ namespace ring {
 namespace {
 
 constexpr std::int64_t kMostStepsToRetry = 256;
+constexpr double kPatience = 5;  // times the longest save
+constexpr std::chrono::milliseconds kLook{50};
 
 // Doubles with every failure.
 std::int64_t steps_to_retry(std::int64_t failures) {
@@ -54,6 +58,12 @@ Saver::Saver(const CheckpointConfig& config, std::string folder, Mesh& mesh, Sav
 WriterGroup Saver::group() {
   WriterGroup group = writer_group(async() ? mesh_.background() : mesh_.host());
   group.token = parts_.token;
+  group.all_gather = [this, gather = std::move(group.all_gather)](const std::string& text) {
+    exchanging_ = true;
+    std::vector<std::string> all = gather(text);
+    exchanging_ = false;
+    return all;
+  };
   return group;
 }
 
@@ -102,9 +112,38 @@ Saver::Job Saver::job(const State& state, const Stream& stream, std::int64_t ste
   };
 }
 
+double Saver::patience() const { return std::max(parts_.patience_seconds, kPatience * longest_); }
+
+// For the save before, as long as any rank works on it. Returns who does when patience is over, and empty if none does.
+// Each look is a sign of progress, since this wait has a limit of its own.
+std::string Saver::wait_with_patience() const {
+  for (; working() && seconds_now() < began_ + patience(); written_.wait_for(kLook)) ++own_page().phases;
+  const std::string own = !working() ? "" : exchanging_ ? "-" : str("+", to_string(own_page().writing.load()));
+  const std::vector<std::string> all = gather_host(mesh_.host(), own);
+  std::string who;
+  for (std::size_t rank = 0; rank < all.size(); ++rank)
+    if (all[rank].starts_with('+')) who += str(who.empty() ? "" : ", ", "rank ", rank, " (", all[rank].substr(1), ")");
+  const bool over = std::ranges::all_of(all, &std::string::empty);
+  return over ? "" : who.empty() ? "the exchange between ranks" : who;
+}
+
+void Saver::leave_out(std::int64_t step, std::uint64_t bytes, double waited_seconds, const std::string& who) {
+  ++failures_;
+  on_end_({.step = step,
+           .bytes = bytes,
+           .waited_seconds = waited_seconds,
+           .stall_seconds = waited_seconds,
+           .error = str("the save of step ", outcome_.step, " has not come to its end for ",
+                        std::round(10 * (seconds_now() - began_)) / 10, " s, in which it waits for ", who,
+                        ": does a disk hang?")});
+}
+
 Event Saver::begin(const State& state, const Stream& stream, std::int64_t step, const std::string& metadata,
                    Retention keep) {
   const double asked = seconds_now();
+  if (written_.valid() && config_.on_error == AfterSaveError::go_on)
+    if (const std::string who = wait_with_patience(); !who.empty())
+      return leave_out(step, state.bytes(), seconds_now() - asked, who), Event{};
   end(step);
   began_ = seconds_now();
   outcome_ = {.step = step, .bytes = state.bytes(), .waited_seconds = began_ - asked};
@@ -139,6 +178,7 @@ void Saver::learn(std::int64_t step) {
     retry_step_ = step + steps_to_retry(++failures_);
   }
   outcome_.seconds = ended - began_;
+  longest_ = std::max(longest_, std::min(outcome_.seconds, patience()));  // a disk that hung is no measure
   on_end_(outcome_);
 }
 

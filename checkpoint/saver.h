@@ -3,6 +3,7 @@
 // One save is under way at a time. All ranks call the same functions, after the same steps, and learn the same of each
 // save.
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <future>
@@ -32,6 +33,7 @@ struct SaverParts {
   Saving saving{};
   const WriterToken* token = nullptr;  // rank 0's (writer.h)
   MemoryTier* tier = nullptr;          // where Saving::keeps: with its room reserved
+  double patience_seconds = 60;        // that steps wait for a save since it began, or 5 x the longest so far
 };
 
 // A snapshot that the launcher keeps. Seconds are of this rank, for which its steps were held up.
@@ -51,14 +53,15 @@ class Saver {
   Saver& operator=(const Saver&) = delete;
 
   // Waits for the save before, then takes a snapshot of `state`, as the work queued on `stream` leaves it, and has it
-  // written. What changes the state from now on comes after the event.
+  // written. What changes the state from now on comes after the event. Where the save before outlasts all patience (a
+  // disk hangs) and a run is to go on, this one fails without having begun.
   Event begin(const State& state, const Stream& stream, std::int64_t step, const std::string& metadata, Retention keep);
   // Takes a snapshot for the launcher to keep; nothing is written. Goes on beside a save that is under way.
   KeptOutcome keep(const State& state, const Stream& stream, std::int64_t step, const std::string& metadata);
   // Whether this rank still works on one: it has ended once no rank does. Then call end().
   bool working() const;
-  // Waits for the save under way, if any. What it found: SaveFailed where checkpoint.on_error says so, and everything
-  // that is no failure of a disk, such as PeerLost or TakenOver.
+  // Waits for the save under way, if any, without a limit. What it found: SaveFailed where checkpoint.on_error says so,
+  // and everything that is no failure of a disk, such as PeerLost or TakenOver.
   void end(std::int64_t step);
   // The same, but a failure is always an error: for the last save of a process.
   void end_last(std::int64_t step);
@@ -80,6 +83,9 @@ class Saver {
   bool async() const { return parts_.saving.mode == SaveMode::async; }
   SharedSnapshot take(const State&, const Stream&, std::int64_t step, const std::string& metadata);
   void wait_for_seal();
+  double patience() const;
+  std::string wait_with_patience() const;
+  void leave_out(std::int64_t step, std::uint64_t bytes, double waited_seconds, const std::string& who);
   void learn(std::int64_t step);
 
   CheckpointConfig config_;
@@ -90,9 +96,11 @@ class Saver {
   SnapshotRoom room_;
   SaveOutcome outcome_;  // of the save under way, as far as it is known
   double began_ = 0;
+  double longest_ = 0;  // seconds of a save
   std::int64_t saved_step_ = -1, retry_step_ = 0, failures_ = 0;
-  std::shared_future<void> sealed_;  // the latest snapshot that is kept counts
-  std::future<double> written_;      // last: its end waits for the thread
+  std::atomic<bool> exchanging_{false};  // the thread that writes is told what the other ranks' have to say
+  std::shared_future<void> sealed_;      // the latest snapshot that is kept counts
+  std::future<double> written_;          // last: its end waits for the thread
 };
 
 }  // namespace ring

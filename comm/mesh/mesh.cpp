@@ -17,6 +17,7 @@ namespace {
 
 // For transfers that run beside kernels.
 constexpr int kFewCtas = 8;
+constexpr std::chrono::hours kBesideSteps{24};  // of a wait for another rank's disk: a lost rank is noticed elsewhere
 
 // Numbers in order of first appearance.
 std::vector<int> number(const std::vector<std::string>& names) {
@@ -178,9 +179,11 @@ Communicator* Mesh::Impl::make_group(const std::string& name, std::vector<int> r
 Communicator* Mesh::Impl::make_background() {
   if (env_.world == 1 || fake_) return host_;
   std::vector<int> every = groups_.front().ranks;
+  CommOptions options = options_;
+  options.timeout = kBesideSteps;
   return keep_group({every, Backend::cpu, false,
                      make_gloo_communicator(env_.rank, env_.world, store_, "group/background",
-                                            std::make_shared<CommQueue>(), options_)},
+                                            std::make_shared<CommQueue>(), options)},
                     kBackgroundGroup);
 }
 

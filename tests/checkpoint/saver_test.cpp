@@ -16,6 +16,7 @@
 #include "checkpoint/reader.h"
 #include "comm/gloo/gloo.h"
 #include "comm/host.h"
+#include "comm/worker_page.h"
 #include "tests/io_faults.h"
 
 namespace ring::test {
@@ -80,8 +81,9 @@ class Savers : public testing::Test {
   void TearDown() override { fs::remove_all(folder_); }
 
   static std::unique_ptr<Mesh> alone() { return Mesh::join(WorkerEnvironment{}, {}, {.axes = {{"dp", 1}}}); }
-  Saver make(const CheckpointConfig& config, Mesh& mesh) {
-    return Saver(config, checkpoints(), mesh, {.saving = saving_of(config)}, [this](const SaveOutcome& o) {
+  Saver make(const CheckpointConfig& config, Mesh& mesh, double patience = 60) {
+    const SaverParts parts{.saving = saving_of(config), .patience_seconds = patience};
+    return Saver(config, checkpoints(), mesh, parts, [this](const SaveOutcome& o) {
       const std::lock_guard lock(mutex_);
       outcomes_.push_back(o);
     });
@@ -160,6 +162,37 @@ TEST_F(Savers, TheNextSaveWaitsForTheOneBefore) {
   EXPECT_LT(outcomes_[0].waited_seconds, 0.01);
   EXPECT_GE(outcomes_[1].waited_seconds, 0.01);
   EXPECT_GE(outcomes_[1].stall_seconds, outcomes_[1].waited_seconds);
+  for (const std::int64_t step : {1, 2}) expect_of_its_step(step);
+}
+
+// It is not waited for without end, and no other save begins before it is over.
+TEST_F(Savers, StepsGoOnWhileADiskHangs) {
+  const auto mesh = alone();
+  SlowDisk disk(checkpoints());
+  Saver saver = make({}, *mesh, 0.1);
+  Part part(0, 1);
+  part.go_on();
+  begin(saver, part);
+  disk.await_somebody();
+  const std::int64_t signs = own_page().phases;
+  part.go_on();
+  begin(saver, part);
+  EXPECT_GT(own_page().phases, signs) << "who watches would think that the steps hang";
+  begin(saver, part);
+  EXPECT_TRUE(saver.working());
+  ASSERT_EQ(outcomes_.size(), 2u);
+  EXPECT_EQ(outcomes_[0].step, 2);
+  EXPECT_EQ(outcomes_[0].error.find("the save of step 1 has not come to its end for 0."), 0u) << outcomes_[0].error;
+  EXPECT_NE(outcomes_[0].error.find("it waits for rank 0 ("), std::string::npos) << outcomes_[0].error;
+  EXPECT_GE(outcomes_[0].stall_seconds, 0.05);
+  EXPECT_LT(outcomes_[1].stall_seconds, 0.05) << "patience is over";
+  EXPECT_EQ(saver.failures(), 2);
+  disk.open();
+  saver.end(part.step);
+  EXPECT_EQ(saver.saved_step(), 1);
+  EXPECT_EQ(saver.failures(), 0);
+  begin(saver, part);
+  saver.end_last(part.step);
   for (const std::int64_t step : {1, 2}) expect_of_its_step(step);
 }
 
@@ -327,6 +360,31 @@ TEST_F(DistSavers, StepsExchangeWhileASaveDoes) {
                        RING_CHECK(saver.saved_step() == 1, "saved ", saver.saved_step());
                      }),
             "");
+  expect_of_its_step(1, 2);
+}
+
+TEST_F(DistSavers, TheRankWhoseDiskHangsIsNamed) {
+  Gate gate;
+  const IoWatch watch(checkpoints(), [&](const IoCall& c) {
+    return c.name == "sync" && c.path.find("shard-00001") != std::string::npos ? (gate.pass(), 0) : 0;
+  });
+  EXPECT_EQ(on_ranks(2,
+                     [&](Mesh& mesh) {
+                       Saver saver = make({}, mesh, 0.2);
+                       Part part(mesh.rank(), 2);
+                       part.go_on();
+                       begin(saver, part);
+                       part.go_on();
+                       begin(saver, part);
+                       RING_CHECK(saver.failures() == 1 && saver.working(), "it was waited for");
+                       mesh.host().barrier().synchronize();
+                       gate.open();
+                       saver.end_last(part.step);
+                       RING_CHECK(saver.saved_step() == 1, "saved ", saver.saved_step());
+                     }),
+            "");
+  ASSERT_EQ(outcomes_.size(), 4u);
+  EXPECT_NE(outcomes_[0].error.find("it waits for rank 1 ("), std::string::npos) << outcomes_[0].error;
   expect_of_its_step(1, 2);
 }
 
