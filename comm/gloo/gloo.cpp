@@ -57,12 +57,17 @@ class StoreAdapter final : public gloo::rendezvous::Store {
 
 class GlooLink final : public HostLink {
  public:
-  GlooLink(int rank, int size, ring::Store& store, const std::string& name, const CommOptions& options)
-      : options_(options) {
+  using Device = std::shared_ptr<gloo::transport::Device>;
+  static Device open_device(const std::string& address) {
     const BlockSignals block;  // Gloo's own thread starts here
     gloo::transport::tcp::attr attributes;
-    attributes.hostname = options.address.empty() ? store.local_address() : options.address;
-    auto device = gloo::transport::tcp::CreateDevice(attributes);
+    attributes.hostname = address;
+    return gloo::transport::tcp::CreateDevice(attributes);
+  }
+
+  GlooLink(Device device, int rank, int size, ring::Store& store, const std::string& name, const CommOptions& options)
+      : options_(options) {
+    const BlockSignals block;
     auto context = std::make_shared<gloo::rendezvous::Context>(rank, size);
     context->setTimeout(options.connect_timeout);
     StoreAdapter adapter(store, name + "/", options.connect_timeout);
@@ -228,11 +233,20 @@ bool gloo_available() { return true; }
 
 std::unique_ptr<HostLink> make_gloo_link(int rank, int size, Store& store, const std::string& name,
                                          const CommOptions& options) {
+  const std::string who = str("rank ", options.rank_of_run(rank), " of ", size, " did not meet the others");
+  const auto begin = steady_clock::now();
+  GlooLink::Device device;
   try {
-    return std::make_unique<GlooLink>(rank, size, store, name, options);
+    device = GlooLink::open_device(options.address.empty() ? store.local_address() : options.address);
   } catch (const std::exception& e) {
-    fail("rank ", options.rank_of_run(rank), " of ", size, " did not meet the others (",
-         seconds(options.connect_timeout), " s allowed): ", e.what());
+    fail(who, ": ", e.what());
+  }
+  try {
+    return std::make_unique<GlooLink>(std::move(device), rank, size, store, name, options);
+  } catch (const std::exception& e) {
+    if (steady_clock::now() - begin >= options.connect_timeout)
+      fail(who, " within ", seconds(options.connect_timeout), " s: ", e.what());
+    throw PeerLost(str(who, ": ", e.what()));  // one of them ended, or a stranger disturbed a connection
   }
 }
 

@@ -73,14 +73,19 @@ Channel::Channel(const NcclGroup& group, const std::shared_ptr<Store>& store, co
       call_check_(group.rank, group.size, options) {
   if (options.verify && gloo_available())
     link_ = make_gloo_link(group.rank, group.size, *store, group.name + "/calls", options);
+  const std::string who =
+      str("rank ", options_.rank_of_run(rank_), " of ", size_, " did not meet the others over NCCL");
+  const auto deadline = Clock::now() + options_.connect_timeout;
   try {
     if (options.copy_engines && group.size > 1) copies_ = PeerCopies::make(group, store, options);
     meet(group, *store);
   } catch (const std::exception& e) {
+    const bool late = Clock::now() >= deadline;
     start_abort(handle_);
     wait_for_abort(*handle_);
-    fail("rank ", options_.rank_of_run(rank_), " of ", size_, " did not meet the others over NCCL (",
-         seconds(options.connect_timeout), " s allowed): ", e.what());
+    if (late) fail(who, " within ", seconds(options.connect_timeout), " s: ", e.what());
+    if (dynamic_cast<const PeerLost*>(&e)) throw PeerLost(str(who, ": ", e.what()));
+    fail(who, ": ", e.what());
   }
 }
 
@@ -142,7 +147,10 @@ bool Channel::finalize() {
 }
 
 void Channel::check(ncclResult_t result, const char* call) {
-  if (result != ncclSuccess && result != ncclInProgress) fail(call, ": ", describe(result, nullptr));
+  if (result == ncclSuccess || result == ncclInProgress) return;
+  const std::string text = str(call, ": ", describe(result, nullptr));
+  if (result == ncclRemoteError) throw PeerLost(text);
+  fail(text);
 }
 
 void Channel::check() const {

@@ -2,11 +2,15 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <memory>
+#include <set>
+#include <sstream>
 #include <stdexcept>
 #include <thread>
 
+#include "comm/socket.h"
 #include "tests/launcher/node.h"
 #include "tests/launcher/training.h"
 
@@ -51,6 +55,64 @@ TEST_F(DistTrainingCrowd, FourWorkersStartWithinTwoSeconds) {
   double best = 1e9;
   for (int i = 0; i < 5 && best > 2; ++i) best = std::min(best, seconds_to_start(4, "r" + std::to_string(i)));
   EXPECT_LE(best, 2);
+}
+
+// The ports of 127.0.0.1 at which a process listens.
+std::set<int> ports_of(const std::string& pid) {
+  std::set<std::string> own;
+  std::error_code gone;  // the process may end meanwhile
+  for (test::fs::directory_iterator f("/proc/" + pid + "/fd", gone), end; !gone && f != end; f.increment(gone)) {
+    std::error_code closed;
+    own.insert(test::fs::read_symlink(f->path(), closed).string());
+  }
+  std::set<int> ports;
+  std::ifstream table("/proc/" + pid + "/net/tcp");
+  for (std::string line; std::getline(table, line);) {
+    std::istringstream words(line);
+    std::string number, local, remote, state, word, inode;
+    words >> number >> local >> remote >> state >> word >> word >> word >> word >> word >> inode;
+    if (state == "0A" && own.contains("socket:[" + inode + "]"))
+      ports.insert(std::stoi(local.substr(local.find(':') + 1), nullptr, 16));
+  }
+  return ports;
+}
+
+// Sends what no Gloo means to a port; it may be closed again.
+void disturb(int port) try {
+  const auto soon = Clock::now() + std::chrono::seconds(1);
+  send_all(connect_to({"127.0.0.1", port}, soon), std::string(56, '\xff'), soon);
+} catch (const Error&) {
+}
+
+// Every port that the two workers of an agent's first attempt open while it starts.
+void disturb_first_attempt(pid_t agent) {
+  std::set<std::string> workers;
+  std::set<int> disturbed;
+  for (const auto end = Clock::now() + std::chrono::seconds(2); Clock::now() < end;) {
+    std::istringstream children(read_file(str("/proc/", agent, "/task/", agent, "/children")));
+    for (std::string pid; children >> pid && workers.size() < 2;) workers.insert(pid);
+    const bool over = std::ranges::none_of(workers, [](const auto& pid) { return test::fs::exists("/proc/" + pid); });
+    if (over && workers.size() == 2) return;
+    for (const std::string& pid : workers)
+      for (const int port : ports_of(pid))
+        if (disturbed.insert(port).second) disturb(port);
+  }
+}
+
+// Gloo believes whoever connects in time: that ends an attempt, and the next one meets nobody.
+TEST_F(DistTrainingCrowd, AStrangerAtTheStartCostsAtMostOneRestart) {
+  int restarts = 0;
+  for (int job = 0; restarts < 2 && job < 30; ++job) {
+    const std::string name = str("r", job);
+    const pid_t agent = start(launch(2, name, "train.steps=1"));
+    disturb_first_attempt(agent);
+    EXPECT_EQ(wait(agent), 0) << read_file(dir_ / "log");
+    const std::string log = read_file(dir_ / "log");
+    EXPECT_EQ(log.find("restart 2 of this job"), std::string::npos) << log;
+    EXPECT_EQ(losses(name).size(), 2u);
+    restarts += log.find("restart 1 of this job") != std::string::npos;
+  }
+  EXPECT_GT(restarts, 0) << "no stranger was ever let in";
 }
 
 // A machine with ::1 alone, whose name and every other one means nothing.
