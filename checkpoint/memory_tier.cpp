@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <set>
@@ -34,6 +35,18 @@ fs::path path_of(int file) { return fs::path(kFolder) / std::to_string(file); }
 
 void write_header(int file, const Header& header) {
   File(path_of(file), File::Mode::update).write_at(0, &header, sizeof header);
+}
+
+// Through the mapping, whose pages are there: writing to the file could fail. Whoever reads after a kill finds it whole
+// or none.
+void set_header(const std::shared_ptr<void>& map, const Header& header) {
+  auto* const there = static_cast<Header*>(map.get());
+  const std::atomic_ref magic(there->magic);
+  magic.store(0);
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  there->text_begin = header.text_begin;
+  there->text_bytes = header.text_bytes;
+  magic.store(header.magic);
 }
 
 std::string read_slot_text(int file) {
@@ -169,7 +182,7 @@ std::uint64_t MemoryTier::bytes() const {
 Snapshot MemoryTier::take(const State& state, const Stream& stream) {
   if (1 - latest_ != held_) latest_ = 1 - latest_;
   Slot& slot = slots_[static_cast<std::size_t>(latest_)];
-  write_header(slot.file, {});
+  set_header(slot.map, {});
   RING_CHECK(slot.room.memory.use_count() == 1 && slot.room.bytes >= state.snapshot_bytes(), "no room for a snapshot");
   return state.snapshot(stream, &slot.room);
 }
@@ -183,12 +196,15 @@ void MemoryTier::seal(const Snapshot& snapshot, std::int64_t step, const std::st
     m.tensors.emplace(name, saved(t, static_cast<std::byte*>(slot.map.get()), "memory"));
   const std::string text = identity_ + "\n" + to_text(m);
   File(path_of(slot.file), File::Mode::update).write_at(end, text.data(), text.size());
-  write_header(slot.file, {kMagic, end, text.size()});
+  set_header(slot.map, {kMagic, end, text.size()});
 }
 
 void MemoryTier::forget() {
   for (const Slot& slot : slots_)
-    if (File(path_of(slot.file), File::Mode::read).size() > 0) write_header(slot.file, {});
+    if (slot.map)
+      set_header(slot.map, {});
+    else if (File(path_of(slot.file), File::Mode::read).size() > 0)
+      write_header(slot.file, {});
 }
 
 std::unique_ptr<MemoryTier> open_memory_tier(const std::vector<std::string>& facts) {

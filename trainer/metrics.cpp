@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "comm/inject.h"
 #include "core/check.h"
 #include "core/log.h"
 
@@ -98,8 +99,8 @@ void Metrics::record(const std::string& group, std::int64_t step, const Values& 
 void Metrics::append(const std::string& line) {
   out_.clear();
   errno = 0;
-  out_ << (torn_ ? "\n" : "") << line << '\n' << std::flush;
-  torn_ = !out_;
+  const std::string text = str(torn_ ? "\n" : "", line, '\n');
+  torn_ = tried(IoCall::write, [&] { return out_ << text << std::flush ? 0 : -1; }) != 0;
   if (torn_) warn_once(str("cannot write ", file_, ": ", errno ? std::strerror(errno) : "is the disk full?"));
 }
 

@@ -8,6 +8,7 @@
 #include "comm/mesh/mesh.h"
 #include "core/log.h"
 #include "tests/checkpoint/fixture.h"
+#include "tests/io_faults.h"
 
 namespace ring::test {
 namespace {
@@ -76,6 +77,24 @@ TEST_F(MemoryTiers, ASnapshotThatACheckpointIsWrittenFromIsLeftAlone) {
   SmallState loaded(0);
   load_state(folder.path() / checkpoint_name(10), loaded.state, stream());
   EXPECT_TRUE(loaded.equals(s));
+}
+
+// The manifest finds no room; what comes after does, and nothing is taken for what it is not.
+TEST_F(MemoryTiers, WithoutRoomForAManifestTheSnapshotBeforeCounts) {
+  MemoryTier t = tier();
+  with_room(t);
+  keep(t, 10);
+  {
+    const IoWatch full("memfd:", [](const IoCall& c) { return c.name == "write" ? ENOSPC : 0; });
+    const SmallState s(20);
+    const Snapshot snapshot = t.take(s.state, stream());
+    EXPECT_TRUE(contains(error_of([&] { t.seal(snapshot, 20, "{}"); }), "No space left on device"));
+    EXPECT_EQ(tier().whole_steps(), steps({10}));
+    t.forget();
+    EXPECT_EQ(tier().whole_steps(), steps({}));
+  }
+  keep(t, 30);
+  EXPECT_EQ(tier().whole_steps(), steps({30}));
 }
 
 TEST_F(MemoryTiers, OtherSettingsFindNothing) {
