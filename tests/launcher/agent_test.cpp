@@ -301,7 +301,9 @@ TEST_F(DistLaunch, FailedWorkerIsNamedWithItsLastLinesAndTheOthersEnd) {
 }
 
 TEST_F(DistLaunch, TheLastLinesOfTheFailedOneComeLast) {
-  EXPECT_EQ(run(3, "[ $R = 1 ] && echo I fail && exit 3; trap 'echo I end >&2; exit 1' TERM; while :; do sleep 0.05; done"),
+  EXPECT_EQ(run(3,
+                "trap 'echo I end >&2; exit 1' TERM; echo x > $D/up$R; "
+                "until [ $R = 1 ] && [ -s $D/up0 ] && [ -s $D/up2 ]; do sleep 0.05; done; echo I fail; exit 3"),
             3);
   EXPECT_EQ(times_in_err("I end"), 2) << err();
   EXPECT_LT(err().rfind("I end"), err().find("last lines of rank 1:")) << err();
