@@ -190,9 +190,10 @@ void add_prepare(CLI::App& parent) {
                 "the input is JSON Lines, and this member of each record is a document's text (with dots: a member's "
                 "member); files named .jsonl or .ndjson are, with 'text'")
       ->type_name("NAME");
-  c->add_option("--tokenizer", o.tokenizer,
-                "bytes, chars (the characters of the input), a tokenizer file (.rmt), a SentencePiece model (.model), "
-                "or a corpus (.h5)")
+  c->add_option(
+       "--tokenizer", o.tokenizer,
+       "bytes, chars (the characters of the input), a tokenizer file (.rmt), a tokenizer.json, a SentencePiece "
+       "model (.model), or a corpus (.h5)")
       ->required()
       ->type_name("SPEC");
   c->add_option("--output", o.output, "the corpus to write (.h5)")->required()->type_name("FILE");

@@ -14,6 +14,7 @@
 #include "core/check.h"
 #include "core/log.h"
 #include "core/standard_streams.h"
+#include "data/bpe/train.h"
 #include "data/documents.h"
 #include "data/sentencepiece_train.h"
 #include "data/text_files.h"
@@ -26,7 +27,7 @@ namespace {
 
 struct TrainArguments {
   std::vector<std::string> inputs;
-  std::string glob = "*", kind = "bpe", text_field, output;
+  std::string glob = "*", kind = "bpe", pattern = "gpt2", text_field, output;
   std::int64_t vocab_size = 8192;
   std::uint64_t max_train_bytes = 20'000'000;
   double coverage = 0.9995;
@@ -39,25 +40,33 @@ void check_output(const TrainArguments& a) {
     fail("--output ", a.output, " exists; choose another name, or replace it with --force");
 }
 
+std::shared_ptr<const Tokenizer> train_on(const std::vector<TextFile>& files, std::uint64_t bytes,
+                                          const TrainArguments& a) {
+  if (a.kind == "chars") {
+    if (bytes == 0)
+      fail("the input is empty: ", files.size(), " file(s) with no byte between them, the first is ",
+           files.front().path);
+    return chars_tokenizer(count_characters(files).characters, a.end_of_text);
+  }
+  log::info("training a ", a.kind, " vocabulary of ", with_commas(static_cast<std::uint64_t>(a.vocab_size)),
+            " tokens on ", in_bytes(static_cast<double>(std::min(bytes, a.max_train_bytes))), " of ",
+            in_bytes(static_cast<double>(bytes)), " of text; this takes from seconds to minutes");
+  const TextSource source = [&](const auto& take) { sample_text(files, a.max_train_bytes, take); };
+  if (a.kind != "byte-bpe") return train_sentencepiece(source, {a.kind, a.vocab_size, a.coverage});
+  auto tokenizer = bpe::train_byte_bpe(source, {a.vocab_size, *bpe::pattern_named(a.pattern)});
+  if (tokenizer->vocab_size() < a.vocab_size)
+    log::warn("the text gives only ", with_commas(static_cast<std::uint64_t>(tokenizer->vocab_size())),
+              " tokens: no pair of them occurs twice any more");
+  return tokenizer;
+}
+
 void train(const TrainArguments& a) {
   check_output(a);
   const auto started = std::chrono::steady_clock::now();
   const std::vector<TextFile> files = list_text_files(a.inputs, a.glob, a.as_text, a.text_field);
   std::uint64_t bytes = 0;
   for (const TextFile& f : files) bytes += text_size(f);
-  std::shared_ptr<const Tokenizer> tokenizer;
-  if (a.kind == "chars") {
-    if (bytes == 0)
-      fail("the input is empty: ", files.size(), " file(s) with no byte between them, the first is ",
-           files.front().path);
-    tokenizer = chars_tokenizer(count_characters(files).characters, a.end_of_text);
-  } else {
-    log::info("training a ", a.kind, " vocabulary of ", with_commas(static_cast<std::uint64_t>(a.vocab_size)),
-              " tokens on ", in_bytes(static_cast<double>(std::min(bytes, a.max_train_bytes))), " of ",
-              in_bytes(static_cast<double>(bytes)), " of text; this takes from seconds to minutes");
-    const TextSource source = [&](const auto& take) { sample_text(files, a.max_train_bytes, take); };
-    tokenizer = train_sentencepiece(source, {a.kind, a.vocab_size, a.coverage});
-  }
+  const std::shared_ptr<const Tokenizer> tokenizer = train_on(files, bytes, a);
   save_tokenizer(*tokenizer, a.output);
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
   std::cout << a.output << ": " << a.kind << ", " << with_commas(static_cast<std::uint64_t>(tokenizer->vocab_size()))
@@ -74,16 +83,27 @@ void warn(const EncodeReport& r) {
 struct EncodeArguments {
   std::string tokenizer;
   std::vector<std::string> words;
-  bool pieces = false;
+  bool pieces = false, offsets = false, special = false;
 };
+
+void print_offsets(const Tokenizer& tokenizer, const std::string& text) {
+  for (const PlacedToken& t : tokenizer.encode_placed(text))
+    std::cout << t.id << '\t' << t.begin << '\t' << t.end << '\t' << visible(tokenizer.piece(t.id)) << '\n';
+}
 
 void encode(const EncodeArguments& a) {
   const auto tokenizer = open_tokenizer(a.tokenizer);
   std::string text;
   for (const std::string& word : a.words) text += (text.empty() ? "" : " ") + word;
   if (a.words.empty()) text = read_standard_input();
+  if (a.offsets) return print_offsets(*tokenizer, text);
   EncodeReport report;
-  const std::vector<std::int32_t> ids = tokenizer->encode(text, &report);
+  std::vector<std::int32_t> ids = tokenizer->encode(text, &report);
+  if (a.special) {
+    const std::vector<std::int32_t> before = tokenizer->before_text(), after = tokenizer->after_text();
+    ids.insert(ids.begin(), before.begin(), before.end());
+    ids.insert(ids.end(), after.begin(), after.end());
+  }
   if (a.pieces) {
     for (std::int32_t id : ids) std::cout << id << '\t' << visible(tokenizer->piece(id)) << '\n';
   } else {
@@ -140,7 +160,9 @@ void inspect(const InspectArguments& a) {
 }
 
 constexpr const char* kSpecText =
-    "bytes, a tokenizer file (.rmt), a SentencePiece model (.model), a corpus (.h5), or the directory of a run";
+    "bytes, a tokenizer file (.rmt), a tokenizer.json, a SentencePiece model (.model), a corpus (.h5), or the "
+    "directory "
+    "of a run";
 
 void add_train(CLI::App& parent) {
   auto a = std::make_shared<TrainArguments>();
@@ -157,14 +179,20 @@ void add_train(CLI::App& parent) {
               "take the bytes of all files as they are, also of JSON and of what is no text (compressed, tables, NUL "
               "bytes)");
   c->add_option("--kind", a->kind, "kind of vocabulary")
-      ->check(CLI::IsMember({"bpe", "unigram", "chars"}))
+      ->check(CLI::IsMember({"bpe", "unigram", "byte-bpe", "chars"}))
       ->capture_default_str();
-  add_number(*c, "--vocab-size", a->vocab_size, "number of tokens (bpe, unigram)", 300, 1 << 24)->capture_default_str();
-  c->add_option("--output", a->output, "file to write: .rmt, or .model for a plain SentencePiece model")
+  add_number(*c, "--vocab-size", a->vocab_size, "number of tokens (all kinds but chars)", 300, 1 << 24)
+      ->capture_default_str();
+  c->add_option(
+       "--output", a->output,
+       "file to write: .rmt, .model for a plain SentencePiece model, or .json for the tokenizer.json of byte-bpe")
       ->required()
       ->type_name("FILE");
   add_bytes(*c, "--max-train-bytes", a->max_train_bytes,
-            "train on an even sample of this size, such as 50MB (bpe, unigram)", 1, std::uint64_t{1} << 53)
+            "train on an even sample of this size, such as 50MB (all kinds but chars)", 1, std::uint64_t{1} << 53)
+      ->capture_default_str();
+  c->add_option("--pattern", a->pattern, "what words are to byte-bpe: as GPT-2, Llama 3 or Qwen2 divide text")
+      ->check(CLI::IsMember({"gpt2", "llama3", "qwen2"}))
       ->capture_default_str();
   add_number(*c, "--character-coverage", a->coverage,
              "share of the text whose characters get a token of their own (bpe, unigram)", 0.9, 1)
@@ -172,8 +200,9 @@ void add_train(CLI::App& parent) {
   c->add_flag("--force", a->force, "replace the output if it exists");
   c->add_flag("--end-of-text", a->end_of_text, "add an end-of-text token (chars; the other kinds have one)");
   c->footer(
-      "The vocabulary keeps every byte of the text: nothing is normalised, and what has no token of its own is spelled "
-      "in bytes.\n"
+      "The vocabulary keeps every byte of the text: nothing is normalised (but to NFC by the pattern qwen2), and what "
+      "has "
+      "no token of its own is spelled in bytes.\n"
       "Example: ringmaster tokenizer train --input books/ --glob '*.txt' --kind bpe --vocab-size 8192 --output "
       "tok.rmt");
   c->callback([a] { train(*a); });
@@ -185,6 +214,11 @@ void add_encode(CLI::App& parent) {
   c->add_option("tokenizer", a->tokenizer, kSpecText)->required()->type_name("SPEC");
   c->add_option("text", a->words, "the text; standard input when it is left out");
   c->add_flag("--pieces", a->pieces, "one token per line, with its text");
+  CLI::Option* special = c->add_flag(
+      "--special", a->special, "also the tokens that a tokenizer.json puts around a text, such as Llama 3's first");
+  c->add_flag("--offsets", a->offsets,
+              "one token per line, with its first byte in the text, the byte behind it, and its text")
+      ->excludes(special);
   c->footer("Example: ringmaster tokenizer encode tok.rmt --pieces 'To be, or not to be'");
   c->callback([a] { encode(*a); });
 }

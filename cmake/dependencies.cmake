@@ -149,6 +149,20 @@ find_path(ONEDNN_INCLUDE oneapi/dnnl/dnnl.h)
 find_library(ONEDNN_LIBRARY dnnl)
 ring_optional(oneDNN ONEDNN ring_blas ONEDNN_INCLUDE ONEDNN_LIBRARY "matrix products on CPUs" libdnnl-dev)
 
+# --- optional: published tokenizers ----------------------------------------------------------------------------------
+add_library(ring_unicode INTERFACE)
+option(RING_UTF8PROC "Use utf8proc when it is installed" ON)
+find_path(UTF8PROC_INCLUDE utf8proc.h)
+find_library(UTF8PROC_LIBRARY utf8proc)
+ring_optional(utf8proc UTF8PROC ring_unicode UTF8PROC_INCLUDE UTF8PROC_LIBRARY "tokenizer.json: Unicode"
+              libutf8proc-dev)
+add_library(ring_pcre2 INTERFACE)
+option(RING_PCRE2 "Use PCRE2 when it is installed" ON)
+find_path(PCRE2_INCLUDE pcre2.h)
+find_library(PCRE2_LIBRARY pcre2-8)
+ring_optional(PCRE2 PCRE2 ring_pcre2 PCRE2_INCLUDE PCRE2_LIBRARY "tokenizer.json: patterns that are not built in"
+              libpcre2-dev)
+
 # --- optional: several processes -------------------------------------------------------------------------------------
 add_library(ring_gloo INTERFACE)
 target_link_libraries(ring_gloo INTERFACE Threads::Threads)

@@ -7,6 +7,16 @@
 #include "data/token_store.h"
 
 namespace ring {
+namespace {
+
+// The path of a file of this name in the same folder; empty: there is none.
+std::string beside(const std::string& path, const std::string& name) {
+  const auto other = std::filesystem::path(path).parent_path() / name;
+  std::error_code error;
+  return std::filesystem::is_regular_file(other, error) ? other.string() : "";
+}
+
+}  // namespace
 
 std::shared_ptr<const Tokenizer> load_tokenizer(const std::string& spec) {
   if (spec == "bytes") return bytes_tokenizer();
@@ -17,9 +27,12 @@ std::shared_ptr<const Tokenizer> load_tokenizer(const std::string& spec) {
     std::error_code ignored;
     if (std::filesystem::is_regular_file(spec, ignored)) throw;
     fail("tokenizer '", spec, "': ", e.what(), "; give bytes, a file written by 'ringmaster tokenizer train', ",
-         "a SentencePiece .model, or a corpus (.h5)");
+         "a tokenizer.json, a SentencePiece .model, or a corpus (.h5)");
   }
-  return parse_tokenizer(read_file(spec), spec);
+  std::string bytes = read_file(spec);
+  const std::string config = beside(spec, "tokenizer_config.json");
+  if (bytes.starts_with('{') && !config.empty()) return json_tokenizer(std::move(bytes), spec, read_file(config));
+  return parse_tokenizer(std::move(bytes), spec);
 }
 
 std::shared_ptr<const Tokenizer> load_tokenizer(const std::string& spec, const std::string& hash,

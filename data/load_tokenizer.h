@@ -8,7 +8,8 @@
 
 namespace ring {
 
-// "bytes", or the path of a tokenizer file (.rmt), of a SentencePiece model, or of a corpus that holds one.
+// "bytes", or the path of a tokenizer file (.rmt), of a tokenizer.json (and with it the tokenizer_config.json beside
+// it), of a SentencePiece model, or of a corpus that holds one.
 std::shared_ptr<const Tokenizer> load_tokenizer(const std::string& spec);
 // The one that has this hash; empty: any. Error, besides the above: it is another one than `owner` ("checkpoint
 // runs/a/checkpoints/step-100") was made with.

@@ -166,14 +166,28 @@ void read_all(const std::vector<TextFile>& files, const PrepareOptions& options,
   }
 }
 
-Result encode_job(Job& job, Encoder& encoder, std::optional<std::int32_t> end_of_text) {
+// What stands around each document.
+struct Frame {
+  std::vector<std::int32_t> before, after;
+  explicit Frame(const Tokenizer& t) : before(t.before_text()), after(t.after_text()) {
+    const auto end = t.end_of_text();
+    if (end && (after.empty() || after.back() != *end)) after.push_back(*end);
+  }
+};
+
+Result encode_job(Job& job, Encoder& encoder, const Frame& frame) {
   Result out;
   out.tokens.reserve(job.text.size() / 2);
   for (Piece piece : job.pieces) {
     const EncodeReport before = encoder.report();
     const std::size_t begin = out.tokens.size();
-    encoder.encode(std::string_view(job.text).substr(piece.begin, piece.end - piece.begin), out.tokens);
-    if (piece.last && end_of_text) out.tokens.push_back(*end_of_text);
+    const std::string_view text = std::string_view(job.text).substr(piece.begin, piece.end - piece.begin);
+    if (piece.first) out.tokens.insert(out.tokens.end(), frame.before.begin(), frame.before.end());
+    if (piece.first)
+      encoder.encode(text, out.tokens);
+    else
+      encoder.go_on(text, out.tokens);
+    if (piece.last) out.tokens.insert(out.tokens.end(), frame.after.begin(), frame.after.end());
     const EncodeReport& after = encoder.report();
     const EncodeReport gained{after.invalid_bytes - before.invalid_bytes, after.unknown - before.unknown};
     if (gained.invalid_bytes + gained.unknown > 0) out.first_bad_file = std::min(out.first_bad_file, piece.file);
@@ -189,8 +203,8 @@ Result encode_job(Job& job, Encoder& encoder, std::optional<std::int32_t> end_of
 void encode_all(Queue& queue, const Tokenizer& tokenizer) {
   try {
     const auto encoder = tokenizer.encoder();
-    while (auto job = queue.next_job())
-      queue.finish(job->first, encode_job(job->second, *encoder, tokenizer.end_of_text()));
+    const Frame frame(tokenizer);
+    while (auto job = queue.next_job()) queue.finish(job->first, encode_job(job->second, *encoder, frame));
   } catch (...) {
     queue.stop(std::current_exception());
   }

@@ -6,7 +6,6 @@
 // tokens, so that decoding gives back exactly the input.
 
 #include <sentencepiece_processor.h>
-#include <xxhash.h>
 
 #include <algorithm>
 #include <array>
@@ -17,6 +16,7 @@
 #include "data/sentencepiece_check.h"
 #include "data/tokenizer.h"
 #include "data/utf8.h"
+#include "data/word_cache.h"
 
 namespace ring {
 namespace {
@@ -74,6 +74,7 @@ class SentencePieceTokenizer final : public Tokenizer {
   }
 
   std::string payload() const override { return model_; }
+  std::string plain_file() const override { return model_; }
 
  private:
   friend class SentencePieceEncoder;
@@ -124,8 +125,7 @@ class SentencePieceEncoder final : public Encoder {
   explicit SentencePieceEncoder(const SentencePieceTokenizer& t) : t_(t) {}
 
   void encode(std::string_view text, std::vector<std::int32_t>& out) override {
-    seen_ += text.size();
-    if (cache_.empty() && seen_ > kWorthCaching) cache_.resize(kSlots);
+    cache_.announce(text.size());
     while (!text.empty()) {
       const std::size_t clean = clean_prefix(text);
       encode_clean(text.substr(0, clean), out);
@@ -140,14 +140,6 @@ class SentencePieceEncoder final : public Encoder {
   }
 
  private:
-  // A direct-mapped cache: a stretch of text has one slot, where a newer one replaces it. Bounded by slots and lengths.
-  static constexpr std::size_t kSlots = 1 << 15, kLongestKey = 40, kWorthCaching = 4096;
-  struct Slot {
-    std::array<char, kLongestKey> key;
-    std::uint8_t key_length = 0, count = 0;
-    std::array<std::int32_t, kLongestKey> ids;
-  };
-
   // Valid UTF-8 without U+2581.
   static std::size_t clean_prefix(std::string_view text) {
     const std::size_t valid = utf8::valid_prefix(text);
@@ -166,21 +158,11 @@ class SentencePieceEncoder final : public Encoder {
   }
 
   void encode_stretch(std::string_view text, std::vector<std::int32_t>& out) {
-    if (text.size() > kLongestKey || cache_.empty()) return call_library(text, out);
-    Slot& slot = cache_[XXH3_64bits(text.data(), text.size()) % kSlots];
-    if (std::string_view(slot.key.data(), slot.key_length) != text) {
-      const std::size_t old = out.size();
-      const std::int64_t unknown = report_.unknown;
-      call_library(text, out);
-      const std::size_t count = out.size() - old;
-      if (count > kLongestKey || report_.unknown != unknown) return;  // unknown characters are counted each time
-      std::copy(text.begin(), text.end(), slot.key.begin());
-      std::copy(out.begin() + static_cast<std::ptrdiff_t>(old), out.end(), slot.ids.begin());
-      slot.key_length = static_cast<std::uint8_t>(text.size());
-      slot.count = static_cast<std::uint8_t>(count);
-      return;
-    }
-    out.insert(out.end(), slot.ids.begin(), slot.ids.begin() + slot.count);
+    if (cache_.find(text, out)) return;
+    const std::size_t old = out.size();
+    const std::int64_t unknown = report_.unknown;
+    call_library(text, out);
+    if (report_.unknown == unknown) cache_.keep(text, std::span(out).subspan(old));  // the others are counted each time
   }
 
   void call_library(std::string_view text, std::vector<std::int32_t>& out) {
@@ -202,8 +184,7 @@ class SentencePieceEncoder final : public Encoder {
   }
 
   const SentencePieceTokenizer& t_;
-  std::vector<Slot> cache_;  // 7 MB, so only for more than a few sentences
-  std::size_t seen_ = 0;     // bytes of text so far
+  WordCache cache_;
   std::vector<int> ids_;
 };
 

@@ -2,10 +2,10 @@
 // Trains a SentencePiece vocabulary.
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string>
-#include <string_view>
+
+#include "data/text_source.h"
 
 namespace ring {
 
@@ -17,9 +17,6 @@ struct SentencePieceOptions {
   double character_coverage =
       0.9995;  // share of the text whose characters get a token of their own; the rest is spelled in bytes
 };
-
-// Calls take(text) for each part of the training text; take keeps its own copy.
-using TextSource = std::function<void(const std::function<void(std::string_view)>& take)>;
 
 // The same text and options give the same vocabulary on every machine. Runs in a process of its own, because the
 // library ends the process on some of its errors; call it before any threads are started. Error: what the library said.

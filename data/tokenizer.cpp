@@ -71,7 +71,24 @@ std::vector<std::int32_t> Tokenizer::encode(std::string_view text, EncodeReport*
 std::string Tokenizer::decode(std::span<const std::int32_t> ids) const {
   std::string out;
   for (std::int32_t id : ids) out += bytes_of(id);
+  if (blank_in_front() && out.starts_with(' ')) out.erase(0, 1);
   return out;
+}
+
+std::vector<PlacedToken> Tokenizer::encode_placed(std::string_view text) const {
+  std::vector<PlacedToken> placed;
+  std::size_t at = 0;
+  for (const std::int32_t id : encode(text)) {
+    std::string bytes = bytes_of(id);
+    if (placed.empty() && blank_in_front() && bytes.starts_with(' ')) bytes.erase(0, 1);
+    if (text.substr(at, bytes.size()) != bytes)
+      fail("the ", kind(), " tokenizer changes the text at byte ", at, ": where its tokens lie cannot be said");
+    std::size_t begin = at, end = at += bytes.size();
+    while (begin > 0 && begin < text.size() && utf8::is_continuation(text[begin])) --begin;
+    while (end < text.size() && utf8::is_continuation(text[end])) ++end;
+    placed.push_back({id, begin, end});
+  }
+  return placed;
 }
 
 std::string Tokenizer::body() const { return str("kind ", kind(), "\n", payload()); }
@@ -114,9 +131,10 @@ std::shared_ptr<const Tokenizer> parse_body(std::string_view body, const std::st
   const std::string_view kind = line.substr(5), payload = body.substr(end + 1);
   if (kind == "bytes") return bytes_tokenizer();
   if (kind == "sentencepiece") return sentencepiece_tokenizer(std::string(payload), name);
+  if (kind == "tokenizer.json") return json_tokenizer_of(payload, name);
   if (kind != "chars")
     fail(name, " holds a tokenizer of the unknown kind '", kind.substr(0, 40),
-         "'; known kinds: bytes, chars, sentencepiece");
+         "'; known kinds: bytes, chars, sentencepiece, tokenizer.json");
   if (!payload.starts_with("end_of_text 0\n") && !payload.starts_with("end_of_text 1\n"))
     fail(name, " is damaged: its fourth line should be 'end_of_text 0' or 'end_of_text 1'; train it again");
   return chars_tokenizer(payload.substr(14), payload[12] == '1');
@@ -131,19 +149,22 @@ std::shared_ptr<const Tokenizer> parse_tokenizer(std::string bytes, const std::s
     fail(name, " does not begin as this program's tokenizer files do ('", kMagic.substr(0, kMagic.size() - 1),
          "'): it is of another format, or damaged; train it again with 'ringmaster tokenizer train'");
   }
+  if (bytes[0] == '{') return json_tokenizer(std::move(bytes), name);
   if (bytes[0] != kModelStart)
-    fail(name, " is neither a tokenizer file of Ringmaster nor a SentencePiece model (", bytes.size(),
-         " bytes): it was damaged, or is something else");
+    fail(name, " is neither a tokenizer file of Ringmaster nor a tokenizer.json or a SentencePiece model (",
+         bytes.size(), " bytes): it was damaged, or is something else");
   return sentencepiece_tokenizer(std::move(bytes), name);
 }
 
 void save_tokenizer(const Tokenizer& tokenizer, const std::string& path) {
-  const bool plain = path.ends_with(".model");
-  if (plain && tokenizer.kind() != "sentencepiece") {
-    fail("cannot write ", path, ": a .model file holds a SentencePiece model, this tokenizer is of kind ",
-         tokenizer.kind(), "; use a name that ends in .rmt");
+  const bool model = path.ends_with(".model"), json = path.ends_with(".json");
+  const std::string_view wanted = model ? "sentencepiece" : "tokenizer.json";
+  if ((model || json) && tokenizer.kind() != wanted) {
+    fail("cannot write ", path, ": ",
+         model ? "a .model file holds a SentencePiece model" : "it would be a tokenizer.json",
+         ", this tokenizer is of kind ", tokenizer.kind(), "; use a name that ends in .rmt");
   }
-  const std::string bytes = plain ? tokenizer.payload() : tokenizer.serialize();
+  const std::string bytes = model || json ? tokenizer.plain_file() : tokenizer.serialize();
   write_atomically(path, [&](FileHandle& file) { file.write(bytes.data(), bytes.size()); });
 }
 

@@ -1,0 +1,187 @@
+#include "data/bpe/unicode.h"
+
+#include <algorithm>
+#include <array>
+
+#include "core/check.h"
+
+#ifdef RING_WITH_UTF8PROC
+#include <utf8proc.h>
+#endif
+
+namespace ring::unicode {
+namespace {
+
+constexpr char32_t kEnd = 0x110000;  // of the code points
+
+#ifdef RING_WITH_UTF8PROC
+
+bool is_surrogate(char32_t c) { return c >= 0xD800 && c < 0xE000; }
+bool between(char32_t c, char32_t first, char32_t last) { return c >= first && c <= last; }
+
+// PropList.txt of Unicode; unchanged since version 6.3.
+bool is_space(char32_t c) {
+  return between(c, 9, 13) || between(c, 0x2000, 0x200A) || between(c, 0x2028, 0x2029) || c == ' ' || c == 0x85 ||
+         c == 0xA0 || c == 0x1680 || c == 0x202F || c == 0x205F || c == 0x3000;
+}
+
+// Of the symbols, these are Alphabetic: letters in circles and squares.
+bool is_alphabetic_symbol(char32_t c) {
+  return between(c, 0x24B6, 0x24E9) || between(c, 0x1F130, 0x1F149) || between(c, 0x1F150, 0x1F169) ||
+         between(c, 0x1F170, 0x1F189);
+}
+
+std::uint8_t traits_of(char32_t c) {
+  const utf8proc_category_t k = utf8proc_category(static_cast<utf8proc_int32_t>(c));
+  const bool letter = k >= UTF8PROC_CATEGORY_LU && k <= UTF8PROC_CATEGORY_LO;
+  const bool mark = k >= UTF8PROC_CATEGORY_MN && k <= UTF8PROC_CATEGORY_ME;
+  const bool number = k >= UTF8PROC_CATEGORY_ND && k <= UTF8PROC_CATEGORY_NO;
+  const bool word = letter || mark || (number && k != UTF8PROC_CATEGORY_NO) || k == UTF8PROC_CATEGORY_PC ||
+                    between(c, 0x200C, 0x200D) || is_alphabetic_symbol(c);
+  return static_cast<std::uint8_t>((letter ? kLetter : 0) | (number ? kNumber : 0) | (is_space(c) ? kSpace : 0) |
+                                   (word ? kWord : 0));
+}
+
+constexpr std::size_t kLongest = 18;  // of one character's decompositions: U+FDFA
+
+using Decomposed = std::vector<char32_t>;
+Decomposed decomposed(char32_t c, bool compatible) {
+  std::array<utf8proc_int32_t, 4 * kLongest> out{};
+  int boundary = 0;
+  const auto options = static_cast<utf8proc_option_t>(UTF8PROC_DECOMPOSE | (compatible ? UTF8PROC_COMPAT : 0));
+  const auto n = utf8proc_decompose_char(static_cast<utf8proc_int32_t>(c), out.data(), out.size(), options, &boundary);
+  RING_CHECK(n > 0 && static_cast<std::size_t>(n) <= out.size(), "a character of ", n, " decomposed");
+  return {out.begin(), out.begin() + n};
+}
+
+// 0: they do not compose.
+char32_t composed(char32_t a, char32_t b) {
+  std::array<utf8proc_int32_t, 2> pair{static_cast<utf8proc_int32_t>(a), static_cast<utf8proc_int32_t>(b)};
+  const auto n = utf8proc_normalize_utf32(pair.data(), 2, static_cast<utf8proc_option_t>(UTF8PROC_COMPOSE));
+  return n == 1 ? static_cast<char32_t>(pair[0]) : 0;
+}
+
+int combining_class(char32_t c) { return utf8proc_get_property(static_cast<utf8proc_int32_t>(c))->combining_class; }
+
+// Canonical order: marks by their class, equal ones as they were.
+void reorder(std::vector<Changed>& text) {
+  const auto starts = [](const Changed& c) { return combining_class(c.character) == 0; };
+  for (auto at = text.begin(); at != text.end();) {
+    const auto marks = std::find_if_not(at, text.end(), starts);
+    at = std::find_if(marks, text.end(), starts);
+    std::stable_sort(marks, at, [](const Changed& a, const Changed& b) {
+      return combining_class(a.character) < combining_class(b.character);
+    });
+  }
+}
+
+// Cheaply, what most characters are not.
+bool may_change(char32_t c) {
+  if (c < 0x80 || is_surrogate(c)) return false;
+  const utf8proc_property_t* p = utf8proc_get_property(static_cast<utf8proc_int32_t>(c));
+  return p->combining_class != 0 || p->decomp_seqindex != UINT16_MAX || between(c, 0xAC00, 0xD7A3);  // Hangul
+}
+
+// The algorithm of UAX 15: a character joins the last starter unless one of its class or a higher one is between.
+std::vector<Changed> compose(const std::vector<Changed>& text) {
+  std::vector<Changed> out;
+  std::ptrdiff_t starter = -1;
+  int last = -1;  // class of what was kept since the starter; -1: nothing was
+  for (const Changed& c : text) {
+    const int own = combining_class(c.character);
+    if (starter >= 0 && (last < own || last < 0)) {
+      Changed& base = out[static_cast<std::size_t>(starter)];
+      if (const char32_t both = composed(base.character, c.character)) {
+        base = {both, base.change + c.change - 1};
+        continue;
+      }
+    }
+    if (own == 0) starter = static_cast<std::ptrdiff_t>(out.size());
+    last = own == 0 ? -1 : own;
+    out.push_back(c);
+  }
+  return out;
+}
+
+#else
+
+[[noreturn]] void missing() {
+  fail("this program was built without utf8proc, which knows the characters that a tokenizer.json asks for: install ",
+       "libutf8proc-dev and build again");
+}
+
+#endif
+
+}  // namespace
+
+const Traits& Traits::all() {
+  static const Traits traits;
+  return traits;
+}
+
+namespace {
+
+template <Form form>
+const Normalization& made(const auto& make) {
+  static const Normalization normalization = make(form);
+  return normalization;
+}
+
+}  // namespace
+
+const Normalization& Normalization::to(Form form) {
+  const auto make = [](Form f) { return Normalization(f); };
+  switch (form) {
+    case Form::nfc: return made<Form::nfc>(make);
+    case Form::nfd: return made<Form::nfd>(make);
+    case Form::nfkc: return made<Form::nfkc>(make);
+    case Form::nfkd: break;
+  }
+  return made<Form::nfkd>(make);
+}
+
+#ifdef RING_WITH_UTF8PROC
+
+Traits::Traits() : table_(kEnd) {
+  for (char32_t c = 0; c < kEnd; ++c) table_[c] = is_surrogate(c) ? 0 : traits_of(c);
+}
+
+Normalization::Normalization(Form form)
+    : composes_(form == Form::nfc || form == Form::nfkc),
+      compatible_(form == Form::nfkc || form == Form::nfkd),
+      unstable_(kEnd) {
+  for (char32_t c = 0; c < kEnd; ++c) {
+    if (!may_change(c)) continue;
+    const Decomposed canonical = decomposed(c, false);
+    if (composes_)  // whatever ends a decomposition may join what is before it
+      for (std::size_t i = 1; i < canonical.size(); ++i) unstable_[canonical[i]] = true;
+    const std::vector<Changed> alone = normalized({c});
+    if (combining_class(c) != 0 || alone.size() != 1 || alone[0].character != c) unstable_[c] = true;
+  }
+}
+
+std::vector<Changed> Normalization::normalized(const std::vector<char32_t>& stretch) const {
+  std::vector<Changed> text;
+  for (const char32_t c : stretch) {
+    const std::size_t first = text.size();
+    for (const char32_t part : decomposed(c, compatible_)) text.push_back({part, text.size() > first});
+  }
+  reorder(text);
+  return composes_ ? compose(text) : text;
+}
+
+std::u32string lower(char32_t c) {
+  if (c == 0x130) return {U'i', 0x307};
+  return {static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(c)))};
+}
+
+#else
+
+Traits::Traits() { missing(); }
+Normalization::Normalization(Form) { missing(); }
+std::vector<Changed> Normalization::normalized(const std::vector<char32_t>&) const { missing(); }
+std::u32string lower(char32_t) { missing(); }
+
+#endif
+
+}  // namespace ring::unicode

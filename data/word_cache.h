@@ -1,0 +1,53 @@
+#pragma once
+// The tokens of short words, for encoders. Direct-mapped: a word has one slot, where a newer one replaces it.
+
+#include <xxhash.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+namespace ring {
+
+class WordCache {
+ public:
+  static constexpr std::size_t kLongest = 40;  // bytes of a word, and its tokens
+
+  // Says how many bytes of text come: the cache takes 7 MB, so only more than a few sentences get one.
+  void announce(std::size_t bytes) {
+    seen_ += bytes;
+    if (slots_.empty() && seen_ > kWorthIt) slots_.resize(kSlots);
+  }
+  // Whether it knows the word; then its tokens are appended.
+  bool find(std::string_view word, std::vector<std::int32_t>& out) {
+    slot_ =
+        word.size() <= kLongest && !slots_.empty() ? &slots_[XXH3_64bits(word.data(), word.size()) % kSlots] : nullptr;
+    if (!slot_ || std::string_view(slot_->word.data(), slot_->length) != word || slot_->length == 0) return false;
+    out.insert(out.end(), slot_->ids.begin(), slot_->ids.begin() + slot_->count);
+    return true;
+  }
+  // The word that find() did not know.
+  void keep(std::string_view word, std::span<const std::int32_t> ids) {
+    if (!slot_ || ids.size() > kLongest) return;
+    std::ranges::copy(word, slot_->word.begin());
+    std::ranges::copy(ids, slot_->ids.begin());
+    slot_->length = static_cast<std::uint8_t>(word.size());
+    slot_->count = static_cast<std::uint8_t>(ids.size());
+  }
+
+ private:
+  static constexpr std::size_t kSlots = 1 << 15, kWorthIt = 4096;
+  struct Slot {
+    std::array<char, kLongest> word;
+    std::uint8_t length = 0, count = 0;
+    std::array<std::int32_t, kLongest> ids;
+  };
+  std::vector<Slot> slots_;
+  Slot* slot_ = nullptr;  // of the last find()
+  std::size_t seen_ = 0;
+};
+
+}  // namespace ring
