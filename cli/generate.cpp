@@ -21,7 +21,9 @@ struct Arguments {
 };
 
 std::vector<std::int32_t> start_tokens(const Tokenizer& tokenizer, const std::string& prompt) {
-  std::vector<std::int32_t> ids = tokenizer.encode(prompt);
+  std::vector<std::int32_t> ids = tokenizer.before_text();
+  const std::vector<std::int32_t> said = tokenizer.encode(prompt);
+  ids.insert(ids.end(), said.begin(), said.end());
   if (!ids.empty()) return ids;
   if (tokenizer.end_of_text()) return {*tokenizer.end_of_text()};
   ids = tokenizer.encode("\n");

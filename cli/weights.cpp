@@ -88,8 +88,8 @@ void add_import_command(CLI::App& app) {
       ->type_name("RUN");
   cmd->add_option(
       "--tokenizer", a->tokenizer,
-      "Its tokenizer: bytes, a tokenizer file, a SentencePiece model or a corpus; default: tokenizer.rmt or "
-      "tokenizer.model of the folder");
+      "Its tokenizer: bytes, a tokenizer file, a tokenizer.json, a SentencePiece model or a corpus; default: "
+      "tokenizer.rmt, tokenizer.json or tokenizer.model of the folder");
   cmd->footer("Example: ringmaster import SmolLM2-135M --output runs/smollm2");
   cmd->callback([a] { import_weights(*a); });
 }

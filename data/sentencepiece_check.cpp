@@ -120,4 +120,16 @@ void check_sentencepiece_model(std::string_view bytes, const std::string& name) 
   }
 }
 
+// NormalizerSpec: 3 add_dummy_prefix, true where it is not said; the last one counts.
+bool puts_blank_in_front(std::string_view bytes, const std::string& name) {
+  bool blank = true;
+  for (Message model(bytes, name); !model.done();) {
+    const Message::Field f = model.next();
+    if (f.number != 3) continue;
+    for (Message normalizer(f.bytes, name); !normalizer.done();)
+      if (const Message::Field rule = normalizer.next(); rule.number == 3) blank = rule.value != 0;
+  }
+  return blank;
+}
+
 }  // namespace ring

@@ -11,4 +11,7 @@ namespace ring {
 // `model`: the bytes of a SentencePiece .model file. Error names `name`.
 void check_sentencepiece_model(std::string_view model, const std::string& name);
 
+// Whether a checked model puts a blank before a text, as those of Llama 2 and Mistral do.
+bool puts_blank_in_front(std::string_view model, const std::string& name);
+
 }  // namespace ring

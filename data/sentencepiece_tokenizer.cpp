@@ -25,7 +25,8 @@ constexpr std::string_view kSpaceSymbol = "\xE2\x96\x81";  // U+2581
 constexpr std::size_t kLongest = 16384;  // bytes given to the library at once: its time grows faster than the text
 
 // Protocol buffers merge a message with what is appended to it: normalizer_spec (field 3 of the model) gets
-// add_dummy_prefix (3) = false and remove_extra_whitespaces (4) = false. Both would change the text at every cut.
+// add_dummy_prefix (3) = false and remove_extra_whitespaces (4) = false. Both would change the text at every cut; the
+// blank in front, which the first of them asks for, the encoder puts there itself.
 constexpr std::string_view kKeepText("\x1A\x04\x18\x00\x20\x00", 6);
 
 bool is_ascii(char c) { return static_cast<unsigned char>(c) < 128; }
@@ -34,6 +35,7 @@ class SentencePieceTokenizer final : public Tokenizer {
  public:
   SentencePieceTokenizer(std::string model, const std::string& name) : model_(std::move(model)) {
     check_sentencepiece_model(model_, name);
+    blank_in_front_ = puts_blank_in_front(model_, name);
     const bool loaded = processor_.LoadFromSerializedProto(model_ + std::string(kKeepText)).ok() ||
                         processor_.LoadFromSerializedProto(model_).ok();
     if (!loaded || processor_.GetPieceSize() == 0) {
@@ -75,6 +77,7 @@ class SentencePieceTokenizer final : public Tokenizer {
 
   std::string payload() const override { return model_; }
   std::string plain_file() const override { return model_; }
+  bool blank_in_front() const override { return blank_in_front_; }
 
  private:
   friend class SentencePieceEncoder;
@@ -115,6 +118,7 @@ class SentencePieceTokenizer final : public Tokenizer {
 
   sentencepiece::SentencePieceProcessor processor_;
   std::string model_;
+  bool blank_in_front_ = false;
   std::vector<std::string> text_;          // of each token
   std::array<std::int32_t, 256> bytes_{};  // the token of each byte, -1: none
   std::bitset<65536> adjacent_;            // pairs of bytes that occur inside of a piece
@@ -125,6 +129,13 @@ class SentencePieceEncoder final : public Encoder {
   explicit SentencePieceEncoder(const SentencePieceTokenizer& t) : t_(t) {}
 
   void encode(std::string_view text, std::vector<std::int32_t>& out) override {
+    if (t_.blank_in_front() && !text.empty())
+      go_on(" " + std::string(text), out);
+    else
+      go_on(text, out);
+  }
+
+  void go_on(std::string_view text, std::vector<std::int32_t>& out) override {
     cache_.announce(text.size());
     while (!text.empty()) {
       const std::size_t clean = clean_prefix(text);

@@ -74,9 +74,9 @@ class Tokenizer {
   virtual std::string payload() const = 0;  // the same without a header
   // The file of another program that it is, as it was read: of tokenizer.model, tokenizer.json; others have none.
   virtual std::string plain_file() const { return ""; }
+  virtual bool blank_in_front() const { return false; }  // encode() puts a blank there; decode() takes it away
 
  protected:
-  virtual bool blank_in_front() const { return false; }  // encode() puts a blank there; decode() takes it away
   void check_id(std::int32_t id) const;
 
  private:

@@ -98,8 +98,16 @@ std::vector<PositionBucket> losses_by_position(const Decoder& model, const ExecC
   return buckets;
 }
 
+std::vector<std::int32_t> PasskeyTask::encode(const std::string& text) const {
+  std::vector<std::int32_t> ids;
+  tokenizer_.encoder()->go_on(text, ids);
+  return ids;
+}
+
 PasskeyTask::PasskeyTask(const Tokenizer& tokenizer, std::uint64_t seed)
-    : tokenizer_(tokenizer), seed_(seed), alphabet_("0123456789"), intro_(encode(kIntro)) {
+    : tokenizer_(tokenizer), seed_(seed), alphabet_("0123456789"), intro_(tokenizer.before_text()) {
+  const std::vector<std::int32_t> intro = tokenizer.encode(kIntro);
+  intro_.insert(intro_.end(), intro.begin(), intro.end());
   if (unknown_in(tokenizer, alphabet_) > 0) alphabet_ = "abcdefghijklmnopqrstuvwxyz";
   if (unknown_in(tokenizer, alphabet_) > 0)
     fail("passkey prompts: the tokenizer (", tokenizer.kind(), ") can write neither 0 to 9 nor a to z");

@@ -45,7 +45,7 @@ class PasskeyTask {
   bool writes_everything() const { return unknown_ == 0; }  // the tokenizer has every character of the prompts
 
  private:
-  std::vector<std::int32_t> encode(const std::string& text) const { return tokenizer_.encode(text); }
+  std::vector<std::int32_t> encode(const std::string& text) const;  // in the midst of a prompt
   std::string key(std::int64_t length, double depth, std::int64_t trial) const;
   PasskeyPrompt bare(const std::string& key, std::vector<std::int32_t>& needle) const;
 

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <bit>
+#include <limits>
 
+#include "core/check.h"
 #include "data/utf8.h"
 
 namespace ring::bpe {
@@ -40,6 +42,7 @@ bool Model::falls_back() const {
 
 const std::vector<Symbol>& Merger::tokens(std::string_view word, EncodeReport& report) {
   out_.clear();
+  if (word.size() > std::numeric_limits<std::int32_t>::max()) fail("a word of ", word.size(), " bytes is too long");
   if (model_.ignore_merges)
     if (const auto whole = model_.whole.find(std::string(word)); whole != model_.whole.end()) {
       out_.push_back({whole->second, static_cast<std::uint32_t>(word.size())});

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/check.h"
 #include "data/utf8.h"
 
 namespace ring::bpe {
@@ -154,8 +155,12 @@ class Sequence final : public Normalizer {
     return std::ranges::all_of(all_, [&](const auto& n) { return n->keeps(s); });
   }
   void apply(Passage& p) const override {
-    for (const auto& n : all_)
-      if (!n->keeps(p.all())) n->apply(p);
+    const std::size_t most = 64 * p.text.size() + 4096;  // several Replace may square, and square again
+    for (const auto& n : all_) {
+      if (n->keeps(p.all())) continue;
+      n->apply(p);
+      if (p.text.size() > most) fail("the tokenizer's normalizers make more than ", most, " bytes of a short text");
+    }
   }
 
  private:

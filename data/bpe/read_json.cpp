@@ -17,7 +17,8 @@ using Json = nlohmann::json;
 
 constexpr int kMostDepth = 32;
 constexpr std::int64_t kMostTokens = 1 << 24;
-constexpr std::size_t kShown = 60;  // bytes of a value in a message
+constexpr std::size_t kMostPut = 64;  // bytes
+constexpr std::size_t kShown = 60;    // bytes of a value in a message
 
 // A value of the file, and where it is: "tokenizer.json: model.unk_token".
 class Node {
@@ -57,6 +58,11 @@ class Node {
     if (text().empty()) wrong("a text that is not empty is wanted");
     return text();
   }
+  // What is put into a text: short, or a few of them would fill the memory.
+  std::string short_text() const {
+    if (text().size() > kMostPut) wrong("at most ", kMostPut, " bytes are wanted");
+    return text();
+  }
   bool flag() const {
     if (!json_.is_boolean()) wrong("true or false is wanted");
     return json_.get<bool>();
@@ -89,8 +95,8 @@ std::unique_ptr<Normalizer> read_normalizer(const Node& n) {
   if (type == "NFKC") return unicode_form(unicode::Form::nfkc);
   if (type == "NFKD") return unicode_form(unicode::Form::nfkd);
   if (type == "Lowercase") return lowercase();
-  if (type == "Prepend") return prepend(n.at("prepend").text());
-  if (type == "Replace") return replace(string_pattern(n.at("pattern")).some_text(), n.at("content").text());
+  if (type == "Prepend") return prepend(n.at("prepend").short_text());
+  if (type == "Replace") return replace(string_pattern(n.at("pattern")).some_text(), n.at("content").short_text());
   if (type != "Sequence") n.at("type").unknown("NFC, NFD, NFKC, NFKD, Lowercase, Prepend, Replace, Sequence");
   std::vector<std::unique_ptr<Normalizer>> all;
   for (const Node& item : n.at("normalizers").items()) all.push_back(read_normalizer(item));
@@ -132,7 +138,8 @@ std::unique_ptr<PreTokenizer> read_metaspace(const Node& n) {
   if (scheme != "always" && scheme != "first" && scheme != "never")
     n.at("prepend_scheme").unknown("always, first, never");
   const bool never = scheme == "never" || !n.flag_or("add_prefix_space", true);
-  return metaspace(n.at("replacement").some_text(),
+  if (utf8::count_characters(n.at("replacement").text()) != 1) n.at("replacement").wrong("one character is wanted");
+  return metaspace(n.at("replacement").text(),
                    never               ? Prepending::never
                    : scheme == "first" ? Prepending::first
                                        : Prepending::always,
@@ -184,7 +191,7 @@ void read_decoder(const Node& n, Decoding& d) {
   } else if (type == "Fuse") {
     d.fused = true;
   } else if (type == "Replace") {
-    d.replaced.emplace_back(string_pattern(n.at("pattern")).some_text(), n.at("content").text());
+    d.replaced.emplace_back(string_pattern(n.at("pattern")).some_text(), n.at("content").short_text());
   } else if (type == "Strip") {
     read_strip(n, d);
   } else if (type == "Metaspace") {
@@ -226,6 +233,7 @@ std::string decoded(const std::string& piece, const Decoding& d) {
   for (const auto& [from, to] : d.replaced)
     for (std::size_t at = text.find(from); at != std::string::npos; at = text.find(from, at + to.size()))
       text.replace(at, from.size(), to);
+  if (text.size() > 64 * piece.size()) fail("the decoder makes ", text.size(), " bytes of a token of ", piece.size());
   return text;
 }
 

@@ -101,8 +101,6 @@ class JsonTokenizer final : public Tokenizer {
       if (d_.special[i] && d_.pieces[i] == content) return static_cast<std::int32_t>(i);
     return std::nullopt;
   }
-
- protected:
   bool blank_in_front() const override { return d_.blank_in_front; }
 
  private:

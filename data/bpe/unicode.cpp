@@ -54,11 +54,11 @@ Decomposed decomposed(char32_t c, bool compatible) {
   return {out.begin(), out.begin() + n};
 }
 
-// 0: they do not compose.
+// 0: they do not compose. Stable: those that Unicode excludes from it do not, either.
 char32_t composed(char32_t a, char32_t b) {
   std::array<utf8proc_int32_t, 2> pair{static_cast<utf8proc_int32_t>(a), static_cast<utf8proc_int32_t>(b)};
-  const auto n = utf8proc_normalize_utf32(pair.data(), 2, static_cast<utf8proc_option_t>(UTF8PROC_COMPOSE));
-  return n == 1 ? static_cast<char32_t>(pair[0]) : 0;
+  const auto options = static_cast<utf8proc_option_t>(UTF8PROC_COMPOSE | UTF8PROC_STABLE);
+  return utf8proc_normalize_utf32(pair.data(), 2, options) == 1 ? static_cast<char32_t>(pair[0]) : 0;
 }
 
 int combining_class(char32_t c) { return utf8proc_get_property(static_cast<utf8proc_int32_t>(c))->combining_class; }

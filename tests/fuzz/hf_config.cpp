@@ -22,7 +22,7 @@ void check_again(const ring::PublishedModel& published) {
   const ring::ModelConfig model = checked.model.resolved();
   const ring::Family family = ring::family_of(model);
   const ring::PublishedModel again =
-      ring::parse_hf_config(ring::hf_config(family, model, ring::FloatType::f32, 3), "written");
+      ring::parse_hf_config(ring::hf_config(family, model, ring::FloatType::f32, {1, 3}), "written");
   if (again.family != family || ring::family_of(again.model.resolved()) != family) std::abort();  // a finding
   if (again.model.resolved().head_dim != model.head_dim) std::abort();                            // a finding
 }

@@ -196,7 +196,7 @@ def known_to(normalizer, text):
     """Without the characters that tokenizers' tables of Unicode, which are older, normalise in another way."""
     forms = {f: getattr(normalizers, f)() for f in ("NFC", "NFKC")}
     def agrees(c):
-        probe = "a\u0301" + c + "\u0316a"
+        probe = "a\u0345" + c + "\u0334a"
         return all(n.normalize_str(probe) == unicodedata.normalize(f, probe) for f, n in forms.items())
     unknown = {c for c in set(text) if not agrees(c)} if normalizer else set()
     return text.translate({ord(c): None for c in unknown}), len(unknown)

@@ -10,10 +10,15 @@
 
 namespace ring {
 
+// The tokens around a text, where a tokenizer says them; `first` is the end of the one before where only that is known.
+struct TextEnds {
+  std::optional<std::int32_t> first, end;
+};
+
 // Its text, with the keys of transformers 4 and of transformers 5 (rope_theta and rope_scaling, and rope_parameters;
 // torch_dtype and dtype).
-std::string hf_config(Family, const ModelConfig& resolved, FloatType, std::optional<std::int32_t> end_of_text);
-std::string hf_generation_config(std::optional<std::int32_t> end_of_text);
+std::string hf_config(Family, const ModelConfig& resolved, FloatType, const TextEnds&);
+std::string hf_generation_config(const TextEnds&);
 
 struct PublishedModel {
   Family family = Family::llama;

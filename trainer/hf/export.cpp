@@ -58,26 +58,40 @@ std::shared_ptr<const Tokenizer> known_tokenizer(const Origin& origin, std::vect
   }
 }
 
+TextEnds ends_of(const Tokenizer* tokenizer) {
+  if (!tokenizer) return {};
+  const std::vector<std::int32_t> before = tokenizer->before_text();
+  return {before.empty() ? std::nullopt : std::optional(before.front()), tokenizer->end_of_text()};
+}
+
 std::string tokenizer_config(const Tokenizer& tokenizer, std::int64_t context) {
-  nlohmann::ordered_json j = {{"tokenizer_class", "LlamaTokenizer"}, {"model_max_length", context}};
-  // Ours adds nothing to a text, neither tokens nor the blank that Llama's puts before it.
-  for (const char* key : {"add_bos_token", "add_eos_token", "add_prefix_space", "legacy"}) j[key] = false;
-  j["clean_up_tokenization_spaces"] = false;
-  const auto end = tokenizer.end_of_text();
-  for (const char* key : {"bos_token", "eos_token"})
-    j[key] = end ? nlohmann::ordered_json(tokenizer.piece(*end)) : nlohmann::ordered_json();
+  const bool sentencepiece = tokenizer.kind() == "sentencepiece";
+  nlohmann::ordered_json j = {{"tokenizer_class", sentencepiece ? "LlamaTokenizer" : "PreTrainedTokenizerFast"},
+                              {"model_max_length", context},
+                              {"clean_up_tokenization_spaces", false}};
+  if (sentencepiece) {  // a tokenizer.json says these itself
+    for (const char* key : {"add_bos_token", "add_eos_token", "legacy"}) j[key] = false;
+    j["add_prefix_space"] = tokenizer.blank_in_front();
+  }
+  const TextEnds ends = ends_of(&tokenizer);
+  const auto named = [&](std::optional<std::int32_t> id) {
+    return id ? nlohmann::ordered_json(tokenizer.piece(*id)) : nlohmann::ordered_json();
+  };
+  j["bos_token"] = named(ends.first ? ends.first : ends.end);
+  j["eos_token"] = named(ends.end);
   return j.dump(2) + "\n";
 }
 
 void write_tokenizer(const fs::path& folder, const Tokenizer& tokenizer, std::int64_t context,
                      std::vector<std::string>& notes) {
   save_tokenizer(tokenizer, (folder / "tokenizer.rmt").string());
-  if (tokenizer.kind() != "sentencepiece") {
+  if (tokenizer.plain_file().empty()) {
     notes.push_back(str("transformers has no form of a ", tokenizer.kind(),
                         " tokenizer: tokenizer.rmt is for ringmaster import alone"));
     return;
   }
-  save_tokenizer(tokenizer, (folder / "tokenizer.model").string());
+  const bool model = tokenizer.kind() == "sentencepiece";
+  save_tokenizer(tokenizer, (folder / (model ? "tokenizer.model" : "tokenizer.json")).string());
   write_text(folder / "tokenizer_config.json", tokenizer_config(tokenizer, context));
 }
 
@@ -114,9 +128,9 @@ Exported export_found(const FoundCheckpoint& found, const std::string& output, c
   write_weights(found, tensors, folder.path(), options, e.type);
   const auto tokenizer = known_tokenizer(origin, e.notes);
   if (tokenizer) write_tokenizer(folder.path(), *tokenizer, model.context, e.notes);
-  const auto end = tokenizer ? tokenizer->end_of_text() : std::nullopt;
-  write_text(folder.path() / "config.json", hf_config(e.family, model, e.type, end));
-  write_text(folder.path() / "generation_config.json", hf_generation_config(end));
+  const TextEnds ends = ends_of(tokenizer.get());
+  write_text(folder.path() / "config.json", hf_config(e.family, model, e.type, ends));
+  write_text(folder.path() / "generation_config.json", hf_generation_config(ends));
   folder.commit();
   e.folder = folder.final().string();
   e.tensors = tensors.size();

@@ -188,14 +188,15 @@ std::shared_ptr<const Tokenizer> tokenizer_in(const fs::path& folder, const Impo
                                               std::vector<std::string>& notes) {
   if (!options.tokenizer.empty()) return load_tokenizer(options.tokenizer);
   std::error_code error;
-  for (const char* name : {"tokenizer.rmt", "tokenizer.model"}) try {
+  for (const char* name : {"tokenizer.rmt", "tokenizer.json", "tokenizer.model"}) try {
       if (fs::exists(folder / name, error)) return load_tokenizer((folder / name).string());
     } catch (const Error& e) {
       notes.push_back(e.what());
     }
-  notes.push_back(str("The run has no tokenizer: ", folder.string(),
-                      " holds none that is read here (tokenizer.rmt, SentencePiece's tokenizer.model). With "
-                      "--tokenizer FILE it gets one"));
+  notes.push_back(
+      str("The run has no tokenizer: ", folder.string(),
+          " holds none that is read here (tokenizer.rmt, tokenizer.json, SentencePiece's tokenizer.model). With "
+          "--tokenizer FILE it gets one"));
   return nullptr;
 }
 

@@ -11,7 +11,7 @@
 namespace ring {
 
 struct ImportOptions {
-  std::string tokenizer;  // as load_tokenizer() takes it; empty: tokenizer.rmt or tokenizer.model of the folder
+  std::string tokenizer;                // as load_tokenizer() takes it; empty: that of the folder
   std::uint64_t shard_bytes = 1 << 30;  // of tensors in a shard, unless one alone is larger; twice that is in memory
   std::function<bool()> stopped;        // asked between tensors; null: never
 };

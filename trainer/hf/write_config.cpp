@@ -84,13 +84,15 @@ void add_gpt2(Json& j, const ModelConfig& c) {
 }
 
 // Said in any case: without these keys, readers take numbers of their own.
-void add_ends(Json& j, std::optional<std::int32_t> end_of_text) {
-  for (const char* key : {"bos_token_id", "eos_token_id"}) j[key] = end_of_text ? Json(*end_of_text) : Json();
+void add_ends(Json& j, const TextEnds& ends) {
+  const auto first = ends.first ? ends.first : ends.end;
+  j["bos_token_id"] = first ? Json(*first) : Json();
+  j["eos_token_id"] = ends.end ? Json(*ends.end) : Json();
 }
 
 }  // namespace
 
-std::string hf_config(Family family, const ModelConfig& c, FloatType type, std::optional<std::int32_t> end_of_text) {
+std::string hf_config(Family family, const ModelConfig& c, FloatType type, const TextEnds& ends) {
   Json j;
   j["architectures"] = {architecture(family)};
   j["model_type"] = model_type(family);
@@ -102,16 +104,16 @@ std::string hf_config(Family family, const ModelConfig& c, FloatType type, std::
   j["tie_word_embeddings"] = c.tied_embeddings;
   j["initializer_range"] = c.init_std;
   j["use_cache"] = true;
-  add_ends(j, end_of_text);
+  add_ends(j, ends);
   j["torch_dtype"] = torch_name(type);
   j["dtype"] = torch_name(type);
   return j.dump(2) + "\n";
 }
 
-std::string hf_generation_config(std::optional<std::int32_t> end_of_text) {
+std::string hf_generation_config(const TextEnds& ends) {
   Json j;
   j["_from_model_config"] = true;
-  add_ends(j, end_of_text);
+  add_ends(j, ends);
   return j.dump(2) + "\n";
 }
 
