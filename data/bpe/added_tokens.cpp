@@ -38,6 +38,7 @@ AddedTokens::AddedTokens(std::vector<AddedToken> tokens) : tokens_(std::move(tok
   for (std::size_t i = 0; i < tokens_.size(); ++i) {
     const AddedToken& t = tokens_[i];
     starts_[static_cast<unsigned char>(t.content.front())] = true;
+    ends_with_[static_cast<unsigned char>(t.content.back())] = true;
     looks_around_ = looks_around_ || t.single_word || t.lstrip || t.rstrip;
     std::uint32_t node = 0;
     for (std::size_t b = 0; b < t.content.size(); ++b) {
@@ -90,6 +91,8 @@ void AddedTokens::divide(std::string_view text, const Take& take) const {
   if (done < text.size()) take(done, text.size(), -1);
 }
 
-bool AddedTokens::may_cross(char left, char right) const { return looks_around_ || adjacent_[pair_of(left, right)]; }
+bool AddedTokens::may_cross(char left, char right) const {
+  return looks_around_ || ends_with_[static_cast<unsigned char>(left)] || adjacent_[pair_of(left, right)];
+}
 
 }  // namespace ring::bpe

@@ -29,14 +29,15 @@ class AddedTokens {
   // several begin, the longest one counts.
   using Take = std::function<void(std::size_t begin, std::size_t end, std::int32_t id)>;
   void divide(std::string_view text, const Take& take) const;
-  // Whether one has these bytes next to each other, or looks at what is around it.
+  // Whether a cut between these bytes of a text may change what is found, or what lies behind something found: one has
+  // them next to each other, or ends with the left one, or looks at what is around it.
   bool may_cross(char left, char right) const;
 
  private:
   const AddedToken* longest_at(std::string_view text, std::size_t at) const;
 
   std::vector<AddedToken> tokens_;
-  std::array<bool, 256> starts_{};                         // bytes that one begins with
+  std::array<bool, 256> starts_{}, ends_with_{};           // bytes that one begins, or ends, with
   std::unordered_map<std::uint64_t, std::uint32_t> next_;  // of a node and a byte; node 0 is the root
   std::unordered_map<std::uint32_t, std::size_t> ends_;    // at a node: the token
   std::vector<bool> adjacent_ = std::vector<bool>(65536);

@@ -25,7 +25,7 @@ bool is_space(char32_t c) {
          c == 0xA0 || c == 0x1680 || c == 0x202F || c == 0x205F || c == 0x3000;
 }
 
-// Of the symbols, these are Alphabetic: letters in circles and squares.
+// Symbols that are Alphabetic: letters in circles and squares.
 bool is_alphabetic_symbol(char32_t c) {
   return between(c, 0x24B6, 0x24E9) || between(c, 0x1F130, 0x1F149) || between(c, 0x1F150, 0x1F169) ||
          between(c, 0x1F170, 0x1F189);

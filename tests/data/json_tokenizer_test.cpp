@@ -126,7 +126,7 @@ TEST(JsonTokenizer, IgnoresMergesOfWholeWordsWhereAsked) {
 TEST(JsonTokenizer, MergesMayBePairs) {
   Json j = byte_level({{"a", "b"}, {"ab", "c"}});
   const std::string one = tokenizer_of(j)->decode(tokenizer_of(j)->encode("abc"));
-  j["model"]["merges"] = {{"a", "b"}, {"ab", "c"}};
+  j["model"]["merges"] = Json::array({Json::array({"a", "b"}), Json::array({"ab", "c"})});
   EXPECT_EQ(tokenizer_of(j)->encode("abc"), (Ids{257}));
   EXPECT_EQ(one, "abc");
 }
@@ -158,7 +158,7 @@ TEST(JsonTokenizer, NormalFormsAndOffsets) {
   EXPECT_EQ(placed[2].begin, 1u);
   EXPECT_EQ(placed[3].begin, 4u);
   EXPECT_EQ(placed[3].end, 5u);
-  EXPECT_EQ(t->decode(t->encode("\u0958")), "\u0915\u093C");  // excluded from composition
+  EXPECT_EQ(t->decode(t->encode("\u0958")), "\u0915\u093C");                  // excluded from composition
   EXPECT_EQ(t->encode("\xE1\x84\x80\xE1\x85\xA1"), (Ids{0xEA, 0xB0, 0x80}));  // Hangul from its letters
   j["normalizer"] = {{"type", "Sequence"}, {"normalizers", {{{"type", "NFKC"}}, {{"type", "Lowercase"}}}}};
   EXPECT_EQ(tokenizer_of(j)->decode(tokenizer_of(j)->encode("\xEF\xAC\x81X\xC2\xB2")), "fix2");
