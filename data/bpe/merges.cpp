@@ -44,7 +44,7 @@ const std::vector<Symbol>& Merger::tokens(std::string_view word, EncodeReport& r
   out_.clear();
   if (word.size() > std::numeric_limits<std::int32_t>::max()) fail("a word of ", word.size(), " bytes is too long");
   if (model_.ignore_merges)
-    if (const auto whole = model_.whole.find(std::string(word)); whole != model_.whole.end()) {
+    if (const auto whole = model_.whole.find(word); whole != model_.whole.end()) {
       out_.push_back({whole->second, static_cast<std::uint32_t>(word.size())});
       return out_;
     }

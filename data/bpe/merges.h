@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -38,6 +39,12 @@ class PairTable {
   std::vector<Slot> slots_;
 };
 
+// Lets a map of texts be asked for a part of another text.
+struct TextHash {
+  using is_transparent = void;
+  std::size_t operator()(std::string_view text) const { return std::hash<std::string_view>{}(text); }
+};
+
 // Vocabulary and merges. Words of byte-level vocabularies are bytes, those of others characters.
 struct Model {
   bool byte_level = false;
@@ -46,7 +53,7 @@ struct Model {
   std::int32_t unknown = -1;              // -1: what has no token is left out
   std::array<std::int32_t, 256> bytes{};  // the token of each byte, -1: none; of characters: the fallback
   std::unordered_map<char32_t, std::int32_t> characters;
-  std::unordered_map<std::string, std::int32_t> whole;  // with ignore_merges
+  std::unordered_map<std::string, std::int32_t, TextHash, std::equal_to<>> whole;  // with ignore_merges
   PairTable merges;
 
   bool falls_back() const;  // every byte has a token
