@@ -143,6 +143,54 @@ TEST_F(DataCommands, TokenizerTrainEncodeDecodeInspect) {
   expect_parts(run({"tokenizer", "inspect", "bytes"}).out, {"257 tokens", "round trip   exact for any input"});
 }
 
+TEST_F(DataCommands, EncodeShowsWhereTokensLie) {
+  EXPECT_EQ(run({"tokenizer", "encode", "bytes", "--offsets", "a\xC3\xA9"}).out,
+            "97\t0\t1\ta\n195\t1\t3\t<0xc3>\n169\t1\t3\t<0xa9>\n");  // both are parts of one character
+  expect_parts(run({"tokenizer", "encode", "bytes", "--offsets", "--special", "a"}).error, {"--offsets", "--special"});
+}
+
+#ifdef RING_WITH_UTF8PROC
+
+TEST_F(DataCommands, ATrainedTokenizerJsonIsUsed) {
+  write("text.txt", "ab ab ab ab");
+  const std::string file = path("tokenizer.json");
+  const auto train = [&](const std::string& pattern) {
+    return run({"tokenizer", "train", "--input", path("text.txt"), "--kind", "byte-bpe", "--pattern", pattern,
+                "--vocab-size", "300", "--output", file});
+  };
+  expect_parts(train("words").error, {"--pattern", "words"});
+  const auto trained = train("llama3");
+  EXPECT_EQ(trained.error, "");
+  expect_parts(trained.out, {"tokenizer.json: byte-bpe, 259 tokens"});  // the end, 256 bytes, "ab", " ab"
+  EXPECT_EQ(run({"tokenizer", "encode", file, "ab ab"}).out, "257 258\n");
+  EXPECT_EQ(run({"tokenizer", "encode", file, "--offsets", "ab ab"}).out, "257\t0\t2\tab\n258\t2\t5\t ab\n");
+  EXPECT_EQ(run({"tokenizer", "decode", file, "258", "0", "257"}).out, " abab");
+  expect_parts(run({"tokenizer", "inspect", file}).out,
+               {"kind         tokenizer.json", "259 tokens", "0 <|endoftext|>", "exact for any input"});
+  EXPECT_EQ(run({"data", "prepare", "--input", path("text.txt"), "--tokenizer", file, "--output", path("c.h5"),
+                 "--validation-fraction", "0"})
+                .error,
+            "");
+  expect_parts(run({"data", "inspect", path("c.h5")}).out, {"tokenizer.json, 259 tokens", "5 tokens in 1 document"});
+}
+
+TEST_F(DataCommands, EncodeShowsWhatStandsAroundAText) {
+  write("tokenizer.json", R"({
+    "added_tokens": [{"id": 2, "content": "<s>", "special": true}, {"id": 3, "content": "</s>", "special": true}],
+    "model": {"type": "BPE", "vocab": {"a": 0, "b": 1}, "merges": []},
+    "decoder": {"type": "Fuse"},
+    "post_processor": {
+      "type": "TemplateProcessing",
+      "single": [{"SpecialToken": {"id": "<s>"}}, {"Sequence": {"id": "A"}}, {"SpecialToken": {"id": "</s>"}}],
+      "special_tokens": {"<s>": {"ids": [2]}, "</s>": {"ids": [3]}}}})");
+  const std::string file = path("tokenizer.json");
+  EXPECT_EQ(run({"tokenizer", "encode", file, "ab"}).out, "0 1\n");
+  EXPECT_EQ(run({"tokenizer", "encode", file, "--special", "ab"}).out, "2 0 1 3\n");
+  EXPECT_EQ(run({"tokenizer", "encode", file, "--special", "--pieces", "b"}).out, "2\t<s>\n1\tb\n3\t</s>\n");
+}
+
+#endif
+
 TEST_F(DataCommands, BadArguments) {
   write("empty.txt", "");
   expect_parts(

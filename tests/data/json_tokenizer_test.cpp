@@ -9,6 +9,7 @@
 #include "data/bpe/train.h"
 #include "data/files.h"
 #include "data/load_tokenizer.h"
+#include "data/prepare.h"
 #include "data/utf8.h"
 
 namespace ring {
@@ -258,6 +259,35 @@ TEST(JsonTokenizer, FilesKeepItAsItIs) {
   expect_error([&] { save_tokenizer(*bytes_tokenizer(), folder / "c.json"); }, {"c.json", "bytes", ".rmt"});
   write_text(folder / "tokenizer_config.json", R"({"eos_token": "<eos>"})");
   expect_error([&] { load_tokenizer(folder / "tokenizer.json"); }, {"tokenizer_config.json", "eos_token", "<eos>"});
+}
+
+// A long document is encoded in pieces, of which the first alone has the blank in front.
+TEST(JsonTokenizer, CorporaHaveDocumentsWithWhatStandsAroundThem) {
+  TempFolder folder;
+  Json j = like_llama2();
+  add_token(j, "<s>", {{"special", true}});   // 262
+  add_token(j, "</s>", {{"special", true}});  // 263
+  j["post_processor"] = {{"type", "TemplateProcessing"},
+                         {"single", {{{"SpecialToken", {{"id", "<s>"}}}}, {{"Sequence", {{"id", "A"}}}}}},
+                         {"special_tokens", {{"<s>", {{"ids", {262}}}}}}};
+  write_text(folder / "tokenizer.json", j.dump());
+  std::string text;
+  while (text.size() < 2'000'000) text += "ab b a ";
+  const std::vector<std::string> documents{"ab b", text};
+  for (std::size_t d = 0; d < 2; ++d) write_text(folder / ("in/" + std::to_string(d)), documents[d]);
+  PrepareOptions o{.inputs = {folder / "in"}, .tokenizer = folder / "tokenizer.json", .output = folder / "c.h5"};
+  o.validation_fraction = 0;
+  prepare_corpus(o);
+  const auto store = TokenStore::open(o.output);
+  const auto t = store->tokenizer();
+  ASSERT_EQ(store->train().documents(), 2u);
+  for (std::size_t d = 0; d < 2; ++d) {
+    Ids expected{262}, found(store->train().document_start(d + 1) - store->train().document_start(d));
+    for (const PlacedToken& p : t->encode_placed(documents[d])) expected.push_back(p.id);
+    expected.push_back(263);
+    store->train().read(store->train().document_start(d), found.size(), found.data());
+    EXPECT_TRUE(found == expected) << "document " << d;
+  }
 }
 
 // Text of many kinds of places to cut at.

@@ -1,3 +1,4 @@
+#include <sentencepiece_processor.h>
 #include <sentencepiece_trainer.h>
 
 #include <random>
@@ -178,17 +179,20 @@ void damage_600_times(const Tokenizer& t) {
 
 TEST_P(SentencePiece, DamagedFilesAreNamed) { damage_600_times(*train(sample(60000, 1), GetParam(), 300)); }
 
-// As models trained elsewhere have it: text is replaced before it is cut.
+// The file of a model as SentencePiece trains it where it is told no more than this.
+std::string trained_elsewhere(const TempFolder& folder, std::unordered_map<std::string, std::string> settings) {
+  write_text(folder / "text", sample(60000, 1));
+  settings.insert(
+      {{"input", folder / "text"}, {"model_prefix", folder / "m"}, {"vocab_size", "200"}, {"minloglevel", "1"}});
+  const auto status = sentencepiece::SentencePieceTrainer::Train(settings);
+  EXPECT_TRUE(status.ok()) << status.ToString();
+  return folder / "m.model";
+}
+
+// Text is replaced before it is cut.
 TEST(SentencePieceModel, TablesOfReplacementsAreReadAndChecked) {
   TempFolder folder;
-  write_text(folder / "text", sample(60000, 1));
-  const auto status = sentencepiece::SentencePieceTrainer::Train({{"input", folder / "text"},
-                                                                  {"model_prefix", folder / "m"},
-                                                                  {"vocab_size", "200"},
-                                                                  {"normalization_rule_name", "nmt_nfkc"},
-                                                                  {"minloglevel", "1"}});
-  ASSERT_TRUE(status.ok()) << status.ToString();
-  const auto t = load_tokenizer(folder / "m.model");
+  const auto t = load_tokenizer(trained_elsewhere(folder, {{"normalization_rule_name", "nmt_nfkc"}}));
   EXPECT_EQ(t->decode(t->encode("s\xEF\xBD\x94")), "st") << "a fullwidth t";
   damage_600_times(*t);
   std::string bytes = t->payload();
@@ -196,6 +200,40 @@ TEST(SentencePieceModel, TablesOfReplacementsAreReadAndChecked) {
   for (std::size_t i = 0; i < 4; ++i) bytes[table + 2000 + i] = '\x7F';
   expect_error([&] { parse_tokenizer(bytes, "t.model"); },
                {"t.model is damaged", "table of replacements", "leads out"});
+}
+
+// As the models of Llama 2 and Mistral ask for it.
+TEST(SentencePieceModel, TheBlankInFrontIsPutThereAndTakenAway) {
+  for (const bool blank : {true, false}) {
+    TempFolder folder;
+    const std::string file = trained_elsewhere(
+        folder, {{"normalization_rule_name", "identity"}, {"add_dummy_prefix", blank ? "true" : "false"}});
+    sentencepiece::SentencePieceProcessor library;
+    ASSERT_TRUE(library.Load(file).ok());
+    const auto t = load_tokenizer(file);
+    EXPECT_EQ(t->blank_in_front(), blank);
+    for (const std::string text : {"ka", "kato mi", "solva(dor renque );"}) {
+      std::vector<std::int32_t> theirs;
+      ASSERT_TRUE(library.Encode(text, &theirs).ok());
+      EXPECT_EQ(t->encode(text), theirs) << text;
+    }
+    for (const std::string text : {"", " ", "ka", " ka", "  ka "}) EXPECT_EQ(t->decode(t->encode(text)), text);
+    EXPECT_TRUE(t->encode("").empty());
+  }
+}
+
+TEST(SentencePieceModel, TheBlankInFrontIsNotOfTheText) {
+  TempFolder folder;
+  const auto t = load_tokenizer(trained_elsewhere(folder, {{"normalization_rule_name", "identity"}}));
+  const auto encoder = t->encoder();
+  std::vector<std::int32_t> ids;
+  encoder->encode("ka to", ids);
+  encoder->go_on(" mi", ids);  // and none in front of what goes on
+  EXPECT_EQ(ids, t->encode("ka to mi"));
+  EXPECT_EQ(t->decode(ids), "ka to mi");
+  const auto placed = t->encode_placed("ka to");
+  EXPECT_EQ(placed.front().begin, 0u);
+  EXPECT_EQ(placed.back().end, 5u);
 }
 
 TEST(SentencePieceModel, APieceWithoutTextIsNamed) {

@@ -4,12 +4,14 @@
 
 #include <cmath>
 #include <functional>
+#include <nlohmann/json.hpp>
 
 #include "checkpoint/files.h"
 #include "checkpoint/reshard.h"
 #include "checkpoint/safetensors/reader.h"
 #include "comm/mesh/mesh.h"
 #include "core/fields.h"
+#include "data/bpe/train.h"
 #include "engine/devices.h"
 #include "tests/checkpoint/fixture.h"
 #include "tests/trainer/tiny.h"
@@ -307,6 +309,34 @@ TEST_F(Hf, ATokenizerThatIsNotTheModels) {
       contains(import_error({.tokenizer = path("many.rmt").string(), .stopped = {}}), "has 400 tokens, the model 300"))
       << import_error();
 }
+
+#ifdef RING_WITH_UTF8PROC
+
+TEST_F(Hf, ATokenizerJsonComesOutAsItWentIn) {
+  const auto t = bpe::train_byte_bpe([](const auto& take) { take("ab ab ab ab"); }, {.vocab_size = 300});
+  save_tokenizer(*t, (path("run") / "tokenizer.rmt").string());
+  export_to_hf(path("run").string(), path("out").string(), {});
+  EXPECT_EQ(read_text(path("out") / "tokenizer.json"), t->plain_file());
+  const auto said = nlohmann::json::parse(read_text(path("out") / "tokenizer_config.json"));
+  EXPECT_EQ(said.at("tokenizer_class"), "PreTrainedTokenizerFast");
+  EXPECT_EQ(said.at("eos_token"), "<|endoftext|>");
+  EXPECT_EQ(nlohmann::json::parse(read_text(path("out") / "config.json")).at("eos_token_id"), 0);
+  fs::remove(path("out") / "tokenizer.rmt");  // published folders have none
+  EXPECT_TRUE(import_from_hf(path("out").string(), path("new").string(), {}).notes.empty());
+  EXPECT_EQ(open_session(path("new").string(), 1, DeviceChoice::cpu).tokenizer->hash(), t->hash());
+}
+
+TEST_F(Hf, ATokenizerJsonThatIsNotReadIsNamed) {
+  export_to_hf(path("run").string(), path("out").string(), {});
+  fs::remove(path("out") / "tokenizer.rmt");
+  write_text(path("out") / "tokenizer.json", R"({"model": {"type": "WordPiece"}})");
+  const Imported i = import_from_hf(path("out").string(), path("new").string(), {});
+  ASSERT_EQ(i.notes.size(), 2u);
+  EXPECT_TRUE(contains(i.notes[0], "tokenizer.json: model.type: \"WordPiece\"")) << i.notes[0];
+  EXPECT_TRUE(contains(i.notes[1], "--tokenizer FILE")) << i.notes[1];
+}
+
+#endif
 
 }  // namespace
 }  // namespace ring::test
