@@ -24,7 +24,8 @@ import unicodedata
 try:
     import numpy as np
     import tokenizers
-    from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+    from tokenizers import (AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors,
+                            trainers)
 except ImportError as e:
     print("skipped:", e)
     sys.exit(77)
@@ -86,9 +87,8 @@ def with_added(tokenizer):
     return tokenizer
 
 
-def like_llama2(tokenizer, texts, first_only=False, unk_only=False):
+def like_llama2(texts, first_only=False, unk_only=False):
     """Characters, a blank in front, bytes for what is unknown; pieces as SentencePiece has them."""
-    metaspace = pre_tokenizers.Metaspace(prepend_scheme="first" if first_only else "always", split=False)
     trained = Tokenizer(models.BPE())
     trained.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always", split=True)
     trained.train_from_iterator(texts, trainers.BpeTrainer(vocab_size=6000, show_progress=False, limit_alphabet=1500))
@@ -99,13 +99,11 @@ def like_llama2(tokenizer, texts, first_only=False, unk_only=False):
     tokenizer = Tokenizer(models.BPE({p: i for i, p in enumerate(pieces)}, merges, unk_token="<unk>", fuse_unk=True,
                                      byte_fallback=not unk_only))
     if first_only:
-        tokenizer.pre_tokenizer = metaspace
-        tokenizer.decoder = decoders.Sequence([decoders.Replace(BLANK, " "), decoders.ByteFallback(), decoders.Fuse(),
-                                               decoders.Strip(" ", 1, 0)])
+        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
     else:
         tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend(BLANK), normalizers.Replace(" ", BLANK)])
-        tokenizer.decoder = decoders.Sequence([decoders.Replace(BLANK, " "), decoders.ByteFallback(), decoders.Fuse(),
-                                               decoders.Strip(" ", 1, 0)])
+    tokenizer.decoder = decoders.Sequence([decoders.Replace(BLANK, " "), decoders.ByteFallback(), decoders.Fuse(),
+                                           decoders.Strip(" ", 1, 0)])
     tokenizer.add_special_tokens(["<unk>", "<s>", "</s>"])
     return tokenizer
 
@@ -133,13 +131,14 @@ def families(texts):
     llama = bytes_vocabulary(bpe(byte_level(split(Regex(LLAMA3))), ignore_merges=True), texts)
     yield "Llama 3", with_bos(llama)
     yield "Qwen2", bytes_vocabulary(bpe(byte_level(split(Regex(QWEN2))), normalizers.NFC()), texts)
-    yield "SmolLM", bytes_vocabulary(bpe(byte_level(pre_tokenizers.Digits(individual_digits=True), use_regex=True)), texts)
+    digits = pre_tokenizers.Digits(individual_digits=True)
+    yield "SmolLM", bytes_vocabulary(bpe(byte_level(digits, use_regex=True)), texts)
 
 
 def others(texts):
-    yield "Llama 2", like_llama2(None, texts)
-    yield "Metaspace, first", like_llama2(None, texts, first_only=True)
-    yield "unknown, fused", like_llama2(None, texts, unk_only=True)
+    yield "Llama 2", like_llama2(texts)
+    yield "Metaspace, first", like_llama2(texts, first_only=True)
+    yield "unknown, fused", like_llama2(texts, unk_only=True)
     yield "random merges", random_merges(1)
     yield "GPT-2, a space in front", bytes_vocabulary(bpe(pre_tokenizers.ByteLevel(add_prefix_space=True)), texts)
     yield "added tokens", with_added(bytes_vocabulary(bpe(byte_level(split(Regex(LLAMA3)))), texts))

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """A text that is hard to divide, made of Unicode's data and the texts of this machine: corpus.py FILE [BYTES]
 
-Sentences of random words in 24 scripts, code and documents that are installed, emoji with modifiers and joiners,
-control characters, combining marks in any order, CRLF and the other ends of lines, long runs of blanks, letters and
-digits, contractions, and every character that has a name. The same on every machine but for the installed files.
+Sentences of random words of 30 blocks of characters, code and documents that are installed, emoji with modifiers and
+joiners, control characters, combining marks in any order, CRLF and the other ends of lines, long runs of blanks,
+letters and digits, contractions, and every character that has a name. It depends on the installed files and on the
+version of Unicode that Python has.
 """
 import glob
 import os
@@ -21,7 +22,9 @@ SCRIPTS = {
     "HANGUL": (0xAC00, 0xD7A3), "JAMO": (0x1100, 0x11FF), "KANA": (0x3041, 0x30FF), "CJK": (0x4E00, 0x9FFF),
     "MATHEMATICAL": (0x1D400, 0x1D7FF), "CUNEIFORM": (0x12000, 0x12399),
 }
-BLANKS = [" ", " ", " ", " ", "  ", "\n", "\t", "\r\n", "\u00a0", "\u3000", "\u2028", "\u200b", "\x85", "\u1680", "\u180e"]
+BLANKS = [" ", " ", " ", " ", "  ", "\n", "\t", "\r\n", "\u00a0", "\u3000", "\u2028", "\u200b", "\x85", "\u1680",
+          "\u180e"]
+SIGNS = ".,;:!?()[]{}\"'`-_/\\|<>@#$%^&*+=~"
 MARKS = [chr(c) for c in range(0x300, 0x370)] + list("\u05bc\u0651\u093c\u094d\u0e48\u3099\u20e3\u0483")
 SAID = ["it's", "IT'S", "we'Re", "I'LL", "don't", "DON'T", "they've", "i'm", "he'd", "'s", "'\u017f", "''", "o'clock",
         "1'st", "x 's", "'RE", "'Ll", "'\u017ft"]
@@ -37,7 +40,7 @@ def sentences(rng, bytes_wanted):
         pool, words = rng.choice(pools), []
         for _ in range(rng.randint(3, 40)):
             words.append("".join(rng.choices(pool, k=rng.randint(1, 12))))
-            words.append(rng.choice(BLANKS) if rng.random() < 0.95 else rng.choice(".,;:!?()[]{}\"'`-_/\\|<>@#$%^&*+=~"))
+            words.append(rng.choice(BLANKS if rng.random() < 0.95 else SIGNS))
             if rng.random() < 0.05:
                 words.append(rng.choice(SAID))
             if rng.random() < 0.05:

@@ -6,8 +6,8 @@ against_transformers.py RINGMASTER LOGITS: the program, and the one built from l
 1. Tiny models that transformers makes, of each family and with what its config.json can say, are imported; our logits
    must be theirs.
 2. They are exported again, and transformers must load every tensor with its bits and give the same logits.
-3. Runs that `ringmaster train` made are exported, and transformers must give our logits. Of a SentencePiece tokenizer,
-   it must give our tokens.
+3. Runs that `ringmaster train` made are exported, and transformers must give our logits. With a SentencePiece tokenizer
+   and with a tokenizer.json, it must give our tokens.
 
 Exits with 77, which CTest calls skipped, where torch, transformers or safetensors is missing.
 """
@@ -194,11 +194,11 @@ def check_trained(bench, name, settings, corpus, vocabulary):
     return folder
 
 
-def check_tokenizer(bench, folder, text):
+def check_tokenizer(bench, name, folder, text):
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    ours = bench.ring("tokenizer", "encode", bench.path("bpe.rmt"), text).split()
+    ours = bench.ring("tokenizer", "encode", bench.path(name + ".rmt"), text).split()
     theirs = [str(i) for i in tokenizer(text)["input_ids"]]
-    bench.expect("SentencePiece: tokens that differ", sum(a != b for a, b in zip(ours, theirs)) +
+    bench.expect(name + ": tokens that differ", sum(a != b for a, b in zip(ours, theirs)) +
                  abs(len(ours) - len(theirs)), 0)
 
 
@@ -208,9 +208,11 @@ def write_corpora(bench):
             f.write("line %d of a text that repeats itself %d times, and more\n" % (i, i % 7))
     with open(bench.path("train.yaml"), "w") as f:
         f.write("model: {mlp: swiglu}\n")
-    bench.ring("tokenizer", "train", "--kind", "bpe", "--vocab-size", "300", "--input", bench.path("text.txt"),
-               "--output", bench.path("bpe.rmt"))
-    for name, tokenizer in (("bytes", "bytes"), ("bpe", bench.path("bpe.rmt"))):
+    for kind in ("bpe", "byte-bpe"):
+        bench.ring("tokenizer", "train", "--kind", kind, "--vocab-size", "300", "--input", bench.path("text.txt"),
+                   "--output", bench.path(kind + ".rmt"))
+    for name, tokenizer in (("bytes", "bytes"), ("bpe", bench.path("bpe.rmt")),
+                            ("byte-bpe", bench.path("byte-bpe.rmt"))):
         bench.ring("data", "prepare", "--input", bench.path("text.txt"), "--tokenizer", tokenizer, "--output",
                    bench.path(name + ".h5"), "--validation-fraction", "0.1")
 
@@ -225,8 +227,9 @@ def main():
         write_corpora(bench)
         for name, settings in TRAINED.items():
             check_trained(bench, name, settings, bench.path("bytes.h5"), 257)
-        pieces = check_trained(bench, "sentencepiece", [], bench.path("bpe.h5"), 300)
-        check_tokenizer(bench, pieces, "a text that repeats itself, line 12")
+        for name in ("bpe", "byte-bpe"):  # SentencePiece's and a tokenizer.json
+            exported = check_trained(bench, name, [], bench.path(name + ".h5"), 300)
+            check_tokenizer(bench, name, exported, "a text that repeats itself, line 12")
     finally:
         shutil.rmtree(folder)
     print("%d wrong" % bench.wrong)
