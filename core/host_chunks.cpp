@@ -21,13 +21,6 @@ std::int64_t bytes_of_element(const std::vector<Tensor>& host) {
   return bytes;
 }
 
-// Elements of a chunk.
-std::int64_t chunk_length(std::int64_t n, std::int64_t element_bytes, std::int64_t chunk_bytes) {
-  constexpr std::int64_t align = HostChunks::kAlign;
-  const std::int64_t whole = (n + align - 1) / align * align;
-  return std::clamp(chunk_bytes / element_bytes / align * align, align, std::max(align, whole));
-}
-
 // Chunks that the device holds.
 std::int64_t ring_length(std::int64_t n, std::int64_t chunk, std::int64_t element_bytes, std::int64_t ring_bytes) {
   const std::int64_t wanted = std::max(HostChunks::kLeastRing, ring_bytes / (chunk * element_bytes));
@@ -35,6 +28,13 @@ std::int64_t ring_length(std::int64_t n, std::int64_t chunk, std::int64_t elemen
 }
 
 }  // namespace
+
+// In elements.
+std::int64_t HostChunks::chunk_length(std::int64_t n, std::int64_t element_bytes, Bytes bytes) {
+  const std::int64_t whole = (n + kAlign - 1) / kAlign * kAlign;
+  const std::int64_t smallest = std::max(kAlign, bytes.chunk / element_bytes / kAlign * kAlign);
+  return std::min(smallest * times(bytes.ring / (smallest * element_bytes)), std::max(kAlign, whole));
+}
 
 HostChunks::HostChunks(std::vector<Tensor> host, Bytes bytes, const Stream& compute)
     : HostChunks(std::move(host), bytes, compute, copy_stream(compute), copy_stream(compute)) {}
@@ -46,7 +46,7 @@ HostChunks::HostChunks(std::vector<Tensor> host, Bytes bytes, const Stream& comp
       in_(in),
       out_(out),
       size_(length_of(host_)),
-      chunk_(chunk_length(size_, bytes_of_element(host_), bytes.chunk)),
+      chunk_(chunk_length(size_, bytes_of_element(host_), bytes)),
       ring_(static_cast<std::size_t>(ring_length(size_, chunk_, bytes_of_element(host_), bytes.ring))) {
   for (const Tensor& t : host_) room_.push_back(Tensor::empty({places() * chunk_}, t.dtype(), compute_, Lifetime::run));
 }
@@ -63,7 +63,7 @@ HostChunks::~HostChunks() {
 std::size_t HostChunks::host_bytes() const { return static_cast<std::size_t>(size_ * bytes_of_element(host_)); }
 
 std::size_t HostChunks::device_bytes(std::int64_t n, std::int64_t element_bytes, Bytes bytes) {
-  const std::int64_t chunk = chunk_length(n, element_bytes, bytes.chunk);
+  const std::int64_t chunk = chunk_length(n, element_bytes, bytes);
   return static_cast<std::size_t>(ring_length(n, chunk, element_bytes, bytes.ring) * chunk * element_bytes);
 }
 

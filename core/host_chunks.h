@@ -8,6 +8,7 @@
 // settle(). A pass that is being recorded (a CUDA graph) ends when all have left, since what forks from a recording has
 // to join it; what ran before has joined with join(). On a CPU, where nothing overlaps, the same copies are made.
 
+#include <algorithm>
 #include <functional>
 #include <vector>
 
@@ -18,10 +19,13 @@ namespace ring {
 class HostChunks {
  public:
   static constexpr std::int64_t kLeastRing = 3;  // chunks: one comes, one is changed, one leaves
-  static constexpr std::int64_t kAlign = 16;     // elements; chunks begin at multiples of it
+  // A longer ring has chunks of several times the size: a pass queues all of its copies at once, and where a GPU's
+  // queue is full, the host waits, and with it what is to be computed meanwhile (docs/measured/memory.md).
+  static constexpr std::int64_t kMostRing = 128;
+  static constexpr std::int64_t kAlign = 16;  // elements; chunks begin at multiples of it
 
   struct Bytes {            // of all tensors together
-    std::int64_t chunk;     // that travel at a time
+    std::int64_t chunk;     // that travel at a time, at least
     std::int64_t ring = 0;  // that the device holds of them, at least kLeastRing chunks
   };
   // host: [n] each, of any types.
@@ -52,11 +56,16 @@ class HostChunks {
   // What n elements of so many bytes take of the device on their way.
   static std::size_t device_bytes(std::int64_t n, std::int64_t element_bytes, Bytes);
   std::size_t device_bytes() const;
+  // Of so many chunks of the smallest size, how many a ring takes.
+  static std::int64_t in_ring(std::int64_t chunks) { return chunks - chunks % times(chunks); }
 
  private:
   struct Place {
     Event arrived, left;
   };
+  // A chunk's size in chunks of the smallest.
+  static std::int64_t times(std::int64_t ring) { return std::max<std::int64_t>(1, (ring + kMostRing - 1) / kMostRing); }
+  static std::int64_t chunk_length(std::int64_t n, std::int64_t element_bytes, Bytes);
   std::int64_t chunks() const { return (size_ + chunk_ - 1) / chunk_; }
   std::int64_t places() const { return std::ssize(ring_); }
   Place& place(std::int64_t k) { return ring_[static_cast<std::size_t>(k % places())]; }

@@ -25,8 +25,9 @@ void take_rest(const DryStep& step, ActivationFit& fit) {
   const std::size_t full = fit.budget - fit.budget / kFreeShare;
   const std::size_t room = full - std::min(full, fit.peak);
   const std::size_t more = std::min((step.host_states + chunk - 1) / chunk - least, room / chunk);
-  fit.staging = (least + more) * chunk;
-  fit.peak += more * chunk;
+  const auto ring = static_cast<std::size_t>(HostChunks::in_ring(narrow<std::int64_t>(least + more)));
+  fit.staging = ring * chunk;
+  fit.peak += (ring - least) * chunk;
 }
 
 // Fits are checked by running them once more without computing: the solver knows nothing of gaps in the slab.

@@ -87,7 +87,7 @@ TEST(Planner, StagingTakesWhatIsLeftAndSavesTime) {
   q.config.optimizer.offload_staging_bytes = kAutoStaging;
   const auto most = plan_step(q);
   ASSERT_TRUE(least && most);
-  EXPECT_GE(most->optimizer_states, most->host) << "there is room for all";
+  EXPECT_GT(most->optimizer_states, most->host / 128 * 127) << "there is room for all, in whole chunks";
   EXPECT_LT(most->optimizer_states, most->host + (1 << 20));
   const double rate = q.rates.host_bytes_per_second;
   const double hidden = static_cast<double>(least->host - least->optimizer_states) / rate;  // some also by the update
