@@ -40,7 +40,8 @@ checkpoint and exit; a second one ends them at once. Every option is also taken 
 // Those in which several processes do one thing together; of any other each would do all.
 bool shares_work(const std::vector<std::string>& command) {
   if (command[0] == "train") return true;
-  return command[0] == "bench" && command.size() > 1 && (command[1] == "step" || command[1] == "context");
+  return command[0] == "bench" && command.size() > 1 &&
+         (command[1] == "step" || command[1] == "context" || command[1] == "calibrate");
 }
 
 void check_command(const CLI::App& app, const LaunchOptions& o) {
@@ -52,7 +53,8 @@ void check_command(const CLI::App& app, const LaunchOptions& o) {
          "' is no command of ringmaster. Write what each worker runs after --: ringmaster launch -n ", o.processes,
          " -- train config.yaml");
   fail("launch: ", name,
-       " works in one process; several are for train, bench step and bench context. Run it alone: ringmaster ",
+       " works in one process; several are for train, bench step, bench context and bench calibrate. Run it alone: "
+       "ringmaster ",
        joined(o.command, " "));
 }
 
