@@ -62,6 +62,11 @@ void wait_for_abort(Handle& handle) {
   handle.abort_done.wait_for(lock, kCloseTime, [&] { return handle.aborted; });
 }
 
+void give_up(const std::shared_ptr<Handle>& handle) {
+  start_abort(handle);
+  wait_for_abort(*handle);
+}
+
 }  // namespace
 
 Channel::Channel(const NcclGroup& group, const std::shared_ptr<Store>& store, const CommOptions& options)
@@ -79,12 +84,13 @@ Channel::Channel(const NcclGroup& group, const std::shared_ptr<Store>& store, co
   try {
     if (options.copy_engines && group.size > 1) copies_ = PeerCopies::make(group, store, options);
     meet(group, *store);
-  } catch (const std::exception& e) {
+  } catch (const PeerLost& e) {
     const bool late = Clock::now() >= deadline;
-    start_abort(handle_);
-    wait_for_abort(*handle_);
+    give_up(handle_);
     if (late) fail(who, " within ", seconds(options.connect_timeout), " s: ", e.what());
-    if (dynamic_cast<const PeerLost*>(&e)) throw PeerLost(str(who, ": ", e.what()));
+    throw PeerLost(str(who, ": ", e.what()));
+  } catch (const std::exception& e) {
+    give_up(handle_);
     fail(who, ": ", e.what());
   }
 }
