@@ -88,13 +88,13 @@ TEST_F(DataCommands, VerifyNamesDamagedBlocks) {
 }
 
 TEST_F(DataCommands, WhatIsNoTextIsTakenOnlyWhenTold) {
-  write("a.jsonl", "{\"text\": \"words\"}\n");
+  write("a.json", "{\"text\": \"words\"}\n");
   const std::vector<std::vector<std::string>> commands{
-      {"data", "prepare", "--input", path("a.jsonl"), "--tokenizer", "bytes", "--output", path("c.h5"),
+      {"data", "prepare", "--input", path("a.json"), "--tokenizer", "bytes", "--output", path("c.h5"),
        "--validation-fraction", "0"},
-      {"tokenizer", "train", "--input", path("a.jsonl"), "--kind", "chars", "--output", path("t.rmt")}};
+      {"tokenizer", "train", "--input", path("a.json"), "--kind", "chars", "--output", path("t.rmt")}};
   for (auto command : commands) {
-    expect_parts(run(command).error, {"a.jsonl is no text, it is JSON", "--as-text"});
+    expect_parts(run(command).error, {"a.json is no text, it is JSON", "--as-text"});
     command.push_back("--as-text");
     EXPECT_EQ(run(command).error, "");
   }
