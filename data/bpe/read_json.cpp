@@ -41,8 +41,9 @@ class Node {
   bool is_null() const { return json_.is_null(); }
   bool has(const char* key) const { return json_.is_object() && json_.contains(key) && !json_.at(key).is_null(); }
   Node at(const char* key) const {
-    if (!json_.is_object() || !json_.contains(key)) fail(where_, ".", key, " is missing");
-    return {json_.at(key), where_ + (where_.ends_with(' ') ? "" : ".") + key};
+    const std::string there = where_ + (where_.ends_with(' ') ? "" : ".") + key;
+    if (!json_.is_object() || !json_.contains(key)) fail(there, " is missing");
+    return {json_.at(key), there};
   }
   std::vector<Node> items() const {
     if (!json_.is_array()) wrong("a list is wanted");

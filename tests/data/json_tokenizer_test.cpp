@@ -408,6 +408,7 @@ INSTANTIATE_TEST_SUITE_P(
                 {"added_tokens[1].content", "twice"}},
         BadFile{"added_empty", [](Json& j) { j["added_tokens"][0]["content"] = ""; }, {"added_tokens[0].content"}},
         BadFile{"text", [](Json& j) { j["decoder"]["type"] = 3; }, {"decoder.type", "a text"}},
+        BadFile{"decoder_missing", [](Json& j) { j.erase("decoder"); }, {"t.json: decoder is missing"}},
         BadFile{"model", [](Json& j) { j.erase("model"); }, {"no key model"}}),
     [](const auto& info) { return info.param.name; });
 

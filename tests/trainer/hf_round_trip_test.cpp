@@ -329,7 +329,7 @@ TEST_F(Hf, ATokenizerJsonComesOutAsItWentIn) {
 TEST_F(Hf, ATokenizerJsonThatIsNotReadIsNamed) {
   export_to_hf(path("run").string(), path("out").string(), {});
   fs::remove(path("out") / "tokenizer.rmt");
-  write_text(path("out") / "tokenizer.json", R"({"model": {"type": "WordPiece"}})");
+  write_text(path("out") / "tokenizer.json", R"({"decoder": {"type": "Fuse"}, "model": {"type": "WordPiece"}})");
   const Imported i = import_from_hf(path("out").string(), path("new").string(), {});
   ASSERT_EQ(i.notes.size(), 2u);
   EXPECT_TRUE(contains(i.notes[0], "tokenizer.json: model.type: \"WordPiece\"")) << i.notes[0];
