@@ -4,6 +4,7 @@
 #include <functional>
 #include <limits>
 
+#include "core/clock.h"
 #include "core/device_memory.h"
 #include "engine/devices.h"
 #include "inspect/profiler.h"
@@ -48,10 +49,10 @@ double message_seconds(const ExecContext& ctx, const std::function<void()>& star
   constexpr int kTimes = 16;
   start_one();
   ctx.stream.synchronize();  // host waits: diagnosis
-  const double start = seconds_since_process_start();
+  const double began = seconds_now();
   for (int i = 0; i < kTimes; ++i) start_one();
   ctx.stream.synchronize();  // host waits: diagnosis
-  return (seconds_since_process_start() - start) / kTimes;
+  return (seconds_now() - began) / kTimes;
 }
 
 // Of gathering, and of scattering the sum of, so many elements of each rank: what slices of a model exchange.

@@ -102,7 +102,7 @@ TEST_F(GpuOutOfMemory, AnyAllocationGivesTheSameBits) {
 TEST_F(GpuOutOfMemory, FewerSequencesAtATimeAgree) {
   refuse_any({"train.recompute=none", "train.activation_offload=false", "train.precision=fp32"},
              [](const Result& calm, const Result& result) {
-               EXPECT_EQ(result.micro_batch, calm.micro_batch / 2);
+               EXPECT_LT(result.micro_batch, calm.micro_batch);
                for (std::size_t i = 0; i < calm.losses.size(); ++i)
                  EXPECT_NEAR(result.losses[i], calm.losses[i], 1e-6 * calm.losses[i]) << "step " << i + 1;
              });
