@@ -44,7 +44,7 @@ double copies_to_host(const ExecContext& ctx) {
          sustained_seconds(ctx, 0.2, [&] { ctx.stream.impl().copy(host.get(), t.raw(), kMessage); });
 }
 
-// Of one, when all ranks start them back to back.
+// One message's, when all ranks start them back to back.
 double message_seconds(const ExecContext& ctx, const std::function<void()>& start_one) {
   constexpr int kTimes = 16;
   start_one();
@@ -55,7 +55,7 @@ double message_seconds(const ExecContext& ctx, const std::function<void()>& star
   return (seconds_now() - began) / kTimes;
 }
 
-// Of gathering, and of scattering the sum of, so many elements of each rank: what slices of a model exchange.
+// Gathering so many elements of each rank, or scattering their sum, as slices of a model do.
 double collective_seconds(const ExecContext& ctx, Communicator& all, std::int64_t elements) {
   const DType type = activation_type(ctx.precision);
   const Tensor part = ctx.zeros({elements}, type, Lifetime::run);

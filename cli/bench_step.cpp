@@ -111,7 +111,8 @@ void run(const Arguments& a, const Facts& given) {
   write_trace(profile, a.trace);
   std::cout << "\n" << profile_table(profile, ceilings) << "\n";
   const DeviceRates used = rates ? *rates : rates_here(bench.config());
-  std::cout << "\n" << part_times_table(part_times(profile, bench.trainer().memory().fit.plan, used, bench.exec().precision), used);
+  const ActivationPlan& plan = bench.trainer().memory().fit.plan;
+  std::cout << "\n" << part_times_table(part_times(profile, plan, used, bench.exec().precision), used);
   std::cout << "\ntrace: " << a.trace << "\n";
 }
 

@@ -56,7 +56,7 @@ class HostChunks {
   // What n elements of so many bytes take of the device on their way.
   static std::size_t device_bytes(std::int64_t n, std::int64_t element_bytes, Bytes);
   std::size_t device_bytes() const;
-  // Of so many chunks of the smallest size, how many a ring takes.
+  // How many of so many chunks of the smallest size a ring takes.
   static std::int64_t in_ring(std::int64_t chunks) { return chunks - chunks % times(chunks); }
 
  private:

@@ -6,16 +6,10 @@
 #include <string>
 #include <string_view>
 
+#include "data/document_sink.h"
 #include "data/text_files.h"
 
 namespace ring {
-
-class DocumentSink {
- public:
-  virtual ~DocumentSink() = default;
-  virtual void part(std::string_view text) = 0;  // of the current document, never empty
-  virtual void end() = 0;                        // of the current document, after at least one part
-};
 
 enum class DocumentKind : std::uint8_t { file, line, blank_line, separator };
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "data/documents.h"
+#include "data/document_sink.h"
 
 namespace ring {
 

@@ -8,7 +8,7 @@
 
 namespace ring::cuda {
 
-// Of this process, for one of its GPUs.
+// This process's, for one of its GPUs.
 PageLocker& page_locker(int device);
 
 // Calls copy(offset, bytes) for the parts of a copy of `bytes` that lie in one slab each, as soon as these are locked.

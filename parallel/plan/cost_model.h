@@ -41,7 +41,7 @@ struct DeviceRates {
 DeviceRates shipped_rates(const std::string& device, int threads = 1);
 
 double seconds_of(const DeviceRates&, Precision, std::string_view slot, const Cost&);
-// Of a message that waits for nobody. 0: the link is not known.
+// A message's, which waits for nobody. 0: the link is not known.
 double seconds_of(const DeviceRates&, const FakeTransfer&);
 
 }  // namespace ring

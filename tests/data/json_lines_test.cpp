@@ -8,6 +8,7 @@
 #include <filesystem>
 
 #include "core/check.h"
+#include "data/documents.h"
 #include "data/files.h"
 #include "data/prepare.h"
 #include "data/text_survey.h"
