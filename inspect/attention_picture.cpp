@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "core/check.h"
+#include "inspect/html.h"
 #include "inspect/svg.h"
 
 namespace ring {
@@ -123,8 +124,8 @@ void draw_panel(std::ostringstream& out, const Panel& panel, int x, int y) {
   if (lines.size() > 2) lines.resize(2), lines[1] += " ...";
   for (std::size_t i = 0; i < lines.size(); ++i)
     out << "<text y=\"" << -62 + 18 * static_cast<int>(i) << "\" font-size=\"14\" font-weight=\"bold\">"
-        << svg_escaped(lines[i]) << "</text>\n";
-  out << "<text y=\"-14\" font-size=\"13\">" << svg_escaped(panel.subtitle) << "</text>\n";
+        << html_escaped(lines[i]) << "</text>\n";
+  out << "<text y=\"-14\" font-size=\"13\">" << html_escaped(panel.subtitle) << "</text>\n";
   out << "<path d=\"M0 0L" << kPlot << " " << kPlot << "H0z\" fill=\"#f4f4f4\"/>\n";
   draw_cells(out, panel.cells);
   draw_axes(out, panel.cells.length());

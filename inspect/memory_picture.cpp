@@ -5,6 +5,7 @@
 
 #include "core/storage.h"
 #include "engine/activation_ways.h"
+#include "inspect/html.h"
 #include "inspect/svg.h"
 
 namespace ring {
@@ -100,7 +101,7 @@ class Picture {
   void rectangle(double x, double width, std::size_t from, std::size_t to, const char* color,
                  const std::string& title) {
     out_ += str("<rect x=\"", x, "\" y=\"", y(to), "\" width=\"", width * 0.94, "\" height=\"", y(from) - y(to),
-                "\" fill=\"", color, "\"><title>", svg_escaped(title), "</title></rect>\n");
+                "\" fill=\"", color, "\"><title>", html_escaped(title), "</title></rect>\n");
   }
   void column(double x, double width, const Column& c) {
     rectangle(x, width, 0, p_.lasting, kLasting, "weights, gradients, states: " + bytes_text(p_.lasting));
@@ -118,7 +119,7 @@ class Picture {
       const double height = kHostHeight * static_cast<double>(columns_[i].host) / static_cast<double>(most);
       out_ += str("<rect x=\"", kLeft + width * static_cast<double>(i), "\" y=\"", kHostTop + kHostHeight - height,
                   "\" width=\"", width * 0.94, "\" height=\"", height, "\" fill=\"", kHost, "\"><title>",
-                  svg_escaped(str(columns_[i].name, ": ", bytes_text(columns_[i].host), " on the host")),
+                  html_escaped(str(columns_[i].name, ": ", bytes_text(columns_[i].host), " on the host")),
                   "</title></rect>\n");
     }
     label(kLeft + 4, kHostTop - 4, str("on the host: up to ", bytes_text(most)), 11);
@@ -141,7 +142,7 @@ class Picture {
   }
   void label(double x, double at, const std::string& text, int size, const char* anchor = "start") {
     out_ += str("<text x=\"", x, "\" y=\"", at, "\" font-size=\"", size, "\" text-anchor=\"", anchor, "\">",
-                svg_escaped(text), "</text>\n");
+                html_escaped(text), "</text>\n");
   }
 
   const PlannedStep& p_;

@@ -3,6 +3,7 @@
 #include "core/check.h"
 #include "data/files.h"
 #include "data/output_file.h"
+#include "inspect/html.h"
 
 namespace ring {
 namespace {
@@ -18,24 +19,9 @@ void for_option(const std::string& option, const Fn& fn) {
 
 }  // namespace
 
-std::string svg_escaped(const std::string& text) {
-  std::string out;
-  for (const char c : text) {
-    if (c == '&')
-      out += "&amp;";
-    else if (c == '<')
-      out += "&lt;";
-    else if (c == '>')
-      out += "&gt;";
-    else if (static_cast<unsigned char>(c) >= 0x20)
-      out += c;
-  }
-  return out;
-}
-
 std::string svg_head(int width, int height, const std::string& title) {
   return str("<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"", width, "\" height=\"", height, "\" viewBox=\"0 0 ",
-             width, " ", height, "\" font-family=\"sans-serif\" fill=\"#222\">\n<title>", svg_escaped(title),
+             width, " ", height, "\" font-family=\"sans-serif\" fill=\"#222\">\n<title>", html_escaped(title),
              "</title>\n<rect width=\"", width, "\" height=\"", height, "\" fill=\"#fff\"/>\n");
 }
 

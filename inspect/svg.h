@@ -5,7 +5,6 @@
 
 namespace ring {
 
-std::string svg_escaped(const std::string& text);
 // The head of a picture on white ground, with dark text, whatever the page around it is. "</svg>\n" ends it.
 std::string svg_head(int width, int height, const std::string& title);
 

@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "core/check.h"
+#include "inspect/html.h"
 #include "inspect/svg.h"
 
 namespace ring {
@@ -68,7 +69,7 @@ class Picture {
 
  private:
   static std::string label(int x, int y, const std::string& text, const std::string& more) {
-    return str("<text x=\"", x, "\" y=\"", y, "\"", more, ">", svg_escaped(text), "</text>\n");
+    return str("<text x=\"", x, "\" y=\"", y, "\"", more, ">", html_escaped(text), "</text>\n");
   }
   double place(double seconds) const { return kLeft + kPlot * seconds / seconds_; }
 
@@ -76,7 +77,7 @@ class Picture {
     const double width = std::max(0.5, place(time.end) - place(time.begin));  // what is short is seen, too
     return str("<rect x=\"", number(place(time.begin), 2), "\" y=\"", y, "\" width=\"", number(width, 2),
                "\" height=\"", kBar, "\" fill=\"", color, "\" stroke=\"#fff\" stroke-width=\".4\"><title>",
-               svg_escaped(what), ": from ", number(1e3 * time.begin, 3), " ms, ",
+               html_escaped(what), ": from ", number(1e3 * time.begin, 3), " ms, ",
                number(1e3 * (time.end - time.begin), 3), " ms long</title></rect>\n");
   }
 
