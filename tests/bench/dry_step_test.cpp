@@ -15,6 +15,7 @@
 #include "engine/memory_check.h"
 #include "engine/memory_choice.h"
 #include "engine/resolve.h"
+#include "tests/bench/refusing.h"
 
 namespace ring {
 namespace {
@@ -277,18 +278,6 @@ TEST(ActivationPlans, RefuseWithTheBudgetThatWouldDo) {
     EXPECT_NE(std::string(e.what()).find("train.memory_budget"), std::string::npos) << e.what();
   }
 }
-
-// Counts allocations of steps, and refuses one.
-std::int64_t allocations = 0, refused = 0;
-
-struct Refusing {
-  explicit Refusing(std::int64_t nth) {
-    allocations = 0;
-    refused = nth;
-    refuse_allocation = [](bool within_step) { return within_step && ++allocations == refused; };
-  }
-  ~Refusing() { refuse_allocation = nullptr; }
-};
 
 TEST(OutOfMemorySteps, AreComputedAgainWithTheSameBits) {
   Config config = config_of({"model.layers=3", "model.context=64", "train.recompute=auto"});

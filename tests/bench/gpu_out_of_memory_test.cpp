@@ -9,21 +9,10 @@
 #include "bench/step.h"
 #include "core/fields.h"
 #include "kernels/tuning.h"
+#include "tests/bench/refusing.h"
 
 namespace ring::test {
 namespace {
-
-// Counts allocations of steps, and refuses one.
-std::int64_t allocations = 0, refused = 0;
-
-struct Refusing {
-  explicit Refusing(std::int64_t nth) {
-    allocations = 0;
-    refused = nth;
-    refuse_allocation = [](bool within_step) { return within_step && ++allocations == refused; };
-  }
-  ~Refusing() { refuse_allocation = nullptr; }
-};
 
 class GpuOutOfMemory : public testing::Test {
  protected:
