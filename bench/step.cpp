@@ -46,8 +46,7 @@ Config given_sizes(Config c) {
   if (c.train.micro_batch == kAutoMicroBatch || c.train.mlp_chunk == kAutoMlpChunk)
     fail(
         "train.micro_batch and train.mlp_chunk: auto is what a run chooses when it begins; give a benchmark the "
-        "numbers, "
-        "which `ringmaster plan` shows");
+        "numbers, which `ringmaster plan` shows");
   return c;
 }
 

@@ -55,7 +55,6 @@ std::int64_t saved_at(const std::string& checkpoint) {
   return error ? 0 : milliseconds_of(time);
 }
 
-// What one process does between steps. Rank 0 warn and writes; every rank takes part in saving and evaluating.
 const char* name_of(TrainEnd end) {
   switch (end) {
     case TrainEnd::finished: return kEndFinished;
@@ -65,6 +64,7 @@ const char* name_of(TrainEnd end) {
   return "";
 }
 
+// What one process does between steps. Rank 0 warns and writes; every rank takes part in saving and evaluating.
 class Loop {
  public:
   Loop(RunStart start, const TrainOptions& options, Mesh& mesh, StopSignal& signal)
