@@ -72,6 +72,12 @@ void Saver::wait_for_seal() {
   if (sealed_.valid()) std::exchange(sealed_, {}).get();
 }
 
+void Saver::reserve(const State& state, const Stream& stream) try {
+  if (parts_.saving.copies() > 0 && !parts_.saving.keeps) state.reserve(stream, room_);
+} catch (const OutOfMemory&) {
+  room_ = {};
+}
+
 // A copy if there is to be one, which the launcher keeps if it is to keep any.
 Saver::SharedSnapshot Saver::take(const State& state, const Stream& stream, std::int64_t step,
                                   const std::string& metadata) {

@@ -52,6 +52,9 @@ class Saver {
   Saver(const Saver&) = delete;  // its end waits for the save under way
   Saver& operator=(const Saver&) = delete;
 
+  // Takes the memory of snapshots ahead, so that the first one holds no step up for it. Without it, or where there is
+  // none, the first save takes it, and says so if it can not.
+  void reserve(const State& state, const Stream& stream);
   // Waits for the save before, then takes a snapshot of `state`, as the work queued on `stream` leaves it, and has it
   // written. What changes the state from now on comes after the event. Where the save before outlasts all patience (a
   // disk hangs) and a run is to go on, this one fails without having begun.

@@ -106,6 +106,8 @@ Snapshot State::live(const Stream& stream) const {
   return s;
 }
 
+void State::reserve(const Stream& stream, SnapshotRoom& room) const { HostRoom(copy_stream(stream), tensors_, &room); }
+
 Snapshot State::snapshot(const Stream& stream, SnapshotRoom* kept) const try {
   Snapshot s(of_rank_0_, copy_stream(stream));
   HostRoom room(s.stream_, tensors_, kept);

@@ -92,6 +92,8 @@ class State {
   // after copied(). `room`: its memory is used if it suffices and no snapshot holds it, and replaced otherwise. Error:
   // there is not enough host memory.
   Snapshot snapshot(const Stream& stream, SnapshotRoom* room = nullptr) const;
+  // Takes that memory ahead, whose pages are touched and locked in the background. Error: OutOfHostMemory.
+  void reserve(const Stream& stream, SnapshotRoom& room) const;
   // The same without a copy: its tensors are the live ones, on their device, and nothing may change them while it is
   // read. Waits for the work queued on `stream`.
   Snapshot live(const Stream& stream) const;

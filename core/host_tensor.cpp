@@ -1,7 +1,8 @@
 #include "core/host_tensor.h"
 
-#include <cstdlib>
 #include <map>
+
+#include "core/cpu/host_pages.h"
 
 namespace ring {
 namespace {
@@ -20,7 +21,7 @@ std::shared_ptr<void> take(std::size_t bytes, const Stream& device) {
   if (!device.impl().computes()) return device.impl().host_buffer(bytes);
   const auto found = host_memories().find(device.device().backend);
   if (found != host_memories().end()) return found->second.take(bytes, device.device());
-  return {std::calloc(bytes, 1), std::free};  // NOLINT: of any type, freed by its owner
+  return host_pages(bytes);
 }
 
 }  // namespace

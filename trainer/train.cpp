@@ -161,6 +161,7 @@ void Loop::load() {
     load_checkpoint();
   else if (!start_.init_from.empty())
     load_initial_weights();
+  saver_.reserve(state_, ctx_.stream);
   data_ = start_.data;
 }
 

@@ -92,6 +92,15 @@ TEST(Snapshot, TakesItsMemoryAgain) {
   EXPECT_EQ(own.memory.get(), kept);
 }
 
+TEST(Snapshot, TakesWhatWasReserved) {
+  const SmallState s(1);
+  SnapshotRoom room;
+  s.state.reserve(stream(), room);
+  EXPECT_EQ(room.bytes, s.state.snapshot_bytes());
+  const Snapshot snapshot = s.state.snapshot(stream(), &room);
+  EXPECT_EQ(static_cast<const void*>(snapshot.tensors().begin()->second.local.raw()), room.memory.get());
+}
+
 // Tensors on the host that get new values on the way through chunks, whose copies back run as late as they may.
 struct Travelling {
   Travelling() {

@@ -2,10 +2,14 @@
 #include "core/host_chunks.h"
 
 #include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <numeric>
 #include <optional>
+#include <thread>
 
 #include "core/host_tensor.h"
 #include "tests/late_stream.h"
@@ -249,6 +253,20 @@ TEST(HostTensor, IsZeroAndOfTheHost) {
   EXPECT_EQ(t.device(), Device{});
   EXPECT_EQ(cpu.allocator()->stats().in_use, before) << "taken of the device's memory";
   EXPECT_EQ(host_tensor({0}, DType::f32, cpu).numel(), 0);
+}
+
+bool all_resident(const Tensor& t) {
+  const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  std::vector<unsigned char> resident((t.bytes() + page - 1) / page);
+  EXPECT_EQ(mincore(t.raw(), t.bytes(), resident.data()), 0);
+  return std::ranges::all_of(resident, [](unsigned char c) { return c & 1; });
+}
+
+TEST(HostTensor, ItsPagesAreThereBeforeAnybodyWrites) {
+  const Tensor t = host_tensor({std::int64_t{10} << 20}, DType::f32, Stream::cpu(1));
+  for (int i = 0; i < 2000 && !all_resident(t); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  EXPECT_TRUE(all_resident(t));
+  EXPECT_TRUE(std::ranges::all_of(values_of(t), [](float v) { return v == 0; }));
 }
 
 TEST(HostTensor, SaysWhatWasAskedFor) {

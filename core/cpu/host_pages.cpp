@@ -1,0 +1,26 @@
+#include "core/cpu/host_pages.h"
+
+#include <cstdlib>
+
+#include "core/page_locker.h"
+
+namespace ring {
+namespace {
+
+constexpr std::size_t kAtOnce = std::size_t{16} << 20;  // less than this is there sooner than a thread is
+constexpr std::size_t kSlab = std::size_t{16} << 20;    // the kernel keeps others from mapping memory for so long
+
+// Nothing is locked for a CPU.
+PageLocker& pages() {
+  static PageLocker all({[](std::byte*, std::size_t) {}, [](std::byte*) {}}, 1, {}, kSlab);
+  return all;
+}
+
+}  // namespace
+
+std::shared_ptr<void> host_pages(std::size_t bytes) {
+  if (bytes >= kAtOnce) return pages().take(bytes);
+  return {std::calloc(bytes, 1), std::free};  // NOLINT: of any type, freed by its owner
+}
+
+}  // namespace ring
