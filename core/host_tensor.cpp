@@ -2,7 +2,7 @@
 
 #include <map>
 
-#include "core/cpu/host_pages.h"
+#include "core/host_pages.h"
 
 namespace ring {
 namespace {

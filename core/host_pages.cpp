@@ -1,4 +1,4 @@
-#include "core/cpu/host_pages.h"
+#include "core/host_pages.h"
 
 #include <cstdlib>
 
