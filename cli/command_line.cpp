@@ -25,6 +25,8 @@ void add_commands(CLI::App& app) {
   add_report_command(app);
   add_doctor_command(app);
   add_launch_command(app);
+  add_completion_commands(app);
+  add_man_command(app);
   app.add_subcommand("help", "Say what a command does and which options it has: ringmaster help [COMMAND]");
 }
 

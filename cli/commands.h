@@ -26,5 +26,7 @@ void add_report_command(CLI::App& app);       // report
 void add_doctor_command(CLI::App& app);       // doctor
 void add_plan_command(CLI::App& app);         // plan
 void add_launch_command(CLI::App& app);       // launch
+void add_completion_commands(CLI::App& app);  // completion bash | zsh | fish | words
+void add_man_command(CLI::App& app);          // man
 
 }  // namespace ring

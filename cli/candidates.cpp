@@ -1,0 +1,185 @@
+#include "cli/candidates.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <sstream>
+
+#include "cli/command_names.h"
+#include "core/fields.h"
+#include "engine/config.h"
+
+namespace ring {
+namespace {
+
+using Words = std::vector<std::string>;
+using Candidates = std::vector<Candidate>;
+
+// An option's own words, as CLI11 shows them in its type: "TEXT:{auto,cpu,cuda}".
+Words choices_of(const CLI::Option& option) {
+  const std::string type = option.get_type_name();
+  const std::size_t open = type.find('{'), close = type.find('}', open);
+  if (close == std::string::npos) return {};
+  Words choices;
+  std::istringstream list(type.substr(open + 1, close - open - 1));
+  for (std::string word; std::getline(list, word, ',');) choices.push_back(word);
+  return choices;
+}
+
+Words option_names(const CLI::Option& option) {
+  Words names;
+  for (const std::string& n : option.get_lnames()) names.push_back("--" + n);
+  for (const std::string& n : option.get_snames()) names.push_back("-" + n);
+  return names;
+}
+
+// Where a command line stands: below which command, and whose value is due.
+class Place {
+ public:
+  explicit Place(const CLI::App& app) : root_(app), command_(&app) {}
+
+  void pass(const std::string& word) {
+    if (values_ > 0) return pass_value();
+    if (word == "--") {
+      if (is("launch")) command_ = &root_;
+      return;
+    }
+    if (word.starts_with('-')) return pass_option(word);
+    if (const CLI::App* next = find_command(commands(), word)) {
+      command_ = next;
+      plain_ = 0;
+    } else {
+      ++plain_;
+    }
+  }
+
+  const CLI::App& command() const { return *command_; }
+  // Below it; `help` and `launch --` take those of the program.
+  const CLI::App& commands() const { return is("launch") || is("help") ? root_ : *command_; }
+  const CLI::Option* waiting() const { return values_ > 0 ? option_ : nullptr; }
+  bool begins() const { return plain_ == 0; }
+  // Which of the command's words without a name comes next; null: none is left.
+  const CLI::Option* next_word() const {
+    const auto all = command_->get_options([](const CLI::Option* o) { return o->get_positional(); });
+    if (all.empty()) return nullptr;
+    const CLI::Option* const last = all.back();
+    return plain_ < all.size() ? all[plain_] : last->get_items_expected_max() > 1 ? last : nullptr;
+  }
+
+ private:
+  bool is(const char* name) const { return command_ != &root_ && command_->get_name() == name; }
+  void pass_value() { --values_; }
+  void pass_option(const std::string& word) {
+    if (word.find('=') != std::string::npos) return;
+    option_ = command_->get_option_no_throw(word);
+    values_ = option_ ? option_->get_items_expected_min() : 0;
+  }
+
+  const CLI::App& root_;
+  const CLI::App* command_;
+  const CLI::Option* option_ = nullptr;
+  int values_ = 0;         // that are due
+  std::size_t plain_ = 0;  // words that are no option
+};
+
+// A section of the settings by its path, "" or "train."; null: there is none.
+const config::Node* section_at(const config::Node& root, const std::string& path) {
+  const config::Node* at = &root;
+  std::istringstream names(path);
+  for (std::string name; at && std::getline(names, name, '.');) {
+    const auto field = std::ranges::find(at->fields, name, &config::Field::name);
+    at = field != at->fields.end() && field->node.kind == config::Kind::section ? &field->node : nullptr;
+  }
+  return at;
+}
+
+const config::Field* field_at(const config::Node& root, const std::string& key) {
+  const std::size_t dot = key.rfind('.');
+  const config::Node* section = section_at(root, dot == std::string::npos ? "" : key.substr(0, dot));
+  if (!section) return nullptr;
+  const auto field = std::ranges::find(section->fields, key.substr(dot + 1), &config::Field::name);
+  return field == section->fields.end() ? nullptr : &*field;
+}
+
+Candidates values_of(const config::Node& root, const std::string& key) {
+  const config::Field* field = field_at(root, key);
+  if (!field || !field->node.scalar()) return {};
+  Words values = field->node.choices;
+  if (field->node.kind == config::Kind::boolean) values = {"true", "false"};
+  const std::string otherwise = config::to_text(field->node.get());
+  const bool known = std::ranges::find(values, otherwise) != values.end();
+  if (!known && !otherwise.empty() && otherwise != "\"\"") values.push_back(otherwise);
+  Candidates found;
+  for (const std::string& v : values) found.push_back({key + "=" + v, v == otherwise ? "the default" : ""});
+  return found;
+}
+
+// The fields of one section, or the values of one setting.
+Candidates settings(const std::string& word) {
+  Config config;
+  const config::Node root = bind_config(config);
+  if (const std::size_t equal = word.find('='); equal != std::string::npos)
+    return values_of(root, word.substr(0, equal));
+  const std::string path = word.substr(0, word.rfind('.') + 1);
+  const config::Node* section = section_at(root, path);
+  Candidates found;
+  for (std::size_t i = 0; section && i < section->fields.size(); ++i) {
+    const config::Field& field = section->fields[i];
+    found.push_back({path + field.name + (field.node.kind == config::Kind::section ? "." : "="), field.text});
+  }
+  return found;
+}
+
+Candidates options_of(const CLI::App& command) {
+  Candidates found;
+  for (const CLI::Option* option : command.get_options([](const CLI::Option* o) { return !o->get_positional(); }))
+    for (const std::string& name : option_names(*option)) found.push_back({name, option->get_description()});
+  return found;
+}
+
+Candidates values_of(const CLI::Option& option, const std::string& before) {
+  Candidates found;
+  for (const std::string& value : choices_of(option)) found.push_back({before + value, ""});
+  return found;
+}
+
+Candidates commands_of(const CLI::App& app) {
+  Candidates found;
+  for (const std::string& name : command_names(app))
+    found.push_back({name, find_command(app, name)->get_description()});
+  return found;
+}
+
+Candidates all_at(const Place& place, const std::string& word) {
+  if (const CLI::Option* option = place.waiting()) return values_of(*option, "");
+  if (const std::size_t equal = word.find('='); word.starts_with('-') && equal != std::string::npos) {
+    const CLI::Option* option = place.command().get_option_no_throw(word.substr(0, equal));
+    return option ? values_of(*option, word.substr(0, equal + 1)) : Candidates{};
+  }
+  if (word.starts_with('-')) return options_of(place.command());
+  Candidates found = place.begins() ? commands_of(place.commands()) : Candidates{};
+  if (const CLI::Option* next = place.next_word()) {
+    const bool changes = next->get_name() == "overrides";
+    for (Candidate& c : changes ? settings(word) : values_of(*next, "")) found.push_back(std::move(c));
+  }
+  return found;
+}
+
+// Its first sentence, in one line.
+std::string in_a_line(std::string about) {
+  about = about.substr(0, about.find('\n'));
+  return about.substr(0, std::min(about.find(". "), about.find("; ")));
+}
+
+}  // namespace
+
+std::vector<Candidate> candidates(const CLI::App& app, const std::vector<std::string>& words) {
+  Place place(app);
+  const std::string word = words.empty() ? "" : words.back();
+  for (std::size_t i = 0; i + 1 < words.size(); ++i) place.pass(words[i]);
+  Candidates found = all_at(place, word);
+  std::erase_if(found, [&](const Candidate& c) { return !c.text.starts_with(word); });
+  for (Candidate& c : found) c.about = in_a_line(c.about);
+  return found;
+}
+
+}  // namespace ring
