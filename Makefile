@@ -12,7 +12,7 @@ export CCACHE_BASEDIR = $(CURDIR)
 export CTEST_PROGRESS_OUTPUT = 0
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build program quickstart test test-sanitized soak bench bench-gpu package format tidy asan tsan debug clean
+.PHONY: help deps build program quickstart test test-sanitized soak bench bench-gpu package deb format tidy asan tsan debug clean
 
 help:  ## list the targets
 	@echo "Ringmaster: make TARGET"
@@ -48,6 +48,11 @@ bench-gpu: program  ## training steps of bench/shapes on this GPU, ours and PyTo
 
 package: deps  ## dist/ringmaster-VERSION-linux-ARCH.tar.gz, runs elsewhere without root
 	@scripts/package.sh -DRING_CUDA=$(if $(filter ON,$(CUDA)),ON,OFF)
+
+deb: deps  ## dist/ringmaster_VERSION_ARCH.deb for machines with the same release of Debian or Ubuntu
+	@cmake --preset portable -DRING_CUDA=$(if $(filter ON,$(CUDA)),ON,OFF) && cmake --build --preset portable -j $(JOBS)
+	@mkdir -p dist && cpack -G DEB -B build/portable/deb --config build/portable/CPackConfig.cmake >/dev/null
+	@mv build/portable/deb/*.deb dist/ && ls dist/*.deb
 
 format:  ## clang-format every source file
 	@git ls-files -co --exclude-standard '*.h' '*.cpp' '*.cu' '*.cuh' | xargs -r clang-format -i

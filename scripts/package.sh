@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds dist/ringmaster-VERSION-linux-ARCH.tar.gz: the program, every library it needs except glibc's and the GPU driver's,
-# and the configurations. It runs on any machine of the architecture whose glibc is as new as the one here, without root.
+# the configurations, pages and completions. It runs on any machine of the architecture whose glibc is as new as the one here, without root.
 #   scripts/package.sh [CMAKE_ARGUMENT...]     for example -DRING_CUDA=ON
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -36,8 +36,16 @@ glibc="$(objdump -T "$stage/bin/ringmaster" "$stage"/lib/* | grep -o 'GLIBC_[0-9
 cat >"$stage/README.txt" <<TEXT
 Ringmaster $version for Linux on $(uname -m), glibc $glibc or newer.
 Start bin/ringmaster from anywhere; bin/ and lib/ must stay side by side. "bin/ringmaster --help" lists the commands.
-licenses/ holds the terms of the libraries in lib/.
+licenses/ holds the terms of the libraries in lib/. share/ has configurations, manual pages and completions for shells.
 TEXT
+if grep -q '^RING_CUDA:.*=ON$' "$build/CMakeCache.txt"; then
+  cp scripts/cuda_libraries.sh "$stage/"
+  cat >>"$stage/README.txt" <<TEXT
+For GPUs the machine must have a driver for CUDA 13 (release 580 or newer), libcublasLt.so.13, and for several GPUs
+libnccl.so.2; libcudnn.so.9 (9.13 or newer) makes attention faster. They are found in lib/, in LD_LIBRARY_PATH and where
+the system has them; "./cuda_libraries.sh lib" brings them to lib/. "bin/ringmaster doctor" shows what is found.
+TEXT
+fi
 
 # The proof: unpacked elsewhere, with an empty environment, every library comes from the package or from glibc.
 archive="dist/$name.tar.gz"
