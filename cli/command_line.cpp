@@ -8,6 +8,7 @@
 namespace ring {
 
 void add_commands(CLI::App& app) {
+  add_init_command(app);
   add_tokenizer_commands(app);
   add_data_commands(app);
   add_train_command(app);

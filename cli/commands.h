@@ -9,6 +9,7 @@ namespace ring {
 
 // Each adds its command to `app`, and its subcommands to that. A callback does the work. Error: it failed. ExitCode: it
 // has done its work and ends with a code of its own.
+void add_init_command(CLI::App& app);         // init
 void add_tokenizer_commands(CLI::App& app);   // tokenizer train | encode | decode | inspect
 void add_data_commands(CLI::App& app);        // data prepare | inspect | verify
 void add_config_commands(CLI::App& app);      // config show | docs

@@ -164,7 +164,7 @@ TEST_F(CommandLine, AnUnknownCommandNamesTheNearest) {
             "bench: there is no command 'version'; there are step, ops, floor, attention, "
             "context, calibrate");
   EXPECT_TRUE(
-      wrong({"estimate", "x.yaml"}).starts_with("there is no command 'estimate'; there are tokenizer, data, train, "))
+      wrong({"estimate", "x.yaml"}).starts_with("there is no command 'estimate'; there are init, tokenizer, data, "))
       << wrong({"estimate", "x.yaml"});
   EXPECT_EQ(wrong({"config"}), "config: which of its commands? show, docs");
 }

@@ -1,0 +1,81 @@
+#include <CLI/CLI.hpp>
+#include <filesystem>
+#include <iostream>
+#include <memory>
+
+#include "cli/commands.h"
+#include "cli/starting_settings.h"
+#include "core/check.h"
+#include "core/stream.h"
+#include "data/output_file.h"
+#include "data/token_store.h"
+#include "engine/devices.h"
+
+namespace ring {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Arguments {
+  StartingPoint start;
+  std::string file = "config.yaml", device = "auto";
+  bool force = false;
+};
+
+// The file with the model's settings, as the new file names it: relative to its own folder.
+std::string settings_of_weights(const std::string& weights, const std::string& file) {
+  for (const char* name : {"model.yaml", "config.yaml"})
+    if (const fs::path settings = fs::path(weights) / name; fs::exists(settings))
+      return fs::relative(settings, fs::absolute(file).parent_path()).string();
+  fail("--from: ", weights, " is no run. Published weights become one: ringmaster import ", weights,
+       " --output runs/base");
+}
+
+void check(const Arguments& a) {
+  if (fs::exists(a.file) && !a.force) fail("init: ", a.file, " exists. Give another name, or --force");
+  const bool tunes = a.start.kind == "finetune";
+  if (tunes && a.start.weights.empty())
+    fail("init: finetune needs --from RUN: a run, or published weights after ringmaster import DIR --output RUN");
+  if (!tunes && !a.start.weights.empty()) fail("init: --from is for --template finetune");
+}
+
+void say_what_is_next(const Arguments& a, bool corpus) {
+  std::cout << a.file << ": settings for a " << a.start.kind << " run on " << (a.start.gpu ? "a GPU" : "CPUs") << "\n";
+  if (!corpus)
+    std::cout << "next: ringmaster data prepare --input TEXT --output " << a.start.data << " --tokenizer bytes\n";
+  std::cout << (corpus ? "next: " : "then: ") << "ringmaster train " << a.file << "\n";
+}
+
+void run(Arguments a) {
+  check(a);
+  const Backend wanted = backend_of(parse_device(a.device));
+  a.start.gpu = wanted == Backend::cuda;
+  const bool corpus = fs::exists(a.start.data);
+  if (corpus) a.start.tokens = TokenStore::open(a.start.data)->train().tokens();
+  if (!a.start.weights.empty()) a.start.includes = settings_of_weights(a.start.weights, a.file);
+  write_whole(a.file, starting_settings(a.start));
+  say_what_is_next(a, corpus);
+}
+
+}  // namespace
+
+void add_init_command(CLI::App& app) {
+  CLI::App* init = app.add_subcommand("init", "Write a settings file with comments, for this machine and your data");
+  auto a = std::make_shared<Arguments>();
+  init->add_option("file", a->file, "The file to write")->capture_default_str();
+  init->add_option("--template", a->start.kind, "What to begin with")
+      ->check(CLI::IsMember(starting_kinds()))
+      ->capture_default_str();
+  init->add_option("--data", a->start.data, "The corpus; where it exists already, steps follow from its size")
+      ->capture_default_str();
+  init->add_option("--from", a->start.weights, "finetune: the run or import whose weights it takes")->type_name("RUN");
+  init->add_option("--name", a->start.name, "Name of the run")->capture_default_str();
+  init->add_option("--device", a->device, "Write for auto, cpu or cuda")
+      ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
+      ->capture_default_str();
+  init->add_flag("--force", a->force, "Overwrite the file");
+  init->footer("Example: ringmaster init my.yaml --template long-context --data books.h5");
+  init->callback([a] { run(*a); });
+}
+
+}  // namespace ring

@@ -1,0 +1,186 @@
+#include "cli/starting_settings.h"
+
+#include <algorithm>
+#include <cmath>
+#include <sstream>
+
+#include "core/check.h"
+#include "core/fields.h"
+#include "engine/config.h"
+
+namespace ring {
+namespace {
+
+constexpr std::size_t kColumns = 120;
+
+struct Setting {
+  std::string key;  // section.name
+  std::string value;
+  std::string about = "";  // empty: what the reference says of the key
+};
+using Settings = std::vector<Setting>;
+
+std::int64_t product(const Settings& settings, std::initializer_list<const char*> keys) {
+  std::int64_t all = 1;
+  for (const char* key : keys) all *= std::stoll(std::ranges::find(settings, key, &Setting::key)->value);
+  return all;
+}
+
+std::string text(std::int64_t number) { return std::to_string(number); }
+
+// Sizes that a laptop trains in minutes and one GPU in hours.
+Settings model_of(bool gpu, std::int64_t context, std::int64_t gpu_context) {
+  return {{"model.context", text(gpu ? gpu_context : context)},
+          {"model.layers", gpu ? "12" : "4"},
+          {"model.width", gpu ? "768" : "256"},
+          {"model.heads", gpu ? "12" : "4"}};
+}
+
+void add(Settings& all, const Settings& more) { all.insert(all.end(), more.begin(), more.end()); }
+
+Settings llama_small(const StartingPoint& p) {
+  Settings s = model_of(p.gpu, 128, 1024);
+  add(s, {{"model.kv_heads", p.gpu ? "4" : "2"},
+          {"model.mlp", "swiglu"},
+          {"model.norm", "rms"},
+          {"model.positions", "rope"},
+          {"train.batch_size", p.gpu ? "64" : "8"},
+          {"optimizer.lr", p.gpu ? "6e-4" : "2e-3"}});
+  return s;
+}
+
+Settings gpt2(const StartingPoint& p) {
+  Settings s = model_of(p.gpu, 64, 1024);
+  add(s, {{"model.mlp", "gelu_tanh"},
+          {"model.norm", "layer"},
+          {"model.positions", "learned"},
+          {"model.biases", "all"},
+          {"train.batch_size", p.gpu ? "64" : "12"},
+          {"optimizer.lr", p.gpu ? "6e-4" : "1e-3"}});
+  return s;
+}
+
+Settings long_context(const StartingPoint& p) {
+  Settings s = model_of(p.gpu, 1024, 32768);
+  const std::string window = p.gpu ? "1024" : "128";
+  add(s,
+      {{"model.kv_heads", p.gpu ? "4" : "2"},
+       {"model.rope.theta", p.gpu ? "1e6" : "1e4"},
+       {"model.attention", "{kind: window, window: " + window + "}",
+        "each token sees so many before it; dilated and block_sparse see further: docs/attention.md"},
+       {"model.attention_layers", "[{layers: every 4 from 3, attention: {kind: dense}}]", "those that see everything"},
+       {"train.batch_size", p.gpu ? "4" : "1"},
+       {"optimizer.lr", p.gpu ? "4e-4" : "1e-3"}});
+  return s;
+}
+
+Settings finetune(const StartingPoint& p) {
+  Settings s{{"run.init_from", p.weights},
+             {"model.context", p.gpu ? "4096" : "256", "of this training; the model may know a longer one"},
+             {"data.packing.documents", "true"},
+             {"train.batch_size", p.gpu ? "32" : "4"},
+             {"optimizer.lr", "2e-5"}};
+  if (p.includes.ends_with("config.yaml"))  // of a run, which said how long it trains
+    add(s, {{"train.tokens", "0"}, {"train.minutes", "0"}});
+  return s;
+}
+
+struct Kind {
+  const char* name;
+  const char* title;
+  Settings (*settings)(const StartingPoint&);
+  int passes;  // over the corpus
+};
+
+constexpr Kind kKinds[] = {
+    {"llama-small", "A small Llama: RMSNorm, SwiGLU, rotary positions, grouped heads.", llama_small, 1},
+    {"gpt2", "GPT-2's architecture: LayerNorm, GELU, learned positions, biases.", gpt2, 1},
+    {"long-context", "A long context: most layers see a window, some see everything.", long_context, 1},
+    {"finetune", "Published or own weights, trained on with a corpus of yours.", finetune, 3}};
+
+const Kind& kind_of(const std::string& name) {
+  const auto* const kind = std::ranges::find(kKinds, name, &Kind::name);
+  if (kind == std::end(kKinds)) fail("init: there is no template '", name, "'");
+  return *kind;
+}
+
+// As many steps as the corpus has, within what one waits for.
+void add_steps(Settings& all, const StartingPoint& p, int passes) {
+  const std::int64_t each = product(all, {"model.context", "train.batch_size"});
+  const std::int64_t whole = static_cast<std::int64_t>(p.tokens) * passes / each;
+  const std::int64_t most = p.gpu ? 100'000 : 2000;
+  const std::int64_t steps = p.tokens == 0 ? 1000 : std::clamp<std::int64_t>(whole, 100, most);
+  const double seen = p.tokens ? static_cast<double>(steps * each) / static_cast<double>(p.tokens) : 0;
+  std::ostringstream about;
+  about << "of " << each << " tokens";
+  if (p.tokens) about << ": " << std::max(0.01, std::round(seen * 100) / 100) << " times the corpus";
+  add(all, {{"train.steps", text(steps), about.str()},
+            {"train.eval_interval", text(std::max<std::int64_t>(steps / 10, 10))},
+            {"schedule.kind", "cosine"},
+            {"schedule.warmup_steps", text(steps / 20)},
+            {"schedule.final_lr", "0.1"},
+            {"checkpoint.minutes", "10"}});
+}
+
+const config::Field& field_of(const config::Node& node, const std::string& key) {
+  const std::size_t dot = key.find('.');
+  const auto field = std::ranges::find(node.fields, key.substr(0, dot), &config::Field::name);
+  RING_CHECK(field != node.fields.end(), "a setting that does not exist: ", key);
+  return dot == std::string::npos ? *field : field_of(field->node, key.substr(dot + 1));
+}
+
+// The beginning of what the reference says.
+std::string short_text(const std::string& about) {
+  return about.substr(0, std::min({about.find(". "), about.find("; "), about.find(':')}));
+}
+
+// `  key: value  # about`, or the comment above where that is too wide.
+std::string line_of(const std::string& indent, const Setting& s, const std::string& about) {
+  const std::string name = s.key.substr(s.key.rfind('.') + 1), line = indent + name + ": " + s.value;
+  const std::string beside = line + std::string(line.size() < 32 ? 32 - line.size() : 2, ' ') + "# " + about;
+  return beside.size() <= kColumns ? beside + "\n" : indent + "# " + about + "\n" + line + "\n";
+}
+
+// Sections in the order of the reference, with one level of sections inside of them.
+std::string to_lines(const Settings& settings) {
+  Config config;
+  const config::Node root = bind_config(config);
+  std::string out;
+  for (const config::Field& section : root.fields) {
+    std::string lines, inner;
+    for (const Setting& s : settings) {
+      if (!s.key.starts_with(section.name + ".")) continue;
+      const std::string about = s.about.empty() ? short_text(field_of(root, s.key).text) : s.about;
+      const std::string rest = s.key.substr(section.name.size() + 1), sub = rest.substr(0, rest.find('.'));
+      const bool nested = rest.find('.') != std::string::npos;
+      if (nested && inner != sub) lines += "  " + sub + ":\n";
+      inner = nested ? sub : "";
+      lines += line_of(nested ? "    " : "  ", s, about);
+    }
+    if (!lines.empty()) out += "\n" + section.name + ":\n" + lines;
+  }
+  return out;
+}
+
+}  // namespace
+
+std::vector<std::string> starting_kinds() {
+  std::vector<std::string> names;
+  for (const Kind& kind : kKinds) names.emplace_back(kind.name);
+  return names;
+}
+
+std::string starting_settings(const StartingPoint& p) {
+  const Kind& kind = kind_of(p.kind);
+  Settings all{{"run.name", p.name}};
+  add(all, kind.settings(p));
+  add(all, {{"data.path", p.data}});
+  if (p.gpu) add(all, {{"train.micro_batch", "auto"}});
+  add_steps(all, p, kind.passes);
+  std::string out = str("# ", kind.title, "\n# Written for ", p.gpu ? "a GPU" : "CPUs",
+                        "; every key: ringmaster config docs. What it would take: ringmaster plan FILE\n");
+  if (!p.includes.empty()) out += "\ninclude: " + p.includes + "\n";
+  return out + to_lines(all);
+}
+
+}  // namespace ring

@@ -1,0 +1,25 @@
+#pragma once
+// Settings to begin with, written for a machine and a corpus.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace ring {
+
+struct StartingPoint {
+  std::string kind = "llama-small";  // one of starting_kinds()
+  std::string name = "my-run";       // of the run
+  std::string data = "corpus.h5";
+  std::uint64_t tokens = 0;  // of the corpus's training split; 0: not known
+  bool gpu = false;
+  std::string weights;   // of finetune: the run or import whose weights it takes
+  std::string includes;  // and the settings file of its model, as the new file names it
+};
+
+std::vector<std::string> starting_kinds();
+
+// YAML, each key with what it means. Loads as a Config whose included files exist.
+std::string starting_settings(const StartingPoint&);
+
+}  // namespace ring

@@ -1,0 +1,149 @@
+// ringmaster init: files that train as they are.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "cli/commands.h"
+#include "cli/starting_settings.h"
+#include "core/check.h"
+#include "core/fields.h"
+#include "core/text_file.h"
+#include "engine/config.h"
+
+namespace ring {
+namespace {
+
+namespace fs = std::filesystem;
+
+class Init : public testing::Test {
+ protected:
+  void SetUp() override { fs::create_directories(folder_); }
+  void TearDown() override { fs::remove_all(folder_); }
+  std::string path(const std::string& name) const { return (folder_ / name).string(); }
+
+  // What is printed, or the error.
+  static std::string run(std::vector<std::string> arguments) {
+    CLI::App app{"test", "ringmaster"};
+    add_init_command(app);
+    add_tokenizer_commands(app);
+    add_data_commands(app);
+    std::ranges::reverse(arguments);
+    testing::internal::CaptureStdout();
+    std::string error;
+    try {
+      app.parse(arguments);
+    } catch (const std::exception& e) {
+      error = e.what();
+    }
+    return testing::internal::GetCapturedStdout() + error;
+  }
+  static Config load(const std::string& file) {
+    Config config;
+    load_config(config, file);
+    return config;
+  }
+  void prepare(const std::string& name, std::size_t bytes) const {
+    std::ofstream(path("text.txt")) << std::string(bytes, 'a');
+    run({"data", "prepare", "--input", path("text.txt"), "--tokenizer", "bytes", "--output", path(name)});
+  }
+
+ private:
+  fs::path folder_ = fs::temp_directory_path() / ("ringmaster_init_" + std::to_string(::getpid()));
+};
+
+TEST_F(Init, EveryTemplateLoads) {
+  std::ofstream(path("model.yaml")) << "model: {context: 512, layers: 2, width: 64, heads: 2}\n";
+  for (const std::string& kind : starting_kinds())
+    for (const bool gpu : {false, true}) {
+      SCOPED_TRACE(kind + (gpu ? " on a GPU" : " on CPUs"));
+      StartingPoint p{.kind = kind, .name = "n", .data = "d.h5", .tokens = 5'000'000, .gpu = gpu};
+      if (kind == "finetune") p.weights = "runs/base", p.includes = "model.yaml";
+      const std::string yaml = starting_settings(p);
+      std::ofstream(path("c.yaml")) << yaml;
+      const Config config = load(path("c.yaml"));
+      EXPECT_EQ(config.run.name, "n");
+      EXPECT_EQ(config.data.path, "d.h5");
+      EXPECT_EQ(config.run.init_from, p.weights);
+      EXPECT_EQ(config.train.micro_batch, gpu ? kAutoMicroBatch : 0);
+      EXPECT_EQ(config.model.layers, kind == "finetune" ? 2 : gpu ? 12 : 4);
+    }
+}
+
+TEST_F(Init, EveryKeyHasAComment) {
+  for (const std::string& kind : starting_kinds()) {
+    std::istringstream lines(starting_settings({.kind = kind}));
+    std::string before;
+    for (std::string line; std::getline(lines, line); before = line) {
+      EXPECT_LE(line.size(), 120u) << line;
+      const bool value =
+          line.starts_with("  ") && !line.ends_with(":") && line.find_first_not_of(' ') != line.find('#');
+      const bool said = line.find(" # ") != std::string::npos || before.find("# ") != std::string::npos;
+      EXPECT_TRUE(said || !value) << line;
+    }
+  }
+}
+
+// 2,000 steps at most where one waits for them, 100 at least, else the corpus once.
+TEST_F(Init, StepsFollowFromTheCorpus) {
+  const auto steps = [&](std::uint64_t tokens) {
+    std::ofstream(path("c.yaml")) << starting_settings({.kind = "llama-small", .tokens = tokens});
+    return load(path("c.yaml")).train.steps;
+  };
+  EXPECT_EQ(steps(1000 * 8 * 128), 1000);
+  EXPECT_EQ(steps(5), 100);
+  EXPECT_EQ(steps(std::uint64_t{1} << 60), 2000);
+}
+
+TEST_F(Init, WritesAFileForTheCorpusThatIsThere) {
+  prepare("c.h5", 600'000);
+  const std::string said = run({"init", path("my.yaml"), "--data", path("c.h5"), "--device", "cpu"});
+  EXPECT_NE(said.find("next: ringmaster train " + path("my.yaml")), std::string::npos) << said;
+  const Config config = load(path("my.yaml"));
+  EXPECT_GT(config.train.steps, 500);
+  EXPECT_LT(config.train.steps, 590);  // of 1024 tokens, without the validation split
+  EXPECT_NE(run({"init", path("other.yaml"), "--data", path("none.h5")}).find("next: ringmaster data prepare"),
+            std::string::npos);
+}
+
+TEST_F(Init, FinetuneIncludesTheModelOfItsWeights) {
+  fs::create_directories(path("base"));
+  std::ofstream(path("base/model.yaml")) << "model: {context: 512, layers: 2, width: 64, heads: 2}\n";
+  const std::string said = run({"init", path("t.yaml"), "--template", "finetune", "--from", path("base")});
+  EXPECT_NE(said.find("finetune"), std::string::npos) << said;
+  const Config config = load(path("t.yaml"));
+  EXPECT_EQ(config.model.width, 64);
+  EXPECT_EQ(config.run.init_from, path("base"));
+  EXPECT_TRUE(config.data.packing.documents);
+}
+
+TEST_F(Init, FinetuneOfARunTrainsAsLongAsItSays) {
+  fs::create_directories(path("run"));
+  std::ofstream(path("run/config.yaml")) << "data: {path: old.h5}\ntrain: {tokens: 1000000, batch_size: 64}\n";
+  run({"init", path("t.yaml"), "--template", "finetune", "--from", path("run"), "--data", path("c.h5")});
+  const Config config = load(path("t.yaml"));
+  EXPECT_EQ(config.train.tokens, 0);
+  EXPECT_EQ(config.train.steps, 1000);
+  EXPECT_EQ(config.data.path, path("c.h5"));
+}
+
+TEST_F(Init, RefusesWithARemedy) {
+  std::ofstream(path("there.yaml")) << "mine";
+  EXPECT_NE(run({"init", path("there.yaml")}).find("exists. Give another name, or --force"), std::string::npos);
+  EXPECT_EQ(read_text_file(path("there.yaml"), 100), "mine");
+  EXPECT_EQ(run({"init", path("there.yaml"), "--force", "--device", "cpu"}).find("init:"), std::string::npos);
+  EXPECT_NE(run({"init", path("a.yaml"), "--template", "finetune"}).find("needs --from RUN"), std::string::npos);
+  EXPECT_NE(run({"init", path("a.yaml"), "--template", "finetune", "--from", path("no")}).find("ringmaster import"),
+            std::string::npos);
+  EXPECT_NE(run({"init", path("a.yaml"), "--from", path("no")}).find("--template finetune"), std::string::npos);
+  EXPECT_NE(run({"init", path("a.yaml"), "--data", path("there.yaml")}).find("there.yaml"), std::string::npos);
+  EXPECT_NE(run({"init", path("a.yaml"), "--template", "gpt5"}).find("llama-small"), std::string::npos);
+  EXPECT_FALSE(fs::exists(path("a.yaml")));
+}
+
+}  // namespace
+}  // namespace ring
