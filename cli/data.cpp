@@ -67,6 +67,17 @@ void warn(const PrepareReport& r) {
   }
 }
 
+// Too few tokens for a validation loss whose second digit means something.
+constexpr std::uint64_t kFewValidationTokens = 50'000;
+
+void warn_of_validation(const PrepareReport& r) {
+  if (r.tokens[1] == 0 || r.tokens[1] >= kFewValidationTokens) return;
+  log::warn("the validation split has ", with_commas(r.tokens[1]), " tokens: with fewer than ",
+            with_commas(kFewValidationTokens),
+            " a validation loss is rough. More text, a larger --validation-fraction or files of their own "
+            "(--validation-input) give one to trust");
+}
+
 void print_split(const char* name, std::uint64_t tokens, std::uint64_t documents) {
   std::cout << "  " << name << with_commas(tokens) << " tokens in " << with_commas(documents)
             << (documents == 1 ? " document" : " documents") << "\n";
@@ -89,6 +100,7 @@ void prepare(const PrepareArguments& a) {
     });
   }
   warn(r);
+  warn_of_validation(r);
   const double bytes = static_cast<double>(r.bytes), tokens = static_cast<double>(r.tokens[0] + r.tokens[1]);
   std::cout << a.options.output << ": " << with_commas(r.files) << (r.files == 1 ? " file, " : " files, ")
             << in_bytes(bytes) << " of text\n";
@@ -197,15 +209,22 @@ void add_prepare(CLI::App& parent) {
       ->required()
       ->type_name("SPEC");
   c->add_option("--output", o.output, "the corpus to write (.h5)")->required()->type_name("FILE");
-  c->add_option("--split", o.split,
-                "how validation text is chosen: hash (whole documents by a hash of their file name and place), tail "
-                "(the end of the text), "
-                "auto (hash where it would choose ten files or more, else tail)")
-      ->check(CLI::IsMember({"auto", "hash", "tail"}))
-      ->capture_default_str();
-  add_number(*c, "--validation-fraction", o.validation_fraction, "share of the text kept for validation; 0: none", 0,
-             0.99)
-      ->capture_default_str();
+  CLI::Option* validation =
+      c->add_option("--validation-input", o.validation_inputs,
+                    "files and folders, as for --input, that become the validation split: none of --input does then")
+          ->type_name("PATH");
+  CLI::Option* split =
+      c->add_option(
+           "--split", o.split,
+           "how validation text is chosen: hash (whole documents by a hash of their file name and place), tail "
+           "(the end of the text), "
+           "auto (hash where it would choose ten files or more, else tail)")
+          ->check(CLI::IsMember({"auto", "hash", "tail"}))
+          ->capture_default_str();
+  CLI::Option* fraction = add_number(*c, "--validation-fraction", o.validation_fraction,
+                                     "share of the text kept for validation; 0: none", 0, 0.99)
+                              ->capture_default_str();
+  validation->excludes(split)->excludes(fraction);
   c->add_option("--document", o.document,
                 "what is one document: file, line, blank-line (paragraphs), or the text that separates documents")
       ->capture_default_str();

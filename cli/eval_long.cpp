@@ -16,12 +16,6 @@
 namespace ring {
 namespace {
 
-void check_length(const ModelConfig& m, const char* option, std::int64_t length) {
-  if (m.positions == Positions::learned && length > m.context)
-    fail(option, ": ", length, " tokens, but this model has learned its ", m.context,
-         " positions (model.context) and knows no others; give at most that");
-}
-
 // Half, a quarter and so on of the context too, as far as some filler fits in.
 std::vector<std::int64_t> passkey_lengths(const LongEvalArguments& a, std::int64_t context, const PasskeyTask& task) {
   if (!a.lengths.empty()) return a.lengths;
@@ -111,6 +105,12 @@ class Report {
 };
 
 }  // namespace
+
+void check_length(const ModelConfig& m, const char* option, std::int64_t length) {
+  if (m.positions == Positions::learned && length > m.context)
+    fail(option, ": ", length, " tokens, but this model has learned its ", m.context,
+         " positions (model.context) and knows no others; give at most that");
+}
 
 std::int64_t batch_rows(std::int64_t asked, std::int64_t length) {
   return asked > 0 ? asked : std::clamp<std::int64_t>(32768 / length, 1, 32);

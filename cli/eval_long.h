@@ -15,6 +15,7 @@ class Option;
 namespace ring {
 
 struct Session;
+struct ModelConfig;
 
 struct LongEvalArguments {
   std::int64_t length = 0, trials = 10;
@@ -28,6 +29,9 @@ struct LongEvalArguments {
 // batches, rows: of the windows whose loss is computed; 0: all, and as many as make up about 32,768 tokens.
 void long_eval(const Session&, const Corpora&, const LongEvalArguments&, std::int64_t batches, std::int64_t rows,
                bool json);
+
+// Error, which names the option: the model has learned its positions, and they are fewer.
+void check_length(const ModelConfig&, const char* option, std::int64_t length);
 
 // Sequences in a batch where the user does not say: at most 32, and not many more than 32,768 tokens.
 std::int64_t batch_rows(std::int64_t asked, std::int64_t length);

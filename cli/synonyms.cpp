@@ -12,8 +12,6 @@ constexpr const char* kTyped = "Set it to bf16, fp32 or tf32.";
 constexpr const char* kShareOfRate = "It is a fraction of optimizer.lr.";
 constexpr const char* kWholeBatch = "train.batch_size counts the sequences of a step over all processes.";
 constexpr const char* kDropouts = "One rate holds for the embedding and each sublayer's output.";
-constexpr const char* kNoEpochs =
-    "there are no epochs: set train.tokens (`ringmaster data inspect` says how many an epoch has) or train.steps";
 constexpr const char* kGoesOn = "a run that has a checkpoint goes on by itself: ringmaster train RUN";
 constexpr const char* kProcesses = "the number of processes is said at the start: ringmaster launch --nproc-per-node N";
 constexpr const char* kRecorded = "every run writes metrics.jsonl and TensorBoard events into its directory";
@@ -165,10 +163,9 @@ constexpr config::Synonyms::Key kKeys[] = {
     {"max_tokens", "train.tokens"},
     {"train_tokens", "train.tokens"},
     {"max_time", "train.minutes"},
-    {"epochs", "", kNoEpochs},
-    {"num_epochs", "", kNoEpochs},
-    {"max_epochs", "", kNoEpochs},
-    {"num_train_epochs", "", kNoEpochs},
+    {"num_epochs", "train.epochs"},
+    {"max_epochs", "train.epochs"},
+    {"num_train_epochs", "train.epochs"},
     {"log_every", "train.log_interval"},
     {"log_freq", "train.log_interval"},
     {"logging_steps", "train.log_interval"},

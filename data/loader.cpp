@@ -195,10 +195,13 @@ void Loader::seek(std::uint64_t sample) {
 // --------------------------------------------------------------------------------------------------------
 
 ValidationSet::ValidationSet(Corpora corpora, const LoaderOptions& options, std::int64_t windows)
-    : corpora_(std::move(corpora)), options_(options), first_window_{0} {
+    : ValidationSet(std::move(corpora), options, windows, Split::validation) {}
+
+ValidationSet::ValidationSet(Corpora corpora, const LoaderOptions& options, std::int64_t windows, Split which)
+    : corpora_(std::move(corpora)), options_(options), split_(which), first_window_{0} {
   check_options(options_);
-  for (const auto& store : corpora_.stores) {
-    const TokenSplit& split = store->validation();
+  for (std::size_t i = 0; i < corpora_.stores.size(); ++i) {
+    const TokenSplit& split = split_of(i);
     const auto targets = static_cast<std::int64_t>(std::max<std::uint64_t>(split.tokens(), 1)) - 1;
     std::int64_t there = (targets + options_.context - 1) / options_.context;
     if (options_.gaps()) {
@@ -208,20 +211,24 @@ ValidationSet::ValidationSet(Corpora corpora, const LoaderOptions& options, std:
     first_window_.push_back(first_window_.back() + there);
   }
   const std::int64_t all = first_window_.back(), per_batch = options_.rows * options_.world;
-  if (all == 0) {
-    fail("corpus ", corpora_.stores.front()->path(), " has no validation split (",
-         corpora_.stores.front()->validation().tokens(),
-         " tokens, at least 2 are needed); prepare it again with a larger ", "--validation-fraction");
-  }
+  if (all == 0)
+    fail("corpus ", corpora_.stores.front()->path(), " has no ", split_ == Split::train ? "training" : "validation",
+         " split (", split_of(0).tokens(), " tokens, at least 2 are needed); prepare it again with a ",
+         split_ == Split::train ? "smaller" : "larger", " --validation-fraction");
   selected_ = windows > 0 ? std::min(all, windows) : all;
   batches_ = (selected_ + per_batch - 1) / per_batch;
+}
+
+const TokenSplit& ValidationSet::split_of(std::size_t corpus) const {
+  const TokenStore& store = *corpora_.stores[corpus];
+  return split_ == Split::train ? store.train() : store.validation();
 }
 
 SamplePlace ValidationSet::find(std::int64_t window) const {
   const auto after = std::upper_bound(first_window_.begin(), first_window_.end(), window);
   const auto corpus = static_cast<std::uint32_t>(after - first_window_.begin()) - 1;
   const auto local = static_cast<std::uint64_t>(window - first_window_[corpus]);
-  const std::uint64_t tokens = corpora_.stores[corpus]->validation().tokens();
+  const std::uint64_t tokens = split_of(corpus).tokens();
   if (options_.gaps()) return {corpus, rows_[corpus].begin(local), tokens};
   const auto context = static_cast<std::uint64_t>(options_.context);
   return {corpus, local * context, std::min((local + 1) * context, tokens - 1)};
@@ -237,7 +244,7 @@ Batch ValidationSet::batch(std::int64_t index) const {
     // Spread evenly: window floor(place * all / selected), without overflow.
     const std::int64_t window = place * (all / selected_) + place * (all % selected_) / selected_;
     const SamplePlace from = find(window);
-    fill_row(batch, row, options_, corpora_.stores[from.corpus]->validation(), from);
+    fill_row(batch, row, options_, split_of(from.corpus), from);
     batch.sample_indices[static_cast<std::size_t>(row)] = window;
   }
   return batch;
@@ -245,9 +252,9 @@ Batch ValidationSet::batch(std::int64_t index) const {
 
 double ValidationSet::bytes_per_token() const {
   double bytes = 0, tokens = 0;
-  for (const auto& store : corpora_.stores) {
-    bytes += static_cast<double>(store->validation().text_bytes());
-    tokens += static_cast<double>(store->validation().tokens());
+  for (std::size_t i = 0; i < corpora_.stores.size(); ++i) {
+    bytes += static_cast<double>(split_of(i).text_bytes());
+    tokens += static_cast<double>(split_of(i).tokens());
   }
   return bytes / tokens;
 }

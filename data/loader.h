@@ -25,6 +25,7 @@
 namespace ring {
 
 class TokenSplit;
+enum class Split : std::uint8_t;
 
 // `rows` windows of `context` tokens, row-major.
 struct Batch {
@@ -105,14 +106,15 @@ class Loader {
   bool stopping_ = false;
 };
 
-// The validation splits of all corpora, cut into windows (or packed into rows) in order, without overlap of targets;
-// the last window of a split may be shorter and is filled up with targets of -100. Every rank sees the same number of
-// batches.
+// The validation splits of all corpora (or their training splits), cut into windows (or packed into rows) in order,
+// without overlap of targets; the last window of a split may be shorter and is filled up with targets of -100. Every
+// rank sees the same number of batches.
 class ValidationSet {
  public:
   // windows = 0: everything; else that many, spread evenly, the same ones for any number of ranks. Error: no corpus has
-  // a validation split of at least two tokens.
+  // such a split of at least two tokens.
   ValidationSet(Corpora corpora, const LoaderOptions& options, std::int64_t windows = 0);
+  ValidationSet(Corpora corpora, const LoaderOptions& options, std::int64_t windows, Split split);
   std::int64_t batches() const { return batches_; }   // per rank
   std::int64_t windows() const { return selected_; }  // over all ranks
   const LoaderOptions& options() const { return options_; }
@@ -120,10 +122,12 @@ class ValidationSet {
   double bytes_per_token() const;         // text bytes per token of the splits, for bits per byte
 
  private:
+  const TokenSplit& split_of(std::size_t corpus) const;
   SamplePlace find(std::int64_t window) const;
 
   Corpora corpora_;
   LoaderOptions options_;
+  Split split_;
   std::vector<RowTable> rows_;
   std::vector<std::int64_t> first_window_;  // of each corpus, then the number of all
   std::int64_t batches_ = 0, selected_ = 0;

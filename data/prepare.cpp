@@ -5,6 +5,7 @@
 #include <cmath>
 #include <filesystem>
 #include <limits>
+#include <set>
 #include <thread>
 
 #include "core/check.h"
@@ -95,7 +96,7 @@ class JobBuilder final : public DocumentSink {
 
  private:
   Split choose_split() const {
-    if (split_kind_ == SplitKind::tail) return tail_split_;
+    if (split_kind_ != SplitKind::hash) return tail_split_;
     const std::uint64_t h = xxh3(str(name_, '\0', document_));
     const double place = static_cast<double>(h >> 11) * 0x1p-53;
     return place < options_.validation_fraction ? Split::validation : Split::train;
@@ -153,7 +154,8 @@ void read_all(const std::vector<TextFile>& files, const PrepareOptions& options,
     const DocumentRule rule = parse_document_rule(options.document);
     for (std::size_t i = 0; i < files.size(); ++i) {
       builder.start_file(i, files[i].name);
-      if (i == tail.file)
+      if (i == tail.file && tail.offset == 0) builder.start_validation();
+      if (i == tail.file && tail.offset > 0)
         read_divided(files[i], rule, tail.offset, builder);
       else
         read_documents(files[i], rule, builder);
@@ -237,6 +239,7 @@ void write_result(const Result& r, TokenStoreWriter& writer) {
 }
 
 SplitKind split_of(const PrepareOptions& options, const std::vector<TextFile>& files) {
+  if (!options.validation_inputs.empty()) return SplitKind::files;
   if (options.split == "hash") return SplitKind::hash;
   const auto odd = std::ranges::find_if_not(files, &TextFile::plain);
   if (options.split == "tail") {
@@ -293,6 +296,9 @@ void check_result(const PrepareOptions& o, const TokenStoreWriter& writer) {
          " documents none fell into it with --validation-fraction ", o.validation_fraction,
          "; use --split tail, another fraction (0: no validation), or smaller documents (--document)");
   };
+  if (train > 0 && validation == 0 && !o.validation_inputs.empty())
+    fail("the files of --validation-input have no text that the tokenizer can express: nothing was written to ",
+         o.output);
   if (train == 0) empty("training");
   if (validation == 0 && o.validation_fraction > 0) empty("validation");
 }
@@ -301,8 +307,9 @@ std::string summary_of(const PrepareOptions& o, const std::vector<TextFile>& fil
   const std::string name = std::filesystem::path(files.front().path).filename().string();
   const std::string& field = files.front().field;
   return str(files.size(), files.size() == 1 ? " file, " : " files, first ", name,
-             "; documents: ", field.empty() ? o.document : str("'", field, "' of records"),
-             "; split: ", split == SplitKind::hash ? "hash" : "tail", " ", o.validation_fraction);
+             "; documents: ", field.empty() ? o.document : str("'", field, "' of records"), "; split: ",
+             split == SplitKind::files ? std::string("files of their own")
+                                       : str(split == SplitKind::hash ? "hash" : "tail", " ", o.validation_fraction));
 }
 
 // Everything known before the first byte is encoded.
@@ -314,10 +321,24 @@ struct Plan {
   std::uint64_t bytes = 0;
 };
 
+// The files for validation come after the others. What both name would be trained on and judged by.
+void list_files(const PrepareOptions& o, Plan& plan) {
+  plan.files = list_text_files(o.inputs, o.glob, o.as_text, o.text_field);
+  if (o.validation_inputs.empty()) return;
+  std::set<std::string> known;
+  for (const TextFile& f : plan.files) known.insert(std::filesystem::canonical(f.path).string());
+  plan.tail.file = plan.files.size();
+  for (TextFile& f : list_text_files(o.validation_inputs, o.glob, o.as_text, o.text_field)) {
+    if (known.contains(std::filesystem::canonical(f.path).string()))
+      fail("--validation-input: ", f.path, " is also in --input: a model would be judged by what it was trained on");
+    plan.files.push_back(std::move(f));
+  }
+}
+
 Plan plan_of(const PrepareOptions& options) {
   check_options(options);
   Plan plan;
-  plan.files = list_text_files(options.inputs, options.glob, options.as_text, options.text_field);
+  list_files(options, plan);
   check_rule(options, plan.files);
   for (const TextFile& f : plan.files) plan.bytes += f.size;
   if (plan.bytes == 0) {

@@ -103,9 +103,13 @@ void TrainConfig::fields(Fields& f) {
     "sequences per forward pass of a process; 0 = its whole share; auto = the fastest that is predicted to fit, chosen "
     "when the run begins and kept",
     in_range(0, 1 << 30), word("auto", kAutoMicroBatch));
-  f("steps", steps, "optimizer steps to train; 0 = see tokens and minutes", in_range(0, kMostSteps));
-  f("tokens", tokens, "tokens to train, rounded up to whole steps; 0 = see steps and minutes",
+  f("steps", steps, "optimizer steps to train; 0 = see tokens, epochs and minutes", in_range(0, kMostSteps));
+  f("tokens", tokens, "tokens to train, rounded up to whole steps; 0 = see steps, epochs and minutes",
     in_range(0, kMostTokens));
+  f("epochs", epochs,
+    "how often to see the training split, rounded up to whole steps; of a mixture: as many samples as its corpora have "
+    "together. The run records the steps that it comes to; 0 = see steps, tokens and minutes",
+    in_range(0, 1e6));
   f("minutes", minutes,
     "training time after which the run ends, resumptions included; alone, the schedule follows the clock; 0 = no limit",
     in_range(0, 1e8));
@@ -131,9 +135,10 @@ void TrainConfig::fields(Fields& f) {
 }
 
 void TrainConfig::validate(std::vector<std::string>& errors) const {
-  if (steps > 0 && tokens > 0) errors.push_back("steps: give train.steps or train.tokens, not both");
-  if (steps == 0 && tokens == 0 && minutes == 0)
-    errors.push_back("steps: give train.steps, train.tokens or train.minutes");
+  if ((steps > 0) + (tokens > 0) + (epochs > 0) > 1)
+    errors.push_back("steps: give one of train.steps, train.tokens and train.epochs, not several");
+  if (steps == 0 && tokens == 0 && epochs == 0 && minutes == 0)
+    errors.push_back("steps: give train.steps, train.tokens, train.epochs or train.minutes");
 }
 
 void Config::fields(Fields& f) {

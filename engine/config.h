@@ -48,6 +48,7 @@ struct TrainConfig {
   std::int64_t micro_batch = 0;
   std::int64_t steps = 0;
   std::int64_t tokens = 0;
+  double epochs = 0;
   double minutes = 0;
   std::int64_t log_interval = 10;
   std::int64_t eval_interval = 250;

@@ -1,10 +1,12 @@
 #include "engine/resolve.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "core/cpu/thread_pool.h"
 #include "core/log.h"
+#include "data/loader.h"
 #include "engine/devices.h"
 
 namespace ring {
@@ -39,6 +41,21 @@ void check_activations(const Config& c, std::int64_t rows) {
 }
 
 }  // namespace
+
+void resolve_epochs(Config& c, const Corpora& corpora) {
+  const double epochs = std::exchange(c.train.epochs, 0);
+  if (epochs == 0) return;
+  const SampleMap map(corpora, c.model.context, c.run.seed, c.data.packing);
+  std::uint64_t samples = 0;
+  for (std::size_t i = 0; i < corpora.stores.size(); ++i) samples += map.windows(i);
+  const double steps = std::ceil(epochs * static_cast<double>(samples) / static_cast<double>(c.train.batch_size));
+  const double most = std::min<double>(
+      kMostSteps, static_cast<double>(kMostTokens / c.model.context) / static_cast<double>(c.train.batch_size));
+  if (steps > most)
+    fail("train.epochs: ", epochs, " epochs of ", samples, " samples are ", steps, " steps of train.batch_size ",
+         c.train.batch_size, ", at most ", most, ": lower train.epochs or enlarge the steps");
+  c.train.steps = std::max<std::int64_t>(1, static_cast<std::int64_t>(steps));
+}
 
 Config resolve_config(Config c, std::int64_t corpus_vocab, int world, std::optional<Backend> launched, bool warn) {
   if (!c.model.vocab_size) c.model.vocab_size = corpus_vocab;

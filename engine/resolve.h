@@ -9,6 +9,10 @@
 
 namespace ring {
 
+// train.epochs becomes train.steps, now that it is known how many samples there are. Error: too many, or a corpus that is
+// smaller than a sample.
+void resolve_epochs(Config&, const Corpora&);
+
 // The settings with everything derived filled in: vocabulary, widths, steps, threads. launched: where each of several
 // processes computes; warn: whether this one warns. Error: the vocabulary is too small, or what plan_of() refuses.
 Config resolve_config(Config, std::int64_t corpus_vocab, int world = 1, std::optional<Backend> launched = {},

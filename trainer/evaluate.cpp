@@ -25,7 +25,7 @@ Evaluation evaluate(const Decoder& model, const ExecContext& ctx, const Validati
                     ContextBatches* parts, Communicator* tp) {
   double sum = 0;
   std::int64_t tokens = 0;
-  const std::int64_t length = model.config().context;
+  const std::int64_t length = set.options().context;
   for (std::int64_t i = 0; i < set.batches(); ++i) {
     enter(RunPhase::validate);  // a sign of progress for each batch
     const Batch b = parts ? parts->part(set.batch(i)) : set.batch(i);

@@ -259,6 +259,9 @@ std::string find_initial_weights(const RunStart& s, Mesh& mesh) {
 
 RunStart start_run(Config config, const TrainOptions& options, Mesh& mesh) {
   RunStart s{.corpora = open_agreed_corpora(config, mesh), .config = {}, .dir = RunDirectory(config.run.path())};
+  const double epochs = config.train.epochs;
+  resolve_epochs(config, s.corpora);
+  if (epochs > 0 && mesh.rank() == 0) log::info("train.epochs: ", epochs, " is train.steps: ", config.train.steps);
   fit(config, options, s.corpora.vocab_size, mesh);
   s.config = resolve_config(std::move(config), s.corpora.vocab_size, mesh);
   if (s.config.run.device == DeviceChoice::cuda) Stream::create({Backend::cuda, mesh.device().index});  // is it there?
