@@ -4,6 +4,7 @@
 
 #include "cli/commands.h"
 #include "cli/eval_long.h"
+#include "cli/eval_tasks.h"
 #include "cli/number_option.h"
 #include "comm/mesh/mesh.h"
 #include "data/output_file.h"
@@ -18,6 +19,7 @@ namespace {
 
 struct Arguments {
   std::string run, data, split = "validation", output;
+  std::vector<std::string> tasks;
   PrepareOptions text;
   std::int64_t context = 0, batches = 0, rows = 0;
   int threads = 0;
@@ -36,15 +38,18 @@ Corpora corpora_of(const Arguments& a, const Session& session) {
   return corpora;
 }
 
+// All of --text is its training split.
+Split split_of(const Arguments& a) {
+  return !a.text.inputs.empty() || a.split == "train" ? Split::train : Split::validation;
+}
+
 ValidationSet windows_of(const Arguments& a, const Session& session, const Corpora& corpora) {
   LoaderOptions options;
   options.context = a.context ? a.context : session.config.model.context;
-  check_length(session.model->config(), "--context", options.context);
   options.rows = batch_rows(a.rows, options.context);
   check_tokens_at_once("--batch-size", options.rows, options.context);
   options.packing = session.config.data.packing;
-  const bool all = !a.text.inputs.empty() || a.split == "train";
-  return {corpora, options, a.batches * options.rows, all ? Split::train : Split::validation};
+  return {corpora, options, a.batches * options.rows, split_of(a)};
 }
 
 // To the terminal, and whole or not at all to a file.
@@ -56,8 +61,10 @@ void print_json(const nlohmann::ordered_json& json, const Arguments& a) {
 void run(const Arguments& a) {
   if (!a.output.empty()) check_writable(a.output);
   const Session session = open_session(a.run, a.threads, parse_device(a.device));
+  if (a.context) check_length(session.model->config(), "--context", a.context);
+  if (!a.tasks.empty()) return print_json(evaluate_tasks(session, a.tasks, a.context, a.rows, a.json), a);
   const Corpora corpora = corpora_of(a, session);
-  if (a.long_context) return long_eval(session, corpora, a.long_eval, a.batches, a.rows, a.json);
+  if (a.long_context) return long_eval(session, corpora, split_of(a), a.long_eval, a.batches, a.rows, a.json);
   const ValidationSet set = windows_of(a, session, corpora);
   const std::unique_ptr<Mesh> alone = mesh_of_one();
   const Evaluation e = evaluate(*session.model, session.ctx, set, alone->all());
@@ -88,8 +95,8 @@ void add_text(CLI::App& cmd, Arguments& a) {
       ->capture_default_str()
       ->needs(text);
   add_number(cmd, "--context", a.context,
-             "Tokens of the windows that the text is cut into; 0: the model's context, which may be very long in "
-             "imported models",
+             "Tokens of the windows that the text is cut into, and most of a question of a task; 0: the model's "
+             "context, which may be very long in imported models",
              0, kMostLength);
 }
 
@@ -110,15 +117,23 @@ void add_eval_command(CLI::App& app) {
       ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
   CLI::Option* json = cmd->add_flag("--json", a->json, "Print one JSON object");
   cmd->add_option("--output", a->output, "Write the same JSON object to this file")->type_name("FILE");
+  CLI::Option* tasks = cmd->add_option("--task,--tasks", a->tasks,
+                                       "Instead: questions in JSON Lines, in the format of HellaSwag, ARC, MMLU, "
+                                       "LAMBADA or {\"context\", \"choices\", \"answer\"}")
+                           ->type_name("NAME=FILE");
+  for (const char* other : {"--data", "--split", "--text", "--batches"}) tasks->excludes(cmd->get_option(other));
   CLI::Option* long_context = cmd->add_flag(
       "--long", a->long_context,
-      "Instead: the mean loss by position in the window (attention across documents), and passkey retrieval: how often "
-      "the model repeats a random number that was named earlier in a prompt of filler text");
+      "Instead: the mean loss by position in the window (attention across documents), and how often the model answers "
+      "questions about what was said far back in a prompt of filler text, such as a random number (passkey)");
+  for (const char* other : {"--context", "--output"}) long_context->excludes(cmd->get_option(other));
+  tasks->excludes(long_context);
   a->long_eval.add_to(*cmd, long_context);
   json->excludes(cmd->get_option("--csv"));
   cmd->footer(
       "Examples: ringmaster eval runs/quickstart --data corpus.h5\n"
       "          ringmaster eval runs/quickstart --text notes.txt more.jsonl.gz --context 512\n"
+      "          ringmaster eval runs/quickstart --task hellaswag=hellaswag_val.jsonl lambada=lambada.jsonl\n"
       "          ringmaster eval runs/quickstart --long --lengths 1024,4096 --depths 0,0.5,1");
   cmd->callback([a] { run(*a); });
 }

@@ -10,32 +10,40 @@
 #include "cli/number_option.h"
 #include "cli/print.h"
 #include "core/log.h"
+#include "inspect/heat_map.h"
+#include "inspect/svg.h"
 #include "trainer/long_eval.h"
+#include "trainer/long_tasks.h"
 #include "trainer/session.h"
 
 namespace ring {
 namespace {
 
 // Half, a quarter and so on of the context too, as far as some filler fits in.
-std::vector<std::int64_t> passkey_lengths(const LongEvalArguments& a, std::int64_t context, const PasskeyTask& task) {
+std::vector<std::int64_t> lengths_of(const LongEvalArguments& a, std::int64_t context, const LongTask& task) {
   if (!a.lengths.empty()) return a.lengths;
   const std::int64_t shortest = 2 * task.bare_tokens();
   std::set<std::int64_t> lengths;
   for (std::int64_t n = context; n >= shortest && lengths.size() < 6; n /= 2) lengths.insert(n);
   if (lengths.empty())
-    log::warn("no passkey prompts: the model's context of ", context, " tokens is too small, with this tokenizer they ",
-              "begin to make sense at ", shortest, ". --lengths asks for longer ones all the same");
+    log::warn("no ", name_of(task.kind()), " prompts: the model's context of ", context,
+              " tokens is too small, with this tokenizer they ", "begin to make sense at ", shortest,
+              ". --lengths asks for longer ones all the same");
   return {lengths.begin(), lengths.end()};
+}
+
+std::vector<double> depths_of(const LongEvalArguments& a, const LongTask& task) {
+  return task.kind() == LongKind::words ? std::vector<double>{0} : a.depths;
 }
 
 // Whatever is wrong with the prompts is said before anything is computed.
 void check_prompts(const LongEvalArguments& a, const std::vector<std::int64_t>& lengths, const ModelConfig& m,
-                   const PasskeyTask& task) {
+                   const LongTask& task) {
   if (!task.writes_everything())
-    log::warn("the tokenizer lacks characters of the passkey prompts: the model sees them garbled");
+    log::warn("the tokenizer lacks characters of the ", name_of(task.kind()), " prompts: the model sees them garbled");
   for (const std::int64_t length : lengths) {
     check_length(m, "--lengths", length);
-    for (const double depth : a.depths)
+    for (const double depth : depths_of(a, task))
       for (std::int64_t t = 0; t < a.trials; ++t) task.prompt(length, depth, t);
   }
 }
@@ -73,36 +81,64 @@ class Report {
     std::fflush(stdout);
   }
 
-  void passkey_head() {
-    all_["passkey"] = nlohmann::json::array();
+  void task_head(const std::string& name) {
+    all_[name] = nlohmann::json::array();
     if (!csv_ && !json_)
-      print_format("\nPasskey: exact answers, and mean log-probability of the key's tokens\n%10s %8s %8s %8s %16s\n",
-                   "length", "depth", "trials", "exact", "log-probability");
+      print_format("\n%s: exact answers, and mean log-probability of their tokens\n%10s %8s %8s %8s %16s\n",
+                   name.c_str(), "length", "depth", "trials", "exact", "log-probability");
   }
 
-  void passkey(const PasskeyCell& c) {
+  void cell(const std::string& name, const LongCell& c) {
     const auto length = static_cast<long long>(c.length), trials = static_cast<long long>(c.trials);
     const double exact = static_cast<double>(c.exact) / static_cast<double>(c.trials);
-    if (csv_) print_format("passkey,%lld,,,%g,%lld,%.4f,%.6f\n", length, c.depth, trials, exact, c.log_probability);
+    if (csv_)
+      print_format("%s,%lld,,,%g,%lld,%.4f,%.6f\n", name.c_str(), length, c.depth, trials, exact, c.log_probability);
     if (json_)
-      all_["passkey"].push_back({{"length", length},
-                                 {"depth", c.depth},
-                                 {"trials", trials},
-                                 {"exact", exact},
-                                 {"log_probability", c.log_probability}});
+      all_[name].push_back({{"length", length},
+                            {"depth", c.depth},
+                            {"trials", trials},
+                            {"exact", exact},
+                            {"log_probability", c.log_probability}});
     if (!csv_ && !json_)
       print_format("%10lld %8g %8lld %7.1f%% %16.4f\n", length, c.depth, trials, 100 * exact, c.log_probability);
     std::fflush(stdout);
   }
 
-  void finish() const {
+  void map(const HeatMap& m) {
+    maps_.push_back(m);
+    if (!csv_ && !json_) print_format("\n%s", heat_map_text(m).c_str());
+  }
+
+  void finish(const std::string& svg) const {
     if (json_) std::cout << all_ << "\n";
+    if (!svg.empty()) write_svg("--svg", svg, heat_map_svg(maps_));
   }
 
  private:
   bool csv_, json_;
   nlohmann::json all_;
+  std::vector<HeatMap> maps_;
 };
+
+// All lengths and depths of a task.
+void run_task(const Session& session, const LongEvalArguments& a, const LongTask& task,
+              const std::vector<std::int64_t>& lengths, std::int64_t rows, Report& report) {
+  const std::string name = name_of(task.kind());
+  HeatMap map{str("Exact answers: ", name), "tokens of the prompt", "depth", {}, {}, {}};
+  for (const std::int64_t n : lengths) map.columns.push_back(str(n));
+  for (const double depth : depths_of(a, task))
+    map.rows.push_back(task.kind() == LongKind::words ? "all" : str(depth)), map.shares.emplace_back();
+  report.task_head(name);
+  for (const std::int64_t n : lengths) {
+    std::size_t row = 0;
+    for (const double depth : depths_of(a, task)) {
+      const LongCell cell = long_cell(*session.model, session.ctx, task, n, depth, a.trials, batch_rows(rows, n));
+      map.shares[row++].push_back(static_cast<double>(cell.exact) / static_cast<double>(cell.trials));
+      report.cell(name, cell);
+    }
+  }
+  report.map(map);
+}
 
 }  // namespace
 
@@ -124,34 +160,47 @@ void LongEvalArguments::add_to(CLI::App& command, CLI::Option* needs) {
          "Tokens of the windows for the loss by position; 0: the model's context. Longer ones show "
          "how far the model carries beyond what it was trained on",
          0, kMostLength);
-  option("--lengths", lengths, "Tokens of the passkey prompts, with commas; default: the context, its half, ...", 1,
+  command.add_option("--long-tasks", tasks, "Which prompts, with commas: passkey, needles, variables, words")
+      ->delimiter(',')
+      ->check(CLI::IsMember({"passkey", "needles", "variables", "words"}))
+      ->capture_default_str()
+      ->needs(needs)
+      ->group("With --long");
+  command.add_option("--svg", svg, "Draw the exact answers by length and depth into this file")
+      ->type_name("FILE")
+      ->needs(needs)
+      ->group("With --long");
+  option("--lengths", lengths, "Tokens of the prompts, with commas; default: the context, its half, ...", 1,
          kMostLength);
-  option("--depths", depths, "Where in the prompt the key is named, with commas: 0 is the beginning, 1 the end", 0, 1)
+  option("--depths", depths, "Where in the prompt the answer is named, with commas: 0 is the beginning, 1 the end", 0,
+         1)
       ->capture_default_str();
-  option("--trials", trials, "Passkey prompts of each length and depth; 0: none", 0, 1'000'000)->capture_default_str();
-  option("--seed", seed, "The same seed gives the same keys", 0, kMostSeed)->capture_default_str();
+  option("--trials", trials, "Prompts of each length and depth; 0: none", 0, 1'000'000)->capture_default_str();
+  option("--seed", seed, "The same seed gives the same prompts", 0, kMostSeed)->capture_default_str();
   command.add_flag("--csv", csv, "Print comma-separated values")->needs(needs)->group("With --long");
 }
 
-void long_eval(const Session& session, const Corpora& corpora, const LongEvalArguments& a, std::int64_t batches,
-               std::int64_t rows, bool json) {
+void long_eval(const Session& session, const Corpora& corpora, Split split, const LongEvalArguments& a,
+               std::int64_t batches, std::int64_t rows, bool json) {
   const ModelConfig& m = session.model->config();
   const std::int64_t length = a.length ? a.length : m.context;
   check_length(m, "--length", length);
-  const PasskeyTask task(*session.tokenizer, a.seed);
-  const std::vector<std::int64_t> lengths =
-      a.trials ? passkey_lengths(a, m.context, task) : std::vector<std::int64_t>{};
-  check_prompts(a, lengths, m, task);
+  if (!a.svg.empty()) check_svg_path("--svg", a.svg);
+  std::vector<std::pair<LongTask, std::vector<std::int64_t>>> tasks;
+  for (const std::string& name : a.tasks) {
+    if (a.trials == 0) break;
+    LongTask task(parse_long_kind(name), *session.tokenizer, a.seed);
+    const std::vector<std::int64_t> lengths = lengths_of(a, m.context, task);
+    check_prompts(a, lengths, m, task);
+    if (!lengths.empty()) tasks.emplace_back(std::move(task), lengths);
+  }
   const std::int64_t at_once = batch_rows(rows, length);
   check_tokens_at_once("--batch-size", at_once, length);
-  const ValidationSet set(corpora, {.context = length, .rows = at_once}, batches * at_once);
+  const ValidationSet set(corpora, {.context = length, .rows = at_once}, batches * at_once, split);
   Report report(a.csv, json);
   report.positions(losses_by_position(*session.model, session.ctx, set), length);
-  if (!lengths.empty()) report.passkey_head();
-  for (const std::int64_t n : lengths)
-    for (const double depth : a.depths)
-      report.passkey(passkey_cell(*session.model, session.ctx, task, n, depth, a.trials));
-  report.finish();
+  for (const auto& [task, lengths] : tasks) run_task(session, a, task, lengths, rows, report);
+  report.finish(a.svg);
 }
 
 }  // namespace ring

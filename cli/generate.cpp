@@ -1,23 +1,29 @@
 #include "trainer/generate.h"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <iostream>
+#include <nlohmann/json.hpp>
 
 #include "cli/commands.h"
 #include "cli/number_option.h"
+#include "data/documents.h"
+#include "data/output_file.h"
 #include "engine/devices.h"
 #include "trainer/session.h"
+#include "trainer/stop_strings.h"
 
 namespace ring {
 namespace {
 
 struct Arguments {
-  std::string run, prompt;
+  std::string run, prompt, prompts_file, output;
+  std::vector<std::string> stops;
   Sampling sampling;
-  std::int64_t max_tokens = 256;
+  std::int64_t max_tokens = 256, batch_size = 8;
   int threads = 0;
   std::string device = "auto";
-  bool ignore_end = false;
+  bool ignore_end = false, json = false;
 };
 
 std::vector<std::int32_t> start_tokens(const Tokenizer& tokenizer, const std::string& prompt) {
@@ -31,20 +37,124 @@ std::vector<std::int32_t> start_tokens(const Tokenizer& tokenizer, const std::st
   return ids;
 }
 
+// What becomes of a prompt.
+class Writing {
+ public:
+  Writing(const Arguments& a, const std::shared_ptr<const Tokenizer>& tokenizer, std::string prompt)
+      : end_(a.ignore_end ? std::nullopt : tokenizer->end_of_text()),
+        prompt_(std::move(prompt)),
+        decoder_(tokenizer),
+        stops_(a.stops) {}
+
+  // Returns what can be shown now.
+  std::string push(std::int32_t id) {
+    if (end_ && id == *end_) return ends_ = "end_of_text", "";
+    ++tokens_;
+    const std::string shown = stops_.push(decoder_.push(id));
+    if (stops_.found()) ends_ = "stop";
+    return text_ += shown, shown;
+  }
+  std::string finish() {
+    std::string shown = stops_.push(decoder_.finish());
+    if (!stops_.found()) shown += stops_.finish();
+    return text_ += shown, shown;
+  }
+  bool goes_on() const { return ends_.empty(); }
+  nlohmann::ordered_json json() const {
+    nlohmann::ordered_json j = {
+        {"prompt", prompt_}, {"text", text_}, {"tokens", tokens_}, {"end", ends_.empty() ? "length" : ends_}};
+    if (stops_.found()) j["stop"] = *stops_.found();
+    return j;
+  }
+  const std::string& prompt() const { return prompt_; }
+
+ private:
+  std::optional<std::int32_t> end_;
+  std::string prompt_, text_, ends_;
+  std::int64_t tokens_ = 0;
+  StreamDecoder decoder_;
+  StopStrings stops_;
+};
+
+// A line each, or a record's member of JSON Lines.
+std::vector<std::string> read_prompts(const std::string& file) {
+  struct Prompts : DocumentSink {
+    std::vector<std::string> all{""};
+    void part(std::string_view text) override { all.back() += text; }
+    void end() override { all.emplace_back(); }
+  } prompts;
+  const bool records = file.find(".jsonl") != std::string::npos || file.find(".ndjson") != std::string::npos;
+  for (const TextFile& f : list_text_files({file}, "*", false, records ? "prompt" : ""))
+    read_documents(f, {DocumentKind::line, ""}, prompts);
+  prompts.all.pop_back();
+  if (prompts.all.empty()) fail("--prompts-file: ", file, " holds no prompt");
+  return prompts.all;
+}
+
+// Prompts [first, end) side by side. The n-th of all is drawn with the n-th seed, counted from the one that was given.
+void write_together(const Arguments& a, const Session& session, std::vector<Writing>& all, std::size_t first,
+                    std::size_t end, const std::function<void(const std::string&)>& show) {
+  std::vector<TextStart> starts;
+  for (std::size_t i = first; i < end; ++i) {
+    Sampling s = a.sampling;
+    s.seed += i;
+    s.tokens = session.tokenizer->vocab_size();  // the model's vocabulary may be padded
+    starts.push_back({start_tokens(*session.tokenizer, all[i].prompt()), s});
+  }
+  generate_together(*session.model, session.ctx, std::move(starts), a.max_tokens, [&](std::size_t i, std::int32_t id) {
+    show(all[first + i].push(id));
+    return all[first + i].goes_on() && static_cast<bool>(std::cout);
+  });
+  for (std::size_t i = first; i < end; ++i) show(all[i].finish());
+}
+
+// Each line is printed when its batch is done; a file appears whole.
+void write_lines(const Arguments& a, const Session& session, std::vector<Writing>& all) {
+  std::string lines;
+  const auto batch = static_cast<std::size_t>(a.batch_size);
+  for (std::size_t first = 0; first < all.size(); first += batch) {
+    const std::size_t end = std::min(all.size(), first + batch);
+    write_together(a, session, all, first, end, [](const std::string&) {});
+    for (std::size_t i = first; i < end; ++i) {
+      const std::string line = all[i].json().dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+      if (a.output.empty()) std::cout << line << std::endl;
+      lines += line + "\n";
+    }
+  }
+  if (!a.output.empty()) write_whole(a.output, lines);
+}
+
 void run(const Arguments& a) {
+  if (std::ranges::any_of(a.stops, &std::string::empty)) fail("--stop: an empty text would stop at once");
+  if (!a.output.empty()) check_writable(a.output);
+  const bool lines = a.json || !a.prompts_file.empty() || !a.output.empty();
+  const std::vector<std::string> prompts =
+      a.prompts_file.empty() ? std::vector<std::string>{a.prompt} : read_prompts(a.prompts_file);
   const Session session = open_session(a.run, a.threads, parse_device(a.device));
-  const std::optional<std::int32_t> end = a.ignore_end ? std::nullopt : session.tokenizer->end_of_text();
-  Sampling sampling = a.sampling;
-  sampling.tokens = session.tokenizer->vocab_size();  // the model's vocabulary may be padded
-  StreamDecoder decoder(session.tokenizer);
+  std::vector<Writing> all;
+  for (const std::string& prompt : prompts) all.emplace_back(a, session.tokenizer, prompt);
+  if (lines) return write_lines(a, session, all);
   std::cout << a.prompt << std::flush;
-  generate(*session.model, session.ctx, start_tokens(*session.tokenizer, a.prompt), sampling, a.max_tokens,
-           [&](std::int32_t id) {
-             if (end && id == *end) return false;
-             std::cout << decoder.push(id) << std::flush;
-             return static_cast<bool>(std::cout);
-           });
-  std::cout << decoder.finish() << std::endl;
+  write_together(a, session, all, 0, 1, [](const std::string& text) { std::cout << text << std::flush; });
+  std::cout << std::endl;
+}
+
+void add_sampling(CLI::App& cmd, Arguments& a) {
+  add_number(cmd, "--temperature", a.sampling.temperature,
+             "Below 1: safer, above 1: wilder, 0: always the likeliest token", 0, 100)
+      ->capture_default_str();
+  add_number(cmd, "--top-k", a.sampling.top_k, "Draw from this many likeliest tokens; 0: all", 0, kMostCount)
+      ->capture_default_str();
+  add_number(cmd, "--top-p", a.sampling.top_p,
+             "Draw from the likeliest tokens that have this much probability together", 0, 1)
+      ->capture_default_str();
+  add_number(cmd, "--repetition-penalty", a.sampling.repetition_penalty,
+             "Above 1: tokens of the prompt and of the text so far become less likely; 1: they do not", 0.01, 100)
+      ->capture_default_str();
+  add_number(cmd, "--seed", a.sampling.seed,
+             "The same seed gives the same text; prompt n of a file, counted from 0, takes this seed + n", 0, kMostSeed)
+      ->capture_default_str();
+  add_number(cmd, "--max-tokens", a.max_tokens, "Tokens to write at most", 0, kMostCount)->capture_default_str();
 }
 
 }  // namespace
@@ -53,23 +163,25 @@ void add_generate_command(CLI::App& app) {
   CLI::App* cmd = app.add_subcommand("generate", "Write text with a trained model");
   auto a = std::make_shared<Arguments>();
   cmd->add_option("run", a->run, "Directory of a run, or one of its checkpoints")->required();
-  cmd->add_option("--prompt", a->prompt, "Text to continue");
-  add_number(*cmd, "--temperature", a->sampling.temperature,
-             "Below 1: safer, above 1: wilder, 0: always the likeliest token", 0, 100)
+  CLI::Option* prompt = cmd->add_option("--prompt", a->prompt, "Text to continue");
+  cmd->add_option("--prompts-file", a->prompts_file,
+                  "Continue every line of this file, or the member 'prompt' of each record where it is named .jsonl; "
+                  "prints JSON Lines")
+      ->type_name("FILE")
+      ->excludes(prompt);
+  add_number(*cmd, "--batch-size", a->batch_size, "Prompts of a file to continue side by side", 1, 65536)
       ->capture_default_str();
-  add_number(*cmd, "--top-k", a->sampling.top_k, "Draw from this many likeliest tokens; 0: all", 0, kMostCount)
-      ->capture_default_str();
-  add_number(*cmd, "--top-p", a->sampling.top_p,
-             "Draw from the likeliest tokens that have this much probability together", 0, 1)
-      ->capture_default_str();
-  add_number(*cmd, "--seed", a->sampling.seed, "The same seed gives the same text", 0, kMostSeed)
-      ->capture_default_str();
-  add_number(*cmd, "--max-tokens", a->max_tokens, "Tokens to write at most", 0, kMostCount)->capture_default_str();
+  cmd->add_flag("--json", a->json, "Print JSON Lines, with how each text ended");
+  cmd->add_option("--output", a->output, "Write the JSON Lines to this file instead")->type_name("FILE");
+  add_sampling(*cmd, *a);
+  cmd->add_option("--stop", a->stops, "End a text before the first of these strings that comes up")->type_name("TEXT");
   add_number(*cmd, "--threads", a->threads, "CPU threads; 0: all cores", 0, kMostThreads);
   cmd->add_option("--device", a->device, "Where to compute: auto, cpu or cuda")
       ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
   cmd->add_flag("--ignore-end", a->ignore_end, "Go on after an end-of-text token");
-  cmd->footer("Example: ringmaster generate runs/quickstart --prompt \"template <\" --temperature 0.7 --top-p 0.95");
+  cmd->footer(
+      "Examples: ringmaster generate runs/quickstart --prompt \"template <\" --temperature 0.7 --top-p 0.95\n"
+      "          ringmaster generate runs/quickstart --prompts-file prompts.txt --stop \"};\" --output texts.jsonl");
   cmd->callback([a] { run(*a); });
 }
 

@@ -115,6 +115,13 @@ void TrainConfig::fields(Fields& f) {
     in_range(0, 1e8));
   f("log_interval", log_interval, "steps between log lines and metrics", in_range(1, kMostSteps), rank_local());
   f("eval_interval", eval_interval, "steps between validations; 0 = only at the end", in_range(0, kMostSteps));
+  f("eval_tasks", eval_tasks,
+    "tasks to evaluate as the run goes on, each NAME=FILE: questions in JSON Lines, see `ringmaster eval --task`",
+    check_text("NAME=FILE", [](const std::string& text) { return text.find('=') != std::string::npos; }),
+    at_most_items(64));
+  f("eval_tasks_interval", eval_tasks_interval,
+    "steps between evaluations of eval_tasks, which are also evaluated at the end; 0 = as eval_interval",
+    in_range(0, kMostSteps));
   f("z_loss", z_loss, "weight of the squared log-sum-exp in the training loss (PaLM)", in_range(0, 1000));
   f("precision", precision,
     "type of activations and matrix products: bf16, fp32, or fp32 with tf32 products; auto = bf16 on GPUs; CPUs "
@@ -210,6 +217,8 @@ const std::vector<std::string>& keys_free_to_change() {
                                                 "train.minutes",
                                                 "train.log_interval",
                                                 "train.eval_interval",
+                                                "train.eval_tasks",
+                                                "train.eval_tasks_interval",
                                                 "train.recompute",
                                                 "train.memory_budget",
                                                 "train.activation_offload",

@@ -52,6 +52,8 @@ struct TrainConfig {
   double minutes = 0;
   std::int64_t log_interval = 10;
   std::int64_t eval_interval = 250;
+  std::vector<std::string> eval_tasks;
+  std::int64_t eval_tasks_interval = 0;
   double z_loss = 0;
   PrecisionChoice precision = PrecisionChoice::automatic;
   RecomputeChoice recompute = RecomputeChoice::automatic;

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <optional>
+#include <set>
 
 #include "core/philox.h"
 
@@ -43,15 +45,94 @@ Candidates candidates_of(std::span<const float> logits, const Sampling& s) {
   return c;
 }
 
-// Feeds tokens and returns the logits after the last one.
-std::vector<float> feed(const Decoder& model, const ExecContext& ctx, const std::vector<std::int32_t>& ids,
-                        KvCache& cache) {
-  Run run{ctx};
-  const std::int64_t n = static_cast<std::int64_t>(ids.size());
-  const Sequences seqs = Sequences::uniform(1, n, ctx, cache.lengths[0]);
-  const Var h = model.hidden(run, from_host(ids, ctx.stream), seqs, cache);
-  return to_host<float>(model.logits(run, h.value.narrow(0, n - 1, 1)), ctx.stream);
-}
+// Texts that go on side by side: each step feeds a token of each to one cache. A text that has ended idles along until
+// the cache is made anew.
+class Together {
+ public:
+  Together(const Decoder& model, const ExecContext& ctx, std::vector<TextStart> starts)
+      : model_(model), ctx_(ctx), context_(model.config().context) {
+    for (std::size_t i = 0; i < starts.size(); ++i) {
+      RING_CHECK(!starts[i].tokens.empty(), "generate needs at least one token to start from");
+      texts_.push_back({i, std::move(starts[i].tokens), starts[i].sampling});
+    }
+  }
+
+  void run(std::int64_t max_tokens, const std::function<bool(std::size_t, std::int32_t)>& on_token) {
+    for (std::int64_t i = 0; i < max_tokens && !ended(); ++i) {
+      if (!cache_ || too_long()) start_cache(max_tokens - i);
+      std::vector<float> logits = feed();
+      const std::size_t vocab = logits.size() / texts_.size();
+      for (std::size_t t = 0; t < texts_.size(); ++t) {
+        Text& text = texts_[t];
+        const std::int32_t next =
+            text.ended ? text.tokens.back() : draw(text, std::span(logits).subspan(t * vocab, vocab), i);
+        text.ended = text.ended || !on_token(text.number, next);
+        text.tokens.push_back(next);
+      }
+    }
+  }
+
+ private:
+  struct Text {
+    std::size_t number;
+    std::vector<std::int32_t> tokens;
+    Sampling sampling;
+    bool ended = false;
+  };
+
+  bool ended() const { return std::ranges::all_of(texts_, &Text::ended); }
+  bool is_too_long(const Text& t) const { return static_cast<std::int64_t>(t.tokens.size()) > context_; }
+  bool too_long() const {
+    return std::ranges::any_of(texts_, [this](const Text& t) { return is_too_long(t); });
+  }
+
+  static std::int32_t draw(const Text& text, std::span<float> logits, std::int64_t index) {
+    const auto known = static_cast<std::size_t>(text.sampling.tokens);
+    if (known > 0) logits = logits.first(std::min(logits.size(), known));
+    penalize_repetitions(logits, text.tokens, text.sampling.repetition_penalty);
+    return sample_token(logits, text.sampling, static_cast<std::uint64_t>(index));
+  }
+
+  void start_cache(std::int64_t max_tokens) {
+    std::erase_if(texts_, &Text::ended);
+    const auto half = std::max<std::int64_t>(1, context_ / 2);
+    std::int64_t capacity = 0;
+    for (Text& t : texts_) {
+      if (is_too_long(t)) t.tokens.erase(t.tokens.begin(), t.tokens.end() - half);
+      const auto length = static_cast<std::int64_t>(t.tokens.size());
+      capacity = std::max(capacity, length + std::min(max_tokens, context_ - length));
+    }
+    cache_.reset();
+    cache_.emplace(model_.config(), static_cast<std::int64_t>(texts_.size()), capacity, ctx_);
+  }
+
+  // Feeds what is new of each text, and returns the logits after its last token.
+  std::vector<float> feed() {
+    Sequences seqs;
+    seqs.offsets = {0};
+    std::vector<std::int32_t> ids, positions, last;
+    for (std::size_t t = 0; t < texts_.size(); ++t) {
+      const std::vector<std::int32_t>& tokens = texts_[t].tokens;
+      for (auto at = static_cast<std::size_t>(cache_->lengths[t]); at < tokens.size(); ++at) {
+        ids.push_back(tokens[at]);
+        positions.push_back(static_cast<std::int32_t>(at));
+      }
+      seqs.offsets.push_back(static_cast<std::int32_t>(ids.size()));
+      last.push_back(seqs.offsets.back() - 1);
+    }
+    seqs.positions = from_host(positions, ctx_.stream);
+    Run run{ctx_};
+    const Var h = model_.hidden(run, from_host(ids, ctx_.stream), seqs, *cache_);
+    const Var ends = embedding(run, from_host(last, ctx_.stream), Var{h.value, nullptr});
+    return to_host<float>(model_.logits(run, ends.value), ctx_.stream);
+  }
+
+  const Decoder& model_;
+  const ExecContext& ctx_;
+  const std::int64_t context_;
+  std::vector<Text> texts_;
+  std::optional<KvCache> cache_;
+};
 
 }  // namespace
 
@@ -69,31 +150,24 @@ std::int32_t sample_token(std::span<const float> logits, const Sampling& s, std:
   return c.ids.back();
 }
 
+void penalize_repetitions(std::span<float> logits, std::span<const std::int32_t> text, double penalty) {
+  if (penalty == 1) return;
+  for (const std::int32_t id : std::set<std::int32_t>(text.begin(), text.end())) {
+    const auto at = static_cast<std::size_t>(id);
+    if (at >= logits.size()) continue;
+    logits[at] = static_cast<float>(logits[at] > 0 ? logits[at] / penalty : logits[at] * penalty);
+  }
+}
+
+void generate_together(const Decoder& model, const ExecContext& ctx, std::vector<TextStart> texts,
+                       std::int64_t max_tokens, const std::function<bool(std::size_t, std::int32_t)>& on_token) {
+  Together(model, ctx, std::move(texts)).run(max_tokens, on_token);
+}
+
 void generate(const Decoder& model, const ExecContext& ctx, std::vector<std::int32_t> prompt, const Sampling& sampling,
               std::int64_t max_tokens, const std::function<bool(std::int32_t)>& on_token) {
-  RING_CHECK(!prompt.empty(), "generate needs at least one token to start from");
-  const std::int64_t context = model.config().context;
-  const auto forget = [&](std::size_t keep) {
-    if (prompt.size() > keep) prompt.erase(prompt.begin(), prompt.end() - static_cast<std::ptrdiff_t>(keep));
-  };
-  const std::size_t half = static_cast<std::size_t>(std::max<std::int64_t>(1, context / 2));
-  if (static_cast<std::int64_t>(prompt.size()) > context) forget(half);
-  const std::int64_t given = static_cast<std::int64_t>(prompt.size());
-  KvCache cache(model.config(), 1, given + std::min(max_tokens, context - given), ctx);
-  std::vector<std::int32_t> fresh = prompt;
-  for (std::int64_t i = 0; i < max_tokens; ++i) {
-    if (cache.lengths[0] + static_cast<std::int64_t>(fresh.size()) > context) {
-      forget(half);
-      cache.lengths[0] = 0;
-      fresh = prompt;
-    }
-    std::vector<float> logits = feed(model, ctx, fresh, cache);
-    if (sampling.tokens > 0) logits.resize(std::min(logits.size(), static_cast<std::size_t>(sampling.tokens)));
-    const std::int32_t next = sample_token(logits, sampling, static_cast<std::uint64_t>(i));
-    if (!on_token(next)) return;
-    prompt.push_back(next);
-    fresh = {next};
-  }
+  generate_together(model, ctx, {{std::move(prompt), sampling}}, max_tokens,
+                    [&](std::size_t, std::int32_t id) { return on_token(id); });
 }
 
 }  // namespace ring

@@ -258,6 +258,20 @@ void RunLog::validated(const Evaluation& e, double bytes_per_token) {
            " bits per byte over ", e.tokens, " tokens"));
 }
 
+void RunLog::judged(const std::vector<TaskResult>& results) {
+  Metrics::Values values;
+  std::string text;
+  for (const TaskResult& r : results) {
+    text += str(text.empty() ? "" : "; ", r.name);
+    for (const auto& [name, value] : r.values) {
+      values.emplace_back(r.name + "." + name, value);
+      if (!name.ends_with("_stderr")) text += str(" ", name, " ", value);
+    }
+  }
+  metrics_->record("tasks", trainer_.steps_done(), values);
+  line(str("step ", trainer_.steps_done(), ": ", text));
+}
+
 void RunLog::saved(const SaveOutcome& o, std::int64_t failures_in_a_row, std::optional<double> auto_seconds) {
   Metrics::Values values = {{"seconds", o.seconds},
                             {"stall_seconds", o.stall_seconds},

@@ -15,6 +15,7 @@
 #include "trainer/progress.h"
 #include "trainer/run_start.h"
 #include "trainer/step_guard.h"
+#include "trainer/tasks.h"
 #include "trainer/trainer.h"
 
 namespace ring {
@@ -34,6 +35,7 @@ class RunLog {
   void rolled_back();                  // to the step that is done: what came after it is forgotten
   void memory(const MemoryRecord&);    // ran out, and what was recorded then
   void validated(const Evaluation&, double bytes_per_token);
+  void judged(const std::vector<TaskResult>&);
   // auto_seconds: between two saves, where checkpoint.auto says so.
   void saved(const SaveOutcome&, std::int64_t failures_in_a_row, std::optional<double> auto_seconds);
   void slow(const SlowRank&);

@@ -9,9 +9,11 @@
 #include "checkpoint/reader.h"
 #include "comm/host.h"
 #include "core/checked.h"
+#include "core/counted.h"
 #include "core/fields.h"
 #include "core/joined.h"
 #include "core/log.h"
+#include "data/token_store.h"
 #include "engine/agreement.h"
 #include "engine/memory_check.h"
 #include "engine/planner.h"
@@ -240,6 +242,22 @@ void fit(Config& c, const TrainOptions& options, std::int64_t vocab, Mesh& mesh)
   if (chunk && mesh.rank() == 0) log::info("train.mlp_chunk: auto is ", sizes.mlp_chunk);
 }
 
+// All ranks read them, and must read the same.
+std::vector<Task> read_tasks(const Config& c, const Tokenizer& tokenizer, Mesh& mesh) {
+  std::vector<Task> tasks;
+  Facts facts;
+  for (const TaskSpec& spec : parse_tasks("train.eval_tasks", c.train.eval_tasks)) {
+    tasks.push_back(read_task(spec, tokenizer));
+    facts.push_back({spec.name + " (" + spec.file + ")", str("hash ", tasks.back().hash)});
+    if (const std::int64_t cut = cut_requests(tasks.back(), c.model.context); cut > 0 && mesh.rank() == 0)
+      log::warn("train.eval_tasks: ", counted(cut, "text"), " of ", spec.name, " are longer than model.context: of ",
+                "them the last ", c.model.context, " tokens count");
+  }
+  if (mesh.world() > 1 && !tasks.empty())
+    mesh.agree({"tasks", "the ranks read different tasks", "Put the same files on every machine"}, facts);
+  return tasks;
+}
+
 std::optional<std::int64_t> step_in(const std::string& text) {
   return text.empty() ? std::nullopt : std::optional<std::int64_t>(std::stoll(text));
 }
@@ -265,6 +283,7 @@ RunStart start_run(Config config, const TrainOptions& options, Mesh& mesh) {
   fit(config, options, s.corpora.vocab_size, mesh);
   s.config = resolve_config(std::move(config), s.corpora.vocab_size, mesh);
   if (s.config.run.device == DeviceChoice::cuda) Stream::create({Backend::cuda, mesh.device().index});  // is it there?
+  s.tasks = read_tasks(s.config, *s.corpora.stores.front()->tokenizer(), mesh);
   s.data = data_fingerprint(s.corpora, s.config.model);
   repeat_memory(s, by_leader(mesh, [&] { return look(s, options); }), mesh);
   look_into_memory(s, options, mesh);

@@ -14,6 +14,7 @@
 #include "data/loader.h"
 #include "trainer/memory_record.h"
 #include "trainer/run_directory.h"
+#include "trainer/tasks.h"
 #include "trainer/train_options.h"
 
 namespace ring {
@@ -34,6 +35,7 @@ struct RunStart {
   std::unique_ptr<MemoryTier> tier;    // null: the launcher keeps nothing
   std::optional<std::int64_t> kept;    // the step to go on from that the launcher keeps
   std::unique_ptr<Loader> loader;      // of this rank
+  std::vector<Task> tasks;             // train.eval_tasks
   std::size_t most_memory() const { return memory.steps_ran_out ? memory.budget : 0; }  // for a step; 0: what there is
   bool resumes() const { return kept || !checkpoint.empty(); }
 };

@@ -113,6 +113,8 @@ class Loop {
   void open_validation();
   void validate();
   void validate_with_fewer(const OutOfMemory&);
+  void judge_tasks();
+  LoaderOptions evaluation_options();
   void save();
   void keep();
   void save_last();
@@ -137,6 +139,7 @@ class Loop {
   StepReport last_;
   std::string recorded_;                   // how memory ran out in steps of this process, as far as it is recorded
   std::int64_t validated_step_ = -1;       // the latest
+  std::int64_t judged_step_ = -1;          // the latest at which tasks were evaluated
   std::vector<std::int64_t> passed_over_;  // steps of damaged checkpoints
   SaveClock clock_{config_.checkpoint, seconds_now()};
   bool save_due_ = false;  // by rank 0's clock, or asked for by a signal
@@ -224,10 +227,14 @@ void Loop::begin(const TrainOptions& options) {
   count_restart(options.restarts);
 }
 
-void Loop::open_validation() {
+LoaderOptions Loop::evaluation_options() {
   LoaderOptions options = loader_options(config_, mesh_);
   if (start_.memory.validation_micro_batch) options.rows = std::min(options.rows, start_.memory.validation_micro_batch);
-  validation_.emplace(start_.corpora, options, config_.data.validation_batches * config_.train.batch_size);
+  return options;
+}
+
+void Loop::open_validation() {
+  validation_.emplace(start_.corpora, evaluation_options(), config_.data.validation_batches * config_.train.batch_size);
 }
 
 void Loop::count_restart(int restarts) {
@@ -260,9 +267,25 @@ void Loop::validate() {
   if (log_) log_->validated(*e, validation_->bytes_per_token());
 }
 
+void Loop::judge_tasks() {
+  if (judged_step_ == trainer_.steps_done()) return;
+  judged_step_ = trainer_.steps_done();
+  enter(RunPhase::validate);
+  std::vector<TaskResult> results;
+  while (results.size() < start_.tasks.size()) try {
+      const Task& task = start_.tasks[results.size()];
+      const LoaderOptions o = evaluation_options();
+      results.push_back(judge(task, score(trainer_.model(), ctx_, task.requests, {o.context, o.rows, o.rank, o.world},
+                                          mesh_.host(), &trainer_.cp_batches(), &mesh_.axis("tp"))));
+    } catch (const OutOfMemory& problem) {
+      validate_with_fewer(problem);
+    }
+  if (log_ && !results.empty()) log_->judged(results);
+}
+
 // Between steps their memory is free, so that less of it would not help: fewer sequences at a time do.
 void Loop::validate_with_fewer(const OutOfMemory& e) {
-  const std::int64_t rows = validation_->options().rows;
+  const std::int64_t rows = evaluation_options().rows;
   const std::optional<std::int64_t> fewer = fewer_sequences(config_, mesh_.world(), rows);
   if (!fewer)
     throw OutOfMemory(e.facts,
@@ -278,7 +301,7 @@ void Loop::validate_with_fewer(const OutOfMemory& e) {
   if (mesh_.world() > 1) start_again(next);
   log::warn(why);
   record_memory(next);
-  open_validation();
+  if (validation_) open_validation();
 }
 
 // What the state is now. The file system may take its time while steps go on.
@@ -399,7 +422,7 @@ void Loop::leave_out() {
   const bool rolled_back = bad_steps_.leave_out(last_, saver_.saved_step() >= 0 || !start_.checkpoint.empty());
   if (rolled_back) {
     data_ = start_.data;
-    validated_step_ = trainer_.steps_done();
+    validated_step_ = judged_step_ = trainer_.steps_done();
     saver_.start_from(validated_step_);
     saver_.forget_kept();
     time_.rolled_back(validated_step_);
@@ -452,16 +475,19 @@ TrainEnd Loop::take_steps() {
     if (watcher_ && watcher_->after_launch(trainer_)) report_watched();
     const std::int64_t step = trainer_.steps_done(), every = config_.train.eval_interval;
     const bool ends = step == config_.train.steps, validates = every && step % every == 0;
+    const std::int64_t tasks_every = config_.train.eval_tasks_interval ? config_.train.eval_tasks_interval : every;
+    const bool judges = !start_.tasks.empty() && tasks_every && step % tasks_every == 0;
     const bool saves = save_now(ends), keeps = !saves && keep_now(ends);
-    finish_steps(validates || saves || keeps || ends ? 0 : trainer_.most_in_flight());
+    finish_steps(validates || judges || saves || keeps || ends ? 0 : trainer_.most_in_flight());
     if (trainer_.steps_done() != step) continue;  // it was left out
     if (validates) validate();
+    if (judges) judge_tasks();
     if (saves) save();
     if (keeps) keep();
   }
   finish_steps(0);
   if (watcher_) report_watched();
-  if (end != TrainEnd::interrupted && last_.step) validate();
+  if (end != TrainEnd::interrupted && last_.step) validate(), judge_tasks();
   save_last();
   if (failures_) failures_->ended_well();
   if (log_) log_->end(name_of(end));

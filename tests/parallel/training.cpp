@@ -17,6 +17,7 @@
 #include "tests/trainer/documents.h"
 #include "tests/trainer/tiny.h"
 #include "trainer/evaluate.h"
+#include "trainer/score.h"
 #include "trainer/session.h"
 #include "trainer/trainer.h"
 
@@ -125,6 +126,7 @@ class Rank {
                             ValidationSet(open_corpus(corpus().path()), loader_options(config_, *mesh_), 8),
                             mesh_->host(), &trainer_.cp_batches(), &mesh_->axis("tp"))
                        .loss;
+    if (options_.score) score_requests(g);
     std::string saved;
     if (!options_.save.empty())
       saved = write_checkpoint(options_.save, trainer_.steps_done(), state_.snapshot(ctx_.stream), "{}", {},
@@ -136,6 +138,25 @@ class Rank {
   }
 
  private:
+  // Of many lengths, some longer than a row.
+  void score_requests(Gathered& g) {
+    std::vector<Request> requests(23);
+    for (std::size_t i = 0; i < requests.size(); ++i) {
+      const auto n = 2 + i * i % static_cast<std::size_t>(config_.model.context + 5);
+      for (std::size_t t = 0; t < n; ++t)
+        requests[i].tokens.push_back(static_cast<std::int32_t>((i * i + t * (1 + i % 3)) % 257));
+      requests[i].judged = static_cast<std::int64_t>(1 + i % (n - 1));
+    }
+    const LoaderOptions o = loader_options(config_, *mesh_);
+    const std::vector<Score> all = score(trainer_.model(), ctx_, requests, {o.context, o.rows, o.rank, o.world},
+                                         mesh_->host(), &trainer_.cp_batches(), &mesh_->axis("tp"));
+    std::vector<double> scores;
+    for (const Score& s : all) scores.push_back(s.log_probability);
+    for (const Score& s : all) scores.push_back(s.greedy);
+    const std::lock_guard lock(g.mutex);
+    if (g.result.scores.empty()) g.result.scores = scores;
+    RING_CHECK(g.result.scores == scores, "ranks report different scores");
+  }
   static CommOptions comm_options(const TrainingOptions& options) {
     CommOptions comm;
     comm.connect_timeout = Timeout(10'000);

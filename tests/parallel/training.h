@@ -18,13 +18,15 @@ struct TrainingOptions {
   int steps_behind = 0;       // that each rank trains on after it, while a thread writes it again to `save` + "-behind"
   bool init_from = false;     // `load` gives weights only
   bool validate = false;      // compute the validation loss at the end
+  bool score = false;         // evaluate some requests at the end
   bool verify_order = false;  // compare every collective between ranks
 };
 
 struct Training {
-  std::string errors;                                 // of all ranks, one per line; empty: it worked
-  std::vector<double> losses, norms;                  // of each step, which every rank must report alike
-  double validation = 0;                              // where asked for
+  std::string errors;                 // of all ranks, one per line; empty: it worked
+  std::vector<double> losses, norms;  // of each step, which every rank must report alike
+  double validation = 0;              // where asked for
+  std::vector<double> scores;         // where asked for: log-probabilities, then whether they are greedy
   std::map<std::string, std::vector<float>> tensors;  // whole, by state name ("model.blocks.0.attention.q.weight")
   std::vector<std::uint64_t> state_bytes;             // tensors of each rank's State
   std::vector<std::string> memory;                    // Trainer::lasting_memory of each rank

@@ -5,8 +5,10 @@
 #include <cmath>
 #include <limits>
 #include <set>
+#include <tuple>
 
 #include "core/fields.h"
+#include "trainer/stop_strings.h"
 
 namespace ring {
 namespace {
@@ -116,6 +118,69 @@ TEST(Generate, EqualsSamplingFromWholePassesWithoutACache) {
     EXPECT_EQ(m.write({1, 2, 3}, 12), m.write_uncached({1, 2, 3}, 12)) << attention;
     EXPECT_EQ(m.write({5}, 60), m.write_uncached({5}, 60)) << attention;  // the context ends several times
   }
+}
+
+// Of every length, ending at different times, and each with its own random numbers.
+TEST(Generate, SideBySideAsAlone) {
+  for (const char* attention :
+       {"{kind: dense}", "{kind: window, window: 3}", "{kind: dilated, segments: [4, 32], rates: [1, 2]}"}) {
+    Model m(attention);
+    std::vector<TextStart> starts;
+    for (std::size_t i = 0; i < 5; ++i) {
+      TextStart start{std::vector<std::int32_t>(1 + 4 * i, static_cast<std::int32_t>(3 + i)), {}};
+      start.sampling.seed = 7 + i;
+      start.sampling.repetition_penalty = i % 2 ? 1.0 : 1.3;
+      starts.push_back(start);
+    }
+    const std::vector<std::size_t> most = {40, 3, 25, 1, 40};
+    std::vector<std::vector<std::int32_t>> together(starts.size());
+    generate_together(m.decoder, m.ctx, starts, 40, [&](std::size_t i, std::int32_t id) {
+      together[i].push_back(id);
+      return together[i].size() < most[i];
+    });
+    for (std::size_t i = 0; i < starts.size(); ++i) {
+      std::vector<std::int32_t> alone;
+      generate(m.decoder, m.ctx, starts[i].tokens, starts[i].sampling, 40, [&](std::int32_t id) {
+        alone.push_back(id);
+        return alone.size() < most[i];
+      });
+      EXPECT_EQ(together[i], alone) << attention << " text " << i;
+      EXPECT_EQ(alone.size(), most[i]);
+    }
+  }
+}
+
+TEST(RepetitionPenalty, MakesWhatWasSaidLessLikely) {
+  std::vector<float> logits = {2, -2, 0.5, 3};
+  const std::vector<std::int32_t> text = {1, 0, 0, 77};  // one that the logits lack
+  penalize_repetitions(logits, text, 2);
+  EXPECT_EQ(logits, (std::vector<float>{1, -4, 0.5, 3}));
+  penalize_repetitions(logits, text, 1);
+  EXPECT_EQ(logits, (std::vector<float>{1, -4, 0.5, 3}));
+}
+
+// However the text is cut into pieces.
+TEST(StopStrings, EndTheTextBeforeTheFirstOfThem) {
+  const std::string text = "abcabdabcabcx<|end|>tail";
+  const std::vector<std::tuple<std::vector<std::string>, std::string, std::optional<std::string>>> cases = {
+      {{}, text, std::nullopt},
+      {{"nowhere"}, text, std::nullopt},
+      {{"tails", "taik"}, text, std::nullopt},
+      {{"<|end|>"}, "abcabdabcabcx", "<|end|>"},
+      {{"abcabcx"}, "abcabd", "abcabcx"},  // its beginning was there before
+      {{"|end", "<|"}, "abcabdabcabcx", "<|"},
+      {{"d", "bd"}, "abca", "bd"},
+      {{"a"}, "", "a"}};
+  for (const auto& [stops, want, found] : cases)
+    for (std::size_t first = 0; first <= text.size(); ++first)
+      for (const std::size_t size : {1, 2, 5, 24}) {
+        StopStrings s(stops);
+        std::string shown = s.push(text.substr(0, first));
+        for (std::size_t at = first; at < text.size(); at += size) shown += s.push(text.substr(at, size));
+        shown += s.finish();
+        EXPECT_EQ(shown, want) << first << " " << size;
+        EXPECT_EQ(s.found(), found);
+      }
 }
 
 TEST(Generate, GoesOnBeyondTheContext) {

@@ -8,6 +8,8 @@
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <regex>
+#include <sstream>
 
 #include "comm/mesh/mesh.h"
 #include "core/check.h"
@@ -15,12 +17,15 @@
 #include "tests/process.h"
 #include "tests/trainer/tiny.h"
 #include "trainer/generate.h"
+#include "trainer/long_tasks.h"
 #include "trainer/trainer.h"
 
 namespace ring::test {
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr LongKind kPasskey = LongKind::passkey;
 
 std::string write_corpus(const std::string& path, const std::vector<std::int32_t>& train,
                          const std::vector<std::int32_t>& validation) {
@@ -99,12 +104,12 @@ TEST_F(LongEval, BucketsHoldTheLossesOfTheirPositions) {
 
 TEST(Passkey, PromptsHoldTheKeyWhereTheyShould) {
   const auto tokenizer = bytes_tokenizer();
-  const PasskeyTask task(*tokenizer, 3);
+  const LongTask task(kPasskey, *tokenizer, 3);
   EXPECT_TRUE(task.writes_everything());
   for (const std::int64_t length : {270, 600, 2000})
     for (const double depth : {0.0, 0.3, 1.0})
       for (std::int64_t trial = 0; trial < 4; ++trial) {
-        const PasskeyPrompt p = task.prompt(length, depth, trial);
+        const LongPrompt p = task.prompt(length, depth, trial);
         const std::string text = tokenizer->decode(p.tokens);
         ASSERT_LE(static_cast<std::int64_t>(p.tokens.size()), length);
         ASSERT_GT(static_cast<std::int64_t>(p.tokens.size()), length - 24);  // the longest sentence has 23
@@ -127,7 +132,7 @@ TEST(Passkey, PromptsHoldTheKeyWhereTheyShould) {
 
 TEST(Passkey, KeysFollowSeedCellAndTrial) {
   const auto tokenizer = bytes_tokenizer();
-  const PasskeyTask task(*tokenizer, 3), same(*tokenizer, 3), other(*tokenizer, 4);
+  const LongTask task(kPasskey, *tokenizer, 3), same(kPasskey, *tokenizer, 3), other(kPasskey, *tokenizer, 4);
   EXPECT_EQ(task.prompt(400, 0.5, 2).tokens, same.prompt(400, 0.5, 2).tokens);
   std::set<std::string> keys;
   for (std::int64_t t = 0; t < 5; ++t) {
@@ -139,19 +144,67 @@ TEST(Passkey, KeysFollowSeedCellAndTrial) {
   EXPECT_GE(keys.size(), 19u);
 }
 
+// A reader who follows the sentences finds the answers.
+TEST(LongTasks, HaveTheirAnswers) {
+  const auto tokenizer = bytes_tokenizer();
+  const std::regex named("\\nThe number of (\\w+) is (\\d+)\\.\\n"),
+      linked("\\nThe number of (\\w+) is that of (\\w+)\\.\\n"),
+      asked("What is the number of (\\w+)\\? The number of (\\w+) is (\\d+)$");
+  for (const LongKind kind : {LongKind::needles, LongKind::variables})
+    for (const double depth : {0.0, 0.5, 1.0})
+      for (std::int64_t trial = 0; trial < 5; ++trial) {
+        const LongTask task(kind, *tokenizer, 3);
+        const LongPrompt p = task.prompt(1500, depth, trial);
+        const std::string text = tokenizer->decode(p.tokens);
+        ASSERT_LE(p.tokens.size(), 1500u);
+        ASSERT_GT(p.tokens.size(), 1500u - 24);
+        std::map<std::string, std::string> values;
+        for (std::sregex_iterator m(text.begin(), text.end(), named), end; m != end; ++m) values[(*m)[1]] = (*m)[2];
+        ASSERT_EQ(values.size(), kind == LongKind::needles ? 4u : 2u) << text;
+        for (std::sregex_iterator m(text.begin(), text.end(), linked), end; m != end; ++m) {
+          ASSERT_TRUE(values.contains((*m)[2])) << text;  // what it names came before
+          values[(*m)[1]] = values[(*m)[2]];
+        }
+        EXPECT_EQ(values.size(), kind == LongKind::needles ? 4u : 8u) << text;
+        std::smatch question;
+        ASSERT_TRUE(std::regex_search(text, question, asked)) << text;
+        EXPECT_EQ(question[1], question[2]);
+        EXPECT_EQ(values.at(question[1]), p.key);
+        EXPECT_EQ(question[3], p.key);
+        EXPECT_EQ(p.answer, 6);
+      }
+}
+
+TEST(LongTasks, OneWordIsTheMostCommon) {
+  const auto tokenizer = bytes_tokenizer();
+  const LongTask task(LongKind::words, *tokenizer, 3);
+  for (const std::int64_t length : {200, 400, 3000})
+    for (std::int64_t trial = 0; trial < 4; ++trial) {
+      const LongPrompt p = task.prompt(length, 0, trial);
+      const std::string text = tokenizer->decode(p.tokens);
+      const std::size_t begin = text.find('\n'), end = text.find("\nWhich");
+      std::istringstream list(text.substr(begin, end - begin));
+      std::map<std::string, int> times;
+      for (std::string word; list >> word;) ++times[word];
+      for (const auto& [word, count] : times) EXPECT_TRUE(word == p.key || count < times[p.key]) << word << text;
+      EXPECT_TRUE(text.ends_with("The word is " + p.key));
+    }
+  EXPECT_THROW(task.prompt(task.bare_tokens() + 10, 0, 0), Error);
+}
+
 TEST(Passkey, OtherTokenizers) {
   std::string letters = "TFIWRHwp \n?.abcdefghijklmnopqrstuvwxyz";
   const auto words = chars_tokenizer(letters), none = chars_tokenizer("abc");
-  const PasskeyTask task(*words, 1);  // without digits: a key of letters
+  const LongTask task(kPasskey, *words, 1);  // without digits: a key of letters
   EXPECT_TRUE(task.writes_everything());
   for (char c : task.prompt(400, 0.5, 0).key) EXPECT_TRUE(c >= 'a' && c <= 'z') << c;
-  EXPECT_FALSE(PasskeyTask(*chars_tokenizer("0123456789 key."), 1).writes_everything());
-  EXPECT_THROW(PasskeyTask(*none, 1), Error);
+  EXPECT_FALSE(LongTask(kPasskey, *chars_tokenizer("0123456789 key."), 1).writes_everything());
+  EXPECT_THROW(LongTask(kPasskey, *none, 1), Error);
 }
 
 TEST(Passkey, TooSmallALengthIsRefused) {
   const auto tokenizer = bytes_tokenizer();
-  const PasskeyTask task(*tokenizer, 1);
+  const LongTask task(kPasskey, *tokenizer, 1);
   try {
     task.prompt(100, 0.5, 0);
     FAIL();
@@ -166,9 +219,9 @@ TEST(Passkey, TooSmallALengthIsRefused) {
 // A model that has learned one prompt by heart answers it, and no other; what it would write is what is counted.
 TEST_F(LongEval, ExactMeansThatTheModelWritesTheKey) {
   const auto tokenizer = bytes_tokenizer();
-  const PasskeyTask task(*tokenizer, 3), other(*tokenizer, 4);
+  const LongTask task(kPasskey, *tokenizer, 3), other(kPasskey, *tokenizer, 4);
   const std::int64_t length = task.bare_tokens() + 10;
-  const PasskeyPrompt prompt = task.prompt(length, 0.5, 0);
+  const LongPrompt prompt = task.prompt(length, 0.5, 0);
   std::vector<std::int32_t> text;
   for (int i = 0; i < 8; ++i) text.insert(text.end(), prompt.tokens.begin(), prompt.tokens.end());
   Config config = tiny_config();
@@ -184,10 +237,10 @@ TEST_F(LongEval, ExactMeansThatTheModelWritesTheKey) {
   Trainer trainer(config, ctx, *mesh, loader);
   for (int i = 0; i < 250; ++i) trainer.step();
 
-  const PasskeyCell known = passkey_cell(trainer.model(), ctx, task, length, 0.5, 1);
+  const LongCell known = long_cell(trainer.model(), ctx, task, length, 0.5, 1);
   EXPECT_EQ(known.exact, 1) << known.log_probability;
   EXPECT_GT(known.log_probability, -0.2);
-  const PasskeyCell unknown = passkey_cell(trainer.model(), ctx, other, length, 0.5, 3);
+  const LongCell unknown = long_cell(trainer.model(), ctx, other, length, 0.5, 3);
   EXPECT_EQ(unknown.exact, 0);
   EXPECT_EQ(unknown.trials, 3);
   EXPECT_LT(unknown.log_probability, -1);
@@ -196,7 +249,7 @@ TEST_F(LongEval, ExactMeansThatTheModelWritesTheKey) {
   std::int64_t tokens = 0, written = 0;
   for (const auto& [from, trials] : {std::pair{&task, 1}, std::pair{&other, 3}})
     for (int t = 0; t < trials; ++t) {
-      const PasskeyPrompt p = from->prompt(length, 0.5, t);
+      const LongPrompt p = from->prompt(length, 0.5, t);
       const std::size_t asked = p.tokens.size() - static_cast<std::size_t>(p.answer);
       std::vector<std::int32_t> answer;
       generate(trainer.model(), ctx, {p.tokens.begin(), p.tokens.begin() + static_cast<long>(asked)},
@@ -246,6 +299,18 @@ TEST_F(LongEval, Command) {
   EXPECT_EQ(std::count(csv.output.begin(), csv.output.end(), '\n'), 1 + 7 + 6) << csv.output;
   EXPECT_NE(csv.output.find("passkey,400,,,0.5,2,0.0000,-"), std::string::npos) << csv.output;
   EXPECT_EQ(ring(passkey).output, csv.output);
+  const Finished others = ring({"eval", path("run"), "--long", "--long-tasks", "needles,words", "--lengths", "500",
+                                "--depths", "0,1", "--trials", "2", "--device", "cpu", "--svg", path("map.svg")});
+  ASSERT_EQ(others.code, 0) << others.output;
+  for (const char* text : {"needles: exact answers",
+                           "Exact answers: needles\ndepth     500   tokens of the prompt\n"
+                           "    0     0 %\n    1     0 %\n",
+                           "Exact answers: words"})
+    EXPECT_NE(others.output.find(text), std::string::npos) << text << " not in: " << others.output;
+  std::ifstream picture(path("map.svg"));
+  const std::string svg{std::istreambuf_iterator<char>(picture), {}};
+  const std::regex shares("0 %</text>");
+  EXPECT_EQ(std::distance(std::sregex_iterator(svg.begin(), svg.end(), shares), {}), 3) << svg;
   const Finished table = ring({"eval", path("run"), "--long", "--length", "128", "--device", "cpu"});
   ASSERT_EQ(table.code, 0) << table.output;  // no prompt fits into the context
   for (const char* text : {"in windows of 128 tokens", "65 to 128", "no passkey prompts: the model's context of 64"})

@@ -1,0 +1,79 @@
+#include "cli/eval_tasks.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "cli/eval_long.h"
+#include "cli/table.h"
+#include "comm/mesh/mesh.h"
+#include "core/counted.h"
+#include "core/log.h"
+#include "engine/config.h"
+#include "trainer/session.h"
+#include "trainer/tasks.h"
+
+namespace ring {
+namespace {
+
+constexpr std::int64_t kPackedRow = 2048;  // tokens that short questions are packed into
+
+std::int64_t longest_of(const Task& task) {
+  std::size_t most = 0;
+  for (const Request& r : task.requests) most = std::max(most, r.tokens.size() - 1);
+  return static_cast<std::int64_t>(most);
+}
+
+ScoreOptions options_of(const Task& task, std::int64_t context, std::int64_t rows) {
+  ScoreOptions options;
+  options.row = std::min(context, std::max(longest_of(task), kPackedRow));
+  options.rows = batch_rows(rows, options.row);
+  check_tokens_at_once("--batch-size", options.rows, options.row);
+  return options;
+}
+
+std::string number(double value) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.4f", value);
+  return text;
+}
+
+// One line a metric; of a task's first line the name and the number of questions, too.
+void add_rows(const TaskResult& r, std::vector<std::vector<std::string>>& rows) {
+  for (std::size_t i = 0; i < r.values.size(); ++i) {
+    const auto& [name, value] = r.values[i];
+    const bool error = i + 1 < r.values.size() && r.values[i + 1].first == name + "_stderr";
+    rows.push_back({i ? "" : r.name, name, number(value), error ? number(r.values[i + 1].second) : "",
+                    i ? "" : std::to_string(r.questions)});
+    i += error;
+  }
+}
+
+}  // namespace
+
+nlohmann::ordered_json evaluate_tasks(const Session& session, const std::vector<std::string>& specs,
+                                      std::int64_t context, std::int64_t rows, bool quiet) {
+  const ModelConfig& model = session.model->config();
+  if (!context) context = model.context;
+  std::vector<Task> tasks;
+  for (const TaskSpec& spec : parse_tasks("--task", specs)) {
+    tasks.push_back(read_task(spec, *session.tokenizer));
+    if (const std::int64_t cut = cut_requests(tasks.back(), context))
+      log::warn(spec.name, ": ", counted(cut, "text"), " longer than ", context, " tokens: the last ", context,
+                " of each count");
+  }
+  const std::unique_ptr<Mesh> alone = mesh_of_one();
+  std::vector<std::vector<std::string>> table = {{"task", "metric", "value", "stderr", "questions"}};
+  nlohmann::ordered_json json;
+  for (const Task& task : tasks) {
+    const ScoreOptions options = options_of(task, context, rows);
+    const TaskResult r = judge(task, score(*session.model, session.ctx, task.requests, options, alone->host()));
+    add_rows(r, table);
+    nlohmann::ordered_json& entry = json[r.name] = {{"format", task.format}, {"questions", r.questions}};
+    for (const auto& [name, value] : r.values) entry[name] = value;
+  }
+  if (!quiet) print_table(table, 2);
+  return {{"tasks", json}};
+}
+
+}  // namespace ring

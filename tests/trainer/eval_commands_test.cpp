@@ -1,0 +1,130 @@
+// eval and generate as a user starts them, on runs that were trained here.
+#include <cmath>
+#include <sstream>
+
+#include "tests/trainer/runs.h"
+
+namespace ring::test {
+namespace {
+
+using Json = nlohmann::json;
+
+class EvalCommands : public Runs {
+ protected:
+  void write(const std::string& name, const std::string& text) const { std::ofstream(folder_ / name) << text; }
+  std::vector<Json> group(const std::string& run, const std::string& name) const {
+    std::vector<Json> out;
+    std::ifstream file(folder_ / run / "metrics.jsonl");
+    for (std::string line; std::getline(file, line);)
+      if (const Json json = Json::parse(line); json.at("group") == name) out.push_back(json);
+    return out;
+  }
+  Finished eval(std::vector<std::string> more) const {
+    more.insert(more.begin(), {"eval", path("run"), "--device", "cpu"});
+    return ring(more);
+  }
+  Json json_of(std::vector<std::string> more) const {
+    more.push_back("--json");
+    const Finished f = eval(more);
+    EXPECT_EQ(f.code, 0) << f.output;
+    return Json::parse(f.output, nullptr, false);
+  }
+  void write_tasks() const {
+    std::string choices, words;
+    for (int i = 0; i < 30; ++i) {
+      choices += str_of(
+          {{"context", "line " + std::to_string(i) + " of"}, {"choices", {"a text", "zebra", "7"}}, {"answer", i % 3}});
+      words += str_of({{"text", "line " + std::to_string(i) + " of a text"}});
+    }
+    write("choices.jsonl", choices);
+    write("words.jsonl", words);
+  }
+  static std::string str_of(const Json& record) { return record.dump() + "\n"; }
+};
+
+TEST_F(EvalCommands, TasksDuringTrainingAreThoseOfEval) {
+  write_tasks();
+  const Finished trained = run_process(
+      train("run", {"train.steps=0", "train.epochs=0.12", "train.eval_tasks_interval=15", "train.eval_interval=0",
+                    "train.eval_tasks=[choices=" + path("choices.jsonl") + ", words=" + path("words.jsonl") + "]"}));
+  ASSERT_EQ(trained.code, 0) << trained.output;
+  // 600 lines of some 20,000 bytes, nine tenths of them for training, in windows of 16 tokens.
+  const Json start = group("run", "train").back();
+  const auto steps = start.at("step").get<std::int64_t>();
+  EXPECT_NEAR(static_cast<double>(steps * 4 * 16), 0.12 * 0.9 * static_cast<double>(fs::file_size(path("text.txt"))),
+              2 * 4 * 16 + 16);
+  const std::vector<Json> tasks = group("run", "tasks");
+  ASSERT_EQ(tasks.size(), static_cast<std::size_t>(steps / 15 + (steps % 15 > 0)));
+  EXPECT_EQ(tasks[0].at("step"), 15);
+  EXPECT_EQ(tasks.back().at("step"), steps);
+  const Json now = json_of({"--task", "choices=" + path("choices.jsonl"), "words=" + path("words.jsonl")}).at("tasks");
+  EXPECT_EQ(now.at("choices").at("format"), "plain");
+  EXPECT_EQ(now.at("choices").at("questions"), 30);
+  for (const char* metric : {"acc", "acc_norm", "acc_bytes", "acc_stderr"})
+    EXPECT_EQ(now.at("choices").at(metric), tasks.back().at(std::string("choices.") + metric)) << metric;
+  EXPECT_EQ(now.at("words").at("acc"), tasks.back().at("words.acc"));
+  EXPECT_NEAR(now.at("words").at("perplexity").get<double>(), tasks.back().at("words.perplexity").get<double>(), 1e-3);
+
+  const Finished table = eval({"--task", "choices=" + path("choices.jsonl"), "--output", path("o.json")});
+  ASSERT_EQ(table.code, 0) << table.output;
+  EXPECT_NE(table.output.find("acc_norm"), std::string::npos) << table.output;
+  std::ifstream file(path("o.json"));
+  EXPECT_EQ(Json::parse(file).at("tasks").at("choices"), now.at("choices"));
+  EXPECT_NE(eval({"--task", "choices"}).output.find("--task: choices is no task"), std::string::npos);
+  EXPECT_NE(eval({"--task", "a=" + path("nowhere.jsonl")}).output.find("nowhere.jsonl"), std::string::npos);
+  const Finished cut = eval({"--context", "8", "--task", "choices=" + path("choices.jsonl")});
+  EXPECT_NE(cut.output.find("longer than 8 tokens"), std::string::npos) << cut.output;
+}
+
+TEST_F(EvalCommands, LossOfTextsSplitsAndWindows) {
+  ASSERT_EQ(run_process(train("run", {"train.steps=40"})).code, 0);
+  const Json validation = json_of({}), training = json_of({"--split", "train"}),
+             whole = json_of({"--text", path("text.txt")});
+  EXPECT_GT(training.at("tokens"), validation.at("tokens"));
+  const auto size = static_cast<std::int64_t>(fs::file_size(path("text.txt")));
+  EXPECT_EQ(whole.at("tokens"), size);  // all bytes and the end of the text, but the first
+  const double longer = json_of({"--context", "64", "--text", path("text.txt")}).at("loss"), now = whole.at("loss");
+  EXPECT_NE(longer, now);
+  EXPECT_NEAR(longer, now, 0.5);
+  EXPECT_NEAR(whole.at("bits_per_byte").get<double>(),
+              now / std::log(2.0) * static_cast<double>(size + 1) / static_cast<double>(size), 1e-5);
+  write("a.jsonl", "{\"text\": \"line 1 of a text\"}\n{\"text\": \"line 2 of a text\"}\n");
+  EXPECT_EQ(json_of({"--text", path("a.jsonl")}).at("tokens"), 2 * 17 - 1);
+  EXPECT_EQ(eval({"--text", path("a.jsonl"), "--split", "train"}).code, 1);
+  EXPECT_NE(eval({"--text", path("nowhere")}).code, 0);
+  EXPECT_EQ(run_process(train("both", {"train.epochs=2"})).code, 1);  // and steps
+}
+
+TEST_F(EvalCommands, PromptsOfAFileAreThoseAlone) {
+  ASSERT_EQ(run_process(train("run", {"train.steps=40"})).code, 0);
+  write("prompts.txt", "line 1\n\nthat\nof a text that is longer than the context\n");
+  const auto generate = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), {"generate", path("run"), "--max-tokens", "40", "--device", "cpu"});
+    return ring(more);
+  };
+  const Finished all = generate(
+      {"--seed", "5", "--prompts-file", path("prompts.txt"), "--batch-size", "2", "--output", path("o.jsonl")});
+  ASSERT_EQ(all.code, 0) << all.output;
+  EXPECT_EQ(all.output, "");
+  std::ifstream file(path("o.jsonl"));
+  std::vector<Json> lines;
+  for (std::string line; std::getline(file, line);) lines.push_back(Json::parse(line));
+  ASSERT_EQ(lines.size(), 3u);
+  EXPECT_EQ(lines[2].at("prompt"), "of a text that is longer than the context");
+  for (std::size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(lines[i].at("end"), "length");
+    EXPECT_EQ(lines[i].at("tokens"), 40);
+    const Finished alone = generate({"--prompt", lines[i].at("prompt"), "--seed", std::to_string(5 + i), "--json"});
+    EXPECT_EQ(Json::parse(alone.output, nullptr, false), lines[i]) << alone.output;
+  }
+  const Finished stopped = generate({"--prompt", "line", "--json", "--stop", "e", " "});
+  ASSERT_EQ(stopped.code, 0) << stopped.output;
+  const Json line = Json::parse(stopped.output);
+  EXPECT_EQ(line.at("end"), "stop");
+  EXPECT_EQ(line.at("text").get<std::string>().find_first_of("e "), std::string::npos);
+  EXPECT_EQ(generate({"--prompt", "a", "--stop", ""}).code, 1);
+  EXPECT_EQ(generate({"--prompts-file", path("nowhere.txt")}).code, 1);
+}
+
+}  // namespace
+}  // namespace ring::test

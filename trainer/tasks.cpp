@@ -1,0 +1,143 @@
+#include "trainer/tasks.h"
+
+#include <algorithm>
+#include <cctype>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "core/fields.h"
+#include "data/files.h"
+#include "data/utf8.h"
+#include "trainer/task_formats.h"
+
+namespace ring {
+namespace {
+
+using Json = nlohmann::json;
+
+bool is_name(const std::string& text) {
+  return !text.empty() &&
+         std::ranges::all_of(text, [](unsigned char c) { return std::isalnum(c) || c == '-' || c == '_'; });
+}
+
+// Continuations are cut from the tokens of the whole, as the harness does: a blank at the end of the context belongs to
+// them, and so do tokens that both would share.
+class Encoding {
+ public:
+  explicit Encoding(const Tokenizer& tokenizer) : encoder_(tokenizer.encoder()), start_(tokenizer.before_text()) {
+    if (start_.empty() && tokenizer.end_of_text()) end_ = {*tokenizer.end_of_text()};
+  }
+
+  Request operator()(std::string context, const std::string& continuation, const std::string& where) {
+    const std::size_t text = context.find_last_not_of(" \t\n\r\f\v") + 1;
+    const std::string whole = context + continuation;
+    context.resize(text);
+    std::vector<std::int32_t> given = start_;
+    Request r{start_, 1};
+    encoder_->encode(whole, r.tokens);
+    if (!context.empty()) encoder_->encode(context, given);
+    if (given.empty()) given = end_, r.tokens.insert(r.tokens.begin(), end_.begin(), end_.end());
+    if (given.empty()) fail(where, "the context is empty, and the tokenizer has no token that a text begins with");
+    if (r.tokens.size() < 2) fail(where, "the tokenizer has no token for this text");
+    r.judged = static_cast<std::int64_t>(r.tokens.size()) - static_cast<std::int64_t>(given.size());
+    r.judged = std::clamp<std::int64_t>(r.judged, 1, static_cast<std::int64_t>(r.tokens.size()) - 1);
+    return r;
+  }
+
+ private:
+  std::unique_ptr<Encoder> encoder_;
+  std::vector<std::int32_t> start_, end_;
+};
+
+void add_item(const TaskItem& item, Encoding& encode, const std::string& where, Task& task) {
+  Question q{.first = task.requests.size(), .answer = item.answer, .characters = {}, .bytes = {}};
+  for (const std::string& choice : item.choices) {
+    task.requests.push_back(encode(item.context, " " + choice, where));
+    q.characters.push_back(static_cast<double>(utf8::count_characters(choice)));
+    q.bytes.push_back(static_cast<double>(choice.size()));
+  }
+  task.questions.push_back(std::move(q));
+}
+
+Json parsed(const std::string& line, const std::string& where) {
+  Json record = Json::parse(line, nullptr, false);
+  if (!record.is_object()) fail(where, "this line is no JSON object; a file of JSON Lines has one in each line");
+  return record;
+}
+
+// Whether the right choice has the largest log-probability per unit of length; of equal ones the first counts.
+bool is_right(const Question& q, const std::vector<Score>& scores, const std::vector<double>* lengths) {
+  std::size_t best = 0;
+  double most = -INFINITY;
+  for (std::size_t i = 0; i < q.bytes.size(); ++i) {
+    const double value = scores[q.first + i].log_probability / (lengths ? (*lengths)[i] : 1);
+    if (value > most) most = value, best = i;
+  }
+  return best == q.answer;
+}
+
+void add_share(TaskResult& result, const std::string& name, std::int64_t right) {
+  const double n = static_cast<double>(result.questions), p = static_cast<double>(right) / n;
+  result.values.emplace_back(name, p);
+  if (n > 1) result.values.emplace_back(name + "_stderr", std::sqrt(p * (1 - p) / (n - 1)));
+}
+
+}  // namespace
+
+std::vector<TaskSpec> parse_tasks(const std::string& from, const std::vector<std::string>& specs) {
+  std::vector<TaskSpec> out;
+  std::set<std::string> names;
+  for (const std::string& spec : specs) {
+    const std::size_t at = spec.find('=');
+    if (at == std::string::npos || at + 1 == spec.size() || !is_name(spec.substr(0, at)))
+      fail(from, ": ", spec, " is no task: expected NAME=FILE, with a name of letters, digits, - and _");
+    out.push_back({spec.substr(0, at), spec.substr(at + 1)});
+    if (!names.insert(out.back().name).second)
+      fail(from, ": two tasks are called ", out.back().name, ": give each a name of its own");
+  }
+  return out;
+}
+
+Task read_task(const TaskSpec& spec, const Tokenizer& tokenizer) {
+  const std::string text = read_file(spec.file);
+  Task task{.name = spec.name, .hash = hash_text(text)};
+  Encoding encode(tokenizer);
+  std::size_t number = 0;
+  for (std::size_t begin = 0, end = 0; begin < text.size(); begin = end + 1) {
+    end = std::min(text.find('\n', begin), text.size());
+    ++number;
+    const std::string line = text.substr(begin, end - begin), where = str(spec.file, ":", number, ": ");
+    if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
+    const Json record = parsed(line, where);
+    if (task.format.empty()) task.format = format_of(record, where);
+    add_item(item_of(task.format, record, where), encode, where, task);
+  }
+  if (task.questions.empty()) fail(spec.file, " holds no question: a task is a file of JSON Lines");
+  task.cloze = task.format == "lambada";
+  return task;
+}
+
+std::int64_t cut_requests(const Task& task, std::int64_t context) {
+  return std::ranges::count_if(
+      task.requests, [&](const Request& r) { return static_cast<std::int64_t>(r.tokens.size()) - 1 > context; });
+}
+
+TaskResult judge(const Task& task, const std::vector<Score>& scores) {
+  RING_CHECK(scores.size() == task.requests.size(), scores.size(), " scores of ", task.requests.size(), " requests");
+  TaskResult result{task.name, static_cast<std::int64_t>(task.questions.size()), {}};
+  const auto count = [&](const auto& right) { return std::ranges::count_if(task.questions, right); };
+  if (task.cloze) {
+    double sum = 0;
+    for (const Question& q : task.questions) sum += scores[q.first].log_probability;
+    result.values.emplace_back("perplexity", std::exp(-sum / static_cast<double>(result.questions)));
+    add_share(result, "acc", count([&](const Question& q) { return scores[q.first].greedy; }));
+    return result;
+  }
+  add_share(result, "acc", count([&](const Question& q) { return is_right(q, scores, nullptr); }));
+  add_share(result, "acc_norm", count([&](const Question& q) { return is_right(q, scores, &q.characters); }));
+  add_share(result, "acc_bytes", count([&](const Question& q) { return is_right(q, scores, &q.bytes); }));
+  return result;
+}
+
+}  // namespace ring
