@@ -85,7 +85,7 @@ std::vector<std::string> read_prompts(const std::string& file) {
   } prompts;
   const bool records = file.find(".jsonl") != std::string::npos || file.find(".ndjson") != std::string::npos;
   for (const TextFile& f : list_text_files({file}, "*", false, records ? "prompt" : ""))
-    read_documents(f, {DocumentKind::line, ""}, prompts);
+    read_documents(f, parse_document_rule("line"), prompts);
   prompts.all.pop_back();
   if (prompts.all.empty()) fail("--prompts-file: ", file, " holds no prompt");
   return prompts.all;

@@ -100,8 +100,8 @@ TaskItem arc(const Record& r) {
   TaskItem item;
   std::vector<std::string> labels;
   if (const Json& question = r.member("question"); question.is_object()) {
-    const std::string where = "question.";
     for (const Json& choice : question.value("choices", Json::array())) {
+      if (!choice.is_object()) r.refuse("'question.choices' is no list of {\"text\": .., \"label\": ..}");
       item.choices.push_back(r.text_of(choice.value("text", Json()), "choices.text"));
       labels.push_back(r.text_of(choice.value("label", Json()), "choices.label"));
     }

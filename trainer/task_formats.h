@@ -2,9 +2,9 @@
 // The records that tasks are published as, and the texts that lm-evaluation-harness 0.4 makes of them.
 //
 //   hellaswag  {"activity_label", "ctx_a", "ctx_b", "endings", "label"}   Zellers et al. 2019
-//   arc        {"question", "choices", "answerKey"}                        Clark et al. 2018, as published and as on
-//   the hub mmlu       {"question", "choices", "answer", "subject"}                Hendrycks et al. 2021, as on the hub
-//   lambada    {"text"}                                                    Paperno et al. 2016: its last word
+//   arc        {"question", "choices", "answerKey"}   Clark et al. 2018, as published and on the hub
+//   mmlu       {"question", "choices", "answer", "subject"}   Hendrycks et al. 2021, as on the hub
+//   lambada    {"text"}                                                   Paperno et al. 2016: its last word
 //   plain      {"context", "choices", "answer"}
 
 #include <nlohmann/json_fwd.hpp>

@@ -246,6 +246,9 @@ TEST_F(Tasks, WhatIsNoTaskIsRefused) {
   refused(R"({"activity_label": "a", "ctx_a": "b", "ctx_b": "", "endings": ["x"], "label": ""})",
           ":1: 'label' is \"\", expected which of the 1 choices is right, from 0: test splits come without answers");
   refused(R"({"question": "q", "choices": {"text": ["x"], "label": ["A"]}, "answerKey": "B"})", ":1: 'answerKey'");
+  refused(R"({"question": {"stem": "q", "choices": ["x"]}, "answerKey": "A"})",
+          ":1: 'question.choices' is no list of {");
+  refused(R"({"question": {"stem": "q", "choices": 3}, "answerKey": "A"})", ":1: 'question.choices' is no list of {");
   for (const auto& [specs, why] :
        std::vector<std::pair<std::vector<std::string>, std::string>>{{{"file"}, "--task: file is no task"},
                                                                      {{"a="}, "is no task"},
