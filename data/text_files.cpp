@@ -35,7 +35,7 @@ class Walk {
       : top_(std::move(folder)), glob_(glob), files_(files) {
     std::error_code error;
     enter(top_, error);
-    if (error) fail("--input ", top_.string(), ": ", error.message());
+    if (error) fail("input ", top_.string(), ": ", error.message());
   }
   std::size_t seen() const { return seen_; }  // files
   void warn() const {
@@ -79,10 +79,10 @@ class Walk {
 void add_input(const std::string& input, const std::string& glob, std::vector<TextFile>& files) {
   std::error_code error;
   const fs::file_status status = fs::status(input, error);
-  if (status.type() == fs::file_type::not_found) fail("--input ", input, ": no such file or folder");
-  if (error) fail("--input ", input, ": ", error.message());
+  if (status.type() == fs::file_type::not_found) fail("input ", input, ": no such file or folder");
+  if (error) fail("input ", input, ": ", error.message());
   if (!fs::is_directory(status)) {
-    if (!fs::is_regular_file(status)) fail("--input ", input, ": not a regular file; save the text to a file first");
+    if (!fs::is_regular_file(status)) fail("input ", input, ": not a regular file; save the text to a file first");
     files.push_back({input, fs::path(input).filename().string(), 0});
     return;
   }
@@ -90,7 +90,7 @@ void add_input(const std::string& input, const std::string& glob, std::vector<Te
   const Walk walk(input, glob, files);
   walk.warn();
   if (files.size() == before) {
-    fail("--input ", input, ": none of its ", counted(static_cast<std::int64_t>(walk.seen()), "file"),
+    fail("input ", input, ": none of its ", counted(static_cast<std::int64_t>(walk.seen()), "file"),
          " matches --glob '", glob, "'; give another pattern, such as '*.txt' or '*'");
   }
 }

@@ -125,8 +125,8 @@ def make_model(folder):
 def theirs(folder, model):
     lm = HFLM(pretrained=model, dtype="float32", device="cpu", batch_size=8, max_length=256)
     found = lm_eval.simple_evaluate(model=lm, tasks=[f"our_{make.__name__}" for make, *_ in TASKS],
-                                    task_manager=TaskManager(include_path=folder, include_defaults=False), num_fewshot=0,
-                                    bootstrap_iters=10, verbosity="ERROR")
+                                    task_manager=TaskManager(include_path=folder, include_defaults=False),
+                                    num_fewshot=0, bootstrap_iters=10, verbosity="ERROR")
     return {name[len("our_"):]: values for name, values in found["results"].items()}
 
 
