@@ -9,8 +9,8 @@
 
 namespace ring {
 
-// train.epochs becomes train.steps, now that it is known how many samples there are. Error: too many, or a corpus that is
-// smaller than a sample.
+// train.epochs becomes train.steps, now that it is known how many samples there are. Error: too many, or a corpus that
+// is smaller than a sample.
 void resolve_epochs(Config&, const Corpora&);
 
 // The settings with everything derived filled in: vocabulary, widths, steps, threads. launched: where each of several
