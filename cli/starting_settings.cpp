@@ -81,7 +81,7 @@ Settings finetune(const StartingPoint& p) {
              {"train.batch_size", p.gpu ? "32" : "4"},
              {"optimizer.lr", "2e-5"}};
   if (p.includes.ends_with("config.yaml"))  // of a run, which said how long it trains
-    add(s, {{"train.tokens", "0"}, {"train.minutes", "0"}});
+    add(s, {{"train.tokens", "0"}, {"train.epochs", "0"}, {"train.minutes", "0"}});
   return s;
 }
 
