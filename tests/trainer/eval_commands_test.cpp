@@ -84,9 +84,10 @@ TEST_F(EvalCommands, LossOfTextsSplitsAndWindows) {
   EXPECT_GT(training.at("tokens"), validation.at("tokens"));
   const auto size = static_cast<std::int64_t>(fs::file_size(path("text.txt")));
   EXPECT_EQ(whole.at("tokens"), size);  // all bytes and the end of the text, but the first
-  const double longer = json_of({"--context", "64", "--text", path("text.txt")}).at("loss"), now = whole.at("loss");
-  EXPECT_NE(longer, now);
-  EXPECT_NEAR(longer, now, 0.5);
+  const double shorter = json_of({"--context", "8", "--text", path("text.txt")}).at("loss"), now = whole.at("loss");
+  EXPECT_NE(shorter, now);
+  EXPECT_NEAR(shorter, now, 0.5);
+  EXPECT_NE(eval({"--context", "64"}).output.find("--context: 64 tokens, but this model"), std::string::npos);
   EXPECT_NEAR(whole.at("bits_per_byte").get<double>(),
               now / std::log(2.0) * static_cast<double>(size + 1) / static_cast<double>(size), 1e-5);
   write("a.jsonl", "{\"text\": \"line 1 of a text\"}\n{\"text\": \"line 2 of a text\"}\n");
