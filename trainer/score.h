@@ -38,7 +38,7 @@ class PackedRequests {
   PackedRequests(const std::vector<Request>& requests, const ScoreOptions& options, std::int64_t align);
   std::int64_t rows() const { return static_cast<std::int64_t>(rows_.size()); }  // over all ranks
   std::int64_t batches() const { return batches_; }                              // per rank, the same on each
-  // Of this rank. `owners` [rows * row] gets the number of the request that a token belongs to.
+  // This rank's. `owners` [rows * row] gets the number of the request that a token belongs to.
   Batch batch(std::int64_t index, std::vector<std::int32_t>& owners) const;
 
  private:

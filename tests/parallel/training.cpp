@@ -138,7 +138,7 @@ class Rank {
   }
 
  private:
-  // Of many lengths, some longer than a row.
+  // Requests of many lengths, some longer than a row.
   void score_requests(Gathered& g) {
     std::vector<Request> requests(23);
     for (std::size_t i = 0; i < requests.size(); ++i) {

@@ -120,7 +120,7 @@ TEST(Generate, EqualsSamplingFromWholePassesWithoutACache) {
   }
 }
 
-// Of every length, ending at different times, and each with its own random numbers.
+// Texts of every length, ending at different times, and each with its own random numbers.
 TEST(Generate, SideBySideAsAlone) {
   for (const char* attention :
        {"{kind: dense}", "{kind: window, window: 3}", "{kind: dilated, segments: [4, 32], rates: [1, 2]}"}) {
