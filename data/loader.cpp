@@ -4,6 +4,7 @@
 #include <limits>
 #include <numeric>
 #include <optional>
+#include <span>
 
 #include "core/check.h"
 #include "data/permutation.h"
@@ -33,6 +34,16 @@ Batch empty_batch(const LoaderOptions& o) {
   return b;
 }
 
+// Takes out the targets that do not count by the loss mask; how many. `first`: the token that is the first target.
+std::int64_t take_out(std::span<std::int32_t> targets, const TokenSplit& split, std::uint64_t first) {
+  if (!split.masked()) return 0;
+  std::vector<std::uint8_t> counts(targets.size());
+  split.read_mask(first, counts.size(), counts.data());
+  for (std::size_t i = 0; i < counts.size(); ++i)
+    if (!counts[i]) targets[i] = kNoTarget;
+  return std::ranges::count(counts, std::uint8_t{0});
+}
+
 // Tokens [begin, begin + length) as inputs from place `at` of the batch on, and their targets; the last one has none
 // where `ends`.
 void fill(Batch& b, std::int64_t at, const TokenSplit& split, std::uint64_t begin, std::size_t length, bool ends) {
@@ -40,7 +51,8 @@ void fill(Batch& b, std::int64_t at, const TokenSplit& split, std::uint64_t begi
   split.read(begin, length, inputs);
   std::copy(inputs + 1, inputs + length, targets);
   if (!ends) split.read(begin + length, 1, targets + length - 1);
-  b.valid_targets += static_cast<std::int64_t>(length) - (ends ? 1 : 0);
+  const std::size_t there = length - (ends ? 1 : 0);
+  b.valid_targets += static_cast<std::int64_t>(there) - take_out({targets, there}, split, begin + 1);
 }
 
 void fill_row(Batch& b, std::int64_t row, const LoaderOptions& o, const TokenSplit& split, const SamplePlace& place) {
@@ -253,8 +265,8 @@ Batch ValidationSet::batch(std::int64_t index) const {
 double ValidationSet::bytes_per_token() const {
   double bytes = 0, tokens = 0;
   for (std::size_t i = 0; i < corpora_.stores.size(); ++i) {
-    bytes += static_cast<double>(split_of(i).text_bytes());
-    tokens += static_cast<double>(split_of(i).tokens());
+    bytes += static_cast<double>(split_of(i).target_bytes());
+    tokens += static_cast<double>(split_of(i).targets());
   }
   return bytes / tokens;
 }

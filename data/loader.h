@@ -29,8 +29,9 @@ enum class Split : std::uint8_t;
 
 // `rows` windows of `context` tokens, row-major.
 struct Batch {
-  std::vector<std::int32_t> inputs, targets;  // [rows * context]; a target of -100 is no target
-  std::vector<std::int64_t> sample_indices;   // [rows]; -1: an empty row that only fills the batch
+  // [rows * context]; a target of -100 is no target, as of a token that does not count by its corpus's loss mask.
+  std::vector<std::int32_t> inputs, targets;
+  std::vector<std::int64_t> sample_indices;  // [rows]; -1: an empty row that only fills the batch
   std::int64_t valid_targets = 0;
   // Packed documents only. [rows * context]: place in the document; [documents] i32: the first token, counted in the
   // batch, and how many there are. Tokens of no document are padding.
@@ -119,7 +120,7 @@ class ValidationSet {
   std::int64_t windows() const { return selected_; }  // over all ranks
   const LoaderOptions& options() const { return options_; }
   Batch batch(std::int64_t index) const;  // of this rank
-  double bytes_per_token() const;         // text bytes per token of the splits, for bits per byte
+  double bytes_per_token() const;         // text bytes per token that counts, of the splits, for bits per byte
 
  private:
   const TokenSplit& split_of(std::size_t corpus) const;

@@ -18,6 +18,7 @@ std::uint64_t CorpusIndex::hash_of_itself() const {
 std::vector<ByteExtent> CorpusIndex::structure() const {
   std::vector<ByteExtent> data;
   for (const SplitIndex& s : splits) data.insert(data.end(), {s.token_data, s.start_data});
+  for (const MaskIndex& m : masks) data.push_back(m.data);
   std::erase_if(data, [](const ByteExtent& e) { return e.bytes == 0; });
   std::ranges::sort(data, {}, &ByteExtent::offset);
   data.push_back({file_bytes, 0});
@@ -31,8 +32,10 @@ std::vector<ByteExtent> CorpusIndex::structure() const {
 }
 
 std::uint64_t identity_of(const std::vector<std::uint64_t>& token_hashes,
-                          const std::vector<std::uint64_t>& start_hashes) {
-  return xxh3(bytes_of(start_hashes), xxh3(bytes_of(token_hashes)));
+                          const std::vector<std::uint64_t>& start_hashes,
+                          const std::vector<std::uint64_t>& mask_hashes) {
+  const std::uint64_t text = xxh3(bytes_of(start_hashes), xxh3(bytes_of(token_hashes)));
+  return mask_hashes.empty() ? text : xxh3(bytes_of(mask_hashes), text);
 }
 
 }  // namespace ring

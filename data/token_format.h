@@ -21,9 +21,13 @@ static_assert(std::endian::native == std::endian::little, "the index and the tok
 
 inline constexpr std::string_view kCorpusMagic = "ringmaster corpus\n";
 inline constexpr std::uint64_t kCorpusVersion = 2;
+inline constexpr std::uint64_t kMaskedCorpusVersion =
+    3;  // of those with what version 2 lacks: a loss mask, a chat template
 
 inline constexpr std::uint64_t kLargestVocabulary = std::uint64_t{1} << 31;                // token numbers are i32
 constexpr std::size_t token_width(std::uint64_t vocab) { return vocab <= 65536 ? 2 : 4; }  // bytes
+
+constexpr std::uint64_t mask_bytes(std::uint64_t tokens) { return tokens / 8 + (tokens % 8 != 0); }
 
 // Text of at most N bytes; zeros fill it up.
 template <std::size_t N>
@@ -42,6 +46,14 @@ struct SplitIndex {
   ByteExtent token_hashes, start_hashes;  // u64: of each of their blocks
 };
 
+// The loss mask of a split: bit i % 8 of byte i / 8 is set where token i counts as a target. Bits behind the last token
+// are 0. Without a mask all tokens count, and everything here is 0.
+struct MaskIndex {
+  std::uint64_t targets = 0, target_bytes = 0;  // how many are set; the text bytes that those tokens stand for
+  ByteExtent data;                              // checked block by block
+  ByteExtent hashes;                            // u64: of each of its blocks
+};
+
 struct CorpusIndex {
   IndexText<24> magic;  // kCorpusMagic
   std::uint64_t version = kCorpusVersion, file_bytes = 0, block_bytes = kBlockBytes;
@@ -52,7 +64,9 @@ struct CorpusIndex {
   IndexText<24> tokenizer_kind;
   std::array<SplitIndex, 2> splits;  // train, validation
   IndexText<1000> source;
-  std::array<std::uint64_t, 93> unused{};
+  std::array<MaskIndex, 2> masks;  // of the splits
+  ByteExtent chat_template;        // as data/chat/chat_format.h writes it
+  std::array<std::uint64_t, 79> unused{};
   std::uint64_t index_hash = 0;  // of the bytes before it
 
   std::uint64_t hash_of_itself() const;
@@ -64,8 +78,9 @@ static_assert(sizeof(CorpusIndex) == 2048, "HDF5 allows powers of two in front o
 static_assert(std::has_unique_object_representations_v<CorpusIndex>, "every byte of the index means something");
 
 inline constexpr const char* kSplitNames[] = {"train", "validation"};
-// What a split is, whatever file it lies in.
+// What a split is, whatever file it lies in. mask_hashes: none where all tokens count.
 std::uint64_t identity_of(const std::vector<std::uint64_t>& token_hashes,
-                          const std::vector<std::uint64_t>& start_hashes);
+                          const std::vector<std::uint64_t>& start_hashes,
+                          const std::vector<std::uint64_t>& mask_hashes = {});
 
 }  // namespace ring

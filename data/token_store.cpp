@@ -40,8 +40,9 @@ CorpusIndex read_index(const FileHandle& file) {
   std::memcpy(&index, head.data(), sizeof(index));
   if (index.hash_of_itself() != index.index_hash)
     fail(path, " is damaged: its index, the first ", sizeof(index), " bytes, does not match its hash");
-  if (index.version != kCorpusVersion)
-    fail(path, " has corpus format ", index.version, ", this program reads format ", kCorpusVersion);
+  if (index.version != kCorpusVersion && index.version != kMaskedCorpusVersion)
+    fail(path, " has corpus format ", index.version, ", this program reads formats ", kCorpusVersion, " and ",
+         kMaskedCorpusVersion);
   if (index.file_bytes != file.size()) {
     fail(path, index.file_bytes > file.size() ? " is truncated: " : " is damaged: ", index.file_bytes,
          " bytes were written, the file has ", file.size());
@@ -72,6 +73,19 @@ void check_extents(const CorpusIndex& index, const std::string& path) {
     add(s.token_hashes, blocks_of(s.token_data.bytes) * sizeof(std::uint64_t));
     add(s.start_hashes, blocks_of(s.start_data.bytes) * sizeof(std::uint64_t));
   }
+  for (std::size_t i = 0; i < index.masks.size(); ++i) {
+    const MaskIndex& m = index.masks[i];
+    const std::uint64_t tokens = index.splits[i].tokens;
+    if (m.targets > (m.data.bytes > 0 ? tokens : 0))
+      fail(path, " contradicts itself: ", m.targets, " targets among ", tokens, " tokens with ", m.data.bytes,
+           " bytes of loss mask");
+    add(m.data, m.data.bytes > 0 ? mask_bytes(tokens) : 0);
+    add(m.hashes, blocks_of(m.data.bytes) * sizeof(std::uint64_t));
+  }
+  add(index.chat_template, index.chat_template.bytes);
+  const bool more = index.chat_template.bytes + index.masks[0].data.bytes + index.masks[1].data.bytes > 0;
+  if (more && index.version == kCorpusVersion)
+    fail(path, " contradicts itself: format ", index.version, " knows neither loss masks nor chat templates");
   std::ranges::sort(all, {}, &ByteExtent::offset);
   for (std::size_t i = 1; i < all.size(); ++i)
     if (all[i].offset < all[i - 1].end())
@@ -117,21 +131,28 @@ constexpr std::uint64_t kStartsHeld = 512;  // read at once: few for a sample, n
 
 // --- one split ---
 
-void TokenSplit::load(const std::shared_ptr<const FileHandle>& file, const SplitIndex& index, const std::string& name,
-                      std::uint64_t vocab) {
+void TokenSplit::load(const std::shared_ptr<const FileHandle>& file, const SplitIndex& index, const MaskIndex& mask,
+                      const std::string& name, std::uint64_t vocab) {
   name_ = file->path() + " (" + name + ")";
   vocab_ = vocab;
   width_ = token_width(vocab);
   tokens_ = index.tokens;
   documents_ = index.documents;
   text_bytes_ = index.text_bytes;
+  const bool masked = mask.data.bytes > 0;
+  targets_ = masked ? mask.targets : tokens_;
+  target_bytes_ = masked ? mask.target_bytes : text_bytes_;
   if (tokens_ == 0) return;
   const auto token_hashes = numbers_at(*file, index.token_hashes), start_hashes = numbers_at(*file, index.start_hashes);
-  tokens_hash_ = hex64(identity_of(token_hashes, start_hashes));
+  const auto mask_hashes = numbers_at(*file, mask.hashes);
+  tokens_hash_ = hex64(identity_of(token_hashes, start_hashes, mask_hashes));
   token_data_ = HashedBlocks(file, str(file->path(), ": /", name, "/tokens"), index.token_data, token_hashes,
                              [this](auto offset, auto block) { check_tokens(offset, block); });
   start_data_ = HashedBlocks(file, str(file->path(), ": /", name, "/documents"), index.start_data, start_hashes,
                              [this](auto offset, auto block) { check_starts(offset, block); });
+  if (!masked) return;
+  mask_data_ = HashedBlocks(file, str(file->path(), ": /", name, "/loss_mask"), mask.data, mask_hashes,
+                            [this](auto offset, auto block) { check_mask(offset, block); });
 }
 
 namespace {
@@ -172,6 +193,27 @@ void TokenSplit::check_starts(std::uint64_t offset, std::span<const std::byte> b
     }
     before = start;
   }
+}
+
+void TokenSplit::check_mask(std::uint64_t offset, std::span<const std::byte> block) const {
+  if (offset + block.size() < mask_data_.bytes() || tokens_ % 8 == 0) return;
+  if ((block.back() >> tokens_ % 8) != std::byte{0})
+    fail(name_, " is damaged: the last byte of its loss mask marks tokens behind the last of ", tokens_);
+}
+
+void TokenSplit::read_mask(std::uint64_t begin, std::size_t count, std::uint8_t* out) const {
+  RING_CHECK(begin <= tokens_ && count <= tokens_ - begin, name_, " has ", tokens_, " tokens, asked for the mask of ",
+             count, " from ", begin);
+  if (!masked()) return void(std::fill_n(out, count, std::uint8_t{1}));
+  std::uint64_t token = begin;
+  const std::uint64_t end = begin + count, first = begin / 8;
+  with_remedy([&] {
+    mask_data_.visit(first, mask_bytes(end) - first, [&](std::span<const std::byte> part) {
+      for (const std::byte byte : part)
+        for (const std::uint64_t stop = std::min(end, token / 8 * 8 + 8); token < stop; ++token)
+          *out++ = std::to_integer<std::uint8_t>(byte >> token % 8 & std::byte{1});
+    });
+  });
 }
 
 void TokenSplit::read(std::uint64_t begin, std::size_t count, std::int32_t* out) const {
@@ -276,7 +318,10 @@ void TokenStore::load() {
   source_ = index.source.get();
   tokenizer_bytes_.resize(index.tokenizer.bytes);
   file->read_at(tokenizer_bytes_.data(), index.tokenizer.bytes, index.tokenizer.offset);
-  for (std::size_t i = 0; i < splits_.size(); ++i) splits_[i].load(file, index.splits[i], kSplitNames[i], vocab_);
+  chat_template_.resize(index.chat_template.bytes);
+  file->read_at(chat_template_.data(), index.chat_template.bytes, index.chat_template.offset);
+  for (std::size_t i = 0; i < splits_.size(); ++i)
+    splits_[i].load(file, index.splits[i], index.masks[i], kSplitNames[i], vocab_);
 }
 
 VerifyReport verify_corpus(const TokenStore& store, const std::function<void(const std::string&)>& damaged,
@@ -284,7 +329,7 @@ VerifyReport verify_corpus(const TokenStore& store, const std::function<void(con
   VerifyReport report;
   std::vector<const HashedBlocks*> parts;
   for (const TokenSplit* split : {&store.train(), &store.validation()})
-    parts.insert(parts.end(), {&split->start_data(), &split->token_data()});
+    parts.insert(parts.end(), {&split->start_data(), &split->token_data(), &split->mask_data()});
   for (const HashedBlocks* part : parts) report.total_bytes += part->bytes();
   for (const HashedBlocks* part : parts) {
     for (std::size_t block = 0; block < part->blocks(); ++block) {

@@ -6,12 +6,14 @@
 //   an HDF5 file, for others to read:
 //   /                  attributes format, format_version, vocab_size, tokenizer_hash, tokenizer_kind, source
 //   /tokenizer         u8: the tokenizer file
-//   /train, /validation  attributes tokens, documents, text_bytes, tokens_hash
+//   /chat_template     u8, where conversations were prepared: JSON, as data/chat/chat_format.h writes it
+//   /train, /validation  attributes tokens, documents, text_bytes, tokens_hash, and with a mask targets, target_bytes
 //       tokens         u16 (vocabularies up to 65,536) or u32, contiguous
 //       documents      u64, contiguous: where each document starts, then the number of tokens
-//       tokens_hashes, documents_hashes  u64: xxh3-64 of every 64 KiB of the two
+//       loss_mask      u8, contiguous, where not all tokens count as targets: a bit for each, the lowest one first
+//       tokens_hashes, documents_hashes, loss_mask_hashes  u64: xxh3-64 of every 64 KiB of the three
 //
-// A split without tokens has no datasets.
+// A split without tokens has no datasets. Files without masks and chat template have format 2, others 3.
 
 #include <array>
 #include <cstdint>
@@ -29,6 +31,7 @@ namespace ring {
 class Hdf5Layout;
 class Tokenizer;
 struct CorpusIndex;
+struct MaskIndex;
 struct SplitIndex;
 
 // One split of a corpus. Valid as long as its TokenStore; safe to read from several threads.
@@ -40,24 +43,33 @@ class TokenSplit {
 
   std::uint64_t tokens() const { return tokens_; }
   std::uint64_t documents() const { return documents_; }
-  // What the split is: xxh3-64 of the hashes of its blocks, of tokens and document starts; empty: no tokens.
+  // What the split is: xxh3-64 of the hashes of its blocks, of tokens, document starts and mask; empty: no tokens.
   const std::string& tokens_hash() const { return tokens_hash_; }
   std::uint64_t text_bytes() const { return text_bytes_; }  // of the text that the tokens stand for, for bits per byte
   // Copies tokens [begin, begin + count). Error: past the end, a damaged block, or a file that cannot be read any more.
   void read(std::uint64_t begin, std::size_t count, std::int32_t* out) const;
   std::uint64_t document_start(std::uint64_t document) const;  // document = documents(): the number of tokens
 
+  bool masked() const { return mask_data_.bytes() > 0; }        // false: all tokens count as targets
+  std::uint64_t targets() const { return targets_; }            // tokens that count
+  std::uint64_t target_bytes() const { return target_bytes_; }  // as text_bytes(), of these
+  // Whether each of the tokens [begin, begin + count) counts: 1 or 0. Error: as read().
+  void read_mask(std::uint64_t begin, std::size_t count, std::uint8_t* out) const;
+
   const std::string& name() const { return name_; }  // for errors
   const HashedBlocks& token_data() const { return token_data_; }
   const HashedBlocks& start_data() const { return start_data_; }  // u64
+  const HashedBlocks& mask_data() const { return mask_data_; }    // of no bytes: not masked()
 
  private:
   friend class TokenStore;
-  void load(const std::shared_ptr<const FileHandle>&, const SplitIndex&, const std::string& name, std::uint64_t vocab);
+  void load(const std::shared_ptr<const FileHandle>&, const SplitIndex&, const MaskIndex&, const std::string& name,
+            std::uint64_t vocab);
   void check_tokens(std::uint64_t offset, std::span<const std::byte> block) const;
   void check_starts(std::uint64_t offset, std::span<const std::byte> block) const;
-  HashedBlocks token_data_, start_data_;
-  std::uint64_t tokens_ = 0, documents_ = 0, text_bytes_ = 0, vocab_ = 0;
+  void check_mask(std::uint64_t offset, std::span<const std::byte> block) const;
+  HashedBlocks token_data_, start_data_, mask_data_;
+  std::uint64_t tokens_ = 0, documents_ = 0, text_bytes_ = 0, vocab_ = 0, targets_ = 0, target_bytes_ = 0;
   std::size_t width_ = 2;
   std::string name_;
   std::string tokens_hash_;
@@ -92,13 +104,14 @@ class TokenStore {
   std::int64_t vocab_size() const { return static_cast<std::int64_t>(vocab_); }
   const std::string& tokenizer_hash() const { return tokenizer_hash_; }
   const std::string& tokenizer_kind() const { return tokenizer_kind_; }
-  const std::string& source() const { return source_; }  // one line: what the corpus was made of
-  std::shared_ptr<const Tokenizer> tokenizer() const;    // parsed at each call
+  const std::string& source() const { return source_; }                // one line: what the corpus was made of
+  const std::string& chat_template() const { return chat_template_; }  // see data/chat/chat_format.h; empty: none
+  std::shared_ptr<const Tokenizer> tokenizer() const;                  // parsed at each call
 
  private:
   TokenStore() = default;
   void load();
-  std::string path_, tokenizer_hash_, tokenizer_kind_, tokenizer_bytes_, source_;
+  std::string path_, tokenizer_hash_, tokenizer_kind_, tokenizer_bytes_, source_, chat_template_;
   std::uint64_t vocab_ = 0;
   std::array<TokenSplit, 2> splits_;  // train, validation
 };
@@ -119,31 +132,38 @@ enum class Split : std::uint8_t { train, validation };
 // process), because a contiguous dataset needs its size; finish() copies them into place.
 class TokenStoreWriter {
  public:
-  TokenStoreWriter(std::string path, std::int64_t vocab_size);
+  // masked: some tokens do not count as targets, and the corpus gets a loss mask.
+  TokenStoreWriter(std::string path, std::int64_t vocab_size, bool masked = false);
   void begin_document(Split);
-  void append(Split, std::span<const std::int32_t> tokens);  // Error: a token outside the vocabulary
-  void add_text_bytes(Split, std::uint64_t bytes);
+  // Error: a token outside the vocabulary; tokens that do not count, without a mask.
+  void append(Split, std::span<const std::int32_t> tokens, bool count = true);
+  void add_text_bytes(Split, std::uint64_t bytes, bool count = true);
   std::uint64_t tokens(Split s) const { return streams_[static_cast<std::size_t>(s)].tokens; }
   std::uint64_t documents(Split s) const { return streams_[static_cast<std::size_t>(s)].documents; }
+  std::uint64_t targets(Split s) const { return streams_[static_cast<std::size_t>(s)].targets; }  // tokens that count
   // The file appears under its name only now, complete and durable.
-  void finish(const Tokenizer&, const std::string& source);
+  void finish(const Tokenizer&, const std::string& source, const std::string& chat_template = "");
 
  private:
   struct Stream {
-    FileHandle tokens_file, starts_file;
-    std::vector<std::byte> tokens_buffer;
-    BlockHasher token_hashes, start_hashes;
+    FileHandle tokens_file, starts_file, mask_file;
+    std::vector<std::byte> tokens_buffer, mask_buffer;
+    BlockHasher token_hashes, start_hashes, mask_hashes;
     std::vector<std::uint64_t> starts_buffer;
-    std::uint64_t tokens = 0, documents = 0, text_bytes = 0;
+    std::uint64_t tokens = 0, documents = 0, text_bytes = 0, targets = 0, target_bytes = 0;
   };
   void flush_tokens(Stream&);
   void flush_starts(Stream&);
+  void flush_mask(Stream&, std::size_t bytes);
+  void mark(Stream&, std::size_t tokens, bool count);
   struct Hashes {
-    std::vector<std::uint64_t> tokens, starts;
+    std::vector<std::uint64_t> tokens, starts, mask;
   };
-  Hashes lay_out(Hdf5Layout&, std::size_t split, SplitIndex&);
-  void write_file(FileHandle&, const Tokenizer&, const std::string& source);
+  void describe(CorpusIndex&, Hdf5Layout&, const Tokenizer&, const std::string& source) const;
+  Hashes lay_out(Hdf5Layout&, std::size_t split, SplitIndex&, MaskIndex&);
+  void write_file(FileHandle&, const Tokenizer&, const std::string& source, const std::string& chat_template);
   std::string path_;
+  bool masked_;
   std::uint64_t vocab_;
   std::size_t width_;
   std::array<Stream, 2> streams_;

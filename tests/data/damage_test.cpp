@@ -264,7 +264,8 @@ TEST(CraftedCorpus, AnIndexThatContradictsItselfIsNamed) {
     expect_error([&] { TokenStore::open(path); }, {"c.h5", part});
   };
   const std::uint64_t huge = ~std::uint64_t{};
-  wrong([](CorpusIndex& i) { i.version = 3; }, "format 3, this program reads format 2");
+  wrong([](CorpusIndex& i) { i.version = 4; }, "format 4, this program reads formats 2 and 3");
+  wrong([](CorpusIndex& i) { i.chat_template = i.tokenizer; }, "format 2 knows neither loss masks nor chat templates");
   wrong([](CorpusIndex& i) { i.vocab_size = 0; }, "a vocabulary of 0 tokens");
   wrong([&](CorpusIndex& i) { i.vocab_size = huge; }, "a vocabulary of 18446744073709551615 tokens");
   wrong([](CorpusIndex& i) { i.vocab_size = 100000; }, "contradicts itself");

@@ -29,6 +29,7 @@ class SealedCorpus {
       hash_blocks(s.token_data, s.token_hashes);
       hash_blocks(s.start_data, s.start_hashes);
     }
+    for (const MaskIndex& m : index.masks) hash_blocks(m.data, m.hashes);
     seal_structure_and_save(path);
   }
   void seal_structure_and_save(const std::string& path) {

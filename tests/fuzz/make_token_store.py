@@ -11,7 +11,7 @@ import sys
 BLOCK = 65536
 
 
-def corpus(vocab, documents):
+def corpus(vocab, documents, masked=False):
     """`documents`: for each of the two splits the lengths of its documents."""
     width = 2 if vocab <= 65536 else 4
     data = bytearray(2048)
@@ -22,7 +22,7 @@ def corpus(vocab, documents):
         return struct.pack("<2Q", offset, len(content))
 
     tokenizer = place(b"ringmaster tokenizer 2\nhash 6f0a3dbb21c2f1d5\nkind bytes\n")
-    splits = b""
+    splits = masks = b""
     for lengths in documents:
         tokens = sum(lengths)
         starts = [sum(lengths[:i]) for i in range(len(lengths) + 1)] if tokens else []
@@ -31,8 +31,14 @@ def corpus(vocab, documents):
         tables = [place(bytes(8 * ((len(part) + BLOCK - 1) // BLOCK))) for part in (numbers, offsets)]
         splits += struct.pack("<3Q", tokens, len(lengths) if tokens else 0, tokens)
         splits += place(numbers) + place(offsets) + tables[0] + tables[1]
-    index = b"ringmaster corpus\n".ljust(24, b"\0") + struct.pack("<5Q", 2, len(data), BLOCK, 0, vocab) + tokenizer
-    index += b"6f0a3dbb21c2f1d5" + b"bytes".ljust(24, b"\0") + splits + b"a seed".ljust(1000, b"\0")
+        if masked:
+            bits = sum(1 << i for i in range(tokens) if i % 3)
+            masks += struct.pack("<2Q", bits.bit_count(), bits.bit_count())
+            masks += place(bits.to_bytes((tokens + 7) // 8, "little")) + place(bytes(8))
+    template = place(b'{"chat_template": ""}') if masked else b""
+    version = 3 if masked else 2
+    index = b"ringmaster corpus\n".ljust(24, b"\0") + struct.pack("<5Q", version, len(data), BLOCK, 0, vocab) + tokenizer
+    index += b"6f0a3dbb21c2f1d5" + b"bytes".ljust(24, b"\0") + splits + b"a seed".ljust(1000, b"\0") + masks + template
     data[: len(index)] = index
     return bytes(data)
 
@@ -42,3 +48,4 @@ folder.mkdir(parents=True, exist_ok=True)
 (folder / "two_splits").write_bytes(corpus(257, [[100, 0, 1, 17], [20, 30]]))
 (folder / "wide_tokens").write_bytes(corpus(70000, [[64, 3], []]))
 (folder / "empty").write_bytes(corpus(257, [[], []]))
+(folder / "masked").write_bytes(corpus(257, [[100, 0, 1, 17], [20, 33]], masked=True))

@@ -31,6 +31,10 @@ void read_split(const TokenSplit& split) {
   std::vector<std::int32_t> tokens(split.tokens());
   split.read(0, tokens.size(), tokens.data());
   RING_CHECK(std::ranges::all_of(tokens, [](std::int32_t t) { return t >= 0; }), "a negative token");
+  std::vector<std::uint8_t> counts(split.tokens());
+  for (std::size_t at = 0; at < counts.size(); at += 13)
+    split.read_mask(at, std::min<std::size_t>(13, counts.size() - at), counts.data() + at);
+  if (std::ranges::any_of(counts, [](std::uint8_t c) { return c > 1; })) std::abort();
   const RowTable rows(split, 16, 4);
   for (std::uint64_t row = 0; row < rows.rows(); ++row)
     RING_CHECK(rows.begin(row) < split.tokens(), "a row begins behind the end");
@@ -80,16 +84,19 @@ std::string sealed(std::string bytes) {
   CorpusIndex index;
   std::memcpy(&index, bytes.data(), sizeof(index));
   index.magic.set(kCorpusMagic);
-  index.version = kCorpusVersion;
+  if (index.version != kMaskedCorpusVersion) index.version = kCorpusVersion;
   index.block_bytes = kBlockBytes;
   index.file_bytes = bytes.size();
-  const SplitIndex &a = index.splits[0], &b = index.splits[1];
-  if (fits(index, {a.token_data, a.start_data, b.token_data, b.start_data, a.token_hashes, a.start_hashes,
-                   b.token_hashes, b.start_hashes})) {
-    for (const SplitIndex* s : {&a, &b}) {
-      seal_blocks(bytes, s->token_data, s->token_hashes);
-      seal_blocks(bytes, s->start_data, s->start_hashes);
+  std::vector<ByteExtent> all;
+  for (const SplitIndex& s : index.splits)
+    all.insert(all.end(), {s.token_data, s.start_data, s.token_hashes, s.start_hashes});
+  for (const MaskIndex& m : index.masks) all.insert(all.end(), {m.data, m.hashes});
+  if (fits(index, all)) {
+    for (const SplitIndex& s : index.splits) {
+      seal_blocks(bytes, s.token_data, s.token_hashes);
+      seal_blocks(bytes, s.start_data, s.start_hashes);
     }
+    for (const MaskIndex& m : index.masks) seal_blocks(bytes, m.data, m.hashes);
     StreamHash hash;
     for (const ByteExtent& e : index.structure()) hash.update(bytes.data() + e.offset, e.bytes);
     index.structure_hash = hash.value();
