@@ -1,0 +1,102 @@
+#include "data/chat/characters.h"
+
+#include <algorithm>
+
+#include "core/check.h"
+
+namespace ring::chat {
+namespace {
+
+char32_t decoded(std::string_view character) {
+  const auto first = static_cast<unsigned char>(character[0]);
+  if (character.size() == 1) return first;
+  char32_t c = first & (0x7F >> character.size());
+  for (const char next : character.substr(1)) c = c << 6 | (static_cast<unsigned char>(next) & 0x3F);
+  return c;
+}
+
+}  // namespace
+
+std::size_t character_length(std::string_view text, std::size_t at) {
+  const auto first = static_cast<unsigned char>(text[at]);
+  const std::size_t wanted = first < 0xC0 ? 1 : first < 0xE0 ? 2 : first < 0xF0 ? 3 : 4;
+  std::size_t length = 1;
+  while (length < wanted && at + length < text.size() && (static_cast<unsigned char>(text[at + length]) & 0xC0) == 0x80)
+    ++length;
+  return length == wanted ? length : 1;
+}
+
+std::size_t character_count(std::string_view text) {
+  std::size_t count = 0;
+  for (std::size_t at = 0; at < text.size(); at += character_length(text, at)) ++count;
+  return count;
+}
+
+std::vector<std::string_view> characters(std::string_view text) {
+  std::vector<std::string_view> all;
+  for (std::size_t at = 0, length; at < text.size(); at += length) {
+    length = character_length(text, at);
+    all.push_back(text.substr(at, length));
+  }
+  return all;
+}
+
+bool is_blank(std::string_view character) {
+  const char32_t c = decoded(character);
+  return (c >= 0x09 && c <= 0x0D) || (c >= 0x1C && c <= 0x20) || c == 0x85 || c == 0xA0 || c == 0x1680 ||
+         (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
+}
+
+std::string_view strip(std::string_view text, bool left, bool right, const std::string* of) {
+  const std::vector<std::string_view> set = of ? characters(*of) : std::vector<std::string_view>{};
+  const auto goes = [&](std::string_view c) { return of ? std::ranges::find(set, c) != set.end() : is_blank(c); };
+  while (left && !text.empty()) {
+    const std::size_t length = character_length(text, 0);
+    if (!goes(text.substr(0, length))) break;
+    text.remove_prefix(length);
+  }
+  while (right && !text.empty()) {
+    std::size_t begin = text.size() - 1;
+    while (begin > 0 && text.size() - begin < 4 && (static_cast<unsigned char>(text[begin]) & 0xC0) == 0x80) --begin;
+    if (begin + character_length(text, begin) != text.size()) begin = text.size() - 1;
+    if (!goes(text.substr(begin))) break;
+    text.remove_suffix(text.size() - begin);
+  }
+  return text;
+}
+
+std::vector<std::string> split(std::string_view text, const std::string* separator, std::int64_t most) {
+  if (separator && separator->empty()) fail("split: the separator is empty");
+  std::vector<std::string> parts;
+  const auto left = [&] { return most < 0 || static_cast<std::int64_t>(parts.size()) < most; };
+  if (separator) {
+    for (std::size_t at; left() && (at = text.find(*separator)) != std::string_view::npos;
+         text.remove_prefix(at + separator->size()))
+      parts.emplace_back(text.substr(0, at));
+    parts.emplace_back(text);
+    return parts;
+  }
+  for (text = strip(text, true, false, nullptr); !text.empty(); text = strip(text, true, false, nullptr)) {
+    if (!left()) {
+      parts.emplace_back(strip(text, false, true, nullptr));
+      break;
+    }
+    std::size_t end = 0;
+    for (std::size_t n; end < text.size() && !is_blank(text.substr(end, n = character_length(text, end)));) end += n;
+    parts.emplace_back(text.substr(0, end));
+    text.remove_prefix(end);
+  }
+  return parts;
+}
+
+std::string replaced(std::string_view text, const std::string& what, const std::string& with, std::int64_t most) {
+  if (what.empty()) fail("replace: the text to replace is empty");
+  std::string out;
+  for (std::size_t at; most != 0 && (at = text.find(what)) != std::string_view::npos; --most) {
+    out.append(text.substr(0, at)).append(with);
+    text.remove_prefix(at + what.size());
+  }
+  return out.append(text);
+}
+
+}  // namespace ring::chat

@@ -1,0 +1,42 @@
+#pragma once
+// Conversations as text for a model, and which of it the model is to learn: what assistants say, with the mark that
+// ends their turn.
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "data/chat/format.h"
+#include "data/chat/template.h"
+
+namespace ring::chat {
+
+struct Part {
+  std::string text;
+  bool counts;  // as a target
+};
+
+class ConversationWriter {
+ public:
+  // `name` says in errors which template it is. Error: see Template.
+  ConversationWriter(Format format, const std::string& name);
+  const Format& format() const { return format_; }
+
+  // messages: a list of objects with a role and a content. tools: what the template gets under that name, or null.
+  // What counts is what lies in {% generation %}, where the template has it. Else each assistant's turn is found by
+  // writing the conversation up to it, with the prompt that asks for an answer, and up to its end: what the second has
+  // more counts, but for blank space behind the mark that ends the turn. Error: no list of messages; no assistant among
+  // them; both of these are not the beginning of the whole; or see Template::render().
+  std::vector<Part> parts(const nlohmann::ordered_json& messages, const nlohmann::ordered_json& tools) const;
+  // The conversation up to where an assistant answers.
+  std::string prompt(const nlohmann::ordered_json& messages, const nlohmann::ordered_json& tools) const;
+
+ private:
+  using Spans = std::vector<std::pair<std::size_t, std::size_t>>;
+  Rendered write(const std::vector<Value>& messages, std::size_t count, const Value& tools, bool ask) const;
+  Spans turns(const std::vector<Value>& messages, const Value& tools, const std::string& whole) const;
+  Format format_;
+  Template template_;
+};
+
+}  // namespace ring::chat

@@ -1,0 +1,351 @@
+#include "data/chat/template.h"
+
+#include <algorithm>
+
+#include "core/check.h"
+#include "data/chat/builtins.h"
+#include "data/chat/syntax.h"
+
+namespace ring::chat {
+namespace {
+
+constexpr int kDeepestCalls = 20;  // of macros
+
+enum class Flow : unsigned char { on, leave, next };
+
+class Evaluator {
+ public:
+  Evaluator(std::vector<Member> variables, const Limits& limits) : limits_(limits) {
+    scopes_.push_back(std::move(variables));
+    scopes_.emplace_back();
+  }
+
+  Rendered run(const Node& root) {
+    run_block(root);
+    return std::move(rendered_);
+  }
+  int line() const { return line_; }
+
+ private:
+  using Scope = std::vector<Member>;
+
+  // --- bounds
+  void step(const Node& n) {
+    line_ = n.line;
+    spend(1);
+  }
+  void spend(std::size_t steps) {
+    steps_ += steps;
+    if (steps_ > limits_.steps) fail("it takes more than ", limits_.steps, " steps");
+  }
+  Value bounded(Value v) {
+    const std::size_t size = v.is_text() ? v.text().size() : v.is_list() ? v.items().items.size() * sizeof(Value) : 0;
+    if (size > limits_.bytes) fail("a text or list is larger than ", limits_.bytes, " bytes");
+    spend(size / 64);
+    return v;
+  }
+  void write(const std::string& text) {
+    if (out_->size() + text.size() > limits_.bytes) fail("it writes more than ", limits_.bytes, " bytes");
+    spend(text.size() / 64);
+    *out_ += text;
+  }
+
+  // --- names
+  Value lookup(const std::string& name) const {
+    for (auto scope = scopes_.rbegin(); scope != scopes_.rend(); ++scope) {
+      const auto found = std::ranges::find(*scope, name, &Member::first);
+      if (found != scope->end()) return found->second;
+    }
+    if (is_function(name)) return Callable{name};
+    return Undefined{name};
+  }
+  static void put(Scope& scope, const std::string& name, Value v) {
+    const auto found = std::ranges::find(scope, name, &Member::first);
+    if (found == scope.end())
+      scope.emplace_back(name, std::move(v));
+    else
+      found->second = std::move(v);
+  }
+  void put(const std::string& name, Value v) { put(scopes_.back(), name, std::move(v)); }
+
+  // --- expressions
+  Value value(const Node& n) {
+    step(n);
+    switch (n.kind) {
+      case NodeKind::literal: return n.value;
+      case NodeKind::name: return lookup(n.text);
+      case NodeKind::list: return list(n);
+      case NodeKind::dict: return dict(n);
+      case NodeKind::attribute: return member_of(value(*n.parts[0]), n.text);
+      case NodeKind::item: return item(n);
+      case NodeKind::slice: return slice(n);
+      case NodeKind::call: return call(n);
+      case NodeKind::filter: {
+        const Value of = value(*n.parts[0]);
+        Arguments a = arguments(n);
+        return bounded(call_filter(n.text, of, a));
+      }
+      case NodeKind::test: {
+        const Value of = value(*n.parts[0]);
+        Arguments a = arguments(n);
+        return call_test(n.text, of, a);
+      }
+      case NodeKind::negate: return binary("-", Value(std::int64_t{0}), value(*n.parts[0]));
+      case NodeKind::binary: {
+        const Value left = value(*n.parts[0]);
+        return bounded(binary(n.text, left, value(*n.parts[1])));
+      }
+      case NodeKind::both: {
+        Value left = value(*n.parts[0]);
+        return left.truth() ? value(*n.parts[1]) : left;
+      }
+      case NodeKind::either: {
+        Value left = value(*n.parts[0]);
+        return left.truth() ? left : value(*n.parts[1]);
+      }
+      case NodeKind::inverse: return !value(*n.parts[0]).truth();
+      case NodeKind::compare: return comparison(n);
+      case NodeKind::conditional:
+        if (value(*n.parts[1]).truth()) return value(*n.parts[0]);
+        return n.parts[2] ? value(*n.parts[2]) : Value(Undefined{"else"});
+      default: fail("a statement stands where an expression is wanted");
+    }
+  }
+
+  Value list(const Node& n) {
+    std::vector<Value> items;
+    for (const auto& p : n.parts) items.push_back(value(*p));
+    return Value::list(std::move(items));
+  }
+
+  Value dict(const Node& n) {
+    std::vector<Member> members;
+    for (std::size_t i = 0; i + 1 < n.parts.size(); i += 2) {
+      std::string name = value(*n.parts[i]).text();
+      members.emplace_back(std::move(name), value(*n.parts[i + 1]));
+    }
+    return Value::dict(std::move(members));
+  }
+
+  Value item(const Node& n) {
+    const Value of = value(*n.parts[0]);
+    if (of.is_text()) spend(of.text().size() / 64);
+    return item_of(of, value(*n.parts[1]));
+  }
+
+  Value slice(const Node& n) {
+    const Value of = value(*n.parts[0]);
+    std::vector<Value> ends(3);
+    std::vector<const Value*> given(3, nullptr);
+    for (std::size_t i = 0; i < 3; ++i)
+      if (n.parts[i + 1]) given[i] = &(ends[i] = value(*n.parts[i + 1]));
+    return bounded(slice_of(of, given[0], given[1], given[2]));
+  }
+
+  Value comparison(const Node& n) {
+    Value left = value(*n.parts[0]);
+    for (std::size_t i = 0; i < n.names.size(); ++i) {
+      Value right = value(*n.parts[i + 1]);
+      for (const Value& v : {left, right})
+        if (v.is_text() || v.is_list()) spend(static_cast<std::size_t>(length_of(v)) / 64);
+      if (!compare(n.names[i], left, right)) return false;
+      left = std::move(right);
+    }
+    return true;
+  }
+
+  // All parts but the first.
+  Arguments arguments(const Node& n) {
+    std::vector<Value> placed;
+    std::vector<Member> named;
+    const std::size_t unnamed = n.parts.size() - n.names.size();
+    for (std::size_t i = 1; i < n.parts.size(); ++i) {
+      if (i < unnamed)
+        placed.push_back(value(*n.parts[i]));
+      else
+        named.emplace_back(n.names[i - unnamed], value(*n.parts[i]));
+    }
+    return {std::move(placed), std::move(named)};
+  }
+
+  Value call(const Node& n) {
+    const Node& callee = *n.parts[0];
+    if (callee.kind == NodeKind::attribute) {
+      const Value of = value(*callee.parts[0]);
+      Arguments a = arguments(n);
+      return bounded(call_method(callee.text, of, a));
+    }
+    const Value f = value(callee);
+    if (f.is<Undefined>())
+      fail("'", f.get<Undefined>()->name, "' is called, but is undefined: no such function is supported");
+    if (!f.is<Callable>()) fail(f.kind(), " is called like a function");
+    Arguments a = arguments(n);
+    const Callable& c = *f.get<Callable>();
+    return bounded(c.macro ? call_macro(*c.macro, a) : call_function(c.name, a));
+  }
+
+  // It sees the variables of the template, and its own.
+  Value call_macro(const Node& m, Arguments& a) {
+    if (++calls_ > kDeepestCalls) fail("macros call each other more than ", kDeepestCalls, " times");
+    Scope own;
+    for (std::size_t i = 0; i < m.names.size(); ++i) {
+      const Value* given = a.find(i, m.names[i]);
+      own.emplace_back(m.names[i], given ? *given : m.parts[i] ? value(*m.parts[i]) : Value(Undefined{m.names[i]}));
+    }
+    a.done("the macro '" + m.text + "'");
+    std::vector<Scope> hidden(std::make_move_iterator(scopes_.begin() + 2), std::make_move_iterator(scopes_.end()));
+    scopes_.resize(2);
+    scopes_.push_back(std::move(own));
+    std::string text = captured(*m.parts.back());
+    scopes_.resize(2);
+    std::ranges::move(hidden, std::back_inserter(scopes_));
+    --calls_;
+    return text;
+  }
+
+  std::string captured(const Node& block) {
+    std::string text;
+    std::string* outer = std::exchange(out_, &text);
+    run_block(block);
+    out_ = outer;
+    return text;
+  }
+
+  // --- statements
+  Flow run_block(const Node& n) {
+    for (const auto& p : n.parts)
+      if (const Flow flow = run_statement(*p); flow != Flow::on) return flow;
+    return Flow::on;
+  }
+
+  Flow run_statement(const Node& n) {
+    step(n);
+    switch (n.kind) {
+      case NodeKind::text: write(n.text); break;
+      case NodeKind::print: write(value(*n.parts[0]).print()); break;
+      case NodeKind::branch: return branch(n);
+      case NodeKind::loop: return loop(n);
+      case NodeKind::assign: assign(n); break;
+      case NodeKind::capture: capture(n); break;
+      case NodeKind::macro: put(n.text, Callable{n.text, &n}); break;
+      case NodeKind::generation: return generation(n);
+      case NodeKind::leave: return Flow::leave;
+      case NodeKind::next: return Flow::next;
+      default: fail("an expression stands where a statement is wanted");
+    }
+    return Flow::on;
+  }
+
+  Flow branch(const Node& n) {
+    std::size_t i = 0;
+    for (; i + 1 < n.parts.size(); i += 2)
+      if (value(*n.parts[i]).truth()) return run_block(*n.parts[i + 1]);
+    return i < n.parts.size() ? run_block(*n.parts[i]) : Flow::on;
+  }
+
+  static void unpack(Scope& scope, const std::vector<std::string>& names, const Value& v) {
+    if (names.size() == 1) return put(scope, names[0], v);
+    const std::vector<Value> items = items_of(v);
+    if (items.size() != names.size()) fail(names.size(), " variables are set to ", items.size(), " values");
+    for (std::size_t i = 0; i < names.size(); ++i) put(scope, names[i], items[i]);
+  }
+
+  Flow loop(const Node& n) {
+    std::vector<Value> items = items_of(value(*n.parts[0]));
+    spend(items.size());
+    if (n.parts[1]) {
+      std::vector<Value> kept;
+      for (const Value& v : items) {
+        scopes_.emplace_back();
+        unpack(scopes_.back(), n.names, v);
+        if (value(*n.parts[1]).truth()) kept.push_back(v);
+        scopes_.pop_back();
+      }
+      items = std::move(kept);
+    }
+    if (items.empty() && n.parts[3]) return run_block(*n.parts[3]);
+    for (std::size_t i = 0; i < items.size(); ++i) {
+      scopes_.emplace_back();
+      put("loop", loop_variable(items, i));
+      unpack(scopes_.back(), n.names, items[i]);
+      const Flow flow = run_block(*n.parts[2]);
+      scopes_.pop_back();
+      if (flow == Flow::leave) break;
+    }
+    return Flow::on;
+  }
+
+  static Value loop_variable(const std::vector<Value>& items, std::size_t i) {
+    const auto number = [](std::size_t x) { return Value(static_cast<std::int64_t>(x)); };
+    const std::size_t n = items.size();
+    std::vector<Member> members{
+        {"index", number(i + 1)}, {"index0", number(i)}, {"revindex", number(n - i)}, {"revindex0", number(n - i - 1)},
+        {"first", i == 0},        {"last", i + 1 == n},  {"length", number(n)}};
+    if (i > 0) members.emplace_back("previtem", items[i - 1]);
+    if (i + 1 < n) members.emplace_back("nextitem", items[i + 1]);
+    return Value::dict(std::move(members));
+  }
+
+  void assign(const Node& n) {
+    Value v = value(*n.parts[0]);
+    if (n.text.empty()) return unpack(scopes_.back(), n.names, v);
+    const Value space = lookup(n.text);
+    const auto* members = space.get<std::shared_ptr<Namespace>>();
+    if (!members) fail("{% set ", n.text, ".", n.names[0], " %}: '", n.text, "' is ", space.kind(), ", no namespace");
+    Value::list({v});  // refuses what may not be part of it
+    put((*members)->members, n.names[0], std::move(v));
+  }
+
+  void capture(const Node& n) {
+    scopes_.emplace_back();
+    std::string text = captured(*n.parts[0]);
+    scopes_.pop_back();
+    put(n.names[0], std::move(text));
+  }
+
+  Flow generation(const Node& n) {
+    const std::size_t begin = out_->size();
+    scopes_.emplace_back();
+    const Flow flow = run_block(*n.parts[0]);
+    scopes_.pop_back();
+    if (out_->size() > begin) rendered_.generations.emplace_back(begin, out_->size());
+    return flow;
+  }
+
+  Limits limits_;
+  std::vector<Scope> scopes_;  // what was passed, the template's own, and those of loops and macros
+  Rendered rendered_;
+  std::string* out_ = &rendered_.text;
+  std::size_t steps_ = 0;
+  int line_ = 1, calls_ = 0;
+};
+
+bool has_generation(const Node& n) {
+  if (n.kind == NodeKind::generation) return true;
+  return std::ranges::any_of(n.parts, [](const auto& p) { return p && has_generation(*p); });
+}
+
+}  // namespace
+
+Template::Template(std::string source, std::string name) : source_(std::move(source)), name_(std::move(name)) {
+  try {
+    root_ = parse(source_);
+  } catch (const Error& e) {
+    fail(name_, ":", e.what());
+  }
+  marks_ = has_generation(*root_);
+}
+
+Template::~Template() = default;
+Template::Template(Template&&) noexcept = default;
+
+Rendered Template::render(std::vector<Member> variables, const Limits& limits) const {
+  Evaluator evaluator(std::move(variables), limits);
+  try {
+    return evaluator.run(*root_);
+  } catch (const Error& e) {
+    fail(name_, ":", evaluator.line(), ": ", e.what());
+  }
+}
+
+}  // namespace ring::chat

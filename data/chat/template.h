@@ -1,0 +1,43 @@
+#pragma once
+// A chat template: the part of Jinja that published models use to write conversations, evaluated in bounded time and
+// memory, without a clock. docs/adr/0026-masks-and-templates.md says what is in it.
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "data/chat/value.h"
+
+namespace ring::chat {
+
+struct Limits {
+  std::size_t steps = std::size_t{1} << 26;  // of evaluation
+  std::size_t bytes = std::size_t{1} << 28;  // of the output, and of each text and list on the way, with all its copies
+};
+
+struct Rendered {
+  std::string text;
+  std::vector<std::pair<std::size_t, std::size_t>> generations;  // bytes [begin, end) inside of {% generation %}
+};
+
+class Template {
+ public:
+  // `name` says in errors which template it is. Error: it is no template, or has what is not supported, with the line.
+  Template(std::string source, std::string name);
+  ~Template();
+  Template(Template&&) noexcept;
+
+  const std::string& source() const { return source_; }
+  bool marks_generation() const { return marks_; }  // it has {% generation %}
+  // Error: what went wrong and the line, what the template refuses, or a limit.
+  Rendered render(std::vector<Member> variables, const Limits& limits = {}) const;
+
+ private:
+  std::string source_, name_;
+  std::unique_ptr<Node> root_;
+  bool marks_ = false;
+};
+
+}  // namespace ring::chat

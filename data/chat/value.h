@@ -1,0 +1,97 @@
+#pragma once
+// What the expressions of a chat template compute with: Python's values, as far as templates use them. Immutable but
+// for namespaces, cheap to copy, and bounded in depth.
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace ring::chat {
+
+struct Node;
+class Value;
+using Member = std::pair<std::string, Value>;
+
+// A name or a member that is not there: it prints as nothing and is false; to look inside is an error.
+struct Undefined {
+  std::string name;
+};
+struct None {};
+struct List {
+  std::vector<Value> items;
+  std::size_t depth = 1;  // 1 + that of the deepest item
+};
+struct Dict {
+  std::vector<Member> members;  // in the order in which they came
+  std::size_t depth = 1;
+  const Value* find(std::string_view name) const;
+};
+struct Namespace {  // what {% set ns.name = .. %} changes
+  std::vector<Member> members;
+};
+struct Callable {
+  std::string name;
+  const Node* macro = nullptr;  // null: a function of the interpreter
+};
+
+class Value {
+ public:
+  using Data =
+      std::variant<Undefined, None, bool, std::int64_t, double, std::shared_ptr<const std::string>,
+                   std::shared_ptr<const List>, std::shared_ptr<const Dict>, std::shared_ptr<Namespace>, Callable>;
+  Value() = default;  // undefined
+  Value(None) : data_(None{}) {}
+  Value(bool b) : data_(b) {}
+  Value(std::int64_t i) : data_(i) {}
+  Value(double d) : data_(d) {}
+  Value(std::string s) : data_(std::make_shared<const std::string>(std::move(s))) {}
+  Value(Undefined u) : data_(std::move(u)) {}
+  Value(Callable c) : data_(std::move(c)) {}
+  Value(std::shared_ptr<Namespace> n) : data_(std::move(n)) {}
+  // Error: nested too deeply, or a namespace among the items.
+  static Value list(std::vector<Value> items);
+  static Value dict(std::vector<Member> members);  // of two members with one name the last counts, at the first place
+
+  template <class T>
+  bool is() const {
+    return std::holds_alternative<T>(data_);
+  }
+  bool is_text() const { return is<std::shared_ptr<const std::string>>(); }
+  bool is_list() const { return is<std::shared_ptr<const List>>(); }
+  bool is_dict() const { return is<std::shared_ptr<const Dict>>(); }
+  bool is_number() const { return is<std::int64_t>() || is<double>(); }
+
+  template <class T>
+  const T* get() const {  // null: something else
+    return std::get_if<T>(&data_);
+  }
+  // Error: it is something else.
+  const std::string& text() const;
+  const List& items() const;
+  const Dict& members() const;
+  std::int64_t integer() const;
+  double number() const;
+
+  bool truth() const;
+  std::string kind() const;   // for errors: "a text", "undefined ('x')"
+  std::string print() const;  // as {{ .. }} and Python's str() write it
+  std::string repr() const;
+  // As Python's json.dumps(ensure_ascii=False); indent < 0: in one line.
+  std::string json(int indent, int level = 0) const;
+
+ private:
+  Data data_;
+};
+
+bool operator==(const Value&, const Value&);
+
+// Error: nested too deeply, or a number that is too large.
+Value from_json(const nlohmann::ordered_json&);
+
+}  // namespace ring::chat

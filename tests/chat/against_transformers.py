@@ -1,0 +1,136 @@
+#!/usr/bin/env python3
+"""Chat templates against apply_chat_template of Hugging Face's transformers: the same text, and the same stretches of
+{% generation %}, for random conversations; what it refuses is refused here.
+
+against_transformers.py RENDER [--templates FOLDER] [--conversations N]
+
+RENDER is the program of tests/chat/render.cpp. Without --templates, the templates are those of tests/chat/templates;
+with it, all *.jinja in a folder, such as those of published models.
+
+Exits with 77, which CTest calls skipped, where transformers, tokenizers or jinja2 are missing.
+"""
+
+import argparse
+import glob
+import json
+import os
+import random
+import subprocess
+import sys
+
+try:
+    import jinja2
+    from tokenizers import Tokenizer, models
+    from transformers import PreTrainedTokenizerFast
+    from transformers.utils.chat_template_utils import render_jinja_template
+except ImportError as e:
+    print("skipped:", e)
+    sys.exit(77)
+
+WORDS = ["Hello", "how", "are", "you?", "x = 1;", "caf\u00e9", "\u4f60\u597d", "\U0001f600", "a\tb", "\"quoted\"", "'", "</p>", "{{ x }}",
+         "[INST]", "\u00a0", "\u3000", "100", "\n", "\n\n", "  ", "\\", "<|im_end|>", "<think>", "</think>", "&amp;", "```c\nint i;\n```"]
+TOOLS = [{"type": "function", "function": {
+    "name": "weather", "description": "The weather \"now\".", "parameters": {
+        "type": "object", "properties": {"city": {"type": "string", "description": "Z\u00fcrich"}, "days": {"type": "integer"}},
+        "required": ["city"]}}}]
+
+
+def text(r):
+    words = [r.choice(WORDS) for _ in range(r.randint(1, 12))]
+    return r.choice(["", " ", "\n"]) * r.randint(0, 1) + r.choice([" ", ""]).join(words) + r.choice(["", "", " ", "\n"])
+
+
+def conversation(r):
+    """Mostly what templates expect, sometimes not."""
+    messages = []
+    if r.random() < 0.4:
+        messages.append({"role": "system", "content": text(r)})
+    turns = r.randint(1, 5)
+    tools = r.random() < 0.3
+    for i in range(turns):
+        messages.append({"role": "user", "content": text(r)})
+        if i + 1 == turns and r.random() < 0.2:
+            break
+        if tools and r.random() < 0.5:
+            call = {"id": "abcdefgh%d" % (i % 10), "type": "function", "function": {
+                "name": "weather", "arguments": {"city": r.choice(["Bern", "Gen\u00e8ve"]), "days": r.randint(1, 9)}}}
+            messages.append({"role": "assistant", "content": r.choice(["", text(r)]), "tool_calls": [call]})
+            messages.append({"role": "tool", "name": "weather", "tool_call_id": call["id"], "content": text(r)})
+        answer = {"role": "assistant", "content": text(r)}
+        if r.random() < 0.2:
+            answer["thinking"] = answer["reasoning_content"] = text(r)  # transformers adds the other name
+        if r.random() < 0.1:
+            answer["content"] = "<think>\n" + text(r) + "\n</think>\n\n" + answer["content"]
+        messages.append(answer)
+    if r.random() < 0.04:
+        messages.insert(r.randrange(len(messages)), {"role": r.choice(["user", "critic", "tool"]), "content": text(r)})
+    request = {"messages": messages, "tools": TOOLS if tools else None, "documents": None,
+               "add_generation_prompt": r.random() < 0.5, "bos_token": "<s>", "eos_token": "</s>", "date_string": "26 Jul 2024"}
+    if r.random() < 0.2:
+        request["enable_thinking"] = r.random() < 0.5
+    return request
+
+
+def tokenizer_with(template):
+    """What apply_chat_template is a method of; its vocabulary does not matter for text."""
+    t = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordLevel({"<s>": 0, "</s>": 1}, unk_token="<s>")),
+                                bos_token="<s>", eos_token="</s>")
+    t.chat_template = template
+    return t
+
+
+def expected(template, request):
+    more = {k: v for k, v in request.items() if k not in ("messages", "tools", "documents", "bos_token", "eos_token")}
+    try:
+        written = tokenizer_with(template).apply_chat_template(request["messages"], tools=request["tools"], tokenize=False,
+                                                               **more)
+        _, spans = render_jinja_template([request["messages"]], tools=request["tools"], chat_template=template,
+                                         return_assistant_tokens_mask="generation" in template, bos_token="<s>",
+                                         eos_token="</s>", **more)
+        # Characters to bytes; the places that transformers reports are those of whole blocks of its output.
+        spans = [[len(written[:a].encode()), len(written[:b].encode())] for a, b in (spans[0] if spans else [])]
+        return {"text": written, "generations": [s for s in spans if s[0] < s[1]]}
+    except (jinja2.exceptions.TemplateError, TypeError, ValueError) as e:
+        return {"error": str(e)}
+
+
+def compare(name, template, requests, answers):
+    """How many differ, and how many both refuse."""
+    wrong = refused = 0
+    for request, line in zip(requests, answers):
+        got, want = json.loads(line), expected(template, request)
+        if "error" in want and "error" in got:
+            refused += 1
+        elif got != want:
+            wrong += 1
+            if wrong == 1:
+                print(f"{name}:\n  for  {json.dumps(request, ensure_ascii=False)}\n  have {got}\n  want {want}")
+    return wrong, refused
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("render")
+    parser.add_argument("--templates", default=os.path.join(os.path.dirname(os.path.abspath(__file__)), "templates"))
+    parser.add_argument("--conversations", type=int, default=50)
+    options = parser.parse_args()
+    files = sorted(glob.glob(os.path.join(options.templates, "*.jinja")))
+    bad = 0
+    for file in files:
+        with open(file, encoding="utf-8", newline="") as f:
+            template = f.read()
+        r = random.Random(os.path.basename(file))
+        requests = [conversation(r) for _ in range(options.conversations)]
+        lines = "".join(json.dumps(request) + "\n" for request in requests)
+        run = subprocess.run([options.render, file], input=lines, capture_output=True, text=True, check=True)
+        answers = run.stdout.split("\n")[:-1]
+        assert len(answers) == len(requests), run.stderr
+        wrong, refused = compare(os.path.basename(file), template, requests, answers)
+        bad += wrong
+        print(f"{os.path.basename(file)}: {len(requests) - wrong - refused} equal, {refused} refused by both, {wrong} differ")
+    if not files:
+        sys.exit("no templates in " + options.templates)
+    sys.exit(bad > 0)
+
+
+main()

@@ -1,0 +1,31 @@
+// render TEMPLATE < REQUESTS: for each line of standard input, an object whose members are the template's variables, a
+// line {"text": .., "generations": [[begin, end]..]} or {"error": ..}. tests/chat/against_transformers.py reads them.
+
+#include <fstream>
+#include <iostream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+
+#include "core/check.h"
+#include "data/chat/template.h"
+
+int main(int argc, char** argv) {
+  if (argc != 2) return 2;
+  using Json = nlohmann::ordered_json;
+  std::ifstream file(argv[1], std::ios::binary);
+  const std::string source{std::istreambuf_iterator<char>(file), {}};
+  for (std::string line; std::getline(std::cin, line);) {
+    Json answer;
+    try {
+      const ring::chat::Template chat(source, argv[1]);
+      std::vector<ring::chat::Member> variables;
+      const Json request = Json::parse(line);
+      for (const auto& [name, value] : request.items()) variables.emplace_back(name, ring::chat::from_json(value));
+      const ring::chat::Rendered r = chat.render(std::move(variables));
+      answer = {{"text", r.text}, {"generations", r.generations}};
+    } catch (const ring::Error& e) {
+      answer = {{"error", e.what()}};
+    }
+    std::cout << answer.dump() << "\n";
+  }
+}
