@@ -16,6 +16,7 @@
 #include "core/check.h"
 #include "core/counted.h"
 #include "core/log.h"
+#include "data/chat/format.h"
 #include "data/prepare.h"
 #include "data/token_store.h"
 #include "data/tokenizer.h"
@@ -78,9 +79,11 @@ void warn_of_validation(const PrepareReport& r) {
             "(--validation-input) give one to trust");
 }
 
-void print_split(const char* name, std::uint64_t tokens, std::uint64_t documents) {
+void print_split(const char* name, std::uint64_t tokens, std::uint64_t documents, std::uint64_t targets) {
   std::cout << "  " << name << with_commas(tokens) << " tokens in " << with_commas(documents)
-            << (documents == 1 ? " document" : " documents") << "\n";
+            << (documents == 1 ? " document" : " documents");
+  if (targets < tokens) std::cout << ", of which " << with_commas(targets) << " count as targets";
+  std::cout << "\n";
 }
 
 struct PrepareArguments {
@@ -104,8 +107,11 @@ void prepare(const PrepareArguments& a) {
   const double bytes = static_cast<double>(r.bytes), tokens = static_cast<double>(r.tokens[0] + r.tokens[1]);
   std::cout << a.options.output << ": " << with_commas(r.files) << (r.files == 1 ? " file, " : " files, ")
             << in_bytes(bytes) << " of text\n";
-  print_split("train       ", r.tokens[0], r.documents[0]);
-  print_split("validation  ", r.tokens[1], r.documents[1]);
+  print_split("train       ", r.tokens[0], r.documents[0], r.targets[0]);
+  print_split("validation  ", r.tokens[1], r.documents[1], r.targets[1]);
+  if (a.options.members.masked())
+    std::cout << "  longest     " << with_commas(r.longest)
+              << " tokens: a larger model.context cuts no document short\n";
   std::cout << "  tokenizer   " << r.tokenizer->kind() << ", "
             << with_commas(static_cast<std::uint64_t>(r.tokenizer->vocab_size())) << " tokens, hash "
             << r.tokenizer->hash() << "\n  " << fixed(bytes / tokens, 2) << " bytes per token, " << fixed(r.seconds, 1)
@@ -115,16 +121,32 @@ void prepare(const PrepareArguments& a) {
 struct InspectArguments {
   std::string file;
   bool validation = false;
-  std::uint64_t document = 0, bytes = 500;
+  std::uint64_t document = 0, documents = 0, bytes = 500;
 };
+
+void print_document(const InspectArguments& a, const TokenSplit& split, const Tokenizer& tokenizer,
+                    std::uint64_t document) {
+  const std::uint64_t begin = split.document_start(document), length = split.document_start(document + 1) - begin;
+  std::vector<std::int32_t> ids(static_cast<std::size_t>(std::min<std::uint64_t>(length, a.bytes + 1)));
+  split.read(begin, ids.size(), ids.data());
+  std::cout << (a.validation ? "\nvalidation" : "\ntraining") << " document " << document << ", " << with_commas(length)
+            << " tokens";
+  if (!split.masked()) {
+    std::cout << ":\n" << shortened(tokenizer.decode(ids), a.bytes) << "\n";
+    return;
+  }
+  std::vector<std::uint8_t> counts(ids.size());
+  split.read_mask(begin, counts.size(), counts.data());
+  std::cout << ":\n" << marked_text(tokenizer, ids, counts, a.bytes, ::isatty(STDOUT_FILENO) == 1) << "\n";
+}
 
 void inspect(const InspectArguments& a) {
   const auto store = TokenStore::open(a.file);
   const auto tokenizer = store->tokenizer();
   const TokenSplit &train = store->train(), &validation = store->validation();
   std::cout << a.file << ": " << store->source() << "\n";
-  print_split("train       ", train.tokens(), train.documents());
-  print_split("validation  ", validation.tokens(), validation.documents());
+  print_split("train       ", train.tokens(), train.documents(), train.targets());
+  print_split("validation  ", validation.tokens(), validation.documents(), validation.targets());
   const double bytes = static_cast<double>(train.text_bytes() + validation.text_bytes());
   std::cout << "  tokenizer   " << store->tokenizer_kind() << ", "
             << with_commas(static_cast<std::uint64_t>(store->vocab_size())) << " tokens, hash "
@@ -137,12 +159,10 @@ void inspect(const InspectArguments& a) {
                  a.validation ? "validation document" : "training document"),
          ", counted from 0");
   }
-  const std::uint64_t begin = split.document_start(a.document), length = split.document_start(a.document + 1) - begin;
-  std::vector<std::int32_t> ids(static_cast<std::size_t>(std::min<std::uint64_t>(length, a.bytes + 1)));
-  split.read(begin, ids.size(), ids.data());
-  std::cout << (a.validation ? "\nvalidation" : "\ntraining") << " document " << a.document << ", "
-            << with_commas(length) << " tokens:\n"
-            << shortened(tokenizer->decode(ids), a.bytes) << "\n";
+  const std::uint64_t wanted = a.documents > 0 ? a.documents : split.masked() ? 3 : 1;
+  const std::uint64_t end = a.document + std::min(wanted, split.documents() - a.document);
+  if (split.masked()) std::cout << "\nTargets that count are " << marked_legend(::isatty(STDOUT_FILENO) == 1) << ".\n";
+  for (std::uint64_t d = a.document; d < end; ++d) print_document(a, split, *tokenizer, d);
 }
 
 // Whether every byte is as it was written; says what is not.
@@ -159,7 +179,8 @@ bool verify_one(const std::string& path) {
     display.clear();
     std::cout << path << ": " << (r.damaged == 0 ? str("whole, ") : with_commas(r.damaged) + " damaged of ")
               << counted(static_cast<std::int64_t>(r.blocks), "block") << ", "
-              << in_bytes(static_cast<double>(r.total_bytes)) << " of tokens and document starts" << std::endl;
+              << in_bytes(static_cast<double>(r.total_bytes)) << " of tokens, document starts and loss masks"
+              << std::endl;
     return r.damaged == 0;
   } catch (const Error& e) {
     std::cout << e.what() << std::endl;
@@ -198,10 +219,27 @@ void add_prepare(CLI::App& parent) {
   c->add_flag("--as-text", o.as_text,
               "take the bytes of all files as they are, also of JSON and of what is no text (compressed, tables, NUL "
               "bytes)");
-  c->add_option("--text-field", o.text_field,
+  c->add_option("--text-field", o.members.text,
                 "the input is JSON Lines, and this member of each record is a document's text (with dots: a member's "
                 "member); files named .jsonl or .ndjson are, with 'text'")
       ->type_name("NAME");
+  c->add_option(
+       "--prompt-field", o.members.prompt,
+       "the input is JSON Lines of prompts and completions, and this member of each record is the prompt, which "
+       "does not count as a target")
+      ->type_name("NAME");
+  c->add_option("--completion-field", o.members.completion, "the member that is the completion, which counts")
+      ->type_name("NAME");
+  c->add_option("--chat-field", o.members.messages,
+                "the input is JSON Lines of conversations, and this member of each record is the list of messages "
+                "(without a NAME: messages), of which only the assistants' count")
+      ->type_name("NAME")
+      ->expected(0, 1)
+      ->default_str("messages");
+  c->add_option("--chat-template", o.chat_template,
+                "how conversations are written: a file with a template in Jinja, or " + chat::template_names() +
+                    "; without, as the tokenizer's own files say")
+      ->type_name("NAME|FILE");
   c->add_option(
        "--tokenizer", o.tokenizer,
        "bytes, chars (the characters of the input), a tokenizer file (.rmt), a tokenizer.json, a SentencePiece "
@@ -239,13 +277,18 @@ void add_prepare(CLI::App& parent) {
 
 void add_inspect(CLI::App& parent) {
   auto a = std::make_shared<InspectArguments>();
-  CLI::App* c = parent.add_subcommand("inspect", "Show what a corpus holds, and one of its documents");
+  CLI::App* c = parent.add_subcommand("inspect", "Show what a corpus holds, and some of its documents");
   c->add_option("corpus", a->file, "a corpus (.h5)")->required()->type_name("FILE");
   add_number(*c, "--document", a->document, "which document to show, counted from 0", 0, std::int64_t{1} << 53)
       ->capture_default_str();
   c->add_flag("--validation", a->validation, "show a document of the validation split");
-  add_number(*c, "--bytes", a->bytes, "how much of the document to show", 0, kMostLength)->capture_default_str();
-  c->footer("Example: ringmaster data inspect corpus.h5 --validation --document 3");
+  add_number(*c, "--documents", a->documents, "how many to show; 0: one, or three where not all tokens count", 0,
+             std::int64_t{1} << 53)
+      ->capture_default_str();
+  add_number(*c, "--bytes", a->bytes, "how much of each document to show", 0, kMostLength)->capture_default_str();
+  c->footer(
+      "Where not all tokens count as targets, those that do are in colour on a terminal, and elsewhere in [[ ]].\n"
+      "Example: ringmaster data inspect corpus.h5 --validation --document 3");
   c->callback([a] { inspect(*a); });
 }
 

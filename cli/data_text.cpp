@@ -3,9 +3,40 @@
 #include <array>
 #include <cstdio>
 
+#include "core/check.h"
+#include "data/tokenizer.h"
 #include "data/utf8.h"
 
 namespace ring {
+namespace {
+
+constexpr std::array<const char*, 2> kColour{"\x1b[1;32m", "\x1b[0m"}, kBrackets{"[[", "]]"};
+
+}  // namespace
+
+std::string marked_legend(bool colour) {
+  const auto& [on, off] = colour ? kColour : kBrackets;
+  return str(on, "marked like this", off);
+}
+
+std::string marked_text(const Tokenizer& tokenizer, std::span<const std::int32_t> ids,
+                        std::span<const std::uint8_t> counts, std::uint64_t bytes, bool colour) {
+  const auto& [on, off] = colour ? kColour : kBrackets;
+  std::string out;
+  std::uint64_t left = bytes;
+  for (std::size_t i = 0; i < ids.size() && left > 0;) {
+    std::string run;
+    const std::size_t begin = i;
+    for (; i < ids.size() && counts[i] == counts[begin]; ++i) {
+      const std::string text = tokenizer.bytes_of(ids[i]);
+      run += text.empty() ? tokenizer.piece(ids[i]) : text;
+    }
+    const std::string shown = shortened(run, left);
+    left -= std::min<std::uint64_t>(left, run.size());
+    out += counts[begin] ? str(on, shown, off) : shown;
+  }
+  return out;
+}
 
 std::string with_commas(std::uint64_t n) {
   std::string out = std::to_string(n);

@@ -86,7 +86,7 @@ void add_text(CLI::App& cmd, Arguments& a) {
                           ->type_name("PATH")
                           ->excludes(data)
                           ->excludes(split);
-  cmd.add_option("--text-field", a.text.text_field,
+  cmd.add_option("--text-field", a.text.members.text,
                  "With --text: it is JSON Lines, and this member of each record is a document's text")
       ->type_name("NAME")
       ->needs(text);

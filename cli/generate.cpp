@@ -80,11 +80,11 @@ class Writing {
 std::vector<std::string> read_prompts(const std::string& file) {
   struct Prompts : DocumentSink {
     std::vector<std::string> all{""};
-    void part(std::string_view text) override { all.back() += text; }
+    void part(std::string_view text, bool) override { all.back() += text; }
     void end() override { all.emplace_back(); }
   } prompts;
   const bool records = file.find(".jsonl") != std::string::npos || file.find(".ndjson") != std::string::npos;
-  for (const TextFile& f : list_text_files({file}, "*", false, records ? "prompt" : ""))
+  for (const TextFile& f : list_text_files({file}, "*", false, {.text = records ? "prompt" : ""}))
     read_documents(f, parse_document_rule("line"), prompts);
   prompts.all.pop_back();
   if (prompts.all.empty()) fail("--prompts-file: ", file, " holds no prompt");

@@ -63,7 +63,7 @@ std::shared_ptr<const Tokenizer> train_on(const std::vector<TextFile>& files, st
 void train(const TrainArguments& a) {
   check_output(a);
   const auto started = std::chrono::steady_clock::now();
-  const std::vector<TextFile> files = list_text_files(a.inputs, a.glob, a.as_text, a.text_field);
+  const std::vector<TextFile> files = list_text_files(a.inputs, a.glob, a.as_text, {.text = a.text_field});
   std::uint64_t bytes = 0;
   for (const TextFile& f : files) bytes += text_size(f);
   const std::shared_ptr<const Tokenizer> tokenizer = train_on(files, bytes, a);

@@ -8,8 +8,10 @@ namespace ring {
 class DocumentSink {
  public:
   virtual ~DocumentSink() = default;
-  virtual void part(std::string_view text) = 0;  // of the current document, never empty
-  virtual void end() = 0;                        // of the current document, after at least one part
+  // The next part of the current document, never empty. counts: its tokens are targets that count.
+  virtual void part(std::string_view text, bool counts) = 0;
+  void part(std::string_view text) { part(text, true); }
+  virtual void end() = 0;  // of the current document, after at least one part
 };
 
 }  // namespace ring

@@ -30,7 +30,7 @@ void cut(const TextFile& file, Cutter&& cutter) {
 class Joined final : public DocumentSink {
  public:
   explicit Joined(const Take& take) : take_(take) {}
-  void part(std::string_view text) override { take_(text); }
+  void part(std::string_view text, bool) override { take_(text); }
   void end() override { take_("\n"); }
 
  private:
@@ -40,14 +40,14 @@ class Joined final : public DocumentSink {
 }  // namespace
 
 void read_documents(const TextFile& file, const DocumentRule& rule, DocumentSink& sink) {
-  if (file.field.empty()) return cut(file, DocumentCutter(rule, sink));
-  cut(file, JsonLines(file.path, file.field, sink));
+  if (!file.members.any()) return cut(file, DocumentCutter(rule, sink));
+  cut(file, JsonLines(file.path, documents_of(file.members, sink)));
 }
 
 void read_text(const TextFile& file, const Take& take) {
-  if (file.field.empty()) return read_whole(file, take);
+  if (!file.members.any()) return read_whole(file, take);
   Joined joined(take);
-  cut(file, JsonLines(file.path, file.field, joined));
+  cut(file, JsonLines(file.path, documents_of(file.members, joined)));
 }
 
 std::uint64_t text_size(const TextFile& file) {

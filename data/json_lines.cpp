@@ -7,29 +7,13 @@
 namespace ring {
 namespace {
 
-using Json = nlohmann::json;
+using Json = nlohmann::ordered_json;
 
 // What the library says, without its own name for the error.
 std::string reason(const Json::exception& e) {
   const std::string_view text = e.what();
   const std::size_t at = text.find("] ");
   return std::string(at == std::string_view::npos ? text : text.substr(at + 2));
-}
-
-std::string members_of(const Json& object) {
-  std::string names;
-  for (const auto& [name, value] : object.items()) names += str(names.empty() ? "" : ", ", name);
-  return names.empty() ? "none" : names.substr(0, 200);
-}
-
-// The member of that name; else, where the name has a dot, the member of a member. Null: there is none.
-const Json* member(const Json& object, std::string_view field) {
-  if (!object.is_object()) return nullptr;
-  if (const auto found = object.find(std::string(field)); found != object.end()) return &*found;
-  const std::size_t dot = field.find('.');
-  if (dot == std::string_view::npos) return nullptr;
-  const auto outer = object.find(std::string(field.substr(0, dot)));
-  return outer == object.end() ? nullptr : member(*outer, field.substr(dot + 1));
 }
 
 }  // namespace
@@ -46,17 +30,7 @@ void JsonLines::line(std::string_view text) {
   }
   if (!record.is_object())
     fail(where, "this line is a JSON ", record.type_name(), "; a file of JSON Lines has one object in each line");
-  const Json* found = member(record, field_);
-  if (!found)
-    fail(where, "this record has no '", field_, "'; its members are: ", members_of(record),
-         ". Name the one that is text with --text-field");
-  if (!found->is_string())
-    fail(where, "'", field_, "' of this record is a JSON ", found->type_name(),
-         ", no text. Name the member that is text with --text-field");
-  const std::string& document = found->get_ref<const std::string&>();
-  if (document.empty()) return;
-  sink_.part(document);
-  sink_.end();
+  take_(record, where);
 }
 
 void JsonLines::block(std::string_view text) {

@@ -1,29 +1,27 @@
 #pragma once
-// JSON Lines: one object a line, of which one member is a document's text.
+// JSON Lines: one object a line.
 
 #include <cstdint>
 #include <string>
 #include <string_view>
 
-#include "data/document_sink.h"
+#include "data/records.h"
 
 namespace ring {
 
-// Cuts blocks into lines and gives the sink the text of each; empty lines and texts are passed over. field: a member's
-// name, or names with dots between them for members of members. Error: a line is no JSON object, or has no such text;
-// with `name` and the line's number.
+// Cuts blocks into lines and gives `take` the record of each; empty lines are passed over. Error: a line is no JSON
+// object; with `name` and the line's number.
 class JsonLines {
  public:
-  JsonLines(std::string name, std::string field, DocumentSink& sink)
-      : name_(std::move(name)), field_(std::move(field)), sink_(sink) {}
+  JsonLines(std::string name, TakeRecord take) : name_(std::move(name)), take_(std::move(take)) {}
   void block(std::string_view text);
   void end_of_file();
 
  private:
   static constexpr std::size_t kLongestLine = std::size_t{1} << 30;
   void line(std::string_view);
-  const std::string name_, field_;
-  DocumentSink& sink_;
+  const std::string name_;
+  const TakeRecord take_;
   std::string held_;  // the beginning of a line
   std::uint64_t line_ = 0;
 };

@@ -10,8 +10,11 @@
 
 #include "core/check.h"
 #include "core/cpu/thread_pool.h"
+#include "data/chat/conversation.h"
 #include "data/documents.h"
+#include "data/encode_job.h"
 #include "data/hash.h"
+#include "data/load_chat_format.h"
 #include "data/load_tokenizer.h"
 #include "data/ordered_queue.h"
 #include "data/text_survey.h"
@@ -22,28 +25,6 @@ namespace ring {
 namespace {
 
 constexpr std::size_t kJobBytes = std::size_t{1} << 19;
-
-// A stretch of one document.
-struct Piece {
-  std::size_t begin = 0, end = 0;  // of the job's text, then of the result's tokens
-  std::size_t file = 0;
-  std::uint64_t text_bytes = 0;
-  Split split = Split::train;
-  bool first = false, last = false;  // of its document
-};
-
-struct Job {
-  std::string text;
-  std::vector<Piece> pieces;
-};
-
-struct Result {
-  std::vector<std::int32_t> tokens;
-  std::vector<Piece> pieces;
-  EncodeReport report;
-  std::size_t first_bad_file = std::numeric_limits<std::size_t>::max();
-  std::uint64_t text_bytes = 0;
-};
 
 using Queue = OrderedQueue<Job, Result>;
 
@@ -68,13 +49,17 @@ class JobBuilder final : public DocumentSink {
   }
   void start_validation() { tail_split_ = Split::validation; }
 
-  void part(std::string_view text) override {
+  void part(std::string_view text, bool counts) override {
     if (!open_) {
       open_ = true;
       first_ = true;
       split_ = choose_split();
       begin_ = job_.text.size();
+    } else if (counts != counts_ && job_.text.size() > begin_) {
+      add_piece(job_.text.size(), false);
+      begin_ = job_.text.size();
     }
+    counts_ = counts;
     job_.text += text;
     if (job_.text.size() >= kJobBytes) cut();
   }
@@ -103,7 +88,7 @@ class JobBuilder final : public DocumentSink {
   }
 
   void add_piece(std::size_t end, bool last) {
-    job_.pieces.push_back({begin_, end, file_, end - begin_, split_, first_, last});
+    job_.pieces.push_back({begin_, end, file_, end - begin_, split_, first_, last, counts_});
     first_ = false;
   }
 
@@ -133,7 +118,7 @@ class JobBuilder final : public DocumentSink {
   std::string name_;
   std::size_t file_ = 0, begin_ = 0;
   std::uint64_t document_ = 0;
-  bool open_ = false, first_ = false;
+  bool open_ = false, first_ = false, counts_ = true;
   Split split_ = Split::train, tail_split_ = Split::train;
 };
 
@@ -168,45 +153,10 @@ void read_all(const std::vector<TextFile>& files, const PrepareOptions& options,
   }
 }
 
-// What stands around each document.
-struct Frame {
-  std::vector<std::int32_t> before, after;
-  explicit Frame(const Tokenizer& t) : before(t.before_text()), after(t.after_text()) {
-    const auto end = t.end_of_text();
-    if (end && (after.empty() || after.back() != *end)) after.push_back(*end);
-  }
-};
-
-Result encode_job(Job& job, Encoder& encoder, const Frame& frame) {
-  Result out;
-  out.tokens.reserve(job.text.size() / 2);
-  for (Piece piece : job.pieces) {
-    const EncodeReport before = encoder.report();
-    const std::size_t begin = out.tokens.size();
-    const std::string_view text = std::string_view(job.text).substr(piece.begin, piece.end - piece.begin);
-    if (piece.first) out.tokens.insert(out.tokens.end(), frame.before.begin(), frame.before.end());
-    if (piece.first)
-      encoder.encode(text, out.tokens);
-    else
-      encoder.go_on(text, out.tokens);
-    if (piece.last) out.tokens.insert(out.tokens.end(), frame.after.begin(), frame.after.end());
-    const EncodeReport& after = encoder.report();
-    const EncodeReport gained{after.invalid_bytes - before.invalid_bytes, after.unknown - before.unknown};
-    if (gained.invalid_bytes + gained.unknown > 0) out.first_bad_file = std::min(out.first_bad_file, piece.file);
-    out.report += gained;
-    out.text_bytes += piece.text_bytes;
-    piece.begin = begin;
-    piece.end = out.tokens.size();
-    out.pieces.push_back(piece);
-  }
-  return out;
-}
-
-void encode_all(Queue& queue, const Tokenizer& tokenizer) {
+void encode_all(Queue& queue, const Tokenizer& tokenizer, const DocumentFrame& frame) {
   try {
     const auto encoder = tokenizer.encoder();
-    const Frame frame(tokenizer);
-    while (auto job = queue.next_job()) queue.finish(job->first, encode_job(job->second, *encoder, frame));
+    while (auto job = queue.next_job()) queue.finish(job->first, frame.encode(job->second, *encoder));
   } catch (...) {
     queue.stop(std::current_exception());
   }
@@ -233,8 +183,8 @@ class Workers {
 void write_result(const Result& r, TokenStoreWriter& writer) {
   for (const Piece& piece : r.pieces) {
     if (piece.first) writer.begin_document(piece.split);
-    writer.append(piece.split, std::span(r.tokens).subspan(piece.begin, piece.end - piece.begin));
-    writer.add_text_bytes(piece.split, piece.text_bytes);
+    writer.append(piece.split, std::span(r.tokens).subspan(piece.begin, piece.end - piece.begin), piece.counts);
+    writer.add_text_bytes(piece.split, piece.text_bytes, piece.counts);
   }
 }
 
@@ -256,7 +206,7 @@ SplitKind split_of(const PrepareOptions& options, const std::vector<TextFile>& f
 
 // The records of JSON Lines are documents already.
 void check_rule(const PrepareOptions& options, const std::vector<TextFile>& files) {
-  const auto records = std::ranges::find_if_not(files, &std::string::empty, &TextFile::field);
+  const auto records = std::ranges::find_if(files, &RecordMembers::any, &TextFile::members);
   if (options.document != "file" && records != files.end())
     fail("--document ", options.document, " cuts text, and ", records->path,
          " is JSON Lines, of which each record is a document: leave --document out");
@@ -305,9 +255,9 @@ void check_result(const PrepareOptions& o, const TokenStoreWriter& writer) {
 
 std::string summary_of(const PrepareOptions& o, const std::vector<TextFile>& files, SplitKind split) {
   const std::string name = std::filesystem::path(files.front().path).filename().string();
-  const std::string& field = files.front().field;
+  const RecordMembers& members = files.front().members;
   return str(files.size(), files.size() == 1 ? " file, " : " files, first ", name,
-             "; documents: ", field.empty() ? o.document : str("'", field, "' of records"), "; split: ",
+             "; documents: ", members.any() ? members.names() + " of records" : o.document, "; split: ",
              split == SplitKind::files ? std::string("files of their own")
                                        : str(split == SplitKind::hash ? "hash" : "tail", " ", o.validation_fraction));
 }
@@ -319,24 +269,53 @@ struct Plan {
   SplitKind split = SplitKind::hash;
   TailStart tail;
   std::uint64_t bytes = 0;
+  DocumentShape shape = DocumentShape::text;
+  std::string chat_format;  // as JSON; empty: no conversations
 };
 
 // The files for validation come after the others. What both name would be trained on and judged by.
 void list_files(const PrepareOptions& o, Plan& plan) {
-  plan.files = list_text_files(o.inputs, o.glob, o.as_text, o.text_field);
+  plan.files = list_text_files(o.inputs, o.glob, o.as_text, o.members);
   if (o.validation_inputs.empty()) return;
   std::set<std::string> known;
   for (const TextFile& f : plan.files) known.insert(std::filesystem::canonical(f.path).string());
   plan.tail.file = plan.files.size();
-  for (TextFile& f : list_text_files(o.validation_inputs, o.glob, o.as_text, o.text_field)) {
+  for (TextFile& f : list_text_files(o.validation_inputs, o.glob, o.as_text, o.members)) {
     if (known.contains(std::filesystem::canonical(f.path).string()))
       fail("--validation-input: ", f.path, " is also in --input: a model would be judged by what it was trained on");
     plan.files.push_back(std::move(f));
   }
 }
 
+// Who writes conversations, for all files.
+void take_chat_format(const PrepareOptions& options, Plan& plan) {
+  const chat::Format format = load_chat_format(options.chat_template, options.tokenizer, *plan.tokenizer);
+  const std::string name =
+      options.chat_template.empty() ? "chat template of " + options.tokenizer : options.chat_template;
+  const auto writer = std::make_shared<const chat::ConversationWriter>(format, name);
+  for (TextFile& f : plan.files) f.members.writer = writer;
+  plan.chat_format = format.json();
+}
+
+void check_members(const PrepareOptions& o) {
+  const RecordMembers& m = o.members;
+  if (!m.text.empty() + !m.completion.empty() + !m.messages.empty() > 1)
+    fail(
+        "--text-field, --prompt-field with --completion-field, and --chat-field read different records: give one kind");
+  if (m.prompt.empty() != m.completion.empty())
+    fail(m.prompt.empty() ? "--completion-field" : "--prompt-field", " goes with ",
+         m.prompt.empty() ? "--prompt-field" : "--completion-field", ": give both");
+  if (!o.chat_template.empty() && m.messages.empty())
+    fail("--chat-template ", o.chat_template, " writes conversations: say which member they are with --chat-field");
+  if (m.masked() && o.tokenizer == "chars")
+    fail("--tokenizer chars is made of the input's text, and of ", m.names(),
+         " of records not all is text: make the "
+         "tokenizer first, with 'ringmaster tokenizer train --kind chars'");
+}
+
 Plan plan_of(const PrepareOptions& options) {
   check_options(options);
+  check_members(options);
   Plan plan;
   list_files(options, plan);
   check_rule(options, plan.files);
@@ -349,6 +328,9 @@ Plan plan_of(const PrepareOptions& options) {
   const bool build = options.tokenizer == "chars";
   if (build) characters = count_characters(plan.files);
   plan.tokenizer = build ? chars_tokenizer(characters.characters) : load_tokenizer(options.tokenizer);
+  if (!options.members.messages.empty()) take_chat_format(options, plan);
+  if (options.members.masked())
+    plan.shape = plan.chat_format.empty() ? DocumentShape::pair : DocumentShape::conversation;
   const DocumentRule rule = parse_document_rule(options.document);
   if (rule.kind != DocumentKind::file && !plan.tokenizer->end_of_text()) {
     fail("--document ", options.document, " drops what separates documents, and the ", plan.tokenizer->kind(),
@@ -371,21 +353,27 @@ PrepareReport prepare_corpus(const PrepareOptions& options,
   const auto started = std::chrono::steady_clock::now();
   const Plan plan = plan_of(options);
   const Tokenizer& tokenizer = *plan.tokenizer;
-  TokenStoreWriter writer(options.output, tokenizer.vocab_size());
+  TokenStoreWriter writer(options.output, tokenizer.vocab_size(), options.members.masked());
+  const DocumentFrame frame(tokenizer, plan.shape);
 
   const int threads = options.threads > 0 ? options.threads : default_threads();
   Queue queue(static_cast<std::size_t>(2 * threads + 2));
   JobBuilder builder(options, plan.split, tokenizer, queue);
   Workers workers(queue);
   workers.start([&] { read_all(plan.files, options, plan.tail, builder, queue); });
-  for (int i = 0; i < threads; ++i) workers.start([&] { encode_all(queue, tokenizer); });
+  for (int i = 0; i < threads; ++i) workers.start([&] { encode_all(queue, tokenizer, frame); });
 
   PrepareReport report;
   const bool plain = std::ranges::all_of(plan.files, &TextFile::plain);
   PrepareProgress now{0, plain ? plan.bytes : 0, 0};
   std::size_t bad = plan.files.size();
+  std::uint64_t length = 0;  // of the document that is written
   while (const auto result = queue.take()) {
     write_result(*result, writer);
+    for (const Piece& p : result->pieces) {
+      length = (p.first ? 0 : length) + p.end - p.begin;
+      report.longest = std::max(report.longest, length);
+    }
     report.encode += result->report;
     bad = std::min(bad, result->first_bad_file);
     now.bytes += result->text_bytes;
@@ -393,11 +381,12 @@ PrepareReport prepare_corpus(const PrepareOptions& options,
     if (progress) progress(now);
   }
   check_result(options, writer);
-  writer.finish(tokenizer, summary_of(options, plan.files, plan.split));
+  writer.finish(tokenizer, summary_of(options, plan.files, plan.split), plan.chat_format);
 
   for (std::size_t i = 0; i < 2; ++i) {
     report.tokens[i] = writer.tokens(static_cast<Split>(i));
     report.documents[i] = writer.documents(static_cast<Split>(i));
+    report.targets[i] = writer.targets(static_cast<Split>(i));
   }
   if (bad < plan.files.size()) report.first_bad_file = plan.files[bad].path;
   report.files = plan.files.size();

@@ -23,9 +23,10 @@ struct PrepareOptions {
   std::vector<std::string> inputs;
   std::vector<std::string> validation_inputs;  // the validation split, in place of a share of the inputs; empty: none
   std::string glob = "*";
-  bool as_text = false;    // also what looks like no text
-  std::string text_field;  // as list_text_files()
-  std::string tokenizer;   // as load_tokenizer(), or "chars": built from the input
+  bool as_text = false;       // also what looks like no text
+  RecordMembers members;      // as list_text_files(); the writer of conversations is made here
+  std::string chat_template;  // as load_chat_format()
+  std::string tokenizer;      // as load_tokenizer(), or "chars": built from the input
   std::string output;
   // hash, tail, or auto: tail where files are the documents and fewer than 10 would be chosen, else hash
   std::string split = "auto";
@@ -41,14 +42,16 @@ struct PrepareProgress {
 
 struct PrepareReport {
   std::uint64_t files = 0, bytes = 0;
-  std::uint64_t tokens[2] = {0, 0}, documents[2] = {0, 0};  // train, validation
+  std::uint64_t tokens[2] = {0, 0}, documents[2] = {0, 0}, targets[2] = {0, 0};  // train, validation
+  std::uint64_t longest = 0;                                                     // document, in tokens
   EncodeReport encode;
   std::string first_bad_file;  // where `encode` first counted something
   std::shared_ptr<const Tokenizer> tokenizer;
   double seconds = 0;
 };
 
-// Error: see list_text_files(), load_tokenizer(), TokenStoreWriter; an empty corpus; a split that stays empty.
+// Error: see list_text_files(), load_tokenizer(), load_chat_format(), TokenStoreWriter; an empty corpus; a split that
+// stays empty.
 PrepareReport prepare_corpus(const PrepareOptions&, const std::function<void(const PrepareProgress&)>& progress = {});
 
 }  // namespace ring

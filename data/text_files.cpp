@@ -113,13 +113,14 @@ bool is_packed(const std::string& path) {
 }
 
 // How each is to be read. Nothing is prepared of files some of which are no text: the first is named.
-void look_inside(std::vector<TextFile>& files, const std::string& text_field) {
+void look_inside(std::vector<TextFile>& files, const RecordMembers& members) {
   std::size_t foreign = 0;
   std::string first;
   for (TextFile& f : files) {
     f.packed = is_packed(f.path);
-    f.field = !text_field.empty() ? text_field : named_json_lines(unpacked_name(f.path)) ? "text" : "";
-    const auto kind = foreign_kind(head_of(f.path), unpacked_name(f.path), !f.field.empty());
+    f.members = members;
+    if (!members.any() && named_json_lines(unpacked_name(f.path))) f.members.text = "text";
+    const auto kind = foreign_kind(head_of(f.path), unpacked_name(f.path), f.members.any());
     if (kind && foreign++ == 0) first = str(f.path, " is no text, it is ", kind->name, ": ", kind->remedy);
   }
   if (foreign == 0) return;
@@ -130,9 +131,11 @@ void look_inside(std::vector<TextFile>& files, const std::string& text_field) {
 }  // namespace
 
 std::vector<TextFile> list_text_files(const std::vector<std::string>& inputs, const std::string& glob, bool as_text,
-                                      const std::string& text_field) {
-  if (as_text && !text_field.empty())
-    fail("--text-field ", text_field, " reads JSON Lines and --as-text takes all bytes as they are: give one of them");
+                                      const RecordMembers& members) {
+  if (as_text && members.any())
+    fail(members.names(),
+         " are members of JSON Lines (--text-field, --prompt-field, --chat-field), and --as-text takes "
+         "all bytes as they are: give one of them");
   if (inputs.empty()) fail("no input is given: name files or folders with --input");
   std::vector<TextFile> files;
   for (const std::string& input : inputs) add_input(input, glob, files);
@@ -146,7 +149,7 @@ std::vector<TextFile> list_text_files(const std::vector<std::string>& inputs, co
     f.size = fs::file_size(f.path);
     f.as_text = as_text;
   }
-  if (!as_text) look_inside(files, text_field);
+  if (!as_text) look_inside(files, members);
   return files;
 }
 

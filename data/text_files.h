@@ -7,25 +7,27 @@
 #include <string_view>
 #include <vector>
 
+#include "data/records.h"
+
 namespace ring {
 
 struct TextFile {
   std::string path;
   std::string name;  // relative to the folder it was found in: its identity for hashing, the same on every machine
-  std::uint64_t size = 0;  // on the disk
-  bool as_text = false;    // whatever it looks like
-  bool packed = false;     // by gzip or zstd
-  std::string field{};     // of JSON Lines: the member that is the text; empty: no records
-  bool plain() const { return !packed && field.empty(); }  // its bytes are the text's
+  std::uint64_t size = 0;                                   // on the disk
+  bool as_text = false;                                     // whatever it looks like
+  bool packed = false;                                      // by gzip or zstd
+  RecordMembers members{};                                  // of JSON Lines; not any(): no records
+  bool plain() const { return !packed && !members.any(); }  // its bytes are the text's
 };
 
 // Files, and files below folders whose name (or path below the folder, when the pattern has a '/') matches `glob`.
 // Names that start with a dot are passed over inside of folders; links to folders and what cannot be looked at are
 // skipped with a warning. Sorted by name, each once. Files named .jsonl or .ndjson are JSON Lines, whose member `text`
-// counts; with `text_field` all files are, and that member counts. Error: a path does not exist, nothing was found, a
+// counts; with `members` all files are, and those members count. Error: a path does not exist, nothing was found, a
 // file cannot be read, or one is no text by its first bytes or its name (data/text_kind.h), unless `as_text`.
 std::vector<TextFile> list_text_files(const std::vector<std::string>& inputs, const std::string& glob,
-                                      bool as_text = false, const std::string& text_field = "");
+                                      bool as_text = false, const RecordMembers& members = {});
 
 // Calls take(block) for a plain file's bytes from `begin` to `end`, a megabyte at a time. Error: check_no_nul()'s.
 void read_blocks(const TextFile&, std::uint64_t begin, std::uint64_t end,

@@ -85,12 +85,13 @@ RunSettings RunDirectory::settings() const {
 }
 
 void RunDirectory::create(const Config& config, const Tokenizer& tokenizer,
-                          const std::vector<std::string>& replaced) const {
+                          const std::vector<std::string>& replaced, const std::string& chat_template) const {
   std::error_code error;
   fs::create_directories(checkpoints(), error);
   if (error)
     fail(path_, ": cannot create the run's directory: ", error.message(), ". Set run.directory to a writable place");
   save_tokenizer(tokenizer, tokenizer_file());
+  if (!chat_template.empty()) replace_text(chat_template_file(), chat_template);
   replace_text(config_file(), sealed(to_yaml(config), replaced));
 }
 

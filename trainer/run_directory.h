@@ -6,6 +6,7 @@
 //   metrics.jsonl    one JSON object per record       events.out.*     for TensorBoard
 //   lock             held while a process trains      profile.json     of the latest --profile
 //   failures.json    see checkpoint/failures.h    model.yaml       of imported weights: the section model alone
+//   chat_template.json  where the corpus has conversations: how they are written, see data/chat/format.h
 
 #include <memory>
 #include <optional>
@@ -43,6 +44,7 @@ class RunDirectory {
   std::string memory_file() const { return path_ + "/memory.json"; }
   std::string metrics_file() const { return path_ + "/metrics.jsonl"; }
   std::string log_file() const { return path_ + "/log.txt"; }
+  std::string chat_template_file() const { return path_ + "/chat_template.json"; }
   std::string checkpoints() const { return path_ + "/checkpoints"; }
 
   bool has_config() const;  // also one that cannot be read
@@ -50,8 +52,9 @@ class RunDirectory {
   // Error: not a run, or its config.yaml cannot be read; how to restore it from a checkpoint.
   RunSettings settings() const;
   Config config() const { return settings().config; }
-  // Writes both files, each by rename.
-  void create(const Config&, const Tokenizer&, const std::vector<std::string>& replaced = {}) const;
+  // Writes the files, each by rename. chat_template: empty where there is none.
+  void create(const Config&, const Tokenizer&, const std::vector<std::string>& replaced = {},
+              const std::string& chat_template = "") const;
   // A command that writes config.yaml again from the checkpoint, or from the newest one; empty: there is none.
   std::string restoring_command(const std::string& checkpoint = "") const;
 

@@ -214,7 +214,10 @@ void Loop::begin(const TrainOptions& options) {
   if (has_validation(start_.corpora)) open_validation();
   if (!leader()) return;
   if (options.fresh) remove_all_checkpoints(dir_.checkpoints());
-  dir_.create(start_.config, *start_.corpora.stores.front()->tokenizer(), start_.replaced);
+  const auto& stores = start_.corpora.stores;
+  const auto chats = std::ranges::find_if(stores, [](const auto& s) { return !s->chat_template().empty(); });
+  dir_.create(start_.config, *stores.front()->tokenizer(), start_.replaced,
+              chats == stores.end() ? "" : (*chats)->chat_template());
   write_memory(dir_, start_.memory);
   failures_.emplace(dir_.failures_file(), options.fresh);
   clock_.failures(failures_->count());

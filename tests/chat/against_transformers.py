@@ -62,7 +62,7 @@ def conversation(r):
         if r.random() < 0.1:
             answer["content"] = "<think>\n" + text(r) + "\n</think>\n\n" + answer["content"]
         messages.append(answer)
-    if r.random() < 0.04:
+    if r.random() < 0.1:
         messages.insert(r.randrange(len(messages)), {"role": r.choice(["user", "critic", "tool"]), "content": text(r)})
     request = {"messages": messages, "tools": TOOLS if tools else None, "documents": None,
                "add_generation_prompt": r.random() < 0.5, "bos_token": "<s>", "eos_token": "</s>", "date_string": "26 Jul 2024"}

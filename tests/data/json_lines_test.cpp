@@ -21,7 +21,7 @@ namespace {
 
 class Collected final : public DocumentSink {
  public:
-  void part(std::string_view text) override { open_ += text; }
+  void part(std::string_view text, bool) override { open_ += text; }
   void end() override { documents.push_back(std::exchange(open_, "")); }
   std::vector<std::string> documents;
 
@@ -32,7 +32,7 @@ using Documents = std::vector<std::string>;
 
 Documents records(const std::string& text, const std::string& field, std::size_t block) {
   Collected collected;
-  JsonLines lines("in.jsonl", field, collected);
+  JsonLines lines("in.jsonl", documents_of({.text = field}, collected));
   for (std::size_t at = 0; at < text.size(); at += block) lines.block(std::string_view(text).substr(at, block));
   lines.end_of_file();
   return collected.documents;
@@ -129,7 +129,7 @@ TEST(JsonLinesCorpus, OptionsThatDoNotFitAreRefused) {
   o.split = "tail";
   expect_error([&] { prepare_corpus(o); }, {"--split tail", "a.jsonl", "--split hash"});
   o = folder.options();
-  o.text_field = "body";
+  o.members.text = "body";
   expect_error([&] { prepare_corpus(o); }, {"a.jsonl:1: ", "no 'body'", "id, text"});
   EXPECT_FALSE(std::filesystem::exists(o.output));
 }

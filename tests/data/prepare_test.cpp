@@ -1,5 +1,5 @@
-#include "data/documents.h"
 #include "data/prepare.h"
+#include "data/documents.h"
 
 #include <algorithm>
 #include <cmath>
@@ -15,7 +15,7 @@ namespace {
 
 class Collected : public DocumentSink {
  public:
-  void part(std::string_view text) override {
+  void part(std::string_view text, bool) override {
     EXPECT_FALSE(text.empty());
     current_ += text;
   }

@@ -62,19 +62,20 @@ TEST(TextKind, JsonThatIsNotReadAsSuchIsRefused) {
     write_text(folder / name, text);
     expect_error([&] { list_text_files({folder / name}, "*"); },
                  {std::string(name) + " is no text, it is JSON", "--text-field", "--as-text"});
-    EXPECT_EQ(list_text_files({folder / name}, "*", false, "text").front().field, "text");
-    EXPECT_EQ(list_text_files({folder / name}, "*", true).front().field, "");
+    EXPECT_EQ(list_text_files({folder / name}, "*", false, {.text = "text"}).front().members.text, "text");
+    EXPECT_EQ(list_text_files({folder / name}, "*", true).front().members.text, "");
   }
   expect_error([&] { list_text_files({folder.path()}, "*"); }, {"a.txt", "(2 of 2 files are no text)", "--glob"});
-  expect_error([&] { list_text_files({folder.path()}, "*", true, "text"); }, {"--text-field text", "--as-text"});
+  expect_error([&] { list_text_files({folder.path()}, "*", true, {.text = "text"}); },
+               {"'text'", "--text-field", "--as-text"});
 }
 
 TEST(TextKind, JsonLinesAreKnownByTheirName) {
   TempFolder folder;
   for (const char* name : {"a.jsonl", "c.ndjson", "D.JSONL", "e.jsonl.gz"}) {
     write_text(folder / name, "{\"text\": \"words\"}\n");
-    EXPECT_EQ(list_text_files({folder / name}, "*").front().field, "text") << name;
-    EXPECT_EQ(list_text_files({folder / name}, "*", false, "body").front().field, "body") << name;
+    EXPECT_EQ(list_text_files({folder / name}, "*").front().members.text, "text") << name;
+    EXPECT_EQ(list_text_files({folder / name}, "*", false, {.text = "body"}).front().members.text, "body") << name;
   }
 }
 

@@ -9,7 +9,7 @@
 namespace {
 
 struct Ignore final : ring::DocumentSink {
-  void part(std::string_view) override {}
+  void part(std::string_view, bool) override {}
   void end() override {}
 };
 
@@ -21,7 +21,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const std::size_t block = std::size_t{data[0]} + 1;
   Ignore ignore;
   try {
-    ring::JsonLines lines("in.jsonl", "a.b", ignore);
+    ring::JsonLines lines("in.jsonl", documents_of({.text = "a.b"}, ignore));
     for (std::size_t at = 0; at < text.size(); at += block) lines.block(text.substr(at, block));
     lines.end_of_file();
   } catch (const ring::Error&) {

@@ -101,7 +101,7 @@ class Rank {
         mesh_(Mesh::join(env, comm_options(options), mesh_layout(plan_of(asked_, env.world), {}))),
         config_(resolve_config(asked_, 257, *mesh_)),
         ctx_(make_exec_context(config_)),
-        loader_(open_corpus(corpus().path()), loader_options(config_, *mesh_)),
+        loader_(open_corpus(config_.data.path), loader_options(config_, *mesh_)),
         trainer_(config_, ctx_, *mesh_, loader_) {
     trainer_.add_state(state_);
     if (options.init_from) {
@@ -123,7 +123,7 @@ class Rank {
     double validation = 0;
     if (options_.validate)
       validation = evaluate(trainer_.model(), ctx_,
-                            ValidationSet(open_corpus(corpus().path()), loader_options(config_, *mesh_), 8),
+                            ValidationSet(open_corpus(config_.data.path), loader_options(config_, *mesh_), 8),
                             mesh_->host(), &trainer_.cp_batches(), &mesh_->axis("tp"))
                        .loss;
     if (options_.score) score_requests(g);

@@ -1,0 +1,69 @@
+#include "data/load_chat_format.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "core/check.h"
+#include "data/files.h"
+#include "data/token_store.h"
+#include "data/tokenizer.h"
+
+namespace ring {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string read_beside(const std::string& path, const std::string& name) {
+  const fs::path other = fs::path(path).parent_path() / name;
+  std::error_code error;
+  return fs::is_regular_file(other, error) ? read_file(other.string()) : "";
+}
+
+bool is_corpus(const std::string& spec) {
+  std::error_code error;
+  return fs::is_regular_file(spec, error) && TokenStore::is_one(open_input(spec));
+}
+
+chat::Format format_of_tokenizer(const std::string& spec) {
+  if (spec == "bytes") return {};
+  if (is_corpus(spec)) {
+    const std::string kept = TokenStore::open(spec)->chat_template();
+    return kept.empty() ? chat::Format{} : chat::Format::from_json(kept, spec);
+  }
+  const std::string config = (fs::path(spec).parent_path() / "tokenizer_config.json").string();
+  return chat::published_format(read_beside(spec, "tokenizer_config.json"), config,
+                                read_beside(spec, "chat_template.jinja"));
+}
+
+// What the files do not name is what stands around a text.
+void add_token(chat::Format& f, const std::string& name, std::optional<std::int32_t> id, const Tokenizer& tokenizer) {
+  const bool there = std::ranges::any_of(f.tokens, [&](const auto& t) { return t.first == name; });
+  if (!there && id) f.tokens.emplace_back(name, tokenizer.piece(*id));
+}
+
+std::string chosen_template(const std::string& choice) {
+  if (const char* named = chat::named_template(choice)) return named;
+  std::error_code error;
+  if (!fs::is_regular_file(choice, error))
+    fail("--chat-template ", choice, ": there is no such file, and no template of that name; the names are ",
+         chat::template_names());
+  return read_file(choice);
+}
+
+}  // namespace
+
+chat::Format load_chat_format(const std::string& choice, const std::string& spec, const Tokenizer& tokenizer) {
+  chat::Format f = format_of_tokenizer(spec);
+  if (!choice.empty()) f.source = chosen_template(choice);
+  if (f.source.empty())
+    fail("no chat template came with the tokenizer ", spec,
+         " (in chat_template.jinja or tokenizer_config.json beside a "
+         "tokenizer.json, or in a corpus); choose one with --chat-template: a file, or ",
+         chat::template_names());
+  const auto before = tokenizer.before_text();
+  add_token(f, "bos_token", before.empty() ? std::nullopt : std::optional(before.front()), tokenizer);
+  add_token(f, "eos_token", tokenizer.end_of_text(), tokenizer);
+  return f;
+}
+
+}  // namespace ring

@@ -1,0 +1,96 @@
+#include "data/records.h"
+
+#include <nlohmann/json.hpp>
+
+#include "core/check.h"
+#include "data/chat/conversation.h"
+
+namespace ring {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::string members_of(const Json& object) {
+  std::string names;
+  for (const auto& [name, value] : object.items()) names += str(names.empty() ? "" : ", ", name);
+  return names.empty() ? "none" : names.substr(0, 200);
+}
+
+// The member of that name; else, where the name has a dot, the member of a member. Null: there is none.
+const Json* member(const Json& object, std::string_view field) {
+  if (!object.is_object()) return nullptr;
+  if (const auto found = object.find(std::string(field)); found != object.end()) return &*found;
+  const std::size_t dot = field.find('.');
+  if (dot == std::string_view::npos) return nullptr;
+  const auto outer = object.find(std::string(field.substr(0, dot)));
+  return outer == object.end() ? nullptr : member(*outer, field.substr(dot + 1));
+}
+
+// The option that names what a record without the wanted member seems to hold.
+std::string better_option(const Json& record, const std::string& option) {
+  if (option == "--text-field" && record.contains("messages")) return "For conversations give --chat-field messages";
+  if (option == "--text-field" && record.contains("prompt") && record.contains("completion"))
+    return "For prompts and completions give --prompt-field prompt --completion-field completion";
+  return str("Name the one that is ", option == "--chat-field" ? "the list of messages" : "text", " with ", option);
+}
+
+const Json& needed(const Json& record, const std::string& field, const std::string& option, const std::string& where) {
+  const Json* found = member(record, field);
+  if (!found)
+    fail(where, "this record has no '", field, "'; its members are: ", members_of(record), ". ",
+         better_option(record, option));
+  return *found;
+}
+
+const std::string& text_in(const Json& record, const std::string& field, const std::string& option,
+                           const std::string& where) {
+  const Json& found = needed(record, field, option, where);
+  if (!found.is_string())
+    fail(where, "'", field, "' of this record is a JSON ", found.type_name(),
+         ", no text. Name the member that is text with ", option);
+  return found.get_ref<const std::string&>();
+}
+
+void put_text(const RecordMembers& m, const Json& record, const std::string& where, DocumentSink& sink) {
+  const std::string& text = text_in(record, m.text, "--text-field", where);
+  if (text.empty()) return;
+  sink.part(text);
+  sink.end();
+}
+
+void put_pair(const RecordMembers& m, const Json& record, const std::string& where, DocumentSink& sink) {
+  const std::string& prompt = text_in(record, m.prompt, "--prompt-field", where);
+  const std::string& completion = text_in(record, m.completion, "--completion-field", where);
+  if (prompt.empty() && completion.empty()) return;
+  if (!prompt.empty()) sink.part(prompt, false);
+  if (!completion.empty()) sink.part(completion, true);
+  sink.end();
+}
+
+void put_conversation(const RecordMembers& m, const Json& record, const std::string& where, DocumentSink& sink) {
+  const Json& messages = needed(record, m.messages, "--chat-field", where);
+  const auto tools = record.find("tools");
+  std::vector<chat::Part> parts;
+  try {
+    parts = m.writer->parts(messages, tools == record.end() ? Json() : *tools);
+  } catch (const Error& e) {
+    fail(where, "'", m.messages, "' of this record: ", e.what(), ". Mend the record or remove it");
+  }
+  for (const chat::Part& p : parts) sink.part(p.text, p.counts);
+  sink.end();
+}
+
+}  // namespace
+
+std::string RecordMembers::names() const {
+  if (!messages.empty()) return "'" + messages + "'";
+  return completion.empty() ? "'" + text + "'" : "'" + prompt + "' and '" + completion + "'";
+}
+
+TakeRecord documents_of(const RecordMembers& m, DocumentSink& sink) {
+  RING_CHECK(m.any() && (m.messages.empty() || m.writer), "records without a member to read, or without a writer");
+  const auto put = !m.messages.empty() ? put_conversation : !m.completion.empty() ? put_pair : put_text;
+  return [=, &sink](const Json& record, const std::string& where) { put(m, record, where, sink); };
+}
+
+}  // namespace ring

@@ -1,0 +1,34 @@
+#pragma once
+// Records of JSON Lines as documents: a text, a prompt and its completion, or a conversation.
+
+#include <functional>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+
+#include "data/document_sink.h"
+
+namespace ring {
+
+namespace chat {
+class ConversationWriter;
+}
+
+// Which members of a record are read, by name, or names with dots between them for members of members.
+struct RecordMembers {
+  std::string text{};                  // the document; or
+  std::string prompt{}, completion{};  // the document is both, of which only the second counts; or
+  std::string messages{};              // a conversation, of which only assistants' turns count
+  std::shared_ptr<const chat::ConversationWriter> writer{};  // of conversations
+
+  bool any() const { return !text.empty() || masked(); }
+  bool masked() const { return !completion.empty() || !messages.empty(); }  // some tokens do not count as targets
+  std::string names() const;                                                // for people: "'prompt' and 'completion'"
+};
+
+// What takes records: gives `sink` the document of each, and passes over those without any text. `where` begins its
+// errors: a member is missing or is something else, or a conversation cannot be written.
+using TakeRecord = std::function<void(const nlohmann::ordered_json& record, const std::string& where)>;
+TakeRecord documents_of(const RecordMembers&, DocumentSink& sink);
+
+}  // namespace ring

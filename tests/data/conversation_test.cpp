@@ -1,0 +1,150 @@
+// Which parts of a conversation count, and the formats that name its template.
+
+#include "data/chat/conversation.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "data/load_chat_format.h"
+#include "tests/data/corpus_case.h"
+
+namespace ring::chat {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr const char* kTurns = R"([{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"},
+  {"role": "assistant", "content": "Hello."}, {"role": "user", "content": "Bye"}, {"role": "assistant", "content": "Ciao."}])";
+
+// Parts that count in [[ ]].
+std::string marked(const ConversationWriter& writer, const std::string& messages, const Json& tools = nullptr) {
+  std::string out;
+  for (const Part& p : writer.parts(Json::parse(messages), tools)) out += p.counts ? "[[" + p.text + "]]" : p.text;
+  return out;
+}
+
+Format named(const std::string& name) { return {named_template(name), {{"bos_token", "<s>"}, {"eos_token", "</s>"}}}; }
+
+// As published: https://huggingface.co/docs/transformers/chat_templating and the models' cards describe these formats.
+TEST(Conversation, NamedTemplates) {
+  const auto written = [](const char* name) { return marked(ConversationWriter(named(name), name), kTurns); };
+  EXPECT_EQ(written("chatml"),
+            "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
+            "[[Hello.<|im_end|>]]\n<|im_start|>user\nBye<|im_end|>\n<|im_start|>assistant\n[[Ciao.<|im_end|>]]\n");
+  EXPECT_EQ(written("llama2"),
+            "<s>[INST] <<SYS>>\nBe brief.\n<</SYS>>\n\nHi [/INST][[ Hello. </s>]]<s>[INST] Bye [/INST][[ Ciao. </s>]]");
+  EXPECT_EQ(
+      written("llama3"),
+      "<s><|start_header_id|>system<|end_header_id|>\n\nBe brief.<|eot_id|><|start_header_id|>user<|end_header_id|>"
+      "\n\nHi<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n[[Hello.<|eot_id|>]]<|start_header_id|>user"
+      "<|end_header_id|>\n\nBye<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n[[Ciao.<|eot_id|>]]");
+  EXPECT_EQ(written("mistral"), "<s>[INST] Be brief.\n\nHi[/INST][[ Hello.</s>]][INST] Bye[/INST][[ Ciao.</s>]]");
+  EXPECT_EQ(written("plain"),
+            "### system\nBe brief.\n\n### user\nHi\n\n### assistant\n[[Hello.</s>]]\n\n### user\nBye\n\n### assistant\n"
+            "[[Ciao.</s>]]\n\n");
+  EXPECT_EQ(named_template("vicuna"), nullptr);
+}
+
+// chatml without marks: turns are found by writing prefixes.
+constexpr const char* kUnmarked =
+    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}";
+
+TEST(Conversation, TurnsAreFoundWithoutMarks) {
+  const ConversationWriter plain({kUnmarked, {}}, "t"), chatml(named("chatml"), "chatml");
+  EXPECT_EQ(marked(plain, kTurns), marked(chatml, kTurns));
+  const std::string blank = R"([{"role": "user", "content": "a"}, {"role": "assistant", "content": " b\n"}])";
+  EXPECT_EQ(marked(plain, blank), "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n[[ b\n<|im_end|>]]\n");
+  const ConversationWriter lines({"{% for m in messages %}{{ m.role }}: {{ m.content ~ '\n\n' }}{% endfor %}"
+                                  "{% if add_generation_prompt %}{{ 'assistant: ' }}{% endif %}",
+                                  {}},
+                                 "t");
+  EXPECT_EQ(marked(lines, blank), "user: a\n\nassistant: [[ b\n\n\n]]") << "nothing but blank space ends the turn";
+  EXPECT_EQ(plain.prompt(Json::parse(R"([{"role": "user", "content": "a"}])"), nullptr),
+            "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n");
+}
+
+TEST(Conversation, TemplatesThatRewriteThePastAreRefused) {
+  const ConversationWriter forgets(
+      {"{% for m in messages %}{{ m.role[0] }}{% if m.role == 'assistant' and loop.last %}<think></think>{% endif %}"
+       "{{ m.content }}{% endfor %}{% if add_generation_prompt %}a{% endif %}",
+       {}},
+      "t");
+  EXPECT_EQ(marked(forgets, R"([{"role": "user", "content": "q"}, {"role": "assistant", "content": "r"}])"),
+            "uqa[[<think></think>r]]");
+  expect_error([&] { marked(forgets, kTurns); },
+               {"writes message 2 differently when others follow", "'<think>", "{% generation %}", "--chat-template"});
+  const ConversationWriter counts({"{{ messages|length }}{{ messages[-1].content }}", {}}, "t");
+  expect_error([&] { marked(counts, kTurns); }, {"writes the 2 messages before message 2 differently"});
+  expect_error([&] { marked(forgets, R"([{"role": "assistant", "content": "r"}])"); }, {"begins with an assistant"});
+}
+
+TEST(Conversation, WhatIsNoConversationIsNamed) {
+  const ConversationWriter writer(named("chatml"), "chatml");
+  const auto wrong = [&](const std::string& messages, const std::string& part) {
+    expect_error([&] { marked(writer, messages); }, {part});
+  };
+  wrong("{}", "are a JSON object, a list is wanted");
+  wrong("[]", "is empty");
+  wrong("[1]", "message 0 is a JSON number");
+  wrong(R"([{"content": "a"}])", "message 0 has no 'role'");
+  wrong(R"([{"role": 1, "content": "a"}])", "its 'role' is a JSON number");
+  wrong(R"([{"role": "user", "content": "a"}, {"role": "assistant"}])", "message 1 has no 'content'");
+  wrong(R"([{"role": "user", "content": "a"}])", "no message has the role 'assistant'");
+  const ConversationWriter strict(named("llama2"), "llama2");
+  expect_error(
+      [&] { marked(strict, R"([{"role": "critic", "content": "a"}, {"role": "assistant", "content": "b"}])"); },
+      {"llama2:", "refuses this conversation", "no 'critic'"});
+}
+
+TEST(Conversation, ToolsReachTheTemplate) {
+  const ConversationWriter writer(
+      {"{{ tools|tojson }}{% generation %}{{ messages[0].content }}{% endgeneration %}", {}}, "t");
+  const std::string one = R"([{"role": "assistant", "content": "x"}])";
+  EXPECT_EQ(marked(writer, one), "null[[x]]");
+  EXPECT_EQ(marked(writer, one, Json::parse(R"([{"b": 1, "a": 2}])")), R"([{"b": 1, "a": 2}][[x]])");
+}
+
+TEST(ChatFormat, IsReadFromPublishedFiles) {
+  const Format f = published_format(R"({"chat_template": "T", "bos_token": {"content": "<b>"}, "eos_token": "<e>",
+                                        "pad_token": null, "added_tokens_decoder": {}})",
+                                    "c.json", "");
+  EXPECT_EQ(f.source, "T");
+  EXPECT_EQ(f.tokens, (std::vector<std::pair<std::string, std::string>>{{"bos_token", "<b>"}, {"eos_token", "<e>"}}));
+  EXPECT_EQ(published_format(R"({"chat_template": "T"})", "c.json", "J").source, "J");
+  EXPECT_EQ(published_format("", "c.json", "").source, "");
+  EXPECT_EQ(
+      published_format(R"({"chat_template": [{"name": "rag", "template": "R"}, {"name": "default", "template": "D"}]})",
+                       "c.json", "")
+          .source,
+      "D");
+  const Format again = Format::from_json(f.json(), "x");
+  EXPECT_EQ(again.source, f.source);
+  EXPECT_EQ(again.tokens, f.tokens);
+  expect_error([] { published_format("{", "c.json", ""); }, {"c.json is no JSON"});
+  expect_error([] { published_format(R"({"chat_template": 1})", "c.json", ""); },
+               {"c.json: chat_template is a JSON number"});
+}
+
+TEST(ChatFormat, IsChosenByNameFileOrTokenizer) {
+  TempFolder folder;
+  const auto bytes = bytes_tokenizer();
+  EXPECT_EQ(load_chat_format("chatml", "bytes", *bytes).source, named_template("chatml"));
+  EXPECT_EQ(load_chat_format("chatml", "bytes", *bytes).tokens.front().second, "<|endoftext|>");
+  write_text(folder / "mine.jinja", "M");
+  EXPECT_EQ(load_chat_format(folder / "mine.jinja", "bytes", *bytes).source, "M");
+  write_text(folder / "tokenizer_config.json", R"({"chat_template": "T", "eos_token": "<e>"})");
+  EXPECT_EQ(load_chat_format("", folder / "tokenizer.json", *bytes).source, "T");
+  write_text(folder / "chat_template.jinja", "J");
+  const Format beside = load_chat_format("", folder / "tokenizer.json", *bytes);
+  EXPECT_EQ(beside.source, "J");
+  EXPECT_EQ(beside.tokens.front().second, "<e>");
+  expect_error([&] { load_chat_format("", "bytes", *bytes); },
+               {"no chat template came with", "chatml, llama2, llama3"});
+  expect_error([&] { load_chat_format("alpaca", "bytes", *bytes); },
+               {"--chat-template alpaca", "no such file", "chatml"});
+}
+
+}  // namespace
+}  // namespace ring::chat

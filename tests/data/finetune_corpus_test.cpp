@@ -1,0 +1,165 @@
+// Corpora of prompts with completions and of conversations: which tokens they have, and which of them count.
+
+#include <gtest/gtest.h>
+
+#include <functional>
+
+#include "data/chat/format.h"
+#include "data/prepare.h"
+#include "data/token_store.h"
+#include "tests/data/corpus_case.h"
+
+namespace ring {
+namespace {
+
+struct Folder : TempFolder {
+  PrepareOptions options() {
+    PrepareOptions o;
+    o.inputs = {*this / "in"};
+    o.tokenizer = "bytes";
+    o.output = *this / "out.h5";
+    o.validation_fraction = 0;
+    o.threads = 2;
+    return o;
+  }
+  PrepareOptions pairs() {
+    PrepareOptions o = options();
+    o.members.prompt = "prompt";
+    o.members.completion = "completion";
+    return o;
+  }
+  PrepareOptions chats(const std::string& chat_template = "chatml") {
+    PrepareOptions o = options();
+    o.members.messages = "messages";
+    o.chat_template = chat_template;
+    return o;
+  }
+};
+
+// Every document: its text, what counts in [[ ]], and control tokens by name.
+std::vector<std::string> documents(const std::string& path) {
+  const auto store = TokenStore::open(path);
+  const auto tokenizer = store->tokenizer();
+  const TokenSplit& split = store->train();
+  std::vector<std::string> all;
+  for (std::uint64_t d = 0; d < split.documents(); ++d) {
+    const std::uint64_t begin = split.document_start(d), n = split.document_start(d + 1) - begin;
+    std::vector<std::int32_t> ids(n);
+    std::vector<std::uint8_t> counts(n);
+    split.read(begin, n, ids.data());
+    split.read_mask(begin, n, counts.data());
+    std::string text;
+    for (std::size_t i = 0; i < n; ++i) {
+      if (counts[i] && (i == 0 || !counts[i - 1])) text += "[[";
+      const std::string bytes = tokenizer->bytes_of(ids[i]);
+      text += bytes.empty() ? "{" + tokenizer->piece(ids[i]) + "}" : bytes;
+      if (counts[i] && (i + 1 == n || !counts[i + 1])) text += "]]";
+    }
+    all.push_back(text);
+  }
+  return all;
+}
+using Documents = std::vector<std::string>;
+
+TEST(FinetuneCorpus, OnlyCompletionsCount) {
+  Folder folder;
+  write_text(folder / "in/a.jsonl",
+             "{\"prompt\": \"2+2=\", \"completion\": \"4\"}\n{\"completion\": \"caf\xC3\xA9\", \"prompt\": \"\"}\n"
+             "{\"prompt\": \"\", \"completion\": \"\"}\n\n{\"prompt\": \"say nothing\", \"completion\": \"\"}\n");
+  const PrepareReport r = prepare_corpus(folder.pairs());
+  EXPECT_EQ(documents(folder / "out.h5"), (Documents{"2+2=[[4{<|endoftext|>}]]", "[[caf\xC3\xA9{<|endoftext|>}]]",
+                                                     "say nothing[[{<|endoftext|>}]]"}));
+  EXPECT_EQ(r.targets[0], 2u + 6 + 1);
+  EXPECT_EQ(r.longest, 12u);
+  const auto store = TokenStore::open(folder / "out.h5");
+  EXPECT_EQ(store->train().target_bytes(), 1u + 5);
+  EXPECT_EQ(store->chat_template(), "");
+}
+
+TEST(FinetuneCorpus, OnlyAssistantsCount) {
+  Folder folder;
+  write_text(folder / "in/a.jsonl",
+             R"({"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]})"
+             "\n"
+             R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}, )"
+             R"({"role": "user", "content": "c"}, {"role": "assistant", "content": "d"}]})"
+             "\n");
+  prepare_corpus(folder.chats());
+  EXPECT_EQ(documents(folder / "out.h5"),
+            (Documents{"<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n[[Hello<|im_end|>]]\n",
+                       "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n[[b<|im_end|>]]\n<|im_start|>user\nc"
+                       "<|im_end|>\n<|im_start|>assistant\n[[d<|im_end|>]]\n"}));
+  const auto kept = chat::Format::from_json(TokenStore::open(folder / "out.h5")->chat_template(), "kept");
+  EXPECT_EQ(kept.source, chat::named_template("chatml"));
+  // The corpus names its template where it is the tokenizer.
+  PrepareOptions again = folder.chats("");
+  again.tokenizer = folder / "out.h5";
+  again.output = folder / "again.h5";
+  prepare_corpus(again);
+  EXPECT_EQ(documents(folder / "again.h5"), documents(folder / "out.h5"));
+}
+
+// What a template writes by its name becomes the token, where the tokenizer has no tokens of its own for that.
+TEST(FinetuneCorpus, TheTokenThatEndsATurnIsOne) {
+  Folder folder;
+  write_text(folder / "in/a.jsonl",
+             R"({"c": {"turns": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Yo"}]}})");
+  PrepareOptions o = folder.chats("plain");
+  o.members.messages = "c.turns";
+  prepare_corpus(o);
+  EXPECT_EQ(documents(folder / "out.h5"), Documents{"### user\nHi\n\n### assistant\n[[Yo{<|endoftext|>}]]\n\n"});
+}
+
+// Threads and pieces of long documents change nothing.
+TEST(FinetuneCorpus, LongDocumentsAreEncodedInPieces) {
+  Folder folder;
+  std::string prompt, completion;
+  for (int i = 0; i < 90000; ++i) prompt += str(i, ' '), completion += str(i * 7, '\n');
+  std::string escaped;
+  for (const char c : completion) escaped += c == '\n' ? std::string("\\n") : std::string(1, c);
+  write_text(folder / "in/a.jsonl", "{\"prompt\": \"" + prompt + "\", \"completion\": \"" + escaped + "\"}\n");
+  prepare_corpus(folder.pairs());
+  EXPECT_EQ(documents(folder / "out.h5"), Documents{prompt + "[[" + completion + "{<|endoftext|>}]]"});
+}
+
+TEST(FinetuneCorpus, BadRecordsAreNamed) {
+  Folder folder;
+  const auto wrong = [&](const PrepareOptions& o, const std::string& record, const std::vector<std::string>& parts) {
+    write_text(folder / "in/a.jsonl", "\n" + record + "\n");
+    expect_error([&] { prepare_corpus(o); }, parts);
+    EXPECT_FALSE(std::filesystem::exists(o.output));
+  };
+  wrong(folder.pairs(), R"({"prompt": "a"})",
+        {"a.jsonl:2: ", "no 'completion'", "members are: prompt", "--completion-field"});
+  wrong(folder.pairs(), R"({"prompt": 1, "completion": "b"})",
+        {"a.jsonl:2: ", "'prompt'", "JSON number", "--prompt-field"});
+  wrong(folder.chats(), R"({"conversations": []})",
+        {"a.jsonl:2: ", "no 'messages'", "list of messages with --chat-field"});
+  wrong(folder.chats(), R"({"messages": [{"role": "user"}]})",
+        {"a.jsonl:2: ", "message 0 has no 'content'", "Mend the record"});
+  wrong(folder.chats(), R"({"messages": [{"role": "user", "content": "a"}]})",
+        {"a.jsonl:2: ", "no message has the role 'assistant'"});
+  wrong(folder.options(), R"({"messages": []})", {"a.jsonl:2: ", "no 'text'", "--chat-field messages"});
+  wrong(folder.options(), R"({"prompt": "", "completion": ""})",
+        {"--prompt-field prompt --completion-field completion"});
+}
+
+TEST(FinetuneCorpus, OptionsThatDoNotFitAreRefused) {
+  Folder folder;
+  write_text(folder / "in/a.jsonl", R"({"prompt": "a", "completion": "b"})");
+  const auto wrong = [&](const std::function<void(PrepareOptions&)>& change, const std::vector<std::string>& parts) {
+    PrepareOptions o = folder.pairs();
+    change(o);
+    expect_error([&] { prepare_corpus(o); }, parts);
+  };
+  wrong([](PrepareOptions& o) { o.members.text = "text"; }, {"--text-field", "give one kind"});
+  wrong([](PrepareOptions& o) { o.members.completion = ""; }, {"--prompt-field goes with --completion-field"});
+  wrong([](PrepareOptions& o) { o.chat_template = "chatml"; }, {"--chat-template chatml", "--chat-field"});
+  wrong([](PrepareOptions& o) { o.tokenizer = "chars"; }, {"--tokenizer chars", "tokenizer train --kind chars"});
+  wrong([](PrepareOptions& o) { o.as_text = true; }, {"'prompt' and 'completion'", "--as-text"});
+  wrong([](PrepareOptions& o) { o.document = "line"; }, {"--document line", "each record is a document"});
+  wrong([](PrepareOptions& o) { o.members = {.messages = "m"}; }, {"no chat template came with the tokenizer bytes"});
+}
+
+}  // namespace
+}  // namespace ring
