@@ -6,6 +6,7 @@
 
 #include "core/counted.h"
 #include "core/log.h"
+#include "data/token_store.h"
 #include "kernels/attention/blocks.h"
 #include "model/flops.h"
 #include "model/patterns.h"
@@ -46,6 +47,15 @@ void warn_of_places(const Config& c) {
                          "all segments and blocks prevents that, at the price of padding");
     ++layer;
   }
+}
+
+// Advice, where only answers are learned but more than their own prompts is seen.
+void warn_of_masks(const Config& c, const Corpora& corpora) {
+  const auto masked = std::ranges::find_if(corpora.stores, [](const auto& s) { return s->train().masked(); });
+  if (masked == corpora.stores.end() || c.data.packing.documents) return;
+  log::warn("data.packing.documents: false: in ", (*masked)->path(),
+            " only some tokens count as targets, and these see the documents before their own, too. Fine-tuning wants "
+            "true");
 }
 
 // "1 process on cpu", "4 processes on cuda (tp 2, cp 2 zigzag)".
@@ -106,6 +116,7 @@ void RunLog::describe(const RunStart& start, int processes) {
   if (trainer_.memory().fit.peak) log::info("activations: ", trainer_.memory().text());
   warn_of_vocabulary(config_, start.corpora.vocab_size);
   warn_of_places(config_);
+  warn_of_masks(config_, start.corpora);
   for (const RowTable& rows : start.loader->map().rows())
     log::info("packing: ", counted(rows.rows(), "sample"), " an epoch, ", static_cast<int>(100 * rows.filled() + 0.5),
               " % of their places hold a token, the others are padding");

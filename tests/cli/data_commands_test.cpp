@@ -68,6 +68,40 @@ TEST_F(DataCommands, PrepareAndInspect) {
                {"--document 1", "c.h5 has 1 training document"});
 }
 
+TEST_F(DataCommands, WhatCountsIsSaidAndShown) {
+  const std::string turns = R"([{"role": "user", "content": "2+2"}, {"role": "assistant", "content": "4"}])";
+  write("chats.jsonl", "{\"messages\": " + turns + "}\n{\"turns\": " + turns + ", \"messages\": " + turns + "}\n");
+  const std::vector<std::string> prepare{"data",
+                                         "prepare",
+                                         "--input",
+                                         path("chats.jsonl"),
+                                         "--tokenizer",
+                                         "bytes",
+                                         "--chat-template",
+                                         "plain",
+                                         "--output",
+                                         path("c.h5"),
+                                         "--validation-fraction",
+                                         "0"};
+  const auto with = [&](std::vector<std::string> more) {
+    std::vector<std::string> all = prepare;
+    all.insert(all.end(), more.begin(), more.end());
+    return run(all);
+  };
+  expect_parts(with({}).error, {"--chat-template plain", "--chat-field"});
+  expect_parts(with({"--chat-field", "turns"}).error, {"chats.jsonl:1: ", "no 'turns'"});
+  const auto prepared = with({"--chat-field"});  // without a name: messages
+  EXPECT_EQ(prepared.error, "");
+  expect_parts(prepared.out, {"in 2 documents, of which 4 count as targets", "longest     33 tokens"});
+  const auto inspected = run({"data", "inspect", path("c.h5")});
+  EXPECT_EQ(inspected.error, "");
+  expect_parts(inspected.out, {"Targets that count are [[marked like this]].", "training document 0, 33 tokens:\n",
+                               "### user\n2+2\n\n### assistant\n[[4<|endoftext|>]]\n\n", "training document 1"});
+  const std::string one = run({"data", "inspect", path("c.h5"), "--documents", "1", "--bytes", "10"}).out;
+  expect_parts(one, {"tokens:\n### user\n2...\n"});
+  EXPECT_EQ(one.find("document 1"), std::string::npos);
+}
+
 TEST_F(DataCommands, VerifyNamesDamagedBlocks) {
   write("text.txt", std::string(200000, 'a') + std::string(100000, 'b'));
   for (const char* name : {"a.h5", "b.h5", "c.h5"})

@@ -30,7 +30,7 @@ void expect_all(const std::vector<Case>& cases, const std::string& variables = "
 TEST(ChatTemplate, Expressions) {
   expect_all(
       {{"{{ 1 + 2 * 3 }} {{ (1 + 2) * 3 }} {{ 7 // 2 }} {{ -7 // 2 }} {{ -7 % 3 }} {{ 7 / 2 }}", "7 9 3 -4 2 3.5"},
-       {"{{ 1 ~ 'a' ~ 2 + 3 }}", "1a5"},
+       {"{{ 1 ~ 'a' ~ 2 * 3 }}", "1a6"},
        {"{{ 'a' if true else 'b' }}{{ 'a' if false else 'b' }}{{ 'a' if false }}", "ab"},
        {"{{ 1 < 2 < 3 }} {{ 1 < 2 > 3 }} {{ 'a' in 'cat' }} {{ 'k' not in {'k': 1} }}", "True False True False"},
        {"{{ not true or true and false }} {{ none or 'x' }} {{ 'x' and '' }}|", "False x |"},
