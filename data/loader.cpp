@@ -268,7 +268,7 @@ double ValidationSet::bytes_per_token() const {
     bytes += static_cast<double>(split_of(i).target_bytes());
     tokens += static_cast<double>(split_of(i).targets());
   }
-  return bytes / tokens;
+  return bytes > 0 ? bytes / tokens : 1;  // without any text nothing can be said
 }
 
 }  // namespace ring

@@ -92,10 +92,10 @@ TEST_F(DataCommands, WhatCountsIsSaidAndShown) {
   expect_parts(with({"--chat-field", "turns"}).error, {"chats.jsonl:1: ", "no 'turns'"});
   const auto prepared = with({"--chat-field"});  // without a name: messages
   EXPECT_EQ(prepared.error, "");
-  expect_parts(prepared.out, {"in 2 documents, of which 4 count as targets", "longest     33 tokens"});
+  expect_parts(prepared.out, {"in 2 documents, of which 4 count as targets", "longest     32 tokens"});
   const auto inspected = run({"data", "inspect", path("c.h5")});
   EXPECT_EQ(inspected.error, "");
-  expect_parts(inspected.out, {"Targets that count are [[marked like this]].", "training document 0, 33 tokens:\n",
+  expect_parts(inspected.out, {"Targets that count are [[marked like this]].", "training document 0, 32 tokens:\n",
                                "### user\n2+2\n\n### assistant\n[[4<|endoftext|>]]\n\n", "training document 1"});
   const std::string one = run({"data", "inspect", path("c.h5"), "--documents", "1", "--bytes", "10"}).out;
   expect_parts(one, {"tokens:\n### user\n2...\n"});

@@ -228,6 +228,23 @@ TEST_F(MaskedBatches, ValidationCountsTargetsOnce) {
   }
 }
 
+TEST(LossMask, WithoutAnyTargetNothingIsNan) {
+  TempFolder folder;
+  TokenStoreWriter writer(folder / "c.h5", 257, true);
+  for (const Split split : {Split::train, Split::validation}) {
+    writer.begin_document(split);
+    writer.append(split, counting(200), false);
+    writer.add_text_bytes(split, 200, false);
+  }
+  writer.finish(*bytes_tokenizer(), "a test");
+  const Corpora corpora = open_corpus(folder / "c.h5");
+  const LoaderOptions options{.context = 16, .rows = 2, .prefetch = 0};
+  EXPECT_EQ(Loader(corpora, options).next().valid_targets, 0);
+  const ValidationSet set(corpora, options);
+  EXPECT_EQ(set.batch(0).valid_targets, 0);
+  EXPECT_EQ(set.bytes_per_token(), 1);
+}
+
 TEST_F(MaskedBatches, AMixtureCountsEverythingOfAPlainCorpus) {
   write_corpus(folder_ / "plain.h5", counting(10000), counting(100));
   DataConfig config;
