@@ -4,19 +4,22 @@
 
 against_transformers.py RENDER [--templates FOLDER] [--conversations N]
 
-RENDER is the program of tests/chat/render.cpp. Without --templates, the templates are those of tests/chat/templates;
-with it, all *.jinja in a folder, such as those of published models.
+RENDER is the program of tests/chat/render.cpp. The templates are those of tests/chat/templates, those that the program
+has by name, and where Python has the package trl, the published ones that it brings along (Llama 3 to 3.2, Qwen2.5 to
+Qwen3.6, Gemma, Phi, ...). With --templates they are all *.jinja in a folder instead.
 
 Exits with 77, which CTest calls skipped, where transformers, tokenizers or jinja2 are missing.
 """
 
 import argparse
 import glob
+import importlib.util
 import json
 import os
 import random
 import subprocess
 import sys
+import tempfile
 
 try:
     import jinja2
@@ -40,30 +43,34 @@ def text(r):
     return r.choice(["", " ", "\n"]) * r.randint(0, 1) + r.choice([" ", ""]).join(words) + r.choice(["", "", " ", "\n"])
 
 
+def content(r):
+    return text(r) if r.random() < 0.9 else ""
+
+
 def conversation(r):
     """Mostly what templates expect, sometimes not."""
     messages = []
     if r.random() < 0.4:
-        messages.append({"role": "system", "content": text(r)})
+        messages.append({"role": "system", "content": content(r)})
     turns = r.randint(1, 5)
     tools = r.random() < 0.3
     for i in range(turns):
-        messages.append({"role": "user", "content": text(r)})
+        messages.append({"role": "user", "content": content(r)})
         if i + 1 == turns and r.random() < 0.2:
             break
         if tools and r.random() < 0.5:
             call = {"id": "abcdefgh%d" % (i % 10), "type": "function", "function": {
                 "name": "weather", "arguments": {"city": r.choice(["Bern", "Gen\u00e8ve"]), "days": r.randint(1, 9)}}}
             messages.append({"role": "assistant", "content": r.choice(["", text(r)]), "tool_calls": [call]})
-            messages.append({"role": "tool", "name": "weather", "tool_call_id": call["id"], "content": text(r)})
-        answer = {"role": "assistant", "content": text(r)}
+            messages.append({"role": "tool", "name": "weather", "tool_call_id": call["id"], "content": content(r)})
+        answer = {"role": "assistant", "content": content(r)}
         if r.random() < 0.2:
-            answer["thinking"] = answer["reasoning_content"] = text(r)  # transformers adds the other name
+            answer["thinking"] = answer["reasoning_content"] = content(r)  # transformers adds the other name
         if r.random() < 0.1:
-            answer["content"] = "<think>\n" + text(r) + "\n</think>\n\n" + answer["content"]
+            answer["content"] = "<think>\n" + content(r) + "\n</think>\n\n" + answer["content"]
         messages.append(answer)
     if r.random() < 0.1:
-        messages.insert(r.randrange(len(messages)), {"role": r.choice(["user", "critic", "tool"]), "content": text(r)})
+        messages.insert(r.randrange(len(messages)), {"role": r.choice(["user", "critic", "tool"]), "content": content(r)})
     request = {"messages": messages, "tools": TOOLS if tools else None, "documents": None,
                "add_generation_prompt": r.random() < 0.5, "bos_token": "<s>", "eos_token": "</s>", "date_string": "26 Jul 2024"}
     if r.random() < 0.2:
@@ -95,42 +102,75 @@ def expected(template, request):
 
 
 def compare(name, template, requests, answers):
-    """How many differ, and how many both refuse."""
-    wrong = refused = 0
+    """How many are equal, refused by both, and different."""
+    equal = refused = wrong = 0
     for request, line in zip(requests, answers):
         got, want = json.loads(line), expected(template, request)
         if "error" in want and "error" in got:
             refused += 1
-        elif got != want:
+        elif got == want:
+            equal += 1
+        else:
             wrong += 1
             if wrong == 1:
                 print(f"{name}:\n  for  {json.dumps(request, ensure_ascii=False)}\n  have {got}\n  want {want}")
-    return wrong, refused
+    return equal, refused, wrong
+
+
+def check(options, name, template):
+    """Draws until so many conversations were written by both, or ten times as many were drawn."""
+    r = random.Random(name)
+    total = [0, 0, 0]
+    while total[0] < options.conversations and sum(total) < 10 * options.conversations and not total[2]:
+        requests = [conversation(r) for _ in range(options.conversations)]
+        counts = compare(name, template, requests, answers_of(options, template, requests))
+        total = [a + b for a, b in zip(total, counts)]
+    print("%s: %d equal, %d refused by both, %d differ" % (name, *total))
+    return total[2] == 0
+
+
+def published():
+    """The templates that the package trl has; none where it is missing."""
+    trl = importlib.util.find_spec("trl")
+    return glob.glob(os.path.join(trl.submodule_search_locations[0], "chat_templates", "*.jinja")) if trl else []
+
+
+def templates(options):
+    """(name, source) of what is compared, without those that use what is not supported."""
+    here = os.path.join(os.path.dirname(os.path.abspath(__file__)), "templates")
+    files = glob.glob(os.path.join(options.templates or here, "*.jinja")) + ([] if options.templates else published())
+    found = []
+    for file in sorted(files):
+        with open(file, encoding="utf-8", newline="") as f:
+            found.append((os.path.basename(file), f.read()))
+    if not options.templates:
+        named = subprocess.run([options.render], capture_output=True, text=True, check=True).stdout
+        found += json.loads(named).items()
+    return [(name, source) for name, source in found
+            if "dictsort" not in source and ("strftime_now" not in source or "strftime_now is defined" in source)]
+
+
+def answers_of(options, source, requests):
+    with tempfile.NamedTemporaryFile("w", suffix=".jinja", encoding="utf-8", newline="") as file:
+        file.write(source)
+        file.flush()
+        lines = "".join(json.dumps(request) + "\n" for request in requests)
+        run = subprocess.run([options.render, file.name], input=lines, capture_output=True, text=True, check=True)
+    answers = run.stdout.split("\n")[:-1]
+    assert len(answers) == len(requests), run.stderr
+    return answers
 
 
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("render")
-    parser.add_argument("--templates", default=os.path.join(os.path.dirname(os.path.abspath(__file__)), "templates"))
+    parser.add_argument("--templates")
     parser.add_argument("--conversations", type=int, default=50)
     options = parser.parse_args()
-    files = sorted(glob.glob(os.path.join(options.templates, "*.jinja")))
-    bad = 0
-    for file in files:
-        with open(file, encoding="utf-8", newline="") as f:
-            template = f.read()
-        r = random.Random(os.path.basename(file))
-        requests = [conversation(r) for _ in range(options.conversations)]
-        lines = "".join(json.dumps(request) + "\n" for request in requests)
-        run = subprocess.run([options.render, file], input=lines, capture_output=True, text=True, check=True)
-        answers = run.stdout.split("\n")[:-1]
-        assert len(answers) == len(requests), run.stderr
-        wrong, refused = compare(os.path.basename(file), template, requests, answers)
-        bad += wrong
-        print(f"{os.path.basename(file)}: {len(requests) - wrong - refused} equal, {refused} refused by both, {wrong} differ")
-    if not files:
-        sys.exit("no templates in " + options.templates)
-    sys.exit(bad > 0)
+    found = templates(options)
+    if not found:
+        sys.exit(f"no templates in {options.templates}")
+    sys.exit(not all([check(options, name, source) for name, source in found]))
 
 
 main()

@@ -1,17 +1,34 @@
 // render TEMPLATE < REQUESTS: for each line of standard input, an object whose members are the template's variables, a
-// line {"text": .., "generations": [[begin, end]..]} or {"error": ..}. tests/chat/against_transformers.py reads them.
+// line {"text": .., "generations": [[begin, end]..]} or {"error": ..}. Without TEMPLATE: the templates that have a
+// name, as one object. tests/chat/against_transformers.py reads them.
 
 #include <fstream>
 #include <iostream>
 #include <iterator>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "core/check.h"
+#include "data/chat/format.h"
 #include "data/chat/template.h"
 
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+int print_named() {
+  Json all;
+  std::istringstream names(ring::chat::template_names());
+  for (std::string name; std::getline(names >> std::ws, name, ',');) all[name] = ring::chat::named_template(name);
+  std::cout << all.dump() << "\n";
+  return 0;
+}
+
+}  // namespace
+
 int main(int argc, char** argv) {
+  if (argc == 1) return print_named();
   if (argc != 2) return 2;
-  using Json = nlohmann::ordered_json;
   std::ifstream file(argv[1], std::ios::binary);
   const std::string source{std::istreambuf_iterator<char>(file), {}};
   for (std::string line; std::getline(std::cin, line);) {
