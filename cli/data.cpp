@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "cli/commands.h"
+#include "cli/data_inspect.h"
 #include "cli/data_text.h"
 #include "cli/number_option.h"
 #include "core/check.h"
@@ -66,24 +67,21 @@ void warn(const PrepareReport& r) {
         "characters that the tokenizer does not know: ", with_commas(static_cast<std::uint64_t>(r.encode.unknown)),
         ", the first in ", r.first_bad_file, ": a tokenizer trained on this text would know them");
   }
+  if (r.without_targets > 0)
+    log::warn(counted(static_cast<std::int64_t>(r.without_targets), "document"),
+              " of which no token counts, the first in ", r.first_file_without, ": nothing is learned from ",
+              r.without_targets == 1 ? "it" : "them");
 }
 
 // Too few tokens for a validation loss whose second digit means something.
 constexpr std::uint64_t kFewValidationTokens = 50'000;
 
 void warn_of_validation(const PrepareReport& r) {
-  if (r.tokens[1] == 0 || r.tokens[1] >= kFewValidationTokens) return;
-  log::warn("the validation split has ", with_commas(r.tokens[1]), " tokens: with fewer than ",
-            with_commas(kFewValidationTokens),
+  if (r.tokens[1] == 0 || r.targets[1] >= kFewValidationTokens) return;
+  log::warn("the validation split has ", with_commas(r.targets[1]), " tokens",
+            r.targets[1] < r.tokens[1] ? " that count" : "", ": with fewer than ", with_commas(kFewValidationTokens),
             " a validation loss is rough. More text, a larger --validation-fraction or files of their own "
             "(--validation-input) give one to trust");
-}
-
-void print_split(const char* name, std::uint64_t tokens, std::uint64_t documents, std::uint64_t targets) {
-  std::cout << "  " << name << with_commas(tokens) << " tokens in " << with_commas(documents)
-            << (documents == 1 ? " document" : " documents");
-  if (targets < tokens) std::cout << ", of which " << with_commas(targets) << " count as targets";
-  std::cout << "\n";
 }
 
 struct PrepareArguments {
@@ -107,62 +105,15 @@ void prepare(const PrepareArguments& a) {
   const double bytes = static_cast<double>(r.bytes), tokens = static_cast<double>(r.tokens[0] + r.tokens[1]);
   std::cout << a.options.output << ": " << with_commas(r.files) << (r.files == 1 ? " file, " : " files, ")
             << in_bytes(bytes) << " of text\n";
-  print_split("train       ", r.tokens[0], r.documents[0], r.targets[0]);
-  print_split("validation  ", r.tokens[1], r.documents[1], r.targets[1]);
+  for (std::size_t i = 0; i < 2; ++i)
+    std::cout << split_line(i ? "validation" : "train", r.tokens[i], r.documents[i], r.targets[i]) << "\n";
   if (a.options.members.masked())
     std::cout << "  longest     " << with_commas(r.longest)
-              << " tokens: a larger model.context cuts no document short\n";
+              << " tokens: few documents are cut where model.context is several times that\n";
   std::cout << "  tokenizer   " << r.tokenizer->kind() << ", "
             << with_commas(static_cast<std::uint64_t>(r.tokenizer->vocab_size())) << " tokens, hash "
             << r.tokenizer->hash() << "\n  " << fixed(bytes / tokens, 2) << " bytes per token, " << fixed(r.seconds, 1)
             << " s, " << in_bytes(bytes / r.seconds) << "/s\n";
-}
-
-struct InspectArguments {
-  std::string file;
-  bool validation = false;
-  std::uint64_t document = 0, documents = 0, bytes = 500;
-};
-
-void print_document(const InspectArguments& a, const TokenSplit& split, const Tokenizer& tokenizer,
-                    std::uint64_t document) {
-  const std::uint64_t begin = split.document_start(document), length = split.document_start(document + 1) - begin;
-  std::vector<std::int32_t> ids(static_cast<std::size_t>(std::min<std::uint64_t>(length, a.bytes + 1)));
-  split.read(begin, ids.size(), ids.data());
-  std::cout << (a.validation ? "\nvalidation" : "\ntraining") << " document " << document << ", " << with_commas(length)
-            << " tokens";
-  if (!split.masked()) {
-    std::cout << ":\n" << shortened(tokenizer.decode(ids), a.bytes) << "\n";
-    return;
-  }
-  std::vector<std::uint8_t> counts(ids.size());
-  split.read_mask(begin, counts.size(), counts.data());
-  std::cout << ":\n" << marked_text(tokenizer, ids, counts, a.bytes, ::isatty(STDOUT_FILENO) == 1) << "\n";
-}
-
-void inspect(const InspectArguments& a) {
-  const auto store = TokenStore::open(a.file);
-  const auto tokenizer = store->tokenizer();
-  const TokenSplit &train = store->train(), &validation = store->validation();
-  std::cout << a.file << ": " << store->source() << "\n";
-  print_split("train       ", train.tokens(), train.documents(), train.targets());
-  print_split("validation  ", validation.tokens(), validation.documents(), validation.targets());
-  const double bytes = static_cast<double>(train.text_bytes() + validation.text_bytes());
-  std::cout << "  tokenizer   " << store->tokenizer_kind() << ", "
-            << with_commas(static_cast<std::uint64_t>(store->vocab_size())) << " tokens, hash "
-            << store->tokenizer_hash() << "\n  text        " << in_bytes(bytes) << ", "
-            << fixed(bytes / static_cast<double>(train.tokens() + validation.tokens()), 2) << " bytes per token\n";
-  const TokenSplit& split = a.validation ? validation : train;
-  if (a.document >= split.documents()) {
-    fail("--document ", a.document, ": ", a.file, " has ",
-         counted(static_cast<std::int64_t>(split.documents()),
-                 a.validation ? "validation document" : "training document"),
-         ", counted from 0");
-  }
-  const std::uint64_t wanted = a.documents > 0 ? a.documents : split.masked() ? 3 : 1;
-  const std::uint64_t end = a.document + std::min(wanted, split.documents() - a.document);
-  if (split.masked()) std::cout << "\nTargets that count are " << marked_legend(::isatty(STDOUT_FILENO) == 1) << ".\n";
-  for (std::uint64_t d = a.document; d < end; ++d) print_document(a, split, *tokenizer, d);
 }
 
 // Whether every byte is as it was written; says what is not.
@@ -275,23 +226,6 @@ void add_prepare(CLI::App& parent) {
   c->callback([a] { prepare(*a); });
 }
 
-void add_inspect(CLI::App& parent) {
-  auto a = std::make_shared<InspectArguments>();
-  CLI::App* c = parent.add_subcommand("inspect", "Show what a corpus holds, and some of its documents");
-  c->add_option("corpus", a->file, "a corpus (.h5)")->required()->type_name("FILE");
-  add_number(*c, "--document", a->document, "which document to show, counted from 0", 0, std::int64_t{1} << 53)
-      ->capture_default_str();
-  c->add_flag("--validation", a->validation, "show a document of the validation split");
-  add_number(*c, "--documents", a->documents, "how many to show; 0: one, or three where not all tokens count", 0,
-             std::int64_t{1} << 53)
-      ->capture_default_str();
-  add_number(*c, "--bytes", a->bytes, "how much of each document to show", 0, kMostLength)->capture_default_str();
-  c->footer(
-      "Where not all tokens count as targets, those that do are in colour on a terminal, and elsewhere in [[ ]].\n"
-      "Example: ringmaster data inspect corpus.h5 --validation --document 3");
-  c->callback([a] { inspect(*a); });
-}
-
 }  // namespace
 
 void add_data_commands(CLI::App& app) {
@@ -299,7 +233,7 @@ void add_data_commands(CLI::App& app) {
   data->require_subcommand(1);
   data->footer("Example: ringmaster data prepare --input books/ --glob '*.txt' --tokenizer tok.rmt --output corpus.h5");
   add_prepare(*data);
-  add_inspect(*data);
+  add_data_inspect(*data);
   add_verify(*data);
 }
 

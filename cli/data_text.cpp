@@ -1,5 +1,6 @@
 #include "cli/data_text.h"
 
+#include <algorithm>
 #include <array>
 #include <cstdio>
 
@@ -36,6 +37,19 @@ std::string marked_text(const Tokenizer& tokenizer, std::span<const std::int32_t
     out += counts[begin] ? str(on, shown, off) : shown;
   }
   return out;
+}
+
+std::string counted_part(std::uint64_t targets, std::uint64_t tokens) {
+  if (targets == 0) return "of which none counts as a target";
+  return str("of which ", with_commas(targets), targets == 1 ? " counts as a target" : " count as targets", " (",
+             fixed(100 * static_cast<double>(targets) / static_cast<double>(tokens), 1), " %)");
+}
+
+std::string split_line(const std::string& name, std::uint64_t tokens, std::uint64_t documents, std::uint64_t targets) {
+  std::string line = str("  ", name, std::string(12 - std::min<std::size_t>(name.size(), 12), ' '), with_commas(tokens),
+                         " tokens in ", with_commas(documents), documents == 1 ? " document" : " documents");
+  if (targets < tokens) line += ", " + counted_part(targets, tokens);
+  return line;
 }
 
 std::string with_commas(std::uint64_t n) {

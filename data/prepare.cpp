@@ -188,6 +188,29 @@ void write_result(const Result& r, TokenStoreWriter& writer) {
   }
 }
 
+// What the documents are, by their pieces in order.
+class Census {
+ public:
+  explicit Census(PrepareReport& report) : report_(report) {}
+  void add(const Piece& p) {
+    if (p.first) close();
+    file_ = p.file;
+    length_ += p.end - p.begin;
+    if (p.counts) targets_ += p.end - p.begin;
+  }
+  void close() {
+    report_.longest = std::max(report_.longest, length_);
+    if (length_ > 0 && targets_ == 0 && report_.without_targets++ == 0) first_without_ = file_;
+    length_ = targets_ = 0;
+  }
+  std::size_t first_without() const { return first_without_; }  // the file
+
+ private:
+  PrepareReport& report_;
+  std::uint64_t length_ = 0, targets_ = 0;  // of the open document
+  std::size_t file_ = 0, first_without_ = 0;
+};
+
 SplitKind split_of(const PrepareOptions& options, const std::vector<TextFile>& files) {
   if (!options.validation_inputs.empty()) return SplitKind::files;
   if (options.split == "hash") return SplitKind::hash;
@@ -367,19 +390,17 @@ PrepareReport prepare_corpus(const PrepareOptions& options,
   const bool plain = std::ranges::all_of(plan.files, &TextFile::plain);
   PrepareProgress now{0, plain ? plan.bytes : 0, 0};
   std::size_t bad = plan.files.size();
-  std::uint64_t length = 0;  // of the document that is written
+  Census census(report);
   while (const auto result = queue.take()) {
     write_result(*result, writer);
-    for (const Piece& p : result->pieces) {
-      length = (p.first ? 0 : length) + p.end - p.begin;
-      report.longest = std::max(report.longest, length);
-    }
+    for (const Piece& p : result->pieces) census.add(p);
     report.encode += result->report;
     bad = std::min(bad, result->first_bad_file);
     now.bytes += result->text_bytes;
     now.tokens = writer.tokens(Split::train) + writer.tokens(Split::validation);
     if (progress) progress(now);
   }
+  census.close();
   check_result(options, writer);
   writer.finish(tokenizer, summary_of(options, plan.files, plan.split), plan.chat_format);
 
@@ -389,6 +410,7 @@ PrepareReport prepare_corpus(const PrepareOptions& options,
     report.targets[i] = writer.targets(static_cast<Split>(i));
   }
   if (bad < plan.files.size()) report.first_bad_file = plan.files[bad].path;
+  if (report.without_targets > 0) report.first_file_without = plan.files[census.first_without()].path;
   report.files = plan.files.size();
   report.bytes = plain ? plan.bytes : now.bytes;
   report.tokenizer = plan.tokenizer;

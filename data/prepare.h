@@ -44,6 +44,8 @@ struct PrepareReport {
   std::uint64_t files = 0, bytes = 0;
   std::uint64_t tokens[2] = {0, 0}, documents[2] = {0, 0}, targets[2] = {0, 0};  // train, validation
   std::uint64_t longest = 0;                                                     // document, in tokens
+  std::uint64_t without_targets = 0;                                             // documents of which no token counts
+  std::string first_file_without;                                                // where the first of them is
   EncodeReport encode;
   std::string first_bad_file;  // where `encode` first counted something
   std::shared_ptr<const Tokenizer> tokenizer;

@@ -9,6 +9,7 @@
 #include "cli/commands.h"
 #include "cli/data_text.h"
 #include "core/check.h"
+#include "data/tokenizer.h"
 
 namespace ring {
 namespace {
@@ -92,14 +93,52 @@ TEST_F(DataCommands, WhatCountsIsSaidAndShown) {
   expect_parts(with({"--chat-field", "turns"}).error, {"chats.jsonl:1: ", "no 'turns'"});
   const auto prepared = with({"--chat-field"});  // without a name: messages
   EXPECT_EQ(prepared.error, "");
-  expect_parts(prepared.out, {"in 2 documents, of which 4 count as targets", "longest     32 tokens"});
+  expect_parts(prepared.out, {"in 2 documents, of which 4 count as targets (6.2 %)", "longest     32 tokens"});
   const auto inspected = run({"data", "inspect", path("c.h5")});
   EXPECT_EQ(inspected.error, "");
-  expect_parts(inspected.out, {"Targets that count are [[marked like this]].", "training document 0, 32 tokens:\n",
+  expect_parts(inspected.out, {"Targets that count are [[marked like this]].",
+                               "training document 0, 32 tokens, of which 2 count as targets (6.2 %):\n",
                                "### user\n2+2\n\n### assistant\n[[4<|endoftext|>]]\n\n", "training document 1"});
   const std::string one = run({"data", "inspect", path("c.h5"), "--documents", "1", "--bytes", "10"}).out;
-  expect_parts(one, {"tokens:\n### user\n2...\n"});
+  expect_parts(one, {"(6.2 %):\n### user\n2...\n"});
   EXPECT_EQ(one.find("document 1"), std::string::npos);
+}
+
+TEST(MarkedText, IsInColourOrBetweenBrackets) {
+  const auto bytes = bytes_tokenizer();
+  const std::vector<std::int32_t> ids{'a', 'b', 0xC3, 0xA9, 256};
+  const std::vector<std::uint8_t> counts{1, 0, 0, 1, 1};
+  EXPECT_EQ(marked_text(*bytes, ids, counts, 100, false), "[[a]]b\xC3[[\xA9<|endoftext|>]]");
+  EXPECT_EQ(marked_text(*bytes, ids, counts, 100, true), "\x1b[1;32ma\x1b[0mb\xC3\x1b[1;32m\xA9<|endoftext|>\x1b[0m");
+  EXPECT_EQ(marked_text(*bytes, ids, counts, 1, false), "[[a]]");
+  EXPECT_EQ(marked_legend(false), "[[marked like this]]");
+  EXPECT_EQ(marked_legend(true), "\x1b[1;32mmarked like this\x1b[0m");
+}
+
+// The tokenizer knows two characters, and has no token that ends a text.
+TEST_F(DataCommands, DocumentsWithoutTargetsAreNamed) {
+  save_tokenizer(*chars_tokenizer("ab"), path("ab.rmt"));
+  write("in.jsonl", R"({"p": "a", "c": "ab"})"
+                    "\n"
+                    R"({"p": "abab", "c": ""})"
+                    "\n"
+                    R"({"p": "ba", "c": "z"})"
+                    "\n");
+  testing::internal::CaptureStderr();
+  const auto prepared =
+      run({"data", "prepare", "--input", path("in.jsonl"), "--tokenizer", path("ab.rmt"), "--prompt-field", "p",
+           "--completion-field", "c", "--output", path("c.h5"), "--validation-fraction", "0"});
+  expect_parts(testing::internal::GetCapturedStderr(),
+               {"2 documents of which no token counts, the first in ", "in.jsonl: nothing is learned from them"});
+  EXPECT_EQ(prepared.error, "");
+  expect_parts(prepared.out, {"9 tokens in 3 documents, of which 2 count as targets (22.2 %)"});
+  testing::internal::CaptureStderr();
+  const auto inspected = run({"data", "inspect", path("c.h5")});
+  const std::string warned = testing::internal::GetCapturedStderr();
+  expect_parts(warned, {"c.h5: no token of document 1 counts: nothing is learned from it", "document 2 counts"});
+  EXPECT_EQ(warned.find("document 0"), std::string::npos);
+  expect_parts(inspected.out, {"document 0, 3 tokens, of which 2 count as targets (66.7 %):\na[[ab]]\n",
+                               "document 1, 4 tokens, of which none counts as a target:\nabab\n"});
 }
 
 TEST_F(DataCommands, VerifyNamesDamagedBlocks) {

@@ -1,0 +1,92 @@
+#include "cli/data_inspect.h"
+
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <iostream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cli/data_text.h"
+#include "cli/number_option.h"
+#include "core/check.h"
+#include "core/counted.h"
+#include "core/log.h"
+#include "data/token_store.h"
+#include "data/tokenizer.h"
+
+namespace ring {
+namespace {
+
+struct InspectArguments {
+  std::string file;
+  bool validation = false;
+  std::uint64_t document = 0, documents = 0, bytes = 500;
+};
+
+void print_document(const InspectArguments& a, const TokenSplit& split, const Tokenizer& tokenizer,
+                    std::uint64_t document) {
+  const std::uint64_t begin = split.document_start(document), length = split.document_start(document + 1) - begin;
+  std::vector<std::int32_t> ids(static_cast<std::size_t>(std::min<std::uint64_t>(length, a.bytes + 1)));
+  split.read(begin, ids.size(), ids.data());
+  std::cout << (a.validation ? "\nvalidation" : "\ntraining") << " document " << document << ", " << with_commas(length)
+            << " tokens";
+  if (!split.masked()) {
+    std::cout << ":\n" << shortened(tokenizer.decode(ids), a.bytes) << "\n";
+    return;
+  }
+  std::vector<std::uint8_t> counts(static_cast<std::size_t>(length));
+  split.read_mask(begin, counts.size(), counts.data());
+  const auto targets = static_cast<std::uint64_t>(std::ranges::count(counts, 1));
+  std::cout << ", " << counted_part(targets, length) << ":\n"
+            << marked_text(tokenizer, ids, counts, a.bytes, ::isatty(STDOUT_FILENO) == 1) << std::endl;
+  if (targets == 0) log::warn(a.file, ": no token of document ", document, " counts: nothing is learned from it");
+}
+
+void inspect(const InspectArguments& a) {
+  const auto store = TokenStore::open(a.file);
+  const auto tokenizer = store->tokenizer();
+  const TokenSplit &train = store->train(), &validation = store->validation();
+  std::cout << a.file << ": " << store->source() << "\n";
+  for (const TokenSplit* s : {&train, &validation})
+    std::cout << split_line(s == &train ? "train" : "validation", s->tokens(), s->documents(), s->targets()) << "\n";
+  const double bytes = static_cast<double>(train.text_bytes() + validation.text_bytes());
+  std::cout << "  tokenizer   " << store->tokenizer_kind() << ", "
+            << with_commas(static_cast<std::uint64_t>(store->vocab_size())) << " tokens, hash "
+            << store->tokenizer_hash() << "\n  text        " << in_bytes(bytes) << ", "
+            << fixed(bytes / static_cast<double>(train.tokens() + validation.tokens()), 2) << " bytes per token\n";
+  const TokenSplit& split = a.validation ? validation : train;
+  if (a.document >= split.documents()) {
+    fail("--document ", a.document, ": ", a.file, " has ",
+         counted(static_cast<std::int64_t>(split.documents()),
+                 a.validation ? "validation document" : "training document"),
+         ", counted from 0");
+  }
+  const std::uint64_t wanted = a.documents > 0 ? a.documents : split.masked() ? 3 : 1;
+  const std::uint64_t end = a.document + std::min(wanted, split.documents() - a.document);
+  if (split.masked()) std::cout << "\nTargets that count are " << marked_legend(::isatty(STDOUT_FILENO) == 1) << ".\n";
+  for (std::uint64_t d = a.document; d < end; ++d) print_document(a, split, *tokenizer, d);
+}
+
+}  // namespace
+
+void add_data_inspect(CLI::App& data) {
+  auto a = std::make_shared<InspectArguments>();
+  CLI::App* c = data.add_subcommand("inspect", "Show what a corpus holds, and some of its documents");
+  c->add_option("corpus", a->file, "a corpus (.h5)")->required()->type_name("FILE");
+  add_number(*c, "--document", a->document, "which document to show, counted from 0", 0, std::int64_t{1} << 53)
+      ->capture_default_str();
+  c->add_flag("--validation", a->validation, "show a document of the validation split");
+  add_number(*c, "--documents", a->documents, "how many to show; 0: one, or three where not all tokens count", 0,
+             std::int64_t{1} << 53)
+      ->capture_default_str();
+  add_number(*c, "--bytes", a->bytes, "how much of each document to show", 0, kMostLength)->capture_default_str();
+  c->footer(
+      "Where not all tokens count as targets, those that do are in colour on a terminal, and elsewhere in [[ ]].\n"
+      "Example: ringmaster data inspect corpus.h5 --validation --document 3");
+  c->callback([a] { inspect(*a); });
+}
+
+}  // namespace ring
