@@ -24,17 +24,6 @@ bool is_corpus(const std::string& spec) {
   return fs::is_regular_file(spec, error) && TokenStore::is_one(open_input(spec));
 }
 
-chat::Format format_of_tokenizer(const std::string& spec) {
-  if (spec == "bytes") return {};
-  if (is_corpus(spec)) {
-    const std::string kept = TokenStore::open(spec)->chat_template();
-    return kept.empty() ? chat::Format{} : chat::Format::from_json(kept, spec);
-  }
-  const std::string config = (fs::path(spec).parent_path() / "tokenizer_config.json").string();
-  return chat::published_format(read_beside(spec, "tokenizer_config.json"), config,
-                                read_beside(spec, "chat_template.jinja"));
-}
-
 // What the files do not name is what stands around a text.
 void add_token(chat::Format& f, const std::string& name, std::optional<std::int32_t> id, const Tokenizer& tokenizer) {
   const bool there = std::ranges::any_of(f.tokens, [&](const auto& t) { return t.first == name; });
@@ -52,8 +41,18 @@ std::string chosen_template(const std::string& choice) {
 
 }  // namespace
 
+chat::Format chat_format_beside(const std::string& spec) {
+  if (spec == "bytes") return {};
+  if (is_corpus(spec)) return chat::Format::from_json(TokenStore::open(spec)->chat_template(), spec);
+  if (const std::string kept = read_beside(spec, kChatTemplateFile); !kept.empty())
+    return chat::Format::from_json(kept, (fs::path(spec).parent_path() / kChatTemplateFile).string());
+  const std::string config = (fs::path(spec).parent_path() / "tokenizer_config.json").string();
+  return chat::published_format(read_beside(spec, "tokenizer_config.json"), config,
+                                read_beside(spec, "chat_template.jinja"));
+}
+
 chat::Format load_chat_format(const std::string& choice, const std::string& spec, const Tokenizer& tokenizer) {
-  chat::Format f = format_of_tokenizer(spec);
+  chat::Format f = chat_format_beside(spec);
   if (!choice.empty()) f.source = chosen_template(choice);
   if (f.source.empty())
     fail("no chat template came with the tokenizer ", spec,

@@ -9,10 +9,17 @@ namespace ring {
 
 class Tokenizer;
 
-// choice: a name (chat::template_names()), a file with a template, or empty: the one that came with the tokenizer, in
-// chat_template.jinja or tokenizer_config.json beside its tokenizer.json, or in the corpus that it is of. The tokens
-// that it names are those of the tokenizer's files, or what the tokenizer puts around a text. Error: there is none, or
-// no such file.
+// As a run keeps it: Format::json().
+inline constexpr const char* kChatTemplateFile = "chat_template.json";
+
+// The one that came with a tokenizer: kept with it, in chat_template.json of a run or in a corpus, else published with
+// it, in chat_template.jinja or tokenizer_config.json. Without a source where there is none. Error: a file of them
+// cannot be read.
+chat::Format chat_format_beside(const std::string& tokenizer_spec);
+
+// choice: a name (chat::template_names()), a file with a template, or empty: the one that came with the tokenizer. The
+// tokens that it names are those of the tokenizer's files, or what the tokenizer puts around a text. Error: there is
+// none, or no such file.
 chat::Format load_chat_format(const std::string& choice, const std::string& tokenizer_spec, const Tokenizer&);
 
 }  // namespace ring

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "data/load_chat_format.h"
 #include "data/tokenizer.h"
 #include "engine/config.h"
 
@@ -44,7 +45,7 @@ class RunDirectory {
   std::string memory_file() const { return path_ + "/memory.json"; }
   std::string metrics_file() const { return path_ + "/metrics.jsonl"; }
   std::string log_file() const { return path_ + "/log.txt"; }
-  std::string chat_template_file() const { return path_ + "/chat_template.json"; }
+  std::string chat_template_file() const { return path_ + "/" + kChatTemplateFile; }
   std::string checkpoints() const { return path_ + "/checkpoints"; }
 
   bool has_config() const;  // also one that cannot be read

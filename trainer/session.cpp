@@ -79,6 +79,10 @@ std::shared_ptr<const Tokenizer> tokenizer_of(const Origin& origin) {
   return load_tokenizer_of(origin, tokenizer_file_of(run_around(origin.checkpoint), origin));
 }
 
+chat::Format chat_format_of(const Origin& origin) {
+  return chat_format_beside(tokenizer_file_of(run_around(origin.checkpoint), origin));
+}
+
 void load_model_weights(Decoder& model, const std::string& checkpoint, const ExecContext& ctx) {
   State state;
   const OwnedShard all = own_everything(model.parameters());

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "checkpoint/state.h"
+#include "data/chat/format.h"
 #include "data/tokenizer.h"
 #include "engine/devices.h"
 #include "model/decoder.h"
@@ -27,6 +28,10 @@ FoundCheckpoint find_checkpoint(const std::string& run_or_checkpoint);
 // The tokenizer that a checkpoint was trained with: beside it, where it was copied with its tokenizer alone, or in its
 // run. Error: there is none, or another one.
 std::shared_ptr<const Tokenizer> tokenizer_of(const Origin&);
+
+// How conversations are written for the checkpoint's model, as kept with that tokenizer. Without a source where nothing
+// says it. Error: the file that says it cannot be read.
+chat::Format chat_format_of(const Origin&);
 
 // Fills the model's weights, and nothing else, from a checkpoint (see find_checkpoint). Error lists what does
 // not match.

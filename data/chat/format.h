@@ -11,8 +11,8 @@ struct Format {
   std::string source;                                       // of the template
   std::vector<std::pair<std::string, std::string>> tokens;  // such as {"eos_token", "</s>"}
 
-  // One JSON object, as of a corpus or a run: "chat_template" and the tokens by their names. Error of the second names
-  // `name`.
+  // One JSON object, as of a corpus or a run: "chat_template" and the tokens by their names. Of an empty text
+  // comes an empty format. Error of the second names `name`.
   std::string json() const;
   static Format from_json(const std::string& json, const std::string& name);
 };

@@ -140,6 +140,8 @@ TEST(ChatFormat, IsChosenByNameFileOrTokenizer) {
   const Format beside = load_chat_format("", folder / "tokenizer.json", *bytes);
   EXPECT_EQ(beside.source, "J");
   EXPECT_EQ(beside.tokens.front().second, "<e>");
+  write_text(folder / "chat_template.json", Format{"K", {}}.json());  // as a run keeps it, which counts before others
+  EXPECT_EQ(load_chat_format("", folder / "tokenizer.rmt", *bytes).source, "K");
   expect_error([&] { load_chat_format("", "bytes", *bytes); },
                {"no chat template came with", "chatml, llama2, llama3"});
   expect_error([&] { load_chat_format("alpaca", "bytes", *bytes); },

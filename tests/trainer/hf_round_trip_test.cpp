@@ -326,6 +326,27 @@ TEST_F(Hf, ATokenizerJsonComesOutAsItWentIn) {
   EXPECT_EQ(open_session(path("new").string(), 1, DeviceChoice::cpu).tokenizer->hash(), t->hash());
 }
 
+TEST_F(Hf, ChatTemplatesGoOutAndIn) {
+  const auto t = bpe::train_byte_bpe([](const auto& take) { take("ab ab ab ab"); }, {.vocab_size = 300});
+  save_tokenizer(*t, (path("run") / "tokenizer.rmt").string());
+  const chat::Format format{"{{ messages }}\n", {{"bos_token", "a"}, {"eos_token", "<|endoftext|>"}}};
+  write_text(RunDirectory(path("run").string()).chat_template_file(), format.json());
+  export_to_hf(path("run").string(), path("out").string(), {});
+  const auto said = nlohmann::json::parse(read_text(path("out") / "tokenizer_config.json"));
+  EXPECT_EQ(said.at("chat_template"), format.source);
+  EXPECT_EQ(said.at("bos_token"), "a");
+  for (const char* own : {"tokenizer.rmt", "chat_template.json"})
+    fs::remove(path("out") / own);  // nobody else has them
+  EXPECT_TRUE(import_from_hf(path("out").string(), path("new").string(), {}).notes.empty());
+  const auto again = chat_format_of(origin_of(find_checkpoint(path("new").string())));
+  EXPECT_EQ(again.source, format.source);
+  write_text(path("out") / "tokenizer_config.json", R"({"chat_template": 1})");
+  const Imported i = import_from_hf(path("out").string(), path("other").string(), {});
+  ASSERT_EQ(i.notes.size(), 1u);
+  EXPECT_TRUE(contains(i.notes[0], "tokenizer_config.json: chat_template is a JSON number")) << i.notes[0];
+  EXPECT_EQ(chat_format_of(origin_of(find_checkpoint(path("other").string()))).source, "");
+}
+
 TEST_F(Hf, ATokenizerJsonThatIsNotReadIsNamed) {
   export_to_hf(path("run").string(), path("out").string(), {});
   fs::remove(path("out") / "tokenizer.rmt");

@@ -64,7 +64,7 @@ TextEnds ends_of(const Tokenizer* tokenizer) {
   return {before.empty() ? std::nullopt : std::optional(before.front()), tokenizer->end_of_text()};
 }
 
-std::string tokenizer_config(const Tokenizer& tokenizer, std::int64_t context) {
+std::string tokenizer_config(const Tokenizer& tokenizer, const chat::Format& format, std::int64_t context) {
   const bool sentencepiece = tokenizer.kind() == "sentencepiece";
   nlohmann::ordered_json j = {{"tokenizer_class", sentencepiece ? "LlamaTokenizer" : "PreTrainedTokenizerFast"},
                               {"model_max_length", context},
@@ -79,12 +79,15 @@ std::string tokenizer_config(const Tokenizer& tokenizer, std::int64_t context) {
   };
   j["bos_token"] = named(ends.first ? ends.first : ends.end);
   j["eos_token"] = named(ends.end);
+  if (!format.source.empty()) j["chat_template"] = format.source;
+  for (const auto& [name, text] : format.tokens) j[name] = text;
   return j.dump(2) + "\n";
 }
 
-void write_tokenizer(const fs::path& folder, const Tokenizer& tokenizer, std::int64_t context,
-                     std::vector<std::string>& notes) {
+void write_tokenizer(const fs::path& folder, const Tokenizer& tokenizer, const chat::Format& format,
+                     std::int64_t context, std::vector<std::string>& notes) {
   save_tokenizer(tokenizer, (folder / "tokenizer.rmt").string());
+  if (!format.source.empty()) write_text(folder / kChatTemplateFile, format.json());
   if (tokenizer.plain_file().empty()) {
     notes.push_back(str("transformers has no form of a ", tokenizer.kind(),
                         " tokenizer: tokenizer.rmt is for ringmaster import alone"));
@@ -92,7 +95,7 @@ void write_tokenizer(const fs::path& folder, const Tokenizer& tokenizer, std::in
   }
   const bool model = tokenizer.kind() == "sentencepiece";
   save_tokenizer(tokenizer, (folder / (model ? "tokenizer.model" : "tokenizer.json")).string());
-  write_text(folder / "tokenizer_config.json", tokenizer_config(tokenizer, context));
+  write_text(folder / "tokenizer_config.json", tokenizer_config(tokenizer, format, context));
 }
 
 void write_weights(const FoundCheckpoint& found, const std::vector<PublishedTensor>& tensors, const fs::path& folder,
@@ -127,7 +130,7 @@ Exported export_found(const FoundCheckpoint& found, const std::string& output, c
   NewFolder folder(output);
   write_weights(found, tensors, folder.path(), options, e.type);
   const auto tokenizer = known_tokenizer(origin, e.notes);
-  if (tokenizer) write_tokenizer(folder.path(), *tokenizer, model.context, e.notes);
+  if (tokenizer) write_tokenizer(folder.path(), *tokenizer, chat_format_of(origin), model.context, e.notes);
   const TextEnds ends = ends_of(tokenizer.get());
   write_text(folder.path() / "config.json", hf_config(e.family, model, e.type, ends));
   write_text(folder.path() / "generation_config.json", hf_generation_config(ends));

@@ -29,7 +29,7 @@ struct Exported {
 
 // Writes a folder that transformers' from_pretrained() reads: weights as safetensors, config.json,
 // generation_config.json, tokenizer.rmt, and tokenizer.json or SentencePiece's tokenizer.model, where the tokenizer is
-// one, with tokenizer_config.json.
+// one, with tokenizer_config.json. A chat template goes into the latter, and beside tokenizer.rmt.
 // One tensor is in memory at a time, as f32. The folder appears by a rename when all is there. Error: it exists, the
 // path is no run or checkpoint, or its settings are of no published family, with the key.
 Exported export_to_hf(const std::string& run_or_checkpoint, const std::string& folder, const ExportOptions&);

@@ -200,6 +200,16 @@ std::shared_ptr<const Tokenizer> tokenizer_in(const fs::path& folder, const Impo
   return nullptr;
 }
 
+// That of the tokenizer. One that cannot be read does not keep the weights out.
+chat::Format chat_format_in(const fs::path& folder, const ImportOptions& options, std::vector<std::string>& notes) {
+  try {
+    return chat_format_beside(options.tokenizer.empty() ? (folder / "tokenizer.json").string() : options.tokenizer);
+  } catch (const Error& e) {
+    notes.push_back(str("The run has no chat template: ", e.what()));
+    return {};
+  }
+}
+
 void check_vocabulary(const Tokenizer& tokenizer, const ModelConfig& model) {
   if (tokenizer.vocab_size() > model.vocab_size)
     fail("the tokenizer (", tokenizer.kind(), ") has ", tokenizer.vocab_size(), " tokens, the model ", model.vocab_size,
@@ -250,7 +260,11 @@ Imported import_from_hf(const std::string& from, const std::string& output, cons
   if (tokenizer) check_vocabulary(*tokenizer, config.model);
   const RunDirectory run(folder.path().string());
   write_checkpoint_of(weights, run.checkpoints(), imported_metadata(config, from), tokenizer.get(), options);
-  if (tokenizer) save_tokenizer(*tokenizer, run.tokenizer_file());
+  if (tokenizer) {
+    save_tokenizer(*tokenizer, run.tokenizer_file());
+    const chat::Format format = chat_format_in(source, options, result.notes);
+    if (!format.source.empty()) write_text(run.chat_template_file(), format.json());
+  }
   write_text(folder.path() / kModelFile, to_yaml(ModelFile{config.model}));
   write_text(run.config_file(), sealed_settings(config));
   folder.commit();
