@@ -30,11 +30,13 @@ except ImportError as e:
     print("skipped:", e)
     sys.exit(77)
 
-WORDS = ["Hello", "how", "are", "you?", "x = 1;", "caf\u00e9", "\u4f60\u597d", "\U0001f600", "a\tb", "\"quoted\"", "'", "</p>", "{{ x }}",
-         "[INST]", "\u00a0", "\u3000", "100", "\n", "\n\n", "  ", "\\", "<|im_end|>", "<think>", "</think>", "&amp;", "```c\nint i;\n```"]
+WORDS = ["Hello", "how", "are", "you?", "x = 1;", "caf\u00e9", "\u4f60\u597d", "\U0001f600", "a\tb", "\"quoted\"", "'",
+         "</p>", "{{ x }}", "[INST]", "\u00a0", "\u3000", "100", "\n", "\n\n", "  ", "\\", "<|im_end|>", "<think>",
+         "</think>", "&amp;", "```c\nint i;\n```"]
 TOOLS = [{"type": "function", "function": {
     "name": "weather", "description": "The weather \"now\".", "parameters": {
-        "type": "object", "properties": {"city": {"type": "string", "description": "Z\u00fcrich"}, "days": {"type": "integer"}},
+        "type": "object", "properties": {"city": {"type": "string", "description": "Z\u00fcrich"},
+                                         "days": {"type": "integer"}},
         "required": ["city"]}}}]
 
 
@@ -70,9 +72,11 @@ def conversation(r):
             answer["content"] = "<think>\n" + content(r) + "\n</think>\n\n" + answer["content"]
         messages.append(answer)
     if r.random() < 0.1:
-        messages.insert(r.randrange(len(messages)), {"role": r.choice(["user", "critic", "tool"]), "content": content(r)})
+        odd = {"role": r.choice(["user", "critic", "tool"]), "content": content(r)}
+        messages.insert(r.randrange(len(messages)), odd)
     request = {"messages": messages, "tools": TOOLS if tools else None, "documents": None,
-               "add_generation_prompt": r.random() < 0.5, "bos_token": "<s>", "eos_token": "</s>", "date_string": "26 Jul 2024"}
+               "add_generation_prompt": r.random() < 0.5, "bos_token": "<s>", "eos_token": "</s>",
+               "date_string": "26 Jul 2024"}
     if r.random() < 0.2:
         request["enable_thinking"] = r.random() < 0.5
     return request
@@ -89,8 +93,8 @@ def tokenizer_with(template):
 def expected(template, request):
     more = {k: v for k, v in request.items() if k not in ("messages", "tools", "documents", "bos_token", "eos_token")}
     try:
-        written = tokenizer_with(template).apply_chat_template(request["messages"], tools=request["tools"], tokenize=False,
-                                                               **more)
+        written = tokenizer_with(template).apply_chat_template(request["messages"], tools=request["tools"],
+                                                               tokenize=False, **more)
         _, spans = render_jinja_template([request["messages"]], tools=request["tools"], chat_template=template,
                                          return_assistant_tokens_mask="generation" in template, bos_token="<s>",
                                          eos_token="</s>", **more)
