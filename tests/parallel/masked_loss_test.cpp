@@ -96,18 +96,6 @@ TrainingOptions options(const Named& n, Answers answers = Answers::all) {
   return o;
 }
 
-// -log of the probability of each target, summed in float64.
-double sum_of(const std::vector<float>& logits, const std::vector<std::int32_t>& targets, std::size_t vocab) {
-  double sum = 0;
-  for (std::size_t t = 0; t < targets.size(); ++t) {
-    if (targets[t] < 0) continue;
-    double all = 0;
-    for (std::size_t v = 0; v < vocab; ++v) all += std::exp(static_cast<double>(logits[t * vocab + v]));
-    sum += std::log(all) - static_cast<double>(logits[t * vocab + static_cast<std::size_t>(targets[t])]);
-  }
-  return sum;
-}
-
 // The first batch of a run, with targets by the mask as it was made, not as the loader has it; -1: none.
 struct FirstStep {
   Config config;
@@ -144,17 +132,53 @@ std::vector<std::size_t> places_of_targets(const FirstStep& f) {
   return places;
 }
 
-// Its loss by the logits of the fresh model.
-double reference(const FirstStep& f) {
+// Its loss and the gradient of the head's matrix [V,C], in float64 from logits and rows of the fresh model.
+struct Reference {
+  double loss = 0;
+  std::vector<double> head;
+};
+
+Reference reference(const FirstStep& f) {
   const ExecContext ctx = make_exec_context(f.config);
   Decoder model(f.config.model);
   model.allocate(ctx, f.config.run.seed);
   ring::Run run{ctx};
   const Var h =
       model.hidden(run, from_host(f.batch.inputs, ctx.stream), sequences_of(f.batch, f.config.model.context, ctx));
-  const std::vector<float> logits = to_host<float>(model.logits(run, h.value), ctx.stream);
-  const auto valid = static_cast<double>(places_of_targets(f).size());
-  return sum_of(logits, f.targets, logits.size() / f.targets.size()) / valid;
+  const std::vector<float> rows = to_host<float>(h.value, ctx.stream),
+                           logits = to_host<float>(model.logits(run, h.value), ctx.stream);
+  const std::size_t vocab = logits.size() / f.targets.size(), width = rows.size() / f.targets.size();
+  const std::vector<std::size_t> places = places_of_targets(f);
+  const auto valid = static_cast<double>(places.size());
+  Reference r{.loss = 0, .head = std::vector<double>(vocab * width)};
+  for (const std::size_t t : places) {
+    const auto target = static_cast<std::size_t>(f.targets[t]);
+    double all = 0;
+    for (std::size_t v = 0; v < vocab; ++v) all += std::exp(static_cast<double>(logits[t * vocab + v]));
+    r.loss += (std::log(all) - static_cast<double>(logits[t * vocab + target])) / valid;
+    for (std::size_t v = 0; v < vocab; ++v) {
+      const double d = std::exp(static_cast<double>(logits[t * vocab + v])) / all - (v == target ? 1 : 0);
+      for (std::size_t c = 0; c < width; ++c)
+        r.head[v * width + c] += d * static_cast<double>(rows[t * width + c]) / valid;
+    }
+  }
+  return r;
+}
+
+// AdamW's first moment after one step is a tenth of the gradient.
+void expect_gradient(TrainingOptions o, const Reference& want) {
+  o.steps = 1;
+  o.overrides.push_back("optimizer.clip=0");
+  const Training got = train_on_ranks(o);
+  ASSERT_EQ(got.errors, "");
+  const std::vector<float>& moment = got.tensors.at("optimizer.m.head.weight");
+  ASSERT_EQ(moment.size(), want.head.size());
+  double largest = 0, worst = 0;
+  for (std::size_t i = 0; i < moment.size(); ++i) {
+    largest = std::max(largest, std::abs(want.head[i]));
+    worst = std::max(worst, std::abs(10 * static_cast<double>(moment[i]) - want.head[i]));
+  }
+  EXPECT_LT(worst, 2e-6 * largest);
 }
 
 // A step of 4 samples of 32 tokens of which one has targets, all of them in its second quarter: most micro-batches,
@@ -178,8 +202,9 @@ void expect_mean(const Named& n, const std::vector<std::string>& base, Answers a
   all.overrides.insert(all.overrides.begin(), base.begin(), base.end());
   const Training got = train_on_ranks(options(all, answers));
   ASSERT_EQ(got.errors, "");
-  const double want = reference(first_step(base, answers));
-  EXPECT_NEAR(got.losses[0], want, 1e-6 * want);
+  const Reference want = reference(first_step(base, answers));
+  EXPECT_NEAR(got.losses[0], want.loss, 1e-6 * want.loss);
+  expect_gradient(options(all, answers), want);
   const Training one = train_on_ranks(options({"one", 1, base}, answers));
   ASSERT_EQ(one.errors, "");
   EXPECT_LT(largest_difference(one, got), 2e-4);
