@@ -157,6 +157,35 @@ void add_verify(CLI::App& parent) {
   c->callback([files] { verify(*files); });
 }
 
+// How records of JSON Lines are read.
+void add_record_options(CLI::App& command, PrepareOptions& o) {
+  command
+      .add_option("--text-field", o.members.text,
+                  "the input is JSON Lines, and this member of each record is a document's text (with dots: a member's "
+                  "member); files named .jsonl or .ndjson are, with 'text'")
+      ->type_name("NAME");
+  command
+      .add_option(
+          "--prompt-field", o.members.prompt,
+          "the input is JSON Lines of prompts and completions, and this member of each record is the prompt, which "
+          "does not count as a target")
+      ->type_name("NAME");
+  command.add_option("--completion-field", o.members.completion, "the member that is the completion, which counts")
+      ->type_name("NAME");
+  command
+      .add_option("--chat-field", o.members.messages,
+                  "the input is JSON Lines of conversations, and this member of each record is the list of messages "
+                  "(without a NAME: messages), of which only the assistants' count")
+      ->type_name("NAME")
+      ->expected(0, 1)
+      ->default_str("messages");
+  command
+      .add_option("--chat-template", o.chat_template,
+                  "how conversations are written: a file with a template in Jinja, or " + chat::template_names() +
+                      "; without, as the tokenizer's own files say")
+      ->type_name("NAME|FILE");
+}
+
 void add_prepare(CLI::App& parent) {
   auto a = std::make_shared<PrepareArguments>();
   PrepareOptions& o = a->options;
@@ -170,27 +199,7 @@ void add_prepare(CLI::App& parent) {
   c->add_flag("--as-text", o.as_text,
               "take the bytes of all files as they are, also of JSON and of what is no text (compressed, tables, NUL "
               "bytes)");
-  c->add_option("--text-field", o.members.text,
-                "the input is JSON Lines, and this member of each record is a document's text (with dots: a member's "
-                "member); files named .jsonl or .ndjson are, with 'text'")
-      ->type_name("NAME");
-  c->add_option(
-       "--prompt-field", o.members.prompt,
-       "the input is JSON Lines of prompts and completions, and this member of each record is the prompt, which "
-       "does not count as a target")
-      ->type_name("NAME");
-  c->add_option("--completion-field", o.members.completion, "the member that is the completion, which counts")
-      ->type_name("NAME");
-  c->add_option("--chat-field", o.members.messages,
-                "the input is JSON Lines of conversations, and this member of each record is the list of messages "
-                "(without a NAME: messages), of which only the assistants' count")
-      ->type_name("NAME")
-      ->expected(0, 1)
-      ->default_str("messages");
-  c->add_option("--chat-template", o.chat_template,
-                "how conversations are written: a file with a template in Jinja, or " + chat::template_names() +
-                    "; without, as the tokenizer's own files say")
-      ->type_name("NAME|FILE");
+  add_record_options(*c, o);
   c->add_option(
        "--tokenizer", o.tokenizer,
        "bytes, chars (the characters of the input), a tokenizer file (.rmt), a tokenizer.json, a SentencePiece "

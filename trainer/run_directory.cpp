@@ -84,8 +84,8 @@ RunSettings RunDirectory::settings() const {
   return settings;
 }
 
-void RunDirectory::create(const Config& config, const Tokenizer& tokenizer,
-                          const std::vector<std::string>& replaced, const std::string& chat_template) const {
+void RunDirectory::create(const Config& config, const Tokenizer& tokenizer, const std::vector<std::string>& replaced,
+                          const std::string& chat_template) const {
   std::error_code error;
   fs::create_directories(checkpoints(), error);
   if (error)

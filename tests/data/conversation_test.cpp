@@ -14,8 +14,9 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr const char* kTurns = R"([{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"},
-  {"role": "assistant", "content": "Hello."}, {"role": "user", "content": "Bye"}, {"role": "assistant", "content": "Ciao."}])";
+constexpr const char* kTurns = R"([{"role": "system", "content": "Be brief."},
+  {"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello."},
+  {"role": "user", "content": "Bye"}, {"role": "assistant", "content": "Ciao."}])";
 
 // Parts that count in [[ ]].
 std::string marked(const ConversationWriter& writer, const std::string& messages, const Json& tools = nullptr) {

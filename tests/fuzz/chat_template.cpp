@@ -11,7 +11,8 @@
 namespace {
 
 constexpr const char* kConversation =
-    R"([{"role": "system", "content": " s "}, {"role": "user", "content": "q"}, {"role": "assistant", "content": "r\n"}])";
+    R"([{"role": "system", "content": " s "}, {"role": "user", "content": "q"},
+        {"role": "assistant", "content": "r\n"}])";
 
 }  // namespace
 

@@ -62,7 +62,8 @@ Violations include_direction(const SourceFile& file) {
 }
 
 Violations heavy_includes(const SourceFile& file) {
-  static const std::regex heavy(R"(^\s*#\s*include\s*[<"](spdlog|yaml-cpp|CLI|nlohmann(?!/json_fwd)|Eigen|hdf5|H5|oneapi|gloo)\b)");
+  static const std::regex heavy(
+      R"(^\s*#\s*include\s*[<"](spdlog|yaml-cpp|CLI|nlohmann(?!/json_fwd)|Eigen|hdf5|H5|oneapi|gloo)\b)");
   Violations out;
   if (!file.path.ends_with(".h") || !kRank.contains(room_of(file.path))) return out;
   each_line(file, [&](const std::string& line, const std::string& at) {

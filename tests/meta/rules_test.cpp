@@ -52,6 +52,8 @@ TEST(HeavyIncludes, OnlyInHeadersOfRooms) {
   EXPECT_EQ(heavy_includes({"core/log.h", "#include <spdlog/spdlog.h>\n"}).size(), 1u);
   EXPECT_EQ(heavy_includes({"data/store.h", "#include <hdf5.h>\n"}).size(), 1u);
   EXPECT_TRUE(heavy_includes({"core/log.cpp", "#include <spdlog/spdlog.h>\n"}).empty());
+  EXPECT_EQ(heavy_includes({"data/store.h", "#include <nlohmann/json.hpp>\n"}).size(), 1u);
+  EXPECT_TRUE(heavy_includes({"data/store.h", "#include <nlohmann/json_fwd.hpp>\n"}).empty());
   EXPECT_TRUE(heavy_includes({"core/log.h", "#include <string>\n"}).empty());
 }
 

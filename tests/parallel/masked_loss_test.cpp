@@ -48,7 +48,7 @@ class MaskedCorpus {
   }
   ~MaskedCorpus() { fs::remove_all(folder_); }
   std::string path() const { return (folder_ / "c.h5").string(); }
-  // Of the training split, by place: the tokens, whether they count, and whether they begin a document.
+  // What the training split holds, by place: the tokens, whether they count, and whether they begin a document.
   std::vector<std::int32_t> tokens;
   std::vector<bool> counts, begins;
 

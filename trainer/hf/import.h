@@ -26,10 +26,10 @@ struct Imported {
 
 // Reads config.json and the safetensors of a folder, and writes a run's directory with a checkpoint of step 0 that
 // holds weights alone: F32 and BF16 with their bits, F16 as f32. config.yaml, model.yaml with the section model alone,
-// and the tokenizer and its chat template if there are any. Checkpoints have shards of about 1 GiB, one of which is in memory at a time; any
-// layout of processes reads from them what it owns. The run appears by a rename, after its checkpoint was read back.
-// Error: it exists, config.json asks for what this program does not have, with the key, or tensors are missing, not
-// known, of another shape, damaged or not finite.
+// and the tokenizer and its chat template if there are any. Checkpoints have shards of about 1 GiB, one of which is in
+// memory at a time; any layout of processes reads from them what it owns. The run appears by a rename, after its
+// checkpoint was read back. Error: it exists, config.json asks for what this program does not have, with the key, or
+// tensors are missing, not known, of another shape, damaged or not finite.
 Imported import_from_hf(const std::string& folder, const std::string& run, const ImportOptions&);
 
 }  // namespace ring
