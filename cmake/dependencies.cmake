@@ -171,6 +171,14 @@ find_path(GLOO_INCLUDE gloo/context.h)
 find_library(GLOO_LIBRARY gloo)
 ring_optional(Gloo GLOO ring_gloo GLOO_INCLUDE GLOO_LIBRARY "several processes on CPUs" libgloo-dev)
 
+# --- optional: pages and models over HTTP ------------------------------------------------------------------------------
+add_library(ring_http INTERFACE)
+option(RING_HTTP "Serve dashboards and models over HTTP when libmicrohttpd is installed" ON)
+find_path(MICROHTTPD_INCLUDE microhttpd.h)
+find_library(MICROHTTPD_LIBRARY microhttpd)
+ring_optional(libmicrohttpd HTTP ring_http MICROHTTPD_INCLUDE MICROHTTPD_LIBRARY "launch --dashboard and serve"
+              libmicrohttpd-dev)
+
 # --- optional: CUDA --------------------------------------------------------------------------------------------------
 set(RING_CUDA "AUTO" CACHE STRING "Build the CUDA backend: AUTO (when nvcc is found), ON or OFF")
 set_property(CACHE RING_CUDA PROPERTY STRINGS AUTO ON OFF)

@@ -10,7 +10,8 @@ set -euo pipefail
 required=(ca-certificates g++ cmake ninja-build pkg-config
   libeigen3-dev libhdf5-dev libyaml-cpp-dev libspdlog-dev libfmt-dev libsentencepiece-dev
   nlohmann-json3-dev libcli11-dev libxxhash-dev libssl-dev libgtest-dev)
-optional=(ccache libopenblas-dev libdnnl-dev libgloo-dev zlib1g-dev libzstd-dev libutf8proc-dev libpcre2-dev)
+optional=(ccache libopenblas-dev libdnnl-dev libgloo-dev zlib1g-dev libzstd-dev libutf8proc-dev libpcre2-dev
+  libmicrohttpd-dev)
 # With a CUDA toolkit: NCCL, which NVIDIA's package repository has, unless the toolkit brought it along.
 nvcc="${CUDACXX:-$(command -v nvcc || echo "${CUDA_HOME:-${CUDA_PATH:-/usr/local/cuda}}/bin/nvcc")}"
 if [ -x "$nvcc" ] && [ ! -e "$(dirname "$(dirname "$(readlink -f "$nvcc")")")/include/nccl.h" ]; then

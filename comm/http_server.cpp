@@ -1,0 +1,210 @@
+#include "comm/http_server.h"
+
+#include "core/check.h"
+
+#ifdef RING_WITH_HTTP
+#include <fcntl.h>
+#include <microhttpd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstring>
+#include <utility>
+
+#include "comm/http_access.h"
+#include "comm/signals.h"
+
+namespace ring {
+namespace {
+
+constexpr std::size_t kConnectionBytes = 32 * 1024;  // for its headers and what is on its way
+constexpr std::size_t kPiece = 16 * 1024;            // of a stream, at once
+constexpr std::size_t kThreadStack = 1024 * 1024;
+
+// A request as far as it has come.
+struct Exchange {
+  HttpRequest request;
+  bool too_large = false;
+};
+
+struct Stream {
+  explicit Stream(std::function<std::string()> pieces) : next(std::move(pieces)) {}
+  std::function<std::string()> next;
+  std::string rest;  // of the last piece
+};
+
+ssize_t read_stream(void* of, std::uint64_t, char* out, std::size_t most) try {
+  auto& stream = *static_cast<Stream*>(of);
+  if (stream.rest.empty()) stream.rest = stream.next();
+  if (stream.rest.empty()) return MHD_CONTENT_READER_END_OF_STREAM;
+  const std::size_t n = std::min(most, stream.rest.size());
+  std::memcpy(out, stream.rest.data(), n);
+  stream.rest.erase(0, n);
+  return static_cast<ssize_t>(n);
+} catch (const std::exception&) {
+  return MHD_CONTENT_READER_END_WITH_ERROR;
+}
+
+void end_stream(void* of) { delete static_cast<Stream*>(of); }
+
+std::string header_of(MHD_Connection* c, const char* name) {
+  const char* value = MHD_lookup_connection_value(c, MHD_HEADER_KIND, name);
+  return value ? value : "";
+}
+
+MHD_Result add_query(void* to, MHD_ValueKind, const char* key, const char* value) {
+  (*static_cast<std::map<std::string, std::string>*>(to))[key] = value ? value : "";
+  return MHD_YES;
+}
+
+MHD_Response* response_of(HttpReply& reply) {
+  if (!reply.stream)
+    return MHD_create_response_from_buffer(reply.body.size(), reply.body.data(), MHD_RESPMEM_MUST_COPY);
+  auto stream = std::make_unique<Stream>(std::move(reply.stream));
+  MHD_Response* response =
+      MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, kPiece, read_stream, stream.get(), end_stream);
+  if (response) stream.release();
+  return response;
+}
+
+MHD_Result send(MHD_Connection* c, HttpReply reply) {
+  MHD_Response* response = response_of(reply);
+  if (!response) return MHD_NO;
+  reply.headers["Content-Type"] = reply.type;
+  reply.headers.try_emplace("Cache-Control", "no-store");
+  reply.headers["X-Content-Type-Options"] = "nosniff";
+  if (reply.status == 401) reply.headers["WWW-Authenticate"] = "Basic realm=\"ringmaster\", charset=\"UTF-8\"";
+  for (const auto& [name, value] : reply.headers) MHD_add_response_header(response, name.c_str(), value.c_str());
+  const MHD_Result done = MHD_queue_response(c, static_cast<unsigned>(reply.status), response);
+  MHD_destroy_response(response);
+  return done;
+}
+
+const char* refusal_text(int status) {
+  if (status == 401) return "show the token: Authorization: Bearer TOKEN, or as the password of the user ringmaster\n";
+  return "only this machine is served, at 127.0.0.1 or localhost\n";
+}
+
+}  // namespace
+
+bool http_available() { return true; }
+
+struct HttpServer::Impl {
+  Impl(HttpOptions o, HttpHandler h) : options(std::move(o)), handler(std::move(h)), access(options.at, options.token) {
+    Fd listening = listen_on(options.at);
+    options.at = local_endpoint(listening);
+    start(listening);
+  }
+  ~Impl() {
+    if (daemon) MHD_stop_daemon(daemon);
+  }
+
+  void start(const Fd& listening) {
+    const unsigned threads = options.may_block ? MHD_USE_THREAD_PER_CONNECTION | MHD_USE_INTERNAL_POLLING_THREAD
+                                               : MHD_USE_INTERNAL_POLLING_THREAD;
+    const int own = fcntl(listening.get(), F_DUPFD_CLOEXEC, 0);  // the daemon closes it
+    const BlockSignals block;
+    daemon = MHD_start_daemon(threads | (options.may_block ? MHD_USE_POLL : MHD_USE_EPOLL), 0, nullptr, nullptr,
+                              &Impl::answer, this, MHD_OPTION_LISTEN_SOCKET, own, MHD_OPTION_CONNECTION_LIMIT,
+                              options.connections, MHD_OPTION_CONNECTION_TIMEOUT,
+                              static_cast<unsigned>(options.silence.count()), MHD_OPTION_CONNECTION_MEMORY_LIMIT,
+                              kConnectionBytes, MHD_OPTION_THREAD_STACK_SIZE, kThreadStack, MHD_OPTION_NOTIFY_COMPLETED,
+                              &Impl::completed, this, MHD_OPTION_END);
+    if (!daemon) fail("cannot serve HTTP at ", to_string(options.at), ": libmicrohttpd did not start");
+  }
+
+  // Called when the headers are there, for each piece of the body, and at its end.
+  static MHD_Result answer(void* self, MHD_Connection* c, const char* path, const char* method, const char*,
+                           const char* data, std::size_t* size, void** state) try {
+    auto& server = *static_cast<Impl*>(self);
+    if (!*state) return server.begin(c, path, method, state);
+    auto& exchange = *static_cast<Exchange*>(*state);
+    if (*size == 0) return server.finish(c, exchange);
+    std::string& body = exchange.request.body;
+    exchange.too_large |= body.size() + *size > server.options.most_body;
+    if (exchange.too_large)
+      body.clear();
+    else
+      body.append(data, *size);
+    *size = 0;
+    return MHD_YES;
+  } catch (const std::exception&) {
+    return MHD_NO;  // no memory for it: the connection closes
+  }
+
+  static void completed(void*, MHD_Connection*, void** state, MHD_RequestTerminationCode) {
+    delete static_cast<Exchange*>(*state);
+    *state = nullptr;
+  }
+
+  MHD_Result begin(MHD_Connection* c, const char* path, const char* method, void** state) const {
+    const int refused = access.refusal({header_of(c, "Authorization"), header_of(c, "Host"), header_of(c, "Origin")});
+    if (refused) return send(c, {.status = refused, .body = refusal_text(refused)});
+    const std::string length = header_of(c, "Content-Length");
+    std::size_t bytes = 0;
+    std::from_chars(length.data(), length.data() + length.size(), bytes);
+    if (bytes > options.most_body) return send(c, too_large());
+    auto exchange = std::make_unique<Exchange>();
+    HttpRequest& r = exchange->request;
+    r.method = std::strcmp(method, "HEAD") == 0 ? "GET" : method;
+    r.path = path;
+    r.accept = header_of(c, "Accept");
+    MHD_get_connection_values(c, MHD_GET_ARGUMENT_KIND, add_query, &r.query);
+    *state = exchange.release();
+    return MHD_YES;
+  }
+
+  HttpReply too_large() const {
+    return {.status = 413, .body = str("a request may have ", options.most_body, " bytes\n")};
+  }
+
+  MHD_Result finish(MHD_Connection* c, const Exchange& exchange) const {
+    if (exchange.too_large) return send(c, too_large());
+    HttpReply reply;
+    try {
+      reply = handler(exchange.request);
+    } catch (const std::exception& e) {
+      reply = {.status = 500, .body = str(e.what(), "\n")};
+    }
+    return send(c, std::move(reply));
+  }
+
+  HttpOptions options;
+  HttpHandler handler;
+  HttpAccess access;
+  MHD_Daemon* daemon = nullptr;
+};
+
+HttpServer::HttpServer(HttpOptions o, HttpHandler h) : impl_(std::make_unique<Impl>(std::move(o), std::move(h))) {}
+HttpServer::~HttpServer() = default;
+const Endpoint& HttpServer::endpoint() const { return impl_->options.at; }
+
+}  // namespace ring
+
+#else
+
+namespace ring {
+
+bool http_available() { return false; }
+
+struct HttpServer::Impl {};
+HttpServer::HttpServer(HttpOptions, HttpHandler) {
+  fail("this build has no HTTP: install libmicrohttpd-dev, then configure and build again");
+}
+HttpServer::~HttpServer() = default;
+const Endpoint& HttpServer::endpoint() const { fail("this build has no HTTP"); }
+
+}  // namespace ring
+#endif
+
+namespace ring {
+
+Endpoint parse_http_endpoint(const std::string& option, const std::string& text) try {
+  const bool port_alone = text.find_first_not_of("0123456789") == std::string::npos;
+  if (text == "0") return {"127.0.0.1", 0};
+  return parse_endpoint(port_alone ? "127.0.0.1:" + text : text);
+} catch (const Error& e) {
+  fail(option, ": ", e.what(), ". Give PORT, or HOST:PORT with a token");
+}
+
+}  // namespace ring

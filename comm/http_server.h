@@ -1,0 +1,68 @@
+#pragma once
+// HTTP for whoever looks at a job or tries a model, by libmicrohttpd (docs/adr/0028-http.md). Connections are bounded
+// in number, size and silence, so that clients cost no more than that, whatever they do. Without a token only this
+// machine is served, and no page of another site that a browser shows here.
+
+#include <chrono>
+#include <cstddef>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "comm/socket.h"
+
+namespace ring {
+
+bool http_available();  // in this build
+
+struct HttpRequest {
+  std::string method;                        // "GET", also for HEAD; "POST", ...
+  std::string path;                          // "/metrics"
+  std::map<std::string, std::string> query;  // what follows the ?
+  std::string accept;                        // media types that the client takes
+  std::string body;
+};
+
+struct HttpReply {
+  int status = 200;
+  std::string type = "text/plain; charset=utf-8";
+  std::string body;
+  // Instead of the body: gives the next piece each time, and an empty one at the end. It goes when the client does.
+  std::function<std::string()> stream = nullptr;
+  std::map<std::string, std::string> headers = {};
+};
+
+using HttpHandler = std::function<HttpReply(const HttpRequest&)>;
+
+struct HttpOptions {
+  Endpoint at;             // port 0: an ephemeral one
+  std::string token;       // that clients show: "Authorization: Bearer TOKEN", or as the password of kHttpUser
+  bool may_block = false;  // handlers and streams wait: each connection has a thread of its own
+  unsigned connections = 256;
+  std::chrono::seconds silence{5};  // of a client, after which its connection closes
+  std::size_t most_body = 0;        // bytes of a request
+};
+
+inline constexpr const char* kHttpUser = "ringmaster";
+
+class HttpServer {
+ public:
+  // Error: this build has no HTTP, there is no token although others can reach the address, or the address cannot be
+  // listened at. What the handler throws becomes a reply with status 500.
+  HttpServer(HttpOptions, HttpHandler);
+  ~HttpServer();  // closes all connections; streams have ended when it returns
+  HttpServer(const HttpServer&) = delete;
+  HttpServer& operator=(const HttpServer&) = delete;
+
+  const Endpoint& endpoint() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+// "8080" is that port of 127.0.0.1, "0" a free one; "HOST:PORT". Error: neither, with the option's name.
+Endpoint parse_http_endpoint(const std::string& option, const std::string& text);
+
+}  // namespace ring

@@ -1,0 +1,193 @@
+// The server itself: who gets in, and what clients that mean harm can do.
+#include "comm/http_server.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <thread>
+#include <vector>
+
+#include "comm/http_access.h"
+#include "tests/http_client.h"
+
+namespace ring {
+namespace {
+
+using std::chrono::seconds;
+using std::chrono::steady_clock;
+using test::http_get;
+using test::http_post;
+using test::HttpAnswer;
+
+const Endpoint kAnywhere{"127.0.0.1", 0};
+const std::string kToken(32, 't');
+
+HttpReply echo(const HttpRequest& r) {
+  if (r.path == "/throw") fail("no <such> thing");
+  std::string text = r.method + " " + r.path + " " + r.body;
+  for (const auto& [key, value] : r.query) text += " " + key + "=" + value;
+  return {.body = text};
+}
+
+class HttpServerTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!http_available()) GTEST_SKIP() << "this build has no HTTP";
+  }
+};
+
+TEST(HttpAccess, OnlyThisMachineWithoutAToken) {
+  const HttpAccess own({"127.0.0.1", 80}, "");
+  EXPECT_EQ(own.refusal({"", "127.0.0.1:80", ""}), 0);
+  EXPECT_EQ(own.refusal({"", "localhost:80", "http://localhost:80"}), 0);
+  EXPECT_EQ(own.refusal({"", "[::1]:80", ""}), 0);
+  EXPECT_EQ(own.refusal({"", "evil.example:80", ""}), 403);  // a name that was given this machine's address
+  EXPECT_EQ(own.refusal({"", "127.0.0.1.evil.example", ""}), 403);
+  EXPECT_EQ(own.refusal({"", "127.0.0.1:80", "http://evil.example"}), 403);
+  EXPECT_EQ(own.refusal({"", "127.0.0.1:80", "null"}), 403);
+  EXPECT_THROW(HttpAccess({"0.0.0.0", 80}, ""), Error);
+  EXPECT_THROW(HttpAccess({"::", 80}, ""), Error);
+}
+
+TEST(HttpAccess, WhoeverShowsTheToken) {
+  const HttpAccess open({"0.0.0.0", 80}, "secret");
+  EXPECT_EQ(open.refusal({"Bearer secret", "node7:80", "https://proxy.example"}), 0);
+  EXPECT_EQ(open.refusal({"Basic cmluZ21hc3RlcjpzZWNyZXQ=", "node7:80", ""}), 0);  // ringmaster:secret
+  for (const char* wrong :
+       {"", "Bearer ", "Bearer secre", "Bearer secret ", "bearer secret", "secret", "Basic c2VjcmV0"})
+    EXPECT_EQ(open.refusal({wrong, "127.0.0.1:80", ""}), 401) << wrong;
+}
+
+TEST(HttpEndpoint, IsAPortOrAnAddress) {
+  EXPECT_EQ(parse_http_endpoint("--x", "8080"), (Endpoint{"127.0.0.1", 8080}));
+  EXPECT_EQ(parse_http_endpoint("--x", "0"), kAnywhere);
+  EXPECT_EQ(parse_http_endpoint("--x", "[::]:90"), (Endpoint{"::", 90}));
+  for (const char* wrong : {"", "65536", "99999999999", "-1", "host", "host:", ":80", "a:b", "80x"})
+    EXPECT_THROW(parse_http_endpoint("--x", wrong), Error) << wrong;
+}
+
+TEST_F(HttpServerTest, AnswersAndRefuses) {
+  const HttpServer server({.at = kAnywhere, .most_body = 100}, echo);
+  const Endpoint at = server.endpoint();
+  EXPECT_GT(at.port, 0);
+  const HttpAnswer get = http_get(at, "/a?x=1&y=%20z");
+  EXPECT_EQ(get.status, 200);
+  EXPECT_EQ(get.body, "GET /a  x=1 y= z");
+  EXPECT_EQ(get.headers.at("Cache-Control"), "no-store");
+  EXPECT_EQ(http_post(at, "/b", std::string(100, 'c')).body, "POST /b " + std::string(100, 'c'));
+  EXPECT_EQ(http_post(at, "/b", std::string(101, 'c')).status, 413);
+  const HttpAnswer thrown = http_get(at, "/throw");
+  EXPECT_EQ(thrown.status, 500);
+  EXPECT_EQ(thrown.body, "no <such> thing\n");
+  EXPECT_EQ(test::say(at, "GET / HTTP/1.1\r\nHost: evil.example\r\nConnection: close\r\n\r\n").status, 403);
+}
+
+TEST_F(HttpServerTest, AWrongTokenIsRefused) {
+  const HttpServer server({.at = kAnywhere, .token = kToken}, echo);
+  EXPECT_EQ(http_get(server.endpoint(), "/").status, 401);
+  EXPECT_EQ(http_get(server.endpoint(), "/", "Authorization: Bearer no\r\n").status, 401);
+  EXPECT_EQ(http_get(server.endpoint(), "/", "Authorization: Bearer " + kToken + "\r\n").status, 200);
+}
+
+TEST_F(HttpServerTest, ABodyWithoutALengthIsBounded) {
+  const HttpServer server({.at = kAnywhere, .most_body = 1000}, echo);
+  const std::string chunk = "400\r\n" + std::string(1024, 'x') + "\r\n";
+  std::string body;
+  for (int i = 0; i < 64; ++i) body += chunk;
+  const std::string head =
+      "POST / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n";
+  EXPECT_EQ(test::say(server.endpoint(), head + body + "0\r\n\r\n").status, 413);
+  EXPECT_EQ(test::say(server.endpoint(), head + "3e8\r\n" + std::string(1000, 'x') + "\r\n0\r\n\r\n").status, 200);
+}
+
+TEST_F(HttpServerTest, WhatIsNoHttpEndsTheConnection) {
+  const HttpServer server({.at = kAnywhere, .silence = seconds(1)}, echo);
+  const Endpoint at = server.endpoint();
+  for (const std::string& bytes :
+       {std::string("\0\xff\x16\x03\x01", 5), std::string("GET"), std::string("GET / HTTP/9.9\r\n\r\n"),
+        "GET /" + std::string(200'000, 'a'), "GET / HTTP/1.1\r\n" + std::string(200'000, 'b'),
+        std::string("POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: -5\r\n\r\n"),
+        std::string("POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999999999999999999\r\n\r\n"),
+        std::string("POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n")}) {
+    try {
+      EXPECT_NE(test::say(at, bytes).status, 200) << bytes.substr(0, 60);
+    } catch (const Error&) {  // it closed while this was being said
+    }
+  }
+  EXPECT_EQ(http_get(at, "/").status, 200);
+}
+
+TEST_F(HttpServerTest, StreamsAndEndsThemWithTheClient) {
+  std::atomic<int> alive{0}, given{0};
+  struct Guard {
+    std::atomic<int>& n;
+    explicit Guard(std::atomic<int>& count) : n(count) { ++n; }
+    ~Guard() { --n; }
+    Guard(const Guard&) = delete;
+    Guard& operator=(const Guard&) = delete;
+  };
+  const HttpServer server({.at = kAnywhere, .may_block = true}, [&](const HttpRequest& r) {
+    auto guard = std::make_shared<Guard>(alive);
+    const int most = r.path == "/endless" ? 1'000'000'000 : 3;
+    return HttpReply{.stream = [&given, guard, most, n = 0]() mutable {
+      given = ++n;
+      return n > most ? "" : n == 2 ? std::string(50'000, 'x') : "piece " + std::to_string(n) + "\n";
+    }};
+  });
+  EXPECT_EQ(http_get(server.endpoint(), "/").body, "piece 1\n" + std::string(50'000, 'x') + "piece 3\n");
+  {
+    const auto deadline = steady_clock::now() + seconds(10);
+    const Fd fd = connect_to(server.endpoint(), deadline);
+    send_all(fd, "GET /endless HTTP/1.1\r\nHost: localhost\r\n\r\n", deadline);
+    recv_exactly(fd, 1000, deadline);
+    EXPECT_EQ(alive, 1);
+  }
+  for (int i = 0; i < 1000 && alive > 0; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  EXPECT_EQ(alive, 0);
+}
+
+// Clients that say nothing hold their places for as long as the server is patient, and others wait no longer.
+TEST_F(HttpServerTest, IdleConnectionsMakeWay) {
+  const HttpServer server({.at = kAnywhere, .connections = 50, .silence = seconds(1)}, echo);
+  const auto begin = steady_clock::now();
+  std::vector<Fd> idle;
+  for (int i = 0; i < 200; ++i) idle.push_back(connect_to(server.endpoint(), begin + seconds(10)));
+  for (int i = 0; i < 200; i += 2) send_all(idle[static_cast<std::size_t>(i)], "GET / HT", begin + seconds(10));
+  EXPECT_EQ(http_get(server.endpoint(), "/").status, 200);
+  EXPECT_LT(steady_clock::now() - begin, seconds(10));
+}
+
+// A client that never stops to talk does not keep the server from ending.
+TEST_F(HttpServerTest, EndsWhileClientsTalk) {
+  std::vector<Fd> slow;
+  auto server = std::make_unique<HttpServer>(HttpOptions{.at = kAnywhere, .silence = seconds(30)}, echo);
+  const auto deadline = steady_clock::now() + seconds(10);
+  for (int i = 0; i < 20; ++i) {
+    slow.push_back(connect_to(server->endpoint(), deadline));
+    send_all(slow.back(), "GET / HTTP/1.1\r\nX: ", deadline);
+  }
+  std::atomic<bool> stop{false};
+  std::thread drip([&] {
+    while (!stop) {
+      for (const Fd& fd : slow) try {
+          send_all(fd, "x", steady_clock::now() + seconds(1));
+        } catch (const Error&) {
+        }
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+  });
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  const auto begin = steady_clock::now();
+  server.reset();
+  EXPECT_LT(steady_clock::now() - begin, seconds(2));
+  stop = true;
+  drip.join();
+}
+
+TEST_F(HttpServerTest, APortThatIsTakenIsAnError) {
+  const HttpServer server({.at = kAnywhere}, echo);
+  EXPECT_THROW(HttpServer({.at = server.endpoint()}, echo), ListenError);
+}
+
+}  // namespace
+}  // namespace ring
