@@ -8,6 +8,8 @@
 
 #include "cli/command_names.h"
 #include "cli/commands.h"
+#include "cli/dashboard.h"
+#include "cli/http_options.h"
 #include "cli/launch_options.h"
 #include "cli/number_option.h"
 #include "comm/environment.h"
@@ -62,7 +64,7 @@ void check_command(const CLI::App& app, const LaunchOptions& o) {
 struct Words {
   std::string nodes, processes, endpoint, master_addr, master_port = "29500", rdzv_conf, tee, redirects, filter;
   std::string signals, secret_file, new_secret, backend, numa_binding = "auto";
-  std::string faults;
+  std::string faults, dashboard, token_file;
   int stop_seconds = 300;
   double monitor_seconds = 0.2;
   int hang_seconds = -1;
@@ -175,6 +177,14 @@ void add_logs(CLI::App& launch, LaunchOptions& o, Words& w) {
       ->type_name("RANKS");
   launch.add_option("--local-ranks-filter", w.filter, "Local ranks that the console shows, such as 0,1 (default: all)")
       ->type_name("RANKS");
+  launch
+      .add_option("--dashboard", w.dashboard,
+                  "Show the job at http://127.0.0.1:PORT: a page, /metrics for Prometheus, /healthz; 0: a free port")
+      ->type_name("[HOST:]PORT");
+  launch
+      .add_option("--dashboard-token-file", w.token_file,
+                  "What visitors of the dashboard must show; needed where other machines can reach it")
+      ->type_name("FILE");
 }
 
 // PET_NPROC_PER_NODE for --nproc-per-node.
@@ -190,6 +200,16 @@ void name_variables(CLI::App& launch) {
   }
 }
 
+int launch_and_show(LaunchOptions& o, const Words& w) {
+  if (w.dashboard.empty() && !w.token_file.empty()) fail("launch: --dashboard-token-file is for --dashboard PORT");
+  if (w.dashboard.empty()) return launch(o);
+  JobBoard board;
+  o.board = &board;
+  const Dashboard dashboard(http_options("--dashboard", w.dashboard, "--dashboard-token-file", w.token_file),
+                            run_of_command(o.command), board);
+  return launch(o);
+}
+
 void run(const CLI::App& app, LaunchOptions& o, Words& w) {
   if (!w.new_secret.empty()) return make_secret(w.new_secret);
   const char* operators = std::getenv("PET_N_PROC_PER_NODE");  // as Kubeflow's operator calls it
@@ -202,7 +222,7 @@ void run(const CLI::App& app, LaunchOptions& o, Words& w) {
     fail(
         "launch: several workers need Gloo, which this build lacks: install libgloo-dev, then configure and build "
         "again");
-  if (const int code = launch(o)) throw ExitCode{code};
+  if (const int code = launch_and_show(o, w)) throw ExitCode{code};
 }
 
 }  // namespace

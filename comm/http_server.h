@@ -40,7 +40,7 @@ struct HttpOptions {
   std::string token;       // that clients show: "Authorization: Bearer TOKEN", or as the password of kHttpUser
   bool may_block = false;  // handlers and streams wait: each connection has a thread of its own
   unsigned connections = 256;
-  std::chrono::seconds silence{5};  // of a client, after which its connection closes
+  std::chrono::seconds silence{3};  // of a client, after which its connection closes
   std::size_t most_body = 0;        // bytes of a request
 };
 

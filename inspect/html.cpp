@@ -42,6 +42,17 @@ std::string html_escaped(std::string_view text) {
   return out;
 }
 
+std::string html_page(const HtmlPage& p) {
+  return str(
+      "<!DOCTYPE html>\n<html lang=\"en\" xmlns=\"http://www.w3.org/1999/xhtml\">\n<head>\n"
+      "<meta charset=\"utf-8\"/>\n"
+      "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n"
+      "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; "
+      "style-src 'unsafe-inline'; script-src 'unsafe-inline'",
+      p.connects ? "; connect-src 'self'" : "", "\"/>\n<title>", html_escaped(p.title), "</title>\n<style>", p.style,
+      "</style>\n</head>\n<body>\n", p.body, "<script>", p.script, "</script>\n</body>\n</html>\n");
+}
+
 std::string html_table(const std::vector<std::vector<std::string>>& rows, std::size_t left,
                        const std::vector<std::string>& begins) {
   std::string out = "<div class=\"scroll\"><table>\n";

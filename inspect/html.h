@@ -11,6 +11,13 @@ namespace ring {
 // U+FFFD, control characters a blank.
 std::string html_escaped(std::string_view text);
 
+// A whole page that loads nothing. connects: its script may ask the server that it came from.
+struct HtmlPage {
+  std::string title, style, body, script;
+  bool connects = false;
+};
+std::string html_page(const HtmlPage&);
+
 // A table in a box of its own that scrolls, whose cells are escaped. What is right of the first `left` columns is flush
 // right. The first row is the head. begins: markup that each row after the head begins with; empty: none.
 std::string html_table(const std::vector<std::vector<std::string>>& rows, std::size_t left,

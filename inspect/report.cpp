@@ -67,18 +67,10 @@ class Page {
  public:
   explicit Page(Runs runs) : runs_(std::move(runs)) {}
 
-  std::string text() const {
-    const std::string title = runs_.size() == 1 ? "Run " + runs_[0].summary.name : counted(count(), "run");
-    std::string body = str("<h1>", html_escaped(title), "</h1>\n", runs_table(), notes(), charts(), times(), events(),
-                           settings(), attention(), samples());
-    return str(
-        "<!DOCTYPE html>\n<html lang=\"en\" xmlns=\"http://www.w3.org/1999/xhtml\">\n<head>\n"
-        "<meta charset=\"utf-8\"/>\n"
-        "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n"
-        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; "
-        "style-src 'unsafe-inline'; script-src 'unsafe-inline'\"/>\n<title>",
-        html_escaped(title), "</title>\n<style>", kReportStyle, "</style>\n</head>\n<body>\n", body, "<script>",
-        kReportScript, "</script>\n</body>\n</html>\n");
+  std::string title() const { return runs_.size() == 1 ? "Run " + runs_[0].summary.name : counted(count(), "run"); }
+  std::string body() const {
+    return str("<h1>", html_escaped(title()), "</h1>\n", runs_table(), notes(), charts(), times(), events(), settings(),
+               attention(), samples());
   }
 
  private:
@@ -252,7 +244,10 @@ class Page {
 std::string report_page(const std::vector<std::string>& runs, double peak_flops) {
   Runs all;
   for (const std::string& run : runs) all.push_back(read_report_run(run, peak_flops));
-  return Page(std::move(all)).text();
+  const Page page(std::move(all));
+  return html_page({page.title(), kReportStyle, page.body(), kReportScript});
 }
+
+std::string report_body(const ReportRun& run) { return Page({run}).body(); }
 
 }  // namespace ring

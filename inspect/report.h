@@ -1,12 +1,15 @@
 #pragma once
+// `ringmaster report`: one page of HTML about one or several runs, which needs no network and no other file.
 
 #include <string>
 #include <vector>
 
+#include "inspect/report_run.h"
+
 namespace ring {
 
-// A page of HTML that shows runs: curves, tables, settings that differ. It needs nothing beside itself; without scripts
-// only the values under the pointer are missing. peak_flops: see read_report_run().
+// peak_flops: see read_report_run. Runs that cannot be read are rows with the reason.
 std::string report_page(const std::vector<std::string>& runs, double peak_flops);
+std::string report_body(const ReportRun&);  // what such a page has between its head and its script
 
 }  // namespace ring

@@ -39,6 +39,7 @@ class Reader {
     if (r.group == "start") add_start(r);
     if (r.group == "train") add_step(r);
     if (r.group == "validation") point(r, "loss");
+    if (r.group == "checkpoint" && !r.find("error")) point(r, "seconds");
     if (r.group == "job") add_job(r);
     add_event(r);
   }
@@ -53,7 +54,7 @@ class Reader {
       run_.curves[std::string("train/") + as].push_back({static_cast<double>(r.step), *part / *all});
   }
   void add_step(const Record& r) {
-    for (const char* name : {"loss", "grad_norm", "lr", "tokens_per_second", "step_ms", "memory_peak", "memory_in_use"})
+    for (const char* name : {"loss", "grad_norm", "lr", "tokens", "tokens_per_second", "step_ms", "memory_peak", "memory_in_use"})
       point(r, name);
     share(r, "data_ms", "step_ms", "data_share");
     share(r, "exchange_ms", "step_ms", "exchange_share");

@@ -80,7 +80,7 @@ function points(path) {
   return path.places;
 }
 const shown = element => getComputedStyle(element).display !== 'none';
-for (const svg of document.querySelectorAll('.plot')) {
+function showValues(svg) {
   const figure = svg.parentNode, tip = document.createElement('div');
   const cursor = document.createElementNS(svg.namespaceURI, 'path');
   tip.className = 'tip';
@@ -110,6 +110,7 @@ for (const svg of document.querySelectorAll('.plot')) {
     tip.style.left = Math.max(4, Math.min(room, best * 2 > box.width ? left - tip.offsetWidth - 4 : left + 24)) + 'px';
   });
 }
+document.querySelectorAll('.plot').forEach(showValues);
 )js";
 
 }  // namespace ring

@@ -20,6 +20,7 @@
 #include "core/log.h"
 #include "core/stop_signal.h"
 #include "launcher/cpu_binding.h"
+#include "launcher/rank_view.h"
 #include "launcher/verdict.h"
 
 namespace ring {
@@ -31,7 +32,8 @@ using std::chrono::milliseconds;
 // error; and for those that lost a peer to end by themselves.
 constexpr milliseconds kBlameTime{300};
 constexpr std::chrono::seconds kVerdictTime{3};  // for the leader to hear all nodes
-constexpr std::chrono::seconds kMostHeld{1};     // for lines that look like a last message of a worker that goes on
+constexpr std::chrono::seconds kShowEvery{1};
+constexpr std::chrono::seconds kMostHeld{1};  // for lines that look like a last message of a worker that goes on
 
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 
@@ -52,11 +54,12 @@ Agent::Agent(const LaunchOptions& options, const Order& order, const std::string
   prctl(PR_SET_CHILD_SUBREAPER, 1);  // grandchildren come back to us and can be reaped
 }
 
-std::vector<Place> Agent::find_places() const {
+std::vector<Place> Agent::find_places() {
   PlaceQuestion q{options_.numa_binding, options_.processes, allowed_cores(), std::vector<Gpu>{}};
   const Machine machine = read_machine(options_.machine_root);
   if (options_.on_gpus) q.gpus = visible_gpus(machine.gpus, environment_);
   std::vector<Place> places = choose_places(machine, q);
+  if (q.gpus && q.gpus->size() >= places.size()) gpus_ = *q.gpus;
   const bool memory = memory_can_be_bound();
   for (const std::string& line : describe_places(places, order_.first_rank))
     if (order_.attempt == 0)
@@ -169,6 +172,7 @@ NodeEnd Agent::run() {
     watch();
     for (auto& w : workers_) settle(*w);
     enforce_deadline();
+    show();
   }
   for (auto& w : workers_) {
     w->output().finish();
@@ -259,6 +263,18 @@ std::vector<RankState> Agent::states() const {
     all.back().host = host_name();
   }
   return all;
+}
+
+// Whoever looks at the board costs nothing here.
+void Agent::show() {
+  if (!options_.board || Clock::now() < show_at_) return;
+  show_at_ = Clock::now() + kShowEvery;
+  JobView v{.failure = order_.text, .attempt = order_.attempt, .node = order_.node_rank, .nodes = order_.nodes};
+  v.world = order_.world;
+  v.time = time();
+  for (std::size_t i = 0; i < workers_.size(); ++i)
+    v.ranks.push_back(view_of(*workers_[i], i < gpus_.size() ? gpus_[i].bus : ""));
+  options_.board->write(std::move(v));
 }
 
 // The leader hears all nodes, and tells all what it finds.

@@ -35,7 +35,7 @@ class Agent {
  private:
   enum class Phase { running, stopping, ending };  // stopping: told to by a signal; ending: after a failure
 
-  std::vector<Place> find_places() const;
+  std::vector<Place> find_places();
   int threads_of(const Place&) const;
   void start_worker(int local_rank);
   WorkerCommand command_of(int local_rank) const;
@@ -48,6 +48,7 @@ class Agent {
   void reap();
   void judge();
   void watch();
+  void show();
   void report_hang();
   void give_up();
   std::vector<RankState> states() const;
@@ -82,11 +83,13 @@ class Agent {
   RendezvousClient& client_;
   Environment environment_;
   std::vector<Place> places_;  // of the workers
+  std::vector<Gpu> gpus_;      // theirs, in the order of their numbers; empty: none, or not known
   Clock::time_point begin_ = Clock::now();
   std::vector<std::unique_ptr<Worker>> workers_;
   Phase phase_ = Phase::running;
   bool told_to_stop_ = false, failed_elsewhere_ = false;
   Clock::time_point told_;                      // to stop
+  Clock::time_point show_at_{};                 // the job's state, next
   std::optional<Clock::time_point> deadline_;   // of the phase: then SIGKILL
   std::optional<Clock::time_point> terminate_;  // when ending: then SIGTERM
   std::optional<Clock::time_point> blame_;      // no failure so far that others cannot share: judge by then

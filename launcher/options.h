@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/job_board.h"
 #include "comm/socket.h"
 #include "launcher/hang_judge.h"
 #include "launcher/places.h"
@@ -51,6 +52,7 @@ struct LaunchOptions {
   std::vector<std::string> command;                 // the workers' arguments: "train", "config.yaml", ...
   std::string program = "/proc/self/exe";
   std::string machine_root = "/";  // see read_machine()
+  JobBoard* board = nullptr;       // to write on, for a dashboard
 };
 
 }  // namespace ring

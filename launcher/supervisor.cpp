@@ -114,6 +114,7 @@ std::optional<Order> Supervisor::wait_for_order() {
     if (told_to_stop()) return {};
     lead_if_nobody_does();
     say_waiting();
+    show_waiting();
     pollfd fds[] = {{signals_.fd(), POLLIN, 0}, {client_.fd(), POLLIN, 0}};
     poll(fds, 2, static_cast<int>(kLook.count()));
   }
@@ -135,6 +136,15 @@ void Supervisor::say_waiting() {
   log::info("launch: waiting: ", waiting_for_);
   said_ = waiting_for_;
   said_at_ = Clock::now();
+}
+
+void Supervisor::show_waiting() const {
+  if (options_.board)
+    options_.board->write({.waits_for = waiting_for_.empty() ? "the next attempt" : waiting_for_,
+                           .failure = failure_,
+                           .attempt = restarts_,
+                           .nodes = options_.most_nodes,
+                           .time = time_});
 }
 
 void Supervisor::announce(const Order& start) const {

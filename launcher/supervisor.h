@@ -27,6 +27,7 @@ class Supervisor {
   RendezvousClient::Setup line_to_leader() const;
   std::optional<Order> wait_for_order();  // none: a signal asked to stop
   void say_waiting();
+  void show_waiting() const;
   bool told_to_stop();
   std::optional<Order> attempt(const Order& start);  // the end of the job, where it came meanwhile
   void announce(const Order& start) const;

@@ -56,6 +56,8 @@ void say(const char* message) {
   if (write(STDERR_FILENO, message, std::strlen(message)) < 0) _exit(126);
 }
 
+constexpr unsigned kCloseOnExec = 4;  // CLOSE_RANGE_CLOEXEC of linux/close_range.h, since Linux 5.11
+
 struct Descriptors {
   int null, output, page;
   const std::vector<int>& inherited;
@@ -65,7 +67,8 @@ struct Descriptors {
                          bool keep_stdout, pid_t agent) {
   setpgid(0, 0);
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (getppid() != agent) _exit(127);  // the agent died before the line above
+  if (getppid() != agent) _exit(127);              // the agent died before the line above
+  syscall(SYS_close_range, 3, ~0U, kCloseOnExec);  // what other threads opened meanwhile
   dup2(fds.null, STDIN_FILENO);
   if (!keep_stdout) dup2(fds.output, STDOUT_FILENO);
   dup2(fds.output, STDERR_FILENO);

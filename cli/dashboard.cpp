@@ -1,0 +1,123 @@
+#include "cli/dashboard.h"
+
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <charconv>
+#include <filesystem>
+#include <map>
+
+#include "cli/settings.h"
+#include "core/check.h"
+#include "core/clock.h"
+#include "core/log.h"
+#include "inspect/live_page.h"
+#include "inspect/live_run.h"
+#include "inspect/open_metrics.h"
+#include "launcher/gpu_sensors.h"
+
+namespace ring {
+namespace {
+
+constexpr double kDead = 30;  // seconds without a word of the agent's thread
+constexpr double kSensorSeconds = 1;
+constexpr int kLowestPriority = 19;
+
+// This thread's: the job comes first.
+void step_back() {
+  thread_local const int done = setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), kLowestPriority);
+  static_cast<void>(done);
+}
+
+std::int64_t number(const std::map<std::string, std::string>& query, const char* name) {
+  std::int64_t n = 0;
+  if (const auto at = query.find(name); at != query.end())
+    std::from_chars(at->second.data(), at->second.data() + at->second.size(), n);
+  return n;
+}
+
+}  // namespace
+
+// One thread asks everything here.
+struct Dashboard::Impl {
+  Impl(HttpOptions o, const std::string& path, const JobBoard& b)
+      : title(path.empty() ? "Job" : "Run " + std::filesystem::path(path).filename().string()), board(b) {
+    if (!path.empty()) run.emplace(path);
+    server.emplace(std::move(o), [this](const HttpRequest& r) { return answer(r); });
+  }
+
+  HttpReply answer(const HttpRequest& r) {
+    step_back();
+    if (r.method != "GET") return {.status = 405, .body = "only GET\n", .headers = {{"Allow", "GET"}}};
+    if (r.path == "/") return {.type = "text/html; charset=utf-8", .body = live_page(title)};
+    if (r.path == "/live") return {.type = "application/json", .body = live(number(r.query, "known"))};
+    if (r.path == "/metrics") return metrics(r.accept.find("application/openmetrics-text") != std::string::npos);
+    if (r.path == "/healthz") return health();
+    if (r.path == "/favicon.ico") return {.status = 204};
+    return {.status = 404, .body = "there are /, /metrics and /healthz\n"};
+  }
+
+  std::string live(std::int64_t known) {
+    const auto reading = run ? run->look() : nullptr;
+    return live_json(view(), reading.get(), known);
+  }
+  HttpReply metrics(bool open) {
+    const auto reading = run ? run->look() : nullptr;
+    return {.type = open ? kOpenMetricsType : kTextMetricsType,
+            .body = metrics_text(view(), reading ? &reading->run : nullptr, open)};
+  }
+  // The agent judges the workers itself; this is about the agent.
+  HttpReply health() const {
+    if (const double age = board.age(); age > kDead)
+      return {.status = 503, .body = str("the agent has not looked at its workers for ", age, " s\n")};
+    return {.body = "ok\n"};
+  }
+
+  JobView view() {
+    JobView v = board.read();
+    const bool again = seconds_now() >= ask_at;
+    if (again) ask_at = seconds_now() + kSensorSeconds;
+    for (RankView& r : v.ranks) {
+      if (r.gpu.empty() || !r.alive) continue;
+      if (again || !readings.contains(r.gpu)) readings[r.gpu] = sensors.read(r.gpu);
+      r.gpu_celsius = readings[r.gpu].celsius;
+      r.gpu_memory = readings[r.gpu].used_bytes;
+    }
+    return v;
+  }
+
+  std::string title;
+  const JobBoard& board;
+  std::optional<LiveRun> run;
+  GpuSensors sensors;
+  std::map<std::string, GpuReading> readings;
+  double ask_at = 0;
+  std::optional<HttpServer> server;  // last: it asks for all of the above
+};
+
+Dashboard::Dashboard(HttpOptions o, const std::string& run, const JobBoard& board)
+    : impl_(std::make_unique<Impl>(std::move(o), run, board)) {
+  log::info("launch: the dashboard is at http://", to_string(endpoint()), "/");
+}
+Dashboard::~Dashboard() = default;
+const Endpoint& Dashboard::endpoint() const { return impl_->server->endpoint(); }
+
+std::string run_of_command(const std::vector<std::string>& command) try {
+  if (command.empty() || command[0] != "train") return "";
+  std::string settings;
+  std::vector<std::string> changes;
+  for (std::size_t i = 1; i < command.size(); ++i) {
+    const std::string& word = command[i];
+    if (word.starts_with("-")) continue;
+    if (settings.empty() && std::filesystem::exists(word))
+      settings = word;
+    else if (word.find('=') != std::string::npos)
+      changes.push_back(word);
+  }
+  if (settings.empty() || std::filesystem::is_directory(settings)) return settings;
+  return settings_at(settings, changes).run.path();
+} catch (const std::exception&) {
+  return "";
+}
+
+}  // namespace ring
