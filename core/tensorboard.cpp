@@ -7,6 +7,7 @@
 #include <bit>
 #include <cerrno>
 #include <charconv>
+#include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <system_error>
@@ -66,6 +67,15 @@ class Message {
   std::string bytes_;
 };
 
+// google.protobuf.Value.
+Message setting_value(const std::string& text) {
+  if (text == "true" || text == "false") return Message().integer(4, text == "true");
+  double number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  const bool whole = error == std::errc{} && end == text.data() + text.size();
+  return whole && std::isfinite(number) ? Message().f64(2, number) : Message().bytes(3, text);
+}
+
 std::string host_name() {
   std::array<char, 256> name{};
   if (gethostname(name.data(), name.size() - 1) != 0 || !name[0]) return "localhost";
@@ -118,6 +128,19 @@ void EventWriter::text(const std::string& tag, std::int64_t step, const std::str
   const Message metadata = Message().message(1, Message().bytes(1, "text")).integer(4, kTensorClass);
   const Message entry = Message().bytes(1, tag).message(8, tensor).message(9, metadata);
   event(step, wall_time, Message().message(5, Message().message(1, entry)).view());
+}
+
+// SessionStartInfo of tensorboard/plugins/hparams/plugin_data.proto, which a summary carries in its metadata.
+void EventWriter::settings(const std::vector<std::pair<std::string, std::string>>& values, double wall_time) {
+  constexpr int kFloat = 1;  // DT_FLOAT of types.proto
+  Message start;
+  for (const auto& [name, value] : values) start.message(1, Message().bytes(1, name).message(2, setting_value(value)));
+  start.f64(5, wall_time);
+  const Message plugin = Message().bytes(1, "hparams").message(2, Message().message(3, start));
+  const Message nothing = Message().integer(1, kFloat).message(2, Message().message(2, Message().integer(1, 0)));
+  const Message entry =
+      Message().bytes(1, "_hparams_/session_start_info").message(8, nothing).message(9, Message().message(1, plugin));
+  event(0, wall_time, Message().message(5, Message().message(1, entry)).view());
 }
 
 void EventWriter::restart(std::int64_t first_step, double wall_time) {

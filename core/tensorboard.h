@@ -8,6 +8,8 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 namespace ring {
 
@@ -23,6 +25,8 @@ class EventWriter {
   // Errors of writing (a full disk) are thrown when the bytes reach the file.
   void scalar(const std::string& tag, std::int64_t step, double value, double wall_time = wall_time_now());
   void text(const std::string& tag, std::int64_t step, const std::string& markdown, double wall_time = wall_time_now());
+  // For the tab HParams: names and values of this run's settings. true, false and numbers are shown as such.
+  void settings(const std::vector<std::pair<std::string, std::string>>& values, double wall_time = wall_time_now());
   // Tells TensorBoard to forget what earlier files say from this step on; written when a run resumes.
   void restart(std::int64_t first_step, double wall_time = wall_time_now());
   void flush();  // also happens on the first record after kFlushInterval, and when the writer dies

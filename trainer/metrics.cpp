@@ -49,7 +49,29 @@ bool prepare(const std::string& file, std::optional<std::int64_t> resumed_step) 
   return existed;
 }
 
+// The first part of the tag of a value in a record of a step.
+std::string section_of(const std::string& name) {
+  if (name == "grad_norm" || name == "lr") return "optimizer";
+  if (name.starts_with("memory_")) return "memory";
+  if (name == "tokens") return "data";
+  return "speed";
+}
+
+bool is_hyperparameter(const std::string& key) {
+  for (const char* section : {"model.", "optimizer.", "schedule.", "train."})
+    if (key.starts_with(section)) return true;
+  return false;
+}
+
 }  // namespace
+
+std::string tag_of(const std::string& group, const std::string& name) {
+  if (group == "validation") return name == "loss" ? "loss/validation" : "loss/validation_" + name;
+  if (group != "train") return group + "/" + name;
+  if (name == "loss") return "loss/train";
+  const std::string section = section_of(name);
+  return section + "/" + (section == "memory" ? name.substr(std::strlen("memory_")) : name);
+}
 
 std::int64_t truncate_metrics(const std::string& file, std::int64_t last_step) {
   std::ifstream in(file, std::ios::binary);
@@ -84,7 +106,7 @@ void Metrics::record(const std::string& group, std::int64_t step, const Values& 
   append(json.dump(-1, ' ', false, Json::error_handler_t::replace));
   try {
     for (const auto& [name, value] : values) {
-      const std::string tag = group + "/" + name;
+      const std::string tag = tag_of(group, name);
       if (const auto* number = std::get_if<double>(&value)) events_.scalar(tag, step, *number, time);
       if (const auto* count = std::get_if<std::int64_t>(&value)) {
         events_.scalar(tag, step, static_cast<double>(*count), time);
@@ -108,6 +130,13 @@ void Metrics::text(const std::string& tag, const std::string& text) {
   std::string block = "    ";
   for (const char c : text) block += c == '\n' ? std::string("\n    ") : std::string(1, c);
   events_.text(tag, 0, block);
+  events_.flush();
+}
+
+void Metrics::settings(const std::vector<std::pair<std::string, std::string>>& leaves) {
+  auto chosen = leaves;
+  std::erase_if(chosen, [](const auto& leaf) { return !is_hyperparameter(leaf.first); });
+  events_.settings(chosen);
   events_.flush();
 }
 

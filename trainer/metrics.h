@@ -26,13 +26,14 @@ class Metrics {
   // damaged lines go, and the rest is kept. Error: the directory cannot be written.
   explicit Metrics(const std::string& directory, std::optional<std::int64_t> resumed_step = std::nullopt);
 
-  // {"step": 10, "group": "train", "time": <seconds since 1970>, "loss": 2.5, ...}; in TensorBoard "train/loss". What
+  // {"step": 10, "group": "train", "time": <seconds since 1970>, "loss": 2.5, ...}; for TensorBoard see tag_of(). What
   // is not finite becomes null with its name beside it: "loss": null, "loss_text": "nan". On disk when the call
   // returns. A disk that cannot take it is warned about once; training goes on.
   void record(const std::string& group, std::int64_t step, const Values& values);
 
-  // For TensorBoard only, shown as a code block.
+  // For TensorBoard only: shown as a code block; and of a run's settings those that tell runs apart in HParams.
   void text(const std::string& tag, const std::string& text);
+  void settings(const std::vector<std::pair<std::string, std::string>>& leaves);
 
  private:
   void append(const std::string& line);
@@ -44,6 +45,10 @@ class Metrics {
   bool torn_ = false;  // the file may end inside of a line
   bool warned_ = false;
 };
+
+// Where TensorBoard shows a value: "loss/train" beside "loss/validation", "optimizer/lr", "speed/tokens_per_second",
+// "memory/peak"; of other groups "group/name".
+std::string tag_of(const std::string& group, const std::string& name);
 
 // Rewrites a file of records without those after `last_step` and without damaged lines, by way of a temporary file and
 // a rename. Returns how many lines were damaged. A file that does not exist stays so.

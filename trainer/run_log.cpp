@@ -6,6 +6,7 @@
 
 #include "core/counted.h"
 #include "core/log.h"
+#include "core/yaml_leaves.h"
 #include "data/token_store.h"
 #include "kernels/attention/blocks.h"
 #include "model/flops.h"
@@ -92,6 +93,7 @@ RunLog::RunLog(const RunStart& start, Trainer& trainer, int processes, const Job
   const bool resumed = start.resumes();
   metrics_.emplace(directory_, resumed ? std::optional(trainer.steps_done()) : std::nullopt);
   if (!resumed) metrics_->text("config", to_yaml(config_));
+  if (!resumed) metrics_->settings(yaml_leaves(to_yaml(config_)));
   started(processes);
 }
 

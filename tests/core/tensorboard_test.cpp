@@ -124,6 +124,29 @@ TEST_F(TensorBoard, TextReadsBack) {
   EXPECT_EQ(message(message(value.at(9).bytes).at(1).bytes).at(1).bytes, "text");
 }
 
+TEST_F(TensorBoard, SettingsReadBack) {
+  EventWriter writer(folder_.string());
+  writer.settings({{"optimizer.lr", "1e-3"}}, 5.0);
+  writer.settings({{"train.fit", "true"}});
+  writer.settings({{"model.kind", "inf"}});
+  writer.flush();
+  const auto all = records(writer.path());
+  ASSERT_EQ(all.size(), 4u);
+  const auto start_of = [&](std::size_t i) {
+    auto value = message(message(message(all[i]).at(5).bytes).at(1).bytes);
+    EXPECT_EQ(value.at(1).bytes, "_hparams_/session_start_info");
+    auto plugin = message(message(value.at(9).bytes).at(1).bytes);
+    EXPECT_EQ(plugin.at(1).bytes, "hparams");
+    return message(message(plugin.at(2).bytes).at(3).bytes);
+  };
+  const auto setting_of = [&](std::size_t i) { return message(start_of(i).at(1).bytes); };
+  EXPECT_EQ(setting_of(1).at(1).bytes, "optimizer.lr");
+  EXPECT_EQ(std::bit_cast<double>(message(setting_of(1).at(2).bytes).at(2).number), 1e-3);
+  EXPECT_EQ(std::bit_cast<double>(start_of(1).at(5).number), 5.0);
+  EXPECT_EQ(message(setting_of(2).at(2).bytes).at(4).number, 1u);
+  EXPECT_EQ(message(setting_of(3).at(2).bytes).at(3).bytes, "inf");
+}
+
 TEST_F(TensorBoard, RestartIsASessionStart) {
   EventWriter writer(folder_.string());
   writer.restart(7);

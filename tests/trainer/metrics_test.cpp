@@ -113,5 +113,16 @@ TEST_F(MetricsTest, ResumeWithoutEarlierRecords) {
 
 TEST_F(MetricsTest, MissingDirectoryIsAnError) { EXPECT_THROW(Metrics((folder_ / "missing").string()), Error); }
 
+TEST(MetricsTags, AreSortedByWhatTheyAre) {
+  EXPECT_EQ(tag_of("train", "loss"), "loss/train");
+  EXPECT_EQ(tag_of("validation", "loss"), "loss/validation");
+  EXPECT_EQ(tag_of("validation", "bits_per_byte"), "loss/validation_bits_per_byte");
+  EXPECT_EQ(tag_of("train", "grad_norm"), "optimizer/grad_norm");
+  EXPECT_EQ(tag_of("train", "memory_peak"), "memory/peak");
+  EXPECT_EQ(tag_of("train", "step_ms"), "speed/step_ms");
+  EXPECT_EQ(tag_of("train", "tokens"), "data/tokens");
+  EXPECT_EQ(tag_of("checkpoint", "seconds"), "checkpoint/seconds");
+}
+
 }  // namespace
 }  // namespace ring
