@@ -109,7 +109,7 @@ class View {
     const auto ms = last_of(run_, "train/step_ms");
     return ms ? number(*ms) + " ms" : "-";
   }
-  // Of the last recorded step.
+  // What the last recorded step was spent on.
   std::string phases() const {
     const auto ms = last_of(run_, "train/step_ms");
     if (!ms) return "";

@@ -53,6 +53,10 @@ std::string html_page(const HtmlPage& p) {
       "</style>\n</head>\n<body>\n", p.body, "<script>", p.script, "</script>\n</body>\n</html>\n");
 }
 
+std::string html_heading(const std::string& text) { return "<h2>" + html_escaped(text) + "</h2>\n"; }
+
+std::string html_note(const std::string& text) { return "<p class=\"soft\">" + html_escaped(text) + "</p>\n"; }
+
 std::string html_table(const std::vector<std::vector<std::string>>& rows, std::size_t left,
                        const std::vector<std::string>& begins) {
   std::string out = "<div class=\"scroll\"><table>\n";

@@ -6,11 +6,12 @@
 
 #include "core/check.h"
 #include "core/counted.h"
-#include "core/quantile.h"
 #include "inspect/chart.h"
 #include "inspect/html.h"
+#include "inspect/report_attention.h"
 #include "inspect/report_run.h"
 #include "inspect/report_style.h"
+#include "inspect/report_times.h"
 #include "trainer/progress.h"
 #include "trainer/run_compare.h"
 
@@ -33,10 +34,6 @@ std::string percent_number(double share) { return formatted("%.4g", 100 * share)
 
 std::string or_none(std::optional<double> v, std::string (*text)(double)) { return v ? text(*v) : kNone; }
 
-std::string heading(const std::string& text) { return "<h2>" + text + "</h2>\n"; }
-
-std::string paragraph(const std::string& text) { return "<p class=\"soft\">" + html_escaped(text) + "</p>\n"; }
-
 // Buttons of which one is on; the style sheet and no script does what they say.
 std::string choice(const char* title, const char* name, const std::vector<std::string>& texts, std::size_t on) {
   std::string out = str("<span><b>", title, "</b> ");
@@ -53,24 +50,15 @@ std::string choices() {
          choice("Smoothing", "smooth", weights, 1) + "</div>\n";
 }
 
-// The median of the last records, as the speed of a summary is.
-std::optional<double> last_mfu(const ReportRun& run) {
-  const auto mfu = run.curves.find("train/mfu");
-  if (mfu == run.curves.end()) return std::nullopt;
-  std::vector<double> values;
-  for (auto p = mfu->second.rbegin(); p != mfu->second.rend() && values.size() < kLastRecords; ++p)
-    if (std::isfinite(p->y)) values.push_back(p->y);
-  return values.empty() ? std::nullopt : std::optional(median(std::move(values)));
-}
-
 class Page {
  public:
-  explicit Page(Runs runs) : runs_(std::move(runs)) {}
+  // whole: also what takes a while, and does not change while a run goes on: pictures of attention, samples.
+  Page(Runs runs, bool whole) : runs_(std::move(runs)), whole_(whole) {}
 
   std::string title() const { return runs_.size() == 1 ? "Run " + runs_[0].summary.name : counted(count(), "run"); }
   std::string body() const {
-    return str("<h1>", html_escaped(title()), "</h1>\n", runs_table(), notes(), charts(), times(), events(), settings(),
-               attention(), samples());
+    return str("<h1>", html_escaped(title()), "</h1>\n", runs_table(), notes(), charts(), times_html(runs_), events(),
+               settings(), attention(), samples());
   }
 
  private:
@@ -98,7 +86,7 @@ class Page {
             or_none(s.loss, loss),
             or_none(s.validation_loss, loss),
             or_none(s.tokens_per_second, format_count),
-            or_none(last_mfu(run), percent_number),
+            or_none(recent(run, "train/mfu"), percent_number),
             or_none(s.goodput, percent_number),
             str(s.restarts),
             or_none(s.memory_peak, bytes_number)};
@@ -106,7 +94,7 @@ class Page {
   std::string notes() const {
     std::string out;
     for (const ReportRun& run : runs_)
-      if (!run.summary.note.empty()) out += paragraph(run.summary.name + ": " + run.summary.note);
+      if (!run.summary.note.empty()) out += html_note(run.summary.name + ": " + run.summary.note);
     return out;
   }
 
@@ -160,8 +148,8 @@ class Page {
         chart("Memory", "on rank 0; dashed: between steps", {"train/memory_peak", "train/memory_in_use"}, bytes_number);
     memory.from_zero = true;
     const std::string all = losses() + rates() + chart_html(memory);
-    if (all.empty()) return heading("Curves") + paragraph("Nothing was recorded that could be drawn.");
-    return str(heading("Curves"), legend(), choices(), "<div class=\"charts\">\n", all, "</div>\n", marks_text());
+    if (all.empty()) return html_heading("Curves") + html_note("Nothing was recorded that could be drawn.");
+    return str(html_heading("Curves"), legend(), choices(), "<div class=\"charts\">\n", all, "</div>\n", marks_text());
   }
   std::string legend() const {
     if (runs_.size() == 1) return "";
@@ -173,20 +161,11 @@ class Page {
   std::string marks_text() const {
     const bool any = std::ranges::any_of(
         runs_, [](const ReportRun& r) { return std::ranges::any_of(r.events, &ReportEvent::mark); });
-    std::string out = any ? paragraph("Dotted vertical lines are what happened to a run, listed below.") : "";
+    std::string out = any ? html_note("Dotted vertical lines are what happened to a run, listed below.") : "";
     for (const ReportRun& run : runs_)
       if (run.curves.contains("train/loss") && !run.curves.contains("train/mfu"))
-        return out + paragraph("No MFU where the peak of a device is not known; --peak-tflops says it.");
+        return out + html_note("No MFU where the peak of a device is not known; --peak-tflops says it.");
     return out;
-  }
-
-  std::string times() const {
-    Rows rows = {{"run", "seconds of its last job", "lost to restarts", "to saves", "to bad steps"}};
-    for (const ReportRun& r : runs_)
-      if (r.seconds > 0)
-        rows.push_back({r.summary.name, short_number(r.seconds), short_number(r.restart_seconds),
-                        short_number(r.save_seconds), short_number(r.bad_step_seconds)});
-    return rows.size() == 1 ? "" : heading("Where the time went") + html_table(rows, 1);
   }
 
   std::string events() const {
@@ -195,15 +174,16 @@ class Page {
     for (const ReportRun& r : runs_)
       for (const ReportEvent& e : r.events)
         if (++all <= kMostEvents) rows.push_back({r.summary.name, formatted("%.0f", e.step), e.text});
-    if (all == 0) return heading("Restarts and recoveries") + paragraph("Nothing happened: no restart, no bad step.");
-    return heading("Restarts and recoveries") + html_table(rows, 3) +
-           (all > kMostEvents ? paragraph(str(all - kMostEvents, " more are in metrics.jsonl.")) : "");
+    if (all == 0)
+      return html_heading("Restarts and recoveries") + html_note("Nothing happened: no restart, no bad step.");
+    return html_heading("Restarts and recoveries") + html_table(rows, 3) +
+           (all > kMostEvents ? html_note(str(all - kMostEvents, " more are in metrics.jsonl.")) : "");
   }
 
   std::string settings() const {
     std::vector<std::string> paths;
     for (const ReportRun& r : runs_) paths.push_back(r.summary.path);
-    std::string out = heading("Settings");
+    std::string out = html_heading("Settings");
     if (runs_.size() > 1) out += differences(differing_settings(paths));
     for (const ReportRun& r : runs_)
       if (!r.settings.empty())
@@ -212,7 +192,7 @@ class Page {
     return out;
   }
   std::string differences(const std::vector<DifferingSetting>& settings) const {
-    if (settings.empty()) return paragraph("The runs have the same settings.");
+    if (settings.empty()) return html_note("The runs have the same settings.");
     Rows rows = {{"setting"}};
     for (const ReportRun& r : runs_) rows[0].push_back(r.summary.name);
     for (const DifferingSetting& s : settings) {
@@ -227,27 +207,40 @@ class Page {
     for (const ReportRun& r : runs_)
       for (const std::string& line : r.attention)
         rows.push_back({&line == &r.attention[0] ? r.summary.name : "", line});
-    return rows.size() == 1 ? "" : heading("Attention") + html_table(rows, 2);
+    if (rows.size() == 1) return "";
+    std::string out = html_heading("Attention") + html_table(rows, 2);
+    for (const ReportRun& r : runs_)
+      if (const std::string svg = whole_ && r.model ? attention_pictures(*r.model) : ""; !svg.empty())
+        out += str("<details><summary>Pattern of ", html_escaped(r.summary.name), "</summary><div class=\"picture\">",
+                   svg, "</div></details>\n");
+    return out;
   }
 
-  static std::string samples() {
-    return heading("Samples") + paragraph(
-                                    "Runs do not record samples while they train; ringmaster generate RUN "
-                                    "writes one.");
+  std::string samples() const {
+    if (!whole_) return "";
+    std::string out;
+    for (const ReportRun& r : runs_) out += samples_html(r.summary.name, r.samples);
+    if (out.empty())
+      out = html_note("--sample TEXT shows how each checkpoint that a run still has goes on after a text.");
+    return html_heading("Samples") + out;
   }
 
   Runs runs_;
+  bool whole_;
 };
 
 }  // namespace
 
-std::string report_page(const std::vector<std::string>& runs, double peak_flops) {
+std::string report_page(const std::vector<std::string>& runs, const ReportOptions& options) {
   Runs all;
-  for (const std::string& run : runs) all.push_back(read_report_run(run, peak_flops));
-  const Page page(std::move(all));
+  for (const std::string& run : runs) {
+    all.push_back(read_report_run(run, options.peak_flops));
+    all.back().samples = checkpoint_samples(all.back().summary.path, options.samples);
+  }
+  const Page page(std::move(all), true);
   return html_page({page.title(), kReportStyle, page.body(), kReportScript});
 }
 
-std::string report_body(const ReportRun& run) { return Page({run}).body(); }
+std::string report_body(const ReportRun& run) { return Page({run}, false).body(); }
 
 }  // namespace ring

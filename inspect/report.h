@@ -8,8 +8,12 @@
 
 namespace ring {
 
-// peak_flops: see read_report_run. Runs that cannot be read are rows with the reason.
-std::string report_page(const std::vector<std::string>& runs, double peak_flops);
+struct ReportOptions {
+  double peak_flops = 0;  // see read_report_run
+  SampleOptions samples = {};
+};
+// Runs that cannot be read are rows with the reason.
+std::string report_page(const std::vector<std::string>& runs, const ReportOptions&);
 std::string report_body(const ReportRun&);  // what such a page has between its head and its script
 
 }  // namespace ring

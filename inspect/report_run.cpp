@@ -54,7 +54,8 @@ class Reader {
       run_.curves[std::string("train/") + as].push_back({static_cast<double>(r.step), *part / *all});
   }
   void add_step(const Record& r) {
-    for (const char* name : {"loss", "grad_norm", "lr", "tokens", "tokens_per_second", "step_ms", "memory_peak", "memory_in_use"})
+    for (const char* name :
+         {"loss", "grad_norm", "lr", "tokens", "tokens_per_second", "step_ms", "memory_peak", "memory_in_use"})
       point(r, name);
     share(r, "data_ms", "step_ms", "data_share");
     share(r, "exchange_ms", "step_ms", "exchange_share");
@@ -129,7 +130,8 @@ std::vector<std::string> attention_lines(const ModelConfig& model) {
 void read_settings(ReportRun& run) try {
   const Config config = RunDirectory(run.summary.path).config();
   run.settings = to_yaml(config);
-  run.attention = attention_lines(config.model.resolved());
+  run.model = config.model.resolved();
+  run.attention = attention_lines(*run.model);
 } catch (const std::exception&) {  // the summary says so
 }
 

@@ -2,10 +2,13 @@
 // What a report shows of one run.
 
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "inspect/curve.h"
+#include "inspect/report_samples.h"
+#include "model/config.h"
 #include "trainer/run_summary.h"
 
 namespace ring {
@@ -24,6 +27,8 @@ struct ReportRun {
   double peak_flops = 0;                                                            // of all its devices; 0: not known
   std::string settings;                                                             // YAML; empty: they cannot be read
   std::vector<std::string> attention;                                               // a line for each kind of layer
+  std::optional<ModelConfig> model;                                                 // resolved
+  std::vector<CheckpointSample> samples;                                            // where they were asked for
 };
 
 // peak_flops: of one device, instead of what is known of it; 0: none given. Never fails: what cannot be read is missing

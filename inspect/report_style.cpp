@@ -51,9 +51,11 @@ body:has(#axes1:checked) .logy, body:has(#axes2:checked) .logxy { display: inlin
 body:has(#smooth1:checked) .s1, body:has(#smooth2:checked) .s2, body:has(#smooth3:checked) .s3 { display: inline; }
 body:not(:has(#smooth0:checked)) .raw { opacity: 0.28; stroke-width: 1; }
 details { margin: 8px 0; }
+.picture svg { max-width: 100%; height: auto; border-radius: 6px; }
 summary { cursor: pointer; overflow-wrap: anywhere; }
 pre { overflow-x: auto; font-size: 12.5px; background: var(--card); border: 1px solid var(--line); padding: 10px;
   border-radius: 6px; }
+.sample { white-space: pre-wrap; overflow-wrap: anywhere; }
 .tip { position: absolute; pointer-events: none; z-index: 2; background: var(--ground); border: 1px solid var(--soft);
   border-radius: 4px; padding: 3px 8px; font-size: 12.5px; white-space: pre; top: 34px; max-width: 90%;
   overflow: hidden; }

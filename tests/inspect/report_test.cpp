@@ -14,8 +14,11 @@
 #include "data/utf8.h"
 #include "inspect/chart.h"
 #include "inspect/html.h"
+#include "inspect/report_attention.h"
 #include "inspect/report_run.h"
+#include "inspect/report_times.h"
 #include "tests/inspect/svg_check.h"
+#include "tests/process.h"
 
 namespace ring {
 namespace {
@@ -119,7 +122,7 @@ TEST_F(ReportTest, HostileFilesGiveAReadablePage) {
                          line("train", 9007199254740993, "\"loss\":1e-320") +
                          line("memory", 4, str("\"why\":\"", text, "\"")) + line("restart", 4, "\"restarts\":-1e300") +
                          line("job", 4, str("\"end\":\"failed\",\"error\":\"", text, "\"")) + "{\"step\":5,\"gro");
-  const std::string page = report_page({run, write_run("empty", ""), (folder_ / "none").string()}, 0);
+  const std::string page = report_page({run, write_run("empty", ""), (folder_ / "none").string()}, {});
   expect_readable(page);
   EXPECT_NE(page.find("&lt;/script&gt;"), std::string::npos);
   EXPECT_NE(page.find("the loss is nan"), std::string::npos);
@@ -128,7 +131,7 @@ TEST_F(ReportTest, HostileFilesGiveAReadablePage) {
 TEST_F(ReportTest, ARunWithoutALossThatCanBeDrawn) {
   std::string records;
   for (int i = 0; i < 10; ++i) records += line("train", i, "\"loss\":null,\"loss_text\":\"nan\"");
-  const std::string page = report_page({write_run("nan", records)}, 0);
+  const std::string page = report_page({write_run("nan", records)}, {});
   expect_readable(page);
   EXPECT_NE(page.find("Nothing was recorded that could be drawn"), std::string::npos);
 }
@@ -137,7 +140,7 @@ TEST_F(ReportTest, ALongRunIsThinned) {
   std::string records;
   for (int i = 1; i <= 20'000; ++i)
     records += line("train", i, str("\"loss\":", 5 + std::sin(i), ",\"tokens_per_second\":", 1000 + i % 7));
-  const std::string page = report_page({write_run("long", records)}, 0);
+  const std::string page = report_page({write_run("long", records)}, {});
   expect_readable(page);
   EXPECT_LT(page.size(), 600'000u);
   const std::size_t path = page.find(" d=\"M", page.find("line c0 raw"));
@@ -165,10 +168,66 @@ TEST_F(ReportTest, WhatHappenedIsMarkedAndListed) {
   const std::string run =
       write_run("run", line("train", 10, "\"loss\":3") + line("start", 20, "\"device\":\"cpu\"") +
                            line("restart", 20, "\"restarts\":1,\"seconds_lost\":35") + line("train", 40, "\"loss\":2"));
-  const std::string page = report_page({run}, 0);
+  const std::string page = report_page({run}, {});
   EXPECT_NE(page.find("restart 1, 35 s lost so far"), std::string::npos);
   // Steps 10 to 40 are 76 to 508 of 520 wide: 20 is at 220.
   EXPECT_NE(page.find("class=\"mark c0\" d=\"M220.00 14V254\""), std::string::npos);
+}
+
+TEST_F(ReportTest, AStepIsSharedOutAmongWhatItWaitsFor) {
+  std::string records;
+  for (int i = 1; i <= 5; ++i)
+    records +=
+        line("train", i, str("\"loss\":1,\"step_ms\":", 100 * i, ",\"data_ms\":", 10 * i, ",\"exchange_ms\":", 25 * i));
+  const std::string times = times_html({read_report_run(write_run("run", records), 0)});
+  EXPECT_NE(times.find("<td>run</td><td class=\"n\">300</td><td class=\"n\">10 %</td><td class=\"n\">25 %</td>"
+                       "<td class=\"n\">65 %</td>"),
+            std::string::npos)
+      << times;
+  EXPECT_EQ(times_html({read_report_run(write_run("empty", ""), 0)}), "");
+}
+
+// What each checkpoint writes is what `generate` writes with it; one that is damaged is said to be.
+TEST_F(ReportTest, SamplesAreOfTheCheckpointsThatAreLeft) {
+  const auto at = [&](const char* name) { return (folder_ / name).string(); };
+  const auto said = [](std::vector<std::string> words) {
+    words.insert(words.begin(), RING_BINARY);
+    const test::Finished f = test::run_process(words);
+    EXPECT_EQ(f.code, 0) << f.output;
+    return f.output;
+  };
+  std::ofstream(at("text.txt")) << std::string(2000, 'a') << "<b>" << std::string(2000, 'c');
+  said({"data", "prepare", "--input", at("text.txt"), "--tokenizer", "bytes", "--output", at("c.h5")});
+  std::ofstream(at("c.yaml")) << "run: {device: cpu, threads: 1, directory: " << at("run") << "}\n"
+                              << "model: {context: 32, layers: 1, width: 32, heads: 2}\ndata: {path: " << at("c.h5")
+                              << "}\ntrain: {batch_size: 2, steps: 6}\ncheckpoint: {interval: 2, keep_last: 3}\n";
+  said({"train", at("c.yaml")});
+  std::ofstream(at("run/checkpoints/step-000000004/manifest.json")) << "{";
+  const auto samples = checkpoint_samples(at("run"), {.prompt = "a<b", .tokens = 12, .threads = 1});
+  ASSERT_EQ(samples.size(), 3u);
+  for (const std::size_t i : {0u, 2u}) {
+    EXPECT_EQ(samples[i].step, static_cast<std::int64_t>(2 * i + 2));
+    EXPECT_EQ(samples[i].problem, "");
+    const std::string written = said({"generate", str(at("run"), "/checkpoints/step-00000000", samples[i].step),
+                                      "--prompt", "a<b", "--max-tokens", "12", "--threads", "1"});
+    EXPECT_NE(written.find("a<b" + samples[i].text), std::string::npos) << written;
+  }
+  EXPECT_NE(samples[0].text, samples[2].text);
+  EXPECT_NE(samples[1].problem.find("step-000000004"), std::string::npos) << samples[1].problem;
+  expect_readable(report_page({at("run")}, {.samples = {.prompt = "a<b", .tokens = 12, .threads = 1}}));
+}
+
+TEST(ReportAttention, DrawsWhatIsNotDense) {
+  ModelConfig model;
+  model.context = 4096, model.layers = 3, model.width = 64, model.heads = 4, model.vocab_size = 100;
+  EXPECT_EQ(attention_pictures(model.resolved()), "");
+  model.attention.kind = "window";
+  model.attention.window = 512;
+  const std::string svg = attention_pictures(model.resolved());
+  test::expect_well_formed(svg);
+  EXPECT_NE(svg.find("layer 0, KV head 0, 4096 tokens"), std::string::npos);
+  EXPECT_EQ(svg.find("layer 1"), std::string::npos);  // the same kind
+  EXPECT_LT(svg.size(), 60'000u);
 }
 
 }  // namespace

@@ -1,0 +1,58 @@
+#include "inspect/report_samples.h"
+
+#include "checkpoint/directory.h"
+#include "core/check.h"
+#include "inspect/html.h"
+#include "trainer/generate.h"
+#include "trainer/prompt.h"
+#include "trainer/session.h"
+
+namespace ring {
+namespace {
+
+constexpr std::size_t kMostSamples = 8;
+
+std::string written_by(const Session& session, const SampleOptions& options) {
+  Sampling sampling;
+  sampling.tokens = session.tokenizer->vocab_size();  // the model's vocabulary may be padded
+  StreamDecoder decoder(session.tokenizer);
+  std::string text;
+  generate(*session.model, session.ctx, prompt_tokens(*session.tokenizer, options.prompt), sampling, options.tokens,
+           [&](std::int32_t id) {
+             const bool ends = id == session.tokenizer->end_of_text();
+             if (!ends) text += decoder.push(id);
+             return !ends;
+           });
+  return text + decoder.finish();
+}
+
+CheckpointSample sample_of(const CheckpointEntry& checkpoint, const SampleOptions& options) try {
+  const Session session = open_session(checkpoint.path.string(), options.threads);
+  return {checkpoint.step, options.prompt, written_by(session, options), ""};
+} catch (const std::exception& e) {
+  return {checkpoint.step, options.prompt, "", e.what()};
+}
+
+}  // namespace
+
+std::vector<CheckpointSample> checkpoint_samples(const std::string& run, const SampleOptions& options) {
+  if (options.prompt.empty()) return {};
+  const std::vector<CheckpointEntry> all = list_checkpoints(RunDirectory(run).checkpoints());
+  std::vector<CheckpointSample> samples;
+  const std::size_t count = std::min(all.size(), kMostSamples);
+  for (std::size_t i = 0; i < count; ++i)
+    samples.push_back(sample_of(all[count == 1 ? 0 : i * (all.size() - 1) / (count - 1)], options));
+  return samples;
+}
+
+std::string samples_html(const std::string& run, const std::vector<CheckpointSample>& samples) {
+  std::string out;
+  for (const CheckpointSample& s : samples) {
+    out += html_note(str(run, ", step ", s.step, s.problem.empty() ? "" : ": " + s.problem));
+    if (s.problem.empty())
+      out += str("<pre class=\"sample\"><b>", html_escaped(s.prompt), "</b>", html_escaped(s.text), "</pre>\n");
+  }
+  return out;
+}
+
+}  // namespace ring
