@@ -14,6 +14,7 @@ void add_commands(CLI::App& app) {
   add_train_command(app);
   add_eval_command(app);
   add_generate_command(app);
+  add_serve_command(app);
   add_checkpoint_commands(app);
   add_export_command(app);
   add_import_command(app);

@@ -24,6 +24,7 @@ void add_attention_commands(CLI::App& app);   // attention show
 void add_runs_command(CLI::App& app);         // runs [compare]
 void add_metrics_command(CLI::App& app);      // metrics export
 void add_report_command(CLI::App& app);       // report
+void add_serve_command(CLI::App& app);        // serve
 void add_watch_command(CLI::App& app);        // watch
 void add_doctor_command(CLI::App& app);       // doctor
 void add_plan_command(CLI::App& app);         // plan

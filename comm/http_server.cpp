@@ -81,8 +81,8 @@ MHD_Result send(MHD_Connection* c, HttpReply reply) {
 }
 
 const char* refusal_text(int status) {
-  if (status == 401) return "show the token: Authorization: Bearer TOKEN, or as the password of the user ringmaster\n";
-  return "only this machine is served, at 127.0.0.1 or localhost\n";
+  if (status == 401) return "show the token: Authorization: Bearer TOKEN, or as the password of the user ringmaster";
+  return "only this machine is served, at 127.0.0.1 or localhost";
 }
 
 }  // namespace
@@ -139,7 +139,7 @@ struct HttpServer::Impl {
 
   MHD_Result begin(MHD_Connection* c, const char* path, const char* method, void** state) const {
     const int refused = access.refusal({header_of(c, "Authorization"), header_of(c, "Host"), header_of(c, "Origin")});
-    if (refused) return send(c, {.status = refused, .body = refusal_text(refused)});
+    if (refused) return send(c, refusal(refused, refusal_text(refused)));
     const std::string length = header_of(c, "Content-Length");
     std::size_t bytes = 0;
     std::from_chars(length.data(), length.data() + length.size(), bytes);
@@ -154,9 +154,12 @@ struct HttpServer::Impl {
     return MHD_YES;
   }
 
-  HttpReply too_large() const {
-    return {.status = 413, .body = str("a request may have ", options.most_body, " bytes\n")};
+  HttpReply refusal(int status, const std::string& text) const {
+    HttpReply r = options.refuse ? options.refuse(status, text) : HttpReply{.body = text + "\n"};
+    r.status = status;
+    return r;
   }
+  HttpReply too_large() const { return refusal(413, str("a request may have ", options.most_body, " bytes")); }
 
   MHD_Result finish(MHD_Connection* c, const Exchange& exchange) const {
     if (exchange.too_large) return send(c, too_large());
@@ -164,7 +167,7 @@ struct HttpServer::Impl {
     try {
       reply = handler(exchange.request);
     } catch (const std::exception& e) {
-      reply = {.status = 500, .body = str(e.what(), "\n")};
+      reply = refusal(500, e.what());
     }
     return send(c, std::move(reply));
   }

@@ -28,7 +28,8 @@ struct HttpReply {
   int status = 200;
   std::string type = "text/plain; charset=utf-8";
   std::string body;
-  // Instead of the body: gives the next piece each time, and an empty one at the end. It goes when the client does.
+  // Instead of the body: gives the next piece each time, and an empty one at the end. It goes when the client does, and
+  // after HttpOptions::silence without a piece.
   std::function<std::string()> stream = nullptr;
   std::map<std::string, std::string> headers = {};
 };
@@ -42,6 +43,8 @@ struct HttpOptions {
   unsigned connections = 256;
   std::chrono::seconds silence{3};  // of a client, after which its connection closes
   std::size_t most_body = 0;        // bytes of a request
+  // Makes the reply to what is not let through to the handler, such as 401; null: the text as it is.
+  std::function<HttpReply(int status, const std::string& text)> refuse = nullptr;
 };
 
 inline constexpr const char* kHttpUser = "ringmaster";

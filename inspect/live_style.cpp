@@ -13,7 +13,8 @@ dl, dd, h3 { margin: 0; }
 .facts { display: flex; flex-wrap: wrap; gap: 6px 28px; margin: 8px 0 12px; }
 .facts dd { font-size: 18px; font-variant-numeric: tabular-nums; }
 dt { color: var(--soft); font-size: 12.5px; }
-.ranks { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 230px), 1fr)); gap: 10px; }
+.ranks { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 230px), 1fr)); gap: 10px;
+  margin-bottom: 20px; }
 .rank { border: 1px solid var(--line); border-left: 4px solid var(--good); border-radius: 6px; padding: 8px 12px;
   background: var(--card); }
 .rank.slow { border-left-color: var(--slow); } .rank.bad { border-left-color: var(--bad); }

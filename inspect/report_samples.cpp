@@ -6,6 +6,7 @@
 #include "trainer/generate.h"
 #include "trainer/prompt.h"
 #include "trainer/session.h"
+#include "trainer/written_text.h"
 
 namespace ring {
 namespace {
@@ -15,15 +16,14 @@ constexpr std::size_t kMostSamples = 8;
 std::string written_by(const Session& session, const SampleOptions& options) {
   Sampling sampling;
   sampling.tokens = session.tokenizer->vocab_size();  // the model's vocabulary may be padded
-  StreamDecoder decoder(session.tokenizer);
-  std::string text;
+  WrittenText text(session.tokenizer, {});
   generate(*session.model, session.ctx, prompt_tokens(*session.tokenizer, options.prompt), sampling, options.tokens,
            [&](std::int32_t id) {
-             const bool ends = id == session.tokenizer->end_of_text();
-             if (!ends) text += decoder.push(id);
-             return !ends;
+             text.push(id);
+             return text.goes_on();
            });
-  return text + decoder.finish();
+  text.finish();
+  return text.text();
 }
 
 CheckpointSample sample_of(const CheckpointEntry& checkpoint, const SampleOptions& options) try {

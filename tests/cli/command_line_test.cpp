@@ -181,7 +181,20 @@ TEST_F(CommandLine, ACommandMayHaveWordsOfItsOwnAndCommandsBelow) {
   EXPECT_EQ(wrong({"metrics", "export", "a", "b", "--format", "csv", "--output", "m.csv"}), "");
   EXPECT_NE(wrong({"metrics", "export", "a", "--format", "xml"}), "");
   EXPECT_EQ(wrong({"report", "a", "b", "--output", "r.html", "--peak-tflops", "500"}), "");
+  EXPECT_EQ(wrong({"report", "a", "--sample", "The ", "--sample-tokens", "40", "--threads", "2"}), "");
+  EXPECT_NE(wrong({"report", "a", "--sample-tokens", "0"}), "");
   EXPECT_NE(wrong({"report"}), "");
+}
+
+TEST_F(CommandLine, RunsAreWatchedAndModelsServed) {
+  EXPECT_EQ(wrong({"watch", "run", "--interval", "5"}), "");
+  EXPECT_EQ(wrong({"launch", "-n", "2", "--dashboard", "0", "--dashboard-token-file", "t", "--", "train", "x"}), "");
+  EXPECT_EQ(wrong({"serve", "run", "--listen", "0.0.0.0:80", "--token-file", "t", "--name", "m", "--max-tokens", "9",
+                   "--threads", "2", "--device", "cpu"}),
+            "");
+  EXPECT_NE(wrong({"serve"}), "");
+  EXPECT_NE(wrong({"serve", "run", "--max-tokens", "0"}), "");
+  EXPECT_NE(wrong({"serve", "run", "--device", "tpu"}), "");
 }
 
 TEST_F(CommandLine, AnUnknownOptionNamesTheNearest) {

@@ -146,6 +146,20 @@ TEST_F(HttpServerTest, StreamsAndEndsThemWithTheClient) {
   EXPECT_EQ(alive, 0);
 }
 
+// Silence is the client's, not that of a model which thinks; a stream must not be silent for as long.
+TEST_F(HttpServerTest, SlowAnswersAreNoSilence) {
+  const HttpServer server({.at = kAnywhere, .may_block = true, .silence = seconds(1)}, [](const HttpRequest& r) {
+    const auto think = [](int ms) { std::this_thread::sleep_for(std::chrono::milliseconds(ms)); };
+    if (r.path == "/whole") return think(2500), HttpReply{.body = "whole"};
+    return HttpReply{.stream = [think, left = 6]() mutable {
+      think(500);
+      return left-- > 0 ? str(left) : "";
+    }};
+  });
+  EXPECT_EQ(http_get(server.endpoint(), "/whole").body, "whole");
+  EXPECT_EQ(http_get(server.endpoint(), "/stream").body, "543210");
+}
+
 // Clients that say nothing hold their places for as long as the server is patient, and others wait no longer.
 TEST_F(HttpServerTest, IdleConnectionsMakeWay) {
   const HttpServer server({.at = kAnywhere, .connections = 50, .silence = seconds(1)}, echo);

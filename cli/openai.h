@@ -1,0 +1,66 @@
+#pragma once
+// Requests and replies of OpenAI's protocol for completions, as far as one model needs it
+// (platform.openai.com/docs/api-reference/completions). What a request asks for and is not done is refused, not passed
+// over.
+
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "core/check.h"
+#include "trainer/generate.h"
+
+namespace ring {
+
+// What clients read from a status that is not 200.
+struct ApiError : Error {
+  ApiError(int s, const std::string& message, std::string key = "")
+      : Error(message), status(s), param(std::move(key)) {}
+  int status;
+  std::string param;  // the key that is wrong; empty: none
+};
+std::string error_json(int status, const std::string& message, const std::string& param = "");
+
+struct CompletionRequest {
+  std::string prompt;
+  Sampling sampling{.temperature = 1};
+  std::int64_t max_tokens = 256;
+  std::vector<std::string> stops;
+  bool stream = false, usage = false;  // usage: the stream ends with it
+};
+
+// What a server takes: its model's name, and tokens of a reply.
+struct ServeLimits {
+  std::string model;
+  std::int64_t max_tokens = 4096;
+};
+
+// body: JSON of POST /v1/completions. ApiError: what is wrong, by key.
+CompletionRequest parse_completion(const std::string& body, const ServeLimits&);
+
+struct CompletionUsage {
+  std::int64_t prompt_tokens = 0, tokens = 0;
+};
+
+// Writes the replies to one request.
+class CompletionReply {
+ public:
+  CompletionReply(const CompletionRequest&, std::string model);
+  std::string whole(const std::string& text, const std::string& finish_reason, const CompletionUsage&) const;
+  // What a stream has: pieces, then the last.
+  static std::string waiting() { return ": the model computes\n\n"; }  // a comment, which clients pass over
+  std::string piece(const std::string& text) const;
+  std::string last(const std::string& finish_reason, const CompletionUsage&) const;
+
+ private:
+  nlohmann::ordered_json json(nlohmann::ordered_json choices) const;
+  bool usage_;
+  std::string model_, id_;
+  std::int64_t created_;
+};
+
+std::string models_json(const std::string& model, std::int64_t created);
+std::string model_json(const std::string& model, std::int64_t created);
+
+}  // namespace ring

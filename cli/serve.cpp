@@ -1,0 +1,137 @@
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <ctime>
+#include <filesystem>
+#include <iostream>
+#include <memory>
+#include <thread>
+
+#include "cli/commands.h"
+#include "cli/http_options.h"
+#include "cli/number_option.h"
+#include "cli/text_generation.h"
+#include "core/stop_signal.h"
+
+namespace ring {
+namespace {
+
+constexpr std::chrono::seconds kPatience{60};  // for the text before
+constexpr std::chrono::seconds kPulse{1};      // at which a stream that waits for its model shows that it lives
+constexpr std::size_t kMostBody = std::size_t{4} << 20;
+constexpr unsigned kConnections = 32;  // a thread each
+constexpr int kMostWaiting = 8;        // texts
+constexpr const char* kJson = "application/json";
+
+struct Arguments {
+  std::string run, at = "8000", token_file, name, device = "auto";
+  std::int64_t max_tokens = 4096;
+  int threads = 0;
+};
+
+HttpReply refusal(int status, const std::string& message, const std::string& param = "") {
+  HttpReply r{.status = status, .type = kJson, .body = error_json(status, message, param)};
+  if (status == 429) r.headers["Retry-After"] = "5";
+  return r;
+}
+
+// The model behind OpenAI's paths.
+class Endpoints {
+ public:
+  Endpoints(TextModel& model, ServeLimits limits) : model_(model), limits_(std::move(limits)) {}
+
+  HttpReply answer(const HttpRequest& r) {
+    try {
+      return routed(r);
+    } catch (const ApiError& e) {
+      return refusal(e.status, e.what(), e.param);
+    } catch (const std::exception& e) {
+      return refusal(500, e.what());
+    }
+  }
+
+ private:
+  HttpReply routed(const HttpRequest& r) {
+    if (r.path == "/v1/completions") {
+      if (r.method != "POST") throw ApiError(405, r.path + " takes POST");
+      return complete(parse_completion(r.body, limits_));
+    }
+    if (r.path == "/v1/chat/completions")
+      throw ApiError(
+          501,
+          "no chats: this program knows no chat templates, so it cannot tell how the model was taught to read "
+          "a conversation; write it as the prompt of /v1/completions");
+    if (r.method != "GET") throw ApiError(405, r.path + " takes GET, if it is there");
+    if (r.path == "/v1/models") return {.type = kJson, .body = models_json(limits_.model, started_)};
+    if (r.path == "/v1/models/" + limits_.model) return {.type = kJson, .body = model_json(limits_.model, started_)};
+    if (r.path == "/healthz") return {.body = "ok\n"};
+    throw ApiError(404, "there are /v1/models, /v1/completions and /healthz");
+  }
+
+  HttpReply complete(const CompletionRequest& request) {
+    const std::shared_ptr<TextGeneration> text = model_.write(request, kPatience);
+    const CompletionReply reply(request, limits_.model);
+    if (request.stream) return streamed(text, reply);
+    std::string all;
+    for (std::optional<std::string> piece; !piece || !piece->empty(); all += piece.value_or(""))
+      piece = text->next(kPulse);
+    return {.type = kJson, .body = reply.whole(all, text->finish_reason(), text->usage())};
+  }
+
+  // An error in the middle of a stream cuts it off, so that no client takes it for the end.
+  static HttpReply streamed(const std::shared_ptr<TextGeneration>& text, const CompletionReply& reply) {
+    auto next = [text, reply, over = false]() mutable -> std::string {
+      if (over) return "";
+      const std::optional<std::string> piece = text->next(kPulse);
+      if (!piece) return reply.waiting();
+      over = piece->empty();
+      return over ? reply.last(text->finish_reason(), text->usage()) : reply.piece(*piece);
+    };
+    return {.type = "text/event-stream", .stream = std::move(next), .headers = {{"Cache-Control", "no-cache"}}};
+  }
+
+  TextModel& model_;
+  ServeLimits limits_;
+  std::int64_t started_ = static_cast<std::int64_t>(std::time(nullptr));
+};
+
+std::string name_of(const std::string& run) {
+  std::filesystem::path path = std::filesystem::absolute(run).lexically_normal();
+  return (path.has_filename() ? path : path.parent_path()).filename().string();
+}
+
+void serve(const Arguments& a) {
+  HttpOptions http = http_options("--listen", a.at, "--token-file", a.token_file);
+  http.may_block = true;
+  http.connections = kConnections;
+  http.most_body = kMostBody;
+  http.refuse = [](int status, const std::string& text) { return refusal(status, text); };
+  StopSignal signal(false);  // before any thread
+  TextModel model(open_session(a.run, a.threads, parse_device(a.device)), kMostWaiting);
+  Endpoints endpoints(model, {a.name.empty() ? name_of(a.run) : a.name, a.max_tokens});
+  const HttpServer server(std::move(http), [&](const HttpRequest& r) { return endpoints.answer(r); });
+  std::cout << "serving at http://" << to_string(server.endpoint()) << "/v1 until Ctrl+C" << std::endl;
+  signal.steps_begin();
+  while (!signal.requested()) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  model.stop();
+}
+
+}  // namespace
+
+void add_serve_command(CLI::App& app) {
+  CLI::App* c = app.add_subcommand("serve", "Let programs that speak OpenAI's protocol try a model");
+  auto a = std::make_shared<Arguments>();
+  c->add_option("run", a->run, "Directory of a run, or one of its checkpoints")->required();
+  c->add_option("--listen", a->at, "Where: a port of this machine (0: a free one), or HOST:PORT with a token")
+      ->type_name("[HOST:]PORT")
+      ->capture_default_str();
+  c->add_option("--token-file", a->token_file, "What clients must show as their API key")->type_name("FILE");
+  c->add_option("--name", a->name, "What clients call the model; default: the run's directory");
+  add_number(*c, "--max-tokens", a->max_tokens, "Tokens of a reply at most", 1, kMostCount)->capture_default_str();
+  add_number(*c, "--threads", a->threads, "CPU threads; 0: all cores", 0, kMostThreads);
+  c->add_option("--device", a->device, "Where to compute: auto, cpu or cuda")
+      ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
+  c->footer("One text at a time, for trying a model.\nExample: ringmaster serve runs/quickstart --listen 8000");
+  c->callback([a] { serve(*a); });
+}
+
+}  // namespace ring

@@ -1,0 +1,100 @@
+#include "cli/text_generation.h"
+
+#include <utility>
+
+#include "trainer/generate.h"
+#include "trainer/prompt.h"
+#include "trainer/written_text.h"
+
+namespace ring {
+
+TextGeneration::TextGeneration(TextModel& model, std::vector<std::int32_t> prompt, const CompletionRequest& request)
+    : model_(model) {
+  usage_.prompt_tokens = static_cast<std::int64_t>(prompt.size());
+  thread_ = std::thread([this, request, prompt = std::move(prompt)] { run(request, prompt); });
+}
+
+TextGeneration::~TextGeneration() {
+  cancelled_ = true;
+  thread_.join();
+  model_.turn_.release();
+}
+
+void TextGeneration::give(std::string piece) {
+  if (piece.empty()) return;
+  const std::lock_guard lock(mutex_);
+  pieces_.push_back(std::move(piece));
+  changed_.notify_one();
+}
+
+void TextGeneration::write(const CompletionRequest& request, const std::vector<std::int32_t>& prompt) {
+  const Session& s = model_.session_;
+  Sampling sampling = request.sampling;
+  sampling.tokens = s.tokenizer->vocab_size();  // the model's vocabulary may be padded
+  WrittenText text(s.tokenizer, request.stops);
+  generate(*s.model, s.ctx, prompt, sampling, request.max_tokens, [&](std::int32_t id) {
+    give(text.push(id));
+    return text.goes_on() && !cancelled_ && !model_.stopping_;
+  });
+  give(text.finish());
+  usage_.tokens = text.tokens();
+  if (!text.goes_on()) finish_reason_ = "stop";
+}
+
+void TextGeneration::run(const CompletionRequest& request, const std::vector<std::int32_t>& prompt) {
+  std::string error;
+  try {
+    write(request, prompt);
+  } catch (const std::exception& e) {
+    error = e.what();
+  }
+  const std::lock_guard lock(mutex_);
+  error_ = error;
+  over_ = true;
+  changed_.notify_one();
+}
+
+std::optional<std::string> TextGeneration::next(std::chrono::milliseconds patience) {
+  std::unique_lock lock(mutex_);
+  if (!changed_.wait_for(lock, patience, [&] { return over_ || !pieces_.empty(); })) return std::nullopt;
+  if (pieces_.empty() && !error_.empty()) fail(error_);
+  if (pieces_.empty()) return "";
+  std::string piece = std::move(pieces_.front());
+  pieces_.pop_front();
+  return piece;
+}
+
+std::vector<std::int32_t> TextModel::tokens_of(const std::string& prompt) const {
+  std::vector<std::int32_t> tokens;
+  try {
+    tokens = prompt_tokens(*session_.tokenizer, prompt);
+  } catch (const Error& e) {
+    throw ApiError(400, e.what(), "prompt");
+  }
+  const auto context = static_cast<std::size_t>(session_.config.model.context);
+  if (tokens.size() >= context)
+    throw ApiError(400, str("the prompt has ", tokens.size(), " tokens, and the model's context ", context), "prompt");
+  return tokens;
+}
+
+void TextModel::wait_for_turn(std::chrono::milliseconds patience) {
+  if (turn_.try_acquire()) return;
+  const bool room = waiting_.fetch_add(1) < most_waiting_, ours = room && turn_.try_acquire_for(patience);
+  --waiting_;
+  if (!ours)
+    throw ApiError(429, str("the model writes one text at a time, ",
+                            room ? "and the one before takes long" : "and enough others wait", ": try again"));
+}
+
+std::shared_ptr<TextGeneration> TextModel::write(const CompletionRequest& r, std::chrono::milliseconds patience) {
+  std::vector<std::int32_t> prompt = tokens_of(r.prompt);
+  wait_for_turn(patience);
+  try {
+    return std::make_shared<TextGeneration>(*this, std::move(prompt), r);
+  } catch (...) {
+    turn_.release();
+    throw;
+  }
+}
+
+}  // namespace ring

@@ -1,0 +1,176 @@
+// `ringmaster serve` of a small trained model, asked over loopback.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "comm/http_server.h"
+#include "core/check.h"
+#include "tests/http_client.h"
+#include "tests/process.h"
+
+namespace ring {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+using test::http_get;
+using test::http_post;
+
+class ServeTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!http_available()) GTEST_SKIP() << "this build has no HTTP";
+    folder_ = fs::temp_directory_path() / str("ring_serve_", getpid());
+    fs::create_directories(folder_);
+    std::ofstream(folder_ / "text.txt") << std::string(4000, 'a') << "\n";
+    const auto at = [&](const char* name) { return (folder_ / name).string(); };
+    ok({"data", "prepare", "--input", at("text.txt"), "--tokenizer", "bytes", "--output", at("c.h5")});
+    std::ofstream(folder_ / "c.yaml") << "run: {device: cpu, directory: " << at("run") << "}\n"
+                                      << "model: {context: 64, layers: 1, width: 32, heads: 2}\ndata: {path: "
+                                      << at("c.h5") << "}\ntrain: {batch_size: 4, steps: 30}\n";
+    ok({"train", at("c.yaml")});
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  static void ok(std::vector<std::string> words) {
+    words.insert(words.begin(), RING_BINARY);
+    const test::Finished f = test::run_process(words);
+    ASSERT_EQ(f.code, 0) << f.output;
+  }
+  void serve(const std::vector<std::string>& more = {}) {
+    const std::string out = (folder_ / "out").string();
+    fs::remove(out);
+    std::vector<std::string> words = {RING_BINARY, "serve", (folder_ / "run").string(), "--listen", "0",
+                                      "--threads", "1"};
+    words.insert(words.end(), more.begin(), more.end());
+    server_.emplace(words, test::Process::Environment{},
+                    [out] { freopen(out.c_str(), "w", stdout) ? void() : _exit(9); });
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    for (; std::chrono::steady_clock::now() < end; std::this_thread::sleep_for(std::chrono::milliseconds(20))) {
+      std::ifstream file(out);
+      const std::string text((std::istreambuf_iterator<char>(file)), {}), begin = "http://127.0.0.1:";
+      if (const std::size_t at = text.find(begin); at != std::string::npos && text.ends_with("\n")) {
+        at_ = {"127.0.0.1", std::stoi(text.substr(at + begin.size()))};
+        return;
+      }
+    }
+    FAIL() << "serve did not begin: " << server_->wait().output;
+  }
+  json complete(const json& body) const { return json::parse(http_post(at_, "/v1/completions", body.dump()).body); }
+
+  fs::path folder_;
+  std::optional<test::Process> server_;
+  Endpoint at_;
+};
+
+TEST_F(ServeTest, AnswersAsOpenAiDoes) {
+  serve();
+  EXPECT_EQ(json::parse(http_get(at_, "/v1/models").body)["data"][0]["id"], "run");
+  EXPECT_EQ(json::parse(http_get(at_, "/v1/models/run").body)["object"], "model");
+  const json once = complete({{"prompt", "aaaa"}, {"max_tokens", 8}, {"temperature", 0}});
+  EXPECT_EQ(once["choices"][0]["text"], "aaaaaaaa") << once;
+  EXPECT_EQ(once["choices"][0]["finish_reason"], "length");
+  EXPECT_EQ(once["usage"], json({{"prompt_tokens", 4}, {"completion_tokens", 8}, {"total_tokens", 12}}));
+  const json stopped = complete({{"prompt", "aaaa"}, {"max_tokens", 8}, {"temperature", 0}, {"stop", "aa"}});
+  EXPECT_EQ(stopped["choices"][0]["text"], "");
+  EXPECT_EQ(stopped["choices"][0]["finish_reason"], "stop");
+  EXPECT_EQ(stopped["usage"]["completion_tokens"], 2);
+  const json seeded = {{"prompt", "b"}, {"max_tokens", 20}, {"temperature", 5}, {"seed", 3}};
+  EXPECT_EQ(complete(seeded)["choices"], complete(seeded)["choices"]);
+  server_->signal(SIGINT);
+  EXPECT_EQ(server_->wait().code, 0);
+}
+
+TEST_F(ServeTest, Streams) {
+  serve();
+  const json body = {{"prompt", "aaaa"}, {"max_tokens", 8}, {"temperature", 0}, {"stream", true}};
+  const test::HttpAnswer a = http_post(at_, "/v1/completions", body.dump());
+  EXPECT_EQ(a.headers.at("Content-Type"), "text/event-stream");
+  std::string text;
+  for (std::size_t at = 0, end = 0; (end = a.body.find("\n\n", at)) != std::string::npos; at = end + 2) {
+    const std::string event = a.body.substr(at + 6, end - at - 6);
+    if (event != "[DONE]") text += json::parse(event)["choices"][0]["text"].get<std::string>();
+  }
+  EXPECT_EQ(text, "aaaaaaaa") << a.body;
+  EXPECT_TRUE(a.body.ends_with("data: [DONE]\n\n"));
+}
+
+// Who leaves in the middle makes way for the next.
+TEST_F(ServeTest, AClientThatLeavesEndsItsText) {
+  serve({"--max-tokens", "100000000"});
+  const std::string body = R"({"prompt":"a","max_tokens":100000000,"stream":true,"temperature":0})";
+  {
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+    const Fd fd = connect_to(at_, deadline);
+    send_all(fd,
+             str("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: ", body.size(), "\r\n\r\n", body),
+             deadline);
+    recv_exactly(fd, 500, deadline);
+  }
+  EXPECT_EQ(complete({{"prompt", "a"}, {"max_tokens", 1}})["usage"]["completion_tokens"], 1);
+}
+
+// While a text is written, the server ends when it is told to.
+TEST_F(ServeTest, EndsInTheMiddleOfAText) {
+  serve({"--max-tokens", "100000000"});
+  const std::string body = R"({"prompt":"a","max_tokens":100000000,"temperature":0})";
+  std::thread asking([&] { http_post(at_, "/v1/completions", body); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  server_->signal(SIGTERM);
+  EXPECT_EQ(server_->wait().code, 0);
+  asking.join();
+}
+
+// One text at a time, eight that wait, and no more.
+TEST_F(ServeTest, BoundsItsQueue) {
+  serve({"--max-tokens", "100000000"});
+  const std::string body = R"({"prompt":"a","max_tokens":100000000,"stream":true,"temperature":0})";
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  const std::string request =
+      str("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: ", body.size(), "\r\n\r\n", body);
+  std::vector<Fd> clients;
+  for (int i = 0; i < 9; ++i) {
+    clients.push_back(connect_to(at_, deadline));
+    send_all(clients.back(), request, deadline);
+    if (i == 0) recv_exactly(clients[0], 500, deadline);
+  }
+  const auto others_wait = [&] { return http_post(at_, "/v1/completions", R"({"prompt":"a"})"); };
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));  // until they do
+  const test::HttpAnswer refused = others_wait();
+  EXPECT_EQ(refused.status, 429) << refused.body;
+  EXPECT_TRUE(refused.headers.contains("Retry-After"));
+  EXPECT_NE(refused.body.find("enough others wait"), std::string::npos) << refused.body;
+  EXPECT_EQ(http_get(at_, "/healthz").status, 200);
+  server_->signal(SIGTERM);
+  EXPECT_EQ(server_->wait().code, 0);
+}
+
+TEST_F(ServeTest, RefusesInJson) {
+  serve();
+  const auto refused = [&](const std::string& path, const std::string& body, int status, const char* word) {
+    const test::HttpAnswer a = http_post(at_, path, body);
+    EXPECT_EQ(a.status, status) << a.body;
+    EXPECT_EQ(a.headers.at("Content-Type"), "application/json");
+    EXPECT_NE(json::parse(a.body)["error"]["message"].get<std::string>().find(word), std::string::npos) << a.body;
+  };
+  refused("/v1/completions", "{}", 400, "prompt");
+  refused("/v1/completions", json({{"prompt", std::string(64, 'a')}}).dump(), 400, "context 64");
+  const test::HttpAnswer large = test::say(
+      at_, "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 4194305\r\n\r\n");
+  EXPECT_EQ(large.status, 413);
+  EXPECT_NE(json::parse(large.body)["error"]["message"].get<std::string>().find("4194304 bytes"), std::string::npos);
+  refused("/v1/chat/completions", json({{"messages", {{{"role", "user"}, {"content", "a"}}}}}).dump(), 501, "template");
+  refused("/v1/embeddings", "{}", 405, "GET");
+  refused("/v1/models", "{}", 405, "GET");
+  EXPECT_EQ(json::parse(http_get(at_, "/v1/nothing").body)["error"]["type"], "invalid_request_error");
+  EXPECT_EQ(http_get(at_, "/v1/completions").status, 405);
+  EXPECT_EQ(complete({{"prompt", "a"}, {"max_tokens", 1}})["usage"]["completion_tokens"], 1);
+}
+
+}  // namespace
+}  // namespace ring

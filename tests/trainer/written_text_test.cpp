@@ -1,0 +1,52 @@
+#include "trainer/written_text.h"
+
+#include <gtest/gtest.h>
+
+#include "trainer/prompt.h"
+
+namespace ring {
+namespace {
+
+// Pushes the tokens of a text, each a byte.
+std::string written(WrittenText& w, const Tokenizer& tokenizer, const std::string& text) {
+  std::string shown;
+  for (const std::int32_t id : tokenizer.encode(text))
+    if (w.goes_on()) shown += w.push(id);
+  return shown + w.finish();
+}
+
+TEST(WrittenText, EndsBeforeAStopString) {
+  const std::shared_ptr<const Tokenizer> bytes = bytes_tokenizer();
+  WrittenText w(bytes, {"xyz", "\u00e4!"});
+  EXPECT_EQ(written(w, *bytes, "a xy \u00e4 \u00e4! b"), "a xy \u00e4 ");
+  EXPECT_EQ(w.end(), "stop");
+  EXPECT_EQ(w.stop(), "\u00e4!");
+  EXPECT_EQ(w.text(), "a xy \u00e4 ");
+  EXPECT_EQ(w.tokens(), 11);
+  WrittenText open(bytes, {"xyz"});
+  EXPECT_EQ(written(open, *bytes, "a xy"), "a xy");  // what was held back comes at the end
+  EXPECT_EQ(open.end(), "length");
+}
+
+TEST(WrittenText, EndsWithTheEndOfText) {
+  const std::shared_ptr<const Tokenizer> bytes = bytes_tokenizer();
+  const std::int32_t end = bytes->end_of_text().value();
+  WrittenText w(bytes, {});
+  EXPECT_EQ(w.push('a'), "a");
+  EXPECT_EQ(w.push(end), "");
+  EXPECT_FALSE(w.goes_on());
+  EXPECT_EQ(w.end(), "end_of_text");
+  EXPECT_EQ(w.tokens(), 1);
+  WrittenText past(bytes, {}, true);
+  past.push(end);
+  EXPECT_TRUE(past.goes_on());
+}
+
+TEST(PromptTokens, AreNeverNone) {
+  const std::shared_ptr<const Tokenizer> bytes = bytes_tokenizer();
+  EXPECT_EQ(prompt_tokens(*bytes, "ab"), (std::vector<std::int32_t>{'a', 'b'}));
+  EXPECT_EQ(prompt_tokens(*bytes, ""), std::vector<std::int32_t>{bytes->end_of_text().value()});
+}
+
+}  // namespace
+}  // namespace ring
