@@ -155,6 +155,14 @@ Json choice(const std::string& text, const Json& finish_reason) {
   return {{"index", 0}, {"text", text}, {"logprobs", nullptr}, {"finish_reason", finish_reason}};
 }
 
+Json reply_json(const CompletionReply& r, Json choices) {
+  return {{"id", r.id()},
+          {"object", "text_completion"},
+          {"created", r.created()},
+          {"model", r.model()},
+          {"choices", std::move(choices)}};
+}
+
 std::string event_of(const Json& json) { return "data: " + text_of(json) + "\n\n"; }
 
 }  // namespace
@@ -195,29 +203,21 @@ CompletionRequest parse_completion(const std::string& body, const ServeLimits& l
 CompletionReply::CompletionReply(const CompletionRequest& r, std::string model)
     : usage_(r.usage), model_(std::move(model)), id_("cmpl-" + random_cookie()), created_(now()) {}
 
-Json CompletionReply::json(Json choices) const {
-  return {{"id", id_},
-          {"object", "text_completion"},
-          {"created", created_},
-          {"model", model_},
-          {"choices", std::move(choices)}};
-}
-
 std::string CompletionReply::whole(const std::string& text, const std::string& finish_reason,
                                    const CompletionUsage& usage) const {
-  Json all = json(Json::array({choice(text, finish_reason)}));
+  Json all = reply_json(*this, Json::array({choice(text, finish_reason)}));
   all["usage"] = usage_json(usage);
   return text_of(all);
 }
 
 std::string CompletionReply::piece(const std::string& text) const {
-  return event_of(json(Json::array({choice(text, nullptr)})));
+  return event_of(reply_json(*this, Json::array({choice(text, nullptr)})));
 }
 
 std::string CompletionReply::last(const std::string& finish_reason, const CompletionUsage& usage) const {
-  std::string out = event_of(json(Json::array({choice("", finish_reason)})));
+  std::string out = event_of(reply_json(*this, Json::array({choice("", finish_reason)})));
   if (usage_) {
-    Json counted = json(Json::array());
+    Json counted = reply_json(*this, Json::array());
     counted["usage"] = usage_json(usage);
     out += event_of(counted);
   }

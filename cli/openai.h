@@ -4,7 +4,6 @@
 // over.
 
 #include <cstdint>
-#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
@@ -47,6 +46,10 @@ struct CompletionUsage {
 class CompletionReply {
  public:
   CompletionReply(const CompletionRequest&, std::string model);
+  const std::string& id() const { return id_; }
+  const std::string& model() const { return model_; }
+  std::int64_t created() const { return created_; }  // seconds since 1970
+
   std::string whole(const std::string& text, const std::string& finish_reason, const CompletionUsage&) const;
   // What a stream has: pieces, then the last.
   static std::string waiting() { return ": the model computes\n\n"; }  // a comment, which clients pass over
@@ -54,7 +57,6 @@ class CompletionReply {
   std::string last(const std::string& finish_reason, const CompletionUsage&) const;
 
  private:
-  nlohmann::ordered_json json(nlohmann::ordered_json choices) const;
   bool usage_;
   std::string model_, id_;
   std::int64_t created_;

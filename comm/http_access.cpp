@@ -2,7 +2,6 @@
 
 #include <openssl/evp.h>
 
-#include "comm/http_server.h"
 #include "comm/secret.h"
 #include "core/check.h"
 

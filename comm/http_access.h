@@ -7,6 +7,8 @@
 
 namespace ring {
 
+inline constexpr const char* kHttpUser = "ringmaster";  // whose password is the token, for browsers
+
 // What a request says of where it comes from.
 struct HttpVisitor {
   std::string authorization, host, origin;  // headers; empty: not given

@@ -38,7 +38,7 @@ using HttpHandler = std::function<HttpReply(const HttpRequest&)>;
 
 struct HttpOptions {
   Endpoint at;             // port 0: an ephemeral one
-  std::string token;       // that clients show: "Authorization: Bearer TOKEN", or as the password of kHttpUser
+  std::string token;       // that clients show: "Authorization: Bearer TOKEN", or as a password
   bool may_block = false;  // handlers and streams wait: each connection has a thread of its own
   unsigned connections = 256;
   std::chrono::seconds silence{3};  // of a client, after which its connection closes
@@ -46,8 +46,6 @@ struct HttpOptions {
   // Makes the reply to what is not let through to the handler, such as 401; null: the text as it is.
   std::function<HttpReply(int status, const std::string& text)> refuse = nullptr;
 };
-
-inline constexpr const char* kHttpUser = "ringmaster";
 
 class HttpServer {
  public:

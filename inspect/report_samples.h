@@ -19,8 +19,8 @@ struct CheckpointSample {
   std::string problem;       // instead, where the checkpoint cannot be read
 };
 
-// Of the checkpoints that the run still has, at most eight, from the oldest to the newest; each drawn as
-// `generate` does by default, so that the samples differ by the weights alone.
+// At most eight of the checkpoints that the run still has, from the oldest to the newest, each drawn as `generate` does
+// by default, so that the samples differ by the weights alone.
 std::vector<CheckpointSample> checkpoint_samples(const std::string& run, const SampleOptions&);
 // Markup; empty: there are none.
 std::string samples_html(const std::string& run, const std::vector<CheckpointSample>&);
