@@ -10,8 +10,9 @@
 #include "data/documents.h"
 #include "data/output_file.h"
 #include "engine/devices.h"
+#include "trainer/prompt.h"
 #include "trainer/session.h"
-#include "trainer/stop_strings.h"
+#include "trainer/written_text.h"
 
 namespace ring {
 namespace {
@@ -26,54 +27,17 @@ struct Arguments {
   bool ignore_end = false, json = false;
 };
 
-std::vector<std::int32_t> start_tokens(const Tokenizer& tokenizer, const std::string& prompt) {
-  std::vector<std::int32_t> ids = tokenizer.before_text();
-  const std::vector<std::int32_t> said = tokenizer.encode(prompt);
-  ids.insert(ids.end(), said.begin(), said.end());
-  if (!ids.empty()) return ids;
-  if (tokenizer.end_of_text()) return {*tokenizer.end_of_text()};
-  ids = tokenizer.encode("\n");
-  if (ids.empty()) fail("--prompt: this tokenizer has no end-of-text token to start from; give some text");
-  return ids;
-}
+// A prompt and what becomes of it.
+struct Writing {
+  std::string prompt;
+  WrittenText text;
 
-// What becomes of a prompt.
-class Writing {
- public:
-  Writing(const Arguments& a, const std::shared_ptr<const Tokenizer>& tokenizer, std::string prompt)
-      : end_(a.ignore_end ? std::nullopt : tokenizer->end_of_text()),
-        prompt_(std::move(prompt)),
-        decoder_(tokenizer),
-        stops_(a.stops) {}
-
-  // Returns what can be shown now.
-  std::string push(std::int32_t id) {
-    if (end_ && id == *end_) return ends_ = "end_of_text", "";
-    ++tokens_;
-    const std::string shown = stops_.push(decoder_.push(id));
-    if (stops_.found()) ends_ = "stop";
-    return text_ += shown, shown;
-  }
-  std::string finish() {
-    std::string shown = stops_.push(decoder_.finish());
-    if (!stops_.found()) shown += stops_.finish();
-    return text_ += shown, shown;
-  }
-  bool goes_on() const { return ends_.empty(); }
   nlohmann::ordered_json json() const {
     nlohmann::ordered_json j = {
-        {"prompt", prompt_}, {"text", text_}, {"tokens", tokens_}, {"end", ends_.empty() ? "length" : ends_}};
-    if (stops_.found()) j["stop"] = *stops_.found();
+        {"prompt", prompt}, {"text", text.text()}, {"tokens", text.tokens()}, {"end", text.end()}};
+    if (text.stop()) j["stop"] = *text.stop();
     return j;
   }
-  const std::string& prompt() const { return prompt_; }
-
- private:
-  std::optional<std::int32_t> end_;
-  std::string prompt_, text_, ends_;
-  std::int64_t tokens_ = 0;
-  StreamDecoder decoder_;
-  StopStrings stops_;
 };
 
 // A line each, or a record's member of JSON Lines.
@@ -99,13 +63,13 @@ void write_together(const Arguments& a, const Session& session, std::vector<Writ
     Sampling s = a.sampling;
     s.seed += i;
     s.tokens = session.tokenizer->vocab_size();  // the model's vocabulary may be padded
-    starts.push_back({start_tokens(*session.tokenizer, all[i].prompt()), s});
+    starts.push_back({prompt_tokens(*session.tokenizer, all[i].prompt), s});
   }
   generate_together(*session.model, session.ctx, std::move(starts), a.max_tokens, [&](std::size_t i, std::int32_t id) {
-    show(all[first + i].push(id));
-    return all[first + i].goes_on() && static_cast<bool>(std::cout);
+    show(all[first + i].text.push(id));
+    return all[first + i].text.goes_on() && static_cast<bool>(std::cout);
   });
-  for (std::size_t i = first; i < end; ++i) show(all[i].finish());
+  for (std::size_t i = first; i < end; ++i) show(all[i].text.finish());
 }
 
 // Each line is printed when its batch is done; a file appears whole.
@@ -132,7 +96,8 @@ void run(const Arguments& a) {
       a.prompts_file.empty() ? std::vector<std::string>{a.prompt} : read_prompts(a.prompts_file);
   const Session session = open_session(a.run, a.threads, parse_device(a.device));
   std::vector<Writing> all;
-  for (const std::string& prompt : prompts) all.emplace_back(a, session.tokenizer, prompt);
+  for (const std::string& prompt : prompts)
+    all.push_back({prompt, WrittenText(session.tokenizer, a.stops, a.ignore_end)});
   if (lines) return write_lines(a, session, all);
   std::cout << a.prompt << std::flush;
   write_together(a, session, all, 0, 1, [](const std::string& text) { std::cout << text << std::flush; });

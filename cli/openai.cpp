@@ -127,6 +127,7 @@ void read_sampling(Keys& keys, Sampling& s) {
   s.temperature = keys.number("temperature", 1, 0, kMostTemperature);
   s.top_p = keys.number("top_p", 1, 0, 1);
   s.top_k = keys.count("top_k", 0, 0, std::numeric_limits<std::int32_t>::max());
+  s.repetition_penalty = keys.number("repetition_penalty", 1, 0.01, 100);
   s.seed = seed_of(keys);
 }
 

@@ -24,13 +24,14 @@ ApiError refused(const std::string& body) {
 
 TEST(OpenAi, ReadsACompletion) {
   const CompletionRequest r = parse_completion(
-      R"({"model":"m","prompt":["Once"],"max_tokens":7,"temperature":0,"top_p":0.5,"seed":9,"stop":["a","b"],
+      R"({"model":"m","prompt":["Once"],"max_tokens":7,"temperature":0,"top_p":0.5,"repetition_penalty":1.5,"seed":9,"stop":["a","b"],
           "stream":true,"stream_options":{"include_usage":true},"n":1,"user":"u","presence_penalty":0.0,"echo":null})",
       kLimits);
   EXPECT_EQ(r.prompt, "Once");
   EXPECT_EQ(r.max_tokens, 7);
   EXPECT_EQ(r.sampling.temperature, 0);
   EXPECT_EQ(r.sampling.top_p, 0.5);
+  EXPECT_EQ(r.sampling.repetition_penalty, 1.5);
   EXPECT_EQ(r.sampling.seed, 9u);
   EXPECT_EQ(r.stops, (std::vector<std::string>{"a", "b"}));
   EXPECT_TRUE(r.stream && r.usage);
@@ -62,6 +63,7 @@ INSTANTIATE_TEST_SUITE_P(
         Wrong{R"({"prompt":"x","max_tokens":18446744073709551615})", "max_tokens"},
         Wrong{R"({"prompt":"x","temperature":-1})", "temperature"}, Wrong{R"({"prompt":"x","temperature":1e999})", ""},
         Wrong{R"({"prompt":"x","temperature":"hot"})", "temperature"}, Wrong{R"({"prompt":"x","top_p":1.01})", "top_p"},
+        Wrong{R"({"prompt":"x","repetition_penalty":0})", "repetition_penalty"},
         Wrong{R"({"prompt":"x","seed":-1})", "seed"}, Wrong{R"({"prompt":"x","stop":""})", "stop"},
         Wrong{R"({"prompt":"x","stop":[1]})", "stop"}, Wrong{R"({"prompt":"x","stop":["a","b","c","d","e"]})", "stop"},
         Wrong{R"({"prompt":"x","stream":1})", "stream"},
