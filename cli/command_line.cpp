@@ -26,6 +26,7 @@ void add_commands(CLI::App& app) {
   add_metrics_command(app);
   add_report_command(app);
   add_watch_command(app);
+  add_sweep_command(app);
   add_doctor_command(app);
   add_launch_command(app);
   add_completion_commands(app);

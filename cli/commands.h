@@ -26,6 +26,7 @@ void add_metrics_command(CLI::App& app);      // metrics export
 void add_report_command(CLI::App& app);       // report
 void add_serve_command(CLI::App& app);        // serve
 void add_watch_command(CLI::App& app);        // watch
+void add_sweep_command(CLI::App& app);        // sweep
 void add_doctor_command(CLI::App& app);       // doctor
 void add_plan_command(CLI::App& app);         // plan
 void add_launch_command(CLI::App& app);       // launch

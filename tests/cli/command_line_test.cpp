@@ -187,6 +187,10 @@ TEST_F(CommandLine, ACommandMayHaveWordsOfItsOwnAndCommandsBelow) {
 }
 
 TEST_F(CommandLine, RunsAreWatchedAndModelsServed) {
+  EXPECT_EQ(wrong({"sweep", "s.yaml", "--parallel", "2", "--dry-run"}), "");
+  EXPECT_EQ(wrong({"sweep", "s.yaml", "--gpus", "0,1"}), "");
+  EXPECT_NE(wrong({"sweep", "s.yaml", "--gpus", "0,1", "--parallel", "2"}), "");
+  EXPECT_NE(wrong({"sweep"}), "");
   EXPECT_EQ(wrong({"watch", "run", "--interval", "5"}), "");
   EXPECT_EQ(wrong({"launch", "-n", "2", "--dashboard", "0", "--dashboard-token-file", "t", "--", "train", "x"}), "");
   EXPECT_EQ(wrong({"serve", "run", "--listen", "0.0.0.0:80", "--token-file", "t", "--name", "m", "--max-tokens", "9",

@@ -1,0 +1,134 @@
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <filesystem>
+#include <iostream>
+#include <limits>
+#include <memory>
+#include <sstream>
+
+#include "cli/commands.h"
+#include "cli/number_option.h"
+#include "cli/runs.h"
+#include "cli/settings.h"
+#include "cli/sweep_runner.h"
+#include "cli/table.h"
+#include "core/check.h"
+#include "core/counted.h"
+#include "core/exit_code.h"
+#include "core/joined.h"
+#include "core/stop_signal.h"
+#include "trainer/run_summary.h"
+
+namespace ring {
+namespace {
+
+constexpr int kMostParallel = 256;
+
+struct Arguments {
+  std::string file, gpus;
+  int parallel = 1;
+  bool dry_run = false;
+};
+
+using Rows = std::vector<std::vector<std::string>>;
+
+std::vector<std::string> values_of(const SweepRun& run) {
+  std::vector<std::string> values;
+  for (const std::string& s : run.settings) values.push_back(s.substr(s.find('=') + 1));
+  return values;
+}
+
+// Before the first begins: a slip in the last run's settings should not show after a night.
+void check(const SweepPlan& plan) {
+  if (std::filesystem::is_directory(plan.train))
+    fail("train: ", plan.train, " is a directory; a sweep begins runs of its own: give a settings file");
+  for (const SweepRun& run : plan.runs) try {
+      settings_to_train(plan.train, run.settings, false);
+    } catch (const Error& e) {
+      fail("run ", run.name, " (", joined(run.settings, " "), "): ", e.what());
+    }
+}
+
+SweepOptions options_of(const Arguments& a) {
+  SweepOptions o{.parallel = a.parallel};
+  std::istringstream list(a.gpus);
+  for (std::string gpu; std::getline(list, gpu, ',');) o.gpus.push_back(gpu);
+  if (std::ranges::any_of(o.gpus, &std::string::empty)) fail("--gpus: '", a.gpus, "' is no list such as 0,1,2,3");
+  if (!o.gpus.empty()) o.parallel = static_cast<int>(o.gpus.size());
+  return o;
+}
+
+void print_plan(const SweepPlan& plan) {
+  Rows rows = {{"run"}};
+  rows[0].insert(rows[0].end(), plan.keys.begin(), plan.keys.end());
+  for (const SweepRun& run : plan.runs) {
+    rows.push_back(values_of(run));
+    rows.back().insert(rows.back().begin(), run.name);
+  }
+  print_table(rows, 1);
+}
+
+// The best first, by the lowest validation loss, or by the last loss where no run has one. Returns how many are done.
+std::size_t print_results(const SweepPlan& plan, const SweepRunner& runner) {
+  std::vector<std::pair<RunSummary, const SweepRun*>> all;
+  for (const SweepRun& run : plan.runs) all.emplace_back(summarize_run(runner.folder(run)), &run);
+  const bool validated = std::ranges::any_of(all, [](const auto& r) { return r.first.validation_loss.has_value(); });
+  std::ranges::stable_sort(all, {}, [&](const auto& r) {
+    return (validated ? r.first.validation_loss : r.first.loss).value_or(std::numeric_limits<double>::infinity());
+  });
+  Rows rows = {{"run"}};
+  rows[0].insert(rows[0].end(), plan.keys.begin(), plan.keys.end());
+  for (const char* head : {"status", "step", "loss", "validation", "tokens/s"}) rows[0].emplace_back(head);
+  for (const auto& [summary, run] : all) {
+    rows.push_back(values_of(*run));
+    rows.back().insert(rows.back().begin(), run->name);
+    const bool begun = std::filesystem::exists(summary.path);
+    for (const std::string& cell :
+         {begun ? summary.status : std::string("-"), str(summary.step), loss_text(summary.loss),
+          loss_text(summary.validation_loss), speed_text(summary.tokens_per_second)})
+      rows.back().push_back(cell);
+  }
+  print_table(rows, 1);
+  return static_cast<std::size_t>(
+      std::ranges::count_if(all, [](const auto& r) { return r.first.status == kRunFinished; }));
+}
+
+void sweep(const Arguments& a) {
+  const SweepPlan plan = read_sweep(a.file);
+  const SweepOptions options = options_of(a);
+  check(plan);
+  if (a.dry_run) return print_plan(plan);
+  StopSignal signal(false);  // before any thread
+  signal.steps_begin();
+  SweepRunner runner(plan, options);
+  runner.run([&] { return signal.requested(); });
+  const std::size_t done = print_results(plan, runner);
+  if (signal.requested()) {
+    std::cout << "stopped early; to go on: ringmaster sweep " << a.file << std::endl;
+    throw ExitCode{kExitInterrupted};
+  }
+  if (done < plan.runs.size())
+    fail(counted(static_cast<std::int64_t>(plan.runs.size() - done), "run"), " of ", plan.runs.size(),
+         " did not finish: ", plan.directory, " has a log of each. The same command tries them again");
+}
+
+}  // namespace
+
+void add_sweep_command(CLI::App& app) {
+  CLI::App* c = app.add_subcommand("sweep", "Train once for each of several settings, and compare");
+  auto a = std::make_shared<Arguments>();
+  c->add_option("file", a->file, "What to try (YAML): see docs/runs.md")->required()->type_name("FILE");
+  CLI::Option* parallel =
+      add_number(*c, "--parallel", a->parallel, "Runs at a time, which share the CPU's cores", 1, kMostParallel)
+          ->capture_default_str();
+  c->add_option("--gpus", a->gpus, "These GPUs, a run on each at a time: 0,1,2,3")
+      ->type_name("LIST")
+      ->excludes(parallel);
+  c->add_flag("--dry-run", a->dry_run, "Only print the runs");
+  c->footer(
+      "Stopped by Ctrl+C, all runs save; the same command goes on.\n"
+      "Example: ringmaster sweep lr.yaml --parallel 2");
+  c->callback([a] { sweep(*a); });
+}
+
+}  // namespace ring

@@ -1,0 +1,179 @@
+#include "cli/sweep_plan.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <cstdio>
+#include <optional>
+#include <set>
+
+#include "core/check.h"
+#include "core/philox.h"
+#include "core/text_file.h"
+#include "core/yaml.h"
+
+namespace ring {
+namespace {
+
+// Values of one setting: given ones, or those between two ends.
+struct Choice {
+  std::string key;
+  std::vector<std::string> values;
+  double from = 0, to = 0;
+  bool log = false;
+
+  // u: uniform in [0, 1).
+  std::string draw(double u) const {
+    if (!values.empty()) return values[static_cast<std::size_t>(u * static_cast<double>(values.size()))];
+    char text[40];
+    std::snprintf(text, sizeof text, "%.4g", log ? from * std::pow(to / from, u) : from + u * (to - from));
+    return text;
+  }
+};
+
+class Reader {
+ public:
+  explicit Reader(std::string file) : file_(std::move(file)) {}
+
+  SweepPlan read() {
+    const YamlNode root = parsed();
+    if (root.type != YamlNode::Type::map) wrong(root.line, "is not a list of keys and values");
+    std::set<std::string> seen;
+    for (const YamlNode::Entry& e : root.entries) {
+      if (!seen.insert(e.key).second) wrong(e.line, e.key + ": is there twice");
+      take(e);
+    }
+    for (const char* needed : {"train", "directory", "settings"})
+      if (!seen.contains(needed)) wrong(1, str("has no '", needed, "'"));
+    for (const Choice& c : choices_) plan_.keys.push_back(c.key);
+    if (count_)
+      draw(*count_);
+    else
+      combine();
+    return std::move(plan_);
+  }
+
+ private:
+  [[noreturn]] void wrong(int line, const std::string& what) const { fail(file_, ":", line, ": ", what); }
+
+  YamlNode parsed() const try { return parse_yaml(read_text_file(file_, kMostYamlBytes)); } catch (const YamlError& e) {
+    wrong(e.line, e.what());
+  }
+
+  void take(const YamlNode::Entry& e) {
+    if (e.key == "train")
+      plan_.train = text_of(e.key, e.value);
+    else if (e.key == "directory")
+      plan_.directory = text_of(e.key, e.value);
+    else if (e.key == "runs")
+      count_ = whole(e, 1, kMostSweepRuns);
+    else if (e.key == "seed")
+      seed_ = whole(e, 0, std::uint64_t{1} << 53);
+    else if (e.key == "settings")
+      take_settings(e);
+    else
+      wrong(e.line, e.key + ": is no key of a sweep; there are train, directory, settings, runs and seed");
+  }
+
+  void take_settings(const YamlNode::Entry& e) {
+    if (e.value.type != YamlNode::Type::map || e.value.entries.empty())
+      wrong(e.line, "settings: are no keys with values, as in optimizer.lr: [1e-3, 3e-3]");
+    for (const YamlNode::Entry& s : e.value.entries) {
+      if (std::ranges::find(choices_, s.key, &Choice::key) != choices_.end()) wrong(s.line, s.key + ": is there twice");
+      if (s.key.starts_with("run.directory") || s.key.starts_with("run.name"))
+        wrong(s.line, s.key + ": is what tells the runs apart; a sweep sets it");
+      choices_.push_back(choice_of(s));
+    }
+  }
+
+  Choice choice_of(const YamlNode::Entry& s) const {
+    Choice c{.key = s.key};
+    if (s.value.type == YamlNode::Type::map) return range_of(s);
+    if (s.value.type != YamlNode::Type::list || s.value.items.empty())
+      wrong(s.line, s.key + ": is neither a list of values nor {from: A, to: B}");
+    for (const YamlNode& item : s.value.items) c.values.push_back(text_of(s.key, item));
+    return c;
+  }
+  Choice range_of(const YamlNode::Entry& s) const {
+    Choice c{.key = s.key};
+    std::optional<double> from, to;
+    for (const YamlNode::Entry& e : s.value.entries) {
+      if (e.key == "from")
+        from = number(s.key, e.value);
+      else if (e.key == "to")
+        to = number(s.key, e.value);
+      else if (e.key == "scale" && (e.value.text == "log" || e.value.text == "linear"))
+        c.log = e.value.text == "log";
+      else
+        wrong(e.line,
+              str(s.key, ": has ", e.key, ": ", e.value.describe(), "; there are from, to, and scale: linear or log"));
+    }
+    if (!from || !to || !(*from < *to)) wrong(s.line, s.key + ": needs a number `from` that is below its number `to`");
+    if (c.log && *from <= 0) wrong(s.line, s.key + ": a scale of log begins above 0");
+    c.from = *from, c.to = *to;
+    return c;
+  }
+
+  std::string text_of(const std::string& key, const YamlNode& node) const {
+    if (node.type != YamlNode::Type::scalar || node.text.empty())
+      wrong(node.line, str(key, ": ", node.describe(), " is not one value"));
+    return node.text;
+  }
+  double number(const std::string& key, const YamlNode& node) const {
+    double v = 0;
+    const char* end = node.text.data() + node.text.size();
+    const auto [at, error] = std::from_chars(node.text.data(), end, v);
+    if (node.type != YamlNode::Type::scalar || error != std::errc{} || at != end || !std::isfinite(v))
+      wrong(node.line, str(key, ": ", node.describe(), " is not a number"));
+    return v;
+  }
+  std::uint64_t whole(const YamlNode::Entry& e, std::uint64_t least, std::uint64_t most) const {
+    const double v = number(e.key, e.value);
+    if (v != std::floor(v) || v < static_cast<double>(least) || v > static_cast<double>(most))
+      wrong(e.line, str(e.key, ": ", e.value.describe(), " is not a whole number from ", least, " to ", most));
+    return static_cast<std::uint64_t>(v);
+  }
+
+  void add(std::vector<std::string> settings) {
+    char name[20];
+    std::snprintf(name, sizeof name, "%03zu", plan_.runs.size() + 1);
+    plan_.runs.push_back({name, std::move(settings)});
+  }
+  void draw(std::uint64_t count) {
+    for (std::uint64_t run = 0; run < count; ++run) {
+      std::vector<std::string> settings;
+      for (const Choice& c : choices_)
+        settings.push_back(c.key + "=" + c.draw(to_uniform(random_bits({seed_, 0, site_of(c.key)}, run))));
+      add(std::move(settings));
+    }
+  }
+  // The last key changes fastest.
+  void combine() {
+    std::size_t count = 1;
+    for (const Choice& c : choices_) {
+      if (c.values.empty()) wrong(1, c.key + ": is a range to draw from, which needs `runs`: how many");
+      count = std::min(kMostSweepRuns + 1, count * c.values.size());
+    }
+    if (count > kMostSweepRuns)
+      wrong(1, str("asks for more than ", kMostSweepRuns, " runs; `runs` draws some of them"));
+    for (std::size_t i = 0; i < count; ++i) {
+      std::vector<std::string> settings;
+      std::size_t rest = i;
+      for (auto c = choices_.rbegin(); c != choices_.rend(); rest /= c->values.size(), ++c)
+        settings.insert(settings.begin(), c->key + "=" + c->values[rest % c->values.size()]);
+      add(std::move(settings));
+    }
+  }
+
+  std::string file_;
+  SweepPlan plan_;
+  std::vector<Choice> choices_;
+  std::optional<std::uint64_t> count_;
+  std::uint64_t seed_ = 1;
+};
+
+}  // namespace
+
+SweepPlan read_sweep(const std::string& file) { return Reader(file).read(); }
+
+}  // namespace ring

@@ -1,0 +1,112 @@
+#include "cli/sweep_runner.h"
+
+#include <algorithm>
+#include <csignal>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "comm/secret.h"
+#include "core/check.h"
+#include "core/cpu/thread_pool.h"
+#include "core/joined.h"
+#include "core/log.h"
+#include "core/text_file.h"
+#include "data/output_file.h"
+#include "trainer/run_summary.h"
+
+namespace ring {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr std::size_t kMostPlanBytes = 64 << 20;
+constexpr std::chrono::milliseconds kLook{50};
+
+Json json_of(const SweepPlan& plan) {
+  Json runs = Json::array();
+  for (const SweepRun& r : plan.runs) runs.push_back({{"name", r.name}, {"settings", r.settings}});
+  return {{"train", plan.train}, {"runs", runs}};
+}
+
+// More runs may be asked for than before, but not others.
+bool goes_on_with(const Json& before, const Json& now) {
+  if (!before.is_object() || !before.contains("runs") || before.value("train", Json()) != now["train"]) return false;
+  const Json& runs = before["runs"];
+  return runs.is_array() && runs.size() <= now["runs"].size() &&
+         std::equal(runs.begin(), runs.end(), now["runs"].begin());
+}
+
+// What tells a training process how many there are, whatever the sweep itself was started by.
+const Environment kAlone = {{"RINGMASTER_RANK", "0"},
+                            {"RINGMASTER_WORLD", "1"},
+                            {"RINGMASTER_LOCAL_RANK", "0"},
+                            {"RINGMASTER_LOCAL_WORLD", "1"}};
+
+}  // namespace
+
+SweepRunner::SweepRunner(const SweepPlan& plan, const SweepOptions& options)
+    : plan_(plan), options_(options), slots_(static_cast<std::size_t>(options.parallel)) {
+  std::error_code error;
+  std::filesystem::create_directories(plan.directory, error);
+  if (error) fail("directory: cannot create '", plan.directory, "': ", error.message());
+  remember();
+}
+
+void SweepRunner::remember() const {
+  const std::string file = plan_.directory + "/sweep.json";
+  const Json now = json_of(plan_);
+  if (std::filesystem::exists(file) &&
+      !goes_on_with(Json::parse(read_text_file(file, kMostPlanBytes), nullptr, false), now))
+    fail(file, " says that this directory was begun with other runs: give another `directory`, or remove it");
+  write_whole(file, now.dump(1, ' ', false, Json::error_handler_t::replace) + "\n");
+}
+
+void SweepRunner::start(const SweepRun& run, std::size_t slot) {
+  WorkerCommand c{.program = "/proc/self/exe",
+                  .arguments = {"ringmaster", "train", plan_.train, "run.directory=" + folder(run)},
+                  .environment = current_environment()};
+  c.arguments.insert(c.arguments.end(), run.settings.begin(), run.settings.end());
+  for (const auto& [name, value] : kAlone) c.environment[name] = value;
+  c.environment["RINGMASTER_THREADS"] = std::to_string(std::max(1, default_threads() / options_.parallel));
+  if (!options_.gpus.empty()) c.environment["CUDA_VISIBLE_DEVICES"] = options_.gpus[slot];
+  log::info("run ", run.name, " begins: ", joined(run.settings, " "));
+  slots_[slot] = {run.name, std::make_unique<Worker>(0, c, std::make_unique<SharedPage>(random_cookie()), "", -1,
+                                                     folder(run) + ".log")};
+}
+
+bool SweepRunner::watch() {
+  bool any = false;
+  for (Slot& s : slots_) {
+    if (!s.worker) continue;
+    s.worker->output().drain();
+    any = true;
+    if (!s.worker->reap()) continue;
+    s.worker->output().finish();
+    const Ending end = *s.worker->ending();
+    if (end.ok())
+      log::info("run ", s.name, " is done");
+    else
+      log::warn("run ", s.name, " ", describe(end), ": see ", plan_.directory, "/", s.name, ".log");
+    s.worker.reset();
+  }
+  return any;
+}
+
+void SweepRunner::run(const std::function<bool()>& stop) {
+  auto next = plan_.runs.begin();
+  bool told = false;
+  for (;; std::this_thread::sleep_for(kLook)) {
+    if (stop() && !std::exchange(told, true))
+      for (Slot& s : slots_)
+        if (s.worker) s.worker->signal(SIGTERM);
+    for (std::size_t i = 0; i < slots_.size() && !told; ++i)
+      while (!slots_[i].worker && next != plan_.runs.end()) {
+        const SweepRun& run = *next++;
+        if (summarize_run(folder(run)).status != kRunFinished) start(run, i);
+      }
+    if (!watch() && (told || next == plan_.runs.end())) return;
+  }
+}
+
+}  // namespace ring

@@ -1,0 +1,169 @@
+// `ringmaster sweep`: what its files say, and the real program, also stopped and started again.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <thread>
+
+#include "cli/sweep_plan.h"
+#include "core/check.h"
+#include "core/exit_code.h"
+#include "tests/process.h"
+#include "trainer/run_summary.h"
+
+namespace ring {
+namespace {
+
+namespace fs = std::filesystem;
+
+class SweepTest : public testing::Test {
+ protected:
+  SweepTest() : folder_(fs::temp_directory_path() / str("ring_sweep_", getpid())) { fs::create_directories(folder_); }
+  ~SweepTest() override { fs::remove_all(folder_); }
+
+  std::string at(const std::string& name) const { return (folder_ / name).string(); }
+  std::string write(const std::string& name, const std::string& text) const {
+    std::ofstream(at(name)) << text;
+    return at(name);
+  }
+  SweepPlan plan(const std::string& rest) const {
+    return read_sweep(write("s.yaml", "train: t.yaml\ndirectory: runs/s\n" + rest));
+  }
+  std::string refused(const std::string& text) const {
+    try {
+      read_sweep(write("s.yaml", text));
+    } catch (const Error& e) {
+      return e.what();
+    }
+    ADD_FAILURE() << "accepted: " << text;
+    return "";
+  }
+
+  const fs::path folder_;
+};
+
+TEST_F(SweepTest, AGridHasEachCombination) {
+  const SweepPlan p = plan("settings: {optimizer.lr: [1e-3, 0.003], train.batch_size: [2, 4, 8]}\n");
+  EXPECT_EQ(p.train, "t.yaml");
+  EXPECT_EQ(p.directory, "runs/s");
+  EXPECT_EQ(p.keys, (std::vector<std::string>{"optimizer.lr", "train.batch_size"}));
+  ASSERT_EQ(p.runs.size(), 6u);
+  EXPECT_EQ(p.runs[1].name, "002");
+  EXPECT_EQ(p.runs[1].settings, (std::vector<std::string>{"optimizer.lr=1e-3", "train.batch_size=4"}));
+  EXPECT_EQ(p.runs[5].settings, (std::vector<std::string>{"optimizer.lr=0.003", "train.batch_size=8"}));
+}
+
+TEST_F(SweepTest, DrawsFillTheirRangesAndDoNotDependOnHowMany) {
+  const std::string settings = "settings: {optimizer.lr: {from: 1e-4, to: 1e-2, scale: log}, x: [a, b]}\n";
+  const SweepPlan p = plan(settings + "runs: 400\n");
+  int below = 0;
+  std::set<std::string> words;
+  for (const SweepRun& r : p.runs) {
+    const double lr = std::stod(r.settings[0].substr(std::string("optimizer.lr=").size()));
+    EXPECT_TRUE(lr >= 1e-4 && lr <= 1e-2) << r.settings[0];
+    below += lr < 1e-3;
+    words.insert(r.settings[1]);
+  }
+  EXPECT_NEAR(below, 200, 50);  // half of them, within five standard deviations
+  EXPECT_EQ(words, (std::set<std::string>{"x=a", "x=b"}));
+  EXPECT_EQ(plan(settings + "runs: 7\n").runs[6].settings, p.runs[6].settings);
+  EXPECT_NE(plan(settings + "runs: 7\nseed: 2\n").runs[6].settings, p.runs[6].settings);
+}
+
+TEST_F(SweepTest, SlipsAreNamedByFileLineAndKey) {
+  const std::string head = "train: t.yaml\ndirectory: d\n";
+  EXPECT_TRUE(refused("[").starts_with(at("s.yaml") + ":")) << refused("[");
+  EXPECT_NE(refused("a").find("list of keys"), std::string::npos);
+  EXPECT_EQ(refused(head), at("s.yaml") + ":1: has no 'settings'");
+  EXPECT_NE(refused(head + "settngs: {a: [1]}\n").find("s.yaml:3: settngs: is no key"), std::string::npos);
+  for (const char* wrong :
+       {"{}", "[]", "{a: []}", "{a: 1}", "{a: [[1]]}", "{a: {from: 1}}", "{a: {from: 2, to: 1}}",
+        "{a: {from: 0, to: 1, scale: log}}", "{a: {from: 0, to: inf}}", "{a: {from: 0, to: 1, step: 1}}",
+        "{a: [1], a: [2]}", "{run.directory: [x]}", "{a: {from: 0, to: 1}}"}) {
+    const std::string error = refused(head + "settings: " + wrong + "\n");
+    EXPECT_TRUE(error.starts_with(at("s.yaml") + ":")) << wrong << ": " << error;
+  }
+  for (const char* runs : {"0", "1001", "2.5", "many", "[1]"})
+    EXPECT_NE(refused(head + "settings: {a: [1]}\nruns: " + runs + "\n").find("s.yaml:4: runs: "), std::string::npos);
+  std::string many = "settings: {";
+  for (int i = 0; i < 40; ++i) many += str("k", i, ": [1, 2], ");
+  EXPECT_NE(refused(head + many + "z: [1]}\n").find("more than 1000 runs"), std::string::npos);
+}
+
+class SweepRuns : public SweepTest {
+ protected:
+  test::Finished sweep(std::vector<std::string> words) const {
+    words.insert(words.begin(), {RING_BINARY, "sweep", at("s.yaml")});
+    return test::run_process(words);
+  }
+  void prepare(int steps, const std::string& settings) const {
+    write("text.txt", std::string(3000, 'a'));
+    const test::Finished f = test::run_process(
+        {RING_BINARY, "data", "prepare", "--input", at("text.txt"), "--tokenizer", "bytes", "--output", at("c.h5")});
+    ASSERT_EQ(f.code, 0) << f.output;
+    write("t.yaml", str("run: {device: cpu}\nmodel: {context: 32, layers: 1, width: 32, heads: 2}\ndata: {path: ",
+                        at("c.h5"), "}\ntrain: {batch_size: 2, steps: ", steps, "}\n"));
+    write("s.yaml", str("train: ", at("t.yaml"), "\ndirectory: ", at("runs"), "\nsettings: ", settings, "\n"));
+  }
+};
+
+TEST_F(SweepRuns, TrainsEachAndShowsTheBestFirst) {
+  prepare(30, "{optimizer.lr: [1e-9, 1e-2]}");
+  const test::Finished plan = sweep({"--dry-run"});
+  EXPECT_EQ(plan.code, 0) << plan.output;
+  EXPECT_FALSE(fs::exists(at("runs")));
+  const test::Finished done = sweep({"--parallel", "2"});
+  EXPECT_EQ(done.code, 0) << done.output;
+  EXPECT_TRUE(fs::exists(at("runs/001.log")));
+  const std::size_t best = done.output.rfind("\n002  "), worst = done.output.rfind("\n001  ");
+  EXPECT_LT(best, worst) << done.output;
+  const auto written = fs::last_write_time(at("runs/002/metrics.jsonl"));
+  EXPECT_EQ(sweep({}).code, 0);
+  EXPECT_EQ(fs::last_write_time(at("runs/002/metrics.jsonl")), written);  // nothing is done twice
+  write("s.yaml", str("train: ", at("t.yaml"), "\ndirectory: ", at("runs"), "\nsettings: {optimizer.lr: [1, 2]}\n"));
+  const test::Finished other = sweep({});
+  EXPECT_EQ(other.code, 1);
+  EXPECT_NE(other.output.find("begun with other runs"), std::string::npos) << other.output;
+}
+
+TEST_F(SweepRuns, GoesOnWhereItWasStopped) {
+  prepare(1'000'000, "{optimizer.lr: [1e-3, 2e-3], train.steps: [100000]}");
+  test::Process first({RING_BINARY, "sweep", at("s.yaml")});
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  while (std::chrono::steady_clock::now() < end && summarize_run(at("runs/001")).step == 0)
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  first.signal(SIGTERM);
+  const test::Finished stopped = first.wait();
+  EXPECT_EQ(stopped.code, kExitInterrupted) << stopped.output;
+  EXPECT_NE(stopped.output.find("to go on: ringmaster sweep"), std::string::npos) << stopped.output;
+  const RunSummary saved = summarize_run(at("runs/001"));
+  EXPECT_EQ(saved.status, kRunStopped) << saved.note;
+  EXPECT_FALSE(fs::exists(at("runs/002")));
+  test::Process second({RING_BINARY, "sweep", at("s.yaml")});
+  while (std::chrono::steady_clock::now() < end && summarize_run(at("runs/001")).step <= saved.step)
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  second.signal(SIGTERM);
+  EXPECT_EQ(second.wait().code, kExitInterrupted);
+  EXPECT_GT(summarize_run(at("runs/001")).step, saved.step);
+  std::ifstream log(at("runs/001.log"));
+  const std::string text((std::istreambuf_iterator<char>(log)), {});
+  EXPECT_NE(text.find("resuming from step"), std::string::npos) << text;
+}
+
+TEST_F(SweepRuns, AFailureDoesNotStopTheOthers) {
+  prepare(3, "{data.path: [" + at("none.h5") + ", " + at("c.h5") + "]}");
+  const test::Finished done = sweep({});
+  EXPECT_EQ(done.code, 1) << done.output;
+  EXPECT_NE(done.output.find("1 run of 2 did not finish"), std::string::npos) << done.output;
+  EXPECT_EQ(summarize_run(at("runs/002")).status, kRunFinished);
+  prepare(3, "{optimizer.lr: [1e-3, fast]}");
+  const test::Finished wrong = sweep({});
+  EXPECT_NE(wrong.output.find("run 002 (optimizer.lr=fast)"), std::string::npos) << wrong.output;
+}
+
+}  // namespace
+}  // namespace ring
