@@ -82,10 +82,12 @@ std::size_t print_results(const SweepPlan& plan, const SweepRunner& runner) {
   for (const auto& [summary, run] : all) {
     rows.push_back(values_of(*run));
     rows.back().insert(rows.back().begin(), run->name);
-    const bool begun = std::filesystem::exists(summary.path);
-    for (const std::string& cell :
-         {begun ? summary.status : std::string("-"), str(summary.step), loss_text(summary.loss),
-          loss_text(summary.validation_loss), speed_text(summary.tokens_per_second)})
+    const bool begun = std::filesystem::exists(summary.path), refused = std::filesystem::exists(summary.path + ".log");
+    for (const std::string& cell : {begun     ? summary.status
+                                    : refused ? std::string(kRunFailed)
+                                              : std::string("-"),
+                                    str(summary.step), loss_text(summary.loss), loss_text(summary.validation_loss),
+                                    speed_text(summary.tokens_per_second)})
       rows.back().push_back(cell);
   }
   print_table(rows, 1);

@@ -9,6 +9,7 @@
 #include "comm/secret.h"
 #include "core/check.h"
 #include "core/cpu/thread_pool.h"
+#include "core/exit_code.h"
 #include "core/joined.h"
 #include "core/log.h"
 #include "core/text_file.h"
@@ -86,6 +87,8 @@ bool SweepRunner::watch() {
     const Ending end = *s.worker->ending();
     if (end.ok())
       log::info("run ", s.name, " is done");
+    else if (end.exit_code() == kExitInterrupted)
+      log::info("run ", s.name, " saved and stopped");
     else
       log::warn("run ", s.name, " ", describe(end), ": see ", plan_.directory, "/", s.name, ".log");
     s.worker.reset();
