@@ -74,7 +74,7 @@ TEST(TextFiles, Errors) {
   TempFolder folder;
   write_text(folder / "a.md", "x");
   expect_error([] { list_text_files({}, "*"); }, {"no input", "--input"});
-  expect_error([&] { list_text_files({folder / "none"}, "*"); }, {"--input", "none", "no such file or folder"});
+  expect_error([&] { list_text_files({folder / "none"}, "*"); }, {"input ", "none", "no such file or folder"});
   expect_error([&] { list_text_files({folder.path()}, "*.txt"); },
                {folder.path(), "none of its 1 file ", "--glob '*.txt'"});
   expect_error([] { list_text_files({"/dev/null"}, "*"); }, {"/dev/null", "not a regular file"});
@@ -266,7 +266,7 @@ TEST(Prepare, ProgressReachesTheEnd) {
 TEST(Prepare, BadInput) {
   Folder folder;
   PrepareOptions o = folder.options();
-  expect_error([&] { prepare_corpus(o); }, {"--input", "/in", "no such file or folder"});
+  expect_error([&] { prepare_corpus(o); }, {"input ", "/in", "no such file or folder"});
   write_text(folder / "in/empty.txt", "");
   expect_error([&] { prepare_corpus(o); }, {"the input is empty", "1 file", "empty.txt"});
   write_text(folder / "in/a.txt", "text");
