@@ -56,10 +56,9 @@ class Endpoints {
       return complete(parse_completion(r.body, limits_));
     }
     if (r.path == "/v1/chat/completions")
-      throw ApiError(
-          501,
-          "no chats: this program knows no chat templates, so it cannot tell how the model was taught to read "
-          "a conversation; write it as the prompt of /v1/completions");
+      throw ApiError(501,
+                     "no chats: serve does not write a conversation by the model's chat template; give it as the "
+                     "prompt of /v1/completions, written as the model was taught");
     if (r.method != "GET") throw ApiError(405, r.path + " takes GET, if it is there");
     if (r.path == "/v1/models") return {.type = kJson, .body = models_json(limits_.model, started_)};
     if (r.path == "/v1/models/" + limits_.model) return {.type = kJson, .body = model_json(limits_.model, started_)};
