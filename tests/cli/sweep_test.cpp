@@ -160,9 +160,14 @@ TEST_F(SweepRuns, AFailureDoesNotStopTheOthers) {
   EXPECT_EQ(done.code, 1) << done.output;
   EXPECT_NE(done.output.find("1 run of 2 did not finish"), std::string::npos) << done.output;
   EXPECT_EQ(summarize_run(at("runs/002")).status, kRunFinished);
+}
+
+TEST_F(SweepRuns, ASlipInTheLastRunShowsBeforeTheFirstBegins) {
   prepare(3, "{optimizer.lr: [1e-3, fast]}");
   const test::Finished wrong = sweep({});
+  EXPECT_EQ(wrong.code, 1);
   EXPECT_NE(wrong.output.find("run 002 (optimizer.lr=fast)"), std::string::npos) << wrong.output;
+  EXPECT_FALSE(fs::exists(at("runs")));
 }
 
 }  // namespace
