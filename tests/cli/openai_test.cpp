@@ -24,7 +24,8 @@ ApiError refused(const std::string& body) {
 
 TEST(OpenAi, ReadsACompletion) {
   const CompletionRequest r = parse_completion(
-      R"({"model":"m","prompt":["Once"],"max_tokens":7,"temperature":0,"top_p":0.5,"repetition_penalty":1.5,"seed":9,"stop":["a","b"],
+      R"({"model":"m","prompt":["Once"],"max_tokens":7,"temperature":0,"top_p":0.5,"seed":9,
+          "repetition_penalty":1.5,"stop":["a","b"],
           "stream":true,"stream_options":{"include_usage":true},"n":1,"user":"u","presence_penalty":0.0,"echo":null})",
       kLimits);
   EXPECT_EQ(r.prompt, "Once");
