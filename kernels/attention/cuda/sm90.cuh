@@ -258,58 +258,6 @@ __device__ inline void Jobs<kConsumers>::describe_all(const TileSchedule& work, 
   }
 }
 
-// A lane's sums of 4 neighbouring blocks of 8 columns, as bf16, exchanged within its quad: lane t gets all 8 columns of
-// block t.
-__device__ inline uint4 exchange(const std::uint32_t (&r)[4]) {
-  const int t = static_cast<int>(threadIdx.x) % 4;
-  std::uint32_t out[4];
-#pragma unroll
-  for (int step = 0; step < 4; ++step) {
-    // In step i, lane t gives block t ^ i and gets its own block from lane t ^ i.
-    const int give = t ^ step;
-    const std::uint32_t mine = give == 0 ? r[0] : give == 1 ? r[1] : give == 2 ? r[2] : r[3];
-    const std::uint32_t got = __shfl_xor_sync(0xffffffffu, mine, step);
-#pragma unroll
-    for (int i = 0; i < 4; ++i)
-      if (i == give) out[i] = got;
-  }
-  return {out[0], out[1], out[2], out[3]};
-}
-
-// One row (of a fragment: half 0 or 1) of a lane's sums, times `factor`, plus carry times `kept` where kept is not 0,
-// to row `row` of a tensor. All lanes of a warp call it together; `exists` says whether the row does.
-template <int kDim>
-__device__ inline void write_row(const float (&c)[kDim / 2], int half, float factor, float kept, const Output& to,
-                                 std::int64_t row, int head, int columns, bool exists) {
-  const int t = static_cast<int>(threadIdx.x) % 4;
-  const float* carry = to.carry.data ? to.carry.at(row, head) + 2 * t : nullptr;
-#pragma unroll
-  for (int block = 0; block < kDim / 8; block += 4) {
-    float x[4][2];
-#pragma unroll
-    for (int b = 0; b < 4; ++b) {
-      x[b][0] = c[4 * (block + b) + 2 * half] * factor, x[b][1] = c[4 * (block + b) + 2 * half + 1] * factor;
-      const int column = (block + b) * 8;
-      if (exists && carry && kept != 0 && column < columns) {
-        const float2 before = *reinterpret_cast<const float2*>(carry + column);
-        x[b][0] = fmaf(before.x, kept, x[b][0]), x[b][1] = fmaf(before.y, kept, x[b][1]);
-      }
-    }
-    if (to.half.data) {
-      const std::uint32_t packed[4] = {pack_bf16(x[0][0], x[0][1]), pack_bf16(x[1][0], x[1][1]),
-                                       pack_bf16(x[2][0], x[2][1]), pack_bf16(x[3][0], x[3][1])};
-      const uint4 whole = exchange(packed);
-      if (exists && (block + t) * 8 < columns)
-        *reinterpret_cast<uint4*>(to.half.at(row, head) + (block + t) * 8) = whole;
-    } else {
-#pragma unroll
-      for (int b = 0; b < 4; ++b)
-        if (exists && (block + b) * 8 < columns)
-          *reinterpret_cast<float2*>(to.whole.at(row, head) + (block + b) * 8 + 2 * t) = make_float2(x[b][0], x[b][1]);
-    }
-  }
-}
-
 // c = a b^T, both K-major in shared memory: rows x kDim and columns x kDim.
 template <int kDim, int kSums>
 __device__ inline void gemm_ss(float (&c)[kSums], std::uint32_t a, int a_rows, std::uint32_t b, int b_rows) {

@@ -79,20 +79,26 @@ __device__ inline void score_gradients(float (&dp)[kSums], const float (&w)[kSum
   }
 }
 
-template <int kDim, int kConsumers>
+// A warp's 16 rows of a gradient: rounded, through shared memory, or merging, with what is carried or as f32.
+template <bool merging, int kDim, int kRows, int kConsumers>
 __device__ inline void write_gradient(const float (&sums)[kDim / 2], float factor, const Output& whole,
-                                      const Output& partial, const Job<kConsumers>& job, int row, int own_row,
-                                      int dim) {
+                                      const Output& partial, const Job<kConsumers>& job, const WarpRows& rows, int dim,
+                                      const StagedRows<kDim, kRows>& staged) {
+  if constexpr (!merging) {
+    staged.store(sums, {factor, factor});
+    __syncwarp();
+    staged.copy_out(whole, dim, rows);
+    __syncwarp();
+  } else {
 #pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const int j = row + 8 * half;
-    const bool exists = j >= job.first && j < job.end;
-    if (job.slot < 0)
-      write_row<kDim>(sums, half, factor, 1.0f, whole, own_row + std::int64_t{j} * job.segment.rate, job.head, dim,
-                      exists);
-    else
-      write_row<kDim>(sums, half, 1.0f, 0.0f, partial, std::int64_t{job.slot} * job.kRows + j - job.row, 0, dim,
-                      exists);
+    for (int half = 0; half < 2; ++half) {
+      const int row = rows.row(half);
+      if (job.slot < 0)
+        write_row<kDim>(sums, half, factor, 1.0f, whole, rows.token(row), rows.head, dim, rows.exists(row));
+      else
+        write_row<kDim>(sums, half, 1.0f, 0.0f, partial, std::int64_t{job.slot} * job.kRows + row - job.row, 0, dim,
+                        rows.exists(row));
+    }
   }
 }
 
@@ -112,7 +118,7 @@ __device__ inline void take_tiles(Consumer& c, const Job& job, int row) {
 }
 
 // dP is computed beside the exponents of S, and with kOverlapTiles dx beside the next tile's S.
-template <Stationary owner, int kDim>
+template <Stationary owner, int kDim, bool merging>
 struct BackwardConsumer {
   using Memory = BackwardMemory<owner, kDim>;
   static constexpr bool kKeys = owner == Stationary::kv, kOwnInRegisters = Memory::kOwnInRegisters;
@@ -141,13 +147,16 @@ struct BackwardConsumer {
       begin_job(job, row);
       take_tiles<kOverlapTiles>(*this, job, row);
       finish_tile();
-      release(m.empty[pipe.index]);  // that there is no more
-      pipe.advance();
       if constexpr (!kOwnInRegisters) release(m.own_empty[own_pipe.index]);
       own_pipe.advance();
-      const int own_row = kKeys ? job.segment.k_row : job.segment.q_row;
-      write_gradient<kDim>(dx, p.scale, p.dx, p.partial_dx, job, row, own_row, p.dim);
-      if constexpr (kKeys) write_gradient<kDim>(dy, 1.0f, p.dy, p.partial_dy, job, row, own_row, p.dim);
+      // Through the stage that says that there is no more, half of it for each consumer.
+      const WarpRows rows(job, job.row + in_block(), kKeys ? job.segment.k_row : job.segment.q_row);
+      const StagedRows<kDim, kColumns> staged{consumer == 0 ? m.a[pipe.index] : m.b[pipe.index], 16 * warp};
+      write_gradient<merging>(dx, p.scale, p.dx, p.partial_dx, job, rows, p.dim, staged);
+      if constexpr (kKeys) write_gradient<merging>(dy, 1.0f, p.dy, p.partial_dy, job, rows, p.dim, staged);
+      fence_proxy_async();
+      release(m.empty[pipe.index]);
+      pipe.advance();
     }
   }
 
@@ -279,7 +288,7 @@ struct BackwardConsumer {
   }
 };
 
-template <Stationary owner, int kDim>
+template <Stationary owner, int kDim, bool merging>
 __global__ __launch_bounds__(threads_of(BackwardShape<owner, kDim>::kConsumers),
                              1) void sm90_backward(const __grid_constant__ TmaBackwardParams p) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -294,7 +303,7 @@ __global__ __launch_bounds__(threads_of(BackwardShape<owner, kDim>::kConsumers),
     if (threadIdx.x < 32) BackwardProducer<owner, kDim>{p, m}.run();
   } else {
     setmaxnreg_inc<Memory::kConsumerRegisters>();
-    BackwardConsumer<owner, kDim>(p, m, group - 1).run();
+    BackwardConsumer<owner, kDim, merging>(p, m, group - 1).run();
   }
 #else
   __trap();  // code for other devices: supports() does not let it come here
@@ -320,7 +329,7 @@ void run_backward(const AttentionBackward& args, const BranchPass& pass, const R
     p.partial_dy.whole = {partial_dv.data<float>(), dim, 0};
   }
   launch(ctx, {grid_of(grid_blocks(plan.blocks, ctx)), threads_of(Memory::kConsumers), sizeof(Memory) + kAlignment},
-         sm90_backward<owner, kDim>, p);
+         is_merging(p) ? sm90_backward<owner, kDim, true> : sm90_backward<owner, kDim, false>, p);
   if (!partial_dk.defined()) return;
   add_splits(plan.lists, plan.work.pieces, {partial_dk, args.dk, args.carry_dk, args.scale}, ctx);
   add_splits(plan.lists, plan.work.pieces, {partial_dv, args.dv, args.carry_dv, 1.0f}, ctx);

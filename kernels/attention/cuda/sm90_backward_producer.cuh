@@ -3,7 +3,7 @@
 // and b are.
 
 #include "kernels/attention/cuda/backward_params.cuh"
-#include "kernels/attention/cuda/sm90.cuh"
+#include "kernels/attention/cuda/sm90_rows.cuh"
 
 namespace ring::cuda::sm90 {
 
@@ -12,6 +12,10 @@ struct TmaBackwardParams : BackwardParams {
   TileScheduler scheduler;
   Output partial_dx, partial_dy;  // of the shares of a split list: a row for each slot and row of a tile
 };
+// Gradients are not just rounded and written.
+inline bool is_merging(const TmaBackwardParams& p) {
+  return !p.dx.half.data || p.dx.carry.data || (p.dy.whole.data || p.dy.carry.data) || p.partial_dx.whole.data;
+}
 template <Stationary owner>
 TmaBackwardParams tma_backward_params(const AttentionBackward& args, const BranchPass& pass,
                                       const RowStatistics& statistics, const SchedulePlan& plan) {

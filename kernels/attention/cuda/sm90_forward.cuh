@@ -155,7 +155,7 @@ struct ForwardConsumer {
     v_pipe.advance();
   }
   __device__ void write(const Job<kConsumers>& job, int n) {
-    const WarpRows own(job, job.row + in_block());
+    const WarpRows own(job, job.row + in_block(), job.segment.q_row);
     if constexpr (merging)
       write_merged<kDim>(p, own, out, rows);
     else

@@ -2,6 +2,7 @@
 // The forward for Hopper: what a consumer does with its rows, the softmax and the way of results to global memory.
 
 #include "kernels/attention/cuda/sm90_forward_producer.cuh"
+#include "kernels/attention/cuda/sm90_rows.cuh"
 
 namespace ring::cuda::sm90 {
 
@@ -69,24 +70,6 @@ __device__ inline void scale_rows(float (&out)[kSums], const float (&factor)[2])
   for (int i = 0; i < kSums; ++i) out[i] *= factor[i / 2 % 2];
 }
 
-// The 16 rows that a warp writes at the end of a job, and where a lane has two of them, 8 apart.
-struct WarpRows {
-  int first, begin, end;  // rows [begin, end) exist
-  int head, rate;
-  std::int64_t token_of_0;
-  template <int kConsumers>
-  __device__ WarpRows(const Job<kConsumers>& job, int first)
-      : first(first),
-        begin(job.first),
-        end(job.end),
-        head(job.head),
-        rate(job.segment.rate),
-        token_of_0(job.segment.q_row) {}
-  __device__ int row(int half) const { return first + lane() / 4 + 8 * half; }
-  __device__ bool exists(int row) const { return row >= begin && row < end; }
-  __device__ std::int64_t token(int row) const { return token_of_0 + std::int64_t{row} * rate; }
-};
-
 // What a row's sums are divided by, and its log-sum-exp.
 struct RowEnd {
   float factor, lse;
@@ -121,39 +104,6 @@ __device__ inline void write_merged(const ForwardParams& p, const WarpRows& rows
   }
 }
 
-// A warp's 16 rows of a tile in shared memory, which nobody else uses any more.
-template <int kDim, int kRows>
-struct StagedRows {
-  unsigned char* tile;
-  int first;  // in the tile, a multiple of 16
-
-  __device__ int place(int row, int chunk) const {  // of 16 bytes; as the copy engine swizzles
-    return chunk / 8 * panel_bytes(kRows) + (first + row) * 128 + ((chunk % 8 ^ row % 8) * 16);
-  }
-  __device__ void store(const float (&out)[kDim / 2], const float (&factor)[2]) const {
-#pragma unroll
-    for (int b = 0; b < kDim / 8; b += 2) {
-      const float* c = out + 4 * b;
-      const std::uint32_t r[4] = {
-          pack_bf16(c[0] * factor[0], c[1] * factor[0]), pack_bf16(c[2] * factor[1], c[3] * factor[1]),
-          pack_bf16(c[4] * factor[0], c[5] * factor[0]), pack_bf16(c[6] * factor[1], c[7] * factor[1])};
-      stmatrix(shared_address(tile) + place(lane() % 16, b + lane() / 16), r);
-    }
-  }
-  // To global memory, whole rows at a time.
-  __device__ void copy_out(const ForwardParams& p, const WarpRows& rows) const {
-    constexpr int kChunks = kDim / 8, kStep = 32 / kChunks;  // chunks of a row; rows at once
-    const int chunk = lane() % kChunks, mine = lane() / kChunks;
-    __nv_bfloat16* to = p.out.half.at(rows.token(rows.first + mine), rows.head) + chunk * 8;
-    const std::int64_t step = p.out.half.row * rows.rate * kStep;
-#pragma unroll
-    for (int i = 0; i < 16; i += kStep, to += step) {
-      const uint4 x = *reinterpret_cast<const uint4*>(tile + place(mine + i, chunk));
-      if (chunk * 8 < p.dim && rows.exists(rows.first + mine + i)) *reinterpret_cast<uint4*>(to) = x;
-    }
-  }
-};
-
 // Writes through shared memory.
 template <int kDim, int kRows>
 __device__ inline void write_staged(const ForwardParams& p, const WarpRows& rows, const float (&out)[kDim / 2],
@@ -168,7 +118,7 @@ __device__ inline void write_staged(const ForwardParams& p, const WarpRows& rows
   }
   staged.store(out, factor);
   __syncwarp();
-  staged.copy_out(p, rows);
+  staged.copy_out(p.out, p.dim, rows);
   fence_proxy_async();
   __syncwarp();
 }

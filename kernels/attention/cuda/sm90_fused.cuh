@@ -12,7 +12,7 @@
 
 namespace ring::cuda::sm90 {
 
-template <int kDim>
+template <int kDim, bool merging>
 struct FusedConsumer {
   using Memory = FusedMemory<kDim>;
   using KeyJob = Job<Memory::kConsumers>;
@@ -43,7 +43,7 @@ struct FusedConsumer {
       clear(dv);
       read_marks();
       take_tiles<true>(*this, job, row);
-      finish_job(job, row);
+      finish_job(job);
     }
     if constexpr (!kThird) columns.end();
   }
@@ -179,26 +179,30 @@ struct FusedConsumer {
     wgmma_wait<0>();
     return true;
   }
-  __device__ void finish_job(const KeyJob& job, int row) {
+  __device__ void finish_job(const KeyJob& job) {
     typename QueryColumns<kDim>::Sums dq;
     bool more = false;
     if constexpr (kThird)
       finish_tile();
     else
       more = finish_tile(dq);
-    release(m.empty[pipe.index]);  // that there is no more
-    pipe.advance();
     release(m.own_empty[own_pipe.index]);
     own_pipe.advance();
-    write_gradient<kDim>(dk, p.scale, p.dx, p.partial_dx, job, row, job.segment.k_row, p.dim);
-    write_gradient<kDim>(dv, 1.0f, p.dy, p.partial_dy, job, row, job.segment.k_row, p.dim);
+    // Through the stage that says that there is no more, half of it for each consumer.
+    const WarpRows rows(job, job.row + in_block(), job.segment.k_row);
+    const StagedRows<kDim, kColumns> staged{consumer == 0 ? m.a[pipe.index] : m.b[pipe.index], 16 * warp};
+    write_gradient<merging>(dk, p.scale, p.dx, p.partial_dx, job, rows, p.dim, staged);
+    write_gradient<merging>(dv, 1.0f, p.dy, p.partial_dy, job, rows, p.dim, staged);
+    fence_proxy_async();
+    release(m.empty[pipe.index]);
+    pipe.advance();
     if (!more) return;
     columns.store(dq);
     columns.give();
   }
 };
 
-template <int kDim>
+template <int kDim, bool merging>
 __global__ __launch_bounds__(FusedMemory<kDim>::kThreads, 1) void sm90_fused(const __grid_constant__ FusedParams p) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ unsigned char memory[];
@@ -215,7 +219,7 @@ __global__ __launch_bounds__(FusedMemory<kDim>::kThreads, 1) void sm90_fused(con
       add_queries<kDim>(p, m, warp - 1);
   } else if (!Memory::kThird || group <= Memory::kConsumers) {
     setmaxnreg_inc<Memory::kConsumerRegisters>();
-    FusedConsumer<kDim>(p, m, group - 1).run();
+    FusedConsumer<kDim, merging>(p, m, group - 1).run();
   } else if constexpr (Memory::kThird) {
     setmaxnreg_dec<Memory::kSumRegisters>();
     QueryConsumer<kDim>{m}.run();
@@ -233,11 +237,12 @@ void run_fused(const AttentionBackward& args, const BranchPass& pass, const RowS
   const SchedulePlan plan = plan_schedule(pass, args.pattern, args.queries, args.keys, Stationary::kv, kv_heads,
                                           kv_heads, Memory::kRows, 8 * kDim * group, ctx, BlockOrder::ascending);
   const QuerySums sums(args, ctx);
-  if (plan.blocks > 0)
+  if (plan.blocks > 0) {
+    const FusedParams p{tma_backward_params<Stationary::kv>(args, pass, statistics, plan), sums.sums_data(),
+                        sums.turns_data()};
     launch(ctx, {grid_of(grid_blocks(plan.blocks, ctx)), Memory::kThreads, sizeof(Memory) + kAlignment},
-           sm90_fused<kDim>,
-           FusedParams{tma_backward_params<Stationary::kv>(args, pass, statistics, plan), sums.sums_data(),
-                       sums.turns_data()});
+           is_merging(p) ? sm90_fused<kDim, true> : sm90_fused<kDim, false>, p);
+  }
   sums.finish(args, pass, ctx);
 }
 
