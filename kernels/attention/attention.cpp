@@ -93,13 +93,15 @@ double share_floats(const AttentionBackward& a, int threads) {
 }  // namespace
 
 // On a GPU: the row statistics, and dq's sums in f32, in parts of 64 columns, with their turns
-// (kernels/attention/cuda/query_sums.cu); cuDNN's sums are as large.
+// (kernels/attention/cuda/query_sums.cu); cuDNN's sums are as large. Several branches add up all gradients in f32.
 std::size_t scratch_bytes(const AttentionBackward& a, const ExecContext& ctx) {
   const double rows = static_cast<double>(a.q.dim(0) * a.q.dim(1));
   const std::int64_t columns = (a.q.dim(2) + 63) / 64 * 64;
-  const double floats = ctx.stream.device().backend == Backend::cpu
-                            ? rows + share_floats(a, ctx.stream.impl().threads())
-                            : rows * static_cast<double>(2 + columns + columns / 64);
+  const bool cpu = ctx.stream.device().backend == Backend::cpu, adds_up = !cpu && a.pattern.branches.size() > 1;
+  double floats = cpu ? rows + share_floats(a, ctx.stream.impl().threads())
+                      : rows * static_cast<double>(2 + columns + columns / 64);
+  if (adds_up && !a.carry_dq.defined()) floats += static_cast<double>(a.q.numel());
+  if (adds_up && !a.carry_dk.defined()) floats += static_cast<double>(a.k.numel() + a.v.numel());
   return static_cast<std::size_t>(floats) * sizeof(float);
 }
 

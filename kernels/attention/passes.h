@@ -22,6 +22,24 @@ void forward_passes(const Attention& args, const ExecContext& ctx, const Fill& f
   }
 }
 
+// run(args of one pass, pass), each with all gradients.
+template <class Run>
+void whole_backward_passes(const AttentionBackward& args, const ExecContext& ctx, const Run& run) {
+  const std::vector<BranchPass> passes = passes_of(args.pattern);
+  AttentionBackward one = args;
+  if (passes.size() > 1) {
+    if (!args.carry_dq.defined()) one.carry_dq = ctx.zeros(args.dq.shape());
+    if (!args.carry_dk.defined()) one.carry_dk = ctx.zeros(args.dk.shape()), one.carry_dv = ctx.zeros(args.dv.shape());
+  }
+  for (std::size_t i = 0; i < passes.size(); ++i) {
+    const bool last = i + 1 == passes.size();
+    one.dq = last ? args.dq : one.carry_dq;
+    one.dk = last ? args.dk : one.carry_dk;
+    one.dv = last ? args.dv : one.carry_dv;
+    run(one, passes[i]);
+  }
+}
+
 // The gradient that one pass reads and writes: of the queries, or of keys and values.
 enum class Gradient : std::uint8_t { queries, keys };
 

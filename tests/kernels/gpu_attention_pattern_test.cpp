@@ -113,6 +113,50 @@ TEST_F(GpuAttention, LongListsOfQueries) {
   for (const std::string& name : own_candidates(p)) EXPECT_TRUE(run_gpu(name, p, in) == run_gpu(name, p, in)) << name;
 }
 
+// Branches whose samples fill many tiles, also of wide heads: blocks of keys add to the gradients of queries in turn.
+TEST_F(GpuAttention, DilatedRowsOfManyTiles) {
+  for (bool causal : {true, false})
+    for (std::int64_t dim : {64, 128}) {
+      const GpuProblem p{offsets_of({2100, 300}), 2, 1, dim, dilated({{1100, 1}, {2100, 2}}, false, 1, causal)};
+      const AttentionInputs in = gpu_inputs(p);
+      const AttentionResults want = reference(p.problem(), in);
+      for (const std::string& name : on_tensor_cores(p)) {
+        SCOPED_TRACE(str(name, ": ", text(p)));
+        const AttentionResults first = run_gpu(name, p, in);
+        expect_close(p, first, want);
+        for (int i = 0; i < 3; ++i) EXPECT_TRUE(run_gpu(name, p, in) == first);
+      }
+    }
+}
+
+// Where the same bits are not asked for, gradients of queries may be summed in any order.
+void expect_right_in_any_order(GpuProblem p) {
+  const AttentionInputs in = gpu_inputs(p);
+  const AttentionResults want = reference(p.problem(), in);
+  p.deterministic = false;
+  for (const std::string& name : on_tensor_cores(p))
+    for (bool wide : {false, true}) {
+      p.wide = wide;
+      SCOPED_TRACE(str(name, ": ", text(p)));
+      expect_close(p, run_gpu(name, p, in), want);
+      expect_close(p, run_gpu_in_parts(name, p, in, p.tokens() / 2, p.tokens() / 3), want);
+    }
+}
+
+// Rows start and end within blocks, and lists are cut.
+TEST_F(GpuAttention, BlockPatternsInAnyOrder) {
+  for (std::int64_t dim : {64, 128}) {
+    for (std::int32_t block : {64, 128})
+      for (bool causal : {true, false}) {
+        GpuProblem p{offsets_of({130, 290, 430}, 3), 4, 2, dim, block_sparse(block, {random_rule(0.3, 7)}, causal)};
+        p.rows = {3};
+        p.after = 5;
+        expect_right_in_any_order(p);
+      }
+    expect_right_in_any_order({offsets_of({1500}), 2, 1, dim, block_sparse(64, {{.local = 1, .first = 1}})});
+  }
+}
+
 // f32 results are not rounded on the way: two calls of which one rounds differ by that alone.
 TEST_F(GpuAttention, ResultsInF32AreThoseBeforeRounding) {
   for (const Pattern& pattern : patterns(true))

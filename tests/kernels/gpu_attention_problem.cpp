@@ -9,7 +9,8 @@ std::string text(const GpuProblem& p) {
   std::string lengths;
   for (std::size_t b = 1; b < p.offsets.size(); ++b) lengths += str(b > 1 ? "," : "", p.offsets[b] - p.offsets[b - 1]);
   return str("lengths ", lengths, ", heads ", p.heads, "/", p.kv_heads, ", D ", p.dim, ", ", pattern_key(a), ", shift ",
-             a.shift, ", ", p.dtype, p.fused ? ", fused" : "", p.wide ? ", to f32" : "");
+             a.shift, ", ", p.dtype, p.fused ? ", fused" : "", p.wide ? ", to f32" : "",
+             p.deterministic ? "" : ", any order");
 }
 
 Values rounded(Values v, DType type) {
@@ -127,6 +128,7 @@ struct Call {
 
   Call(const GpuProblem& problem, const ExecContext& context)
       : p(problem), ctx(context), qkv(p, p.dtype, ctx), gradients(p, p.results(), ctx) {
+    ctx.deterministic = p.deterministic;
     const Shape shape{p.tokens(), p.heads, p.dim};
     dout = ctx.empty(shape, p.dtype);
     out = ctx.empty(shape, p.results());
@@ -192,7 +194,8 @@ AttentionResults run_gpu(const std::string& name, const GpuProblem& p, const Att
 
 AttentionResults run_gpu_in_parts(const std::string& name, const GpuProblem& p, const AttentionInputs& in,
                                   std::int64_t query_cut, std::int64_t key_cut) {
-  const ExecContext ctx = poisoned_device_context({Backend::cuda, 0});
+  ExecContext ctx = poisoned_device_context({Backend::cuda, 0});
+  ctx.deterministic = p.deterministic;
   GpuOperands qkv(p, p.dtype, ctx);
   qkv.write(in, ctx);
   const std::int64_t n = p.tokens();

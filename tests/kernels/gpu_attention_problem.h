@@ -20,6 +20,7 @@ struct GpuProblem {
   std::int64_t shift = 0;          // columns before q in the fused tensor
   std::vector<std::int32_t> rows;  // where packed rows start; none: every document is one
   bool wide = false;               // results in f32
+  bool deterministic = true;
   std::int64_t tokens() const { return offsets.back() + after; }
   std::vector<Span> spans() const { return spans_of(offsets, rows); }
   AttentionProblem problem() const;

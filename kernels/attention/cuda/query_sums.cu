@@ -10,7 +10,8 @@ struct FinishParams {
   BranchPass pass;
   const TileItem* items;
   std::int64_t tokens;
-  int heads, parts, dim;  // parts: of 64 columns, of a head
+  int residue_rows;              // N / rate
+  int heads, group, parts, dim;  // group: query heads per KV head; parts: of 64 columns, of a head
   float scale;
 };
 
@@ -27,39 +28,46 @@ __device__ inline void write4(const Output& to, std::int64_t row, int head, int 
   }
 }
 
-// A block has a tile of queries of 64 columns of one head.
+// A block has 64 queries of 64 columns of one head: a tile, where turns were counted.
 __global__ void finish_queries(const FinishParams p) {
   constexpr int kPieces = kSumColumns / 4, kStep = kBlock / kPieces;  // pieces of a row; rows at once
   const int index = static_cast<int>(blockIdx.x) / p.parts, part = static_cast<int>(blockIdx.x) % p.parts;
   const int head = index % p.heads, piece = static_cast<int>(threadIdx.x) % kPieces;
   const int column = part * kSumColumns + piece * 4;
   const TileItem item = p.items[index / p.heads];
-  const HeadSegment s(p.pass, item.piece, 0);
+  const HeadSegment s(p.pass, item.piece, p.pass.offset(head / p.group));
   const int first = s.q_first + item.block * kQueryTile, rows = min(kQueryTile, s.q_end - first);
-  const std::int64_t tile = s.q_row + first, sums = (std::int64_t{head} * p.parts + part) * p.tokens + tile;
-  const bool added = p.turns[sums] != 0;
-  if (column >= p.dim) return;
+  if (rows <= 0 || column >= p.dim) return;
+  const int in_tile = p.turns ? 0 : first % kQueryTile;
+  const int token = s.q_row + first * s.rate;
+  const int row = s.rate == 1 ? token : token % s.rate * p.residue_rows + token / s.rate;
+  const std::int64_t sums = (std::int64_t{head} * p.parts + part) * p.tokens + row;
+  const bool added = !p.turns || p.turns[sums] != 0;
 #pragma unroll
   for (int i = 0; i < kQueryTile; i += kStep) {
     const int r = i + static_cast<int>(threadIdx.x) / kPieces;
     if (r >= rows) continue;
     float4 x{0, 0, 0, 0};
-    const int from = swizzled_piece(piece / 2, r) * 8 + piece % 2 * 4;
+    const int from = swizzled_piece(piece / 2, in_tile + r) * 8 + piece % 2 * 4;
     if (added) x = *reinterpret_cast<const float4*>(p.sums + (sums + r) * kSumColumns + from);
-    write4(p.dq, tile + r, head, column, {x.x * p.scale, x.y * p.scale, x.z * p.scale, x.w * p.scale});
+    write4(p.dq, token + r * s.rate, head, column, {x.x * p.scale, x.y * p.scale, x.z * p.scale, x.w * p.scale});
   }
 }
 
 }  // namespace
 
-QuerySums::QuerySums(const AttentionBackward& a, const ExecContext& ctx)
-    : parts_(divide_up(a.q.dim(2), kSumColumns)),
-      sums_(ctx.empty({a.q.dim(1) * parts_, a.q.dim(0), kSumColumns})),
-      turns_(ctx.zeros({a.q.dim(1) * parts_, a.q.dim(0)})) {}
+QuerySums::QuerySums(const AttentionBackward& a, bool cleared, const ExecContext& ctx)
+    : parts_(divide_up(a.q.dim(2), kSumColumns)) {
+  const Shape shape{a.q.dim(1) * parts_, a.q.dim(0), kSumColumns};
+  sums_ = cleared ? ctx.zeros(shape) : ctx.empty(shape);
+  if (!cleared) turns_ = ctx.zeros({shape[0], shape[1]});
+}
 
 void QuerySums::finish(const AttentionBackward& a, const BranchPass& pass, const ExecContext& ctx) const {
   const std::int64_t heads = a.q.dim(1);
-  const SchedulePlan plan = plan_schedule(pass, a.pattern, a.queries, a.keys, Stationary::q, heads, a.k.dim(1),
+  BranchPass all = pass;  // of lists, too
+  all.listed = false;
+  const SchedulePlan plan = plan_schedule(all, a.pattern, a.queries, a.keys, Stationary::q, heads, a.k.dim(1),
                                           kQueryTile, 4 * a.q.dim(2), ctx);
   if (plan.blocks == 0) return;
   const FinishParams p{sums_data(),
@@ -68,7 +76,9 @@ void QuerySums::finish(const AttentionBackward& a, const BranchPass& pass, const
                        pass,
                        plan.work.items,
                        a.q.dim(0),
+                       static_cast<int>(a.q.dim(0) / pass.rate),
                        static_cast<int>(heads),
+                       static_cast<int>(heads / a.k.dim(1)),
                        static_cast<int>(parts_),
                        static_cast<int>(a.q.dim(2)),
                        a.scale};

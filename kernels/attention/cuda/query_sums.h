@@ -1,5 +1,7 @@
 #pragma once
 // Sums of dq in f32 that thread blocks which own keys add to, a tile of 64 queries at a time, one after the other.
+// Samples of a segment lie together: row n of the tensor is row n % rate * (N / rate) + n / rate of the sums. Tiles
+// start at a head segment's first query, or with lists at position 0 of the segment.
 
 #include "kernels/attention/cuda/tile_schedule.cuh"
 
@@ -12,13 +14,14 @@ __device__ inline int swizzled_piece(int piece, int row) { return piece ^ (row &
 
 class QuerySums {
  public:
-  QuerySums(const AttentionBackward&, const ExecContext&);
+  // cleared: for those who add in any order and count no turns.
+  QuerySums(const AttentionBackward&, bool cleared, const ExecContext&);
   // dq = scale sums + carry; sums are 0 where nobody has added.
   void finish(const AttentionBackward&, const BranchPass&, const ExecContext&) const;
 
   float* sums_data() const { return sums_.data<float>(); }  // [Hq * parts of 64 columns,N,64]
-  // [Hq * parts,N], at a tile's first row: how many have added to it.
-  unsigned* turns_data() const { return reinterpret_cast<unsigned*>(turns_.data<float>()); }
+  // [Hq * parts,N], at a tile's first row: how many have added to it. Null: the sums were cleared.
+  unsigned* turns_data() const { return reinterpret_cast<unsigned*>(device_data<float>(turns_)); }
 
  private:
   std::int64_t parts_;

@@ -59,8 +59,8 @@ bool supports_backward(const AttentionBackward& a, const ExecContext& ctx) {
 }
 
 // Blocks of 192 queries are faster than those of 128, but lists are of 128 rows, and short rows do not fill them. Nor
-// do they hide what the fused backward of wide heads takes at both ends of a block of keys.
-constexpr std::int32_t kShortRow = 1024;
+// do the shortest hide what the fused backward of wide heads takes at both ends of a block of keys.
+constexpr std::int32_t kShortRow = 1024, kShortestRow = 512;
 std::int32_t longest(const BranchPass& pass, const std::vector<Span>& spans) {
   std::int32_t most = 0;
   for (const Span& s : spans) most = std::max(most, s.count);
@@ -82,21 +82,29 @@ void forward(const Attention& args, const ExecContext& ctx) {
       });
 }
 
+// Whether who adds before whom to the gradients of queries follows from a few numbers, or does not matter.
+bool in_one_kernel(const AttentionBackward& args, const ExecContext& ctx) {
+  if (args.pattern.blocks) return !ctx.deterministic;
+  const std::vector<BranchPass> passes = passes_of(args.pattern);
+  return args.pattern.sinks == 0 && std::ranges::all_of(passes, [](const BranchPass& p) { return p.finer == 0; });
+}
+
 void backward(const AttentionBackward& args, const ExecContext& ctx) {
   check(args);
   fill_outside(args, ctx);
   const RowStatistics statistics = row_statistics(args, ctx);
   const bool narrow = args.q.dim(2) <= 64;
-  if (args.pattern.is_interval() && args.pattern.sinks == 0) {
-    const BranchPass pass = passes_of(args.pattern)[0];
-    if (narrow) return run_fused<64>(args, pass, statistics, ctx);
-    if (longest(pass, args.queries) > kShortRow) return run_fused<128>(args, pass, statistics, ctx);
-  }
+  const auto fused = narrow ? run_fused<64> : run_fused<128>;
+  const auto queries = narrow ? run_backward<Stationary::q, 64> : run_backward<Stationary::q, 128>;
+  const auto keys = narrow ? run_backward<Stationary::kv, 64> : run_backward<Stationary::kv, 128>;
+  if (in_one_kernel(args, ctx))
+    return whole_backward_passes(args, ctx, [&](const AttentionBackward& one, const BranchPass& pass) {
+      if (narrow || pass.listed || longest(pass, args.queries) > kShortestRow) return fused(one, pass, statistics, ctx);
+      queries(one, pass, statistics, ctx);
+      keys(one, pass, statistics, ctx);
+    });
   backward_passes(args, ctx, [&](const AttentionBackward& one, const BranchPass& pass, Gradient which) {
-    if (which == Gradient::queries)
-      (narrow ? run_backward<Stationary::q, 64> : run_backward<Stationary::q, 128>)(one, pass, statistics, ctx);
-    else
-      (narrow ? run_backward<Stationary::kv, 64> : run_backward<Stationary::kv, 128>)(one, pass, statistics, ctx);
+    (which == Gradient::queries ? queries : keys)(one, pass, statistics, ctx);
   });
 }
 

@@ -299,7 +299,7 @@ template <int kDim, int kConsumers>
 void run_forward(const Attention&, const BranchPass&, const ExecContext&);
 template <Stationary owner, int kDim>
 void run_backward(const AttentionBackward&, const BranchPass&, const RowStatistics&, const ExecContext&);
-// Both directions at once, of a pass of rate 1 in which rows see intervals.
+// Both directions at once, of a pass in which rows see intervals; or lists, with sums of dq in any order.
 template <int kDim>
 void run_fused(const AttentionBackward&, const BranchPass&, const RowStatistics&, const ExecContext&);
 

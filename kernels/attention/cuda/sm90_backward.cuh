@@ -310,6 +310,25 @@ __global__ __launch_bounds__(threads_of(BackwardShape<owner, kDim>::kConsumers),
 #endif
 }
 
+// Sums for dk and dv of lists that were cut, where there are any.
+class CutGradients {
+ public:
+  CutGradients(const SchedulePlan& plan, const AttentionBackward& args, TmaBackwardParams& p, const ExecContext& ctx)
+      : parts_(plan, args, ctx) {
+    if (!parts_.dk.defined()) return;
+    p.partial_dx.whole = {parts_.dk.data<float>(), args.q.dim(2), 0};
+    p.partial_dy.whole = {parts_.dv.data<float>(), args.q.dim(2), 0};
+  }
+  void add_up(const SchedulePlan& plan, const AttentionBackward& args, const ExecContext& ctx) const {
+    if (!parts_.dk.defined()) return;
+    add_splits(plan.lists, plan.work.pieces, {parts_.dk, args.dk, args.carry_dk, args.scale}, ctx);
+    add_splits(plan.lists, plan.work.pieces, {parts_.dv, args.dv, args.carry_dv, 1.0f}, ctx);
+  }
+
+ private:
+  SplitParts parts_;
+};
+
 template <Stationary owner, int kDim>
 void run_backward(const AttentionBackward& args, const BranchPass& pass, const RowStatistics& statistics,
                   const ExecContext& ctx) {
@@ -321,18 +340,10 @@ void run_backward(const AttentionBackward& args, const BranchPass& pass, const R
                     Memory::kRows, std::max<std::int64_t>(1, kKeys ? 4 * dim * group : 4 * dim / group), ctx);
   if (plan.blocks == 0) return;
   TmaBackwardParams p = tma_backward_params<owner>(args, pass, statistics, plan);
-  Tensor partial_dk, partial_dv;
-  if (kKeys && plan.lists.slots > 0) {
-    partial_dk = ctx.empty({plan.pieces, plan.lists.slots, kListRows, dim});
-    partial_dv = ctx.empty(partial_dk.shape());
-    p.partial_dx.whole = {partial_dk.data<float>(), dim, 0};
-    p.partial_dy.whole = {partial_dv.data<float>(), dim, 0};
-  }
+  const CutGradients cut(plan, args, p, ctx);  // none of queries' lists is
   launch(ctx, {grid_of(grid_blocks(plan.blocks, ctx)), threads_of(Memory::kConsumers), sizeof(Memory) + kAlignment},
          is_merging(p) ? sm90_backward<owner, kDim, true> : sm90_backward<owner, kDim, false>, p);
-  if (!partial_dk.defined()) return;
-  add_splits(plan.lists, plan.work.pieces, {partial_dk, args.dk, args.carry_dk, args.scale}, ctx);
-  add_splits(plan.lists, plan.work.pieces, {partial_dv, args.dv, args.carry_dv, 1.0f}, ctx);
+  cut.add_up(plan, args, ctx);
 }
 
 }  // namespace ring::cuda::sm90

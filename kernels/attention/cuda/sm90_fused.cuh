@@ -207,6 +207,7 @@ __global__ __launch_bounds__(FusedMemory<kDim>::kThreads, 1) void sm90_fused(con
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ unsigned char memory[];
   using Memory = FusedMemory<kDim>;
+  static_assert(sizeof(Memory) + kAlignment <= 227 << 10);
   auto& m = aligned<Memory>(memory);
   if (threadIdx.x == 0) m.init();
   __syncthreads();
@@ -236,12 +237,14 @@ void run_fused(const AttentionBackward& args, const BranchPass& pass, const RowS
   const std::int64_t kv_heads = args.k.dim(1), group = args.q.dim(1) / kv_heads;
   const SchedulePlan plan = plan_schedule(pass, args.pattern, args.queries, args.keys, Stationary::kv, kv_heads,
                                           kv_heads, Memory::kRows, 8 * kDim * group, ctx, BlockOrder::ascending);
-  const QuerySums sums(args, ctx);
+  const QuerySums sums(args, pass.listed, ctx);
   if (plan.blocks > 0) {
-    const FusedParams p{tma_backward_params<Stationary::kv>(args, pass, statistics, plan), sums.sums_data(),
-                        sums.turns_data()};
+    FusedParams p{tma_backward_params<Stationary::kv>(args, pass, statistics, plan), sums.sums_data(),
+                  sums.turns_data(), static_cast<int>(args.q.dim(0) / pass.rate)};
+    const CutGradients cut(plan, args, p, ctx);
     launch(ctx, {grid_of(grid_blocks(plan.blocks, ctx)), Memory::kThreads, sizeof(Memory) + kAlignment},
            is_merging(p) ? sm90_fused<kDim, true> : sm90_fused<kDim, false>, p);
+    cut.add_up(plan, args, ctx);
   }
   sums.finish(args, pass, ctx);
 }

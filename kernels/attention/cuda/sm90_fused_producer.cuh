@@ -10,16 +10,19 @@ namespace ring::cuda::sm90 {
 
 // x, y = k, v; a, b = q, dout.
 struct FusedParams : TmaBackwardParams {
-  float* dq_sums;      // [Hq,kDim/64,N,64]
+  float* dq_sums;      // [Hq,kDim/64,N,64], in the order of query_sums.h
   unsigned* dq_turns;  // [Hq,kDim/64,N], at a tile's first row: how many blocks of keys have added to the tile
+  int residue_rows;    // N / rate
 };
 
-// 64 queries whose dq a block adds to.
+// The queries of a tile of 64 whose dq a block adds to.
 struct QueryTile {
-  int head, row;  // of the tensor
+  int head, row;  // of the sums
   int rows;       // < 0: there are no more
+  int first;      // in the tile
   int turn;       // of this block: how many others add before it
 };
+constexpr int kAnyTurn = -1;  // to sums that were cleared
 
 // By a warp.
 __device__ inline void release(Barrier& barrier) {
@@ -38,6 +41,10 @@ struct FusedMemory {
   static constexpr int kWarps = kGroupWarps * kConsumers;
   static constexpr int kProducerRegisters = 24, kConsumerRegisters = kThird ? 208 : 240, kSumRegisters = 72;
   static constexpr int kThreads = threads_of(kConsumers + (kThird ? 1 : 0));
+  // A block starts with as many for each thread as there are, a multiple of 8; who asks for more than that waits
+  // forever.
+  static_assert(kGroup * (kProducerRegisters + kConsumers * kConsumerRegisters + (kThird ? kSumRegisters : 0)) <=
+                kThreads * (65536 / kThreads / 8 * 8));
   static constexpr int kTile = tile_bytes<kDim>(kColumns), kOwn = tile_bytes<kDim>(kRows);
   unsigned char x[kOwnStages][kOwn], y[kOwnStages][kOwn], a[kStages][kTile], b[kStages][kTile];
   unsigned char ds[kGradStages][panel_bytes(kRows)];  // rows are keys
@@ -60,6 +67,33 @@ struct FusedMemory {
     for (int s = 0; s < kSumStages; ++s) dq_full[s].init(kGroupWarps), dq_empty[s].init(1);
     fence_barrier_init();
   }
+};
+
+// All rows of a consumer exist: those that do not must add nothing.
+template <int kConsumers>
+__device__ inline bool is_complete(const Job<kConsumers>& job, int consumer) {
+  const int row = job.row + kGroupRows * consumer;
+  return row >= job.first && row + kGroupRows <= job.end;
+}
+
+// The tiles of a list, for sums in any order.
+template <int kConsumers>
+class ListedTiles {
+ public:
+  __device__ ListedTiles(const Job<kConsumers>& job, const TileSchedule& work)
+      : job_(job), stream_(job, columns_of<Stationary::kv>(job, work)) {}
+  __device__ bool next(TilePlace& at, int& turn) {
+    turn = kAnyTurn;
+    if (!stream_.next(at)) return false;
+#pragma unroll
+    for (int c = 0; c < kConsumers; ++c)
+      if (!is_complete(job_, c)) at.marks &= ~(0b10000 << c);
+    return true;
+  }
+
+ private:
+  const Job<kConsumers>& job_;
+  TileStream<1, kConsumers> stream_;
 };
 
 // The tiles of 64 queries that see a block of keys, last ones first, for a converged warp: its lanes look at the next
@@ -94,15 +128,10 @@ class QueryTiles {
 #pragma unroll
     for (int c = 0; c < kConsumers; ++c)
       if (!job_.reach[c].none(column_, kPart))
-        marks_ |= (complete(c) && job_.reach[c].all(column_, kPart) ? 0b10001 : 0b00001) << c;
+        marks_ |= (is_complete(job_, c) && job_.reach[c].all(column_, kPart) ? 0b10001 : 0b00001) << c;
     // Blocks of keys add in ascending order, and every one between a tile's first and last key has pairs with it.
     const TileBounds seen = s.bounds<Stationary::q>(column_, min(column_ + kPart, s.q_end));
     turn_ = (job_.row - s.k_first) / job_.kRows - (max(seen.first, seen.gap_end) - s.k_first) / job_.kRows;
-  }
-  // All rows of a consumer exist: those that do not must add nothing.
-  __device__ bool complete(int consumer) const {
-    const int row = job_.row + kGroupRows * consumer;
-    return row >= job_.first && row + kGroupRows <= job_.end;
   }
 
   const Job<kConsumers>& job_;
@@ -127,7 +156,13 @@ struct FusedProducer {
       Job<Memory::kConsumers>& job = m.jobs[n % Memory::kJobs];
       if (!begin_job<Stationary::kv>(job, p, p.work[index])) continue;
       load_own<Stationary::kv, kDim>(p, m, job, own_pipe);
-      for (int head = 0; head < p.group; ++head) load_tiles(job, uniform(job.head) * p.group + head);
+      for (int i = 0; i < p.group; ++i) {
+        const int head = uniform(job.head) * p.group + i;
+        if (p.work.entries)
+          load_tiles(job, head, ListedTiles(job, p.work));
+        else
+          load_tiles(job, head, QueryTiles(job));
+      }
       m.empty[pipe.index].wait(pipe.phase ^ 1);
       if (lane() == 0) m.tiles[pipe.index].marks = kNoTile;
       m.full[pipe.index].arrive();
@@ -143,11 +178,12 @@ struct FusedProducer {
   }
 
  private:
-  __device__ void load_tiles(const Job<Memory::kConsumers>& job, int head) {
-    const TmaRows rows(job.segment.q_row, job.segment.rate);
+  template <class Tiles>
+  __device__ void load_tiles(const Job<Memory::kConsumers>& job, int head, Tiles tiles) {
     const HeadSegment& s = job.segment;
-    const int q_row = uniform(s.q_row), q_end = uniform(s.q_end);
-    QueryTiles<Memory::kConsumers> tiles(job);
+    const TmaRows rows(s.q_row, s.rate);
+    const int sums_row = uniform(rows.residue * p.residue_rows + rows.first);
+    const int q_first = uniform(s.q_first), q_end = uniform(s.q_end);
     TilePlace tile;
     int turn;
     StreamedStatistics statistics;
@@ -160,7 +196,8 @@ struct FusedProducer {
       statistics.store(m.lse2[stage], m.delta[stage]);
       if (lane() == 0) {
         m.tiles[stage] = tile;
-        m.queries[count % Memory::kPlaces] = {head, q_row + column, min(kPart, q_end - column), turn};
+        const int first = max(column, q_first), end = min(column + kPart, q_end);
+        m.queries[count % Memory::kPlaces] = {head, sums_row + first, end - first, first - column, turn};
       }
       ++count;
       more = tiles.next(tile, turn);
@@ -187,15 +224,17 @@ __device__ void add_queries(const FusedParams& p, FusedMemory<kDim>& m, int thre
     const int part = Memory::kThird ? at.head : at.head * Memory::kSumThreads + thread;
     const std::int64_t row = part * p.tokens + at.row;
     const int bytes = at.rows * kSumColumns * static_cast<int>(sizeof(float));
+    const float* from = m.dq[stage] + at.first * kSumColumns;
     if (at.turn == 0) {
-      bulk_store(p.dq_sums + row * kSumColumns, m.dq[stage], bytes);
+      bulk_store(p.dq_sums + row * kSumColumns, from, bytes);
     } else {
-      await_turn(p.dq_turns + row, static_cast<unsigned>(at.turn));
-      bulk_add(p.dq_sums + row * kSumColumns, m.dq[stage], bytes);
+      if (at.turn != kAnyTurn) await_turn(p.dq_turns + row, static_cast<unsigned>(at.turn));
+      bulk_add(p.dq_sums + row * kSumColumns, from, bytes);
     }
     bulk_commit();
     bulk_wait_read();
     m.dq_empty[stage].arrive();
+    if (at.turn == kAnyTurn) continue;
     bulk_wait_written();
     give_turn(p.dq_turns + row, static_cast<unsigned>(at.turn) + 1);
   }
