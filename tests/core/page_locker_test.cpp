@@ -136,6 +136,7 @@ TEST_F(PageLockerTest, ARefusalIsToldToWhoeverNeedsTheMemory) {
   PageLocker pages = locker(1);
   const auto memory = pages.take(6 * kSlab);
   auto* const begin = static_cast<std::byte*>(memory.get());
+  ASSERT_TRUE(soon([&] { return locked() == 2; })) << "the first two, by the thread";
   EXPECT_EQ(pages.wait(begin, 1), 1u);
   try {
     pages.wait(begin + 5 * kSlab, 1);
