@@ -1,5 +1,6 @@
 #pragma once
-// What a job and its run measure, for Prometheus. docs/runs.md lists the names, configs/grafana.json shows them.
+// What a job and its run measure, for Prometheus. docs/runs.md lists the names, and
+// configs/cluster/grafana.json shows them.
 
 #include <string>
 

@@ -147,7 +147,7 @@ TEST_F(LivePageTest, TheGrafanaFileAsksForMetricsThatThereAre) {
   std::set<std::string> there;
   for (const std::string& line : samples(metrics_text(job, &run, true)))
     there.merge(names_in(line.substr(0, line.find_first_of("{ "))));
-  const auto grafana = nlohmann::json::parse(source("configs/grafana.json"));
+  const auto grafana = nlohmann::json::parse(source("configs/cluster/grafana.json"));
   std::set<std::string> asked;
   std::set<int> ids;
   for (const auto& panel : grafana.at("panels")) {
