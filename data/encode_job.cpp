@@ -37,19 +37,19 @@ void DocumentFrame::encode(std::string_view text, bool first, Encoder& encoder, 
   }
 }
 
-Result DocumentFrame::encode(const Job& job, Encoder& encoder) const {
-  Result out;
+EncodeResult DocumentFrame::encode(const EncodeJob& job, Encoder& encoder) const {
+  EncodeResult out;
   out.tokens.reserve(job.text.size() / 2);
-  const auto add = [&](Piece piece, std::size_t begin, bool first, bool counts) {
+  const auto add = [&](EncodePiece piece, std::size_t begin, bool first, bool counts) {
     piece.begin = begin;
     piece.end = out.tokens.size();
     piece.first = first;
     piece.counts = counts;
     out.pieces.push_back(piece);
   };
-  for (const Piece& piece : job.pieces) {
+  for (const EncodePiece& piece : job.pieces) {
     const EncodeReport before = encoder.report();
-    Piece around = piece;
+    EncodePiece around = piece;
     around.text_bytes = 0;
     std::size_t begin = out.tokens.size();
     if (piece.first && !before_.empty()) {

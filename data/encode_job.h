@@ -13,7 +13,7 @@
 namespace ring {
 
 // A stretch of one document.
-struct Piece {
+struct EncodePiece {
   std::size_t begin = 0, end = 0;  // of the job's text, then of the result's tokens
   std::size_t file = 0;
   std::uint64_t text_bytes = 0;
@@ -22,14 +22,14 @@ struct Piece {
   bool counts = true;                // as targets
 };
 
-struct Job {
+struct EncodeJob {
   std::string text;
-  std::vector<Piece> pieces;
+  std::vector<EncodePiece> pieces;
 };
 
-struct Result {
+struct EncodeResult {
   std::vector<std::int32_t> tokens;
-  std::vector<Piece> pieces;
+  std::vector<EncodePiece> pieces;
   EncodeReport report;
   std::size_t first_bad_file = std::numeric_limits<std::size_t>::max();
   std::uint64_t text_bytes = 0;
@@ -45,7 +45,7 @@ enum class DocumentShape : std::uint8_t {
 class DocumentFrame {
  public:
   DocumentFrame(const Tokenizer&, DocumentShape);
-  Result encode(const Job&, Encoder&) const;
+  EncodeResult encode(const EncodeJob&, Encoder&) const;
 
  private:
   void encode(std::string_view text, bool first, Encoder&, std::vector<std::int32_t>& out) const;

@@ -26,7 +26,7 @@ namespace {
 
 constexpr std::size_t kJobBytes = std::size_t{1} << 19;
 
-using Queue = OrderedQueue<Job, Result>;
+using Queue = OrderedQueue<EncodeJob, EncodeResult>;
 
 // Where the validation text of a tail split starts.
 struct TailStart {
@@ -106,7 +106,7 @@ class JobBuilder final : public DocumentSink {
   }
 
   void push() {
-    if (!queue_.push(std::exchange(job_, Job{}))) throw Stopped{};
+    if (!queue_.push(std::exchange(job_, EncodeJob{}))) throw Stopped{};
     job_.text.reserve(kJobBytes + (kJobBytes >> 2));
   }
 
@@ -114,7 +114,7 @@ class JobBuilder final : public DocumentSink {
   SplitKind split_kind_;
   const Tokenizer& tokenizer_;
   Queue& queue_;
-  Job job_;
+  EncodeJob job_;
   std::string name_;
   std::size_t file_ = 0, begin_ = 0;
   std::uint64_t document_ = 0;
@@ -180,8 +180,8 @@ class Workers {
   std::vector<std::thread> threads_;
 };
 
-void write_result(const Result& r, TokenStoreWriter& writer) {
-  for (const Piece& piece : r.pieces) {
+void write_result(const EncodeResult& r, TokenStoreWriter& writer) {
+  for (const EncodePiece& piece : r.pieces) {
     if (piece.first) writer.begin_document(piece.split);
     writer.append(piece.split, std::span(r.tokens).subspan(piece.begin, piece.end - piece.begin), piece.counts);
     writer.add_text_bytes(piece.split, piece.text_bytes, piece.counts);
@@ -192,7 +192,7 @@ void write_result(const Result& r, TokenStoreWriter& writer) {
 class Census {
  public:
   explicit Census(PrepareReport& report) : report_(report) {}
-  void add(const Piece& p) {
+  void add(const EncodePiece& p) {
     if (p.first) close();
     file_ = p.file;
     length_ += p.end - p.begin;
@@ -393,7 +393,7 @@ PrepareReport prepare_corpus(const PrepareOptions& options,
   Census census(report);
   while (const auto result = queue.take()) {
     write_result(*result, writer);
-    for (const Piece& p : result->pieces) census.add(p);
+    for (const EncodePiece& p : result->pieces) census.add(p);
     report.encode += result->report;
     bad = std::min(bad, result->first_bad_file);
     now.bytes += result->text_bytes;

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/meta/cycles.h"
+#include "tests/meta/definitions.h"
 
 namespace ring::test {
 namespace {
@@ -166,6 +167,22 @@ TEST(NarrowedSettings, AreChecked) {
   EXPECT_EQ(wrong("f(static_cast<double>(c.train.steps), static_cast<int>(text.size()));"), 0u);
 }
 
+TEST(TypesDefinedTwice, AreFoundAcrossFiles) {
+  const auto in = [](const std::string& name, const std::string& body) {
+    return SourceFile{name, "namespace ring {\n" + body + "}  // namespace ring\n"};
+  };
+  const std::string job = "struct Job {\n  int a;\n};\n", unnamed = "namespace {\n\n" + job + "\n}  // namespace\n";
+  EXPECT_EQ(types_defined_twice({in("data/a.h", job), in("launcher/b.h", job)}),
+            std::vector<std::string>{"ring::Job: data/a.h, launcher/b.h"});
+  EXPECT_EQ(
+      types_defined_twice({in("data/a.h", job), in("comm/b.cpp", "class Job final : public Base {\n};\n")}).size(), 1u);
+  EXPECT_TRUE(
+      types_defined_twice({in("data/a.h", job), in("launcher/b.cpp", unnamed), in("comm/c.cpp", unnamed)}).empty());
+  EXPECT_TRUE(types_defined_twice({in("data/a.h", job), in("launcher/b.h", "struct Job;\n")}).empty());
+  EXPECT_TRUE(types_defined_twice({in("data/a.h", job), in("tests/b.h", job)}).empty());
+  EXPECT_TRUE(types_defined_twice({in("data/a.h", job), {"b.h", "namespace ring::cuda {\n" + job}}).empty());
+}
+
 TEST(Tree, IsRead) {
   EXPECT_GT(tree().size(), 30u);
   bool found = false;
@@ -182,6 +199,7 @@ TEST(Tree, IncludesNeverLeadBack) {
   EXPECT_EQ(include_cycles(tree(), unit_of), std::vector<std::string>{});
   EXPECT_EQ(include_cycles(tree(), folder_of), std::vector<std::string>{});
 }
+TEST(Tree, TypesHaveOneDefinition) { EXPECT_EQ(types_defined_twice(tree()), std::vector<std::string>{}); }
 TEST(Tree, HostDoesNotWait) { EXPECT_EQ(joined(host_waits), ""); }
 TEST(Tree, NobodyAsksForClasses) { EXPECT_EQ(joined(casts_by_class), ""); }
 TEST(Tree, SettingsKeepTheirBits) { EXPECT_EQ(joined(narrowed_settings), ""); }
