@@ -5,6 +5,7 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 
+#include "cli/chat.h"
 #include "cli/commands.h"
 #include "cli/number_option.h"
 #include "data/documents.h"
@@ -24,7 +25,8 @@ struct Arguments {
   std::int64_t max_tokens = 256, batch_size = 8;
   int threads = 0;
   std::string device = "auto";
-  bool ignore_end = false, json = false;
+  bool ignore_end = false, json = false, chat = false;
+  ChatOptions talk;
 };
 
 // A prompt and what becomes of it.
@@ -95,9 +97,10 @@ void run(const Arguments& a) {
   const std::vector<std::string> prompts =
       a.prompts_file.empty() ? std::vector<std::string>{a.prompt} : read_prompts(a.prompts_file);
   const Session session = open_session(a.run, a.threads, parse_device(a.device));
+  if (a.chat) return talk(session, a.talk, a.sampling, a.max_tokens, a.stops);
   std::vector<Writing> all;
   for (const std::string& prompt : prompts)
-    all.push_back({prompt, WrittenText(session.tokenizer, a.stops, a.ignore_end)});
+    all.push_back({prompt, WrittenText(session.tokenizer, {.stops = a.stops, .ignore_end_of_text = a.ignore_end})});
   if (lines) return write_lines(a, session, all);
   std::cout << a.prompt << std::flush;
   write_together(a, session, all, 0, 1, [](const std::string& text) { std::cout << text << std::flush; });
@@ -122,6 +125,19 @@ void add_sampling(CLI::App& cmd, Arguments& a) {
   add_number(cmd, "--max-tokens", a.max_tokens, "Tokens to write at most", 0, kMostCount)->capture_default_str();
 }
 
+// What prints something else than answers goes without a chat.
+void add_chat(CLI::App& cmd, Arguments& a) {
+  CLI::Option* chat = cmd.add_flag("--chat", a.chat,
+                                   "Talk with the model: answers --prompt, or without it every line of standard input, "
+                                   "by the chat template that it was trained with");
+  for (const char* other : {"--prompts-file", "--json", "--output", "--ignore-end"})
+    chat->excludes(cmd.get_option(other));
+  cmd.add_option("--system", a.talk.system, "What a chat begins with, before the first question")
+      ->type_name("TEXT")
+      ->needs(chat);
+  add_chat_template(cmd, a.talk.chat_template)->needs(chat);
+}
+
 }  // namespace
 
 void add_generate_command(CLI::App& app) {
@@ -144,10 +160,15 @@ void add_generate_command(CLI::App& app) {
   cmd->add_option("--device", a->device, "Where to compute: auto, cpu or cuda")
       ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
   cmd->add_flag("--ignore-end", a->ignore_end, "Go on after an end-of-text token");
+  add_chat(*cmd, *a);
   cmd->footer(
       "Examples: ringmaster generate runs/quickstart --prompt \"template <\" --temperature 0.7 --top-p 0.95\n"
-      "          ringmaster generate runs/quickstart --prompts-file prompts.txt --stop \"};\" --output texts.jsonl");
-  cmd->callback([a] { run(*a); });
+      "          ringmaster generate runs/quickstart --prompts-file prompts.txt --stop \"};\" --output texts.jsonl\n"
+      "          ringmaster generate runs/tuned --chat --system \"Be brief.\"");
+  cmd->callback([a] {
+    if (a->chat) a->talk.once = a->prompt;
+    run(*a);
+  });
 }
 
 }  // namespace ring

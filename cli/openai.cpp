@@ -1,11 +1,8 @@
 #include "cli/openai.h"
 
-#include <chrono>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <random>
-
-#include "comm/secret.h"
 
 namespace ring {
 namespace {
@@ -15,14 +12,8 @@ using Json = nlohmann::ordered_json;
 constexpr std::size_t kMostStops = 4, kMostStopBytes = 1000;  // OpenAI's number
 constexpr double kMostTemperature = 100;
 
-std::string text_of(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
-
 [[noreturn]] void refuse(const std::string& key, const std::string& why) {
   throw ApiError(400, str("'", key, "' ", why), key);
-}
-
-std::int64_t now() {
-  return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
 // Takes the keys of a request out of it, so that what is left is what nobody knows.
@@ -88,6 +79,46 @@ std::string prompt_of(Keys& keys) {
   return text_in(prompt, "prompt");
 }
 
+// Text, or a list of parts that are text.
+std::string content_of(const Json& content) {
+  if (content.is_string()) return content.get<std::string>();
+  if (!content.is_array()) refuse("messages", "has a message whose content is not text");
+  std::string text;
+  for (const Json& part : content) {
+    const bool is_text = part.is_object() && part.value("type", Json()) == "text" && part.contains("text");
+    if (!is_text || !part["text"].is_string()) refuse("messages", "has a part that is not text");
+    text += part["text"].get<std::string>();
+  }
+  return text;
+}
+
+// What newer clients call a developer is the system of chat templates.
+std::string role_of(const Json& role) {
+  for (const char* known : {"system", "user", "assistant"})
+    if (role == known) return known;
+  if (role == "developer") return "system";
+  refuse("messages", "has the role " + role.dump(-1, ' ', false, Json::error_handler_t::replace) +
+                         ", which is none of system, developer, user, assistant");
+}
+
+// Clients send the replies that they got as messages, with empty members.
+ChatMessage message_of(const Json& m) {
+  if (!m.is_object() || !m.contains("role") || !m.contains("content"))
+    refuse("messages", "has a message without role or content");
+  for (const auto& [key, value] : m.items())
+    if (key != "role" && key != "content" && !value.empty())
+      refuse("messages", "has a message with '" + key + "', which is not supported");
+  return {role_of(m["role"]), content_of(m["content"])};
+}
+
+std::vector<ChatMessage> messages_of(Keys& keys) {
+  const Json list = keys.take("messages");
+  if (!list.is_array() || list.empty()) refuse("messages", "is not a list of messages");
+  std::vector<ChatMessage> messages;
+  for (const Json& m : list) messages.push_back(message_of(m));
+  return messages;
+}
+
 std::vector<std::string> stops_of(Keys& keys) {
   Json stop = keys.take("stop");
   if (stop.is_null()) return {};
@@ -134,57 +165,16 @@ void read_sampling(Keys& keys, Sampling& s) {
 // What changes the reply in ways that are not there, and what does not change it.
 void read_others(Keys& keys) {
   keys.fixed("n", 1);
-  keys.fixed("best_of", 1);
-  keys.fixed("echo", false);
-  keys.fixed("suffix", "");
   keys.fixed("presence_penalty", 0);
   keys.fixed("frequency_penalty", 0);
   keys.fixed("logit_bias", Json::object());
   keys.fixed("logprobs", false);
   keys.fixed("response_format", {{"type", "text"}});
   keys.drop({"user", "metadata", "store", "safety_identifier", "prompt_cache_key"});
-  keys.all_known();
 }
 
-Json usage_json(const CompletionUsage& u) {
-  return {{"prompt_tokens", u.prompt_tokens},
-          {"completion_tokens", u.tokens},
-          {"total_tokens", u.prompt_tokens + u.tokens}};
-}
-
-Json choice(const std::string& text, const Json& finish_reason) {
-  return {{"index", 0}, {"text", text}, {"logprobs", nullptr}, {"finish_reason", finish_reason}};
-}
-
-Json reply_json(const CompletionReply& r, Json choices) {
-  return {{"id", r.id()},
-          {"object", "text_completion"},
-          {"created", r.created()},
-          {"model", r.model()},
-          {"choices", std::move(choices)}};
-}
-
-std::string event_of(const Json& json) { return "data: " + text_of(json) + "\n\n"; }
-
-}  // namespace
-
-std::string error_json(int status, const std::string& message, const std::string& param) {
-  const char* type = status == 401   ? "authentication_error"
-                     : status == 429 ? "rate_limit_error"
-                     : status >= 500 ? "server_error"
-                                     : "invalid_request_error";
-  return text_of({{"error",
-                   {{"message", message},
-                    {"type", type},
-                    {"param", param.empty() ? Json() : Json(param)},
-                    {"code", status == 404 && param == "model" ? Json("model_not_found") : Json()}}}});
-}
-
-CompletionRequest parse_completion(const std::string& body, const ServeLimits& limits) {
-  Keys keys = keys_of(body);
-  check_model(keys, limits.model);
-  CompletionRequest r;
-  r.prompt = prompt_of(keys);
+// What both kinds of requests have.
+void read_writing(Keys& keys, CompletionRequest& r, const ServeLimits& limits) {
   read_sampling(keys, r.sampling);
   const std::int64_t usual = std::min<std::int64_t>(r.max_tokens, limits.max_tokens);
   r.max_tokens = keys.count("max_tokens", usual, 1, limits.max_tokens);
@@ -198,39 +188,34 @@ CompletionRequest parse_completion(const std::string& body, const ServeLimits& l
     inner.all_known();
   }
   read_others(keys);
+}
+
+}  // namespace
+
+CompletionRequest parse_completion(const std::string& body, const ServeLimits& limits) {
+  Keys keys = keys_of(body);
+  check_model(keys, limits.model);
+  CompletionRequest r;
+  r.prompt = prompt_of(keys);
+  read_writing(keys, r, limits);
+  keys.fixed("best_of", 1);
+  keys.fixed("echo", false);
+  keys.fixed("suffix", "");
+  keys.all_known();
   return r;
 }
 
-CompletionReply::CompletionReply(const CompletionRequest& r, std::string model)
-    : usage_(r.usage), model_(std::move(model)), id_("cmpl-" + random_cookie()), created_(now()) {}
-
-std::string CompletionReply::whole(const std::string& text, const std::string& finish_reason,
-                                   const CompletionUsage& usage) const {
-  Json all = reply_json(*this, Json::array({choice(text, finish_reason)}));
-  all["usage"] = usage_json(usage);
-  return text_of(all);
-}
-
-std::string CompletionReply::piece(const std::string& text) const {
-  return event_of(reply_json(*this, Json::array({choice(text, nullptr)})));
-}
-
-std::string CompletionReply::last(const std::string& finish_reason, const CompletionUsage& usage) const {
-  std::string out = event_of(reply_json(*this, Json::array({choice("", finish_reason)})));
-  if (usage_) {
-    Json counted = reply_json(*this, Json::array());
-    counted["usage"] = usage_json(usage);
-    out += event_of(counted);
-  }
-  return out + "data: [DONE]\n\n";
-}
-
-std::string model_json(const std::string& model, std::int64_t created) {
-  return text_of({{"id", model}, {"object", "model"}, {"created", created}, {"owned_by", "ringmaster"}});
-}
-
-std::string models_json(const std::string& model, std::int64_t created) {
-  return text_of({{"object", "list"}, {"data", Json::array({Json::parse(model_json(model, created))})}});
+CompletionRequest parse_chat(const std::string& body, const ServeLimits& limits) {
+  Keys keys = keys_of(body);
+  check_model(keys, limits.model);
+  CompletionRequest r;
+  r.chat = true;
+  r.messages = messages_of(keys);
+  read_writing(keys, r, limits);
+  r.max_tokens = keys.count("max_completion_tokens", r.max_tokens, 1, limits.max_tokens);
+  keys.fixed("modalities", Json::array({"text"}));
+  keys.all_known();
+  return r;
 }
 
 }  // namespace ring

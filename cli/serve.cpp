@@ -5,7 +5,9 @@
 #include <iostream>
 #include <memory>
 #include <thread>
+#include <utility>
 
+#include "cli/chat.h"
 #include "cli/commands.h"
 #include "cli/http_options.h"
 #include "cli/number_option.h"
@@ -23,7 +25,7 @@ constexpr int kMostWaiting = 8;        // texts
 constexpr const char* kJson = "application/json";
 
 struct Arguments {
-  std::string run, at = "8000", token_file, name, device = "auto";
+  std::string run, at = "8000", token_file, name, chat_template, device = "auto";
   std::int64_t max_tokens = 4096;
   int threads = 0;
 };
@@ -51,19 +53,16 @@ class Endpoints {
 
  private:
   HttpReply routed(const HttpRequest& r) {
-    if (r.path == "/v1/completions") {
+    const bool chat = r.path == "/v1/chat/completions";
+    if (chat || r.path == "/v1/completions") {
       if (r.method != "POST") throw ApiError(405, r.path + " takes POST");
-      return complete(parse_completion(r.body, limits_));
+      return complete(chat ? parse_chat(r.body, limits_) : parse_completion(r.body, limits_));
     }
-    if (r.path == "/v1/chat/completions")
-      throw ApiError(501,
-                     "no chats: serve does not write a conversation by the model's chat template; give it as the "
-                     "prompt of /v1/completions, written as the model was taught");
     if (r.method != "GET") throw ApiError(405, r.path + " takes GET, if it is there");
     if (r.path == "/v1/models") return {.type = kJson, .body = models_json(limits_.model, started_)};
     if (r.path == "/v1/models/" + limits_.model) return {.type = kJson, .body = model_json(limits_.model, started_)};
     if (r.path == "/healthz") return {.body = "ok\n"};
-    throw ApiError(404, "there are /v1/models, /v1/completions and /healthz");
+    throw ApiError(404, "there are /v1/models, /v1/completions, /v1/chat/completions and /healthz");
   }
 
   HttpReply complete(const CompletionRequest& request) {
@@ -78,8 +77,9 @@ class Endpoints {
 
   // An error in the middle of a stream cuts it off, so that no client takes it for the end.
   static HttpReply streamed(const std::shared_ptr<TextGeneration>& text, const CompletionReply& reply) {
-    auto next = [text, reply, over = false]() mutable -> std::string {
+    auto next = [text, reply, over = false, first = reply.first()]() mutable -> std::string {
       if (over) return "";
+      if (!first.empty()) return std::exchange(first, "");
       const std::optional<std::string> piece = text->next(kPulse);
       if (!piece) return reply.waiting();
       over = piece->empty();
@@ -105,7 +105,7 @@ void serve(const Arguments& a) {
   http.most_body = kMostBody;
   http.refuse = [](int status, const std::string& text) { return refusal(status, text); };
   StopSignal signal(false);  // before any thread
-  TextModel model(open_session(a.run, a.threads, parse_device(a.device)), kMostWaiting);
+  TextModel model(open_session(a.run, a.threads, parse_device(a.device)), kMostWaiting, a.chat_template);
   Endpoints endpoints(model, {a.name.empty() ? name_of(a.run) : a.name, a.max_tokens});
   const HttpServer server(std::move(http), [&](const HttpRequest& r) { return endpoints.answer(r); });
   std::cout << "serving at http://" << to_string(server.endpoint()) << "/v1 until Ctrl+C" << std::endl;
@@ -125,6 +125,7 @@ void add_serve_command(CLI::App& app) {
       ->capture_default_str();
   c->add_option("--token-file", a->token_file, "What clients must show as their API key")->type_name("FILE");
   c->add_option("--name", a->name, "What clients call the model; default: the run's directory");
+  add_chat_template(*c, a->chat_template);
   add_number(*c, "--max-tokens", a->max_tokens, "Tokens of a reply at most", 1, kMostCount)->capture_default_str();
   add_number(*c, "--threads", a->threads, "CPU threads; 0: all cores", 0, kMostThreads);
   c->add_option("--device", a->device, "Where to compute: auto, cpu or cuda")

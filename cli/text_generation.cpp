@@ -31,7 +31,8 @@ void TextGeneration::write(const CompletionRequest& request, const std::vector<s
   const Session& s = model_.session_;
   Sampling sampling = request.sampling;
   sampling.tokens = s.tokenizer->vocab_size();  // the model's vocabulary may be padded
-  WrittenText text(s.tokenizer, request.stops);
+  WrittenText text(s.tokenizer,
+                   request.chat ? model_.chat_->ending(request.stops) : TextEnding{.stops = request.stops});
   generate(*s.model, s.ctx, prompt, sampling, request.max_tokens, [&](std::int32_t id) {
     give(text.push(id));
     return text.goes_on() && !cancelled_ && !model_.stopping_;
@@ -64,16 +65,31 @@ std::optional<std::string> TextGeneration::next(std::chrono::milliseconds patien
   return piece;
 }
 
-std::vector<std::int32_t> TextModel::tokens_of(const std::string& prompt) const {
+TextModel::TextModel(Session session, int most_waiting, const std::string& chat_template)
+    : session_(std::move(session)), most_waiting_(most_waiting) {
+  try {
+    chat_.emplace(open_chat(session_, chat_template));
+  } catch (const Error& e) {
+    if (!chat_template.empty()) throw;
+    no_chat_ = e.what();
+  }
+}
+
+std::vector<std::int32_t> TextModel::tokens_of(const CompletionRequest& r) const {
+  if (r.chat && !chat_) throw ApiError(501, "no chats with this model: " + no_chat_);
+  const char* key = r.chat ? "messages" : "prompt";
   std::vector<std::int32_t> tokens;
   try {
-    tokens = prompt_tokens(*session_.tokenizer, prompt);
+    tokens = r.chat ? chat_->prompt(r.messages) : prompt_tokens(*session_.tokenizer, r.prompt);
   } catch (const Error& e) {
-    throw ApiError(400, e.what(), "prompt");
+    throw ApiError(400, e.what(), key);
   }
   const auto context = static_cast<std::size_t>(session_.config.model.context);
   if (tokens.size() >= context)
-    throw ApiError(400, str("the prompt has ", tokens.size(), " tokens, and the model's context ", context), "prompt");
+    throw ApiError(400,
+                   str("the ", r.chat ? "conversation" : "prompt", " has ", tokens.size(),
+                       " tokens, and the model's context ", context),
+                   key);
   return tokens;
 }
 
@@ -87,7 +103,7 @@ void TextModel::wait_for_turn(std::chrono::milliseconds patience) {
 }
 
 std::shared_ptr<TextGeneration> TextModel::write(const CompletionRequest& r, std::chrono::milliseconds patience) {
-  std::vector<std::int32_t> prompt = tokens_of(r.prompt);
+  std::vector<std::int32_t> prompt = tokens_of(r);
   wait_for_turn(patience);
   try {
     return std::make_shared<TextGeneration>(*this, std::move(prompt), r);

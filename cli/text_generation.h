@@ -53,20 +53,23 @@ class TextGeneration {
 // A model that writes one text at a time.
 class TextModel {
  public:
-  // most_waiting: texts that may wait for the one before.
-  TextModel(Session session, int most_waiting) : session_(std::move(session)), most_waiting_(most_waiting) {}
+  // most_waiting: texts that may wait for the one before. chat_template: see open_chat(). Error: a template that was
+  // chosen cannot be used; of one that is kept or missing, chats say so.
+  TextModel(Session session, int most_waiting, const std::string& chat_template);
 
-  // Waits for its turn. ApiError: the prompt does not fit the model's context (400), or too many wait already, or it
-  // takes too long (429).
+  // Waits for its turn. ApiError: the prompt or the conversation cannot be written, or does not fit the model's context
+  // (400); there are no chats (501); too many wait already, or it takes too long (429).
   std::shared_ptr<TextGeneration> write(const CompletionRequest&, std::chrono::milliseconds patience);
   void stop() { stopping_ = true; }  // what is being written ends with its next token
 
  private:
   friend class TextGeneration;
-  std::vector<std::int32_t> tokens_of(const std::string& prompt) const;
+  std::vector<std::int32_t> tokens_of(const CompletionRequest&) const;
   void wait_for_turn(std::chrono::milliseconds patience);
 
   Session session_;
+  std::optional<Chat> chat_;
+  std::string no_chat_;  // why not
   int most_waiting_;
   std::atomic<int> waiting_{0};
   std::binary_semaphore turn_{1};

@@ -83,6 +83,10 @@ chat::Format chat_format_of(const Origin& origin) {
   return chat_format_beside(tokenizer_file_of(run_around(origin.checkpoint), origin));
 }
 
+chat::Format chat_format_of(const Origin& origin, const std::string& choice, const Tokenizer& tokenizer) {
+  return load_chat_format(choice, tokenizer_file_of(run_around(origin.checkpoint), origin), tokenizer);
+}
+
 void load_model_weights(Decoder& model, const std::string& checkpoint, const ExecContext& ctx) {
   State state;
   const OwnedShard all = own_everything(model.parameters());

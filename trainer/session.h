@@ -32,6 +32,8 @@ std::shared_ptr<const Tokenizer> tokenizer_of(const Origin&);
 // How conversations are written for the checkpoint's model, as kept with that tokenizer. Without a source where nothing
 // says it. Error: the file that says it cannot be read.
 chat::Format chat_format_of(const Origin&);
+// The same to talk with it: see load_chat_format(), which says what choice may be.
+chat::Format chat_format_of(const Origin&, const std::string& choice, const Tokenizer&);
 
 // Fills the model's weights, and nothing else, from a checkpoint (see find_checkpoint). Error lists what does
 // not match.

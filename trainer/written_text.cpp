@@ -1,33 +1,47 @@
 #include "trainer/written_text.h"
 
+#include <utility>
+
 namespace ring {
 
-WrittenText::WrittenText(const std::shared_ptr<const Tokenizer>& tokenizer, std::vector<std::string> stops,
-                         bool ignore_end)
-    : end_of_text_(ignore_end ? std::nullopt : tokenizer->end_of_text()),
+WrittenText::WrittenText(const std::shared_ptr<const Tokenizer>& tokenizer, TextEnding ending)
+    : end_of_text_(ending.ignore_end_of_text ? std::nullopt : tokenizer->end_of_text()),
+      end_of_answer_(ending.token),
       decoder_(tokenizer),
-      stops_(std::move(stops)) {}
+      stops_(std::move(ending.stops)),
+      strip_(ending.strip) {}
+
+std::string WrittenText::show(std::string piece) {
+  if (strip_) {
+    constexpr const char* kBlank = " \t\n\v\f\r";
+    piece = std::exchange(blank_, "") + piece;
+    if (text_.empty()) piece.erase(0, piece.find_first_not_of(kBlank));
+    const std::size_t end = piece.find_last_not_of(kBlank) + 1;  // npos + 1: 0
+    blank_ = piece.substr(end);
+    piece.resize(end);
+  }
+  text_ += piece;
+  return piece;
+}
 
 std::string WrittenText::push(std::int32_t token) {
-  if (token == end_of_text_) {
-    end_ = "end_of_text";
+  if (token == end_of_text_ || token == end_of_answer_) {
+    end_ = token == end_of_text_ ? "end_of_text" : "end_of_answer";
     return "";
   }
   ++tokens_;
-  const std::string shown = stops_.push(decoder_.push(token));
+  std::string shown = show(stops_.push(decoder_.push(token)));
   if (stops_.found()) end_ = "stop";
-  text_ += shown;
   return shown;
 }
 
 std::string WrittenText::finish() {
-  std::string shown = stops_.push(decoder_.finish());
+  std::string rest = stops_.push(decoder_.finish());
   if (stops_.found())
     end_ = "stop";
   else
-    shown += stops_.finish();
-  text_ += shown;
-  return shown;
+    rest += stops_.finish();
+  return show(std::move(rest));
 }
 
 }  // namespace ring

@@ -12,26 +12,36 @@
 
 namespace ring {
 
+// What ends a text, besides the end-of-text token.
+struct TextEnding {
+  std::vector<std::string> stops{};
+  std::optional<std::int32_t> token{};  // ends an answer
+  bool ignore_end_of_text = false;
+  bool strip = false;  // the text is shown without blank space (ASCII) around it
+};
+
 class WrittenText {
  public:
-  // ignore_end: an end-of-text token does not end it.
-  WrittenText(const std::shared_ptr<const Tokenizer>&, std::vector<std::string> stops, bool ignore_end = false);
+  WrittenText(const std::shared_ptr<const Tokenizer>&, TextEnding);
 
   // Each returns what can be shown now, past what was shown before.
   std::string push(std::int32_t token);
   std::string finish();  // after the last token
   bool goes_on() const { return end_.empty(); }
 
-  // "end_of_text", "stop", or "length", where whoever wrote it came to an end first.
+  // "end_of_text", "end_of_answer", "stop", or "length", where whoever wrote it came to an end first.
   std::string end() const { return end_.empty() ? "length" : end_; }
   const std::optional<std::string>& stop() const { return stops_.found(); }  // the stop string
   const std::string& text() const { return text_; }                          // all that was shown
   std::int64_t tokens() const { return tokens_; }                            // without the one that ends a text
 
  private:
-  std::optional<std::int32_t> end_of_text_;
+  std::string show(std::string piece);
+  std::optional<std::int32_t> end_of_text_, end_of_answer_;
   StreamDecoder decoder_;
   StopStrings stops_;
+  bool strip_;
+  std::string blank_;  // that may be followed by text
   std::string text_, end_;
   std::int64_t tokens_ = 0;
 };

@@ -46,6 +46,19 @@ std::string difference(const std::string& a, const std::string& b) {
   return str("from byte ", at, " on ", from(a), " became ", from(b));
 }
 
+// A text by its spans, which count.
+std::vector<Part> cut(const std::string& text, const std::vector<std::pair<std::size_t, std::size_t>>& spans) {
+  std::vector<Part> parts;
+  std::size_t at = 0;
+  const auto add = [&](std::size_t end, bool counts) {
+    if (end > at) parts.push_back({text.substr(at, end - at), counts});
+    at = end;
+  };
+  for (const auto& [begin, end] : spans) add(begin, false), add(end, true);
+  add(text.size(), false);
+  return parts;
+}
+
 constexpr const char* kRemedy =
     "; its assistants' turns cannot be told from the rest: give a template that marks them with {% generation %}, or "
     "another one, with --chat-template";
@@ -67,7 +80,9 @@ Rendered ConversationWriter::write(const std::vector<Value>& messages, std::size
 }
 
 ConversationWriter::Spans ConversationWriter::turns(const std::vector<Value>& messages, const Value& tools,
-                                                    const std::string& whole) const {
+                                                    const Rendered& rendered, bool asks) const {
+  if (template_.marks_generation()) return rendered.generations;
+  const std::string& whole = rendered.text;
   Spans spans;
   for (std::size_t i = 0; i < messages.size(); ++i) {
     if (role_of(messages[i]) != "assistant") continue;
@@ -76,7 +91,7 @@ ConversationWriter::Spans ConversationWriter::turns(const std::vector<Value>& me
     if (!whole.starts_with(before))
       fail("the template writes the ", i, " messages before message ", i,
            " differently when it follows: ", difference(before, whole), kRemedy);
-    const std::string with = i + 1 == messages.size() ? whole : write(messages, i + 1, tools, false).text;
+    const std::string with = i + 1 == messages.size() && !asks ? whole : write(messages, i + 1, tools, false).text;
     if (!whole.starts_with(with))
       fail("the template writes message ", i, " differently when others follow: ", difference(with, whole), kRemedy);
     if (with.size() <= before.size()) fail("the template writes nothing for message ", i, kRemedy);
@@ -91,22 +106,37 @@ std::vector<Part> ConversationWriter::parts(const Json& list, const Json& tools)
     fail("no message has the role 'assistant': nothing of this conversation would be learned");
   const Value given = from_json(tools);
   const Rendered whole = write(messages, messages.size(), given, false);
-  const Spans spans = template_.marks_generation() ? whole.generations : turns(messages, given, whole.text);
+  const Spans spans = turns(messages, given, whole, false);
   if (spans.empty()) fail("the template marks nothing of this conversation with {% generation %}");
-  std::vector<Part> parts;
-  std::size_t at = 0;
-  const auto add = [&](std::size_t end, bool counts) {
-    if (end > at) parts.push_back({whole.text.substr(at, end - at), counts});
-    at = end;
-  };
-  for (const auto& [begin, end] : spans) add(begin, false), add(end, true);
-  add(whole.text.size(), false);
-  return parts;
+  return cut(whole.text, spans);
 }
 
-std::string ConversationWriter::prompt(const Json& list, const Json& tools) const {
+std::vector<Part> ConversationWriter::prompt(const Json& list, const Json& tools) const {
   const std::vector<Value> messages = checked_messages(list);
-  return write(messages, messages.size(), from_json(tools), true).text;
+  const Value given = from_json(tools);
+  const Rendered whole = write(messages, messages.size(), given, true);
+  try {
+    return cut(whole.text, turns(messages, given, whole, true));
+  } catch (const Error&) {  // no corpus holds such a conversation, so nothing says how its tokens would be cut
+    return cut(whole.text, {});
+  }
+}
+
+std::string ConversationWriter::end_of_answer() const {
+  static const std::string answer = "ringmasteranswers", next = "ringmasterasks";
+  Json list = {{{"role", "user"}, {"content", "Hi"}}, {{"role", "assistant"}, {"content", answer}}};
+  const auto behind = [&] {
+    const std::vector<Value> messages = checked_messages(list);
+    const std::string text = write(messages, messages.size(), from_json(Json()), false).text;
+    const std::size_t at = text.rfind(answer);
+    return at == std::string::npos ? "" : text.substr(at + answer.size());
+  };
+  const std::string rest = behind();
+  if (const std::string_view mark = strip(rest, true, true, nullptr); !mark.empty()) return std::string(mark);
+  list.push_back({{"role", "user"}, {"content", next}});
+  const std::string between = behind();
+  const std::size_t end = between.find(next);
+  return end == std::string::npos ? "" : std::string(strip(between.substr(0, end), false, true, nullptr));
 }
 
 }  // namespace ring::chat

@@ -28,13 +28,17 @@ class ConversationWriter {
   // more counts, but for blank space behind the mark that ends the turn. Error: no list of messages; no assistant among
   // them; both of these are not the beginning of the whole; or see Template::render().
   std::vector<Part> parts(const nlohmann::ordered_json& messages, const nlohmann::ordered_json& tools) const;
-  // The conversation up to where an assistant answers.
-  std::string prompt(const nlohmann::ordered_json& messages, const nlohmann::ordered_json& tools) const;
+  // The conversation up to where an assistant answers, with the answers before cut out as parts() does it; in one part
+  // where they cannot be told from the rest.
+  std::vector<Part> prompt(const nlohmann::ordered_json& messages, const nlohmann::ordered_json& tools) const;
+  // What stands behind an answer, without blank space around it. Where nothing else does: what stands between an answer
+  // and the user's next words, without blank space at its end. Empty: the template writes neither.
+  std::string end_of_answer() const;
 
  private:
   using Spans = std::vector<std::pair<std::size_t, std::size_t>>;
   Rendered write(const std::vector<Value>& messages, std::size_t count, const Value& tools, bool ask) const;
-  Spans turns(const std::vector<Value>& messages, const Value& tools, const std::string& whole) const;
+  Spans turns(const std::vector<Value>& messages, const Value& tools, const Rendered& whole, bool asks) const;
   Format format_;
   Template template_;
 };

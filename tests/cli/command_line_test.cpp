@@ -196,9 +196,21 @@ TEST_F(CommandLine, RunsAreWatchedAndModelsServed) {
   EXPECT_EQ(wrong({"serve", "run", "--listen", "0.0.0.0:80", "--token-file", "t", "--name", "m", "--max-tokens", "9",
                    "--threads", "2", "--device", "cpu"}),
             "");
+  EXPECT_EQ(wrong({"serve", "run", "--chat-template", "chatml"}), "");
   EXPECT_NE(wrong({"serve"}), "");
   EXPECT_NE(wrong({"serve", "run", "--max-tokens", "0"}), "");
   EXPECT_NE(wrong({"serve", "run", "--device", "tpu"}), "");
+}
+
+TEST_F(CommandLine, AChatIsAChat) {
+  EXPECT_EQ(wrong({"generate", "r", "--chat"}), "");
+  EXPECT_EQ(wrong({"generate", "r", "--chat", "--prompt", "Hi", "--system", "Be brief.", "--chat-template", "chatml",
+                   "--stop", "."}),
+            "");
+  EXPECT_NE(wrong({"generate", "r", "--system", "Be brief."}), "");
+  EXPECT_NE(wrong({"generate", "r", "--chat-template", "chatml"}), "");
+  for (const char* other : {"--json", "--ignore-end", "--prompts-file=f", "--output=f"})
+    EXPECT_NE(wrong({"generate", "r", "--chat", other}), "") << other;
 }
 
 TEST_F(CommandLine, AnUnknownOptionNamesTheNearest) {

@@ -12,9 +12,9 @@ using nlohmann::json;
 
 const ServeLimits kLimits{"m", 100};
 
-ApiError refused(const std::string& body) {
+ApiError refused(const std::string& body, bool chat = false) {
   try {
-    parse_completion(body, kLimits);
+    chat ? parse_chat(body, kLimits) : parse_completion(body, kLimits);
   } catch (const ApiError& e) {
     return e;
   }
@@ -35,10 +35,26 @@ TEST(OpenAi, ReadsACompletion) {
   EXPECT_EQ(r.sampling.repetition_penalty, 1.5);
   EXPECT_EQ(r.sampling.seed, 9u);
   EXPECT_EQ(r.stops, (std::vector<std::string>{"a", "b"}));
-  EXPECT_TRUE(r.stream && r.usage);
+  EXPECT_TRUE(r.stream && r.usage && !r.chat);
   const CompletionRequest usual = parse_completion(R"({"prompt":"x"})", kLimits);
   EXPECT_EQ(usual.max_tokens, 100);  // the limit, which is less than the default
   EXPECT_EQ(usual.sampling.temperature, 1);
+}
+
+TEST(OpenAi, ReadsAChat) {
+  const CompletionRequest r = parse_chat(
+      R"({"messages":[{"role":"developer","content":"Be brief."},{"role":"user","content":[{"type":"text","text":"Hi"},
+          {"type":"text","text":"!"}]},{"role":"assistant","content":"Yes?","refusal":null,"annotations":[]},
+          {"role":"user","content":"Bye"}],"max_tokens":9,"max_completion_tokens":5,"stop":".","stream":true,
+          "modalities":["text"]})",
+      kLimits);
+  std::string said;
+  for (const ChatMessage& m : r.messages) said += m.role + ":" + m.content + "\n";
+  EXPECT_EQ(said, "system:Be brief.\nuser:Hi!\nassistant:Yes?\nuser:Bye\n");
+  EXPECT_TRUE(r.chat && r.stream);
+  EXPECT_EQ(r.stops, std::vector<std::string>{"."});
+  EXPECT_EQ(r.max_tokens, 5);
+  EXPECT_EQ(parse_chat(R"({"messages":[{"role":"user","content":"a"}],"max_tokens":9})", kLimits).max_tokens, 9);
 }
 
 struct Wrong {
@@ -73,6 +89,21 @@ INSTANTIATE_TEST_SUITE_P(
         Wrong{R"({"prompt":"x","frequency_penalty":0.5})", "frequency_penalty"},
         Wrong{R"({"prompt":"x","tools":[]})", "tools"}, Wrong{R"({"prompt":"x","messages":[]})", "messages"}));
 
+TEST(OpenAi, RefusesWrongChats) {
+  for (const char* body :
+       {"{}", R"({"messages":[]})", R"({"messages":["x"]})", R"({"messages":[{"role":"user"}]})",
+        R"({"messages":[{"role":"tool","content":"x"}]})", R"({"messages":[{"role":3,"content":"x"}]})",
+        R"({"messages":[{"role":"user","content":[{"type":"image_url","image_url":{}}]}]})",
+        R"({"messages":[{"role":"user","content":7}]})", R"({"messages":[{"role":"user","content":null}]})",
+        R"({"messages":[{"role":"user","content":"x","name":"Eve"}]})",
+        R"({"messages":[{"role":"assistant","content":"x","tool_calls":[{"id":"1"}]}]})"})
+    EXPECT_EQ(refused(body, true).param, "messages") << body;
+  const std::string begin = R"({"messages":[{"role":"user","content":"x"}],)";
+  for (const std::string key : {"prompt", "echo", "tools", "n", "modalities", "max_completion_tokens", "logprobs"})
+    EXPECT_EQ(refused(begin + "\"" + key + "\":[1]}", true).param, key);
+  EXPECT_EQ(refused(begin + R"("model":"other"})", true).status, 404);
+}
+
 TEST(OpenAi, RefusesOtherModels) {
   EXPECT_EQ(refused(R"({"model":"other","prompt":"x"})").status, 404);
   const json error = json::parse(error_json(404, "no \xff", "model"));
@@ -91,10 +122,33 @@ TEST(OpenAi, AStreamIsEventsThatEnd) {
   EXPECT_NE(last.find(R"("finish_reason":"length")"), std::string::npos);
   EXPECT_NE(last.find(R"("total_tokens":7)"), std::string::npos);
   EXPECT_TRUE(last.ends_with("data: [DONE]\n\n"));
+  EXPECT_EQ(reply.first(), "");
   const json whole = json::parse(CompletionReply({}, "m").whole("t", "stop", {1, 2}));
   EXPECT_EQ(whole["object"], "text_completion");
   EXPECT_EQ(whole["choices"][0]["text"], "t");
   EXPECT_EQ(whole["usage"]["completion_tokens"], 2);
+}
+
+// As the reference of the API has them: who speaks, then pieces, then an empty delta with the reason.
+TEST(OpenAi, AChatIsStreamedInDeltas) {
+  CompletionRequest r;
+  r.chat = r.usage = true;
+  const CompletionReply reply(r, "m");
+  const json first = json::parse(reply.first().substr(6)), piece = json::parse(reply.piece("a").substr(6));
+  EXPECT_EQ(first["object"], "chat.completion.chunk");
+  EXPECT_EQ(first["choices"][0]["delta"], json({{"role", "assistant"}, {"content", ""}}));
+  EXPECT_EQ(piece["choices"][0]["delta"], json({{"content", "a"}}));
+  EXPECT_TRUE(piece["choices"][0]["finish_reason"].is_null());
+  EXPECT_EQ(piece["id"], first["id"]);
+  const std::string last = reply.last("stop", {3, 4});
+  const json reason = json::parse(last.substr(6, last.find("\n\n") - 6))["choices"][0];
+  EXPECT_EQ(reason["delta"], json::object());
+  EXPECT_EQ(reason["finish_reason"], "stop");
+  EXPECT_NE(last.find(R"("choices":[],"usage":{"prompt_tokens":3)"), std::string::npos) << last;
+  const json whole = json::parse(reply.whole("t", "length", {1, 2}));
+  EXPECT_EQ(whole["object"], "chat.completion");
+  EXPECT_EQ(whole["choices"][0]["message"], json({{"role", "assistant"}, {"content", "t"}, {"refusal", nullptr}}));
+  EXPECT_EQ(whole["choices"][0]["finish_reason"], "length");
 }
 
 }  // namespace

@@ -1,71 +1,30 @@
 // `ringmaster serve` of a small trained model, asked over loopback.
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <csignal>
-#include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <thread>
 
 #include "comm/http_server.h"
 #include "core/check.h"
+#include "tests/cli/served_model.h"
 #include "tests/http_client.h"
-#include "tests/process.h"
 
 namespace ring {
 namespace {
 
-namespace fs = std::filesystem;
 using nlohmann::json;
 using test::http_get;
 using test::http_post;
+using test::ServedModel;
 
-class ServeTest : public testing::Test {
+class ServeTest : public ServedModel {
  protected:
   void SetUp() override {
     if (!http_available()) GTEST_SKIP() << "this build has no HTTP";
-    folder_ = fs::temp_directory_path() / str("ring_serve_", getpid());
-    fs::create_directories(folder_);
-    std::ofstream(folder_ / "text.txt") << std::string(4000, 'a') << "\n";
-    const auto at = [&](const char* name) { return (folder_ / name).string(); };
-    ok({"data", "prepare", "--input", at("text.txt"), "--tokenizer", "bytes", "--output", at("c.h5")});
-    std::ofstream(folder_ / "c.yaml") << "run: {device: cpu, directory: " << at("run") << "}\n"
-                                      << "model: {context: 64, layers: 1, width: 32, heads: 2}\ndata: {path: "
-                                      << at("c.h5") << "}\ntrain: {batch_size: 4, steps: 30}\n";
-    ok({"train", at("c.yaml")});
-  }
-  void TearDown() override { fs::remove_all(folder_); }
-
-  static void ok(std::vector<std::string> words) {
-    words.insert(words.begin(), RING_BINARY);
-    const test::Finished f = test::run_process(words);
-    ASSERT_EQ(f.code, 0) << f.output;
-  }
-  void serve(const std::vector<std::string>& more = {}) {
-    const std::string out = (folder_ / "out").string();
-    fs::remove(out);
-    std::vector<std::string> words = {RING_BINARY, "serve", (folder_ / "run").string(), "--listen", "0",
-                                      "--threads", "1"};
-    words.insert(words.end(), more.begin(), more.end());
-    server_.emplace(words, test::Process::Environment{},
-                    [out] { freopen(out.c_str(), "w", stdout) ? void() : _exit(9); });
-    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
-    for (; std::chrono::steady_clock::now() < end; std::this_thread::sleep_for(std::chrono::milliseconds(20))) {
-      std::ifstream file(out);
-      const std::string text((std::istreambuf_iterator<char>(file)), {}), begin = "http://127.0.0.1:";
-      if (const std::size_t at = text.find(begin); at != std::string::npos && text.ends_with("\n")) {
-        at_ = {"127.0.0.1", std::stoi(text.substr(at + begin.size()))};
-        return;
-      }
-    }
-    FAIL() << "serve did not begin: " << server_->wait().output;
+    ServedModel::SetUp();
   }
   json complete(const json& body) const { return json::parse(http_post(at_, "/v1/completions", body.dump()).body); }
-
-  fs::path folder_;
-  std::optional<test::Process> server_;
-  Endpoint at_;
 };
 
 TEST_F(ServeTest, AnswersAsOpenAiDoes) {
@@ -164,7 +123,8 @@ TEST_F(ServeTest, RefusesInJson) {
       at_, "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 4194305\r\n\r\n");
   EXPECT_EQ(large.status, 413);
   EXPECT_NE(json::parse(large.body)["error"]["message"].get<std::string>().find("4194304 bytes"), std::string::npos);
-  refused("/v1/chat/completions", json({{"messages", {{{"role", "user"}, {"content", "a"}}}}}).dump(), 501, "template");
+  refused("/v1/chat/completions", json({{"messages", {{{"role", "user"}, {"content", "a"}}}}}).dump(), 501,
+          "choose one with --chat-template");
   refused("/v1/embeddings", "{}", 405, "GET");
   refused("/v1/models", "{}", 405, "GET");
   EXPECT_EQ(json::parse(http_get(at_, "/v1/nothing").body)["error"]["type"], "invalid_request_error");

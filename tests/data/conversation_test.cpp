@@ -62,8 +62,50 @@ TEST(Conversation, TurnsAreFoundWithoutMarks) {
                                   {}},
                                  "t");
   EXPECT_EQ(marked(lines, blank), "user: a\n\nassistant: [[ b\n\n\n]]") << "nothing but blank space ends the turn";
-  EXPECT_EQ(plain.prompt(Json::parse(R"([{"role": "user", "content": "a"}])"), nullptr),
-            "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n");
+}
+
+// The conversation up to an answer, marked.
+std::string asked(const ConversationWriter& writer, const std::string& messages) {
+  std::string out;
+  for (const Part& p : writer.prompt(Json::parse(messages), nullptr)) out += p.counts ? "[[" + p.text + "]]" : p.text;
+  return out;
+}
+
+TEST(Conversation, APromptIsCutAsTheWholeIs) {
+  const ConversationWriter plain({kUnmarked, {}}, "t"), chatml(named("chatml"), "chatml");
+  for (const ConversationWriter* writer : {&plain, &chatml}) {
+    Json turns = Json::parse(kTurns);
+    const std::string whole = marked(*writer, kTurns);
+    turns.erase(turns.end() - 1);
+    const std::string prompt = asked(*writer, turns.dump());
+    EXPECT_EQ(prompt + "[[Ciao.<|im_end|>]]\n", whole);
+    turns.erase(turns.end() - 1);  // an answer after an answer
+    EXPECT_EQ(asked(*writer, turns.dump()),
+              "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
+              "[[Hello.<|im_end|>]]\n<|im_start|>assistant\n");
+  }
+  // What no corpus holds can be asked all the same.
+  const ConversationWriter forgets(
+      {"{% for m in messages %}{{ '*' if loop.last }}{{ m.content }}{% endfor %}{{ '?' if add_generation_prompt }}",
+       {}},
+      "t");
+  Json turns = Json::parse(kTurns);
+  turns.erase(turns.end() - 1);
+  EXPECT_EQ(asked(forgets, turns.dump()), "Be brief.HiHello.*Bye?");
+}
+
+TEST(Conversation, WhatEndsAnAnswer) {
+  const auto end = [](const std::string& source) {
+    return ConversationWriter({source, {{"eos_token", "</s>"}}}, "t").end_of_answer();
+  };
+  EXPECT_EQ(end(named_template("chatml")), "<|im_end|>");
+  EXPECT_EQ(end(named_template("llama2")), "</s>");
+  EXPECT_EQ(end(named_template("llama3")), "<|eot_id|>");
+  EXPECT_EQ(end(named_template("plain")), "</s>");
+  EXPECT_EQ(end(kUnmarked), "<|im_end|>");
+  EXPECT_EQ(end("{% for m in messages %}{{ m.role }}: {{ m.content ~ '\n\n' }}{% endfor %}"), "\n\nuser:");
+  EXPECT_EQ(end("{% for m in messages %}{{ m.content }}{% endfor %}"), "");
+  EXPECT_EQ(end("nothing"), "");
 }
 
 TEST(Conversation, TemplatesThatRewriteThePastAreRefused) {

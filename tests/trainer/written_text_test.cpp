@@ -17,13 +17,13 @@ std::string written(WrittenText& w, const Tokenizer& tokenizer, const std::strin
 
 TEST(WrittenText, EndsBeforeAStopString) {
   const std::shared_ptr<const Tokenizer> bytes = bytes_tokenizer();
-  WrittenText w(bytes, {"xyz", "\u00e4!"});
+  WrittenText w(bytes, {.stops = {"xyz", "\u00e4!"}});
   EXPECT_EQ(written(w, *bytes, "a xy \u00e4 \u00e4! b"), "a xy \u00e4 ");
   EXPECT_EQ(w.end(), "stop");
   EXPECT_EQ(w.stop(), "\u00e4!");
   EXPECT_EQ(w.text(), "a xy \u00e4 ");
   EXPECT_EQ(w.tokens(), 11);
-  WrittenText open(bytes, {"xyz"});
+  WrittenText open(bytes, {.stops = {"xyz"}});
   EXPECT_EQ(written(open, *bytes, "a xy"), "a xy");  // what was held back comes at the end
   EXPECT_EQ(open.end(), "length");
 }
@@ -37,9 +37,24 @@ TEST(WrittenText, EndsWithTheEndOfText) {
   EXPECT_FALSE(w.goes_on());
   EXPECT_EQ(w.end(), "end_of_text");
   EXPECT_EQ(w.tokens(), 1);
-  WrittenText past(bytes, {}, true);
+  WrittenText past(bytes, {.ignore_end_of_text = true});
   past.push(end);
   EXPECT_TRUE(past.goes_on());
+}
+
+// What the end is, and blank space around the text, however tokens cut it.
+TEST(WrittenText, AnswersEndWithATokenOfTheirOwn) {
+  const std::shared_ptr<const Tokenizer> bytes = bytes_tokenizer();
+  WrittenText w(bytes, {.stops = {"##"}, .token = '%', .strip = true});
+  EXPECT_EQ(written(w, *bytes, " \n a  b \n%c"), "a  b");
+  EXPECT_EQ(w.end(), "end_of_answer");
+  EXPECT_EQ(w.text(), "a  b");
+  EXPECT_EQ(w.tokens(), 9);
+  WrittenText stopped(bytes, {.stops = {"##"}, .token = '%', .strip = true});
+  EXPECT_EQ(written(stopped, *bytes, "a\n\n##%"), "a");
+  EXPECT_EQ(stopped.end(), "stop");
+  WrittenText blank(bytes, {.strip = true});
+  EXPECT_EQ(written(blank, *bytes, " \n "), "");
 }
 
 TEST(PromptTokens, AreNeverNone) {

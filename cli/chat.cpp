@@ -1,0 +1,66 @@
+#include "cli/chat.h"
+
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <iostream>
+
+#include "core/check.h"
+#include "data/chat/format.h"
+#include "trainer/chat.h"
+
+namespace ring {
+namespace {
+
+// The next line that says something; asks for it on a terminal. False: there is none.
+bool next_line(std::string& line) {
+  const bool asks = ::isatty(STDIN_FILENO) == 1;
+  do {
+    if (asks) std::cerr << "> " << std::flush;
+    if (!std::getline(std::cin, line)) {
+      if (asks) std::cerr << std::endl;
+      return false;
+    }
+  } while (line.find_first_not_of(" \t\r") == std::string::npos);
+  return true;
+}
+
+std::string answer(const Session& s, const Chat& chat, const std::vector<ChatMessage>& messages,
+                   const Sampling& sampling, std::int64_t max_tokens, const std::vector<std::string>& stops) {
+  std::vector<std::int32_t> prompt = chat.prompt(messages);
+  const auto context = static_cast<std::size_t>(s.config.model.context);
+  if (prompt.size() >= context)
+    fail("the conversation has ", prompt.size(), " tokens, and the model's context ", context, ": begin another one");
+  WrittenText text(s.tokenizer, chat.ending(stops));
+  generate(*s.model, s.ctx, std::move(prompt), sampling, max_tokens, [&](std::int32_t id) {
+    std::cout << text.push(id) << std::flush;
+    return text.goes_on() && static_cast<bool>(std::cout);
+  });
+  std::cout << text.finish() << std::endl;
+  return text.text();
+}
+
+}  // namespace
+
+CLI::Option* add_chat_template(CLI::App& command, std::string& choice) {
+  return command
+      .add_option("--chat-template", choice,
+                  "How conversations are written: a file with a template in Jinja, or " + chat::template_names() +
+                      "; without, as the model was trained")
+      ->type_name("NAME|FILE");
+}
+
+void talk(const Session& s, const ChatOptions& o, Sampling sampling, std::int64_t max_tokens,
+          const std::vector<std::string>& stops) {
+  const Chat chat = open_chat(s, o.chat_template);
+  sampling.tokens = s.tokenizer->vocab_size();  // the model's vocabulary may be padded
+  std::vector<ChatMessage> messages;
+  if (!o.system.empty()) messages.push_back({"system", o.system});
+  for (std::string line = o.once; std::cout && (!o.once.empty() || next_line(line)); ++sampling.seed) {
+    messages.push_back({"user", line});
+    messages.push_back({"assistant", answer(s, chat, messages, sampling, max_tokens, stops)});
+    if (!o.once.empty()) return;
+  }
+}
+
+}  // namespace ring

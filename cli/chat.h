@@ -1,0 +1,31 @@
+#pragma once
+// Talking with a model on a terminal, and the option that says how.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "trainer/generate.h"
+#include "trainer/session.h"
+
+namespace CLI {
+class App;
+class Option;
+}  // namespace CLI
+
+namespace ring {
+
+// --chat-template. Returns the option.
+CLI::Option* add_chat_template(CLI::App&, std::string& choice);
+
+struct ChatOptions {
+  std::string chat_template;  // see open_chat()
+  std::string system;         // what stands first; empty: nothing
+  std::string once;           // one answer to this; empty: an answer to every line of standard input
+};
+
+// Prints answers, a line end behind each. Answer n, counted from 0, is drawn with the seed + n. Error: there is no
+// template, or the conversation has outgrown the model's context.
+void talk(const Session&, const ChatOptions&, Sampling, std::int64_t max_tokens, const std::vector<std::string>& stops);
+
+}  // namespace ring

@@ -1,0 +1,106 @@
+#include <chrono>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "cli/openai.h"
+#include "comm/secret.h"
+
+namespace ring {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::string text_of(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
+
+std::string event_of(const Json& json) { return "data: " + text_of(json) + "\n\n"; }
+
+std::int64_t now() {
+  return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+Json usage_json(const CompletionUsage& u) {
+  return {{"prompt_tokens", u.prompt_tokens},
+          {"completion_tokens", u.tokens},
+          {"total_tokens", u.prompt_tokens + u.tokens}};
+}
+
+}  // namespace
+
+std::string error_json(int status, const std::string& message, const std::string& param) {
+  const char* type = status == 401   ? "authentication_error"
+                     : status == 429 ? "rate_limit_error"
+                     : status >= 500 ? "server_error"
+                                     : "invalid_request_error";
+  return text_of({{"error",
+                   {{"message", message},
+                    {"type", type},
+                    {"param", param.empty() ? Json() : Json(param)},
+                    {"code", status == 404 && param == "model" ? Json("model_not_found") : Json()}}}});
+}
+
+CompletionReply::CompletionReply(const CompletionRequest& r, std::string model)
+    : chat_(r.chat),
+      usage_(r.usage),
+      model_(std::move(model)),
+      id_((r.chat ? "chatcmpl-" : "cmpl-") + random_cookie()),
+      created_(now()) {}
+
+Json CompletionReply::reply(Json choices, bool streamed) const {
+  const char* chat = streamed ? "chat.completion.chunk" : "chat.completion";
+  return {{"id", id_},
+          {"object", chat_ ? chat : "text_completion"},
+          {"created", created_},
+          {"model", model_},
+          {"choices", std::move(choices)}};
+}
+
+// content: the members of a choice that say something.
+std::string CompletionReply::event(const Json& content, const char* finish_reason) const {
+  Json choice = {{"index", 0}};
+  choice.update(content);
+  choice["logprobs"] = nullptr;
+  choice["finish_reason"] = finish_reason ? Json(finish_reason) : Json();
+  return event_of(reply(Json::array({std::move(choice)}), true));
+}
+
+std::string CompletionReply::whole(const std::string& text, const std::string& finish_reason,
+                                   const CompletionUsage& usage) const {
+  Json choice = {{"index", 0}};
+  if (chat_)
+    choice["message"] = {{"role", "assistant"}, {"content", text}, {"refusal", nullptr}};
+  else
+    choice["text"] = text;
+  choice["logprobs"] = nullptr;
+  choice["finish_reason"] = finish_reason;
+  Json all = reply(Json::array({std::move(choice)}), false);
+  all["usage"] = usage_json(usage);
+  return text_of(all);
+}
+
+std::string CompletionReply::first() const {
+  return chat_ ? event({{"delta", {{"role", "assistant"}, {"content", ""}}}}, nullptr) : "";
+}
+
+std::string CompletionReply::piece(const std::string& text) const {
+  return event(chat_ ? Json{{"delta", {{"content", text}}}} : Json{{"text", text}}, nullptr);
+}
+
+std::string CompletionReply::last(const std::string& finish_reason, const CompletionUsage& usage) const {
+  std::string out = event(chat_ ? Json{{"delta", Json::object()}} : Json{{"text", ""}}, finish_reason.c_str());
+  if (usage_) {
+    Json counted = reply(Json::array(), true);
+    counted["usage"] = usage_json(usage);
+    out += event_of(counted);
+  }
+  return out + "data: [DONE]\n\n";
+}
+
+std::string model_json(const std::string& model, std::int64_t created) {
+  return text_of({{"id", model}, {"object", "model"}, {"created", created}, {"owned_by", "ringmaster"}});
+}
+
+std::string models_json(const std::string& model, std::int64_t created) {
+  return text_of({{"object", "list"}, {"data", Json::array({Json::parse(model_json(model, created))})}});
+}
+
+}  // namespace ring

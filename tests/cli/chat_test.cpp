@@ -1,0 +1,130 @@
+// Chats with a small model that was trained on conversations: `generate --chat`, and `serve` over loopback.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "comm/http_server.h"
+#include "tests/cli/served_model.h"
+#include "tests/http_client.h"
+
+namespace ring {
+namespace {
+
+using nlohmann::json;
+using test::http_post;
+using Words = std::vector<std::string>;
+
+// Whatever is asked, the answer is yes.
+class ChatTest : public test::ServedModel {
+ protected:
+  void prepare() override {
+    std::ofstream file(folder_ / "in.jsonl");
+    for (int i = 0; i < 200; ++i) {
+      const json ask = {{"role", "user"}, {"content", std::string(1, static_cast<char>('a' + i % 26))}};
+      const json say = {{"role", "assistant"}, {"content", "yes"}};
+      file << json{{"messages", {ask, say}}}.dump() << "\n";
+    }
+    file.close();
+    ok({"data", "prepare", "--input", path("in.jsonl"), "--chat-field", "--chat-template", "plain", "--tokenizer",
+        "bytes", "--output", path("c.h5")});
+  }
+  Words train() const override { return {"train", path("c.yaml"), "train.steps=150", "optimizer.lr=1e-2"}; }
+
+  // `generate run --chat`, which reads `input`.
+  test::Finished talk(const std::string& input, const Words& more = {}) const {
+    std::ofstream(folder_ / "input") << input;
+    Words words = {RING_BINARY, "generate", path("run"), "--chat", "--temperature", "0", "--max-tokens", "12"};
+    words.insert(words.end(), more.begin(), more.end());
+    const std::string file = path("input");
+    return test::Process(words, {}, [file] { freopen(file.c_str(), "r", stdin) ? void() : _exit(9); }).wait();
+  }
+  test::HttpAnswer ask(const json& body) const { return http_post(at_, "/v1/chat/completions", body.dump()); }
+};
+
+json user(const std::string& text) { return {{"role", "user"}, {"content", text}}; }
+
+TEST_F(ChatTest, LinesAreAnswered) {
+  EXPECT_EQ(talk("q\n\n \nz").output, "yes\nyes\n");  // lines that say nothing are no questions
+  EXPECT_EQ(talk("never read\n", {"--prompt", "b"}).output, "yes\n");
+  EXPECT_EQ(talk("", {}).output, "");
+  EXPECT_EQ(talk("q\n", {"--stop", "e"}).output, "y\n");
+  // 26 tokens of a question and 6 of an answer with what follows: the third question passes the model's 64.
+  const test::Finished long_one = talk("a\nb\nc\n");
+  EXPECT_EQ(long_one.code, 1);
+  EXPECT_NE(long_one.output.find("the conversation has "), std::string::npos) << long_one.output;
+  EXPECT_NE(long_one.output.find("the model's context 64: begin another one"), std::string::npos) << long_one.output;
+  EXPECT_EQ(talk("a\n", {"--system", std::string(60, 's')}).code, 1) << "the system's text is part of it";
+  const test::Finished other = talk("a\n", {"--chat-template", "llama2", "--system", "x"});
+  EXPECT_EQ(other.code, 0) << other.output;
+  EXPECT_NE(talk("a\n", {"--chat-template", "alpaca"}).output.find("the names are chatml"), std::string::npos);
+}
+
+TEST_F(ChatTest, WithoutATemplateTheRemedyIsSaid) {
+  std::filesystem::remove(folder_ / "run" / "chat_template.json");
+  const test::Finished f = talk("a\n");
+  EXPECT_EQ(f.code, 1);
+  EXPECT_NE(f.output.find("choose one with --chat-template"), std::string::npos) << f.output;
+  EXPECT_EQ(talk("a\n", {"--chat-template", "plain"}).output, "yes\n");
+}
+
+TEST_F(ChatTest, IsServed) {
+  if (!http_available()) GTEST_SKIP() << "this build has no HTTP";
+  serve();
+  const json once = json::parse(ask({{"messages", {user("k")}}, {"temperature", 0}}).body);
+  EXPECT_EQ(once["object"], "chat.completion") << once;
+  EXPECT_EQ(once["choices"][0]["message"]["role"], "assistant");
+  EXPECT_EQ(once["choices"][0]["message"]["content"], "yes");
+  EXPECT_EQ(once["choices"][0]["finish_reason"], "stop");
+  // "### user\nk\n\n### assistant\n", a byte each
+  EXPECT_EQ(once["usage"], json({{"prompt_tokens", 26}, {"completion_tokens", 3}, {"total_tokens", 29}}));
+  const json cut = json::parse(ask({{"messages", {user("k")}}, {"temperature", 0}, {"max_tokens", 2}}).body);
+  EXPECT_EQ(cut["choices"][0]["message"]["content"], "ye");
+  EXPECT_EQ(cut["choices"][0]["finish_reason"], "length");
+}
+
+TEST_F(ChatTest, IsStreamed) {
+  if (!http_available()) GTEST_SKIP() << "this build has no HTTP";
+  serve();
+  const test::HttpAnswer a = ask({{"messages", {user("k")}}, {"temperature", 0}, {"stream", true}});
+  EXPECT_EQ(a.headers.at("Content-Type"), "text/event-stream");
+  EXPECT_TRUE(a.body.ends_with("data: [DONE]\n\n")) << a.body;
+  std::vector<json> deltas;
+  json reason;
+  for (std::size_t at = 0, end = 0; (end = a.body.find("\n\n", at)) != std::string::npos; at = end + 2) {
+    const std::string event = a.body.substr(at, end - at);
+    if (!event.starts_with("data: {")) continue;
+    const json choice = json::parse(event.substr(6))["choices"][0];
+    deltas.push_back(choice["delta"]);
+    EXPECT_TRUE(reason.is_null()) << "only the last event has a reason";
+    reason = choice["finish_reason"];
+  }
+  ASSERT_GE(deltas.size(), 3u) << a.body;
+  EXPECT_EQ(deltas.front(), json({{"role", "assistant"}, {"content", ""}}));
+  EXPECT_EQ(deltas.back(), json::object());
+  EXPECT_EQ(reason, "stop");
+  std::string text;
+  for (std::size_t i = 1; i + 1 < deltas.size(); ++i) text += deltas[i]["content"].get<std::string>();
+  EXPECT_EQ(text, "yes");
+}
+
+TEST_F(ChatTest, WrongConversationsAreRefused) {
+  if (!http_available()) GTEST_SKIP() << "this build has no HTTP";
+  serve({"--chat-template", "llama2"});
+  const auto refused = [&](const json& messages, const char* word) {
+    const test::HttpAnswer a = ask({{"messages", messages}});
+    const json error = json::parse(a.body)["error"];
+    EXPECT_EQ(a.status, 400) << a.body;
+    EXPECT_EQ(error["param"], "messages");
+    EXPECT_NE(error["message"].get<std::string>().find(word), std::string::npos) << a.body;
+  };
+  refused(json::array({user(std::string(64, 'a'))}), "tokens, and the model's context 64");
+  refused(json::array({user("a"), {{"role", "system"}, {"content", "late"}}}), "llama2");
+  refused(json::array(), "list of messages");
+  EXPECT_EQ(ask({{"messages", {user("a")}}, {"max_tokens", 1}}).status, 200);
+}
+
+}  // namespace
+}  // namespace ring
