@@ -101,7 +101,7 @@ TEST(Profiler, SeesEveryKernelOfTheWatchedSteps) {
       EXPECT_TRUE(within(c.device, p.parts[static_cast<std::size_t>(c.part)].device));
     }
   }
-  for (const double sum : in_kernels) EXPECT_GT(sum, 0.5 * p.seconds_per_step());  // 0.95 on an idle machine
+  EXPECT_GT(in_kernels[0] + in_kernels[1], p.seconds_per_step()) << "half of both steps; 0.95 on an idle machine";
   for (const ProfiledPart& part : p.parts) {
     if (part.parent < 0 || part.device.seconds == 0) continue;
     EXPECT_TRUE(within(part.device, p.parts[static_cast<std::size_t>(part.parent)].device)) << part.name();
