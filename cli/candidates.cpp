@@ -5,7 +5,7 @@
 #include <sstream>
 
 #include "cli/command_names.h"
-#include "core/fields.h"
+#include "core/fields_parse.h"
 #include "engine/config.h"
 
 namespace ring {
@@ -81,27 +81,8 @@ class Place {
   std::size_t plain_ = 0;  // words that are no option
 };
 
-// A section of the settings by its path, "" or "train."; null: there is none.
-const config::Node* section_at(const config::Node& root, const std::string& path) {
-  const config::Node* at = &root;
-  std::istringstream names(path);
-  for (std::string name; at && std::getline(names, name, '.');) {
-    const auto field = std::ranges::find(at->fields, name, &config::Field::name);
-    at = field != at->fields.end() && field->node.kind == config::Kind::section ? &field->node : nullptr;
-  }
-  return at;
-}
-
-const config::Field* field_at(const config::Node& root, const std::string& key) {
-  const std::size_t dot = key.rfind('.');
-  const config::Node* section = section_at(root, dot == std::string::npos ? "" : key.substr(0, dot));
-  if (!section) return nullptr;
-  const auto field = std::ranges::find(section->fields, key.substr(dot + 1), &config::Field::name);
-  return field == section->fields.end() ? nullptr : &*field;
-}
-
 Candidates values_of(const config::Node& root, const std::string& key) {
-  const config::Field* field = field_at(root, key);
+  const config::Field* field = config::find_field(root, key);
   if (!field || !field->node.scalar()) return {};
   Words values = field->node.choices;
   if (field->node.kind == config::Kind::boolean) values = {"true", "false"};
@@ -119,11 +100,12 @@ Candidates settings(const std::string& word) {
   const config::Node root = bind_config(config);
   if (const std::size_t equal = word.find('='); equal != std::string::npos)
     return values_of(root, word.substr(0, equal));
-  const std::string path = word.substr(0, word.rfind('.') + 1);
-  const config::Node* section = section_at(root, path);
+  const std::size_t dot = word.rfind('.');
+  const config::Field* section = dot == std::string::npos ? nullptr : config::find_field(root, word.substr(0, dot));
+  if (dot != std::string::npos && !section) return {};
+  const std::string path = word.substr(0, dot + 1);
   Candidates found;
-  for (std::size_t i = 0; section && i < section->fields.size(); ++i) {
-    const config::Field& field = section->fields[i];
+  for (const config::Field& field : (section ? section->node : root).fields) {
     found.push_back({path + field.name + (field.node.kind == config::Kind::section ? "." : "="), field.text});
   }
   return found;

@@ -5,7 +5,7 @@
 #include <sstream>
 
 #include "core/check.h"
-#include "core/fields.h"
+#include "core/fields_parse.h"
 #include "engine/config.h"
 
 namespace ring {
@@ -122,13 +122,6 @@ void add_steps(Settings& all, const StartingPoint& p, int passes) {
             {"checkpoint.minutes", "10"}});
 }
 
-const config::Field& field_of(const config::Node& node, const std::string& key) {
-  const std::size_t dot = key.find('.');
-  const auto field = std::ranges::find(node.fields, key.substr(0, dot), &config::Field::name);
-  RING_CHECK(field != node.fields.end(), "a setting that does not exist: ", key);
-  return dot == std::string::npos ? *field : field_of(field->node, key.substr(dot + 1));
-}
-
 // The beginning of what the reference says.
 std::string short_text(const std::string& about) {
   return about.substr(0, std::min({about.find(". "), about.find("; "), about.find(':')}));
@@ -150,7 +143,9 @@ std::string to_lines(const Settings& settings) {
     std::string lines, inner;
     for (const Setting& s : settings) {
       if (!s.key.starts_with(section.name + ".")) continue;
-      const std::string about = s.about.empty() ? short_text(field_of(root, s.key).text) : s.about;
+      const config::Field* field = config::find_field(root, s.key);
+      RING_CHECK(field, "a setting that does not exist: ", s.key);
+      const std::string about = s.about.empty() ? short_text(field->text) : s.about;
       const std::string rest = s.key.substr(section.name.size() + 1), sub = rest.substr(0, rest.find('.'));
       const bool nested = rest.find('.') != std::string::npos;
       if (nested && inner != sub) lines += "  " + sub + ":\n";

@@ -147,6 +147,13 @@ void collect_keys(const Node& node, const std::string& prefix, std::vector<std::
   }
 }
 
+const Field* find_field(const Node& root, std::string_view key) {
+  const std::size_t dot = key.find('.');
+  const auto field = std::ranges::find(root.fields, key.substr(0, dot), &Field::name);
+  if (field == root.fields.end()) return nullptr;
+  return dot == std::string_view::npos ? &*field : find_field(field->node, key.substr(dot + 1));
+}
+
 namespace {
 
 std::string plain(std::string word) {  // Num-Layers -> num_layers

@@ -32,6 +32,9 @@ std::string nearest_name(const std::string& name, const std::vector<std::string>
 // All keys below a node, without list elements.
 void collect_keys(const Node& node, const std::string& prefix, std::vector<std::string>& keys);
 
+// The field that a dotted key names; null: there is none.
+const Field* find_field(const Node& root, std::string_view key);
+
 // The first key below a section, which is called `key`, that takes a value.
 std::string first_key(const Node& section, std::string key);
 

@@ -32,13 +32,6 @@ std::set<std::string> all_keys() {
   return {keys.begin(), keys.end()};
 }
 
-const config::Node* find(const config::Node& node, const std::string& path) {
-  const std::size_t dot = path.find('.');
-  for (const config::Field& f : node.fields)
-    if (f.name == path.substr(0, dot)) return dot == std::string::npos ? &f.node : find(f.node, path.substr(dot + 1));
-  return nullptr;
-}
-
 bool plain(std::string_view word) {
   return std::ranges::all_of(word, [](char c) { return !std::isupper(static_cast<unsigned char>(c)) && c != '-'; });
 }
@@ -60,10 +53,11 @@ TEST(Hints, EveryValueIsAChoice) {
   Config config;
   const config::Node root = bind_config(config);
   for (const auto& [key, word, value, advice] : words_of_other_programs()->values) {
-    const config::Node* node = find(root, key.starts_with("attention") ? str("model.", key) : std::string(key));
-    ASSERT_TRUE(node && node->kind == config::Kind::choice) << key;
-    EXPECT_EQ(std::ranges::count(node->choices, value), 1) << key << " " << value;
-    EXPECT_EQ(std::ranges::count(node->choices, word), 0) << key << " " << word;
+    const config::Field* field =
+        config::find_field(root, key.starts_with("attention") ? str("model.", key) : std::string(key));
+    ASSERT_TRUE(field && field->node.kind == config::Kind::choice) << key;
+    EXPECT_EQ(std::ranges::count(field->node.choices, value), 1) << key << " " << value;
+    EXPECT_EQ(std::ranges::count(field->node.choices, word), 0) << key << " " << word;
     EXPECT_TRUE(plain(word)) << word;
   }
 }
