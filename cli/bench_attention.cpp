@@ -3,6 +3,7 @@
 
 #include "bench/attention.h"
 #include "cli/bench.h"
+#include "cli/device_option.h"
 #include "cli/number_option.h"
 #include "cli/pattern_options.h"
 #include "cli/print.h"
@@ -20,7 +21,7 @@ struct Arguments {
   bool causal = false, full = false, csv = false;
   std::string type;
   double seconds = 0.2, most_seconds = 2;
-  std::string device = "auto";
+  DeviceChoice device = DeviceChoice::automatic;
   std::vector<std::string> kinds = {"dense"}, candidates;
   PatternOptions pattern;
   int rounds = 1;
@@ -58,7 +59,7 @@ std::string text_of(const char* format, double value) {
 }
 
 ExecContext context_of(const Arguments& a) {
-  const Backend backend = backend_of(parse_device(a.device));
+  const Backend backend = backend_of(a.device);
   const bool cpu = backend == Backend::cpu;
   if (cpu && !a.type.empty() && a.type != "f32") fail("--dtype: the CPU computes in f32, not ", a.type);
   ExecContext ctx{Stream::create({backend, 0}, static_cast<int>(a.threads ? a.threads : default_threads()))};
@@ -136,7 +137,7 @@ void add_bench_attention(CLI::App& bench) {
   add_number(*cmd, "--most-seconds", a->most_seconds, "Leave out kernels that would need longer for a call", 1e-12, 1e6)
       ->capture_default_str();
   add_number(*cmd, "--threads", a->threads, "Of a CPU; 0: all cores", 0, kMostThreads);
-  cmd->add_option("--device", a->device, "auto, cpu or cuda")->check(CLI::IsMember({"auto", "cpu", "cuda"}));
+  add_device(*cmd, a->device);
   cmd->add_option("--kind", a->kinds, "Of attention, with commas")
       ->delimiter(',')
       ->check(CLI::IsMember(attention_kind_names()))

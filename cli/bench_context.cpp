@@ -5,6 +5,7 @@
 
 #include "bench/context.h"
 #include "cli/bench.h"
+#include "cli/device_option.h"
 #include "cli/number_option.h"
 #include "cli/pattern_options.h"
 #include "cli/print.h"
@@ -21,7 +22,8 @@ namespace {
 
 struct Arguments {
   ContextGrid grid;
-  std::string kind = "dense", device = "auto", layout = "auto", csv, timeline;
+  std::string kind = "dense", layout = "auto", csv, timeline;
+  DeviceChoice device = DeviceChoice::automatic;
   std::vector<std::string> schedules;
   PatternOptions pattern;
   std::int64_t kv_heads = 0, threads = 0;
@@ -169,7 +171,7 @@ void draw(const Arguments& a, const ContextGrid& g, int ranks, const ExecContext
 
 void run(Arguments a, const Facts& given) {
   Config config;
-  config.run.device = parse_device(a.device);
+  config.run.device = a.device;
   config.run.threads = a.threads ? a.threads : default_threads();
   const Environment environment = current_environment();
   const WorkerEnvironment env = parse_environment(environment);
@@ -225,7 +227,7 @@ void add_bench_context(CLI::App& bench) {
              0, kMostLength)
       ->capture_default_str();
   add_number(*cmd, "--seconds", a->grid.seconds, "Time of each measurement", 1e-6, 3600)->capture_default_str();
-  cmd->add_option("--device", a->device, "auto, cpu or cuda")->check(CLI::IsMember({"auto", "cpu", "cuda"}));
+  add_device(*cmd, a->device);
   add_number(*cmd, "--threads", a->threads, "Of each process on a CPU; 0: its share of the cores", 0, kMostThreads);
   cmd->add_option(
          "--timeline", a->timeline,

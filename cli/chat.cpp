@@ -53,7 +53,7 @@ CLI::Option* add_chat_template(CLI::App& command, std::string& choice) {
 void talk(const Session& s, const ChatOptions& o, Sampling sampling, std::int64_t max_tokens,
           const std::vector<std::string>& stops) {
   const Chat chat = open_chat(s, o.chat_template);
-  sampling.tokens = s.tokenizer->vocab_size();  // the model's vocabulary may be padded
+  sampling = sampling_of(s, sampling);
   std::vector<ChatMessage> messages;
   if (!o.system.empty()) messages.push_back({"system", o.system});
   for (std::string line = o.once; std::cout && (!o.once.empty() || next_line(line)); ++sampling.seed) {

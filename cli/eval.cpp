@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/commands.h"
+#include "cli/device_option.h"
 #include "cli/eval_long.h"
 #include "cli/eval_tasks.h"
 #include "cli/number_option.h"
@@ -23,7 +24,7 @@ struct Arguments {
   PrepareOptions text;
   std::int64_t context = 0, batches = 0, rows = 0;
   int threads = 0;
-  std::string device = "auto";
+  DeviceChoice device = DeviceChoice::automatic;
   bool json = false, long_context = false;
   LongEvalArguments long_eval;
 };
@@ -60,7 +61,7 @@ void print_json(const nlohmann::ordered_json& json, const Arguments& a) {
 
 void run(const Arguments& a) {
   if (!a.output.empty()) check_writable(a.output);
-  const Session session = open_session(a.run, a.threads, parse_device(a.device));
+  const Session session = open_session(a.run, a.threads, a.device);
   if (a.context) check_length(session.model->config(), "--context", a.context);
   if (!a.tasks.empty()) return print_json(evaluate_tasks(session, a.tasks, a.context, a.rows, a.json), a);
   const Corpora corpora = corpora_of(a, session);
@@ -113,8 +114,7 @@ void add_eval_command(CLI::App& app) {
   add_number(*cmd, "--batches", a->batches, "Batches to read, spread over the split; 0: all of it", 0, kMostCount);
   add_number(*cmd, "--batch-size", a->rows, "Sequences per batch; 0: at most 32, about 32,768 tokens", 0, 1 << 30);
   add_number(*cmd, "--threads", a->threads, "CPU threads; 0: all cores", 0, kMostThreads);
-  cmd->add_option("--device", a->device, "Where to compute: auto, cpu or cuda")
-      ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
+  add_device(*cmd, a->device);
   CLI::Option* json = cmd->add_flag("--json", a->json, "Print one JSON object");
   cmd->add_option("--output", a->output, "Write the same JSON object to this file")->type_name("FILE");
   CLI::Option* tasks = cmd->add_option("--task,--tasks", a->tasks,

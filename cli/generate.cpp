@@ -7,6 +7,7 @@
 
 #include "cli/chat.h"
 #include "cli/commands.h"
+#include "cli/device_option.h"
 #include "cli/number_option.h"
 #include "data/documents.h"
 #include "data/output_file.h"
@@ -24,7 +25,7 @@ struct Arguments {
   Sampling sampling;
   std::int64_t max_tokens = 256, batch_size = 8;
   int threads = 0;
-  std::string device = "auto";
+  DeviceChoice device = DeviceChoice::automatic;
   bool ignore_end = false, json = false, chat = false;
   ChatOptions talk;
 };
@@ -62,9 +63,8 @@ void write_together(const Arguments& a, const Session& session, std::vector<Writ
                     std::size_t end, const std::function<void(const std::string&)>& show) {
   std::vector<TextStart> starts;
   for (std::size_t i = first; i < end; ++i) {
-    Sampling s = a.sampling;
+    Sampling s = sampling_of(session, a.sampling);
     s.seed += i;
-    s.tokens = session.tokenizer->vocab_size();  // the model's vocabulary may be padded
     starts.push_back({prompt_tokens(*session.tokenizer, all[i].prompt), s});
   }
   generate_together(*session.model, session.ctx, std::move(starts), a.max_tokens, [&](std::size_t i, std::int32_t id) {
@@ -96,7 +96,7 @@ void run(const Arguments& a) {
   const bool lines = a.json || !a.prompts_file.empty() || !a.output.empty();
   const std::vector<std::string> prompts =
       a.prompts_file.empty() ? std::vector<std::string>{a.prompt} : read_prompts(a.prompts_file);
-  const Session session = open_session(a.run, a.threads, parse_device(a.device));
+  const Session session = open_session(a.run, a.threads, a.device);
   if (a.chat) return talk(session, a.talk, a.sampling, a.max_tokens, a.stops);
   std::vector<Writing> all;
   for (const std::string& prompt : prompts)
@@ -157,8 +157,7 @@ void add_generate_command(CLI::App& app) {
   add_sampling(*cmd, *a);
   cmd->add_option("--stop", a->stops, "End a text before the first of these strings that comes up")->type_name("TEXT");
   add_number(*cmd, "--threads", a->threads, "CPU threads; 0: all cores", 0, kMostThreads);
-  cmd->add_option("--device", a->device, "Where to compute: auto, cpu or cuda")
-      ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
+  add_device(*cmd, a->device);
   cmd->add_flag("--ignore-end", a->ignore_end, "Go on after an end-of-text token");
   add_chat(*cmd, *a);
   cmd->footer(

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "cli/commands.h"
+#include "cli/device_option.h"
 #include "cli/starting_settings.h"
 #include "core/check.h"
 #include "core/stream.h"
@@ -18,7 +19,8 @@ namespace fs = std::filesystem;
 
 struct Arguments {
   StartingPoint start;
-  std::string file = "config.yaml", device = "auto";
+  std::string file = "config.yaml";
+  DeviceChoice device = DeviceChoice::automatic;
   bool force = false;
 };
 
@@ -48,7 +50,7 @@ void say_what_is_next(const Arguments& a, bool corpus) {
 
 void run(Arguments a) {
   check(a);
-  const Backend wanted = backend_of(parse_device(a.device));
+  const Backend wanted = backend_of(a.device);
   a.start.gpu = wanted == Backend::cuda;
   const bool corpus = fs::exists(a.start.data);
   if (corpus) a.start.tokens = TokenStore::open(a.start.data)->train().tokens();
@@ -70,9 +72,7 @@ void add_init_command(CLI::App& app) {
       ->capture_default_str();
   init->add_option("--from", a->start.weights, "finetune: the run or import whose weights it takes")->type_name("RUN");
   init->add_option("--name", a->start.name, "Name of the run")->capture_default_str();
-  init->add_option("--device", a->device, "Write for auto, cpu or cuda")
-      ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
-      ->capture_default_str();
+  add_device(*init, a->device, "What to write for");
   init->add_flag("--force", a->force, "Overwrite the file");
   init->footer("Example: ringmaster init my.yaml --template long-context --data books.h5");
   init->callback([a] { run(*a); });

@@ -29,11 +29,9 @@ void TextGeneration::give(std::string piece) {
 
 void TextGeneration::write(const CompletionRequest& request, const std::vector<std::int32_t>& prompt) {
   const Session& s = model_.session_;
-  Sampling sampling = request.sampling;
-  sampling.tokens = s.tokenizer->vocab_size();  // the model's vocabulary may be padded
   WrittenText text(s.tokenizer,
                    request.chat ? model_.chat_->ending(request.stops) : TextEnding{.stops = request.stops});
-  generate(*s.model, s.ctx, prompt, sampling, request.max_tokens, [&](std::int32_t id) {
+  generate(*s.model, s.ctx, prompt, sampling_of(s, request.sampling), request.max_tokens, [&](std::int32_t id) {
     give(text.push(id));
     return text.goes_on() && !cancelled_ && !model_.stopping_;
   });

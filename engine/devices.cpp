@@ -85,11 +85,4 @@ ParamTypes param_types(const Config& c) {
   return types;
 }
 
-DeviceChoice parse_device(const std::string& name) {
-  if (name == "auto") return DeviceChoice::automatic;
-  if (name == "cpu") return DeviceChoice::cpu;
-  if (name == "cuda") return DeviceChoice::cuda;
-  fail("--device: ", name, " is not one of auto, cpu, cuda");
-}
-
 }  // namespace ring

@@ -25,8 +25,7 @@ std::unique_ptr<Mesh> join_mesh(const Config&, const Facts& more = {});
 // Where and how a resolved config computes. Measured choices come from run.tuning, or the run's directory.
 // device: number of the GPU.
 ExecContext make_exec_context(const Config& resolved, int device = 0);
-Backend backend_of(DeviceChoice);               // what `auto` means here
-DeviceChoice parse_device(const std::string&);  // auto, cpu or cuda; Error otherwise
+Backend backend_of(DeviceChoice);  // what `auto` means here
 Precision precision_of(const Config& resolved);
 // In what types a resolved config keeps parameters.
 ParamTypes param_types(const Config& resolved);

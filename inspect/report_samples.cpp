@@ -14,11 +14,9 @@ namespace {
 constexpr std::size_t kMostSamples = 8;
 
 std::string written_by(const Session& session, const SampleOptions& options) {
-  Sampling sampling;
-  sampling.tokens = session.tokenizer->vocab_size();  // the model's vocabulary may be padded
   WrittenText text(session.tokenizer, {});
-  generate(*session.model, session.ctx, prompt_tokens(*session.tokenizer, options.prompt), sampling, options.tokens,
-           [&](std::int32_t id) {
+  generate(*session.model, session.ctx, prompt_tokens(*session.tokenizer, options.prompt), sampling_of(session, {}),
+           options.tokens, [&](std::int32_t id) {
              text.push(id);
              return text.goes_on();
            });

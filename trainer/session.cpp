@@ -159,4 +159,9 @@ Session open_session(const std::string& path, int threads, DeviceChoice device) 
   return *std::move(session);
 }
 
+Sampling sampling_of(const Session& session, Sampling wanted) {
+  wanted.tokens = session.tokenizer->vocab_size();
+  return wanted;
+}
+
 }  // namespace ring

@@ -10,6 +10,7 @@
 #include "engine/devices.h"
 #include "model/decoder.h"
 #include "parallel/owned_shard.h"
+#include "trainer/generate.h"
 #include "trainer/origin.h"
 #include "trainer/run_directory.h"
 
@@ -50,5 +51,8 @@ struct Session {
 // threads 0: as the machine has. device: where to compute, whatever the run was trained on. Beside a run that goes on
 // it is the newest checkpoint that is still there. Error: not a run, no checkpoint, or one that does not fit its run.
 Session open_session(const std::string& run_or_checkpoint, int threads, DeviceChoice device = DeviceChoice::automatic);
+
+// What the session's texts are drawn with: ids that its tokenizer knows, as the model's vocabulary may be padded.
+Sampling sampling_of(const Session&, Sampling wanted);
 
 }  // namespace ring
