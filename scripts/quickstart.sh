@@ -47,5 +47,6 @@ Go on with it:   $ringmaster train $run train.steps=2000 --allow-changes
 Sample again:    $ringmaster generate $run --prompt 'namespace std' --seed 7
 Your own text:   $ringmaster tokenizer train --input FOLDER --vocab-size 4096 --output my.rmt
                  $ringmaster data prepare --input FOLDER --tokenizer my.rmt --output my.h5
-                 $ringmaster train configs/quickstart.yaml run.name=my data.path=my.h5
+                 $ringmaster init my.yaml --name my --data my.h5
+                 $ringmaster train my.yaml
 TEXT
