@@ -4,11 +4,11 @@
 #include <cstdio>
 #include <cstdlib>
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <set>
 #include <utility>
 
 #include "checkpoint/files.h"
+#include "core/json.h"
 
 namespace ring {
 namespace {
@@ -268,12 +268,14 @@ Manifest parse_manifest(const std::string& text, Cover cover) {
   const std::string body = text.substr(0, text.size() - tail);
   if (text.substr(body.size()) != hash_suffix(body))
     fail("is damaged or not a manifest: its last line is not its hash");
-  const auto not_too_deep = [](int depth, json::parse_event_t, json&) {
-    if (depth > kMostDepth) fail("is not a manifest: its JSON is more than ", kMostDepth, " levels deep");
-    return true;
-  };
+  json parsed;
   try {
-    return from_json(json::parse(text, not_too_deep), cover);
+    parsed = parse_json<json>(text, kMostDepth);
+  } catch (const Error& e) {
+    fail("is not a manifest: ", e.what());
+  }
+  try {
+    return from_json(parsed, cover);
   } catch (const json::exception& e) {
     fail("is not a manifest that this program reads: ", e.what());
   }

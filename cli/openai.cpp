@@ -1,8 +1,9 @@
 #include "cli/openai.h"
 
 #include <cmath>
-#include <nlohmann/json.hpp>
 #include <random>
+
+#include "core/json.h"
 
 namespace ring {
 namespace {
@@ -135,7 +136,12 @@ std::vector<std::string> stops_of(Keys& keys) {
 }
 
 Keys keys_of(const std::string& body) {
-  Json json = Json::parse(body, nullptr, false);
+  Json json;
+  try {
+    json = parse_json<Json>(body);
+  } catch (const Error& e) {
+    throw ApiError(400, str("the body cannot be read as JSON: ", e.what()));
+  }
   if (!json.is_object()) throw ApiError(400, "the body is not a JSON object");
   return Keys(std::move(json));
 }

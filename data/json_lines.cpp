@@ -1,32 +1,19 @@
 #include "data/json_lines.h"
 
-#include <nlohmann/json.hpp>
-
-#include "core/check.h"
+#include "core/json.h"
 
 namespace ring {
-namespace {
-
-using Json = nlohmann::ordered_json;
-
-// What the library says, without its own name for the error.
-std::string reason(const Json::exception& e) {
-  const std::string_view text = e.what();
-  const std::size_t at = text.find("] ");
-  return std::string(at == std::string_view::npos ? text : text.substr(at + 2));
-}
-
-}  // namespace
 
 void JsonLines::line(std::string_view text) {
   ++line_;
   if (text.find_first_not_of(" \t\r") == std::string_view::npos) return;
   const std::string where = str(name_, ":", line_, ": ");
-  Json record;
+  nlohmann::ordered_json record;
   try {
-    record = Json::parse(text);
-  } catch (const Json::exception& e) {
-    fail(where, "this line is no JSON: ", reason(e), "; a file of JSON Lines has one whole object in each line");
+    record = parse_json<nlohmann::ordered_json>(text);
+  } catch (const Error& e) {
+    fail(where, "this line cannot be read as JSON: ", e.what(),
+         "; a file of JSON Lines has one whole object in each line");
   }
   if (!record.is_object())
     fail(where, "this line is a JSON ", record.type_name(), "; a file of JSON Lines has one object in each line");

@@ -1,8 +1,6 @@
 #include "data/chat/format.h"
 
-#include <nlohmann/json.hpp>
-
-#include "core/check.h"
+#include "core/json.h"
 
 namespace ring::chat {
 namespace {
@@ -10,13 +8,14 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 Json parsed(const std::string& text, const std::string& name) {
+  Json j;
   try {
-    Json j = Json::parse(text);
-    if (!j.is_object()) fail(name, " is a JSON ", j.type_name(), ", an object is wanted");
-    return j;
-  } catch (const Json::exception& e) {
-    fail(name, " is no JSON: ", e.what());
+    j = parse_json<Json>(text);
+  } catch (const Error& e) {
+    fail(name, " cannot be read as JSON: ", e.what());
   }
+  if (!j.is_object()) fail(name, " is a JSON ", j.type_name(), ", an object is wanted");
+  return j;
 }
 
 // A token is a text, or an object whose "content" is one.

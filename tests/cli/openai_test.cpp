@@ -104,6 +104,15 @@ TEST(OpenAi, RefusesWrongChats) {
   EXPECT_EQ(refused(begin + R"("model":"other"})", true).status, 404);
 }
 
+// What walks such a body recurses.
+TEST(OpenAi, RefusesABodyThatIsNestedTooDeeply) {
+  const std::string deep = std::string(100'000, '[') + std::string(100'000, ']');
+  for (const std::string& body : {"{\"prompt\":\"x\",\"model\":" + deep + "}", deep})
+    EXPECT_NE(std::string(refused(body).what()).find("levels deep"), std::string::npos);
+  for (const std::string member : {"role", "content"})
+    EXPECT_EQ(refused("{\"messages\":[{\"" + member + "\":" + deep + "}]}", true).status, 400);
+}
+
 TEST(OpenAi, RefusesOtherModels) {
   EXPECT_EQ(refused(R"({"model":"other","prompt":"x"})").status, 404);
   const json error = json::parse(error_json(404, "no \xff", "model"));

@@ -65,10 +65,11 @@ TEST(JsonLines, ErrorsNameTheLineAndTheRemedy) {
       expect_error([&] { records(good + "\n" + text, "text", 16); }, all);
     }
   };
-  fails("{\"text\": \"a\"", {"no JSON", "one whole object in each line"});
-  fails("{\"text\": \"a\"} {}", {"no JSON"});
-  fails("{\"text\": \"\xFF\"}", {"no JSON", "UTF-8"});
-  fails("{\"text\": \"\\ud800\"}", {"no JSON", "surrogate"});
+  fails("{\"text\": \"a\"", {"cannot be read as JSON", "one whole object in each line"});
+  fails("{\"text\": \"a\"} {}", {"cannot be read as JSON"});
+  fails("{\"text\": \"\xFF\"}", {"cannot be read as JSON", "UTF-8"});
+  fails("{\"text\": \"\\ud800\"}", {"cannot be read as JSON", "surrogate"});
+  fails(std::string(200'000, '['), {"cannot be read as JSON", "levels deep"});
   fails("[\"a\"]", {"is a JSON array", "one object in each line"});
   fails("{\"body\": \"a\", \"id\": 1}", {"no 'text'", "members are: body, id", "--text-field"});
   fails("{}", {"no 'text'", "members are: none"});

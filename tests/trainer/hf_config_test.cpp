@@ -146,7 +146,7 @@ INSTANTIATE_TEST_SUITE_P(Keys, HfConfigRefuses, testing::ValuesIn(kRefusals),
                          [](const auto& test) { return test.param.name; });
 
 TEST(HfConfig, RefusesWhatIsNoJson) {
-  EXPECT_TRUE(contains(error_of([] { parse_hf_config("{", "c"); }), "c is not JSON"));
+  EXPECT_TRUE(contains(error_of([] { parse_hf_config("{", "c"); }), "c cannot be read as JSON"));
   EXPECT_TRUE(contains(error_of([] { parse_hf_config("[]", "c"); }), "c: it is no JSON object"));
   EXPECT_TRUE(contains(error_of([] { parse_hf_config(std::string(40, '['), "c"); }), "levels deep"));
 }

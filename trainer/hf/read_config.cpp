@@ -1,7 +1,6 @@
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
-#include "core/check.h"
+#include "core/json.h"
 #include "trainer/hf/config.h"
 
 namespace ring {
@@ -232,13 +231,14 @@ ModelConfig like_gpt2(const Keys& k) {
   return c;
 }
 
-json parse(const std::string& text) {
-  const auto not_too_deep = [](int depth, json::parse_event_t, json&) {
-    if (depth > kMostDepth) fail("its JSON is more than ", kMostDepth, " levels deep");
-    return true;
-  };
-  json j = json::parse(text, not_too_deep);
-  if (!j.is_object()) fail("it is no JSON object");
+json parse(const std::string& text, const std::string& file) {
+  json j;
+  try {
+    j = parse_json<json>(text, kMostDepth);
+  } catch (const Error& e) {
+    fail(file, " cannot be read as JSON: ", e.what());
+  }
+  if (!j.is_object()) fail(file, ": it is no JSON object");
   return j;
 }
 
@@ -255,14 +255,7 @@ PublishedModel model_in(const Keys& k) {
 }  // namespace
 
 PublishedModel parse_hf_config(const std::string& text, const std::string& file) {
-  json j;
-  try {
-    j = parse(text);
-  } catch (const json::exception& e) {
-    fail(file, " is not JSON: ", e.what());
-  } catch (const Error& e) {
-    fail(file, ": ", e.what());
-  }
+  const json j = parse(text, file);
   return model_in(Keys(j, file));
 }
 
