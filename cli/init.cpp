@@ -11,6 +11,7 @@
 #include "data/output_file.h"
 #include "data/token_store.h"
 #include "engine/devices.h"
+#include "trainer/run_directory.h"
 
 namespace ring {
 namespace {
@@ -24,11 +25,8 @@ struct Arguments {
   bool force = false;
 };
 
-// The file with the model's settings, as the new file names it: relative to its own folder.
-std::string settings_of_weights(const std::string& weights, const std::string& file) {
-  for (const char* name : {"model.yaml", "config.yaml"})
-    if (const fs::path settings = fs::path(weights) / name; fs::exists(settings))
-      return fs::relative(settings, fs::absolute(file).parent_path()).string();
+RunDirectory run_of(const std::string& weights) {
+  if (const auto run = run_around(weights)) return *run;
   fail("--from: ", weights, " is no run. Published weights become one: ringmaster import ", weights,
        " --output runs/base");
 }
@@ -44,7 +42,8 @@ void check(const Arguments& a) {
 void say_what_is_next(const Arguments& a, bool corpus) {
   std::cout << a.file << ": settings for a " << a.start.kind << " run on " << (a.start.gpu ? "a GPU" : "CPUs") << "\n";
   if (!corpus)
-    std::cout << "next: ringmaster data prepare --input TEXT --output " << a.start.data << " --tokenizer bytes\n";
+    std::cout << "next: ringmaster data prepare --input TEXT --output " << a.start.data << " --tokenizer "
+              << (a.start.weights.empty() ? "bytes" : run_of(a.start.weights).tokenizer_file()) << "\n";
   std::cout << (corpus ? "next: " : "then: ") << "ringmaster train " << a.file << "\n";
 }
 
@@ -54,7 +53,7 @@ void run(Arguments a) {
   a.start.gpu = wanted == Backend::cuda;
   const bool corpus = fs::exists(a.start.data);
   if (corpus) a.start.tokens = TokenStore::open(a.start.data)->train().tokens();
-  if (!a.start.weights.empty()) a.start.includes = settings_of_weights(a.start.weights, a.file);
+  if (!a.start.weights.empty()) a.start.model = run_of(a.start.weights).config().model;
   write_whole(a.file, starting_settings(a.start));
   say_what_is_next(a, corpus);
 }

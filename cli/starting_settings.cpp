@@ -6,6 +6,7 @@
 
 #include "core/check.h"
 #include "core/fields_parse.h"
+#include "core/yaml.h"
 #include "engine/config.h"
 
 namespace ring {
@@ -74,15 +75,33 @@ Settings long_context(const StartingPoint& p) {
   return s;
 }
 
+// Learned positions cannot be cut; of other ones a model is not asked for more than it knows.
+Setting context_of_weights(const StartingPoint& p) {
+  const std::int64_t usual = p.gpu ? 4096 : 256;
+  const bool learned = p.model && p.model->positions == Positions::learned;
+  if (learned) return {"model.context", text(p.model->context), "as many positions as the model has learned"};
+  return {"model.context", text(p.model ? std::min(usual, p.model->context) : usual),
+          "of this training; the model may know a longer one"};
+}
+
 Settings finetune(const StartingPoint& p) {
-  Settings s{{"run.init_from", p.weights},
-             {"model.context", p.gpu ? "4096" : "256", "of this training; the model may know a longer one"},
-             {"data.packing.documents", "true"},
-             {"train.batch_size", p.gpu ? "32" : "4"},
-             {"optimizer.lr", "2e-5"}};
-  if (p.includes.ends_with("config.yaml"))  // of a run, which said how long it trains
-    add(s, {{"train.tokens", "0"}, {"train.epochs", "0"}, {"train.minutes", "0"}});
-  return s;
+  return {{"run.init_from", yaml_text(p.weights)},
+          context_of_weights(p),
+          {"data.packing.documents", "true"},
+          {"train.batch_size", p.gpu ? "32" : "4"},
+          {"optimizer.lr", "2e-5"}};
+}
+
+// What else the weights need: the model's section as it is, but for the context.
+std::string rest_of_model(const std::optional<ModelConfig>& model) {
+  if (!model) return "";
+  Config config;
+  config.model = *model;
+  config::Node root = bind_config(config);
+  std::erase_if(root.fields, [](const config::Field& f) { return f.name != "model"; });
+  std::erase_if(root.fields.front().node.fields, [](const config::Field& f) { return f.name == "context"; });
+  const std::string section = config::to_yaml(root);
+  return "  # all of this as the weights were trained with\n" + section.substr(section.find('\n') + 1);
 }
 
 struct Kind {
@@ -135,7 +154,7 @@ std::string line_of(const std::string& indent, const Setting& s, const std::stri
 }
 
 // Sections in the order of the reference, with one level of sections inside of them.
-std::string to_lines(const Settings& settings) {
+std::string to_lines(const Settings& settings, const std::string& model) {
   Config config;
   const config::Node root = bind_config(config);
   std::string out;
@@ -152,6 +171,7 @@ std::string to_lines(const Settings& settings) {
       inner = nested ? sub : "";
       lines += line_of(nested ? "    " : "  ", s, about);
     }
+    if (section.name == "model") lines += model;
     if (!lines.empty()) out += "\n" + section.name + ":\n" + lines;
   }
   return out;
@@ -167,15 +187,14 @@ std::vector<std::string> starting_kinds() {
 
 std::string starting_settings(const StartingPoint& p) {
   const Kind& kind = kind_of(p.kind);
-  Settings all{{"run.name", p.name}};
+  Settings all{{"run.name", yaml_text(p.name)}};
   add(all, kind.settings(p));
-  add(all, {{"data.path", p.data}});
+  add(all, {{"data.path", yaml_text(p.data)}});
   if (p.gpu) add(all, {{"train.micro_batch", "auto"}});
   add_steps(all, p, kind.passes);
-  std::string out = str("# ", kind.title, "\n# Written for ", p.gpu ? "a GPU" : "CPUs",
-                        "; every key: ringmaster config docs. What it would take: ringmaster plan FILE\n");
-  if (!p.includes.empty()) out += "\ninclude: " + p.includes + "\n";
-  return out + to_lines(all);
+  return str("# ", kind.title, "\n# Written for ", p.gpu ? "a GPU" : "CPUs",
+                        "; every key: ringmaster config docs. What it would take: ringmaster plan FILE\n",
+             to_lines(all, rest_of_model(p.model)));
 }
 
 }  // namespace ring

@@ -2,8 +2,11 @@
 // Settings to begin with, written for a machine and a corpus.
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
+
+#include "model/config.h"
 
 namespace ring {
 
@@ -13,13 +16,13 @@ struct StartingPoint {
   std::string data = "corpus.h5";
   std::uint64_t tokens = 0;  // of the corpus's training split; 0: not known
   bool gpu = false;
-  std::string weights;   // of finetune: the run or import whose weights it takes
-  std::string includes;  // and the settings file of its model, as the new file names it
+  std::string weights;               // of finetune: the run or import whose weights it takes
+  std::optional<ModelConfig> model;  // and what they are the weights of
 };
 
 std::vector<std::string> starting_kinds();
 
-// YAML, each key with what it means. Loads as a Config whose included files exist.
+// YAML, each key that one may want to change with what it means. Loads as a Config.
 std::string starting_settings(const StartingPoint&);
 
 }  // namespace ring

@@ -13,7 +13,9 @@
 #include "core/check.h"
 #include "core/fields.h"
 #include "core/text_file.h"
+#include "data/tokenizer.h"
 #include "engine/config.h"
+#include "trainer/run_directory.h"
 
 namespace ring {
 namespace {
@@ -47,6 +49,15 @@ class Init : public testing::Test {
     load_config(config, file);
     return config;
   }
+  static Config config_of_base() {
+    Config config;
+    config.model.context = 512, config.model.layers = 2, config.model.width = 64, config.model.heads = 2;
+    config.model = config.model.resolved();
+    config.run.directory = "of-the-base";
+    config.data.path = "old.h5";
+    config.train.steps = 7;
+    return config;
+  }
   void prepare(const std::string& name, std::size_t bytes) const {
     std::ofstream(path("text.txt")) << std::string(bytes, 'a');
     run({"data", "prepare", "--input", path("text.txt"), "--tokenizer", "bytes", "--output", path(name)});
@@ -57,12 +68,11 @@ class Init : public testing::Test {
 };
 
 TEST_F(Init, EveryTemplateLoads) {
-  std::ofstream(path("model.yaml")) << "model: {context: 512, layers: 2, width: 64, heads: 2}\n";
   for (const std::string& kind : starting_kinds())
     for (const bool gpu : {false, true}) {
       SCOPED_TRACE(kind + (gpu ? " on a GPU" : " on CPUs"));
       StartingPoint p{.kind = kind, .name = "n", .data = "d.h5", .tokens = 5'000'000, .gpu = gpu};
-      if (kind == "finetune") p.weights = "runs/base", p.includes = "model.yaml";
+      if (kind == "finetune") p.weights = "runs/base", p.model = config_of_base().model;
       const std::string yaml = starting_settings(p);
       std::ofstream(path("c.yaml")) << yaml;
       const Config config = load(path("c.yaml"));
@@ -110,25 +120,48 @@ TEST_F(Init, WritesAFileForTheCorpusThatIsThere) {
             std::string::npos);
 }
 
-TEST_F(Init, FinetuneIncludesTheModelOfItsWeights) {
-  fs::create_directories(path("base"));
-  std::ofstream(path("base/model.yaml")) << "model: {context: 512, layers: 2, width: 64, heads: 2}\n";
-  const std::string said = run({"init", path("t.yaml"), "--template", "finetune", "--from", path("base")});
-  EXPECT_NE(said.find("finetune"), std::string::npos) << said;
+TEST_F(Init, FinetuneTakesTheModelOfItsWeightsAndNothingElse) {
+  Config base = config_of_base();
+  base.data = {};
+  base.data.mixture = {{.path = "a.h5", .weight = 1}, {.path = "b.h5", .weight = 2}};
+  base.train.tokens = 1'000'000, base.train.steps = 0;
+  base.train.batch_size = base.train.micro_batch = 64;
+  base.model.attention_layers = {{.layers = "0", .attention = {.kind = "window", .window = 16}}};
+  RunDirectory(path("base")).create(base, *bytes_tokenizer());
+  const std::string said =
+      run({"init", path("t.yaml"), "--template", "finetune", "--from", path("base"), "--device", "cpu"});
+  EXPECT_NE(said.find("--tokenizer " + path("base/tokenizer.rmt")), std::string::npos) << said;
   const Config config = load(path("t.yaml"));
-  EXPECT_EQ(config.model.width, 64);
   EXPECT_EQ(config.run.init_from, path("base"));
+  EXPECT_EQ(config.run.name, "my-run");
+  EXPECT_EQ(config.run.directory, "");
+  EXPECT_EQ(config.train.steps, 1000);
+  EXPECT_EQ(config.train.tokens, 0);
+  EXPECT_TRUE(config.data.mixture.empty());
   EXPECT_TRUE(config.data.packing.documents);
+  base.model.context = 256;
+  EXPECT_EQ(diff_configs(base, config, {"run", "data", "train", "optimizer", "schedule", "checkpoint"}),
+            std::vector<std::string>{});
 }
 
-TEST_F(Init, FinetuneOfARunTrainsAsLongAsItSays) {
-  fs::create_directories(path("run"));
-  std::ofstream(path("run/config.yaml")) << "data: {path: old.h5}\ntrain: {tokens: 1000000, batch_size: 64}\n";
-  run({"init", path("t.yaml"), "--template", "finetune", "--from", path("run"), "--data", path("c.h5")});
+TEST_F(Init, FinetuneAsksForNoMoreContextThanTheModelKnows) {
+  for (const auto positions : {Positions::learned, Positions::rope})
+    for (const std::int64_t context : {48, 512}) {
+      Config base = config_of_base();
+      base.model.positions = positions;
+      base.model.context = context;
+      RunDirectory(path("base")).create(base, *bytes_tokenizer());
+      run({"init", path("t.yaml"), "--template", "finetune", "--from", path("base"), "--device", "cpu", "--force"});
+      EXPECT_EQ(load(path("t.yaml")).model.context, positions == Positions::rope && context == 512 ? 256 : context);
+    }
+}
+
+// As YAML would read them otherwise, a comment and a section begin.
+TEST_F(Init, NamesAndPathsMayBeAnything) {
+  run({"init", path("t.yaml"), "--name", "a: b", "--data", "my #1.h5"});
   const Config config = load(path("t.yaml"));
-  EXPECT_EQ(config.train.tokens, 0);
-  EXPECT_EQ(config.train.steps, 1000);
-  EXPECT_EQ(config.data.path, path("c.h5"));
+  EXPECT_EQ(config.run.name, "a: b");
+  EXPECT_EQ(config.data.path, "my #1.h5");
 }
 
 TEST_F(Init, RefusesWithARemedy) {
