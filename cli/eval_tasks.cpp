@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "cli/data_text.h"
 #include "cli/eval_long.h"
 #include "cli/table.h"
 #include "comm/mesh/mesh.h"
@@ -32,18 +33,12 @@ ScoreOptions options_of(const Task& task, std::int64_t context, std::int64_t row
   return options;
 }
 
-std::string number(double value) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.4f", value);
-  return text;
-}
-
 // One line a metric; of a task's first line the name and the number of questions, too.
 void add_rows(const TaskResult& r, std::vector<std::vector<std::string>>& rows) {
   for (std::size_t i = 0; i < r.values.size(); ++i) {
     const auto& [name, value] = r.values[i];
     const bool error = i + 1 < r.values.size() && r.values[i + 1].first == name + "_stderr";
-    rows.push_back({i ? "" : r.name, name, number(value), error ? number(r.values[i + 1].second) : "",
+    rows.push_back({i ? "" : r.name, name, fixed(value, 4), error ? fixed(r.values[i + 1].second, 4) : "",
                     i ? "" : std::to_string(r.questions)});
     i += error;
   }
@@ -55,13 +50,7 @@ nlohmann::ordered_json evaluate_tasks(const Session& session, const std::vector<
                                       std::int64_t context, std::int64_t rows, bool quiet) {
   const ModelConfig& model = session.model->config();
   if (!context) context = model.context;
-  std::vector<Task> tasks;
-  for (const TaskSpec& spec : parse_tasks("--task", specs)) {
-    tasks.push_back(read_task(spec, *session.tokenizer));
-    if (const std::int64_t cut = cut_requests(tasks.back(), context))
-      log::warn(spec.name, ": ", counted(cut, "text"), " longer than ", context, " tokens: the last ", context,
-                " of each count");
-  }
+  const std::vector<Task> tasks = read_tasks("--task", specs, *session.tokenizer, context, true);
   const std::unique_ptr<Mesh> alone = mesh_of_one();
   std::vector<std::vector<std::string>> table = {{"task", "metric", "value", "stderr", "questions"}};
   nlohmann::ordered_json json;

@@ -243,17 +243,13 @@ void fit(Config& c, const TrainOptions& options, std::int64_t vocab, Mesh& mesh)
 }
 
 // All ranks read them, and must read the same.
-std::vector<Task> read_tasks(const Config& c, const Tokenizer& tokenizer, Mesh& mesh) {
-  std::vector<Task> tasks;
+std::vector<Task> agreed_tasks(const Config& c, const TokenStore& store, Mesh& mesh) {
+  if (c.train.eval_tasks.empty()) return {};
+  std::vector<Task> tasks =
+      read_tasks("train.eval_tasks", c.train.eval_tasks, *store.tokenizer(), c.model.context, mesh.rank() == 0);
   Facts facts;
-  for (const TaskSpec& spec : parse_tasks("train.eval_tasks", c.train.eval_tasks)) {
-    tasks.push_back(read_task(spec, tokenizer));
-    facts.push_back({spec.name + " (" + spec.file + ")", str("hash ", tasks.back().hash)});
-    if (const std::int64_t cut = cut_requests(tasks.back(), c.model.context); cut > 0 && mesh.rank() == 0)
-      log::warn("train.eval_tasks: ", counted(cut, "text"), " of ", spec.name, " are longer than model.context: of ",
-                "them the last ", c.model.context, " tokens count");
-  }
-  if (mesh.world() > 1 && !tasks.empty())
+  for (const Task& task : tasks) facts.push_back({task.name, str("hash ", task.hash)});
+  if (mesh.world() > 1)
     mesh.agree({"tasks", "the ranks read different tasks", "Put the same files on every machine"}, facts);
   return tasks;
 }
@@ -283,7 +279,7 @@ RunStart start_run(Config config, const TrainOptions& options, Mesh& mesh) {
   fit(config, options, s.corpora.vocab_size, mesh);
   s.config = resolve_config(std::move(config), s.corpora.vocab_size, mesh);
   if (s.config.run.device == DeviceChoice::cuda) Stream::create({Backend::cuda, mesh.device().index});  // is it there?
-  s.tasks = read_tasks(s.config, *s.corpora.stores.front()->tokenizer(), mesh);
+  s.tasks = agreed_tasks(s.config, *s.corpora.stores.front(), mesh);
   s.data = data_fingerprint(s.corpora, s.config.model);
   repeat_memory(s, by_leader(mesh, [&] { return look(s, options); }), mesh);
   look_into_memory(s, options, mesh);

@@ -5,25 +5,14 @@
 #include <nlohmann/json.hpp>
 
 #include "core/check.h"
+#include "data/chat/characters.h"
 
 namespace ring {
 namespace {
 
-using Json = nlohmann::json;
+using Json = nlohmann::ordered_json;
 
-constexpr std::string_view kBlanks = " \t\n\r\f\v";
-
-std::string stripped(std::string_view text) {
-  const std::size_t first = text.find_first_not_of(kBlanks);
-  if (first == std::string_view::npos) return "";
-  return std::string(text.substr(first, text.find_last_not_of(kBlanks) + 1 - first));
-}
-
-std::string replaced(std::string text, std::string_view what, std::string_view with) {
-  for (std::size_t at = 0; (at = text.find(what, at)) != std::string::npos; at += with.size())
-    text.replace(at, what.size(), with);
-  return text;
-}
+std::string stripped(const std::string& text) { return std::string(chat::strip(text, true, true, nullptr)); }
 
 // One record, and how its mistakes are named.
 class Record {
@@ -66,7 +55,7 @@ class Record {
 
 // What WikiHow's pages leave in the texts, as in the harness: titles and notes in brackets.
 std::string without_brackets(const std::string& text) {
-  std::string from = replaced(stripped(text), " [title]", ". "), out;
+  std::string from = chat::replaced(stripped(text), " [title]", ". ", -1), out;
   for (std::size_t at = 0; at < from.size();) {
     const std::size_t end = from[at] == '[' ? from.find_first_of("]\n", at) : std::string::npos;
     if (end != std::string::npos && from[end] == ']')
@@ -74,7 +63,7 @@ std::string without_brackets(const std::string& text) {
     else
       out += from[at++];
   }
-  return replaced(out, "  ", " ");
+  return chat::replaced(out, "  ", " ", -1);
 }
 
 // As Python's, for ASCII.
@@ -125,7 +114,7 @@ TaskItem mmlu(const Record& r) {
   const std::vector<std::string> answers = r.texts(r.member("choices"), "choices");
   if (answers.size() > 26) r.refuse("'choices' are more than there are letters");
   TaskItem item;
-  if (const std::string subject = replaced(r.text("subject"), "_", " "); !subject.empty())
+  if (const std::string subject = chat::replaced(r.text("subject"), "_", " ", -1); !subject.empty())
     item.context = "The following are multiple choice questions (with answers) about " + subject + ".\n\n";
   item.context += stripped(r.text("question")) + "\n";
   for (std::size_t i = 0; i < answers.size(); ++i) {

@@ -20,9 +20,9 @@ struct TaskItem {
 };
 
 // The name of the format that a record has. Error, which begins with `where`: none.
-std::string format_of(const nlohmann::json& record, const std::string& where);
+std::string format_of(const nlohmann::ordered_json& record, const std::string& where);
 
 // Error, which begins with `where`: a member is missing or of another type, or no choice is the right one.
-TaskItem item_of(const std::string& format, const nlohmann::json& record, const std::string& where);
+TaskItem item_of(const std::string& format, const nlohmann::ordered_json& record, const std::string& where);
 
 }  // namespace ring

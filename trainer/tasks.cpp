@@ -6,15 +6,16 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "core/counted.h"
 #include "core/fields.h"
+#include "core/log.h"
 #include "data/files.h"
+#include "data/json_lines.h"
 #include "data/utf8.h"
 #include "trainer/task_formats.h"
 
 namespace ring {
 namespace {
-
-using Json = nlohmann::json;
 
 bool is_name(const std::string& text) {
   return !text.empty() &&
@@ -44,6 +45,7 @@ class Encoding {
     r.judged = std::clamp<std::int64_t>(r.judged, 1, static_cast<std::int64_t>(r.tokens.size()) - 1);
     return r;
   }
+  bool lossy() const { return encoder_->report().unknown + encoder_->report().invalid_bytes > 0; }
 
  private:
   std::unique_ptr<Encoder> encoder_;
@@ -60,12 +62,6 @@ void add_item(const TaskItem& item, Encoding& encode, const std::string& where, 
   task.questions.push_back(std::move(q));
 }
 
-Json parsed(const std::string& line, const std::string& where) {
-  Json record = Json::parse(line, nullptr, false);
-  if (!record.is_object()) fail(where, "this line is no JSON object; a file of JSON Lines has one in each line");
-  return record;
-}
-
 // Whether the right choice has the largest log-probability per unit of length; of equal ones the first counts.
 bool is_right(const Question& q, const std::vector<Score>& scores, const std::vector<double>* lengths) {
   std::size_t best = 0;
@@ -75,6 +71,14 @@ bool is_right(const Question& q, const std::vector<Score>& scores, const std::ve
     if (value > most) most = value, best = i;
   }
   return best == q.answer;
+}
+
+void warn_of(const Task& task, std::int64_t context, const std::string& from) {
+  if (const std::int64_t cut = cut_requests(task, context))
+    log::warn(from, ": ", counted(cut, "text"), " of ", task.name, " longer than ", context, " tokens: the last ",
+              context, " of each count");
+  if (task.garbled)
+    log::warn(from, ": the tokenizer lacks characters of ", task.name, ": the model sees its texts garbled");
 }
 
 void add_share(TaskResult& result, const std::string& name, std::int64_t right) {
@@ -103,24 +107,31 @@ Task read_task(const TaskSpec& spec, const Tokenizer& tokenizer) {
   const std::string text = read_file(spec.file);
   Task task{.name = spec.name, .hash = hash_text(text)};
   Encoding encode(tokenizer);
-  std::size_t number = 0;
-  for (std::size_t begin = 0, end = 0; begin < text.size(); begin = end + 1) {
-    end = std::min(text.find('\n', begin), text.size());
-    ++number;
-    const std::string line = text.substr(begin, end - begin), where = str(spec.file, ":", number, ": ");
-    if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
-    const Json record = parsed(line, where);
+  JsonLines lines(spec.file, [&](const nlohmann::ordered_json& record, const std::string& where) {
     if (task.format.empty()) task.format = format_of(record, where);
     add_item(item_of(task.format, record, where), encode, where, task);
-  }
+  });
+  lines.block(text);
+  lines.end_of_file();
   if (task.questions.empty()) fail(spec.file, " holds no question: a task is a file of JSON Lines");
   task.cloze = task.format == "lambada";
+  task.garbled = encode.lossy();
   return task;
 }
 
 std::int64_t cut_requests(const Task& task, std::int64_t context) {
   return std::ranges::count_if(
       task.requests, [&](const Request& r) { return static_cast<std::int64_t>(r.tokens.size()) - 1 > context; });
+}
+
+std::vector<Task> read_tasks(const std::string& from, const std::vector<std::string>& specs, const Tokenizer& tokenizer,
+                             std::int64_t context, bool warns) {
+  std::vector<Task> tasks;
+  for (const TaskSpec& spec : parse_tasks(from, specs)) {
+    tasks.push_back(read_task(spec, tokenizer));
+    if (warns) warn_of(tasks.back(), context, from);
+  }
+  return tasks;
 }
 
 TaskResult judge(const Task& task, const std::vector<Score>& scores) {

@@ -39,6 +39,7 @@ struct Task {
   std::vector<Question> questions;
   std::vector<Request> requests;
   std::uint64_t hash = 0;  // of the file
+  bool garbled = false;    // the tokenizer lacks characters of it
 };
 
 // Error names the file and the line: no JSON, another format, no right answer.
@@ -46,6 +47,10 @@ Task read_task(const TaskSpec&, const Tokenizer&);
 
 // Requests longer than so many tokens, whose beginning does not count.
 std::int64_t cut_requests(const Task&, std::int64_t context);
+
+// All of parse_tasks(from, specs). warns: of tasks that lose the beginning of texts, and of garbled ones.
+std::vector<Task> read_tasks(const std::string& from, const std::vector<std::string>& specs, const Tokenizer&,
+                             std::int64_t context, bool warns);
 
 struct TaskResult {
   std::string name;

@@ -233,8 +233,8 @@ TEST_F(Tasks, WhatIsNoTaskIsRefused) {
     }
   };
   refused("", " holds no question");
-  refused("[1]", ":1: this line is no JSON object");
-  refused("{\"text\": \"a b\"}\n{\"text\": \"a", ":2: this line is no JSON object");
+  refused("[1]", ":1: this line is a JSON array");
+  refused("{\"text\": \"a b\"}\n{\"text\": \"a", ":2: this line cannot be read as JSON");
   refused("{\"prompt\": \"a b\"}", ":1: this record is of no known task");
   refused("{\"text\": \"word\"}", ":1: 'text' has no last word");
   refused("{\"text\": \"a b\"}\n{\"question\": \"a\"}", ":2: this record has no 'text'");
