@@ -41,19 +41,18 @@ std::string chosen_template(const std::string& choice) {
 
 }  // namespace
 
-chat::Format chat_format_beside(const std::string& spec) {
-  if (spec == "bytes") return {};
-  if (is_corpus(spec)) return chat::Format::from_json(TokenStore::open(spec)->chat_template(), spec);
+chat::Format chat_format_beside(const std::string& spec, const std::string& source) {
+  if (spec == "bytes") return {source, {}};
+  if (is_corpus(spec)) return chat::published_format(TokenStore::open(spec)->chat_template(), spec, source);
   if (const std::string kept = read_beside(spec, kChatTemplateFile); !kept.empty())
-    return chat::Format::from_json(kept, (fs::path(spec).parent_path() / kChatTemplateFile).string());
+    return chat::published_format(kept, (fs::path(spec).parent_path() / kChatTemplateFile).string(), source);
   const std::string config = (fs::path(spec).parent_path() / "tokenizer_config.json").string();
   return chat::published_format(read_beside(spec, "tokenizer_config.json"), config,
-                                read_beside(spec, "chat_template.jinja"));
+                                source.empty() ? read_beside(spec, "chat_template.jinja") : source);
 }
 
 chat::Format load_chat_format(const std::string& choice, const std::string& spec, const Tokenizer& tokenizer) {
-  chat::Format f = chat_format_beside(spec);
-  if (!choice.empty()) f.source = chosen_template(choice);
+  chat::Format f = chat_format_beside(spec, choice.empty() ? "" : chosen_template(choice));
   if (f.source.empty())
     fail("no chat template came with the tokenizer ", spec,
          " (in chat_template.jinja or tokenizer_config.json beside a "

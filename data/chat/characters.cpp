@@ -3,27 +3,11 @@
 #include <algorithm>
 
 #include "core/check.h"
+#include "data/utf8.h"
 
 namespace ring::chat {
-namespace {
-
-char32_t decoded(std::string_view character) {
-  const auto first = static_cast<unsigned char>(character[0]);
-  if (character.size() == 1) return first;
-  char32_t c = first & (0x7F >> character.size());
-  for (const char next : character.substr(1)) c = c << 6 | (static_cast<unsigned char>(next) & 0x3F);
-  return c;
-}
-
-}  // namespace
-
 std::size_t character_length(std::string_view text, std::size_t at) {
-  const auto first = static_cast<unsigned char>(text[at]);
-  const std::size_t wanted = first < 0xC0 ? 1 : first < 0xE0 ? 2 : first < 0xF0 ? 3 : 4;
-  std::size_t length = 1;
-  while (length < wanted && at + length < text.size() && (static_cast<unsigned char>(text[at + length]) & 0xC0) == 0x80)
-    ++length;
-  return length == wanted ? length : 1;
+  return std::max<std::size_t>(utf8::valid_length(text.substr(at)), 1);
 }
 
 std::size_t character_count(std::string_view text) {
@@ -42,7 +26,8 @@ std::vector<std::string_view> characters(std::string_view text) {
 }
 
 bool is_blank(std::string_view character) {
-  const char32_t c = decoded(character);
+  const std::size_t length = utf8::valid_length(character);
+  const char32_t c = length ? utf8::decode(character, length) : 0;
   return (c >= 0x09 && c <= 0x0D) || (c >= 0x1C && c <= 0x20) || c == 0x85 || c == 0xA0 || c == 0x1680 ||
          (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
 }
@@ -65,10 +50,18 @@ std::string_view strip(std::string_view text, bool left, bool right, const std::
   return text;
 }
 
+void check_bytes(std::size_t bytes) {
+  if (bytes > kMostBytes)
+    fail("a text, a list or an object has more than ", kMostBytes, " bytes with all that is in it");
+}
+
 std::vector<std::string> split(std::string_view text, const std::string* separator, std::int64_t most) {
   if (separator && separator->empty()) fail("split: the separator is empty");
   std::vector<std::string> parts;
-  const auto left = [&] { return most < 0 || static_cast<std::int64_t>(parts.size()) < most; };
+  const auto left = [&] {
+    check_bytes(parts.size() * kValueBytes);
+    return most < 0 || static_cast<std::int64_t>(parts.size()) < most;
+  };
   if (separator) {
     for (std::size_t at; left() && (at = text.find(*separator)) != std::string_view::npos;
          text.remove_prefix(at + separator->size()))
@@ -94,6 +87,7 @@ std::string replaced(std::string_view text, const std::string& what, const std::
   std::string out;
   for (std::size_t at; most != 0 && (at = text.find(what)) != std::string_view::npos; --most) {
     out.append(text.substr(0, at)).append(with);
+    check_bytes(out.size());
     text.remove_prefix(at + what.size());
   }
   return out.append(text);

@@ -9,6 +9,10 @@
 
 namespace ring::chat {
 
+// What a template may hold in one text, or in a list or an object with everything in it.
+inline constexpr std::size_t kMostBytes = std::size_t{1} << 28, kValueBytes = 64;  // the second by itself, for a value
+void check_bytes(std::size_t bytes);  // Error: more than that; asked while something grows
+
 // The bytes of the character that begins at `at`; a byte that begins none counts as one.
 std::size_t character_length(std::string_view text, std::size_t at);
 std::size_t character_count(std::string_view text);

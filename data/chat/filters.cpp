@@ -69,6 +69,7 @@ Value joined(const Value& of, Arguments& a) {
   for (const Value& item : items_of(of)) {
     if (!std::exchange(first, false) && between) out += between->print();
     out += (attribute ? attribute_of(item, attribute->text()) : item).print();
+    check_bytes(out.size());
   }
   return out;
 }

@@ -110,7 +110,10 @@ std::vector<Value> items_of(const Value& v) {
     return out;
   }
   if (!v.is_text()) fail(v.kind(), " has no items");
-  for (const std::string_view c : characters(v.text())) out.emplace_back(std::string(c));
+  for (const std::string_view c : characters(v.text())) {
+    out.emplace_back(std::string(c));
+    check_bytes(out.size() * kValueBytes);
+  }
   return out;
 }
 

@@ -39,9 +39,8 @@ class Evaluator {
     if (steps_ > limits_.steps) fail("it takes more than ", limits_.steps, " steps");
   }
   Value bounded(Value v) {
-    const std::size_t size = v.is_text() ? v.text().size() : v.is_list() ? v.items().items.size() * sizeof(Value) : 0;
-    if (size > limits_.bytes) fail("a text or list is larger than ", limits_.bytes, " bytes");
-    spend(size / 64);
+    if (v.bytes() > limits_.bytes) fail("a text, list or object is larger than ", limits_.bytes, " bytes");
+    spend(v.is_text() ? v.text().size() / 64 : v.is_list() ? v.items().items.size() / 4 : 0);
     return v;
   }
   void write(const std::string& text) {
@@ -146,8 +145,7 @@ class Evaluator {
     Value left = value(*n.parts[0]);
     for (std::size_t i = 0; i < n.names.size(); ++i) {
       Value right = value(*n.parts[i + 1]);
-      for (const Value& v : {left, right})
-        if (v.is_text() || v.is_list()) spend(static_cast<std::size_t>(length_of(v)) / 64);
+      spend((left.bytes() + right.bytes()) / 64);
       if (!compare(n.names[i], left, right)) return false;
       left = std::move(right);
     }
@@ -327,9 +325,9 @@ bool has_generation(const Node& n) {
 
 }  // namespace
 
-Template::Template(std::string source, std::string name) : source_(std::move(source)), name_(std::move(name)) {
+Template::Template(const std::string& source, std::string name) : name_(std::move(name)) {
   try {
-    root_ = parse(source_);
+    root_ = parse(source);
   } catch (const Error& e) {
     fail(name_, ":", e.what());
   }

@@ -8,13 +8,14 @@
 #include <string_view>
 #include <vector>
 
+#include "data/chat/characters.h"
 #include "data/chat/value.h"
 
 namespace ring::chat {
 
 struct Limits {
   std::size_t steps = std::size_t{1} << 26;  // of evaluation
-  std::size_t bytes = std::size_t{1} << 28;  // of the output, and of each text and list on the way, with all its copies
+  std::size_t bytes = kMostBytes;            // of the output, and of each text and list on the way, with all its copies
 };
 
 struct Rendered {
@@ -25,17 +26,16 @@ struct Rendered {
 class Template {
  public:
   // `name` says in errors which template it is. Error: it is no template, or has what is not supported, with the line.
-  Template(std::string source, std::string name);
+  Template(const std::string& source, std::string name);
   ~Template();
   Template(Template&&) noexcept;
 
-  const std::string& source() const { return source_; }
   bool marks_generation() const { return marks_; }  // it has {% generation %}
   // Error: what went wrong and the line, what the template refuses, or a limit.
   Rendered render(std::vector<Member> variables, const Limits& limits = {}) const;
 
  private:
-  std::string source_, name_;
+  std::string name_;
   std::unique_ptr<Node> root_;
   bool marks_ = false;
 };

@@ -7,20 +7,27 @@
 #include <nlohmann/json.hpp>
 
 #include "core/check.h"
+#include "data/chat/characters.h"
 
 namespace ring::chat {
 namespace {
 
 constexpr std::size_t kDeepest = 100;
 
-// One more than the deepest of them. Namespaces in lists could hold each other.
-std::size_t depth_with(std::size_t depth, const Value& item) {
+const Extent* extent_of(const Value& v) {
+  if (const auto* list = v.get<std::shared_ptr<const List>>()) return &(*list)->extent;
+  if (const auto* dict = v.get<std::shared_ptr<const Dict>>()) return &(*dict)->extent;
+  return nullptr;
+}
+
+// Namespaces in lists could hold each other.
+void grow(Extent& all, const Value& item) {
   if (item.is<std::shared_ptr<Namespace>>()) fail("a namespace cannot be part of a list, an object or a namespace");
-  std::size_t inner = 0;
-  if (const auto* list = item.get<std::shared_ptr<const List>>()) inner = (*list)->depth;
-  if (const auto* dict = item.get<std::shared_ptr<const Dict>>()) inner = (*dict)->depth;
-  if (inner >= kDeepest) fail("lists and objects are nested more than ", kDeepest, " times");
-  return std::max(depth, inner + 1);
+  const Extent* inner = extent_of(item);
+  if (inner && inner->depth >= kDeepest) fail("lists and objects are nested more than ", kDeepest, " times");
+  all.depth = std::max(all.depth, inner ? inner->depth + 1 : 1);
+  all.bytes += item.bytes();
+  check_bytes(all.bytes);
 }
 
 // As Python writes it: the fewest digits that read back as the same number.
@@ -56,19 +63,8 @@ std::string quoted_python(const std::string& text) {
 }
 
 std::string quoted_json(const std::string& text) {
-  constexpr std::string_view digits = "0123456789abcdef";
-  std::string out = "\"";
-  for (const char c : text) {
-    constexpr std::string_view plain = "\"\\\n\r\t\b\f", escapes = "\"\\nrtbf";
-    const auto byte = static_cast<unsigned char>(c);
-    if (const std::size_t at = plain.find(c); at != std::string_view::npos)
-      out += {'\\', escapes[at]};
-    else if (byte < 0x20)
-      out += {'\\', 'u', '0', '0', digits[byte >> 4], digits[byte & 15]};
-    else
-      out += c;
-  }
-  return out + '"';
+  using Json = nlohmann::json;
+  return Json(text).dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
 }  // namespace
@@ -80,7 +76,7 @@ const Value* Dict::find(std::string_view name) const {
 
 Value Value::list(std::vector<Value> items) {
   auto list = std::make_shared<List>();
-  for (const Value& v : items) list->depth = depth_with(list->depth, v);
+  for (const Value& v : items) grow(list->extent, v);
   list->items = std::move(items);
   Value out;
   out.data_ = std::shared_ptr<const List>(std::move(list));
@@ -90,7 +86,8 @@ Value Value::list(std::vector<Value> items) {
 Value Value::dict(std::vector<Member> members) {
   auto dict = std::make_shared<Dict>();
   for (Member& m : members) {
-    dict->depth = depth_with(dict->depth, m.second);
+    grow(dict->extent, m.second);
+    grow(dict->extent, Value(m.first));
     const auto found = std::ranges::find(dict->members, m.first, &Member::first);
     if (found == dict->members.end())
       dict->members.push_back(std::move(m));
@@ -131,6 +128,11 @@ bool Value::truth() const {
   if (is_list()) return !items().items.empty();
   if (is_dict()) return !members().members.empty();
   return !is<Undefined>() && !is<None>();
+}
+
+std::size_t Value::bytes() const {
+  const Extent* extent = extent_of(*this);
+  return kValueBytes + (extent ? extent->bytes : is_text() ? text().size() : 0);
 }
 
 std::string Value::kind() const {

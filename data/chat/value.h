@@ -1,6 +1,6 @@
 #pragma once
 // What the expressions of a chat template compute with: Python's values, as far as templates use them. Immutable but
-// for namespaces, cheap to copy, and bounded in depth.
+// for namespaces, cheap to copy, and bounded in depth and size.
 
 #include <cstddef>
 #include <cstdint>
@@ -23,13 +23,18 @@ struct Undefined {
   std::string name;
 };
 struct None {};
+// Of a list or an object with everything in it: one value may be in it many times.
+struct Extent {
+  std::size_t depth = 1;  // 1 + that of the deepest item
+  std::size_t bytes = 0;  // were each of them written anew
+};
 struct List {
   std::vector<Value> items;
-  std::size_t depth = 1;  // 1 + that of the deepest item
+  Extent extent;
 };
 struct Dict {
   std::vector<Member> members;  // in the order in which they came
-  std::size_t depth = 1;
+  Extent extent;
   const Value* find(std::string_view name) const;
 };
 struct Namespace {  // what {% set ns.name = .. %} changes
@@ -54,7 +59,7 @@ class Value {
   Value(Undefined u) : data_(std::move(u)) {}
   Value(Callable c) : data_(std::move(c)) {}
   Value(std::shared_ptr<Namespace> n) : data_(std::move(n)) {}
-  // Error: nested too deeply, or a namespace among the items.
+  // Error: nested too deeply, too large, or a namespace among the items.
   static Value list(std::vector<Value> items);
   static Value dict(std::vector<Member> members);  // of two members with one name the last counts, at the first place
 
@@ -79,6 +84,7 @@ class Value {
   double number() const;
 
   bool truth() const;
+  std::size_t bytes() const;  // see Extent
   std::string kind() const;   // for errors: "a text", "undefined ('x')"
   std::string print() const;  // as {{ .. }} and Python's str() write it
   std::string repr() const;
@@ -91,7 +97,7 @@ class Value {
 
 bool operator==(const Value&, const Value&);
 
-// Error: nested too deeply, or a number that is too large.
+// Error: nested too deeply, too large, or a number that is too large.
 Value from_json(const nlohmann::ordered_json&);
 
 }  // namespace ring::chat

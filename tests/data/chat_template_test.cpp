@@ -160,6 +160,15 @@ TEST(ChatTemplate, IsBounded) {
   wrong("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "macros call each other more than 20 times");
   wrong("{% set ns = namespace(l=[]) %}{% for a in range(200) %}{% set ns.l = [ns.l] %}{% endfor %}",
         "nested more than 100");
+  // One value, in it many times.
+  const std::string doubled =
+      "{% set ns = namespace(l=[1]) %}{% for a in range(40) %}{% set ns.l = [ns.l, ns.l] %}{% endfor %}";
+  wrong(doubled, "with all that is in it");
+  expect_error([&] { render(doubled + "{{ ns.l == ns.l }}"); }, {"t:1: ", "with all that is in it"});
+  const std::string grown =
+      "{% set ns = namespace(s='a') %}{% for a in range(16) %}{% set ns.s = ns.s + ns.s %}{% endfor %}";
+  for (const char* use : {"{{ ns.s|replace('a', ns.s) }}", "{{ ns.s|list|join(ns.s) }}"})
+    expect_error([&] { render(grown + use); }, {"t:1: ", "with all that is in it"});
   wrong("{% set ns = namespace() %}{% set ns.x = ns %}", "a namespace cannot be part of");
   wrong("{{ " + std::string(5000, '(') + "1" + std::string(5000, ')') + " }}", "nested more than 100");
   std::string sum = "1";

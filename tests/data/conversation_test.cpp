@@ -165,7 +165,9 @@ TEST(ChatFormat, IsReadFromPublishedFiles) {
   const Format again = Format::from_json(f.json(), "x");
   EXPECT_EQ(again.source, f.source);
   EXPECT_EQ(again.tokens, f.tokens);
-  expect_error([] { published_format("{", "c.json", ""); }, {"c.json is no JSON"});
+  // One that is given takes the place of what cannot be read as a template.
+  EXPECT_EQ(published_format(R"({"chat_template": 1})", "c.json", "J").source, "J");
+  expect_error([] { published_format("{", "c.json", ""); }, {"c.json cannot be read as JSON"});
   expect_error([] { published_format(R"({"chat_template": 1})", "c.json", ""); },
                {"c.json: chat_template is a JSON number"});
 }
