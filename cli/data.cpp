@@ -56,23 +56,6 @@ class ByteProgress {
   Clock::time_point started_, shown_;
 };
 
-void warn(const PrepareReport& r) {
-  if (r.encode.invalid_bytes > 0) {
-    log::warn("bytes that are not UTF-8: ", with_commas(static_cast<std::uint64_t>(r.encode.invalid_bytes)),
-              ", the first in ", r.first_bad_file,
-              r.tokenizer->kind() == "chars" ? ": they became U+FFFD, or nothing where the vocabulary lacks it" : "");
-  }
-  if (r.encode.unknown > 0) {
-    log::warn(
-        "characters that the tokenizer does not know: ", with_commas(static_cast<std::uint64_t>(r.encode.unknown)),
-        ", the first in ", r.first_bad_file, ": a tokenizer trained on this text would know them");
-  }
-  if (r.without_targets > 0)
-    log::warn(counted(static_cast<std::int64_t>(r.without_targets), "document"),
-              " of which no token counts, the first in ", r.first_file_without, ": nothing is learned from ",
-              r.without_targets == 1 ? "it" : "them");
-}
-
 // Too few tokens for a validation loss whose second digit means something.
 constexpr std::uint64_t kFewValidationTokens = 50'000;
 
@@ -100,7 +83,7 @@ void prepare(const PrepareArguments& a) {
       display.show(p.bytes, p.total_bytes, with_commas(p.tokens) + " tokens  ");
     });
   }
-  warn(r);
+  warn_of(r);
   warn_of_validation(r);
   const double bytes = static_cast<double>(r.bytes), tokens = static_cast<double>(r.tokens[0] + r.tokens[1]);
   std::cout << a.options.output << ": " << with_commas(r.files) << (r.files == 1 ? " file, " : " files, ")

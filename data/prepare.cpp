@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "core/check.h"
+#include "core/counted.h"
 #include "core/cpu/thread_pool.h"
 #include "data/chat/conversation.h"
 #include "data/documents.h"
@@ -265,13 +266,14 @@ void check_result(const PrepareOptions& o, const TokenStoreWriter& writer) {
     fail("the input has no text that the tokenizer can express: nothing was written to ", o.output);
   const std::uint64_t documents = writer.documents(Split::train) + writer.documents(Split::validation);
   const auto empty = [&](const char* which) {
-    fail("the ", which, " split of ", o.output, " is empty: of ", documents,
-         " documents none fell into it with --validation-fraction ", o.validation_fraction,
+    fail("the ", which, " split of ", o.output, " is empty: of ",
+         counted(static_cast<std::int64_t>(documents), "document"), " none fell into it with --validation-fraction ",
+         o.validation_fraction,
          "; use --split tail, another fraction (0: no validation), or smaller documents (--document)");
   };
-  if (train > 0 && validation == 0 && !o.validation_inputs.empty())
-    fail("the files of --validation-input have no text that the tokenizer can express: nothing was written to ",
-         o.output);
+  if (!o.validation_inputs.empty() && (train == 0 || validation == 0))
+    fail("the files of --", train == 0 ? "input" : "validation-input",
+         " have no text that the tokenizer can express: nothing was written to ", o.output);
   if (train == 0) empty("training");
   if (validation == 0 && o.validation_fraction > 0) empty("validation");
 }

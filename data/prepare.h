@@ -52,6 +52,8 @@ struct PrepareReport {
   double seconds = 0;
 };
 
+void warn_of(const PrepareReport&);  // of what the tokens do not say of the text
+
 // Error: see list_text_files(), load_tokenizer(), load_chat_format(), TokenStoreWriter; an empty corpus; a split that
 // stays empty.
 PrepareReport prepare_corpus(const PrepareOptions&, const std::function<void(const PrepareProgress&)>& progress = {});

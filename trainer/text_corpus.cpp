@@ -39,7 +39,7 @@ Corpora corpus_of_text(PrepareOptions options, const Tokenizer& tokenizer) {
   options.validation_inputs.clear();
   options.validation_fraction = 0;
   save_tokenizer(tokenizer, options.tokenizer);
-  prepare_corpus(options);
+  warn_of(prepare_corpus(options));
   return open_corpus(options.output);
 }
 

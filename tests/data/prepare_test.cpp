@@ -285,7 +285,7 @@ TEST(Prepare, BadInput) {
   with([](auto& p) { p.tokenizer = "chars", p.document = "line"; },
        {"--document line", "chars", "no end-of-text", "--end-of-text"});
   with([](auto& p) { p.split = "hash", p.validation_fraction = 1e-9; },
-       {"validation split", "is empty", "1 documents", "--split tail"});
+       {"validation split", "is empty", "of 1 document none", "--split tail"});
   with([](auto& p) { p.split = "hash", p.validation_fraction = 1 - 1e-9; }, {"training split", "is empty"});
   with([&](auto& p) { p.output = folder / "no/out.h5"; }, {"no/out.h5", "does not exist"});
 }

@@ -1,0 +1,22 @@
+#include "core/counted.h"
+#include "core/log.h"
+#include "data/prepare.h"
+
+namespace ring {
+
+void warn_of(const PrepareReport& r) {
+  if (r.encode.invalid_bytes > 0) {
+    log::warn("bytes that are not UTF-8: ", r.encode.invalid_bytes, ", the first in ", r.first_bad_file,
+              r.tokenizer->kind() == "chars" ? ": they became U+FFFD, or nothing where the vocabulary lacks it" : "");
+  }
+  if (r.encode.unknown > 0) {
+    log::warn("characters that the tokenizer does not know: ", r.encode.unknown, ", the first in ", r.first_bad_file,
+              ": a tokenizer trained on this text would know them");
+  }
+  if (r.without_targets > 0)
+    log::warn(counted(static_cast<std::int64_t>(r.without_targets), "document"),
+              " of which no token counts, the first in ", r.first_file_without, ": nothing is learned from ",
+              r.without_targets == 1 ? "it" : "them");
+}
+
+}  // namespace ring
