@@ -1,7 +1,7 @@
-# generated/build_info.h: version, commit, compiler, CPU level and what was found. A build step refreshes the commit before
-# anything is compiled, and the file changes only when its contents do.
+# generated/build_info.h: version, compiler, CPU level and what was found; generated/commit.cpp: the commit, which a build
+# step refreshes before anything is compiled. The file changes only when its contents do.
 #
-# Included by CMakeLists.txt (sets the target up) and run with `cmake -P` at every build (writes the file).
+# Included by CMakeLists.txt (sets the target up) and run with `cmake -P` at every build (writes the second file).
 
 if(CMAKE_SCRIPT_MODE_FILE)
   set(RING_COMMIT "unknown")
@@ -16,7 +16,6 @@ endif()
 
 function(ring_build_info)
   set(RING_COMPILER "${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION}")
-  set(RING_COMMIT "@RING_COMMIT@")
   set(RING_FOUND_ROWS "")
   foreach(row IN LISTS RING_SUMMARY)
     string(REPLACE "|" "\", \"" row "${row}")
@@ -29,10 +28,10 @@ function(ring_build_info)
       set(RING_HAS_${option} true)
     endif()
   endforeach()
-  set(template ${PROJECT_BINARY_DIR}/build_info.h.in)
-  configure_file(${PROJECT_SOURCE_DIR}/cmake/build_info.h.in ${template} @ONLY)
-  set(refresh ${CMAKE_COMMAND} -DSOURCE_DIR=${PROJECT_SOURCE_DIR} -DTEMPLATE=${template}
-      -DOUTPUT=${PROJECT_BINARY_DIR}/generated/build_info.h -P ${PROJECT_SOURCE_DIR}/cmake/build_info.cmake)
+  configure_file(${PROJECT_SOURCE_DIR}/cmake/build_info.h.in ${PROJECT_BINARY_DIR}/generated/build_info.h @ONLY)
+  set(commit ${PROJECT_BINARY_DIR}/generated/commit.cpp)
+  set(refresh ${CMAKE_COMMAND} -DSOURCE_DIR=${PROJECT_SOURCE_DIR} -DTEMPLATE=${PROJECT_SOURCE_DIR}/cmake/commit.cpp.in
+      -DOUTPUT=${commit} -P ${PROJECT_SOURCE_DIR}/cmake/build_info.cmake)
   execute_process(COMMAND ${refresh})
-  add_custom_target(ring_build_info ALL COMMAND ${refresh} BYPRODUCTS ${PROJECT_BINARY_DIR}/generated/build_info.h VERBATIM)
+  add_custom_target(ring_build_info ALL COMMAND ${refresh} BYPRODUCTS ${commit} VERBATIM)
 endfunction()
