@@ -30,7 +30,11 @@ struct Arguments {
 };
 
 Corpora corpora_of(const Arguments& a, const Session& session) {
-  if (!a.text.inputs.empty()) return corpus_of_text(a.text, *session.tokenizer);
+  if (!a.text.inputs.empty()) {
+    PrepareOptions text = a.text;
+    text.threads = a.threads;
+    return corpus_of_text(text, *session.tokenizer);
+  }
   if (a.data.empty() && !session.origin.imported.empty())
     fail("--data: ", a.run, " holds imported weights, which have no corpus of their own: give one, or --text");
   Corpora corpora = a.data.empty() ? open_corpora(session.config.data) : open_corpus(a.data);

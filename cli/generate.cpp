@@ -11,6 +11,8 @@
 #include "cli/number_option.h"
 #include "data/documents.h"
 #include "data/output_file.h"
+#include "data/text_kind.h"
+#include "data/unpack.h"
 #include "engine/devices.h"
 #include "trainer/prompt.h"
 #include "trainer/session.h"
@@ -50,7 +52,7 @@ std::vector<std::string> read_prompts(const std::string& file) {
     void part(std::string_view text, bool) override { all.back() += text; }
     void end() override { all.emplace_back(); }
   } prompts;
-  const bool records = file.find(".jsonl") != std::string::npos || file.find(".ndjson") != std::string::npos;
+  const bool records = named_json_lines(unpacked_name(file));
   for (const TextFile& f : list_text_files({file}, "*", false, {.text = records ? "prompt" : ""}))
     read_documents(f, parse_document_rule("line"), prompts);
   prompts.all.pop_back();

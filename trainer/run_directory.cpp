@@ -91,7 +91,10 @@ void RunDirectory::create(const Config& config, const Tokenizer& tokenizer, cons
   if (error)
     fail(path_, ": cannot create the run's directory: ", error.message(), ". Set run.directory to a writable place");
   save_tokenizer(tokenizer, tokenizer_file());
-  if (!chat_template.empty()) replace_text(chat_template_file(), chat_template);
+  if (!chat_template.empty())
+    replace_text(chat_template_file(), chat_template);
+  else
+    fs::remove(chat_template_file(), error);  // of a run that was here before
   replace_text(config_file(), sealed(to_yaml(config), replaced));
 }
 
