@@ -25,7 +25,7 @@ struct OptimizerConfig {
   DType master = DType::f32, moments = DType::f32, gradients = DType::f32;
   StateOffload offload = StateOffload::none;
   std::int64_t offload_chunk_bytes = std::int64_t{64} << 20;
-  std::int64_t offload_staging_bytes = 0;
+  std::int64_t offload_staging_bytes = kAutoStaging;
   void fields(Fields&);
 };
 

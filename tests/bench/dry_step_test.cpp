@@ -54,21 +54,22 @@ TEST_P(DrySteps, TakeWhatStepsTake) {
 
 INSTANTIATE_TEST_SUITE_P(
     Shapes, DrySteps,
-    testing::Values(Case{"gpt2", {}}, Case{"wide", {"model.width=256", "model.heads=4"}},
-                    Case{"long", {"model.context=1024", "train.micro_batch=1"}},
-                    Case{"llama", {"model.norm=rms", "model.positions=rope", "model.mlp=swiglu", "model.biases=none"}},
-                    Case{"qwen", {"model.norm=rms", "model.positions=rope", "model.mlp=swiglu", "model.qk_norm=true"}},
-                    Case{"grouped", {"model.kv_heads=1"}}, Case{"large_vocabulary", {"model.vocab_size=20000"}},
-                    Case{"window", {"model.attention.kind=window", "model.attention.window=64"}},
-                    Case{"attention_again", {"train.recompute=attention"}}, Case{"mlp_again", {"train.recompute=mlp"}},
-                    Case{"states_on_the_host", {"optimizer.offload=states"}},
-                    Case{"in_small_chunks", {"optimizer.offload=states", "optimizer.offload_chunk_bytes=1e5"}},
-                    Case{"in_many_chunks",
-                         {"optimizer.offload=states", "optimizer.offload_chunk_bytes=1e5",
-                          "optimizer.offload_staging_bytes=1e6"}},
-                    Case{"block_again", {"train.recompute=block"}}, Case{"full_again", {"train.recompute=full"}},
-                    Case{"full_again_in_chunks", {"train.recompute=full", "train.mlp_chunk=100"}},
-                    Case{"two_threads", {"run.threads=2"}}),
+    testing::Values(
+        Case{"gpt2", {}}, Case{"wide", {"model.width=256", "model.heads=4"}},
+        Case{"long", {"model.context=1024", "train.micro_batch=1"}},
+        Case{"llama", {"model.norm=rms", "model.positions=rope", "model.mlp=swiglu", "model.biases=none"}},
+        Case{"qwen", {"model.norm=rms", "model.positions=rope", "model.mlp=swiglu", "model.qk_norm=true"}},
+        Case{"grouped", {"model.kv_heads=1"}}, Case{"large_vocabulary", {"model.vocab_size=20000"}},
+        Case{"window", {"model.attention.kind=window", "model.attention.window=64"}},
+        Case{"attention_again", {"train.recompute=attention"}}, Case{"mlp_again", {"train.recompute=mlp"}},
+        Case{"states_on_the_host", {"optimizer.offload=states", "optimizer.offload_staging_bytes=0"}},
+        Case{"in_small_chunks",
+             {"optimizer.offload=states", "optimizer.offload_chunk_bytes=1e5", "optimizer.offload_staging_bytes=0"}},
+        Case{"in_many_chunks",
+             {"optimizer.offload=states", "optimizer.offload_chunk_bytes=1e5", "optimizer.offload_staging_bytes=1e6"}},
+        Case{"block_again", {"train.recompute=block"}}, Case{"full_again", {"train.recompute=full"}},
+        Case{"full_again_in_chunks", {"train.recompute=full", "train.mlp_chunk=100"}},
+        Case{"two_threads", {"run.threads=2"}}),
     [](const auto& info) { return std::string(info.param.name); });
 
 // On a GPU, which is not here: bf16 weights [2 bytes], with masters [4] and both moments [8] on the device or not.

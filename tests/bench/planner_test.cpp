@@ -64,6 +64,7 @@ TEST(Planner, StatesOnTheHostSaveMemoryAndTakeTime) {
   PlanQuestion q = question("h100");
   const auto here = plan_step(q);
   q.config.optimizer.offload = StateOffload::all;
+  q.config.optimizer.offload_staging_bytes = 0;
   const auto away = plan_step(q);
   ASSERT_TRUE(here && away);
   EXPECT_EQ(here->host, 0u);
@@ -80,7 +81,8 @@ TEST(Planner, StatesOnTheHostSaveMemoryAndTakeTime) {
 
 // As much as there are states for, and a little of the budget stays free. Each byte is one that need not be waited for.
 TEST(Planner, StagingTakesWhatIsLeftAndSavesTime) {
-  PlanQuestion q = question("h100", {"optimizer.offload=all", "optimizer.offload_chunk_bytes=1048576"});
+  PlanQuestion q = question(
+      "h100", {"optimizer.offload=all", "optimizer.offload_chunk_bytes=1048576", "optimizer.offload_staging_bytes=0"});
   q.config.train.batch_size = 64;
   q.config.train.micro_batch = 2;
   const auto least = plan_step(q);
