@@ -11,19 +11,31 @@ namespace ring {
 void RopeConfig::fields(Fields& f) {
   f("theta", theta, "base of the frequencies theta^(-2i/D)", in_range(1, 1e15));
   f("scaling", scaling, "how positions beyond the trained context are reached",
-    choices<RopeScaling>(
-        {{"none", RopeScaling::none}, {"linear", RopeScaling::linear}, {"llama3", RopeScaling::llama3}}));
-  f("factor", factor, "how many times the context is stretched (linear, llama3)", in_range(1, 1e6));
+    choices<RopeScaling>({{"none", RopeScaling::none},
+                          {"linear", RopeScaling::linear},
+                          {"llama3", RopeScaling::llama3},
+                          {"yarn", RopeScaling::yarn}}));
+  f("factor", factor, "how many times the context is stretched (linear, llama3, yarn)", in_range(1, 1e6));
   f("low_freq_factor", low_freq_factor, "llama3: wavelengths above original_context / this are divided by factor",
     in_range(1e-6, 1e6));
   f("high_freq_factor", high_freq_factor, "llama3: wavelengths below original_context / this are kept",
     in_range(1e-6, 1e6));
-  f("original_context", original_context, "llama3: context of the original training, in tokens", in_range(1, 1 << 30));
+  f("original_context", original_context, "llama3, yarn: context of the original training, in tokens",
+    in_range(1, 1 << 30));
+  f("beta_fast", beta_fast, "yarn: channels that turn more often over the original context are kept",
+    in_range(1e-6, 1e6));
+  f("beta_slow", beta_slow, "yarn: channels that turn less often over the original context are divided by factor",
+    in_range(1e-6, 1e6));
+  f("attention_factor", attention_factor,
+    "yarn: rotated queries and keys are multiplied by this; 0 = 0.1 ln(factor) + 1", in_range(0, 1e6));
 }
 
 void RopeConfig::validate(std::vector<std::string>& errors) const {
   if (scaling == RopeScaling::llama3 && high_freq_factor <= low_freq_factor)
     errors.push_back(str("high_freq_factor: ", high_freq_factor, " is not above low_freq_factor = ", low_freq_factor));
+  if (scaling == RopeScaling::yarn && theta <= 1) errors.push_back("theta: yarn needs one above 1");
+  if (scaling == RopeScaling::yarn && beta_fast <= beta_slow)
+    errors.push_back(str("beta_fast: ", beta_fast, " is not above beta_slow = ", beta_slow));
 }
 
 void ModelConfig::fields(Fields& f) {

@@ -30,6 +30,7 @@ enum class RopeScaling : std::uint8_t {
   none,
   linear,  // positions divided by factor (Chen et al. 2023)
   llama3,  // low frequencies divided by factor, a smooth band between (Llama 3.1)
+  yarn,    // the same with a band by channels, and scores times attention_factor^2 (Peng et al. 2023, section 3)
 };
 
 struct RopeConfig {
@@ -37,6 +38,7 @@ struct RopeConfig {
   RopeScaling scaling = RopeScaling::none;
   double factor = 8, low_freq_factor = 1, high_freq_factor = 4;
   std::int64_t original_context = 8192;
+  double beta_fast = 32, beta_slow = 1, attention_factor = 0;  // yarn; 0: as its paper says
   void fields(Fields&);
   void validate(std::vector<std::string>& errors) const;
 };

@@ -6,6 +6,7 @@
 #include "core/philox.h"
 #include "kernels/matmul.h"
 #include "model/patterns.h"
+#include "model/rope.h"
 
 namespace ring {
 namespace {

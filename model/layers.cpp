@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numbers>
 
 #include "kernels/attention/attention.h"
 #include "kernels/norm.h"
 #include "kernels/rope.h"
+#include "model/rope.h"
 
 namespace ring {
 namespace {
@@ -22,6 +22,11 @@ float weight_std(const ModelConfig& c, std::int64_t in, std::int64_t out, bool g
   }
   const double xavier = std::sqrt(2.0 / static_cast<double>(in + out));
   return static_cast<float>(gain ? xavier * std::sqrt(std::log(std::max(depth, 2.0))) : xavier);
+}
+
+float score_scale(const ModelConfig& c) {
+  const double factor = c.positions == Positions::rope ? rope_attention_factor(c.rope) : 1;
+  return static_cast<float>(factor * factor) / std::sqrt(static_cast<float>(c.head_dim));
 }
 
 std::vector<Linear::Output> qkv_outputs(const ModelConfig& c) {
@@ -100,6 +105,7 @@ AttentionLayer::AttentionLayer(const ParamPrefix& at, const ModelConfig& c, cons
       qkv_(at, qkv_outputs(c), c.width, c.biases != Biases::none),
       out_(at, {{"wo", c.width, weight_std(c, c.heads * c.head_dim, c.width, true, true)}}, c.heads * c.head_dim,
            c.biases == Biases::all),
+      scale_(score_scale(c)),
       eps_(static_cast<float>(c.norm_eps)) {
   if (c.qk_norm) {
     q_norm_ = &at.params.add({{at("q_norm.weight"), 0, head_dim_, {Init::Kind::ones}}}, 0);
@@ -126,7 +132,7 @@ SelfAttention AttentionLayer::options() const {
   s.heads = heads_;
   s.kv_heads = kv_heads_;
   s.head_dim = head_dim_;
-  s.attention = {1.0f / std::sqrt(static_cast<float>(head_dim_)), pattern_};
+  s.attention = {scale_, pattern_};
   s.inv_freq = inv_freq_;
   if (q_norm_) {
     s.q_norm = q_norm_->var;
@@ -211,22 +217,6 @@ ParamList FeedForward::parameters() const {
   ParamList all = in_.parameters();
   if (sub_norm_) all += sub_norm_->parameters();
   return all += out_.parameters();
-}
-
-std::vector<float> rope_frequencies(const RopeConfig& c, std::int64_t head_dim) {
-  std::vector<float> out;
-  for (std::int64_t i = 0; i < head_dim / 2; ++i) {
-    double f = std::pow(c.theta, -2.0 * static_cast<double>(i) / static_cast<double>(head_dim));
-    if (c.scaling == RopeScaling::linear) f /= c.factor;
-    if (c.scaling == RopeScaling::llama3) {
-      const double turns = static_cast<double>(c.original_context) * f / (2 * std::numbers::pi);  // over that context
-      const double keep = (turns - c.low_freq_factor) / (c.high_freq_factor - c.low_freq_factor);
-      const double smooth = std::clamp(keep, 0.0, 1.0);
-      f = smooth * f + (1 - smooth) * f / c.factor;
-    }
-    out.push_back(static_cast<float>(f));
-  }
-  return out;
 }
 
 }  // namespace ring

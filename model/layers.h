@@ -77,6 +77,7 @@ class AttentionLayer {
   Param* k_norm_ = nullptr;
   std::optional<Norm> sub_norm_;
   Linear out_;
+  float scale_;  // of scores
   float eps_;
 };
 
@@ -94,8 +95,5 @@ class FeedForward {
   std::optional<Norm> sub_norm_;
   Linear out_;
 };
-
-// theta^(-2i/D), i < D/2, scaled as the config says (RopeScaling).
-std::vector<float> rope_frequencies(const RopeConfig&, std::int64_t head_dim);
 
 }  // namespace ring

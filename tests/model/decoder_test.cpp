@@ -8,6 +8,7 @@
 #include "autograd/host_offload.h"
 #include "core/cpu/thread_pool.h"
 #include "core/philox.h"
+#include "model/rope.h"
 
 namespace ring {
 namespace {
@@ -65,6 +66,9 @@ std::vector<Family> families() {
   c.rope.scaling = RopeScaling::linear;
   c.dropout = 0.2;
   out.push_back({"wide_head", c});
+  c = tiny();
+  c.rope = {.scaling = RopeScaling::yarn, .factor = 4, .original_context = 6, .beta_fast = 1, .beta_slow = 0.1};
+  out.push_back({"yarn", c});
   return out;
 }
 
@@ -410,6 +414,44 @@ TEST(Rope, ScalesFrequenciesAsDefined) {
     EXPECT_LE(llama[i], plain[i] * 1.0000001f);
     EXPECT_GE(llama[i], plain[i] / 8 * 0.9999999f);
   }
+}
+
+// What _compute_yarn_parameters of transformers 5.23 gives for Qwen's 131,072 tokens of context.
+TEST(Rope, YarnIsThatOfTransformers) {
+  const RopeConfig c{.theta = 1e6, .scaling = RopeScaling::yarn, .factor = 4, .original_context = 32768};
+  const std::vector<float> f = rope_frequencies(c, 128);
+  const std::pair<std::size_t, double> known[] = {{0, 1.0},
+                                                  {20, 0.01333521492779255},
+                                                  {23, 0.006978305988013744},
+                                                  {24, 0.005375321488827467},
+                                                  {30, 0.00106436096},
+                                                  {35, 0.0002462583943270147},
+                                                  {40, 4.4456985051510856e-5},
+                                                  {63, 3.102344408034696e-7}};
+  for (const auto& [i, value] : known) EXPECT_NEAR(f[i] / value, 1, 1e-6) << i;
+  EXPECT_NEAR(rope_attention_factor(c), 1.138629436111989, 1e-12);
+  EXPECT_EQ(rope_attention_factor({.scaling = RopeScaling::linear}), 1);
+}
+
+// Queries and keys that are twice as large make scores four times as large.
+TEST(Rope, TheAttentionFactorScalesQueriesAndKeys) {
+  ModelConfig c = tiny(), larger = c;
+  larger.rope = {.scaling = RopeScaling::yarn, .factor = 1, .attention_factor = 2};
+  Fixture plain(c), scaled(larger);
+  const Tensor ids = tokens(plain.ctx, 48, 37, 1);
+  Parameters& all = plain.model.parameters();
+  int doubled = 0;
+  for (const Param* p : all.layout())
+    for (const LogicalParam& part : p->parts) {
+      if (part.name.find(".wq") == std::string::npos && part.name.find(".wk") == std::string::npos) continue;
+      Tensor w = p->part_of(all.values, part);
+      for (std::int64_t i = 0; i < w.numel(); ++i) w.data<float>()[i] *= 2;
+      ++doubled;
+    }
+  EXPECT_EQ(doubled, 4);
+  const Tensor a = plain.logits(ids, 2), b = scaled.logits(ids, 2);
+  for (std::int64_t i = 0; i < a.numel(); ++i) EXPECT_NEAR(a.data<float>()[i], b.data<float>()[i], 1e-4) << i;
+  EXPECT_EQ(a.numel(), 48 * 37);
 }
 
 }  // namespace

@@ -72,6 +72,24 @@ TEST(HfConfig, ReadsTheNewFormsOfRope) {
   EXPECT_EQ(parse(j).model.rope.theta, 10000);
 }
 
+TEST(HfConfig, ReadsYarn) {
+  json j = qwen3();
+  j["rope_scaling"] = {{"rope_type", "yarn"}, {"factor", 4.0}, {"beta_slow", 2}};
+  RopeConfig r = parse(j).model.rope;
+  EXPECT_EQ(r.scaling, RopeScaling::yarn);
+  EXPECT_EQ(r.factor, 4);
+  EXPECT_EQ(r.beta_fast, 32);
+  EXPECT_EQ(r.beta_slow, 2);
+  EXPECT_EQ(r.original_context, j["max_position_embeddings"]);
+  EXPECT_EQ(r.attention_factor, 0);  // 0.1 ln(factor) + 1
+  j["rope_scaling"].update({{"original_max_position_embeddings", 32768}, {"mscale", 1.0}, {"mscale_all_dim", 0.5}});
+  r = parse(j).model.rope;
+  EXPECT_EQ(r.original_context, 32768);
+  EXPECT_NEAR(r.attention_factor, 1.0648216254, 1e-9);  // (0.1 ln 4 + 1) / (0.05 ln 4 + 1)
+  j["rope_scaling"]["attention_factor"] = 0.8;
+  EXPECT_EQ(parse(j).model.rope.attention_factor, 0.8);
+}
+
 TEST(HfConfig, ReadsWhatOtherFamiliesAdd) {
   const ModelConfig q = parse(qwen3()).model;
   EXPECT_TRUE(q.qk_norm);
@@ -117,7 +135,18 @@ const Refusal kRefusals[] = {
     {"NoHeadsOfGpt2", gpt2, {{"n_head", 0}}, "n_head"},
     {"NoFamily", llama, {{"model_type", nullptr}}, "model_type is missing"},
     {"Architecture", llama, {{"architectures", {"LlamaForTokenClassification"}}}, "architectures: [\"LlamaForToken"},
-    {"Yarn", llama, {{"rope_scaling", {{"rope_type", "yarn"}, {"factor", 4.0}}}}, "rope_scaling: {\"factor\":4.0,"},
+    {"LongRope",
+     llama,
+     {{"rope_scaling", {{"rope_type", "longrope"}, {"factor", 4.0}}}},
+     "rope_scaling: {\"factor\":4.0,"},
+    {"YarnWithoutAttention",
+     llama,
+     {{"rope_scaling", {{"rope_type", "yarn"}, {"factor", 4.0}, {"attention_factor", 0}}}},
+     "rope_scaling: attention_factor: 0: expected a number above 0"},
+    {"YarnBetweenChannels",
+     llama,
+     {{"rope_scaling", {{"rope_type", "yarn"}, {"factor", 4.0}, {"truncate", false}}}},
+     "rope_scaling: truncate: false"},
     {"RopeByLayer",
      llama,
      {{"rope_parameters", {{"full_attention", {{"rope_type", "default"}}}}}},

@@ -2,6 +2,7 @@
 // stays.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <nlohmann/json.hpp>
@@ -50,6 +51,15 @@ const Model kModels[] = {
      [](ModelConfig& m) {
        m.rope = {1e4, RopeScaling::linear, 2.5};
      }},
+    {"LlamaYarn", Family::llama,
+     [](ModelConfig& m) {
+       m.rope = {.theta = 1e4, .scaling = RopeScaling::yarn, .factor = 4, .original_context = 16, .beta_fast = 8};
+     }},
+    {"Qwen3Yarn", Family::qwen3,
+     [](ModelConfig& m) {
+       m.qk_norm = true;
+       m.rope = {.scaling = RopeScaling::yarn, .factor = 2.5, .original_context = 16, .attention_factor = 0.9};
+     }},
     {"LlamaBiases", Family::llama, [](ModelConfig& m) { m.biases = Biases::all; }},
     {"SmolLm", Family::llama,
      [](ModelConfig& m) {
@@ -74,6 +84,8 @@ const Model kModels[] = {
        m.mlp = Mlp::gelu;
        m.tied_embeddings = false;
      }}};
+
+const Model& model_named(const std::string& name) { return *std::ranges::find(kModels, name, &Model::name); }
 
 Config config_with(const Model& model) {
   Config c = tiny_config();
@@ -270,7 +282,7 @@ TEST_F(Hf, AHeadThatIsTiedMayBeThereTwice) {
 }
 
 TEST_F(Hf, OldPrefixesAndBuffersOfGpt2) {
-  Config config = config_with(kModels[8]);
+  Config config = config_with(model_named("Gpt2"));
   const fs::path run = path("gpt2");
   fs::create_directories(run);
   const fs::path original = write_run(config, run);

@@ -57,6 +57,14 @@ MODELS = {
     "llama": LlamaConfig(**SIZES, rms_norm_eps=1e-5),
     "llama-3": LlamaConfig(**SIZES, **LLAMA3, tie_word_embeddings=True),
     "llama-linear": LlamaConfig(**SIZES, **rope(rope_type="linear", rope_theta=1e4, factor=4.0)),
+    "llama-yarn": LlamaConfig(**SIZES, **rope(rope_type="yarn", rope_theta=1e4, factor=4.0,
+                                              original_max_position_embeddings=16)),
+    "qwen3-yarn": Qwen3Config(**SIZES, head_dim=32, **rope(
+        rope_type="yarn", rope_theta=1e6, factor=2.0, original_max_position_embeddings=32, beta_fast=16.0,
+        beta_slow=2.0, attention_factor=0.8)),
+    "qwen2-yarn": Qwen2Config(**SIZES, **rope(
+        rope_type="yarn", rope_theta=1e5, factor=4.0, original_max_position_embeddings=16, mscale=0.7,
+        mscale_all_dim=0.3)),
     "llama-biases": LlamaConfig(**SIZES, attention_bias=True, mlp_bias=True),
     "llama-head-dim": LlamaConfig(**SIZES, head_dim=24),
     "smollm2": LlamaConfig(**{**SIZES, "hidden_size": 72, "num_attention_heads": 9, "num_key_value_heads": 3},

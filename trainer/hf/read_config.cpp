@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 
 #include "core/json.h"
 #include "trainer/hf/config.h"
@@ -107,6 +108,35 @@ Family family_in(const Keys& k) {
   return *family;
 }
 
+struct RopeKind {
+  const char* name;
+  RopeScaling scaling;
+};
+constexpr RopeKind kRopeKinds[] = {
+    {"linear", RopeScaling::linear}, {"llama3", RopeScaling::llama3}, {"yarn", RopeScaling::yarn}};
+
+// DeepSeek's two keys, a quotient of two of the paper's factors; otherwise 0, which stands for the paper's own.
+double yarn_attention_factor(const Keys& r, double factor) {
+  if (r.has("attention_factor")) {
+    const double given = r.number("attention_factor");
+    if (given <= 0) r.wrong("attention_factor", "a number above 0");
+    return given;
+  }
+  const double over = r.number_or("mscale", 0), under = r.number_or("mscale_all_dim", 0);
+  if (over == 0 || under == 0) return 0;
+  return (0.1 * over * std::log(factor) + 1) / (0.1 * under * std::log(factor) + 1);
+}
+
+void read_yarn(const Keys& model, const Keys& r, RopeConfig& rope) {
+  if (!r.flag_or("truncate", true)) r.refuse("truncate", "the ramp is between whole channels here");
+  rope.beta_fast = r.number_or("beta_fast", rope.beta_fast);
+  rope.beta_slow = r.number_or("beta_slow", rope.beta_slow);
+  rope.attention_factor = yarn_attention_factor(r, rope.factor);
+  const bool says = r.has("original_max_position_embeddings");
+  rope.original_context =
+      (says ? r : model).integer(says ? "original_max_position_embeddings" : "max_position_embeddings");
+}
+
 // In transformers 5 all is in rope_parameters, before that in rope_theta and rope_scaling.
 void read_rope(const Keys& k, RopeConfig& rope) {
   const char* key = k.has("rope_parameters") ? "rope_parameters" : "rope_scaling";
@@ -119,11 +149,13 @@ void read_rope(const Keys& k, RopeConfig& rope) {
   if (r.number_or("partial_rotary_factor", 1) != 1)
     r.refuse("partial_rotary_factor", "all channels of a head rotate here");
   if (type == "default") return;
-  if (type != "linear" && type != "llama3")
-    k.refuse(key, "of the kinds (rope_type), default, linear and llama3 are known here");
-  rope.scaling = type == "linear" ? RopeScaling::linear : RopeScaling::llama3;
+  const auto* const kind = std::ranges::find(kRopeKinds, type, &RopeKind::name);
+  if (kind == std::end(kRopeKinds))
+    k.refuse(key, "of the kinds (rope_type), default, linear, llama3 and yarn are known here");
+  rope.scaling = kind->scaling;
   rope.factor = r.number("factor");
-  if (type == "linear") return;
+  if (rope.scaling == RopeScaling::linear) return;
+  if (rope.scaling == RopeScaling::yarn) return read_yarn(k, r, rope);
   rope.low_freq_factor = r.number("low_freq_factor");
   rope.high_freq_factor = r.number("high_freq_factor");
   rope.original_context = r.integer("original_max_position_embeddings");

@@ -20,6 +20,15 @@ const char* torch_name(FloatType t) {
 Json rope_scaling(const RopeConfig& rope) {
   if (rope.scaling == RopeScaling::none) return {{"rope_type", "default"}};
   if (rope.scaling == RopeScaling::linear) return {{"rope_type", "linear"}, {"factor", rope.factor}};
+  if (rope.scaling == RopeScaling::yarn) {
+    Json yarn = {{"rope_type", "yarn"},
+                 {"factor", rope.factor},
+                 {"beta_fast", rope.beta_fast},
+                 {"beta_slow", rope.beta_slow},
+                 {"original_max_position_embeddings", rope.original_context}};
+    if (rope.attention_factor > 0) yarn["attention_factor"] = rope.attention_factor;  // else what the paper says
+    return yarn;
+  }
   return {{"rope_type", "llama3"},
           {"factor", rope.factor},
           {"low_freq_factor", rope.low_freq_factor},
