@@ -19,11 +19,12 @@ namespace ring {
 struct Sequences {
   std::vector<std::int32_t> offsets;
   Tensor positions;
+  Tensor inv_freq;  // [documents, D/2] f32, where each rotates by frequencies of its own; there is no backward then
   std::vector<std::int32_t> rows, lengths;
   std::shared_ptr<const ContextShards> shards;
   std::int64_t tokens() const { return offsets.empty() ? 0 : offsets.back(); }
-  std::vector<Span> spans() const;  // not of shards
-  Sequences without_positions() const;
+  std::vector<Span> spans() const;      // not of shards
+  Sequences without_positions() const;  // nor frequencies
   static Sequences uniform(std::int64_t batch, std::int64_t length, const ExecContext&,
                            std::int64_t first_position = 0);
   // Packed rows of `row` tokens each: document b has lengths[b] tokens from `starts[b]` on.
@@ -95,6 +96,9 @@ Var mlp_gelu_tanh(Run&, const Var& x, const Var& w1, const Var& b1, const Var& w
 
 // x [N,H,D], rotated by its sequences' positions; inv_freq [D/2] f32.
 Var rope(Run&, const Var& x, const Tensor& positions, const Tensor& inv_freq);
+
+// The same in place and not recorded: by the sequences' own frequencies where they have some, else by inv_freq.
+void rotate(const Tensor& x, const Sequences&, const Tensor& inv_freq, const ExecContext&);
 
 // q [N,Hq,D], k and v [N,Hk,D] -> [N,Hq,D].
 struct AttentionOptions {

@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <iostream>
 
+#include "cli/number_option.h"
 #include "core/check.h"
 #include "data/chat/format.h"
 #include "trainer/chat.h"
@@ -48,6 +49,12 @@ CLI::Option* add_chat_template(CLI::App& command, std::string& choice) {
                   "How conversations are written: a file with a template in Jinja, or " + chat::template_names() +
                       "; without, as the model was trained")
       ->type_name("NAME|FILE");
+}
+
+void add_context(CLI::App& command, std::int64_t& context) {
+  add_number(command, "--context", context,
+             "Tokens that a text may have, prompt included, before its older half is forgotten; 0: model.context", 0,
+             kMostLength);
 }
 
 void talk(const Session& s, const ChatOptions& o, Sampling sampling, std::int64_t max_tokens,

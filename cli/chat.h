@@ -1,5 +1,5 @@
 #pragma once
-// Talking with a model on a terminal, and the option that says how.
+// Talking with a model on a terminal, and options of what writes texts.
 
 #include <cstdint>
 #include <string>
@@ -17,6 +17,9 @@ namespace ring {
 
 // --chat-template. Returns the option.
 CLI::Option* add_chat_template(CLI::App&, std::string& choice);
+
+// --context of commands that write texts: see open_session().
+void add_context(CLI::App&, std::int64_t& context);
 
 struct ChatOptions {
   std::string chat_template;  // see open_chat()

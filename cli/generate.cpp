@@ -25,7 +25,7 @@ struct Arguments {
   std::string run, prompt, prompts_file, output;
   std::vector<std::string> stops;
   Sampling sampling;
-  std::int64_t max_tokens = 256, batch_size = 8;
+  std::int64_t max_tokens = 256, batch_size = 8, context = 0;
   int threads = 0;
   DeviceChoice device = DeviceChoice::automatic;
   bool ignore_end = false, json = false, chat = false;
@@ -98,7 +98,7 @@ void run(const Arguments& a) {
   const bool lines = a.json || !a.prompts_file.empty() || !a.output.empty();
   const std::vector<std::string> prompts =
       a.prompts_file.empty() ? std::vector<std::string>{a.prompt} : read_prompts(a.prompts_file);
-  const Session session = open_session(a.run, a.threads, a.device);
+  const Session session = open_session(a.run, a.threads, a.device, a.context);
   if (a.chat) return talk(session, a.talk, a.sampling, a.max_tokens, a.stops);
   std::vector<Writing> all;
   for (const std::string& prompt : prompts)
@@ -157,6 +157,7 @@ void add_generate_command(CLI::App& app) {
   cmd->add_flag("--json", a->json, "Print JSON Lines, with how each text ended");
   cmd->add_option("--output", a->output, "Write the JSON Lines to this file instead")->type_name("FILE");
   add_sampling(*cmd, *a);
+  add_context(*cmd, a->context);
   cmd->add_option("--stop", a->stops, "End a text before the first of these strings that comes up")->type_name("TEXT");
   add_number(*cmd, "--threads", a->threads, "CPU threads; 0: all cores", 0, kMostThreads);
   add_device(*cmd, a->device);

@@ -28,7 +28,7 @@ constexpr const char* kJson = "application/json";
 struct Arguments {
   std::string run, at = "8000", token_file, name, chat_template;
   DeviceChoice device = DeviceChoice::automatic;
-  std::int64_t max_tokens = 4096;
+  std::int64_t max_tokens = 4096, context = 0;
   int threads = 0;
 };
 
@@ -107,7 +107,7 @@ void serve(const Arguments& a) {
   http.most_body = kMostBody;
   http.refuse = [](int status, const std::string& text) { return refusal(status, text); };
   StopSignal signal(false);  // before any thread
-  TextModel model(open_session(a.run, a.threads, a.device), kMostWaiting, a.chat_template);
+  TextModel model(open_session(a.run, a.threads, a.device, a.context), kMostWaiting, a.chat_template);
   Endpoints endpoints(model, {a.name.empty() ? name_of(a.run) : a.name, a.max_tokens});
   const HttpServer server(std::move(http), [&](const HttpRequest& r) { return endpoints.answer(r); });
   std::cout << "serving at http://" << to_string(server.endpoint()) << "/v1 until Ctrl+C" << std::endl;
@@ -129,6 +129,7 @@ void add_serve_command(CLI::App& app) {
   c->add_option("--name", a->name, "What clients call the model; default: the run's directory");
   add_chat_template(*c, a->chat_template);
   add_number(*c, "--max-tokens", a->max_tokens, "Tokens of a reply at most", 1, kMostCount)->capture_default_str();
+  add_context(*c, a->context);
   add_number(*c, "--threads", a->threads, "CPU threads; 0: all cores", 0, kMostThreads);
   add_device(*c, a->device);
   c->footer("One text at a time, for trying a model.\nExample: ringmaster serve runs/quickstart --listen 8000");

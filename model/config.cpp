@@ -14,13 +14,16 @@ void RopeConfig::fields(Fields& f) {
     choices<RopeScaling>({{"none", RopeScaling::none},
                           {"linear", RopeScaling::linear},
                           {"llama3", RopeScaling::llama3},
-                          {"yarn", RopeScaling::yarn}}));
-  f("factor", factor, "how many times the context is stretched (linear, llama3, yarn)", in_range(1, 1e6));
+                          {"yarn", RopeScaling::yarn},
+                          {"dynamic", RopeScaling::dynamic}}));
+  f("factor", factor,
+    "how many times the context is stretched (linear, llama3, yarn); dynamic: how fast theta grows beyond it",
+    in_range(1, 1e6));
   f("low_freq_factor", low_freq_factor, "llama3: wavelengths above original_context / this are divided by factor",
     in_range(1e-6, 1e6));
   f("high_freq_factor", high_freq_factor, "llama3: wavelengths below original_context / this are kept",
     in_range(1e-6, 1e6));
-  f("original_context", original_context, "llama3, yarn: context of the original training, in tokens",
+  f("original_context", original_context, "llama3, yarn, dynamic: context of the original training, in tokens",
     in_range(1, 1 << 30));
   f("beta_fast", beta_fast, "yarn: channels that turn more often over the original context are kept",
     in_range(1e-6, 1e6));
@@ -107,6 +110,9 @@ void ModelConfig::validate(std::vector<std::string>& errors) const {
     errors.push_back(str("head_dim: ", d,
                          head_dim ? "" : str(" (model.width = ", width, " / model.heads = ", heads, ")"),
                          " is not a multiple of 8"));
+  if (positions == Positions::rope && rope.scaling == RopeScaling::dynamic && context > rope.original_context)
+    errors.push_back(str("context: ", context, " is beyond model.rope.original_context = ", rope.original_context,
+                         ", where rope.scaling: dynamic reaches in generation and evaluation alone; train with yarn"));
   for (std::size_t i = 0; i < attention_layers.size(); ++i)
     if (const std::string wrong = wrong_layers(attention_layers[i], layers); !wrong.empty())
       errors.push_back(str("attention_layers[", i, "].layers: ", wrong));

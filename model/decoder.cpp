@@ -25,6 +25,19 @@ class [[nodiscard]] Changed {
   T before_;
 };
 
+// pass(seqs), or of their copy in which each document rotates by frequencies of its own, where dynamic scaling
+// stretches one; seen: what a cache holds of them.
+template <class Pass>
+Var with_frequencies(const ModelConfig& c, const Sequences& seqs, const std::vector<std::int32_t>& seen,
+                     const ExecContext& ctx, const Pass& pass) {
+  if (c.positions != Positions::rope) return pass(seqs);
+  const Tensor own = stretched_frequencies(c.rope, c.head_dim, seqs, seen, ctx);
+  if (!own.defined()) return pass(seqs);
+  Sequences copy = seqs;
+  copy.inv_freq = own;
+  return pass(copy);
+}
+
 }  // namespace
 
 DecoderBlock::DecoderBlock(const ParamPrefix& at, const ModelConfig& c, std::int64_t layer, const Pattern& pattern,
@@ -189,13 +202,18 @@ Var Decoder::run_blocks(Run& run, Var x, const Sequences& seqs, std::size_t firs
 Var Decoder::hidden(Run& run, const Tensor& ids, const Sequences& seqs) const {
   check_run(run, ids);
   Var x = embed(run, ids, seqs);
+  const auto pass = [&](const Sequences& s) { return run_segments(run, std::move(x), s); };
+  return finish(run, with_frequencies(config_, seqs, {}, run.ctx, pass));
+}
+
+Var Decoder::run_segments(Run& run, Var x, const Sequences& seqs) const {
   for (std::size_t first = 0, end = 0; first < blocks_.size(); first = end) {
     const bool again = first < in_segments_;
     end = again ? first + segment_blocks_ : blocks_.size();
     const auto some = [this, &seqs, first, end](Run& r, const Var& in) { return run_blocks(r, in, seqs, first, end); };
     x = again ? computed_again(run, x, some) : some(run, x);
   }
-  return finish(run, x);
+  return x;
 }
 
 Var Decoder::hidden(Run& run, const Tensor& ids, const Sequences& seqs, KvCache& cache) const {
@@ -204,10 +222,14 @@ Var Decoder::hidden(Run& run, const Tensor& ids, const Sequences& seqs, KvCache&
              " of ", params_.slice().size);
   cache.check_room(seqs);
   Var x = embed(run, ids, seqs);
-  for (std::size_t i = 0; i < blocks_.size(); ++i) {
-    const ScopeGuard scope = run.enter(block_scope(static_cast<std::int64_t>(i)));
-    x = blocks_[i](run, x, seqs, cache.layers[i], cache.lengths);
-  }
+  x = with_frequencies(config_, seqs, cache.lengths, run.ctx, [&](const Sequences& s) {
+    Var h = std::move(x);
+    for (std::size_t i = 0; i < blocks_.size(); ++i) {
+      const ScopeGuard scope = run.enter(block_scope(static_cast<std::int64_t>(i)));
+      h = blocks_[i](run, h, s, cache.layers[i], cache.lengths);
+    }
+    return h;
+  });
   for (std::size_t b = 0; b < cache.lengths.size(); ++b) cache.lengths[b] += seqs.offsets[b + 1] - seqs.offsets[b];
   return finish(run, x);
 }

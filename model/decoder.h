@@ -86,6 +86,7 @@ class Decoder {
   void check_run(const Run&, const Tensor& ids) const;
   Var embed(Run&, const Tensor& ids, const Sequences&) const;
   Var run_blocks(Run&, Var x, const Sequences&, std::size_t first, std::size_t end) const;
+  Var run_segments(Run&, Var x, const Sequences&) const;  // all of them
   Var finish(Run&, const Var& x) const;
   const Param& head() const { return head_ ? *head_ : *tokens_; }
   void seen(const ScopeId& part, const Var& v) const {

@@ -5,7 +5,6 @@
 
 #include "kernels/attention/attention.h"
 #include "kernels/norm.h"
-#include "kernels/rope.h"
 #include "model/rope.h"
 
 namespace ring {
@@ -182,7 +181,7 @@ Tensor AttentionLayer::decode(Run& run, const Tensor& qkv, const Sequences& seqs
     k = normed(k, *k_norm_);
   }
   if (inv_freq_.defined())
-    for (const Tensor& t : {q, k}) rope_kernel({t, t, seqs.positions, inv_freq_}, run.ctx);
+    for (const Tensor& t : {q, k}) rotate(t, seqs, inv_freq_, run.ctx);
   cache.append(k, v, seqs, lengths, run.ctx);
   const Tensor y = run.ctx.empty({batch, heads_, head_dim_}, qkv.dtype());
   AttentionDecode args{q, cache.keys, cache.values, y, {}, {}, options().attention.scale};

@@ -37,7 +37,8 @@ double llama3_keeps(const RopeConfig& c, double f) {
 // Of channel i, whose frequency is f, how much is kept; the rest is divided by factor.
 double kept(const RopeConfig& c, std::int64_t head_dim, std::int64_t i, double f) {
   switch (c.scaling) {
-    case RopeScaling::none: return 1;
+    case RopeScaling::none:
+    case RopeScaling::dynamic: return 1;
     case RopeScaling::linear: return 0;
     case RopeScaling::llama3: return llama3_keeps(c, f);
     case RopeScaling::yarn: return 1 - YarnRamp(c, head_dim).stretched(i);
@@ -45,16 +46,49 @@ double kept(const RopeConfig& c, std::int64_t head_dim, std::int64_t i, double f
   return 1;
 }
 
+// As transformers' _compute_dynamic_ntk_parameters: the slowest channel turns factor * length / original - factor + 1
+// times as slowly, and the fastest as before.
+double theta_at(const RopeConfig& c, std::int64_t head_dim, std::int64_t length) {
+  if (c.scaling != RopeScaling::dynamic || length <= c.original_context) return c.theta;
+  const double times = static_cast<double>(length) / static_cast<double>(c.original_context);
+  const auto channels = static_cast<double>(head_dim);
+  return c.theta * std::pow(c.factor * times - (c.factor - 1), channels / (channels - 2));
+}
+
+// Of each document, with what was seen of it before.
+std::vector<std::int64_t> lengths_of(const Sequences& s, const std::vector<std::int32_t>& seen) {
+  std::vector<std::int64_t> lengths;
+  for (std::size_t b = 0; b + 1 < s.offsets.size(); ++b) {
+    const std::int64_t here = s.lengths.empty() ? s.offsets[b + 1] - s.offsets[b] : s.lengths[b];
+    lengths.push_back(here + (seen.empty() ? 0 : seen[b]));
+  }
+  return lengths;
+}
+
 }  // namespace
 
-std::vector<float> rope_frequencies(const RopeConfig& c, std::int64_t head_dim) {
+std::vector<float> rope_frequencies(const RopeConfig& c, std::int64_t head_dim, std::int64_t length) {
+  const double theta = theta_at(c, head_dim, length);
   std::vector<float> out;
   for (std::int64_t i = 0; i < head_dim / 2; ++i) {
-    const double f = std::pow(c.theta, -2.0 * static_cast<double>(i) / static_cast<double>(head_dim));
+    const double f = std::pow(theta, -2.0 * static_cast<double>(i) / static_cast<double>(head_dim));
     const double keep = kept(c, head_dim, i, f);
     out.push_back(static_cast<float>(keep * f + (1 - keep) * f / c.factor));
   }
   return out;
+}
+
+Tensor stretched_frequencies(const RopeConfig& c, std::int64_t head_dim, const Sequences& s,
+                             const std::vector<std::int32_t>& seen, const ExecContext& ctx) {
+  if (c.scaling != RopeScaling::dynamic || s.shards) return {};  // a training's, whose context is the original
+  const std::vector<std::int64_t> lengths = lengths_of(s, seen);
+  if (lengths.empty() || std::ranges::max(lengths) <= c.original_context) return {};
+  std::vector<float> all;
+  for (const std::int64_t length : lengths) {
+    const std::vector<float> f = rope_frequencies(c, head_dim, length);
+    all.insert(all.end(), f.begin(), f.end());
+  }
+  return from_host(all, ctx.stream).view({std::ssize(lengths), head_dim / 2});
 }
 
 double rope_attention_factor(const RopeConfig& c) {

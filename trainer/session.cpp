@@ -132,10 +132,18 @@ void adopt_choices_of(const FoundCheckpoint& found, const ExecContext& ctx) {
             ", which hold: the numbers are those of the run");
 }
 
-Session session_of(const FoundCheckpoint& found, int threads, DeviceChoice device) {
+void set_context(ModelConfig& m, std::int64_t context) {
+  if (m.positions == Positions::learned && context != m.context)
+    fail("--context: ", context, " tokens, but this model has learned its ", m.context,
+         " positions (model.context): leave it out");
+  m.context = context;
+}
+
+Session session_of(const FoundCheckpoint& found, int threads, DeviceChoice device, std::int64_t context) {
   Origin origin = origin_of(found);
   const std::optional<RunDirectory> run = run_around(origin.checkpoint);
-  const Config config = session_config(run, origin, threads, device);
+  Config config = session_config(run, origin, threads, device);
+  if (context > 0) set_context(config.model, context);
   check_blocks(origin);
   Session s{config, make_exec_context(config), tokenizer_of(origin), nullptr, {}};
   adopt_choices_of(found, s.ctx);
@@ -152,10 +160,10 @@ Session session_of(const FoundCheckpoint& found, int threads, DeviceChoice devic
 
 }  // namespace
 
-Session open_session(const std::string& path, int threads, DeviceChoice device) {
+Session open_session(const std::string& path, int threads, DeviceChoice device, std::int64_t context) {
   std::optional<Session> session;
   const auto find = [&] { return find_checkpoint(path); };
-  read_found(find, [&](const FoundCheckpoint& found) { session.emplace(session_of(found, threads, device)); });
+  read_found(find, [&](const FoundCheckpoint& found) { session.emplace(session_of(found, threads, device, context)); });
   return *std::move(session);
 }
 

@@ -27,4 +27,16 @@ Var rope(Run& run, const Var& x, const Tensor& positions, const Tensor& inv_freq
   });
 }
 
+void rotate(const Tensor& x, const Sequences& s, const Tensor& inv_freq, const ExecContext& ctx) {
+  if (!s.inv_freq.defined()) return rope_kernel({x, x, s.positions, inv_freq}, ctx);
+  RING_CHECK(s.inv_freq.shape() == (Shape{std::ssize(s.offsets) - 1, x.dim(2) / 2}), "rotate: frequencies are ",
+             describe(s.inv_freq), " for ", s.offsets.size() - 1, " documents and heads of ", x.dim(2), " channels");
+  for (std::size_t b = 0; b + 1 < s.offsets.size(); ++b) {
+    const std::int64_t first = s.offsets[b], rows = s.offsets[b + 1] - first;
+    const Tensor part = x.narrow(0, first, rows);
+    const Tensor own = s.inv_freq.narrow(0, static_cast<std::int64_t>(b), 1).view({x.dim(2) / 2});
+    if (rows > 0) rope_kernel({part, part, s.positions.narrow(0, first, rows), own}, ctx);
+  }
+}
+
 }  // namespace ring

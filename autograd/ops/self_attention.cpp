@@ -28,6 +28,7 @@ struct Layout {
 // What rotates and normalises. Undefined: no rotation, no norm.
 struct Constants {
   Tensor positions, inv_freq, q_norm, k_norm;
+  const Sequences* own = nullptr;  // those that rotate by frequencies of their own
 };
 
 // A qkv matrix before and after norm and rotation: the same bytes when there is no norm.
@@ -49,6 +50,7 @@ Tensor normalise(const Tensor& x, const Tensor& w, float eps, Tensor& rstd, cons
 }
 
 void rotate(const Tensor& t, const Constants& c, bool inverse, const ExecContext& ctx) {
+  if (c.own) return ring::rotate(t, *c.own, c.inv_freq, ctx);
   rope_kernel({.x = t, .out = t, .positions = c.positions, .inv_freq = c.inv_freq, .inverse = inverse}, ctx);
 }
 
@@ -190,7 +192,7 @@ struct Rule {
   }
 };
 
-void check(const Tensor& qkv, const Sequences& sequences, const SelfAttention& o) {
+void check(const Run& run, const Tensor& qkv, const Sequences& sequences, const SelfAttention& o) {
   RING_CHECK(o.heads > 0 && o.kv_heads > 0 && o.head_dim > 0, "self_attention: ", o.heads, " heads, ", o.kv_heads,
              " KV heads, head dim ", o.head_dim);
   const std::int64_t width = (o.heads + 2 * o.kv_heads) * o.head_dim;
@@ -198,6 +200,9 @@ void check(const Tensor& qkv, const Sequences& sequences, const SelfAttention& o
              o.heads, " + 2 x ", o.kv_heads, " heads of ", o.head_dim, " make ", width, " columns");
   RING_CHECK(qkv.dim(0) == sequences.tokens(), "self_attention: ", qkv.dim(0), " tokens, sequences of ",
              sequences.tokens());
+  RING_CHECK(!run.tape || !sequences.inv_freq.defined(),
+             "self_attention: no backward through frequencies of each "
+             "document");
   RING_CHECK(o.q_norm.value.defined() == o.k_norm.value.defined(), "self_attention: q_norm and k_norm go together");
   RING_CHECK((o.keys == nullptr) == (o.values == nullptr), "self_attention: keys and values go together");
 }
@@ -205,11 +210,13 @@ void check(const Tensor& qkv, const Sequences& sequences, const SelfAttention& o
 }  // namespace
 
 Var self_attention(Run& run, const Var& qkv, const Sequences& sequences, const SelfAttention& options) {
-  check(qkv.value, sequences, options);
+  check(run, qkv.value, sequences, options);
   const Tensor& in = qkv.value;
   const Layout layout{options.heads, options.kv_heads, options.head_dim, options.norm_eps};
-  const Prepared p =
-      prepare(run.ctx, in, {sequences.positions, options.inv_freq, options.q_norm.value, options.k_norm.value}, layout);
+  const Prepared p = prepare(run.ctx, in,
+                             {sequences.positions, options.inv_freq, options.q_norm.value, options.k_norm.value,
+                              sequences.inv_freq.defined() ? &sequences : nullptr},
+                             layout);
   const Attend forward{layout, options.attention, sequences.without_positions(), run.cp};
   const Parts x = p.final(layout);
   const Attended a = forward(run.ctx, x);

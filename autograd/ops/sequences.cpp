@@ -60,6 +60,7 @@ Sequences Sequences::sharded(std::shared_ptr<const ContextShards> shards, const 
 Sequences Sequences::without_positions() const {
   Sequences s = *this;
   s.positions = {};
+  s.inv_freq = {};
   return s;
 }
 

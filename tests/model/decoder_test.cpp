@@ -8,7 +8,6 @@
 #include "autograd/host_offload.h"
 #include "core/cpu/thread_pool.h"
 #include "core/philox.h"
-#include "model/rope.h"
 
 namespace ring {
 namespace {
@@ -393,44 +392,6 @@ TEST(Decoder, MicroBatchesAddUpToOneBatch) {
   }
   const std::vector<float> parts = f.gradients();
   EXPECT_LT(relative_error(parts, whole), 1e-5);
-}
-
-TEST(Rope, ScalesFrequenciesAsDefined) {
-  RopeConfig c;
-  c.theta = 500000;
-  const std::vector<float> plain = rope_frequencies(c, 128);
-  ASSERT_EQ(plain.size(), 64u);
-  EXPECT_FLOAT_EQ(plain[0], 1.0f);
-  EXPECT_NEAR(plain[32], std::pow(500000.0, -0.5), 1e-9);
-  c.scaling = RopeScaling::linear;
-  c.factor = 4;
-  EXPECT_FLOAT_EQ(rope_frequencies(c, 128)[10], plain[10] / 4);
-  c.scaling = RopeScaling::llama3;
-  c.factor = 8;
-  const std::vector<float> llama = rope_frequencies(c, 128);
-  EXPECT_FLOAT_EQ(llama[0], plain[0]);        // wavelength 6 tokens: kept
-  EXPECT_FLOAT_EQ(llama[63], plain[63] / 8);  // wavelength beyond the trained context: divided
-  for (std::size_t i = 0; i < 64; ++i) {
-    EXPECT_LE(llama[i], plain[i] * 1.0000001f);
-    EXPECT_GE(llama[i], plain[i] / 8 * 0.9999999f);
-  }
-}
-
-// What _compute_yarn_parameters of transformers 5.23 gives for Qwen's 131,072 tokens of context.
-TEST(Rope, YarnIsThatOfTransformers) {
-  const RopeConfig c{.theta = 1e6, .scaling = RopeScaling::yarn, .factor = 4, .original_context = 32768};
-  const std::vector<float> f = rope_frequencies(c, 128);
-  const std::pair<std::size_t, double> known[] = {{0, 1.0},
-                                                  {20, 0.01333521492779255},
-                                                  {23, 0.006978305988013744},
-                                                  {24, 0.005375321488827467},
-                                                  {30, 0.00106436096},
-                                                  {35, 0.0002462583943270147},
-                                                  {40, 4.4456985051510856e-5},
-                                                  {63, 3.102344408034696e-7}};
-  for (const auto& [i, value] : known) EXPECT_NEAR(f[i] / value, 1, 1e-6) << i;
-  EXPECT_NEAR(rope_attention_factor(c), 1.138629436111989, 1e-12);
-  EXPECT_EQ(rope_attention_factor({.scaling = RopeScaling::linear}), 1);
 }
 
 // Queries and keys that are twice as large make scores four times as large.

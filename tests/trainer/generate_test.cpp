@@ -72,9 +72,8 @@ TEST(SampleToken, RefusesLogitsThatAreNotFinite) {
 }
 
 struct Model {
-  explicit Model(const std::string& attention = "{kind: dense}") : ctx{Stream::cpu(1)}, decoder(config(attention)) {
-    decoder.allocate(ctx, 3);
-  }
+  explicit Model(const ModelConfig& c) : ctx{Stream::cpu(1)}, decoder(c) { decoder.allocate(ctx, 3); }
+  explicit Model(const std::string& attention = "{kind: dense}") : Model(config(attention)) {}
   static ModelConfig config(const std::string& attention) {
     ModelConfig c;
     c.vocab_size = 50;
@@ -85,6 +84,13 @@ struct Model {
     c.positions = Positions::learned;
     c.init_std = 0.5;
     load_config_text(c, "attention: " + attention, "test");
+    return c;
+  }
+  static ModelConfig stretching() {
+    ModelConfig c = config("{kind: dense}");
+    c.positions = Positions::rope;
+    c.rope = {.theta = 100, .scaling = RopeScaling::dynamic, .factor = 3, .original_context = 8};
+    c.context = 64;  // as `generate --context` says
     return c;
   }
   std::vector<std::int32_t> write(std::vector<std::int32_t> prompt, std::int64_t n) {
@@ -122,9 +128,10 @@ TEST(Generate, EqualsSamplingFromWholePassesWithoutACache) {
 
 // Texts of every length, ending at different times, and each with its own random numbers.
 TEST(Generate, SideBySideAsAlone) {
-  for (const char* attention :
-       {"{kind: dense}", "{kind: window, window: 3}", "{kind: dilated, segments: [4, 32], rates: [1, 2]}"}) {
-    Model m(attention);
+  for (const ModelConfig& c :
+       {Model::config("{kind: dense}"), Model::config("{kind: window, window: 3}"),
+        Model::config("{kind: dilated, segments: [4, 32], rates: [1, 2]}"), Model::stretching()}) {
+    Model m(c);
     std::vector<TextStart> starts;
     for (std::size_t i = 0; i < 5; ++i) {
       TextStart start{std::vector<std::int32_t>(1 + 4 * i, static_cast<std::int32_t>(3 + i)), {}};
@@ -144,7 +151,7 @@ TEST(Generate, SideBySideAsAlone) {
         alone.push_back(id);
         return alone.size() < most[i];
       });
-      EXPECT_EQ(together[i], alone) << attention << " text " << i;
+      EXPECT_EQ(together[i], alone) << to_yaml(c) << " text " << i;
       EXPECT_EQ(alone.size(), most[i]);
     }
   }

@@ -90,6 +90,21 @@ TEST(HfConfig, ReadsYarn) {
   EXPECT_EQ(parse(j).model.rope.attention_factor, 0.8);
 }
 
+// As transformers, which looks at no other key.
+TEST(HfConfig, ReadsDynamicWithTheContextThatItHas) {
+  json j = qwen3();
+  j["rope_scaling"] = {{"rope_type", "dynamic"}, {"factor", 2.0}, {"original_max_position_embeddings", 17}};
+  const ModelConfig m = parse(j).model;
+  EXPECT_EQ(m.rope.scaling, RopeScaling::dynamic);
+  EXPECT_EQ(m.rope.factor, 2);
+  EXPECT_EQ(m.rope.original_context, j["max_position_embeddings"]);
+  EXPECT_EQ(m.context, j["max_position_embeddings"]);
+  ModelConfig trained = m;
+  trained.context = 64;  // shorter than what its positions are good for
+  const json again = json::parse(hf_config(Family::qwen3, trained.resolved(), FloatType::f32, {}));
+  EXPECT_EQ(again["max_position_embeddings"], j["max_position_embeddings"]);
+}
+
 TEST(HfConfig, ReadsWhatOtherFamiliesAdd) {
   const ModelConfig q = parse(qwen3()).model;
   EXPECT_TRUE(q.qk_norm);

@@ -60,6 +60,10 @@ const Model kModels[] = {
        m.qk_norm = true;
        m.rope = {.scaling = RopeScaling::yarn, .factor = 2.5, .original_context = 16, .attention_factor = 0.9};
      }},
+    {"LlamaDynamic", Family::llama,
+     [](ModelConfig& m) {
+       m.rope = {.theta = 1e4, .scaling = RopeScaling::dynamic, .factor = 2, .original_context = m.context};
+     }},
     {"LlamaBiases", Family::llama, [](ModelConfig& m) { m.biases = Biases::all; }},
     {"SmolLm", Family::llama,
      [](ModelConfig& m) {
@@ -309,6 +313,21 @@ TEST_F(Hf, WithoutATokenizerNothingCanBeWritten) {
   EXPECT_TRUE(contains(error, "no tokenizer came with the weights")) << error;
   import_from_hf(path("out").string(), path("with").string(), {.tokenizer = "bytes", .stopped = {}});
   EXPECT_EQ(open_session(path("with").string(), 1, DeviceChoice::cpu).tokenizer->kind(), "bytes");
+}
+
+// Rotary positions know any context, learned ones their own.
+TEST_F(Hf, TextsMayHaveAnotherContext) {
+  const Session s = open_session(path("run").string(), 1, DeviceChoice::cpu, 77);
+  EXPECT_EQ(s.model->config().context, 77);
+  EXPECT_EQ(s.config.model.context, 77);
+  const fs::path run = path("gpt2");
+  fs::create_directories(run);
+  const Config config = config_with(model_named("Gpt2"));
+  write_run(config, run);
+  EXPECT_EQ(open_session(run.string(), 1, DeviceChoice::cpu).model->config().context, config.model.context);
+  const std::string error = error_of([&] { open_session(run.string(), 1, DeviceChoice::cpu, 77); });
+  EXPECT_TRUE(contains(error, str("--context: 77 tokens, but this model has learned its ", config.model.context)))
+      << error;
 }
 
 TEST_F(Hf, ATokenizerThatIsNotTheModels) {

@@ -112,8 +112,10 @@ struct RopeKind {
   const char* name;
   RopeScaling scaling;
 };
-constexpr RopeKind kRopeKinds[] = {
-    {"linear", RopeScaling::linear}, {"llama3", RopeScaling::llama3}, {"yarn", RopeScaling::yarn}};
+constexpr RopeKind kRopeKinds[] = {{"linear", RopeScaling::linear},
+                                   {"llama3", RopeScaling::llama3},
+                                   {"yarn", RopeScaling::yarn},
+                                   {"dynamic", RopeScaling::dynamic}};
 
 // DeepSeek's two keys, a quotient of two of the paper's factors; otherwise 0, which stands for the paper's own.
 double yarn_attention_factor(const Keys& r, double factor) {
@@ -151,11 +153,15 @@ void read_rope(const Keys& k, RopeConfig& rope) {
   if (type == "default") return;
   const auto* const kind = std::ranges::find(kRopeKinds, type, &RopeKind::name);
   if (kind == std::end(kRopeKinds))
-    k.refuse(key, "of the kinds (rope_type), default, linear, llama3 and yarn are known here");
+    k.refuse(key, "of the kinds (rope_type), default, linear, dynamic, llama3 and yarn are known here");
   rope.scaling = kind->scaling;
   rope.factor = r.number("factor");
   if (rope.scaling == RopeScaling::linear) return;
   if (rope.scaling == RopeScaling::yarn) return read_yarn(k, r, rope);
+  if (rope.scaling == RopeScaling::dynamic) {
+    rope.original_context = k.integer("max_position_embeddings");  // transformers looks at no other key
+    return;
+  }
   rope.low_freq_factor = r.number("low_freq_factor");
   rope.high_freq_factor = r.number("high_freq_factor");
   rope.original_context = r.integer("original_max_position_embeddings");

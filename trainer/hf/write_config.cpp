@@ -20,6 +20,7 @@ const char* torch_name(FloatType t) {
 Json rope_scaling(const RopeConfig& rope) {
   if (rope.scaling == RopeScaling::none) return {{"rope_type", "default"}};
   if (rope.scaling == RopeScaling::linear) return {{"rope_type", "linear"}, {"factor", rope.factor}};
+  if (rope.scaling == RopeScaling::dynamic) return {{"rope_type", "dynamic"}, {"factor", rope.factor}};
   if (rope.scaling == RopeScaling::yarn) {
     Json yarn = {{"rope_type", "yarn"},
                  {"factor", rope.factor},
@@ -71,7 +72,8 @@ void add_llama(Json& j, Family family, const ModelConfig& c) {
   j["num_key_value_heads"] = c.kv_heads;
   j["head_dim"] = c.head_dim;
   j["hidden_act"] = "silu";
-  j["max_position_embeddings"] = c.context;
+  // Beyond as many, transformers stretches dynamic positions.
+  j["max_position_embeddings"] = c.rope.scaling == RopeScaling::dynamic ? c.rope.original_context : c.context;
   j["rms_norm_eps"] = c.norm_eps;
   add_rope(j, c.rope);
   add_attention(j, family, c);
