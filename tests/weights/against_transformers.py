@@ -3,8 +3,8 @@
 
 against_transformers.py RINGMASTER LOGITS: the program, and the one built from logits.cpp.
 
-1. Tiny models that transformers makes, of each family and with what its config.json can say, are imported; our logits
-   must be theirs.
+1. Tiny models that transformers makes, of each family and with what its config.json can say, are imported; our logits,
+   of a whole pass and token by token through the cache, our loss and all our gradients must be theirs.
 2. They are exported again, and transformers must load every tensor with its bits and give the same logits.
 3. Runs that `ringmaster train` made are exported, and transformers must give our logits. With a SentencePiece tokenizer
    and with a tokenizer.json, it must give our tokens.
@@ -12,6 +12,7 @@ against_transformers.py RINGMASTER LOGITS: the program, and the one built from l
 Exits with 77, which CTest calls skipped, where torch, transformers or safetensors is missing.
 """
 
+import copy
 import json
 import os
 import shutil
@@ -26,7 +27,7 @@ try:
     import transformers
     from transformers import (AutoModelForCausalLM, AutoTokenizer, GPT2Config, LlamaConfig, MistralConfig, Qwen2Config,
                               Qwen3Config)
-    import safetensors  # noqa: F401
+    from safetensors.numpy import load_file
 except ImportError as e:
     print("skipped:", e)
     sys.exit(77)
@@ -35,7 +36,7 @@ warnings.filterwarnings("ignore")
 transformers.logging.set_verbosity_error()
 transformers.utils.logging.disable_progress_bar()
 
-TOLERANCE = 1e-4  # of the largest logit
+TOLERANCE = 1e-4  # of the largest logit, and of the largest gradient of each tensor
 TOKENS = 48
 
 SIZES = dict(vocab_size=131, hidden_size=64, intermediate_size=96, num_hidden_layers=3, num_attention_heads=4,
@@ -65,6 +66,10 @@ MODELS = {
     "qwen2-yarn": Qwen2Config(**SIZES, **rope(
         rope_type="yarn", rope_theta=1e5, factor=4.0, original_max_position_embeddings=16, mscale=0.7,
         mscale_all_dim=0.3)),
+    "llama-dynamic": LlamaConfig(**{**SIZES, "max_position_embeddings": 32},
+                                 **rope(rope_type="dynamic", rope_theta=1e4, factor=2.0)),
+    "qwen3-dynamic": Qwen3Config(**{**SIZES, "max_position_embeddings": 20}, head_dim=32,
+                                 **rope(rope_type="dynamic", rope_theta=1e6, factor=4.0)),
     "llama-biases": LlamaConfig(**SIZES, attention_bias=True, mlp_bias=True),
     "llama-head-dim": LlamaConfig(**SIZES, head_dim=24),
     "smollm2": LlamaConfig(**{**SIZES, "hidden_size": 72, "num_attention_heads": 9, "num_key_value_heads": 3},
@@ -98,7 +103,7 @@ class Bench:
 
     def __init__(self, binary, logits, folder):
         self.binary, self.logits_binary, self.folder = os.path.abspath(binary), os.path.abspath(logits), folder
-        self.wrong = 0
+        self.wrong, self.worst = 0, {}
 
     def path(self, *names):
         return os.path.join(self.folder, *names)
@@ -109,23 +114,65 @@ class Bench:
             raise RuntimeError("ringmaster %s: %s%s" % (" ".join(arguments), done.stdout, done.stderr))
         return done.stdout
 
-    def our_logits(self, run, ids):
+    def compute(self, what, run, ids, output):
         ids.astype(np.int32).tofile(self.path("tokens"))
-        done = subprocess.run([self.logits_binary, run, self.path("tokens"), self.path("logits")], capture_output=True,
+        done = subprocess.run([self.logits_binary, what, run, self.path("tokens"), output], capture_output=True,
                               text=True)
         if done.returncode:
-            raise RuntimeError("logits of %s: %s" % (run, done.stderr))
+            raise RuntimeError("%s of %s: %s" % (what, run, done.stderr))
+        return done.stdout
+
+    def our_logits(self, run, ids, how="whole"):
+        self.compute(how, run, ids, self.path("logits"))
         return np.fromfile(self.path("logits"), np.float32).reshape(len(ids), -1)
 
-    def expect(self, what, value, allowed):
+    def our_gradients(self, run, ids):
+        """The loss, and the gradients by name."""
+        loss = float(self.compute("gradients", run, ids, self.folder))
+        return loss, load_file(self.path("model.safetensors"))
+
+    def expect(self, name, what, value, allowed):
         good = value <= allowed
         self.wrong += not good
-        print("%-44s %.2e  %s" % (what, value, "ok" if good else "WRONG, at most %.0e" % allowed))
+        self.worst[what] = max(self.worst.get(what, 0), value)
+        print("%-24s %-34s %.2e  %s" % (name, what, value, "ok" if good else "WRONG, at most %.0e" % allowed))
+
+    def summary(self):
+        for what, value in self.worst.items():
+            print("%-24s %-34s %.2e" % ("worst of all", what, value))
+        print("%d wrong" % self.wrong)
+
+
+def batch_of(ids):
+    return torch.tensor(ids.astype(np.int64))[None]
+
+
+def fresh(model):
+    """Dynamic positions remember the longest sequence that a model has seen."""
+    return copy.deepcopy(model)
 
 
 def their_logits(model, ids):
     with torch.no_grad():
-        return model(torch.tensor(ids.astype(np.int64))[None]).logits[0].float().numpy()
+        return fresh(model)(batch_of(ids)).logits[0].float().numpy()
+
+
+def their_cached_logits(model, ids):
+    """The first half at once, and then token by token."""
+    model, parts, cache, at = fresh(model), [], None, 0
+    with torch.no_grad():
+        for end in range(len(ids) // 2, len(ids) + 1):
+            out = model(batch_of(ids[at:end]), past_key_values=cache, use_cache=True)
+            parts.append(out.logits[0].float().numpy())
+            cache, at = out.past_key_values, end
+    return np.concatenate(parts)
+
+
+def their_gradients(model, ids):
+    model = fresh(model)
+    loss = model(batch_of(ids), labels=batch_of(ids)).loss
+    loss.backward()
+    return loss.item(), {name: p.grad.numpy() for name, p in model.named_parameters()}
 
 
 def distance(ours, theirs):
@@ -174,30 +221,44 @@ def old_keys(folder):
         json.dump(config, f)
 
 
+def check_gradients(bench, name, model, run, ids):
+    """Each tensor's differences by its own largest gradient."""
+    our_loss, ours = bench.our_gradients(run, ids)
+    their_loss, theirs = their_gradients(model, ids)
+    bench.expect(name, "loss", abs(our_loss - their_loss) / their_loss, TOLERANCE)
+    bench.expect(name, "gradients, tensors that one lacks", len(ours.keys() ^ theirs.keys()), 0)
+    bench.expect(name, "gradients", max(distance(ours[k], theirs[k]) for k in ours.keys() & theirs.keys()), TOLERANCE)
+
+
 def check_model(bench, name, config, seed):
     model, ids = random_model(config, seed), ids_below(config.vocab_size, seed)
     theirs = their_logits(model, ids)
     source = bench.path("hf", name)
     model.save_pretrained(source, max_shard_size="60KB" if seed % 2 else "1GB")
     bench.ring("import", source, "--output", bench.path("runs", name))
-    bench.expect(name + ": imported", distance(bench.our_logits(bench.path("runs", name), ids), theirs), TOLERANCE)
+    run = bench.path("runs", name)
+    bench.expect(name, "logits", distance(bench.our_logits(run, ids), theirs), TOLERANCE)
+    bench.expect(name, "logits through the cache",
+                 distance(bench.our_logits(run, ids, "cached"), their_cached_logits(model, ids)), TOLERANCE)
+    check_gradients(bench, name, model, run, ids[:config.max_position_embeddings])
     old_keys(source)
     bench.ring("import", source, "--output", bench.path("runs", name + "-old"))
     ours = bench.our_logits(bench.path("runs", name + "-old"), ids)
-    bench.expect(name + ": imported, transformers 4's keys", distance(ours, theirs), TOLERANCE)
-    bench.ring("export", bench.path("runs", name), "--output", bench.path("out", name), "--max-file-bytes", "100KB")
+    bench.expect(name, "logits, transformers 4's keys", distance(ours, theirs), TOLERANCE)
+    bench.ring("export", run, "--output", bench.path("out", name), "--max-file-bytes", "100KB")
     again = load(bench.path("out", name))
-    bench.expect(name + ": exported, tensors that differ", differing_tensors(model, again), 0)
-    bench.expect(name + ": exported, logits", distance(their_logits(again, ids), theirs), 1e-6)
+    bench.expect(name, "exported, tensors that differ", differing_tensors(model, again), 0)
+    bench.expect(name, "exported, their logits", distance(their_logits(again, ids), theirs), 1e-6)
 
 
 def check_trained(bench, name, settings, corpus, vocabulary):
     run = bench.path("runs", "trained-" + name)
-    bench.ring("train", bench.path("train.yaml"), "run.directory=" + run, "data.path=" + corpus, *TRAINED_BASE, *settings)
+    bench.ring("train", bench.path("train.yaml"), "run.directory=" + run, "data.path=" + corpus, *TRAINED_BASE,
+               *settings)
     folder = bench.path("out", "trained-" + name)
     bench.ring("export", run, "--output", folder)
     model, ids = load(folder), ids_below(vocabulary, 7)
-    bench.expect("trained %s: exported" % model.config.architectures[0],
+    bench.expect("trained " + name, "logits of what was trained here",
                  distance(bench.our_logits(run, ids), their_logits(model, ids)), TOLERANCE)
     return folder
 
@@ -206,7 +267,7 @@ def check_tokenizer(bench, name, folder, text):
     tokenizer = AutoTokenizer.from_pretrained(folder)
     ours = bench.ring("tokenizer", "encode", bench.path(name + ".rmt"), text).split()
     theirs = [str(i) for i in tokenizer(text)["input_ids"]]
-    bench.expect(name + ": tokens that differ", sum(a != b for a, b in zip(ours, theirs)) +
+    bench.expect(name, "tokens that differ", sum(a != b for a, b in zip(ours, theirs)) +
                  abs(len(ours) - len(theirs)), 0)
 
 
@@ -240,7 +301,7 @@ def main():
             check_tokenizer(bench, name, exported, "a text that repeats itself, line 12")
     finally:
         shutil.rmtree(folder)
-    print("%d wrong" % bench.wrong)
+    bench.summary()
     return bench.wrong > 0
 
 
