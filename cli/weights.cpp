@@ -2,11 +2,13 @@
 #include <iostream>
 #include <map>
 #include <memory>
+#include <optional>
 
 #include "cli/commands.h"
 #include "cli/number_option.h"
 #include "core/counted.h"
 #include "core/stop_signal.h"
+#include "trainer/gguf/export.h"
 #include "trainer/hf/export.h"
 #include "trainer/hf/import.h"
 
@@ -24,8 +26,8 @@ struct ImportArguments {
   std::string folder, output, tokenizer;
 };
 
-std::string summary(Family family, std::size_t tensors, std::int64_t parameters) {
-  return str(architecture(family), ", ", counted(static_cast<std::int64_t>(tensors), "tensor"), ", ",
+std::string summary(const std::string& architecture, std::size_t tensors, std::int64_t parameters) {
+  return str(architecture, ", ", counted(static_cast<std::int64_t>(tensors), "tensor"), ", ",
              counted(parameters, "parameter"));
 }
 
@@ -33,18 +35,42 @@ void print_notes(const std::vector<std::string>& notes) {
   for (const std::string& note : notes) std::cout << note << "\n";
 }
 
-void export_weights(const ExportArguments& a) {
+template <class T>
+std::optional<T> type_named(const std::map<std::string, T>& types, const ExportArguments& a) {
+  if (a.type.empty()) return std::nullopt;
+  const auto found = types.find(a.type);
+  if (found == types.end()) fail("--dtype ", a.type, ": --format ", a.format, " has no such type");
+  return found->second;
+}
+
+void export_hf(const ExportArguments& a, const StopSignal& signal) {
   static const std::map<std::string, FloatType> types = {
       {"bf16", FloatType::bf16}, {"f16", FloatType::f16}, {"f32", FloatType::f32}};
-  const StopSignal signal(/*announces=*/false);
   ExportOptions options;
-  if (!a.type.empty()) options.type = types.at(a.type);
+  options.type = type_named(types, a);
   options.most_bytes = a.most_bytes;
   options.stopped = [&] { return signal.requested(); };
   const Exported e = export_to_hf(a.run, a.output, options);
-  std::cout << e.checkpoint << " -> " << e.folder << ": " << summary(e.family, e.tensors, e.parameters) << ", "
-            << safetensors_name(e.type) << "\n";
+  std::cout << e.checkpoint << " -> " << e.folder << ": " << summary(architecture(e.family), e.tensors, e.parameters)
+            << ", " << safetensors_name(e.type) << "\n";
   print_notes(e.notes);
+}
+
+void export_gguf(const ExportArguments& a, const StopSignal& signal) {
+  static const std::map<std::string, GgufType> types = {
+      {"bf16", GgufType::bf16}, {"f16", GgufType::f16}, {"f32", GgufType::f32}, {"q8_0", GgufType::q8_0}};
+  const GgufOptions options{.type = type_named(types, a), .stopped = [&] { return signal.requested(); }};
+  const GgufExported e = export_to_gguf(a.run, a.output, options);
+  std::cout << e.checkpoint << " -> " << e.file << ": " << summary(e.architecture, e.tensors, e.parameters) << ", "
+            << gguf_name(e.type) << "\n";
+  print_notes(e.notes);
+}
+
+void export_weights(const ExportArguments& a, bool divided) {
+  const StopSignal signal(/*announces=*/false);
+  if (a.format == "hf") return export_hf(a, signal);
+  if (divided) fail("--max-file-bytes: --format gguf writes one file. Leave it out");
+  export_gguf(a, signal);
 }
 
 void import_weights(const ImportArguments& a) {
@@ -53,7 +79,7 @@ void import_weights(const ImportArguments& a) {
   options.tokenizer = a.tokenizer;
   options.stopped = [&] { return signal.requested(); };
   const Imported i = import_from_hf(a.folder, a.output, options);
-  std::cout << a.folder << " -> " << i.run << ": " << summary(i.family, i.tensors, i.parameters) << "\n";
+  std::cout << a.folder << " -> " << i.run << ": " << summary(architecture(i.family), i.tensors, i.parameters) << "\n";
   print_notes(i.notes);
   std::cout << "To train from it, give a settings file `include: " << i.run
             << "/model.yaml` and run.init_from: " << i.run << "\n";
@@ -63,20 +89,25 @@ void import_weights(const ImportArguments& a) {
 
 void add_export_command(CLI::App& app) {
   auto a = std::make_shared<ExportArguments>();
-  CLI::App* cmd = app.add_subcommand("export", "Write a trained model as Hugging Face's transformers reads it");
+  CLI::App* cmd = app.add_subcommand("export", "Write a trained model for Hugging Face's transformers or llama.cpp");
   cmd->add_option("run", a->run, "Directory of a run, or one of its checkpoints")->required();
-  cmd->add_option("--output", a->output, "The folder to make; one that exists is not overwritten")
+  cmd->add_option("--output", a->output, "The folder to make, of gguf the file; one that exists is not overwritten")
       ->required()
-      ->type_name("FOLDER");
-  cmd->add_option("--format", a->format, "hf: safetensors and config.json")->check(CLI::IsMember({"hf"}));
-  cmd->add_option("--dtype", a->type,
-                  "bf16, f16 or f32; default: the checkpoint's, f32 where its tensors differ, which keeps every bit")
-      ->check(CLI::IsMember({"bf16", "f16", "f32"}));
-  add_bytes(*cmd, "--max-file-bytes", a->most_bytes, "Divide larger weights into files of at most so much, such as 5GB",
-            1, kMostFile)
+      ->type_name("PATH");
+  cmd->add_option("--format", a->format, "hf: safetensors and config.json; gguf: one file for llama.cpp")
+      ->check(CLI::IsMember({"hf", "gguf"}))
       ->capture_default_str();
-  cmd->footer("Example: ringmaster export runs/books --output books-hf --dtype bf16");
-  cmd->callback([a] { export_weights(*a); });
+  cmd->add_option(
+         "--dtype", a->type,
+         "bf16, f16, f32, or q8_0 for gguf; default: the checkpoint's, f32 where its tensors differ, which keeps "
+         "every bit")
+      ->check(CLI::IsMember({"bf16", "f16", "f32", "q8_0"}));
+  const CLI::Option* most =
+      add_bytes(*cmd, "--max-file-bytes", a->most_bytes,
+                "hf: divide larger weights into files of at most so much, such as 5GB", 1, kMostFile)
+          ->capture_default_str();
+  cmd->footer("Example: ringmaster export runs/books --format gguf --output books.gguf --dtype q8_0");
+  cmd->callback([a, most] { export_weights(*a, most->count() > 0); });
 }
 
 void add_import_command(CLI::App& app) {

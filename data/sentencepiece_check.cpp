@@ -1,5 +1,6 @@
 #include "data/sentencepiece_check.h"
 
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -130,6 +131,38 @@ bool puts_blank_in_front(std::string_view bytes, const std::string& name) {
       if (const Message::Field rule = normalizer.next(); rule.number == 3) blank = rule.value != 0;
   }
   return blank;
+}
+
+namespace {
+
+// ModelProto.SentencePiece: 1 the piece, 2 its score, 3 its type.
+SentencePieces::Piece read_piece(std::string_view bytes, const std::string& name) {
+  SentencePieces::Piece p;
+  for (Message piece(bytes, name); !piece.done();) {
+    const Message::Field f = piece.next();
+    if (f.number == 1) p.text = f.bytes;
+    if (f.number == 2) p.score = std::bit_cast<float>(static_cast<std::uint32_t>(f.value));
+    if (f.number == 3) p.type = static_cast<SentencePieces::Type>(f.value);
+  }
+  return p;
+}
+
+}  // namespace
+
+// ModelProto: 1 the pieces, 2 TrainerSpec, whose 3 is the algorithm (2: BPE), 3 NormalizerSpec, whose 2 is a table.
+SentencePieces read_sentencepieces(std::string_view bytes, const std::string& name) {
+  SentencePieces all;
+  for (Message model(bytes, name); !model.done();) {
+    const Message::Field f = model.next();
+    if (f.number == 1) all.pieces.push_back(read_piece(f.bytes, name));
+    if (f.number != 2 && f.number != 3) continue;
+    for (Message spec(f.bytes, name); !spec.done();) {
+      const Message::Field g = spec.next();
+      if (f.number == 2 && g.number == 3) all.bpe = g.value == 2;
+      if (f.number == 3 && g.number == 2) all.replaces = !g.bytes.empty();
+    }
+  }
+  return all;
 }
 
 }  // namespace ring

@@ -3,8 +3,10 @@
 // text, and tables of replacements (precompiled_charsmap) that lead out of themselves. A plain model has no hash, so a
 // damaged one is found here or by the library's own checks.
 
+#include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace ring {
 
@@ -13,5 +15,19 @@ void check_sentencepiece_model(std::string_view model, const std::string& name);
 
 // Whether a checked model puts a blank before a text, as those of Llama 2 and Mistral do.
 bool puts_blank_in_front(std::string_view model, const std::string& name);
+
+// What a checked model says, for programs that have no SentencePiece library.
+struct SentencePieces {
+  enum class Type : std::uint8_t { normal = 1, unknown = 2, control = 3, user_defined = 4, unused = 5, byte = 6 };
+  struct Piece {
+    std::string text;
+    float score = 0;
+    Type type = Type::normal;
+  };
+  std::vector<Piece> pieces;
+  bool bpe = false;       // the best pair of neighbours is merged; else another algorithm, such as unigram
+  bool replaces = false;  // characters, before anything else
+};
+SentencePieces read_sentencepieces(std::string_view model, const std::string& name);
 
 }  // namespace ring

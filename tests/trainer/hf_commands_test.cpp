@@ -37,6 +37,22 @@ TEST_F(HfCommands, ImportedWeightsAreTrainedAndSampled) {
   expect(ring({"checkpoint", "verify", path("again")}), 0, "ok ");
 }
 
+TEST_F(HfCommands, GgufIsOneFile) {
+  first_loss("books", {"train.steps=2"});
+  const std::vector<std::string> gguf = {"export", path("books"), "--format", "gguf", "--output", path("b.gguf")};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), gguf.begin(), gguf.end());
+    return ring(more);
+  };
+  expect(with({"--max-file-bytes", "1GB"}), 1, "--format gguf writes one file. Leave it out");
+  expect(with({"--dtype", "f64"}), 2, "f64");
+  EXPECT_FALSE(fs::exists(path("b.gguf")));
+  expect(with({"--dtype", "q8_0"}), 0, "b.gguf: llama, ");
+  expect(with({}), 1, "b.gguf exists, and nothing is overwritten");
+  expect(ring({"export", path("books"), "--output", path("hf"), "--dtype", "q8_0"}), 1,
+         "--dtype q8_0: --format hf has no such type");
+}
+
 TEST_F(HfCommands, SayWhatIsNotPossible) {
   first_loss("books", {"train.steps=2"});
   ASSERT_EQ(ring({"export", path("books"), "--output", path("hf"), "--dtype", "bf16"}).code, 0);

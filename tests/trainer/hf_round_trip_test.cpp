@@ -13,9 +13,9 @@
 #include "comm/mesh/mesh.h"
 #include "core/fields.h"
 #include "data/bpe/train.h"
-#include "engine/devices.h"
 #include "tests/checkpoint/fixture.h"
 #include "tests/trainer/tiny.h"
+#include "tests/trainer/written_run.h"
 #include "trainer/hf/export.h"
 #include "trainer/hf/import.h"
 #include "trainer/session.h"
@@ -98,26 +98,6 @@ Config config_with(const Model& model) {
   c.model.init = InitScheme::normal;
   c.data.path = "none";
   return c;
-}
-
-// Every element another number, norms and biases too.
-void fill(const Tensor& t, std::uint64_t seed) {
-  for (std::int64_t i = 0; i < t.numel(); ++i)
-    t.data<float>()[i] = std::sin(static_cast<float>(i) * 0.37f + static_cast<float>(seed)) + 0.01f;
-}
-
-fs::path write_run(const Config& config, const fs::path& folder) {
-  const ExecContext ctx = make_exec_context(config);
-  Decoder model(config.model);
-  model.allocate(ctx, 3, {.trainable = false});
-  fill(model.parameters().values, 5);
-  State state;
-  const OwnedShard all = own_everything(model.parameters());
-  add_parameters(state, kWeightsPrefix, model.parameters(), all, all.values);
-  write_text(folder / "config.yaml", sealed_settings(config));
-  save_tokenizer(*bytes_tokenizer(), (folder / "tokenizer.rmt").string());
-  return write_checkpoint(folder / "checkpoints", 7, state.snapshot(ctx.stream),
-                          checkpoint_metadata(config, {}, nullptr));
 }
 
 Tensor weight(const fs::path& checkpoint, const Manifest& m, const std::string& name) {

@@ -8,45 +8,13 @@
 #include "checkpoint/safetensors/writer.h"
 #include "core/check.h"
 #include "trainer/hf/config.h"
-#include "trainer/hf/names.h"
+#include "trainer/hf/saved_weights.h"
 #include "trainer/session.h"
 
 namespace ring {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::string state_name(const OurTensor& t) { return kWeightsPrefix + t.name; }
-
-// The checkpoint's own settings made these names: one that lacks them is damaged or of another program.
-void check_tensors(const FoundCheckpoint& found, const std::vector<PublishedTensor>& tensors) {
-  for (const PublishedTensor& t : tensors)
-    for (const OurTensor& part : t.parts) {
-      const auto saved = found.manifest.tensors.find(state_name(part));
-      if (saved == found.manifest.tensors.end() || saved->second.global_shape != part.shape)
-        fail(found.path.string(), ": its settings ask for a tensor ", state_name(part), " ", part.shape,
-             ", which it does not have");
-    }
-}
-
-FloatType float_type_of(DType type, const std::string& name) {
-  if (type != DType::f32 && type != DType::bf16) fail("tensor '", name, "' is ", type, ", expected f32 or bf16");
-  return type == DType::f32 ? FloatType::f32 : FloatType::bf16;
-}
-
-void append(const FoundCheckpoint& found, const OurTensor& part, std::vector<float>& all) {
-  const Shape start = part.shape.size() == 2 ? Shape{0, 0} : Shape{0};
-  const Tensor t = read_tensor(found.path, found.manifest, state_name(part), {start, part.shape});
-  const std::size_t before = all.size(), count = static_cast<std::size_t>(t.numel());
-  all.resize(before + count);
-  widen(float_type_of(t.dtype(), part.name), t.raw(), count, all.data() + before);
-}
-
-std::vector<float> values_of(const FoundCheckpoint& found, const PublishedTensor& t) {
-  std::vector<float> all;
-  for (const OurTensor& part : t.parts) append(found, part, all);
-  return to_published(t, std::move(all));
-}
 
 // Nothing: it is not known, and `note` says why.
 std::shared_ptr<const Tokenizer> known_tokenizer(const Origin& origin, std::vector<std::string>& notes) {
@@ -56,12 +24,6 @@ std::shared_ptr<const Tokenizer> known_tokenizer(const Origin& origin, std::vect
     notes.push_back(str("No tokenizer is written: ", e.what()));
     return nullptr;
   }
-}
-
-TextEnds ends_of(const Tokenizer* tokenizer) {
-  if (!tokenizer) return {};
-  const std::vector<std::int32_t> before = tokenizer->before_text();
-  return {before.empty() ? std::nullopt : std::optional(before.front()), tokenizer->end_of_text()};
 }
 
 std::string tokenizer_config(const Tokenizer& tokenizer, const chat::Format& format, std::int64_t context) {
@@ -104,20 +66,8 @@ void write_weights(const FoundCheckpoint& found, const std::vector<PublishedTens
   for (const PublishedTensor& t : tensors) outputs.push_back({t.name, t.shape()});
   write_safetensors(folder, outputs, {type, options.most_bytes}, [&](std::size_t i) {
     if (options.stopped && options.stopped()) fail("stopped by a signal: ", folder.string(), " is removed");
-    return values_of(found, tensors[i]);
+    return saved_values(found, tensors[i]);
   });
-}
-
-// That loses no bit: f32 where tensors differ.
-FloatType widest_type(const FoundCheckpoint& found, const std::vector<PublishedTensor>& tensors) {
-  std::optional<FloatType> all;
-  for (const PublishedTensor& t : tensors)
-    for (const OurTensor& part : t.parts) {
-      const FloatType type = float_type_of(found.manifest.tensors.at(state_name(part)).dtype, part.name);
-      if (all && *all != type) return FloatType::f32;
-      all = type;
-    }
-  return all.value_or(FloatType::f32);
 }
 
 Exported export_found(const FoundCheckpoint& found, const std::string& output, const ExportOptions& options) {
@@ -125,7 +75,7 @@ Exported export_found(const FoundCheckpoint& found, const std::string& output, c
   const ModelConfig model = origin.config.model.resolved();
   Exported e{.checkpoint = origin.checkpoint, .folder = output, .family = family_of(model)};
   const std::vector<PublishedTensor> tensors = published_tensors(e.family, model);
-  check_tensors(found, tensors);
+  check_saved(found, tensors);
   e.type = options.type.value_or(widest_type(found, tensors));
   NewFolder folder(output);
   write_weights(found, tensors, folder.path(), options, e.type);

@@ -1,6 +1,5 @@
 #include "trainer/hf/names.h"
 
-#include <map>
 #include <set>
 #include <utility>
 
@@ -10,59 +9,56 @@
 namespace ring {
 namespace {
 
-using Names = std::map<std::string, std::string>;
-
-// Ours, without the block and without ".weight" or ".bias".
-const Names& names_like_llama() {
-  static const Names names = {{"embedding.tokens", "model.embed_tokens"},
-                              {"attention_norm", "input_layernorm"},
-                              {"attention.wq", "self_attn.q_proj"},
-                              {"attention.wk", "self_attn.k_proj"},
-                              {"attention.wv", "self_attn.v_proj"},
-                              {"attention.q_norm", "self_attn.q_norm"},
-                              {"attention.k_norm", "self_attn.k_norm"},
-                              {"attention.wo", "self_attn.o_proj"},
-                              {"mlp_norm", "post_attention_layernorm"},
-                              {"mlp.gate", "mlp.gate_proj"},
-                              {"mlp.up", "mlp.up_proj"},
-                              {"mlp.down", "mlp.down_proj"},
-                              {"final_norm", "model.norm"},
-                              {"head", "lm_head"}};
-  return names;
+const Naming& naming_like_llama() {
+  static const Naming naming = {{{"embedding.tokens", "model.embed_tokens"},
+                                 {"attention_norm", "input_layernorm"},
+                                 {"attention.wq", "self_attn.q_proj"},
+                                 {"attention.wk", "self_attn.k_proj"},
+                                 {"attention.wv", "self_attn.v_proj"},
+                                 {"attention.q_norm", "self_attn.q_norm"},
+                                 {"attention.k_norm", "self_attn.k_norm"},
+                                 {"attention.wo", "self_attn.o_proj"},
+                                 {"mlp_norm", "post_attention_layernorm"},
+                                 {"mlp.gate", "mlp.gate_proj"},
+                                 {"mlp.up", "mlp.up_proj"},
+                                 {"mlp.down", "mlp.down_proj"},
+                                 {"final_norm", "model.norm"},
+                                 {"head", "lm_head"}},
+                                "model.layers."};
+  return naming;
 }
 
-const Names& names_of_gpt2() {
-  static const Names names = {{"embedding.tokens", "transformer.wte"},
-                              {"embedding.positions", "transformer.wpe"},
-                              {"attention_norm", "ln_1"},
-                              {"attention.wq", "attn.c_attn"},
-                              {"attention.wk", "attn.c_attn"},
-                              {"attention.wv", "attn.c_attn"},
-                              {"attention.wo", "attn.c_proj"},
-                              {"mlp_norm", "ln_2"},
-                              {"mlp.up", "mlp.c_fc"},
-                              {"mlp.down", "mlp.c_proj"},
-                              {"final_norm", "transformer.ln_f"},
-                              {"head", "lm_head"}};
-  return names;
+const Naming& naming_of_gpt2() {
+  static const Naming naming = {{{"embedding.tokens", "transformer.wte"},
+                                 {"embedding.positions", "transformer.wpe"},
+                                 {"attention_norm", "ln_1"},
+                                 {"attention.wq", "attn.c_attn"},
+                                 {"attention.wk", "attn.c_attn"},
+                                 {"attention.wv", "attn.c_attn"},
+                                 {"attention.wo", "attn.c_proj"},
+                                 {"mlp_norm", "ln_2"},
+                                 {"mlp.up", "mlp.c_fc"},
+                                 {"mlp.down", "mlp.c_proj"},
+                                 {"final_norm", "transformer.ln_f"},
+                                 {"head", "lm_head"}},
+                                "transformer.h."};
+  return naming;
 }
 
 constexpr std::string_view kBlocks = "blocks.";
 
 bool in_block(const std::string& ours) { return ours.starts_with(kBlocks); }
 
-std::string published_name(Family family, const std::string& ours) {
-  const Names& names = family == Family::gpt2 ? names_of_gpt2() : names_like_llama();
+std::string name_in(const Naming& naming, const std::string& ours) {
   std::string module = ours.substr(0, ours.rfind('.')), block;
   const std::string kind = ours.substr(ours.rfind('.'));
   if (in_block(ours)) {
     const std::size_t end = module.find('.', kBlocks.size());
-    const std::string number = module.substr(kBlocks.size(), end - kBlocks.size());
-    block = (family == Family::gpt2 ? "transformer.h." : "model.layers.") + number + ".";
+    block = naming.blocks + module.substr(kBlocks.size(), end - kBlocks.size()) + ".";
     module = module.substr(end + 1);
   }
-  const auto found = names.find(module);
-  RING_CHECK(found != names.end(), architecture(family), " has no name for ", ours);
+  const auto found = naming.modules.find(module);
+  RING_CHECK(found != naming.modules.end(), naming.blocks, ": no name for ", ours);
   return block + found->second + kind;
 }
 
@@ -104,13 +100,20 @@ std::int64_t PublishedTensor::numel() const {
   return n;
 }
 
-std::vector<PublishedTensor> published_tensors(Family family, const ModelConfig& model) {
+std::vector<PublishedTensor> named_tensors(const Naming& naming, const ModelConfig& model) {
   std::vector<PublishedTensor> all;
   for (const OurTensor& t : our_tensors(model)) {
-    const std::string name = published_name(family, t.name);
-    if (all.empty() || all.back().name != name) all.push_back({name, {}, kept_transposed(family, t)});
+    const std::string name = name_in(naming, t.name);
+    if (all.empty() || all.back().name != name) all.push_back({name, {}, false});
     all.back().parts.push_back(t);
   }
+  return all;
+}
+
+std::vector<PublishedTensor> published_tensors(Family family, const ModelConfig& model) {
+  std::vector<PublishedTensor> all =
+      named_tensors(family == Family::gpt2 ? naming_of_gpt2() : naming_like_llama(), model);
+  for (PublishedTensor& t : all) t.transposed = kept_transposed(family, t.parts[0]);
   return all;
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 // What our tensors are called and how they lie in published weights.
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -26,7 +27,14 @@ struct PublishedTensor {
   std::int64_t numel() const;
 };
 
-// All tensors of the model, in the order of a forward pass: each of ours is in one of them.
+// How a kind of file calls our tensors.
+struct Naming {
+  std::map<std::string, std::string> modules;  // by ours, without the block and without ".weight" or ".bias"
+  std::string blocks;                          // in front of a block's number: "model.layers."
+};
+// All tensors of the model, in the order of a forward pass: each of ours is in one of them. None is transposed.
+std::vector<PublishedTensor> named_tensors(const Naming&, const ModelConfig& resolved);
+// The same as the family has them.
 std::vector<PublishedTensor> published_tensors(Family, const ModelConfig& resolved);
 
 // Between the two: `all` holds the parts below each other, row by row.

@@ -1,0 +1,35 @@
+#pragma once
+// A run of known weights, as a training leaves it.
+
+#include <cmath>
+
+#include "checkpoint/files.h"
+#include "checkpoint/writer.h"
+#include "engine/devices.h"
+#include "tests/checkpoint/fixture.h"
+#include "trainer/session.h"
+
+namespace ring::test {
+
+// Every element another number, norms and biases too.
+inline void fill(const Tensor& t, std::uint64_t seed) {
+  for (std::int64_t i = 0; i < t.numel(); ++i)
+    t.data<float>()[i] = std::sin(static_cast<float>(i) * 0.37f + static_cast<float>(seed)) + 0.01f;
+}
+
+// With the tokenizer `bytes`; returns its checkpoint.
+inline fs::path write_run(const Config& config, const fs::path& folder) {
+  const ExecContext ctx = make_exec_context(config);
+  Decoder model(config.model);
+  model.allocate(ctx, 3, {.trainable = false});
+  fill(model.parameters().values, 5);
+  State state;
+  const OwnedShard all = own_everything(model.parameters());
+  add_parameters(state, kWeightsPrefix, model.parameters(), all, all.values);
+  write_text(folder / "config.yaml", sealed_settings(config));
+  save_tokenizer(*bytes_tokenizer(), (folder / "tokenizer.rmt").string());
+  return write_checkpoint(folder / "checkpoints", 7, state.snapshot(ctx.stream),
+                          checkpoint_metadata(config, {}, nullptr));
+}
+
+}  // namespace ring::test
