@@ -208,27 +208,40 @@ std::string cut_tensors(const std::vector<PlannedSlice>& slices, std::uint64_t s
   return "";
 }
 
-}  // namespace
-
-SavedFile write_shard(const std::filesystem::path& path, const std::vector<PlannedSlice>& slices,
-                      const Snapshot& state) {
+SavedFile write_tensors(const std::filesystem::path& path, const std::vector<PlannedSlice>& slices,
+                        const std::function<Tensor(const std::string&)>& tensor_of, const Stream& stream) {
   File file(path, File::Mode::create);
   file.reserve(most_bytes(slices));
   const MemoryFile memory;
   lay_out(memory.path(), slices);
   const File layout(memory.path(), File::Mode::read);
-  state.wait();
   Appender out(file);
-  Blocks blocks(state.stream());
+  Blocks blocks(stream);
   for (const PlannedSlice* s : by_offset(slices)) {
     if (s->slice->bytes > 0) out.append_from(layout, s->slice->offset);
-    append_slice(out, *s->slice, state.tensors().at(s->name).local, blocks);
+    append_slice(out, *s->slice, tensor_of(s->name), blocks);
   }
   out.append_from(layout, layout.size());
   file.resize(out.size());
   enter(RunPhase::sync);
   file.sync();
   return {path.filename().string(), out.size(), out.hash()};
+}
+
+}  // namespace
+
+SavedFile write_shard(const std::filesystem::path& path, const std::vector<PlannedSlice>& slices,
+                      const Snapshot& state) {
+  const auto tensor_of = [&](const std::string& name) {
+    state.wait();
+    return state.tensors().at(name).local;
+  };
+  return write_tensors(path, slices, tensor_of, state.stream());
+}
+
+SavedFile write_shard(const std::filesystem::path& path, const std::vector<PlannedSlice>& slices,
+                      const std::function<Tensor(const std::string& name)>& tensor_of) {
+  return write_tensors(path, slices, tensor_of, Stream::cpu(1));
 }
 
 std::vector<std::string> verify_shard(const std::filesystem::path& folder, const SavedFile& saved,

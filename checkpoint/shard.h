@@ -6,6 +6,7 @@
 // are then put on the disk by plain writes, and the bytes are hashed on their way from the snapshot.
 
 #include <filesystem>
+#include <functional>
 
 #include "checkpoint/plan.h"
 
@@ -13,6 +14,9 @@ namespace ring {
 
 // Writes and syncs the file, fills in offset and xxh3 of every slice, and returns its size and hash.
 SavedFile write_shard(const std::filesystem::path&, const std::vector<PlannedSlice>&, const Snapshot&);
+// The same of tensors on the host that are made when they are wanted, one at a time, in the order of the slices.
+SavedFile write_shard(const std::filesystem::path&, const std::vector<PlannedSlice>&,
+                      const std::function<Tensor(const std::string& name)>& tensor_of);
 
 // What is wrong with a file of the checkpoint at `folder`, naming file and tensors; empty when every hash matches.
 std::vector<std::string> verify_shard(const std::filesystem::path& folder, const SavedFile&,

@@ -22,6 +22,14 @@ void write(std::byte* bytes, std::size_t i, T value) {
   std::memcpy(bytes + i * sizeof(T), &value, sizeof(T));
 }
 
+// All bits of an exponent: infinite, or no number. Without a way out of the loop, so that it runs as vectors.
+template <class Bits>
+bool no_exponent_is(Bits full, const std::byte* bytes, std::size_t count) {
+  Bits found = 0;
+  for (std::size_t i = 0; i < count; ++i) found |= (read<Bits>(bytes, i) & full) == full;
+  return !found;
+}
+
 float half_to_float(std::uint16_t bits) { return static_cast<float>(Eigen::numext::bit_cast<Eigen::half>(bits)); }
 std::uint16_t float_to_half(float x) { return Eigen::numext::bit_cast<std::uint16_t>(Eigen::half(x)); }
 
@@ -56,6 +64,11 @@ void widen(FloatType from, const std::byte* bytes, std::size_t count, float* to)
     for (std::size_t i = 0; i < count; ++i) to[i] = half_to_float(read<std::uint16_t>(bytes, i));
   if (from == FloatType::bf16)
     for (std::size_t i = 0; i < count; ++i) to[i] = to_float(read<bf16>(bytes, i));
+}
+
+bool all_finite(FloatType type, const std::byte* bytes, std::size_t count) {
+  if (type == FloatType::f32) return no_exponent_is<std::uint32_t>(0x7F800000, bytes, count);
+  return no_exponent_is<std::uint16_t>(type == FloatType::f16 ? 0x7C00 : 0x7F80, bytes, count);
 }
 
 void round_to(FloatType to, const float* from, std::size_t count, std::byte* bytes) {

@@ -17,6 +17,7 @@ std::optional<FloatType> parse_float_type(std::string_view name);  // of that na
 
 // Exact; `to` has room for `count` floats.
 void widen(FloatType from, const std::byte* bytes, std::size_t count, float* to);
+bool all_finite(FloatType, const std::byte* bytes, std::size_t count);
 // Rounds to nearest even. Error: a finite number is beyond what the type holds (65504 for f16).
 void round_to(FloatType to, const float* from, std::size_t count, std::byte* bytes);
 

@@ -56,6 +56,13 @@ std::map<std::string, std::string> weight_map(const fs::path& index) {
   return files;
 }
 
+void advise(std::span<const std::byte> bytes, int advice) {
+  static const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
+  const auto begin = reinterpret_cast<std::uintptr_t>(bytes.data()) / page * page;
+  const auto end = reinterpret_cast<std::uintptr_t>(bytes.data()) + bytes.size();
+  if (begin < end) ::madvise(reinterpret_cast<void*>(begin), end - begin, advice);  // a hint: what it says is no matter
+}
+
 }  // namespace
 
 MappedFile::MappedFile(const fs::path& path) {
@@ -72,6 +79,9 @@ MappedFile::MappedFile(const fs::path& path) {
 MappedFile::~MappedFile() {
   if (!bytes_.empty()) ::munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
 }
+
+void MappedFile::expect(std::span<const std::byte> bytes) { advise(bytes, MADV_WILLNEED); }
+void MappedFile::forget(std::span<const std::byte> bytes) { advise(bytes, MADV_DONTNEED); }
 
 Safetensors::OneFile::OneFile(const fs::path& p) : path(p), map(p) {
   try {

@@ -17,8 +17,8 @@ namespace ring {
 inline constexpr const char* kSafetensorsName = "model.safetensors";
 inline constexpr const char* kSafetensorsIndex = "model.safetensors.index.json";
 
-// A file's bytes, read by the system when they are looked at. A file that becomes shorter meanwhile ends the process
-// with SIGBUS.
+// A file's bytes, read by the system when they are looked at, or expected. A file that becomes shorter meanwhile ends
+// the process with SIGBUS.
 class MappedFile {
  public:
   explicit MappedFile(const std::filesystem::path&);  // Error: it cannot be read
@@ -26,6 +26,10 @@ class MappedFile {
   MappedFile(const MappedFile&) = delete;
   MappedFile& operator=(const MappedFile&) = delete;
   std::span<const std::byte> bytes() const { return bytes_; }
+  // Of a part of them. Only hints: what is wanted soon is read meanwhile, what is not wanted any more leaves the
+  // process's memory.
+  static void expect(std::span<const std::byte>);
+  static void forget(std::span<const std::byte>);
 
  private:
   std::span<const std::byte> bytes_;

@@ -1,5 +1,6 @@
 // Safetensors: what is written is read again, and damage is named.
 
+#include <array>
 #include <cmath>
 #include <limits>
 
@@ -94,6 +95,24 @@ TEST(SafetensorsFloats, HalvesAreExact) {
     std::uint16_t back = 0;
     round_to(FloatType::f16, &value, 1, reinterpret_cast<std::byte*>(&back));
     ASSERT_EQ(back, half);
+  }
+}
+
+TEST(SafetensorsFloats, FindsWhatIsNotFinite) {
+  for (const FloatType type : {FloatType::bf16, FloatType::f16})
+    for (int bits = 0; bits < 1 << 16; ++bits) {
+      std::array<std::uint16_t, 37> values{};
+      values[static_cast<std::size_t>(bits) % values.size()] = static_cast<std::uint16_t>(bits);
+      const int full = type == FloatType::f16 ? 0x7C00 : 0x7F80;
+      const auto* bytes = reinterpret_cast<const std::byte*>(values.data());
+      ASSERT_EQ(all_finite(type, bytes, values.size()), (bits & full) != full) << bits;
+    }
+  for (const float bad : {std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::quiet_NaN()}) {
+    std::array<float, 37> values{};
+    values.fill(std::numeric_limits<float>::max());
+    EXPECT_TRUE(all_finite(FloatType::f32, reinterpret_cast<const std::byte*>(values.data()), values.size()));
+    values[35] = bad;
+    EXPECT_FALSE(all_finite(FloatType::f32, reinterpret_cast<const std::byte*>(values.data()), values.size()));
   }
 }
 

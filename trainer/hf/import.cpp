@@ -1,7 +1,6 @@
 #include "trainer/hf/import.h"
 
 #include <algorithm>
-#include <cmath>
 #include <filesystem>
 #include <map>
 #include <set>
@@ -60,20 +59,51 @@ class Weights {
     return files_.tensor(s.name).type == safetensors_name(FloatType::bf16) ? DType::bf16 : DType::f32;
   }
 
-  // [outputs, inputs], row by row.
+  // [outputs, inputs], row by row: the very bytes of the file, or a copy where it has them otherwise.
+  Tensor read(const OurTensor& ours, const Source& s) const {
+    const DType type = stored_type(s);
+    const bool same = files_.tensor(s.name).type == safetensors_name(kept_type(type)) && !s.tensor.transposed;
+    const Tensor t = same ? mapped(ours, s, type) : converted(ours, s, type);
+    check_finite(t, s);
+    return t;
+  }
+
+  // It is read while another one is worked on.
+  void expect(const std::string& ours) const { MappedFile::expect(files_.bytes(all.at(ours).second.name)); }
+
+ private:
+  static FloatType kept_type(DType t) { return t == DType::bf16 ? FloatType::bf16 : FloatType::f32; }
+
+  Tensor mapped(const OurTensor& ours, const Source& s, DType type) const {
+    const std::size_t bytes = static_cast<std::size_t>(ours.shape.numel()) * size_of(type);
+    const std::span<const std::byte> part = files_.bytes(s.name).subspan(s.first * size_of(type), bytes);
+    const std::shared_ptr<void> owner(nullptr, [part](void*) { MappedFile::forget(part); });
+    auto* at = const_cast<std::byte*>(part.data());  // nobody writes: the pages would not allow it
+    return Tensor::wrap(std::make_shared<Storage>(at, bytes, Device{}, owner), ours.shape, type);
+  }
+
+  Tensor converted(const OurTensor& ours, const Source& s, DType type) const {
+    const std::vector<float> from = values(ours, s);
+    const Tensor t = Tensor::empty(ours.shape, type, Stream::cpu(1));
+    round_to(kept_type(type), from.data(), from.size(), t.raw());
+    return t;
+  }
+
   std::vector<float> values(const OurTensor& ours, const Source& s) const {
     std::vector<float> values = from_published(s.tensor, files_.values(s.name));
     if (s.tensor.parts.size() > 1) {
       const auto begin = values.begin() + static_cast<std::ptrdiff_t>(s.first);
       values = std::vector<float>(begin, begin + static_cast<std::ptrdiff_t>(ours.shape.numel()));
     }
-    if (!std::ranges::all_of(values, [](float v) { return std::isfinite(v); }))
-      fail(files_.file_of(s.name).string(), ": tensor '", s.name,
-           "' holds values that are not finite: the file is damaged, or the model was when it was written");
     return values;
   }
 
- private:
+  void check_finite(const Tensor& t, const Source& s) const {
+    if (!all_finite(kept_type(t.dtype()), t.raw(), static_cast<std::size_t>(t.numel())))
+      fail(files_.file_of(s.name).string(), ": tensor '", s.name,
+           "' holds values that are not finite: the file is damaged, or the model was when it was written");
+  }
+
   // GPT2Model's own files lack the prefix that GPT2LMHeadModel gives its tensors.
   std::string name_in_files(const std::string& name) const {
     constexpr std::string_view kPrefix = "transformer.";
@@ -147,22 +177,18 @@ Manifest planned(const Weights& weights, std::uint64_t shard_bytes) {
   return plan;
 }
 
-Tensor read_ours(const Weights& weights, const std::string& name) {
-  const auto& [ours, source] = weights.all.at(name);
-  const std::vector<float> values = weights.values(ours, source);
-  const Tensor t = Tensor::empty(ours.shape, weights.stored_type(source), Stream::cpu(1));
-  round_to(t.dtype() == DType::bf16 ? FloatType::bf16 : FloatType::f32, values.data(), values.size(), t.raw());
-  return t;
-}
+// Our name of what is saved under this one.
+std::string our_name(const std::string& saved) { return saved.substr(std::string_view(kWeightsPrefix).size()); }
 
 SavedFile write_part(const Weights& weights, const std::vector<PlannedSlice>& slices, const fs::path& file,
                      const ImportOptions& options) {
-  State state;
-  for (const PlannedSlice& s : slices) {
+  std::size_t next = 0;
+  return write_shard(file, slices, [&](const std::string& name) {
     if (options.stopped && options.stopped()) fail("stopped by a signal: ", file.parent_path().string(), " is removed");
-    state.add(s.name, read_ours(weights, s.name.substr(std::string_view(kWeightsPrefix).size())));
-  }
-  return write_shard(file, slices, state.live(Stream::cpu(1)));
+    if (++next < slices.size()) weights.expect(our_name(slices[next].name));
+    const auto& [ours, source] = weights.all.at(our_name(name));
+    return weights.read(ours, source);
+  });
 }
 
 void write_checkpoint_of(const Weights& weights, const fs::path& folder, const std::string& metadata,

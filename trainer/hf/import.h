@@ -12,7 +12,7 @@ namespace ring {
 
 struct ImportOptions {
   std::string tokenizer;                // as load_tokenizer() takes it; empty: that of the folder
-  std::uint64_t shard_bytes = 1 << 30;  // of tensors in a shard, unless one alone is larger; twice that is in memory
+  std::uint64_t shard_bytes = 1 << 30;  // of tensors in a shard, unless one alone is larger
   std::function<bool()> stopped;        // asked between tensors; null: never
 };
 
@@ -26,10 +26,11 @@ struct Imported {
 
 // Reads config.json and the safetensors of a folder, and writes a run's directory with a checkpoint of step 0 that
 // holds weights alone: F32 and BF16 with their bits, F16 as f32. config.yaml, model.yaml with the section model alone,
-// and the tokenizer and its chat template if there are any. Checkpoints have shards of about 1 GiB, one of which is in
-// memory at a time; any layout of processes reads from them what it owns. The run appears by a rename, after its
-// checkpoint was read back. Error: it exists, config.json asks for what this program does not have, with the key, or
-// tensors are missing, not known, of another shape, damaged or not finite.
+// and the tokenizer and its chat template if there are any. Checkpoints have shards of about 1 GiB; any layout of
+// processes reads from them what it owns. At most one tensor is copied into memory at a time, one that has to be
+// converted. The run appears by a rename, after its checkpoint was read back. Error: it exists, config.json asks for
+// what this program does not have, with the key, or tensors are missing, not known, of another shape, damaged or not
+// finite.
 Imported import_from_hf(const std::string& folder, const std::string& run, const ImportOptions&);
 
 }  // namespace ring
