@@ -26,8 +26,8 @@ class MappedFile {
   MappedFile(const MappedFile&) = delete;
   MappedFile& operator=(const MappedFile&) = delete;
   std::span<const std::byte> bytes() const { return bytes_; }
-  // Of a part of them. Only hints: what is wanted soon is read meanwhile, what is not wanted any more leaves the
-  // process's memory.
+  // Hints about a part of them: what is wanted soon is read meanwhile, what is not wanted any more leaves the process's
+  // memory.
   static void expect(std::span<const std::byte>);
   static void forget(std::span<const std::byte>);
 

@@ -4,18 +4,13 @@
 #include <cmath>
 #include <cstring>
 #include <functional>
-#include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <numbers>
-#include <random>
 
-#include "data/bpe/train.h"
-#include "data/sentencepiece_train.h"
 #include "tests/trainer/tiny.h"
 #include "tests/trainer/written_run.h"
 #include "trainer/gguf/export.h"
-#include "trainer/gguf/tokenizer.h"
 #include "trainer/session.h"
 
 namespace ring::test {
@@ -312,180 +307,6 @@ TEST_F(Gguf, AppearsWholeOrNotAtAll) {
   EXPECT_TRUE(contains(export_it({}), "a GGUF file holds the tokenizer, and the run has none"));
   EXPECT_EQ(entries(), 1);
 }
-
-// --- q8_0 ---
-
-double half(const std::byte* bytes) {
-  std::uint16_t bits = 0;
-  std::memcpy(&bits, bytes, 2);
-  const int exponent = bits >> 10 & 31, fraction = bits & 1023;
-  EXPECT_LT(bits, 0x7C00);  // a scale is finite and not negative
-  return exponent ? std::ldexp(1024 + fraction, exponent - 25) : std::ldexp(fraction, -24);
-}
-
-std::vector<std::byte> q8(const std::vector<float>& values) {
-  std::vector<std::byte> bytes(gguf_bytes(GgufType::q8_0, values.size()));
-  gguf_round(GgufType::q8_0, values.data(), values.size(), bytes.data());
-  return bytes;
-}
-
-void expect_block(const float* values, const std::byte* block) {
-  double largest = 0;
-  for (int i = 0; i < 32; ++i) largest = std::max(largest, std::abs(static_cast<double>(values[i])));
-  const double scale = largest / 127, kept = half(block);
-  EXPECT_LE(std::abs(kept - scale), std::max(std::ldexp(scale, -11), std::ldexp(1, -25)));
-  for (int i = 0; i < 32; ++i) {
-    const int q = static_cast<std::int8_t>(block[2 + i]);
-    EXPECT_LE(std::abs(q), 127);
-    const double exact = kept > 0 ? values[i] / scale : 0;
-    EXPECT_LE(std::abs(exact - q), kept > 0 ? 0.5 + 1e-4 : 0) << values[i] << " " << q;
-  }
-}
-
-TEST(Q8, BlocksAreTheNearestBytes) {
-  std::mt19937 random(7);
-  for (const double size : {1e-30, 1e-7, 1e-4, 0.02, 1.0, 1e3, 8e6}) {
-    std::uniform_real_distribution<float> value(static_cast<float>(-size), static_cast<float>(size));
-    std::vector<float> values(96);
-    for (float& v : values) v = value(random);
-    const std::vector<std::byte> bytes = q8(values);
-    ASSERT_EQ(bytes.size(), 3u * 34);
-    for (std::size_t b = 0; b < 3; ++b) expect_block(values.data() + 32 * b, bytes.data() + 34 * b);
-  }
-  EXPECT_EQ(q8(std::vector<float>(32)), std::vector<std::byte>(34));
-}
-
-TEST(Q8, HalvesGoAwayFromZero) {
-  std::vector<float> values(32);
-  values[0] = 127, values[1] = 2.5f, values[2] = -2.5f, values[3] = 3.5f, values[4] = -127;
-  const std::vector<std::byte> bytes = q8(values);
-  EXPECT_EQ(half(bytes.data()), 1);
-  const int expected[] = {127, 3, -3, 4, -127, 0};
-  for (int i = 0; i < 6; ++i) EXPECT_EQ(static_cast<std::int8_t>(bytes[static_cast<std::size_t>(2 + i)]), expected[i]);
-}
-
-TEST(Q8, RefusesWhatItCannotHold) {
-  for (const float bad : {1e8f, std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
-    std::vector<float> values(32);
-    values[9] = bad;
-    EXPECT_NE(error_of([&] { q8(values); }), "") << bad;
-  }
-}
-
-// --- tokenizers ---
-
-GgufKeys keys_of(const Tokenizer& t, std::vector<std::string>& notes, std::int64_t vocabulary = 320) {
-  return gguf_tokenizer(t, {}, vocabulary, notes);
-}
-template <class T>
-T key(const GgufKeys& keys, const std::string& name) {
-  const auto found = std::ranges::find(keys, name, &std::pair<std::string, GgufValue>::first);
-  if (found == keys.end()) fail("no key ", name);
-  return std::get<T>(found->second);
-}
-
-TEST(GgufTokenizer, BytesAreByteLevelWithoutMerges) {
-  std::vector<std::string> notes;
-  const GgufKeys keys = gguf_tokenizer(*bytes_tokenizer(), {"{{ messages }}", {{"bos_token", "A"}}}, 259, notes);
-  const auto tokens = key<std::vector<std::string>>(keys, "tokenizer.ggml.tokens");
-  const auto types = key<std::vector<std::int32_t>>(keys, "tokenizer.ggml.token_type");
-  ASSERT_EQ(tokens.size(), 259u);
-  EXPECT_EQ(tokens['A'], "A");
-  EXPECT_EQ(tokens[' '], "\u0120");
-  EXPECT_EQ(tokens['\n'], "\u010A");
-  EXPECT_EQ(tokens[256], "<|endoftext|>");
-  EXPECT_EQ(tokens[258], "[PAD258]");
-  EXPECT_EQ(types[0], 1);
-  EXPECT_EQ(types[256], 3);
-  EXPECT_EQ(types[257], 5);
-  EXPECT_EQ(key<std::string>(keys, "tokenizer.ggml.model"), "gpt2");
-  EXPECT_TRUE(key<std::vector<std::string>>(keys, "tokenizer.ggml.merges").empty());
-  EXPECT_EQ(key<std::string>(keys, "tokenizer.chat_template"), "{{ messages }}");
-  EXPECT_EQ(key<std::uint32_t>(keys, "tokenizer.ggml.bos_token_id"), 'A');
-}
-
-TEST(GgufTokenizer, SentencePieceKeepsScoresAndTypes) {
-  const TextSource text = [](const auto& take) {
-    for (int i = 0; i < 200; ++i) take(str("the rain number ", i * i, " stays mainly in the plain of Spain, ", i));
-  };
-  SentencePieceOptions options;
-  options.vocab_size = 310;
-  std::vector<std::string> notes;
-  const auto t = train_sentencepiece(text, options);
-  const GgufKeys keys = keys_of(*t, notes);
-  const auto types = key<std::vector<std::int32_t>>(keys, "tokenizer.ggml.token_type");
-  const auto scores = key<std::vector<float>>(keys, "tokenizer.ggml.scores");
-  EXPECT_EQ(key<std::string>(keys, "tokenizer.ggml.model"), "llama");
-  EXPECT_EQ(std::ranges::count(types, 6), 256);
-  EXPECT_EQ(types.size(), 320u);
-  EXPECT_EQ(types[static_cast<std::size_t>(t->end_of_text().value())], 3);
-  EXPECT_LT(scores[static_cast<std::size_t>(t->vocab_size()) - 1], scores[static_cast<std::size_t>(260)]);
-  options.kind = "unigram";
-  const auto unigram = train_sentencepiece(text, options);
-  EXPECT_TRUE(contains(error_of([&] { keys_of(*unigram, notes); }), "not unigram"));
-}
-
-TEST(GgufTokenizer, RefusesOthersByName) {
-  std::vector<std::string> notes;
-  const std::string chars = error_of([&] { keys_of(*chars_tokenizer("abc", true), notes); });
-  EXPECT_TRUE(contains(chars, "none of kind chars")) << chars;
-  EXPECT_TRUE(contains(error_of([&] { keys_of(*bytes_tokenizer(), notes, 100); }), "has 257 tokens, the model 100"));
-}
-
-std::string pre_of(const std::string& pre_tokenizer, bool ignore_merges = false) {
-  return gguf_pre_tokenizer(str(R"({"model": {"ignore_merges": )", ignore_merges ? "true" : "false",
-                                R"(}, "pre_tokenizer": )", pre_tokenizer, "}"));
-}
-
-TEST(GgufTokenizer, NamesPreTokenizers) {
-  const std::string bytes = R"({"type": "ByteLevel", "add_prefix_space": false, "use_regex": )";
-  const auto split = [&](bpe::Pattern pattern, const std::string& behavior = "Isolated") {
-    const Json regex = std::string(bpe::regex_of(pattern));
-    return str(R"({"type": "Sequence", "pretokenizers": [{"type": "Split", "behavior": ")", behavior,
-               R"(", "invert": false, "pattern": {"Regex": )", regex.dump(), "}}, ", bytes, "false}]}");
-  };
-  EXPECT_EQ(pre_of(bytes + "true}"), "gpt-2");
-  EXPECT_EQ(pre_of(split(bpe::Pattern::gpt2)), "gpt-2");
-  EXPECT_EQ(pre_of(split(bpe::Pattern::qwen2)), "qwen2");
-  EXPECT_EQ(pre_of(split(bpe::Pattern::llama3), true), "llama-bpe");
-  EXPECT_EQ(pre_of(split(bpe::Pattern::llama3)), "smaug-bpe");
-  const std::string digits =
-      R"({"type": "Sequence", "pretokenizers": [{"type": "Digits", "individual_digits": true}, )";
-  EXPECT_EQ(pre_of(digits + bytes + "true}]}"), "smollm");
-  EXPECT_TRUE(contains(error_of([&] { pre_of(split(bpe::Pattern::qwen2), true); }), "qwen2, bytes, ignore_merges"));
-  EXPECT_TRUE(contains(error_of([&] { pre_of(split(bpe::Pattern::qwen2, "Removed")); }), "no name for how it divides"));
-  EXPECT_TRUE(contains(error_of([&] { pre_of(R"({"type": "ByteLevel", "use_regex": true})"); }), "a blank in front"));
-  const std::string spaces = R"({"type": "Metaspace", "replacement": "\u2581"})";
-  EXPECT_TRUE(contains(error_of([&] { pre_of(spaces); }), "--tokenizer tokenizer.model"));
-}
-
-#ifdef RING_WITH_UTF8PROC
-
-TEST(GgufTokenizer, ByteLevelMergesAndAddedTokens) {
-  const auto trained = bpe::train_byte_bpe([](const auto& take) { take("ab ab ab cab cab"); }, {.vocab_size = 300});
-  Json file = Json::parse(trained->plain_file());
-  const auto size = static_cast<std::int32_t>(trained->vocab_size());
-  file["added_tokens"].push_back({{"id", size}, {"content", "<tool>"}, {"special", false}, {"lstrip", true}});
-  const auto t = json_tokenizer(file.dump(), "tokenizer.json");
-  std::vector<std::string> notes;
-  const GgufKeys keys = keys_of(*t, notes);
-  const auto types = key<std::vector<std::int32_t>>(keys, "tokenizer.ggml.token_type");
-  const auto merges = key<std::vector<std::string>>(keys, "tokenizer.ggml.merges");
-  EXPECT_EQ(types[0], 3);
-  EXPECT_EQ(types[static_cast<std::size_t>(size)], 4);
-  ASSERT_FALSE(merges.empty());
-  EXPECT_EQ(merges[0], "a b");
-  ASSERT_EQ(notes.size(), 1u);
-  EXPECT_TRUE(contains(notes[0], "'<tool>' without the blank space"));
-  file["added_tokens"] = Json::array();
-  const auto endless = json_tokenizer(file.dump(), "tokenizer.json");
-  EXPECT_TRUE(contains(error_of([&] { keys_of(*endless, notes); }), "no token is known that ends a text"));
-  file["normalizer"] = {{"type", "Lowercase"}};
-  const auto lower = json_tokenizer(file.dump(), "tokenizer.json");
-  EXPECT_TRUE(contains(error_of([&] { keys_of(*lower, notes); }), "its normalizer is {\"type\":\"Lowercase\"}"));
-}
-
-#endif
 
 }  // namespace
 }  // namespace ring::test

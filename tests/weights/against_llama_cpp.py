@@ -31,8 +31,8 @@ except (ImportError, RuntimeError) as e:
 TOKENS = 48
 VOCABULARY = 320  # more than the tokenizer `bytes` has: the rest is unused
 
-# Of the logits, as vectors. llama.cpp rounds what it multiplies by matrices to their type, and takes gelu from a table of
-# f16.
+# How far logits may be from ours, as vectors. llama.cpp rounds what it multiplies by matrices to their type, and takes
+# gelu from a table of f16.
 TOLERANCE = {"f32": 1e-5, "f16": 5e-3, "bf16": 4e-2, "q8_0": 1e-1}
 GPT2_TOLERANCE = 2e-3
 
@@ -231,8 +231,9 @@ def check_model(bench, name, family, config, seed):
                          differing_values(exact, gguf.GGUFReader(file), kind), 0)
 
 
-TEXTS = ["line 12 of a text that repeats itself 3 times", "  two  blanks\n\n\n and\tmore \r\n", "I'LL don't we'VE'd 1234567",
-         "naïve café, Привет мир, 你好世界, مرحبا ١٢٣", "emoji 🙂👩‍👩‍👧 and \u200b controls\x01\x02", "a" * 70 + "!!!??? (x[0])",
+TEXTS = ["line 12 of a text that repeats itself 3 times", "  two  blanks\n\n\n and\tmore \r\n",
+         "I'LL don't we'VE'd 1234567", "naïve café, Привет мир, 你好世界, مرحبا ١٢٣",
+         "emoji 🙂👩‍👩‍👧 and \u200b controls\x01\x02", "a" * 70 + "!!!??? (x[0])",
          "<|endoftext|>after", " ", "\n", "x  "]
 
 

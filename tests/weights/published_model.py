@@ -55,8 +55,8 @@ def package_file():
 
 
 def load(folder, **more):
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager", **more).eval()
-    return model, AutoTokenizer.from_pretrained(folder, **more)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager", **more)
+    return model.eval(), AutoTokenizer.from_pretrained(folder, **more)
 
 
 def unquantized(model):
