@@ -85,6 +85,8 @@ struct Config {
   void validate(std::vector<std::string>& errors) const;
 };
 
+// Whether metrics have a record of the step.
+inline bool logs_step(const TrainConfig& c, std::int64_t step) { return step % c.log_interval == 0 || step == c.steps; }
 // How many steps train.tokens are, rounded up.
 std::int64_t steps_of_tokens(const TrainConfig&, std::int64_t context);
 // Error, which names `rows_from`, the setting or option that asked for so many rows: more tokens than

@@ -53,7 +53,9 @@ TrainStep::TrainStep(const Config& config, const ExecContext& ctx, Mesh& mesh, c
       host_room_(host_room),
       optimizer_(make_optimizer()),
       step_state_(ctx_.zeros({sizeof(StepState)}, DType::u8, Lifetime::run)),
-      norm_(parallel_.data->shard(), norm_groups(), ctx_) {
+      norm_(parallel_.data->shard(), norm_groups()),
+      part_norms_(parallel_.data->shard(), model_, parallel_.data->sharded() || mesh.group(kDataAxes).rank() == 0,
+                  ctx_) {
   set_activations(plan);
   model_.set_mlp_chunk(config.train.mlp_chunk);
   allocate_inputs();

@@ -67,6 +67,7 @@ class TrainStep {
   DataParallel& data() { return *parallel_.data; }
   const DataParallel& data() const { return *parallel_.data; }
   Optimizer& optimizer() { return *optimizer_; }
+  const PartNorms& part_norms() const { return part_norms_; }                          // of the step that was computed
   const HostOffload* offload() const { return offloads_ ? offload_.get() : nullptr; }  // null: all stays on the device
   const Tensor& state() const { return step_state_; }                                  // a StepState on the device
   std::size_t micro_batches() const { return static_cast<std::size_t>(plan_.micro_batches); }
@@ -100,6 +101,7 @@ class TrainStep {
   std::unique_ptr<Optimizer> optimizer_;
   Tensor step_state_;
   GradientNorm norm_;
+  PartNorms part_norms_;
   std::vector<Sequences> sequences_;  // of each micro-batch of the step being computed
   StepInputs inputs_;
   Tensor loss_;  // [1] f32

@@ -153,6 +153,14 @@ std::vector<double> round_numbers(double low, double high, int count) {
   return ticks;
 }
 
+std::string legend_of(const Chart& chart) {
+  if (!chart.legend) return "";
+  std::string out;
+  for (const ChartLine& line : chart.lines)
+    out += "<span>" + color_swatch(line.color) + html_escaped(line.name) + "</span> ";
+  return "<div class=\"legend\">" + out + "</div>\n";
+}
+
 }  // namespace
 
 std::vector<double> axis_ticks(double low, double high, bool log, int count) {
@@ -181,8 +189,8 @@ std::string chart_html(const Chart& chart) {
   std::string body = linear.svg(chart.logs ? "linear" : "only");
   if (chart.logs) body += Plot(chart, false, true).svg("logy") + Plot(chart, true, true).svg("logxy");
   const std::string title = html_escaped(chart.title), unit = html_escaped(chart.unit);
-  return str("<figure><figcaption>", title, unit.empty() ? "" : " <small>" + unit + "</small>",
-             "</figcaption>\n<svg class=\"plot\" data-scale=\"", chart.scale, "\" data-suffix=\"",
+  return str("<figure><figcaption>", title, unit.empty() ? "" : " <small>" + unit + "</small>", "</figcaption>\n",
+             legend_of(chart), "<svg class=\"plot\" data-scale=\"", chart.scale, "\" data-suffix=\"",
              html_escaped(chart.suffix), "\" xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 ", kWidth, " ", kHeight,
              "\" role=\"img\" aria-label=\"", title, " by step\">\n", body, "<text x=\"", kWidth - kRight, "\" y=\"",
              kHeight - 6, "\" text-anchor=\"end\">step</text></svg></figure>\n");

@@ -35,6 +35,7 @@ struct Chart {
   bool smooths = false;  // drawn at each of kSmoothing
   bool logs = false;     // drawn on each pair of axes, which the page chooses from
   bool from_zero = false;
+  bool legend = false;  // names the lines, where their colors are not those of runs
 };
 
 inline constexpr double kSmoothing[] = {0, 0.6, 0.9, 0.97};

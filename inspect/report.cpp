@@ -9,6 +9,7 @@
 #include "inspect/chart.h"
 #include "inspect/html.h"
 #include "inspect/report_attention.h"
+#include "inspect/report_parts.h"
 #include "inspect/report_run.h"
 #include "inspect/report_style.h"
 #include "inspect/report_times.h"
@@ -124,7 +125,18 @@ class Page {
     for (ChartLine& line : validation.lines) line.points = line.curve.size() <= 100;
     Chart norm = chart("Gradient norm", "before clipping", {"train/grad_norm"}, short_number);
     norm.smooths = norm.logs = true;
-    return chart_html(train) + chart_html(validation) + chart_html(norm);
+    return chart_html(train) + chart_html(validation) + chart_html(norm) + part_norms();
+  }
+  std::string part_norms() const {
+    std::string out;
+    for (const ReportRun& run : runs_) {
+      const std::string of = runs_.size() > 1 ? " of " + run.summary.name : "";
+      Chart c{.title = "Gradient norm by layers" + of, .unit = "before clipping", .lines = part_norm_lines(run)};
+      c.text = short_number;
+      c.smooths = c.logs = c.legend = true;
+      out += chart_html(c);
+    }
+    return out;
   }
   std::string rates() const {
     Chart speed = chart("Throughput", "tokens per second", {"train/tokens_per_second"}, short_number);

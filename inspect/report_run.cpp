@@ -39,6 +39,7 @@ class Reader {
     if (r.group == "start") add_start(r);
     if (r.group == "train") add_step(r);
     if (r.group == "validation") point(r, "loss");
+    if (r.group == kPartNorms) add_part_norms(r);
     if (r.group == "checkpoint" && !r.find("error")) point(r, "seconds");
     if (r.group == "job") add_job(r);
     add_event(r);
@@ -62,6 +63,9 @@ class Reader {
     const auto flops = r.number("flops_per_second");
     if (flops && run_.peak_flops > 0)
       run_.curves["train/mfu"].push_back({static_cast<double>(r.step), *flops / run_.peak_flops});
+  }
+  void add_part_norms(const Record& r) {
+    for (const auto& [name, value] : r.values) point(r, name.c_str());
   }
   void add_start(const Record& r) {
     const double one = given_peak_ > 0 ? given_peak_ : peak_of(r.text("device_name"));

@@ -21,8 +21,8 @@ struct ReportEvent {
 
 struct ReportRun {
   RunSummary summary;
-  std::map<std::string, Curve> curves;                                              // "train/loss", "train/mfu", ...
-  std::vector<ReportEvent> events;                                                  // in the order of the file
+  std::map<std::string, Curve> curves;  // "train/loss", "train/mfu", "grad_norm/blocks.3", ...
+  std::vector<ReportEvent> events;      // in the order of the file
   double seconds = 0, restart_seconds = 0, save_seconds = 0, bad_step_seconds = 0;  // of its last job that ended
   double peak_flops = 0;                                                            // of all its devices; 0: not known
   std::string settings;                                                             // YAML; empty: they cannot be read

@@ -5,13 +5,20 @@
 
 namespace ring {
 
-// state.squared_norm += sum of x^2, in a fixed order per thread count, accumulated in f64 (GPUs: f64 over f32 sums of
-// few). x contiguous, f32 or bf16. state: a StepState in device memory (u8 tensor of sizeof(StepState) bytes).
+// sum += sum of x^2, in a fixed order per thread count, accumulated in f64 (GPUs: f64 over f32 sums of few). x
+// contiguous, f32 or bf16; sum [1] f32.
 struct SquaredNorm {
-  Tensor x, state;
+  Tensor x, sum;
 };
 inline Cost cost(const SquaredNorm& a) { return cost_of(a.x, {a.x}); }
 inline constinit Kernel<SquaredNorm> squared_norm_kernel{"squared_norm"};
+
+// The field squared_norm of a StepState in device memory (u8 tensor of sizeof(StepState) bytes), as [1] f32.
+inline Tensor squared_norm_of(const Tensor& state) {
+  const Tensor floats = Tensor::wrap(state.storage(), {sizeof(StepState) / sizeof(float)}, DType::f32);
+  RING_CHECK(floats.raw() == state.raw(), "a StepState within a larger tensor");
+  return floats.narrow(0, offsetof(StepState, squared_norm) / sizeof(float), 1);
+}
 
 // Clip by global norm (Pascanu et al. 2013): state.clip = min(1, max_norm / norm); max_norm <= 0: no clipping.
 // state.loss = loss [1] f32 (undefined: 0). state.accepted = norm and loss are finite and within the state's limits,

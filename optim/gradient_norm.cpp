@@ -1,36 +1,55 @@
 #include "optim/gradient_norm.h"
 
-#include "core/step_state.h"
+#include <map>
+
 #include "kernels/optimizer.h"
 #include "parallel/ordered_sum.h"
 
 namespace ring {
 namespace {
 
+// Whether the squares of a range count on this slice of the model.
+bool counts_on(const OwnedShard& shard, const UpdateRange& range) { return range.cut || shard.slice.rank == 0; }
+
 std::vector<Tensor> counted_gradients(const OwnedShard& shard) {
-  const bool first = shard.slice.rank == 0;
-  if (first && shard.gradients.flat.numel() == shard.size) return {shard.gradients.flat};
+  if (shard.slice.rank == 0 && shard.gradients.flat.numel() == shard.size) return {shard.gradients.flat};
   std::vector<Tensor> out;
   for (const UpdateRange& range : shard.ranges())
-    if (range.cut || first) out.push_back(range.of(shard.gradients));
+    if (counts_on(shard, range)) out.push_back(range.of(shard.gradients));
   return out;
 }
 
 }  // namespace
 
-GradientNorm::GradientNorm(const OwnedShard& shard, std::vector<Communicator*> over, const ExecContext& ctx)
-    : counted_(counted_gradients(shard)), over_(std::move(over)), squares_(ctx.empty({1}, DType::f32, Lifetime::run)) {}
+GradientNorm::GradientNorm(const OwnedShard& shard, std::vector<Communicator*> over)
+    : counted_(counted_gradients(shard)), over_(std::move(over)) {}
 
 void GradientNorm::judge(const Tensor& step, double clip, const Tensor& loss, const ExecContext& ctx) const {
-  for (const Tensor& gradients : counted_) squared_norm_kernel({gradients, step}, ctx);
-  const Tensor own = step.narrow(0, offsetof(StepState, squared_norm), sizeof(float));
-  for (Communicator* group : over_) {
-    if (group->size() == 1) continue;
-    ctx.stream.impl().copy(squares_.raw(), own.raw(), own.bytes());
-    sum_in_order({squares_}, *group, ctx);
-    ctx.stream.impl().copy(own.raw(), squares_.raw(), own.bytes());
-  }
+  const Tensor sum = squared_norm_of(step);
+  for (const Tensor& gradients : counted_) squared_norm_kernel({gradients, sum}, ctx);
+  for (Communicator* group : over_)
+    if (group->size() > 1) sum_in_order({sum}, *group, ctx);
   judge_step_kernel({step, static_cast<float>(clip), loss}, ctx);
+}
+
+PartNorms::PartNorms(const OwnedShard& shard, const Decoder& model, bool counts, const ExecContext& ctx) {
+  std::map<const Param*, std::size_t> part_of;
+  for (const ModelPart& part : model.parts()) {
+    const std::size_t before = part_of.size();
+    for (const Param* p : part.params) part_of.emplace(p, parts_.size());
+    if (part_of.size() > before) parts_.push_back(part.scope);
+  }
+  squares_ = ctx.zeros({static_cast<std::int64_t>(parts_.size())}, DType::f32, Lifetime::run);
+  if (!counts) return;
+  for (const UpdateRange& range : shard.ranges([&](const Param& p) { return part_of.at(&p); }))
+    if (counts_on(shard, range)) counted_.push_back({range.group, range.of(shard.gradients)});
+}
+
+const Tensor& PartNorms::measure(const ExecContext& ctx) const {
+  fill_zero(squares_, ctx.stream);
+  for (const auto& [part, gradients] : counted_)
+    squared_norm_kernel({gradients, squares_.narrow(0, static_cast<std::int64_t>(part), 1)}, ctx);
+  return squares_;
 }
 
 }  // namespace ring

@@ -15,20 +15,21 @@ UpdateRange UpdateRange::within(std::int64_t begin, std::int64_t n) const {
   return part;
 }
 
-std::vector<UpdateRange> OwnedShard::ranges() const {
+std::vector<UpdateRange> OwnedShard::ranges(const std::function<std::size_t(const Param&)>& group_of) const {
   std::vector<UpdateRange> out;
   for (const ShardPiece& p : pieces) {
     const bool decay = p.param->decay, cut = slice.size > 1 && p.param->cut != Cut::none;
+    const std::size_t group = group_of ? group_of(*p.param) : 0;
     if (!out.empty()) {
       UpdateRange& range = out.back();
       const std::int64_t gap = p.offset - range.first.offset;
       const bool behind = gap == p.shard_offset - range.first.shard_offset && gap < range.numel + kParamAlign;
-      if (behind && range.decay == decay && range.cut == cut) {
+      if (behind && range.decay == decay && range.cut == cut && range.group == group) {
         range.numel = gap + p.numel;
         continue;
       }
     }
-    out.push_back({p, p.numel, decay, cut});
+    out.push_back({p, p.numel, decay, cut, group});
   }
   return out;
 }

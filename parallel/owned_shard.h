@@ -1,6 +1,9 @@
 #pragma once
 // What this process keeps of the parameters between steps, and updates: all of them, or its pieces of a shard plan.
 
+#include <functional>
+#include <vector>
+
 #include "comm/communicator.h"
 #include "parallel/shard_plan.h"
 
@@ -20,6 +23,7 @@ struct UpdateRange {
   std::int64_t numel = 0;  // with the gaps between pieces
   bool decay = false;
   bool cut = false;  // tensor parallelism: other slices hold other parts; otherwise each slice holds the same
+  std::size_t group = 0;
   Tensor of(const FlatBuffer& b) const { return b.flat.narrow(0, b.place(first), numel); }
   // What of it lies in elements [begin, begin + n) of the shard; numel = 0: nothing.
   UpdateRange within(std::int64_t begin, std::int64_t n) const;
@@ -35,7 +39,8 @@ struct OwnedShard {
 
   bool copies() const { return weights.flat.raw() != values.flat.raw(); }
   FlatBuffer shard(const Tensor& flat) const { return {flat, false}; }  // moments
-  std::vector<UpdateRange> ranges() const;
+  // group_of: no range holds parameters of two groups; null: all are of one.
+  std::vector<UpdateRange> ranges(const std::function<std::size_t(const Param&)>& group_of = {}) const;
   void initialise(std::uint64_t seed, const ExecContext&) const;  // the values of all pieces, and their copies
   void refresh_weights(const ExecContext&) const;
 };

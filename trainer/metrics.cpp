@@ -67,6 +67,7 @@ bool is_hyperparameter(const std::string& key) {
 
 std::string tag_of(const std::string& group, const std::string& name) {
   if (group == "validation") return name == "loss" ? "loss/validation" : "loss/validation_" + name;
+  if (group == kPartNorms) return "optimizer/grad_norm/" + name;
   if (group != "train") return group + "/" + name;
   if (name == "loss") return "loss/train";
   const std::string section = section_of(name);

@@ -17,6 +17,9 @@ namespace ring {
 inline constexpr const char *kEndFinished = "finished", *kEndStopped = "stopped", *kEndOutOfTime = "out of time",
                             *kEndFailed = "failed";
 
+// The group of records with the gradient's norm by parts of the model.
+inline constexpr const char* kPartNorms = "grad_norm";
+
 class Metrics {
  public:
   using Value = std::variant<double, std::int64_t, std::string>;
@@ -46,8 +49,8 @@ class Metrics {
   bool warned_ = false;
 };
 
-// Where TensorBoard shows a value: "loss/train" beside "loss/validation", "optimizer/lr", "speed/tokens_per_second",
-// "memory/peak"; of other groups "group/name".
+// Where TensorBoard shows a value: "loss/train" beside "loss/validation", "optimizer/lr",
+// "optimizer/grad_norm/blocks.3", "speed/tokens_per_second", "memory/peak"; of other groups "group/name".
 std::string tag_of(const std::string& group, const std::string& name);
 
 // Rewrites a file of records without those after `last_step` and without damaged lines, by way of a temporary file and

@@ -78,6 +78,13 @@ PhaseMemory fullest_phase(const MemoryStats& memory) {
   return most == memory.phases.end() ? PhaseMemory{} : *most;
 }
 
+// As metrics name a part of the model: "blocks.3", "final_norm".
+std::string key_of(const ScopeId& part) {
+  std::string key = str(part);
+  std::ranges::replace(key, ' ', '_');
+  return key;
+}
+
 std::string seconds_text(double seconds) { return str(std::round(seconds * 1000) / 1000, " s"); }
 
 }  // namespace
@@ -202,7 +209,7 @@ void RunLog::step(const StepReport& r) {
   progress_.update(progress_state());
   unrecorded_.push_back(r);
   if (unrecorded_.size() > kMostUnrecorded) unrecorded_.pop_front();
-  if (r.step % config_.train.log_interval == 0 || r.step == config_.train.steps) record(r);
+  if (logs_step(config_.train, r.step)) record(r);
 }
 
 void RunLog::record(const StepReport& r) {
@@ -224,9 +231,17 @@ void RunLog::record(const StepReport& r) {
                     {"memory_peak_phase", str(fullest_phase(memory).phase)},
                     {"memory_reserved", static_cast<std::int64_t>(memory.reserved)},
                     {"memory_fragmentation", memory.fragmentation()}});
+  record_part_norms(r);
   interval_seconds_ = 0;
   interval_tokens_ = 0;
   unrecorded_.clear();
+}
+
+void RunLog::record_part_norms(const StepReport& r) {
+  Metrics::Values norms;
+  for (std::size_t i = 0; i < r.part_norms.size(); ++i)
+    norms.emplace_back(key_of(trainer_.parts()[i]), r.part_norms[i]);
+  if (!norms.empty()) metrics_->record(kPartNorms, r.step, norms);
 }
 
 void RunLog::stopped_by(const StepReport& bad) {

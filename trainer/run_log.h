@@ -53,6 +53,7 @@ class RunLog {
   static void tell_offload(const HostOffload&);
   static void tell_page_locks(const PageLockFacts&);
   void record(const StepReport&);
+  void record_part_norms(const StepReport&);
   std::int64_t sent_keys();
 
   const Config& config_;

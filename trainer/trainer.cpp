@@ -1,7 +1,9 @@
 #include "trainer/trainer.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <limits>
 #include <utility>
 
 #include "checkpoint/reader.h"
@@ -29,6 +31,12 @@ namespace {
       "none, or give the host more memory (or, with GPUs, a higher limit of locked memory: ulimit -l)");
 }
 
+// Behind the StepState of a result.
+float* squares_of(const std::shared_ptr<void>& result) {
+  static_assert(sizeof(StepState) % alignof(float) == 0);
+  return reinterpret_cast<float*>(static_cast<std::byte*>(result.get()) + sizeof(StepState));
+}
+
 void reserve_host(TrainStep& step, std::size_t bytes) try {
   step.reserve_host(bytes);
 } catch (const OutOfHostMemory& e) {
@@ -50,14 +58,38 @@ Trainer::Trainer(const Config& config, const ExecContext& ctx, Mesh& mesh, Loade
   reserve_host(step_, memory_.fit.host);
   agreed_ = mesh_.world() == 1 || !ctx_.tuning;
   for (std::size_t i = 0; i < most_in_flight() + 1; ++i)
-    results_.push_back(ctx_.stream.impl().host_buffer(sizeof(StepState)));
+    results_.push_back(ctx_.stream.impl().host_buffer(result_bytes()));
 }
 
-double Trainer::valid_tokens(const std::vector<Batch>& batches) {
+// Sums over the ranks: tokens with a target, and how many ranks log the step.
+void Trainer::count_tokens(const std::vector<Batch>& batches, Flight& f) {
   std::int64_t valid = 0;
   if (mesh_.coord("tp") == 0)  // the slices of a model have the same batches: they count once
     for (const Batch& b : batches) valid += b.valid_targets;
-  return sum_host(mesh_.host(), static_cast<double>(valid));
+  std::array<double, 2> sums{static_cast<double>(valid), logs_step(config_.train, steps_ + 1) ? 1.0 : 0.0};
+  all_reduce_host(mesh_.host(), sums, Reduce::sum);
+  f.valid = std::max(1.0, sums[0]);
+  f.logged = sums[1] > 0;
+}
+
+// The update is queued, and must not be once more: memory that runs out here costs the norms alone.
+void Trainer::measure_parts(Flight& f) {
+  float* const squares = squares_of(f.result);
+  std::fill_n(squares, parts().size(), std::numeric_limits<float>::quiet_NaN());
+  try {
+    const ScopeGuard scope(*ctx_.scopes, {ScopeKind::optimizer});
+    const Tensor& sums = step_.part_norms().measure(ctx_);
+    ctx_.stream.impl().copy(squares, sums.raw(), sums.bytes());
+  } catch (const OutOfMemory&) {
+  }
+}
+
+std::vector<double> Trainer::part_norms(const Flight& f) {
+  const float* const squares = squares_of(f.result);
+  std::vector<double> norms(squares, squares + parts().size());
+  all_reduce_host(mesh_.host(), norms, Reduce::sum);
+  for (double& n : norms) n = std::fabs(std::sqrt(n));
+  return norms;
 }
 
 std::int64_t Trainer::planned_steps() const {
@@ -174,7 +206,7 @@ void Trainer::launch_step() {
   enter(RunPhase::data, steps_ + 1);
   const std::vector<Batch> batches = next_batches();
   f.report.data_seconds = seconds_now() - f.started;
-  f.valid = std::max(1.0, valid_tokens(batches));
+  count_tokens(batches, f);
   f.report.lr = learning_rate();
   step_.load(batches);
   if (!agreed_) rehearse();
@@ -186,6 +218,7 @@ void Trainer::launch_step() {
   f.launch_seconds = seconds_now() - queued;
   f.result = results_[static_cast<std::size_t>(steps_) % results_.size()];
   ctx_.stream.impl().copy(f.result.get(), step_.state().raw(), sizeof(StepState));
+  if (f.logged) measure_parts(f);
   f.done = ctx_.stream.record();
   f.report.tokens = config_.train.batch_size * config_.model.context;
   f.report.exchange_seconds = step_.data().wait_seconds();
@@ -207,6 +240,7 @@ StepReport Trainer::finish() {
   r.loss = static_cast<double>(state.loss) / f.valid;
   r.norm = std::fabs(std::sqrt(state.squared_norm));  // of NaN, too: it prints without a sign
   r.accepted = state.accepted != 0;
+  if (f.logged) r.part_norms = part_norms(f);
   r.seconds = seconds_now() - std::max(f.started, last_finish_);
   last_finish_ = seconds_now();
   graph_.timed(f.launch_seconds, r.seconds);

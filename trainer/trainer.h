@@ -21,8 +21,9 @@ struct StepReport {
   double loss = 0;        // mean over the valid tokens of all micro-batches and ranks
   double norm = 0;        // of the gradient, before clipping
   double lr = 0;
-  bool accepted = true;     // false: loss or norm is not finite or above a limit, and nothing was updated
-  std::int64_t tokens = 0;  // of all ranks
+  std::vector<double> part_norms;  // of Trainer::parts() where the step is logged, else empty; NaN: no memory for it
+  bool accepted = true;            // false: loss or norm is not finite or above a limit, and nothing was updated
+  std::int64_t tokens = 0;         // of all ranks
   double seconds = 0, data_seconds = 0, exchange_seconds = 0;  // the whole step; waiting for data; for other ranks
 };
 
@@ -78,6 +79,7 @@ class Trainer {
   void observe(std::shared_ptr<KernelObserver> observer) { step_.observe(std::move(observer)); }
 
   Decoder& model() { return step_.model(); }
+  const std::vector<ScopeId>& parts() const { return step_.part_norms().parts(); }
   const MemoryChoice& memory() const { return memory_; }
   const std::string& memory_ran_out() const { return ran_out_; }  // when the choice became smaller; empty: never
   const ParallelPlan& plan() const { return step_.plan(); }
@@ -100,7 +102,8 @@ class Trainer {
     double valid = 1;              // tokens with a target, of all ranks
     double started = 0;            // on the trainer's clock
     double launch_seconds = 0;     // of the host, queueing the computation
-    std::shared_ptr<void> result;  // a StepState in host memory, there after `done`
+    bool logged = false;           // by some rank: the norms of the parts are measured
+    std::shared_ptr<void> result;  // StepState and squared norms of the parts in host memory, there after `done`
     Event done;
   };
 
@@ -109,7 +112,10 @@ class Trainer {
   MemoryChoice smaller_after(const OutOfMemory&);
   void compute_again(const MemoryChoice&);
   std::vector<Batch> next_batches();  // as far as this rank computes them
-  double valid_tokens(const std::vector<Batch>&);
+  void count_tokens(const std::vector<Batch>&, Flight&);
+  void measure_parts(Flight&);
+  std::vector<double> part_norms(const Flight&);
+  std::size_t result_bytes() const { return sizeof(StepState) + parts().size() * sizeof(float); }
   double learning_rate();
   void upload_state(double lr, double valid);
   void rehearse();
@@ -124,7 +130,7 @@ class Trainer {
   const ExecContext& ctx_ = step_.exec();
   StepGraph graph_;
   std::deque<Flight> flight_;
-  std::vector<std::shared_ptr<void>> results_;  // host memory for StepStates, in turn
+  std::vector<std::shared_ptr<void>> results_;  // host memory for what steps leave, in turn
   std::int64_t steps_ = 0, tokens_ = 0, cursor_ = 0;
   double seconds_ = 0, last_finish_ = 0;
   bool agreed_ = false;  // on measured choices

@@ -20,8 +20,8 @@ double sum_of_squares(const float* x, std::int64_t n) {
 }
 
 void run_squared_norm(const SquaredNorm& args, const ExecContext& ctx) {
-  StepState& state = state_of("squared_norm", args.state);
   check_numel("squared_norm", "x", args.x, args.x.numel());
+  check_numel("squared_norm", "sum", args.sum, 1);
   const float* x = args.x.data<float>();
   ThreadPool& pool = ctx.stream.pool();
   std::vector<double> partial(static_cast<std::size_t>(pool.size()), 0.0);
@@ -30,7 +30,8 @@ void run_squared_norm(const SquaredNorm& args, const ExecContext& ctx) {
   });
   double sum = 0;
   for (double p : partial) sum += p;
-  state.squared_norm = static_cast<float>(static_cast<double>(state.squared_norm) + sum);
+  float& all = *args.sum.data<float>();
+  all = static_cast<float>(static_cast<double>(all) + sum);
 }
 
 bool within_limits(const StepState& s) {

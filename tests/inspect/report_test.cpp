@@ -15,6 +15,7 @@
 #include "inspect/chart.h"
 #include "inspect/html.h"
 #include "inspect/report_attention.h"
+#include "inspect/report_parts.h"
 #include "inspect/report_run.h"
 #include "inspect/report_times.h"
 #include "tests/inspect/svg_check.h"
@@ -162,6 +163,32 @@ TEST_F(ReportTest, MfuNeedsAPeak) {
   EXPECT_EQ(mfu("NVIDIA H100 PCIe", 0), 0);
   EXPECT_EQ(mfu("cpu", 0), 0);
   EXPECT_DOUBLE_EQ(mfu("cpu", 989e13), 0.05);
+}
+
+// Norms of parts that are drawn as one line: the root of the sum of their squares.
+TEST_F(ReportTest, GradientNormsOfBlocksAreDrawnInRanges) {
+  const auto lines = [&](int blocks, const std::string& more) {
+    std::string norms = "\"embedding\":2,\"<b>\":1,\"blocks.x\":1,\"final_norm\":3" + more;
+    for (int b = 0; b < blocks; ++b) norms += str(",\"blocks.", b, "\":", b + 1);
+    const std::string run = write_run("run", line("train", 10, "\"loss\":3") + line("grad_norm", 10, norms) +
+                                                 line("grad_norm", 20, "\"blocks.0\":null,\"blocks.0_text\":\"nan\""));
+    expect_readable(report_page({run}, {}));
+    return part_norm_lines(read_report_run(run, 0));
+  };
+  const std::vector<ChartLine> deep = lines(11, ",\"loss_head\":4");
+  std::vector<std::string> names;
+  for (const ChartLine& l : deep) names.push_back(l.name);
+  EXPECT_EQ(names, (std::vector<std::string>{"embedding", "blocks 0 to 1", "blocks 2 to 4", "blocks 5 to 7",
+                                             "blocks 8 to 10", "final norm and head"}));
+  EXPECT_EQ(deep[0].curve, (Curve{{10, 2}}));
+  EXPECT_EQ(deep[1].curve, (Curve{{10, std::sqrt(1.0 + 4)}}));
+  EXPECT_EQ(deep[4].curve, (Curve{{10, std::sqrt(81.0 + 100 + 121)}}));
+  EXPECT_EQ(deep[5].curve, (Curve{{10, 5}}));
+  const std::vector<ChartLine> flat = lines(1, "");
+  ASSERT_EQ(flat.size(), 3u);
+  EXPECT_EQ(flat[1].name, "block 0");
+  EXPECT_TRUE(flat[1].curve.size() == 2 && std::isnan(flat[1].curve[1].y));
+  EXPECT_EQ(flat[2].name, "final norm");
 }
 
 TEST_F(ReportTest, WhatHappenedIsMarkedAndListed) {

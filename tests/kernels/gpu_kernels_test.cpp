@@ -162,8 +162,8 @@ std::vector<Tensor> optimize(const ExecContext& ctx, std::int64_t n, double grad
     const Tensor state = state_tensor({.step = step, .lr = 0.01f}, ctx);
     const Tensor grad = random_tensor(str("grad", step), {n}, ctx, gradient_scale),
                  other = random_tensor("o", {37}, ctx);
-    squared_norm_kernel({.x = grad, .state = state}, ctx);
-    squared_norm_kernel({.x = other, .state = state}, ctx);
+    squared_norm_kernel({.x = grad, .sum = squared_norm_of(state)}, ctx);
+    squared_norm_kernel({.x = other, .sum = squared_norm_of(state)}, ctx);
     judge_step_kernel({.state = state, .max_norm = max_norm}, ctx);
     adamw_kernel({.param = param, .grad = grad, .m = m, .v = v, .state = state, .weight_decay = 0.1f}, ctx);
     const StepState s = read_state(state, ctx);
@@ -184,7 +184,7 @@ TEST_F(GpuKernels, AStepThatIsNotFiniteChangesNothing) {
   bad[777] = std::nan("");
   const Tensor grad = make_tensor({5000}, DType::f32, bad, ctx), state = state_tensor({.lr = 1}, ctx);
   const Tensor param = random_tensor("param", {5000}, ctx), m = random_tensor("m", {5000}, ctx), v = ctx.zeros({5000});
-  squared_norm_kernel({.x = grad, .state = state}, ctx);
+  squared_norm_kernel({.x = grad, .sum = squared_norm_of(state)}, ctx);
   judge_step_kernel({.state = state, .max_norm = 1}, ctx);
   adamw_kernel({.param = param, .grad = grad, .m = m, .v = v, .state = state}, ctx);
   EXPECT_EQ(read_state(state, ctx).accepted, 0u);
@@ -198,7 +198,7 @@ TEST_F(GpuKernels, NormsHaveTheSameBitsEveryTime) {
   auto bits = [] {
     const ExecContext ctx = poisoned_device_context({Backend::cuda, 0});
     const Tensor x = random_tensor("x", {3000000}, ctx), state = state_tensor({}, ctx);
-    squared_norm_kernel({.x = x, .state = state}, ctx);
+    squared_norm_kernel({.x = x, .sum = squared_norm_of(state)}, ctx);
     return read_state(state, ctx).squared_norm;
   };
   const float first = bits();

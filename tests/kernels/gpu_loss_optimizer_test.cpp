@@ -331,7 +331,8 @@ TEST_F(GpuOptimizer, SquaredNorms) {
         auto run = [&] {
           const ExecContext ctx = gpu();
           const Tensor state = state_tensor({.squared_norm = 2.5f}, ctx);
-          squared_norm_kernel({.x = make_tensor({n + left}, t, x, ctx).narrow(0, left, n), .state = state}, ctx);
+          squared_norm_kernel(
+              {.x = make_tensor({n + left}, t, x, ctx).narrow(0, left, n), .sum = squared_norm_of(state)}, ctx);
           return read_state(state, ctx).squared_norm;
         };
         const float got = run();

@@ -114,11 +114,13 @@ class Rank {
 
   void run(Gathered& g) {
     std::vector<double> losses, norms;
+    std::vector<std::vector<double>> part_norms;
     for (int i = 0; i < options_.steps; ++i) {
       const StepReport r = trainer_.step();
       RING_CHECK(r.accepted, "step ", i, " is not finite: ", trainer_.diagnose());
       losses.push_back(r.loss);
       norms.push_back(r.norm);
+      part_norms.push_back(r.part_norms);
     }
     double validation = 0;
     if (options_.validate)
@@ -134,6 +136,7 @@ class Rank {
                   .string();
     if (options_.steps_behind > 0) save_behind();
     report(g, losses, norms, validation, saved);
+    report_parts(g, part_norms);
     mesh_->all().barrier().synchronize();
   }
 
@@ -190,6 +193,12 @@ class Rank {
     all.segments = trainer_.memory().fit.plan.segments;
     if (mesh_->rank() == 0) all.checkpoint = saved;
     gather(g, state_);
+  }
+
+  static void report_parts(Gathered& g, const std::vector<std::vector<double>>& part_norms) {
+    const std::lock_guard lock(g.mutex);
+    if (g.result.part_norms.empty()) g.result.part_norms = part_norms;
+    RING_CHECK(g.result.part_norms == part_norms, "ranks report different norms of parts");
   }
 
   const TrainingOptions& options_;

@@ -23,10 +23,11 @@ struct TrainingOptions {
 };
 
 struct Training {
-  std::string errors;                 // of all ranks, one per line; empty: it worked
-  std::vector<double> losses, norms;  // of each step, which every rank must report alike
-  double validation = 0;              // where asked for
-  std::vector<double> scores;         // where asked for: log-probabilities, then whether they are greedy
+  std::string errors;                           // of all ranks, one per line; empty: it worked
+  std::vector<double> losses, norms;            // of each step, which every rank must report alike
+  std::vector<std::vector<double>> part_norms;  // of each step, which every rank must report alike; empty: not logged
+  double validation = 0;                        // where asked for
+  std::vector<double> scores;                   // where asked for: log-probabilities, then whether they are greedy
   std::map<std::string, std::vector<float>> tensors;  // whole, by state name ("model.blocks.0.attention.q.weight")
   std::vector<std::uint64_t> state_bytes;             // tensors of each rank's State
   std::vector<std::string> memory;                    // Trainer::lasting_memory of each rank

@@ -1,0 +1,92 @@
+#include "inspect/report_parts.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <map>
+#include <optional>
+#include <span>
+#include <string_view>
+
+#include "core/check.h"
+#include "trainer/metrics.h"
+
+namespace ring {
+namespace {
+
+constexpr std::size_t kMostRanges = 4;  // with the other two lines as many as there are colors
+
+struct Part {
+  std::string name;
+  std::optional<int> block;
+  const Curve* curve;
+};
+
+std::optional<int> block_of(const std::string& name) {
+  constexpr std::string_view kBlocks = "blocks.";
+  int number = 0;
+  if (!name.starts_with(kBlocks)) return std::nullopt;
+  const char *begin = name.data() + kBlocks.size(), *end = name.data() + name.size();
+  const auto [rest, error] = std::from_chars(begin, end, number);
+  return error == std::errc() && rest == end ? std::optional(number) : std::nullopt;
+}
+
+std::vector<Part> parts_of(const ReportRun& run) {
+  const std::string prefix = std::string(kPartNorms) + "/";
+  std::vector<Part> parts;
+  for (const auto& [key, curve] : run.curves)
+    if (key.starts_with(prefix))
+      parts.push_back({key.substr(prefix.size()), block_of(key.substr(prefix.size())), &curve});
+  std::ranges::stable_sort(parts, {}, [](const Part& p) { return p.block.value_or(-1); });
+  return parts;
+}
+
+Curve together(std::span<const Part> parts) {
+  std::map<double, std::pair<double, std::size_t>> sums;  // of squares, and how many, by step
+  for (const Part& p : parts)
+    for (const CurvePoint& at : *p.curve) {
+      auto& [sum, count] = sums[at.x];
+      sum += at.y * at.y;
+      ++count;
+    }
+  Curve curve;
+  for (const auto& [x, sum] : sums)
+    if (sum.second == parts.size()) curve.push_back({x, std::sqrt(sum.first)});
+  return curve;
+}
+
+std::string blocks_text(int first, int last) {
+  return first == last ? str("block ", first) : str("blocks ", first, " to ", last);
+}
+
+// Of tied embeddings there is no head, and with norms behind sublayers no final norm.
+std::string after_text(const std::vector<Part>& after) {
+  if (after.size() > 1) return "final norm and head";
+  return !after.empty() && after[0].name == "final_norm" ? "final norm" : "head";
+}
+
+}  // namespace
+
+std::vector<ChartLine> part_norm_lines(const ReportRun& run) {
+  const std::vector<Part> parts = parts_of(run);
+  std::vector<Part> before, blocks, after;
+  for (const Part& p : parts) {
+    if (p.block) blocks.push_back(p);
+    if (p.name == "embedding") before.push_back(p);
+    if (p.name == "final_norm" || p.name == "loss_head") after.push_back(p);
+  }
+  std::vector<ChartLine> lines;
+  const auto add = [&](const std::string& name, std::span<const Part> of) {
+    if (!of.empty()) lines.push_back({name, lines.size(), together(of)});
+  };
+  add("embedding", before);
+  const std::size_t ranges = std::min(blocks.size(), kMostRanges);
+  for (std::size_t i = 0; i < ranges; ++i) {
+    const std::size_t first = i * blocks.size() / ranges, end = (i + 1) * blocks.size() / ranges;
+    add(blocks_text(*blocks[first].block, *blocks[end - 1].block), std::span(blocks).subspan(first, end - first));
+  }
+  add(after_text(after), after);
+  return lines;
+}
+
+}  // namespace ring
