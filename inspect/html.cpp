@@ -58,14 +58,15 @@ std::string html_heading(const std::string& text) { return "<h2>" + html_escaped
 std::string html_note(const std::string& text) { return "<p class=\"soft\">" + html_escaped(text) + "</p>\n"; }
 
 std::string html_table(const std::vector<std::vector<std::string>>& rows, std::size_t left,
-                       const std::vector<std::string>& begins) {
-  std::string out = "<div class=\"scroll\"><table>\n";
+                       const std::vector<std::string>& begins, bool stacks) {
+  std::string out = str("<div class=\"scroll\"><table", stacks ? " class=\"stack\"" : "", ">\n");
   for (std::size_t r = 0; r < rows.size(); ++r) {
     out += "<tr>";
     for (std::size_t i = 0; i < rows[r].size(); ++i) {
       const char* tag = r == 0 ? "th" : "td";
       const std::string begin = r > 0 && i == 0 && r <= begins.size() ? begins[r - 1] : "";
-      out += str("<", tag, i < left ? "" : " class=\"n\"", ">", begin, html_escaped(rows[r][i]), "</", tag, ">");
+      const std::string head = stacks && r > 0 ? str(" data-head=\"", html_escaped(rows[0][i]), "\"") : "";
+      out += str("<", tag, i < left ? "" : " class=\"n\"", head, ">", begin, html_escaped(rows[r][i]), "</", tag, ">");
     }
     out += "</tr>\n";
   }

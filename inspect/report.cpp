@@ -73,7 +73,7 @@ class Page {
       rows.push_back(row_of(runs_[i]));
       colors.push_back(color_swatch(i));
     }
-    return html_table(rows, 3, colors);
+    return html_table(rows, 3, colors, true);
   }
   static std::vector<std::string> row_of(const ReportRun& run) {
     const RunSummary& s = run.summary;

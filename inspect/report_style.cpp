@@ -61,7 +61,17 @@ pre { overflow-x: auto; font-size: 12.5px; background: var(--card); border: 1px 
   overflow: hidden; }
 .cursor { stroke: var(--soft); fill: none; stroke-dasharray: 3 3; }
 @media (max-width: 600px) { .plot text { font-size: 18px; } body { padding: 14px 10px 40px; }
-  th, td { padding: 5px 7px; } }
+  th, td { padding: 5px 7px; }
+  .stack tr { display: grid; grid-template-columns: 1fr 1fr; gap: 0 20px; padding: 5px 7px;
+    border-top: 1px solid var(--line); }
+  .stack tr:first-child { display: none; }
+  .stack tr:nth-child(2) { border-top: 0; }
+  .stack td, .stack td.n { display: flex; justify-content: space-between; gap: 10px; padding: 2px 0; border: 0;
+    text-align: right; white-space: normal; }
+  .stack td:first-child { grid-column: 1 / -1; justify-content: flex-start; align-items: center; font-weight: 600;
+    overflow-wrap: anywhere; }
+  .stack td::before { content: attr(data-head); color: var(--soft); text-align: left; }
+  .stack td:first-child::before { content: none; } }
 @media print { :root { color-scheme: light; --ground: #fff; --text: #000; --soft: #444; --line: #ccc; --card: #fff;
   --c0: #0072b2; --c1: #d55e00; --c2: #008f68; --c3: #b5508f; --c4: #a87400; --c5: #55595f; }
   body { max-width: none; padding: 0; font-size: 11px; } .choices, .tip, .cursor { display: none; }

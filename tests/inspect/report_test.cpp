@@ -108,6 +108,9 @@ TEST(Html, EscapesWhatIsNotText) {
   const std::string table = html_table({{"<"}, {"&"}}, 1, {"<b>c</b>"});
   EXPECT_NE(table.find("<th>&lt;</th>"), std::string::npos) << table;
   EXPECT_NE(table.find("<td><b>c</b>&amp;</td>"), std::string::npos) << table;
+  const std::string stack = html_table({{"a", "<"}, {"1", "2"}}, 1, {}, true);
+  EXPECT_NE(stack.find("<td data-head=\"a\">1</td><td class=\"n\" data-head=\"&lt;\">2</td>"), std::string::npos)
+      << stack;
 }
 
 TEST_F(ReportTest, HostileFilesGiveAReadablePage) {
