@@ -47,6 +47,7 @@ Config given_sizes(Config c) {
     fail(
         "train.micro_batch and train.mlp_chunk: auto is what a run chooses when it begins; give a benchmark the "
         "numbers, which `ringmaster plan` shows");
+  c.train.batch_sizes.clear();  // the largest is measured
   return c;
 }
 

@@ -146,6 +146,17 @@ void add_word(Node& integer, const Word& word) {
   };
 }
 
+// A number in place of a schedule is one that never changes.
+void add_word(Node& integer, const ByTokens& schedule) {
+  RING_CHECK(integer.kind == Kind::integer, "only an integer changes by tokens");
+  integer.by_tokens = schedule.changes;
+  integer.set = [changes = schedule.changes, set = integer.set](const Value& v) {
+    std::string wrong = set(v);
+    if (wrong.empty()) changes->clear();
+    return wrong;
+  };
+}
+
 std::string integer_out_of_range(std::int64_t min, std::uint64_t max) {
   return str("must be in [", min, ", ", max, "]");
 }
@@ -165,8 +176,13 @@ namespace {
 
 // On one line: lists of scalars, and anything inside of such a line.
 std::string to_flow(const Node& node) {
-  if (node.scalar()) return to_text(node.get());
   std::string out;
+  if (node.by_tokens && !node.by_tokens->empty()) {
+    for (const auto& [tokens, value] : *node.by_tokens)
+      out += str(out.empty() ? "" : ", ", "[", tokens, ", ", value, "]");
+    return str("[", out, "]");
+  }
+  if (node.scalar()) return to_text(node.get());
   if (node.kind == Kind::list) {
     for (std::size_t i = 0; i < node.size(); ++i) out += str(i ? ", " : "", to_flow(node.element(i)));
     return str("[", out, "]");

@@ -15,7 +15,9 @@
 //     void validate(std::vector<std::string>& errors) const;  // optional: rules over several fields
 //   };
 //
-// An integer may have words for values outside of its range, such as word("auto", -1).
+// An integer may have words for values outside of its range, such as word("auto", -1), and may change as tokens are
+// seen (core/token_schedule.h): with by_tokens(changes) it may be given as [[0, 32], [1e9, 64]] and is the largest of
+// the values.
 //
 // A field is a bool, an integer, a double, a string, an enum (with choices), a std::optional of one of those, a struct
 // with fields(), or a std::vector of any of these but bool and optional. A number states both ends of the range that
@@ -37,6 +39,7 @@
 #include <vector>
 
 #include "core/check.h"
+#include "core/token_schedule.h"
 
 namespace ring {
 
@@ -78,6 +81,7 @@ struct Node {
   std::function<Value()> get;
   std::function<std::string(const Value&)> set;  // returns what is wrong, empty when it was set
   long double holds_least = 0, holds_most = 0;   // numbers: what the C++ type can hold
+  TokenSchedule* by_tokens = nullptr;            // integers: where it changes; null: it cannot
   // Sections.
   std::vector<Field> fields;
   std::function<void(std::vector<std::string>&)> validate;  // null: no rules over several fields
@@ -126,6 +130,11 @@ struct Word {
 };
 inline Word word(const char* name, std::int64_t value) { return {name, value}; }
 
+struct ByTokens {
+  TokenSchedule* changes;
+};
+inline ByTokens by_tokens(TokenSchedule& changes) { return {&changes}; }
+
 template <class E>
 struct Choices {
   std::vector<std::pair<std::string, E>> names;
@@ -150,7 +159,7 @@ concept HasFields = requires(C& c, Fields& f) {
 // Collects the fields of one struct.
 class Fields {
  public:
-  // Rules: any number of Check and of Word, rank_local(), and for an enum one Choices of its type.
+  // Rules: any number of Check and of Word, rank_local(), by_tokens(), and for an enum one Choices of its type.
   template <class T, class... Rules>
   void operator()(const char* name, T& value, const std::string& text, const Rules&... rules);
 
@@ -270,6 +279,7 @@ inline constexpr bool is_optional<std::optional<T>> = true;
 struct NoChoices {};
 
 void add_word(Node& integer, const Word& word);
+void add_word(Node& integer, const ByTokens& schedule);
 template <class Rule>
 void add_word(Node&, const Rule&) {}
 
@@ -417,6 +427,8 @@ template <class Names>
 void add_rule(std::vector<Check>&, Names&, RankLocal) {}
 template <class Names>
 void add_rule(std::vector<Check>&, Names&, const Word&) {}
+template <class Names>
+void add_rule(std::vector<Check>&, Names&, const ByTokens&) {}
 template <class E>
 void add_rule(std::vector<Check>&, Choices<E>& names, const Choices<E>& given) {
   names = given;

@@ -42,7 +42,8 @@ std::string type_name(const Node& node) {
   switch (node.kind) {
     case Kind::boolean: return "`true` or `false`" + null;
     case Kind::integer:
-      return "integer" + (node.choices.empty() ? "" : " or `" + joined(node.choices, "`, `") + "`") + null;
+      return "integer" + (node.choices.empty() ? "" : " or `" + joined(node.choices, "`, `") + "`") +
+             (node.by_tokens ? " or `[[0, integer], [tokens, integer], ...]`" : "") + null;
     case Kind::number: return "number" + null;
     case Kind::text: return "text" + null;
     case Kind::section: return "section";

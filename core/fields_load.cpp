@@ -106,6 +106,7 @@ class Loader {
   void apply_section(const Node& node, const YamlNode& yaml, const std::string& key, const Origin& origin);
   void apply_list(const Node& node, const YamlNode& yaml, const std::string& key, const Origin& origin);
   void apply_scalar(const Node& node, const YamlNode& yaml, const std::string& key, const Origin& origin);
+  void apply_changes(const Node& node, const YamlNode& yaml, const std::string& key, const Origin& origin);
   void unknown_key(const Node& section, const std::string& section_key, const std::string& name, Given given,
                    const Origin& origin);
   Node find(const std::string& path, const Origin& origin);
@@ -202,6 +203,9 @@ void Loader::apply(const Node& node, const YamlNode& yaml, const std::string& ke
   switch (node.kind) {
     case Kind::section: return apply_section(node, yaml, key, origin);
     case Kind::list: return apply_list(node, yaml, key, origin);
+    case Kind::integer:
+      if (node.by_tokens && yaml.type == YamlNode::Type::list) return apply_changes(node, yaml, key, origin);
+      [[fallthrough]];
     default: return apply_scalar(node, yaml, key, origin);
   }
 }
@@ -254,6 +258,16 @@ void Loader::apply_scalar(const Node& node, const YamlNode& yaml, const std::str
     if (const std::string hint = hint_for_value(root_, node, key, yaml.text); !hint.empty()) wrong += "; " + hint;
   if (wrong.empty()) wrong = node.set(value);
   if (!wrong.empty()) return problem(origin, key, wrong);
+  broken_.erase(key);
+}
+
+void Loader::apply_changes(const Node& node, const YamlNode& yaml, const std::string& key, const Origin& origin) {
+  origins_[key] = origin;
+  TokenSchedule changes;
+  std::string wrong = parse_changes(yaml, changes);
+  if (wrong.empty()) wrong = node.set(std::ranges::max_element(changes, {}, &TokenChange::value)->value);
+  if (!wrong.empty()) return problem(origin, key, wrong);
+  if (changes.size() > 1) *node.by_tokens = changes;
   broken_.erase(key);
 }
 
@@ -330,6 +344,9 @@ void Loader::check_field(const Field& field, const std::string& key) {
   for (const Check& check : field.checks) {
     const bool word = node.kind == Kind::integer && std::holds_alternative<std::string>(node.get());
     if (node.scalar() && !word) check_value(check, node.get(), key);
+    if (node.by_tokens)
+      for (const TokenChange& change : *node.by_tokens)
+        if (node.get() != Value(change.value)) check_value(check, change.value, key);
     if (node.kind == Kind::list && check.of_length) check_value(check, static_cast<std::int64_t>(size), key);
   }
   for (std::size_t i = 0; i < size; ++i) {

@@ -80,6 +80,27 @@ std::string parse_value(const Node& node, const YamlNode& yaml, Value& value) {
   return value = yaml.text == "true", "";
 }
 
+std::string parse_changes(const YamlNode& list, TokenSchedule& changes) {
+  if (list.items.size() > kMostTokenChanges)
+    return str("must have at most ", kMostTokenChanges, " items, has ", list.items.size());
+  changes.clear();
+  for (const YamlNode& item : list.items) {
+    Value tokens, value;
+    if (item.type != YamlNode::Type::list || item.items.size() != 2)
+      return "expected [tokens, integer], such as in [[0, 32], [1e9, 64]], got " + item.describe();
+    for (const auto& [yaml, number] : {std::pair{&item.items[0], &tokens}, {&item.items[1], &value}}) {
+      if (yaml->type != YamlNode::Type::scalar || yaml->quoted) return "expected an integer, got " + yaml->describe();
+      if (std::string wrong = parse_integer(yaml->text, *number); !wrong.empty()) return wrong;
+    }
+    const TokenChange change{std::get<std::int64_t>(tokens), std::get<std::int64_t>(value)};
+    if (changes.empty() && change.tokens != 0) return str("must begin at 0 tokens, begins at ", change.tokens);
+    if (!changes.empty() && change.tokens <= changes.back().tokens)
+      return str("tokens must ascend, but ", change.tokens, " comes after ", changes.back().tokens);
+    changes.push_back(change);
+  }
+  return changes.empty() ? "must not be empty" : "";
+}
+
 YamlNode parse_override(const Node& node, const std::string& value) {
   const bool quoted = !value.empty() && (value[0] == '"' || value[0] == '\'');
   const bool unset = node.optional && (value.empty() || value == "null" || value == "~");

@@ -97,10 +97,13 @@ void bad_step_fields(TrainConfig& c, Fields& f) {
 }  // namespace
 
 void TrainConfig::fields(Fields& f) {
-  f("batch_size", batch_size, "sequences per optimizer step, over all processes and micro-batches",
-    in_range(1, 1 << 30));
+  f("batch_size", batch_size,
+    "sequences per optimizer step, over all processes and micro-batches; as a list, what it is from so many trained "
+    "tokens on",
+    in_range(1, 1 << 30), by_tokens(batch_sizes));
   f("micro_batch", micro_batch,
-    "sequences per forward pass of a process; 0 = its whole share; auto = the fastest that is predicted to fit, chosen "
+    "sequences per forward pass of a process; 0 = its whole share (of the smallest batch_size); auto = the fastest "
+    "that is predicted to fit, chosen "
     "when the run begins and kept",
     in_range(0, 1 << 30), word("auto", kAutoMicroBatch));
   f("steps", steps, "optimizer steps to train; 0 = see tokens, epochs and minutes", in_range(0, kMostSteps));
@@ -170,7 +173,7 @@ void validate_tokens(const Config& c, std::vector<std::string>& errors) {
     errors.push_back(str("train.batch_size: a step of ", step, " is more than the ", kMostTokens, " tokens of a run"));
     return;
   }
-  const std::int64_t steps = c.train.tokens ? steps_of_tokens(c.train, c.model.context) : c.train.steps;
+  const std::int64_t steps = c.train.tokens ? steps_of_tokens(c.train, c.model.context, c.train.tokens) : c.train.steps;
   if (steps > kMostSteps)
     errors.push_back(str("train.tokens: ", c.train.tokens, " tokens are ", steps, " steps of ", step, ", at most ",
                          kMostSteps, ": enlarge the steps or lower train.tokens"));
@@ -189,9 +192,47 @@ void Config::validate(std::vector<std::string>& errors) const {
         "places than the one that was recorded; set auto or off");
 }
 
-std::int64_t steps_of_tokens(const TrainConfig& c, std::int64_t context) {
-  const std::int64_t per_step = c.batch_size * context;
-  return c.tokens / per_step + (c.tokens % per_step > 0);
+namespace {
+
+// Steps of one size, one behind the other.
+struct Stretch {
+  std::int64_t per_step, begin, end;  // in tokens: of a step, before the first, after which the next size begins
+  std::int64_t steps(std::int64_t until) const {
+    const std::int64_t tokens = std::max<std::int64_t>(0, std::min(end, until) - begin);
+    return tokens / per_step + (tokens % per_step > 0);
+  }
+};
+
+// fn is called with each stretch until it returns false. A stretch ends with a whole step, which may pass others by.
+template <class Fn>
+void for_stretches(const TrainConfig& c, std::int64_t context, std::int64_t begin, const Fn& fn) {
+  for (std::size_t i = 0; i <= c.batch_sizes.size(); ++i) {
+    const bool last = i + 1 >= c.batch_sizes.size();
+    const Stretch s{batch_size_at(c, begin) * context, begin, last ? kMostTokens : c.batch_sizes[i + 1].tokens};
+    if (!fn(s) || last) return;
+    begin += s.steps(s.end) * s.per_step;
+  }
+}
+
+}  // namespace
+
+std::int64_t steps_of_tokens(const TrainConfig& c, std::int64_t context, std::int64_t tokens, std::int64_t trained) {
+  std::int64_t steps = 0;
+  for_stretches(c, context, trained, [&](const Stretch& s) {
+    steps += s.steps(tokens);
+    return s.end < tokens;
+  });
+  return steps;
+}
+
+std::int64_t tokens_of_steps(const TrainConfig& c, std::int64_t context, std::int64_t steps, std::int64_t trained) {
+  std::int64_t tokens = 0, left = steps;
+  for_stretches(c, context, trained, [&](const Stretch& s) {
+    const std::int64_t here = std::min(left, s.steps(s.end));
+    tokens += here * s.per_step;
+    return (left -= here) > 0;
+  });
+  return tokens;
 }
 
 void check_tokens_at_once(const char* rows_from, std::int64_t rows, std::int64_t context) {

@@ -44,7 +44,8 @@ struct RunConfig {
 };
 
 struct TrainConfig {
-  std::int64_t batch_size = 12;
+  std::int64_t batch_size = 12;  // the largest of the run
+  TokenSchedule batch_sizes;     // of steps that begin after so many tokens; empty: all have batch_size
   std::int64_t micro_batch = 0;
   std::int64_t steps = 0;
   std::int64_t tokens = 0;
@@ -87,8 +88,14 @@ struct Config {
 
 // Whether metrics have a record of the step.
 inline bool logs_step(const TrainConfig& c, std::int64_t step) { return step % c.log_interval == 0 || step == c.steps; }
-// How many steps train.tokens are, rounded up.
-std::int64_t steps_of_tokens(const TrainConfig&, std::int64_t context);
+// Of a step before which so many tokens were trained.
+inline std::int64_t batch_size_at(const TrainConfig& c, std::int64_t tokens) {
+  return value_at(c.batch_sizes, tokens, c.batch_size);
+}
+// From `trained` tokens on: how many steps it takes until there are `tokens`, rounded up, and how many tokens so many
+// steps have.
+std::int64_t steps_of_tokens(const TrainConfig&, std::int64_t context, std::int64_t tokens, std::int64_t trained = 0);
+std::int64_t tokens_of_steps(const TrainConfig&, std::int64_t context, std::int64_t steps, std::int64_t trained = 0);
 // Error, which names `rows_from`, the setting or option that asked for so many rows: more tokens than
 // kMostTokensAtOnce.
 void check_tokens_at_once(const char* rows_from, std::int64_t rows, std::int64_t context);

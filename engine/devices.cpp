@@ -42,7 +42,12 @@ Device worker_device(const Config& c, const WorkerEnvironment& env) {
 }
 
 // What is to be chosen stands for the whole share until it is.
-BatchSize batch_size(const Config& c) { return {c.train.batch_size, std::max(c.train.micro_batch, std::int64_t{0})}; }
+BatchSize batch_size(const Config& c) {
+  BatchSize b{c.train.batch_size, std::max(c.train.micro_batch, std::int64_t{0}), {}};
+  for (const TokenChange& change : c.train.batch_sizes)
+    if (change.value != b.sequences) b.others.push_back(change.value);
+  return b;
+}
 
 ParallelPlan plan_of(const Config& c, int world) {
   return make_plan(c.parallel, c.model.resolved(), batch_size(c), world);

@@ -20,7 +20,9 @@ void InputStage::load(const std::vector<Batch>& batches, const StepInputs& to) {
   next_ = (next_ + 1) % slots_.size();
   copy_.wait(slot.consumed);
   const StepInputs& from = slot.inputs;
-  std::size_t at = 0;
+  std::size_t at = 0, all = 0;
+  for (const Batch& b : batches) all += b.inputs.size() * sizeof(std::int32_t);
+  RING_CHECK(all <= from.ids.bytes(), "a step's batches hold ", all, " bytes of ids, of at most ", from.ids.bytes());
   for (const Batch& b : batches) {
     const std::size_t bytes = b.inputs.size() * sizeof(std::int32_t);
     copy_.impl().upload(from.ids.raw() + at, b.inputs.data(), bytes);
@@ -28,11 +30,14 @@ void InputStage::load(const std::vector<Batch>& batches, const StepInputs& to) {
     if (from.positions.defined()) copy_.impl().upload(from.positions.raw() + at, b.positions.data(), bytes);
     at += bytes;
   }
-  RING_CHECK(at == from.ids.bytes(), "a step's batches hold ", at, " bytes of ids, expected ", from.ids.bytes());
   compute_.wait(copy_.record());
-  copy(to.ids, from.ids, compute_);
-  copy(to.targets, from.targets, compute_);
-  if (from.positions.defined()) copy(to.positions, from.positions, compute_);
+  const auto tokens = static_cast<std::int64_t>(at / sizeof(std::int32_t));
+  const auto move = [&](const Tensor& dst, const Tensor& src) {
+    copy(dst.narrow(0, 0, tokens), src.narrow(0, 0, tokens), compute_);
+  };
+  move(to.ids, from.ids);
+  move(to.targets, from.targets);
+  if (from.positions.defined()) move(to.positions, from.positions);
   slot.consumed = compute_.record();
 }
 

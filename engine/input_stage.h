@@ -22,7 +22,7 @@ class InputStage {
  public:
   InputStage(std::int64_t tokens, bool packed, const Stream& compute);
 
-  // Copies the batches to the device, and from there into `to` in the order of the compute stream.
+  // Copies the batches to the device, and from there to the beginning of `to` in the order of the compute stream.
   void load(const std::vector<Batch>& batches, const StepInputs& to);
 
  private:

@@ -207,8 +207,9 @@ std::optional<PlannedStep> plan_step(const PlanQuestion& q) {
 
 StepSizes fit_micro_batch(const PlanQuestion& question) {
   PlanQuestion q = question;
-  q.config.train.micro_batch = 0;
+  q.config.train.micro_batch = 1;
   const ParallelPlan layout = plan_degrees(q.config.parallel, q.config.model, batch_size(q.config), q.world);
+  q.config.train.micro_batch = 0;
   const std::optional<PlannedStep> best = best_micro_batch(q, layout.dp);
   if (!best)
     fail("train.micro_batch: auto (--fit): not even one sequence of ", q.config.model.context,
@@ -247,6 +248,7 @@ std::vector<PlanQuestion> layouts_of(const PlanQuestion& question) {
 bool fits(PlanQuestion q, std::int64_t thousands) {
   q.config.model.context = thousands * 1024;
   q.config.train.batch_size = q.config.parallel.dp;
+  q.config.train.batch_sizes.clear();
   q.config.train.micro_batch = 1;
   try {
     if (q.config.train.mlp_chunk == kAutoMlpChunk) q.config.train.mlp_chunk = mlp_chunks(q).back();

@@ -48,13 +48,15 @@ void resolve_epochs(Config& c, const Corpora& corpora) {
   const SampleMap map(corpora, c.model.context, c.run.seed, c.data.packing);
   std::uint64_t samples = 0;
   for (std::size_t i = 0; i < corpora.stores.size(); ++i) samples += map.windows(i);
-  const double steps = std::ceil(epochs * static_cast<double>(samples) / static_cast<double>(c.train.batch_size));
-  const double most = std::min<double>(
-      kMostSteps, static_cast<double>(kMostTokens / c.model.context) / static_cast<double>(c.train.batch_size));
-  if (steps > most)
-    fail("train.epochs: ", epochs, " epochs of ", samples, " samples are ", steps, " steps of train.batch_size ",
-         c.train.batch_size, ", at most ", most, ": lower train.epochs or enlarge the steps");
-  c.train.steps = std::max<std::int64_t>(1, static_cast<std::int64_t>(steps));
+  const double all = std::ceil(epochs * static_cast<double>(samples));
+  const auto most = std::min<std::int64_t>(kMostSteps, kMostTokens / c.model.context / c.train.batch_size);
+  const double tokens = std::min(all * static_cast<double>(c.model.context), static_cast<double>(kMostTokens));
+  const std::int64_t steps = steps_of_tokens(c.train, c.model.context, static_cast<std::int64_t>(tokens));
+  if (steps > most || all / static_cast<double>(c.train.batch_size) > static_cast<double>(most))
+    fail("train.epochs: ", epochs, " epochs of ", samples, " samples are ",
+         std::ceil(all / static_cast<double>(c.train.batch_size)), " steps of train.batch_size ", c.train.batch_size,
+         ", or more smaller ones, at most ", most, ": lower train.epochs or enlarge the steps");
+  c.train.steps = std::max<std::int64_t>(1, steps);
 }
 
 Config resolve_config(Config c, std::int64_t corpus_vocab, int world, std::optional<Backend> launched, bool warn) {
@@ -65,7 +67,7 @@ Config resolve_config(Config c, std::int64_t corpus_vocab, int world, std::optio
   c.model = c.model.resolved();
   if (!c.run.threads) c.run.threads = default_threads();
   resolve_device(c, launched.value_or(backend_of(c.run.device)), warn);
-  if (c.train.tokens) c.train.steps = steps_of_tokens(c.train, c.model.context);
+  if (c.train.tokens) c.train.steps = steps_of_tokens(c.train, c.model.context, c.train.tokens);
   c.train.tokens = 0;
   c.train.mlp_chunk = std::max(c.train.mlp_chunk, std::int64_t{0});  // all, until it is chosen
   const std::int64_t rows = plan_of(c, world).micro_batch;

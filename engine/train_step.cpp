@@ -106,7 +106,7 @@ void TrainStep::allocate_inputs() {
 }
 
 void TrainStep::lay_out_sequences() {
-  sequences_.resize(micro_batches());
+  sequences_.resize(static_cast<std::size_t>(plan_.micro_batches));
   if (!packed_) {
     Batch plain;
     plain.sample_indices.resize(static_cast<std::size_t>(plan_.micro_batch));
@@ -120,9 +120,16 @@ void TrainStep::set_micro_batch(std::int64_t sequences) {
   RING_CHECK(plan_.world() == 1 && all % sequences == 0, all, " sequences cannot be computed ", sequences,
              " at a time");
   plan_.micro_batch = sequences;
-  plan_.micro_batches = all / sequences;
+  plan_.micro_batches = micro_batches_ = all / sequences;
   const ScopeGuard scope(*ctx_.scopes, {ScopeKind::inputs});
   lay_out_sequences();
+}
+
+void TrainStep::set_batch_size(std::int64_t sequences) {
+  const std::int64_t at_once = plan_.dp * plan_.micro_batch;
+  RING_CHECK(sequences % at_once == 0 && sequences <= at_once * plan_.micro_batches, sequences,
+             " sequences are no step of ", at_once, " at a time");
+  micro_batches_ = sequences / at_once;
 }
 
 std::string TrainStep::lasting_memory() const {
@@ -133,6 +140,7 @@ std::string TrainStep::lasting_memory() const {
 }
 
 void TrainStep::load(const std::vector<Batch>& batches) {
+  RING_CHECK(batches.size() == micro_batches(), batches.size(), " batches for ", micro_batches());
   stage_->load(batches, inputs_);
   for (std::size_t i = 0; packed_ && i < micro_batches(); ++i)
     sequences_[i] = parallel_.context.sequences(batches[i], micro_part(inputs_.positions, i), ctx_);

@@ -47,6 +47,9 @@ class TrainStep {
   void set_staging(std::size_t bytes);
   // In a world of one, between steps: from the next load() on, batches hold so many sequences. They divide the step's.
   void set_micro_batch(std::int64_t sequences);
+  // Between steps: from the next load() on, a step has so many sequences over all replicas, at most as many as the
+  // largest of the run. What a step takes of memory, and a recording of one, is then another.
+  void set_batch_size(std::int64_t sequences);
   // The state is being copied: the next update comes after this event. The rest of its step does not wait.
   void keep_state_until(const Event& copied) { copied_ = copied; }
   bool waits_for_copies() const { return copied_.has_value(); }
@@ -70,7 +73,7 @@ class TrainStep {
   const PartNorms& part_norms() const { return part_norms_; }                          // of the step that was computed
   const HostOffload* offload() const { return offloads_ ? offload_.get() : nullptr; }  // null: all stays on the device
   const Tensor& state() const { return step_state_; }                                  // a StepState on the device
-  std::size_t micro_batches() const { return static_cast<std::size_t>(plan_.micro_batches); }
+  std::size_t micro_batches() const { return static_cast<std::size_t>(micro_batches_); }  // of this rank in a step
   std::string lasting_memory() const;  // "weights 1.50 GiB, gradients .., moments .."
 
  private:
@@ -93,6 +96,7 @@ class TrainStep {
   Mesh& mesh_;
   bool packed_;
   ParallelPlan plan_;
+  std::int64_t micro_batches_ = plan_.micro_batches;
   Decoder model_;
   Parallelized parallel_;
   const std::size_t host_room_;

@@ -91,16 +91,25 @@ void fill_degrees(ParallelPlan& p, const ModelConfig& m, int world) {
   p.cp = narrow<int>(c.cp == 0 ? rest / dp : c.cp);
 }
 
+void check_share(const ParallelPlan& p, const BatchSize& b, std::int64_t sequences) {
+  const std::int64_t share = sequences / p.dp;
+  if (share % p.micro_batch == 0) return;
+  const std::string given = b.micro_batch ? str(p.micro_batch) : str("0 (", p.micro_batch, ", of the smallest step)");
+  fail_for_world("train.micro_batch: ", given, " does not divide the ", counted(share, "sequence"),
+                 " of each replica (train.batch_size = ", sequences, ", ", counted(p.dp, "replica"), ")",
+                 b.others.empty() ? "" : ": give a number that divides those of all batch sizes");
+}
+
 void share_batch(ParallelPlan& p, const BatchSize& b) {
-  if (b.sequences % p.dp)
-    fail_for_world("train.batch_size: ", counted(b.sequences, "sequence"), " cannot be divided among ", p.dp,
-                   " replicas (parallel.dp): give a multiple of ", p.dp);
-  const std::int64_t share = b.sequences / p.dp;
-  p.micro_batch = b.micro_batch ? b.micro_batch : share;
-  if (share % p.micro_batch)
-    fail_for_world("train.micro_batch: ", b.micro_batch, " does not divide the ", counted(share, "sequence"),
-                   " of each replica (train.batch_size = ", b.sequences, ", ", counted(p.dp, "replica"), ")");
-  p.micro_batches = share / p.micro_batch;
+  std::vector<std::int64_t> all = b.others;
+  all.push_back(b.sequences);
+  for (const std::int64_t sequences : all)
+    if (sequences % p.dp)
+      fail_for_world("train.batch_size: ", counted(sequences, "sequence"), " cannot be divided among ", p.dp,
+                     " replicas (parallel.dp): give a multiple of ", p.dp);
+  p.micro_batch = b.micro_batch ? b.micro_batch : std::ranges::min(all) / p.dp;
+  for (const std::int64_t sequences : all) check_share(p, b, sequences);
+  p.micro_batches = b.sequences / p.dp / p.micro_batch;
 }
 
 void lay_out_context(ParallelPlan& p, const ModelConfig& m) {

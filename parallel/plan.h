@@ -3,6 +3,7 @@
 // refused here, with every message about it.
 
 #include <string>
+#include <vector>
 
 #include "comm/mesh/mesh.h"
 #include "model/config.h"
@@ -11,16 +12,18 @@
 
 namespace ring {
 
-// The sequences of an optimizer step, over all replicas; and of a forward pass of one, 0: its whole share.
+// The sequences of an optimizer step, over all replicas; and of a forward pass of one, 0: its whole share of the
+// smallest step.
 struct BatchSize {
-  std::int64_t sequences = 1, micro_batch = 0;
+  std::int64_t sequences = 1, micro_batch = 0;  // sequences: of the largest step
+  std::vector<std::int64_t> others = {};        // of smaller steps of the run
 };
 
 struct ParallelPlan {
   ParallelConfig config;               // as it was given
   int pp = 1, dp = 1, cp = 1, tp = 1;  // degrees of the axes
   std::int64_t micro_batch = 1;        // sequences in a forward pass of each replica
-  std::int64_t micro_batches = 1;      // of each replica in a step
+  std::int64_t micro_batches = 1;      // of each replica in the largest step
   ContextLayout cp_layout{ContextLayoutKind::contiguous, 1, 1};
 
   int world() const { return pp * dp * cp * tp; }

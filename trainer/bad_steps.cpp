@@ -32,7 +32,7 @@ bool BadSteps::leave_out(const StepReport& r, bool has_checkpoint) {
   BadStep bad{.step = trainer_.steps_done() + 1, .loss = r.loss, .norm = r.norm};
   const OnBadStep action = guard.judge(bad.step);
   if (action == OnBadStep::stop) stop(r, has_checkpoint);
-  const std::int64_t end = trainer_.next_sample() + config_.train.batch_size;
+  const std::int64_t end = trainer_.next_sample() + trainer_.next_batch_size();
   const std::string checkpoint = action == OnBadStep::rollback ? find_newest_checkpoint(dir_, mesh_) : "";
   if (!checkpoint.empty()) roll_back(checkpoint);
   bad.first_sample = trainer_.next_sample();
@@ -64,7 +64,7 @@ void BadSteps::stop(const StepReport& r, bool has_checkpoint) {
           ". ");
   const std::int64_t first = trainer_.next_sample();
   if (std::isfinite(r.loss) && std::isfinite(r.norm))
-    fail(what, "step ", trainer_.steps_done() + 1, ", ", samples_text(first, first + config_.train.batch_size),
+    fail(what, "step ", trainer_.steps_done() + 1, ", ", samples_text(first, first + trainer_.next_batch_size()),
          ", a spike (train.spike_score)", then,
          "Look at those samples, set train.on_bad_step to skip or rollback, or raise train.spike_score");
   fail(what, trainer_.diagnose(), then, "Lower optimizer.lr, lengthen schedule.warmup_steps, or look at those samples");

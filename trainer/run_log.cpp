@@ -112,13 +112,14 @@ void RunLog::started(int processes) {
                     {"layout", processes > 1 ? trainer_.plan().text() : ""},
                     {"threads", config_.run.threads},
                     {"parameters", trainer_.model().parameters().count()},
-                    {"tokens_per_step", config_.train.batch_size * config_.model.context},
+                    {"tokens_per_step", trainer_.next_batch_size() * config_.model.context},
                     {"flops_per_token", flops_per_token_}});
 }
 
 void RunLog::describe(const RunStart& start, int processes) {
   const double parameters = static_cast<double>(trainer_.model().parameters().count());
   log::info("run ", directory_, ": ", format_count(parameters), " parameters, ", length_text(config_.train),
+            config_.train.batch_sizes.empty() ? "" : "at most ",
             counted(config_.train.batch_size * config_.model.context, "token"), ", ", layout_text(trainer_, processes),
             ", ", counted(config_.run.threads, "thread"), processes > 1 ? " each" : "");
   log::info("memory: ", trainer_.lasting_memory());
@@ -220,6 +221,7 @@ void RunLog::record(const StepReport& r) {
                     {"grad_norm", r.norm},
                     {"lr", r.lr},
                     {"tokens", trainer_.tokens_seen()},
+                    {"batch_size", r.sequences},
                     {"tokens_per_second", tokens_per_second},
                     {"flops_per_second", flops_per_token_ * tokens_per_second},
                     {"step_ms", r.seconds * 1e3},

@@ -148,9 +148,10 @@ void repeat_memory(RunStart& s, const std::string& recorded, Mesh& mesh) {
   if (recorded.empty()) return;
   const MemoryRecord old = parse_memory_record(recorded);
   if (old.ran_out == 0) return;
-  const std::int64_t share = s.config.train.batch_size / mesh.degree("dp");
+  const BatchSize steps = batch_size(s.config);
+  const auto divides = [&](std::int64_t sequences) { return sequences / mesh.degree("dp") % old.micro_batch == 0; };
   std::string changes = changes_since(old, s.memory);
-  if (changes.empty() && share % old.micro_batch != 0)
+  if (changes.empty() && !(divides(steps.sequences) && std::ranges::all_of(steps.others, divides)))
     changes = str("micro_batch ", old.micro_batch, " divides nothing");
   if (mesh.rank() == 0 && !changes.empty())
     log::warn("memory ran out before (", old.why, "), but what the run went down to then no longer counts: ", changes);

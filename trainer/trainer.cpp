@@ -94,15 +94,24 @@ std::vector<double> Trainer::part_norms(const Flight& f) {
 
 std::int64_t Trainer::planned_steps() const {
   if (config_.train.steps || !steps_) return config_.train.steps;
-  const double at_this_pace = config_.train.minutes * 60 / seconds_ * static_cast<double>(steps_);
+  const double runs = config_.train.minutes * 60 / seconds_;  // such as this one so far
+  double at_this_pace = runs * static_cast<double>(steps_);
+  if (!config_.train.batch_sizes.empty()) {
+    const double tokens = std::min(runs * static_cast<double>(tokens_), static_cast<double>(kMostTokens));
+    at_this_pace = static_cast<double>(
+        steps_ + steps_of_tokens(config_.train, config_.model.context, static_cast<std::int64_t>(tokens), tokens_));
+  }
   return std::max(steps_ + 1, static_cast<std::int64_t>(std::min(at_this_pace, static_cast<double>(kMostSteps))));
 }
 
+// Larger steps take longer: the pace is that of tokens.
 double Trainer::seconds_left() const {
   if (!steps_) return std::nan("");
   const double limit = config_.train.minutes > 0 ? config_.train.minutes * 60 - seconds_ : INFINITY;
   if (!config_.train.steps) return limit;
-  return std::min(limit, seconds_ / static_cast<double>(steps_) * static_cast<double>(config_.train.steps - steps_));
+  const std::int64_t left =
+      tokens_of_steps(config_.train, config_.model.context, config_.train.steps - steps_, tokens_);
+  return std::min(limit, seconds_ / static_cast<double>(tokens_) * static_cast<double>(left));
 }
 
 // With a limit in time alone the schedule follows the pace, which differs between ranks: rank 0's counts.
@@ -178,13 +187,31 @@ MemoryChoice Trainer::smaller_after(const OutOfMemory& e) {
   return *next;
 }
 
-// The step that was begun, from its inputs. Those before it end first: they use what changes here.
-void Trainer::compute_again(const MemoryChoice& next) {
-  memory_ = next;
-  if (!flight_.empty()) flight_.back().done.synchronize();  // host waits: start of a smaller step
-  step_.abandon();
+// Before something changes that steps in flight use.
+void Trainer::end_flight() {
+  if (!flight_.empty()) flight_.back().done.synchronize();  // host waits: start of a smaller or larger step
+}
+
+// The next steps are others than those so far.
+void Trainer::forget_steps() {
+  end_flight();
   graph_.forget();
   step_.arena().forget();
+}
+
+// As large as the next step is to be.
+void Trainer::size_step() {
+  const std::size_t before = step_.micro_batches();
+  step_.set_batch_size(next_batch_size());
+  if (step_.micro_batches() != before) forget_steps();
+}
+
+// The step that was begun, from its inputs.
+void Trainer::compute_again(const MemoryChoice& next) {
+  memory_ = next;
+  end_flight();
+  step_.abandon();
+  forget_steps();
   if (next.micro_batch != step_.plan().micro_batch) {
     step_.set_micro_batch(next.micro_batch);
     loader_.set_rows(next.micro_batch);
@@ -220,10 +247,11 @@ void Trainer::launch_step() {
   ctx_.stream.impl().copy(f.result.get(), step_.state().raw(), sizeof(StepState));
   if (f.logged) measure_parts(f);
   f.done = ctx_.stream.record();
-  f.report.tokens = config_.train.batch_size * config_.model.context;
+  f.report.sequences = next_batch_size();
+  f.report.tokens = f.report.sequences * config_.model.context;
   f.report.exchange_seconds = step_.data().wait_seconds();
   f.report.step = ++steps_;
-  cursor_ += config_.train.batch_size;
+  cursor_ += f.report.sequences;
   tokens_ += f.report.tokens;
   flight_.push_back(std::move(f));
 }
@@ -251,11 +279,10 @@ StepReport Trainer::finish() {
 }
 
 void Trainer::undo(Flight& f) {
-  const auto steps = static_cast<std::int64_t>(flight_.size()) + 1;
+  const auto forget = [this](const StepReport& r) { --steps_, cursor_ -= r.sequences, tokens_ -= r.tokens; };
+  for (const Flight& later : flight_) forget(later.report);
+  forget(f.report);
   flight_.clear();
-  steps_ -= steps;
-  cursor_ -= steps * config_.train.batch_size;
-  tokens_ -= steps * f.report.tokens;
   f.report.step = steps_;
   loader_.seek(static_cast<std::uint64_t>(cursor_));
   fill_zero(step_.state(), ctx_.stream);  // not halted any more
@@ -269,6 +296,7 @@ void Trainer::skip_to(std::int64_t end) {
 
 // The next step has these. The loader has them still, as many at a time as are computed now.
 std::vector<Batch> Trainer::next_batches() {
+  size_step();
   std::vector<Batch> batches;
   for (std::size_t i = 0; i < step_.micro_batches(); ++i) batches.push_back(step_.context().part(loader_.next()));
   return batches;
@@ -296,7 +324,7 @@ std::string Trainer::diagnose() {
     });
   look([&] { return non_finite_gradient(step_.data().shard(), ctx_); });
   if (found.empty()) found = "none: the loss itself overflowed";
-  return str("step ", steps_ + 1, ", samples ", cursor_, " to ", cursor_ + config_.train.batch_size - 1,
+  return str("step ", steps_ + 1, ", samples ", cursor_, " to ", cursor_ + next_batch_size() - 1,
              "; first tensor that is not finite: ", found);
 }
 

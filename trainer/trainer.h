@@ -23,7 +23,7 @@ struct StepReport {
   double lr = 0;
   std::vector<double> part_norms;  // of Trainer::parts() where the step is logged, else empty; NaN: no memory for it
   bool accepted = true;            // false: loss or norm is not finite or above a limit, and nothing was updated
-  std::int64_t tokens = 0;         // of all ranks
+  std::int64_t sequences = 0, tokens = 0;                      // of all ranks
   double seconds = 0, data_seconds = 0, exchange_seconds = 0;  // the whole step; waiting for data; for other ranks
 };
 
@@ -65,6 +65,7 @@ class Trainer {
   // The samples from the next step's first one up to `end` are left out. With no step in flight.
   void skip_to(std::int64_t end);
   std::int64_t next_sample() const { return cursor_; }
+  std::int64_t next_batch_size() const { return batch_size_at(config_.train, tokens_); }
   StepGuard& guard() { return guard_; }
 
   // Weights, moments, the step count and the data cursor. To be used with no step in flight.
@@ -111,6 +112,9 @@ class Trainer {
   void queue_step(bool watched);
   MemoryChoice smaller_after(const OutOfMemory&);
   void compute_again(const MemoryChoice&);
+  void end_flight();
+  void forget_steps();
+  void size_step();
   std::vector<Batch> next_batches();  // as far as this rank computes them
   void count_tokens(const std::vector<Batch>&, Flight&);
   void measure_parts(Flight&);

@@ -108,6 +108,24 @@ TEST(Plan, SharesTheBatch) {
             std::string::npos);
 }
 
+// What a forward pass computes divides the steps of all sizes.
+TEST(Plan, SharesBatchesThatChange) {
+  const ParallelPlan p = make_plan(degrees(2, 1, 1), model(), {48, 4, {24, 8}}, 2);
+  EXPECT_EQ(p.micro_batch, 4);
+  EXPECT_EQ(p.micro_batches, 6) << "of the largest";
+  EXPECT_EQ(make_plan(degrees(2, 1, 1), model(), {48, 0, {24, 8}}, 2).micro_batch, 4) << "the smallest step's share";
+  EXPECT_NE(
+      refusal(degrees(0, 1, 1), 2, {48, 4, {25}}).find("train.batch_size: 25 sequences cannot be divided among 2"),
+      std::string::npos);
+  EXPECT_NE(refusal(degrees(0, 1, 1), 2, {48, 8, {24}})
+                .find("train.micro_batch: 8 does not divide the 12 sequences of each replica (train.batch_size = 24, 2 "
+                      "replicas): give a number that divides those of all batch sizes"),
+            std::string::npos);
+  EXPECT_NE(refusal(degrees(0, 1, 1), 1, {48, 0, {36}})
+                .find("train.micro_batch: 0 (36, of the smallest step) does not divide the 48 sequences"),
+            std::string::npos);
+}
+
 TEST(Plan, RefusesContextsAndSchedulesThatDoNotFit) {
   EXPECT_NE(refusal(degrees(0, 128, 1), 128).find("parallel.cp: 128 ranks share sequences of 64 tokens"),
             std::string::npos);

@@ -53,6 +53,20 @@ class KilledRuns : public Runs {
 
 TEST_F(KilledRuns, KilledTwentyTimesEqualsUndisturbed) { expect_kills_do_not_show(20, 7, {}); }
 
+// Steps of 2, 6 and 4 sequences of 16 tokens.
+TEST_F(KilledRuns, KilledWhileTheBatchSizeChangesEqualsUndisturbed) {
+  expect_kills_do_not_show(8, 12, {"train.batch_size=[[0, 2], [1000, 6], [8000, 4]]"});
+  std::ifstream file(path("killed/metrics.jsonl"));
+  std::int64_t tokens = 0;
+  for (std::string line; std::getline(file, line);) {
+    const auto json = nlohmann::json::parse(line);
+    if (json.at("group") != "train") continue;
+    EXPECT_EQ(json.at("batch_size"), tokens < 1000 ? 2 : tokens < 8000 ? 6 : 4) << "after " << tokens << " tokens";
+    tokens += 16 * json.at("batch_size").get<std::int64_t>();
+    EXPECT_EQ(json.at("tokens"), tokens);
+  }
+}
+
 // On a GPU, in bf16: with fp32 states, with bf16 states, and replayed as a graph. Both runs share one tuning file.
 class GpuRuns : public KilledRuns {
  protected:

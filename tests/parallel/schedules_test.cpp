@@ -1,0 +1,120 @@
+// Batch sizes that change as tokens are seen: what they come to in steps, and what the steps compute.
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <filesystem>
+
+#include "comm/gloo/gloo.h"
+#include "core/philox.h"
+#include "data/loader.h"
+#include "data/token_store.h"
+#include "engine/resolve.h"
+#include "tests/parallel/training.h"
+#include "tests/trainer/documents.h"
+#include "tests/trainer/tiny.h"
+
+namespace ring::test {
+namespace {
+
+TokenSchedule random_schedule(std::uint64_t seed) {
+  TokenSchedule all;
+  std::int64_t tokens = 0;
+  for (std::uint64_t i = 0; i < 2 + random_bits({seed, 0, 0}, 0) % 4; ++i) {
+    all.push_back({tokens, static_cast<std::int64_t>(1 + random_bits({seed, 0, 1}, i) % 9)});
+    tokens += static_cast<std::int64_t>(1 + random_bits({seed, 0, 2}, i) % 300);  // some are passed by within a step
+  }
+  return all;
+}
+
+TEST(BatchSchedule, StepsAndTokensAreThoseOfStepByStep) {
+  for (std::uint64_t seed = 0; seed < 200; ++seed) {
+    TrainConfig c;
+    c.batch_sizes = random_schedule(seed);
+    const auto context = static_cast<std::int64_t>(1 + random_bits({seed, 0, 3}, 0) % 40);
+    const auto from = static_cast<std::int64_t>(random_bits({seed, 0, 4}, 0) % 500);
+    std::int64_t trained = from;
+    for (std::int64_t step = 0; step < 60; ++step) {
+      EXPECT_EQ(tokens_of_steps(c, context, step, from), trained - from) << seed << ", step " << step;
+      EXPECT_EQ(steps_of_tokens(c, context, trained, from), step) << seed << ", " << trained << " tokens";
+      EXPECT_EQ(steps_of_tokens(c, context, trained + 1, from), step + 1) << seed << ", " << trained << " tokens";
+      trained += batch_size_at(c, trained) * context;
+    }
+  }
+}
+
+TEST(BatchSchedule, TokensOfARunBecomeSteps) {
+  Config c = tiny_config();
+  override_config(c, {"train.batch_size=[[0, 4], [1000, 8]]", "train.steps=0", "train.tokens=2000", "data.path=a.h5"});
+  c = resolve_config(c, 257);
+  EXPECT_EQ(c.train.steps, 8 + 4) << "8 of 4 x 32 tokens, 1024 in all, and 4 of 8 x 32";
+}
+
+TEST(BatchSchedule, AnEpochEndsWithItsLastSample) {
+  const auto folder = std::filesystem::temp_directory_path() / str("ring_epochs_", getpid());
+  std::filesystem::create_directories(folder);
+  const std::string file = (folder / "a.h5").string();
+  write_documents(file, 40, 4, [](std::uint64_t) { return 50; });
+  Config c = tiny_config();
+  override_config(c, {"train.batch_size=[[0, 4], [320, 8]]", "train.steps=0", "train.epochs=1.5", "data.path=" + file});
+  const Corpora corpora = open_corpus(file);
+  const SampleMap map(corpora, c.model.context, c.run.seed, c.data.packing);
+  const auto samples = static_cast<std::int64_t>(std::ceil(1.5 * static_cast<double>(map.windows(0))));
+  ASSERT_GT(samples, 30);
+  resolve_epochs(c, corpora);
+  EXPECT_EQ(c.train.steps, 3 + (samples - 12 + 7) / 8) << "3 of 4 samples, then 8";
+  std::filesystem::remove_all(folder);
+}
+
+const std::vector<std::string> kSchedule = {"train.batch_size=[[0, 4], [256, 8], [1024, 4]]", "train.micro_batch=2",
+                                            "model.dropout=0.1", "train.steps=8"};
+
+Training trained(std::vector<std::string> overrides, int steps, int ranks = 1, const std::string& load = "",
+                 const std::string& save = "") {
+  TrainingOptions o;
+  o.ranks = ranks;
+  o.steps = steps;
+  o.overrides = std::move(overrides);
+  o.load = load;
+  o.save = save;
+  Training t = train_on_ranks(o);
+  EXPECT_EQ(t.errors, "");
+  return t;
+}
+
+// Three runs of one size each, the second and third from the checkpoint before, are one run that changes: the samples,
+// the random numbers, the rate and the bits.
+TEST(BatchSchedule, IsRunsOfOneSizeOneBehindTheOther) {
+  const auto folder = std::filesystem::temp_directory_path() / str("ring_batches_", getpid());
+  const auto path = [&](const char* name) { return (folder / name).string(); };
+  const Training whole = trained(kSchedule, 8);
+  const auto of_size = [&](int size, int steps, const std::string& load, const std::string& save) {
+    std::vector<std::string> overrides = kSchedule;
+    overrides[0] = str("train.batch_size=", size);
+    return trained(overrides, steps, 1, load, save);
+  };
+  const Training first = of_size(4, 2, "", path("a")), second = of_size(8, 3, first.checkpoint, path("b")),
+                 third = of_size(4, 3, second.checkpoint, "");
+  std::vector<double> losses = first.losses;
+  losses.insert(losses.end(), second.losses.begin(), second.losses.end());
+  losses.insert(losses.end(), third.losses.begin(), third.losses.end());
+  EXPECT_EQ(whole.losses, losses);
+  for (const auto& [name, values] : whole.tensors) EXPECT_EQ(values, third.tensors.at(name)) << name;
+  std::filesystem::remove_all(folder);
+}
+
+TEST(BatchSchedule, IsTheSameOnSeveralRanks) {
+  if (!gloo_available()) GTEST_SKIP() << "this build has no Gloo";
+  const Training one = trained(kSchedule, 8);
+  for (const char* layout : {"parallel.zero=3", "parallel.cp=2", "parallel.tp=2"}) {
+    std::vector<std::string> overrides = kSchedule;
+    overrides.push_back(layout);
+    const Training two = trained(overrides, 8, 2);
+    EXPECT_LT(largest_loss_difference(one, two), 1e-5) << layout;
+    EXPECT_LT(largest_difference(one, two), 2e-3) << layout;
+  }
+}
+
+}  // namespace
+}  // namespace ring::test
