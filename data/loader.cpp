@@ -21,8 +21,10 @@ void check_options(const LoaderOptions& o) {
   RING_CHECK(o.prefetch >= 0, "a prefetch depth of ", o.prefetch);
   RING_CHECK(o.packing.align > 0 && (o.packing.documents || !o.gaps()), "documents at multiples of ", o.packing.align,
              o.packing.documents ? "" : ", without packed documents");
-  RING_CHECK(!o.packing.documents || o.rows <= std::numeric_limits<std::int32_t>::max() / o.context, o.rows,
-             " packed rows of ", o.context, " tokens do not fit into 32 bits");
+  RING_CHECK(o.sequence >= 0 && (!o.sequence || o.context % o.sequence == 0), "sequences of ", o.sequence,
+             " tokens in rows of ", o.context);
+  RING_CHECK(!o.packs() || o.rows <= std::numeric_limits<std::int32_t>::max() / o.context, o.rows, " packed rows of ",
+             o.context, " tokens do not fit into 32 bits");
 }
 
 Batch empty_batch(const LoaderOptions& o) {
@@ -30,7 +32,7 @@ Batch empty_batch(const LoaderOptions& o) {
   b.inputs.assign(static_cast<std::size_t>(o.rows * o.context), 0);
   b.targets.assign(b.inputs.size(), kNoTarget);
   b.sample_indices.assign(static_cast<std::size_t>(o.rows), -1);
-  if (o.packing.documents) b.positions.assign(b.inputs.size(), 0);
+  if (o.packs()) b.positions.assign(b.inputs.size(), 0);
   return b;
 }
 
@@ -55,18 +57,28 @@ void fill(Batch& b, std::int64_t at, const TokenSplit& split, std::uint64_t begi
   b.valid_targets += static_cast<std::int64_t>(there) - take_out({targets, there}, split, begin + 1);
 }
 
+// A piece of the row that begins at place `row` of the batch, cut at multiples of `sequence`.
+void mark(Batch& b, std::int64_t row, const PackedPiece& piece, std::int64_t sequence) {
+  for (std::int64_t at = piece.at, end = piece.at + piece.length; at < end;) {
+    const std::int64_t n = std::min(end, (at / sequence + 1) * sequence) - at;
+    std::iota(b.positions.begin() + row + at, b.positions.begin() + row + at + n, 0);
+    b.starts.push_back(static_cast<std::int32_t>(row + at));
+    b.lengths.push_back(static_cast<std::int32_t>(n));
+    at += n;
+  }
+}
+
 void fill_row(Batch& b, std::int64_t row, const LoaderOptions& o, const TokenSplit& split, const SamplePlace& place) {
   const std::int64_t first = row * o.context;
-  if (!o.packing.documents) return fill(b, first, split, place.begin, place.end - place.begin, false);
+  const auto length = static_cast<std::int64_t>(place.end - place.begin);
+  if (!o.packs()) return fill(b, first, split, place.begin, static_cast<std::size_t>(length), false);
+  const auto add = [&](const PackedPiece& piece) {
+    fill(b, first + piece.at, split, piece.begin, static_cast<std::size_t>(piece.length), piece.ends);
+    mark(b, first, piece, o.sequence ? o.sequence : o.context);
+  };
+  if (!o.packing.documents) return add({place.begin, 0, length, false});
   DocumentStarts starts(split);
   std::uint64_t document = starts.document_of(place.begin);
-  const auto add = [&](const PackedPiece& piece) {
-    const std::int64_t at = first + piece.at;
-    fill(b, at, split, piece.begin, static_cast<std::size_t>(piece.length), piece.ends);
-    std::iota(b.positions.begin() + at, b.positions.begin() + at + piece.length, 0);
-    b.starts.push_back(static_cast<std::int32_t>(at));
-    b.lengths.push_back(static_cast<std::int32_t>(piece.length));
-  };
   for_pieces(starts, place.begin, place.end, o.context, o.packing.align, document, add);
 }
 
@@ -189,12 +201,17 @@ Batch Loader::next() {
   return std::move(*batch);
 }
 
-void Loader::set_rows(std::int64_t rows) {
+void Loader::change(std::int64_t LoaderOptions::*option, std::int64_t value) {
+  if (options_.*option == value) return;
   stop();
-  options_.rows = rows;
+  options_.*option = value;
   check_options(options_);
   start();
 }
+
+void Loader::set_rows(std::int64_t rows) { change(&LoaderOptions::rows, rows); }
+
+void Loader::set_sequence(std::int64_t tokens) { change(&LoaderOptions::sequence, tokens); }
 
 void Loader::seek(std::uint64_t sample) {
   if (sample == next_sample_) return;

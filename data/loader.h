@@ -7,7 +7,8 @@
 // of ranks only chooses who reads which sample.
 //
 // Packed documents: the same windows, cut where documents begin; no target crosses a cut. With gaps between documents
-// (align > 1) a sample is a row of data/packing.h, and epochs differ in their order only.
+// (align > 1) a sample is a row of data/packing.h, and epochs differ in their order only. Shorter sequences: the same
+// samples, cut at multiples of a length that may change from batch to batch; targets stay.
 
 #include <condition_variable>
 #include <cstdint>
@@ -33,8 +34,8 @@ struct Batch {
   std::vector<std::int32_t> inputs, targets;
   std::vector<std::int64_t> sample_indices;  // [rows]; -1: an empty row that only fills the batch
   std::int64_t valid_targets = 0;
-  // Packed documents only. [rows * context]: place in the document; [documents] i32: the first token, counted in the
-  // batch, and how many there are. Tokens of no document are padding.
+  // Packed documents and shorter sequences only. [rows * context]: place in the document or sequence; of each i32: the
+  // first token, counted in the batch, and how many there are. Tokens of none are padding.
   std::vector<std::int32_t> positions, starts, lengths;
 };
 
@@ -45,7 +46,9 @@ struct LoaderOptions {
   int rank = 0, world = 1;
   std::int64_t prefetch = 4;  // micro-batches read ahead; 0: none, no thread
   PackingConfig packing = {};
+  std::int64_t sequence = 0;  // tokens of each of a row's sequences; 0: the row is one
   bool gaps() const { return packing.align > 1; }
+  bool packs() const { return packing.documents || sequence > 0; }
 };
 
 // Where a training sample lies.
@@ -80,15 +83,17 @@ class Loader {
   Loader(const Loader&) = delete;
   Loader& operator=(const Loader&) = delete;
 
-  Batch next();                      // Error: the corpus is damaged
-  void seek(std::uint64_t sample);   // the first sample of the next micro-batch, over all ranks
-  void set_rows(std::int64_t rows);  // of the batches from now on
+  Batch next();                            // Error: the corpus is damaged
+  void seek(std::uint64_t sample);         // the first sample of the next micro-batch, over all ranks
+  void set_rows(std::int64_t rows);        // of the batches from now on
+  void set_sequence(std::int64_t tokens);  // the same
   std::uint64_t next_sample() const { return next_sample_; }  // the state: seek(next_sample()) continues
   const SampleMap& map() const { return map_; }
   const LoaderOptions& options() const { return options_; }
 
  private:
   Batch read(std::uint64_t first) const;
+  void change(std::int64_t LoaderOptions::*option, std::int64_t value);
   void start();
   void stop();
   void read_ahead();

@@ -101,6 +101,10 @@ void TrainConfig::fields(Fields& f) {
     "sequences per optimizer step, over all processes and micro-batches; as a list, what it is from so many trained "
     "tokens on",
     in_range(1, 1 << 30), by_tokens(batch_sizes));
+  f("context", context,
+    "tokens of a training sequence: samples of model.context tokens are cut into so many that see nothing of each "
+    "other; it must divide model.context. 0 = they are not cut; as a list, what it is from so many trained tokens on",
+    in_range(0, 1 << 30), by_tokens(contexts));
   f("micro_batch", micro_batch,
     "sequences per forward pass of a process; 0 = its whole share (of the smallest batch_size); auto = the fastest "
     "that is predicted to fit, chosen "
@@ -182,10 +186,25 @@ void validate_tokens(const Config& c, std::vector<std::string>& errors) {
                          " are more than the ", kMostTokens, " tokens that a run can count: lower one of them"));
 }
 
+void validate_context(const Config& c, std::vector<std::string>& errors) {
+  TokenSchedule all = c.train.contexts;
+  if (all.empty() && c.train.context) all = {{0, c.train.context}};
+  for (const TokenChange& change : all)
+    if (change.value < 1 || c.model.context % change.value)
+      return errors.push_back(str("train.context: sequences of ", change.value,
+                                  " tokens do not divide the samples of model.context = ", c.model.context,
+                                  " tokens: give divisors of that"));
+}
+
 }  // namespace
 
 void Config::validate(std::vector<std::string>& errors) const {
   validate_tokens(*this, errors);
+  validate_context(*this, errors);
+  if (train.context > 0 && train.cuda_graph == Switch::on)
+    errors.push_back(
+        "train.cuda_graph: on does not go with train.context: sequences in other places are other work than what was "
+        "recorded; set auto or off");
   if (data.packing.documents && train.cuda_graph == Switch::on)
     errors.push_back(
         "train.cuda_graph: on does not go with data.packing.documents: true: each step has its documents in other "

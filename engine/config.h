@@ -46,6 +46,8 @@ struct RunConfig {
 struct TrainConfig {
   std::int64_t batch_size = 12;  // the largest of the run
   TokenSchedule batch_sizes;     // of steps that begin after so many tokens; empty: all have batch_size
+  std::int64_t context = 0;      // the largest of the run; 0: model.context
+  TokenSchedule contexts;
   std::int64_t micro_batch = 0;
   std::int64_t steps = 0;
   std::int64_t tokens = 0;
@@ -91,6 +93,10 @@ inline bool logs_step(const TrainConfig& c, std::int64_t step) { return step % c
 // Of a step before which so many tokens were trained.
 inline std::int64_t batch_size_at(const TrainConfig& c, std::int64_t tokens) {
   return value_at(c.batch_sizes, tokens, c.batch_size);
+}
+// 0: samples are not cut.
+inline std::int64_t context_at(const TrainConfig& c, std::int64_t tokens) {
+  return value_at(c.contexts, tokens, c.context);
 }
 // From `trained` tokens on: how many steps it takes until there are `tokens`, rounded up, and how many tokens so many
 // steps have.

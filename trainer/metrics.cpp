@@ -53,7 +53,7 @@ bool prepare(const std::string& file, std::optional<std::int64_t> resumed_step) 
 std::string section_of(const std::string& name) {
   if (name == "grad_norm" || name == "lr") return "optimizer";
   if (name.starts_with("memory_")) return "memory";
-  if (name == "tokens" || name == "batch_size") return "data";
+  if (name == "tokens" || name == "batch_size" || name == "context") return "data";
   return "speed";
 }
 

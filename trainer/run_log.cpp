@@ -95,7 +95,9 @@ RunLog::RunLog(const RunStart& start, Trainer& trainer, int processes, const Job
       job_(job),
       directory_(start.dir.path()),
       progress_(options_of(config_)),
-      flops_per_token_(flops_per_token(config_.model)) {
+      flops_per_token_(flops_per_token(config_.model)),
+      flops_context_(config_.model.context) {
+  count_flops(trainer.next_context());
   describe(start, processes);
   const bool resumed = start.resumes();
   metrics_.emplace(directory_, resumed ? std::optional(trainer.steps_done()) : std::nullopt);
@@ -202,8 +204,13 @@ std::int64_t RunLog::sent_keys() {
   return exchange ? exchange->bytes_sent() : 0;
 }
 
+void RunLog::count_flops(std::int64_t context) {
+  if (std::exchange(flops_context_, context) != context) flops_per_token_ = flops_per_token(config_.model, context);
+}
+
 void RunLog::step(const StepReport& r) {
   tell_plan();
+  count_flops(r.context);
   last_ = r;
   interval_seconds_ += r.seconds;
   interval_tokens_ += r.tokens;
@@ -222,6 +229,7 @@ void RunLog::record(const StepReport& r) {
                     {"lr", r.lr},
                     {"tokens", trainer_.tokens_seen()},
                     {"batch_size", r.sequences},
+                    {"context", r.context},
                     {"tokens_per_second", tokens_per_second},
                     {"flops_per_second", flops_per_token_ * tokens_per_second},
                     {"step_ms", r.seconds * 1e3},

@@ -55,6 +55,7 @@ class RunLog {
   void record(const StepReport&);
   void record_part_norms(const StepReport&);
   std::int64_t sent_keys();
+  void count_flops(std::int64_t context);
 
   const Config& config_;
   Trainer& trainer_;
@@ -63,6 +64,7 @@ class RunLog {
   std::optional<Metrics> metrics_;
   Progress progress_;
   double flops_per_token_;
+  std::int64_t flops_context_;  // of sequences for which that holds
   StepReport last_;
   std::optional<double> val_loss_;
   bool plan_told_ = false, keeps_told_ = false;

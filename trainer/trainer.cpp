@@ -50,9 +50,9 @@ Trainer::Trainer(const Config& config, const ExecContext& ctx, Mesh& mesh, Loade
       mesh_(mesh),
       loader_(loader),
       memory_(choose_memory(config, mesh, activation_room(config, mesh), most_memory)),
-      step_(config, ctx, mesh, memory_.fit.plan, memory_.fit.host_room, loader.options().packing.documents),
-      graph_(mesh.world() > 1 || loader.options().packing.documents ? Switch::off : config.train.cuda_graph, ctx.stream,
-             step_.shared_arena()),
+      packs_(loader.options().packing.documents || config.train.context > 0),
+      step_(config, ctx, mesh, memory_.fit.plan, memory_.fit.host_room, packs_),
+      graph_(mesh.world() > 1 || packs_ ? Switch::off : config.train.cuda_graph, ctx.stream, step_.shared_arena()),
       guard_(config.train) {
   if (chooses_staging(config)) step_.set_staging(memory_.fit.staging);
   reserve_host(step_, memory_.fit.host);
@@ -199,8 +199,14 @@ void Trainer::forget_steps() {
   step_.arena().forget();
 }
 
+std::int64_t Trainer::next_context() const {
+  const std::int64_t cut = context_at(config_.train, tokens_);
+  return cut ? cut : config_.model.context;
+}
+
 // As large as the next step is to be.
 void Trainer::size_step() {
+  loader_.set_sequence(context_at(config_.train, tokens_));
   const std::size_t before = step_.micro_batches();
   step_.set_batch_size(next_batch_size());
   if (step_.micro_batches() != before) forget_steps();
@@ -249,6 +255,7 @@ void Trainer::launch_step() {
   f.done = ctx_.stream.record();
   f.report.sequences = next_batch_size();
   f.report.tokens = f.report.sequences * config_.model.context;
+  f.report.context = next_context();
   f.report.exchange_seconds = step_.data().wait_seconds();
   f.report.step = ++steps_;
   cursor_ += f.report.sequences;

@@ -23,7 +23,8 @@ struct StepReport {
   double lr = 0;
   std::vector<double> part_norms;  // of Trainer::parts() where the step is logged, else empty; NaN: no memory for it
   bool accepted = true;            // false: loss or norm is not finite or above a limit, and nothing was updated
-  std::int64_t sequences = 0, tokens = 0;                      // of all ranks
+  std::int64_t sequences = 0, tokens = 0;                      // of all ranks; sequences: samples
+  std::int64_t context = 0;                                    // tokens that see each other
   double seconds = 0, data_seconds = 0, exchange_seconds = 0;  // the whole step; waiting for data; for other ranks
 };
 
@@ -66,6 +67,7 @@ class Trainer {
   void skip_to(std::int64_t end);
   std::int64_t next_sample() const { return cursor_; }
   std::int64_t next_batch_size() const { return batch_size_at(config_.train, tokens_); }
+  std::int64_t next_context() const;
   StepGuard& guard() { return guard_; }
 
   // Weights, moments, the step count and the data cursor. To be used with no step in flight.
@@ -130,6 +132,7 @@ class Trainer {
   Loader& loader_;
   MemoryChoice memory_;
   std::string ran_out_;
+  const bool packs_;  // samples hold several documents or sequences
   TrainStep step_;
   const ExecContext& ctx_ = step_.exec();
   StepGraph graph_;

@@ -126,6 +126,36 @@ TEST(Packing, WindowsKeepTheirTokensAndCutTheirDocuments) {
   }
 }
 
+// Where each token's sequence begins, and its place in it, counted by hand: at documents and at multiples of 8.
+TEST(Sequences, AreCutAtMultiplesOfTheirLengthAndWhereDocumentsBegin) {
+  TempFolder folder;
+  const Corpora corpora = open_corpus(write_documents(folder / "c.h5", {random_lengths(60, 4, 40), {}}));
+  const std::vector<int> document = document_of(random_lengths(60, 4, 40));
+  for (const bool documents : {false, true}) {
+    LoaderOptions options{.context = kContext, .rows = 3, .seed = 5};
+    options.packing.documents = documents;
+    Loader whole(corpora, options), cut(corpora, options);
+    for (int i = 0; i < 40; ++i) {
+      const std::int64_t length = i < 20 ? 8 : kContext;  // it changes on the way
+      cut.set_sequence(length);
+      const Batch a = whole.next(), b = cut.next();
+      EXPECT_EQ(a.inputs, b.inputs);
+      EXPECT_EQ(a.targets, b.targets) << "a cut within a document takes no target";
+      EXPECT_EQ(a.valid_targets, b.valid_targets);
+      EXPECT_EQ(a.sample_indices, b.sample_indices);
+      std::vector<std::int32_t> starts, lengths, positions;
+      for (std::int32_t t = 0; t < 3 * kContext; ++t) {
+        const bool begins = t % length == 0 || (documents && a.positions[static_cast<std::size_t>(t)] == 0);
+        if (begins) starts.push_back(t), lengths.push_back(0);
+        positions.push_back(lengths.back()++);
+      }
+      EXPECT_EQ(b.starts, starts) << "batch " << i;
+      EXPECT_EQ(b.lengths, lengths);
+      EXPECT_EQ(b.positions, positions);
+    }
+  }
+}
+
 TEST(Packing, WithGapsAnEpochPredictsEveryTokenOnce) {
   TempFolder folder;
   std::vector<std::int32_t> lengths = kLengths;

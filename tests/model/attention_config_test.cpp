@@ -260,6 +260,7 @@ TEST(FlopsPerToken, CountsThePairsThatAreKept) {
   const ModelConfig c = load("{vocab_size: 64, context: 128, layers: 2, width: 32, heads: 4, mlp: gelu}");
   const double weights = 2 * (4 * 32 * 32 + 2 * 32 * 128) + 64 * 32;
   EXPECT_NEAR(flops_per_token(c), 6 * weights + 12 * 2 * 32 * 129 / 2.0, 1e-6);
+  EXPECT_NEAR(flops_per_token(c, 32), 6 * weights + 12 * 2 * 32 * 33 / 2.0, 1e-6) << "in sequences of 32 tokens";
 }
 
 }  // namespace

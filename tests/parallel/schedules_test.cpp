@@ -1,4 +1,4 @@
-// Batch sizes that change as tokens are seen: what they come to in steps, and what the steps compute.
+// Batch sizes and contexts that change as tokens are seen: what they come to in steps, and what the steps compute.
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -114,6 +114,85 @@ TEST(BatchSchedule, IsTheSameOnSeveralRanks) {
     EXPECT_LT(largest_loss_difference(one, two), 1e-5) << layout;
     EXPECT_LT(largest_difference(one, two), 2e-3) << layout;
   }
+}
+
+// Of 128 tokens a step: two steps of 8 tokens a sequence, three of 16, then whole samples of 32.
+const std::vector<std::string> kContexts = {"train.context=[[0, 8], [256, 16], [640, 32]]", "train.batch_size=4",
+                                            "train.micro_batch=2", "model.dropout=0.1", "train.steps=8"};
+
+TEST(ContextSchedule, IsRunsOfOneContextOneBehindTheOther) {
+  const auto folder = std::filesystem::temp_directory_path() / str("ring_contexts_", getpid());
+  const auto path = [&](const char* name) { return (folder / name).string(); };
+  const Training whole = trained(kContexts, 8);
+  const auto of_context = [&](int context, int steps, const std::string& load, const std::string& save) {
+    std::vector<std::string> overrides = kContexts;
+    overrides[0] = str("train.context=", context);
+    return trained(overrides, steps, 1, load, save);
+  };
+  const Training first = of_context(8, 2, "", path("a")), second = of_context(16, 3, first.checkpoint, path("b")),
+                 third = of_context(32, 3, second.checkpoint, "");
+  std::vector<double> losses = first.losses;
+  losses.insert(losses.end(), second.losses.begin(), second.losses.end());
+  losses.insert(losses.end(), third.losses.begin(), third.losses.end());
+  EXPECT_EQ(whole.losses, losses);
+  for (const auto& [name, values] : whole.tensors) EXPECT_EQ(values, third.tensors.at(name)) << name;
+  std::filesystem::remove_all(folder);
+}
+
+TEST(ContextSchedule, IsTheSameOnSeveralRanks) {
+  if (!gloo_available()) GTEST_SKIP() << "this build has no Gloo";
+  const Training one = trained(kContexts, 8);
+  for (const char* layout : {"parallel.zero=3", "parallel.cp=2", "parallel.tp=2"}) {
+    std::vector<std::string> overrides = kContexts;
+    overrides.push_back(layout);
+    const Training two = trained(overrides, 8, 2);
+    EXPECT_LT(largest_loss_difference(one, two), 1e-5) << layout;
+    EXPECT_LT(largest_difference(one, two), 2e-3) << layout;
+  }
+}
+
+// Tokens that repeat every 8 places, in a corpus with room for one sample: cut, its sequences are the one sample of a
+// model whose context is 8.
+TEST(ContextSchedule, WhatIsCutIsAShorterContext) {
+  const auto folder = std::filesystem::temp_directory_path() / str("ring_cuts_", getpid());
+  std::filesystem::create_directories(folder);
+  const auto first_step = [&](int context, int cut) {
+    const std::string file = (folder / str(context, ".h5")).string();
+    TokenStoreWriter writer(file, 257);
+    std::vector<std::int32_t> tokens;
+    for (int i = 0; i <= context; ++i) tokens.push_back(20 + 4 * (i % 8) * (i % 8));
+    writer.begin_document(Split::train);
+    writer.append(Split::train, tokens);
+    writer.finish(*bytes_tokenizer(), "a test");
+    return trained({str("model.context=", context), str("train.context=", cut), "data.path=" + file}, 1);
+  };
+  const Training whole = first_step(32, 0), cut = first_step(32, 8), small = first_step(8, 0);
+  EXPECT_NEAR(cut.losses[0], small.losses[0], 1e-6 * small.losses[0]);
+  EXPECT_NEAR(cut.norms[0], small.norms[0], 1e-5 * small.norms[0]);
+  EXPECT_GT(std::abs(whole.norms[0] - small.norms[0]), 1e-3 * small.norms[0]) << "otherwise the test shows nothing";
+  std::filesystem::remove_all(folder);
+}
+
+TEST(ContextSchedule, DividesTheSamples) {
+  const auto refusal = [](const std::vector<std::string>& overrides) -> std::string {
+    try {
+      Config c = tiny_config();
+      c.data.path = "a.h5";
+      override_config(c, overrides);
+    } catch (const Error& e) {
+      return e.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(refusal({"train.context=[[0, 4], [100, 32]]"}), "");
+  EXPECT_NE(refusal({"train.context=12"})
+                .find("train.context: sequences of 12 tokens do not divide the samples of "
+                      "model.context = 32 tokens: give divisors of that"),
+            std::string::npos);
+  EXPECT_NE(refusal({"train.context=[[0, 8], [9, 64]]"}).find("sequences of 64 tokens"), std::string::npos);
+  EXPECT_NE(refusal({"train.context=[[0, 8], [9, 0]]"}).find("sequences of 0 tokens"), std::string::npos);
+  EXPECT_NE(refusal({"train.context=8", "train.cuda_graph=on"}).find("train.cuda_graph: on does not go with"),
+            std::string::npos);
 }
 
 }  // namespace
