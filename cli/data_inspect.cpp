@@ -14,6 +14,8 @@
 #include "core/check.h"
 #include "core/counted.h"
 #include "core/log.h"
+#include "data/config.h"
+#include "data/packing.h"
 #include "data/token_store.h"
 #include "data/tokenizer.h"
 
@@ -24,7 +26,22 @@ struct InspectArguments {
   std::string file;
   bool validation = false;
   std::uint64_t document = 0, documents = 0, bytes = 500;
+  std::int64_t context = 0;
 };
+
+// How full samples are, and what is cut for that.
+void print_packing(const InspectArguments& a, const TokenSplit& split) {
+  constexpr std::int64_t kGroup = 1024;
+  std::cout << "  " << (a.validation ? "validation" : "train") << " in samples of "
+            << with_commas(static_cast<std::uint64_t>(a.context)) << " tokens\n";
+  for (const std::int64_t group : {std::int64_t{0}, kGroup}) {
+    const auto rows = pack_rows(split, a.context, {.documents = true, .best_fit = group});
+    std::cout << (group ? str("    best_fit: ", group) : "    in order      ") << "  "
+              << counted(static_cast<std::int64_t>(rows->rows()), "sample") << ", "
+              << fixed(100 * (1 - rows->filled()), 2) << " % padding, " << with_commas(rows->cut_documents()) << " of "
+              << counted(static_cast<std::int64_t>(split.documents()), "document") << " cut\n";
+  }
+}
 
 void print_document(const InspectArguments& a, const TokenSplit& split, const Tokenizer& tokenizer,
                     std::uint64_t document) {
@@ -64,6 +81,7 @@ void inspect(const InspectArguments& a) {
                  a.validation ? "validation document" : "training document"),
          ", counted from 0");
   }
+  if (a.context) print_packing(a, split);
   const std::uint64_t wanted = a.documents > 0 ? a.documents : split.masked() ? 3 : 1;
   const std::uint64_t end = a.document + std::min(wanted, split.documents() - a.document);
   if (split.masked()) std::cout << "\nTargets that count are " << marked_legend(::isatty(STDOUT_FILENO) == 1) << ".\n";
@@ -83,6 +101,10 @@ void add_data_inspect(CLI::App& data) {
              std::int64_t{1} << 53)
       ->capture_default_str();
   add_number(*c, "--bytes", a->bytes, "how much of each document to show", 0, kMostLength)->capture_default_str();
+  add_number(*c, "--context", a->context,
+             "say how much padding samples of so many tokens hold and how many documents are cut, with and without "
+             "data.packing.best_fit",
+             1, kMostLength);
   c->footer(
       "Where not all tokens count as targets, those that do are in colour on a terminal, and elsewhere in [[ ]].\n"
       "Example: ringmaster data inspect corpus.h5 --validation --document 3");

@@ -19,6 +19,11 @@ void PackingConfig::fields(Fields& f) {
     "with documents: each starts at a multiple of this in its sample, the gap before it is padding; set it to the "
     "largest segment or block of dilated and block-sparse attention; 1 = no gaps",
     in_range(1, 1 << 30));
+  f("best_fit", best_fit,
+    "documents packed at a time, such as 1024, in the corpus's order: best-fit-decreasing bin packing cuts none that "
+    "fits into a sample, and what is left of one is padding; with documents: false attention crosses them, targets "
+    "do not; 0: documents are cut where a sample is full",
+    in_range(0, 1 << 16));
 }
 
 void PackingConfig::validate(std::vector<std::string>& errors) const {

@@ -20,6 +20,8 @@ struct MixtureEntry {
 struct PackingConfig {
   bool documents = false;
   std::int64_t align = 1;
+  std::int64_t best_fit = 0;                                  // 0: not
+  bool in_rows() const { return align > 1 || best_fit > 0; }  // of data/packing.h, with padding; else windows
   void fields(Fields& f);
   void validate(std::vector<std::string>& errors) const;
 };

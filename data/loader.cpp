@@ -19,8 +19,8 @@ void check_options(const LoaderOptions& o) {
   RING_CHECK(o.context > 0 && o.rows > 0, "a loader of ", o.rows, " rows of ", o.context, " tokens");
   RING_CHECK(o.world > 0 && o.rank >= 0 && o.rank < o.world, "rank ", o.rank, " of ", o.world);
   RING_CHECK(o.prefetch >= 0, "a prefetch depth of ", o.prefetch);
-  RING_CHECK(o.packing.align > 0 && (o.packing.documents || !o.gaps()), "documents at multiples of ", o.packing.align,
-             o.packing.documents ? "" : ", without packed documents");
+  RING_CHECK(o.packing.align > 0 && (o.packing.documents || o.packing.align == 1), "documents at multiples of ",
+             o.packing.align, o.packing.documents ? "" : ", without packed documents");
   RING_CHECK(o.sequence >= 0 && (!o.sequence || o.context % o.sequence == 0), "sequences of ", o.sequence,
              " tokens in rows of ", o.context);
   RING_CHECK(!o.packs() || o.rows <= std::numeric_limits<std::int32_t>::max() / o.context, o.rows, " packed rows of ",
@@ -57,9 +57,9 @@ void fill(Batch& b, std::int64_t at, const TokenSplit& split, std::uint64_t begi
   b.valid_targets += static_cast<std::int64_t>(there) - take_out({targets, there}, split, begin + 1);
 }
 
-// A piece of the row that begins at place `row` of the batch, cut at multiples of `sequence`.
-void mark(Batch& b, std::int64_t row, const PackedPiece& piece, std::int64_t sequence) {
-  for (std::int64_t at = piece.at, end = piece.at + piece.length; at < end;) {
+// Tokens [at, at + length) of the row that begins at place `row` of the batch, cut at multiples of `sequence`.
+void mark(Batch& b, std::int64_t row, std::int64_t at, std::int64_t length, std::int64_t sequence) {
+  for (const std::int64_t end = at + length; at < end;) {
     const std::int64_t n = std::min(end, (at / sequence + 1) * sequence) - at;
     std::iota(b.positions.begin() + row + at, b.positions.begin() + row + at + n, 0);
     b.starts.push_back(static_cast<std::int32_t>(row + at));
@@ -68,18 +68,30 @@ void mark(Batch& b, std::int64_t row, const PackedPiece& piece, std::int64_t seq
   }
 }
 
-void fill_row(Batch& b, std::int64_t row, const LoaderOptions& o, const TokenSplit& split, const SamplePlace& place) {
-  const std::int64_t first = row * o.context;
-  const auto length = static_cast<std::int64_t>(place.end - place.begin);
-  if (!o.packs()) return fill(b, first, split, place.begin, static_cast<std::size_t>(length), false);
+const PackedRows* rows_of(const std::vector<std::unique_ptr<PackedRows>>& rows, const SamplePlace& place) {
+  return rows.empty() ? nullptr : rows[place.corpus].get();
+}
+
+// rows: of its corpus; null: windows.
+void fill_row(Batch& b, std::int64_t row, const LoaderOptions& o, const TokenSplit& split, const SamplePlace& place,
+              const PackedRows* rows) {
+  const std::int64_t first = row * o.context, sequence = o.sequence ? o.sequence : o.context;
+  auto filled = static_cast<std::int64_t>(place.end - place.begin);
   const auto add = [&](const PackedPiece& piece) {
     fill(b, first + piece.at, split, piece.begin, static_cast<std::size_t>(piece.length), piece.ends);
-    mark(b, first, piece, o.sequence ? o.sequence : o.context);
+    if (o.packing.documents) mark(b, first, piece.at, piece.length, sequence);
+    filled = piece.at + piece.length;
   };
-  if (!o.packing.documents) return add({place.begin, 0, length, false});
-  DocumentStarts starts(split);
-  std::uint64_t document = starts.document_of(place.begin);
-  for_pieces(starts, place.begin, place.end, o.context, o.packing.align, document, add);
+  if (rows) {
+    std::ranges::for_each(rows->pieces(place.row), add);
+  } else if (o.packing.documents) {
+    DocumentStarts starts(split);
+    std::uint64_t document = starts.document_of(place.begin);
+    for_pieces(starts, place.begin, place.end, o.context, 1, document, add);
+  } else {
+    add({place.begin, 0, filled, false});
+  }
+  if (o.packs() && !o.packing.documents) mark(b, first, 0, filled, sequence);
 }
 
 }  // namespace
@@ -92,9 +104,9 @@ SampleMap::SampleMap(const Corpora& corpora, std::int64_t context, std::uint64_t
   for (const auto& store : corpora.stores) {
     const std::uint64_t n = store->train().tokens();
     tokens_.push_back(n);
-    if (packing.align > 1) {
+    if (packing.in_rows()) {
       if (n == 0) fail("corpus ", store->path(), " has no training tokens; prepare it again with more text");
-      windows_.push_back(rows_.emplace_back(store->train(), context, packing.align).rows());
+      windows_.push_back(rows_.emplace_back(pack_rows(store->train(), context, packing))->rows());
       continue;
     }
     if (n < context_ + 1) {
@@ -112,7 +124,7 @@ SamplePlace SampleMap::operator()(std::uint64_t sample) const {
   const std::uint64_t epoch = place.index / w, turn = place.index % w;
   const auto epoch_key = static_cast<std::uint32_t>(epoch);
   const Permutation order(w, seed_ ^ (std::uint64_t{site_of("data.order")} << 32), place.corpus, epoch_key);
-  if (!rows_.empty()) return {place.corpus, rows_[place.corpus].begin(order(turn)), n};
+  if (!rows_.empty()) return {place.corpus, 0, 0, order(turn)};
   const std::uint64_t phases = std::min(context_, n - w * context_);
   const Philox4 r = random_block({seed_, epoch_key, site_of("data.phase")}, place.corpus);
   const std::uint64_t phase = ((std::uint64_t{r.v[0]} << 32) | r.v[1]) % phases;
@@ -137,7 +149,7 @@ Batch Loader::read(std::uint64_t first) const {
     const std::uint64_t sample = first + static_cast<std::uint64_t>(options_.rank * options_.rows + row);
     const SamplePlace place = map_(sample);
     const TokenSplit& split = corpora_.stores[place.corpus]->train();
-    fill_row(batch, row, options_, split, place);
+    fill_row(batch, row, options_, split, place, rows_of(map_.rows(), place));
     batch.sample_indices[static_cast<std::size_t>(row)] = static_cast<std::int64_t>(sample);
   }
   return batch;
@@ -233,9 +245,9 @@ ValidationSet::ValidationSet(Corpora corpora, const LoaderOptions& options, std:
     const TokenSplit& split = split_of(i);
     const auto targets = static_cast<std::int64_t>(std::max<std::uint64_t>(split.tokens(), 1)) - 1;
     std::int64_t there = (targets + options_.context - 1) / options_.context;
-    if (options_.gaps()) {
-      rows_.emplace_back(split, options_.context, options_.packing.align);
-      there = targets > 0 ? static_cast<std::int64_t>(rows_.back().rows()) : 0;
+    if (options_.packing.in_rows()) {
+      rows_.push_back(pack_rows(split, options_.context, options_.packing));
+      there = targets > 0 ? static_cast<std::int64_t>(rows_.back()->rows()) : 0;
     }
     first_window_.push_back(first_window_.back() + there);
   }
@@ -258,7 +270,7 @@ SamplePlace ValidationSet::find(std::int64_t window) const {
   const auto corpus = static_cast<std::uint32_t>(after - first_window_.begin()) - 1;
   const auto local = static_cast<std::uint64_t>(window - first_window_[corpus]);
   const std::uint64_t tokens = split_of(corpus).tokens();
-  if (options_.gaps()) return {corpus, rows_[corpus].begin(local), tokens};
+  if (!rows_.empty()) return {corpus, 0, 0, local};
   const auto context = static_cast<std::uint64_t>(options_.context);
   return {corpus, local * context, std::min((local + 1) * context, tokens - 1)};
 }
@@ -273,7 +285,7 @@ Batch ValidationSet::batch(std::int64_t index) const {
     // Spread evenly: window floor(place * all / selected), without overflow.
     const std::int64_t window = place * (all / selected_) + place * (all % selected_) / selected_;
     const SamplePlace from = find(window);
-    fill_row(batch, row, options_, split_of(from.corpus), from);
+    fill_row(batch, row, options_, split_of(from.corpus), from, rows_of(rows_, from));
     batch.sample_indices[static_cast<std::size_t>(row)] = window;
   }
   return batch;

@@ -7,8 +7,8 @@
 // of ranks only chooses who reads which sample.
 //
 // Packed documents: the same windows, cut where documents begin; no target crosses a cut. With gaps between documents
-// (align > 1) a sample is a row of data/packing.h, and epochs differ in their order only. Shorter sequences: the same
-// samples, cut at multiples of a length that may change from batch to batch; targets stay.
+// (align > 1) or by best fit a sample is a row of data/packing.h, and epochs differ in their order only. Shorter
+// sequences: the same samples, cut at multiples of a length that may change from batch to batch; targets stay.
 
 #include <condition_variable>
 #include <cstdint>
@@ -47,29 +47,29 @@ struct LoaderOptions {
   std::int64_t prefetch = 4;  // micro-batches read ahead; 0: none, no thread
   PackingConfig packing = {};
   std::int64_t sequence = 0;  // tokens of each of a row's sequences; 0: the row is one
-  bool gaps() const { return packing.align > 1; }
   bool packs() const { return packing.documents || sequence > 0; }
 };
 
-// Where a training sample lies.
+// Where a sample lies.
 struct SamplePlace {
   std::uint32_t corpus;
-  std::uint64_t begin, end;  // its tokens; where it has no gaps one more follows, the last target
+  std::uint64_t begin, end;  // of a window: its tokens; one more follows, the last target
+  std::uint64_t row = 0;     // of packed rows: which, and the tokens are what it says
 };
 
-// The pure function. With gaps it reads the corpora, which must then live as long.
+// The pure function. Packed rows read the corpora, which must then live as long.
 class SampleMap {
  public:
-  // Error: a corpus has fewer than context + 1 training tokens, or with gaps none.
+  // Error: a corpus has fewer than context + 1 training tokens, or for packed rows none.
   SampleMap(const Corpora&, std::int64_t context, std::uint64_t seed, const PackingConfig& packing = {});
   SamplePlace operator()(std::uint64_t sample) const;
-  std::uint64_t windows(std::size_t corpus) const { return windows_[corpus]; }  // per epoch
-  const std::vector<RowTable>& rows() const { return rows_; }                   // of each corpus; empty: no gaps
+  std::uint64_t windows(std::size_t corpus) const { return windows_[corpus]; }    // per epoch
+  const std::vector<std::unique_ptr<PackedRows>>& rows() const { return rows_; }  // of each corpus; or none: windows
   const Mixture& mixture() const { return mixture_; }
 
  private:
   std::vector<std::uint64_t> tokens_, windows_;
-  std::vector<RowTable> rows_;
+  std::vector<std::unique_ptr<PackedRows>> rows_;
   std::uint64_t context_, seed_;
   Mixture mixture_;
 };
@@ -134,7 +134,7 @@ class ValidationSet {
   Corpora corpora_;
   LoaderOptions options_;
   Split split_;
-  std::vector<RowTable> rows_;
+  std::vector<std::unique_ptr<PackedRows>> rows_;
   std::vector<std::int64_t> first_window_;  // of each corpus, then the number of all
   std::int64_t batches_ = 0, selected_ = 0;
 };

@@ -1,15 +1,32 @@
 #include "data/packing.h"
 
 #include "core/check.h"
+#include "data/best_fit.h"
+#include "data/config.h"
 
 namespace ring {
 
-RowTable::RowTable(const TokenSplit& split, std::int64_t context, std::int64_t align, std::size_t most_kept)
+PackedRows::PackedRows(const TokenSplit& split, std::int64_t context, std::int64_t align)
     : split_(split), context_(context), align_(align) {
-  RING_CHECK(context > 0 && align > 0 && most_kept > 1, "rows of ", context, " tokens with documents at multiples of ",
-             align, ", ", most_kept, " places kept");
+  RING_CHECK(context > 0 && align > 0, "rows of ", context, " tokens with documents at multiples of ", align);
+}
+
+double PackedRows::filled() const {
+  if (rows_ == 0) return 1;
+  return static_cast<double>(split_.tokens()) / (static_cast<double>(rows_) * static_cast<double>(context_));
+}
+
+std::unique_ptr<PackedRows> pack_rows(const TokenSplit& split, std::int64_t context, const PackingConfig& packing) {
+  if (packing.best_fit) return std::make_unique<BestFitRows>(split, context, packing.align, packing.best_fit);
+  return std::make_unique<RowTable>(split, context, packing.align);
+}
+
+RowTable::RowTable(const TokenSplit& split, std::int64_t context, std::int64_t align, std::size_t most_kept)
+    : PackedRows(split, context, align) {
+  RING_CHECK(most_kept > 1, most_kept, " places kept");
   DocumentStarts starts(split);
   std::uint64_t begin = 0, document = 0;
+  const auto count = [&](const PackedPiece& p) { cut_ += !p.ends && p.begin == starts(document); };
   while (begin < split.tokens()) {
     if (rows_ % stride_ == 0) {
       if (begins_.size() == most_kept) {  // keeps every second one from now on
@@ -19,7 +36,7 @@ RowTable::RowTable(const TokenSplit& split, std::int64_t context, std::int64_t a
       }
       if (rows_ % stride_ == 0) begins_.push_back(begin);
     }
-    begin = for_pieces(starts, begin, split.tokens(), context, align, document, [](const PackedPiece&) {});
+    begin = for_pieces(starts, begin, split.tokens(), context, align, document, count);
     ++rows_;
   }
 }
@@ -35,8 +52,14 @@ std::uint64_t RowTable::begin(std::uint64_t row) const {
   return begin;
 }
 
-double RowTable::filled() const {
-  return static_cast<double>(split_.tokens()) / (static_cast<double>(rows_) * static_cast<double>(context_));
+std::vector<PackedPiece> RowTable::pieces(std::uint64_t row) const {
+  const std::uint64_t first = begin(row);
+  DocumentStarts starts(split_);
+  std::uint64_t document = starts.document_of(first);
+  std::vector<PackedPiece> out;
+  for_pieces(starts, first, split_.tokens(), context_, align_, document,
+             [&](const PackedPiece& piece) { out.push_back(piece); });
+  return out;
 }
 
 }  // namespace ring

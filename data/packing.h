@@ -1,14 +1,17 @@
 #pragma once
-// How the documents of a split are packed into rows. A row takes documents in the store's order, each from the next
-// multiple of `align`, until it is full; what does not fit of the last one begins the next row as a piece of its own.
+// How the documents of a split are packed into rows of `context` tokens. Each starts at a multiple of `align` in its
+// row; what is left of a row is padding.
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "data/token_store.h"
 
 namespace ring {
+
+struct PackingConfig;
 
 // A stretch of one document in a row.
 struct PackedPiece {
@@ -16,6 +19,26 @@ struct PackedPiece {
   std::int64_t at, length;  // in the row
   bool ends;                // its document ends with it: no target for its last token
 };
+
+// The rows of a split, which hold every token once. To be asked from several threads.
+class PackedRows {
+ public:
+  virtual ~PackedRows() = default;
+  virtual std::vector<PackedPiece> pieces(std::uint64_t row) const = 0;  // by their places; at least one
+  std::uint64_t rows() const { return rows_; }
+  double filled() const;                                // share of the rows' places that hold a token
+  std::uint64_t cut_documents() const { return cut_; }  // in several pieces
+
+ protected:
+  PackedRows(const TokenSplit& split, std::int64_t context, std::int64_t align);
+
+  const TokenSplit& split_;
+  const std::int64_t context_, align_;
+  std::uint64_t rows_ = 0, cut_ = 0;
+};
+
+// As the settings say (data/config.h). The split lives as long. Reads where all documents start.
+std::unique_ptr<PackedRows> pack_rows(const TokenSplit&, std::int64_t context, const PackingConfig&);
 
 // fn(piece) for the pieces of a row that begins with token `begin` and takes none from `end` on; where the next row
 // begins. `document` must not lie behind the one that `begin` belongs to, and is moved along.
@@ -34,21 +57,18 @@ std::uint64_t for_pieces(DocumentStarts& starts, std::uint64_t begin, std::uint6
   return begin;
 }
 
-// Where each row of a split begins, in bounded memory: the places of every so many rows are kept, those between are
+// In order: a row takes documents in the store's order until it is full; what does not fit of the last one begins the
+// next row as a piece of its own. In bounded memory: the places of every so many rows are kept, those between are
 // walked to.
-class RowTable {
+class RowTable : public PackedRows {
  public:
-  // Reads where the documents start, once.
   RowTable(const TokenSplit&, std::int64_t context, std::int64_t align, std::size_t most_kept = std::size_t{1} << 20);
-  std::uint64_t rows() const { return rows_; }
+  std::vector<PackedPiece> pieces(std::uint64_t row) const override;
   std::uint64_t begin(std::uint64_t row) const;  // its first token
-  double filled() const;                         // share of the rows' places that hold a token
   std::size_t kept() const { return begins_.size(); }
 
  private:
-  const TokenSplit& split_;
-  std::int64_t context_, align_;
-  std::uint64_t rows_ = 0, stride_ = 1;
+  std::uint64_t stride_ = 1;
   std::vector<std::uint64_t> begins_;  // of rows 0, stride_, 2 stride_, ..
 };
 

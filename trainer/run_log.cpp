@@ -129,9 +129,11 @@ void RunLog::describe(const RunStart& start, int processes) {
   warn_of_vocabulary(config_, start.corpora.vocab_size);
   warn_of_places(config_);
   warn_of_masks(config_, start.corpora);
-  for (const RowTable& rows : start.loader->map().rows())
-    log::info("packing: ", counted(rows.rows(), "sample"), " an epoch, ", static_cast<int>(100 * rows.filled() + 0.5),
-              " % of their places hold a token, the others are padding");
+  for (const auto& rows : start.loader->map().rows())
+    log::info("packing: ", counted(static_cast<std::int64_t>(rows->rows()), "sample"), " an epoch, ",
+              std::round(1000 * rows->filled()) / 10, " % of their places hold a token, the others are padding; ",
+              counted(static_cast<std::int64_t>(rows->cut_documents()), "document"),
+              rows->cut_documents() == 1 ? " is cut" : " are cut");
   if (start.resumes())
     log::info("resuming from step ", trainer_.steps_done(), " (",
               start.kept ? "kept in memory by the launcher" : start.checkpoint, ")");

@@ -69,6 +69,18 @@ TEST_F(DataCommands, PrepareAndInspect) {
                {"--document 1", "c.h5 has 1 training document"});
 }
 
+TEST_F(DataCommands, SaysWhatPackingCosts) {
+  write("lines.txt", "aaaaaaa\nbbbb\ncc\ndddddd\neeeeeeeeeee\n");  // 7, 4, 2, 6, 11 tokens without their ends
+  run({"data", "prepare", "--input", path("lines.txt"), "--document", "line", "--tokenizer", "chars", "--output",
+       path("c.h5"), "--validation-fraction", "0"});
+  const auto inspected = run({"data", "inspect", path("c.h5"), "--context", "8"});
+  EXPECT_EQ(inspected.error, "");
+  // 30 tokens in rows of 8: b, d and e lie across borders. Best fit: 8 of e, 7 of a, 6 of d and 2 of c, 4 and 3.
+  expect_parts(inspected.out, {"train in samples of 8 tokens\n", "in order        4 samples, 6.25 % padding, 3 of 5 ",
+                               "best_fit: 1024  4 samples, 6.25 % padding, 1 of 5 documents cut\n"});
+  expect_parts(run({"data", "inspect", path("c.h5"), "--context", "0"}).error, {"--context"});
+}
+
 TEST_F(DataCommands, WhatCountsIsSaidAndShown) {
   const std::string turns = R"([{"role": "user", "content": "2+2"}, {"role": "assistant", "content": "4"}])";
   write("chats.jsonl", "{\"messages\": " + turns + "}\n{\"turns\": " + turns + ", \"messages\": " + turns + "}\n");

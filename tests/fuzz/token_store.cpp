@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "core/check.h"
-#include "data/packing.h"
+#include "data/best_fit.h"
 #include "data/token_format.h"
 #include "data/token_store.h"
 #include "data/tokenizer.h"
@@ -38,6 +38,10 @@ void read_split(const TokenSplit& split) {
   const RowTable rows(split, 16, 4);
   for (std::uint64_t row = 0; row < rows.rows(); ++row)
     RING_CHECK(rows.begin(row) < split.tokens(), "a row begins behind the end");
+  const BestFitRows packed(split, 16, 4, 8, 20);
+  for (std::uint64_t row = 0; row < packed.rows(); ++row)
+    for (const PackedPiece& piece : packed.pieces(row))
+      if (piece.length < 1 || piece.at + piece.length > 16) std::abort();
   DocumentStarts starts(split);
   for (std::uint64_t t = 0; t < split.tokens(); t += 7) {
     const std::uint64_t document = starts.document_of(t);

@@ -224,19 +224,30 @@ class PackedRuns : public Packing {
     std::ifstream file(folder_ / run / "checkpoints/step-000000030/manifest.json");
     return nlohmann::json::parse(file).at("tensors");
   }
+  void expect_resumes(const std::vector<std::string>& settings) const {
+    ASSERT_EQ(run_process(train("whole", settings)).code, 0);
+    ASSERT_EQ(run_process(train("cut", settings)).code, 0);
+    fs::remove_all(folder_ / "cut/checkpoints/step-000000030");  // as if it had been killed just before
+    const Finished resumed = run_process(train("cut", settings));
+    ASSERT_EQ(resumed.code, 0) << resumed.output;
+    EXPECT_NE(resumed.output.find("resuming from step 20"), std::string::npos) << resumed.output;
+    EXPECT_EQ(losses("cut"), losses("whole"));
+    EXPECT_EQ(losses("cut").size(), 30u);
+    EXPECT_EQ(tensors("cut"), tensors("whole"));
+  }
 };
 
-TEST_F(PackedRuns, ResumeBitForBitAndRefuseOtherPacking) {
-  ASSERT_EQ(run_process(train("whole")).code, 0);
-  ASSERT_EQ(run_process(train("cut")).code, 0);
-  fs::remove_all(folder_ / "cut/checkpoints/step-000000030");  // as if it had been killed just before
-  const Finished resumed = run_process(train("cut"));
-  ASSERT_EQ(resumed.code, 0) << resumed.output;
-  EXPECT_NE(resumed.output.find("resuming from step 20"), std::string::npos) << resumed.output;
-  EXPECT_EQ(losses("cut"), losses("whole"));
-  EXPECT_EQ(losses("cut").size(), 30u);
-  EXPECT_EQ(tensors("cut"), tensors("whole"));
+const std::vector<std::string> kBestFit = {"data.packing.align=1", "data.packing.best_fit=64"};
 
+TEST_F(PackedRuns, BestFitResumesBitForBit) {
+  expect_resumes(kBestFit);
+  const Finished refused = run_process(train("cut", {"data.packing.align=1", "data.packing.best_fit=65"}));
+  EXPECT_EQ(refused.code, 1);
+  EXPECT_NE(refused.output.find("data.packing.best_fit: 64 -> 65"), std::string::npos) << refused.output;
+}
+
+TEST_F(PackedRuns, ResumeBitForBitAndRefuseOtherPacking) {
+  expect_resumes({});
   const Finished refused = run_process(train("cut", {"data.packing.align=4"}));
   EXPECT_EQ(refused.code, 1);
   EXPECT_NE(refused.output.find("data.packing.align: 8 -> 4"), std::string::npos) << refused.output;
@@ -264,16 +275,20 @@ TEST_F(PackedRuns, RefusesAGraphAndWarnsOfPlaces) {
 
 class DistPackedRuns : public PackedRuns {};
 TEST_F(DistPackedRuns, TwoProcessesReachTheLossesOfOne) {
-  std::map<int, double> one;
-  for (const char* processes : {"1", "2"}) {
-    std::vector<std::string> command = train(processes, {"train.bucket_bytes=4096"});
-    command.insert(command.begin() + 1, {"launch", "--nproc-per-node", processes, "--"});
-    const Finished f = run_process(command);
-    ASSERT_EQ(f.code, 0) << f.output;
-    const std::map<int, double> now = losses(processes);
-    ASSERT_EQ(now.size(), 30u);
-    if (one.empty()) one = now;
-    for (const auto& [step, loss] : one) EXPECT_NEAR(now.at(step), loss, 1e-5 * loss) << "step " << step;
+  for (std::vector<std::string> settings : {std::vector<std::string>{}, kBestFit}) {
+    settings.push_back("train.bucket_bytes=4096");
+    std::map<int, double> one;
+    for (const char* processes : {"1", "2"}) {
+      const std::string run = str(processes, "_", settings.size());
+      std::vector<std::string> command = train(run, settings);
+      command.insert(command.begin() + 1, {"launch", "--nproc-per-node", processes, "--"});
+      const Finished f = run_process(command);
+      ASSERT_EQ(f.code, 0) << f.output;
+      const std::map<int, double> now = losses(run);
+      ASSERT_EQ(now.size(), 30u);
+      if (one.empty()) one = now;
+      for (const auto& [step, loss] : one) EXPECT_NEAR(now.at(step), loss, 1e-5 * loss) << "step " << step;
+    }
   }
 }
 
