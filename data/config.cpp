@@ -1,5 +1,9 @@
 #include "data/config.h"
 
+#include <algorithm>
+#include <filesystem>
+#include <set>
+
 #include "core/check.h"
 #include "core/fields.h"
 #include "data/token_store.h"
@@ -8,8 +12,64 @@ namespace ring {
 
 void MixtureEntry::fields(Fields& f) {
   f("path", path, "a corpus (.h5) made by 'ringmaster data prepare'", non_empty(), rank_local());
-  f("weight", weight, "share of the samples, relative to the other weights", in_range(1e-9, 1e9));
+  f("weight", weight, "share of the samples, relative to the other weights; 0: none, until it changes",
+    in_range(0, 1e9));
+  f("name", name, "what metrics call it; empty: as its file without its ending");
+  f("changes", changes, "of the weight, in the course of the run, by ascending tokens", at_most_items(100));
 }
+
+void WeightChange::fields(Fields& f) {
+  f("tokens", tokens, "from this one of the run on", in_range(1, std::int64_t{1} << 53));
+  f("weight", weight, "the weight from there on; 0: none", in_range(0, 1e9));
+}
+
+void MixtureEntry::validate(std::vector<std::string>& errors) const {
+  for (std::size_t i = 1; i < changes.size(); ++i)
+    if (changes[i].tokens <= changes[i - 1].tokens)
+      errors.push_back(str("changes[", i, "].tokens: ", changes[i].tokens, " does not come after the ",
+                           changes[i - 1].tokens, " of the change before"));
+  if (weight == 0 && std::ranges::all_of(changes, [](const WeightChange& c) { return c.weight == 0; }))
+    errors.push_back("weight: is 0 and stays so: leave the corpus out, or give changes");
+}
+
+namespace {
+
+double weight_at(const MixtureEntry& entry, std::int64_t tokens) {
+  double weight = entry.weight;
+  for (const WeightChange& c : entry.changes)
+    if (c.tokens <= tokens) weight = c.weight;
+  return weight;
+}
+
+// One for each token at which a weight changes.
+std::vector<MixtureStage> stages_of(const std::vector<MixtureEntry>& mixture) {
+  std::set<std::int64_t> begins{0};
+  for (const MixtureEntry& entry : mixture)
+    for (const WeightChange& c : entry.changes) begins.insert(c.tokens);
+  std::vector<MixtureStage> stages;
+  for (const std::int64_t begin : begins) {
+    stages.push_back({begin, {}});
+    for (const MixtureEntry& entry : mixture) stages.back().weights.push_back(weight_at(entry, begin));
+  }
+  return stages;
+}
+
+// Of files alike in different folders, the later ones get a number.
+std::vector<std::string> names_of(const std::vector<MixtureEntry>& mixture) {
+  std::vector<std::string> names;
+  const auto taken = [&](const std::string& name) {
+    return std::ranges::count(names, name) || std::ranges::count(mixture, name, &MixtureEntry::name);
+  };
+  for (const MixtureEntry& entry : mixture) {
+    const std::string file = std::filesystem::path(entry.path).stem().string();
+    std::string name = entry.name.empty() ? file : entry.name;
+    for (int n = 2; entry.name.empty() && taken(name); ++n) name = str(file, "_", n);
+    names.push_back(name);
+  }
+  return names;
+}
+
+}  // namespace
 
 void PackingConfig::fields(Fields& f) {
   f("documents", documents,
@@ -45,11 +105,17 @@ void DataConfig::fields(Fields& f) {
 void DataConfig::validate(std::vector<std::string>& errors) const {
   if (path.empty() && mixture.empty()) errors.push_back("path: give a corpus here, or several under mixture");
   if (!path.empty() && !mixture.empty()) errors.push_back("path: give either path or mixture, not both");
+  for (const MixtureEntry& entry : mixture)
+    if (!entry.name.empty() && std::ranges::count(mixture, entry.name, &MixtureEntry::name) > 1)
+      return errors.push_back("mixture: two corpora have the name " + entry.name);
+  for (const MixtureStage& stage : stages_of(mixture))
+    if (!mixture.empty() && std::ranges::all_of(stage.weights, [](double w) { return w == 0; }))
+      return errors.push_back(str("mixture: from token ", stage.tokens, " on all weights are 0"));
 }
 
 Corpora open_corpora(const DataConfig& config) {
   Corpora corpora;
-  const auto add = [&](const std::string& path, double weight) {
+  const auto add = [&](const std::string& path) {
     const auto store = TokenStore::open(path);
     if (corpora.stores.empty()) {
       corpora.tokenizer_hash = store->tokenizer_hash();
@@ -60,11 +126,13 @@ Corpora open_corpora(const DataConfig& config) {
            corpora.stores.front()->tokenizer_kind(), "); prepare both with the same tokenizer");
     }
     corpora.stores.push_back(store);
-    corpora.weights.push_back(weight);
   };
-  if (!config.path.empty()) add(config.path, 1);
-  for (const MixtureEntry& entry : config.mixture) add(entry.path, entry.weight);
+  const std::vector<MixtureEntry> one{{.path = config.path}};
+  const std::vector<MixtureEntry>& mixture = config.path.empty() ? config.mixture : one;
+  for (const MixtureEntry& entry : mixture) add(entry.path);
   if (corpora.stores.empty()) fail("data.path: no corpus is given; make one with 'ringmaster data prepare'");
+  corpora.names = names_of(mixture);
+  corpora.mixture = stages_of(mixture);
   return corpora;
 }
 

@@ -11,10 +11,20 @@ namespace ring {
 class Fields;
 class TokenStore;
 
+// From a token of the run on.
+struct WeightChange {
+  std::int64_t tokens = 1;
+  double weight = 1;
+  void fields(Fields& f);
+};
+
 struct MixtureEntry {
   std::string path;
   double weight = 1;
+  std::string name = {};                   // empty: its file's
+  std::vector<WeightChange> changes = {};  // of the weight, by ascending tokens
   void fields(Fields& f);
+  void validate(std::vector<std::string>& errors) const;
 };
 
 struct PackingConfig {
@@ -36,10 +46,17 @@ struct DataConfig {
   void validate(std::vector<std::string>& errors) const;
 };
 
+// The weights of all corpora from a token of the run on.
+struct MixtureStage {
+  std::int64_t tokens = 0;
+  std::vector<double> weights;
+};
+
 // The opened corpora of a run: same tokenizer everywhere.
 struct Corpora {
   std::vector<std::shared_ptr<const TokenStore>> stores;
-  std::vector<double> weights;
+  std::vector<std::string> names;     // of each, no two alike
+  std::vector<MixtureStage> mixture;  // by ascending tokens, the first from 0 on
   std::string tokenizer_hash;
   std::int64_t vocab_size = 0;  // of the tokenizer
 };

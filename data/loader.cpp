@@ -32,6 +32,7 @@ Batch empty_batch(const LoaderOptions& o) {
   b.inputs.assign(static_cast<std::size_t>(o.rows * o.context), 0);
   b.targets.assign(b.inputs.size(), kNoTarget);
   b.sample_indices.assign(static_cast<std::size_t>(o.rows), -1);
+  b.sources.assign(static_cast<std::size_t>(o.rows), -1);
   if (o.packs()) b.positions.assign(b.inputs.size(), 0);
   return b;
 }
@@ -80,7 +81,7 @@ void fill_row(Batch& b, std::int64_t row, const LoaderOptions& o, const TokenSpl
   const auto add = [&](const PackedPiece& piece) {
     fill(b, first + piece.at, split, piece.begin, static_cast<std::size_t>(piece.length), piece.ends);
     if (o.packing.documents) mark(b, first, piece.at, piece.length, sequence);
-    filled = piece.at + piece.length;
+    filled = std::max(filled, piece.at + piece.length);
   };
   if (rows) {
     std::ranges::for_each(rows->pieces(place.row), add);
@@ -94,13 +95,34 @@ void fill_row(Batch& b, std::int64_t row, const LoaderOptions& o, const TokenSpl
   if (o.packs() && !o.packing.documents) mark(b, first, 0, filled, sequence);
 }
 
+// A sample begins a stage when all tokens before it belong to earlier ones.
+std::vector<MixtureSchedule::Stage> in_samples(const std::vector<MixtureStage>& stages, std::uint64_t context) {
+  std::vector<MixtureSchedule::Stage> out;
+  for (const MixtureStage& s : stages)
+    out.push_back({(static_cast<std::uint64_t>(s.tokens) + context - 1) / context, s.weights});
+  return out;
+}
+
 }  // namespace
+
+std::vector<std::int64_t> targets_by_source(const Batch& b, std::size_t corpora) {
+  std::vector<std::int64_t> counts(corpora);
+  const std::size_t tokens = b.sources.empty() ? 0 : b.targets.size() / b.sources.size();
+  for (std::size_t row = 0; row < b.sources.size(); ++row) {
+    const std::span<const std::int32_t> targets(b.targets.data() + row * tokens, tokens);
+    const std::int64_t there = std::ranges::count_if(targets, [](std::int32_t t) { return t != kNoTarget; });
+    if (b.sources[row] >= 0) counts[static_cast<std::size_t>(b.sources[row])] += there;
+  }
+  return counts;
+}
 
 // --- training samples
 // --------------------------------------------------------------------------------------------------
 
 SampleMap::SampleMap(const Corpora& corpora, std::int64_t context, std::uint64_t seed, const PackingConfig& packing)
-    : context_(static_cast<std::uint64_t>(context)), seed_(seed), mixture_(corpora.weights) {
+    : context_(static_cast<std::uint64_t>(context)),
+      seed_(seed),
+      mixture_(in_samples(corpora.mixture, static_cast<std::uint64_t>(context))) {
   for (const auto& store : corpora.stores) {
     const std::uint64_t n = store->train().tokens();
     tokens_.push_back(n);
@@ -151,6 +173,7 @@ Batch Loader::read(std::uint64_t first) const {
     const TokenSplit& split = corpora_.stores[place.corpus]->train();
     fill_row(batch, row, options_, split, place, rows_of(map_.rows(), place));
     batch.sample_indices[static_cast<std::size_t>(row)] = static_cast<std::int64_t>(sample);
+    batch.sources[static_cast<std::size_t>(row)] = static_cast<std::int32_t>(place.corpus);
   }
   return batch;
 }
@@ -287,6 +310,7 @@ Batch ValidationSet::batch(std::int64_t index) const {
     const SamplePlace from = find(window);
     fill_row(batch, row, options_, split_of(from.corpus), from, rows_of(rows_, from));
     batch.sample_indices[static_cast<std::size_t>(row)] = window;
+    batch.sources[static_cast<std::size_t>(row)] = static_cast<std::int32_t>(from.corpus);
   }
   return batch;
 }

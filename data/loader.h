@@ -33,11 +33,15 @@ struct Batch {
   // [rows * context]; a target of -100 is no target, as of a token that does not count by its corpus's loss mask.
   std::vector<std::int32_t> inputs, targets;
   std::vector<std::int64_t> sample_indices;  // [rows]; -1: an empty row that only fills the batch
+  std::vector<std::int32_t> sources;         // [rows]: from which corpus; -1: an empty row
   std::int64_t valid_targets = 0;
   // Packed documents and shorter sequences only. [rows * context]: place in the document or sequence; of each i32: the
   // first token, counted in the batch, and how many there are. Tokens of none are padding.
   std::vector<std::int32_t> positions, starts, lengths;
 };
+
+// How many targets the rows of each corpus have.
+std::vector<std::int64_t> targets_by_source(const Batch&, std::size_t corpora);
 
 struct LoaderOptions {
   std::int64_t context = 0;  // T, tokens per row
@@ -65,13 +69,12 @@ class SampleMap {
   SamplePlace operator()(std::uint64_t sample) const;
   std::uint64_t windows(std::size_t corpus) const { return windows_[corpus]; }    // per epoch
   const std::vector<std::unique_ptr<PackedRows>>& rows() const { return rows_; }  // of each corpus; or none: windows
-  const Mixture& mixture() const { return mixture_; }
 
  private:
   std::vector<std::uint64_t> tokens_, windows_;
   std::vector<std::unique_ptr<PackedRows>> rows_;
   std::uint64_t context_, seed_;
-  Mixture mixture_;
+  MixtureSchedule mixture_;
 };
 
 // Micro-batch m of the run holds samples [m * rows * world, (m + 1) * rows * world); rank r gets the r-th run of `rows`
@@ -124,6 +127,7 @@ class ValidationSet {
   std::int64_t batches() const { return batches_; }   // per rank
   std::int64_t windows() const { return selected_; }  // over all ranks
   const LoaderOptions& options() const { return options_; }
+  std::size_t corpora() const { return corpora_.stores.size(); }
   Batch batch(std::int64_t index) const;  // of this rank
   double bytes_per_token() const;         // text bytes per token that counts, of the splits, for bits per byte
 

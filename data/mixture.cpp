@@ -14,11 +14,12 @@ constexpr std::uint64_t kExactPeriod = 4096, kPeriod = 65536;
 std::vector<double> normalised(const std::vector<double>& weights) {
   if (weights.empty()) fail("a mixture needs at least one corpus");
   for (std::size_t i = 0; i < weights.size(); ++i) {
-    if (!(weights[i] > 0) || !std::isfinite(weights[i])) {
-      fail("the weight of corpus ", i, " of the mixture is ", weights[i], ", it must be a number above 0");
+    if (!(weights[i] >= 0) || !std::isfinite(weights[i])) {
+      fail("the weight of corpus ", i, " of the mixture is ", weights[i], ", it must be a number not below 0");
     }
   }
   const double sum = std::accumulate(weights.begin(), weights.end(), 0.0);
+  if (sum == 0) fail("the weights of all corpora of a mixture are 0");
   std::vector<double> out = weights;
   for (double& w : out) w /= sum;
   return out;
@@ -27,11 +28,12 @@ std::vector<double> normalised(const std::vector<double>& weights) {
 bool expresses(std::uint64_t period, const std::vector<double>& weights) {
   return std::all_of(weights.begin(), weights.end(), [&](double w) {
     const double share = w * static_cast<double>(period);
-    return share > 0.5 && std::abs(share - std::round(share)) < 1e-9 * static_cast<double>(period);
+    return (w == 0 || share > 0.5) && std::abs(share - std::round(share)) < 1e-9 * static_cast<double>(period);
   });
 }
 
-// Whole shares that sum to `period`: each weight rounded down but not below 1, what is left to the largest remainders.
+// Whole shares that sum to `period`: each weight rounded down, but not below 1 where it is not 0; what is left to the
+// largest remainders.
 std::vector<std::uint64_t> shares_of(const std::vector<double>& weights, std::uint64_t period) {
   std::vector<std::uint64_t> shares(weights.size());
   const auto lack = [&](std::size_t i) {
@@ -39,7 +41,7 @@ std::vector<std::uint64_t> shares_of(const std::vector<double>& weights, std::ui
   };
   for (std::size_t i = 0; i < weights.size(); ++i) {
     const double share = weights[i] * static_cast<double>(period);
-    shares[i] = std::max<std::uint64_t>(1, static_cast<std::uint64_t>(std::floor(share + 1e-6)));
+    shares[i] = std::max<std::uint64_t>(weights[i] > 0, static_cast<std::uint64_t>(std::floor(share + 1e-6)));
   }
   auto sum = std::accumulate(shares.begin(), shares.end(), std::uint64_t{0});
   for (; sum != period; sum < period ? ++sum : --sum) {
@@ -87,8 +89,38 @@ Mixture::Place Mixture::operator()(std::uint64_t sample) const {
   return {order_[i], turn * shares_[order_[i]] + rank_[i]};
 }
 
+std::vector<std::uint64_t> Mixture::counts(std::uint64_t samples) const {
+  std::vector<std::uint64_t> out = shares_;
+  for (std::uint64_t& count : out) count *= samples / order_.size();
+  for (std::uint64_t i = 0; i < samples % order_.size(); ++i) ++out[order_[i]];
+  return out;
+}
+
 double Mixture::weight(std::size_t corpus) const {
   return static_cast<double>(shares_[corpus]) / static_cast<double>(order_.size());
+}
+
+MixtureSchedule::MixtureSchedule(const std::vector<Stage>& stages) {
+  RING_CHECK(!stages.empty() && stages.front().first_sample == 0, "a schedule of mixtures that begins nowhere");
+  for (const Stage& stage : stages) {
+    std::vector<std::uint64_t> before(stage.weights.size());
+    if (!parts_.empty()) {
+      const Part& last = parts_.back();
+      RING_CHECK(stage.first_sample >= last.first && before.size() == last.before.size(),
+                 "mixtures that do not follow");
+      before = last.mixture.counts(stage.first_sample - last.first);
+      for (std::size_t c = 0; c < before.size(); ++c) before[c] += last.before[c];
+    }
+    parts_.push_back({stage.first_sample, Mixture(stage.weights), std::move(before)});
+  }
+}
+
+Mixture::Place MixtureSchedule::operator()(std::uint64_t sample) const {
+  const auto after = std::ranges::upper_bound(parts_, sample, {}, &Part::first);
+  const Part& part = *std::prev(after);
+  Mixture::Place place = part.mixture(sample - part.first);
+  place.index += part.before[place.corpus];
+  return place;
 }
 
 }  // namespace ring

@@ -30,6 +30,10 @@ bool rounds_otherwise(const std::string& change) {
   return std::ranges::any_of(kKeys, [&](const char* key) { return change.starts_with(key); });
 }
 
+bool of_a_name(const std::string& change) {
+  return change.starts_with("data.mixture[") && change.find("].name: ") < change.find(": ");
+}
+
 std::vector<std::string> parts_of(const std::string& fingerprint) {
   std::vector<std::string> parts;
   for (std::size_t at = 0; at < fingerprint.size();) {
@@ -120,6 +124,7 @@ void refuse_imported(const RunDirectory& run, const Origin& origin) {
 std::vector<std::string> changes_of_numbers(const Config& old_config, const Config& new_config) {
   std::vector<std::string> changes = diff_configs(old_config, new_config, keys_free_to_change());
   std::erase_if(changes, rounds_otherwise);
+  std::erase_if(changes, of_a_name);
   return changes;
 }
 

@@ -50,7 +50,7 @@ Batch ContextBatches::part(const Batch& all) const {
   const auto take = [&](const std::vector<std::int32_t>& v) { return taken(v, layout_, rank_, rows); };
   Batch b;
   b.inputs = take(all.inputs), b.targets = take(all.targets), b.positions = take(all.positions);
-  b.sample_indices = all.sample_indices;
+  b.sample_indices = all.sample_indices, b.sources = all.sources;
   b.starts = all.starts, b.lengths = all.lengths;
   b.valid_targets = std::count_if(b.targets.begin(), b.targets.end(), [](std::int32_t t) { return t >= 0; });
   return b;

@@ -87,8 +87,8 @@ TEST(Mixture, WeightsWithoutASmallDenominatorAreRounded) {
 
 TEST(Mixture, RefusesBadWeights) {
   expect_error([] { Mixture({}); }, {"at least one corpus"});
-  expect_error([] { Mixture({1, 0}); }, {"corpus 1", "is 0", "above 0"});
-  expect_error([] { Mixture({1, -2}); }, {"is -2"});
+  expect_error([] { Mixture({0, 0}); }, {"all corpora", "are 0"});
+  expect_error([] { Mixture({1, -2}); }, {"corpus 1", "is -2", "not below 0"});
   expect_error([] { Mixture({std::nan(""), 1}); }, {"corpus 0"});
 }
 
