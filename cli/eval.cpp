@@ -74,10 +74,15 @@ void run(const Arguments& a) {
   const std::unique_ptr<Mesh> alone = mesh_of_one();
   const Evaluation e = evaluate(*session.model, session.ctx, set, alone->all());
   const double bits = e.bits_per_byte(set.bytes_per_token());
-  print_json({{"loss", e.loss}, {"perplexity", e.perplexity()}, {"bits_per_byte", bits}, {"tokens", e.tokens}}, a);
-  if (!a.json)
-    std::cout << "loss " << e.loss << ", perplexity " << e.perplexity() << ", bits per byte " << bits << ", over "
-              << e.tokens << " tokens\n";
+  nlohmann::ordered_json json = {
+      {"loss", e.loss}, {"perplexity", e.perplexity()}, {"bits_per_byte", bits}, {"tokens", e.tokens}};
+  const auto sources = mean_losses(e.sources, corpora.names);
+  for (const auto& [name, loss] : sources) json["sources"][name] = loss;
+  print_json(json, a);
+  if (a.json) return;
+  std::cout << "loss " << e.loss << ", perplexity " << e.perplexity() << ", bits per byte " << bits << ", over "
+            << e.tokens << " tokens\n";
+  for (const auto& [name, loss] : sources) std::cout << "  " << name << ": loss " << loss << "\n";
 }
 
 void add_text(CLI::App& cmd, Arguments& a) {

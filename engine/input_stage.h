@@ -10,22 +10,30 @@
 
 namespace ring {
 
-// What a step reads, over all micro-batches of this rank: [tokens] i32 each. positions: of packed documents, else
-// undefined.
+// How much a step reads, over all micro-batches of this rank.
+struct InputSizes {
+  std::int64_t tokens, sequences;
+  std::int64_t corpora;  // of a mixture; 0: one
+  bool packed;
+};
+
+// [tokens] i32 each. positions: of packed documents; the others of a mixture: [sequences] i32 from which corpus,
+// [corpora] f32 how many targets of each; else undefined.
 struct StepInputs {
-  Tensor ids, targets, positions;
+  Tensor ids, targets, positions, sources, source_targets;
   StepInputs() = default;
-  StepInputs(std::int64_t tokens, bool packed, const Stream&);
+  StepInputs(const InputSizes&, const Stream&);
 };
 
 class InputStage {
  public:
-  InputStage(std::int64_t tokens, bool packed, const Stream& compute);
+  InputStage(const InputSizes&, const Stream& compute);
 
   // Copies the batches to the device, and from there to the beginning of `to` in the order of the compute stream.
   void load(const std::vector<Batch>& batches, const StepInputs& to);
 
  private:
+  void load_sources(const std::vector<Batch>& batches, const StepInputs& from);
   struct Slot {
     StepInputs inputs;
     Event consumed;  // the compute stream has read it

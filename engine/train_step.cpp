@@ -9,6 +9,7 @@
 #include "core/host_tensor.h"
 #include "engine/devices.h"
 #include "kernels/elementwise.h"
+#include "kernels/group_sums.h"
 
 namespace ring {
 namespace {
@@ -47,6 +48,7 @@ TrainStep::TrainStep(const Config& config, const ExecContext& ctx, Mesh& mesh, c
       step_memory_(ctx.stream, arena_),
       mesh_(mesh),
       packed_(packed),
+      corpora_(config.data.mixture.size() > 1 ? narrow<std::int64_t>(config.data.mixture.size()) : 0),
       plan_(plan_of(config, mesh.world())),
       model_(config.model, vocab_padding(ctx.stream.device().backend)),
       parallel_(parallelized()),
@@ -99,9 +101,10 @@ std::vector<Communicator*> TrainStep::norm_groups() {
 void TrainStep::allocate_inputs() {
   const std::int64_t tokens = plan_.micro_batches * micro_tokens();
   const ScopeGuard scope(*ctx_.scopes, {ScopeKind::inputs});
-  inputs_ = StepInputs(tokens, packed_, ctx_.stream);
-  loss_ = ctx_.empty({1}, DType::f32, Lifetime::run);
-  stage_ = std::make_unique<InputStage>(tokens, packed_, ctx_.stream);
+  const InputSizes sizes{tokens, plan_.micro_batches * plan_.micro_batch, corpora_, packed_};
+  inputs_ = StepInputs(sizes, ctx_.stream);
+  losses_ = ctx_.empty({1 + 2 * corpora_}, DType::f32, Lifetime::run);
+  stage_ = std::make_unique<InputStage>(sizes, ctx_.stream);
   lay_out_sequences();
 }
 
@@ -171,7 +174,12 @@ void TrainStep::micro_step(std::size_t index) {
   head.chunk_bytes = config_.train.loss_chunk_bytes;
   enter(RunPhase::forward);
   const LossOutput out = model_.loss(run, micro_part(inputs_.ids, index), sequences_[index], head);
-  axpby_kernel({out.sum.value, loss_, loss_, 1, 1}, ctx_);
+  axpby_kernel({out.sum.value, losses_of(0, 1), losses_of(0, 1), 1, 1}, ctx_);
+  if (corpora_) {
+    const std::int64_t first = static_cast<std::int64_t>(index) * plan_.micro_batch;
+    group_sums_kernel({out.token_loss, inputs_.sources.narrow(0, first, plan_.micro_batch), losses_of(1, corpora_)},
+                      ctx_);
+  }
   enter(RunPhase::backward);
   tape.backward(out.sum.slot, {}, ctx_);
 }
@@ -179,18 +187,19 @@ void TrainStep::micro_step(std::size_t index) {
 void TrainStep::compute() {
   parallel_.data->start_step();
   optimizer_->begin_step();
-  fill_zero(loss_, ctx_.stream);
+  fill_zero(losses_, ctx_.stream);
+  if (corpora_) copy(losses_of(1 + corpora_, corpora_), inputs_.source_targets, ctx_.stream);
   for (std::size_t i = 0; i < micro_batches(); ++i) micro_step(i);
   enter(RunPhase::reduce);
   parallel_.data->finish_gradients();
-  mesh_.group(kDataAxes).all_reduce(loss_, Reduce::sum, ctx_.stream.record()).wait(ctx_.stream);
+  mesh_.group(kDataAxes).all_reduce(losses_, Reduce::sum, ctx_.stream.record()).wait(ctx_.stream);
   enter(RunPhase::optimizer);
   update();
 }
 
 void TrainStep::update() {
   const ScopeGuard scope(*ctx_.scopes, {ScopeKind::optimizer});
-  norm_.judge(step_state_, config_.optimizer.clip, loss_, ctx_);
+  norm_.judge(step_state_, config_.optimizer.clip, losses_of(0, 1), ctx_);
   if (const std::optional<Event> copied = std::exchange(copied_, std::nullopt)) ctx_.stream.wait(*copied);
   optimizer_->update(step_state_, ctx_);
   parallel_.data->updated();

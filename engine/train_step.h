@@ -73,6 +73,10 @@ class TrainStep {
   const PartNorms& part_norms() const { return part_norms_; }                          // of the step that was computed
   const HostOffload* offload() const { return offloads_ ? offload_.get() : nullptr; }  // null: all stays on the device
   const Tensor& state() const { return step_state_; }                                  // a StepState on the device
+  // Of the step that was computed, over all ranks: loss, [0], and of a mixture loss and targets of each corpus,
+  // [1, corpora] and [1 + corpora, 2 corpora]; f32.
+  const Tensor& losses() const { return losses_; }
+  std::int64_t corpora() const { return corpora_; }  // of a mixture; 0: one
   std::size_t micro_batches() const { return static_cast<std::size_t>(micro_batches_); }  // of this rank in a step
   std::string lasting_memory() const;  // "weights 1.50 GiB, gradients .., moments .."
 
@@ -82,6 +86,7 @@ class TrainStep {
   std::vector<Communicator*> norm_groups();
   void allocate_inputs();
   void lay_out_sequences();
+  Tensor losses_of(std::int64_t first, std::int64_t count) const { return losses_.narrow(0, first, count); }
   std::int64_t micro_tokens() const { return plan_.micro_batch * parallel_.context.tokens(); }
   Tensor micro_part(const Tensor& all, std::size_t index) const;
   void micro_step(std::size_t index);
@@ -95,6 +100,7 @@ class TrainStep {
   ScopeSubscription phases_{ctx_.scopes, *arena_};
   Mesh& mesh_;
   bool packed_;
+  const std::int64_t corpora_;
   ParallelPlan plan_;
   std::int64_t micro_batches_ = plan_.micro_batches;
   Decoder model_;
@@ -108,7 +114,7 @@ class TrainStep {
   PartNorms part_norms_;
   std::vector<Sequences> sequences_;  // of each micro-batch of the step being computed
   StepInputs inputs_;
-  Tensor loss_;  // [1] f32
+  Tensor losses_;
   std::unique_ptr<InputStage> stage_;
   std::optional<Event> copied_;  // the state, for a checkpoint; until a step has waited for it
 };

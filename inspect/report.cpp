@@ -13,6 +13,7 @@
 #include "inspect/report_run.h"
 #include "inspect/report_style.h"
 #include "inspect/report_times.h"
+#include "trainer/metrics.h"
 #include "trainer/progress.h"
 #include "trainer/run_compare.h"
 
@@ -138,6 +139,24 @@ class Page {
     }
     return out;
   }
+  // A chart for each run with a mixture.
+  std::string losses_by_source() const {
+    std::string out;
+    for (const ReportRun& run : runs_)
+      for (const char* group : {"train", "validation"}) {
+        const std::string prefix = str(group, "/", kSourceLoss), of = runs_.size() > 1 ? " of " + run.summary.name : "";
+        Chart c{.title = prefix[0] == 't' ? "Training loss by corpus" + of : "Validation loss by corpus" + of,
+                .unit = "nats per token"};
+        for (auto at = run.curves.lower_bound(prefix); at != run.curves.end() && at->first.starts_with(prefix); ++at)
+          c.lines.push_back({at->first.substr(prefix.size()), c.lines.size(), at->second});
+        c.text = short_number;
+        c.logs = c.legend = true;
+        c.smooths = prefix[0] == 't';
+        for (ChartLine& line : c.lines) line.points = !c.smooths && line.curve.size() <= 100;
+        out += chart_html(c);
+      }
+    return out;
+  }
   std::string rates() const {
     Chart speed = chart("Throughput", "tokens per second", {"train/tokens_per_second"}, short_number);
     Chart mfu = chart("MFU", "share of the devices' peak", {"train/mfu"}, percent_number);
@@ -159,7 +178,7 @@ class Page {
     Chart memory =
         chart("Memory", "on rank 0; dashed: between steps", {"train/memory_peak", "train/memory_in_use"}, bytes_number);
     memory.from_zero = true;
-    const std::string all = losses() + rates() + chart_html(memory);
+    const std::string all = losses() + losses_by_source() + rates() + chart_html(memory);
     if (all.empty()) return html_heading("Curves") + html_note("Nothing was recorded that could be drawn.");
     return str(html_heading("Curves"), legend(), choices(), "<div class=\"charts\">\n", all, "</div>\n", marks_text());
   }

@@ -42,6 +42,7 @@ class Reader {
     if (r.group == kPartNorms) add_part_norms(r);
     if (r.group == "checkpoint" && !r.find("error")) point(r, "seconds");
     if (r.group == "job") add_job(r);
+    if (r.group == "train" || r.group == "validation") add_sources(r);
     add_event(r);
   }
 
@@ -66,6 +67,10 @@ class Reader {
   }
   void add_part_norms(const Record& r) {
     for (const auto& [name, value] : r.values) point(r, name.c_str());
+  }
+  void add_sources(const Record& r) {
+    for (const auto& [name, value] : r.values)
+      if (name.starts_with(kSourceLoss)) point(r, name.c_str());
   }
   void add_start(const Record& r) {
     const double one = given_peak_ > 0 ? given_peak_ : peak_of(r.text("device_name"));

@@ -5,6 +5,7 @@
 
 #include "comm/host.h"
 #include "comm/run_phase.h"
+#include "kernels/group_sums.h"
 
 namespace ring {
 
@@ -21,10 +22,42 @@ Tensor positions_of(const Batch& b, const ExecContext& ctx) {
   return b.positions.empty() ? Tensor{} : from_host(b.positions, ctx.stream);
 }
 
+namespace {
+
+// On this rank.
+struct Sums {
+  double loss = 0;
+  std::int64_t tokens = 0;
+  std::vector<SourceLoss> sources;
+};
+
+void add_sources(Sums& sums, const Batch& b, const Tensor& token_loss, const ExecContext& ctx) {
+  const std::size_t corpora = sums.sources.size();
+  const Tensor losses = ctx.zeros({static_cast<std::int64_t>(corpora)});
+  group_sums_kernel({token_loss, from_host(b.sources, ctx.stream), losses}, ctx);
+  const std::vector<float> values = to_host<float>(losses, ctx.stream);
+  const std::vector<std::int64_t> targets = targets_by_source(b, corpora);
+  for (std::size_t c = 0; c < corpora; ++c) {
+    sums.sources[c].sum += static_cast<double>(values[c]);
+    sums.sources[c].targets += static_cast<double>(targets[c]);
+  }
+}
+
+Evaluation over_all(const Sums& sums, Communicator& comm) {
+  std::vector<double> all{static_cast<double>(sums.tokens), sums.loss};
+  for (const SourceLoss& s : sums.sources) all.insert(all.end(), {s.sum, s.targets});
+  all_reduce_host(comm, all, Reduce::sum);
+  Evaluation e{all[0] > 0 ? all[1] / all[0] : 0.0, static_cast<std::int64_t>(all[0]), {}};
+  for (std::size_t i = 2; i < all.size(); i += 2) e.sources.push_back({all[i], all[i + 1]});
+  return e;
+}
+
+}  // namespace
+
 Evaluation evaluate(const Decoder& model, const ExecContext& ctx, const ValidationSet& set, Communicator& comm,
                     ContextBatches* parts, Communicator* tp) {
-  double sum = 0;
-  std::int64_t tokens = 0;
+  Sums sums;
+  if (set.corpora() > 1) sums.sources.resize(set.corpora());
   const std::int64_t length = set.options().context;
   for (std::int64_t i = 0; i < set.batches(); ++i) {
     enter(RunPhase::validate);  // a sign of progress for each batch
@@ -35,13 +68,12 @@ Evaluation evaluate(const Decoder& model, const ExecContext& ctx, const Validati
     head.targets = from_host(b.targets, ctx.stream);
     const Sequences seqs = parts ? parts->sequences(b, positions_of(b, ctx), ctx) : sequences_of(b, length, ctx);
     const LossOutput out = model.loss(run, from_host(b.inputs, ctx.stream), seqs, head);
-    sum += to_host<float>(out.sum.value, ctx.stream)[0];
-    tokens += b.valid_targets;
+    sums.loss += to_host<float>(out.sum.value, ctx.stream)[0];
+    sums.tokens += b.valid_targets;
+    if (!sums.sources.empty()) add_sources(sums, b, out.token_loss, ctx);
   }
-  if (tp && tp->rank() > 0) sum = 0, tokens = 0;  // every slice has the same: they count once
-  const double all = sum_host(comm, static_cast<double>(tokens));
-  const double total = sum_host(comm, sum);
-  return {all > 0 ? total / all : 0.0, static_cast<std::int64_t>(all)};
+  if (tp && tp->rank() > 0) sums = {0, 0, std::vector<SourceLoss>(sums.sources.size())};  // they count once
+  return over_all(sums, comm);
 }
 
 }  // namespace ring

@@ -5,12 +5,14 @@
 #include "data/loader.h"
 #include "model/decoder.h"
 #include "parallel/context/batch.h"
+#include "trainer/source_loss.h"
 
 namespace ring {
 
 struct Evaluation {
   double loss = 0;  // mean negative log-likelihood per token, in nats
   std::int64_t tokens = 0;
+  std::vector<SourceLoss> sources;  // of each corpus of a mixture; empty: there is one
   double perplexity() const;
   double bits_per_byte(double bytes_per_token) const;
 };

@@ -54,6 +54,7 @@ std::string section_of(const std::string& name) {
   if (name == "grad_norm" || name == "lr") return "optimizer";
   if (name.starts_with("memory_")) return "memory";
   if (name == "tokens" || name == "batch_size" || name == "context") return "data";
+  if (name.starts_with(kSourceShare)) return "data";
   return "speed";
 }
 
@@ -66,6 +67,8 @@ bool is_hyperparameter(const std::string& key) {
 }  // namespace
 
 std::string tag_of(const std::string& group, const std::string& name) {
+  const bool by_source = name.starts_with(kSourceLoss) && (group == "train" || group == "validation");
+  if (by_source) return "loss/" + group + "/" + name.substr(std::strlen(kSourceLoss));
   if (group == "validation") return name == "loss" ? "loss/validation" : "loss/validation_" + name;
   if (group == kPartNorms) return "optimizer/grad_norm/" + name;
   if (group != "train") return group + "/" + name;

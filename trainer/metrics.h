@@ -19,6 +19,8 @@ inline constexpr const char *kEndFinished = "finished", *kEndStopped = "stopped"
 
 // The group of records with the gradient's norm by parts of the model.
 inline constexpr const char* kPartNorms = "grad_norm";
+// Beginnings of the names of values by corpus of a mixture: "loss/code".
+inline constexpr const char *kSourceLoss = "loss/", *kSourceShare = "share/";
 
 class Metrics {
  public:
@@ -49,7 +51,7 @@ class Metrics {
   bool warned_ = false;
 };
 
-// Where TensorBoard shows a value: "loss/train" beside "loss/validation", "optimizer/lr",
+// Where TensorBoard shows a value: "loss/train" beside "loss/validation", "loss/train/code", "optimizer/lr",
 // "optimizer/grad_norm/blocks.3", "speed/tokens_per_second", "memory/peak"; of other groups "group/name".
 std::string tag_of(const std::string& group, const std::string& name);
 

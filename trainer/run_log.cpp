@@ -85,6 +85,19 @@ std::string key_of(const ScopeId& part) {
   return key;
 }
 
+void add_sources(Metrics::Values& values, const std::vector<SourceLoss>& sources,
+                 const std::vector<std::string>& names) {
+  for (const auto& [name, loss] : mean_losses(sources, names)) values.emplace_back(kSourceLoss + name, loss);
+}
+
+void add_shares(Metrics::Values& values, const std::vector<SourceLoss>& sources,
+                const std::vector<std::string>& names) {
+  double all = 0;
+  for (const SourceLoss& s : sources) all += s.targets;
+  for (std::size_t i = 0; all > 0 && i < sources.size(); ++i)
+    values.emplace_back(kSourceShare + names[i], sources[i].targets / all);
+}
+
 std::string seconds_text(double seconds) { return str(std::round(seconds * 1000) / 1000, " s"); }
 
 }  // namespace
@@ -96,7 +109,8 @@ RunLog::RunLog(const RunStart& start, Trainer& trainer, int processes, const Job
       directory_(start.dir.path()),
       progress_(options_of(config_)),
       flops_per_token_(flops_per_token(config_.model)),
-      flops_context_(config_.model.context) {
+      flops_context_(config_.model.context),
+      names_(start.corpora.names) {
   count_flops(trainer.next_context());
   describe(start, processes);
   const bool resumed = start.resumes();
@@ -216,6 +230,7 @@ void RunLog::step(const StepReport& r) {
   last_ = r;
   interval_seconds_ += r.seconds;
   interval_tokens_ += r.tokens;
+  add_losses(interval_sources_, r.sources);
   progress_.update(progress_state());
   unrecorded_.push_back(r);
   if (unrecorded_.size() > kMostUnrecorded) unrecorded_.pop_front();
@@ -225,24 +240,27 @@ void RunLog::step(const StepReport& r) {
 void RunLog::record(const StepReport& r) {
   const MemoryStats memory = trainer_.exec().stream.allocator()->stats();
   const double tokens_per_second = static_cast<double>(interval_tokens_) / interval_seconds_;
-  metrics_->record("train", r.step,
-                   {{"loss", r.loss},
-                    {"grad_norm", r.norm},
-                    {"lr", r.lr},
-                    {"tokens", trainer_.tokens_seen()},
-                    {"batch_size", r.sequences},
-                    {"context", r.context},
-                    {"tokens_per_second", tokens_per_second},
-                    {"flops_per_second", flops_per_token_ * tokens_per_second},
-                    {"step_ms", r.seconds * 1e3},
-                    {"data_ms", r.data_seconds * 1e3},
-                    {"exchange_ms", r.exchange_seconds * 1e3},
-                    {"context_bytes", sent_keys()},
-                    {"memory_in_use", static_cast<std::int64_t>(memory.in_use)},
-                    {"memory_peak", static_cast<std::int64_t>(memory.peak)},
-                    {"memory_peak_phase", str(fullest_phase(memory).phase)},
-                    {"memory_reserved", static_cast<std::int64_t>(memory.reserved)},
-                    {"memory_fragmentation", memory.fragmentation()}});
+  Metrics::Values values = {{"loss", r.loss},
+                            {"grad_norm", r.norm},
+                            {"lr", r.lr},
+                            {"tokens", trainer_.tokens_seen()},
+                            {"batch_size", r.sequences},
+                            {"context", r.context},
+                            {"tokens_per_second", tokens_per_second},
+                            {"flops_per_second", flops_per_token_ * tokens_per_second},
+                            {"step_ms", r.seconds * 1e3},
+                            {"data_ms", r.data_seconds * 1e3},
+                            {"exchange_ms", r.exchange_seconds * 1e3},
+                            {"context_bytes", sent_keys()},
+                            {"memory_in_use", static_cast<std::int64_t>(memory.in_use)},
+                            {"memory_peak", static_cast<std::int64_t>(memory.peak)},
+                            {"memory_peak_phase", str(fullest_phase(memory).phase)},
+                            {"memory_reserved", static_cast<std::int64_t>(memory.reserved)},
+                            {"memory_fragmentation", memory.fragmentation()}};
+  add_sources(values, interval_sources_, names_);
+  add_shares(values, interval_sources_, names_);
+  metrics_->record("train", r.step, values);
+  interval_sources_.clear();
   record_part_norms(r);
   interval_seconds_ = 0;
   interval_tokens_ = 0;
@@ -267,6 +285,7 @@ void RunLog::stopped_by(const StepReport& bad) {
 
 void RunLog::rolled_back() {
   unrecorded_.clear();
+  interval_sources_.clear();
   metrics_.emplace(directory_, trainer_.steps_done());
 }
 
@@ -292,10 +311,14 @@ void RunLog::validated(const Evaluation& e, double bytes_per_token) {
   val_loss_ = e.loss;
   const std::int64_t step = trainer_.steps_done();
   const double bits = e.bits_per_byte(bytes_per_token);
-  metrics_->record("validation", step,
-                   {{"loss", e.loss}, {"perplexity", e.perplexity()}, {"bits_per_byte", bits}, {"tokens", e.tokens}});
+  Metrics::Values values = {
+      {"loss", e.loss}, {"perplexity", e.perplexity()}, {"bits_per_byte", bits}, {"tokens", e.tokens}};
+  add_sources(values, e.sources, names_);
+  metrics_->record("validation", step, values);
+  std::string by_source;
+  for (const auto& [name, loss] : mean_losses(e.sources, names_)) by_source += str("; ", name, " ", loss);
   line(str("step ", step, ": validation loss ", e.loss, ", perplexity ", e.perplexity(), ", ", bits,
-           " bits per byte over ", e.tokens, " tokens"));
+           " bits per byte over ", e.tokens, " tokens", by_source));
 }
 
 void RunLog::judged(const std::vector<TaskResult>& results) {

@@ -68,6 +68,8 @@ class RunLog {
   StepReport last_;
   std::optional<double> val_loss_;
   bool plan_told_ = false, keeps_told_ = false;
+  const std::vector<std::string> names_;  // of the corpora
+  std::vector<SourceLoss> interval_sources_;
   double interval_seconds_ = 0;  // since the last record
   std::int64_t interval_tokens_ = 0;
   std::deque<StepReport> unrecorded_;  // the same, at most kMostUnrecorded of them

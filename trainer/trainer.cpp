@@ -58,7 +58,8 @@ Trainer::Trainer(const Config& config, const ExecContext& ctx, Mesh& mesh, Loade
   reserve_host(step_, memory_.fit.host);
   agreed_ = mesh_.world() == 1 || !ctx_.tuning;
   for (std::size_t i = 0; i < most_in_flight() + 1; ++i)
-    results_.push_back(ctx_.stream.impl().host_buffer(result_bytes()));
+    results_.push_back(ctx_.stream.impl().host_buffer(result_bytes())),
+        losses_.push_back(ctx_.stream.impl().host_buffer(step_.losses().bytes()));
 }
 
 // Sums over the ranks: tokens with a target, and how many ranks log the step.
@@ -252,6 +253,8 @@ void Trainer::launch_step() {
   f.result = results_[static_cast<std::size_t>(steps_) % results_.size()];
   ctx_.stream.impl().copy(f.result.get(), step_.state().raw(), sizeof(StepState));
   if (f.logged) measure_parts(f);
+  f.losses = losses_[static_cast<std::size_t>(steps_) % losses_.size()];
+  if (step_.corpora()) ctx_.stream.impl().copy(f.losses.get(), step_.losses().raw(), step_.losses().bytes());
   f.done = ctx_.stream.record();
   f.report.sequences = next_batch_size();
   f.report.tokens = f.report.sequences * config_.model.context;
@@ -274,6 +277,8 @@ StepReport Trainer::finish() {
   StepReport& r = f.report;
   r.loss = static_cast<double>(state.loss) / f.valid;
   r.norm = std::fabs(std::sqrt(state.squared_norm));  // of NaN, too: it prints without a sign
+  const auto* losses = static_cast<const float*>(f.losses.get());
+  for (std::int64_t c = 1; c <= step_.corpora(); ++c) r.sources.push_back({losses[c], losses[c + step_.corpora()]});
   r.accepted = state.accepted != 0;
   if (f.logged) r.part_norms = part_norms(f);
   r.seconds = seconds_now() - std::max(f.started, last_finish_);

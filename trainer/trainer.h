@@ -12,6 +12,7 @@
 #include "engine/resolve.h"
 #include "engine/step_graph.h"
 #include "engine/train_step.h"
+#include "trainer/source_loss.h"
 #include "trainer/step_guard.h"
 
 namespace ring {
@@ -21,10 +22,11 @@ struct StepReport {
   double loss = 0;        // mean over the valid tokens of all micro-batches and ranks
   double norm = 0;        // of the gradient, before clipping
   double lr = 0;
-  std::vector<double> part_norms;  // of Trainer::parts() where the step is logged, else empty; NaN: no memory for it
-  bool accepted = true;            // false: loss or norm is not finite or above a limit, and nothing was updated
-  std::int64_t sequences = 0, tokens = 0;                      // of all ranks; sequences: samples
-  std::int64_t context = 0;                                    // tokens that see each other
+  std::vector<double> part_norms;   // of Trainer::parts() where the step is logged, else empty; NaN: no memory for it
+  std::vector<SourceLoss> sources;  // of each corpus of a mixture; empty: there is one
+  bool accepted = true;             // false: loss or norm is not finite or above a limit, and nothing was updated
+  std::int64_t sequences = 0, tokens = 0;  // of all ranks; sequences: samples
+  std::int64_t context = 0;                // tokens that see each other
   double seconds = 0, data_seconds = 0, exchange_seconds = 0;  // the whole step; waiting for data; for other ranks
 };
 
@@ -107,6 +109,7 @@ class Trainer {
     double launch_seconds = 0;     // of the host, queueing the computation
     bool logged = false;           // by some rank: the norms of the parts are measured
     std::shared_ptr<void> result;  // StepState and squared norms of the parts in host memory, there after `done`
+    std::shared_ptr<void> losses;  // the same of TrainStep::losses()
     Event done;
   };
 
@@ -137,7 +140,7 @@ class Trainer {
   const ExecContext& ctx_ = step_.exec();
   StepGraph graph_;
   std::deque<Flight> flight_;
-  std::vector<std::shared_ptr<void>> results_;  // host memory for what steps leave, in turn
+  std::vector<std::shared_ptr<void>> results_, losses_;  // host memory for what steps leave and for losses, in turn
   std::int64_t steps_ = 0, tokens_ = 0, cursor_ = 0;
   double seconds_ = 0, last_finish_ = 0;
   bool agreed_ = false;  // on measured choices

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
@@ -53,7 +54,7 @@ Config config_of(const TrainingOptions& options) {
   config.schedule.warmup_steps = 2;
   config.optimizer.lr = 3e-3;
   config.data.path = corpus().path();
-  override_config(config, options.overrides);
+  override_config(config, options.overrides);  // of a mixture: with data.path=
   return config;
 }
 
@@ -101,7 +102,7 @@ class Rank {
         mesh_(Mesh::join(env, comm_options(options), mesh_layout(plan_of(asked_, env.world), {}))),
         config_(resolve_config(asked_, 257, *mesh_)),
         ctx_(make_exec_context(config_)),
-        loader_(open_corpus(config_.data.path), loader_options(config_, *mesh_)),
+        loader_(open_corpora(config_.data), loader_options(config_, *mesh_)),
         trainer_(config_, ctx_, *mesh_, loader_) {
     trainer_.add_state(state_);
     if (options.init_from) {
@@ -115,19 +116,21 @@ class Rank {
   void run(Gathered& g) {
     std::vector<double> losses, norms;
     std::vector<std::vector<double>> part_norms;
+    std::vector<std::vector<SourceLoss>> sources;
     for (int i = 0; i < options_.steps; ++i) {
       const StepReport r = trainer_.step();
       RING_CHECK(r.accepted, "step ", i, " is not finite: ", trainer_.diagnose());
       losses.push_back(r.loss);
       norms.push_back(r.norm);
       part_norms.push_back(r.part_norms);
+      sources.push_back(r.sources);
     }
-    double validation = 0;
+    report_sources(g, sources);
+    Evaluation validation;
     if (options_.validate)
       validation = evaluate(trainer_.model(), ctx_,
-                            ValidationSet(open_corpus(config_.data.path), loader_options(config_, *mesh_), 8),
-                            mesh_->host(), &trainer_.cp_batches(), &mesh_->axis("tp"))
-                       .loss;
+                            ValidationSet(open_corpora(config_.data), loader_options(config_, *mesh_), 8),
+                            mesh_->host(), &trainer_.cp_batches(), &mesh_->axis("tp"));
     if (options_.score) score_requests(g);
     std::string saved;
     if (!options_.save.empty())
@@ -141,6 +144,15 @@ class Rank {
   }
 
  private:
+  static bool same(const std::vector<SourceLoss>& a, const std::vector<SourceLoss>& b) {
+    return std::ranges::equal(
+        a, b, [](const SourceLoss& x, const SourceLoss& y) { return x.sum == y.sum && x.targets == y.targets; });
+  }
+  static void report_sources(Gathered& g, const std::vector<std::vector<SourceLoss>>& sources) {
+    const std::lock_guard lock(g.mutex);
+    if (g.result.sources.empty()) g.result.sources = sources;
+    RING_CHECK(std::ranges::equal(g.result.sources, sources, same), "ranks report different losses of corpora");
+  }
   // Requests of many lengths, some longer than a row.
   void score_requests(Gathered& g) {
     std::vector<Request> requests(23);
@@ -179,12 +191,14 @@ class Rank {
     for (int i = 1; i < options_.steps_behind; ++i) trainer_.step();
     written.get();
   }
-  void report(Gathered& g, const std::vector<double>& losses, const std::vector<double>& norms, double validation,
+  void report(Gathered& g, const std::vector<double>& losses, const std::vector<double>& norms, const Evaluation& e,
               const std::string& saved) {
     const std::lock_guard lock(g.mutex);
     Training& all = g.result;
-    if (all.losses.empty()) all.losses = losses, all.norms = norms, all.validation = validation;
-    RING_CHECK(all.losses == losses && all.norms == norms && all.validation == validation,
+    if (all.losses.empty())
+      all.losses = losses, all.norms = norms, all.validation = e.loss, all.validation_sources = e.sources;
+    RING_CHECK(all.losses == losses && all.norms == norms && all.validation == e.loss &&
+                   same(all.validation_sources, e.sources),
                "ranks report different losses or norms");
     all.state_bytes[static_cast<std::size_t>(mesh_->rank())] = state_.bytes();
     all.memory[static_cast<std::size_t>(mesh_->rank())] = trainer_.lasting_memory();

@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "trainer/source_loss.h"
+
 namespace ring::test {
 
 struct TrainingOptions {
@@ -27,7 +29,10 @@ struct Training {
   std::vector<double> losses, norms;            // of each step, which every rank must report alike
   std::vector<std::vector<double>> part_norms;  // of each step, which every rank must report alike; empty: not logged
   double validation = 0;                        // where asked for
-  std::vector<double> scores;                   // where asked for: log-probabilities, then whether they are greedy
+  // Of a mixture: sums and targets of each corpus, of each step and of the validation.
+  std::vector<std::vector<SourceLoss>> sources;
+  std::vector<SourceLoss> validation_sources;
+  std::vector<double> scores;  // where asked for: log-probabilities, then whether they are greedy
   std::map<std::string, std::vector<float>> tensors;  // whole, by state name ("model.blocks.0.attention.q.weight")
   std::vector<std::uint64_t> state_bytes;             // tensors of each rank's State
   std::vector<std::string> memory;                    // Trainer::lasting_memory of each rank

@@ -122,6 +122,9 @@ TEST(MetricsTags, AreSortedByWhatTheyAre) {
   EXPECT_EQ(tag_of("train", "memory_peak"), "memory/peak");
   EXPECT_EQ(tag_of("train", "step_ms"), "speed/step_ms");
   EXPECT_EQ(tag_of("train", "tokens"), "data/tokens");
+  EXPECT_EQ(tag_of("train", "loss/code"), "loss/train/code");
+  EXPECT_EQ(tag_of("train", "share/code"), "data/share/code");
+  EXPECT_EQ(tag_of("validation", "loss/code"), "loss/validation/code");
   EXPECT_EQ(tag_of("checkpoint", "seconds"), "checkpoint/seconds");
 }
 
