@@ -31,10 +31,9 @@ struct InspectArguments {
 
 // How full samples are, and what is cut for that.
 void print_packing(const InspectArguments& a, const TokenSplit& split) {
-  constexpr std::int64_t kGroup = 1024;
   std::cout << "  " << (a.validation ? "validation" : "train") << " in samples of "
             << with_commas(static_cast<std::uint64_t>(a.context)) << " tokens\n";
-  for (const std::int64_t group : {std::int64_t{0}, kGroup}) {
+  for (const std::int64_t group : {0, 1024, 4096}) {
     const auto rows = pack_rows(split, a.context, {.documents = true, .best_fit = group});
     std::cout << (group ? str("    best_fit: ", group) : "    in order      ") << "  "
               << counted(static_cast<std::int64_t>(rows->rows()), "sample") << ", "

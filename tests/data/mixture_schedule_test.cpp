@@ -108,8 +108,8 @@ TEST_F(ScheduledCorpora, MistakesNameTheirKeys) {
   refused("[{path: a.h5}, {path: b.h5, changes: [{tokens: 0, weight: 1}]}]", {"mixture[1].changes[0].tokens"});
   refused("[{path: a.h5}, {path: b.h5, changes: [{tokens: 9, weight: .nan}]}]", {"mixture[1].changes[0].weight"});
   refused("[{path: a.h5}, {path: b.h5, changes: [{tokens: 9, weight: 1}, {tokens: 9, weight: 2}]}]",
-          {"mixture[1].changes[1].tokens: 9 does not come after the 9"});
-  refused("[{path: a.h5}, {path: b.h5, weight: 0}]", {"mixture[1].weight", "leave the corpus out"});
+          {"mixture[1]: changes[1].tokens: 9 does not come after the 9"});
+  refused("[{path: a.h5}, {path: b.h5, weight: 0}]", {"mixture[1]: weight: is 0", "leave the corpus out"});
   refused(
       "[{path: a.h5, changes: [{tokens: 9, weight: 0}]}, {path: b.h5, weight: 1, changes: [{tokens: 5, weight: 0}]}]",
       {"mixture: from token 9 on all weights are 0"});
