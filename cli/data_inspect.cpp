@@ -35,10 +35,10 @@ void print_packing(const InspectArguments& a, const TokenSplit& split) {
             << with_commas(static_cast<std::uint64_t>(a.context)) << " tokens\n";
   for (const std::int64_t group : {0, 1024, 4096}) {
     const auto rows = pack_rows(split, a.context, {.documents = true, .best_fit = group});
-    std::cout << (group ? str("    best_fit: ", group) : "    in order      ") << "  "
-              << counted(static_cast<std::int64_t>(rows->rows()), "sample") << ", "
-              << fixed(100 * (1 - rows->filled()), 2) << " % padding, " << with_commas(rows->cut_documents()) << " of "
-              << counted(static_cast<std::int64_t>(split.documents()), "document") << " cut\n";
+    std::cout << (group ? str("    best_fit: ", group) : "    in order      ") << "  " << with_commas(rows->rows())
+              << (rows->rows() == 1 ? " sample, " : " samples, ") << fixed(100 * (1 - rows->filled()), 2)
+              << " % padding, " << with_commas(rows->cut_documents()) << " of " << with_commas(split.documents())
+              << (split.documents() == 1 ? " document" : " documents") << " cut\n";
   }
 }
 
