@@ -70,8 +70,8 @@ TEST_F(DataCommands, PrepareAndInspect) {
 }
 
 TEST_F(DataCommands, SaysWhatPackingCosts) {
-  write("lines.txt", "aaaaaaa\nbbbb\ncc\ndddddd\neeeeeeeeeee\n");  // 7, 4, 2, 6, 11 tokens without their ends
-  run({"data", "prepare", "--input", path("lines.txt"), "--document", "line", "--tokenizer", "chars", "--output",
+  write("lines.txt", "aaaaaa\nbbb\nc\nddddd\neeeeeeeeee\n");  // with their ends 7, 4, 2, 6 and 11 tokens
+  run({"data", "prepare", "--input", path("lines.txt"), "--document", "line", "--tokenizer", "bytes", "--output",
        path("c.h5"), "--validation-fraction", "0"});
   const auto inspected = run({"data", "inspect", path("c.h5"), "--context", "8"});
   EXPECT_EQ(inspected.error, "");
