@@ -1,5 +1,6 @@
 #include "data/best_fit.h"
 
+#include <algorithm>
 #include <functional>
 #include <set>
 #include <utility>

@@ -3,7 +3,7 @@
 // Modeling", ICML 2024, section 3): longer ones become pieces of whole rows and a rest, and best-fit-decreasing bin
 // packing finds rows for the pieces. Here some pieces are packed at a time, those that follow in the store's order.
 
-#include "data/packing.h"
+#include "data/packed_rows.h"
 
 namespace ring {
 

@@ -54,7 +54,7 @@ std::vector<MixtureStage> stages_of(const std::vector<MixtureEntry>& mixture) {
   return stages;
 }
 
-// Of files alike in different folders, the later ones get a number.
+// Where files in different folders are called alike, the later ones get a number.
 std::vector<std::string> names_of(const std::vector<MixtureEntry>& mixture) {
   std::vector<std::string> names;
   const auto taken = [&](const std::string& name) {

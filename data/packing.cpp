@@ -6,16 +6,6 @@
 
 namespace ring {
 
-PackedRows::PackedRows(const TokenSplit& split, std::int64_t context, std::int64_t align)
-    : split_(split), context_(context), align_(align) {
-  RING_CHECK(context > 0 && align > 0, "rows of ", context, " tokens with documents at multiples of ", align);
-}
-
-double PackedRows::filled() const {
-  if (rows_ == 0) return 1;
-  return static_cast<double>(split_.tokens()) / (static_cast<double>(rows_) * static_cast<double>(context_));
-}
-
 std::unique_ptr<PackedRows> pack_rows(const TokenSplit& split, std::int64_t context, const PackingConfig& packing) {
   if (packing.best_fit) return std::make_unique<BestFitRows>(split, context, packing.align, packing.best_fit);
   return std::make_unique<RowTable>(split, context, packing.align);

@@ -73,8 +73,8 @@ class TrainStep {
   const PartNorms& part_norms() const { return part_norms_; }                          // of the step that was computed
   const HostOffload* offload() const { return offloads_ ? offload_.get() : nullptr; }  // null: all stays on the device
   const Tensor& state() const { return step_state_; }                                  // a StepState on the device
-  // Of the step that was computed, over all ranks: loss, [0], and of a mixture loss and targets of each corpus,
-  // [1, corpora] and [1 + corpora, 2 corpora]; f32.
+  // The step's, over all ranks, f32: the loss, [0], and of a mixture each corpus's loss and targets,
+  // [1, corpora] and [1 + corpora, 2 corpora].
   const Tensor& losses() const { return losses_; }
   std::int64_t corpora() const { return corpora_; }  // of a mixture; 0: one
   std::size_t micro_batches() const { return static_cast<std::size_t>(micro_batches_); }  // of this rank in a step

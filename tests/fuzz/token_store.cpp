@@ -12,6 +12,7 @@
 
 #include "core/check.h"
 #include "data/best_fit.h"
+#include "data/packing.h"
 #include "data/token_format.h"
 #include "data/token_store.h"
 #include "data/tokenizer.h"

@@ -29,7 +29,7 @@ struct Training {
   std::vector<double> losses, norms;            // of each step, which every rank must report alike
   std::vector<std::vector<double>> part_norms;  // of each step, which every rank must report alike; empty: not logged
   double validation = 0;                        // where asked for
-  // Of a mixture: sums and targets of each corpus, of each step and of the validation.
+  // Sums and targets of each corpus of a mixture, of each step and of the validation.
   std::vector<std::vector<SourceLoss>> sources;
   std::vector<SourceLoss> validation_sources;
   std::vector<double> scores;  // where asked for: log-probabilities, then whether they are greedy

@@ -1,0 +1,17 @@
+#include "data/packed_rows.h"
+
+#include "core/check.h"
+
+namespace ring {
+
+PackedRows::PackedRows(const TokenSplit& split, std::int64_t context, std::int64_t align)
+    : split_(split), context_(context), align_(align) {
+  RING_CHECK(context > 0 && align > 0, "rows of ", context, " tokens with documents at multiples of ", align);
+}
+
+double PackedRows::filled() const {
+  if (rows_ == 0) return 1;
+  return static_cast<double>(split_.tokens()) / (static_cast<double>(rows_) * static_cast<double>(context_));
+}
+
+}  // namespace ring
