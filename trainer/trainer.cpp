@@ -57,9 +57,10 @@ Trainer::Trainer(const Config& config, const ExecContext& ctx, Mesh& mesh, Loade
   if (chooses_staging(config)) step_.set_staging(memory_.fit.staging);
   reserve_host(step_, memory_.fit.host);
   agreed_ = mesh_.world() == 1 || !ctx_.tuning;
-  for (std::size_t i = 0; i < most_in_flight() + 1; ++i)
-    results_.push_back(ctx_.stream.impl().host_buffer(result_bytes())),
-        losses_.push_back(ctx_.stream.impl().host_buffer(step_.losses().bytes()));
+  for (std::size_t i = 0; i < most_in_flight() + 1; ++i) {
+    results_.push_back(ctx_.stream.impl().host_buffer(result_bytes()));
+    losses_.push_back(ctx_.stream.impl().host_buffer(step_.losses().bytes()));
+  }
 }
 
 // Sums over the ranks: tokens with a target, and how many ranks log the step.

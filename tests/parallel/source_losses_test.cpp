@@ -170,5 +170,29 @@ TEST_P(DistSourceLosses, LayoutsAgreeWithOneProcess) {
     expect_near(both.sources.at(step), one.sources[step], 1e-5);
 }
 
+std::vector<std::vector<SourceLoss>> steps_on(DeviceChoice device, const char* graph) {
+  Config asked = tiny_config();
+  override_config(asked, settings_of(packings()[0], {graph}));
+  asked.run.device = device;
+  asked.train.precision = PrecisionChoice::fp32;
+  const Config config = resolve_config(asked, 257);
+  const ExecContext ctx = make_exec_context(config);
+  const auto mesh = mesh_of_one();
+  Loader loader(open_corpora(config.data), loader_options(config, *mesh));
+  Trainer trainer(config, ctx, *mesh, loader);
+  std::vector<std::vector<SourceLoss>> all;
+  for (int i = 0; i < 6; ++i) all.push_back(trainer.step().sources);
+  return all;
+}
+
+TEST(GpuSourceLosses, EqualTheCpus) {
+  if (!backend_available(Backend::cuda)) GTEST_SKIP() << "no GPU";
+  const auto cpu = steps_on(DeviceChoice::cpu, "train.cuda_graph=off");
+  for (const char* graph : {"train.cuda_graph=off", "train.cuda_graph=on"}) {
+    const auto gpu = steps_on(DeviceChoice::cuda, graph);
+    for (std::size_t step = 0; step < cpu.size(); ++step) expect_near(gpu.at(step), cpu[step], 1e-4);
+  }
+}
+
 }  // namespace
 }  // namespace ring::test
