@@ -65,33 +65,39 @@ constexpr const char* kRemedy =
 
 }  // namespace
 
-ConversationWriter::ConversationWriter(Format format, const std::string& name)
-    : format_(std::move(format)), template_(format_.source, name) {}
+ConversationWriter::ConversationWriter(Format format, const std::string& name, const Limits& limits)
+    : format_(std::move(format)), template_(format_.source, name), limits_(limits) {}
 
-Rendered ConversationWriter::write(const std::vector<Value>& messages, std::size_t count, const Value& tools,
-                                   bool ask) const {
+Rendered ConversationWriter::write(const std::vector<Value>& messages, std::size_t count, const Value& tools, bool ask,
+                                   std::size_t spent) const {
   std::vector<Value> some(messages.begin(), messages.begin() + static_cast<std::ptrdiff_t>(count));
   std::vector<Member> variables{{"messages", Value::list(std::move(some))},
                                 {"tools", tools},
                                 {"documents", None{}},
                                 {"add_generation_prompt", ask}};
   for (const auto& [name, text] : format_.tokens) variables.emplace_back(name, text);
-  return template_.render(std::move(variables));
+  return template_.render(std::move(variables), limits_, spent);
 }
 
 ConversationWriter::Spans ConversationWriter::turns(const std::vector<Value>& messages, const Value& tools,
                                                     const Rendered& rendered, bool asks) const {
   if (template_.marks_generation()) return rendered.generations;
   const std::string& whole = rendered.text;
+  std::size_t steps = rendered.steps;
+  const auto written = [&](std::size_t count, bool ask) {
+    Rendered r = write(messages, count, tools, ask, steps);
+    steps = r.steps;
+    return std::move(r.text);
+  };
   Spans spans;
   for (std::size_t i = 0; i < messages.size(); ++i) {
     if (role_of(messages[i]) != "assistant") continue;
     if (i == 0) fail("the conversation begins with an assistant", kRemedy);
-    const std::string before = write(messages, i, tools, true).text;
+    const std::string before = written(i, true);
     if (!whole.starts_with(before))
       fail("the template writes the ", i, " messages before message ", i,
            " differently when it follows: ", difference(before, whole), kRemedy);
-    const std::string with = i + 1 == messages.size() && !asks ? whole : write(messages, i + 1, tools, false).text;
+    const std::string with = i + 1 == messages.size() && !asks ? whole : written(i + 1, false);
     if (!whole.starts_with(with))
       fail("the template writes message ", i, " differently when others follow: ", difference(with, whole), kRemedy);
     if (with.size() <= before.size()) fail("the template writes nothing for message ", i, kRemedy);
@@ -111,10 +117,12 @@ std::vector<Part> ConversationWriter::parts(const Json& list, const Json& tools)
   return cut(whole.text, spans);
 }
 
-std::vector<Part> ConversationWriter::prompt(const Json& list, const Json& tools) const {
+std::vector<Part> ConversationWriter::prompt(const Json& list, const Json& tools,
+                                             const std::function<void(const std::string&)>& look) const {
   const std::vector<Value> messages = checked_messages(list);
   const Value given = from_json(tools);
   const Rendered whole = write(messages, messages.size(), given, true);
+  if (look) look(whole.text);
   try {
     return cut(whole.text, turns(messages, given, whole, true));
   } catch (const Error&) {  // no corpus holds such a conversation, so nothing says how its tokens would be cut

@@ -15,13 +15,14 @@ enum class Flow : unsigned char { on, leave, next };
 
 class Evaluator {
  public:
-  Evaluator(std::vector<Member> variables, const Limits& limits) : limits_(limits) {
+  Evaluator(std::vector<Member> variables, const Limits& limits, std::size_t spent) : limits_(limits), steps_(spent) {
     scopes_.push_back(std::move(variables));
     scopes_.emplace_back();
   }
 
   Rendered run(const Node& root) {
     run_block(root);
+    rendered_.steps = steps_;
     return std::move(rendered_);
   }
   int line() const { return line_; }
@@ -337,8 +338,8 @@ Template::Template(const std::string& source, std::string name) : name_(std::mov
 Template::~Template() = default;
 Template::Template(Template&&) noexcept = default;
 
-Rendered Template::render(std::vector<Member> variables, const Limits& limits) const {
-  Evaluator evaluator(std::move(variables), limits);
+Rendered Template::render(std::vector<Member> variables, const Limits& limits, std::size_t spent) const {
+  Evaluator evaluator(std::move(variables), limits, spent);
   try {
     return evaluator.run(*root_);
   } catch (const Error& e) {

@@ -21,6 +21,7 @@ struct Limits {
 struct Rendered {
   std::string text;
   std::vector<std::pair<std::size_t, std::size_t>> generations;  // bytes [begin, end) inside of {% generation %}
+  std::size_t steps = 0;                                         // that are spent
 };
 
 class Template {
@@ -31,8 +32,9 @@ class Template {
   Template(Template&&) noexcept;
 
   bool marks_generation() const { return marks_; }  // it has {% generation %}
-  // Error: what went wrong and the line, what the template refuses, or a limit.
-  Rendered render(std::vector<Member> variables, const Limits& limits = {}) const;
+  // spent: steps of what shares the limit with this one. Error: what went wrong and the line, what the template
+  // refuses, or a limit.
+  Rendered render(std::vector<Member> variables, const Limits& limits = {}, std::size_t spent = 0) const;
 
  private:
   std::string name_;

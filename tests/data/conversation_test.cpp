@@ -94,6 +94,32 @@ TEST(Conversation, APromptIsCutAsTheWholeIs) {
   EXPECT_EQ(asked(forgets, turns.dump()), "Be brief.HiHello.*Bye?");
 }
 
+Json long_talk(int answers) {
+  Json turns = Json::array();
+  for (int i = 0; i < answers; ++i) {
+    turns.push_back({{"role", "user"}, {"content", "q"}});
+    turns.push_back({{"role", "assistant"}, {"content", "a"}});
+  }
+  return turns;
+}
+
+// Its answers are found by writing it once more for each of them.
+TEST(Conversation, AllWritingOfOneSharesItsLimit) {
+  const ConversationWriter writer({kUnmarked, {}}, "t", {.steps = 20'000});
+  EXPECT_EQ(writer.parts(long_talk(10), nullptr).size(), 20u);
+  EXPECT_NO_THROW(Template(kUnmarked, "t").render({{"messages", from_json(long_talk(100))}}, {.steps = 20'000}));
+  expect_error([&] { writer.parts(long_talk(100), nullptr); }, {"more than 20000 steps"});
+  EXPECT_EQ(writer.prompt(long_talk(100), nullptr).size(), 1u) << "as no corpus holds it";
+}
+
+TEST(Conversation, APromptIsLookedAtBeforeItsAnswersAreFound) {
+  const ConversationWriter writer({kUnmarked, {}}, "t");
+  std::string seen;
+  expect_error([&] { writer.prompt(long_talk(3), nullptr, [&](const std::string& text) { fail(seen = text, "!"); }); },
+               {"<|im_start|>assistant\n!"});
+  EXPECT_EQ(asked(writer, long_talk(3).dump()).size(), seen.size() + 3 * 4) << "the same text, with three marks";
+}
+
 TEST(Conversation, WhatEndsAnAnswer) {
   const auto end = [](const std::string& source) {
     return ConversationWriter({source, {{"eos_token", "</s>"}}}, "t").end_of_answer();
