@@ -28,10 +28,7 @@ bool next_line(std::string& line) {
 
 std::string answer(const Session& s, const Chat& chat, const std::vector<ChatMessage>& messages,
                    const Sampling& sampling, std::int64_t max_tokens, const std::vector<std::string>& stops) {
-  std::vector<std::int32_t> prompt = chat.prompt(messages);
-  const auto context = static_cast<std::size_t>(s.config.model.context);
-  if (prompt.size() >= context)
-    fail("the conversation has ", prompt.size(), " tokens, and the model's context ", context, ": begin another one");
+  std::vector<std::int32_t> prompt = chat.prompt(messages, s.config.model.context);
   WrittenText text(s.tokenizer, chat.ending(stops));
   generate(*s.model, s.ctx, std::move(prompt), sampling, max_tokens, [&](std::int32_t id) {
     std::cout << text.push(id) << std::flush;

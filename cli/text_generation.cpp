@@ -74,21 +74,15 @@ TextModel::TextModel(Session session, int most_waiting, const std::string& chat_
 }
 
 std::vector<std::int32_t> TextModel::tokens_of(const CompletionRequest& r) const {
-  if (r.chat && !chat_) throw ApiError(501, "no chats with this model: " + no_chat_);
-  const char* key = r.chat ? "messages" : "prompt";
-  std::vector<std::int32_t> tokens;
+  const std::int64_t context = session_.config.model.context;
   try {
-    tokens = r.chat ? chat_->prompt(r.messages) : prompt_tokens(*session_.tokenizer, r.prompt);
+    if (r.chat) return chat_->prompt(r.messages, context);
+    std::vector<std::int32_t> tokens = prompt_tokens(*session_.tokenizer, r.prompt);
+    check_room(tokens.size(), context, "prompt");
+    return tokens;
   } catch (const Error& e) {
-    throw ApiError(400, e.what(), key);
+    throw ApiError(400, e.what(), r.chat ? "messages" : "prompt");
   }
-  const auto context = static_cast<std::size_t>(session_.config.model.context);
-  if (tokens.size() >= context)
-    throw ApiError(400,
-                   str("the ", r.chat ? "conversation" : "prompt", " has ", tokens.size(),
-                       " tokens, and the model's context ", context),
-                   key);
-  return tokens;
 }
 
 void TextModel::wait_for_turn(std::chrono::milliseconds patience) {
@@ -101,10 +95,10 @@ void TextModel::wait_for_turn(std::chrono::milliseconds patience) {
 }
 
 std::shared_ptr<TextGeneration> TextModel::write(const CompletionRequest& r, std::chrono::milliseconds patience) {
-  std::vector<std::int32_t> prompt = tokens_of(r);
+  if (r.chat && !chat_) throw ApiError(501, "no chats with this model: " + no_chat_);
   wait_for_turn(patience);
   try {
-    return std::make_shared<TextGeneration>(*this, std::move(prompt), r);
+    return std::make_shared<TextGeneration>(*this, tokens_of(r), r);
   } catch (...) {
     turn_.release();
     throw;

@@ -64,7 +64,7 @@ class TextModel {
 
  private:
   friend class TextGeneration;
-  std::vector<std::int32_t> tokens_of(const CompletionRequest&) const;
+  std::vector<std::int32_t> tokens_of(const CompletionRequest&) const;  // which costs time: whose turn it is asks
   void wait_for_turn(std::chrono::milliseconds patience);
 
   Session session_;

@@ -4,6 +4,7 @@
 
 #include "core/check.h"
 #include "data/encode_job.h"
+#include "trainer/prompt.h"
 #include "trainer/session.h"
 
 namespace ring {
@@ -32,11 +33,18 @@ std::vector<std::int32_t> Chat::encode(const std::vector<chat::Part>& parts, boo
   return DocumentFrame(*tokenizer_, DocumentShape::conversation).encode(job, *tokenizer_->encoder()).tokens;
 }
 
-std::vector<std::int32_t> Chat::prompt(const std::vector<ChatMessage>& messages) const {
+std::vector<std::int32_t> Chat::prompt(const std::vector<ChatMessage>& messages, std::int64_t context) const {
   auto list = nlohmann::ordered_json::array();
   for (const ChatMessage& m : messages) list.push_back({{"role", m.role}, {"content", m.content}});
-  std::vector<std::int32_t> ids = encode(writer_.prompt(list, nullptr), true);
+  // Where parts are cut apart they have about as many tokens as in one piece, and never half as many.
+  const auto refuse_early = [&](const std::string& whole) {
+    if (const std::size_t tokens = encode({{whole, false}}, true).size();
+        tokens / 2 >= static_cast<std::size_t>(context))
+      check_room(tokens, context, "conversation");
+  };
+  std::vector<std::int32_t> ids = encode(writer_.prompt(list, nullptr, refuse_early), true);
   if (ids.empty()) fail("the chat template writes nothing for this conversation");
+  check_room(ids.size(), context, "conversation");
   return ids;
 }
 

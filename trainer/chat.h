@@ -25,8 +25,9 @@ class Chat {
   Chat(chat::Format, const std::string& name, std::shared_ptr<const Tokenizer>);
 
   // The conversation up to where the assistant answers: the tokens that stand before the answer in a corpus that `data
-  // prepare` makes with this template. Error: the template refuses the conversation or writes nothing.
-  std::vector<std::int32_t> prompt(const std::vector<ChatMessage>&) const;
+  // prepare` makes with this template. context: the model's, in tokens. Error: the template refuses the conversation or
+  // writes nothing, or the context has no room for an answer.
+  std::vector<std::int32_t> prompt(const std::vector<ChatMessage>&, std::int64_t context) const;
 
   // What ends an answer besides these strings: the mark that the template writes behind it, a token or another string.
   // Answers have no blank space around them, as templates write some of their own there.

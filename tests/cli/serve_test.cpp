@@ -98,7 +98,8 @@ TEST_F(ServeTest, BoundsItsQueue) {
     send_all(clients.back(), request, deadline);
     if (i == 0) recv_exactly(clients[0], 500, deadline);
   }
-  const auto others_wait = [&] { return http_post(at_, "/v1/completions", R"({"prompt":"a"})"); };
+  const std::string beyond = json({{"prompt", std::string(64, 'a')}}).dump();  // which nobody finds out without a turn
+  const auto others_wait = [&] { return http_post(at_, "/v1/completions", beyond); };
   std::this_thread::sleep_for(std::chrono::milliseconds(500));  // until they do
   const test::HttpAnswer refused = others_wait();
   EXPECT_EQ(refused.status, 429) << refused.body;

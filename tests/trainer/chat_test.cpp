@@ -2,6 +2,7 @@
 
 #include "trainer/chat.h"
 
+#include <ctime>
 #include <nlohmann/json.hpp>
 
 #include "data/bpe/train.h"
@@ -92,7 +93,7 @@ class Corpus {
 // where nothing counts any more.
 void expect_answer(const Corpus& corpus, const Chat& chat, const std::shared_ptr<const Tokenizer>& tokenizer,
                    std::size_t n, const std::string& end) {
-  const Ids prompt = chat.prompt({kTalk.begin(), kTalk.begin() + static_cast<std::ptrdiff_t>(n)});
+  const Ids prompt = chat.prompt({kTalk.begin(), kTalk.begin() + static_cast<std::ptrdiff_t>(n)}, 1000);
   ASSERT_LT(prompt.size(), corpus.ids.size());
   EXPECT_EQ(prompt, Ids(corpus.ids.begin(), corpus.ids.begin() + static_cast<std::ptrdiff_t>(prompt.size())));
   EXPECT_FALSE(corpus.counts[prompt.size() - 1]);
@@ -141,10 +142,28 @@ TEST(Chat, SpecialTokensEndAnswers) {
 TEST(Chat, WhatTheTemplateRefusesIsSaid) {
   const auto bytes = bytes_tokenizer();
   const Chat llama(load_chat_format("llama2", "bytes", *bytes), "llama2", bytes);
-  expect_error([&] { llama.prompt({{"critic", "x"}}); }, {"llama2", "no 'critic'"});
-  expect_error([&] { llama.prompt({}); }, {"empty"});
+  expect_error([&] { llama.prompt({{"critic", "x"}}, 100); }, {"llama2", "no 'critic'"});
+  expect_error([&] { llama.prompt({}, 100); }, {"empty"});
   const Chat silent({"{# nothing #}", {}}, "t", bytes);
-  expect_error([&] { silent.prompt({{"user", "x"}}); }, {"writes nothing"});
+  expect_error([&] { silent.prompt({{"user", "x"}}, 100); }, {"writes nothing"});
+}
+
+// Before its answers are looked for, which takes a time that grows with the square of their number.
+TEST(Chat, WhatCannotFitIsRefusedAtOnce) {
+  const auto bytes = bytes_tokenizer();
+  const Chat chat({kLines, {{"eos_token", ""}}}, "t", bytes);
+  std::vector<ChatMessage> talk;
+  for (int i = 0; i < 5000; ++i) {
+    talk.push_back({"user", "q"});
+    talk.push_back({"assistant", "a"});
+  }
+  const std::clock_t begin = std::clock();
+  expect_error([&] { chat.prompt(talk, 400); }, {"the conversation has ", "the model's context 400"});
+  EXPECT_LT(std::clock() - begin, 2 * CLOCKS_PER_SEC);
+  const std::vector<ChatMessage> little(talk.begin(), talk.begin() + 3);
+  const std::size_t tokens = chat.prompt(little, 400).size();
+  EXPECT_EQ(chat.prompt(little, static_cast<std::int64_t>(tokens) + 1).size(), tokens);
+  expect_error([&] { chat.prompt(little, static_cast<std::int64_t>(tokens)); }, {"the conversation has "});
 }
 
 }  // namespace
