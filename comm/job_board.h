@@ -28,9 +28,10 @@ struct RankView {
 struct JobView {
   std::string waits_for;  // while no worker runs; empty: they do
   std::string failure;    // of the attempt before
-  int attempt = 0, node = 0, nodes = 1, world = 1;
-  JobTime time;                 // as far as this node knows it
-  std::vector<RankView> ranks;  // of this node
+  int attempt = 0, nodes = 1;
+  std::optional<int> node, world;  // of this node; workers on all of them; nothing: the nodes have not met yet
+  JobTime time;                    // as far as this node knows it
+  std::vector<RankView> ranks;     // of this node
 };
 
 class JobBoard {

@@ -43,8 +43,8 @@ std::string job_facts(const JobView& job) {
   std::string out = fact("time", job.time.begin_ms ? format_duration(job.time.seconds()) : "-");
   if (job.time.begin_ms) out += fact("goodput", str(std::round(1000 * job.time.goodput()) / 10, " %"));
   out += fact("restarts", str(job.attempt));
-  if (job.nodes > 1) out += fact("node", str(job.node, " of ", job.nodes));
-  out += fact("processes", str(job.world));
+  if (job.nodes > 1 && job.node) out += fact("node", str(*job.node, " of ", job.nodes));
+  if (job.world) out += fact("processes", str(*job.world));
   return "<dl class=\"facts\">" + out + "</dl>\n";
 }
 

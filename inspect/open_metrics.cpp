@@ -66,7 +66,7 @@ void write_job(const JobView& job, Writer& w) {
   w.counter("ringmaster_restarts", "Restarts of all workers by the launcher");
   w.sample(job.attempt);
   w.gauge("ringmaster_processes", "Workers of the job on all nodes");
-  w.sample(job.world);
+  if (job.world) w.sample(*job.world);
   if (!job.time.begin_ms) return;
   w.gauge("ringmaster_job_seconds", "Time since the job began");
   w.sample(job.time.seconds());

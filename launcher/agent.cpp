@@ -269,7 +269,8 @@ std::vector<RankState> Agent::states() const {
 void Agent::show() {
   if (!options_.board || Clock::now() < show_at_) return;
   show_at_ = Clock::now() + kShowEvery;
-  JobView v{.failure = order_.text, .attempt = order_.attempt, .node = order_.node_rank, .nodes = order_.nodes};
+  JobView v{.failure = order_.text, .attempt = order_.attempt, .nodes = order_.nodes};
+  v.node = order_.node_rank;
   v.world = order_.world;
   v.time = time();
   for (std::size_t i = 0; i < workers_.size(); ++i)

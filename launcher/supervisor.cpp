@@ -144,6 +144,8 @@ void Supervisor::show_waiting() const {
                            .failure = failure_,
                            .attempt = restarts_,
                            .nodes = options_.most_nodes,
+                           .node = node_,
+                           .world = world_,
                            .time = time_});
 }
 
@@ -163,6 +165,8 @@ std::optional<Order> Supervisor::attempt(const Order& start) {
   waiting_for_.clear();
   failure_.clear();
   restarts_ = start.attempt;
+  node_ = start.node_rank;
+  world_ = start.world;
   const std::string cookie = job_.workers_cookie(start.leader, start.attempt);
   Agent agent(options_, start, cookie, time_, kept_, signals_, client_);
   const NodeEnd end = agent.run();

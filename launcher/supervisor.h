@@ -44,7 +44,8 @@ class Supervisor {
   JobTime time_;
   std::vector<KeptMemory> kept_;  // of each worker here
   int restarts_ = 0;
-  std::string failure_;  // that this agent reported last
+  std::optional<int> node_, world_;  // of the attempt before
+  std::string failure_;              // that this agent reported last
 };
 
 // Returns the exit code: 0 when all workers returned 0, else the first failure's (128 + signal when it was killed).

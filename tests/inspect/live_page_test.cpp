@@ -76,6 +76,19 @@ TEST_F(LivePageTest, IsWellFormedWhateverItShows) {
   EXPECT_FALSE(nlohmann::json::parse(live_json(a_job(), nullptr, 0)).contains("run"));
 }
 
+// Before the nodes have met nobody knows which one this is.
+TEST_F(LivePageTest, WhatIsNotKnownYetIsNotShown) {
+  JobView job = a_job();
+  const auto shown = [&] { return nlohmann::json::parse(live_json(job, nullptr, 0)).at("job").get<std::string>(); };
+  EXPECT_NE(shown().find("<dt>processes</dt><dd>4</dd>"), std::string::npos) << shown();
+  job.node = 1;
+  EXPECT_NE(shown().find("<dt>node</dt><dd>1 of 2</dd>"), std::string::npos) << shown();
+  job = {.waits_for = "other nodes", .nodes = 2};
+  EXPECT_EQ(shown().find("<dt>node</dt>"), std::string::npos) << shown();
+  EXPECT_EQ(shown().find("<dt>processes</dt>"), std::string::npos) << shown();
+  EXPECT_EQ(metrics_text(job, nullptr, true).find("ringmaster_processes"), std::string::npos);
+}
+
 // The lines of a text, without comments.
 std::vector<std::string> samples(const std::string& text) {
   std::vector<std::string> out;

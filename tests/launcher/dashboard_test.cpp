@@ -97,6 +97,23 @@ TEST_F(DistDashboard, ShowsARunUntilItEnds) {
   EXPECT_THROW(connect_to(at_, steady_clock::now() + seconds(1)), Error);
 }
 
+TEST_F(DistDashboard, ANodeThatWaitsForOthersDoesNotSayWhoItIs) {
+  ASSERT_EQ(run({"launch", "--make-secret", "token"}), 0);
+  const int port = local_endpoint(listen_on({"127.0.0.1", 0})).port;
+  begin({"--nnodes", "2", "--rdzv-endpoint", str("127.0.0.1:", port), "--secret-file", "token"});
+  std::string job;
+  const auto end = steady_clock::now() + seconds(20);
+  while (job.find("No worker runs") == std::string::npos && steady_clock::now() < end) {
+    std::this_thread::sleep_for(milliseconds(20));
+    job = nlohmann::json::parse(http_get(at_, "/live").body).at("job");
+  }
+  EXPECT_NE(job.find("No worker runs"), std::string::npos) << job;
+  EXPECT_EQ(job.find("<dt>node</dt>"), std::string::npos) << job;
+  EXPECT_EQ(job.find("<dt>processes</dt>"), std::string::npos) << job;
+  EXPECT_EQ(metrics().find("ringmaster_processes"), std::string::npos) << metrics();
+  stop();
+}
+
 TEST_F(DistDashboard, CountsRestarts) {
   begin();
   EXPECT_GT(step_after(5), 5);
