@@ -58,7 +58,7 @@ class Endpoints {
     const bool chat = r.path == "/v1/chat/completions";
     if (chat || r.path == "/v1/completions") {
       if (r.method != "POST") throw ApiError(405, r.path + " takes POST");
-      return complete(chat ? parse_chat(r.body, limits_) : parse_completion(r.body, limits_));
+      return complete(chat ? parse_chat(r.body, limits_) : parse_completion(r.body, limits_), r.gone);
     }
     if (r.method != "GET") throw ApiError(405, r.path + " takes GET, if it is there");
     if (r.path == "/v1/models") return {.type = kJson, .body = models_json(limits_.model, started_)};
@@ -67,13 +67,16 @@ class Endpoints {
     throw ApiError(404, "there are /v1/models, /v1/completions, /v1/chat/completions and /healthz");
   }
 
-  HttpReply complete(const CompletionRequest& request) {
+  // Who leaves makes way for the next one.
+  HttpReply complete(const CompletionRequest& request, const std::function<bool()>& gone) {
     const std::shared_ptr<TextGeneration> text = model_.write(request, kPatience);
     const CompletionReply reply(request, limits_.model);
     if (request.stream) return streamed(text, reply);
     std::string all;
-    for (std::optional<std::string> piece; !piece || !piece->empty(); all += piece.value_or(""))
+    for (std::optional<std::string> piece; !piece || !piece->empty(); all += piece.value_or("")) {
+      if (gone()) return refusal(400, "the connection was closed before the text was written");
       piece = text->next(kPulse);
+    }
     return {.type = kJson, .body = reply.whole(all, text->finish_reason(), text->usage())};
   }
 

@@ -5,8 +5,10 @@
 #ifdef RING_WITH_HTTP
 #include <fcntl.h>
 #include <microhttpd.h>
+#include <sys/socket.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
 #include <cstring>
 #include <utility>
@@ -78,6 +80,14 @@ MHD_Result send(MHD_Connection* c, HttpReply reply) {
   const MHD_Result done = MHD_queue_response(c, static_cast<unsigned>(reply.status), response);
   MHD_destroy_response(response);
   return done;
+}
+
+// Bytes of a next request may stand before the end of what a client says: then it is there.
+bool has_left(MHD_Connection* c) {
+  const MHD_ConnectionInfo* info = MHD_get_connection_info(c, MHD_CONNECTION_INFO_CONNECTION_FD);
+  char byte = 0;
+  const ssize_t n = info ? recv(info->connect_fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) : 1;
+  return n == 0 || (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
 }
 
 const char* refusal_text(int status) {
@@ -161,8 +171,9 @@ struct HttpServer::Impl {
   }
   HttpReply too_large() const { return refusal(413, str("a request may have ", options.most_body, " bytes")); }
 
-  MHD_Result finish(MHD_Connection* c, const Exchange& exchange) const {
+  MHD_Result finish(MHD_Connection* c, Exchange& exchange) const {
     if (exchange.too_large) return send(c, too_large());
+    exchange.request.gone = [c] { return has_left(c); };
     HttpReply reply;
     try {
       reply = handler(exchange.request);

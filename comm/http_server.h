@@ -22,6 +22,7 @@ struct HttpRequest {
   std::map<std::string, std::string> query;  // what follows the ?
   std::string accept;                        // media types that the client takes
   std::string body;
+  std::function<bool()> gone = nullptr;  // the client has closed the connection, as far as this side can see now
 };
 
 struct HttpReply {

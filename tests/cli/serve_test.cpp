@@ -74,6 +74,22 @@ TEST_F(ServeTest, AClientThatLeavesEndsItsText) {
   EXPECT_EQ(complete({{"prompt", "a"}, {"max_tokens", 1}})["usage"]["completion_tokens"], 1);
 }
 
+// Nobody notices it by what was sent, as nothing was.
+TEST_F(ServeTest, AClientThatLeavesEndsItsWholeReply) {
+  serve({"--max-tokens", "100000000"});
+  const std::string body = R"({"prompt":"a","max_tokens":100000000,"temperature":0})";
+  {
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+    const Fd fd = connect_to(at_, deadline);
+    send_all(fd,
+             str("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: ", body.size(), "\r\n\r\n", body),
+             deadline);
+    std::this_thread::sleep_for(std::chrono::milliseconds(500));  // it is the first
+  }
+  const json next = complete({{"prompt", "a"}, {"max_tokens", 1}});  // waits for 20 seconds
+  EXPECT_EQ(next.value("usage", json()).value("completion_tokens", 0), 1) << next;
+}
+
 // While a text is written, the server ends when it is told to.
 TEST_F(ServeTest, EndsInTheMiddleOfAText) {
   serve({"--max-tokens", "100000000"});

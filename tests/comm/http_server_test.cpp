@@ -160,6 +160,31 @@ TEST_F(HttpServerTest, SlowAnswersAreNoSilence) {
   EXPECT_EQ(http_get(server.endpoint(), "/stream").body, "543210");
 }
 
+TEST_F(HttpServerTest, AHandlerSeesThatItsClientHasLeft) {
+  std::atomic<int> there{0}, left{0};
+  const HttpServer server({.at = kAnywhere, .may_block = true}, [&](const HttpRequest& r) {
+    const auto end = steady_clock::now() + seconds(r.path == "/brief" ? 0 : 20);
+    while (!r.gone() && steady_clock::now() < end) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    ++(r.gone() ? left : there);
+    return HttpReply{.body = "ok"};
+  });
+  const auto deadline = steady_clock::now() + seconds(10);
+  const std::string brief = "GET /brief HTTP/1.1\r\nHost: localhost\r\n\r\n";
+  const Fd two = connect_to(server.endpoint(), deadline);
+  send_all(two, brief + brief, deadline);  // the second stands behind the first
+  recv_exactly(two, 100, deadline);
+  EXPECT_EQ(http_get(server.endpoint(), "/brief").body, "ok");
+  EXPECT_EQ(left, 0);
+  {
+    const Fd fd = connect_to(server.endpoint(), deadline);
+    send_all(fd, "GET /long HTTP/1.1\r\nHost: localhost\r\n\r\n", deadline);
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    EXPECT_EQ(left, 0);
+  }
+  for (int i = 0; i < 500 && left == 0; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  EXPECT_EQ(left, 1);
+}
+
 // Clients that say nothing hold their places for as long as the server is patient, and others wait no longer.
 TEST_F(HttpServerTest, IdleConnectionsMakeWay) {
   const HttpServer server({.at = kAnywhere, .connections = 50, .silence = seconds(1)}, echo);
