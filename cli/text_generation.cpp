@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "trainer/generate.h"
+#include "core/log.h"
 #include "trainer/prompt.h"
 #include "trainer/written_text.h"
 
@@ -46,6 +46,7 @@ void TextGeneration::run(const CompletionRequest& request, const std::vector<std
     write(request, prompt);
   } catch (const std::exception& e) {
     error = e.what();
+    log::warn("serve: a text ended with an error: ", error);  // a stream cannot say it any more
   }
   const std::lock_guard lock(mutex_);
   error_ = error;
