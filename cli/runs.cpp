@@ -31,7 +31,6 @@ struct Key {
   std::function<std::optional<double>(const RunSummary&)> value;  // the least comes first; null: the name does
 };
 
-std::optional<double> least_is_best(std::optional<double> v) { return v && std::isnan(*v) ? std::nullopt : v; }
 std::optional<double> most_is_best(std::optional<double> v) {
   return least_is_best(v) ? std::optional(-*v) : std::nullopt;
 }
@@ -123,6 +122,8 @@ void list(const Arguments& a) {
 }
 
 }  // namespace
+
+std::optional<double> least_is_best(std::optional<double> v) { return v && std::isnan(*v) ? std::nullopt : v; }
 
 std::string loss_text(std::optional<double> v) { return v ? fixed(*v, 4) : kNone; }
 std::string speed_text(std::optional<double> v) { return v ? format_count(*v) : kNone; }

@@ -12,6 +12,9 @@ namespace ring {
 
 void add_runs_compare(CLI::App& runs);
 
+// What the least of is best: nothing for a number that is none, which would spoil an order.
+std::optional<double> least_is_best(std::optional<double>);
+
 std::string loss_text(std::optional<double>);     // "2.3456"; "-": there is none
 std::string speed_text(std::optional<double>);    // "12.3k"
 std::string percent_text(std::optional<double>);  // 0.987 is "98.7 %"

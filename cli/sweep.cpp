@@ -74,7 +74,8 @@ std::size_t print_results(const SweepPlan& plan, const SweepRunner& runner) {
   for (const SweepRun& run : plan.runs) all.emplace_back(summarize_run(runner.folder(run)), &run);
   const bool validated = std::ranges::any_of(all, [](const auto& r) { return r.first.validation_loss.has_value(); });
   std::ranges::stable_sort(all, {}, [&](const auto& r) {
-    return (validated ? r.first.validation_loss : r.first.loss).value_or(std::numeric_limits<double>::infinity());
+    const auto loss = least_is_best(validated ? r.first.validation_loss : r.first.loss);
+    return loss.value_or(std::numeric_limits<double>::infinity());
   });
   Rows rows = {{"run"}};
   rows[0].insert(rows[0].end(), plan.keys.begin(), plan.keys.end());

@@ -57,7 +57,8 @@ class History {
   }
   void add_validation(const Record& r) {
     const auto loss = r.number("loss");
-    if (loss && !(run_.validation_loss && *run_.validation_loss <= *loss)) run_.validation_loss = loss;
+    std::optional<double>& lowest = run_.validation_loss;
+    if (loss && (!lowest || std::isnan(*lowest) || *loss < *lowest)) lowest = loss;
   }
   // A record has those of its job so far. A process that a launcher started again says so right after its start; any
   // other one begins a job.

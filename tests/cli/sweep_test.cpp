@@ -130,6 +130,24 @@ TEST_F(SweepRuns, TrainsEachAndShowsTheBestFirst) {
   EXPECT_NE(other.output.find("begun with other runs"), std::string::npos) << other.output;
 }
 
+// Wherever it stands in the plan.
+TEST_F(SweepRuns, ALossThatIsNoNumberIsTheWorst) {
+  prepare(2, "{optimizer.lr: [1e-3, 2e-3, 1e-4]}");
+  EXPECT_EQ(sweep({}).code, 0);
+  const char* const losses[] = {"3", "null,\"loss_text\":\"nan\"", "2"};
+  for (const int run : {0, 1, 2}) {
+    const std::string records = str("runs/00", run + 1, "/metrics.jsonl");
+    std::ifstream file(at(records));
+    std::string all, job;
+    for (std::string line; std::getline(file, line);)
+      if (line.find("\"group\":\"job\"") != std::string::npos) job = line + "\n";
+    write(records, str("{\"step\":2,\"group\":\"validation\",\"time\":1,\"loss\":", losses[run], "}\n", job));
+  }
+  const std::string table = sweep({}).output;
+  const std::size_t best = table.find("\n003  "), middle = table.find("\n001  "), worst = table.find("\n002  ");
+  EXPECT_TRUE(best < middle && middle < worst && worst != std::string::npos) << table;
+}
+
 TEST_F(SweepRuns, GoesOnWhereItWasStopped) {
   prepare(1'000'000, "{optimizer.lr: [1e-3, 2e-3], train.steps: [100000]}");
   test::Process first({RING_BINARY, "sweep", at("s.yaml")});

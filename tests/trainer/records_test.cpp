@@ -141,6 +141,14 @@ TEST_F(RecordsTest, ASummaryHasTheBestAndTheLast) {
   EXPECT_GT(s.age.value(), 1e9);
 }
 
+TEST_F(RecordsTest, ALossThatIsNoNumberIsNotTheLowest) {
+  const std::string none = line("validation", 10, "\"loss\":null,\"loss_text\":\"nan\""),
+                    some = line("validation", 20, "\"loss\":2.5");
+  EXPECT_EQ(summary(some + none).validation_loss, 2.5);
+  EXPECT_EQ(summary(none + some).validation_loss, 2.5);
+  EXPECT_TRUE(std::isnan(summary(none).validation_loss.value()));
+}
+
 TEST_F(RecordsTest, RestartsOfAllJobsAreAddedUp) {
   const auto restart = [](int so_far) { return line("start", 10) + line("restart", 10, str("\"restarts\":", so_far)); };
   const auto job = [](int so_far, const char* end) {
