@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <span>
 
 #include "core/check.h"
 #include "core/counted.h"
@@ -21,7 +22,6 @@ namespace ring {
 namespace {
 
 using Rows = std::vector<std::vector<std::string>>;
-using Runs = std::vector<ReportRun>;
 
 constexpr std::size_t kMostEvents = 200;  // that are listed
 constexpr const char* kNone = "-";
@@ -55,7 +55,7 @@ std::string choices() {
 class Page {
  public:
   // whole: also what takes a while, and does not change while a run goes on: pictures of attention, samples.
-  Page(Runs runs, bool whole) : runs_(std::move(runs)), whole_(whole) {}
+  Page(std::span<const ReportRun> runs, bool whole) : runs_(runs), whole_(whole) {}
 
   std::string title() const { return runs_.size() == 1 ? "Run " + runs_[0].summary.name : counted(count(), "run"); }
   std::string body() const {
@@ -256,22 +256,22 @@ class Page {
     return html_heading("Samples") + out;
   }
 
-  Runs runs_;
+  std::span<const ReportRun> runs_;
   bool whole_;
 };
 
 }  // namespace
 
 std::string report_page(const std::vector<std::string>& runs, const ReportOptions& options) {
-  Runs all;
+  std::vector<ReportRun> all;
   for (const std::string& run : runs) {
     all.push_back(read_report_run(run, options.peak_flops));
     all.back().samples = checkpoint_samples(all.back().summary.path, options.samples);
   }
-  const Page page(std::move(all), true);
+  const Page page(all, true);
   return html_page({page.title(), kReportStyle, page.body(), kReportScript});
 }
 
-std::string report_body(const ReportRun& run) { return Page({run}, false).body(); }
+std::string report_body(const ReportRun& run) { return Page({&run, 1}, false).body(); }
 
 }  // namespace ring

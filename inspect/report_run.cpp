@@ -10,8 +10,6 @@
 #include "model/flops.h"
 #include "model/patterns.h"
 #include "trainer/metrics.h"
-#include "trainer/records.h"
-#include "trainer/run_directory.h"
 
 namespace ring {
 namespace {
@@ -136,12 +134,10 @@ std::vector<std::string> attention_lines(const ModelConfig& model) {
   return lines;
 }
 
-void read_settings(ReportRun& run) try {
-  const Config config = RunDirectory(run.summary.path).config();
+void take_settings(const Config& config, ReportRun& run) {
   run.settings = to_yaml(config);
   run.model = config.model.resolved();
   run.attention = attention_lines(*run.model);
-} catch (const std::exception&) {  // the summary says so
 }
 
 void sort_curves(ReportRun& run) {
@@ -151,14 +147,10 @@ void sort_curves(ReportRun& run) {
 }  // namespace
 
 ReportRun read_report_run(const std::string& path, double peak_flops) {
-  ReportRun run{.summary = summarize_run(path)};
-  read_settings(run);
+  ReportRun run;
   Reader reader(run, peak_flops);
-  try {
-    read_records(RunDirectory(run.summary.path).metrics_file(), [&](const Record& r) { reader.add(r); });
-  } catch (const std::exception& e) {
-    if (run.summary.note.empty()) run.summary.note = e.what();
-  }
+  run.summary = summarize_run(
+      path, {[&](const Config& config) { take_settings(config, run); }, [&](const Record& r) { reader.add(r); }});
   sort_curves(run);
   return run;
 }

@@ -15,7 +15,7 @@ using Rows = std::vector<std::vector<std::string>>;
 std::string percent(double share) { return short_number(std::round(1000 * share) / 10) + " %"; }
 
 // Shares of medians: of a step that is none in particular.
-std::string steps_html(const std::vector<ReportRun>& runs) {
+std::string steps_html(std::span<const ReportRun> runs) {
   Rows rows = {{"run", "ms of a step", "waits for data", "for other processes", "computes"}};
   for (const ReportRun& r : runs) {
     const std::optional<double> ms = recent(r, "train/step_ms");
@@ -28,7 +28,7 @@ std::string steps_html(const std::vector<ReportRun>& runs) {
   return rows.size() == 1 ? "" : html_table(rows, 1);
 }
 
-std::string jobs_html(const std::vector<ReportRun>& runs) {
+std::string jobs_html(std::span<const ReportRun> runs) {
   Rows rows = {{"run", "seconds of its last job", "lost to restarts", "to saves", "to bad steps"}};
   for (const ReportRun& r : runs)
     if (r.seconds > 0)
@@ -48,7 +48,7 @@ std::optional<double> recent(const ReportRun& run, const std::string& name) {
   return values.empty() ? std::nullopt : std::optional(median(std::move(values)));
 }
 
-std::string times_html(const std::vector<ReportRun>& runs) {
+std::string times_html(std::span<const ReportRun> runs) {
   const std::string steps = steps_html(runs), jobs = jobs_html(runs);
   if (steps.empty() && jobs.empty()) return "";
   return html_heading("Where the time went") + steps + (steps.empty() || jobs.empty() ? "" : "<br/>\n") + jobs;

@@ -2,8 +2,8 @@
 // Where the time of runs went, in a report.
 
 #include <optional>
+#include <span>
 #include <string>
-#include <vector>
 
 #include "inspect/report_run.h"
 
@@ -14,6 +14,6 @@ namespace ring {
 std::optional<double> recent(const ReportRun&, const std::string& curve);
 
 // Markup: a step by what it waits for, and what jobs lost; empty: nothing is known.
-std::string times_html(const std::vector<ReportRun>&);
+std::string times_html(std::span<const ReportRun>);
 
 }  // namespace ring

@@ -10,7 +10,6 @@
 #include "core/counted.h"
 #include "core/quantile.h"
 #include "trainer/metrics.h"
-#include "trainer/records.h"
 #include "trainer/run_directory.h"
 
 namespace ring {
@@ -117,9 +116,10 @@ bool holds_a_run(const fs::path& path) {
   return there(run.metrics_file()) || there(run.checkpoints()) || (run.has_config() && there(run.tokenizer_file()));
 }
 
-void read_settings(const RunDirectory& directory, RunSummary& run) try {
-  const TrainConfig train = directory.config().train;
-  run.steps = train.steps;
+void read_settings(const RunDirectory& directory, const RunReader& reader, RunSummary& run) try {
+  const Config config = directory.config();
+  run.steps = config.train.steps;
+  reader.settings(config);
 } catch (const std::exception& e) {
   add_note(run, first_line(e.what()));
 }
@@ -132,18 +132,21 @@ void tell_of_beginning(const RunDirectory& directory, RunSummary& run) {
     run.status = kRunFailed, add_note(run, "ended before its first record");
 }
 
-RunSummary summary_of(const fs::path& path, const fs::path& folder) {
+RunSummary summary_of(const fs::path& path, const fs::path& folder, const RunReader& reader = {}) {
   RunSummary run{.path = path.string(), .name = path.lexically_relative(folder).string(), .status = kRunUnreadable};
   if (run.name.empty() || run.name == ".") run.name = fs::absolute(path).lexically_normal().filename().string();
   if (run.name.empty()) run.name = run.path;
   const RunDirectory directory(run.path);
-  read_settings(directory, run);
+  read_settings(directory, reader, run);
   const bool in_use = directory.in_use();
   History history(run);
   RecordCount count;
   try {
     if (there(directory.metrics_file()))
-      count = read_records(directory.metrics_file(), [&](const Record& r) { history.add(r); });
+      count = read_records(directory.metrics_file(), [&](const Record& r) {
+        history.add(r);
+        reader.record(r);
+      });
   } catch (const std::exception& e) {
     add_note(run, first_line(e.what()));
     return run;
@@ -172,9 +175,9 @@ void add_runs(const fs::path& at, const fs::path& folder, int depth, std::vector
 
 }  // namespace
 
-RunSummary summarize_run(const std::string& path) {
-  const fs::path at = fs::path(path).lexically_normal();
-  return summary_of(at.has_filename() ? at : at.parent_path(), at.has_filename() ? at : at.parent_path());
+RunSummary summarize_run(const std::string& path, const RunReader& reader) {
+  const fs::path at = fs::path(path).lexically_normal(), folder = at.has_filename() ? at : at.parent_path();
+  return summary_of(folder, folder, reader);
 }
 
 std::vector<RunSummary> runs_below(const std::string& folder) {

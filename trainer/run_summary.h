@@ -2,9 +2,13 @@
 // What a run's directory tells of it, without opening a checkpoint.
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
+
+#include "engine/config.h"
+#include "trainer/records.h"
 
 namespace ring {
 
@@ -31,9 +35,16 @@ inline constexpr const char *kRunRunning = "running", *kRunFinished = "finished"
 
 inline constexpr std::size_t kLastRecords = 20;  // of steps, that the speed is the median of
 
+// What a summary is made of, for whoever makes something else of it, too: the settings, if they can be read, then each
+// record.
+struct RunReader {
+  std::function<void(const Config&)> settings = [](const Config&) {};
+  std::function<void(const Record&)> record = [](const Record&) {};
+};
+
 // Never fails: what cannot be read is said in the note. A process that trains on another machine is only seen to run
 // where the file system shares locks.
-RunSummary summarize_run(const std::string& path);
+RunSummary summarize_run(const std::string& path, const RunReader& = {});
 
 // The runs in a folder and in folders of it, or the run that the folder is, by name. Links are not followed. Error: the
 // folder cannot be read.

@@ -209,12 +209,12 @@ TEST_F(ReportTest, AStepIsSharedOutAmongWhatItWaitsFor) {
   for (int i = 1; i <= 5; ++i)
     records +=
         line("train", i, str("\"loss\":1,\"step_ms\":", 100 * i, ",\"data_ms\":", 10 * i, ",\"exchange_ms\":", 25 * i));
-  const std::string times = times_html({read_report_run(write_run("run", records), 0)});
+  const std::string times = times_html(std::vector{read_report_run(write_run("run", records), 0)});
   EXPECT_NE(times.find("<td>run</td><td class=\"n\">300</td><td class=\"n\">10 %</td><td class=\"n\">25 %</td>"
                        "<td class=\"n\">65 %</td>"),
             std::string::npos)
       << times;
-  EXPECT_EQ(times_html({read_report_run(write_run("empty", ""), 0)}), "");
+  EXPECT_EQ(times_html(std::vector{read_report_run(write_run("empty", ""), 0)}), "");
 }
 
 // What each checkpoint writes is what `generate` writes with it; one that is damaged is said to be.

@@ -149,6 +149,15 @@ TEST_F(RecordsTest, ALossThatIsNoNumberIsNotTheLowest) {
   EXPECT_TRUE(std::isnan(summary(none).validation_loss.value()));
 }
 
+TEST_F(RecordsTest, ASummaryHandsOnWhatItReads) {
+  const std::string run = write_run("run", line("train", 1) + line("job", 100), 100);
+  std::vector<std::string> seen;
+  const RunSummary s = summarize_run(run, {[&](const Config& c) { seen.push_back(str(c.train.steps)); },
+                                           [&](const Record& r) { seen.push_back(r.group); }});
+  EXPECT_EQ(seen, (std::vector<std::string>{"100", "train", "job"}));
+  EXPECT_EQ(s.step, 1);
+}
+
 TEST_F(RecordsTest, RestartsOfAllJobsAreAddedUp) {
   const auto restart = [](int so_far) { return line("start", 10) + line("restart", 10, str("\"restarts\":", so_far)); };
   const auto job = [](int so_far, const char* end) {
