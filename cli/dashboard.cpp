@@ -15,6 +15,7 @@
 #include "inspect/live_run.h"
 #include "inspect/open_metrics.h"
 #include "launcher/gpu_sensors.h"
+#include "trainer/folder_name.h"
 
 namespace ring {
 namespace {
@@ -41,7 +42,7 @@ std::int64_t number(const std::map<std::string, std::string>& query, const char*
 // One thread asks everything here.
 struct Dashboard::Impl {
   Impl(HttpOptions o, const std::string& path, const JobBoard& b)
-      : title(path.empty() ? "Job" : "Run " + std::filesystem::path(path).filename().string()), board(b) {
+      : title(path.empty() ? "Job" : "Run " + folder_name(path)), board(b) {
     if (!path.empty()) run.emplace(path);
     server.emplace(std::move(o), [this](const HttpRequest& r) { return answer(r); });
   }

@@ -1,7 +1,5 @@
 #include <CLI/CLI.hpp>
 #include <chrono>
-#include <ctime>
-#include <filesystem>
 #include <iostream>
 #include <memory>
 #include <thread>
@@ -14,6 +12,7 @@
 #include "cli/number_option.h"
 #include "cli/text_generation.h"
 #include "core/stop_signal.h"
+#include "trainer/folder_name.h"
 
 namespace ring {
 namespace {
@@ -98,11 +97,6 @@ class Endpoints {
   std::int64_t started_ = static_cast<std::int64_t>(std::time(nullptr));
 };
 
-std::string name_of(const std::string& run) {
-  std::filesystem::path path = std::filesystem::absolute(run).lexically_normal();
-  return (path.has_filename() ? path : path.parent_path()).filename().string();
-}
-
 void serve(const Arguments& a) {
   HttpOptions http = http_options("--listen", a.at, "--token-file", a.token_file);
   http.may_block = true;
@@ -111,7 +105,7 @@ void serve(const Arguments& a) {
   http.refuse = [](int status, const std::string& text) { return refusal(status, text); };
   StopSignal signal(false);  // before any thread
   TextModel model(open_session(a.run, a.threads, a.device, a.context), kMostWaiting, a.chat_template);
-  Endpoints endpoints(model, {a.name.empty() ? name_of(a.run) : a.name, a.max_tokens});
+  Endpoints endpoints(model, {a.name.empty() ? folder_name(a.run) : a.name, a.max_tokens});
   const HttpServer server(std::move(http), [&](const HttpRequest& r) { return endpoints.answer(r); });
   std::cout << "serving at http://" << to_string(server.endpoint()) << "/v1 until Ctrl+C" << std::endl;
   signal.steps_begin();

@@ -9,6 +9,7 @@
 #include "core/check.h"
 #include "core/counted.h"
 #include "core/quantile.h"
+#include "trainer/folder_name.h"
 #include "trainer/metrics.h"
 #include "trainer/run_directory.h"
 
@@ -134,8 +135,7 @@ void tell_of_beginning(const RunDirectory& directory, RunSummary& run) {
 
 RunSummary summary_of(const fs::path& path, const fs::path& folder, const RunReader& reader = {}) {
   RunSummary run{.path = path.string(), .name = path.lexically_relative(folder).string(), .status = kRunUnreadable};
-  if (run.name.empty() || run.name == ".") run.name = fs::absolute(path).lexically_normal().filename().string();
-  if (run.name.empty()) run.name = run.path;
+  if (run.name.empty() || run.name == ".") run.name = folder_name(run.path);
   const RunDirectory directory(run.path);
   read_settings(directory, reader, run);
   const bool in_use = directory.in_use();

@@ -11,6 +11,7 @@
 
 #include "core/check.h"
 #include "tests/trainer/tiny.h"
+#include "trainer/folder_name.h"
 #include "trainer/metrics.h"
 #include "trainer/metrics_csv.h"
 #include "trainer/run_compare.h"
@@ -156,6 +157,13 @@ TEST_F(RecordsTest, ASummaryHandsOnWhatItReads) {
                                            [&](const Record& r) { seen.push_back(r.group); }});
   EXPECT_EQ(seen, (std::vector<std::string>{"100", "train", "job"}));
   EXPECT_EQ(s.step, 1);
+}
+
+TEST(FolderName, IsTheSameHoweverAFolderIsNamed) {
+  for (const char* path : {"runs/x", "runs/x/", "./runs/x//", "runs/x/.", "runs/y/../x"})
+    EXPECT_EQ(folder_name(path), "x") << path;
+  EXPECT_EQ(folder_name("."), fs::current_path().filename().string());
+  EXPECT_EQ(folder_name("/"), "/");
 }
 
 TEST_F(RecordsTest, RestartsOfAllJobsAreAddedUp) {
