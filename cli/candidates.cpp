@@ -38,12 +38,19 @@ class Place {
   explicit Place(const CLI::App& app) : root_(app), command_(&app) {}
 
   void pass(const std::string& word) {
-    if (values_ > 0) return pass_value();
+    if (values_ > 0) {
+      --values_;
+      return;
+    }
     if (word == "--") {
       if (is("launch")) command_ = &root_;
       return;
     }
-    if (word.starts_with('-')) return pass_option(word);
+    if (word.starts_with('-')) {
+      option_ = option_before_values(*command_, word);
+      values_ = option_ ? value_count(*option_) : 0;
+      return;
+    }
     if (const CLI::App* next = find_command(commands(), word)) {
       command_ = next;
       plain_ = 0;
@@ -67,18 +74,12 @@ class Place {
 
  private:
   bool is(const char* name) const { return command_ != &root_ && command_->get_name() == name; }
-  void pass_value() { --values_; }
-  void pass_option(const std::string& word) {
-    if (word.find('=') != std::string::npos) return;
-    option_ = command_->get_option_no_throw(word);
-    values_ = option_ ? option_->get_items_expected_min() : 0;
-  }
 
   const CLI::App& root_;
   const CLI::App* command_;
   const CLI::Option* option_ = nullptr;
-  int values_ = 0;         // that are due
-  std::size_t plain_ = 0;  // words that are no option
+  std::size_t values_ = 0;  // that are due
+  std::size_t plain_ = 0;   // words that are no option
 };
 
 Candidates values_of(const config::Node& root, const std::string& key) {

@@ -46,4 +46,14 @@ const CLI::App* find_command(const CLI::App& app, const std::string& name) {
   return named.empty() ? nullptr : named.front();
 }
 
+const CLI::Option* option_before_values(const CLI::App& command, const std::string& word) {
+  if (!word.starts_with('-') || word.find('=') != std::string::npos) return nullptr;
+  const CLI::Option* option = command.get_option_no_throw(word);
+  return option && value_count(*option) > 0 ? option : nullptr;
+}
+
+std::size_t value_count(const CLI::Option& option) {
+  return static_cast<std::size_t>(std::max(0, option.get_items_expected_min()));
+}
+
 }  // namespace ring

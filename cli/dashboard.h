@@ -8,6 +8,10 @@
 #include "comm/http_server.h"
 #include "comm/job_board.h"
 
+namespace CLI {
+class App;
+}
+
 namespace ring {
 
 class Dashboard {
@@ -22,8 +26,8 @@ class Dashboard {
   std::unique_ptr<Impl> impl_;
 };
 
-// The directory of the run that a worker's command trains; empty: it trains none, or its settings are wrong, which the
-// workers say.
-std::string run_of_command(const std::vector<std::string>& command);
+// The directory of the run that a worker's command trains, as the program `app` reads it; empty: it trains none, or its
+// settings are wrong, which the workers say.
+std::string run_of_command(const CLI::App& app, const std::vector<std::string>& command);
 
 }  // namespace ring

@@ -200,13 +200,13 @@ void name_variables(CLI::App& launch) {
   }
 }
 
-int launch_and_show(LaunchOptions& o, const Words& w) {
+int launch_and_show(const CLI::App& app, LaunchOptions& o, const Words& w) {
   if (w.dashboard.empty() && !w.token_file.empty()) fail("launch: --dashboard-token-file is for --dashboard PORT");
   if (w.dashboard.empty()) return launch(o);
   JobBoard board;
   o.board = &board;
   const Dashboard dashboard(http_options("--dashboard", w.dashboard, "--dashboard-token-file", w.token_file),
-                            run_of_command(o.command), board);
+                            run_of_command(app, o.command), board);
   return launch(o);
 }
 
@@ -222,7 +222,7 @@ void run(const CLI::App& app, LaunchOptions& o, Words& w) {
     fail(
         "launch: several workers need Gloo, which this build lacks: install libgloo-dev, then configure and build "
         "again");
-  if (const int code = launch_and_show(o, w)) throw ExitCode{code};
+  if (const int code = launch_and_show(app, o, w)) throw ExitCode{code};
 }
 
 }  // namespace

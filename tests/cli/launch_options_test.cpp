@@ -1,10 +1,16 @@
 #include "cli/launch_options.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <CLI/CLI.hpp>
+#include <filesystem>
+#include <fstream>
 #include <functional>
 #include <thread>
 
+#include "cli/command_line.h"
+#include "cli/dashboard.h"
 #include "core/check.h"
 
 namespace ring {
@@ -132,6 +138,25 @@ TEST(LaunchOptions, NumaBinding) {
   EXPECT_EQ(read_numa_binding("auto"), NumaBinding::automatic);
   EXPECT_EQ(read_numa_binding("core-complex"), NumaBinding::core_complex);
   EXPECT_NE(error_of([] { read_numa_binding("numa"); }).find("none, node, socket"), std::string::npos);
+}
+
+// The settings are not the value of an option before them.
+TEST(LaunchOptions, TheRunOfACommand) {
+  CLI::App app;
+  add_commands(app);
+  const std::filesystem::path folder = std::filesystem::temp_directory_path() / str("ring_run_of_", getpid());
+  std::filesystem::create_directories(folder);
+  const std::string settings = folder / "n.yaml", five = folder / "5";
+  std::ofstream(settings) << "run: {directory: there}\nmodel: {context: 8}\n";
+  std::ofstream(five) << "no settings";
+  using Words = std::vector<std::string>;
+  EXPECT_EQ(run_of_command(app, {"train", settings}), "there");
+  EXPECT_EQ(run_of_command(app, {"train", "--inject", five, settings}), "there");
+  EXPECT_EQ(run_of_command(app, {"train", "--fresh", settings, "run.directory=other"}), "other");
+  EXPECT_EQ(run_of_command(app, {"train", folder}), folder);
+  for (const Words& none : {Words{"bench", "step", settings}, Words{"train"}, Words{"train", "--inject", settings}})
+    EXPECT_EQ(run_of_command(app, none), "");
+  std::filesystem::remove_all(folder);
 }
 
 }  // namespace
