@@ -1,8 +1,5 @@
-#include <unistd.h>
-
 #include <CLI/CLI.hpp>
 #include <chrono>
-#include <cstdlib>
 #include <iostream>
 #include <memory>
 #include <thread>
@@ -22,28 +19,26 @@ struct Arguments {
   double seconds = 2;
 };
 
-bool is_terminal() {
-  const char* term = std::getenv("TERM");
-  return isatty(STDOUT_FILENO) && term && std::string(term) != "dumb";
-}
-
-void draw(const ReportRun& run) {
-  for (const std::string& line : watch_lines(run, static_cast<std::size_t>(terminal_columns())))
-    std::cout << line << (is_terminal() ? "\x1b[K\n" : "\n");
+// Returns the number of lines. What stood in a line goes first, and its last column stays free: behind a full line some
+// terminals erase the last character.
+std::size_t draw(const ReportRun& run, bool terminal) {
+  const std::vector<std::string> lines = watch_lines(run, static_cast<std::size_t>(terminal_columns()) - 1);
+  for (const std::string& line : lines) std::cout << (terminal ? "\x1b[K" : "") << line << "\n";
   std::cout << std::flush;
+  return lines.size();
 }
 
 // Over the last picture, until the run ends or the terminal goes away.
 void watch(const Arguments& a) {
   LiveRun live(find_run(a.run).path());
+  const bool terminal = is_terminal();
   auto reading = live.look();
-  draw(reading->run);
-  while (is_terminal() && std::cout && reading->run.summary.status == kRunRunning) {
+  std::size_t lines = draw(reading->run, terminal);
+  while (terminal && std::cout && reading->run.summary.status == kRunRunning) {
     std::this_thread::sleep_for(std::chrono::duration<double>(a.seconds));
-    const std::size_t lines = watch_lines(reading->run, 80).size();
     reading = live.look();
     std::cout << "\x1b[" << lines << "A";
-    draw(reading->run);
+    lines = draw(reading->run, terminal);
   }
 }
 

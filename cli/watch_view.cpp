@@ -16,6 +16,7 @@ namespace {
 
 constexpr const char* kBlocks[] = {"▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
 constexpr std::size_t kName = 12, kValue = 10;  // columns
+constexpr std::size_t kLeast = 40;              // that lines are laid out for; of fewer, their ends are left out
 
 std::size_t width_of(std::string_view text) {
   std::size_t n = 0;
@@ -56,7 +57,7 @@ std::string number_or_none(std::optional<double> v) { return v ? number(*v) : "-
 
 class View {
  public:
-  View(const ReportRun& run, std::size_t columns) : run_(run), columns_(std::max<std::size_t>(columns, 40)) {}
+  View(const ReportRun& run, std::size_t columns) : run_(run), columns_(std::max(columns, kLeast)), shown_(columns) {}
 
   std::vector<std::string> lines() {
     head();
@@ -75,7 +76,7 @@ class View {
 
  private:
   void add(const std::string& line) {
-    std::string whole = fitted(visible(line), columns_);
+    std::string whole = fitted(visible(line), shown_);
     whole.erase(whole.find_last_not_of(' ') + 1);
     lines_.push_back(std::move(whole));
   }
@@ -125,7 +126,7 @@ class View {
   }
 
   const ReportRun& run_;
-  std::size_t columns_;
+  std::size_t columns_, shown_;
   std::vector<std::string> lines_;
 };
 

@@ -16,7 +16,7 @@ std::string sparkline(const Curve&, std::size_t columns);
 // Seconds that are left, by the median time of the last steps. Nothing: not known.
 std::optional<double> seconds_left(const ReportRun&);
 
-// Lines of at most `columns` (at least 40) characters, as many for every run.
+// Lines of at most `columns` characters, as many for every run; below 40 their ends are missing.
 std::vector<std::string> watch_lines(const ReportRun&, std::size_t columns);
 
 }  // namespace ring

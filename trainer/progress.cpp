@@ -22,11 +22,6 @@ constexpr int kDefaultColumns = 80;
 constexpr int kMinBar = 8;
 constexpr int kMaxBar = 40;
 
-bool is_terminal() {
-  const char* term = std::getenv("TERM");
-  return isatty(STDOUT_FILENO) && term && std::string(term) != "dumb";
-}
-
 ProgressOptions with_defaults(ProgressOptions o) {
   if (!o.out) o.out = &progress_output();
   if (!o.terminal) o.terminal = is_terminal();
@@ -84,6 +79,11 @@ std::string joined(const std::vector<Part>& parts) {
 }
 
 }  // namespace
+
+bool is_terminal() {
+  const char* term = std::getenv("TERM");
+  return isatty(STDOUT_FILENO) && term && std::string(term) != "dumb";
+}
 
 int terminal_columns() {
   winsize size{};

@@ -69,6 +69,7 @@ class Progress {
 std::string live_line(const ProgressState&, int columns);
 std::string plain_line(const ProgressState&);
 
+bool is_terminal();      // standard output is one that can draw over its lines
 int terminal_columns();  // of standard output; 80 where that is no terminal
 
 std::string format_duration(double seconds);  // 45s, 3m05s, 2h03m, 4d05h; "?" when unknown

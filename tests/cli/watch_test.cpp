@@ -72,9 +72,9 @@ TEST(Watch, StaysInItsColumnsWhateverARunIsCalled) {
   run.events.back().text = "\x1b]0;title\x07";
   run.curves["train/grad_norm"] = {{1, NAN}, {2, INFINITY}};
   run.summary.step = run.summary.steps = 9'000'000'000'000'000'000;
-  for (const std::size_t columns : {0, 40, 80, 200})
+  for (const std::size_t columns : {0, 1, 20, 39, 40, 80, 200})
     for (const std::string& l : watch_lines(run, columns)) {
-      EXPECT_LE(characters(l), std::max<std::size_t>(columns, 40)) << l;
+      EXPECT_LE(characters(l), columns) << l;
       EXPECT_EQ(l.find('\x1b'), std::string::npos) << l;
       EXPECT_EQ(l.find('\n'), std::string::npos) << l;
     }
