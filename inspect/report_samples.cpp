@@ -33,7 +33,7 @@ CheckpointSample sample_of(const CheckpointEntry& checkpoint, const SampleOption
 
 }  // namespace
 
-std::vector<CheckpointSample> checkpoint_samples(const std::string& run, const SampleOptions& options) {
+std::vector<CheckpointSample> checkpoint_samples(const std::string& run, const SampleOptions& options) try {
   if (options.prompt.empty()) return {};
   const std::vector<CheckpointEntry> all = list_checkpoints(RunDirectory(run).checkpoints());
   std::vector<CheckpointSample> samples;
@@ -41,12 +41,14 @@ std::vector<CheckpointSample> checkpoint_samples(const std::string& run, const S
   for (std::size_t i = 0; i < count; ++i)
     samples.push_back(sample_of(all[count == 1 ? 0 : i * (all.size() - 1) / (count - 1)], options));
   return samples;
+} catch (const std::exception& e) {
+  return {{.problem = e.what()}};
 }
 
 std::string samples_html(const std::string& run, const std::vector<CheckpointSample>& samples) {
   std::string out;
   for (const CheckpointSample& s : samples) {
-    out += html_note(str(run, ", step ", s.step, s.problem.empty() ? "" : ": " + s.problem));
+    out += html_note(str(run, s.step ? str(", step ", *s.step) : "", s.problem.empty() ? "" : ": " + s.problem));
     if (s.problem.empty())
       out += str("<pre class=\"sample\"><b>", html_escaped(s.prompt), "</b>", html_escaped(s.text), "</pre>\n");
   }

@@ -2,6 +2,7 @@
 // How the checkpoints of a run go on after the same text, in a report: what the model has learned from one to the next.
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,9 +15,9 @@ struct SampleOptions {
 };
 
 struct CheckpointSample {
-  std::int64_t step = 0;
-  std::string prompt, text;  // what it goes on after, and how
-  std::string problem;       // instead, where the checkpoint cannot be read
+  std::optional<std::int64_t> step = {};  // nothing: the checkpoints could not be listed
+  std::string prompt = "", text = "";     // what it goes on after, and how
+  std::string problem = "";               // instead, where the checkpoint cannot be read
 };
 
 // At most eight of the checkpoints that the run still has, from the oldest to the newest, each drawn as `generate` does

@@ -238,13 +238,25 @@ TEST_F(ReportTest, SamplesAreOfTheCheckpointsThatAreLeft) {
   for (const std::size_t i : {0u, 2u}) {
     EXPECT_EQ(samples[i].step, static_cast<std::int64_t>(2 * i + 2));
     EXPECT_EQ(samples[i].problem, "");
-    const std::string written = said({"generate", str(at("run"), "/checkpoints/step-00000000", samples[i].step),
+    const std::string written = said({"generate", str(at("run"), "/checkpoints/step-00000000", *samples[i].step),
                                       "--prompt", "a<b", "--max-tokens", "12", "--threads", "1"});
     EXPECT_NE(written.find("a<b" + samples[i].text), std::string::npos) << written;
   }
   EXPECT_NE(samples[0].text, samples[2].text);
   EXPECT_NE(samples[1].problem.find("step-000000004"), std::string::npos) << samples[1].problem;
   expect_readable(report_page({at("run")}, {.samples = {.prompt = "a<b", .tokens = 12, .threads = 1}}));
+}
+
+TEST_F(ReportTest, CheckpointsThatCannotBeListedAreARowWithTheReason) {
+  const std::string run = write_run("run", line("train", 1, "\"loss\":2"));
+  std::ofstream(run + "/checkpoints") << "a file where the folder should be";
+  const auto samples = checkpoint_samples(run, {.prompt = "a"});
+  ASSERT_EQ(samples.size(), 1u);
+  EXPECT_NE(samples[0].problem.find(run + "/checkpoints"), std::string::npos) << samples[0].problem;
+  EXPECT_FALSE(samples[0].step);
+  const std::string page = report_page({run}, {.samples = {.prompt = "a"}});
+  expect_readable(page);
+  EXPECT_NE(page.find("/checkpoints"), std::string::npos);
 }
 
 TEST(ReportAttention, DrawsWhatIsNotDense) {
