@@ -64,9 +64,10 @@ void SweepRunner::remember() const {
 }
 
 void SweepRunner::start(const SweepRun& run, std::size_t slot) {
-  WorkerCommand c{.program = "/proc/self/exe",
-                  .arguments = {"ringmaster", "train", plan_.train, "run.directory=" + folder(run)},
-                  .environment = current_environment()};
+  WorkerCommand c{
+      .program = "/proc/self/exe",
+      .arguments = {"ringmaster", "train", plan_.train, "run.directory=" + folder(run), "run.name=" + run.name},
+      .environment = current_environment()};
   c.arguments.insert(c.arguments.end(), run.settings.begin(), run.settings.end());
   for (const auto& [name, value] : kAlone) c.environment[name] = value;
   c.environment["RINGMASTER_THREADS"] = std::to_string(std::max(1, default_threads() / options_.parallel));

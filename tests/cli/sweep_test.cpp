@@ -124,6 +124,8 @@ TEST_F(SweepRuns, TrainsEachAndShowsTheBestFirst) {
   const auto written = fs::last_write_time(at("runs/002/metrics.jsonl"));
   EXPECT_EQ(sweep({}).code, 0);
   EXPECT_EQ(fs::last_write_time(at("runs/002/metrics.jsonl")), written);  // nothing is done twice
+  std::ifstream settings(at("runs/002/config.yaml"));
+  EXPECT_NE(std::string((std::istreambuf_iterator<char>(settings)), {}).find("name: \"002\""), std::string::npos);
   write("s.yaml", str("train: ", at("t.yaml"), "\ndirectory: ", at("runs"), "\nsettings: {optimizer.lr: [1, 2]}\n"));
   const test::Finished other = sweep({});
   EXPECT_EQ(other.code, 1);
