@@ -239,8 +239,9 @@ void add_launch_command(CLI::App& app) {
   add_logs(*launch, *options, *words);
   name_variables(*launch);
   launch
-      ->add_option("command", options->command,
-                   "What each worker runs, after --: train, bench step or bench context, and its arguments")
+      ->add_option(
+          "command", options->command,
+          "What each worker runs, after --: train, bench step, bench context or bench calibrate, and its arguments")
       ->type_name("COMMAND");
   launch->callback([options, words, &app] { run(app, *options, *words); });
 }

@@ -114,6 +114,10 @@ std::string exit_codes() {
   text += entry(std::to_string(kExitUsage), "The command line cannot be understood.");
   text +=
       entry(std::to_string(kExitInterrupted), "A signal ended the run after it had saved; the same command goes on.");
+  text += entry(std::to_string(kExitPeerLost), "Another process of the job was the cause; it says why.");
+  text += entry(std::to_string(kExitTakenOver), "Another process trains this run now, and this one has stopped.");
+  text += entry(std::to_string(kExitOutOfMemory),
+                "Memory ran out; a smaller choice is recorded, and the same command goes on with it.");
   return text;
 }
 

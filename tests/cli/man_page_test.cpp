@@ -6,6 +6,8 @@
 #include "cli/command_line.h"
 #include "cli/command_names.h"
 #include "cli/man_page.h"
+#include "core/check.h"
+#include "core/exit_code.h"
 
 namespace ring {
 namespace {
@@ -50,6 +52,13 @@ TEST_F(ManPage, HasEveryOptionOfEveryCommand) {
     EXPECT_EQ(man_page_name(app_, command), "ringmaster-" + name + ".1");
     expect_all_of(command, read(man_page(app_, command)));
   }
+}
+
+TEST_F(ManPage, HasEveryExitStatus) {
+  const std::string page = read(man_page(app_, *find_command(app_, "train"))),
+                    codes = page.substr(page.find("EXIT STATUS"));
+  for (const int code : {kExitError, kExitUsage, kExitInterrupted, kExitPeerLost, kExitTakenOver, kExitOutOfMemory})
+    EXPECT_NE(codes.find(str("\n", code, "\n")), std::string::npos) << codes;
 }
 
 TEST_F(ManPage, OfTheProgramNamesThePagesOfItsCommands) {
