@@ -9,6 +9,7 @@
 #include "core/check.h"
 #include "data/chat/format.h"
 #include "trainer/chat.h"
+#include "trainer/write_text.h"
 
 namespace ring {
 namespace {
@@ -28,13 +29,12 @@ bool next_line(std::string& line) {
 
 std::string answer(const Session& s, const Chat& chat, const std::vector<ChatMessage>& messages,
                    const Sampling& sampling, std::int64_t max_tokens, const std::vector<std::string>& stops) {
-  std::vector<std::int32_t> prompt = chat.prompt(messages, s.config.model.context);
-  WrittenText text(s.tokenizer, chat.ending(stops));
-  generate(*s.model, s.ctx, std::move(prompt), sampling, max_tokens, [&](std::int32_t id) {
-    std::cout << text.push(id) << std::flush;
-    return text.goes_on() && static_cast<bool>(std::cout);
+  const TextStart start{chat.prompt(messages, s.config.model.context), sampling};
+  const WrittenText text = write_text(s, start, max_tokens, chat.ending(stops), [](const std::string& piece) {
+    std::cout << piece << std::flush;
+    return static_cast<bool>(std::cout);
   });
-  std::cout << text.finish() << std::endl;
+  std::cout << std::endl;
   return text.text();
 }
 
@@ -57,7 +57,6 @@ void add_context(CLI::App& command, std::int64_t& context) {
 void talk(const Session& s, const ChatOptions& o, Sampling sampling, std::int64_t max_tokens,
           const std::vector<std::string>& stops) {
   const Chat chat = open_chat(s, o.chat_template);
-  sampling = sampling_of(s, sampling);
   std::vector<ChatMessage> messages;
   if (!o.system.empty()) messages.push_back({"system", o.system});
   for (std::string line = o.once; std::cout && (!o.once.empty() || next_line(line)); ++sampling.seed) {

@@ -1,9 +1,8 @@
-#include "trainer/generate.h"
-
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <iostream>
 #include <nlohmann/json.hpp>
+#include <span>
 
 #include "cli/chat.h"
 #include "cli/commands.h"
@@ -15,8 +14,7 @@
 #include "data/unpack.h"
 #include "engine/devices.h"
 #include "trainer/prompt.h"
-#include "trainer/session.h"
-#include "trainer/written_text.h"
+#include "trainer/write_text.h"
 
 namespace ring {
 namespace {
@@ -32,18 +30,12 @@ struct Arguments {
   ChatOptions talk;
 };
 
-// A prompt and what becomes of it.
-struct Writing {
-  std::string prompt;
-  WrittenText text;
-
-  nlohmann::ordered_json json() const {
-    nlohmann::ordered_json j = {
-        {"prompt", prompt}, {"text", text.text()}, {"tokens", text.tokens()}, {"end", text.end()}};
-    if (text.stop()) j["stop"] = *text.stop();
-    return j;
-  }
-};
+nlohmann::ordered_json json_of(const std::string& prompt, const WrittenText& text) {
+  nlohmann::ordered_json j = {
+      {"prompt", prompt}, {"text", text.text()}, {"tokens", text.tokens()}, {"end", text.end()}};
+  if (text.stop()) j["stop"] = *text.stop();
+  return j;
+}
 
 // A line each, or a record's member of JSON Lines.
 std::vector<std::string> read_prompts(const std::string& file) {
@@ -60,31 +52,34 @@ std::vector<std::string> read_prompts(const std::string& file) {
   return prompts.all;
 }
 
-// Prompts [first, end) side by side. The n-th of all is drawn with the n-th seed, counted from the one that was given.
-void write_together(const Arguments& a, const Session& session, std::vector<Writing>& all, std::size_t first,
-                    std::size_t end, const std::function<void(const std::string&)>& show) {
+// Prompts side by side, of which the first is the n-th of all, counted from 0: each is drawn with a seed of its own,
+// from the one that was given + n.
+std::vector<WrittenText> write_together(const Arguments& a, const Session& session,
+                                        std::span<const std::string> prompts, std::size_t n,
+                                        const std::function<void(const std::string&)>& show) {
   std::vector<TextStart> starts;
-  for (std::size_t i = first; i < end; ++i) {
-    Sampling s = sampling_of(session, a.sampling);
-    s.seed += i;
-    starts.push_back({prompt_tokens(*session.tokenizer, all[i].prompt), s});
+  for (const std::string& prompt : prompts) {
+    Sampling s = a.sampling;
+    s.seed += n + starts.size();
+    starts.push_back({prompt_tokens(*session.tokenizer, prompt), s});
   }
-  generate_together(*session.model, session.ctx, std::move(starts), a.max_tokens, [&](std::size_t i, std::int32_t id) {
-    show(all[first + i].text.push(id));
-    return all[first + i].text.goes_on() && static_cast<bool>(std::cout);
+  const TextEnding ending{.stops = a.stops, .ignore_end_of_text = a.ignore_end};
+  return write_texts(session, std::move(starts), a.max_tokens, ending, [&](std::size_t, const std::string& piece) {
+    show(piece);
+    return static_cast<bool>(std::cout);
   });
-  for (std::size_t i = first; i < end; ++i) show(all[i].text.finish());
 }
 
 // Each line is printed when its batch is done; a file appears whole.
-void write_lines(const Arguments& a, const Session& session, std::vector<Writing>& all) {
+void write_lines(const Arguments& a, const Session& session, std::span<const std::string> prompts) {
   std::string lines;
-  const auto batch = static_cast<std::size_t>(a.batch_size);
-  for (std::size_t first = 0; first < all.size(); first += batch) {
-    const std::size_t end = std::min(all.size(), first + batch);
-    write_together(a, session, all, first, end, [](const std::string&) {});
-    for (std::size_t i = first; i < end; ++i) {
-      const std::string line = all[i].json().dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+  const auto most = static_cast<std::size_t>(a.batch_size);
+  for (std::size_t n = 0; n < prompts.size(); n += most) {
+    const auto batch = prompts.subspan(n, std::min(most, prompts.size() - n));
+    const std::vector<WrittenText> texts = write_together(a, session, batch, n, [](const std::string&) {});
+    for (std::size_t i = 0; i < batch.size(); ++i) {
+      const auto json = json_of(batch[i], texts[i]);
+      const std::string line = json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
       if (a.output.empty()) std::cout << line << std::endl;
       lines += line + "\n";
     }
@@ -100,12 +95,9 @@ void run(const Arguments& a) {
       a.prompts_file.empty() ? std::vector<std::string>{a.prompt} : read_prompts(a.prompts_file);
   const Session session = open_session(a.run, a.threads, a.device, a.context);
   if (a.chat) return talk(session, a.talk, a.sampling, a.max_tokens, a.stops);
-  std::vector<Writing> all;
-  for (const std::string& prompt : prompts)
-    all.push_back({prompt, WrittenText(session.tokenizer, {.stops = a.stops, .ignore_end_of_text = a.ignore_end})});
-  if (lines) return write_lines(a, session, all);
+  if (lines) return write_lines(a, session, prompts);
   std::cout << a.prompt << std::flush;
-  write_together(a, session, all, 0, 1, [](const std::string& text) { std::cout << text << std::flush; });
+  write_together(a, session, prompts, 0, [](const std::string& text) { std::cout << text << std::flush; });
   std::cout << std::endl;
 }
 

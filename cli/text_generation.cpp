@@ -4,7 +4,7 @@
 
 #include "core/log.h"
 #include "trainer/prompt.h"
-#include "trainer/written_text.h"
+#include "trainer/write_text.h"
 
 namespace ring {
 
@@ -28,14 +28,12 @@ void TextGeneration::give(std::string piece) {
 }
 
 void TextGeneration::write(const CompletionRequest& request, const std::vector<std::int32_t>& prompt) {
-  const Session& s = model_.session_;
-  WrittenText text(s.tokenizer,
-                   request.chat ? model_.chat_->ending(request.stops) : TextEnding{.stops = request.stops});
-  generate(*s.model, s.ctx, prompt, sampling_of(s, request.sampling), request.max_tokens, [&](std::int32_t id) {
-    give(text.push(id));
-    return text.goes_on() && !cancelled_ && !model_.stopping_;
-  });
-  give(text.finish());
+  const TextEnding ending = request.chat ? model_.chat_->ending(request.stops) : TextEnding{.stops = request.stops};
+  const WrittenText text = write_text(model_.session_, {prompt, request.sampling}, request.max_tokens, ending,
+                                      [&](const std::string& piece) {
+                                        give(piece);
+                                        return !cancelled_ && !model_.stopping_;
+                                      });
   usage_.tokens = text.tokens();
   if (!text.goes_on()) finish_reason_ = "stop";
 }

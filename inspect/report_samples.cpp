@@ -3,10 +3,8 @@
 #include "checkpoint/directory.h"
 #include "core/check.h"
 #include "inspect/html.h"
-#include "trainer/generate.h"
 #include "trainer/prompt.h"
-#include "trainer/session.h"
-#include "trainer/written_text.h"
+#include "trainer/write_text.h"
 
 namespace ring {
 namespace {
@@ -14,14 +12,8 @@ namespace {
 constexpr std::size_t kMostSamples = 8;
 
 std::string written_by(const Session& session, const SampleOptions& options) {
-  WrittenText text(session.tokenizer, {});
-  generate(*session.model, session.ctx, prompt_tokens(*session.tokenizer, options.prompt), sampling_of(session, {}),
-           options.tokens, [&](std::int32_t id) {
-             text.push(id);
-             return text.goes_on();
-           });
-  text.finish();
-  return text.text();
+  const TextStart start{prompt_tokens(*session.tokenizer, options.prompt), {}};
+  return write_text(session, start, options.tokens, {}, [](const std::string&) { return true; }).text();
 }
 
 CheckpointSample sample_of(const CheckpointEntry& checkpoint, const SampleOptions& options) try {
