@@ -7,8 +7,8 @@
 #include "cli/data_text.h"
 #include "cli/runs.h"
 #include "core/check.h"
-#include "core/quantile.h"
 #include "data/utf8.h"
+#include "inspect/report_times.h"
 #include "trainer/progress.h"
 
 namespace ring {
@@ -18,26 +18,12 @@ constexpr const char* kBlocks[] = {"▁", "▂", "▃", "▄", "▅", "▆", "�
 constexpr std::size_t kName = 12, kValue = 10;  // columns
 constexpr std::size_t kLeast = 40;              // that lines are laid out for; of fewer, their ends are left out
 
-std::size_t width_of(std::string_view text) {
-  std::size_t n = 0;
-  for (; !text.empty(); ++n) text.remove_prefix(std::max<std::size_t>(utf8::valid_length(text), 1));
-  return n;
-}
-
 // Exactly so many characters: blanks behind, or the end left out.
 std::string fitted(const std::string& text, std::size_t columns) {
-  std::string out, rest = text;
-  for (std::size_t n = 0; n < columns && !rest.empty(); ++n) {
-    const std::size_t length = std::max<std::size_t>(utf8::valid_length(rest), 1);
-    out += rest.substr(0, length);
-    rest.erase(0, length);
-  }
-  return out + std::string(columns - width_of(out), ' ');
-}
-
-const Curve* curve_of(const ReportRun& run, const char* name) {
-  const auto at = run.curves.find(name);
-  return at == run.curves.end() || at->second.empty() ? nullptr : &at->second;
+  std::string_view rest = text;
+  std::size_t n = 0;
+  for (; n < columns && !rest.empty(); ++n) rest.remove_prefix(std::max<std::size_t>(utf8::valid_length(rest), 1));
+  return text.substr(0, text.size() - rest.size()) + std::string(columns - n, ' ');
 }
 
 std::optional<double> last_of(const ReportRun& run, const char* name) {
@@ -153,13 +139,9 @@ std::string sparkline(const Curve& curve, std::size_t columns) {
 }
 
 std::optional<double> seconds_left(const ReportRun& run) {
-  const Curve* times = curve_of(run, "train/step_ms");
-  if (!times || run.summary.steps <= run.summary.step) return std::nullopt;
-  std::vector<double> last;
-  for (auto p = times->rbegin(); p != times->rend() && last.size() < kLastRecords; ++p)
-    if (std::isfinite(p->y)) last.push_back(p->y);
-  if (last.empty()) return std::nullopt;
-  return median(std::move(last)) / 1000 * static_cast<double>(run.summary.steps - run.summary.step);
+  const std::optional<double> ms = recent(run, "train/step_ms");
+  if (!ms || run.summary.steps <= run.summary.step) return std::nullopt;
+  return *ms / 1000 * static_cast<double>(run.summary.steps - run.summary.step);
 }
 
 std::vector<std::string> watch_lines(const ReportRun& run, std::size_t columns) { return View(run, columns).lines(); }

@@ -133,8 +133,8 @@ constexpr Newest kNewest[] = {
 
 void write_run(const ReportRun& run, Writer& w) {
   const auto newest = [&](const char* name) -> const CurvePoint* {
-    const auto curve = run.curves.find(name);
-    return curve == run.curves.end() || curve->second.empty() ? nullptr : &curve->second.back();
+    const Curve* curve = curve_of(run, name);
+    return curve ? &curve->back() : nullptr;
   };
   w.gauge("ringmaster_step", "Last recorded step of the run");
   w.sample(static_cast<double>(run.summary.step));

@@ -146,6 +146,11 @@ void sort_curves(ReportRun& run) {
 
 }  // namespace
 
+const Curve* curve_of(const ReportRun& run, const std::string& name) {
+  const auto at = run.curves.find(name);
+  return at == run.curves.end() || at->second.empty() ? nullptr : &at->second;
+}
+
 ReportRun read_report_run(const std::string& path, double peak_flops) {
   ReportRun run;
   Reader reader(run, peak_flops);

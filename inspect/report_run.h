@@ -31,6 +31,9 @@ struct ReportRun {
   std::vector<CheckpointSample> samples;                                            // where they were asked for
 };
 
+// Null: there is none of that name, or it has no point.
+const Curve* curve_of(const ReportRun&, const std::string& name);
+
 // peak_flops: of one device, instead of what is known of it; 0: none given. Never fails: what cannot be read is missing
 // and said in the summary's note.
 ReportRun read_report_run(const std::string& run, double peak_flops);

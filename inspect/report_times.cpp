@@ -40,10 +40,10 @@ std::string jobs_html(std::span<const ReportRun> runs) {
 }  // namespace
 
 std::optional<double> recent(const ReportRun& run, const std::string& name) {
-  const auto curve = run.curves.find(name);
-  if (curve == run.curves.end()) return std::nullopt;
+  const Curve* curve = curve_of(run, name);
+  if (!curve) return std::nullopt;
   std::vector<double> values;
-  for (auto p = curve->second.rbegin(); p != curve->second.rend() && values.size() < kLastRecords; ++p)
+  for (auto p = curve->rbegin(); p != curve->rend() && values.size() < kLastRecords; ++p)
     if (std::isfinite(p->y)) values.push_back(p->y);
   return values.empty() ? std::nullopt : std::optional(median(std::move(values)));
 }
