@@ -31,7 +31,6 @@ LiveRun::Stamp LiveRun::stamp_of(const std::string& file) {
 }
 
 std::shared_ptr<const LiveReading> LiveRun::look() {
-  const std::lock_guard lock(mutex_);
   const double now = seconds_now();
   if (reading_ && now < next_) return reading_;
   const Stamp stamp = stamp_of(RunDirectory(path_).metrics_file());
@@ -39,7 +38,7 @@ std::shared_ptr<const LiveReading> LiveRun::look() {
   const double begin = seconds_of_this_thread();
   auto fresh = std::make_shared<LiveReading>();
   fresh->version = reading_ ? reading_->version + 1 : 1;
-  fresh->run = read_report_run(path_, peak_flops_);
+  fresh->run = read_report_run(path_, 0);
   fresh->markup = report_body(fresh->run);
   stamp_ = stamp;
   next_ = seconds_now() + std::max(kLeastSeconds, (seconds_of_this_thread() - begin) / kShare);

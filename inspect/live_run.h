@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
-#include <mutex>
 #include <string>
 
 #include "inspect/report_run.h"
@@ -22,8 +21,8 @@ class LiveRun {
  public:
   static constexpr double kShare = 0.05;
 
-  // peak_flops: see read_report_run. The run may not be there yet.
-  explicit LiveRun(std::string path, double peak_flops = 0) : path_(std::move(path)), peak_flops_(peak_flops) {}
+  // The run may not be there yet.
+  explicit LiveRun(std::string path) : path_(std::move(path)) {}
   std::shared_ptr<const LiveReading> look();
 
  private:
@@ -36,8 +35,6 @@ class LiveRun {
   static Stamp stamp_of(const std::string& file);
 
   std::string path_;
-  double peak_flops_;
-  std::mutex mutex_;
   std::shared_ptr<const LiveReading> reading_;
   Stamp stamp_;
   double next_ = 0;  // seconds of core/clock.h
