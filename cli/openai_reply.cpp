@@ -1,8 +1,8 @@
-#include <chrono>
 #include <nlohmann/json.hpp>
 #include <utility>
 
 #include "cli/openai.h"
+#include "comm/job_time.h"
 #include "comm/secret.h"
 
 namespace ring {
@@ -14,8 +14,8 @@ std::string text_of(const Json& json) { return json.dump(-1, ' ', false, Json::e
 
 std::string event_of(const Json& json) { return "data: " + text_of(json) + "\n\n"; }
 
-std::int64_t now() {
-  return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+Json model_of(const std::string& model, std::int64_t created) {
+  return {{"id", model}, {"object", "model"}, {"created", created}, {"owned_by", "ringmaster"}};
 }
 
 Json usage_json(const CompletionUsage& u) {
@@ -43,7 +43,7 @@ CompletionReply::CompletionReply(const CompletionRequest& r, std::string model)
       usage_(r.usage),
       model_(std::move(model)),
       id_((r.chat ? "chatcmpl-" : "cmpl-") + random_cookie()),
-      created_(now()) {}
+      created_(now_ms() / 1000) {}
 
 Json CompletionReply::reply(Json choices, bool streamed) const {
   const char* chat = streamed ? "chat.completion.chunk" : "chat.completion";
@@ -95,12 +95,10 @@ std::string CompletionReply::last(const std::string& finish_reason, const Comple
   return out + "data: [DONE]\n\n";
 }
 
-std::string model_json(const std::string& model, std::int64_t created) {
-  return text_of({{"id", model}, {"object", "model"}, {"created", created}, {"owned_by", "ringmaster"}});
-}
+std::string model_json(const std::string& model, std::int64_t created) { return text_of(model_of(model, created)); }
 
 std::string models_json(const std::string& model, std::int64_t created) {
-  return text_of({{"object", "list"}, {"data", Json::array({Json::parse(model_json(model, created))})}});
+  return text_of({{"object", "list"}, {"data", Json::array({model_of(model, created)})}});
 }
 
 }  // namespace ring

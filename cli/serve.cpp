@@ -11,6 +11,7 @@
 #include "cli/http_options.h"
 #include "cli/number_option.h"
 #include "cli/text_generation.h"
+#include "comm/job_time.h"
 #include "core/stop_signal.h"
 #include "trainer/folder_name.h"
 
@@ -47,8 +48,6 @@ class Endpoints {
       return routed(r);
     } catch (const ApiError& e) {
       return refusal(e.status, e.what(), e.param);
-    } catch (const std::exception& e) {
-      return refusal(500, e.what());
     }
   }
 
@@ -94,7 +93,7 @@ class Endpoints {
 
   TextModel& model_;
   ServeLimits limits_;
-  std::int64_t started_ = static_cast<std::int64_t>(std::time(nullptr));
+  std::int64_t started_ = now_ms() / 1000;  // seconds since 1970
 };
 
 void serve(const Arguments& a) {
