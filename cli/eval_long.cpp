@@ -9,6 +9,7 @@
 
 #include "cli/number_option.h"
 #include "cli/print.h"
+#include "core/joined.h"
 #include "core/log.h"
 #include "inspect/heat_map.h"
 #include "inspect/svg.h"
@@ -160,9 +161,9 @@ void LongEvalArguments::add_to(CLI::App& command, CLI::Option* needs) {
          "Tokens of the windows for the loss by position; 0: the model's context. Longer ones show "
          "how far the model carries beyond what it was trained on",
          0, kMostLength);
-  command.add_option("--long-tasks", tasks, "Which prompts, with commas: passkey, needles, variables, words")
+  command.add_option("--long-tasks", tasks, "Which prompts, with commas: " + joined(long_kinds(), ", "))
       ->delimiter(',')
-      ->check(CLI::IsMember({"passkey", "needles", "variables", "words"}))
+      ->check(CLI::IsMember(long_kinds()))
       ->capture_default_str()
       ->needs(needs)
       ->group("With --long");

@@ -15,6 +15,7 @@ namespace ring {
 namespace {
 
 constexpr std::size_t kRows = 12;  // of a table of losses
+constexpr int kMostRuns = 16;
 
 using Curve = std::map<std::int64_t, double>;
 using Rows = std::vector<std::vector<std::string>>;
@@ -113,8 +114,15 @@ void compare(const std::vector<std::string>& given) {
 void add_runs_compare(CLI::App& runs) {
   auto paths = std::make_shared<std::vector<std::string>>();
   CLI::App* c = runs.add_subcommand("compare", "Settings that differ, and losses and speed at the same steps");
-  c->add_option("runs", *paths, "directories of runs")->required()->expected(2, 16)->type_name("RUN");
-  c->callback([paths] { compare(*paths); });
+  c->add_option("runs", *paths, str("Directories of 2 to ", kMostRuns, " runs"))
+      ->required()
+      ->expected(-2)  // or more, as CLI11 has no words for "2 to 16"
+      ->type_name("RUN");
+  c->footer("Example: ringmaster runs compare runs/a runs/b");
+  c->callback([paths] {
+    if (std::ssize(*paths) > kMostRuns) throw CLI::ArgumentMismatch::AtMost("runs", kMostRuns, paths->size());
+    compare(*paths);
+  });
 }
 
 }  // namespace ring

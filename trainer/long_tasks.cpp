@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "comm/mesh/mesh.h"
+#include "core/joined.h"
 #include "core/philox.h"
 #include "parallel/plan.h"
 #include "trainer/score.h"
@@ -42,11 +43,13 @@ std::string value_of(const std::string& name, const std::string& value) {
 
 }  // namespace
 
+std::vector<std::string> long_kinds() { return {kKinds.begin(), kKinds.end()}; }
+
 const char* name_of(LongKind kind) { return kKinds[static_cast<std::size_t>(kind)]; }
 
 LongKind parse_long_kind(const std::string& name) {
   const auto found = std::ranges::find(kKinds, name);
-  if (found == kKinds.end()) fail("--long-tasks: ", name, " is none of passkey, needles, variables, words");
+  if (found == kKinds.end()) fail("--long-tasks: ", name, " is none of ", joined(long_kinds(), ", "));
   return static_cast<LongKind>(found - kKinds.begin());
 }
 

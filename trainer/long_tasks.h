@@ -22,6 +22,7 @@
 namespace ring {
 
 enum class LongKind : std::uint8_t { passkey, needles, variables, words };
+std::vector<std::string> long_kinds();  // their names
 const char* name_of(LongKind);
 LongKind parse_long_kind(const std::string& name);  // Error lists the names
 
