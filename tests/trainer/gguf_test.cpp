@@ -282,6 +282,8 @@ TEST_F(Gguf, RefusesWhatLlamaCppDoesNotCompute) {
     m.rope = {500, RopeScaling::llama3, 8, 1, 4, 16};
   };
   EXPECT_TRUE(contains(refusal(scaled), "model.rope.scaling: llama3 cannot be exported as GGUF: llama.cpp's 'qwen3'"));
+  for (const auto scaling : {RopeScaling::yarn, RopeScaling::dynamic})
+    EXPECT_TRUE(contains(refusal([&](ModelConfig& m) { m.rope.scaling = scaling; }), "model.rope.scaling: "));
   const auto wide = [](ModelConfig& m) { m.biases = Biases::qkv, m.head_dim = 24; };
   EXPECT_TRUE(contains(refusal(wide), "model.head_dim: 24 cannot be exported as GGUF: llama.cpp's 'qwen2' has"));
   EXPECT_TRUE(contains(refusal(wide), "Export it with --format hf instead"));

@@ -31,6 +31,10 @@ void check_expressible(const std::string& a, const ModelConfig& c) {
   if (a == "gpt2" && c.mlp == Mlp::gelu) refuse("model.mlp: gelu", a, "gelu_tanh");
   if ((a == "qwen2" || a == "qwen3") && c.rope.scaling == RopeScaling::llama3)
     refuse("model.rope.scaling: llama3", a, "none and linear");
+  if (c.rope.scaling == RopeScaling::dynamic)
+    refuse("model.rope.scaling: dynamic", a, "frequencies that are the same for all lengths");
+  if (c.rope.scaling == RopeScaling::yarn)
+    fail("model.rope.scaling: yarn is not written as GGUF yet. ", kOtherFormat, ", which llama.cpp's converter reads");
   if (a == "qwen2" && c.head_dim * c.heads != c.width)
     refuse(str("model.head_dim: ", c.head_dim), a, str("width / heads, here ", c.width / c.heads));
 }
