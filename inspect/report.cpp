@@ -132,7 +132,7 @@ class Page {
     std::string out;
     for (const ReportRun& run : runs_) {
       const std::string of = runs_.size() > 1 ? " of " + run.summary.name : "";
-      Chart c{.title = "Gradient norm by layers" + of, .unit = "before clipping", .lines = part_norm_lines(run)};
+      Chart c{.title = "Gradient norm by layers" + of, .unit = "", .lines = part_norm_lines(run)};
       c.text = short_number;
       c.smooths = c.logs = c.legend = true;
       out += chart_html(c);

@@ -80,9 +80,9 @@ std::vector<ChartLine> part_norm_lines(const ReportRun& run) {
     if (!of.empty()) lines.push_back({name, lines.size(), together(of)});
   };
   add("embedding", before);
-  const std::size_t ranges = std::min(blocks.size(), kMostRanges);
-  for (std::size_t i = 0; i < ranges; ++i) {
-    const std::size_t first = i * blocks.size() / ranges, end = (i + 1) * blocks.size() / ranges;
+  const std::size_t each = (blocks.size() + kMostRanges - 1) / kMostRanges;
+  for (std::size_t first = 0; first < blocks.size(); first += each) {
+    const std::size_t end = std::min(first + each, blocks.size());
     add(blocks_text(*blocks[first].block, *blocks[end - 1].block), std::span(blocks).subspan(first, end - first));
   }
   add(after_text(after), after);

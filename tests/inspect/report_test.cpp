@@ -181,11 +181,11 @@ TEST_F(ReportTest, GradientNormsOfBlocksAreDrawnInRanges) {
   const std::vector<ChartLine> deep = lines(11, ",\"loss_head\":4");
   std::vector<std::string> names;
   for (const ChartLine& l : deep) names.push_back(l.name);
-  EXPECT_EQ(names, (std::vector<std::string>{"embedding", "blocks 0 to 1", "blocks 2 to 4", "blocks 5 to 7",
-                                             "blocks 8 to 10", "final norm and head"}));
+  EXPECT_EQ(names, (std::vector<std::string>{"embedding", "blocks 0 to 2", "blocks 3 to 5", "blocks 6 to 8",
+                                             "blocks 9 to 10", "final norm and head"}));
   EXPECT_EQ(deep[0].curve, (Curve{{10, 2}}));
-  EXPECT_EQ(deep[1].curve, (Curve{{10, std::sqrt(1.0 + 4)}}));
-  EXPECT_EQ(deep[4].curve, (Curve{{10, std::sqrt(81.0 + 100 + 121)}}));
+  EXPECT_EQ(deep[1].curve, (Curve{{10, std::sqrt(1.0 + 4 + 9)}}));
+  EXPECT_EQ(deep[4].curve, (Curve{{10, std::sqrt(100.0 + 121)}}));
   EXPECT_EQ(deep[5].curve, (Curve{{10, 5}}));
   const std::vector<ChartLine> flat = lines(1, "");
   ASSERT_EQ(flat.size(), 3u);
