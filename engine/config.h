@@ -90,7 +90,7 @@ struct Config {
 
 // Whether metrics have a record of the step.
 inline bool logs_step(const TrainConfig& c, std::int64_t step) { return step % c.log_interval == 0 || step == c.steps; }
-// Of a step before which so many tokens were trained.
+// The size of a step before which so many tokens were trained.
 inline std::int64_t batch_size_at(const TrainConfig& c, std::int64_t tokens) {
   return value_at(c.batch_sizes, tokens, c.batch_size);
 }

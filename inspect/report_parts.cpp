@@ -59,7 +59,7 @@ std::string blocks_text(int first, int last) {
   return first == last ? str("block ", first) : str("blocks ", first, " to ", last);
 }
 
-// Of tied embeddings there is no head, and with norms behind sublayers no final norm.
+// With tied embeddings there is no head, and with norms behind sublayers no final norm.
 std::string after_text(const std::vector<Part>& after) {
   if (after.size() > 1) return "final norm and head";
   return !after.empty() && after[0].name == "final_norm" ? "final norm" : "head";

@@ -116,7 +116,7 @@ TEST(BatchSchedule, IsTheSameOnSeveralRanks) {
   }
 }
 
-// Of 128 tokens a step: two steps of 8 tokens a sequence, three of 16, then whole samples of 32.
+// Steps have 128 tokens: two steps of 8 tokens a sequence, three of 16, then whole samples of 32.
 const std::vector<std::string> kContexts = {"train.context=[[0, 8], [256, 16], [640, 32]]", "train.batch_size=4",
                                             "train.micro_batch=2", "model.dropout=0.1", "train.steps=8"};
 
