@@ -4,10 +4,12 @@
 #include <cstdio>
 #include <cstdlib>
 #include <limits>
+#include <nlohmann/json.hpp>
 #include <set>
 #include <utility>
 
 #include "checkpoint/files.h"
+#include "core/check.h"
 #include "core/json.h"
 
 namespace ring {

@@ -1,8 +1,10 @@
 #include "cli/openai.h"
 
 #include <cmath>
+#include <nlohmann/json.hpp>
 #include <random>
 
+#include "core/check.h"
 #include "core/json.h"
 
 namespace ring {

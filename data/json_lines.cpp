@@ -1,5 +1,8 @@
 #include "data/json_lines.h"
 
+#include <nlohmann/json.hpp>
+
+#include "core/check.h"
 #include "core/json.h"
 
 namespace ring {

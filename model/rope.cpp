@@ -34,7 +34,7 @@ double llama3_keeps(const RopeConfig& c, double f) {
   return std::clamp((turns - c.low_freq_factor) / (c.high_freq_factor - c.low_freq_factor), 0.0, 1.0);
 }
 
-// Of channel i, whose frequency is f, how much is kept; the rest is divided by factor.
+// How much of channel i, whose frequency is f, is kept; the rest is divided by factor.
 double kept(const RopeConfig& c, std::int64_t head_dim, std::int64_t i, double f) {
   switch (c.scaling) {
     case RopeScaling::none:
@@ -55,7 +55,7 @@ double theta_at(const RopeConfig& c, std::int64_t head_dim, std::int64_t length)
   return c.theta * std::pow(c.factor * times - (c.factor - 1), channels / (channels - 2));
 }
 
-// Of each document, with what was seen of it before.
+// The length of each document, with what was seen of it before.
 std::vector<std::int64_t> lengths_of(const Sequences& s, const std::vector<std::int32_t>& seen) {
   std::vector<std::int64_t> lengths;
   for (std::size_t b = 0; b + 1 < s.offsets.size(); ++b) {

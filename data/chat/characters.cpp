@@ -3,11 +3,27 @@
 #include <algorithm>
 
 #include "core/check.h"
-#include "data/utf8.h"
 
 namespace ring::chat {
+namespace {
+
+char32_t decoded(std::string_view character) {
+  const auto first = static_cast<unsigned char>(character[0]);
+  if (character.size() == 1) return first;
+  char32_t c = first & (0x7F >> character.size());
+  for (const char next : character.substr(1)) c = c << 6 | (static_cast<unsigned char>(next) & 0x3F);
+  return c;
+}
+
+}  // namespace
+
 std::size_t character_length(std::string_view text, std::size_t at) {
-  return std::max<std::size_t>(utf8::valid_length(text.substr(at)), 1);
+  const auto first = static_cast<unsigned char>(text[at]);
+  const std::size_t wanted = first < 0xC0 ? 1 : first < 0xE0 ? 2 : first < 0xF0 ? 3 : 4;
+  std::size_t length = 1;
+  while (length < wanted && at + length < text.size() && (static_cast<unsigned char>(text[at + length]) & 0xC0) == 0x80)
+    ++length;
+  return length == wanted ? length : 1;
 }
 
 std::size_t character_count(std::string_view text) {
@@ -26,8 +42,7 @@ std::vector<std::string_view> characters(std::string_view text) {
 }
 
 bool is_blank(std::string_view character) {
-  const std::size_t length = utf8::valid_length(character);
-  const char32_t c = length ? utf8::decode(character, length) : 0;
+  const char32_t c = decoded(character);
   return (c >= 0x09 && c <= 0x0D) || (c >= 0x1C && c <= 0x20) || c == 0x85 || c == 0xA0 || c == 0x1680 ||
          (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
 }

@@ -4,7 +4,6 @@
 #include <array>
 
 #include "core/check.h"
-#include "data/utf8.h"
 
 namespace ring::chat {
 namespace {
@@ -13,6 +12,17 @@ constexpr std::string_view kBlanks = " \t\n\r\f\v";
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 bool is_name(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' || is_digit(c); }
+
+void append_character(std::string& out, unsigned c) {
+  if (c < 0x80) {
+    out += static_cast<char>(c);
+  } else if (c < 0x800) {
+    out += {static_cast<char>(0xC0 | c >> 6), static_cast<char>(0x80 | (c & 63))};
+  } else {
+    out += {static_cast<char>(0xE0 | c >> 12), static_cast<char>(0x80 | (c >> 6 & 63)),
+            static_cast<char>(0x80 | (c & 63))};
+  }
+}
 
 class Lexer {
  public:
@@ -182,7 +192,7 @@ class Lexer {
       wrong("the escape '\\", c, hex, "' of a string needs ", digits, " hexadecimal digits");
     const auto code = static_cast<unsigned>(std::stoul(hex, nullptr, 16));
     if (code >= 0xD800 && code < 0xE000) wrong("the escape '\\u", hex, "' of a string is half a character");
-    utf8::append(text, code);
+    append_character(text, code);
     return at + 1 + digits;
   }
 

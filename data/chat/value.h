@@ -23,7 +23,7 @@ struct Undefined {
   std::string name;
 };
 struct None {};
-// Of a list or an object with everything in it: one value may be in it many times.
+// The size of a list or an object with everything in it: one value may be in it many times.
 struct Extent {
   std::size_t depth = 1;  // 1 + that of the deepest item
   std::size_t bytes = 0;  // were each of them written anew

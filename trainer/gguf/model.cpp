@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "core/check.h"
-#include "model/layers.h"
+#include "model/rope.h"
 
 namespace ring {
 namespace {

@@ -1,6 +1,8 @@
 #include <algorithm>
 #include <cmath>
+#include <nlohmann/json.hpp>
 
+#include "core/check.h"
 #include "core/json.h"
 #include "trainer/hf/config.h"
 
