@@ -13,12 +13,6 @@
 
 namespace ring {
 
-enum class SplitKind : std::uint8_t {
-  hash,  // whole documents, chosen by a hash of file name and place: other files do not change the choice
-  tail,  // the last fraction of the text in order, cut between two characters (for `chars`: counted in characters)
-  files  // files of their own: `validation_inputs`
-};
-
 struct PrepareOptions {
   std::vector<std::string> inputs;
   std::vector<std::string> validation_inputs;  // the validation split, in place of a share of the inputs; empty: none

@@ -1,0 +1,150 @@
+#include "data/prepare_plan.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <set>
+
+#include "core/check.h"
+#include "data/chat/conversation.h"
+#include "data/documents.h"
+#include "data/load_chat_format.h"
+#include "data/load_tokenizer.h"
+#include "data/text_survey.h"
+#include "data/utf8.h"
+
+namespace ring {
+namespace {
+
+SplitKind split_of(const PrepareOptions& options, const std::vector<TextFile>& files) {
+  if (!options.validation_inputs.empty()) return SplitKind::files;
+  if (options.split == "hash") return SplitKind::hash;
+  const auto odd = std::ranges::find_if_not(files, &TextFile::plain);
+  if (options.split == "tail") {
+    if (odd != files.end())
+      fail("--split tail divides files of plain text, and ", odd->path, " is ",
+           odd->packed ? "compressed" : "JSON Lines", ": choose --split hash");
+    return SplitKind::tail;
+  }
+  if (options.split != "auto") fail("--split ", options.split, ": the known ways are auto, hash and tail");
+  // A hash chooses whole documents: with few of them it may well choose none.
+  const bool few = static_cast<double>(files.size()) * options.validation_fraction < 10;
+  return few && options.document == "file" && odd == files.end() ? SplitKind::tail : SplitKind::hash;
+}
+
+// The records of JSON Lines are documents already.
+void check_rule(const PrepareOptions& options, const std::vector<TextFile>& files) {
+  const auto records = std::ranges::find_if(files, &RecordMembers::any, &TextFile::members);
+  if (options.document != "file" && records != files.end())
+    fail("--document ", options.document, " cuts text, and ", records->path,
+         " is JSON Lines, of which each record is a document: leave --document out");
+}
+
+// The unit is the byte, or with `units` (characters per file) the character.
+TailStart tail_start(const std::vector<TextFile>& files, double fraction, const std::vector<std::uint64_t>& units,
+                     bool whole_characters) {
+  const auto size_of = [&](std::size_t i) { return units.empty() ? files[i].size : units[i]; };
+  std::uint64_t total = 0;
+  for (std::size_t i = 0; i < files.size(); ++i) total += size_of(i);
+  auto left = static_cast<std::uint64_t>(static_cast<double>(total) * (1 - fraction));
+  std::size_t i = 0;
+  while (i + 1 < files.size() && left >= size_of(i)) left -= size_of(i++);
+  if (!units.empty()) return {i, offset_of_character(files[i], left)};
+  std::string around;  // up to three bytes before the cut and the one after it
+  const std::uint64_t begin = left - std::min<std::uint64_t>(left, 3);
+  read_blocks(files[i], begin, std::min(left + 1, files[i].size), [&](std::string_view b) { around += b; });
+  const std::size_t cut = static_cast<std::size_t>(left - begin);
+  return {i, whole_characters ? begin + utf8::floor_boundary(around, cut) : left};
+}
+
+void check_options(const PrepareOptions& o) {
+  if (!(o.validation_fraction >= 0 && o.validation_fraction < 1)) {
+    fail("--validation-fraction ", o.validation_fraction, ": it must be at least 0 and below 1");
+  }
+  if (o.threads < 0) fail("--threads ", o.threads, ": it must be 0 (all cores) or more");
+}
+
+// The files for validation come after the others. What both name would be trained on and judged by.
+void list_files(const PrepareOptions& o, PreparePlan& plan) {
+  plan.files = list_text_files(o.inputs, o.glob, o.as_text, o.members);
+  if (o.validation_inputs.empty()) return;
+  std::set<std::string> known;
+  for (const TextFile& f : plan.files) known.insert(std::filesystem::canonical(f.path).string());
+  plan.tail.file = plan.files.size();
+  for (TextFile& f : list_text_files(o.validation_inputs, o.glob, o.as_text, o.members)) {
+    if (known.contains(std::filesystem::canonical(f.path).string()))
+      fail("--validation-input: ", f.path, " is also in --input: a model would be judged by what it was trained on");
+    plan.files.push_back(std::move(f));
+  }
+}
+
+// Who writes conversations, for all files.
+void take_chat_format(const PrepareOptions& options, PreparePlan& plan) {
+  const chat::Format format = load_chat_format(options.chat_template, options.tokenizer, *plan.tokenizer);
+  const std::string name =
+      options.chat_template.empty() ? "chat template of " + options.tokenizer : options.chat_template;
+  const auto writer = std::make_shared<const chat::ConversationWriter>(format, name);
+  for (TextFile& f : plan.files) f.members.writer = writer;
+  plan.chat_format = format.json();
+}
+
+void check_members(const PrepareOptions& o) {
+  const RecordMembers& m = o.members;
+  if (!m.text.empty() + !m.completion.empty() + !m.messages.empty() > 1)
+    fail(
+        "--text-field, --prompt-field with --completion-field, and --chat-field read different records: give one kind");
+  if (m.prompt.empty() != m.completion.empty())
+    fail(m.prompt.empty() ? "--completion-field" : "--prompt-field", " goes with ",
+         m.prompt.empty() ? "--prompt-field" : "--completion-field", ": give both");
+  if (!o.chat_template.empty() && m.messages.empty())
+    fail("--chat-template ", o.chat_template, " writes conversations: say which member they are with --chat-field");
+  if (m.masked() && o.tokenizer == "chars")
+    fail("--tokenizer chars is made of the input's text, and of ", m.names(),
+         " of records not all is text: make the "
+         "tokenizer first, with 'ringmaster tokenizer train --kind chars'");
+}
+
+}  // namespace
+
+PreparePlan plan_preparation(const PrepareOptions& options) {
+  check_options(options);
+  check_members(options);
+  PreparePlan plan;
+  list_files(options, plan);
+  check_rule(options, plan.files);
+  for (const TextFile& f : plan.files) plan.bytes += f.size;
+  if (plan.bytes == 0) {
+    fail("the input is empty: ", plan.files.size(), " file(s) with no byte between them, the first is ",
+         plan.files.front().path);
+  }
+  CharacterCount characters;
+  const bool build = options.tokenizer == "chars";
+  if (build) characters = count_characters(plan.files);
+  plan.tokenizer = build ? chars_tokenizer(characters.characters) : load_tokenizer(options.tokenizer);
+  if (!options.members.messages.empty()) take_chat_format(options, plan);
+  if (options.members.masked())
+    plan.shape = plan.chat_format.empty() ? DocumentShape::pair : DocumentShape::conversation;
+  const DocumentRule rule = parse_document_rule(options.document);
+  if (rule.kind != DocumentKind::file && !plan.tokenizer->end_of_text()) {
+    fail("--document ", options.document, " drops what separates documents, and the ", plan.tokenizer->kind(),
+         " tokenizer has no end-of-text token to put in its place; use --document file, or train the tokenizer with "
+         "--end-of-text");
+  }
+  plan.split = split_of(options, plan.files);
+  if (plan.split == SplitKind::tail && options.validation_fraction > 0) {
+    if (plan.tokenizer->kind() == "chars" && !build) characters = count_characters(plan.files);
+    plan.tail =
+        tail_start(plan.files, options.validation_fraction, characters.per_file, plan.tokenizer->kind() != "bytes");
+  }
+  return plan;
+}
+
+std::string PreparePlan::summary(const PrepareOptions& o) const {
+  const std::string name = std::filesystem::path(files.front().path).filename().string();
+  const RecordMembers& members = files.front().members;
+  return str(files.size(), files.size() == 1 ? " file, " : " files, first ", name,
+             "; documents: ", members.any() ? members.names() + " of records" : o.document, "; split: ",
+             split == SplitKind::files ? std::string("files of their own")
+                                       : str(split == SplitKind::hash ? "hash" : "tail", " ", o.validation_fraction));
+}
+
+}  // namespace ring

@@ -1,0 +1,43 @@
+#pragma once
+// What a preparation settles before the first byte is encoded.
+
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "data/encode_job.h"
+#include "data/prepare.h"
+#include "data/text_files.h"
+
+namespace ring {
+
+enum class SplitKind : std::uint8_t {
+  hash,  // whole documents, chosen by a hash of file name and place: other files do not change the choice
+  tail,  // the last fraction of the text in order, cut between two characters (for `chars`: counted in characters)
+  files  // files of their own: `validation_inputs`
+};
+
+// Where the validation text of a tail split starts, or the files for validation.
+struct TailStart {
+  std::size_t file = std::numeric_limits<std::size_t>::max();
+  std::uint64_t offset = 0;
+};
+
+struct PreparePlan {
+  std::vector<TextFile> files;  // those for validation last
+  std::shared_ptr<const Tokenizer> tokenizer;
+  SplitKind split = SplitKind::hash;
+  TailStart tail;
+  std::uint64_t bytes = 0;  // of the files
+  DocumentShape shape = DocumentShape::text;
+  std::string chat_format;  // as JSON; empty: no conversations
+
+  std::string summary(const PrepareOptions&) const;  // what the corpus is made of, in one line
+};
+
+// Error: options that do not fit each other or the files; see also prepare_corpus().
+PreparePlan plan_preparation(const PrepareOptions&);
+
+}  // namespace ring
