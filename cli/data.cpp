@@ -173,7 +173,10 @@ void add_prepare(CLI::App& parent) {
   auto a = std::make_shared<PrepareArguments>();
   PrepareOptions& o = a->options;
   CLI::App* c = parent.add_subcommand("prepare", "Turn text files into a corpus of tokens");
-  c->add_option("--input", o.inputs, "files of text or JSON Lines, also compressed by gzip or zstd, and folders")
+  c->add_option(
+       "--input", o.inputs,
+       "files of text or JSON Lines, also compressed by gzip or zstd, data sets of Megatron-LM (.bin beside .idx), "
+       "and folders")
       ->required()
       ->type_name("PATH");
   c->add_option("--glob", o.glob, "which files of a folder to read, such as '*.txt'")

@@ -9,7 +9,7 @@
 #include "core/cpu/thread_pool.h"
 #include "data/documents.h"
 #include "data/encode_job.h"
-#include "data/hash.h"
+#include "data/import_tokens.h"
 #include "data/ordered_queue.h"
 #include "data/prepare_plan.h"
 #include "data/token_store.h"
@@ -70,9 +70,7 @@ class JobBuilder final : public DocumentSink {
  private:
   Split choose_split() const {
     if (split_kind_ != SplitKind::hash) return tail_split_;
-    const std::uint64_t h = xxh3(str(name_, '\0', document_));
-    const double place = static_cast<double>(h >> 11) * 0x1p-53;
-    return place < options_.validation_fraction ? Split::validation : Split::train;
+    return hashed_split(options_, name_, document_);
   }
 
   void add_piece(std::size_t end, bool last) {
@@ -217,16 +215,10 @@ void check_result(const PrepareOptions& o, const TokenStoreWriter& writer) {
   if (validation == 0 && o.validation_fraction > 0) empty("validation");
 }
 
-}  // namespace
-
-PrepareReport prepare_corpus(const PrepareOptions& options,
-                             const std::function<void(const PrepareProgress&)>& progress) {
-  const auto started = std::chrono::steady_clock::now();
-  const PreparePlan plan = plan_preparation(options);
+void encode_texts(const PreparePlan& plan, const PrepareOptions& options, TokenStoreWriter& writer,
+                  PrepareReport& report, const std::function<void(const PrepareProgress&)>& progress) {
   const Tokenizer& tokenizer = *plan.tokenizer;
-  TokenStoreWriter writer(options.output, tokenizer.vocab_size(), options.members.masked());
   const DocumentFrame frame(tokenizer, plan.shape);
-
   const int threads = options.threads > 0 ? options.threads : default_threads();
   Queue queue(static_cast<std::size_t>(2 * threads + 2));
   JobBuilder builder(options, plan.split, tokenizer, queue);
@@ -234,7 +226,6 @@ PrepareReport prepare_corpus(const PrepareOptions& options,
   workers.start([&] { read_all(plan.files, options, plan.tail, builder, queue); });
   for (int i = 0; i < threads; ++i) workers.start([&] { encode_all(queue, tokenizer, frame); });
 
-  PrepareReport report;
   const bool plain = std::ranges::all_of(plan.files, &TextFile::plain);
   PrepareProgress now{0, plain ? plan.bytes : 0, 0};
   std::size_t bad = plan.files.size();
@@ -249,18 +240,32 @@ PrepareReport prepare_corpus(const PrepareOptions& options,
     if (progress) progress(now);
   }
   census.close();
+  if (bad < plan.files.size()) report.first_bad_file = plan.files[bad].path;
+  if (report.without_targets > 0) report.first_file_without = plan.files[census.first_without()].path;
+  report.bytes = plain ? plan.bytes : now.bytes;
+}
+
+}  // namespace
+
+PrepareReport prepare_corpus(const PrepareOptions& options,
+                             const std::function<void(const PrepareProgress&)>& progress) {
+  const auto started = std::chrono::steady_clock::now();
+  const PreparePlan plan = plan_preparation(options);
+  TokenStoreWriter writer(options.output, plan.tokenizer->vocab_size(), options.members.masked());
+  PrepareReport report;
+  if (plan.tokens)
+    import_tokens(plan, options, writer, report, progress);
+  else
+    encode_texts(plan, options, writer, report, progress);
   check_result(options, writer);
-  writer.finish(tokenizer, plan.summary(options), plan.chat_format);
+  writer.finish(*plan.tokenizer, plan.summary(options), plan.chat_format);
 
   for (std::size_t i = 0; i < 2; ++i) {
     report.tokens[i] = writer.tokens(static_cast<Split>(i));
     report.documents[i] = writer.documents(static_cast<Split>(i));
     report.targets[i] = writer.targets(static_cast<Split>(i));
   }
-  if (bad < plan.files.size()) report.first_bad_file = plan.files[bad].path;
-  if (report.without_targets > 0) report.first_file_without = plan.files[census.first_without()].path;
   report.files = plan.files.size();
-  report.bytes = plain ? plan.bytes : now.bytes;
   report.tokenizer = plan.tokenizer;
   report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
   return report;

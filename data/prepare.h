@@ -1,6 +1,7 @@
 #pragma once
 // Makes a corpus from text files: one thread reads and cuts, `threads` encode, the caller's writes in order. Memory is
-// bounded by a fixed number of pieces in flight; the result does not depend on the number of threads.
+// bounded by a fixed number of pieces in flight; the result does not depend on the number of threads. Or from tokens
+// that Megatron-LM wrote (data/megatron.h), which are copied.
 
 #include <cstdint>
 #include <functional>
@@ -30,7 +31,7 @@ struct PrepareOptions {
 };
 
 struct PrepareProgress {
-  std::uint64_t bytes = 0, total_bytes = 0;  // of text; total 0: not known before
+  std::uint64_t bytes = 0, total_bytes = 0;  // of the input; total 0: not known before
   std::uint64_t tokens = 0;
 };
 
@@ -38,8 +39,9 @@ struct PrepareReport {
   std::uint64_t files = 0, bytes = 0;
   std::uint64_t tokens[2] = {0, 0}, documents[2] = {0, 0}, targets[2] = {0, 0};  // train, validation
   std::uint64_t longest = 0;                                                     // document, in tokens
-  std::uint64_t without_targets = 0;                                             // documents of which no token counts
-  std::string first_file_without;                                                // where the first of them is
+  std::uint64_t ends_added = 0;       // end-of-text tokens that documents of tokens lacked
+  std::uint64_t without_targets = 0;  // documents of which no token counts
+  std::string first_file_without;     // where the first of them is
   EncodeReport encode;
   std::string first_bad_file;  // where `encode` first counted something
   std::shared_ptr<const Tokenizer> tokenizer;

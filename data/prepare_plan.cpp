@@ -7,8 +7,10 @@
 #include "core/check.h"
 #include "data/chat/conversation.h"
 #include "data/documents.h"
+#include "data/hash.h"
 #include "data/load_chat_format.h"
 #include "data/load_tokenizer.h"
+#include "data/megatron.h"
 #include "data/text_survey.h"
 #include "data/utf8.h"
 
@@ -63,18 +65,71 @@ void check_options(const PrepareOptions& o) {
   if (o.threads < 0) fail("--threads ", o.threads, ": it must be 0 (all cores) or more");
 }
 
+// The .bin of each data set of tokens among the files; none: all may be text.
+std::vector<TextFile> data_sets_of(const std::vector<TextFile>& files) {
+  std::vector<TextFile> sets;
+  std::set<std::string> seen;
+  const TextFile* other = nullptr;
+  for (const TextFile& f : files) {
+    const std::string prefix = megatron_prefix(f.path);
+    if (prefix.empty()) {
+      other = &f;
+    } else if (seen.insert(std::filesystem::weakly_canonical(prefix).string()).second) {
+      const MegatronDataset set(prefix);
+      sets.push_back({prefix + ".bin", f.name.substr(0, f.name.size() - 4), set.bytes()});
+    }
+  }
+  if (!sets.empty() && other)
+    fail(sets.front().path, " holds tokens already, and ", other->path,
+         " is no data set of Megatron-LM: choose files with --glob, or prepare both apart and mix them with "
+         "data.mixture");
+  return sets;
+}
+
+// What --input or --validation-input name. tokens: those are data sets of tokens.
+std::vector<TextFile> files_of(const PrepareOptions& o, const std::vector<std::string>& inputs, bool& tokens) {
+  std::vector<TextFile> files = find_files(inputs, o.glob);
+  std::vector<TextFile> sets;
+  if (!o.as_text) sets = data_sets_of(files);
+  tokens = !sets.empty();
+  if (tokens) return sets;
+  look_inside(files, o.as_text, o.members);
+  return files;
+}
+
 // The files for validation come after the others. What both name would be trained on and judged by.
 void list_files(const PrepareOptions& o, PreparePlan& plan) {
-  plan.files = list_text_files(o.inputs, o.glob, o.as_text, o.members);
+  plan.files = files_of(o, o.inputs, plan.tokens);
   if (o.validation_inputs.empty()) return;
   std::set<std::string> known;
   for (const TextFile& f : plan.files) known.insert(std::filesystem::canonical(f.path).string());
   plan.tail.file = plan.files.size();
-  for (TextFile& f : list_text_files(o.validation_inputs, o.glob, o.as_text, o.members)) {
+  bool tokens = false;
+  std::vector<TextFile> validation = files_of(o, o.validation_inputs, tokens);
+  if (tokens != plan.tokens)
+    fail("--input ", plan.files.front().path, " and --validation-input ", validation.front().path,
+         ": one holds tokens already and the other text; give both the same form");
+  for (TextFile& f : validation) {
     if (known.contains(std::filesystem::canonical(f.path).string()))
       fail("--validation-input: ", f.path, " is also in --input: a model would be judged by what it was trained on");
     plan.files.push_back(std::move(f));
   }
+}
+
+// Options that say how text becomes tokens.
+void check_tokens(const PrepareOptions& o, const std::string& path) {
+  const auto refuse = [&](const std::string& option, const char* why) {
+    fail(option, " ", why, ", and ", path, " holds tokens already: leave it out");
+  };
+  const RecordMembers& m = o.members;
+  if (m.any())
+    refuse(!m.text.empty() ? "--text-field" : m.messages.empty() ? "--prompt-field" : "--chat-field", "reads records");
+  if (!o.chat_template.empty()) refuse("--chat-template", "writes conversations");
+  if (o.document != "file") refuse("--document " + o.document, "cuts text");
+  if (o.split == "tail") refuse("--split tail", "cuts text");
+  if (o.tokenizer == "chars")
+    fail("--tokenizer chars is made of the input's text, and ", path,
+         " holds tokens already: give the tokenizer that they were made with");
 }
 
 // Who writes conversations, for all files.
@@ -103,19 +158,14 @@ void check_members(const PrepareOptions& o) {
          "tokenizer first, with 'ringmaster tokenizer train --kind chars'");
 }
 
-}  // namespace
+void plan_tokens(const PrepareOptions& options, PreparePlan& plan) {
+  check_tokens(options, plan.files.front().path);
+  plan.tokenizer = load_tokenizer(options.tokenizer);
+  plan.split = options.validation_inputs.empty() ? SplitKind::hash : SplitKind::files;
+}
 
-PreparePlan plan_preparation(const PrepareOptions& options) {
-  check_options(options);
-  check_members(options);
-  PreparePlan plan;
-  list_files(options, plan);
+void plan_text(const PrepareOptions& options, PreparePlan& plan) {
   check_rule(options, plan.files);
-  for (const TextFile& f : plan.files) plan.bytes += f.size;
-  if (plan.bytes == 0) {
-    fail("the input is empty: ", plan.files.size(), " file(s) with no byte between them, the first is ",
-         plan.files.front().path);
-  }
   CharacterCount characters;
   const bool build = options.tokenizer == "chars";
   if (build) characters = count_characters(plan.files);
@@ -135,14 +185,41 @@ PreparePlan plan_preparation(const PrepareOptions& options) {
     plan.tail =
         tail_start(plan.files, options.validation_fraction, characters.per_file, plan.tokenizer->kind() != "bytes");
   }
+}
+
+}  // namespace
+
+Split hashed_split(const PrepareOptions& options, const std::string& file, std::uint64_t document) {
+  const std::uint64_t h = xxh3(str(file, '\0', document));
+  const double place = static_cast<double>(h >> 11) * 0x1p-53;
+  return place < options.validation_fraction ? Split::validation : Split::train;
+}
+
+PreparePlan plan_preparation(const PrepareOptions& options) {
+  check_options(options);
+  check_members(options);
+  PreparePlan plan;
+  list_files(options, plan);
+  for (const TextFile& f : plan.files) plan.bytes += f.size;
+  if (plan.bytes == 0) {
+    fail("the input is empty: ", plan.files.size(), " file(s) with no byte between them, the first is ",
+         plan.files.front().path);
+  }
+  if (plan.tokens)
+    plan_tokens(options, plan);
+  else
+    plan_text(options, plan);
   return plan;
 }
 
 std::string PreparePlan::summary(const PrepareOptions& o) const {
   const std::string name = std::filesystem::path(files.front().path).filename().string();
   const RecordMembers& members = files.front().members;
-  return str(files.size(), files.size() == 1 ? " file, " : " files, first ", name,
-             "; documents: ", members.any() ? members.names() + " of records" : o.document, "; split: ",
+  return str(files.size(), files.size() == 1 ? " file, " : " files, first ", name, "; documents: ",
+             tokens          ? "of Megatron-LM's index"
+             : members.any() ? members.names() + " of records"
+                             : o.document,
+             "; split: ",
              split == SplitKind::files ? std::string("files of their own")
                                        : str(split == SplitKind::hash ? "hash" : "tail", " ", o.validation_fraction));
 }

@@ -27,6 +27,7 @@ struct TailStart {
 
 struct PreparePlan {
   std::vector<TextFile> files;  // those for validation last
+  bool tokens = false;          // the files are the .bin of data sets of Megatron-LM (data/megatron.h)
   std::shared_ptr<const Tokenizer> tokenizer;
   SplitKind split = SplitKind::hash;
   TailStart tail;
@@ -36,6 +37,9 @@ struct PreparePlan {
 
   std::string summary(const PrepareOptions&) const;  // what the corpus is made of, in one line
 };
+
+// Where a hash puts a document, by its file's name and its number there.
+Split hashed_split(const PrepareOptions&, const std::string& file, std::uint64_t document);
 
 // Error: options that do not fit each other or the files; see also prepare_corpus().
 PreparePlan plan_preparation(const PrepareOptions&);

@@ -13,6 +13,10 @@ void warn_of(const PrepareReport& r) {
     log::warn("characters that the tokenizer does not know: ", r.encode.unknown, ", the first in ", r.first_bad_file,
               ": a tokenizer trained on this text would know them");
   }
+  if (r.ends_added > 0)
+    log::warn(counted(static_cast<std::int64_t>(r.ends_added), "document"),
+              " did not end with the tokenizer's end-of-text token, which was put there: if it ended with another one, "
+              "the data set was made with another tokenizer");
   if (r.without_targets > 0)
     log::warn(counted(static_cast<std::int64_t>(r.without_targets), "document"),
               " of which no token counts, the first in ", r.first_file_without, ": nothing is learned from ",

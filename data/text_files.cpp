@@ -112,8 +112,8 @@ bool is_packed(const std::string& path) {
   return packing_of(head) != Packing::none;
 }
 
-// How each is to be read. Nothing is prepared of files some of which are no text: the first is named.
-void look_inside(std::vector<TextFile>& files, const RecordMembers& members) {
+// Nothing is prepared of files some of which are no text: the first is named.
+void look_at_heads(std::vector<TextFile>& files, const RecordMembers& members) {
   std::size_t foreign = 0;
   std::string first;
   for (TextFile& f : files) {
@@ -130,12 +130,7 @@ void look_inside(std::vector<TextFile>& files, const RecordMembers& members) {
 
 }  // namespace
 
-std::vector<TextFile> list_text_files(const std::vector<std::string>& inputs, const std::string& glob, bool as_text,
-                                      const RecordMembers& members) {
-  if (as_text && members.any())
-    fail(members.names(),
-         " are members of JSON Lines (--text-field, --prompt-field, --chat-field), and --as-text takes "
-         "all bytes as they are: give one of them");
+std::vector<TextFile> find_files(const std::vector<std::string>& inputs, const std::string& glob) {
   if (inputs.empty()) fail("no input is given: name files or folders with --input");
   std::vector<TextFile> files;
   for (const std::string& input : inputs) add_input(input, glob, files);
@@ -145,11 +140,23 @@ std::vector<TextFile> list_text_files(const std::vector<std::string>& inputs, co
     return a.name == b.name && (a.path == b.path || fs::equivalent(a.path, b.path));
   };
   files.erase(std::unique(files.begin(), files.end(), same), files.end());
-  for (TextFile& f : files) {
-    f.size = fs::file_size(f.path);
-    f.as_text = as_text;
-  }
-  if (!as_text) look_inside(files, members);
+  for (TextFile& f : files) f.size = fs::file_size(f.path);
+  return files;
+}
+
+void look_inside(std::vector<TextFile>& files, bool as_text, const RecordMembers& members) {
+  if (as_text && members.any())
+    fail(members.names(),
+         " are members of JSON Lines (--text-field, --prompt-field, --chat-field), and --as-text takes "
+         "all bytes as they are: give one of them");
+  for (TextFile& f : files) f.as_text = as_text;
+  if (!as_text) look_at_heads(files, members);
+}
+
+std::vector<TextFile> list_text_files(const std::vector<std::string>& inputs, const std::string& glob, bool as_text,
+                                      const RecordMembers& members) {
+  std::vector<TextFile> files = find_files(inputs, glob);
+  look_inside(files, as_text, members);
   return files;
 }
 

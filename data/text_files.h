@@ -23,9 +23,15 @@ struct TextFile {
 
 // Files, and files below folders whose name (or path below the folder, when the pattern has a '/') matches `glob`.
 // Names that start with a dot are passed over inside of folders; links to folders and what cannot be looked at are
-// skipped with a warning. Sorted by name, each once. Files named .jsonl or .ndjson are JSON Lines, whose member `text`
-// counts; with `members` all files are, and those members count. Error: a path does not exist, nothing was found, a
-// file cannot be read, or one is no text by its first bytes or its name (data/text_kind.h), unless `as_text`.
+// skipped with a warning. Sorted by name, each once. Error: a path does not exist, or nothing was found.
+std::vector<TextFile> find_files(const std::vector<std::string>& inputs, const std::string& glob);
+
+// How each of the files is to be read. Those named .jsonl or .ndjson are JSON Lines, whose member `text` counts; with
+// `members` all files are, and those members count. Error: a file cannot be read, or one is no text by its first bytes
+// or its name (data/text_kind.h), unless `as_text`.
+void look_inside(std::vector<TextFile>&, bool as_text, const RecordMembers& members);
+
+// Both.
 std::vector<TextFile> list_text_files(const std::vector<std::string>& inputs, const std::string& glob,
                                       bool as_text = false, const RecordMembers& members = {});
 

@@ -11,6 +11,9 @@ constexpr std::string_view kUnpack = "unpack it first";
 constexpr std::string_view kExport = "write its texts to files first";
 constexpr std::string_view kConvert = "convert it to text first";
 constexpr std::string_view kRecode = "convert it first: iconv -f UTF-16 -t UTF-8";
+constexpr std::string_view kTokens =
+    "'ringmaster data prepare' takes it where it is named PREFIX.idx and lies beside PREFIX.bin; a tokenizer needs the "
+    "text that its tokens were made of";
 constexpr std::string_view kRecords =
     "name the member that is the text with --text-field, if it has an object in each line";
 
@@ -45,6 +48,11 @@ constexpr std::array kSignatures{
     Signature{0, "\x93NUMPY", {"a NumPy array", kExport}},
     Signature{0, "ringmaster corpus\n", {"a corpus, which holds tokens already", "give the text that it was made of"}},
     Signature{0, "ringmaster tokenizer ", {"a tokenizer", "give the text that it was made of"}},
+    Signature{0, raw("MMIDIDX\0\0"), {"the index of a data set of Megatron-LM, which holds tokens already", kTokens}},
+    Signature{0,
+              raw("TNTIDX\0\0"),
+              {"the index of an old data set of Megatron-LM",
+               "write it again with Megatron-LM's tools/preprocess_data.py and --dataset-impl mmap"}},
     Signature{0, "%PDF-", {"a PDF document", kConvert}},
     Signature{0, "\xD0\xCF\x11\xE0\xA1\xB1\x1A\xE1", {"a Microsoft Office document", kConvert}},
     Signature{0, "\x89PNG\r\n\x1A\n", {"a PNG image", kConvert}},
@@ -87,7 +95,11 @@ bool named_json_lines(const std::string& path) { return has_ending(path, ".jsonl
 std::optional<ForeignKind> foreign_kind(std::string_view head, const std::string& path, bool records) {
   for (const Signature& s : kSignatures)
     if (head.size() >= s.at && head.substr(s.at).starts_with(s.bytes)) return s.kind;
-  if (head.find('\0') != std::string_view::npos) return ForeignKind{"binary: it has NUL bytes", kConvert};
+  if (head.find('\0') != std::string_view::npos) {
+    constexpr std::string_view kPair =
+        "if it holds tokens of Megatron-LM, put its index beside it, under the same name with the ending .idx";
+    return ForeignKind{"binary: it has NUL bytes", has_ending(path, ".bin") ? kPair : kConvert};
+  }
   if (records) return std::nullopt;
   if (has_ending(path, ".json") || begins_record(head))
     return ForeignKind{"JSON, whose markup would be learned with the text", kRecords};

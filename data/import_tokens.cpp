@@ -1,0 +1,119 @@
+#include "data/import_tokens.h"
+
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "data/megatron.h"
+
+namespace ring {
+namespace {
+
+// How many bytes of text tokens stand for, as decode() would spell them.
+class TextBytes {
+ public:
+  explicit TextBytes(const Tokenizer& t) : of_(static_cast<std::size_t>(t.vocab_size())), blank_(t.blank_in_front()) {
+    starts_blank_.resize(of_.size());
+    for (std::size_t id = 0; id < of_.size(); ++id) {
+      const std::string bytes = t.bytes_of(static_cast<std::int32_t>(id));
+      of_[id] = static_cast<std::uint32_t>(bytes.size());
+      starts_blank_[id] = bytes.starts_with(' ');
+    }
+  }
+  std::uint64_t of(std::span<const std::int32_t> tokens, bool first) const {
+    std::uint64_t bytes = 0;
+    for (const std::int32_t id : tokens) bytes += of_[static_cast<std::size_t>(id)];
+    return bytes - (first && blank_ && starts_blank_[static_cast<std::size_t>(tokens.front())]);
+  }
+
+ private:
+  std::vector<std::uint32_t> of_;
+  std::vector<bool> starts_blank_;
+  bool blank_;
+};
+
+struct Progress {
+  PrepareProgress now;
+  std::function<void(const PrepareProgress&)> show;  // may be empty
+};
+
+class Importer final : public MegatronDataset::Sink {
+ public:
+  Importer(const PrepareOptions& options, const Tokenizer& tokenizer, TokenStoreWriter& writer, PrepareReport& report,
+           Progress progress)
+      : options_(options),
+        text_(tokenizer),
+        end_(tokenizer.end_of_text()),
+        writer_(writer),
+        report_(report),
+        progress_(std::move(progress)) {}
+
+  // split: of all the file's documents; nothing: a hash chooses for each. token_bytes: of one in the file.
+  void start_file(const std::string& name, std::optional<Split> split, std::uint64_t token_bytes) {
+    name_ = name;
+    token_bytes_ = token_bytes;
+    file_split_ = split;
+    document_ = 0;
+  }
+
+  void part(std::span<const std::int32_t> tokens) override {
+    const bool first = length_ == 0;
+    if (first) {
+      split_ = file_split_ ? *file_split_ : hashed_split(options_, name_, document_);
+      writer_.begin_document(split_);
+    }
+    writer_.append(split_, tokens);
+    const std::uint64_t bytes = text_.of(tokens, first);
+    writer_.add_text_bytes(split_, bytes);
+    report_.bytes += bytes;
+    length_ += tokens.size();
+    last_ = tokens.back();
+    progress_.now.bytes += tokens.size() * token_bytes_;
+    progress_.now.tokens += tokens.size();
+    if (progress_.show) progress_.show(progress_.now);
+  }
+
+  void end() override {
+    if (end_ && last_ != *end_) {
+      writer_.append(split_, std::array{*end_});
+      ++length_;
+      ++report_.ends_added;
+    }
+    report_.longest = std::max(report_.longest, length_);
+    length_ = 0;
+    ++document_;
+  }
+
+ private:
+  const PrepareOptions& options_;
+  const TextBytes text_;
+  const std::optional<std::int32_t> end_;
+  TokenStoreWriter& writer_;
+  PrepareReport& report_;
+  Progress progress_;
+  std::string name_;
+  std::optional<Split> file_split_;
+  std::uint64_t token_bytes_ = 0;
+  std::uint64_t document_ = 0, length_ = 0;  // the document's number in its file; its tokens so far
+  Split split_ = Split::train;
+  std::int32_t last_ = 0;
+};
+
+}  // namespace
+
+void import_tokens(const PreparePlan& plan, const PrepareOptions& options, TokenStoreWriter& writer,
+                   PrepareReport& report, const std::function<void(const PrepareProgress&)>& progress) {
+  const auto vocab_size = static_cast<std::uint64_t>(plan.tokenizer->vocab_size());
+  Importer importer(options, *plan.tokenizer, writer, report, {{0, plan.bytes, 0}, progress});
+  for (std::size_t i = 0; i < plan.files.size(); ++i) {
+    const MegatronDataset set(megatron_prefix(plan.files[i].path));
+    std::optional<Split> split;
+    if (plan.split == SplitKind::files) split = i < plan.tail.file ? Split::train : Split::validation;
+    importer.start_file(plan.files[i].name, split, set.token_bytes());
+    set.read(vocab_size, options.tokenizer, importer);
+  }
+}
+
+}  // namespace ring

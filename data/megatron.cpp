@@ -1,0 +1,224 @@
+#include "data/megatron.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <filesystem>
+#include <string_view>
+#include <vector>
+
+#include "core/check.h"
+
+namespace ring {
+
+// take: copies tokens until one is not below the size of the vocabulary, and returns how many it copied.
+struct MegatronDataset::TokenType {
+  std::uint8_t code;
+  const char* name;
+  std::size_t width;  // bytes
+  std::size_t (*take)(const char* from, std::size_t tokens, std::uint64_t vocab_size, std::int32_t* to);
+};
+
+namespace {
+
+constexpr std::string_view kMagic{"MMIDIDX\0\0", 9};
+constexpr std::string_view kBin = ".bin", kIdx = ".idx";
+constexpr std::size_t kBlock = std::size_t{1} << 18;
+constexpr const char* kCopy = ": copy both files again from where they came from";
+
+template <class T>
+std::size_t take_tokens(const char* from, std::size_t tokens, std::uint64_t vocab_size, std::int32_t* to) {
+  for (std::size_t i = 0; i < tokens; ++i) {
+    T token;
+    std::memcpy(&token, from + i * sizeof(T), sizeof(T));
+    if (token < T{0} || static_cast<std::uint64_t>(token) >= vocab_size) return i;
+    to[i] = static_cast<std::int32_t>(token);
+  }
+  return tokens;
+}
+
+template <class T>
+constexpr MegatronDataset::TokenType token_type(std::uint8_t code, const char* name) {
+  return {code, name, sizeof(T), take_tokens<T>};
+}
+
+constexpr std::array kTypes{token_type<std::uint8_t>(1, "uint8"), token_type<std::int8_t>(2, "int8"),
+                            token_type<std::int16_t>(3, "int16"), token_type<std::int32_t>(4, "int32"),
+                            token_type<std::int64_t>(5, "int64"), token_type<std::uint16_t>(8, "uint16")};
+
+// A file read in ascending order, a block ahead.
+class Window {
+ public:
+  explicit Window(const FileHandle& file) : file_(file), size_(file.size()) {}
+  // The bytes from `offset` on, until the next call. Error: the file ends before.
+  const char* at(std::uint64_t offset, std::size_t bytes) {
+    if (offset < begin_ || offset + bytes > begin_ + held_.size()) {
+      const std::uint64_t left = size_ - std::min(size_, offset);
+      held_.resize(std::max(bytes, static_cast<std::size_t>(std::min<std::uint64_t>(left, kBlock))));
+      file_.read_at(held_.data(), held_.size(), offset);
+      begin_ = offset;
+    }
+    return held_.data() + (offset - begin_);
+  }
+
+ private:
+  const FileHandle& file_;
+  std::uint64_t size_, begin_ = 0;
+  std::vector<char> held_;
+};
+
+// One table of the index.
+template <class T>
+class Column {
+ public:
+  Column(const FileHandle& index, std::uint64_t offset) : window_(index), offset_(offset) {}
+  T operator[](std::uint64_t i) {
+    T value;
+    std::memcpy(&value, window_.at(offset_ + i * sizeof(T), sizeof(T)), sizeof(T));
+    return value;
+  }
+
+ private:
+  Window window_;
+  std::uint64_t offset_;
+};
+
+FileHandle open_half(const std::string& prefix, std::string_view ending) {
+  const std::string path = prefix + std::string(ending);
+  std::error_code ignored;
+  if (!std::filesystem::exists(path, ignored))
+    fail(path, " is missing: a data set of Megatron-LM is ", prefix, kBin, " with its tokens and ", prefix, kIdx,
+         " with their index");
+  return open_input(path);
+}
+
+template <class T>
+T number_at(std::string_view head, std::size_t offset) {
+  T value;
+  std::memcpy(&value, head.data() + offset, sizeof(T));
+  return value;
+}
+
+const MegatronDataset::TokenType* type_of(std::uint8_t code, const std::string& index) {
+  const auto type = std::ranges::find(kTypes, code, &MegatronDataset::TokenType::code);
+  if (type == kTypes.end())
+    fail(index, " says that tokens have the type with code ", static_cast<int>(code),
+         code == 6 || code == 7 ? ", a floating-point type" : ", which does not exist",
+         "; a data set of token numbers is wanted");
+  return type;
+}
+
+std::string head_of(FileHandle& file) {
+  std::string head(kMegatronHead, '\0');
+  head.resize(file.read(head.data(), head.size()));
+  return head;
+}
+
+}  // namespace
+
+MegatronDataset::MegatronDataset(const std::string& prefix)
+    : index_(open_half(prefix, kIdx)), data_(open_half(prefix, kBin)) {
+  read_head();
+  check_sequences();
+  check_documents();
+}
+
+std::uint64_t MegatronDataset::token_bytes() const { return type_->width; }
+
+void MegatronDataset::read_head() {
+  const std::string& path = index_.path();
+  const std::string head = head_of(index_);
+  if (!begins_megatron_index(head)) fail(path, " is no index of Megatron-LM", kCopy);
+  if (head.size() < kMegatronHead) fail(path, " is truncated: it has ", head.size(), " bytes", kCopy);
+  const auto version = number_at<std::uint64_t>(head, 9);
+  if (version != 1)
+    fail(path, " has version ", version, " of the format, this program reads version 1",
+         ": write it again with Megatron-LM's tools/preprocess_data.py");
+  type_ = type_of(number_at<std::uint8_t>(head, 17), path);
+  sequences_ = number_at<std::uint64_t>(head, 18);
+  boundaries_ = number_at<std::uint64_t>(head, 26);
+  const std::uint64_t size = index_.size();
+  if (sequences_ > size || boundaries_ > size || index_end() > size)
+    fail(path, " is truncated or damaged: it speaks of ", sequences_, " sequences and ", boundaries_,
+         " document boundaries, which do not fit into its ", size, " bytes", kCopy);
+  if (index_end() == size) return;
+  if (sequences_ > 0 && index_end() + sequences_ == size)
+    fail(path, " is of a multimodal data set, whose sequences are not all text: this program reads text alone");
+  fail(path, " is damaged: its tables end at byte ", index_end(), ", and it has ", size, kCopy);
+}
+
+// Each sequence starts where the one before ends, as the writer of the format lays them; so no pointer can lead astray.
+void MegatronDataset::check_sequences() {
+  Column<std::int32_t> lengths(index_, kMegatronHead);
+  Column<std::int64_t> starts(index_, starts_at());
+  const std::uint64_t size = data_.size();
+  std::uint64_t end = 0;
+  for (std::uint64_t s = 0; s < sequences_; ++s) {
+    const std::int32_t length = lengths[s];
+    const std::int64_t start = starts[s];
+    if (length < 0 || start < 0 || static_cast<std::uint64_t>(start) != end)
+      fail(index_.path(), " is damaged: its sequence ", s, " has ", length, " tokens from byte ", start, " of ",
+           data_.path(), " on, where the one before ends at byte ", end, kCopy);
+    end += static_cast<std::uint64_t>(length) * type_->width;
+    if (end > size) break;
+  }
+  if (end != size)
+    fail(data_.path(), " has ", size, " bytes, and by ", index_.path(), " its sequences end ",
+         end > size ? "behind that" : str("at ", end), ": the two do not belong together, or one is incomplete", kCopy);
+  tokens_ = size / type_->width;
+}
+
+void MegatronDataset::check_documents() const {
+  Column<std::int64_t> documents(index_, documents_at());
+  std::int64_t before = 0;
+  for (std::uint64_t d = 0; d < boundaries_; ++d) {
+    const std::int64_t boundary = documents[d];
+    if (boundary < before || (d == 0 && boundary != 0))
+      fail(index_.path(), " is damaged: document ", d, " starts with sequence ", boundary, ", the one before with ",
+           before, kCopy);
+    before = boundary;
+  }
+  if (static_cast<std::uint64_t>(before) != sequences_)
+    fail(index_.path(), " is damaged: its documents end with sequence ", before, " of ", sequences_, kCopy);
+}
+
+void MegatronDataset::read(std::uint64_t vocab_size, const std::string& owner, Sink& sink) const {
+  Column<std::int32_t> lengths(index_, kMegatronHead);
+  Column<std::int64_t> documents(index_, documents_at());
+  Window data(data_);
+  const std::size_t most = kBlock / type_->width;
+  std::vector<std::int32_t> tokens(most);
+  std::uint64_t at = 0, sequence = 0;
+  const auto part = [&](std::size_t n, std::uint64_t document) {
+    const std::size_t good = type_->take(data.at(at, n * type_->width), n, vocab_size, tokens.data());
+    if (good < n)
+      fail(data_.path(), ": token ", at / type_->width + good, ", in document ", document,
+           ", is outside of the vocabulary of ", owner, ", which has ", vocab_size,
+           " tokens: give --tokenizer what the data set was made with");
+    sink.part(std::span(tokens).first(n));
+    at += n * type_->width;
+  };
+  for (std::uint64_t d = 0; d + 1 < boundaries_; ++d) {
+    const std::uint64_t begin = at;
+    for (const auto end = static_cast<std::uint64_t>(documents[d + 1]); sequence < end; ++sequence)
+      for (auto left = static_cast<std::uint64_t>(lengths[sequence]); left > 0;) {
+        const auto n = static_cast<std::size_t>(std::min<std::uint64_t>(left, most));
+        part(n, d);
+        left -= n;
+      }
+    if (at > begin) sink.end();
+  }
+}
+
+bool begins_megatron_index(std::string_view head) { return head.starts_with(kMagic); }
+
+std::string megatron_prefix(const std::string& path) {
+  if (!path.ends_with(kBin) && !path.ends_with(kIdx)) return "";
+  const std::string prefix = path.substr(0, path.size() - kBin.size()), index = prefix + std::string(kIdx);
+  std::error_code ignored;
+  if (!std::filesystem::is_regular_file(index, ignored)) return "";
+  FileHandle file = open_input(index);
+  return begins_megatron_index(head_of(file)) ? prefix : "";
+}
+
+}  // namespace ring

@@ -1,0 +1,287 @@
+// Data sets of tokens as Megatron-LM writes them, and corpora made of them. tests/inputs/against_megatron.py compares
+// with files that Megatron-LM itself wrote.
+
+#include "data/megatron.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "data/prepare.h"
+#include "data/text_files.h"
+#include "data/token_store.h"
+#include "tests/data/megatron_files.h"
+
+namespace ring {
+namespace {
+
+using Tokens = std::vector<std::int64_t>;
+using Documents = std::vector<Tokens>;
+
+class Collected final : public MegatronDataset::Sink {
+ public:
+  void part(std::span<const std::int32_t> tokens) override {
+    EXPECT_FALSE(tokens.empty());
+    open_.insert(open_.end(), tokens.begin(), tokens.end());
+  }
+  void end() override { documents.push_back(std::exchange(open_, {})); }
+  Documents documents;
+
+ private:
+  Tokens open_;
+};
+
+Documents read(const std::string& prefix, std::uint64_t vocab_size = 60'000) {
+  Collected collected;
+  MegatronDataset(prefix).read(vocab_size, "tok.rmt", collected);
+  return collected.documents;
+}
+
+template <class T>
+void expect_type(std::uint8_t code, std::int64_t largest) {
+  const TempFolder folder;
+  MegatronFiles files;
+  files.code = code;
+  files.add_sequence<T>({1, 2, largest});
+  files.add_sequence<T>({});
+  files.add_sequence<T>({0, 4});
+  files.end_document();
+  files.end_document();  // of no sequence
+  files.add_document<T>({});
+  files.add_document<T>({largest});
+  files.write(folder / "d");
+  EXPECT_EQ(read(folder / "d"), (Documents{{1, 2, largest, 0, 4}, {largest}})) << "code " << int{code};
+  EXPECT_EQ(MegatronDataset(folder / "d").tokens(), 6u);
+}
+
+TEST(Megatron, EveryTypeOfTokens) {
+  expect_type<std::uint8_t>(1, 255);
+  expect_type<std::int8_t>(2, 127);
+  expect_type<std::int16_t>(3, 32'767);
+  expect_type<std::int32_t>(4, 59'999);
+  expect_type<std::int64_t>(5, 59'999);
+  expect_type<std::uint16_t>(8, 59'999);
+}
+
+TEST(Megatron, LongSequencesComeInParts) {
+  const TempFolder folder;
+  MegatronFiles files;
+  Documents wanted;
+  for (const std::size_t n : {std::size_t{3}, std::size_t{400'001}, std::size_t{131'072}, std::size_t{1}}) {
+    Tokens tokens(n);
+    for (std::size_t i = 0; i < n; ++i) tokens[i] = static_cast<std::int64_t>(i * 7919 % 60'000);
+    files.add_document<std::uint16_t>(tokens);
+    wanted.push_back(std::move(tokens));
+  }
+  files.write(folder / "d");
+  EXPECT_EQ(read(folder / "d"), wanted);
+}
+
+TEST(Megatron, ManySequencesOfADocument) {
+  const TempFolder folder;
+  MegatronFiles files;
+  Documents wanted;
+  for (int d = 0; d < 3; ++d) {
+    Tokens all;
+    for (int s = 0; s < 40'000; ++s) {  // tables longer than what is read at once
+      files.add_sequence<std::uint16_t>({d, s});
+      all.insert(all.end(), {d, s});
+    }
+    files.end_document();
+    wanted.push_back(std::move(all));
+  }
+  files.write(folder / "d");
+  EXPECT_EQ(read(folder / "d"), wanted);
+}
+
+MegatronFiles sample() {
+  MegatronFiles files;
+  files.add_document<std::uint16_t>({5, 6, 7});
+  files.add_document<std::uint16_t>({8, 9});
+  return files;
+}
+
+// What becomes of the sample after change(files).
+template <class F>
+void expect_damage(F&& change, const std::vector<std::string>& parts) {
+  const TempFolder folder;
+  MegatronFiles files = sample();
+  change(files);
+  files.write(folder / "d");
+  expect_error([&] { read(folder / "d"); }, parts);
+}
+
+TEST(Megatron, DamageIsNamed) {
+  expect_damage([](auto& f) { f.magic[0] = 'X'; }, {"d.idx is no index of Megatron-LM", "copy both files again"});
+  expect_damage([](auto& f) { f.version = 2; }, {"d.idx has version 2", "reads version 1", "preprocess_data"});
+  expect_damage([](auto& f) { f.code = 7; }, {"d.idx", "code 7, a floating-point type", "token numbers"});
+  expect_damage([](auto& f) { f.code = 9; }, {"d.idx", "code 9, which does not exist"});
+  expect_damage([](auto& f) { f.lengths[0] = -3; }, {"d.idx is damaged: its sequence 0 has -3 tokens"});
+  expect_damage([](auto& f) { f.starts[0] = -2; }, {"d.idx is damaged", "from byte -2"});
+  expect_damage([](auto& f) { f.starts[1] = 4; }, {"its sequence 1 has 2 tokens from byte 4", "ends at byte 6"});
+  expect_damage([](auto& f) { f.lengths[1] = 2'000'000'000; }, {"d.bin has 10 bytes", "end behind that"});
+  expect_damage([](auto& f) { f.bin += "xy"; }, {"d.bin has 12 bytes", "end at 10", "do not belong together"});
+  expect_damage([](auto& f) { f.bin.pop_back(); }, {"d.bin has 9 bytes", "end behind that"});
+  expect_damage([](auto& f) { f.documents = {1, 2, 2}; }, {"document 0 starts with sequence 1"});
+  expect_damage([](auto& f) { f.documents = {0, 2, 1}; }, {"document 2 starts with sequence 1, the one before with 2"});
+  expect_damage([](auto& f) { f.documents = {0, 1}; }, {"documents end with sequence 1 of 2"});
+  expect_damage([](auto& f) { f.documents = {0, 1, 3}; }, {"documents end with sequence 3 of 2"});
+  expect_damage([](auto& f) { f.documents = {}; }, {"documents end with sequence 0 of 2"});
+}
+
+// Any 64 bits may stand where the index says how long its tables are.
+TEST(Megatron, AbsurdHeadersAreRefused) {
+  const TempFolder folder;
+  const std::string whole = sample().index();
+  for (const std::size_t at : {std::size_t{18}, std::size_t{26}})
+    for (const std::uint64_t count :
+         {~std::uint64_t{0}, std::uint64_t{1} << 63, std::uint64_t{1} << 61, std::uint64_t{0x1555555555555556}}) {
+      sample().write(folder / "d");
+      std::string damaged = whole;
+      std::memcpy(damaged.data() + at, &count, sizeof(count));
+      write_text(folder / "d.idx", damaged);
+      expect_error([&] { read(folder / "d"); }, {"d.idx is truncated or damaged", str(count), "do not fit into its"});
+    }
+  for (std::size_t n = 9; n < whole.size(); ++n) {
+    write_text(folder / "d.idx", whole.substr(0, n));
+    expect_error([&] { read(folder / "d"); }, {"d.idx is ", "copy both files again"});
+  }
+  write_text(folder / "d.idx", whole + "x");
+  expect_error([&] { read(folder / "d"); }, {"d.idx is damaged: its tables end at byte 82, and it has 83"});
+  write_text(folder / "d.idx", whole + std::string("\1\0", 2));
+  expect_error([&] { read(folder / "d"); }, {"d.idx is of a multimodal data set"});
+  std::filesystem::remove(folder / "d.bin");
+  expect_error([&] { read(folder / "d"); }, {"d.bin is missing", "d.idx with their index"});
+}
+
+TEST(Megatron, TokensOutsideOfTheVocabularyAreNamed) {
+  const TempFolder folder;
+  sample().write(folder / "d");
+  EXPECT_EQ(read(folder / "d", 10), (Documents{{5, 6, 7}, {8, 9}}));
+  expect_error([&] { read(folder / "d", 9); },
+               {"d.bin: token 4, in document 1", "vocabulary of tok.rmt, which has 9 tokens", "--tokenizer"});
+  MegatronFiles negative;
+  negative.code = 4;
+  negative.add_document<std::int32_t>({1, -1});
+  negative.write(folder / "n");
+  expect_error([&] { read(folder / "n"); }, {"n.bin: token 1, in document 0"});
+}
+
+struct Folder : TempFolder {
+  PrepareOptions options() {
+    PrepareOptions o;
+    o.inputs = {*this / "in"};
+    o.tokenizer = "bytes";
+    o.output = *this / "out.h5";
+    o.validation_fraction = 0;
+    return o;
+  }
+};
+
+Tokens bytes_of(const std::string& text, bool end = true) {
+  Tokens tokens;
+  for (const char c : text) tokens.push_back(static_cast<unsigned char>(c));
+  if (end) tokens.push_back(256);
+  return tokens;
+}
+
+TEST(MegatronCorpus, IsThatOfTheText) {
+  Folder folder, plain;
+  MegatronFiles with, without;
+  std::string lines;
+  for (int i = 0; i < 500; ++i) {
+    const std::string text = str("document ", i * i, " caf\xC3\xA9");
+    with.add_document<std::uint16_t>(bytes_of(text));
+    without.add_document<std::uint16_t>(bytes_of(text, false));
+    lines += text + "\n";
+  }
+  with.write(folder / "in/a");
+  PrepareOptions o = folder.options();
+  const PrepareReport report = prepare_corpus(o);
+  EXPECT_EQ(report.ends_added, 0u);
+  EXPECT_EQ(report.files, 1u);
+  write_text(plain / "in/a.txt", lines);
+  PrepareOptions text = plain.options();
+  text.document = "line";
+  const PrepareReport of_text = prepare_corpus(text);
+  const auto one = TokenStore::open(o.output), other = TokenStore::open(text.output);
+  EXPECT_EQ(one->train().tokens_hash(), other->train().tokens_hash());
+  EXPECT_EQ(one->train().text_bytes(), other->train().text_bytes());
+  EXPECT_EQ(report.longest, of_text.longest);
+  EXPECT_EQ(one->source(), "1 file, a.bin; documents: of Megatron-LM's index; split: hash 0");
+
+  without.write(folder / "in/a");
+  EXPECT_EQ(prepare_corpus(o).ends_added, 500u);
+  EXPECT_EQ(TokenStore::open(o.output)->train().tokens_hash(), other->train().tokens_hash());
+}
+
+TEST(MegatronCorpus, PairsAreFoundByEitherNameAndOnce) {
+  Folder folder;
+  sample().write(folder / "in/sub/a");
+  PrepareOptions o = folder.options();
+  for (const std::vector<std::string>& inputs : {std::vector{folder / "in"},
+                                                 {folder / "in/sub/a.bin"},
+                                                 {folder / "in/sub/a.idx"},
+                                                 {folder / "in/sub/a.bin", folder / "in/sub/a.idx", folder / "in"}}) {
+    o.inputs = inputs;
+    const PrepareReport report = prepare_corpus(o);
+    EXPECT_EQ(report.files, 1u);
+    EXPECT_EQ(report.documents[0], 2u);
+  }
+}
+
+TEST(MegatronCorpus, ValidationIsAHashOrFilesOfTheirOwn) {
+  Folder folder;
+  MegatronFiles files;
+  for (int i = 0; i < 2000; ++i) files.add_document<std::uint16_t>({i % 256, 256});
+  files.write(folder / "in/a");
+  sample().write(folder / "in2/a");
+  PrepareOptions o = folder.options();
+  o.validation_fraction = 0.1;
+  const PrepareReport hashed = prepare_corpus(o);
+  EXPECT_EQ(hashed.documents[0] + hashed.documents[1], 2000u);
+  EXPECT_NEAR(static_cast<double>(hashed.documents[1]), 200, 60);
+  o.validation_inputs = {folder / "in2"};
+  const PrepareReport own = prepare_corpus(o);
+  EXPECT_EQ(own.documents[0], 2000u);
+  EXPECT_EQ(own.documents[1], 2u);
+  o.validation_inputs = {folder / "in"};
+  expect_error([&] { prepare_corpus(o); }, {"a.bin is also in --input"});
+}
+
+TEST(MegatronCorpus, WhatDoesNotFitIsRefused) {
+  Folder folder;
+  sample().write(folder / "in/a");
+  const auto refused = [&](auto change, const std::vector<std::string>& parts) {
+    PrepareOptions o = folder.options();
+    change(o);
+    expect_error([&] { prepare_corpus(o); }, parts);
+    EXPECT_FALSE(std::filesystem::exists(o.output));
+  };
+  refused([](auto& o) { o.document = "line"; }, {"--document line cuts text", "a.bin holds tokens already"});
+  refused([](auto& o) { o.split = "tail"; }, {"--split tail cuts text", "a.bin"});
+  refused([](auto& o) { o.members.text = "text"; }, {"--text-field reads records", "a.bin"});
+  refused([](auto& o) { o.members.messages = "messages"; }, {"--chat-field reads records", "a.bin"});
+  refused([](auto& o) { o.tokenizer = "chars"; }, {"--tokenizer chars", "give the tokenizer that they were made with"});
+  write_text(folder / "text/b.txt", "text");
+  refused([&](auto& o) { o.inputs.push_back(folder / "text"); }, {"a.bin holds tokens already", "b.txt", "--glob"});
+  refused([&](auto& o) { o.validation_inputs = {folder / "text"}; }, {"a.bin", "b.txt", "the same form"});
+  MegatronFiles empty;
+  empty.write(folder / "in/a");
+  refused([](auto&) {}, {"the input is empty"});
+}
+
+TEST(MegatronCorpus, OtherNamesAndUsesAreRefused) {
+  const TempFolder folder;
+  sample().write(folder / "a");
+  const auto list = [&](const std::string& name) { list_text_files({folder / name}, "*"); };
+  expect_error([&] { list("a.idx"); }, {"a.idx is no text", "a tokenizer needs the text"});
+  std::filesystem::rename(folder / "a.idx", folder / "a.txt");
+  expect_error([&] { list("a.txt"); }, {"index of a data set of Megatron-LM", "named PREFIX.idx"});
+  expect_error([&] { list("a.bin"); }, {"a.bin is no text", "put its index beside it"});
+  write_text(folder / "old.idx", std::string("TNTIDX\0\0\1\0", 10));
+  expect_error([&] { list("old.idx"); }, {"an old data set of Megatron-LM", "--dataset-impl mmap"});
+}
+
+}  // namespace
+}  // namespace ring
