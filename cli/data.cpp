@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "cli/commands.h"
+#include "cli/data_export.h"
 #include "cli/data_inspect.h"
 #include "cli/data_text.h"
 #include "cli/number_option.h"
@@ -224,12 +225,13 @@ void add_prepare(CLI::App& parent) {
 }  // namespace
 
 void add_data_commands(CLI::App& app) {
-  CLI::App* data = app.add_subcommand("data", "Prepare, inspect and verify corpora");
+  CLI::App* data = app.add_subcommand("data", "Prepare, inspect, export and verify corpora");
   data->require_subcommand(1);
   data->footer("Example: ringmaster data prepare --input books/ --glob '*.txt' --tokenizer tok.rmt --output corpus.h5");
   add_prepare(*data);
   add_data_inspect(*data);
   add_verify(*data);
+  add_data_export(*data);
 }
 
 }  // namespace ring

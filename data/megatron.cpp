@@ -21,7 +21,6 @@ struct MegatronDataset::TokenType {
 
 namespace {
 
-constexpr std::string_view kMagic{"MMIDIDX\0\0", 9};
 constexpr std::string_view kBin = ".bin", kIdx = ".idx";
 constexpr std::size_t kBlock = std::size_t{1} << 18;
 constexpr const char* kCopy = ": copy both files again from where they came from";
@@ -210,7 +209,7 @@ void MegatronDataset::read(std::uint64_t vocab_size, const std::string& owner, S
   }
 }
 
-bool begins_megatron_index(std::string_view head) { return head.starts_with(kMagic); }
+bool begins_megatron_index(std::string_view head) { return head.starts_with(kMegatronMagic); }
 
 std::string megatron_prefix(const std::string& path) {
   if (!path.ends_with(kBin) && !path.ends_with(kIdx)) return "";

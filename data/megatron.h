@@ -16,6 +16,7 @@
 
 namespace ring {
 
+inline constexpr std::string_view kMegatronMagic{"MMIDIDX\0\0", 9};
 inline constexpr std::uint64_t kMegatronHead = 34;  // bytes in front of the tables
 
 class MegatronDataset {

@@ -172,6 +172,28 @@ TEST_F(DataCommands, VerifyNamesDamagedBlocks) {
                {"a.h5: whole", "b.h5: /train/tokens is damaged: bytes ", "b.h5: 1 damaged of ", "c.h5 is truncated"});
 }
 
+TEST_F(DataCommands, DataSetsOfMegatronComeAndGo) {
+  write("text.txt", "one\ntwo\n");
+  const std::vector<std::string> rest{"--tokenizer", "bytes", "--validation-fraction", "0", "--output"};
+  const auto prepare = [&](const std::string& input, const std::string& output, const std::string& document) {
+    std::vector<std::string> words{"data", "prepare", "--input", path(input), "--document", document};
+    words.insert(words.end(), rest.begin(), rest.end());
+    words.push_back(path(output));
+    return run(words);
+  };
+  EXPECT_EQ(prepare("text.txt", "a.h5", "line").error, "");
+  const std::vector<std::string> command{"data", "export", path("a.h5"), "--output", path("set")};
+  const auto exported = run(command);
+  EXPECT_EQ(exported.error, "");
+  expect_parts(exported.out, {"set.bin and ", "set.idx:\n  train       8 tokens in 2 documents"});
+  expect_parts(run(command).error, {"set.bin exists", "--force"});
+  const auto back = prepare("set.idx", "b.h5", "file");
+  EXPECT_EQ(back.error, "");
+  expect_parts(back.out, {"b.h5: 1 file, 6 bytes of text", "8 tokens in 2 documents"});
+  expect_parts(run({"data", "inspect", path("b.h5")}).out, {"set.bin; documents: of Megatron-LM's index", ":\none\n"});
+  expect_parts(prepare("set.bin", "c.h5", "line").error, {"--document line cuts text", "set.bin holds tokens already"});
+}
+
 TEST_F(DataCommands, WhatIsNoTextIsTakenOnlyWhenTold) {
   write("a.json", "{\"text\": \"words\"}\n");
   const std::vector<std::vector<std::string>> commands{

@@ -122,6 +122,7 @@ const std::vector<Command>& commands() {
       {"decode", {"tokenizer", "decode", "chars.rmt"}, true, true},
       {"tokenizer_inspect", {"tokenizer", "inspect", "chars.rmt"}},
       {"data_inspect", {"data", "inspect", "corpus.h5"}},
+      {"data_export", {"data", "export", "corpus.h5", "--output", "new"}},
       {"config_show", {"config", "show", "t.yaml"}},
       {"config_docs", {"config", "docs"}},
       {"eval", {"eval", "runs/t", "--threads", "1"}},

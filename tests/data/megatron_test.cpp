@@ -7,9 +7,12 @@
 
 #include <cstring>
 
+#include "data/export_megatron.h"
 #include "data/prepare.h"
 #include "data/text_files.h"
 #include "data/token_store.h"
+#include "data/tokenizer.h"
+#include "data/utf8.h"
 #include "tests/data/megatron_files.h"
 
 namespace ring {
@@ -168,7 +171,7 @@ TEST(Megatron, TokensOutsideOfTheVocabularyAreNamed) {
 }
 
 struct Folder : TempFolder {
-  PrepareOptions options() {
+  PrepareOptions options() const {
     PrepareOptions o;
     o.inputs = {*this / "in"};
     o.tokenizer = "bytes";
@@ -281,6 +284,51 @@ TEST(MegatronCorpus, OtherNamesAndUsesAreRefused) {
   expect_error([&] { list("a.bin"); }, {"a.bin is no text", "put its index beside it"});
   write_text(folder / "old.idx", std::string("TNTIDX\0\0\1\0", 10));
   expect_error([&] { list("old.idx"); }, {"an old data set of Megatron-LM", "--dataset-impl mmap"});
+}
+
+// Back and forth, with tokens that need 16 bits and 32.
+TEST(MegatronExport, ImportGivesTheSameCorpus) {
+  for (const bool narrow : {true, false}) {
+    const Folder folder;
+    std::string characters;
+    for (char32_t c = 0x10000; c < 0x10000u + (narrow ? 16u : 70'000u); ++c) utf8::append(characters, c);
+    const auto tokenizer = chars_tokenizer(characters, true);
+    save_tokenizer(*tokenizer, folder / "tok.rmt");
+    TokenStoreWriter writer(folder / "a.h5", tokenizer->vocab_size());
+    for (int d = 0; d < 1000; ++d) {
+      writer.begin_document(Split::train);
+      std::vector<std::int32_t> ids(static_cast<std::size_t>(d % 7 == 0 ? 700 : d % 5));
+      for (std::size_t i = 0; i < ids.size(); ++i)
+        ids[i] = static_cast<std::int32_t>(i * 7919 % static_cast<std::size_t>(*tokenizer->end_of_text()));
+      ids.push_back(*tokenizer->end_of_text());
+      writer.append(Split::train, ids);
+      writer.add_text_bytes(Split::train, tokenizer->decode(ids).size());
+    }
+    writer.finish(*tokenizer, "a test");
+    const auto store = TokenStore::open(folder / "a.h5");
+    std::filesystem::create_directories(folder / "in");
+    export_megatron(store->train(), static_cast<std::uint64_t>(store->vocab_size()), folder / "in/b");
+    EXPECT_EQ(MegatronDataset(folder / "in/b").token_bytes(), narrow ? 2u : 4u);
+    PrepareOptions o = folder.options();
+    o.tokenizer = folder / "tok.rmt";
+    EXPECT_EQ(prepare_corpus(o).ends_added, 0u);
+    const auto back = TokenStore::open(o.output);
+    EXPECT_EQ(back->train().tokens_hash(), store->train().tokens_hash());
+    EXPECT_EQ(back->train().text_bytes(), store->train().text_bytes());
+  }
+}
+
+TEST(MegatronExport, WhatTheFormatLacksIsRefused) {
+  const TempFolder folder;
+  TokenStoreWriter writer(folder / "m.h5", 257, true);
+  writer.begin_document(Split::train);
+  writer.append(Split::train, std::vector{1, 2}, false);
+  writer.append(Split::train, std::vector{3});
+  writer.finish(*bytes_tokenizer(), "a test");
+  const auto store = TokenStore::open(folder / "m.h5");
+  expect_error([&] { export_megatron(store->train(), 257, folder / "x"); }, {"m.h5", "has a loss mask", "no place"});
+  expect_error([&] { export_megatron(store->validation(), 257, folder / "x"); }, {"m.h5", "is empty"});
+  EXPECT_FALSE(std::filesystem::exists(folder / "x.bin"));
 }
 
 }  // namespace

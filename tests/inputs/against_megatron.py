@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Data sets that megatron-core wrote, prepared as corpora: the same documents as megatron-core reads.
+"""Data sets that megatron-core wrote, prepared as corpora: the same documents as megatron-core reads. And back: it reads
+the same of what `data export` wrote.
 
 against_megatron.py RINGMASTER
 
@@ -88,8 +89,11 @@ def main(program):
         merge(os.path.join(folder, "merged"), prefixes[-2:])
         prefixes.append(os.path.join(folder, "merged"))
         for prefix in prefixes:
-            wanted, got = list(documents_of(prefix)), corpus_of(prepare(program, folder, prefix))
+            wanted, corpus = list(documents_of(prefix)), prepare(program, folder, prefix)
+            got = corpus_of(corpus)
             assert wanted == got, f"{prefix}: {len(wanted)} and {len(got)} documents, or other tokens"
+            run(program, "data", "export", corpus, "--output", prefix + "_back")
+            assert list(documents_of(prefix + "_back")) == wanted, f"{prefix}: other documents came back"
             print(os.path.basename(prefix), "the same", len(got), "documents,", sum(map(len, got)), "tokens")
 
 

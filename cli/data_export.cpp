@@ -1,0 +1,54 @@
+#include "cli/data_export.h"
+
+#include <CLI/CLI.hpp>
+#include <filesystem>
+#include <iostream>
+#include <memory>
+#include <string>
+
+#include "cli/data_text.h"
+#include "core/check.h"
+#include "data/export_megatron.h"
+#include "data/token_store.h"
+
+namespace ring {
+namespace {
+
+struct ExportArguments {
+  std::string file, output, format = "megatron";
+  bool validation = false, force = false;
+};
+
+void export_corpus(const ExportArguments& a) {
+  for (const std::string& path : {a.output + ".bin", a.output + ".idx"})
+    if (!a.force && std::filesystem::exists(path))
+      fail("--output ", a.output, ": ", path, " exists; choose another name, or replace it with --force");
+  const auto store = TokenStore::open(a.file);
+  const TokenSplit& split = a.validation ? store->validation() : store->train();
+  export_megatron(split, static_cast<std::uint64_t>(store->vocab_size()), a.output);
+  std::cout << a.output << ".bin and " << a.output << ".idx:\n"
+            << split_line(a.validation ? "validation" : "train", split.tokens(), split.documents(), split.targets())
+            << "\n";
+}
+
+}  // namespace
+
+void add_data_export(CLI::App& data) {
+  auto a = std::make_shared<ExportArguments>();
+  CLI::App* c = data.add_subcommand("export", "Write a split of a corpus for another trainer");
+  c->add_option("corpus", a->file, "a corpus (.h5)")->required()->type_name("FILE");
+  c->add_option("--output", a->output, "what the files PREFIX.bin and PREFIX.idx are named by")
+      ->required()
+      ->type_name("PREFIX");
+  c->add_option("--format", a->format, "megatron: a data set of Megatron-LM")
+      ->check(CLI::IsMember({"megatron"}))
+      ->capture_default_str();
+  c->add_flag("--validation", a->validation, "the validation split instead of the training split");
+  c->add_flag("--force", a->force, "replace the files if they exist");
+  c->footer(
+      "Megatron-LM also needs the tokenizer that the corpus was made with: 'ringmaster data inspect' names it.\n"
+      "Example: ringmaster data export corpus.h5 --output corpus_train");
+  c->callback([a] { export_corpus(*a); });
+}
+
+}  // namespace ring
