@@ -50,7 +50,7 @@ package: deps  ## dist/ringmaster-VERSION-linux-ARCH.tar.gz, runs elsewhere with
 	@scripts/package.sh -DRING_CUDA=$(if $(filter ON,$(CUDA)),ON,OFF)
 
 deb: deps  ## dist/ringmaster_VERSION_ARCH.deb for machines with the same release of Debian or Ubuntu
-	@cmake --preset portable -DRING_CUDA=$(if $(filter ON,$(CUDA)),ON,OFF) && cmake --build --preset portable -j $(JOBS)
+	@cmake --preset portable -DRING_CUDA=$(if $(filter ON,$(CUDA)),ON,OFF) -DRING_PARQUET=OFF && cmake --build --preset portable -j $(JOBS)
 	@mkdir -p dist && cpack -G DEB -B build/portable/deb --config build/portable/CPackConfig.cmake >/dev/null
 	@mv build/portable/deb/*.deb dist/ && ls dist/*.deb
 

@@ -141,25 +141,27 @@ void add_verify(CLI::App& parent) {
   c->callback([files] { verify(*files); });
 }
 
-// How records of JSON Lines are read.
+// How records are read.
 void add_record_options(CLI::App& command, PrepareOptions& o) {
   command
       .add_option("--text-field", o.members.text,
-                  "the input is JSON Lines, and this member of each record is a document's text (with dots: a member's "
+                  "the input is JSON Lines or Parquet, and this member of each record is a document's text (with dots: "
+                  "a member's "
                   "member); files named .jsonl or .ndjson are, with 'text'")
       ->type_name("NAME");
   command
-      .add_option(
-          "--prompt-field", o.members.prompt,
-          "the input is JSON Lines of prompts and completions, and this member of each record is the prompt, which "
-          "does not count as a target")
+      .add_option("--prompt-field", o.members.prompt,
+                  "the input is JSON Lines or Parquet of prompts and completions, and this member of each record is "
+                  "the prompt, which "
+                  "does not count as a target")
       ->type_name("NAME");
   command.add_option("--completion-field", o.members.completion, "the member that is the completion, which counts")
       ->type_name("NAME");
   command
-      .add_option("--chat-field", o.members.messages,
-                  "the input is JSON Lines of conversations, and this member of each record is the list of messages "
-                  "(without a NAME: messages), of which only the assistants' count")
+      .add_option(
+          "--chat-field", o.members.messages,
+          "the input is JSON Lines or Parquet of conversations, and this member of each record is the list of messages "
+          "(without a NAME: messages), of which only the assistants' count")
       ->type_name("NAME")
       ->expected(0, 1)
       ->default_str("messages");
@@ -174,10 +176,9 @@ void add_prepare(CLI::App& parent) {
   auto a = std::make_shared<PrepareArguments>();
   PrepareOptions& o = a->options;
   CLI::App* c = parent.add_subcommand("prepare", "Turn text files into a corpus of tokens");
-  c->add_option(
-       "--input", o.inputs,
-       "files of text or JSON Lines, also compressed by gzip or zstd, data sets of Megatron-LM (.bin beside .idx), "
-       "and folders")
+  c->add_option("--input", o.inputs,
+                "files of text or JSON Lines, also compressed by gzip or zstd, Parquet tables, data sets of "
+                "Megatron-LM (.bin beside .idx), and folders")
       ->required()
       ->type_name("PATH");
   c->add_option("--glob", o.glob, "which files of a folder to read, such as '*.txt'")
@@ -230,8 +231,8 @@ void add_data_commands(CLI::App& app) {
   data->footer("Example: ringmaster data prepare --input books/ --glob '*.txt' --tokenizer tok.rmt --output corpus.h5");
   add_prepare(*data);
   add_data_inspect(*data);
-  add_verify(*data);
   add_data_export(*data);
+  add_verify(*data);
 }
 
 }  // namespace ring

@@ -91,13 +91,14 @@ void add_text(CLI::App& cmd, Arguments& a) {
   CLI::Option* split = cmd.add_option("--split", a.split, "Which split of the corpus: train or validation")
                            ->check(CLI::IsMember({"train", "validation"}))
                            ->capture_default_str();
-  CLI::Option* text = cmd.add_option("--text", a.text.inputs,
-                                     "Instead of a corpus: files of text or JSON Lines, also compressed, and folders")
-                          ->type_name("PATH")
-                          ->excludes(data)
-                          ->excludes(split);
+  CLI::Option* text =
+      cmd.add_option("--text", a.text.inputs,
+                     "Instead of a corpus: files of text or JSON Lines, also compressed, Parquet, and folders")
+          ->type_name("PATH")
+          ->excludes(data)
+          ->excludes(split);
   cmd.add_option("--text-field", a.text.members.text,
-                 "With --text: it is JSON Lines, and this member of each record is a document's text")
+                 "With --text: it is JSON Lines or Parquet, and this member of each record is a document's text")
       ->type_name("NAME")
       ->needs(text);
   cmd.add_option("--document", a.text.document,

@@ -37,14 +37,14 @@ nlohmann::ordered_json json_of(const std::string& prompt, const WrittenText& tex
   return j;
 }
 
-// A line each, or a record's member of JSON Lines.
+// A line each, or a member of each record.
 std::vector<std::string> read_prompts(const std::string& file) {
   struct Prompts : DocumentSink {
     std::vector<std::string> all{""};
     void part(std::string_view text, bool) override { all.back() += text; }
     void end() override { all.emplace_back(); }
   } prompts;
-  const bool records = named_json_lines(unpacked_name(file));
+  const bool records = named_json_lines(unpacked_name(file)) || named_parquet(file);
   for (const TextFile& f : list_text_files({file}, "*", false, {.text = records ? "prompt" : ""}))
     read_documents(f, parse_document_rule("line"), prompts);
   prompts.all.pop_back();

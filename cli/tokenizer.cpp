@@ -171,9 +171,10 @@ void add_train(CLI::App& parent) {
   c->add_option("--glob", a->glob, "which files of a folder to read, such as '*.txt'")
       ->capture_default_str()
       ->type_name("PATTERN");
-  c->add_option("--text-field", a->text_field,
-                "the input is JSON Lines, and this member of each record is its text; files named .jsonl or .ndjson "
-                "are, with 'text'")
+  c->add_option(
+       "--text-field", a->text_field,
+       "the input is JSON Lines or Parquet, and this member of each record is its text; files named .jsonl or .ndjson "
+       "are, with 'text'")
       ->type_name("NAME");
   c->add_flag("--as-text", a->as_text,
               "take the bytes of all files as they are, also of JSON and of what is no text (compressed, tables, NUL "

@@ -133,6 +133,46 @@ find_path(RING_ZSTD_INCLUDE zstd.h)
 find_library(RING_ZSTD_LIBRARY zstd)
 ring_optional(zstd ZSTD ring_unpack RING_ZSTD_INCLUDE RING_ZSTD_LIBRARY "text compressed by zstd" libzstd-dev)
 
+# --- optional: Parquet tables ------------------------------------------------------------------------------------------
+# Arrow's own packages, the folder that scripts/arrow.sh makes, or one that is given: include/ with the libraries in it or
+# in lib/. docs/adr/0029-arrow.md
+add_library(ring_parquet INTERFACE)
+option(RING_PARQUET "Read Parquet tables when Arrow's libraries are there" ON)
+set(RING_ARROW "" CACHE PATH "Folder of Arrow, such as that of Python's pyarrow; empty: build/deps or a package")
+set(RING_WITH_PARQUET FALSE)
+
+function(ring_find_arrow)
+  if(RING_ARROW AND NOT EXISTS ${RING_ARROW}/include/parquet/arrow/reader.h)
+    message(FATAL_ERROR "RING_ARROW='${RING_ARROW}': there is no include/parquet/arrow/reader.h in it")
+  endif()
+  set(folders ${RING_ARROW} ${PROJECT_SOURCE_DIR}/build/deps/arrow)
+  unset(ARROW_INCLUDE CACHE)  # looked for every time: the script may have brought it, or the option changed
+  find_path(ARROW_INCLUDE parquet/arrow/reader.h HINTS ${folders} PATH_SUFFIXES include)
+  ring_header_version(so "${ARROW_INCLUDE}/arrow/util/config.h" ARROW_SO_VERSION)
+  foreach(library arrow parquet)
+    string(TOUPPER ${library}_LIBRARY variable)
+    unset(${variable} CACHE)
+    find_library(${variable} NAMES lib${library}.so.${so} HINTS ${ARROW_INCLUDE}/.. ${ARROW_INCLUDE}/../lib)
+  endforeach()
+  mark_as_advanced(ARROW_INCLUDE ARROW_LIBRARY PARQUET_LIBRARY)
+endfunction()
+
+if(NOT RING_PARQUET)
+  ring_note(Arrow off "RING_PARQUET=OFF")
+else()
+  ring_find_arrow()
+  ring_header_version(version "${ARROW_INCLUDE}/arrow/util/config.h" ARROW_VERSION_STRING)
+  if(ARROW_LIBRARY AND PARQUET_LIBRARY AND "${version}" VERSION_GREATER_EQUAL 22)
+    set(RING_WITH_PARQUET TRUE)
+    target_compile_definitions(ring_parquet INTERFACE RING_WITH_PARQUET)
+    target_include_directories(ring_parquet SYSTEM INTERFACE ${ARROW_INCLUDE})
+    target_link_libraries(ring_parquet INTERFACE ${PARQUET_LIBRARY} ${ARROW_LIBRARY})
+    ring_note(Arrow found "${version}: Parquet tables")
+  else()
+    ring_note(Arrow missing "optional, Parquet tables: Arrow 22 or newer, libparquet-dev of Apache (scripts/arrow.sh)")
+  endif()
+endif()
+
 # --- optional: faster matrix products on the CPU ---------------------------------------------------------------------
 add_library(ring_blas INTERFACE)
 target_link_libraries(ring_blas INTERFACE Eigen3::Eigen)

@@ -2,6 +2,7 @@
 
 #include "core/check.h"
 #include "data/json_lines.h"
+#include "data/parquet.h"
 #include "data/unpack.h"
 
 namespace ring {
@@ -27,6 +28,12 @@ void cut(const TextFile& file, Cutter&& cutter) {
   cutter.end_of_file();
 }
 
+void read_records(const TextFile& file, DocumentSink& sink) {
+  const TakeRecord take = documents_of(file.members, sink);
+  if (file.table) return read_parquet(file.path, file.members, take);
+  cut(file, JsonLines(file.path, take));
+}
+
 class Joined final : public DocumentSink {
  public:
   explicit Joined(const Take& take) : take_(take) {}
@@ -41,13 +48,13 @@ class Joined final : public DocumentSink {
 
 void read_documents(const TextFile& file, const DocumentRule& rule, DocumentSink& sink) {
   if (!file.members.any()) return cut(file, DocumentCutter(rule, sink));
-  cut(file, JsonLines(file.path, documents_of(file.members, sink)));
+  read_records(file, sink);
 }
 
 void read_text(const TextFile& file, const Take& take) {
   if (!file.members.any()) return read_whole(file, take);
   Joined joined(take);
-  cut(file, JsonLines(file.path, documents_of(file.members, joined)));
+  read_records(file, joined);
 }
 
 std::uint64_t text_size(const TextFile& file) {

@@ -1,5 +1,5 @@
 #pragma once
-// How text is cut into documents: by a rule, or as the records of JSON Lines.
+// How text is cut into documents: by a rule, or as the records of JSON Lines and Parquet tables.
 
 #include <cstdint>
 #include <functional>
@@ -40,8 +40,8 @@ class DocumentCutter {
   bool open_ = false;          // the current document has a byte
 };
 
-// All documents of a file: the rule's, or the records of JSON Lines. Error: see check_no_nul(), data/unpack.h,
-// data/json_lines.h.
+// All documents of a file: the rule's, or its records. Error: see check_no_nul(), data/unpack.h, data/json_lines.h,
+// data/parquet.h.
 void read_documents(const TextFile&, const DocumentRule&, DocumentSink&);
 
 // Calls take(text) for all of a file's text, a megabyte or a record at a time; after each record comes a newline.

@@ -23,8 +23,7 @@ SplitKind split_of(const PrepareOptions& options, const std::vector<TextFile>& f
   const auto odd = std::ranges::find_if_not(files, &TextFile::plain);
   if (options.split == "tail") {
     if (odd != files.end())
-      fail("--split tail divides files of plain text, and ", odd->path, " is ",
-           odd->packed ? "compressed" : "JSON Lines", ": choose --split hash");
+      fail("--split tail divides files of plain text, and ", odd->path, " is ", odd->form(), ": choose --split hash");
     return SplitKind::tail;
   }
   if (options.split != "auto") fail("--split ", options.split, ": the known ways are auto, hash and tail");
@@ -33,12 +32,12 @@ SplitKind split_of(const PrepareOptions& options, const std::vector<TextFile>& f
   return few && options.document == "file" && odd == files.end() ? SplitKind::tail : SplitKind::hash;
 }
 
-// The records of JSON Lines are documents already.
+// Records are documents already.
 void check_rule(const PrepareOptions& options, const std::vector<TextFile>& files) {
   const auto records = std::ranges::find_if(files, &RecordMembers::any, &TextFile::members);
   if (options.document != "file" && records != files.end())
-    fail("--document ", options.document, " cuts text, and ", records->path,
-         " is JSON Lines, of which each record is a document: leave --document out");
+    fail("--document ", options.document, " cuts text, and ", records->path, " is ", records->form(),
+         ", of which each record is a document: leave --document out");
 }
 
 // The unit is the byte, or with `units` (characters per file) the character.

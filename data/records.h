@@ -1,5 +1,5 @@
 #pragma once
-// Records of JSON Lines as documents: a text, a prompt and its completion, or a conversation.
+// Records of JSON Lines and Parquet tables as documents: a text, a prompt and its completion, or a conversation.
 
 #include <functional>
 #include <memory>

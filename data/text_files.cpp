@@ -12,6 +12,7 @@
 #include "core/counted.h"
 #include "core/log.h"
 #include "data/files.h"
+#include "data/parquet.h"
 #include "data/text_kind.h"
 #include "data/unpack.h"
 
@@ -118,9 +119,12 @@ void look_at_heads(std::vector<TextFile>& files, const RecordMembers& members) {
   std::string first;
   for (TextFile& f : files) {
     f.packed = is_packed(f.path);
+    const std::string head = head_of(f.path), name = unpacked_name(f.path);
+    f.table = !f.packed && named_parquet(name) && begins_parquet(head);
+    if (f.table) need_parquet(f.path);
     f.members = members;
-    if (!members.any() && named_json_lines(unpacked_name(f.path))) f.members.text = "text";
-    const auto kind = foreign_kind(head_of(f.path), unpacked_name(f.path), f.members.any());
+    if (!members.any() && (f.table || named_json_lines(name))) f.members.text = "text";
+    const auto kind = f.table ? std::nullopt : foreign_kind(head, name, f.members.any());
     if (kind && foreign++ == 0) first = str(f.path, " is no text, it is ", kind->name, ": ", kind->remedy);
   }
   if (foreign == 0) return;
@@ -129,6 +133,10 @@ void look_at_heads(std::vector<TextFile>& files, const RecordMembers& members) {
 }
 
 }  // namespace
+
+const char* TextFile::form() const {
+  return table ? "a Parquet table" : members.any() ? "JSON Lines" : packed ? "compressed" : "plain text";
+}
 
 std::vector<TextFile> find_files(const std::vector<std::string>& inputs, const std::string& glob) {
   if (inputs.empty()) fail("no input is given: name files or folders with --input");
@@ -147,7 +155,7 @@ std::vector<TextFile> find_files(const std::vector<std::string>& inputs, const s
 void look_inside(std::vector<TextFile>& files, bool as_text, const RecordMembers& members) {
   if (as_text && members.any())
     fail(members.names(),
-         " are members of JSON Lines (--text-field, --prompt-field, --chat-field), and --as-text takes "
+         " are members of records (--text-field, --prompt-field, --chat-field), and --as-text takes "
          "all bytes as they are: give one of them");
   for (TextFile& f : files) f.as_text = as_text;
   if (!as_text) look_at_heads(files, members);

@@ -1,5 +1,6 @@
 #pragma once
-// The text files that a corpus or a vocabulary is made of: text as it is, JSON Lines, and both compressed.
+// The text files that a corpus or a vocabulary is made of: text as it is, JSON Lines, both also compressed, and Parquet
+// tables.
 
 #include <cstdint>
 #include <functional>
@@ -17,8 +18,10 @@ struct TextFile {
   std::uint64_t size = 0;                                   // on the disk
   bool as_text = false;                                     // whatever it looks like
   bool packed = false;                                      // by gzip or zstd
-  RecordMembers members{};                                  // of JSON Lines; not any(): no records
+  bool table = false;                                       // of Parquet
+  RecordMembers members{};                                  // of JSON Lines and tables; not any(): no records
   bool plain() const { return !packed && !members.any(); }  // its bytes are the text's
+  const char* form() const;                                 // "compressed", as "is ..." goes on
 };
 
 // Files, and files below folders whose name (or path below the folder, when the pattern has a '/') matches `glob`.
@@ -26,9 +29,9 @@ struct TextFile {
 // skipped with a warning. Sorted by name, each once. Error: a path does not exist, or nothing was found.
 std::vector<TextFile> find_files(const std::vector<std::string>& inputs, const std::string& glob);
 
-// How each of the files is to be read. Those named .jsonl or .ndjson are JSON Lines, whose member `text` counts; with
-// `members` all files are, and those members count. Error: a file cannot be read, or one is no text by its first bytes
-// or its name (data/text_kind.h), unless `as_text`.
+// How each of the files is to be read. Those named .parquet are tables; those named .jsonl or .ndjson are JSON Lines,
+// and with `members` all others are, too. Of records those members count, else `text`. Error: a file cannot be read, or
+// one is no text by its first bytes or its name (data/text_kind.h), unless `as_text`.
 void look_inside(std::vector<TextFile>&, bool as_text, const RecordMembers& members);
 
 // Both.

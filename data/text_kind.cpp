@@ -4,6 +4,8 @@
 #include <array>
 #include <cctype>
 
+#include "data/parquet.h"
+
 namespace ring {
 namespace {
 
@@ -40,7 +42,7 @@ constexpr std::array kSignatures{
     Signature{0, "PK\x05\x06", {"an empty zip archive", kUnpack}},
     Signature{0, "Rar!\x1A\x07", {"a rar archive", kUnpack}},
     Signature{257, "ustar", {"a tar archive", kUnpack}},
-    Signature{0, "PAR1", {"a Parquet table", kExport}},
+    Signature{0, "PAR1", {"a Parquet table", "unpack it if it is compressed, and name it .parquet"}},
     Signature{0, "ARROW1", {"an Arrow table", kExport}},
     Signature{0, "Obj\x01", {"an Avro table", kExport}},
     Signature{0, "\x89HDF\r\n\x1A\n", {"an HDF5 file", kExport}},
@@ -92,7 +94,11 @@ bool begins_record(std::string_view head) {
 
 bool named_json_lines(const std::string& path) { return has_ending(path, ".jsonl") || has_ending(path, ".ndjson"); }
 
+bool named_parquet(const std::string& path) { return has_ending(path, ".parquet"); }
+
 std::optional<ForeignKind> foreign_kind(std::string_view head, const std::string& path, bool records) {
+  if (named_parquet(path) && !begins_parquet(head))
+    return ForeignKind{"named .parquet and does not begin as a Parquet table", "copy it again, or rename it"};
   for (const Signature& s : kSignatures)
     if (head.size() >= s.at && head.substr(s.at).starts_with(s.bytes)) return s.kind;
   if (head.find('\0') != std::string_view::npos) {

@@ -19,5 +19,6 @@ struct ForeignKind {
 std::optional<ForeignKind> foreign_kind(std::string_view head, const std::string& path, bool records);
 
 bool named_json_lines(const std::string& path);  // .jsonl or .ndjson
+bool named_parquet(const std::string& path);     // .parquet
 
 }  // namespace ring

@@ -32,6 +32,12 @@ opened="$(PATH="$PATH:/sbin:/usr/sbin" ldconfig -p | awk '$1 == "libopenblas.so.
     fi
   done
 
+for text in LICENSE NOTICE; do  # of Arrow, where scripts/arrow.sh brought it
+  if compgen -G "$stage/lib/libarrow.so.*" >/dev/null && [ -f "build/deps/arrow/$text.txt" ]; then
+    cp "build/deps/arrow/$text.txt" "$stage/licenses/libarrow.$text"
+  fi
+done
+
 glibc="$(objdump -T "$stage/bin/ringmaster" "$stage"/lib/* | grep -o 'GLIBC_[0-9.]*' | sort -Vu | tail -n 1 | cut -d_ -f2)"
 cat >"$stage/README.txt" <<TEXT
 Ringmaster $version for Linux on $(uname -m), glibc $glibc or newer.

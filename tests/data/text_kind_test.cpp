@@ -22,7 +22,7 @@ std::vector<std::pair<std::string, std::string>> foreign_heads() {
       {bytes_of({'P', 'K', 3, 4, 20}), "a zip archive"},
       {bytes_of({'R', 'a', 'r', '!', 0x1A, 7, 1}), "a rar archive"},
       {std::string(257, 'a') + "ustar  ", "a tar archive: unpack it first"},
-      {bytes_of({'P', 'A', 'R', '1', 0x15, 4}), "a Parquet table: write its texts to files first"},
+      {bytes_of({'P', 'A', 'R', '1', 0x15, 4}), "a Parquet table: unpack it if it is compressed, and name it .parquet"},
       {bytes_of({'A', 'R', 'R', 'O', 'W', '1', 0, 0}), "an Arrow table"},
       {bytes_of({'O', 'b', 'j', 1, 4}), "an Avro table"},
       {bytes_of({0x89, 'H', 'D', 'F', 0x0D, 0x0A, 0x1A, 0x0A}), "an HDF5 file"},

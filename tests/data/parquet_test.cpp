@@ -1,0 +1,39 @@
+// What holds with and without Arrow; tests/inputs/against_pyarrow.py reads real tables.
+
+#include "data/parquet.h"
+
+#include <gtest/gtest.h>
+
+#include "data/prepare.h"
+#include "data/text_files.h"
+#include "tests/data/corpus_case.h"
+
+namespace ring {
+namespace {
+
+TEST(Parquet, NameAndContentsMustAgree) {
+  const TempFolder folder;
+  const auto refused = [&](const std::string& name, const std::string& head, const std::vector<std::string>& parts) {
+    write_text(folder / name, head + " and so on");
+    expect_error([&] { list_text_files({folder / name}, "*"); }, parts);
+    EXPECT_TRUE(list_text_files({folder / name}, "*", true).front().plain());
+  };
+  refused("a.parquet", "text", {"a.parquet is no text, it is named .parquet and does not begin as", "rename it"});
+  refused("b.PARQUET", "{\"text\": 1}", {"b.PARQUET is no text, it is named .parquet"});
+  refused("c.jsonl", "PAR1", {"c.jsonl is no text, it is a Parquet table", "name it .parquet"});
+}
+
+// By a library that cannot be fooled, or by a program that has none.
+TEST(Parquet, WhatCannotBeReadIsNamed) {
+  const TempFolder folder;
+  write_text(folder / "in/a.parquet", "PAR1 and so on");
+  PrepareOptions o;
+  o.inputs = {folder / "in"};
+  o.tokenizer = "bytes";
+  o.output = folder / "out.h5";
+  expect_error([&] { prepare_corpus(o); }, {"a.parquet ", "a Parquet table", "again"});
+  EXPECT_FALSE(std::filesystem::exists(o.output));
+}
+
+}  // namespace
+}  // namespace ring
