@@ -3,7 +3,7 @@
 
 #include <functional>
 
-#include "data/prepare.h"
+#include "data/preparation.h"
 #include "data/prepare_plan.h"
 #include "data/token_store.h"
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "data/encode_job.h"
-#include "data/prepare.h"
+#include "data/preparation.h"
 #include "data/text_files.h"
 
 namespace ring {
