@@ -22,10 +22,16 @@ class TextBytes {
       starts_blank_[id] = bytes.starts_with(' ');
     }
   }
-  std::uint64_t of(std::span<const std::int32_t> tokens, bool first) const {
+  // begun: the document has text before these tokens; then it has none that is put in front.
+  std::uint64_t of(std::span<const std::int32_t> tokens, bool& begun) const {
     std::uint64_t bytes = 0;
-    for (const std::int32_t id : tokens) bytes += of_[static_cast<std::size_t>(id)];
-    return bytes - (first && blank_ && starts_blank_[static_cast<std::size_t>(tokens.front())]);
+    for (const std::int32_t id : tokens) {
+      const auto i = static_cast<std::size_t>(id);
+      bytes += of_[i];
+      if (!begun && of_[i] > 0) bytes -= blank_ && starts_blank_[i];
+      begun |= of_[i] > 0;
+    }
+    return bytes;
   }
 
  private:
@@ -59,13 +65,13 @@ class Importer final : public MegatronDataset::Sink {
   }
 
   void part(std::span<const std::int32_t> tokens) override {
-    const bool first = length_ == 0;
-    if (first) {
+    if (length_ == 0) {
+      text_begun_ = false;
       split_ = file_split_ ? *file_split_ : hashed_split(options_, name_, document_);
       writer_.begin_document(split_);
     }
     writer_.append(split_, tokens);
-    const std::uint64_t bytes = text_.of(tokens, first);
+    const std::uint64_t bytes = text_.of(tokens, text_begun_);
     writer_.add_text_bytes(split_, bytes);
     report_.bytes += bytes;
     length_ += tokens.size();
@@ -99,6 +105,7 @@ class Importer final : public MegatronDataset::Sink {
   std::uint64_t document_ = 0, length_ = 0;  // the document's number in its file; its tokens so far
   Split split_ = Split::train;
   std::int32_t last_ = 0;
+  bool text_begun_ = false;
 };
 
 }  // namespace

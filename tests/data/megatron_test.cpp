@@ -218,6 +218,38 @@ TEST(MegatronCorpus, IsThatOfTheText) {
   EXPECT_EQ(TokenStore::open(o.output)->train().tokens_hash(), other->train().tokens_hash());
 }
 
+// A blank that the encoder puts in front of a text is none of it, whatever token stands before.
+TEST(MegatronCorpus, TextBytesAreThoseOfTheDecodedText) {
+  const Folder folder;
+  const auto special = [](int id, const char* name) {
+    return str("{\"id\": ", id, ", \"content\": \"", name, "\", \"special\": true, \"normalized\": false, \"lstrip\": ",
+               "false, \"rstrip\": false, \"single_word\": false}");
+  };
+  write_text(
+      folder / "tok.json",
+      str("{\"added_tokens\": [", special(4, "<s>"), ", ", special(5, "</s>"), "], \"normalizer\": {\"type\": ",
+          R"("Sequence", "normalizers": [{"type": "Prepend", "prepend": "\u2581"}, {"type": "Replace", )",
+          R"("pattern": {"String": " "}, "content": "\u2581"}]}, "post_processor": null, "pre_tokenizer": null, )",
+          R"("decoder": {"type": "Sequence", "decoders": [{"type": "Replace", "pattern": {"String": "\u2581"}, )",
+          R"("content": " "}, {"type": "ByteFallback"}, {"type": "Fuse"}, {"type": "Strip", "content": " ", )",
+          R"("start": 1, "stop": 0}]}, "model": {"type": "BPE", "vocab": {"<unk>": 0, "\u2581": 1, "a": 2, )",
+          R"("b": 3, "<s>": 4, "</s>": 5}, "merges": [], "unk_token": "<unk>", "fuse_unk": true, )",
+          R"("byte_fallback": false}})"));
+  MegatronFiles files;
+  files.add_document<std::uint16_t>({4, 1, 2, 1, 3, 5});  // "a b"
+  files.add_document<std::uint16_t>({1, 2, 5});           // "a"
+  files.add_document<std::uint16_t>({2, 1, 5});           // "a "
+  files.add_document<std::uint16_t>({4, 5});              // nothing
+  files.write(folder / "in/a");
+  PrepareOptions o = folder.options();
+  o.tokenizer = folder / "tok.json";
+  const PrepareReport report = prepare_corpus(o);
+  EXPECT_TRUE(report.tokenizer->blank_in_front());
+  EXPECT_EQ(report.ends_added, 0u);
+  EXPECT_EQ(report.bytes, 6u);
+  EXPECT_EQ(TokenStore::open(o.output)->train().text_bytes(), 6u);
+}
+
 TEST(MegatronCorpus, PairsAreFoundByEitherNameAndOnce) {
   Folder folder;
   sample().write(folder / "in/sub/a");
