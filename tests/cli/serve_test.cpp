@@ -1,10 +1,13 @@
 // `ringmaster serve` of a small trained model, asked over loopback.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <csignal>
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "cli/text_generation.h"
 #include "comm/http_server.h"
 #include "core/check.h"
 #include "tests/cli/served_model.h"
@@ -88,6 +91,21 @@ TEST_F(ServeTest, AClientThatLeavesEndsItsWholeReply) {
   }
   const json next = complete({{"prompt", "a"}, {"max_tokens", 1}});  // waits for 20 seconds
   EXPECT_EQ(next.value("usage", json()).value("completion_tokens", 0), 1) << next;
+}
+
+// A stream that has begun cannot say it.
+TEST_F(ServeTest, AnErrorInTheMiddleOfATextIsLogged) {
+  Session session = open_session(path("run"), 1, DeviceChoice::cpu);
+  const Parameters& all = session.model->parameters();
+  std::fill_n(all.values.data<float>(), all.size(), NAN);
+  TextModel model(std::move(session), 1, "");
+  CompletionRequest request;
+  request.prompt = "a";
+  testing::internal::CaptureStderr();
+  const auto text = model.write(request, std::chrono::seconds(1));
+  EXPECT_THROW(text->next(std::chrono::seconds(20)), Error);
+  const std::string logged = testing::internal::GetCapturedStderr();
+  EXPECT_NE(logged.find("a text ended with an error: "), std::string::npos) << logged;
 }
 
 // While a text is written, the server ends when it is told to.
