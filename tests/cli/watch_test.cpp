@@ -1,10 +1,19 @@
 // What `ringmaster watch` draws.
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
 
 #include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
 
 #include "cli/watch_view.h"
+#include "core/check.h"
 #include "data/utf8.h"
+#include "tests/process.h"
 
 namespace ring {
 namespace {
@@ -79,6 +88,44 @@ TEST(Watch, StaysInItsColumnsWhateverARunIsCalled) {
       EXPECT_EQ(l.find('\n'), std::string::npos) << l;
     }
   EXPECT_EQ(watch_lines(run, 80).size(), watch_lines(ReportRun{}, 80).size());
+}
+
+// What the real program writes to a terminal of so many columns.
+std::string on_a_terminal(const std::string& run, unsigned short columns) {
+  const int master = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
+  if (master < 0 || grantpt(master) != 0 || unlockpt(master) != 0) return "";
+  const winsize size{.ws_row = 50, .ws_col = columns, .ws_xpixel = 0, .ws_ypixel = 0};
+  ioctl(master, TIOCSWINSZ, &size);
+  const std::string terminal = ptsname(master);
+  test::Process watch({RING_BINARY, "watch", run}, {{"TERM", "xterm"}},
+                      [terminal] { dup2(open(terminal.c_str(), O_RDWR | O_NOCTTY), STDOUT_FILENO); });
+  std::string all;
+  char bytes[4096];
+  for (ssize_t n; (n = read(master, bytes, sizeof bytes)) > 0;) all.append(bytes, static_cast<std::size_t>(n));
+  close(master);
+  EXPECT_EQ(watch.wait().code, 0);
+  return all;
+}
+
+TEST(Watch, LeavesTheLastColumnOfATerminalFree) {
+  const std::filesystem::path run = std::filesystem::temp_directory_path() / str("ring_watch_", getpid());
+  std::filesystem::create_directories(run);
+  std::ofstream(run / "config.yaml") << "train: {steps: 10}\n";
+  std::ofstream(run / "metrics.jsonl") << R"({"step":10,"group":"train","time":1,"loss":2})"
+                                       << "\n";
+  for (const unsigned short columns : {30, 80}) {
+    std::istringstream lines(on_a_terminal(run, columns));
+    const std::string erase = "\x1b[K";
+    int n = 0;
+    for (std::string line; std::getline(lines, line); ++n) {
+      ASSERT_TRUE(line.starts_with(erase) && line.ends_with("\r")) << line;
+      line = line.substr(erase.size(), line.size() - erase.size() - 1);
+      EXPECT_EQ(line.find(erase), std::string::npos) << line;
+      EXPECT_LT(characters(line), columns) << line;
+    }
+    EXPECT_GT(n, 5);
+  }
+  std::filesystem::remove_all(run);
 }
 
 }  // namespace
