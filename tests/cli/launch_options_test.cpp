@@ -147,7 +147,7 @@ TEST(LaunchOptions, TheRunOfACommand) {
   const std::filesystem::path folder = std::filesystem::temp_directory_path() / str("ring_run_of_", getpid());
   std::filesystem::create_directories(folder);
   const std::string settings = folder / "n.yaml", five = folder / "5";
-  std::ofstream(settings) << "run: {directory: there}\nmodel: {context: 8}\n";
+  std::ofstream(settings) << "run: {directory: there}\ndata: {path: c.h5}\ntrain: {steps: 1}\n";
   std::ofstream(five) << "no settings";
   using Words = std::vector<std::string>;
   EXPECT_EQ(run_of_command(app, {"train", settings}), "there");
