@@ -179,7 +179,7 @@ TEST(CorpusDamage, AFileThatIsCutWhileInUseIsNamed) {
   for (const std::int64_t prefetch : {0, 4}) {
     Corpora corpora;
     corpora.stores = {store};
-    corpora.weights = {1};
+    corpora.mixture = {{0, {1}}};
     Loader loader(corpora, {.context = 64, .rows = 8, .prefetch = prefetch});
     expect_error(
         [&] {
