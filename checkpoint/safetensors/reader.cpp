@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <nlohmann/json.hpp>
@@ -80,7 +81,12 @@ MappedFile::~MappedFile() {
   if (!bytes_.empty()) ::munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
 }
 
-void MappedFile::expect(std::span<const std::byte> bytes) { advise(bytes, MADV_WILLNEED); }
+// Linux reads about a megabyte for each call, whatever is asked for, and makes callers wait while the disk has enough.
+void MappedFile::expect(std::span<const std::byte> bytes) {
+  constexpr std::size_t kPiece = 1 << 20;
+  for (std::size_t at = 0; at < bytes.size(); at += kPiece)
+    advise(bytes.subspan(at, std::min(kPiece, bytes.size() - at)), MADV_WILLNEED);
+}
 void MappedFile::forget(std::span<const std::byte> bytes) { advise(bytes, MADV_DONTNEED); }
 
 Safetensors::OneFile::OneFile(const fs::path& p) : path(p), map(p) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <future>
 #include <map>
 #include <set>
 
@@ -183,9 +184,14 @@ std::string our_name(const std::string& saved) { return saved.substr(std::string
 SavedFile write_part(const Weights& weights, const std::vector<PlannedSlice>& slices, const fs::path& file,
                      const ImportOptions& options) {
   std::size_t next = 0;
+  std::future<void> ahead;  // one tensor is read from the disk while the one before it is hashed and written
+  const auto read_ahead = [&](std::size_t i) {
+    ahead = std::async(std::launch::async, [&weights, name = our_name(slices[i].name)] { weights.expect(name); });
+  };
+  read_ahead(0);
   return write_shard(file, slices, [&](const std::string& name) {
     if (options.stopped && options.stopped()) fail("stopped by a signal: ", file.parent_path().string(), " is removed");
-    if (++next < slices.size()) weights.expect(our_name(slices[next].name));
+    if (++next < slices.size()) read_ahead(next);
     const auto& [ours, source] = weights.all.at(our_name(name));
     return weights.read(ours, source);
   });
