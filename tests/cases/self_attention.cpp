@@ -75,7 +75,7 @@ std::vector<Var> run_op(Run& run, const std::vector<Var>& in, const AttentionSha
   Tensor keys, values;
   options.keys = &keys;
   options.values = &values;
-  const Var y = self_attention(run, in[0], {a.offsets, in[1].value, a.rows}, options);
+  const Var y = self_attention(run, in[0], {.offsets = a.offsets, .positions = in[1].value, .rows = a.rows}, options);
   return {y, packed(keys, run.ctx), packed(values, run.ctx)};
 }
 
