@@ -50,7 +50,8 @@ TEST(DistStateMemory, KnowsWhatStatesOnTheHostTakeOnTheirWay) {
       TrainingOptions options;
       options.ranks = ranks;
       options.steps = 1;
-      options.overrides = {"parallel.zero=1", "optimizer.offload=states", str("optimizer.offload_chunk_bytes=", bytes)};
+      options.overrides = {"parallel.zero=1", "optimizer.offload=states", "optimizer.offload_staging_bytes=0",
+                           str("optimizer.offload_chunk_bytes=", bytes)};
       const Training run = train_on_ranks(options);
       ASSERT_EQ(run.errors, "");
       Config config = tiny_config();

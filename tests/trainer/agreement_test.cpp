@@ -50,6 +50,8 @@ void alter_scalar(Node& node) {
     node.set(*integer + 1);
   } else if (const auto* number = std::get_if<double>(&value)) {
     node.set(std::nextafter(*number, 1e9));  // the smallest difference there is
+  } else if (node.kind == Kind::integer) {
+    node.set(std::int64_t{0});  // it was a word
   } else if (const auto* text = std::get_if<std::string>(&value)) {
     node.set(*text + "x");
   } else {

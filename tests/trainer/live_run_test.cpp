@@ -14,13 +14,16 @@ class SlowLiveRuns : public Runs {
     Runs::SetUp();
     live_ = std::make_unique<Process>(train("live", {"train.steps=1000000", "train.eval_interval=0", "run.threads=1",
                                                      "checkpoint.interval=1", "checkpoint.keep_last=1"}));
-    while (records("live") < 5 && live_->running()) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    const auto saved = [&] { return std::ranges::any_of(fs::directory_iterator(path("live/checkpoints")), is_whole); };
+    while ((records("live") < 5 || !saved()) && live_->running())
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
   void TearDown() override {
     EXPECT_TRUE(live_->running());
     live_.reset();
     Runs::TearDown();
   }
+  static bool is_whole(const fs::path& checkpoint) { return checkpoint.filename().string().starts_with("step-"); }
   static void expect_sound(const Finished& done) {
     EXPECT_EQ(done.code, 0) << done.output;
     EXPECT_EQ(done.output.find("damaged"), std::string::npos) << done.output;
