@@ -25,8 +25,8 @@ bool begins_parquet(std::string_view head) { return head.starts_with("PAR1"); }
 #ifndef RING_WITH_PARQUET
 
 void need_parquet(const std::string& path) {
-  fail(path, " is a Parquet table, which this build cannot read: install libarrow-dev and libparquet-dev, or run ",
-       "scripts/arrow.sh, and build again; or write its rows as JSON Lines first");
+  fail(path, " is a Parquet table, which this build cannot read: run scripts/arrow.sh, or install Apache's ",
+       "libparquet-dev, and build again; or write its rows as JSON Lines first");
 }
 
 void read_parquet(const std::string& path, const RecordMembers&, const TakeRecord&) { need_parquet(path); }

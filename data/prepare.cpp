@@ -206,7 +206,9 @@ void check_result(const PrepareOptions& o, const TokenStoreWriter& writer) {
     fail("the ", which, " split of ", o.output, " is empty: of ",
          counted(static_cast<std::int64_t>(documents), "document"), " none fell into it with --validation-fraction ",
          o.validation_fraction,
-         "; use --split tail, another fraction (0: no validation), or smaller documents (--document)");
+         o.members.any()
+             ? "; give a larger fraction, 0 (no validation), or records of their own (--validation-input)"
+             : "; use --split tail, another fraction (0: no validation), or smaller documents (--document)");
   };
   if (!o.validation_inputs.empty() && (train == 0 || validation == 0))
     fail("the files of --", train == 0 ? "input" : "validation-input",

@@ -28,9 +28,10 @@ const Json* member(const Json& object, std::string_view field) {
 
 // The option that names what a record without the wanted member seems to hold.
 std::string better_option(const Json& record, const std::string& option) {
-  if (option == "--text-field" && record.contains("messages")) return "For conversations give --chat-field messages";
+  if (option == "--text-field" && record.contains("messages"))
+    return "For conversations data prepare has --chat-field messages";
   if (option == "--text-field" && record.contains("prompt") && record.contains("completion"))
-    return "For prompts and completions give --prompt-field prompt --completion-field completion";
+    return "For prompts and completions data prepare has --prompt-field prompt --completion-field completion";
   return str("Name the one that is ", option == "--chat-field" ? "the list of messages" : "text", " with ", option);
 }
 

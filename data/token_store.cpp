@@ -292,7 +292,7 @@ bool is_text_file(const std::string& path) {
 std::shared_ptr<const TokenStore> TokenStore::open(const std::string& path) {
   if (is_text_file(path))
     fail(path, " is text, and no corpus yet: make one of it with `ringmaster data prepare --input ", path,
-         " --output corpus.h5`, and set data.path to that");
+         " --tokenizer bytes --output corpus.h5`, and set data.path to that");
   std::shared_ptr<TokenStore> store(new TokenStore);
   store->path_ = path;
   try {

@@ -110,6 +110,8 @@ void ModelConfig::validate(std::vector<std::string>& errors) const {
     errors.push_back(str("head_dim: ", d,
                          head_dim ? "" : str(" (model.width = ", width, " / model.heads = ", heads, ")"),
                          " is not a multiple of 8"));
+  if (positions != Positions::rope && rope.scaling != RopeScaling::none)
+    errors.push_back("rope.scaling: only model.positions: rope has what it scales");
   if (positions == Positions::rope && rope.scaling == RopeScaling::dynamic && context > rope.original_context)
     errors.push_back(str("context: ", context, " is beyond model.rope.original_context = ", rope.original_context,
                          ", where rope.scaling: dynamic reaches in generation and evaluation alone; train with yarn"));
