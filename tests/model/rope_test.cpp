@@ -162,6 +162,17 @@ TEST(DynamicRope, HasNoBackwardBeyondTheContext) {
   EXPECT_THROW(m.decoder.hidden(run, ids, seqs), Error);
 }
 
+TEST(Rope, OnlyRotaryPositionsAreScaled) {
+  for (const Positions positions : {Positions::learned, Positions::none}) {
+    ModelConfig c = stretching();
+    c.positions = positions;
+    std::vector<std::string> errors;
+    c.validate(errors);
+    ASSERT_EQ(errors.size(), 1u);
+    EXPECT_NE(errors[0].find("rope.scaling: only model.positions: rope"), std::string::npos) << errors[0];
+  }
+}
+
 TEST(DynamicRope, IsNotForTrainingBeyondTheContext) {
   ModelConfig c = stretching();
   std::vector<std::string> errors;
