@@ -10,13 +10,6 @@
 namespace ring::test {
 namespace {
 
-struct Layout {
-  std::string name;
-  int ranks;
-  std::vector<std::string> overrides;
-};
-void PrintTo(const Layout& l, std::ostream* out) { *out << l.name; }
-
 Training run(const std::vector<std::string>& layout, int ranks) {
   TrainingOptions o;
   o.ranks = ranks;

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <array>
 #include <cmath>
 #include <filesystem>
 
@@ -83,73 +84,48 @@ Training trained(std::vector<std::string> overrides, int steps, int ranks = 1, c
   return t;
 }
 
-// Three runs of one size each, the second and third from the checkpoint before, are one run that changes: the samples,
-// the random numbers, the rate and the bits.
-TEST(BatchSchedule, IsRunsOfOneSizeOneBehindTheOther) {
-  const auto folder = std::filesystem::temp_directory_path() / str("ring_batches_", getpid());
+// One run for each value, the second and third from the checkpoint before, for 2, 3 and 3 steps, are the one run whose
+// value, the first of `schedule`, changes: the samples, the random numbers, the rate and the bits.
+void expect_runs_behind_each_other(const std::vector<std::string>& schedule, const std::array<int, 3>& values) {
+  const auto folder = std::filesystem::temp_directory_path() / str("ring_schedules_", getpid());
   const auto path = [&](const char* name) { return (folder / name).string(); };
-  const Training whole = trained(kSchedule, 8);
-  const auto of_size = [&](int size, int steps, const std::string& load, const std::string& save) {
-    std::vector<std::string> overrides = kSchedule;
-    overrides[0] = str("train.batch_size=", size);
+  const Training whole = trained(schedule, 8);
+  const auto with = [&](int value, int steps, const std::string& load, const std::string& save) {
+    std::vector<std::string> overrides = schedule;
+    overrides[0] = str(schedule[0].substr(0, schedule[0].find('=') + 1), value);
     return trained(overrides, steps, 1, load, save);
   };
-  const Training first = of_size(4, 2, "", path("a")), second = of_size(8, 3, first.checkpoint, path("b")),
-                 third = of_size(4, 3, second.checkpoint, "");
+  const Training first = with(values[0], 2, "", path("a")), second = with(values[1], 3, first.checkpoint, path("b")),
+                 third = with(values[2], 3, second.checkpoint, "");
   std::vector<double> losses = first.losses;
   losses.insert(losses.end(), second.losses.begin(), second.losses.end());
   losses.insert(losses.end(), third.losses.begin(), third.losses.end());
   EXPECT_EQ(whole.losses, losses);
-  for (const auto& [name, values] : whole.tensors) EXPECT_EQ(values, third.tensors.at(name)) << name;
+  for (const auto& [name, tensor] : whole.tensors) EXPECT_EQ(tensor, third.tensors.at(name)) << name;
   std::filesystem::remove_all(folder);
 }
 
-TEST(BatchSchedule, IsTheSameOnSeveralRanks) {
+void expect_the_same_on_two_ranks(const std::vector<std::string>& schedule) {
   if (!gloo_available()) GTEST_SKIP() << "this build has no Gloo";
-  const Training one = trained(kSchedule, 8);
+  const Training one = trained(schedule, 8);
   for (const char* layout : {"parallel.zero=3", "parallel.cp=2", "parallel.tp=2"}) {
-    std::vector<std::string> overrides = kSchedule;
+    std::vector<std::string> overrides = schedule;
     overrides.push_back(layout);
     const Training two = trained(overrides, 8, 2);
     EXPECT_LT(largest_loss_difference(one, two), 1e-5) << layout;
     EXPECT_LT(largest_difference(one, two), 2e-3) << layout;
   }
 }
+
+TEST(BatchSchedule, IsRunsOfOneSizeOneBehindTheOther) { expect_runs_behind_each_other(kSchedule, {4, 8, 4}); }
+TEST(BatchSchedule, IsTheSameOnSeveralRanks) { expect_the_same_on_two_ranks(kSchedule); }
 
 // Steps have 128 tokens: two steps of 8 tokens a sequence, three of 16, then whole samples of 32.
 const std::vector<std::string> kContexts = {"train.context=[[0, 8], [256, 16], [640, 32]]", "train.batch_size=4",
                                             "train.micro_batch=2", "model.dropout=0.1", "train.steps=8"};
 
-TEST(ContextSchedule, IsRunsOfOneContextOneBehindTheOther) {
-  const auto folder = std::filesystem::temp_directory_path() / str("ring_contexts_", getpid());
-  const auto path = [&](const char* name) { return (folder / name).string(); };
-  const Training whole = trained(kContexts, 8);
-  const auto of_context = [&](int context, int steps, const std::string& load, const std::string& save) {
-    std::vector<std::string> overrides = kContexts;
-    overrides[0] = str("train.context=", context);
-    return trained(overrides, steps, 1, load, save);
-  };
-  const Training first = of_context(8, 2, "", path("a")), second = of_context(16, 3, first.checkpoint, path("b")),
-                 third = of_context(32, 3, second.checkpoint, "");
-  std::vector<double> losses = first.losses;
-  losses.insert(losses.end(), second.losses.begin(), second.losses.end());
-  losses.insert(losses.end(), third.losses.begin(), third.losses.end());
-  EXPECT_EQ(whole.losses, losses);
-  for (const auto& [name, values] : whole.tensors) EXPECT_EQ(values, third.tensors.at(name)) << name;
-  std::filesystem::remove_all(folder);
-}
-
-TEST(ContextSchedule, IsTheSameOnSeveralRanks) {
-  if (!gloo_available()) GTEST_SKIP() << "this build has no Gloo";
-  const Training one = trained(kContexts, 8);
-  for (const char* layout : {"parallel.zero=3", "parallel.cp=2", "parallel.tp=2"}) {
-    std::vector<std::string> overrides = kContexts;
-    overrides.push_back(layout);
-    const Training two = trained(overrides, 8, 2);
-    EXPECT_LT(largest_loss_difference(one, two), 1e-5) << layout;
-    EXPECT_LT(largest_difference(one, two), 2e-3) << layout;
-  }
-}
+TEST(ContextSchedule, IsRunsOfOneContextOneBehindTheOther) { expect_runs_behind_each_other(kContexts, {8, 16, 32}); }
+TEST(ContextSchedule, IsTheSameOnSeveralRanks) { expect_the_same_on_two_ranks(kContexts); }
 
 // Tokens that repeat every 8 places, in a corpus with room for one sample: cut, its sequences are the one sample of a
 // model whose context is 8.

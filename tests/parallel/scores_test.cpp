@@ -2,20 +2,12 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <ostream>
 
 #include "comm/gloo/gloo.h"
 #include "tests/parallel/training.h"
 
 namespace ring::test {
 namespace {
-
-struct Layout {
-  std::string name;
-  int ranks;
-  std::vector<std::string> overrides;
-};
-void PrintTo(const Layout& l, std::ostream* out) { *out << l.name; }
 
 Training run(const Layout& layout, const std::string& attention) {
   TrainingOptions o;

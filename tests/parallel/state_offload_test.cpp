@@ -11,13 +11,6 @@
 namespace ring::test {
 namespace {
 
-struct Layout {
-  std::string name;
-  int ranks;
-  std::vector<std::string> overrides;
-};
-void PrintTo(const Layout& l, std::ostream* out) { *out << l.name; }
-
 const std::vector<Layout>& layouts() {
   static const std::vector<Layout> all = {{"one", 1, {}},
                                           {"dp", 2, {}},

@@ -3,12 +3,21 @@
 
 #include <cstdint>
 #include <map>
+#include <ostream>
 #include <string>
 #include <vector>
 
 #include "trainer/source_loss.h"
 
 namespace ring::test {
+
+// A parameter of tests that every layout has to pass.
+struct Layout {
+  std::string name;
+  int ranks;
+  std::vector<std::string> overrides;
+};
+inline void PrintTo(const Layout& l, std::ostream* out) { *out << l.name; }
 
 struct TrainingOptions {
   int ranks = 1;
