@@ -126,6 +126,10 @@ TEST_F(EvalCommands, PromptsOfAFileAreThoseAlone) {
   EXPECT_EQ(line.at("text").get<std::string>().find_first_of("e "), std::string::npos);
   EXPECT_EQ(generate({"--prompt", "a", "--stop", ""}).code, 1);
   EXPECT_EQ(generate({"--prompts-file", path("nowhere.txt")}).code, 1);
+  // What a file is, is the end of its name.
+  fs::create_directories(path("of.jsonl.d"));
+  write("of.jsonl.d/prompts.txt", "plain\n");
+  EXPECT_EQ(generate({"--prompts-file", path("of.jsonl.d/prompts.txt")}).code, 0);
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include <fstream>
 
 #include "core/check.h"
+#include "data/tokenizer.h"
 #include "tests/trainer/tiny.h"
 #include "trainer/folder_name.h"
 #include "trainer/metrics.h"
@@ -54,6 +55,16 @@ class RecordsTest : public testing::Test {
 
 std::string line(const std::string& group, std::int64_t step, const std::string& rest = "") {
   return str("{\"step\":", step, ",\"group\":\"", group, "\",\"time\":1.5", rest.empty() ? "" : ",", rest, "}\n");
+}
+
+// As of train --fresh, where a run on chats was before.
+TEST_F(RecordsTest, ARunKeepsNoChatTemplateOfTheOneBefore) {
+  const RunDirectory run(path("run"));
+  fs::create_directories(run.path());
+  for (const std::string chat : {R"({"chat_template":"T"})", ""}) {
+    run.create(test::tiny_config(), *bytes_tokenizer(), {}, chat);
+    EXPECT_EQ(fs::exists(run.chat_template_file()), !chat.empty());
+  }
 }
 
 TEST_F(RecordsTest, WhatMetricsWriteIsReadBack) {
