@@ -11,6 +11,7 @@ struct StepState {
   // Written by the host before a step's first kernel, in one copy of kStepInputBytes:
   std::uint32_t step = 0;  // optimizer steps done before this one; the random counter
   float lr = 0;            // learning rate of this step
+  float decay_scale = 1;   // factor on every weight decay
   float loss_scale = 1;    // 1 / valid tokens of all micro-batches and ranks: factor of the loss's gradient
   float loss_limit = 0;    // a step whose loss, times loss_scale, is above it is not accepted; 0: any finite loss is
   float norm_limit = 0;    // the same of the gradient's norm

@@ -32,10 +32,11 @@ inline Cost cost(const JudgeStep& a) { return cost_of(a.state, {a.state}); }
 inline constinit Kernel<JudgeStep> judge_step_kernel{"judge_step"};
 
 // AdamW (Loshchilov and Hutter 2019, alg. 2), bias-corrected with step = state.step + 1, lr = state.lr * lr_scale,
-// gradients times state.clip; does nothing when state.accepted is 0. param, grad, m, v: contiguous, one length, each
-// f32 or bf16; arithmetic is f32. What is written in bf16 to param, m or v is rounded stochastically, with bits
-// addressed by (seed, state.step, site, element): the expected value is exact, so that small updates are not lost.
-// weights, where defined: bf16, gets a copy of the new param, rounded to nearest (param is then the f32 master).
+// weight_decay times state.decay_scale, gradients times state.clip; does nothing when state.accepted is 0. param, grad,
+// m, v: contiguous, one length, each f32 or bf16; arithmetic is f32. What is written in bf16 to param, m or v is
+// rounded stochastically, with bits addressed by (seed, state.step, site, element): the expected value is exact, so
+// that small updates are not lost. weights, where defined: bf16, gets a copy of the new param, rounded to nearest
+// (param is then the f32 master).
 struct AdamW {
   Tensor param, grad, m, v, state;
   float beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f, weight_decay = 0, lr_scale = 1;

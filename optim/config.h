@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "core/dtype.h"
 #include "core/fields.h"
@@ -36,7 +37,9 @@ struct ScheduleConfig {
   std::int64_t warmup_steps = 100;
   std::int64_t decay_steps = 0;
   double final_lr = 0.1;
+  double final_weight_decay = 1;
   void fields(Fields&);
+  void validate(std::vector<std::string>& errors) const;
 };
 
 }  // namespace ring

@@ -48,6 +48,16 @@ void ScheduleConfig::fields(Fields& f) {
   f("warmup_steps", warmup_steps, "steps of linear warm-up from 0", in_range(0, kMostSteps));
   f("decay_steps", decay_steps, "wsd: length of the final decay; 0 = a fifth of the run", in_range(0, kMostSteps));
   f("final_lr", final_lr, "last learning rate, as a fraction of optimizer.lr", in_range(0, 1));
+  f("final_weight_decay", final_weight_decay,
+    "last weight decay, as a fraction of optimizer.weight_decay, reached along the curve of the learning rate; 0 fades "
+    "it out, 10 raises it tenfold",
+    in_range(0, 1000));
+}
+
+void ScheduleConfig::validate(std::vector<std::string>& errors) const {
+  if (kind == ScheduleKind::constant && final_weight_decay != 1)
+    errors.push_back(str("final_weight_decay: ", final_weight_decay,
+                         " is never reached with schedule.kind: constant: choose cosine, linear or wsd"));
 }
 
 }  // namespace ring

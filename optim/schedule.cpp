@@ -6,18 +6,19 @@
 
 namespace ring {
 
-double schedule_factor(const ScheduleConfig& c, std::int64_t step, std::int64_t total) {
-  if (step < c.warmup_steps) return static_cast<double>(step + 1) / static_cast<double>(c.warmup_steps);
+namespace {
+
+// From 1 at the end of the warm-up to `last` where the schedule ends.
+double along_curve(const ScheduleConfig& c, double last, std::int64_t step, std::int64_t total) {
   // How far the decay is, 0 to 1, when it starts at `from` and would be complete at step `total`.
   const auto progress = [&](std::int64_t from) {
     const double span = static_cast<double>(std::max<std::int64_t>(1, total - from));
     return std::clamp(static_cast<double>(step - from) / span, 0.0, 1.0);
   };
-  const double fall = 1.0 - c.final_lr;
+  const double fall = 1.0 - last;
   switch (c.kind) {
     case ScheduleKind::constant: return 1.0;
-    case ScheduleKind::cosine:
-      return c.final_lr + fall * 0.5 * (1 + std::cos(std::numbers::pi * progress(c.warmup_steps)));
+    case ScheduleKind::cosine: return last + fall * 0.5 * (1 + std::cos(std::numbers::pi * progress(c.warmup_steps)));
     case ScheduleKind::linear: return 1.0 - fall * progress(c.warmup_steps);
     case ScheduleKind::wsd: {
       const std::int64_t length = c.decay_steps ? c.decay_steps : total / 5;
@@ -25,6 +26,17 @@ double schedule_factor(const ScheduleConfig& c, std::int64_t step, std::int64_t 
     }
   }
   return 1.0;
+}
+
+}  // namespace
+
+double schedule_factor(const ScheduleConfig& c, std::int64_t step, std::int64_t total) {
+  if (step < c.warmup_steps) return static_cast<double>(step + 1) / static_cast<double>(c.warmup_steps);
+  return along_curve(c, c.final_lr, step, total);
+}
+
+double weight_decay_factor(const ScheduleConfig& c, std::int64_t step, std::int64_t total) {
+  return along_curve(c, c.final_weight_decay, step, total);
 }
 
 }  // namespace ring

@@ -51,7 +51,7 @@ bool prepare(const std::string& file, std::optional<std::int64_t> resumed_step) 
 
 // The first part of the tag of a value in a record of a step.
 std::string section_of(const std::string& name) {
-  if (name == "grad_norm" || name == "lr") return "optimizer";
+  if (name == "grad_norm" || name == "lr" || name == "weight_decay") return "optimizer";
   if (name.starts_with("memory_")) return "memory";
   if (name == "tokens" || name == "batch_size" || name == "context") return "data";
   if (name.starts_with(kSourceShare)) return "data";

@@ -257,6 +257,8 @@ void RunLog::record(const StepReport& r) {
                             {"memory_peak_phase", str(fullest_phase(memory).phase)},
                             {"memory_reserved", static_cast<std::int64_t>(memory.reserved)},
                             {"memory_fragmentation", memory.fragmentation()}};
+  if (config_.schedule.final_weight_decay != 1)
+    values.emplace_back("weight_decay", config_.optimizer.weight_decay * r.decay_scale);
   add_sources(values, interval_sources_, names_);
   add_shares(values, interval_sources_, names_);
   metrics_->record("train", r.step, values);

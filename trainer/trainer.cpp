@@ -117,17 +117,24 @@ double Trainer::seconds_left() const {
 }
 
 // With a limit in time alone the schedule follows the pace, which differs between ranks: rank 0's counts.
-double Trainer::learning_rate() {
+std::int64_t Trainer::schedule_steps() {
   double total = static_cast<double>(planned_steps());
   if (!config_.train.steps) total = sum_host(mesh_.host(), mesh_.rank() == 0 ? total : 0);
   if (total == 0) total = static_cast<double>(config_.schedule.warmup_steps + 1);
-  return config_.optimizer.lr * schedule_factor(config_.schedule, steps_, static_cast<std::int64_t>(total));
+  return static_cast<std::int64_t>(total);
 }
 
-void Trainer::upload_state(double lr, double valid) {
+void Trainer::schedule(StepReport& r) {
+  const std::int64_t total = schedule_steps();
+  r.lr = config_.optimizer.lr * schedule_factor(config_.schedule, steps_, total);
+  r.decay_scale = weight_decay_factor(config_.schedule, steps_, total);
+}
+
+void Trainer::upload_state(const StepReport& r, double valid) {
   StepState s;
   s.step = static_cast<std::uint32_t>(steps_);
-  s.lr = static_cast<float>(lr);
+  s.lr = static_cast<float>(r.lr);
+  s.decay_scale = static_cast<float>(r.decay_scale);
   s.loss_scale = static_cast<float>(1.0 / valid);
   const StepGuard::Limits limits = guard_.limits(steps_ - static_cast<std::int64_t>(most_in_flight()));
   s.loss_limit = static_cast<float>(limits.loss);
@@ -144,7 +151,7 @@ void Trainer::rehearse() {
   const double flops =
       flops_per_token(config_.model) * static_cast<double>(config_.train.batch_size * config_.model.context);
   if (flops / mesh_.world() > kLongest * kRoughGpuFlops) return;
-  upload_state(0, std::nan(""));
+  upload_state({}, std::nan(""));
   queue_step(ctx_.observer != nullptr);
   agree();
   agreed_ = true;
@@ -242,10 +249,10 @@ void Trainer::launch_step() {
   const std::vector<Batch> batches = next_batches();
   f.report.data_seconds = seconds_now() - f.started;
   count_tokens(batches, f);
-  f.report.lr = learning_rate();
+  schedule(f.report);
   step_.load(batches);
   if (!agreed_) rehearse();
-  upload_state(f.report.lr, f.valid);
+  upload_state(f.report, f.valid);
   const double queued = seconds_now();
   // A recording has no place for a wait for copies: the step that does is not replayed.
   queue_step(ctx_.observer != nullptr || step_.waits_for_copies());

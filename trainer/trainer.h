@@ -22,6 +22,7 @@ struct StepReport {
   double loss = 0;        // mean over the valid tokens of all micro-batches and ranks
   double norm = 0;        // of the gradient, before clipping
   double lr = 0;
+  double decay_scale = 1;           // factor on every weight decay
   std::vector<double> part_norms;   // of Trainer::parts() where the step is logged, else empty; NaN: no memory for it
   std::vector<SourceLoss> sources;  // of each corpus of a mixture; empty: there is one
   bool accepted = true;             // false: loss or norm is not finite or above a limit, and nothing was updated
@@ -125,8 +126,9 @@ class Trainer {
   void measure_parts(Flight&);
   std::vector<double> part_norms(const Flight&);
   std::size_t result_bytes() const { return sizeof(StepState) + parts().size() * sizeof(float); }
-  double learning_rate();
-  void upload_state(double lr, double valid);
+  std::int64_t schedule_steps();
+  void schedule(StepReport&);
+  void upload_state(const StepReport&, double valid);
   void rehearse();
   void undo(Flight&);  // a step that was not accepted, and all after it
 

@@ -58,7 +58,7 @@ Coefficients coefficients(const AdamW& args, const StepState& state) {
   Coefficients c{.beta1 = args.beta1, .beta2 = args.beta2, .eps = args.eps, .clip = state.clip};
   c.rate = static_cast<float>(lr / (1 - std::pow(static_cast<double>(args.beta1), t)));
   c.scale2 = static_cast<float>(1 / std::sqrt(1 - std::pow(static_cast<double>(args.beta2), t)));
-  c.decay = static_cast<float>(1 - lr * args.weight_decay);
+  c.decay = static_cast<float>(1 - lr * (static_cast<double>(args.weight_decay) * state.decay_scale));
   return c;
 }
 

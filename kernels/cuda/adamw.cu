@@ -170,7 +170,7 @@ __device__ Coefficients coefficients(const Settings& a, const StepState& state) 
           .rate = static_cast<float>(lr / (1 - power(a.beta1, t))),
           .scale2 = static_cast<float>(1 / sqrt(1 - power(a.beta2, t))),
           .eps = a.eps,
-          .decay = static_cast<float>(1 - lr * a.weight_decay)};
+          .decay = static_cast<float>(1 - lr * (static_cast<double>(a.weight_decay) * state.decay_scale))};
 }
 
 // One instruction each, relative error about 2^-22. Subnormal numbers count as 0, far below any eps.

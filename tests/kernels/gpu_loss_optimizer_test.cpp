@@ -377,7 +377,7 @@ struct Adam {
   Values weights;  // of results
 };
 const AdamW kSettings{.beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f, .lr_scale = 0.5f};
-constexpr StepState kStep{.step = 4, .lr = 0.02f, .clip = 0.7f};
+constexpr StepState kStep{.step = 4, .lr = 0.02f, .decay_scale = 3, .clip = 0.7f};
 
 Adam adam_inputs(std::int64_t n, const Types& t) {
   Adam a{random_stored("param", n, t.param),
@@ -398,7 +398,8 @@ Adam adam_oracle(Adam a) {
     a.m[i] = b1 * a.m[i] + (1 - b1) * g;
     a.v[i] = b2 * a.v[i] + (1 - b2) * g * g;
     const double m = a.m[i] / (1 - std::pow(b1, t)), v = a.v[i] / (1 - std::pow(b2, t));
-    a.param[i] = (1 - lr * kSettings.weight_decay) * a.param[i] - lr * m / (std::sqrt(v) + kSettings.eps);
+    a.param[i] =
+        (1 - lr * kSettings.weight_decay * kStep.decay_scale) * a.param[i] - lr * m / (std::sqrt(v) + kSettings.eps);
   }
   return a;
 }

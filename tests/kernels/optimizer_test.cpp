@@ -31,14 +31,14 @@ Tensor random_tensor(const std::string& name, std::int64_t n, const ExecContext&
 // Algorithm 2 of the AdamW paper, in f64.
 struct Reference {
   Values param, m, v;
-  void step(const Values& grad, int t, double lr, double clip, const AdamW& a) {
+  void step(const Values& grad, int t, double lr, double decay, double clip, const AdamW& a) {
     const double beta1 = a.beta1, beta2 = a.beta2;
     for (std::size_t i = 0; i < param.size(); ++i) {
       const double g = grad[i] * clip;
       m[i] = beta1 * m[i] + (1 - beta1) * g;
       v[i] = beta2 * v[i] + (1 - beta2) * g * g;
       const double m_hat = m[i] / (1 - std::pow(beta1, t)), v_hat = v[i] / (1 - std::pow(beta2, t));
-      param[i] -= lr * (m_hat / (std::sqrt(v_hat) + static_cast<double>(a.eps)) + a.weight_decay * param[i]);
+      param[i] -= lr * (m_hat / (std::sqrt(v_hat) + static_cast<double>(a.eps)) + decay * param[i]);
     }
   }
 };
@@ -61,10 +61,14 @@ void compare_with_reference(std::int64_t n, int threads, AdamW args) {
                       Values(static_cast<std::size_t>(n))};
   for (int t = 1; t <= 10; ++t) {
     args.grad = random_tensor(str("grad", t), n, ctx, 0.1);
-    const StepState s{.step = static_cast<std::uint32_t>(t - 1), .lr = 0.01f / static_cast<float>(t), .clip = 0.5f};
+    const StepState s{.step = static_cast<std::uint32_t>(t - 1),
+                      .lr = 0.01f / static_cast<float>(t),
+                      .decay_scale = 20.0f / static_cast<float>(t),
+                      .clip = 0.5f};
     args.state = state_tensor(s, ctx);
     adamw_kernel(args, ctx);
-    reference.step(read_values(args.grad), t, static_cast<double>(s.lr) * args.lr_scale, 0.5, args);
+    reference.step(read_values(args.grad), t, static_cast<double>(s.lr) * args.lr_scale,
+                   static_cast<double>(args.weight_decay) * 20 / t, 0.5, args);
   }
   EXPECT_LT(relative_error(read_values(args.param), reference.param), 1e-6);
   EXPECT_LT(relative_error(read_values(args.m), reference.m), 1e-6);

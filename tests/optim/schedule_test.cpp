@@ -49,5 +49,35 @@ TEST(Schedule, NeverLeavesItsRangeOrRisesAfterTheWarmUp) {
   }
 }
 
+TEST(Schedule, WeightDecayStaysAsItIs) {
+  for (ScheduleKind kind : {ScheduleKind::constant, ScheduleKind::cosine, ScheduleKind::linear, ScheduleKind::wsd})
+    for (std::int64_t step = 0; step <= 1000; ++step) EXPECT_EQ(weight_decay_factor(make(kind), step, 1000), 1.0);
+}
+
+TEST(Schedule, WeightDecayFollowsTheCurveToItsOwnEnd) {
+  for (double last : {0.0, 0.25, 10.0})
+    for (ScheduleKind kind : {ScheduleKind::cosine, ScheduleKind::linear, ScheduleKind::wsd}) {
+      ScheduleConfig c = make(kind);
+      c.final_weight_decay = last;
+      EXPECT_DOUBLE_EQ(weight_decay_factor(c, 0, 1000), 1.0) << "not with the warm-up";
+      EXPECT_DOUBLE_EQ(weight_decay_factor(c, 100, 1000), 1.0);
+      const std::int64_t middle = kind == ScheduleKind::wsd ? 900 : 550;
+      EXPECT_NEAR(weight_decay_factor(c, middle, 1000), (1 + last) / 2, 1e-12);
+      EXPECT_NEAR(weight_decay_factor(c, 1000, 1000), last, 1e-12);
+      EXPECT_NEAR(weight_decay_factor(c, 1500, 1000), last, 1e-12);
+    }
+}
+
+TEST(Schedule, RefusesAWeightDecayThatNeverComes) {
+  ScheduleConfig c = make(ScheduleKind::constant);
+  std::vector<std::string> errors;
+  c.validate(errors);
+  EXPECT_TRUE(errors.empty());
+  c.final_weight_decay = 0.5;
+  c.validate(errors);
+  ASSERT_EQ(errors.size(), 1u);
+  EXPECT_NE(errors[0].find("schedule.kind: constant: choose cosine"), std::string::npos) << errors[0];
+}
+
 }  // namespace
 }  // namespace ring

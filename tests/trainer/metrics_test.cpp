@@ -118,6 +118,7 @@ TEST(MetricsTags, AreSortedByWhatTheyAre) {
   EXPECT_EQ(tag_of("validation", "loss"), "loss/validation");
   EXPECT_EQ(tag_of("validation", "bits_per_byte"), "loss/validation_bits_per_byte");
   EXPECT_EQ(tag_of("train", "grad_norm"), "optimizer/grad_norm");
+  EXPECT_EQ(tag_of("train", "weight_decay"), "optimizer/weight_decay");
   EXPECT_EQ(tag_of("grad_norm", "blocks.3"), "optimizer/grad_norm/blocks.3");
   EXPECT_EQ(tag_of("train", "memory_peak"), "memory/peak");
   EXPECT_EQ(tag_of("train", "step_ms"), "speed/step_ms");
