@@ -9,11 +9,8 @@ namespace {
 constexpr std::int64_t kWork = 8;  // of one element, in simple ones
 
 struct Gelu {
-  static float value(float x) { return x * normal_fast(x).cdf; }
-  static float slope(float x) {
-    const Normal n = normal_fast(x);
-    return n.cdf + x * n.pdf;
-  }
+  static float value(float x) { return x * normal_cdf_fast(x); }
+  static float slope(float x) { return gelu_slope_fast(x); }
 };
 
 // 0.5 x (1 + tanh u) = x sigmoid(2u), u = sqrt(2/pi) (x + 0.044715 x^3).

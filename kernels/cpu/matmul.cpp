@@ -76,11 +76,16 @@ struct Start {
   const float* residual = nullptr;
   std::int64_t residual_stride = 0;
   explicit operator bool() const { return bias || residual; }
+  // Rows i0.. and columns j0.. of C, as many as g has.
   void fill(const Gemm& g, std::int64_t i0, std::int64_t j0) const {
-    for (std::int64_t i = 0; i < g.m; ++i)
-      for (std::int64_t j = 0; j < g.n; ++j)
-        g.c[i * g.ldc + j] =
-            (bias ? bias[j0 + j] : 0.0f) + (residual ? residual[(i0 + i) * residual_stride + j0 + j] : 0.0f);
+    for (std::int64_t i = 0; i < g.m; ++i) {
+      float* to = g.c + i * g.ldc;
+      const float* from = residual ? residual + (i0 + i) * residual_stride + j0 : bias + j0;
+      std::copy_n(from, g.n, to);
+      if (!bias || !residual) continue;
+#pragma GCC ivdep
+      for (std::int64_t j = 0; j < g.n; ++j) to[j] += bias[j0 + j];
+    }
   }
 };
 

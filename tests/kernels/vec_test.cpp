@@ -55,19 +55,17 @@ TEST(Vec, TanhAndSigmoid) {
 
 TEST(Vec, NormalDistribution) {
   auto cdf = [](double x) { return 0.5 * std::erfc(-x / std::numbers::sqrt2); };
-  auto pdf = [](double x) { return std::exp(-0.5 * x * x) / std::sqrt(2 * std::numbers::pi); };
-  EXPECT_LT(worst_error(
-                -2, 12, 0, [](float x) { return normal_fast(x).cdf; }, cdf),
-            6e-7);  // 4.9e-7 with fused multiply-adds, 5.02e-7 without
-  EXPECT_LT(worst_error(
-                -12, -2, 0.02, [](float x) { return normal_fast(x).cdf; }, cdf),
-            6e-7);  // 4.9e-7 with fused multiply-adds, 5.02e-7 without
-  EXPECT_LT(worst_error(
-                -5, 5, 1e-3, [](float x) { return normal_fast(x).pdf; }, pdf),
-            5e-7);
-  EXPECT_EQ(normal_fast(-1e10f).cdf, 0.0f);
-  EXPECT_EQ(normal_fast(1e10f).cdf, 1.0f);
-  EXPECT_TRUE(std::isnan(normal_fast(kNaN).cdf));
+  auto slope = [&](double x) { return cdf(x) + x * std::exp(-0.5 * x * x) / std::sqrt(2 * std::numbers::pi); };
+  EXPECT_LT(worst_error(-12, 12, 1, normal_cdf_fast, cdf), 2e-7);
+  EXPECT_LT(worst_error(-12, 12, 1, gelu_slope_fast, slope), 3e-7);
+  EXPECT_LT(worst_error(-0.01f, 0.01f, 1, gelu_slope_fast, slope), 2e-7);
+  for (auto f : {normal_cdf_fast, gelu_slope_fast}) {
+    EXPECT_EQ(f(-1e10f), 0.0f);
+    EXPECT_EQ(f(-5.95f), 0.0f);
+    EXPECT_NEAR(f(1e10f), 1.0f, 2e-7f);
+    EXPECT_EQ(f(0.0f), 0.5f);
+    EXPECT_TRUE(std::isnan(f(kNaN)));
+  }
 }
 
 TEST(Vec, Rotation) {
