@@ -9,7 +9,7 @@ namespace ring {
 
 Saved Run::save(const Var& v) const {
   if (v.recipe) return Saved(v.recipe);
-  return v.slot && v.slot->bound ? save_in_place(v.value) : save(v.value);  // a parameter stays where it is
+  return v.parameter || (v.slot && v.slot->bound) ? save_in_place(v.value) : save(v.value);
 }
 
 Saved Run::save(const Tensor& t) const {

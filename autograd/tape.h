@@ -33,6 +33,7 @@ struct Var {
   Tensor value;
   SlotPtr slot;
   std::shared_ptr<Recipe> recipe{};  // set: backward rules keep this instead of the value (see Run::recompute)
+  bool parameter = false;            // its owner keeps the value: backward rules save it where it is
 };
 
 class Backward;

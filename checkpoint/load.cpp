@@ -4,6 +4,7 @@
 
 #include "checkpoint/files.h"
 #include "checkpoint/reader.h"
+#include "core/log.h"
 
 namespace ring {
 namespace {
@@ -137,6 +138,14 @@ void load_tensors(const fs::path& folder, const Manifest& manifest, const State&
     load_tensor(folder, state.tensors().at(name), manifest.tensors.at(name), stream);
 }
 
+void pass_over(const fs::path& folder, const std::string& prefix, WeightsReport& report) {
+  const auto below = [&](const std::string& name) { return name.starts_with(prefix); };
+  const auto missing = std::erase_if(report.missing, below), unexpected = std::erase_if(report.unexpected, below);
+  if (missing + unexpected > 0)
+    log::warn("checkpoint ", folder.string(), ": of the tensors below ", prefix, " it lacks ", missing,
+              ", which start anew, and ", unexpected, " of its own are not used");
+}
+
 }  // namespace
 
 std::string WeightsReport::problems() const {
@@ -172,14 +181,16 @@ Tensor read_tensor(const fs::path& checkpoint, const Manifest& manifest, const s
   return t;
 }
 
-Manifest load_state(const fs::path& checkpoint, State& state, const Stream& stream) {
+Manifest load_state(const fs::path& checkpoint, State& state, const Stream& stream, const std::string& may_differ) {
   Manifest manifest = read_manifest(checkpoint);
-  fill_state(checkpoint, manifest, state, stream);
+  fill_state(checkpoint, manifest, state, stream, may_differ);
   return manifest;
 }
 
-void fill_state(const fs::path& folder, const Manifest& manifest, State& state, const Stream& stream) {
+void fill_state(const fs::path& folder, const Manifest& manifest, State& state, const Stream& stream,
+                const std::string& may_differ) {
   WeightsReport report = compare_weights(manifest, state, "");
+  if (!may_differ.empty()) pass_over(folder, may_differ, report);
   compare_values(manifest, state, report);
   if (!report.complete()) fail("checkpoint ", folder.string(), " does not fit this run:", report.problems());
   load_tensors(folder, manifest, state, report.matching, stream);

@@ -15,40 +15,73 @@ std::int64_t length_of(const std::vector<Tensor>& host) {
   return host[0].numel();
 }
 
-std::int64_t bytes_of_element(const std::vector<Tensor>& host) {
+std::vector<HostChunks::Pieces> pieces_of(const std::vector<Tensor>& host) {
+  std::vector<HostChunks::Pieces> out;
+  for (const Tensor& t : host) out.push_back({{0, t}});
+  return out;
+}
+
+DType type_of(const HostChunks::Pieces& pieces) {
+  RING_CHECK(!pieces.empty(), "chunks of nothing");
+  return pieces[0].host.dtype();
+}
+
+std::int64_t bytes_of_element(const std::vector<HostChunks::Pieces>& host) {
   std::int64_t bytes = 0;
-  for (const Tensor& t : host) bytes += static_cast<std::int64_t>(size_of(t.dtype()));
+  for (const HostChunks::Pieces& pieces : host) bytes += static_cast<std::int64_t>(size_of(type_of(pieces)));
   return bytes;
 }
 
+std::int64_t longest_of(const HostChunks::Ends& begins) {
+  std::int64_t longest = 0;
+  for (std::size_t k = 0; k + 1 < begins.size(); ++k) longest = std::max(longest, begins[k + 1] - begins[k]);
+  return longest;
+}
+
 // Chunks that the device holds.
-std::int64_t ring_length(std::int64_t n, std::int64_t chunk, std::int64_t element_bytes, std::int64_t ring_bytes) {
-  const std::int64_t wanted = std::max(HostChunks::kLeastRing, ring_bytes / (chunk * element_bytes));
-  return std::min(wanted, (n + chunk - 1) / chunk);
+std::int64_t ring_length(const HostChunks::Ends& begins, std::int64_t element_bytes, std::int64_t ring_bytes) {
+  if (begins.size() == 1) return 0;
+  const std::int64_t wanted = std::max(HostChunks::kLeastRing, ring_bytes / (longest_of(begins) * element_bytes));
+  return std::min(wanted, std::ssize(begins) - 1);
 }
 
 }  // namespace
 
-// In elements.
-std::int64_t HostChunks::chunk_length(std::int64_t n, std::int64_t element_bytes, Bytes bytes) {
-  const std::int64_t whole = (n + kAlign - 1) / kAlign * kAlign;
+HostChunks::Ends HostChunks::cut(std::int64_t n, std::int64_t element_bytes, Bytes bytes, const Ends& ends) {
   const std::int64_t smallest = std::max(kAlign, bytes.chunk / element_bytes / kAlign * kAlign);
-  return std::min(smallest * times(bytes.ring / (smallest * element_bytes)), std::max(kAlign, whole));
+  const std::int64_t chunk = smallest * times(bytes.ring / (smallest * element_bytes));
+  Ends begins{0};
+  if (ends.empty())
+    while (n - begins.back() > chunk) begins.push_back(begins.back() + chunk);
+  for (std::size_t i = 0; i + 1 < ends.size(); ++i)
+    if (ends[i + 1] - begins.back() > chunk) begins.push_back(ends[i]);
+  if (n > 0) begins.push_back(n);
+  return begins;
 }
 
-HostChunks::HostChunks(std::vector<Tensor> host, Bytes bytes, const Stream& compute)
-    : HostChunks(std::move(host), bytes, compute, copy_stream(compute), copy_stream(compute)) {}
+HostChunks::HostChunks(const std::vector<Tensor>& host, Bytes bytes, const Stream& compute)
+    : HostChunks(host, bytes, compute, copy_stream(compute), copy_stream(compute)) {}
 
-HostChunks::HostChunks(std::vector<Tensor> host, Bytes bytes, const Stream& compute, const Stream& in,
+HostChunks::HostChunks(const std::vector<Tensor>& host, Bytes bytes, const Stream& compute, const Stream& in,
+                       const Stream& out)
+    : HostChunks(pieces_of(host), cut(length_of(host), bytes_of_element(pieces_of(host)), bytes, {}), bytes, compute,
+                 in, out) {}
+
+HostChunks::HostChunks(std::vector<Pieces> host, const Ends& ends, std::int64_t n, Bytes bytes, const Stream& compute)
+    : HostChunks(host, cut(n, bytes_of_element(host), bytes, ends), bytes, compute, copy_stream(compute),
+                 copy_stream(compute)) {}
+
+HostChunks::HostChunks(std::vector<Pieces> host, Ends begins, Bytes bytes, const Stream& compute, const Stream& in,
                        const Stream& out)
     : host_(std::move(host)),
       compute_(compute),
       in_(in),
       out_(out),
-      size_(length_of(host_)),
-      chunk_(chunk_length(size_, bytes_of_element(host_), bytes)),
-      ring_(static_cast<std::size_t>(ring_length(size_, chunk_, bytes_of_element(host_), bytes.ring))) {
-  for (const Tensor& t : host_) room_.push_back(Tensor::empty({places() * chunk_}, t.dtype(), compute_, Lifetime::run));
+      begins_(std::move(begins)),
+      longest_(longest_of(begins_)),
+      ring_(static_cast<std::size_t>(ring_length(begins_, bytes_of_element(host_), bytes.ring))) {
+  for (const Pieces& pieces : host_)
+    room_.push_back(Tensor::empty({places() * longest_}, type_of(pieces), compute_, Lifetime::run));
 }
 
 HostChunks::~HostChunks() {
@@ -60,42 +93,48 @@ HostChunks::~HostChunks() {
   }
 }
 
-std::size_t HostChunks::host_bytes() const { return static_cast<std::size_t>(size_ * bytes_of_element(host_)); }
+std::size_t HostChunks::host_bytes() const {
+  std::size_t bytes = 0;
+  for (const Pieces& pieces : host_)
+    for (const Piece& piece : pieces) bytes += piece.host.bytes();
+  return bytes;
+}
 
-std::size_t HostChunks::device_bytes(std::int64_t n, std::int64_t element_bytes, Bytes bytes) {
-  const std::int64_t chunk = chunk_length(n, element_bytes, bytes);
-  return static_cast<std::size_t>(ring_length(n, chunk, element_bytes, bytes.ring) * chunk * element_bytes);
+std::size_t HostChunks::device_bytes(std::int64_t n, std::int64_t element_bytes, Bytes bytes, const Ends& ends) {
+  const Ends begins = cut(n, element_bytes, bytes, ends);
+  return static_cast<std::size_t>(ring_length(begins, element_bytes, bytes.ring) * longest_of(begins) * element_bytes);
 }
 
 std::size_t HostChunks::device_bytes() const {
-  return static_cast<std::size_t>(places() * chunk_ * bytes_of_element(host_));
-}
-
-std::vector<Tensor> HostChunks::on_host(std::int64_t k) const {
-  std::vector<Tensor> parts;
-  for (const Tensor& t : host_) parts.push_back(t.narrow(0, k * chunk_, std::min(chunk_, size_ - k * chunk_)));
-  return parts;
+  return static_cast<std::size_t>(places() * longest_ * bytes_of_element(host_));
 }
 
 std::vector<Tensor> HostChunks::on_device(std::int64_t k) const {
   std::vector<Tensor> parts;
-  for (const Tensor& t : room_)
-    parts.push_back(t.narrow(0, k % places() * chunk_, std::min(chunk_, size_ - k * chunk_)));
+  for (const Tensor& t : room_) parts.push_back(t.narrow(0, k % places() * longest_, length(k)));
   return parts;
+}
+
+void HostChunks::for_pieces(std::int64_t k, const CopyPiece& copy_piece) const {
+  const std::vector<Tensor> here = on_device(k);
+  for (std::size_t i = 0; i < host_.size(); ++i)
+    for (const Piece& piece : host_[i]) {
+      const std::int64_t from = std::max(piece.at, begin_of(k));
+      const std::int64_t n = std::min(piece.at + piece.host.numel(), begin_of(k + 1)) - from;
+      if (n > 0) copy_piece(piece.host.narrow(0, from - piece.at, n), here[i].narrow(0, from - begin_of(k), n));
+    }
 }
 
 // Behind what left its place. Chunks leave in order: its own bytes of the last pass are back, too.
 void HostChunks::fetch(std::int64_t k) {
   in_.wait(place(k).left);
-  const std::vector<Tensor> from = on_host(k), to = on_device(k);
-  for (std::size_t i = 0; i < from.size(); ++i) copy(to[i], from[i], in_);
+  for_pieces(k, [this](const Tensor& host, const Tensor& device) { copy(device, host, in_); });
   place(k).arrived = in_.record();
 }
 
 void HostChunks::send(std::int64_t k) {
   out_.wait(compute_.record());
-  const std::vector<Tensor> from = on_device(k), to = on_host(k);
-  for (std::size_t i = 0; i < from.size(); ++i) copy(to[i], from[i], out_);
+  for_pieces(k, [this](const Tensor& host, const Tensor& device) { copy(host, device, out_); });
   all_left_ = place(k).left = out_.record();
 }
 
@@ -111,7 +150,7 @@ void HostChunks::change(const Change& change_chunk) {
   for (std::int64_t k = 0; k < chunks(); ++k) {
     compute_.wait(place(k).arrived);
     const std::vector<Tensor> here = on_device(k);
-    change_chunk(k * chunk_, here[0].numel(), here);
+    change_chunk(begin_of(k), length(k), here);
     send(k);
     if (k + places() < chunks()) fetch(k + places());
   }

@@ -28,10 +28,19 @@ class HostChunks {
     std::int64_t chunk;     // that travel at a time, at least
     std::int64_t ring = 0;  // that the device holds of them, at least kLeastRing chunks
   };
+  // Elements [at, at + numel) of a pass.
+  struct Piece {
+    std::int64_t at = 0;
+    Tensor host;
+  };
+  using Pieces = std::vector<Piece>;       // of one type; what lies between them does not travel
+  using Ends = std::vector<std::int64_t>;  // where chunks may end, ascending, the last is n; none: anywhere
   // host: [n] each, of any types.
-  HostChunks(std::vector<Tensor> host, Bytes, const Stream& compute);
-  HostChunks(std::vector<Tensor> host, Bytes, const Stream& compute, const Stream& in,
+  HostChunks(const std::vector<Tensor>& host, Bytes, const Stream& compute);
+  HostChunks(const std::vector<Tensor>& host, Bytes, const Stream& compute, const Stream& in,
              const Stream& out);  // which copy
+  // A chunk is then as long as it must be to end where it may.
+  HostChunks(std::vector<Pieces> host, const Ends& ends, std::int64_t n, Bytes, const Stream& compute);
   // Waits for copies: their memory may be gone afterwards.
   ~HostChunks();
   HostChunks(const HostChunks&) = delete;
@@ -54,7 +63,7 @@ class HostChunks {
 
   std::size_t host_bytes() const;
   // What n elements of so many bytes take of the device on their way.
-  static std::size_t device_bytes(std::int64_t n, std::int64_t element_bytes, Bytes);
+  static std::size_t device_bytes(std::int64_t n, std::int64_t element_bytes, Bytes, const Ends& ends = {});
   std::size_t device_bytes() const;
   // How many of so many chunks of the smallest size a ring takes.
   static std::int64_t in_ring(std::int64_t chunks) { return chunks - chunks % times(chunks); }
@@ -65,18 +74,24 @@ class HostChunks {
   };
   // A chunk's size in chunks of the smallest.
   static std::int64_t times(std::int64_t ring) { return std::max<std::int64_t>(1, (ring + kMostRing - 1) / kMostRing); }
-  static std::int64_t chunk_length(std::int64_t n, std::int64_t element_bytes, Bytes);
-  std::int64_t chunks() const { return (size_ + chunk_ - 1) / chunk_; }
+  // Where chunks begin, and n.
+  static Ends cut(std::int64_t n, std::int64_t element_bytes, Bytes, const Ends& ends);
+  HostChunks(std::vector<Pieces> host, Ends begins, Bytes, const Stream& compute, const Stream& in, const Stream& out);
+  std::int64_t chunks() const { return std::ssize(begins_) - 1; }
+  std::int64_t begin_of(std::int64_t k) const { return begins_[static_cast<std::size_t>(k)]; }
+  std::int64_t length(std::int64_t k) const { return begin_of(k + 1) - begin_of(k); }
   std::int64_t places() const { return std::ssize(ring_); }
   Place& place(std::int64_t k) { return ring_[static_cast<std::size_t>(k % places())]; }
-  std::vector<Tensor> on_host(std::int64_t k) const;
   std::vector<Tensor> on_device(std::int64_t k) const;
+  using CopyPiece = std::function<void(const Tensor& host, const Tensor& device)>;
+  void for_pieces(std::int64_t k, const CopyPiece&) const;
   void fetch(std::int64_t k);
   void send(std::int64_t k);
 
-  const std::vector<Tensor> host_;
+  const std::vector<Pieces> host_;
   const Stream compute_, in_, out_;
-  const std::int64_t size_, chunk_;  // in elements
+  const Ends begins_;
+  const std::int64_t longest_;  // chunk
   std::vector<Place> ring_;
   std::vector<Tensor> room_;  // of the whole ring, for each tensor
   Event all_left_;            // of the last pass

@@ -9,6 +9,7 @@
 #include "core/log.h"
 #include "core/storage.h"
 #include "engine/devices.h"
+#include "optim/groups.h"
 #include "optim/optimizer.h"
 #include "parallel/parallelize.h"
 
@@ -43,11 +44,13 @@ std::vector<MemoryBound> bounds_of(Device device) {
 
 StateMemory memory_of(const Config& c, Mesh& mesh, std::int64_t zero) {
   Decoder model(c.model, vocab_padding(backend_of(c.run.device)));
+  bind_groups(c.optimizer, model.parameters());
   parallelize_tensor(model, {mesh.coord("tp"), mesh.degree("tp")});
   const Communicator& data = mesh.group(kDataAxes);
-  StateMemory m =
-      state_memory(model, static_cast<int>(zero), data.size(), data.rank(), param_types(c), state_bytes(c.optimizer));
+  StateMemory m = state_memory(model, static_cast<int>(zero), data.size(), data.rank(), param_types(c),
+                               [&](const OwnedShard& owned) { return state_bytes(c.optimizer, owned); });
   m.staging = staging_bytes(c.optimizer, m.owned, m.master > 0);
+  m.owned = {};  // of a model that is no more
   return m;
 }
 
@@ -226,7 +229,7 @@ std::size_t activation_room(const Config& c, Mesh& mesh) {
 }
 
 void check_memory(Decoder& declared, Device device, const ParamTypes& types) {
-  const StateMemory own = state_memory(declared, 0, 1, 0, types, 0);
+  const StateMemory own = state_memory(declared, 0, 1, 0, types, [](const OwnedShard&) { return 0; });
   const std::string problem = shortage({own, own.total(), 1}, bounds_of(device));
   if (!problem.empty()) fail(problem, ". End other programs, or take a machine with more memory");
 }

@@ -10,6 +10,7 @@
 #include "engine/devices.h"
 #include "kernels/elementwise.h"
 #include "kernels/group_sums.h"
+#include "optim/groups.h"
 
 namespace ring {
 namespace {
@@ -71,6 +72,7 @@ void TrainStep::set_activations(const ActivationPlan& plan) {
 
 Parallelized TrainStep::parallelized() {
   const ScopeGuard scope(*ctx_.scopes, {ScopeKind::parameters});
+  bind_groups(config_.optimizer, model_.parameters());
   const ParameterOptions options{param_types(config_), config_.run.seed, bucket_bytes(config_, ctx_)};
   return make_lasting<Parallelized>([&] { return parallelize(model_, mesh_, plan_, options, ctx_); });
 }
@@ -78,7 +80,8 @@ Parallelized TrainStep::parallelized() {
 std::unique_ptr<Optimizer> TrainStep::make_optimizer() {
   return make_lasting<std::unique_ptr<Optimizer>>([&] {
     const ScopeGuard scope(*ctx_.scopes, {ScopeKind::optimizer_states});
-    return std::make_unique<Optimizer>(config_.optimizer, parallel_.data->shard(), config_.run.seed, ctx_);
+    return std::make_unique<Optimizer>(config_.optimizer, parallel_.data->shard(), config_.run.seed, ctx_,
+                                       &mesh_.axis("tp"));
   });
 }
 

@@ -65,6 +65,10 @@ void copy_values(const Tensor& values, const Tensor& weights, const ExecContext&
   }
 }
 
+bool Param::frozen() const {
+  return !parts.empty() && std::ranges::all_of(parts, [](const LogicalParam& part) { return part.frozen; });
+}
+
 Tensor Param::part_of(const Tensor& flat, const LogicalParam& part) const {
   const std::int64_t columns = shape.size() == 2 ? shape[1] : 1;
   const Tensor rows = flat.narrow(0, offset + part.first_row * columns, part.rows * columns);
@@ -94,6 +98,7 @@ Param& Parameters::add(std::vector<LogicalParam> parts, std::int64_t columns, st
   p.row_multiple = row_multiple;
   p.decay = columns != 0;
   p.var.slot = std::make_shared<GradSlot>();
+  p.var.parameter = true;
   cut(p, Cut::none);
   return p;
 }
@@ -133,20 +138,35 @@ void Parameters::take_slice(LogicalParam& part, const Param& p) const {
   }
 }
 
+std::vector<Param*> Parameters::declared() {
+  std::vector<Param*> all;
+  for (Param& p : params_) all.push_back(&p);
+  return all;
+}
+
+void Parameters::freeze(Param& p) {
+  RING_CHECK(layout_.empty(), "parameter ", p.parts[0].name, " is frozen after it got its place");
+  for (LogicalParam& part : p.parts) part.frozen = true;
+  p.var.slot = nullptr;
+}
+
 void Parameters::lay_out() {
   layout_.clear();
   size_ = 0;
-  const auto place = [&](bool decay, bool cut) {
+  const auto place = [&](bool frozen, bool decay, bool cut) {
     for (Param& p : params_) {
-      if (p.decay != decay || is_cut(p) != cut) continue;
+      if (p.frozen() != frozen || p.decay != decay || is_cut(p) != cut) continue;
       p.offset = size_;
       size_ += param_aligned(p.shape.numel());
       layout_.push_back(&p);
     }
   };
-  for (const bool decay : {false, true}) {
-    if (decay) matrices_begin_ = size_;
-    for (const bool cut : {false, true}) place(decay, cut);
+  for (const bool frozen : {false, true}) {
+    if (frozen) trained_size_ = size_;
+    for (const bool decay : {false, true}) {
+      if (decay && !frozen) matrices_begin_ = size_;
+      for (const bool cut : {false, true}) place(frozen, decay, cut);
+    }
   }
 }
 
@@ -154,12 +174,12 @@ void Parameters::allocate(const ExecContext& ctx, std::uint64_t seed, const Para
   lay_out();
   values = make_master(size_, types, ctx);
   weights = types.copies() ? ctx.zeros({size_}, types.weights, Lifetime::run) : values;
-  if (types.trainable) gradients = ctx.zeros({size_}, types.gradients, Lifetime::run);
+  if (types.trainable) gradients = ctx.zeros({trained_size_}, types.gradients, Lifetime::run);
   for (Param* p : layout_) {
     const auto view = [p](const Tensor& flat) { return flat.narrow(0, p->offset, p->shape.numel()).view(p->shape); };
     p->var.value = view(weights);
-    p->var.slot->bound = true;
-    if (types.trainable) p->var.slot->grad = view(gradients);
+    if (p->var.slot) p->var.slot->bound = true;
+    if (p->var.slot && types.trainable) p->var.slot->grad = view(gradients);
     for (const LogicalParam& part : p->parts) initialise(p->part_of(values, part), part, 0, seed, ctx);
   }
   refresh_weights(ctx);
@@ -170,7 +190,8 @@ void Parameters::refresh_weights(const ExecContext& ctx) const {
 }
 
 void Parameters::start_step() {
-  for (Param* p : layout_) p->var.slot->written = false;
+  for (Param* p : layout_)
+    if (p->var.slot) p->var.slot->written = false;
 }
 
 std::int64_t Parameters::count() const {

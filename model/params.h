@@ -37,6 +37,10 @@ struct LogicalParam {
   std::int64_t first_row = 0, rows = 0;
   Init init;
   Shape whole{}, start{};
+  // How it is updated (optim/groups.h):
+  std::size_t group = 0;    // of the settings: 0, or 1 + the number of an entry of optimizer.groups
+  bool frozen = false;      // its values never change
+  double update_flops = 0;  // of one update, where it is made of the whole matrix; 0: of each element by itself
 };
 
 // One tensor of the model with its gradient slot. Logical parameters that one product reads together (q, k, v; gate and
@@ -49,7 +53,9 @@ struct Param {
   bool decay = false;             // weight decay: matrices only
   bool table = false;             // rows are looked up (or the head's): each stands alone, and backward needs no values
   std::int64_t offset = 0;        // first element in the flat buffers
-  Var var;                        // weight and gradient slot, bound by Parameters::allocate
+  Var var;                        // weight and gradient slot, bound by Parameters::allocate; frozen: no slot
+
+  bool frozen() const;  // all of its parts are
 
   // A logical parameter's rows of a flat buffer of the same layout (values, gradients, moments).
   Tensor part_of(const Tensor& flat, const LogicalParam& part) const;
@@ -78,10 +84,16 @@ class Parameters {
   // Each part of the parameter is cut by itself. Error: it does not divide.
   void cut(Param&, Cut);
 
+  // In order of declaration.
+  std::vector<Param*> declared();
+  // Before lay_out(): no gradients of it are computed.
+  void freeze(Param&);
+
   // Gives every parameter its place in the flat layout, once all are declared. Whoever keeps parameters in another way
   // than allocate() calls it first, then binds values and gradients itself.
   void lay_out();
-  std::int64_t size() const { return size_; }  // of the flat layout, in elements
+  std::int64_t size() const { return size_; }                  // of the flat layout, in elements
+  std::int64_t trained_size() const { return trained_size_; }  // of its part that has gradients, which comes first
   // Allocates the flat buffers, binds every slot, and fills the values.
   void allocate(const ExecContext&, std::uint64_t seed, const ParamTypes& = {});
   // Copies the master values to the weights that kernels read, after something else than the optimizer wrote them.
@@ -92,15 +104,16 @@ class Parameters {
   bool is_cut(const Param& p) const { return slice_.size > 1 && p.cut != Cut::none; }
 
   // Vectors first, then matrices; of each first those that every slice holds whole, then those that are cut, each in
-  // order of declaration: gradients become complete from the back to the front.
+  // order of declaration: gradients become complete from the back to the front. What is frozen comes behind all others,
+  // in the same order.
   const std::vector<Param*>& layout() const { return layout_; }
-  std::int64_t matrices_begin() const { return matrices_begin_; }  // weight decay applies from here on
+  std::int64_t matrices_begin() const { return matrices_begin_; }  // of those that are trained
   std::int64_t count() const;                                      // logical elements of the whole, without padding
 
   // Flat; undefined where this process holds only parts of them.
   Tensor values;     // the master copy
   Tensor weights;    // the same bytes, or their copy in another type
-  Tensor gradients;  // undefined when not trainable
+  Tensor gradients;  // [trained_size]; undefined when not trainable
 
  private:
   void take_slice(LogicalParam&, const Param&) const;
@@ -108,7 +121,7 @@ class Parameters {
   Slice slice_{};
   std::deque<Param> params_;
   std::vector<Param*> layout_;
-  std::int64_t matrices_begin_ = 0, size_ = 0;
+  std::int64_t matrices_begin_ = 0, trained_size_ = 0, size_ = 0;
 };
 
 // Fills rows of a logical parameter with their initial values: `value` [rows] or [rows, columns] holds those from

@@ -16,7 +16,8 @@ class AdamWRule final : public UpdateRule {
     a.beta1 = static_cast<float>(config_.beta1);
     a.beta2 = static_cast<float>(config_.beta2);
     a.eps = static_cast<float>(config_.eps);
-    a.weight_decay = u.decay ? static_cast<float>(config_.weight_decay) : 0;
+    a.weight_decay = u.weight_decay;
+    a.lr_scale = u.lr_scale;
     a.weights = u.weights;
     a.site = {.seed = seed_, .site = site_of("adamw.rounding")};
     a.first_element = u.first_element;

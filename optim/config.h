@@ -2,6 +2,7 @@
 // Settings of the update: the sections `optimizer` and `schedule`.
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,16 @@ enum class StateOffload : std::uint8_t { none, states, all };
 
 constexpr std::int64_t kAutoStaging = -1;  // optimizer.offload_staging_bytes: auto
 
+// Parameters with an update of their own; what is not given is as in `optimizer`.
+struct GroupConfig {
+  std::vector<std::string> match;  // patterns of their names
+  std::optional<std::string> kind;
+  std::optional<double> lr, weight_decay;
+  bool frozen = false;
+  void fields(Fields&);
+  void validate(std::vector<std::string>& errors) const;
+};
+
 struct OptimizerConfig {
   std::string kind = "adamw";
   double lr = 1e-3;
@@ -27,6 +38,7 @@ struct OptimizerConfig {
   StateOffload offload = StateOffload::none;
   std::int64_t offload_chunk_bytes = std::int64_t{64} << 20;
   std::int64_t offload_staging_bytes = kAutoStaging;
+  std::vector<GroupConfig> groups;  // later entries win
   void fields(Fields&);
 };
 

@@ -7,13 +7,35 @@ namespace ring {
 
 namespace {
 constexpr std::int64_t kMostChunkBytes = std::int64_t{1} << 40, kMostStagingBytes = kMostChunkBytes;
+constexpr std::size_t kMostGroups = 256, kMostPatterns = 1024;
+constexpr double kLeastRate = 1e-20, kMostRate = 1e30;
+
+Choices<std::string> kinds() {
+  Choices<std::string> all;
+  for (const auto& [name, kind] : optimizer_kinds()) all.names.emplace_back(name, name);
+  return all;
+}
+
 }  // namespace
 
+void GroupConfig::fields(Fields& f) {
+  f("match", match, "names of parameters, as checkpoints have them, with * and ? for any text and any character",
+    non_empty(), at_most_items(kMostPatterns));
+  f("kind", kind, "in place of optimizer.kind", kinds());
+  f("lr", lr, "in place of optimizer.lr; the schedule applies to it alike", in_range(kLeastRate, kMostRate));
+  f("weight_decay", weight_decay, "in place of optimizer.weight_decay, on all that is named, vectors included",
+    in_range(0, 1000));
+  f("frozen", frozen, "they keep their values: no gradients, no states");
+}
+
+void GroupConfig::validate(std::vector<std::string>& errors) const {
+  if (frozen && (kind || lr || weight_decay))
+    errors.push_back("frozen: what keeps its values has no kind, lr or weight_decay: leave them out");
+}
+
 void OptimizerConfig::fields(Fields& f) {
-  Choices<std::string> kinds;
-  for (const auto& [name, kind] : optimizer_kinds()) kinds.names.emplace_back(name, name);
-  f("kind", kind, "how weights are updated: AdamW (Loshchilov and Hutter 2019)", kinds);
-  f("lr", lr, "peak learning rate", in_range(1e-20, 1e30));
+  f("kind", kind, "how weights are updated: AdamW (Loshchilov and Hutter 2019)", kinds());
+  f("lr", lr, "peak learning rate", in_range(kLeastRate, kMostRate));
   f("beta1", beta1, "decay of the first moment", in_range(0, 0.9999));
   f("beta2", beta2, "decay of the second moment", in_range(0, 0.99999));
   f("eps", eps, "added to the root of the second moment", in_range(1e-30, 1));
@@ -37,6 +59,8 @@ void OptimizerConfig::fields(Fields& f) {
     "while steps compute; the rest is waited for; 0 = three chunks; auto = what a step is predicted to leave of "
     "train.memory_budget",
     in_range(0, kMostStagingBytes), word("auto", kAutoStaging));
+  f("groups", groups, "parameters with an update of their own; of several entries that name one, the last holds",
+    at_most_items(kMostGroups));
 }
 
 void ScheduleConfig::fields(Fields& f) {

@@ -1,5 +1,6 @@
 #include "optim/gradient_norm.h"
 
+#include <algorithm>
 #include <map>
 
 #include "kernels/optimizer.h"
@@ -9,12 +10,21 @@ namespace ring {
 namespace {
 
 // Whether the squares of a range count on this slice of the model.
-bool counts_on(const OwnedShard& shard, const UpdateRange& range) { return range.cut || shard.slice.rank == 0; }
+bool counts_on(const OwnedShard& shard, const UpdateRange& range) {
+  return !range.frozen && (range.cut || shard.slice.rank == 0);
+}
+
+// The flat gradients are those of the shard and of nothing that is frozen.
+bool counts_all(const OwnedShard& shard, const std::vector<UpdateRange>& ranges) {
+  return shard.gradients.flat.numel() == shard.size &&
+         std::ranges::all_of(ranges, [&](const UpdateRange& r) { return counts_on(shard, r); });
+}
 
 std::vector<Tensor> counted_gradients(const OwnedShard& shard) {
-  if (shard.slice.rank == 0 && shard.gradients.flat.numel() == shard.size) return {shard.gradients.flat};
+  const std::vector<UpdateRange> ranges = shard.ranges();
+  if (counts_all(shard, ranges)) return {shard.gradients.flat};
   std::vector<Tensor> out;
-  for (const UpdateRange& range : shard.ranges())
+  for (const UpdateRange& range : ranges)
     if (counts_on(shard, range)) out.push_back(range.of(shard.gradients));
   return out;
 }
@@ -41,8 +51,8 @@ PartNorms::PartNorms(const OwnedShard& shard, const Decoder& model, bool counts,
   }
   squares_ = ctx.zeros({static_cast<std::int64_t>(parts_.size())}, DType::f32, Lifetime::run);
   if (!counts) return;
-  for (const UpdateRange& range : shard.ranges([&](const Param& p) { return part_of.at(&p); }))
-    if (counts_on(shard, range)) counted_.push_back({range.group, range.of(shard.gradients)});
+  for (const UpdateRange& range : shard.ranges([&](const Param&p, const LogicalParam&) { return part_of.at(&p); }))
+    if (counts_on(shard, range)) counted_.push_back({range.key, range.of(shard.gradients)});
 }
 
 const Tensor& PartNorms::measure(const ExecContext& ctx) const {

@@ -6,13 +6,13 @@
 namespace ring {
 
 std::map<std::string, OptimizerKind>& optimizer_kinds() {
-  static std::map<std::string, OptimizerKind> kinds = {{"adamw", adamw()}};
+  static std::map<std::string, OptimizerKind> kinds = {{kElementKind, adamw()}};
   return kinds;
 }
 
-const OptimizerKind& optimizer_kind(const OptimizerConfig& config) {
-  const auto found = optimizer_kinds().find(config.kind);
-  RING_CHECK(found != optimizer_kinds().end(), "optimizer.kind: ", config.kind, " is none");
+const OptimizerKind& optimizer_kind(const std::string& name) {
+  const auto found = optimizer_kinds().find(name);
+  RING_CHECK(found != optimizer_kinds().end(), "optimizer.kind: ", name, " is none");
   return found->second;
 }
 

@@ -10,6 +10,9 @@ namespace ring {
 
 // By the name that optimizer.kind gives; programs may add theirs before settings are read.
 std::map<std::string, OptimizerKind>& optimizer_kinds();
-const OptimizerKind& optimizer_kind(const OptimizerConfig&);
+const OptimizerKind& optimizer_kind(const std::string& name);
+
+// What updates all that another kind does not take.
+inline constexpr const char* kElementKind = "adamw";
 
 }  // namespace ring

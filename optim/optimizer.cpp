@@ -1,95 +1,150 @@
 #include "optim/optimizer.h"
 
+#include <algorithm>
+#include <utility>
+
 #include "core/host_tensor.h"
-#include "optim/kinds.h"
 
 namespace ring {
 namespace {
 
 bool values_travel(const OptimizerConfig& config, bool copies) { return config.offload == StateOffload::all && copies; }
 
-std::vector<OptimizerState> make_states(const OptimizerConfig& config, const UpdateRule& rule, const OwnedShard& shard,
-                                        const ExecContext& ctx) {
-  std::vector<OptimizerState> states;
-  for (const StateKind& kind : rule.states()) {
-    const Tensor flat = config.offload == StateOffload::none ? ctx.zeros({shard.size}, kind.type, Lifetime::run)
-                                                             : host_tensor({shard.size}, kind.type, ctx.stream);
-    states.push_back({kind.name, shard.shard(flat)});
+// Of one element, that travel: none where all is on the device.
+std::int64_t travelling_bytes(const OptimizerConfig& c, const Lane& lane, bool copies) {
+  if (c.offload == StateOffload::none || lane.size == 0) return 0;
+  return lane.state_bytes() + (values_travel(c, copies) ? static_cast<std::int64_t>(size_of(c.master)) : 0);
+}
+
+// What the device holds of each lane. All get the least; what is allowed beyond that is divided by what travels.
+std::vector<HostChunks::Bytes> staging_of(const OptimizerConfig& c, const std::vector<Lane>& lanes, bool copies,
+                                          std::int64_t staging) {
+  std::vector<HostChunks::Bytes> bytes;
+  std::int64_t least = 0;
+  double all = 0;
+  for (const Lane& lane : lanes) {
+    const std::int64_t element = travelling_bytes(c, lane, copies);
+    bytes.push_back({c.offload_chunk_bytes, 0});
+    if (element == 0) continue;
+    bytes.back().ring =
+        static_cast<std::int64_t>(HostChunks::device_bytes(lane.size, element, bytes.back(), lane.ends()));
+    least += bytes.back().ring;
+    all += static_cast<double>(element * lane.size);
   }
-  return states;
+  const double more = static_cast<double>(std::max<std::int64_t>(0, staging - least));
+  for (std::size_t i = 0; i < lanes.size(); ++i)
+    if (const auto part = static_cast<double>(travelling_bytes(c, lanes[i], copies) * lanes[i].size); part > 0)
+      bytes[i].ring += static_cast<std::int64_t>(more * (part / all));
+  return bytes;
 }
 
 }  // namespace
 
-Optimizer::Optimizer(const OptimizerConfig& config, const OwnedShard& shard, std::uint64_t seed, const ExecContext& ctx)
-    : rule_(optimizer_kind(config)(config, seed)),
-      shard_(shard),
-      ranges_(shard.ranges()),
-      states_(make_states(config, *rule_, shard, ctx)),
-      config_(config),
-      values_travel_(values_travel(config, shard.copies())) {
+Optimizer::Optimizer(const OptimizerConfig& config, const OwnedShard& shard, std::uint64_t seed, const ExecContext& ctx,
+                     Communicator* slices)
+    : shard_(shard), slices_(slices), config_(config), values_travel_(values_travel(config, shard.copies())) {
+  for (Lane& lane : lanes_of(config, shard, seed)) add(std::move(lane), ctx);
   set_staging(config.offload_staging_bytes, ctx);
 }
 
-std::vector<Tensor> Optimizer::on_host() const {
-  std::vector<Tensor> away;
-  if (config_.offload == StateOffload::none) return away;
-  for (const OptimizerState& s : states_) away.push_back(s.buffer.flat);
-  if (values_travel_) away.push_back(shard_.values.flat);
+void Optimizer::add(Lane lane, const ExecContext& ctx) {
+  Moving moving{std::move(lane), {}, nullptr};
+  const Lane& l = moving.lane;
+  for (const StateKind& kind : l.rule->states()) {
+    const Tensor flat = config_.offload == StateOffload::none ? ctx.zeros({l.size}, kind.type, Lifetime::run)
+                                                              : host_tensor({l.size}, kind.type, ctx.stream);
+    moving.states.push_back(flat);
+    states_.push_back({kind.name, l.kind, l.pieces(), shard_.shard(flat)});
+  }
+  lanes_.push_back(std::move(moving));
+}
+
+std::vector<HostChunks::Pieces> Optimizer::on_host(const Moving& m) const {
+  std::vector<HostChunks::Pieces> away;
+  if (travelling_bytes(config_, m.lane, shard_.copies()) == 0) return away;
+  for (const Tensor& state : m.states) away.push_back({{0, state}});
+  if (!values_travel_) return away;
+  HostChunks::Pieces& values = away.emplace_back();
+  if (m.lane.size == shard_.values.flat.numel()) return values = {{0, shard_.values.flat}}, away;
+  for (const LaneRange& r : m.lane.ranges) values.push_back({r.at, r.range.of(shard_.values)});
   return away;
 }
 
 void Optimizer::set_staging(std::int64_t bytes, const ExecContext& ctx) {
-  chunks_.reset();  // its copies are done, and its memory is free
-  if (std::vector<Tensor> away = on_host(); !away.empty())
-    chunks_.emplace(std::move(away), HostChunks::Bytes{config_.offload_chunk_bytes, bytes}, ctx.stream);
+  std::vector<Lane> lanes;
+  for (Moving& m : lanes_) {
+    m.chunks.reset();  // its copies are done, and its memory is free
+    lanes.push_back(m.lane);
+  }
+  const std::vector<HostChunks::Bytes> each = staging_of(config_, lanes, shard_.copies(), bytes);
+  for (std::size_t i = 0; i < lanes_.size(); ++i)
+    if (std::vector<HostChunks::Pieces> away = on_host(lanes_[i]); !away.empty())
+      lanes_[i].chunks = std::make_unique<HostChunks>(std::move(away), lanes_[i].lane.ends(), lanes_[i].lane.size,
+                                                      each[i], ctx.stream);
 }
 
 void Optimizer::settle(const Stream& stream) const {
-  if (chunks_) chunks_->settle(stream);
+  for (const Moving& m : lanes_)
+    if (m.chunks) m.chunks->settle(stream);
 }
 
 void Optimizer::join() {
-  if (chunks_) chunks_->join();
+  for (Moving& m : lanes_)
+    if (m.chunks) m.chunks->join();
 }
 
 void Optimizer::begin_step() {
-  if (chunks_) chunks_->begin();
+  for (Moving& m : lanes_)
+    if (m.chunks) m.chunks->begin();
 }
 
 void Optimizer::update(const Tensor& step, const ExecContext& ctx) {
-  if (chunks_)
-    return chunks_->change([&](std::int64_t first, std::int64_t n, const std::vector<Tensor>& here) {
-      update_elements(first, n, here, step, ctx);
+  for (Moving& m : lanes_) {
+    if (!m.chunks) {
+      RING_CHECK(on_host(m).empty(), "states on the host have no chunks on the device");
+      update_elements(m, 0, m.lane.size, m.states, step, ctx);
+      continue;
+    }
+    m.chunks->change([&](std::int64_t first, std::int64_t n, const std::vector<Tensor>& here) {
+      update_elements(m, first, n, here, step, ctx);
     });
-  RING_CHECK(on_host().empty(), "states on the host have no chunks on the device");
-  std::vector<Tensor> here;
-  for (const OptimizerState& s : states_) here.push_back(s.buffer.flat);
-  update_elements(0, shard_.size, here, step, ctx);
-}
-
-// here: elements [first, first + n) of the shard's states, and of its values where they travel.
-void Optimizer::update_elements(std::int64_t first, std::int64_t n, const std::vector<Tensor>& here, const Tensor& step,
-                                const ExecContext& ctx) const {
-  for (const UpdateRange& range : ranges_) {
-    const UpdateRange part = range.within(first, n);
-    if (part.numel == 0) continue;
-    ParameterUpdate u = arguments(part, first, here);
-    u.step = step;
-    rule_->update(u, ctx);
   }
 }
 
-ParameterUpdate Optimizer::arguments(const UpdateRange& part, std::int64_t first,
-                                     const std::vector<Tensor>& here) const {
-  const auto of = [&](const Tensor& t) { return t.narrow(0, part.first.shard_offset - first, part.numel); };
+// here: elements [first, first + n) of the lane's states, and of its values where they travel.
+void Optimizer::update_elements(const Moving& m, std::int64_t first, std::int64_t n, const std::vector<Tensor>& here,
+                                const Tensor& step, const ExecContext& ctx) const {
+  if (m.lane.rule->by_matrix()) return update_matrices(m, first, n, here, step, ctx);
+  for (const LaneRange& range : m.lane.ranges)
+    if (const LaneStretch part = range.within(first, n); part.what.numel > 0)
+      m.lane.rule->update(arguments(range, part, first, here, step), ctx);
+}
+
+void Optimizer::update_matrices(const Moving& m, std::int64_t first, std::int64_t n, const std::vector<Tensor>& here,
+                                const Tensor& step, const ExecContext& ctx) const {
+  std::vector<MatrixUpdate> all;
+  for (const LaneRange& range : m.lane.ranges)
+    for (const auto& [part, piece] : range.range.pieces) {
+      const LaneStretch matrix{piece, range.at + piece.offset - range.range.first.offset};
+      if (matrix.at < first || matrix.at >= first + n) continue;
+      all.push_back({arguments(range, matrix, first, here, step), piece.param, piece.rows, piece.numel / piece.rows});
+    }
+  if (!all.empty()) m.lane.rule->update_matrices(all, slices_, ctx);
+}
+
+ParameterUpdate Optimizer::arguments(const LaneRange& range, const LaneStretch& part, std::int64_t first,
+                                     const std::vector<Tensor>& here, const Tensor& step) const {
+  const auto of = [&](const Tensor& t) { return t.narrow(0, part.at - first, part.what.numel); };
   ParameterUpdate u;
-  u.values = values_travel_ ? of(here.back()) : part.of(shard_.values);
-  u.gradients = part.of(shard_.gradients);
-  for (std::size_t i = 0; i < states_.size(); ++i) u.states.push_back(of(here[i]));
-  if (shard_.copies()) u.weights = part.of(shard_.weights);
-  u.decay = part.decay;
-  u.first_element = part.first.offset;
+  u.values = values_travel_ ? of(here.back()) : shard_.values.of(part.what);
+  u.gradients = shard_.gradients.of(part.what);
+  const std::size_t states = here.size() - (values_travel_ ? 1 : 0);
+  for (std::size_t i = 0; i < states; ++i) u.states.push_back(of(here[i]));
+  if (shard_.copies()) u.weights = shard_.weights.of(part.what);
+  u.step = step;
+  u.lr_scale = range.lr_scale;
+  u.weight_decay = range.weight_decay;
+  u.first_element = part.what.offset;
   return u;
 }
 
@@ -99,21 +154,34 @@ std::size_t Optimizer::state_bytes() const {
   return bytes;
 }
 
-std::size_t Optimizer::device_bytes() const { return chunks_ ? chunks_->device_bytes() : state_bytes(); }
-
-std::size_t Optimizer::host_bytes() const { return chunks_ ? chunks_->host_bytes() : 0; }
-
-std::uint64_t state_bytes(const OptimizerConfig& config) {
-  std::uint64_t bytes = 0;
-  for (const StateKind& kind : optimizer_kind(config)(config, 0)->states()) bytes += size_of(kind.type);
+std::size_t Optimizer::device_bytes() const {
+  if (config_.offload == StateOffload::none) return state_bytes();
+  std::size_t bytes = 0;
+  for (const Moving& m : lanes_) bytes += m.chunks ? m.chunks->device_bytes() : 0;
   return bytes;
 }
 
-std::uint64_t staging_bytes(const OptimizerConfig& config, std::int64_t elements, bool copies) {
-  const std::uint64_t states = config.offload == StateOffload::none ? 0 : state_bytes(config);
-  const std::uint64_t bytes = states + (values_travel(config, copies) ? size_of(config.master) : 0);
-  const HostChunks::Bytes travelling{config.offload_chunk_bytes, config.offload_staging_bytes};
-  return bytes ? HostChunks::device_bytes(elements, static_cast<std::int64_t>(bytes), travelling) : 0;
+std::size_t Optimizer::host_bytes() const {
+  std::size_t bytes = 0;
+  for (const Moving& m : lanes_) bytes += m.chunks ? m.chunks->host_bytes() : 0;
+  return bytes;
+}
+
+std::uint64_t state_bytes(const OptimizerConfig& config, const OwnedShard& shard) {
+  std::uint64_t bytes = 0;
+  for (const Lane& lane : lanes_of(config, shard, 0))
+    bytes += static_cast<std::uint64_t>(lane.size * lane.state_bytes());
+  return bytes;
+}
+
+std::uint64_t staging_bytes(const OptimizerConfig& config, const OwnedShard& shard, bool copies) {
+  const std::vector<Lane> lanes = lanes_of(config, shard, 0);
+  const std::vector<HostChunks::Bytes> each = staging_of(config, lanes, copies, config.offload_staging_bytes);
+  std::uint64_t bytes = 0;
+  for (std::size_t i = 0; i < lanes.size(); ++i)
+    if (const std::int64_t element = travelling_bytes(config, lanes[i], copies))
+      bytes += HostChunks::device_bytes(lanes[i].size, element, each[i], lanes[i].ends());
+  return bytes;
 }
 
 }  // namespace ring

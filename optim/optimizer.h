@@ -1,26 +1,28 @@
 #pragma once
-// The update of what this process owns of the parameters: an UpdateRule over its shard, with states on the device or in
-// host memory (optimizer.offload), from where they come chunk by chunk and go back.
+// The update of what this process owns of the parameters: one UpdateRule or several over its shard, each in a lane of
+// its own (optim/lane.h), with states on the device or in host memory (optimizer.offload), from where they come chunk
+// by chunk and go back.
 
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "core/host_chunks.h"
-#include "optim/update_rule.h"
-#include "parallel/owned_shard.h"
+#include "optim/lane.h"
 
 namespace ring {
 
 struct OptimizerState {
   std::string name;
-  FlatBuffer buffer;  // on the device or on the host
+  std::string kind;                // of the parameters that have it
+  std::vector<ShardPiece> pieces;  // of them that this process owns, with their places in the buffer
+  FlatBuffer buffer;               // on the device or on the host
 };
 
 class Optimizer {
  public:
-  // The shard outlives it. OutOfMemory.
-  Optimizer(const OptimizerConfig&, const OwnedShard&, std::uint64_t seed, const ExecContext&);
+  // The shard outlives it, and so do the ranks that hold the other slices of the model (null: none). OutOfMemory.
+  Optimizer(const OptimizerConfig&, const OwnedShard&, std::uint64_t seed, const ExecContext&,
+            Communicator* slices = nullptr);
 
   // With states on the host the first of them are on their way while the step computes.
   void begin_step();
@@ -43,24 +45,33 @@ class Optimizer {
   std::size_t host_bytes() const;    // of states, and of values, in host memory
 
  private:
-  std::vector<Tensor> on_host() const;
-  void update_elements(std::int64_t first, std::int64_t n, const std::vector<Tensor>& here, const Tensor& step,
-                       const ExecContext&) const;
-  ParameterUpdate arguments(const UpdateRange&, std::int64_t first, const std::vector<Tensor>& here) const;
+  // A lane with its states, in the order of its rule's.
+  struct Moving {
+    Lane lane;
+    std::vector<Tensor> states;
+    std::unique_ptr<HostChunks> chunks;  // states on the host, and behind them values that travel, too
+  };
+  void add(Lane, const ExecContext&);
+  std::vector<HostChunks::Pieces> on_host(const Moving&) const;
+  void update_elements(const Moving&, std::int64_t first, std::int64_t n, const std::vector<Tensor>& here,
+                       const Tensor& step, const ExecContext&) const;
+  void update_matrices(const Moving&, std::int64_t first, std::int64_t n, const std::vector<Tensor>& here,
+                       const Tensor& step, const ExecContext&) const;
+  ParameterUpdate arguments(const LaneRange&, const LaneStretch&, std::int64_t first, const std::vector<Tensor>& here,
+                            const Tensor& step) const;
 
-  const std::unique_ptr<UpdateRule> rule_;
   const OwnedShard& shard_;
-  const std::vector<UpdateRange> ranges_;
-  std::vector<OptimizerState> states_;
+  Communicator* const slices_;
   const OptimizerConfig config_;
-  bool values_travel_ = false;
-  std::optional<HostChunks> chunks_;  // states on the host, and behind them values that travel, too
+  const bool values_travel_;
+  std::vector<Moving> lanes_;
+  std::vector<OptimizerState> states_;
 };
 
-// Bytes of the states of one element.
-std::uint64_t state_bytes(const OptimizerConfig&);
-// Bytes of the device that states on the host take on their way, where a rank owns so many elements. copies: weights
-// are a copy of the values in another type.
-std::uint64_t staging_bytes(const OptimizerConfig&, std::int64_t elements, bool copies);
+// Bytes of the states of what a process owns.
+std::uint64_t state_bytes(const OptimizerConfig&, const OwnedShard&);
+// Bytes of the device that states on the host take on their way. copies: weights are a copy of the values in another
+// type.
+std::uint64_t staging_bytes(const OptimizerConfig&, const OwnedShard&, bool copies);
 
 }  // namespace ring

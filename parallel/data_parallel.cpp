@@ -9,7 +9,8 @@ namespace {
 
 std::vector<SlotRange> slot_ranges(const Parameters& params) {
   std::vector<SlotRange> out;
-  for (const Param* p : params.layout()) out.push_back({p->var.slot, p->offset, p->shape.numel()});
+  for (const Param* p : params.layout())
+    if (!p->frozen()) out.push_back({p->var.slot, p->offset, p->shape.numel()});
   return out;
 }
 
@@ -67,14 +68,15 @@ void DataParallel::allocate_sharded(const ParamTypes& types, std::uint64_t seed)
 void DataParallel::make_reducer(const ParallelConfig& config, std::int64_t bucket_bytes, const ParamTypes& types) {
   Parameters& params = model_.parameters();
   if (zero_ >= 2) {
-    shard_.gradients = shard_.shard(ctx_.zeros({shard_.size}, types.gradients, Lifetime::run));
+    shard_.gradients = shard_.shard(ctx_.zeros({trained_size(plan_, comm_.rank())}, types.gradients, Lifetime::run));
     unit_reducer_ =
         std::make_unique<FsdpReducer>(comm_, units_, ctx_, types.gradients, config.reduce, shard_.gradients);
     return;
   }
   if (zero_ == 1) {
-    shard_.gradients = {ctx_.zeros({params.size()}, types.gradients, Lifetime::run), true};
+    shard_.gradients = {ctx_.zeros({params.trained_size()}, types.gradients, Lifetime::run), true};
     for (Param* p : params.layout()) {
+      if (p->frozen()) continue;
       p->var.slot->grad = in_flat(*p, shard_.gradients.flat);
       p->var.slot->bound = true;
     }

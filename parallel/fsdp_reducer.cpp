@@ -14,6 +14,7 @@ FsdpReducer::FsdpReducer(Communicator& comm, const FsdpUnits& units, const ExecC
   for (const FsdpUnit& unit : units.units)
     for (std::size_t i = 0; i < unit.params.size(); ++i) {
       const Param& p = *unit.params[i];
+      if (p.frozen()) continue;
       const Tensor& buffer = buffers_[static_cast<std::size_t>(unit.buffer)];
       p.var.slot->grad = buffer.narrow(0, unit.param_at[i], p.shape.numel()).view(p.shape);
       p.var.slot->bound = true;
@@ -29,7 +30,8 @@ void FsdpReducer::open(std::size_t at, const ExecContext& ctx) {
     RING_CHECK(!open_[other] || units_.units[other].buffer != unit.buffer, "gradients of ", unit.scope,
                " are to be written while those of ", units_.units[other].scope, " are in their place");
   settle(static_cast<std::size_t>(unit.buffer), ctx);
-  for (const Param* p : unit.params) p->var.slot->written = false;
+  for (const Param* p : unit.params)
+    if (!p->frozen()) p->var.slot->written = false;
   open_[at] = true;
 }
 
@@ -37,12 +39,14 @@ void FsdpReducer::close(std::size_t at, const ExecContext& ctx) {
   open(at, ctx);  // where its gradients were never wanted
   const FsdpUnit& unit = units_.units[at];
   for (const Param* p : unit.params)
-    if (!std::exchange(p->var.slot->written, true)) fill_zero(p->var.slot->grad, ctx.stream);
+    if (!p->frozen() && !std::exchange(p->var.slot->written, true)) fill_zero(p->var.slot->grad, ctx.stream);
   std::vector<BufferPiece> pieces;
-  for (const FsdpUnitPiece& p : unit.pieces) pieces.push_back({p.at, p.piece.numel, p.piece.owner});
+  for (const FsdpUnitPiece& p : unit.pieces)
+    if (!p.piece.param->frozen()) pieces.push_back({p.at, p.piece.numel, p.piece.owner});
+  open_[at] = false;
+  if (pieces.empty()) return;
   const auto buffer = static_cast<std::size_t>(unit.buffer);
   under_way_[buffer] = Reduction{at, {comm_, ctx, buffers_[buffer].narrow(0, 0, unit.size), pieces, travel_}};
-  open_[at] = false;
 }
 
 // The buffer's reduction ends, and this rank's part of it is added to the step's.
@@ -52,7 +56,7 @@ void FsdpReducer::settle(std::size_t buffer, const ExecContext& ctx) {
   under_way_[buffer].reset();
   r.sum.finish(ctx);
   for (const FsdpUnitPiece& p : units_.units[r.unit].pieces) {
-    if (p.piece.owner != comm_.rank()) continue;
+    if (p.piece.owner != comm_.rank() || p.piece.param->frozen()) continue;
     const Tensor sum = own_.of(p.piece), more = buffers_[buffer].narrow(0, p.at, p.piece.numel);
     axpby_kernel({more, added_[r.unit] ? sum : Tensor{}, sum, 1, added_[r.unit] ? 1.0f : 0.0f}, ctx);
   }
@@ -63,7 +67,8 @@ void FsdpReducer::finish(const ExecContext& ctx) {
   for (std::size_t i = 0; i < buffers_.size(); ++i) settle(i, ctx);
   for (std::size_t at = 0; at < added_.size(); ++at)
     for (const FsdpUnitPiece& p : units_.units[at].pieces)
-      if (!added_[at] && p.piece.owner == comm_.rank()) fill_zero(own_.of(p.piece), ctx.stream);
+      if (!added_[at] && p.piece.owner == comm_.rank() && !p.piece.param->frozen())
+        fill_zero(own_.of(p.piece), ctx.stream);
 }
 
 std::size_t FsdpReducer::bytes() const {

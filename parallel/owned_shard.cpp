@@ -6,31 +6,36 @@
 
 namespace ring {
 
-UpdateRange UpdateRange::within(std::int64_t begin, std::int64_t n) const {
-  const std::int64_t here = first.shard_offset, from = std::max(here, begin), to = std::min(here + numel, begin + n);
-  UpdateRange part = *this;
-  part.numel = std::max<std::int64_t>(0, to - from);
-  part.first.offset += from - here;
-  part.first.shard_offset = from;
-  return part;
+namespace {
+
+bool lies_behind(const UpdateRange& range, const ShardPiece& p) {
+  const std::int64_t gap = p.offset - range.first.offset;
+  return gap == p.shard_offset - range.first.shard_offset && gap < range.numel + kParamAlign;
 }
 
-std::vector<UpdateRange> OwnedShard::ranges(const std::function<std::size_t(const Param&)>& group_of) const {
+bool alike(const UpdateRange& a, const UpdateRange& b) {
+  return a.decay == b.decay && a.cut == b.cut && a.frozen == b.frozen && a.key == b.key;
+}
+
+}  // namespace
+
+std::vector<UpdateRange> OwnedShard::ranges(const RangeKey& key_of) const {
   std::vector<UpdateRange> out;
-  for (const ShardPiece& p : pieces) {
-    const bool decay = p.param->decay, cut = slice.size > 1 && p.param->cut != Cut::none;
-    const std::size_t group = group_of ? group_of(*p.param) : 0;
-    if (!out.empty()) {
-      UpdateRange& range = out.back();
-      const std::int64_t gap = p.offset - range.first.offset;
-      const bool behind = gap == p.shard_offset - range.first.shard_offset && gap < range.numel + kParamAlign;
-      if (behind && range.decay == decay && range.cut == cut && range.group == group) {
-        range.numel = gap + p.numel;
+  for (const ShardPiece& whole : pieces)
+    for (const auto& [part, p] : logical_pieces(whole)) {
+      const bool cut = slice.size > 1 && p.param->cut != Cut::none;
+      const UpdateRange next{
+          p, p.numel, p.param->decay, cut, part->frozen, key_of ? key_of(*p.param, *part) : 0, {{part, p}}};
+      if (!out.empty() && lies_behind(out.back(), p) && alike(out.back(), next)) {
+        out.back().numel = p.offset - out.back().first.offset + p.numel;
+        out.back().pieces.push_back({part, p});
         continue;
       }
+      if (p.offset % kParamAlign)
+        fail(part->name, " does not begin at a multiple of ", kParamAlign, " numbers in memory, where it lies behind ",
+             p.param->parts[0].name, ": both must be updated alike. Put them into one group (optimizer.groups)");
+      out.push_back(next);
     }
-    out.push_back({p, p.numel, decay, cut, group});
-  }
   return out;
 }
 
@@ -56,7 +61,7 @@ void OwnedShard::refresh_weights(const ExecContext& ctx) const {
 void sum_replicated(const OwnedShard& shard, Communicator& slices, const ExecContext& ctx) {
   std::vector<Tensor> replicated;
   for (const UpdateRange& range : shard.ranges())
-    if (shard.slice.size > 1 && !range.cut) replicated.push_back(range.of(shard.gradients));
+    if (shard.slice.size > 1 && !range.cut && !range.frozen) replicated.push_back(range.of(shard.gradients));
   sum_in_order(replicated, slices, ctx);
 }
 

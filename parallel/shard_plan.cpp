@@ -68,18 +68,33 @@ class Balance {
   std::vector<std::int64_t> load_;
 };
 
-}  // namespace
-
-std::vector<ShardPiece> plan_shards(const Parameters& params, int ranks) {
+// Of what is frozen, or of what is not.
+void share(const Parameters& params, bool frozen, int ranks, std::vector<ShardPiece>& all) {
   std::vector<ShardPiece> out;
   for (const Param* p : params.layout())
-    if (!p->table)
+    if (!p->table && p->frozen() == frozen)
       for (const ShardPiece& whole : natural_pieces(*p)) out.push_back(whole);
   std::stable_sort(out.begin(), out.end(), [](const ShardPiece& a, const ShardPiece& b) { return a.numel > b.numel; });
   Balance balance(ranks);
   for (ShardPiece& p : out) balance.give(p, balance.lightest());
   for (const Param* p : params.layout())
-    if (p->table) balance.cut(*p, out);
+    if (p->table && p->frozen() == frozen) balance.cut(*p, out);
+  all.insert(all.end(), out.begin(), out.end());
+}
+
+std::int64_t end_of_shard(const std::vector<ShardPiece>& plan, int rank, bool with_frozen) {
+  std::int64_t size = 0;
+  for (const ShardPiece& p : plan)
+    if (p.owner == rank && (with_frozen || !p.param->frozen()))
+      size = std::max(size, p.shard_offset + param_aligned(p.numel));
+  return size;
+}
+
+}  // namespace
+
+std::vector<ShardPiece> plan_shards(const Parameters& params, int ranks) {
+  std::vector<ShardPiece> out;
+  for (const bool frozen : {false, true}) share(params, frozen, ranks, out);
   std::sort(out.begin(), out.end(), [](const ShardPiece& a, const ShardPiece& b) { return a.offset < b.offset; });
   std::vector<std::int64_t> end(static_cast<std::size_t>(ranks), 0);
   for (ShardPiece& p : out) {
@@ -106,11 +121,23 @@ std::vector<ShardPiece> pieces_of_rank(const std::vector<ShardPiece>& plan, int 
   return out;
 }
 
-std::int64_t shard_size(const std::vector<ShardPiece>& plan, int rank) {
-  std::int64_t size = 0;
-  for (const ShardPiece& p : plan)
-    if (p.owner == rank) size = std::max(size, p.shard_offset + param_aligned(p.numel));
-  return size;
+std::int64_t shard_size(const std::vector<ShardPiece>& plan, int rank) { return end_of_shard(plan, rank, true); }
+
+std::int64_t trained_size(const std::vector<ShardPiece>& plan, int rank) { return end_of_shard(plan, rank, false); }
+
+std::vector<LogicalPiece> logical_pieces(const ShardPiece& whole) {
+  std::vector<LogicalPiece> out;
+  const std::vector<LogicalParam>& parts = whole.param->parts;
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    const std::int64_t end = i + 1 < parts.size() ? parts[i + 1].first_row : whole.param->shape[0];
+    const std::int64_t first = std::max(whole.first_row, i ? parts[i].first_row : 0);
+    const std::int64_t rows = std::min(whole.first_row + whole.rows, end) - first;
+    if (rows <= 0) continue;
+    ShardPiece p = piece(*whole.param, first, rows, whole.owner);
+    p.shard_offset = whole.shard_offset + p.offset - whole.offset;
+    out.push_back({&parts[i], p});
+  }
+  return out;
 }
 
 PieceRows rows_of(const ShardPiece& piece, const LogicalParam& part) {

@@ -21,14 +21,23 @@ struct ShardPiece {
 };
 
 // In layout order. Largest pieces go first, each to the rank that has least so far; tables then level what is left.
+// What is frozen has neither gradients nor moments, and is shared in the same way by itself.
 std::vector<ShardPiece> plan_shards(const Parameters& laid_out, int ranks);
 
 // A plan in which one rank has everything, at the places of the flat layout.
 std::vector<ShardPiece> whole_plan(const Parameters& laid_out);
 
 std::vector<ShardPiece> pieces_of_rank(const std::vector<ShardPiece>&, int rank);
-// Elements of a rank's flat buffers.
+// Elements of a rank's flat buffers; of those that have gradients, which come first.
 std::int64_t shard_size(const std::vector<ShardPiece>&, int rank);
+std::int64_t trained_size(const std::vector<ShardPiece>&, int rank);
+
+// The same piece cut at its logical parameters, each with the padding that follows it.
+struct LogicalPiece {
+  const LogicalParam* part;
+  ShardPiece piece;
+};
+std::vector<LogicalPiece> logical_pieces(const ShardPiece&);
 
 // The rows of a logical parameter that a piece holds; rows = 0: none.
 struct PieceRows {

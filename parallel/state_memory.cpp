@@ -5,26 +5,31 @@
 namespace ring {
 
 StateMemory state_memory(Decoder& model, int zero, int ranks, int rank, const ParamTypes& types,
-                         std::uint64_t state_bytes) {
+                         const StateBytes& state_bytes) {
   const auto bytes = [](std::int64_t elements, DType type) {
     return static_cast<std::uint64_t>(elements) * size_of(type);
   };
   model.parameters().lay_out();
   const int shared = ranks > 1 ? zero : 0;  // see DataParallel
-  const std::int64_t all = model.parameters().size();
-  std::int64_t own = all, in_buffers = 0;
+  const Parameters& params = model.parameters();
+  const std::int64_t all = params.size();
+  std::int64_t trained = params.trained_size(), in_buffers = 0;
+  OwnedShard owned = own_everything(params);
   if (shared > 0) {
-    const std::vector<ShardPiece> plan = plan_shards(model.parameters(), ranks);
-    own = shard_size(plan, rank);
+    const std::vector<ShardPiece> plan = plan_shards(params, ranks);
+    owned.size = shard_size(plan, rank);
+    owned.pieces = pieces_of_rank(plan, rank);
+    trained = trained_size(plan, rank);
     for (const std::int64_t buffer : make_fsdp_units(model, plan).buffers) in_buffers += buffer;
   }
+  const std::int64_t own = owned.size;
   StateMemory m;
   m.weights = bytes(shared == 3 ? own : all, types.weights);
   if (types.weights != types.master) m.master = bytes(own, types.master);
   if (!types.trainable) return m;
-  m.owned = own;
-  m.gradients = bytes(shared >= 2 ? own : all, types.gradients);
-  m.optimizer_states = static_cast<std::uint64_t>(own) * state_bytes;
+  m.gradients = bytes(shared >= 2 ? trained : params.trained_size(), types.gradients);
+  m.optimizer_states = state_bytes(owned);
+  m.owned = std::move(owned);
   m.snapshot = bytes(own, types.master) + m.optimizer_states;
   if (shared >= 2) m.gradient_buffers = bytes(in_buffers, types.gradients);
   if (shared == 3) m.weight_buffers = bytes(in_buffers, types.weights);

@@ -3,8 +3,10 @@
 // any of them is allocated.
 
 #include <cstdint>
+#include <functional>
 
 #include "model/decoder.h"
+#include "parallel/owned_shard.h"
 
 namespace ring {
 
@@ -17,15 +19,18 @@ struct StateMemory {
   std::uint64_t gradient_buffers = 0;  // ZeRO-2 and 3: for units of gradients until they are summed
   std::uint64_t snapshot = 0;          // in host memory: what checkpoints are written from
   std::uint64_t staging = 0;           // for states that live in host memory, on their way to the device and back
-  std::int64_t owned = 0;              // elements that this process updates
+  OwnedShard owned{};                  // what this process updates, of the declared model: no tensors
   std::uint64_t buffers() const { return weight_buffers + gradient_buffers; }
   std::uint64_t total() const {
     return weights + master + gradients + optimizer_states + buffers() + snapshot + staging;
   }
 };
 
+// Of the optimizer's states, for what a rank owns.
+using StateBytes = std::function<std::uint64_t(const OwnedShard&)>;
+
 // model: declared, not allocated; it gets its layout. ranks: that share the data (dp x cp), of which this is `rank`.
-// state_bytes: of the optimizer's states, for each element that a rank owns. Nothing is in host memory (staging = 0).
-StateMemory state_memory(Decoder& model, int zero, int ranks, int rank, const ParamTypes&, std::uint64_t state_bytes);
+// Nothing is in host memory (staging = 0).
+StateMemory state_memory(Decoder& model, int zero, int ranks, int rank, const ParamTypes&, const StateBytes&);
 
 }  // namespace ring

@@ -12,17 +12,18 @@ std::string locate(const std::string& what, const Tensor& t, const ExecContext& 
   return at < 0 ? "" : str(what, " (", describe(t), ", element ", at, ")");
 }
 
-std::string first_in_pieces(const OwnedShard& shard, const FlatBuffer& buffer, const char* what,
-                            const ExecContext& ctx) {
+std::string first_in_pieces(const OwnedShard& shard, const FlatBuffer& buffer, const char* what, const ExecContext& ctx,
+                            bool with_frozen) {
   for (const ShardPiece& piece : shard.pieces)
-    for (const LogicalParam& part : piece.param->parts) {
-      const PieceRows rows = rows_of(piece, part);
-      if (!rows.rows) continue;
-      const std::int64_t columns = piece.numel / piece.rows;
-      const Tensor values = buffer.of(piece).narrow(0, rows.at, rows.rows * columns);
-      const Tensor shaped = piece.param->shape.size() == 2 ? values.view({rows.rows, columns}) : values;
-      if (std::string found = locate(str(what, part.name), shaped, ctx); !found.empty()) return found;
-    }
+    if (with_frozen || !piece.param->frozen())
+      for (const LogicalParam& part : piece.param->parts) {
+        const PieceRows rows = rows_of(piece, part);
+        if (!rows.rows) continue;
+        const std::int64_t columns = piece.numel / piece.rows;
+        const Tensor values = buffer.of(piece).narrow(0, rows.at, rows.rows * columns);
+        const Tensor shaped = piece.param->shape.size() == 2 ? values.view({rows.rows, columns}) : values;
+        if (std::string found = locate(str(what, part.name), shaped, ctx); !found.empty()) return found;
+      }
   return "";
 }
 
@@ -38,11 +39,11 @@ std::int64_t first_non_finite(const Tensor& t, const ExecContext& ctx) {
 }
 
 std::string non_finite_weight(const OwnedShard& shard, const ExecContext& ctx) {
-  return first_in_pieces(shard, shard.values, "weight ", ctx);
+  return first_in_pieces(shard, shard.values, "weight ", ctx, true);
 }
 
 std::string non_finite_gradient(const OwnedShard& shard, const ExecContext& ctx) {
-  return first_in_pieces(shard, shard.gradients, "gradient of ", ctx);
+  return first_in_pieces(shard, shard.gradients, "gradient of ", ctx, false);
 }
 
 std::string non_finite_activation(Decoder& model, Run run, const Tensor& ids, const Sequences& seqs) {

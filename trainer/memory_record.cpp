@@ -41,7 +41,9 @@ bool matters(const std::string& key) {
                                    "optimizer.master",
                                    "optimizer.moments",
                                    "optimizer.gradients",
-                                   "optimizer.offload"};
+                                   "optimizer.offload",
+                                   "optimizer.kind",
+                                   "optimizer.groups"};
   return std::ranges::any_of(kKeys, [&](const char* k) { return key.starts_with(k); });
 }
 

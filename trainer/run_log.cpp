@@ -11,6 +11,8 @@
 #include "kernels/attention/blocks.h"
 #include "model/flops.h"
 #include "model/patterns.h"
+#include "optim/groups.h"
+#include "optim/kinds.h"
 
 namespace ring {
 namespace {
@@ -132,6 +134,12 @@ void RunLog::started(int processes) {
                     {"flops_per_token", flops_per_token_}});
 }
 
+static void describe_updates(const OptimizerConfig& optimizer, const Parameters& bound) {
+  const std::vector<std::string> lines = describe_groups(optimizer, bound);
+  if (optimizer.groups.empty() && optimizer.kind == kElementKind) return;
+  for (const std::string& line : lines) log::info("optimizer: ", line);
+}
+
 void RunLog::describe(const RunStart& start, int processes) {
   const double parameters = static_cast<double>(trainer_.model().parameters().count());
   log::info("run ", directory_, ": ", format_count(parameters), " parameters, ", length_text(config_.train),
@@ -139,6 +147,7 @@ void RunLog::describe(const RunStart& start, int processes) {
             counted(config_.train.batch_size * config_.model.context, "token"), ", ", layout_text(trainer_, processes),
             ", ", counted(config_.run.threads, "thread"), processes > 1 ? " each" : "");
   log::info("memory: ", trainer_.lasting_memory());
+  describe_updates(config_.optimizer, trainer_.model().parameters());
   if (trainer_.memory().fit.peak) log::info("activations: ", trainer_.memory().text());
   warn_of_vocabulary(config_, start.corpora.vocab_size);
   warn_of_places(config_);

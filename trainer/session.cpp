@@ -15,12 +15,12 @@ namespace ring {
 namespace {
 
 // What a process owns of a logical parameter, with no rows where it owns nothing.
-StateTensor state_tensor(const std::string& name, const Param& param, const LogicalParam& part, const OwnedShard& shard,
-                         const FlatBuffer& buffer) {
+StateTensor state_tensor(const std::string& name, const Param& param, const LogicalParam& part,
+                         const std::vector<ShardPiece>& owned, const FlatBuffer& buffer) {
   const std::int64_t columns = param.shape.size() == 2 ? param.shape[1] : 1;
   PieceRows rows;
   Tensor values = buffer.flat.narrow(0, 0, 0);
-  for (const ShardPiece& piece : shard.pieces) {
+  for (const ShardPiece& piece : owned) {
     if (piece.param != &param || !rows_of(piece, part).rows) continue;
     RING_CHECK(!rows.rows, name, " is owned in more than one piece");
     rows = rows_of(piece, part);
@@ -33,10 +33,11 @@ StateTensor state_tensor(const std::string& name, const Param& param, const Logi
 
 }  // namespace
 
-void add_parameters(State& state, const std::string& prefix, const Parameters& params, const OwnedShard& shard,
-                    const FlatBuffer& buffer) {
+void add_parameters(State& state, const std::string& prefix, const Parameters& params,
+                    const std::vector<ShardPiece>& owned, const FlatBuffer& buffer, const Holds& holds) {
   for (const Param* p : params.layout())
-    for (const LogicalParam& part : p->parts) state.add(state_tensor(prefix + part.name, *p, part, shard, buffer));
+    for (const LogicalParam& part : p->parts)
+      if (!holds || holds(*p, part)) state.add(state_tensor(prefix + part.name, *p, part, owned, buffer));
 }
 
 FoundCheckpoint find_checkpoint(const std::string& path) {
@@ -90,7 +91,7 @@ chat::Format chat_format_of(const Origin& origin, const std::string& choice, con
 void load_model_weights(Decoder& model, const std::string& checkpoint, const ExecContext& ctx) {
   State state;
   const OwnedShard all = own_everything(model.parameters());
-  add_parameters(state, kWeightsPrefix, model.parameters(), all, all.values);
+  add_parameters(state, kWeightsPrefix, model.parameters(), all.pieces, all.values);
   load_weights(checkpoint, state, kWeightsPrefix, ctx.stream);
   model.parameters().refresh_weights(ctx);
 }

@@ -1,8 +1,10 @@
 #pragma once
 // A trained model taken from a run: what eval, generate and init_from share.
 
+#include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "checkpoint/state.h"
 #include "data/chat/format.h"
@@ -16,11 +18,15 @@
 
 namespace ring {
 
-// Adds every logical parameter as "<prefix><name>": what this process holds of it in a buffer of values, gradients or
-// moments, which may be nothing.
-void add_parameters(State&, const std::string& prefix, const Parameters&, const OwnedShard&, const FlatBuffer&);
+// Which logical parameters there is something of; null: of all.
+using Holds = std::function<bool(const Param&, const LogicalParam&)>;
+// Adds these as "<prefix><name>": what this process owns of them in a buffer of values or moments, which may be
+// nothing.
+void add_parameters(State&, const std::string& prefix, const Parameters&, const std::vector<ShardPiece>& owned,
+                    const FlatBuffer&, const Holds& = {});
 
 inline constexpr const char* kWeightsPrefix = "model.";
+inline constexpr const char* kStatesPrefix = "optimizer.";  // before the state's name
 
 // The newest verified checkpoint of a run, or the very one that the path names. Error: none, damaged, or removed while
 // it was read.

@@ -170,7 +170,7 @@ void Loop::load() {
 
 void Loop::load_checkpoint() {
   const Manifest manifest = start_.kept ? start_.tier->load(*start_.kept, state_, ctx_.stream)
-                                        : load_state(start_.checkpoint, state_, ctx_.stream);
+                                        : load_state(start_.checkpoint, state_, ctx_.stream, kStatesPrefix);
   if (config_.train.steps && manifest.step > config_.train.steps)
     fail("train.steps: the run has done ", manifest.step, " steps, more than ", config_.train.steps,
          ": give at least as many, or start over with --fresh");

@@ -16,6 +16,7 @@
 #include "engine/memory_check.h"
 #include "kernels/tuning.h"
 #include "model/flops.h"
+#include "optim/groups.h"
 #include "optim/schedule.h"
 #include "trainer/diagnose.h"
 #include "trainer/evaluate.h"
@@ -352,9 +353,12 @@ void Trainer::add_state(State& state) {
   state.written_behind([this](const Stream& s) { step_.optimizer().settle(s); });
   const Parameters& params = step_.model().parameters();
   const OwnedShard& shard = step_.data().shard();
-  add_parameters(state, kWeightsPrefix, params, shard, shard.values);
+  add_parameters(state, kWeightsPrefix, params, shard.pieces, shard.values);
   for (const OptimizerState& s : step_.optimizer().states())
-    add_parameters(state, "optimizer." + s.name + ".", params, shard, s.buffer);
+    add_parameters(state, kStatesPrefix + s.name + ".", params, s.pieces, s.buffer,
+                   [&](const Param& p, const LogicalParam& part) {
+                     return !part.frozen && kind_of(config_.optimizer, p, part) == s.kind;
+                   });
   state.add("train.step", &steps_);
   state.add("train.seconds", &seconds_, ValueOf::rank_0);  // each rank measures its own
   state.add("train.tokens", &tokens_);
@@ -371,7 +375,8 @@ void Trainer::restored() {
 void Trainer::load_weights(const std::string& checkpoint) {
   State state;
   state.written_behind([this](const Stream& s) { step_.optimizer().settle(s); });
-  add_parameters(state, kWeightsPrefix, step_.model().parameters(), step_.data().shard(), step_.data().shard().values);
+  const OwnedShard& shard = step_.data().shard();
+  add_parameters(state, kWeightsPrefix, step_.model().parameters(), shard.pieces, shard.values);
   ring::load_weights(checkpoint, state, kWeightsPrefix, ctx_.stream);
   step_.data().loaded();
 }

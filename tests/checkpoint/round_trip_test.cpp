@@ -113,6 +113,31 @@ TEST(Load, NamesWhatOnlyOneSideKnowsAndTouchesNothing) {
   EXPECT_EQ(counter, 77);
 }
 
+TEST(Load, MayPassOverTensorsBelowAPrefix) {
+  const TempFolder folder;
+  Tensor w = filled({4}, DType::f32, 1), gone = filled({3}, DType::f32, 2), kept = filled({5}, DType::f32, 3);
+  State saved;
+  saved.add("model.w", w);
+  saved.add("optimizer.m.w", gone);
+  saved.add("optimizer.m.x", kept);
+  const fs::path path = write_checkpoint(folder.path(), 1, saved.snapshot(stream()), "{}");
+  Tensor other_w = filled({4}, DType::f32, 4), fresh = filled({3}, DType::f32, 5), x = filled({5}, DType::f32, 6);
+  State state;
+  state.add("model.w", other_w);
+  state.add("optimizer.momentum.w", fresh);
+  state.add("optimizer.m.x", x);
+  EXPECT_TRUE(contains(error_of([&] { load_state(path, state, stream()); }), "optimizer.momentum.w"));
+  load_state(path, state, stream(), "optimizer.");
+  EXPECT_TRUE(same_bytes(other_w, w));
+  EXPECT_TRUE(same_bytes(x, kept));
+  EXPECT_TRUE(same_bytes(fresh, filled({3}, DType::f32, 5)));
+  Tensor shorter = filled({2}, DType::f32, 6);
+  State cut;
+  cut.add("model.w", w);
+  cut.add("optimizer.m.x", shorter);
+  EXPECT_TRUE(contains(error_of([&] { load_state(path, cut, stream(), "optimizer."); }), "optimizer.m.x: f32[5]"));
+}
+
 TEST(Load, ConvertsBetweenFloatTypes) {
   const TempFolder folder;
   const std::vector<float> numbers = {1.0f, -0.3f, 1e-40f, 3.4e38f, 1.00390625f, 1.01171875f, 0.0f};

@@ -136,7 +136,7 @@ TEST_F(OptimizerTest, SaysWhatLivesWhere) {
       const bool values = offload == StateOffload::all && types.copies();
       EXPECT_EQ(optimizer.state_bytes(), 8 * n);
       EXPECT_EQ(optimizer.host_bytes(), offload == StateOffload::none ? 0 : (values ? 12 : 8) * n);
-      EXPECT_EQ(staging_bytes(config, m.params.size(), types.copies()),
+      EXPECT_EQ(staging_bytes(config, m.shard, types.copies()),
                 offload == StateOffload::none ? 0 : optimizer.device_bytes());
     }
 }
@@ -166,7 +166,7 @@ TEST_F(OptimizerTest, MayHaveNoStates) {
   config.offload = StateOffload::all;
   Optimizer b(config, away.shard, 3, ctx);
   EXPECT_EQ(b.host_bytes() + b.device_bytes(), 0u);
-  EXPECT_EQ(staging_bytes(config, 1000, false), 0u);
+  EXPECT_EQ(staging_bytes(config, here.shard, false), 0u);
   update(here, a, 0, true);
   update(away, b, 0, true);
   EXPECT_EQ(bytes_of(away, b), bytes_of(here, a));
@@ -174,14 +174,15 @@ TEST_F(OptimizerTest, MayHaveNoStates) {
   EXPECT_NE(bytes_of(untouched, a), bytes_of(here, a));
 }
 
-TEST(UpdateRange, IsCutAtBothEnds) {
-  const UpdateRange range{.first = {.offset = 1000, .shard_offset = 32}, .numel = 48};
+TEST(LaneRange, IsCutAtBothEnds) {
+  const LaneRange range{.range = {.first = {.offset = 1000, .shard_offset = 320}, .numel = 48}, .at = 32};
   const auto expect_part = [&](std::int64_t begin, std::int64_t n, std::int64_t at, std::int64_t numel) {
-    const UpdateRange part = range.within(begin, n);
-    EXPECT_EQ(part.numel, numel);
+    const LaneStretch part = range.within(begin, n);
+    EXPECT_EQ(part.what.numel, numel);
     if (numel == 0) return;
-    EXPECT_EQ(part.first.shard_offset, at);
-    EXPECT_EQ(part.first.offset, 1000 + at - 32);
+    EXPECT_EQ(part.at, at);
+    EXPECT_EQ(part.what.offset, 1000 + at - 32);
+    EXPECT_EQ(part.what.shard_offset, 320 + at - 32);
   };
   expect_part(0, 100, 32, 48);
   expect_part(32, 48, 32, 48);

@@ -7,6 +7,7 @@
 
 #include "core/fields.h"
 #include "engine/config.h"
+#include "optim/groups.h"
 #include "parallel/fsdp_units.h"
 #include "parallel/owned_shard.h"
 #include "tests/trainer/tiny.h"
@@ -89,6 +90,28 @@ TEST(ShardPlan, SharesAreEqualForTheNamedConfigs) {
         EXPECT_LE(share, bound) << file << " rank " << r << " of " << ranks;
       }
     }
+  }
+}
+
+TEST(ShardPlan, WhatIsFrozenIsSharedByItself) {
+  Decoder model(tiny_config().model);
+  OptimizerConfig some;
+  some.groups = {{.match = {"embedding.*", "blocks.0.*"}, .frozen = true}};
+  bind_groups(some, model.parameters());
+  model.parameters().lay_out();
+  const std::int64_t trained = model.parameters().trained_size(), all = model.parameters().size();
+  EXPECT_LT(trained, all);
+  for (const int ranks : {1, 2, 4}) {
+    const std::vector<ShardPiece> plan = plan_shards(model.parameters(), ranks);
+    expect_partition(model.parameters(), plan, ranks);
+    std::int64_t sum = 0;
+    for (int r = 0; r < ranks; ++r) {
+      sum += trained_size(plan, r);
+      EXPECT_LE(static_cast<double>(trained_size(plan, r)), (1.0 / ranks + 0.05) * static_cast<double>(trained));
+      EXPECT_LE(static_cast<double>(shard_size(plan, r)), (1.0 / ranks + 0.05) * static_cast<double>(all));
+    }
+    EXPECT_EQ(sum, trained);
+    for (const ShardPiece& p : plan) EXPECT_EQ(p.offset >= trained, p.param->frozen());
   }
 }
 

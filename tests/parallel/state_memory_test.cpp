@@ -5,6 +5,7 @@
 
 #include "core/fields.h"
 #include "engine/devices.h"
+#include "optim/groups.h"
 #include "optim/optimizer.h"
 #include "parallel/parallelize.h"
 #include "tests/parallel/training.h"
@@ -14,28 +15,43 @@
 namespace ring::test {
 namespace {
 
+// Two moments of 4 bytes.
+std::uint64_t adamw_bytes(const OwnedShard& owned) { return 8 * static_cast<std::uint64_t>(owned.size); }
+
 std::string text_of(const StateMemory& m) {
   return str("weights ", bytes_text(m.weights + m.master + m.weight_buffers), ", gradients ",
              bytes_text(m.gradients + m.gradient_buffers), ", optimizer states ", bytes_text(m.optimizer_states));
 }
 
-TEST(DistStateMemory, IsForeseenForEveryWayOfSharing) {
+// What a process will hold, by its settings alone.
+StateMemory foreseen_memory(const Config& config, Decoder& model, int zero, int ranks, int rank) {
+  const int slices = static_cast<int>(config.parallel.tp);
+  bind_groups(config.optimizer, model.parameters());
+  parallelize_tensor(model, {rank % slices, slices});
+  return state_memory(model, zero, ranks / slices, rank / slices, {},
+                      [&](const OwnedShard& owned) { return state_bytes(config.optimizer, owned); });
+}
+
+class DistStateMemory : public testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(Updates, DistStateMemory,
+                         testing::Values("optimizer.kind=adamw",
+                                         "optimizer.groups=[{match: ['embedding.*', 'blocks.0.*'], frozen: true}]"));
+
+TEST_P(DistStateMemory, IsForeseenForEveryWayOfSharing) {
   for (const char* tp : {"1", "2"})
     for (const int zero : {0, 1, 2, 3}) {
       TrainingOptions options;
       options.ranks = 4;
       options.steps = 1;
-      options.overrides = {str("parallel.zero=", zero), str("parallel.tp=", tp), "train.micro_batch=2"};
+      options.overrides = {str("parallel.zero=", zero), str("parallel.tp=", tp), "train.micro_batch=2", GetParam()};
       const Training run = train_on_ranks(options);
       ASSERT_EQ(run.errors, "");
       Config config = tiny_config();
       config.data.path = "any";
       override_config(config, options.overrides);
-      const int slices = static_cast<int>(config.parallel.tp), replicas = options.ranks / slices;
       for (int rank = 0; rank < options.ranks; ++rank) {
         Decoder model(config.model, vocab_padding(Backend::cpu));
-        parallelize_tensor(model, {rank % slices, slices});
-        const StateMemory foreseen = state_memory(model, zero, replicas, rank / slices, {}, 8);
+        const StateMemory foreseen = foreseen_memory(config, model, zero, options.ranks, rank);
         const std::string where = str("zero ", zero, " tp ", tp, " rank ", rank);
         EXPECT_EQ(text_of(foreseen), run.memory[static_cast<std::size_t>(rank)]) << where;
         EXPECT_EQ(foreseen.snapshot, run.state_bytes[static_cast<std::size_t>(rank)]) << where;
@@ -44,14 +60,14 @@ TEST(DistStateMemory, IsForeseenForEveryWayOfSharing) {
 }
 
 // Where optimizer.offload sends states to the host, chunks of them are what is left.
-TEST(DistStateMemory, KnowsWhatStatesOnTheHostTakeOnTheirWay) {
+TEST_P(DistStateMemory, KnowsWhatStatesOnTheHostTakeOnTheirWay) {
   for (const int ranks : {1, 2})
     for (const int bytes : {10'000, 1 << 26}) {
       TrainingOptions options;
       options.ranks = ranks;
       options.steps = 1;
       options.overrides = {"parallel.zero=1", "optimizer.offload=states", "optimizer.offload_staging_bytes=0",
-                           str("optimizer.offload_chunk_bytes=", bytes)};
+                           str("optimizer.offload_chunk_bytes=", bytes), GetParam()};
       const Training run = train_on_ranks(options);
       ASSERT_EQ(run.errors, "");
       Config config = tiny_config();
@@ -59,7 +75,7 @@ TEST(DistStateMemory, KnowsWhatStatesOnTheHostTakeOnTheirWay) {
       override_config(config, options.overrides);
       for (int rank = 0; rank < ranks; ++rank) {
         Decoder model(config.model, vocab_padding(Backend::cpu));
-        const StateMemory m = state_memory(model, 1, ranks, rank, {}, state_bytes(config.optimizer));
+        const StateMemory m = foreseen_memory(config, model, 1, ranks, rank);
         const std::string text = run.memory[static_cast<std::size_t>(rank)];
         EXPECT_EQ(text.substr(text.find("staging")),
                   str("staging of optimizer states ", bytes_text(staging_bytes(config.optimizer, m.owned, false)),
@@ -72,7 +88,7 @@ TEST(DistStateMemory, KnowsWhatStatesOnTheHostTakeOnTheirWay) {
 TEST(StateMemory, CountsEachTypeAndOnlyWhatComputes) {
   Decoder model(tiny_config().model);
   ParamTypes types{.weights = DType::bf16};
-  const StateMemory m = state_memory(model, 0, 1, 0, types, 8);
+  const StateMemory m = state_memory(model, 0, 1, 0, types, adamw_bytes);
   const auto n = static_cast<std::uint64_t>(model.parameters().size());
   EXPECT_EQ(m.weights, 2 * n);
   EXPECT_EQ(m.master, 4 * n);
@@ -81,7 +97,7 @@ TEST(StateMemory, CountsEachTypeAndOnlyWhatComputes) {
   EXPECT_EQ(m.snapshot, 12 * n);  // masters and moments
   EXPECT_EQ(m.total(), 30 * n);
   types = {.master = DType::bf16, .weights = DType::bf16, .trainable = false};
-  EXPECT_EQ(state_memory(model, 0, 1, 0, types, 8).total(), 2 * n);
+  EXPECT_EQ(state_memory(model, 0, 1, 0, types, adamw_bytes).total(), 2 * n);
 }
 
 }  // namespace

@@ -105,7 +105,8 @@ TEST(MemoryCheck, ASmallControlGroupRefusesAModelWithinMoments) {
   ModelConfig config = test::tiny_config().model;
   const auto problem = [&] {
     Decoder model(config);
-    const StateMemory own = state_memory(model, 0, 1, 0, {}, 8);
+    const StateMemory own =
+        state_memory(model, 0, 1, 0, {}, [](const OwnedShard& o) { return 8 * static_cast<std::uint64_t>(o.size); });
     return shortage({own, own.total(), 1}, memory_bounds(root));
   };
   EXPECT_EQ(problem(), "");
@@ -129,7 +130,9 @@ class MemoryCheckDeathTest : public testing::Test {
   }
   [[noreturn]] void check_with(double states, const Saving& expected) const {
     Decoder model(config_.model);
-    const double state = static_cast<double>(state_memory(model, 0, 1, 0, {}, 1).total());
+    const double state = static_cast<double>(state_memory(model, 0, 1, 0, {}, [](const OwnedShard& o) {
+                                               return static_cast<std::uint64_t>(o.size);
+                                             }).total());
     long pages = 0;
     std::ifstream("/proc/self/statm") >> pages;
     const auto most = static_cast<rlim_t>(static_cast<double>(pages * sysconf(_SC_PAGESIZE)) + states * state);

@@ -1,0 +1,134 @@
+#include "optim/groups.h"
+
+#include <fnmatch.h>
+
+#include <algorithm>
+#include <map>
+
+#include "core/joined.h"
+#include "optim/kinds.h"
+
+namespace ring {
+namespace {
+
+constexpr std::size_t kListed = 8;
+
+bool names(const std::string& pattern, const std::string& name) {
+  return fnmatch(pattern.c_str(), name.c_str(), 0) == 0;
+}
+
+std::vector<std::string> names_of(const std::vector<Param*>& params) {
+  std::vector<std::string> all;
+  for (const Param* p : params)
+    for (const LogicalParam& part : p->parts) all.push_back(part.name);
+  return all;
+}
+
+std::string listed(const std::vector<std::string>& all) {
+  const std::vector<std::string> some(all.begin(),
+                                      all.begin() + static_cast<std::ptrdiff_t>(std::min(kListed, all.size())));
+  return joined(some, ", ") + (all.size() > kListed ? str(" and ", all.size() - kListed, " more") : "");
+}
+
+void check_pattern(const std::string& pattern, std::size_t entry, const std::vector<std::string>& all) {
+  if (std::ranges::any_of(all, [&](const std::string& name) { return names(pattern, name); })) return;
+  fail("optimizer.groups[", entry, "].match: \"", pattern, "\" names no parameter of this model; there are ",
+       listed(all));
+}
+
+const GroupConfig* group_of(const OptimizerConfig& c, const LogicalParam& part) {
+  return part.group ? &c.groups[part.group - 1] : nullptr;
+}
+
+void bind(const OptimizerConfig& c, const Param& p, LogicalParam& part) {
+  part.group = 0;
+  for (std::size_t i = 0; i < c.groups.size(); ++i)
+    if (std::ranges::any_of(c.groups[i].match, [&](const std::string& pattern) { return names(pattern, part.name); }))
+      part.group = i + 1;
+  part.frozen = part.group && c.groups[part.group - 1].frozen;
+  part.update_flops = optimizer_kind(kind_of(c, p, part))(c, 0)->flops(part.whole);
+}
+
+// A kind that somebody asked for and that updates nothing is a mistake.
+void check_kinds(const OptimizerConfig& c, const std::vector<Param*>& params) {
+  for (std::size_t i = 0; i < c.groups.size(); ++i) {
+    const std::optional<std::string>& kind = c.groups[i].kind;
+    const auto uses = [&](const Param* p) {
+      return std::ranges::any_of(
+          p->parts, [&](const LogicalParam& part) { return part.group == i + 1 && kind_of(c, *p, part) == *kind; });
+    };
+    if (kind && std::ranges::none_of(params, uses))
+      fail("optimizer.groups[", i, "].kind: ", *kind, " updates none of what the entry names: leave it out");
+  }
+}
+
+std::string million(std::int64_t n) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.3g M", static_cast<double>(n) * 1e-6);
+  return text;
+}
+
+struct Alike {
+  std::string first;
+  std::int64_t parameters = 0, elements = 0;
+};
+
+std::string update_text(const OptimizerConfig& c, const Param& p, const LogicalParam& part) {
+  if (part.frozen) return "frozen";
+  const GroupConfig* group = group_of(c, part);
+  return str(kind_of(c, p, part), ", lr ", group && group->lr ? *group->lr : c.lr, ", weight_decay ",
+             weight_decay_of(c, p, part));
+}
+
+}  // namespace
+
+void bind_groups(const OptimizerConfig& c, Parameters& declared) {
+  const std::vector<Param*> params = declared.declared();
+  const std::vector<std::string> all = names_of(params);
+  for (std::size_t i = 0; i < c.groups.size(); ++i)
+    for (const std::string& pattern : c.groups[i].match) check_pattern(pattern, i, all);
+  for (Param* p : params) {
+    for (LogicalParam& part : p->parts) bind(c, *p, part);
+    if (p->frozen()) declared.freeze(*p);
+  }
+  if (std::ranges::all_of(params, &Param::frozen))
+    fail("optimizer.groups: all parameters are frozen: nothing is left to train");
+  check_kinds(c, params);
+}
+
+std::string kind_of(const OptimizerConfig& c, const Param& p, const LogicalParam& part) {
+  const GroupConfig* group = group_of(c, part);
+  const std::string& kind = group && group->kind ? *group->kind : c.kind;
+  return optimizer_kind(kind)(c, 0)->takes(p) ? kind : kElementKind;
+}
+
+float lr_scale_of(const OptimizerConfig& c, const LogicalParam& part) {
+  const GroupConfig* group = group_of(c, part);
+  return group && group->lr ? static_cast<float>(*group->lr / c.lr) : 1.0f;
+}
+
+float weight_decay_of(const OptimizerConfig& c, const Param& p, const LogicalParam& part) {
+  const GroupConfig* group = group_of(c, part);
+  if (group && group->weight_decay) return static_cast<float>(*group->weight_decay);
+  return p.decay ? static_cast<float>(c.weight_decay) : 0;
+}
+
+std::vector<std::string> describe_groups(const OptimizerConfig& c, const Parameters& bound) {
+  std::vector<std::pair<std::string, Alike>> sets;
+  for (const Param* p : bound.layout())
+    for (const LogicalParam& part : p->parts) {
+      const std::string text = update_text(c, *p, part);
+      auto at = std::ranges::find(sets, text, &std::pair<std::string, Alike>::first);
+      if (at == sets.end()) at = sets.insert(at, {text, {part.name}});
+      ++at->second.parameters;
+      at->second.elements += part.whole.numel();
+    }
+  std::vector<std::string> lines;
+  for (const auto& [text, set] : sets) {
+    const std::string others = set.parameters > 1 ? str(" and ", set.parameters - 1, " more") : "";
+    lines.push_back(str(set.first, others, " (", million(set.elements), "): ", text));
+  }
+  return lines;
+}
+
+}  // namespace ring

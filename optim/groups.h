@@ -1,0 +1,26 @@
+#pragma once
+// optimizer.kind and optimizer.groups, bound to the parameters of a model: which rule updates which of them, with what
+// learning rate and weight decay, and which are frozen.
+
+#include <string>
+#include <vector>
+
+#include "model/params.h"
+#include "optim/config.h"
+
+namespace ring {
+
+// Before parameters get their places. Error: a pattern that names no parameter, a kind that updates none of those that
+// its group names, or nothing is left to train.
+void bind_groups(const OptimizerConfig&, Parameters& declared);
+
+// Of bound parameters:
+std::string kind_of(const OptimizerConfig&, const Param&, const LogicalParam&);
+float lr_scale_of(const OptimizerConfig&, const LogicalParam&);  // on optimizer.lr
+float weight_decay_of(const OptimizerConfig&, const Param&, const LogicalParam&);
+
+// A line for each set of parameters that are updated alike, where there are several: "blocks.0.attention.q.weight and
+// 11 others (1.2 million): adamw, lr 0.001, weight_decay 0.1".
+std::vector<std::string> describe_groups(const OptimizerConfig&, const Parameters& bound);
+
+}  // namespace ring

@@ -1,0 +1,78 @@
+#include "optim/lane.h"
+
+#include <algorithm>
+
+#include "optim/groups.h"
+#include "optim/kinds.h"
+
+namespace ring {
+namespace {
+
+std::vector<std::string> kinds_in(const OptimizerConfig& c) {
+  std::vector<std::string> all{c.kind};
+  for (const GroupConfig& group : c.groups)
+    if (group.kind) all.push_back(*group.kind);
+  all.emplace_back(kElementKind);
+  std::ranges::sort(all);
+  const auto twice = std::ranges::unique(all);
+  all.erase(twice.begin(), twice.end());
+  return all;
+}
+
+}  // namespace
+
+LaneStretch LaneRange::within(std::int64_t begin, std::int64_t n) const {
+  const std::int64_t from = std::max(at, begin), to = std::min(at + range.numel, begin + n);
+  LaneStretch part{range.first, from};
+  part.what.numel = std::max<std::int64_t>(0, to - from);
+  part.what.offset += from - at;
+  part.what.shard_offset += from - at;
+  return part;
+}
+
+std::vector<ShardPiece> Lane::pieces() const {
+  std::vector<ShardPiece> out;
+  for (const LaneRange& r : ranges)
+    for (auto [part, p] : r.range.pieces) {
+      p.shard_offset = r.at + p.offset - r.range.first.offset;
+      out.push_back(p);
+    }
+  return out;
+}
+
+std::int64_t Lane::state_bytes() const {
+  std::int64_t bytes = 0;
+  for (const StateKind& kind : rule->states()) bytes += static_cast<std::int64_t>(size_of(kind.type));
+  return bytes;
+}
+
+// Of matrices: behind each, where the next one begins as kernels like it.
+HostChunks::Ends Lane::ends() const {
+  HostChunks::Ends ends;
+  if (!rule->by_matrix()) return ends;
+  for (const ShardPiece& p : pieces())
+    if (p.shard_offset > 0 && p.shard_offset % kParamAlign == 0) ends.push_back(p.shard_offset);
+  if (size > 0) ends.push_back(size);
+  return ends;
+}
+
+std::vector<Lane> lanes_of(const OptimizerConfig& c, const OwnedShard& shard, std::uint64_t seed) {
+  std::vector<Lane> lanes;
+  for (const std::string& kind : kinds_in(c)) lanes.push_back({kind, optimizer_kind(kind)(c, seed)});
+  const auto lane_of = [&](const Param& p, const LogicalParam& part) {
+    return static_cast<std::size_t>(std::ranges::find(lanes, kind_of(c, p, part), &Lane::kind) - lanes.begin());
+  };
+  const auto key = [&](const Param& p, const LogicalParam& part) {
+    return part.group * lanes.size() + lane_of(p, part);
+  };
+  for (const UpdateRange& range : shard.ranges(key)) {
+    if (range.frozen) continue;
+    const LogicalParam& part = *range.pieces.front().part;
+    Lane& lane = lanes[lane_of(*range.first.param, part)];
+    lane.ranges.push_back({range, lane.size, lr_scale_of(c, part), weight_decay_of(c, *range.first.param, part)});
+    lane.size += param_aligned(range.numel);
+  }
+  return lanes;
+}
+
+}  // namespace ring

@@ -1,0 +1,162 @@
+// Which update each parameter gets by optimizer.groups.
+#include "optim/groups.h"
+
+#include <gtest/gtest.h>
+
+#include "core/fields.h"
+#include "model/decoder.h"
+#include "optim/kinds.h"
+#include "optim/lane.h"
+
+namespace ring::test {
+namespace {
+
+// Takes matrices alone.
+class Matrices final : public UpdateRule {
+ public:
+  std::vector<StateKind> states() const override { return {{"u"}}; }
+  bool takes(const Param& p) const override { return p.shape.size() == 2 && !p.table; }
+};
+
+class Groups : public testing::Test {
+ protected:
+  Groups() {
+    optimizer_kinds()["matrices"] = [](const OptimizerConfig&, std::uint64_t) { return std::make_unique<Matrices>(); };
+  }
+  ~Groups() override { optimizer_kinds().erase("matrices"); }
+
+  static ModelConfig model_config(std::int64_t mlp_width = 48) {
+    ModelConfig c;
+    c.vocab_size = 37;
+    c.context = 24;
+    c.layers = 2;
+    c.width = 32;
+    c.heads = 4;
+    c.mlp = Mlp::swiglu;
+    c.mlp_width = mlp_width;
+    c.tied_embeddings = false;
+    return c.resolved();
+  }
+  static OptimizerConfig config(const std::string& groups, const std::string& more = "") {
+    OptimizerConfig c;
+    load_config_text(c, str("{lr: 0.5, weight_decay: 0.1, ", more, "groups: ", groups, "}"), "test");
+    return c;
+  }
+  static std::string error(const std::string& groups, std::int64_t mlp_width = 48) {
+    try {
+      Decoder model(model_config(mlp_width));
+      const OptimizerConfig c = config(groups);
+      bind_groups(c, model.parameters());
+      model.parameters().lay_out();
+      lanes_of(c, own_everything(model.parameters()), 0);
+    } catch (const Error& e) {
+      return e.what();
+    }
+    return "";
+  }
+  static const LogicalParam& part(Decoder& model, const std::string& name, const Param** holder = nullptr) {
+    for (const Param* p : model.parameters().declared())
+      for (const LogicalParam& part : p->parts)
+        if (part.name == name) {
+          if (holder) *holder = p;
+          return part;
+        }
+    fail("no parameter ", name);
+  }
+  static std::string update_of(const OptimizerConfig& c, Decoder& model, const std::string& name) {
+    const Param* p = nullptr;
+    const LogicalParam& found = part(model, name, &p);
+    if (found.frozen) return "frozen";
+    return str(kind_of(c, *p, found), " ", lr_scale_of(c, found), " ", weight_decay_of(c, *p, found));
+  }
+};
+
+TEST_F(Groups, TheLastEntryThatNamesAParameterHolds) {
+  Decoder model(model_config());
+  const OptimizerConfig c = config(
+      "[{match: ['blocks.*'], lr: 2}, {match: ['*.attention.w?.weight', head.weight], weight_decay: 0.25},"
+      " {match: ['blocks.1.*norm*'], weight_decay: 0.5, lr: 0.25}, {match: ['embedding.*'], frozen: true}]");
+  bind_groups(c, model.parameters());
+  EXPECT_EQ(update_of(c, model, "blocks.0.mlp.gate.weight"), "adamw 4 0.1");
+  EXPECT_EQ(update_of(c, model, "blocks.0.mlp_norm.weight"), "adamw 4 0");
+  EXPECT_EQ(update_of(c, model, "blocks.0.attention.wq.weight"), "adamw 1 0.25");
+  EXPECT_EQ(update_of(c, model, "blocks.1.mlp_norm.weight"), "adamw 0.5 0.5");
+  EXPECT_EQ(update_of(c, model, "head.weight"), "adamw 1 0.25");
+  EXPECT_EQ(update_of(c, model, "final_norm.weight"), "adamw 1 0");
+  EXPECT_EQ(update_of(c, model, "embedding.tokens.weight"), "frozen");
+}
+
+TEST_F(Groups, AKindUpdatesWhatItIsMeantFor) {
+  Decoder model(model_config());
+  const OptimizerConfig c = config("[{match: ['blocks.1.mlp.*'], kind: adamw}]", "kind: matrices, ");
+  bind_groups(c, model.parameters());
+  EXPECT_EQ(update_of(c, model, "blocks.0.mlp.gate.weight"), "matrices 1 0.1");
+  EXPECT_EQ(update_of(c, model, "blocks.1.mlp.gate.weight"), "adamw 1 0.1");
+  EXPECT_EQ(update_of(c, model, "blocks.0.mlp_norm.weight"), "adamw 1 0");
+  EXPECT_EQ(update_of(c, model, "head.weight"), "adamw 1 0.1");
+  const std::vector<std::string> lines = describe_groups(c, (model.parameters().lay_out(), model.parameters()));
+  ASSERT_EQ(lines.size(), 3u);
+  EXPECT_EQ(lines[0], "blocks.0.attention_norm.weight and 4 more (0.00016 M): adamw, lr 0.5, weight_decay 0");
+}
+
+// States have no room for what is frozen or of another kind, and no element has two.
+TEST_F(Groups, LanesHoldWhatTheyUpdateAndNothingElse) {
+  Decoder model(model_config());
+  const OptimizerConfig c = config(
+      "[{match: ['blocks.0.mlp.*', 'blocks.1.attention.wk.*'], kind: matrices}, {match: ['embedding.*', "
+      "'blocks.1.attention.wv.weight'], frozen: true}]");
+  bind_groups(c, model.parameters());
+  model.parameters().lay_out();
+  const OwnedShard shard = own_everything(model.parameters());
+  std::map<std::string, std::int64_t> held;
+  for (const Lane& lane : lanes_of(c, shard, 0)) {
+    std::int64_t end = 0;
+    for (const ShardPiece& piece : lane.pieces()) {
+      EXPECT_EQ(piece.shard_offset, end);
+      end += param_aligned(piece.numel);
+      held[lane.kind] += piece.numel;
+    }
+    EXPECT_EQ(end, lane.size);
+  }
+  EXPECT_EQ(held["matrices"], 3 * 32 * 48 + 32 * 32);
+  const std::int64_t vectors = 5 * 32, others = 37 * 32 + 3 * 32 * 48 + (4 + 2) * 32 * 32;
+  EXPECT_EQ(held["adamw"], vectors + others);
+  EXPECT_EQ(model.parameters().size() - model.parameters().trained_size(), param_aligned(37 * 32))
+      << "v is frozen, but q and k have gradients";
+}
+
+TEST_F(Groups, SayWhatIsWrong) {
+  EXPECT_NE(error("[{match: ['blocks.*'], lr: 1}, {match: ['*.attn.*'], lr: 1}]")
+                .find("optimizer.groups[1].match: \"*.attn.*\" names no parameter of this model; there are "
+                      "embedding.tokens.weight, blocks.0.attention_norm.weight"),
+            std::string::npos);
+  EXPECT_NE(error("[{match: ['*'], frozen: true}]").find("nothing is left to train"), std::string::npos);
+  EXPECT_NE(error("[{match: ['*norm*'], kind: matrices}]").find("groups[0].kind: matrices updates none"),
+            std::string::npos);
+  EXPECT_NE(error("[{match: ['*'], frozen: true, lr: 1}]").find("frozen: what keeps its values has no kind, lr"),
+            std::string::npos);
+  EXPECT_NE(error("[{match: [], lr: 1}]").find("match"), std::string::npos);
+  EXPECT_NE(error("[{lr: 1}]").find("match"), std::string::npos);
+  EXPECT_NE(error("[{match: ['*'], lr: 0}]").find("lr"), std::string::npos);
+  EXPECT_NE(error("[{match: ['*'], kind: adam}]").find("kind"), std::string::npos);
+}
+
+// gate and up lie in one matrix of memory: 37 rows of 31 are no multiple of 16.
+TEST_F(Groups, WhatLiesTogetherMustBeginWhereKernelsCanStart) {
+  Parameters params;
+  params.add({{"gate", 0, 37, {}}, {"up", 0, 37, {}}}, 31);
+  const OptimizerConfig apart = config("[{match: [up], lr: 1}]"), alike = config("[{match: ['*'], lr: 1}]");
+  bind_groups(alike, params);
+  params.lay_out();
+  EXPECT_EQ(lanes_of(alike, own_everything(params), 0)[0].ranges.size(), 1u);
+  bind_groups(apart, params);
+  try {
+    lanes_of(apart, own_everything(params), 0);
+    FAIL() << "taken";
+  } catch (const Error& e) {
+    EXPECT_NE(std::string(e.what()).find("up does not begin at a multiple of 16"), std::string::npos) << e.what();
+  }
+}
+
+}  // namespace
+}  // namespace ring::test
