@@ -27,7 +27,7 @@ struct Rates {
 
   void add(const ProfiledCall& c, double seconds) {
     shortest = std::min(shortest, seconds);
-    Rate& rate = c.slot == "matmul"               ? products
+    Rate& rate = c.slot.ends_with("matmul")       ? products
                  : c.slot == "attention"          ? attention
                  : c.slot == "attention_backward" ? attention_backward
                                                   : bytes;

@@ -36,6 +36,7 @@ Library load() {
   find(h, "cublasLtMatmulDescSetAttribute", l.desc_set);
   find(h, "cublasLtMatrixLayoutCreate", l.layout_create);
   find(h, "cublasLtMatrixLayoutDestroy", l.layout_destroy);
+  find(h, "cublasLtMatrixLayoutSetAttribute", l.layout_set);
   find(h, "cublasLtMatmulPreferenceCreate", l.preference_create);
   find(h, "cublasLtMatmulPreferenceDestroy", l.preference_destroy);
   find(h, "cublasLtMatmulPreferenceSetAttribute", l.preference_set);

@@ -1,6 +1,6 @@
-// The Matmul slot through cuBLASLt: sums in f32, bias and residual added in the epilogue, gradients accumulated in
-// place. GELU is the epilogue's too where the library can and where no measurement says that a kernel of its own is
-// quicker.
+// The slots Matmul and BatchedMatmul through cuBLASLt: sums in f32, bias and residual added in the epilogue, gradients
+// accumulated in place. GELU is the epilogue's too where the library can and where no measurement says that a kernel of
+// its own is quicker.
 
 #include "kernels/matmul.h"
 
@@ -98,6 +98,17 @@ class Engine {
     const Plan::Operands operands = operands_of(args);
     const Entry& entry = entry_of(problem, args, operands, ctx);
     if (!entry.algo) return run_apart(args, ctx);
+    entry.plan->run(handle_, *entry.algo, operands, workspace_, kWorkspaceBytes, stream_);
+  }
+
+  void run(const BatchedMatmul& args, const ExecContext& ctx) {
+    const Problem problem = problem_of(args, ctx.precision);
+    const bool adds = args.add.defined();
+    Plan::Operands operands{args.b.raw(), args.a.raw(), adds ? args.add.raw() : args.c.raw(),
+                            nullptr,      args.c.raw(), adds ? args.beta : 0.0f,
+                            nullptr};
+    operands.alpha = args.alpha;
+    const Entry& entry = entry_of(problem, {}, operands, ctx);
     entry.plan->run(handle_, *entry.algo, operands, workspace_, kWorkspaceBytes, stream_);
   }
 
@@ -254,7 +265,17 @@ void run_matmul(const Matmul& args, const ExecContext& ctx) {
   ctx.stream.impl().resource<Engine>().run(args, ctx);
 }
 
-const bool added = matmul_kernel.add(Backend::cuda, {"cublaslt", run_matmul});
+void run_batched(const BatchedMatmul& args, const ExecContext& ctx) {
+  if (args.c.numel() == 0) return;
+  RING_CHECK(args.a.numel() > 0, "batched_matmul of nothing: ", describe(args.a));
+  RING_CUDA_CHECK(cudaSetDevice(ctx.stream.device().index));
+  ctx.stream.impl().resource<Engine>().run(args, ctx);
+}
+
+const bool added[] = {
+    matmul_kernel.add(Backend::cuda, {"cublaslt", run_matmul}),
+    batched_matmul_kernel.add(Backend::cuda, {"cublaslt", run_batched}),
+};
 
 }  // namespace
 }  // namespace ring::cublas

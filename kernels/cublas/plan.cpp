@@ -51,6 +51,12 @@ void set(cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttribut
   RING_CUBLAS_CHECK(library().preference_set(preference, what, &value, sizeof value));
 }
 
+void set_batch(cublasLtMatrixLayout_t layout, std::int32_t count, std::int64_t distance) {
+  const Library& l = library();
+  RING_CUBLAS_CHECK(l.layout_set(layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count, sizeof count));
+  RING_CUBLAS_CHECK(l.layout_set(layout, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &distance, sizeof distance));
+}
+
 cublasLtEpilogue_t epilogue_of(const Problem& p) {
   switch (p.gelu) {
     case Problem::Gelu::forward: return p.bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
@@ -94,6 +100,27 @@ Problem problem_of(const Matmul& args, Precision precision) {
   return p;
 }
 
+Problem problem_of(const BatchedMatmul& args, Precision precision) {
+  check(args);
+  const auto first = [](const Tensor& t) { return t.narrow(0, 0, 1).view({t.dim(1), t.dim(2)}); };
+  Matmul one{.a = first(args.a), .b = first(args.b), .c = first(args.c)};
+  one.transpose_a = args.transpose_a;
+  one.transpose_b = args.transpose_b;
+  if (args.add.defined()) one.residual = first(args.add);
+  Problem p = problem_of(one, precision);
+  p.batch = args.c.dim(0);
+  // The second matrix begins a matrix behind the first.
+  const auto align = [](int& of_first, const Tensor& t) {
+    const std::int64_t bytes = t.dim(1) * t.dim(2) * static_cast<std::int64_t>(size_of(t.dtype()));
+    of_first = static_cast<int>(std::min<std::int64_t>(of_first, bytes & (~bytes + 1)));
+  };
+  align(p.left_align, args.b);
+  align(p.right_align, args.a);
+  align(p.out_align, args.c);
+  align(p.residual_align, args.c);
+  return p;
+}
+
 // The library wants rows of whole 16 bytes. Its tanh is a fast one, good for bf16 and not for f32.
 bool Problem::fuses_gelu() const {
   return gelu != Gelu::none && out_type == CUDA_R_16BF && m % 8 == 0 && gelu_align >= 16;
@@ -107,7 +134,7 @@ std::string Problem::text() const {
   return str(type(in_type), "->", type(out_type), how, ' ', n, 'x', m, 'x', k, ' ', right_transposed ? 'T' : 'N',
              left_transposed ? 'T' : 'N', adds ? " add" : "", bias ? " bias" : "", " strides ", right_stride, ' ',
              left_stride, ' ', out_stride, ' ', residual_stride, " align ", right_align, ' ', left_align, ' ',
-             out_align, ' ', residual_align, activation);
+             out_align, ' ', residual_align, activation, batch > 1 ? str(" batch ", batch) : "");
 }
 
 Plan::Plan(const Problem& p, const void* gelu) : problem_(p) {
@@ -125,6 +152,7 @@ Plan::Plan(const Problem& p, const void* gelu) : problem_(p) {
                           std::int64_t stride) {
     RING_CUBLAS_CHECK(l.layout_create(&out, static_cast<cudaDataType_t>(type), static_cast<std::uint64_t>(rows),
                                       static_cast<std::uint64_t>(columns), stride));
+    if (p.batch > 1) set_batch(out, static_cast<std::int32_t>(p.batch), stride * columns);
   };
   layout(left_, p.in_type, p.left_transposed ? p.k : p.m, p.left_transposed ? p.m : p.k, p.left_stride);
   layout(right_, p.in_type, p.right_transposed ? p.n : p.k, p.right_transposed ? p.k : p.n, p.right_stride);
@@ -176,8 +204,7 @@ void Plan::run(cublasLtHandle_t handle, const cublasLtMatmulAlgo_t& algo, const 
                std::size_t workspace_bytes, cudaStream_t stream) const {
   if (problem_.bias) set(desc_, CUBLASLT_MATMUL_DESC_BIAS_POINTER, o.bias);
   if (problem_.gelu != Problem::Gelu::none) set(desc_, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, o.gelu);
-  const float alpha = 1;
-  RING_CUBLAS_CHECK(library().matmul(handle, desc_, &alpha, o.left, left_, o.right, right_, &o.beta, o.residual,
+  RING_CUBLAS_CHECK(library().matmul(handle, desc_, &o.alpha, o.left, left_, o.right, right_, &o.beta, o.residual,
                                      residual_, o.out, out_, &algo, workspace, workspace_bytes, stream));
 }
 

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/batched_matmul.h"
 #include "kernels/cublas/library.h"
 #include "kernels/matmul.h"
 
@@ -22,7 +23,8 @@ struct Problem {
   bool left_transposed = false, right_transposed = false, adds = false, bias = false;
   int left_align = 16, right_align = 16, out_align = 16, residual_align = 16;  // of the addresses, in bytes
   Gelu gelu = Gelu::none;
-  int gelu_align = 16;  // of the activation's input, which is contiguous
+  int gelu_align = 16;     // of the activation's input, which is contiguous
+  std::int64_t batch = 1;  // products of contiguous matrices, one behind the other
 
   auto operator<=>(const Problem&) const = default;
   std::string text() const;  // for the tuning file
@@ -31,6 +33,7 @@ struct Problem {
 };
 
 Problem problem_of(const Matmul&, Precision);
+Problem problem_of(const BatchedMatmul&, Precision);
 
 // Descriptors of a problem; pointers come with each call. The activation's input is told at once as well: which
 // algorithms fit depends on its alignment.
@@ -50,6 +53,7 @@ class Plan {
     void* out;
     float beta;
     const void* gelu;  // the activation's input: written by the forward, read by the backward
+    float alpha = 1;   // of the product
   };
   void run(cublasLtHandle_t, const cublasLtMatmulAlgo_t&, const Operands&, void* workspace, std::size_t workspace_bytes,
            cudaStream_t) const;

@@ -1,0 +1,28 @@
+#pragma once
+#include "kernels/kernel.h"
+
+namespace ring {
+
+// c[i] = alpha op(a[i]) op(b[i]) + beta add[i] for every i, op = transpose where asked. op(a[i]) is [M,K], op(b[i]) is
+// [K,N]; c and add [B,M,N]. All contiguous and of one type, f32 or bf16; sums are f32. c shares no bytes with the
+// others. add undefined: nothing is added. FLOPs: 2 B M N K.
+struct BatchedMatmul {
+  Tensor a, b, c;
+  bool transpose_a = false, transpose_b = false;
+  float alpha = 1;
+  Tensor add;
+  float beta = 1;  // of add
+};
+inline Cost cost(const BatchedMatmul& m) {
+  const double k = static_cast<double>(m.a.dim(m.transpose_a ? 1 : 2)), out = static_cast<double>(m.c.numel());
+  std::string shape =
+      str(m.a.dtype(), '[', m.c.dim(0), "][", m.c.dim(1), 'x', m.c.dim(2), 'x', m.a.dim(m.transpose_a ? 1 : 2), ']',
+          m.transpose_a ? 'T' : 'N', m.transpose_b ? 'T' : 'N', m.add.defined() ? "+add" : "");
+  return {2 * out * k, bytes_of({m.a, m.b, m.c, m.add}), std::move(shape)};
+}
+inline constinit Kernel<BatchedMatmul> batched_matmul_kernel{"batched_matmul"};
+
+// Error: shapes or types that do not fit.
+void check(const BatchedMatmul&);
+
+}  // namespace ring
