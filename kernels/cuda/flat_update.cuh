@@ -1,0 +1,160 @@
+#pragma once
+// Flat ranges that optimizers read and write, tile by tile, and stochastic rounding of what they write in bf16, with
+// random bits that have an address (core/philox.h).
+
+#include "core/philox.h"
+#include "kernels/cuda/device/vec.cuh"
+#include "kernels/cuda/launch.h"
+
+namespace ring::cuda {
+
+// A warp works on 256 neighbouring elements at a time: a lane on four in each half, so that accesses are whole sectors
+// of memory in f32 (16 bytes per lane) and in bf16 (8 bytes).
+constexpr int kFour = 4, kHalf = kFour * kWarp, kWarpTile = 2 * kHalf, kTile = kWarpTile * (kBlock / kWarp);
+
+// What a lane holds of a tile: elements i .. i + 3, and i + kHalf .. i + kHalf + 3.
+struct Eight {
+  Floats<kFour> half[2];
+};
+template <class T>
+struct Raw {
+  Pack<T, kFour> half[2];
+};
+
+template <class T>
+__device__ Eight unpack(const Raw<T>& raw) {
+  return {{unpack(raw.half[0]), unpack(raw.half[1])}};
+}
+template <class T>
+__device__ Raw<T> round_to(const Eight& e) {
+  return {{pack<T>(e.half[0]), pack<T>(e.half[1])}};
+}
+
+// A flat range, read and written in packs where `whole`: the tile lies in the range, and addresses are aligned. Reads
+// are branchless there and give what is in memory, so that those of all operands are on their way together.
+template <class T>
+struct Flat {
+  T* data;
+  std::int64_t n;
+
+  template <bool whole>
+  __device__ Raw<T> read(std::int64_t i) const {
+    Raw<T> raw;
+#pragma unroll
+    for (int h = 0; h < 2; ++h, i += kHalf) {
+      if constexpr (whole) {
+        raw.half[h] = load_pack<T, kFour, Cache::stream>(data + i);
+      } else {
+        Floats<kFour> f{};
+        for (int j = 0; j < kFour; ++j)
+          if (i + j < n) f.v[j] = to_float(data[i + j]);
+        raw.half[h] = pack<T>(f);
+      }
+    }
+    return raw;
+  }
+
+  template <bool whole>
+  __device__ void write(std::int64_t i, const Raw<T>& raw) const {
+#pragma unroll
+    for (int h = 0; h < 2; ++h, i += kHalf) {
+      if constexpr (whole) {
+        store_pack<Cache::stream>(data + i, raw.half[h]);
+      } else {
+        const Floats<kFour> f = unpack(raw.half[h]);  // values of T already: rounding them again changes nothing
+        for (int j = 0; j < kFour; ++j)
+          if (i + j < n) data[i + j] = from_float<T>(f.v[j]);
+      }
+    }
+  }
+};
+
+// random_block of core/philox.h. Its 64-bit products cost extra additions when the compiler translates them; here the
+// random numbers are most of the instructions.
+__device__ inline std::uint64_t multiply(std::uint32_t a, std::uint32_t b) {
+  std::uint64_t product;
+  asm("mul.wide.u32 %0, %1, %2;" : "=l"(product) : "r"(a), "r"(b));
+  return product;
+}
+__device__ inline Philox4 philox_wide(const RandomSite& s, std::uint64_t block) {
+  auto c0 = static_cast<std::uint32_t>(block), c1 = static_cast<std::uint32_t>(block >> 32), c2 = s.step, c3 = s.site;
+  auto k0 = static_cast<std::uint32_t>(s.seed), k1 = static_cast<std::uint32_t>(s.seed >> 32);
+#pragma unroll
+  for (int round = 0; round < 10; ++round) {
+    const std::uint64_t a = multiply(0xD2511F53u, c0), b = multiply(0xCD9E8D57u, c2);
+    c0 = static_cast<std::uint32_t>(b >> 32) ^ c1 ^ k0;
+    c1 = static_cast<std::uint32_t>(b);
+    c2 = static_cast<std::uint32_t>(a >> 32) ^ c3 ^ k1;
+    c3 = static_cast<std::uint32_t>(a);
+    k0 += 0x9E3779B9u;
+    k1 += 0xBB67AE85u;
+  }
+  return {{c0, c1, c2, c3}};
+}
+
+// 16 random bits for each of a lane's eight elements: word j / 2 holds those of elements j and j + 1 of a half.
+struct Bits {
+  std::uint32_t half[2][2];
+};
+
+// Which of the tensors the bits are for.
+enum class Target : std::uint32_t { param, m, v };
+constexpr std::uint64_t kTargets = 4;
+
+// One Philox block serves the eight elements [8b, 8b + 8) of one target, as number kTargets * b + target. Those
+// elements are in one half of two neighbouring lanes, so the even lane makes the block of its first half, the odd lane
+// that of its second half, and each gets the other's words for the elements that it holds. element: global number of
+// the lane's first one, of which the warp's first is a multiple of 8. All lanes of the warp call it.
+__device__ inline Bits random_bits_of(const RandomSite& site, std::uint64_t element, Target target) {
+  const bool odd = threadIdx.x % 2 != 0;
+  const std::uint64_t own = (odd ? element - kFour + kHalf : element) / 8;
+  const Philox4 r = philox_wide(site, kTargets * own + static_cast<std::uint32_t>(target));
+  // Words 0 and 1 are for the even lane, words 2 and 3 for the odd one.
+  std::uint32_t mine[2], others[2];
+#pragma unroll
+  for (int j = 0; j < 2; ++j) {
+    mine[j] = odd ? r.v[2 + j] : r.v[j];
+    others[j] = __shfl_xor_sync(0xffffffffu, odd ? r.v[j] : r.v[2 + j], 1);
+  }
+  return odd ? Bits{{{others[0], others[1]}, {mine[0], mine[1]}}} : Bits{{{mine[0], mine[1]}, {others[0], others[1]}}};
+}
+
+// Adds 16 random bits below the cut and truncates: rounds up with the probability that makes the expected value exact.
+__device__ inline Pack<__nv_bfloat16, kFour> round_randomly(const Floats<kFour>& f, const std::uint32_t (&bits)[2]) {
+  Pack<__nv_bfloat16, kFour> p;
+#pragma unroll
+  for (int j = 0; j < 2; ++j)
+    p.bits[j] = __byte_perm(__float_as_uint(f.v[2 * j]) + (bits[j] & 0xffffu),
+                            __float_as_uint(f.v[2 * j + 1]) + (bits[j] >> 16), 0x7632);
+  return p;
+}
+
+// element: global number of the lane's first one. All lanes of the warp call it.
+template <class T>
+__device__ Raw<T> round_new(const Eight& e, const RandomSite& site, std::uint64_t element, Target target) {
+  if constexpr (sizeof(T) == 4) {
+    return round_to<T>(e);
+  } else {
+    const Bits bits = random_bits_of(site, element, target);
+    // Infinity and NaN must not be carried on into other numbers. One test of all eight is cheaper than one of each;
+    // the neighbours of such a value are rounded to nearest.
+    float probe = 0;
+#pragma unroll
+    for (int h = 0; h < 2; ++h)
+#pragma unroll
+      for (float x : e.half[h].v) probe = fmaf(x, 0.0f, probe);
+    if (probe != 0.0f) return round_to<T>(e);
+    return {{round_randomly(e.half[0], bits.half[0]), round_randomly(e.half[1], bits.half[1])}};
+  }
+}
+
+// Clears `aligned` where packs are not possible. An undefined tensor gives null.
+template <class T>
+Flat<T> flat(const char* op, const char* name, const Tensor& t, std::int64_t n, bool& aligned) {
+  if (t.defined()) check_numel(op, name, t, n);
+  T* data = device_data<T>(t);
+  aligned = aligned && is_aligned(data);
+  return {data, n};
+}
+
+}  // namespace ring::cuda
