@@ -202,6 +202,8 @@ constexpr config::Synonyms::Key kKeys[] = {
     {"param_groups", "optimizer.groups"},
     {"parameter_groups", "optimizer.groups"},
     {"freeze", "optimizer.groups", "An entry with frozen: true keeps what it names."},
+    {"muon_momentum", "optimizer.muon.momentum"},
+    {"ns_steps", "optimizer.muon.iterations"},
     {"learning_rate", "optimizer.lr"},
     {"max_lr", "optimizer.lr"},
     {"base_lr", "optimizer.lr"},

@@ -28,12 +28,20 @@ struct GroupConfig {
   void validate(std::vector<std::string>& errors) const;
 };
 
+struct MuonConfig {
+  double momentum = 0.95;
+  bool nesterov = true;
+  std::int64_t iterations = 5;
+  void fields(Fields&);
+};
+
 struct OptimizerConfig {
   std::string kind = "adamw";
   double lr = 1e-3;
   double beta1 = 0.9, beta2 = 0.95, eps = 1e-8;
   double weight_decay = 0.1;
   double clip = 1.0;
+  MuonConfig muon;
   DType master = DType::f32, moments = DType::f32, gradients = DType::f32;
   StateOffload offload = StateOffload::none;
   std::int64_t offload_chunk_bytes = std::int64_t{64} << 20;

@@ -33,17 +33,27 @@ void GroupConfig::validate(std::vector<std::string>& errors) const {
     errors.push_back("frozen: what keeps its values has no kind, lr or weight_decay: leave them out");
 }
 
+void MuonConfig::fields(Fields& f) {
+  f("momentum", momentum, "decay of the momentum", in_range(0, 0.9999));
+  f("nesterov", nesterov, "look a step ahead, as Nesterov's momentum does");
+  f("iterations", iterations, "Newton-Schulz iterations that make an update orthogonal", in_range(1, 100));
+}
+
 void OptimizerConfig::fields(Fields& f) {
-  f("kind", kind, "how weights are updated: AdamW (Loshchilov and Hutter 2019)", kinds());
+  f("kind", kind,
+    "how weights are updated: AdamW (Loshchilov and Hutter 2019), or Muon (Jordan 2024) for the matrices of blocks and "
+    "AdamW for all others",
+    kinds());
   f("lr", lr, "peak learning rate", in_range(kLeastRate, kMostRate));
   f("beta1", beta1, "decay of the first moment", in_range(0, 0.9999));
   f("beta2", beta2, "decay of the second moment", in_range(0, 0.99999));
   f("eps", eps, "added to the root of the second moment", in_range(1e-30, 1));
   f("weight_decay", weight_decay, "decoupled decay, on matrices only", in_range(0, 1000));
   f("clip", clip, "largest global gradient norm; 0 = no clipping", in_range(0, 1e30));
+  f("muon", muon, "what kind: muon adds");
   const auto types = choices<DType>({{"fp32", DType::f32}, {"bf16", DType::bf16}});
   f("master", master, "type of the weights that are updated; bf16 (GPUs) rounds stochastically", types);
-  f("moments", moments, "type of both moments; bf16 (GPUs) rounds stochastically", types);
+  f("moments", moments, "type of moments and momentum; bf16 (GPUs) rounds stochastically", types);
   f("gradients", gradients, "type of the gradient buffers; bf16: GPUs only", types);
   f("offload", offload,
     "what is kept in host memory and comes to the device for its update alone, with the same bits: none; states, the "

@@ -2,11 +2,12 @@
 
 #include "core/check.h"
 #include "optim/adamw.h"
+#include "optim/muon.h"
 
 namespace ring {
 
 std::map<std::string, OptimizerKind>& optimizer_kinds() {
-  static std::map<std::string, OptimizerKind> kinds = {{kElementKind, adamw()}};
+  static std::map<std::string, OptimizerKind> kinds = {{kElementKind, adamw()}, {"muon", muon()}};
   return kinds;
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 namespace ring {
 namespace {
@@ -26,14 +27,29 @@ std::vector<ShardPiece> natural_pieces(const Param& p) {
   return out;
 }
 
+// Of the updates of whole matrices in it.
+double update_flops(const ShardPiece& p) {
+  double flops = 0;
+  for (const LogicalPiece& l : logical_pieces(p)) flops += l.part->update_flops;
+  return flops;
+}
+
 class Balance {
  public:
-  explicit Balance(int ranks) : load_(static_cast<std::size_t>(ranks), 0) {}
+  explicit Balance(int ranks) : load_(static_cast<std::size_t>(ranks), 0), flops_(load_.size(), 0) {}
 
   int lightest() const { return static_cast<int>(std::min_element(load_.begin(), load_.end()) - load_.begin()); }
-  void give(ShardPiece& p, int rank) {
+  // That has least to compute, and of several the lightest.
+  int idlest() const {
+    std::size_t best = 0;
+    for (std::size_t r = 1; r < load_.size(); ++r)
+      if (std::pair(flops_[r], load_[r]) < std::pair(flops_[best], load_[best])) best = r;
+    return static_cast<int>(best);
+  }
+  void give(ShardPiece& p, int rank, double flops = 0) {
     p.owner = rank;
     load_[static_cast<std::size_t>(rank)] += p.numel;
+    flops_[static_cast<std::size_t>(rank)] += flops;
   }
 
   // Cuts a table so that each rank gets what it lacks of an equal share of everything given, this table included. The
@@ -66,6 +82,7 @@ class Balance {
   }
 
   std::vector<std::int64_t> load_;
+  std::vector<double> flops_;
 };
 
 // Of what is frozen, or of what is not.
@@ -74,9 +91,14 @@ void share(const Parameters& params, bool frozen, int ranks, std::vector<ShardPi
   for (const Param* p : params.layout())
     if (!p->table && p->frozen() == frozen)
       for (const ShardPiece& whole : natural_pieces(*p)) out.push_back(whole);
-  std::stable_sort(out.begin(), out.end(), [](const ShardPiece& a, const ShardPiece& b) { return a.numel > b.numel; });
+  std::stable_sort(out.begin(), out.end(), [](const ShardPiece& a, const ShardPiece& b) {
+    return std::pair(update_flops(a), a.numel) > std::pair(update_flops(b), b.numel);
+  });
   Balance balance(ranks);
-  for (ShardPiece& p : out) balance.give(p, balance.lightest());
+  for (ShardPiece& p : out) {
+    const double flops = update_flops(p);
+    balance.give(p, flops > 0 ? balance.idlest() : balance.lightest(), flops);
+  }
   for (const Param* p : params.layout())
     if (p->table && p->frozen() == frozen) balance.cut(*p, out);
   all.insert(all.end(), out.begin(), out.end());

@@ -20,7 +20,9 @@ struct ShardPiece {
   std::int64_t shard_offset = 0;  // in the owner's flat buffers, which hold its pieces in layout order
 };
 
-// In layout order. Largest pieces go first, each to the rank that has least so far; tables then level what is left.
+// In layout order. Matrices whose update costs FLOPs of its own go first, each to the rank that has least to compute;
+// then the other pieces, each to the rank that has least to keep; tables then level what is left. Of both, the largest
+// go first.
 // What is frozen has neither gradients nor moments, and is shared in the same way by itself.
 std::vector<ShardPiece> plan_shards(const Parameters& laid_out, int ranks);
 

@@ -206,6 +206,31 @@ TEST(HostChunks, EveryElementComesOnce) {
 }
 
 // An attempt that ran out of memory behind begin() is made again.
+// Tensors that lie apart come as one behind the other, and no chunk ends within what belongs together.
+TEST(HostChunks, ComeInPiecesAndEndWhereTheyMay) {
+  const Stream cpu = Stream::cpu(1);
+  const HostChunks::Ends ends = {48, 64, 176, 208};
+  for (const std::int64_t bytes : {64, 256, 300, 4096}) {
+    const Tensor a = numbers(60, 0, cpu), b = numbers(128, 100, cpu), whole = numbers(208, 500, cpu);
+    HostChunks chunks({{{0, a}, {64, b}}, {{0, whole}}}, ends, 208, {.chunk = bytes}, cpu);
+    EXPECT_EQ(chunks.device_bytes(), HostChunks::device_bytes(208, 8, {.chunk = bytes}, ends));
+    EXPECT_EQ(chunks.host_bytes(), std::size_t{4} * (60 + 128 + 208));
+    std::int64_t next = 0;
+    chunks.change([&](std::int64_t first, std::int64_t n, const std::vector<Tensor>& here) {
+      EXPECT_EQ(first, next);
+      next = first + n;
+      EXPECT_TRUE(std::ranges::count(ends, next)) << "ends at " << next;
+      for (const Tensor& t : here)
+        for (std::int64_t i = 0; i < n; ++i) t.data<float>()[i] += 1;
+    });
+    EXPECT_EQ(next, 208);
+    chunks.settle(cpu);
+    EXPECT_EQ(values_of(a), values_of(numbers(60, 1, cpu)));
+    EXPECT_EQ(values_of(b), values_of(numbers(128, 101, cpu)));
+    EXPECT_EQ(values_of(whole), values_of(numbers(208, 501, cpu)));
+  }
+}
+
 TEST(HostChunks, MayBeginAgain) {
   const Stream cpu = Stream::cpu(1);
   for (const Streams& s : all_streams()) {

@@ -8,6 +8,7 @@
 #include "core/fields.h"
 #include "engine/config.h"
 #include "optim/groups.h"
+#include "optim/muon.h"
 #include "parallel/fsdp_units.h"
 #include "parallel/owned_shard.h"
 #include "tests/trainer/tiny.h"
@@ -91,6 +92,56 @@ TEST(ShardPlan, SharesAreEqualForTheNamedConfigs) {
       }
     }
   }
+}
+
+// Of the update's FLOPs each rank has its share, but for one matrix more or less.
+TEST(ShardPlan, MatricesThatAreUpdatedAsAWholeAreSharedByTheirFlops) {
+  OptimizerConfig muon;
+  muon.kind = "muon";
+  for (const fs::path& file : config_files()) {
+    Decoder model(named_config(file), 128);
+    bind_groups(muon, model.parameters());
+    model.parameters().lay_out();
+    const double elements = static_cast<double>(model.parameters().size());
+    for (int ranks = 1; ranks <= 8; ++ranks) {
+      const std::vector<ShardPiece> plan = plan_shards(model.parameters(), ranks);
+      expect_partition(model.parameters(), plan, ranks);
+      expect_whole_matrices(plan);
+      std::vector<double> flops(static_cast<std::size_t>(ranks), 0);
+      double all = 0, largest = 0;
+      for (const ShardPiece& p : plan)
+        for (const LogicalPiece& l : logical_pieces(p)) {
+          flops[static_cast<std::size_t>(p.owner)] += l.part->update_flops;
+          all += l.part->update_flops;
+          largest = std::max(largest, l.part->update_flops);
+        }
+      EXPECT_GT(all, 0) << file;
+      for (int r = 0; r < ranks; ++r) {
+        EXPECT_LE(flops[static_cast<std::size_t>(r)], all / ranks + largest) << file << " rank " << r;
+        const double share = static_cast<double>(shard_size(plan, r)) / elements;
+        EXPECT_LE(share, elements > 50e6 ? 1.02 / ranks : 1.0 / ranks + 0.025) << file << " " << r << " of " << ranks;
+      }
+    }
+  }
+}
+
+// One wide matrix has as many elements as four square ones, whose updates cost three times as much.
+TEST(ShardPlan, FlopsOfUpdatesCountBeforeElements) {
+  Parameters params;
+  params.add({{"wide", 0, 64, {}}}, 1024);
+  for (const char* name : {"a", "b", "c", "d"}) params.add({{name, 0, 128, {}}}, 128);
+  OptimizerConfig muon;
+  muon.kind = "muon";
+  const auto most = [&](const OptimizerConfig& c) {
+    bind_groups(c, params);
+    params.lay_out();
+    std::vector<double> flops(2, 0);
+    for (const ShardPiece& p : plan_shards(params, 2))
+      flops[static_cast<std::size_t>(p.owner)] += newton_schulz_flops(p.rows, p.numel / p.rows, 5);
+    return std::max(flops[0], flops[1]) / (flops[0] + flops[1]);
+  };
+  EXPECT_GT(most({}), 0.7);
+  EXPECT_LT(most(muon), 0.56);
 }
 
 TEST(ShardPlan, WhatIsFrozenIsSharedByItself) {

@@ -34,7 +34,7 @@ StateMemory foreseen_memory(const Config& config, Decoder& model, int zero, int 
 
 class DistStateMemory : public testing::TestWithParam<const char*> {};
 INSTANTIATE_TEST_SUITE_P(Updates, DistStateMemory,
-                         testing::Values("optimizer.kind=adamw",
+                         testing::Values("optimizer.kind=adamw", "optimizer.kind=muon",
                                          "optimizer.groups=[{match: ['embedding.*', 'blocks.0.*'], frozen: true}]"));
 
 TEST_P(DistStateMemory, IsForeseenForEveryWayOfSharing) {

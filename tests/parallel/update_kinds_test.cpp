@@ -27,7 +27,11 @@ const std::vector<Way>& ways() {
         "1e-3}]"}},
       {"frozen",
        {"optimizer.groups=[{match: ['embedding.*', 'blocks.0.attention.wq.*', 'blocks.1.attention.*.weight', "
-        "'blocks.1.mlp.*.weight'], frozen: true}]"}}};
+        "'blocks.1.mlp.*.weight'], frozen: true}]"}},
+      {"muon", {"optimizer.kind=muon"}},
+      {"muon_in_part",
+       {"optimizer.groups=[{match: ['*.attention.*', '*.mlp.gate.*'], kind: muon, lr: 1e-2}, {match: "
+        "['blocks.0.*.wo.weight', '*.wv.weight'], kind: adamw}]"}}};
   return all;
 }
 

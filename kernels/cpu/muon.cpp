@@ -1,0 +1,86 @@
+#include "kernels/muon.h"
+
+#include <cmath>
+
+#include "kernels/cpu/rows.h"
+
+namespace ring::cpu {
+namespace {
+
+// fn(begin, end) over elements of one matrix, cut among the threads.
+template <class Fn>
+void over_elements(const ExecContext& ctx, std::int64_t n, const Fn& fn) {
+  ctx.stream.pool().parallel_for(n, kPartWork / 2, [&](std::int64_t begin, std::int64_t end, int) { fn(begin, end); });
+}
+
+void run_momentum(const MuonMomentum& args, const ExecContext& ctx) {
+  const StepState& state = state_of("muon_momentum", args.state);
+  const std::int64_t n = check("muon_momentum", args.matrices, args.update);
+  if (!state.accepted) return;
+  float* update = args.update.data<float>();
+  for (const MuonMatrix& matrix : args.matrices) {
+    const float *grad = matrix.gradient.data<float>(), clip = state.clip, beta = args.beta;
+    float* m = matrix.momentum.data<float>();
+    const bool nesterov = args.nesterov;
+    over_elements(ctx, n, [=](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = begin; i < end; ++i) {
+        const float g = clip * grad[i];
+        m[i] = beta * m[i] + g;
+        update[i] = nesterov ? g + beta * m[i] : m[i];
+      }
+    });
+    update += n;
+  }
+}
+
+double sum_of_squares(const float* x, std::int64_t n, const ExecContext& ctx) {
+  ThreadPool& pool = ctx.stream.pool();
+  std::vector<double> parts(static_cast<std::size_t>(pool.size()), 0.0);
+  pool.parallel_for(n, kPartWork, [&](std::int64_t begin, std::int64_t end, int thread) {
+    double sum = 0;
+    for (std::int64_t i = begin; i < end; ++i) sum += static_cast<double>(x[i]) * static_cast<double>(x[i]);
+    parts[static_cast<std::size_t>(thread)] = sum;
+  });
+  double sum = 0;
+  for (const double p : parts) sum += p;
+  return sum;
+}
+
+void run_unit_norm(const UnitNorm& args, const ExecContext& ctx) {
+  RING_CHECK(args.x.contiguous() && args.x.dim(0) > 0, "unit_norm: of ", describe(args.x));
+  const std::int64_t n = args.x.numel() / args.x.dim(0);
+  for (std::int64_t b = 0; b < args.x.dim(0); ++b) {
+    float* x = args.x.data<float>() + b * n;
+    const auto factor = static_cast<float>(1 / (std::sqrt(sum_of_squares(x, n, ctx)) + static_cast<double>(args.eps)));
+    over_elements(ctx, n, [=](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = begin; i < end; ++i) x[i] *= factor;
+    });
+  }
+}
+
+void run_apply(const MuonApply& args, const ExecContext& ctx) {
+  const StepState& state = state_of("muon_apply", args.state);
+  const std::int64_t n = check("muon_apply", args.matrices, args.update);
+  if (!state.accepted) return;
+  const double lr = static_cast<double>(state.lr) * args.lr_scale;
+  const auto decay = static_cast<float>(1 - lr * (static_cast<double>(args.weight_decay) * state.decay_scale)),
+             rate = static_cast<float>(lr * args.scale);
+  const float* update = args.update.data<float>();
+  for (const MuonMatrix& matrix : args.matrices) {
+    RING_CHECK(!matrix.weights.defined(), "muon_apply: the CPU keeps weights in f32, a bf16 copy is not written");
+    float* w = matrix.values.data<float>();
+    over_elements(ctx, n, [=](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = begin; i < end; ++i) w[i] = decay * w[i] - rate * update[i];
+    });
+    update += n;
+  }
+}
+
+const bool added[] = {
+    muon_momentum_kernel.add(Backend::cpu, {"simd", run_momentum}),
+    unit_norm_kernel.add(Backend::cpu, {"simd", run_unit_norm}),
+    muon_apply_kernel.add(Backend::cpu, {"simd", run_apply}),
+};
+
+}  // namespace
+}  // namespace ring::cpu

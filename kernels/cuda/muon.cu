@@ -1,0 +1,243 @@
+#include "kernels/muon.h"
+
+#include "kernels/cuda/flat_update.cuh"
+
+namespace ring::cuda {
+namespace {
+
+// Matrices of one launch: where they are is among its arguments, which hold at most 4 KB.
+constexpr std::size_t kMost = 64;
+
+struct Addresses {
+  void *values, *gradient, *momentum;
+  __nv_bfloat16* weights;  // null: none
+  std::uint64_t first;     // global number of element 0
+  bool aligned;            // all of them to 16 bytes, and their part of the update, too
+};
+struct Group {
+  Addresses of[kMost];
+  std::int64_t n;  // elements of each
+  __nv_bfloat16* update;
+  const StepState* state;
+  RandomSite site;
+
+  __device__ Flat<__nv_bfloat16> update_of(unsigned matrix) const { return {update + matrix * n, n}; }
+};
+
+// step(aligned and whole?, first element of the lane): over the tiles of the block's matrix.
+template <class Step>
+__device__ void over_tiles(const Group& group, const Step& step) {
+  const bool aligned = group.of[blockIdx.y].aligned;
+  const int in_tile = static_cast<int>(threadIdx.x) / kWarp * kWarpTile + static_cast<int>(threadIdx.x) % kWarp * kFour;
+  // The bound is of the tile, not of the lane: all lanes take part in every step.
+  for (std::int64_t tile = std::int64_t{blockIdx.x} * kTile; tile < group.n; tile += std::int64_t{gridDim.x} * kTile) {
+    if (aligned && tile + kTile <= group.n)
+      step.template run<true>(tile + in_tile);
+    else
+      step.template run<false>(tile + in_tile);
+  }
+}
+
+template <class G, class M>
+struct MomentumStep {
+  Flat<G> grad;
+  Flat<M> momentum;
+  Flat<__nv_bfloat16> update;
+  RandomSite site;
+  std::uint64_t first;
+  float clip, beta, ahead;  // ahead: of the new momentum in the update; own: of the gradient
+  float own;
+
+  template <bool whole>
+  __device__ void run(std::int64_t i) const {
+    const Raw<G> raw_grad = grad.template read<whole>(i);
+    const Raw<M> raw_m = momentum.template read<whole>(i);
+    const Eight g = unpack(raw_grad);
+    Eight m = unpack(raw_m), u;
+#pragma unroll
+    for (int h = 0; h < 2; ++h)
+#pragma unroll
+      for (int j = 0; j < kFour; ++j) {
+        const float now = clip * g.half[h].v[j];
+        m.half[h].v[j] = fmaf(beta, m.half[h].v[j], now);
+        u.half[h].v[j] = fmaf(ahead, m.half[h].v[j], own * now);
+      }
+    momentum.template write<whole>(i, round_new<M>(m, site, first + static_cast<std::uint64_t>(i), Target::m));
+    update.template write<whole>(i, round_to<__nv_bfloat16>(u));
+  }
+};
+
+template <class G, class M>
+__global__ void __launch_bounds__(kBlock) momentum(const __grid_constant__ Group group, float beta, bool nesterov) {
+  if (!group.state->accepted) return;
+  const Addresses& at = group.of[blockIdx.y];
+  MomentumStep<G, M> step{{static_cast<G*>(at.gradient), group.n},
+                          {static_cast<M*>(at.momentum), group.n},
+                          group.update_of(blockIdx.y),
+                          group.site,
+                          at.first,
+                          group.state->clip,
+                          beta,
+                          nesterov ? beta : 1.0f,
+                          nesterov ? 1.0f : 0.0f};
+  step.site.step = group.state->step;
+  over_tiles(group, step);
+}
+
+template <class P>
+struct ApplyStep {
+  Flat<P> values;
+  Flat<__nv_bfloat16> update, weights;
+  RandomSite site;
+  std::uint64_t first;
+  float decay, rate;
+
+  template <bool whole>
+  __device__ void run(std::int64_t i) const {
+    const Raw<__nv_bfloat16> raw_update = update.template read<whole>(i);
+    const Raw<P> raw_values = values.template read<whole>(i);
+    const Eight u = unpack(raw_update);
+    Eight w = unpack(raw_values);
+#pragma unroll
+    for (int h = 0; h < 2; ++h)
+#pragma unroll
+      for (int j = 0; j < kFour; ++j) w.half[h].v[j] = fmaf(-rate, u.half[h].v[j], decay * w.half[h].v[j]);
+    const Raw<P> stored = round_new<P>(w, site, first + static_cast<std::uint64_t>(i), Target::param);
+    values.template write<whole>(i, stored);
+    if (weights.data) weights.template write<whole>(i, round_to<__nv_bfloat16>(unpack(stored)));
+  }
+};
+
+template <class P>
+__global__ void __launch_bounds__(kBlock)
+    apply(const __grid_constant__ Group group, float scale, float weight_decay, float lr_scale) {
+  if (!group.state->accepted) return;
+  const Addresses& at = group.of[blockIdx.y];
+  const double lr = static_cast<double>(group.state->lr) * lr_scale;
+  ApplyStep<P> step{{static_cast<P*>(at.values), group.n},
+                    group.update_of(blockIdx.y),
+                    {at.weights, group.n},
+                    group.site,
+                    at.first,
+                    static_cast<float>(1 - lr * (static_cast<double>(weight_decay) * group.state->decay_scale)),
+                    static_cast<float>(lr * scale)};
+  step.site.step = group.state->step;
+  over_tiles(group, step);
+}
+
+Addresses addresses_of(const MuonMatrix& m, const __nv_bfloat16* update) {
+  const auto raw = [](const Tensor& t) { return t.defined() ? t.raw() : nullptr; };
+  Addresses at{raw(m.values),
+               raw(m.gradient),
+               raw(m.momentum),
+               device_data<__nv_bfloat16>(m.weights),
+               static_cast<std::uint64_t>(m.first_element),
+               is_aligned(update)};
+  for (const void* p : {at.values, at.gradient, at.momentum, static_cast<void*>(at.weights)})
+    at.aligned = at.aligned && is_aligned(p);
+  return at;
+}
+
+// launch_group(grid, group) for every kMost of the matrices.
+template <class Args, class LaunchGroup>
+void over_groups(const char* op, const Args& args, const LaunchGroup& launch_group) {
+  const std::int64_t n = check(op, args.matrices, args.update);
+  for (const MuonMatrix& m : args.matrices)
+    RING_CHECK(m.values.dtype() == args.matrices[0].values.dtype() &&
+                   m.gradient.dtype() == args.matrices[0].gradient.dtype() &&
+                   m.momentum.dtype() == args.matrices[0].momentum.dtype(),
+               op, ": matrices of several types");
+  for (std::size_t begin = 0; begin < args.matrices.size(); begin += kMost) {
+    const std::size_t count = std::min(kMost, args.matrices.size() - begin);
+    Group group{};
+    group.n = n;
+    group.update = device_data<__nv_bfloat16>(args.update) + static_cast<std::int64_t>(begin) * n;
+    group.state = &state_of(op, args.state);
+    group.site = args.site;
+    for (std::size_t i = 0; i < count; ++i)
+      group.of[i] = addresses_of(args.matrices[begin + i], group.update + static_cast<std::int64_t>(i) * n);
+    launch_group(Launch{grid_of(std::min<std::int64_t>(divide_up(n, kTile), 1024), static_cast<std::int64_t>(count))},
+                 group);
+  }
+}
+
+// One type at a time, as in adamw.cu.
+template <class G>
+void visit_momentum(const MuonMomentum& args, const ExecContext& ctx) {
+  visit_float("muon_momentum", args.matrices[0].momentum.dtype(), [&]<class M>() {
+    over_groups("muon_momentum", args, [&](const Launch& shape, const Group& group) {
+      launch(ctx, shape, momentum<G, M>, group, args.beta, args.nesterov);
+    });
+  });
+}
+
+void run_momentum(const MuonMomentum& args, const ExecContext& ctx) {
+  check("muon_momentum", args.matrices, args.update);
+  visit_float("muon_momentum", args.matrices[0].gradient.dtype(), [&]<class G>() { visit_momentum<G>(args, ctx); });
+}
+
+void run_apply(const MuonApply& args, const ExecContext& ctx) {
+  check("muon_apply", args.matrices, args.update);
+  visit_float("muon_apply", args.matrices[0].values.dtype(), [&]<class P>() {
+    over_groups("muon_apply", args, [&](const Launch& shape, const Group& group) {
+      launch(ctx, shape, apply<P>, group, args.scale, args.weight_decay, args.lr_scale);
+    });
+  });
+}
+
+// Partial sums of a norm: their number depends on the length alone.
+constexpr std::int64_t kMostParts = 64, kPartLength = 8192;
+
+// f(i, values of elements i .. i + 7, or of fewer at the end): over the block's share of a row.
+template <class F>
+__device__ void over_row(const __nv_bfloat16* row, std::int64_t n, const F& f) {
+  constexpr int pack = kPack<__nv_bfloat16>;
+  for (std::int64_t i = thread_x() * pack; i < n; i += threads_x() * pack) f(i, load(row, i, n));
+}
+
+__global__ void __launch_bounds__(kBlock) row_squares(const __nv_bfloat16* x, std::int64_t n, double* parts) {
+  double sum = 0;
+  over_row(x + blockIdx.y * n, n, [&](std::int64_t, const Floats<kPack<__nv_bfloat16>>& f) {
+    float some = 0;
+#pragma unroll
+    for (const float v : f.v) some += v * v;
+    sum += static_cast<double>(some);
+  });
+  sum = group_sum<kBlock>(sum);
+  if (threadIdx.x == 0) parts[blockIdx.y * gridDim.x + blockIdx.x] = sum;
+}
+
+__global__ void __launch_bounds__(kBlock)
+    divide_rows(__nv_bfloat16* x, std::int64_t n, const double* parts, int count, float eps) {
+  double square = 0;
+  for (int i = 0; i < count; ++i) square += parts[blockIdx.y * static_cast<unsigned>(count) + static_cast<unsigned>(i)];
+  const auto factor = static_cast<float>(1 / (sqrt(square) + static_cast<double>(eps)));
+  __nv_bfloat16* row = x + blockIdx.y * n;
+  over_row(row, n, [&](std::int64_t i, Floats<kPack<__nv_bfloat16>> f) {
+#pragma unroll
+    for (float& v : f.v) v *= factor;
+    store(row, i, n, f);
+  });
+}
+
+void run_unit_norm(const UnitNorm& args, const ExecContext& ctx) {
+  RING_CHECK(args.x.contiguous() && args.x.dim(0) > 0 && args.x.dim(0) <= kMaxGridY, "unit_norm: of ",
+             describe(args.x));
+  const std::int64_t rows = args.x.dim(0), n = args.x.numel() / rows;
+  if (n == 0) return;
+  const std::int64_t count = std::min(kMostParts, divide_up(n, kPartLength));
+  const Tensor parts = ctx.empty({rows * count * static_cast<std::int64_t>(sizeof(double))}, DType::u8);
+  double* const sums = reinterpret_cast<double*>(parts.raw());
+  auto* const x = device_data<__nv_bfloat16>(args.x);
+  launch(ctx, {grid_of(count, rows)}, row_squares, x, n, sums);
+  launch(ctx, {grid_of(count, rows)}, divide_rows, x, n, sums, count, args.eps);
+}
+
+const bool added[] = {
+    muon_momentum_kernel.add(Backend::cuda, {"flat", run_momentum}),
+    unit_norm_kernel.add(Backend::cuda, {"two_stage", run_unit_norm}),
+    muon_apply_kernel.add(Backend::cuda, {"flat", run_apply}),
+};
+
+}  // namespace
+}  // namespace ring::cuda
