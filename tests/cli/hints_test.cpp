@@ -83,6 +83,8 @@ TEST(Hints, WordsOfOtherPrograms) {
       {"schedule.final_lr", {"min_lr"}},
       {"optimizer.beta1", {"beta1", "adam_beta1"}},
       {"optimizer.beta2", {"beta2", "adam_beta2"}},
+      {"optimizer.groups", {"param_groups", "parameter_groups"}},
+      {"optimizer.muon.iterations", {"ns_steps"}},
       {"model.rope.theta", {"rope_theta"}},
       {"model.tied_embeddings", {"tie_word_embeddings"}},
       {"model.vocab_size", {"vocab_size"}},
@@ -149,7 +151,8 @@ TEST(Hints, InAFileWithItsLine) {
 TEST(Hints, ValuesOfOtherPrograms) {
   EXPECT_EQ(error_of("run.device=gpu"),
             "command line: run.device=gpu: expected one of auto, cpu, cuda, got gpu; did you mean cuda?");
-  EXPECT_EQ(error_of("optimizer.kind=muon"), "command line: optimizer.kind=muon: expected one of adamw, got muon");
+  EXPECT_EQ(error_of("optimizer.kind=lion"),
+            "command line: optimizer.kind=lion: expected one of adamw, muon, got lion");
   for (const auto& [given, meant] :
        std::map<std::string, std::string>{{"train.precision=bfloat16", "bf16"},
                                           {"train.precision=FP16", "bf16"},

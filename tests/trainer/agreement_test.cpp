@@ -36,6 +36,7 @@ Config sample() {
   c.model.attention.rules.resize(1);
   c.model.attention_layers.resize(1);
   c.model.attention_layers[0].attention.rules.resize(1);
+  c.optimizer.groups = {{{"*"}, "adamw", 1.0, 0.5, false}};
   return c;
 }
 
