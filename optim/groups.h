@@ -14,7 +14,7 @@ namespace ring {
 // its group names, or nothing is left to train.
 void bind_groups(const OptimizerConfig&, Parameters& declared);
 
-// Of bound parameters:
+// What updates a parameter that is bound, how quickly, and how much it decays:
 std::string kind_of(const OptimizerConfig&, const Param&, const LogicalParam&);
 float lr_scale_of(const OptimizerConfig&, const LogicalParam&);  // on optimizer.lr
 float weight_decay_of(const OptimizerConfig&, const Param&, const LogicalParam&);

@@ -46,7 +46,7 @@ std::int64_t Lane::state_bytes() const {
   return bytes;
 }
 
-// Of matrices: behind each, where the next one begins as kernels like it.
+// Behind each matrix where the next one begins as kernels like it.
 HostChunks::Ends Lane::ends() const {
   HostChunks::Ends ends;
   if (!rule->by_matrix()) return ends;

@@ -39,7 +39,8 @@ struct Lane {
   HostChunks::Ends ends() const;
 };
 
-// Of every kind that the settings name, whether or not this process owns some of it. Error as OwnedShard::ranges().
+// One for every kind that the settings name, also where this process owns nothing of it. Error as
+// OwnedShard::ranges().
 std::vector<Lane> lanes_of(const OptimizerConfig&, const OwnedShard&, std::uint64_t seed);
 
 }  // namespace ring

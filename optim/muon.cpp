@@ -17,7 +17,7 @@ constexpr double kScale = 0.2;                              // of the root mean 
 // Matrices that are updated at once: of one size, cut alike, with one learning rate and decay.
 using Batch = std::vector<const MatrixUpdate*>;
 
-// Of a batch: the whole matrices, of which this process holds slices.
+// The whole matrices of a batch, of which this process holds slices.
 struct Whole {
   std::int64_t rows, columns, slices;
   Cut cut;

@@ -10,7 +10,7 @@ namespace {
 
 bool values_travel(const OptimizerConfig& config, bool copies) { return config.offload == StateOffload::all && copies; }
 
-// Of one element, that travel: none where all is on the device.
+// What travels of one element; 0: all is on the device.
 std::int64_t travelling_bytes(const OptimizerConfig& c, const Lane& lane, bool copies) {
   if (c.offload == StateOffload::none || lane.size == 0) return 0;
   return lane.state_bytes() + (values_travel(c, copies) ? static_cast<std::int64_t>(size_of(c.master)) : 0);

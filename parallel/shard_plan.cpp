@@ -27,7 +27,7 @@ std::vector<ShardPiece> natural_pieces(const Param& p) {
   return out;
 }
 
-// Of the updates of whole matrices in it.
+// FLOPs of the updates of whole matrices in it.
 double update_flops(const ShardPiece& p) {
   double flops = 0;
   for (const LogicalPiece& l : logical_pieces(p)) flops += l.part->update_flops;
@@ -85,7 +85,7 @@ class Balance {
   std::vector<double> flops_;
 };
 
-// Of what is frozen, or of what is not.
+// Shares what is frozen, or what is not.
 void share(const Parameters& params, bool frozen, int ranks, std::vector<ShardPiece>& all) {
   std::vector<ShardPiece> out;
   for (const Param* p : params.layout())

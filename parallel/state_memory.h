@@ -26,7 +26,7 @@ struct StateMemory {
   }
 };
 
-// Of the optimizer's states, for what a rank owns.
+// What the optimizer's states take, for what a rank owns.
 using StateBytes = std::function<std::uint64_t(const OwnedShard&)>;
 
 // model: declared, not allocated; it gets its layout. ranks: that share the data (dp x cp), of which this is `rank`.

@@ -94,7 +94,7 @@ TEST(ShardPlan, SharesAreEqualForTheNamedConfigs) {
   }
 }
 
-// Of the update's FLOPs each rank has its share, but for one matrix more or less.
+// Each rank has its share of the updates' FLOPs, but for one matrix more or less.
 TEST(ShardPlan, MatricesThatAreUpdatedAsAWholeAreSharedByTheirFlops) {
   OptimizerConfig muon;
   muon.kind = "muon";
