@@ -5,9 +5,10 @@
 
 #include <span>
 
+#include "kernels/attention/cpu/tile_product.h"
 #include "kernels/attention/cpu/tiles.h"
 #include "kernels/attention/head_segment.h"
-#include "kernels/cpu/gemm.h"
+#include "kernels/cpu/transpose.h"
 
 namespace ring::cpu {
 namespace {
@@ -101,47 +102,91 @@ struct Operands {
   }
 };
 
-// scores: P, ds: dS of one tile.
-void run_tile(const Problem& p, const Operands& o, const HeadSegment& s, const Tile& t, float* scores, float* ds) {
-  const std::int64_t rows = t.row_end - t.row, width = t.key_end - t.key;
-  const Gemm product{.transpose_b = true, .m = rows, .n = width, .k = p.q.dim, .ldc = kKeyBlock};
-  Gemm a = product, b = product;
-  a.a = o.q.at(t.row), a.lda = o.q.stride, a.b = o.k.at(t.key), a.ldb = o.k.stride, a.c = scores, a.alpha = p.scale;
-  b.a = o.dout.at(t.row), b.lda = o.dout.stride, b.b = o.v.at(t.key), b.ldb = o.v.stride, b.c = ds;
-  gemm(a);
-  gemm(b);
-  for (std::int32_t r = 0; r < rows; ++r)
-    gradient_row(scores + r * kKeyBlock, ds + r * kKeyBlock, *o.lse.at(t.row + r), *o.delta.at(t.row + r),
-                 t.all ? Seen(width) : Seen(s.columns<Stationary::q>(t.row + r), t.key, width), width);
+// Where one thread works: P and dS of a tile, and its keys and values, a row for each dimension.
+struct Scratch {
+  float *scores, *ds, *keys, *values;
+  static std::int64_t floats(std::int64_t dim) { return 2 * (kTile + dim * kKeyBlock); }
+  Scratch(float* p, std::int64_t dim) : scores(p), ds(p + kTile), keys(ds + kTile), values(keys + dim * kKeyBlock) {}
+};
+
+// P and dS of the rows [row, end) of a tile.
+void run_strip(const Problem& p, const Operands& o, const HeadSegment& s, const Tile& t, std::int32_t row,
+               std::int32_t end, const Scratch& scratch) {
+  const std::int64_t width = t.key_end - t.key, first = (row - t.row) * kKeyBlock;
+  const Extent seen = seen_by<Stationary::q>(s, row, end, t.key, width);
+  const auto product = [&](const Rows& a, const float* b, float* c, float alpha) {
+    tile_product({.m = end - row,
+                  .n = (seen.count + 7) / 8 * 8,
+                  .k = p.q.dim,
+                  .a = a.at(row),
+                  .a_row = a.stride,
+                  .b = b + seen.first,
+                  .ldb = kKeyBlock,
+                  .c = c + first + seen.first,
+                  .ldc = kKeyBlock,
+                  .alpha = alpha});
+  };
+  product(o.q, scratch.keys, scratch.scores, p.scale);
+  product(o.dout, scratch.values, scratch.ds, 1);
+  for (std::int32_t r = row; r < end; ++r) {
+    const std::int64_t at = (r - t.row) * kKeyBlock;
+    gradient_row(scratch.scores + at, scratch.ds + at, *o.lse.at(r), *o.delta.at(r),
+                 t.all ? Seen(width) : Seen(s.columns<Stationary::q>(r), t.key, width), width);
+  }
 }
 
 // All gradients that one tile of scores gives. beta = 0: nothing is there yet.
 struct Betas {
   float dq = 1, dk_dv = 1;
 };
-void add_tile(const Problem& p, const Operands& o, const HeadSegment& s, const Tile& t, Betas beta, float* scratch) {
-  float *scores = scratch, *ds = scratch + kTile;
-  run_tile(p, o, s, t, scores, ds);
-  Gemm keys{.transpose_a = true, .m = t.key_end - t.key, .n = p.q.dim, .k = t.row_end - t.row, .lda = kKeyBlock};
-  keys.beta = beta.dk_dv;
-  Gemm values = keys;
-  values.a = scores, values.b = o.dout.at(t.row), values.ldb = o.dout.stride;
-  values.c = o.dv.at(t.key), values.ldc = o.dv.stride;
-  keys.a = ds, keys.b = o.q.at(t.row), keys.ldb = o.q.stride, keys.alpha = p.scale;
-  keys.c = o.dk.at(t.key), keys.ldc = o.dk.stride;
-  gemm(values);
-  gemm(keys);
-  gemm({.m = t.row_end - t.row,
-        .n = p.q.dim,
-        .k = t.key_end - t.key,
-        .a = ds,
-        .lda = kKeyBlock,
-        .b = o.k.at(t.key),
-        .ldb = o.k.stride,
-        .c = o.dq.at(t.row),
-        .ldc = o.dq.stride,
-        .alpha = p.scale,
-        .beta = beta.dq});
+
+// What the tile adds to dq, once for each strip of its rows.
+void add_dq(const Problem& p, const Operands& o, const HeadSegment& s, const Tile& t, float beta, const float* ds) {
+  for_strips(t.row, t.row_end, [&](std::int32_t row, std::int32_t end) {
+    const Extent seen = seen_by<Stationary::q>(s, row, end, t.key, t.key_end - t.key);
+    tile_product({.m = end - row,
+                  .n = p.q.dim,
+                  .k = seen.count,
+                  .a = ds + (row - t.row) * kKeyBlock + seen.first,
+                  .a_row = kKeyBlock,
+                  .b = o.k.at(t.key + seen.first),
+                  .ldb = o.k.stride,
+                  .c = o.dq.at(row),
+                  .ldc = o.dq.stride,
+                  .alpha = p.scale,
+                  .beta = beta});
+  });
+}
+
+// gradient += alpha tile^T of, for dk (tile dS, of Q) and dv (tile P, of dO), once for each strip of the keys.
+void add_keys(const HeadSegment& s, const Tile& t, const float* tile, const Rows& of, const Rows& gradient,
+              std::int64_t dim, float alpha, float beta) {
+  for_strips(t.key, t.key_end, [&](std::int32_t key, std::int32_t end) {
+    const Extent seen = seen_by<Stationary::kv>(s, key, end, t.row, t.row_end - t.row);
+    tile_product({.m = end - key,
+                  .n = dim,
+                  .k = seen.count,
+                  .a = tile + seen.first * kKeyBlock + key - t.key,
+                  .a_row = 1,
+                  .a_column = kKeyBlock,
+                  .b = of.at(t.row + seen.first),
+                  .ldb = of.stride,
+                  .c = gradient.at(key),
+                  .ldc = gradient.stride,
+                  .alpha = alpha,
+                  .beta = beta});
+  });
+}
+
+void add_tile(const Problem& p, const Operands& o, const HeadSegment& s, const Tile& t, Betas beta,
+              const Scratch& scratch) {
+  const std::int64_t width = t.key_end - t.key, dim = p.q.dim;
+  transpose(o.k.at(t.key), o.k.stride, width, dim, scratch.keys, kKeyBlock);
+  transpose(o.v.at(t.key), o.v.stride, width, dim, scratch.values, kKeyBlock);
+  for_strips(t.row, t.row_end, [&](std::int32_t row, std::int32_t end) { run_strip(p, o, s, t, row, end, scratch); });
+  add_keys(s, t, scratch.scores, o.dout, o.dv, dim, 1, beta.dk_dv);
+  add_keys(s, t, scratch.ds, o.q, o.dk, dim, p.scale, beta.dk_dv);
+  add_dq(p, o, s, t, beta.dq, scratch.ds);
 }
 
 // Gradients start from their carry, or from 0.
@@ -172,7 +217,7 @@ bool begins_queries(const Problem& p, const Task& t, const HeadSegment& s) {
 
 // Keys [key, end), one block, of a task.
 void run_block(const Problem& p, const Task& t, const View& view, std::int32_t key, std::int32_t end, float beta_dq,
-               float* scratch) {
+               const Scratch& scratch) {
   bool started = !p.first;
   for (std::int64_t g = 0; g < p.group(); ++g) {
     const Operands o(p, t, view.segment, g);
@@ -189,7 +234,7 @@ void run_block(const Problem& p, const Task& t, const View& view, std::int32_t k
   if (!started) start_keys(p, t, view.segment, key, end);
 }
 
-void run_task(const Problem& p, const Task& t, float* scratch) {
+void run_task(const Problem& p, const Task& t, const Scratch& scratch) {
   const View view = t.view(p);
   const bool begin = begins_queries(p, t, view.segment);
   if (t.share >= 0 && !begin) std::fill_n(p.shares + t.share, p.group() * t.queries() * p.q.dim, 0.0f);
@@ -290,7 +335,9 @@ void run_pass(Problem& p, const std::vector<SegmentPair>& pieces, float* scratch
   const Plan plan = make_plan(p, pieces, pool.size());
   const Tensor shares = ctx.empty({plan.share_floats});
   p.shares = shares.data<float>();
-  share_out(plan.tasks, pool, [&](const Task& t, int thread) { run_task(p, t, scratch + thread * 2 * kTile); });
+  share_out(plan.tasks, pool, [&](const Task& t, int thread) {
+    run_task(p, t, Scratch(scratch + thread * Scratch::floats(p.q.dim), p.q.dim));
+  });
   for (std::size_t g = 0; g + 1 < plan.groups.size(); ++g) {
     const std::size_t parts = plan.groups[g + 1] - plan.groups[g];
     if (parts > 1) add_shares(p, std::span(plan.tasks).subspan(plan.groups[g], parts), pool);
@@ -336,7 +383,8 @@ Problem problem_of(const AttentionBackward& args, const BranchPass& pass, const 
 
 void run_attention_backward(const AttentionBackward& args, const ExecContext& ctx) {
   check(args);
-  const Tensor delta = ctx.empty(args.lse.shape()), scratch = ctx.empty({ctx.stream.pool().size(), 2 * kTile});
+  const Tensor delta = ctx.empty(args.lse.shape()),
+               scratch = ctx.empty({ctx.stream.pool().size(), Scratch::floats(args.q.dim(2))});
   compute_delta(heads_of(args.out), heads_of(args.dout), delta.data<float>(), ctx.stream.pool());
   const std::vector<BranchPass> passes = passes_of(args.pattern);
   for (std::size_t i = passes.size(); i-- > 0;) {  // the pass that reaches every row starts the gradients

@@ -1,10 +1,11 @@
 // The forward of attention, block by block with a running maximum and sum (Milakov and Gimelshein 2018): no row of
 // scores is ever held as a whole. One task is one block of queries of one head.
 
+#include "kernels/attention/cpu/tile_product.h"
 #include "kernels/attention/cpu/tiles.h"
 #include "kernels/attention/head_segment.h"
 #include "kernels/attention/passes.h"
-#include "kernels/cpu/gemm.h"
+#include "kernels/cpu/transpose.h"
 
 namespace ring::cpu {
 namespace {
@@ -81,41 +82,67 @@ void finish(Block& b) {
   }
 }
 
-// Scores of the block with the keys [key, key + width) of the head segment, and what they add to it.
-void add_tile(const Problem& p, const Task& t, const HeadSegment& s, Block& b, std::int32_t key, std::int32_t width,
-              float* scores) {
-  const std::int64_t kv_head = t.head / p.group();
+// Where one thread works: a tile's scores, and its keys, a row for each dimension.
+struct Scratch {
+  float *scores, *keys;
+  static std::int64_t floats(std::int64_t dim) { return kTile + dim * kKeyBlock; }
+  explicit Scratch(float* p) : scores(p), keys(p + kTile) {}
+};
+
+// Keys [key, key + width) of the head segment, and what the block's rows [row, row_end) may see of them.
+struct Tile {
+  const HeadSegment& segment;
+  std::int32_t key, width;
+  const float* values;
+  std::int64_t value_stride;
+};
+
+// Scores of some rows of a block, and what they add to it.
+void add_strip(const Problem& p, const Task& t, const Tile& tile, Block& b, std::int32_t row, std::int32_t end,
+               const Scratch& scratch) {
+  const HeadSegment& s = tile.segment;
+  const Extent seen = seen_by<Stationary::q>(s, row, end, tile.key, tile.width);
   const Rows q = rows_of(p.q, t.head, s.q_row, s.rate);
+  const std::int64_t first = row - t.row;
+  float* scores = scratch.scores + first * kKeyBlock;
+  tile_product({.m = end - row,
+                .n = (seen.count + 7) / 8 * 8,
+                .k = b.dim,
+                .a = q.at(row),
+                .a_row = q.stride,
+                .b = scratch.keys + seen.first,
+                .ldb = kKeyBlock,
+                .c = scores + seen.first,
+                .ldc = kKeyBlock,
+                .alpha = p.scale});
+  const bool all = s.bounds<Stationary::q>(row, end).all(tile.key, tile.width);
+  for (std::int32_t r = row; r < end; ++r)
+    softmax_row(b, r - t.row, scores + (r - row) * kKeyBlock,
+                all ? Seen(tile.width) : Seen(s.columns<Stationary::q>(r), tile.key, tile.width), tile.width);
+  tile_product({.m = end - row,
+                .n = b.dim,
+                .k = seen.count,
+                .a = scores + seen.first,
+                .a_row = kKeyBlock,
+                .b = tile.values + seen.first * tile.value_stride,
+                .ldb = tile.value_stride,
+                .c = b.out.at(first),
+                .ldc = b.out.stride,
+                .beta = b.merged ? 1.0f : 0.0f});
+}
+
+void add_tile(const Problem& p, const Task& t, const HeadSegment& s, Block& b, std::int32_t key, std::int32_t width,
+              const Scratch& scratch) {
+  const std::int64_t kv_head = t.head / p.group();
   const Rows k = rows_of(p.k, kv_head, s.k_row, s.rate), v = rows_of(p.v, kv_head, s.k_row, s.rate);
-  gemm({.transpose_b = true,
-        .m = b.rows,
-        .n = width,
-        .k = b.dim,
-        .a = q.at(t.row),
-        .lda = q.stride,
-        .b = k.at(key),
-        .ldb = k.stride,
-        .c = scores,
-        .ldc = kKeyBlock,
-        .alpha = p.scale});
-  const bool all = s.bounds<Stationary::q>(t.row, t.row_end).all(key, width);
-  for (std::int32_t r = 0; r < b.rows; ++r)
-    softmax_row(b, r, scores + r * kKeyBlock, all ? Seen(width) : Seen(s.columns<Stationary::q>(t.row + r), key, width),
-                width);
-  gemm({.m = b.rows,
-        .n = b.dim,
-        .k = width,
-        .a = scores,
-        .lda = kKeyBlock,
-        .b = v.at(key),
-        .ldb = v.stride,
-        .c = b.out.at(0),
-        .ldc = b.out.stride,
-        .beta = b.merged ? 1.0f : 0.0f});
+  transpose(k.at(key), k.stride, width, b.dim, scratch.keys, kKeyBlock);
+  const Tile tile{s, key, width, v.at(key), v.stride};
+  for_strips(t.row, t.row_end,
+             [&](std::int32_t row, std::int32_t end) { add_strip(p, t, tile, b, row, end, scratch); });
   b.merged = true;
 }
 
-void run_task(const Problem& p, const Task& t, float* scores) {
+void run_task(const Problem& p, const Task& t, const Scratch& scratch) {
   const View view(p.pass, p.pattern, *t.piece, static_cast<std::int32_t>(t.head / p.group()));
   const HeadSegment& s = view.segment;
   const std::int64_t first = s.q_row + std::int64_t{t.row} * s.rate;
@@ -126,7 +153,7 @@ void run_task(const Problem& p, const Task& t, float* scores) {
   start(block, rows_of(p.carry, t.head, first, s.rate));
   for_runs<Stationary::q>(view, t.row, t.row_end, [&](std::int32_t key, std::int32_t end) {
     for (; key < end; key += kKeyBlock)
-      add_tile(p, t, s, block, key, std::min<std::int32_t>(kKeyBlock, end - key), scores);
+      add_tile(p, t, s, block, key, std::min<std::int32_t>(kKeyBlock, end - key), scratch);
   });
   finish(block);
 }
@@ -156,7 +183,8 @@ void run_pass(const Attention& args, const BranchPass& pass, float* scratch, Thr
                   .pattern = args.pattern,
                   .pass = pass};
   const std::vector<SegmentPair> pieces = segment_pairs_of(pass, args.pattern, args.queries, args.keys);
-  share_out(make_tasks(p, pieces), pool, [&](const Task& t, int thread) { run_task(p, t, scratch + thread * kTile); });
+  share_out(make_tasks(p, pieces), pool,
+            [&](const Task& t, int thread) { run_task(p, t, Scratch(scratch + thread * Scratch::floats(p.q.dim))); });
 }
 
 void fill_lse(const Tensor& lse, std::int64_t first, std::int64_t count) {
@@ -168,7 +196,7 @@ void run_attention(const Attention& args, const ExecContext& ctx) {
   check(args);
   const Heads out = heads_of(args.out);
   ThreadPool& pool = ctx.stream.pool();
-  const Tensor scratch = ctx.empty({pool.size(), kTile});
+  const Tensor scratch = ctx.empty({pool.size(), Scratch::floats(out.dim)});
   forward_passes(
       args, ctx, [&](const Tensor& lse) { fill_lse(lse, 0, lse.dim(1)); },
       [&](const Attention& one, const BranchPass& pass) { run_pass(one, pass, scratch.data<float>(), pool); });

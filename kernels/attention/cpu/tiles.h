@@ -59,6 +59,30 @@ void for_runs(const View& v, std::int32_t row, std::int32_t row_end, const Fn& f
   run(first, r.end);
 }
 
+constexpr std::int32_t kStrip = 16;  // rows or keys of a tile whose products leave out together what none of them sees
+
+// fn(first, end) for the strips of [first, end).
+template <class Fn>
+void for_strips(std::int32_t first, std::int32_t end, const Fn& fn) {
+  for (std::int32_t next; first < end; first = next) {
+    next = first + std::min(kStrip, end - first);
+    fn(first, next);
+  }
+}
+
+// A run of a tile's columns, or of its rows.
+struct Extent {
+  std::int64_t first, count;
+};
+
+// All that `own` to `own_end` see of a tile's [other, other + width), counted from there; at a multiple of 8.
+template <Stationary owner>
+Extent seen_by(const HeadSegment& s, std::int32_t own, std::int32_t own_end, std::int32_t other, std::int64_t width) {
+  const TileBounds r = s.bounds<owner>(own, own_end);
+  const std::int64_t first = std::clamp<std::int64_t>(r.first - other, 0, width) / 8 * 8;
+  return {first, std::clamp<std::int64_t>(r.end - other, first, width) - first};
+}
+
 // What one row sees of a tile: its columns [first, end) without [hole, hole_end).
 struct Seen {
   std::int64_t first, end, hole, hole_end;

@@ -1,0 +1,65 @@
+#include "kernels/attention/cpu/tile_product.h"
+
+#include <cstring>
+
+namespace ring::cpu {
+namespace {
+
+// Floats of a register, and how many rows times two of them are summed at a time: as many as there are registers for.
+#if defined(__AVX512F__)
+constexpr int kWidth = 16, kRows = 8;
+#else
+constexpr int kWidth = 8, kRows = 4;
+#endif
+
+template <int width>
+struct Vector {
+  typedef float Type __attribute__((vector_size(width * sizeof(float))));  // g++ 12 drops it from a `using`
+  static Type load(const float* p) {
+    Type v;
+    std::memcpy(&v, p, sizeof v);
+    return v;
+  }
+};
+
+// Rows [i, i + rows) and columns [j, j + vectors * width) of C.
+template <int rows, int vectors, int width>
+void block(const TileProduct& p, std::int64_t i, std::int64_t j) {
+  using V = Vector<width>;
+  typename V::Type sums[rows][vectors] = {};
+  const float *a = p.a + i * p.a_row, *b = p.b + j;
+  for (std::int64_t l = 0; l < p.k; ++l, a += p.a_column, b += p.ldb) {
+    typename V::Type row[vectors];
+    for (int v = 0; v < vectors; ++v) row[v] = V::load(b + v * width);
+    for (int r = 0; r < rows; ++r)
+      for (int v = 0; v < vectors; ++v) sums[r][v] += a[r * p.a_row] * row[v];
+  }
+  for (int r = 0; r < rows; ++r)
+    for (int v = 0; v < vectors; ++v) {
+      float* to = p.c + (i + r) * p.ldc + j + v * width;
+      typename V::Type sum = p.alpha * sums[r][v];
+      if (p.beta != 0) sum += p.beta * V::load(to);
+      std::memcpy(to, &sum, sizeof sum);
+    }
+}
+
+template <int rows>
+void row_block(const TileProduct& p, std::int64_t i) {
+  std::int64_t j = 0;
+  for (; j + 2 * kWidth <= p.n; j += 2 * kWidth) block<rows, 2, kWidth>(p, i, j);
+  for (; j + kWidth <= p.n; j += kWidth) block<rows, 1, kWidth>(p, i, j);
+  if (j < p.n) block<rows, 1, 8>(p, i, j);
+}
+
+// Rows from i on, `rows` at a time, then the rest in smaller steps.
+template <int rows>
+void row_blocks(const TileProduct& p, std::int64_t i) {
+  for (; i + rows <= p.m; i += rows) row_block<rows>(p, i);
+  if constexpr (rows > 1) row_blocks<rows / 2>(p, i);
+}
+
+}  // namespace
+
+void tile_product(const TileProduct& p) { row_blocks<kRows>(p, 0); }
+
+}  // namespace ring::cpu
