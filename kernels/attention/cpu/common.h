@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <cstring>
 #include <vector>
 
 #include "core/cpu/thread_pool.h"
@@ -32,6 +33,12 @@ struct Rows {
   std::int64_t first = 0, stride = 0;  // in floats; `first` may be negative where sample 0 lies before the tensor
 
   float* at(std::int64_t j) const { return data + (first + j * stride); }
+  // Samples [j, j + count) of `dim` numbers, a multiple of 8, one behind the other: rows that lie a power of two apart
+  // share few places of a cache.
+  void copy(std::int64_t j, std::int64_t count, std::int64_t dim, float* to) const {
+    for (std::int64_t i = 0; i < count; ++i)
+      for (std::int64_t c = 0; c < dim; c += 8) std::memcpy(to + i * dim + c, at(j + i) + c, 8 * sizeof(float));
+  }
 };
 inline Rows rows_of(const Heads& t, std::int64_t head, std::int64_t first_row, std::int64_t rate) {
   return {t.data + head * t.head, first_row * t.row, rate * t.row};

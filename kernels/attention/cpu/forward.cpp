@@ -41,8 +41,8 @@ void rescale(float* row, std::int64_t n, float factor) {
 
 // A carried row counts as one key whose score is its log-sum-exp and whose value is the row.
 void start(Block& b, const Rows& carry) {
-  std::fill_n(b.max, b.rows, kMinusInf);
-  std::fill_n(b.sum, b.rows, 0.0f);
+  std::fill_n(b.max, kQueryBlock, kMinusInf);
+  std::fill_n(b.sum, kQueryBlock, 0.0f);
   b.merged = false;
   for (std::int64_t r = 0; carry.data && r < b.rows; ++r) {
     b.max[r] = *b.lse.at(r);
@@ -57,18 +57,64 @@ void start(Block& b, const Rows& carry) {
   }
 }
 
-// One row of a tile: the scores that it sees become weights, the others 0.
-void softmax_row(Block& b, std::int64_t r, float* scores, const Seen& seen, std::int64_t width) {
-  float* from = scores + seen.begin();
-  const std::int64_t n = seen.padded_end() - seen.begin();
-  seen.fill(scores, kMinusInf);
-  const float old_max = b.max[r], new_max = std::max(old_max, row_max(from, n));
-  const float shift = new_max == kMinusInf ? 0 : new_max;
-  const float factor = old_max == kMinusInf ? 0 : exp_fast(old_max - shift);
-  if (factor != 1 && old_max != kMinusInf) rescale(b.out.at(r), b.dim, factor);
-  b.sum[r] = b.sum[r] * factor + row_exp(from, n, shift);
-  b.max[r] = new_max;
-  seen.clear_rest(scores, width);
+// Where one thread works. Scores have a row for each key of a tile and a column for each query of a strip, so that
+// what is done to a query is done to a strip of them at once; queries have a row for each dimension of a strip.
+struct Scratch {
+  float *scores, *queries, *keys, *values;
+  static std::int64_t floats(std::int64_t dim) { return kKeyBlock * kStrip + (kQueryBlock + 2 * kKeyBlock) * dim; }
+  Scratch(float* p, std::int64_t dim)
+      : scores(p),
+        queries(scores + kKeyBlock * kStrip),
+        keys(queries + kQueryBlock * dim),
+        values(keys + kKeyBlock * dim) {}
+};
+
+// The queries [row, end) of a head segment before the keys from `key` on, of which they see `seen` at most.
+struct Strip {
+  const HeadSegment& segment;
+  std::int32_t row, end, key;
+  Extent seen;
+};
+
+// Scores that a query of the strip does not see: -inf.
+void hide_unseen(const Strip& t, float* scores) {
+  const TileBounds bounds = t.segment.bounds<Stationary::q>(t.row, t.end);
+  std::int32_t first[kStrip], end[kStrip], hole[kStrip], hole_end[kStrip];
+  for (std::int32_t j = 0; j < kStrip; ++j) {
+    const Columns c = t.segment.columns<Stationary::q>(std::min(t.row + j, t.end - 1));
+    first[j] = c.first, end[j] = c.end, hole[j] = c.hole, hole_end[j] = c.hole_end;
+  }
+  for (std::int64_t k = t.seen.first; k < t.seen.first + t.seen.count; ++k) {
+    const std::int32_t key = t.key + static_cast<std::int32_t>(k);
+    if (bounds.all(key, 1)) continue;
+    float* of_key = scores + k * kStrip;
+    for (std::int32_t j = 0; j < kStrip; ++j) {
+      const bool sees = (key >= first[j]) & (key < end[j]) & ((key < hole[j]) | (key >= hole_end[j]));
+      of_key[j] = sees ? of_key[j] : kMinusInf;
+    }
+  }
+}
+
+// The scores of a strip become weights; b: the queries' block, of which the strip starts at query `at`.
+void softmax(Block& b, std::int64_t at, const Extent& seen, float* scores) {
+  float max[kStrip], shift[kStrip], sum[kStrip] = {};
+  std::copy_n(b.max + at, kStrip, max);
+  float* const first = scores + seen.first * kStrip;
+  float* const end = first + seen.count * kStrip;
+  for (const float* s = first; s < end; s += kStrip)
+    for (std::int64_t j = 0; j < kStrip; ++j) max[j] = max[j] < s[j] ? s[j] : max[j];
+  for (std::int64_t j = 0; j < kStrip; ++j) shift[j] = max[j] == kMinusInf ? 0 : max[j];
+  for (float* s = first; s < end; s += kStrip)
+    for (std::int64_t j = 0; j < kStrip; ++j) {
+      s[j] = exp_fast(s[j] - shift[j]);
+      sum[j] += s[j];
+    }
+  for (std::int64_t j = 0; j < kStrip; ++j) {
+    const float old = b.max[at + j], factor = old == kMinusInf ? 0 : exp_fast(old - shift[j]);
+    if (factor != 1 && old != kMinusInf && at + j < b.rows) rescale(b.out.at(at + j), b.dim, factor);
+    b.sum[at + j] = b.sum[at + j] * factor + sum[j];
+    b.max[at + j] = max[j];
+  }
 }
 
 void finish(Block& b) {
@@ -82,63 +128,44 @@ void finish(Block& b) {
   }
 }
 
-// Where one thread works: a tile's scores, and its keys, a row for each dimension.
-struct Scratch {
-  float *scores, *keys;
-  static std::int64_t floats(std::int64_t dim) { return kTile + dim * kKeyBlock; }
-  explicit Scratch(float* p) : scores(p), keys(p + kTile) {}
-};
-
-// Keys [key, key + width) of the head segment, and what the block's rows [row, row_end) may see of them.
-struct Tile {
-  const HeadSegment& segment;
-  std::int32_t key, width;
-  const float* values;
-  std::int64_t value_stride;
-};
-
-// Scores of some rows of a block, and what they add to it.
-void add_strip(const Problem& p, const Task& t, const Tile& tile, Block& b, std::int32_t row, std::int32_t end,
-               const Scratch& scratch) {
-  const HeadSegment& s = tile.segment;
-  const Extent seen = seen_by<Stationary::q>(s, row, end, tile.key, tile.width);
-  const Rows q = rows_of(p.q, t.head, s.q_row, s.rate);
-  const std::int64_t first = row - t.row;
-  float* scores = scratch.scores + first * kKeyBlock;
-  tile_product({.m = end - row,
-                .n = (seen.count + 7) / 8 * 8,
+// Scores of a strip of the block, and what they add to it.
+void add_strip(const Problem& p, const Strip& t, Block& b, std::int64_t at, const Scratch& scratch) {
+  const Extent& seen = t.seen;
+  float* scores = scratch.scores + seen.first * kStrip;
+  tile_product({.m = seen.count,
+                .n = kStrip,
                 .k = b.dim,
-                .a = q.at(row),
-                .a_row = q.stride,
-                .b = scratch.keys + seen.first,
-                .ldb = kKeyBlock,
-                .c = scores + seen.first,
-                .ldc = kKeyBlock,
+                .a = scratch.keys + seen.first * b.dim,
+                .a_row = b.dim,
+                .b = scratch.queries + at * b.dim,
+                .ldb = kStrip,
+                .c = scores,
+                .ldc = kStrip,
                 .alpha = p.scale});
-  const bool all = s.bounds<Stationary::q>(row, end).all(tile.key, tile.width);
-  for (std::int32_t r = row; r < end; ++r)
-    softmax_row(b, r - t.row, scores + (r - row) * kKeyBlock,
-                all ? Seen(tile.width) : Seen(s.columns<Stationary::q>(r), tile.key, tile.width), tile.width);
-  tile_product({.m = end - row,
+  hide_unseen(t, scratch.scores);
+  softmax(b, at, seen, scratch.scores);
+  tile_product({.m = t.end - t.row,
                 .n = b.dim,
                 .k = seen.count,
-                .a = scores + seen.first,
-                .a_row = kKeyBlock,
-                .b = tile.values + seen.first * tile.value_stride,
-                .ldb = tile.value_stride,
-                .c = b.out.at(first),
+                .a = scores,
+                .a_row = 1,
+                .a_column = kStrip,
+                .b = scratch.values + seen.first * b.dim,
+                .ldb = b.dim,
+                .c = b.out.at(at),
                 .ldc = b.out.stride,
                 .beta = b.merged ? 1.0f : 0.0f});
 }
 
+// The keys [key, key + width) of the head segment, for all strips of the block.
 void add_tile(const Problem& p, const Task& t, const HeadSegment& s, Block& b, std::int32_t key, std::int32_t width,
               const Scratch& scratch) {
   const std::int64_t kv_head = t.head / p.group();
-  const Rows k = rows_of(p.k, kv_head, s.k_row, s.rate), v = rows_of(p.v, kv_head, s.k_row, s.rate);
-  transpose(k.at(key), k.stride, width, b.dim, scratch.keys, kKeyBlock);
-  const Tile tile{s, key, width, v.at(key), v.stride};
-  for_strips(t.row, t.row_end,
-             [&](std::int32_t row, std::int32_t end) { add_strip(p, t, tile, b, row, end, scratch); });
+  rows_of(p.k, kv_head, s.k_row, s.rate).copy(key, width, b.dim, scratch.keys);
+  rows_of(p.v, kv_head, s.k_row, s.rate).copy(key, width, b.dim, scratch.values);
+  for_strips(t.row, t.row_end, [&](std::int32_t row, std::int32_t end) {
+    add_strip(p, {s, row, end, key, seen_by<Stationary::q>(s, row, end, key, width)}, b, row - t.row, scratch);
+  });
   b.merged = true;
 }
 
@@ -151,6 +178,10 @@ void run_task(const Problem& p, const Task& t, const Scratch& scratch) {
               .out = rows_of(p.out, t.head, first, s.rate),
               .lse = {p.lse + t.head * p.q.tokens, first, s.rate}};
   start(block, rows_of(p.carry, t.head, first, s.rate));
+  const Rows q = rows_of(p.q, t.head, s.q_row, s.rate);
+  for_strips(t.row, t.row_end, [&](std::int32_t row, std::int32_t end) {
+    transpose(q.at(row), q.stride, end - row, block.dim, scratch.queries + (row - t.row) * block.dim, kStrip);
+  });
   for_runs<Stationary::q>(view, t.row, t.row_end, [&](std::int32_t key, std::int32_t end) {
     for (; key < end; key += kKeyBlock)
       add_tile(p, t, s, block, key, std::min<std::int32_t>(kKeyBlock, end - key), scratch);
@@ -183,8 +214,9 @@ void run_pass(const Attention& args, const BranchPass& pass, float* scratch, Thr
                   .pattern = args.pattern,
                   .pass = pass};
   const std::vector<SegmentPair> pieces = segment_pairs_of(pass, args.pattern, args.queries, args.keys);
-  share_out(make_tasks(p, pieces), pool,
-            [&](const Task& t, int thread) { run_task(p, t, Scratch(scratch + thread * Scratch::floats(p.q.dim))); });
+  share_out(make_tasks(p, pieces), pool, [&](const Task& t, int thread) {
+    run_task(p, t, Scratch(scratch + thread * Scratch::floats(p.q.dim), p.q.dim));
+  });
 }
 
 void fill_lse(const Tensor& lse, std::int64_t first, std::int64_t count) {
