@@ -74,12 +74,29 @@ TEST(Matmul, EveryLibraryAgreesWithATripleLoop) {
       for (bool ta : {false, true})
         for (bool tb : {false, true})
           for (const Product& p : {Product{1, 1, 1}, Product{1, 200, 70}, Product{65, 33, 17}, Product{200, 72, 130},
-                                   Product{17, 150, 90}, Product{96, 80, 0}}) {
+                                   Product{17, 150, 90}, Product{96, 80, 0}, Product{800, 40, 24}}) {
             check_product({p.m, p.n, p.k, ta, tb}, candidate, threads);
             check_product({p.m, p.n, p.k, ta, tb, 1.0f, false, 5}, candidate, threads);
             check_product({p.m, p.n, p.k, ta, tb, 0.5f}, candidate, threads);
             check_product({p.m, p.n, p.k, ta, tb, 0, true, 3}, candidate, threads);
           }
+}
+
+TEST(Matmul, StartsFromResidualAndBias) {
+  const ExecContext ctx{Stream::cpu(3)};
+  constexpr std::int64_t m = 90, n = 70, k = 60;
+  const Tensor a = strided(m, k, 0, 1, ctx), b = strided(k, n, 0, 2, ctx), residual = strided(m, n, 7, 3, ctx);
+  const Tensor bias = strided(1, n, 0, 4, ctx).view({n});
+  for (const auto& candidate : matmul_kernel.candidates(Backend::cpu))
+    for (const bool with_bias : {false, true}) {
+      const Tensor plain = ctx.empty({m, n}), c = strided(m, n, 3, 5, ctx);
+      candidate.fn({.a = a, .b = b, .c = plain}, ctx);
+      candidate.fn({.a = a, .b = b, .c = c, .bias = with_bias ? bias : Tensor{}, .residual = residual}, ctx);
+      for (std::int64_t i = 0; i < m; ++i)
+        for (std::int64_t j = 0; j < n; ++j)
+          ASSERT_NEAR(at(c, i, j), at(plain, i, j) + at(residual, i, j) + (with_bias ? bias.data<float>()[j] : 0), 1e-5)
+              << candidate.name << ' ' << i << ' ' << j;
+    }
 }
 
 TEST(Matmul, EmptyProductsDoNothing) {
