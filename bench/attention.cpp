@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cmath>
 #include <map>
+#include <thread>
 #include <tuple>
 
 #include "kernels/attention/attention.h"
@@ -137,6 +138,10 @@ class Bench {
   void measure(Job& job) {
     if (job.timing.expected > grid_.most_seconds) return;
     job.prepare();
+    if (grid_.rest > 0) {
+      ctx_.stream.synchronize();  // host waits: diagnosis
+      std::this_thread::sleep_for(std::chrono::duration<double>(grid_.rest));
+    }
     job.seconds.push_back(sustained_seconds(ctx_, grid_.seconds, job.call));
   }
 

@@ -32,6 +32,7 @@ struct AttentionGrid {
   std::vector<std::string> candidates;                   // empty: all
   int rounds = 1;           // all kernels of one shape are measured in turn, so many times: their medians
   double seconds = 0.2;     // of each measurement
+  double rest = 0;          // seconds without work before each, for the clocks of a GPU that is not warm
   double most_seconds = 2;  // a kernel whose call would take longer, as its last rate tells, is left out
 };
 

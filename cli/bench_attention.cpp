@@ -20,7 +20,7 @@ struct Arguments {
   std::vector<std::int64_t> head_dims, lengths;
   bool causal = false, full = false, csv = false;
   std::string type;
-  double seconds = 0.2, most_seconds = 2;
+  double seconds = 0.2, rest = 0, most_seconds = 2;
   DeviceChoice device = DeviceChoice::automatic;
   std::vector<std::string> kinds = {"dense"}, candidates;
   PatternOptions pattern;
@@ -48,6 +48,7 @@ AttentionGrid grid_of(const Arguments& a, Backend backend) {
   g.candidates = a.candidates;
   g.rounds = a.rounds;
   g.seconds = a.seconds;
+  g.rest = a.rest;
   g.most_seconds = a.most_seconds;
   return g;
 }
@@ -134,6 +135,7 @@ void add_bench_attention(CLI::App& bench) {
   cmd->add_flag("--full", a->full, "Only full");
   cmd->add_option("--dtype", a->type, "bf16 or f32")->check(CLI::IsMember({"bf16", "f32"}));
   add_number(*cmd, "--seconds", a->seconds, "Time of each measurement", 1e-6, 3600)->capture_default_str();
+  add_number(*cmd, "--rest", a->rest, "Seconds without work before each measurement", 0, 3600)->capture_default_str();
   add_number(*cmd, "--most-seconds", a->most_seconds, "Leave out kernels that would need longer for a call", 1e-12, 1e6)
       ->capture_default_str();
   add_number(*cmd, "--threads", a->threads, "Of a CPU; 0: all cores", 0, kMostThreads);

@@ -6,8 +6,9 @@
 
 Every round measures each shape with all of them, one right after the other, in another order than the round before.
 Prints medians in TFLOP/s of kept pairs (4 x heads x head_dim per pair forward, 10 backward) and their spread.
-`--seconds 1e-3 --rest 0.5` measures bursts of some 20 ms on a rested GPU, `--seconds 0.3` the rate at the GPU's power
-limit. Causal, bf16; the window is measured at the last length.
+`--rest` is without work, before every one of those measurements: `--seconds 1e-3 --rest 0.5` measures bursts of some 20
+ms on a rested GPU, `--seconds 0.3` the rate at the GPU's power limit. Causal, bf16; the window is measured at the last
+length.
 
 SITE holds FlashAttention-4 and what it needs: pip install --pre --target SITE flash-attn-4 'nvidia-cutlass-dsl[cu13]'
 """
@@ -27,7 +28,8 @@ from torch_attention import integers, sustained
 
 def ringmaster(args, dim, length, window):
     command = [args.program, "bench", "attention", "--csv", "--causal", "--candidate", "own_sm90", "--head-dim", dim]
-    command += ["--heads", args.heads, "--length", length, "--tokens", args.tokens, "--seconds", args.seconds]
+    command += ["--heads", args.heads, "--length", length, "--tokens", args.tokens]
+    command += ["--seconds", args.seconds, "--rest", args.rest]
     command += ["--kind", "window", "--window", window] if window else []
     out = subprocess.run([str(part) for part in command], check=True, capture_output=True, text=True).stdout
     for row in csv.DictReader(out.splitlines()):
@@ -42,8 +44,15 @@ def operands(args, dim, length, heads_first):
     return *(lay(t).requires_grad_() for t in (q, k, v)), lay(gradient)
 
 
+def measured(args, queue_one):
+    queue_one()  # the first one compiles
+    torch.cuda.synchronize()
+    time.sleep(args.rest)
+    return sustained(queue_one, args.seconds)
+
+
 def backward(args, out, inputs, gradient):
-    return sustained(lambda: torch.autograd.grad(out, inputs, gradient, retain_graph=True), args.seconds)
+    return measured(args, lambda: torch.autograd.grad(out, inputs, gradient, retain_graph=True))
 
 
 def flash_attention_4(args, dim, length, window):
@@ -55,7 +64,7 @@ def flash_attention_4(args, dim, length, window):
         return out[0] if isinstance(out, tuple) else out
 
     with torch.no_grad():
-        yield "forward", sustained(attend, args.seconds)
+        yield "forward", measured(args, attend)
     for order in ("deterministic", "any order"):
         out = attend(deterministic=order == "deterministic")
         yield f"backward, {order}", backward(args, out, (q, k, v), gradient)
@@ -71,7 +80,7 @@ def cudnn(args, dim, length, window):
 
     with sdpa_kernel([SDPBackend.CUDNN_ATTENTION]):
         with torch.no_grad():
-            yield "forward", sustained(attend, args.seconds)
+            yield "forward", measured(args, attend)
         yield "backward, any order", backward(args, attend(), (q, k, v), gradient)
 
 
@@ -106,8 +115,6 @@ def main():
         order = list(PEERS)[n % len(PEERS):] + list(PEERS)[:n % len(PEERS)]
         for shape in shapes:
             for peer in order:
-                torch.cuda.synchronize()
-                time.sleep(args.rest)
                 for which, taken in PEERS[peer](args, *shape):
                     seconds[shape, which, peer].append(taken)
     print("head_dim,length,window,pass,peer,ms,tflops,spread")
