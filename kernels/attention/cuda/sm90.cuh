@@ -62,7 +62,6 @@ struct Job {
   int head, slot;                // head < 0: there is no more
   int begin, end_entry;          // of a list
 };
-constexpr int kJobs = 2;  // the one being worked on, and the one whose tiles come in
 
 __device__ inline int lane() { return static_cast<int>(threadIdx.x) % 32; }
 
@@ -95,10 +94,13 @@ struct TileScheduler {
   __device__ unsigned fetch() const { return atomicInc(counter, blocks + gridDim.x - 1); }
 };
 
-// Jobs that one thread describes ahead: the next one when the consumers are done with the one before, and the producer
-// allows it.
+// Jobs that one thread describes ahead: the next one when the consumers are done with the one that was in its place,
+// and the producer allows it.
 template <int kConsumers>
 struct Jobs {
+  // The one being worked on and the one whose tiles come in; and one after that where jobs are short (three consumers
+  // are for long rows).
+  static constexpr int kJobs = kConsumers == 3 ? 2 : 3;
   Job<kConsumers> jobs[kJobs];
   Barrier full[kJobs], empty[kJobs];
 

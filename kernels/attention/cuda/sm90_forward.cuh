@@ -29,11 +29,13 @@ struct ForwardConsumer {
   Memory& m;
   const int consumer, warp;
   const OrderedSequenceBarrier<kConsumers> order;
-  PipelineState<Memory::kStages> k_pipe, v_pipe;
+  PipelineState<Memory::kKeyStages> k_pipe;
+  PipelineState<Memory::kStages> v_pipe;
   float out[kDim / 2], scores[kKeys / 2];
   std::uint32_t weights[kKeys / 16][4];
   RowSums rows;
   int marks = kNoTile;  // of the next tile
+  bool half = false;    // the weights of the second part are 0, and nobody computes them
 
   __device__ ForwardConsumer(const ForwardParams& p, Memory& m, int consumer)
       : p(p), m(m), consumer(consumer), warp(uniform(static_cast<int>(threadIdx.x) % kGroup / 32)), order(consumer) {}
@@ -45,7 +47,7 @@ struct ForwardConsumer {
     queue_scores(0);
     order.arrive();
     for (int n = 0; more; ++n) {
-      const Job<kConsumers>& job = m.jobs.jobs[n % kJobs];
+      const Job<kConsumers>& job = m.jobs.jobs[n % Memory::kJobs];
       first_tile(job);
       while (marks >= 0) {  // tiles of which every pair counts have a loop of their own
         while (all_whole<kParts>(marks, consumer)) next_tile<false>(job, n);
@@ -60,7 +62,7 @@ struct ForwardConsumer {
       more = begin_job(n + 1);
       order.wait();
       wgmma_fence();
-      queue_values();
+      queue_last_values();
       queue_scores(n + 1);  // run beside the end of this job; of no use where there is no more
       order.arrive();
       wgmma_wait<1>();
@@ -71,6 +73,12 @@ struct ForwardConsumer {
   }
 
  private:
+  using PartScores = float[kPart / 2];
+  using PartWeights = std::uint32_t[kPart / 16][4];
+  __device__ static PartScores& first_part(float (&s)[kKeys / 2]) { return reinterpret_cast<PartScores&>(s); }
+  __device__ static PartWeights& part(std::uint32_t (&w)[kKeys / 16][4], int i) {
+    return reinterpret_cast<PartWeights&>(w[i * (kPart / 16)]);
+  }
   __device__ static void release(Barrier& empty) {
     if (lane() == 0) empty.arrive();
   }
@@ -78,6 +86,7 @@ struct ForwardConsumer {
   // The scores of a job's first tile.
   __device__ void first_tile(const Job<kConsumers>& job) {
     rows = {};
+    half = false;
     clear(out);
     wgmma_wait<0>();
     take_scores<true>(job);
@@ -93,13 +102,25 @@ struct ForwardConsumer {
     queue_values();
     order.arrive();
     wgmma_wait<1>();
+    half = masked && !is_wanted(marks, 1, consumer);
     take_scores<masked>(job);
-    const Shift shift = raise_largest(rows, scores, p.factor);
+    const Shift shift = raise<masked>();
     read_marks();  // a loop here also keeps the compiler from moving the next wait before the search for the largest
     wgmma_wait<0>();
     values_added();
     if (shift.moved) scale_rows(out, shift.rescale);
-    weigh(weights, rows, scores, shift, p.factor);
+    weigh_scores<masked>(shift);
+  }
+  template <bool masked>
+  __device__ Shift raise() {
+    if (masked && half) return raise_largest(rows, first_part(scores), p.factor);
+    return raise_largest(rows, scores, p.factor);
+  }
+  template <bool masked>
+  __device__ void weigh_scores(const Shift& by) {
+    if (!masked || !half) return weigh(weights, rows, scores, by, p.factor);
+    weigh(part(weights, 0), rows, first_part(scores), by, p.factor);
+    ring::cuda::clear(part(weights, 1));
   }
 
   // None of whose pairs counts: weights of 0.
@@ -123,7 +144,7 @@ struct ForwardConsumer {
   // False: there is no such job.
   __device__ bool begin_job(int n) {
     m.q_full[n & 1].wait(n >> 1 & 1);
-    const bool exists = uniform(m.jobs.jobs[n % kJobs].head) >= 0;
+    const bool exists = uniform(m.jobs.jobs[n % Memory::kJobs].head) >= 0;
     if (exists) read_marks();
     return exists;
   }
@@ -135,6 +156,14 @@ struct ForwardConsumer {
   __device__ void queue_values() {
     m.v_full[v_pipe.index].wait(v_pipe.phase);
     gemm_rs(out, weights, shared_address(m.v) + v_pipe.index * Memory::kTile, kKeys);
+    wgmma_commit();
+  }
+  // Of a job's last tile, of which the second part often has no pairs.
+  __device__ void queue_last_values() {
+    m.v_full[v_pipe.index].wait(v_pipe.phase);
+    const std::uint32_t v = shared_address(m.v) + v_pipe.index * Memory::kTile;
+    gemm_rs(out, part(weights, 0), v, kKeys);
+    if (!half) gemm_rs(out, part(weights, 1), v + kPart * 128, kKeys);
     wgmma_commit();
   }
   template <bool masked>
@@ -161,7 +190,7 @@ struct ForwardConsumer {
     else
       write_staged<kDim, Memory::kRows>(p, own, out, rows, {m.q[n & 1], in_block()});
     release(m.q_empty[n & 1]);
-    release(m.jobs.empty[n % kJobs]);
+    release(m.jobs.empty[n % Memory::kJobs]);
   }
 };
 
@@ -170,6 +199,7 @@ __global__ __launch_bounds__(threads_of(kConsumers), 1) void sm90_forward(const 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ unsigned char memory[];
   using Memory = ForwardMemory<kDim, kConsumers>;
+  static_assert(sizeof(Memory) + kAlignment <= 227 << 10);
   auto& m = aligned<Memory>(memory);
   if (threadIdx.x == 0) m.init();
   __syncthreads();

@@ -8,8 +8,8 @@ namespace ring::cuda::sm90 {
 // A block's measures. Registers of all its threads are those of a multiprocessor, 64 Ki.
 template <int kDim, int kConsumers>
 struct ForwardShape {
-  static constexpr int kParts = 2, kKeys = kParts * kPart;  // of a tile
-  static constexpr int kStages = kDim == 64 ? 4 : 2;
+  static constexpr int kParts = 2, kKeys = kParts * kPart;                             // of a tile
+  static constexpr int kStages = kDim == 64 ? 4 : 2, kKeyStages = kDim == 64 ? 4 : 3;  // of v; of k
   static constexpr int kRows = kGroupRows * kConsumers, kWarps = kGroupWarps * kConsumers;
   static constexpr int kProducerRegisters = kConsumers == 3 ? 32 : 72;
   static constexpr int kConsumerRegisters = kConsumers == 3 ? 160 : 216;
@@ -30,35 +30,37 @@ struct ForwardParams {
 template <int kDim, int kConsumers>
 struct ForwardMemory : ForwardShape<kDim, kConsumers> {
   using Shape = ForwardShape<kDim, kConsumers>;
-  using Shape::kStages, Shape::kKeys, Shape::kRows, Shape::kParts, Shape::kWarps;
+  using Shape::kStages, Shape::kKeyStages, Shape::kKeys, Shape::kRows, Shape::kParts, Shape::kWarps;
   static constexpr int kTile = tile_bytes<kDim>(kKeys), kQueries = tile_bytes<kDim>(kRows);
-  unsigned char q[2][kQueries], k[kStages][kTile], v[kStages][kTile];
-  Barrier q_full[2], q_empty[2], k_full[kStages], k_empty[kStages], v_full[kStages], v_empty[kStages];
-  TilePlace tiles[kStages];  // come and go with k
+  static constexpr int kJobs = Jobs<kConsumers>::kJobs;
+  unsigned char q[2][kQueries], k[kKeyStages][kTile], v[kStages][kTile];
+  Barrier q_full[2], q_empty[2], k_full[kKeyStages], k_empty[kKeyStages], v_full[kStages], v_empty[kStages];
+  TilePlace tiles[kKeyStages];  // come and go with k
   Jobs<kConsumers> jobs;
 
   __device__ void init() {
     for (int i = 0; i < 2; ++i) q_full[i].init(1), q_empty[i].init(kWarps);
-    for (int s = 0; s < kStages; ++s) {
-      k_full[s].init(1), v_full[s].init(1);
-      k_empty[s].init(kWarps), v_empty[s].init(kWarps);
-    }
+    for (int s = 0; s < kKeyStages; ++s) k_full[s].init(1), k_empty[s].init(kWarps);
+    for (int s = 0; s < kStages; ++s) v_full[s].init(1), v_empty[s].init(kWarps);
     jobs.init();
     fence_barrier_init();
   }
 };
 
-// One warp. Tiles are asked for in the order of their use: the keys of a tile, then the values of the tile before.
+// One warp. It asks for a job's queries, then for tiles in the order of their use: the keys of a tile, then the values
+// of the tile before.
 template <int kDim, int kConsumers>
 struct ForwardProducer {
   using Memory = ForwardMemory<kDim, kConsumers>;
-  static constexpr int kLongJob = 1024;  // columns
+  static constexpr int kShortJob = 1024;  // columns
   const ForwardParams& p;
   Memory& m;
-  PipelineState<Memory::kStages> k_pipe, v_pipe;
+  PipelineState<Memory::kKeyStages> k_pipe;
+  PipelineState<Memory::kStages> v_pipe;
+  int allowed = Memory::kJobs;  // jobs that may be described; the first ones at once
 
   __device__ void run() {
-    PipelineState<kJobs> pipe;
+    PipelineState<Memory::kJobs> pipe;
     for (int n = 0;; ++n, pipe.advance()) {
       const Job<kConsumers>& job = m.jobs.jobs[pipe.index];
       m.jobs.full[pipe.index].wait(pipe.phase);
@@ -72,22 +74,24 @@ struct ForwardProducer {
     m.q_empty[n & 1].wait(~(n >> 1) & 1);
     if (lane() == 0) m.q_full[n & 1].arrive();
   }
-  // Lets the next job be described. It is fetched late, so that the last jobs are shared out evenly, but not so late
-  // that somebody waits for it: with stages enough for that, at the end of this job, unless it is a short one.
-  __device__ void allow_next(int n) {
-    if (lane() == 0 && n > 0) m.jobs.empty[(n + 1) % kJobs].arrive();
+  // Jobs are fetched late, so that the last ones are shared out evenly, but not so late that somebody waits for them:
+  // the next one at the start of this job or, with stages enough for that, at its end; in a short one, which is over
+  // before its successor is described, also the one after that.
+  __device__ void allow(int jobs) {
+    for (; allowed < jobs; ++allowed)
+      if (lane() == 0) m.jobs.empty[allowed % Memory::kJobs].arrive();
   }
   __device__ void load_job(const Job<kConsumers>& job, int n) {
     const int kv_head = uniform(job.head) / p.group;
     const TmaRows rows(job.segment.k_row, job.segment.rate);
     const ColumnStream columns = columns_of<Stationary::q>(job, p.work);
-    const bool is_long = Memory::kStages > 2 && columns.most() > kLongJob;
-    if (!is_long) allow_next(n);
+    const bool is_short = columns.most() <= kShortJob;
+    if (is_short || Memory::kStages == 2) allow(n + (is_short ? Memory::kJobs : 2));
     TileStream<Memory::kParts, kConsumers> stream(job, columns);
     TilePlace tile{}, before;  // one tile at least, so that the consumers know no other case
     stream.next(tile);
-    load_keys(tile, rows, kv_head);
     load_queries(job, n);
+    load_keys(tile, rows, kv_head);
     do {
       before = tile;
       if (!stream.next(tile)) tile.marks = kNoTile;
@@ -96,7 +100,7 @@ struct ForwardProducer {
       load_tile(m.v[v_pipe.index], p.v, before, rows, kv_head, m.v_full[v_pipe.index]);
       v_pipe.advance();
     } while (tile.marks >= 0);
-    if (is_long) allow_next(n);
+    allow(n + 2);
   }
   __device__ void load_keys(const TilePlace& tile, const TmaRows& rows, int kv_head) {
     Barrier& full = m.k_full[k_pipe.index];
