@@ -157,6 +157,18 @@ TEST_F(GpuAttention, BlockPatternsInAnyOrder) {
   }
 }
 
+// Many blocks of keys add to a tile: the first one stores, the others add in any order.
+TEST_F(GpuAttention, IntervalsInAnyOrder) {
+  for (std::int64_t dim : {64, 128})
+    for (bool causal : {true, false})
+      for (const Pattern& pattern :
+           {dense(causal), window(300, 0, causal), dilated({{300, 1}, {1400, 2}}, false, 1, causal)}) {
+        GpuProblem p{offsets_of({130, 1290, 628}), 4, 2, dim, pattern};
+        p.after = 7;
+        expect_right_in_any_order(p);
+      }
+}
+
 // f32 results are not rounded on the way: two calls of which one rounds differ by that alone.
 TEST_F(GpuAttention, ResultsInF32AreThoseBeforeRounding) {
   for (const Pattern& pattern : patterns(true))

@@ -1,5 +1,6 @@
 #pragma once
-// Sums of dq in f32 that thread blocks which own keys add to, a tile of 64 queries at a time, one after the other.
+// Sums of dq in f32 that thread blocks which own keys add to, a tile of 64 queries at a time, one after the other (or,
+// where bits need not repeat, in any order once the first one has stored).
 // Samples of a segment lie together: row n of the tensor is row n % rate * (N / rate) + n / rate of the sums. Tiles
 // start at a head segment's first query, or with lists at position 0 of the segment.
 
@@ -20,7 +21,8 @@ class QuerySums {
   void finish(const AttentionBackward&, const BranchPass&, const ExecContext&) const;
 
   float* sums_data() const { return sums_.data<float>(); }  // [Hq * parts of 64 columns,N,64]
-  // [Hq * parts,N], at a tile's first row: how many have added to it. Null: the sums were cleared.
+  // [Hq * parts,N], at a tile's first row: how many have added to it; in any order, whether one has. Null: the sums
+  // were cleared.
   unsigned* turns_data() const { return reinterpret_cast<unsigned*>(device_data<float>(turns_)); }
 
  private:

@@ -5,7 +5,8 @@
 //   dk = scale sum dS q,  dv = sum P dout,  dq = scale sum dS k
 // Two consumers have 64 keys each; a third one makes dq of each tile from the dS of both, which it reads from shared
 // memory, so that the two need not meet. Blocks of keys add to a tile of queries in ascending order, each when the one
-// before has done so (query_sums.h): the bits repeat. A block waits only for blocks that were fetched before it.
+// before has done so (query_sums.h): the bits repeat. A block waits only for blocks that were fetched before it. Where
+// bits need not repeat, they wait for the first one alone, which stores.
 
 #include "kernels/attention/cuda/sm90_backward.cuh"
 #include "kernels/attention/cuda/sm90_fused_queries.cuh"
@@ -240,7 +241,7 @@ void run_fused(const AttentionBackward& args, const BranchPass& pass, const RowS
   const QuerySums sums(args, pass.listed, ctx);
   if (plan.blocks > 0) {
     FusedParams p{tma_backward_params<Stationary::kv>(args, pass, statistics, plan), sums.sums_data(),
-                  sums.turns_data(), static_cast<int>(args.q.dim(0) / pass.rate)};
+                  sums.turns_data(), static_cast<int>(args.q.dim(0) / pass.rate), ctx.deterministic && !pass.listed};
     const CutGradients cut(plan, args, p, ctx);
     launch(ctx, {grid_of(grid_blocks(plan.blocks, ctx)), Memory::kThreads, sizeof(Memory) + kAlignment},
            is_merging(p) ? sm90_fused<kDim, true> : sm90_fused<kDim, false>, p);

@@ -13,6 +13,7 @@ struct FusedParams : TmaBackwardParams {
   float* dq_sums;      // [Hq,kDim/64,N,64], in the order of query_sums.h
   unsigned* dq_turns;  // [Hq,kDim/64,N], at a tile's first row: how many blocks of keys have added to the tile
   int residue_rows;    // N / rate
+  bool in_order;       // else blocks add when the first one has stored
 };
 
 // The queries of a tile of 64 whose dq a block adds to.
@@ -228,13 +229,16 @@ __device__ void add_queries(const FusedParams& p, FusedMemory<kDim>& m, int thre
     if (at.turn == 0) {
       bulk_store(p.dq_sums + row * kSumColumns, from, bytes);
     } else {
-      if (at.turn != kAnyTurn) await_turn(p.dq_turns + row, static_cast<unsigned>(at.turn));
+      if (p.in_order)
+        await_turn(p.dq_turns + row, static_cast<unsigned>(at.turn));
+      else if (at.turn != kAnyTurn)
+        await_any_turn(p.dq_turns + row);
       bulk_add(p.dq_sums + row * kSumColumns, from, bytes);
     }
     bulk_commit();
     bulk_wait_read();
     m.dq_empty[stage].arrive();
-    if (at.turn == kAnyTurn) continue;
+    if (at.turn != 0 && !p.in_order) continue;
     bulk_wait_written();
     give_turn(p.dq_turns + row, static_cast<unsigned>(at.turn) + 1);
   }

@@ -24,11 +24,22 @@ __device__ inline void bulk_commit() { asm volatile("cp.async.bulk.commit_group;
 __device__ inline void bulk_wait_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
 __device__ inline void bulk_wait_written() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 
+// The counter's value: its writer's earlier work comes before this thread's later work.
+__device__ inline unsigned turn_of(const unsigned* counter) {
+  unsigned found;
+  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(found) : "l"(counter) : "memory");
+  return found;
+}
 // Waits until a counter has this value: what its writer's bulk copies wrote comes before this thread's next ones.
 __device__ inline void await_turn(const unsigned* counter, unsigned value) {
-  unsigned found;
-  do asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(found) : "l"(counter) : "memory");
-  while (found != value);
+  while (turn_of(counter) != value) {
+  }
+  asm volatile("fence.proxy.async.global;" ::: "memory");
+}
+// The same for any value but 0.
+__device__ inline void await_any_turn(const unsigned* counter) {
+  while (turn_of(counter) == 0) {
+  }
   asm volatile("fence.proxy.async.global;" ::: "memory");
 }
 // After bulk_wait_written().
