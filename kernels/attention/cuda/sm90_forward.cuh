@@ -158,7 +158,7 @@ struct ForwardConsumer {
     gemm_rs(out, weights, shared_address(m.v) + v_pipe.index * Memory::kTile, kKeys);
     wgmma_commit();
   }
-  // Of a job's last tile, of which the second part often has no pairs.
+  // A job's last tile: often its second part has no pairs.
   __device__ void queue_last_values() {
     m.v_full[v_pipe.index].wait(v_pipe.phase);
     const std::uint32_t v = shared_address(m.v) + v_pipe.index * Memory::kTile;
