@@ -61,6 +61,9 @@ struct Run {
   // ([N] i32; undefined: all, in order).
   ContextExchange* cp = nullptr;
   Tensor rows{};
+  // Who wants the entropy of every attention in turn, by heads: [2 heads] f32, sums over rows and how many rows these
+  // are (kernels/attention/entropy.h). Costs each attention once more. Null: nobody.
+  std::vector<Tensor>* entropies = nullptr;
   SavedTensorHooks* saved_hooks = nullptr;  // who may put saved tensors elsewhere; null: all stay
 
   // What runs and is recorded while the guard lives belongs to this scope.

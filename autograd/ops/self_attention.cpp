@@ -1,5 +1,7 @@
 #include "autograd/ops.h"
 #include "autograd/ops/attend.h"
+#include "kernels/attention/entropy.h"
+#include "kernels/matmul.h"
 #include "kernels/norm.h"
 #include "kernels/rope.h"
 
@@ -154,6 +156,20 @@ std::vector<Saved> save_attended(const Run& run, const Var& qkv, const Prepared&
   return saved;
 }
 
+// Sums over rows of what the run's attention leaves of entropy, and the number of rows, by head. The extra call sees
+// keys in place of values. Nothing is measured for it, so that no choice of the run depends on whether it was made.
+Tensor entropy_sums(ExecContext ctx, const Attend& forward, const Parts& x) {
+  ctx.tuning = nullptr;
+  const std::int64_t rows = x.q.dim(0), heads = forward.layout.heads;
+  const Tensor keys = ctx.empty(x.q.shape()), lse = ctx.empty({heads, rows}), each = ctx.empty({rows, 2 * heads});
+  attend({x.q, x.k, x.k, keys, lse, {}, {}, forward.attention.scale, forward.attention.pattern, {}}, forward.sequences,
+         forward.cp, ctx);
+  attention_entropy_kernel({x.q, keys, lse, each, forward.attention.scale}, ctx);
+  const Tensor sums = ctx.empty({2 * heads});
+  column_sum_kernel({each, sums}, ctx);
+  return sums;
+}
+
 struct Rule {
   static constexpr bool kKeepsNoTensor = true;
   Attend forward;
@@ -220,6 +236,7 @@ Var self_attention(Run& run, const Var& qkv, const Sequences& sequences, const S
   const Attend forward{layout, options.attention, sequences.without_positions(), run.cp};
   const Parts x = p.final(layout);
   const Attended a = forward(run.ctx, x);
+  if (run.entropies) run.entropies->push_back(entropy_sums(run.ctx, forward, x));
   if (options.keys) {
     *options.keys = x.k;
     *options.values = x.v;
