@@ -4,7 +4,6 @@
 
 #include "checkpoint/files.h"
 #include "checkpoint/reader.h"
-#include "core/log.h"
 
 namespace ring {
 namespace {
@@ -118,6 +117,17 @@ void compare_values(const Manifest& manifest, const State& state, WeightsReport&
     if (!state.values().contains(name)) report.unexpected.push_back(name);
 }
 
+// What may be on one side alone, and is, is no difference. Returns who wants to hear of it.
+std::vector<std::function<void()>> forgive(const State& state, WeightsReport& report) {
+  std::vector<std::function<void()>> told;
+  for (const auto& [prefix, tell] : state.may_differ()) {
+    const auto below = [&](const std::string& name) { return name.starts_with(prefix); };
+    const TensorsApart apart{std::erase_if(report.missing, below), std::erase_if(report.unexpected, below)};
+    if (apart.missing + apart.unexpected > 0) told.emplace_back([&tell, apart] { tell(apart); });
+  }
+  return told;
+}
+
 void set_values(const Manifest& manifest, const State& state) {
   for (const auto& [name, slot] : state.values())
     std::visit([&](auto* place) { *place = std::get<std::decay_t<decltype(*place)>>(manifest.values.at(name)); }, slot);
@@ -136,14 +146,6 @@ void load_tensors(const fs::path& folder, const Manifest& manifest, const State&
   stream.synchronize();  // nothing queued may still use the bytes that are about to change
   for (const std::string& name : names)
     load_tensor(folder, state.tensors().at(name), manifest.tensors.at(name), stream);
-}
-
-void pass_over(const fs::path& folder, const std::string& prefix, WeightsReport& report) {
-  const auto below = [&](const std::string& name) { return name.starts_with(prefix); };
-  const auto missing = std::erase_if(report.missing, below), unexpected = std::erase_if(report.unexpected, below);
-  if (missing + unexpected > 0)
-    log::warn("checkpoint ", folder.string(), ": of the tensors below ", prefix, " it lacks ", missing,
-              ", which start anew, and ", unexpected, " of its own are not used");
 }
 
 }  // namespace
@@ -181,20 +183,20 @@ Tensor read_tensor(const fs::path& checkpoint, const Manifest& manifest, const s
   return t;
 }
 
-Manifest load_state(const fs::path& checkpoint, State& state, const Stream& stream, const std::string& may_differ) {
+Manifest load_state(const fs::path& checkpoint, State& state, const Stream& stream) {
   Manifest manifest = read_manifest(checkpoint);
-  fill_state(checkpoint, manifest, state, stream, may_differ);
+  fill_state(checkpoint, manifest, state, stream);
   return manifest;
 }
 
-void fill_state(const fs::path& folder, const Manifest& manifest, State& state, const Stream& stream,
-                const std::string& may_differ) {
+void fill_state(const fs::path& folder, const Manifest& manifest, State& state, const Stream& stream) {
   WeightsReport report = compare_weights(manifest, state, "");
-  if (!may_differ.empty()) pass_over(folder, may_differ, report);
   compare_values(manifest, state, report);
+  const auto told = forgive(state, report);
   if (!report.complete()) fail("checkpoint ", folder.string(), " does not fit this run:", report.problems());
   load_tensors(folder, manifest, state, report.matching, stream);
   set_values(manifest, state);
+  for (const auto& tell : told) tell();
 }
 
 WeightsReport load_weights(const fs::path& checkpoint, State& state, const std::string& prefix, const Stream& stream,

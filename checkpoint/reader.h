@@ -54,12 +54,10 @@ Tensor read_tensor(const std::filesystem::path& checkpoint, const Manifest&, con
 
 // Fills the registry from a verified checkpoint that any number of ranks wrote: each wanted region is put together from
 // the saved ones that it meets. Error, before anything is overwritten, lists every name that only one side has and
-// every differing dtype or shape. Tensors whose names start with `may_differ`, where that is not empty, need not be on
-// both sides: those that the checkpoint lacks keep their values, and a warning says how many there are of either.
-Manifest load_state(const std::filesystem::path& checkpoint, State&, const Stream&, const std::string& may_differ = "");
+// every differing dtype or shape, but for what State::may_differ() allows.
+Manifest load_state(const std::filesystem::path& checkpoint, State&, const Stream&);
 // The same of a manifest whose files lie in `folder`.
-void fill_state(const std::filesystem::path& folder, const Manifest&, State&, const Stream&,
-                const std::string& may_differ = "");
+void fill_state(const std::filesystem::path& folder, const Manifest&, State&, const Stream&);
 
 // How the tensors whose names start with a prefix compare between a checkpoint and a registry.
 struct WeightsReport {

@@ -65,12 +65,25 @@ class Snapshot {
   Event copied_;
 };
 
+// Tensors that are on one side of a load alone.
+struct TensorsApart {
+  std::size_t missing = 0;     // in the checkpoint
+  std::size_t unexpected = 0;  // that only the checkpoint has
+};
+
 class State {
  public:
   void add(const std::string& name, const Tensor& tensor);  // the same whole tensor on every rank
   void add(StateTensor tensor);                             // Error: name taken, region outside the whole, strided
   // The owner keeps *value alive as long as the registry.
   void add(const std::string& name, StateSlot value, ValueOf whose = ValueOf::every_rank);
+
+  // Tensors with this prefix need not be on both sides when the state is loaded: those that the checkpoint lacks keep
+  // their values. `told` hears how many there are of either, if any, once the rest is loaded.
+  void may_differ(const std::string& prefix, std::function<void(const TensorsApart&)> told) {
+    may_differ_[prefix] = std::move(told);
+  }
+  const std::map<std::string, std::function<void(const TensorsApart&)>>& may_differ() const { return may_differ_; }
 
   // Tensors that other streams may still be writing when the stream of the work on them is done (optimizer.offload):
   // `settle` makes a stream wait for those.
@@ -104,6 +117,7 @@ class State {
   std::map<std::string, StateTensor> tensors_;
   std::map<std::string, StateSlot> values_;
   std::set<std::string> of_rank_0_;
+  std::map<std::string, std::function<void(const TensorsApart&)>> may_differ_;
   std::function<void(const Stream&)> settle_;  // null: nobody else writes
 };
 

@@ -7,6 +7,7 @@
 #include "cli/eval_long.h"
 #include "cli/eval_tasks.h"
 #include "cli/number_option.h"
+#include "cli/weights_option.h"
 #include "comm/mesh/mesh.h"
 #include "data/output_file.h"
 #include "data/token_store.h"
@@ -25,6 +26,7 @@ struct Arguments {
   std::int64_t context = 0, batches = 0, rows = 0;
   int threads = 0;
   DeviceChoice device = DeviceChoice::automatic;
+  SavedWeights weights = SavedWeights::latest;
   bool json = false, long_context = false;
   LongEvalArguments long_eval;
 };
@@ -65,7 +67,7 @@ void print_json(const nlohmann::ordered_json& json, const Arguments& a) {
 
 void run(const Arguments& a) {
   if (!a.output.empty()) check_writable(a.output);
-  const Session session = open_session(a.run, a.threads, a.device);
+  const Session session = open_session(a.run, a.threads, a.device, 0, a.weights);
   if (a.context) check_length(session.model->config(), "--context", a.context);
   if (!a.tasks.empty()) return print_json(evaluate_tasks(session, a.tasks, a.context, a.rows, a.json), a);
   const Corpora corpora = corpora_of(a, session);
@@ -125,6 +127,7 @@ void add_eval_command(CLI::App& app) {
   add_number(*cmd, "--batch-size", a->rows, "Sequences per batch; 0: at most 32, about 32,768 tokens", 0, 1 << 30);
   add_number(*cmd, "--threads", a->threads, "CPU threads; 0: all cores", 0, kMostThreads);
   add_device(*cmd, a->device);
+  add_weights(*cmd, a->weights);
   CLI::Option* json = cmd->add_flag("--json", a->json, "Print one JSON object");
   cmd->add_option("--output", a->output, "Write the same JSON object to this file")->type_name("FILE");
   CLI::Option* tasks = cmd->add_option("--task,--tasks", a->tasks,

@@ -8,6 +8,7 @@
 #include "cli/commands.h"
 #include "cli/device_option.h"
 #include "cli/number_option.h"
+#include "cli/weights_option.h"
 #include "data/documents.h"
 #include "data/output_file.h"
 #include "data/text_kind.h"
@@ -26,6 +27,7 @@ struct Arguments {
   std::int64_t max_tokens = 256, batch_size = 8, context = 0;
   int threads = 0;
   DeviceChoice device = DeviceChoice::automatic;
+  SavedWeights weights = SavedWeights::latest;
   bool ignore_end = false, json = false, chat = false;
   ChatOptions talk;
 };
@@ -93,7 +95,7 @@ void run(const Arguments& a) {
   const bool lines = a.json || !a.prompts_file.empty() || !a.output.empty();
   const std::vector<std::string> prompts =
       a.prompts_file.empty() ? std::vector<std::string>{a.prompt} : read_prompts(a.prompts_file);
-  const Session session = open_session(a.run, a.threads, a.device, a.context);
+  const Session session = open_session(a.run, a.threads, a.device, a.context, a.weights);
   if (a.chat) return talk(session, a.talk, a.sampling, a.max_tokens, a.stops);
   if (lines) return write_lines(a, session, prompts);
   std::cout << a.prompt << std::flush;
@@ -153,6 +155,7 @@ void add_generate_command(CLI::App& app) {
   cmd->add_option("--stop", a->stops, "End a text before the first of these strings that comes up")->type_name("TEXT");
   add_number(*cmd, "--threads", a->threads, "CPU threads; 0: all cores", 0, kMostThreads);
   add_device(*cmd, a->device);
+  add_weights(*cmd, a->weights);
   cmd->add_flag("--ignore-end", a->ignore_end, "Go on after an end-of-text token");
   add_chat(*cmd, *a);
   cmd->footer(

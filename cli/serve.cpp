@@ -11,6 +11,7 @@
 #include "cli/http_options.h"
 #include "cli/number_option.h"
 #include "cli/text_generation.h"
+#include "cli/weights_option.h"
 #include "comm/job_time.h"
 #include "core/stop_signal.h"
 #include "trainer/folder_name.h"
@@ -28,6 +29,7 @@ constexpr const char* kJson = "application/json";
 struct Arguments {
   std::string run, at = "8000", token_file, name, chat_template;
   DeviceChoice device = DeviceChoice::automatic;
+  SavedWeights weights = SavedWeights::latest;
   std::int64_t max_tokens = 4096, context = 0;
   int threads = 0;
 };
@@ -103,7 +105,7 @@ void serve(const Arguments& a) {
   http.most_body = kMostBody;
   http.refuse = [](int status, const std::string& text) { return refusal(status, text); };
   StopSignal signal(false);  // before any thread
-  TextModel model(open_session(a.run, a.threads, a.device, a.context), kMostWaiting, a.chat_template);
+  TextModel model(open_session(a.run, a.threads, a.device, a.context, a.weights), kMostWaiting, a.chat_template);
   Endpoints endpoints(model, {a.name.empty() ? folder_name(a.run) : a.name, a.max_tokens});
   const HttpServer server(std::move(http), [&](const HttpRequest& r) { return endpoints.answer(r); });
   std::cout << "serving at http://" << to_string(server.endpoint()) << "/v1 until Ctrl+C" << std::endl;
@@ -128,6 +130,7 @@ void add_serve_command(CLI::App& app) {
   add_context(*c, a->context);
   add_number(*c, "--threads", a->threads, "CPU threads; 0: all cores", 0, kMostThreads);
   add_device(*c, a->device);
+  add_weights(*c, a->weights);
   c->footer("One text at a time, for trying a model.\nExample: ringmaster serve runs/quickstart --listen 8000");
   c->callback([a] { serve(*a); });
 }

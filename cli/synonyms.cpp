@@ -215,6 +215,8 @@ constexpr config::Synonyms::Key kKeys[] = {
     {"adam_epsilon", "optimizer.eps"},
     {"epsilon", "optimizer.eps"},
     {"wd", "optimizer.weight_decay"},
+    {"weight_decay_end", "schedule.final_weight_decay"},
+    {"ema_decay", "train.ema"},
     {"grad_clip", "optimizer.clip"},
     {"clip_grad", "optimizer.clip"},
     {"clip_grad_norm", "optimizer.clip"},

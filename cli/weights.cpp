@@ -6,6 +6,7 @@
 
 #include "cli/commands.h"
 #include "cli/number_option.h"
+#include "cli/weights_option.h"
 #include "core/counted.h"
 #include "core/stop_signal.h"
 #include "trainer/gguf/export.h"
@@ -19,6 +20,7 @@ constexpr std::uint64_t kMostFile = std::uint64_t{1} << 50;
 
 struct ExportArguments {
   std::string run, output, type, format = "hf";
+  SavedWeights weights = SavedWeights::latest;
   std::uint64_t most_bytes = ExportOptions{}.most_bytes;
 };
 
@@ -47,6 +49,7 @@ void export_hf(const ExportArguments& a, const StopSignal& signal) {
   static const std::map<std::string, FloatType> types = {
       {"bf16", FloatType::bf16}, {"f16", FloatType::f16}, {"f32", FloatType::f32}};
   ExportOptions options;
+  options.weights = a.weights;
   options.type = type_named(types, a);
   options.most_bytes = a.most_bytes;
   options.stopped = [&] { return signal.requested(); };
@@ -59,7 +62,8 @@ void export_hf(const ExportArguments& a, const StopSignal& signal) {
 void export_gguf(const ExportArguments& a, const StopSignal& signal) {
   static const std::map<std::string, GgufType> types = {
       {"bf16", GgufType::bf16}, {"f16", GgufType::f16}, {"f32", GgufType::f32}, {"q8_0", GgufType::q8_0}};
-  const GgufOptions options{.type = type_named(types, a), .stopped = [&] { return signal.requested(); }};
+  const GgufOptions options{
+      .weights = a.weights, .type = type_named(types, a), .stopped = [&] { return signal.requested(); }};
   const GgufExported e = export_to_gguf(a.run, a.output, options);
   std::cout << e.checkpoint << " -> " << e.file << ": " << summary(e.architecture, e.tensors, e.parameters) << ", "
             << gguf_name(e.type) << "\n";
@@ -106,6 +110,7 @@ void add_export_command(CLI::App& app) {
       add_bytes(*cmd, "--max-file-bytes", a->most_bytes,
                 "hf: divide larger weights into files of at most so much, such as 5GB", 1, kMostFile)
           ->capture_default_str();
+  add_weights(*cmd, a->weights);
   cmd->footer("Example: ringmaster export runs/books --format gguf --output books.gguf --dtype q8_0");
   cmd->callback([a, most] { export_weights(*a, most->count() > 0); });
 }

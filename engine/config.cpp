@@ -129,6 +129,15 @@ void TrainConfig::fields(Fields& f) {
   f("eval_tasks_interval", eval_tasks_interval,
     "steps between evaluations of eval_tasks, which are also evaluated at the end; 0 = as eval_interval",
     in_range(0, kMostSteps));
+  f("ema", ema,
+    "decay of an exponential moving average of the weights, such as 0.999, which eval, generate, serve and export take "
+    "with --weights ema; in the first steps it is (1 + step) / (10 + step) where that is less; 0 = none",
+    in_range(0, 0.999999));
+  f("watch_interval", watch_interval,
+    "steps between measurements of how far updates move the weights of each part of the model, and of the entropy of "
+    "each layer's attention; such a step computes the forward of one micro-batch once more, with each attention twice; "
+    "0 = none",
+    in_range(0, kMostSteps));
   f("z_loss", z_loss, "weight of the squared log-sum-exp in the training loss (PaLM)", in_range(0, 1000));
   f("precision", precision,
     "type of activations and matrix products: bf16, fp32, or fp32 with tf32 products; auto = bf16 on GPUs; CPUs "
@@ -196,11 +205,30 @@ void validate_context(const Config& c, std::vector<std::string>& errors) {
                                   " tokens: give divisors of that"));
 }
 
+void validate_watch(const Config& c, std::vector<std::string>& errors) {
+  if (c.train.watch_interval && c.optimizer.offload == StateOffload::all)
+    errors.push_back(
+        "train.watch_interval: it compares weights on the device, where optimizer.offload: all does not keep them: set "
+        "states or none");
+}
+
+void validate_ema(const Config& c, std::vector<std::string>& errors) {
+  if (c.train.ema == 0) return;
+  if (c.optimizer.master != DType::f32)
+    errors.push_back("train.ema: it averages weights in fp32: set optimizer.master: fp32, or leave the average out");
+  if (c.optimizer.offload == StateOffload::all)
+    errors.push_back(
+        "train.ema: it averages weights on the device, where optimizer.offload: all does not keep them: set states or "
+        "none");
+}
+
 }  // namespace
 
 void Config::validate(std::vector<std::string>& errors) const {
   validate_tokens(*this, errors);
   validate_context(*this, errors);
+  validate_ema(*this, errors);
+  validate_watch(*this, errors);
   if (train.context > 0 && train.cuda_graph == Switch::on)
     errors.push_back(
         "train.cuda_graph: on does not go with train.context: sequences in other places are other work than what was "
@@ -279,6 +307,8 @@ const std::vector<std::string>& keys_free_to_change() {
                                                 "train.eval_interval",
                                                 "train.eval_tasks",
                                                 "train.eval_tasks_interval",
+                                                "train.ema",
+                                                "train.watch_interval",
                                                 "train.recompute",
                                                 "train.memory_budget",
                                                 "train.activation_offload",

@@ -57,6 +57,8 @@ struct TrainConfig {
   std::int64_t eval_interval = 250;
   std::vector<std::string> eval_tasks;
   std::int64_t eval_tasks_interval = 0;
+  double ema = 0;
+  std::int64_t watch_interval = 0;
   double z_loss = 0;
   PrecisionChoice precision = PrecisionChoice::automatic;
   RecomputeChoice recompute = RecomputeChoice::automatic;

@@ -6,6 +6,7 @@
 #include "engine/devices.h"
 #include "engine/train_step.h"
 #include "kernels/matmul.h"
+#include "optim/update_ratio.h"
 
 namespace ring {
 namespace {
@@ -95,8 +96,10 @@ DryStep dry_step(const Config& config, int world, const ActivationPlan& plan, in
   TrainStep step(config, ctx, *mesh, plan, room ? static_cast<std::size_t>(room) : kBoundless, false);
   const ScopeSubscription parts(step.exec().scopes, *recorder);
   out.lasting = step.exec().stream.allocator()->stats().in_use;
+  if (config.train.watch_interval)
+    out.lasting += UpdateRatios::device_bytes(step.data().shard().size, config.optimizer.master);
   if (device.backend == Backend::cuda) out.lasting += kMatmulWorkspaceBytes;
-  out.weights = step.data().weight_bytes();
+  out.weights = step.data().weight_bytes() + (step.average() ? step.average()->device_bytes() : 0);
   out.gradients = step.data().gradient_bytes();
   out.optimizer_states = step.optimizer().device_bytes();
   out.host_states = step.optimizer().host_bytes();

@@ -11,6 +11,7 @@
 #include "engine/devices.h"
 #include "optim/groups.h"
 #include "optim/optimizer.h"
+#include "optim/weight_average.h"
 #include "parallel/parallelize.h"
 
 namespace ring {
@@ -25,6 +26,8 @@ std::string kinds_text(const StateMemory& m) {
   add("master copies", m.master);
   add("gradients", m.gradients);
   add("optimizer states", m.optimizer_states);
+  add("average of the weights", m.average);
+  add("copies for train.watch_interval", m.watched);
   add("their chunks on the way from the host", m.staging);
   add("buffers of parallel.zero", m.buffers());
   add("copies for checkpoints", m.snapshot);
@@ -42,6 +45,11 @@ std::vector<MemoryBound> bounds_of(Device device) {
   return {{str("memory of ", device), memory->total, memory->free, 0, true}};
 }
 
+void add_average(StateMemory& m) {
+  m.average = average_bytes(m.owned.size);
+  m.snapshot += static_cast<std::uint64_t>(m.owned.size) * size_of(DType::f32);
+}
+
 StateMemory memory_of(const Config& c, Mesh& mesh, std::int64_t zero) {
   Decoder model(c.model, vocab_padding(backend_of(c.run.device)));
   bind_groups(c.optimizer, model.parameters());
@@ -50,6 +58,8 @@ StateMemory memory_of(const Config& c, Mesh& mesh, std::int64_t zero) {
   StateMemory m = state_memory(model, static_cast<int>(zero), data.size(), data.rank(), param_types(c),
                                [&](const OwnedShard& owned) { return state_bytes(c.optimizer, owned); });
   m.staging = staging_bytes(c.optimizer, m.owned, m.master > 0);
+  if (c.train.ema > 0) add_average(m);
+  if (c.train.watch_interval) m.watched = static_cast<std::uint64_t>(m.owned.size) * size_of(c.optimizer.master);
   m.owned = {};  // of a model that is no more
   return m;
 }
@@ -66,6 +76,7 @@ StateMemory beside_device(const StateMemory& own, StateOffload offload, Device d
   StateMemory host;
   if (device.backend == Backend::cpu) return host;
   host.snapshot = own.snapshot;
+  host.watched = own.watched;
   if (offload != StateOffload::none) host.optimizer_states = own.optimizer_states;
   if (offload == StateOffload::all) host.master = own.master;
   return host;
@@ -74,6 +85,7 @@ StateMemory beside_device(const StateMemory& own, StateOffload offload, Device d
 StateMemory on_device(StateMemory own, StateOffload offload, Device device) {
   const StateMemory host = beside_device(own, offload, device);
   own.snapshot -= host.snapshot;
+  own.watched -= host.watched;
   own.optimizer_states -= host.optimizer_states;
   own.master -= host.master;
   return own;

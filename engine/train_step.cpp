@@ -55,6 +55,7 @@ TrainStep::TrainStep(const Config& config, const ExecContext& ctx, Mesh& mesh, c
       parallel_(parallelized()),
       host_room_(host_room),
       optimizer_(make_optimizer()),
+      average_(make_average()),
       step_state_(ctx_.zeros({sizeof(StepState)}, DType::u8, Lifetime::run)),
       norm_(parallel_.data->shard(), norm_groups()),
       part_norms_(parallel_.data->shard(), model_, parallel_.data->sharded() || mesh.group(kDataAxes).rank() == 0,
@@ -83,6 +84,20 @@ std::unique_ptr<Optimizer> TrainStep::make_optimizer() {
     return std::make_unique<Optimizer>(config_.optimizer, parallel_.data->shard(), config_.run.seed, ctx_,
                                        &mesh_.axis("tp"));
   });
+}
+
+std::unique_ptr<WeightAverage> TrainStep::make_average() {
+  if (config_.train.ema == 0) return nullptr;
+  return make_lasting<std::unique_ptr<WeightAverage>>([&] {
+    const ScopeGuard scope(*ctx_.scopes, {ScopeKind::optimizer_states});
+    return std::make_unique<WeightAverage>(config_.train.ema, parallel_.data->shard(), ctx_);
+  });
+}
+
+void TrainStep::exchange_average() {
+  if (copied_) ctx_.stream.wait(*copied_);
+  average_->exchange(ctx_);
+  parallel_.data->loaded();
 }
 
 void TrainStep::set_staging(std::size_t bytes) {
@@ -142,7 +157,9 @@ std::string TrainStep::lasting_memory() const {
   const std::size_t host = optimizer_->host_bytes();
   return str("weights ", bytes_text(parallel_.data->weight_bytes()), ", gradients ",
              bytes_text(parallel_.data->gradient_bytes()), ", ", host ? "staging of " : "", "optimizer states ",
-             bytes_text(optimizer_->device_bytes()), host ? str("; on the host ", bytes_text(host)) : "");
+             bytes_text(optimizer_->device_bytes()),
+             average_ ? ", average of the weights " + bytes_text(average_->device_bytes()) : "",
+             host ? str("; on the host ", bytes_text(host)) : "");
 }
 
 void TrainStep::load(const std::vector<Batch>& batches) {
@@ -165,6 +182,15 @@ Run TrainStep::micro_run(std::size_t index, Tape* tape) {
 
 Tensor TrainStep::micro_part(const Tensor& all, std::size_t index) const {
   return all.narrow(0, static_cast<std::int64_t>(index) * micro_tokens(), micro_tokens());
+}
+
+std::vector<Tensor> TrainStep::attention_entropies() {
+  std::vector<Tensor> layers;
+  Run run = micro_run(0, nullptr);
+  run.training = false;
+  run.entropies = &layers;
+  model_.hidden(run, micro_part(inputs_.ids, 0), sequences_[0]);
+  return layers;
 }
 
 // Forward and backward of one micro-batch, whose loss is added to the step's.
@@ -205,6 +231,7 @@ void TrainStep::update() {
   norm_.judge(step_state_, config_.optimizer.clip, losses_of(0, 1), ctx_);
   if (const std::optional<Event> copied = std::exchange(copied_, std::nullopt)) ctx_.stream.wait(*copied);
   optimizer_->update(step_state_, ctx_);
+  if (average_) average_->update(step_state_, ctx_);
   parallel_.data->updated();
 }
 

@@ -17,6 +17,7 @@
 #include "model/decoder.h"
 #include "optim/gradient_norm.h"
 #include "optim/optimizer.h"
+#include "optim/weight_average.h"
 #include "parallel/parallelize.h"
 
 namespace ring {
@@ -53,6 +54,13 @@ class TrainStep {
   // The state is being copied: the next update comes after this event. The rest of its step does not wait.
   void keep_state_until(const Event& copied) { copied_ = copied; }
   bool waits_for_copies() const { return copied_.has_value(); }
+  // Between steps, on all ranks: the model computes with the average of its weights (train.ema), until the next call.
+  // What it computed before has waited for all of its weights.
+  void exchange_average();
+
+  // All ranks together, of the step that was loaded: the entropy of each layer's attention over this rank's first
+  // micro-batch, as Run::entropies has it. Dropout is off.
+  std::vector<Tensor> attention_entropies();
 
   // A run of the model over micro-batch `index` of this rank.
   Run micro_run(std::size_t index, Tape*);
@@ -70,19 +78,21 @@ class TrainStep {
   DataParallel& data() { return *parallel_.data; }
   const DataParallel& data() const { return *parallel_.data; }
   Optimizer& optimizer() { return *optimizer_; }
+  WeightAverage* average() { return average_.get(); }                                  // null: there is none
   const PartNorms& part_norms() const { return part_norms_; }                          // of the step that was computed
   const HostOffload* offload() const { return offloads_ ? offload_.get() : nullptr; }  // null: all stays on the device
   const Tensor& state() const { return step_state_; }                                  // a StepState on the device
   // The step's, over all ranks, f32: the loss, [0], and of a mixture each corpus's loss and targets,
   // [1, corpora] and [1 + corpora, 2 corpora].
   const Tensor& losses() const { return losses_; }
-  std::int64_t corpora() const { return corpora_; }  // of a mixture; 0: one
+  std::int64_t corpora() const { return corpora_; }                                       // of a mixture; 0: one
   std::size_t micro_batches() const { return static_cast<std::size_t>(micro_batches_); }  // of this rank in a step
   std::string lasting_memory() const;  // "weights 1.50 GiB, gradients .., moments .."
 
  private:
   Parallelized parallelized();
   std::unique_ptr<Optimizer> make_optimizer();
+  std::unique_ptr<WeightAverage> make_average();
   std::vector<Communicator*> norm_groups();
   void allocate_inputs();
   void lay_out_sequences();
@@ -109,6 +119,7 @@ class TrainStep {
   std::unique_ptr<HostOffload> offload_;  // null: no plan has moved anything yet
   bool offloads_ = false;
   std::unique_ptr<Optimizer> optimizer_;
+  std::unique_ptr<WeightAverage> average_;
   Tensor step_state_;
   GradientNorm norm_;
   PartNorms part_norms_;

@@ -42,17 +42,25 @@ void GradientNorm::judge(const Tensor& step, double clip, const Tensor& loss, co
   judge_step_kernel({step, static_cast<float>(clip), loss}, ctx);
 }
 
-PartNorms::PartNorms(const OwnedShard& shard, const Decoder& model, bool counts, const ExecContext& ctx) {
+std::vector<CountedRange> counted_ranges(const OwnedShard& shard, const Decoder& model, bool counts,
+                                         std::vector<ScopeId>& parts) {
   std::map<const Param*, std::size_t> part_of;
   for (const ModelPart& part : model.parts()) {
     const std::size_t before = part_of.size();
-    for (const Param* p : part.params) part_of.emplace(p, parts_.size());
-    if (part_of.size() > before) parts_.push_back(part.scope);
+    for (const Param* p : part.params) part_of.emplace(p, parts.size());
+    if (part_of.size() > before) parts.push_back(part.scope);
   }
+  std::vector<CountedRange> counted;
+  if (!counts) return counted;
+  for (const UpdateRange& range : shard.ranges([&](const Param& p, const LogicalParam&) { return part_of.at(&p); }))
+    if (counts_on(shard, range)) counted.push_back({range.key, range});
+  return counted;
+}
+
+PartNorms::PartNorms(const OwnedShard& shard, const Decoder& model, bool counts, const ExecContext& ctx) {
+  for (const CountedRange& r : counted_ranges(shard, model, counts, parts_))
+    counted_.push_back({r.part, r.range.of(shard.gradients)});
   squares_ = ctx.zeros({static_cast<std::int64_t>(parts_.size())}, DType::f32, Lifetime::run);
-  if (!counts) return;
-  for (const UpdateRange& range : shard.ranges([&](const Param&p, const LogicalParam&) { return part_of.at(&p); }))
-    if (counts_on(shard, range)) counted_.push_back({range.key, range.of(shard.gradients)});
 }
 
 const Tensor& PartNorms::measure(const ExecContext& ctx) const {

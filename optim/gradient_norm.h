@@ -25,6 +25,16 @@ class GradientNorm {
   std::vector<Communicator*> over_;
 };
 
+// A part of the shard that lies in one part of the model.
+struct CountedRange {
+  std::size_t part;
+  UpdateRange range;
+};
+// What this process counts, so that all processes count every parameter once; counts: false on ranks of which another
+// one has the same. parts: becomes embedding, each block, final norm, loss head, as far as they have parameters of
+// their own.
+std::vector<CountedRange> counted_ranges(const OwnedShard&, const Decoder&, bool counts, std::vector<ScopeId>& parts);
+
 // Squared norms of the gradients of the model's parts (embedding, each block, final norm, loss head); a parameter that
 // several parts use belongs to the first. They read all gradients once more, so only steps that are logged pay.
 class PartNorms {

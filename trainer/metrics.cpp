@@ -70,7 +70,9 @@ std::string tag_of(const std::string& group, const std::string& name) {
   const bool by_source = name.starts_with(kSourceLoss) && (group == "train" || group == "validation");
   if (by_source) return "loss/" + group + "/" + name.substr(std::strlen(kSourceLoss));
   if (group == "validation") return name == "loss" ? "loss/validation" : "loss/validation_" + name;
-  if (group == kPartNorms) return "optimizer/grad_norm/" + name;
+  if (group == kPartNorms || group == kUpdateRatios) return "optimizer/" + group + "/" + name;
+  if (group == kEntropies || group == kLeastEntropies)
+    return "attention/" + group.substr(std::strlen("attention_")) + "/" + name;
   if (group != "train") return group + "/" + name;
   if (name == "loss") return "loss/train";
   const std::string section = section_of(name);

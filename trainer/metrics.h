@@ -19,6 +19,9 @@ inline constexpr const char *kEndFinished = "finished", *kEndStopped = "stopped"
 
 // The group of records with the gradient's norm by parts of the model.
 inline constexpr const char* kPartNorms = "grad_norm";
+// Those of steps that are watched (train.watch_interval), by parts and by layers of the model.
+inline constexpr const char *kUpdateRatios = "update_ratio", *kEntropies = "attention_entropy",
+                            *kLeastEntropies = "attention_entropy_min";
 // Beginnings of the names of values by corpus of a mixture: "loss/code".
 inline constexpr const char *kSourceLoss = "loss/", *kSourceShare = "share/";
 
@@ -52,7 +55,8 @@ class Metrics {
 };
 
 // Where TensorBoard shows a value: "loss/train" beside "loss/validation", "loss/train/code", "optimizer/lr",
-// "optimizer/grad_norm/blocks.3", "speed/tokens_per_second", "memory/peak"; of other groups "group/name".
+// "optimizer/grad_norm/blocks.3", "attention/entropy/blocks.3", "speed/tokens_per_second", "memory/peak"; of other
+// groups "group/name".
 std::string tag_of(const std::string& group, const std::string& name);
 
 // Rewrites a file of records without those after `last_step` and without damaged lines, by way of a temporary file and

@@ -244,6 +244,7 @@ void RunLog::step(const StepReport& r) {
   unrecorded_.push_back(r);
   if (unrecorded_.size() > kMostUnrecorded) unrecorded_.pop_front();
   if (logs_step(config_.train, r.step)) record(r);
+  if (!r.watched.empty()) record_watched(r);
 }
 
 void RunLog::record(const StepReport& r) {
@@ -272,17 +273,29 @@ void RunLog::record(const StepReport& r) {
   add_shares(values, interval_sources_, names_);
   metrics_->record("train", r.step, values);
   interval_sources_.clear();
-  record_part_norms(r);
+  record_parts(kPartNorms, r.part_norms);
   interval_seconds_ = 0;
   interval_tokens_ = 0;
   unrecorded_.clear();
 }
 
-void RunLog::record_part_norms(const StepReport& r) {
-  Metrics::Values norms;
-  for (std::size_t i = 0; i < r.part_norms.size(); ++i)
-    norms.emplace_back(key_of(trainer_.parts()[i]), r.part_norms[i]);
-  if (!norms.empty()) metrics_->record(kPartNorms, r.step, norms);
+// Values of the step that was reported last, by parts of the model; none: there is no record.
+void RunLog::record_parts(const char* group, const std::vector<double>& values) {
+  Metrics::Values named;
+  for (std::size_t i = 0; i < values.size(); ++i) named.emplace_back(key_of(trainer_.parts()[i]), values[i]);
+  if (!named.empty()) metrics_->record(group, last_.step, named);
+}
+
+void RunLog::record_watched(const StepReport& r) {
+  record_parts(kUpdateRatios, r.watched.update_ratios);
+  const auto record = [&](const char* group, const std::vector<double>& layers) {
+    Metrics::Values named;
+    for (std::size_t i = 0; i < layers.size(); ++i)
+      named.emplace_back(key_of(block_scope(static_cast<std::int64_t>(i))), layers[i]);
+    metrics_->record(group, r.step, named);
+  };
+  record(kEntropies, r.watched.entropies);
+  record(kLeastEntropies, r.watched.least_entropies);
 }
 
 void RunLog::stopped_by(const StepReport& bad) {
@@ -318,18 +331,20 @@ void RunLog::computed_again(const StepReport& bad, const StepReport& good) {
                     {"steps_back", std::int64_t{0}}});
 }
 
-void RunLog::validated(const Evaluation& e, double bytes_per_token) {
+void RunLog::validated(const Evaluation& e, const std::optional<Evaluation>& average, double bytes_per_token) {
   val_loss_ = e.loss;
   const std::int64_t step = trainer_.steps_done();
   const double bits = e.bits_per_byte(bytes_per_token);
   Metrics::Values values = {
       {"loss", e.loss}, {"perplexity", e.perplexity()}, {"bits_per_byte", bits}, {"tokens", e.tokens}};
+  if (average) values.emplace_back("ema_loss", average->loss);
   add_sources(values, e.sources, names_);
   metrics_->record("validation", step, values);
   std::string by_source;
   for (const auto& [name, loss] : mean_losses(e.sources, names_)) by_source += str("; ", name, " ", loss);
   line(str("step ", step, ": validation loss ", e.loss, ", perplexity ", e.perplexity(), ", ", bits,
-           " bits per byte over ", e.tokens, " tokens", by_source));
+           " bits per byte over ", e.tokens, " tokens", average ? str("; averaged weights: loss ", average->loss) : "",
+           by_source));
 }
 
 void RunLog::judged(const std::vector<TaskResult>& results) {

@@ -34,7 +34,8 @@ class RunLog {
   void stopped_by(const StepReport&);  // that was bad: each step since the last record is one now
   void rolled_back();                  // to the step that is done: what came after it is forgotten
   void memory(const MemoryRecord&);    // ran out, and what was recorded then
-  void validated(const Evaluation&, double bytes_per_token);
+  // average: of the weights' average, where there is one.
+  void validated(const Evaluation&, const std::optional<Evaluation>& average, double bytes_per_token);
   void judged(const std::vector<TaskResult>&);
   // auto_seconds: between two saves, where checkpoint.auto says so.
   void saved(const SaveOutcome&, std::int64_t failures_in_a_row, std::optional<double> auto_seconds);
@@ -53,7 +54,8 @@ class RunLog {
   static void tell_offload(const HostOffload&);
   static void tell_page_locks(const PageLockFacts&);
   void record(const StepReport&);
-  void record_part_norms(const StepReport&);
+  void record_parts(const char* group, const std::vector<double>& values);
+  void record_watched(const StepReport&);
   std::int64_t sent_keys();
   void count_flops(std::int64_t context);
 

@@ -88,11 +88,31 @@ chat::Format chat_format_of(const Origin& origin, const std::string& choice, con
   return load_chat_format(choice, tokenizer_file_of(run_around(origin.checkpoint), origin), tokenizer);
 }
 
-void load_model_weights(Decoder& model, const std::string& checkpoint, const ExecContext& ctx) {
+void check_average(const FoundCheckpoint& found) {
+  const auto& tensors = found.manifest.tensors;
+  if (const auto first = tensors.lower_bound(kAveragePrefix);
+      first == tensors.end() || !first->first.starts_with(kAveragePrefix))
+    fail("--weights ema: ", found.path.string(),
+         " holds no average of its weights: train with train.ema, or leave the option out");
+}
+
+void take_average(FoundCheckpoint& found) {
+  check_average(found);
+  auto& tensors = found.manifest.tensors;
+  std::erase_if(tensors, [](const auto& t) { return t.first.starts_with(kWeightsPrefix); });
+  for (auto t = tensors.lower_bound(kAveragePrefix); t != tensors.end() && t->first.starts_with(kAveragePrefix);) {
+    auto entry = tensors.extract(t++);
+    entry.key() = kWeightsPrefix + entry.key().substr(std::string_view(kAveragePrefix).size());
+    tensors.insert(std::move(entry));
+  }
+}
+
+void load_model_weights(Decoder& model, const std::string& checkpoint, const ExecContext& ctx, SavedWeights which) {
+  const char* const prefix = which == SavedWeights::ema ? kAveragePrefix : kWeightsPrefix;
   State state;
   const OwnedShard all = own_everything(model.parameters());
-  add_parameters(state, kWeightsPrefix, model.parameters(), all.pieces, all.values);
-  load_weights(checkpoint, state, kWeightsPrefix, ctx.stream);
+  add_parameters(state, prefix, model.parameters(), all.pieces, all.values);
+  load_weights(checkpoint, state, prefix, ctx.stream);
   model.parameters().refresh_weights(ctx);
 }
 
@@ -140,7 +160,9 @@ void set_context(ModelConfig& m, std::int64_t context) {
   m.context = context;
 }
 
-Session session_of(const FoundCheckpoint& found, int threads, DeviceChoice device, std::int64_t context) {
+Session session_of(const FoundCheckpoint& found, int threads, DeviceChoice device, std::int64_t context,
+                   SavedWeights which) {
+  if (which == SavedWeights::ema) check_average(found);
   Origin origin = origin_of(found);
   const std::optional<RunDirectory> run = run_around(origin.checkpoint);
   Config config = session_config(run, origin, threads, device);
@@ -154,17 +176,19 @@ Session session_of(const FoundCheckpoint& found, int threads, DeviceChoice devic
   const ParamTypes types{.master = type, .weights = type, .trainable = false};
   check_memory(*s.model, s.ctx.stream.device(), types);
   s.model->allocate(s.ctx, config.run.seed, types);
-  load_model_weights(*s.model, origin.checkpoint, s.ctx);
+  load_model_weights(*s.model, origin.checkpoint, s.ctx, which);
   s.origin = std::move(origin);
   return s;
 }
 
 }  // namespace
 
-Session open_session(const std::string& path, int threads, DeviceChoice device, std::int64_t context) {
+Session open_session(const std::string& path, int threads, DeviceChoice device, std::int64_t context,
+                     SavedWeights which) {
   std::optional<Session> session;
   const auto find = [&] { return find_checkpoint(path); };
-  read_found(find, [&](const FoundCheckpoint& found) { session.emplace(session_of(found, threads, device, context)); });
+  read_found(
+      find, [&](const FoundCheckpoint& found) { session.emplace(session_of(found, threads, device, context, which)); });
   return *std::move(session);
 }
 

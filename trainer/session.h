@@ -25,8 +25,15 @@ using Holds = std::function<bool(const Param&, const LogicalParam&)>;
 void add_parameters(State&, const std::string& prefix, const Parameters&, const std::vector<ShardPiece>& owned,
                     const FlatBuffer&, const Holds& = {});
 
-inline constexpr const char* kWeightsPrefix = "model.";
+inline constexpr const char *kWeightsPrefix = "model.", *kAveragePrefix = "ema.";
 inline constexpr const char* kStatesPrefix = "optimizer.";  // before the state's name
+
+// Which weights of a checkpoint: those of its step, or their moving average (train.ema).
+enum class SavedWeights : std::uint8_t { latest, ema };
+// Error: the checkpoint holds no average.
+void check_average(const FoundCheckpoint&);
+// From now on the manifest calls the average the weights.
+void take_average(FoundCheckpoint&);
 
 // The newest verified checkpoint of a run, or the very one that the path names. Error: none, damaged, or removed while
 // it was read.
@@ -44,7 +51,8 @@ chat::Format chat_format_of(const Origin&, const std::string& choice, const Toke
 
 // Fills the model's weights, and nothing else, from a checkpoint (see find_checkpoint). Error lists what does
 // not match.
-void load_model_weights(Decoder&, const std::string& checkpoint, const ExecContext&);
+void load_model_weights(Decoder&, const std::string& checkpoint, const ExecContext&,
+                        SavedWeights = SavedWeights::latest);
 
 // Settings, tokenizer and weights are those of the checkpoint: files of the run that say otherwise are named.
 struct Session {
@@ -56,9 +64,10 @@ struct Session {
 };
 // threads 0: as the machine has. device: where to compute, whatever the run was trained on. context: tokens that a text
 // may have, instead of model.context; 0: that. Beside a run that goes on it is the newest checkpoint that is still
-// there. Error: not a run, no checkpoint, one that does not fit its run, or a context beyond learned positions.
+// there. Error: not a run, no checkpoint, one that does not fit its run or lacks such weights, or a context beyond
+// learned positions.
 Session open_session(const std::string& run_or_checkpoint, int threads, DeviceChoice device = DeviceChoice::automatic,
-                     std::int64_t context = 0);
+                     std::int64_t context = 0, SavedWeights = SavedWeights::latest);
 
 // What the session's texts are drawn with: ids that its tokenizer knows, as the model's vocabulary may be padded.
 Sampling sampling_of(const Session&, Sampling wanted);

@@ -112,6 +112,8 @@ class Loop {
   void report(const StepReport&);
   void open_validation();
   void validate();
+  Evaluation evaluation();
+  Evaluation average_evaluation();
   void validate_with_fewer(const OutOfMemory&);
   void judge_tasks();
   LoaderOptions evaluation_options();
@@ -170,7 +172,7 @@ void Loop::load() {
 
 void Loop::load_checkpoint() {
   const Manifest manifest = start_.kept ? start_.tier->load(*start_.kept, state_, ctx_.stream)
-                                        : load_state(start_.checkpoint, state_, ctx_.stream, kStatesPrefix);
+                                        : load_state(start_.checkpoint, state_, ctx_.stream);
   if (config_.train.steps && manifest.step > config_.train.steps)
     fail("train.steps: the run has done ", manifest.step, " steps, more than ", config_.train.steps,
          ": give at least as many, or start over with --fresh");
@@ -261,13 +263,26 @@ void Loop::validate() {
   if (!validation_ || validated_step_ == trainer_.steps_done()) return;
   validated_step_ = trainer_.steps_done();
   enter(RunPhase::validate);
-  std::optional<Evaluation> e;
-  while (!e) try {
-      e = evaluate(trainer_.model(), ctx_, *validation_, mesh_.host(), &trainer_.cp_batches(), &mesh_.axis("tp"));
+  const Evaluation latest = evaluation();
+  std::optional<Evaluation> average;
+  if (trainer_.averages() && validation_->batches() > 0) average = average_evaluation();
+  if (log_) log_->validated(latest, average, validation_->bytes_per_token());
+}
+
+Evaluation Loop::evaluation() {
+  while (true) try {
+      return evaluate(trainer_.model(), ctx_, *validation_, mesh_.host(), &trainer_.cp_batches(), &mesh_.axis("tp"));
     } catch (const OutOfMemory& problem) {
       validate_with_fewer(problem);
     }
-  if (log_) log_->validated(*e, validation_->bytes_per_token());
+}
+
+// Whatever an error leaves behind is never saved: it ends the process.
+Evaluation Loop::average_evaluation() {
+  trainer_.exchange_average();
+  const Evaluation e = evaluation();
+  trainer_.exchange_average();
+  return e;
 }
 
 void Loop::judge_tasks() {

@@ -62,6 +62,12 @@ Trainer::Trainer(const Config& config, const ExecContext& ctx, Mesh& mesh, Loade
     results_.push_back(ctx_.stream.impl().host_buffer(result_bytes()));
     losses_.push_back(ctx_.stream.impl().host_buffer(step_.losses().bytes()));
   }
+  if (config.train.watch_interval) watch_ = make_watch();
+}
+
+std::unique_ptr<Watch> Trainer::make_watch() {
+  const ScopeGuard scope(*ctx_.scopes, {ScopeKind::optimizer_states});
+  return std::make_unique<Watch>(step_, mesh_, most_in_flight() + 1);
 }
 
 // Sums over the ranks: tokens with a target, and how many ranks log the step.
@@ -254,6 +260,7 @@ void Trainer::launch_step() {
   step_.load(batches);
   if (!agreed_) rehearse();
   upload_state(f.report, f.valid);
+  if (watch_ && (steps_ + 1) % config_.train.watch_interval == 0) f.watched = watch_->before();
   const double queued = seconds_now();
   // A recording has no place for a wait for copies: the step that does is not replayed.
   queue_step(ctx_.observer != nullptr || step_.waits_for_copies());
@@ -262,6 +269,7 @@ void Trainer::launch_step() {
   f.result = results_[static_cast<std::size_t>(steps_) % results_.size()];
   ctx_.stream.impl().copy(f.result.get(), step_.state().raw(), sizeof(StepState));
   if (f.logged) measure_parts(f);
+  if (f.watched) watch_->after(f.watched);
   f.losses = losses_[static_cast<std::size_t>(steps_) % losses_.size()];
   if (step_.corpora()) ctx_.stream.impl().copy(f.losses.get(), step_.losses().raw(), step_.losses().bytes());
   f.done = ctx_.stream.record();
@@ -290,6 +298,7 @@ StepReport Trainer::finish() {
   for (std::int64_t c = 1; c <= step_.corpora(); ++c) r.sources.push_back({losses[c], losses[c + step_.corpora()]});
   r.accepted = state.accepted != 0;
   if (f.logged) r.part_norms = part_norms(f);
+  if (f.watched) r.watched = watch_->report(f.watched);
   r.seconds = seconds_now() - std::max(f.started, last_finish_);
   last_finish_ = seconds_now();
   graph_.timed(f.launch_seconds, r.seconds);
@@ -359,11 +368,28 @@ void Trainer::add_state(State& state) {
                    [&](const Param& p, const LogicalParam& part) {
                      return !part.frozen && kind_of(config_.optimizer, p, part) == s.kind;
                    });
+  if (step_.average()) add_parameters(state, kAveragePrefix, params, shard.pieces, step_.average()->buffer());
+  state.may_differ(kStatesPrefix, [this](const TensorsApart& apart) { tell_states(apart); });
+  state.may_differ(kAveragePrefix, [this](const TensorsApart& apart) { begin_average(apart.missing == 0); });
   state.add("train.step", &steps_);
   state.add("train.seconds", &seconds_, ValueOf::rank_0);  // each rank measures its own
   state.add("train.tokens", &tokens_);
   state.add("data.cursor", &cursor_);
   state.add("train.bad_steps", guard_.state());
+}
+
+void Trainer::tell_states(const TensorsApart& apart) const {
+  if (mesh_.rank() == 0)
+    log::warn("the checkpoint lacks ", apart.missing, " states of the optimizer, which start anew, and has ",
+              apart.unexpected, " that are not used: its parameters were updated in another way");
+}
+
+// The checkpoint has no average and this run wants one, or the other way round (saved).
+void Trainer::begin_average(bool saved) {
+  if (!saved) step_.average()->start(ctx_);
+  if (mesh_.rank() == 0)
+    log::info(saved ? "train.ema: 0: the average of the weights in the checkpoint is left out"
+                    : "train.ema: the checkpoint holds no average of the weights: it begins with these weights");
 }
 
 void Trainer::restored() {
@@ -378,6 +404,7 @@ void Trainer::load_weights(const std::string& checkpoint) {
   const OwnedShard& shard = step_.data().shard();
   add_parameters(state, kWeightsPrefix, step_.model().parameters(), shard.pieces, shard.values);
   ring::load_weights(checkpoint, state, kWeightsPrefix, ctx_.stream);
+  if (step_.average()) step_.average()->start(ctx_);
   step_.data().loaded();
 }
 

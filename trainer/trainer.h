@@ -14,6 +14,7 @@
 #include "engine/train_step.h"
 #include "trainer/source_loss.h"
 #include "trainer/step_guard.h"
+#include "trainer/watch.h"
 
 namespace ring {
 
@@ -24,10 +25,11 @@ struct StepReport {
   double lr = 0;
   double decay_scale = 1;           // factor on every weight decay
   std::vector<double> part_norms;   // of Trainer::parts() where the step is logged, else empty; NaN: no memory for it
+  WatchReport watched;              // where train.watch_interval says so, else empty
   std::vector<SourceLoss> sources;  // of each corpus of a mixture; empty: there is one
   bool accepted = true;             // false: loss or norm is not finite or above a limit, and nothing was updated
-  std::int64_t sequences = 0, tokens = 0;  // of all ranks; sequences: samples
-  std::int64_t context = 0;                // tokens that see each other
+  std::int64_t sequences = 0, tokens = 0;                      // of all ranks; sequences: samples
+  std::int64_t context = 0;                                    // tokens that see each other
   double seconds = 0, data_seconds = 0, exchange_seconds = 0;  // the whole step; waiting for data; for other ranks
 };
 
@@ -84,6 +86,10 @@ class Trainer {
   // Shows every kernel of the steps that are launched from now on; null: nobody watches.
   void observe(std::shared_ptr<KernelObserver> observer) { step_.observe(std::move(observer)); }
 
+  bool averages() const { return config_.train.ema > 0; }
+  // Between steps, on all ranks: see TrainStep::exchange_average().
+  void exchange_average() { step_.exchange_average(); }
+
   Decoder& model() { return step_.model(); }
   const std::vector<ScopeId>& parts() const { return step_.part_norms().parts(); }
   const MemoryChoice& memory() const { return memory_; }
@@ -111,9 +117,11 @@ class Trainer {
     bool logged = false;           // by some rank: the norms of the parts are measured
     std::shared_ptr<void> result;  // StepState and squared norms of the parts in host memory, there after `done`
     std::shared_ptr<void> losses;  // the same of TrainStep::losses()
+    Watch::Result watched;         // null: nobody watches this step
     Event done;
   };
 
+  std::unique_ptr<Watch> make_watch();
   void launch_step();
   void queue_step(bool watched);
   MemoryChoice smaller_after(const OutOfMemory&);
@@ -130,6 +138,8 @@ class Trainer {
   void schedule(StepReport&);
   void upload_state(const StepReport&, double valid);
   void rehearse();
+  void tell_states(const TensorsApart&) const;
+  void begin_average(bool saved);
   void undo(Flight&);  // a step that was not accepted, and all after it
 
   const Config& config_;
@@ -145,7 +155,8 @@ class Trainer {
   std::vector<std::shared_ptr<void>> results_, losses_;  // host memory for what steps leave and for losses, in turn
   std::int64_t steps_ = 0, tokens_ = 0, cursor_ = 0;
   double seconds_ = 0, last_finish_ = 0;
-  bool agreed_ = false;  // on measured choices
+  std::unique_ptr<Watch> watch_;  // null: no step is watched
+  bool agreed_ = false;           // on measured choices
   StepGuard guard_;
 };
 

@@ -69,7 +69,7 @@ INSTANTIATE_TEST_SUITE_P(
              {"optimizer.offload=states", "optimizer.offload_chunk_bytes=1e5", "optimizer.offload_staging_bytes=1e6"}},
         Case{"block_again", {"train.recompute=block"}}, Case{"full_again", {"train.recompute=full"}},
         Case{"full_again_in_chunks", {"train.recompute=full", "train.mlp_chunk=100"}},
-        Case{"two_threads", {"run.threads=2"}}),
+        Case{"averaged", {"train.ema=0.999"}}, Case{"two_threads", {"run.threads=2"}}),
     [](const auto& info) { return std::string(info.param.name); });
 
 // On a GPU, which is not here: bf16 weights [2 bytes], with masters [4] and both moments [8] on the device or not.
@@ -95,6 +95,26 @@ TEST(DryStep, StatesOnTheHostLeaveTheDevice) {
   EXPECT_GT(all.optimizer_states, (stages << 20) * 999 / 1000);  // 12 does not divide a chunk
   EXPECT_EQ(none.lasting - all.lasting, 12 * n - all.optimizer_states);
   for (const DryStep* d : {&states, &all}) EXPECT_EQ(d->plan.bytes, none.plan.bytes);
+}
+
+// Fewer elements than are exchanged or compared at a time: there is room for all of them, in f32.
+TEST(DryStep, AveragesAndWatchedStepsTakeOfTheDevice) {
+  Config c = config_of({"run.device=cuda"});
+  c.model.vocab_size = 500;
+  const auto dry = [&] {
+    return dry_step(resolve_config(c, 500, 1, Backend::cuda, false), 1,
+                    ActivationPlan::uniform(c.model.layers, Recompute::none, false));
+  };
+  const DryStep none = dry();
+  const std::size_t n = none.optimizer_states / 8;
+  ASSERT_LT(n, 1u << 22);
+  c.train.ema = 0.99;
+  const DryStep averaged = dry();
+  EXPECT_EQ(averaged.weights - none.weights, 8 * n);
+  EXPECT_EQ(averaged.lasting - none.lasting, 8 * n);
+  c.train.watch_interval = 10;
+  EXPECT_EQ(dry().lasting - averaged.lasting, 4 * n);
+  EXPECT_EQ(dry().plan.bytes, none.plan.bytes);
 }
 
 // The least budget of which 96 % are so many bytes.

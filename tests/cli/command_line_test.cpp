@@ -203,6 +203,14 @@ TEST_F(CommandLine, RunsAreWatchedAndModelsServed) {
   EXPECT_NE(wrong({"serve", "run", "--device", "tpu"}), "");
 }
 
+TEST_F(CommandLine, WeightsAreTheLatestOrTheirAverage) {
+  for (const char* command : {"eval", "generate", "serve"})
+    for (const char* weights : {"latest", "ema"}) EXPECT_EQ(wrong({command, "run", "--weights", weights}), "");
+  EXPECT_EQ(wrong({"export", "run", "--output", "out", "--weights", "ema"}), "");
+  EXPECT_NE(wrong({"eval", "run", "--weights", "both"}), "");
+  EXPECT_NE(wrong({"eval", "run", "--weights"}), "");
+}
+
 TEST_F(CommandLine, AChatIsAChat) {
   EXPECT_EQ(wrong({"generate", "r", "--chat"}), "");
   EXPECT_EQ(wrong({"generate", "r", "--chat", "--prompt", "Hi", "--system", "Be brief.", "--chat-template", "chatml",

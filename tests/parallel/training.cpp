@@ -116,6 +116,7 @@ class Rank {
   void run(Gathered& g) {
     std::vector<double> losses, norms;
     std::vector<std::vector<double>> part_norms;
+    std::vector<WatchReport> watched;
     std::vector<std::vector<SourceLoss>> sources;
     for (int i = 0; i < options_.steps; ++i) {
       const StepReport r = trainer_.step();
@@ -123,14 +124,17 @@ class Rank {
       losses.push_back(r.loss);
       norms.push_back(r.norm);
       part_norms.push_back(r.part_norms);
+      watched.push_back(r.watched);
       sources.push_back(r.sources);
     }
     report_sources(g, sources);
     Evaluation validation;
-    if (options_.validate)
-      validation = evaluate(trainer_.model(), ctx_,
-                            ValidationSet(open_corpora(config_.data), loader_options(config_, *mesh_), 8),
-                            mesh_->host(), &trainer_.cp_batches(), &mesh_->axis("tp"));
+    if (options_.validate) validation = evaluation();
+    if (options_.validate && trainer_.averages()) {
+      trainer_.exchange_average();
+      report_average(g, evaluation().loss);
+      trainer_.exchange_average();
+    }
     if (options_.score) score_requests(g);
     std::string saved;
     if (!options_.save.empty())
@@ -140,10 +144,21 @@ class Rank {
     if (options_.steps_behind > 0) save_behind();
     report(g, losses, norms, validation, saved);
     report_parts(g, part_norms);
+    report_watched(g, watched);
     mesh_->all().barrier().synchronize();
   }
 
  private:
+  Evaluation evaluation() {
+    return evaluate(trainer_.model(), ctx_,
+                    ValidationSet(open_corpora(config_.data), loader_options(config_, *mesh_), 8), mesh_->host(),
+                    &trainer_.cp_batches(), &mesh_->axis("tp"));
+  }
+  static void report_average(Gathered& g, double loss) {
+    const std::lock_guard lock(g.mutex);
+    if (g.result.average_validation == 0) g.result.average_validation = loss;
+    RING_CHECK(g.result.average_validation == loss, "ranks report different losses of the average");
+  }
   static bool same(const std::vector<SourceLoss>& a, const std::vector<SourceLoss>& b) {
     return std::ranges::equal(
         a, b, [](const SourceLoss& x, const SourceLoss& y) { return x.sum == y.sum && x.targets == y.targets; });
@@ -213,6 +228,15 @@ class Rank {
     const std::lock_guard lock(g.mutex);
     if (g.result.part_norms.empty()) g.result.part_norms = part_norms;
     RING_CHECK(g.result.part_norms == part_norms, "ranks report different norms of parts");
+  }
+
+  static void report_watched(Gathered& g, const std::vector<WatchReport>& watched) {
+    const auto equal = [](const WatchReport& a, const WatchReport& b) {
+      return a.update_ratios == b.update_ratios && a.entropies == b.entropies && a.least_entropies == b.least_entropies;
+    };
+    const std::lock_guard lock(g.mutex);
+    if (g.result.watched.empty()) g.result.watched = watched;
+    RING_CHECK(std::ranges::equal(g.result.watched, watched, equal), "ranks report different watched steps");
   }
 
   const TrainingOptions& options_;

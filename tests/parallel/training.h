@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "trainer/source_loss.h"
+#include "trainer/watch.h"
 
 namespace ring::test {
 
@@ -28,7 +29,7 @@ struct TrainingOptions {
   std::string save;           // a folder that gets a checkpoint after the last step; empty: none
   int steps_behind = 0;       // that each rank trains on after it, while a thread writes it again to `save` + "-behind"
   bool init_from = false;     // `load` gives weights only
-  bool validate = false;      // compute the validation loss at the end
+  bool validate = false;      // compute the validation loss at the end, with train.ema of the average, too
   bool score = false;         // evaluate some requests at the end
   bool verify_order = false;  // compare every collective between ranks
 };
@@ -37,7 +38,9 @@ struct Training {
   std::string errors;                           // of all ranks, one per line; empty: it worked
   std::vector<double> losses, norms;            // of each step, which every rank must report alike
   std::vector<std::vector<double>> part_norms;  // of each step, which every rank must report alike; empty: not logged
+  std::vector<WatchReport> watched;             // the same; empty: not watched
   double validation = 0;                        // where asked for
+  double average_validation = 0;
   // Sums and targets of each corpus of a mixture, of each step and of the validation.
   std::vector<std::vector<SourceLoss>> sources;
   std::vector<SourceLoss> validation_sources;

@@ -89,6 +89,21 @@ TEST(MemoryCheck, StatesOnTheHostShareItsMemory) {
   expect_parts(problem(StateOffload::all), {"cannot fit into memory: master copies", "optimizer states"});
 }
 
+TEST(MemoryCheck, CountsAveragesAndWhatWatchedStepsKeep) {
+  Config c = test::tiny_config();
+  const double machine = static_cast<double>(tightest(memory_bounds()).total);
+  c.model.width = 128 * static_cast<std::int64_t>(std::sqrt(machine / 5) / 128);
+  c.model.layers = 1;
+  c.train.ema = 0.999;
+  c.train.watch_interval = 10;
+  try {
+    check_memory(c, *mesh_of_one(), nullptr);
+    ADD_FAILURE() << "it fits";
+  } catch (const Error& e) {
+    expect_parts(e.what(), {"average of the weights ", "copies for train.watch_interval "});
+  }
+}
+
 // A small control group, as of a container, around a model of some megabytes.
 TEST(MemoryCheck, ASmallControlGroupRefusesAModelWithinMoments) {
   const std::string root = (fs::temp_directory_path() / str("ringmaster-group-", getpid())).string();

@@ -106,7 +106,10 @@ GgufExported export_to_gguf(const std::string& run_or_checkpoint, const std::str
   if (fs::exists(file, ignored)) fail(file, " exists, and nothing is overwritten: give another name, or remove it");
   GgufExported exported;
   const auto find = [&] { return find_checkpoint(run_or_checkpoint); };
-  read_found(find, [&](const FoundCheckpoint& found) { exported = export_found(found, file, options); });
+  read_found(find, [&](FoundCheckpoint& found) {
+    if (options.weights == SavedWeights::ema) take_average(found);
+    exported = export_found(found, file, options);
+  });
   return exported;
 }
 

@@ -8,10 +8,12 @@
 #include <vector>
 
 #include "trainer/gguf/type.h"
+#include "trainer/session.h"
 
 namespace ring {
 
 struct GgufOptions {
+  SavedWeights weights = SavedWeights::latest;
   std::optional<GgufType> type;   // of matrices; none: the checkpoint's, f32 where its tensors differ
   std::function<bool()> stopped;  // asked between tensors; null: never
 };

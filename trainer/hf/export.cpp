@@ -96,7 +96,10 @@ Exported export_found(const FoundCheckpoint& found, const std::string& output, c
 Exported export_to_hf(const std::string& run_or_checkpoint, const std::string& folder, const ExportOptions& options) {
   Exported exported;
   const auto find = [&] { return find_checkpoint(run_or_checkpoint); };
-  read_found(find, [&](const FoundCheckpoint& found) { exported = export_found(found, folder, options); });
+  read_found(find, [&](FoundCheckpoint& found) {
+    if (options.weights == SavedWeights::ema) take_average(found);
+    exported = export_found(found, folder, options);
+  });
   return exported;
 }
 

@@ -9,10 +9,12 @@
 
 #include "checkpoint/safetensors/float_type.h"
 #include "trainer/hf/family.h"
+#include "trainer/session.h"
 
 namespace ring {
 
 struct ExportOptions {
+  SavedWeights weights = SavedWeights::latest;
   std::optional<FloatType> type;             // none: the checkpoint's, f32 where its tensors differ
   std::uint64_t most_bytes = 5'000'000'000;  // of one file
   std::function<bool()> stopped;             // asked between tensors; null: never

@@ -1,0 +1,122 @@
+// What train.watch_interval measures: against the weights before and after a step, and the same in every layout.
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "comm/gloo/gloo.h"
+#include "tests/parallel/training.h"
+
+namespace ring::test {
+namespace {
+
+Training run(const std::vector<std::string>& layout, int ranks, int steps, int interval) {
+  TrainingOptions o;
+  o.ranks = ranks;
+  o.steps = steps;
+  o.overrides = {"model.heads=8",
+                 "model.kv_heads=4",
+                 "model.head_dim=8",
+                 "model.tied_embeddings=true",
+                 "train.batch_size=8",
+                 "train.log_interval=50",
+                 "optimizer.lr=0.01",
+                 "schedule.warmup_steps=2",
+                 "model.biases=all",
+                 "model.dropout=0.1",
+                 "train.watch_interval=" + std::to_string(interval)};
+  o.overrides.insert(o.overrides.end(), layout.begin(), layout.end());
+  return train_on_ranks(o);
+}
+
+// "embedding", "blocks.1", "final_norm": the parts of a name up to a number, or to the first dot.
+std::string part_of(const std::string& name) {
+  const std::size_t dot = name.find('.');
+  return name.substr(0, name.starts_with("blocks.") ? name.find('.', dot + 1) : dot);
+}
+
+// Norm of the change of each part over its norm before, in the order of the names: those of the model's parts.
+std::map<std::string, double> ratios_between(const Training& before, const Training& after) {
+  std::map<std::string, std::pair<double, double>> squares;
+  for (const auto& [name, old] : before.tensors) {
+    if (!name.starts_with("model.")) continue;
+    auto& [change, size] = squares[part_of(name.substr(6))];
+    const std::vector<float>& now = after.tensors.at(name);
+    for (std::size_t i = 0; i < old.size(); ++i) {
+      const double a = old[i], b = now[i];
+      change += (b - a) * (b - a);
+      size += a * a;
+    }
+  }
+  std::map<std::string, double> ratios;
+  for (const auto& [part, s] : squares) ratios[part] = std::sqrt(s.first / s.second);
+  return ratios;
+}
+
+class DistWatch : public testing::TestWithParam<Layout> {
+ protected:
+  void SetUp() override {
+    if (!gloo_available()) GTEST_SKIP() << "this build has no Gloo";
+  }
+};
+INSTANTIATE_TEST_SUITE_P(
+    All, DistWatch,
+    testing::Values(Layout{"one", 1, {}}, Layout{"dp2_zero0", 2, {"parallel.zero=0"}},
+                    Layout{"dp2_zero1", 2, {"parallel.zero=1"}}, Layout{"dp4_zero2", 4, {"parallel.zero=2"}},
+                    Layout{"dp2_zero3", 2, {"parallel.zero=3"}}, Layout{"tp2", 2, {"parallel.tp=2"}},
+                    Layout{"tp2_zero3", 4, {"parallel.tp=2", "parallel.zero=3"}},
+                    Layout{"cp2_zero1", 4, {"parallel.cp=2", "parallel.zero=1"}},
+                    Layout{"cp2_gather", 2, {"parallel.cp=2", "parallel.cp_schedule=gather"}},
+                    Layout{"cp2_all_to_all", 2, {"parallel.cp=2", "parallel.cp_schedule=all_to_all"}},
+                    Layout{"tp2_cp2_zero0", 4, {"parallel.tp=2", "parallel.cp=2"}},
+                    Layout{"recomputed", 1, {"train.recompute=full"}},
+                    Layout{"offloaded_states", 1, {"optimizer.offload=states"}}),
+    [](const auto& info) { return info.param.name; });
+
+TEST_P(DistWatch, RatiosAreThoseOfTheWeightsBeforeAndAfter) {
+  const Layout& l = GetParam();
+  const std::vector<std::string> layout = [&] {
+    std::vector<std::string> all = l.overrides;
+    all.push_back("train.micro_batch=1");
+    return all;
+  }();
+  const Training before = run(layout, l.ranks, 2, 0), after = run(layout, l.ranks, 3, 0);
+  const Training watched = run(layout, l.ranks, 3, 3);
+  ASSERT_EQ(before.errors + after.errors + watched.errors, "");
+  EXPECT_TRUE(same_bits(after, watched)) << "watching shows";
+  for (const std::size_t step : {0u, 1u}) EXPECT_TRUE(watched.watched.at(step).empty());
+  const WatchReport& got = watched.watched.at(2);
+  const std::map<std::string, double> want = ratios_between(before, after);
+  const std::vector<std::string> parts = {"embedding", "blocks.0", "blocks.1", "final_norm"};
+  ASSERT_EQ(got.update_ratios.size(), parts.size());
+  for (std::size_t i = 0; i < parts.size(); ++i)
+    EXPECT_NEAR(got.update_ratios[i], want.at(parts[i]), 1e-4 * want.at(parts[i])) << parts[i];
+}
+
+// With all of a replica's sequences in one micro-batch they are measured over the same ones.
+TEST_P(DistWatch, EntropiesAreThoseOfOneProcess) {
+  const Layout& l = GetParam();
+  const auto watched = [](std::vector<std::string> layout, int ranks) {
+    layout.push_back("train.micro_batch=0");
+    return run(layout, ranks, 2, 1);
+  };
+  static const Training one = watched({}, 1);
+  const Training many = watched(l.overrides, l.ranks);
+  ASSERT_EQ(one.errors + many.errors, "");
+  for (const std::size_t step : {0u, 1u}) {
+    const WatchReport &a = one.watched.at(step), &b = many.watched.at(step);
+    ASSERT_EQ(a.entropies.size(), 2u);
+    ASSERT_EQ(b.entropies.size(), 2u);
+    for (std::size_t layer = 0; layer < 2; ++layer) {
+      // 32 tokens that see 1 to 32 others: attention of a fresh model is almost uniform.
+      EXPECT_GT(a.entropies[layer], 2);
+      EXPECT_LT(a.entropies[layer], std::lgamma(33) / 32);
+      EXPECT_LE(a.least_entropies[layer], a.entropies[layer]);
+      EXPECT_NEAR(b.entropies[layer], a.entropies[layer], 1e-4);
+      EXPECT_NEAR(b.least_entropies[layer], a.least_entropies[layer], 1e-4);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace ring::test

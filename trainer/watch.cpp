@@ -1,0 +1,83 @@
+#include "trainer/watch.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "comm/host.h"
+
+namespace ring {
+namespace {
+
+float* floats_of(const Watch::Result& r) { return static_cast<float*>(r.get()); }
+
+}  // namespace
+
+Watch::Watch(TrainStep& step, Mesh& mesh, std::size_t results)
+    : step_(step),
+      mesh_(mesh),
+      heads_(static_cast<std::size_t>(step.model().config().heads / mesh.degree("tp"))),
+      ratios_(step.data().shard(), step.model(), step.data().sharded() || mesh.group(kDataAxes).rank() == 0,
+              step.exec()) {
+  for (std::size_t i = 0; i < results; ++i)
+    results_.push_back(step.exec().stream.impl().host_buffer(values() * sizeof(float)));
+}
+
+Watch::Result Watch::before() {
+  const Result r = results_[next_++ % results_.size()];
+  std::fill_n(floats_of(r), values(), std::numeric_limits<float>::quiet_NaN());
+  const ExecContext& ctx = step_.exec();
+  const std::vector<Tensor> layers = step_.attention_entropies();
+  RING_CHECK(layers.size() == this->layers(), layers.size(), " attentions in ", this->layers(), " layers");
+  float* to = floats_of(r) + 2 * parts();
+  for (const Tensor& sums : layers) {
+    RING_CHECK(sums.bytes() == 2 * heads_ * sizeof(float), "entropies are ", describe(sums), " of ", heads_, " heads");
+    ctx.stream.impl().copy(to, sums.raw(), sums.bytes());
+    to += 2 * heads_;
+  }
+  ratios_.before(ctx);
+  return r;
+}
+
+// The update is queued, and must not be once more: memory that runs out here costs the ratios alone.
+void Watch::after(const Result& r) {
+  const ScopeGuard scope(*step_.exec().scopes, {ScopeKind::optimizer});
+  try {
+    const Tensor& squares = ratios_.after(step_.exec());
+    step_.exec().stream.impl().copy(floats_of(r), squares.raw(), squares.bytes());
+  } catch (const OutOfMemory&) {
+  }
+}
+
+WatchReport Watch::report(const Result& r) const {
+  const std::size_t head_values = 2 * heads_ * static_cast<std::size_t>(mesh_.degree("tp"));
+  std::vector<double> sums(2 * parts() + layers() * head_values);
+  const float* from = floats_of(r);
+  std::copy_n(from, 2 * parts(), sums.begin());
+  // Sums of this slice's heads, then their rows, at the places of these heads among all.
+  const std::size_t first = heads_ * static_cast<std::size_t>(mesh_.coord("tp"));
+  for (std::size_t layer = 0; layer < layers(); ++layer)
+    for (std::size_t h = 0; h < heads_; ++h) {
+      const float* const of = from + 2 * parts() + layer * 2 * heads_ + h;
+      double* const to = &sums[2 * parts() + layer * head_values + first + h];
+      to[0] = of[0];
+      to[head_values / 2] = of[heads_];
+    }
+  all_reduce_host(mesh_.host(), sums, Reduce::sum);
+  WatchReport out;
+  for (std::size_t p = 0; p < parts(); ++p) out.update_ratios.push_back(std::sqrt(sums[p] / sums[parts() + p]));
+  for (std::size_t layer = 0; layer < layers(); ++layer) {
+    const double* const of = &sums[2 * parts() + layer * head_values];
+    double sum = 0, rows = 0, least = std::numeric_limits<double>::infinity();
+    for (std::size_t h = 0; h < head_values / 2; ++h) {
+      sum += of[h];
+      rows += of[head_values / 2 + h];
+      least = std::min(least, of[h] / of[head_values / 2 + h]);
+    }
+    out.entropies.push_back(sum / rows);
+    out.least_entropies.push_back(least);
+  }
+  return out;
+}
+
+}  // namespace ring

@@ -1,0 +1,47 @@
+#pragma once
+// What train.watch_interval asks for, of the steps that it names: how far the update moves each part of the model, and
+// the entropy of each layer's attention over every rank's first micro-batch. The step itself is computed as ever, also
+// where it is a replayed graph: all of this is queued before it and behind it, and changes no bit.
+
+#include <memory>
+#include <vector>
+
+#include "engine/train_step.h"
+#include "optim/update_ratio.h"
+
+namespace ring {
+
+struct WatchReport {
+  // By Trainer::parts(): norm of the change over norm of the weights before it. NaN: there was no memory for it.
+  std::vector<double> update_ratios;
+  // By layer, in nats: mean over rows and heads, and the least of a head's means.
+  std::vector<double> entropies, least_entropies;
+  bool empty() const { return update_ratios.empty(); }
+};
+
+class Watch {
+ public:
+  using Result = std::shared_ptr<void>;  // of one step, in host memory
+
+  // So many results are read in turn. OutOfMemory.
+  Watch(TrainStep&, Mesh&, std::size_t results);
+
+  // On all ranks, around a step that was loaded. The result is there when what is queued is done.
+  Result before();
+  void after(const Result&);
+  WatchReport report(const Result&) const;  // collective
+
+ private:
+  std::size_t parts() const { return step_.part_norms().parts().size(); }
+  std::size_t layers() const { return step_.model().blocks().size(); }
+  std::size_t values() const { return 2 * parts() + layers() * 2 * heads_; }
+
+  TrainStep& step_;
+  Mesh& mesh_;
+  std::size_t heads_;  // of this slice of the model
+  UpdateRatios ratios_;
+  std::vector<Result> results_;
+  std::size_t next_ = 0;
+};
+
+}  // namespace ring
