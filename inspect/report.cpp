@@ -121,18 +121,22 @@ class Page {
   std::string losses() const {
     Chart train = chart("Training loss", "nats per token", {"train/loss"}, short_number);
     train.smooths = train.logs = true;
-    Chart validation = chart("Validation loss", "nats per token", {"validation/loss"}, short_number);
+    Chart validation =
+        chart("Validation loss", "nats per token", {"validation/loss", "validation/ema_loss"}, short_number);
     validation.logs = true;
     for (ChartLine& line : validation.lines) line.points = line.curve.size() <= 100;
     Chart norm = chart("Gradient norm", "before clipping", {"train/grad_norm"}, short_number);
     norm.smooths = norm.logs = true;
-    return chart_html(train) + chart_html(validation) + chart_html(norm) + part_norms();
+    return chart_html(train) + chart_html(validation) + chart_html(norm) +
+           by_layers("Gradient norm", "", kPartNorms, Together::root_of_squares) +
+           by_layers("Update over weights", "ratio of norms", kUpdateRatios, Together::mean) +
+           by_layers("Entropy of attention", "nats", kEntropies, Together::mean);
   }
-  std::string part_norms() const {
+  std::string by_layers(const std::string& what, const char* unit, const char* group, Together how) const {
     std::string out;
     for (const ReportRun& run : runs_) {
       const std::string of = runs_.size() > 1 ? " of " + run.summary.name : "";
-      Chart c{.title = "Gradient norm by layers" + of, .unit = "", .lines = part_norm_lines(run)};
+      Chart c{.title = what + " by layers" + of, .unit = unit, .lines = part_lines(run, group, how)};
       c.text = short_number;
       c.smooths = c.logs = c.legend = true;
       out += chart_html(c);

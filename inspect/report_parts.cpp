@@ -9,7 +9,6 @@
 #include <string_view>
 
 #include "core/check.h"
-#include "trainer/metrics.h"
 
 namespace ring {
 namespace {
@@ -31,8 +30,8 @@ std::optional<int> block_of(const std::string& name) {
   return error == std::errc() && rest == end ? std::optional(number) : std::nullopt;
 }
 
-std::vector<Part> parts_of(const ReportRun& run) {
-  const std::string prefix = std::string(kPartNorms) + "/";
+std::vector<Part> parts_of(const ReportRun& run, const std::string& group) {
+  const std::string prefix = group + "/";
   std::vector<Part> parts;
   for (const auto& [key, curve] : run.curves)
     if (key.starts_with(prefix))
@@ -41,17 +40,19 @@ std::vector<Part> parts_of(const ReportRun& run) {
   return parts;
 }
 
-Curve together(std::span<const Part> parts) {
-  std::map<double, std::pair<double, std::size_t>> sums;  // of squares, and how many, by step
+Curve together(std::span<const Part> parts, Together how) {
+  const bool squares = how == Together::root_of_squares;
+  std::map<double, std::pair<double, std::size_t>> sums;  // and how many they are of, by step
   for (const Part& p : parts)
     for (const CurvePoint& at : *p.curve) {
       auto& [sum, count] = sums[at.x];
-      sum += at.y * at.y;
+      sum += squares ? at.y * at.y : at.y;
       ++count;
     }
   Curve curve;
   for (const auto& [x, sum] : sums)
-    if (sum.second == parts.size()) curve.push_back({x, std::sqrt(sum.first)});
+    if (sum.second == parts.size())
+      curve.push_back({x, squares ? std::sqrt(sum.first) : sum.first / static_cast<double>(sum.second)});
   return curve;
 }
 
@@ -67,8 +68,8 @@ std::string after_text(const std::vector<Part>& after) {
 
 }  // namespace
 
-std::vector<ChartLine> part_norm_lines(const ReportRun& run) {
-  const std::vector<Part> parts = parts_of(run);
+std::vector<ChartLine> part_lines(const ReportRun& run, const std::string& group, Together how) {
+  const std::vector<Part> parts = parts_of(run, group);
   std::vector<Part> before, blocks, after;
   for (const Part& p : parts) {
     if (p.block) blocks.push_back(p);
@@ -77,7 +78,7 @@ std::vector<ChartLine> part_norm_lines(const ReportRun& run) {
   }
   std::vector<ChartLine> lines;
   const auto add = [&](const std::string& name, std::span<const Part> of) {
-    if (!of.empty()) lines.push_back({name, lines.size(), together(of)});
+    if (!of.empty()) lines.push_back({name, lines.size(), together(of, how)});
   };
   add("embedding", before);
   const std::size_t each = (blocks.size() + kMostRanges - 1) / kMostRanges;

@@ -1,5 +1,5 @@
 #pragma once
-// The gradient norms of a model's parts, in a report.
+// What is recorded by parts of a model, in a report.
 
 #include <vector>
 
@@ -8,8 +8,11 @@
 
 namespace ring {
 
-// Lines for the embedding, for blocks in at most four ranges of equal length (the last may be shorter), and for what
-// follows them: norms of the gradients of a line's parts together, where all of them were recorded. Empty: none were.
-std::vector<ChartLine> part_norm_lines(const ReportRun&);
+// What a line shows of its parts: norms as that of all together, or the mean.
+enum class Together { root_of_squares, mean };
+
+// Lines of a group of records for the embedding, for blocks in at most four ranges of equal length (the last may be
+// shorter), and for what follows them, where all parts of a line were recorded. Empty: none were.
+std::vector<ChartLine> part_lines(const ReportRun&, const std::string& group, Together);
 
 }  // namespace ring

@@ -36,8 +36,8 @@ class Reader {
   void add(const Record& r) {
     if (r.group == "start") add_start(r);
     if (r.group == "train") add_step(r);
-    if (r.group == "validation") point(r, "loss");
-    if (r.group == kPartNorms) add_part_norms(r);
+    if (r.group == "validation") point(r, "loss"), point(r, "ema_loss");
+    if (r.group == kPartNorms || r.group == kUpdateRatios || r.group == kEntropies) add_parts(r);
     if (r.group == "checkpoint" && !r.find("error")) point(r, "seconds");
     if (r.group == "job") add_job(r);
     if (r.group == "train" || r.group == "validation") add_sources(r);
@@ -63,7 +63,7 @@ class Reader {
     if (flops && run_.peak_flops > 0)
       run_.curves["train/mfu"].push_back({static_cast<double>(r.step), *flops / run_.peak_flops});
   }
-  void add_part_norms(const Record& r) {
+  void add_parts(const Record& r) {
     for (const auto& [name, value] : r.values) point(r, name.c_str());
   }
   void add_sources(const Record& r) {

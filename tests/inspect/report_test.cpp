@@ -176,7 +176,7 @@ TEST_F(ReportTest, GradientNormsOfBlocksAreDrawnInRanges) {
     const std::string run = write_run("run", line("train", 10, "\"loss\":3") + line("grad_norm", 10, norms) +
                                                  line("grad_norm", 20, "\"blocks.0\":null,\"blocks.0_text\":\"nan\""));
     expect_readable(report_page({run}, {}));
-    return part_norm_lines(read_report_run(run, 0));
+    return part_lines(read_report_run(run, 0), "grad_norm", Together::root_of_squares);
   };
   const std::vector<ChartLine> deep = lines(11, ",\"loss_head\":4");
   std::vector<std::string> names;
@@ -192,6 +192,27 @@ TEST_F(ReportTest, GradientNormsOfBlocksAreDrawnInRanges) {
   EXPECT_EQ(flat[1].name, "block 0");
   EXPECT_TRUE(flat[1].curve.size() == 2 && std::isnan(flat[1].curve[1].y));
   EXPECT_EQ(flat[2].name, "final norm");
+}
+
+TEST_F(ReportTest, WatchedStepsAreDrawnByTheirMeans) {
+  const std::string layers = "\"blocks.0\":2,\"blocks.1\":4,\"blocks.2\":1,\"blocks.3\":1,\"blocks.4\":9";
+  const std::string run =
+      write_run("run", line("train", 10, "\"loss\":3") + line("validation", 10, "\"loss\":3,\"ema_loss\":2.5") +
+                           line("update_ratio", 10, "\"embedding\":0.5,\"blocks.0\":0.001,\"blocks.1\":0.003") +
+                           line("attention_entropy", 10, layers) + line("attention_entropy", 20, "\"blocks.0\":1"));
+  const ReportRun read = read_report_run(run, 0);
+  EXPECT_EQ(read.curves.at("validation/ema_loss"), (Curve{{10, 2.5}}));
+  const std::vector<ChartLine> ratios = part_lines(read, "update_ratio", Together::mean);
+  ASSERT_EQ(ratios.size(), 3u);
+  EXPECT_EQ(ratios[0].curve, (Curve{{10, 0.5}}));
+  EXPECT_EQ(ratios[2].curve, (Curve{{10, 0.003}}));
+  const std::vector<ChartLine> entropies = part_lines(read, "attention_entropy", Together::mean);
+  ASSERT_EQ(entropies.size(), 3u) << "two blocks each";
+  EXPECT_EQ(entropies[0].curve, (Curve{{10, 3}}));
+  EXPECT_EQ(entropies[2].curve, (Curve{{10, 9}}));
+  const std::string page = report_page({run}, {});
+  for (const char* title : {"Update over weights by layers", "Entropy of attention by layers"})
+    EXPECT_NE(page.find(title), std::string::npos) << title;
 }
 
 TEST_F(ReportTest, WhatHappenedIsMarkedAndListed) {
