@@ -52,7 +52,7 @@ std::vector<CountedRange> counted_ranges(const OwnedShard& shard, const Decoder&
   }
   std::vector<CountedRange> counted;
   if (!counts) return counted;
-  for (const UpdateRange& range : shard.ranges([&](const Param& p, const LogicalParam&) { return part_of.at(&p); }))
+  for (const UpdateRange& range : shard.ranges([&](const Param&p, const LogicalParam&) { return part_of.at(&p); }))
     if (counts_on(shard, range)) counted.push_back({range.key, range});
   return counted;
 }
