@@ -9,23 +9,28 @@
 #include "core/step_state.h"
 #include "kernels/elementwise.h"
 #include "model/params.h"
+#include "optim/groups.h"
 #include "optim/kinds.h"
 #include "tests/late_stream.h"
 
 namespace ring::test {
 namespace {
 
-// v = v / 2 + g; w = w - lr v, and its copy in the type of the weights.
+// v = keep v + g; w = w - lr v, and its copy in the type of the weights.
 class Halves final : public UpdateRule {
  public:
+  explicit Halves(float keep = 0.5f) : keep_(keep) {}
   std::vector<StateKind> states() const override { return {{"v"}}; }
   void update(const ParameterUpdate& u, const ExecContext& ctx) const override {
     const StepState& s = *reinterpret_cast<const StepState*>(u.step.raw());
     if (!s.accepted) return;
-    axpby_kernel({u.gradients, u.states[0], u.states[0], 1, 0.5f}, ctx);
+    axpby_kernel({u.gradients, u.states[0], u.states[0], 1, keep_}, ctx);
     axpby_kernel({u.states[0], u.values, u.values, -s.lr, 1}, ctx);
     if (u.weights.defined()) cast_kernel({u.values, u.weights}, ctx);
   }
+
+ private:
+  float keep_;
 };
 
 // Gradients alone make new values.
@@ -43,22 +48,25 @@ class OptimizerTest : public testing::Test {
  protected:
   OptimizerTest() {
     optimizer_kinds()["halves"] = [](const OptimizerConfig&, std::uint64_t) { return std::make_unique<Halves>(); };
+    optimizer_kinds()["thirds"] = [](const OptimizerConfig&, std::uint64_t) { return std::make_unique<Halves>(0.3f); };
     optimizer_kinds()["descent"] = [](const OptimizerConfig&, std::uint64_t) { return std::make_unique<Descent>(); };
   }
   ~OptimizerTest() override {
     optimizer_kinds().erase("halves");
+    optimizer_kinds().erase("thirds");
     optimizer_kinds().erase("descent");
   }
 
   // Two vectors and three matrices, with gaps between them; no chunk below divides any.
   struct Model {
-    Model(const ExecContext& ctx, const ParamTypes& types) {
+    Model(const ExecContext& ctx, const ParamTypes& types, const OptimizerConfig& config = {}) {
       const Init normal{Init::Kind::normal, 1};
       params.add({{"a", 0, 37, normal}}, 0);
       params.add({{"b", 0, 31, normal}}, 7);
       params.add({{"c", 0, 5, normal}}, 0);
       params.add({{"d", 0, 50, normal}}, 13);
       params.add({{"e", 0, 3, normal}}, 3);
+      bind_groups(config, params);
       params.allocate(ctx, 5, types);
       shard = own_everything(params);
     }
@@ -88,12 +96,13 @@ class OptimizerTest : public testing::Test {
   void update(Model& m, Optimizer& optimizer, std::uint32_t step, bool accepted) const {
     optimizer.begin_step();
     float* const g = m.params.gradients.data<float>();
-    for (std::int64_t i = 0; i < m.params.size(); ++i) g[i] = static_cast<float>((i * 31 + step * 7) % 17) - 8;
+    for (std::int64_t i = 0; i < m.params.gradients.numel(); ++i)
+      g[i] = static_cast<float>((i * 31 + step * 7) % 17) - 8;
     optimizer.update(state(step, accepted), ctx);
   }
   // Bytes of everything after some steps, of which the third is not accepted.
   Bytes trained(const OptimizerConfig& config, const ParamTypes& types) const {
-    Model m(ctx, types);
+    Model m(ctx, types, config);
     Optimizer optimizer(config, m.shard, 3, ctx);
     for (std::uint32_t step = 0; step < 5; ++step) {
       const Bytes before = bytes_of(m, optimizer);
@@ -122,6 +131,29 @@ TEST_F(OptimizerTest, WhereStatesLiveChangesNoBit) {
           EXPECT_EQ(trained(config, types), here) << kind << ", chunks of " << bytes << " of " << staging << ", late";
         }
   }
+}
+
+// Also where several kinds share them, whose parameters lie between each other's, and some are frozen.
+TEST_F(OptimizerTest, LanesOfSeveralKindsTravelApart) {
+  OptimizerConfig config{.kind = "halves"};
+  config.groups = {{.match = {"b", "c"}, .kind = "thirds"}, {.match = {"d"}, .frozen = true}};
+  const Bytes here = trained(config, copied), plain = trained({.kind = "halves"}, copied);
+  EXPECT_NE(here, plain);
+  for (const StateOffload offload : {StateOffload::states, StateOffload::all})
+    for (const std::int64_t bytes : {64, 1024, 1 << 26})
+      for (const std::int64_t staging : {std::int64_t{0}, 7 * bytes}) {
+        config.offload = offload;
+        config.offload_chunk_bytes = bytes;
+        config.offload_staging_bytes = staging;
+        EXPECT_EQ(trained(config, copied), here) << "chunks of " << bytes << " of " << staging;
+        const LateCopies late;
+        EXPECT_EQ(trained(config, copied), here) << "chunks of " << bytes << " of " << staging << ", late";
+        Model m(ctx, copied, config);
+        const Optimizer optimizer(config, m.shard, 3, ctx);
+        EXPECT_EQ(staging_bytes(config, m.shard, true), optimizer.device_bytes());
+        EXPECT_EQ(state_bytes(config, m.shard), optimizer.state_bytes());
+        EXPECT_EQ(optimizer.state_bytes(), 4 * static_cast<std::size_t>(m.params.trained_size()));
+      }
 }
 
 TEST_F(OptimizerTest, SaysWhatLivesWhere) {
