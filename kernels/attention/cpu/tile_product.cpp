@@ -26,15 +26,24 @@ struct Vector {
 template <int rows, int vectors, int width>
 void block(const TileProduct& p, std::int64_t i, std::int64_t j) {
   using V = Vector<width>;
-  typename V::Type sums[rows][vectors] = {};
+  typename V::Type sums[rows][vectors];
+#pragma GCC unroll 8  // all that follows: only then are the sums kept in registers
+  for (int r = 0; r < rows; ++r)
+#pragma GCC unroll 2
+    for (int v = 0; v < vectors; ++v) sums[r][v] = typename V::Type{};
   const float *a = p.a + i * p.a_row, *b = p.b + j;
   for (std::int64_t l = 0; l < p.k; ++l, a += p.a_column, b += p.ldb) {
     typename V::Type row[vectors];
+#pragma GCC unroll 2
     for (int v = 0; v < vectors; ++v) row[v] = V::load(b + v * width);
+#pragma GCC unroll 8
     for (int r = 0; r < rows; ++r)
+#pragma GCC unroll 2
       for (int v = 0; v < vectors; ++v) sums[r][v] += a[r * p.a_row] * row[v];
   }
+#pragma GCC unroll 8
   for (int r = 0; r < rows; ++r)
+#pragma GCC unroll 2
     for (int v = 0; v < vectors; ++v) {
       float* to = p.c + (i + r) * p.ldc + j + v * width;
       typename V::Type sum = p.alpha * sums[r][v];
