@@ -33,6 +33,15 @@ void check_spans(std::string_view op, const char* name, const std::vector<Span>&
   }
 }
 
+void check_dropout(std::string_view op, const AttentionDropout& d, const Tensor& q) {
+  RING_CHECK(d.rate >= 0 && d.rate < 1, op, ": dropout rate ", d.rate, " is not in [0, 1)");
+  if (d.rate == 0) return;
+  RING_CHECK(d.first_row >= 0 && d.first_head >= 0 && d.first_head + q.dim(1) <= kDropoutHeads, op,
+             ": dropout of rows from ", d.first_row, " and heads from ", d.first_head, " on, for ", describe(q));
+  RING_CHECK(!d.rows.defined() || (d.rows.dtype() == DType::i32 && d.rows.contiguous() && d.rows.numel() == q.dim(0)),
+             op, ": dropout's rows are ", describe(d.rows), ", expected ", q.dim(0), " i32");
+}
+
 template <class Args>
 void check_common(const char* op, const Args& a) {
   check_geometry(op, a.q, a.k);
@@ -47,6 +56,7 @@ void check_common(const char* op, const Args& a) {
   RING_CHECK(a.lse.defined() && a.lse.dtype() == DType::f32 && a.lse.shape() == (Shape{a.q.dim(1), a.q.dim(0)}) &&
                  a.lse.contiguous(),
              op, ": lse is ", describe(a.lse), " for ", a.q.dim(1), " heads and ", a.q.dim(0), " tokens");
+  check_dropout(op, a.dropout, a.q);
 }
 
 void check_carry(const char* op, const char* name, const Tensor& t, const Tensor& like) {
@@ -94,12 +104,14 @@ double share_floats(const AttentionBackward& a, int threads) {
 
 // On a GPU: the row statistics, and dq's sums in f32, in parts of 64 columns, with their turns
 // (kernels/attention/cuda/query_sums.cu); cuDNN's sums are as large. Several branches add up all gradients in f32.
+// Dropout has a key for each row.
 std::size_t scratch_bytes(const AttentionBackward& a, const ExecContext& ctx) {
   const double rows = static_cast<double>(a.q.dim(0) * a.q.dim(1));
   const std::int64_t columns = (a.q.dim(2) + 63) / 64 * 64;
   const bool cpu = ctx.stream.device().backend == Backend::cpu, adds_up = !cpu && a.pattern.branches.size() > 1;
   double floats = cpu ? rows + share_floats(a, ctx.stream.impl().threads())
                       : rows * static_cast<double>(2 + columns + columns / 64);
+  if (!cpu && a.dropout.rate > 0) floats += rows;
   if (adds_up && !a.carry_dq.defined()) floats += static_cast<double>(a.q.numel());
   if (adds_up && !a.carry_dk.defined()) floats += static_cast<double>(a.k.numel() + a.v.numel());
   return static_cast<std::size_t>(floats) * sizeof(float);

@@ -1,4 +1,5 @@
 #pragma once
+#include "kernels/attention/dropout.h"
 #include "kernels/attention/pairs.h"
 #include "kernels/attention/pattern.h"
 #include "kernels/kernel.h"
@@ -15,12 +16,16 @@ namespace ring {
 // With a carry (f32 [N,Hq,D], used up; it may be `out` itself), carry and lse hold the result over other keys, and this
 // call's is merged into them in f32: lse = log(exp(a) + exp(b)), out weighted alike. Rows of no span keep what is
 // carried.
+//
+// With dropout, a weight P counts in `out` as 0 or as P / (1 - rate); lse is that of all pairs, so that results over
+// other keys merge as without. A pair that counts m times is dropped as one.
 struct Attention {
   Tensor q, k, v, out, lse;
   std::vector<Span> queries, keys;
   float scale = 1;
   Pattern pattern;
   Tensor carry;
+  AttentionDropout dropout{};
 };
 // FLOPs of kept pairs: 4 Hq D per pair forward, 10 Hq D backward.
 inline double attention_flops(double per_pair, const Tensor& q, const Tensor& k, const Pattern& pattern,
@@ -36,7 +41,8 @@ inline constinit Kernel<Attention> attention_kernel{"attention", choose_fastest}
 
 // dq, dk, dv: shapes of q, k, v, any strides with unit last; of their type or f32; overwritten. P = exp(scale q.k -
 // lse), D = rowsum(dout * out), dS = P * (dP - D), with out and lse over all keys of a query, also where this call sees
-// a part of them. A pair that counts m times has m P. With a carry (f32, used up; it may be the gradient itself) its
+// a part of them. A pair that counts m times has m P. With the same dropout as in the forward, dP is what comes through
+// it, and dv has the weights that were kept. With a carry (f32, used up; it may be the gradient itself) its
 // values are added to its gradient in f32. Deterministic for a given thread count where the context asks for it (CPU:
 // always).
 struct AttentionBackward {
@@ -46,6 +52,7 @@ struct AttentionBackward {
   float scale = 1;
   Pattern pattern;
   Tensor carry_dq, carry_dk, carry_dv;  // each or none, but those of dk and dv go together
+  AttentionDropout dropout{};
 };
 inline Cost cost(const AttentionBackward& a) {
   return cost_of(a.q, {a.q, a.k, a.v, a.out, a.lse, a.dout, a.dq, a.dk, a.dv},

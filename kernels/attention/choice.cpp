@@ -40,7 +40,7 @@ std::string sizes(const Tensor& q, const Tensor& k, const std::vector<Span>& que
 template <class Args>
 std::string key_of(const Args& a, DType result) {
   return str(a.q.dtype(), " to ", result, ", ", a.q.dim(1), " of ", a.k.dim(1), " heads x ", a.q.dim(2), ", ",
-             pattern_key(a.pattern), ", ", sizes(a.q, a.k, a.queries, a.keys));
+             pattern_key(a.pattern), ", ", sizes(a.q, a.k, a.queries, a.keys), a.dropout.rate > 0 ? ", dropout" : "");
 }
 
 constexpr double kEnough = 3e13;      // FLOPs to compare kernels with, some 60 ms of an H200

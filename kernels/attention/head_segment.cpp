@@ -52,7 +52,8 @@ std::vector<SegmentPair> segment_pairs_of(const BranchPass& pass, const Pattern&
       const Part x = part_of(q, origin, start, length), y = part_of(k, origin, start, length);
       if (x.first == x.end && y.first == y.end) continue;
       const std::int64_t sinks = std::clamp<std::int64_t>(pattern.sinks - start, 0, length);
-      pieces.push_back({x.row, x.first, x.end, y.row, y.first, y.end, static_cast<std::int32_t>(sinks)});
+      pieces.push_back({x.row, x.first, x.end, y.row, y.first, y.end, static_cast<std::int32_t>(sinks),
+                        static_cast<std::int32_t>(origin + start)});
     }
   }
   return pieces;

@@ -24,7 +24,8 @@ std::vector<BranchPass> passes_of(const Pattern&);
 struct SegmentPair {
   std::int32_t q_row, q_first, q_end;  // q_row may lie before the tensor; positions [q_first, q_end) exist
   std::int32_t k_row, k_first, k_end;
-  std::int32_t sink_end;  // keys before it are seen beyond windows
+  std::int32_t sink_end;   // keys before it are seen beyond windows
+  std::int32_t start = 0;  // where the segment starts in the packed row
 };
 
 // Only segment pairs with rows; those without keys are there too (their queries see nothing), as are those without
@@ -59,6 +60,7 @@ struct HeadSegment {
   std::int32_t q_first, q_end, k_first, k_end, sink_end;  // samples
   std::int32_t window, finer;
   bool causal;
+  std::int32_t position;  // of sample 0 in the packed row
 
   RING_HOST_DEVICE HeadSegment(const BranchPass& pass, const SegmentPair& p, std::int32_t offset)
       : q_row(p.q_row + offset),
@@ -72,7 +74,8 @@ struct HeadSegment {
         sink_end(sample(p.sink_end)),
         window(pass.window),
         finer(pass.finer),
-        causal(pass.causal) {}
+        causal(pass.causal),
+        position(p.start + offset) {}
 
   template <Stationary owner>
   RING_HOST_DEVICE std::int32_t first() const {

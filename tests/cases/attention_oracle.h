@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <limits>
 
+#include "core/philox.h"
 #include "kernels/attention/blocks.h"
 #include "kernels/attention/pairs.h"
 #include "model/flops.h"
@@ -57,12 +58,41 @@ inline int multiplicity(const Pattern& p, std::int32_t kv_head, std::int32_t t, 
   return p.dedup ? std::min(branches, 1) : branches;
 }
 
+// Dropout on weights, from its definition: query n of the tensor is row first_row + n of the batch, or with a step
+// first_row + n step + 1.
+struct OracleDropout {
+  float rate = 0;
+  std::int64_t first_row = 0, first_head = 0;
+  std::int32_t step = 0;
+  bool in_state = false;  // where the call finds the optimizer's step
+  RandomSite site{.seed = 11, .step = 5, .site = 91};
+
+  // What the weight of a pair is multiplied by: 32 bits below rate * 2^32 drop it.
+  double factor(std::int64_t query, std::int64_t head, std::int32_t key_position) const {
+    if (rate == 0) return 1;
+    constexpr std::uint64_t k32 = std::uint64_t{1} << 32;
+    const std::int64_t row = first_row + (step > 0 ? query * step + 1 : query);
+    std::uint64_t x = random_bits(site, static_cast<std::uint64_t>(row * 65536 + first_head + head));
+    x = (x ^ static_cast<std::uint64_t>(key_position) * 0x9e3779b9u % k32) * 0x7feb352du % k32;
+    x = (x ^ x / 32768) * 0x846ca68bu % k32;
+    return static_cast<double>(x) < static_cast<double>(rate) * static_cast<double>(k32)
+               ? 0
+               : 1 / (1 - static_cast<double>(rate));
+  }
+  std::vector<std::int32_t> rows(std::int64_t count) const {
+    std::vector<std::int32_t> all;
+    for (std::int64_t n = 0; n < count; ++n) all.push_back(static_cast<std::int32_t>(n * step + 1));
+    return all;
+  }
+};
+
 struct AttentionShape {
   std::vector<std::int32_t> offsets;
   std::int64_t heads, kv_heads, dim;
   double scale;
   Pattern pattern;
   std::vector<std::int32_t> rows = {};  // where packed rows start; none: every document is one
+  OracleDropout dropout = {};
   std::int64_t tokens() const { return offsets.back(); }
 };
 
@@ -98,7 +128,8 @@ inline double attend(const AttentionShape& a, const Values& q, const Values& k, 
   }
   for (double& x : s) total += x = std::exp(x - largest);
   for (std::size_t j = 0; j < keys.size(); ++j)
-    for (std::int64_t i = 0; i < a.dim; ++i) out[i] += s[j] / total * at(v, keys[j], a.kv_heads, kv)[i];
+    for (std::int64_t i = 0; i < a.dim; ++i)
+      out[i] += s[j] / total * a.dropout.factor(t, h, position(keys[j])) * at(v, keys[j], a.kv_heads, kv)[i];
   return largest + std::log(total);
 }
 

@@ -86,6 +86,9 @@ TEST_F(AttentionChoice, EverythingThatSpeedDependsOnCounts) {
   Attention head = call(dense(), spans);
   head.q = ctx.empty({16384, 4, 16}, DType::bf16);
   keys.push_back(choice_key(head));
+  Attention dropped = call(dense(), spans);
+  dropped.dropout.rate = 0.1f;
+  keys.push_back(choice_key(dropped));
   EXPECT_EQ(std::set<std::string>(keys.begin(), keys.end()).size(), keys.size());
 }
 

@@ -116,6 +116,34 @@ TEST_P(AttentionFamily, ErrorsAreThoseOfDense) {
   }
 }
 
+// Dropout on the weights of every kind, of all rows and of some; with keys in parts, which are merged as without.
+TEST_P(AttentionFamily, DropoutAtEveryWidth) {
+  for (const Kind& k : all_kinds())
+    for (std::int64_t dim : {8, 64, 128, 200}) {
+      if (dim == 200 && GetParam().backend == Backend::cpu) continue;  // where widths have no kernels of their own
+      SCOPED_TRACE(str(k.name, ", D ", dim));
+      AttentionProblem p = packed_problem(k.pattern);
+      p.dim = dim;
+      p.dropout = {.rate = dim == 64 ? 0.1f : 0.5f, .first_row = 123, .first_head = dim == 8 ? 7 : 0};
+      if (dim == 64) p.dropout.in_state = true;
+      if (dim == 128) p.dropout.step = 3;
+      expect_right(GetParam(), p);
+    }
+}
+
+TEST_P(AttentionFamily, DropoutOfKeysInParts) {
+  for (const Kind& k : all_kinds()) {
+    SCOPED_TRACE(k.name);
+    AttentionProblem p = fit(packed_problem(k.pattern));
+    p.dropout = {.rate = 0.3f, .step = 2};
+    if (!takes(GetParam(), p)) continue;
+    const AttentionInputs in = random_inputs(p, GetParam().dtype);
+    const AttentionResults want = reference(p, in);
+    for (int parts : {2, 3})
+      expect_close(run_in_parts(GetParam(), p, in, parts, Order::descending), want, tolerance_of(GetParam()));
+  }
+}
+
 // Keys and queries of different rows, as two devices hold the parts of a document; here also one wholly in the past and
 // one wholly in the future.
 TEST_P(AttentionFamily, KeysOfOtherRows) {

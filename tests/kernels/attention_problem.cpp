@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/kernels/poison_allocator.h"
+#include "tests/kernels/step_state_tensor.h"
 
 namespace ring::test {
 double norm_of(const Values& v) {
@@ -37,44 +38,46 @@ struct Row {
   AttentionResults& to;
 
   struct Key {
-    std::size_t at;  // in k and v
-    double weight;
+    std::size_t at;       // in k and v
+    double weight, kept;  // kept: its factor from dropout
   };
 
   static double* at(Values& v, std::size_t i) { return v.data() + i; }
 
-  std::vector<Key> keys(const Span& q, const Span& k, std::int32_t t, std::int64_t kv, const double* query) const {
+  std::vector<Key> keys(const Span& q, const Span& k, std::int32_t t, std::int64_t h, const double* query) const {
+    const std::int64_t kv = h * p.kv_heads / p.heads;
     std::vector<Key> all;
     for (std::int32_t u = 0; u < k.count; ++u) {
       const int m = multiplicity(p.pattern, static_cast<std::int32_t>(kv), q.position + t, k.position + u, q.document);
       if (m == 0) continue;
       const auto key = static_cast<std::size_t>(((k.first + u) * p.kv_heads + kv) * p.dim);
-      all.push_back({key, p.scale() * dot(query, in.k.data() + key, p.dim) + std::log(m)});
+      all.push_back({key, p.scale() * dot(query, in.k.data() + key, p.dim) + std::log(m),
+                     p.dropout.factor(q.first + t, h, k.position + u)});
     }
     return all;
   }
 
   void run(const Span& q, const Span& k, std::int32_t t, std::int64_t h) {
-    const std::int64_t row = q.first + t, kv = h * p.kv_heads / p.heads;
+    const std::int64_t row = q.first + t;
     const auto query = static_cast<std::size_t>((row * p.heads + h) * p.dim);
-    std::vector<Key> all = keys(q, k, t, kv, in.q.data() + query);
+    std::vector<Key> all = keys(q, k, t, h, in.q.data() + query);
     if (all.empty()) return;
     double largest = -INFINITY, total = 0;
     for (const Key& key : all) largest = std::max(largest, key.weight);
     for (Key& key : all) total += key.weight = std::exp(key.weight - largest);
     for (Key& key : all) {
       key.weight /= total;
-      for (std::int64_t i = 0; i < p.dim; ++i) at(to.out, query)[i] += key.weight * in.v[key.at + i];
+      for (std::int64_t i = 0; i < p.dim; ++i) at(to.out, query)[i] += key.weight * key.kept * in.v[key.at + i];
     }
     to.lse[static_cast<std::size_t>(h * p.query_rows + row)] = largest + std::log(total);
     const double* dout = in.dout.data() + query;
     const double delta = dot(to.out.data() + query, dout, p.dim);
     for (const Key& key : all) {
-      const double ds = p.scale() * key.weight * (dot(dout, in.v.data() + key.at, p.dim) - delta);
+      const double ds = p.scale() * key.weight * (key.kept * dot(dout, in.v.data() + key.at, p.dim) - delta);
       for (std::int64_t i = 0; i < p.dim; ++i) {
         at(to.dq, query)[i] += ds * in.k[key.at + i];
         at(to.dk, key.at)[i] += ds * in.q[query + i];
-        at(to.dv, key.at)[i] += key.weight * dout[i];
+        at(to.dv, key.at)[i] += key.weight * key.kept * dout[i];
       }
     }
   }
@@ -92,11 +95,16 @@ Shape key_shape(const AttentionProblem& p) { return {p.key_rows, p.kv_heads, p.d
 struct Tensors {
   Tensor q, k, v, dout, out, lse, dq, dk, dv;
   Tensor gradients;  // the matrix of dq, dk and dv, if they lie in one
+  AttentionDropout dropout;
 
   Tensors(const AttentionProblem& p, const AttentionInputs& in, DType type, const ExecContext& ctx) {
     dout = make_tensor(query_shape(p), type, in.dout, ctx);
     out = ctx.empty(query_shape(p), type);
     lse = ctx.empty({p.heads, p.query_rows});
+    const OracleDropout& d = p.dropout;
+    dropout = {.rate = d.rate, .site = d.site, .first_row = d.first_row, .first_head = d.first_head};
+    if (d.step > 0) dropout.rows = from_host(d.rows(p.query_rows), ctx.stream);
+    if (d.in_state) dropout.site.step = 0, dropout.state = state_tensor({.step = d.site.step}, ctx);
     if (p.query_rows != p.key_rows) {
       q = make_tensor(query_shape(p), type, in.q, ctx);
       k = make_tensor(key_shape(p), type, in.k, ctx), v = make_tensor(key_shape(p), type, in.v, ctx);
@@ -121,11 +129,11 @@ struct Tensors {
   }
 
   Attention forward(const AttentionProblem& p) const {
-    return {q, k, v, out, lse, p.queries, p.keys, static_cast<float>(p.scale()), p.pattern, {}};
+    return {q, k, v, out, lse, p.queries, p.keys, static_cast<float>(p.scale()), p.pattern, {}, dropout};
   }
   AttentionBackward backward(const AttentionProblem& p) const {
-    return {q,         k,  v,  out, lse, dout, dq, dk, dv, p.queries, p.keys, static_cast<float>(p.scale()),
-            p.pattern, {}, {}, {}};
+    return {q,         k,  v,  out, lse,    dout, dq, dk, dv, p.queries, p.keys, static_cast<float>(p.scale()),
+            p.pattern, {}, {}, {},  dropout};
   }
   AttentionResults results(const ExecContext& ctx) const {
     AttentionResults r{read_values(out, ctx), read_values(lse, ctx), {}, {}, {}};

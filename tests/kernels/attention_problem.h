@@ -12,6 +12,7 @@ struct AttentionProblem {
   std::vector<Span> queries, keys;
   std::int64_t query_rows = 0, key_rows = 0;  // of the tensors: some may be of no span
   std::int64_t heads = 4, kv_heads = 2, dim = 24;
+  OracleDropout dropout = {};
 
   double scale() const { return static_cast<float>(1 / std::sqrt(static_cast<double>(dim))); }
 };

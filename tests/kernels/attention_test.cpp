@@ -191,6 +191,11 @@ TEST(Attention, RefusesShapesThatDoNotFit) {
   refused([&](Attention& a) { a.k = a.v = p.ctx.zeros({10, 3, 8}); });
   refused([&](Attention& a) { a.k = a.v = p.ctx.zeros({9, 2, 8}); });
   refused([&](Attention& a) { a.q = p.ctx.zeros({10, 32}); });
+  refused([&](Attention& a) { a.dropout.rate = 1; });
+  refused([&](Attention& a) { a.dropout.rate = -0.1f; });
+  refused([&](Attention& a) { a.dropout = {.rate = 0.1f, .first_head = (1 << 16) - 3}; });
+  refused([&](Attention& a) { a.dropout = {.rate = 0.1f, .rows = p.ctx.zeros({9}, DType::i32)}; });
+  refused([&](Attention& a) { a.dropout = {.rate = 0.1f, .rows = p.ctx.zeros({10})}; });
   refused([&](Attention& a) {
     a.q = a.out = p.ctx.zeros({10, 4, 12});
     a.k = a.v = p.ctx.zeros({10, 2, 12});

@@ -5,6 +5,7 @@
 
 #include <span>
 
+#include "kernels/attention/cpu/dropout.h"
 #include "kernels/attention/cpu/tile_product.h"
 #include "kernels/attention/cpu/tiles.h"
 #include "kernels/attention/head_segment.h"
@@ -22,6 +23,7 @@ struct Problem {
   float scale;
   const Pattern& pattern;
   const BranchPass& pass;
+  Mask mask;
 
   std::int64_t group() const { return q.heads / k.heads; }
 };
@@ -89,10 +91,11 @@ void gradient_row(float* scores, float* dp, float lse, float delta, const Seen& 
 
 // One query head of a task: its rows in every tensor.
 struct Operands {
+  std::int64_t head;
   Rows q, k, v, dout, dq, dk, dv, lse, delta;
 
   Operands(const Problem& p, const Task& t, const HeadSegment& s, std::int64_t in_group) {
-    const std::int64_t head = t.kv_head * p.group() + in_group;
+    head = t.kv_head * p.group() + in_group;
     q = rows_of(p.q, head, s.q_row, s.rate), dout = rows_of(p.dout, head, s.q_row, s.rate);
     k = rows_of(p.k, t.kv_head, s.k_row, s.rate), v = rows_of(p.v, t.kv_head, s.k_row, s.rate);
     dk = rows_of(p.dk, t.kv_head, s.k_row, s.rate), dv = rows_of(p.dv, t.kv_head, s.k_row, s.rate);
@@ -101,6 +104,17 @@ struct Operands {
     delta = {p.delta + head * p.q.tokens, s.q_row, s.rate};
   }
 };
+
+// The same with dropout: P as they were kept.
+void dropped_row(const Problem& p, const Operands& o, const HeadSegment& s, const Tile& t, std::int32_t row,
+                 const Seen& seen, float* scores, float* dp) {
+  const std::int64_t width = t.key_end - t.key;
+  float factor[kKeyBlock] = {};
+  p.mask.factors(factor, p.mask.row_key(s.q_row + std::int64_t{row} * s.rate, o.head), s, t.key, width);
+  for (std::int64_t j = 0; j < width; ++j) dp[j] *= factor[j];
+  gradient_row(scores, dp, *o.lse.at(row), *o.delta.at(row), seen, width);
+  for (std::int64_t j = 0; j < width; ++j) scores[j] *= factor[j];
+}
 
 // Where one thread works: P and dS of a tile, and its keys and values, a row for each dimension.
 struct Scratch {
@@ -129,9 +143,12 @@ void run_strip(const Problem& p, const Operands& o, const HeadSegment& s, const 
   product(o.q, scratch.keys, scratch.scores, p.scale);
   product(o.dout, scratch.values, scratch.ds, 1);
   for (std::int32_t r = row; r < end; ++r) {
-    const std::int64_t at = (r - t.row) * kKeyBlock;
-    gradient_row(scratch.scores + at, scratch.ds + at, *o.lse.at(r), *o.delta.at(r),
-                 t.all ? Seen(width) : Seen(s.columns<Stationary::q>(r), t.key, width), width);
+    const Seen columns = t.all ? Seen(width) : Seen(s.columns<Stationary::q>(r), t.key, width);
+    float *scores = scratch.scores + (r - t.row) * kKeyBlock, *ds = scratch.ds + (r - t.row) * kKeyBlock;
+    if (p.mask.drops())
+      dropped_row(p, o, s, t, r, columns, scores, ds);
+    else
+      gradient_row(scores, ds, *o.lse.at(r), *o.delta.at(r), columns, width);
   }
 }
 
@@ -378,7 +395,8 @@ Problem problem_of(const AttentionBackward& args, const BranchPass& pass, const 
           .shares = nullptr,
           .scale = args.scale,
           .pattern = args.pattern,
-          .pass = pass};
+          .pass = pass,
+          .mask = Mask(args.dropout)};
 }
 
 void run_attention_backward(const AttentionBackward& args, const ExecContext& ctx) {

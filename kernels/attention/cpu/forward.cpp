@@ -1,6 +1,7 @@
 // The forward of attention, block by block with a running maximum and sum (Milakov and Gimelshein 2018): no row of
 // scores is ever held as a whole. One task is one block of queries of one head.
 
+#include "kernels/attention/cpu/dropout.h"
 #include "kernels/attention/cpu/tile_product.h"
 #include "kernels/attention/cpu/tiles.h"
 #include "kernels/attention/head_segment.h"
@@ -16,6 +17,7 @@ struct Problem {
   float scale;
   const Pattern& pattern;
   const BranchPass& pass;
+  Mask mask;
 
   std::int64_t group() const { return q.heads / k.heads; }
 };
@@ -33,6 +35,7 @@ struct Block {
   Rows out, lse;       // row 0: the block's first
   bool merged = true;  // `out` holds something already
   float max[kQueryBlock], sum[kQueryBlock];
+  std::uint32_t key[kQueryBlock] = {};  // of dropout
 };
 
 void rescale(float* row, std::int64_t n, float factor) {
@@ -117,6 +120,14 @@ void softmax(Block& b, std::int64_t at, const Extent& seen, float* scores) {
   }
 }
 
+// Of the weights of a strip, what dropout leaves.
+void drop(const Mask& mask, const Strip& t, const Block& b, std::int64_t at, float* scores) {
+  const std::uint32_t first = dropout_column_key(t.segment.position + t.key * t.segment.rate),
+                      step = dropout_column_key(t.segment.rate);
+  for (std::int64_t k = t.seen.first; k < t.seen.first + t.seen.count; ++k)
+    mask.apply(scores + k * kStrip, b.key + at, first + static_cast<std::uint32_t>(k) * step, kStrip);
+}
+
 void finish(Block& b) {
   for (std::int64_t r = 0; r < b.rows; ++r) {
     const bool empty = b.sum[r] == 0;
@@ -144,6 +155,7 @@ void add_strip(const Problem& p, const Strip& t, Block& b, std::int64_t at, cons
                 .alpha = p.scale});
   hide_unseen(t, scratch.scores);
   softmax(b, at, seen, scratch.scores);
+  if (p.mask.drops()) drop(p.mask, t, b, at, scratch.scores);
   tile_product({.m = t.end - t.row,
                 .n = b.dim,
                 .k = seen.count,
@@ -178,6 +190,8 @@ void run_task(const Problem& p, const Task& t, const Scratch& scratch) {
               .out = rows_of(p.out, t.head, first, s.rate),
               .lse = {p.lse + t.head * p.q.tokens, first, s.rate}};
   start(block, rows_of(p.carry, t.head, first, s.rate));
+  for (std::int64_t r = 0; p.mask.drops() && r < block.rows; ++r)
+    block.key[r] = p.mask.row_key(first + r * s.rate, t.head);
   const Rows q = rows_of(p.q, t.head, s.q_row, s.rate);
   for_strips(t.row, t.row_end, [&](std::int32_t row, std::int32_t end) {
     transpose(q.at(row), q.stride, end - row, block.dim, scratch.queries + (row - t.row) * block.dim, kStrip);
@@ -212,7 +226,8 @@ void run_pass(const Attention& args, const BranchPass& pass, float* scratch, Thr
                   .lse = args.lse.data<float>(),
                   .scale = args.scale,
                   .pattern = args.pattern,
-                  .pass = pass};
+                  .pass = pass,
+                  .mask = Mask(args.dropout)};
   const std::vector<SegmentPair> pieces = segment_pairs_of(pass, args.pattern, args.queries, args.keys);
   share_out(make_tasks(p, pieces), pool, [&](const Task& t, int thread) {
     run_task(p, t, Scratch(scratch + thread * Scratch::floats(p.q.dim), p.q.dim));

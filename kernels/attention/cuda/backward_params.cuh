@@ -2,7 +2,7 @@
 // What every backward kernel is told. A block owns rows of x and y and streams tiles of a and b past them: k and v, and
 // q and dout, or the other way round.
 
-#include "kernels/attention/cuda/tile_schedule.cuh"
+#include "kernels/attention/cuda/dropout.cuh"
 
 namespace ring::cuda {
 
@@ -47,6 +47,7 @@ template <class T>
 struct PlainBackwardParams : BackwardParams {
   HeadsOf<const T> x, y, a, b;
   float *dx_parts, *dy_parts;  // partial sums of split lists: rows of `dim` columns
+  DropoutParams dropout;
 };
 template <class T, Stationary owner>
 PlainBackwardParams<T> plain_backward_params(const AttentionBackward& args, const BranchPass& pass,
@@ -59,7 +60,8 @@ PlainBackwardParams<T> plain_backward_params(const AttentionBackward& args, cons
           heads_of<const T>(o.a),
           heads_of<const T>(o.b),
           device_data<float>(parts.dk),
-          device_data<float>(parts.dv)};
+          device_data<float>(parts.dv),
+          dropout_params(args.dropout, statistics.keys)};
 }
 
 }  // namespace ring::cuda

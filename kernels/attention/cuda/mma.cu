@@ -18,33 +18,47 @@ bool fits_result(const Tensor& t, const Tensor& carry) {
 }
 
 // A negative scale would turn the running maximum around.
-bool fits(std::int64_t dim, float scale) { return dim % 8 == 0 && dim <= 256 && scale > 0; }
+template <class Args>
+bool fits_numbers(const Args& a) {
+  return a.q.dim(2) % 8 == 0 && a.q.dim(2) <= 256 && a.scale > 0;
+}
 
 bool supports_forward(const Attention& a, const ExecContext&) {
-  return fits(a.q) && fits(a.k) && fits(a.v) && fits_result(a.out, a.carry) && fits(a.q.dim(2), a.scale);
+  return fits(a.q) && fits(a.k) && fits(a.v) && fits_result(a.out, a.carry) && fits_numbers(a);
 }
 bool supports_backward(const AttentionBackward& a, const ExecContext&) {
   for (const Tensor* t : {&a.q, &a.k, &a.v, &a.out, &a.dout})
     if (!fits(*t)) return false;
   return fits_result(a.dq, a.carry_dq) && fits_result(a.dk, a.carry_dk) && fits_result(a.dv, a.carry_dv) &&
-         fits(a.q.dim(2), a.scale);
+         fits_numbers(a);
+}
+
+template <bool kDrops>
+auto forward_of(std::int64_t dim) {
+  if (dim <= 64) return run_mma_forward<64, kDrops>;
+  return dim <= 128 ? run_mma_forward<128, kDrops> : run_mma_forward<256, kDrops>;
+}
+template <bool kDrops>
+auto backward_of(std::int64_t dim) {
+  if (dim <= 64) return run_mma_backward<64, kDrops>;
+  return dim <= 128 ? run_mma_backward<128, kDrops> : run_mma_backward<256, kDrops>;
 }
 
 void run_forward(const Attention& args, const ExecContext& ctx) {
   check(args);
   fill_outside(args, ctx);
-  const std::int64_t dim = args.q.dim(2);
-  const auto run = dim <= 64 ? run_mma_forward<64> : dim <= 128 ? run_mma_forward<128> : run_mma_forward<256>;
+  const Tensor keys = dropout_keys(args.dropout, args.lse, ctx);
+  const auto run = keys.defined() ? forward_of<true>(args.q.dim(2)) : forward_of<false>(args.q.dim(2));
   forward_passes(
       args, ctx, [&](const Tensor& lse) { fill_no_keys(lse, ctx); },
-      [&](const Attention& one, const BranchPass& pass) { run(one, pass, ctx); });
+      [&](const Attention& one, const BranchPass& pass) { run(one, pass, keys, ctx); });
 }
 void run_backward(const AttentionBackward& args, const ExecContext& ctx) {
   check(args);
   fill_outside(args, ctx);
   const RowStatistics statistics = row_statistics(args, ctx);
-  const std::int64_t dim = args.q.dim(2);
-  const auto run = dim <= 64 ? run_mma_backward<64> : dim <= 128 ? run_mma_backward<128> : run_mma_backward<256>;
+  const bool drops = statistics.keys.defined();
+  const auto run = drops ? backward_of<true>(args.q.dim(2)) : backward_of<false>(args.q.dim(2));
   backward_passes(args, ctx, [&](const AttentionBackward& one, const BranchPass& pass, Gradient which) {
     run(one, pass, which, statistics, ctx);
   });

@@ -4,6 +4,7 @@
 // dS = P (dP - delta):
 //   owning keys:     x, y = k, v;     a, b = q, dout;   dk = scale sum dS a,  dv = sum P b
 //   owning queries:  x, y = q, dout;  a, b = k, v;      dq = scale sum dS a
+// With dropout, dP and the P of dv are those of the pairs that were kept (dropout.cuh).
 // Nothing is summed across blocks, so that the bits repeat and no memory is needed; the price is that S and dP are
 // computed twice, 7 products instead of 5. P and dS go from one product to the next without leaving their lanes.
 
@@ -41,13 +42,14 @@ struct BackwardShape<Stationary::q, 256> {
   static constexpr int kWarps = 8, kTiles = 1, kStream = 32, kParts = 1, kBlocksPerProcessor = 1;
 };
 
-template <Stationary owner, int kDim>
+template <Stationary owner, int kDim, bool kDrops>
 struct BackwardSizes : BackwardShape<owner, kDim> {
   using Base = BackwardShape<owner, kDim>;
   static constexpr int kThreads = 32 * Base::kWarps, kRowWarps = Base::kWarps / Base::kParts;
   static constexpr int kRows = 16 * Base::kTiles * kRowWarps;
   static constexpr int kOwn = kRows * kPitch<kDim>, kTile = Base::kStream * kPitch<kDim>;  // bytes of one operand
-  static constexpr int kStatistics = owner == Stationary::kv ? 2 * Base::kStream * 4 : 0;
+  static constexpr int kEach = kDrops ? 3 : 2;  // numbers of a streamed query: lse2, delta, and its key of dropout
+  static constexpr int kStatistics = owner == Stationary::kv ? kEach * Base::kStream * 4 : 0;
   static constexpr int kStage = 2 * kTile + kStatistics, kCtaState = 2 * kOwn + 2 * kStage;  // where it starts
   static constexpr int kBytes = kCtaState + sizeof(CtaState<owner, Base::kWarps>);
   static constexpr int kColumns = kDim / Base::kParts;  // that a warp sums
@@ -108,8 +110,25 @@ __device__ inline void score_gradients(float (&dp)[kM][kN][4], const float (&p)[
       for (int i = 0; i < 4; ++i) dp[m][n][i] = p[m][n][i] * (dp[m][n][i] - of.delta(m, n, i));
 }
 
+// With dropout: dP becomes dS, and weights that are dropped 0.
+template <Stationary owner, int kM, int kN>
+__device__ inline void dropped_score_gradients(float (&dp)[kM][kN][4], float (&p)[kM][kN][4],
+                                               const LaneStatistics<owner, kM, kN>& of,
+                                               const LaneDropout<owner, kM, kN>& dropout, std::uint32_t threshold) {
+#pragma unroll
+  for (int n = 0; n < kN; ++n)
+#pragma unroll
+    for (int m = 0; m < kM; ++m)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const bool drops = dropout.bits(m, n, i) < threshold;
+        dp[m][n][i] = p[m][n][i] * ((drops ? 0.0f : dp[m][n][i]) - of.delta(m, n, i));
+        if (drops) p[m][n][i] = 0.0f;
+      }
+}
+
 // Queues lse2 and delta of kStream streamed queries, `stride` apart: of those that do not exist they become 0, as their
-// rows do.
+// rows do. The same for keys of dropout, which lie behind them.
 template <int kStream, int kThreads>
 __device__ inline void load_statistics(unsigned char* shared, const float* lse2, const float* delta, int stride,
                                        Range exist) {
@@ -117,6 +136,11 @@ __device__ inline void load_statistics(unsigned char* shared, const float* lse2,
   const int i = static_cast<int>(threadIdx.x), row = i % kStream;
   if (i < 2 * kStream)
     cp_async4(shared + i * 4, (i < kStream ? lse2 : delta) + std::int64_t{row} * stride, exist.has(row));
+}
+template <int kStream>
+__device__ inline void load_keys(unsigned char* shared, const std::uint32_t* keys, int stride, Range exist) {
+  const int i = static_cast<int>(threadIdx.x);
+  if (i < kStream) cp_async4(shared + i * 4, keys + std::int64_t{i} * stride, exist.has(i));
 }
 
 template <int kM>
@@ -128,7 +152,7 @@ __device__ inline void fill(float (&factor)[kM][2], float value) {
 // What a warp sums.
 template <Stationary owner, int kDim>
 struct GradientSums {
-  using Sizes = BackwardSizes<owner, kDim>;
+  using Sizes = BackwardSizes<owner, kDim, false>;
   static constexpr bool kBoth = owner == Stationary::kv;
   float dx[Sizes::kTiles][Sizes::kColumns / 8][4];
   float dy[kBoth ? Sizes::kTiles : 1][kBoth ? Sizes::kColumns / 8 : 1][4];
@@ -141,59 +165,74 @@ struct TilePlace {
   std::uint32_t x, stage;
 };
 
+// What a lane knows of rows and columns beside their products.
 template <Stationary owner, int kDim>
-__device__ inline void add_tile(GradientSums<owner, kDim>& sums,
-                                const LaneStatistics<owner, BackwardSizes<owner, kDim>::kTiles,
-                                                     BackwardSizes<owner, kDim>::kStream / 8>& statistics,
-                                const HeadSegment& segment, bool all, const TilePlace& at, float factor) {
-  using Sizes = BackwardSizes<owner, kDim>;
+struct LaneNumbers {
+  using Shape = BackwardShape<owner, kDim>;
+  LaneStatistics<owner, Shape::kTiles, Shape::kStream / 8> statistics;
+  LaneDropout<owner, Shape::kTiles, Shape::kStream / 8> dropout;
+};
+
+template <Stationary owner, int kDim, bool kDrops>
+__device__ inline void add_tile(GradientSums<owner, kDim>& sums, const LaneNumbers<owner, kDim>& of,
+                                const HeadSegment& segment, bool all, const TilePlace& at, float factor,
+                                std::uint32_t threshold) {
+  using Sizes = BackwardSizes<owner, kDim, kDrops>;
   constexpr int kM = Sizes::kTiles, kN = Sizes::kStream / 8;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const std::uint32_t a_rows = at.stage + rows_first<kDim>(lane) + at.part * 2;
   const std::uint32_t a_columns = at.stage + columns_first<kDim>(lane);
   float weights[kM][kN][4], gradients[kM][kN][4];
   std::uint32_t packed[kM][kN / 2][4];
+  const auto add_values = [&] {
+    if constexpr (owner == Stationary::kv) {
+      as_operand(packed, weights);
+      gemm_nn<kDim>(sums.dy, packed, a_rows + Sizes::kTile);
+    }
+  };
   clear(weights);
   gemm_nt<kDim>(weights, at.x, a_columns);
   if (!all) mask_columns<owner>(weights, segment, at.row, at.column);
-  weights_of<owner>(weights, statistics, factor);
-  if constexpr (owner == Stationary::kv) {
-    as_operand(packed, weights);
-    gemm_nn<kDim>(sums.dy, packed, a_rows + Sizes::kTile);
-  }
+  weights_of<owner>(weights, of.statistics, factor);
+  if constexpr (!kDrops) add_values();
   clear(gradients);
   gemm_nt<kDim>(gradients, at.x + Sizes::kOwn, a_columns + Sizes::kTile);
-  score_gradients<owner>(gradients, weights, statistics);
+  if constexpr (kDrops) {
+    dropped_score_gradients<owner>(gradients, weights, of.statistics, of.dropout, threshold);
+    add_values();
+  } else {
+    score_gradients<owner>(gradients, weights, of.statistics);
+  }
   as_operand(packed, gradients);
   gemm_nn<kDim>(sums.dx, packed, a_rows);
 }
 
 // The shared memory of x and y, no longer needed, stages the rows.
-template <Stationary owner, int kDim>
+template <Stationary owner, int kDim, bool kDrops>
 __device__ inline void store_gradients(GradientSums<owner, kDim>& sums,
-                                       const CtaState<owner, BackwardSizes<owner, kDim>::kWarps>& cta,
+                                       const CtaState<owner, BackwardShape<owner, kDim>::kWarps>& cta,
                                        const PlainBackwardParams<Bf16>& p, int in_block, int part,
                                        unsigned char* memory) {
-  using Sizes = BackwardSizes<owner, kDim>;
+  using Sizes = BackwardSizes<owner, kDim, kDrops>;
   unsigned char* staging = memory + in_block * kPitch<kDim> + part * 2;
   float factor[Sizes::kTiles][2], kept[Sizes::kTiles][2];
-  fill(factor, p.scale);
+  fill(factor, kDrops ? p.scale * p.dropout.scale : p.scale);
   fill(kept, 1.0f);
   write_rows<kDim>(sums.dx, factor, kept, staging, cta.out(p.dx, p.dx_parts, in_block, part, p.dim));
   if constexpr (owner == Stationary::kv) {
-    fill(factor, 1.0f);
+    fill(factor, kDrops ? p.dropout.scale : 1.0f);
     write_rows<kDim>(sums.dy, factor, kept, staging + Sizes::kOwn, cta.out(p.dy, p.dy_parts, in_block, part, p.dim));
   }
 }
 
-template <Stationary owner, int kDim>
+template <Stationary owner, int kDim, bool kDrops>
 __global__ __launch_bounds__(
-    BackwardSizes<owner, kDim>::kThreads,
-    BackwardSizes<owner, kDim>::kBlocksPerProcessor) void mma_backward(const __grid_constant__ PlainBackwardParams<Bf16>
+    BackwardSizes<owner, kDim, kDrops>::kThreads,
+    BackwardShape<owner, kDim>::kBlocksPerProcessor) void mma_backward(const __grid_constant__ PlainBackwardParams<Bf16>
                                                                            p) {
-  using Sizes = BackwardSizes<owner, kDim>;
+  using Sizes = BackwardSizes<owner, kDim, kDrops>;
   constexpr bool kKeys = owner == Stationary::kv;
-  constexpr int kM = Sizes::kTiles, kStream = Sizes::kStream, kN = kStream / 8, kThreads = Sizes::kThreads;
+  constexpr int kM = Sizes::kTiles, kStream = Sizes::kStream, kThreads = Sizes::kThreads;
   extern __shared__ __align__(16) unsigned char memory[];
   auto& cta = *reinterpret_cast<CtaState<owner, Sizes::kWarps>*>(memory + Sizes::kCtaState);
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
@@ -212,6 +251,9 @@ __global__ __launch_bounds__(
     if constexpr (kKeys)
       load_statistics<kStream, kThreads>(stage + 2 * Sizes::kTile, p.lse2 + head * p.tokens + row,
                                          p.delta + head * p.tokens + row, segment.rate, exist);
+    if constexpr (kKeys && kDrops)
+      load_keys<kStream>(stage + 2 * Sizes::kTile + 8 * kStream, p.dropout.keys + head * p.tokens + row, segment.rate,
+                         exist);
     cp_async_commit();
   };
   load_tile<kDim, Sizes::kRows, kThreads>(memory, p.x.at(cta.own_row(0), cta.head), p.x.row * segment.rate,
@@ -233,11 +275,11 @@ __global__ __launch_bounds__(
   GradientSums<owner, kDim> sums;
   clear(sums.dx);
   clear(sums.dy);
-  LaneStatistics<owner, kM, kN> statistics;
-  if constexpr (!kKeys) {
-    const std::int64_t at = cta.head * p.tokens + cta.own_row(in_block);
-    statistics.load(p.lse2 + at, p.delta + at, segment.rate, cta.own_range(in_block));
-  }
+  LaneNumbers<owner, kDim> numbers;
+  const std::int64_t own = kKeys ? 0 : cta.head * p.tokens + cta.own_row(in_block);
+  if constexpr (!kKeys) numbers.statistics.load(p.lse2 + own, p.delta + own, segment.rate, cta.own_range(in_block));
+  if constexpr (kDrops)
+    numbers.dropout.load(p.dropout.keys + own, segment, cta.row + in_block, cta.own_range(in_block));
   const std::uint32_t x = shared_address(memory) + in_block * kPitch<kDim> + rows_first<kDim>(lane);
   for (int turn = 0; more; turn ^= 1) {
     const int column = next, states = next_states;
@@ -249,35 +291,38 @@ __global__ __launch_bounds__(
     const int row = cta.row + in_block;
     if (list_coverage(states, row / 64 % 2) == BlockCoverage::none || seen.none(column, kStream)) continue;
     unsigned char* stage = stages + turn * Sizes::kStage;
-    statistics.stage(reinterpret_cast<const float*>(stage + 2 * Sizes::kTile));
-    add_tile<owner, kDim>(sums, statistics, segment, seen.all(column, kStream),
-                          {row, column, part, x, shared_address(stage)}, p.factor);
+    const unsigned char* streamed = stage + 2 * Sizes::kTile;
+    numbers.statistics.stage(reinterpret_cast<const float*>(streamed));
+    if constexpr (kDrops)
+      numbers.dropout.stage(segment, column, reinterpret_cast<const std::uint32_t*>(streamed + 8 * kStream));
+    add_tile<owner, kDim, kDrops>(sums, numbers, segment, seen.all(column, kStream),
+                                  {row, column, part, x, shared_address(stage)}, p.factor, p.dropout.threshold);
   }
   cp_async_wait<0>();
   __syncthreads();  // warps that share rows have read them
-  store_gradients<owner, kDim>(sums, cta, p, in_block, part, memory);
+  store_gradients<owner, kDim, kDrops>(sums, cta, p, in_block, part, memory);
 }
 
-template <Stationary owner, int kDim>
+template <Stationary owner, int kDim, bool kDrops>
 void launch_mma_backward(const AttentionBackward& args, const BranchPass& pass, const RowStatistics& statistics,
                          const ExecContext& ctx) {
-  using Sizes = BackwardSizes<owner, kDim>;
+  using Sizes = BackwardSizes<owner, kDim, kDrops>;
   const std::int64_t kv_heads = args.k.dim(1), group = args.q.dim(1) / kv_heads, dim = args.q.dim(2);
   const bool keys = owner == Stationary::kv;
   const SchedulePlan plan =
       plan_schedule(pass, args.pattern, args.queries, args.keys, owner, keys ? kv_heads : args.q.dim(1), kv_heads,
                     Sizes::kRows, keys ? 4 * dim * group : std::max<std::int64_t>(1, 4 * dim / group), ctx);
   const SplitParts parts(plan, args, ctx);
-  launch(ctx, {grid_of(plan.blocks), Sizes::kThreads, Sizes::kBytes}, mma_backward<owner, kDim>,
+  launch(ctx, {grid_of(plan.blocks), Sizes::kThreads, Sizes::kBytes}, mma_backward<owner, kDim, kDrops>,
          plain_backward_params<Bf16, owner>(args, pass, statistics, plan, parts));
   parts.add_up(plan, args, ctx);
 }
 
-template <int kDim>
+template <int kDim, bool kDrops>
 void run_mma_backward(const AttentionBackward& args, const BranchPass& pass, Gradient which,
                       const RowStatistics& statistics, const ExecContext& ctx) {
-  (which == Gradient::keys ? launch_mma_backward<Stationary::kv, kDim>
-                           : launch_mma_backward<Stationary::q, kDim>)(args, pass, statistics, ctx);
+  (which == Gradient::keys ? launch_mma_backward<Stationary::kv, kDim, kDrops>
+                           : launch_mma_backward<Stationary::q, kDim, kDrops>)(args, pass, statistics, ctx);
 }
 
 }  // namespace ring::cuda

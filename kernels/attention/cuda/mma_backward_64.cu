@@ -2,7 +2,7 @@
 
 namespace ring::cuda {
 
-template void run_mma_backward<64>(const AttentionBackward&, const BranchPass&, Gradient, const RowStatistics&,
-                                   const ExecContext&);
+template void run_mma_backward<64, false>(const AttentionBackward&, const BranchPass&, Gradient, const RowStatistics&,
+                                          const ExecContext&);
 
 }  // namespace ring::cuda

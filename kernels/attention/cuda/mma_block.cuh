@@ -1,6 +1,7 @@
 #pragma once
 // What the forward and the backward on tensor cores share: masks, and how sums are written.
 
+#include "kernels/attention/cuda/dropout.cuh"
 #include "kernels/attention/cuda/tile.cuh"
 
 namespace ring::cuda {
@@ -71,10 +72,11 @@ __device__ inline void write_rows(float (&c)[kM][kN][4], const float (&factor)[k
   });
 }
 
-// One pass of the kernels for heads of up to kDim: one translation unit each.
-template <int kDim>
-void run_mma_forward(const Attention&, const BranchPass&, const ExecContext&);
-template <int kDim>
+// One pass of the kernels for heads of up to kDim, with dropout or without: one translation unit each. keys: of
+// dropout_keys.
+template <int kDim, bool kDrops>
+void run_mma_forward(const Attention&, const BranchPass&, const Tensor& keys, const ExecContext&);
+template <int kDim, bool kDrops>
 void run_mma_backward(const AttentionBackward&, const BranchPass&, Gradient, const RowStatistics&, const ExecContext&);
 
 }  // namespace ring::cuda

@@ -28,6 +28,7 @@ struct ForwardParams {
   float factor;    // from a product to a power of two
   BranchPass pass;
   TileSchedule work;
+  DropoutParams dropout;
 };
 
 // The largest score and the sum of weights of a lane's rows; the sum is of this lane's columns only until the end.
@@ -79,6 +80,19 @@ __device__ inline void softmax(float (&s)[kM][kN][4], float (&out)[kM][kC][4], R
       for (int i = 0; i < 4; ++i) out[m][c][i] *= rescale[m][i / 2];
 }
 
+// Weights that are dropped become 0.
+template <int kM, int kN>
+__device__ inline void drop(float (&s)[kM][kN][4], const LaneDropout<Stationary::q, kM, kN>& of,
+                            std::uint32_t threshold) {
+#pragma unroll
+  for (int n = 0; n < kN; ++n)
+#pragma unroll
+    for (int m = 0; m < kM; ++m)
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        if (of.bits(m, n, i) < threshold) s[m][n][i] = 0.0f;
+}
+
 // Factors that turn the sums into outputs, and those of the carry, to which the log-sum-exp that stands there belongs;
 // writes that of both. lse: of the warp's first row, its rows `stride` apart.
 template <int kM>
@@ -100,7 +114,7 @@ __device__ inline void finish(const RowSums<kM>& rows, float factor, float* lse,
     }
 }
 
-template <int kDim>
+template <int kDim, bool kDrops>
 __global__ __launch_bounds__(ForwardShape<kDim>::kThreads, ForwardShape<kDim>::kBlocksPerProcessor) void mma_forward(
     const __grid_constant__ ForwardParams p) {
   using Shape = ForwardShape<kDim>;
@@ -137,6 +151,9 @@ __global__ __launch_bounds__(ForwardShape<kDim>::kThreads, ForwardShape<kDim>::k
     rows.largest[i / 2][i % 2] = -INFINITY;
     rows.total[i / 2][i % 2] = 0.0f;
   }
+  LaneDropout<Stationary::q, kM, kKeys / 8> dropout;
+  if constexpr (kDrops)
+    dropout.load(p.dropout.keys + cta.head * p.tokens + cta.own_row(in_block), segment, 0, cta.own_range(in_block));
   const std::uint32_t own = shared_address(memory) + in_block * kPitch<kDim> + rows_first<kDim>(lane);
   for (int turn = 0; more; turn ^= 1) {
     const int key = next, states = next_states;
@@ -153,6 +170,10 @@ __global__ __launch_bounds__(ForwardShape<kDim>::kThreads, ForwardShape<kDim>::k
     gemm_nt<kDim>(s, own, stage + columns_first<kDim>(lane));
     if (!seen.all(key, kKeys)) mask_columns<Stationary::q>(s, segment, row, key);
     softmax(s, out, rows, p.factor);
+    if constexpr (kDrops) {
+      dropout.stage(segment, key, nullptr);
+      drop(s, dropout, p.dropout.threshold);
+    }
     std::uint32_t weights[kM][kKeys / 16][4];
     as_operand(weights, s);
     gemm_nn<kDim>(out, weights, stage + kKeys * kPitch<kDim> + rows_first<kDim>(lane));
@@ -164,11 +185,15 @@ __global__ __launch_bounds__(ForwardShape<kDim>::kThreads, ForwardShape<kDim>::k
   float* lse = p.lse + cta.head * p.tokens + cta.own_row(in_block);
   float scale[kM][2], kept[kM][2];
   finish(rows, p.factor, lse, segment.rate, to, scale, kept);
+  if constexpr (kDrops) {
+#pragma unroll
+    for (int i = 0; i < 2 * kM; ++i) scale[i / 2][i % 2] *= p.dropout.scale;
+  }
   write_rows<kDim>(out, scale, kept, memory + in_block * kPitch<kDim>, to);
 }
 
-template <int kDim>
-void run_mma_forward(const Attention& args, const BranchPass& pass, const ExecContext& ctx) {
+template <int kDim, bool kDrops>
+void run_mma_forward(const Attention& args, const BranchPass& pass, const Tensor& keys, const ExecContext& ctx) {
   using Shape = ForwardShape<kDim>;
   const std::int64_t heads = args.q.dim(1), kv_heads = args.k.dim(1), group = heads / kv_heads;
   const SchedulePlan plan = plan_schedule(pass, args.pattern, args.queries, args.keys, Stationary::q, heads, kv_heads,
@@ -183,8 +208,9 @@ void run_mma_forward(const Attention& args, const BranchPass& pass, const ExecCo
                         static_cast<int>(group),
                         args.scale * kLog2E,
                         pass,
-                        plan.work};
-  launch(ctx, {grid_of(plan.blocks), Shape::kThreads, Shape::kBytes}, mma_forward<kDim>, p);
+                        plan.work,
+                        dropout_params(args.dropout, keys)};
+  launch(ctx, {grid_of(plan.blocks), Shape::kThreads, Shape::kBytes}, mma_forward<kDim, kDrops>, p);
 }
 
 }  // namespace ring::cuda

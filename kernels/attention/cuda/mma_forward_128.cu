@@ -2,6 +2,6 @@
 
 namespace ring::cuda {
 
-template void run_mma_forward<128>(const Attention&, const BranchPass&, const ExecContext&);
+template void run_mma_forward<128, false>(const Attention&, const BranchPass&, const Tensor&, const ExecContext&);
 
 }  // namespace ring::cuda

@@ -2,6 +2,6 @@
 
 namespace ring::cuda {
 
-template void run_mma_forward<64>(const Attention&, const BranchPass&, const ExecContext&);
+template void run_mma_forward<64, false>(const Attention&, const BranchPass&, const Tensor&, const ExecContext&);
 
 }  // namespace ring::cuda

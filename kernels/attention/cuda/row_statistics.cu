@@ -1,4 +1,4 @@
-#include "kernels/attention/cuda/tile_schedule.cuh"
+#include "kernels/attention/cuda/dropout.cuh"
 #include "kernels/cuda/device/rows.cuh"
 #include "kernels/cuda/device/vec.cuh"
 
@@ -27,6 +27,7 @@ struct Rows8 {
   std::uint32_t rows;  // heads * tokens, rounded up to multiples of kTokens
   Divider heads;
   int dim, lanes;  // lanes: of a row, a power of two
+  float kept;      // what delta is multiplied by
   bool aligned;
 };
 
@@ -47,7 +48,7 @@ __global__ void statistics_of_rows(HeadsOf<const T> out, HeadsOf<const T> dout, 
   const std::int64_t at = h * r.tokens + n;
   const float l = lse[at];
   lse2[at] = l == -INFINITY ? INFINITY : l * kLog2E;
-  delta[at] = sum;
+  delta[at] = sum * r.kept;
 }
 
 template <class T>
@@ -56,6 +57,7 @@ void run(const AttentionBackward& a, const RowStatistics& to, const ExecContext&
   r.tokens = a.q.dim(0);
   r.dim = static_cast<int>(a.q.dim(2));
   r.lanes = 1;
+  r.kept = 1 - a.dropout.rate;
   r.aligned = true;
   const std::int64_t rows = divide_up(r.tokens, kTokens) * kTokens * a.q.dim(1);
   r.heads = divider_of("attention_backward", rows, a.q.dim(1));
@@ -71,7 +73,8 @@ void run(const AttentionBackward& a, const RowStatistics& to, const ExecContext&
 }  // namespace
 
 RowStatistics row_statistics(const AttentionBackward& args, const ExecContext& ctx) {
-  const RowStatistics to{ctx.empty(args.lse.shape()), ctx.empty(args.lse.shape())};
+  const RowStatistics to{ctx.empty(args.lse.shape()), ctx.empty(args.lse.shape()),
+                         dropout_keys(args.dropout, args.lse, ctx)};
   visit_float("attention_backward", args.q.dtype(), [&]<class T>() { run<T>(args, to, ctx); });
   return to;
 }

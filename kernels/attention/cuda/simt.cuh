@@ -3,7 +3,7 @@
 // neighbouring rows of a product. A row's length in shared memory is an odd number of 16-byte words, so that rows read
 // by neighbouring lanes lie in different banks.
 
-#include "kernels/attention/cuda/cta_state.cuh"
+#include "kernels/attention/cuda/dropout.cuh"
 #include "kernels/cuda/device/vec.cuh"
 
 namespace ring::cuda {

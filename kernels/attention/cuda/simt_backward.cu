@@ -14,23 +14,42 @@ constexpr int kRowsOf = kDim <= 128 ? 64 : 32;
 template <int kDim>
 constexpr std::size_t shared_floats(int dim) {
   constexpr int rows = kRowsOf<kDim>;
-  return static_cast<std::size_t>(rows) * (4 * simt_pitch(dim) + simt_pitch(rows) + 2);
+  return static_cast<std::size_t>(rows) * (4 * simt_pitch(dim) + simt_pitch(rows) + 3);
 }
 
-// lse2 (+inf where there is no query, so that its weights are 0) and delta of kRows queries, `stride` apart.
+// lse2 (+inf where there is no query, so that its weights are 0) and delta of kRows queries, `stride` apart from number
+// `first` on, and with dropout their keys.
 template <int kRows>
-__device__ void load_statistics(float* shared, const float* lse2, const float* delta, std::int64_t stride,
-                                Range exist) {
+__device__ void load_statistics(float* shared, const BackwardParams& p, const DropoutParams& dropout,
+                                std::int64_t first, std::int64_t stride, Range exist) {
   const int i = static_cast<int>(threadIdx.x);
   if (i >= kRows) return;
-  shared[i] = exist.has(i) ? lse2[i * stride] : INFINITY;
-  shared[kRows + i] = exist.has(i) ? delta[i * stride] : 0.0f;
+  const std::int64_t at = first + i * stride;
+  shared[i] = exist.has(i) ? p.lse2[at] : INFINITY;
+  shared[kRows + i] = exist.has(i) ? p.delta[at] : 0.0f;
+  if (dropout.keys) shared[2 * kRows + i] = __uint_as_float(exist.has(i) ? dropout.keys[at] : 0);
 }
 
-// Products x.a become weights, products y.b gradients of scores.
+// fn(r, c) for the pairs that are dropped; keys: of the queries.
+template <Stationary owner, int kR, class Fn>
+__device__ void for_dropped(const SimtState<owner>& cta, int column, const float* keys, std::uint32_t threshold,
+                            const Fn& fn) {
+  const Lanes t;
+#pragma unroll
+  for (int r = 0; r < kR; ++r)
+#pragma unroll
+    for (int c = 0; c < kR; ++c) {
+      const int row = t.y * kR + r, in_tile = t.x + kSide * c;
+      const bool by_key = owner == Stationary::kv;
+      const std::uint32_t query = __float_as_uint(keys[by_key ? in_tile : row]);
+      if (dropout_bits(query, column_key(cta.segment, by_key ? cta.row + row : column + in_tile)) < threshold) fn(r, c);
+    }
+}
+
+// Products x.a become weights, products y.b gradients of scores; with dropout, weights those that were kept.
 template <Stationary owner, int kR>
 __device__ void weigh(float (&weights)[kR][kR], float (&gradients)[kR][kR], const SimtState<owner>& cta, int column,
-                      float factor, const float* statistics) {
+                      float factor, const float* statistics, const DropoutParams& dropout) {
   constexpr int kRows = kSide * kR;
   const Lanes t;
 #pragma unroll
@@ -40,6 +59,9 @@ __device__ void weigh(float (&weights)[kR][kR], float (&gradients)[kR][kR], cons
       weights[r][c] =
           exp2f(weights[r][c] * factor - statistics[owner == Stationary::kv ? t.x + kSide * c : t.y * kR + r]);
   if (!cta.reach[0].all(column, kRows)) mask_sums<owner, kR>(weights, cta.segment, cta.row, column, 0.0f);
+  if (dropout.keys)
+    for_dropped<owner, kR>(cta, column, statistics + 2 * kRows, dropout.threshold,
+                           [&](int r, int c) { gradients[r][c] = 0.0f; });
 #pragma unroll
   for (int r = 0; r < kR; ++r)
 #pragma unroll
@@ -47,6 +69,9 @@ __device__ void weigh(float (&weights)[kR][kR], float (&gradients)[kR][kR], cons
       gradients[r][c] =
           weights[r][c] *
           (gradients[r][c] - statistics[kRows + (owner == Stationary::kv ? t.x + kSide * c : t.y * kR + r)]);
+  if (owner == Stationary::kv && dropout.keys)
+    for_dropped<owner, kR>(cta, column, statistics + 2 * kRows, dropout.threshold,
+                           [&](int r, int c) { weights[r][c] = 0.0f; });
 }
 
 template <class T, Stationary owner, int kDim>
@@ -63,9 +88,7 @@ __global__ __launch_bounds__(kSimtThreads) void simt_backward(const __grid_const
   const std::int64_t own = cta.own_row(0);
   load_rows<kRows>(x, p.x.at(own, cta.head), p.x.row * rate, cta.own_range(0), dim);
   load_rows<kRows>(y, p.y.at(own, cta.head), p.y.row * rate, cta.own_range(0), dim);
-  if (!kKeys)
-    load_statistics<kRows>(statistics, p.lse2 + cta.head * p.tokens + own, p.delta + cta.head * p.tokens + own, rate,
-                           cta.own_range(0));
+  if (!kKeys) load_statistics<kRows>(statistics, p, p.dropout, cta.head * p.tokens + own, rate, cta.own_range(0));
   Sums<kR, kDim> dx, dy;
   clear_sums<kR, kDim>(dx);
   clear_sums<kR, kDim>(dy);
@@ -77,14 +100,12 @@ __global__ __launch_bounds__(kSimtThreads) void simt_backward(const __grid_const
       __syncthreads();  // the tiles before have been read
       load_rows<kRows>(a, p.a.at(row, head), p.a.row * rate, exist, dim);
       load_rows<kRows>(b, p.b.at(row, head), p.b.row * rate, exist, dim);
-      if (kKeys)
-        load_statistics<kRows>(statistics, p.lse2 + head * p.tokens + row, p.delta + head * p.tokens + row, rate,
-                               exist);
+      if (kKeys) load_statistics<kRows>(statistics, p, p.dropout, head * p.tokens + row, rate, exist);
       __syncthreads();
       float weights[kR][kR], gradients[kR][kR];
       dot_rows<kR>(weights, x, a, dim);
       dot_rows<kR>(gradients, y, b, dim);
-      weigh<owner, kR>(weights, gradients, cta, column, p.factor, statistics);
+      weigh<owner, kR>(weights, gradients, cta, column, p.factor, statistics, p.dropout);
       if constexpr (kKeys) {
         put_rows<kR>(pairs, weights);
         add_product<kR, kDim>(dy, pairs, b, dim);
@@ -94,9 +115,13 @@ __global__ __launch_bounds__(kSimtThreads) void simt_backward(const __grid_const
     }
   float factor[kR], kept[kR];
 #pragma unroll
-  for (int r = 0; r < kR; ++r) factor[r] = p.scale, kept[r] = 1.0f;
+  for (int r = 0; r < kR; ++r) factor[r] = p.scale * p.dropout.scale, kept[r] = 1.0f;
   write_sums<kR, kDim>(dx, factor, kept, cta.out(p.dx, p.dx_parts, 0, 0, dim));
-  if constexpr (kKeys) write_sums<kR, kDim>(dy, kept, kept, cta.out(p.dy, p.dy_parts, 0, 0, dim));
+  if constexpr (kKeys) {
+#pragma unroll
+    for (int r = 0; r < kR; ++r) factor[r] = p.dropout.scale;
+    write_sums<kR, kDim>(dy, factor, kept, cta.out(p.dy, p.dy_parts, 0, 0, dim));
+  }
 }
 
 template <class T, Stationary owner, int kDim>

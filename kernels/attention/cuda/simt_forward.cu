@@ -17,6 +17,7 @@ struct Params {
   float factor;  // from a product to a power of two
   BranchPass pass;
   TileSchedule work;
+  DropoutParams dropout;
 };
 
 constexpr std::size_t shared_floats(int dim) {
@@ -47,6 +48,22 @@ __device__ void softmax(float (&s)[kR][kR], float (&largest)[kR], float (&total)
   }
 }
 
+// Weights that are dropped become 0. keys: of the block's first row.
+__device__ void drop(float (&s)[kR][kR], const SimtState<Stationary::q>& cta, int key, const std::uint32_t* keys,
+                     std::uint32_t threshold) {
+  const Lanes t;
+  const HeadSegment& segment = cta.segment;
+  const Range exist = cta.own_range(0);
+#pragma unroll
+  for (int i = 0; i < kR; ++i) {
+    const int row = t.y * kR + i;
+    const std::uint32_t row_key = exist.has(row) ? keys[std::int64_t{row} * segment.rate] : 0;
+#pragma unroll
+    for (int j = 0; j < kR; ++j)
+      if (dropout_bits(row_key, column_key(segment, key + t.x + kSide * j)) < threshold) s[i][j] = 0.0f;
+  }
+}
+
 // Divides, merges with what stands there already, and writes.
 template <class T, int kDim>
 __device__ void finish(const Params<T>& p, const SimtState<Stationary::q>& cta, const Sums<kR, kDim>& sums,
@@ -61,7 +78,7 @@ __device__ void finish(const Params<T>& p, const SimtState<Stationary::q>& cta, 
     float* at = lse + std::int64_t{row} * cta.segment.rate;
     const float own = total[i] == 0.0f ? -INFINITY : (largest[i] + log2f(total[i])) * kLn2;
     const Merged both = merge(own, to.carry && to.exist.has(row) ? *at : -INFINITY);
-    factor[i] = total[i] == 0.0f ? 0.0f : both.own / total[i];
+    factor[i] = total[i] == 0.0f ? 0.0f : both.own / total[i] * p.dropout.scale;
     kept[i] = both.before;
     __syncwarp();  // all lanes of the row have read what stood there
     if (t.x == 0 && to.exist.has(row)) *at = both.lse;
@@ -97,6 +114,7 @@ __global__ __launch_bounds__(kSimtThreads, kDim <= 128 ? 2 : 1) void simt_forwar
     for (int i = 0; i < kR * kR; ++i) s[i / kR][i % kR] = __fmul_rn(s[i / kR][i % kR], p.factor);
     if (!cta.reach[0].all(key, kRows)) mask_sums<Stationary::q, kR>(s, segment, cta.row, key, -INFINITY);
     softmax(s, largest, total, rescale);
+    if (p.dropout.keys) drop(s, cta, key, p.dropout.keys + cta.head * p.tokens + cta.own_row(0), p.dropout.threshold);
     put_rows<kR>(weights, s);
     __syncthreads();  // the keys have been read
     load_rows<kRows>(tile, p.v.at(row, head), p.v.row * segment.rate, exist, p.dim);
@@ -111,7 +129,7 @@ __global__ __launch_bounds__(kSimtThreads, kDim <= 128 ? 2 : 1) void simt_forwar
 }
 
 template <class T>
-void run(const Attention& args, const BranchPass& pass, const ExecContext& ctx) {
+void run(const Attention& args, const BranchPass& pass, const Tensor& keys, const ExecContext& ctx) {
   const std::int64_t heads = args.q.dim(1), kv_heads = args.k.dim(1), group = heads / kv_heads;
   const int dim = static_cast<int>(args.q.dim(2)), bytes = 2 * dim * static_cast<int>(sizeof(T));
   const SchedulePlan plan = plan_schedule(pass, args.pattern, args.queries, args.keys, Stationary::q, heads, kv_heads,
@@ -126,7 +144,8 @@ void run(const Attention& args, const BranchPass& pass, const ExecContext& ctx) 
                     static_cast<int>(group),
                     args.scale * kLog2E,
                     pass,
-                    plan.work};
+                    plan.work,
+                    dropout_params(args.dropout, keys)};
   const auto kernel = dim <= 64 ? simt_forward<T, 64> : dim <= 128 ? simt_forward<T, 128> : simt_forward<T, 256>;
   const std::size_t shared = shared_floats(dim) * sizeof(float) + sizeof(SimtState<Stationary::q>);
   launch(ctx, {grid_of(plan.blocks), kSimtThreads, shared}, kernel, p);
@@ -135,10 +154,11 @@ void run(const Attention& args, const BranchPass& pass, const ExecContext& ctx) 
 void run_simt_forward(const Attention& args, const ExecContext& ctx) {
   check(args);
   fill_outside(args, ctx);
+  const Tensor keys = dropout_keys(args.dropout, args.lse, ctx);
   forward_passes(
       args, ctx, [&](const Tensor& lse) { fill_no_keys(lse, ctx); },
       [&](const Attention& one, const BranchPass& pass) {
-        visit_float("attention", one.q.dtype(), [&]<class T>() { run<T>(one, pass, ctx); });
+        visit_float("attention", one.q.dtype(), [&]<class T>() { run<T>(one, pass, keys, ctx); });
       });
 }
 

@@ -1,4 +1,4 @@
-// The kernels for Hopper as candidates: bf16, heads of up to 128.
+// The kernels for Hopper as candidates: bf16, heads of up to 128, without dropout.
 
 #include "kernels/attention/cuda/sm90.cuh"
 
@@ -38,11 +38,12 @@ bool fits_output(const Tensor& t) {
   return is_aligned(t.raw()) && t.stride(0) % each == 0 && t.stride(1) % each == 0;
 }
 
-bool fits_all(const Pattern& pattern, std::int64_t dim, float scale, std::initializer_list<Tensor> operands,
-              std::initializer_list<Tensor> outputs, const ExecContext& ctx) {
-  if (dim > 128 || !(scale > 0) || !is_hopper(ctx) || !encode_tiled()) return false;
+template <class Args>
+bool fits_all(const Args& a, std::initializer_list<Tensor> operands, std::initializer_list<Tensor> outputs,
+              const ExecContext& ctx) {
+  if (a.q.dim(2) > 128 || !(a.scale > 0) || a.dropout.rate > 0 || !is_hopper(ctx) || !encode_tiled()) return false;
   TensorMap boxes;
-  for (const BranchPass& pass : passes_of(pattern))
+  for (const BranchPass& pass : passes_of(a.pattern))
     for (const Tensor& t : operands)
       if (t.dtype() != DType::bf16 || !make_tensor_map(t, pass.rate, boxes)) return false;
   for (const Tensor& t : outputs)
@@ -51,11 +52,10 @@ bool fits_all(const Pattern& pattern, std::int64_t dim, float scale, std::initia
 }
 
 bool supports_forward(const Attention& a, const ExecContext& ctx) {
-  return fits_all(a.pattern, a.q.dim(2), a.scale, {a.q, a.k, a.v}, {a.out, a.carry}, ctx);
+  return fits_all(a, {a.q, a.k, a.v}, {a.out, a.carry}, ctx);
 }
 bool supports_backward(const AttentionBackward& a, const ExecContext& ctx) {
-  return fits_all(a.pattern, a.q.dim(2), a.scale, {a.q, a.k, a.v, a.dout},
-                  {a.dq, a.dk, a.dv, a.carry_dq, a.carry_dk, a.carry_dv}, ctx);
+  return fits_all(a, {a.q, a.k, a.v, a.dout}, {a.dq, a.dk, a.dv, a.carry_dq, a.carry_dk, a.carry_dv}, ctx);
 }
 
 // Blocks of 192 queries are faster than those of 128, but lists are of 128 rows, and short rows do not fill them. Nor

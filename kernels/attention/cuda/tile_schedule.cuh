@@ -175,9 +175,10 @@ void fill_outside(const AttentionBackward&, const ExecContext&);
 void fill_no_keys(const Tensor& lse, const ExecContext&);  // -inf everywhere
 
 // What both backward kernels read beside the operands, each [Hq,N] f32: delta = rowsum(dout * out), and lse in powers
-// of two with +inf for rows without keys, so that their weights come out as 0.
+// of two with +inf for rows without keys, so that their weights come out as 0. With dropout, delta is multiplied by
+// 1 - rate, since gradients of scores are divided by it in the end, and there are keys of dropout.
 struct RowStatistics {
-  Tensor lse2, delta;
+  Tensor lse2, delta, keys;
 };
 RowStatistics row_statistics(const AttentionBackward&, const ExecContext&);
 

@@ -101,7 +101,7 @@ bool describe(Call& c, const Args& a) {
   p.batch = queries->batch;
   p.queries = queries->count;
   p.keys = keys->count;
-  if (!seen || !describe(c, a.pattern, *seen)) return false;
+  if (!seen || a.dropout.rate > 0 || !describe(c, a.pattern, *seen)) return false;
   p.heads = a.q.dim(1);
   p.kv_heads = a.k.dim(1);
   p.dim = a.q.dim(2);

@@ -1,0 +1,71 @@
+#pragma once
+// Dropout in the CUDA kernels. The keys of the queries' rows are drawn beforehand, once a call; those of the keys' rows
+// are products. What was kept is scaled at the end, and delta beforehand, so that a pair costs its bits and a select.
+
+#include "kernels/attention/cuda/cta_state.cuh"
+
+namespace ring::cuda {
+
+struct DropoutParams {
+  const std::uint32_t* keys = nullptr;  // [Hq,N]; null: nothing is dropped
+  std::uint32_t threshold = 0;
+  float scale = 1;  // 1 / (1 - rate)
+};
+// keys: from dropout_keys(), which are undefined where nothing is dropped.
+DropoutParams dropout_params(const AttentionDropout&, const Tensor& keys);
+Tensor dropout_keys(const AttentionDropout&, const Tensor& lse, const ExecContext&);
+
+// The key of sample j of the keys of a head segment.
+__device__ inline std::uint32_t column_key(const HeadSegment& s, int j) {
+  return dropout_column_key(s.position + j * s.rate);
+}
+
+// Of a lane's sums in the layout of a product on tensor cores: which ones are dropped. Owning queries, rows have row
+// keys; owning keys, columns do.
+template <Stationary owner, int kM, int kN>
+struct LaneDropout;
+template <int kM, int kN>
+struct LaneDropout<Stationary::q, kM, kN> {
+  std::uint32_t rows[kM][2], column, step;
+
+  // keys: of the warp's first row on, which is row `row` of the head segment.
+  __device__ void load(const std::uint32_t* keys, const HeadSegment& s, int, Range exist) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll
+    for (int m = 0; m < kM; ++m)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int row = m * 16 + half * 8 + lane / 4;
+        rows[m][half] = exist.has(row) ? keys[std::int64_t{row} * s.rate] : 0;
+      }
+    step = dropout_column_key(s.rate);
+  }
+  // The tile's first column of the head segment; `shared`: row keys of its columns.
+  __device__ void stage(const HeadSegment& s, int first, const std::uint32_t*) {
+    column = column_key(s, first + static_cast<int>(threadIdx.x) % 4 * 2);
+  }
+  __device__ std::uint32_t bits(int m, int n, int i) const {
+    return dropout_bits(rows[m][i / 2], column + static_cast<std::uint32_t>(n * 8 + i % 2) * step);
+  }
+};
+template <int kM, int kN>
+struct LaneDropout<Stationary::kv, kM, kN> {
+  std::uint32_t rows[kM][2];
+  const std::uint32_t* columns;
+
+  __device__ void load(const std::uint32_t*, const HeadSegment& s, int row, Range) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll
+    for (int m = 0; m < kM; ++m)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) rows[m][half] = column_key(s, row + m * 16 + half * 8 + lane / 4);
+  }
+  __device__ void stage(const HeadSegment&, int, const std::uint32_t* shared) {
+    columns = shared + static_cast<int>(threadIdx.x) % 4 * 2;
+  }
+  __device__ std::uint32_t bits(int m, int n, int i) const {
+    return dropout_bits(columns[n * 8 + i % 2], rows[m][i / 2]);
+  }
+};
+
+}  // namespace ring::cuda
