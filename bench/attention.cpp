@@ -62,6 +62,7 @@ class Bench {
     AttentionOperands p = make_problem(grid_, dim, length, causal, ctx_);
     AttentionTiming t{.head_dim = dim, .length = length, .causal = causal};
     t.sequences = static_cast<std::int64_t>(p.forward.queries.size());
+    p.forward.dropout.rate = p.backward.dropout.rate = static_cast<float>(grid_.dropout);
     const double all = cost(p.forward).flops;
     for (const auto& [kind, pattern] : grid_.patterns) {
       p.forward.pattern = pattern;

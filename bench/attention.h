@@ -30,6 +30,7 @@ struct AttentionGrid {
   std::vector<bool> causal;
   std::vector<NamedPattern> patterns = {{"dense", {}}};  // causal or not as above; block patterns of one rule
   std::vector<std::string> candidates;                   // empty: all
+  double dropout = 0;                                    // rate on weights
   int rounds = 1;           // all kernels of one shape are measured in turn, so many times: their medians
   double seconds = 0.2;     // of each measurement
   double rest = 0;          // seconds without work before each, for the clocks of a GPU that is not warm

@@ -20,7 +20,7 @@ struct Arguments {
   std::vector<std::int64_t> head_dims, lengths;
   bool causal = false, full = false, csv = false;
   std::string type;
-  double seconds = 0.2, rest = 0, most_seconds = 2;
+  double seconds = 0.2, rest = 0, most_seconds = 2, dropout = 0;
   DeviceChoice device = DeviceChoice::automatic;
   std::vector<std::string> kinds = {"dense"}, candidates;
   PatternOptions pattern;
@@ -46,6 +46,7 @@ AttentionGrid grid_of(const Arguments& a, Backend backend) {
   g.patterns.clear();
   for (const std::string& kind : a.kinds) g.patterns.push_back({kind, a.pattern.of(kind)});
   g.candidates = a.candidates;
+  g.dropout = a.dropout;
   g.rounds = a.rounds;
   g.seconds = a.seconds;
   g.rest = a.rest;
@@ -145,6 +146,7 @@ void add_bench_attention(CLI::App& bench) {
       ->check(CLI::IsMember(attention_kind_names()))
       ->capture_default_str();
   a->pattern.add_to(*cmd);
+  add_number(*cmd, "--dropout", a->dropout, "Rate on the weights; kernels without dropout are left out", 0, 0.95);
   cmd->add_option("--candidate", a->candidates, "Only these kernels, with commas")->delimiter(',');
   add_number(*cmd, "--rounds", a->rounds, "Measure all kernels of a shape in turn, so many times, and take the medians",
              1, 1'000'000)

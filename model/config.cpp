@@ -68,6 +68,7 @@ void ModelConfig::fields(Fields& f) {
   f("qk_norm", qk_norm, "normalise queries and keys per head (RMS)");
   f("tied_embeddings", tied_embeddings, "the head reads the token embedding");
   f("dropout", dropout, "rate on the embedding and on each sublayer's output", in_range(0, 0.95));
+  f("attention_dropout", attention_dropout, "rate on the weights of attention, after the softmax", in_range(0, 0.95));
   f("init", init, "initialisation of matrices",
     choices<InitScheme>({{"normal", InitScheme::normal},
                          {"depth_scaled", InitScheme::depth_scaled},

@@ -64,7 +64,7 @@ struct ModelConfig {
   Biases biases = Biases::none;
   bool qk_norm = false;
   bool tied_embeddings = true;
-  double dropout = 0;
+  double dropout = 0, attention_dropout = 0;
   InitScheme init = InitScheme::depth_scaled;
   double init_std = 0.02;
 

@@ -49,7 +49,7 @@ DecoderBlock::DecoderBlock(const ParamPrefix& at, const ModelConfig& c, std::int
       mlp_site_(site_of(str("dropout.mlp.", layer))),
       attention_norm_(at.child("attention_norm"), c.width, c),
       mlp_norm_(at.child("mlp_norm"), c.width, c),
-      attention_(at.child("attention"), c, pattern, inv_freq),
+      attention_(at.child("attention"), c, pattern, inv_freq, site_of(str("dropout.weights.", layer))),
       mlp_(at.child("mlp"), c) {}
 
 ParamList DecoderBlock::parameters() const {

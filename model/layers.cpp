@@ -95,7 +95,7 @@ Var Norm::over_slices(Run& run, const Var& x) const {
 ParamList Norm::parameters() const { return bias ? ParamList{weight, bias} : ParamList{weight}; }
 
 AttentionLayer::AttentionLayer(const ParamPrefix& at, const ModelConfig& c, const Pattern& pattern,
-                               const Tensor& inv_freq)
+                               const Tensor& inv_freq, std::uint32_t dropout_site)
     : heads_(c.heads),
       kv_heads_(c.kv_heads),
       head_dim_(c.head_dim),
@@ -105,6 +105,8 @@ AttentionLayer::AttentionLayer(const ParamPrefix& at, const ModelConfig& c, cons
       out_(at, {{"wo", c.width, weight_std(c, c.heads * c.head_dim, c.width, true, true)}}, c.heads * c.head_dim,
            c.biases == Biases::all),
       scale_(score_scale(c)),
+      dropout_(static_cast<float>(c.attention_dropout)),
+      dropout_site_(dropout_site),
       eps_(static_cast<float>(c.norm_eps)) {
   if (c.qk_norm) {
     q_norm_ = &at.params.add({{at("q_norm.weight"), 0, head_dim_, {Init::Kind::ones}}}, 0);
@@ -126,12 +128,12 @@ ParamList AttentionLayer::parameters() const {
   return all += out_.parameters();
 }
 
-SelfAttention AttentionLayer::options() const {
+SelfAttention AttentionLayer::options(bool training) const {
   SelfAttention s;
   s.heads = heads_;
   s.kv_heads = kv_heads_;
   s.head_dim = head_dim_;
-  s.attention = {scale_, pattern_};
+  s.attention = {scale_, pattern_, training ? dropout_ : 0, dropout_site_};
   s.inv_freq = inv_freq_;
   if (q_norm_) {
     s.q_norm = q_norm_->var;
@@ -147,7 +149,7 @@ Var AttentionLayer::project(Run& run, Var y, const Var& residual) const {
 }
 
 Var AttentionLayer::operator()(Run& run, const Var& x, const Sequences& seqs, const Var& residual) const {
-  return project(run, self_attention(run, qkv_(run, x), seqs, options()), residual);
+  return project(run, self_attention(run, qkv_(run, x), seqs, options(run.training)), residual);
 }
 
 Var AttentionLayer::operator()(Run& run, const Var& x, const Sequences& seqs, const Var& residual, LayerCache& cache,
@@ -157,7 +159,7 @@ Var AttentionLayer::operator()(Run& run, const Var& x, const Sequences& seqs, co
     RING_CHECK((n > 0) == (lengths[0] > 0), "a cache where some sequences are empty and others are not");
   if (lengths[0] > 0) return project(run, {decode(run, qkv.value, seqs, cache, lengths), nullptr}, residual);
   Tensor keys, values;
-  SelfAttention s = options();
+  SelfAttention s = options(run.training);
   s.keys = &keys;
   s.values = &values;
   const Var y = self_attention(run, qkv, seqs, s);
@@ -184,7 +186,7 @@ Tensor AttentionLayer::decode(Run& run, const Tensor& qkv, const Sequences& seqs
     for (const Tensor& t : {q, k}) rotate(t, seqs, inv_freq_, run.ctx);
   cache.append(k, v, seqs, lengths, run.ctx);
   const Tensor y = run.ctx.empty({batch, heads_, head_dim_}, qkv.dtype());
-  AttentionDecode args{q, cache.keys, cache.values, y, {}, {}, options().attention.scale};
+  AttentionDecode args{q, cache.keys, cache.values, y, {}, {}, scale_};
   cache.choose_rows(pattern_, lengths, args);  // the new token of a sequence comes behind those it has
   attention_decode_kernel(args, run.ctx);
   return y.view({batch, nq});

@@ -50,7 +50,9 @@ struct Norm {
 
 class AttentionLayer {
  public:
-  AttentionLayer(const ParamPrefix&, const ModelConfig& resolved, const Pattern&, const Tensor& inv_freq);
+  // dropout_site: of the masks on weights.
+  AttentionLayer(const ParamPrefix&, const ModelConfig& resolved, const Pattern&, const Tensor& inv_freq,
+                 std::uint32_t dropout_site);
   // [N,C] -> [N,C], plus residual, which may be none.
   Var operator()(Run&, const Var& x, const Sequences&, const Var& residual) const;
   // The same with a cache whose sequences hold lengths[b] tokens: all 0 and any number of new ones, or one new one
@@ -65,7 +67,7 @@ class AttentionLayer {
   Linear& out() { return out_; }
 
  private:
-  SelfAttention options() const;
+  SelfAttention options(bool training) const;
   Var project(Run&, Var y, const Var& residual) const;
   Tensor decode(Run&, const Tensor& qkv, const Sequences&, LayerCache&, const std::vector<std::int32_t>& lengths) const;
 
@@ -77,7 +79,9 @@ class AttentionLayer {
   Param* k_norm_ = nullptr;
   std::optional<Norm> sub_norm_;
   Linear out_;
-  float scale_;  // of scores
+  float scale_;    // of scores
+  float dropout_;  // rate on weights
+  std::uint32_t dropout_site_;
   float eps_;
 };
 

@@ -2,9 +2,28 @@
 // Attention over whole sequences by the kernels, over parts of them by the run's context exchange.
 
 #include "autograd/ops.h"
+#include "comm/communicator.h"
 #include "kernels/attention/attention.h"
 
 namespace ring {
+
+// Where dropout's masks are, but for the tensors of their address: these are saved.
+struct DropoutAddress {
+  float rate;
+  RandomSite site;
+  std::int64_t first_row, first_head;
+
+  AttentionDropout with(const Tensor& rows, const Tensor& state) const {
+    if (rate == 0) return {};
+    return {rate, site, first_row, first_head, rows, state};
+  }
+};
+inline DropoutAddress dropout_address(const Run& run, const AttentionOptions& o, std::int64_t heads) {
+  return {.rate = o.dropout,
+          .site = {.seed = run.seed, .step = run.step, .site = o.dropout_site},
+          .first_row = run.first_row,
+          .first_head = sliced(run) ? run.tp->rank() * heads : 0};
+}
 
 inline void check_exchange(const Sequences& sequences, const ContextExchange* exchange) {
   RING_CHECK(!sequences.shards || exchange, "attention: the sequences are cut among ", sequences.shards->ranks(),

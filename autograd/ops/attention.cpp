@@ -7,10 +7,12 @@ namespace {
 // The kernel overwrites: it may write to a gradient that nothing was written to yet, else beside it.
 bool untouched(const Backward& back, int input) { return back.needs_grad(input) && !back.input(input)->written; }
 
-// Gradients of all three inputs, which may share slots. Saved: q, k, v, out, lse.
+// Gradients of all three inputs, which may share slots. Saved: q, k, v, out, lse, and the rows and the state of
+// dropout.
 struct AttentionRule {
   static constexpr bool kKeepsNoTensor = true;
   AttentionOptions options;
+  DropoutAddress dropout;
   Sequences sequences;  // without positions
   ContextExchange* cp;
 
@@ -23,7 +25,8 @@ struct AttentionRule {
             .lse = back.saved(4),
             .dout = back.grad().view(out.shape()),
             .scale = options.scale,
-            .pattern = options.pattern};
+            .pattern = options.pattern,
+            .dropout = dropout.with(back.saved(5), back.saved(6))};
   }
 
   void operator()(Backward& back) const {
@@ -51,11 +54,21 @@ Var attention(Run& run, const Var& q, const Var& k, const Var& v, const Sequence
   const Shape& shape = q.value.shape();
   RING_CHECK(shape.size() == 3, "attention: queries are ", describe(q.value), ", expected [tokens, heads, head dim]");
   const Tensor out = run.ctx.empty(shape, q.value.dtype()), lse = run.ctx.empty({shape[1], shape[0]});
-  attend({q.value, k.value, v.value, out, lse, {}, {}, options.scale, options.pattern, {}}, sequences, run.cp, run.ctx);
+  const DropoutAddress dropout = dropout_address(run, options, shape[1]);
+  attend({.q = q.value,
+          .k = k.value,
+          .v = v.value,
+          .out = out,
+          .lse = lse,
+          .scale = options.scale,
+          .pattern = options.pattern,
+          .dropout = dropout.with(run.rows, run.state)},
+         sequences, run.cp, run.ctx);
   if (!run.tape) return {out, nullptr};
   return run.record("attention", out, {q.slot, k.slot, v.slot},
-                    {run.save(q), run.save(k), run.save(v), run.save(out), run.save(lse)},
-                    AttentionRule{options, sequences.without_positions(), run.cp});
+                    {run.save(q), run.save(k), run.save(v), run.save(out), run.save(lse), save_in_place(run.rows),
+                     save_in_place(run.state)},
+                    AttentionRule{options, dropout, sequences.without_positions(), run.cp});
 }
 
 }  // namespace ring

@@ -89,7 +89,7 @@ void norm_rule(Backward& back, int input, const Tensor& x, const Tensor& w, cons
 }
 
 // The places in the rule's list of what was saved.
-enum { kPositions, kInvFreq, kQNorm, kKNorm, kOut, kLse, kQkv, kQ, kK, kQRstd, kKRstd };
+enum { kPositions, kInvFreq, kQNorm, kKNorm, kRows, kState, kOut, kLse, kQkv, kQ, kK, kQRstd, kKRstd };
 
 // What attention makes of prepared queries, keys and values.
 struct Attended {
@@ -102,19 +102,28 @@ struct Attend {
   static constexpr bool kKeepsNoTensor = true;
   Layout layout;
   AttentionOptions attention;
+  DropoutAddress dropout;
   Sequences sequences;  // without positions
   ContextExchange* cp;
 
-  Attended operator()(const ExecContext& ctx, const Parts& x) const {
+  Attended operator()(const ExecContext& ctx, const Parts& x, const AttentionDropout& masks) const {
     const std::int64_t rows = x.q.dim(0);
     const Attended a{ctx.empty({rows, layout.heads, layout.head_dim}, x.q.dtype()), ctx.empty({layout.heads, rows})};
-    attend({x.q, x.k, x.v, a.out, a.lse, {}, {}, attention.scale, attention.pattern, {}}, sequences, cp, ctx);
+    attend({.q = x.q,
+            .k = x.k,
+            .v = x.v,
+            .out = a.out,
+            .lse = a.lse,
+            .scale = attention.scale,
+            .pattern = attention.pattern,
+            .dropout = masks},
+           sequences, cp, ctx);
     return a;
   }
   // From qkv and the constants: all that the rule needs, in its order from kOut on.
   Tensors operator()(const ExecContext& ctx, const Tensors& from) const {
     const Prepared p = prepare(ctx, from[0], {from[1], from[2], from[3], from[4]}, layout);
-    const Attended a = (*this)(ctx, p.final(layout));
+    const Attended a = (*this)(ctx, p.final(layout), dropout.with(from[5], from[6]));
     return {a.out, a.lse, p.qkv, p.q, p.k, p.q_rstd, p.k_rstd};
   }
 };
@@ -204,7 +213,8 @@ struct Rule {
             .dk = gradients.k,
             .dv = gradients.v,
             .scale = forward.attention.scale,
-            .pattern = forward.attention.pattern};
+            .pattern = forward.attention.pattern,
+            .dropout = forward.dropout.with(back.saved(kRows), back.saved(kState))};
   }
 };
 
@@ -233,9 +243,10 @@ Var self_attention(Run& run, const Var& qkv, const Sequences& sequences, const S
                              {sequences.positions, options.inv_freq, options.q_norm.value, options.k_norm.value,
                               sequences.inv_freq.defined() ? &sequences : nullptr},
                              layout);
-  const Attend forward{layout, options.attention, sequences.without_positions(), run.cp};
+  const DropoutAddress dropout = dropout_address(run, options.attention, options.heads);
+  const Attend forward{layout, options.attention, dropout, sequences.without_positions(), run.cp};
   const Parts x = p.final(layout);
-  const Attended a = forward(run.ctx, x);
+  const Attended a = forward(run.ctx, x, dropout.with(run.rows, run.state));
   if (run.entropies) run.entropies->push_back(entropy_sums(run.ctx, forward, x));
   if (options.keys) {
     *options.keys = x.k;
@@ -243,8 +254,9 @@ Var self_attention(Run& run, const Var& qkv, const Sequences& sequences, const S
   }
   const Shape shape{in.dim(0), options.heads * options.head_dim};
   if (!run.tape) return {a.out.view(shape), nullptr};
-  std::vector<Saved> saved{save_in_place(sequences.positions), save_in_place(options.inv_freq),
-                           run.save(options.q_norm), run.save(options.k_norm)};
+  std::vector<Saved> saved{
+      save_in_place(sequences.positions), save_in_place(options.inv_freq), run.save(options.q_norm),
+      run.save(options.k_norm),           save_in_place(run.rows),         save_in_place(run.state)};
   const std::vector<Saved> attended = save_attended(run, qkv, p, a, forward, saved);
   saved.insert(saved.end(), attended.begin(), attended.end());
   const Var y = run.record("self_attention", a.out.view(shape), {qkv.slot, options.q_norm.slot, options.k_norm.slot},

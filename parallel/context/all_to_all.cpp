@@ -51,7 +51,7 @@ class AllToAll final : public ContextParallel {
                         .keys = s.documents,
                         .scale = args.scale,
                         .pattern = pattern_of(shards, args, group),
-                        .carry = {}},
+                        .dropout = dropout_of(args, group)},
                        ctx);
       Flight sent = to_rows(s, {out}, {args.out}, group, ctx);
       add_lse_to_rows(s, lse, args.lse, group, sent, ctx);
@@ -76,6 +76,7 @@ class AllToAll final : public ContextParallel {
       whole.queries = whole.keys = s.documents;
       whole.scale = args.scale;
       whole.pattern = pattern_of(shards, args, group);
+      whole.dropout = dropout_of(args, group);
       attention_backward_kernel(whole, ctx);
       Flight sent = to_rows(s, {whole.dq, whole.dk, whole.dv}, {args.dq, args.dk, args.dv}, group, ctx);
       start(sent, ctx);
@@ -113,6 +114,15 @@ class AllToAll final : public ContextParallel {
   const Pattern& pattern_of(const std::shared_ptr<const ContextShards>& shards, const Args& args, std::int64_t group) {
     const std::int64_t all = args.k.dim(1);
     return patterns_.get(shards, args.pattern, all, {first_head(all, comm_.rank(), group), heads_of(all)});
+  }
+
+  // The same masks for all rows, which lie in the micro-batch's order.
+  template <class Args>
+  AttentionDropout dropout_of(const Args& args, std::int64_t group) const {
+    AttentionDropout d = args.dropout;
+    d.rows = {};
+    d.first_head += first_head(args.q.dim(1), comm_.rank(), group);
+    return d;
   }
 
   // How many of `all` heads are those of one group of rank r, and which comes first.

@@ -17,6 +17,7 @@ void narrow_to(Args& a, KvHeads heads, std::int64_t per, const Pattern& pattern)
   a.v = part(a.v, heads, 1);
   a.out = part(a.out, heads, per);
   a.lse = a.lse.narrow(0, heads.first * per, heads.count * per);
+  a.dropout.first_head += heads.first * per;
   a.pattern = pattern;
 }
 

@@ -74,7 +74,7 @@ class MeasuredContext final : public ContextParallel {
     return str("context attention, ", ctx.stream.impl().device_name(), ", ", comm_.size(), " ranks",
                ctx.deterministic ? ", deterministic, " : ", ", a.q.dtype(), ", ", a.q.dim(1), " of ", a.k.dim(1),
                " heads x ", a.q.dim(2), ", ", pattern_key(a.pattern), ", ", shards.tokens(), " tokens in ",
-               lengths_of(shards.documents));
+               lengths_of(shards.documents), a.dropout.rate > 0 ? ", dropout" : "");
   }
 
   // Finding out would cost more than it saves: several calls of each schedule.

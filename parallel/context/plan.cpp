@@ -206,12 +206,11 @@ std::int64_t NeededKeys::row_heads(std::int64_t kv_heads) const {
 }
 
 NeededKeys needed_keys(const ContextShards& shards, int queries, int keys, const Pattern& pattern,
-                       std::int64_t kv_heads) {
+                       std::int64_t kv_heads, SpanPositions positions) {
   NeededKeys need;
-  const bool same = queries == keys;
+  const bool same = queries == keys, joins = pattern.is_dense() && positions == SpanPositions::in_order;
   for (const Parts& parts : common_parts(held_by(shards, queries), held_by(shards, keys), shards.documents))
-    add_rounds(pattern.is_dense() ? dense_pairs(parts, pattern.causal, same) : local_pairs(parts, pattern),
-               need.rounds);
+    add_rounds(joins ? dense_pairs(parts, pattern.causal, same) : local_pairs(parts, pattern), need.rounds);
   if (same) {
     need.rows = shards.tokens(keys);
     return need;

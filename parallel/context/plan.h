@@ -32,8 +32,13 @@ struct NeededKeys {
   std::int64_t row_heads(std::int64_t kv_heads) const;  // that travel, of keys alone
 };
 
+// Whether dense attention may join the parts of a document that a rank holds, so that fewer calls are needed. Their
+// positions are then true in order alone; as they are in the row: dropout's masks are addressed by them.
+enum class SpanPositions : std::uint8_t { in_order, in_row };
+
 // What rank `queries` needs of rank `keys`. Of itself: `rows` are its own, in place, and nothing is copied.
-NeededKeys needed_keys(const ContextShards&, int queries, int keys, const Pattern&, std::int64_t kv_heads);
+NeededKeys needed_keys(const ContextShards&, int queries, int keys, const Pattern&, std::int64_t kv_heads,
+                       SpanPositions = SpanPositions::in_order);
 
 // The calls of a rank with its own keys, of pairs of chunks: the last ones are those of equal chunks.
 std::vector<AttentionCall> rounds_with_own(const ContextShards&, int rank, const Pattern&);

@@ -55,10 +55,13 @@ struct Grid {
   const ContextShards& shards;
   const Pattern& pattern;
   std::int64_t kv_heads;
+  SpanPositions positions;
   int nodes, places;
 
   int rank(int node, int place) const { return (node + nodes) % nodes * places + (place + places) % places; }
-  NeededKeys needs(int queries, int keys) const { return needed_keys(shards, queries, keys, pattern, kv_heads); }
+  NeededKeys needs(int queries, int keys) const {
+    return needed_keys(shards, queries, keys, pattern, kv_heads, positions);
+  }
   // Whether any rank may need the keys from so many nodes and places before its own.
   bool any_needs(int apart, int distance) const {
     for (int node = 0; node < nodes; ++node)
@@ -129,13 +132,11 @@ class Ring final : public ContextParallel {
 
   void forward(const Attention& args, const std::shared_ptr<const ContextShards>& shards,
                const ExecContext& ctx) override {
-    for_groups(args, shards,
-               [&](const Attention& a) { forward_once(a, plan_for(shards, a.pattern, a.k.dim(1)), ctx); });
+    for_groups(args, shards, [&](const Attention& a) { forward_once(a, plan_for(shards, a), ctx); });
   }
   void backward(const AttentionBackward& args, const std::shared_ptr<const ContextShards>& shards,
                 const ExecContext& ctx) override {
-    for_groups(args, shards,
-               [&](const AttentionBackward& a) { backward_once(a, plan_for(shards, a.pattern, a.k.dim(1)), ctx); });
+    for_groups(args, shards, [&](const AttentionBackward& a) { backward_once(a, plan_for(shards, a), ctx); });
   }
 
  private:
@@ -355,11 +356,14 @@ class Ring final : public ContextParallel {
     return home;
   }
 
-  const RingPlan& plan_for(const std::shared_ptr<const ContextShards>& shards, const Pattern& pattern,
-                           std::int64_t kv_heads) {
+  template <class Args>
+  const RingPlan& plan_for(const std::shared_ptr<const ContextShards>& shards, const Args& args) {
     check_shards(*shards);
-    return plans_.get(shards, pattern, kv_heads, [&] {
-      return plan_of({*shards, pattern, kv_heads, shards->ranks() / per_node_, per_node_});
+    const bool drops = args.dropout.rate > 0;
+    const std::int64_t kv_heads = args.k.dim(1);
+    return (drops ? dropout_plans_ : plans_).get(shards, args.pattern, kv_heads, [&] {
+      return plan_of({*shards, args.pattern, kv_heads, drops ? SpanPositions::in_row : SpanPositions::in_order,
+                      shards->ranks() / per_node_, per_node_});
     });
   }
 
@@ -367,7 +371,7 @@ class Ring final : public ContextParallel {
   int per_node_;
   std::int64_t message_bytes_;
   HeadPatterns patterns_;
-  PlanCache<RingPlan> plans_;
+  PlanCache<RingPlan> plans_, dropout_plans_;
 };
 
 }  // namespace

@@ -17,8 +17,11 @@ OpCase make(const std::string& name, const AttentionShape& a, double score_size 
   };
   c.run = [a](Run& run, const std::vector<Var>& in) {
     const Sequences sequences{.offsets = a.offsets, .rows = a.rows};
-    const AttentionOptions options{static_cast<float>(a.scale), a.pattern};
-    return std::vector<Var>{attention(run, in[0], in[1], in[2], sequences, options)};
+    const AttentionOptions options{static_cast<float>(a.scale), a.pattern, a.dropout.rate, a.dropout.site.site};
+    Run mine = run;
+    mine.seed = a.dropout.site.seed, mine.step = a.dropout.site.step, mine.first_row = a.dropout.first_row;
+    if (a.dropout.step > 0) mine.rows = from_host(a.dropout.rows(a.tokens()), run.ctx.stream);
+    return std::vector<Var>{attention(mine, in[0], in[1], in[2], sequences, options)};
   };
   const double work = attention_pairs(a) * static_cast<double>(a.heads * a.dim);
   const double q = 4.0 * static_cast<double>(a.tokens() * a.heads * a.dim),
@@ -73,6 +76,30 @@ std::vector<OpCase> patterns() {
   };
 }
 
+// Dropout with every pattern: pairs that count several times, documents in the middle of rows, rows of other numbers.
+std::vector<OpCase> dropped() {
+  const std::vector<std::int32_t> packed = offsets_of({100, 30, 130, 3}), rows = {0, 130}, one = offsets_of({270});
+  const auto with = [](const std::string& name, AttentionShape a, const OracleDropout& d) {
+    a.dropout = d;
+    return make("dropout_" + name, a);
+  };
+  const BlockRule strided{.kind = BlockRuleKind::strided, .every = 2};
+  return {
+      with("tiny", {offsets_of({1, 2, 3}), 1, 1, 8, usual(8), dense()}, {.rate = 0.5f}),
+      with("dense_D64", {offsets_of({90, 1, 64}), 2, 2, 64, usual(64), dense()}, {.rate = 0.2f}),
+      with("dense_packed_D24", {packed, 4, 2, 24, usual(24), dense(), rows}, {.rate = 0.3f, .first_row = 1000}),
+      with("full_D128", {offsets_of({70}), 1, 1, 128, usual(128), dense(false)}, {.rate = 0.9f, .step = 3}),
+      with("rows_D32", {offsets_of({130}), 6, 2, 32, 0.3, dense()}, {.rate = 0.1f, .first_row = 1 << 20, .step = 2}),
+      with("window_sinks_D40", {packed, 4, 2, 40, usual(40), window(20, 4), rows}, {.rate = 0.4f}),
+      with("dilated_D64", {one, 4, 2, 64, usual(64), dilated({{64, 1}, {128, 2}, {256, 4}}, false, 1)}, {.rate = 0.3f}),
+      with("dilated_dedup_D16", {packed, 2, 2, 16, usual(16), dilated({{32, 1}, {64, 2}}, true, 3), rows},
+           {.rate = 0.5f}),
+      with("blocks_D64", {packed, 2, 1, 64, usual(64), block_sparse(64, {strided}), rows}, {.rate = 0.25f}),
+      with("blocks_full_D24", {offsets_of({210}), 1, 1, 24, usual(24), block_sparse(64, {strided}, false)},
+           {.rate = 0.1f}),
+  };
+}
+
 std::vector<OpCase> cases() {
   const std::vector<std::int32_t> ragged = offsets_of({1, 63, 64, 65, 130});
   std::vector<OpCase> all = {
@@ -86,6 +113,7 @@ std::vector<OpCase> cases() {
       make("one_long_D16", {offsets_of({400}), 1, 1, 16, usual(16), dense()}),
   };
   for (OpCase& c : patterns()) all.push_back(std::move(c));
+  for (OpCase& c : dropped()) all.push_back(std::move(c));
   OpCase large = make("large_scores", {ragged, 2, 2, 32, usual(32), dense()}, 100);  // up to some hundreds
   large.tolerance = 2e-4;  // a score of 300 has a rounding error of 3e-5, and its weight the same relative one
   large.grad_tolerance = 2e-3;

@@ -64,14 +64,15 @@ Var packed(const Tensor& t, const ExecContext& ctx) {
   return {out, nullptr};
 }
 
-std::vector<Var> run_op(Run& run, const std::vector<Var>& in, const AttentionShape& a, const Options& o) {
+std::vector<Var> run_op(Run run, const std::vector<Var>& in, const AttentionShape& a, const Options& o) {
   SelfAttention options{.heads = a.heads, .kv_heads = a.kv_heads, .head_dim = a.dim};
-  options.attention = {static_cast<float>(a.scale), a.pattern};
+  options.attention = {static_cast<float>(a.scale), a.pattern, a.dropout.rate, a.dropout.site.site};
   if (o.rotate) options.inv_freq = in[2].value;
   if (o.norm) {
     options.q_norm = in[3];
     options.k_norm = in[4];
   }
+  run.seed = a.dropout.site.seed, run.step = a.dropout.site.step, run.first_row = a.dropout.first_row;
   Tensor keys, values;
   options.keys = &keys;
   options.values = &values;
@@ -118,6 +119,8 @@ std::vector<OpCase> cases() {
            {offsets_of({50, 30, 70}), 4, 2, 24, 0.3, dilated({{20, 1}, {40, 2}}, false, 1), {0, 80}},
            {.norm = true, .rotate = true}),
       make("rope_blocks", {offsets_of({200}), 2, 2, 8, 0.3, block_sparse(64, {{.local = 1, .first = 1}})},
+           {.norm = false, .rotate = true}),
+      make("rope_dropout", {ragged, 4, 2, 16, 0.3, dense(), {}, {.rate = 0.3f, .first_row = 9}},
            {.norm = false, .rotate = true}),
       make("B12_S64_H4_D32", {offsets_of(std::vector<std::int32_t>(12, 64)), 4, 4, 32, 0.17677669, dense()},
            {.norm = false, .rotate = false}),

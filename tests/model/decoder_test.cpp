@@ -64,6 +64,7 @@ std::vector<Family> families() {
   c.head_dim = 40;
   c.rope.scaling = RopeScaling::linear;
   c.dropout = 0.2;
+  c.attention_dropout = 0.3;
   out.push_back({"wide_head", c});
   c = tiny();
   c.rope = {.scaling = RopeScaling::yarn, .factor = 4, .original_context = 6, .beta_fast = 1, .beta_slow = 0.1};

@@ -26,6 +26,7 @@ using test::ContextCase;
 
 struct Heads {
   std::int64_t query = 8, key = 4, dim = 8;
+  float dropout = 0;
 };
 
 // Rows of the micro-batch; values[0] the input, [1] the gradient of the output.
@@ -75,7 +76,10 @@ Tensor positions_of(const ContextCase& c, const ExecContext& ctx) {
 // The op on qkv [N, (Hq + 2 Hk) D], with rotation, or on its columns without.
 Tensor run_op(Run& run, const Var& qkv, const Sequences& seqs, const Pattern& pattern, const Heads& heads,
               const Tensor& dout) {
-  SelfAttention o{.heads = heads.query, .kv_heads = heads.key, .head_dim = heads.dim, .attention = {0.4f, pattern}};
+  SelfAttention o{.heads = heads.query,
+                  .kv_heads = heads.key,
+                  .head_dim = heads.dim,
+                  .attention = {0.4f, pattern, heads.dropout, 5}};
   Floats frequencies;
   for (std::int64_t i = 0; i < heads.dim / 2; ++i) frequencies.push_back(std::pow(0.1f, static_cast<float>(i)));
   o.inv_freq = from_host(frequencies, run.ctx.stream);
@@ -109,12 +113,15 @@ void on_rank(const ContextCase& c, const Heads& heads, const ContextLayout& layo
   const Rows mine{*shards, rank};
   const std::int64_t width = qkv_width(heads), wide = heads.query * heads.dim;
   const Tensor positions = ctx.empty({shards->tokens(rank)}, DType::i32), everywhere = positions_of(c, ctx);
+  const Tensor rows = ctx.empty(positions.shape(), DType::i32);
   mine.each([&](std::int64_t at, std::int64_t row) {
     positions.data<std::int32_t>()[at] = everywhere.data<std::int32_t>()[row];
+    rows.data<std::int32_t>()[at] = static_cast<std::int32_t>(row);
   });
   Tape tape;
   Run run{ctx, &tape};
   run.cp = &exchange;
+  run.rows = rows;
   const Var qkv{mine.take(random_floats(0, c.tokens() * width), width, ctx), std::make_shared<GradSlot>()};
   const Tensor out = run_op(run, qkv, Sequences::sharded(shards, positions), c.pattern, heads,
                             mine.take(random_floats(1, c.tokens() * wide), wide, ctx));
@@ -195,14 +202,17 @@ INSTANTIATE_TEST_SUITE_P(Schedules, DistContext,
 
 TEST_P(DistContext, EveryPatternEqualsOneProcess) {
   const auto& [schedule, ranks, kind] = GetParam();
-  const Heads heads = ranks == 3 ? Heads{6, 3, 8} : Heads{};
   const std::vector<ContextCase> cases = test::context_cases();
-  const std::vector<Results> got = on_ranks(cases, heads, kind, ranks, schedules().at(schedule));
-  for (std::size_t i = 0; i < cases.size(); ++i) {
-    SCOPED_TRACE(cases[i].name);
-    const Results want = on_one(cases[i], heads);
-    EXPECT_LE(distance(got[i].out, want.out), kOut);
-    EXPECT_LE(distance(got[i].gradient, want.gradient), kGradient);
+  for (const float dropout : {0.0f, 0.3f}) {
+    if (ranks == 3 && dropout > 0) continue;
+    const Heads heads = ranks == 3 ? Heads{6, 3, 8, dropout} : Heads{.dropout = dropout};
+    const std::vector<Results> got = on_ranks(cases, heads, kind, ranks, schedules().at(schedule));
+    for (std::size_t i = 0; i < cases.size(); ++i) {
+      SCOPED_TRACE(str(cases[i].name, ", dropout ", dropout));
+      const Results want = on_one(cases[i], heads);
+      EXPECT_LE(distance(got[i].out, want.out), kOut);
+      EXPECT_LE(distance(got[i].gradient, want.gradient), kGradient);
+    }
   }
 }
 

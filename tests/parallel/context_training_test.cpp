@@ -33,8 +33,8 @@ const std::vector<Kind>& kinds() {
 TrainingOptions options_of(const Kind& kind) {
   TrainingOptions o;
   o.steps = 20;
-  o.overrides = {"model.context=128", "model.dropout=0.1", "train.batch_size=4", "train.micro_batch=2",
-                 "train.mlp_chunk=50"};
+  o.overrides = {"model.context=128",  "model.dropout=0.1",   "model.attention_dropout=0.2",
+                 "train.batch_size=4", "train.micro_batch=2", "train.mlp_chunk=50"};
   o.overrides.insert(o.overrides.end(), kind.overrides.begin(), kind.overrides.end());
   o.validate = true;
   return o;

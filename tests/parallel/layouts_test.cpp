@@ -45,8 +45,9 @@ Training run(const Named& kind, const std::vector<std::string>& layout, int rank
   TrainingOptions o;
   o.ranks = ranks;
   o.steps = 6;
-  o.overrides = {"model.context=128", "model.heads=8",      "model.kv_heads=4",           "model.head_dim=8",
-                 "model.dropout=0.1", "train.batch_size=4", "model.tied_embeddings=true", "train.micro_batch=2"};
+  o.overrides = {"model.context=128",          "model.heads=8",       "model.kv_heads=4",
+                 "model.head_dim=8",           "model.dropout=0.1",   "train.batch_size=4",
+                 "model.tied_embeddings=true", "train.micro_batch=2", "model.attention_dropout=0.2"};
   o.overrides.insert(o.overrides.end(), kind.overrides.begin(), kind.overrides.end());
   o.overrides.insert(o.overrides.end(), layout.begin(), layout.end());
   o.validate = true;

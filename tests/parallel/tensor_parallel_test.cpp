@@ -90,8 +90,11 @@ TEST_P(DistTensorParallel, TwentySteps) {
 INSTANTIATE_TEST_SUITE_P(
     Models, DistTensorParallel,
     testing::Values(
-        TensorCase{"llama", {"model.dropout=0.1", "train.z_loss=0.001", "train.loss_chunk_bytes=4000"}, {2}},
-        TensorCase{"gpt2", joined(kGpt2, {"model.dropout=0.1"})},
+        TensorCase{
+            "llama",
+            {"model.attention_dropout=0.3", "model.dropout=0.1", "train.z_loss=0.001", "train.loss_chunk_bytes=4000"},
+            {2}},
+        TensorCase{"gpt2", joined(kGpt2, {"model.dropout=0.1", "model.attention_dropout=0.1"})},
         TensorCase{"qwen",
                    {"model.kv_heads=4", "model.biases=qkv", "model.qk_norm=true", "model.tied_embeddings=true",
                     "train.recompute=block", "model.dropout=0.1", "train.mlp_chunk=50"}},
@@ -103,7 +106,7 @@ INSTANTIATE_TEST_SUITE_P(
                     "model.mlp=gelu", "model.mlp_width=128", "model.init=magneto", "model.dropout=0.1",
                     "train.recompute=block", "train.mlp_chunk=40"}},
         TensorCase{"sub_rms", {"model.norm_place=sub", "model.init=magneto"}, {2}},
-        TensorCase{"packed", {"data.packing.documents=true"}, {2}},
+        TensorCase{"packed", {"data.packing.documents=true", "model.attention_dropout=0.5"}, {2}},
         TensorCase{"window", joined(kAllHeads, {"model.attention.kind=window", "model.attention.window=9",
                                                 "model.attention.sinks=2"})},
         TensorCase{"dilated", joined(kAllHeads, {"model.attention.kind=dilated", "model.attention.segments=[8, 16, 64]",
@@ -129,10 +132,11 @@ TEST_F(DistTensorParallelRun, SameLayoutTwiceSameBits) {
 }
 
 TEST_F(DistTensorParallelRun, RecomputingDoesNotChangeBits) {
-  const Training plain = train({}, 2, 3);
+  const Training plain = train({"model.attention_dropout=0.2"}, 2, 3);
   ASSERT_EQ(plain.errors, "");
   for (const char* kind : {"mlp", "block"})
-    EXPECT_TRUE(same_bits(plain, train({std::string("train.recompute=") + kind}, 2, 3))) << kind;
+    EXPECT_TRUE(same_bits(plain, train({"model.attention_dropout=0.2", std::string("train.recompute=") + kind}, 2, 3)))
+        << kind;
 }
 
 TEST_F(DistTensorParallelRun, WithReplicas) {

@@ -23,7 +23,7 @@ class DistTraining : public testing::Test {
 // Replicas share the batch: every number stays near that of one process.
 TEST_F(DistTraining, ReplicasReachWhatOneProcessDoes) {
   TrainingOptions options;
-  options.overrides = {"train.micro_batch=2", "model.dropout=0.1"};
+  options.overrides = {"train.micro_batch=2", "model.dropout=0.1", "model.attention_dropout=0.1"};
   const Training one = train_on_ranks(options);
   ASSERT_EQ(one.errors, "");
   EXPECT_LT(one.losses.back(), one.losses.front());

@@ -105,6 +105,17 @@ TEST(HfConfig, ReadsDynamicWithTheContextThatItHas) {
   EXPECT_EQ(again["max_position_embeddings"], j["max_position_embeddings"]);
 }
 
+TEST(HfConfig, WritesDropoutUnderTheNamesOfTheFamily) {
+  const auto written = [](Family family, const json& published) {
+    ModelConfig m = parse(published).model;
+    m.dropout = 0.125, m.attention_dropout = 0.25;
+    return json::parse(hf_config(family, m.resolved(), FloatType::f32, {}));
+  };
+  EXPECT_EQ(written(Family::llama, llama())["attention_dropout"], 0.25);
+  EXPECT_EQ(written(Family::gpt2, gpt2())["attn_pdrop"], 0.25);
+  EXPECT_EQ(written(Family::gpt2, gpt2())["resid_pdrop"], 0.125);
+}
+
 TEST(HfConfig, ReadsWhatOtherFamiliesAdd) {
   const ModelConfig q = parse(qwen3()).model;
   EXPECT_TRUE(q.qk_norm);

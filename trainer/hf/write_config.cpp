@@ -61,7 +61,7 @@ void add_attention(Json& j, Family family, const ModelConfig& c) {
   if (family == Family::qwen2 || family == Family::qwen3) add_layer_types(j, windows);
   if (family == Family::llama || family == Family::qwen3) j["attention_bias"] = c.biases == Biases::all;
   if (family == Family::llama) j["mlp_bias"] = c.biases == Biases::all;
-  j["attention_dropout"] = 0.0;
+  j["attention_dropout"] = c.attention_dropout;
 }
 
 void add_llama(Json& j, Family family, const ModelConfig& c) {
@@ -89,7 +89,7 @@ void add_gpt2(Json& j, const ModelConfig& c) {
   j["layer_norm_epsilon"] = c.norm_eps;
   j["embd_pdrop"] = c.dropout;
   j["resid_pdrop"] = c.dropout;
-  j["attn_pdrop"] = 0.0;
+  j["attn_pdrop"] = c.attention_dropout;
   j["scale_attn_weights"] = true;
   j["scale_attn_by_inverse_layer_idx"] = false;
 }
