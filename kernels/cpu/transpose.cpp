@@ -10,7 +10,7 @@ namespace {
 constexpr int kSide = 8;
 using Row = float __attribute__((vector_size(kSide * sizeof(float))));
 
-// Of two rows `size` apart: the blocks of `size` columns at even places of both, or those at odd ones.
+// Takes of two rows `size` apart the blocks of `size` columns at even places of both, or those at odd ones.
 template <int size, int... j>
 Row even(Row a, Row b, std::integer_sequence<int, j...>) {
   return __builtin_shufflevector(a, b, (j & size ? kSide + j - size : j)...);

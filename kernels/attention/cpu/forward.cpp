@@ -120,7 +120,7 @@ void softmax(Block& b, std::int64_t at, const Extent& seen, float* scores) {
   }
 }
 
-// Of the weights of a strip, what dropout leaves.
+// Leaves of a strip's weights what dropout keeps.
 void drop(const Mask& mask, const Strip& t, const Block& b, std::int64_t at, float* scores) {
   const std::uint32_t first = dropout_column_key(t.segment.position + t.key * t.segment.rate),
                       step = dropout_column_key(t.segment.rate);

@@ -20,7 +20,7 @@ __device__ inline std::uint32_t column_key(const HeadSegment& s, int j) {
   return dropout_column_key(s.position + j * s.rate);
 }
 
-// Of a lane's sums in the layout of a product on tensor cores: which ones are dropped. Owning queries, rows have row
+// Says which of a lane's sums, in the layout of a product on tensor cores, are dropped. Owning queries, rows have row
 // keys; owning keys, columns do.
 template <Stationary owner, int kM, int kN>
 struct LaneDropout;
