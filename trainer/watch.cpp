@@ -65,7 +65,10 @@ WatchReport Watch::report(const Result& r) const {
     }
   all_reduce_host(mesh_.host(), sums, Reduce::sum);
   WatchReport out;
-  for (std::size_t p = 0; p < parts(); ++p) out.update_ratios.push_back(std::sqrt(sums[p] / sums[parts() + p]));
+  for (std::size_t p = 0; p < parts(); ++p) {
+    const double change = sums[p], size = sums[parts() + p];
+    out.update_ratios.push_back(size == 0 ? 0 : std::sqrt(change / size));  // 0: all of it is frozen
+  }
   for (std::size_t layer = 0; layer < layers(); ++layer) {
     const double* const of = &sums[2 * parts() + layer * head_values];
     double sum = 0, rows = 0, least = std::numeric_limits<double>::infinity();

@@ -87,6 +87,20 @@ TEST_F(GpuRuns, KilledEqualsUndisturbedWithStatesInBf16AndAGraph) {
                                    "train.cuda_graph=on", "train.recompute=block"}));
 }
 
+TEST_F(GpuRuns, KilledEqualsUndisturbedWithAnAverageWatchedStepsAndAGraph) {
+  expect_kills_do_not_show(4, 60, on_gpu({"train.ema=0.99", "train.watch_interval=7", "train.cuda_graph=on"}));
+}
+
+TEST_F(GpuRuns, WatchingShowsInNothing) {
+  for (const std::string graph : {"on", "off"}) {
+    const std::string setting = "train.cuda_graph=" + graph;
+    ASSERT_EQ(run_process(train("plain-" + graph, on_gpu({setting}))).code, 0);
+    ASSERT_EQ(run_process(train("watched-" + graph, on_gpu({setting, "train.watch_interval=3"}))).code, 0);
+    EXPECT_EQ(losses("watched-" + graph), losses("plain-" + graph)) << graph;
+    EXPECT_EQ(tensors("watched-" + graph), tensors("plain-" + graph)) << graph;
+  }
+}
+
 TEST_F(GpuRuns, GoOnWithTheChoicesOfTheCheckpoint) {
   ASSERT_EQ(run_process(train("half", on_gpu({"train.steps=20"}))).code, 0);
   const auto choices = [&] { return Tuning(path("tuning.yaml")).text(); };
