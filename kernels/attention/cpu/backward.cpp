@@ -43,7 +43,6 @@ struct Task {
 
 struct Tile {
   std::int32_t row, row_end, key, key_end;
-  bool all;  // every row sees every key
 };
 
 // fn(tile) for the scores of keys [key, key_end), which lie in one block.
@@ -56,7 +55,7 @@ void for_tiles(const View& v, std::int32_t key, std::int32_t key_end, const Fn& 
       std::int32_t first = std::max(key, r.first), last = std::min(key_end, r.end);
       if (first >= r.gap && first < r.gap_end) first = r.gap_end;
       if (last > r.gap && last <= r.gap_end) last = r.gap;
-      if (first < last) fn(Tile{row, next, first, last, r.all(first, last - first)});
+      if (first < last) fn(Tile{row, next, first, last});
     }
   });
 }
@@ -72,21 +71,6 @@ Rows dq_of(const Problem& p, const Task& t, const HeadSegment& s, std::int64_t i
   if (t.share < 0) return rows_of(p.dq, t.kv_head * p.group() + in_group, s.q_row, s.rate);
   const std::int64_t dim = p.q.dim;
   return {p.shares + t.share + in_group * t.queries() * dim, -t.query * dim, dim};
-}
-
-// scores -> P = exp(S - lse), dp -> dS = P (dP - delta), both 0 where the query does not see the key.
-void gradient_row(float* scores, float* dp, float lse, float delta, const Seen& seen, std::int64_t width) {
-  seen.fill(scores, kMinusInf);
-  const float shift = lse == kMinusInf ? -kMinusInf : lse;  // a row without keys has no weights
-  const std::int64_t end = seen.padded_end();
-#pragma GCC ivdep
-  for (std::int64_t j = seen.begin(); j < end; ++j) {
-    scores[j] = exp_fast(scores[j] - shift);
-    const float ds = scores[j] * (dp[j] - delta);
-    dp[j] = scores[j] == 0 ? 0 : ds;
-  }
-  seen.clear_rest(scores, width);
-  seen.clear_rest(dp, width);
 }
 
 // One query head of a task: its rows in every tensor.
@@ -105,105 +89,98 @@ struct Operands {
   }
 };
 
-// The same with dropout: P as they were kept.
-void dropped_row(const Problem& p, const Operands& o, const HeadSegment& s, const Tile& t, std::int32_t row,
-                 const Seen& seen, float* scores, float* dp) {
-  const std::int64_t width = t.key_end - t.key;
-  float factor[kKeyBlock] = {};
-  p.mask.factors(factor, p.mask.row_key(s.q_row + std::int64_t{row} * s.rate, o.head), s, t.key, width);
-  for (std::int64_t j = 0; j < width; ++j) dp[j] *= factor[j];
-  gradient_row(scores, dp, *o.lse.at(row), *o.delta.at(row), seen, width);
-  for (std::int64_t j = 0; j < width; ++j) scores[j] *= factor[j];
-}
-
-// Where one thread works: P and dS of a tile, and its keys and values, a row for each dimension.
+// Where one thread works on a strip: P and dS with a row for each key of a tile and a column for each query, and
+// queries and dout with a row for each dimension.
 struct Scratch {
-  float *scores, *ds, *keys, *values;
-  static std::int64_t floats(std::int64_t dim) { return 2 * (kTile + dim * kKeyBlock); }
-  Scratch(float* p, std::int64_t dim) : scores(p), ds(p + kTile), keys(ds + kTile), values(keys + dim * kKeyBlock) {}
+  float *scores, *ds, *queries, *dout;
+  static std::int64_t floats(std::int64_t dim) { return 2 * kStrip * (kKeyBlock + dim); }
+  Scratch(float* p, std::int64_t dim)
+      : scores(p), ds(scores + kKeyBlock * kStrip), queries(ds + kKeyBlock * kStrip), dout(queries + dim * kStrip) {}
 };
 
-// P and dS of the rows [row, end) of a tile.
-void run_strip(const Problem& p, const Operands& o, const HeadSegment& s, const Tile& t, std::int32_t row,
-               std::int32_t end, const Scratch& scratch) {
-  const std::int64_t width = t.key_end - t.key, first = (row - t.row) * kKeyBlock;
-  const Extent seen = seen_by<Stationary::q>(s, row, end, t.key, width);
-  const auto product = [&](const Rows& a, const float* b, float* c, float alpha) {
-    tile_product({.m = end - row,
-                  .n = (seen.count + 7) / 8 * 8,
-                  .k = p.q.dim,
-                  .a = a.at(row),
-                  .a_row = a.stride,
-                  .b = b + seen.first,
-                  .ldb = kKeyBlock,
-                  .c = c + first + seen.first,
-                  .ldc = kKeyBlock,
-                  .alpha = alpha});
-  };
-  product(o.q, scratch.keys, scratch.scores, p.scale);
-  product(o.dout, scratch.values, scratch.ds, 1);
-  for (std::int32_t r = row; r < end; ++r) {
-    const Seen columns = t.all ? Seen(width) : Seen(s.columns<Stationary::q>(r), t.key, width);
-    float *scores = scratch.scores + (r - t.row) * kKeyBlock, *ds = scratch.ds + (r - t.row) * kKeyBlock;
-    if (p.mask.drops())
-      dropped_row(p, o, s, t, r, columns, scores, ds);
-    else
-      gradient_row(scores, ds, *o.lse.at(r), *o.delta.at(r), columns, width);
+// scores -> P = exp(S - lse), ds: dP -> dS = P (dP - delta), both 0 where a query does not see the key.
+void gradient(const Operands& o, const Strip& t, float* scores, float* ds) {
+  float shift[kStrip] = {}, delta[kStrip] = {};
+  for (std::int32_t j = 0; j < t.end - t.row; ++j) {
+    const float lse = *o.lse.at(t.row + j);
+    shift[j] = lse == kMinusInf ? -kMinusInf : lse;  // a query without keys has no weights
+    delta[j] = *o.delta.at(t.row + j);
+  }
+  hide_unseen(t, scores);
+  for (std::int64_t k = t.seen.first; k < t.seen.first + t.seen.count; ++k) {
+    float *s = scores + k * kStrip, *d = ds + k * kStrip;
+#pragma GCC ivdep
+    for (std::int64_t j = 0; j < kStrip; ++j) {
+      s[j] = exp_fast(s[j] - shift[j]);
+      d[j] = s[j] == 0 ? 0 : s[j] * (d[j] - delta[j]);
+    }
   }
 }
 
-// All gradients that one tile of scores gives. beta = 0: nothing is there yet.
-struct Betas {
-  float dq = 1, dk_dv = 1;
-};
-
-// What the tile adds to dq, once for each strip of its rows.
-void add_dq(const Problem& p, const Operands& o, const HeadSegment& s, const Tile& t, float beta, const float* ds) {
-  for_strips(t.row, t.row_end, [&](std::int32_t row, std::int32_t end) {
-    const Extent seen = seen_by<Stationary::q>(s, row, end, t.key, t.key_end - t.key);
-    tile_product({.m = end - row,
-                  .n = p.q.dim,
-                  .k = seen.count,
-                  .a = ds + (row - t.row) * kKeyBlock + seen.first,
-                  .a_row = kKeyBlock,
-                  .b = o.k.at(t.key + seen.first),
-                  .ldb = o.k.stride,
-                  .c = o.dq.at(row),
-                  .ldc = o.dq.stride,
-                  .alpha = p.scale,
-                  .beta = beta});
-  });
+// The same with dropout: P as they were kept.
+void dropped_gradient(const Problem& p, const Operands& o, const Strip& t, float* scores, float* ds) {
+  std::uint32_t keys[kStrip] = {};
+  for (std::int32_t j = 0; j < t.end - t.row; ++j)
+    keys[j] = p.mask.row_key(t.segment.q_row + std::int64_t{t.row + j} * t.segment.rate, o.head);
+  drop(p.mask, t, keys, ds);
+  gradient(o, t, scores, ds);
+  drop(p.mask, t, keys, scores);
 }
 
-// gradient += alpha tile^T of, for dk (tile dS, of Q) and dv (tile P, of dO), once for each strip of the keys.
-void add_keys(const HeadSegment& s, const Tile& t, const float* tile, const Rows& of, const Rows& gradient,
-              std::int64_t dim, float alpha, float beta) {
-  for_strips(t.key, t.key_end, [&](std::int32_t key, std::int32_t end) {
-    const Extent seen = seen_by<Stationary::kv>(s, key, end, t.row, t.row_end - t.row);
-    tile_product({.m = end - key,
+// P and dS of a strip.
+void run_strip(const Problem& p, const Operands& o, const Strip& t, const Scratch& scratch) {
+  const std::int64_t at = t.seen.first * kStrip, dim = p.q.dim;
+  const auto product = [&](const Rows& keys, const Rows& rows, float* turned, float* c, float alpha) {
+    transpose(rows.at(t.row), rows.stride, t.end - t.row, dim, turned, kStrip);
+    tile_product({.m = t.seen.count,
+                  .n = kStrip,
+                  .k = dim,
+                  .a = keys.at(t.key + t.seen.first),
+                  .a_row = keys.stride,
+                  .b = turned,
+                  .ldb = kStrip,
+                  .c = c + at,
+                  .ldc = kStrip,
+                  .alpha = alpha});
+  };
+  product(o.k, o.q, scratch.queries, scratch.scores, p.scale);
+  product(o.v, o.dout, scratch.dout, scratch.ds, 1);
+  if (p.mask.drops())
+    dropped_gradient(p, o, t, scratch.scores, scratch.ds);
+  else
+    gradient(o, t, scratch.scores, scratch.ds);
+}
+
+// All gradients that one strip gives. beta_dq = 0: nothing is there yet of its queries'.
+void add_strip(const Problem& p, const Operands& o, const Strip& t, float beta_dq, const Scratch& scratch) {
+  const std::int64_t rows = t.end - t.row, first = t.key + t.seen.first, at = t.seen.first * kStrip, dim = p.q.dim;
+  const auto add_to_keys = [&](const Rows& gradient, const float* tile, const Rows& of, float alpha) {
+    tile_product({.m = t.seen.count,
                   .n = dim,
-                  .k = seen.count,
-                  .a = tile + seen.first * kKeyBlock + key - t.key,
-                  .a_row = 1,
-                  .a_column = kKeyBlock,
-                  .b = of.at(t.row + seen.first),
+                  .k = rows,
+                  .a = tile + at,
+                  .a_row = kStrip,
+                  .b = of.at(t.row),
                   .ldb = of.stride,
-                  .c = gradient.at(key),
+                  .c = gradient.at(first),
                   .ldc = gradient.stride,
                   .alpha = alpha,
-                  .beta = beta});
-  });
-}
-
-void add_tile(const Problem& p, const Operands& o, const HeadSegment& s, const Tile& t, Betas beta,
-              const Scratch& scratch) {
-  const std::int64_t width = t.key_end - t.key, dim = p.q.dim;
-  transpose(o.k.at(t.key), o.k.stride, width, dim, scratch.keys, kKeyBlock);
-  transpose(o.v.at(t.key), o.v.stride, width, dim, scratch.values, kKeyBlock);
-  for_strips(t.row, t.row_end, [&](std::int32_t row, std::int32_t end) { run_strip(p, o, s, t, row, end, scratch); });
-  add_keys(s, t, scratch.scores, o.dout, o.dv, dim, 1, beta.dk_dv);
-  add_keys(s, t, scratch.ds, o.q, o.dk, dim, p.scale, beta.dk_dv);
-  add_dq(p, o, s, t, beta.dq, scratch.ds);
+                  .beta = 1});
+  };
+  add_to_keys(o.dv, scratch.scores, o.dout, 1);
+  add_to_keys(o.dk, scratch.ds, o.q, p.scale);
+  tile_product({.m = rows,
+                .n = dim,
+                .k = t.seen.count,
+                .a = scratch.ds + at,
+                .a_row = 1,
+                .a_column = kStrip,
+                .b = o.k.at(first),
+                .ldb = o.k.stride,
+                .c = o.dq.at(t.row),
+                .ldc = o.dq.stride,
+                .alpha = p.scale,
+                .beta = beta_dq});
 }
 
 // Gradients start from their carry, or from 0.
@@ -235,20 +212,18 @@ bool begins_queries(const Problem& p, const Task& t, const HeadSegment& s) {
 // Keys [key, end), one block, of a task.
 void run_block(const Problem& p, const Task& t, const View& view, std::int32_t key, std::int32_t end, float beta_dq,
                const Scratch& scratch) {
-  bool started = !p.first;
+  if (p.first) start_keys(p, t, view.segment, key, end);
   for (std::int64_t g = 0; g < p.group(); ++g) {
     const Operands o(p, t, view.segment, g);
     for_tiles(view, key, end, [&](const Tile& tile) {
-      Betas beta{beta_dq, 1};
-      if (!started && !p.carry_dk.data && tile.key == key && tile.key_end == end)
-        beta.dk_dv = 0;
-      else if (!started)
-        start_keys(p, t, view.segment, key, end);
-      started = true;
-      add_tile(p, o, view.segment, tile, beta, scratch);
+      for_strips(tile.row, tile.row_end, [&](std::int32_t row, std::int32_t row_end) {
+        const HeadSegment& s = view.segment;
+        const Strip strip{s, row, row_end, tile.key, seen_by(s, row, row_end, tile.key, tile.key_end - tile.key)};
+        run_strip(p, o, strip, scratch);
+        add_strip(p, o, strip, beta_dq, scratch);
+      });
     });
   }
-  if (!started) start_keys(p, t, view.segment, key, end);
 }
 
 void run_task(const Problem& p, const Task& t, const Scratch& scratch) {

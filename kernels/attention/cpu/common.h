@@ -13,7 +13,6 @@
 namespace ring::cpu {
 
 constexpr std::int64_t kQueryBlock = 64, kKeyBlock = 128;  // a tile of scores; multiples of kLanes
-constexpr std::int64_t kTile = kQueryBlock * kKeyBlock;
 
 // A tensor [N,H,D] with unit last stride.
 struct Heads {

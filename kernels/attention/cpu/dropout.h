@@ -1,7 +1,7 @@
 #pragma once
-// Dropout on the CPU's weights, row by row of a tile.
+// Dropout on the CPU's weights, strip by strip.
 
-#include "kernels/attention/cpu/common.h"
+#include "kernels/attention/cpu/tiles.h"
 #include "kernels/attention/dropout.h"
 #include "kernels/attention/head_segment.h"
 #include "kernels/rows.h"
@@ -30,13 +30,6 @@ class Mask {
     for (std::int64_t j = 0; j < n; ++j)
       weights[j] *= dropout_bits(row_keys[j], column_key) < threshold_ ? 0.0f : scale_;
   }
-  // What the weights of samples key .. key + n of a row become is their product with these.
-  void factors(float* factor, std::uint32_t row_key, const HeadSegment& s, std::int32_t key, std::int64_t n) const {
-    const std::uint32_t first = dropout_column_key(s.position + key * s.rate), step = dropout_column_key(s.rate);
-#pragma GCC ivdep
-    for (std::uint32_t j = 0; j < static_cast<std::uint32_t>(n); ++j)
-      factor[j] = dropout_bits(row_key, first + j * step) < threshold_ ? 0.0f : scale_;
-  }
 
  private:
   RandomSite site_;
@@ -45,5 +38,13 @@ class Mask {
   std::uint32_t threshold_;
   float scale_;
 };
+
+// Leaves of a strip's weights what dropout keeps.
+inline void drop(const Mask& mask, const Strip& t, const std::uint32_t* row_keys, float* weights) {
+  const std::uint32_t first = dropout_column_key(t.segment.position + t.key * t.segment.rate),
+                      step = dropout_column_key(t.segment.rate);
+  for (std::int64_t k = t.seen.first; k < t.seen.first + t.seen.count; ++k)
+    mask.apply(weights + k * kStrip, row_keys, first + static_cast<std::uint32_t>(k) * step, kStrip);
+}
 
 }  // namespace ring::cpu

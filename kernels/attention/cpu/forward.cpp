@@ -72,60 +72,35 @@ struct Scratch {
         values(keys + kKeyBlock * dim) {}
 };
 
-// The queries [row, end) of a head segment before the keys from `key` on, of which they see `seen` at most.
-struct Strip {
-  const HeadSegment& segment;
-  std::int32_t row, end, key;
-  Extent seen;
-};
-
-// Scores that a query of the strip does not see: -inf.
-void hide_unseen(const Strip& t, float* scores) {
-  const TileBounds bounds = t.segment.bounds<Stationary::q>(t.row, t.end);
-  std::int32_t first[kStrip], end[kStrip], hole[kStrip], hole_end[kStrip];
-  for (std::int32_t j = 0; j < kStrip; ++j) {
-    const Columns c = t.segment.columns<Stationary::q>(std::min(t.row + j, t.end - 1));
-    first[j] = c.first, end[j] = c.end, hole[j] = c.hole, hole_end[j] = c.hole_end;
-  }
-  for (std::int64_t k = t.seen.first; k < t.seen.first + t.seen.count; ++k) {
-    const std::int32_t key = t.key + static_cast<std::int32_t>(k);
-    if (bounds.all(key, 1)) continue;
-    float* of_key = scores + k * kStrip;
-    for (std::int32_t j = 0; j < kStrip; ++j) {
-      const bool sees = (key >= first[j]) & (key < end[j]) & ((key < hole[j]) | (key >= hole_end[j]));
-      of_key[j] = sees ? of_key[j] : kMinusInf;
-    }
-  }
-}
+// A number for each query of a strip, in registers: in an array the compiler would keep it in memory.
+using Lanes = float __attribute__((vector_size(kStrip * sizeof(float))));
+void load(Lanes& to, const float* from) { std::memcpy(&to, from, sizeof to); }
 
 // The scores of a strip become weights; b: the queries' block, of which the strip starts at query `at`.
 void softmax(Block& b, std::int64_t at, const Extent& seen, float* scores) {
-  float max[kStrip], shift[kStrip], sum[kStrip] = {};
-  std::copy_n(b.max + at, kStrip, max);
   float* const first = scores + seen.first * kStrip;
   float* const end = first + seen.count * kStrip;
-  for (const float* s = first; s < end; s += kStrip)
-    for (std::int64_t j = 0; j < kStrip; ++j) max[j] = max[j] < s[j] ? s[j] : max[j];
+  Lanes x, top, total{};
+  load(top, b.max + at);
+  for (const float* s = first; s < end; s += kStrip) {
+    load(x, s);
+    top = top < x ? x : top;
+  }
+  float max[kStrip], shift[kStrip], sum[kStrip];
+  std::memcpy(max, &top, sizeof max);
   for (std::int64_t j = 0; j < kStrip; ++j) shift[j] = max[j] == kMinusInf ? 0 : max[j];
-  for (float* s = first; s < end; s += kStrip)
-    for (std::int64_t j = 0; j < kStrip; ++j) {
-      s[j] = exp_fast(s[j] - shift[j]);
-      sum[j] += s[j];
-    }
+  for (float* s = first; s < end; s += kStrip) {
+    for (std::int64_t j = 0; j < kStrip; ++j) s[j] = exp_fast(s[j] - shift[j]);
+    load(x, s);
+    total += x;
+  }
+  std::memcpy(sum, &total, sizeof sum);
   for (std::int64_t j = 0; j < kStrip; ++j) {
     const float old = b.max[at + j], factor = old == kMinusInf ? 0 : exp_fast(old - shift[j]);
     if (factor != 1 && old != kMinusInf && at + j < b.rows) rescale(b.out.at(at + j), b.dim, factor);
     b.sum[at + j] = b.sum[at + j] * factor + sum[j];
     b.max[at + j] = max[j];
   }
-}
-
-// Leaves of a strip's weights what dropout keeps.
-void drop(const Mask& mask, const Strip& t, const Block& b, std::int64_t at, float* scores) {
-  const std::uint32_t first = dropout_column_key(t.segment.position + t.key * t.segment.rate),
-                      step = dropout_column_key(t.segment.rate);
-  for (std::int64_t k = t.seen.first; k < t.seen.first + t.seen.count; ++k)
-    mask.apply(scores + k * kStrip, b.key + at, first + static_cast<std::uint32_t>(k) * step, kStrip);
 }
 
 void finish(Block& b) {
@@ -155,7 +130,7 @@ void add_strip(const Problem& p, const Strip& t, Block& b, std::int64_t at, cons
                 .alpha = p.scale});
   hide_unseen(t, scratch.scores);
   softmax(b, at, seen, scratch.scores);
-  if (p.mask.drops()) drop(p.mask, t, b, at, scratch.scores);
+  if (p.mask.drops()) drop(p.mask, t, b.key + at, scratch.scores);
   tile_product({.m = t.end - t.row,
                 .n = b.dim,
                 .k = seen.count,
@@ -176,7 +151,7 @@ void add_tile(const Problem& p, const Task& t, const HeadSegment& s, Block& b, s
   rows_of(p.k, kv_head, s.k_row, s.rate).copy(key, width, b.dim, scratch.keys);
   rows_of(p.v, kv_head, s.k_row, s.rate).copy(key, width, b.dim, scratch.values);
   for_strips(t.row, t.row_end, [&](std::int32_t row, std::int32_t end) {
-    add_strip(p, {s, row, end, key, seen_by<Stationary::q>(s, row, end, key, width)}, b, row - t.row, scratch);
+    add_strip(p, {s, row, end, key, seen_by(s, row, end, key, width)}, b, row - t.row, scratch);
   });
   b.merged = true;
 }

@@ -59,7 +59,7 @@ void for_runs(const View& v, std::int32_t row, std::int32_t row_end, const Fn& f
   run(first, r.end);
 }
 
-constexpr std::int32_t kStrip = 16;  // rows or keys of a tile whose products leave out together what none of them sees
+constexpr std::int32_t kStrip = 16;  // queries whose scores are computed together, a column for each
 
 // fn(first, end) for the strips of [first, end).
 template <class Fn>
@@ -70,44 +70,42 @@ void for_strips(std::int32_t first, std::int32_t end, const Fn& fn) {
   }
 }
 
-// A run of a tile's columns, or of its rows.
+// A run of a tile's keys.
 struct Extent {
   std::int64_t first, count;
 };
 
-// All that `own` to `own_end` see of a tile's [other, other + width), counted from there; at a multiple of 8.
-template <Stationary owner>
-Extent seen_by(const HeadSegment& s, std::int32_t own, std::int32_t own_end, std::int32_t other, std::int64_t width) {
-  const TileBounds r = s.bounds<owner>(own, own_end);
-  const std::int64_t first = std::clamp<std::int64_t>(r.first - other, 0, width) / 8 * 8;
-  return {first, std::clamp<std::int64_t>(r.end - other, first, width) - first};
+// All that the queries [row, end) see of the keys [key, key + width), counted from there.
+inline Extent seen_by(const HeadSegment& s, std::int32_t row, std::int32_t end, std::int32_t key, std::int64_t width) {
+  const TileBounds r = s.bounds<Stationary::q>(row, end);
+  const std::int64_t first = std::clamp<std::int64_t>(r.first - key, 0, width);
+  return {first, std::clamp<std::int64_t>(r.end - key, first, width) - first};
 }
 
-// What one row sees of a tile: its columns [first, end) without [hole, hole_end).
-struct Seen {
-  std::int64_t first, end, hole, hole_end;
-
-  explicit Seen(std::int64_t width) : first(0), end(width), hole(width), hole_end(width) {}
-  Seen(const Columns& c, std::int64_t column, std::int64_t width)
-      : first(std::clamp<std::int64_t>(c.first - column, 0, width)),
-        end(std::clamp<std::int64_t>(c.end - column, first, width)),
-        hole(std::clamp<std::int64_t>(c.hole - column, first, end)),
-        hole_end(std::clamp<std::int64_t>(c.hole_end - column, hole, end)) {}
-
-  // The whole vectors that hold all that it sees.
-  std::int64_t begin() const { return first / kLanes * kLanes; }
-  std::int64_t padded_end() const { return whole_vectors(end); }
-  // In these vectors, what it does not see.
-  void fill(float* row, float value) const {
-    std::fill(row + begin(), row + first, value);
-    std::fill(row + hole, row + hole_end, value);
-    std::fill(row + end, row + padded_end(), value);
-  }
-  // Outside of these vectors.
-  void clear_rest(float* row, std::int64_t width) const {
-    std::fill(row, row + begin(), 0.0f);
-    if (padded_end() < width) std::fill(row + padded_end(), row + width, 0.0f);
-  }
+// The queries [row, end) of a head segment before the keys from `key` on, of which they see `seen` at most.
+struct Strip {
+  const HeadSegment& segment;
+  std::int32_t row, end, key;
+  Extent seen;
 };
+
+// Scores that a query of the strip does not see: -inf.
+inline void hide_unseen(const Strip& t, float* scores) {
+  const TileBounds bounds = t.segment.bounds<Stationary::q>(t.row, t.end);
+  std::int32_t first[kStrip], end[kStrip], hole[kStrip], hole_end[kStrip];
+  for (std::int32_t j = 0; j < kStrip; ++j) {
+    const Columns c = t.segment.columns<Stationary::q>(std::min(t.row + j, t.end - 1));
+    first[j] = c.first, end[j] = c.end, hole[j] = c.hole, hole_end[j] = c.hole_end;
+  }
+  for (std::int64_t k = t.seen.first; k < t.seen.first + t.seen.count; ++k) {
+    const std::int32_t key = t.key + static_cast<std::int32_t>(k);
+    if (bounds.all(key, 1)) continue;
+    float* of_key = scores + k * kStrip;
+    for (std::int32_t j = 0; j < kStrip; ++j) {
+      const bool sees = (key >= first[j]) & (key < end[j]) & ((key < hole[j]) | (key >= hole_end[j]));
+      of_key[j] = sees ? of_key[j] : kMinusInf;
+    }
+  }
+}
 
 }  // namespace ring::cpu
