@@ -53,12 +53,13 @@ std::map<std::string, double> ratios_between(const Training& before, const Train
   return ratios;
 }
 
-class DistWatch : public testing::TestWithParam<Layout> {
+class DistWatchTest : public testing::Test {
  protected:
   void SetUp() override {
     if (!gloo_available()) GTEST_SKIP() << "this build has no Gloo";
   }
 };
+class DistWatch : public DistWatchTest, public testing::WithParamInterface<Layout> {};
 INSTANTIATE_TEST_SUITE_P(
     All, DistWatch,
     testing::Values(Layout{"one", 1, {}}, Layout{"dp2_zero0", 2, {"parallel.zero=0"}},
@@ -73,8 +74,7 @@ INSTANTIATE_TEST_SUITE_P(
                     Layout{"offloaded_states", 1, {"optimizer.offload=states"}}),
     [](const auto& info) { return info.param.name; });
 
-TEST_P(DistWatch, RatiosAreThoseOfTheWeightsBeforeAndAfter) {
-  const Layout& l = GetParam();
+void expect_ratios(const Layout& l) {
   const std::vector<std::string> layout = [&] {
     std::vector<std::string> all = l.overrides;
     all.push_back("train.micro_batch=1");
@@ -91,6 +91,13 @@ TEST_P(DistWatch, RatiosAreThoseOfTheWeightsBeforeAndAfter) {
   ASSERT_EQ(got.update_ratios.size(), parts.size());
   for (std::size_t i = 0; i < parts.size(); ++i)
     EXPECT_NEAR(got.update_ratios[i], want.at(parts[i]), 1e-4 * want.at(parts[i])) << parts[i];
+}
+
+TEST_P(DistWatch, RatiosAreThoseOfTheWeightsBeforeAndAfter) { expect_ratios(GetParam()); }
+
+TEST_F(DistWatchTest, OtherUpdates) {
+  expect_ratios({"muon", 2, {"optimizer.kind=muon", "parallel.zero=1"}});
+  expect_ratios({"frozen", 1, {"optimizer.groups=[{match: ['blocks.1.*'], frozen: true}]"}});
 }
 
 // With all of a replica's sequences in one micro-batch they are measured over the same ones.
