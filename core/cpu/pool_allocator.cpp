@@ -1,12 +1,26 @@
 #include "core/cpu/pool_allocator.h"
 
+#include <sys/mman.h>
+
 #include <cstdlib>
 
 namespace ring {
+namespace {
+
+constexpr std::size_t kLargePage = std::size_t{2} << 20;
+
+}  // namespace
 
 PoolAllocator::~PoolAllocator() { release_cached(); }
 
-void* PoolAllocator::take(std::size_t bytes) { return std::aligned_alloc(64, bytes); }
+// A step goes through more memory than a core keeps addresses of small pages for: 12 MB on Zen 4, 8 MB on Sapphire
+// Rapids.
+void* PoolAllocator::take(std::size_t bytes) {
+  const bool large = bytes >= kLargePage;
+  void* p = std::aligned_alloc(large ? kLargePage : 64, bytes);
+  if (p && large) madvise(p, bytes / kLargePage * kLargePage, MADV_HUGEPAGE);  // a wish
+  return p;
+}
 
 void PoolAllocator::give_back(void* p, std::size_t) { std::free(p); }
 
