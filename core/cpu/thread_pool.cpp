@@ -29,16 +29,6 @@ void relax() {
 #endif
 }
 
-template <class T>
-void wait_while_equal(const std::atomic<T>& value, T old, bool spin) {
-  for (int i = 0; spin && i < kSpins; ++i) {
-    if (value.load(std::memory_order_acquire) != old) return;
-    relax();
-    if (i % kSpinsPerYield == kSpinsPerYield - 1) std::this_thread::yield();
-  }
-  while (value.load(std::memory_order_acquire) == old) value.wait(old, std::memory_order_acquire);
-}
-
 int available_cores() {
   cpu_set_t set;
   return sched_getaffinity(0, sizeof set, &set) == 0 ? std::max(1, CPU_COUNT(&set)) : 1;
@@ -57,8 +47,10 @@ int default_threads() {
   return available_cores();
 }
 
-ThreadPool::ThreadPool(int threads) : spin_(threads <= available_cores()) {
+ThreadPool::ThreadPool(int threads)
+    : core_(static_cast<std::size_t>(std::max(1, threads))), spin_(threads <= available_cores()) {
   RING_CHECK(threads >= 1, "a thread pool needs at least one thread, got ", threads);
+  for (std::atomic<int>& core : core_) core = -1;
   try {
     for (int t = 1; t < threads; ++t) workers_.emplace_back([this, t] { work(t); });
   } catch (const std::system_error& e) {
@@ -84,6 +76,40 @@ std::int64_t ThreadPool::cut(std::int64_t n, std::int64_t align, int parts, int 
   return std::min(n, blocks * part / parts * align);
 }
 
+void ThreadPool::note_core(int thread) {
+  core_[static_cast<std::size_t>(thread)].store(sched_getcpu(), std::memory_order_relaxed);
+}
+
+// A scheduler may wake a worker on a core that another thread of the pool computes on, and leave it there: as they
+// yield to each other, two threads take turns on one core while another one idles, for tens of milliseconds. A thread
+// that has nothing to do and sees itself beside one of a lower number goes to a core where none of them was seen.
+void ThreadPool::leave_taken_core(int thread) {
+  note_core(thread);
+  const auto core = [&](int t) { return core_[static_cast<std::size_t>(t)].load(std::memory_order_relaxed); };
+  const int mine = core(thread);
+  int lower = 0;
+  while (lower < thread && core(lower) != mine) ++lower;
+  cpu_set_t allowed, free;
+  if (lower == thread || mine < 0 || sched_getaffinity(0, sizeof allowed, &allowed) != 0) return;
+  free = allowed;
+  for (int t = 0; t < size(); ++t)
+    if (const int c = core(t); c >= 0 && c < CPU_SETSIZE) CPU_CLR(c, &free);
+  if (CPU_COUNT(&free) == 0 || sched_setaffinity(0, sizeof free, &free) != 0) return;
+  sched_setaffinity(0, sizeof allowed, &allowed);
+}
+
+template <class T>
+void ThreadPool::wait_while_equal(const std::atomic<T>& value, T old, int thread) {
+  for (int i = 0; spin_ && i < kSpins; ++i) {
+    if (value.load(std::memory_order_acquire) != old) return;
+    relax();
+    if (i % kSpinsPerYield != kSpinsPerYield - 1) continue;
+    leave_taken_core(thread);
+    std::this_thread::yield();
+  }
+  while (value.load(std::memory_order_acquire) == old) value.wait(old, std::memory_order_acquire);
+}
+
 void ThreadPool::run_part(int thread) {
   const std::int64_t begin = cut(n_, align_, parts_, thread), end = cut(n_, align_, parts_, thread + 1);
   if (begin == end) return;
@@ -99,7 +125,7 @@ void ThreadPool::work(int thread) {
   inside_pool = true;
   std::uint32_t seen = 0;
   while (true) {
-    wait_while_equal(generation_, seen, spin_);
+    wait_while_equal(generation_, seen, thread);
     seen = generation_.load(std::memory_order_acquire);
     if (stop_.load()) return;
     if (thread < parts_) run_part(thread);
@@ -116,6 +142,7 @@ void ThreadPool::parallel_for(std::int64_t n, std::int64_t grain, RangeFn fn, st
   n_ = n;
   align_ = align;
   parts_ = parts;
+  note_core(0);
   pending_.store(static_cast<int>(workers_.size()), std::memory_order_relaxed);
   generation_.fetch_add(1, std::memory_order_release);
   generation_.notify_all();
@@ -123,7 +150,7 @@ void ThreadPool::parallel_for(std::int64_t n, std::int64_t grain, RangeFn fn, st
   run_part(0);
   inside_pool = false;
   for (int left = pending_.load(std::memory_order_acquire); left != 0; left = pending_.load(std::memory_order_acquire))
-    wait_while_equal(pending_, left, spin_);
+    wait_while_equal(pending_, left, 0);
   if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
 }
 

@@ -47,8 +47,13 @@ class ThreadPool {
   void stop();
   void work(int thread);
   void run_part(int thread);
+  template <class T>
+  void wait_while_equal(const std::atomic<T>& value, T old, int thread);
+  void note_core(int thread);
+  void leave_taken_core(int thread);
 
   std::vector<std::thread> workers_;
+  std::vector<std::atomic<int>> core_;        // where each thread was seen last; -1: nowhere
   std::atomic<std::uint32_t> generation_{0};  // a change wakes the workers
   std::atomic<int> pending_{0};
   std::atomic<bool> stop_{false};

@@ -2,9 +2,11 @@
 
 #include <gtest/gtest.h>
 #include <pthread.h>
+#include <sched.h>
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <mutex>
 #include <numeric>
@@ -126,6 +128,35 @@ TEST(ThreadPool, ManyPoolsStartAndStop) {
     pool.parallel_for(3, 1, [&](std::int64_t b, std::int64_t e, int) { sum += e - b; });
   }
   EXPECT_EQ(sum, 150);
+}
+
+// The worker puts itself on the caller's core, as a scheduler may.
+TEST(ThreadPool, AWorkerLeavesTheCallersCoreAndKeepsItsAffinity) {
+  cpu_set_t allowed;
+  ASSERT_EQ(sched_getaffinity(0, sizeof allowed, &allowed), 0);
+  if (CPU_COUNT(&allowed) < 2) GTEST_SKIP() << "needs two cores";
+  ThreadPool pool(2);
+  int core[2] = {-1, -1};
+  pool.parallel_for(2, 1, [&](std::int64_t, std::int64_t, int thread) {
+    if (thread == 0) core[0] = sched_getcpu();
+  });
+  pool.parallel_for(2, 1, [&](std::int64_t, std::int64_t, int thread) {
+    cpu_set_t only;
+    CPU_ZERO(&only);
+    CPU_SET(core[0], &only);
+    if (thread == 1) sched_setaffinity(0, sizeof only, &only), sched_setaffinity(0, sizeof allowed, &allowed);
+  });
+  cpu_set_t kept;
+  CPU_ZERO(&kept);
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  do
+    pool.parallel_for(2, 1, [&](std::int64_t, std::int64_t, int thread) {
+      core[thread] = sched_getcpu();
+      if (thread == 1) sched_getaffinity(0, sizeof kept, &kept);
+    });
+  while (core[0] == core[1] && std::chrono::steady_clock::now() < end);
+  EXPECT_NE(core[0], core[1]);
+  EXPECT_TRUE(CPU_EQUAL(&kept, &allowed));
 }
 
 TEST(ThreadPool, NeedsAThread) {
