@@ -72,8 +72,6 @@ struct Scratch {
         values(keys + kKeyBlock * dim) {}
 };
 
-// A number for each query of a strip, in registers: in an array the compiler would keep it in memory.
-using Lanes = float __attribute__((vector_size(kStrip * sizeof(float))));
 void load(Lanes& to, const float* from) { std::memcpy(&to, from, sizeof to); }
 
 // The scores of a strip become weights; b: the queries' block, of which the strip starts at query `at`.

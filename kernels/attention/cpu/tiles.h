@@ -2,6 +2,7 @@
 // The tiles of scores that a head segment needs, and what each of their rows sees.
 
 #include <algorithm>
+#include <cstring>
 
 #include "kernels/attention/blocks.h"
 #include "kernels/attention/cpu/common.h"
@@ -89,10 +90,15 @@ struct Strip {
   Extent seen;
 };
 
+// A number for each query of a strip, in registers: in an array the compiler would keep it in memory.
+using Lanes = float __attribute__((vector_size(kStrip * sizeof(float))));
+using Positions = std::int32_t __attribute__((vector_size(kStrip * sizeof(std::int32_t))));
+
 // Scores that a query of the strip does not see: -inf.
 inline void hide_unseen(const Strip& t, float* scores) {
   const TileBounds bounds = t.segment.bounds<Stationary::q>(t.row, t.end);
-  std::int32_t first[kStrip], end[kStrip], hole[kStrip], hole_end[kStrip];
+  const Lanes hidden = Lanes{} + kMinusInf;
+  Positions first, end, hole, hole_end;
   for (std::int32_t j = 0; j < kStrip; ++j) {
     const Columns c = t.segment.columns<Stationary::q>(std::min(t.row + j, t.end - 1));
     first[j] = c.first, end[j] = c.end, hole[j] = c.hole, hole_end[j] = c.hole_end;
@@ -100,11 +106,10 @@ inline void hide_unseen(const Strip& t, float* scores) {
   for (std::int64_t k = t.seen.first; k < t.seen.first + t.seen.count; ++k) {
     const std::int32_t key = t.key + static_cast<std::int32_t>(k);
     if (bounds.all(key, 1)) continue;
-    float* of_key = scores + k * kStrip;
-    for (std::int32_t j = 0; j < kStrip; ++j) {
-      const bool sees = (key >= first[j]) & (key < end[j]) & ((key < hole[j]) | (key >= hole_end[j]));
-      of_key[j] = sees ? of_key[j] : kMinusInf;
-    }
+    Lanes of_key;
+    std::memcpy(&of_key, scores + k * kStrip, sizeof of_key);
+    of_key = (first <= key) & (end > key) & ((hole > key) | (hole_end <= key)) ? of_key : hidden;
+    std::memcpy(scores + k * kStrip, &of_key, sizeof of_key);
   }
 }
 
