@@ -63,7 +63,7 @@ using RowsFn = std::function<Var(Run&, const Var& chunk)>;
 Var over_chunks(Run&, const Var& x, std::int64_t rows, const RowsFn& f);
 
 // f(x) [N,C], of which nothing but x is kept: the backward runs f again, recording this time, and then backward. What
-// f records may compute again for its part. `run`, and what f refers to, live until then.
+// f records, at least one step, may compute again for its part. `run`, and what f refers to, live until then.
 using BlocksFn = std::function<Var(Run&, const Var& x)>;
 Var computed_again(Run&, const Var& x, const BlocksFn& f);
 

@@ -71,6 +71,12 @@ struct Run {
     return {*ctx.scopes, id, tape ? ScopePass::forward : ScopePass::inference};
   }
 
+  // Whether an op on these is a step of the tape. Where none of them wants a gradient, as below the first parameter
+  // that is trained, it only computes.
+  template <class... Inputs>
+  bool records(const Inputs&... inputs) const {
+    return tape && (inputs.slot || ...);
+  }
   // For the backward. Of a value that is made again, its recipe is saved.
   Saved save(const Var&) const;
   Saved save(const Tensor&) const;

@@ -1,5 +1,6 @@
 #include "model/decoder.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "comm/communicator.h"
@@ -206,10 +207,18 @@ Var Decoder::hidden(Run& run, const Tensor& ids, const Sequences& seqs) const {
   return finish(run, with_frequencies(config_, seqs, {}, run.ctx, pass));
 }
 
+bool Decoder::trains(std::size_t first, std::size_t end) const {
+  return std::any_of(blocks_.begin() + static_cast<std::ptrdiff_t>(first),
+                     blocks_.begin() + static_cast<std::ptrdiff_t>(end), [](const DecoderBlock& block) {
+                       return std::ranges::any_of(block.parameters(), [](const Param* p) { return !p->frozen(); });
+                     });
+}
+
 Var Decoder::run_segments(Run& run, Var x, const Sequences& seqs) const {
   for (std::size_t first = 0, end = 0; first < blocks_.size(); first = end) {
-    const bool again = first < in_segments_;
-    end = again ? first + segment_blocks_ : blocks_.size();
+    const bool segment = first < in_segments_;
+    end = segment ? first + segment_blocks_ : blocks_.size();
+    const bool again = segment && (x.slot || trains(first, end));
     const auto some = [this, &seqs, first, end](Run& r, const Var& in) { return run_blocks(r, in, seqs, first, end); };
     x = again ? computed_again(run, x, some) : some(run, x);
   }

@@ -87,6 +87,7 @@ class Decoder {
   Var embed(Run&, const Tensor& ids, const Sequences&) const;
   Var run_blocks(Run&, Var x, const Sequences&, std::size_t first, std::size_t end) const;
   Var run_segments(Run&, Var x, const Sequences&) const;  // all of them
+  bool trains(std::size_t first, std::size_t end) const;  // whether a parameter of these blocks is not frozen
   Var finish(Run&, const Var& x) const;
   const Param& head() const { return head_ ? *head_ : *tokens_; }
   void seen(const ScopeId& part, const Var& v) const {

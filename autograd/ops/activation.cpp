@@ -33,7 +33,7 @@ Tensor gated(const ExecContext& ctx, const Tensor& gate_up) {
 
 Var activate(Run& run, const Var& x, Activation kind) {
   const Tensor y = activated(run.ctx, x.value, kind);
-  if (!run.tape) return {y, nullptr};
+  if (!run.records(x)) return {y, nullptr};
   const Saved saved = run.save(x);
   const Var out = run.record("activate", y, {x.slot}, {saved}, [kind](Backward& back) {
     const Tensor in = back.saved(0);
@@ -50,7 +50,7 @@ Var swiglu(Run& run, const Var& gate_up) {
   const Tensor& in = gate_up.value;
   RING_CHECK(in.shape().size() == 2 && in.dim(1) % 2 == 0, "swiglu: input ", describe(in), ", expected [N,2F]");
   const Tensor y = gated(run.ctx, in);
-  if (!run.tape) return {y, nullptr};
+  if (!run.records(gate_up)) return {y, nullptr};
   const Saved saved = run.save(gate_up);
   const Var out = run.record("swiglu", y, {gate_up.slot}, {saved}, [](Backward& back) {
     const Tensor x = back.saved(0);

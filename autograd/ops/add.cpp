@@ -16,7 +16,7 @@ Var add(Run& run, const Var& a, const Var& b) {
   RING_CHECK(a.value.shape() == b.value.shape(), "add: ", describe(a.value), " and ", describe(b.value),
              ": shapes differ");
   const Tensor y = sum(run.ctx, a.value, b.value);
-  if (!run.tape) return {y, nullptr};
+  if (!run.records(a, b)) return {y, nullptr};
   const Var out = run.record("add", y, {a.slot, b.slot}, {}, [](Backward& back) {
     for (int i : {0, 1})
       if (back.needs_grad(i)) back.accumulate(i, back.grad());

@@ -64,7 +64,7 @@ Var attention(Run& run, const Var& q, const Var& k, const Var& v, const Sequence
           .pattern = options.pattern,
           .dropout = dropout.with(run.rows, run.state)},
          sequences, run.cp, run.ctx);
-  if (!run.tape) return {out, nullptr};
+  if (!run.records(q, k, v)) return {out, nullptr};
   return run.record("attention", out, {q.slot, k.slot, v.slot},
                     {run.save(q), run.save(k), run.save(v), run.save(out), run.save(lse), save_in_place(run.rows),
                      save_in_place(run.state)},

@@ -60,7 +60,7 @@ Var dropout_add(Run& run, const Var& x, const Var& residual, float rate, std::ui
   const std::int64_t row = x.value.dim(0) > 0 ? x.value.numel() / x.value.dim(0) : 0;
   const Mask mask{rate, {.seed = run.seed, .step = run.step, .site = site}, address.first * row};
   const Tensor y = masked(run.ctx, mask.on(x.value, address.rows, run.state), residual.value);
-  if (!run.tape) return {y, nullptr};
+  if (!run.records(x, residual)) return {y, nullptr};
   const Saved rows = save_in_place(address.rows), state = save_in_place(run.state);
   const Var out = run.record("dropout", y, {x.slot, residual.slot}, {rows, state},
                              [mask](Backward& back) { dropout_backward(back, mask); });

@@ -12,7 +12,7 @@ Var look_up(Run& run, const Tensor& ids, const Var& table, std::int64_t first_id
              describe(ids), " into table ", describe(table.value), ": expected i32[N] and [rows,C]");
   const Tensor y = run.ctx.empty({ids.dim(0), table.value.dim(1)}, table.value.dtype());
   embedding_kernel({.ids = ids, .table = table.value, .out = y, .first_id = first_id, .all_rows = all_rows}, run.ctx);
-  if (!run.tape) return {y, nullptr};
+  if (!run.records(table)) return {y, nullptr};
   const auto rule = [shape = table.value.shape(), type = table.value.dtype(), first_id, all_rows](Backward& back) {
     if (!back.needs_grad(0)) return;
     const Tensor ids = back.saved(0);

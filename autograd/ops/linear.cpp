@@ -42,7 +42,7 @@ Var linear(Run& run, const Var& x, const Var& w, const Var& b, const Var& residu
   RING_CHECK(!residual.value.defined() || residual.value.shape() == out_shape, "linear: residual ",
              describe(residual.value), " for an output of ", out_shape);
   const Tensor y = product(run.ctx, x.value, w.value, b.value, residual.value);
-  if (!run.tape) return {y, nullptr};
+  if (!run.records(x, w, b, residual)) return {y, nullptr};
   const Saved in = run.save(x), weight = run.save(w);
   const Var out = run.record("linear", y, {x.slot, w.slot, b.slot, residual.slot}, {in, weight}, linear_backward);
   if (!run.recompute) return out;

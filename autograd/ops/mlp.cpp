@@ -87,7 +87,7 @@ Var mlp_gelu_tanh(Run& run, const Var& x, const Var& w1, const Var& b1, const Va
              describe(residual.value), " for an output of ", out_shape);
   const Hidden hidden = first_layer(run.ctx, x.value, w);
   const Tensor y = second_layer(run.ctx, hidden.after, w, residual.value);
-  if (!run.tape) return {y, nullptr};
+  if (!run.records(x, w1, b1, w2, b2, residual)) return {y, nullptr};
   const Saved in = run.save(x), first = run.save(w1), second = run.save(w2);
   const std::vector<SlotPtr> inputs{x.slot, w1.slot, b1.slot, w2.slot, b2.slot, residual.slot};
   if (!run.recompute)

@@ -53,7 +53,7 @@ void layer_norm_backward(Backward& back) {
 Var rms_norm(Run& run, const Var& x, const Var& w, float eps) {
   check_norm("rms_norm", x.value, w.value, {});
   const RmsNorm f = rms_normed(run.ctx, x.value, w.value, eps);
-  if (!run.tape) return {f.y, nullptr};
+  if (!run.records(x, w)) return {f.y, nullptr};
   const Saved in = run.save(x), weight = run.save(w);
   const Var out = run.record("rms_norm", f.y, {x.slot, w.slot}, {in, weight, run.save(f.rstd)}, rms_norm_backward);
   if (!run.recompute) return out;
@@ -65,7 +65,7 @@ Var rms_norm(Run& run, const Var& x, const Var& w, float eps) {
 Var layer_norm(Run& run, const Var& x, const Var& w, const Var& bias, float eps) {
   check_norm("layer_norm", x.value, w.value, bias.value);
   const LayerNorm f = layer_normed(run.ctx, x.value, w.value, bias.value, eps);
-  if (!run.tape) return {f.y, nullptr};
+  if (!run.records(x, w, bias)) return {f.y, nullptr};
   const Saved in = run.save(x), weight = run.save(w);
   const Var out = run.record("layer_norm", f.y, {x.slot, w.slot, bias.slot},
                              {in, weight, run.save(f.mean), run.save(f.rstd)}, layer_norm_backward);

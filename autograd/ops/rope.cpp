@@ -12,7 +12,7 @@ Var rope(Run& run, const Var& x, const Tensor& positions, const Tensor& inv_freq
              ": expected [N,H,D], [N], [D/2]");
   const Tensor y = run.ctx.empty(in.shape(), in.dtype());
   rope_kernel({.x = in, .out = y, .positions = positions, .inv_freq = inv_freq}, run.ctx);
-  if (!run.tape) return {y, nullptr};
+  if (!run.records(x)) return {y, nullptr};
   const std::vector<Saved> saved{save_in_place(positions), save_in_place(inv_freq)};
   return run.record("rope", y, {x.slot}, saved, [shape = in.shape()](Backward& back) {
     if (!back.needs_grad(0)) return;

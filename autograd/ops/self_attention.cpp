@@ -253,7 +253,7 @@ Var self_attention(Run& run, const Var& qkv, const Sequences& sequences, const S
     *options.values = x.v;
   }
   const Shape shape{in.dim(0), options.heads * options.head_dim};
-  if (!run.tape) return {a.out.view(shape), nullptr};
+  if (!run.records(qkv, options.q_norm, options.k_norm)) return {a.out.view(shape), nullptr};
   std::vector<Saved> saved{
       save_in_place(sequences.positions), save_in_place(options.inv_freq), run.save(options.q_norm),
       run.save(options.k_norm),           save_in_place(run.rows),         save_in_place(run.state)};

@@ -84,7 +84,7 @@ using Swap = Tensor (*)(const ExecContext&, Communicator&, const Tensor&);
 Var swap(Run& run, std::string_view name, const Var& x, Swap there, Swap back_again) {
   Communicator& tp = *run.tp;
   const Tensor y = there(run.ctx, tp, x.value);
-  if (!run.tape) return {y, nullptr};
+  if (!run.records(x)) return {y, nullptr};
   const Var out = run.record(name, y, {x.slot}, {}, [&tp, back_again](Backward& back) {
     if (back.needs_grad(0)) back.accumulate(0, back_again(back.ctx, tp, back.grad()));
   });
@@ -108,7 +108,7 @@ Var gather_rows(Run& run, const Var& x) {
   Communicator& tp = *run.tp;
   RING_CHECK(x.value.shape().size() == 2, "gather_rows: ", describe(x.value), ", expected [N,C]");
   const Tensor y = gathered(run.ctx, tp, x.value);
-  if (!run.tape) return {y, nullptr};
+  if (!run.records(x)) return {y, nullptr};
   const Var out = run.record("gather_rows", y, {x.slot}, {}, [&tp, like = x.value.shape()](Backward& back) {
     if (!back.needs_grad(0)) return;
     const Tensor dx = back.ctx.empty(like, back.grad().dtype());
@@ -143,7 +143,7 @@ Var scatter_sum(Run& run, const Var& x, const Var& b, const Var& residual) {
   RING_CHECK(!residual.value.defined() || residual.value.shape() == shape, "scatter_sum: residual ",
              describe(residual.value), " for rows of ", shape);
   const Tensor y = scattered(run.ctx, tp, x.value, b.value, residual.value);
-  if (!run.tape) return {y, nullptr};
+  if (!run.records(x, b, residual)) return {y, nullptr};
   const auto rule = [&tp, bias = b.value.shape(), type = b.value.dtype()](Backward& back) {
     scatter_backward(back, tp, bias, type);
   };

@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <set>
 
 #include "autograd/host_offload.h"
 #include "core/cpu/thread_pool.h"
@@ -80,8 +81,14 @@ Tensor tokens(const ExecContext& ctx, std::int64_t n, std::int64_t vocab, std::u
   return t;
 }
 
+std::vector<float> values_of(const Tensor& t) { return {t.data<float>(), t.data<float>() + t.numel()}; }
+
 struct Fixture {
-  explicit Fixture(const ModelConfig& c, int threads = 2) : ctx{Stream::cpu(threads)}, model(c) {
+  // frozen: the embedding and so many blocks.
+  explicit Fixture(const ModelConfig& c, int threads = 2, std::size_t frozen = 0)
+      : ctx{Stream::cpu(threads)}, model(c) {
+    for (std::size_t part = 0; frozen > 0 && part <= frozen; ++part)
+      for (Param* p : model.parts()[part].params) model.parameters().freeze(*p);
     model.allocate(ctx, 7);
   }
 
@@ -101,10 +108,7 @@ struct Fixture {
     if (gradients) tape.backward(out.sum.slot, {}, ctx);
     return sum;
   }
-  std::vector<float> gradients() const {
-    const Tensor& g = model.parameters().gradients;
-    return {g.data<float>(), g.data<float>() + g.numel()};
-  }
+  std::vector<float> gradients() const { return values_of(model.parameters().gradients); }
   Tensor logits(const Tensor& ids, std::int64_t batch) {
     ring::Run run{ctx};
     const Var h = model.hidden(run, ids, Sequences::uniform(batch, ids.dim(0) / batch, ctx));
@@ -317,6 +321,50 @@ TEST(Decoder, ABlockThatRecomputesAllOffloadsItsInput) {
   f.loss(tokens(f.ctx, n, 37, 5), tokens(f.ctx, n, 37, 6), 22, true);
   EXPECT_EQ(offload.bytes().moved, 1u * n * 32 * sizeof(float));
   EXPECT_EQ(offload.bytes().late, 0u);
+}
+
+// The parts of the model that a backward ran in.
+class BackwardParts final : public ScopeListener {
+ public:
+  explicit BackwardParts(Fixture& f) : subscription_(f.ctx.scopes, *this) {}
+  void enter(const ScopeId& id, ScopePass pass) override {
+    if (pass == ScopePass::backward) seen_.insert(id.part());
+  }
+  bool has(const ScopeId& part) const { return seen_.contains(part); }
+
+ private:
+  std::set<ScopeId> seen_;
+  ScopeSubscription subscription_;
+};
+
+// Of segments of two blocks the first is frozen as a whole, and of the second its first block.
+TEST_P(Families, TheBackwardEndsAboveWhatIsFrozen) {
+  using enum Recompute;
+  ModelConfig config = GetParam().config;
+  config.layers = 5;
+  constexpr int kFrozen = 3;
+  for (const auto& [how, segments] : {std::pair{none, 0}, std::pair{block, 0}, std::pair{full, 0}, std::pair{mlp, 2}}) {
+    Fixture all(config), some(config, 2, kFrozen);
+    ActivationPlan plan = ActivationPlan::uniform(config.layers, how);
+    plan.segments = segments;
+    plan.segment_blocks = segments ? 2 : 0;
+    for (Fixture* f : {&all, &some}) {
+      f->model.set_activations(plan);
+      f->model.set_mlp_chunk(how == full ? 10 : 0);
+    }
+    const BackwardParts ran(some);
+    const Tensor ids = tokens(all.ctx, 48, 37, 5), targets = tokens(all.ctx, 48, 37, 6);
+    EXPECT_EQ(some.loss(ids, targets, 2, true), all.loss(ids, targets, 2, true));
+    EXPECT_LT(some.held, all.held) << "nothing is kept for a backward that does not run";
+    EXPECT_FALSE(ran.has({ScopeKind::embedding}));
+    for (int i = 0; i < config.layers; ++i) EXPECT_EQ(ran.has(block_scope(i)), i >= kFrozen) << i;
+    EXPECT_TRUE(ran.has({ScopeKind::loss_head}));
+    const std::vector<Param*> trained = some.model.parameters().declared(), same = all.model.parameters().declared();
+    for (std::size_t i = 0; i < trained.size(); ++i)
+      if (!trained[i]->frozen())
+        EXPECT_EQ(values_of(trained[i]->var.slot->grad), values_of(same[i]->var.slot->grad))
+            << trained[i]->parts[0].name;
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Decoder, Families, testing::ValuesIn(families()), [](const auto& i) { return i.param.name; });
