@@ -118,12 +118,16 @@ void compare_values(const Manifest& manifest, const State& state, WeightsReport&
 }
 
 // What may be on one side alone, and is, is no difference. Returns who wants to hear of it.
-std::vector<std::function<void()>> forgive(const State& state, WeightsReport& report) {
+std::vector<std::function<void()>> forgive(const Manifest& manifest, const State& state, WeightsReport& report) {
   std::vector<std::function<void()>> told;
-  for (const auto& [prefix, tell] : state.may_differ()) {
+  for (const auto& [prefix, how] : state.may_differ()) {
     const auto below = [&](const std::string& name) { return name.starts_with(prefix); };
-    const TensorsApart apart{std::erase_if(report.missing, below), std::erase_if(report.unexpected, below)};
-    if (apart.missing + apart.unexpected > 0) told.emplace_back([&tell, apart] { tell(apart); });
+    if (std::ranges::none_of(report.missing, below) && std::ranges::none_of(report.unexpected, below)) continue;
+    const std::set<std::string> saved = how.saved(manifest.metadata);
+    const auto never_saved = [&](const std::string& name) { return below(name) && !saved.contains(name); };
+    const auto not_wanted = [&](const std::string& name) { return below(name) && saved.contains(name); };
+    const TensorsApart apart{std::erase_if(report.missing, never_saved), std::erase_if(report.unexpected, not_wanted)};
+    told.emplace_back([&tell = how.told, apart] { tell(apart); });
   }
   return told;
 }
@@ -192,8 +196,11 @@ Manifest load_state(const fs::path& checkpoint, State& state, const Stream& stre
 void fill_state(const fs::path& folder, const Manifest& manifest, State& state, const Stream& stream) {
   WeightsReport report = compare_weights(manifest, state, "");
   compare_values(manifest, state, report);
-  const auto told = forgive(state, report);
-  if (!report.complete()) fail("checkpoint ", folder.string(), " does not fit this run:", report.problems());
+  const auto told = forgive(manifest, state, report);
+  if (!report.complete())
+    fail("checkpoint ", folder.string(), " does not fit this run:", report.problems(),
+         "\nGo on from another checkpoint or with the settings that this one was saved with, or start a run of its own "
+         "from its weights (run.init_from)");
   load_tensors(folder, manifest, state, report.matching, stream);
   set_values(manifest, state);
   for (const auto& tell : told) tell();

@@ -54,7 +54,7 @@ Tensor read_tensor(const std::filesystem::path& checkpoint, const Manifest&, con
 
 // Fills the registry from a verified checkpoint that any number of ranks wrote: each wanted region is put together from
 // the saved ones that it meets. Error, before anything is overwritten, lists every name that only one side has and
-// every differing dtype or shape, but for what State::may_differ() allows.
+// every differing dtype or shape, but for what State::may_differ() explains.
 Manifest load_state(const std::filesystem::path& checkpoint, State&, const Stream&);
 // The same of a manifest whose files lie in `folder`.
 void fill_state(const std::filesystem::path& folder, const Manifest&, State&, const Stream&);

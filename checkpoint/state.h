@@ -71,6 +71,14 @@ struct TensorsApart {
   std::size_t unexpected = 0;  // that only the checkpoint has
 };
 
+// When tensors may be on one side of a load alone, and who hears of it.
+struct MayDiffer {
+  // Those that a whole checkpoint with this metadata has: what it lacks of them was lost, what it has beside them is
+  // not its own, and either is an error.
+  std::function<std::set<std::string>(const std::string& metadata)> saved;
+  std::function<void(const TensorsApart&)> told;  // if there are any, once the rest is loaded
+};
+
 class State {
  public:
   void add(const std::string& name, const Tensor& tensor);  // the same whole tensor on every rank
@@ -79,11 +87,9 @@ class State {
   void add(const std::string& name, StateSlot value, ValueOf whose = ValueOf::every_rank);
 
   // Tensors with this prefix need not be on both sides when the state is loaded: those that the checkpoint lacks keep
-  // their values. `told` hears how many there are of either, if any, once the rest is loaded.
-  void may_differ(const std::string& prefix, std::function<void(const TensorsApart&)> told) {
-    may_differ_[prefix] = std::move(told);
-  }
-  const std::map<std::string, std::function<void(const TensorsApart&)>>& may_differ() const { return may_differ_; }
+  // their values.
+  void may_differ(const std::string& prefix, MayDiffer how) { may_differ_[prefix] = std::move(how); }
+  const std::map<std::string, MayDiffer>& may_differ() const { return may_differ_; }
 
   // Tensors that other streams may still be writing when the stream of the work on them is done (optimizer.offload):
   // `settle` makes a stream wait for those.
@@ -117,7 +123,7 @@ class State {
   std::map<std::string, StateTensor> tensors_;
   std::map<std::string, StateSlot> values_;
   std::set<std::string> of_rank_0_;
-  std::map<std::string, std::function<void(const TensorsApart&)>> may_differ_;
+  std::map<std::string, MayDiffer> may_differ_;
   std::function<void(const Stream&)> settle_;  // null: nobody else writes
 };
 

@@ -17,6 +17,10 @@ bool names(const std::string& pattern, const std::string& name) {
   return fnmatch(pattern.c_str(), name.c_str(), 0) == 0;
 }
 
+bool names(const GroupConfig& group, const std::string& name) {
+  return std::ranges::any_of(group.match, [&](const std::string& pattern) { return names(pattern, name); });
+}
+
 std::vector<std::string> names_of(const std::vector<Param*>& params) {
   std::vector<std::string> all;
   for (const Param* p : params)
@@ -43,21 +47,29 @@ const GroupConfig* group_of(const OptimizerConfig& c, const LogicalParam& part) 
 void bind(const OptimizerConfig& c, const Param& p, LogicalParam& part) {
   part.group = 0;
   for (std::size_t i = 0; i < c.groups.size(); ++i)
-    if (std::ranges::any_of(c.groups[i].match, [&](const std::string& pattern) { return names(pattern, part.name); }))
-      part.group = i + 1;
+    if (names(c.groups[i], part.name)) part.group = i + 1;
   part.frozen = part.group && c.groups[part.group - 1].frozen;
-  part.update_flops = optimizer_kind(kind_of(c, p, part))(c, 0)->flops(part.whole);
+  part.update_flops = part.frozen ? 0 : optimizer_kind(kind_of(c, p, part))(c, 0)->flops(part.whole);
 }
 
-// A kind that somebody asked for and that updates nothing is a mistake.
-void check_kinds(const OptimizerConfig& c, const std::vector<Param*>& params) {
+template <class Fn>
+bool any_of_entry(const std::vector<Param*>& params, std::size_t entry, const Fn& fn) {
+  return std::ranges::any_of(params, [&](const Param* p) {
+    return std::ranges::any_of(p->parts,
+                               [&](const LogicalParam& part) { return part.group == entry + 1 && fn(*p, part); });
+  });
+}
+
+// An entry that has no effect is a mistake, and so is a kind that somebody asked for and that updates nothing.
+void check_entries(const OptimizerConfig& c, const std::vector<Param*>& params) {
   for (std::size_t i = 0; i < c.groups.size(); ++i) {
+    if (!any_of_entry(params, i, [](const Param&, const LogicalParam&) { return true; }))
+      fail("optimizer.groups[", i,
+           "]: all that it names is in later entries, which hold alone: leave it out, or move "
+           "it behind them");
     const std::optional<std::string>& kind = c.groups[i].kind;
-    const auto uses = [&](const Param* p) {
-      return std::ranges::any_of(
-          p->parts, [&](const LogicalParam& part) { return part.group == i + 1 && kind_of(c, *p, part) == *kind; });
-    };
-    if (kind && std::ranges::none_of(params, uses))
+    const auto uses = [&](const Param& p, const LogicalParam& part) { return kind_of(c, p, part) == *kind; };
+    if (kind && !any_of_entry(params, i, uses))
       fail("optimizer.groups[", i, "].kind: ", *kind, " updates none of what the entry names: leave it out");
   }
 }
@@ -93,7 +105,7 @@ void bind_groups(const OptimizerConfig& c, Parameters& declared) {
   }
   if (std::ranges::all_of(params, &Param::frozen))
     fail("optimizer.groups: all parameters are frozen: nothing is left to train");
-  check_kinds(c, params);
+  check_entries(c, params);
 }
 
 std::string kind_of(const OptimizerConfig& c, const Param& p, const LogicalParam& part) {
@@ -111,6 +123,16 @@ float weight_decay_of(const OptimizerConfig& c, const Param& p, const LogicalPar
   const GroupConfig* group = group_of(c, part);
   if (group && group->weight_decay) return static_cast<float>(*group->weight_decay);
   return p.decay ? static_cast<float>(c.weight_decay) : 0;
+}
+
+std::vector<std::string> saved_states(const OptimizerConfig& c, const Param& p, const LogicalParam& part) {
+  LogicalParam as_saved = part;
+  bind(c, p, as_saved);
+  std::vector<std::string> states;
+  if (as_saved.frozen) return states;
+  for (const StateKind& state : optimizer_kind(kind_of(c, p, as_saved))(c, 0)->states())
+    states.push_back(str(state.name, ".", part.name));
+  return states;
 }
 
 std::vector<std::string> describe_groups(const OptimizerConfig& c, const Parameters& bound) {

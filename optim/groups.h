@@ -10,14 +10,18 @@
 
 namespace ring {
 
-// Before parameters get their places. Error: a pattern that names no parameter, a kind that updates none of those that
-// its group names, or nothing is left to train.
+// Before parameters get their places. Error: a pattern that names no parameter, an entry all of whose parameters are in
+// later ones, a kind that updates none of those that its group names, or nothing is left to train.
 void bind_groups(const OptimizerConfig&, Parameters& declared);
 
 // What updates a parameter that is bound, how quickly, and how much it decays:
 std::string kind_of(const OptimizerConfig&, const Param&, const LogicalParam&);
 float lr_scale_of(const OptimizerConfig&, const LogicalParam&);  // on optimizer.lr
 float weight_decay_of(const OptimizerConfig&, const Param&, const LogicalParam&);
+
+// The states of the optimizer that checkpoints of such settings hold of a parameter, however it is bound now:
+// "m.<name>".
+std::vector<std::string> saved_states(const OptimizerConfig&, const Param&, const LogicalParam&);
 
 // A line for each set of parameters that are updated alike, where there are several: "blocks.0.attention.q.weight and
 // 11 others (1.2 million): adamw, lr 0.001, weight_decay 0.1".

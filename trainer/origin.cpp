@@ -20,7 +20,7 @@ namespace {
 constexpr const char* kTokenizer = "tokenizer ";
 constexpr const char* kBlocks = "file of blocks with hash ";
 constexpr const char* kSeparator = "; ";
-constexpr const char* kImported = "imported_from";
+constexpr const char *kImported = "imported_from", *kConfig = "config";
 
 // Threads and layouts change bits, not what is computed: other machines and numbers of processes have others.
 bool rounds_otherwise(const std::string& change) {
@@ -59,7 +59,7 @@ std::string text_of(const nlohmann::json& metadata, const char* key) {
 
 std::string checkpoint_metadata(const Config& config, const MemoryRecord& memory, const Tuning* tuning) {
   const std::string text = to_yaml(config);
-  nlohmann::json json = {{"config", text},
+  nlohmann::json json = {{kConfig, text},
                          {"config_hash", hash_text(text)},
                          {"memory", nlohmann::json::parse(to_json(memory))},
                          {"version", build_info::kVersion},
@@ -99,14 +99,20 @@ std::string Origin::tokenizer_hash() const {
   return "";
 }
 
+Config settings_in(const std::string& metadata, const std::string& checkpoint) {
+  const std::string text = text_of(nlohmann::json::parse(metadata), kConfig);
+  if (text.empty()) fail(checkpoint, ": holds no settings, so it is of no run of this program");
+  Config config;
+  load_config_text(config, text, "settings in " + checkpoint);
+  return config;
+}
+
 Origin origin_of(const FoundCheckpoint& found) {
   Origin origin;
   origin.checkpoint = found.path.string();
+  origin.config = settings_in(found.manifest.metadata, origin.checkpoint);
   const auto metadata = nlohmann::json::parse(found.manifest.metadata);
-  const std::string text = text_of(metadata, "config");
-  if (text.empty()) fail(origin.checkpoint, ": holds no settings, so it is of no run of this program");
-  load_config_text(origin.config, text, "settings in " + origin.checkpoint);
-  origin.config_hash = std::to_string(hash_text(text));
+  origin.config_hash = std::to_string(hash_text(text_of(metadata, kConfig)));
   origin.imported = text_of(metadata, kImported);
   if (metadata.contains("memory")) origin.memory = metadata["memory"].dump();
   if (const auto value = found.manifest.values.find(kFingerprintName); value != found.manifest.values.end())

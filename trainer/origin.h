@@ -31,6 +31,10 @@ inline constexpr const char* kFingerprintName = "data.fingerprint";  // of the s
 // As checkpoint_metadata(), of weights alone that were imported from there.
 std::string imported_metadata(const Config&, const std::string& from);
 
+// The settings in a checkpoint's metadata. Error, which names the checkpoint: there are none, or some that this program
+// does not know.
+Config settings_in(const std::string& metadata, const std::string& checkpoint);
+
 struct Origin {
   std::string checkpoint;   // its path
   Config config;            // resolved
@@ -40,7 +44,7 @@ struct Origin {
   std::string imported;     // the published weights that it was made from, and no training; empty: a run wrote it
   std::string tokenizer_hash() const;
 };
-// Error: the checkpoint holds no settings, or some that this program does not know.
+// Error as settings_in().
 Origin origin_of(const FoundCheckpoint&);
 // The origin in a run's newest checkpoint whose manifest can be read, whatever its shards are like. Nothing: there is
 // none, and `problem` says what is wrong with the newest.

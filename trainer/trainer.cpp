@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <limits>
+#include <set>
 #include <utility>
 
 #include "checkpoint/reader.h"
@@ -20,10 +21,13 @@
 #include "optim/schedule.h"
 #include "trainer/diagnose.h"
 #include "trainer/evaluate.h"
+#include "trainer/origin.h"
 #include "trainer/session.h"
 
 namespace ring {
 namespace {
+
+constexpr const char* kThisCheckpoint = "the checkpoint";  // that is being loaded
 
 [[noreturn]] void fail_with_advice(const OutOfHostMemory& e) {
   throw OutOfHostMemory(
@@ -36,6 +40,24 @@ namespace {
 float* squares_of(const std::shared_ptr<void>& result) {
   static_assert(sizeof(StepState) % alignof(float) == 0);
   return reinterpret_cast<float*>(static_cast<std::byte*>(result.get()) + sizeof(StepState));
+}
+
+// What whole checkpoints with this metadata hold: states of the optimizer, and averages of the weights.
+std::set<std::string> states_in(const std::string& metadata, const Parameters& params) {
+  const Config saved = settings_in(metadata, kThisCheckpoint);
+  std::set<std::string> names;
+  for (const Param* p : params.layout())
+    for (const LogicalParam& part : p->parts)
+      for (const std::string& state : saved_states(saved.optimizer, *p, part)) names.insert(kStatesPrefix + state);
+  return names;
+}
+
+std::set<std::string> average_in(const std::string& metadata, const Parameters& params) {
+  std::set<std::string> names;
+  if (settings_in(metadata, kThisCheckpoint).train.ema == 0) return names;
+  for (const Param* p : params.layout())
+    for (const LogicalParam& part : p->parts) names.insert(kAveragePrefix + part.name);
+  return names;
 }
 
 void reserve_host(TrainStep& step, std::size_t bytes) try {
@@ -369,8 +391,10 @@ void Trainer::add_state(State& state) {
                      return !part.frozen && kind_of(config_.optimizer, p, part) == s.kind;
                    });
   if (step_.average()) add_parameters(state, kAveragePrefix, params, shard.pieces, step_.average()->buffer());
-  state.may_differ(kStatesPrefix, [this](const TensorsApart& apart) { tell_states(apart); });
-  state.may_differ(kAveragePrefix, [this](const TensorsApart& apart) { begin_average(apart.missing == 0); });
+  state.may_differ(kStatesPrefix, {[&params](const std::string& metadata) { return states_in(metadata, params); },
+                                   [this](const TensorsApart& apart) { tell_states(apart); }});
+  state.may_differ(kAveragePrefix, {[&params](const std::string& metadata) { return average_in(metadata, params); },
+                                    [this](const TensorsApart& apart) { begin_average(apart.missing == 0); }});
   state.add("train.step", &steps_);
   state.add("train.seconds", &seconds_, ValueOf::rank_0);  // each rank measures its own
   state.add("train.tokens", &tokens_);

@@ -1,7 +1,11 @@
 // What was saved comes back bit for bit; what does not fit is refused by name.
 
 #include <cmath>
+#include <iterator>
 #include <limits>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <sstream>
 
 #include "tests/checkpoint/fixture.h"
 
@@ -113,6 +117,15 @@ TEST(Load, NamesWhatOnlyOneSideKnowsAndTouchesNothing) {
   EXPECT_EQ(counter, 77);
 }
 
+// Metadata stands for the names that the checkpoint was saved with, separated by blanks.
+MayDiffer with_names_in_metadata(TensorsApart* heard) {
+  const auto saved = [](const std::string& metadata) {
+    std::istringstream names(nlohmann::json::parse(metadata).at("names").get<std::string>());
+    return std::set<std::string>(std::istream_iterator<std::string>(names), {});
+  };
+  return {saved, [heard](const TensorsApart& apart) { *heard = apart; }};
+}
+
 TEST(Load, MayPassOverTensorsBelowAPrefix) {
   const TempFolder folder;
   Tensor w = filled({4}, DType::f32, 1), gone = filled({3}, DType::f32, 2), kept = filled({5}, DType::f32, 3);
@@ -120,7 +133,8 @@ TEST(Load, MayPassOverTensorsBelowAPrefix) {
   saved.add("model.w", w);
   saved.add("optimizer.m.w", gone);
   saved.add("optimizer.m.x", kept);
-  const fs::path path = write_checkpoint(folder.path(), 1, saved.snapshot(stream()), "{}");
+  const char* const metadata = R"({"names": "optimizer.m.w optimizer.m.x"})";
+  const fs::path path = write_checkpoint(folder.path(), 1, saved.snapshot(stream()), metadata);
   Tensor other_w = filled({4}, DType::f32, 4), fresh = filled({3}, DType::f32, 5), x = filled({5}, DType::f32, 6);
   State state;
   state.add("model.w", other_w);
@@ -128,7 +142,7 @@ TEST(Load, MayPassOverTensorsBelowAPrefix) {
   state.add("optimizer.m.x", x);
   EXPECT_TRUE(contains(error_of([&] { load_state(path, state, stream()); }), "optimizer.momentum.w"));
   TensorsApart heard;
-  state.may_differ("optimizer.", [&](const TensorsApart& apart) { heard = apart; });
+  state.may_differ("optimizer.", with_names_in_metadata(&heard));
   load_state(path, state, stream());
   EXPECT_EQ(heard.missing, 1);
   EXPECT_EQ(heard.unexpected, 1);
@@ -139,8 +153,27 @@ TEST(Load, MayPassOverTensorsBelowAPrefix) {
   State cut;
   cut.add("model.w", w);
   cut.add("optimizer.m.x", shorter);
-  cut.may_differ("optimizer.", [](const TensorsApart&) {});
+  cut.may_differ("optimizer.", with_names_in_metadata(&heard));
   EXPECT_TRUE(contains(error_of([&] { load_state(path, cut, stream()); }), "optimizer.m.x: f32[5]"));
+}
+
+// It says that it has optimizer.m.v, and says nothing of optimizer.m.w.
+TEST(Load, MissesTensorsThatTheCheckpointHadOnce) {
+  const TempFolder folder;
+  Tensor w = filled({4}, DType::f32, 1), v = filled({4}, DType::f32, 2);
+  State saved;
+  saved.add("optimizer.m.w", w);
+  const fs::path path = write_checkpoint(folder.path(), 1, saved.snapshot(stream()), R"({"names": "optimizer.m.v"})");
+  State state;
+  state.add("optimizer.m.v", v);
+  TensorsApart heard;
+  state.may_differ("optimizer.", with_names_in_metadata(&heard));
+  const std::string error = error_of([&] { load_state(path, state, stream()); });
+  EXPECT_TRUE(contains(error, path.string())) << error;
+  EXPECT_TRUE(contains(error, "missing in the checkpoint: optimizer.m.v")) << error;
+  EXPECT_TRUE(contains(error, "only in the checkpoint: optimizer.m.w")) << error;
+  EXPECT_TRUE(contains(error, "run.init_from")) << error;
+  EXPECT_EQ(heard.missing + heard.unexpected, 0);
 }
 
 TEST(Load, ConvertsBetweenFloatTypes) {

@@ -125,6 +125,30 @@ TEST_F(Groups, LanesHoldWhatTheyUpdateAndNothingElse) {
       << "v is frozen, but q and k have gradients";
 }
 
+// What a checkpoint of other settings has of a parameter, whatever is bound now.
+TEST_F(Groups, SavedStatesAreThoseOfTheSettingsThatSaved) {
+  Decoder model(model_config());
+  bind_groups(config("[{match: ['*.wq.*'], frozen: true}]"), model.parameters());
+  const OptimizerConfig saved = config("[{match: ['*.mlp.*'], kind: matrices}, {match: ['blocks.1.*'], frozen: true}]");
+  const auto states = [&](const std::string& name) {
+    const Param* p = nullptr;
+    const LogicalParam& found = part(model, name, &p);
+    return saved_states(saved, *p, found);
+  };
+  using Names = std::vector<std::string>;
+  EXPECT_EQ(states("blocks.0.attention.wq.weight"),
+            Names({"m.blocks.0.attention.wq.weight", "v.blocks.0.attention.wq.weight"}));
+  EXPECT_EQ(states("blocks.0.mlp.up.weight"), Names({"u.blocks.0.mlp.up.weight"}));
+  EXPECT_EQ(states("blocks.1.mlp.up.weight"), Names());
+}
+
+TEST_F(Groups, WhatIsFrozenCostsNoUpdate) {
+  Decoder model(model_config());
+  bind_groups(config("[{match: ['blocks.0.*'], frozen: true}]", "kind: muon, "), model.parameters());
+  EXPECT_EQ(part(model, "blocks.0.mlp.up.weight").update_flops, 0);
+  EXPECT_GT(part(model, "blocks.1.mlp.up.weight").update_flops, 0);
+}
+
 TEST_F(Groups, SayWhatIsWrong) {
   EXPECT_NE(error("[{match: ['blocks.*'], lr: 1}, {match: ['*.attn.*'], lr: 1}]")
                 .find("optimizer.groups[1].match: \"*.attn.*\" names no parameter of this model; there are "
@@ -134,6 +158,10 @@ TEST_F(Groups, SayWhatIsWrong) {
   EXPECT_NE(error("[{match: ['*norm*'], kind: matrices}]").find("groups[0].kind: matrices updates none"),
             std::string::npos);
   EXPECT_NE(error("[{match: ['*'], frozen: true, lr: 1}]").find("frozen: what keeps its values has no kind, lr"),
+            std::string::npos);
+  EXPECT_EQ(error("[{match: ['*norm*'], lr: 1}, {match: ['blocks.*'], lr: 1}]"), "") << "it still has the final norm";
+  EXPECT_NE(error("[{match: ['blocks.0.*', 'blocks.1.*'], lr: 1}, {match: ['blocks.*'], frozen: true}]")
+                .find("optimizer.groups[0]: all that it names is in later entries"),
             std::string::npos);
   EXPECT_NE(error("[{match: [], lr: 1}]").find("match"), std::string::npos);
   EXPECT_NE(error("[{lr: 1}]").find("match"), std::string::npos);

@@ -138,8 +138,8 @@ class Rank {
     if (options_.score) score_requests(g);
     std::string saved;
     if (!options_.save.empty())
-      saved = write_checkpoint(options_.save, trainer_.steps_done(), state_.snapshot(ctx_.stream), "{}", {},
-                               writer_group(mesh_->host()))
+      saved = write_checkpoint(options_.save, trainer_.steps_done(), state_.snapshot(ctx_.stream),
+                               checkpoint_metadata(config_, {}, nullptr), {}, writer_group(mesh_->host()))
                   .string();
     if (options_.steps_behind > 0) save_behind();
     report(g, losses, norms, validation, saved);

@@ -1,4 +1,6 @@
 // Groups and kinds of updates as a person meets them: in the log, in errors, and where a run goes on with others.
+#include "checkpoint/files.h"
+#include "checkpoint/manifest.h"
 #include "core/check.h"
 #include "tests/trainer/runs.h"
 
@@ -38,6 +40,26 @@ TEST_F(OtherUpdates, AnotherKindTakesOnWhatItCanOfTheStates) {
   const Finished again = run_process(short_train(6, muon));
   expect_parts(again, 0, {"nothing left to do"});
   EXPECT_EQ(again.output.find("start anew"), std::string::npos) << again.output;
+}
+
+// Neither with permission nor without, where no settings explain it.
+TEST_F(OtherUpdates, StatesThatWereLostAreAnError) {
+  ASSERT_EQ(run_process(short_train(4, {"train.ema=0.9"})).code, 0);
+  const fs::path checkpoint = folder_ / "run" / "checkpoints" / "step-000000004";
+  const auto expect_refused = [&](const std::string& lost) {
+    const std::string manifest = read_text(checkpoint / kManifestName);
+    Manifest m = parse_manifest(manifest);
+    ASSERT_EQ(m.tensors.erase(lost), 1u) << lost;
+    write_text(checkpoint / kManifestName, to_text(m));
+    const std::vector<std::string> said = {checkpoint.string(), "missing in the checkpoint: " + lost + "\n",
+                                           "run.init_from"};
+    expect_parts(run_process(short_train(4, {"train.ema=0.9"})), 1, said);
+    expect_parts(run_process(short_train(6, {"train.ema=0.9", "--allow-changes"})), 1, said);
+    write_text(checkpoint / kManifestName, manifest);
+  };
+  expect_refused("optimizer.m.blocks.0.attention.wq.weight");
+  expect_refused("ema.blocks.1.mlp.up.weight");
+  expect_parts(run_process(short_train(6, {"--allow-changes"})), 0, {"train.ema: 0: the average", "is left out"});
 }
 
 }  // namespace
