@@ -57,6 +57,7 @@ constexpr config::Synonyms::Key kKeys[] = {
     {"compile", "", kNothingToCompile},
     {"torch_compile", "", kNothingToCompile},
     // model
+    {"changes", "", "A weight that changes is a list: weight: [[0, 0.9], [1e9, 0.6]]."},
     {"d_model", "model.width"},
     {"n_embd", "model.width"},
     {"dim", "model.width"},

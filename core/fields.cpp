@@ -147,14 +147,18 @@ void add_word(Node& integer, const Word& word) {
 }
 
 // A number in place of a schedule is one that never changes.
-void add_word(Node& integer, const ByTokens& schedule) {
-  RING_CHECK(integer.kind == Kind::integer, "only an integer changes by tokens");
-  integer.by_tokens = schedule.changes;
-  integer.set = [changes = schedule.changes, set = integer.set](const Value& v) {
+void add_word(Node& number, const ByTokens& schedule) {
+  RING_CHECK(number.kind == Kind::integer || number.kind == Kind::number, "only a number changes by tokens");
+  number.by_tokens = schedule.changes;
+  number.set = [changes = schedule.changes, set = number.set](const Value& v) {
     std::string wrong = set(v);
     if (wrong.empty()) changes->clear();
     return wrong;
   };
+}
+
+Value as_value(const Node& number, double value) {
+  return number.kind == Kind::integer ? Value(static_cast<std::int64_t>(value)) : Value(value);
 }
 
 std::string integer_out_of_range(std::int64_t min, std::uint64_t max) {
@@ -179,7 +183,7 @@ std::string to_flow(const Node& node) {
   std::string out;
   if (node.by_tokens && !node.by_tokens->empty()) {
     for (const auto& [tokens, value] : *node.by_tokens)
-      out += str(out.empty() ? "" : ", ", "[", tokens, ", ", value, "]");
+      out += str(out.empty() ? "" : ", ", "[", tokens, ", ", to_text(as_value(node, value)), "]");
     return str("[", out, "]");
   }
   if (node.scalar()) return to_text(node.get());

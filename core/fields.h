@@ -15,9 +15,9 @@
 //     void validate(std::vector<std::string>& errors) const;  // optional: rules over several fields
 //   };
 //
-// An integer may have words for values outside of its range, such as word("auto", -1), and may change as tokens are
-// seen (core/token_schedule.h): with by_tokens(changes) it may be given as [[0, 32], [1e9, 64]] and is the largest of
-// the values.
+// An integer may have words for values outside of its range, such as word("auto", -1). A number may change as tokens
+// are seen (core/token_schedule.h): with by_tokens(changes) it may be given as [[0, 32], [1e9, 64]] and is the largest
+// of the values.
 //
 // A field is a bool, an integer, a double, a string, an enum (with choices), a std::optional of one of those, a struct
 // with fields(), or a std::vector of any of these but bool and optional. A number states both ends of the range that
@@ -81,7 +81,7 @@ struct Node {
   std::function<Value()> get;
   std::function<std::string(const Value&)> set;  // returns what is wrong, empty when it was set
   long double holds_least = 0, holds_most = 0;   // numbers: what the C++ type can hold
-  TokenSchedule* by_tokens = nullptr;            // integers: where it changes; null: it cannot
+  TokenSchedule* by_tokens = nullptr;            // numbers: where it changes; null: it cannot
   // Sections.
   std::vector<Field> fields;
   std::function<void(std::vector<std::string>&)> validate;  // null: no rules over several fields
@@ -279,7 +279,8 @@ inline constexpr bool is_optional<std::optional<T>> = true;
 struct NoChoices {};
 
 void add_word(Node& integer, const Word& word);
-void add_word(Node& integer, const ByTokens& schedule);
+void add_word(Node& number, const ByTokens& schedule);
+Value as_value(const Node& number, double value);  // in the number's kind
 template <class Rule>
 void add_word(Node&, const Rule&) {}
 

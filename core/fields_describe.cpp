@@ -44,7 +44,8 @@ std::string type_name(const Node& node) {
     case Kind::integer:
       return "integer" + (node.choices.empty() ? "" : " or `" + joined(node.choices, "`, `") + "`") +
              (node.by_tokens ? " or `[[0, integer], [tokens, integer], ...]`" : "") + null;
-    case Kind::number: return "number" + null;
+    case Kind::number:
+      return std::string("number") + (node.by_tokens ? " or `[[0, number], [tokens, number], ...]`" : "") + null;
     case Kind::text: return "text" + null;
     case Kind::section: return "section";
     case Kind::list: return "list of " + type_name(node.prototype()) + "s";

@@ -204,6 +204,7 @@ void Loader::apply(const Node& node, const YamlNode& yaml, const std::string& ke
     case Kind::section: return apply_section(node, yaml, key, origin);
     case Kind::list: return apply_list(node, yaml, key, origin);
     case Kind::integer:
+    case Kind::number:
       if (node.by_tokens && yaml.type == YamlNode::Type::list) return apply_changes(node, yaml, key, origin);
       [[fallthrough]];
     default: return apply_scalar(node, yaml, key, origin);
@@ -264,8 +265,9 @@ void Loader::apply_scalar(const Node& node, const YamlNode& yaml, const std::str
 void Loader::apply_changes(const Node& node, const YamlNode& yaml, const std::string& key, const Origin& origin) {
   origins_[key] = origin;
   TokenSchedule changes;
-  std::string wrong = parse_changes(yaml, changes);
-  if (wrong.empty()) wrong = node.set(std::ranges::max_element(changes, {}, &TokenChange::value)->value);
+  std::string wrong = parse_changes(node, yaml, changes);
+  if (wrong.empty())
+    wrong = node.set(as_value(node, std::ranges::max_element(changes, {}, &TokenChange::value)->value));
   if (!wrong.empty()) return problem(origin, key, wrong);
   if (changes.size() > 1) *node.by_tokens = changes;
   broken_.erase(key);
@@ -346,7 +348,7 @@ void Loader::check_field(const Field& field, const std::string& key) {
     if (node.scalar() && !word) check_value(check, node.get(), key);
     if (node.by_tokens)
       for (const TokenChange& change : *node.by_tokens)
-        if (node.get() != Value(change.value)) check_value(check, change.value, key);
+        if (const Value value = as_value(node, change.value); node.get() != value) check_value(check, value, key);
     if (node.kind == Kind::list && check.of_length) check_value(check, static_cast<std::int64_t>(size), key);
   }
   for (std::size_t i = 0; i < size; ++i) {

@@ -8,6 +8,7 @@
 namespace ring::config {
 namespace {
 
+constexpr double kMostExact = 0x1p53;         // of the integers that a double holds
 constexpr std::size_t kMostTextBytes = 4096;  // names and paths: no system takes longer ones
 
 template <class T>
@@ -80,19 +81,34 @@ std::string parse_value(const Node& node, const YamlNode& yaml, Value& value) {
   return value = yaml.text == "true", "";
 }
 
-std::string parse_changes(const YamlNode& list, TokenSchedule& changes) {
+namespace {
+
+// One number of a [tokens, value].
+std::string parse_part(Kind kind, const YamlNode& yaml, double& number) {
+  Value value;
+  Node node;
+  node.kind = kind;
+  if (std::string wrong = parse_value(node, yaml, value); !wrong.empty()) return wrong;
+  number = kind == Kind::integer ? static_cast<double>(std::get<std::int64_t>(value)) : std::get<double>(value);
+  return kind == Kind::integer && std::abs(number) > kMostExact ? "expected an integer of at most 2^53" : "";
+}
+
+}  // namespace
+
+std::string parse_changes(const Node& number, const YamlNode& list, TokenSchedule& changes) {
   if (list.items.size() > kMostTokenChanges)
     return str("must have at most ", kMostTokenChanges, " items, has ", list.items.size());
+  const char* const form = number.kind == Kind::integer
+                               ? "expected [tokens, integer], such as in [[0, 32], [1e9, 64]]"
+                               : "expected [tokens, number], such as in [[0, 0.9], [1e9, 0.5]]";
   changes.clear();
   for (const YamlNode& item : list.items) {
-    Value tokens, value;
-    if (item.type != YamlNode::Type::list || item.items.size() != 2)
-      return "expected [tokens, integer], such as in [[0, 32], [1e9, 64]], got " + item.describe();
-    for (const auto& [yaml, number] : {std::pair{&item.items[0], &tokens}, {&item.items[1], &value}}) {
-      if (yaml->type != YamlNode::Type::scalar || yaml->quoted) return "expected an integer, got " + yaml->describe();
-      if (std::string wrong = parse_integer(yaml->text, *number); !wrong.empty()) return wrong;
-    }
-    const TokenChange change{std::get<std::int64_t>(tokens), std::get<std::int64_t>(value)};
+    double tokens = 0;
+    TokenChange change;
+    if (item.type != YamlNode::Type::list || item.items.size() != 2) return str(form, ", got ", item.describe());
+    if (std::string wrong = parse_part(Kind::integer, item.items[0], tokens); !wrong.empty()) return wrong;
+    if (std::string wrong = parse_part(number.kind, item.items[1], change.value); !wrong.empty()) return wrong;
+    change.tokens = static_cast<std::int64_t>(tokens);
     if (changes.empty() && change.tokens != 0) return str("must begin at 0 tokens, begins at ", change.tokens);
     if (!changes.empty() && change.tokens <= changes.back().tokens)
       return str("tokens must ascend, but ", change.tokens, " comes after ", changes.back().tokens);

@@ -13,8 +13,8 @@ namespace ring::config {
 // Converts to the kind of a scalar node. Returns what is wrong, empty when `value` was filled.
 std::string parse_value(const Node& node, const YamlNode& yaml, Value& value);
 
-// A list of [tokens, integer]. Returns what is wrong, empty when `changes` was filled.
-std::string parse_changes(const YamlNode& list, TokenSchedule& changes);
+// A list of [tokens, value], of the number's kind. Returns what is wrong, empty when `changes` was filled.
+std::string parse_changes(const Node& number, const YamlNode& list, TokenSchedule& changes);
 
 // The right side of `key=value`. Text is taken as it stands unless it starts with a quote. YamlError: bad syntax.
 YamlNode parse_override(const Node& node, const std::string& value);

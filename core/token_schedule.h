@@ -9,7 +9,8 @@
 namespace ring {
 
 struct TokenChange {
-  std::int64_t tokens = 0, value = 0;  // from so many tokens on
+  std::int64_t tokens = 0;  // from so many on
+  double value = 0;         // an integer of up to 53 bits, or any number
   bool operator==(const TokenChange&) const = default;
 };
 
@@ -18,10 +19,11 @@ using TokenSchedule = std::vector<TokenChange>;
 inline constexpr std::size_t kMostTokenChanges = 256;
 
 // What holds once so many tokens were trained; constant: where nothing changes.
-inline std::int64_t value_at(const TokenSchedule& changes, std::int64_t tokens, std::int64_t constant) {
-  std::int64_t value = constant;
+template <class Number>
+Number value_at(const TokenSchedule& changes, std::int64_t tokens, Number constant) {
+  Number value = constant;
   for (const TokenChange& c : changes)
-    if (c.tokens <= tokens) value = c.value;
+    if (c.tokens <= tokens) value = static_cast<Number>(c.value);
   return value;
 }
 

@@ -12,44 +12,30 @@ namespace ring {
 
 void MixtureEntry::fields(Fields& f) {
   f("path", path, "a corpus (.h5) made by 'ringmaster data prepare'", non_empty(), rank_local());
-  f("weight", weight, "share of the samples, relative to the other weights; 0: none, until it changes",
-    in_range(0, 1e9));
+  f("weight", weight,
+    "share of the samples, relative to the other weights; 0: none; as a list, what it is from so many trained tokens "
+    "on",
+    in_range(0, 1e9), by_tokens(weights));
   f("name", name, "what metrics call it; empty: as its file without its ending");
-  f("changes", changes, "of the weight, in the course of the run, by ascending tokens", at_most_items(100));
-}
-
-void WeightChange::fields(Fields& f) {
-  f("tokens", tokens, "from this one of the run on", in_range(1, std::int64_t{1} << 53));
-  f("weight", weight, "the weight from there on; 0: none", in_range(0, 1e9));
 }
 
 void MixtureEntry::validate(std::vector<std::string>& errors) const {
-  for (std::size_t i = 1; i < changes.size(); ++i)
-    if (changes[i].tokens <= changes[i - 1].tokens)
-      errors.push_back(str("changes[", i, "].tokens: ", changes[i].tokens, " does not come after the ",
-                           changes[i - 1].tokens, " of the change before"));
-  if (weight == 0 && std::ranges::all_of(changes, [](const WeightChange& c) { return c.weight == 0; }))
-    errors.push_back("weight: is 0 and stays so: leave the corpus out, or give changes");
+  if (weight == 0)
+    errors.push_back("weight: is 0 and stays so: leave the corpus out, or let it change: [[0, 0], [1e9, 1]]");
 }
 
 namespace {
-
-double weight_at(const MixtureEntry& entry, std::int64_t tokens) {
-  double weight = entry.weight;
-  for (const WeightChange& c : entry.changes)
-    if (c.tokens <= tokens) weight = c.weight;
-  return weight;
-}
 
 // One for each token at which a weight changes.
 std::vector<MixtureStage> stages_of(const std::vector<MixtureEntry>& mixture) {
   std::set<std::int64_t> begins{0};
   for (const MixtureEntry& entry : mixture)
-    for (const WeightChange& c : entry.changes) begins.insert(c.tokens);
+    for (const TokenChange& c : entry.weights) begins.insert(c.tokens);
   std::vector<MixtureStage> stages;
   for (const std::int64_t begin : begins) {
     stages.push_back({begin, {}});
-    for (const MixtureEntry& entry : mixture) stages.back().weights.push_back(weight_at(entry, begin));
+    for (const MixtureEntry& entry : mixture)
+      stages.back().weights.push_back(value_at(entry.weights, begin, entry.weight));
   }
   return stages;
 }

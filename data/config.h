@@ -6,23 +6,18 @@
 #include <string>
 #include <vector>
 
+#include "core/token_schedule.h"
+
 namespace ring {
 
 class Fields;
 class TokenStore;
 
-// From a token of the run on.
-struct WeightChange {
-  std::int64_t tokens = 1;
-  double weight = 1;
-  void fields(Fields& f);
-};
-
 struct MixtureEntry {
   std::string path;
-  double weight = 1;
-  std::string name = {};                   // empty: its file's
-  std::vector<WeightChange> changes = {};  // of the weight, by ascending tokens
+  double weight = 1;           // the largest of the run
+  TokenSchedule weights = {};  // of samples that begin at so many tokens; empty: all have `weight`
+  std::string name = {};       // empty: its file's
   void fields(Fields& f);
   void validate(std::vector<std::string>& errors) const;
 };

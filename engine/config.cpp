@@ -196,11 +196,12 @@ void validate_tokens(const Config& c, std::vector<std::string>& errors) {
 }
 
 void validate_context(const Config& c, std::vector<std::string>& errors) {
-  TokenSchedule all = c.train.contexts;
-  if (all.empty() && c.train.context) all = {{0, c.train.context}};
-  for (const TokenChange& change : all)
-    if (change.value < 1 || c.model.context % change.value)
-      return errors.push_back(str("train.context: sequences of ", change.value,
+  std::vector<std::int64_t> all;
+  for (const TokenChange& change : c.train.contexts) all.push_back(static_cast<std::int64_t>(change.value));
+  if (all.empty() && c.train.context) all = {c.train.context};
+  for (const std::int64_t context : all)
+    if (context < 1 || c.model.context % context)
+      return errors.push_back(str("train.context: sequences of ", context,
                                   " tokens do not divide the samples of model.context = ", c.model.context,
                                   " tokens: give divisors of that"));
 }

@@ -45,7 +45,8 @@ Device worker_device(const Config& c, const WorkerEnvironment& env) {
 BatchSize batch_size(const Config& c) {
   BatchSize b{c.train.batch_size, std::max(c.train.micro_batch, std::int64_t{0}), {}};
   for (const TokenChange& change : c.train.batch_sizes)
-    if (change.value != b.sequences) b.others.push_back(change.value);
+    if (const auto sequences = static_cast<std::int64_t>(change.value); sequences != b.sequences)
+      b.others.push_back(sequences);
   return b;
 }
 

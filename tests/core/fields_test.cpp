@@ -575,6 +575,40 @@ TEST(Fields, AnIntegerMayChangeByTokens) {
             std::string::npos);
 }
 
+struct ChangingShare {
+  double share = 1;
+  TokenSchedule changes;
+  void fields(Fields& f) { f("share", share, "of all", in_range(0, 2), by_tokens(changes)); }
+};
+
+TEST(Fields, ANumberMayChangeByTokens) {
+  ChangingShare c;
+  load_config_text(c, "share: [[0, 0.25], [1e9, 1.5], [2e9, 0]]", "a");
+  EXPECT_EQ(c.share, 1.5) << "the largest";
+  EXPECT_EQ(c.changes, (TokenSchedule{{0, 0.25}, {1'000'000'000, 1.5}, {2'000'000'000, 0}}));
+  EXPECT_EQ(to_yaml(c), "share: [[0, 0.25], [1000000000, 1.5], [2000000000, 0]]\n");
+  ChangingShare again;
+  load_config_text(again, to_yaml(c), "b");
+  EXPECT_EQ(diff_configs(c, again), std::vector<std::string>{});
+  EXPECT_EQ(value_at(c.changes, 999'999'999, c.share), 0.25);
+  EXPECT_EQ(value_at(c.changes, 1'000'000'000, c.share), 1.5);
+  override_config(c, {"share=0.75"});
+  EXPECT_EQ(to_yaml(c), "share: 0.75\n") << "a number ends the schedule";
+  EXPECT_NE(describe_config<ChangingShare>().find("number or `[[0, number], [tokens, number], ...]`, in [0, 2]"),
+            std::string::npos);
+  const auto wrong = [](const std::string& share) {
+    return error_of([&] {
+      ChangingShare none;
+      load_config_text(none, "share: " + share, "a");
+    });
+  };
+  EXPECT_EQ(wrong("[[0, 1], [5, 2.5]]"), "a:1: share: must be in [0, 2], is 2.5");
+  EXPECT_EQ(wrong("[[0, -1], [5, 2]]"), "a:1: share: must be in [0, 2], is -1");
+  EXPECT_EQ(wrong("[0.5]"), "a:1: share: expected [tokens, number], such as in [[0, 0.9], [1e9, 0.5]], got 0.5");
+  for (const char* none : {"[[0, .inf], [1, 1]]", "[[0, x]]", "[[0.5, 1]]", "[[0, 1], [1e300, 2]]"})
+    EXPECT_NE(wrong(none), "") << none;
+}
+
 TEST(Fields, SchedulesThatAreNone) {
   const auto wrong = [](const std::string& rows) {
     return error_of([&] {
@@ -588,8 +622,9 @@ TEST(Fields, SchedulesThatAreNone) {
   EXPECT_EQ(wrong("[[0, 0], [5, 64]]"), "a:1: rows: must be in [1, 64], is 0") << "one that is not the largest";
   EXPECT_EQ(wrong("[]"), "a:1: rows: must not be empty");
   EXPECT_EQ(wrong("[32, 64]"), "a:1: rows: expected [tokens, integer], such as in [[0, 32], [1e9, 64]], got 32");
-  for (const char* none : {"[[0]]", "[[0, 1, 2]]", "[[0, x]]", "[[0, 1.5]]", "[[-1, 2]]", "[[0, [1]]]", "[[0, \"1\"]]",
-                           "{tokens: 0}", "[[0, 1], [1e30, 2]]"})
+  for (const char* none :
+       {"[[0]]", "[[0, 1, 2]]", "[[0, x]]", "[[0, 1.5]]", "[[-1, 2]]", "[[0, [1]]]", "[[0, \"1\"]]", "{tokens: 0}",
+        "[[0, 1], [1e30, 2]]", "[[0, 1], [9223372036854775807, 2]]", "[[0, 9223372036854775807], [1, 2]]"})
     EXPECT_NE(wrong(none), "") << none;
 }
 

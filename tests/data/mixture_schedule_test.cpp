@@ -60,9 +60,8 @@ class ScheduledCorpora : public testing::Test {
 TEST_F(ScheduledCorpora, ChangeAtTheFirstSampleBehindTheToken) {
   write_corpus(folder_ / "first.h5", counting(5000), {});
   write_corpus(folder_ / "second.h5", counting(3000), {});
-  const Corpora corpora = open_corpora(config("[" + first() + "}, " + second() +
-                                              ", weight: 0, changes: [{tokens: 100, weight: 1}, "
-                                              "{tokens: 1e3, weight: 3}]}]"));
+  const Corpora corpora =
+      open_corpora(config("[" + first() + "}, " + second() + ", weight: [[0, 0], [100, 1], [1e3, 3]]}]"));
   LoaderOptions options{.context = 16, .rows = 2, .seed = 3};
   std::vector<Batch> all;
   Loader loader(corpora, options);
@@ -105,14 +104,16 @@ TEST_F(ScheduledCorpora, MistakesNameTheirKeys) {
     expect_error([&] { config(mixture); }, parts);
   };
   refused("[{path: a.h5, weight: -1}]", {"run.yaml:1", "mixture[0].weight", "[0, 1e9]"});
-  refused("[{path: a.h5}, {path: b.h5, changes: [{tokens: 0, weight: 1}]}]", {"mixture[1].changes[0].tokens"});
-  refused("[{path: a.h5}, {path: b.h5, changes: [{tokens: 9, weight: .nan}]}]", {"mixture[1].changes[0].weight"});
-  refused("[{path: a.h5}, {path: b.h5, changes: [{tokens: 9, weight: 1}, {tokens: 9, weight: 2}]}]",
-          {"mixture[1]: changes[1].tokens: 9 does not come after the 9"});
+  refused("[{path: a.h5}, {path: b.h5, weight: [[1, 2]]}]", {"mixture[1].weight: must begin at 0 tokens"});
+  refused("[{path: a.h5}, {path: b.h5, weight: [[0, 1], [9, .nan]]}]", {"mixture[1].weight: expected a number"});
+  refused("[{path: a.h5}, {path: b.h5, weight: [[0, 1], [9, -0.5]]}]",
+          {"mixture[1].weight: must be in [0, 1e9], is -0.5"});
+  refused("[{path: a.h5}, {path: b.h5, weight: [[0, 3], [9, 1], [9, 2]]}]",
+          {"mixture[1].weight: tokens must ascend, but 9 comes after 9"});
+  refused("[{path: a.h5}, {path: b.h5, weight: [[0, 0], [9, 0]]}]", {"mixture[1]: weight: is 0", "[[0, 0], [1e9, 1]]"});
   refused("[{path: a.h5}, {path: b.h5, weight: 0}]", {"mixture[1]: weight: is 0", "leave the corpus out"});
-  refused(
-      "[{path: a.h5, changes: [{tokens: 9, weight: 0}]}, {path: b.h5, weight: 1, changes: [{tokens: 5, weight: 0}]}]",
-      {"mixture: from token 9 on all weights are 0"});
+  refused("[{path: a.h5, weight: [[0, 1], [9, 0]]}, {path: b.h5, weight: [[0, 1], [5, 0]]}]",
+          {"mixture: from token 9 on all weights are 0"});
   refused("[{path: a.h5, name: x}, {path: b.h5, name: x}]", {"mixture: two corpora have the name x"});
 }
 

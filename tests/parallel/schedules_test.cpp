@@ -23,7 +23,7 @@ TokenSchedule random_schedule(std::uint64_t seed) {
   TokenSchedule all;
   std::int64_t tokens = 0;
   for (std::uint64_t i = 0; i < 2 + random_bits({seed, 0, 0}, 0) % 4; ++i) {
-    all.push_back({tokens, static_cast<std::int64_t>(1 + random_bits({seed, 0, 1}, i) % 9)});
+    all.push_back({tokens, static_cast<double>(1 + random_bits({seed, 0, 1}, i) % 9)});
     tokens += static_cast<std::int64_t>(1 + random_bits({seed, 0, 2}, i) % 300);  // some are passed by within a step
   }
   return all;

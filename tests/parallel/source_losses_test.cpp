@@ -38,8 +38,8 @@ class Files {
   // In the third step c begins, in the fifth b ends: 8 sequences of 64 tokens a step.
   std::vector<std::string> mixture() const {
     return {"data.path=", "data.mixture=[{path: " + path("a") + ", weight: 0.5}, {path: " + path("b") +
-                              ", weight: 0.5, changes: [{tokens: 2048, weight: 0}]}, {path: " + path("c") +
-                              ", weight: 0, changes: [{tokens: 1024, weight: 0.3}]}]"};
+                              ", weight: [[0, 0.5], [2048, 0]]}, {path: " + path("c") +
+                              ", weight: [[0, 0], [1024, 0.3]]}]"};
   }
 
  private:

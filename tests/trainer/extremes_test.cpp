@@ -21,7 +21,7 @@ const std::vector<std::string>& bases() {
   static const std::vector<std::string> texts = [] {
     const std::string head = "train: {steps: 1}\nmodel: {vocab_size: 300, attention: ";
     const std::string one = "}\ndata: {path: a.h5}\n",
-                      several = "}\ndata: {mixture: [{path: a.h5, changes: [{tokens: 5, weight: 2}]}]}\n";
+                      several = "}\ndata: {mixture: [{path: a.h5, weight: [[0, 1], [5, 2]]}]}\n";
     const std::string packed = "}\ndata: {path: a.h5, packing: {documents: true}}\n";
     return std::vector<std::string>{
         head + "{kind: dense}, attention_layers: [{layers: 0, attention: {kind: window, window: 4}}]" + several,

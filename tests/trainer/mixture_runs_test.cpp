@@ -39,7 +39,7 @@ class MixtureRuns : public testing::Test {
                                     "run.threads=1",
                                     "data.path=",
                                     "data.mixture=[{path: " + path("a.h5") + "}, {path: " + path("b.h5") +
-                                        ", name: code, weight: 0, changes: [{tokens: 1664, weight: 0.5}]}]",
+                                        ", name: code, weight: [[0, 0], [1664, 0.5]]}]",
                                     "model.context=32",
                                     "model.width=32",
                                     "model.layers=2",
@@ -84,9 +84,11 @@ TEST_F(MixtureRuns, RecordEachCorpusAndResumeBeforeAChange) {
 
   ASSERT_EQ(train("cut", 20).code, 0);
   fs::remove_all(folder_ / "cut/checkpoints/step-000000020");  // as if it had been killed just before
-  const Finished refused = train("cut", 20, {"data.mixture[1].changes[0].weight=0.6"});
+  const Finished refused = train("cut", 20, {"data.mixture[1].weight=[[0, 0], [1664, 0.6]]"});
   EXPECT_EQ(refused.code, 1);
-  EXPECT_NE(refused.output.find("data.mixture[1].changes[0].weight: 0.5 -> 0.6"), std::string::npos) << refused.output;
+  EXPECT_NE(refused.output.find("data.mixture[1].weight: [[0, 0], [1664, 0.5]] -> [[0, 0], [1664, 0.6]]"),
+            std::string::npos)
+      << refused.output;
   const Finished resumed = train("cut", 20, {"data.mixture[1].name=text"});  // which changes no number
   ASSERT_EQ(resumed.code, 0) << resumed.output;
   EXPECT_NE(resumed.output.find("resuming from step 10"), std::string::npos) << resumed.output;
