@@ -17,8 +17,9 @@ PoolAllocator::~PoolAllocator() { release_cached(); }
 // Rapids.
 void* PoolAllocator::take(std::size_t bytes) {
   const bool large = bytes >= kLargePage;
-  void* p = std::aligned_alloc(large ? kLargePage : 64, bytes);
-  if (p && large) madvise(p, bytes / kLargePage * kLargePage, MADV_HUGEPAGE);  // a wish
+  void* p = nullptr;
+  if (posix_memalign(&p, large ? kLargePage : 64, bytes) != 0) return nullptr;
+  if (large) madvise(p, bytes / kLargePage * kLargePage, MADV_HUGEPAGE);  // a wish
   return p;
 }
 

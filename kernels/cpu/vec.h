@@ -96,7 +96,7 @@ inline float polynomial(float x, float c0, More... more) {
 // The two below are 1/2 plus an odd rational function, fitted to the least absolute error up to where the rest is below
 // it; further out they are 0 and 1.
 
-// Cumulative distribution of the standard normal: absolute error 2e-7.
+// Cumulative distribution of the standard normal: absolute error 2e-7, without fused multiply-adds 3e-7.
 inline float normal_cdf_fast(float x) {
   constexpr float end = 5.6f;
   const float low = x < -end ? -end : x, a = low > end ? end : low, u = a * a;
@@ -107,7 +107,7 @@ inline float normal_cdf_fast(float x) {
   return x < -end ? 0.0f : y;
 }
 
-// Slope of x cdf(x), which is cdf(x) + x pdf(x): absolute error 3e-7.
+// Slope of x cdf(x), which is cdf(x) + x pdf(x): absolute error 3e-7, without fused multiply-adds 4e-7.
 inline float gelu_slope_fast(float x) {
   constexpr float end = 5.9f;
   const float low = x < -end ? -end : x, a = low > end ? end : low, u = a * a;

@@ -56,8 +56,8 @@ TEST(Vec, TanhAndSigmoid) {
 TEST(Vec, NormalDistribution) {
   auto cdf = [](double x) { return 0.5 * std::erfc(-x / std::numbers::sqrt2); };
   auto slope = [&](double x) { return cdf(x) + x * std::exp(-0.5 * x * x) / std::sqrt(2 * std::numbers::pi); };
-  EXPECT_LT(worst_error(-12, 12, 1, normal_cdf_fast, cdf), 2e-7);
-  EXPECT_LT(worst_error(-12, 12, 1, gelu_slope_fast, slope), 3e-7);
+  EXPECT_LT(worst_error(-12, 12, 1, normal_cdf_fast, cdf), 3e-7);  // 2e-7 with fused multiply-adds
+  EXPECT_LT(worst_error(-12, 12, 1, gelu_slope_fast, slope), 4e-7);
   EXPECT_LT(worst_error(-0.01f, 0.01f, 1, gelu_slope_fast, slope), 2e-7);
   for (auto f : {normal_cdf_fast, gelu_slope_fast}) {
     EXPECT_EQ(f(-1e10f), 0.0f);
