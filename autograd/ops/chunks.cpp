@@ -72,7 +72,8 @@ Var over_chunks(Run& run, const Var& x, std::int64_t rows, const RowsFn& f) {
     copy(y.narrow(0, first, count), out.value, run.ctx.stream);
     slots.insert(slots.end(), {in.slot, out.slot});
   }
-  if (std::ranges::all_of(slots, [](const SlotPtr& slot) { return !slot; })) return {y, nullptr};
+  const bool wanted = std::ranges::any_of(slots, [](const SlotPtr& slot) { return slot != nullptr; });
+  if (!run.tape || !wanted) return {y, nullptr};
   return run.record("chunks", y, slots, {},
                     [shape = x.value.shape(), rows = at_once](Backward& back) { chunks_backward(back, shape, rows); });
 }
