@@ -13,6 +13,7 @@
 #include "cli/commands.h"
 #include "cli/data_export.h"
 #include "cli/data_inspect.h"
+#include "cli/data_synthesize.h"
 #include "cli/data_text.h"
 #include "cli/number_option.h"
 #include "core/check.h"
@@ -226,10 +227,11 @@ void add_prepare(CLI::App& parent) {
 }  // namespace
 
 void add_data_commands(CLI::App& app) {
-  CLI::App* data = app.add_subcommand("data", "Prepare, inspect, export and verify corpora");
+  CLI::App* data = app.add_subcommand("data", "Prepare, synthesize, inspect, export and verify corpora");
   data->require_subcommand(1);
   data->footer("Example: ringmaster data prepare --input books/ --glob '*.txt' --tokenizer tok.rmt --output corpus.h5");
   add_prepare(*data);
+  add_data_synthesize(*data);
   add_data_inspect(*data);
   add_data_export(*data);
   add_verify(*data);

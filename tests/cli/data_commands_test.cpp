@@ -69,6 +69,29 @@ TEST_F(DataCommands, PrepareAndInspect) {
                {"--document 1", "c.h5 has 1 training document"});
 }
 
+TEST_F(DataCommands, Synthesize) {
+  const auto made = run({"data", "synthesize", "--kind", "needles", "--context", "64", "--vocab-size", "48", "--pairs",
+                         "3", "--documents", "1500", "--validation-documents", "2", "--output", path("n.h5")});
+  EXPECT_EQ(made.error, "");
+  expect_parts(made.out, {"n.h5: 1,502 documents of 64 tokens",
+                          "96,000 tokens in 1,500 documents, of which 4,500 count", "chars, 48 tokens, hash "});
+  expect_parts(run({"data", "inspect", path("n.h5")}).out,
+               {"needles: 3 pairs and 3 queries in the last 6 of 64 tokens; seed 1", "4,500 count as targets (4.7 %)"});
+  const std::vector<std::string> again{"data", "synthesize", "--context", "64", "--pairs", "4", "--output"};
+  const auto with = [&](const std::string& file, std::vector<std::string> more) {
+    std::vector<std::string> all = again;
+    all.push_back(path(file));
+    all.insert(all.end(), more.begin(), more.end());
+    return run(all).error;
+  };
+  expect_parts(with("n.h5", {}), {"n.h5 exists", "--force"});
+  EXPECT_EQ(with("n.h5", {"--force"}), "");
+  expect_parts(with("o.h5", {"--queries", "5"}), {"--queries 5", "4 pairs"});
+  expect_parts(with("o.h5", {"--kind", "noise"}), {"--kind", "noise"});
+  expect_parts(with("none/o.h5", {}), {"none"});
+  EXPECT_FALSE(std::filesystem::exists(path("o.h5")));
+}
+
 TEST_F(DataCommands, SaysWhatPackingCosts) {
   write("lines.txt", "aaaaaa\nbbb\nc\nddddd\neeeeeeeeee\n");  // with their ends 7, 4, 2, 6 and 11 tokens
   run({"data", "prepare", "--input", path("lines.txt"), "--document", "line", "--tokenizer", "bytes", "--output",

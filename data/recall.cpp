@@ -1,0 +1,196 @@
+#include "data/recall.h"
+
+#include <algorithm>
+#include <array>
+#include <numeric>
+#include <utility>
+
+#include "core/check.h"
+#include "core/philox.h"
+#include "data/utf8.h"
+
+namespace ring {
+namespace {
+
+// Ranges of characters that can be seen and stand alone: ASCII, Latin letters, unified ideographs.
+struct Characters {
+  char32_t first, last;
+};
+constexpr std::array<Characters, 3> kCharacters{{{0x21, 0x7E}, {0xC0, 0x24F}, {0x4E00, 0x9FFF}}};
+
+constexpr std::int64_t characters() {
+  std::int64_t n = 0;
+  for (const Characters& c : kCharacters) n += c.last - c.first + 1;
+  return n;
+}
+static_assert(characters() == kMostSymbols);
+
+// The first `count` of them, in the order of their code points, which is that of the tokens.
+std::string symbols(std::int64_t count) {
+  std::string out;
+  for (const Characters& range : kCharacters)
+    for (char32_t c = range.first; c <= range.last && count > 0; ++c, --count) utf8::append(out, c);
+  return out;
+}
+
+// Where keys and values begin in the vocabulary, and how many there are of each.
+struct Thirds {
+  std::int32_t each, keys, values;
+  explicit Thirds(std::int64_t vocab)
+      : each(static_cast<std::int32_t>(vocab / 3)),
+        keys(static_cast<std::int32_t>(vocab) - 2 * each),
+        values(keys + each) {}
+};
+
+// Random numbers of one document, in the order in which they are asked for.
+class Draws {
+ public:
+  explicit Draws(const RandomSite& site) : site_(site) {}
+  // In [0, n), each number as likely as the others up to n / 2^32.
+  std::uint32_t below(std::uint64_t n) {
+    if (next_ % 4 == 0) block_ = random_block(site_, next_ / 4);
+    return static_cast<std::uint32_t>(block_.v[next_++ % 4] * n >> 32);
+  }
+  // `count` of [0, n), ascending, each set of them as likely as the others: every number is taken with the probability
+  // that as many as are missing are left to take (Knuth, The Art of Computer Programming 2, 3.4.2, algorithm S).
+  std::vector<std::int32_t> subset(std::size_t count, std::int64_t n) {
+    std::vector<std::int32_t> out;
+    out.reserve(count);
+    for (std::int64_t i = 0; out.size() < count; ++i)
+      if (below(static_cast<std::uint64_t>(n - i)) < count - out.size()) out.push_back(static_cast<std::int32_t>(i));
+    return out;
+  }
+  void shuffle(std::vector<std::int32_t>& list) {
+    for (std::size_t i = list.size(); i > 1; --i) std::swap(list[i - 1], list[below(i)]);
+  }
+
+ private:
+  RandomSite site_;
+  std::uint64_t next_ = 0;
+  Philox4 block_{};
+};
+
+// Places of `count` pairs of tokens among [begin, end), which do not overlap, ascending.
+std::vector<std::size_t> places(Draws& draws, std::size_t count, std::int64_t begin, std::int64_t end) {
+  std::vector<std::size_t> out;
+  for (const std::int32_t cell : draws.subset(count, end - begin - static_cast<std::int64_t>(count)))
+    out.push_back(static_cast<std::size_t>(begin + cell) + out.size());
+  return out;
+}
+
+void check_fit(const RecallOptions& o) {
+  const auto at_least = [](const char* option, std::int64_t value, std::int64_t least, const std::string& why) {
+    if (value < least) fail(option, " ", value, ": it must be at least ", least, why);
+  };
+  at_least("--vocab-size", o.vocab_size, 6, ", for two keys and two values");
+  if (o.vocab_size > kMostSymbols) fail("--vocab-size ", o.vocab_size, ": there are ", kMostSymbols, " symbols");
+  at_least("--documents", o.documents, 1, "");
+  at_least("--validation-documents", o.validation_documents, 0, "");
+  if (o.pairs > o.vocab_size / 3)
+    fail("--pairs ", o.pairs, ": a third of --vocab-size ", o.vocab_size, " are keys: take at most ", o.vocab_size / 3,
+         " pairs, or a larger vocabulary");
+  if (o.queries > o.pairs) fail("--queries ", o.queries, ": there are ", o.pairs, " pairs to ask for (--pairs)");
+  at_least("--tail", o.tail, 2 * o.queries, str(", two tokens for each of ", o.queries, " queries"));
+  at_least("--context", o.context, 2 * o.pairs + o.tail,
+           str(": ", o.pairs, " pairs of two tokens, and ", o.tail, " for the queries"));
+}
+
+}  // namespace
+
+RecallOptions resolved(RecallOptions o) {
+  if (o.pairs == 0) o.pairs = o.kind == RecallKind::recall ? 32 : 4;
+  if (o.queries == 0) o.queries = o.pairs;
+  if (o.tail == 0) o.tail = 2 * o.queries;
+  check_fit(o);
+  return o;
+}
+
+RecallDocument recall_document(const RecallOptions& o, Split split, std::uint32_t number) {
+  const Thirds vocab(o.vocab_size);
+  Draws draws({o.seed, number, site_of(split == Split::train ? "recall/train" : "recall/validation")});
+  RecallDocument d{std::vector<std::int32_t>(static_cast<std::size_t>(o.context)), {}};
+  for (std::int32_t& token : d.tokens) token = static_cast<std::int32_t>(draws.below(vocab.keys));
+
+  const auto pairs = static_cast<std::size_t>(o.pairs), queries = static_cast<std::size_t>(o.queries);
+  std::vector<std::int32_t> keys = draws.subset(pairs, vocab.each), values(pairs), asked(pairs);
+  draws.shuffle(keys);
+  for (std::int32_t& value : values) value = static_cast<std::int32_t>(draws.below(vocab.each));
+  std::iota(asked.begin(), asked.end(), 0);
+  draws.shuffle(asked);
+
+  const auto put = [&](std::size_t at, std::size_t pair) {
+    d.tokens[at] = vocab.keys + keys[pair];
+    d.tokens[at + 1] = vocab.values + values[pair];
+  };
+  const std::int64_t tail = o.context - o.tail, head = o.kind == RecallKind::recall ? 2 * o.pairs : tail;
+  for (std::size_t pair = 0; const std::size_t at : places(draws, pairs, 0, head)) put(at, pair++);
+  for (const std::size_t at : places(draws, queries, tail, o.context)) {
+    put(at, static_cast<std::size_t>(asked[d.answers.size()]));
+    d.answers.push_back(at + 1);
+  }
+  return d;
+}
+
+namespace {
+
+// Text bytes are those of the symbols that tokens stand for.
+class Appender {
+ public:
+  Appender(TokenStoreWriter& writer, const Tokenizer& tokenizer) : writer_(writer) {
+    for (std::int32_t id = 0; id < tokenizer.vocab_size(); ++id) bytes_.push_back(tokenizer.bytes_of(id).size());
+  }
+  void document(Split split, const RecallDocument& d) {
+    writer_.begin_document(split);
+    std::span<const std::int32_t> rest = d.tokens;
+    for (std::size_t done = 0; const std::size_t answer : d.answers) {
+      run(split, rest.first(answer - done), false);
+      run(split, rest.subspan(answer - done, 1), true);
+      rest = rest.subspan(answer - done + 1);
+      done = answer + 1;
+    }
+    run(split, rest, false);
+  }
+  std::uint64_t bytes() const { return all_; }
+
+ private:
+  void run(Split split, std::span<const std::int32_t> tokens, bool count) {
+    if (tokens.empty()) return;
+    std::uint64_t bytes = 0;
+    for (const std::int32_t id : tokens) bytes += bytes_[static_cast<std::size_t>(id)];
+    writer_.append(split, tokens, count);
+    writer_.add_text_bytes(split, bytes, count);
+    all_ += bytes;
+  }
+  TokenStoreWriter& writer_;
+  std::vector<std::uint64_t> bytes_;
+  std::uint64_t all_ = 0;
+};
+
+std::string source_of(const RecallOptions& o) {
+  return str(o.kind == RecallKind::recall ? "recall" : "needles", ": ", o.pairs, " pairs and ", o.queries,
+             " queries in the last ", o.tail, " of ", o.context, " tokens; seed ", o.seed);
+}
+
+}  // namespace
+
+PrepareReport write_recall_corpus(const RecallOptions& options) {
+  const RecallOptions o = resolved(options);
+  PrepareReport report;
+  report.tokenizer = chars_tokenizer(symbols(o.vocab_size));
+  TokenStoreWriter writer(o.output, o.vocab_size, true);
+  Appender appender(writer, *report.tokenizer);
+  for (const Split split : {Split::train, Split::validation}) {
+    const std::int64_t count = split == Split::train ? o.documents : o.validation_documents;
+    for (std::int64_t i = 0; i < count; ++i)
+      appender.document(split, recall_document(o, split, static_cast<std::uint32_t>(i)));
+    const auto s = static_cast<std::size_t>(split);
+    report.tokens[s] = writer.tokens(split);
+    report.documents[s] = writer.documents(split);
+    report.targets[s] = writer.targets(split);
+  }
+  report.bytes = appender.bytes();
+  writer.finish(*report.tokenizer, source_of(o));
+  return report;
+}
+
+}  // namespace ring
