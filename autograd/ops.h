@@ -138,10 +138,12 @@ struct LossHead {
   float scale = 1;         // of the gradient, times the run's state.loss_scale where it has a state
   float z_loss = 0;
   std::int64_t chunk_bytes = 0;  // of logits held at a time; 0: 32 MiB on a CPU, 2 GiB on a GPU
+  bool correct = false;          // whether to say which targets are the likeliest tokens
 };
 struct LossOutput {
   Var sum;            // [1] f32: sum of token_loss
   Tensor token_loss;  // [N] f32: weighted, not scaled loss of each token, 0 where ignored
+  Tensor correct;     // [N] f32, where wanted: 1 where no token has a larger logit than the target, else 0
 };
 LossOutput cross_entropy_head(Run&, const Var& x, const Var& w, const LossHead&);
 

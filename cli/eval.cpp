@@ -1,4 +1,5 @@
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <iostream>
 #include <nlohmann/json.hpp>
 
@@ -50,6 +51,13 @@ Split split_of(const Arguments& a) {
   return !a.text.inputs.empty() || a.split == "train" ? Split::train : Split::validation;
 }
 
+bool masked(const Arguments& a, const Corpora& corpora) {
+  const auto some = [&](const auto& s) {
+    return (split_of(a) == Split::train ? s->train() : s->validation()).masked();
+  };
+  return std::ranges::any_of(corpora.stores, some);
+}
+
 ValidationSet windows_of(const Arguments& a, const Session& session, const Corpora& corpora) {
   LoaderOptions options;
   options.context = a.context ? a.context : session.config.model.context;
@@ -76,14 +84,17 @@ void run(const Arguments& a) {
   const std::unique_ptr<Mesh> alone = mesh_of_one();
   const Evaluation e = evaluate(*session.model, session.ctx, set, alone->all());
   const double bits = e.bits_per_byte(set.bytes_per_token());
-  nlohmann::ordered_json json = {
-      {"loss", e.loss}, {"perplexity", e.perplexity()}, {"bits_per_byte", bits}, {"tokens", e.tokens}};
+  nlohmann::ordered_json json = {{"loss", e.loss},
+                                 {"perplexity", e.perplexity()},
+                                 {"bits_per_byte", bits},
+                                 {"accuracy", e.accuracy},
+                                 {"tokens", e.tokens}};
   const auto sources = mean_losses(e.sources, corpora.names);
   for (const auto& [name, loss] : sources) json["sources"][name] = loss;
   print_json(json, a);
   if (a.json) return;
-  std::cout << "loss " << e.loss << ", perplexity " << e.perplexity() << ", bits per byte " << bits << ", over "
-            << e.tokens << " tokens\n";
+  std::cout << "loss " << e.loss << ", perplexity " << e.perplexity() << ", bits per byte " << bits
+            << (masked(a, corpora) ? str(", accuracy ", e.accuracy) : "") << ", over " << e.tokens << " tokens\n";
   for (const auto& [name, loss] : sources) std::cout << "  " << name << ": loss " << loss << "\n";
 }
 
@@ -116,10 +127,10 @@ void add_text(CLI::App& cmd, Arguments& a) {
 }  // namespace
 
 void add_eval_command(CLI::App& app) {
-  CLI::App* cmd =
-      app.add_subcommand("eval",
-                         "Loss, perplexity and bits per byte of a trained model on a corpus or on text, or how it uses "
-                         "a long context");
+  CLI::App* cmd = app.add_subcommand(
+      "eval",
+      "Loss, perplexity, bits per byte and accuracy of a trained model on a corpus or on text, or how it uses "
+      "a long context");
   auto a = std::make_shared<Arguments>();
   cmd->add_option("run", a->run, "Directory of a run, or one of its checkpoints")->required();
   add_text(*cmd, *a);

@@ -28,6 +28,7 @@ void check(const SlicedCrossEntropy& a) {
              op, ": statistics are ", describe(a.statistics), ", expected [parts,", rows, ",", kLogitStatistics, "]");
   check_numel(op, "loss", a.loss, rows);
   if (a.weights.defined()) check_numel(op, "weights", a.weights, rows);
+  if (a.correct.defined()) check_numel(op, "correct", a.correct, rows);
 }
 
 }  // namespace ring

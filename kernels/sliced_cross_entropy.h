@@ -20,9 +20,9 @@ inline Cost cost(const LogitStatistics& a) { return cost_of(a.logits, {a.logits,
 inline constinit Kernel<LogitStatistics> logit_statistics_kernel{"logit_statistics"};
 
 // statistics [parts,n,3] f32: those of all processes, merged in this order, so that all find the same bits. loss,
-// weights, scale, z_loss, gradient, state: as in CrossEntropy.
+// correct, weights, scale, z_loss, gradient, state: as in CrossEntropy.
 struct SlicedCrossEntropy {
-  Tensor logits, targets, weights, statistics, loss;
+  Tensor logits, targets, weights, statistics, loss, correct;
   std::int64_t first = 0, vocab = 0;
   float scale = 1, z_loss = 0;
   bool gradient = true;
@@ -30,7 +30,7 @@ struct SlicedCrossEntropy {
 };
 inline Cost cost(const SlicedCrossEntropy& a) {
   const Tensor moved = a.gradient ? a.logits : Tensor{};
-  return cost_of(a.logits, {moved, moved, a.targets, a.weights, a.statistics, a.loss});
+  return cost_of(a.logits, {moved, moved, a.targets, a.weights, a.statistics, a.loss, a.correct});
 }
 inline constinit Kernel<SlicedCrossEntropy> sliced_cross_entropy_kernel{"sliced_cross_entropy"};
 

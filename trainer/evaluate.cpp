@@ -1,11 +1,13 @@
 #include "trainer/evaluate.h"
 
+#include <algorithm>
 #include <cmath>
 #include <numbers>
 
 #include "comm/host.h"
 #include "comm/run_phase.h"
 #include "kernels/group_sums.h"
+#include "kernels/matmul.h"
 
 namespace ring {
 
@@ -26,7 +28,7 @@ namespace {
 
 // On this rank.
 struct Sums {
-  double loss = 0;
+  double loss = 0, correct = 0;
   std::int64_t tokens = 0;
   std::vector<SourceLoss> sources;
 };
@@ -43,12 +45,20 @@ void add_sources(Sums& sums, const Batch& b, const Tensor& token_loss, const Exe
   }
 }
 
+// How many of so many ones and zeros are 1. Exact for up to 2^24 of them.
+double count_of(const Tensor& flags, const ExecContext& ctx) {
+  const Tensor sum = ctx.empty({1});
+  column_sum_kernel({.x = flags.view({flags.numel(), 1}), .out = sum}, ctx);
+  return static_cast<double>(to_host<float>(sum, ctx.stream)[0]);
+}
+
 Evaluation over_all(const Sums& sums, Communicator& comm) {
-  std::vector<double> all{static_cast<double>(sums.tokens), sums.loss};
+  std::vector<double> all{static_cast<double>(sums.tokens), sums.loss, sums.correct};
   for (const SourceLoss& s : sums.sources) all.insert(all.end(), {s.sum, s.targets});
   all_reduce_host(comm, all, Reduce::sum);
-  Evaluation e{all[0] > 0 ? all[1] / all[0] : 0.0, static_cast<std::int64_t>(all[0]), {}};
-  for (std::size_t i = 2; i < all.size(); i += 2) e.sources.push_back({all[i], all[i + 1]});
+  const double tokens = std::max(all[0], 1.0);
+  Evaluation e{all[1] / tokens, all[2] / tokens, static_cast<std::int64_t>(all[0]), {}};
+  for (std::size_t i = 3; i < all.size(); i += 2) e.sources.push_back({all[i], all[i + 1]});
   return e;
 }
 
@@ -66,13 +76,15 @@ Evaluation evaluate(const Decoder& model, const ExecContext& ctx, const Validati
     if (parts) parts->prepare(run, static_cast<std::int64_t>(b.sample_indices.size()));
     LossHead head;
     head.targets = from_host(b.targets, ctx.stream);
+    head.correct = true;
     const Sequences seqs = parts ? parts->sequences(b, positions_of(b, ctx), ctx) : sequences_of(b, length, ctx);
     const LossOutput out = model.loss(run, from_host(b.inputs, ctx.stream), seqs, head);
     sums.loss += to_host<float>(out.sum.value, ctx.stream)[0];
+    sums.correct += count_of(out.correct, ctx);
     sums.tokens += b.valid_targets;
     if (!sums.sources.empty()) add_sources(sums, b, out.token_loss, ctx);
   }
-  if (tp && tp->rank() > 0) sums = {0, 0, std::vector<SourceLoss>(sums.sources.size())};  // they count once
+  if (tp && tp->rank() > 0) sums = {0, 0, 0, std::vector<SourceLoss>(sums.sources.size())};  // they count once
   return over_all(sums, comm);
 }
 

@@ -10,7 +10,8 @@
 namespace ring {
 
 struct Evaluation {
-  double loss = 0;  // mean negative log-likelihood per token, in nats
+  double loss = 0;      // mean negative log-likelihood per token, in nats
+  double accuracy = 0;  // share of the tokens than which the model found no other likelier
   std::int64_t tokens = 0;
   std::vector<SourceLoss> sources;  // of each corpus of a mixture; empty: there is one
   double perplexity() const;

@@ -112,7 +112,8 @@ RunLog::RunLog(const RunStart& start, Trainer& trainer, int processes, const Job
       progress_(options_of(config_)),
       flops_per_token_(flops_per_token(config_.model)),
       flops_context_(config_.model.context),
-      names_(start.corpora.names) {
+      names_(start.corpora.names),
+      masked_(std::ranges::any_of(start.corpora.stores, [](const auto& s) { return s->validation().masked(); })) {
   count_flops(trainer.next_context());
   describe(start, processes);
   const bool resumed = start.resumes();
@@ -335,16 +336,19 @@ void RunLog::validated(const Evaluation& e, const std::optional<Evaluation>& ave
   val_loss_ = e.loss;
   const std::int64_t step = trainer_.steps_done();
   const double bits = e.bits_per_byte(bytes_per_token);
-  Metrics::Values values = {
-      {"loss", e.loss}, {"perplexity", e.perplexity()}, {"bits_per_byte", bits}, {"tokens", e.tokens}};
+  Metrics::Values values = {{"loss", e.loss},
+                            {"perplexity", e.perplexity()},
+                            {"bits_per_byte", bits},
+                            {"accuracy", e.accuracy},
+                            {"tokens", e.tokens}};
   if (average) values.emplace_back("ema_loss", average->loss);
   add_sources(values, e.sources, names_);
   metrics_->record("validation", step, values);
   std::string by_source;
   for (const auto& [name, loss] : mean_losses(e.sources, names_)) by_source += str("; ", name, " ", loss);
-  line(str("step ", step, ": validation loss ", e.loss, ", perplexity ", e.perplexity(), ", ", bits,
-           " bits per byte over ", e.tokens, " tokens", average ? str("; averaged weights: loss ", average->loss) : "",
-           by_source));
+  line(str("step ", step, ": validation loss ", e.loss, ", perplexity ", e.perplexity(), ", ", bits, " bits per byte",
+           masked_ ? str(", accuracy ", e.accuracy) : "", " over ", e.tokens, " tokens",
+           average ? str("; averaged weights: loss ", average->loss) : "", by_source));
 }
 
 void RunLog::judged(const std::vector<TaskResult>& results) {

@@ -71,6 +71,7 @@ class RunLog {
   std::optional<double> val_loss_;
   bool plan_told_ = false, keeps_told_ = false;
   const std::vector<std::string> names_;  // of the corpora
+  const bool masked_;                     // of their validation splits only some tokens count
   std::vector<SourceLoss> interval_sources_;
   double interval_seconds_ = 0;  // since the last record
   std::int64_t interval_tokens_ = 0;

@@ -55,7 +55,7 @@ struct Gradients {
 
 // Rows [begin, begin + rows): loss of each token, and both gradients where wanted.
 void run_chunk(const Run& run, const LossHead& head, const Tensor& x, const Tensor& w, const Tensor& logits,
-               const Tensor& token_loss, Gradients& gradients, std::int64_t begin) {
+               const LossOutput& out, Gradients& gradients, std::int64_t begin) {
   const ExecContext& ctx = run.ctx;
   const std::int64_t rows = logits.dim(0);
   const Tensor x_part = x.narrow(0, begin, rows);
@@ -64,7 +64,8 @@ void run_chunk(const Run& run, const LossHead& head, const Tensor& x, const Tens
   cross_entropy_kernel({.logits = logits,
                         .targets = head.targets.narrow(0, begin, rows),
                         .weights = head.weights.defined() ? head.weights.narrow(0, begin, rows) : Tensor{},
-                        .loss = token_loss.narrow(0, begin, rows),
+                        .loss = out.token_loss.narrow(0, begin, rows),
+                        .correct = out.correct.defined() ? out.correct.narrow(0, begin, rows) : Tensor{},
                         .vocab = head.vocab,
                         .scale = head.scale,
                         .z_loss = head.z_loss,
@@ -84,7 +85,8 @@ LossOutput cross_entropy_head(Run& run, const Var& x, const Var& w, const LossHe
   if (sliced(run)) return sliced_head(run, x, w, head);
   check_head(x.value, x.value.dim(0), w.value, w.value.dim(0), head);
   const std::int64_t tokens = x.value.dim(0), columns = w.value.dim(0);
-  LossOutput out{{run.ctx.empty({1}), nullptr}, run.ctx.empty({tokens})};
+  LossOutput out{{run.ctx.empty({1}), nullptr}, run.ctx.empty({tokens}), {}};
+  if (head.correct) out.correct = run.ctx.empty({tokens});
   Gradients gradients;
   if (run.tape && x.slot) gradients.dx = run.ctx.empty(x.value.shape(), x.value.dtype());
   if (run.tape && w.slot && tokens > 0) gradients.dw = open_sink(*w.slot, w.value.shape(), w.value.dtype(), run.ctx);
@@ -92,7 +94,7 @@ LossOutput cross_entropy_head(Run& run, const Var& x, const Var& w, const LossHe
     const Tensor logits = empty_chunk(run.ctx, head, tokens, columns, x.value.dtype());
     for (std::int64_t begin = 0; begin < tokens; begin += logits.dim(0)) {
       const Tensor part = logits.narrow(0, 0, std::min(logits.dim(0), tokens - begin));
-      run_chunk(run, head, x.value, w.value, part, out.token_loss, gradients, begin);
+      run_chunk(run, head, x.value, w.value, part, out, gradients, begin);
     }
   }
   column_sum_kernel({.x = out.token_loss.view({tokens, 1}), .out = out.sum.value}, run.ctx);

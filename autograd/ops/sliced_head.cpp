@@ -12,7 +12,7 @@ namespace {
 struct Head {
   const Run& run;
   const LossHead& head;
-  Tensor x, w, token_loss;
+  Tensor x, w, token_loss, correct;
   bool want_dx;
   Sink dw;  // undefined dst: not wanted
 };
@@ -39,6 +39,7 @@ void run_chunk(Head& h, const Tensor& logits, std::int64_t begin) {
                                .weights = part(h.head.weights),
                                .statistics = statistics_of(h, logits, targets, first),
                                .loss = part(h.token_loss),
+                               .correct = part(h.correct),
                                .first = first,
                                .vocab = h.head.vocab,
                                .scale = h.head.scale,
@@ -62,8 +63,10 @@ LossOutput sliced_head(Run& run, const Var& x, const Var& w, const LossHead& hea
   const std::int64_t tokens = x.value.dim(0) * tp.size(), columns = w.value.dim(0);
   check_head(x.value, tokens, w.value, columns * tp.size(), head);
   const ExecContext& ctx = run.ctx;
-  LossOutput out{{ctx.empty({1}), nullptr}, ctx.empty({tokens})};
-  Head h{run, head, ctx.empty({tokens, x.value.dim(1)}, x.value.dtype()), w.value, out.token_loss, false, {}};
+  LossOutput out{{ctx.empty({1}), nullptr}, ctx.empty({tokens}), {}};
+  if (head.correct) out.correct = ctx.empty({tokens});
+  Head h{run,   head, ctx.empty({tokens, x.value.dim(1)}, x.value.dtype()), w.value, out.token_loss, out.correct,
+         false, {}};
   tp.all_gather(h.x, x.value, ctx.stream.record()).wait(ctx.stream);
   h.want_dx = run.tape && x.slot;
   if (run.tape && w.slot && tokens > 0) h.dw = open_sink(*w.slot, w.value.shape(), w.value.dtype(), ctx);

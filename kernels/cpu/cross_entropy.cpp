@@ -11,9 +11,9 @@ namespace {
 
 constexpr std::int64_t kWork = 8;  // of one element, in simple ones
 
-// log sum exp; with `keep`, the row becomes exp(x - max), and the sum of those is returned beside.
+// The maximum and log sum exp; with `keep`, the row becomes exp(x - max), and the sum of those is returned beside.
 struct LogSum {
-  float lse, sum;
+  float max, lse, sum;
 };
 LogSum log_sum(float* x, std::int64_t vocab, bool keep) {
   const float max = max_of(vocab, [=](std::int64_t v) { return x[v]; });
@@ -23,12 +23,16 @@ LogSum log_sum(float* x, std::int64_t vocab, bool keep) {
   }
   const float sum = keep ? sum_of(vocab, [=](std::int64_t v) { return x[v]; })
                          : sum_of(vocab, [=](std::int64_t v) { return exp_fast(x[v] - max); });
-  return {max + std::log(sum), sum};
+  return {max, max + std::log(sum), sum};
 }
 
-// One row that has a target: returns its loss.
-float row_loss(const CrossEntropy& args, float step_scale, float* x, std::int64_t width, std::int32_t target,
-               float weight) {
+// One row that has a target: its loss, and whether the target has the largest logit.
+struct RowLoss {
+  float loss;
+  bool correct;
+};
+RowLoss row_loss(const CrossEntropy& args, float step_scale, float* x, std::int64_t width, std::int32_t target,
+                 float weight) {
   const float at_target = x[target];
   const LogSum s = log_sum(x, args.vocab, args.gradient);
   if (args.gradient) {
@@ -39,7 +43,7 @@ float row_loss(const CrossEntropy& args, float step_scale, float* x, std::int64_
     x[target] -= scale;
     std::fill(x + args.vocab, x + width, 0.0f);
   }
-  return weight * (s.lse - at_target + args.z_loss * s.lse * s.lse);
+  return {weight * (s.lse - at_target + args.z_loss * s.lse * s.lse), at_target >= s.max};
 }
 
 void check_args(const CrossEntropy& args, std::int64_t rows, std::int64_t width) {
@@ -47,6 +51,7 @@ void check_args(const CrossEntropy& args, std::int64_t rows, std::int64_t width)
   check_numel("cross_entropy", "targets", args.targets, rows);
   check_numel("cross_entropy", "loss", args.loss, rows);
   if (args.weights.defined()) check_numel("cross_entropy", "weights", args.weights, rows);
+  if (args.correct.defined()) check_numel("cross_entropy", "correct", args.correct, rows);
   const std::int32_t* targets = args.targets.data<std::int32_t>();
   for (std::int64_t n = 0; n < rows; ++n)
     if (targets[n] != kIgnoreTarget && (targets[n] < 0 || targets[n] >= args.vocab))
@@ -60,15 +65,19 @@ void run_cross_entropy(const CrossEntropy& args, const ExecContext& ctx) {
   const std::int32_t* targets = args.targets.data<std::int32_t>();
   const float* weights = args.weights.defined() ? args.weights.data<float>() : nullptr;
   float* loss = args.loss.data<float>();
+  float* correct = args.correct.defined() ? args.correct.data<float>() : nullptr;
   const float step_scale = args.state.defined() ? state_of("cross_entropy", args.state).loss_scale : 1.0f;
   ctx.stream.pool().parallel_for(logits.count, row_grain(kWork * logits.width), [&](auto begin, auto end, int) {
     for (std::int64_t n = begin; n < end; ++n) {
       float* x = logits[n];
       if (targets[n] != kIgnoreTarget) {
-        loss[n] = row_loss(args, step_scale, x, logits.width, targets[n], weights ? weights[n] : 1.0f);
+        const RowLoss row = row_loss(args, step_scale, x, logits.width, targets[n], weights ? weights[n] : 1.0f);
+        loss[n] = row.loss;
+        if (correct) correct[n] = row.correct;
         continue;
       }
       loss[n] = 0;
+      if (correct) correct[n] = 0;
       if (args.gradient) std::fill(x, x + logits.width, 0.0f);
     }
   });

@@ -64,14 +64,17 @@ void run_loss(const SlicedCrossEntropy& args, const ExecContext& ctx) {
     for (std::int64_t n = begin; n < end; ++n) {
       float* x = logits[n];
       float& loss = args.loss.data<float>()[n];
+      float* correct = args.correct.defined() ? args.correct.data<float>() + n : nullptr;
       if (targets[n] == kIgnoreTarget) {
         loss = 0;
+        if (correct) *correct = 0;
         if (args.gradient) std::fill(x, x + logits.width, 0.0f);
         continue;
       }
       const Merged m = merge(args.statistics, n);
       const float lse = m.max + std::log(m.sum), weight = args.weights.defined() ? args.weights.data<float>()[n] : 1.0f;
       loss = weight * (lse - m.target + args.z_loss * lse * lse);
+      if (correct) *correct = m.target >= m.max;
       if (!args.gradient) continue;
       const float scale = args.scale * step_scale * weight;
       const float factor = scale * (1.0f + 2.0f * args.z_loss * lse) / m.sum, max = m.max;

@@ -16,7 +16,7 @@ constexpr int kMaxChunks = 16;  // of a row, each with a barrier of its own: sum
 struct LossArgs {
   const std::int32_t* targets;
   const float* weights;
-  float* loss;
+  float *loss, *correct;  // correct: or null
   const StepState* state;
   int vocab, width;
   float scale, z_loss;
@@ -65,6 +65,7 @@ __global__ void __launch_bounds__(1024) cross_entropy_rows(RowsOf<T> rows, LossA
   const int target = a.targets[blockIdx.x];
   if (target == kIgnoreTarget) {
     if (threadIdx.x == 0) a.loss[blockIdx.x] = 0;
+    if (threadIdx.x == 0 && a.correct) a.correct[blockIdx.x] = 0;
     if (a.gradient) zero(row, a.width);
     return;
   }
@@ -79,6 +80,7 @@ __global__ void __launch_bounds__(1024) cross_entropy_rows(RowsOf<T> rows, LossA
   const LogSum sum = sum_row(span, kept, keep, a.chunk, barriers);
   const float lse = sum.max + logf(sum.sum);
   if (threadIdx.x == 0) a.loss[blockIdx.x] = weight * (lse - logit + a.z_loss * lse * lse);
+  if (threadIdx.x == 0 && a.correct) a.correct[blockIdx.x] = logit >= sum.max;
   if (!a.gradient) return;
   const float scale = (known ? a.scale : nan) * weight * (a.state ? a.state->loss_scale : 1.0f);
   write_gradient(span, kept, keep, target, Gradient{sum.max, scale * (1.0f + 2.0f * a.z_loss * lse) / sum.sum, scale});
@@ -127,9 +129,11 @@ void run_cross_entropy(const CrossEntropy& args, const ExecContext& ctx) {
   check_numel(op, "targets", args.targets, rows);
   check_numel(op, "loss", args.loss, rows);
   if (args.weights.defined()) check_numel(op, "weights", args.weights, rows);
+  if (args.correct.defined()) check_numel(op, "correct", args.correct, rows);
   const LossArgs a{.targets = args.targets.data<std::int32_t>(),
                    .weights = device_data<float>(args.weights),
                    .loss = args.loss.data<float>(),
+                   .correct = device_data<float>(args.correct),
                    .state = device_state(op, args.state),
                    .vocab = static_cast<int>(args.vocab),
                    .width = static_cast<int>(width),

@@ -39,7 +39,7 @@ __global__ void __launch_bounds__(1024)
 struct LossArgs {
   const std::int32_t* targets;
   const float *weights, *statistics;
-  float* loss;
+  float *loss, *correct;  // correct: or null
   const StepState* state;
   int parts;
   float scale, z_loss;
@@ -64,12 +64,14 @@ __global__ void __launch_bounds__(1024) sliced_loss_of_rows(RowsOf<T> rows, Colu
   const int target = a.targets[blockIdx.x];
   if (target == kIgnoreTarget) {
     if (threadIdx.x == 0) a.loss[blockIdx.x] = 0;
+    if (threadIdx.x == 0 && a.correct) a.correct[blockIdx.x] = 0;
     if (a.gradient) zero(row, c.width);
     return;
   }
   const Merged m(a.statistics + std::int64_t{blockIdx.x} * kLogitStatistics, a.parts, rows.count * kLogitStatistics);
   const float lse = m.max + logf(m.sum), weight = a.weights ? a.weights[blockIdx.x] : 1.0f;
   if (threadIdx.x == 0) a.loss[blockIdx.x] = weight * (lse - m.target + a.z_loss * lse * lse);
+  if (threadIdx.x == 0 && a.correct) a.correct[blockIdx.x] = m.target >= m.max;
   if (!a.gradient) return;
   const bool known = target >= 0 && target < c.vocab;
   const float scale = (known ? a.scale : __int_as_float(0x7fffffff)) * weight * (a.state ? a.state->loss_scale : 1.0f);
@@ -113,6 +115,7 @@ void run_loss(const SlicedCrossEntropy& args, const ExecContext& ctx) {
                    .weights = device_data<float>(args.weights),
                    .statistics = args.statistics.data<float>(),
                    .loss = args.loss.data<float>(),
+                   .correct = device_data<float>(args.correct),
                    .state = device_state(op, args.state),
                    .parts = static_cast<int>(args.statistics.dim(0)),
                    .scale = args.scale,

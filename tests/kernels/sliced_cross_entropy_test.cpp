@@ -148,6 +148,74 @@ void check_bad_numbers(const ExecContext& ctx) {
   for (std::size_t i = 4; i < 12; ++i) EXPECT_TRUE(std::isfinite(got.gradient[i])) << i;
 }
 
+// Whether the target's logit is the largest, of 10 logits that lie in three slices of four, or in one row of 12.
+struct Row {
+  Values logits;
+  double target, correct;
+};
+const Row kRows[] = {
+    {{5, 1, 2, 3, 4, -1, 0, 1, 2, 3, 9, 9}, 0, 1},                    // what lies behind the vocabulary is no rival
+    {{5, 1, 2, 3, 4, -1, 0, 1, 2, 3, 0, 0}, 3, 0},                    // a larger one in the same slice
+    {{5, 1, 2, 3, 4, -1, 0, 1, 2, 8, 0, 0}, 0, 0},                    // a larger one in another slice
+    {{5, 1, 2, 3, 4, -1, 0, 1, 2, 5, 0, 0}, 9, 1},                    // as large as another: not smaller
+    {{5, 1, 2, 3, 4, -1, 0, 1, 2, 3, 0, 0}, kIgnoreTarget, 0},        // none
+    {{-9, -9, -9, -9, -8, -9, -9, -9, -9, -9, 0, 0}, 4, 1},           // below 0
+    {{7.5, 0, 0, 0, 7.46875, 0, 0, 0, 0, 0, 0, 0}, 4, 0},             // neighbours in bf16
+    {{3e38, 0, 0, 0, -3e38, 0, 0, 0, 0, 0, 0, 0}, 4, 0},              // far apart
+    {{100, 100, 100, 100, 100, 100, 100, 100, 100, 100, 0, 0}, 7, 1}  // all alike
+};
+
+Values correct_of(const CrossEntropy& args, const ExecContext& ctx) {
+  cross_entropy_kernel(args, ctx);
+  return read_values(args.correct, ctx);
+}
+
+void check_correct(DType t, bool gradient, const ExecContext& ctx) {
+  constexpr std::int64_t n = std::size(kRows), parts = 3, width = 4, vocab = 10;
+  Values logits, target_values, want;
+  for (const Row& row : kRows) {
+    logits.insert(logits.end(), row.logits.begin(), row.logits.end());
+    target_values.push_back(row.target), want.push_back(row.correct);
+  }
+  const Tensor targets = make_tensor({n}, DType::i32, target_values, ctx);
+  EXPECT_EQ(correct_of({.logits = make_tensor({n, parts * width}, t, logits, ctx),
+                        .targets = targets,
+                        .loss = ctx.empty({n}),
+                        .correct = ctx.empty({n}),
+                        .vocab = vocab,
+                        .gradient = gradient},
+                       ctx),
+            want);
+  const Tensor statistics = ctx.empty({parts, n, kLogitStatistics});
+  const auto slice = [&](std::int64_t p) {
+    return make_tensor({n, width}, t, slice_of(logits, parts * width, p * width, width), ctx);
+  };
+  for (std::int64_t p = 0; p < parts; ++p)
+    logit_statistics_kernel({.logits = slice(p),
+                             .targets = targets,
+                             .out = statistics.narrow(0, p, 1).view({n, kLogitStatistics}),
+                             .first = p * width,
+                             .vocab = vocab},
+                            ctx);
+  for (std::int64_t p = 0; p < parts; ++p) {
+    const Tensor correct = ctx.empty({n});
+    sliced_cross_entropy_kernel({.logits = slice(p),
+                                 .targets = targets,
+                                 .statistics = statistics,
+                                 .loss = ctx.empty({n}),
+                                 .correct = correct,
+                                 .first = p * width,
+                                 .vocab = vocab,
+                                 .gradient = gradient},
+                                ctx);
+    EXPECT_EQ(read_values(correct, ctx), want) << "slice " << p;
+  }
+}
+
+TEST(SlicedCrossEntropy, SaysWhichTargetsAreTheLikeliest) {
+  for (const bool gradient : {false, true}) check_correct(DType::f32, gradient, poisoned_context(2));
+}
+
 TEST(SlicedCrossEntropy, MatchesTheOracle) {
   for (const LossCase& c : kCases)
     for (int threads : {1, 3}) check_case(c, DType::f32, poisoned_context(threads));
@@ -223,6 +291,11 @@ TEST_F(GpuSliced, CrossEntropyMatchesTheOracle) {
     check_case({5, 75968, 2, 151900}, t, gpu());
   }
   check_bad_numbers(gpu());
+}
+
+TEST_F(GpuSliced, SaysWhichTargetsAreTheLikeliest) {
+  for (const DType t : {DType::f32, DType::bf16})
+    for (const bool gradient : {false, true}) check_correct(t, gradient, gpu());
 }
 
 TEST_F(GpuSliced, ABadTargetGivesNaN) {

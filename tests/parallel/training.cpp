@@ -211,8 +211,9 @@ class Rank {
     const std::lock_guard lock(g.mutex);
     Training& all = g.result;
     if (all.losses.empty())
-      all.losses = losses, all.norms = norms, all.validation = e.loss, all.validation_sources = e.sources;
-    RING_CHECK(all.losses == losses && all.norms == norms && all.validation == e.loss &&
+      all.losses = losses, all.norms = norms, all.validation = e.loss, all.accuracy = e.accuracy,
+      all.validation_sources = e.sources;
+    RING_CHECK(all.losses == losses && all.norms == norms && all.validation == e.loss && all.accuracy == e.accuracy &&
                    same(all.validation_sources, e.sources),
                "ranks report different losses or norms");
     all.state_bytes[static_cast<std::size_t>(mesh_->rank())] = state_.bytes();

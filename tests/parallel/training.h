@@ -40,7 +40,7 @@ struct Training {
   std::vector<std::vector<double>> part_norms;  // of each step, which every rank must report alike; empty: not logged
   std::vector<WatchReport> watched;             // the same; empty: not watched
   double validation = 0;                        // where asked for
-  double average_validation = 0;
+  double average_validation = 0, accuracy = 0;  // accuracy: of the validation
   // Sums and targets of each corpus of a mixture, of each step and of the validation.
   std::vector<std::vector<SourceLoss>> sources;
   std::vector<SourceLoss> validation_sources;

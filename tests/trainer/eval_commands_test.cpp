@@ -77,6 +77,30 @@ TEST_F(EvalCommands, TasksDuringTrainingAreThoseOfEval) {
   EXPECT_NE(cut.output.find("longer than 8 tokens"), std::string::npos) << cut.output;
 }
 
+// Two layers learn to recall in seconds where only four of eight values can be meant: always naming one of those of the
+// document is right once in four times, guessing once in eight.
+TEST_F(EvalCommands, AccuracyOfRecall) {
+  const auto made = ring({"data", "synthesize", "--context", "24", "--vocab-size", "24", "--pairs", "4", "--documents",
+                          "4000", "--validation-documents", "100", "--output", path("recall.h5")});
+  ASSERT_EQ(made.code, 0) << made.output;
+  const Finished trained =
+      run_process(train("run", {"data.path=" + path("recall.h5"), "data.packing={documents: true, best_fit: 1}",
+                                "model.context=24", "model.positions=rope", "model.dropout=0", "train.batch_size=32",
+                                "train.micro_batch=0", "train.steps=300", "train.eval_interval=100",
+                                "train.log_interval=100", "optimizer.lr=5e-3", "checkpoint.interval=0"}));
+  ASSERT_EQ(trained.code, 0) << trained.output;
+  const std::vector<Json> validation = group("run", "validation");
+  ASSERT_EQ(validation.size(), 3u);
+  const double accuracy = validation.back().at("accuracy");
+  EXPECT_GT(accuracy, 0.35);
+  EXPECT_GT(accuracy, validation.front().at("accuracy"));
+  EXPECT_LE(accuracy, 1);
+  const Json now = json_of({});
+  EXPECT_EQ(now.at("tokens"), 100 * 4);
+  EXPECT_EQ(now.at("accuracy"), accuracy);
+  EXPECT_NE(eval({}).output.find(", accuracy 0."), std::string::npos);
+}
+
 TEST_F(EvalCommands, LossOfTextsSplitsAndWindows) {
   ASSERT_EQ(run_process(train("run", {"train.steps=40"})).code, 0);
   const Json validation = json_of({}), training = json_of({"--split", "train"}),
