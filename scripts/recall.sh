@@ -1,0 +1,76 @@
+#!/usr/bin/env bash
+# Trains a small model on generated questions (docs/recall.md) with each kind of attention, and prints how many answers
+# of the validation split each has right.
+#   scripts/recall.sh [-c CONFIG] [-t recall|needles] [-n CONTEXT] [-o FOLDER] [KIND...] [-- SETTING=VALUE...]
+# KIND: dense, window, dilated, local_global, hierarchical, strided, random, content; without one the first seven.
+# CONFIG: configs/recall.yaml (2048 tokens), or configs/recall_cpu.yaml (256). Runs stay in FOLDER/TASK-CONTEXT/KIND and
+# are skipped where they are there: a grid that was stopped goes on.
+set -euo pipefail
+
+root="$(cd "$(dirname "$0")/.." && pwd)"
+config="$root/configs/recall.yaml" task=recall context='' out=runs/recall
+usage() { sed -n '2,8s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+while getopts c:t:n:o:h option; do
+  case $option in
+    c) config=$(realpath "$OPTARG") ;;
+    t) task=$OPTARG ;;
+    n) context=$OPTARG ;;
+    o) out=$OPTARG ;;
+    *) usage ;;
+  esac
+done
+shift $((OPTIND - 1))
+kinds=() settings=()
+while [ $# -gt 0 ]; do
+  if [ "$1" = -- ]; then shift; settings=("$@"); break; fi
+  kinds+=("$1"); shift
+done
+[ ${#kinds[@]} -gt 0 ] || kinds=(dense window dilated local_global hierarchical strided random)
+ringmaster="$(realpath -m "${RINGMASTER:-$root/build/release/ringmaster}")"
+[ -x "$ringmaster" ] || { echo "recall.sh: there is no $ringmaster: 'make program' builds it" >&2; exit 2; }
+if [ -z "$context" ]; then context=$([ "$(basename "$config")" = recall_cpu.yaml ] && echo 256 || echo 2048); fi
+
+# Pairs, and blocks, that suit the context; a sparse kind computes a quarter of the pairs of query and key, or less.
+pairs=$((context >= 2048 ? 32 : 16)) block=$((context >= 8192 ? 128 : 64))
+blocks=$((context / block))
+attention() {
+  local rule
+  case $1 in
+    dense) echo '{kind: dense}'; return ;;
+    window) echo "{kind: window, window: $((context / 8)), sinks: 1}"; return ;;
+    dilated)
+      echo "{kind: dilated, segments: [$((context / 8)), $((context / 2)), $context], rates: [1, 4, 16]}"
+      return
+      ;;
+    local_global) rule="local: $((blocks / 16 + 1)), first: 1" ;;
+    hierarchical) rule='local: 1' ;;
+    strided) rule='local: 2, every: 8' ;;
+    random) rule='local: 2, density: 0.1' ;;
+    content) rule="keep: $((blocks / 8)), local: 1, first: 1" ;;
+    *) echo "recall.sh: there is no kind '$1'" >&2; exit 2 ;;
+  esac
+  echo "{kind: block_sparse, block: $block, rules: [{pattern: $1, $rule}]}"
+}
+for kind in "${kinds[@]}"; do attention "$kind" > /dev/null; done
+
+folder="$out/$task-$context"
+mkdir -p "$folder"
+cd "$folder"
+symbols=$((6 * pairs))
+[ -f recall-short.h5 ] || "$ringmaster" data synthesize --context $((4 * pairs)) --pairs "$pairs" --documents 200000 \
+  --vocab-size "$symbols" --validation-documents 0 --output recall-short.h5
+[ -f recall.h5 ] || "$ringmaster" data synthesize --kind "$task" --context "$context" --vocab-size "$symbols" \
+  --pairs "$([ "$task" = recall ] && echo "$pairs" || echo 4)" --documents $((60000000 / context)) \
+  --validation-documents 200 --output recall.h5
+for kind in "${kinds[@]}"; do
+  [ -d "$kind" ] || "$ringmaster" train "$config" run.directory="$kind" model.context="$context" \
+    "model.attention=$(attention "$kind")" ${settings[@]+"${settings[@]}"} ||
+    echo "recall.sh: $kind has failed" >&2
+done
+
+last() { grep '"group": *"validation"' "$1/metrics.jsonl" | tail -n 1 | sed -n "s/.*\"$2\": *\([0-9.e-]*\).*/\1/p"; }
+printf '%-14s %9s %9s\n' "$task" accuracy loss
+for kind in "${kinds[@]}"; do
+  loss="$(last "$kind" loss 2> /dev/null || true)"
+  [ -z "$loss" ] || printf '%-14s %9.4f %9.4f\n' "$kind" "$(last "$kind" accuracy)" "$loss"
+done
