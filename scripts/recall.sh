@@ -46,7 +46,7 @@ attention() {
     hierarchical) rule='local: 1' ;;
     strided) rule='local: 2, every: 8' ;;
     random) rule='local: 2, density: 0.1' ;;
-    content) rule="keep: $((blocks / 8)), local: 1, first: 1" ;;
+    content) rule="keep: $((blocks >= 32 ? blocks / 8 : 3)), local: 1, first: 1" ;;
     *) echo "recall.sh: there is no kind '$1'" >&2; exit 2 ;;
   esac
   echo "{kind: block_sparse, block: $block, rules: [{pattern: $1, $rule}]}"
