@@ -154,6 +154,7 @@ TEST_F(CommandLine, AnUnknownCommandNamesTheNearest) {
   EXPECT_EQ(wrong({"trian", "x.yaml"}), "there is no command 'trian'; did you mean train?");
   EXPECT_EQ(wrong({"evaluate", "x"}), "there is no command 'evaluate'; did you mean eval?");
   EXPECT_EQ(wrong({"prepare", "x"}), "there is no command 'prepare'; did you mean data prepare?");
+  EXPECT_EQ(wrong({"synthesize", "x"}), "there is no command 'synthesize'; did you mean data synthesize?");
   EXPECT_EQ(wrong({"verify", "x"}), "there is no command 'verify'; did you mean data verify or checkpoint verify?");
   EXPECT_EQ(wrong({"bench", "stp", "x.yaml"}), "bench: there is no command 'stp'; did you mean step?");
   EXPECT_EQ(
