@@ -338,7 +338,7 @@ class BackwardParts final : public ScopeListener {
   ScopeSubscription subscription_;
 };
 
-// Of segments of two blocks the first is frozen as a whole, and of the second its first block.
+// With segments of two blocks, the first segment is frozen as a whole, and the first block of the second.
 TEST_P(Families, TheBackwardEndsAboveWhatIsFrozen) {
   using enum Recompute;
   ModelConfig config = GetParam().config;
