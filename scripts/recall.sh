@@ -1,20 +1,23 @@
 #!/usr/bin/env bash
 # Trains a small model on generated questions (docs/recall.md) with each kind of attention, and prints how many answers
 # of the validation split each has right.
-#   scripts/recall.sh [-c CONFIG] [-t recall|needles] [-n CONTEXT] [-o FOLDER] [KIND...] [-- SETTING=VALUE...]
+#   scripts/recall.sh [-c CONFIG] [-t recall|needles] [-n CONTEXT] [-l TAIL] [-o FOLDER] [KIND...]
+#                     [-- SETTING=VALUE...]
 # KIND: dense, window, dilated, local_global, hierarchical, strided, random, content; without one the first seven.
-# CONFIG: configs/recall.yaml (2048 tokens), or configs/recall_cpu.yaml (256). Runs stay in FOLDER/TASK-CONTEXT/KIND and
-# are skipped where they are there: a grid that was stopped goes on.
+# CONFIG: configs/recall.yaml (2048 tokens), or configs/recall_cpu.yaml (256). TAIL: the last so many tokens hold the
+# queries, with noise between. Runs stay in FOLDER/TASK-CONTEXT[-TAIL]/KIND and are skipped where they are there: a grid
+# that was stopped goes on.
 set -euo pipefail
 
 root="$(cd "$(dirname "$0")/.." && pwd)"
-config="$root/configs/recall.yaml" task=recall context='' out=runs/recall
-usage() { sed -n '2,8s/^# \{0,1\}//p' "$0" >&2; exit 2; }
-while getopts c:t:n:o:h option; do
+config="$root/configs/recall.yaml" task=recall context='' tail=0 out=runs/recall
+usage() { sed -n '2,10s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+while getopts c:t:n:l:o:h option; do
   case $option in
     c) config=$(realpath "$OPTARG") ;;
     t) task=$OPTARG ;;
     n) context=$OPTARG ;;
+    l) tail=$OPTARG ;;
     o) out=$OPTARG ;;
     *) usage ;;
   esac
@@ -53,7 +56,7 @@ attention() {
 }
 for kind in "${kinds[@]}"; do attention "$kind" > /dev/null; done
 
-folder="$out/$task-$context"
+folder="$out/$task-$context$([ "$tail" = 0 ] || echo "-$tail")"
 mkdir -p "$folder"
 cd "$folder"
 symbols=$((6 * pairs))
@@ -61,7 +64,7 @@ symbols=$((6 * pairs))
   --vocab-size "$symbols" --validation-documents 0 --output recall-short.h5
 [ -f recall.h5 ] || "$ringmaster" data synthesize --kind "$task" --context "$context" --vocab-size "$symbols" \
   --pairs "$([ "$task" = recall ] && echo "$pairs" || echo 4)" --documents $((60000000 / context)) \
-  --validation-documents 200 --output recall.h5
+  --validation-documents 200 --tail "$tail" --output recall.h5
 for kind in "${kinds[@]}"; do
   [ -d "$kind" ] || "$ringmaster" train "$config" run.directory="$kind" model.context="$context" \
     "model.attention=$(attention "$kind")" ${settings[@]+"${settings[@]}"} ||
