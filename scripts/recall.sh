@@ -5,8 +5,8 @@
 #                     [-- SETTING=VALUE...]
 # KIND: dense, window, dilated, local_global, hierarchical, strided, random, content; without one the first seven.
 # CONFIG: configs/recall.yaml (2048 tokens), or configs/recall_cpu.yaml (256). TAIL: the last so many tokens hold the
-# queries, with noise between. Runs stay in FOLDER/TASK-CONTEXT[-TAIL]/KIND and are skipped where they are there: a grid
-# that was stopped goes on.
+# queries, with noise between. Runs stay in FOLDER/TASK-CONTEXT[-TAIL]/KIND and are not trained again while they are
+# there.
 set -euo pipefail
 
 root="$(cd "$(dirname "$0")/.." && pwd)"
