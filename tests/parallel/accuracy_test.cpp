@@ -13,10 +13,12 @@
 #include "data/token_store.h"
 #include "data/tokenizer.h"
 #include "engine/devices.h"
+#include "engine/resolve.h"
 #include "tests/parallel/training.h"
 #include "tests/trainer/tiny.h"
 #include "trainer/evaluate.h"
 #include "trainer/session.h"
+#include "trainer/trainer.h"
 
 namespace ring::test {
 namespace {
