@@ -79,7 +79,7 @@ Count count(const Tensor& logits, const std::vector<std::int32_t>& targets, cons
   return c;
 }
 
-// Of a fresh model.
+// What a fresh model gets, counted here.
 double reference() {
   Config asked = tiny_config();
   override_config(asked, settings({"one", 1, {}}));
