@@ -112,14 +112,15 @@ Var attention(Run&, const Var& q, const Var& k, const Var& v, const Sequences&, 
 
 // The whole of self-attention between the two projections, without copies: qkv [N,(Hq+2Hk)D] holds q | k | v in
 // columns. Optionally normalises q and k per head (RMS, weights [D]), rotates them, attends -> [N,Hq D]. Consumes qkv:
-// its bytes are rotated in place and kept for the backward. `keys`, `values` (both or none) receive views of the final
-// k and v [N,Hk,D], for a generation cache.
+// its bytes are rotated in place and kept for the backward. `keys`, `values` (both or none) and `queries` receive
+// views of the final k and v [N,Hk,D] and q [N,Hq,D], for a generation cache.
 struct SelfAttention {
   std::int64_t heads = 1, kv_heads = 1, head_dim = 8;
   AttentionOptions attention;
   Tensor inv_freq;     // undefined: no rotation
   Var q_norm, k_norm;  // undefined value: no QK-norm
   float norm_eps = 1e-6f;
+  Tensor* queries = nullptr;
   Tensor* keys = nullptr;
   Tensor* values = nullptr;
 };

@@ -57,10 +57,15 @@ void LayerCache::choose_rows(const Pattern& pattern, const std::vector<std::int3
   std::vector<KeyRun> runs;
   args.rows.clear();
   args.starts = {0};
-  for (const std::int32_t token : tokens)
+  for (std::size_t b = 0; b < tokens.size(); ++b)
     for (std::int32_t head = 0; head < keys.dim(2); ++head) {
+      const std::int32_t token = tokens[b];
       runs.clear();
-      seen.add(head, token, token + 1, runs);
+      if (selection)
+        add_kept_blocks(
+            selection->block(), token + 1, [&](std::int32_t k) { return selection->keeps(b, head, k); }, runs);
+      else
+        seen.add(head, token, token + 1, runs);
       for (const KeyRun& run : runs) add_rows(*this, run, args.rows);
       args.starts.push_back(static_cast<std::int32_t>(args.rows.size()));
     }
@@ -75,6 +80,9 @@ KvCache::KvCache(const ModelConfig& c, std::int64_t batch, std::int64_t most, co
     const Shape shape{batch, rows, c.kv_heads, c.head_dim};
     const auto room = [&] { return ctx.empty(shape, type, Lifetime::run); };
     layers.push_back({room(), room(), std::min<std::int64_t>(p.sinks, rows)});
+    if (p.selects())
+      layers.back().selection =
+          std::make_shared<SelectionCache>(p, batch, capacity, c.heads, c.kv_heads, c.head_dim, ctx);
   }
 }
 

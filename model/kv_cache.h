@@ -6,6 +6,7 @@
 #include "autograd/ops.h"
 #include "kernels/attention/attention.h"
 #include "model/config.h"
+#include "model/selection_cache.h"
 
 namespace ring {
 
@@ -14,6 +15,7 @@ namespace ring {
 struct LayerCache {
   Tensor keys, values;
   std::int64_t sinks = 0;
+  std::shared_ptr<SelectionCache> selection{};  // of a layer whose blocks are selected by content, else null
 
   std::int64_t rows() const { return keys.dim(1); }
   std::int64_t row_of(std::int64_t token) const {

@@ -158,12 +158,14 @@ Var AttentionLayer::operator()(Run& run, const Var& x, const Sequences& seqs, co
   for (std::int32_t n : lengths)
     RING_CHECK((n > 0) == (lengths[0] > 0), "a cache where some sequences are empty and others are not");
   if (lengths[0] > 0) return project(run, {decode(run, qkv.value, seqs, cache, lengths), nullptr}, residual);
-  Tensor keys, values;
+  Tensor queries, keys, values;
   SelfAttention s = options(run.training);
+  s.queries = &queries;
   s.keys = &keys;
   s.values = &values;
   const Var y = self_attention(run, qkv, seqs, s);
   cache.append(keys, values, seqs, lengths, run.ctx);
+  if (cache.selection) cache.selection->append(queries, seqs, lengths, run.ctx);
   return project(run, y, residual);
 }
 
@@ -185,6 +187,10 @@ Tensor AttentionLayer::decode(Run& run, const Tensor& qkv, const Sequences& seqs
   if (inv_freq_.defined())
     for (const Tensor& t : {q, k}) rotate(t, seqs, inv_freq_, run.ctx);
   cache.append(k, v, seqs, lengths, run.ctx);
+  if (cache.selection) {
+    cache.selection->append(q, seqs, lengths, run.ctx);
+    cache.selection->select(cache.keys, lengths, run.ctx);
+  }
   const Tensor y = run.ctx.empty({batch, heads_, head_dim_}, qkv.dtype());
   AttentionDecode args{q, cache.keys, cache.values, y, {}, {}, scale_};
   cache.choose_rows(pattern_, lengths, args);  // the new token of a sequence comes behind those it has

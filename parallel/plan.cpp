@@ -130,6 +130,14 @@ void check_tokens_of_slices(const ParallelPlan& p, const ModelConfig& m) {
            ", model.context = ", m.context, ", parallel.cp = ", p.cp, "): change one of them so that it does");
 }
 
+// Blocks are selected by the keys of a whole sequence, which no rank of cp holds.
+void check_selections(const ParallelPlan& p, const ModelConfig& m) {
+  if (p.cp > 1 && std::ranges::any_of(patterns_of(m), &Pattern::selects))
+    fail("parallel.cp: ", p.cp,
+         " ranks share each sequence, but model.attention.rules with pattern: content need whole "
+         "ones: set parallel.cp to 1 (parallel.tp and parallel.zero work), or take other rules");
+}
+
 void check_schedule(const ParallelPlan& p, const ModelConfig& m) {
   const ParallelConfig& c = p.config;
   const bool turns = c.cp_schedule == ContextSchedule::ring || c.cp_schedule == ContextSchedule::automatic;
@@ -158,6 +166,7 @@ ParallelPlan make_plan(const ParallelConfig& c, const ModelConfig& m, const Batc
   lay_out_context(p, m);
   check_tokens_of_slices(p, m);
   check_schedule(p, m);
+  check_selections(p, m);
   return p;
 }
 

@@ -30,6 +30,14 @@ inline void check_exchange(const Sequences& sequences, const ContextExchange* ex
              " ranks, but the run has no exchange (Run::cp)");
 }
 
+// The blocks that queries keep, where the pattern selects them; else none.
+inline BlockSelection selection_of(const AttentionOptions& o, const Tensor& q, const Tensor& k,
+                                   const Sequences& sequences, const ExecContext& ctx) {
+  if (!o.pattern.selects()) return {};
+  RING_CHECK(!sequences.shards, "attention: blocks are selected by content where no rank holds a whole sequence");
+  return select_blocks(o.pattern, q, k, sequences.spans(), ctx);
+}
+
 // The spans are filled in.
 inline void attend(Attention args, const Sequences& sequences, ContextExchange* exchange, const ExecContext& ctx) {
   check_exchange(sequences, exchange);

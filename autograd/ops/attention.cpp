@@ -7,8 +7,8 @@ namespace {
 // The kernel overwrites: it may write to a gradient that nothing was written to yet, else beside it.
 bool untouched(const Backward& back, int input) { return back.needs_grad(input) && !back.input(input)->written; }
 
-// Gradients of all three inputs, which may share slots. Saved: q, k, v, out, lse, and the rows and the state of
-// dropout.
+// Gradients of all three inputs, which may share slots. Saved: q, k, v, out, lse, the rows and the state of
+// dropout, and the selection.
 struct AttentionRule {
   static constexpr bool kKeepsNoTensor = true;
   AttentionOptions options;
@@ -26,7 +26,8 @@ struct AttentionRule {
             .dout = back.grad().view(out.shape()),
             .scale = options.scale,
             .pattern = options.pattern,
-            .dropout = dropout.with(back.saved(5), back.saved(6))};
+            .dropout = dropout.with(back.saved(5), back.saved(6)),
+            .selection = {back.saved(7)}};
   }
 
   void operator()(Backward& back) const {
@@ -55,6 +56,7 @@ Var attention(Run& run, const Var& q, const Var& k, const Var& v, const Sequence
   RING_CHECK(shape.size() == 3, "attention: queries are ", describe(q.value), ", expected [tokens, heads, head dim]");
   const Tensor out = run.ctx.empty(shape, q.value.dtype()), lse = run.ctx.empty({shape[1], shape[0]});
   const DropoutAddress dropout = dropout_address(run, options, shape[1]);
+  const BlockSelection selection = selection_of(options, q.value, k.value, sequences, run.ctx);
   attend({.q = q.value,
           .k = k.value,
           .v = v.value,
@@ -62,12 +64,13 @@ Var attention(Run& run, const Var& q, const Var& k, const Var& v, const Sequence
           .lse = lse,
           .scale = options.scale,
           .pattern = options.pattern,
-          .dropout = dropout.with(run.rows, run.state)},
+          .dropout = dropout.with(run.rows, run.state),
+          .selection = selection},
          sequences, run.cp, run.ctx);
   if (!run.records(q, k, v)) return {out, nullptr};
   return run.record("attention", out, {q.slot, k.slot, v.slot},
                     {run.save(q), run.save(k), run.save(v), run.save(out), run.save(lse), save_in_place(run.rows),
-                     save_in_place(run.state)},
+                     save_in_place(run.state), save_in_place(selection.bits)},
                     AttentionRule{options, dropout, sequences.without_positions(), run.cp});
 }
 

@@ -89,7 +89,7 @@ void norm_rule(Backward& back, int input, const Tensor& x, const Tensor& w, cons
 }
 
 // The places in the rule's list of what was saved.
-enum { kPositions, kInvFreq, kQNorm, kKNorm, kRows, kState, kOut, kLse, kQkv, kQ, kK, kQRstd, kKRstd };
+enum { kPositions, kInvFreq, kQNorm, kKNorm, kRows, kState, kSelection, kOut, kLse, kQkv, kQ, kK, kQRstd, kKRstd };
 
 // What attention makes of prepared queries, keys and values.
 struct Attended {
@@ -106,7 +106,8 @@ struct Attend {
   Sequences sequences;  // without positions
   ContextExchange* cp;
 
-  Attended operator()(const ExecContext& ctx, const Parts& x, const AttentionDropout& masks) const {
+  Attended operator()(const ExecContext& ctx, const Parts& x, const AttentionDropout& masks,
+                      const BlockSelection& selection) const {
     const std::int64_t rows = x.q.dim(0);
     const Attended a{ctx.empty({rows, layout.heads, layout.head_dim}, x.q.dtype()), ctx.empty({layout.heads, rows})};
     attend({.q = x.q,
@@ -116,14 +117,15 @@ struct Attend {
             .lse = a.lse,
             .scale = attention.scale,
             .pattern = attention.pattern,
-            .dropout = masks},
+            .dropout = masks,
+            .selection = selection},
            sequences, cp, ctx);
     return a;
   }
   // From qkv and the constants: all that the rule needs, in its order from kOut on.
   Tensors operator()(const ExecContext& ctx, const Tensors& from) const {
     const Prepared p = prepare(ctx, from[0], {from[1], from[2], from[3], from[4]}, layout);
-    const Attended a = (*this)(ctx, p.final(layout), dropout.with(from[5], from[6]));
+    const Attended a = (*this)(ctx, p.final(layout), dropout.with(from[5], from[6]), {from[7]});
     return {a.out, a.lse, p.qkv, p.q, p.k, p.q_rstd, p.k_rstd};
   }
 };
@@ -167,12 +169,19 @@ std::vector<Saved> save_attended(const Run& run, const Var& qkv, const Prepared&
 
 // Sums over rows of what the run's attention leaves of entropy, and the number of rows, by head. The extra call sees
 // keys in place of values. Nothing is measured for it, so that no choice of the run depends on whether it was made.
-Tensor entropy_sums(ExecContext ctx, const Attend& forward, const Parts& x) {
+Tensor entropy_sums(ExecContext ctx, const Attend& forward, const Parts& x, const BlockSelection& selection) {
   ctx.tuning = nullptr;
   const std::int64_t rows = x.q.dim(0), heads = forward.layout.heads;
   const Tensor keys = ctx.empty(x.q.shape()), lse = ctx.empty({heads, rows}), each = ctx.empty({rows, 2 * heads});
-  attend({x.q, x.k, x.k, keys, lse, {}, {}, forward.attention.scale, forward.attention.pattern, {}}, forward.sequences,
-         forward.cp, ctx);
+  attend({.q = x.q,
+          .k = x.k,
+          .v = x.k,
+          .out = keys,
+          .lse = lse,
+          .scale = forward.attention.scale,
+          .pattern = forward.attention.pattern,
+          .selection = selection},
+         forward.sequences, forward.cp, ctx);
   attention_entropy_kernel({x.q, keys, lse, each, forward.attention.scale}, ctx);
   const Tensor sums = ctx.empty({2 * heads});
   column_sum_kernel({each, sums}, ctx);
@@ -214,7 +223,8 @@ struct Rule {
             .dv = gradients.v,
             .scale = forward.attention.scale,
             .pattern = forward.attention.pattern,
-            .dropout = forward.dropout.with(back.saved(kRows), back.saved(kState))};
+            .dropout = forward.dropout.with(back.saved(kRows), back.saved(kState)),
+            .selection = {back.saved(kSelection)}};
   }
 };
 
@@ -246,17 +256,20 @@ Var self_attention(Run& run, const Var& qkv, const Sequences& sequences, const S
   const DropoutAddress dropout = dropout_address(run, options.attention, options.heads);
   const Attend forward{layout, options.attention, dropout, sequences.without_positions(), run.cp};
   const Parts x = p.final(layout);
-  const Attended a = forward(run.ctx, x, dropout.with(run.rows, run.state));
-  if (run.entropies) run.entropies->push_back(entropy_sums(run.ctx, forward, x));
+  const BlockSelection selection = selection_of(options.attention, x.q, x.k, sequences, run.ctx);
+  const Attended a = forward(run.ctx, x, dropout.with(run.rows, run.state), selection);
+  if (run.entropies) run.entropies->push_back(entropy_sums(run.ctx, forward, x, selection));
   if (options.keys) {
     *options.keys = x.k;
     *options.values = x.v;
   }
+  if (options.queries) *options.queries = x.q;
   const Shape shape{in.dim(0), options.heads * options.head_dim};
   if (!run.records(qkv, options.q_norm, options.k_norm)) return {a.out.view(shape), nullptr};
   std::vector<Saved> saved{
       save_in_place(sequences.positions), save_in_place(options.inv_freq), run.save(options.q_norm),
-      run.save(options.k_norm),           save_in_place(run.rows),         save_in_place(run.state)};
+      run.save(options.k_norm),           save_in_place(run.rows),         save_in_place(run.state),
+      save_in_place(selection.bits)};
   const std::vector<Saved> attended = save_attended(run, qkv, p, a, forward, saved);
   saved.insert(saved.end(), attended.begin(), attended.end());
   const Var y = run.record("self_attention", a.out.view(shape), {qkv.slot, options.q_norm.slot, options.k_norm.slot},

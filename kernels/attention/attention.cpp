@@ -57,6 +57,7 @@ void check_common(const char* op, const Args& a) {
                  a.lse.contiguous(),
              op, ": lse is ", describe(a.lse), " for ", a.q.dim(1), " heads and ", a.q.dim(0), " tokens");
   check_dropout(op, a.dropout, a.q);
+  check(a.selection, a.pattern, a.queries, a.keys, a.k.dim(1), op);
 }
 
 void check_carry(const char* op, const char* name, const Tensor& t, const Tensor& like) {

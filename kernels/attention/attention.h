@@ -2,6 +2,7 @@
 #include "kernels/attention/dropout.h"
 #include "kernels/attention/pairs.h"
 #include "kernels/attention/pattern.h"
+#include "kernels/attention/selection.h"
 #include "kernels/kernel.h"
 
 namespace ring {
@@ -17,6 +18,8 @@ namespace ring {
 // call's is merged into them in f32: lse = log(exp(a) + exp(b)), out weighted alike. Rows of no span keep what is
 // carried.
 //
+// A pattern that selects needs a selection; the spans are then whole documents, the same ones of queries and keys.
+//
 // With dropout, a weight P counts in `out` as 0 or as P / (1 - rate); lse is that of all pairs, so that results over
 // other keys merge as without. A pair that counts m times is dropped as one.
 struct Attention {
@@ -26,6 +29,7 @@ struct Attention {
   Pattern pattern;
   Tensor carry;
   AttentionDropout dropout{};
+  BlockSelection selection{};
 };
 // FLOPs of kept pairs: 4 Hq D per pair forward, 10 Hq D backward.
 inline double attention_flops(double per_pair, const Tensor& q, const Tensor& k, const Pattern& pattern,
@@ -53,6 +57,7 @@ struct AttentionBackward {
   Pattern pattern;
   Tensor carry_dq, carry_dk, carry_dv;  // each or none, but those of dk and dv go together
   AttentionDropout dropout{};
+  BlockSelection selection{};  // as in the forward
 };
 inline Cost cost(const AttentionBackward& a) {
   return cost_of(a.q, {a.q, a.k, a.v, a.out, a.lse, a.dout, a.dq, a.dk, a.dv},

@@ -16,6 +16,8 @@ void check_rule(const BlockRule& r, std::size_t words) {
                " on does not fit into ", words, " words");
     return;
   }
+  RING_CHECK(r.kind != BlockRuleKind::content || r.keep >= r.local + r.first, "block pattern: content keeps ", r.keep,
+             " blocks, but ", r.local, " local and ", r.first, " first ones are among them");
   RING_CHECK(r.local >= 1 && r.first >= 0 && r.every >= 0, "block pattern: local ", r.local, ", first ", r.first,
              " and every ", r.every, " blocks: local must be at least 1, the others at least 0");
 }
@@ -38,6 +40,7 @@ std::uint64_t hash_rule(const BlockRule& r, const std::vector<std::uint32_t>& bi
     case BlockRuleKind::strided: return hash_text(str(kind, ' ', r.local, ' ', r.every, '\n'), hash);
     case BlockRuleKind::hierarchical: return hash_text(str(kind, ' ', r.local, '\n'), hash);
     case BlockRuleKind::random: return hash_text(str(kind, ' ', r.local, ' ', r.threshold, ' ', r.seed, '\n'), hash);
+    case BlockRuleKind::content: return hash_text(str(kind, ' ', r.local, ' ', r.first, ' ', r.keep, '\n'), hash);
     case BlockRuleKind::drawn: break;
   }
   hash = hash_text(str(kind, ' ', r.rows, ' ', r.words, ' '), hash);
@@ -82,6 +85,12 @@ BlockPattern BlockPattern::of_heads(std::int32_t first, std::int32_t count) cons
 
 std::int32_t BlockPattern::rule_of(std::int32_t kv_head) const {
   return of_head_.empty() ? 0 : of_head_[static_cast<std::size_t>(kv_head) % of_head_.size()];
+}
+
+bool BlockPattern::selects() const {
+  const auto by_content = [&](std::size_t i) { return rules_[i].kind == BlockRuleKind::content; };
+  if (of_head_.empty()) return by_content(0);
+  return std::ranges::any_of(of_head_, [&](std::int32_t i) { return by_content(static_cast<std::size_t>(i)); });
 }
 
 void BlockPattern::check_covers(std::int64_t length, const char* op) const {

@@ -19,11 +19,13 @@ enum class BlockRuleKind : std::uint8_t {
   hierarchical,  // level l keeps every 2^l-th of the distances [local (2^l - 1), local (2^(l+1) - 1)): log many
   random,        // d < local, and a share of all, drawn by (seed, KV head, blocks) (Zaheer et al. 2020)
   drawn,         // from a file
+  content,       // d < local, key block < first, and what a selection adds until `keep` are kept (block_select.h)
 };
 
 struct BlockRule {
   BlockRuleKind kind = BlockRuleKind::local_global;
   std::int32_t local = 1, first = 0, every = 0;
+  std::int32_t keep = 0;        // content: blocks of each query block, those of local and first among them
   std::uint32_t threshold = 0;  // random: kept where 32 random bits are below it, see random_threshold
   std::uint64_t seed = 0;
   // drawn: bit k of row q, `words` words each, from word `first_word` of the pattern's bits on. The pattern sets `bits`
@@ -39,6 +41,8 @@ struct BlockRule {
     return r;
   }
 
+  // Of content, the newest `keep`: as many blocks as a selection has, for costs and pictures. Kernels ask the
+  // selection.
   RING_HOST_DEVICE bool keeps(std::int32_t head, std::int32_t q, std::int32_t k) const {
     const std::int32_t d = q < k ? k - q : q - k;
     if (d == 0) return true;
@@ -53,6 +57,7 @@ struct BlockRule {
       case BlockRuleKind::random: return d < local || mix(head, q, k) < threshold;
       case BlockRuleKind::drawn:
         return q < rows && k < words * 32 && (bits[std::int64_t{q} * words + k / 32] >> (k % 32) & 1u);
+      case BlockRuleKind::content: return d < keep;
     }
     return false;
   }
@@ -91,6 +96,7 @@ class BlockPattern {
   const BlockRule& rule(std::int32_t kv_head) const { return rules_[static_cast<std::size_t>(rule_of(kv_head))]; }
   bool keeps(std::int32_t kv_head, std::int32_t q, std::int32_t k) const { return rule(kv_head).keeps(kv_head, q, k); }
   const std::vector<std::uint32_t>& bits() const { return *bits_; }
+  bool selects() const;  // some head follows a rule of content: a call needs a selection (selection.h)
 
   // A hash of everything that the kept blocks depend on, the same in every process: caches of lists and measured
   // choices are keyed by it.

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "kernels/attention/selection.h"
+
 namespace ring {
 namespace {
 
@@ -39,6 +41,8 @@ std::vector<BranchPass> passes_of(const Pattern& p) {
 std::vector<SegmentPair> segment_pairs_of(const BranchPass& pass, const Pattern& pattern,
                                           const std::vector<Span>& queries, const std::vector<Span>& keys) {
   std::vector<SegmentPair> pieces;
+  const std::vector<std::int32_t> block_rows =
+      pattern.selects() ? first_blocks(pattern, queries) : std::vector<std::int32_t>(queries.size());
   for (std::size_t b = 0; b < queries.size(); ++b) {
     const Span &q = queries[b], &k = keys[b];
     const std::int64_t origin = pattern.origin(q.document), length = pass.segment;
@@ -53,7 +57,7 @@ std::vector<SegmentPair> segment_pairs_of(const BranchPass& pass, const Pattern&
       if (x.first == x.end && y.first == y.end) continue;
       const std::int64_t sinks = std::clamp<std::int64_t>(pattern.sinks - start, 0, length);
       pieces.push_back({x.row, x.first, x.end, y.row, y.first, y.end, static_cast<std::int32_t>(sinks),
-                        static_cast<std::int32_t>(origin + start)});
+                        static_cast<std::int32_t>(origin + start), block_rows[b]});
     }
   }
   return pieces;

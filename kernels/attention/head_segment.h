@@ -24,8 +24,9 @@ std::vector<BranchPass> passes_of(const Pattern&);
 struct SegmentPair {
   std::int32_t q_row, q_first, q_end;  // q_row may lie before the tensor; positions [q_first, q_end) exist
   std::int32_t k_row, k_first, k_end;
-  std::int32_t sink_end;   // keys before it are seen beyond windows
-  std::int32_t start = 0;  // where the segment starts in the packed row
+  std::int32_t sink_end;       // keys before it are seen beyond windows
+  std::int32_t start = 0;      // where the segment starts in the packed row
+  std::int32_t block_row = 0;  // of a selection: its document's first block
 };
 
 // Only segment pairs with rows; those without keys are there too (their queries see nothing), as are those without

@@ -46,6 +46,8 @@ bool Pattern::has_samples() const {
   return std::ranges::any_of(branches, [](const Branch& b) { return b.rate > 1; });
 }
 
+bool Pattern::selects() const { return blocks && blocks->selects(); }
+
 std::int64_t Pattern::origin(std::int32_t document) const {
   if (blocks) return document / blocks->block() * blocks->block();
   return from_row ? 0 : document;
@@ -70,6 +72,7 @@ void check(const Pattern& p, const char* op) {
   RING_CHECK(p.sinks >= 0 && p.shift >= 0, op, ": ", p.sinks, " sinks and a shift of ", p.shift);
   RING_CHECK(!p.blocks || (p.branches == std::vector{Branch{}} && !p.from_row), op,
              ": a block pattern with branches or positions of its own");
+  RING_CHECK(p.causal || !p.selects(), op, ": blocks are selected by content where attention is causal");
 }
 
 std::vector<Span> spans_of(const std::vector<std::int32_t>& offsets, const std::vector<std::int32_t>& rows) {

@@ -41,6 +41,7 @@ struct Pattern {
   bool is_dense() const { return is_interval() && branches[0].window == 0; }
   bool has_windows() const;
   bool has_samples() const;  // heads differ by `shift`
+  bool selects() const;      // which blocks it keeps, a selection says (selection.h)
   // Where positions count from, for a document that starts here.
   std::int64_t origin(std::int32_t document) const;
 };

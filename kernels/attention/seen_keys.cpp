@@ -34,18 +34,12 @@ void SeenKeys::add_pass(const BranchPass& pass, std::int32_t kv_head, std::int32
     if (first < last) to.push_back({segment.k_row + first * segment.rate, last - first, segment.rate});
 }
 
-// Kept blocks that lie side by side are one run.
 void SeenKeys::add_blocks(std::int32_t kv_head, std::int32_t query, std::int32_t length,
                           std::vector<KeyRun>& to) const {
   const BlockPattern& blocks = *pattern_.blocks;
-  const std::int32_t size = blocks.block(), own = query / size;
-  const std::int32_t keys = pattern_.causal ? std::min(query + 1, length) : length, count = (keys + size - 1) / size;
-  for (std::int32_t k = 0; k < count;) {
-    std::int32_t end = k;
-    while (end < count && blocks.keeps(kv_head, own, end)) ++end;
-    if (end > k) to.push_back({k * size, std::min(end * size, keys) - k * size, 1});
-    k = std::max(k + 1, end);
-  }
+  const std::int32_t own = query / blocks.block(), keys = pattern_.causal ? std::min(query + 1, length) : length;
+  add_kept_blocks(
+      blocks.block(), keys, [&](std::int32_t k) { return blocks.keeps(kv_head, own, k); }, to);
 }
 
 }  // namespace ring

@@ -1,6 +1,7 @@
 #pragma once
 // Which keys one query sees: what a cache of keys, costs and pictures ask of a pattern.
 
+#include <algorithm>
 #include <optional>
 #include <vector>
 
@@ -12,6 +13,17 @@ namespace ring {
 struct KeyRun {
   std::int32_t first = 0, count = 0, stride = 1;
 };
+
+// Adds the runs of the first `keys` keys whose blocks are kept: blocks that lie side by side are one run.
+template <class Keeps>
+void add_kept_blocks(std::int32_t block, std::int32_t keys, const Keeps& keeps, std::vector<KeyRun>& to) {
+  for (std::int32_t k = 0; k * block < keys;) {
+    std::int32_t end = k;
+    while (end * block < keys && keeps(end)) ++end;
+    if (end > k) to.push_back({k * block, std::min(end * block, keys) - k * block, 1});
+    k = std::max(k + 1, end);
+  }
+}
 
 // The keys that queries of one document see. The document starts its row.
 class SeenKeys {

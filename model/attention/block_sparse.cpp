@@ -17,7 +17,8 @@ const Choices<BlockChoice>& block_patterns() {
                                                   {"strided", BlockChoice::strided},
                                                   {"hierarchical", BlockChoice::hierarchical},
                                                   {"random", BlockChoice::random},
-                                                  {"file", BlockChoice::file}});
+                                                  {"file", BlockChoice::file},
+                                                  {"content", BlockChoice::content}});
   return names;
 }
 
@@ -33,13 +34,17 @@ void BlockRuleConfig::fields(Fields& f) {
   f("pattern", pattern,
     "which blocks of keys a block of queries sees, d blocks further on; itself always. local_global: d < local, the "
     "first ones, and multiples of every; strided: d < local or a multiple of every; hierarchical: local ones, then "
-    "level by level twice as far and half as dense; random: d < local and a share of all; file: as drawn in a file",
+    "level by level twice as far and half as dense; random: d < local and a share of all; file: as drawn in a file; "
+    "content: d < local, the first ones, and those whose mean "
+    "keys agree most with the mean queries of the block before",
     block_patterns());
   f("local", local, "nearest blocks, which are all seen, in blocks; not of file", in_range(1, kMostBlocks));
-  f("first", first, "local_global: blocks at the start that all see, in blocks", in_range(0, kMostBlocks));
+  f("first", first, "local_global, content: blocks at the start that all see, in blocks", in_range(0, kMostBlocks));
   f("every", every,
     "local_global: also each block whose number is a multiple of it; strided: distance of the columns; in blocks, "
     "0 = none",
+    in_range(0, kMostBlocks));
+  f("keep", keep, "content: blocks that a block of queries sees, itself, the local and the first ones among them",
     in_range(0, kMostBlocks));
   f("density", density, "random: share of the blocks, above 0", in_range(0, 1));
   f("seed", seed, "random: another seed draws other blocks", in_range(0, std::numeric_limits<std::int64_t>::max()));
@@ -53,8 +58,10 @@ void BlockRuleConfig::validate(std::vector<std::string>& errors) const {
   const auto is = [&](BlockChoice p) { return pattern == p; };
   const bool has_every = is(BlockChoice::local_global) || is(BlockChoice::strided);
   foreign(local != 1 && is(BlockChoice::file), "local", str(local), "every pattern but file");
-  foreign(first != 0 && !is(BlockChoice::local_global), "first", str(first), "pattern: local_global");
+  const bool has_first = is(BlockChoice::local_global) || is(BlockChoice::content);
+  foreign(first != 0 && !has_first, "first", str(first), "pattern: local_global and content");
   foreign(every != 0 && !has_every, "every", str(every), "pattern: local_global and strided");
+  foreign(keep != 0 && !is(BlockChoice::content), "keep", str(keep), "pattern: content");
   foreign(density != 0 && !is(BlockChoice::random), "density", str(density), "pattern: random");
   foreign(seed != 0 && !is(BlockChoice::random), "seed", str(seed), "pattern: random");
   foreign(!file.empty() && !is(BlockChoice::file), "file", file, "pattern: file");
@@ -62,6 +69,10 @@ void BlockRuleConfig::validate(std::vector<std::string>& errors) const {
     errors.push_back("every: 0, but pattern: strided needs the distance of its columns: set it to 1 or more");
   if (is(BlockChoice::random) && random_threshold(density) == 0)
     errors.push_back(str("density: ", density, ", but pattern: random needs the share of blocks to keep, such as 0.1"));
+  if (is(BlockChoice::content) && keep <= local + first)
+    errors.push_back(str("keep: ", keep, ", but pattern: content needs more than local + first = ", local + first,
+                         " blocks, which are always kept: set it to ", local + first + 1,
+                         " or more, or take pattern: local_global"));
   if (is(BlockChoice::file) && file.empty())
     errors.push_back("file: empty, but pattern: file needs the path of a text file with the blocks");
 }
@@ -88,11 +99,13 @@ BlockRule rule_of(const BlockRuleConfig& c) {
     case BlockChoice::strided: r.kind = BlockRuleKind::strided; break;
     case BlockChoice::hierarchical: r.kind = BlockRuleKind::hierarchical; break;
     case BlockChoice::random: r.kind = BlockRuleKind::random; break;
+    case BlockChoice::content: r.kind = BlockRuleKind::content; break;
     case BlockChoice::file: break;  // the file's rules take its place
   }
   r.local = narrow<std::int32_t>(c.local);
   r.first = narrow<std::int32_t>(c.first);
   r.every = narrow<std::int32_t>(c.every);
+  r.keep = narrow<std::int32_t>(c.keep);
   r.threshold = random_threshold(c.density);
   r.seed = c.seed;
   return r;
@@ -122,6 +135,7 @@ std::string rule_text(const BlockRuleConfig& r) {
     case BlockChoice::strided: return str("strided, ", local, ", every ", r.every);
     case BlockChoice::hierarchical: return "hierarchical, " + local;
     case BlockChoice::random: return str("random, ", local, ", density ", r.density, ", seed ", r.seed);
+    case BlockChoice::content: return str("content, ", local, ", first ", r.first, ", keep ", r.keep);
     case BlockChoice::file: break;
   }
   return "file " + r.file;

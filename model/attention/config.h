@@ -10,12 +10,12 @@ namespace ring {
 
 class Fields;
 
-enum class BlockChoice : std::uint8_t { local_global, strided, hierarchical, random, file };
+enum class BlockChoice : std::uint8_t { local_global, strided, hierarchical, random, file, content };
 
 // Numbers are in blocks; kernels/attention/blocks.h defines the rules.
 struct BlockRuleConfig {
   BlockChoice pattern = BlockChoice::local_global;
-  std::int64_t local = 1, first = 0, every = 0;
+  std::int64_t local = 1, first = 0, every = 0, keep = 0;
   double density = 0;
   std::uint64_t seed = 0;
   std::string file;

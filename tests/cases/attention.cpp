@@ -51,6 +51,7 @@ std::vector<OpCase> patterns() {
   const std::vector<std::uint32_t> drawn = {0b00001, 0b00010, 0b00101, 0b01000, 0b10011};
   const std::vector<BlockRule> rules = {{.kind = K::local_global, .local = 1, .first = 1},
                                         {.kind = K::strided, .every = 2}};
+  const BlockRule content{.kind = K::content, .keep = 2}, first{.kind = K::content, .first = 1, .keep = 3};
   return {
       make("window_D64", {packed, 2, 1, 64, usual(64), window(50), rows}),
       make("window_2_D8", {offsets_of({70}), 2, 2, 8, usual(8), window(2)}),
@@ -73,6 +74,10 @@ std::vector<OpCase> patterns() {
                                  block_sparse(64, {{.kind = K::random, .threshold = 1u << 31}}, false)}),
       make("blocks_drawn_D40", {offsets_of({315}), 2, 1, 40, usual(40),
                                 block_sparse(64, {{.kind = K::drawn, .rows = 5, .words = 1}}, true, drawn)}),
+      make("content_D16", {offsets_of({400}), 4, 2, 16, usual(16), block_sparse(64, {content})}),
+      make("content_packed_D24",
+           {offsets_of({350, 30, 290, 3}), 2, 2, 24, usual(24), block_sparse(64, {first, rules[0]}), {0, 380}}),
+      make("content_128_D64", {offsets_of({700}), 2, 1, 64, usual(64), block_sparse(128, {content})}),
   };
 }
 
@@ -95,6 +100,9 @@ std::vector<OpCase> dropped() {
       with("dilated_dedup_D16", {packed, 2, 2, 16, usual(16), dilated({{32, 1}, {64, 2}}, true, 3), rows},
            {.rate = 0.5f}),
       with("blocks_D64", {packed, 2, 1, 64, usual(64), block_sparse(64, {strided}), rows}, {.rate = 0.25f}),
+      with("content_D32",
+           {offsets_of({330}), 2, 1, 32, usual(32), block_sparse(64, {{.kind = BlockRuleKind::content, .keep = 2}})},
+           {.rate = 0.2f}),
       with("blocks_full_D24", {offsets_of({210}), 1, 1, 24, usual(24), block_sparse(64, {strided}, false)},
            {.rate = 0.1f}),
   };

@@ -2,6 +2,7 @@
 // Softmax attention in fp64, one row at a time, straight from its definition: pairs of a query and a key count as often
 // as the pattern says.
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <limits>
@@ -106,6 +107,53 @@ struct AttentionResult {
   Values out, lse;  // [N,Hq,D], [Hq,N]
 };
 
+// The mean of block j of x [N,heads,D], the sum of some heads; blocks count from row `origin`, the document has rows
+// [first, end).
+inline Values block_mean(const AttentionShape& a, const Values& x, std::int64_t heads, std::int64_t head,
+                         std::int64_t head_end, std::int64_t origin, std::int64_t first, std::int64_t end, int j) {
+  const std::int64_t size = a.pattern.blocks->block(), from = std::max(first, origin + j * size);
+  const std::int64_t to = std::min(end, origin + (j + 1) * size);
+  Values mean(static_cast<std::size_t>(a.dim));
+  for (std::int64_t n = from; n < to; ++n)
+    for (std::int64_t h = head; h < head_end; ++h)
+      for (std::int64_t i = 0; i < a.dim; ++i)
+        mean[static_cast<std::size_t>(i)] +=
+            x[static_cast<std::size_t>((n * heads + h) * a.dim + i)] / static_cast<double>(to - from);
+  return mean;
+}
+
+// How much the queries of block i speak for block j of keys, if a rule goes by content.
+inline double block_score(const AttentionShape& a, const Values& q, const Values& k, std::int64_t kv,
+                          std::int64_t origin, std::int64_t first, std::int64_t end, int i, int j) {
+  const std::int64_t group = a.heads / a.kv_heads;
+  const Values asks = block_mean(a, q, a.heads, kv * group, (kv + 1) * group, origin, first, end, i - 1);
+  const Values has = block_mean(a, k, a.kv_heads, kv, kv + 1, origin, first, end, j);
+  double score = 0;
+  for (std::size_t c = 0; c < asks.size(); ++c) score += asks[c] * has[c];
+  return score;
+}
+
+// Which blocks block i of queries keeps: by the rule, or, by content, what must be kept and then the best.
+inline std::vector<bool> kept_blocks(const AttentionShape& a, const Values& q, const Values& k, std::int64_t kv,
+                                     std::int64_t origin, std::int64_t first, std::int64_t end, int i) {
+  const BlockRule& rule = a.pattern.blocks->rule(static_cast<std::int32_t>(kv));
+  std::vector<bool> kept(static_cast<std::size_t>(i) + 1);
+  std::vector<std::pair<double, int>> others;  // minus the score: the best come first, of equal ones the first block
+  int count = 0;
+  for (int j = 0; j <= i; ++j) {
+    const bool always = rule.kind == BlockRuleKind::content ? i - j < rule.local || j < rule.first
+                                                            : rule.keeps(static_cast<std::int32_t>(kv), i, j);
+    kept[static_cast<std::size_t>(j)] = always;
+    count += always;
+    if (rule.kind == BlockRuleKind::content && !always)
+      others.emplace_back(-block_score(a, q, k, kv, origin, first, end, i, j), j);
+  }
+  std::sort(others.begin(), others.end());
+  for (const auto& [score, j] : others)
+    if (count++ < rule.keep) kept[static_cast<std::size_t>(j)] = true;
+  return kept;
+}
+
 // Query `t` of head `h` over the keys of rows [first, end): adds to out. Rows of documents in rows that start at `row`.
 inline double attend(const AttentionShape& a, const Values& q, const Values& k, const Values& v, std::int64_t h,
                      std::int64_t t, std::int64_t first, std::int64_t end, std::int64_t row, double* out) {
@@ -115,10 +163,18 @@ inline double attend(const AttentionShape& a, const Values& q, const Values& k, 
   };
   const auto position = [&](std::int64_t n) { return static_cast<std::int32_t>(n - row); };
   std::vector<std::int64_t> keys;
+  std::vector<bool> kept;
+  std::int64_t size = 1, origin = 0;
+  if (a.pattern.selects()) {
+    size = a.pattern.blocks->block(), origin = row + (first - row) / size * size;
+    kept = kept_blocks(a, q, k, kv, origin, first, end, static_cast<int>((t - origin) / size));
+  }
   Values s;
   double largest = -std::numeric_limits<double>::infinity(), total = 0;
   for (std::int64_t u = first; u < end; ++u) {
-    const int m = multiplicity(a.pattern, static_cast<std::int32_t>(kv), position(t), position(u), position(first));
+    const int m = a.pattern.selects() ? u <= t && kept[static_cast<std::size_t>((u - origin) / size)]
+                                      : multiplicity(a.pattern, static_cast<std::int32_t>(kv), position(t), position(u),
+                                                     position(first));
     if (m == 0) continue;
     double score = 0;
     for (std::int64_t i = 0; i < a.dim; ++i) score += at(q, t, a.heads, h)[i] * at(k, u, a.kv_heads, kv)[i];

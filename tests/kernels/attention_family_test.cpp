@@ -97,6 +97,24 @@ TEST_P(AttentionFamily, LongRows) {
     }
 }
 
+// A drawn selection, whoever makes them, with documents that share blocks and one that is alone.
+TEST_P(AttentionFamily, BlocksThatAreSelected) {
+  const BlockRule content{.kind = BlockRuleKind::content, .local = 1, .keep = 100};
+  for (std::int32_t block : {64, 128})
+    for (std::int64_t dim : {8, 24, 64, 128}) {
+      SCOPED_TRACE(str("blocks of ", block, ", D ", dim));
+      const Pattern pattern = block_sparse(block, {content});
+      AttentionProblem packed = problem_of(pattern, offsets_of({300, 1, 190, 0, 440}, 3), {3, 304}, 5);
+      packed.dim = dim;
+      if (dim % 3 == 0) packed.heads = 3, packed.kv_heads = 3;
+      expect_right(GetParam(), with_selection(packed));
+      AttentionProblem one = problem_of(pattern, {0, 1500});
+      one.dim = dim, one.heads = 2, one.kv_heads = 1;
+      if (dim == 64) one.dropout = {.rate = 0.3f};
+      expect_right(GetParam(), with_selection(one));
+    }
+}
+
 // In bf16 no kind is less exact than dense attention of the same queries, keys and values, by more than half.
 TEST_P(AttentionFamily, ErrorsAreThoseOfDense) {
   if (GetParam().dtype != DType::bf16) GTEST_SKIP() << "of bf16";

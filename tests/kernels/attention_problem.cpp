@@ -36,6 +36,7 @@ struct Row {
   const AttentionProblem& p;
   const AttentionInputs& in;
   AttentionResults& to;
+  std::size_t span = 0;
 
   struct Key {
     std::size_t at;       // in k and v
@@ -48,7 +49,9 @@ struct Row {
     const std::int64_t kv = h * p.kv_heads / p.heads;
     std::vector<Key> all;
     for (std::int32_t u = 0; u < k.count; ++u) {
-      const int m = multiplicity(p.pattern, static_cast<std::int32_t>(kv), q.position + t, k.position + u, q.document);
+      const int m = p.selection.empty() ? multiplicity(p.pattern, static_cast<std::int32_t>(kv), q.position + t,
+                                                       k.position + u, q.document)
+                                        : p.selects(span, kv, t, u);
       if (m == 0) continue;
       const auto key = static_cast<std::size_t>(((k.first + u) * p.kv_heads + kv) * p.dim);
       all.push_back({key, p.scale() * dot(query, in.k.data() + key, p.dim) + std::log(m),
@@ -96,11 +99,15 @@ struct Tensors {
   Tensor q, k, v, dout, out, lse, dq, dk, dv;
   Tensor gradients;  // the matrix of dq, dk and dv, if they lie in one
   AttentionDropout dropout;
+  BlockSelection selection;
 
   Tensors(const AttentionProblem& p, const AttentionInputs& in, DType type, const ExecContext& ctx) {
     dout = make_tensor(query_shape(p), type, in.dout, ctx);
     out = ctx.empty(query_shape(p), type);
     lse = ctx.empty({p.heads, p.query_rows});
+    if (!p.selection.empty())
+      selection.bits = from_host(p.selection, ctx.stream)
+                           .view({std::ssize(p.selection) / p.words() / p.kv_heads, p.kv_heads, p.words()});
     const OracleDropout& d = p.dropout;
     dropout = {.rate = d.rate, .site = d.site, .first_row = d.first_row, .first_head = d.first_head};
     if (d.step > 0) dropout.rows = from_host(d.rows(p.query_rows), ctx.stream);
@@ -129,11 +136,11 @@ struct Tensors {
   }
 
   Attention forward(const AttentionProblem& p) const {
-    return {q, k, v, out, lse, p.queries, p.keys, static_cast<float>(p.scale()), p.pattern, {}, dropout};
+    return {q, k, v, out, lse, p.queries, p.keys, static_cast<float>(p.scale()), p.pattern, {}, dropout, selection};
   }
   AttentionBackward backward(const AttentionProblem& p) const {
-    return {q,         k,  v,  out, lse,    dout, dq, dk, dv, p.queries, p.keys, static_cast<float>(p.scale()),
-            p.pattern, {}, {}, {},  dropout};
+    return {q,         k,  v,  out, lse,     dout,     dq, dk, dv, p.queries, p.keys, static_cast<float>(p.scale()),
+            p.pattern, {}, {}, {},  dropout, selection};
   }
   AttentionResults results(const ExecContext& ctx) const {
     AttentionResults r{read_values(out, ctx), read_values(lse, ctx), {}, {}, {}};
@@ -188,6 +195,37 @@ AttentionProblem problem_of(const Pattern& pattern, const std::vector<std::int32
   return p;
 }
 
+std::int64_t AttentionProblem::words() const {
+  std::int32_t most = 0;
+  for (const Span& s : queries) most = std::max(most, blocks_of(pattern, s));
+  return (most + 31) / 32;
+}
+
+bool AttentionProblem::selects(std::size_t b, std::int64_t kv_head, std::int32_t t, std::int32_t u) const {
+  if (u > t) return false;
+  const std::int32_t size = pattern.blocks->block(), skipped = queries[b].document % size;
+  const std::int64_t row = first_blocks(pattern, queries)[b] + (t + skipped) / size;
+  const std::int32_t k = (u + skipped) / size;
+  const auto at = static_cast<std::size_t>((row * kv_heads + kv_head) * words() + k / 32);
+  return (static_cast<std::uint32_t>(selection[at]) >> (k % 32) & 1u) != 0;
+}
+
+AttentionProblem with_selection(AttentionProblem p) {
+  const std::vector<std::int32_t> first = first_blocks(p.pattern, p.queries);
+  const std::int64_t words = p.words(), rows = first.back();
+  p.selection.assign(static_cast<std::size_t>(rows * p.kv_heads * words), 0);
+  for (std::size_t b = 0; b < p.queries.size(); ++b)
+    for (std::int32_t i = 0; i < first[b + 1] - first[b]; ++i)
+      for (std::int64_t h = 0; h < p.kv_heads; ++h)
+        for (std::int32_t k = 0; k <= i; ++k) {
+          const std::int64_t row = (first[b] + i) * p.kv_heads + h;
+          const std::uint32_t drawn = random_bits({5, 7, 3}, static_cast<std::uint64_t>(row * 4096 + k)) % 2;
+          const auto at = static_cast<std::size_t>(row * words + k / 32);
+          p.selection[at] |= static_cast<std::int32_t>((k == i ? 1u : drawn) << (k % 32));
+        }
+  return p;
+}
+
 std::string name_of(const AttentionTarget& t) {
   return str(t.candidate, "_", t.dtype, t.least_dim > 8 ? str("_from_", t.least_dim) : "");
 }
@@ -203,7 +241,7 @@ AttentionResults reference(const AttentionProblem& p, const AttentionInputs& in)
   AttentionResults r{Values(in.q.size()), Values(static_cast<std::size_t>(p.heads * p.query_rows), -INFINITY),
                      Values(in.q.size()), Values(in.k.size()), Values(in.k.size())};
   Row row{p, in, r};
-  for (std::size_t b = 0; b < p.queries.size(); ++b)
+  for (std::size_t b = row.span = 0; b < p.queries.size(); row.span = ++b)
     for (std::int32_t t = 0; t < p.queries[b].count; ++t)
       for (std::int64_t h = 0; h < p.heads; ++h) row.run(p.queries[b], p.keys[b], t, h);
   return r;

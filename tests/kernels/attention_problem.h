@@ -13,13 +13,20 @@ struct AttentionProblem {
   std::int64_t query_rows = 0, key_rows = 0;  // of the tensors: some may be of no span
   std::int64_t heads = 4, kv_heads = 2, dim = 24;
   OracleDropout dropout = {};
+  std::vector<std::int32_t> selection = {};  // as BlockSelection's bits; empty: none
 
+  // Blocks of a selection's row; whether it keeps a pair of span b.
+  std::int64_t words() const;
+  bool selects(std::size_t b, std::int64_t kv_head, std::int32_t t, std::int32_t u) const;
   double scale() const { return static_cast<float>(1 / std::sqrt(static_cast<double>(dim))); }
 };
 
 // Queries and keys of the same documents, and `after` rows of none.
 AttentionProblem problem_of(const Pattern&, const std::vector<std::int32_t>& offsets,
                             const std::vector<std::int32_t>& rows = {}, std::int64_t after = 0);
+
+// Draws a selection for it, of about every other block.
+AttentionProblem with_selection(AttentionProblem);
 
 // A candidate of both slots, and the type that it computes with.
 struct AttentionTarget {

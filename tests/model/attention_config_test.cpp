@@ -47,7 +47,7 @@ TEST(AttentionConfig, TakesEveryKind) {
         "{kind: dilated, segments: [32, 128], rates: [1, 4], dedup: true}", "{kind: block_sparse, rules: [{}]}",
         "{kind: block_sparse, block: 64, heads: [0, 1, 2, 3], rules: [{local: 4, first: 1, every: 8}, "
         "{pattern: strided, local: 2, every: 4}, {pattern: hierarchical, local: 2}, "
-        "{pattern: random, density: 0.25, seed: 7}]}"})
+        "{pattern: random, density: 0.25, seed: 7}, {pattern: content, local: 2, first: 1, keep: 4}]}"})
     EXPECT_EQ(message(str("attention: ", attention)), "");
 }
 
@@ -79,6 +79,8 @@ TEST(AttentionConfig, SaysInWordsWhatItIs) {
             "block_sparse, blocks of 128; rule 0: local_global, local 1, first 0; rule 1: strided, local "
             "1, every 2; rules of heads 0, 1");
   EXPECT_EQ(text(blocks, 3), "block_sparse, blocks of 128: strided, local 1, every 2");
+  EXPECT_EQ(text("{kind: block_sparse, block: 64, rules: [{pattern: content, keep: 4}]}"),
+            "block_sparse, blocks of 64: content, local 1, first 0, keep 4");
 }
 
 TEST(AttentionConfig, RefusesKeysOfAnotherKind) {
@@ -116,7 +118,7 @@ TEST(AttentionConfig, RefusesRulesThatMakeNoPattern) {
   };
   refused("{pattern: strided}", "every: 0, but pattern: strided");
   refused("{pattern: strided, every: 2, first: 1}",
-          "first: 1 belongs to pattern: local_global, but this is pattern: strided");
+          "first: 1 belongs to pattern: local_global and content, but this is pattern: strided");
   refused("{pattern: hierarchical, every: 2}", "every: 2 belongs to pattern: local_global and strided");
   refused("{pattern: random}", "density: 0, but pattern: random needs the share");
   refused("{pattern: file, file: a.txt, local: 3}", "local: 3 belongs to every pattern but file");
@@ -124,6 +126,12 @@ TEST(AttentionConfig, RefusesRulesThatMakeNoPattern) {
   refused("{seed: 5}", "seed: 5 belongs to pattern: random");
   refused("{pattern: file}", "file: empty, but pattern: file");
   refused("{file: a.txt}", "file: a.txt belongs to pattern: file");
+  refused("{keep: 4}", "keep: 4 belongs to pattern: content, but this is pattern: local_global");
+  refused("{pattern: content, keep: 9, density: 0.5}", "density: 0.5 belongs to pattern: random");
+  refused("{pattern: content}", "keep: 0, but pattern: content needs more than local + first = 1 blocks");
+  refused("{pattern: content, local: 2, first: 1, keep: 3}",
+          "keep: 3, but pattern: content needs more than local + "
+          "first = 3 blocks, which are always kept: set it to 4 or more, or take pattern: local_global");
 }
 
 TEST(LayersNamed, ReadsNumbersRangesAndSteps) {

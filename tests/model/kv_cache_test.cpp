@@ -200,6 +200,47 @@ TEST(KvCache, GivesTheLogitsOfWholePassesOverManyBlocks) {
   for (const std::string& section : kSections) EXPECT_LT(cached_error(config_of(section), 280, 100), 2e-4) << section;
 }
 
+// What is selected by content, and heads of rules beside it.
+const std::vector<std::string> kSelecting = {
+    "{kind: block_sparse, block: 64, rules: [{pattern: content, keep: 2}]}",
+    "{kind: block_sparse, block: 64, rules: [{pattern: content, keep: 4, local: 2, first: 1}, {local: 2}], heads: [1, "
+    "0]}",
+    "{kind: block_sparse, block: 128, rules: [{pattern: content, keep: 3, first: 1}]}"};
+
+TEST(KvCache, SelectsTheBlocksOfWholePasses) {
+  for (const std::string& section : kSelecting)
+    for (std::int64_t first : {1, 128, 385})
+      EXPECT_LT(cached_error(config_of(section, 520), 520, first), 2e-4) << section << first;
+}
+
+// Changing a token leaves every logit before it as it is, bit for bit, and through several layers.
+TEST(Selections, DoNotSeeTheFuture) {
+  for (const std::string& section : kSelecting) {
+    const ModelConfig c = config_of(section, 520);
+    const ExecContext ctx{Stream::cpu(2)};
+    Decoder model(c);
+    model.allocate(ctx, 7);
+    const Tensor ids = tokens(ctx, 520, 4);
+    ring::Run run{ctx};
+    const auto logits = [&] {
+      return to_host<float>(model.logits(run, model.hidden(run, ids, Sequences::uniform(1, 520, ctx)).value),
+                            ctx.stream);
+    };
+    const std::vector<float> before = logits();
+    std::int64_t changed_later = 0;
+    for (std::int64_t u : {0, 63, 64, 200, 319, 320, 447, 511}) {
+      std::int32_t& id = ids.data<std::int32_t>()[u];
+      id = (id + 5) % 37;
+      const std::vector<float> after = logits();
+      EXPECT_TRUE(std::equal(before.begin(), before.begin() + u * 37, after.begin())) << section << u;
+      EXPECT_FALSE(std::equal(before.begin() + u * 37, before.begin() + (u + 1) * 37, after.begin() + u * 37));
+      changed_later += !std::equal(before.begin() + (u + 1) * 37, before.end(), after.begin() + (u + 1) * 37);
+      id = (id + 32) % 37;
+    }
+    EXPECT_EQ(changed_later, 8) << section;
+  }
+}
+
 TEST(KvCache, ServesLayersOfAllKinds) {
   ModelConfig c = config_of("{kind: dilated, segments: [8, 32], rates: [1, 4]}");
   load_config_text(c, R"({attention_layers: [{layers: "0", attention: {kind: window, window: 4, sinks: 1}},

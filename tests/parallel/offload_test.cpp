@@ -10,12 +10,17 @@ namespace ring::test {
 namespace {
 
 const std::vector<Layout>& layouts() {
-  static const std::vector<Layout> all = {{"one", 1, {}},
-                                          {"packed", 1, {"data.packing.documents=true", "model.qk_norm=true"}},
-                                          {"dp", 2, {}},
-                                          {"zero3", 2, {"parallel.zero=3"}},
-                                          {"cp", 2, {"parallel.cp=2"}},
-                                          {"tp", 2, {"parallel.tp=2"}}};
+  static const std::vector<Layout> all = {
+      {"one", 1, {}},
+      {"packed", 1, {"data.packing.documents=true", "model.qk_norm=true"}},
+      {"content",
+       1,
+       {"model.context=256", "model.attention.kind=block_sparse", "model.attention.block=64",
+        "model.attention.rules=[{pattern: content, keep: 2}]"}},
+      {"dp", 2, {}},
+      {"zero3", 2, {"parallel.zero=3"}},
+      {"cp", 2, {"parallel.cp=2"}},
+      {"tp", 2, {"parallel.tp=2"}}};
   return all;
 }
 

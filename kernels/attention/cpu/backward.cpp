@@ -24,6 +24,7 @@ struct Problem {
   const Pattern& pattern;
   const BranchPass& pass;
   Mask mask;
+  SelectedBlocks selected;
 
   std::int64_t group() const { return q.heads / k.heads; }
 };
@@ -38,7 +39,7 @@ struct Task {
   std::int64_t cost;              // scores
 
   std::int64_t queries() const { return std::max(0, query_end - query); }
-  View view(const Problem& p) const { return {p.pass, p.pattern, *piece, kv_head}; }
+  View view(const Problem& p) const { return {p.pass, p.pattern, p.selected, *piece, kv_head}; }
 };
 
 struct Tile {
@@ -260,7 +261,7 @@ struct Plan {
 // One task for each block of keys.
 std::vector<Task> block_tasks(const Problem& p, const SegmentPair& piece, std::int32_t kv_head) {
   std::vector<Task> tasks;
-  const View view(p.pass, p.pattern, piece, kv_head);
+  const View view(p.pass, p.pattern, p.selected, piece, kv_head);
   const HeadSegment& s = view.segment;
   const auto nothing = [&](std::int32_t key, std::int32_t end) {
     return Task{&piece, kv_head, key, end, s.q_end, s.q_first, 0, -1, 0};
@@ -371,7 +372,8 @@ Problem problem_of(const AttentionBackward& args, const BranchPass& pass, const 
           .scale = args.scale,
           .pattern = args.pattern,
           .pass = pass,
-          .mask = Mask(args.dropout)};
+          .mask = Mask(args.dropout),
+          .selected = SelectedBlocks(args.selection)};
 }
 
 void run_attention_backward(const AttentionBackward& args, const ExecContext& ctx) {

@@ -18,6 +18,7 @@ struct Problem {
   const Pattern& pattern;
   const BranchPass& pass;
   Mask mask;
+  SelectedBlocks selected;
 
   std::int64_t group() const { return q.heads / k.heads; }
 };
@@ -155,7 +156,7 @@ void add_tile(const Problem& p, const Task& t, const HeadSegment& s, Block& b, s
 }
 
 void run_task(const Problem& p, const Task& t, const Scratch& scratch) {
-  const View view(p.pass, p.pattern, *t.piece, static_cast<std::int32_t>(t.head / p.group()));
+  const View view(p.pass, p.pattern, p.selected, *t.piece, static_cast<std::int32_t>(t.head / p.group()));
   const HeadSegment& s = view.segment;
   const std::int64_t first = s.q_row + std::int64_t{t.row} * s.rate;
   Block block{.rows = t.row_end - t.row,
@@ -180,7 +181,7 @@ std::vector<Task> make_tasks(const Problem& p, const std::vector<SegmentPair>& p
   std::vector<Task> tasks;
   for (const SegmentPair& piece : pieces)
     for (std::int64_t h = 0; h < p.q.heads; ++h) {
-      const View view(p.pass, p.pattern, piece, static_cast<std::int32_t>(h / p.group()));
+      const View view(p.pass, p.pattern, p.selected, piece, static_cast<std::int32_t>(h / p.group()));
       for_blocks(view.segment.q_first, view.segment.q_end, kQueryBlock, [&](std::int32_t row, std::int32_t end) {
         std::int64_t cost = 0;
         for_runs<Stationary::q>(view, row, end, [&](std::int32_t key, std::int32_t key_end) { cost += key_end - key; });
@@ -200,7 +201,8 @@ void run_pass(const Attention& args, const BranchPass& pass, float* scratch, Thr
                   .scale = args.scale,
                   .pattern = args.pattern,
                   .pass = pass,
-                  .mask = Mask(args.dropout)};
+                  .mask = Mask(args.dropout),
+                  .selected = SelectedBlocks(args.selection)};
   const std::vector<SegmentPair> pieces = segment_pairs_of(pass, args.pattern, args.queries, args.keys);
   share_out(make_tasks(p, pieces), pool, [&](const Task& t, int thread) {
     run_task(p, t, Scratch(scratch + thread * Scratch::floats(p.q.dim), p.q.dim));

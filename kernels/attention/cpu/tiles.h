@@ -8,6 +8,7 @@
 #include "kernels/attention/cpu/common.h"
 #include "kernels/attention/cpu/softmax.h"
 #include "kernels/attention/head_segment.h"
+#include "kernels/attention/selection.h"
 
 namespace ring::cpu {
 
@@ -15,15 +16,24 @@ namespace ring::cpu {
 struct View {
   HeadSegment segment;
   const BlockPattern* blocks;  // null: the head segment says it all
-  std::int32_t kv_head;
+  SelectedBlocks selected;     // in place of the pattern's rules, where there is a selection
+  std::int32_t kv_head, block_row;
 
-  View(const BranchPass& pass, const Pattern& pattern, const SegmentPair& piece, std::int32_t kv_head)
+  View(const BranchPass& pass, const Pattern& pattern, const SelectedBlocks& selected, const SegmentPair& piece,
+       std::int32_t kv_head)
       : segment(pass, piece, pass.offset(kv_head)),
         blocks(pass.listed ? pattern.blocks.get() : nullptr),
-        kv_head(kv_head) {}
+        selected(selected),
+        kv_head(kv_head),
+        block_row(piece.block_row) {}
   template <Stationary owner>
   bool keeps(std::int32_t own, std::int32_t other) const {
-    return owner == Stationary::q ? blocks->keeps(kv_head, own, other) : blocks->keeps(kv_head, other, own);
+    return owner == Stationary::q ? keeps(own, other) : keeps(other, own);
+  }
+
+ private:
+  bool keeps(std::int32_t q, std::int32_t k) const {
+    return selected.bits ? selected.keeps(block_row + q, kv_head, k) : blocks->keeps(kv_head, q, k);
   }
 };
 

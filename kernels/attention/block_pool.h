@@ -1,0 +1,27 @@
+#pragma once
+#include "kernels/kernel.h"
+
+namespace ring {
+
+// Rows [first, first + count) of a tensor, cut in blocks: the first block lacks the `skipped` rows that would come
+// before them. Block j becomes row out + j of the result.
+struct PooledRows {
+  std::int32_t first = 0, count = 0, skipped = 0, out = 0;
+  std::int32_t blocks(std::int32_t block) const { return count == 0 ? 0 : (skipped + count + block - 1) / block; }
+};
+
+// Means over the rows of blocks, summed over the heads of each of G groups:
+//   out[block, g] = sum over rows n of the block and heads h = g H / G .. of x[n, h] / (rows that the block has)
+// x [N,H,D], f32 or bf16, any strides with unit last; out [blocks,G,D] f32, contiguous. Sums are f32 in a fixed order.
+struct BlockPool {
+  Tensor x, out;
+  std::vector<PooledRows> rows;
+  std::int32_t block = 128;
+};
+inline Cost cost(const BlockPool& a) { return cost_of(a.x, {a.x, a.out}); }
+inline constinit Kernel<BlockPool> block_pool_kernel{"block_pool"};
+
+// Error: shapes, or rows that one of the tensors does not have.
+void check(const BlockPool&);
+
+}  // namespace ring

@@ -1,0 +1,37 @@
+#include "kernels/attention/block_select.h"
+
+#include <algorithm>
+
+namespace ring {
+
+Cost cost(const BlockSelect& a) {
+  double pairs = 0;
+  for (const SelectedRows& d : a.documents)
+    pairs += 0.5 * (static_cast<double>(d.begin) + d.end - 1) * (static_cast<double>(d.end) - d.begin);
+  return cost_of(a.keys, {a.queries, a.keys, a.bits}, 2 * pairs * static_cast<double>(a.keys.dim(1) * a.keys.dim(2)));
+}
+
+void check(const BlockSelect& a) {
+  constexpr const char* op = "block_select";
+  RING_CHECK(a.blocks, op, ": no block pattern");
+  for (const Tensor* t : {&a.queries, &a.keys})
+    RING_CHECK(t->defined() && t->dtype() == DType::f32 && t->contiguous() && t->shape().size() == 3 &&
+                   t->dim(1) == a.keys.dim(1) && t->dim(2) == a.keys.dim(2),
+               op, ": ", describe(*t), " beside keys ", describe(a.keys), ", expected f32[blocks, KV heads, head dim]");
+  RING_CHECK(a.bits.defined() && a.bits.dtype() == DType::i32 && a.bits.contiguous() && a.bits.shape().size() == 3 &&
+                 a.bits.dim(1) == a.keys.dim(1),
+             op, ": bits are ", describe(a.bits), " for keys ", describe(a.keys));
+  const auto has = [](const Tensor& t, std::int64_t first, std::int64_t end) {
+    return first >= end || (first >= 0 && end <= t.dim(0));
+  };
+  for (const SelectedRows& d : a.documents)
+    RING_CHECK(
+        d.begin >= 0 && d.begin <= d.end && d.end <= a.bits.dim(2) * 32 &&
+            has(a.bits, std::int64_t{d.bits} + d.begin, std::int64_t{d.bits} + d.end) &&
+            has(a.keys, d.keys, std::int64_t{d.keys} + d.end - 1) &&
+            has(a.queries, std::int64_t{d.queries} + std::max(0, d.begin - 1), std::int64_t{d.queries} + d.end - 1),
+        op, ": blocks ", d.begin, " to ", d.end, " with rows ", d.queries, ", ", d.keys, " and ", d.bits,
+        " do not fit queries ", describe(a.queries), ", keys ", describe(a.keys), " and bits ", describe(a.bits));
+}
+
+}  // namespace ring

@@ -1,0 +1,38 @@
+#pragma once
+// Who makes selections by content (MoBA: Lu et al. 2025, section 2.2, and InfLLM-V2: Zhao et al. 2025, choose blocks by
+// pooled keys for each query; here a whole block of queries shares its choice, which must not look ahead).
+
+#include <memory>
+
+#include "kernels/attention/blocks.h"
+#include "kernels/kernel.h"
+
+namespace ring {
+
+// One document: where its block 0 is in each tensor (or would be: a base may lie outside), and the blocks of queries
+// that are selected for.
+struct SelectedRows {
+  std::int32_t queries = 0, keys = 0, bits = 0;
+  std::int32_t begin = 0, end = 0;
+};
+
+// bits[i, head]: the blocks of keys that block i of queries keeps, as BlockSelection has them. With a rule of content:
+// i itself, the newest `local`, the `first`, and of the others before i, until `keep` are kept, those j with the
+// largest
+//   queries[i - 1, head] . keys[j, head]
+// of equal ones the lower j, and none whose score is NaN. So nothing that follows the start of block i decides on it.
+// Heads of other rules: what the rule keeps up to i.
+// queries, keys f32 [*,Hk,D], contiguous: means by block (block_pool.h); bits i32 [*,Hk,words], of which whole rows are
+// written.
+struct BlockSelect {
+  Tensor queries, keys, bits;
+  std::vector<SelectedRows> documents;
+  std::shared_ptr<const BlockPattern> blocks;
+};
+Cost cost(const BlockSelect&);
+inline constinit Kernel<BlockSelect> block_select_kernel{"block_select"};
+
+// Error: shapes, or blocks that one of the tensors does not have.
+void check(const BlockSelect&);
+
+}  // namespace ring

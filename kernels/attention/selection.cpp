@@ -1,0 +1,72 @@
+#include "kernels/attention/selection.h"
+
+#include <algorithm>
+
+#include "core/check.h"
+#include "core/checked.h"
+#include "kernels/attention/block_pool.h"
+#include "kernels/attention/block_select.h"
+#include "kernels/attention/blocks.h"
+
+namespace ring {
+
+std::int32_t blocks_of(const Pattern& pattern, const Span& s) {
+  if (s.count == 0) return 0;
+  const std::int64_t size = pattern.blocks->block(), end = s.position - pattern.origin(s.document) + s.count;
+  return narrow<std::int32_t>((end + size - 1) / size);
+}
+
+std::vector<std::int32_t> first_blocks(const Pattern& pattern, const std::vector<Span>& spans) {
+  std::vector<std::int32_t> first = {0};
+  for (const Span& s : spans) first.push_back(narrow<std::int32_t>(std::int64_t{first.back()} + blocks_of(pattern, s)));
+  return first;
+}
+
+void check(const BlockSelection& s, const Pattern& pattern, const std::vector<Span>& queries,
+           const std::vector<Span>& keys, std::int64_t kv_heads, const char* op) {
+  RING_CHECK(s.bits.defined() == pattern.selects(), op,
+             s.bits.defined() ? ": a selection for a pattern that has rules for all heads"
+                              : ": a pattern that goes by content, without a selection");
+  if (!s.bits.defined()) return;
+  RING_CHECK(queries == keys, op, ": a selection is for whole documents, but spans of queries and keys differ");
+  std::int32_t rows = 0, most = 0;
+  for (const Span& q : queries) {
+    RING_CHECK(q.count == 0 || q.position == q.document, op, ": a selection is for whole documents, not from position ",
+               q.position - q.document, " on");
+    rows += blocks_of(pattern, q), most = std::max(most, blocks_of(pattern, q));
+  }
+  RING_CHECK(s.bits.dtype() == DType::i32 && s.bits.contiguous() && s.bits.shape().size() == 3 &&
+                 s.bits.dim(0) == rows && s.bits.dim(1) == kv_heads && s.bits.dim(2) * 32 >= most,
+             op, ": the selection is ", describe(s.bits), ", expected i32[", rows, ", ", kv_heads, ", ",
+             (most + 31) / 32, "]");
+}
+
+BlockSelection select_blocks(const Pattern& pattern, const Tensor& q, const Tensor& k, const std::vector<Span>& spans,
+                             const ExecContext& ctx) {
+  if (!pattern.selects()) return {};
+  const std::vector<std::int32_t> first = first_blocks(pattern, spans);
+  const std::int32_t rows = first.back(), block = pattern.blocks->block();
+  std::int32_t most = 0;
+  std::vector<SelectedRows> documents;
+  for (std::size_t b = 0; b < spans.size(); ++b) {
+    const std::int32_t count = first[b + 1] - first[b];
+    documents.push_back({.queries = first[b], .keys = first[b], .bits = first[b], .begin = 0, .end = count});
+    most = std::max(most, count);
+  }
+  const std::int64_t kv_heads = k.dim(1);
+  const Tensor queries = ctx.empty({rows, kv_heads, k.dim(2)}), keys = ctx.empty({rows, kv_heads, k.dim(2)});
+  const auto origin = [&](std::int32_t document) { return narrow<std::int32_t>(pattern.origin(document)); };
+  std::vector<PooledRows> pooled;
+  for (std::size_t b = 0; b < spans.size(); ++b)
+    pooled.push_back({.first = spans[b].first,
+                      .count = spans[b].count,
+                      .skipped = spans[b].position - origin(spans[b].document),
+                      .out = first[b]});
+  block_pool_kernel({q, queries, pooled, block}, ctx);
+  block_pool_kernel({k, keys, pooled, block}, ctx);
+  BlockSelection made{ctx.empty({rows, kv_heads, (most + 31) / 32}, DType::i32)};
+  block_select_kernel({queries, keys, made.bits, std::move(documents), pattern.blocks}, ctx);
+  return made;
+}
+
+}  // namespace ring

@@ -1,0 +1,222 @@
+// Selections by content, on CPUs and GPUs: against the definition in fp64 where scores differ by more than rounding,
+// and what no rounding excuses: ties, NaN, what must be kept, and that nothing later decides.
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "kernels/attention/block_pool.h"
+#include "kernels/attention/block_select.h"
+#include "kernels/attention/selection.h"
+#include "tests/cases/attention_oracle.h"
+#include "tests/kernels/poison_allocator.h"
+
+namespace ring::test {
+namespace {
+
+struct Target {
+  Backend backend = Backend::cpu;
+  DType dtype = DType::f32;
+};
+void PrintTo(const Target& t, std::ostream* out) { *out << to_string(t.backend) << "_" << t.dtype; }
+
+class BlockSelections : public testing::TestWithParam<Target> {
+ protected:
+  void SetUp() override {
+    if (!backend_available(GetParam().backend)) GTEST_SKIP() << "no device";
+  }
+  ExecContext context() const {
+    return GetParam().backend == Backend::cpu ? poisoned_context(3) : poisoned_device_context({GetParam().backend, 0});
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Cpu, BlockSelections, testing::Values(Target{}));
+INSTANTIATE_TEST_SUITE_P(Gpu, BlockSelections,
+                         testing::Values(Target{Backend::cuda, DType::f32}, Target{Backend::cuda, DType::bf16}));
+
+BlockRule content(std::int32_t keep, std::int32_t local = 1, std::int32_t first = 0) {
+  return {.kind = BlockRuleKind::content, .local = local, .first = first, .keep = keep};
+}
+
+// Queries and keys, and the selection that is made of them.
+struct Problem {
+  AttentionShape shape;
+  Values q, k;
+
+  Problem(AttentionShape s, DType type) : shape(std::move(s)) {
+    q = random_values("q", shape.tokens() * shape.heads * shape.dim);
+    k = random_values("k", shape.tokens() * shape.kv_heads * shape.dim);
+    if (type == DType::bf16)
+      for (Values* v : {&q, &k})
+        for (double& x : *v) x = to_float(to_bf16(static_cast<float>(x)));
+  }
+  std::vector<Span> spans() const { return spans_of(shape.offsets, shape.rows); }
+};
+
+struct Selected {
+  std::vector<std::int32_t> bits;
+  std::int64_t heads, words;
+  bool keeps(std::int64_t row, std::int64_t head, std::int64_t k) const {
+    const auto word = static_cast<std::uint32_t>(bits[static_cast<std::size_t>((row * heads + head) * words + k / 32)]);
+    return (word >> (k % 32) & 1u) != 0;
+  }
+};
+Selected select(const Problem& p, DType type, const ExecContext& ctx) {
+  const Tensor q = make_tensor({p.shape.tokens(), p.shape.heads, p.shape.dim}, type, p.q, ctx);
+  const Tensor k = make_tensor({p.shape.tokens(), p.shape.kv_heads, p.shape.dim}, type, p.k, ctx);
+  const BlockSelection s = select_blocks(p.shape.pattern, q, k, p.spans(), ctx);
+  return {to_host<std::int32_t>(s.bits, ctx.stream), s.bits.dim(1), s.bits.dim(2)};
+}
+
+// One document of a problem: rows [first, end), blocks from row `origin` on.
+struct Document {
+  std::int64_t origin, first, end, row;  // row: of the selection
+  int blocks;
+};
+std::vector<Document> documents_of(const Problem& p) {
+  const std::vector<Span> spans = p.spans();
+  const std::vector<std::int32_t> rows = first_blocks(p.shape.pattern, spans);
+  const std::int32_t size = p.shape.pattern.blocks->block();
+  std::vector<Document> all;
+  for (std::size_t b = 0; b < spans.size(); ++b)
+    all.push_back({spans[b].first - spans[b].document % size, spans[b].first, spans[b].first + spans[b].count, rows[b],
+                   rows[b + 1] - rows[b]});
+  return all;
+}
+
+// A block that differs from the definition's choice must have a score that is as good, to rounding.
+void expect_selected(const Problem& p, const Selected& got) {
+  int chosen = 0;
+  for (const Document& d : documents_of(p))
+    for (std::int64_t head = 0; head < p.shape.kv_heads; ++head)
+      for (int i = 0; i < d.blocks; ++i) {
+        const std::vector<bool> want = kept_blocks(p.shape, p.q, p.k, head, d.origin, d.first, d.end, i);
+        double worst_kept = INFINITY, best_left = -INFINITY;
+        int kept = 0, wanted = 0;
+        for (int j = 0; j <= i; ++j) {
+          const bool has = got.keeps(d.row + i, head, j), should = want[static_cast<std::size_t>(j)];
+          kept += has, wanted += should;
+          if (has == should) continue;
+          const double score = block_score(p.shape, p.q, p.k, head, d.origin, d.first, d.end, i, j);
+          (has ? worst_kept : best_left) = has ? std::min(worst_kept, score) : std::max(best_left, score);
+        }
+        EXPECT_EQ(kept, wanted) << "block " << i << " of head " << head;
+        EXPECT_TRUE(kept == 0 || worst_kept == INFINITY || worst_kept >= best_left - 1e-6) << worst_kept << best_left;
+        for (std::int64_t j = i + 1; j < got.words * 32; ++j) EXPECT_FALSE(got.keeps(d.row + i, head, j)) << j;
+        chosen += kept < i + 1;
+      }
+  EXPECT_GT(chosen, 0) << "nothing was left out";
+}
+
+TEST_P(BlockSelections, AreThoseOfTheDefinition) {
+  const std::vector<std::int32_t> packed = offsets_of({900, 70, 1, 1300, 640}, 0), rows = {0, 971};
+  const BlockRule closed{.local = 2, .every = 3};
+  for (const auto& [block, rules] : {std::pair<std::int32_t, std::vector<BlockRule>>{64, {content(2)}},
+                                     {64, {content(5, 2, 1), closed}},
+                                     {128, {content(3, 1, 1), content(2)}}})
+    for (const std::int64_t dim : {8, 40, 128, 200})
+      for (const std::int64_t group : {1, 3}) {
+        SCOPED_TRACE(str("blocks of ", block, ", D ", dim, ", ", group, " heads per KV head"));
+        const Problem p({packed, 2 * group, 2, dim, 1, block_sparse(block, rules), rows}, GetParam().dtype);
+        expect_selected(p, select(p, GetParam().dtype, context()));
+      }
+}
+
+// More blocks than a word, a warp and a thread block have.
+TEST_P(BlockSelections, OfLongRows) {
+  const Problem p({{0, 64 * 300 + 17}, 1, 1, 8, 1, block_sparse(64, {content(40, 2, 1)})}, GetParam().dtype);
+  expect_selected(p, select(p, GetParam().dtype, context()));
+}
+
+// Blocks whose keys are the same have the same score.
+TEST_P(BlockSelections, TakeTheLowerOfEqualBlocks) {
+  Problem p({{0, 64 * 12}, 2, 1, 16, 1, block_sparse(64, {content(4)})}, GetParam().dtype);
+  const std::size_t row = 16;
+  for (std::size_t i = 0; i < p.k.size(); ++i) p.k[i] = p.k[i % row];
+  const Selected got = select(p, GetParam().dtype, context());
+  for (int i = 4; i < 12; ++i)
+    for (int j = 0; j <= i; ++j) EXPECT_EQ(got.keeps(i, 0, j), j < 3 || j == i) << i << ", " << j;
+}
+
+// A block with a NaN is left out, a block of infinite score is the best.
+TEST_P(BlockSelections, NeverTakeNan) {
+  Problem p({{0, 64 * 8}, 1, 1, 8, 1, block_sparse(64, {content(3)})}, GetParam().dtype);
+  std::fill(p.q.begin(), p.q.end(), 1);
+  std::fill(p.k.begin(), p.k.end(), -1);
+  const auto set = [&](int block, double value) { p.k[static_cast<std::size_t>(block) * 64 * 8 + 9] = value; };
+  set(0, NAN), set(1, INFINITY), set(3, NAN), set(5, -INFINITY);
+  const Selected got = select(p, GetParam().dtype, context());
+  const std::vector<std::vector<int>> want = {{0}, {1}, {1, 2}, {1, 2, 3}, {1, 2, 4}, {1, 2, 5}, {1, 2, 6}, {1, 2, 7}};
+  for (int i = 0; i < 8; ++i)
+    for (int j = 0; j <= i; ++j)
+      EXPECT_EQ(got.keeps(i, 0, j), std::ranges::count(want[static_cast<std::size_t>(i)], j) > 0) << i << ", " << j;
+}
+
+// What a row changes is selected for later blocks alone.
+TEST_P(BlockSelections, DoNotLookAhead) {
+  Problem p({{0, 64 * 9 + 5}, 2, 1, 8, 1, block_sparse(64, {content(3, 1, 1)})}, GetParam().dtype);
+  const ExecContext ctx = context();
+  const Selected before = select(p, GetParam().dtype, ctx);
+  int changes = 0;
+  for (const std::size_t row : {0, 63, 64, 200, 383, 384, 511}) {
+    Problem changed = p;
+    for (std::size_t i = 0; i < 16; ++i) changed.q[row * 16 + i] = i % 2 ? 60 : -70;
+    for (std::size_t i = 0; i < 8; ++i) changed.k[row * 8 + i] = i % 2 ? 50 : -40;
+    const Selected after = select(changed, GetParam().dtype, ctx);
+    const auto same_until = static_cast<std::ptrdiff_t>(row / 64 + 1) * before.words;
+    EXPECT_TRUE(std::equal(before.bits.begin(), before.bits.begin() + same_until, after.bits.begin())) << row;
+    changes += before.bits != after.bits;
+  }
+  EXPECT_GT(changes, 4);
+}
+
+// Some blocks of a document, as generation asks for them, are selected for as in the whole.
+TEST_P(BlockSelections, OfSomeBlocksAreThoseOfAll) {
+  const ExecContext ctx = context();
+  const auto blocks = block_sparse(64, {content(4, 2, 1), {.local = 3}}).blocks;
+  const Tensor queries = make_tensor({20, 2, 24}, DType::f32, random_values("queries", 20 * 48), ctx);
+  const Tensor keys = make_tensor({20, 2, 24}, DType::f32, random_values("keys", 20 * 48), ctx);
+  const Tensor all = ctx.empty({20, 2, 1}, DType::i32), some = ctx.empty({2, 2, 1}, DType::i32);
+  block_select_kernel({queries, keys, all, {{0, 0, 0, 0, 20}}, blocks}, ctx);
+  block_select_kernel({queries.narrow(0, 10, 1), keys, some, {{-10, 0, -10, 11, 12}}, blocks}, ctx);
+  const auto a = to_host<std::int32_t>(all, ctx.stream), b = to_host<std::int32_t>(some, ctx.stream);
+  EXPECT_EQ((std::vector{a[22], a[23]}), (std::vector{b[2], b[3]}));
+}
+
+TEST(BlockSelect, RefusesWhatDoesNotFit) {
+  const ExecContext ctx{Stream::cpu(1)};
+  const auto blocks = block_sparse(64, {content(4)}).blocks;
+  const Tensor means = ctx.zeros({8, 1, 8}), bits = ctx.zeros({8, 1, 1}, DType::i32), x = ctx.zeros({512, 1, 8});
+  EXPECT_NO_THROW(block_select_kernel({means, means, bits, {{0, 0, 0, 0, 8}}, blocks}, ctx));
+  for (const SelectedRows& d :
+       {SelectedRows{0, 0, 0, 0, 9}, SelectedRows{0, 0, 1, 0, 8}, SelectedRows{0, 2, 0, 0, 8},
+        SelectedRows{-1, 0, 0, 1, 8}, SelectedRows{0, 0, 0, 5, 4}, SelectedRows{0, 0, 0, -1, 4}})
+    EXPECT_THROW(block_select_kernel({means, means, bits, {d}, blocks}, ctx), Error) << d.queries << d.keys << d.bits;
+  EXPECT_THROW(block_select_kernel({means, ctx.zeros({8, 2, 8}), bits, {}, blocks}, ctx), Error);
+  EXPECT_NO_THROW(block_pool_kernel({x, means, {{0, 512, 0, 0}}, 64}, ctx));
+  for (const PooledRows& r :
+       {PooledRows{0, 513, 0, 0}, PooledRows{0, 512, 1, 0}, PooledRows{0, 512, 0, 1}, PooledRows{0, 10, 64, 0}})
+    EXPECT_THROW(block_pool_kernel({x, means, {r}, 64}, ctx), Error) << r.count << r.skipped << r.out;
+  EXPECT_THROW(BlockPattern(64, {content(2, 2, 1)}), Error);
+}
+
+// Attention that goes by content says so if it is called without a selection, or with one of another size.
+TEST(BlockSelect, IsNeeded) {
+  const ExecContext ctx{Stream::cpu(1)};
+  const Tensor x = ctx.zeros({130, 1, 8}), lse = ctx.zeros({1, 130});
+  Attention a{.q = x, .k = x, .v = x, .out = ctx.zeros(x.shape()), .lse = lse, .queries = {{0, 130, 0, 0}}};
+  a.keys = a.queries;
+  a.pattern = block_sparse(64, {content(2)});
+  EXPECT_THROW(attention_kernel(a, ctx), Error);
+  a.selection = select_blocks(a.pattern, x, x, a.queries, ctx);
+  EXPECT_NO_THROW(attention_kernel(a, ctx));
+  Attention cut = a;
+  cut.keys[0].count = 70;
+  EXPECT_THROW(attention_kernel(cut, ctx), Error);
+  a.selection.bits = ctx.zeros({2, 1, 1}, DType::i32);
+  EXPECT_THROW(attention_kernel(a, ctx), Error);
+  a.pattern = dense();
+  EXPECT_THROW(attention_kernel(a, ctx), Error);
+}
+
+}  // namespace
+}  // namespace ring::test
