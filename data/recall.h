@@ -32,7 +32,7 @@ struct RecallOptions {
   std::string output;
 };
 
-// They have one character each, so that the tokens of a corpus can be read and written as text.
+// Symbols have one character each, so that the tokens of a corpus can be read and written as text.
 inline constexpr std::int64_t kMostSymbols = 21486;
 
 struct RecallDocument {
