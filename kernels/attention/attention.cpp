@@ -103,6 +103,11 @@ double share_floats(const AttentionBackward& a, int threads) {
 
 }  // namespace
 
+// On a GPU: a key of dropout for each row.
+std::size_t scratch_bytes(const Attention& a, const ExecContext& ctx) {
+  if (ctx.stream.device().backend == Backend::cpu || a.dropout.rate == 0) return 0;
+  return static_cast<std::size_t>(a.lse.numel()) * sizeof(std::uint32_t);
+}
 // On a GPU: the row statistics, and dq's sums in f32, in parts of 64 columns, with their turns
 // (kernels/attention/cuda/query_sums.cu); cuDNN's sums are as large. Several branches add up all gradients in f32.
 // Dropout has a key for each row.

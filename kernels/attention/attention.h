@@ -39,6 +39,7 @@ inline double attention_flops(double per_pair, const Tensor& q, const Tensor& k,
 inline Cost cost(const Attention& a) {
   return cost_of(a.q, {a.q, a.k, a.v, a.out, a.lse}, attention_flops(4, a.q, a.k, a.pattern, a.queries, a.keys));
 }
+std::size_t scratch_bytes(const Attention&, const ExecContext&);
 // The fastest kernel for the shape, once measured; for calls with a carry as for those without.
 const Kernel<Attention>::Candidate& choose_fastest(const Kernel<Attention>&, const Attention&, const ExecContext&);
 inline constinit Kernel<Attention> attention_kernel{"attention", choose_fastest};
