@@ -81,7 +81,7 @@ void QuerySums::finish(const AttentionBackward& a, const BranchPass& pass, const
                        static_cast<int>(heads / a.k.dim(1)),
                        static_cast<int>(parts_),
                        static_cast<int>(a.q.dim(2)),
-                       a.scale};
+                       a.scale / (1 - a.dropout.rate)};
   launch(ctx, {grid_of(plan.blocks * parts_)}, finish_queries, p);
 }
 

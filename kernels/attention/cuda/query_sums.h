@@ -17,7 +17,7 @@ class QuerySums {
  public:
   // cleared: for those who add in any order and count no turns.
   QuerySums(const AttentionBackward&, bool cleared, const ExecContext&);
-  // dq = scale sums + carry; sums are 0 where nobody has added.
+  // dq = scale sums + carry, scale over the share that dropout keeps; sums are 0 where nobody has added.
   void finish(const AttentionBackward&, const BranchPass&, const ExecContext&) const;
 
   float* sums_data() const { return sums_.data<float>(); }  // [Hq * parts of 64 columns,N,64]

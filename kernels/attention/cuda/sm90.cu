@@ -1,9 +1,10 @@
-// The kernels for Hopper as candidates: bf16, heads of up to 128, without dropout.
+// The kernels for Hopper as candidates: bf16, heads of up to 128.
 
 #include "kernels/attention/cuda/sm90.cuh"
 
 #include <cuda.h>
 
+#include "kernels/attention/cuda/dropout.cuh"
 #include "kernels/cuda/device/vec.cuh"
 
 namespace ring::cuda::sm90 {
@@ -41,7 +42,7 @@ bool fits_output(const Tensor& t) {
 template <class Args>
 bool fits_all(const Args& a, std::initializer_list<Tensor> operands, std::initializer_list<Tensor> outputs,
               const ExecContext& ctx) {
-  if (a.q.dim(2) > 128 || !(a.scale > 0) || a.dropout.rate > 0 || !is_hopper(ctx) || !encode_tiled()) return false;
+  if (a.q.dim(2) > 128 || !(a.scale > 0) || !is_hopper(ctx) || !encode_tiled()) return false;
   TensorMap boxes;
   for (const BranchPass& pass : passes_of(a.pattern))
     for (const Tensor& t : operands)
@@ -67,19 +68,24 @@ std::int32_t longest(const BranchPass& pass, const std::vector<Span>& spans) {
   return std::min(most, pass.segment) / pass.rate;
 }
 
+template <bool drops>
+void run_pass(const Attention& one, const BranchPass& pass, const Tensor& keys, const ExecContext& ctx) {
+  if (one.q.dim(2) > 64)
+    run_forward<128, 2, drops>(one, pass, keys, ctx);
+  else if (pass.listed || longest(pass, one.queries) <= kShortRow)
+    run_forward<64, 2, drops>(one, pass, keys, ctx);
+  else
+    run_forward<64, 3, drops>(one, pass, keys, ctx);
+}
+
 void forward(const Attention& args, const ExecContext& ctx) {
   check(args);
   fill_outside(args, ctx);
+  const Tensor keys = dropout_keys(args.dropout, args.lse, ctx);
+  const auto run = keys.defined() ? run_pass<true> : run_pass<false>;
   forward_passes(
       args, ctx, [&](const Tensor& lse) { fill_no_keys(lse, ctx); },
-      [&](const Attention& one, const BranchPass& pass) {
-        if (args.q.dim(2) > 64)
-          run_forward<128, 2>(one, pass, ctx);
-        else if (pass.listed || longest(pass, args.queries) <= kShortRow)
-          run_forward<64, 2>(one, pass, ctx);
-        else
-          run_forward<64, 3>(one, pass, ctx);
-      });
+      [&](const Attention& one, const BranchPass& pass) { run(one, pass, keys, ctx); });
 }
 
 // Whether who adds before whom to the gradients of queries follows from a few numbers, or does not matter.
@@ -89,14 +95,12 @@ bool in_one_kernel(const AttentionBackward& args, const ExecContext& ctx) {
   return args.pattern.sinks == 0 && std::ranges::all_of(passes, [](const BranchPass& p) { return p.finer == 0; });
 }
 
-void backward(const AttentionBackward& args, const ExecContext& ctx) {
-  check(args);
-  fill_outside(args, ctx);
-  const RowStatistics statistics = row_statistics(args, ctx);
+template <bool drops>
+void run_passes(const AttentionBackward& args, const RowStatistics& statistics, const ExecContext& ctx) {
   const bool narrow = args.q.dim(2) <= 64;
-  const auto fused = narrow ? run_fused<64> : run_fused<128>;
-  const auto queries = narrow ? run_backward<Stationary::q, 64> : run_backward<Stationary::q, 128>;
-  const auto keys = narrow ? run_backward<Stationary::kv, 64> : run_backward<Stationary::kv, 128>;
+  const auto fused = narrow ? run_fused<64, drops> : run_fused<128, drops>;
+  const auto queries = narrow ? run_backward<Stationary::q, 64, drops> : run_backward<Stationary::q, 128, drops>;
+  const auto keys = narrow ? run_backward<Stationary::kv, 64, drops> : run_backward<Stationary::kv, 128, drops>;
   if (in_one_kernel(args, ctx))
     return whole_backward_passes(args, ctx, [&](const AttentionBackward& one, const BranchPass& pass) {
       if (narrow || pass.listed || longest(pass, args.queries) > kShortestRow) return fused(one, pass, statistics, ctx);
@@ -106,6 +110,13 @@ void backward(const AttentionBackward& args, const ExecContext& ctx) {
   backward_passes(args, ctx, [&](const AttentionBackward& one, const BranchPass& pass, Gradient which) {
     (which == Gradient::queries ? queries : keys)(one, pass, statistics, ctx);
   });
+}
+
+void backward(const AttentionBackward& args, const ExecContext& ctx) {
+  check(args);
+  fill_outside(args, ctx);
+  const RowStatistics statistics = row_statistics(args, ctx);
+  (statistics.keys.defined() ? run_passes<true> : run_passes<false>)(args, statistics, ctx);
 }
 
 const bool added[] = {

@@ -73,6 +73,9 @@ struct TilePlace {
   int marks;  // < 0: the job has no more tiles
 };
 constexpr int kNoTile = -1;
+// Where tiles have one part, with dropout: whose queries they are.
+__device__ inline TilePlace with_head(const TilePlace& tile, int head) { return {{tile.column[0], head}, tile.marks}; }
+__device__ inline int query_head(const TilePlace& tile) { return tile.column[1]; }
 
 __device__ inline bool is_wanted(int marks, int part, int consumer) { return marks >> (8 * part + consumer) & 1; }
 __device__ inline bool is_whole(int marks, int part, int consumer) { return marks >> (8 * part + 4 + consumer) & 1; }
@@ -296,13 +299,13 @@ __device__ inline void expect_tx(Barrier& full, int bytes) {
   __syncwarp();
 }
 
-// The kernels, one translation unit each.
-template <int kDim, int kConsumers>
-void run_forward(const Attention&, const BranchPass&, const ExecContext&);
-template <Stationary owner, int kDim>
+// The kernels, one translation unit each. keys: of dropout (dropout.cuh), undefined without.
+template <int kDim, int kConsumers, bool drops>
+void run_forward(const Attention&, const BranchPass&, const Tensor& keys, const ExecContext&);
+template <Stationary owner, int kDim, bool drops>
 void run_backward(const AttentionBackward&, const BranchPass&, const RowStatistics&, const ExecContext&);
 // Both directions at once, of a pass in which rows see intervals; or lists, with sums of dq in any order.
-template <int kDim>
+template <int kDim, bool drops>
 void run_fused(const AttentionBackward&, const BranchPass&, const RowStatistics&, const ExecContext&);
 
 // A block's memory, aligned for tiles; whoever launches the kernel asks for kAlignment bytes more.

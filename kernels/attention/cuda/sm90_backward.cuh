@@ -4,6 +4,7 @@
 // S = scale x.a and dP = y.b for each pair, P = exp(S - lse) and dS = P (dP - delta):
 //   owning keys:     x, y = k, v;     a, b = q, dout;   dk = scale sum dS a,  dv = sum P b
 //   owning queries:  x, y = q, dout;  a, b = k, v;      dq = scale sum dS a
+// With dropout, dP and the P of dv are those of the pairs that were kept (sm90_dropout.cuh).
 // P and dS go from one product to the next in registers.
 
 #include "kernels/attention/cuda/sm90_backward_producer.cuh"
@@ -68,7 +69,7 @@ __device__ inline void weights_of(float (&s)[kSums], const Statistics& of, float
     s[4 * n + 3] = fast_exp2(fmaf(s[4 * n + 3], factor, -l.w));
   }
 }
-// dP becomes dS.
+// dP becomes dS = P (dP - delta).
 template <int kSums, class Statistics>
 __device__ inline void score_gradients(float (&dp)[kSums], const float (&w)[kSums], const Statistics& of) {
 #pragma unroll
@@ -76,6 +77,18 @@ __device__ inline void score_gradients(float (&dp)[kSums], const float (&w)[kSum
     const float4 d = of.delta(n);
     dp[4 * n] = w[4 * n] * (dp[4 * n] - d.x), dp[4 * n + 1] = w[4 * n + 1] * (dp[4 * n + 1] - d.y);
     dp[4 * n + 2] = w[4 * n + 2] * (dp[4 * n + 2] - d.z), dp[4 * n + 3] = w[4 * n + 3] * (dp[4 * n + 3] - d.w);
+  }
+}
+
+// The same where weights that are dropped are marked: without their dP.
+template <int kSums, class Statistics>
+__device__ inline void kept_score_gradients(float (&dp)[kSums], const float (&w)[kSums], const Statistics& of) {
+#pragma unroll
+  for (int n = 0; n < kSums / 4; ++n) {
+    const float4 d = of.delta(n);
+    const float delta[4] = {d.x, d.y, d.z, d.w};
+#pragma unroll
+    for (int i = 4 * n; i < 4 * n + 4; ++i) dp[i] = fmaf(fmaxf(w[i], 0.0f), dp[i], -(fabsf(w[i]) * delta[i % 4]));
   }
 }
 
@@ -118,7 +131,7 @@ __device__ inline void take_tiles(Consumer& c, const Job& job, int row) {
 }
 
 // dP is computed beside the exponents of S, and with kOverlapTiles dx beside the next tile's S.
-template <Stationary owner, int kDim, bool merging>
+template <Stationary owner, int kDim, bool merging, bool drops>
 struct BackwardConsumer {
   using Memory = BackwardMemory<owner, kDim>;
   static constexpr bool kKeys = owner == Stationary::kv, kOwnInRegisters = Memory::kOwnInRegisters;
@@ -134,6 +147,7 @@ struct BackwardConsumer {
   std::uint32_t w[kKeys ? kColumns / 16 : 1][4], g[kColumns / 16][4];
   std::uint32_t x[kOwnInRegisters ? kDim / 16 : 1][4], y[kOwnInRegisters ? kDim / 16 : 1][4];
   LaneStatistics<owner, kColumns, kOwnInRegisters> statistics;
+  TileDropout<owner> dropout;
 
   __device__ BackwardConsumer(const TmaBackwardParams& p, Memory& m, int consumer)
       : p(p), m(m), consumer(consumer), warp(uniform(static_cast<int>(threadIdx.x) % kGroup / 32)) {}
@@ -153,7 +167,8 @@ struct BackwardConsumer {
       const WarpRows rows(job, job.row + in_block(), kKeys ? job.segment.k_row : job.segment.q_row);
       const StagedRows<kDim, kColumns> staged{consumer == 0 ? m.a[pipe.index] : m.b[pipe.index], 16 * warp};
       write_gradient<merging>(dx, p.scale, p.dx, p.partial_dx, job, rows, p.dim, staged);
-      if constexpr (kKeys) write_gradient<merging>(dy, 1.0f, p.dy, p.partial_dy, job, rows, p.dim, staged);
+      if constexpr (kKeys)
+        write_gradient<merging>(dy, drops ? p.dropout.scale : 1.0f, p.dy, p.partial_dy, job, rows, p.dim, staged);
       fence_proxy_async();
       release(m.empty[pipe.index]);
       pipe.advance();
@@ -175,6 +190,7 @@ struct BackwardConsumer {
       clear(dy);
     else
       statistics.load_rows(p, job, row);
+    if constexpr (drops) dropout.load_rows(p.dropout, p.tokens, job, job.row + in_block());
     if constexpr (kOwnInRegisters) {
       load_own(x, m.x[0]);
       load_own(y, m.y[0]);
@@ -224,6 +240,7 @@ struct BackwardConsumer {
     const std::uint32_t a = shared_address(m.a) + stage * Memory::kTile;
     const std::uint32_t b = shared_address(m.b) + stage * Memory::kTile;
     queue_products(a, b);
+    if constexpr (drops) dropout.load_columns(p.dropout, p.tokens, job.segment, m.tiles[stage]);
     if constexpr (kOwnInRegisters) statistics.load_lse2(m.lse2[stage]);
     wgmma_wait<1>();
     if constexpr (kOverlapTiles) {
@@ -238,9 +255,10 @@ struct BackwardConsumer {
       mask_rows<owner, kParts>(s, job.segment, tile, row, consumer);
     }
     weights_of(s, statistics, p.factor);
+    if constexpr (drops) mark_dropped(s, dropout, p.dropout.threshold);
     pipe.advance();
     if constexpr (kKeys) {
-      as_fragments(w, s);
+      take_weights();
       if constexpr (kOwnInRegisters) statistics.load_delta(m.delta[stage]);
       wgmma_fence();
       gemm_rs(dy, w, b, kColumns);
@@ -248,13 +266,13 @@ struct BackwardConsumer {
       wgmma_wait<1>();
       fence_operand(dp);
       if constexpr (!kOwnInRegisters) statistics.load_delta(m.delta[stage]);
-      score_gradients(dp, s, statistics);
+      take_gradients();
     }
     if constexpr (kOverlapTiles) read_marks();  // a loop: the compiler moves no wait before exponents across it
     if constexpr (kOverlapTiles || !kKeys) wgmma_wait<0>();
     if constexpr (!kKeys) {
       fence_operand(dp);
-      score_gradients(dp, s, statistics);
+      take_gradients();
     }
     as_fragments(g, dp);
     wgmma_fence();
@@ -267,6 +285,18 @@ struct BackwardConsumer {
       release(m.empty[stage]);
       read_marks();
     }
+  }
+  __device__ void take_weights() {
+    if constexpr (drops)
+      as_kept_fragments(w, s);
+    else
+      as_fragments(w, s);
+  }
+  __device__ void take_gradients() {
+    if constexpr (drops)
+      kept_score_gradients(dp, s, statistics);
+    else
+      score_gradients(dp, s, statistics);
   }
   __device__ void products_added() {
     fence_operand(dx);
@@ -288,7 +318,7 @@ struct BackwardConsumer {
   }
 };
 
-template <Stationary owner, int kDim, bool merging>
+template <Stationary owner, int kDim, bool merging, bool drops>
 __global__ __launch_bounds__(threads_of(BackwardShape<owner, kDim>::kConsumers),
                              1) void sm90_backward(const __grid_constant__ TmaBackwardParams p) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -300,10 +330,10 @@ __global__ __launch_bounds__(threads_of(BackwardShape<owner, kDim>::kConsumers),
   const int group = uniform(static_cast<int>(threadIdx.x) / kGroup);
   if (group == 0) {
     setmaxnreg_dec<Memory::kProducerRegisters>();
-    if (threadIdx.x < 32) BackwardProducer<owner, kDim>{p, m}.run();
+    if (threadIdx.x < 32) BackwardProducer<owner, kDim, drops>{p, m}.run();
   } else {
     setmaxnreg_inc<Memory::kConsumerRegisters>();
-    BackwardConsumer<owner, kDim, merging>(p, m, group - 1).run();
+    BackwardConsumer<owner, kDim, merging, drops>(p, m, group - 1).run();
   }
 #else
   __trap();  // code for other devices: supports() does not let it come here
@@ -321,15 +351,16 @@ class CutGradients {
   }
   void add_up(const SchedulePlan& plan, const AttentionBackward& args, const ExecContext& ctx) const {
     if (!parts_.dk.defined()) return;
-    add_splits(plan.lists, plan.work.pieces, {parts_.dk, args.dk, args.carry_dk, args.scale}, ctx);
-    add_splits(plan.lists, plan.work.pieces, {parts_.dv, args.dv, args.carry_dv, 1.0f}, ctx);
+    const float kept = 1 / (1 - args.dropout.rate);
+    add_splits(plan.lists, plan.work.pieces, {parts_.dk, args.dk, args.carry_dk, args.scale * kept}, ctx);
+    add_splits(plan.lists, plan.work.pieces, {parts_.dv, args.dv, args.carry_dv, kept}, ctx);
   }
 
  private:
   SplitParts parts_;
 };
 
-template <Stationary owner, int kDim>
+template <Stationary owner, int kDim, bool drops>
 void run_backward(const AttentionBackward& args, const BranchPass& pass, const RowStatistics& statistics,
                   const ExecContext& ctx) {
   using Memory = BackwardMemory<owner, kDim>;
@@ -342,7 +373,7 @@ void run_backward(const AttentionBackward& args, const BranchPass& pass, const R
   TmaBackwardParams p = tma_backward_params<owner>(args, pass, statistics, plan);
   const CutGradients cut(plan, args, p, ctx);  // none of queries' lists is
   launch(ctx, {grid_of(grid_blocks(plan.blocks, ctx)), threads_of(Memory::kConsumers), sizeof(Memory) + kAlignment},
-         is_merging(p) ? sm90_backward<owner, kDim, true> : sm90_backward<owner, kDim, false>, p);
+         is_merging(p) ? sm90_backward<owner, kDim, true, drops> : sm90_backward<owner, kDim, false, drops>, p);
   cut.add_up(plan, args, ctx);
 }
 

@@ -2,7 +2,7 @@
 
 namespace ring::cuda::sm90 {
 
-template void run_backward<Stationary::kv, 64>(const AttentionBackward&, const BranchPass&, const RowStatistics&,
-                                               const ExecContext&);
+template void run_backward<Stationary::kv, 64, false>(const AttentionBackward&, const BranchPass&, const RowStatistics&,
+                                                      const ExecContext&);
 
 }  // namespace ring::cuda::sm90

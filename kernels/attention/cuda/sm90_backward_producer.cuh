@@ -3,7 +3,7 @@
 // and b are.
 
 #include "kernels/attention/cuda/backward_params.cuh"
-#include "kernels/attention/cuda/sm90_rows.cuh"
+#include "kernels/attention/cuda/sm90_dropout.cuh"
 
 namespace ring::cuda::sm90 {
 
@@ -11,6 +11,7 @@ struct TmaBackwardParams : BackwardParams {
   TensorMap x, y, a, b;
   TileScheduler scheduler;
   Output partial_dx, partial_dy;  // of the shares of a split list: a row for each slot and row of a tile
+  DropoutParams dropout;
 };
 // Gradients are not just rounded and written.
 inline bool is_merging(const TmaBackwardParams& p) {
@@ -26,6 +27,8 @@ TmaBackwardParams tma_backward_params(const AttentionBackward& args, const Branc
                     make_tensor_map(o.a, pass.rate, p.a) && make_tensor_map(o.b, pass.rate, p.b);
   RING_CHECK(fits, "attention_backward: operands that the copy engine does not take");
   p.scheduler = {plan.counter, static_cast<unsigned>(plan.blocks)};
+  p.dropout = dropout_params(args.dropout, statistics.keys);
+  p.scale *= p.dropout.scale;
   return p;
 }
 
@@ -132,7 +135,7 @@ __device__ inline void load_own(const TmaBackwardParams& p, Memory& m, const Job
 }
 
 // One warp.
-template <Stationary owner, int kDim>
+template <Stationary owner, int kDim, bool drops>
 struct BackwardProducer {
   using Memory = BackwardMemory<owner, kDim>;
   using OwnerJob = Job<Memory::kConsumers>;
@@ -186,7 +189,7 @@ struct BackwardProducer {
       Barrier& full = m.full[stage];
       m.empty[stage].wait(pipe.phase ^ 1);
       if (kKeys) statistics.store(m.lse2[stage], m.delta[stage]);
-      if (lane() == 0) m.tiles[stage] = tile;
+      if (lane() == 0) m.tiles[stage] = kKeys && drops ? with_head(tile, head) : tile;
       if constexpr (kStatisticsFirst) find_next();
       expect_tx(full, 2 * Memory::kTile);
 #pragma unroll

@@ -20,8 +20,8 @@ struct OrderedSequenceBarrier {
   __device__ void arrive() const { named_barrier_arrive<2 * kGroup>(consumer == kConsumers - 1 ? 1 : 2 + consumer); }
 };
 
-// merging: with what is carried, or sums that are not rounded.
-template <int kDim, int kConsumers, bool merging>
+// merging: with what is carried, or sums that are not rounded. drops: weights, at random.
+template <int kDim, int kConsumers, bool merging, bool drops>
 struct ForwardConsumer {
   using Memory = ForwardMemory<kDim, kConsumers>;
   static constexpr int kKeys = Memory::kKeys, kParts = Memory::kParts;
@@ -34,6 +34,7 @@ struct ForwardConsumer {
   float out[kDim / 2], scores[kKeys / 2];
   std::uint32_t weights[kKeys / 16][4];
   RowSums rows;
+  TileDropout<Stationary::q> dropout;
   int marks = kNoTile;  // of the next tile
   bool half = false;    // the weights of the second part are 0, and nobody computes them
 
@@ -92,7 +93,7 @@ struct ForwardConsumer {
     take_scores<true>(job);
     const Shift shift = raise_largest(rows, scores, p.factor);
     read_marks();
-    weigh(weights, rows, scores, shift, p.factor);
+    weigh_all(weights, scores, shift);
   }
   template <bool masked>
   __device__ void next_tile(const Job<kConsumers>& job, int n) {
@@ -118,9 +119,16 @@ struct ForwardConsumer {
   }
   template <bool masked>
   __device__ void weigh_scores(const Shift& by) {
-    if (!masked || !half) return weigh(weights, rows, scores, by, p.factor);
-    weigh(part(weights, 0), rows, first_part(scores), by, p.factor);
+    if (!masked || !half) return weigh_all(weights, scores, by);
+    weigh_all(part(weights, 0), first_part(scores), by);
     ring::cuda::clear(part(weights, 1));
+  }
+  template <int kSums>
+  __device__ void weigh_all(std::uint32_t (&to)[kSums / 8][4], const float (&s)[kSums], const Shift& by) {
+    if constexpr (drops)
+      weigh(to, rows, s, by, p.factor, Keeps{dropout, p.dropout.threshold});
+    else
+      weigh(to, rows, s, by, p.factor, KeepsAll{});
   }
 
   // None of whose pairs counts: weights of 0.
@@ -146,6 +154,10 @@ struct ForwardConsumer {
     m.q_full[n & 1].wait(n >> 1 & 1);
     const bool exists = uniform(m.jobs.jobs[n % Memory::kJobs].head) >= 0;
     if (exists) read_marks();
+    if (drops && exists) {
+      const Job<kConsumers>& job = m.jobs.jobs[n % Memory::kJobs];
+      dropout.load_rows(p.dropout, p.tokens, job, job.row + in_block());
+    }
     return exists;
   }
   __device__ void queue_scores(int n) {
@@ -173,8 +185,9 @@ struct ForwardConsumer {
       TilePlace tile = m.tiles[k_pipe.index];
       tile.marks = marks;
       mask_rows<Stationary::q, kParts>(scores, job.segment, tile, job.row + in_block() + lane() / 4, consumer);
-      __syncwarp();  // all have read the tile's place
     }
+    if constexpr (drops) dropout.load_columns(p.dropout, p.tokens, job.segment, m.tiles[k_pipe.index]);
+    if constexpr (masked || drops) __syncwarp();  // all have read the tile's place
     release(m.k_empty[k_pipe.index]);
     k_pipe.advance();
   }
@@ -185,16 +198,17 @@ struct ForwardConsumer {
   }
   __device__ void write(const Job<kConsumers>& job, int n) {
     const WarpRows own(job, job.row + in_block(), job.segment.q_row);
+    const float scale = drops ? p.dropout.scale : 1.0f;
     if constexpr (merging)
-      write_merged<kDim>(p, own, out, rows);
+      write_merged<kDim>(p, own, out, rows, scale);
     else
-      write_staged<kDim, Memory::kRows>(p, own, out, rows, {m.q[n & 1], in_block()});
+      write_staged<kDim, Memory::kRows>(p, own, out, rows, scale, {m.q[n & 1], in_block()});
     release(m.q_empty[n & 1]);
     release(m.jobs.empty[n % Memory::kJobs]);
   }
 };
 
-template <int kDim, int kConsumers, bool merging>
+template <int kDim, int kConsumers, bool merging, bool drops>
 __global__ __launch_bounds__(threads_of(kConsumers), 1) void sm90_forward(const __grid_constant__ ForwardParams p) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ unsigned char memory[];
@@ -210,15 +224,15 @@ __global__ __launch_bounds__(threads_of(kConsumers), 1) void sm90_forward(const 
     if (threadIdx.x == 32) m.jobs.template describe_all<Stationary::q>(p.work, p.pass, p.scheduler, p.group);
   } else {
     setmaxnreg_inc<Memory::kConsumerRegisters>();
-    ForwardConsumer<kDim, kConsumers, merging>(p, m, group - 1).run();
+    ForwardConsumer<kDim, kConsumers, merging, drops>(p, m, group - 1).run();
   }
 #else
   __trap();  // code for other devices: supports() does not let it come here
 #endif
 }
 
-template <int kDim, int kConsumers>
-void run_forward(const Attention& a, const BranchPass& pass, const ExecContext& ctx) {
+template <int kDim, int kConsumers, bool drops>
+void run_forward(const Attention& a, const BranchPass& pass, const Tensor& keys, const ExecContext& ctx) {
   using Memory = ForwardMemory<kDim, kConsumers>;
   const int heads = static_cast<int>(a.q.dim(1)), kv_heads = static_cast<int>(a.k.dim(1)), group = heads / kv_heads;
   const int dim = static_cast<int>(a.q.dim(2));
@@ -238,9 +252,10 @@ void run_forward(const Attention& a, const BranchPass& pass, const ExecContext& 
   p.pass = pass;
   p.work = plan.work;
   p.scheduler = {plan.counter, static_cast<unsigned>(plan.blocks)};
+  p.dropout = dropout_params(a.dropout, keys);
   const bool merging = p.out.carry.data || !p.out.half.data;
   launch(ctx, {grid_of(grid_blocks(plan.blocks, ctx)), threads_of(kConsumers), sizeof(Memory) + kAlignment},
-         merging ? sm90_forward<kDim, kConsumers, true> : sm90_forward<kDim, kConsumers, false>, p);
+         merging ? sm90_forward<kDim, kConsumers, true, drops> : sm90_forward<kDim, kConsumers, false, drops>, p);
 }
 
 }  // namespace ring::cuda::sm90

@@ -2,6 +2,6 @@
 
 namespace ring::cuda::sm90 {
 
-template void run_forward<64, 3>(const Attention&, const BranchPass&, const ExecContext&);
+template void run_forward<64, 3, false>(const Attention&, const BranchPass&, const Tensor&, const ExecContext&);
 
 }  // namespace ring::cuda::sm90

@@ -1,6 +1,7 @@
 #pragma once
 // The forward for Hopper: what its blocks hold, and the warp that asks for tiles.
 
+#include "kernels/attention/cuda/dropout.cuh"
 #include "kernels/attention/cuda/sm90.cuh"
 
 namespace ring::cuda::sm90 {
@@ -25,6 +26,7 @@ struct ForwardParams {
   BranchPass pass;
   TileSchedule work;
   TileScheduler scheduler;
+  DropoutParams dropout;
 };
 
 template <int kDim, int kConsumers>

@@ -1,8 +1,8 @@
 #pragma once
 // The forward for Hopper: what a consumer does with its rows, the softmax and the way of results to global memory.
 
+#include "kernels/attention/cuda/sm90_dropout.cuh"
 #include "kernels/attention/cuda/sm90_forward_producer.cuh"
-#include "kernels/attention/cuda/sm90_rows.cuh"
 
 namespace ring::cuda::sm90 {
 
@@ -46,10 +46,10 @@ __device__ inline Shift raise_largest(RowSums& rows, const float (&s)[kSums], fl
   to.moved = __any_sync(0xffffffffu, moved);
   return to;
 }
-// Scores become weights, as a left operand.
-template <int kSums>
+// Scores become weights, as a left operand; keeps(i, weight): what dropout leaves of number i. The sums are of all.
+template <int kSums, class Keeps>
 __device__ inline void weigh(std::uint32_t (&weights)[kSums / 8][4], RowSums& rows, const float (&s)[kSums],
-                             const Shift& by, float factor) {
+                             const Shift& by, float factor, const Keeps& keeps) {
   float total[2] = {0, 0};
 #pragma unroll
   for (int i = 0; i < kSums; i += 2) {
@@ -58,7 +58,7 @@ __device__ inline void weigh(std::uint32_t (&weights)[kSums / 8][4], RowSums& ro
                 b = fast_exp2(fmaf(s[i + 1], factor, -by.shift[half]));
     total[half] += a;
     total[half] += b;
-    weights[i / 8][i / 2 % 4] = pack_bf16(a, b);
+    weights[i / 8][i / 2 % 4] = pack_bf16(keeps(i, a), keeps(i + 1, b));
   }
 #pragma unroll
   for (int half = 0; half < 2; ++half) rows.total[half] = rows.total[half] * by.rescale[half] + total[half];
@@ -70,11 +70,11 @@ __device__ inline void scale_rows(float (&out)[kSums], const float (&factor)[2])
   for (int i = 0; i < kSums; ++i) out[i] *= factor[i / 2 % 2];
 }
 
-// What a row's sums are divided by, and its log-sum-exp.
+// What a row's sums are multiplied by, and its log-sum-exp. scale: of what dropout has kept.
 struct RowEnd {
   float factor, lse;
-  __device__ RowEnd(float largest, float total, float powers) {
-    factor = total == 0.0f ? 0.0f : 1.0f / total;
+  __device__ RowEnd(float largest, float total, float powers, float scale) {
+    factor = total == 0.0f ? 0.0f : scale / total;
     lse = total == 0.0f ? -INFINITY : (__fmul_rn(largest, powers) + log2f(total)) * kLn2;
   }
 };
@@ -82,12 +82,12 @@ struct RowEnd {
 // Merges with what is there already, and writes.
 template <int kDim>
 __device__ inline void write_merged(const ForwardParams& p, const WarpRows& rows, const float (&out)[kDim / 2],
-                                    const RowSums& sums) {
+                                    const RowSums& sums, float scale) {
   float factor[2], kept[2] = {0, 0}, lse[2];
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int row = rows.row(half);
-    const RowEnd end(sums.largest[half], over_quad_sum(sums.total[half]), p.factor);
+    const RowEnd end(sums.largest[half], over_quad_sum(sums.total[half]), p.factor, scale);
     factor[half] = end.factor, lse[half] = end.lse;
     if (!p.out.carry.data || !rows.exists(row)) continue;
     const Merged both = merge(lse[half], p.lse[rows.head * p.tokens + rows.token(row)]);
@@ -107,12 +107,12 @@ __device__ inline void write_merged(const ForwardParams& p, const WarpRows& rows
 // Writes through shared memory.
 template <int kDim, int kRows>
 __device__ inline void write_staged(const ForwardParams& p, const WarpRows& rows, const float (&out)[kDim / 2],
-                                    const RowSums& sums, const StagedRows<kDim, kRows>& staged) {
+                                    const RowSums& sums, float scale, const StagedRows<kDim, kRows>& staged) {
   float factor[2];
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int row = rows.row(half);
-    const RowEnd end(sums.largest[half], over_quad_sum(sums.total[half]), p.factor);
+    const RowEnd end(sums.largest[half], over_quad_sum(sums.total[half]), p.factor, scale);
     factor[half] = end.factor;
     if (lane() % 4 == 0 && rows.exists(row)) p.lse[rows.head * p.tokens + rows.token(row)] = end.lse;
   }

@@ -3,6 +3,7 @@
 // values, streams queries, and adds what it has for dq to sums in global memory. With S = scale q.k and dP = dout.v for
 // each pair, P = exp(S - lse) and dS = P (dP - delta):
 //   dk = scale sum dS q,  dv = sum P dout,  dq = scale sum dS k
+// With dropout, dP and the P of dv are those of the pairs that were kept (sm90_dropout.cuh).
 // Two consumers have 64 keys each; a third one makes dq of each tile from the dS of both, which it reads from shared
 // memory, so that the two need not meet. Blocks of keys add to a tile of queries in ascending order, each when the one
 // before has done so (query_sums.h): the bits repeat. A block waits only for blocks that were fetched before it. Where
@@ -13,7 +14,7 @@
 
 namespace ring::cuda::sm90 {
 
-template <int kDim, bool merging>
+template <int kDim, bool merging, bool drops>
 struct FusedConsumer {
   using Memory = FusedMemory<kDim>;
   using KeyJob = Job<Memory::kConsumers>;
@@ -29,6 +30,7 @@ struct FusedConsumer {
   float dk[kDim / 2], dv[kDim / 2], s[kColumns / 2], dp[kColumns / 2];
   std::uint32_t w[kColumns / 16][4], g[kColumns / 16][4];
   LaneStatistics<Stationary::kv, kColumns, false> statistics;
+  TileDropout<Stationary::kv> dropout;
   QueryColumns<kDim> columns{m, consumer};
 
   __device__ FusedConsumer(const FusedParams& p, Memory& m, int consumer)
@@ -42,6 +44,7 @@ struct FusedConsumer {
       const int row = job.row + in_block() + lane() / 4;
       clear(dk);
       clear(dv);
+      if constexpr (drops) dropout.load_rows(p.dropout, p.tokens, job, job.row + in_block());
       read_marks();
       take_tiles<true>(*this, job, row);
       finish_job(job);
@@ -67,6 +70,7 @@ struct FusedConsumer {
     wgmma_commit();
     gemm_ss<kDim>(dp, own(m.y[own_pipe.index]), Memory::kRows, b, kColumns);
     wgmma_commit();
+    if constexpr (drops) dropout.load_columns(p.dropout, p.tokens, job.segment, m.tiles[stage]);
     if constexpr (kThird)
       if (pending >= 0) hand_over();  // here its fence costs nothing
     statistics.load_lse2(m.lse2[stage]);
@@ -75,22 +79,36 @@ struct FusedConsumer {
     pending = stage;
     fence_operand(s);
     if (masked && !all_whole<1>(marks, consumer)) mask(job, row, m.tiles[stage]);
-    weights_of(s, statistics, p.factor);
+    take_weights();
     pipe.advance();
-    as_fragments(w, s);
     wgmma_fence();
     gemm_rs(dv, w, b, kColumns);
     wgmma_commit();
     statistics.load_delta(m.delta[stage]);
     wgmma_wait<1>();
     fence_operand(dp);
-    score_gradients(dp, s, statistics);
-    as_fragments(g, dp);
+    take_gradients();
     store_score_gradients();
     if constexpr (kThird)
       add_keys(a);
     else
       add_keys_and_queries(a, before);
+  }
+  __device__ void take_weights() {
+    weights_of(s, statistics, p.factor);
+    if constexpr (drops) {
+      mark_dropped(s, dropout, p.dropout.threshold);
+      as_kept_fragments(w, s);
+    } else {
+      as_fragments(w, s);
+    }
+  }
+  __device__ void take_gradients() {
+    if constexpr (drops)
+      kept_score_gradients(dp, s, statistics);
+    else
+      score_gradients(dp, s, statistics);
+    as_fragments(g, dp);
   }
   // dk, beside the next tile's first products.
   __device__ void add_keys(std::uint32_t a) {
@@ -193,7 +211,7 @@ struct FusedConsumer {
     const WarpRows rows(job, job.row + in_block(), job.segment.k_row);
     const StagedRows<kDim, kColumns> staged{consumer == 0 ? m.a[pipe.index] : m.b[pipe.index], 16 * warp};
     write_gradient<merging>(dk, p.scale, p.dx, p.partial_dx, job, rows, p.dim, staged);
-    write_gradient<merging>(dv, 1.0f, p.dy, p.partial_dy, job, rows, p.dim, staged);
+    write_gradient<merging>(dv, drops ? p.dropout.scale : 1.0f, p.dy, p.partial_dy, job, rows, p.dim, staged);
     fence_proxy_async();
     release(m.empty[pipe.index]);
     pipe.advance();
@@ -203,7 +221,7 @@ struct FusedConsumer {
   }
 };
 
-template <int kDim, bool merging>
+template <int kDim, bool merging, bool drops>
 __global__ __launch_bounds__(FusedMemory<kDim>::kThreads, 1) void sm90_fused(const __grid_constant__ FusedParams p) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ unsigned char memory[];
@@ -216,12 +234,12 @@ __global__ __launch_bounds__(FusedMemory<kDim>::kThreads, 1) void sm90_fused(con
   if (group == 0) {
     setmaxnreg_dec<Memory::kProducerRegisters>();
     if (warp == 0)
-      FusedProducer<kDim>{p, m}.run();
+      FusedProducer<kDim, drops>{p, m}.run();
     else if (lane() == 0 && warp <= Memory::kSumThreads)
       add_queries<kDim>(p, m, warp - 1);
   } else if (!Memory::kThird || group <= Memory::kConsumers) {
     setmaxnreg_inc<Memory::kConsumerRegisters>();
-    FusedConsumer<kDim, merging>(p, m, group - 1).run();
+    FusedConsumer<kDim, merging, drops>(p, m, group - 1).run();
   } else if constexpr (Memory::kThird) {
     setmaxnreg_dec<Memory::kSumRegisters>();
     QueryConsumer<kDim>{m}.run();
@@ -231,7 +249,7 @@ __global__ __launch_bounds__(FusedMemory<kDim>::kThreads, 1) void sm90_fused(con
 #endif
 }
 
-template <int kDim>
+template <int kDim, bool drops>
 void run_fused(const AttentionBackward& args, const BranchPass& pass, const RowStatistics& statistics,
                const ExecContext& ctx) {
   using Memory = FusedMemory<kDim>;
@@ -244,7 +262,7 @@ void run_fused(const AttentionBackward& args, const BranchPass& pass, const RowS
                   sums.turns_data(), static_cast<int>(args.q.dim(0) / pass.rate), ctx.deterministic && !pass.listed};
     const CutGradients cut(plan, args, p, ctx);
     launch(ctx, {grid_of(grid_blocks(plan.blocks, ctx)), Memory::kThreads, sizeof(Memory) + kAlignment},
-           is_merging(p) ? sm90_fused<kDim, true> : sm90_fused<kDim, false>, p);
+           is_merging(p) ? sm90_fused<kDim, true, drops> : sm90_fused<kDim, false, drops>, p);
     cut.add_up(plan, args, ctx);
   }
   sums.finish(args, pass, ctx);

@@ -2,6 +2,7 @@
 
 namespace ring::cuda::sm90 {
 
-template void run_fused<128>(const AttentionBackward&, const BranchPass&, const RowStatistics&, const ExecContext&);
+template void run_fused<128, false>(const AttentionBackward&, const BranchPass&, const RowStatistics&,
+                                    const ExecContext&);
 
 }  // namespace ring::cuda::sm90

@@ -141,7 +141,7 @@ class QueryTiles {
 };
 
 // One warp.
-template <int kDim>
+template <int kDim, bool drops>
 struct FusedProducer {
   using Memory = FusedMemory<kDim>;
   const FusedParams& p;
@@ -196,7 +196,7 @@ struct FusedProducer {
       m.empty[stage].wait(pipe.phase ^ 1);
       statistics.store(m.lse2[stage], m.delta[stage]);
       if (lane() == 0) {
-        m.tiles[stage] = tile;
+        m.tiles[stage] = drops ? with_head(tile, head) : tile;
         const int first = max(column, q_first), end = min(column + kPart, q_end);
         m.queries[count % Memory::kPlaces] = {head, sums_row + first, end - first, first - column, turn};
       }

@@ -1,0 +1,113 @@
+#pragma once
+// Dropout in the kernels for Hopper: which of a lane's sums in the layout of wgmma (wgmma.cuh) are dropped. A pair's
+// bits depend alike on the key of its row and on that of its column (dropout.h), whoever of both owns the tile.
+
+#include "kernels/attention/cuda/dropout.cuh"
+#include "kernels/attention/cuda/sm90_rows.cuh"
+
+namespace ring::cuda::sm90 {
+
+// rows: keys of a lane's two rows, load_rows: in the 16 rows from the warp's first one, `row`, on. columns(n): those of
+// columns 8n + 2t and 8n + 2t + 1 of a tile. tokens: in a head's row keys.
+template <Stationary owner>
+struct TileDropout;
+template <>
+struct TileDropout<Stationary::q> {
+  std::uint32_t rows[2], first[kMostParts], step;
+
+  template <int kConsumers>
+  __device__ void load_rows(const DropoutParams& p, std::int64_t tokens, const Job<kConsumers>& job, int row) {
+    const WarpRows own(job, row, job.segment.q_row);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int mine = own.row(half);
+      rows[half] = own.exists(mine) ? p.keys[own.head * tokens + own.token(mine)] : 0;
+    }
+  }
+  __device__ void load_columns(const DropoutParams&, std::int64_t, const HeadSegment& s, const TilePlace& tile) {
+#pragma unroll
+    for (int part = 0; part < kMostParts; ++part) first[part] = column_key(s, tile.column[part] + lane() % 4 * 2);
+    step = dropout_column_key(s.rate);
+  }
+  __device__ uint2 columns(int n) const {
+    const std::uint32_t key = first[n / 8] + static_cast<std::uint32_t>(n % 8 * 8) * step;
+    return {key, first[n / 8] + static_cast<std::uint32_t>(n % 8 * 8 + 1) * step};
+  }
+};
+template <>
+struct TileDropout<Stationary::kv> {
+  std::uint32_t rows[2], mine[2];  // mine: of the tile's queries 2 l and 2 l + 1 in lane l
+
+  template <int kConsumers>
+  __device__ void load_rows(const DropoutParams&, std::int64_t, const Job<kConsumers>& job, int row) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) rows[half] = column_key(job.segment, row + lane() / 4 + 8 * half);
+  }
+  // Queries that do not exist have no weights, and the key of one that does.
+  __device__ void load_columns(const DropoutParams& p, std::int64_t tokens, const HeadSegment& s,
+                               const TilePlace& tile) {
+    const std::uint32_t* keys = p.keys + query_head(tile) * tokens + s.q_row;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int j = min(max(tile.column[0] + 2 * lane() + i, s.q_first), s.q_end - 1);
+      mine[i] = keys[std::int64_t{j} * s.rate];
+    }
+  }
+  __device__ uint2 columns(int n) const {
+    const int from = 4 * n + lane() % 4;
+    return {__shfl_sync(0xffffffffu, mine[0], from), __shfl_sync(0xffffffffu, mine[1], from)};
+  }
+};
+
+// x, times `factor` where the pair is dropped: under a predicate, since a choice would go to the units that are busy
+// with the bits.
+template <int factor>
+__device__ inline float times_if_dropped(float x, std::uint32_t bits, std::uint32_t threshold) {
+  asm("{ .reg .pred d; setp.lo.u32 d, %1, %2; @d mul.f32 %0, %0, %3; }"
+      : "+f"(x)
+      : "r"(bits), "r"(threshold), "f"(static_cast<float>(factor)));
+  return x;
+}
+
+// What of a forward's weight number i of a lane goes on to the values.
+struct KeepsAll {
+  __device__ float operator()(int, float weight) const { return weight; }
+};
+struct Keeps {
+  const TileDropout<Stationary::q>& of;
+  std::uint32_t threshold;
+  __device__ float operator()(int i, float weight) const {
+    const uint2 columns = of.columns(i / 4);
+    return times_if_dropped<0>(weight, dropout_bits(of.rows[i / 2 % 2], i % 2 ? columns.y : columns.x), threshold);
+  }
+};
+
+// Weights that are dropped become negative.
+template <Stationary owner, int kSums>
+__device__ inline void mark_dropped(float (&w)[kSums], const TileDropout<owner>& of, std::uint32_t threshold) {
+#pragma unroll
+  for (int n = 0; n < kSums / 4; ++n) {
+    const uint2 columns = of.columns(n);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const std::uint32_t bits = dropout_bits(of.rows[i / 2], i % 2 ? columns.y : columns.x);
+      w[4 * n + i] = times_if_dropped<-1>(w[4 * n + i], bits, threshold);
+    }
+  }
+}
+// As pack_bf16, negative numbers as 0.
+__device__ inline std::uint32_t pack_positive_bf16(float first, float second) {
+  std::uint32_t r;
+  asm("cvt.rn.relu.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(second), "f"(first));
+  return r;
+}
+// Marked weights as a left operand, those that were kept.
+template <int kSteps>
+__device__ inline void as_kept_fragments(std::uint32_t (&p)[kSteps][4], const float (&w)[8 * kSteps]) {
+#pragma unroll
+  for (int k = 0; k < kSteps; ++k)
+#pragma unroll
+    for (int i = 0; i < 4; ++i) p[k][i] = pack_positive_bf16(w[8 * k + 2 * i], w[8 * k + 2 * i + 1]);
+}
+
+}  // namespace ring::cuda::sm90
