@@ -10,7 +10,7 @@ std::string text(const GpuProblem& p) {
   for (std::size_t b = 1; b < p.offsets.size(); ++b) lengths += str(b > 1 ? "," : "", p.offsets[b] - p.offsets[b - 1]);
   return str("lengths ", lengths, ", heads ", p.heads, "/", p.kv_heads, ", D ", p.dim, ", ", pattern_key(a), ", shift ",
              a.shift, ", ", p.dtype, p.fused ? ", fused" : "", p.wide ? ", to f32" : "",
-             p.deterministic ? "" : ", any order");
+             p.deterministic ? "" : ", any order", p.dropout.rate > 0 ? str(", dropout ", p.dropout.rate) : "");
 }
 
 Values rounded(Values v, DType type) {
@@ -52,7 +52,7 @@ double distance(const Values& a, const Values& b) {
 
 AttentionProblem GpuProblem::problem() const {
   AttentionProblem a = problem_of(pattern, offsets, rows, after);
-  a.heads = heads, a.kv_heads = kv_heads, a.dim = dim;
+  a.heads = heads, a.kv_heads = kv_heads, a.dim = dim, a.dropout = dropout;
   return a;
 }
 
@@ -98,6 +98,11 @@ Values GpuOperands::read(int i, const ExecContext& ctx) const {
 }
 
 namespace {
+
+// Of the queries from row `first` on.
+AttentionDropout dropout_of(const OracleDropout& d, std::int64_t first = 0) {
+  return {.rate = d.rate, .site = d.site, .first_row = d.first_row + first, .first_head = d.first_head};
+}
 
 // The part of spans that lies in rows [first, end), counted from `first`.
 std::vector<Span> part_of(const std::vector<Span>& spans, std::int64_t first, std::int64_t end) {
@@ -145,7 +150,8 @@ struct Call {
             .keys = p.spans(),
             .scale = static_cast<float>(p.problem().scale()),
             .pattern = p.pattern,
-            .carry = {}};
+            .carry = {},
+            .dropout = dropout_of(p.dropout)};
   }
   AttentionBackward backward() const {
     const Attention f = forward();
@@ -164,7 +170,8 @@ struct Call {
             .pattern = f.pattern,
             .carry_dq = {},
             .carry_dk = {},
-            .carry_dv = {}};
+            .carry_dv = {},
+            .dropout = f.dropout};
   }
 };
 
@@ -207,19 +214,20 @@ AttentionResults run_gpu_in_parts(const std::string& name, const GpuProblem& p, 
   const Stretch key_parts[] = {{0, key_cut}, {key_cut, n - key_cut}};
   Values lse(static_cast<std::size_t>(p.heads * n));
   for (const Stretch& q : {Stretch{0, query_cut}, Stretch{query_cut, n - query_cut}}) {
+    const AttentionDropout dropout = dropout_of(p.dropout, q.first);
     const Tensor stats = ctx.empty({p.heads, q.count});
     for (const Stretch& k : key_parts) {
       const bool last = &k == &key_parts[1];
       run_candidate(attention_kernel, name,
                     Attention{q.of(qkv.parts[0]), k.of(qkv.parts[1]), k.of(qkv.parts[2]), q.of(last ? out : sum), stats,
-                              q.of(spans), k.of(spans), scale, p.pattern, last ? q.of(sum) : Tensor{}},
+                              q.of(spans), k.of(spans), scale, p.pattern, last ? q.of(sum) : Tensor{}, dropout},
                     ctx);
     }
     for (const Stretch& k : key_parts)
       run_candidate(attention_backward_kernel, name,
                     AttentionBackward{q.of(qkv.parts[0]), k.of(qkv.parts[1]), k.of(qkv.parts[2]), q.of(out), stats,
                                       q.of(dout), q.of(dq), k.of(dk), k.of(dv), q.of(spans), k.of(spans), scale,
-                                      p.pattern, q.of(dq), k.of(dk), k.of(dv)},
+                                      p.pattern, q.of(dq), k.of(dk), k.of(dv), dropout},
                     ctx);
     const Values part = download(stats, ctx);
     for (std::int64_t h = 0; h < p.heads; ++h)

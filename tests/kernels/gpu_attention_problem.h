@@ -21,6 +21,7 @@ struct GpuProblem {
   std::vector<std::int32_t> rows;  // where packed rows start; none: every document is one
   bool wide = false;               // results in f32
   bool deterministic = true;
+  OracleDropout dropout = {};
   std::int64_t tokens() const { return offsets.back() + after; }
   std::vector<Span> spans() const { return spans_of(offsets, rows); }
   AttentionProblem problem() const;

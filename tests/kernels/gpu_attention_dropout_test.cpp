@@ -1,0 +1,134 @@
+// Dropout on the weights in our own CUDA attention: the mask of every pair, one by one, and results over rows of many
+// tiles, where attention_family_test.cpp has short ones.
+
+#include "kernels/attention/blocks.h"
+#include "tests/kernels/gpu_attention_problem.h"
+
+namespace ring::test {
+namespace {
+
+using GpuAttentionDropout = GpuAttention;
+
+constexpr OracleDropout kDropout{.rate = 0.3f, .first_row = 40, .first_head = 3};
+
+// Queries of 0, so that all keys of a row weigh alike; keys, values and dout of 0 so far.
+AttentionInputs without_scores(const GpuProblem& p) {
+  AttentionInputs in = gpu_inputs(p);
+  for (Values* v : {&in.q, &in.k, &in.v, &in.dout}) std::ranges::fill(*v, 0.0);
+  return in;
+}
+
+// One document of p.tokens() rows, causal. Rows [first, first + D) of a tensor [N,H,D] become unit vectors.
+void set_units(Values& v, const GpuProblem& p, std::int64_t first) {
+  for (std::int64_t i = 0; i < p.dim && first + i < p.tokens(); ++i)
+    for (std::int64_t h = 0; h < p.heads; ++h) v[static_cast<std::size_t>(((first + i) * p.heads + h) * p.dim + i)] = 1;
+}
+
+// fn(query, head, key, whether the pair is dropped, keys that the query keeps) of the pairs of keys, or of queries,
+// [first, first + D).
+template <class Fn>
+void for_pairs(const GpuProblem& p, std::int64_t first, bool of_keys, const Fn& fn) {
+  for (std::int64_t n = 0; n < p.tokens(); ++n)
+    for (std::int64_t h = 0; h < p.heads; ++h) {
+      std::vector<bool> kept;
+      for (std::int64_t u = 0; u <= n; ++u) kept.push_back(p.dropout.factor(n, h, static_cast<std::int32_t>(u)) > 0);
+      for (std::int64_t u = 0; u <= n; ++u)
+        if ((of_keys ? u : n) / p.dim == first / p.dim)
+          fn(n, h, u, !kept[static_cast<std::size_t>(u)], std::ranges::count(kept, true));
+    }
+}
+
+// Values that are unit vectors show in `out`, and douts that are in dv, who was dropped.
+TEST_F(GpuAttentionDropout, EveryWeightHasItsMask) {
+  for (const std::int64_t dim : {64, 128}) {
+    const GpuProblem p{.offsets = {0, 650}, .heads = 2, .kv_heads = 2, .dim = dim, .dropout = kDropout};
+    for (std::int64_t first = 0; first < p.tokens(); first += dim) {
+      AttentionInputs in = without_scores(p);
+      set_units(in.v, p, first);
+      set_units(in.dout, p, first);
+      for (const std::string& name : own_candidates(p)) {
+        SCOPED_TRACE(str(name, ": ", text(p), ", from ", first));
+        const AttentionResults got = run_gpu(name, p, in);
+        std::int64_t wrong = 0;
+        const auto at = [&](const Values& v, std::int64_t n, std::int64_t h, std::int64_t i) {
+          return v[static_cast<std::size_t>((n * p.heads + h) * p.dim + i - first)];
+        };
+        for_pairs(p, first, true, [&](std::int64_t n, std::int64_t h, std::int64_t u, bool dropped, std::int64_t) {
+          wrong += (at(got.out, n, h, u) == 0) != dropped;
+        });
+        for_pairs(p, first, false, [&](std::int64_t n, std::int64_t h, std::int64_t u, bool dropped, std::int64_t) {
+          wrong += (at(got.dv, u, h, n) == 0) != dropped;
+        });
+        EXPECT_EQ(wrong, 0);
+      }
+    }
+  }
+}
+
+// Where all values and douts are 1, dS of a pair is P (D mask / (1 - rate) - delta): negative where it was dropped,
+// else not. Keys that are unit vectors show it in dq.
+TEST_F(GpuAttentionDropout, EveryScoreGradientHasItsMask) {
+  for (const std::int64_t dim : {64, 128}) {
+    const GpuProblem p{.offsets = {0, 650}, .heads = 2, .kv_heads = 2, .dim = dim, .dropout = kDropout};
+    const double scale = p.problem().scale(), most = static_cast<double>(dim) / (1 - 0.3);
+    for (std::int64_t first = 0; first < p.tokens(); first += dim) {
+      AttentionInputs in = without_scores(p);
+      set_units(in.k, p, first);
+      for (Values* v : {&in.v, &in.dout}) std::ranges::fill(*v, 1.0);
+      for (const std::string& name : own_candidates(p)) {
+        SCOPED_TRACE(str(name, ": ", text(p), ", from ", first));
+        const Values dq = run_gpu(name, p, in).dq;
+        std::int64_t wrong = 0;
+        for_pairs(p, first, true, [&](std::int64_t n, std::int64_t h, std::int64_t u, bool dropped, std::int64_t kept) {
+          const double weight = 1 / static_cast<double>(n + 1), delta = most * weight * static_cast<double>(kept);
+          const double got = dq[static_cast<std::size_t>((n * p.heads + h) * p.dim + u - first)];
+          wrong += kept > 0 && (got < -delta * weight * scale / 2) != dropped;
+        });
+        EXPECT_EQ(wrong, 0);
+      }
+    }
+  }
+}
+
+BlockRule random_rule(double density) {
+  return {.kind = BlockRuleKind::random, .local = 1, .threshold = random_threshold(density), .seed = 7};
+}
+
+// Every kernel: intervals in one and in two, lists, cut lists and branches; rounded, in f32, merged, in any order.
+// Rates divide the rows of all parts, since own_sm90 takes no others.
+TEST_F(GpuAttentionDropout, RowsOfManyTiles) {
+  const Pattern first_block = block_sparse(64, {{.kind = BlockRuleKind::local_global, .local = 1, .first = 1}});
+  for (const std::int64_t dim : {64, 128})
+    for (const Pattern& pattern :
+         {dense(), dense(false), window(300), window(200, 70), dilated({{500, 1}, {1300, 2}}, false, 1),
+          dilated({{256, 1}, {1024, 4}}, true, 3), block_sparse(128, {random_rule(0.3)}), first_block})
+      for (const bool deterministic : {true, false}) {
+        GpuProblem p{
+            .offsets = offsets_of({130, 1100, 300}), .heads = 4, .kv_heads = 2, .dim = dim, .pattern = pattern};
+        p.after = 6, p.deterministic = deterministic, p.dropout = kDropout;
+        const AttentionInputs in = gpu_inputs(p);
+        const AttentionResults want = reference(p.problem(), in);
+        for (const std::string& name : on_tensor_cores(p))
+          for (const bool wide : {false, true}) {
+            p.wide = wide;
+            SCOPED_TRACE(str(name, ": ", text(p)));
+            const AttentionResults got = run_gpu(name, p, in);
+            expect_close(p, got, want);
+            EXPECT_TRUE(!deterministic || run_gpu(name, p, in) == got);
+            if (wide) expect_close(p, run_gpu_in_parts(name, p, in, p.tokens() / 2, p.tokens() / 3), want);
+          }
+      }
+}
+
+// The kernels for Hopper take dropout wherever they take a call without.
+TEST_F(GpuAttentionDropout, HasTheKernelsOfCallsWithout) {
+  for (const std::int64_t dim : {8, 64, 72, 128, 256}) {
+    GpuProblem p{.offsets = {0, 128}, .heads = 2, .kv_heads = 1, .dim = dim};
+    const std::vector<std::string> without = own_candidates(p);
+    p.dropout = kDropout;
+    EXPECT_EQ(own_candidates(p), without) << text(p);
+  }
+}
+
+}  // namespace
+}  // namespace ring::test
