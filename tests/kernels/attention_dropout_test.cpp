@@ -7,6 +7,8 @@
 
 #include <cmath>
 
+#include "core/fake.h"
+#include "kernels/attention/attention.h"
 #include "tests/cases/attention_oracle.h"
 
 namespace ring::test {
@@ -132,6 +134,17 @@ TEST(AttentionDropoutMask, IsTheOneThatIsDefined) {
       const std::uint32_t bits = dropout_bits(dropout_row_key(d.site, 5 + row, 2 + 3), dropout_column_key(key));
       EXPECT_EQ(bits < dropout_threshold(0.37f), d.factor(row, 3, key) == 0) << row << " " << key;
     }
+}
+
+// What is planned before a run: a GPU draws a key for each row and head.
+TEST(AttentionDropoutMemory, OfAForwardOnAGpuIsCounted) {
+  const FakeMode fake;
+  const ExecContext gpu{.stream = Stream::create({Backend::cuda, 0})}, cpu{.stream = Stream::create({Backend::cpu, 0})};
+  Attention a{.q = gpu.empty({100, 4, 64}), .lse = gpu.empty({4, 100})};
+  EXPECT_EQ(scratch_bytes(a, gpu), 0u);
+  a.dropout.rate = 0.1f;
+  EXPECT_EQ(scratch_bytes(a, gpu), std::size_t{4 * 4 * 100});
+  EXPECT_EQ(scratch_bytes(a, cpu), 0u);
 }
 
 }  // namespace

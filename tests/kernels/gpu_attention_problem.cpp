@@ -99,7 +99,7 @@ Values GpuOperands::read(int i, const ExecContext& ctx) const {
 
 namespace {
 
-// Of the queries from row `first` on.
+// Masks of the queries from row `first` on.
 AttentionDropout dropout_of(const OracleDropout& d, std::int64_t first = 0) {
   return {.rate = d.rate, .site = d.site, .first_row = d.first_row + first, .first_head = d.first_head};
 }
