@@ -7,6 +7,7 @@
 #include <cub/block/block_scan.cuh>
 #include <cub/warp/warp_scan.cuh>
 
+#include "kernels/attention/cuda/list_walk.cuh"
 #include "kernels/cuda/launch.h"
 
 namespace ring::cuda {
@@ -38,33 +39,9 @@ struct ListSets {
 
 struct Walk {
   ListSets sets;
-  Stationary owner;
-  bool causal, whole;  // whole: blocks of 128, else of 64
-  int halves, tiles;   // blocks of 64 and of 128 positions
-  int lists;           // of all sets
+  ListWalk of;
+  int lists;  // of all sets
 };
-
-// The entries of an owner's tile for columns [128 pair, 128 pair + 128); 0: none.
-__device__ int2 entries_of(const Walk& w, const ListSet& set, int tile, int pair) {
-  const auto keeps = [&](int row, int column) {
-    return w.owner == Stationary::q ? set.rule.keeps(set.head, row, column) : set.rule.keeps(set.head, column, row);
-  };
-  const bool all = w.whole && keeps(tile, pair);
-  if (w.whole && tile != pair && 2 * max(tile, pair) + 1 < w.halves)  // neither the diagonal nor the end cuts it
-    return all ? int2{list_entry(2 * pair, BlockCoverage::wholly, BlockCoverage::wholly),
-                      list_entry(2 * pair + 1, BlockCoverage::wholly, BlockCoverage::wholly)}
-               : int2{0, 0};
-  const auto kept = [&](int row, int column) {
-    if (row >= w.halves || column >= w.halves) return BlockCoverage::none;
-    const BlockCoverage most = coverage_of(w.owner, row, column, w.causal);
-    return most != BlockCoverage::none && (w.whole ? all : keeps(row, column)) ? most : BlockCoverage::none;
-  };
-  const auto entry = [&](int column) {
-    const BlockCoverage first = kept(2 * tile, column), second = kept(2 * tile + 1, column);
-    return first == BlockCoverage::none && second == BlockCoverage::none ? 0 : list_entry(column, first, second);
-  };
-  return {entry(2 * pair), entry(2 * pair + 1)};
-}
 
 // One warp per list. Counts: out[list] = entries. Else writes them to out + begins[list], ascending.
 template <bool kCount>
@@ -73,23 +50,12 @@ __global__ void __launch_bounds__(kListWarps* kWarp)
   const int list = static_cast<int>(blockIdx.x) * kListWarps + static_cast<int>(threadIdx.x) / kWarp;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   if (list >= w.lists) return;
-  const ListSet set = w.sets[list / w.tiles];
-  const int tile = list % w.tiles;
-  const int first = w.causal && w.owner == Stationary::kv ? tile : 0;
-  const int end = w.causal && w.owner == Stationary::q ? tile + 1 : w.tiles;
-  std::int32_t at = kCount ? 0 : begins[list];
-  const unsigned below = (1u << lane) - 1;
-  for (int base = first; base < end; base += kWarp) {
-    const int2 e = base + lane < end ? entries_of(w, set, tile, base + lane) : int2{0, 0};
-    const unsigned a = __ballot_sync(~0u, e.x != 0), b = __ballot_sync(~0u, e.y != 0);
-    if (!kCount) {
-      const std::int32_t place = at + __popc(a & below) + __popc(b & below);
-      if (e.x != 0) out[place] = e.x;
-      if (e.y != 0) out[place + (e.x != 0)] = e.y;
-    }
-    at += __popc(a) + __popc(b);
-  }
-  if (kCount && lane == 0) out[list] = at;
+  const ListSet set = w.sets[list / w.of.tiles];
+  const auto keeps = [&](int row, int column) {
+    return w.of.owner == Stationary::q ? set.rule.keeps(set.head, row, column) : set.rule.keeps(set.head, column, row);
+  };
+  const int count = walk_list(w.of, keeps, list % w.of.tiles, kCount ? nullptr : out + begins[list], lane);
+  if (kCount && lane == 0) out[list] = count;
 }
 
 struct Totals {
@@ -125,7 +91,7 @@ struct ListPlan {
   Cuts* before;           // by KV head and tile, the sum of the lists before; null: no list is cut
   Totals* totals;         // in the host's memory
 
-  __device__ int first_list(const Walk& w, int head) const { return w.sets.of(head) * w.tiles; }
+  __device__ int first_list(const Walk& w, int head) const { return w.sets.of(head) * w.of.tiles; }
 };
 
 // Calls place(list, sum of all lists before it) for every list; returns the sum of all. By one thread block, as is all
@@ -156,7 +122,7 @@ __device__ T sums_before(int lists, const Of& of, const PlaceOf& place) {
 
 __device__ std::int32_t longest_uncut(const Walk& w, const ListPlan& p, std::int64_t work) {
   if (!p.before) return INT32_MAX;
-  const std::int64_t lists = std::int64_t{p.kv_heads} * w.tiles, mean = (work + lists - 1) / lists;
+  const std::int64_t lists = std::int64_t{p.kv_heads} * w.of.tiles, mean = (work + lists - 1) / lists;
   const std::int64_t share = work * p.section / p.kv_heads / (2 * p.processors);
   const std::int64_t limit = share > kLongest * mean ? share : kLongest * mean;
   return static_cast<std::int32_t>(limit > kShortestCut ? limit : kShortestCut);
@@ -168,16 +134,16 @@ __global__ void __launch_bounds__(kPlanThreads) plan_lists(const __grid_constant
       [&](int list, std::int64_t before) { p.begins[list] = static_cast<std::int32_t>(before); });
   std::int64_t work = 0;
   for (int list = static_cast<int>(threadIdx.x); list < w.lists; list += kPlanThreads)
-    work += std::int64_t{p.counts[list]} * w.sets[list / w.tiles].heads;
+    work += std::int64_t{p.counts[list]} * w.sets[list / w.of.tiles].heads;
   work = group_sum<kPlanThreads>(work);
   const std::int32_t longest = longest_uncut(w, p, work);
-  const int of_heads = p.kv_heads * w.tiles;
+  const int of_heads = p.kv_heads * w.of.tiles;
   Cuts cuts{of_heads, 0, 0};
   if (p.before)
     cuts = sums_before<Cuts>(
         of_heads,
         [&](int list) {
-          return cuts_of(parts_of(p.counts[p.first_list(w, list / w.tiles) + list % w.tiles], longest));
+          return cuts_of(parts_of(p.counts[p.first_list(w, list / w.of.tiles) + list % w.of.tiles], longest));
         },
         [&](int list, const Cuts& before) { p.before[list] = before; });
   if (threadIdx.x != 0) return;
@@ -191,8 +157,8 @@ __global__ void __launch_bounds__(kListWarps* kWarp)
     order_lists(const __grid_constant__ Walk w, ListPlan p, ListItem* order, SplitList* splits) {
   const int list = static_cast<int>(blockIdx.x) * kListWarps + static_cast<int>(threadIdx.x) / kWarp;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  if (list >= p.kv_heads * w.tiles) return;
-  const int head = list / w.tiles, tile = list % w.tiles;
+  if (list >= p.kv_heads * w.of.tiles) return;
+  const int head = list / w.of.tiles, tile = list % w.of.tiles;
   const int first_head = head / p.section * p.section, end_head = min(first_head + p.section, p.kv_heads);
   const std::int32_t longest = *p.longest, begin = p.begins[p.first_list(w, head) + tile];
   const Parts mine = parts_of(p.counts[p.first_list(w, head) + tile], longest);
@@ -202,7 +168,7 @@ __global__ void __launch_bounds__(kListWarps* kWarp)
     int place = 0;
     for (int h = first_head; h < end_head; ++h) {
       const std::int32_t* counts = p.counts + p.first_list(w, h);
-      for (int other = lane; other < w.tiles; other += kWarp) {
+      for (int other = lane; other < w.of.tiles; other += kWarp) {
         const Parts o = parts_of(counts[other], longest);
         const bool earlier = h < head || (h == head && other < tile);
         if (o.shorter > length)
@@ -213,7 +179,7 @@ __global__ void __launch_bounds__(kListWarps* kWarp)
           place += o.longer;
       }
     }
-    return before(first_head * w.tiles).items + warp_sum(place);
+    return before(first_head * w.of.tiles).items + warp_sum(place);
   };
   const int of_shorter = place_of(mine.shorter), of_longer = mine.longer > 0 ? place_of(mine.shorter + 1) : 0;
   const auto longer_before = [&](std::int64_t part) {  // of its own parts
@@ -289,10 +255,10 @@ Totals read_totals(const HostTotals& host, const Event& known) {
 }
 
 double dense_entries(const Walk& w, std::int64_t kv_heads) {
-  const double tiles = w.tiles, halves = w.halves;
-  if (!w.causal) return static_cast<double>(kv_heads) * tiles * halves;
+  const double tiles = w.of.tiles, halves = w.of.halves;
+  if (!w.of.causal) return static_cast<double>(kv_heads) * tiles * halves;
   const double of_keys = tiles * halves - tiles * (tiles - 1), of_queries = tiles * (tiles - 1) + halves;
-  return static_cast<double>(kv_heads) * (w.owner == Stationary::kv ? of_keys : of_queries);
+  return static_cast<double>(kv_heads) * (w.of.owner == Stationary::kv ? of_keys : of_queries);
 }
 
 // What the kernels read.
@@ -311,11 +277,11 @@ Input input_of(const BlockPattern& pattern, const ListShape& shape, const ExecCo
     if (set.rule.kind == BlockRuleKind::drawn)
       set.rule.bits = array<const std::uint32_t>(in.bits) + set.rule.first_word;
   in.walk = {.sets = {},
-             .owner = shape.owner,
-             .causal = shape.causal,
-             .whole = pattern.block() == kListRows,
-             .halves = static_cast<int>(divide_up(shape.length, kListColumns)),
-             .tiles = static_cast<int>(tiles),
+             .of = {.owner = shape.owner,
+                    .causal = shape.causal,
+                    .whole = pattern.block() == kListRows,
+                    .halves = static_cast<int>(divide_up(shape.length, kListColumns)),
+                    .tiles = static_cast<int>(tiles)},
              .lists = static_cast<int>(tiles) * static_cast<int>(s.sets.size())};
   ListSets& sets = in.walk.sets;
   if (shape.kv_heads <= ListSets::kFew) {
@@ -336,7 +302,7 @@ Launch by_warp(std::int64_t lists) { return {grid_of(divide_up(lists, kListWarps
 DeviceLists planned(const Walk& walk, const ListShape& shape, const Tensor& counts, const Tensor& begins,
                     const ExecContext& ctx) {
   const bool cut = shape.owner == Stationary::kv;
-  const std::int64_t whole = shape.kv_heads * walk.tiles;
+  const std::int64_t whole = shape.kv_heads * walk.of.tiles;
   const Tensor before = ctx.empty({cut ? whole * static_cast<std::int64_t>(sizeof(Cuts)) : 0}, DType::u8);
   const Tensor longest = ctx.empty({1}, DType::i32);
   const auto& host = ctx.stream.impl().resource<HostTotals>();
@@ -351,7 +317,7 @@ DeviceLists planned(const Walk& walk, const ListShape& shape, const Tensor& coun
   launch(ctx, {grid_of(1), kPlanThreads}, plan_lists, walk, plan);
   const Event known = ctx.stream.record();
   DeviceLists lists;
-  lists.tiles = walk.tiles;
+  lists.tiles = walk.of.tiles;
   // Cutting adds at most one part for two lists, since what is cut is longer than twice the mean.
   lists.order = lasting_array<ListItem>(whole + (cut ? whole / 2 : 0), ctx);
   lists.splits = lasting_array<SplitList>(cut ? whole / 2 : 0, ctx);

@@ -7,6 +7,7 @@
 
 #include "kernels/attention/blocks.h"
 #include "kernels/attention/head_segment.h"
+#include "kernels/attention/selection.h"
 #include "kernels/kernel.h"
 
 namespace ring::cuda {
@@ -15,7 +16,8 @@ namespace ring::cuda {
 struct ListItem {
   std::int32_t kv_head, tile;
   std::int32_t begin, end;
-  std::int32_t part;  // -1: all that the tile has; else the slot that this share's sums go to
+  std::int32_t part;       // -1: all that the tile has; else the slot that this share's sums go to
+  std::int32_t piece = 0;  // the segment pair that it is for, where each has lists of its own
 };
 // A list that was cut: its parts, in the order of their entries, have the slots first_slot on.
 struct SplitList {
@@ -56,6 +58,19 @@ std::int64_t section_of(std::int64_t kv_heads, std::int64_t length, std::int64_t
 DeviceLists lists_for(const Pattern&, Stationary, std::int64_t kv_heads, std::int64_t length, std::int64_t stream_bytes,
                       const ExecContext&);
 DeviceLists build_lists(const BlockPattern&, const ListShape&, const ExecContext&);  // without the cache
+
+// Blocks of 128 positions of a segment pair.
+RING_HOST_DEVICE inline std::int32_t list_tiles(const SegmentPair& p) { return (p.q_end - 1) / kListRows + 1; }
+
+// The lists of a selection, in step memory. Each segment pair has its own, none of them is cut.
+struct SelectedShape {
+  Stationary owner = Stationary::q;
+  std::int32_t block = kListRows;
+  std::int64_t kv_heads = 1, tiles = 0, most_tiles = 0;  // of all segment pairs, and of the largest
+};
+// segment pairs: in device memory, with queries each. Work that reads the lists is queued on the same stream. Error:
+// they are too large.
+DeviceLists selected_lists(const BlockSelection&, const SegmentPair* pieces, const SelectedShape&, const ExecContext&);
 
 // The sums of the parts of split lists, in the order of the parts: for each segment pair and split list, row r < 128 of
 // the tile that is a key of the segment pair,

@@ -310,8 +310,8 @@ void launch_mma_backward(const AttentionBackward& args, const BranchPass& pass, 
   const std::int64_t kv_heads = args.k.dim(1), group = args.q.dim(1) / kv_heads, dim = args.q.dim(2);
   const bool keys = owner == Stationary::kv;
   const SchedulePlan plan =
-      plan_schedule(pass, args.pattern, args.queries, args.keys, owner, keys ? kv_heads : args.q.dim(1), kv_heads,
-                    Sizes::kRows, keys ? 4 * dim * group : std::max<std::int64_t>(1, 4 * dim / group), ctx);
+      plan_schedule(pass, args.pattern, args.queries, args.keys, args.selection, owner, keys ? kv_heads : args.q.dim(1),
+                    kv_heads, Sizes::kRows, keys ? 4 * dim * group : std::max<std::int64_t>(1, 4 * dim / group), ctx);
   const SplitParts parts(plan, args, ctx);
   launch(ctx, {grid_of(plan.blocks), Sizes::kThreads, Sizes::kBytes}, mma_backward<owner, kDim, kDrops>,
          plain_backward_params<Bf16, owner>(args, pass, statistics, plan, parts));

@@ -196,8 +196,9 @@ template <int kDim, bool kDrops>
 void run_mma_forward(const Attention& args, const BranchPass& pass, const Tensor& keys, const ExecContext& ctx) {
   using Shape = ForwardShape<kDim>;
   const std::int64_t heads = args.q.dim(1), kv_heads = args.k.dim(1), group = heads / kv_heads;
-  const SchedulePlan plan = plan_schedule(pass, args.pattern, args.queries, args.keys, Stationary::q, heads, kv_heads,
-                                          Shape::kRows, std::max<std::int64_t>(1, 4 * args.q.dim(2) / group), ctx);
+  const SchedulePlan plan =
+      plan_schedule(pass, args.pattern, args.queries, args.keys, args.selection, Stationary::q, heads, kv_heads,
+                    Shape::kRows, std::max<std::int64_t>(1, 4 * args.q.dim(2) / group), ctx);
   const ForwardParams p{heads_of<const Bf16>(args.q),
                         heads_of<const Bf16>(args.k),
                         heads_of<const Bf16>(args.v),

@@ -67,8 +67,8 @@ void QuerySums::finish(const AttentionBackward& a, const BranchPass& pass, const
   const std::int64_t heads = a.q.dim(1);
   BranchPass all = pass;  // of lists, too
   all.listed = false;
-  const SchedulePlan plan = plan_schedule(all, a.pattern, a.queries, a.keys, Stationary::q, heads, a.k.dim(1),
-                                          kQueryTile, 4 * a.q.dim(2), ctx);
+  const SchedulePlan plan = plan_schedule(all, a.pattern, a.queries, a.keys, a.selection, Stationary::q, heads,
+                                          a.k.dim(1), kQueryTile, 4 * a.q.dim(2), ctx);
   if (plan.blocks == 0) return;
   const FinishParams p{sums_data(),
                        turns_data(),

@@ -131,8 +131,8 @@ void launch_owner(const AttentionBackward& args, const BranchPass& pass, const R
   const std::int64_t bytes = 2 * dim * static_cast<std::int64_t>(sizeof(T));
   const bool keys = owner == Stationary::kv;
   const SchedulePlan plan =
-      plan_schedule(pass, args.pattern, args.queries, args.keys, owner, keys ? kv_heads : args.q.dim(1), kv_heads,
-                    kRowsOf<kDim>, keys ? bytes * group : std::max<std::int64_t>(1, bytes / group), ctx);
+      plan_schedule(pass, args.pattern, args.queries, args.keys, args.selection, owner, keys ? kv_heads : args.q.dim(1),
+                    kv_heads, kRowsOf<kDim>, keys ? bytes * group : std::max<std::int64_t>(1, bytes / group), ctx);
   const SplitParts parts(plan, args, ctx);
   const std::size_t shared = shared_floats<kDim>(static_cast<int>(dim)) * sizeof(float) + sizeof(SimtState<owner>);
   launch(ctx, {grid_of(plan.blocks), kSimtThreads, shared}, simt_backward<T, owner, kDim>,

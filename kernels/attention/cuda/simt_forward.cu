@@ -132,8 +132,8 @@ template <class T>
 void run(const Attention& args, const BranchPass& pass, const Tensor& keys, const ExecContext& ctx) {
   const std::int64_t heads = args.q.dim(1), kv_heads = args.k.dim(1), group = heads / kv_heads;
   const int dim = static_cast<int>(args.q.dim(2)), bytes = 2 * dim * static_cast<int>(sizeof(T));
-  const SchedulePlan plan = plan_schedule(pass, args.pattern, args.queries, args.keys, Stationary::q, heads, kv_heads,
-                                          kRows, std::max<std::int64_t>(1, bytes / group), ctx);
+  const SchedulePlan plan = plan_schedule(pass, args.pattern, args.queries, args.keys, args.selection, Stationary::q,
+                                          heads, kv_heads, kRows, std::max<std::int64_t>(1, bytes / group), ctx);
   const Params<T> p{heads_of<const T>(args.q),
                     heads_of<const T>(args.k),
                     heads_of<const T>(args.v),

@@ -367,8 +367,8 @@ void run_backward(const AttentionBackward& args, const BranchPass& pass, const R
   constexpr bool kKeys = owner == Stationary::kv;
   const std::int64_t heads = args.q.dim(1), kv_heads = args.k.dim(1), group = heads / kv_heads, dim = args.q.dim(2);
   const SchedulePlan plan =
-      plan_schedule(pass, args.pattern, args.queries, args.keys, owner, kKeys ? kv_heads : heads, kv_heads,
-                    Memory::kRows, std::max<std::int64_t>(1, kKeys ? 4 * dim * group : 4 * dim / group), ctx);
+      plan_schedule(pass, args.pattern, args.queries, args.keys, args.selection, owner, kKeys ? kv_heads : heads,
+                    kv_heads, Memory::kRows, std::max<std::int64_t>(1, kKeys ? 4 * dim * group : 4 * dim / group), ctx);
   if (plan.blocks == 0) return;
   TmaBackwardParams p = tma_backward_params<owner>(args, pass, statistics, plan);
   const CutGradients cut(plan, args, p, ctx);  // none of queries' lists is

@@ -236,8 +236,8 @@ void run_forward(const Attention& a, const BranchPass& pass, const Tensor& keys,
   using Memory = ForwardMemory<kDim, kConsumers>;
   const int heads = static_cast<int>(a.q.dim(1)), kv_heads = static_cast<int>(a.k.dim(1)), group = heads / kv_heads;
   const int dim = static_cast<int>(a.q.dim(2));
-  const SchedulePlan plan = plan_schedule(pass, a.pattern, a.queries, a.keys, Stationary::q, heads, kv_heads,
-                                          Memory::kRows, std::max(1, 4 * dim / group), ctx);
+  const SchedulePlan plan = plan_schedule(pass, a.pattern, a.queries, a.keys, a.selection, Stationary::q, heads,
+                                          kv_heads, Memory::kRows, std::max(1, 4 * dim / group), ctx);
   if (plan.blocks == 0) return;
   ForwardParams p{};
   const bool fits = make_tensor_map(a.q, pass.rate, p.q) && make_tensor_map(a.k, pass.rate, p.k) &&

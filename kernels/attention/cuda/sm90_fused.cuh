@@ -254,8 +254,9 @@ void run_fused(const AttentionBackward& args, const BranchPass& pass, const RowS
                const ExecContext& ctx) {
   using Memory = FusedMemory<kDim>;
   const std::int64_t kv_heads = args.k.dim(1), group = args.q.dim(1) / kv_heads;
-  const SchedulePlan plan = plan_schedule(pass, args.pattern, args.queries, args.keys, Stationary::kv, kv_heads,
-                                          kv_heads, Memory::kRows, 8 * kDim * group, ctx, BlockOrder::ascending);
+  const SchedulePlan plan =
+      plan_schedule(pass, args.pattern, args.queries, args.keys, args.selection, Stationary::kv, kv_heads, kv_heads,
+                    Memory::kRows, 8 * kDim * group, ctx, BlockOrder::ascending);
   const QuerySums sums(args, pass.listed, ctx);
   if (plan.blocks > 0) {
     FusedParams p{tma_backward_params<Stationary::kv>(args, pass, statistics, plan), sums.sums_data(),

@@ -64,8 +64,8 @@ void add_key(Key& key, const std::vector<Span>& spans) {
 
 struct Plan {
   Key key;
-  Tensor memory;  // items, or segment pairs
-  std::int64_t count = 0, columns = 0;
+  Tensor memory;                                   // items, or segment pairs
+  std::int64_t count = 0, columns = 0, tiles = 0;  // tiles: of lists, of all segment pairs
   bool pinned = false;
 };
 
@@ -164,8 +164,9 @@ Output output_of(const Tensor& t, const Tensor& carry) {
 }
 
 SchedulePlan plan_schedule(const BranchPass& pass, const Pattern& pattern, const std::vector<Span>& queries,
-                           const std::vector<Span>& keys, Stationary owner, std::int64_t heads, std::int64_t kv_heads,
-                           int rows, std::int64_t stream_bytes, const ExecContext& ctx, BlockOrder order) {
+                           const std::vector<Span>& keys, const BlockSelection& selection, Stationary owner,
+                           std::int64_t heads, std::int64_t kv_heads, int rows, std::int64_t stream_bytes,
+                           const ExecContext& ctx, BlockOrder order) {
   const std::int64_t group_columns = kSectionBytes / stream_bytes;
   Key key = {pass.segment,
              pass.rate,
@@ -176,6 +177,7 @@ SchedulePlan plan_schedule(const BranchPass& pass, const Pattern& pattern, const
              pattern.sinks,
              pattern.from_row,
              pattern.blocks ? pattern.blocks->block() : 0,
+             pattern.selects(),
              static_cast<std::int32_t>(owner),
              static_cast<std::int32_t>(order),
              rows,
@@ -193,7 +195,10 @@ SchedulePlan plan_schedule(const BranchPass& pass, const Pattern& pattern, const
           return owner == Stationary::q ? p.q_first == p.q_end : p.k_first == p.k_end;
         });
         if (pass.listed) {
-          for (const SegmentPair& p : pieces) made.columns = std::max<std::int64_t>({made.columns, p.q_end, p.k_end});
+          for (const SegmentPair& p : pieces) {
+            made.columns = std::max<std::int64_t>({made.columns, p.q_end, p.k_end});
+            made.tiles += list_tiles(p);
+          }
           made.count = static_cast<std::int64_t>(pieces.size());
           made.memory = upload(pieces, std::move(memory), ctx);
           return made;
@@ -215,16 +220,20 @@ SchedulePlan plan_schedule(const BranchPass& pass, const Pattern& pattern, const
   auto* memory = reinterpret_cast<unsigned char*>(plan->memory.raw());
   to.counter = reinterpret_cast<unsigned int*>(memory);
   if (pass.listed) {
-    to.lists = lists_for(pattern, owner, kv_heads, plan->columns, stream_bytes * (heads / kv_heads), ctx);
-    to.pieces = plan->count;
     to.work.pieces = reinterpret_cast<const SegmentPair*>(memory + kHead);
+    const bool own = selection.bits.defined();
+    const SelectedShape shape{owner, pattern.blocks->block(), kv_heads, plan->tiles,
+                              divide_up(plan->columns, kListRows)};
+    to.lists = own ? selected_lists(selection, to.work.pieces, shape, ctx)
+                   : lists_for(pattern, owner, kv_heads, plan->columns, stream_bytes * (heads / kv_heads), ctx);
+    to.pieces = plan->count;
     to.work.order = to.lists.item_data();
     to.work.entries = to.lists.entry_data();
     to.work.listed = to.lists.items;
     to.work.slots = to.lists.slots;
     to.work.group = static_cast<int>(heads / kv_heads);
     to.work.halves = kListRows / rows;
-    to.blocks = checked(plan->count * to.work.listed * to.work.group * to.work.halves);
+    to.blocks = checked((own ? 1 : plan->count) * to.work.listed * to.work.group * to.work.halves);
     return to;
   }
   to.work.items = reinterpret_cast<const TileItem*>(memory + kHead);

@@ -69,8 +69,8 @@ struct TileSchedule {
       const int half = static_cast<int>(index % halves), in_group = static_cast<int>(index / halves % group);
       const unsigned rest = index / halves / group;
       const ListItem i = order[rest % listed];
-      const int piece = static_cast<int>(rest / listed);
-      return {pieces[piece],
+      const int piece = static_cast<int>(rest / listed);  // 0 where items name theirs
+      return {pieces[piece + i.piece],
               i.kv_head * group + in_group,
               i.tile * halves + half,
               i.begin,
@@ -105,8 +105,9 @@ enum class BlockOrder : std::uint8_t { costliest, ascending };
 // rows: of a block; with lists a divisor of 128. stream_bytes: of one column's rows that a block of one head streams.
 // The device's copy is kept with the stream and found again by its contents; a recorded step's copy is never given up.
 SchedulePlan plan_schedule(const BranchPass&, const Pattern&, const std::vector<Span>& queries,
-                           const std::vector<Span>& keys, Stationary, std::int64_t heads, std::int64_t kv_heads,
-                           int rows, std::int64_t stream_bytes, const ExecContext&, BlockOrder = BlockOrder::costliest);
+                           const std::vector<Span>& keys, const BlockSelection&, Stationary, std::int64_t heads,
+                           std::int64_t kv_heads, int rows, std::int64_t stream_bytes, const ExecContext&,
+                           BlockOrder = BlockOrder::costliest);
 
 // Sums for dk and dv of lists that were cut, before they are added up: [segment pairs, slots, 128, D] each, or
 // undefined.

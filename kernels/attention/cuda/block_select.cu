@@ -1,0 +1,263 @@
+// Selections by content. Documents travel with the launches, some at a time, so that nothing is uploaded and a step
+// that selects can be recorded.
+
+#include "kernels/attention/block_select.h"
+
+#include <algorithm>
+
+#include "kernels/attention/block_pool.h"
+#include "kernels/attention/selection.h"
+#include "kernels/cuda/launch.h"
+
+namespace ring::cuda {
+namespace {
+
+constexpr int kWarps = kBlock / kWarp;
+constexpr int kDocuments = 64, kHeads = 64;  // of a launch
+
+// Documents, and how many blocks those before each have.
+template <class Rows>
+struct Documents {
+  Rows rows[kDocuments];
+  int before[kDocuments + 1], count;
+
+  // The one that has block `at` of all.
+  __device__ int find(int at) const {
+    int d = 0;
+    while (before[d + 1] <= at) ++d;
+    return d;
+  }
+};
+
+// fn(documents) for some at a time; those without blocks are left out.
+template <class Rows, class Count, class Fn>
+void for_documents(const std::vector<Rows>& all, const Count& count, const Fn& fn) {
+  Documents<Rows> some{};
+  const auto flush = [&] {
+    if (some.count > 0) fn(some);
+    some = {};
+  };
+  for (const Rows& r : all) {
+    if (count(r) == 0) continue;
+    some.rows[some.count] = r;
+    some.before[some.count + 1] = some.before[some.count] + count(r);
+    if (++some.count == kDocuments) flush();
+  }
+  flush();
+}
+
+template <class T>
+struct Pooled {
+  const T* x;
+  float* out;
+  std::int64_t row, head;         // strides of x
+  int heads, groups, dim, block;  // heads: of a group
+};
+
+// A thread block for each block and group; warps take its rows in turn.
+template <class T>
+__global__ void __launch_bounds__(kBlock)
+    pool_blocks(const __grid_constant__ Documents<PooledRows> documents, Pooled<T> p) {
+  __shared__ float sums[kWarps][kWarp];
+  const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
+  const int d = documents.find(static_cast<int>(blockIdx.x)),
+            block = static_cast<int>(blockIdx.x) - documents.before[d];
+  const int group = static_cast<int>(blockIdx.y);
+  const PooledRows r = documents.rows[d];
+  const int start = block * p.block - r.skipped, first = max(0, start), end = min(r.count, start + p.block);
+  float* const out = p.out + ((std::int64_t{r.out} + block) * p.groups + group) * p.dim;
+  for (int base = 0; base < p.dim; base += kWarp) {
+    const int column = base + lane;
+    float sum = 0;
+    if (column < p.dim)
+      for (int n = first + warp; n < end; n += kWarps)
+        for (int h = group * p.heads; h < (group + 1) * p.heads; ++h)
+          sum += to_float(p.x[(std::int64_t{r.first} + n) * p.row + h * p.head + column]);
+    sums[warp][lane] = sum;
+    __syncthreads();
+    if (warp == 0 && column < p.dim) {
+      float total = 0;
+      for (int w = 0; w < kWarps; ++w) total += sums[w][lane];
+      out[column] = total / static_cast<float>(end - first);
+    }
+    __syncthreads();
+  }
+}
+
+void run_pool(const BlockPool& a, const ExecContext& ctx) {
+  check(a);
+  const std::int64_t groups = a.out.dim(1);
+  RING_CHECK(groups <= kMaxGridY, "block_pool: ", groups, " groups of heads are more than ", kMaxGridY);
+  visit_float("block_pool", a.x.dtype(), [&]<class T>() {
+    const Pooled<T> p{device_data<T>(a.x),
+                      device_data<float>(a.out),
+                      a.x.stride(0),
+                      a.x.stride(1),
+                      static_cast<int>(a.x.dim(1) / groups),
+                      static_cast<int>(groups),
+                      static_cast<int>(a.x.dim(2)),
+                      a.block};
+    for_documents(
+        a.rows, [&](const PooledRows& r) { return r.blocks(a.block); },
+        [&](const Documents<PooledRows>& some) {
+          launch(ctx, {grid_of(some.before[some.count], groups)}, pool_blocks<T>, some, p);
+        });
+  });
+}
+
+struct Content {
+  std::int32_t local, first, keep;  // keep 0: of another rule
+};
+struct Selecting {
+  const float *queries, *keys;
+  std::uint32_t* bits;
+  int heads, dim, words;
+  int most = 1;                   // candidates of a row
+  int first_head = 0, count = 0;  // of this launch
+  Content rules[kHeads] = {};
+};
+
+// Numbers that order as scores do, equal zeros among them; a NaN is 0, less than all others.
+__device__ std::uint32_t ordered(float score) {
+  if (isnan(score)) return 0;
+  const std::uint32_t bits = __float_as_uint(score + 0.0f);
+  return bits >> 31 ? ~bits : bits | 0x80000000u;
+}
+
+__device__ float score_of(const float* q, const float* k, int dim, int lane) {
+  float sum = 0;
+  for (int c = lane; c < dim; c += kWarp) sum += q[c] * k[c];
+  return warp_sum(sum);
+}
+
+// How many of the scores are at least this much.
+__device__ int count_from(std::uint32_t least, const std::uint32_t* scores, int count, int lane) {
+  int found = 0;
+  for (int j = lane; j < count; j += kWarp) found += scores[j] >= least;
+  return warp_sum(found);
+}
+
+// The largest number that at least `room` scores reach, by its bits from the highest on; 1 where fewer are no NaN.
+__device__ std::uint32_t least_of_best(int room, const std::uint32_t* scores, int count, int lane) {
+  std::uint32_t least = 0;
+  for (std::uint32_t bit = 1u << 31; bit > 0; bit /= 2)
+    if (count_from(least | bit, scores, count, lane) >= room) least |= bit;
+  return max(least, 1u);
+}
+
+// One warp for each block of queries and head; the scores of its candidates, blocks [first, end), are in shared memory.
+__global__ void __launch_bounds__(kBlock)
+    select_by_content(const __grid_constant__ Documents<SelectedRows> documents, const __grid_constant__ Selecting p) {
+  extern __shared__ std::uint32_t all_scores[];
+  const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
+  const std::int64_t at = std::int64_t{blockIdx.x} * (blockDim.x / kWarp) + warp;
+  if (at >= std::int64_t{documents.before[documents.count]} * p.count) return;
+  const Content rule = p.rules[at % p.count];
+  if (rule.keep == 0) return;
+  const int row = static_cast<int>(at / p.count), head = p.first_head + static_cast<int>(at % p.count);
+  const int d = documents.find(row);
+  const SelectedRows document = documents.rows[d];
+  const int own = document.begin + row - documents.before[d];
+  const int first = rule.first, end = own - rule.local + 1, count = max(0, end - first);
+  const auto mean = [&](const float* of, int block) { return of + (std::int64_t{block} * p.heads + head) * p.dim; };
+  std::uint32_t* const scores = all_scores + std::int64_t{warp} * p.most;
+  for (int j = 0; j < count; ++j) {
+    const float score =
+        score_of(mean(p.queries, document.queries + own - 1), mean(p.keys, document.keys + first + j), p.dim, lane);
+    if (lane == 0) scores[j] = ordered(score);
+  }
+  __syncwarp();
+  const int room = rule.keep - min(own + 1, min(first, own + 1) + min(rule.local, own + 1));
+  const std::uint32_t least = least_of_best(room, scores, count, lane);
+  const int of_least = room - count_from(least + 1, scores, count, lane);  // the others are all taken
+  std::uint32_t* const bits = p.bits + ((std::int64_t{document.bits} + own) * p.heads + head) * p.words;
+  int taken = 0;  // of those that have the least score
+  for (int word = 0; word < p.words; ++word) {
+    const int j = word * kWarp + lane;
+    const bool always = j <= own && (j < first || own - j < rule.local);
+    const std::uint32_t score = j >= first && j < end ? scores[j - first] : 0;
+    const unsigned least_ones = __ballot_sync(~0u, score == least);
+    const bool takes = score == least && taken + __popc(least_ones & ((1u << lane) - 1)) < of_least;
+    const unsigned kept = __ballot_sync(~0u, always || score > least || takes);
+    if (lane == 0) bits[word] = kept;
+    taken += __popc(least_ones);
+  }
+}
+
+// Heads of other rules: one head, a warp for each block of queries.
+__global__ void __launch_bounds__(kBlock)
+    select_by_rule(const __grid_constant__ Documents<SelectedRows> documents, BlockRule rule, int head, int heads,
+                   int words, std::uint32_t* all_bits) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int row = static_cast<int>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x) / kWarp;
+  if (row >= documents.before[documents.count]) return;
+  const int d = documents.find(row), own = documents.rows[d].begin + row - documents.before[d];
+  std::uint32_t* const bits = all_bits + ((std::int64_t{documents.rows[d].bits} + own) * heads + head) * words;
+  for (int word = 0; word < words; ++word) {
+    const int j = word * kWarp + lane;
+    const unsigned kept = __ballot_sync(~0u, j <= own && rule.keeps(head, own, j));
+    if (lane == 0) bits[word] = kept;
+  }
+}
+
+// The rules of `p.count` heads from p.first_head on; whether one of them goes by content.
+bool take_rules(const BlockPattern& blocks, Selecting& p) {
+  bool any = false;
+  for (int h = 0; h < p.count; ++h) {
+    const BlockRule& r = blocks.rule(p.first_head + h);
+    const bool content = r.kind == BlockRuleKind::content;
+    p.rules[h] = content ? Content{r.local, r.first, r.keep} : Content{};
+    any |= content;
+  }
+  return any;
+}
+
+void launch_content(const Documents<SelectedRows>& some, const Selecting& p, const ExecContext& ctx) {
+  constexpr std::int64_t kMostBytes = 200 << 10;  // of shared memory, which every GPU with tensor cores for bf16 has
+  const std::int64_t bytes = std::int64_t{p.most} * 4;
+  if (bytes > kMostBytes)
+    fail("block_select: a document of ", p.most, " blocks, at most ", kMostBytes / 4,
+         " have their scores in a GPU's shared memory: shorten the context, or take larger blocks");
+  const std::int64_t warps = std::clamp<std::int64_t>(static_cast<std::int64_t>(kFreeSharedBytes) / bytes, 1, kWarps);
+  const std::int64_t rows = std::int64_t{some.before[some.count]} * p.count;
+  launch(
+      ctx,
+      {grid_of(divide_up(rows, warps)), static_cast<unsigned>(warps * kWarp), static_cast<std::size_t>(warps * bytes)},
+      select_by_content, some, p);
+}
+
+void run_select(const BlockSelect& a, const ExecContext& ctx) {
+  check(a);
+  Selecting p{.queries = device_data<float>(a.queries),
+              .keys = device_data<float>(a.keys),
+              .bits = reinterpret_cast<std::uint32_t*>(a.bits.raw()),
+              .heads = static_cast<int>(a.keys.dim(1)),
+              .dim = static_cast<int>(a.keys.dim(2)),
+              .words = static_cast<int>(a.bits.dim(2)),
+              .most = 1};
+  for (const SelectedRows& d : a.documents) p.most = std::max(p.most, d.end);
+  for_documents(
+      a.documents, [](const SelectedRows& d) { return d.end - d.begin; },
+      [&](const Documents<SelectedRows>& some) {
+        for (p.first_head = 0; p.first_head < p.heads; p.first_head += kHeads) {
+          p.count = std::min(kHeads, p.heads - p.first_head);
+          if (take_rules(*a.blocks, p)) launch_content(some, p, ctx);
+        }
+        for (int head = 0; head < p.heads; ++head) {
+          const BlockRule& rule = a.blocks->rule(head);
+          if (rule.kind == BlockRuleKind::content) continue;
+          if (rule.kind == BlockRuleKind::drawn)
+            fail(
+                "attention: on a GPU heads with pattern: content do not go with heads of pattern: file in one "
+                "layer: give them layers of their own (model.attention_layers)");
+          launch(ctx, {grid_of(divide_up(some.before[some.count], kWarps))}, select_by_rule, some, rule, head, p.heads,
+                 p.words, p.bits);
+        }
+      });
+}
+
+const bool added[] = {block_pool_kernel.add(Backend::cuda, {"blocks", run_pool}),
+                      block_select_kernel.add(Backend::cuda, {"warps", run_select})};
+
+}  // namespace
+}  // namespace ring::cuda
