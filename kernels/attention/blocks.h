@@ -41,8 +41,8 @@ struct BlockRule {
     return r;
   }
 
-  // Of content, the newest `keep`: as many blocks as a selection has, for costs and pictures. Kernels ask the
-  // selection.
+  // A rule of content stands for the newest `keep`, as many blocks as a selection has, where costs and pictures ask;
+  // kernels ask the selection.
   RING_HOST_DEVICE bool keeps(std::int32_t head, std::int32_t q, std::int32_t k) const {
     const std::int32_t d = q < k ? k - q : q - k;
     if (d == 0) return true;

@@ -151,6 +151,16 @@ void fill_lse(const Tensor& lse, std::int64_t first, std::int64_t count, const E
          count, lse.dim(0));
 }
 
+// The work is that of the plan's lists, so many times: for each segment pair, unless they have lists of their own.
+void walk_lists(SchedulePlan& plan, std::int64_t times) {
+  TileSchedule& work = plan.work;
+  work.order = plan.lists.item_data();
+  work.entries = plan.lists.entry_data();
+  work.listed = plan.lists.items;
+  work.slots = plan.lists.slots;
+  plan.blocks = checked(times * work.listed * work.group * work.halves);
+}
+
 }  // namespace
 
 Output output_of(const Tensor& t, const Tensor& carry) {
@@ -227,13 +237,9 @@ SchedulePlan plan_schedule(const BranchPass& pass, const Pattern& pattern, const
     to.lists = own ? selected_lists(selection, to.work.pieces, shape, ctx)
                    : lists_for(pattern, owner, kv_heads, plan->columns, stream_bytes * (heads / kv_heads), ctx);
     to.pieces = plan->count;
-    to.work.order = to.lists.item_data();
-    to.work.entries = to.lists.entry_data();
-    to.work.listed = to.lists.items;
-    to.work.slots = to.lists.slots;
     to.work.group = static_cast<int>(heads / kv_heads);
     to.work.halves = kListRows / rows;
-    to.blocks = checked((own ? 1 : plan->count) * to.work.listed * to.work.group * to.work.halves);
+    walk_lists(to, own ? 1 : plan->count);
     return to;
   }
   to.work.items = reinterpret_cast<const TileItem*>(memory + kHead);
