@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/attention/blocks.h"
+
 namespace ring {
 namespace {
 
@@ -101,6 +103,18 @@ double share_floats(const AttentionBackward& a, int threads) {
   return share * static_cast<double>(a.q.numel());
 }
 
+// Entries of a selection's lists, which have room for all that they may hold
+// (kernels/attention/cuda/selected_lists.cu).
+double list_entries(const AttentionBackward& a) {
+  if (!a.selection.bits.defined()) return 0;
+  double tiles = 0, most = 0;
+  for (const Span& s : a.queries) {
+    const double here = std::ceil(blocks_of(a.pattern, s) * a.pattern.blocks->block() / 128.0);
+    tiles += here, most = std::max(most, here);
+  }
+  return 2 * tiles * most * static_cast<double>(a.k.dim(1));
+}
+
 }  // namespace
 
 // On a GPU: a key of dropout for each row.
@@ -110,13 +124,14 @@ std::size_t scratch_bytes(const Attention& a, const ExecContext& ctx) {
 }
 // On a GPU: the row statistics, and dq's sums in f32, in parts of 64 columns, with their turns
 // (kernels/attention/cuda/query_sums.cu); cuDNN's sums are as large. Several branches add up all gradients in f32.
-// Dropout has a key for each row.
+// Dropout has a key for each row; selections have lists.
 std::size_t scratch_bytes(const AttentionBackward& a, const ExecContext& ctx) {
   const double rows = static_cast<double>(a.q.dim(0) * a.q.dim(1));
   const std::int64_t columns = (a.q.dim(2) + 63) / 64 * 64;
   const bool cpu = ctx.stream.device().backend == Backend::cpu, adds_up = !cpu && a.pattern.branches.size() > 1;
   double floats = cpu ? rows + share_floats(a, ctx.stream.impl().threads())
                       : rows * static_cast<double>(2 + columns + columns / 64);
+  if (!cpu) floats += list_entries(a);
   if (!cpu && a.dropout.rate > 0) floats += rows;
   if (adds_up && !a.carry_dq.defined()) floats += static_cast<double>(a.q.numel());
   if (adds_up && !a.carry_dk.defined()) floats += static_cast<double>(a.k.numel() + a.v.numel());
