@@ -197,11 +197,12 @@ class Rank {
   // From a snapshot, after a step has changed what it was taken of and while others do.
   void save_behind() {
     const Snapshot snapshot = state_.snapshot(ctx_.stream);
+    const std::string metadata = checkpoint_metadata(config_, {}, nullptr);
     const std::int64_t step = trainer_.steps_done();
     Communicator& host = mesh_->background();
     trainer_.step();
     std::future<void> written = std::async(std::launch::async, [&] {
-      write_checkpoint(options_.save + "-behind", step, snapshot, "{}", {}, writer_group(host));
+      write_checkpoint(options_.save + "-behind", step, snapshot, metadata, {}, writer_group(host));
     });
     for (int i = 1; i < options_.steps_behind; ++i) trainer_.step();
     written.get();
