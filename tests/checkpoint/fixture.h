@@ -14,6 +14,7 @@
 #include "checkpoint/reader.h"
 #include "checkpoint/state.h"
 #include "checkpoint/writer.h"
+#include "tests/error_of.h"
 
 namespace ring::test {
 
@@ -106,15 +107,6 @@ inline void flip_byte(const fs::path& file, std::streamoff at) {
   std::fstream f(file, std::ios::binary | std::ios::in | std::ios::out);
   const int byte = f.seekg(at).get();
   f.seekp(at).put(static_cast<char>(byte ^ 1));
-}
-
-inline std::string error_of(const std::function<void()>& act) {
-  try {
-    act();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "";
 }
 
 inline bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }

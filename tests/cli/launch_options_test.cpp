@@ -12,18 +12,10 @@
 #include "cli/command_line.h"
 #include "cli/dashboard.h"
 #include "core/check.h"
+#include "tests/error_of.h"
 
 namespace ring {
 namespace {
-
-std::string error_of(const std::function<void()>& read) {
-  try {
-    read();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "";
-}
 
 TEST(LaunchOptions, Nodes) {
   LaunchOptions o;

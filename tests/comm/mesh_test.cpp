@@ -8,18 +8,10 @@
 #include "comm/gloo/gloo.h"
 #include "comm/host.h"
 #include "tests/comm/ranks.h"
+#include "tests/error_of.h"
 
 namespace ring {
 namespace {
-
-std::string error_of(const std::function<void()>& f) {
-  try {
-    f();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "";
-}
 
 // What a run has: other axes make as good a mesh.
 MeshLayout layout_of(int dp, int cp, int tp) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/check.h"
+#include "tests/error_of.h"
 
 namespace ring {
 namespace {
@@ -14,15 +15,6 @@ using Clock = std::chrono::steady_clock;
 constexpr Timeout kSoon{2000};
 
 double seconds_since(Clock::time_point t) { return std::chrono::duration<double>(Clock::now() - t).count(); }
-
-std::string error_of(const std::function<void()>& f) {
-  try {
-    f();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "";
-}
 
 TEST(Store, SetGetAdd) {
   const StoreServer server({"127.0.0.1", 0}, "secret");

@@ -2,19 +2,10 @@
 #include <gtest/gtest.h>
 
 #include "core/fields.h"
+#include "tests/error_of.h"
 
 namespace ring {
 namespace {
-
-template <class F>
-std::string error_of(F&& f) {
-  try {
-    f();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "";
-}
 
 struct Changing {
   std::int64_t rows = 8;

@@ -12,6 +12,7 @@
 #include "core/fields_parse.h"
 #include "core/text_file.h"
 #include "core/yaml.h"
+#include "tests/error_of.h"
 
 namespace ring {
 namespace {
@@ -45,16 +46,6 @@ struct Tree {
     if (path.empty()) errors.push_back("path: give it");
   }
 };
-
-template <class F>
-std::string error_of(F&& f) {
-  try {
-    f();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "";
-}
 
 std::string errors(const std::string& text, const std::vector<std::string>& overrides = {}) {
   Tree tree;

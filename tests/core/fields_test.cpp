@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "core/fields_parse.h"
+#include "tests/error_of.h"
 
 namespace ring {
 namespace {
@@ -89,17 +90,6 @@ Tree parse(const std::string& text, const std::vector<std::string>& overrides = 
   Tree tree;
   load_config_text(tree, text, "run.yaml", overrides, Tree::synonyms());
   return tree;
-}
-
-// The message of the Error that f throws; empty when it throws none.
-template <class F>
-std::string error_of(F&& f) {
-  try {
-    f();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "";
 }
 
 std::string errors(const std::string& text, const std::vector<std::string>& overrides = {}) {

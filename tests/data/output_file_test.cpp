@@ -8,6 +8,7 @@
 #include <filesystem>
 
 #include "core/check.h"
+#include "tests/error_of.h"
 
 namespace ring {
 namespace {
@@ -31,15 +32,6 @@ class FileLimit {
   rlimit old_{};
   sighandler_t handler_;
 };
-
-std::string error_of(const std::function<void()>& fn) {
-  try {
-    fn();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "";
-}
 
 class TextFile : public testing::Test {
  protected:

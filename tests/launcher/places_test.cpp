@@ -6,6 +6,7 @@
 
 #include "core/check.h"
 #include "launcher/cpu_binding.h"
+#include "tests/error_of.h"
 #include "tests/launcher/scratch.h"
 
 namespace ring {
@@ -64,14 +65,6 @@ class Places : public test::ScratchTest {
     return choose_places(machine, {binding, workers, allowed, visible_gpus(machine.gpus, env)});
   }
   static std::string cores(const Place& p) { return number_list(p.cores); }
-  static std::string error_of(const std::function<void()>& f) {
-    try {
-      f();
-    } catch (const Error& e) {
-      return e.what();
-    }
-    return "";
-  }
 };
 
 TEST_F(Places, WorkersAreNearTheirGpus) {
