@@ -117,7 +117,9 @@ class Loader {
   void validate(const Node& node, const std::string& key);
 
   void problem(const Origin& origin, const std::string& key, const std::string& text);
+  void broken_rule(const std::string& section, const std::string& text);
   Origin origin_of(const std::string& key) const;
+  std::optional<Origin> origin_inside(std::string key, const std::string& section) const;
 
   const Node& root_;
   std::vector<Problem> problems_;
@@ -140,13 +142,15 @@ void Loader::problem(const Origin& origin, const std::string& key, const std::st
   problems_.push_back({origin, str(origin.place(), ": ", named ? "" : shown(key) + ": ", text)});
 }
 
-// A key that was not given has its section's origin, without a key of its own.
-Origin Loader::origin_of(const std::string& key) const {
-  for (std::string k = key; !k.empty(); k = parent(k)) {
-    if (const auto it = origins_.find(k); it != origins_.end()) return it->second;
-  }
-  return last_;
+// Where the key, or what it is in, was given; nothing: nothing inside of the section was.
+std::optional<Origin> Loader::origin_inside(std::string key, const std::string& section) const {
+  for (; key != section && !key.empty(); key = parent(key))
+    if (const auto it = origins_.find(key); it != origins_.end()) return it->second;
+  return std::nullopt;
 }
+
+// A key that was not given has its section's origin, without a key of its own.
+Origin Loader::origin_of(const std::string& key) const { return origin_inside(key, "").value_or(last_); }
 
 void Loader::read(const Source& source, std::vector<fs::path>& open) {
   const int order = ++order_;
@@ -374,13 +378,15 @@ void Loader::validate(const Node& node, const std::string& key) {
   if (key.empty() ? !broken_.empty() : !keys_inside(broken_, key).empty()) return;
   std::vector<std::string> errors;
   node.validate(errors);
-  for (const std::string& e : errors) {
-    const std::string name = e.substr(0, e.find_first_of(" :,=([")), field = join(key, name);
-    const bool named = origins_.count(field), full = origins_.count(name);
-    const Origin origin = origin_of(named ? field : full ? name : key);
-    // A message that begins with a full key needs no other.
-    problem(origin, !key.empty() && inside(name, key) ? "" : key, e);
-  }
+  for (const std::string& message : errors) broken_rule(key, message);
+}
+
+// A message begins with a key, of the section or from the root; with one from the root it needs no other.
+void Loader::broken_rule(const std::string& section, const std::string& text) {
+  const std::string name = text.substr(0, text.find_first_of(" :,=("));
+  std::optional<Origin> origin = origin_inside(join(section, name), section);
+  if (!origin) origin = origin_inside(name, "");
+  problem(origin.value_or(origin_of(section)), !section.empty() && inside(name, section) ? "" : section, text);
 }
 
 // What was loaded is printed with every key into the run's directory and its checkpoints, and read again from there.

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "core/fields.h"
+#include "optim/groups.h"
 
 namespace ring {
 namespace {
@@ -223,6 +224,18 @@ void validate_ema(const Config& c, std::vector<std::string>& errors) {
         "none");
 }
 
+// Which parameters there are, and what they are called, follows from the model, but not from its attention, which may
+// need a file, nor from its vocabulary, which may be the corpus's.
+void validate_groups(const Config& c, std::vector<std::string>& errors) {
+  if (c.optimizer.groups.empty()) return;
+  ModelConfig named = c.model;
+  named.attention = {};
+  named.attention_layers.clear();
+  named.vocab_size = 1;
+  Decoder model(named);
+  bind_groups(c.optimizer, model.parameters(), errors);
+}
+
 }  // namespace
 
 void Config::validate(std::vector<std::string>& errors) const {
@@ -230,6 +243,7 @@ void Config::validate(std::vector<std::string>& errors) const {
   validate_context(*this, errors);
   validate_ema(*this, errors);
   validate_watch(*this, errors);
+  validate_groups(*this, errors);
   if (train.context > 0 && train.cuda_graph == Switch::on)
     errors.push_back(
         "train.cuda_graph: on does not go with train.context: sequences in other places are other work than what was "

@@ -6,6 +6,7 @@
 #include <map>
 
 #include "core/joined.h"
+#include "core/yaml.h"
 #include "optim/kinds.h"
 
 namespace ring {
@@ -34,10 +35,17 @@ std::string listed(const std::vector<std::string>& all) {
   return joined(some, ", ") + (all.size() > kListed ? str(" and ", all.size() - kListed, " more") : "");
 }
 
-void check_pattern(const std::string& pattern, std::size_t entry, const std::vector<std::string>& all) {
-  if (std::ranges::any_of(all, [&](const std::string& name) { return names(pattern, name); })) return;
-  fail("optimizer.groups[", entry, "].match: \"", pattern, "\" names no parameter of this model; there are ",
-       listed(all));
+// Whether each pattern of an entry names something.
+bool check_patterns(const GroupConfig& group, std::size_t entry, const std::vector<std::string>& all,
+                    std::vector<std::string>& errors) {
+  const std::size_t before = errors.size();
+  for (std::size_t i = 0; i < group.match.size(); ++i) {
+    const std::string& pattern = group.match[i];
+    if (std::ranges::any_of(all, [&](const std::string& name) { return names(pattern, name); })) continue;
+    errors.push_back(str("optimizer.groups[", entry, "].match[", i, "]: \"", shown(pattern),
+                         "\" names no parameter of this model; there are ", listed(all)));
+  }
+  return errors.size() == before;
 }
 
 const GroupConfig* group_of(const OptimizerConfig& c, const LogicalParam& part) {
@@ -61,17 +69,17 @@ bool any_of_entry(const std::vector<Param*>& params, std::size_t entry, const Fn
 }
 
 // An entry that has no effect is a mistake, and so is a kind that somebody asked for and that updates nothing.
-void check_entries(const OptimizerConfig& c, const std::vector<Param*>& params) {
-  for (std::size_t i = 0; i < c.groups.size(); ++i) {
-    if (!any_of_entry(params, i, [](const Param&, const LogicalParam&) { return true; }))
-      fail("optimizer.groups[", i,
-           "]: all that it names is in later entries, which hold alone: leave it out, or move "
-           "it behind them");
-    const std::optional<std::string>& kind = c.groups[i].kind;
-    const auto uses = [&](const Param& p, const LogicalParam& part) { return kind_of(c, p, part) == *kind; };
-    if (kind && !any_of_entry(params, i, uses))
-      fail("optimizer.groups[", i, "].kind: ", *kind, " updates none of what the entry names: leave it out");
-  }
+void check_entry(const OptimizerConfig& c, std::size_t i, const std::vector<Param*>& params,
+                 std::vector<std::string>& errors) {
+  const std::optional<std::string>& kind = c.groups[i].kind;
+  const auto uses = [&](const Param& p, const LogicalParam& part) { return kind_of(c, p, part) == *kind; };
+  if (!any_of_entry(params, i, [](const Param&, const LogicalParam&) { return true; }))
+    errors.push_back(str("optimizer.groups[", i,
+                         "]: all that it names is in later entries, which hold alone: leave it out, or move it behind "
+                         "them"));
+  else if (kind && !any_of_entry(params, i, uses))
+    errors.push_back(
+        str("optimizer.groups[", i, "].kind: ", *kind, " updates none of what the entry names: leave it out"));
 }
 
 std::string million(std::int64_t n) {
@@ -94,18 +102,23 @@ std::string update_text(const OptimizerConfig& c, const Param& p, const LogicalP
 
 }  // namespace
 
-void bind_groups(const OptimizerConfig& c, Parameters& declared) {
+void bind_groups(const OptimizerConfig& c, Parameters& declared, std::vector<std::string>& errors) {
   const std::vector<Param*> params = declared.declared();
-  const std::vector<std::string> all = names_of(params);
-  for (std::size_t i = 0; i < c.groups.size(); ++i)
-    for (const std::string& pattern : c.groups[i].match) check_pattern(pattern, i, all);
   for (Param* p : params) {
     for (LogicalParam& part : p->parts) bind(c, *p, part);
     if (p->frozen()) declared.freeze(*p);
   }
+  const std::vector<std::string> all = names_of(params);
+  for (std::size_t i = 0; i < c.groups.size(); ++i)
+    if (check_patterns(c.groups[i], i, all, errors)) check_entry(c, i, params, errors);
   if (std::ranges::all_of(params, &Param::frozen))
-    fail("optimizer.groups: all parameters are frozen: nothing is left to train");
-  check_entries(c, params);
+    errors.push_back("optimizer.groups: all parameters are frozen: nothing is left to train");
+}
+
+void bind_groups(const OptimizerConfig& c, Parameters& declared) {
+  std::vector<std::string> errors;
+  bind_groups(c, declared, errors);
+  if (!errors.empty()) fail(errors[0]);
 }
 
 std::string kind_of(const OptimizerConfig& c, const Param& p, const LogicalParam& part) {

@@ -10,8 +10,11 @@
 
 namespace ring {
 
-// Before parameters get their places. Error: a pattern that names no parameter, an entry all of whose parameters are in
-// later ones, a kind that updates none of those that its group names, or nothing is left to train.
+// Before parameters get their places. Adds what is wrong, as validate() of a section does: a pattern that names no
+// parameter, an entry all of whose parameters are in later ones, a kind that updates none of those that its group
+// names, or nothing is left to train.
+void bind_groups(const OptimizerConfig&, Parameters& declared, std::vector<std::string>& errors);
+// Error: the first of them.
 void bind_groups(const OptimizerConfig&, Parameters& declared);
 
 // What updates a parameter that is bound, how quickly, and how much it decays:

@@ -82,6 +82,7 @@ struct Tree {
   void validate(std::vector<std::string>& errors) const {
     if (note == "both" && threads > 4) errors.push_back("threads: more than 4 with note=both");
     if (note == "model") errors.push_back("model.width: not with note=model");
+    if (note == "second") errors.push_back("mixture[1].weight: not with note=second");
   }
   bool operator==(const Tree&) const = default;
 };
@@ -260,6 +261,13 @@ TEST(Fields, ValidationNamesTheLineOfItsField) {
   EXPECT_EQ(errors("note: both\nthreads: 5\n"), "run.yaml:2: threads: more than 4 with note=both");
   // Not asked about values that are already known to be wrong (here it would divide by zero).
   EXPECT_EQ(errors("model:\n  heads: 0\n"), "run.yaml:2: model.heads: must be >= 1, is 0");
+}
+
+TEST(Fields, ValidationNamesTheLineOfAnElement) {
+  const std::string mixture = "note: second\nmixture:\n- path: a\n- path: b\n";
+  EXPECT_EQ(errors(mixture + "  weight: 2\n"), "run.yaml:5: mixture[1].weight: not with note=second");
+  EXPECT_EQ(errors(mixture), "run.yaml:4: mixture[1].weight: not with note=second") << "the element's";
+  EXPECT_EQ(errors("lr: 1\nnote: second\n"), "run.yaml: mixture[1].weight: not with note=second");
 }
 
 TEST(Fields, Overrides) {

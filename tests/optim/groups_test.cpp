@@ -151,7 +151,7 @@ TEST_F(Groups, WhatIsFrozenCostsNoUpdate) {
 
 TEST_F(Groups, SayWhatIsWrong) {
   EXPECT_NE(error("[{match: ['blocks.*'], lr: 1}, {match: ['*.attn.*'], lr: 1}]")
-                .find("optimizer.groups[1].match: \"*.attn.*\" names no parameter of this model; there are "
+                .find("optimizer.groups[1].match[0]: \"*.attn.*\" names no parameter of this model; there are "
                       "embedding.tokens.weight, blocks.0.attention_norm.weight"),
             std::string::npos);
   EXPECT_NE(error("[{match: ['*'], frozen: true}]").find("nothing is left to train"), std::string::npos);
@@ -167,6 +167,19 @@ TEST_F(Groups, SayWhatIsWrong) {
   EXPECT_NE(error("[{lr: 1}]").find("match"), std::string::npos);
   EXPECT_NE(error("[{match: ['*'], lr: 0}]").find("lr"), std::string::npos);
   EXPECT_NE(error("[{match: ['*'], kind: adam}]").find("kind"), std::string::npos);
+}
+
+TEST_F(Groups, SayAllThatIsWrong) {
+  Decoder model(model_config());
+  std::vector<std::string> errors;
+  bind_groups(config("[{match: [gone, 'blocks.*', lost], lr: 1}, {match: ['*.mlp.*'], lr: 1}, {match: [missing], kind: "
+                     "matrices}, {match: ['*'], frozen: true}]"),
+              model.parameters(), errors);
+  std::vector<std::string> keys;
+  for (const std::string& e : errors) keys.push_back(e.substr(0, e.find(':')));
+  EXPECT_EQ(keys,
+            std::vector<std::string>({"optimizer.groups[0].match[0]", "optimizer.groups[0].match[2]",
+                                      "optimizer.groups[1]", "optimizer.groups[2].match[0]", "optimizer.groups"}));
 }
 
 // gate and up lie in one matrix of memory: 37 rows of 31 are no multiple of 16.

@@ -10,14 +10,17 @@
 #include "engine/devices.h"
 #include "model/decoder.h"
 #include "parallel/parallelize.h"
+#include "tests/error_of.h"
 #include "trainer/trainer.h"
 
 namespace ring {
 namespace {
 
+constexpr config::Synonyms kNone{};  // a person wrote them
+
 Config load(const std::string& name) {
   Config c;
-  load_config(c, std::string(RING_SOURCE_DIR) + "/configs/" + name);
+  load_config(c, std::string(RING_SOURCE_DIR) + "/configs/" + name, {}, &kNone);
   return c;
 }
 
@@ -56,6 +59,28 @@ std::vector<std::string> names_of_configs() {
 TEST(Configs, EveryFileLoads) {
   for (const std::string& name : names_of_configs()) EXPECT_NO_THROW(load(name)) << name;
   EXPECT_GE(names_of_configs().size(), 11u);
+}
+
+std::string mistakes(const std::string& sections) {
+  return error_of([&] {
+    Config c;
+    load_config_text(c, "data: {path: a.h5}\ntrain: {steps: 1}\nmodel: {layers: 2}\n" + sections, "my.yaml", {},
+                     &kNone);
+  });
+}
+
+TEST(Configs, MistakesInGroupsHaveTheirLine) {
+  const std::string groups =
+      "optimizer:\n  groups:\n    - {match: [\"blocks.2.*\"], lr: 1e-3}\n    - match: [\"*.wq.*\"]\n      lr: 1e-2\n"
+      "    - match: [\"blocks.*\"]\n      kind: ";
+  const std::string told = mistakes(groups + "adamw\n");
+  EXPECT_TRUE(told.starts_with("my.yaml:6: optimizer.groups[0].match[0]: \"blocks.2.*\" names no parameter of this"))
+      << told;
+  EXPECT_NE(told.find("\nmy.yaml:7: optimizer.groups[1]: all that it names is in later entries"), std::string::npos)
+      << told;
+  EXPECT_EQ(mistakes("optimizer:\n  lr: 1e-3\n  groups:\n    - match: [\"*norm*\"]\n      kind: muon\n"),
+            "my.yaml:8: optimizer.groups[0].kind: muon updates none of what the entry names: leave it out");
+  EXPECT_EQ(mistakes("optimizer: {groups: [{match: [\"blocks.1.*\", final_norm.weight], lr: 1e-3}]}\n"), "");
 }
 
 // Files for several GPUs: batches, heads, vocabulary and rows divide, on every rank.

@@ -27,7 +27,7 @@ TEST_F(OtherUpdates, AreSaidAtTheStart) {
       run_process(short_train(2, {"optimizer.kind=muon", groups})), 0,
       {"optimizer: embedding.tokens.weight (", "): frozen\n", "): muon, lr 0.", "): adamw, lr 0.25, weight_decay 0\n"});
   expect_parts(run_process(train("other", {"optimizer.groups=[{match: ['*.nrm'], lr: 1}]"})), 1,
-               {"optimizer.groups[0].match: \"*.nrm\" names no parameter", "embedding.tokens.weight"});
+               {"optimizer.groups[0].match[0]: \"*.nrm\" names no parameter", "embedding.tokens.weight"});
 }
 
 TEST_F(OtherUpdates, AnotherKindTakesOnWhatItCanOfTheStates) {
