@@ -10,6 +10,7 @@
 #include "core/fields.h"
 #include "core/fields_parse.h"
 #include "core/text_file.h"
+#include "core/unused_setting.h"
 #include "core/yaml.h"
 
 namespace ring::config {
@@ -117,7 +118,7 @@ class Loader {
   void validate(const Node& node, const std::string& key);
 
   void problem(const Origin& origin, const std::string& key, const std::string& text);
-  void broken_rule(const std::string& section, const std::string& text);
+  void broken_rule(const std::string& section, const std::string& message);
   Origin origin_of(const std::string& key) const;
   std::optional<Origin> origin_inside(std::string key, const std::string& section) const;
 
@@ -382,8 +383,12 @@ void Loader::validate(const Node& node, const std::string& key) {
 }
 
 // A message begins with a key, of the section or from the root; with one from the root it needs no other.
-void Loader::broken_rule(const std::string& section, const std::string& text) {
+void Loader::broken_rule(const std::string& section, const std::string& message) {
+  const std::optional<std::string> unused = text_of_unused(message);
+  const std::string& text = unused ? *unused : message;
   const std::string name = text.substr(0, text.find_first_of(" :,=("));
+  const bool given = origins_.count(name) || origins_.count(join(section, name));
+  if (unused && (!root_.synonyms || !given)) return;
   std::optional<Origin> origin = origin_inside(join(section, name), section);
   if (!origin) origin = origin_inside(name, "");
   problem(origin.value_or(origin_of(section)), !section.empty() && inside(name, section) ? "" : section, text);

@@ -244,6 +244,7 @@ void Config::validate(std::vector<std::string>& errors) const {
   validate_ema(*this, errors);
   validate_watch(*this, errors);
   validate_groups(*this, errors);
+  add_unused_settings(optimizer, errors);
   if (train.context > 0 && train.cuda_graph == Switch::on)
     errors.push_back(
         "train.cuda_graph: on does not go with train.context: sequences in other places are other work than what was "

@@ -1,6 +1,7 @@
 // The keys of the sections `optimizer` and `schedule`.
 #include "optim/config.h"
 
+#include "core/unused_setting.h"
 #include "optim/kinds.h"
 
 namespace ring {
@@ -92,6 +93,10 @@ void ScheduleConfig::validate(std::vector<std::string>& errors) const {
   if (kind == ScheduleKind::constant && final_weight_decay != 1)
     errors.push_back(str("final_weight_decay: ", final_weight_decay,
                          " is never reached with schedule.kind: constant: choose cosine, linear or wsd"));
+  if (kind != ScheduleKind::wsd && decay_steps)
+    errors.push_back(unused_setting(str("decay_steps: ", decay_steps,
+                                        " belongs to kind: wsd; all others decay until the run ends, or not at all: "
+                                        "leave it out (0), or set schedule.kind: wsd")));
 }
 
 }  // namespace ring

@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <map>
 
+#include "core/fields.h"
 #include "core/joined.h"
+#include "core/unused_setting.h"
 #include "core/yaml.h"
 #include "optim/kinds.h"
 
@@ -82,6 +84,10 @@ void check_entry(const OptimizerConfig& c, std::size_t i, const std::vector<Para
         str("optimizer.groups[", i, "].kind: ", *kind, " updates none of what the entry names: leave it out"));
 }
 
+bool asks_for(const OptimizerConfig& c, const std::string& kind) {
+  return c.kind == kind || std::ranges::any_of(c.groups, [&](const GroupConfig& g) { return g.kind == kind; });
+}
+
 std::string million(std::int64_t n) {
   char text[32];
   std::snprintf(text, sizeof text, "%.3g M", static_cast<double>(n) * 1e-6);
@@ -119,6 +125,20 @@ void bind_groups(const OptimizerConfig& c, Parameters& declared) {
   std::vector<std::string> errors;
   bind_groups(c, declared, errors);
   if (!errors.empty()) fail(errors[0]);
+}
+
+void add_unused_settings(const OptimizerConfig& c, std::vector<std::string>& errors) {
+  if (asks_for(c, kMuonKind)) return;
+  MuonConfig given = c.muon, plain;
+  const config::Node mine = bind_config(given), defaults = bind_config(plain);
+  for (std::size_t i = 0; i < mine.fields.size(); ++i) {
+    const std::string value = config::to_text(mine.fields[i].node.get());
+    const std::string unset = config::to_text(defaults.fields[i].node.get());
+    if (value != unset)
+      errors.push_back(unused_setting(str("optimizer.muon.", mine.fields[i].name, ": ", value,
+                                          " belongs to kind: muon, but optimizer.kind is ", c.kind,
+                                          " and no group has that kind: leave it out (", unset, ")")));
+  }
 }
 
 std::string kind_of(const OptimizerConfig& c, const Param& p, const LogicalParam& part) {

@@ -17,6 +17,9 @@ void bind_groups(const OptimizerConfig&, Parameters& declared, std::vector<std::
 // Error: the first of them.
 void bind_groups(const OptimizerConfig&, Parameters& declared);
 
+// Adds each setting of a kind that neither optimizer.kind nor a group asks for.
+void add_unused_settings(const OptimizerConfig&, std::vector<std::string>& errors);
+
 // What updates a parameter that is bound, how quickly, and how much it decays:
 std::string kind_of(const OptimizerConfig&, const Param&, const LogicalParam&);
 float lr_scale_of(const OptimizerConfig&, const LogicalParam&);  // on optimizer.lr

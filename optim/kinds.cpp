@@ -7,7 +7,7 @@
 namespace ring {
 
 std::map<std::string, OptimizerKind>& optimizer_kinds() {
-  static std::map<std::string, OptimizerKind> kinds = {{kElementKind, adamw()}, {"muon", muon()}};
+  static std::map<std::string, OptimizerKind> kinds = {{kElementKind, adamw()}, {kMuonKind, muon()}};
   return kinds;
 }
 

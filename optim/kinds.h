@@ -14,5 +14,7 @@ const OptimizerKind& optimizer_kind(const std::string& name);
 
 // What updates all that another kind does not take.
 inline constexpr const char* kElementKind = "adamw";
+// What optimizer.muon is for.
+inline constexpr const char* kMuonKind = "muon";
 
 }  // namespace ring

@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "core/fields_parse.h"
+#include "core/unused_setting.h"
 #include "tests/error_of.h"
 
 namespace ring {
@@ -83,6 +84,7 @@ struct Tree {
     if (note == "both" && threads > 4) errors.push_back("threads: more than 4 with note=both");
     if (note == "model") errors.push_back("model.width: not with note=model");
     if (note == "second") errors.push_back("mixture[1].weight: not with note=second");
+    if (note == "unclipped" && clip) errors.push_back(unused_setting("clip: not with note=unclipped"));
   }
   bool operator==(const Tree&) const = default;
 };
@@ -268,6 +270,18 @@ TEST(Fields, ValidationNamesTheLineOfAnElement) {
   EXPECT_EQ(errors(mixture + "  weight: 2\n"), "run.yaml:5: mixture[1].weight: not with note=second");
   EXPECT_EQ(errors(mixture), "run.yaml:4: mixture[1].weight: not with note=second") << "the element's";
   EXPECT_EQ(errors("lr: 1\nnote: second\n"), "run.yaml: mixture[1].weight: not with note=second");
+}
+
+// A run holds all keys, and may be of a version that took what is refused now.
+TEST(Fields, AnUnusedSettingIsAMistakeOfWhoGivesIt) {
+  const std::string text = "note: unclipped\nclip: 2\n", message = "clip: not with note=unclipped";
+  EXPECT_EQ(errors(text), "run.yaml:2: " + message);
+  EXPECT_EQ(errors("note: unclipped\n", {"clip=2"}), "command line: clip=2: " + message);
+  Tree written;
+  EXPECT_NO_THROW(load_config_text(written, text, "config.yaml"));
+  EXPECT_EQ(written.clip, 2);
+  EXPECT_NO_THROW(override_config(written, {"lr=1"}, Tree::synonyms()));
+  EXPECT_THROW(override_config(written, {"clip=3"}, Tree::synonyms()), Error);
 }
 
 TEST(Fields, Overrides) {

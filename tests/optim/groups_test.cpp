@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "core/fields.h"
+#include "core/unused_setting.h"
 #include "model/decoder.h"
 #include "optim/kinds.h"
 #include "optim/lane.h"
@@ -180,6 +181,23 @@ TEST_F(Groups, SayAllThatIsWrong) {
   EXPECT_EQ(keys,
             std::vector<std::string>({"optimizer.groups[0].match[0]", "optimizer.groups[0].match[2]",
                                       "optimizer.groups[1]", "optimizer.groups[2].match[0]", "optimizer.groups"}));
+}
+
+TEST_F(Groups, SettingsOfMuonBelongToMuon) {
+  const auto unused = [](const OptimizerConfig& c) {
+    std::vector<std::string> errors;
+    add_unused_settings(c, errors);
+    return errors;
+  };
+  const std::string muon = "muon: {momentum: 0.9, nesterov: false}, ";
+  const std::vector<std::string> errors = unused(config("[]", muon));
+  ASSERT_EQ(errors.size(), 2u);
+  EXPECT_EQ(text_of_unused(errors[0]),
+            "optimizer.muon.momentum: 0.9 belongs to kind: muon, but optimizer.kind is adamw and no group has that "
+            "kind: leave it out (0.95)");
+  EXPECT_EQ(unused(config("[]", "muon: {momentum: 0.95}, ")).size(), 0u) << "as if it was not given";
+  EXPECT_EQ(unused(config("[]", muon + "kind: muon, ")).size(), 0u);
+  EXPECT_EQ(unused(config("[{match: ['*'], kind: muon}]", muon)).size(), 0u);
 }
 
 // gate and up lie in one matrix of memory: 37 rows of 31 are no multiple of 16.

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "core/unused_setting.h"
+
 namespace ring {
 namespace {
 
@@ -77,6 +79,26 @@ TEST(Schedule, RefusesAWeightDecayThatNeverComes) {
   c.validate(errors);
   ASSERT_EQ(errors.size(), 1u);
   EXPECT_NE(errors[0].find("schedule.kind: constant: choose cosine"), std::string::npos) << errors[0];
+}
+
+TEST(Schedule, RefusesALengthOfADecayThatHasNone) {
+  for (ScheduleKind kind : {ScheduleKind::constant, ScheduleKind::cosine, ScheduleKind::linear, ScheduleKind::wsd}) {
+    ScheduleConfig c = make(kind);
+    c.decay_steps = 400;
+    std::vector<std::string> errors;
+    c.validate(errors);
+    ASSERT_EQ(errors.size(), kind == ScheduleKind::wsd ? 0u : 1u);
+    if (kind == ScheduleKind::wsd) continue;
+    EXPECT_EQ(text_of_unused(errors[0]).value_or("").find("decay_steps: 400 belongs to kind: wsd"), 0u);
+  }
+}
+
+// What docs/training.md says of the last step.
+TEST(Schedule, TheLastStepIsOneBeforeTheEnd) {
+  EXPECT_NEAR(schedule_factor(make(ScheduleKind::linear), 999, 1000), 0.1 + 0.9 / 900, 1e-12);
+  const double cosine = schedule_factor(make(ScheduleKind::cosine), 999, 1000);
+  EXPECT_GT(cosine, 0.1);
+  EXPECT_LT(cosine, 0.1 + 1e-5);
 }
 
 }  // namespace

@@ -83,6 +83,14 @@ TEST(Configs, MistakesInGroupsHaveTheirLine) {
   EXPECT_EQ(mistakes("optimizer: {groups: [{match: [\"blocks.1.*\", final_norm.weight], lr: 1e-3}]}\n"), "");
 }
 
+TEST(Configs, SettingsWithoutEffectAreRefused) {
+  EXPECT_TRUE(mistakes("optimizer:\n  muon:\n    iterations: 3\n")
+                  .starts_with("my.yaml:6: optimizer.muon.iterations: 3 belongs to kind: muon"));
+  EXPECT_TRUE(mistakes("schedule:\n  decay_steps: 10\n")
+                  .starts_with("my.yaml:5: schedule: decay_steps: 10 belongs to kind: wsd"));
+  EXPECT_EQ(mistakes("schedule: {decay_steps: 10, kind: wsd}\noptimizer: {kind: muon, muon: {iterations: 3}}\n"), "");
+}
+
 // Files for several GPUs: batches, heads, vocabulary and rows divide, on every rank.
 TEST(Configs, LayoutsFit) {
   std::map<std::string, int> worlds;

@@ -29,5 +29,18 @@ TEST(CheckpointMetadata, WithoutChoicesNothingChanges) {
   EXPECT_EQ(now.generation(), before);
 }
 
+// Those of earlier versions, which this one refuses where somebody gives them.
+TEST(CheckpointMetadata, SettingsWithoutEffectAreTakenAsTheyAre) {
+  Config c;
+  c.data.path = "a.h5";
+  c.train.steps = 1;
+  c.schedule.decay_steps = 400;
+  c.optimizer.muon.momentum = 0.5;
+  ASSERT_EQ(c.schedule.kind, ScheduleKind::cosine);
+  const Config again = settings_in(checkpoint_metadata(c, {}, nullptr), "step-1");
+  EXPECT_EQ(again.schedule.decay_steps, 400);
+  EXPECT_EQ(again.optimizer.muon.momentum, 0.5);
+}
+
 }  // namespace
 }  // namespace ring
