@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "kernels/attention/block_pool.h"
+#include "kernels/attention/cuda/documents.cuh"
 #include "kernels/attention/selection.h"
 #include "kernels/cuda/launch.h"
 
@@ -13,38 +14,7 @@ namespace ring::cuda {
 namespace {
 
 constexpr int kWarps = kBlock / kWarp;
-constexpr int kDocuments = 64, kHeads = 64;  // of a launch
-
-// Documents, and how many blocks those before each have.
-template <class Rows>
-struct Documents {
-  Rows rows[kDocuments];
-  int before[kDocuments + 1], count;
-
-  // The one that has block `at` of all.
-  __device__ int find(int at) const {
-    int d = 0;
-    while (before[d + 1] <= at) ++d;
-    return d;
-  }
-};
-
-// fn(documents) for some at a time; those without blocks are left out.
-template <class Rows, class Count, class Fn>
-void for_documents(const std::vector<Rows>& all, const Count& count, const Fn& fn) {
-  Documents<Rows> some{};
-  const auto flush = [&] {
-    if (some.count > 0) fn(some);
-    some = {};
-  };
-  for (const Rows& r : all) {
-    if (count(r) == 0) continue;
-    some.rows[some.count] = r;
-    some.before[some.count + 1] = some.before[some.count] + count(r);
-    if (++some.count == kDocuments) flush();
-  }
-  flush();
-}
+constexpr int kHeads = 64;  // of a launch
 
 template <class T>
 struct Pooled {

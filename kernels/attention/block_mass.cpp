@@ -1,0 +1,42 @@
+#include "kernels/attention/block_mass.h"
+
+#include <algorithm>
+
+#include "core/check.h"
+#include "kernels/attention/pairs.h"
+#include "kernels/rows.h"
+
+namespace ring {
+
+Cost cost(const BlockMass& a) {
+  const double pairs = kept_pairs(a.pattern, a.spans, a.spans, a.k.dim(1));
+  return cost_of(a.q, {a.q, a.k, a.lse, a.mass}, 2 * pairs * static_cast<double>(a.q.dim(1) * a.q.dim(2)));
+}
+
+void check(const BlockMass& a) {
+  constexpr const char* op = "block_mass";
+  RING_CHECK(a.pattern.blocks && a.pattern.causal, op, ": the pattern has no blocks, or is not causal");
+  for (const Tensor* t : {&a.q, &a.k})
+    RING_CHECK(t->defined() && t->shape().size() == 3 && t->dtype() == a.q.dtype() && t->dim(0) == a.q.dim(0) &&
+                   t->dim(2) == a.q.dim(2) && t->dim(2) % 8 == 0 && t->stride(2) == 1,
+               op, ": ", describe(*t), " beside queries ", describe(a.q),
+               ", expected [tokens, heads, head dim] of one type, with a head dim that is a multiple of 8");
+  const std::int64_t kv_heads = a.k.dim(1);
+  RING_CHECK(kv_heads > 0 && a.q.dim(1) % kv_heads == 0, op, ": ", a.q.dim(1), " query heads over ", kv_heads,
+             " KV heads");
+  check_shape(op, "lse", a.lse, {a.q.dim(1), a.q.dim(0)});
+  for (const Span& s : a.spans)
+    RING_CHECK(s.first >= 0 && s.count >= 0 && s.first + std::int64_t{s.count} <= a.q.dim(0), op, ": rows ", s.first,
+               " to ", s.first + std::int64_t{s.count}, " of queries ", describe(a.q));
+  check(a.selection, a.pattern, a.spans, a.spans, kv_heads, op);
+  std::int32_t most = 0;
+  for (const Span& s : a.spans) most = std::max(most, blocks_of(a.pattern, s));
+  RING_CHECK(a.selection.bits.defined() && a.mass.defined() && a.mass.shape().size() == 3 &&
+                 a.mass.dim(0) == a.selection.bits.dim(0) && a.mass.dim(1) == kv_heads && a.mass.dim(2) >= most,
+             op, ": mass is ", describe(a.mass), " for a selection ", describe(a.selection.bits), " and documents of ",
+             most, " blocks");
+  for (const Tensor* t : {&a.lse, &a.mass})
+    RING_CHECK(t->dtype() == DType::f32 && t->contiguous(), op, ": ", describe(*t), " is not f32 and contiguous");
+}
+
+}  // namespace ring

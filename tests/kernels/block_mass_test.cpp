@@ -1,0 +1,221 @@
+// The mass of attention by blocks, on CPUs and GPUs: against its definition in fp64 over drawn selections.
+
+#include "kernels/attention/block_mass.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "kernels/attention/attention.h"
+#include "tests/kernels/attention_problem.h"
+#include "tests/kernels/poison_allocator.h"
+
+namespace ring::test {
+namespace {
+
+struct Target {
+  Backend backend = Backend::cpu;
+  std::string candidate = "blocks";
+  DType dtype = DType::f32;
+  double tolerance = 2e-6;
+};
+void PrintTo(const Target& t, std::ostream* out) { *out << t.candidate << "_" << t.dtype; }
+
+class BlockMasses : public testing::TestWithParam<Target> {
+ protected:
+  void SetUp() override {
+    if (!backend_available(GetParam().backend)) GTEST_SKIP() << "no device";
+  }
+  ExecContext context(int threads = 3) const {
+    return GetParam().backend == Backend::cpu ? poisoned_context(threads)
+                                              : poisoned_device_context({GetParam().backend, 0});
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Cpu, BlockMasses, testing::Values(Target{}));
+INSTANTIATE_TEST_SUITE_P(Gpu, BlockMasses,
+                         testing::Values(Target{Backend::cuda, "own_simt", DType::f32, 1e-5},
+                                         Target{Backend::cuda, "own_simt", DType::bf16, 1e-5},
+                                         Target{Backend::cuda, "own_mma", DType::bf16, 1e-4}));
+
+Pattern content(std::int32_t block) {
+  return block_sparse(block, {{.kind = BlockRuleKind::content, .local = 1, .keep = 100}});
+}
+
+// Four query heads over two KV heads; a selection of about every other block.
+AttentionProblem problem(std::int32_t block, const std::vector<std::int32_t>& lengths, std::int64_t dim,
+                         const std::vector<std::int32_t>& rows = {}, std::int64_t after = 0) {
+  AttentionProblem p = problem_of(content(block), offsets_of(lengths, rows.empty() ? 0 : rows[0]), rows, after);
+  p.dim = dim;
+  return with_selection(p);
+}
+
+// Column j of row i is the mean over queries and heads of the weights of block j, as the definition has them.
+Values definition(const AttentionProblem& p, const AttentionInputs& in, const Values& lse, std::int64_t blocks) {
+  const std::vector<std::int32_t> first = first_blocks(p.pattern, p.queries);
+  const std::int32_t size = p.pattern.blocks->block();
+  const std::int64_t group = p.heads / p.kv_heads;
+  Values mass(static_cast<std::size_t>(first.back() * p.kv_heads * blocks));
+  std::vector<int> rows(static_cast<std::size_t>(first.back()));
+  for (std::size_t b = 0; b < p.queries.size(); ++b) {
+    const Span& s = p.queries[b];
+    const std::int32_t skipped = s.document % size;
+    for (std::int32_t t = 0; t < s.count; ++t) {
+      const std::int64_t row = first[b] + (t + skipped) / size;
+      ++rows[static_cast<std::size_t>(row)];
+      for (std::int64_t h = 0; h < p.heads; ++h)
+        for (std::int32_t u = 0; u <= t; ++u) {
+          if (!p.selects(b, h / group, t, u)) continue;
+          double score = 0;
+          for (std::int64_t c = 0; c < p.dim; ++c)
+            score += in.q[static_cast<std::size_t>(((s.first + t) * p.heads + h) * p.dim + c)] *
+                     in.k[static_cast<std::size_t>(((s.first + u) * p.kv_heads + h / group) * p.dim + c)];
+          mass[static_cast<std::size_t>((row * p.kv_heads + h / group) * blocks + (u + skipped) / size)] +=
+              std::exp(p.scale() * score - lse[static_cast<std::size_t>(h * p.query_rows + s.first + t)]);
+        }
+    }
+  }
+  for (std::size_t i = 0; i < mass.size(); ++i)
+    mass[i] /= static_cast<double>(rows[i / static_cast<std::size_t>(p.kv_heads * blocks)] * group);
+  return mass;
+}
+
+// What the kernel makes of it; q and k lie in the columns of one matrix.
+Values measured(const Target& target, const AttentionProblem& p, const AttentionInputs& in, const Values& lse,
+                std::int64_t blocks, const ExecContext& ctx) {
+  const std::int64_t wide = p.heads * p.dim, narrow = p.kv_heads * p.dim;
+  Values both;
+  for (std::int64_t n = 0; n < p.query_rows; ++n) {
+    both.insert(both.end(), in.q.begin() + n * wide, in.q.begin() + (n + 1) * wide);
+    both.insert(both.end(), in.k.begin() + n * narrow, in.k.begin() + (n + 1) * narrow);
+  }
+  const Tensor qk = make_tensor({p.query_rows, wide + narrow}, target.dtype, both, ctx);
+  const std::int64_t rows = first_blocks(p.pattern, p.queries).back();
+  const BlockMass a{.q = qk.narrow(1, 0, wide).split_dim(1, p.dim),
+                    .k = qk.narrow(1, wide, narrow).split_dim(1, p.dim),
+                    .lse = make_tensor({p.heads, p.query_rows}, DType::f32, lse, ctx),
+                    .mass = ctx.empty({rows, p.kv_heads, blocks}),
+                    .spans = p.queries,
+                    .scale = static_cast<float>(p.scale()),
+                    .pattern = p.pattern,
+                    .selection = {from_host(p.selection, ctx.stream).view({rows, p.kv_heads, p.words()})}};
+  for (const auto& c : block_mass_kernel.candidates(target.backend))
+    if (c.name == target.candidate) {
+      EXPECT_TRUE(!c.supports || c.supports(a, ctx));
+      c.fn(a, ctx);
+    }
+  return read_values(a.mass, ctx);
+}
+
+std::int64_t most_blocks(const AttentionProblem& p) {
+  std::int32_t most = 0;
+  for (const Span& s : p.queries) most = std::max(most, blocks_of(p.pattern, s));
+  return most;
+}
+
+void expect_mass(const Target& target, const AttentionProblem& p, const ExecContext& ctx) {
+  const AttentionInputs in = random_inputs(p, target.dtype);
+  const Values lse = reference(p, in).lse;
+  for (const std::int64_t blocks : {most_blocks(p), most_blocks(p) + 3}) {
+    const Values want = definition(p, in, lse, blocks), got = measured(target, p, in, lse, blocks, ctx);
+    ASSERT_EQ(got.size(), want.size());
+    for (std::size_t i = 0; i < want.size(); ++i) {
+      ASSERT_NEAR(got[i], want[i], target.tolerance) << "element " << i;
+      ASSERT_EQ(got[i] == 0, want[i] == 0) << "element " << i;
+    }
+    for (std::size_t row = 0; row < want.size(); row += static_cast<std::size_t>(blocks)) {
+      double sum = 0;
+      for (std::size_t j = row; j < row + static_cast<std::size_t>(blocks); ++j) sum += got[j];
+      ASSERT_NEAR(sum, 1, 20 * target.tolerance) << "row " << row;
+    }
+  }
+}
+
+TEST_P(BlockMasses, AreThoseOfTheDefinition) {
+  for (const std::int32_t block : {64, 128})
+    for (const std::int64_t dim : {8, 24, 64, 104, 128, 200}) {
+      SCOPED_TRACE(str("blocks of ", block, ", D ", dim));
+      expect_mass(GetParam(), problem(block, {333}, dim), context());
+    }
+}
+
+// Documents that start within blocks, one of a single token, padding behind them; other groups of heads.
+TEST_P(BlockMasses, OfPackedDocuments) {
+  for (const std::int32_t block : {64, 128})
+    for (const auto& [heads, kv_heads] : {std::pair<int, int>{4, 2}, {3, 3}, {6, 1}}) {
+      SCOPED_TRACE(str("blocks of ", block, ", ", heads, " heads, ", kv_heads, " KV heads"));
+      AttentionProblem p = problem_of(content(block), offsets_of({300, 1, 70, 129, 250}, 3), {3, 304}, 5);
+      p.heads = heads, p.kv_heads = kv_heads, p.dim = 16;
+      expect_mass(GetParam(), with_selection(p), context());
+    }
+}
+
+// More documents than one launch has, and more blocks than a word of bits.
+TEST_P(BlockMasses, OfManyDocumentsAndOfLongOnes) {
+  std::vector<std::int32_t> lengths(70, 9);
+  expect_mass(GetParam(), problem(64, lengths, 8), context());
+  expect_mass(GetParam(), problem(64, {64 * 35 + 7}, 8), context());
+}
+
+// Bits repeat, whatever the number of threads.
+TEST_P(BlockMasses, RepeatTheirBits) {
+  const AttentionProblem p = problem(64, {500, 200}, 40);
+  const AttentionInputs in = random_inputs(p, GetParam().dtype);
+  const Values lse = reference(p, in).lse;
+  const Values one = measured(GetParam(), p, in, lse, most_blocks(p), context(1));
+  EXPECT_EQ(one, measured(GetParam(), p, in, lse, most_blocks(p), context(3)));
+}
+
+// With the log-sum-exp of dense attention a row sums to the share of its mass that the kept blocks hold.
+TEST_P(BlockMasses, SumToTheShareOfDenseAttention) {
+  const AttentionProblem p = problem(64, {400}, 32);
+  const AttentionInputs in = random_inputs(p, GetParam().dtype);
+  AttentionProblem all = p;
+  all.pattern = dense(), all.selection.clear();
+  const Values dense = reference(all, in).lse, own = reference(p, in).lse;
+  const std::int64_t blocks = most_blocks(p);
+  const Values got = measured(GetParam(), p, in, dense, blocks, context());
+  double least = 1;
+  for (std::int32_t i = 0; i < blocks; ++i)
+    for (std::int64_t g = 0; g < p.kv_heads; ++g) {
+      double want = 0, sum = 0;
+      const std::int32_t end = std::min(400, 64 * (i + 1));
+      for (std::int64_t h = 2 * g; h < 2 * g + 2; ++h)
+        for (std::int32_t t = 64 * i; t < end; ++t) {
+          const auto at = static_cast<std::size_t>(h * 400 + t);
+          want += std::exp(own[at] - dense[at]) / (2 * (end - 64 * i));
+        }
+      for (std::int64_t j = 0; j < blocks; ++j) sum += got[static_cast<std::size_t>((i * p.kv_heads + g) * blocks + j)];
+      EXPECT_NEAR(sum, want, 20 * GetParam().tolerance);
+      least = std::min(least, want);
+    }
+  EXPECT_LT(least, 0.9) << "everything was kept";
+}
+
+TEST(BlockMass, RefusesWhatDoesNotFit) {
+  const ExecContext ctx{Stream::cpu(1)};
+  const Tensor x = ctx.zeros({130, 2, 8});
+  BlockMass good{.q = x,
+                 .k = x,
+                 .lse = ctx.zeros({2, 130}),
+                 .mass = ctx.zeros({3, 2, 3}),
+                 .spans = {{0, 130, 0, 0}},
+                 .pattern = content(64)};
+  good.selection = select_blocks(good.pattern, x, x, good.spans, ctx);
+  EXPECT_NO_THROW(block_mass_kernel(good, ctx));
+  const auto refuses = [&](const auto& change) {
+    BlockMass bad = good;
+    change(bad);
+    EXPECT_THROW(block_mass_kernel(bad, ctx), Error);
+  };
+  refuses([&](BlockMass& a) { a.mass = ctx.zeros({3, 2, 2}); });
+  refuses([&](BlockMass& a) { a.mass = ctx.zeros({2, 2, 3}); });
+  refuses([&](BlockMass& a) { a.lse = ctx.zeros({130, 2}); });
+  refuses([&](BlockMass& a) { a.k = ctx.zeros({130, 4, 8}); });
+  refuses([&](BlockMass& a) { a.selection = {}; });
+  refuses([&](BlockMass& a) { a.spans[0].count = 131; });
+  refuses([&](BlockMass& a) { a.spans[0].position = 64; });
+  refuses([&](BlockMass& a) { a.pattern = dense(); });
+}
+
+}  // namespace
+}  // namespace ring::test
