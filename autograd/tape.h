@@ -61,8 +61,8 @@ struct Run {
   // ([N] i32; undefined: all, in order).
   ContextExchange* cp = nullptr;
   Tensor rows{};
-  // Who wants the entropy of every attention in turn, by heads: [2 heads] f32, sums over rows and how many rows these
-  // are (kernels/attention/entropy.h). Costs each attention once more. Null: nobody.
+  // Who wants the entropy of every attention in turn, by heads: f32 [2 heads], sums over rows and how many rows, of
+  // blocks [2 heads + 2] more (autograd/ops/kept_share.h). Costs each attention once more. Null: nobody.
   std::vector<Tensor>* entropies = nullptr;
   SavedTensorHooks* saved_hooks = nullptr;  // who may put saved tensors elsewhere; null: all stay
 

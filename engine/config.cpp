@@ -135,9 +135,9 @@ void TrainConfig::fields(Fields& f) {
     "with --weights ema; in the first steps it is (1 + step) / (10 + step) where that is less; 0 = none",
     in_range(0, 0.999999));
   f("watch_interval", watch_interval,
-    "steps between measurements of how far updates move the weights of each part of the model, and of the entropy of "
-    "each layer's attention; such a step computes the forward of one micro-batch once more, with each attention twice; "
-    "0 = none",
+    "steps between measurements of how far updates move the weights of each part of the model, of the entropy of each "
+    "layer's attention and of what its blocks keep; such a step computes the forward of one micro-batch once more, "
+    "with each attention twice; 0 = none",
     in_range(0, kMostSteps));
   f("z_loss", z_loss, "weight of the squared log-sum-exp in the training loss (PaLM)", in_range(0, 1000));
   f("precision", precision,

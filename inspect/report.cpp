@@ -130,7 +130,9 @@ class Page {
     return chart_html(train) + chart_html(validation) + chart_html(norm) +
            by_layers("Gradient norm", "", kPartNorms, Together::root_of_squares) +
            by_layers("Update over weights", "ratio of norms", kUpdateRatios, Together::mean) +
-           by_layers("Entropy of attention", "nats", kEntropies, Together::mean);
+           by_layers("Entropy of attention", "nats", kEntropies, Together::mean) +
+           by_layers("Attention that blocks keep", "share of dense attention", kRecalls, Together::mean) +
+           by_layers("Density of attention", "share of the pairs", kDensities, Together::mean);
   }
   std::string by_layers(const std::string& what, const char* unit, const char* group, Together how) const {
     std::string out;

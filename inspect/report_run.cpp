@@ -37,7 +37,9 @@ class Reader {
     if (r.group == "start") add_start(r);
     if (r.group == "train") add_step(r);
     if (r.group == "validation") point(r, "loss"), point(r, "ema_loss");
-    if (r.group == kPartNorms || r.group == kUpdateRatios || r.group == kEntropies) add_parts(r);
+    if (r.group == kPartNorms || r.group == kUpdateRatios || r.group == kEntropies || r.group == kDensities ||
+        r.group == kRecalls)
+      add_parts(r);
     if (r.group == "checkpoint" && !r.find("error")) point(r, "seconds");
     if (r.group == "job") add_job(r);
     if (r.group == "train" || r.group == "validation") add_sources(r);

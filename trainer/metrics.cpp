@@ -71,7 +71,7 @@ std::string tag_of(const std::string& group, const std::string& name) {
   if (by_source) return "loss/" + group + "/" + name.substr(std::strlen(kSourceLoss));
   if (group == "validation") return name == "loss" ? "loss/validation" : "loss/validation_" + name;
   if (group == kPartNorms || group == kUpdateRatios) return "optimizer/" + group + "/" + name;
-  if (group == kEntropies || group == kLeastEntropies)
+  if (group == kEntropies || group == kLeastEntropies || group == kDensities || group == kRecalls)
     return "attention/" + group.substr(std::strlen("attention_")) + "/" + name;
   if (group != "train") return group + "/" + name;
   if (name == "loss") return "loss/train";

@@ -297,6 +297,14 @@ void RunLog::record_watched(const StepReport& r) {
   };
   record(kEntropies, r.watched.entropies);
   record(kLeastEntropies, r.watched.least_entropies);
+  if (r.watched.kept.empty()) return;
+  Metrics::Values densities, recalls;
+  for (const KeptByLayer& k : r.watched.kept) {
+    const std::string name = key_of(block_scope(k.layer));
+    densities.emplace_back(name, k.density), recalls.emplace_back(name, k.recall);
+  }
+  metrics_->record(kDensities, r.step, densities);
+  metrics_->record(kRecalls, r.step, recalls);
 }
 
 void RunLog::stopped_by(const StepReport& bad) {

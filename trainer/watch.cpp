@@ -31,9 +31,11 @@ Watch::Result Watch::before() {
   RING_CHECK(layers.size() == this->layers(), layers.size(), " attentions in ", this->layers(), " layers");
   float* to = floats_of(r) + 2 * parts();
   for (const Tensor& sums : layers) {
-    RING_CHECK(sums.bytes() == 2 * heads_ * sizeof(float), "entropies are ", describe(sums), " of ", heads_, " heads");
+    RING_CHECK(sums.bytes() == 2 * heads_ * sizeof(float) || sums.bytes() == layer_values() * sizeof(float),
+               "entropies are ", describe(sums), " of ", heads_, " heads");
+    std::fill_n(to, layer_values(), 0.0f);
     ctx.stream.impl().copy(to, sums.raw(), sums.bytes());
-    to += 2 * heads_;
+    to += layer_values();
   }
   ratios_.before(ctx);
   return r;
@@ -50,19 +52,22 @@ void Watch::after(const Result& r) {
 }
 
 WatchReport Watch::report(const Result& r) const {
-  const std::size_t head_values = 2 * heads_ * static_cast<std::size_t>(mesh_.degree("tp"));
-  std::vector<double> sums(2 * parts() + layers() * head_values);
+  const std::size_t all_heads = heads_ * static_cast<std::size_t>(mesh_.degree("tp"));
+  const std::size_t of_layer = 2 * all_heads + 4, at_shares = 2 * parts() + layers() * 2 * all_heads;
+  std::vector<double> sums(2 * parts() + layers() * of_layer);
   const float* from = floats_of(r);
   std::copy_n(from, 2 * parts(), sums.begin());
   // Sums of this slice's heads, then their rows, at the places of these heads among all.
   const std::size_t first = heads_ * static_cast<std::size_t>(mesh_.coord("tp"));
-  for (std::size_t layer = 0; layer < layers(); ++layer)
+  for (std::size_t layer = 0; layer < layers(); ++layer) {
+    const float* const of = from + 2 * parts() + layer * layer_values();
+    double *const to = &sums[2 * parts() + layer * 2 * all_heads + first], *const shares = &sums[at_shares + layer * 4];
     for (std::size_t h = 0; h < heads_; ++h) {
-      const float* const of = from + 2 * parts() + layer * 2 * heads_ + h;
-      double* const to = &sums[2 * parts() + layer * head_values + first + h];
-      to[0] = of[0];
-      to[head_values / 2] = of[heads_];
+      to[h] = of[h], to[all_heads + h] = of[heads_ + h];
+      shares[0] += of[2 * heads_ + h], shares[1] += of[3 * heads_ + h];
     }
+    shares[2] = of[4 * heads_], shares[3] = of[4 * heads_ + 1];
+  }
   all_reduce_host(mesh_.host(), sums, Reduce::sum);
   WatchReport out;
   for (std::size_t p = 0; p < parts(); ++p) {
@@ -70,15 +75,18 @@ WatchReport Watch::report(const Result& r) const {
     out.update_ratios.push_back(size == 0 ? 0 : std::sqrt(change / size));  // 0: all of it is frozen
   }
   for (std::size_t layer = 0; layer < layers(); ++layer) {
-    const double* const of = &sums[2 * parts() + layer * head_values];
+    const double* const of = &sums[2 * parts() + layer * 2 * all_heads];
     double sum = 0, rows = 0, least = std::numeric_limits<double>::infinity();
-    for (std::size_t h = 0; h < head_values / 2; ++h) {
+    for (std::size_t h = 0; h < all_heads; ++h) {
       sum += of[h];
-      rows += of[head_values / 2 + h];
-      least = std::min(least, of[h] / of[head_values / 2 + h]);
+      rows += of[all_heads + h];
+      least = std::min(least, of[h] / of[all_heads + h]);
     }
     out.entropies.push_back(sum / rows);
     out.least_entropies.push_back(least);
+    const double* const shares = &sums[at_shares + layer * 4];
+    if (shares[3] > 0)
+      out.kept.push_back({static_cast<std::int64_t>(layer), shares[2] / shares[3], shares[0] / shares[1]});
   }
   return out;
 }

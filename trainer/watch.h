@@ -1,7 +1,8 @@
 #pragma once
 // What train.watch_interval asks for, of the steps that it names: how far the update moves each part of the model, and
-// the entropy of each layer's attention over every rank's first micro-batch. The step itself is computed as ever, also
-// where it is a replayed graph: all of this is queued before it and behind it, and changes no bit.
+// of each layer's attention, over every rank's first micro-batch, the entropy and how much its blocks keep. The step
+// itself is computed as ever, also where it is a replayed graph: all of this is queued before it and behind it, and
+// changes no bit.
 
 #include <memory>
 #include <vector>
@@ -11,11 +12,19 @@
 
 namespace ring {
 
+// What a layer keeps whose attention goes by blocks: pairs, as a share of those of causal dense attention, and of the
+// weights of dense attention, their mean over sampled rows and heads (kernels/attention/kept_share.h).
+struct KeptByLayer {
+  std::int64_t layer;
+  double density, recall;
+};
+
 struct WatchReport {
   // By Trainer::parts(): norm of the change over norm of the weights before it. NaN: there was no memory for it.
   std::vector<double> update_ratios;
   // By layer, in nats: mean over rows and heads, and the least of a head's means.
   std::vector<double> entropies, least_entropies;
+  std::vector<KeptByLayer> kept;  // layers of blocks, where ranks have whole sequences
   bool empty() const { return update_ratios.empty(); }
 };
 
@@ -34,7 +43,9 @@ class Watch {
  private:
   std::size_t parts() const { return step_.part_norms().parts().size(); }
   std::size_t layers() const { return step_.model().blocks().size(); }
-  std::size_t values() const { return 2 * parts() + layers() * 2 * heads_; }
+  // By layer: sums of the entropies and their rows, then of shares and their rows, by head; kept pairs, dense ones.
+  std::size_t layer_values() const { return 4 * heads_ + 2; }
+  std::size_t values() const { return 2 * parts() + layers() * layer_values(); }
 
   TrainStep& step_;
   Mesh& mesh_;

@@ -1,5 +1,6 @@
 #include "autograd/ops.h"
 #include "autograd/ops/attend.h"
+#include "autograd/ops/kept_share.h"
 #include "kernels/attention/entropy.h"
 #include "kernels/matmul.h"
 #include "kernels/norm.h"
@@ -167,24 +168,28 @@ std::vector<Saved> save_attended(const Run& run, const Var& qkv, const Prepared&
   return saved;
 }
 
-// Sums over rows of what the run's attention leaves of entropy, and the number of rows, by head. The extra call sees
-// keys in place of values. Nothing is measured for it, so that no choice of the run depends on whether it was made.
-Tensor entropy_sums(ExecContext ctx, const Attend& forward, const Parts& x, const BlockSelection& selection) {
+// What watched steps ask of attention, sums over rows, by head: of the entropy, and the number of rows; then of what
+// blocks keep. The extra call sees keys in place of values. Nothing is measured for it, so that no choice of the run
+// depends on whether it was made.
+Tensor watched_sums(ExecContext ctx, const Attend& forward, const Parts& x, const BlockSelection& selection) {
   ctx.tuning = nullptr;
   const std::int64_t rows = x.q.dim(0), heads = forward.layout.heads;
-  const Tensor keys = ctx.empty(x.q.shape()), lse = ctx.empty({heads, rows}), each = ctx.empty({rows, 2 * heads});
-  attend({.q = x.q,
-          .k = x.k,
-          .v = x.k,
-          .out = keys,
-          .lse = lse,
-          .scale = forward.attention.scale,
-          .pattern = forward.attention.pattern,
-          .selection = selection},
-         forward.sequences, forward.cp, ctx);
-  attention_entropy_kernel({x.q, keys, lse, each, forward.attention.scale}, ctx);
-  const Tensor sums = ctx.empty({2 * heads});
-  column_sum_kernel({each, sums}, ctx);
+  const bool shares = has_shares(forward.attention, forward.sequences);
+  Attention a{.q = x.q,
+              .k = x.k,
+              .v = x.k,
+              .out = ctx.empty(x.q.shape()),
+              .lse = ctx.empty({heads, rows}),
+              .scale = forward.attention.scale,
+              .pattern = forward.attention.pattern,
+              .selection = selection};
+  attend(a, forward.sequences, forward.cp, ctx);
+  const Tensor each = ctx.empty({rows, 2 * heads}), sums = ctx.empty({(shares ? 4 : 2) * heads + (shares ? 2 : 0)});
+  attention_entropy_kernel({x.q, a.out, a.lse, each, forward.attention.scale}, ctx);
+  column_sum_kernel({each, sums.narrow(0, 0, 2 * heads)}, ctx);
+  if (!shares) return sums;
+  a.queries = a.keys = forward.sequences.spans();
+  sum_shares(a, sums.narrow(0, 2 * heads, 2 * heads + 2), ctx);
   return sums;
 }
 
@@ -258,7 +263,7 @@ Var self_attention(Run& run, const Var& qkv, const Sequences& sequences, const S
   const Parts x = p.final(layout);
   const BlockSelection selection = selection_of(options.attention, x.q, x.k, sequences, run.ctx);
   const Attended a = forward(run.ctx, x, dropout.with(run.rows, run.state), selection);
-  if (run.entropies) run.entropies->push_back(entropy_sums(run.ctx, forward, x, selection));
+  if (run.entropies) run.entropies->push_back(watched_sums(run.ctx, forward, x, selection));
   if (options.keys) {
     *options.keys = x.k;
     *options.values = x.v;

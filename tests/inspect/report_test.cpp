@@ -199,7 +199,9 @@ TEST_F(ReportTest, WatchedStepsAreDrawnByTheirMeans) {
   const std::string run =
       write_run("run", line("train", 10, "\"loss\":3") + line("validation", 10, "\"loss\":3,\"ema_loss\":2.5") +
                            line("update_ratio", 10, "\"embedding\":0.5,\"blocks.0\":0.001,\"blocks.1\":0.003") +
-                           line("attention_entropy", 10, layers) + line("attention_entropy", 20, "\"blocks.0\":1"));
+                           line("attention_entropy", 10, layers) + line("attention_entropy", 20, "\"blocks.0\":1") +
+                           line("attention_recall", 10, "\"blocks.1\":0.75") +
+                           line("attention_density", 10, "\"blocks.1\":0.25"));
   const ReportRun read = read_report_run(run, 0);
   EXPECT_EQ(read.curves.at("validation/ema_loss"), (Curve{{10, 2.5}}));
   const std::vector<ChartLine> ratios = part_lines(read, "update_ratio", Together::mean);
@@ -210,8 +212,11 @@ TEST_F(ReportTest, WatchedStepsAreDrawnByTheirMeans) {
   ASSERT_EQ(entropies.size(), 3u) << "two blocks each";
   EXPECT_EQ(entropies[0].curve, (Curve{{10, 3}}));
   EXPECT_EQ(entropies[2].curve, (Curve{{10, 9}}));
+  EXPECT_EQ(part_lines(read, "attention_recall", Together::mean).at(0).curve, (Curve{{10, 0.75}}));
+  EXPECT_EQ(part_lines(read, "attention_density", Together::mean).at(0).curve, (Curve{{10, 0.25}}));
   const std::string page = report_page({run}, {});
-  for (const char* title : {"Update over weights by layers", "Entropy of attention by layers"})
+  for (const char* title : {"Update over weights by layers", "Entropy of attention by layers",
+                            "Attention that blocks keep by layers", "Density of attention by layers"})
     EXPECT_NE(page.find(title), std::string::npos) << title;
 }
 

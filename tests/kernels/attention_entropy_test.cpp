@@ -76,7 +76,7 @@ void expect_oracle(const AttentionShape& a, const ExecContext& ctx, DType type, 
   const Entropies want = oracle(a, q, k);
   const Values got = measure(a, q, k, ctx, type);
   const auto heads = static_cast<std::size_t>(a.heads);
-  ASSERT_EQ(got.size(), 2 * heads);
+  ASSERT_GE(got.size(), 2 * heads);  // blocks tell more behind them
   for (std::size_t h = 0; h < heads; ++h) {
     EXPECT_EQ(got[heads + h], want.rows[h]) << "rows of head " << h;
     EXPECT_NEAR(got[h] / want.rows[h], want.sums[h] / want.rows[h], tolerance) << "head " << h;

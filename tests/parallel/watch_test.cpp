@@ -125,5 +125,50 @@ TEST_P(DistWatch, EntropiesAreThoseOfOneProcess) {
   }
 }
 
+// What blocks keep is a matter of all heads and sequences, whoever has them: heads of several rules, in one layer of
+// two, whole samples and packed documents.
+std::vector<std::string> with_blocks(std::vector<std::string> layout) {
+  for (const char* o : {"model.context=320", "train.batch_size=4", "train.micro_batch=0",
+                        "model.attention_layers=[{layers: '1', attention: {kind: block_sparse, block: 64, "
+                        "rules: [{pattern: content, keep: 3, first: 1}, {pattern: content, keep: 2}, {local: 2}], "
+                        "heads: [0, 1, 2, 2]}}]"})
+    layout.emplace_back(o);
+  return layout;
+}
+
+void expect_shares_of_one(const Layout& l, const std::vector<std::string>& documents) {
+  std::vector<std::string> layout = l.overrides;
+  layout.insert(layout.end(), documents.begin(), documents.end());
+  const Training one = run(with_blocks(documents), 1, 2, 1), many = run(with_blocks(layout), l.ranks, 2, 1);
+  const Training unwatched = run(with_blocks(layout), l.ranks, 2, 0);
+  ASSERT_EQ(one.errors + many.errors + unwatched.errors, "");
+  EXPECT_TRUE(same_bits(unwatched, many)) << "watching shows";
+  for (const std::size_t step : {0u, 1u}) {
+    const std::vector<KeptByLayer>&a = one.watched.at(step).kept, &b = many.watched.at(step).kept;
+    ASSERT_EQ(a.size(), 1u);
+    ASSERT_EQ(b.size(), 1u);
+    EXPECT_EQ(b[0].layer, 1);
+    EXPECT_TRUE(a[0].density > 0.2 && a[0].density < 1) << a[0].density;
+    EXPECT_TRUE(a[0].recall > 0.2 && a[0].recall < 1) << a[0].recall;
+    EXPECT_NEAR(b[0].density, a[0].density, 1e-6);
+    EXPECT_NEAR(b[0].recall, a[0].recall, 1e-4);
+  }
+}
+
+TEST_F(DistWatchTest, SharesAreThoseOfOneProcess) {
+  for (const Layout& l : {Layout{"one", 1, {}}, Layout{"dp2_zero3", 2, {"parallel.zero=3"}},
+                          Layout{"tp2", 2, {"parallel.tp=2"}}, Layout{"tp2_dp2", 4, {"parallel.tp=2"}}})
+    for (const std::vector<std::string>& documents : {std::vector<std::string>{}, {"data.packing.documents=true"}}) {
+      SCOPED_TRACE(l.name + (documents.empty() ? "" : ", documents"));
+      expect_shares_of_one(l, documents);
+    }
+}
+
+TEST_F(DistWatchTest, OtherKindsKeepNoBlocks) {
+  const Training plain = run({}, 1, 1, 1);
+  ASSERT_EQ(plain.errors, "");
+  EXPECT_TRUE(plain.watched.at(0).kept.empty());
+}
+
 }  // namespace
 }  // namespace ring::test

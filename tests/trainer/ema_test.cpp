@@ -144,6 +144,27 @@ TEST_F(EmaRuns, WatchedStepsAreRecorded) {
   EXPECT_FALSE(group("run", "attention_entropy").at(0).contains("embedding"));
 }
 
+// What blocks keep is recorded by the layers that have them.
+TEST_F(EmaRuns, WatchedBlocksAreRecorded) {
+  trained("run", {"train.watch_interval=20", "model.context=256", "train.micro_batch=4",
+                  "model.attention_layers=[{layers: '1', attention: {kind: block_sparse, block: 64, rules: [{pattern: "
+                  "content, keep: 2}]}}]"});
+  for (const char* name : {"attention_density", "attention_recall"}) {
+    const std::vector<Json> records = group("run", name);
+    ASSERT_EQ(records.size(), 2u) << name;
+    for (const Json& r : records) {
+      EXPECT_FALSE(r.contains("blocks.0")) << name;
+      EXPECT_GT(r.at("blocks.1").get<double>(), 0.3) << name;
+      EXPECT_LT(r.at("blocks.1").get<double>(), 1) << name;
+    }
+  }
+  // Blocks of 64 rows that see 1, 2, 2 and 2 blocks, half of the last one each.
+  const double block = 64 * 64, half = 64 * 65 / 2, whole = 256 * 257 / 2;
+  EXPECT_NEAR(group("run", "attention_density").at(0).at("blocks.1").get<double>(), (4 * half + 3 * block) / whole,
+              1e-6);
+  EXPECT_TRUE(group("run", "attention_entropy").at(0).contains("blocks.0"));
+}
+
 // Step 40 of a straight line from step 10 on, and none of it in a run that does not ask for it.
 TEST_F(EmaRuns, WeightDecayFollowsItsSchedule) {
   trained("run", {"schedule.kind=linear", "schedule.final_weight_decay=4", "optimizer.weight_decay=0.2"});

@@ -1,0 +1,69 @@
+#include "kernels/attention/kept_share.h"
+
+#include <cmath>
+
+#include "kernels/attention/blocks.h"
+#include "kernels/attention/head_segment.h"
+#include "kernels/cpu/rows.h"
+
+namespace ring::cpu {
+namespace {
+
+void run_kept_share(const KeptShare& a, const ExecContext& ctx) {
+  check(a);
+  const std::int64_t rows = a.kept.dim(1), heads = a.kept.dim(0);
+  const float *kept = a.kept.data<float>(), *dense = a.dense.data<float>();
+  float* out = a.out.data<float>();
+  ctx.stream.pool().parallel_for(rows, row_grain(heads), [=](std::int64_t begin, std::int64_t end, int) {
+    for (std::int64_t n = begin; n < end; ++n)
+      for (std::int64_t h = 0; h < heads; ++h) {
+        const float total = dense[h * rows + n];
+        const bool sees = std::isfinite(total);
+        out[n * 2 * heads + h] = sees ? std::exp(kept[h * rows + n] - total) : 0;
+        out[(n * 2 + 1) * heads + h] = sees ? 1 : 0;
+      }
+  });
+}
+
+// The rows of block i of a document, which starts at position `first`.
+struct BlockRow {
+  std::int64_t first, before, rows;  // before: positions of the document before the block's
+
+  BlockRow(const SegmentPair& p, std::int32_t size, std::int32_t i)
+      : first(p.q_first),
+        before(std::max(i * size, p.q_first) - p.q_first),
+        rows(std::min((i + 1) * size, p.q_end) - std::max(i * size, p.q_first)) {}
+  std::int64_t causal() const { return rows * (rows + 1) / 2; }  // pairs of the block with itself
+  // Pairs with block j < i.
+  std::int64_t pairs(std::int64_t size, std::int64_t j) const {
+    return rows * ((j + 1) * size - std::max(j * size, first));
+  }
+};
+
+void run_selected_pairs(const SelectedPairs& a, const ExecContext& ctx) {
+  check(a);
+  const SelectedBlocks selected(a.selection);
+  const std::int32_t size = a.pattern.blocks->block();
+  float* const out = a.out.data<float>();
+  for (const SegmentPair& p : segment_pairs_of(passes_of(a.pattern).front(), a.pattern, a.spans, a.spans)) {
+    const std::int64_t blocks = (p.q_end - 1) / size + 1;
+    ctx.stream.pool().parallel_for(blocks, 1, [&](std::int64_t begin, std::int64_t end, int) {
+      for (auto i = static_cast<std::int32_t>(begin); i < end; ++i) {
+        const BlockRow row(p, size, i);
+        std::int64_t kept = selected.heads * row.causal();
+        for (std::int32_t head = 0; head < selected.heads; ++head)
+          for (std::int32_t j = 0; j < i; ++j)
+            if (selected.keeps(p.block_row + i, head, j)) kept += row.pairs(size, j);
+        float* const to = out + std::int64_t{p.block_row + i} * 2;
+        to[0] = static_cast<float>(kept);
+        to[1] = static_cast<float>(selected.heads * (row.rows * row.before + row.causal()));
+      }
+    });
+  }
+}
+
+const bool added[] = {kept_share_kernel.add(Backend::cpu, {"rows", run_kept_share}),
+                      selected_pairs_kernel.add(Backend::cpu, {"rows", run_selected_pairs})};
+
+}  // namespace
+}  // namespace ring::cpu

@@ -1,0 +1,54 @@
+#include "kernels/attention/kept_share.h"
+
+#include <algorithm>
+
+#include "kernels/attention/blocks.h"
+#include "kernels/rows.h"
+
+namespace ring {
+
+void check(const KeptShare& a) {
+  constexpr const char* op = "kept_share";
+  RING_CHECK(a.kept.defined() && a.kept.shape().size() == 2, op, ": kept is ", describe(a.kept), ", expected [Hq,N]");
+  check_shape(op, "dense", a.dense, a.kept.shape());
+  check_shape(op, "out", a.out, {a.kept.dim(1), 2 * a.kept.dim(0)});
+  for (const Tensor* t : {&a.kept, &a.dense, &a.out})
+    RING_CHECK(t->dtype() == DType::f32 && t->contiguous(), op, ": ", describe(*t), " is not f32 and contiguous");
+}
+
+void check(const SelectedPairs& a) {
+  constexpr const char* op = "selected_pairs";
+  RING_CHECK(a.selection.bits.defined() && a.selection.bits.shape().size() == 3, op, ": the selection is ",
+             describe(a.selection.bits));
+  check(a.selection, a.pattern, a.spans, a.spans, a.selection.bits.dim(1), op);
+  check_shape(op, "out", a.out, {a.selection.bits.dim(0), 2});
+  RING_CHECK(a.out.dtype() == DType::f32 && a.out.contiguous(), op, ": ", describe(a.out),
+             " is not f32 and contiguous");
+}
+
+std::vector<QuerySample> sample_blocks(const Pattern& pattern, const std::vector<Span>& documents, std::int64_t most) {
+  const std::vector<std::int32_t> first = first_blocks(pattern, documents);
+  const std::int64_t all = first.back(), taken = std::min(all, most), size = pattern.blocks->block();
+  std::vector<QuerySample> calls;
+  for (std::size_t b = 0; b < documents.size(); ++b) {
+    const Span& d = documents[b];
+    const std::int64_t start = pattern.origin(d.document) - d.position;  // of block 0, from row `first` on
+    std::size_t stretches = 0;
+    bool goes_on = false;  // the block before is taken
+    for (std::int64_t r = first[b]; r < first[b + 1]; ++r) {
+      const bool takes = (r + 1) * taken / all > r * taken / all;
+      const auto begin = static_cast<std::int32_t>(std::max<std::int64_t>(0, start + (r - first[b]) * size));
+      const auto end = static_cast<std::int32_t>(std::min<std::int64_t>(d.count, start + (r - first[b] + 1) * size));
+      if (takes && !goes_on) {
+        if (stretches++ == calls.size()) calls.emplace_back();
+        calls[stretches - 1].queries.push_back({d.first + begin, 0, d.position + begin, d.document});
+        calls[stretches - 1].keys.push_back(d);
+      }
+      if (takes) calls[stretches - 1].queries.back().count += end - begin;
+      goes_on = takes;
+    }
+  }
+  return calls;
+}
+
+}  // namespace ring
