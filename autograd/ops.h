@@ -8,7 +8,7 @@
 #include "autograd/context_exchange.h"
 #include "autograd/tape.h"
 #include "kernels/activation.h"
-#include "kernels/attention/pattern.h"
+#include "kernels/attention/selection.h"
 
 namespace ring {
 
@@ -113,7 +113,8 @@ Var attention(Run&, const Var& q, const Var& k, const Var& v, const Sequences&, 
 // The whole of self-attention between the two projections, without copies: qkv [N,(Hq+2Hk)D] holds q | k | v in
 // columns. Optionally normalises q and k per head (RMS, weights [D]), rotates them, attends -> [N,Hq D]. Consumes qkv:
 // its bytes are rotated in place and kept for the backward. `keys`, `values` (both or none) and `queries` receive
-// views of the final k and v [N,Hk,D] and q [N,Hq,D], for a generation cache.
+// views of the final k and v [N,Hk,D] and q [N,Hq,D], for a generation cache. `selection` receives what was selected;
+// one that is there already is used.
 struct SelfAttention {
   std::int64_t heads = 1, kv_heads = 1, head_dim = 8;
   AttentionOptions attention;
@@ -123,6 +124,7 @@ struct SelfAttention {
   Tensor* queries = nullptr;
   Tensor* keys = nullptr;
   Tensor* values = nullptr;
+  BlockSelection* selection = nullptr;
 };
 Var self_attention(Run&, const Var& qkv, const Sequences&, const SelfAttention&);
 

@@ -6,10 +6,12 @@
 #include <list>
 #include <map>
 
+#include "cli/attention_text.h"
 #include "cli/commands.h"
 #include "cli/number_option.h"
 #include "cli/print.h"
 #include "cli/settings.h"
+#include "cli/weights_option.h"
 #include "core/fields.h"
 #include "data/tokenizer.h"
 #include "engine/config.h"
@@ -28,6 +30,9 @@ namespace {
 struct Arguments {
   std::string file, svg;
   std::vector<std::string> overrides;
+  std::string text;
+  SavedWeights weights = SavedWeights::latest;
+  int threads = 0;
   std::int64_t layer = -1, length = 0, head = 0, width = 0;
   CLI::Option *layer_given = nullptr, *length_given = nullptr, *width_given = nullptr;
 };
@@ -74,13 +79,6 @@ std::string ranges(const std::vector<std::int64_t>& layers) {
 
 std::string title_of(const Section& s, std::int64_t kv_head) {
   return str(s.layers.size() > 1 ? "Layers " : "Layer ", ranges(s.layers), ": ", text_of(*s.settings, kv_head));
-}
-
-void check_arguments(const Arguments& a, const ModelConfig& m) {
-  if (a.layer_given->count() && a.layer >= m.layers)
-    fail("--layer: there is no layer ", a.layer, ": the model has ", m.layers, ", give one of 0 to ", m.layers - 1);
-  if (a.head >= m.kv_heads)
-    fail("--head: there is no KV head ", a.head, ": the model has ", m.kv_heads, ", give one of 0 to ", m.kv_heads - 1);
 }
 
 // Costs of layers, each pattern counted once.
@@ -132,6 +130,10 @@ Section only(const std::vector<Section>& all, const ModelConfig& m, std::int64_t
 // Counts all heads, forward and backward, as flops_per_token does.
 double flops_of(const ModelConfig& m, double pairs) { return 12 * static_cast<double>(m.heads * m.head_dim) * pairs; }
 
+std::int64_t columns_of(const Arguments& a) {
+  return a.width_given->count() ? a.width : std::clamp<std::int64_t>(terminal_columns(), kLeastColumns, 80);
+}
+
 struct Column {
   const char* name;
   int width;  // negative: to the left
@@ -146,7 +148,7 @@ class Report {
       : arguments_(a),
         model_(std::move(m)),
         length_(a.length_given->count() ? a.length : model_.context),
-        columns_(a.width_given->count() ? a.width : std::clamp<std::int64_t>(terminal_columns(), kLeastColumns, 80)),
+        columns_(columns_of(a)),
         all_(sections_of(model_, length_)),
         dense_(cost_of(Pattern{}, model_.kv_heads, length_)) {}
 
@@ -270,8 +272,11 @@ class Report {
 };
 
 void show(const Arguments& a) {
+  if (!a.text.empty())
+    return show_attention_on_text(
+        {a.file, a.text, a.svg, a.overrides, a.weights, a.threads, a.layer, a.head, a.length, columns_of(a)});
   const ModelConfig model = settings_at(a.file, a.overrides).model.resolved();
-  check_arguments(a, model);
+  check_layer_and_head(model, a.layer, a.head);
   Report(a, model).print();
 }
 
@@ -289,11 +294,18 @@ void add_attention_commands(CLI::App& app) {
   a->layer_given =
       add_number(*cmd, "--layer", a->layer, "Only this layer, from 0; default: each kind of layer once", 0, kMostCount);
   a->length_given =
-      add_number(*cmd, "--length", a->length, "Tokens of the sequence; default: model.context", 1, kMostLength);
+      add_number(*cmd, "--length", a->length, "Tokens of the sequence; default: model.context, of a text at most 4096",
+                 1, kMostLength);
   add_number(*cmd, "--head", a->head, "KV head to draw, from 0", 0, kMostCount)->capture_default_str();
   cmd->add_option("--svg", a->svg, "Write the pictures to this file, too")->type_name("FILE");
   a->width_given = add_number(*cmd, "--width", a->width, "Columns of the text; default: the terminal's, at most 80",
                               kLeastColumns, 10'000);
+  CLI::Option* text =
+      cmd->add_option("--text", a->text,
+                      "Draw what a run's model attends to in this file of text (or JSON Lines, also compressed)")
+          ->type_name("FILE");
+  add_number(*cmd, "--threads", a->threads, "With --text: CPU threads; 0: all cores", 0, kMostThreads)->needs(text);
+  add_weights(*cmd, a->weights)->needs(text);
   cmd->footer(str(
       "The table\n"
       "  density       pairs that are computed, as a share of those of dense causal attention\n"
@@ -309,8 +321,13 @@ void add_attention_commands(CLI::App& app) {
       " queries, of every dilated branch and segment anew\n"
       "  largest cost  of that time: the costliest branch (segment/rate) or heads of one block rule; where all is one\n"
       "                part, its tiles or its blocks of queries (row blocks)\n\n"
+      "With --text\n"
+      "  recall        the weight that dense attention over the same queries and keys gives to the pairs that are "
+      "kept\n"
+      "  entropy       of the weights, in nats; dense: of dense attention's\n\n"
       "Examples: ringmaster attention show configs/shakespeare_dilated.yaml\n"
       "          ringmaster attention show configs/shakespeare_block_sparse.yaml --head 2 --svg pattern.svg\n"
+      "          ringmaster attention show runs/quickstart --text notes.txt --layer 2\n"
       "          ringmaster attention show configs/llama_1b.yaml --length 32768 model.attention.kind=window "
       "model.attention.window=1024"));
   cmd->callback([a] { show(*a); });

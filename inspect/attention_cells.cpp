@@ -115,7 +115,8 @@ void add_blocks(PairCells& cells, const BlockPattern& blocks, std::int32_t kv_he
 
 }  // namespace
 
-PairCells::PairCells(std::int64_t length, std::int64_t most_cells) : length_(length), size_(1) {
+PairCells::PairCells(std::int64_t length, std::int64_t most_cells, CellWhole whole)
+    : length_(length), size_(1), whole_(whole) {
   RING_CHECK(length >= 1 && most_cells >= 1, "a picture of ", length, " tokens in ", most_cells, " cells");
   while ((length + size_ - 1) / size_ > most_cells) size_ *= 2;
   side_ = (length + size_ - 1) / size_;
@@ -126,6 +127,7 @@ std::int64_t PairCells::tokens(std::int64_t i) const { return std::min(size_, le
 
 double PairCells::possible(std::int64_t i, std::int64_t j) const {
   const auto rows = static_cast<double>(tokens(i));
+  if (whole_ == CellWhole::queries) return j <= i ? rows : 0;
   return j < i ? rows * static_cast<double>(tokens(j)) : j == i ? rows * (rows + 1) / 2 : 0;
 }
 
@@ -136,7 +138,7 @@ double PairCells::share(std::int64_t i, std::int64_t i_end, std::int64_t j) cons
 }
 
 PairCells PairCells::coarser(std::int64_t most_cells) const {
-  PairCells c(length_, std::min(most_cells, side_));
+  PairCells c(length_, std::min(most_cells, side_), whole_);
   const std::int64_t n = c.size_ / size_;
   for (std::int64_t i = 0; i < side_; ++i)
     for (std::int64_t j = 0; j <= i; ++j) c.kept(i / n, j / n) += kept(i, j);

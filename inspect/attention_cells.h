@@ -10,20 +10,27 @@
 
 namespace ring {
 
+// What a cell's sum is a share of.
+enum class CellWhole : std::uint8_t {
+  pairs,    // of the pairs that are possible: the sum counts those that are kept
+  queries,  // of its queries: the sum is of the weights that they give to its keys
+};
+
 // Cell (i, j) holds queries [i size, (i + 1) size) and keys [j size, (j + 1) size) of a causal sequence.
 class PairCells {
  public:
   // size: the smallest power of two with at most so many cells on a side.
-  PairCells(std::int64_t length, std::int64_t most_cells);
+  PairCells(std::int64_t length, std::int64_t most_cells, CellWhole whole = CellWhole::pairs);
 
+  CellWhole whole() const { return whole_; }
   std::int64_t length() const { return length_; }
   std::int64_t size() const { return size_; }
   std::int64_t side() const { return side_; }
 
   double& kept(std::int64_t i, std::int64_t j) { return kept_[static_cast<std::size_t>(i * side_ + j)]; }
   double kept(std::int64_t i, std::int64_t j) const { return kept_[static_cast<std::size_t>(i * side_ + j)]; }
-  double possible(std::int64_t i, std::int64_t j) const;  // pairs with key <= query
-  // Kept pairs of the rows [i, i_end) of column j, as a share of the possible ones; -1: there are none.
+  double possible(std::int64_t i, std::int64_t j) const;  // the most: pairs with key <= query, or queries
+  // What the rows [i, i_end) of column j hold, as a share of the most; -1: they hold nothing.
   double share(std::int64_t i, std::int64_t i_end, std::int64_t j) const;
 
   PairCells coarser(std::int64_t most_cells) const;
@@ -31,6 +38,7 @@ class PairCells {
  private:
   std::int64_t tokens(std::int64_t i) const;
   std::int64_t length_, size_, side_;
+  CellWhole whole_;
   std::vector<double> kept_;
 };
 

@@ -106,10 +106,11 @@ void draw_axes(std::ostringstream& out, std::int64_t length) {
       << " " << kPlot / 2 << ") rotate(-90)\" text-anchor=\"middle\" font-size=\"13\">query (token)</text>\n";
 }
 
-void draw_legend(std::ostringstream& out, std::int64_t size) {
+void draw_legend(std::ostringstream& out, const PairCells& cells) {
   constexpr int kBox = kPlot / (kSvgShades + 1);
-  out << "<g transform=\"translate(0 " << kPlot + 62 << ")\" font-size=\"11\"><text y=\"0\">pairs kept in a cell of "
-      << size << " x " << size << " tokens, up to</text>\n";
+  out << "<g transform=\"translate(0 " << kPlot + 62 << ")\" font-size=\"11\"><text y=\"0\">"
+      << (cells.whole() == CellWhole::pairs ? "pairs kept in" : "weight that a query gives to") << " a cell of "
+      << cells.size() << " x " << cells.size() << " tokens, up to</text>\n";
   for (int shade = 0; shade <= kSvgShades; ++shade)
     out << "<rect x=\"" << shade * kBox << "\" y=\"8\" width=\"" << kBox << "\" height=\"14\" stroke=\"#444\" fill=\""
         << (shade ? color_of(shade) : "#f4f4f4") << "\"/><text x=\"" << shade * kBox + kBox / 2
@@ -129,7 +130,7 @@ void draw_panel(std::ostringstream& out, const Panel& panel, int x, int y) {
   out << "<path d=\"M0 0L" << kPlot << " " << kPlot << "H0z\" fill=\"#f4f4f4\"/>\n";
   draw_cells(out, panel.cells);
   draw_axes(out, panel.cells.length());
-  draw_legend(out, panel.cells.size());
+  draw_legend(out, panel.cells);
   out << "</g>\n";
 }
 
@@ -160,8 +161,9 @@ std::string text_picture(const PairCells& all, std::int64_t columns) {
   for (const std::string& line :
        wrapped(str("A character: ", size, " keys, ", 2 * cells.size(), " queries."), static_cast<std::size_t>(columns)))
     out += line + "\n";
-  out += "Pairs kept:";
-  std::size_t used = 11;
+  const std::string what = cells.whole() == CellWhole::pairs ? "Pairs kept:" : "Weight of a query:";
+  out += what;
+  std::size_t used = what.size();
   for (int shade = 0; shade <= kTextShades; ++shade) {
     const std::string word = shade ? percent(share_up_to(shade, kTextShades)) : "none";
     if (used + 3 + word.size() > static_cast<std::size_t>(columns)) out += "\n", used = 0;

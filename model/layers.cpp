@@ -148,8 +148,22 @@ Var AttentionLayer::project(Run& run, Var y, const Var& residual) const {
   return out_(run, y, residual);
 }
 
+Var AttentionLayer::attend(Run& run, const Var& qkv, const Sequences& seqs) const {
+  SelfAttention s = options(run.training);
+  if (!watch) return self_attention(run, qkv, seqs, s);
+  AttendedHeads heads{.scale = scale_, .pattern = pattern_};
+  Tensor values;
+  s.queries = &heads.q;
+  s.keys = &heads.k;
+  s.values = &values;
+  s.selection = &heads.selection;
+  const Var y = self_attention(run, qkv, seqs, s);
+  watch(heads);
+  return y;
+}
+
 Var AttentionLayer::operator()(Run& run, const Var& x, const Sequences& seqs, const Var& residual) const {
-  return project(run, self_attention(run, qkv_(run, x), seqs, options(run.training)), residual);
+  return project(run, attend(run, qkv_(run, x), seqs), residual);
 }
 
 Var AttentionLayer::operator()(Run& run, const Var& x, const Sequences& seqs, const Var& residual, LayerCache& cache,

@@ -2,6 +2,7 @@
 // Typed layers: each declares its parameters below a ParamPrefix and is called with a Run. parallel/parallelize.h cuts
 // them for tensor parallelism; what a cut asks of the processes is in the ops.
 
+#include <functional>
 #include <optional>
 
 #include "autograd/ops.h"
@@ -48,6 +49,14 @@ struct Norm {
   float eps;
 };
 
+// What attention is computed from: q [N,Hq,D] and k [N,Hk,D] as they are multiplied, and the blocks that were selected.
+struct AttendedHeads {
+  Tensor q, k;
+  float scale = 1;  // of scores
+  Pattern pattern;
+  BlockSelection selection{};
+};
+
 class AttentionLayer {
  public:
   // dropout_site: of the masks on weights.
@@ -65,8 +74,11 @@ class AttentionLayer {
   void take_heads(std::int64_t heads, std::int64_t kv_heads, const Pattern&);
   Linear& qkv() { return qkv_; }
   Linear& out() { return out_; }
+  // Called with what each pass over whole sequences attends over, where it runs.
+  std::function<void(const AttendedHeads&)> watch;
 
  private:
+  Var attend(Run&, const Var& qkv, const Sequences&) const;
   SelfAttention options(bool training) const;
   Var project(Run&, Var y, const Var& residual) const;
   Tensor decode(Run&, const Tensor& qkv, const Sequences&, LayerCache&, const std::vector<std::int32_t>& lengths) const;

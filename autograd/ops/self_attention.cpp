@@ -261,7 +261,9 @@ Var self_attention(Run& run, const Var& qkv, const Sequences& sequences, const S
   const DropoutAddress dropout = dropout_address(run, options.attention, options.heads);
   const Attend forward{layout, options.attention, dropout, sequences.without_positions(), run.cp};
   const Parts x = p.final(layout);
-  const BlockSelection selection = selection_of(options.attention, x.q, x.k, sequences, run.ctx);
+  const bool chosen = options.selection && options.selection->bits.defined();
+  const BlockSelection selection =
+      chosen ? *options.selection : selection_of(options.attention, x.q, x.k, sequences, run.ctx);
   const Attended a = forward(run.ctx, x, dropout.with(run.rows, run.state), selection);
   if (run.entropies) run.entropies->push_back(watched_sums(run.ctx, forward, x, selection));
   if (options.keys) {
@@ -269,6 +271,7 @@ Var self_attention(Run& run, const Var& qkv, const Sequences& sequences, const S
     *options.values = x.v;
   }
   if (options.queries) *options.queries = x.q;
+  if (options.selection) *options.selection = selection;
   const Shape shape{in.dim(0), options.heads * options.head_dim};
   if (!run.records(qkv, options.q_norm, options.k_norm)) return {a.out.view(shape), nullptr};
   std::vector<Saved> saved{

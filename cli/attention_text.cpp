@@ -1,0 +1,192 @@
+#include "cli/attention_text.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <iostream>
+
+#include "cli/data_text.h"
+#include "cli/eval_long.h"
+#include "cli/settings.h"
+#include "cli/synonyms.h"
+#include "cli/table.h"
+#include "core/fields.h"
+#include "data/documents.h"
+#include "engine/devices.h"
+#include "inspect/attention_picture.h"
+#include "inspect/attention_reading.h"
+#include "inspect/heat_map.h"
+#include "inspect/svg.h"
+#include "model/attention/kinds.h"
+#include "model/patterns.h"
+#include "trainer/prompt.h"
+
+namespace ring {
+namespace {
+
+constexpr std::size_t kBytesOfToken = 64;  // of the text so many are read for each token: vocabularies have longer ones
+
+void check_run(const std::string& path) {
+  std::error_code none;
+  if (std::filesystem::is_regular_file(path, none))
+    fail("--text: ", path,
+         " is a file, but a text needs weights to attend: give a run or a checkpoint, or leave --text "
+         "out to draw the pattern of settings");
+}
+
+// Other settings, such as another kind of attention, for the same weights.
+void apply(const std::vector<std::string>& overrides, const AttentionOnText& a, Session& s) {
+  if (overrides.empty()) return;
+  override_config(s.config, overrides, words_of_other_programs());
+  s.model = std::make_unique<Decoder>(s.config.model, vocab_padding(s.ctx.stream.device().backend));
+  s.model->allocate(s.ctx, s.config.run.seed, {.trainable = false});
+  load_model_weights(*s.model, s.origin.checkpoint, s.ctx, a.weights);
+}
+
+std::vector<std::int32_t> tokens_of(const AttentionOnText& a, const Session& s) {
+  const ModelConfig& m = s.model->config();
+  if (a.length) check_length(m, "--length", a.length);
+  const auto most = static_cast<std::size_t>(a.length ? a.length : std::min(kUsualTextTokens, m.context));
+  std::string text;
+  for (const TextFile& file : list_text_files({a.text}, "*"))
+    read_text(file, [&](std::string_view part) {
+      text += part.substr(0, most * kBytesOfToken - std::min(text.size(), most * kBytesOfToken));
+    });
+  std::vector<std::int32_t> tokens = prompt_tokens(*s.tokenizer, text);
+  if (tokens.size() < 2)
+    fail("--text: ", a.text, " has ", tokens.size(), tokens.size() == 1 ? " token" : " tokens",
+         ", and attention needs two at least: give a longer one");
+  if (tokens.size() > most) tokens.resize(most);
+  return tokens;
+}
+
+class Report {
+ public:
+  Report(const AttentionOnText& a, Session& session)
+      : a_(a), model_(session.model->config()), tokens_(tokens_of(a, session)) {
+    layers_ = read_layers(*session.model, tokens_, kSvgCells, session.ctx);
+    dense_ = cost_of(Pattern{}, 1, length());
+  }
+
+  void print(const std::string& checkpoint) const {
+    say(str(checkpoint, " on the first ", length(), " tokens of ", a_.text));
+    const std::int64_t drawn = a_.layer >= 0 ? a_.layer : layer_to_draw();
+    for (const Panel& p : panels_of(drawn)) {
+      std::cout << "\n";
+      say(p.title);
+      say(p.subtitle);
+      std::cout << text_picture(p.cells, a_.columns);
+    }
+    std::cout << "\n";
+    print_numbers();
+    if (a_.layer < 0) print_recalls();
+    if (!a_.svg.empty()) write_pictures();
+    std::cout.flush();
+  }
+
+ private:
+  std::int64_t length() const { return static_cast<std::int64_t>(tokens_.size()); }
+  const LayerReading& layer(std::int64_t i) const { return layers_[static_cast<std::size_t>(i)]; }
+
+  void say(const std::string& text) const {
+    for (const std::string& line : wrapped(text, static_cast<std::size_t>(a_.columns))) std::cout << line << "\n";
+  }
+
+  // The first that selects, else the first that is not dense.
+  std::int64_t layer_to_draw() const {
+    const auto first = [&](const auto& is) {
+      std::int64_t i = 0;
+      while (i < model_.layers && !is(pattern_of(model_, i))) ++i;
+      return i;
+    };
+    const std::int64_t selects = first([](const Pattern&p) { return p.selects(); }),
+                       sparse = first([](const Pattern&p) { return !p.is_dense(); });
+    return selects < model_.layers ? selects : sparse < model_.layers ? sparse : 0;
+  }
+
+  std::vector<Panel> panels_of(std::int64_t i) const {
+    const std::string title = str("Layer ", i, ": ", text_of(attention_of(model_, i), a_.head)),
+                      head = str("KV head ", a_.head, " of ", model_.kv_heads, ", ", length(), " tokens: ");
+    return {{title, head + "what it attends to",
+             cells_of(layer(i).kept, static_cast<std::int32_t>(a_.head), length(), kSvgCells)},
+            {title, head + "weights of dense attention", layer(i).heads[static_cast<std::size_t>(a_.head)].weights}};
+  }
+
+  std::vector<std::string> row(const std::string& name, double recall, double entropy, double dense_entropy,
+                               const PatternCost& cost) const {
+    const double time = predicted_microseconds(cost, model_.head_dim);
+    return {name,
+            fixed(cost.pairs / dense_.pairs, 4),
+            fixed(recall, 4),
+            fixed(entropy, 3),
+            fixed(dense_entropy, 3),
+            fixed(predicted_microseconds(dense_, model_.head_dim) / time, 2) + "x"};
+  }
+
+  void print_numbers() const {
+    std::vector<std::vector<std::string>> rows = {
+        {a_.layer < 0 ? "layer" : "KV head", "density", "recall", "entropy", "dense", "speed-up"}};
+    if (a_.layer >= 0)
+      for (const HeadReading& h : layer(a_.layer).heads)
+        rows.push_back(row(str(rows.size() - 1), h.recall, h.entropy, h.dense_entropy, h.cost));
+    else
+      for (const LayerReading& l : layers_)
+        rows.push_back(row(str(rows.size() - 1), l.mean(&HeadReading::recall), l.mean(&HeadReading::entropy),
+                           l.mean(&HeadReading::dense_entropy), l.cost));
+    constexpr std::int64_t kTableColumns = 56;
+    if (a_.columns >= kTableColumns) return print_table(rows, 0);
+    for (std::size_t i = 1; i < rows.size(); ++i) {  // on a narrow terminal in words
+      std::string text;
+      for (std::size_t j = 0; j < rows[i].size(); ++j) text += str(j ? ", " : "", rows[0][j], " ", rows[i][j]);
+      say(text);
+    }
+  }
+
+  // By layer and head, where there is room for a line of heads.
+  void print_recalls() const {
+    HeatMap map{
+        .title = "Recall", .column_title = "KV head", .row_title = "layer", .columns = {}, .rows = {}, .shares = {}};
+    for (std::int64_t h = 0; h < model_.kv_heads; ++h) map.columns.push_back(str(h));
+    for (std::int64_t i = 0; i < model_.layers; ++i) {
+      map.rows.push_back(str(i));
+      std::vector<double>& recalls = map.shares.emplace_back();
+      for (const HeadReading& h : layer(i).heads) recalls.push_back(h.recall);
+    }
+    constexpr std::int64_t kCellColumns = 8, kOtherColumns = 16;
+    if (model_.kv_heads > 1 && model_.kv_heads * kCellColumns + kOtherColumns <= a_.columns)
+      std::cout << "\n" << heat_map_text(map);
+  }
+
+  void write_pictures() const {
+    std::vector<Panel> panels;
+    for (std::int64_t i = 0; i < model_.layers; ++i)
+      if (a_.layer < 0 || a_.layer == i)
+        for (Panel& p : panels_of(i)) panels.push_back(std::move(p));
+    write_svg("--svg", a_.svg, svg_picture(panels));
+  }
+
+  const AttentionOnText& a_;
+  const ModelConfig& model_;
+  std::vector<std::int32_t> tokens_;
+  std::vector<LayerReading> layers_;
+  PatternCost dense_;
+};
+
+}  // namespace
+
+void check_layer_and_head(const ModelConfig& m, std::int64_t layer, std::int64_t head) {
+  if (layer >= m.layers)
+    fail("--layer: there is no layer ", layer, ": the model has ", m.layers, ", give one of 0 to ", m.layers - 1);
+  if (head >= m.kv_heads)
+    fail("--head: there is no KV head ", head, ": the model has ", m.kv_heads, ", give one of 0 to ", m.kv_heads - 1);
+}
+
+void show_attention_on_text(const AttentionOnText& a) {
+  check_run(a.run);
+  if (!a.svg.empty()) check_svg_path("--svg", a.svg);
+  Session session = open_session(a.run, a.threads, DeviceChoice::cpu, 0, a.weights);
+  apply(a.overrides, a, session);
+  check_layer_and_head(session.model->config(), a.layer, a.head);
+  Report(a, session).print(session.origin.checkpoint);
+}
+
+}  // namespace ring

@@ -1,0 +1,152 @@
+#include "inspect/attention_reading.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "core/cpu/thread_pool.h"
+#include "inspect/attention_samples.h"
+#include "kernels/attention/blocks.h"
+#include "kernels/matmul.h"
+
+namespace ring {
+namespace {
+
+constexpr std::int64_t kRows = 128;  // queries at a time
+
+// A pattern that selects, with what was selected for one whole document as drawings, one for each KV head.
+Pattern drawn(const Pattern& pattern, const BlockSelection& selection, const ExecContext& ctx) {
+  const std::vector<std::int32_t> bits = to_host<std::int32_t>(selection.bits, ctx.stream);
+  const std::int64_t rows = selection.bits.dim(0), heads = selection.bits.dim(1), words = selection.bits.dim(2);
+  std::vector<std::uint32_t> by_head;
+  std::vector<BlockRule> rules;
+  std::vector<std::int32_t> of_head;
+  for (std::int64_t h = 0; h < heads; ++h) {
+    BlockRule rule{.kind = BlockRuleKind::drawn};
+    rule.first_word = static_cast<std::int64_t>(by_head.size());
+    rule.rows = static_cast<std::int32_t>(rows), rule.words = static_cast<std::int32_t>(words);
+    rules.push_back(rule);
+    of_head.push_back(static_cast<std::int32_t>(h));
+    for (std::int64_t row = 0; row < rows; ++row)
+      for (std::int64_t w = 0; w < words; ++w)
+        by_head.push_back(static_cast<std::uint32_t>(bits[static_cast<std::size_t>((row * heads + h) * words + w)]));
+  }
+  Pattern p = pattern;
+  p.blocks = std::make_shared<const BlockPattern>(pattern.blocks->block(), rules, of_head, by_head);
+  return p;
+}
+
+// One head of [N,H,D] as [N,D].
+Tensor head_of(const Tensor& x, std::int64_t head, const ExecContext& ctx) {
+  const Tensor out = ctx.empty({x.dim(0), x.dim(2)});
+  const float* from = x.data<float>() + head * x.stride(1);
+  for (std::int64_t n = 0; n < x.dim(0); ++n)
+    std::copy_n(from + n * x.stride(0), x.dim(2), out.data<float>() + n * x.dim(2));
+  return out;
+}
+
+struct RowReading {
+  double recall = 0, entropy = 0, dense_entropy = 0;
+};
+
+// A sum of exp(x), and of x exp(x): the entropy of the weights exp(x) / sum is log sum - sum of x exp(x) / sum.
+struct Weights {
+  double sum = 0, logs = 0;
+  void add(double x, double weight) { sum += weight, logs += weight * x; }
+  double entropy() const { return std::log(sum) - logs / sum; }
+};
+
+// The last of `scores` is the query's own. weights: by cell, of dense attention.
+RowReading read_row(const float* scores, std::int64_t keys, double scale, const std::vector<KeyRun>& runs,
+                    std::int64_t cell, double* weights) {
+  const double most = scale * *std::max_element(scores, scores + keys);  // scale > 0
+  const auto x = [&](std::int64_t u) { return scale * scores[u] - most; };
+  Weights all, kept;
+  double once = 0;
+  std::vector<double> weight(static_cast<std::size_t>(keys));
+  for (std::int64_t u = 0; u < keys; ++u) all.add(x(u), weight[static_cast<std::size_t>(u)] = std::exp(x(u)));
+  for_key_ranges(runs, [&](std::int32_t first, std::int32_t end, int times) {
+    for (std::int32_t u = first; u < end; ++u) {
+      kept.add(x(u), times * weight[static_cast<std::size_t>(u)]);
+      once += weight[static_cast<std::size_t>(u)];
+    }
+  });
+  for (std::int64_t u = 0; u < keys; ++u) weights[u / cell] += weight[static_cast<std::size_t>(u)] / all.sum;
+  // A key that counts m times has the weight m exp(x), and each of its m parts the logarithm of exp(x).
+  return {once / all.sum, kept.entropy(), all.entropy()};
+}
+
+// Adds the queries of one query head to its KV head's sums.
+void add_query_head(HeadReading& to, const Tensor& q, const Tensor& k, double scale, const SeenKeys& seen,
+                    std::int32_t kv_head, const ExecContext& ctx) {
+  const std::int64_t length = q.dim(0), side = to.weights.side();
+  for (std::int64_t first = 0; first < length; first += kRows) {
+    const std::int64_t rows = std::min(kRows, length - first), keys = first + rows;
+    const Tensor scores = ctx.empty({rows, keys});
+    matmul_kernel({q.narrow(0, first, rows), k.narrow(0, 0, keys), scores, false, true}, ctx);
+    std::vector<RowReading> read(static_cast<std::size_t>(rows));
+    std::vector<double> weights(static_cast<std::size_t>(rows * side));
+    ctx.stream.pool().parallel_for(rows, 1, [&](std::int64_t begin, std::int64_t end, int) {
+      std::vector<KeyRun> runs;
+      for (std::int64_t i = begin; i < end; ++i) {
+        runs.clear();
+        seen.add(kv_head, static_cast<std::int32_t>(first + i), static_cast<std::int32_t>(length), runs);
+        read[static_cast<std::size_t>(i)] = read_row(scores.data<float>() + i * keys, first + i + 1, scale, runs,
+                                                     to.weights.size(), weights.data() + i * side);
+      }
+    });
+    for (std::int64_t i = 0; i < rows; ++i) {
+      const RowReading& r = read[static_cast<std::size_t>(i)];
+      to.recall += r.recall, to.entropy += r.entropy, to.dense_entropy += r.dense_entropy;
+      for (std::int64_t j = 0; j < side; ++j)
+        to.weights.kept((first + i) / to.weights.size(), j) += weights[static_cast<std::size_t>(i * side + j)];
+    }
+  }
+}
+
+void divide(HeadReading& r, std::int64_t query_heads, std::int64_t length) {
+  const auto heads = static_cast<double>(query_heads), queries = heads * static_cast<double>(length);
+  r.recall /= queries, r.entropy /= queries, r.dense_entropy /= queries;
+  for (std::int64_t i = 0; i < r.weights.side(); ++i)
+    for (std::int64_t j = 0; j <= i; ++j) r.weights.kept(i, j) /= heads;
+}
+
+}  // namespace
+
+double LayerReading::mean(double HeadReading::*number) const {
+  double sum = 0;
+  for (const HeadReading& h : heads) sum += h.*number;
+  return sum / static_cast<double>(heads.size());
+}
+
+LayerReading read_attention(const AttendedHeads& a, std::int64_t most_cells, const ExecContext& ctx) {
+  const std::int64_t length = a.q.dim(0), kv_heads = a.k.dim(1), group = a.q.dim(1) / kv_heads;
+  LayerReading layer{
+      .kept = a.pattern.selects() ? drawn(a.pattern, a.selection, ctx) : a.pattern, .heads = {}, .cost = {}};
+  layer.cost = cost_of(layer.kept, kv_heads, length);
+  const SeenKeys seen(layer.kept);
+  for (std::int64_t h = 0; h < kv_heads; ++h) {
+    HeadReading head{.weights = PairCells(length, most_cells, CellWhole::queries),
+                     .cost = cost_of(of_heads(layer.kept, {h, 1}), 1, length)};
+    const Tensor k = head_of(a.k, h, ctx);
+    for (std::int64_t g = 0; g < group; ++g)
+      add_query_head(head, head_of(a.q, h * group + g, ctx), k, a.scale, seen, static_cast<std::int32_t>(h), ctx);
+    divide(head, group, length);
+    layer.heads.push_back(std::move(head));
+  }
+  return layer;
+}
+
+std::vector<LayerReading> read_layers(Decoder& model, const std::vector<std::int32_t>& tokens, std::int64_t most_cells,
+                                      const ExecContext& ctx) {
+  std::vector<LayerReading> layers;
+  for (DecoderBlock& block : model.blocks())
+    block.attention().watch = [&](const AttendedHeads& a) { layers.push_back(read_attention(a, most_cells, ctx)); };
+  Run run{ctx};
+  model.hidden(run, from_host(tokens, ctx.stream),
+               Sequences::uniform(1, static_cast<std::int64_t>(tokens.size()), ctx));
+  for (DecoderBlock& block : model.blocks()) block.attention().watch = nullptr;
+  return layers;
+}
+
+}  // namespace ring

@@ -1,0 +1,274 @@
+// `ringmaster attention show --text`: what it says of a model's attention, against sums over single pairs, and the
+// command on a run.
+
+#include "inspect/attention_reading.h"
+
+#include <cmath>
+#include <fstream>
+#include <random>
+#include <regex>
+#include <sstream>
+
+#include "core/check.h"
+#include "kernels/attention/selection.h"
+#include "tests/cases/attention_oracle.h"
+#include "tests/inspect/svg_check.h"
+#include "tests/trainer/runs.h"
+#include "trainer/prompt.h"
+#include "trainer/session.h"
+
+namespace ring::test {
+namespace {
+
+ExecContext two_threads() { return {Stream::cpu(2)}; }
+
+Tensor normal(const Shape& shape, unsigned seed, const ExecContext& ctx) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> values;
+  std::vector<float> all(static_cast<std::size_t>(shape.numel()));
+  for (float& x : all) x = values(random);
+  return from_host(all, ctx.stream).view(shape);
+}
+
+constexpr std::int64_t kLength = 300, kHeads = 4, kKvHeads = 2, kDim = 8;
+
+// What one query head of a query sees, from the definition. count(u): how often its key u counts.
+struct Row {
+  std::vector<double> weight;  // of dense attention
+  double recall = 0, entropy = 0, dense_entropy = 0;
+
+  template <class Count>
+  Row(const AttendedHeads& a, std::int64_t t, std::int64_t head, const Count& count) {
+    const float* q = a.q.data<float>() + (t * kHeads + head) * kDim;
+    std::vector<double> e;
+    double all = 0, kept = 0;
+    for (std::int64_t u = 0; u <= t; ++u) {
+      const float* k = a.k.data<float>() + (u * kKvHeads + head / (kHeads / kKvHeads)) * kDim;
+      double score = 0;
+      for (std::int64_t d = 0; d < kDim; ++d) score += double{q[d]} * double{k[d]};
+      e.push_back(std::exp(double{a.scale} * score));
+      all += e.back(), kept += count(u) * e.back();
+    }
+    for (std::int64_t u = 0; u <= t; ++u) {
+      const double x = e[static_cast<std::size_t>(u)], p = x / all, own = x / kept;
+      weight.push_back(p);
+      dense_entropy -= p * std::log(p);
+      if (count(u) > 0) recall += p, entropy -= count(u) * own * std::log(own);
+    }
+  }
+};
+
+struct Sums {
+  double recall = 0, entropy = 0, dense_entropy = 0, pairs = 0;
+};
+
+template <class Count>
+void expect_reading(const AttendedHeads& a, const Count& count, const std::string& name) {
+  const ExecContext ctx = two_threads();
+  const LayerReading got = read_attention(a, 10, ctx);
+  ASSERT_EQ(got.heads.size(), static_cast<std::size_t>(kKvHeads)) << name;
+  constexpr std::int64_t group = kHeads / kKvHeads;
+  double pairs = 0;
+  for (std::int64_t h = 0; h < kKvHeads; ++h) {
+    const HeadReading& head = got.heads[static_cast<std::size_t>(h)];
+    Sums want;
+    PairCells weights(kLength, 10, CellWhole::queries);
+    ASSERT_EQ(weights.size(), 32);
+    for (std::int64_t t = 0; t < kLength; ++t) {
+      for (std::int64_t u = 0; u <= t; ++u) want.pairs += count(h, t, u);
+      for (std::int64_t g = 0; g < group; ++g) {
+        const Row row(a, t, h * group + g, [&](std::int64_t u) { return count(h, t, u); });
+        want.recall += row.recall, want.entropy += row.entropy, want.dense_entropy += row.dense_entropy;
+        for (std::int64_t u = 0; u <= t; ++u)
+          weights.kept(t / 32, u / 32) += row.weight[static_cast<std::size_t>(u)] / group;
+      }
+    }
+    constexpr double rows = kLength * group;
+    EXPECT_NEAR(head.recall, want.recall / rows, 1e-5) << name << " " << h;
+    EXPECT_NEAR(head.entropy, want.entropy / rows, 1e-4) << name << " " << h;
+    EXPECT_NEAR(head.dense_entropy, want.dense_entropy / rows, 1e-4) << name << " " << h;
+    EXPECT_DOUBLE_EQ(head.cost.pairs, want.pairs) << name << " " << h;
+    for (std::int64_t i = 0; i < weights.side(); ++i)
+      for (std::int64_t j = 0; j <= i; ++j)
+        EXPECT_NEAR(head.weights.share(i, i + 1, j), weights.share(i, i + 1, j), 1e-5) << name << " " << i << " " << j;
+    pairs += want.pairs / kKvHeads;
+  }
+  EXPECT_DOUBLE_EQ(got.cost.pairs, pairs) << name;
+}
+
+AttendedHeads heads_of(const Pattern& pattern, const ExecContext& ctx) {
+  return {.q = normal({kLength, kHeads, kDim}, 1, ctx),
+          .k = normal({kLength, kKvHeads, kDim}, 2, ctx),
+          .scale = 0.5,
+          .pattern = pattern};
+}
+
+TEST(AttentionReading, IsTheSumOverItsPairs) {
+  const BlockRule local{.local = 2}, levels{.kind = BlockRuleKind::hierarchical, .local = 1};
+  for (const auto& [name, pattern] :
+       std::vector<std::pair<std::string, Pattern>>{{"dense", dense()},
+                                                    {"window", window(37, 3)},
+                                                    {"dilated", dilated({{32, 1}, {128, 2}, {512, 4}})},
+                                                    {"shifted", dilated({{16, 1}, {96, 3}}, false, 7)},
+                                                    {"scales", scales()},
+                                                    {"blocks", block_sparse(64, {local, levels})}})
+    expect_reading(
+        heads_of(pattern, two_threads()),
+        [&](std::int64_t h, std::int64_t t, std::int64_t u) {
+          return multiplicity(pattern, static_cast<std::int32_t>(h), static_cast<std::int32_t>(t),
+                              static_cast<std::int32_t>(u), 0);
+        },
+        name);
+}
+
+// Its bits say what is kept.
+TEST(AttentionReading, OfASelectionFollowsItsBits) {
+  const ExecContext ctx = two_threads();
+  const BlockRule content{.kind = BlockRuleKind::content, .local = 1, .keep = 2}, local{.local = 2};
+  AttendedHeads a = heads_of(block_sparse(64, {content, local}), ctx);
+  a.selection = select_blocks(a.pattern, a.q, a.k, {{0, kLength, 0, 0}}, ctx);
+  const std::int32_t* bits = a.selection.bits.data<std::int32_t>();
+  const auto count = [&](std::int64_t h, std::int64_t t, std::int64_t u) {
+    return bits[(t / 64 * kKvHeads + h) * a.selection.bits.dim(2)] >> (u / 64) & 1;
+  };
+  expect_reading(a, count, "content");
+  // Head 0 leaves blocks out that head 1 would keep, or the test would not tell heads apart.
+  EXPECT_NE(read_attention(a, 10, ctx).heads[0].recall, read_attention(a, 10, ctx).heads[1].recall);
+}
+
+// Dense attention keeps all of its weight; so does whoever keeps every pair.
+TEST(AttentionReading, OfAllPairsIsDense) {
+  const ExecContext ctx = two_threads();
+  const LayerReading all = read_attention(heads_of(block_sparse(128, {{.local = 3}}), ctx), 10, ctx);
+  EXPECT_NEAR(all.mean(&HeadReading::recall), 1, 1e-12);
+  EXPECT_NEAR(all.mean(&HeadReading::entropy), all.mean(&HeadReading::dense_entropy), 1e-12);
+}
+
+// --- the command ---
+
+class AttentionText : public Runs {
+ protected:
+  // Layer 0 selects two of four blocks, layer 1 is dense.
+  void SetUp() override {
+    Runs::SetUp();
+    const std::vector<std::string> settings = {"model.context=256", "train.steps=2",
+                                               "model.attention={kind: block_sparse, block: 64, rules: [{pattern: "
+                                               "content, local: 1, keep: 2}]}",
+                                               "model.attention_layers=[{layers: '1', attention: {}}]"};
+    const Finished trained = run_process(train("run", settings));
+    ASSERT_EQ(trained.code, 0) << trained.output;
+  }
+  Finished show(std::vector<std::string> more, const std::string& run = "run") const {
+    std::vector<std::string> all = {"attention", "show", path(run)};
+    all.insert(all.end(), more.begin(), more.end());
+    return ring(all);
+  }
+  std::string shown(const std::vector<std::string>& more) const {
+    const Finished f = show(more);
+    EXPECT_EQ(f.code, 0) << f.output;
+    return f.output;
+  }
+  // The cells of the table's row that begins with `name`.
+  static std::vector<std::string> row_of(const std::string& output, const std::string& name) {
+    std::istringstream lines(output.substr(output.find("density")));
+    for (std::string line; std::getline(lines, line);) {
+      std::istringstream in(line);
+      std::vector<std::string> cells(std::istream_iterator<std::string>(in), {});
+      if (!cells.empty() && cells[0] == name) return cells;
+    }
+    ADD_FAILURE() << "no row of " << name << " in:\n" << output;
+    return std::vector<std::string>(6);
+  }
+};
+
+std::string four_digits(double x) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.4f", x);
+  return text;
+}
+
+TEST_F(AttentionText, SaysWhatTheModelKeeps) {
+  const std::string output = shown({"--text", path("text.txt")});
+  EXPECT_TRUE(std::regex_search(output, std::regex("on the first 256 tokens\\s+of " + path("text.txt")))) << output;
+  EXPECT_NE(output.find("Layer 0: block_sparse, blocks of 64: content, local 1, first 0, keep 2"), std::string::npos)
+      << output;
+  EXPECT_NE(output.find("Weight of a query:"), std::string::npos) << output;
+  // Four blocks on the diagonal, and one beside three of them.
+  const double pairs = 4 * 64 * 65 / 2 + 3 * 64 * 64, causal = 256 * 257 / 2;
+  EXPECT_EQ(row_of(output, "0")[1], four_digits(pairs / causal)) << output;
+  const std::vector<std::string> dense_row = row_of(output, "1");
+  EXPECT_EQ(dense_row[1], "1.0000") << output;
+  EXPECT_EQ(dense_row[2], "1.0000") << output;
+  EXPECT_EQ(dense_row[3], dense_row[4]) << output;
+  EXPECT_EQ(dense_row[5], "1.00x") << output;
+  EXPECT_NE(output.find("Recall\nlayer"), std::string::npos) << output;
+}
+
+// The table has the numbers of the readings, and these are those of the model: what layer 0 attends from is there for
+// any kind.
+TEST_F(AttentionText, HasTheReadingsOfTheRun) {
+  Session session = open_session(path("run"), 2);
+  std::ifstream file(path("text.txt"));
+  std::vector<std::int32_t> tokens =
+      prompt_tokens(*session.tokenizer, std::string(std::istreambuf_iterator<char>(file), {}));
+  tokens.resize(200);
+  std::vector<AttendedHeads> attended;
+  session.model->blocks()[0].attention().watch = [&](const AttendedHeads& a) { attended.push_back(a); };
+  ring::Run run{session.ctx};
+  session.model->hidden(run, from_host(tokens, session.ctx.stream), Sequences::uniform(1, 200, session.ctx));
+  ASSERT_EQ(attended.size(), 1u);
+  ASSERT_TRUE(attended[0].selection.bits.defined());
+  const LayerReading want = read_attention(attended[0], 16, session.ctx);
+  const std::string output = shown({"--text", path("text.txt"), "--length", "200", "--layer", "0"});
+  for (std::size_t h = 0; h < want.heads.size(); ++h)
+    EXPECT_EQ(row_of(output, std::to_string(h))[2], four_digits(want.heads[h].recall)) << output;
+  EXPECT_LT(want.mean(&HeadReading::recall), 0.99);
+
+  const std::string changed = shown({"--text", path("text.txt"), "model.attention={kind: dense, block: 0, rules: []}"});
+  const std::string as_trained = shown({"--text", path("text.txt")});
+  EXPECT_EQ(row_of(changed, "0")[2], "1.0000") << changed;
+  EXPECT_EQ(row_of(changed, "0")[4], row_of(as_trained, "0")[4]) << changed << as_trained;
+}
+
+TEST_F(AttentionText, DrawsEveryLayer) {
+  const std::string all = path("all.svg"), one = path("one.svg");
+  shown({"--text", path("text.txt"), "--svg", all});
+  shown({"--text", path("text.txt"), "--svg", one, "--layer", "1", "--head", "1"});
+  const std::string four = config::read_source(all).text, two = config::read_source(one).text;
+  expect_well_formed(four);
+  expect_well_formed(two);
+  EXPECT_NE(four.find("Layer 0: block_sparse"), std::string::npos);
+  EXPECT_NE(four.find("Layer 1: dense"), std::string::npos);
+  EXPECT_EQ(two.find("Layer 0"), std::string::npos);
+  EXPECT_NE(two.find("KV head 1 of"), std::string::npos);
+  EXPECT_NE(two.find("weight that a query gives to a cell of"), std::string::npos);
+}
+
+TEST_F(AttentionText, KeepsToTheWidth) {
+  std::istringstream lines(shown({"--text", path("text.txt"), "--width", "40"}));
+  for (std::string line; std::getline(lines, line);) {
+    if (line.find(folder_.string()) != std::string::npos)
+      continue;  // a path is cut only where it is longer than a line
+    EXPECT_LE(std::count_if(line.begin(), line.end(), [](char c) { return (c & 0xc0) != 0x80; }), 40) << line;
+  }
+}
+
+TEST_F(AttentionText, RefusesWhatHasNoWeightsOrNoText) {
+  std::ofstream(path("empty.txt")).close();
+  std::ofstream(path("one.txt")) << "a";
+  const auto refused = [](const Finished& f, const std::string& why) {
+    EXPECT_EQ(f.code, 1) << f.output;
+    EXPECT_NE(f.output.find(why), std::string::npos) << f.output;
+  };
+  refused(show({"--text", path("text.txt")}, "run/config.yaml"), "give a run or a checkpoint");
+  fs::create_directories(path("folder"));
+  refused(show({"--text", path("text.txt")}, "folder"), "not a run or a checkpoint of one");
+  refused(show({"--text", path("one.txt")}), "has 1 token, and attention needs two at least");
+  refused(show({"--text", path("none.txt")}), path("none.txt"));
+  refused(show({"--text", path("text.txt"), "--layer", "2"}), "--layer: there is no layer 2");
+  refused(show({"--text", path("text.txt"), "--head", "9"}), "--head: there is no KV head 9");
+  EXPECT_EQ(show({"--threads", "1"}).code, 2);
+}
+
+}  // namespace
+}  // namespace ring::test
