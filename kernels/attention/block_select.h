@@ -23,11 +23,13 @@ struct SelectedRows {
 // of equal ones the lower j, and none whose score is NaN. So nothing that follows the start of block i decides on it.
 // Heads of other rules: what the rule keeps up to i.
 // queries, keys f32 [*,Hk,D], contiguous: means by block (block_pool.h); bits i32 [*,Hk,words], of which whole rows are
-// written.
+// written. With scores f32 [*,Hk,blocks], contiguous, row i of them (where row i of bits is, too) takes the place of
+// the products; queries and keys are then undefined.
 struct BlockSelect {
   Tensor queries, keys, bits;
   std::vector<SelectedRows> documents;
   std::shared_ptr<const BlockPattern> blocks;
+  Tensor scores{};
 };
 Cost cost(const BlockSelect&);
 inline constinit Kernel<BlockSelect> block_select_kernel{"block_select"};

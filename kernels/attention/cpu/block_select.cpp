@@ -54,13 +54,14 @@ struct Row {
   const float* of(const Tensor& t, std::int32_t row) const {
     return t.data<float>() + (std::int64_t{row} * t.dim(1) + head) * t.dim(2);
   }
+  float score(std::int32_t j) const {
+    if (args.scores.defined()) return of(args.scores, document.bits + block)[j];
+    return dot(of(args.queries, document.queries + block - 1), of(args.keys, document.keys + j), args.keys.dim(2));
+  }
   std::vector<Scored> candidates(const BlockRule& rule) const {
     std::vector<Scored> all;
-    for (std::int32_t j = rule.first; j <= block - rule.local; ++j) {
-      const float score =
-          dot(of(args.queries, document.queries + block - 1), of(args.keys, document.keys + j), args.keys.dim(2));
-      if (!std::isnan(score)) all.push_back({score, j});
-    }
+    for (std::int32_t j = rule.first; j <= block - rule.local; ++j)
+      if (const float s = score(j); !std::isnan(s)) all.push_back({s, j});
     return all;
   }
   void select(const BlockRule& rule, std::uint32_t* bits) const {
@@ -97,7 +98,7 @@ void run_select(const BlockSelect& a, const ExecContext& ctx) {
   for (const SelectedRows& d : a.documents)
     for (std::int32_t i = d.begin; i < d.end; ++i) tasks.push_back({&d, i, i});
   share_out(std::move(tasks), ctx.stream.pool(), [&](const Task& t, int) {
-    for (std::int32_t head = 0; head < a.keys.dim(1); ++head) Row{a, *t.document, t.block, head}.run();
+    for (std::int32_t head = 0; head < a.bits.dim(1); ++head) Row{a, *t.document, t.block, head}.run();
   });
 }
 

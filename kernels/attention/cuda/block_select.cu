@@ -79,11 +79,11 @@ struct Content {
   std::int32_t local, first, keep;  // keep 0: of another rule
 };
 struct Selecting {
-  const float *queries, *keys;
+  const float *queries, *keys, *scores;  // of means, or scores that are given
   std::uint32_t* bits;
-  int heads, dim, words;
-  int most = 1;                   // candidates of a row
-  int first_head = 0, count = 0;  // of this launch
+  int heads, dim, words, columns;  // columns: of given scores
+  int most = 1;                    // candidates of a row
+  int first_head = 0, count = 0;   // of this launch
   Content rules[kHeads] = {};
 };
 
@@ -131,7 +131,11 @@ __global__ void __launch_bounds__(kBlock)
   const int first = rule.first, end = own - rule.local + 1, count = max(0, end - first);
   const auto mean = [&](const float* of, int block) { return of + (std::int64_t{block} * p.heads + head) * p.dim; };
   std::uint32_t* const scores = all_scores + std::int64_t{warp} * p.most;
-  for (int j = 0; j < count; ++j) {
+  if (p.scores) {
+    const float* const row = p.scores + ((std::int64_t{document.bits} + own) * p.heads + head) * p.columns;
+    for (int j = lane; j < count; j += kWarp) scores[j] = ordered(row[first + j]);
+  }
+  for (int j = 0; !p.scores && j < count; ++j) {
     const float score =
         score_of(mean(p.queries, document.queries + own - 1), mean(p.keys, document.keys + first + j), p.dim, lane);
     if (lane == 0) scores[j] = ordered(score);
@@ -200,10 +204,12 @@ void run_select(const BlockSelect& a, const ExecContext& ctx) {
   check(a);
   Selecting p{.queries = device_data<float>(a.queries),
               .keys = device_data<float>(a.keys),
+              .scores = device_data<float>(a.scores),
               .bits = reinterpret_cast<std::uint32_t*>(a.bits.raw()),
-              .heads = static_cast<int>(a.keys.dim(1)),
-              .dim = static_cast<int>(a.keys.dim(2)),
+              .heads = static_cast<int>(a.bits.dim(1)),
+              .dim = a.keys.defined() ? static_cast<int>(a.keys.dim(2)) : 0,
               .words = static_cast<int>(a.bits.dim(2)),
+              .columns = a.scores.defined() ? static_cast<int>(a.scores.dim(2)) : 0,
               .most = 1};
   for (const SelectedRows& d : a.documents) p.most = std::max(p.most, d.end);
   for_documents(

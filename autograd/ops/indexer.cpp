@@ -1,0 +1,64 @@
+#include "autograd/indexer.h"
+
+#include "kernels/matmul.h"
+
+namespace ring {
+namespace {
+
+std::vector<SelectedRows> rows_of(const std::vector<std::int32_t>& blocks) {
+  std::vector<SelectedRows> documents;
+  std::int32_t first = 0;
+  for (const std::int32_t count : blocks) {
+    documents.push_back({.queries = first, .keys = first, .bits = first, .begin = 0, .end = count});
+    first += count;
+  }
+  return documents;
+}
+
+// Saved: projected.
+struct ScoresRule {
+  static constexpr bool kKeepsNoTensor = true;
+  IndexShape shape;
+  std::vector<std::int32_t> blocks;
+
+  void operator()(Backward& back) const {
+    const Tensor projected = back.saved(0);
+    const Sink s = back.sink(0, projected.shape(), projected.dtype());
+    index_scores_backward_kernel({projected, back.grad(), s.dst, shape, rows_of(blocks), s.beta}, back.ctx);
+  }
+};
+
+}  // namespace
+
+Var index_scores(Run& run, const Var& projected, const IndexShape& shape, const std::vector<std::int32_t>& blocks,
+                 std::int64_t columns) {
+  RING_CHECK(projected.value.shape().size() == 2, "index_scores: projected is ", describe(projected.value));
+  const Tensor scores = run.ctx.empty({projected.value.dim(0), shape.count, columns});
+  index_scores_kernel({projected.value, scores, shape, rows_of(blocks)}, run.ctx);
+  if (!run.records(projected)) return {scores, nullptr};
+  return run.record("index_scores", scores, {projected.slot}, {run.save(projected)}, ScoresRule{shape, blocks});
+}
+
+Var index_loss(Run& run, const Var& scores, const IndexTarget& a, float share, float scale) {
+  const bool records = run.records(scores);
+  const Tensor rows = run.ctx.empty({scores.value.dim(0)}), sum = run.ctx.empty({1});
+  index_loss_kernel({.scores = scores.value,
+                     .mass = a.mass,
+                     .bits = a.bits,
+                     .loss = rows,
+                     .gradient = records ? a.mass : Tensor{},
+                     .documents = a.documents,
+                     .blocks = a.blocks,
+                     .share = share,
+                     .scale = scale,
+                     .state = run.state},
+                    run.ctx);
+  column_sum_kernel({.x = rows.view({rows.numel(), 1}), .out = sum}, run.ctx);
+  if (!records) return {sum, nullptr};
+  const Var loss = run.record("index_loss", sum, {scores.slot}, {run.save(a.mass)},
+                              [](Backward& back) { back.accumulate(0, back.saved(0)); });
+  loss.slot->written = true;  // the gradient is there already: the step runs whatever the backward starts from
+  return loss;
+}
+
+}  // namespace ring

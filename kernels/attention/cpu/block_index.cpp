@@ -1,0 +1,183 @@
+// The block indexer: a task is one row, a block of queries or of keys, and writes nothing else.
+
+#include "kernels/attention/block_index.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/attention/blocks.h"
+#include "kernels/attention/cpu/common.h"
+#include "kernels/cpu/vec.h"
+#include "kernels/rows.h"
+
+namespace ring::cpu {
+namespace {
+
+// Where things are in a row of what the indexer is made of.
+struct Projected {
+  const IndexShape& shape;
+  const float* data;
+
+  Projected(const IndexShape& s, const Tensor& t) : shape(s), data(t.data<float>()) {}
+  const float* query(std::int64_t row, std::int64_t h) const { return data + row * shape.width() + h * shape.dim; }
+  const float* key(std::int64_t row) const { return data + row * shape.width() + shape.key(); }
+  // Those of the first head that is scored, and behind it the others.
+  const float* weights(std::int64_t row) const {
+    return data + row * shape.width() + shape.weights() + shape.first_head * shape.heads;
+  }
+};
+
+struct Task {
+  const SelectedRows* document;
+  std::int32_t block;
+  std::int64_t cost;
+};
+
+std::vector<Task> tasks_of(const std::vector<SelectedRows>& documents) {
+  std::vector<Task> tasks;
+  for (const SelectedRows& d : documents)
+    for (std::int32_t i = d.begin; i < d.end; ++i) tasks.push_back({&d, i, i});
+  return tasks;
+}
+
+void score_row(const IndexScores& a, const Projected& x, const SelectedRows& d, std::int32_t i) {
+  const IndexShape& s = a.shape;
+  const std::int64_t columns = a.scores.dim(2), asks = std::int64_t{d.queries} + i - 1;
+  float* const row = a.scores.data<float>() + (std::int64_t{d.bits} + i) * s.count * columns;
+  std::fill_n(row, s.count * columns, 0.0f);
+  for (std::int32_t j = 0; j < i; ++j)
+    for (std::int64_t h = 0; h < s.heads; ++h) {
+      const float product = s.scale() * dot(x.query(asks, h), x.key(std::int64_t{d.keys} + j), s.dim);
+      if (product <= 0) continue;  // a NaN stays
+      for (std::int64_t g = 0; g < s.count; ++g) row[g * columns + j] += x.weights(asks)[g * s.heads + h] * product;
+    }
+}
+
+void run_scores(const IndexScores& a, const ExecContext& ctx) {
+  check(a);
+  const Projected x(a.shape, a.projected);
+  share_out(tasks_of(a.documents), ctx.stream.pool(),
+            [&](const Task& t, int) { score_row(a, x, *t.document, t.block); });
+}
+
+// The gradient of one row: as queries and weights it made the scores of the next block, as a key those of all later.
+struct RowGradient {
+  const IndexScoresBackward& args;
+  const Projected& x;
+  std::int64_t first;  // row of the document
+  std::vector<float> row;
+
+  RowGradient(const IndexScoresBackward& a, const Projected& projected, std::int64_t document)
+      : args(a), x(projected), first(document), row(static_cast<std::size_t>(a.shape.width())) {}
+
+  const float* dscores(std::int64_t i) const {
+    return args.dscores.data<float>() + (first + i) * args.shape.count * args.dscores.dim(2);
+  }
+  // Gradient of the product, a positive one, of a query of block i - 1 and key j.
+  float of_product(std::int64_t i, std::int64_t h, std::int64_t j) const {
+    const IndexShape& s = args.shape;
+    float sum = 0;
+    for (std::int64_t g = 0; g < s.count; ++g)
+      sum += x.weights(first + i - 1)[g * s.heads + h] * dscores(i)[g * args.dscores.dim(2) + j];
+    return s.scale() * sum;
+  }
+  void add_pair(std::int64_t i, std::int64_t h, std::int64_t j, bool as_key) {
+    const IndexShape& s = args.shape;
+    const float *q = x.query(first + i - 1, h), *k = x.key(first + j), product = dot(q, k, s.dim);
+    if (product <= 0) return;
+    const float d = of_product(i, h, j), *other = as_key ? q : k;
+    float* const out = row.data() + (as_key ? s.key() : h * s.dim);
+    for (std::int64_t c = 0; c < s.dim; ++c) out[c] += d * other[c];
+    if (as_key) return;
+    float* const weights = row.data() + s.weights() + s.first_head * s.heads;
+    for (std::int64_t g = 0; g < s.count; ++g)
+      weights[g * s.heads + h] += s.scale() * product * dscores(i)[g * args.dscores.dim(2) + j];
+  }
+  void write(std::int64_t to) const {
+    float* const out = args.dprojected.data<float>() + to * args.shape.width();
+    for (std::size_t c = 0; c < row.size(); ++c) out[c] = args.beta == 0 ? row[c] : args.beta * out[c] + row[c];
+  }
+};
+
+void run_scores_backward(const IndexScoresBackward& a, const ExecContext& ctx) {
+  check(a);
+  const Projected x(a.shape, a.projected);
+  share_out(tasks_of(a.documents), ctx.stream.pool(), [&](const Task& t, int) {
+    RowGradient gradient(a, x, t.document->bits);
+    const std::int64_t p = t.block, end = t.document->end;
+    for (std::int64_t h = 0; h < a.shape.heads; ++h) {
+      for (std::int64_t j = 0; p + 1 < end && j <= p; ++j) gradient.add_pair(p + 1, h, j, false);
+      for (std::int64_t i = p + 1; i < end; ++i) gradient.add_pair(i, h, p, true);
+    }
+    gradient.write(t.document->bits + p);
+  });
+}
+
+// One KV head of one block of queries.
+struct LossRow {
+  const IndexLoss& args;
+  std::int64_t at;  // of the first column, in tensors of scores
+
+  const float* scores() const { return args.scores.data<float>() + at; }
+  const float* mass() const { return args.mass.data<float>() + at; }
+  bool selected(std::int64_t j) const {
+    const std::int64_t row = at / args.scores.dim(2);
+    const auto* bits = reinterpret_cast<const std::uint32_t*>(args.bits.raw()) + row * args.bits.dim(2);
+    return (bits[j / 32] >> (j % 32) & 1u) != 0;
+  }
+  std::vector<std::int64_t> candidates(const BlockRule& rule, std::int64_t i) const {
+    std::vector<std::int64_t> all;
+    for (std::int64_t j = rule.first; rule.kind == BlockRuleKind::content && j <= i - rule.local; ++j)
+      if (selected(j)) all.push_back(j);
+    return all;
+  }
+  // The divergence; `factor` times its gradient replaces what the row has.
+  float run(const std::vector<std::int64_t>& candidates, float factor) const {
+    double sum = 0, total = 0, divergence = 0;
+    float most = -INFINITY;
+    for (const std::int64_t j : candidates) sum += mass()[j], most = std::max(most, scores()[j]);
+    for (const std::int64_t j : candidates) total += std::exp(static_cast<double>(scores()[j]) - most);
+    std::vector<float> gradients;
+    for (const std::int64_t j : candidates) {
+      if (!(sum > 0)) break;
+      const double p = mass()[j] / sum, log_q = static_cast<double>(scores()[j]) - most - std::log(total);
+      if (p > 0) divergence += p * (std::log(p) - log_q);
+      gradients.push_back(factor * static_cast<float>(std::exp(log_q) - p));
+    }
+    if (!args.gradient.defined()) return static_cast<float>(divergence);
+    float* const out = args.gradient.data<float>() + at;
+    std::fill_n(out, args.scores.dim(2), 0.0f);
+    for (std::size_t n = 0; n < gradients.size(); ++n) out[candidates[n]] = gradients[n];
+    return static_cast<float>(divergence);
+  }
+};
+
+std::int32_t tokens_of(const PooledRows& d, std::int32_t block, std::int32_t i) {
+  return std::min(d.count, (i + 1) * block - d.skipped) - std::max(0, i * block - d.skipped);
+}
+
+void run_loss(const IndexLoss& a, const ExecContext& ctx) {
+  check(a);
+  const std::int64_t heads = a.scores.dim(1), columns = a.scores.dim(2);
+  const float loss_scale = a.state.defined() ? state_of("index_loss", a.state).loss_scale : 1;
+  const std::int32_t block = a.blocks->block();
+  for (const PooledRows& d : a.documents)
+    ctx.stream.pool().parallel_for(d.blocks(block), 1, [&](std::int64_t begin, std::int64_t end, int) {
+      for (std::int64_t i = begin; i < end; ++i) {
+        const float share = a.share * static_cast<float>(tokens_of(d, block, static_cast<std::int32_t>(i)));
+        float sum = 0;
+        for (std::int64_t g = 0; g < heads; ++g) {
+          const LossRow row{a, ((d.out + i) * heads + g) * columns};
+          sum += row.run(row.candidates(a.blocks->rule(static_cast<std::int32_t>(g)), i), a.scale * loss_scale * share);
+        }
+        a.loss.data<float>()[d.out + i] = share * sum;
+      }
+    });
+}
+
+const bool added[] = {index_scores_kernel.add(Backend::cpu, {"rows", run_scores}),
+                      index_scores_backward_kernel.add(Backend::cpu, {"rows", run_scores_backward}),
+                      index_loss_kernel.add(Backend::cpu, {"rows", run_loss})};
+
+}  // namespace
+}  // namespace ring::cpu

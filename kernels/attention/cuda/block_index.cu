@@ -1,0 +1,316 @@
+// The block indexer. Its work is that of pairs of blocks: small beside attention.
+
+#include "kernels/attention/block_index.h"
+
+#include <algorithm>
+
+#include "kernels/attention/blocks.h"
+#include "kernels/attention/cuda/documents.cuh"
+#include "kernels/cuda/launch.h"
+
+namespace ring::cuda {
+namespace {
+
+constexpr int kWarps = kBlock / kWarp;
+constexpr int kChunk = 64;  // blocks that a gradient takes at a time
+
+// What the indexer is made of, as IndexShape has it; `weights` is the column of the first head that is scored.
+template <class T>
+struct Projected {
+  const T* data;
+  int width, heads, dim, count, weights;
+  float scale;
+
+  __device__ const T* query(std::int64_t row) const { return data + row * width; }
+  __device__ const T* key(std::int64_t row) const { return data + row * width + heads * dim; }
+  __device__ const T* weight(std::int64_t row) const { return data + row * width + weights; }
+  __device__ int asked() const { return heads * dim + count * heads; }
+  // The queries and weights of a row, one behind the other, by all threads of the block.
+  __device__ void load(std::int64_t row, float* to) const {
+    for (int c = static_cast<int>(threadIdx.x); c < asked(); c += kBlock)
+      to[c] = to_float(c < heads * dim ? query(row)[c] : weight(row)[c - heads * dim]);
+  }
+};
+
+template <class T>
+Projected<T> projected_of(const Tensor& t, const IndexShape& s) {
+  return {device_data<T>(t),
+          static_cast<int>(s.width()),
+          static_cast<int>(s.heads),
+          static_cast<int>(s.dim),
+          static_cast<int>(s.count),
+          static_cast<int>(s.weights() + s.first_head * s.heads),
+          s.scale()};
+}
+
+template <class T>
+__device__ float product(const float* q, const T* k, int dim) {
+  float sum = 0;
+  for (int c = 0; c < dim; ++c) sum += q[c] * to_float(k[c]);
+  return sum;
+}
+
+// A thread block for each block of queries; a thread for each block of keys.
+template <class T>
+__global__ void __launch_bounds__(kBlock) score_blocks(const __grid_constant__ Documents<SelectedRows> documents,
+                                                       Projected<T> x, float* scores, int columns) {
+  extern __shared__ float asks[];
+  const int at = static_cast<int>(blockIdx.x), d = documents.find(at);
+  const SelectedRows document = documents.rows[d];
+  const int own = document.begin + at - documents.before[d];
+  if (own > 0) x.load(std::int64_t{document.queries} + own - 1, asks);
+  __syncthreads();
+  float* const row = scores + (std::int64_t{document.bits} + own) * x.count * columns;
+  for (int j = static_cast<int>(threadIdx.x); j < columns; j += kBlock) {
+    float found[kMostIndexHeads];
+    for (int h = 0; h < x.heads && j < own; ++h) {
+      const float p = x.scale * product(asks + h * x.dim, x.key(std::int64_t{document.keys} + j), x.dim);
+      found[h] = p <= 0 ? 0 : p;  // a NaN stays
+    }
+    for (int g = 0; g < x.count; ++g) {
+      float sum = 0;
+      for (int h = 0; h < x.heads && j < own; ++h) sum += asks[x.heads * x.dim + g * x.heads + h] * found[h];
+      row[g * columns + j] = sum;
+    }
+  }
+}
+
+void run_scores(const IndexScores& a, const ExecContext& ctx) {
+  check(a);
+  visit_float("index_scores", a.projected.dtype(), [&]<class T>() {
+    const Projected<T> x = projected_of<T>(a.projected, a.shape);
+    const auto bytes = static_cast<std::size_t>(a.shape.key() + a.shape.count * a.shape.heads) * sizeof(float);
+    for_documents(
+        a.documents, [](const SelectedRows& d) { return d.end - d.begin; },
+        [&](const Documents<SelectedRows>& some) {
+          launch(ctx, {grid_of(some.before[some.count]), kBlock, bytes}, score_blocks<T>, some, x,
+                 device_data<float>(a.scores), static_cast<int>(a.scores.dim(2)));
+        });
+  });
+}
+
+// What a gradient is made of; the document is whole, and its rows are everywhere the same.
+template <class T>
+struct Backwards {
+  Projected<T> x;
+  const float* dscores;
+  T* out;
+  int columns;
+  float beta;
+
+  __device__ const float* dscores_of(std::int64_t row) const { return dscores + row * x.count * columns; }
+  // Gradient of the product of head h of a query, whose weights are these, with the key of block j.
+  __device__ float of_product(const float* weights, std::int64_t row, int h, int j) const {
+    float sum = 0;
+    for (int g = 0; g < x.count; ++g) sum += weights[g * x.heads + h] * dscores_of(row)[g * columns + j];
+    return x.scale * sum;
+  }
+  __device__ void write(std::int64_t row, int column, float value) const {
+    T& to = out[row * x.width + column];
+    to = from_float<T>(beta == 0 ? value : beta * to_float(to) + value);
+  }
+};
+
+// Gradients of queries and weights: a thread block for each row, which made the scores of the block behind it.
+template <class T>
+__global__ void __launch_bounds__(kBlock)
+    query_gradients(const __grid_constant__ Documents<SelectedRows> documents, Backwards<T> b) {
+  extern __shared__ float shared[];
+  const Projected<T>& x = b.x;
+  const int at = static_cast<int>(blockIdx.x), d = documents.find(at), thread = static_cast<int>(threadIdx.x);
+  const SelectedRows document = documents.rows[d];
+  const int own = at - documents.before[d] + 1, asked = x.asked(), queries = x.heads * x.dim;
+  const std::int64_t first = document.bits, row = first + own;
+  float *const asks = shared, *const sums = asks + asked, *const dproducts = sums + asked,
+               *const products = dproducts + kChunk * x.heads;
+  x.load(row - 1, asks);
+  for (int c = thread; c < asked; c += kBlock) sums[c] = 0;
+  const int keys = own < document.end ? own : 0;
+  for (int start = 0; start < keys; start += kChunk) {
+    const int count = min(kChunk, keys - start);
+    __syncthreads();
+    for (int e = thread; e < count * x.heads; e += kBlock) {
+      const int j = start + e / x.heads, h = e % x.heads;
+      const float p = product(asks + h * x.dim, x.key(first + j), x.dim);
+      products[e] = p <= 0 ? 0 : x.scale * p;
+      dproducts[e] = p <= 0 ? 0 : b.of_product(asks + queries, row, h, j);
+    }
+    __syncthreads();
+    for (int c = thread; c < asked; c += kBlock) {
+      float sum = sums[c];
+      const int h = c < queries ? c / x.dim : (c - queries) % x.heads;
+      const float* const dscores = b.dscores_of(row) + (c < queries ? 0 : (c - queries) / x.heads) * b.columns + start;
+      for (int j = 0; j < count; ++j)
+        sum += c < queries ? dproducts[j * x.heads + h] * to_float(x.key(first + start + j)[c % x.dim])
+                           : products[j * x.heads + h] * dscores[j];
+      sums[c] = sum;
+    }
+  }
+  const int weights = x.width - (x.heads + 1) * x.dim, scored = x.weights - (x.heads + 1) * x.dim;
+  for (int c = thread; c < queries; c += kBlock) b.write(row - 1, c, sums[c]);
+  for (int c = thread; c < weights; c += kBlock) {
+    const bool own_head = c >= scored && c < scored + x.count * x.heads;
+    b.write(row - 1, (x.heads + 1) * x.dim + c, own_head ? sums[queries + c - scored] : 0.0f);
+  }
+}
+
+// Gradients of keys: a thread block for each row; threads share the queries of later blocks.
+template <class T>
+__global__ void __launch_bounds__(kBlock)
+    key_gradients(const __grid_constant__ Documents<SelectedRows> documents, Backwards<T> b) {
+  __shared__ float key[kMostIndexDim], dproducts[kChunk * kMostIndexHeads], sums[kBlock];
+  const Projected<T>& x = b.x;
+  const int at = static_cast<int>(blockIdx.x), d = documents.find(at), thread = static_cast<int>(threadIdx.x);
+  const SelectedRows document = documents.rows[d];
+  const int own = at - documents.before[d];
+  const std::int64_t first = document.bits;
+  const int parts = kBlock / x.dim, part = thread / x.dim, column = thread % x.dim;
+  if (thread < x.dim) key[thread] = to_float(x.key(first + own)[thread]);
+  float sum = 0;
+  for (int start = own + 1; start < document.end; start += kChunk) {
+    const int count = min(kChunk, document.end - start);
+    __syncthreads();
+    for (int e = thread; e < count * x.heads; e += kBlock) {
+      const int h = e % x.heads;
+      const std::int64_t row = first + start + e / x.heads;
+      const float p = product(key, x.query(row - 1) + h * x.dim, x.dim);
+      float weighted = 0;
+      for (int g = 0; g < x.count; ++g)
+        weighted += to_float(x.weight(row - 1)[g * x.heads + h]) * b.dscores_of(row)[g * b.columns + own];
+      dproducts[e] = p <= 0 ? 0 : x.scale * weighted;
+    }
+    __syncthreads();
+    for (int e = part; part < parts && e < count * x.heads; e += parts)
+      sum += dproducts[e] * to_float(x.query(first + start + e / x.heads - 1)[e % x.heads * x.dim + column]);
+  }
+  sums[thread] = sum;
+  __syncthreads();
+  if (thread >= x.dim) return;
+  float total = 0;
+  for (int p = 0; p < parts; ++p) total += sums[p * x.dim + thread];
+  b.write(first + own, x.heads * x.dim + thread, total);
+}
+
+void run_scores_backward(const IndexScoresBackward& a, const ExecContext& ctx) {
+  check(a);
+  visit_float("index_scores_backward", a.projected.dtype(), [&]<class T>() {
+    const Backwards<T> b{projected_of<T>(a.projected, a.shape), device_data<float>(a.dscores),
+                         device_data<T>(a.dprojected), static_cast<int>(a.dscores.dim(2)), a.beta};
+    const std::int64_t floats = 2 * (a.shape.key() + a.shape.count * a.shape.heads) + 2 * kChunk * a.shape.heads;
+    for_documents(
+        a.documents, [](const SelectedRows& d) { return d.end; },
+        [&](const Documents<SelectedRows>& some) {
+          const dim3 grid = grid_of(some.before[some.count]);
+          launch(ctx, {grid, kBlock, static_cast<std::size_t>(floats) * sizeof(float)}, query_gradients<T>, some, b);
+          launch(ctx, {grid}, key_gradients<T>, some, b);
+        });
+  });
+}
+
+constexpr int kHeads = 64;  // of a launch
+
+struct Candidates {
+  std::int32_t first, local;  // local 0: of another rule
+};
+struct Losing {
+  const float *scores, *mass;
+  const std::uint32_t* bits;
+  float *loss, *gradient;
+  const StepState* state;
+  int heads, columns, words, block;
+  float share, scale;
+  int first_head = 0, count = 0;  // of this launch
+  Candidates rules[kHeads] = {};
+};
+
+__device__ float warp_max(float v) {
+  for (int distance = kWarp / 2; distance > 0; distance /= 2) v = fmaxf(v, __shfl_xor_sync(~0u, v, distance));
+  return v;
+}
+
+// The divergence of one KV head of block `own`, by a warp.
+__device__ float divergence(const Losing& p, Candidates rule, std::int64_t at, int own, float factor) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const float *const scores = p.scores + at * p.columns, *const mass = p.mass + at * p.columns;
+  const std::uint32_t* const bits = p.bits + at * p.words;
+  const auto candidate = [&](int j) {
+    return rule.local > 0 && j >= rule.first && j <= own - rule.local && (bits[j / 32] >> (j % 32) & 1u) != 0;
+  };
+  float sum = 0, most = -INFINITY, total = 0, result = 0;
+  for (int j = lane; j < own; j += kWarp)
+    if (candidate(j)) sum += mass[j], most = fmaxf(most, scores[j]);
+  sum = warp_sum(sum), most = warp_max(most);
+  for (int j = lane; j < own; j += kWarp)
+    if (candidate(j)) total += expf(scores[j] - most);
+  const float log_total = logf(warp_sum(total));
+  for (int j = lane; j < p.columns; j += kWarp) {
+    float gradient = 0;
+    if (j < own && sum > 0 && candidate(j)) {
+      const float share = mass[j] / sum, log_q = scores[j] - most - log_total;
+      if (share > 0) result += share * (logf(share) - log_q);
+      gradient = factor * (expf(log_q) - share);
+    }
+    if (p.gradient) p.gradient[at * p.columns + j] = gradient;
+  }
+  return warp_sum(result);
+}
+
+// A thread block for each block of queries; warps take its heads in turn.
+__global__ void __launch_bounds__(kBlock)
+    index_losses(const __grid_constant__ Documents<PooledRows> documents, const __grid_constant__ Losing p) {
+  __shared__ float sums[kWarps];
+  const int warp = static_cast<int>(threadIdx.x) / kWarp, at = static_cast<int>(blockIdx.x), d = documents.find(at);
+  const PooledRows r = documents.rows[d];
+  const int own = at - documents.before[d], start = own * p.block - r.skipped;
+  const float share = p.share * static_cast<float>(min(r.count, start + p.block) - max(0, start));
+  const float factor = share * p.scale * (p.state ? p.state->loss_scale : 1.0f);
+  const std::int64_t row = std::int64_t{r.out} + own;
+  float sum = 0;
+  for (int g = warp; g < p.count; g += kWarps)
+    sum += divergence(p, p.rules[g], row * p.heads + p.first_head + g, own, factor);
+  if (threadIdx.x % kWarp == 0) sums[warp] = sum;
+  __syncthreads();
+  if (threadIdx.x > 0) return;
+  float total = 0;
+  for (int w = 0; w < kWarps; ++w) total += sums[w];
+  p.loss[row] = (p.first_head > 0 ? p.loss[row] : 0.0f) + share * total;
+}
+
+void take_rules(const BlockPattern& blocks, Losing& p) {
+  for (int g = 0; g < p.count; ++g) {
+    const BlockRule& r = blocks.rule(p.first_head + g);
+    p.rules[g] = r.kind == BlockRuleKind::content ? Candidates{r.first, r.local} : Candidates{};
+  }
+}
+
+void run_loss(const IndexLoss& a, const ExecContext& ctx) {
+  check(a);
+  Losing p{.scores = device_data<float>(a.scores),
+           .mass = device_data<float>(a.mass),
+           .bits = reinterpret_cast<const std::uint32_t*>(a.bits.raw()),
+           .loss = device_data<float>(a.loss),
+           .gradient = device_data<float>(a.gradient),
+           .state = device_state("index_loss", a.state),
+           .heads = static_cast<int>(a.scores.dim(1)),
+           .columns = static_cast<int>(a.scores.dim(2)),
+           .words = static_cast<int>(a.bits.dim(2)),
+           .block = a.blocks->block(),
+           .share = a.share,
+           .scale = a.scale};
+  for_documents(
+      a.documents, [&](const PooledRows& r) { return r.blocks(a.blocks->block()); },
+      [&](const Documents<PooledRows>& some) {
+        for (p.first_head = 0; p.first_head < p.heads; p.first_head += kHeads) {
+          p.count = std::min(kHeads, p.heads - p.first_head);
+          take_rules(*a.blocks, p);
+          launch(ctx, {grid_of(some.before[some.count])}, index_losses, some, p);
+        }
+      });
+}
+
+const bool added[] = {index_scores_kernel.add(Backend::cuda, {"rows", run_scores}),
+                      index_scores_backward_kernel.add(Backend::cuda, {"rows", run_scores_backward}),
+                      index_loss_kernel.add(Backend::cuda, {"rows", run_loss})};
+
+}  // namespace
+}  // namespace ring::cuda

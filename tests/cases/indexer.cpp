@@ -1,0 +1,192 @@
+// The block indexer, from its definition.
+#include "autograd/indexer.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "core/philox.h"
+#include "kernels/attention/blocks.h"
+#include "tests/op_case.h"
+
+namespace ring::test {
+namespace {
+
+std::int32_t sum_of(const std::vector<std::int32_t>& v) { return std::accumulate(v.begin(), v.end(), 0); }
+
+Values scores_of(const IndexShape& s, const std::vector<std::int32_t>& blocks, std::int64_t columns, const Values& x) {
+  Values out(static_cast<std::size_t>(sum_of(blocks) * s.count * columns));
+  const auto at = [&](std::int64_t row, std::int64_t column) {
+    return x[static_cast<std::size_t>(row * (s.heads * s.dim + s.dim + s.kv_heads * s.heads) + column)];
+  };
+  std::int64_t first = 0;
+  for (const std::int32_t count : blocks) {
+    for (std::int64_t i = 0; i < count; ++i)
+      for (std::int64_t g = 0; g < s.count; ++g)
+        for (std::int64_t j = 0; j < i; ++j) {
+          double score = 0;
+          for (std::int64_t h = 0; h < s.heads; ++h) {
+            double product = 0;
+            for (std::int64_t c = 0; c < s.dim; ++c)
+              product += at(first + i - 1, h * s.dim + c) * at(first + j, s.heads * s.dim + c);
+            const double weight = at(first + i - 1, (s.heads + 1) * s.dim + (s.first_head + g) * s.heads + h);
+            score += weight * std::max(product, 0.0);
+          }
+          out[static_cast<std::size_t>(((first + i) * s.count + g) * columns + j)] =
+              score / std::sqrt(static_cast<double>(s.heads * s.dim));
+        }
+    first += count;
+  }
+  return out;
+}
+
+// Products are positive or negative by query and head, and never near 0, where their relu has no derivative.
+Values projected(const std::string& name, const IndexShape& s, std::int64_t rows) {
+  Values x = random_values("index_scores/" + name, rows * s.width());
+  const RandomSite site{.seed = 3, .site = site_of(name)};
+  for (std::int64_t row = 0; row < rows; ++row)
+    for (std::int64_t c = 0; c < (s.heads + 1) * s.dim; ++c) {
+      double& value = x[static_cast<std::size_t>(row * s.width() + c)];
+      value = 0.2 + 0.8 * std::abs(value);
+      if (c < s.heads * s.dim && random_bits(site, static_cast<std::uint64_t>(row * s.heads + c / s.dim)) % 2)
+        value *= -1;
+    }
+  return x;
+}
+
+OpCase scores(const std::string& name, const IndexShape& s, const std::vector<std::int32_t>& blocks,
+              std::int64_t columns) {
+  OpCase c;
+  c.op = "index_scores";
+  c.name = name;
+  c.inputs = {
+      {.name = "projected", .shape = {sum_of(blocks), s.width()}, .values = projected(name, s, sum_of(blocks))}};
+  c.oracle = [=](const std::vector<Values>& in) { return std::vector<Values>{scores_of(s, blocks, columns, in[0])}; };
+  c.run = [=](Run& run, const std::vector<Var>& in) {
+    return std::vector<Var>{index_scores(run, in[0], s, blocks, columns)};
+  };
+  double pairs = 0;
+  for (const std::int32_t n : blocks) pairs += 0.5 * n * (n - 1);
+  c.flops = 2 * pairs * static_cast<double>(s.heads * (s.dim + s.count));
+  c.backward_flops = 3 * c.flops;
+  c.bytes = 4.0 * static_cast<double>(sum_of(blocks) * (s.width() + s.count * columns));
+  c.backward_bytes = 4.0 * static_cast<double>(sum_of(blocks) * (2 * s.width() + s.count * columns));
+  return c;
+}
+
+// Documents of these tokens, of which the first block lacks `skipped`, in blocks of 64; their rules by KV head.
+struct Losses {
+  std::vector<std::pair<std::int32_t, std::int32_t>> documents;
+  std::vector<BlockRule> rules;
+  double share, scale;
+  int left_out;  // every so many blocks one is not selected; 0: all are
+
+  std::vector<PooledRows> pooled() const {
+    std::vector<PooledRows> all;
+    std::int32_t first = 0, row = 0;
+    for (const auto& [count, skipped] : documents) {
+      all.push_back({.first = first, .count = count, .skipped = skipped, .out = row});
+      first += count, row += all.back().blocks(64);
+    }
+    return all;
+  }
+  std::int64_t rows() const { return pooled().back().out + pooled().back().blocks(64); }
+  std::int64_t columns() const {
+    std::int32_t most = 0;
+    for (const PooledRows& d : pooled()) most = std::max(most, d.blocks(64));
+    return most + 1;
+  }
+  bool selected(std::int64_t row, std::int64_t head, std::int64_t j) const {
+    return left_out == 0 || (row + head + j) % left_out != 0;
+  }
+  Values bits() const {
+    const std::int64_t heads = std::ssize(rules), words = (columns() + 31) / 32;
+    Values all;
+    for (std::int64_t row = 0; row < rows(); ++row)
+      for (std::int64_t head = 0; head < heads; ++head)
+        for (std::int64_t w = 0; w < words; ++w) {
+          std::uint32_t word = 0;
+          for (int bit = 0; bit < 32; ++bit)
+            word |= static_cast<std::uint32_t>(selected(row, head, 32 * w + bit)) << bit;
+          all.push_back(static_cast<std::int32_t>(word));
+        }
+    return all;
+  }
+};
+
+double loss_of(const Losses& l, const Values& scores, const Values& mass) {
+  const std::int64_t heads = std::ssize(l.rules), columns = l.columns();
+  double loss = 0;
+  for (const PooledRows& d : l.pooled())
+    for (std::int32_t i = 0; i < d.blocks(64); ++i) {
+      int tokens = 0;
+      for (std::int32_t t = 0; t < d.count; ++t) tokens += (t + d.skipped) / 64 == i;
+      for (std::int64_t g = 0; g < heads; ++g) {
+        const BlockRule& rule = l.rules[static_cast<std::size_t>(g)];
+        if (rule.kind != BlockRuleKind::content) continue;
+        double total_mass = 0, total = 0;
+        const auto at = [&](std::int64_t j) {
+          return static_cast<std::size_t>(((d.out + i) * heads + g) * columns + j);
+        };
+        std::vector<std::int64_t> candidates;
+        for (std::int64_t j = rule.first; j + rule.local <= i; ++j)
+          if (l.selected(d.out + i, g, j)) candidates.push_back(j);
+        for (const std::int64_t j : candidates) total_mass += mass[at(j)], total += std::exp(scores[at(j)]);
+        for (const std::int64_t j : candidates)
+          if (mass[at(j)] > 0)
+            loss += l.share * tokens * mass[at(j)] / total_mass *
+                    (std::log(mass[at(j)] / total_mass) - scores[at(j)] + std::log(total));
+      }
+    }
+  return loss;
+}
+
+OpCase losses(const std::string& name, const Losses& l) {
+  OpCase c;
+  c.op = "index_loss";
+  c.name = name;
+  c.root = true;
+  c.root_scale = l.scale;
+  c.half = false;  // scores are f32
+  const std::int64_t heads = std::ssize(l.rules);
+  const Shape shape{l.rows(), heads, l.columns()};
+  Values mass = random_values("index_loss/mass", shape.numel());
+  for (double& m : mass) m = m < -0.8 ? 0 : m + 0.8;
+  for (std::int64_t j = 0; j < l.columns(); ++j)  // a row that no candidate has mass of
+    mass[static_cast<std::size_t>((l.rows() - 1) * heads * l.columns() + j)] = 0;
+  c.inputs = {
+      {.name = "scores", .shape = shape, .scale = 3},
+      {.name = "mass", .shape = shape, .values = mass, .differentiable = false},
+      {.name = "bits", .shape = {l.rows(), heads, (l.columns() + 31) / 32}, .values = l.bits(), .dtype = DType::i32}};
+  c.oracle = [=](const std::vector<Values>& in) { return std::vector<Values>{{loss_of(l, in[0], in[1])}}; };
+  c.run = [=](Run& run, const std::vector<Var>& in) {
+    std::vector<std::int32_t> of_head;
+    for (std::int64_t g = 0; g < heads; ++g) of_head.push_back(static_cast<std::int32_t>(g));
+    const IndexTarget target{in[1].value, in[2].value, l.pooled(),
+                             std::make_shared<BlockPattern>(64, l.rules, of_head)};
+    return std::vector<Var>{index_loss(run, in[0], target, static_cast<float>(l.share), static_cast<float>(l.scale))};
+  };
+  c.bytes = 8.0 * static_cast<double>(shape.numel());
+  c.backward_bytes = 0;
+  return c;
+}
+
+std::vector<OpCase> cases() {
+  const BlockRule content{.kind = BlockRuleKind::content, .local = 1, .keep = 1000},
+      with_first{.kind = BlockRuleKind::content, .local = 2, .first = 1, .keep = 1000}, closed{.local = 2};
+  return {
+      scores("H1_D1", {.heads = 1, .dim = 1}, {3}, 3),
+      scores("H4_D32_documents", {.heads = 4, .dim = 32, .kv_heads = 2, .count = 2}, {5, 1, 0, 9}, 9),
+      scores("H3_D7_some_heads", {.heads = 3, .dim = 7, .kv_heads = 5, .first_head = 1, .count = 3}, {6, 2}, 8),
+      scores("H16_D128_long", {.heads = 16, .dim = 128, .kv_heads = 1}, {70}, 70),
+      scores("H4_D16_rows", {.heads = 4, .dim = 16, .kv_heads = 2, .count = 2}, {150, 3}, 150),
+      losses("one", {{{64 * 6, 0}}, {content}, 1, 1, 0}),
+      losses("documents", {{{64 * 5 + 9, 0}, {3, 50}, {64 * 40, 20}}, {with_first, content}, 0.5, 1, 0}),
+      losses("selected", {{{64 * 9, 0}, {64 * 70 + 1, 7}}, {content, closed, with_first}, 0.3, 2.5, 3}),
+  };
+}
+
+const AddCases added(cases);
+
+}  // namespace
+}  // namespace ring::test

@@ -1,0 +1,158 @@
+// The block indexer beyond its cases: on CPUs and GPUs, what it must not see, and what it refuses.
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "kernels/attention/block_index.h"
+#include "kernels/attention/blocks.h"
+#include "tests/kernels/poison_allocator.h"
+#include "tests/op_case.h"
+
+namespace ring::test {
+namespace {
+
+class BlockIndex : public testing::TestWithParam<Backend> {
+ protected:
+  void SetUp() override {
+    if (!backend_available(GetParam())) GTEST_SKIP() << "no device";
+  }
+  ExecContext context() const {
+    return GetParam() == Backend::cpu ? poisoned_context(3) : poisoned_device_context({GetParam(), 0});
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Cpu, BlockIndex, testing::Values(Backend::cpu));
+INSTANTIATE_TEST_SUITE_P(Gpu, BlockIndex, testing::Values(Backend::cuda));
+
+constexpr IndexShape kShape{.heads = 2, .dim = 8, .kv_heads = 3, .first_head = 1, .count = 2};
+constexpr int kBlocks = 40;
+const BlockRule kContent{.kind = BlockRuleKind::content, .local = 2, .first = 1, .keep = 6};
+
+Values projected_values() { return random_values("projected", kBlocks * kShape.width()); }
+
+Tensor scores_of(const Values& projected, const ExecContext& ctx) {
+  const Tensor x = make_tensor({kBlocks, kShape.width()}, DType::f32, projected, ctx);
+  const Tensor scores = ctx.empty({kBlocks, kShape.count, kBlocks});
+  index_scores_kernel({x, scores, kShape, {{0, 0, 0, 0, kBlocks}}}, ctx);
+  return scores;
+}
+
+// What a block is made of is seen by the scores of later blocks alone.
+TEST_P(BlockIndex, DoesNotLookAhead) {
+  const ExecContext ctx = context();
+  const auto before = to_host<float>(scores_of(projected_values(), ctx), ctx.stream);
+  for (const int block : {0, 1, 17, 38}) {
+    Values changed = projected_values();
+    for (std::int64_t c = 0; c < kShape.width(); ++c)
+      changed[static_cast<std::size_t>(block * kShape.width() + c)] += c % 2 ? 3 : -2;
+    const auto after = to_host<float>(scores_of(changed, ctx), ctx.stream);
+    const auto same_until = static_cast<std::ptrdiff_t>((block + 1) * kShape.count * kBlocks);
+    EXPECT_TRUE(std::equal(before.begin(), before.begin() + same_until, after.begin())) << block;
+    EXPECT_FALSE(std::equal(before.begin(), before.end(), after.begin())) << block;
+  }
+}
+
+// One block of a document, as generation asks for it, has the scores and the selection of the whole.
+TEST_P(BlockIndex, OfOneBlockIsThatOfAll) {
+  const ExecContext ctx = context();
+  const auto blocks = std::make_shared<const BlockPattern>(64, std::vector{kContent});
+  const Tensor all = scores_of(projected_values(), ctx), one = ctx.empty({1, kShape.count, kBlocks});
+  const Tensor x = make_tensor({kBlocks, kShape.width()}, DType::f32, projected_values(), ctx);
+  const Tensor kept = ctx.empty({kBlocks, 2, 2}, DType::i32), kept_one = ctx.empty({1, 2, 2}, DType::i32);
+  block_select_kernel({{}, {}, kept, {{0, 0, 0, 0, kBlocks}}, blocks, all}, ctx);
+  const auto scores = to_host<float>(all, ctx.stream);
+  const auto bits = to_host<std::int32_t>(kept, ctx.stream);
+  for (const std::int32_t own : {0, 1, 5, 39}) {
+    index_scores_kernel({x, one, kShape, {{0, 0, -own, own, own + 1}}}, ctx);
+    block_select_kernel({{}, {}, kept_one, {{0, 0, -own, own, own + 1}}, blocks, one}, ctx);
+    const auto row = to_host<float>(one, ctx.stream);
+    EXPECT_TRUE(std::equal(row.begin(), row.end(), scores.begin() + own * 2 * kBlocks)) << own;
+    const auto word = to_host<std::int32_t>(kept_one, ctx.stream);
+    EXPECT_TRUE(std::equal(word.begin(), word.end(), bits.begin() + own * 4)) << own;
+  }
+}
+
+// Scores that are given: the best of them, of equal ones the lower, none that is NaN, and what the rule keeps anyway.
+TEST_P(BlockIndex, SelectsByScores) {
+  const ExecContext ctx = context();
+  const BlockRule closed{.local = 3};
+  const auto blocks =
+      std::make_shared<const BlockPattern>(64, std::vector{kContent, closed}, std::vector<std::int32_t>{0, 1});
+  Values scores = random_values("scores", kBlocks * 2 * kBlocks);
+  for (std::size_t i = 0; i < scores.size(); i += 7) scores[i] = NAN;
+  for (std::size_t i = 3; i < scores.size(); i += 5) scores[i] = 0.5;
+  const Tensor given = make_tensor({kBlocks, 2, kBlocks}, DType::f32, scores, ctx);
+  const Tensor kept = ctx.empty({kBlocks, 2, 2}, DType::i32);
+  block_select_kernel({{}, {}, kept, {{0, 0, 0, 0, kBlocks}}, blocks, given}, ctx);
+  const auto bits = to_host<std::int32_t>(kept, ctx.stream);
+  for (int i = 0; i < kBlocks; ++i)
+    for (int head = 0; head < 2; ++head) {
+      const auto score = [&](int j) { return scores[static_cast<std::size_t>((i * 2 + head) * kBlocks + j)]; };
+      const auto beats = [&](int a, int b) { return score(a) > score(b) || (score(a) == score(b) && a < b); };
+      for (int j = 0; j < 64; ++j) {
+        bool want = j <= i && (i - j < 2 || j < 1);
+        if (head == 1) want = j <= i && i - j < 3;
+        if (!want && head == 0 && j + 2 <= i && !std::isnan(score(j))) {
+          int better = 0;
+          for (int other = 1; other + 2 <= i; ++other) better += !std::isnan(score(other)) && beats(other, j);
+          want = better < 6 - 3;
+        }
+        const auto word = static_cast<std::uint32_t>(bits[static_cast<std::size_t>((i * 2 + head) * 2 + j / 32)]);
+        EXPECT_EQ((word >> (j % 32) & 1u) != 0, want) << i << ", " << head << ", " << j;
+      }
+    }
+}
+
+// The gradient may replace the mass, and the loss is then the same.
+TEST_P(BlockIndex, LossInPlaceOfTheMass) {
+  const ExecContext ctx = context();
+  Values mass = random_values("mass", kBlocks * kBlocks);
+  for (double& m : mass) m = std::abs(m);
+  const Tensor scores = make_tensor({kBlocks, 1, kBlocks}, DType::f32, random_values("s", kBlocks * kBlocks), ctx);
+  const Tensor own = make_tensor(scores.shape(), DType::f32, mass, ctx);
+  const Tensor shared = make_tensor(scores.shape(), DType::f32, mass, ctx), gradient = ctx.empty(scores.shape());
+  const Tensor bits = make_tensor({kBlocks, 1, 2}, DType::i32, Values(2 * kBlocks, -1), ctx);
+  const Tensor loss = ctx.empty({kBlocks}), again = ctx.empty({kBlocks}), alone = ctx.empty({kBlocks});
+  IndexLoss args{scores, own, bits, loss, gradient, {{0, 64 * kBlocks, 0, 0}}, nullptr};
+  args.blocks = std::make_shared<const BlockPattern>(64, std::vector{kContent});
+  index_loss_kernel(args, ctx);
+  args.loss = alone, args.gradient = {};
+  index_loss_kernel(args, ctx);
+  args.loss = again, args.mass = args.gradient = shared;
+  index_loss_kernel(args, ctx);
+  EXPECT_EQ(to_host<float>(gradient, ctx.stream), to_host<float>(shared, ctx.stream));
+  const auto losses = to_host<float>(loss, ctx.stream);
+  EXPECT_EQ(losses, to_host<float>(again, ctx.stream));
+  EXPECT_EQ(losses, to_host<float>(alone, ctx.stream));
+  EXPECT_GT(losses[20], 0);
+}
+
+TEST(BlockIndexChecks, RefuseWhatDoesNotFit) {
+  const ExecContext ctx{Stream::cpu(1)};
+  const Tensor x = ctx.zeros({8, kShape.width()}), scores = ctx.zeros({8, 2, 8}),
+               bits = ctx.zeros({8, 2, 1}, DType::i32);
+  EXPECT_NO_THROW(index_scores_kernel({x, scores, kShape, {{0, 0, 0, 0, 8}}}, ctx));
+  for (const SelectedRows& d : {SelectedRows{0, 0, 0, 0, 9}, SelectedRows{0, 0, 1, 0, 8}, SelectedRows{0, 2, 0, 0, 8},
+                                SelectedRows{-1, 0, 0, 1, 8}, SelectedRows{0, 0, 0, 5, 4}})
+    EXPECT_THROW(index_scores_kernel({x, scores, kShape, {d}}, ctx), Error) << d.queries << d.keys << d.bits;
+  IndexShape wrong = kShape;
+  wrong.first_head = 2;
+  EXPECT_THROW(index_scores_kernel({x, scores, wrong, {}}, ctx), Error);
+  wrong = kShape, wrong.heads = 3;
+  EXPECT_THROW(index_scores_kernel({x, scores, wrong, {}}, ctx), Error);
+  EXPECT_NO_THROW(index_scores_backward_kernel({x, scores, ctx.zeros(x.shape()), kShape, {{0, 0, 0, 0, 8}}}, ctx));
+  EXPECT_THROW(index_scores_backward_kernel({x, scores, ctx.zeros(x.shape()), kShape, {{0, 0, 0, 1, 8}}}, ctx), Error);
+  EXPECT_THROW(index_scores_backward_kernel({x, scores, ctx.zeros({7, 24}), kShape, {}}, ctx), Error);
+  const auto blocks = std::make_shared<const BlockPattern>(64, std::vector{kContent});
+  IndexLoss loss{scores, scores, bits, ctx.zeros({8}), {}, {{0, 512, 0, 0}}, blocks};
+  EXPECT_NO_THROW(index_loss_kernel(loss, ctx));
+  loss.documents = {{0, 513, 0, 0}};
+  EXPECT_THROW(index_loss_kernel(loss, ctx), Error);
+  loss.documents = {}, loss.bits = ctx.zeros({8, 1, 1}, DType::i32);
+  EXPECT_THROW(index_loss_kernel(loss, ctx), Error);
+  EXPECT_THROW(block_select_kernel({{}, {}, bits, {{0, 0, 0, 0, 9}}, blocks, scores}, ctx), Error);
+  EXPECT_THROW(block_select_kernel({x, {}, bits, {}, blocks, scores}, ctx), Error);
+}
+
+}  // namespace
+}  // namespace ring::test
