@@ -48,7 +48,7 @@ int default_threads() {
 }
 
 ThreadPool::ThreadPool(int threads)
-    : core_(static_cast<std::size_t>(std::max(1, threads))), spin_(threads <= available_cores()) {
+    : core_(static_cast<std::size_t>(std::max(1, threads))), turns_(core_.size()), spin_(threads <= available_cores()) {
   RING_CHECK(threads >= 1, "a thread pool needs at least one thread, got ", threads);
   for (std::atomic<int>& core : core_) core = -1;
   try {
@@ -110,11 +110,19 @@ void ThreadPool::wait_while_equal(const std::atomic<T>& value, T old, int thread
   while (value.load(std::memory_order_acquire) == old) value.wait(old, std::memory_order_acquire);
 }
 
-void ThreadPool::run_part(int thread) {
-  const std::int64_t begin = cut(n_, align_, parts_, thread), end = cut(n_, align_, parts_, thread + 1);
+// What a loop is made of was written before its parts were opened, and stays until all that were taken are done: only
+// who has taken one may read it.
+bool ThreadPool::take(int part) {
+  std::atomic<std::uint64_t>& turn = turns_[static_cast<std::size_t>(part)];
+  std::uint64_t now = turn.load(std::memory_order_acquire);
+  return now % 2 == 1 && turn.compare_exchange_strong(now, now + 1, std::memory_order_acq_rel);
+}
+
+void ThreadPool::run_part(int part) {
+  const std::int64_t begin = cut(n_, align_, parts_, part), end = cut(n_, align_, parts_, part + 1);
   if (begin == end) return;
   try {
-    (*fn_)(begin, end, thread);
+    (*fn_)(begin, end, part);
   } catch (...) {
     std::lock_guard lock(error_mutex_);
     if (!error_) error_ = std::current_exception();
@@ -128,11 +136,14 @@ void ThreadPool::work(int thread) {
     wait_while_equal(generation_, seen, thread);
     seen = generation_.load(std::memory_order_acquire);
     if (stop_.load()) return;
-    if (thread < parts_) run_part(thread);
+    if (!take(thread)) continue;
+    run_part(thread);
     if (pending_.fetch_sub(1, std::memory_order_acq_rel) == 1) pending_.notify_all();
   }
 }
 
+// On a busy machine a worker may get no core for milliseconds, a hundred times as long as most loops take: the caller
+// does what none has begun.
 void ThreadPool::parallel_for(std::int64_t n, std::int64_t grain, RangeFn fn, std::int64_t align) {
   if (n <= 0) return;
   const std::int64_t wanted = std::max<std::int64_t>(1, n / std::max<std::int64_t>(1, grain));
@@ -143,11 +154,17 @@ void ThreadPool::parallel_for(std::int64_t n, std::int64_t grain, RangeFn fn, st
   align_ = align;
   parts_ = parts;
   note_core(0);
-  pending_.store(static_cast<int>(workers_.size()), std::memory_order_relaxed);
+  pending_.store(parts - 1, std::memory_order_relaxed);
+  for (int t = 1; t < parts; ++t) turns_[static_cast<std::size_t>(t)].fetch_add(1, std::memory_order_release);
   generation_.fetch_add(1, std::memory_order_release);
   generation_.notify_all();
   inside_pool = true;
   run_part(0);
+  for (int t = 1; t < parts; ++t) {
+    if (!take(t)) continue;
+    run_part(t);
+    pending_.fetch_sub(1, std::memory_order_acq_rel);
+  }
   inside_pool = false;
   for (int left = pending_.load(std::memory_order_acquire); left != 0; left = pending_.load(std::memory_order_acquire))
     wait_while_equal(pending_, left, 0);

@@ -36,8 +36,9 @@ class ThreadPool {
   int size() const { return static_cast<int>(workers_.size()) + 1; }
 
   // Runs fn(begin, end, thread) over [0, n) cut in at most size() contiguous parts of at least `grain` elements; the
-  // cuts fall on multiples of `align`. Returns when all parts are done. One caller at a time; a call from inside runs
-  // serially.
+  // cuts fall on multiples of `align`. Returns when all parts are done; the caller runs those whose threads have not
+  // come when its own is done, with their numbers, so parts must not wait for each other. One caller at a time; a call
+  // from inside runs serially.
   void parallel_for(std::int64_t n, std::int64_t grain, RangeFn fn, std::int64_t align = 1);
 
   // The part of [0, n) that `part` of `parts` gets.
@@ -46,16 +47,18 @@ class ThreadPool {
  private:
   void stop();
   void work(int thread);
-  void run_part(int thread);
+  bool take(int part);
+  void run_part(int part);
   template <class T>
   void wait_while_equal(const std::atomic<T>& value, T old, int thread);
   void note_core(int thread);
   void leave_taken_core(int thread);
 
   std::vector<std::thread> workers_;
-  std::vector<std::atomic<int>> core_;        // where each thread was seen last; -1: nowhere
-  std::atomic<std::uint32_t> generation_{0};  // a change wakes the workers
-  std::atomic<int> pending_{0};
+  std::vector<std::atomic<int>> core_;             // where each thread was seen last; -1: nowhere
+  std::vector<std::atomic<std::uint64_t>> turns_;  // of each part: odd while it is open to whoever takes it first
+  std::atomic<std::uint32_t> generation_{0};       // a change wakes the workers
+  std::atomic<int> pending_{0};                    // parts that are open or taken, besides the caller's own
   std::atomic<bool> stop_{false};
   std::mutex error_mutex_;
   std::exception_ptr error_;

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <pthread.h>
 #include <sched.h>
+#include <signal.h>
 
 #include <algorithm>
 #include <atomic>
@@ -12,6 +13,7 @@
 #include <numeric>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "core/check.h"
@@ -153,10 +155,64 @@ TEST(ThreadPool, AWorkerLeavesTheCallersCoreAndKeepsItsAffinity) {
     pool.parallel_for(2, 1, [&](std::int64_t, std::int64_t, int thread) {
       core[thread] = sched_getcpu();
       if (thread == 1) sched_getaffinity(0, sizeof kept, &kept);
+      const auto begun = std::chrono::steady_clock::now();  // long enough for the worker to come for its part
+      while (std::chrono::steady_clock::now() - begun < std::chrono::microseconds(200)) continue;
     });
   while (core[0] == core[1] && std::chrono::steady_clock::now() < end);
   EXPECT_NE(core[0], core[1]);
   EXPECT_TRUE(CPU_EQUAL(&kept, &allowed));
+}
+
+std::atomic<bool> held{false}, holding{false};
+
+// Holds the thread that gets the signal, as a busy machine does.
+void hold(int) {
+  holding = true;
+  const timespec moment{0, 1'000'000};
+  while (held) nanosleep(&moment, nullptr);
+  holding = false;
+}
+
+// Until the worker has run a part itself: who it is.
+pthread_t worker_of(ThreadPool& pool) {
+  pthread_t worker = pthread_self();
+  while (pthread_equal(worker, pthread_self()))
+    pool.parallel_for(2, 1, [&](std::int64_t, std::int64_t, int thread) {
+      if (thread == 1) worker = pthread_self();
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    });
+  return worker;
+}
+
+TEST(ThreadPool, TheCallerDoesNotWaitForAWorkerThatGetsNoCore) {
+  ThreadPool pool(2);
+  const pthread_t worker = worker_of(pool);
+  struct sigaction action {
+  }, before{};
+  action.sa_handler = hold;
+  ASSERT_EQ(sigaction(SIGUSR2, &action, &before), 0);
+  held = true;
+  ASSERT_EQ(pthread_kill(worker, SIGUSR2), 0);
+  for (int i = 0; i < 5000 && !holding; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  const bool was_held = holding;
+  std::thread release([] {  // what waits for the worker after all shall end, too
+    for (int i = 0; i < 5000 && held; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    held = false;
+  });
+  std::vector<std::thread::id> by(2);
+  for (int round = 0; round < 100; ++round)
+    pool.parallel_for(2, 1, [&](std::int64_t, std::int64_t, int thread) {
+      by[static_cast<std::size_t>(thread)] = std::this_thread::get_id();
+    });
+  const bool still_held = held;
+  held = false;
+  release.join();
+  EXPECT_EQ(parts_of(pool, 2, 1).size(), 2u) << "it goes on";
+  while (holding) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  sigaction(SIGUSR2, &before, nullptr);
+  if (!was_held) GTEST_SKIP() << "the signal did not come: a sanitizer keeps it back";
+  EXPECT_TRUE(still_held);
+  EXPECT_EQ(by, std::vector<std::thread::id>(2, std::this_thread::get_id()));
 }
 
 TEST(ThreadPool, NeedsAThread) {
