@@ -38,6 +38,7 @@ void DeviceRates::fields(Fields& f) {
   f("call_seconds", call_seconds, "of the shortest kernel", in_range(0, 1));
   f("link_bytes_per_second", link_bytes_per_second,
     "from one device of a machine to another, each way; 0 = not measured", in_range(0, kMostRate));
+  f("link_seconds", link_seconds, "of the shortest message over it; 0 = call_seconds", in_range(0, 10));
   f("collective_bytes_per_second", collective_bytes_per_second,
     "that a rank passes on while all reduce, gather or scatter; 0 = not measured", in_range(0, kMostRate));
   f("collective_seconds", collective_seconds, "of the shortest of these", in_range(0, 10));
@@ -104,8 +105,10 @@ double seconds_of(const DeviceRates& r, Precision precision, std::string_view sl
 // Rings: each rank passes on all parts but its own, twice where they are summed and handed out again.
 double seconds_of(const DeviceRates& r, const FakeTransfer& t) {
   const auto bytes = static_cast<double>(t.bytes);
-  if (t.operation == "exchange")
-    return r.link_bytes_per_second == 0 ? 0 : r.call_seconds + bytes / r.link_bytes_per_second;
+  if (t.operation == "exchange") {
+    const double least = r.link_seconds > 0 ? r.link_seconds : r.call_seconds;
+    return r.link_bytes_per_second == 0 ? 0 : least + bytes / r.link_bytes_per_second;
+  }
   if (r.collective_bytes_per_second == 0) return 0;
   const double share = static_cast<double>(t.ranks - 1) / t.ranks;
   const double passes = t.operation == "all_reduce" ? 2 * share : share;

@@ -27,6 +27,7 @@ struct DeviceRates {
   double bytes_per_second = 0;             // read and written by kernels
   double call_seconds = 0;                 // of the shortest kernel
   double link_bytes_per_second = 0;        // from one device of a machine to another, each way
+  double link_seconds = 0;                 // of the shortest message over it; 0: call_seconds
   double collective_bytes_per_second = 0;  // that a rank passes on while all reduce, gather or scatter
   double collective_seconds = 0;           // of the shortest of these
   double host_bytes_per_second = 0;        // between device and host memory, each way

@@ -131,5 +131,32 @@ TEST_F(Calibrated, AFileKeepsWhatARunDoesNotMeasure) {
   EXPECT_EQ(ring({"plan", "--rates", rates}, {"train.precision=bf16"}).code, 0);
 }
 
+class DistCalibrated : public Calibrated {};
+
+// Two processes measure the link between them as well, which one alone leaves as it is.
+TEST_F(DistCalibrated, TheLinkIsMeasuredByAllTogether) {
+  const std::string rates = path("rates.yaml");
+  const Finished measured = ring({"launch", "-n", "2", "--", "bench", "calibrate", "--out", rates});
+  ASSERT_EQ(measured.code, 0) << measured.output;
+  const auto number = [](const std::string& output, const std::string& key) {
+    std::smatch found;
+    EXPECT_TRUE(std::regex_search(output, found, std::regex("\\b" + key + ": ([0-9.e+-]+)"))) << key << output;
+    return found.empty() ? -1 : std::stod(found[1]);
+  };
+  // Of one host's memory, by two processes: no less than a slow disk's, no more than a memory's.
+  for (const char* key : {"link_bytes_per_second", "collective_bytes_per_second"}) {
+    EXPECT_GT(number(measured.output, key), 2e7);
+    EXPECT_LT(number(measured.output, key), 2e11);
+  }
+  EXPECT_LT(number(measured.output, "collective_seconds"), 0.05);
+  const Finished alone = ring({"bench", "calibrate", "--out", rates});
+  ASSERT_EQ(alone.code, 0) << alone.output;
+  for (const char* key : {"link_bytes_per_second", "link_seconds", "collective_bytes_per_second"})
+    EXPECT_EQ(number(alone.output, key), number(measured.output, key));
+  const Finished planned = ring({"plan", "--rates", rates, "--gpus", "2"});
+  EXPECT_EQ(planned.code, 0) << planned.output;
+  EXPECT_EQ(planned.output.find("know no link"), std::string::npos) << planned.output;
+}
+
 }  // namespace
 }  // namespace ring::test

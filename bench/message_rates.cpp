@@ -1,0 +1,106 @@
+#include "bench/message_rates.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+
+#include "comm/host.h"
+#include "core/clock.h"
+
+namespace ring {
+namespace {
+
+constexpr int kRounds = 3;  // the best one counts: what others did meanwhile is nobody's fault
+constexpr double kLeastTimes = 4, kMostTimes = 1000;
+constexpr double kSeconds = 0.1;            // of a round
+using Sizes = std::array<std::int64_t, 4>;  // bytes; the longest take the device far longer than being started
+constexpr Sizes kGpu = {1 << 16, 1 << 20, 1 << 23, 1 << 26};
+constexpr Sizes kCpu = {1 << 12, 1 << 16, 1 << 19, 1 << 22};
+
+const Sizes& sizes_of(const ExecContext& ctx) { return ctx.stream.device().backend == Backend::cpu ? kCpu : kGpu; }
+
+double slowest(Communicator& host, double seconds) {
+  all_reduce_host(host, {&seconds, 1}, Reduce::max);
+  return seconds;
+}
+
+// Without the barrier a rank's time would begin with waiting for those that are late.
+double round_of(const ExecContext& ctx, Communicator& host, int times, const std::function<void()>& queue_one) {
+  ctx.stream.synchronize();      // host waits: diagnosis
+  host.barrier().synchronize();  // host waits: diagnosis
+  const double began = seconds_now();
+  for (int i = 0; i < times; ++i) queue_one();
+  ctx.stream.synchronize();  // host waits: diagnosis
+  return slowest(host, (seconds_now() - began) / times);
+}
+
+// seconds = bytes / rate, in the same sense of nearest.
+MessageTime all_rate(const std::vector<MessageSample>& samples) {
+  double sum = 0, squares = 0;
+  for (const auto& [bytes, seconds] : samples) {
+    sum += bytes / seconds;
+    squares += bytes * bytes / (seconds * seconds);
+  }
+  return {0, squares / sum};
+}
+
+}  // namespace
+
+// Minimizes the sum of (a/t + b x/t - 1)^2 over the fixed part a and the seconds b of a byte.
+MessageTime fit_messages(const std::vector<MessageSample>& samples) {
+  double u = 0, v = 0, uu = 0, uv = 0, vv = 0;
+  for (const auto& [bytes, seconds] : samples) {
+    const double a = 1 / seconds, b = bytes / seconds;
+    u += a, v += b, uu += a * a, uv += a * b, vv += b * b;
+  }
+  const double determinant = uu * vv - uv * uv;
+  const double fixed = (u * vv - v * uv) / determinant, of_byte = (v * uu - u * uv) / determinant;
+  return fixed >= 0 && of_byte > 0 ? MessageTime{fixed, 1 / of_byte} : all_rate(samples);
+}
+
+double message_seconds(const ExecContext& ctx, Communicator& host, double seconds,
+                       const std::function<void()>& queue_one) {
+  round_of(ctx, host, 1, queue_one);  // makes connections and takes memory
+  const double first = std::max(1e-7, round_of(ctx, host, 1, queue_one));
+  const int times = static_cast<int>(std::clamp(std::ceil(seconds / first), kLeastTimes, kMostTimes));
+  double best = std::numeric_limits<double>::max();
+  for (int i = 0; i < kRounds; ++i) best = std::min(best, round_of(ctx, host, times, queue_one));
+  return best;
+}
+
+MessageTime collective_time(const ExecContext& ctx, Mesh& mesh) {
+  Communicator& all = mesh.all();
+  const DType type = activation_type(ctx.precision);
+  const auto size = static_cast<std::int64_t>(size_of(type));
+  std::vector<MessageSample> samples;
+  for (const std::int64_t bytes : sizes_of(ctx)) {
+    const std::int64_t elements = std::max<std::int64_t>(1, bytes / (size * all.size()));
+    const Tensor part = ctx.zeros({elements}, type, Lifetime::run);
+    const Tensor whole = ctx.zeros({elements * all.size()}, type, Lifetime::run);
+    const double both = message_seconds(ctx, mesh.host(), kSeconds, [&] {
+      all.all_gather(whole, part, ctx.stream.record()).wait(ctx.stream);
+      all.reduce_scatter(part, whole, Reduce::sum, ctx.stream.record()).wait(ctx.stream);
+    });
+    samples.push_back({static_cast<double>(elements * size * (all.size() - 1)), both / 2});
+  }
+  return fit_messages(samples);
+}
+
+// As attention around a ring does: what arrives has its place where peers can write.
+MessageTime exchange_time(const ExecContext& ctx, Mesh& mesh) {
+  Communicator& all = mesh.all();
+  const int n = all.size(), next = (all.rank() + 1) % n, before = (all.rank() + n - 1) % n;
+  std::vector<MessageSample> samples;
+  for (const std::int64_t bytes : sizes_of(ctx)) {
+    const Tensor out = ctx.zeros({bytes}, DType::u8, Lifetime::run);
+    const Tensor in = all.receive_buffer({bytes}, DType::u8, ctx.stream);
+    const double seconds = message_seconds(ctx, mesh.host(), kSeconds, [&] {
+      all.exchange({{out, next}}, {{in, before}}, ctx.stream.record()).wait(ctx.stream);
+    });
+    samples.push_back({static_cast<double>(bytes), seconds});
+  }
+  return fit_messages(samples);
+}
+
+}  // namespace ring
