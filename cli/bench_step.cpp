@@ -92,7 +92,7 @@ void run(const Arguments& a, const Facts& given) {
   const std::shared_ptr<KernelObserver> ranges = a.nvtx ? make_range_observer() : nullptr;
   const Config config = a.config.load();
   std::optional<DeviceRates> rates;
-  if (!a.rates.empty()) rates = rates_named(a.rates, config);
+  if (!a.rates.empty()) rates = rates_of_option(a.rates, config);
   StepBenchmark bench(config, join_mesh(config, given));
   const bool leader = bench.mesh().rank() == 0;
   CsvFile csv(leader ? a.csv : "", kColumns);
@@ -110,7 +110,7 @@ void run(const Arguments& a, const Facts& given) {
   const Profile profile = profiler->read();
   write_trace(profile, a.trace);
   std::cout << "\n" << profile_table(profile, ceilings) << "\n";
-  const DeviceRates used = rates ? *rates : rates_here(bench.config());
+  const DeviceRates used = rates ? *rates : rates_named("", bench.config());
   const ActivationPlan& plan = bench.trainer().memory().fit.plan;
   std::cout << "\n" << part_times_table(part_times(profile, plan, used, bench.exec().precision), used);
   std::cout << "\ntrace: " << a.trace << "\n";

@@ -62,7 +62,7 @@ std::int64_t vocabulary_of(const Config& c) {
 
 PlanQuestion question_of(const Arguments& a) {
   Config c = settings_at(a.file, a.overrides);
-  const DeviceRates rates = rates_named(a.rates, c);
+  const DeviceRates rates = rates_of_option(a.rates, c);
   const Backend backend = rates.device == "cpu" ? Backend::cpu : Backend::cuda;
   c.parallel = {};
   PlanQuestion q{.budget = budget_of(a, c, rates), .rates = rates};

@@ -1,18 +1,17 @@
 #pragma once
 // What devices sustain, as the command line names it.
 
-#include <string>
-
-#include "engine/config.h"
-#include "parallel/plan/cost_model.h"
+#include "engine/rates.h"
 
 namespace ring {
 
 // Text of --rates.
 inline constexpr const char* kRatesText =
-    "What devices sustain: h200, h100, cpu, or a file that bench calibrate wrote; auto = what this build computes on";
+    "What devices sustain: h200, h100, cpu, or a file that bench calibrate wrote; auto = run.rates, else what this "
+    "machine computes on";
 
-// A shipped table, or a file. Error: it has none in the precision that the settings compute in there.
-DeviceRates rates_named(const std::string& name, const Config&);
+inline DeviceRates rates_of_option(const std::string& text, const Config& c) {
+  return rates_named(text == "auto" ? "" : text, c, "--rates");
+}
 
 }  // namespace ring

@@ -12,7 +12,22 @@ std::array<BackendInspector, kBackends>& inspectors() {
   return table;
 }
 
+std::array<DeviceModelTeller, kBackends>& model_tellers() {
+  static std::array<DeviceModelTeller, kBackends> table{};
+  return table;
+}
+
 }  // namespace
+
+bool register_device_model(Backend backend, DeviceModelTeller teller) {
+  model_tellers()[static_cast<std::size_t>(backend)] = teller;
+  return true;
+}
+
+std::string device_model(Device device) {
+  const DeviceModelTeller teller = model_tellers()[static_cast<std::size_t>(device.backend)];
+  return teller ? teller(device.index) : "";
+}
 
 bool register_backend_inspector(Backend backend, BackendInspector inspector) {
   inspectors()[static_cast<std::size_t>(backend)] = inspector;

@@ -27,6 +27,10 @@ struct LibraryFacts {
   std::string detail;  // more about what was found, or how to get it
 };
 
+std::string device_model(Device);  // "NVIDIA H200"; starts nothing. Empty: it is the CPU, or not here
+using DeviceModelTeller = std::string (*)(int device);
+bool register_device_model(Backend, DeviceModelTeller);  // at load time, like the counter
+
 struct DeviceFacts {
   Device device;
   std::string name;

@@ -138,11 +138,6 @@ bool fits_in_some_way(const Config& c, int world, std::size_t budget, const Devi
   return false;
 }
 
-DeviceRates rates_here(const Config& c) {
-  const bool cpu = backend_of(c.run.device) == Backend::cpu;
-  return shipped_rates(cpu ? "cpu" : "h200", narrow<int>(c.run.threads));
-}
-
 std::size_t least_of(std::size_t own, Mesh& mesh) {
   double least = -static_cast<double>(own);
   all_reduce_host(mesh.host(), {&least, 1}, Reduce::max);

@@ -38,8 +38,6 @@ bool fits_in_some_way(const Config& resolved, int world, std::size_t budget, con
 
 std::size_t least_of(std::size_t own, Mesh&);  // of all ranks
 
-DeviceRates rates_here(const Config& resolved);  // shipped ones of what this process computes on
-
 // Bytes that train.memory_budget gives this rank; several processes of a machine share its memory.
 std::size_t memory_budget(const Config& resolved, Mesh& mesh);
 

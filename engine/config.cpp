@@ -40,6 +40,9 @@ void RunConfig::fields(Fields& f) {
     "time to measure each of the best few algorithms of a matrix product; 0.3 shows what a GPU sustains at its power "
     "limit, and lengthens the first step by some seconds",
     in_range(0.0001, 10));
+  f("rates", rates,
+    "what plans take the device to sustain: a file that bench calibrate wrote, or h200, h100 or cpu; empty = what is "
+    "shipped for the device");
 }
 
 namespace {
@@ -334,6 +337,7 @@ const std::vector<std::string>& keys_free_to_change() {
                                                 "optimizer.offload_chunk_bytes",
                                                 "optimizer.offload_staging_bytes",
                                                 "run.tuning_seconds",
+                                                "run.rates",
                                                 "train.bucket_bytes",
                                                 "data.path",
                                                 "data.prefetch",

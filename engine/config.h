@@ -39,6 +39,7 @@ struct RunConfig {
   bool deterministic = true;
   std::string tuning;  // empty: the run's own file
   double tuning_seconds = 0.004;
+  std::string rates;  // a file or a shipped table; empty: the one of the device
   void fields(Fields&);
   std::string path() const { return directory.empty() ? "runs/" + name : directory; }
 };

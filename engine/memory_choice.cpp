@@ -8,6 +8,7 @@
 #include "core/counted.h"
 #include "core/log.h"
 #include "engine/devices.h"
+#include "engine/rates.h"
 
 namespace ring {
 namespace {
@@ -31,13 +32,19 @@ std::vector<std::int64_t> fewer_rows(const Config& c, int world, std::int64_t ro
 
 // Nothing also where so many rows are no layout of these settings.
 std::optional<MemoryChoice> choice_within(Config c, int world, std::int64_t rows, std::size_t budget,
-                                          std::size_t host_room) try {
+                                          std::size_t host_room, const DeviceRates& rates) try {
   c.train.micro_batch = rows;
-  const std::optional<ActivationFit> fit = find_activation_fit(c, world, budget, rates_here(c), nullptr, host_room);
+  const std::optional<ActivationFit> fit = find_activation_fit(c, world, budget, rates, nullptr, host_room);
   if (!fit) return {};
-  return MemoryChoice{rows, *fit};
+  return MemoryChoice{rows, *fit, rates};
 } catch (const Error&) {
   return {};
+}
+
+// With what `before` knew of the host and of the device.
+std::optional<MemoryChoice> choice_like(const MemoryChoice& before, const Config& c, int world, std::int64_t rows,
+                                        std::size_t budget) {
+  return choice_within(c, world, rows, budget, before.fit.host_room, before.rates);
 }
 
 // Another plan of the blocks, or fewer chunks of states on their way; where none takes much less, one that takes a
@@ -48,7 +55,7 @@ std::optional<MemoryChoice> computing_more(const Config& c, int world, const Mem
   if (!blocks && !chooses_staging(c)) return {};
   for (const double share : {kLess, kALittleLess}) {
     const auto budget = static_cast<std::size_t>(share * static_cast<double>(before.fit.peak));
-    if (const auto next = choice_within(c, world, before.micro_batch, budget, before.fit.host_room)) return next;
+    if (const auto next = choice_like(before, c, world, before.micro_batch, budget)) return next;
   }
   return {};
 }
@@ -56,9 +63,9 @@ std::optional<MemoryChoice> computing_more(const Config& c, int world, const Mem
 std::optional<MemoryChoice> with_fewer_rows(const Config& c, int world, const MemoryChoice& before) {
   const std::vector<std::int64_t> fewer = fewer_rows(c, world, before.micro_batch);
   for (const std::int64_t rows : fewer)
-    if (const auto next = choice_within(c, world, rows, less_than(before.fit.peak), before.fit.host_room)) return next;
+    if (const auto next = choice_like(before, c, world, rows, less_than(before.fit.peak))) return next;
   if (fewer.empty()) return {};
-  return choice_within(c, world, fewer.back(), before.fit.peak - 1, before.fit.host_room);  // at least something
+  return choice_like(before, c, world, fewer.back(), before.fit.peak - 1);  // at least something
 }
 
 [[noreturn]] void refuse(std::size_t budget, const ActivationFit& smallest) {
@@ -69,13 +76,14 @@ std::optional<MemoryChoice> with_fewer_rows(const Config& c, int world, const Me
        "on a GPU keep optimizer states on the host (optimizer.offload: states or all), or raise the budget");
 }
 
-std::string settings_that_fit(Config c, int world, std::size_t budget, std::size_t host_room) {
+std::string settings_that_fit(Config c, int world, std::size_t budget, std::size_t host_room,
+                              const DeviceRates& rates) {
   c.train.recompute = RecomputeChoice::automatic;
   const std::int64_t given = rows_of(c, world);
   std::vector<std::int64_t> rows = fewer_rows(c, world, given);
   rows.insert(rows.begin(), given);
   for (const std::int64_t n : rows)
-    if (const auto choice = choice_within(c, world, n, budget, host_room))
+    if (const auto choice = choice_within(c, world, n, budget, host_room, rates))
       return str("train.recompute: auto", n == given ? "" : str(" with train.micro_batch: ", n),
                  " would fit: ", choice->fit.text());
   return "No train.recompute and no train.micro_batch would fit: lower model.context, or share the model or its "
@@ -83,11 +91,12 @@ std::string settings_that_fit(Config c, int world, std::size_t budget, std::size
 }
 
 // Nothing fits as far as it is known: the run tries what takes least of what the settings allow.
-MemoryChoice smallest_choice(const Config& c, Mesh& mesh, std::size_t budget, const ActivationFit& smallest) {
+MemoryChoice smallest_choice(const Config& c, Mesh& mesh, std::size_t budget, const ActivationFit& smallest,
+                             const DeviceRates& rates) {
   if (mesh.rank() == 0)
     log::warn("a step will take about ", bytes_text(smallest.peak), ", more than the ", bytes_text(budget),
-              " that there are. ", settings_that_fit(c, mesh.world(), budget, smallest.host_room));
-  MemoryChoice choice{rows_of(c, mesh.world()), smallest};
+              " that there are. ", settings_that_fit(c, mesh.world(), budget, smallest.host_room, rates));
+  MemoryChoice choice{rows_of(c, mesh.world()), smallest, rates};
   choice.fit.budget = budget;
   return choice;
 }
@@ -110,21 +119,22 @@ std::string MemoryChoice::text() const { return str(fit.text(), ", ", counted(mi
 MemoryChoice choose_memory(const Config& config, Mesh& mesh, std::size_t host_room, std::size_t most) {
   const std::size_t free = memory_budget(config, mesh), room = least_of(host_room, mesh);
   const Config c = agreed(config, mesh, room);
+  const DeviceRates rates = agreed_rates(c, mesh.host());
   ActivationFit smallest;
   const auto within = [&](std::size_t budget) {
-    return find_activation_fit(c, mesh.world(), budget, rates_here(c), &smallest, room);
+    return find_activation_fit(c, mesh.world(), budget, rates, &smallest, room);
   };
   if (most && most < free) {
-    if (const auto fit = within(most)) return {rows_of(c, mesh.world()), *fit};
+    if (const auto fit = within(most)) return {rows_of(c, mesh.world()), *fit, rates};
     if (mesh.rank() == 0)
       log::warn("memory: a step does not fit into ", bytes_text(most),
                 ", to which the run was limited when memory ran "
                 "out; it takes what there is, ",
                 bytes_text(free));
   }
-  if (const auto fit = within(free)) return {rows_of(c, mesh.world()), *fit};
+  if (const auto fit = within(free)) return {rows_of(c, mesh.world()), *fit, rates};
   if (most == 0 && c.train.recompute == RecomputeChoice::automatic) refuse(free, smallest);
-  return smallest_choice(c, mesh, free, smallest);
+  return smallest_choice(c, mesh, free, smallest, rates);
 }
 
 std::optional<std::int64_t> fewer_sequences(const Config& resolved, int world, std::int64_t rows) {

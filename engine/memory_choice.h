@@ -13,6 +13,7 @@ namespace ring {
 struct MemoryChoice {
   std::int64_t micro_batch = 1;  // sequences at a time, of each replica
   ActivationFit fit;
+  DeviceRates rates;         // that it was chosen by
   std::string text() const;  // "12 blocks keep everything: 61.2 GiB of 75.0 GiB, 4 sequences at a time"
 };
 

@@ -17,6 +17,7 @@
 #include "engine/agreement.h"
 #include "engine/memory_check.h"
 #include "engine/planner.h"
+#include "engine/rates.h"
 #include "generated/build_info.h"
 #include "trainer/origin.h"
 #include "trainer/session.h"
@@ -215,7 +216,7 @@ StepSizes fitting_sizes(const Config& resolved, bool rows, const TrainOptions& o
     const TrainConfig before = settings_to_go_on(dir, false).train;
     return {before.micro_batch, before.mlp_chunk};
   }
-  const PlanQuestion question{resolved, world, budget, rates_here(resolved)};
+  const PlanQuestion question{resolved, world, budget, rates_named("", resolved)};
   if (rows) return fit_micro_batch(question);
   return {resolved.train.micro_batch, fit_mlp_chunk(question)};
 }

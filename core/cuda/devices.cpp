@@ -174,8 +174,15 @@ std::optional<DeviceMemory> memory_of(int device) {
   return error == cudaSuccess ? std::optional(DeviceMemory{total, available}) : std::nullopt;
 }
 
-const bool added =
-    register_backend_inspector(Backend::cuda, inspect) && register_device_memory(Backend::cuda, memory_of);
+std::string model_of(int device) {
+  cudaDeviceProp properties{};
+  if (cudaGetDeviceProperties(&properties, device) == cudaSuccess) return properties.name;
+  cudaGetLastError();
+  return "";
+}
+
+const bool added = register_backend_inspector(Backend::cuda, inspect) &&
+                   register_device_memory(Backend::cuda, memory_of) && register_device_model(Backend::cuda, model_of);
 
 }  // namespace
 }  // namespace ring::cuda

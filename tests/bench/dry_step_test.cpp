@@ -14,6 +14,7 @@
 #include "engine/activation_fit.h"
 #include "engine/memory_check.h"
 #include "engine/memory_choice.h"
+#include "engine/rates.h"
 #include "engine/resolve.h"
 #include "tests/bench/refusing.h"
 
@@ -185,7 +186,7 @@ TEST(ActivationPlans, ObeyBothBudgetsAndKeepTheBits) {
       const auto [same, peak] = losses_within(config);
       EXPECT_EQ(same, losses) << share << " with " << host;
       EXPECT_LE(peak, 1.001 * static_cast<double>(budget)) << share << " with " << host;
-      const auto fit = find_activation_fit(config, 1, budget + budget / 1000, rates_here(config));
+      const auto fit = find_activation_fit(config, 1, budget + budget / 1000, rates_named("", config));
       moved += fit && fit->host > 0;
     }
   EXPECT_GT(moved, 3);
@@ -194,7 +195,7 @@ TEST(ActivationPlans, ObeyBothBudgetsAndKeepTheBits) {
 TEST(ActivationPlans, MoveWhatIsSlowToComputeAgain) {
   const auto moved = [](std::int64_t host, double transfer, double share) {
     const Config config = hosted(0);
-    DeviceRates rates = rates_here(config);
+    DeviceRates rates = rates_named("", config);
     rates.host_bytes_per_second = transfer;
     const auto peak = [&](RecomputeChoice r) {
       Config c = config;
@@ -279,7 +280,7 @@ TEST(MemoryChoices, ARunThatRanOutBeforeIsNotRefused) {
 TEST(ActivationPlans, RefuseWithTheBudgetThatWouldDo) {
   for (const std::int64_t host : {0, 3'000'000, 1'000'000'000}) {
     const Config config = hosted(host);
-    const DeviceRates rates = rates_here(config);
+    const DeviceRates rates = rates_named("", config);
     ActivationFit smallest;
     ASSERT_FALSE(find_activation_fit(config, 1, 2'000'000, rates, &smallest));
     const std::size_t least = smallest.peak;
@@ -389,13 +390,13 @@ TEST(ActivationPlans, TakeSegmentsWhereBlocksDoNotFit) {
   const std::size_t blocks_alone = dry_step(config, 1, ActivationPlan::uniform(8, Recompute::full)).peak();
   const std::vector<double> losses = losses_within(config).first;
   ActivationFit smallest;
-  ASSERT_FALSE(find_activation_fit(config, 1, 2'000'000, rates_here(config), &smallest));
+  ASSERT_FALSE(find_activation_fit(config, 1, 2'000'000, rates_named("", config), &smallest));
   EXPECT_GT(smallest.plan.segments, 0);
   ASSERT_LT(smallest.peak, blocks_alone);
   double seconds = 1e9;
   for (const std::size_t budget :
        {smallest.peak, (smallest.peak + blocks_alone) / 2, blocks_alone - blocks_alone / 100}) {
-    const auto fit = find_activation_fit(config, 1, budget, rates_here(config));
+    const auto fit = find_activation_fit(config, 1, budget, rates_named("", config));
     ASSERT_TRUE(fit);
     EXPECT_LE(fit->peak, budget);
     EXPECT_LE(fit->seconds, seconds);

@@ -131,6 +131,25 @@ TEST_F(Calibrated, AFileKeepsWhatARunDoesNotMeasure) {
   EXPECT_EQ(ring({"plan", "--rates", rates}, {"train.precision=bf16"}).code, 0);
 }
 
+// A plan and what a run begins with read the same key, and say alike what is wrong with it.
+TEST_F(Calibrated, SettingsNameRatesForPlansAndRuns) {
+  write("rates.yaml",
+        "device: cpu\npeak_flops: 1e9\nbytes_per_second: 1e9\n"
+        "fp32: {products: 3e9, attention: 2e9, attention_backward: 1e9}\n");
+  const std::string file = path("rates.yaml"), missing = path("none.yaml");
+  const Finished option = ring({"plan", "--rates", file}), setting = ring({"plan"}, {"run.rates=" + file});
+  EXPECT_EQ(setting.code, 0) << setting.output;
+  EXPECT_EQ(setting.output, option.output);
+  EXPECT_NE(setting.output, ring({"plan"}).output);
+  EXPECT_EQ(ring({"bench", "step", "--steps", "1", "--warmup", "0", "--no-ceilings"}, {"run.rates=" + file}).code, 0);
+  for (const std::vector<std::string>& command : {std::vector<std::string>{"plan"}, {"bench", "step"}}) {
+    const Finished end = ring(command, {"run.rates=" + missing});
+    EXPECT_EQ(end.code, 1);
+    EXPECT_NE(end.output.find("run.rates: " + missing), std::string::npos) << end.output;
+    EXPECT_NE(end.output.find("ringmaster bench calibrate"), std::string::npos) << end.output;
+  }
+}
+
 class DistCalibrated : public Calibrated {};
 
 // Two processes measure the link between them as well, which one alone leaves as it is.
