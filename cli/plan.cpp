@@ -5,6 +5,7 @@
 
 #include "cli/commands.h"
 #include "cli/number_option.h"
+#include "cli/plan_tables.h"
 #include "cli/print.h"
 #include "cli/rates.h"
 #include "cli/settings.h"
@@ -16,7 +17,7 @@
 #include "data/config.h"
 #include "engine/attention_advice.h"
 #include "engine/devices.h"
-#include "engine/planner.h"
+#include "engine/layouts.h"
 #include "engine/resolve.h"
 #include "inspect/memory_picture.h"
 #include "inspect/svg.h"
@@ -73,121 +74,20 @@ PlanQuestion question_of(const Arguments& a) {
   return q;
 }
 
-const char* name_of(Recompute way) {
-  switch (way) {
-    case Recompute::none: return "none";
-    case Recompute::attention: return "attention";
-    case Recompute::mlp: return "mlp";
-    case Recompute::block: return "block";
-    default: return "full";
-  }
-}
-
-// What so many blocks in a row do alike.
-struct Stretch {
-  std::size_t first, end;
-  BlockPlan plan;
-};
-std::vector<Stretch> stretches(const ActivationPlan& plan) {
-  std::vector<Stretch> all;
-  for (std::size_t i = 0; i < plan.blocks.size(); ++i) {
-    if (all.empty() || all.back().plan != plan.blocks[i]) all.push_back({i, i, plan.blocks[i]});
-    all.back().end = i + 1;
-  }
-  return all;
-}
-
-// "none", "12 none+9 mlp+3 block/host".
-std::string ways_text(const ActivationPlan& plan) {
-  std::vector<std::pair<BlockPlan, int>> ways;
-  for (const BlockPlan& b : plan.blocks) {
-    const auto same = std::ranges::find(ways, b, &std::pair<BlockPlan, int>::first);
-    if (same != ways.end())
-      ++same->second;
-    else
-      ways.emplace_back(b, 1);
-  }
-  std::string text;
-  for (const auto& [way, n] : ways)
-    text += str(text.empty() ? "" : "+", ways.size() == 1 ? "" : str(n, ' '), name_of(way.recompute),
-                way.offload ? "/host" : "");
-  if (plan.segments > 0) text += str(", ", plan.segments, 'x', plan.segment_blocks, " again");
-  return text;
-}
-
-// Block by block: what each keeps, what leaves for the host, and what it needs while it runs.
-void print_blocks(const PlannedStep& p) {
-  print_format("\nIts blocks, in MiB of one micro-batch:\n\n");
-  if (const ActivationPlan& plan = p.activations.plan; plan.segments > 0)
-    print_format("(the first %lld run again in the backward, %lld at a time, from the input of the first of these)\n\n",
-                 static_cast<long long>(plan.segments * plan.segment_blocks),
-                 static_cast<long long>(plan.segment_blocks));
-  print_format("%-12s %-12s %10s %10s %10s %10s\n", "blocks", "recompute", "on device", "on host", "forward",
-               "backward");
-  constexpr double kMiB = 1 << 20;
-  const auto mib = [](std::size_t bytes) { return static_cast<double>(bytes) / kMiB; };
-  for (const Stretch& s : stretches(p.activations.plan)) {
-    const auto m = std::ranges::find(p.parts, block_scope(static_cast<std::int64_t>(s.first)), &PartMemory::part);
-    if (m == p.parts.end()) continue;
-    const std::string blocks = s.end - s.first == 1 ? str(s.first) : str(s.first, "..", s.end - 1);
-    print_format("%-12s %-12s %10.1f %10.1f %10.1f %10.1f\n", blocks.c_str(), name_of(s.plan.recompute),
-                 mib(m->kept - std::min(m->kept, m->host)), mib(m->host), mib(m->forward_peak), mib(m->backward_peak));
-  }
-}
-
-void print_head() {
-  print_format("%-26s %6s %6s %-22s %8s %8s %8s %8s %8s %9s %12s %6s  %s\n", "layout", "micro", "chunk", "recompute",
-               "states", "step", "peak", "budget", "host", "step s", "tokens/s", "MFU", "mostly");
-}
-
-std::string chunk_text(std::int64_t tokens) { return tokens ? std::to_string(tokens) : "all"; }
-
-void print_row(const PlannedStep& p) {
-  const double states = static_cast<double>(p.weights + p.gradients + p.optimizer_states);
-  const ParallelPlan plan = plan_of(p.config, p.world);
-  print_format("%-26s %6lld %6s %-22s %8.2f %8.2f %8.2f %8.2f %8.2f %9.4g %12.0f %5.1f%%  %s\n", p.layout.c_str(),
-               static_cast<long long>(plan.micro_batch), chunk_text(p.config.train.mlp_chunk).c_str(),
-               ways_text(p.activations.plan).c_str(), states / kGiB, static_cast<double>(p.inside_step) / kGiB,
-               static_cast<double>(p.peak) / kGiB, static_cast<double>(p.activations.budget) / kGiB,
-               static_cast<double>(p.host) / kGiB, p.seconds(), p.tokens_per_second, 100 * p.mfu, p.limit);
-}
-
-void print_fragment(const PlannedStep& p) {
-  const ParallelConfig& c = p.config.parallel;
-  const ParallelPlan plan = plan_of(p.config, p.world);
-  print_format("\nThe fastest, as settings:\n\n    parallel: {dp: %d, cp: %d, tp: %d, zero: %lld}\n", plan.dp, plan.cp,
-               plan.tp, static_cast<long long>(c.zero));
-  const std::string host =
-      p.activations.host ? str(", activation_offload_bytes: ", p.config.train.activation_offload_bytes) : "";
-  const std::int64_t tokens = p.config.train.mlp_chunk;
-  const std::string chunk = tokens ? str(", mlp_chunk: ", tokens) : "";
-  print_format("    train: {micro_batch: %lld, recompute: auto%s%s}\n", static_cast<long long>(plan.micro_batch),
-               chunk.c_str(), host.c_str());
-  if (p.activations.staging)
-    print_format("    optimizer: {offload_staging_bytes: %lld}\n",
-                 static_cast<long long>(p.config.optimizer.offload_staging_bytes));
-  print_blocks(p);
-}
-
 // The best layout of one number of devices; nothing fits: says so.
 std::optional<PlannedStep> report(const Arguments& a, const PlanQuestion& q) {
   const std::string device = q.rates.device == "cpu" ? "process" : "GPU";
   print_format("\n%s of %s, %lld tokens of context, batches of %lld\n", counted(q.world, device.c_str()).c_str(),
                bytes_text(q.budget).c_str(), static_cast<long long>(q.config.model.context),
                static_cast<long long>(q.config.train.batch_size));
-  const std::vector<PlannedStep> all = plan_layouts(q);
-  if (all.empty()) {
-    const bool host = may_offload(q.config) && q.config.train.activation_offload_bytes == 0;
-    print_format(
-        "nothing fits, whatever is computed again: take more of them, a shorter model.context or a smaller model%s\n",
-        host ? ", or say with --host how much of the host's memory a run may use, too" : "");
-    return {};
-  }
-  print_head();
-  for (std::size_t i = 0; i < all.size() && i < static_cast<std::size_t>(a.rows); ++i) print_row(all[i]);
-  if (all.size() > static_cast<std::size_t>(a.rows))
-    print_format("and %zu slower ones (--rows)\n", all.size() - static_cast<std::size_t>(a.rows));
-  return all.front();
+  const Layouts all = try_layouts(q);
+  if (all.fit.empty() && all.too_large.empty()) fail(a.file, ": ", all.error);
+  print_layouts(all, static_cast<std::size_t>(a.rows));
+  if (!all.fit.empty()) return all.fit.front();
+  const bool host = may_offload(q.config) && q.config.train.activation_offload_bytes == 0;
+  print_format("take more of them, a shorter model.context or a smaller model%s\n",
+               host ? ", or say with --host how much of the host's memory a run may use, too" : "");
+  return {};
 }
 
 std::string flops_text(double flops) {
@@ -239,7 +139,7 @@ void run(const Arguments& a) {
                  static_cast<long long>(longest_context(q)));
   }
   if (!best) throw ExitCode(1);
-  print_fragment(*best);
+  print_planned(*best);
   if (!a.svg.empty()) write_svg("--svg", a.svg, memory_picture(*best));
 }
 
@@ -257,8 +157,9 @@ void add_plan_command(CLI::App& app) {
             "Of each, such as 80GB; default: what the rates say; train.memory_budget counts too", 1 << 20,
             std::uint64_t{1} << 50);
   add_bytes(*cmd, "--host", a->host,
-            "Of the host's memory for activations of each, such as 100GB; default: train.activation_offload_bytes", 1,
-            std::uint64_t{1} << 50);
+            "Of the host's memory for activations and optimizer states of each, such as 100GB; default: "
+            "train.activation_offload_bytes",
+            1, std::uint64_t{1} << 50);
   add_number(*cmd, "--context", a->contexts, "Instead of model.context, with commas", 1, kMostLength)
       ->allow_extra_args(false);
   cmd->add_option("--rates", a->rates, kRatesText)->capture_default_str();

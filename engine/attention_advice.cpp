@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/check.h"
+#include "engine/layouts.h"
 #include "model/flops.h"
 
 namespace ring {

@@ -101,6 +101,8 @@ DryStep dry_step(const Config& config, int world, const ActivationPlan& plan, in
   if (device.backend == Backend::cuda) out.lasting += kMatmulWorkspaceBytes;
   out.weights = step.data().weight_bytes() + (step.average() ? step.average()->device_bytes() : 0);
   out.gradients = step.data().gradient_bytes();
+  out.weight_buffers = step.data().weight_buffer_bytes();
+  out.gradient_buffers = step.data().gradient_buffer_bytes();
   out.optimizer_states = step.optimizer().device_bytes();
   out.host_states = step.optimizer().host_bytes();
   run_twice(step, *recorder);

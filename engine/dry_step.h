@@ -40,6 +40,7 @@ struct DryTransfer {
 
 struct DryStep {
   std::size_t weights = 0, gradients = 0, optimizer_states = 0;  // of this rank's device; weights: with their average
+  std::size_t weight_buffers = 0, gradient_buffers = 0;          // of these, what parts take turns in (parallel.zero)
   std::size_t lasting = 0;                                       // these, inputs and all else that outlives a step
   MemoryPlan plan;                                               // of what lives within a step
   std::size_t host = 0;                                          // of activations that are offloaded

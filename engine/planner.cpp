@@ -97,12 +97,6 @@ double exposed_copies(const DryStep& step, std::map<Pass, double> computing, con
   return waited + exposed_states(step, rest, update, rates);
 }
 
-// ZeRO changes nothing where nobody shares the data.
-std::vector<std::int64_t> zero_stages(int replicas) {
-  if (replicas == 1) return {0};
-  return {0, 1, 2, 3};
-}
-
 // Powers of two, and the whole.
 std::vector<std::int64_t> micro_batches(std::int64_t share) {
   std::vector<std::int64_t> all;
@@ -112,11 +106,13 @@ std::vector<std::int64_t> micro_batches(std::int64_t share) {
   return all;
 }
 
-// With its train.mlp_chunk.
-std::optional<PlannedStep> plan_one(const PlanQuestion& q) {
-  const std::optional<ActivationFit> fit = find_activation_fit(q.config, q.world, q.budget, q.rates);
-  if (!fit) return {};
-  return predict_step(q, *fit);
+// With its train.mlp_chunk. Nothing: it does not fit, and least is the smallest of what it was and what would do.
+std::optional<PlannedStep> plan_one(const PlanQuestion& q, std::size_t& least) {
+  ActivationFit smallest;
+  const std::optional<ActivationFit> fit = find_activation_fit(q.config, q.world, q.budget, q.rates, &smallest);
+  if (fit) return predict_step(q, *fit);
+  least = least == 0 ? smallest.peak : std::min(least, smallest.peak);
+  return {};
 }
 
 constexpr std::int64_t kMostChunks = 32;
@@ -137,26 +133,14 @@ PlanQuestion with_mlp_chunk(PlanQuestion q, std::int64_t tokens) {
   return q;
 }
 
-std::optional<PlannedStep> try_step(const PlanQuestion& q) {
+TriedStep try_step(const PlanQuestion& q) {
+  TriedStep tried;
   try {
-    return plan_step(q);
-  } catch (const Error&) {  // no layout of this model
-    return {};
+    tried.step = plan_step(q, &tried.least);
+  } catch (const Error& e) {
+    tried.error = e.what();
   }
-}
-
-// The fastest micro-batch of a layout, unless the settings say which. From the smallest on: one that does not fit ends
-// the search.
-std::optional<PlannedStep> best_micro_batch(PlanQuestion q, std::int64_t dp) {
-  if (q.config.train.micro_batch > 0 || q.config.train.batch_size % dp) return try_step(q);
-  std::optional<PlannedStep> best;
-  for (const std::int64_t n : micro_batches(q.config.train.batch_size / dp)) {
-    q.config.train.micro_batch = n;
-    const std::optional<PlannedStep> step = try_step(q);
-    if (!step) break;
-    if (!best || step->seconds() < best->seconds()) best = step;
-  }
-  return best;
+  return tried;
 }
 
 }  // namespace
@@ -173,9 +157,12 @@ PlannedStep predict_step(const PlanQuestion& q, const ActivationFit& activations
   p.weights = step.weights;
   p.gradients = step.gradients;
   p.optimizer_states = step.optimizer_states;
+  p.weight_buffers = step.weight_buffers;
+  p.gradient_buffers = step.gradient_buffers;
   p.inside_step = step.plan.bytes;
   p.peak = step.peak();
   p.host = step.host + step.host_states;
+  p.host_states = step.host_states;
   Spent spent;
   const Precision precision = precision_of(q.config);
   for (const DryCall& c : step.calls) spent.add(q.rates, precision, c);
@@ -193,14 +180,29 @@ PlannedStep predict_step(const PlanQuestion& q, const ActivationFit& activations
   return p;
 }
 
-std::optional<PlannedStep> plan_step(const PlanQuestion& q) {
-  if (q.config.train.mlp_chunk != kAutoMlpChunk) return plan_one(q);
+std::optional<PlannedStep> plan_step(const PlanQuestion& q, std::size_t* least) {
+  std::size_t needed = 0;
   std::optional<PlannedStep> best;
-  for (const std::int64_t tokens : mlp_chunks(q)) {
-    const std::optional<PlannedStep> step = plan_one(with_mlp_chunk(q, tokens));
+  const bool chooses = q.config.train.mlp_chunk == kAutoMlpChunk;
+  for (const std::int64_t tokens : chooses ? mlp_chunks(q) : std::vector{q.config.train.mlp_chunk}) {
+    const std::optional<PlannedStep> step = plan_one(with_mlp_chunk(q, tokens), needed);
     if (!step) continue;
     if (!best || step->seconds() < best->seconds()) best = step;
     if (step->activations.seconds == 0) break;  // nothing is won any more
+  }
+  if (least && !best) *least = needed;
+  return best;
+}
+
+// From the smallest on: one that does not fit ends the search.
+TriedStep try_micro_batches(PlanQuestion q, std::int64_t dp) {
+  if (q.config.train.micro_batch > 0 || q.config.train.batch_size % dp) return try_step(q);
+  TriedStep best;
+  for (const std::int64_t n : micro_batches(q.config.train.batch_size / dp)) {
+    q.config.train.micro_batch = n;
+    const TriedStep tried = try_step(q);
+    if (!tried.step) return best.step ? best : tried;
+    if (!best.step || tried.step->seconds() < best.step->seconds()) best = tried;
   }
   return best;
 }
@@ -210,7 +212,7 @@ StepSizes fit_micro_batch(const PlanQuestion& question) {
   q.config.train.micro_batch = 1;
   const ParallelPlan layout = plan_degrees(q.config.parallel, q.config.model, batch_size(q.config), q.world);
   q.config.train.micro_batch = 0;
-  const std::optional<PlannedStep> best = best_micro_batch(q, layout.dp);
+  const std::optional<PlannedStep> best = try_micro_batches(q, layout.dp).step;
   if (!best)
     fail("train.micro_batch: auto (--fit): not even one sequence of ", q.config.model.context,
          " tokens at a time fits into ", bytes_text(q.budget),
@@ -224,77 +226,6 @@ std::int64_t fit_mlp_chunk(const PlanQuestion& q) {
   return best ? best->config.train.mlp_chunk : mlp_chunks(q).back();
 }
 
-namespace {
-
-// Degrees in powers of two, and each ZeRO stage that saves something.
-std::vector<PlanQuestion> layouts_of(const PlanQuestion& question) {
-  std::vector<PlanQuestion> all;
-  for (std::int64_t tp = 1; tp <= question.world; tp *= 2)
-    for (std::int64_t cp = 1; tp * cp <= question.world; cp *= 2) {
-      if (question.world % (tp * cp)) continue;
-      const std::int64_t dp = question.world / (tp * cp);
-      for (const std::int64_t zero : zero_stages(static_cast<int>(dp * cp))) {
-        ParallelConfig& parallel = all.emplace_back(question).config.parallel;
-        parallel.dp = dp;
-        parallel.cp = cp;
-        parallel.tp = tp;
-        parallel.zero = zero;
-      }
-    }
-  return all;
-}
-
-// Whether a sequence of so many thousand tokens fits into each replica of a layout.
-bool fits(PlanQuestion q, std::int64_t thousands) {
-  q.config.model.context = thousands * 1024;
-  q.config.train.batch_size = q.config.parallel.dp;
-  q.config.train.batch_sizes.clear();
-  q.config.train.micro_batch = 1;
-  try {
-    if (q.config.train.mlp_chunk == kAutoMlpChunk) q.config.train.mlp_chunk = mlp_chunks(q).back();
-    return fits_in_some_way(q.config, q.world, q.budget, q.rates);
-  } catch (const Error&) {  // no layout of this model
-    return false;
-  }
-}
-
-// To a sixteenth. At least `least`, which fits, in thousands.
-std::int64_t longest_of(const PlanQuestion& layout, std::int64_t least) {
-  std::int64_t most = 2 * least;
-  while (most <= (std::int64_t{1} << 20) && fits(layout, most)) most = 2 * (least = most);
-  while (most - least > std::max<std::int64_t>(1, least / 16)) {
-    const std::int64_t middle = least + (most - least) / 2;
-    (fits(layout, middle) ? least : most) = middle;
-  }
-  return least;
-}
-
-}  // namespace
-
-std::vector<PlannedStep> plan_layouts(const PlanQuestion& question) {
-  std::vector<PlannedStep> all;
-  for (const PlanQuestion& q : layouts_of(question))
-    if (const auto step = best_micro_batch(q, q.config.parallel.dp)) all.push_back(*step);
-  std::ranges::stable_sort(all, {}, &PlannedStep::seconds);
-  return all;
-}
-
-// Those that share most come first: fewer devices to a sequence hold no longer one, and of the others most need only be
-// shown not to hold more.
-std::int64_t longest_context(const PlanQuestion& question) {
-  const auto sharing = [](const PlanQuestion& q) { return q.config.parallel.cp * q.config.parallel.tp; };
-  std::vector<PlanQuestion> layouts = layouts_of(question);
-  std::ranges::stable_sort(layouts, std::greater{}, [&](const PlanQuestion& q) {
-    return std::tuple(sharing(q), q.config.parallel.zero, q.config.parallel.cp);
-  });
-  std::int64_t longest = 0, shared = 0;
-  for (const PlanQuestion& q : layouts) {
-    if (longest > 0 && sharing(q) < shared) break;
-    shared = sharing(q);
-    const std::int64_t more = longest + std::max<std::int64_t>(1, longest / 16);
-    if (fits(q, more)) longest = longest_of(q, more);
-  }
-  return longest * 1024;
-}
+std::int64_t least_mlp_chunk(const PlanQuestion& q) { return mlp_chunks(q).back(); }
 
 }  // namespace ring

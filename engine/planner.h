@@ -16,7 +16,9 @@ struct PlannedStep {
   ActivationFit activations;
   int world = 1;
   std::size_t weights = 0, gradients = 0, optimizer_states = 0, lasting = 0, inside_step = 0, peak = 0;
-  std::size_t host = 0;  // in host memory: activations, optimizer states and values
+  std::size_t weight_buffers = 0, gradient_buffers = 0;  // of weights and gradients: DryStep
+  std::size_t host = 0;                                  // in host memory: activations, optimizer states and values
+  std::size_t host_states = 0;                           // of that, states and values
   std::vector<PartMemory> parts;
   double compute_seconds = 0;    // of the kernels
   double attention_seconds = 0;  // of these, of attention's own kernels
@@ -42,23 +44,27 @@ struct PlanQuestion {
 
 // One layout: config.parallel as it stands. With train.mlp_chunk: auto, all tokens at once where that fits with nothing
 // computed again, else the fastest; of those that are as fast, the largest chunk. Nothing: it does not fit into the
-// budget. Error: it is none.
-std::optional<PlannedStep> plan_step(const PlanQuestion&);
+// budget, and `least`, where it is asked for, is the budget that would do. Error: it is none.
+std::optional<PlannedStep> plan_step(const PlanQuestion&, std::size_t* least = nullptr);
 
 // What a step takes that treats its activations so. config.train.micro_batch and .mlp_chunk are numbers.
 PlannedStep predict_step(const PlanQuestion&, const ActivationFit&);
 
-// Those that fit, the fastest first; degrees are tried in powers of two, and each ZeRO stage that saves something.
-std::vector<PlannedStep> plan_layouts(const PlanQuestion&);
+// What became of a layout.
+struct TriedStep {
+  std::optional<PlannedStep> step;  // nothing: there is none, because of
+  std::size_t least = 0;            // the budget, where this would do; 0:
+  std::string error;                // the settings, which make no such layout
+};
+// With the fastest micro-batch of those that fit `dp` replicas, unless the settings say which.
+TriedStep try_micro_batches(PlanQuestion, std::int64_t dp);
 
 // train.micro_batch of the layout that config.parallel asks for: the one that fits and is fastest, with the best
 // train.mlp_chunk where that is auto. Error: none fits.
 StepSizes fit_micro_batch(const PlanQuestion&);
 // train.mlp_chunk alone, for the micro-batch as it is. Where nothing fits, what takes least.
 std::int64_t fit_mlp_chunk(const PlanQuestion&);
-
-// The longest context, a power of two times 1,024 (or so many thousand more), whose step fits in some layout with one
-// sequence at a time in each replica; 0: not even 1,024. To a sixteenth.
-std::int64_t longest_context(const PlanQuestion&);
+// The smallest that train.mlp_chunk: auto looks at; 0: all tokens.
+std::int64_t least_mlp_chunk(const PlanQuestion&);
 
 }  // namespace ring

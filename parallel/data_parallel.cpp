@@ -138,12 +138,9 @@ void DataParallel::after_backward(const ScopeId& scope) {
 
 std::size_t DataParallel::weight_bytes() const {
   const bool master_here = shard_.copies() && shard_.values.flat.device() == ctx_.stream.device();
-  return shard_.weights.flat.bytes() + (master_here ? shard_.values.flat.bytes() : 0) +
-         (source_ ? source_->bytes() : 0);
+  return shard_.weights.flat.bytes() + (master_here ? shard_.values.flat.bytes() : 0) + weight_buffer_bytes();
 }
 
-std::size_t DataParallel::gradient_bytes() const {
-  return shard_.gradients.flat.bytes() + (unit_reducer_ ? unit_reducer_->bytes() : 0);
-}
+std::size_t DataParallel::gradient_bytes() const { return shard_.gradients.flat.bytes() + gradient_buffer_bytes(); }
 
 }  // namespace ring

@@ -41,6 +41,9 @@ class DataParallel final : public ScopeListener {
   double wait_seconds() const { return wait_seconds_; }  // the host's for other ranks, since start_step()
   std::size_t weight_bytes() const;  // on the device of this process, with the master values if they are there
   std::size_t gradient_bytes() const;
+  // What parts of the model take turns in (zero 2 and 3) is part of both.
+  std::size_t weight_buffer_bytes() const { return source_ ? source_->bytes() : 0; }
+  std::size_t gradient_buffer_bytes() const { return unit_reducer_ ? unit_reducer_->bytes() : 0; }
 
   void enter(const ScopeId&, ScopePass) override;
   void after_backward(const ScopeId&) override;

@@ -1,4 +1,4 @@
-#include "engine/planner.h"
+#include "engine/layouts.h"
 
 #include <gtest/gtest.h>
 
@@ -7,6 +7,7 @@
 
 #include "core/fields.h"
 #include "engine/attention_advice.h"
+#include "engine/memory_kinds.h"
 #include "engine/resolve.h"
 #include "inspect/memory_picture.h"
 
@@ -220,6 +221,105 @@ TEST(Planner, EachPrecisionHasItsRates) {
   }
   EXPECT_GT(seconds[1], 1.5 * seconds[0]);
   EXPECT_GT(seconds[2], 1.5 * seconds[1]);
+}
+
+std::size_t bytes_of(const PlannedStep& p, const std::string& name) {
+  const std::vector<MemoryKind> kinds = memory_by_kind(p);
+  return std::ranges::find(kinds, name, &MemoryKind::name)->bytes;
+}
+
+TEST(Planner, KindsOfMemoryAreAllOfThePeak) {
+  for (const std::vector<std::string>& settings :
+       {std::vector<std::string>{}, {"train.recompute=full"}, {"train.ema=0.99"}, {"optimizer.offload=all"}}) {
+    PlanQuestion q = question("h100", settings);
+    q.world = 4;
+    q.config.model.layers = 2;
+    q.config.train.micro_batch = 1;
+    for (const PlannedStep& p : plan_layouts(q)) {
+      std::size_t all = 0;
+      for (const MemoryKind& kind : memory_by_kind(p)) {
+        EXPECT_LE(kind.bytes, p.peak) << p.layout << kind.name;
+        all += kind.bytes;
+      }
+      EXPECT_EQ(all, p.peak) << p.layout;
+      const bool turns = p.layout.find("zero 2") != std::string::npos || p.layout.find("zero 3") != std::string::npos;
+      EXPECT_EQ(bytes_of(p, "buffers") > 0, turns) << p.layout;
+    }
+  }
+}
+
+// From the sizes of tensors: with `full` each block keeps its input, in bf16; with ZeRO-3 a rank has a quarter of the
+// states, and the buffers beside it are another kind.
+TEST(Planner, KindsOfMemoryAreWhatTensorsTake) {
+  PlanQuestion q = question("h100", {"train.recompute=full", "train.micro_batch=4"});
+  const auto one = plan_step(q);
+  ASSERT_TRUE(one);
+  const std::size_t input = std::size_t{4} * 2048 * 512 * 2;
+  EXPECT_GE(bytes_of(*one, "kept"), 8 * input);
+  EXPECT_LE(bytes_of(*one, "kept"), 11 * input) << "and of what is around the blocks";
+  q.config.train.recompute = RecomputeChoice::none;
+  EXPECT_GT(bytes_of(*plan_step(q), "kept"), 3 * bytes_of(*one, "kept"));
+  q.world = 4;
+  q.config.train.batch_size = 16;
+  q.config.parallel.zero = 3;
+  const auto shared = plan_step(q);
+  ASSERT_TRUE(shared);
+  for (const char* kind : {"weights", "gradients", "optimizer"})
+    EXPECT_NEAR(static_cast<double>(bytes_of(*shared, kind)), 0.25 * static_cast<double>(bytes_of(*one, kind)),
+                0.01 * static_cast<double>(bytes_of(*one, kind)))
+        << kind;
+}
+
+TEST(Planner, WhatDoesNotFitNamesTheBudgetThatWouldDo) {
+  for (const char* device : {"h100", "cpu"}) {
+    PlanQuestion q = question(device, {"model.layers=4"});
+    q.world = 2;
+    q.budget = 1 << 20;
+    const Layouts none = try_layouts(q);
+    EXPECT_TRUE(none.fit.empty());
+    ASSERT_GE(none.too_large.size(), 4u);
+    const auto& [layout, least] = none.too_large.front();
+    q.budget = least;
+    const Layouts some = try_layouts(q);
+    ASSERT_EQ(some.fit.size(), 1u) << device << " " << layout;
+    EXPECT_EQ(some.fit.front().layout, layout);
+    EXPECT_LE(some.fit.front().peak, least);
+    q.budget = least - least / 50;
+    EXPECT_TRUE(try_layouts(q).fit.empty()) << device;
+  }
+}
+
+// Only where nothing else makes a layout fit, and only as far as the host is said to have room.
+TEST(Planner, StatesGoToTheHostWhereALayoutFitsInNoOtherWay) {
+  PlanQuestion q = question("h100", {"optimizer.offload_chunk_bytes=1048576", "train.micro_batch=1"});
+  q.budget = 1 << 20;
+  std::size_t least = 0;
+  ASSERT_FALSE(plan_step(q, &least));
+  q.budget = least;
+  ASSERT_EQ(try_layouts(q).fit.size(), 1u);
+  EXPECT_EQ(try_layouts(q).fit[0].host_states, 0u) << "it fits on the device";
+  q.budget = least - least / 10;
+  const Layouts moved = try_layouts(q);
+  ASSERT_EQ(moved.fit.size(), 1u);
+  const PlannedStep& p = moved.fit[0];
+  EXPECT_NE(p.config.optimizer.offload, StateOffload::none);
+  EXPECT_GT(p.host_states, 0u);
+  EXPECT_LE(p.peak, q.budget);
+  q.config.train.activation_offload_bytes = static_cast<std::int64_t>(p.host_states) + (64 << 20);
+  const Layouts shared = try_layouts(q);
+  ASSERT_EQ(shared.fit.size(), 1u);
+  EXPECT_LE(shared.fit[0].host, p.host_states + (64 << 20));
+  q.config.train.activation_offload_bytes = static_cast<std::int64_t>(p.host_states) / 2;
+  EXPECT_TRUE(try_layouts(q).fit.empty());
+}
+
+// What is wrong with settings is not taken for a lack of memory.
+TEST(Planner, SettingsThatMakeNoLayoutSayWhy) {
+  PlanQuestion q = question("cpu");
+  q.config.train.micro_batch = 3;
+  const Layouts none = try_layouts(q);
+  EXPECT_TRUE(none.fit.empty() && none.too_large.empty());
+  EXPECT_NE(none.error.find("train.micro_batch"), std::string::npos) << none.error;
 }
 
 }  // namespace

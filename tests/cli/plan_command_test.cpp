@@ -2,9 +2,12 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <numeric>
 #include <regex>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -48,6 +51,62 @@ TEST(PlanCommand, ChoosesChunksWhereMemoryIsShort) {
   const Finished word = plan({"train.mlp_chunk=automatic"});
   EXPECT_NE(word.output.find("train.mlp_chunk"), std::string::npos) << word.output;
   EXPECT_EQ(word.code, 1);
+}
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream in(text);
+  for (std::string line; std::getline(in, line);) lines.push_back(line);
+  return lines;
+}
+
+// Each row of the table by kind adds up to the peak of the same layout.
+TEST(PlanCommand, ShowsMemoryByKind) {
+  const Finished two = plan({"--gpus", "2", "--memory", "60GB"});
+  ASSERT_EQ(two.code, 0) << two.output;
+  const std::vector<std::string> lines = lines_of(two.output);
+  const auto head = std::ranges::find_if(lines, [](const std::string& line) { return line.starts_with("by kind"); });
+  ASSERT_NE(head, lines.end()) << two.output;
+  for (const char* kind : {" weights", " gradients", " optimizer", " buffers", " inputs", " kept", " work", " in all"})
+    EXPECT_NE(head->find(kind), std::string::npos) << *head;
+  int rows = 0;
+  for (auto line = head + 1; line != lines.end() && !line->empty(); ++line, ++rows) {
+    std::istringstream numbers(line->substr(26));
+    std::vector<double> gib;
+    for (double number = 0; numbers >> number;) gib.push_back(number);
+    ASSERT_EQ(gib.size(), 8u) << *line;
+    EXPECT_NEAR(std::accumulate(gib.begin(), gib.end() - 1, 0.0), gib.back(), 0.004) << *line;
+  }
+  EXPECT_GT(rows, 1) << two.output;
+}
+
+TEST(PlanCommand, NamesTheLeastThatWouldDoAndMovesStatesBefore) {
+  const auto least = [](const Finished& f) {
+    std::smatch found;
+    EXPECT_TRUE(std::regex_search(f.output, found, std::regex("1 process takes at least ([0-9.]+) GiB"))) << f.output;
+    return found.empty() ? 0 : std::stod(found[1]);
+  };
+  const Finished none = plan({"--memory", "3GB"});
+  EXPECT_EQ(none.code, 1) << none.output;
+  const auto bytes = [](double gib) { return std::to_string(static_cast<long long>(gib * (1 << 30))); };
+  const Finished enough = plan({"--memory", bytes(1.01 * least(none))});
+  ASSERT_EQ(enough.code, 0) << enough.output;
+  EXPECT_NE(enough.output.find("1 process, offload states"), std::string::npos) << enough.output;
+  EXPECT_NE(enough.output.find("optimizer: {offload: states"), std::string::npos) << enough.output;
+  EXPECT_EQ(plan({"--memory", bytes(0.97 * least(none))}).code, 1);
+}
+
+// As `train` names it, and not as a lack of memory.
+TEST(PlanCommand, MistakesInSettingsAreNamed) {
+  for (const std::string& setting : {std::string("train.micro_batch=3"), std::string("model.kv_heads=7")}) {
+    const Finished end = plan({setting});
+    EXPECT_EQ(end.code, 1);
+    EXPECT_NE(end.output.find(setting.substr(0, setting.find('='))), std::string::npos) << end.output;
+    EXPECT_EQ(end.output.find("fits"), std::string::npos) << end.output;
+  }
+  const Finished key = plan({"train.micro_batches=2"});
+  EXPECT_EQ(key.code, 1);
+  EXPECT_NE(key.output.find("train.micro_batches"), std::string::npos) << key.output;
 }
 
 double seconds_of_children() {
@@ -162,7 +221,7 @@ TEST_F(DistCalibrated, TheLinkIsMeasuredByAllTogether) {
     EXPECT_TRUE(std::regex_search(output, found, std::regex("\\b" + key + ": ([0-9.e+-]+)"))) << key << output;
     return found.empty() ? -1 : std::stod(found[1]);
   };
-  // Of one host's memory, by two processes: no less than a slow disk's, no more than a memory's.
+  // Both are of one host's memory: no less than a slow disk's, no more than a memory's.
   for (const char* key : {"link_bytes_per_second", "collective_bytes_per_second"}) {
     EXPECT_GT(number(measured.output, key), 2e7);
     EXPECT_LT(number(measured.output, key), 2e11);

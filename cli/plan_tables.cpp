@@ -1,0 +1,157 @@
+#include "cli/plan_tables.h"
+
+#include <algorithm>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "cli/print.h"
+#include "core/joined.h"
+#include "core/storage.h"
+#include "engine/devices.h"
+#include "engine/memory_kinds.h"
+
+namespace ring {
+namespace {
+
+constexpr double kGiB = 1 << 30;
+
+const char* name_of(Recompute way) {
+  switch (way) {
+    case Recompute::none: return "none";
+    case Recompute::attention: return "attention";
+    case Recompute::mlp: return "mlp";
+    case Recompute::block: return "block";
+    default: return "full";
+  }
+}
+
+// What so many blocks in a row do alike.
+struct Stretch {
+  std::size_t first, end;
+  BlockPlan plan;
+};
+std::vector<Stretch> stretches(const ActivationPlan& plan) {
+  std::vector<Stretch> all;
+  for (std::size_t i = 0; i < plan.blocks.size(); ++i) {
+    if (all.empty() || all.back().plan != plan.blocks[i]) all.push_back({i, i, plan.blocks[i]});
+    all.back().end = i + 1;
+  }
+  return all;
+}
+
+// "none", "12 none+9 mlp+3 block/host".
+std::string ways_text(const ActivationPlan& plan) {
+  std::vector<std::pair<BlockPlan, int>> ways;
+  for (const BlockPlan& b : plan.blocks) {
+    const auto same = std::ranges::find(ways, b, &std::pair<BlockPlan, int>::first);
+    if (same != ways.end())
+      ++same->second;
+    else
+      ways.emplace_back(b, 1);
+  }
+  std::string text;
+  for (const auto& [way, n] : ways)
+    text += str(text.empty() ? "" : "+", ways.size() == 1 ? "" : str(n, ' '), name_of(way.recompute),
+                way.offload ? "/host" : "");
+  if (plan.segments > 0) text += str(", ", plan.segments, 'x', plan.segment_blocks, " again");
+  return text;
+}
+
+// Block by block: what each keeps, what leaves for the host, and what it needs while it runs.
+void print_blocks(const PlannedStep& p) {
+  print_format("\nIts blocks, in MiB of one micro-batch:\n\n");
+  if (const ActivationPlan& plan = p.activations.plan; plan.segments > 0)
+    print_format("(the first %lld run again in the backward, %lld at a time, from the input of the first of these)\n\n",
+                 static_cast<long long>(plan.segments * plan.segment_blocks),
+                 static_cast<long long>(plan.segment_blocks));
+  print_format("%-12s %-12s %10s %10s %10s %10s\n", "blocks", "recompute", "on device", "on host", "forward",
+               "backward");
+  constexpr double kMiB = 1 << 20;
+  const auto mib = [](std::size_t bytes) { return static_cast<double>(bytes) / kMiB; };
+  for (const Stretch& s : stretches(p.activations.plan)) {
+    const auto m = std::ranges::find(p.parts, block_scope(static_cast<std::int64_t>(s.first)), &PartMemory::part);
+    if (m == p.parts.end()) continue;
+    const std::string blocks = s.end - s.first == 1 ? str(s.first) : str(s.first, "..", s.end - 1);
+    print_format("%-12s %-12s %10.1f %10.1f %10.1f %10.1f\n", blocks.c_str(), name_of(s.plan.recompute),
+                 mib(m->kept - std::min(m->kept, m->host)), mib(m->host), mib(m->forward_peak), mib(m->backward_peak));
+  }
+}
+
+void print_head() {
+  print_format("%-26s %6s %6s %-22s %8s %8s %8s %8s %8s %9s %12s %6s  %s\n", "layout", "micro", "chunk", "recompute",
+               "states", "step", "peak", "budget", "host", "step s", "tokens/s", "MFU", "mostly");
+}
+
+// Its degrees, and where its optimizer states are, if not on the device.
+std::string layout_text(const PlannedStep& p) {
+  const StateOffload offload = p.config.optimizer.offload;
+  return offload == StateOffload::none ? p.layout
+                                       : str(p.layout, ", offload ", offload == StateOffload::all ? "all" : "states");
+}
+
+std::string chunk_text(std::int64_t tokens) { return tokens ? std::to_string(tokens) : "all"; }
+
+void print_row(const PlannedStep& p) {
+  const double states = static_cast<double>(p.weights + p.gradients + p.optimizer_states);
+  const ParallelPlan plan = plan_of(p.config, p.world);
+  print_format("%-26s %6lld %6s %-22s %8.2f %8.2f %8.2f %8.2f %8.2f %9.4g %12.0f %5.1f%%  %s\n", layout_text(p).c_str(),
+               static_cast<long long>(plan.micro_batch), chunk_text(p.config.train.mlp_chunk).c_str(),
+               ways_text(p.activations.plan).c_str(), states / kGiB, static_cast<double>(p.inside_step) / kGiB,
+               static_cast<double>(p.peak) / kGiB, static_cast<double>(p.activations.budget) / kGiB,
+               static_cast<double>(p.host) / kGiB, p.seconds(), p.tokens_per_second, 100 * p.mfu, p.limit);
+}
+
+// What the memory of each is for.
+void print_kinds(std::span<const PlannedStep> all) {
+  print_format("\n%-26s", "by kind");
+  for (const MemoryKind& kind : memory_by_kind(all.front())) print_format(" %9s", kind.name);
+  print_format(" %9s\n", "in all");
+  for (const PlannedStep& p : all) {
+    print_format("%-26s", layout_text(p).c_str());
+    for (const MemoryKind& kind : memory_by_kind(p)) print_format(" %9.3f", static_cast<double>(kind.bytes) / kGiB);
+    print_format(" %9.3f\n", static_cast<double>(p.peak) / kGiB);
+  }
+}
+
+void print_shortages(const std::vector<LayoutShortage>& all, std::size_t rows) {
+  std::vector<std::string> texts;
+  for (std::size_t i = 0; i < all.size() && i < rows; ++i)
+    texts.push_back(str(all[i].layout, " takes at least ", bytes_text(all[i].least)));
+  if (all.size() > rows) texts.push_back(str("and ", all.size() - rows, " more (--rows)"));
+  print_format("\nwhat does not fit, whatever is computed again or kept on the host: %s\n",
+               joined(texts, "; ").c_str());
+}
+
+}  // namespace
+
+void print_layouts(const Layouts& all, std::size_t rows) {
+  const std::span<const PlannedStep> shown(all.fit.data(), std::min(rows, all.fit.size()));
+  if (!shown.empty()) {
+    print_head();
+    for (const PlannedStep& p : shown) print_row(p);
+    if (all.fit.size() > rows) print_format("and %zu slower ones (--rows)\n", all.fit.size() - rows);
+    print_kinds(shown);
+  }
+  if (!all.too_large.empty()) print_shortages(all.too_large, rows);
+}
+
+void print_planned(const PlannedStep& p) {
+  const ParallelConfig& c = p.config.parallel;
+  const ParallelPlan plan = plan_of(p.config, p.world);
+  print_format("\nThe fastest, as settings:\n\n    parallel: {dp: %d, cp: %d, tp: %d, zero: %lld}\n", plan.dp, plan.cp,
+               plan.tp, static_cast<long long>(c.zero));
+  const std::string host =
+      p.activations.host ? str(", activation_offload_bytes: ", p.config.train.activation_offload_bytes) : "";
+  const std::int64_t tokens = p.config.train.mlp_chunk;
+  const std::string chunk = tokens ? str(", mlp_chunk: ", tokens) : "";
+  print_format("    train: {micro_batch: %lld, recompute: auto%s%s}\n", static_cast<long long>(plan.micro_batch),
+               chunk.c_str(), host.c_str());
+  if (p.config.optimizer.offload != StateOffload::none)
+    print_format("    optimizer: {offload: %s, offload_staging_bytes: %lld}\n",
+                 p.config.optimizer.offload == StateOffload::all ? "all" : "states",
+                 static_cast<long long>(p.config.optimizer.offload_staging_bytes));
+  print_blocks(p);
+}
+
+}  // namespace ring

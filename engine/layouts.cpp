@@ -1,0 +1,130 @@
+#include "engine/layouts.h"
+
+#include <algorithm>
+#include <functional>
+#include <tuple>
+
+#include "core/checked.h"
+#include "engine/devices.h"
+
+namespace ring {
+namespace {
+
+// ZeRO changes nothing where nobody shares the data.
+std::vector<std::int64_t> zero_stages(int replicas) {
+  if (replicas == 1) return {0};
+  return {0, 1, 2, 3};
+}
+
+// Degrees in powers of two, and each ZeRO stage that saves something.
+std::vector<PlanQuestion> layouts_of(const PlanQuestion& question) {
+  std::vector<PlanQuestion> all;
+  for (std::int64_t tp = 1; tp <= question.world; tp *= 2)
+    for (std::int64_t cp = 1; tp * cp <= question.world; cp *= 2) {
+      if (question.world % (tp * cp)) continue;
+      const std::int64_t dp = question.world / (tp * cp);
+      for (const std::int64_t zero : zero_stages(static_cast<int>(dp * cp))) {
+        ParallelConfig& parallel = all.emplace_back(question).config.parallel;
+        parallel.dp = dp;
+        parallel.cp = cp;
+        parallel.tp = tp;
+        parallel.zero = zero;
+      }
+    }
+  return all;
+}
+
+// Whether a sequence of so many thousand tokens fits into each replica of a layout.
+bool fits(PlanQuestion q, std::int64_t thousands) {
+  q.config.model.context = thousands * 1024;
+  q.config.train.batch_size = q.config.parallel.dp;
+  q.config.train.batch_sizes.clear();
+  q.config.train.micro_batch = 1;
+  try {
+    if (q.config.train.mlp_chunk == kAutoMlpChunk) q.config.train.mlp_chunk = least_mlp_chunk(q);
+    return fits_in_some_way(q.config, q.world, q.budget, q.rates);
+  } catch (const Error&) {  // no layout of this model
+    return false;
+  }
+}
+
+// To a sixteenth. At least `least`, which fits, in thousands.
+std::int64_t longest_of(const PlanQuestion& layout, std::int64_t least) {
+  std::int64_t most = 2 * least;
+  while (most <= (std::int64_t{1} << 20) && fits(layout, most)) most = 2 * (least = most);
+  while (most - least > std::max<std::int64_t>(1, least / 16)) {
+    const std::int64_t middle = least + (most - least) / 2;
+    (fits(layout, middle) ? least : most) = middle;
+  }
+  return least;
+}
+
+// What leaves the device of a layout that fits in no other way, and what that says.
+std::vector<PlanQuestion> with_states_on_host(const PlanQuestion& q) {
+  std::vector<PlanQuestion> all;
+  if (q.config.run.device != DeviceChoice::cuda || q.config.optimizer.offload != StateOffload::none) return all;
+  for (const StateOffload offload : {StateOffload::states, StateOffload::all})
+    all.emplace_back(q).config.optimizer.offload = offload;
+  return all;
+}
+
+// Activations and states share the host, where it is known what that has.
+TriedStep within_host(PlanQuestion q) {
+  const std::int64_t dp = q.config.parallel.dp, room = q.config.train.activation_offload_bytes;
+  TriedStep tried = try_micro_batches(q, dp);
+  if (room == 0 || !tried.step || tried.step->host <= static_cast<std::size_t>(room)) return tried;
+  const auto states = narrow<std::int64_t>(tried.step->host_states);
+  if (states >= room) return {};
+  q.config.train.activation_offload_bytes = room - states;
+  return try_micro_batches(q, dp);
+}
+
+TriedStep try_layout(const PlanQuestion& q) {
+  TriedStep tried = try_micro_batches(q, q.config.parallel.dp);
+  if (tried.step || !tried.error.empty()) return tried;
+  for (const PlanQuestion& host : with_states_on_host(q)) {
+    const TriedStep moved = within_host(host);
+    if (moved.step) return moved;
+    if (moved.least > 0) tried.least = std::min(tried.least, moved.least);
+  }
+  return tried;
+}
+
+std::string text_of(const PlanQuestion& q) { return q.world == 1 ? "1 process" : plan_of(q.config, q.world).text(); }
+
+}  // namespace
+
+Layouts try_layouts(const PlanQuestion& question) {
+  Layouts all;
+  for (const PlanQuestion& q : layouts_of(question)) {
+    TriedStep tried = try_layout(q);
+    if (tried.step) all.fit.push_back(std::move(*tried.step));
+    if (tried.least > 0) all.too_large.push_back({text_of(q), tried.least});
+    if (all.error.empty()) all.error = tried.error;
+  }
+  std::ranges::stable_sort(all.fit, {}, &PlannedStep::seconds);
+  std::ranges::stable_sort(all.too_large, {}, &LayoutShortage::least);
+  return all;
+}
+
+std::vector<PlannedStep> plan_layouts(const PlanQuestion& q) { return try_layouts(q).fit; }
+
+// Those that share most come first: fewer devices to a sequence hold no longer one, and of the others most need only be
+// shown not to hold more.
+std::int64_t longest_context(const PlanQuestion& question) {
+  const auto sharing = [](const PlanQuestion& q) { return q.config.parallel.cp * q.config.parallel.tp; };
+  std::vector<PlanQuestion> layouts = layouts_of(question);
+  std::ranges::stable_sort(layouts, std::greater{}, [&](const PlanQuestion& q) {
+    return std::tuple(sharing(q), q.config.parallel.zero, q.config.parallel.cp);
+  });
+  std::int64_t longest = 0, shared = 0;
+  for (const PlanQuestion& q : layouts) {
+    if (longest > 0 && sharing(q) < shared) break;
+    shared = sharing(q);
+    const std::int64_t more = longest + std::max<std::int64_t>(1, longest / 16);
+    if (fits(q, more)) longest = longest_of(q, more);
+  }
+  return longest * 1024;
+}
+
+}  // namespace ring
