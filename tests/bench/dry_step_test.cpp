@@ -4,9 +4,6 @@
 
 #include <gtest/gtest.h>
 
-#include <cstdlib>
-#include <random>
-
 #include "bench/step.h"
 #include "comm/mesh/mesh.h"
 #include "core/fields.h"
@@ -311,9 +308,8 @@ TEST(OutOfMemorySteps, AreComputedAgainWithTheSameBits) {
     all = allocations;
   }
   ASSERT_GT(all, 300);
-  std::mt19937 random(50);
-  const char* asked = std::getenv("RING_OUT_OF_MEMORIES");  // how many
-  for (int i = 0; i < (asked ? std::atoi(asked) : 20); ++i) {
+  std::mt19937 random = random_of_environment();
+  for (int i = 0; i < events_of_environment(20); ++i) {
     const Refusing one(1 + static_cast<std::int64_t>(random()) % all);
     EXPECT_EQ(losses_within(config).first, losses) << "allocation " << refused;
     EXPECT_GE(allocations, refused);

@@ -2,9 +2,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include <cstdlib>
 #include <filesystem>
-#include <random>
 
 #include "bench/step.h"
 #include "core/fields.h"
@@ -56,15 +54,13 @@ class GpuOutOfMemory : public testing::Test {
     }
     return result;
   }
-  // RING_OUT_OF_MEMORIES=50: that many allocations, drawn at random.
   template <class Expect>
   void refuse_any(const std::vector<std::string>& settings, const Expect& expect) const {
     train(settings, 0);  // measures
     const Result calm = train(settings, 0);
     ASSERT_GT(calm.allocations, 300);
-    std::mt19937 random(50);
-    const char* asked = std::getenv("RING_OUT_OF_MEMORIES");
-    for (int i = 0; i < (asked ? std::atoi(asked) : 5); ++i) {
+    std::mt19937 random = random_of_environment();
+    for (int i = 0; i < events_of_environment(5); ++i) {
       const std::int64_t nth = 1 + static_cast<std::int64_t>(random()) % calm.allocations;
       const Result result = train(settings, nth);
       SCOPED_TRACE(str("allocation ", nth, " of ", calm.allocations, ": ", result.ran_out));

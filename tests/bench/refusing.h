@@ -2,6 +2,8 @@
 // Steps that run out of memory at a chosen allocation.
 
 #include <cstdint>
+#include <cstdlib>
+#include <random>
 
 #include "core/step_arena.h"
 
@@ -9,6 +11,16 @@ namespace ring {
 
 // Counts allocations of steps, and refuses one.
 inline std::int64_t allocations = 0, refused = 0;
+
+// For longer runs by hand: RING_OUT_OF_MEMORIES=50 events, at allocations that RING_OUT_OF_MEMORIES_SEED draws.
+inline int events_of_environment(int otherwise) {
+  const char* text = std::getenv("RING_OUT_OF_MEMORIES");
+  return text ? std::atoi(text) : otherwise;
+}
+inline std::mt19937 random_of_environment() {
+  const char* text = std::getenv("RING_OUT_OF_MEMORIES_SEED");
+  return std::mt19937(text ? static_cast<unsigned>(std::atoi(text)) : 50u);
+}
 
 struct Refusing {
   explicit Refusing(std::int64_t nth) {

@@ -181,14 +181,18 @@ class GpuOutOfMemory : public OutOfMemoryRuns {
 
 TEST_F(GpuOutOfMemory, TwoRanksGoOnWithTheSameBits) { expect_the_same_bits_after_any(2, on_gpus()); }
 
+// Beside the work space of matrix products [64 MiB], what 4 sequences of this model take is so little that no number of
+// them saves a tenth: the run goes down to the fewest at once.
 TEST_F(GpuOutOfMemory, FewerSequencesAtATimeAreRecordedAndAgree) {
   const std::vector<std::string> settings = on_gpus(
       {"train.precision=fp32", "train.recompute=block", "train.activation_offload=false", "train.micro_batch=4"});
   ASSERT_EQ(with("", "calm", settings), 0) << log();
+  ASSERT_EQ(recorded("calm").at("micro_batch"), 4);
   ASSERT_EQ(with("7:memory@rank=1,step=3,nth=40", "r", settings), 0) << log();
-  EXPECT_TRUE(says("2 sequences at a time")) << log();
+  EXPECT_TRUE(says("1 sequence at a time")) << log();
   expect_close("r", "calm");
-  EXPECT_EQ(recorded("r").at("micro_batch"), 2);
+  EXPECT_EQ(recorded("r").at("micro_batch"), 1);
+  EXPECT_GT(recorded("r").at("peak").get<double>(), 0.9 * recorded("calm").at("peak").get<double>());
 }
 
 }  // namespace
