@@ -150,7 +150,7 @@ TEST_F(Savers, TheNextSaveWaitsForTheOneBefore) {
   part.go_on();
   std::atomic<bool> opened = false;
   std::thread opener([&] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
     opened = true;
     disk.open();
   });
@@ -159,8 +159,8 @@ TEST_F(Savers, TheNextSaveWaitsForTheOneBefore) {
   opener.join();
   saver.end_last(part.step);
   ASSERT_EQ(outcomes_.size(), 2u);
-  EXPECT_LT(outcomes_[0].waited_seconds, 0.01);
-  EXPECT_GE(outcomes_[1].waited_seconds, 0.01);
+  EXPECT_LT(outcomes_[0].waited_seconds, 0.2);  // a busy machine takes the core away for some of it
+  EXPECT_GE(outcomes_[1].waited_seconds, 0.2);
   EXPECT_GE(outcomes_[1].stall_seconds, outcomes_[1].waited_seconds);
   for (const std::int64_t step : {1, 2}) expect_of_its_step(step);
 }
@@ -169,7 +169,7 @@ TEST_F(Savers, TheNextSaveWaitsForTheOneBefore) {
 TEST_F(Savers, StepsGoOnWhileADiskHangs) {
   const auto mesh = alone();
   SlowDisk disk(checkpoints());
-  Saver saver = make({}, *mesh, 0.1);
+  Saver saver = make({}, *mesh, 0.5);
   Part part(0, 1);
   part.go_on();
   begin(saver, part);
@@ -182,10 +182,10 @@ TEST_F(Savers, StepsGoOnWhileADiskHangs) {
   EXPECT_TRUE(saver.working());
   ASSERT_EQ(outcomes_.size(), 2u);
   EXPECT_EQ(outcomes_[0].step, 2);
-  EXPECT_EQ(outcomes_[0].error.find("the save of step 1 has not come to its end for 0."), 0u) << outcomes_[0].error;
+  EXPECT_EQ(outcomes_[0].error.find("the save of step 1 has not come to its end for "), 0u) << outcomes_[0].error;
   EXPECT_NE(outcomes_[0].error.find("it waits for rank 0 ("), std::string::npos) << outcomes_[0].error;
-  EXPECT_GE(outcomes_[0].stall_seconds, 0.05);
-  EXPECT_LT(outcomes_[1].stall_seconds, 0.05) << "patience is over";
+  EXPECT_GE(outcomes_[0].stall_seconds, 0.3);
+  EXPECT_LT(outcomes_[1].stall_seconds, 0.3) << "patience is over";
   EXPECT_EQ(saver.failures(), 2);
   disk.open();
   saver.end(part.step);

@@ -217,7 +217,7 @@ TEST_F(DistTrainingSignals, DeadWorkerEndsTheRunNamed) {
     kill(victim, SIGKILL);
   const auto killed = Clock::now();
   EXPECT_EQ(wait(agent), 128 + SIGKILL);
-  EXPECT_LT(Clock::now() - killed, std::chrono::seconds(2));
+  EXPECT_LT(Clock::now() - killed, std::chrono::seconds(10));  // on a busy machine; it would train for hours
   const std::string log = read_file(dir_ / "log");
   EXPECT_NE(log.find("rank 1 (pid " + std::to_string(victim) + ") was killed by signal 9"), std::string::npos) << log;
 }

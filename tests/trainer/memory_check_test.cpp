@@ -129,7 +129,7 @@ TEST(MemoryCheck, ASmallControlGroupRefusesAModelWithinMoments) {
   config.layers = 8;
   config.mlp_width = 2048;
   expect_parts(problem(), {"cannot fit into memory", "32.0 MiB of 48.0 MiB (/sys/fs/cgroup/pod/memory.max)"});
-  EXPECT_LT(std::chrono::steady_clock::now() - before, std::chrono::seconds(1));
+  EXPECT_LT(std::chrono::steady_clock::now() - before, std::chrono::seconds(5));
   fs::remove_all(root);
 }
 
