@@ -15,6 +15,7 @@
 #include "kernels/elementwise.h"
 #include "kernels/matmul.h"
 #include "kernels/tuning.h"
+#include "model/attention_schedule.h"
 #include "trainer/session.h"
 
 namespace ring {
@@ -47,7 +48,8 @@ Config given_sizes(Config c) {
     fail(
         "train.micro_batch and train.mlp_chunk: auto is what a run chooses when it begins; give a benchmark the "
         "numbers, which `ringmaster plan` shows");
-  c.train.batch_sizes.clear();  // the largest is measured
+  c.train.batch_sizes.clear();                // the largest is measured
+  c.model = as_of(c.model, kAfterAllTokens);  // and the attention of the last steps
   return c;
 }
 

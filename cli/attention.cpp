@@ -20,6 +20,7 @@
 #include "inspect/svg.h"
 #include "kernels/attention/blocks.h"
 #include "model/attention/kinds.h"
+#include "model/attention_schedule.h"
 #include "model/flops.h"
 #include "model/patterns.h"
 #include "trainer/progress.h"
@@ -275,7 +276,7 @@ void show(const Arguments& a) {
   if (!a.text.empty())
     return show_attention_on_text(
         {a.file, a.text, a.svg, a.overrides, a.weights, a.threads, a.layer, a.head, a.length, columns_of(a)});
-  const ModelConfig model = settings_at(a.file, a.overrides).model.resolved();
+  const ModelConfig model = as_of(settings_at(a.file, a.overrides).model.resolved(), kAfterAllTokens);
   check_layer_and_head(model, a.layer, a.head);
   Report(a, model).print();
 }

@@ -9,6 +9,7 @@
 #include "core/checked.h"
 #include "core/counted.h"
 #include "engine/devices.h"
+#include "model/attention_schedule.h"
 #include "model/flops.h"
 
 namespace ring {
@@ -145,24 +146,37 @@ TriedStep try_step(const PlanQuestion& q) {
 
 }  // namespace
 
+namespace {
+
+// Where attention changes as tokens are trained, memory is that of the largest settings, and time that of the last.
+DryStep last_step(const PlannedStep& p, const DryStep& largest) {
+  if (attention_changes(p.config.model).empty()) return largest;
+  Config last = p.config;
+  last.model = as_of(last.model, kAfterAllTokens);
+  return dry_step(last, p.world, p.activations.plan);
+}
+
+}  // namespace
+
 PlannedStep predict_step(const PlanQuestion& q, const ActivationFit& activations) {
   PlannedStep p{.config = q.config, .activations = activations};
   const ParallelPlan layout = plan_of(q.config, q.world);
   if (const std::size_t staging = p.activations.staging)
     p.config.optimizer.offload_staging_bytes = narrow<std::int64_t>(staging);
-  const DryStep step = dry_step(p.config, q.world, p.activations.plan);
+  const DryStep largest = dry_step(p.config, q.world, p.activations.plan);
   p.world = q.world;
-  p.lasting = step.lasting;
-  p.parts = step.parts;
-  p.weights = step.weights;
-  p.gradients = step.gradients;
-  p.optimizer_states = step.optimizer_states;
-  p.weight_buffers = step.weight_buffers;
-  p.gradient_buffers = step.gradient_buffers;
-  p.inside_step = step.plan.bytes;
-  p.peak = step.peak();
-  p.host = step.host + step.host_states;
-  p.host_states = step.host_states;
+  p.lasting = largest.lasting;
+  p.parts = largest.parts;
+  p.weights = largest.weights;
+  p.gradients = largest.gradients;
+  p.optimizer_states = largest.optimizer_states;
+  p.weight_buffers = largest.weight_buffers;
+  p.gradient_buffers = largest.gradient_buffers;
+  p.inside_step = largest.plan.bytes;
+  p.peak = largest.peak();
+  p.host = largest.host + largest.host_states;
+  p.host_states = largest.host_states;
+  const DryStep step = last_step(p, largest);
   Spent spent;
   const Precision precision = precision_of(q.config);
   for (const DryCall& c : step.calls) spent.add(q.rates, precision, c);
@@ -174,7 +188,8 @@ PlannedStep predict_step(const PlanQuestion& q, const ActivationFit& activations
   p.exposed_seconds = exposed.all();
   const double tokens = static_cast<double>(q.config.train.batch_size * q.config.model.context);
   p.tokens_per_second = tokens / p.seconds();
-  p.mfu = p.tokens_per_second * flops_per_token(q.config.model) / (q.rates.peak_flops * q.world);
+  p.mfu =
+      p.tokens_per_second * flops_per_token(as_of(q.config.model, kAfterAllTokens)) / (q.rates.peak_flops * q.world);
   p.layout = q.world == 1 ? "1 process" : layout.text();
   p.limit = spent.most(exposed);
   return p;

@@ -93,17 +93,20 @@ Var DecoderBlock::forward(Run& run, const Var& x, const Attend& attend) const {
   }));
 }
 
-Var DecoderBlock::operator()(Run& run, const Var& x, const Sequences& seqs) const {
-  return forward(run, x, [&](const Var& in, const Var& residual) { return attention_(run, in, seqs, residual); });
+Var DecoderBlock::operator()(Run& run, const Var& x, const Sequences& seqs, BlockSelection* shared) const {
+  return forward(run, x,
+                 [&](const Var& in, const Var& residual) { return attention_(run, in, seqs, residual, shared); });
 }
 
-Var DecoderBlock::operator()(Run& run, const Var& x, const Sequences& seqs, LayerCache& cache,
+Var DecoderBlock::operator()(Run& run, const Var& x, const Sequences& seqs, BlockSelection* shared, LayerCache& cache,
                              const std::vector<std::int32_t>& lengths) const {
-  return forward(
-      run, x, [&](const Var& in, const Var& residual) { return attention_(run, in, seqs, residual, cache, lengths); });
+  return forward(run, x, [&](const Var& in, const Var& residual) {
+    return attention_(run, in, seqs, residual, shared, cache, lengths);
+  });
 }
 
-Decoder::Decoder(const ModelConfig& config, std::int64_t vocab_padding) : config_(config.resolved()) {
+Decoder::Decoder(const ModelConfig& config, std::int64_t vocab_padding)
+    : config_(config.resolved()), settings_(config_) {
   const ModelConfig& c = config_;
   RING_CHECK(c.vocab_size > 0, "the model needs a vocabulary size");
   const ParamPrefix root{params_, ""};
@@ -191,10 +194,26 @@ void Decoder::check_run(const Run& run, const Tensor& ids) const {
   RING_CHECK(ids.dim(0) % slices == 0, ids.dim(0), " tokens of a micro-batch do not divide among ", slices, " slices");
 }
 
-Var Decoder::run_blocks(Run& run, Var x, const Sequences& seqs, std::size_t first, std::size_t end) const {
+bool Decoder::attend_as_of(std::int64_t tokens) {
+  const std::size_t stage = attention_stage(changes_, tokens);
+  if (changes_.empty() || std::exchange(stage_, stage) == stage) return false;
+  config_ = as_of(settings_, tokens);
+  const Slice slice = params_.slice();
+  const std::int64_t kv_heads = config_.kv_heads / slice.size;
+  const std::vector<Pattern> patterns = patterns_of(config_, {slice.rank * kv_heads, kv_heads});
+  for (std::size_t i = 0; i < blocks_.size(); ++i) blocks_[i].attention().set_pattern(patterns[i]);
+  return true;
+}
+
+BlockSelection* Decoder::shared(Selections& all, std::size_t layer) const {
+  return sharing_[layer] < 0 ? nullptr : &all[static_cast<std::size_t>(sharing_[layer])];
+}
+
+Var Decoder::run_blocks(Run& run, Var x, const Sequences& seqs, std::size_t first, std::size_t end,
+                        Selections& selections) const {
   for (std::size_t i = first; i < end; ++i) {
     const ScopeGuard scope = run.enter(block_scope(static_cast<std::int64_t>(i)));
-    x = blocks_[i](run, x, seqs);
+    x = blocks_[i](run, x, seqs, shared(selections, i));
     seen(run.ctx.scopes->current(), x);
   }
   return x;
@@ -215,11 +234,15 @@ bool Decoder::trains(std::size_t first, std::size_t end) const {
 }
 
 Var Decoder::run_segments(Run& run, Var x, const Sequences& seqs) const {
+  // Segments that are computed again in the backward attend to what was selected in the forward.
+  const auto selections = std::make_shared<Selections>(blocks_.size());
   for (std::size_t first = 0, end = 0; first < blocks_.size(); first = end) {
     const bool segment = first < in_segments_;
     end = segment ? first + segment_blocks_ : blocks_.size();
     const bool again = segment && (x.slot || trains(first, end));
-    const auto some = [this, &seqs, first, end](Run& r, const Var& in) { return run_blocks(r, in, seqs, first, end); };
+    const auto some = [this, &seqs, first, end, selections](Run& r, const Var& in) {
+      return run_blocks(r, in, seqs, first, end, *selections);
+    };
     x = again ? computed_again(run, x, some) : some(run, x);
   }
   return x;
@@ -231,11 +254,12 @@ Var Decoder::hidden(Run& run, const Tensor& ids, const Sequences& seqs, KvCache&
              " of ", params_.slice().size);
   cache.check_room(seqs);
   Var x = embed(run, ids, seqs);
+  Selections selections(blocks_.size());
   x = with_frequencies(config_, seqs, cache.lengths, run.ctx, [&](const Sequences& s) {
     Var h = std::move(x);
     for (std::size_t i = 0; i < blocks_.size(); ++i) {
       const ScopeGuard scope = run.enter(block_scope(static_cast<std::int64_t>(i)));
-      h = blocks_[i](run, h, s, cache.layers[i], cache.lengths);
+      h = blocks_[i](run, h, s, shared(selections, i), cache.layers[i], cache.lengths);
     }
     return h;
   });

@@ -6,7 +6,9 @@
 #include <memory>
 
 #include "model/activation_plan.h"
+#include "model/attention_schedule.h"
 #include "model/layers.h"
+#include "model/patterns.h"
 
 namespace ring {
 
@@ -14,8 +16,10 @@ class DecoderBlock {
  public:
   DecoderBlock(const ParamPrefix&, const ModelConfig& resolved, std::int64_t layer, const Pattern&,
                const Tensor& inv_freq);
-  Var operator()(Run&, const Var& x, const Sequences&) const;
-  Var operator()(Run&, const Var& x, const Sequences&, LayerCache&, const std::vector<std::int32_t>& lengths) const;
+  // shared: as of AttentionLayer.
+  Var operator()(Run&, const Var& x, const Sequences&, BlockSelection* shared) const;
+  Var operator()(Run&, const Var& x, const Sequences&, BlockSelection* shared, LayerCache&,
+                 const std::vector<std::int32_t>& lengths) const;
   ParamList parameters() const;
 
   AttentionLayer& attention() { return attention_; }
@@ -64,7 +68,11 @@ class Decoder {
   LossOutput loss(Run&, const Tensor& ids, const Sequences&, LossHead) const;  // head.vocab is filled in
   Tensor logits(Run&, const Tensor& hidden) const;                             // [N,C] -> [N, vocab_size]
 
-  const ModelConfig& config() const { return config_; }
+  // Where attention changes as tokens are trained (model/attention_schedule.h): from the next forward on it is as after
+  // so many; until then config() has the largest numbers of the run. Returns whether that is another than before.
+  bool attend_as_of(std::int64_t tokens);
+
+  const ModelConfig& config() const { return config_; }  // as the model computes now
   Parameters& parameters() { return params_; }
   const Parameters& parameters() const { return params_; }
 
@@ -85,7 +93,9 @@ class Decoder {
  private:
   void check_run(const Run&, const Tensor& ids) const;
   Var embed(Run&, const Tensor& ids, const Sequences&) const;
-  Var run_blocks(Run&, Var x, const Sequences&, std::size_t first, std::size_t end) const;
+  using Selections = std::vector<BlockSelection>;  // by layer: of those that share theirs
+  BlockSelection* shared(Selections&, std::size_t layer) const;
+  Var run_blocks(Run&, Var x, const Sequences&, std::size_t first, std::size_t end, Selections&) const;
   Var run_segments(Run&, Var x, const Sequences&) const;  // all of them
   bool trains(std::size_t first, std::size_t end) const;  // whether a parameter of these blocks is not frozen
   Var finish(Run&, const Var& x) const;
@@ -94,7 +104,9 @@ class Decoder {
     if (watch) watch(part, v.value);
   }
 
-  ModelConfig config_;
+  ModelConfig config_, settings_;  // settings_: with what changes
+  std::vector<std::int64_t> sharing_ = sharing_layers(config_), changes_ = attention_changes(config_);
+  std::optional<std::size_t> stage_;  // of changes_; none: not yet asked for one
   Parameters params_;
   Tensor inv_freq_;
   Param* tokens_;

@@ -74,15 +74,21 @@ void LayerCache::choose_rows(const Pattern& pattern, const std::vector<std::int3
 KvCache::KvCache(const ModelConfig& c, std::int64_t batch, std::int64_t most, const ExecContext& ctx)
     : lengths(static_cast<std::size_t>(batch), 0), capacity(most) {
   const DType type = activation_type(ctx.precision);
+  const std::vector<std::int64_t> sharing = sharing_layers(c);
   for (const Pattern& p : patterns_of(c)) {
+    const auto layer = static_cast<std::int64_t>(layers.size());
+    const std::int64_t first = sharing[layers.size()];
     const std::optional<std::int64_t> reach = SeenKeys(p).reach();
     const std::int64_t rows = reach ? std::min(capacity, p.sinks + *reach) : capacity;
     const Shape shape{batch, rows, c.kv_heads, c.head_dim};
     const auto room = [&] { return ctx.empty(shape, type, Lifetime::run); };
     layers.push_back({room(), room(), std::min<std::int64_t>(p.sinks, rows)});
-    if (p.selects())
-      layers.back().selection =
-          std::make_shared<SelectionCache>(p, batch, capacity, c.heads, c.kv_heads, c.head_dim, ctx);
+    LayerCache& own = layers.back();
+    own.shares = first >= 0 && first != layer;
+    if (own.shares)
+      own.selection = layers[static_cast<std::size_t>(first)].selection;
+    else if (p.selects())
+      own.selection = std::make_shared<SelectionCache>(p, batch, capacity, c.heads, c.kv_heads, c.head_dim, ctx);
   }
 }
 

@@ -16,6 +16,9 @@ struct LayerCache {
   Tensor keys, values;
   std::int64_t sinks = 0;
   std::shared_ptr<SelectionCache> selection{};  // of a layer whose blocks are selected by content, else null
+  bool shares = false;                          // it is that of a layer before, which selects
+
+  bool selects() const { return selection && !shares; }
 
   std::int64_t rows() const { return keys.dim(1); }
   std::int64_t row_of(std::int64_t token) const {

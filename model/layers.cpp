@@ -148,25 +148,29 @@ Var AttentionLayer::project(Run& run, Var y, const Var& residual) const {
   return out_(run, y, residual);
 }
 
-Var AttentionLayer::attend(Run& run, const Var& qkv, const Sequences& seqs) const {
+Var AttentionLayer::attend(Run& run, const Var& qkv, const Sequences& seqs, BlockSelection* shared) const {
   SelfAttention s = options(run.training);
+  s.selection = shared;
   if (!watch) return self_attention(run, qkv, seqs, s);
   AttendedHeads heads{.scale = scale_, .pattern = pattern_};
   Tensor values;
   s.queries = &heads.q;
   s.keys = &heads.k;
   s.values = &values;
-  s.selection = &heads.selection;
+  if (!shared) s.selection = &heads.selection;
   const Var y = self_attention(run, qkv, seqs, s);
+  heads.selection = *s.selection;
   watch(heads);
   return y;
 }
 
-Var AttentionLayer::operator()(Run& run, const Var& x, const Sequences& seqs, const Var& residual) const {
-  return project(run, attend(run, qkv_(run, x), seqs), residual);
+Var AttentionLayer::operator()(Run& run, const Var& x, const Sequences& seqs, const Var& residual,
+                               BlockSelection* shared) const {
+  return project(run, attend(run, qkv_(run, x), seqs, shared), residual);
 }
 
-Var AttentionLayer::operator()(Run& run, const Var& x, const Sequences& seqs, const Var& residual, LayerCache& cache,
+Var AttentionLayer::operator()(Run& run, const Var& x, const Sequences& seqs, const Var& residual,
+                               BlockSelection* shared, LayerCache& cache,
                                const std::vector<std::int32_t>& lengths) const {
   const Var qkv = qkv_(run, x);
   for (std::int32_t n : lengths)
@@ -177,9 +181,10 @@ Var AttentionLayer::operator()(Run& run, const Var& x, const Sequences& seqs, co
   s.queries = &queries;
   s.keys = &keys;
   s.values = &values;
+  s.selection = shared;
   const Var y = self_attention(run, qkv, seqs, s);
   cache.append(keys, values, seqs, lengths, run.ctx);
-  if (cache.selection) cache.selection->append(queries, seqs, lengths, run.ctx);
+  if (cache.selects()) cache.selection->append(queries, seqs, lengths, run.ctx);
   return project(run, y, residual);
 }
 
@@ -201,7 +206,7 @@ Tensor AttentionLayer::decode(Run& run, const Tensor& qkv, const Sequences& seqs
   if (inv_freq_.defined())
     for (const Tensor& t : {q, k}) rotate(t, seqs, inv_freq_, run.ctx);
   cache.append(k, v, seqs, lengths, run.ctx);
-  if (cache.selection) {
+  if (cache.selects()) {
     cache.selection->append(q, seqs, lengths, run.ctx);
     cache.selection->select(cache.keys, lengths, run.ctx);
   }

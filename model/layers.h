@@ -62,23 +62,25 @@ class AttentionLayer {
   // dropout_site: of the masks on weights.
   AttentionLayer(const ParamPrefix&, const ModelConfig& resolved, const Pattern&, const Tensor& inv_freq,
                  std::uint32_t dropout_site);
-  // [N,C] -> [N,C], plus residual, which may be none.
-  Var operator()(Run&, const Var& x, const Sequences&, const Var& residual) const;
+  // [N,C] -> [N,C], plus residual, which may be none. shared: the selection of the layers that share theirs, which the
+  // first of them makes; null: nobody shares.
+  Var operator()(Run&, const Var& x, const Sequences&, const Var& residual, BlockSelection* shared) const;
   // The same with a cache whose sequences hold lengths[b] tokens: all 0 and any number of new ones, or one new one
   // each.
-  Var operator()(Run&, const Var& x, const Sequences&, const Var& residual, LayerCache&,
+  Var operator()(Run&, const Var& x, const Sequences&, const Var& residual, BlockSelection* shared, LayerCache&,
                  const std::vector<std::int32_t>& lengths) const;
   ParamList parameters() const;
 
   // Computes these heads alone from now on: those of a slice, with what they attend over.
   void take_heads(std::int64_t heads, std::int64_t kv_heads, const Pattern&);
+  void set_pattern(const Pattern& pattern) { pattern_ = pattern; }  // of the heads that it computes
   Linear& qkv() { return qkv_; }
   Linear& out() { return out_; }
   // Called with what each pass over whole sequences attends over, where it runs.
   std::function<void(const AttendedHeads&)> watch;
 
  private:
-  Var attend(Run&, const Var& qkv, const Sequences&) const;
+  Var attend(Run&, const Var& qkv, const Sequences&, BlockSelection* shared) const;
   SelfAttention options(bool training) const;
   Var project(Run&, Var y, const Var& residual) const;
   Tensor decode(Run&, const Tensor& qkv, const Sequences&, LayerCache&, const std::vector<std::int32_t>& lengths) const;

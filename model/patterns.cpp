@@ -34,6 +34,18 @@ const AttentionConfig& attention_of(const ModelConfig& c, std::int64_t layer) {
   return *attentions_of(c).at(static_cast<std::size_t>(layer));
 }
 
+std::vector<std::int64_t> sharing_layers(const ModelConfig& c) {
+  const std::vector<const AttentionConfig*> sections = attentions_of(c);
+  std::vector<std::int64_t> of_layer;
+  std::int64_t begin = 0;  // of the neighbours of one section
+  for (std::int64_t i = 0; i < c.layers; ++i) {
+    const AttentionConfig* section = sections[static_cast<std::size_t>(i)];
+    if (section != sections[static_cast<std::size_t>(begin)]) begin = i;
+    of_layer.push_back(section->reuse > 1 ? i - (i - begin) % section->reuse : -1);
+  }
+  return of_layer;
+}
+
 std::vector<Pattern> patterns_of(const ModelConfig& c, KvHeads heads) {
   std::map<const AttentionConfig*, Pattern> made;
   std::vector<Pattern> patterns;

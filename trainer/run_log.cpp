@@ -9,6 +9,7 @@
 #include "core/yaml_leaves.h"
 #include "data/token_store.h"
 #include "kernels/attention/blocks.h"
+#include "model/attention_schedule.h"
 #include "model/flops.h"
 #include "model/patterns.h"
 #include "optim/groups.h"
@@ -110,11 +111,10 @@ RunLog::RunLog(const RunStart& start, Trainer& trainer, int processes, const Job
       job_(job),
       directory_(start.dir.path()),
       progress_(options_of(config_)),
-      flops_per_token_(flops_per_token(config_.model)),
-      flops_context_(config_.model.context),
+      attention_changes_(attention_changes(config_.model)),
       names_(start.corpora.names),
       masked_(std::ranges::any_of(start.corpora.stores, [](const auto& s) { return s->validation().masked(); })) {
-  count_flops(trainer.next_context());
+  count_flops(trainer.next_context(), trainer.tokens_seen());
   describe(start, processes);
   const bool resumed = start.resumes();
   metrics_.emplace(directory_, resumed ? std::optional(trainer.steps_done()) : std::nullopt);
@@ -230,13 +230,18 @@ std::int64_t RunLog::sent_keys() {
   return exchange ? exchange->bytes_sent() : 0;
 }
 
-void RunLog::count_flops(std::int64_t context) {
-  if (std::exchange(flops_context_, context) != context) flops_per_token_ = flops_per_token(config_.model, context);
+void RunLog::count_flops(std::int64_t context, std::int64_t trained) {
+  const std::pair now(context, attention_stage(attention_changes_, trained));
+  if (std::exchange(counted_, now) == now) return;
+  const ModelConfig model = as_of(config_.model, trained);
+  flops_per_token_ = flops_per_token(model, context);
+  const double tokens = static_cast<double>(context), layers = static_cast<double>(model.layers);
+  density_ = attention_pairs(model, context) / (layers * tokens * (tokens + 1) / 2);
 }
 
 void RunLog::step(const StepReport& r) {
   tell_plan();
-  count_flops(r.context);
+  count_flops(r.context, r.trained);
   last_ = r;
   interval_seconds_ += r.seconds;
   interval_tokens_ += r.tokens;
@@ -270,6 +275,7 @@ void RunLog::record(const StepReport& r) {
                             {"memory_fragmentation", memory.fragmentation()}};
   if (config_.schedule.final_weight_decay != 1)
     values.emplace_back("weight_decay", config_.optimizer.weight_decay * r.decay_scale);
+  if (!attention_changes_.empty()) values.emplace_back("attention_pairs", density_);
   add_sources(values, interval_sources_, names_);
   add_shares(values, interval_sources_, names_);
   metrics_->record("train", r.step, values);

@@ -57,7 +57,7 @@ class RunLog {
   void record_parts(const char* group, const std::vector<double>& values);
   void record_watched(const StepReport&);
   std::int64_t sent_keys();
-  void count_flops(std::int64_t context);
+  void count_flops(std::int64_t context, std::int64_t trained);
 
   const Config& config_;
   Trainer& trainer_;
@@ -65,8 +65,10 @@ class RunLog {
   std::string directory_;
   std::optional<Metrics> metrics_;
   Progress progress_;
-  double flops_per_token_;
-  std::int64_t flops_context_;  // of sequences for which that holds
+  const std::vector<std::int64_t> attention_changes_;
+  std::optional<std::pair<std::int64_t, std::size_t>> counted_;  // the context and the stage for which these hold:
+  double flops_per_token_ = 0;
+  double density_ = 0;  // pairs that attention computes, relative to dense layers
   StepReport last_;
   std::optional<double> val_loss_;
   bool plan_told_ = false, keeps_told_ = false;

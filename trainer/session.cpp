@@ -9,6 +9,7 @@
 #include "engine/devices.h"
 #include "engine/memory_check.h"
 #include "kernels/tuning.h"
+#include "model/attention_schedule.h"
 
 namespace ring {
 
@@ -160,12 +161,19 @@ void set_context(ModelConfig& m, std::int64_t context) {
   m.context = context;
 }
 
+// Trained before the checkpoint; weights that were not trained here are those of an end.
+std::int64_t tokens_of(const Manifest& manifest) {
+  const auto value = manifest.values.find(kTokensName);
+  return value == manifest.values.end() ? kAfterAllTokens : std::get<std::int64_t>(value->second);
+}
+
 Session session_of(const FoundCheckpoint& found, int threads, DeviceChoice device, std::int64_t context,
                    SavedWeights which) {
   if (which == SavedWeights::ema) check_average(found);
   Origin origin = origin_of(found);
   const std::optional<RunDirectory> run = run_around(origin.checkpoint);
   Config config = session_config(run, origin, threads, device);
+  config.model = as_of(config.model, tokens_of(found.manifest));
   if (context > 0) set_context(config.model, context);
   check_blocks(origin);
   Session s{config, make_exec_context(config), tokenizer_of(origin), nullptr, {}};

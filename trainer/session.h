@@ -27,6 +27,7 @@ void add_parameters(State&, const std::string& prefix, const Parameters&, const 
 
 inline constexpr const char *kWeightsPrefix = "model.", *kAveragePrefix = "ema.";
 inline constexpr const char* kStatesPrefix = "optimizer.";  // before the state's name
+inline constexpr const char* kTokensName = "train.tokens";
 
 // Which weights of a checkpoint: those of its step, or their moving average (train.ema).
 enum class SavedWeights : std::uint8_t { latest, ema };
@@ -54,7 +55,8 @@ chat::Format chat_format_of(const Origin&, const std::string& choice, const Toke
 void load_model_weights(Decoder&, const std::string& checkpoint, const ExecContext&,
                         SavedWeights = SavedWeights::latest);
 
-// Settings, tokenizer and weights are those of the checkpoint: files of the run that say otherwise are named.
+// Settings, tokenizer and weights are those of the checkpoint, what changes by tokens as of it: files of the run that
+// say otherwise are named.
 struct Session {
   Config config;
   ExecContext ctx;

@@ -85,6 +85,7 @@ Trainer::Trainer(const Config& config, const ExecContext& ctx, Mesh& mesh, Loade
     losses_.push_back(ctx_.stream.impl().host_buffer(step_.losses().bytes()));
   }
   if (config.train.watch_interval) watch_ = make_watch();
+  follow_tokens();
 }
 
 std::unique_ptr<Watch> Trainer::make_watch() {
@@ -237,6 +238,11 @@ void Trainer::forget_steps() {
   step_.arena().forget();
 }
 
+// The model attends as the next step is to, and validations before it.
+void Trainer::follow_tokens() {
+  if (step_.model().attend_as_of(tokens_)) forget_steps();
+}
+
 std::int64_t Trainer::next_context() const {
   const std::int64_t cut = context_at(config_.train, tokens_);
   return cut ? cut : config_.model.context;
@@ -298,11 +304,13 @@ void Trainer::launch_step() {
   f.report.sequences = next_batch_size();
   f.report.tokens = f.report.sequences * config_.model.context;
   f.report.context = next_context();
+  f.report.trained = tokens_;
   f.report.exchange_seconds = step_.data().wait_seconds();
   f.report.step = ++steps_;
   cursor_ += f.report.sequences;
   tokens_ += f.report.tokens;
   flight_.push_back(std::move(f));
+  follow_tokens();
 }
 
 StepReport Trainer::finish() {
@@ -335,6 +343,7 @@ void Trainer::undo(Flight& f) {
   for (const Flight& later : flight_) forget(later.report);
   forget(f.report);
   flight_.clear();
+  follow_tokens();
   f.report.step = steps_;
   loader_.seek(static_cast<std::uint64_t>(cursor_));
   fill_zero(step_.state(), ctx_.stream);  // not halted any more
@@ -397,7 +406,7 @@ void Trainer::add_state(State& state) {
                                     [this](const TensorsApart& apart) { begin_average(apart.missing == 0); }});
   state.add("train.step", &steps_);
   state.add("train.seconds", &seconds_, ValueOf::rank_0);  // each rank measures its own
-  state.add("train.tokens", &tokens_);
+  state.add(kTokensName, &tokens_);
   state.add("data.cursor", &cursor_);
   state.add("train.bad_steps", guard_.state());
 }
@@ -418,6 +427,7 @@ void Trainer::begin_average(bool saved) {
 
 void Trainer::restored() {
   step_.data().loaded();
+  follow_tokens();
   guard_.restored();
   loader_.seek(static_cast<std::uint64_t>(cursor_));
 }

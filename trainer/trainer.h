@@ -30,6 +30,7 @@ struct StepReport {
   bool accepted = true;             // false: loss or norm is not finite or above a limit, and nothing was updated
   std::int64_t sequences = 0, tokens = 0;                      // of all ranks; sequences: samples
   std::int64_t context = 0;                                    // tokens that see each other
+  std::int64_t trained = 0;                                    // tokens before it
   double seconds = 0, data_seconds = 0, exchange_seconds = 0;  // the whole step; waiting for data; for other ranks
 };
 
@@ -128,6 +129,7 @@ class Trainer {
   void compute_again(const MemoryChoice&);
   void end_flight();
   void forget_steps();
+  void follow_tokens();
   void size_step();
   std::vector<Batch> next_batches();  // as far as this rank computes them
   void count_tokens(const std::vector<Batch>&, Flight&);

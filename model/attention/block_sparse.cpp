@@ -1,4 +1,5 @@
 // Blocks of pairs, by rules or from a file.
+#include <algorithm>
 #include <limits>
 
 #include "core/check.h"
@@ -44,8 +45,10 @@ void BlockRuleConfig::fields(Fields& f) {
     "local_global: also each block whose number is a multiple of it; strided: distance of the columns; in blocks, "
     "0 = none",
     in_range(0, kMostBlocks));
-  f("keep", keep, "content: blocks that a block of queries sees, itself, the local and the first ones among them",
-    in_range(0, kMostBlocks));
+  f("keep", keep,
+    "content: blocks that a block of queries sees, itself, the local and the first ones among them; as a list, what it "
+    "is from so many trained tokens on",
+    in_range(0, kMostBlocks), by_tokens(keeps));
   f("density", density, "random: share of the blocks, above 0", in_range(0, 1));
   f("seed", seed, "random: another seed draws other blocks", in_range(0, std::numeric_limits<std::int64_t>::max()));
   f("file", file, "file: path of the text file with the blocks", rank_local());
@@ -69,8 +72,10 @@ void BlockRuleConfig::validate(std::vector<std::string>& errors) const {
     errors.push_back("every: 0, but pattern: strided needs the distance of its columns: set it to 1 or more");
   if (is(BlockChoice::random) && random_threshold(density) == 0)
     errors.push_back(str("density: ", density, ", but pattern: random needs the share of blocks to keep, such as 0.1"));
-  if (is(BlockChoice::content) && keep <= local + first)
-    errors.push_back(str("keep: ", keep, ", but pattern: content needs more than local + first = ", local + first,
+  std::int64_t least = keep;
+  for (const TokenChange& c : keeps) least = std::min(least, static_cast<std::int64_t>(c.value));
+  if (is(BlockChoice::content) && least <= local + first)
+    errors.push_back(str("keep: ", least, ", but pattern: content needs more than local + first = ", local + first,
                          " blocks, which are always kept: set it to ", local + first + 1,
                          " or more, or take pattern: local_global"));
   if (is(BlockChoice::file) && file.empty())
@@ -88,6 +93,16 @@ void validate(const AttentionConfig& c, std::vector<std::string>& errors) {
   for (std::int64_t rule : c.heads)
     if (rule >= static_cast<std::int64_t>(c.rules.size()))
       errors.push_back(str("heads: there is no rule ", rule, ", but ", c.rules.size(), ", counted from 0"));
+  const auto some = [&](const auto& is) { return std::ranges::any_of(c.rules, is); };
+  const auto is_file = [](const BlockRuleConfig& r) { return r.pattern == BlockChoice::file; };
+  if (some([](const BlockRuleConfig& r) { return !r.keeps.empty(); }) && some(is_file))
+    errors.push_back(
+        "rules: a keep that changes by tokens does not go with pattern: file, which is read once: give these heads "
+        "another pattern, or one keep");
+  if (c.reuse > 1 && !some([](const BlockRuleConfig& r) { return r.pattern == BlockChoice::content; }))
+    errors.push_back(str("reuse: ", c.reuse,
+                         " layers would share what is selected, but no rule selects: add pattern: content, or leave "
+                         "reuse out"));
 }
 
 std::int64_t block_of(const AttentionConfig& c) { return c.block ? c.block : kUsualBlock; }
@@ -127,6 +142,12 @@ Pattern pattern(const AttentionConfig& c, const ModelSizes& model) {
   return p;
 }
 
+// "8", or "64 to 16".
+std::string keep_text(const BlockRuleConfig& r) {
+  if (r.keeps.empty()) return str(r.keep);
+  return str(r.keeps.front().value, " to ", r.keeps.back().value);
+}
+
 std::string rule_text(const BlockRuleConfig& r) {
   const std::string local = str("local ", r.local);
   switch (r.pattern) {
@@ -135,14 +156,15 @@ std::string rule_text(const BlockRuleConfig& r) {
     case BlockChoice::strided: return str("strided, ", local, ", every ", r.every);
     case BlockChoice::hierarchical: return "hierarchical, " + local;
     case BlockChoice::random: return str("random, ", local, ", density ", r.density, ", seed ", r.seed);
-    case BlockChoice::content: return str("content, ", local, ", first ", r.first, ", keep ", r.keep);
+    case BlockChoice::content: return str("content, ", local, ", first ", r.first, ", keep ", keep_text(r));
     case BlockChoice::file: break;
   }
   return "file " + r.file;
 }
 
 std::string text(const AttentionConfig& c, std::optional<std::int64_t> kv_head) {
-  const std::string start = str("block_sparse, blocks of ", block_of(c));
+  const std::string start =
+      str("block_sparse, blocks of ", block_of(c), c.reuse > 1 ? str(", selected once in ", c.reuse, " layers") : "");
   if (kv_head) {
     const std::int64_t rule = c.heads.empty() ? 0 : c.heads[static_cast<std::size_t>(*kv_head) % c.heads.size()];
     return str(start, ": ", rule_text(c.rules[static_cast<std::size_t>(rule)]));
@@ -162,7 +184,8 @@ AttentionKind block_sparse_attention() {
       .keys = "blocks",
       .settings = {{"block", "tokens of a block, 64 or 128; 0 = 128"},
                    {"rules", "patterns to choose from"},
-                   {"heads", "rule of each KV head, counted from 0, starting over where the list ends; [] = all 0"}},
+                   {"heads", "rule of each KV head, counted from 0, starting over where the list ends; [] = all 0"},
+                   {"reuse", "neighbouring layers that attend to what the first of them selected; 1 = each selects"}},
       .validate = validate,
       .pattern = pattern,
       .text = text};

@@ -6,6 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "core/token_schedule.h"
+
 namespace ring {
 
 class Fields;
@@ -15,7 +17,9 @@ enum class BlockChoice : std::uint8_t { local_global, strided, hierarchical, ran
 // Numbers are in blocks; kernels/attention/blocks.h defines the rules.
 struct BlockRuleConfig {
   BlockChoice pattern = BlockChoice::local_global;
-  std::int64_t local = 1, first = 0, every = 0, keep = 0;
+  std::int64_t local = 1, first = 0, every = 0;
+  std::int64_t keep = 0;  // the largest of the run
+  TokenSchedule keeps;    // of steps that begin after so many tokens; empty: all have `keep`
   double density = 0;
   std::uint64_t seed = 0;
   std::string file;
@@ -32,6 +36,7 @@ struct AttentionConfig {
   std::int64_t block = 0;
   std::vector<BlockRuleConfig> rules;
   std::vector<std::int64_t> heads;
+  std::int64_t reuse = 1;
   void fields(Fields&);
   void validate(std::vector<std::string>& errors) const;
 };

@@ -7,6 +7,7 @@ namespace {
 
 constexpr std::int64_t kMostTokens = 1 << 30;
 constexpr std::size_t kMostBranches = 64;
+constexpr std::int64_t kMostShared = 1 << 16;  // layers
 
 std::string text_of(const config::Node& value) {
   if (value.scalar()) return config::to_text(value.get());
@@ -33,6 +34,7 @@ void AttentionConfig::fields(Fields& f) {
   f("block", block, meaning_of("block"), in_range(0, 128));
   f("rules", rules, meaning_of("rules"), at_most_items(64));
   f("heads", heads, meaning_of("heads"), in_range(0, 63), at_most_items(1 << 16));
+  f("reuse", reuse, meaning_of("reuse"), in_range(1, kMostShared));
 }
 
 void AttentionConfig::validate(std::vector<std::string>& errors) const {

@@ -46,6 +46,22 @@ TEST(Planner, KnowsLayoutsOfDevicesThatAreNotHere) {
   }
 }
 
+// A number of blocks that changes: memory as with the largest, time as with the last.
+TEST(Planner, TakesTheLargestAndTheLastOfAttentionThatChanges) {
+  const auto planned = [](const std::string& keep) {
+    const auto p = plan_step(question("h100", {"model.attention={kind: block_sparse, block: 64, rules: [{pattern: "
+                                               "content, keep: " +
+                                               keep + "}]}"}));
+    EXPECT_TRUE(p) << keep;
+    return p.value_or(PlannedStep{});
+  };
+  const PlannedStep changing = planned("[[0, 32], [1e6, 4]]"), largest = planned("32"), last = planned("4");
+  EXPECT_EQ(changing.peak, largest.peak);
+  EXPECT_EQ(changing.compute_seconds, last.compute_seconds);
+  EXPECT_EQ(changing.mfu, last.mfu);
+  EXPECT_LT(changing.compute_seconds, largest.compute_seconds);
+}
+
 TEST(Planner, ZeroSharesStates) {
   PlanQuestion q = question("h100");
   q.world = 4;

@@ -230,6 +230,33 @@ TEST_F(AttentionText, HasTheReadingsOfTheRun) {
   EXPECT_EQ(row_of(changed, "0")[4], row_of(as_trained, "0")[4]) << changed << as_trained;
 }
 
+// Where the number of blocks changes by tokens, a checkpoint has that of its own. Steps have 1024 tokens.
+TEST_F(AttentionText, AttendsAsTheCheckpointDoes) {
+  const Finished trained = run_process(
+      train("changing", {"model.context=256", "train.steps=3", "checkpoint.interval=1", "checkpoint.keep_last=3",
+                         "model.attention={kind: block_sparse, block: 64, reuse: 2, rules: [{pattern: content, keep: "
+                         "[[0, 4], [1025, 2]]}]}"}));
+  ASSERT_EQ(trained.code, 0) << trained.output;
+  const auto density = [&](const std::string& run, const char* layer) {
+    const Finished f = show({"--text", path("text.txt")}, run);
+    EXPECT_EQ(f.code, 0) << f.output;
+    return row_of(f.output, layer)[1];
+  };
+  const std::string sparse = four_digits((4 * 64 * 65 / 2 + 3 * 64 * 64) / (256 * 257 / 2.0));
+  EXPECT_EQ(density("changing/checkpoints/step-000000001", "0"), "1.0000");
+  EXPECT_EQ(density("changing", "0"), sparse);
+  EXPECT_EQ(density("changing", "1"), sparse);
+  std::vector<double> logged;
+  std::ifstream metrics(path("changing/metrics.jsonl"));
+  for (std::string line; std::getline(metrics, line);)
+    if (const auto json = nlohmann::json::parse(line); json.at("group") == "train")
+      logged.push_back(json.at("attention_pairs"));
+  ASSERT_EQ(logged.size(), 3u);
+  EXPECT_EQ(logged[0], 1);
+  EXPECT_EQ(logged[1], 1) << "1024 tokens were trained before the second step";
+  EXPECT_EQ(four_digits(logged[2]), sparse);
+}
+
 TEST_F(AttentionText, DrawsEveryLayer) {
   const std::string all = path("all.svg"), one = path("one.svg");
   shown({"--text", path("text.txt"), "--svg", all});

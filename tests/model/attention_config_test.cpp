@@ -81,6 +81,8 @@ TEST(AttentionConfig, SaysInWordsWhatItIs) {
   EXPECT_EQ(text(blocks, 3), "block_sparse, blocks of 128: strided, local 1, every 2");
   EXPECT_EQ(text("{kind: block_sparse, block: 64, rules: [{pattern: content, keep: 4}]}"),
             "block_sparse, blocks of 64: content, local 1, first 0, keep 4");
+  EXPECT_EQ(text("{kind: block_sparse, block: 64, rules: [{pattern: content, keep: [[0, 9], [1e6, 4]]}], reuse: 3}"),
+            "block_sparse, blocks of 64, selected once in 3 layers: content, local 1, first 0, keep 9 to 4");
 }
 
 TEST(AttentionConfig, RefusesKeysOfAnotherKind) {
@@ -92,6 +94,12 @@ TEST(AttentionConfig, RefusesKeysOfAnotherKind) {
   expect_refused("{block: 64}", {"block: 64 belongs to kind: block_sparse"});
   expect_refused("{rules: [{}]}", {"rules: a list of 1 belongs to kind: block_sparse"});
   expect_refused("{heads: [0, 0]}", {"heads: [0, 0] belongs to kind: block_sparse"});
+  expect_refused("{reuse: 2}", {"reuse: 2 belongs to kind: block_sparse"});
+  expect_refused("{kind: block_sparse, rules: [{local: 2}], reuse: 2}",
+                 {"reuse: 2 layers would share what is selected, but no rule selects: add pattern: content, or leave "
+                  "reuse out"});
+  expect_refused("{kind: block_sparse, rules: [{pattern: content, keep: [[0, 4], [9, 2]]}, {pattern: file, file: a}]}",
+                 {"rules: a keep that changes by tokens does not go with pattern: file"});
 }
 
 TEST(AttentionConfig, RefusesValuesThatMakeNoPattern) {
@@ -128,6 +136,8 @@ TEST(AttentionConfig, RefusesRulesThatMakeNoPattern) {
   refused("{file: a.txt}", "file: a.txt belongs to pattern: file");
   refused("{keep: 4}", "keep: 4 belongs to pattern: content, but this is pattern: local_global");
   refused("{pattern: content, keep: 9, density: 0.5}", "density: 0.5 belongs to pattern: random");
+  refused("{pattern: content, keep: [[0, 9], [100, 2]], local: 2}",
+          "keep: 2, but pattern: content needs more than local + first = 2 blocks");
   refused("{pattern: content}", "keep: 0, but pattern: content needs more than local + first = 1 blocks");
   refused("{pattern: content, local: 2, first: 1, keep: 3}",
           "keep: 3, but pattern: content needs more than local + "

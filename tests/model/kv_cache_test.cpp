@@ -213,6 +213,12 @@ TEST(KvCache, SelectsTheBlocksOfWholePasses) {
       EXPECT_LT(cached_error(config_of(section, 520), 520, first), 2e-4) << section << first;
 }
 
+TEST(KvCache, SharesTheBlocksThatLayersShare) {
+  const ModelConfig c =
+      config_of("{kind: block_sparse, block: 64, rules: [{pattern: content, keep: 2}], reuse: 2}", 520);
+  for (std::int64_t first : {1, 385}) EXPECT_LT(cached_error(c, 520, first), 2e-4) << first;
+}
+
 // Changing a token leaves every logit before it as it is, bit for bit, and through several layers.
 TEST(Selections, DoNotSeeTheFuture) {
   for (const std::string& section : kSelecting) {
