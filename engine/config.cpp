@@ -230,7 +230,8 @@ void validate_ema(const Config& c, std::vector<std::string>& errors) {
 // Which parameters there are, and what they are called, follows from the model, but not from its attention, which may
 // need a file, nor from its vocabulary, which may be the corpus's.
 void validate_groups(const Config& c, std::vector<std::string>& errors) {
-  if (c.optimizer.groups.empty()) return;
+  constexpr std::int64_t kMostLayers = 1000;  // naming more takes seconds: their mistakes are told when a run begins
+  if (c.optimizer.groups.empty() || c.model.layers > kMostLayers) return;
   ModelConfig named = c.model;
   named.attention = {};
   named.attention_layers.clear();
