@@ -3,7 +3,7 @@
 
 #include "autograd/ops.h"
 #include "comm/communicator.h"
-#include "kernels/attention/attention.h"
+#include "kernels/attention/pooled_attention.h"
 
 namespace ring {
 
@@ -25,9 +25,11 @@ inline DropoutAddress dropout_address(const Run& run, const AttentionOptions& o,
           .first_head = sliced(run) ? run.tp->rank() * heads : 0};
 }
 
-inline void check_exchange(const Sequences& sequences, const ContextExchange* exchange) {
+inline void check_exchange(const Sequences& sequences, const ContextExchange* exchange, const Pattern& pattern) {
   RING_CHECK(!sequences.shards || exchange, "attention: the sequences are cut among ", sequences.shards->ranks(),
              " ranks, but the run has no exchange (Run::cp)");
+  RING_CHECK(!sequences.shards || pattern.pools.empty(),
+             "attention: keys are pooled where no rank holds a whole sequence");
 }
 
 // The blocks that queries keep, where the pattern selects them; else none.
@@ -40,17 +42,17 @@ inline BlockSelection selection_of(const AttentionOptions& o, const Tensor& q, c
 
 // The spans are filled in.
 inline void attend(Attention args, const Sequences& sequences, ContextExchange* exchange, const ExecContext& ctx) {
-  check_exchange(sequences, exchange);
+  check_exchange(sequences, exchange, args.pattern);
   if (sequences.shards) return exchange->forward(args, sequences.shards, ctx);
   args.queries = args.keys = sequences.spans();
-  attention_kernel(args, ctx);
+  pooled_attention(std::move(args), ctx);
 }
 inline void attend_backward(AttentionBackward args, const Sequences& sequences, ContextExchange* exchange,
                             const ExecContext& ctx) {
-  check_exchange(sequences, exchange);
+  check_exchange(sequences, exchange, args.pattern);
   if (sequences.shards) return exchange->backward(args, sequences.shards, ctx);
   args.queries = args.keys = sequences.spans();
-  attention_backward_kernel(args, ctx);
+  pooled_attention_backward(std::move(args), ctx);
 }
 
 }  // namespace ring

@@ -51,6 +51,7 @@ void check_common(const char* op, const Args& a) {
   check_view(op, "k", a.k, a.k);
   check_view(op, "v", a.v, a.k);
   check(a.pattern, op);
+  RING_CHECK(a.pattern.pools.empty(), op, ": pools have calls of their own (pooled_attention.h)");
   RING_CHECK(a.queries.size() == a.keys.size(), op, ": ", a.queries.size(), " spans of queries, ", a.keys.size(),
              " of keys");
   check_spans(op, "query", a.queries, a.q.dim(0));

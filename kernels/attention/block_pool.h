@@ -12,7 +12,8 @@ struct PooledRows {
 
 // Means over the rows of blocks, summed over the heads of each of G groups:
 //   out[block, g] = sum over rows n of the block and heads h = g H / G .. of x[n, h] / (rows that the block has)
-// x [N,H,D], f32 or bf16, any strides with unit last; out [blocks,G,D] f32, contiguous. Sums are f32 in a fixed order.
+// x [N,H,D], f32 or bf16, any strides with unit last; out [blocks,G,D] f32 or of x's type, contiguous; it may be other
+// rows of x. Sums are f32 in a fixed order.
 struct BlockPool {
   Tensor x, out;
   std::vector<PooledRows> rows;
@@ -21,7 +22,18 @@ struct BlockPool {
 inline Cost cost(const BlockPool& a) { return cost_of(a.x, {a.x, a.out}); }
 inline constinit Kernel<BlockPool> block_pool_kernel{"block_pool"};
 
+// The gradient of means of one head each: dx[n, h] += dout[block of n, h] / (rows that the block has).
+// dout [blocks,H,D] f32, contiguous; dx [N,H,D] f32, any strides with unit last; no row of it is in two blocks.
+struct BlockPoolBackward {
+  Tensor dout, dx;
+  std::vector<PooledRows> rows;
+  std::int32_t block = 128;
+};
+inline Cost cost(const BlockPoolBackward& a) { return cost_of(a.dx, {a.dout, a.dx, a.dx}); }
+inline constinit Kernel<BlockPoolBackward> block_pool_backward_kernel{"block_pool_backward"};
+
 // Error: shapes, or rows that one of the tensors does not have.
 void check(const BlockPool&);
+void check(const BlockPoolBackward&);
 
 }  // namespace ring

@@ -32,6 +32,7 @@ std::vector<BranchPass> passes_of(const Pattern& p) {
     pass.finer = p.dedup && i > 0 ? p.branches[i - 1].segment : 0;
     pass.window = std::min(b.window, kWidest);
     pass.shift = p.shift;
+    pass.pool = p.pool;
     pass.causal = p.causal;
     pass.listed = p.blocks != nullptr;
   }

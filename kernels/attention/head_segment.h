@@ -13,6 +13,7 @@ struct BranchPass {
   std::int32_t segment = kNoSegment, rate = 1;
   std::int32_t finer = 0;              // pairs within one segment of this length belong to another pass; 0: none
   std::int32_t window = 0, shift = 0;  // window: in samples; 0: none
+  std::int32_t pool = 0;               // keys are pools of so many tokens; 0: tokens
   bool causal = true, listed = false;  // listed: only the blocks of the pattern's lists
   RING_HOST_DEVICE std::int32_t offset(int kv_head) const { return (kv_head + shift) % rate; }
 };
@@ -60,7 +61,7 @@ struct HeadSegment {
   std::int32_t rate, offset;
   std::int32_t q_first, q_end, k_first, k_end, sink_end;  // samples
   std::int32_t window, finer;
-  bool causal;
+  std::int32_t causal;    // tokens of a key, which none of them sees unless it is one; 0: not causal
   std::int32_t position;  // of sample 0 in the packed row
 
   RING_HOST_DEVICE HeadSegment(const BranchPass& pass, const SegmentPair& p, std::int32_t offset)
@@ -75,7 +76,9 @@ struct HeadSegment {
         sink_end(sample(p.sink_end)),
         window(pass.window),
         finer(pass.finer),
-        causal(pass.causal),
+        causal(!pass.causal    ? 0
+               : pass.pool > 0 ? pass.pool
+                               : 1),
         position(p.start + offset) {}
 
   template <Stationary owner>
@@ -92,16 +95,16 @@ struct HeadSegment {
   RING_HOST_DEVICE Columns columns(std::int32_t j) const {
     Columns c = owner == Stationary::q ? Columns{k_first, k_end, 0, 0} : Columns{q_first, q_end, 0, 0};
     if (owner == Stationary::q) {
-      if (causal) c.end = least(c.end, j + 1);
+      if (causal > 0) c.end = least(c.end, causal == 1 ? j + 1 : j / causal);
       if (window > 0) {
-        if (!causal) c.end = most(least(c.end, j + window), least(k_end, sink_end));
+        if (causal == 0) c.end = most(least(c.end, j + window), least(k_end, sink_end));
         c.hole = sink_end, c.hole_end = j - window + 1;
       }
     } else {
-      if (causal) c.first = most(c.first, j);
+      if (causal > 0) c.first = most(c.first, causal == 1 ? j : (j + 1) * causal);
       if (window > 0 && j >= sink_end) {
         c.end = least(c.end, j + window);
-        if (!causal) c.first = most(c.first, j - window + 1);
+        if (causal == 0) c.first = most(c.first, j - window + 1);
       }
     }
     if (finer > 0) {

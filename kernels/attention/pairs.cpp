@@ -7,6 +7,7 @@
 
 #include "kernels/attention/blocks.h"
 #include "kernels/attention/head_segment.h"
+#include "kernels/attention/pools.h"
 
 namespace ring {
 namespace {
@@ -46,9 +47,17 @@ double pairs_of_rows(const HeadSegment& s, std::int32_t first, std::int32_t last
   return pairs_of_rows(s, first, middle) + pairs_of_rows(s, middle + 1, last);
 }
 
+// Queries of pools, which are few.
+double pairs_of_pools(const HeadSegment& s) {
+  double pairs = 0;
+  for (std::int32_t j = s.k_first; j < s.k_end; ++j) pairs += static_cast<double>(count(s.columns<Stationary::kv>(j)));
+  return pairs;
+}
+
 // Counts one segment pair as a head with this offset sees it.
 double pairs_of(const BranchPass& pass, const SegmentPair& piece, std::int32_t offset) {
   const HeadSegment s(pass, piece, offset);
+  if (pass.pool > 0) return pairs_of_pools(s);
   return s.q_first < s.q_end ? pairs_of_rows(s, s.q_first, s.q_end - 1) : 0;
 }
 
@@ -119,7 +128,10 @@ double kept_pairs(const Pattern& pattern, const std::vector<Span>& queries, cons
         pairs += times * pairs_of(pass, piece, pass.offset(h));
       }
     }
-  return pairs / static_cast<double>(kv_heads);
+  pairs /= static_cast<double>(kv_heads);
+  for (const std::int32_t pool : pattern.pools)
+    pairs += kept_pairs({.pool = pool}, queries, pool_spans(queries, pool), kv_heads);
+  return pairs;
 }
 
 }  // namespace ring

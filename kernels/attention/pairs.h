@@ -8,7 +8,8 @@
 
 namespace ring {
 
-// Pairs that count, with multiplicity, over all spans; the mean of all KV heads.
+// Pairs that count, with multiplicity, over all spans; the mean of all KV heads. Of a pattern with pools the spans are
+// whole documents, the same ones of queries and keys.
 double kept_pairs(const Pattern&, const std::vector<Span>& queries, const std::vector<Span>& keys,
                   std::int64_t kv_heads);
 

@@ -28,6 +28,15 @@ void check_branches(const Pattern& p, const char* op) {
   if (p.dedup) check_nested(p, op);
 }
 
+void check_pools(const Pattern& p, const char* op) {
+  const auto is_pool = [](std::int32_t size) { return size > 1; };
+  RING_CHECK(std::ranges::all_of(p.pools, is_pool) && (p.pool == 0 || is_pool(p.pool)), op,
+             ": a pool has 2 tokens or more");
+  RING_CHECK(p.causal || (p.pools.empty() && p.pool == 0), op, ": pools are seen where attention is causal");
+  RING_CHECK(p.pool == 0 || same_pairs(p, {.pool = p.pool}), op, ": keys that are pools of ", p.pool,
+             " tokens have no other pattern");
+}
+
 bool same_blocks(const Pattern& a, const Pattern& b) {
   return a.blocks == b.blocks || (a.blocks && b.blocks && a.blocks->version() == b.blocks->version());
 }
@@ -35,7 +44,7 @@ bool same_blocks(const Pattern& a, const Pattern& b) {
 }  // namespace
 
 bool Pattern::is_interval() const {
-  return !blocks && branches.size() == 1 && branches[0].segment == kNoSegment && branches[0].rate == 1;
+  return !blocks && pool == 0 && branches.size() == 1 && branches[0].segment == kNoSegment && branches[0].rate == 1;
 }
 
 bool Pattern::has_windows() const {
@@ -55,7 +64,7 @@ std::int64_t Pattern::origin(std::int32_t document) const {
 
 bool same_pairs(const Pattern& a, const Pattern& b) {
   if (a.causal != b.causal || a.branches != b.branches || a.sinks != b.sinks || a.dedup != b.dedup ||
-      a.from_row != b.from_row || !same_blocks(a, b))
+      a.from_row != b.from_row || a.pools != b.pools || a.pool != b.pool || !same_blocks(a, b))
     return false;
   return std::ranges::all_of(a.branches, [&](const Branch& x) { return a.shift % x.rate == b.shift % x.rate; });
 }
@@ -73,6 +82,7 @@ void check(const Pattern& p, const char* op) {
   RING_CHECK(!p.blocks || (p.branches == std::vector{Branch{}} && !p.from_row), op,
              ": a block pattern with branches or positions of its own");
   RING_CHECK(p.causal || !p.selects(), op, ": blocks are selected by content where attention is causal");
+  check_pools(p, op);
 }
 
 std::vector<Span> spans_of(const std::vector<std::int32_t>& offsets, const std::vector<std::int32_t>& rows) {

@@ -27,6 +27,8 @@ struct Branch {
 //   * where the branch has a window: |t - u| < window rate, or u < sinks.
 // With blocks there is one plain branch, positions count from the block in which the document starts, and (t / block,
 // u / block) is a block of `blocks` for this KV head.
+// With pools, t has more keys beside these, which no kernel knows (pooled_attention.h): of each size p, for each j the
+// mean of the keys of positions [p j, p (j + 1)) of its document, where p (j + 1) <= t.
 struct Pattern {
   bool causal = true;
   std::vector<Branch> branches = {Branch{}};  // the first one has rate 1, so that each query sees itself
@@ -35,6 +37,9 @@ struct Pattern {
   bool from_row = false;
   std::int32_t shift = 0;
   std::shared_ptr<const BlockPattern> blocks;
+  std::vector<std::int32_t> pools;  // sizes, in tokens
+  // Of a call over pools alone: position u of the keys is pool u of so many tokens; 0: it is a token.
+  std::int32_t pool = 0;
 
   // What a query sees is one interval, and sinks: dense attention or a window.
   bool is_interval() const;

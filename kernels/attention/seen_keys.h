@@ -25,7 +25,7 @@ void add_kept_blocks(std::int32_t block, std::int32_t keys, const Keeps& keeps, 
   }
 }
 
-// The keys that queries of one document see. The document starts its row.
+// The keys that queries of one document see, pools not among them. The document starts its row.
 class SeenKeys {
  public:
   explicit SeenKeys(const Pattern&);
@@ -34,7 +34,7 @@ class SeenKeys {
   // that has it. A run of one branch overlaps no other run of that branch.
   void add(std::int32_t kv_head, std::int32_t query, std::int32_t length, std::vector<KeyRun>& to) const;
 
-  // How many of the newest keys, beside the sinks, a causal query may see; none: all.
+  // How many of the newest keys, beside the sinks, a causal query may see, in pools or by themselves; none: all.
   std::optional<std::int64_t> reach() const;
 
  private:

@@ -81,6 +81,22 @@ std::vector<OpCase> patterns() {
   };
 }
 
+// Pools beside every pattern that may have them: documents that are shorter than a pool, or as long, or end with one.
+std::vector<OpCase> with_pools() {
+  const std::vector<std::int32_t> packed = offsets_of({100, 16, 129, 3, 32}), rows = {0, 116};
+  const BlockRule content{.kind = BlockRuleKind::content, .keep = 2};
+  return {
+      make("pools_tiny", {offsets_of({1, 2, 3, 5}), 1, 1, 8, usual(8), pooled(window(1), {2})}),
+      make("pools_window_D24", {packed, 4, 2, 24, usual(24), pooled(window(10, 1), {16}), rows}),
+      make("pools_two_sizes_D64", {offsets_of({330}), 2, 1, 64, usual(64), pooled(window(20), {7, 64})}),
+      make("pools_of_none_D8", {packed, 2, 2, 8, usual(8), pooled(window(30), {200, 1000}), rows}),
+      make("pools_dense_D40", {offsets_of({150}), 2, 2, 40, usual(40), pooled(dense(), {32})}),
+      make("pools_blocks_D16", {offsets_of({300, 70}), 2, 1, 16, usual(16),
+                                pooled(block_sparse(64, {{.local = 1, .first = 1}}), {16, 64})}),
+      make("pools_content_D16", {offsets_of({400}), 4, 2, 16, usual(16), pooled(block_sparse(64, {content}), {16})}),
+  };
+}
+
 // Dropout with every pattern: pairs that count several times, documents in the middle of rows, rows of other numbers.
 std::vector<OpCase> dropped() {
   const std::vector<std::int32_t> packed = offsets_of({100, 30, 130, 3}), rows = {0, 130}, one = offsets_of({270});
@@ -122,6 +138,7 @@ std::vector<OpCase> cases() {
   };
   for (OpCase& c : patterns()) all.push_back(std::move(c));
   for (OpCase& c : dropped()) all.push_back(std::move(c));
+  for (OpCase& c : with_pools()) all.push_back(std::move(c));
   OpCase large = make("large_scores", {ragged, 2, 2, 32, usual(32), dense()}, 100);  // up to some hundreds
   large.tolerance = 2e-4;  // a score of 300 has a rounding error of 3e-5, and its weight the same relative one
   large.grad_tolerance = 2e-3;
@@ -133,6 +150,7 @@ std::vector<OpCase> cases() {
   all.push_back(timed("dilated_B1_S8192_H2_D64", 1, 8192, 2, 1, 64, dilated({{512, 1}, {2048, 4}, {8192, 16}})));
   const BlockRule levels{.kind = BlockRuleKind::hierarchical, .local = 2};
   all.push_back(timed("blocks_B1_S8192_H2_D64", 1, 8192, 2, 1, 64, block_sparse(64, {levels})));
+  all.push_back(timed("pools_B1_S8192_H2_D64", 1, 8192, 2, 1, 64, pooled(window(256), {16, 128})));
   return all;
 }
 

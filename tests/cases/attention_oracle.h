@@ -41,8 +41,16 @@ inline Pattern block_sparse(std::int32_t block, const std::vector<BlockRule>& ru
   return {.causal = causal, .blocks = std::make_shared<BlockPattern>(block, rules, of_head, bits)};
 }
 
-// How often query t and key u of the document that starts at `document` count; positions in the packed row.
+// Beside its pairs: pools of these sizes.
+inline Pattern pooled(Pattern p, const std::vector<std::int32_t>& pools) {
+  p.pools = pools;
+  return p;
+}
+
+// How often query t and key u of the document that starts at `document` count; positions in the packed row. A key that
+// is a pool: the pool of this number.
 inline int multiplicity(const Pattern& p, std::int32_t kv_head, std::int32_t t, std::int32_t u, std::int32_t document) {
+  if (p.pool > 0) return (u - document + 1) * p.pool <= t - document;
   if (p.causal && u > t) return 0;
   if (p.blocks) {
     const std::int32_t size = p.blocks->block(), origin = document / size;
@@ -154,6 +162,29 @@ inline std::vector<bool> kept_blocks(const AttentionShape& a, const Values& q, c
   return kept;
 }
 
+// The keys and values that a document's pools add to those of a query at row `t`, from their definition.
+struct PoolMeans {
+  std::vector<Values> keys, values;
+
+  PoolMeans(const AttentionShape& a, const Values& k, const Values& v, std::int64_t kv, std::int64_t first,
+            std::int64_t t) {
+    for (const std::int32_t size : a.pattern.pools)
+      for (std::int64_t n = first; n + size <= t; n += size) {
+        keys.push_back(mean(a, k, kv, n, size));
+        values.push_back(mean(a, v, kv, n, size));
+      }
+  }
+
+ private:
+  static Values mean(const AttentionShape& a, const Values& x, std::int64_t kv, std::int64_t first, std::int32_t size) {
+    Values sum(static_cast<std::size_t>(a.dim));
+    for (std::int64_t n = first; n < first + size; ++n)
+      for (std::int64_t i = 0; i < a.dim; ++i)
+        sum[static_cast<std::size_t>(i)] += x[static_cast<std::size_t>((n * a.kv_heads + kv) * a.dim + i)] / size;
+    return sum;
+  }
+};
+
 // Query `t` of head `h` over the keys of rows [first, end): adds to out. Rows of documents in rows that start at `row`.
 inline double attend(const AttentionShape& a, const Values& q, const Values& k, const Values& v, std::int64_t h,
                      std::int64_t t, std::int64_t first, std::int64_t end, std::int64_t row, double* out) {
@@ -162,7 +193,11 @@ inline double attend(const AttentionShape& a, const Values& q, const Values& k, 
     return x.data() + (n * heads + head) * a.dim;
   };
   const auto position = [&](std::int64_t n) { return static_cast<std::int32_t>(n - row); };
-  std::vector<std::int64_t> keys;
+  struct Key {
+    const double* value;
+    double factor;  // of dropout
+  };
+  std::vector<Key> keys;
   std::vector<bool> kept;
   std::int64_t size = 1, origin = 0;
   if (a.pattern.selects()) {
@@ -171,21 +206,25 @@ inline double attend(const AttentionShape& a, const Values& q, const Values& k, 
   }
   Values s;
   double largest = -std::numeric_limits<double>::infinity(), total = 0;
+  const auto add = [&](const double* key, double bias, const Key& of) {
+    double score = 0;
+    for (std::int64_t i = 0; i < a.dim; ++i) score += at(q, t, a.heads, h)[i] * key[i];
+    keys.push_back(of);
+    s.push_back(score * a.scale + bias);
+    largest = std::max(largest, s.back());
+  };
   for (std::int64_t u = first; u < end; ++u) {
     const int m = a.pattern.selects() ? u <= t && kept[static_cast<std::size_t>((u - origin) / size)]
                                       : multiplicity(a.pattern, static_cast<std::int32_t>(kv), position(t), position(u),
                                                      position(first));
     if (m == 0) continue;
-    double score = 0;
-    for (std::int64_t i = 0; i < a.dim; ++i) score += at(q, t, a.heads, h)[i] * at(k, u, a.kv_heads, kv)[i];
-    keys.push_back(u);
-    s.push_back(score * a.scale + std::log(m));
-    largest = std::max(largest, s.back());
+    add(at(k, u, a.kv_heads, kv), std::log(m), {at(v, u, a.kv_heads, kv), a.dropout.factor(t, h, position(u))});
   }
+  const PoolMeans pools(a, k, v, kv, first, t);
+  for (std::size_t j = 0; j < pools.keys.size(); ++j) add(pools.keys[j].data(), 0, {pools.values[j].data(), 1});
   for (double& x : s) total += x = std::exp(x - largest);
   for (std::size_t j = 0; j < keys.size(); ++j)
-    for (std::int64_t i = 0; i < a.dim; ++i)
-      out[i] += s[j] / total * a.dropout.factor(t, h, position(keys[j])) * at(v, keys[j], a.kv_heads, kv)[i];
+    for (std::int64_t i = 0; i < a.dim; ++i) out[i] += s[j] / total * keys[j].factor * keys[j].value[i];
   return largest + std::log(total);
 }
 

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "kernels/attention/blocks.h"
+#include "kernels/attention/pools.h"
 #include "tests/kernels/attention_problem.h"
 
 namespace ring::test {
@@ -113,6 +114,42 @@ TEST_P(AttentionFamily, BlocksThatAreSelected) {
       if (dim == 64) one.dropout = {.rate = 0.3f};
       expect_right(GetParam(), with_selection(one));
     }
+}
+
+// Keys that are pools of the queries' documents, between rows of none.
+AttentionProblem pool_problem(std::int32_t pool, const std::vector<std::int32_t>& offsets) {
+  AttentionProblem p = problem_of({.pool = pool}, offsets, {offsets[0]}, 5);
+  p.keys = pool_spans(p.queries, pool);
+  p.key_rows = p.keys.back().first + p.keys.back().count + 3;
+  for (Span& s : p.keys) s.first += 1;
+  return p;
+}
+
+TEST_P(AttentionFamily, KeysThatArePools) {
+  for (std::int32_t pool : {2, 7, 16, 64, 200})
+    for (std::int64_t dim : {8, 24, 64, 128}) {
+      SCOPED_TRACE(str("pools of ", pool, ", D ", dim));
+      AttentionProblem p = pool_problem(pool, offsets_of({100, 1, 90, 0, 140, 129}, 3));
+      p.dim = dim;
+      if (dim % 3 == 0) p.heads = 3, p.kv_heads = 3;
+      expect_right(GetParam(), p);
+      AttentionProblem one = pool_problem(pool, {0, 1500});
+      one.dim = dim, one.heads = 2, one.kv_heads = 1;
+      expect_right(GetParam(), one);
+    }
+}
+
+TEST_P(AttentionFamily, PoolsInPartsAddUp) {
+  for (std::int32_t pool : {4, 30}) {
+    SCOPED_TRACE(str("pools of ", pool));
+    AttentionProblem p = fit(pool_problem(pool, offsets_of({300, 1, 220})));
+    if (!takes(GetParam(), p)) continue;
+    const AttentionInputs in = random_inputs(p, GetParam().dtype);
+    const AttentionResults want = reference(p, in);
+    for (int parts : {2, 3, 5})
+      for (Order order : {Order::ascending, Order::descending})
+        expect_close(run_in_parts(GetParam(), p, in, parts, order), want, tolerance_of(GetParam()));
+  }
 }
 
 // In bf16 no kind is less exact than dense attention of the same queries, keys and values, by more than half.

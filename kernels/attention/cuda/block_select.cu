@@ -1,5 +1,4 @@
-// Selections by content. Documents travel with the launches, some at a time, so that nothing is uploaded and a step
-// that selects can be recorded.
+// Selections by content.
 
 #include "kernels/attention/block_select.h"
 
@@ -16,18 +15,18 @@ namespace {
 constexpr int kWarps = kBlock / kWarp;
 constexpr int kHeads = 64;  // of a launch
 
-template <class T>
+template <class T, class Out>
 struct Pooled {
   const T* x;
-  float* out;
+  Out* out;
   std::int64_t row, head;         // strides of x
   int heads, groups, dim, block;  // heads: of a group
 };
 
 // A thread block for each block and group; warps take its rows in turn.
-template <class T>
+template <class T, class Out>
 __global__ void __launch_bounds__(kBlock)
-    pool_blocks(const __grid_constant__ Documents<PooledRows> documents, Pooled<T> p) {
+    pool_blocks(const __grid_constant__ Documents<PooledRows> documents, Pooled<T, Out> p) {
   __shared__ float sums[kWarps][kWarp];
   const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
   const int d = documents.find(static_cast<int>(blockIdx.x)),
@@ -35,7 +34,7 @@ __global__ void __launch_bounds__(kBlock)
   const int group = static_cast<int>(blockIdx.y);
   const PooledRows r = documents.rows[d];
   const int start = block * p.block - r.skipped, first = max(0, start), end = min(r.count, start + p.block);
-  float* const out = p.out + ((std::int64_t{r.out} + block) * p.groups + group) * p.dim;
+  Out* const out = p.out + ((std::int64_t{r.out} + block) * p.groups + group) * p.dim;
   for (int base = 0; base < p.dim; base += kWarp) {
     const int column = base + lane;
     float sum = 0;
@@ -48,31 +47,35 @@ __global__ void __launch_bounds__(kBlock)
     if (warp == 0 && column < p.dim) {
       float total = 0;
       for (int w = 0; w < kWarps; ++w) total += sums[w][lane];
-      out[column] = total / static_cast<float>(end - first);
+      out[column] = from_float<Out>(total / static_cast<float>(end - first));
     }
     __syncthreads();
   }
 }
 
+template <class T, class Out>
+void pool(const BlockPool& a, const ExecContext& ctx) {
+  const std::int64_t groups = a.out.dim(1);
+  const Pooled<T, Out> p{device_data<T>(a.x),
+                         device_data<Out>(a.out),
+                         a.x.stride(0),
+                         a.x.stride(1),
+                         static_cast<int>(a.x.dim(1) / groups),
+                         static_cast<int>(groups),
+                         static_cast<int>(a.x.dim(2)),
+                         a.block};
+  for_documents(
+      a.rows, [&](const PooledRows& r) { return r.blocks(a.block); },
+      [&](const Documents<PooledRows>& some) {
+        launch(ctx, {grid_of(some.before[some.count], groups)}, pool_blocks<T, Out>, some, p);
+      });
+}
+
 void run_pool(const BlockPool& a, const ExecContext& ctx) {
   check(a);
-  const std::int64_t groups = a.out.dim(1);
-  RING_CHECK(groups <= kMaxGridY, "block_pool: ", groups, " groups of heads are more than ", kMaxGridY);
-  visit_float("block_pool", a.x.dtype(), [&]<class T>() {
-    const Pooled<T> p{device_data<T>(a.x),
-                      device_data<float>(a.out),
-                      a.x.stride(0),
-                      a.x.stride(1),
-                      static_cast<int>(a.x.dim(1) / groups),
-                      static_cast<int>(groups),
-                      static_cast<int>(a.x.dim(2)),
-                      a.block};
-    for_documents(
-        a.rows, [&](const PooledRows& r) { return r.blocks(a.block); },
-        [&](const Documents<PooledRows>& some) {
-          launch(ctx, {grid_of(some.before[some.count], groups)}, pool_blocks<T>, some, p);
-        });
-  });
+  RING_CHECK(a.out.dim(1) <= kMaxGridY, "block_pool: ", a.out.dim(1), " groups of heads are more than ", kMaxGridY);
+  visit_float("block_pool", a.x.dtype(),
+              [&]<class T>() { a.out.dtype() == DType::f32 ? pool<T, float>(a, ctx) : pool<T, T>(a, ctx); });
 }
 
 struct Content {

@@ -182,6 +182,7 @@ SchedulePlan plan_schedule(const BranchPass& pass, const Pattern& pattern, const
              pass.rate,
              pass.finer,
              pass.window,
+             pass.pool,
              pass.causal,
              pass.listed,
              pattern.sinks,

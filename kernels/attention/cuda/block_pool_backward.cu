@@ -1,0 +1,45 @@
+// The gradient of means of blocks.
+#include "kernels/attention/block_pool.h"
+#include "kernels/attention/cuda/documents.cuh"
+#include "kernels/cuda/launch.h"
+
+namespace ring::cuda {
+namespace {
+
+struct Gradients {
+  const float* dout;
+  float* dx;
+  std::int64_t row, head;  // strides of dx
+  int heads, dim, block;
+};
+
+// A thread block for each block: its threads take the numbers of a row in turn.
+__global__ void __launch_bounds__(kBlock)
+    add_means(const __grid_constant__ Documents<PooledRows> documents, Gradients p) {
+  const int d = documents.find(static_cast<int>(blockIdx.x)),
+            block = static_cast<int>(blockIdx.x) - documents.before[d];
+  const PooledRows r = documents.rows[d];
+  const int start = block * p.block - r.skipped, first = max(0, start), end = min(r.count, start + p.block);
+  const int width = p.heads * p.dim;
+  const float* const dout = p.dout + (std::int64_t{r.out} + block) * width;
+  const float share = 1 / static_cast<float>(end - first);
+  for (int i = static_cast<int>(threadIdx.x); i < width; i += kBlock) {
+    const float mean = share * dout[i];
+    float* const to = p.dx + i / p.dim * p.head + i % p.dim;
+    for (int n = first; n < end; ++n) to[(std::int64_t{r.first} + n) * p.row] += mean;
+  }
+}
+
+void run(const BlockPoolBackward& a, const ExecContext& ctx) {
+  check(a);
+  const Gradients p{device_data<float>(a.dout),    device_data<float>(a.dx),      a.dx.stride(0), a.dx.stride(1),
+                    static_cast<int>(a.dx.dim(1)), static_cast<int>(a.dx.dim(2)), a.block};
+  for_documents(
+      a.rows, [&](const PooledRows& r) { return r.blocks(a.block); },
+      [&](const Documents<PooledRows>& some) { launch(ctx, {grid_of(some.before[some.count])}, add_means, some, p); });
+}
+
+const bool added = block_pool_backward_kernel.add(Backend::cuda, {"blocks", run});
+
+}  // namespace
+}  // namespace ring::cuda

@@ -1,0 +1,31 @@
+#include "kernels/attention/pools.h"
+
+#include "core/check.h"
+
+namespace ring {
+
+std::int32_t pools_of(const Span& s, std::int32_t pool) { return s.count == 0 ? 0 : (s.count - 1) / pool; }
+
+std::vector<Span> pool_spans(const std::vector<Span>& documents, std::int32_t pool) {
+  std::vector<Span> spans;
+  std::int32_t first = 0;
+  for (const Span& s : documents) {
+    RING_CHECK(s.count == 0 || s.position == s.document, "attention: pools of a document from its token ",
+               s.position - s.document, " on: pools are made of whole documents");
+    spans.push_back({.first = first, .count = pools_of(s, pool), .position = s.document, .document = s.document});
+    first += pools_of(s, pool);
+  }
+  return spans;
+}
+
+std::vector<PooledRows> pooled_rows(const std::vector<Span>& documents, std::int32_t pool) {
+  std::vector<PooledRows> rows;
+  std::int32_t out = 0;
+  for (const Span& s : documents) {
+    rows.push_back({.first = s.first, .count = pools_of(s, pool) * pool, .out = out});
+    out += pools_of(s, pool);
+  }
+  return rows;
+}
+
+}  // namespace ring

@@ -1,0 +1,200 @@
+// Attention over pairs and pools as a whole, on CPUs and GPUs: what later tokens cannot change and earlier ones must,
+// the means and their gradients. (tests/cases/attention.cpp has results and gradients by definition.)
+
+#include "kernels/attention/pooled_attention.h"
+
+#include <gtest/gtest.h>
+
+#include "kernels/attention/block_pool.h"
+#include "tests/cases/attention_oracle.h"
+#include "tests/kernels/poison_allocator.h"
+
+namespace ring::test {
+namespace {
+
+struct Target {
+  Backend backend = Backend::cpu;
+  DType dtype = DType::f32;
+};
+void PrintTo(const Target& t, std::ostream* out) { *out << to_string(t.backend) << "_" << t.dtype; }
+
+class PooledAttention : public testing::TestWithParam<Target> {
+ protected:
+  void SetUp() override {
+    if (!backend_available(GetParam().backend)) GTEST_SKIP() << "no device";
+  }
+  ExecContext context() const {
+    return GetParam().backend == Backend::cpu ? poisoned_context(3) : poisoned_device_context({GetParam().backend, 0});
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Cpu, PooledAttention, testing::Values(Target{}));
+INSTANTIATE_TEST_SUITE_P(Gpu, PooledAttention,
+                         testing::Values(Target{Backend::cuda, DType::f32}, Target{Backend::cuda, DType::bf16}));
+
+constexpr std::int64_t kHeads = 2, kKvHeads = 1, kDim = 16;
+
+struct Inputs {
+  Values q, k, v, dout;
+};
+struct Results {
+  Values out, lse, dq, dk, dv;
+};
+
+Inputs inputs_of(std::int64_t tokens) {
+  return {random_values("q", tokens * kHeads * kDim), random_values("k", tokens * kKvHeads * kDim),
+          random_values("v", tokens * kKvHeads * kDim), random_values("dout", tokens * kHeads * kDim)};
+}
+
+Results run(const Pattern& pattern, const std::vector<Span>& spans, std::int64_t tokens, const Inputs& in, DType type,
+            const ExecContext& ctx) {
+  const Shape wide{tokens, kHeads, kDim}, narrow{tokens, kKvHeads, kDim};
+  Attention a{.q = make_tensor(wide, type, in.q, ctx),
+              .k = make_tensor(narrow, type, in.k, ctx),
+              .v = make_tensor(narrow, type, in.v, ctx),
+              .out = ctx.empty(wide, type),
+              .lse = ctx.empty({kHeads, tokens}),
+              .queries = spans,
+              .keys = spans,
+              .scale = 0.25f,
+              .pattern = pattern};
+  a.selection = select_blocks(pattern, a.q, a.k, spans, ctx);
+  pooled_attention(a, ctx);
+  const AttentionBackward b{.q = a.q,
+                            .k = a.k,
+                            .v = a.v,
+                            .out = a.out,
+                            .lse = a.lse,
+                            .dout = make_tensor(wide, type, in.dout, ctx),
+                            .dq = ctx.empty(wide, type),
+                            .dk = ctx.empty(narrow, type),
+                            .dv = ctx.empty(narrow, type),
+                            .queries = spans,
+                            .keys = spans,
+                            .scale = 0.25f,
+                            .pattern = pattern,
+                            .selection = a.selection};
+  pooled_attention_backward(b, ctx);
+  return {read_values(a.out, ctx), read_values(a.lse, ctx), read_values(b.dq, ctx), read_values(b.dk, ctx),
+          read_values(b.dv, ctx)};
+}
+
+bool same_rows(const Values& a, const Values& b, std::int64_t width, std::int64_t first, std::int64_t end) {
+  return std::equal(a.begin() + first * width, a.begin() + end * width, b.begin() + first * width);
+}
+
+void change_row(Values& v, std::int64_t width, std::int64_t row) {
+  for (std::int64_t i = row * width; i < (row + 1) * width; ++i) v[static_cast<std::size_t>(i)] = i % 2 ? 3 : -2;
+}
+
+// Token t changes: by no bit a row before it, or of another document; and far behind the window those rows change, and
+// only those, that see a pool with it.
+TEST_P(PooledAttention, TheFutureDoesNotLeak) {
+  const std::int64_t first = 150, count = 203, tokens = first + count;
+  const std::vector<Span> spans = spans_of({0, 150, 353}, {0});
+  const BlockRule content{.kind = BlockRuleKind::content, .keep = 2};
+  for (const Pattern& pattern : {pooled(window(3), {16}), pooled(window(3), {7, 50}),
+                                 pooled(block_sparse(64, {content}), {16}), pooled(block_sparse(64, {{}}), {16, 64})}) {
+    const Inputs in = inputs_of(tokens);
+    const Results before = run(pattern, spans, tokens, in, GetParam().dtype, context());
+    for (std::int64_t at : {0, 15, 16, 31, 32, 63, 64, 111, 112, 190, 202}) {
+      const std::int64_t t = first + at, width = kHeads * kDim;
+      SCOPED_TRACE(str("pools of ", pattern.pools[0], pattern.blocks ? ", blocks" : ", window", ", token ", at));
+      Inputs changed = in;
+      change_row(changed.q, kHeads * kDim, t);
+      change_row(changed.k, kKvHeads * kDim, t);
+      change_row(changed.v, kKvHeads * kDim, t);
+      const Results after = run(pattern, spans, tokens, changed, GetParam().dtype, context());
+      EXPECT_TRUE(same_rows(before.out, after.out, width, 0, t));
+      EXPECT_FALSE(same_rows(before.out, after.out, width, t, t + 1));
+      EXPECT_TRUE(same_rows(before.dq, after.dq, width, 0, t));
+      for (const auto& [a, b] : {std::pair{&before.dk, &after.dk}, {&before.dv, &after.dv}})
+        EXPECT_TRUE(same_rows(*a, *b, kKvHeads * kDim, 0, first));
+      if (pattern.blocks) continue;
+      std::int64_t seen = count;
+      for (const std::int32_t size : pattern.pools) seen = std::min(seen, (at / size + 1) * size);
+      for (std::int64_t n = at + 3; n < count; ++n)
+        EXPECT_EQ(same_rows(before.out, after.out, width, first + n, first + n + 1), n < seen) << n;
+    }
+  }
+}
+
+// Each pool is a key: with equal keys every token and pool weighs the same, and the log-sum-exp counts them.
+TEST_P(PooledAttention, CountsTokensAndPools) {
+  const std::int64_t tokens = 100;
+  Inputs in = inputs_of(tokens);
+  std::ranges::fill(in.k, 0.0);
+  const Results got = run(pooled(window(4), {8, 32}), spans_of({0, 100}), tokens, in, GetParam().dtype, context());
+  for (std::int64_t t = 0; t < tokens; ++t) {
+    const auto keys = static_cast<double>(std::min<std::int64_t>(t + 1, 4) + t / 8 + t / 32);
+    EXPECT_NEAR(got.lse[static_cast<std::size_t>(t)], std::log(keys), 1e-5) << t;
+  }
+}
+
+TEST_P(PooledAttention, RefusesWhatItHasNot) {
+  const ExecContext ctx = context();
+  const Tensor t = ctx.zeros({40, 1, 8}), lse = ctx.empty({1, 40});
+  Attention a{.q = t, .k = t, .v = t, .out = ctx.empty(t.shape()), .lse = lse};
+  a.queries = a.keys = spans_of({0, 40});
+  a.pattern = pooled(window(4), {16});
+  EXPECT_THROW(attention_kernel(a, ctx), Error) << "pools have calls of their own";
+  Attention dropped = a;
+  dropped.dropout.rate = 0.1f;
+  EXPECT_THROW(pooled_attention(dropped, ctx), Error);
+  Attention part = a;
+  part.queries = part.keys = {{0, 40, 5, 0}};
+  EXPECT_THROW(pooled_attention(part, ctx), Error);
+  Attention full = a;
+  full.pattern = pooled(window(4, 0, false), {16});
+  EXPECT_THROW(pooled_attention(full, ctx), Error);
+  a.pattern.pools = {1};
+  EXPECT_THROW(pooled_attention(a, ctx), Error);
+}
+
+// Rows of blocks that are not whole, in rows that are strided; dx keeps what it holds.
+TEST_P(PooledAttention, GradientsOfMeansGoToTheirTokens) {
+  if (GetParam().dtype != DType::f32) GTEST_SKIP() << "of f32";
+  const ExecContext ctx = context();
+  const std::int64_t heads = 3, dim = 40, rows = 90;
+  const std::vector<PooledRows> pooled = {{.first = 4, .count = 30, .skipped = 5, .out = 2},
+                                          {.first = 50, .count = 32}};
+  const Values dout = random_values("dout", 5 * heads * dim), start = random_values("dx", rows * 2 * heads * dim);
+  const Tensor all = make_tensor({rows, 2 * heads, dim}, DType::f32, start, ctx);
+  block_pool_backward_kernel({make_tensor({5, heads, dim}, DType::f32, dout, ctx), all.narrow(1, 1, heads), pooled, 16},
+                             ctx);
+  Values want = start;
+  const auto add = [&](std::int64_t first, std::int64_t end, std::int64_t block) {
+    for (std::int64_t n = first; n < end; ++n)
+      for (std::int64_t h = 0; h < heads; ++h)
+        for (std::int64_t i = 0; i < dim; ++i)
+          want[static_cast<std::size_t>((n * 2 * heads + h + 1) * dim + i)] +=
+              dout[static_cast<std::size_t>((block * heads + h) * dim + i)] / static_cast<double>(end - first);
+  };
+  add(4, 15, 2), add(15, 31, 3), add(31, 34, 4), add(50, 66, 0), add(66, 82, 1);
+  const Values got = read_values(all, ctx);
+  for (std::size_t i = 0; i < want.size(); ++i) ASSERT_NEAR(got[i], want[i], 1e-6) << i;
+}
+
+// Means in the type of the rows, written to other rows of the same tensor, as a cache keeps them.
+TEST_P(PooledAttention, MeansMayLieBesideTheirRows) {
+  const ExecContext ctx = context();
+  const std::int64_t rows = 70, width = 2 * 24;
+  const Values x = random_values("x", rows * width);
+  const Tensor t = make_tensor({rows, 2, 24}, GetParam().dtype, x, ctx);
+  const Values held = read_values(t, ctx);
+  block_pool_kernel({t, t, {{.first = 3, .count = 48, .out = 60}}, 16}, ctx);
+  const Values got = read_values(t, ctx);
+  for (std::int64_t n = 0; n < rows; ++n)
+    for (std::int64_t i = 0; i < width; ++i) {
+      double want = held[static_cast<std::size_t>(n * width + i)];
+      if (n >= 60 && n < 63) {
+        want = 0;
+        for (std::int64_t r = 0; r < 16; ++r)
+          want += held[static_cast<std::size_t>((3 + (n - 60) * 16 + r) * width + i)] / 16;
+      }
+      const double rounding = GetParam().dtype == DType::bf16 ? 4e-3 : 1e-6;
+      ASSERT_NEAR(got[static_cast<std::size_t>(n * width + i)], want, rounding * (1 + std::abs(want))) << n;
+    }
+}
+
+}  // namespace
+}  // namespace ring::test
