@@ -113,6 +113,21 @@ void add_blocks(PairCells& cells, const BlockPattern& blocks, std::int32_t kv_he
   }
 }
 
+// A pool counts as one pair, spread over its tokens; no cell is more than full.
+void add_pools(PairCells& cells, std::int32_t size) {
+  PairCells tokens = cells;
+  for (std::int64_t i = 0; i < cells.side(); ++i)
+    for (std::int64_t j = 0; j <= i; ++j) tokens.kept(i, j) = 0;
+  for (std::int64_t i = 0; i < cells.side(); ++i) {
+    Line line(tokens, i);
+    for (std::int64_t t = i * cells.size(); t < std::min((i + 1) * cells.size(), cells.length()); ++t)
+      line.add(0, t / size * size);
+  }
+  for (std::int64_t i = 0; i < cells.side(); ++i)
+    for (std::int64_t j = 0; j <= i; ++j)
+      cells.kept(i, j) = std::min(cells.possible(i, j), cells.kept(i, j) + tokens.kept(i, j) / size);
+}
+
 }  // namespace
 
 PairCells::PairCells(std::int64_t length, std::int64_t most_cells, CellWhole whole)
@@ -157,6 +172,7 @@ PairCells cells_of(const Pattern& pattern, std::int32_t kv_head, std::int64_t le
   } else {
     add_branches(cells, pattern.branches, kv_head + pattern.shift);
   }
+  for (const std::int32_t size : pattern.pools) add_pools(cells, size);
   return cells;
 }
 

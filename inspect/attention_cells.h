@@ -42,7 +42,8 @@ class PairCells {
   std::vector<double> kept_;
 };
 
-// A pair counts once, however many branches have it. The pattern must be causal.
+// A pair counts once, however many branches have it; a pool of p tokens as a share of 1 / p of a pair with each of
+// them. The pattern must be causal.
 PairCells cells_of(const Pattern&, std::int32_t kv_head, std::int64_t length, std::int64_t most_cells);
 
 }  // namespace ring

@@ -9,6 +9,7 @@
 #include "kernels/attention/blocks.h"
 #include "kernels/attention/head_segment.h"
 #include "kernels/attention/pairs.h"
+#include "kernels/attention/pools.h"
 
 namespace ring {
 namespace {
@@ -33,11 +34,11 @@ std::string name_of(const BranchPass& pass) {
 }
 
 CostPart part_of(const BranchPass& pass, const Pattern& pattern, const std::vector<Span>& whole,
-                 std::int64_t kv_heads) {
+                 const std::vector<Span>& keys, std::int64_t kv_heads) {
   CostPart part;
   if (pattern.branches.size() > 1) part.name = name_of(pass);
   const auto offsets = static_cast<std::int32_t>(std::min<std::int64_t>(kv_heads, pass.rate));
-  for (const SegmentPair& piece : segment_pairs_of(pass, pattern, whole, whole))
+  for (const SegmentPair& piece : segment_pairs_of(pass, pattern, whole, keys))
     for (std::int32_t h = 0; h < offsets; ++h) {
       // Heads whose offsets are the same see the same pairs.
       const std::int64_t same = divided_up(kv_heads - h, pass.rate);
@@ -160,17 +161,38 @@ double microseconds_in_tiles(const CostPart& p, std::int64_t head_dim) {
   return p.tiles * kTileMicroseconds * static_cast<double>(padded) / 128;
 }
 
+// A call for each size of pools, beside that of tokens.
+void add_pools(PatternCost& cost, const Pattern& pattern, std::int64_t kv_heads, std::int64_t length) {
+  const std::vector<Span> whole = {{0, static_cast<std::int32_t>(length), 0, 0}};
+  if (cost.parts.size() == 1) cost.parts[0].name = "tokens";
+  for (const std::int32_t size : pattern.pools) {
+    const Pattern keys{.pool = size};
+    const std::vector<Span> pools = pool_spans(whole, size);
+    cost.pairs += kept_pairs(keys, whole, pools, kv_heads);
+    cost.parts.push_back(part_of(passes_of(keys)[0], keys, whole, pools, kv_heads));
+    cost.parts.back().name = str("pools of ", size);
+  }
+}
+
 }  // namespace
 
 PatternCost cost_of(const Pattern& pattern, std::int64_t kv_heads, std::int64_t length) {
   RING_CHECK(pattern.causal, "costs of attention that is not causal");
   check(pattern, "attention");
+  if (!pattern.pools.empty()) {
+    Pattern tokens = pattern;
+    tokens.pools.clear();
+    PatternCost cost = cost_of(tokens, kv_heads, length);
+    add_pools(cost, pattern, kv_heads, length);
+    return cost;
+  }
   if (pattern.blocks) return cost_of_blocks(*pattern.blocks, kv_heads, length);
   const std::vector<Span> whole = {{0, static_cast<std::int32_t>(length), 0, 0}};
   PatternCost cost;
   cost.pairs = kept_pairs(pattern, whole, whole, kv_heads);
   if (pattern.branches.size() > 1 && !pattern.dedup) cost.repeated = repeated_pairs(pattern, kv_heads, length);
-  for (const BranchPass& pass : passes_of(pattern)) cost.parts.push_back(part_of(pass, pattern, whole, kv_heads));
+  for (const BranchPass& pass : passes_of(pattern))
+    cost.parts.push_back(part_of(pass, pattern, whole, whole, kv_heads));
   return cost;
 }
 

@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <span>
 
 #include "core/cpu/thread_pool.h"
 #include "inspect/attention_samples.h"
+#include "kernels/attention/block_pool.h"
 #include "kernels/attention/blocks.h"
 #include "kernels/matmul.h"
 
@@ -56,9 +58,11 @@ struct Weights {
   double entropy() const { return std::log(sum) - logs / sum; }
 };
 
+using PoolScores = std::vector<std::span<const float>>;  // of the pools that a query sees, by size
+
 // The last of `scores` is the query's own. weights: by cell, of dense attention.
 RowReading read_row(const float* scores, std::int64_t keys, double scale, const std::vector<KeyRun>& runs,
-                    std::int64_t cell, double* weights) {
+                    const PoolScores& pools, std::int64_t cell, double* weights) {
   const double most = scale * *std::max_element(scores, scores + keys);  // scale > 0
   const auto x = [&](std::int64_t u) { return scale * scores[u] - most; };
   Weights all, kept;
@@ -71,19 +75,56 @@ RowReading read_row(const float* scores, std::int64_t keys, double scale, const 
       once += weight[static_cast<std::size_t>(u)];
     }
   });
+  for (const std::span<const float> of_size : pools)
+    for (const float score : of_size) kept.add(scale * score - most, std::exp(scale * score - most));
   for (std::int64_t u = 0; u < keys; ++u) weights[u / cell] += weight[static_cast<std::size_t>(u)] / all.sum;
   // A key that counts m times has the weight m exp(x), and each of its m parts the logarithm of exp(x).
   return {once / all.sum, kept.entropy(), all.entropy()};
 }
 
+// What one KV head attends to: its keys [N,D], and the means of those, by size.
+struct Keys {
+  Tensor tokens;
+  std::vector<std::int32_t> sizes;
+  std::vector<Tensor> means;
+
+  Keys(const Tensor& k, const std::vector<std::int32_t>& pools, const ExecContext& ctx) : tokens(k) {
+    for (const std::int32_t size : pools) {
+      const auto count = static_cast<std::int32_t>(k.dim(0) / size);
+      if (count == 0) continue;
+      sizes.push_back(size), means.push_back(ctx.empty({count, k.dim(1)}));
+      const auto heads = [](const Tensor& t) { return t.view({t.dim(0), 1, t.dim(1)}); };
+      block_pool_kernel({heads(k), heads(means.back()), {{.count = count * size}}, size}, ctx);
+    }
+  }
+
+  // The scores of some queries before all of them.
+  std::vector<Tensor> scores(const Tensor& queries, const ExecContext& ctx) const {
+    std::vector<Tensor> by_size;
+    for (const Tensor& mean : means) {
+      by_size.push_back(ctx.empty({queries.dim(0), mean.dim(0)}));
+      matmul_kernel({queries, mean, by_size.back(), false, true}, ctx);
+    }
+    return by_size;
+  }
+  // What row i of them, the query at t, sees of these.
+  PoolScores seen(const std::vector<Tensor>& scores, std::int64_t i, std::int64_t t) const {
+    PoolScores all;
+    for (std::size_t s = 0; s < sizes.size(); ++s)
+      all.emplace_back(scores[s].data<float>() + i * scores[s].dim(1), static_cast<std::size_t>(t / sizes[s]));
+    return all;
+  }
+};
+
 // Adds the queries of one query head to its KV head's sums.
-void add_query_head(HeadReading& to, const Tensor& q, const Tensor& k, double scale, const SeenKeys& seen,
+void add_query_head(HeadReading& to, const Tensor& q, const Keys& k, double scale, const SeenKeys& seen,
                     std::int32_t kv_head, const ExecContext& ctx) {
   const std::int64_t length = q.dim(0), side = to.weights.side();
   for (std::int64_t first = 0; first < length; first += kRows) {
     const std::int64_t rows = std::min(kRows, length - first), keys = first + rows;
     const Tensor scores = ctx.empty({rows, keys});
-    matmul_kernel({q.narrow(0, first, rows), k.narrow(0, 0, keys), scores, false, true}, ctx);
+    matmul_kernel({q.narrow(0, first, rows), k.tokens.narrow(0, 0, keys), scores, false, true}, ctx);
+    const std::vector<Tensor> pools = k.scores(q.narrow(0, first, rows), ctx);
     std::vector<RowReading> read(static_cast<std::size_t>(rows));
     std::vector<double> weights(static_cast<std::size_t>(rows * side));
     ctx.stream.pool().parallel_for(rows, 1, [&](std::int64_t begin, std::int64_t end, int) {
@@ -91,8 +132,9 @@ void add_query_head(HeadReading& to, const Tensor& q, const Tensor& k, double sc
       for (std::int64_t i = begin; i < end; ++i) {
         runs.clear();
         seen.add(kv_head, static_cast<std::int32_t>(first + i), static_cast<std::int32_t>(length), runs);
-        read[static_cast<std::size_t>(i)] = read_row(scores.data<float>() + i * keys, first + i + 1, scale, runs,
-                                                     to.weights.size(), weights.data() + i * side);
+        read[static_cast<std::size_t>(i)] =
+            read_row(scores.data<float>() + i * keys, first + i + 1, scale, runs, k.seen(pools, i, first + i),
+                     to.weights.size(), weights.data() + i * side);
       }
     });
     for (std::int64_t i = 0; i < rows; ++i) {
@@ -128,7 +170,7 @@ LayerReading read_attention(const AttendedHeads& a, std::int64_t most_cells, con
   for (std::int64_t h = 0; h < kv_heads; ++h) {
     HeadReading head{.weights = PairCells(length, most_cells, CellWhole::queries),
                      .cost = cost_of(of_heads(layer.kept, {h, 1}), 1, length)};
-    const Tensor k = head_of(a.k, h, ctx);
+    const Keys k(head_of(a.k, h, ctx), layer.kept.pools, ctx);
     for (std::int64_t g = 0; g < group; ++g)
       add_query_head(head, head_of(a.q, h * group + g, ctx), k, a.scale, seen, static_cast<std::int32_t>(h), ctx);
     divide(head, group, length);

@@ -13,9 +13,9 @@ namespace ring {
 
 // One KV head; numbers are means over the queries of its query heads.
 struct HeadReading {
-  double recall = 0;  // weight that dense attention gives to the pairs that are kept
-  // In nats: entropy of the weights over what the layer attends to (a pair that counts m times is m keys), and of those
-  // of dense attention.
+  double recall = 0;  // weight that dense attention gives to the pairs that are kept, pools not among them
+  // In nats: entropy of the weights over what the layer attends to (a pair that counts m times is m keys, a pool is
+  // one), and of those of dense attention.
   double entropy = 0, dense_entropy = 0;
   PairCells weights;  // of dense attention
   PatternCost cost;

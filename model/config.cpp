@@ -116,6 +116,12 @@ void ModelConfig::validate(std::vector<std::string>& errors) const {
   if (positions == Positions::rope && rope.scaling == RopeScaling::dynamic && context > rope.original_context)
     errors.push_back(str("context: ", context, " is beyond model.rope.original_context = ", rope.original_context,
                          ", where rope.scaling: dynamic reaches in generation and evaluation alone; train with yarn"));
+  const auto pools = [](const AttentionConfig& a) { return !a.pools.empty(); };
+  if (attention_dropout > 0 &&
+      (pools(attention) || std::ranges::any_of(attention_layers, pools, &LayerAttentionConfig::attention)))
+    errors.push_back(str("attention_dropout: ", attention_dropout,
+                         ", but attention with pools drops no weights: set it to "
+                         "0, or leave the pools out (dropout remains)"));
   for (std::size_t i = 0; i < attention_layers.size(); ++i)
     if (const std::string wrong = wrong_layers(attention_layers[i], layers); !wrong.empty())
       errors.push_back(str("attention_layers[", i, "].layers: ", wrong));

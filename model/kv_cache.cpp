@@ -1,7 +1,10 @@
 #include "model/kv_cache.h"
 
 #include <algorithm>
+#include <utility>
 
+#include "core/checked.h"
+#include "kernels/attention/block_pool.h"
 #include "kernels/attention/seen_keys.h"
 #include "model/patterns.h"
 
@@ -49,6 +52,27 @@ void LayerCache::append(const Tensor& k, const Tensor& v, const Sequences& seqs,
     for_runs(*this, before, sinks_end, copy_run);
     for_runs(*this, std::max(sinks_end, end - (rows() - sinks)), end, copy_run);
   }
+  pool(seqs, lengths, ctx);
+}
+
+// From the rows of their tokens, which a layer with pools keeps all of.
+void LayerCache::pool(const Sequences& seqs, const std::vector<std::int32_t>& lengths, const ExecContext& ctx) const {
+  for (const Pools& p : pools) {
+    std::vector<PooledRows> completed;
+    for (std::size_t b = 0; b < lengths.size(); ++b) {
+      const auto row = narrow<std::int32_t>(static_cast<std::int64_t>(b) * keys.dim(1));
+      const std::int32_t before = lengths[b] / p.size,
+                         end = (lengths[b] + seqs.offsets[b + 1] - seqs.offsets[b]) / p.size;
+      if (before < end)
+        completed.push_back(
+            {.first = row + before * p.size, .count = (end - before) * p.size, .out = row + p.first + before});
+    }
+    if (completed.empty()) continue;
+    for (const Tensor& t : {keys, values}) {
+      const Tensor all = t.view({t.dim(0) * t.dim(1), t.dim(2), t.dim(3)});
+      block_pool_kernel({all, all, completed, p.size}, ctx);
+    }
+  }
 }
 
 void LayerCache::choose_rows(const Pattern& pattern, const std::vector<std::int32_t>& tokens,
@@ -67,6 +91,8 @@ void LayerCache::choose_rows(const Pattern& pattern, const std::vector<std::int3
       else
         seen.add(head, token, token + 1, runs);
       for (const KeyRun& run : runs) add_rows(*this, run, args.rows);
+      for (const Pools& p : pools)
+        if (token >= p.size) args.rows.push_back({p.first, token / p.size, 1});
       args.starts.push_back(static_cast<std::int32_t>(args.rows.size()));
     }
 }
@@ -80,7 +106,13 @@ KvCache::KvCache(const ModelConfig& c, std::int64_t batch, std::int64_t most, co
     const std::int64_t first = sharing[layers.size()];
     const std::optional<std::int64_t> reach = SeenKeys(p).reach();
     const std::int64_t rows = reach ? std::min(capacity, p.sinks + *reach) : capacity;
-    const Shape shape{batch, rows, c.kv_heads, c.head_dim};
+    std::vector<LayerCache::Pools> pools;
+    std::int64_t all = rows;
+    for (const std::int32_t size : p.pools) {
+      pools.push_back({size, narrow<std::int32_t>(all)});
+      all += capacity / size;
+    }
+    const Shape shape{batch, all, c.kv_heads, c.head_dim};
     const auto room = [&] { return ctx.empty(shape, type, Lifetime::run); };
     layers.push_back({room(), room(), std::min<std::int64_t>(p.sinks, rows)});
     LayerCache& own = layers.back();
@@ -89,6 +121,7 @@ KvCache::KvCache(const ModelConfig& c, std::int64_t batch, std::int64_t most, co
       own.selection = layers[static_cast<std::size_t>(first)].selection;
     else if (p.selects())
       own.selection = std::make_shared<SelectionCache>(p, batch, capacity, c.heads, c.kv_heads, c.head_dim, ctx);
+    own.pools = std::move(pools);
   }
 }
 

@@ -11,25 +11,34 @@
 namespace ring {
 
 // One layer's share: keys and values [batch, rows, kv_heads, head_dim]. Token t lies in row t; where there are fewer
-// rows than tokens, those behind the sinks are a ring of the newest.
+// rows than tokens, those behind the sinks are a ring of the newest. Rows of pools (Pattern::pools) come behind those
+// of all tokens.
 struct LayerCache {
+  struct Pools {
+    std::int32_t size, first;  // first: the row of pool 0
+  };
+
   Tensor keys, values;
   std::int64_t sinks = 0;
   std::shared_ptr<SelectionCache> selection{};  // of a layer whose blocks are selected by content, else null
   bool shares = false;                          // it is that of a layer before, which selects
+  std::vector<Pools> pools{};
 
   bool selects() const { return selection && !shares; }
 
-  std::int64_t rows() const { return keys.dim(1); }
+  std::int64_t rows() const { return pools.empty() ? keys.dim(1) : pools[0].first; }  // of tokens
   std::int64_t row_of(std::int64_t token) const {
     return token < rows() ? token : sinks + (token - sinks) % (rows() - sinks);
   }
   // Copies the tokens of each sequence (k, v [N,Hk,D], heads adjacent) behind the `lengths[b]` that were seen before:
-  // those that the rows keep.
+  // those that the rows keep. Pools that they complete are made.
   void append(const Tensor& k, const Tensor& v, const Sequences&, const std::vector<std::int32_t>& lengths,
               const ExecContext&) const;
   // Sets the rows that a query at token tokens[b] of each sequence, its newest, attends over.
   void choose_rows(const Pattern&, const std::vector<std::int32_t>& tokens, AttentionDecode&) const;
+
+ private:
+  void pool(const Sequences&, const std::vector<std::int32_t>& lengths, const ExecContext&) const;
 };
 
 struct KvCache {

@@ -189,6 +189,11 @@ Tensor watched_sums(ExecContext ctx, const Attend& forward, const Parts& x, cons
   column_sum_kernel({each, sums.narrow(0, 0, 2 * heads)}, ctx);
   if (!shares) return sums;
   a.queries = a.keys = forward.sequences.spans();
+  if (!a.pattern.pools.empty()) {  // what is kept are tokens
+    a.pattern.pools.clear();
+    a.lse = ctx.empty(a.lse.shape());
+    attention_kernel(a, ctx);
+  }
   sum_shares(a, sums.narrow(0, 2 * heads, 2 * heads + 2), ctx);
   return sums;
 }

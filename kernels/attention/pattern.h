@@ -38,7 +38,7 @@ struct Pattern {
   std::int32_t shift = 0;
   std::shared_ptr<const BlockPattern> blocks;
   std::vector<std::int32_t> pools;  // sizes, in tokens
-  // Of a call over pools alone: position u of the keys is pool u of so many tokens; 0: it is a token.
+  // In a call over pools alone: position u of the keys is pool u of so many tokens; 0: it is a token.
   std::int32_t pool = 0;
 
   // What a query sees is one interval, and sinks: dense attention or a window.

@@ -12,7 +12,7 @@ namespace ring {
 // The pools of a document that some query of it sees: the last token lies behind all of them.
 std::int32_t pools_of(const Span& document, std::int32_t pool);
 
-// Of whole documents: the rows of their pools, for a call with Pattern::pool; and how they are made of their tokens'.
+// For whole documents: the rows of their pools, in a call with Pattern::pool; and how they are made of their tokens'.
 std::vector<Span> pool_spans(const std::vector<Span>& documents, std::int32_t pool);
 std::vector<PooledRows> pooled_rows(const std::vector<Span>& documents, std::int32_t pool);
 

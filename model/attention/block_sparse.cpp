@@ -7,6 +7,7 @@
 #include "core/fields.h"
 #include "model/attention/block_file.h"
 #include "model/attention/kinds.h"
+#include "model/attention/pools.h"
 
 namespace ring {
 namespace {
@@ -103,6 +104,7 @@ void validate(const AttentionConfig& c, std::vector<std::string>& errors) {
     errors.push_back(str("reuse: ", c.reuse,
                          " layers would share what is selected, but no rule selects: add pattern: content, or leave "
                          "reuse out"));
+  validate_pools(c, errors);
 }
 
 std::int64_t block_of(const AttentionConfig& c) { return c.block ? c.block : kUsualBlock; }
@@ -139,7 +141,7 @@ Pattern pattern(const AttentionConfig& c, const ModelSizes& model) {
   blocks->check_covers(model.context, "model.attention");
   Pattern p;
   p.blocks = blocks;
-  return p;
+  return with_pools(p, c);
 }
 
 // "8", or "64 to 16".
@@ -167,13 +169,13 @@ std::string text(const AttentionConfig& c, std::optional<std::int64_t> kv_head) 
       str("block_sparse, blocks of ", block_of(c), c.reuse > 1 ? str(", selected once in ", c.reuse, " layers") : "");
   if (kv_head) {
     const std::int64_t rule = c.heads.empty() ? 0 : c.heads[static_cast<std::size_t>(*kv_head) % c.heads.size()];
-    return str(start, ": ", rule_text(c.rules[static_cast<std::size_t>(rule)]));
+    return str(start, ": ", rule_text(c.rules[static_cast<std::size_t>(rule)]), pools_text(c));
   }
   std::string text = start;
   for (std::size_t i = 0; i < c.rules.size(); ++i)
     text += str(c.rules.size() > 1 ? str("; rule ", i, ": ") : ": ", rule_text(c.rules[i]));
   if (!c.heads.empty()) text += "; rules of heads " + list_text(c.heads);
-  return text;
+  return text + pools_text(c);
 }
 
 }  // namespace
@@ -185,7 +187,8 @@ AttentionKind block_sparse_attention() {
       .settings = {{"block", "tokens of a block, 64 or 128; 0 = 128"},
                    {"rules", "patterns to choose from"},
                    {"heads", "rule of each KV head, counted from 0, starting over where the list ends; [] = all 0"},
-                   {"reuse", "neighbouring layers that attend to what the first of them selected; 1 = each selects"}},
+                   {"reuse", "neighbouring layers that attend to what the first of them selected; 1 = each selects"},
+                   {"pools", "likewise"}},
       .validate = validate,
       .pattern = pattern,
       .text = text};

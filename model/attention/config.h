@@ -37,6 +37,7 @@ struct AttentionConfig {
   std::vector<BlockRuleConfig> rules;
   std::vector<std::int64_t> heads;
   std::int64_t reuse = 1;
+  std::vector<std::int64_t> pools;
   void fields(Fields&);
   void validate(std::vector<std::string>& errors) const;
 };

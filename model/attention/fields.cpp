@@ -6,7 +6,7 @@ namespace ring {
 namespace {
 
 constexpr std::int64_t kMostTokens = 1 << 30;
-constexpr std::size_t kMostBranches = 64;
+constexpr std::size_t kMostBranches = 64, kMostPools = 8;
 constexpr std::int64_t kMostShared = 1 << 16;  // layers
 
 std::string text_of(const config::Node& value) {
@@ -35,6 +35,7 @@ void AttentionConfig::fields(Fields& f) {
   f("rules", rules, meaning_of("rules"), at_most_items(64));
   f("heads", heads, meaning_of("heads"), in_range(0, 63), at_most_items(1 << 16));
   f("reuse", reuse, meaning_of("reuse"), in_range(1, kMostShared));
+  f("pools", pools, meaning_of("pools"), in_range(2, kMostTokens), at_most_items(kMostPools));
 }
 
 void AttentionConfig::validate(std::vector<std::string>& errors) const {

@@ -2,6 +2,7 @@
 #include "core/check.h"
 #include "core/checked.h"
 #include "model/attention/kinds.h"
+#include "model/attention/pools.h"
 
 namespace ring {
 namespace {
@@ -9,29 +10,33 @@ namespace {
 void validate(const AttentionConfig& c, std::vector<std::string>& errors) {
   if (c.window < 1)
     errors.push_back(str("window: ", c.window, ", but kind: window needs 1 token or more, such as window: 256"));
+  validate_pools(c, errors);
 }
 
 Pattern pattern(const AttentionConfig& c, const ModelSizes&) {
   Pattern p;
   p.branches = {{.window = narrow<std::int32_t>(c.window)}};
   p.sinks = narrow<std::int32_t>(c.sinks);
-  return p;
+  return with_pools(p, c);
 }
 
 std::string text(const AttentionConfig& c, std::optional<std::int64_t>) {
-  return str("window of ", c.window, c.sinks ? str(", ", c.sinks, " sinks") : "");
+  return str("window of ", c.window, c.sinks ? str(", ", c.sinks, " sinks") : "", pools_text(c));
 }
 
 }  // namespace
 
 AttentionKind window_attention() {
-  return {.name = "window",
-          .keys = "a window",
-          .settings = {{"window", "newest tokens that are seen, the token itself among them"},
-                       {"sinks", "first tokens of the document that stay in sight"}},
-          .validate = validate,
-          .pattern = pattern,
-          .text = text};
+  return {
+      .name = "window",
+      .keys = "a window",
+      .settings = {{"window", "newest tokens that are seen, the token itself among them"},
+                   {"sinks", "first tokens of the document that stay in sight"},
+                   {"pools",
+                    "sizes in tokens: of each the means of keys and values of all pools before a token are seen, too"}},
+      .validate = validate,
+      .pattern = pattern,
+      .text = text};
 }
 
 }  // namespace ring

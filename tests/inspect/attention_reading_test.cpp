@@ -103,6 +103,42 @@ AttendedHeads heads_of(const Pattern& pattern, const ExecContext& ctx) {
           .pattern = pattern};
 }
 
+// With pools beside a window: recall is that of the tokens, entropy that of tokens and pools.
+TEST(AttentionReading, CountsPools) {
+  const ExecContext ctx = two_threads();
+  const AttendedHeads plain = heads_of(window(37, 3), ctx), with = heads_of(pooled(window(37, 3), {16, 400}), ctx);
+  const LayerReading tokens = read_attention(plain, 10, ctx), got = read_attention(with, 10, ctx);
+  double pairs = 0;
+  for (std::int64_t t = 0; t < kLength; ++t) pairs += static_cast<double>(t / 16);
+  constexpr std::int64_t group = kHeads / kKvHeads;
+  for (std::int64_t h = 0; h < kKvHeads; ++h) {
+    const HeadReading& head = got.heads[static_cast<std::size_t>(h)];
+    EXPECT_EQ(head.recall, tokens.heads[static_cast<std::size_t>(h)].recall);
+    EXPECT_EQ(head.dense_entropy, tokens.heads[static_cast<std::size_t>(h)].dense_entropy);
+    EXPECT_DOUBLE_EQ(head.cost.pairs, tokens.heads[static_cast<std::size_t>(h)].cost.pairs + pairs);
+    double entropy = 0;
+    for (std::int64_t t = 0; t < kLength; ++t)
+      for (std::int64_t g = h * group; g < (h + 1) * group; ++g) {
+        std::vector<double> e;
+        const auto add = [&](std::int64_t first, std::int64_t count) {  // the mean of so many keys
+          double score = 0;
+          for (std::int64_t u = first; u < first + count; ++u)
+            for (std::int64_t d = 0; d < kDim; ++d)
+              score += double{with.q.data<float>()[(t * kHeads + g) * kDim + d]} *
+                       double{with.k.data<float>()[(u * kKvHeads + h) * kDim + d]} / static_cast<double>(count);
+          e.push_back(std::exp(double{with.scale} * score));
+        };
+        for (std::int64_t u = 0; u <= t; ++u)
+          if (t - u < 37 || u < 3) add(u, 1);
+        for (std::int64_t u = 0; u + 16 <= t; u += 16) add(u, 16);
+        double all = 0;
+        for (const double x : e) all += x;
+        for (const double x : e) entropy -= x / all * std::log(x / all);
+      }
+    EXPECT_NEAR(head.entropy, entropy / (kLength * group), 1e-4) << h;
+  }
+}
+
 TEST(AttentionReading, IsTheSumOverItsPairs) {
   const BlockRule local{.local = 2}, levels{.kind = BlockRuleKind::hierarchical, .local = 1};
   for (const auto& [name, pattern] :

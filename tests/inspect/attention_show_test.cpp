@@ -126,6 +126,33 @@ TEST(AttentionCost, CountsPairsAsOftenAsTheyCount) {
   EXPECT_EQ(causal_pairs(449), 449 * 225);
 }
 
+// A pool is one more key for each query behind it; a cell holds its share of the pool, and is never more than full.
+TEST(AttentionCost, CountsPools) {
+  for (const Pattern& tokens : {window(5), block_sparse(64, {{.local = 1}})})
+    for (const std::int64_t length : kLengths) {
+      const Pattern with = pooled(tokens, {8, 50});
+      double pairs = 0;
+      PairCells want = cells_of(tokens, 0, length, 24), got = cells_of(with, 0, length, 24);
+      for (std::int64_t t = 0; t < length; ++t) {
+        pairs += static_cast<double>(t / 8 + t / 50);
+        for (const std::int64_t size : {8, 50})
+          for (std::int64_t u = 0; u < t / size * size; ++u)
+            want.kept(t / want.size(), u / want.size()) += 1 / static_cast<double>(size);
+      }
+      const PatternCost plain = cost_of(tokens, 2, length), cost = cost_of(with, 2, length);
+      EXPECT_DOUBLE_EQ(cost.pairs, plain.pairs + pairs) << length;
+      ASSERT_EQ(cost.parts.size(), 3u);
+      EXPECT_EQ(cost.parts[0].name + ", " + cost.parts[1].name + ", " + cost.parts[2].name,
+                "tokens, pools of 8, pools of 50");
+      EXPECT_EQ(cost.parts[0].tiles, plain.parts[0].tiles);
+      for (std::int64_t i = 0; i < got.side(); ++i)
+        for (std::int64_t j = 0; j <= i; ++j)
+          EXPECT_NEAR(got.kept(i, j), std::min(want.kept(i, j), got.possible(i, j)), 1e-6) << length << i << j;
+    }
+  // Queries 128 .. 255 see up to 15 pools of 16, those up to 1023 up to 63: a tile; those from 1024 on two.
+  EXPECT_EQ(cost_of(pooled(window(1), {16}), 1, 1280).parts[1].tiles, 8 + 2 * 2);
+}
+
 // Tiles as the stream of columns makes them: it starts at the first column that any row of the block sees, and jumps
 // over the gap that no row sees into.
 TEST(AttentionCost, CountsTheTilesThatTheKernelTouches) {

@@ -47,7 +47,8 @@ TEST(AttentionConfig, TakesEveryKind) {
         "{kind: dilated, segments: [32, 128], rates: [1, 4], dedup: true}", "{kind: block_sparse, rules: [{}]}",
         "{kind: block_sparse, block: 64, heads: [0, 1, 2, 3], rules: [{local: 4, first: 1, every: 8}, "
         "{pattern: strided, local: 2, every: 4}, {pattern: hierarchical, local: 2}, "
-        "{pattern: random, density: 0.25, seed: 7}, {pattern: content, local: 2, first: 1, keep: 4}]}"})
+        "{pattern: random, density: 0.25, seed: 7}, {pattern: content, local: 2, first: 1, keep: 4}]}",
+        "{kind: window, window: 8, pools: [2]}", "{kind: block_sparse, rules: [{}], pools: [16, 64, 256]}"})
     EXPECT_EQ(message(str("attention: ", attention)), "");
 }
 
@@ -83,6 +84,10 @@ TEST(AttentionConfig, SaysInWordsWhatItIs) {
             "block_sparse, blocks of 64: content, local 1, first 0, keep 4");
   EXPECT_EQ(text("{kind: block_sparse, block: 64, rules: [{pattern: content, keep: [[0, 9], [1e6, 4]]}], reuse: 3}"),
             "block_sparse, blocks of 64, selected once in 3 layers: content, local 1, first 0, keep 9 to 4");
+  EXPECT_EQ(text("{kind: window, window: 64, pools: [16, 128]}"), "window of 64, pools of 16, 128");
+  const std::string pooling = "{kind: block_sparse, rules: [{}], pools: [64]}";
+  EXPECT_EQ(text(pooling), "block_sparse, blocks of 128: local_global, local 1, first 0, pools of 64");
+  EXPECT_EQ(text(pooling, 0), text(pooling));
 }
 
 TEST(AttentionConfig, RefusesKeysOfAnotherKind) {
@@ -100,6 +105,9 @@ TEST(AttentionConfig, RefusesKeysOfAnotherKind) {
                   "reuse out"});
   expect_refused("{kind: block_sparse, rules: [{pattern: content, keep: [[0, 4], [9, 2]]}, {pattern: file, file: a}]}",
                  {"rules: a keep that changes by tokens does not go with pattern: file"});
+  expect_refused("{pools: [16]}", {"pools: [16] belongs to kind: window and block_sparse, but this is kind: dense"});
+  expect_refused("{kind: dilated, segments: [8], rates: [1], pools: [4]}",
+                 {"pools: [4] belongs to kind: window and block_sparse, but this is kind: dilated: leave pools out"});
 }
 
 TEST(AttentionConfig, RefusesValuesThatMakeNoPattern) {
@@ -118,6 +126,22 @@ TEST(AttentionConfig, RefusesValuesThatMakeNoPattern) {
   expect_refused("{kind: block_sparse}", {"rules: kind: block_sparse needs one at least"});
   expect_refused("{kind: block_sparse, block: 96, rules: [{}]}", {"block: 96 tokens, but blocks have 64 or 128"});
   expect_refused("{kind: block_sparse, rules: [{}], heads: [0, 1]}", {"heads: there is no rule 1, but 1"});
+  expect_refused("{kind: window, window: 8, pools: [16, 16]}", {"pools: [16, 16]: sizes must rise"});
+  expect_refused("{kind: block_sparse, rules: [{}], pools: [64, 16]}", {"pools: [64, 16]: sizes must rise"});
+  expect_refused("{kind: window, window: 8, pools: [1]}", {"attention.pools", "1", "2"});
+}
+
+TEST(AttentionConfig, RefusesDropoutOnWeightsWithPools) {
+  const std::string pools = "{kind: window, window: 8, pools: [16]}";
+  for (const std::string& section :
+       {"attention: " + pools, "attention_layers: [{layers: 0, attention: " + pools + "}]"}) {
+    EXPECT_NE(message("attention_dropout: 0.1\n" + section)
+                  .find("attention_dropout: 0.1, but attention with pools drops no weights: set it to 0, or leave the "
+                        "pools out"),
+              std::string::npos)
+        << section;
+    EXPECT_EQ(message("dropout: 0.1\n" + section), "");
+  }
 }
 
 TEST(AttentionConfig, RefusesRulesThatMakeNoPattern) {
@@ -197,6 +221,17 @@ TEST(AttentionLayers, TheLastEntryForALayerWins) {
   EXPECT_EQ(patterns[1].shift, 4);  // layer x KV heads
 }
 
+TEST(AttentionLayers, HavePoolsOfTheirOwn) {
+  const ModelConfig c = load(
+      "{layers: 2, attention: {kind: window, window: 8}, attention_layers: [{layers: 1, attention: {kind: window, "
+      "window: 8, pools: [4, 32]}}]}");
+  const std::vector<Pattern> patterns = patterns_of(c);
+  EXPECT_TRUE(patterns[0].pools.empty());
+  EXPECT_EQ(patterns[1].pools, (std::vector<std::int32_t>{4, 32}));
+  EXPECT_EQ(patterns_of(c, {1, 2})[1].pools, patterns[1].pools);
+  EXPECT_FALSE(same_pairs(patterns[0], patterns[1]));
+}
+
 TEST(AttentionLayers, LayersOfASectionShareTheirBlocks) {
   const std::vector<Pattern> patterns = patterns_of(load(kMixed));
   EXPECT_EQ(patterns[3].blocks, patterns[4].blocks);
@@ -272,6 +307,8 @@ TEST(FlopsPerToken, CountsThePairsThatAreKept) {
   EXPECT_NEAR(attention("{kind: dilated, segments: [16, 128], rates: [1, 4], dedup: true}"),
               8 * 16 * 17 / 2 + 32 * 33 / 2 - 8 * 4 * 5 / 2, 1e-6);
   EXPECT_NEAR(attention("{kind: block_sparse, block: 64, rules: [{}]}"), 2 * 64 * 65 / 2, 1e-6);
+  // Queries 32 .. 63 see one pool, 64 .. 95 two, 96 .. 127 three; of 100 tokens one.
+  EXPECT_NEAR(attention("{kind: window, window: 16, pools: [32, 100]}"), 16 * 17 / 2 + 112 * 16 + 32 * 6 + 28, 1e-6);
   // One of two KV heads sees all.
   EXPECT_NEAR(attention("{kind: block_sparse, block: 64, rules: [{}, {local: 2}], heads: [1, 0]}"),
               64 * 65 + 64 * 64 / 2, 1e-6);

@@ -207,6 +207,38 @@ const std::vector<std::string> kSelecting = {
     "0]}",
     "{kind: block_sparse, block: 128, rules: [{pattern: content, keep: 3, first: 1}]}"};
 
+// Pools that are completed within the first pass and behind it, beside every kind that has them.
+const std::vector<std::string> kPooling = {"{kind: window, window: 3, pools: [2]}",
+                                           "{kind: window, window: 5, sinks: 1, pools: [16, 50]}",
+                                           "{kind: window, window: 2, pools: [140]}",
+                                           "{kind: block_sparse, block: 64, rules: [{local: 1}, {pattern: content, "
+                                           "keep: 2}], heads: [0, 1], pools: [16, 64]}"};
+
+TEST(KvCache, PoolsTheKeysOfWholePasses) {
+  for (const std::string& section : kPooling)
+    for (std::int64_t first : {1, 16, 131})
+      EXPECT_LT(cached_error(config_of(section), 150, first), 2e-4) << section << first;
+}
+
+// A new token sees the pools that end before it, and they lie behind the rows of all tokens.
+TEST(CacheRows, HavePools) {
+  const ExecContext ctx{Stream::cpu(1)};
+  const ModelConfig c = config_of("{kind: window, window: 3, pools: [16, 50]}");
+  const KvCache cache(c, 2, 300, ctx);
+  const LayerCache& layer = cache.layers[0];
+  EXPECT_EQ(layer.rows(), 300);
+  EXPECT_EQ(layer.keys.dim(1), 300 + 18 + 6);
+  for (const auto& [token, small, large] : {std::tuple{15, 0, 0}, {16, 1, 0}, {49, 3, 0}, {50, 3, 1}, {299, 18, 5}}) {
+    AttentionDecode args;
+    layer.choose_rows(pattern_of(c, 0), {token, token}, args);
+    std::vector<CacheRows> want = {{token - 2, 3, 1}};
+    if (small > 0) want.push_back({300, small, 1});
+    if (large > 0) want.push_back({318, large, 1});
+    ASSERT_EQ(args.starts.size(), 5u);
+    EXPECT_EQ((std::vector<CacheRows>{args.rows.begin(), args.rows.begin() + args.starts[1]}), want) << token;
+  }
+}
+
 TEST(KvCache, SelectsTheBlocksOfWholePasses) {
   for (const std::string& section : kSelecting)
     for (std::int64_t first : {1, 128, 385})
@@ -220,8 +252,8 @@ TEST(KvCache, SharesTheBlocksThatLayersShare) {
 }
 
 // Changing a token leaves every logit before it as it is, bit for bit, and through several layers.
-TEST(Selections, DoNotSeeTheFuture) {
-  for (const std::string& section : kSelecting) {
+void expect_no_future(const std::vector<std::string>& sections) {
+  for (const std::string& section : sections) {
     const ModelConfig c = config_of(section, 520);
     const ExecContext ctx{Stream::cpu(2)};
     Decoder model(c);
@@ -246,6 +278,8 @@ TEST(Selections, DoNotSeeTheFuture) {
     EXPECT_EQ(changed_later, 8) << section;
   }
 }
+TEST(Selections, DoNotSeeTheFuture) { expect_no_future(kSelecting); }
+TEST(Pools, DoNotSeeTheFuture) { expect_no_future(kPooling); }
 
 TEST(KvCache, ServesLayersOfAllKinds) {
   ModelConfig c = config_of("{kind: dilated, segments: [8, 32], rates: [1, 4]}");

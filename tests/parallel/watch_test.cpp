@@ -164,6 +164,24 @@ TEST_F(DistWatchTest, SharesAreThoseOfOneProcess) {
     }
 }
 
+// Tokens alone are counted. Before the first step both models have the same queries and keys in layer 1.
+TEST_F(DistWatchTest, PoolsAreNotShares) {
+  const auto kept = [](const std::string& pools) {
+    const Training t = run({"model.context=320",
+                            "model.attention_layers=[{layers: '1', attention: {kind: block_sparse, "
+                            "block: 64, rules: [{pattern: content, keep: 2}], pools: " +
+                                pools + "}}]"},
+                           1, 1, 1);
+    EXPECT_EQ(t.errors, "");
+    return t.watched.at(0);
+  };
+  const WatchReport with = kept("[4, 64]"), without = kept("[]");
+  ASSERT_EQ(with.kept.size(), 1u);
+  EXPECT_EQ(with.kept[0].density, without.kept.at(0).density);
+  EXPECT_NEAR(with.kept[0].recall, without.kept[0].recall, 1e-5);
+  EXPECT_GT(with.entropies[1], without.entropies[1] + 0.1);
+}
+
 TEST_F(DistWatchTest, OtherKindsKeepNoBlocks) {
   const Training plain = run({}, 1, 1, 1);
   ASSERT_EQ(plain.errors, "");

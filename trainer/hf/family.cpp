@@ -127,6 +127,7 @@ std::vector<std::int64_t> windows_of(const ModelConfig& c) {
     if (a->kind != "dense" && a->kind != "window")
       fail(key, ": kind: ", a->kind, " cannot be exported: published models have dense attention or windows (",
            all_architectures(), ")");
+    if (!a->pools.empty()) fail(key, ": pools cannot be exported: no published family has them");
     if (a->sinks) fail(key, ": sinks: ", a->sinks, " cannot be exported: no published family has them");
     windows.push_back(a->kind == "window" ? a->window : 0);
   }

@@ -1,0 +1,16 @@
+#pragma once
+// The setting `pools`, of kinds that have it beside their own pairs.
+
+#include <string>
+#include <vector>
+
+#include "kernels/attention/pattern.h"
+#include "model/attention/config.h"
+
+namespace ring {
+
+void validate_pools(const AttentionConfig&, std::vector<std::string>& errors);
+Pattern with_pools(Pattern, const AttentionConfig&);
+std::string pools_text(const AttentionConfig&);  // ", pools of 16, 64" or nothing
+
+}  // namespace ring

@@ -1,0 +1,110 @@
+// Attention with pools: every layout that has it against one process, documents packed in rows, activations that are
+// computed again, and a run that goes on from a checkpoint.
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+
+#include "comm/gloo/gloo.h"
+#include "tests/parallel/training.h"
+
+namespace ring::test {
+namespace {
+
+using Overrides = std::vector<std::string>;
+
+// One layer with windows and pools of two sizes, one that also selects blocks.
+TrainingOptions options(int ranks, const Overrides& more) {
+  TrainingOptions o;
+  o.ranks = ranks;
+  o.steps = 4;
+  o.overrides = {"model.context=320",
+                 "model.heads=8",
+                 "model.kv_heads=4",
+                 "model.head_dim=8",
+                 "model.dropout=0.1",
+                 "train.batch_size=4",
+                 "train.micro_batch=2",
+                 "model.attention={kind: window, window: 6, pools: [8, 50]}",
+                 "model.attention_layers=[{layers: 1, attention: {kind: block_sparse, block: 64, rules: [{pattern: "
+                 "content, keep: 2}], pools: [16]}}]"};
+  o.overrides.insert(o.overrides.end(), more.begin(), more.end());
+  o.validate = true;
+  return o;
+}
+
+class DistPools : public testing::TestWithParam<Layout> {
+ protected:
+  void SetUp() override {
+    if (!gloo_available()) GTEST_SKIP() << "this build has no Gloo";
+  }
+};
+INSTANTIATE_TEST_SUITE_P(All, DistPools,
+                         testing::Values(Layout{"dp2", 2, {"parallel.dp=2"}}, Layout{"tp2", 2, {"parallel.tp=2"}},
+                                         Layout{"zero3", 2, {"parallel.zero=3"}},
+                                         Layout{"tp2_zero3", 4, {"parallel.tp=2", "parallel.zero=3"}},
+                                         Layout{"tp2_packed", 2, {"parallel.tp=2", "data.packing.documents=true"}}),
+                         [](const auto& info) { return info.param.name; });
+
+// Sums in f32 in another order; whatever the layout.
+constexpr double kLoss = 1e-5, kWeights = 2e-3;
+
+TEST_P(DistPools, EqualsOneProcess) {
+  const Layout& layout = GetParam();
+  Overrides alone;
+  for (const std::string& o : layout.overrides)
+    if (!o.starts_with("parallel.")) alone.push_back(o);
+  const Training one = train_on_ranks(options(1, alone)),
+                 many = train_on_ranks(options(layout.ranks, layout.overrides));
+  ASSERT_EQ(one.errors + many.errors, "");
+  EXPECT_LT(one.losses.back(), one.losses.front());
+  EXPECT_LE(largest_loss_difference(one, many), kLoss);
+  EXPECT_LE(largest_difference(one, many), kWeights);
+  EXPECT_LE(std::abs(one.validation - many.validation), kLoss * one.validation);
+}
+
+// That the comparisons above could tell: without pools it is another model.
+TEST(PoolTraining, DependsOnPools) {
+  const Training a = train_on_ranks(options(1, {})),
+                 b = train_on_ranks(options(1, {"model.attention={kind: window, window: 6, pools: []}"}));
+  ASSERT_EQ(a.errors + b.errors, "");
+  EXPECT_GT(largest_difference(a, b), 10 * kWeights);
+}
+
+TEST(PoolTraining, ComputesAgainTheSameBits) {
+  const Training kept = train_on_ranks(options(1, {"train.recompute=none"}));
+  for (const char* what : {"attention", "block", "full"}) {
+    const Training again = train_on_ranks(options(1, {std::string("train.recompute=") + what}));
+    ASSERT_EQ(kept.errors + again.errors, "");
+    EXPECT_EQ(again.losses, kept.losses) << what;
+    EXPECT_EQ(largest_difference(kept, again), 0) << what;
+  }
+}
+
+TEST(PoolTraining, GoesOnFromACheckpointWithTheSameBits) {
+  const std::filesystem::path folder = std::filesystem::path(testing::TempDir()) / "pools_resume";
+  std::filesystem::remove_all(folder);
+  const Training whole = train_on_ranks(options(1, {}));
+  TrainingOptions first = options(1, {}), second = options(1, {});
+  first.steps = second.steps = 2;
+  first.save = folder.string();
+  const Training half = train_on_ranks(first);
+  ASSERT_EQ(half.errors, "");
+  second.load = half.checkpoint;
+  const Training rest = train_on_ranks(second);
+  ASSERT_EQ(whole.errors + rest.errors, "");
+  EXPECT_EQ(rest.losses, (std::vector<double>{whole.losses.begin() + 2, whole.losses.end()}));
+  EXPECT_EQ(largest_difference(whole, rest), 0);
+}
+
+TEST(PoolTraining, RefusesContextParallelism) {
+  const Training t = train_on_ranks(options(2, {"parallel.cp=2", "model.attention_layers=[]"}));
+  EXPECT_NE(t.errors.find("parallel.cp: 2 ranks share each sequence, but model.attention.pools need whole ones: set "
+                          "parallel.cp to 1"),
+            std::string::npos)
+      << t.errors;
+}
+
+}  // namespace
+}  // namespace ring::test
