@@ -7,6 +7,7 @@
 #include "kernels/attention/block_index.h"
 #include "kernels/attention/blocks.h"
 #include "tests/kernels/poison_allocator.h"
+#include "tests/kernels/print_backend.h"
 #include "tests/op_case.h"
 
 namespace ring::test {

@@ -11,6 +11,7 @@
 #include "autograd/ops.h"
 #include "tests/kernels/attention_problem.h"
 #include "tests/kernels/poison_allocator.h"
+#include "tests/kernels/print_backend.h"
 
 namespace ring::test {
 namespace {
