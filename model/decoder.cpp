@@ -50,7 +50,8 @@ DecoderBlock::DecoderBlock(const ParamPrefix& at, const ModelConfig& c, std::int
       mlp_site_(site_of(str("dropout.mlp.", layer))),
       attention_norm_(at.child("attention_norm"), c.width, c),
       mlp_norm_(at.child("mlp_norm"), c.width, c),
-      attention_(at.child("attention"), c, pattern, inv_freq, site_of(str("dropout.weights.", layer))),
+      attention_(at.child("attention"), c, attention_of(c, layer), pattern, inv_freq,
+                 site_of(str("dropout.weights.", layer))),
       mlp_(at.child("mlp"), c) {}
 
 ParamList DecoderBlock::parameters() const {
@@ -153,6 +154,16 @@ void Decoder::set_activations(const ActivationPlan& plan, SavedTensorHooks* host
     blocks_[i].plan = plan.blocks[i];
     blocks_[i].host = host;
   }
+}
+
+bool Decoder::attend_as_in_step(std::int64_t step) {
+  bool changed = false;
+  for (DecoderBlock& block : blocks_) changed |= block.attention().attend_as_in_step(step);
+  return changed;
+}
+
+bool Decoder::has_indexer() const {
+  return std::ranges::any_of(blocks_, [](const DecoderBlock& block) { return block.attention().indexer() != nullptr; });
 }
 
 void Decoder::set_mlp_chunk(std::int64_t rows) {

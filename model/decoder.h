@@ -23,6 +23,7 @@ class DecoderBlock {
   ParamList parameters() const;
 
   AttentionLayer& attention() { return attention_; }
+  const AttentionLayer& attention() const { return attention_; }
   FeedForward& mlp() { return mlp_; }
 
   BlockPlan plan;
@@ -87,6 +88,10 @@ class Decoder {
   void set_activations(const ActivationPlan&, SavedTensorHooks* host = nullptr);
   // How many rows an MLP sublayer computes at a time (over_chunks), which decides in what order gradients are added up.
   void set_mlp_chunk(std::int64_t rows);  // from the next forward on; until then 0: all
+  // From the next forward on attention is as in this step (counted from 0) of a run; until then, as after its last.
+  // Returns whether that is another way than before: work that was recorded has to be recorded anew.
+  bool attend_as_in_step(std::int64_t step);
+  bool has_indexer() const;  // of some layer
   // Called with what each part of a forward pass returns, for diagnosis.
   std::function<void(const ScopeId&, const Tensor&)> watch;
 

@@ -134,8 +134,8 @@ void check_tokens_of_slices(const ParallelPlan& p, const ModelConfig& m) {
 void check_selections(const ParallelPlan& p, const ModelConfig& m) {
   if (p.cp > 1 && std::ranges::any_of(patterns_of(m), &Pattern::selects))
     fail("parallel.cp: ", p.cp,
-         " ranks share each sequence, but model.attention.rules with pattern: content need whole "
-         "ones: set parallel.cp to 1 (parallel.tp and parallel.zero work), or take other rules");
+         " ranks share each sequence, but model.attention.rules with pattern: content or learned need whole ones: set "
+         "parallel.cp to 1 (parallel.tp and parallel.zero work), or take other rules");
   if (p.cp > 1 && std::ranges::any_of(patterns_of(m), [](const Pattern& a) { return !a.pools.empty(); }))
     fail("parallel.cp: ", p.cp,
          " ranks share each sequence, but model.attention.pools need whole ones: set parallel.cp to 1 (parallel.tp and "

@@ -184,6 +184,7 @@ Session session_of(const FoundCheckpoint& found, int threads, DeviceChoice devic
   const ParamTypes types{.master = type, .weights = type, .trainable = false};
   check_memory(*s.model, s.ctx.stream.device(), types);
   s.model->allocate(s.ctx, config.run.seed, types);
+  if (found.manifest.values.contains("train.step")) s.model->attend_as_in_step(found.manifest.step);
   load_model_weights(*s.model, origin.checkpoint, s.ctx, which);
   s.origin = std::move(origin);
   return s;

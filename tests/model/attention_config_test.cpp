@@ -48,7 +48,9 @@ TEST(AttentionConfig, TakesEveryKind) {
         "{kind: block_sparse, block: 64, heads: [0, 1, 2, 3], rules: [{local: 4, first: 1, every: 8}, "
         "{pattern: strided, local: 2, every: 4}, {pattern: hierarchical, local: 2}, "
         "{pattern: random, density: 0.25, seed: 7}, {pattern: content, local: 2, first: 1, keep: 4}]}",
-        "{kind: window, window: 8, pools: [2]}", "{kind: block_sparse, rules: [{}], pools: [16, 64, 256]}"})
+        "{kind: window, window: 8, pools: [2]}", "{kind: block_sparse, rules: [{}], pools: [16, 64, 256]}",
+        "{kind: block_sparse, rules: [{pattern: learned, local: 2, first: 1, keep: 4}, {}], heads: [1, 0], "
+        "index_heads: 8, index_head_dim: 64, index_loss: 0.5, index_warmup_steps: 1000}"})
     EXPECT_EQ(message(str("attention: ", attention)), "");
 }
 
@@ -150,7 +152,7 @@ TEST(AttentionConfig, RefusesRulesThatMakeNoPattern) {
   };
   refused("{pattern: strided}", "every: 0, but pattern: strided");
   refused("{pattern: strided, every: 2, first: 1}",
-          "first: 1 belongs to pattern: local_global and content, but this is pattern: strided");
+          "first: 1 belongs to pattern: local_global, content and learned, but this is pattern: strided");
   refused("{pattern: hierarchical, every: 2}", "every: 2 belongs to pattern: local_global and strided");
   refused("{pattern: random}", "density: 0, but pattern: random needs the share");
   refused("{pattern: file, file: a.txt, local: 3}", "local: 3 belongs to every pattern but file");
@@ -158,7 +160,7 @@ TEST(AttentionConfig, RefusesRulesThatMakeNoPattern) {
   refused("{seed: 5}", "seed: 5 belongs to pattern: random");
   refused("{pattern: file}", "file: empty, but pattern: file");
   refused("{file: a.txt}", "file: a.txt belongs to pattern: file");
-  refused("{keep: 4}", "keep: 4 belongs to pattern: content, but this is pattern: local_global");
+  refused("{keep: 4}", "keep: 4 belongs to pattern: content and learned, but this is pattern: local_global");
   refused("{pattern: content, keep: 9, density: 0.5}", "density: 0.5 belongs to pattern: random");
   refused("{pattern: content, keep: [[0, 9], [100, 2]], local: 2}",
           "keep: 2, but pattern: content needs more than local + first = 2 blocks");
@@ -166,6 +168,18 @@ TEST(AttentionConfig, RefusesRulesThatMakeNoPattern) {
   refused("{pattern: content, local: 2, first: 1, keep: 3}",
           "keep: 3, but pattern: content needs more than local + "
           "first = 3 blocks, which are always kept: set it to 4 or more, or take pattern: local_global");
+}
+
+TEST(AttentionConfig, KeepsIndexersToLearnedRules) {
+  expect_refused("{kind: block_sparse, rules: [{}, {pattern: learned, keep: 4}], index_heads: 2}",
+                 {"index_heads: 2 belongs to rules with pattern: learned, but this is a section without one"});
+  expect_refused("{kind: window, window: 4, index_loss: 2}", {"index_loss: 2 belongs to kind: block_sparse"});
+  expect_refused(
+      "{kind: block_sparse, rules: [{pattern: learned, keep: 4}, {pattern: content, keep: 4}], heads: [0, 1]}",
+      {"rules: the heads of a layer select their blocks by content or by what is learned: give one"});
+  expect_refused("{kind: block_sparse, rules: [{pattern: learned, keep: 4}], index_heads: 17}", {"index_heads", "17"});
+  expect_refused("{kind: block_sparse, rules: [{pattern: learned, local: 4, keep: 4}]}",
+                 {"keep: 4, but pattern: learned needs more than local + first = 4 blocks"});
 }
 
 TEST(LayersNamed, ReadsNumbersRangesAndSteps) {
