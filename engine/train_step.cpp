@@ -8,6 +8,7 @@
 #include "core/checked.h"
 #include "core/host_tensor.h"
 #include "engine/devices.h"
+#include "kernels/attention/distance_mass.h"
 #include "kernels/elementwise.h"
 #include "kernels/group_sums.h"
 #include "optim/groups.h"
@@ -191,6 +192,33 @@ std::vector<Tensor> TrainStep::attention_entropies() {
   run.entropies = &layers;
   model_.hidden(run, micro_part(inputs_.ids, 0), sequences_[0]);
   return layers;
+}
+
+// Nothing is measured of kernels for it, so that no choice of the run depends on whether it was made.
+std::vector<Tensor> TrainStep::distance_masses() {
+  const std::vector<BlockImportance>& layers = model_.importance();
+  const Slice& slice = model_.parameters().slice();
+  const std::int64_t heads = model_.config().kv_heads / slice.size;
+  const std::vector<Span> spans = sequences_[0].spans();
+  ExecContext plain = ctx_;
+  plain.tuning = nullptr;
+  std::vector<Tensor> masses(layers.size());
+  const auto attention = [&](const BlockImportance& i) -> AttentionLayer& {
+    return model_.blocks()[static_cast<std::size_t>(i.layer())].attention();
+  };
+  for (std::size_t n = 0; n < layers.size(); ++n) {
+    const std::vector<std::int32_t> all = layers[n].first();
+    const auto own = all.begin() + slice.rank * heads;
+    attention(layers[n]).watch = [&, n, first = std::vector(own, own + heads)](const AttendedHeads& h) {
+      const Attention call{.q = h.q, .k = h.k, .queries = spans, .keys = spans, .scale = h.scale, .pattern = h.pattern};
+      masses[n] = ring::distance_masses(call, layers[n].distances(), first, plain);
+    };
+  }
+  Run run = micro_run(0, nullptr);
+  run.training = false;
+  model_.hidden(run, micro_part(inputs_.ids, 0), sequences_[0]);
+  for (const BlockImportance& i : layers) attention(i).watch = nullptr;
+  return masses;
 }
 
 // Forward and backward of one micro-batch, whose loss is added to the step's.

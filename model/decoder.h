@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "model/activation_plan.h"
+#include "model/attention/importance.h"
 #include "model/attention_schedule.h"
 #include "model/layers.h"
 #include "model/patterns.h"
@@ -78,6 +79,10 @@ class Decoder {
   const Parameters& parameters() const { return params_; }
 
   std::deque<DecoderBlock>& blocks() { return blocks_; }
+  // One for each layer that keeps blocks by importance.
+  std::vector<BlockImportance>& importance() { return importance_; }
+  // The layers keep what these say now, from the next pass on.
+  void take_important_blocks();
   std::vector<Param*> vocab_tables() const;  // rows by token: the embedding, and the head's where it is another one
 
   // In the order of the forward pass: embedding, blocks, final norm, loss head. A parameter may belong to several.
@@ -117,6 +122,7 @@ class Decoder {
   Param* tokens_;
   Param* positions_ = nullptr;
   std::deque<DecoderBlock> blocks_;
+  std::vector<BlockImportance> importance_;
   std::size_t segment_blocks_ = 0, in_segments_ = 0;  // of a segment, of all
   std::optional<Norm> final_norm_;
   Param* head_ = nullptr;  // null: tied to the token embedding

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "kernels/attention/attention.h"
+#include "kernels/attention/blocks.h"
 #include "kernels/norm.h"
 #include "model/rope.h"
 
@@ -129,6 +130,11 @@ bool AttentionLayer::attend_as_in_step(std::int64_t step) {
   const Pattern before =
       std::exchange(pattern_, step < index_->warmup_steps() ? keeping_all(selecting_, kv_heads_) : selecting_);
   return !same_pairs(before, pattern_);
+}
+
+void AttentionLayer::change_blocks(Pattern p) {
+  p.blocks = std::make_shared<const BlockPattern>(p.blocks->following(*pattern_.blocks));
+  pattern_ = std::move(p);
 }
 
 ParamList AttentionLayer::parameters() const {

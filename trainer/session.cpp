@@ -10,6 +10,7 @@
 #include "engine/memory_check.h"
 #include "kernels/tuning.h"
 #include "model/attention_schedule.h"
+#include "trainer/important_blocks.h"
 
 namespace ring {
 
@@ -115,6 +116,7 @@ void load_model_weights(Decoder& model, const std::string& checkpoint, const Exe
   add_parameters(state, prefix, model.parameters(), all.pieces, all.values);
   load_weights(checkpoint, state, prefix, ctx.stream);
   model.parameters().refresh_weights(ctx);
+  load_importance(model, checkpoint);
 }
 
 namespace {

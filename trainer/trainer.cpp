@@ -100,6 +100,7 @@ Trainer::Trainer(const Config& config, const ExecContext& ctx, Mesh& mesh, Loade
     losses_.push_back(ctx_.stream.impl().host_buffer(step_.losses().bytes()));
   }
   if (config.train.watch_interval) watch_ = make_watch();
+  if (!step_.model().importance().empty()) important_ = std::make_unique<ImportantBlocks>(step_, mesh_);
   attend_as_next();
 }
 
@@ -304,6 +305,7 @@ void Trainer::launch_step() {
   step_.load(batches);
   if (!agreed_) rehearse();
   upload_state(f.report, f.valid);
+  if (important_ && important_->before(steps_ + 1)) graph_.forget();
   if (watch_ && (steps_ + 1) % config_.train.watch_interval == 0) f.watched = watch_->before();
   const double queued = seconds_now();
   // A recording has no place for a wait for copies: the step that does is not replayed.
@@ -427,6 +429,7 @@ void Trainer::add_state(State& state) {
   state.add(kTokensName, &tokens_);
   state.add("data.cursor", &cursor_);
   state.add("train.bad_steps", guard_.state());
+  if (important_) important_->add_state(state);
 }
 
 void Trainer::tell_states(const TensorsApart& apart) const {
@@ -446,6 +449,7 @@ void Trainer::begin_average(bool saved) {
 void Trainer::restored() {
   step_.data().loaded();
   attend_as_next();
+  if (important_) important_->restored(), graph_.forget();
   guard_.restored();
   loader_.seek(static_cast<std::uint64_t>(cursor_));
 }
@@ -459,6 +463,7 @@ void Trainer::load_weights(const std::string& checkpoint) {
   const bool indexers_apart = differ_in_indexers(compared);
   ring::load_weights(checkpoint, state, kWeightsPrefix, ctx_.stream, !indexers_apart);
   if (indexers_apart && mesh_.rank() == 0) tell_indexers(compared);
+  load_importance(step_.model(), checkpoint);
   if (step_.average()) step_.average()->start(ctx_);
   step_.data().loaded();
 }

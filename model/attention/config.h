@@ -12,7 +12,16 @@ namespace ring {
 
 class Fields;
 
-enum class BlockChoice : std::uint8_t { local_global, strided, hierarchical, random, file, content, learned };
+enum class BlockChoice : std::uint8_t {
+  local_global,
+  strided,
+  hierarchical,
+  random,
+  file,
+  content,
+  learned,
+  importance
+};
 
 // Numbers are in blocks; kernels/attention/blocks.h defines the rules.
 struct BlockRuleConfig {
@@ -23,6 +32,8 @@ struct BlockRuleConfig {
   double density = 0;
   std::uint64_t seed = 0;
   std::string file;
+  std::int64_t interval = 200, explore = 0;  // of importance
+  double decay = 0.9;
   void fields(Fields&);
   void validate(std::vector<std::string>& errors) const;
 };
