@@ -25,22 +25,25 @@ struct Pools {
   bool none() const { return keys.dim(0) == 0; }
 };
 
-// The call over one size, into `out` f32, which may hold what others gave.
+// A call over one size; its results are the caller's to place.
+template <class Args>
+Args over(const Pools& pools, Args whole) {
+  whole.k = pools.keys, whole.v = pools.values, whole.keys = pools.spans;
+  whole.pattern = {.pool = pools.size};
+  whole.selection = {};
+  return whole;
+}
+
+// Into `out` f32, which may hold what others gave.
 Attention over(const Pools& pools, const Attention& whole, const Tensor& out, bool first) {
-  Attention one = whole;
-  one.k = pools.keys, one.v = pools.values, one.keys = pools.spans;
-  one.pattern = {.pool = pools.size};
-  one.selection = {};
+  Attention one = over(pools, whole);
   one.out = out;
   if (!first) one.carry = out;
   return one;
 }
 
 AttentionBackward over(const Pools& pools, const AttentionBackward& whole, const Tensor& dq, bool first) {
-  AttentionBackward one = whole;
-  one.k = pools.keys, one.v = pools.values, one.keys = pools.spans;
-  one.pattern = {.pool = pools.size};
-  one.selection = {};
+  AttentionBackward one = over(pools, whole);
   one.dq = dq;
   if (!first) one.carry_dq = dq;
   return one;

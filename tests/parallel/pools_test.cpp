@@ -7,7 +7,7 @@
 #include <filesystem>
 
 #include "comm/gloo/gloo.h"
-#include "tests/parallel/training.h"
+#include "tests/parallel/one_process.h"
 
 namespace ring::test {
 namespace {
@@ -47,22 +47,7 @@ INSTANTIATE_TEST_SUITE_P(All, DistPools,
                                          Layout{"tp2_packed", 2, {"parallel.tp=2", "data.packing.documents=true"}}),
                          [](const auto& info) { return info.param.name; });
 
-// Sums in f32 in another order; whatever the layout.
-constexpr double kLoss = 1e-5, kWeights = 2e-3;
-
-TEST_P(DistPools, EqualsOneProcess) {
-  const Layout& layout = GetParam();
-  Overrides alone;
-  for (const std::string& o : layout.overrides)
-    if (!o.starts_with("parallel.")) alone.push_back(o);
-  const Training one = train_on_ranks(options(1, alone)),
-                 many = train_on_ranks(options(layout.ranks, layout.overrides));
-  ASSERT_EQ(one.errors + many.errors, "");
-  EXPECT_LT(one.losses.back(), one.losses.front());
-  EXPECT_LE(largest_loss_difference(one, many), kLoss);
-  EXPECT_LE(largest_difference(one, many), kWeights);
-  EXPECT_LE(std::abs(one.validation - many.validation), kLoss * one.validation);
-}
+TEST_P(DistPools, EqualsOneProcess) { expect_equal_to_one_process(GetParam(), options); }
 
 // That the comparisons above could tell: without pools it is another model.
 TEST(PoolTraining, DependsOnPools) {
