@@ -143,7 +143,9 @@ StepTimes time_steps(StepBenchmark& bench, int warmup, int steps, Profiler* prof
   int finished = 0;
   for (int i = 0; i < warmup + steps; ++i) {
     trainer.launch();
-    while (trainer.in_flight() > (i == 0 ? 0 : trainer.most_in_flight())) finish_one(finished++);
+    // None in flight when the steps begin that count: else those that were launched before them would not count the
+    // time of launching, where that is the longer one.
+    while (trainer.in_flight() > (i == 0 || i + 1 == warmup ? 0 : trainer.most_in_flight())) finish_one(finished++);
   }
   while (trainer.in_flight() > 0) finish_one(finished++);
   const MemoryStats memory = bench.exec().stream.allocator()->stats();
