@@ -125,6 +125,7 @@ struct SelfAttention {
   Tensor* keys = nullptr;
   Tensor* values = nullptr;
   BlockSelection* selection = nullptr;
+  Tensor* lse = nullptr;  // receives the log-sum-exp of the scores, f32 [Hq,N]
 };
 Var self_attention(Run&, const Var& qkv, const Sequences&, const SelfAttention&);
 

@@ -8,6 +8,7 @@
 #include "core/checked.h"
 #include "core/host_tensor.h"
 #include "engine/devices.h"
+#include "kernels/attention/distance_mass.h"
 #include "kernels/elementwise.h"
 #include "kernels/group_sums.h"
 #include "optim/groups.h"
@@ -121,7 +122,7 @@ void TrainStep::allocate_inputs() {
   const ScopeGuard scope(*ctx_.scopes, {ScopeKind::inputs});
   const InputSizes sizes{tokens, plan_.micro_batches * plan_.micro_batch, corpora_, packed_};
   inputs_ = StepInputs(sizes, ctx_.stream);
-  losses_ = ctx_.empty({1 + 2 * corpora_}, DType::f32, Lifetime::run);
+  losses_ = ctx_.empty({1 + 2 * corpora_ + (has_indexer() ? 1 : 0)}, DType::f32, Lifetime::run);
   stage_ = std::make_unique<InputStage>(sizes, ctx_.stream);
   lay_out_sequences();
 }
@@ -193,10 +194,38 @@ std::vector<Tensor> TrainStep::attention_entropies() {
   return layers;
 }
 
+// Nothing is measured of kernels for it, so that no choice of the run depends on whether it was made.
+std::vector<Tensor> TrainStep::distance_masses() {
+  const std::vector<BlockImportance>& layers = model_.importance();
+  const Slice& slice = model_.parameters().slice();
+  const std::int64_t heads = model_.config().kv_heads / slice.size;
+  const std::vector<Span> spans = sequences_[0].spans();
+  ExecContext plain = ctx_;
+  plain.tuning = nullptr;
+  std::vector<Tensor> masses(layers.size());
+  const auto attention = [&](const BlockImportance& i) -> AttentionLayer& {
+    return model_.blocks()[static_cast<std::size_t>(i.layer())].attention();
+  };
+  for (std::size_t n = 0; n < layers.size(); ++n) {
+    const std::vector<std::int32_t> all = layers[n].first();
+    const auto own = all.begin() + slice.rank * heads;
+    attention(layers[n]).watch = [&, n, first = std::vector(own, own + heads)](const AttendedHeads& h) {
+      const Attention call{.q = h.q, .k = h.k, .queries = spans, .keys = spans, .scale = h.scale, .pattern = h.pattern};
+      masses[n] = ring::distance_masses(call, layers[n].distances(), first, plain);
+    };
+  }
+  Run run = micro_run(0, nullptr);
+  run.training = false;
+  model_.hidden(run, micro_part(inputs_.ids, 0), sequences_[0]);
+  for (const BlockImportance& i : layers) attention(i).watch = nullptr;
+  return masses;
+}
+
 // Forward and backward of one micro-batch, whose loss is added to the step's.
 void TrainStep::micro_step(std::size_t index) {
   Tape tape(index + 1 == micro_batches());
   Run run = micro_run(index, &tape);
+  if (has_indexer()) run.index_loss = losses_of(1 + 2 * corpora_, 1);
   LossHead head;
   head.targets = micro_part(inputs_.targets, index);
   head.z_loss = static_cast<float>(config_.train.z_loss);
@@ -221,9 +250,18 @@ void TrainStep::compute() {
   for (std::size_t i = 0; i < micro_batches(); ++i) micro_step(i);
   enter(RunPhase::reduce);
   parallel_.data->finish_gradients();
-  mesh_.group(kDataAxes).all_reduce(losses_, Reduce::sum, ctx_.stream.record()).wait(ctx_.stream);
+  sum_losses();
   enter(RunPhase::optimizer);
   update();
+}
+
+// The slices of a model have the same losses, but each its own heads' part of the indexers'.
+void TrainStep::sum_losses() {
+  const auto sum = [&](Communicator& over, const Tensor& t) {
+    over.all_reduce(t, Reduce::sum, ctx_.stream.record()).wait(ctx_.stream);
+  };
+  if (has_indexer() && plan_.tp > 1) sum(mesh_.axis("tp"), losses_of(1 + 2 * corpora_, 1));
+  sum(mesh_.group(kDataAxes), losses_);
 }
 
 void TrainStep::update() {

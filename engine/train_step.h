@@ -62,6 +62,10 @@ class TrainStep {
   // micro-batch, as Run::entropies has it. Dropout is off.
   std::vector<Tensor> attention_entropies();
 
+  // Likewise, of each layer that keeps blocks by importance, in the order of Decoder::importance(): the masses of this
+  // slice's KV heads by distance, f32 [2, KV heads, distances] (kernels/attention/distance_mass.h).
+  std::vector<Tensor> distance_masses();
+
   // A run of the model over micro-batch `index` of this rank.
   Run micro_run(std::size_t index, Tape*);
 
@@ -82,9 +86,10 @@ class TrainStep {
   const PartNorms& part_norms() const { return part_norms_; }                          // of the step that was computed
   const HostOffload* offload() const { return offloads_ ? offload_.get() : nullptr; }  // null: all stays on the device
   const Tensor& state() const { return step_state_; }                                  // a StepState on the device
-  // The step's, over all ranks, f32: the loss, [0], and of a mixture each corpus's loss and targets,
-  // [1, corpora] and [1 + corpora, 2 corpora].
+  // The step's, over all ranks, f32: the loss, [0], of a mixture each corpus's loss and targets, [1, corpora] and
+  // [1 + corpora, 2 corpora], and where attention has indexers their loss, as the last one.
   const Tensor& losses() const { return losses_; }
+  bool has_indexer() const { return model_.has_indexer(); }
   std::int64_t corpora() const { return corpora_; }                                       // of a mixture; 0: one
   std::size_t micro_batches() const { return static_cast<std::size_t>(micro_batches_); }  // of this rank in a step
   std::string lasting_memory() const;  // "weights 1.50 GiB, gradients .., moments .."
@@ -100,6 +105,7 @@ class TrainStep {
   std::int64_t micro_tokens() const { return plan_.micro_batch * parallel_.context.tokens(); }
   Tensor micro_part(const Tensor& all, std::size_t index) const;
   void micro_step(std::size_t index);
+  void sum_losses();
   void update();
 
   const Config& config_;

@@ -50,7 +50,8 @@ DecoderBlock::DecoderBlock(const ParamPrefix& at, const ModelConfig& c, std::int
       mlp_site_(site_of(str("dropout.mlp.", layer))),
       attention_norm_(at.child("attention_norm"), c.width, c),
       mlp_norm_(at.child("mlp_norm"), c.width, c),
-      attention_(at.child("attention"), c, pattern, inv_freq, site_of(str("dropout.weights.", layer))),
+      attention_(at.child("attention"), c, attention_of(c, layer), pattern, inv_freq,
+                 site_of(str("dropout.weights.", layer))),
       mlp_(at.child("mlp"), c) {}
 
 ParamList DecoderBlock::parameters() const {
@@ -120,10 +121,23 @@ Decoder::Decoder(const ModelConfig& config, std::int64_t vocab_padding)
   const std::vector<Pattern> patterns = patterns_of(c);
   for (std::int64_t i = 0; i < c.layers; ++i)
     blocks_.emplace_back(root.child(str("blocks.", i)), c, i, patterns[static_cast<std::size_t>(i)], inv_freq_);
+  const std::vector<const AttentionConfig*> attentions = attentions_of(c);
+  for (std::size_t i = 0; i < patterns.size(); ++i)
+    if (keeps_important_blocks(*attentions[i], c.kv_heads))
+      importance_.emplace_back(*attentions[i], patterns[i], ModelSizes{c.kv_heads, c.context},
+                               static_cast<std::int64_t>(i));
   if (c.norm_place != NormPlace::post) final_norm_.emplace(root.child("final_norm"), c.width, c);
   if (c.tied_embeddings) return;
   head_ = &params_.add({{"head.weight", 0, c.vocab_size, normal}}, c.width, vocab_padding);
   head_->table = true;
+}
+
+void Decoder::take_important_blocks() {
+  const Slice& slice = params_.slice();
+  const std::int64_t kv_heads = config_.kv_heads / slice.size;
+  for (const BlockImportance& i : importance_)
+    blocks_[static_cast<std::size_t>(i.layer())].attention().change_blocks(
+        of_heads(i.pattern(), {slice.rank * kv_heads, kv_heads}));
 }
 
 std::vector<ModelPart> Decoder::parts() const {
@@ -153,6 +167,16 @@ void Decoder::set_activations(const ActivationPlan& plan, SavedTensorHooks* host
     blocks_[i].plan = plan.blocks[i];
     blocks_[i].host = host;
   }
+}
+
+bool Decoder::attend_as_in_step(std::int64_t step) {
+  bool changed = false;
+  for (DecoderBlock& block : blocks_) changed |= block.attention().attend_as_in_step(step);
+  return changed;
+}
+
+bool Decoder::has_indexer() const {
+  return std::ranges::any_of(blocks_, [](const DecoderBlock& block) { return block.attention().indexer() != nullptr; });
 }
 
 void Decoder::set_mlp_chunk(std::int64_t rows) {
@@ -202,6 +226,7 @@ bool Decoder::attend_as_of(std::int64_t tokens) {
   const std::int64_t kv_heads = config_.kv_heads / slice.size;
   const std::vector<Pattern> patterns = patterns_of(config_, {slice.rank * kv_heads, kv_heads});
   for (std::size_t i = 0; i < blocks_.size(); ++i) blocks_[i].attention().set_pattern(patterns[i]);
+  take_important_blocks();
   return true;
 }
 

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "model/activation_plan.h"
+#include "model/attention/importance.h"
 #include "model/attention_schedule.h"
 #include "model/layers.h"
 #include "model/patterns.h"
@@ -23,6 +24,7 @@ class DecoderBlock {
   ParamList parameters() const;
 
   AttentionLayer& attention() { return attention_; }
+  const AttentionLayer& attention() const { return attention_; }
   FeedForward& mlp() { return mlp_; }
 
   BlockPlan plan;
@@ -77,6 +79,10 @@ class Decoder {
   const Parameters& parameters() const { return params_; }
 
   std::deque<DecoderBlock>& blocks() { return blocks_; }
+  // One for each layer that keeps blocks by importance.
+  std::vector<BlockImportance>& importance() { return importance_; }
+  // The layers keep what these say now, from the next pass on.
+  void take_important_blocks();
   std::vector<Param*> vocab_tables() const;  // rows by token: the embedding, and the head's where it is another one
 
   // In the order of the forward pass: embedding, blocks, final norm, loss head. A parameter may belong to several.
@@ -87,6 +93,10 @@ class Decoder {
   void set_activations(const ActivationPlan&, SavedTensorHooks* host = nullptr);
   // How many rows an MLP sublayer computes at a time (over_chunks), which decides in what order gradients are added up.
   void set_mlp_chunk(std::int64_t rows);  // from the next forward on; until then 0: all
+  // From the next forward on attention is as in this step (counted from 0) of a run; until then, as after its last.
+  // Returns whether that is another way than before: work that was recorded has to be recorded anew.
+  bool attend_as_in_step(std::int64_t step);
+  bool has_indexer() const;  // of some layer
   // Called with what each part of a forward pass returns, for diagnosis.
   std::function<void(const ScopeId&, const Tensor&)> watch;
 
@@ -112,6 +122,7 @@ class Decoder {
   Param* tokens_;
   Param* positions_ = nullptr;
   std::deque<DecoderBlock> blocks_;
+  std::vector<BlockImportance> importance_;
   std::size_t segment_blocks_ = 0, in_segments_ = 0;  // of a segment, of all
   std::optional<Norm> final_norm_;
   Param* head_ = nullptr;  // null: tied to the token embedding

@@ -121,6 +121,8 @@ KvCache::KvCache(const ModelConfig& c, std::int64_t batch, std::int64_t most, co
       own.selection = layers[static_cast<std::size_t>(first)].selection;
     else if (p.selects())
       own.selection = std::make_shared<SelectionCache>(p, batch, capacity, c.heads, c.kv_heads, c.head_dim, ctx);
+    if (learns_blocks(attention_of(c, layer)))
+      own.index = std::make_shared<IndexCache>(batch, capacity, p.blocks->block());
     own.pools = std::move(pools);
   }
 }

@@ -6,6 +6,7 @@
 #include "autograd/ops.h"
 #include "kernels/attention/attention.h"
 #include "model/config.h"
+#include "model/index_cache.h"
 #include "model/selection_cache.h"
 
 namespace ring {
@@ -22,6 +23,7 @@ struct LayerCache {
   std::int64_t sinks = 0;
   std::shared_ptr<SelectionCache> selection{};  // of a layer whose blocks are selected by content, else null
   bool shares = false;                          // it is that of a layer before, which selects
+  std::shared_ptr<IndexCache> index{};          // of one whose blocks an indexer scores, else null
   std::vector<Pools> pools{};
 
   bool selects() const { return selection && !shares; }

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "kernels/attention/attention.h"
+#include "kernels/attention/blocks.h"
 #include "kernels/norm.h"
 #include "model/rope.h"
 
@@ -94,12 +95,13 @@ Var Norm::over_slices(Run& run, const Var& x) const {
 
 ParamList Norm::parameters() const { return bias ? ParamList{weight, bias} : ParamList{weight}; }
 
-AttentionLayer::AttentionLayer(const ParamPrefix& at, const ModelConfig& c, const Pattern& pattern,
-                               const Tensor& inv_freq, std::uint32_t dropout_site)
+AttentionLayer::AttentionLayer(const ParamPrefix& at, const ModelConfig& c, const AttentionConfig& settings,
+                               const Pattern& pattern, const Tensor& inv_freq, std::uint32_t dropout_site)
     : heads_(c.heads),
       kv_heads_(c.kv_heads),
       head_dim_(c.head_dim),
       pattern_(pattern),
+      selecting_(pattern),
       inv_freq_(inv_freq),
       qkv_(at, qkv_outputs(c), c.width, c.biases != Biases::none),
       out_(at, {{"wo", c.width, weight_std(c, c.heads * c.head_dim, c.width, true, true)}}, c.heads * c.head_dim,
@@ -113,18 +115,33 @@ AttentionLayer::AttentionLayer(const ParamPrefix& at, const ModelConfig& c, cons
     k_norm_ = &at.params.add({{at("k_norm.weight"), 0, head_dim_, {Init::Kind::ones}}}, 0);
   }
   if (c.norm_place == NormPlace::sub) sub_norm_.emplace(at.child("sub_norm"), c.heads * head_dim_, c);
+  if (learns_blocks(settings)) index_.emplace(at.child("index"), c, settings);
 }
 
-void AttentionLayer::take_heads(std::int64_t heads, std::int64_t kv_heads, const Pattern& pattern) {
+void AttentionLayer::take_heads(std::int64_t heads, KvHeads kv_heads, const Pattern& pattern) {
   heads_ = heads;
-  kv_heads_ = kv_heads;
-  pattern_ = pattern;
+  kv_heads_ = kv_heads.count;
+  pattern_ = selecting_ = pattern;
+  if (index_) index_->take_heads(kv_heads.first, kv_heads.count);
+}
+
+bool AttentionLayer::attend_as_in_step(std::int64_t step) {
+  if (!learns()) return false;
+  const Pattern before =
+      std::exchange(pattern_, step < index_->warmup_steps() ? keeping_all(selecting_, kv_heads_) : selecting_);
+  return !same_pairs(before, pattern_);
+}
+
+void AttentionLayer::change_blocks(Pattern p) {
+  p.blocks = std::make_shared<const BlockPattern>(p.blocks->following(*pattern_.blocks));
+  pattern_ = std::move(p);
 }
 
 ParamList AttentionLayer::parameters() const {
   ParamList all = qkv_.parameters();
   if (q_norm_) all += {q_norm_, k_norm_};
   if (sub_norm_) all += sub_norm_->parameters();
+  if (index_) all += {index_->parameter()};
   return all += out_.parameters();
 }
 
@@ -148,25 +165,27 @@ Var AttentionLayer::project(Run& run, Var y, const Var& residual) const {
   return out_(run, y, residual);
 }
 
-Var AttentionLayer::attend(Run& run, const Var& qkv, const Sequences& seqs, BlockSelection* shared) const {
+Var AttentionLayer::attend(Run& run, const Var& x, const Var& qkv, const Sequences& seqs, BlockSelection* shared,
+                           AttendedHeads& heads) const {
+  heads.scale = scale_, heads.pattern = pattern_;
   SelfAttention s = options(run.training);
-  s.selection = shared;
-  if (!watch) return self_attention(run, qkv, seqs, s);
-  AttendedHeads heads{.scale = scale_, .pattern = pattern_};
-  Tensor values;
-  s.queries = &heads.q;
-  s.keys = &heads.k;
-  s.values = &values;
-  if (!shared) s.selection = &heads.selection;
+  s.queries = &heads.q, s.keys = &heads.k, s.values = &heads.v;
+  s.selection = shared ? shared : &heads.selection, s.lse = &heads.lse;
+  const Var scores = index_ ? index_->scores(run, x, seqs, pattern_) : Var{};  // all slices together
+  if (learns()) heads.selection = selection_by(scores.value, pattern_, seqs.spans(), run.ctx);
   const Var y = self_attention(run, qkv, seqs, s);
   heads.selection = *s.selection;
-  watch(heads);
+  if (learns()) index_->learn(run, scores, heads, seqs);
   return y;
 }
 
 Var AttentionLayer::operator()(Run& run, const Var& x, const Sequences& seqs, const Var& residual,
                                BlockSelection* shared) const {
-  return project(run, attend(run, qkv_(run, x), seqs, shared), residual);
+  AttendedHeads heads;
+  const Var y = attend(run, x, qkv_(run, x), seqs, shared, heads);
+  if (watch) watch(heads);
+  heads = {};
+  return project(run, y, residual);
 }
 
 Var AttentionLayer::operator()(Run& run, const Var& x, const Sequences& seqs, const Var& residual,
@@ -175,17 +194,18 @@ Var AttentionLayer::operator()(Run& run, const Var& x, const Sequences& seqs, co
   const Var qkv = qkv_(run, x);
   for (std::int32_t n : lengths)
     RING_CHECK((n > 0) == (lengths[0] > 0), "a cache where some sequences are empty and others are not");
+  if (cache.index) cache.index->append(*index_, x.value, seqs, lengths, run.ctx);
   if (lengths[0] > 0) return project(run, {decode(run, qkv.value, seqs, cache, lengths), nullptr}, residual);
-  Tensor queries, keys, values;
-  SelfAttention s = options(run.training);
-  s.queries = &queries;
-  s.keys = &keys;
-  s.values = &values;
-  s.selection = shared;
-  const Var y = self_attention(run, qkv, seqs, s);
-  cache.append(keys, values, seqs, lengths, run.ctx);
-  if (cache.selects()) cache.selection->append(queries, seqs, lengths, run.ctx);
+  AttendedHeads heads;
+  const Var y = attend(run, x, qkv, seqs, shared, heads);
+  cache.append(heads.k, heads.v, seqs, lengths, run.ctx);
+  if (cache.selects()) cache.selection->append(heads.q, seqs, lengths, run.ctx);
   return project(run, y, residual);
+}
+
+SelectionCache::Scored AttentionLayer::scorer(const LayerCache& cache, const ExecContext& ctx) const {
+  if (!cache.index) return nullptr;
+  return [&](const std::vector<SelectedRows>& documents) { return cache.index->scores(*index_, documents, ctx); };
 }
 
 Tensor AttentionLayer::decode(Run& run, const Tensor& qkv, const Sequences& seqs, LayerCache& cache,
@@ -208,7 +228,7 @@ Tensor AttentionLayer::decode(Run& run, const Tensor& qkv, const Sequences& seqs
   cache.append(k, v, seqs, lengths, run.ctx);
   if (cache.selects()) {
     cache.selection->append(q, seqs, lengths, run.ctx);
-    cache.selection->select(cache.keys, lengths, run.ctx);
+    cache.selection->select(pattern_, cache.keys, lengths, scorer(cache, run.ctx), run.ctx);
   }
   const Tensor y = run.ctx.empty({batch, heads_, head_dim_}, qkv.dtype());
   AttentionDecode args{q, cache.keys, cache.values, y, {}, {}, scale_};

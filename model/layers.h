@@ -7,6 +7,7 @@
 
 #include "autograd/ops.h"
 #include "model/config.h"
+#include "model/indexer.h"
 #include "model/kv_cache.h"
 #include "model/params.h"
 
@@ -49,19 +50,11 @@ struct Norm {
   float eps;
 };
 
-// What attention is computed from: q [N,Hq,D] and k [N,Hk,D] as they are multiplied, and the blocks that were selected.
-struct AttendedHeads {
-  Tensor q, k;
-  float scale = 1;  // of scores
-  Pattern pattern;
-  BlockSelection selection{};
-};
-
 class AttentionLayer {
  public:
-  // dropout_site: of the masks on weights.
-  AttentionLayer(const ParamPrefix&, const ModelConfig& resolved, const Pattern&, const Tensor& inv_freq,
-                 std::uint32_t dropout_site);
+  // The pattern is that of `settings`. dropout_site: of the masks on weights.
+  AttentionLayer(const ParamPrefix&, const ModelConfig& resolved, const AttentionConfig& settings, const Pattern&,
+                 const Tensor& inv_freq, std::uint32_t dropout_site);
   // [N,C] -> [N,C], plus residual, which may be none. shared: the selection of the layers that share theirs, which the
   // first of them makes; null: nobody shares.
   Var operator()(Run&, const Var& x, const Sequences&, const Var& residual, BlockSelection* shared) const;
@@ -72,25 +65,34 @@ class AttentionLayer {
   ParamList parameters() const;
 
   // Computes these heads alone from now on: those of a slice, with what they attend over.
-  void take_heads(std::int64_t heads, std::int64_t kv_heads, const Pattern&);
-  void set_pattern(const Pattern& pattern) { pattern_ = pattern; }  // of the heads that it computes
+  void take_heads(std::int64_t heads, KvHeads, const Pattern&);
+  // Of the heads that it computes; attend_as_in_step goes by it.
+  void set_pattern(const Pattern& pattern) { pattern_ = selecting_ = pattern; }
+  void change_blocks(Pattern);  // attends over these from the next pass on, with the same heads
+  // From the next pass on it attends as in this step (counted from 0) of a run; until then, as after its last. Returns
+  // whether that is another way than before.
+  bool attend_as_in_step(std::int64_t step);
+  const Indexer* indexer() const { return index_ ? &*index_ : nullptr; }
   Linear& qkv() { return qkv_; }
   Linear& out() { return out_; }
   // Called with what each pass over whole sequences attends over, where it runs.
   std::function<void(const AttendedHeads&)> watch;
 
  private:
-  Var attend(Run&, const Var& qkv, const Sequences&, BlockSelection* shared) const;
+  Var attend(Run&, const Var& x, const Var& qkv, const Sequences&, BlockSelection* shared, AttendedHeads&) const;
   SelfAttention options(bool training) const;
   Var project(Run&, Var y, const Var& residual) const;
+  SelectionCache::Scored scorer(const LayerCache&, const ExecContext&) const;
+  bool learns() const { return index_ && pattern_.selects(); }
   Tensor decode(Run&, const Tensor& qkv, const Sequences&, LayerCache&, const std::vector<std::int32_t>& lengths) const;
 
   std::int64_t heads_, kv_heads_, head_dim_;  // heads: of this slice
-  Pattern pattern_;
-  const Tensor& inv_freq_;  // owned by the decoder; undefined: no rotation
+  Pattern pattern_, selecting_;               // as it attends now, and once its indexer has warmed up
+  const Tensor& inv_freq_;                    // owned by the decoder; undefined: no rotation
   Linear qkv_;
   Param* q_norm_ = nullptr;
   Param* k_norm_ = nullptr;
+  std::optional<Indexer> index_;
   std::optional<Norm> sub_norm_;
   Linear out_;
   float scale_;    // of scores

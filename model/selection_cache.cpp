@@ -48,7 +48,15 @@ void SelectionCache::pool(std::size_t sequence, std::int32_t own, std::int64_t k
   s.pooled = own;
 }
 
-void SelectionCache::select(const Tensor& keys, const std::vector<std::int32_t>& tokens, const ExecContext& ctx) {
+void SelectionCache::score(const Tensor& keys, std::vector<PooledRows> new_queries, std::vector<PooledRows> new_keys,
+                           const ExecContext& ctx) const {
+  const auto rows = [](const Tensor& t) { return t.view({t.dim(0) * t.dim(1), t.dim(2), t.dim(3)}); };
+  block_pool_kernel({rows(queries_), query_means_, std::move(new_queries), block()}, ctx);
+  block_pool_kernel({rows(keys), key_means_, std::move(new_keys), block()}, ctx);
+}
+
+void SelectionCache::select(const Pattern& pattern, const Tensor& keys, const std::vector<std::int32_t>& tokens,
+                            const Scored& scored, const ExecContext& ctx) {
   std::vector<SelectedRows> documents;
   std::vector<PooledRows> new_queries, new_keys;
   for (std::size_t sequence = 0; sequence < sequences_.size(); ++sequence) {
@@ -59,10 +67,13 @@ void SelectionCache::select(const Tensor& keys, const std::vector<std::int32_t>&
     documents.push_back({.queries = b - (own - 1), .keys = b * most_, .bits = b - own, .begin = own, .end = own + 1});
   }
   if (documents.empty()) return;
-  const auto rows = [](const Tensor& t) { return t.view({t.dim(0) * t.dim(1), t.dim(2), t.dim(3)}); };
-  block_pool_kernel({rows(queries_), query_means_, std::move(new_queries), block()}, ctx);
-  block_pool_kernel({rows(keys), key_means_, std::move(new_keys), block()}, ctx);
-  block_select_kernel({query_means_, key_means_, selected_, std::move(documents), blocks_}, ctx);
+  if (scored) {
+    const Tensor scores = scored(documents);
+    block_select_kernel({{}, {}, selected_, std::move(documents), pattern.blocks, scores}, ctx);
+  } else {
+    score(keys, std::move(new_queries), std::move(new_keys), ctx);
+    block_select_kernel({query_means_, key_means_, selected_, std::move(documents), pattern.blocks}, ctx);
+  }
   bits_ = to_host<std::int32_t>(selected_, ctx.stream);
 }
 

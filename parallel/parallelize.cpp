@@ -18,7 +18,8 @@ void cut_inputs(Parameters& params, Linear& linear) { params.cut(*linear.weight,
 void cut_attention(Parameters& params, AttentionLayer& attention, const ModelConfig& c, const Pattern& pattern) {
   const int slices = params.slice().size;
   cut_outputs(params, attention.qkv());  // whole heads
-  attention.take_heads(c.heads / slices, c.kv_heads / slices, pattern);
+  const std::int64_t kv_heads = c.kv_heads / slices;
+  attention.take_heads(c.heads / slices, {params.slice().rank * kv_heads, kv_heads}, pattern);
   cut_inputs(params, attention.out());
 }
 

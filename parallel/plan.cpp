@@ -4,6 +4,7 @@
 
 #include "core/checked.h"
 #include "core/counted.h"
+#include "model/attention/importance.h"
 #include "model/patterns.h"
 #include "parallel/misfit.h"
 
@@ -130,12 +131,18 @@ void check_tokens_of_slices(const ParallelPlan& p, const ModelConfig& m) {
            ", model.context = ", m.context, ", parallel.cp = ", p.cp, "): change one of them so that it does");
 }
 
-// Blocks are selected by the keys of a whole sequence, which no rank of cp holds; pools may lie on two ranks.
+// Blocks are selected, and measured, by the keys of a whole sequence, which no rank of cp holds; pools may lie on two
+// ranks.
 void check_selections(const ParallelPlan& p, const ModelConfig& m) {
+  for (const AttentionConfig* a : attentions_of(m))
+    if (p.cp > 1 && keeps_important_blocks(*a, m.kv_heads))
+      fail("parallel.cp: ", p.cp,
+           " ranks share each sequence, but model.attention.rules with pattern: importance measure whole ones: set "
+           "parallel.cp to 1 (parallel.tp and parallel.zero work), or take other rules");
   if (p.cp > 1 && std::ranges::any_of(patterns_of(m), &Pattern::selects))
     fail("parallel.cp: ", p.cp,
-         " ranks share each sequence, but model.attention.rules with pattern: content need whole "
-         "ones: set parallel.cp to 1 (parallel.tp and parallel.zero work), or take other rules");
+         " ranks share each sequence, but model.attention.rules with pattern: content or learned need whole ones: set "
+         "parallel.cp to 1 (parallel.tp and parallel.zero work), or take other rules");
   if (p.cp > 1 && std::ranges::any_of(patterns_of(m), [](const Pattern& a) { return !a.pools.empty(); }))
     fail("parallel.cp: ", p.cp,
          " ranks share each sequence, but model.attention.pools need whole ones: set parallel.cp to 1 (parallel.tp and "

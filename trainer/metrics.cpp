@@ -75,6 +75,7 @@ std::string tag_of(const std::string& group, const std::string& name) {
     return "attention/" + group.substr(std::strlen("attention_")) + "/" + name;
   if (group != "train") return group + "/" + name;
   if (name == "loss") return "loss/train";
+  if (name == "index_loss") return "loss/train_index";
   const std::string section = section_of(name);
   return section + "/" + (section == "memory" ? name.substr(std::strlen("memory_")) : name);
 }

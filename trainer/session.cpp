@@ -10,6 +10,7 @@
 #include "engine/memory_check.h"
 #include "kernels/tuning.h"
 #include "model/attention_schedule.h"
+#include "trainer/important_blocks.h"
 
 namespace ring {
 
@@ -115,6 +116,7 @@ void load_model_weights(Decoder& model, const std::string& checkpoint, const Exe
   add_parameters(state, prefix, model.parameters(), all.pieces, all.values);
   load_weights(checkpoint, state, prefix, ctx.stream);
   model.parameters().refresh_weights(ctx);
+  load_importance(model, checkpoint);
 }
 
 namespace {
@@ -184,6 +186,7 @@ Session session_of(const FoundCheckpoint& found, int threads, DeviceChoice devic
   const ParamTypes types{.master = type, .weights = type, .trainable = false};
   check_memory(*s.model, s.ctx.stream.device(), types);
   s.model->allocate(s.ctx, config.run.seed, types);
+  if (found.manifest.values.contains("train.step")) s.model->attend_as_in_step(found.manifest.step);
   load_model_weights(*s.model, origin.checkpoint, s.ctx, which);
   s.origin = std::move(origin);
   return s;

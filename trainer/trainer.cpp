@@ -60,6 +60,21 @@ std::set<std::string> average_in(const std::string& metadata, const Parameters& 
   return names;
 }
 
+// Whether weights lack nothing, and have nothing more, but what indexers of blocks learn (pattern: learned).
+bool differ_in_indexers(const WeightsReport& r) {
+  const auto of_indexer = [](const std::string& name) { return name.find(".attention.index.") != std::string::npos; };
+  return r.mismatched.empty() && !r.matching.empty() && r.missing.size() + r.unexpected.size() > 0 &&
+         std::ranges::all_of(r.missing, of_indexer) && std::ranges::all_of(r.unexpected, of_indexer);
+}
+
+void tell_indexers(const WeightsReport& r) {
+  if (!r.missing.empty())
+    log::info("the weights have no indexers for some layers (", r.missing.size(),
+              " tensors), which begin to learn with this run: model.attention.index_warmup_steps gives them time");
+  if (!r.unexpected.empty())
+    log::info("the weights have indexers (", r.unexpected.size(), " tensors) that this run has no use for");
+}
+
 void reserve_host(TrainStep& step, std::size_t bytes) try {
   step.reserve_host(bytes);
 } catch (const OutOfHostMemory& e) {
@@ -85,7 +100,8 @@ Trainer::Trainer(const Config& config, const ExecContext& ctx, Mesh& mesh, Loade
     losses_.push_back(ctx_.stream.impl().host_buffer(step_.losses().bytes()));
   }
   if (config.train.watch_interval) watch_ = make_watch();
-  follow_tokens();
+  if (!step_.model().importance().empty()) important_ = std::make_unique<ImportantBlocks>(step_, mesh_);
+  attend_as_next();
 }
 
 std::unique_ptr<Watch> Trainer::make_watch() {
@@ -238,9 +254,10 @@ void Trainer::forget_steps() {
   step_.arena().forget();
 }
 
-// The model attends as the next step is to, and validations before it.
-void Trainer::follow_tokens() {
-  if (step_.model().attend_as_of(tokens_)) forget_steps();
+// The model attends as in the next step, also in validations before it.
+void Trainer::attend_as_next() {
+  const bool others = step_.model().attend_as_of(tokens_);
+  if (step_.model().attend_as_in_step(steps_) || others) forget_steps();
 }
 
 std::int64_t Trainer::next_context() const {
@@ -288,6 +305,7 @@ void Trainer::launch_step() {
   step_.load(batches);
   if (!agreed_) rehearse();
   upload_state(f.report, f.valid);
+  if (important_ && important_->before(steps_ + 1)) graph_.forget();
   if (watch_ && (steps_ + 1) % config_.train.watch_interval == 0) f.watched = watch_->before();
   const double queued = seconds_now();
   // A recording has no place for a wait for copies: the step that does is not replayed.
@@ -299,7 +317,8 @@ void Trainer::launch_step() {
   if (f.logged) measure_parts(f);
   if (f.watched) watch_->after(f.watched);
   f.losses = losses_[static_cast<std::size_t>(steps_) % losses_.size()];
-  if (step_.corpora()) ctx_.stream.impl().copy(f.losses.get(), step_.losses().raw(), step_.losses().bytes());
+  if (step_.corpora() || step_.has_indexer())
+    ctx_.stream.impl().copy(f.losses.get(), step_.losses().raw(), step_.losses().bytes());
   f.done = ctx_.stream.record();
   f.report.sequences = next_batch_size();
   f.report.tokens = f.report.sequences * config_.model.context;
@@ -310,7 +329,7 @@ void Trainer::launch_step() {
   cursor_ += f.report.sequences;
   tokens_ += f.report.tokens;
   flight_.push_back(std::move(f));
-  follow_tokens();
+  attend_as_next();
 }
 
 StepReport Trainer::finish() {
@@ -326,6 +345,7 @@ StepReport Trainer::finish() {
   r.norm = std::fabs(std::sqrt(state.squared_norm));  // of NaN, too: it prints without a sign
   const auto* losses = static_cast<const float*>(f.losses.get());
   for (std::int64_t c = 1; c <= step_.corpora(); ++c) r.sources.push_back({losses[c], losses[c + step_.corpora()]});
+  if (step_.has_indexer()) r.index_loss = losses[2 * step_.corpora() + 1] / f.valid;
   r.accepted = state.accepted != 0;
   if (f.logged) r.part_norms = part_norms(f);
   if (f.watched) r.watched = watch_->report(f.watched);
@@ -343,7 +363,7 @@ void Trainer::undo(Flight& f) {
   for (const Flight& later : flight_) forget(later.report);
   forget(f.report);
   flight_.clear();
-  follow_tokens();
+  attend_as_next();
   f.report.step = steps_;
   loader_.seek(static_cast<std::uint64_t>(cursor_));
   fill_zero(step_.state(), ctx_.stream);  // not halted any more
@@ -409,6 +429,7 @@ void Trainer::add_state(State& state) {
   state.add(kTokensName, &tokens_);
   state.add("data.cursor", &cursor_);
   state.add("train.bad_steps", guard_.state());
+  if (important_) important_->add_state(state);
 }
 
 void Trainer::tell_states(const TensorsApart& apart) const {
@@ -427,7 +448,8 @@ void Trainer::begin_average(bool saved) {
 
 void Trainer::restored() {
   step_.data().loaded();
-  follow_tokens();
+  attend_as_next();
+  if (important_) important_->restored(), graph_.forget();
   guard_.restored();
   loader_.seek(static_cast<std::uint64_t>(cursor_));
 }
@@ -437,7 +459,11 @@ void Trainer::load_weights(const std::string& checkpoint) {
   state.written_behind([this](const Stream& s) { step_.optimizer().settle(s); });
   const OwnedShard& shard = step_.data().shard();
   add_parameters(state, kWeightsPrefix, step_.model().parameters(), shard.pieces, shard.values);
-  ring::load_weights(checkpoint, state, kWeightsPrefix, ctx_.stream);
+  const WeightsReport compared = compare_weights(read_manifest(checkpoint), state, kWeightsPrefix);
+  const bool indexers_apart = differ_in_indexers(compared);
+  ring::load_weights(checkpoint, state, kWeightsPrefix, ctx_.stream, !indexers_apart);
+  if (indexers_apart && mesh_.rank() == 0) tell_indexers(compared);
+  load_importance(step_.model(), checkpoint);
   if (step_.average()) step_.average()->start(ctx_);
   step_.data().loaded();
 }

@@ -12,6 +12,7 @@
 #include "engine/resolve.h"
 #include "engine/step_graph.h"
 #include "engine/train_step.h"
+#include "trainer/important_blocks.h"
 #include "trainer/source_loss.h"
 #include "trainer/step_guard.h"
 #include "trainer/watch.h"
@@ -23,11 +24,12 @@ struct StepReport {
   double loss = 0;        // mean over the valid tokens of all micro-batches and ranks
   double norm = 0;        // of the gradient, before clipping
   double lr = 0;
-  double decay_scale = 1;           // factor on every weight decay
-  std::vector<double> part_norms;   // of Trainer::parts() where the step is logged, else empty; NaN: no memory for it
-  WatchReport watched;              // where train.watch_interval says so, else empty
-  std::vector<SourceLoss> sources;  // of each corpus of a mixture; empty: there is one
-  bool accepted = true;             // false: loss or norm is not finite or above a limit, and nothing was updated
+  double decay_scale = 1;            // factor on every weight decay
+  std::vector<double> part_norms;    // of Trainer::parts() where the step is logged, else empty; NaN: no memory for it
+  WatchReport watched;               // where train.watch_interval says so, else empty
+  std::vector<SourceLoss> sources;   // of each corpus of a mixture; empty: there is one
+  std::optional<double> index_loss;  // of the indexers of blocks, likewise; none: there are none
+  bool accepted = true;              // false: loss or norm is not finite or above a limit, and nothing was updated
   std::int64_t sequences = 0, tokens = 0;                      // of all ranks; sequences: samples
   std::int64_t context = 0;                                    // tokens that see each other
   std::int64_t trained = 0;                                    // tokens before it
@@ -129,7 +131,7 @@ class Trainer {
   void compute_again(const MemoryChoice&);
   void end_flight();
   void forget_steps();
-  void follow_tokens();
+  void attend_as_next();
   void size_step();
   std::vector<Batch> next_batches();  // as far as this rank computes them
   void count_tokens(const std::vector<Batch>&, Flight&);
@@ -157,8 +159,9 @@ class Trainer {
   std::vector<std::shared_ptr<void>> results_, losses_;  // host memory for what steps leave and for losses, in turn
   std::int64_t steps_ = 0, tokens_ = 0, cursor_ = 0;
   double seconds_ = 0, last_finish_ = 0;
-  std::unique_ptr<Watch> watch_;  // null: no step is watched
-  bool agreed_ = false;           // on measured choices
+  std::unique_ptr<Watch> watch_;                // null: no step is watched
+  std::unique_ptr<ImportantBlocks> important_;  // null: no layer keeps blocks by importance
+  bool agreed_ = false;                         // on measured choices
   StepGuard guard_;
 };
 

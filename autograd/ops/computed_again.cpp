@@ -14,8 +14,8 @@ struct Again {
     Run again = *run;
     again.tape = &tape;
     const Var x{back.take(0), back.needs_grad(0) ? std::make_shared<GradSlot>() : nullptr};
-    const SlotPtr y = f(again, x).slot;
-    tape.backward(y, back.grad(), back.ctx);
+    const SlotPtr y = f(again, x).slot;  // null: of what f records, only roots of their own learn (index_loss)
+    tape.backward(y ? y : std::make_shared<GradSlot>(), back.grad(), back.ctx);
     if (x.slot) back.accumulate(0, x.slot->grad);
   }
 };

@@ -277,6 +277,7 @@ Var self_attention(Run& run, const Var& qkv, const Sequences& sequences, const S
   }
   if (options.queries) *options.queries = x.q;
   if (options.selection) *options.selection = selection;
+  if (options.lse) *options.lse = a.lse;
   const Shape shape{in.dim(0), options.heads * options.head_dim};
   if (!run.records(qkv, options.q_norm, options.k_norm)) return {a.out.view(shape), nullptr};
   std::vector<Saved> saved{

@@ -68,10 +68,17 @@ BlockPattern::BlockPattern(std::int32_t block, std::vector<BlockRule> rules, std
     version_ = hash_rule(r, *bits_, version_);
   }
   for (const std::int32_t r : of_head_) version_ = hash_text(str(r, ' '), version_);
+  first_version_ = version_;
 }
 
 BlockPattern BlockPattern::changed(std::vector<BlockRule> rules, std::vector<std::uint32_t> bits) const {
-  return {block_, std::move(rules), of_head_, std::move(bits), generation_ + 1};
+  return BlockPattern(block_, std::move(rules), of_head_, std::move(bits)).following(*this);
+}
+
+BlockPattern BlockPattern::following(const BlockPattern& before) const {
+  BlockPattern p = *this;
+  p.generation_ = before.generation_ + 1, p.first_version_ = before.first_version_;
+  return p;
 }
 
 BlockPattern BlockPattern::of_heads(std::int32_t first, std::int32_t count) const {

@@ -88,6 +88,8 @@ class BlockPattern {
                std::vector<std::uint32_t> bits = {}, std::uint64_t generation = 0);
   // The next generation: other rules for the same heads.
   BlockPattern changed(std::vector<BlockRule> rules, std::vector<std::uint32_t> bits = {}) const;
+  // This pattern as the next generation of another one, made in any way.
+  BlockPattern following(const BlockPattern& before) const;
   // Heads first .. first + count as a pattern of their own, numbered from 0: what a slice of the heads keeps.
   BlockPattern of_heads(std::int32_t first, std::int32_t count) const;
 
@@ -98,9 +100,10 @@ class BlockPattern {
   const std::vector<std::uint32_t>& bits() const { return *bits_; }
   bool selects() const;  // some head follows a rule of content: a call needs a selection (selection.h)
 
-  // A hash of everything that the kept blocks depend on, the same in every process: caches of lists and measured
-  // choices are keyed by it.
+  // A hash of everything that the kept blocks depend on, the same in every process: caches of lists are keyed by it,
+  // and measured choices by that of the first generation.
   std::uint64_t version() const { return version_; }
+  std::uint64_t first_version() const { return first_version_; }
   std::uint64_t generation() const { return generation_; }  // how often it changed
 
   // Error, naming `op`: a drawn rule has fewer blocks than a row of this length.
@@ -111,7 +114,7 @@ class BlockPattern {
   std::vector<BlockRule> rules_;
   std::vector<std::int32_t> of_head_;
   std::shared_ptr<const std::vector<std::uint32_t>> bits_;  // where rules of copies point to, too
-  std::uint64_t version_, generation_;
+  std::uint64_t version_, first_version_, generation_;
 };
 
 // The lists that GPU kernels walk. An owner's tile is 128 rows (queries, or keys): those at positions 128 i on. For

@@ -87,7 +87,7 @@ const typename Kernel<Args>::Candidate& choose(const Kernel<Args>& slot, const A
 std::string pattern_key(const Pattern& p) {
   std::string out = p.causal ? "causal" : "full";
   if (p.pool > 0) return str(out, " pools of ", p.pool);
-  if (p.blocks) return str(out, " blocks of ", p.blocks->block(), " version ", p.blocks->version());
+  if (p.blocks) return str(out, " blocks of ", p.blocks->block(), " version ", p.blocks->first_version());
   const bool divided = !p.is_interval();
   if (divided) out += p.from_row ? " dilated" : " dilated from documents";
   for (const Branch& b : p.branches) {

@@ -20,7 +20,9 @@ const Choices<BlockChoice>& block_patterns() {
                                                   {"hierarchical", BlockChoice::hierarchical},
                                                   {"random", BlockChoice::random},
                                                   {"file", BlockChoice::file},
-                                                  {"content", BlockChoice::content}});
+                                                  {"content", BlockChoice::content},
+                                                  {"learned", BlockChoice::learned},
+                                                  {"importance", BlockChoice::importance}});
   return names;
 }
 
@@ -38,21 +40,32 @@ void BlockRuleConfig::fields(Fields& f) {
     "first ones, and multiples of every; strided: d < local or a multiple of every; hierarchical: local ones, then "
     "level by level twice as far and half as dense; random: d < local and a share of all; file: as drawn in a file; "
     "content: d < local, the first ones, and those whose mean "
-    "keys agree most with the mean queries of the block before",
+    "keys agree most with the mean queries of the block before; learned: the same by the scores of an indexer that "
+    "learns where attention goes; importance: d < local, the first ones, and the distances d that attention was worth "
+    "the most at so far",
     block_patterns());
   f("local", local, "nearest blocks, which are all seen, in blocks; not of file", in_range(1, kMostBlocks));
-  f("first", first, "local_global, content: blocks at the start that all see, in blocks", in_range(0, kMostBlocks));
+  f("first", first, "local_global, content, learned, importance: blocks at the start that all see, in blocks",
+    in_range(0, kMostBlocks));
   f("every", every,
     "local_global: also each block whose number is a multiple of it; strided: distance of the columns; in blocks, "
     "0 = none",
     in_range(0, kMostBlocks));
   f("keep", keep,
-    "content: blocks that a block of queries sees, itself, the local and the first ones among them; as a list, what it "
-    "is from so many trained tokens on",
+    "content, learned, importance: blocks that a block of queries sees, itself, the local and the first ones among "
+    "them; as a list, which importance does not take, what it is from so many trained tokens on",
     in_range(0, kMostBlocks), by_tokens(keeps));
   f("density", density, "random: share of the blocks, above 0", in_range(0, 1));
-  f("seed", seed, "random: another seed draws other blocks", in_range(0, std::numeric_limits<std::int64_t>::max()));
+  f("seed", seed, "random, importance: another seed draws other blocks",
+    in_range(0, std::numeric_limits<std::int64_t>::max()));
   f("file", file, "file: path of the text file with the blocks", rank_local());
+  f("interval", interval,
+    "importance: steps from one choice of blocks to the next; in between masses are measured 8 times, each with a "
+    "forward of one micro-batch more",
+    in_range(1, 1 << 30));
+  f("explore", explore, "importance: those of the kept blocks that are drawn at random in each choice, in blocks",
+    in_range(0, kMostBlocks));
+  f("decay", decay, "importance: what a measurement leaves of the average of those before it", in_range(0, 0.999999));
 }
 
 void BlockRuleConfig::validate(std::vector<std::string>& errors) const {
@@ -62,28 +75,73 @@ void BlockRuleConfig::validate(std::vector<std::string>& errors) const {
   const auto is = [&](BlockChoice p) { return pattern == p; };
   const bool has_every = is(BlockChoice::local_global) || is(BlockChoice::strided);
   foreign(local != 1 && is(BlockChoice::file), "local", str(local), "every pattern but file");
-  const bool has_first = is(BlockChoice::local_global) || is(BlockChoice::content);
-  foreign(first != 0 && !has_first, "first", str(first), "pattern: local_global and content");
+  const bool selects = is(BlockChoice::content) || is(BlockChoice::learned) || is(BlockChoice::importance);
+  const bool has_first = is(BlockChoice::local_global) || selects;
+  foreign(first != 0 && !has_first, "first", str(first), "pattern: local_global, content, learned and importance");
   foreign(every != 0 && !has_every, "every", str(every), "pattern: local_global and strided");
-  foreign(keep != 0 && !is(BlockChoice::content), "keep", str(keep), "pattern: content");
+  foreign(keep != 0 && !selects, "keep", str(keep), "pattern: content, learned and importance");
   foreign(density != 0 && !is(BlockChoice::random), "density", str(density), "pattern: random");
-  foreign(seed != 0 && !is(BlockChoice::random), "seed", str(seed), "pattern: random");
+  foreign(seed != 0 && !is(BlockChoice::random) && !is(BlockChoice::importance), "seed", str(seed),
+          "pattern: random and importance");
   foreign(!file.empty() && !is(BlockChoice::file), "file", file, "pattern: file");
+  const BlockRuleConfig plain;
+  const auto of_importance = [&](bool given, const char* key, const std::string& value) {
+    foreign(given && !is(BlockChoice::importance), key, value, "pattern: importance");
+  };
+  of_importance(interval != plain.interval, "interval", str(interval));
+  of_importance(explore != plain.explore, "explore", str(explore));
+  of_importance(decay != plain.decay, "decay", str(decay));
   if (is(BlockChoice::strided) && every == 0)
     errors.push_back("every: 0, but pattern: strided needs the distance of its columns: set it to 1 or more");
   if (is(BlockChoice::random) && random_threshold(density) == 0)
     errors.push_back(str("density: ", density, ", but pattern: random needs the share of blocks to keep, such as 0.1"));
   std::int64_t least = keep;
   for (const TokenChange& c : keeps) least = std::min(least, static_cast<std::int64_t>(c.value));
-  if (is(BlockChoice::content) && least <= local + first)
-    errors.push_back(str("keep: ", least, ", but pattern: content needs more than local + first = ", local + first,
-                         " blocks, which are always kept: set it to ", local + first + 1,
-                         " or more, or take pattern: local_global"));
+  if (is(BlockChoice::importance) && !keeps.empty())
+    errors.push_back("keep: a list, but pattern: importance keeps its budget: give it one number");
+  if (selects && least <= local + first)
+    errors.push_back(str(
+        "keep: ", least, ", but pattern: ", name_of(pattern), " needs more than local + first = ", local + first,
+        " blocks, which are always kept: set it to ", local + first + 1, " or more, or take pattern: local_global"));
+  else if (is(BlockChoice::importance) && explore >= keep - local - first)
+    errors.push_back(str("explore: ", explore, " blocks, but of keep: ", keep, " only ", keep - local - first,
+                         " are not local or first ones, and one at least is chosen by its importance: set explore to ",
+                         keep - local - first - 1, " or less, or raise keep"));
   if (is(BlockChoice::file) && file.empty())
     errors.push_back("file: empty, but pattern: file needs the path of a text file with the blocks");
 }
 
+const BlockRuleConfig& rule_of_head(const AttentionConfig& c, std::int64_t kv_head) {
+  const std::int64_t rule = c.heads.empty() ? 0 : c.heads[static_cast<std::size_t>(kv_head) % c.heads.size()];
+  return c.rules[static_cast<std::size_t>(rule)];
+}
+
 namespace {
+
+bool some_head_follows(const AttentionConfig& c, BlockChoice pattern) {
+  if (c.kind != "block_sparse" || c.rules.empty()) return false;
+  for (std::int64_t h = 0; h < std::max<std::int64_t>(1, std::ssize(c.heads)); ++h)
+    if (rule_of_head(c, h).pattern == pattern) return true;
+  return false;
+}
+
+}  // namespace
+
+bool learns_blocks(const AttentionConfig& c) { return some_head_follows(c, BlockChoice::learned); }
+
+namespace {
+
+// A layer selects by one kind of score; what belongs to the indexer says nothing without one.
+void validate_index(const AttentionConfig& c, std::vector<std::string>& errors) {
+  const bool learned = learns_blocks(c);
+  if (learned && some_head_follows(c, BlockChoice::content))
+    errors.push_back(
+        "rules: the heads of a layer select their blocks by content or by what is learned: give one of the two "
+        "patterns layers of its own (model.attention_layers)");
+  for (const auto& [key, value] : given_settings(c))
+    if (key.starts_with("index_") && !learned)
+      errors.push_back(foreign_setting(key, value, "rules with pattern: learned", "a section without one"));
+}
 
 void validate(const AttentionConfig& c, std::vector<std::string>& errors) {
   if (c.block != 0 && c.block != 64 && c.block != 128)
@@ -95,16 +153,30 @@ void validate(const AttentionConfig& c, std::vector<std::string>& errors) {
     if (rule >= static_cast<std::int64_t>(c.rules.size()))
       errors.push_back(str("heads: there is no rule ", rule, ", but ", c.rules.size(), ", counted from 0"));
   const auto some = [&](const auto& is) { return std::ranges::any_of(c.rules, is); };
-  const auto is_file = [](const BlockRuleConfig& r) { return r.pattern == BlockChoice::file; };
-  if (some([](const BlockRuleConfig& r) { return !r.keeps.empty(); }) && some(is_file))
+  const auto is = [](BlockChoice pattern) {
+    return [pattern](const BlockRuleConfig& r) { return r.pattern == pattern; };
+  };
+  if (some([](const BlockRuleConfig& r) { return !r.keeps.empty(); }) && some(is(BlockChoice::file)))
     errors.push_back(
         "rules: a keep that changes by tokens does not go with pattern: file, which is read once: give these heads "
         "another pattern, or one keep");
-  if (c.reuse > 1 && !some([](const BlockRuleConfig& r) { return r.pattern == BlockChoice::content; }))
+  if (c.reuse > 1 && some(is(BlockChoice::learned)))
+    errors.push_back(str("reuse: ", c.reuse,
+                         " layers would share what is selected, but an indexer selects for its own layer: leave reuse "
+                         "out, or take pattern: content"));
+  else if (c.reuse > 1 && !some(is(BlockChoice::content)))
     errors.push_back(str("reuse: ", c.reuse,
                          " layers would share what is selected, but no rule selects: add pattern: content, or leave "
                          "reuse out"));
+  if (some(is(BlockChoice::importance)) && (some(is(BlockChoice::content)) || some(is(BlockChoice::learned))))
+    errors.push_back(
+        "rules: pattern: importance does not go together with content or learned in one layer: give them layers of "
+        "their own (model.attention_layers)");
+  if (some(is(BlockChoice::importance)) && !c.pools.empty())
+    errors.push_back(
+        "pools: blocks of pattern: importance are not measured beside pools: leave pools out, or take other rules");
   validate_pools(c, errors);
+  if (errors.empty()) validate_index(c, errors);
 }
 
 std::int64_t block_of(const AttentionConfig& c) { return c.block ? c.block : kUsualBlock; }
@@ -116,10 +188,15 @@ BlockRule rule_of(const BlockRuleConfig& c) {
     case BlockChoice::strided: r.kind = BlockRuleKind::strided; break;
     case BlockChoice::hierarchical: r.kind = BlockRuleKind::hierarchical; break;
     case BlockChoice::random: r.kind = BlockRuleKind::random; break;
-    case BlockChoice::content: r.kind = BlockRuleKind::content; break;
+    case BlockChoice::content:
+    case BlockChoice::learned:
+      r.kind = BlockRuleKind::content;
+      break;  // by whose scores, an indexer's or not
+    // The newest, as long as nothing was measured; model/attention/importance.h makes the patterns that follow.
+    case BlockChoice::importance: r.kind = BlockRuleKind::local_global; break;
     case BlockChoice::file: break;  // the file's rules take its place
   }
-  r.local = narrow<std::int32_t>(c.local);
+  r.local = narrow<std::int32_t>(c.pattern == BlockChoice::importance ? c.keep - c.first : c.local);
   r.first = narrow<std::int32_t>(c.first);
   r.every = narrow<std::int32_t>(c.every);
   r.keep = narrow<std::int32_t>(c.keep);
@@ -158,7 +235,12 @@ std::string rule_text(const BlockRuleConfig& r) {
     case BlockChoice::strided: return str("strided, ", local, ", every ", r.every);
     case BlockChoice::hierarchical: return "hierarchical, " + local;
     case BlockChoice::random: return str("random, ", local, ", density ", r.density, ", seed ", r.seed);
-    case BlockChoice::content: return str("content, ", local, ", first ", r.first, ", keep ", keep_text(r));
+    case BlockChoice::content:
+    case BlockChoice::learned:
+      return str(name_of(r.pattern), ", ", local, ", first ", r.first, ", keep ", keep_text(r));
+    case BlockChoice::importance:
+      return str("importance, ", local, ", first ", r.first, ", keep ", r.keep, ", explore ", r.explore, ", interval ",
+                 r.interval, ", decay ", r.decay);
     case BlockChoice::file: break;
   }
   return "file " + r.file;
@@ -168,8 +250,7 @@ std::string text(const AttentionConfig& c, std::optional<std::int64_t> kv_head) 
   const std::string start =
       str("block_sparse, blocks of ", block_of(c), c.reuse > 1 ? str(", selected once in ", c.reuse, " layers") : "");
   if (kv_head) {
-    const std::int64_t rule = c.heads.empty() ? 0 : c.heads[static_cast<std::size_t>(*kv_head) % c.heads.size()];
-    return str(start, ": ", rule_text(c.rules[static_cast<std::size_t>(rule)]), pools_text(c));
+    return str(start, ": ", rule_text(rule_of_head(c, *kv_head)), pools_text(c));
   }
   std::string text = start;
   for (std::size_t i = 0; i < c.rules.size(); ++i)
@@ -188,7 +269,13 @@ AttentionKind block_sparse_attention() {
                    {"rules", "patterns to choose from"},
                    {"heads", "rule of each KV head, counted from 0, starting over where the list ends; [] = all 0"},
                    {"reuse", "neighbouring layers that attend to what the first of them selected; 1 = each selects"},
-                   {"pools", "likewise"}},
+                   {"pools", "likewise"},
+                   {"index_heads", "pattern learned: heads of the indexer"},
+                   {"index_head_dim", "pattern learned: channels of each"},
+                   {"index_loss", "pattern learned: factor of the gradient of the indexer's loss"},
+                   {"index_warmup_steps",
+                    "pattern learned: optimizer steps in which all blocks are kept, while the "
+                    "indexer learns"}},
       .validate = validate,
       .pattern = pattern,
       .text = text};

@@ -12,7 +12,16 @@ namespace ring {
 
 class Fields;
 
-enum class BlockChoice : std::uint8_t { local_global, strided, hierarchical, random, file, content };
+enum class BlockChoice : std::uint8_t {
+  local_global,
+  strided,
+  hierarchical,
+  random,
+  file,
+  content,
+  learned,
+  importance
+};
 
 // Numbers are in blocks; kernels/attention/blocks.h defines the rules.
 struct BlockRuleConfig {
@@ -23,6 +32,8 @@ struct BlockRuleConfig {
   double density = 0;
   std::uint64_t seed = 0;
   std::string file;
+  std::int64_t interval = 200, explore = 0;  // of importance
+  double decay = 0.9;
   void fields(Fields&);
   void validate(std::vector<std::string>& errors) const;
 };
@@ -38,9 +49,17 @@ struct AttentionConfig {
   std::vector<std::int64_t> heads;
   std::int64_t reuse = 1;
   std::vector<std::int64_t> pools;
+  std::int64_t index_heads = 4, index_head_dim = 32;  // of pattern: learned
+  double index_loss = 1;
+  std::int64_t index_warmup_steps = 0;
   void fields(Fields&);
   void validate(std::vector<std::string>& errors) const;
 };
+
+// The rule that a KV head follows, of a section of kind block_sparse.
+const BlockRuleConfig& rule_of_head(const AttentionConfig&, std::int64_t kv_head);
+// Whether an indexer learns which blocks some of the section's heads keep.
+bool learns_blocks(const AttentionConfig&);
 
 // The settings, other than the kind, that differ from their defaults: names, and values as text.
 std::vector<std::pair<std::string, std::string>> given_settings(AttentionConfig);

@@ -1,5 +1,6 @@
 // The settings of attention as the kinds explain and check them.
 #include "core/fields.h"
+#include "kernels/attention/block_index.h"
 #include "model/attention/kinds.h"
 
 namespace ring {
@@ -36,6 +37,10 @@ void AttentionConfig::fields(Fields& f) {
   f("heads", heads, meaning_of("heads"), in_range(0, 63), at_most_items(1 << 16));
   f("reuse", reuse, meaning_of("reuse"), in_range(1, kMostShared));
   f("pools", pools, meaning_of("pools"), in_range(2, kMostTokens), at_most_items(kMostPools));
+  f("index_heads", index_heads, meaning_of("index_heads"), in_range(1, kMostIndexHeads));
+  f("index_head_dim", index_head_dim, meaning_of("index_head_dim"), in_range(1, kMostIndexDim));
+  f("index_loss", index_loss, meaning_of("index_loss"), in_range(0, 1e6));
+  f("index_warmup_steps", index_warmup_steps, meaning_of("index_warmup_steps"), in_range(0, 1 << 30));
 }
 
 void AttentionConfig::validate(std::vector<std::string>& errors) const {

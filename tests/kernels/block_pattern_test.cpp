@@ -8,6 +8,7 @@
 #include <set>
 
 #include "core/check.h"
+#include "kernels/attention/attention.h"
 #include "kernels/attention/blocks.h"
 
 namespace ring::test {
@@ -187,6 +188,25 @@ TEST(BlockPattern, ChangesAreGenerations) {
   const BlockPattern back = next.changed({{.local = 1}, {.local = 3}});
   EXPECT_EQ(back.generation(), 2u);
   EXPECT_EQ(back.version(), p.version());
+}
+
+// Whatever the rules and heads of the next one are, kernels were chosen for the first.
+TEST(BlockPattern, FollowsOneOfOtherHeads) {
+  const BlockPattern p(64, {{.local = 1}}), other(64, {{.local = 2}, {.local = 3}}, {0, 1});
+  const BlockPattern next = other.following(p);
+  EXPECT_EQ(next.generation(), 1u);
+  EXPECT_EQ(next.version(), other.version());
+  EXPECT_TRUE(next.keeps(1, 5, 3) && !next.keeps(0, 5, 3));
+  EXPECT_EQ(p.first_version(), p.version());
+  EXPECT_EQ(next.first_version(), p.version());
+  EXPECT_EQ(next.changed({{.local = 4}, {.local = 4}}).first_version(), p.version());
+  const auto pattern = [](const BlockPattern& blocks) {
+    Pattern made;
+    made.blocks = std::make_shared<BlockPattern>(blocks);
+    return made;
+  };
+  EXPECT_EQ(pattern_key(pattern(next)), pattern_key(pattern(p)));
+  EXPECT_NE(pattern_key(pattern(other)), pattern_key(pattern(p)));
 }
 
 TEST(BlockPattern, RefusesWhatMakesNone) {

@@ -48,7 +48,11 @@ TEST(AttentionConfig, TakesEveryKind) {
         "{kind: block_sparse, block: 64, heads: [0, 1, 2, 3], rules: [{local: 4, first: 1, every: 8}, "
         "{pattern: strided, local: 2, every: 4}, {pattern: hierarchical, local: 2}, "
         "{pattern: random, density: 0.25, seed: 7}, {pattern: content, local: 2, first: 1, keep: 4}]}",
-        "{kind: window, window: 8, pools: [2]}", "{kind: block_sparse, rules: [{}], pools: [16, 64, 256]}"})
+        "{kind: window, window: 8, pools: [2]}", "{kind: block_sparse, rules: [{}], pools: [16, 64, 256]}",
+        "{kind: block_sparse, rules: [{pattern: learned, local: 2, first: 1, keep: 4}, {}], heads: [1, 0], "
+        "index_heads: 8, index_head_dim: 64, index_loss: 0.5, index_warmup_steps: 1000}",
+        "{kind: block_sparse, rules: [{pattern: importance, local: 2, first: 1, keep: 5, explore: 1, interval: 10, "
+        "decay: 0.5, seed: 3}, {local: 2}]}"})
     EXPECT_EQ(message(str("attention: ", attention)), "");
 }
 
@@ -88,6 +92,8 @@ TEST(AttentionConfig, SaysInWordsWhatItIs) {
   const std::string pooling = "{kind: block_sparse, rules: [{}], pools: [64]}";
   EXPECT_EQ(text(pooling), "block_sparse, blocks of 128: local_global, local 1, first 0, pools of 64");
   EXPECT_EQ(text(pooling, 0), text(pooling));
+  EXPECT_EQ(text("{kind: block_sparse, block: 64, rules: [{pattern: importance, keep: 4, explore: 1}]}"),
+            "block_sparse, blocks of 64: importance, local 1, first 0, keep 4, explore 1, interval 200, decay 0.9");
 }
 
 TEST(AttentionConfig, RefusesKeysOfAnotherKind) {
@@ -150,15 +156,16 @@ TEST(AttentionConfig, RefusesRulesThatMakeNoPattern) {
   };
   refused("{pattern: strided}", "every: 0, but pattern: strided");
   refused("{pattern: strided, every: 2, first: 1}",
-          "first: 1 belongs to pattern: local_global and content, but this is pattern: strided");
+          "first: 1 belongs to pattern: local_global, content, learned and importance, but this is pattern: strided");
   refused("{pattern: hierarchical, every: 2}", "every: 2 belongs to pattern: local_global and strided");
   refused("{pattern: random}", "density: 0, but pattern: random needs the share");
   refused("{pattern: file, file: a.txt, local: 3}", "local: 3 belongs to every pattern but file");
   refused("{density: 0.5}", "density: 0.5 belongs to pattern: random");
-  refused("{seed: 5}", "seed: 5 belongs to pattern: random");
+  refused("{seed: 5}", "seed: 5 belongs to pattern: random and importance");
   refused("{pattern: file}", "file: empty, but pattern: file");
   refused("{file: a.txt}", "file: a.txt belongs to pattern: file");
-  refused("{keep: 4}", "keep: 4 belongs to pattern: content, but this is pattern: local_global");
+  refused("{keep: 4}",
+          "keep: 4 belongs to pattern: content, learned and importance, but this is pattern: local_global");
   refused("{pattern: content, keep: 9, density: 0.5}", "density: 0.5 belongs to pattern: random");
   refused("{pattern: content, keep: [[0, 9], [100, 2]], local: 2}",
           "keep: 2, but pattern: content needs more than local + first = 2 blocks");
@@ -166,6 +173,29 @@ TEST(AttentionConfig, RefusesRulesThatMakeNoPattern) {
   refused("{pattern: content, local: 2, first: 1, keep: 3}",
           "keep: 3, but pattern: content needs more than local + "
           "first = 3 blocks, which are always kept: set it to 4 or more, or take pattern: local_global");
+  refused("{pattern: importance, keep: 1}",
+          "keep: 1, but pattern: importance needs more than local + first = 1 blocks");
+  refused("{pattern: importance, local: 2, first: 1, keep: 5, explore: 2}",
+          "explore: 2 blocks, but of keep: 5 only 2 are not local or first ones, and one at least is chosen by its "
+          "importance: set explore to 1 or less, or raise keep");
+  refused("{pattern: importance, keep: 4, density: 0.5}", "density: 0.5 belongs to pattern: random");
+  refused("{explore: 1}", "explore: 1 belongs to pattern: importance");
+  refused("{pattern: content, keep: 4, interval: 7}", "interval: 7 belongs to pattern: importance");
+  refused("{pattern: random, density: 0.5, decay: 0.5}", "decay: 0.5 belongs to pattern: importance");
+  expect_refused("{kind: block_sparse, rules: [{pattern: importance, keep: 4}, {pattern: content, keep: 4}]}",
+                 {"rules: pattern: importance does not go together with content or learned in one layer"});
+}
+
+TEST(AttentionConfig, KeepsIndexersToLearnedRules) {
+  expect_refused("{kind: block_sparse, rules: [{}, {pattern: learned, keep: 4}], index_heads: 2}",
+                 {"index_heads: 2 belongs to rules with pattern: learned, but this is a section without one"});
+  expect_refused("{kind: window, window: 4, index_loss: 2}", {"index_loss: 2 belongs to kind: block_sparse"});
+  expect_refused(
+      "{kind: block_sparse, rules: [{pattern: learned, keep: 4}, {pattern: content, keep: 4}], heads: [0, 1]}",
+      {"rules: the heads of a layer select their blocks by content or by what is learned: give one"});
+  expect_refused("{kind: block_sparse, rules: [{pattern: learned, keep: 4}], index_heads: 17}", {"index_heads", "17"});
+  expect_refused("{kind: block_sparse, rules: [{pattern: learned, local: 4, keep: 4}]}",
+                 {"keep: 4, but pattern: learned needs more than local + first = 4 blocks"});
 }
 
 TEST(LayersNamed, ReadsNumbersRangesAndSteps) {

@@ -162,11 +162,12 @@ TEST(AttentionLayer, SeesWhatItsPatternKeeps) {
 }
 
 // Feeds two sequences of `length` tokens, `first` of them at once and then one by one; the largest difference to the
-// logits of the whole.
-double cached_error(const ModelConfig& c, std::int64_t length, std::int64_t first) {
+// logits of the whole. begins: as the model is in the first step of a run.
+double cached_error(const ModelConfig& c, std::int64_t length, std::int64_t first, bool begins = false) {
   const ExecContext ctx{Stream::cpu(2)};
   Decoder model(c);
   model.allocate(ctx, 7);
+  if (begins) model.attend_as_in_step(0);
   const Tensor ids = tokens(ctx, 2 * length, 4);
   ring::Run run{ctx};
   const Var whole = model.hidden(run, ids, Sequences::uniform(2, length, ctx));
@@ -205,7 +206,10 @@ const std::vector<std::string> kSelecting = {
     "{kind: block_sparse, block: 64, rules: [{pattern: content, keep: 2}]}",
     "{kind: block_sparse, block: 64, rules: [{pattern: content, keep: 4, local: 2, first: 1}, {local: 2}], heads: [1, "
     "0]}",
-    "{kind: block_sparse, block: 128, rules: [{pattern: content, keep: 3, first: 1}]}"};
+    "{kind: block_sparse, block: 128, rules: [{pattern: content, keep: 3, first: 1}]}",
+    "{kind: block_sparse, block: 64, rules: [{pattern: learned, keep: 3, first: 1}, {local: 2}], heads: [1, 0], "
+    "index_heads: 2, index_warmup_steps: 4}",
+    "{kind: block_sparse, block: 128, rules: [{pattern: learned, keep: 2}], index_head_dim: 8}"};
 
 // Pools that are completed within the first pass and behind it, beside every kind that has them.
 const std::vector<std::string> kPooling = {"{kind: window, window: 3, pools: [2]}",
@@ -249,6 +253,12 @@ TEST(KvCache, SharesTheBlocksThatLayersShare) {
   const ModelConfig c =
       config_of("{kind: block_sparse, block: 64, rules: [{pattern: content, keep: 2}], reuse: 2}", 520);
   for (std::int64_t first : {1, 385}) EXPECT_LT(cached_error(c, 520, first), 2e-4) << first;
+}
+
+// Where an indexer warms up, all.
+TEST(KvCache, SelectsTheBlocksOfTheStep) {
+  const ModelConfig c = config_of(kSelecting[3], 520);
+  EXPECT_LT(cached_error(c, 520, 385, true), 2e-4);
 }
 
 // Changing a token leaves every logit before it as it is, bit for bit, and through several layers.

@@ -1,5 +1,5 @@
 #pragma once
-// A layout against one process that trains with the same settings.
+// A layout against one process that trains with the same settings and keeps all activations.
 
 #include <gtest/gtest.h>
 
@@ -17,7 +17,7 @@ template <class Options>
 void expect_equal_to_one_process(const Layout& layout, const Options& options) {
   std::vector<std::string> alone;
   for (const std::string& o : layout.overrides)
-    if (!o.starts_with("parallel.")) alone.push_back(o);
+    if (!o.starts_with("parallel.") && !o.starts_with("train.recompute")) alone.push_back(o);
   const Training one = train_on_ranks(options(1, alone)),
                  many = train_on_ranks(options(layout.ranks, layout.overrides));
   ASSERT_EQ(one.errors + many.errors, "");

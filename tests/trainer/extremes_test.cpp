@@ -23,12 +23,19 @@ const std::vector<std::string>& bases() {
     const std::string one = "}\ndata: {path: a.h5}\n",
                       several = "}\ndata: {mixture: [{path: a.h5, weight: [[0, 1], [5, 2]]}]}\n";
     const std::string packed = "}\ndata: {path: a.h5, packing: {documents: true}}\n";
+    const auto blocks_of = [](const char* pattern) {
+      return str("{kind: block_sparse, rules: [{keep: 4, pattern: ", pattern, "}]}");
+    };
     return std::vector<std::string>{
         head + "{kind: dense}, attention_layers: [{layers: 0, attention: {kind: window, window: 4}}]" + several,
         head + "{kind: window, window: 4, sinks: 1}" + one,
         head + "{kind: dilated, segments: [4], rates: [1]}" + packed,
         head + "{kind: block_sparse, rules: [{local: 2, first: 1}], heads: [0]}" + one,
         head + "{kind: block_sparse, rules: [{pattern: random, density: 0.5}]}" + one,
+        head + blocks_of("learned") + one,
+        head + blocks_of("importance") + one,
+        head + "{kind: dense}, attention_layers: [{layers: 0, attention: " + blocks_of("learned") + "}]" + one,
+        head + "{kind: dense}, attention_layers: [{layers: 0, attention: " + blocks_of("importance") + "}]" + one,
         "train: {tokens: 1000}\nmodel: {vocab_size: 300, rope: {scaling: llama3}}\ndata: {path: a.h5}\n"};
   }();
   return texts;

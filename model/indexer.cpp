@@ -1,0 +1,130 @@
+#include "model/indexer.h"
+
+#include <cmath>
+#include <limits>
+
+#include "core/checked.h"
+#include "kernels/attention/block_mass.h"
+#include "kernels/attention/blocks.h"
+#include "kernels/elementwise.h"
+#include "kernels/matmul.h"
+
+namespace ring {
+namespace {
+
+std::int64_t learned_heads(const AttentionConfig& a, std::int64_t kv_heads) {
+  std::int64_t count = 0;
+  for (std::int64_t h = 0; h < kv_heads; ++h) count += rule_of_head(a, h).pattern == BlockChoice::learned;
+  return count;
+}
+
+Tensor in_type(const Tensor& x, DType type, const ExecContext& ctx) {
+  if (x.dtype() == type) return x;
+  const Tensor out = ctx.empty(x.shape(), type);
+  cast_kernel({x, out}, ctx);
+  return out;
+}
+
+}  // namespace
+
+// Inputs are normed: with this deviation queries and keys are about as large as what they are made of.
+Indexer::Indexer(const ParamPrefix& at, const ModelConfig& c, const AttentionConfig& a)
+    : shape_{.heads = a.index_heads,
+             .dim = a.index_head_dim,
+             .kv_heads = c.kv_heads,
+             .first_head = 0,
+             .count = c.kv_heads},
+      weight_(static_cast<float>(a.index_loss)),
+      share_(1 / static_cast<float>(learned_heads(a, c.kv_heads))),
+      warmup_steps_(a.index_warmup_steps) {
+  const Init init{Init::Kind::normal, 1 / std::sqrt(static_cast<float>(c.width))};
+  projection_ = &at.params.add({{at("wq.weight"), 0, shape_.key(), init},
+                                {at("wk.weight"), 0, shape_.dim, init},
+                                {at("weights.weight"), 0, shape_.kv_heads * shape_.heads, init}},
+                               c.width);
+}
+
+Var Indexer::scores(Run& run, const Var& x, const Sequences& seqs, const Pattern& pattern) const {
+  const Tensor rows = sliced(run) ? gather_rows(run, {x.value, nullptr}).value : x.value;
+  const std::vector<Span> spans = seqs.spans();
+  std::vector<std::int32_t> blocks;
+  for (const Span& s : spans) blocks.push_back(blocks_of(pattern, s));
+  const std::int64_t all = first_blocks(pattern, spans).back(), most = *std::ranges::max_element(blocks);
+  const Tensor means = block_means(rows, block_rows(pattern, spans), all, pattern.blocks->block(), run.ctx);
+  const Var in{in_type(means, projection_->var.value.dtype(), run.ctx), nullptr};
+  return index_scores(run, linear(run, in, projection_->var), shape_, blocks, most);
+}
+
+Tensor Indexer::project(const Tensor& means, const ExecContext& ctx) const {
+  const Tensor& w = projection_->var.value;
+  const Tensor out = ctx.empty({means.dim(0), w.dim(0)}, w.dtype());
+  matmul_kernel({.a = in_type(means, w.dtype(), ctx), .b = w, .c = out, .transpose_b = true}, ctx);
+  return out;
+}
+
+void Indexer::learn(Run& run, const Var& scores, const AttendedHeads& seen, const Sequences& seqs) const {
+  if (!run.records(scores)) return;
+  const std::vector<Span> spans = seqs.spans();
+  const Tensor mass = run.ctx.empty(scores.value.shape());
+  block_mass_kernel({.q = seen.q,
+                     .k = seen.k,
+                     .lse = seen.lse,
+                     .mass = mass,
+                     .spans = spans,
+                     .scale = seen.scale,
+                     .pattern = seen.pattern,
+                     .selection = seen.selection},
+                    run.ctx);
+  const IndexTarget target{mass, seen.selection.bits, block_rows(seen.pattern, spans), seen.pattern.blocks};
+  const Var loss = index_loss(run, scores, target, share_, weight_);
+  if (run.index_loss.defined())
+    axpby_kernel({.x = loss.value, .y = run.index_loss, .out = run.index_loss, .alpha = 1, .beta = 1}, run.ctx);
+}
+
+std::vector<PooledRows> block_rows(const Pattern& pattern, const std::vector<Span>& spans) {
+  const std::vector<std::int32_t> first = first_blocks(pattern, spans);
+  std::vector<PooledRows> rows;
+  for (std::size_t b = 0; b < spans.size(); ++b)
+    rows.push_back({.first = spans[b].first,
+                    .count = spans[b].count,
+                    .skipped = narrow<std::int32_t>(spans[b].position - pattern.origin(spans[b].document)),
+                    .out = first[b]});
+  return rows;
+}
+
+// Columns are pooled by themselves: heads of 64 of them share the work.
+Tensor block_means(const Tensor& x, std::vector<PooledRows> rows, std::int64_t blocks, std::int32_t block,
+                   const ExecContext& ctx) {
+  constexpr std::int64_t kHead = 64;
+  const std::int64_t width = x.dim(1), head = width % kHead ? width : kHead;
+  const Tensor means = ctx.empty({blocks, width / head, head});
+  block_pool_kernel({x.split_dim(1, head), means, std::move(rows), block}, ctx);
+  return means.view({blocks, width});
+}
+
+BlockSelection selection_by(const Tensor& scores, const Pattern& pattern, const std::vector<Span>& spans,
+                            const ExecContext& ctx) {
+  const std::vector<std::int32_t> first = first_blocks(pattern, spans);
+  std::vector<SelectedRows> documents;
+  for (std::size_t b = 0; b < spans.size(); ++b)
+    documents.push_back({.bits = first[b], .begin = 0, .end = first[b + 1] - first[b]});
+  const BlockSelection made{ctx.empty({scores.dim(0), scores.dim(1), (scores.dim(2) + 31) / 32}, DType::i32)};
+  block_select_kernel({{}, {}, made.bits, std::move(documents), pattern.blocks, scores}, ctx);
+  return made;
+}
+
+Pattern keeping_all(const Pattern& pattern, std::int64_t kv_heads) {
+  std::vector<BlockRule> rules;
+  std::vector<std::int32_t> of_head;
+  for (std::int32_t h = 0; h < kv_heads; ++h) {
+    rules.push_back(pattern.blocks->rule(h));
+    if (rules.back().kind == BlockRuleKind::content) rules.back().keep = std::numeric_limits<std::int32_t>::max();
+    of_head.push_back(h);
+  }
+  Pattern all = pattern;
+  all.blocks = std::make_shared<const BlockPattern>(pattern.blocks->block(), std::move(rules), std::move(of_head),
+                                                    pattern.blocks->bits(), pattern.blocks->generation() + 1);
+  return all;
+}
+
+}  // namespace ring

@@ -1,0 +1,172 @@
+// Blocks by importance: what is averaged, chosen and tried out, and the patterns that come of it.
+#include "model/attention/importance.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+
+#include "core/fields.h"
+#include "kernels/attention/blocks.h"
+#include "model/config.h"
+#include "model/decoder.h"
+#include "model/patterns.h"
+
+namespace ring {
+namespace {
+
+constexpr std::int64_t kHeads = 2, kBlocks = 12;
+
+ModelConfig model(const std::string& rules, const std::string& heads = "[]") {
+  ModelConfig c;
+  load_config_text(
+      c,
+      str("{context: ", 64 * kBlocks, ", heads: ", kHeads, ", kv_heads: ", kHeads, ", width: 16, layers: 1, ",
+          "vocab_size: 10, attention: {kind: block_sparse, block: 64, rules: [", rules, "], heads: ", heads, "}}"),
+      "test");
+  return c.resolved();
+}
+
+BlockImportance importance(const ModelConfig& c, std::int64_t layer = 0) {
+  return {c.attention, pattern_of(c, 0), {c.kv_heads, c.context}, layer};
+}
+
+// Every distance was seen in one block, with this mass.
+MeasuredMass masses(const std::vector<double>& by_distance) {
+  MeasuredMass m;
+  for (int h = 0; h < kHeads; ++h) m.sums.insert(m.sums.end(), by_distance.begin(), by_distance.end());
+  m.rows.assign(m.sums.size(), 1);
+  return m;
+}
+MeasuredMass falling() {
+  std::vector<double> by_distance;
+  for (int d = 0; d < kBlocks; ++d) by_distance.push_back(0.5 / (d + 1));
+  return masses(by_distance);
+}
+
+std::vector<std::int32_t> kept(const Pattern& p, std::int32_t head, std::int32_t row) {
+  std::vector<std::int32_t> all;
+  for (std::int32_t k = 0; k <= row; ++k)
+    if (p.blocks->keeps(head, row, k)) all.push_back(k);
+  return all;
+}
+
+using Blocks = std::vector<std::int32_t>;
+
+TEST(BlockImportance, KeepsTheNewestUntilSomethingIsMeasured) {
+  const ModelConfig c = model("{pattern: importance, local: 1, first: 1, keep: 4}");
+  const Pattern start = pattern_of(c, 0), own = importance(c).pattern();
+  for (std::int32_t head = 0; head < kHeads; ++head)
+    for (std::int32_t i = 0; i < kBlocks; ++i) EXPECT_EQ(kept(own, head, i), kept(start, head, i)) << i;
+  EXPECT_EQ(kept(own, 0, 9), (Blocks{0, 7, 8, 9}));
+}
+
+TEST(BlockImportance, KeepsTheDistancesOfMostMassAtAConstantBudget) {
+  const ModelConfig c = model("{pattern: importance, local: 2, first: 1, keep: 5, interval: 1, decay: 0}");
+  BlockImportance i = importance(c);
+  MeasuredMass m = falling();
+  m.sums[7] = 0.4, m.sums[4] = 0.45;  // of head 0
+  EXPECT_TRUE(i.take(1, m));
+  const Pattern p = i.pattern();
+  EXPECT_EQ(kept(p, 0, 11), (Blocks{0, 4, 7, 10, 11}));
+  EXPECT_EQ(kept(p, 0, 7), (Blocks{0, 3, 5, 6, 7})) << "block 0 is there already: the next best distance, 2";
+  EXPECT_EQ(kept(p, 0, 4), (Blocks{0, 1, 2, 3, 4}));
+  EXPECT_EQ(kept(p, 1, 11), (Blocks{0, 8, 9, 10, 11}));
+  for (std::int32_t head = 0; head < kHeads; ++head)
+    for (std::int32_t row = 0; row < kBlocks; ++row)
+      EXPECT_EQ(std::ssize(kept(p, head, row)), std::min(row + 1, 5)) << row;
+}
+
+TEST(BlockImportance, AveragesWhatWasMeasured) {
+  const ModelConfig c = model("{pattern: importance, local: 1, keep: 4, interval: 80, decay: 0.75}");
+  BlockImportance i = importance(c);
+  MeasuredMass m = falling();
+  for (double& s : m.sums) s = 6;
+  for (double& r : m.rows) r = 8;
+  m.rows[3] = 0;  // not kept
+  EXPECT_FALSE(i.measures(9));
+  EXPECT_TRUE(i.measures(10)) << "eight times in an interval";
+  EXPECT_FALSE(i.take(10, m));
+  for (double& s : m.sums) s = 2;
+  EXPECT_FALSE(i.take(20, m));
+  const float* of = i.averages().data<float>();
+  EXPECT_NEAR(of[2], 0.75 * 0.75 + 0.25 * 0.25, 1e-6);
+  EXPECT_LT(of[3], 0) << "nothing is known of it";
+  EXPECT_TRUE(i.take(80, m));
+}
+
+// Distances that were never kept come in by trying them out alone, and are kept if they are worth it.
+TEST(BlockImportance, TriesDistancesAtRandom) {
+  const ModelConfig c = model("{pattern: importance, local: 1, keep: 4, interval: 1, explore: 1, decay: 0.5}");
+  BlockImportance i = importance(c), again = importance(c);
+  std::set<std::int32_t> tried;
+  Blocks last;
+  for (std::int64_t step = 1; step <= 40; ++step) {
+    const MeasuredMass m = [&] {
+      MeasuredMass all = falling();
+      const Pattern p = i.pattern();
+      for (std::int32_t head = 0; head < kHeads; ++head)
+        for (std::int32_t d = 0; d < kBlocks; ++d) {
+          const auto at = static_cast<std::size_t>(head * kBlocks + d);
+          all.rows[at] = p.blocks->keeps(head, kBlocks - 1, kBlocks - 1 - d);
+          all.sums[at] = all.rows[at] * (d == 9 ? 0.9 : 0.1 / (d + 1));
+        }
+      return all;
+    }();
+    i.take(step, m), again.take(step, m);
+    last = kept(i.pattern(), 0, kBlocks - 1);
+    EXPECT_EQ(last, kept(again.pattern(), 0, kBlocks - 1)) << "the same numbers in every process";
+    EXPECT_EQ(last.size(), 4u);
+    for (const std::int32_t k : last) tried.insert(kBlocks - 1 - k);
+  }
+  EXPECT_EQ(std::ssize(tried), kBlocks) << "all distances";
+  EXPECT_TRUE(std::ranges::count(last, kBlocks - 1 - 9)) << "the one that is worth most stays";
+  EXPECT_TRUE(std::ranges::count(last, kBlocks - 2)) << "and the one behind it";
+}
+
+TEST(BlockImportance, RandomNumbersHaveAddresses) {
+  const auto choices = [](const std::string& seed, std::int64_t layer) {
+    BlockImportance i = importance(
+        model(str("{pattern: importance, local: 1, keep: 4, interval: 1, explore: 2, seed: ", seed, "}")), layer);
+    std::vector<Blocks> all;
+    for (std::int64_t step = 1; step <= 10; ++step) {
+      i.take(step, falling());
+      for (std::int32_t head = 0; head < kHeads; ++head) all.push_back(kept(i.pattern(), head, kBlocks - 1));
+    }
+    return all;
+  };
+  const std::vector<Blocks> one = choices("1", 0);
+  EXPECT_EQ(one, choices("1", 0));
+  EXPECT_NE(one, choices("2", 0));
+  EXPECT_NE(one, choices("1", 1));
+  int differ = 0;
+  for (std::size_t n = 0; n < one.size(); n += 2) differ += one[n] != one[n + 1];
+  EXPECT_GT(differ, 3) << "heads alike";
+}
+
+// Heads of other rules keep what these say.
+TEST(BlockImportance, LeavesOtherHeadsAlone) {
+  const ModelConfig c =
+      model("{pattern: importance, local: 1, keep: 3, interval: 1}, {pattern: random, density: 0.3}", "[0, 1]");
+  const Pattern start = pattern_of(c, 0);
+  BlockImportance i = importance(c);
+  MeasuredMass m = falling();
+  m.sums[8] = 0.9;
+  EXPECT_TRUE(i.take(1, m));
+  const Pattern p = i.pattern();
+  for (std::int32_t row = 0; row < kBlocks; ++row) EXPECT_EQ(kept(p, 1, row), kept(start, 1, row)) << row;
+  EXPECT_EQ(kept(p, 0, 10), (Blocks{2, 9, 10}));
+  EXPECT_EQ(kept(of_heads(p, {0, 1}), 0, 10), (Blocks{2, 9, 10})) << "as a slice";
+}
+
+TEST(BlockImportance, NeedsARuleOfSomeHead) {
+  const char* rules = "{pattern: importance, keep: 3}, {local: 2}";
+  EXPECT_TRUE(keeps_important_blocks(model(rules, "[1, 0]").attention, kHeads));
+  EXPECT_FALSE(keeps_important_blocks(model(rules, "[1]").attention, kHeads));
+  EXPECT_FALSE(keeps_important_blocks({}, kHeads));
+  EXPECT_EQ(Decoder(model(rules)).importance().size(), 1u);
+  EXPECT_TRUE(Decoder(model("{local: 2}")).importance().empty());
+}
+
+}  // namespace
+}  // namespace ring

@@ -1,0 +1,198 @@
+// Attention with an indexer (pattern: learned) in a whole model: nothing looks ahead, nothing of the indexer reaches
+// the trunk, its gradient is that of its loss, and while it warms up attention is dense.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+#include "core/fields.h"
+#include "core/philox.h"
+#include "model/decoder.h"
+
+namespace ring {
+namespace {
+
+constexpr std::int64_t kTokens = 64 * 7 + 10;
+
+ModelConfig config_of(const std::string& attention) {
+  ModelConfig c;
+  load_config_text(c,
+                   "{vocab_size: 37, context: 512, layers: 2, width: 32, heads: 4, kv_heads: 2, init_std: 0.3, "
+                   "attention: " +
+                       attention + "}",
+                   "test");
+  return c.resolved();
+}
+ModelConfig learned(const std::string& more = "") {
+  return config_of(
+      "{kind: block_sparse, block: 64, rules: [{pattern: learned, local: 1, first: 1, keep: 4}], "
+      "index_heads: 2, index_head_dim: 8" +
+      more + "}");
+}
+
+Tensor tokens(const ExecContext& ctx, std::int64_t n = kTokens) {
+  const Tensor t = ctx.empty({n}, DType::i32);
+  for (std::int64_t i = 0; i < n; ++i)
+    t.data<std::int32_t>()[i] = static_cast<std::int32_t>(random_bits({9, 3, 1}, static_cast<std::uint64_t>(i)) % 37);
+  return t;
+}
+
+// A model with tokens, of which a document of its own begins in the middle.
+struct Problem {
+  ExecContext ctx{Stream::cpu(2)};
+  Decoder model;
+  Tensor ids = tokens(ctx);
+
+  explicit Problem(const ModelConfig& c, bool train_indexers = true) : model(c) {
+    if (!train_indexers)
+      for (DecoderBlock& block : model.blocks()) model.parameters().freeze(*block.attention().indexer()->parameter());
+    model.allocate(ctx, 7);
+  }
+  Sequences sequences() const {
+    const Tensor positions = ctx.empty({kTokens}, DType::i32);
+    for (std::int64_t i = 0; i < kTokens; ++i)
+      positions.data<std::int32_t>()[i] = static_cast<std::int32_t>(i < 100 ? i : i - 100);
+    return {.offsets = {0, 100, kTokens}, .positions = positions};
+  }
+  Tensor hidden() {
+    Run run{ctx};
+    return model.hidden(run, ids, sequences()).value;
+  }
+  // Forward and backward; the sum of the indexers' losses.
+  double learn() {
+    Tape tape;
+    Run run{.ctx = ctx, .tape = &tape};
+    run.index_loss = ctx.zeros({1});
+    const Sequences s = sequences();
+    model.parameters().start_step();
+    const LossOutput out = model.loss(run, ids, s, {.targets = ids});
+    tape.backward(out.sum.slot, {}, ctx);
+    return run.index_loss.data<float>()[0];
+  }
+  std::vector<float> gradient(const Param& p) const {
+    const Tensor& g = p.var.slot->grad;
+    return {g.data<float>(), g.data<float>() + g.numel()};
+  }
+};
+
+bool is_indexer(const Param& p) { return p.parts[0].name.find(".index.") != std::string::npos; }
+
+TEST(LearnedBlocks, DoNotLookAhead) {
+  Problem p(learned());
+  const Tensor before = p.hidden();
+  const std::size_t row = static_cast<std::size_t>(before.dim(1)) * sizeof(float);
+  int later = 0;
+  for (const std::int64_t at : {0, 63, 64, 99, 100, 163, 164, 290, 427, 428, 456}) {
+    std::int32_t& id = p.ids.data<std::int32_t>()[at];
+    const std::int32_t was = std::exchange(id, (id + 5) % 37);
+    const Tensor after = p.hidden();
+    EXPECT_EQ(std::memcmp(before.raw(), after.raw(), row * static_cast<std::size_t>(at)), 0) << at;
+    later += std::memcmp(before.raw(), after.raw(), before.bytes()) != 0;
+    id = was;
+  }
+  EXPECT_EQ(later, 11);
+}
+
+// A document that is packed behind another one selects as it does alone.
+TEST(LearnedBlocks, OfADocumentAreItsOwn) {
+  Problem p(learned());
+  const Tensor packed = p.hidden();
+  const std::int64_t count = kTokens - 100;
+  ring::Run run{p.ctx};
+  const Tensor alone = p.model.hidden(run, p.ids.narrow(0, 100, count), Sequences::uniform(1, count, p.ctx)).value;
+  for (std::int64_t i = 0; i < alone.numel(); ++i)
+    EXPECT_NEAR(alone.data<float>()[i], packed.narrow(0, 100, count).data<float>()[i], 1e-4);
+}
+
+TEST(LearnedBlocks, LeaveTheTrunkAlone) {
+  Problem learns(learned()), frozen(learned(), false);
+  EXPECT_GT(learns.learn(), 0);
+  EXPECT_EQ(frozen.learn(), 0);
+  const auto a = learns.model.parameters().declared(), b = frozen.model.parameters().declared();
+  ASSERT_EQ(a.size(), b.size());
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    if (is_indexer(*a[i])) {
+      const std::vector<float> g = learns.gradient(*a[i]);
+      EXPECT_TRUE(std::ranges::any_of(g, [](float x) { return x != 0; })) << a[i]->parts[0].name;
+      continue;
+    }
+    EXPECT_EQ(learns.gradient(*a[i]), frozen.gradient(*b[i])) << a[i]->parts[0].name;
+  }
+}
+
+// With all else frozen the indexers learn the same.
+TEST(LearnedBlocks, LearnAlone) {
+  Problem all(learned()), alone(learned());
+  for (Param* p : alone.model.parameters().declared())
+    if (!is_indexer(*p)) p->var.slot = nullptr;
+  EXPECT_EQ(all.learn(), alone.learn());
+  const auto a = all.model.parameters().declared(), b = alone.model.parameters().declared();
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    if (!is_indexer(*a[i])) continue;
+    EXPECT_EQ(all.gradient(*a[i]), alone.gradient(*b[i]));
+  }
+}
+
+// While all blocks are kept the loss has no jumps: differences of it along some directions are its gradient. The last
+// layer's indexer is asked, since no other loss depends on it.
+TEST(LearnedBlocks, HaveTheGradientOfTheirLoss) {
+  Problem p(learned(", index_warmup_steps: 9"));
+  EXPECT_TRUE(p.model.attend_as_in_step(0));
+  p.learn();
+  Param& param = *p.model.blocks()[1].attention().indexer()->parameter();
+  const std::vector<float> gradient = p.gradient(param);
+  float* const w = param.var.value.data<float>();
+  const std::vector<float> start(w, w + param.var.value.numel());
+  for (std::uint32_t k = 0; k < 4; ++k) {
+    double want = 0;
+    const auto moved = [&](double step) {
+      want = 0;
+      for (std::size_t i = 0; i < start.size(); ++i) {
+        const double direction = random_bits({4, k, 2}, i) % 2 ? 1 : -1;
+        w[i] = static_cast<float>(start[i] + step * direction);
+        want += direction * gradient[i];
+      }
+      return p.learn();
+    };
+    const double got = (moved(3e-4) - moved(-3e-4)) / 6e-4;
+    EXPECT_NEAR(got, want, 0.01 * std::abs(want) + 0.001) << k;
+  }
+}
+
+TEST(LearnedBlocks, AreAllBlocksWhileTheIndexerWarmsUp) {
+  Problem warm(learned(", index_warmup_steps: 3")), dense(config_of("{kind: dense}"));
+  const Tensor selected = warm.hidden();
+  EXPECT_TRUE(warm.model.attend_as_in_step(0));
+  EXPECT_FALSE(warm.model.attend_as_in_step(2));
+  const Tensor all = warm.hidden(), want = dense.hidden();
+  double worst = 0;
+  for (std::int64_t i = 0; i < all.numel(); ++i)
+    worst = std::max(worst, std::abs(static_cast<double>(all.data<float>()[i]) - want.data<float>()[i]));
+  EXPECT_LT(worst, 1e-4);
+  EXPECT_TRUE(warm.model.attend_as_in_step(3));
+  EXPECT_EQ(std::memcmp(warm.hidden().raw(), selected.raw(), selected.bytes()), 0);
+  EXPECT_NE(std::memcmp(all.raw(), selected.raw(), selected.bytes()), 0);
+}
+
+// What is computed again selects and learns as at first.
+TEST(LearnedBlocks, RecomputeWithTheSameBits) {
+  Problem kept(learned());
+  const double loss = kept.learn();
+  for (const Recompute how : {Recompute::attention, Recompute::block, Recompute::full})
+    for (const std::int64_t segments : {0, 1}) {
+      Problem again(learned());
+      ActivationPlan plan;
+      plan.blocks.assign(2, {.recompute = how});
+      plan.segments = segments, plan.segment_blocks = segments;
+      again.model.set_activations(plan);
+      EXPECT_EQ(again.learn(), loss);
+      const auto a = kept.model.parameters().declared(), b = again.model.parameters().declared();
+      for (std::size_t i = 0; i < a.size(); ++i) EXPECT_EQ(kept.gradient(*a[i]), again.gradient(*b[i]));
+    }
+}
+
+}  // namespace
+}  // namespace ring

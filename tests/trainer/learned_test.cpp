@@ -1,0 +1,94 @@
+// Blocks that an indexer selects, as a user meets them: records, resumes, evaluation, generation, and runs that go on
+// with an indexer or without one.
+#include "core/check.h"
+#include "tests/trainer/runs.h"
+
+namespace ring::test {
+namespace {
+
+using Json = nlohmann::json;
+using Overrides = std::vector<std::string>;
+
+class LearnedRuns : public Runs {
+ protected:
+  // 20 steps of 5 blocks, of which 10 warm up.
+  static Overrides learned(const std::string& more = "") {
+    return {"train.steps=20", "model.context=320", "data.validation_batches=2",
+            "model.attention={kind: block_sparse, block: 64, rules: [{pattern: learned, local: 1, keep: 3}], "
+            "index_heads: 2, index_head_dim: 8, index_warmup_steps: 10" +
+                more + "}"};
+  }
+  static Overrides dense() { return {"train.steps=20", "model.context=320", "data.validation_batches=2"}; }
+  Finished trained(const std::string& run, Overrides settings, const Overrides& more = {}) const {
+    settings.insert(settings.end(), more.begin(), more.end());
+    const Finished f = run_process(train(run, settings));
+    EXPECT_EQ(f.code, 0) << f.output;
+    return f;
+  }
+  std::vector<double> values(const std::string& run, const std::string& group, const std::string& name) const {
+    std::vector<double> out;
+    std::ifstream file(folder_ / run / "metrics.jsonl");
+    for (std::string line; std::getline(file, line);)
+      if (const Json json = Json::parse(line); json.at("group") == group && json.contains(name))
+        out.push_back(json.at(name));
+    return out;
+  }
+  double loss_of(const std::string& run) const {
+    const Finished f = ring({"eval", path(run), "--device", "cpu", "--threads", "2", "--json"});
+    EXPECT_EQ(f.code, 0) << f.output;
+    return Json::parse(f.output).at("loss");
+  }
+};
+
+TEST_F(LearnedRuns, RecordALossThatFalls) {
+  trained("run", learned(), {"optimizer.lr=0.01"});
+  const std::vector<double> losses = values("run", "train", "index_loss");
+  ASSERT_EQ(losses.size(), 20u);
+  for (const double loss : losses) EXPECT_GT(loss, 0);
+  trained("still", learned(", index_loss: 0"), {"optimizer.lr=0.01", "optimizer.weight_decay=0"});
+  EXPECT_LT(losses[9], values("still", "train", "index_loss")[9]);  // the last one before the choice is its own
+  trained("dense", dense());
+  EXPECT_TRUE(values("dense", "train", "index_loss").empty());
+}
+
+TEST_F(LearnedRuns, ResumeAcrossTheEndOfTheWarmUp) {
+  trained("whole", learned(), {"checkpoint.keep_last=9"});
+  for (const int step : {5, 10}) {
+    const std::string parts = str("from-", step);
+    fs::copy(path("whole"), path(parts), fs::copy_options::recursive);
+    for (int newer = step + 5; newer <= 20; newer += 5)
+      fs::remove_all(folder_ / parts / "checkpoints" / str("step-0000000", newer / 10, newer % 10));
+    const Finished f = trained(parts, learned(), {"checkpoint.keep_last=9"});
+    EXPECT_NE(f.output.find(str("resuming from step ", step)), std::string::npos) << f.output;
+    EXPECT_EQ(losses(parts), losses("whole"));
+    EXPECT_EQ(values(parts, "train", "index_loss"), values("whole", "train", "index_loss"));
+  }
+}
+
+// The checkpoint says how far the warm-up is.
+TEST_F(LearnedRuns, AreEvaluatedAsTheyTrain) {
+  trained("run", learned(), {"model.biases=all"});
+  trained("warm", learned(", index_loss: 2"), {"model.attention.index_warmup_steps=30"});
+  for (const char* run : {"run", "warm"}) EXPECT_NEAR(loss_of(run), values(run, "validation", "loss").back(), 1e-5);
+  const Finished text = ring({"generate", path("run"), "--device", "cpu", "--prompt", std::string(100, 'l'),
+                              "--temperature", "0", "--max-tokens", "120"});
+  EXPECT_EQ(text.code, 0) << text.output;
+  const Finished exported = ring({"export", path("run"), "--format", "hf", "--output", path("hf")});
+  EXPECT_NE(exported.code, 0);
+  EXPECT_NE(exported.output.find("kind: block_sparse cannot be exported"), std::string::npos) << exported.output;
+}
+
+TEST_F(LearnedRuns, GoOnFromADenseModelAndBack) {
+  trained("dense", dense());
+  const Finished there = trained("learned", learned(), {"run.init_from=" + path("dense")});
+  EXPECT_NE(there.output.find("the weights have no indexers for some layers (6 tensors)"), std::string::npos)
+      << there.output;
+  EXPECT_LT(values("learned", "train", "loss")[0], values("dense", "train", "loss")[5]);
+  const Finished back = trained("back", dense(), {"run.init_from=" + path("learned")});
+  EXPECT_NE(back.output.find("the weights have indexers (6 tensors) that this run has no use for"), std::string::npos)
+      << back.output;
+  EXPECT_LT(values("back", "train", "loss")[0], values("dense", "train", "loss")[5]);
+}
+
+}  // namespace
+}  // namespace ring::test
