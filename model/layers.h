@@ -66,7 +66,7 @@ class AttentionLayer {
 
   // Computes these heads alone from now on: those of a slice, with what they attend over.
   void take_heads(std::int64_t heads, KvHeads, const Pattern&);
-  // Of the heads that it computes; attend_as_in_step goes by it.
+  // A pattern of the heads that it computes; attend_as_in_step goes by it.
   void set_pattern(const Pattern& pattern) { pattern_ = selecting_ = pattern; }
   void change_blocks(Pattern);  // attends over these from the next pass on, with the same heads
   // From the next pass on it attends as in this step (counted from 0) of a run; until then, as after its last. Returns
