@@ -3,7 +3,8 @@
 # of the validation split each has right.
 #   scripts/recall.sh [-c CONFIG] [-t recall|needles] [-n CONTEXT] [-l TAIL] [-o FOLDER] [KIND...]
 #                     [-- SETTING=VALUE...]
-# KIND: dense, window, dilated, local_global, hierarchical, strided, random, content; without one the first seven.
+# KIND: dense, window, dilated, local_global, hierarchical, strided, random, content, learned, importance, pools (of 64
+# tokens, beside content); without one the first seven.
 # CONFIG: configs/recall.yaml (2048 tokens), or configs/recall_cpu.yaml (256). TAIL: the last so many tokens hold the
 # queries, with noise between. Runs stay in FOLDER/TASK-CONTEXT[-TAIL]/KIND and are not trained again while they are
 # there.
@@ -11,7 +12,7 @@ set -euo pipefail
 
 root="$(cd "$(dirname "$0")/.." && pwd)"
 config="$root/configs/recall.yaml" task=recall context='' tail=0 out=runs/recall
-usage() { sed -n '2,10s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+usage() { sed -n '2,11s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 while getopts c:t:n:l:o:h option; do
   case $option in
     c) config=$(realpath "$OPTARG") ;;
@@ -36,8 +37,9 @@ if [ -z "$context" ]; then context=$([ "$(basename "$config")" = recall_cpu.yaml
 # Pairs, and blocks, that suit the context; a sparse kind computes a quarter of the pairs of query and key, or less.
 pairs=$((context >= 2048 ? 32 : 16)) block=$((context >= 8192 ? 128 : 64))
 blocks=$((context / block))
+keep=$((blocks >= 32 ? blocks / 8 : 3))
 attention() {
-  local rule
+  local rule pattern=$1 more=''
   case $1 in
     dense) echo '{kind: dense}'; return ;;
     window) echo "{kind: window, window: $((context / 8)), sinks: 1}"; return ;;
@@ -49,10 +51,13 @@ attention() {
     hierarchical) rule='local: 1' ;;
     strided) rule='local: 2, every: 8' ;;
     random) rule='local: 2, density: 0.1' ;;
-    content) rule="keep: $((blocks >= 32 ? blocks / 8 : 3)), local: 1, first: 1" ;;
+    content) rule="keep: $keep, local: 1, first: 1" ;;
+    learned) rule="keep: $keep, local: 1, first: 1" more=', index_warmup_steps: 1000' ;;
+    importance) rule="keep: $keep, local: 1, first: 1, explore: $((keep > 3)), interval: 200" ;;
+    pools) pattern=content rule="keep: $keep, local: 1, first: 1" more=', pools: [64]' ;;
     *) echo "recall.sh: there is no kind '$1'" >&2; exit 2 ;;
   esac
-  echo "{kind: block_sparse, block: $block, rules: [{pattern: $1, $rule}]}"
+  echo "{kind: block_sparse, block: $block, rules: [{pattern: $pattern, $rule}]$more}"
 }
 for kind in "${kinds[@]}"; do attention "$kind" > /dev/null; done
 
