@@ -25,31 +25,28 @@ inline DropoutAddress dropout_address(const Run& run, const AttentionOptions& o,
           .first_head = sliced(run) ? run.tp->rank() * heads : 0};
 }
 
-inline void check_exchange(const Sequences& sequences, const ContextExchange* exchange, const Pattern& pattern) {
+inline void check_exchange(const Sequences& sequences, const ContextExchange* exchange) {
   RING_CHECK(!sequences.shards || exchange, "attention: the sequences are cut among ", sequences.shards->ranks(),
              " ranks, but the run has no exchange (Run::cp)");
-  RING_CHECK(!sequences.shards || pattern.pools.empty(),
-             "attention: keys are pooled where no rank holds a whole sequence");
 }
 
-// The blocks that queries keep, where the pattern selects them; else none.
+// The blocks that queries keep, where the pattern selects them; else none. An exchange selects for itself.
 inline BlockSelection selection_of(const AttentionOptions& o, const Tensor& q, const Tensor& k,
                                    const Sequences& sequences, const ExecContext& ctx) {
-  if (!o.pattern.selects()) return {};
-  RING_CHECK(!sequences.shards, "attention: blocks are selected by content where no rank holds a whole sequence");
+  if (!o.pattern.selects() || sequences.shards) return {};
   return select_blocks(o.pattern, q, k, sequences.spans(), ctx);
 }
 
 // The spans are filled in.
 inline void attend(Attention args, const Sequences& sequences, ContextExchange* exchange, const ExecContext& ctx) {
-  check_exchange(sequences, exchange, args.pattern);
+  check_exchange(sequences, exchange);
   if (sequences.shards) return exchange->forward(args, sequences.shards, ctx);
   args.queries = args.keys = sequences.spans();
   pooled_attention(std::move(args), ctx);
 }
 inline void attend_backward(AttentionBackward args, const Sequences& sequences, ContextExchange* exchange,
                             const ExecContext& ctx) {
-  check_exchange(sequences, exchange, args.pattern);
+  check_exchange(sequences, exchange);
   if (sequences.shards) return exchange->backward(args, sequences.shards, ctx);
   args.queries = args.keys = sequences.spans();
   pooled_attention_backward(std::move(args), ctx);

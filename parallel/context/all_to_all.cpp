@@ -1,6 +1,7 @@
 // All rows of some heads to every rank, and the results back. A rank's heads go in groups: one is on its way while the
-// one before is computed with.
+// one before is computed with. Whoever has all rows can also select blocks and make pools of them.
 
+#include "kernels/attention/pooled_attention.h"
 #include "model/patterns.h"
 #include "parallel/context/exchange.h"
 #include "parallel/context/heads.h"
@@ -42,7 +43,8 @@ class AllToAll final : public ContextParallel {
     Flight back;
     for_groups(s, {args.q, args.k, args.v}, {}, ctx, [&](const Heads& all, std::int64_t group) {
       const Tensor &q = all.parts[0], out = ctx.empty(q.shape(), args.out.dtype()), lse = lse_of(q, ctx);
-      attention_kernel({.q = q,
+      const Pattern& pattern = pattern_of(shards, args, group);
+      pooled_attention({.q = q,
                         .k = all.parts[1],
                         .v = all.parts[2],
                         .out = out,
@@ -50,8 +52,9 @@ class AllToAll final : public ContextParallel {
                         .queries = s.documents,
                         .keys = s.documents,
                         .scale = args.scale,
-                        .pattern = pattern_of(shards, args, group),
-                        .dropout = dropout_of(args, group)},
+                        .pattern = pattern,
+                        .dropout = dropout_of(args, group),
+                        .selection = select_blocks(pattern, q, all.parts[1], s.documents, ctx)},
                        ctx);
       Flight sent = to_rows(s, {out}, {args.out}, group, ctx);
       add_lse_to_rows(s, lse, args.lse, group, sent, ctx);
@@ -77,7 +80,8 @@ class AllToAll final : public ContextParallel {
       whole.scale = args.scale;
       whole.pattern = pattern_of(shards, args, group);
       whole.dropout = dropout_of(args, group);
-      attention_backward_kernel(whole, ctx);
+      whole.selection = select_blocks(whole.pattern, q, k, s.documents, ctx);  // of the same rows: the same blocks
+      pooled_attention_backward(whole, ctx);
       Flight sent = to_rows(s, {whole.dq, whole.dk, whole.dv}, {args.dq, args.dk, args.dv}, group, ctx);
       start(sent, ctx);
       back.land(ctx);

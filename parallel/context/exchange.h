@@ -4,7 +4,8 @@
 //               ones before are computed with; gradients of keys travel home in f32. Memory does not grow with the
 //               ranks.
 //   gather      every rank gets all keys at once; gradients are summed by a reduce-scatter.
-//   all_to_all  every rank gets all rows of some heads (Jacobs et al. 2023, Ulysses). The ranks divide the KV heads.
+//   all_to_all  every rank gets all rows of some heads (Jacobs et al. 2023, Ulysses). The ranks divide the KV heads. It
+//               alone selects blocks by content, and makes pools.
 // Results are merged in f32, in an order that depends on the layout alone, and rounded once.
 
 #include <memory>

@@ -248,7 +248,17 @@ bool may_need(const ContextShards& shards, int queries, int keys, const Pattern&
   return false;
 }
 
+namespace {
+
+void check_pairs(const Pattern& pattern) {
+  RING_CHECK(!pattern.selects() && pattern.pools.empty(),
+             "context exchange: blocks are selected, and pools made, of whole sequences: all_to_all has them");
+}
+
+}  // namespace
+
 std::vector<AttentionCall> rounds_with_own(const ContextShards& shards, int rank, const Pattern& pattern) {
+  check_pairs(pattern);
   std::vector<AttentionCall> rounds;
   for (const Parts& parts : common_parts(held_by(shards, rank), held_by(shards, rank), shards.documents))
     add_rounds(local_pairs(parts, pattern), rounds);
@@ -257,6 +267,7 @@ std::vector<AttentionCall> rounds_with_own(const ContextShards& shards, int rank
 }
 
 std::vector<AttentionCall> rounds_with_all(const ContextShards& shards, int queries, const Pattern& pattern) {
+  check_pairs(pattern);
   const std::vector<HeldRows> all = {{0, 0, static_cast<std::int32_t>(shards.tokens())}};
   std::vector<AttentionCall> rounds;
   for (const Parts& parts : common_parts(held_by(shards, queries), all, shards.documents))

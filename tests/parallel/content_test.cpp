@@ -45,6 +45,11 @@ class DistContent : public testing::TestWithParam<Layout> {
 };
 INSTANTIATE_TEST_SUITE_P(All, DistContent,
                          testing::Values(Layout{"tp2", 2, {"parallel.tp=2"}}, Layout{"tp4", 4, {"parallel.tp=4"}},
+                                         Layout{"cp2", 2, {"parallel.cp=2"}}, Layout{"cp4", 4, {"parallel.cp=4"}},
+                                         Layout{"cp2_tp2", 4, {"parallel.cp=2", "parallel.tp=2"}},
+                                         Layout{"cp2_zero3", 4, {"parallel.cp=2", "parallel.zero=3"}},
+                                         Layout{"cp2_packed", 2, {"parallel.cp=2", "data.packing.documents=true"}},
+                                         Layout{"cp2_recomputed", 2, {"parallel.cp=2", "train.recompute=full"}},
                                          Layout{"zero3", 2, {"parallel.zero=3"}},
                                          Layout{"tp2_zero3", 4, {"parallel.tp=2", "parallel.zero=3"}},
                                          Layout{"tp2_packed", 2, {"parallel.tp=2", "data.packing.documents=true"}}),
@@ -77,12 +82,18 @@ TEST(ContentTraining, GoesOnFromACheckpointWithTheSameBits) {
   EXPECT_EQ(largest_difference(whole, rest), 0);
 }
 
-TEST(ContentTraining, RefusesContextParallelism) {
-  const Training t = train_on_ranks(options(2, {"parallel.cp=2"}));
-  EXPECT_NE(t.errors.find("parallel.cp: 2 ranks share each sequence, but model.attention.rules with pattern: content "
-                          "or learned need whole ones: set parallel.cp to 1"),
-            std::string::npos)
-      << t.errors;
+TEST(ContentTraining, RefusesWhatContextParallelismCannotDo) {
+  const auto says = [](const Overrides& more, const char* text) {
+    const Training t = train_on_ranks(options(2, more));
+    EXPECT_NE(t.errors.find(text), std::string::npos) << t.errors;
+  };
+  says({"parallel.cp=2", "parallel.cp_schedule=ring"}, "which ring and gather have nowhere: take all_to_all, or auto");
+  says({"parallel.cp=2", "model.kv_heads=1", "model.attention.heads=[0]"},
+       "parallel.cp_schedule: all_to_all shares the KV heads among the ranks of cp, but 1 (model.kv_heads: 1) do not "
+       "divide among 2: take a parallel.cp that divides them");
+  says({"parallel.cp=2", "model.attention.reuse=2"},
+       "parallel.cp: 2 ranks share each sequence, but layers that share a selection (model.attention.reuse) need whole "
+       "ones: set parallel.cp to 1");
 }
 
 }  // namespace

@@ -87,8 +87,8 @@ TEST(LearnedTraining, GoesOnFromACheckpointWithTheSameBits) {
 
 TEST(LearnedTraining, RefusesContextParallelism) {
   const Training t = train_on_ranks(options(2, {"parallel.cp=2"}));
-  EXPECT_NE(t.errors.find("parallel.cp: 2 ranks share each sequence, but model.attention.rules with pattern: content "
-                          "or learned need whole ones: set parallel.cp to 1"),
+  EXPECT_NE(t.errors.find("parallel.cp: 2 ranks share each sequence, but model.attention.rules with pattern: learned "
+                          "need whole ones: set parallel.cp to 1"),
             std::string::npos)
       << t.errors;
 }

@@ -42,6 +42,8 @@ class DistPools : public testing::TestWithParam<Layout> {
 };
 INSTANTIATE_TEST_SUITE_P(All, DistPools,
                          testing::Values(Layout{"dp2", 2, {"parallel.dp=2"}}, Layout{"tp2", 2, {"parallel.tp=2"}},
+                                         Layout{"cp2", 2, {"parallel.cp=2"}}, Layout{"cp4", 4, {"parallel.cp=4"}},
+                                         Layout{"cp2_packed", 2, {"parallel.cp=2", "data.packing.documents=true"}},
                                          Layout{"zero3", 2, {"parallel.zero=3"}},
                                          Layout{"tp2_zero3", 4, {"parallel.tp=2", "parallel.zero=3"}},
                                          Layout{"tp2_packed", 2, {"parallel.tp=2", "data.packing.documents=true"}}),
@@ -81,14 +83,6 @@ TEST(PoolTraining, GoesOnFromACheckpointWithTheSameBits) {
   ASSERT_EQ(whole.errors + rest.errors, "");
   EXPECT_EQ(rest.losses, (std::vector<double>{whole.losses.begin() + 2, whole.losses.end()}));
   EXPECT_EQ(largest_difference(whole, rest), 0);
-}
-
-TEST(PoolTraining, RefusesContextParallelism) {
-  const Training t = train_on_ranks(options(2, {"parallel.cp=2", "model.attention_layers=[]"}));
-  EXPECT_NE(t.errors.find("parallel.cp: 2 ranks share each sequence, but model.attention.pools need whole ones: set "
-                          "parallel.cp to 1"),
-            std::string::npos)
-      << t.errors;
 }
 
 }  // namespace
