@@ -3,46 +3,22 @@
 
 #include <gtest/gtest.h>
 
-#include <cmath>
-#include <filesystem>
-
-#include "comm/gloo/gloo.h"
 #include "tests/parallel/one_process.h"
 
 namespace ring::test {
 namespace {
 
-using Overrides = std::vector<std::string>;
-
 // Some heads select, others do not; five blocks, of which a block sees three.
 TrainingOptions options(int ranks, const Overrides& more) {
-  TrainingOptions o;
-  o.ranks = ranks;
-  o.steps = 4;
-  o.overrides = {
-      "model.context=320",
-      "model.heads=8",
-      "model.kv_heads=4",
-      "model.head_dim=8",
-      "model.dropout=0.1",
-      "model.attention_dropout=0.1",
-      "train.batch_size=4",
-      "train.micro_batch=2",
-      "model.attention.kind=block_sparse",
-      "model.attention.block=64",
-      "model.attention.rules=[{pattern: content, keep: 3, first: 1}, {pattern: content, keep: 2}, {local: 2}]",
-      "model.attention.heads=[0, 1, 1, 2]"};
-  o.overrides.insert(o.overrides.end(), more.begin(), more.end());
-  o.validate = true;
-  return o;
+  return short_run(
+      ranks,
+      {"model.attention_dropout=0.1", "model.attention.kind=block_sparse", "model.attention.block=64",
+       "model.attention.rules=[{pattern: content, keep: 3, first: 1}, {pattern: content, keep: 2}, {local: 2}]",
+       "model.attention.heads=[0, 1, 1, 2]"},
+      more);
 }
 
-class DistContent : public testing::TestWithParam<Layout> {
- protected:
-  void SetUp() override {
-    if (!gloo_available()) GTEST_SKIP() << "this build has no Gloo";
-  }
-};
+using DistContent = LayoutTest;
 INSTANTIATE_TEST_SUITE_P(All, DistContent,
                          testing::Values(Layout{"tp2", 2, {"parallel.tp=2"}}, Layout{"tp4", 4, {"parallel.tp=4"}},
                                          Layout{"cp2", 2, {"parallel.cp=2"}}, Layout{"cp4", 4, {"parallel.cp=4"}},
@@ -66,21 +42,7 @@ TEST(ContentTraining, DependsOnWhatIsSelected) {
   EXPECT_GT(largest_difference(a, b), 10 * kWeights);
 }
 
-TEST(ContentTraining, GoesOnFromACheckpointWithTheSameBits) {
-  const std::filesystem::path folder = std::filesystem::path(testing::TempDir()) / "content_resume";
-  std::filesystem::remove_all(folder);
-  const Training whole = train_on_ranks(options(1, {}));
-  TrainingOptions first = options(1, {}), second = options(1, {});
-  first.steps = second.steps = 2;
-  first.save = folder.string();
-  const Training half = train_on_ranks(first);
-  ASSERT_EQ(half.errors, "");
-  second.load = half.checkpoint;
-  const Training rest = train_on_ranks(second);
-  ASSERT_EQ(whole.errors + rest.errors, "");
-  EXPECT_EQ(rest.losses, (std::vector<double>{whole.losses.begin() + 2, whole.losses.end()}));
-  EXPECT_EQ(largest_difference(whole, rest), 0);
-}
+TEST(ContentTraining, GoesOnFromACheckpointWithTheSameBits) { expect_to_go_on(options, 2, "content_resume"); }
 
 TEST(ContentTraining, RefusesWhatContextParallelismCannotDo) {
   const auto says = [](const Overrides& more, const char* text) {

@@ -3,44 +3,24 @@
 
 #include <gtest/gtest.h>
 
-#include <filesystem>
-
-#include "comm/gloo/gloo.h"
 #include "tests/parallel/one_process.h"
 
 namespace ring::test {
 namespace {
 
-using Overrides = std::vector<std::string>;
-
 // Eight blocks, of which a block sees four; masses are measured in every step and blocks chosen in every third.
 TrainingOptions options(int ranks, const Overrides& more) {
-  TrainingOptions o;
-  o.ranks = ranks;
+  TrainingOptions o = short_run(
+      ranks,
+      {"model.context=512", "train.micro_batch=0", "model.attention.kind=block_sparse", "model.attention.block=64",
+       "model.attention.rules=[{pattern: importance, keep: 4, first: 1, interval: 3, explore: 1}, {local: 2}]",
+       "model.attention.heads=[0, 0, 0, 1]"},
+      more);
   o.steps = 8;
-  o.overrides = {
-      "model.context=512",
-      "model.heads=8",
-      "model.kv_heads=4",
-      "model.head_dim=8",
-      "model.dropout=0.1",
-      "train.batch_size=4",
-      "train.micro_batch=0",
-      "model.attention.kind=block_sparse",
-      "model.attention.block=64",
-      "model.attention.rules=[{pattern: importance, keep: 4, first: 1, interval: 3, explore: 1}, {local: 2}]",
-      "model.attention.heads=[0, 0, 0, 1]"};
-  o.overrides.insert(o.overrides.end(), more.begin(), more.end());
-  o.validate = true;
   return o;
 }
 
-class DistImportance : public testing::TestWithParam<Layout> {
- protected:
-  void SetUp() override {
-    if (!gloo_available()) GTEST_SKIP() << "this build has no Gloo";
-  }
-};
+using DistImportance = LayoutTest;
 INSTANTIATE_TEST_SUITE_P(All, DistImportance,
                          testing::Values(Layout{"dp2", 2, {}}, Layout{"tp2", 2, {"parallel.tp=2"}},
                                          Layout{"tp4", 4, {"parallel.tp=4"}}, Layout{"zero3", 2, {"parallel.zero=3"}},
@@ -64,22 +44,7 @@ TEST(ImportanceTraining, DependsOnWhatIsChosen) {
 }
 
 TEST(ImportanceTraining, GoesOnFromACheckpointWithTheSameBits) {
-  const std::filesystem::path folder = std::filesystem::path(testing::TempDir()) / "importance_resume";
-  const Training whole = train_on_ranks(options(1, {}));
-  for (const int steps : {4, 5, 6}) {
-    std::filesystem::remove_all(folder);
-    TrainingOptions first = options(1, {}), second = options(1, {});
-    first.steps = steps, second.steps = 8 - steps;
-    first.save = folder.string();
-    const Training half = train_on_ranks(first);
-    ASSERT_EQ(half.errors, "");
-    second.load = half.checkpoint;
-    const Training rest = train_on_ranks(second);
-    ASSERT_EQ(whole.errors + rest.errors, "");
-    EXPECT_EQ(rest.losses, (std::vector<double>{whole.losses.begin() + steps, whole.losses.end()})) << steps;
-    EXPECT_EQ(largest_difference(whole, rest), 0);
-    EXPECT_EQ(rest.validation, whole.validation);
-  }
+  for (const int steps : {4, 5, 6}) expect_to_go_on(options, steps, "importance_resume");
 }
 
 TEST(ImportanceTraining, RefusesContextParallelism) {

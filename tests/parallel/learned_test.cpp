@@ -3,48 +3,23 @@
 
 #include <gtest/gtest.h>
 
-#include <filesystem>
-
-#include "comm/gloo/gloo.h"
 #include "tests/parallel/one_process.h"
 
 namespace ring::test {
 namespace {
 
-using Overrides = std::vector<std::string>;
-
 // Some heads select, others do not, so that a slice may have none that does; two of four steps warm up.
 TrainingOptions options(int ranks, const Overrides& more) {
-  TrainingOptions o;
-  o.ranks = ranks;
-  o.steps = 4;
-  o.overrides = {
-      "model.context=320",
-      "model.heads=8",
-      "model.kv_heads=4",
-      "model.head_dim=8",
-      "model.dropout=0.1",
-      "model.attention_dropout=0.1",
-      "train.batch_size=4",
-      "train.micro_batch=2",
-      "model.attention.kind=block_sparse",
-      "model.attention.block=64",
-      "model.attention.rules=[{pattern: learned, keep: 3, first: 1}, {pattern: learned, keep: 2}, {local: 2}]",
-      "model.attention.index_heads=2",
-      "model.attention.index_head_dim=8",
-      "model.attention.index_warmup_steps=2",
-      "model.attention.heads=[0, 1, 1, 2]"};
-  o.overrides.insert(o.overrides.end(), more.begin(), more.end());
-  o.validate = true;
-  return o;
+  return short_run(
+      ranks,
+      {"model.attention_dropout=0.1", "model.attention.kind=block_sparse", "model.attention.block=64",
+       "model.attention.rules=[{pattern: learned, keep: 3, first: 1}, {pattern: learned, keep: 2}, {local: 2}]",
+       "model.attention.index_heads=2", "model.attention.index_head_dim=8", "model.attention.index_warmup_steps=2",
+       "model.attention.heads=[0, 1, 1, 2]"},
+      more);
 }
 
-class DistLearned : public testing::TestWithParam<Layout> {
- protected:
-  void SetUp() override {
-    if (!gloo_available()) GTEST_SKIP() << "this build has no Gloo";
-  }
-};
+using DistLearned = LayoutTest;
 INSTANTIATE_TEST_SUITE_P(All, DistLearned,
                          testing::Values(Layout{"tp2", 2, {"parallel.tp=2"}}, Layout{"tp4", 4, {"parallel.tp=4"}},
                                          Layout{"dp2", 2, {}}, Layout{"zero3", 2, {"parallel.zero=3"}},
@@ -70,20 +45,8 @@ TEST(LearnedTraining, DependsOnWhatIsSelected) {
 }
 
 TEST(LearnedTraining, GoesOnFromACheckpointWithTheSameBits) {
-  const std::filesystem::path folder = std::filesystem::path(testing::TempDir()) / "learned_resume";
-  std::filesystem::remove_all(folder);
-  const Training whole = train_on_ranks(options(1, {}));
-  TrainingOptions first = options(1, {}), second = options(1, {});
-  first.steps = second.steps = 2;
-  first.save = folder.string();
-  const Training half = train_on_ranks(first);
-  ASSERT_EQ(half.errors, "");
-  second.load = half.checkpoint;  // in the last step of the warm-up
-  const Training rest = train_on_ranks(second);
-  ASSERT_EQ(whole.errors + rest.errors, "");
-  EXPECT_EQ(rest.losses, (std::vector<double>{whole.losses.begin() + 2, whole.losses.end()}));
-  EXPECT_EQ(largest_difference(whole, rest), 0);
-}
+  expect_to_go_on(options, 2, "learned_resume");
+}  // in the last step of the warm-up
 
 TEST(LearnedTraining, RefusesContextParallelism) {
   const Training t = train_on_ranks(options(2, {"parallel.cp=2"}));

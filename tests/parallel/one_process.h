@@ -4,10 +4,33 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <filesystem>
 
+#include "comm/gloo/gloo.h"
 #include "tests/parallel/training.h"
 
 namespace ring::test {
+
+using Overrides = std::vector<std::string>;
+
+// A short run with dropout, of a model of eight heads that layouts can cut, with this attention.
+inline TrainingOptions short_run(int ranks, const Overrides& attention, const Overrides& more) {
+  TrainingOptions o;
+  o.ranks = ranks;
+  o.steps = 4;
+  o.overrides = {"model.context=320", "model.heads=8",      "model.kv_heads=4",   "model.head_dim=8",
+                 "model.dropout=0.1", "train.batch_size=4", "train.micro_batch=2"};
+  for (const Overrides& some : {attention, more}) o.overrides.insert(o.overrides.end(), some.begin(), some.end());
+  o.validate = true;
+  return o;
+}
+
+class LayoutTest : public testing::TestWithParam<Layout> {
+ protected:
+  void SetUp() override {
+    if (!gloo_available()) GTEST_SKIP() << "this build has no Gloo";
+  }
+};
 
 // Sums in f32 in another order; whatever the layout.
 inline constexpr double kLoss = 1e-5, kWeights = 2e-3;
@@ -15,7 +38,7 @@ inline constexpr double kLoss = 1e-5, kWeights = 2e-3;
 // options(ranks, overrides): the run.
 template <class Options>
 void expect_equal_to_one_process(const Layout& layout, const Options& options) {
-  std::vector<std::string> alone;
+  Overrides alone;
   for (const std::string& o : layout.overrides)
     if (!o.starts_with("parallel.") && !o.starts_with("train.recompute")) alone.push_back(o);
   const Training one = train_on_ranks(options(1, alone)),
@@ -25,6 +48,27 @@ void expect_equal_to_one_process(const Layout& layout, const Options& options) {
   EXPECT_LE(largest_loss_difference(one, many), kLoss);
   EXPECT_LE(largest_difference(one, many), kWeights);
   EXPECT_LE(std::abs(one.validation - many.validation), kLoss * one.validation);
+}
+
+// A run that is saved after so many steps, and goes on in a new trainer, has the bits of one that is not. name: of a
+// folder.
+template <class Options>
+void expect_to_go_on(const Options& options, int steps, const std::string& name) {
+  const std::filesystem::path folder = std::filesystem::path(testing::TempDir()) / name;
+  std::filesystem::remove_all(folder);
+  const Training whole = train_on_ranks(options(1, {}));
+  TrainingOptions first = options(1, {}), second = options(1, {});
+  second.steps = first.steps - steps;
+  first.steps = steps;
+  first.save = folder.string();
+  const Training half = train_on_ranks(first);
+  ASSERT_EQ(half.errors, "");
+  second.load = half.checkpoint;
+  const Training rest = train_on_ranks(second);
+  ASSERT_EQ(whole.errors + rest.errors, "");
+  EXPECT_EQ(rest.losses, (std::vector<double>{whole.losses.begin() + steps, whole.losses.end()})) << steps;
+  EXPECT_EQ(largest_difference(whole, rest), 0);
+  EXPECT_EQ(rest.validation, whole.validation);
 }
 
 }  // namespace ring::test

@@ -3,43 +3,21 @@
 
 #include <gtest/gtest.h>
 
-#include <cmath>
-#include <filesystem>
-
-#include "comm/gloo/gloo.h"
 #include "tests/parallel/one_process.h"
 
 namespace ring::test {
 namespace {
 
-using Overrides = std::vector<std::string>;
-
 // One layer with windows and pools of two sizes, one that also selects blocks.
 TrainingOptions options(int ranks, const Overrides& more) {
-  TrainingOptions o;
-  o.ranks = ranks;
-  o.steps = 4;
-  o.overrides = {"model.context=320",
-                 "model.heads=8",
-                 "model.kv_heads=4",
-                 "model.head_dim=8",
-                 "model.dropout=0.1",
-                 "train.batch_size=4",
-                 "train.micro_batch=2",
-                 "model.attention={kind: window, window: 6, pools: [8, 50]}",
-                 "model.attention_layers=[{layers: 1, attention: {kind: block_sparse, block: 64, rules: [{pattern: "
-                 "content, keep: 2}], pools: [16]}}]"};
-  o.overrides.insert(o.overrides.end(), more.begin(), more.end());
-  o.validate = true;
-  return o;
+  return short_run(ranks,
+                   {"model.attention={kind: window, window: 6, pools: [8, 50]}",
+                    "model.attention_layers=[{layers: 1, attention: {kind: block_sparse, block: 64, rules: [{pattern: "
+                    "content, keep: 2}], pools: [16]}}]"},
+                   more);
 }
 
-class DistPools : public testing::TestWithParam<Layout> {
- protected:
-  void SetUp() override {
-    if (!gloo_available()) GTEST_SKIP() << "this build has no Gloo";
-  }
-};
+using DistPools = LayoutTest;
 INSTANTIATE_TEST_SUITE_P(All, DistPools,
                          testing::Values(Layout{"dp2", 2, {"parallel.dp=2"}}, Layout{"tp2", 2, {"parallel.tp=2"}},
                                          Layout{"cp2", 2, {"parallel.cp=2"}}, Layout{"cp4", 4, {"parallel.cp=4"}},
@@ -69,21 +47,7 @@ TEST(PoolTraining, ComputesAgainTheSameBits) {
   }
 }
 
-TEST(PoolTraining, GoesOnFromACheckpointWithTheSameBits) {
-  const std::filesystem::path folder = std::filesystem::path(testing::TempDir()) / "pools_resume";
-  std::filesystem::remove_all(folder);
-  const Training whole = train_on_ranks(options(1, {}));
-  TrainingOptions first = options(1, {}), second = options(1, {});
-  first.steps = second.steps = 2;
-  first.save = folder.string();
-  const Training half = train_on_ranks(first);
-  ASSERT_EQ(half.errors, "");
-  second.load = half.checkpoint;
-  const Training rest = train_on_ranks(second);
-  ASSERT_EQ(whole.errors + rest.errors, "");
-  EXPECT_EQ(rest.losses, (std::vector<double>{whole.losses.begin() + 2, whole.losses.end()}));
-  EXPECT_EQ(largest_difference(whole, rest), 0);
-}
+TEST(PoolTraining, GoesOnFromACheckpointWithTheSameBits) { expect_to_go_on(options, 2, "pools_resume"); }
 
 }  // namespace
 }  // namespace ring::test
