@@ -1,15 +1,29 @@
 #include "trainer/important_blocks.h"
 
 #include <algorithm>
+#include <array>
+#include <utility>
 
 #include "checkpoint/reader.h"
-#include "comm/host.h"
+#include "core/copy_stream.h"
+#include "core/fields.h"
 
 namespace ring {
 namespace {
 
 std::string name_of(const BlockImportance& i, const char* what) {
   return str(kImportancePrefix, "blocks.", i.layer(), ".", what);
+}
+
+// A hash of what the layers keep, in digits that f32 has exactly.
+constexpr std::int64_t kDigits = 4;
+std::array<float, kDigits> digits_of(Decoder& model) {
+  std::uint64_t hash = kHashOfNothing;
+  for (const BlockImportance& i : model.importance())
+    hash = hash_text({reinterpret_cast<const char*>(i.scores().raw()), i.scores().bytes()}, hash);
+  std::array<float, kDigits> digits;
+  for (float& d : digits) d = static_cast<float>(hash & 0xffff), hash >>= 16;
+  return digits;
 }
 
 }  // namespace
@@ -37,18 +51,71 @@ void load_importance(Decoder& model, const std::string& checkpoint) {
   model.take_important_blocks();
 }
 
-// Rows of other slices come from their ranks.
-MeasuredMass ImportantBlocks::sum_over_ranks(const BlockImportance& i, const Tensor& own) const {
-  const std::vector<float> masses = to_host<float>(own.view({own.numel()}), step_.exec().stream);
-  const auto all = static_cast<std::size_t>(i.averages().numel()), here = masses.size() / 2;
-  const std::size_t first = here * static_cast<std::size_t>(mesh_.coord("tp"));
-  std::vector<double> sums(2 * all);
-  std::copy_n(masses.begin(), here, sums.begin() + static_cast<std::ptrdiff_t>(first));
-  std::copy_n(masses.begin() + static_cast<std::ptrdiff_t>(here), here,
-              sums.begin() + static_cast<std::ptrdiff_t>(all + first));
-  all_reduce_host(mesh_.host(), sums, Reduce::sum);
-  const auto middle = sums.begin() + static_cast<std::ptrdiff_t>(all);
-  return {{sums.begin(), middle}, {middle, sums.end()}};
+ImportantBlocks::ImportantBlocks(TrainStep& step, Mesh& mesh)
+    : step_(step), mesh_(mesh), arrivals_(copy_stream(step.exec().stream)) {
+  std::int64_t numbers = 0;
+  for (const BlockImportance& i : step.model().importance()) {
+    first_.push_back(static_cast<std::size_t>(numbers));
+    numbers += 2 * i.averages().numel() / mesh.degree("tp");
+  }
+  const ExecContext& ctx = step.exec();
+  own_ = ctx.empty({numbers + kDigits}, DType::f32, Lifetime::run);
+  messages_ = ctx.empty({own_.numel() * mesh.world()}, DType::f32, Lifetime::run);
+}
+
+ImportantBlocks::~ImportantBlocks() {
+  try {
+    if (travelling_) travelling_->work.wait(arrivals_);
+  } catch (const Error&) {  // whoever ended the run has said so
+  }
+}
+
+void ImportantBlocks::measure(std::int64_t step) {
+  const ExecContext& ctx = step_.exec();
+  const std::vector<Tensor> masses = step_.distance_masses();
+  const auto part = [&](std::size_t first) { return own_.data<float>() + first; };
+  for (std::size_t i = 0; i < masses.size(); ++i)
+    ctx.stream.impl().copy(part(first_[i]), masses[i].raw(), masses[i].bytes());
+  const std::array<float, kDigits> digits = digits_of(step_.model());
+  ctx.stream.impl().upload(part(message() - kDigits), digits.data(), sizeof(digits));
+  travelling_ = {step, mesh_.all().all_gather(messages_, own_, ctx.stream.record())};
+}
+
+// What was sent a measurement ago is there by now.
+void ImportantBlocks::settle() {
+  if (!travelling_) return;
+  Travelling last = *std::exchange(travelling_, std::nullopt);
+  last.work.wait(arrivals_);
+  const std::vector<float> messages = to_host<float>(messages_, arrivals_);
+  check_choices(messages);
+  if (copies_) std::exchange(copies_, std::nullopt)->synchronize();  // host waits: checkpoint, of the averages
+  std::vector<BlockImportance>& layers = step_.model().importance();
+  for (std::size_t i = 0; i < layers.size(); ++i) layers[i].average(last.step, sum_over_ranks(messages, i));
+}
+
+void ImportantBlocks::check_choices(const std::vector<float>& messages) const {
+  const auto digits = [&](int rank) {
+    const auto end = messages.begin() + static_cast<std::ptrdiff_t>(message() * (static_cast<std::size_t>(rank) + 1));
+    return std::vector(end - kDigits, end);
+  };
+  for (int rank = 1; rank < mesh_.world(); ++rank)
+    if (digits(rank) != digits(0))
+      fail("pattern: importance: rank ", rank,
+           " keeps other blocks than rank 0, though both choose by the same masses: "
+           "the memory or the processor of one of them errs. Resume from the last checkpoint, on other machines");
+}
+
+// In the ranks' order, each its slice of the heads: neighbours share a model.
+MeasuredMass ImportantBlocks::sum_over_ranks(const std::vector<float>& messages, std::size_t layer) const {
+  const auto all = static_cast<std::size_t>(step_.model().importance()[layer].averages().numel());
+  const auto slices = static_cast<std::size_t>(mesh_.degree("tp")), here = all / slices;
+  MeasuredMass m{std::vector<double>(all), std::vector<double>(all)};
+  for (std::size_t rank = 0; rank < static_cast<std::size_t>(mesh_.world()); ++rank) {
+    const float* const from = messages.data() + rank * message() + first_[layer];
+    const std::size_t first = here * (rank % slices);
+    for (std::size_t n = 0; n < here; ++n) m.sums[first + n] += from[n], m.rows[first + n] += from[here + n];
+  }
+  return m;
 }
 
 bool ImportantBlocks::before(std::int64_t step) {
@@ -56,12 +123,20 @@ bool ImportantBlocks::before(std::int64_t step) {
   const auto measures = [&](const BlockImportance& i) { return i.measures(step); };
   if (step <= measured_ || std::ranges::none_of(layers, measures)) return false;
   measured_ = step;
-  const std::vector<Tensor> masses = step_.distance_masses();
+  settle();
   bool changed = false;
-  for (std::size_t i = 0; i < layers.size(); ++i) changed |= layers[i].take(step, sum_over_ranks(layers[i], masses[i]));
+  for (BlockImportance& i : layers) changed |= i.choose(step);
   if (changed) step_.model().take_important_blocks();
+  measure(step);
   return changed;
 }
+
+void ImportantBlocks::settle_for(const Stream& copies) {
+  settle();
+  copies_ = copies;
+}
+
+void ImportantBlocks::restored() { step_.model().take_important_blocks(); }
 
 void ImportantBlocks::add_state(State& state) {
   add_importance(state, step_.model());

@@ -1,6 +1,9 @@
 #pragma once
 // Blocks by importance while a run trains (model/attention/importance.h): some steps measure masses over every rank's
-// first micro-batch, and some of these choose other blocks.
+// first micro-batch, and some of these choose other blocks, by what was measured before. What one measures travels to
+// all ranks beside the steps that follow, and is taken ahead of the next one that measures: no step waits for it.
+
+#include <optional>
 
 #include "checkpoint/state.h"
 #include "engine/train_step.h"
@@ -9,19 +12,39 @@ namespace ring {
 
 class ImportantBlocks {
  public:
-  ImportantBlocks(TrainStep& step, Mesh& mesh) : step_(step), mesh_(mesh) {}
+  ImportantBlocks(TrainStep& step, Mesh& mesh);
+  ~ImportantBlocks();  // waits for what is on its way
+  ImportantBlocks(const ImportantBlocks&) = delete;
+  ImportantBlocks& operator=(const ImportantBlocks&) = delete;
 
-  // On all ranks, ahead of this step (the first is 1), which was loaded. Where it measures, the host waits for what is
-  // queued and for the other ranks; where it chose, the layers keep other blocks from this step on. True: they do.
+  // On all ranks, ahead of this step (the first is 1), which was loaded. True: the layers keep other blocks from this
+  // step on. Error: another rank has chosen others.
   bool before(std::int64_t step);
   void add_state(State&);
-  void restored() { step_.model().take_important_blocks(); }  // the state was loaded
+  // Its tensors are to be copied, or written, on `copies`: they have all that was measured, and change again behind it.
+  void settle_for(const Stream& copies);
+  void restored();  // the state was loaded
 
  private:
-  MeasuredMass sum_over_ranks(const BlockImportance&, const Tensor& own) const;
+  // One measurement on its way, in messages_.
+  struct Travelling {
+    std::int64_t step;
+    Work work;
+  };
+  void measure(std::int64_t step);
+  void settle();
+  void check_choices(const std::vector<float>& messages) const;
+  MeasuredMass sum_over_ranks(const std::vector<float>& messages, std::size_t layer) const;
+  std::size_t message() const { return static_cast<std::size_t>(own_.numel()); }  // numbers of a rank
 
   TrainStep& step_;
   Mesh& mesh_;
+  // f32: each layer's masses of this rank's heads and, in the last kDigits, what the layers keep; of all ranks.
+  Tensor own_, messages_;
+  std::vector<std::size_t> first_;  // of each layer in a message
+  Stream arrivals_;
+  std::optional<Travelling> travelling_;
+  std::optional<Stream> copies_;
   std::int64_t measured_ = 0;  // the last step that did: one that is taken again after a bad one measures no more
 };
 

@@ -410,7 +410,10 @@ std::string Trainer::diagnose() {
 }
 
 void Trainer::add_state(State& state) {
-  state.written_behind([this](const Stream& s) { step_.optimizer().settle(s); });
+  state.written_behind([this](const Stream& s) {
+    step_.optimizer().settle(s);
+    if (important_) important_->settle_for(s);
+  });
   const Parameters& params = step_.model().parameters();
   const OwnedShard& shard = step_.data().shard();
   add_parameters(state, kWeightsPrefix, params, shard.pieces, shard.values);

@@ -44,7 +44,7 @@ bool BlockImportance::measures(std::int64_t step) const {
 }
 
 // What was measured for the first time counts wholly.
-void BlockImportance::average(std::size_t head, const MeasuredMass& m) {
+void BlockImportance::average_head(std::size_t head, const MeasuredMass& m) {
   float* const of = row(averages_, head);
   for (std::int64_t d = 0; d < distances_; ++d) {
     const auto at = static_cast<std::size_t>(static_cast<std::int64_t>(head) * distances_ + d);
@@ -56,7 +56,7 @@ void BlockImportance::average(std::size_t head, const MeasuredMass& m) {
 
 // The budget goes to the best averages, but for what is tried out: distances drawn from all others, which then come
 // first.
-void BlockImportance::choose(std::size_t head, std::int64_t step) {
+void BlockImportance::choose_head(std::size_t head, std::int64_t step) {
   const Head& h = heads_[head];
   float *const averages = row(averages_, head), *const scores = row(scores_, head);
   for (std::int64_t d = 0; d < distances_; ++d) scores[d] = averages[d] < 0 ? static_cast<float>(-1 - d) : averages[d];
@@ -75,14 +75,16 @@ void BlockImportance::choose(std::size_t head, std::int64_t step) {
   }
 }
 
-bool BlockImportance::take(std::int64_t step, const MeasuredMass& m) {
+void BlockImportance::average(std::int64_t step, const MeasuredMass& m) {
+  for (std::size_t head = 0; head < heads_.size(); ++head)
+    if (heads_[head].keep > 0 && step % heads_[head].measured_every() == 0) average_head(head, m);
+}
+
+bool BlockImportance::choose(std::int64_t step) {
   bool changed = false;
   for (std::size_t head = 0; head < heads_.size(); ++head) {
-    const Head& h = heads_[head];
-    if (h.keep == 0 || step % h.measured_every() != 0) continue;
-    average(head, m);
-    if (step % h.interval != 0) continue;
-    choose(head, step);
+    if (heads_[head].keep == 0 || step % heads_[head].interval != 0) continue;
+    choose_head(head, step);
     changed = true;
   }
   return changed;

@@ -25,8 +25,10 @@ class BlockImportance {
   std::int64_t distances() const { return distances_; }
   // Whether step `step`, the first being 1, is one that masses are measured ahead of: of some head.
   bool measures(std::int64_t step) const;
-  // Takes what was measured ahead of the step; true: other blocks are kept from this step on.
-  bool take(std::int64_t step, const MeasuredMass&);
+  // Takes what was measured ahead of the step into the averages.
+  void average(std::int64_t step, const MeasuredMass&);
+  // Chooses ahead of the step, by the averages so far; true: other blocks are kept from this step on.
+  bool choose(std::int64_t step);
   // What is kept now.
   Pattern pattern() const;
   // By KV head, blocks at the start that are kept whatever was measured.
@@ -50,8 +52,8 @@ class BlockImportance {
   float* row(const Tensor& t, std::size_t head) const {
     return t.data<float>() + static_cast<std::int64_t>(head) * distances_;
   }
-  void average(std::size_t head, const MeasuredMass&);
-  void choose(std::size_t head, std::int64_t step);
+  void average_head(std::size_t head, const MeasuredMass&);
+  void choose_head(std::size_t head, std::int64_t step);
   void draw(std::size_t head, std::uint32_t* bits, std::int64_t words) const;
 
   std::int64_t layer_, distances_;
