@@ -81,6 +81,14 @@ void reserve_host(TrainStep& step, std::size_t bytes) try {
   fail_with_advice(e);
 }
 
+// A recording of a step has no place for other ranks, nor for documents in other places.
+Switch graph_of(const TrainConfig& c, const Mesh& mesh, bool packs) {
+  if (mesh.world() == 1) return packs ? Switch::off : c.cuda_graph;
+  if (c.cuda_graph == Switch::on && mesh.rank() == 0)
+    log::warn("train.cuda_graph: on has no effect: steps of several processes are not replayed; set auto or off");
+  return Switch::off;
+}
+
 }  // namespace
 
 Trainer::Trainer(const Config& config, const ExecContext& ctx, Mesh& mesh, Loader& loader, std::size_t most_memory)
@@ -90,7 +98,7 @@ Trainer::Trainer(const Config& config, const ExecContext& ctx, Mesh& mesh, Loade
       memory_(choose_memory(config, mesh, activation_room(config, mesh), most_memory)),
       packs_(loader.options().packing.documents || config.train.context > 0),
       step_(config, ctx, mesh, memory_.fit.plan, memory_.fit.host_room, packs_),
-      graph_(mesh.world() > 1 || packs_ ? Switch::off : config.train.cuda_graph, ctx.stream, step_.shared_arena()),
+      graph_(graph_of(config.train, mesh, packs_), ctx.stream, step_.shared_arena()),
       guard_(config.train) {
   if (chooses_staging(config)) step_.set_staging(memory_.fit.staging);
   reserve_host(step_, memory_.fit.host);

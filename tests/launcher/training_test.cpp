@@ -44,6 +44,21 @@ TEST_F(DistTraining, SameBitsRunToRun) {
   EXPECT_TRUE(a == b) << "the checkpoints differ";
 }
 
+// Steps of several processes are not replayed: who asks for it is told, once.
+TEST_F(DistTraining, AGraphThatIsAskedForInVainIsNamed) {
+  for (const bool asked : {true, false}) {
+    const std::string directory = asked ? "on" : "auto";
+    ASSERT_EQ(run(launch(2, directory, "train.cuda_graph=" + directory)), 0) << read_file(dir_ / "log");
+    const std::string log = read_file(dir_ / "log"), text = "train.cuda_graph: on has no effect";
+    const std::size_t at = log.find(text);
+    EXPECT_EQ(at != std::string::npos, asked) << log;
+    if (asked) {
+      EXPECT_EQ(log.find(text, at + 1), std::string::npos) << "more than one rank says it: " << log;
+    }
+  }
+  EXPECT_EQ(losses("on"), losses("auto"));
+}
+
 class DistTrainingRefusals : public DistTraining {
  protected:
   std::string log() const { return read_file(dir_ / "log"); }
