@@ -37,6 +37,12 @@ Floats random_floats(std::uint32_t which, std::int64_t n) {
   return v;
 }
 
+Floats inputs_of(const ContextCase& c, std::int64_t width) {
+  Floats v = random_floats(0, c.tokens() * width);
+  for (std::int64_t i = 0; c.changed >= 0 && i < width; ++i) v[static_cast<std::size_t>(c.changed * width + i)] += 1;
+  return v;
+}
+
 struct Results {
   Floats out, gradient;
   std::int64_t bytes_sent = 0;  // of all ranks, forward and backward
@@ -99,7 +105,7 @@ Results on_one(const ContextCase& c, const Heads& heads) {
   Tape tape;
   Run run{ctx, &tape};
   const Rows all{ContextLayout(ContextLayoutKind::contiguous, c.length, 1).shards(0, c.rows, c.documents), 0};
-  const Var qkv{all.take(random_floats(0, c.tokens() * width), width, ctx), std::make_shared<GradSlot>()};
+  const Var qkv{all.take(inputs_of(c, width), width, ctx), std::make_shared<GradSlot>()};
   const Tensor out = run_op(run, qkv, seqs, c.pattern, heads, all.take(random_floats(1, c.tokens() * wide), wide, ctx));
   return {to_host<float>(out.view({-1}), ctx.stream), to_host<float>(qkv.slot->grad.view({-1}), ctx.stream)};
 }
@@ -122,7 +128,7 @@ void on_rank(const ContextCase& c, const Heads& heads, const ContextLayout& layo
   Run run{ctx, &tape};
   run.cp = &exchange;
   run.rows = rows;
-  const Var qkv{mine.take(random_floats(0, c.tokens() * width), width, ctx), std::make_shared<GradSlot>()};
+  const Var qkv{mine.take(inputs_of(c, width), width, ctx), std::make_shared<GradSlot>()};
   const Tensor out = run_op(run, qkv, Sequences::sharded(shards, positions), c.pattern, heads,
                             mine.take(random_floats(1, c.tokens() * wide), wide, ctx));
   mine.put(results.out, out, wide);
@@ -246,6 +252,52 @@ TEST_F(DistContextCases, EmptyShardsAndShardsOfPadding) {
         }
       }
     }
+}
+
+// Blocks that are selected, pools, and both: these need whole sequences, which all_to_all has.
+std::vector<Pattern> patterns_of_whole_sequences() {
+  const BlockRule content{.kind = BlockRuleKind::content, .local = 1, .first = 1, .keep = 3};
+  const Pattern selected = test::block_sparse(64, {content, {.kind = BlockRuleKind::local_global, .local = 2}});
+  Pattern pooled = test::window(20), both = selected;
+  pooled.pools = {8, 50};
+  both.pools = {16};
+  return {selected, pooled, both};
+}
+
+TEST_F(DistContextCases, AllToAllSelectsBlocksAndMakesPoolsAsOneProcess) {
+  std::vector<ContextCase> cases;
+  for (const Pattern& p : patterns_of_whole_sequences()) {
+    cases.push_back({"plain", p, 515, 2, test::documents_of(515, 2, {})});
+    cases.push_back({"packed", p, 643, 2, test::documents_of(643, 2, {70, 1, -9, 350, 3, -40})});
+  }
+  for (const int ranks : {2, 4})
+    for (const auto kind : {ContextLayoutKind::zigzag, ContextLayoutKind::contiguous}) {
+      const std::vector<Results> got = on_ranks(cases, {}, kind, ranks, schedules().at("all_to_all"));
+      for (std::size_t i = 0; i < cases.size(); ++i) {
+        SCOPED_TRACE(str(i, " ", cases[i].name, ", ", ranks, " ranks"));
+        const Results want = on_one(cases[i], {});
+        EXPECT_LE(distance(got[i].out, want.out), kOut);
+        EXPECT_LE(distance(got[i].gradient, want.gradient), kGradient);
+      }
+    }
+}
+
+TEST_F(DistContextCases, NothingThatIsSelectedOrPooledLooksAhead) {
+  constexpr std::int64_t kLength = 515;
+  const Heads heads;
+  for (const Pattern& p : patterns_of_whole_sequences()) {
+    std::vector<ContextCase> cases;
+    for (const std::int64_t changed : {-1, 1, 100, 127, 128, 449})
+      cases.push_back({"", p, kLength, 1, test::documents_of(kLength, 1, {}), changed});
+    const std::vector<Results> got = on_ranks(cases, heads, ContextLayoutKind::zigzag, 2, schedules().at("all_to_all"));
+    for (std::size_t i = 1; i < cases.size(); ++i) {
+      const auto before = static_cast<std::ptrdiff_t>(cases[i].changed * heads.query * heads.dim);
+      const auto first = [&](const Results& r) { return Floats(r.out.begin(), r.out.begin() + before); };
+      const auto last = [&](const Results& r) { return Floats(r.out.begin() + before, r.out.end()); };
+      EXPECT_TRUE(same_bits(first(got[i]), first(got[0]))) << cases[i].changed;
+      EXPECT_FALSE(same_bits(last(got[i]), last(got[0]))) << cases[i].changed;
+    }
+  }
 }
 
 TEST_F(DistContextCases, TheSameLayoutGivesTheSameBitsHoweverKeysTravel) {

@@ -15,6 +15,7 @@ struct ContextCase {
   Pattern pattern;
   std::int64_t length = 0, rows = 1;
   std::vector<Span> documents;
+  std::int64_t changed = -1;  // token whose input is another one than in the same case without it; -1: none
 
   std::int64_t tokens() const { return length * rows; }
 };
