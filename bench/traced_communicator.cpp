@@ -14,7 +14,7 @@ std::string megabytes(std::size_t bytes) {
 // "2.1 MB to rank 1, 2.1 MB from rank 3"; empty: nothing goes to others or comes from them.
 std::string text_of(const std::vector<Transfer>& transfers, const char* direction, int self) {
   std::string text;
-  for (const auto& [tensor, peer] : transfers)
+  for (const auto& [tensor, peer, free] : transfers)
     if (peer != self && tensor.numel() > 0)
       text += str(text.empty() ? "" : ", ", megabytes(tensor.bytes()), direction, peer);
   return text;

@@ -34,6 +34,9 @@ struct OwnedPiece {  // a tensor that belongs to one rank
 struct Transfer {  // a tensor that goes to or comes from a rank
   Tensor tensor;
   int peer;
+  // From where on what is received may be written, which is before the operation's `after`. Undefined: from `after`
+  // on. A sender that is told so earlier begins as soon as it has what it sends.
+  Event free = {};
 };
 
 class Communicator {
@@ -77,7 +80,7 @@ class Communicator {
                 Site site = Site::current());
   // Memory for what exchange() is to receive: as if it came from the stream's allocator, but peers can write straight
   // to it where the transport allows that, and nothing is copied on. What uses such memory and drops it comes before
-  // the `after` of the next exchange.
+  // the `after` of the next exchange, or the `free` of what it receives.
   virtual Tensor receive_buffer(const Shape& shape, DType dtype, const Stream& stream) {
     return Tensor::empty(shape, dtype, stream);
   }

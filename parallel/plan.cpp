@@ -202,8 +202,12 @@ std::string ParallelPlan::text() const {
 }
 
 MeshLayout mesh_layout(const ParallelPlan& p, Device device) {
-  return {
-      .axes = {{"pp", p.pp}, {"dp", p.dp}, {"cp", p.cp, true}, {"tp", p.tp}}, .unions = {kDataAxes}, .device = device};
+  return {.axes = {{"pp", p.pp},
+                   {"dp", p.dp},
+                   {"cp", p.cp, AxisTransfers::beside_kernels},
+                   {"tp", p.tp, AxisTransfers::copied_or_alone}},
+          .unions = {kDataAxes},
+          .device = device};
 }
 
 std::unique_ptr<Mesh> mesh_of_one() { return Mesh::join(WorkerEnvironment{}, {}, mesh_layout({}, {})); }

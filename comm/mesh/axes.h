@@ -1,17 +1,24 @@
 #pragma once
 // The ranks of a run as a grid with named axes: pure arithmetic, the same on every rank.
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
 namespace ring {
 
+// Transfers that run while kernels compute have a communicator of their own.
+enum class AxisTransfers : std::uint8_t {
+  between_kernels,
+  beside_kernels,   // by copy engines, or by NCCL with few multiprocessors
+  copied_or_alone,  // beside kernels where copy engines move them; else between, with as many multiprocessors as it
+                    // takes
+};
+
 struct MeshAxis {
   std::string name;
   int degree = 1;
-  // Transfers along this axis run while kernels compute: its group has a communicator of its own, which takes few
-  // multiprocessors or none.
-  bool beside_kernels = false;
+  AxisTransfers transfers = AxisTransfers::between_kernels;
 };
 
 using AxisNames = std::vector<std::string>;

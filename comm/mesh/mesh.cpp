@@ -100,7 +100,7 @@ class Mesh::Impl {
   struct Group {
     std::vector<int> ranks;
     Backend backend;
-    bool beside_kernels;
+    AxisTransfers transfers;
     Owned comm;
   };
 
@@ -109,8 +109,9 @@ class Mesh::Impl {
   void watch();
   void abort_all(const std::string& reason);
   void check_aborted();
-  void name_group(const AxisNames&, bool beside_kernels = false);
-  Communicator* make_group(const std::string& name, std::vector<int> ranks, Backend, bool beside_kernels = false);
+  void name_group(const AxisNames&, AxisTransfers = AxisTransfers::between_kernels);
+  Communicator* make_group(const std::string& name, std::vector<int> ranks, Backend,
+                           AxisTransfers = AxisTransfers::between_kernels);
   Communicator* make_background();
   Communicator* keep_group(Group, const std::string& name);
   static void rename(Group&, const std::string& name);
@@ -141,17 +142,17 @@ void Mesh::Impl::make_groups(const std::vector<AxisNames>& unions) {
   host_ = make_group("host", every, Backend::cpu);
   all_ = make_group("all", every, device_.backend);
   for (const AxisNames& names : unions) name_group(names);
-  for (const MeshAxis& axis : axes_.all()) name_group({axis.name}, axis.beside_kernels);
+  for (const MeshAxis& axis : axes_.all()) name_group({axis.name}, axis.transfers);
 }
 
-void Mesh::Impl::name_group(const AxisNames& names, bool beside_kernels) {
-  named_[names] = make_group(joined(names, " x "), axes_.group(env_.rank, names), device_.backend, beside_kernels);
+void Mesh::Impl::name_group(const AxisNames& names, AxisTransfers transfers) {
+  named_[names] = make_group(joined(names, " x "), axes_.group(env_.rank, names), device_.backend, transfers);
 }
 
 Communicator* Mesh::Impl::make_group(const std::string& name, std::vector<int> ranks, Backend backend,
-                                     bool beside_kernels) {
+                                     AxisTransfers transfers) {
   for (Group& g : groups_)
-    if (g.ranks == ranks && g.backend == backend && g.beside_kernels == beside_kernels &&
+    if (g.ranks == ranks && g.backend == backend && g.transfers == transfers &&
         !fake_)  // which shows each message by the name of its group
       return rename(g, name), g.comm.get();
   const int size = static_cast<int>(ranks.size());
@@ -161,8 +162,8 @@ Communicator* Mesh::Impl::make_group(const std::string& name, std::vector<int> r
   options.ranks = ranks;
   // Transfers beside kernels have an order of their own: a reduction of gradients that is under way does not hold up
   // the keys of attention.
-  options.copy_engines = options_.copy_engines && beside_kernels;
-  options.nccl_max_ctas = beside_kernels ? kFewCtas : options_.nccl_max_ctas;
+  options.copy_engines = options_.copy_engines && transfers != AxisTransfers::between_kernels;
+  if (transfers == AxisTransfers::beside_kernels) options.nccl_max_ctas = kFewCtas;
   Owned comm;
   if (size == 1)
     comm = make_self_communicator();
@@ -172,7 +173,7 @@ Communicator* Mesh::Impl::make_group(const std::string& name, std::vector<int> r
     comm = make_nccl_communicator({own, size, device_, key}, store_, watchdog_, options);
   else
     comm = make_gloo_communicator(own, size, store_, key, queue_, options);
-  return keep_group({std::move(ranks), backend, beside_kernels, std::move(comm)}, name);
+  return keep_group({std::move(ranks), backend, transfers, std::move(comm)}, name);
 }
 
 // After host_, which is found first among the same ranks.
@@ -181,7 +182,7 @@ Communicator* Mesh::Impl::make_background() {
   std::vector<int> every = groups_.front().ranks;
   CommOptions options = options_;
   options.timeout = kBesideSteps;
-  return keep_group({every, Backend::cpu, false,
+  return keep_group({every, Backend::cpu, AxisTransfers::between_kernels,
                      make_gloo_communicator(env_.rank, env_.world, store_, "group/background",
                                             std::make_shared<CommQueue>(), options)},
                     kBackgroundGroup);

@@ -146,13 +146,13 @@ Work NcclCommunicator::do_exchange(Operation o, const std::vector<Transfer>& sen
   }
   const auto calls = [&](ncclComm_t comm, cudaStream_t stream) {
     auto copy = own.begin();
-    for (const auto& [t, peer] : sends) {
+    for (const auto& [t, peer, free] : sends) {
       if (peer == rank())
         copy_own(*copy++, 0, t, 0, t.bytes());
       else if (t.numel() > 0)
         RING_NCCL(send, t.raw(), t.bytes(), ncclUint8, peer, comm, stream);
     }
-    for (const auto& [t, peer] : receives)
+    for (const auto& [t, peer, free] : receives)
       if (peer != rank() && t.numel() > 0) RING_NCCL(recv, t.raw(), t.bytes(), ncclUint8, peer, comm, stream);
   };
   std::vector<Tensor> landed;

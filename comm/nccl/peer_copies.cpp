@@ -179,6 +179,7 @@ std::string PeerCopies::prepare() {
     out_.emplace_back(device_);
     in_.emplace_back(device_);
   }
+  ready_ = cuda::high_priority_stream(device_);
   releasing_ = stream_beside_others();
   const Stream& s = out_.front().stream;
   RING_CUDA_CHECK(cudaMemsetAsync(memory, 0, bytes, native(s)));
@@ -225,8 +226,8 @@ std::uint32_t* PeerCopies::flag(int owner, Flag kind, int peer) const {
 
 PeerCopies::Messages PeerCopies::by_peer(const std::vector<Transfer>& list) const {
   Messages out(static_cast<std::size_t>(size_));
-  for (const auto& [t, peer] : list)
-    if (t.bytes() > 0) out[static_cast<std::size_t>(peer)].push_back(t);
+  for (const Transfer& t : list)
+    if (t.tensor.bytes() > 0) out[static_cast<std::size_t>(t.peer)].push_back(t.tensor);
   return out;
 }
 
@@ -255,9 +256,18 @@ PeerCopies::Messages PeerCopies::expect(const Messages& receives, std::vector<Te
       mailbox_->post(peer, {*at, t.bytes()}, check);
     }
     lane.messages += static_cast<std::uint32_t>(receives[p].size());
-    raise(lane.stream, flag(peer, ready, rank_), lane.messages);
+    raise(*ready_, flag(peer, ready, rank_), lane.messages);
   }
   return landed;
+}
+
+void PeerCopies::wait_until_free(const std::vector<Transfer>& receives, const std::vector<Event>& after) {
+  const auto says_when = [&](const Transfer& t) { return t.free.defined() && peer_memory_->find(t.tensor.raw()); };
+  if (std::ranges::all_of(receives, says_when))
+    for (const Transfer& t : receives) ready_->wait(t.free);
+  else
+    for (const Event& e : after) ready_->wait(e);
+  ready_->wait(copied_);
 }
 
 void PeerCopies::send(int peer, const Tensor& t) {
@@ -290,6 +300,7 @@ Event PeerCopies::exchange(const std::vector<Transfer>& sends, const std::vector
   };
   begin(out, out_, false);
   begin(in, in_, true);
+  wait_until_free(receives, after);
   const Messages landed = expect(in, held);
   for (std::size_t p = 0; p < out.size(); ++p)
     for (const Tensor& t : out[p])
@@ -336,7 +347,8 @@ void PeerCopies::release() {
 
 bool PeerCopies::idle() const {
   const auto done = [](const Lane& lane) { return cudaStreamQuery(native(lane.stream)) == cudaSuccess; };
-  return std::all_of(out_.begin(), out_.end(), done) && std::all_of(in_.begin(), in_.end(), done);
+  return std::all_of(out_.begin(), out_.end(), done) && std::all_of(in_.begin(), in_.end(), done) &&
+         (!ready_ || cudaStreamQuery(native(*ready_)) == cudaSuccess);
 }
 
 void PeerCopies::unmap() {

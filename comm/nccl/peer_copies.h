@@ -18,6 +18,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -71,6 +72,7 @@ class PeerCopies : public std::enable_shared_from_this<PeerCopies> {
   std::byte* opened(int peer, const RemoteAddress&);
   Messages by_peer(const std::vector<Transfer>&) const;                  // but for empty ones
   Messages expect(const Messages& receives, std::vector<Tensor>& held);  // says where they are to go
+  void wait_until_free(const std::vector<Transfer>& receives, const std::vector<Event>& after);
   void send(int peer, const Tensor&);
   std::function<void()> deadline() const;
   std::uint32_t* flag(int owner, Flag, int peer) const;
@@ -88,6 +90,7 @@ class PeerCopies : public std::enable_shared_from_this<PeerCopies> {
   std::vector<std::vector<std::byte*>> segments_;  // by rank, those that were opened
   std::vector<void*> mapped_;                      // of other processes
   std::deque<Lane> out_, in_;                      // by rank; in_[rank_] is for messages to itself
+  std::optional<Stream> ready_;  // says that places are free, while others wait in in_ for what was to come before
   cudaStream_t releasing_ = nullptr;
   Event copied_;  // of messages that landed elsewhere first: that memory may be theirs again
   std::atomic<bool> aborted_ = false, closed_ = false;

@@ -176,7 +176,7 @@ std::vector<std::vector<ContextTiming>> time_on_ranks(const ContextGrid& grid, i
         env.world = env.local_world = ranks;
         env.store = server.endpoint();
         env.cookie = cookie;
-        const auto mesh = Mesh::join(env, {}, MeshLayout{.axes = {{"cp", ranks, true}}});
+        const auto mesh = Mesh::join(env, {}, MeshLayout{.axes = {{"cp", ranks, AxisTransfers::beside_kernels}}});
         time_context(grid, *mesh, ExecContext{Stream::cpu(1)}, [&](const ContextTiming& t) { told[at].push_back(t); });
         mesh->all().barrier().synchronize();
       } catch (const std::exception& e) {

@@ -107,15 +107,17 @@ TEST_F(GpuPeerCopies, CallsAreCompared) {
 }
 
 // Each turn sends what the last one received, and then overwrites what it sent and drops where that landed.
-void pass_on(Communicator& c, const Stream& s, bool lands) {
+// early: the place is known to be free before what is sent is there.
+void pass_on(Communicator& c, const Stream& s, bool lands, bool early) {
   const std::int64_t n = 4 << 20;
   const int turns = 3 * c.size() + 1, next = (c.rank() + 1) % c.size(), before = (c.rank() + c.size() - 1) % c.size();
   const Tensor x = filled(n, c.rank(), DType::f32, s);
   for (int k = 0; k < turns; ++k) {
     const Tensor out = Tensor::empty({n}, DType::f32, s),
                  in = lands ? c.receive_buffer({n}, DType::f32, s) : Tensor::empty({n}, DType::f32, s);
+    const Event free = early ? s.record() : Event{};
     copy(out, x, s);
-    Work w = c.send_recv(out, next, in, before, s.record());
+    Work w = c.exchange({{out, next}}, {{in, before, free}}, s.record());
     w.wait(s);
     fill_zero(out, s);
     copy(x, in, s);
@@ -124,7 +126,9 @@ void pass_on(Communicator& c, const Stream& s, bool lands) {
   expect(x, s, "after all turns", [&](std::int64_t i) { return value(from, i); });
 }
 TEST_F(GpuPeerCopies, StreamsAreOrderedByEvents) {
-  for (const bool lands : {true, false}) expect_all([&](Communicator& c, const Stream& s) { pass_on(c, s, lands); });
+  for (const bool lands : {true, false})
+    for (const bool early : {true, false})
+      expect_all([&](Communicator& c, const Stream& s) { pass_on(c, s, lands, early); });
 }
 
 // Without events of ours between them.
@@ -227,7 +231,8 @@ const char *kPort = "RING_TEST_COPIES_PORT", *kRank = "RING_TEST_COPIES_RANK";
 // Only axes beside kernels have copy engines.
 void run_process(int rank, int world, int port) {
   const Device device{Backend::cuda, rank};
-  const auto mesh = Mesh::join(environment(rank, world, port), {}, {.axes = {{"cp", world, true}}, .device = device});
+  const auto mesh = Mesh::join(environment(rank, world, port), {},
+                               {.axes = {{"cp", world, AxisTransfers::beside_kernels}}, .device = device});
   RING_CHECK(mesh->axis("cp").uses_copy_engines(), "exchanges go by NCCL: its log (debug) says why");
   exchange_in_turns(mesh->axis("cp"), Stream::create(device), 20);
   mesh->host().barrier().synchronize();

@@ -7,7 +7,8 @@
 namespace ring {
 namespace {
 
-const MeshLayout kLayout{.axes = {{"dp", 2}, {"cp", 2, true}, {"tp", 2}}, .unions = {{"dp", "cp"}}, .device = {}};
+const MeshLayout kLayout{
+    .axes = {{"dp", 2}, {"cp", 2, AxisTransfers::beside_kernels}, {"tp", 2}}, .unions = {{"dp", "cp"}}, .device = {}};
 
 // Values of the host are real, in a mesh of one process, too.
 TEST(FakeMesh, HostValuesComeBack) {

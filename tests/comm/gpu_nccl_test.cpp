@@ -179,9 +179,10 @@ TEST_F(GpuNccl, MeshAxes) {
     threads.emplace_back([&, rank] {
       try {
         const Device device{Backend::cuda, rank};
-        const auto mesh =
-            Mesh::join(environment(rank, world, server.endpoint().port), {},
-                       {.axes = {{"dp", world / 2}, {"cp", 2, true}}, .unions = {{"dp", "cp"}}, .device = device});
+        const auto mesh = Mesh::join(environment(rank, world, server.endpoint().port), {},
+                                     {.axes = {{"dp", world / 2}, {"cp", 2, AxisTransfers::beside_kernels}},
+                                      .unions = {{"dp", "cp"}},
+                                      .device = device});
         const Stream s = Stream::create(device);
         for (Communicator* c : {&mesh->axis("cp"), &mesh->axis("dp"), &mesh->group({"dp", "cp"}), &mesh->all()}) {
           const Tensor t = filled(1000, c->rank(), DType::f32, s);

@@ -15,7 +15,8 @@ namespace {
 
 // What a run has: other axes make as good a mesh.
 MeshLayout layout_of(int dp, int cp, int tp) {
-  return {.axes = {{"pp", 1}, {"dp", dp}, {"cp", cp, true}, {"tp", tp}}, .unions = {{"dp", "cp"}}};
+  return {.axes = {{"pp", 1}, {"dp", dp}, {"cp", cp, AxisTransfers::beside_kernels}, {"tp", tp}},
+          .unions = {{"dp", "cp"}}};
 }
 
 TEST(MeshAxes, CoordinatesAndGroups) {
