@@ -4,13 +4,14 @@
 
 namespace ring {
 
-// out = alpha * x + beta * y; x, y, out contiguous of one shape and type (f32 or bf16; arithmetic f32); out may be x or
-// y; y undefined with beta = 0.
+// out = alpha * x + beta * y + z; x, y, z, out contiguous of one shape and type (f32 or bf16; arithmetic f32); out may
+// be one of them; y undefined with beta = 0, z undefined for none. z comes with a beta.
 struct Axpby {
   Tensor x, y, out;
   float alpha = 1, beta = 0;
+  Tensor z{};
 };
-inline Cost cost(const Axpby& a) { return cost_of(a.out, {a.x, a.beta != 0 ? a.y : Tensor{}, a.out}); }
+inline Cost cost(const Axpby& a) { return cost_of(a.out, {a.x, a.beta != 0 ? a.y : Tensor{}, a.z, a.out}); }
 inline constinit Kernel<Axpby> axpby_kernel{"axpby"};
 
 // out = residual + (keep ? x / (1 - rate) : 0); residual undefined: none; rate in [0, 1). keep =

@@ -11,6 +11,8 @@ void run_axpby(const Axpby& args, const ExecContext& ctx) {
   check_numel("axpby", "x", args.x, args.out.numel());
   check_numel("axpby", "out", args.out, args.out.numel());
   RING_CHECK(args.y.defined() || args.beta == 0, "axpby: beta is ", args.beta, " without y");
+  RING_CHECK(!args.z.defined() || args.beta != 0, "axpby: z without y");
+  if (args.z.defined()) check_numel("axpby", "z", args.z, args.out.numel());
   const float* x = args.x.data<float>();
   float* out = args.out.data<float>();
   const float alpha = args.alpha, beta = args.beta;
@@ -23,9 +25,14 @@ void run_axpby(const Axpby& args, const ExecContext& ctx) {
   }
   check_numel("axpby", "y", args.y, args.out.numel());
   const float* y = args.y.data<float>();
+  const float* z = args.z.defined() ? args.z.data<float>() : nullptr;
   ctx.stream.pool().parallel_for(args.out.numel(), kPartWork, [=](std::int64_t begin, std::int64_t end, int) {
+    if (z)
 #pragma GCC ivdep
-    for (std::int64_t i = begin; i < end; ++i) out[i] = alpha * x[i] + beta * y[i];
+      for (std::int64_t i = begin; i < end; ++i) out[i] = alpha * x[i] + beta * y[i] + z[i];
+    else
+#pragma GCC ivdep
+      for (std::int64_t i = begin; i < end; ++i) out[i] = alpha * x[i] + beta * y[i];
   });
 }
 

@@ -13,6 +13,10 @@ struct Sum {
   float alpha, beta;
   __device__ float operator()(float x, float y) const { return alpha * x + beta * y; }
 };
+struct SumAndMore {
+  float alpha, beta;
+  __device__ float operator()(float x, float y, float z) const { return alpha * x + beta * y + z; }
+};
 struct Same {
   __device__ float operator()(float x) const { return x; }
 };
@@ -23,13 +27,17 @@ void axpby(const Axpby& args, const ExecContext& ctx) {
   T *x = device_data<T>(args.x), *out = device_data<T>(args.out);
   if (args.beta == 0) return launch_map(ctx, Scale{args.alpha}, MapInputs<T, 1>{{x}}, out, n);
   check_numel("axpby", "y", args.y, n);
-  launch_map(ctx, Sum{args.alpha, args.beta}, MapInputs<T, 2>{{x, device_data<T>(args.y)}}, out, n);
+  T* y = device_data<T>(args.y);
+  if (!args.z.defined()) return launch_map(ctx, Sum{args.alpha, args.beta}, MapInputs<T, 2>{{x, y}}, out, n);
+  launch_map(ctx, SumAndMore{args.alpha, args.beta}, MapInputs<T, 3>{{x, y, device_data<T>(args.z)}}, out, n);
 }
 
 void run_axpby(const Axpby& args, const ExecContext& ctx) {
   check_numel("axpby", "x", args.x, args.out.numel());
   check_numel("axpby", "out", args.out, args.out.numel());
   RING_CHECK(args.y.defined() || args.beta == 0, "axpby: beta is ", args.beta, " without y");
+  RING_CHECK(!args.z.defined() || args.beta != 0, "axpby: z without y");
+  if (args.z.defined()) check_numel("axpby", "z", args.z, args.out.numel());
   visit_float("axpby", args.out.dtype(), [&]<class T>() { axpby<T>(args, ctx); });
 }
 

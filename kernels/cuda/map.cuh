@@ -19,6 +19,10 @@ template <class F>
 __device__ __forceinline__ float apply(const F& f, const float (&v)[2]) {
   return f(v[0], v[1]);
 }
+template <class F>
+__device__ __forceinline__ float apply(const F& f, const float (&v)[3]) {
+  return f(v[0], v[1], v[2]);
+}
 
 // A thread takes `unroll` packs of `size` elements, all loaded before the first is used. The elements after the last
 // whole pack are the first block's.

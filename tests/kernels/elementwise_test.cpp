@@ -41,11 +41,28 @@ TEST(Axpby, WithoutASecondOperandScales) {
   EXPECT_EQ(read_values(out), want) << "beta = 0 read y";
 }
 
+TEST(Axpby, AThirdOperandIsAdded) {
+  const ExecContext ctx = poisoned_context(2);
+  for (std::int64_t n : {1, 37, 100000}) {
+    const Tensor x = random_tensor("x", {n}, ctx), y = random_tensor("y", {n}, ctx), z = random_tensor("z", {n}, ctx);
+    Values want = read_values(x);
+    const Values second = read_values(y), third = read_values(z);
+    for (std::size_t i = 0; i < want.size(); ++i) want[i] = 2 * want[i] - 0.5 * second[i] + third[i];
+    axpby_kernel({.x = x, .y = y, .out = y, .alpha = 2, .beta = -0.5f, .z = z}, ctx);
+    const Values got = read_values(y);
+    for (std::size_t i = 0; i < want.size(); ++i) ASSERT_NEAR(got[i], want[i], 1e-6) << i;
+    EXPECT_EQ(read_values(z), third);
+  }
+}
+
 TEST(Axpby, RefusesOtherShapes) {
   const ExecContext ctx = poisoned_context(1);
   EXPECT_THROW(axpby_kernel({.x = ctx.zeros({3}), .out = ctx.zeros({4})}, ctx), Error);
   EXPECT_THROW(axpby_kernel({.x = ctx.zeros({4}), .y = ctx.zeros({5}), .out = ctx.zeros({4}), .beta = 1}, ctx), Error);
   EXPECT_THROW(axpby_kernel({.x = ctx.zeros({4}), .out = ctx.zeros({4}), .beta = 1}, ctx), Error);
+  const Tensor four = ctx.zeros({4}), five = ctx.zeros({5});
+  EXPECT_THROW(axpby_kernel({.x = four, .y = four, .out = four, .beta = 1, .z = five}, ctx), Error);
+  EXPECT_THROW(axpby_kernel({.x = four, .out = four, .z = four}, ctx), Error);
 }
 
 TEST(RandomNormal, APartOfATensorHasThePartsValues) {
