@@ -47,6 +47,12 @@ Var gather_rows(Run&, const Var& x);
 // residual [N/tp,C] or none. The gradient is gathered. Error: N does not divide.
 Var scatter_sum(Run&, const Var& x, const Var& b = {}, const Var& residual = {});
 
+// linear(gather_rows(x), w, b, residual) and scatter_sum(linear(x, w), b, residual) whose rows travel while others are
+// multiplied. In the backward, too: gradients are sent while weights' gradients are computed, and what is gathered
+// again arrives meanwhile.
+Var gather_linear(Run&, const Var& x, const Var& w, const Var& b = {}, const Var& residual = {});
+Var linear_scatter(Run&, const Var& x, const Var& w, const Var& b = {}, const Var& residual = {});
+
 // x [N,C/tp], this process's channels of all rows -> [N/tp,C], all channels of its rows, for what needs whole rows
 // inside of a sublayer; and the way back. Each is the other's gradient. The run must be sliced; tp divides N, or C.
 Var swap_channels_for_rows(Run&, const Var& x);

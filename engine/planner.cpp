@@ -57,22 +57,22 @@ std::map<Pass, double> seconds_of_passes(const DryStep& step, const DeviceRates&
   return computing;
 }
 
-// Keys and values travel while the part that needs them computes, gradients and weights of the other replicas while
-// anything does; those between slices of the model are waited for.
+// What is exchanged (keys, values, rows of slices) travels while the part that needs it computes, gradients and weights
+// of the other replicas while anything does; collectives between slices of the model are waited for.
 double exposed_messages(const DryStep& step, std::map<Pass, double> computing, const DeviceRates& rates) {
-  std::map<Pass, double> ring;
+  std::map<Pass, double> beside;
   double all = 0, waited = 0, data = 0;
   for (const auto& [pass, s] : computing) all += s;
   for (const DryTransfer& t : step.transfers) {
     const double s = seconds_of(rates, t.transfer);
-    if (t.transfer.group == "tp")
+    if (t.transfer.operation == "exchange")
+      beside[{t.part, t.pass}] += s;
+    else if (t.transfer.group == "tp")
       waited += s;
-    else if (t.transfer.group == "cp" && t.transfer.operation == "exchange")
-      ring[{t.part, t.pass}] += s;
     else
       data += s;
   }
-  for (const auto& [pass, s] : ring) waited += std::max(0.0, s - computing[pass]);
+  for (const auto& [pass, s] : beside) waited += std::max(0.0, s - computing[pass]);
   return waited + std::max(0.0, data - all);
 }
 

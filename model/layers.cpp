@@ -69,9 +69,9 @@ Linear::Linear(const ParamPrefix& at, const std::vector<Output>& outputs, std::i
 
 Var Linear::operator()(Run& run, const Var& x, const Var& residual) const {
   if (!sliced(run)) return linear(run, x, weight->var, bias_or_none(), residual);
-  if (weight->cut == Cut::outputs) return linear(run, gather_rows(run, x), weight->var, bias_or_none(), residual);
+  if (weight->cut == Cut::outputs) return gather_linear(run, x, weight->var, bias_or_none(), residual);
   RING_CHECK(weight->cut == Cut::inputs, weight->parts[0].name, " is whole in a run of a sliced model");
-  return scatter_sum(run, linear(run, x, weight->var), bias_or_none(), residual);
+  return linear_scatter(run, x, weight->var, bias_or_none(), residual);
 }
 
 ParamList Linear::parameters() const { return bias ? ParamList{weight, bias} : ParamList{weight}; }

@@ -211,21 +211,26 @@ TEST(Planner, HostMemoryMakesContextsLonger) {
   EXPECT_GT(longest(std::int64_t{64} << 30), longest(0));
 }
 
-// What slices of a model exchange is waited for, also where all devices are slices of one.
-TEST(Planner, MessagesOfSlicesAreWaitedFor) {
-  PlanQuestion q = question("h200");
+// Rows of slices travel while their block computes; the collectives of embedding and head are waited for. Also where
+// all devices are slices of one model.
+TEST(Planner, MessagesOfSlicesHideBehindTheirBlocks) {
+  PlanQuestion q = question("h200", {"model.width=2048", "model.heads=16"});
   q.world = 2;
   q.config.parallel.tp = 2;
   const auto step = plan_step(q);
-  q.rates.collective_bytes_per_second = 0;  // not known
+  const double link = q.rates.link_bytes_per_second;
+  q.rates.link_bytes_per_second = link / 1000;
+  const auto slow = plan_step(q);
+  q.rates.link_bytes_per_second = q.rates.collective_bytes_per_second = 0;  // not known
   const auto silent = plan_step(q);
-  ASSERT_TRUE(step && silent);
+  ASSERT_TRUE(step && slow && silent);
   EXPECT_EQ(silent->exposed_seconds, 0);
-  EXPECT_GT(step->exposed_seconds, 0);
-  // Per layer the forward gathers and scatters twice, and so does the backward: at least half of all tokens each time.
-  const double bytes = 8.0 * 8 * 8 * 2048 * 512 * 2 / 2;
-  EXPECT_GT(step->exposed_seconds, bytes / 317e9 + 8 * 8 * 30e-6);
-  EXPECT_LT(step->exposed_seconds, 2 * (bytes / 317e9 + 8 * 8 * 30e-6));
+  // Embedding, head, and their gradients: half of all tokens each time.
+  const double rows = 8.0 * 2048 * 2048 * 2 / 2;
+  EXPECT_GT(step->exposed_seconds, 4 * rows / 317e9);
+  EXPECT_LT(step->exposed_seconds, 2 * (4 * rows / 317e9 + 8 * 30e-6));
+  // 4 messages per layer forward and 6 backward.
+  EXPECT_NEAR(slow->exposed_seconds, 10 * 8 * rows / (link / 1000), 0.02 * 10 * 8 * rows / (link / 1000));
 }
 
 TEST(Planner, EachPrecisionHasItsRates) {

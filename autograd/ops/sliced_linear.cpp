@@ -1,0 +1,152 @@
+// Linear layers of a sliced model: rows travel while others are multiplied.
+
+#include <optional>
+#include <utility>
+
+#include "autograd/ops.h"
+#include "autograd/ops/sliced_rows.h"
+#include "kernels/matmul.h"
+
+namespace ring {
+namespace {
+
+void check_fits(const char* op, const Var& x, const Var& w, const Var& b, const Var& residual, const Shape& y) {
+  const bool fits = x.value.shape().size() == 2 && w.value.shape().size() == 2 && x.value.dim(1) == w.value.dim(1);
+  RING_CHECK(fits, op, ": input ", describe(x.value), " and weight ", describe(w.value), ": the last dims must agree");
+  RING_CHECK(!b.value.defined() || b.value.shape() == Shape{w.value.dim(0)}, op, ": bias ", describe(b.value),
+             " for weight ", describe(w.value));
+  RING_CHECK(!residual.value.defined() || residual.value.shape() == y, op, ": residual ", describe(residual.value),
+             " for an output of ", y);
+}
+
+// Kernels of NCCL would share the multiprocessors with the products, and both get slower than one after the other.
+bool overlaps(const Communicator& tp) { return tp.backend() != "nccl" || tp.uses_copy_engines(); }
+
+// dw = beta * dw + the sum over processes of dy^T x for their rows.
+class WeightGradient {
+ public:
+  explicit WeightGradient(const Sink& s) : dw_(s) {}
+  void add(const Tensor& dy, const Tensor& x, const ExecContext& ctx) {
+    const float beta = std::exchange(dw_.beta, 1.0f);
+    matmul_kernel({.a = dy, .b = x, .c = dw_.dst, .transpose_a = true, .beta = beta}, ctx);
+  }
+
+ private:
+  Sink dw_;
+};
+
+void bias_backward(Backward& back, int input, const Shape& bias, DType type) {
+  if (!back.needs_grad(input)) return;
+  const Sink s = back.sink(input, bias, type);
+  column_sum_kernel({back.grad(), s.dst, s.beta}, back.ctx);
+}
+
+Tensor product_of_gathered(const ExecContext& ctx, Communicator& tp, const Tensor& x, const Tensor& w, const Tensor& b,
+                           const Tensor& residual) {
+  const Tensor y = ctx.empty({x.dim(0) * tp.size(), w.dim(0)}, x.dtype());
+  GatheredRows all(ctx, tp, x, w.dim(0));
+  const auto multiply = [&](std::int64_t first, const Tensor& rows) {
+    const auto part = [&](const Tensor& t) { return t.defined() ? t.narrow(0, first, rows.dim(0)) : t; };
+    matmul_kernel({.a = rows, .b = w, .c = part(y), .transpose_b = true, .bias = b, .residual = part(residual)}, ctx);
+  };
+  all.each(multiply, {});
+  return y;
+}
+
+// dx = beta * dx + dy w + the others. late: they are there by now, and the product can add the first of them.
+void add_own_rows(SumOfOthers& others, const Tensor& dy, const Tensor& w, const Sink& dx, bool late,
+                  const ExecContext& ctx) {
+  const Tensor sum = late && dx.beta == 0 ? others.next() : Tensor{};
+  matmul_kernel({.a = dy, .b = w, .c = dx.dst, .beta = dx.beta, .residual = sum}, ctx);
+  others.add_to(dx.dst);
+}
+
+// y = X w^T + b + r, where X are all rows: dx is this process's rows of the sum of dy w, dw = dy^T X. Saved: x, w; the
+// rows of the others come again, while dy is multiplied by w.
+void gather_linear_backward(Backward& back, Communicator& tp) {
+  const ExecContext& ctx = back.ctx;
+  const Tensor &dy = back.grad(), x = back.saved(0), w = back.saved(1);
+  std::optional<GatheredRows> all;
+  if (back.needs_grad(1)) all.emplace(ctx, tp, x, 2 * w.dim(0));
+  std::optional<SumOfOthers> others;
+  if (back.needs_grad(0))
+    others.emplace(ctx, tp, x.shape(), dy.dtype(), w.dim(0), [&](std::int64_t first, const Tensor& dst) {
+      matmul_kernel({.a = dy.narrow(0, first, dst.dim(0)), .b = w, .c = dst}, ctx);
+    });
+  if (all) {
+    WeightGradient dw(back.sink(1, w.shape(), w.dtype()));
+    all->each({}, [&](int rank, const Tensor& rows) { dw.add(rows_of(dy, rank, tp), rows, ctx); });
+  }
+  bias_backward(back, 2, {w.dim(0)}, w.dtype());
+  if (others)
+    add_own_rows(*others, rows_of(dy, tp.rank(), tp), w, back.sink(0, x.shape(), dy.dtype()), all.has_value(), ctx);
+  if (back.needs_grad(3)) back.accumulate(3, dy);
+}
+
+Tensor scattered_product(const ExecContext& ctx, Communicator& tp, const Tensor& x, const Tensor& w, const Tensor& b,
+                         const Tensor& residual) {
+  const Tensor y = ctx.empty({x.dim(0) / tp.size(), w.dim(0)}, x.dtype());
+  SumOfOthers others(ctx, tp, y.shape(), y.dtype(), w.dim(1), [&](std::int64_t first, const Tensor& dst) {
+    matmul_kernel({.a = x.narrow(0, first, dst.dim(0)), .b = w, .c = dst, .transpose_b = true}, ctx);
+  });
+  matmul_kernel({.a = rows_of(x, tp.rank(), tp), .b = w, .c = y, .transpose_b = true, .bias = b}, ctx);
+  others.add_to(y, residual);
+  return y;
+}
+
+// y = this process's rows of the sum of x w^T, plus b + r: with all rows of dy, dx = dy w and dw = dy^T x. Saved: x, w.
+void linear_scatter_backward(Backward& back, Communicator& tp) {
+  const ExecContext& ctx = back.ctx;
+  const Tensor &dy = back.grad(), x = back.saved(0), w = back.saved(1);
+  GatheredRows::Some multiply;
+  if (back.needs_grad(0))
+    multiply = [&, dx = back.sink(0, x.shape(), dy.dtype())](std::int64_t first, const Tensor& rows) {
+      matmul_kernel({.a = rows, .b = w, .c = dx.dst.narrow(0, first, rows.dim(0)), .beta = dx.beta}, ctx);
+    };
+  GatheredRows::Whole add_weight;
+  if (back.needs_grad(1))
+    add_weight = [&, dw = WeightGradient(back.sink(1, w.shape(), w.dtype()))](int rank, const Tensor& rows) mutable {
+      dw.add(rows, rows_of(x, rank, tp), ctx);
+    };
+  const std::int64_t products = back.needs_grad(0) + back.needs_grad(1);
+  if (products > 0) GatheredRows(ctx, tp, dy, products * w.dim(1)).each(multiply, add_weight);
+  bias_backward(back, 2, {w.dim(0)}, w.dtype());
+  if (back.needs_grad(3)) back.accumulate(3, dy);
+}
+
+using Forward = Tensor (*)(const ExecContext&, Communicator&, const Tensor& x, const Tensor& w, const Tensor& b,
+                           const Tensor& residual);
+using Rule = void (*)(Backward&, Communicator&);
+
+Var sliced_linear(Run& run, std::string_view name, const Var& x, const Var& w, const Var& b, const Var& residual,
+                  Forward forward, Rule rule) {
+  Communicator& tp = *run.tp;
+  const Tensor y = forward(run.ctx, tp, x.value, w.value, b.value, residual.value);
+  if (!run.records(x, w, b, residual)) return {y, nullptr};
+  const Saved in = run.save(x), weight = run.save(w);
+  const Var out = run.record(name, y, {x.slot, w.slot, b.slot, residual.slot}, {in, weight},
+                             [&tp, rule](Backward& back) { rule(back, tp); });
+  if (!run.recompute) return out;
+  return recomputable(out, {in, weight, run.save(b), run.save(residual)},
+                      [&tp, forward](const ExecContext& ctx, const Tensors& from) {
+                        return forward(ctx, tp, from[0], from[1], from[2], from[3]);
+                      });
+}
+
+}  // namespace
+
+Var gather_linear(Run& run, const Var& x, const Var& w, const Var& b, const Var& residual) {
+  if (!sliced(run) || !overlaps(*run.tp)) return linear(run, gather_rows(run, x), w, b, residual);
+  check_fits("gather_linear", x, w, b, residual, {x.value.dim(0) * run.tp->size(), w.value.dim(0)});
+  return sliced_linear(run, "gather_linear", x, w, b, residual, product_of_gathered, gather_linear_backward);
+}
+
+Var linear_scatter(Run& run, const Var& x, const Var& w, const Var& b, const Var& residual) {
+  if (!sliced(run)) return linear(run, x, w, b, residual);
+  if (!overlaps(*run.tp)) return scatter_sum(run, linear(run, x, w), b, residual);
+  const std::int64_t rows = own_rows(run, x.value).dim(0);
+  check_fits("linear_scatter", x, w, b, residual, {rows, w.value.dim(0)});
+  return sliced_linear(run, "linear_scatter", x, w, b, residual, scattered_product, linear_scatter_backward);
+}
+
+}  // namespace ring
