@@ -6,8 +6,8 @@
 # KIND: dense, window, dilated, local_global, hierarchical, strided, random, content, learned, importance, pools (of 64
 # tokens, beside content); without one the first seven.
 # CONFIG: configs/recall.yaml (2048 tokens), or configs/recall_cpu.yaml (256). TAIL: the last so many tokens hold the
-# queries, with noise between. Runs stay in FOLDER/TASK-CONTEXT[-TAIL]/KIND and are not trained again while they are
-# there.
+# queries, with noise between. Runs stay in FOLDER/TASK-CONTEXT[-TAIL]/KIND: those that have ended are not trained again
+# while they are there, and others go on. Ends with 1 if a kind has failed.
 set -euo pipefail
 
 root="$(cd "$(dirname "$0")/.." && pwd)"
@@ -23,7 +23,12 @@ while getopts c:t:n:l:o:h option; do
     *) usage ;;
   esac
 done
+if [ "$OPTIND" -gt 1 ] && [ "${*:OPTIND-1:1}" = -- ]; then OPTIND=$((OPTIND - 1)); fi # which getopts takes
 shift $((OPTIND - 1))
+[ -f "$config" ] || { echo "recall.sh: there is no file $config" >&2; exit 2; }
+for number in "${context:-0}" "$tail"; do
+  [[ $number =~ ^[0-9]+$ ]] || { echo "recall.sh: $number is not a number of tokens" >&2; exit 2; }
+done
 kinds=() settings=()
 while [ $# -gt 0 ]; do
   if [ "$1" = -- ]; then shift; settings=("$@"); break; fi
@@ -38,6 +43,9 @@ if [ -z "$context" ]; then context=$([ "$(basename "$config")" = recall_cpu.yaml
 pairs=$((context >= 2048 ? 32 : 16)) block=$((context >= 8192 ? 128 : 64))
 blocks=$((context / block))
 keep=$((blocks >= 32 ? blocks / 8 : 3))
+# An indexer warms up for a third of the steps.
+steps=$(sed -n 's/.*[{ ]steps: *\([0-9]*\).*/\1/p' "$config" | head -n 1)
+for setting in ${settings[@]+"${settings[@]}"}; do case $setting in train.steps=*) steps=${setting#*=} ;; esac; done
 attention() {
   local rule pattern=$1 more=''
   case $1 in
@@ -52,7 +60,7 @@ attention() {
     strided) rule='local: 2, every: 8' ;;
     random) rule='local: 2, density: 0.1' ;;
     content) rule="keep: $keep, local: 1, first: 1" ;;
-    learned) rule="keep: $keep, local: 1, first: 1" more=', index_warmup_steps: 1000' ;;
+    learned) rule="keep: $keep, local: 1, first: 1" more=", index_warmup_steps: $((steps / 3))" ;;
     importance) rule="keep: $keep, local: 1, first: 1, explore: $((keep > 3)), interval: 200" ;;
     pools) pattern=content rule="keep: $keep, local: 1, first: 1" more=', pools: [64]' ;;
     *) echo "recall.sh: there is no kind '$1'" >&2; exit 2 ;;
@@ -70,10 +78,11 @@ symbols=$((6 * pairs))
 [ -f recall.h5 ] || "$ringmaster" data synthesize --kind "$task" --context "$context" --vocab-size "$symbols" \
   --pairs "$([ "$task" = recall ] && echo "$pairs" || echo 4)" --documents $((60000000 / context)) \
   --validation-documents 200 --tail "$tail" --output recall.h5
-for kind in "${kinds[@]}"; do
-  [ -d "$kind" ] || "$ringmaster" train "$config" run.directory="$kind" model.context="$context" \
+failed=0
+for kind in "${kinds[@]}"; do # a run that has ended is left as it is, one that was interrupted goes on
+  "$ringmaster" train "$config" run.directory="$kind" model.context="$context" \
     "model.attention=$(attention "$kind")" ${settings[@]+"${settings[@]}"} ||
-    echo "recall.sh: $kind has failed" >&2
+    { echo "recall.sh: $kind has failed" >&2; failed=1; }
 done
 
 last() { grep '"group": *"validation"' "$1/metrics.jsonl" | tail -n 1 | sed -n "s/.*\"$2\": *\([0-9.e-]*\).*/\1/p"; }
@@ -82,3 +91,4 @@ for kind in "${kinds[@]}"; do
   loss="$(last "$kind" loss 2> /dev/null || true)"
   [ -z "$loss" ] || printf '%-14s %9.4f %9.4f\n' "$kind" "$(last "$kind" accuracy)" "$loss"
 done
+exit "$failed"
