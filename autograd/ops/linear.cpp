@@ -1,4 +1,5 @@
-#include "autograd/ops.h"
+#include "autograd/ops/linear.h"
+
 #include "kernels/matmul.h"
 
 namespace ring {
@@ -17,10 +18,7 @@ void linear_backward(Backward& back) {
     const Sink s = back.sink(1, w.shape(), w.dtype());
     matmul_kernel({.a = dy, .b = x, .c = s.dst, .transpose_a = true, .beta = s.beta}, back.ctx);
   }
-  if (back.needs_grad(2)) {
-    const Sink s = back.sink(2, {w.dim(0)}, w.dtype());
-    column_sum_kernel({dy, s.dst, s.beta}, back.ctx);
-  }
+  bias_backward(back, 2, {w.dim(0)}, w.dtype());
   if (back.needs_grad(3)) back.accumulate(3, dy);
 }
 
@@ -32,15 +30,27 @@ Tensor product(const ExecContext& ctx, const Tensor& x, const Tensor& w, const T
 
 }  // namespace
 
-Var linear(Run& run, const Var& x, const Var& w, const Var& b, const Var& residual) {
+void check_linear(const char* op, const Var& x, const Var& w, const Var& b) {
   const bool fits = x.value.shape().size() == 2 && w.value.shape().size() == 2 && x.value.dim(1) == w.value.dim(1);
-  RING_CHECK(fits, "linear: input ", describe(x.value), " and weight ", describe(w.value),
-             ": the last dims must agree");
-  RING_CHECK(!b.value.defined() || b.value.shape() == Shape{w.value.dim(0)}, "linear: bias ", describe(b.value),
+  RING_CHECK(fits, op, ": input ", describe(x.value), " and weight ", describe(w.value), ": the last dims must agree");
+  RING_CHECK(!b.value.defined() || b.value.shape() == Shape{w.value.dim(0)}, op, ": bias ", describe(b.value),
              " for weight ", describe(w.value));
-  const Shape out_shape{x.value.dim(0), w.value.dim(0)};
-  RING_CHECK(!residual.value.defined() || residual.value.shape() == out_shape, "linear: residual ",
-             describe(residual.value), " for an output of ", out_shape);
+}
+
+void check_residual(const char* op, const Var& residual, const Shape& output) {
+  RING_CHECK(!residual.value.defined() || residual.value.shape() == output, op, ": residual ", describe(residual.value),
+             " for an output of ", output);
+}
+
+void bias_backward(Backward& back, int input, const Shape& bias, DType type) {
+  if (!back.needs_grad(input)) return;
+  const Sink s = back.sink(input, bias, type);
+  column_sum_kernel({back.grad(), s.dst, s.beta}, back.ctx);
+}
+
+Var linear(Run& run, const Var& x, const Var& w, const Var& b, const Var& residual) {
+  check_linear("linear", x, w, b);
+  check_residual("linear", residual, {x.value.dim(0), w.value.dim(0)});
   const Tensor y = product(run.ctx, x.value, w.value, b.value, residual.value);
   if (!run.records(x, w, b, residual)) return {y, nullptr};
   const Saved in = run.save(x), weight = run.save(w);

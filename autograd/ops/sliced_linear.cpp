@@ -3,21 +3,12 @@
 #include <optional>
 #include <utility>
 
-#include "autograd/ops.h"
+#include "autograd/ops/linear.h"
 #include "autograd/ops/sliced_rows.h"
 #include "kernels/matmul.h"
 
 namespace ring {
 namespace {
-
-void check_fits(const char* op, const Var& x, const Var& w, const Var& b, const Var& residual, const Shape& y) {
-  const bool fits = x.value.shape().size() == 2 && w.value.shape().size() == 2 && x.value.dim(1) == w.value.dim(1);
-  RING_CHECK(fits, op, ": input ", describe(x.value), " and weight ", describe(w.value), ": the last dims must agree");
-  RING_CHECK(!b.value.defined() || b.value.shape() == Shape{w.value.dim(0)}, op, ": bias ", describe(b.value),
-             " for weight ", describe(w.value));
-  RING_CHECK(!residual.value.defined() || residual.value.shape() == y, op, ": residual ", describe(residual.value),
-             " for an output of ", y);
-}
 
 // Kernels of NCCL would share the multiprocessors with the products, and both get slower than one after the other.
 bool overlaps(const Communicator& tp) { return tp.backend() != "nccl" || tp.uses_copy_engines(); }
@@ -34,12 +25,6 @@ class WeightGradient {
  private:
   Sink dw_;
 };
-
-void bias_backward(Backward& back, int input, const Shape& bias, DType type) {
-  if (!back.needs_grad(input)) return;
-  const Sink s = back.sink(input, bias, type);
-  column_sum_kernel({back.grad(), s.dst, s.beta}, back.ctx);
-}
 
 Tensor product_of_gathered(const ExecContext& ctx, Communicator& tp, const Tensor& x, const Tensor& w, const Tensor& b,
                            const Tensor& residual) {
@@ -137,15 +122,16 @@ Var sliced_linear(Run& run, std::string_view name, const Var& x, const Var& w, c
 
 Var gather_linear(Run& run, const Var& x, const Var& w, const Var& b, const Var& residual) {
   if (!sliced(run) || !overlaps(*run.tp)) return linear(run, gather_rows(run, x), w, b, residual);
-  check_fits("gather_linear", x, w, b, residual, {x.value.dim(0) * run.tp->size(), w.value.dim(0)});
+  check_linear("gather_linear", x, w, b);
+  check_residual("gather_linear", residual, {x.value.dim(0) * run.tp->size(), w.value.dim(0)});
   return sliced_linear(run, "gather_linear", x, w, b, residual, product_of_gathered, gather_linear_backward);
 }
 
 Var linear_scatter(Run& run, const Var& x, const Var& w, const Var& b, const Var& residual) {
   if (!sliced(run)) return linear(run, x, w, b, residual);
   if (!overlaps(*run.tp)) return scatter_sum(run, linear(run, x, w), b, residual);
-  const std::int64_t rows = own_rows(run, x.value).dim(0);
-  check_fits("linear_scatter", x, w, b, residual, {rows, w.value.dim(0)});
+  check_linear("linear_scatter", x, w, b);
+  check_residual("linear_scatter", residual, {own_rows(run, x.value).dim(0), w.value.dim(0)});
   return sliced_linear(run, "linear_scatter", x, w, b, residual, scattered_product, linear_scatter_backward);
 }
 

@@ -1,4 +1,4 @@
-#include "autograd/ops.h"
+#include "autograd/ops/linear.h"
 #include "comm/communicator.h"
 #include "kernels/elementwise.h"
 #include "kernels/embedding.h"
@@ -42,10 +42,7 @@ Tensor scattered(const ExecContext& ctx, Communicator& tp, const Tensor& x, cons
 void scatter_backward(Backward& back, Communicator& tp, const Shape& bias, DType type) {
   const Tensor& dy = back.grad();
   if (back.needs_grad(0)) back.accumulate(0, gathered(back.ctx, tp, dy));
-  if (back.needs_grad(1)) {
-    const Sink s = back.sink(1, bias, type);
-    column_sum_kernel({dy, s.dst, s.beta}, back.ctx);
-  }
+  bias_backward(back, 1, bias, type);
   if (back.needs_grad(2)) back.accumulate(2, dy);
 }
 

@@ -228,8 +228,7 @@ void run_select(const BlockSelect& a, const ExecContext& ctx) {
           if (rule.kind == BlockRuleKind::drawn)
             fail(
                 "attention: on a GPU heads with pattern: content or learned do not go with heads of pattern: file in "
-                "one "
-                "layer: give them layers of their own (model.attention_layers)");
+                "one layer: give them layers of their own (model.attention_layers)");
           launch(ctx, {grid_of(divide_up(some.before[some.count], kWarps))}, select_by_rule, some, rule, head, p.heads,
                  p.words, p.bits);
         }
