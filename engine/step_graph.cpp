@@ -4,18 +4,19 @@
 
 namespace ring {
 
-void StepGraph::run(const std::function<void()>& compute, const std::function<void()>& join, bool watched) {
+bool StepGraph::run(const std::function<void()>& compute, const std::function<void()>& join, bool watched) {
   const std::uint64_t generation = arena_->prepare();
   if (generation != generation_) recorded_ = nullptr;  // its memory is gone
   const bool records = !recorded_ && worth_it() && clean_ == generation && clean_ != 0;
   if (!watched && (records || recorded_)) join();
   if (!watched && records) record(compute, generation);
-  if (!watched && recorded_) return recorded_->launch();
+  if (!watched && recorded_) return recorded_->launch(), true;
   {
     const StepScope repeats(*arena_);
     compute();
   }
   clean_ = arena_->planned() && arena_->from_upstream() == 0 ? generation : 0;
+  return false;
 }
 
 void StepGraph::record(const std::function<void()>& compute, std::uint64_t generation) {

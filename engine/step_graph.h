@@ -19,8 +19,10 @@ class StepGraph {
 
   // Queues `compute`: by a replay where there is a valid recording, else by calling it. join: makes the stream wait for
   // what other streams still do for the steps so far; called ahead of a recording or a replay, which cannot wait for
-  // it. watched: always by calling it, for those who want to see each kernel.
-  void run(const std::function<void()>& compute, const std::function<void()>& join, bool watched = false);
+  // it. watched: always by calling it, for those who want to see each kernel. Returns whether it was replayed.
+  bool run(const std::function<void()>& compute, const std::function<void()>& join, bool watched = false);
+  // run() is likely to record or to replay the next step. Among several processes it is to be watched unless all are.
+  bool ready() const { return recorded_ || (worth_it() && clean_ != 0); }
   // How long the host took to queue a step and how long the step took: decides where it is left to `auto`.
   void timed(double launch_seconds, double step_seconds);
   bool replays() const { return recorded_ != nullptr; }

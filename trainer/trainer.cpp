@@ -81,12 +81,19 @@ void reserve_host(TrainStep& step, std::size_t bytes) try {
   fail_with_advice(e);
 }
 
-// A recording of a step has no place for other ranks, nor for documents in other places.
-Switch graph_of(const TrainConfig& c, const Mesh& mesh, bool packs) {
-  if (mesh.world() == 1) return packs ? Switch::off : c.cuda_graph;
-  if (c.cuda_graph == Switch::on && mesh.rank() == 0)
-    log::warn("train.cuda_graph: on has no effect: steps of several processes are not replayed; set auto or off");
-  return Switch::off;
+// Empty: a recording of a step stays valid on all ranks.
+std::string why_not_replayed(const ParallelPlan& plan, bool packs) {
+  if (packs) return "each step has its documents in other places";
+  if (plan.world() > plan.dp) return "the processes share the model or its sequences (parallel.tp, .cp)";
+  if (plan.dp > 1 && plan.config.zero > 0) return "weights travel from one step into the next (parallel.zero)";
+  return "";
+}
+
+Switch graph_of(const TrainConfig& c, const TrainStep& step, bool leads, bool packs) {
+  const std::string why_not = why_not_replayed(step.plan(), packs);
+  if (c.cuda_graph == Switch::on && !why_not.empty() && leads)
+    log::warn("train.cuda_graph: on has no effect: ", why_not, "; set auto or off");
+  return why_not.empty() ? c.cuda_graph : Switch::off;
 }
 
 }  // namespace
@@ -98,7 +105,7 @@ Trainer::Trainer(const Config& config, const ExecContext& ctx, Mesh& mesh, Loade
       memory_(choose_memory(config, mesh, activation_room(config, mesh), most_memory)),
       packs_(loader.options().packing.documents || config.train.context > 0),
       step_(config, ctx, mesh, memory_.fit.plan, memory_.fit.host_room, packs_),
-      graph_(graph_of(config.train, mesh, packs_), ctx.stream, step_.shared_arena()),
+      graph_(graph_of(config.train, step_, mesh.rank() == 0, packs_), ctx.stream, step_.shared_arena()),
       guard_(config.train) {
   if (chooses_staging(config)) step_.set_staging(memory_.fit.staging);
   reserve_host(step_, memory_.fit.host);
@@ -117,15 +124,19 @@ std::unique_ptr<Watch> Trainer::make_watch() {
   return std::make_unique<Watch>(step_, mesh_, most_in_flight() + 1);
 }
 
-// Sums over the ranks: tokens with a target, and how many ranks log the step.
+// Sums over the ranks: tokens with a target, how many ranks log the step, and how many would replay it.
 void Trainer::count_tokens(const std::vector<Batch>& batches, Flight& f) {
   std::int64_t valid = 0;
   if (mesh_.coord("tp") == 0)  // the slices of a model have the same batches: they count once
     for (const Batch& b : batches) valid += b.valid_targets;
-  std::array<double, 2> sums{static_cast<double>(valid), logs_step(config_.train, steps_ + 1) ? 1.0 : 0.0};
+  // A recording has no place for a wait for copies: the step that does is not replayed.
+  const bool replays = graph_.ready() && !ctx_.observer && !step_.waits_for_copies();
+  std::array<double, 3> sums{static_cast<double>(valid), logs_step(config_.train, steps_ + 1) ? 1.0 : 0.0,
+                             replays ? 1.0 : 0.0};
   all_reduce_host(mesh_.host(), sums, Reduce::sum);
   f.valid = std::max(1.0, sums[0]);
   f.logged = sums[1] > 0;
+  f.replays = sums[2] == mesh_.world();
 }
 
 // The update is queued, and must not be once more: memory that runs out here costs the norms alone.
@@ -296,8 +307,8 @@ void Trainer::compute_again(const MemoryChoice& next) {
   if (chooses_staging(config_)) step_.set_staging(next.fit.staging);
 }
 
-void Trainer::queue_step(bool watched) {
-  graph_.run([this] { step_.compute(); }, [this] { step_.optimizer().join(); }, watched);
+bool Trainer::queue_step(bool watched) {
+  return graph_.run([this] { step_.compute(); }, [this] { step_.optimizer().join(); }, watched);
 }
 
 void Trainer::launch_step() {
@@ -316,8 +327,7 @@ void Trainer::launch_step() {
   if (important_ && important_->before(steps_ + 1)) graph_.forget();
   if (watch_ && (steps_ + 1) % config_.train.watch_interval == 0) f.watched = watch_->before();
   const double queued = seconds_now();
-  // A recording has no place for a wait for copies: the step that does is not replayed.
-  queue_step(ctx_.observer != nullptr || step_.waits_for_copies());
+  const bool replayed = queue_step(!f.replays);
   if (!std::exchange(agreed_, true)) agree();
   f.launch_seconds = seconds_now() - queued;
   f.result = results_[static_cast<std::size_t>(steps_) % results_.size()];
@@ -332,7 +342,7 @@ void Trainer::launch_step() {
   f.report.tokens = f.report.sequences * config_.model.context;
   f.report.context = next_context();
   f.report.trained = tokens_;
-  f.report.exchange_seconds = step_.data().wait_seconds();
+  f.report.exchange_seconds = replayed ? 0 : step_.data().wait_seconds();
   f.report.step = ++steps_;
   cursor_ += f.report.sequences;
   tokens_ += f.report.tokens;

@@ -118,6 +118,7 @@ class Trainer {
     double started = 0;            // on the trainer's clock
     double launch_seconds = 0;     // of the host, queueing the computation
     bool logged = false;           // by some rank: the norms of the parts are measured
+    bool replays = false;          // all ranks would record or replay it
     std::shared_ptr<void> result;  // StepState and squared norms of the parts in host memory, there after `done`
     std::shared_ptr<void> losses;  // the same of TrainStep::losses()
     Watch::Result watched;         // null: nobody watches this step
@@ -126,7 +127,7 @@ class Trainer {
 
   std::unique_ptr<Watch> make_watch();
   void launch_step();
-  void queue_step(bool watched);
+  bool queue_step(bool watched);
   MemoryChoice smaller_after(const OutOfMemory&);
   void compute_again(const MemoryChoice&);
   void end_flight();

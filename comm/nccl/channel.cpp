@@ -10,6 +10,7 @@
 
 #include "comm/gloo/gloo.h"
 #include "comm/signals.h"
+#include "core/cuda/counter.h"
 #include "core/cuda/handles.h"
 #include "core/cuda/stream.h"
 
@@ -75,7 +76,8 @@ Channel::Channel(const NcclGroup& group, const std::shared_ptr<Store>& store, co
       options_(options),
       stream_(cuda::high_priority_stream(group.device.index)),
       handle_(std::make_shared<Handle>()),
-      call_check_(group.rank, group.size, options) {
+      call_check_(group.rank, group.size, options),
+      replayed_(stream_.impl().host_buffer(ReplayedOperations::kBytes)) {
   if (options.verify && gloo_available())
     link_ = make_gloo_link(group.rank, group.size, *store, group.name + "/calls", options);
   const std::string who =
@@ -185,7 +187,7 @@ void Channel::settle(Clock::time_point deadline, const std::string& what) {
   }
 }
 
-Event Channel::queue(const Event& after, const Calls& calls, const Copies& copies) {
+Event Channel::queue(const std::string& text, const Event& after, const Calls& calls, const Copies& copies) {
   const cuda::OnDevice on(stream_.device().index);
   stream_.wait(after);
   const bool recording = stream_.impl().recording();  // what is recorded runs many times, but messages are counted once
@@ -199,13 +201,20 @@ Event Channel::queue(const Event& after, const Calls& calls, const Copies& copie
       throw;
     }
   }
+  ReplayCounts* counts = nullptr;
+  if (recording) {
+    const std::lock_guard lock(mutex_);
+    counts = &replayed_.add(text + ", in a replayed step");
+  }
+  auto* const native = static_cast<cudaStream_t>(stream_.native());
+  if (counts) cuda::count_up(&counts->started, native);
   {
     const std::lock_guard lock(handle_->calls);
     if (handle_->gone) check();
     check(library().group_start(), "ncclGroupStart");
     std::exception_ptr error;
     try {
-      calls(handle_->comm, static_cast<cudaStream_t>(stream_.native()));
+      calls(handle_->comm, native);
     } catch (...) {
       error = std::current_exception();
     }
@@ -214,6 +223,7 @@ Event Channel::queue(const Event& after, const Calls& calls, const Copies& copie
     check(ended, "ncclGroupEnd");
   }
   settle(Clock::now() + options_.timeout, "ncclGroupEnd");
+  if (counts) cuda::count_up(&counts->done, native);
   Event done = stream_.record();
   if (!recording) called_ = done;
   return done;
@@ -234,7 +244,7 @@ Event Channel::run(const Operation& op, const Event& after, const Calls& calls, 
   Event done;
   try {
     if (link_) call_check_.run(op, *link_, Clock::now() + options_.timeout);
-    done = queue(after, calls, copies);
+    done = queue(text, after, calls, copies);
   } catch (const PeerLost& e) {
     op.flight.ended(false);
     abort(str(text, ": ", e.what()));
@@ -250,7 +260,7 @@ Event Channel::run(const Operation& op, const Event& after, const Calls& calls, 
   }
   if (stream_.impl().recording()) {
     op.flight.ended(true);
-  } else {  // what is recorded runs later, many times: nobody can ask about its events
+  } else {  // what is recorded runs later, many times: nobody can ask about its events, but its counts
     const std::lock_guard lock(mutex_);
     pending_.add(text, after, done, op.flight);
   }
@@ -268,6 +278,11 @@ void Channel::abort(const std::string& reason) {
   if (copies_) copies_->abort();
 }
 
+std::optional<std::string> Channel::stuck() {
+  if (auto queued = pending_.stuck(Clock::now(), options_.timeout)) return queued;
+  return replayed_.stuck(Clock::now(), options_.timeout);
+}
+
 std::optional<std::string> Channel::inspect() {
   {
     const std::unique_lock lock(handle_->calls, std::try_to_lock);
@@ -281,8 +296,8 @@ std::optional<std::string> Channel::inspect() {
   const std::lock_guard lock(mutex_);
   if (failure_) return std::nullopt;
   try {
-    if (const auto stuck = pending_.stuck(Clock::now(), options_.timeout))
-      return str(*stuck, ": not done within ", seconds(options_.timeout),
+    if (const auto what = stuck())
+      return str(*what, ": not done within ", seconds(options_.timeout),
                  " s: a rank is stopped, stuck, or in another operation");
   } catch (const Error& e) {
     return e.what();

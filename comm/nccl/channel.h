@@ -19,6 +19,7 @@
 #include "comm/nccl/peer_copies.h"
 #include "comm/options.h"
 #include "comm/pending.h"
+#include "comm/replayed.h"
 #include "comm/store.h"
 #include "core/stream.h"
 
@@ -55,7 +56,8 @@ class Channel final : public WorkGuard {
   using Clock = std::chrono::steady_clock;
 
   void meet(const NcclGroup&, Store&);
-  Event queue(const Event& after, const Calls&, const Copies&);
+  Event queue(const std::string& text, const Event& after, const Calls&, const Copies&);
+  std::optional<std::string> stuck();
   void settle(Clock::time_point deadline, const std::string& what);
   bool finalize();
 
@@ -71,6 +73,7 @@ class Channel final : public WorkGuard {
   std::uint64_t operation_ = 0;
   mutable std::mutex mutex_;  // of what follows
   PendingOperations pending_;
+  ReplayedOperations replayed_;
   std::optional<std::string> failure_;
 };
 

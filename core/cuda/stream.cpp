@@ -52,7 +52,7 @@ class CudaEvent final : public EventImpl {
 
 class CudaGraph final : public RecordedWork {
  public:
-  CudaGraph(cudaGraph_t graph, cudaStream_t stream) : stream_(stream) {
+  CudaGraph(cudaGraph_t graph, const StreamHandle& stream) : stream_(stream.get()), device_(stream.device()) {
     const cudaError_t error = cudaGraphInstantiate(&graph_, graph, 0);
     cudaGraphDestroy(graph);
     RING_CUDA_CHECK(error);
@@ -60,11 +60,15 @@ class CudaGraph final : public RecordedWork {
   ~CudaGraph() override { cudaGraphExecDestroy(graph_); }
   CudaGraph(const CudaGraph&) = delete;
   CudaGraph& operator=(const CudaGraph&) = delete;
-  void launch() override { RING_CUDA_CHECK(cudaGraphLaunch(graph_, stream_)); }
+  void launch() override {
+    const OnDevice on(device_);
+    RING_CUDA_CHECK(cudaGraphLaunch(graph_, stream_));
+  }
 
  private:
   cudaGraphExec_t graph_ = nullptr;
   cudaStream_t stream_;
+  int device_;
 };
 
 class CudaStream final : public StreamImpl {
@@ -94,7 +98,7 @@ class CudaStream final : public StreamImpl {
       throw;
     }
     RING_CUDA_CHECK(cudaStreamEndCapture(handle_->get(), &graph));
-    return std::make_unique<CudaGraph>(graph, handle_->get());
+    return std::make_unique<CudaGraph>(graph, *handle_);
   }
   bool recording() const override {
     cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;

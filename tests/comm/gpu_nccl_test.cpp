@@ -169,6 +169,56 @@ Work reduce(Communicator& c, const Tensor& t, const Event& after) { return c.all
 TEST_F(GpuNccl, AbortFromAnotherThreadUnblocks) { expect_way_out(reduce, 60'000, "told to stop", "told to stop"); }
 TEST_F(GpuNccl, OperationThatIsNeverDoneTimesOut) { expect_way_out(reduce, 1'000, "", "a rank is stopped"); }
 
+// A recorded operation has the values that are there at each replay, between others that are not recorded.
+TEST_F(GpuNccl, RecordedOperationsAreReplayed) {
+  expect_all([](Communicator& c, const Stream& s) {
+    const std::int64_t n = 100'003;
+    const Tensor in = filled(n, c.rank(), DType::f32, s), t = Tensor::zeros({n}, DType::f32, s);
+    const auto add_up = [&] {
+      copy(t, in, s);
+      c.all_reduce(t, Reduce::sum, s.record()).wait(s);
+    };
+    add_up();
+    const auto work = s.impl().record_work(add_up);
+    for (int k = 0; k < 3; ++k) {
+      copy(in, filled(n, c.rank(), DType::f32, s, k), s);
+      work->launch();
+      expect(t, s, "a replay", [&](std::int64_t i) { return sum(c.size(), k + i); });
+      c.barrier(s.record()).wait(s);
+    }
+  });
+}
+
+TEST_F(GpuNccl, AReplayThatIsNeverDoneTimesOutAndIsNamed) {
+  CommOptions options;
+  options.verify = false;
+  options.timeout = milliseconds(1'000);
+  const auto errors = run_gpu_ranks(
+      2,
+      [&](Communicator& c, const Stream& s) {
+        const Tensor t = filled(1000, 0, DType::f32, s);
+        const auto add_up = [&] { c.all_reduce(t, Reduce::sum, s.record()).wait(s); };
+        add_up();
+        const auto work = s.impl().record_work(add_up);
+        work->launch();
+        c.barrier(s.record()).synchronize();
+        if (c.rank() == 1) return std::this_thread::sleep_for(milliseconds(4000));
+        const auto begin = Clock::now();
+        work->launch();
+        s.synchronize();  // the kernels are told to give up
+        RING_CHECK(seconds_since(begin) < 4, "took ", seconds_since(begin), " s");
+        try {
+          c.barrier().synchronize();
+          fail("a broken communicator worked");
+        } catch (const PeerLost& e) {
+          for (const char* part : {"all_reduce sum of f32[1000]", "in a replayed step", "a rank is stopped"})
+            RING_CHECK(contains(e.what(), part), e.what());
+        }
+      },
+      options);
+  EXPECT_EQ(joined(errors), "");
+}
+
 TEST_F(GpuNccl, MeshAxes) {
   if (!gloo_available()) GTEST_SKIP() << "this build has no Gloo";
   const StoreServer server({"127.0.0.1", 0}, "gpu");

@@ -9,6 +9,7 @@
 #include <sstream>
 #include <thread>
 
+#include "core/devices.h"
 #include "core/exit_code.h"
 #include "tests/launcher/training.h"
 
@@ -44,12 +45,14 @@ TEST_F(DistTraining, SameBitsRunToRun) {
   EXPECT_TRUE(a == b) << "the checkpoints differ";
 }
 
-// Steps of several processes are not replayed: who asks for it is told, once.
+// Steps of some layouts are not replayed: who asks for it is told, once.
 TEST_F(DistTraining, AGraphThatIsAskedForInVainIsNamed) {
   for (const bool asked : {true, false}) {
     const std::string directory = asked ? "on" : "auto";
-    ASSERT_EQ(run(launch(2, directory, "train.cuda_graph=" + directory)), 0) << read_file(dir_ / "log");
-    const std::string log = read_file(dir_ / "log"), text = "train.cuda_graph: on has no effect";
+    std::vector<std::string> words = launch(2, directory, "train.cuda_graph=" + directory);
+    words.emplace_back("parallel.zero=1");
+    ASSERT_EQ(run(words), 0) << read_file(dir_ / "log");
+    const std::string log = read_file(dir_ / "log"), text = "on has no effect: weights travel from one step";
     const std::size_t at = log.find(text);
     EXPECT_EQ(at != std::string::npos, asked) << log;
     if (asked) {
@@ -57,6 +60,43 @@ TEST_F(DistTraining, AGraphThatIsAskedForInVainIsNamed) {
     }
   }
   EXPECT_EQ(losses("on"), losses("auto"));
+  EXPECT_TRUE(shard("on") == shard("auto")) << "the checkpoints differ";
+}
+
+class GpuDistTraining : public DistTraining {
+ protected:
+  void SetUp() override {
+    if (device_count(Backend::cuda) < 2) GTEST_SKIP() << "fewer than two GPUs";
+    DistTraining::SetUp();
+  }
+  // 24 steps with evaluations and saves in between. Returns the log.
+  std::string train(const std::string& directory, const std::vector<std::string>& more) const {
+    std::vector<std::string> words = launch(2, directory, "train.steps=24");
+    for (const char* setting : {"run.device=cuda", "run.tuning=tuning.yaml", "model.width=128", "model.context=64"})
+      words.emplace_back(setting);
+    words.insert(words.end(), more.begin(), more.end());
+    EXPECT_EQ(run(words), 0) << read_file(dir_ / "log");
+    return read_file(dir_ / "log");
+  }
+};
+
+constexpr const char* kReplayed = "steps are replayed as a CUDA graph";
+
+TEST_F(GpuDistTraining, ReplayedStepsGiveTheSameBits) {
+  train("measures", {});
+  for (const std::vector<std::string>& kind :
+       {std::vector<std::string>{}, {"train.micro_batch=2", "parallel.reduce=bf16", "model.dropout=0.1"}}) {
+    const auto with = [&](const char* graph) {
+      std::vector<std::string> settings = kind;
+      settings.emplace_back(graph);
+      return settings;
+    };
+    const std::string n = std::to_string(kind.size());
+    EXPECT_EQ(train("plain" + n, with("train.cuda_graph=off")).find(kReplayed), std::string::npos);
+    EXPECT_NE(train("replayed" + n, with("train.cuda_graph=on")).find(kReplayed), std::string::npos);
+    EXPECT_EQ(losses("plain" + n), losses("replayed" + n));
+    EXPECT_TRUE(shard("plain" + n) == shard("replayed" + n)) << "the checkpoints differ";
+  }
 }
 
 class DistTrainingRefusals : public DistTraining {
