@@ -60,6 +60,7 @@ class Bench {
   void run(std::int64_t dim, std::int64_t length, bool causal) {
     jobs_.clear();
     AttentionOperands p = make_problem(grid_, dim, length, causal, ctx_);
+    const std::vector<Span> spans = p.forward.queries;
     AttentionTiming t{.head_dim = dim, .length = length, .causal = causal};
     t.sequences = static_cast<std::int64_t>(p.forward.queries.size());
     p.forward.dropout.rate = p.backward.dropout.rate = static_cast<float>(grid_.dropout);
@@ -68,6 +69,8 @@ class Bench {
       p.forward.pattern = pattern;
       p.forward.pattern.causal = causal;
       p.backward.pattern = p.forward.pattern;
+      p.forward.selection = p.backward.selection =
+          select_blocks(p.forward.pattern, p.forward.q, p.forward.k, spans, ctx_);
       t.kind = kind;
       t.kept = cost(p.forward).flops / all;
       add_jobs(p, t);
@@ -80,14 +83,24 @@ class Bench {
 
  private:
   void add_jobs(const AttentionOperands& p, AttentionTiming t) {
+    if (p.forward.pattern.selects()) add_selection(p.forward, t);
     add_jobs(attention_kernel, p.forward, t, [] {});
     // What the backward reads, whoever of them was measured last.
     const auto prepare = [forward = p.forward, ctx = ctx_] { attention_kernel(forward, ctx); };
-    t.backward = true;
+    t.pass = AttentionPass::backward;
     add_jobs(attention_backward_kernel, p.backward, t, prepare);
     if (ctx_.stream.device().backend == Backend::cpu) return;  // where everything is deterministic
     t.deterministic = false;
     add_jobs(attention_backward_kernel, p.backward, t, prepare);
+  }
+
+  // Pools, scores and choice.
+  void add_selection(const Attention& args, AttentionTiming t) {
+    t.pass = AttentionPass::select;
+    t.candidate = "content";
+    const auto call = [args, ctx = ctx_] { select_blocks(args.pattern, args.q, args.k, args.queries, ctx); };
+    jobs_.push_back(
+        {.timing = t, .pattern = args.pattern, .call = call, .fresh = [call] { return call; }, .prepare = [] {}});
   }
 
   template <class Args>
@@ -123,7 +136,7 @@ class Bench {
     job.fresh()();
     ctx_.stream.synchronize();  // host waits: diagnosis
     t.extra_bytes = allocator->stats().peak - before;
-    if (job.pattern.blocks) t.lists_seconds = time_lists(job);
+    if (job.pattern.blocks && !job.pattern.selects()) t.lists_seconds = time_lists(job);
   }
 
   // What a new pattern adds to a call: the difference of medians, of calls in turn.
@@ -147,7 +160,8 @@ class Bench {
   }
 
   void report() {
-    std::map<std::pair<bool, bool>, double> dense;  // of the fastest own kernel; by direction, deterministic
+    // The time of the fastest own kernel, by pass and deterministic.
+    std::map<std::pair<AttentionPass, bool>, double> dense;
     for (Job& job : jobs_) {
       AttentionTiming& t = job.timing;
       if (job.seconds.empty()) continue;
@@ -155,19 +169,19 @@ class Bench {
       const auto [least_seconds, most_seconds] = std::ranges::minmax(job.seconds);
       t.spread = (most_seconds - least_seconds) / t.seconds;
       rates_[key(t)] = t.flops / t.seconds;
-      double& least = dense[{t.backward, t.deterministic}];
+      double& least = dense[{t.pass, t.deterministic}];
       if (job.pattern.is_dense() && t.candidate != "cudnn" && (least == 0 || t.seconds < least)) least = t.seconds;
     }
     for (Job& job : jobs_) {
       AttentionTiming& t = job.timing;
-      if (const double seconds = dense[{t.backward, t.deterministic}]; seconds > 0) t.of_dense = t.seconds / seconds;
+      if (const double seconds = dense[{t.pass, t.deterministic}]; seconds > 0) t.of_dense = t.seconds / seconds;
       report_(t);
     }
   }
 
-  using Key = std::tuple<std::string, std::string, bool, bool, bool, std::int64_t>;
+  using Key = std::tuple<std::string, std::string, AttentionPass, bool, bool, std::int64_t>;
   static Key key(const AttentionTiming& t) {
-    return {t.candidate, t.kind, t.backward, t.deterministic, t.causal, t.head_dim};
+    return {t.candidate, t.kind, t.pass, t.deterministic, t.causal, t.head_dim};
   }
 
   const AttentionGrid& grid_;
@@ -212,7 +226,11 @@ void check_grid(const AttentionGrid& g) {
     if (d < 8 || d % 8) fail("--head-dim: ", d, " is not a positive multiple of 8");
   for (const std::int64_t s : g.lengths)
     if (s < 1 || s >= std::int64_t{1} << 30) fail("--length: ", s, " is not between 1 and 2^30");
-  for (const NamedPattern& p : g.patterns) check(p.pattern, "--kind");
+  for (const NamedPattern& p : g.patterns) {
+    check(p.pattern, "--kind");
+    if (p.pattern.selects() && std::ranges::find(g.causal, false) != g.causal.end())
+      fail("--keep: blocks are selected by content where attention is causal: add --causal, and leave out --full");
+  }
   if (g.rounds < 1) fail("--rounds: ", g.rounds, " is not positive");
   for (const std::string& name : g.candidates)
     if (std::ranges::none_of(kernel_registry(), [&](const KernelInfo& k) {

@@ -37,23 +37,30 @@ struct AttentionGrid {
   double most_seconds = 2;  // a kernel whose call would take longer, as its last rate tells, is left out
 };
 
+// What a call does: choose the blocks that a pattern selects, from queries and keys to bits; or attend.
+enum class AttentionPass : std::uint8_t { select, forward, backward };
+
 struct AttentionTiming {
+  AttentionPass pass = AttentionPass::forward;
   std::string candidate, kind;
   std::int64_t head_dim = 0, length = 0, sequences = 0;
-  bool causal = true, backward = false, deterministic = true;
-  double seconds = 0;  // of one call; 0: left out, it would take `expected`
-  double spread = 0;   // of the rounds: (most - least) / median
-  double flops = 0, expected = 0;
-  double kept = 1;              // pairs, as a share of those of dense attention
-  double of_dense = 0;          // seconds, as a share of those of the fastest own dense kernel; 0: not measured
-  std::size_t extra_bytes = 0;  // the most that a call takes beside its operands, new lists of a pattern included
-  double lists_seconds = 0;     // what a call takes longer with a new block pattern: the backward makes both lists
+  bool causal = true, deterministic = true;
+  double seconds = 0;              // of one call; 0: left out, it would take `expected`
+  double spread = 0;               // of the rounds: (most - least) / median
+  double flops = 0, expected = 0;  // 0: not counted
+  double kept = 1;                 // pairs, as a share of those of dense attention
+  double of_dense = 0;             // seconds, as a share of those of the fastest own dense kernel; 0: not measured
+  std::size_t extra_bytes = 0;     // the most that a call takes beside its operands, new lists of a pattern included
+  // What a call takes longer with a new block pattern: the backward makes both lists. 0: each call makes its own lists,
+  // as it does of blocks that are selected.
+  double lists_seconds = 0;
 };
 
 void check_grid(const AttentionGrid&);  // Error: it makes no sense
 
 // Reports shape by shape. The forward does not depend on ctx.deterministic and is measured once; the backward both
-// ways. Error: the grid makes no sense.
+// ways. Blocks that a pattern selects are those of the operands' content; choosing them is a pass of its own, and what
+// the others attend to was chosen before. Error: the grid makes no sense.
 void time_attention(const AttentionGrid&, const ExecContext&,
                     const std::function<void(const AttentionTiming&)>& report);
 

@@ -54,6 +54,15 @@ AttentionGrid grid_of(const Arguments& a, Backend backend) {
   return g;
 }
 
+const char* name_of(AttentionPass pass) {
+  switch (pass) {
+    case AttentionPass::select: return "select";
+    case AttentionPass::forward: return "forward";
+    case AttentionPass::backward: break;
+  }
+  return "backward";
+}
+
 std::string text_of(const char* format, double value) {
   char text[32];
   std::snprintf(text, sizeof text, format, value);
@@ -79,7 +88,8 @@ void print_head(const Arguments& a, const AttentionGrid& g, const ExecContext& c
   print_format(
       "%s, %lld query heads, %lld KV heads; FLOPs of kept pairs: 4 x heads x head_dim per pair forward, 10 "
       "backward\nkept: pairs of dense attention; of dense: time of the fastest own dense kernel; extra: memory beside "
-      "the operands; lists: time that a new block pattern takes\n\n",
+      "the operands; lists: time that a new block pattern takes; select: blocks by content, before the other "
+      "passes\n\n",
       std::string(to_string(activation_type(ctx.precision))).c_str(), static_cast<long long>(g.heads),
       static_cast<long long>(g.kv_heads));
   print_format("%-9s %-10s %-12s %5s %-6s %8s %9s %6s %10s %9s %7s %8s %9s %8s %7s\n", "pass", "candidate", "kind",
@@ -89,26 +99,28 @@ void print_head(const Arguments& a, const AttentionGrid& g, const ExecContext& c
 
 void print_csv(const AttentionTiming& t) {
   if (t.seconds == 0) return;
-  print_format("%s,%s,%lld,%d,%lld,%lld,%d,%.6g,%.6g,%s,%.5f,%.4f,%.2f,%.4f,%.3f\n",
-               t.backward ? "backward" : "forward", t.candidate.c_str(), static_cast<long long>(t.head_dim), t.causal,
-               static_cast<long long>(t.length), static_cast<long long>(t.sequences), t.deterministic, 1e3 * t.seconds,
-               1e-12 * t.flops / t.seconds, t.kind.c_str(), t.kept, t.of_dense,
-               1e-6 * static_cast<double>(t.extra_bytes), 1e3 * t.lists_seconds, t.spread);
+  print_format("%s,%s,%lld,%d,%lld,%lld,%d,%.6g,%.6g,%s,%.5f,%.4f,%.2f,%.4f,%.3f\n", name_of(t.pass),
+               t.candidate.c_str(), static_cast<long long>(t.head_dim), t.causal, static_cast<long long>(t.length),
+               static_cast<long long>(t.sequences), t.deterministic, 1e3 * t.seconds, 1e-12 * t.flops / t.seconds,
+               t.kind.c_str(), t.kept, t.of_dense, 1e-6 * static_cast<double>(t.extra_bytes), 1e3 * t.lists_seconds,
+               t.spread);
 }
 
 void print(const AttentionTiming& t) {
-  print_format("%-9s %-10s %-12s %5lld %-6s %8lld %9lld %6s ", t.backward ? "backward" : "forward", t.candidate.c_str(),
-               t.kind.c_str(), static_cast<long long>(t.head_dim), t.causal ? "causal" : "full",
-               static_cast<long long>(t.length), static_cast<long long>(t.sequences),
-               t.backward ? (t.deterministic ? "yes" : "no") : "");
+  print_format("%-9s %-10s %-12s %5lld %-6s %8lld %9lld %6s ", name_of(t.pass), t.candidate.c_str(), t.kind.c_str(),
+               static_cast<long long>(t.head_dim), t.causal ? "causal" : "full", static_cast<long long>(t.length),
+               static_cast<long long>(t.sequences),
+               t.pass != AttentionPass::backward ? ""
+               : t.deterministic                 ? "yes"
+                                                 : "no");
   if (t.seconds == 0) {
     print_format("left out: about %.1f s a call\n", t.expected);
     return;
   }
   const auto known = [](double value, const char* format) { return value > 0 ? text_of(format, value) : ""; };
-  print_format("%10.3f %9.2f %7.4f %8s %9.1f %8s %6.1f%%\n", 1e3 * t.seconds, 1e-12 * t.flops / t.seconds, t.kept,
-               known(t.of_dense, "%.3f").c_str(), 1e-6 * static_cast<double>(t.extra_bytes),
-               known(1e3 * t.lists_seconds, "%.3f").c_str(), 100 * t.spread);
+  print_format("%10.3f %9s %7.4f %8s %9.1f %8s %6.1f%%\n", 1e3 * t.seconds,
+               known(1e-12 * t.flops / t.seconds, "%.2f").c_str(), t.kept, known(t.of_dense, "%.3f").c_str(),
+               1e-6 * static_cast<double>(t.extra_bytes), known(1e3 * t.lists_seconds, "%.3f").c_str(), 100 * t.spread);
 }
 
 void run(const Arguments& a) {
@@ -146,6 +158,7 @@ void add_bench_attention(CLI::App& bench) {
       ->check(CLI::IsMember(attention_kind_names()))
       ->capture_default_str();
   a->pattern.add_to(*cmd);
+  a->pattern.add_content_to(*cmd);
   add_number(*cmd, "--dropout", a->dropout, "Rate on the weights; kernels without dropout are left out", 0, 0.95);
   cmd->add_option("--candidate", a->candidates, "Only these kernels, with commas")->delimiter(',');
   add_number(*cmd, "--rounds", a->rounds, "Measure all kernels of a shape in turn, so many times, and take the medians",
@@ -154,7 +167,8 @@ void add_bench_attention(CLI::App& bench) {
   cmd->add_flag("--csv", a->csv, "Comma-separated values");
   cmd->footer(
       "Examples: ringmaster bench attention --head-dim 128 --causal --length 4096,32768\n"
-      "          ringmaster bench attention --causal --length 32768 --tokens 32768 --kind dense,window --rounds 3");
+      "          ringmaster bench attention --causal --length 32768 --tokens 32768 --kind dense,window --rounds 3\n"
+      "          ringmaster bench attention --causal --length 32768 --tokens 32768 --kind block_sparse --keep 26");
   cmd->callback([a] { run(*a); });
 }
 

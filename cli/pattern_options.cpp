@@ -25,6 +25,20 @@ void PatternOptions::add_to(CLI::App& cmd) {
       ->capture_default_str();
 }
 
+void PatternOptions::add_content_to(CLI::App& cmd) {
+  CLI::Option* keeps = add_number(
+      cmd, "--keep", keep,
+      "Of block patterns: blocks that each block of queries keeps, by content (pattern: content), instead of --density",
+      1, kMostLength);
+  keeps->excludes("--density");
+  add_number(cmd, "--local", local, "Of --keep: newest blocks that are kept in any case", 1, kMostLength)
+      ->capture_default_str()
+      ->needs(keeps);
+  add_number(cmd, "--first", first, "Of --keep: blocks at the start that are kept in any case", 0, kMostLength)
+      ->capture_default_str()
+      ->needs(keeps);
+}
+
 Pattern PatternOptions::of(const std::string& kind) const {
   const AttentionKind& of = attention_kind(kind);
   AttentionConfig c{.kind = kind};
@@ -37,7 +51,9 @@ Pattern PatternOptions::of(const std::string& kind) const {
   set("rates", c.rates, rates);
   set("dedup", c.dedup, dedup);
   set("block", c.block, block);
-  set("rules", c.rules, std::vector{BlockRuleConfig{.pattern = BlockChoice::random, .density = density, .seed = 1}});
+  const BlockRuleConfig random{.pattern = BlockChoice::random, .density = density, .seed = 1};
+  const BlockRuleConfig content{.pattern = BlockChoice::content, .local = local, .first = first, .keep = keep};
+  set("rules", c.rules, std::vector{keep ? content : random});
   std::vector<std::string> errors;
   for (const BlockRuleConfig& rule : c.rules) rule.validate(errors);
   c.validate(errors);

@@ -19,8 +19,10 @@ struct PatternOptions {
   std::vector<std::int64_t> segments = {2048, 8192, 32768}, rates = {1, 4, 16};
   bool dedup = false;
   double density = 0.1;
+  std::int64_t keep = 0, local = 2, first = 1;  // of a selection by content; keep 0: none, blocks at random
 
   void add_to(CLI::App& command);
+  void add_content_to(CLI::App& command);     // after add_to
   Pattern of(const std::string& kind) const;  // causal. Error: numbers that the kind refuses
 };
 

@@ -236,6 +236,32 @@ TEST_F(BenchCommand, AttentionKinds) {
   EXPECT_LT(kept["block_sparse"], 0.8);
 }
 
+TEST_F(BenchCommand, AttentionOfBlocksByContent) {
+  const Finished end = ring({"bench",    "attention",  "--device", "cpu",        "--heads",
+                             "4",        "--kv-heads", "2",        "--head-dim", "16",
+                             "--length", "512",        "--tokens", "1024",       "--seconds",
+                             "0.001",    "--causal",   "--csv",    "--kind",     "dense,block_sparse",
+                             "--block",  "64",         "--keep",   "4",          "--local",
+                             "1",        "--first",    "2"});
+  ASSERT_EQ(end.code, 0) << end.output;
+  const auto rows = cells(end.output);
+  ASSERT_EQ(rows.size(), 1u + 2 + 3) << end.output;
+  double pairs = 0;
+  for (int t = 0; t < 512; ++t) pairs += std::min(t / 64, 3) * 64 + t % 64 + 1;
+  std::set<std::string> passes;
+  for (std::size_t i = 1; i < rows.size(); ++i) {
+    const std::vector<std::string>& r = rows[i];
+    if (r[9] == "dense") continue;
+    passes.insert(r[0]);
+    EXPECT_GT(std::stod(r[7]), 0) << end.output;
+    EXPECT_NEAR(std::stod(r[10]), pairs / (512 * 513 / 2), 1e-5) << end.output;
+    const double flops = r[0] == "select" ? 0 : (r[0] == "forward" ? 4 : 10) * 4 * 16 * 2 * pairs;
+    EXPECT_NEAR(std::stod(r[7]) * 1e-3 * std::stod(r[8]) * 1e12, flops, 0.2 * flops) << end.output;
+    EXPECT_EQ(std::stod(r[13]), 0) << "each call makes its lists";
+  }
+  EXPECT_EQ(passes, (std::set<std::string>{"select", "forward", "backward"}));
+}
+
 TEST_F(BenchCommand, BadInput) {
   expect_error({"bench", "step", path("none.yaml")}, 1, "none.yaml");
   expect_error({"bench", "ops", path("tiny.yaml"), "--filter", "nothing", "--seconds", "0.001", "--steps", "1"}, 1,
@@ -255,6 +281,12 @@ TEST_F(BenchCommand, BadInput) {
                "--block: must be in [64");
   expect_error({"bench", "attention", "--device", "cpu", "--kind", "block_sparse", "--block", "100"}, 1,
                "--block: 100");
+  expect_error({"bench", "attention", "--device", "cpu", "--kind", "block_sparse", "--keep", "3"}, 1,
+               "--keep: 3, but pattern: content needs more than local + first = 3");
+  expect_error({"bench", "attention", "--device", "cpu", "--kind", "block_sparse", "--keep", "8", "--full"}, 1,
+               "--keep: blocks are selected by content where attention is causal");
+  expect_error({"bench", "attention", "--kind", "block_sparse", "--keep", "8", "--density", "0.1"}, 2, "--density");
+  expect_error({"bench", "attention", "--kind", "block_sparse", "--local", "2"}, 2, "--local requires --keep");
   expect_error({"bench", "attention", "--kind", "global"}, 2, "--kind");
   expect_error({"bench"}, 2, "which of its commands? step, ops");
   std::ofstream(path("other.csv")) << "a,b\n1,2\n";
