@@ -88,9 +88,10 @@ void forward(const Attention& args, const ExecContext& ctx) {
       [&](const Attention& one, const BranchPass& pass) { run(one, pass, keys, ctx); });
 }
 
-// Whether who adds before whom to the gradients of queries follows from a few numbers, or does not matter.
+// Whether who adds before whom to the gradients of queries follows from a few numbers, or does not matter. Over lists
+// of selected blocks two kernels were faster in every shape that was measured (docs/measured/attention.md).
 bool in_one_kernel(const AttentionBackward& args, const ExecContext& ctx) {
-  if (args.pattern.blocks) return !ctx.deterministic;
+  if (args.pattern.blocks) return !ctx.deterministic && !args.pattern.selects();
   const std::vector<BranchPass> passes = passes_of(args.pattern);
   return args.pattern.sinks == 0 && std::ranges::all_of(passes, [](const BranchPass& p) { return p.finer == 0; });
 }
