@@ -104,16 +104,20 @@ double share_floats(const AttentionBackward& a, int threads) {
   return share * static_cast<double>(a.q.numel());
 }
 
-// Entries of a selection's lists, which have room for all that they may hold
+// The lists of a selection, which have room for all that they may hold, and the sums of those that are cut
 // (kernels/attention/cuda/selected_lists.cu).
-double list_entries(const AttentionBackward& a) {
+double list_floats(const AttentionBackward& a) {
   if (!a.selection.bits.defined()) return 0;
-  double tiles = 0, most = 0;
-  for (const Span& s : a.queries) {
-    const double here = std::ceil(blocks_of(a.pattern, s) * a.pattern.blocks->block() / 128.0);
-    tiles += here, most = std::max(most, here);
-  }
-  return 2 * tiles * most * static_cast<double>(a.k.dim(1));
+  const auto tiles_of = [&](const Span& s) {
+    const std::int64_t first = s.position - a.pattern.origin(s.document), end = first + s.count;
+    return s.count == 0 ? 0.0 : static_cast<double>((end + 127) / 128 - first / 128);
+  };
+  double q_tiles = 0, k_tiles = 0, most_q = 0, most_k = 0;
+  for (const Span& s : a.queries) q_tiles += tiles_of(s), most_q = std::max(most_q, tiles_of(s));
+  for (const Span& s : a.keys) k_tiles += tiles_of(s), most_k = std::max(most_k, tiles_of(s));
+  const double entries = 2 * std::max(q_tiles * most_k, k_tiles * most_q);
+  const double sums = 2 * 128 * k_tiles * static_cast<double>(a.k.dim(2)), items = 14 * k_tiles;
+  return (entries + sums + items) * static_cast<double>(a.k.dim(1));
 }
 
 }  // namespace
@@ -132,7 +136,7 @@ std::size_t scratch_bytes(const AttentionBackward& a, const ExecContext& ctx) {
   const bool cpu = ctx.stream.device().backend == Backend::cpu, adds_up = !cpu && a.pattern.branches.size() > 1;
   double floats = cpu ? rows + share_floats(a, ctx.stream.impl().threads())
                       : rows * static_cast<double>(2 + columns + columns / 64);
-  if (!cpu) floats += list_entries(a);
+  if (!cpu) floats += list_floats(a);
   if (!cpu && a.dropout.rate > 0) floats += rows;
   if (adds_up && !a.carry_dq.defined()) floats += static_cast<double>(a.q.numel());
   if (adds_up && !a.carry_dk.defined()) floats += static_cast<double>(a.k.numel() + a.v.numel());

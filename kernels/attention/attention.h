@@ -18,7 +18,8 @@ namespace ring {
 // call's is merged into them in f32: lse = log(exp(a) + exp(b)), out weighted alike. Rows of no span keep what is
 // carried.
 //
-// A pattern that selects needs a selection; the spans are then whole documents, the same ones of queries and keys.
+// A pattern that selects needs a selection; the spans are then whole documents, the same ones of queries and keys,
+// unless the selection says which rows are whose.
 //
 // With dropout, a weight P counts in `out` as 0 or as P / (1 - rate); lse is that of all pairs, so that results over
 // other keys merge as without. A pair that counts m times is dropped as one.

@@ -40,10 +40,11 @@ std::vector<BranchPass> passes_of(const Pattern& p) {
 }
 
 std::vector<SegmentPair> segment_pairs_of(const BranchPass& pass, const Pattern& pattern,
-                                          const std::vector<Span>& queries, const std::vector<Span>& keys) {
+                                          const std::vector<Span>& queries, const std::vector<Span>& keys,
+                                          std::vector<std::int32_t> block_rows) {
   std::vector<SegmentPair> pieces;
-  const std::vector<std::int32_t> block_rows =
-      pattern.selects() ? first_blocks(pattern, queries) : std::vector<std::int32_t>(queries.size());
+  if (block_rows.empty())
+    block_rows = pattern.selects() ? first_blocks(pattern, queries) : std::vector<std::int32_t>(queries.size());
   for (std::size_t b = 0; b < queries.size(); ++b) {
     const Span &q = queries[b], &k = keys[b];
     const std::int64_t origin = pattern.origin(q.document), length = pass.segment;

@@ -31,9 +31,9 @@ struct SegmentPair {
 };
 
 // Only segment pairs with rows; those without keys are there too (their queries see nothing), as are those without
-// queries.
+// queries. block_rows: a selection's rows (selection.h).
 std::vector<SegmentPair> segment_pairs_of(const BranchPass&, const Pattern&, const std::vector<Span>& queries,
-                                          const std::vector<Span>& keys);
+                                          const std::vector<Span>& keys, std::vector<std::int32_t> block_rows = {});
 
 // The columns c that a row sees: first <= c < end, and not hole <= c < hole_end.
 struct Columns {

@@ -28,15 +28,24 @@ void check(const BlockSelection& s, const Pattern& pattern, const std::vector<Sp
              s.bits.defined() ? ": a selection for a pattern that has rules for all heads"
                               : ": a pattern that goes by content, without a selection");
   if (!s.bits.defined()) return;
-  RING_CHECK(queries == keys, op, ": a selection is for whole documents, but spans of queries and keys differ");
+  const bool whole = s.rows.empty();
+  RING_CHECK(!whole || queries == keys, op,
+             ": a selection is for whole documents, but spans of queries and keys differ");
+  RING_CHECK(whole || s.rows.size() == queries.size(), op, ": a selection has rows for ", s.rows.size(), " of ",
+             queries.size(), " spans");
   std::int32_t rows = 0, most = 0;
-  for (const Span& q : queries) {
-    RING_CHECK(q.count == 0 || q.position == q.document, op, ": a selection is for whole documents, not from position ",
-               q.position - q.document, " on");
-    rows += blocks_of(pattern, q), most = std::max(most, blocks_of(pattern, q));
+  for (std::size_t b = 0; b < queries.size(); ++b) {
+    const Span& q = queries[b];
+    RING_CHECK(!whole || q.count == 0 || q.position == q.document, op,
+               ": a selection is for whole documents, not from position ", q.position - q.document, " on");
+    const std::int32_t blocks = blocks_of(pattern, q);
+    RING_CHECK(whole || s.rows[b] >= 0, op, ": a selection has no row ", s.rows[b]);
+    rows = whole ? rows + blocks : std::max(rows, blocks == 0 ? 0 : s.rows[b] + blocks);
+    most = std::max(most, blocks);
   }
   RING_CHECK(s.bits.dtype() == DType::i32 && s.bits.contiguous() && s.bits.shape().size() == 3 &&
-                 s.bits.dim(0) == rows && s.bits.dim(1) == kv_heads && s.bits.dim(2) * 32 >= most,
+                 (whole ? s.bits.dim(0) == rows : s.bits.dim(0) >= rows) && s.bits.dim(1) == kv_heads &&
+                 s.bits.dim(2) * 32 >= most,
              op, ": the selection is ", describe(s.bits), ", expected i32[", rows, ", ", kv_heads, ", ",
              (most + 31) / 32, "]");
 }

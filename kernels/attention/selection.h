@@ -2,6 +2,8 @@
 // A selection: which blocks of keys each block of queries keeps, as data on the device. Patterns whose rules go by
 // content need one for each call; block_select.h makes it. It then speaks for all heads, also for those of other rules.
 
+#include <vector>
+
 #include "core/host_device.h"
 #include "core/tensor.h"
 #include "kernels/attention/pattern.h"
@@ -10,10 +12,12 @@
 namespace ring {
 
 struct BlockSelection {
-  // i32 [rows, Hk, words]: block k of keys is bit k % 32 of word k / 32. Row first_blocks()[b] + i is for block i of
-  // the queries of span b, both counted from the block in which the document starts. A block has the bit of itself, and
-  // none of later ones. Undefined: no selection.
+  // i32 [rows, Hk, words]: block k of keys is bit k % 32 of word k / 32. Row rows[b] + i is for block i of the queries
+  // of span b, both counted from the block in which the document starts. A block has the bit of itself, and none of
+  // later ones. Undefined: no selection.
   Tensor bits;
+  // Empty: the spans are whole documents, and these are first_blocks().
+  std::vector<std::int32_t> rows{};
 };
 
 // Blocks of a span that is a whole document; those before each span, and, at the end, those of all.

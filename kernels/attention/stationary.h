@@ -3,8 +3,14 @@
 
 #include <cstdint>
 
+#include "core/host_device.h"
+
 namespace ring {
 
 enum class Stationary : std::uint8_t { q, kv };  // whose rows are fixed while the other side's columns stream past
+
+RING_HOST_DEVICE constexpr Stationary other(Stationary side) {
+  return side == Stationary::q ? Stationary::kv : Stationary::q;
+}
 
 }  // namespace ring

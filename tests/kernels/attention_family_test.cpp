@@ -116,6 +116,44 @@ TEST_P(AttentionFamily, BlocksThatAreSelected) {
     }
 }
 
+Pattern selected_blocks(std::int32_t block) {
+  return block_sparse(block, {{.kind = BlockRuleKind::content, .local = 1, .keep = 100}});
+}
+
+// Rows of other devices: selected keys that come before, behind, and wholly or in part beside the queries.
+TEST_P(AttentionFamily, SelectedBlocksOfOtherRows) {
+  for (std::int32_t block : {64, 128})
+    for (std::int64_t dim : {24, 64, 128}) {
+      SCOPED_TRACE(str("blocks of ", block, ", D ", dim));
+      AttentionProblem p = problem_of(selected_blocks(block), offsets_of({300, 1, 190, 900, 70}, 3), {3, 304});
+      p.dim = dim;
+      p = with_selection(p);
+      std::vector<Span> queries = p.queries, keys = p.keys;
+      const auto cut = [](Span& s, std::int32_t at, std::int32_t from, std::int32_t count) {
+        s.position += from, s.first = at, s.count = count;
+      };
+      cut(queries[0], 2, 150, 120), cut(queries[1], 122, 0, 1), cut(queries[2], 125, 0, 0);
+      cut(queries[3], 125, 500, 333), cut(queries[4], 460, 0, 70);
+      cut(keys[0], 0, 100, 90), cut(keys[1], 95, 0, 0), cut(keys[2], 95, 30, 100);
+      cut(keys[3], 200, 17, 610), cut(keys[4], 811, 64, 6);
+      expect_right(GetParam(), with_other_rows(p, queries, keys));
+    }
+}
+
+TEST_P(AttentionFamily, SelectedBlocksOfKeysInPartsAddUp) {
+  for (std::int32_t block : {64, 128}) {
+    SCOPED_TRACE(str("blocks of ", block));
+    const AttentionProblem p =
+        with_selection(fit(problem_of(selected_blocks(block), offsets_of({300, 1, 600, 0, 140}, 3), {3, 304})));
+    if (!takes(GetParam(), p)) continue;
+    const AttentionInputs in = random_inputs(p, GetParam().dtype);
+    const AttentionResults want = reference(p, in);
+    for (int parts : {2, 3, 5})
+      for (Order order : {Order::ascending, Order::descending})
+        expect_close(run_in_parts(GetParam(), p, in, parts, order, parts == 3), want, tolerance_of(GetParam()));
+  }
+}
+
 // Keys that are pools of the queries' documents, between rows of none.
 AttentionProblem pool_problem(std::int32_t pool, const std::vector<std::int32_t>& offsets) {
   AttentionProblem p = problem_of({.pool = pool}, offsets, {offsets[0]}, 5);

@@ -108,6 +108,7 @@ struct Tensors {
     if (!p.selection.empty())
       selection.bits = from_host(p.selection, ctx.stream)
                            .view({std::ssize(p.selection) / p.words() / p.kv_heads, p.kv_heads, p.words()});
+    selection.rows = p.selection_rows;
     const OracleDropout& d = p.dropout;
     dropout = {.rate = d.rate, .site = d.site, .first_row = d.first_row, .first_head = d.first_head};
     if (d.step > 0) dropout.rows = from_host(d.rows(p.query_rows), ctx.stream);
@@ -196,16 +197,19 @@ AttentionProblem problem_of(const Pattern& pattern, const std::vector<std::int32
 }
 
 std::int64_t AttentionProblem::words() const {
+  if (selection_words > 0) return selection_words;
   std::int32_t most = 0;
   for (const Span& s : queries) most = std::max(most, blocks_of(pattern, s));
   return (most + 31) / 32;
 }
 
 bool AttentionProblem::selects(std::size_t b, std::int64_t kv_head, std::int32_t t, std::int32_t u) const {
-  if (u > t) return false;
-  const std::int32_t size = pattern.blocks->block(), skipped = queries[b].document % size;
-  const std::int64_t row = first_blocks(pattern, queries)[b] + (t + skipped) / size;
-  const std::int32_t k = (u + skipped) / size;
+  const std::int64_t origin = pattern.origin(queries[b].document);
+  const auto q_at = static_cast<std::int32_t>(queries[b].position - origin) + t;
+  const auto k_at = static_cast<std::int32_t>(keys[b].position - origin) + u;
+  if (k_at > q_at) return false;
+  const std::int32_t size = pattern.blocks->block(), k = k_at / size;
+  const std::int64_t row = (selection_rows.empty() ? first_blocks(pattern, queries) : selection_rows)[b] + q_at / size;
   const auto at = static_cast<std::size_t>((row * kv_heads + kv_head) * words() + k / 32);
   return (static_cast<std::uint32_t>(selection[at]) >> (k % 32) & 1u) != 0;
 }
@@ -223,6 +227,20 @@ AttentionProblem with_selection(AttentionProblem p) {
           const auto at = static_cast<std::size_t>(row * words + k / 32);
           p.selection[at] |= static_cast<std::int32_t>((k == i ? 1u : drawn) << (k % 32));
         }
+  return p;
+}
+
+AttentionProblem with_other_rows(AttentionProblem p, const std::vector<Span>& queries, const std::vector<Span>& keys) {
+  p.selection_words = p.words();
+  p.selection_rows = first_blocks(p.pattern, p.queries);
+  p.selection_rows.pop_back();
+  const auto rows_of = [](const std::vector<Span>& spans) {
+    std::int64_t rows = 0;
+    for (const Span& s : spans) rows = std::max<std::int64_t>(rows, s.first + s.count);
+    return rows;
+  };
+  p.queries = queries, p.keys = keys;
+  p.query_rows = rows_of(queries) + 3, p.key_rows = rows_of(keys) + 2;
   return p;
 }
 
@@ -268,7 +286,11 @@ AttentionResults run(const AttentionTarget& t, const AttentionProblem& p, const 
 AttentionResults run_in_parts(const AttentionTarget& t, const AttentionProblem& p, const AttentionInputs& in, int parts,
                               Order order, bool idle) {
   const ExecContext ctx = context_of(t);
-  const Tensors x(p, in, t.dtype, ctx);
+  Tensors x(p, in, t.dtype, ctx);
+  if (!p.selection.empty() && p.selection_rows.empty()) {
+    x.selection.rows = first_blocks(p.pattern, p.queries);
+    x.selection.rows.pop_back();
+  }
   const Tensor sum = ctx.empty(x.out.shape()), dq = ctx.empty(x.q.shape());
   const auto keys_like = [&] {
     return idle ? ctx.zeros(key_shape(p))

@@ -13,9 +13,11 @@ struct AttentionProblem {
   std::int64_t query_rows = 0, key_rows = 0;  // of the tensors: some may be of no span
   std::int64_t heads = 4, kv_heads = 2, dim = 24;
   OracleDropout dropout = {};
-  std::vector<std::int32_t> selection = {};  // as BlockSelection's bits; empty: none
+  std::vector<std::int32_t> selection = {};       // as BlockSelection's bits; empty: none
+  std::vector<std::int32_t> selection_rows = {};  // as BlockSelection's rows
+  std::int64_t selection_words = 0;               // 0: as many as the longest span needs
 
-  // Blocks of a selection's row; whether it keeps a pair of span b.
+  // Words of a selection's row; whether it keeps row t of the queries of span b and row u of its keys.
   std::int64_t words() const;
   bool selects(std::size_t b, std::int64_t kv_head, std::int32_t t, std::int32_t u) const;
   double scale() const { return static_cast<float>(1 / std::sqrt(static_cast<double>(dim))); }
@@ -27,6 +29,8 @@ AttentionProblem problem_of(const Pattern&, const std::vector<std::int32_t>& off
 
 // Draws a selection for it, of about every other block.
 AttentionProblem with_selection(AttentionProblem);
+// These rows of its documents alone, in tensors of their own, with the selection of all.
+AttentionProblem with_other_rows(AttentionProblem, const std::vector<Span>& queries, const std::vector<Span>& keys);
 
 // A candidate of both slots, and the type that it computes with.
 struct AttentionTarget {

@@ -3,7 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
+#include <set>
 
 #include "kernels/attention/cuda/lists.h"
 #include "tests/kernels/attention_problem.h"
@@ -32,6 +34,7 @@ Tensor device_bytes(const std::vector<T>& values, const ExecContext& ctx) {
 template <class T>
 std::vector<T> read(const Tensor& t, std::int64_t count, const ExecContext& ctx) {
   std::vector<T> host(static_cast<std::size_t>(count));
+  if (count == 0) return host;
   ctx.stream.impl().copy(host.data(), t.raw(), host.size() * sizeof(T));
   ctx.stream.synchronize();
   return host;
@@ -41,18 +44,20 @@ Pattern content(std::int32_t block, std::int32_t keep) {
   return block_sparse(block, {{.kind = BlockRuleKind::content, .local = 1, .keep = keep}});
 }
 
-// What a list must be: whether blocks of 64 positions are kept, by bits and causality.
+// What a list must be: whether blocks of 64 positions are kept, by bits and causality, in the tiles of the columns.
 std::vector<std::int32_t> entries_of(const AttentionProblem& p, std::size_t span, Stationary owner, std::int32_t head,
-                                     std::int32_t tile, std::int32_t halves) {
-  const std::int32_t skipped = p.queries[span].document % p.pattern.blocks->block();
+                                     std::int32_t tile, std::int32_t halves, const cuda::TileRange& columns) {
+  const std::int64_t origin = p.pattern.origin(p.queries[span].document);
+  const auto q_first = static_cast<std::int32_t>(p.queries[span].position - origin);
+  const auto k_first = static_cast<std::int32_t>(p.keys[span].position - origin);
   const auto keeps = [&](std::int32_t row, std::int32_t column) {
     if (row >= halves) return BlockCoverage::none;
     const std::int32_t q = owner == Stationary::q ? row : column, k = owner == Stationary::q ? column : row;
-    const bool kept = q >= k && p.selects(span, head, q * 64 + 63 - skipped, k * 64 - skipped);
+    const bool kept = q >= k && p.selects(span, head, q * 64 + 63 - q_first, k * 64 - k_first);
     return kept ? coverage_of(owner, row, column, true) : BlockCoverage::none;
   };
   std::vector<std::int32_t> entries;
-  for (std::int32_t column = 0; column < halves; ++column) {
+  for (std::int32_t column = 2 * columns.first; column < std::min(halves, 2 * columns.end); ++column) {
     const BlockCoverage first = keeps(2 * tile, column), second = keeps(2 * tile + 1, column);
     if (first != BlockCoverage::none || second != BlockCoverage::none)
       entries.push_back(list_entry(column, first, second));
@@ -60,37 +65,90 @@ std::vector<std::int32_t> entries_of(const AttentionProblem& p, std::size_t span
   return entries;
 }
 
+struct ListOf {
+  int piece, head, tile;
+  auto operator<=>(const ListOf&) const = default;
+};
+
+// The items of each list, by their entries, once the items without rows have been left out.
+std::map<ListOf, std::vector<ListItem>> items_of(const cuda::DeviceLists& lists, const std::vector<SegmentPair>& pieces,
+                                                 Stationary owner, const ExecContext& ctx) {
+  std::map<ListOf, std::vector<ListItem>> items;
+  for (const ListItem& i : read<ListItem>(lists.order, lists.items, ctx)) {
+    const cuda::TileRange tiles = cuda::list_tiles(pieces.at(static_cast<std::size_t>(i.piece)), owner);
+    if (i.tile == tiles.end && i.begin == i.end) continue;
+    EXPECT_TRUE(i.tile >= tiles.first && i.tile < tiles.end);
+    items[{i.piece, i.kv_head, i.tile}].push_back(i);
+  }
+  for (auto& [of, all] : items) std::ranges::sort(all, {}, &ListItem::begin);
+  return items;
+}
+
+// Parts have slots of their own, which their list's split names in their order; what is not cut has none.
+void expect_slots(const cuda::DeviceLists& lists, const std::map<ListOf, std::vector<ListItem>>& items, bool cuts,
+                  const ExecContext& ctx) {
+  std::map<ListOf, cuda::SplitList> splits;
+  for (const cuda::SplitList& s : read<cuda::SplitList>(lists.splits, lists.split_lists, ctx))
+    if (s.parts > 0) splits[{s.piece, s.kv_head, s.tile}] = s;
+  EXPECT_EQ(!splits.empty(), cuts);
+  std::set<int> slots;
+  for (const auto& [of, all] : items) {
+    const cuda::SplitList split = splits.contains(of) ? splits[of] : cuda::SplitList{0, 0, -1, 1};
+    EXPECT_EQ(std::ssize(all), split.parts);
+    for (int i = 0; i < std::ssize(all); ++i) {
+      const ListItem& part = all[static_cast<std::size_t>(i)];
+      EXPECT_EQ(part.part, split.first_slot + i);
+      EXPECT_TRUE(part.part < lists.slots || part.part == -1);
+      EXPECT_TRUE(split.parts == 1 || slots.insert(part.part).second);
+      EXPECT_TRUE(i == 0 || part.begin == all[static_cast<std::size_t>(i - 1)].end);
+    }
+  }
+}
+
+// cuts: some list is so long that it is cut.
+void expect_lists(const AttentionProblem& p, Stationary owner, bool cuts, const ExecContext& ctx) {
+  std::vector<SegmentPair> pieces =
+      segment_pairs_of(passes_of(p.pattern)[0], p.pattern, p.queries, p.keys, p.selection_rows);
+  cuda::SelectedShape shape{owner, p.pattern.blocks->block(), p.kv_heads};
+  for (const SegmentPair& s : pieces) shape.add(s);
+  const Tensor memory = device_bytes(pieces, ctx);
+  const BlockSelection selection{from_host(p.selection, ctx.stream)
+                                     .view({std::ssize(p.selection) / p.words() / p.kv_heads, p.kv_heads, p.words()})};
+  const cuda::DeviceLists lists =
+      cuda::selected_lists(selection, reinterpret_cast<const SegmentPair*>(memory.raw()), shape, ctx);
+  const auto entries = to_host<std::int32_t>(lists.entries, ctx.stream);
+  const auto items = items_of(lists, pieces, owner, ctx);
+  EXPECT_EQ(std::ssize(items), shape.tiles * p.kv_heads);
+  expect_slots(lists, items, cuts, ctx);
+  for (const auto& [of, all] : items) {
+    const SegmentPair& s = pieces.at(static_cast<std::size_t>(of.piece));
+    const std::vector<std::int32_t> got(entries.begin() + all.front().begin, entries.begin() + all.back().end);
+    EXPECT_EQ(got, entries_of(p, static_cast<std::size_t>(of.piece), owner, of.head, of.tile,
+                              (std::max(s.q_end, s.k_end) + 63) / 64, cuda::list_tiles(s, other(owner))))
+        << "blocks of " << p.pattern.blocks->block() << ", document " << of.piece << ", head " << of.head << ", tile "
+        << of.tile;
+  }
+}
+
+AttentionProblem whole_documents(std::int32_t block) {
+  return with_selection(problem_of(content(block, 100), offsets_of({700, 1, 4200, 60, 128}, 3), {3, 704}, 5));
+}
+// Parts of some, as ranks hold them.
+AttentionProblem parts_of_documents(std::int32_t block) {
+  const AttentionProblem whole = whole_documents(block);
+  std::vector<Span> queries = whole.queries, keys = whole.keys;
+  queries[0].position += 400, queries[0].count = 300;
+  queries[2].position += 2100, queries[2].count = 1050;
+  keys[2].position += 70, keys[2].count = 2400;
+  keys[4].count = 64;
+  return with_other_rows(whole, queries, keys);
+}
+
 TEST_F(GpuSelectedLists, AreWhatTheBitsSay) {
-  const ExecContext ctx = exec();
   for (std::int32_t block : {64, 128})
     for (Stationary owner : {Stationary::q, Stationary::kv}) {
-      const AttentionProblem p =
-          with_selection(problem_of(content(block, 100), offsets_of({700, 1, 4200, 60, 128}, 3), {3, 704}, 5));
-      std::vector<SegmentPair> pieces = segment_pairs_of(passes_of(p.pattern)[0], p.pattern, p.queries, p.keys);
-      cuda::SelectedShape shape{owner, block, p.kv_heads, 0, 0};
-      for (const SegmentPair& s : pieces) {
-        shape.tiles += cuda::list_tiles(s);
-        shape.most_tiles = std::max<std::int64_t>(shape.most_tiles, cuda::list_tiles(s));
-      }
-      const Tensor memory = device_bytes(pieces, ctx);
-      const BlockSelection selection{
-          from_host(p.selection, ctx.stream)
-              .view({std::ssize(p.selection) / p.words() / p.kv_heads, p.kv_heads, p.words()})};
-      const cuda::DeviceLists lists =
-          cuda::selected_lists(selection, reinterpret_cast<const SegmentPair*>(memory.raw()), shape, ctx);
-      ASSERT_EQ(lists.items, shape.tiles * p.kv_heads);
-      EXPECT_EQ(lists.slots + lists.split_lists, 0);
-      const auto entries = to_host<std::int32_t>(lists.entries, ctx.stream);
-      std::map<std::tuple<int, int, int>, int> seen;
-      for (const ListItem& i : read<ListItem>(lists.order, lists.items, ctx)) {
-        const SegmentPair& s = pieces.at(static_cast<std::size_t>(i.piece));
-        ++seen[{i.piece, i.kv_head, i.tile}];
-        ASSERT_TRUE(i.kv_head < p.kv_heads && i.tile < cuda::list_tiles(s) && i.part == -1);
-        const std::vector<std::int32_t> got(entries.begin() + i.begin, entries.begin() + i.end);
-        EXPECT_EQ(got, entries_of(p, static_cast<std::size_t>(i.piece), owner, i.kv_head, i.tile, (s.q_end + 63) / 64))
-            << "blocks of " << block << ", document " << i.piece << ", head " << i.kv_head << ", tile " << i.tile;
-      }
-      EXPECT_EQ(std::ssize(seen), lists.items) << "each list once";
+      expect_lists(whole_documents(block), owner, owner == Stationary::kv, exec());
+      expect_lists(parts_of_documents(block), owner, false, exec());
     }
 }
 

@@ -390,7 +390,8 @@ void run_attention_backward(const AttentionBackward& args, const ExecContext& ct
       start_outside(p.dk, p.carry_dk, args.keys);
       start_outside(p.dv, p.carry_dv, args.keys);
     }
-    run_pass(p, segment_pairs_of(passes[i], args.pattern, args.queries, args.keys), scratch.data<float>(), ctx);
+    run_pass(p, segment_pairs_of(passes[i], args.pattern, args.queries, args.keys, args.selection.rows),
+             scratch.data<float>(), ctx);
   }
 }
 

@@ -203,7 +203,8 @@ void run_pass(const Attention& args, const BranchPass& pass, float* scratch, Thr
                   .pass = pass,
                   .mask = Mask(args.dropout),
                   .selected = SelectedBlocks(args.selection)};
-  const std::vector<SegmentPair> pieces = segment_pairs_of(pass, args.pattern, args.queries, args.keys);
+  const std::vector<SegmentPair> pieces =
+      segment_pairs_of(pass, args.pattern, args.queries, args.keys, args.selection.rows);
   share_out(make_tasks(p, pieces), pool, [&](const Task& t, int thread) {
     run_task(p, t, Scratch(scratch + thread * Scratch::floats(p.q.dim), p.q.dim));
   });

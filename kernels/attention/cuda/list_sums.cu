@@ -21,7 +21,8 @@ __global__ void add_parts(PartialSums s, HeadsOf<T> out) {
   constexpr int per_tile = kListRows / kRows;
   const SplitList list = s.splits[blockIdx.x / per_tile];
   const int first = static_cast<int>(blockIdx.x) % per_tile * kRows;
-  const SegmentPair piece = s.pieces[blockIdx.y];
+  if (list.parts == 0) return;
+  const SegmentPair piece = s.pieces[blockIdx.y + list.piece];
   const std::int64_t slot_size = std::int64_t{kListRows} * s.width;
   const float* parts = s.partial + (std::int64_t{blockIdx.y} * s.slots + list.first_slot) * slot_size;
   for (int i = static_cast<int>(threadIdx.x); i < kRows * s.dim; i += kBlock) {

@@ -10,6 +10,7 @@ struct ListWalk {
   Stationary owner;
   bool causal, whole;  // whole: blocks of 128, else of 64
   int halves, tiles;   // blocks of 64 and of 128 positions
+  int first = 0;       // tile of the other side
 };
 
 // The entries of an owner's tile for columns [128 pair, 128 pair + 128); 0: none. keeps(row, column): of the owner's
@@ -36,8 +37,8 @@ __device__ int2 entries_of(const ListWalk& w, const Keeps& keeps, int tile, int 
 // By one warp: writes the entries of a tile, ascending, to `out`, unless that is null; returns how many there are.
 template <class Keeps>
 __device__ int walk_list(const ListWalk& w, const Keeps& keeps, int tile, std::int32_t* out, int lane) {
-  const int first = w.causal && w.owner == Stationary::kv ? tile : 0;
-  const int end = w.causal && w.owner == Stationary::q ? tile + 1 : w.tiles;
+  const int first = w.causal && w.owner == Stationary::kv ? max(tile, w.first) : w.first;
+  const int end = w.causal && w.owner == Stationary::q ? min(tile + 1, w.tiles) : w.tiles;
   const unsigned below = (1u << lane) - 1;
   int count = 0;
   for (int base = first; base < end; base += kWarp) {

@@ -4,9 +4,8 @@
 #include "kernels/attention/cuda/lists.h"
 
 #include <algorithm>
-#include <cub/block/block_scan.cuh>
-#include <cub/warp/warp_scan.cuh>
 
+#include "kernels/attention/cuda/list_cuts.cuh"
 #include "kernels/attention/cuda/list_walk.cuh"
 #include "kernels/cuda/launch.h"
 
@@ -16,9 +15,6 @@ namespace {
 // Share of an L2 cache (60 MB on an H200) that the rows streamed by the running blocks may fill.
 constexpr std::int64_t kL2Bytes = std::int64_t{24} << 20;
 constexpr std::int64_t kBusyTiles = 512;  // enough for every multiprocessor, twice
-// A list is cut where it is longer than kLongest times the mean and than a section's work for half a multiprocessor.
-constexpr std::int32_t kLongest = 2, kShortestCut = 16;
-constexpr int kListWarps = 4, kPlanThreads = 1024;
 
 // Heads that share their lists.
 struct ListSet {
@@ -63,25 +59,6 @@ struct Totals {
   std::int32_t items, slots, split_lists;
 };
 
-// How a list is cut: `longer` of its parts have an entry more than the others.
-struct Parts {
-  std::int32_t count, shorter, longer;
-};
-__device__ Parts parts_of(std::int32_t length, std::int32_t longest) {
-  if (length <= longest) return {1, length, 0};
-  const std::int32_t count = (length - 1) / longest + 1;
-  return {count, length / count, length % count};
-}
-
-// What lists take of the order, of the slots and of the splits.
-struct Cuts {
-  std::int32_t items, slots, split_lists;
-  __device__ Cuts operator+(const Cuts& o) const {
-    return {items + o.items, slots + o.slots, split_lists + o.split_lists};
-  }
-};
-__device__ Cuts cuts_of(const Parts& p) { return {p.count, p.count > 1 ? p.count : 0, p.count > 1}; }
-
 struct ListPlan {
   const std::int32_t* counts;  // of the sets' lists
   int kv_heads, section;
@@ -94,40 +71,6 @@ struct ListPlan {
   __device__ int first_list(const Walk& w, int head) const { return w.sets.of(head) * w.of.tiles; }
 };
 
-// Calls place(list, sum of all lists before it) for every list; returns the sum of all. By one thread block, as is all
-// of the planning: each warp has neighbouring lists, and adds them up a first time for the warps after it.
-template <class T, class Of, class PlaceOf>
-__device__ T sums_before(int lists, const Of& of, const PlaceOf& place) {
-  constexpr int kWarps = kPlanThreads / kWarp;
-  using BlockScan = cub::BlockScan<T, kPlanThreads, cub::BLOCK_SCAN_WARP_SCANS>;
-  using WarpScan = cub::WarpScan<T>;
-  __shared__ typename BlockScan::TempStorage of_block;
-  __shared__ typename WarpScan::TempStorage of_warp[kWarps];
-  const auto plus = [](const T& a, const T& b) { return a + b; };
-  const int warp = static_cast<int>(threadIdx.x) / kWarp, lane = static_cast<int>(threadIdx.x) % kWarp;
-  const int each = ((lists - 1) / kPlanThreads + 1) * kWarp, first = warp * each, end = min(lists, first + each);
-  T mine{}, before{}, all{};
-  for (int list = first + lane; list < end; list += kWarp) mine = mine + of(list);
-  BlockScan(of_block).ExclusiveScan(mine, before, T{}, plus, all);
-  before = cub::ShuffleIndex<kWarp>(before, 0, ~0u);
-  for (int base = first; base < end; base += kWarp) {
-    const bool exists = base + lane < end;
-    T here{}, round{};
-    WarpScan(of_warp[warp]).ExclusiveScan(exists ? of(base + lane) : T{}, here, T{}, plus, round);
-    if (exists) place(base + lane, before + here);
-    before = before + round;
-  }
-  return all;
-}
-
-__device__ std::int32_t longest_uncut(const Walk& w, const ListPlan& p, std::int64_t work) {
-  if (!p.before) return INT32_MAX;
-  const std::int64_t lists = std::int64_t{p.kv_heads} * w.of.tiles, mean = (work + lists - 1) / lists;
-  const std::int64_t share = work * p.section / p.kv_heads / (2 * p.processors);
-  const std::int64_t limit = share > kLongest * mean ? share : kLongest * mean;
-  return static_cast<std::int32_t>(limit > kShortestCut ? limit : kShortestCut);
-}
-
 __global__ void __launch_bounds__(kPlanThreads) plan_lists(const __grid_constant__ Walk w, ListPlan p) {
   const std::int64_t entries = sums_before<std::int64_t>(
       w.lists, [&](int list) { return std::int64_t{p.counts[list]}; },
@@ -136,8 +79,9 @@ __global__ void __launch_bounds__(kPlanThreads) plan_lists(const __grid_constant
   for (int list = static_cast<int>(threadIdx.x); list < w.lists; list += kPlanThreads)
     work += std::int64_t{p.counts[list]} * w.sets[list / w.of.tiles].heads;
   work = group_sum<kPlanThreads>(work);
-  const std::int32_t longest = longest_uncut(w, p, work);
   const int of_heads = p.kv_heads * w.of.tiles;
+  const std::int32_t longest =
+      p.before ? longest_uncut(work, of_heads, work * p.section / p.kv_heads, p.processors) : INT32_MAX;
   Cuts cuts{of_heads, 0, 0};
   if (p.before)
     cuts = sums_before<Cuts>(
@@ -192,7 +136,7 @@ __global__ void __launch_bounds__(kListWarps* kWarp)
     const int place = is_longer ? of_longer + longer : of_shorter + i - longer;
     order[place] = {head, tile, from, from + mine.shorter + is_longer, mine.count > 1 ? at.slots + i : -1};
   }
-  if (mine.count > 1 && lane == 0) splits[at.split_lists] = {head, tile, at.slots, mine.count};
+  if (mine.count > 1 && lane == 0) splits[at.split_lists] = {head, tile, at.slots, mine.count, 0};
 }
 
 // Sets of heads whose lists are the same, and the set of each head. Where they are drawn by head, they differ.
@@ -231,12 +175,6 @@ Tensor lasting_array(std::int64_t count, const ExecContext& ctx) {
 template <class T>
 T* array(const Tensor& t) {
   return reinterpret_cast<T*>(t.raw());
-}
-
-int processors(const ExecContext& ctx) {
-  int count = 0;
-  RING_CUDA_CHECK(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, ctx.stream.device().index));
-  return count;
 }
 
 // Page-locked memory is dear to make: one per stream.

@@ -3,6 +3,7 @@
 // pattern, the KV heads and the length of the packed row alone: all rows of a batch, all query heads of a KV head, the
 // forward and the backward share them. Everything comes out the same from run to run.
 
+#include <algorithm>
 #include <map>
 
 #include "kernels/attention/blocks.h"
@@ -22,7 +23,8 @@ struct ListItem {
 // A list that was cut: its parts, in the order of their entries, have the slots first_slot on.
 struct SplitList {
   std::int32_t kv_head, tile;
-  std::int32_t first_slot, parts;
+  std::int32_t first_slot, parts;  // no parts: there is no such list
+  std::int32_t piece = 0;          // as in ListItem
 };
 
 // Lists of queries (for the forward and dq) are never cut; of keys (for dk and dv) the longest are. None is empty: the
@@ -59,14 +61,27 @@ DeviceLists lists_for(const Pattern&, Stationary, std::int64_t kv_heads, std::in
                       const ExecContext&);
 DeviceLists build_lists(const BlockPattern&, const ListShape&, const ExecContext&);  // without the cache
 
-// Blocks of 128 positions of a segment pair.
-RING_HOST_DEVICE inline std::int32_t list_tiles(const SegmentPair& p) { return (p.q_end - 1) / kListRows + 1; }
+// Blocks of 128 positions in which a segment pair has rows of this side.
+struct TileRange {
+  std::int32_t first, end;
+  RING_HOST_DEVICE std::int32_t count() const { return end - first; }
+};
+RING_HOST_DEVICE inline TileRange list_tiles(const SegmentPair& p, Stationary side) {
+  const bool q = side == Stationary::q;
+  return {(q ? p.q_first : p.k_first) / kListRows, ((q ? p.q_end : p.k_end) + kListRows - 1) / kListRows};
+}
 
-// The lists of a selection, in step memory. Each segment pair has its own, none of them is cut.
+// The lists of a selection, in step memory. Each segment pair has its own. Items and splits have room for all that
+// there may be: those that are left over have no rows and no parts.
 struct SelectedShape {
   Stationary owner = Stationary::q;
   std::int32_t block = kListRows;
-  std::int64_t kv_heads = 1, tiles = 0, most_tiles = 0;  // of all segment pairs, and of the largest
+  std::int64_t kv_heads = 1;
+  std::int64_t tiles = 0, most_columns = 0;  // of the owner, of all segment pairs; of the other side, of the largest
+  void add(const SegmentPair& p) {
+    tiles += list_tiles(p, owner).count();
+    most_columns = std::max<std::int64_t>(most_columns, list_tiles(p, other(owner)).count());
+  }
 };
 // segment pairs: in device memory, with queries each. Work that reads the lists is queued on the same stream. Error:
 // they are too large.
@@ -78,12 +93,12 @@ DeviceLists selected_lists(const BlockSelection&, const SegmentPair* pieces, con
 //   r
 // Parts that saw nothing must have written zeros, where the tile has keys of the segment pair at all.
 struct SplitSums {
-  Tensor partial;  // f32 [segment pairs, slots, 128, width], width >= D
+  Tensor partial;  // f32 [segment pairs, or 1 where lists name theirs; slots, 128, width], width >= D
   Tensor out;      // [N,Hk,D], f32 or bf16, any strides with unit last
   Tensor carry;    // f32 [N,Hk,D] or undefined; it may be `out` itself
   float factor = 1;
 };
-// segment pairs: in device memory, as many as dim 0 of `partial`.
+// segment pairs: in device memory.
 void add_splits(const DeviceLists&, const SegmentPair* pieces, const SplitSums&, const ExecContext&);
 
 // The lists of one stream, no more than `limit` bytes of them: the least recently used go first. What was handed out

@@ -64,8 +64,9 @@ void add_key(Key& key, const std::vector<Span>& spans) {
 
 struct Plan {
   Key key;
-  Tensor memory;                                   // items, or segment pairs
-  std::int64_t count = 0, columns = 0, tiles = 0;  // tiles: of lists, of all segment pairs
+  Tensor memory;  // items, or segment pairs
+  std::int64_t count = 0, columns = 0;
+  SelectedShape selected{};  // with lists
   bool pinned = false;
 };
 
@@ -198,17 +199,19 @@ SchedulePlan plan_schedule(const BranchPass& pass, const Pattern& pattern, const
     key.push_back(-1);
   else
     add_key(key, keys);
+  key.insert(key.end(), selection.rows.begin(), selection.rows.end());
   const std::shared_ptr<const Plan> plan =
       ctx.stream.impl().resource<SchedulePlans>().find(key, ctx, [&](Tensor memory) {
         Plan made;
-        std::vector<SegmentPair> pieces = segment_pairs_of(pass, pattern, queries, keys);
+        made.selected.owner = owner;
+        std::vector<SegmentPair> pieces = segment_pairs_of(pass, pattern, queries, keys, selection.rows);
         std::erase_if(pieces, [&](const SegmentPair& p) {
           return owner == Stationary::q ? p.q_first == p.q_end : p.k_first == p.k_end;
         });
         if (pass.listed) {
           for (const SegmentPair& p : pieces) {
             made.columns = std::max<std::int64_t>({made.columns, p.q_end, p.k_end});
-            made.tiles += list_tiles(p);
+            made.selected.add(p);
           }
           made.count = static_cast<std::int64_t>(pieces.size());
           made.memory = upload(pieces, std::move(memory), ctx);
@@ -233,11 +236,11 @@ SchedulePlan plan_schedule(const BranchPass& pass, const Pattern& pattern, const
   if (pass.listed) {
     to.work.pieces = reinterpret_cast<const SegmentPair*>(memory + kHead);
     const bool own = selection.bits.defined();
-    const SelectedShape shape{owner, pattern.blocks->block(), kv_heads, plan->tiles,
-                              divide_up(plan->columns, kListRows)};
+    SelectedShape shape = plan->selected;
+    shape.block = pattern.blocks->block(), shape.kv_heads = kv_heads;
     to.lists = own ? selected_lists(selection, to.work.pieces, shape, ctx)
                    : lists_for(pattern, owner, kv_heads, plan->columns, stream_bytes * (heads / kv_heads), ctx);
-    to.pieces = plan->count;
+    to.pieces = own ? 1 : plan->count;
     to.work.group = static_cast<int>(heads / kv_heads);
     to.work.halves = kListRows / rows;
     walk_lists(to, own ? 1 : plan->count);

@@ -97,7 +97,7 @@ struct SchedulePlan {
   unsigned int* counter = nullptr;   // 0 between launches, for kernels that hand out blocks of work
   std::shared_ptr<const void> keep;  // what `work` points to
   DeviceLists lists;                 // with lists
-  std::int64_t pieces = 0;           // with lists
+  std::int64_t pieces = 0;           // with lists that several share
 };
 // The order of one head's blocks of a segment pair: the costliest first, or from the first row to the last, as kernels
 // need it whose blocks wait for those before them.
