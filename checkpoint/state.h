@@ -77,6 +77,8 @@ struct MayDiffer {
   // not its own, and either is an error.
   std::function<std::set<std::string>(const std::string& metadata)> saved;
   std::function<void(const TensorsApart&)> told;  // if there are any, once the rest is loaded
+  // Those that may be missing, or too many, whatever the metadata says. Null: none.
+  std::function<bool(const std::string& name)> either{};
 };
 
 class State {

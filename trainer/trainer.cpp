@@ -60,19 +60,28 @@ std::set<std::string> average_in(const std::string& metadata, const Parameters& 
   return names;
 }
 
-// Whether weights lack nothing, and have nothing more, but what indexers of blocks learn (pattern: learned).
+std::set<std::string> weights_of(const Parameters& params) {
+  std::set<std::string> names;
+  for (const Param* p : params.layout())
+    for (const LogicalParam& part : p->parts) names.insert(kWeightsPrefix + part.name);
+  return names;
+}
+
+// What indexers of blocks learn (pattern: learned), which a run may begin or cease to have.
+bool of_indexer(const std::string& name) { return name.find(".attention.index.") != std::string::npos; }
+
+// Whether weights lack nothing, and have nothing more, but those of indexers.
 bool differ_in_indexers(const WeightsReport& r) {
-  const auto of_indexer = [](const std::string& name) { return name.find(".attention.index.") != std::string::npos; };
   return r.mismatched.empty() && !r.matching.empty() && r.missing.size() + r.unexpected.size() > 0 &&
          std::ranges::all_of(r.missing, of_indexer) && std::ranges::all_of(r.unexpected, of_indexer);
 }
 
-void tell_indexers(const WeightsReport& r) {
-  if (!r.missing.empty())
-    log::info("the weights have no indexers for some layers (", r.missing.size(),
+void tell_indexers(const TensorsApart& apart) {
+  if (apart.missing > 0)
+    log::info("the weights have no indexers for some layers (", apart.missing,
               " tensors), which begin to learn with this run: model.attention.index_warmup_steps gives them time");
-  if (!r.unexpected.empty())
-    log::info("the weights have indexers (", r.unexpected.size(), " tensors) that this run has no use for");
+  if (apart.unexpected > 0)
+    log::info("the weights have indexers (", apart.unexpected, " tensors) that this run has no use for");
 }
 
 void reserve_host(TrainStep& step, std::size_t bytes) try {
@@ -441,10 +450,16 @@ void Trainer::add_state(State& state) {
                      return !part.frozen && kind_of(config_.optimizer, p, part) == s.kind;
                    });
   if (step_.average()) add_parameters(state, kAveragePrefix, params, shard.pieces, step_.average()->buffer());
+  const bool tells = mesh_.rank() == 0;
+  state.may_differ(kWeightsPrefix, {[&params](const std::string&) { return weights_of(params); },
+                                    [tells](const TensorsApart& apart) {
+                                      if (tells) tell_indexers(apart);
+                                    },
+                                    of_indexer});
   state.may_differ(kStatesPrefix, {[&params](const std::string& metadata) { return states_in(metadata, params); },
-                                   [this](const TensorsApart& apart) { tell_states(apart); }});
+                                   [this](const TensorsApart& apart) { tell_states(apart); }, of_indexer});
   state.may_differ(kAveragePrefix, {[&params](const std::string& metadata) { return average_in(metadata, params); },
-                                    [this](const TensorsApart& apart) { begin_average(apart.missing == 0); }});
+                                    [this](const TensorsApart& apart) { begin_average(apart); }, of_indexer});
   state.add("train.step", &steps_);
   state.add("train.seconds", &seconds_, ValueOf::rank_0);  // each rank measures its own
   state.add(kTokensName, &tokens_);
@@ -456,15 +471,18 @@ void Trainer::add_state(State& state) {
 void Trainer::tell_states(const TensorsApart& apart) const {
   if (mesh_.rank() == 0)
     log::warn("the checkpoint lacks ", apart.missing, " states of the optimizer, which start anew, and has ",
-              apart.unexpected, " that are not used: its parameters were updated in another way");
+              apart.unexpected, " that are not used: its parameters were others, or updated in another way");
 }
 
-// The checkpoint has no average and this run wants one, or the other way round (saved).
-void Trainer::begin_average(bool saved) {
-  if (!saved) step_.average()->start(ctx_);
-  if (mesh_.rank() == 0)
-    log::info(saved ? "train.ema: 0: the average of the weights in the checkpoint is left out"
-                    : "train.ema: the checkpoint holds no average of the weights: it begins with these weights");
+// The checkpoint has no average, or none of indexers that this run begins, and this run wants one; or the other way
+// round.
+void Trainer::begin_average(const TensorsApart& apart) {
+  if (apart.missing > 0) step_.average()->start(ctx_);
+  if (mesh_.rank() != 0) return;
+  if (apart.missing > 0)
+    log::info("train.ema: the checkpoint holds no average of all weights: it begins with these weights");
+  else if (!step_.average())
+    log::info("train.ema: 0: the average of the weights in the checkpoint is left out");
 }
 
 void Trainer::restored() {
@@ -483,7 +501,7 @@ void Trainer::load_weights(const std::string& checkpoint) {
   const WeightsReport compared = compare_weights(read_manifest(checkpoint), state, kWeightsPrefix);
   const bool indexers_apart = differ_in_indexers(compared);
   ring::load_weights(checkpoint, state, kWeightsPrefix, ctx_.stream, !indexers_apart);
-  if (indexers_apart && mesh_.rank() == 0) tell_indexers(compared);
+  if (indexers_apart && mesh_.rank() == 0) tell_indexers({compared.missing.size(), compared.unexpected.size()});
   load_importance(step_.model(), checkpoint);
   if (step_.average()) step_.average()->start(ctx_);
   step_.data().loaded();

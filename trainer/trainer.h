@@ -144,7 +144,7 @@ class Trainer {
   void upload_state(const StepReport&, double valid);
   void rehearse();
   void tell_states(const TensorsApart&) const;
-  void begin_average(bool saved);
+  void begin_average(const TensorsApart&);
   void undo(Flight&);  // a step that was not accepted, and all after it
 
   const Config& config_;

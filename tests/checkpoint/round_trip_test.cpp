@@ -176,6 +176,34 @@ TEST(Load, MissesTensorsThatTheCheckpointHadOnce) {
   EXPECT_EQ(heard.missing + heard.unexpected, 0);
 }
 
+// Whatever the metadata says, but nothing beside them.
+TEST(Load, MayPassOverTensorsOnEitherSide) {
+  const TempFolder folder;
+  Tensor w = filled({4}, DType::f32, 1), old = filled({3}, DType::f32, 2);
+  State saved;
+  saved.add("model.w", w);
+  saved.add("model.old.index", old);
+  const char* const metadata = R"({"names": "model.w model.x model.new.index"})";
+  const fs::path path = write_checkpoint(folder.path(), 1, saved.snapshot(stream()), metadata);
+  Tensor other_w = filled({4}, DType::f32, 4), fresh = filled({2}, DType::f32, 5), x = filled({5}, DType::f32, 6);
+  TensorsApart heard;
+  MayDiffer how = with_names_in_metadata(&heard);
+  how.either = [](const std::string& name) { return name.ends_with(".index"); };
+  State state;
+  state.add("model.w", other_w);
+  state.add("model.new.index", fresh);
+  state.may_differ("model.", how);
+  load_state(path, state, stream());
+  EXPECT_EQ(heard.missing, 1);
+  EXPECT_EQ(heard.unexpected, 1);
+  EXPECT_TRUE(same_bytes(other_w, w));
+  EXPECT_TRUE(same_bytes(fresh, filled({2}, DType::f32, 5)));
+  state.add("model.x", x);
+  const std::string error = error_of([&] { load_state(path, state, stream()); });
+  EXPECT_TRUE(contains(error, "missing in the checkpoint: model.x")) << error;
+  EXPECT_FALSE(contains(error, ".index")) << error;
+}
+
 TEST(Load, ConvertsBetweenFloatTypes) {
   const TempFolder folder;
   const std::vector<float> numbers = {1.0f, -0.3f, 1e-40f, 3.4e38f, 1.00390625f, 1.01171875f, 0.0f};

@@ -90,5 +90,33 @@ TEST_F(LearnedRuns, GoOnFromADenseModelAndBack) {
   EXPECT_LT(values("back", "train", "loss")[0], values("dense", "train", "loss")[5]);
 }
 
+// Step, moments and data of the run go on with other attention; indexers and their moments begin.
+TEST_F(LearnedRuns, ResumeADenseRunAndBack) {
+  trained("run", dense(), {"checkpoint.keep_last=9"});
+  const std::vector<double> whole = values("run", "train", "loss");
+  const auto forget = [&](const char* step) { fs::remove_all(folder_ / "run" / "checkpoints" / step); };
+  const auto go_on = [&](Overrides words, const Overrides& more) {
+    words.insert(words.end(), more.begin(), more.end());
+    return run_process(train("run", words));
+  };
+  for (const char* step : {"step-000000015", "step-000000020"}) forget(step);
+  EXPECT_NE(go_on(learned(), {}).output.find("pass --allow-changes"), std::string::npos);
+  const Finished there = go_on(learned(), {"model.attention.index_warmup_steps=15", "--allow-changes"});
+  ASSERT_EQ(there.code, 0) << there.output;
+  EXPECT_NE(there.output.find("resuming from step 10"), std::string::npos) << there.output;
+  EXPECT_NE(there.output.find("the weights have no indexers for some layers (6 tensors)"), std::string::npos)
+      << there.output;
+  EXPECT_NE(there.output.find("the checkpoint lacks 12 states of the optimizer"), std::string::npos) << there.output;
+  EXPECT_EQ(values("run", "train", "index_loss").size(), 10u);
+  EXPECT_NEAR(values("run", "train", "loss")[10], whole[10], 1e-5);  // all blocks are kept
+  forget("step-000000020");
+  const Finished back = go_on(dense(), {"--allow-changes"});
+  ASSERT_EQ(back.code, 0) << back.output;
+  EXPECT_NE(back.output.find("resuming from step 15"), std::string::npos) << back.output;
+  EXPECT_NE(back.output.find("the weights have indexers (6 tensors) that this run has no use for"), std::string::npos)
+      << back.output;
+  EXPECT_NEAR(values("run", "train", "loss")[15], whole[15], 1e-2);
+}
+
 }  // namespace
 }  // namespace ring::test
