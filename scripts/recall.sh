@@ -5,14 +5,14 @@
 #                     [-- SETTING=VALUE...]
 # KIND: dense, window, dilated, local_global, hierarchical, strided, random, content, learned, importance, pools (of 64
 # tokens, beside content); without one the first seven.
-# CONFIG: configs/recall.yaml (2048 tokens), or configs/recall_cpu.yaml (256). TAIL: the last so many tokens hold the
-# queries, with noise between. Runs stay in FOLDER/TASK-CONTEXT[-TAIL]/KIND: those that have ended are not trained again
-# while they are there, and others go on. Ends with 1 if a kind has failed.
+# CONFIG: configs/recall.yaml (2048 tokens), configs/recall_4096.yaml, or configs/recall_cpu.yaml (256). TAIL: the last
+# so many tokens hold the queries, with noise between. Runs stay in FOLDER/TASK-CONTEXT[-TAIL]/KIND: those that have
+# ended are not trained again while they are there, and others go on. Ends with 1 if a kind has failed.
 set -euo pipefail
 
 root="$(cd "$(dirname "$0")/.." && pwd)"
 config="$root/configs/recall.yaml" task=recall context='' tail=0 out=runs/recall
-usage() { sed -n '2,11s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+usage() { sed -n '2,10s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 while getopts c:t:n:l:o:h option; do
   case $option in
     c) config=$(realpath "$OPTARG") ;;
@@ -37,13 +37,14 @@ done
 [ ${#kinds[@]} -gt 0 ] || kinds=(dense window dilated local_global hierarchical strided random)
 ringmaster="$(realpath -m "${RINGMASTER:-$root/build/release/ringmaster}")"
 [ -x "$ringmaster" ] || { echo "recall.sh: there is no $ringmaster: 'make program' builds it" >&2; exit 2; }
-if [ -z "$context" ]; then context=$([ "$(basename "$config")" = recall_cpu.yaml ] && echo 256 || echo 2048); fi
+if [ -z "$context" ]; then context=$(sed -n 's/.*[{ ]context: *\([0-9]*\).*/\1/p' "$config" | head -n 1); fi
 
 # Pairs, and blocks, that suit the context; a sparse kind computes a quarter of the pairs of query and key, or less.
 pairs=$((context >= 2048 ? 32 : 16)) block=$((context >= 8192 ? 128 : 64))
 blocks=$((context / block))
 keep=$((blocks >= 32 ? blocks / 8 : 3))
-# An indexer warms up for a third of the steps.
+# An indexer warms up for half of the steps: dense attention has to find first. Its loss counts all tokens, the model's
+# the few answers, and both share a clipped norm.
 steps=$(sed -n 's/.*[{ ]steps: *\([0-9]*\).*/\1/p' "$config" | head -n 1)
 for setting in ${settings[@]+"${settings[@]}"}; do case $setting in train.steps=*) steps=${setting#*=} ;; esac; done
 attention() {
@@ -60,7 +61,7 @@ attention() {
     strided) rule='local: 2, every: 8' ;;
     random) rule='local: 2, density: 0.1' ;;
     content) rule="keep: $keep, local: 1, first: 1" ;;
-    learned) rule="keep: $keep, local: 1, first: 1" more=", index_warmup_steps: $((steps / 3))" ;;
+    learned) rule="keep: $keep, local: 1, first: 1" more=", index_loss: 0.001, index_warmup_steps: $((steps / 2))" ;;
     importance) rule="keep: $keep, local: 1, first: 1, explore: $((keep > 3)), interval: 200" ;;
     pools) pattern=content rule="keep: $keep, local: 1, first: 1" more=', pools: [64]' ;;
     *) echo "recall.sh: there is no kind '$1'" >&2; exit 2 ;;
@@ -75,9 +76,13 @@ cd "$folder"
 symbols=$((6 * pairs))
 [ -f recall-short.h5 ] || "$ringmaster" data synthesize --context $((4 * pairs)) --pairs "$pairs" --documents 200000 \
   --vocab-size "$symbols" --validation-documents 0 --output recall-short.h5
-[ -f recall.h5 ] || "$ringmaster" data synthesize --kind "$task" --context "$context" --vocab-size "$symbols" \
-  --pairs "$([ "$task" = recall ] && echo "$pairs" || echo 4)" --documents $((60000000 / context)) \
-  --validation-documents 200 --tail "$tail" --output recall.h5
+hidden=$([ "$task" = recall ] && echo "$pairs" || echo 4)
+long() { # CONTEXT FILE VALIDATION TAIL
+  [ -f "$2" ] || "$ringmaster" data synthesize --kind "$task" --context "$1" --vocab-size "$symbols" --pairs "$hidden" \
+    --documents $((60000000 / $1)) --validation-documents "$3" --tail "$4" --output "$2"
+}
+long "$context" recall.h5 200 "$tail"
+if grep -q recall-middle.h5 "$config"; then long $((context / 8)) recall-middle.h5 0 0; fi
 failed=0
 for kind in "${kinds[@]}"; do # a run that has ended is left as it is, one that was interrupted goes on
   "$ringmaster" train "$config" run.directory="$kind" model.context="$context" \

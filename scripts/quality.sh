@@ -1,0 +1,121 @@
+#!/usr/bin/env bash
+# Trains a small model on a corpus of text (docs/measured/attention.md) with each kind of attention, at equal tokens,
+# and prints validation losses beside that of dense attention.
+#   scripts/quality.sh [-c CONFIG] [-s SEEDS] [-f STEP] [-o FOLDER] CORPUS [KIND...] [-- SETTING=VALUE...]
+# KIND: dense, window, local_global, content, learned, importance, pools (of 64 tokens, beside content); without one all
+# of them. Sparse kinds compute a quarter of the pairs of query and key, or less. SEEDS: "1 2 3" unless given.
+# With -f each kind but dense goes on from dense's checkpoint of that step, instead of beginning anew. CONFIG:
+# configs/quality.yaml, which keeps checkpoints of every 650 steps. Runs stay in FOLDER/KIND[-from-STEP]-SEED: those
+# that have ended are not trained again while they are there, and others go on. Ends with 1 if a run has failed.
+set -euo pipefail
+
+root="$(cd "$(dirname "$0")/.." && pwd)"
+config="$root/configs/quality.yaml" seeds='1 2 3' from='' out=runs/quality
+usage() { sed -n '2,9s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+die() { echo "quality.sh: $1" >&2; exit 2; }
+while getopts c:s:f:o:h option; do
+  case $option in
+    c) config=$(realpath "$OPTARG") ;;
+    s) seeds=$OPTARG ;;
+    f) from=$OPTARG ;;
+    o) out=$OPTARG ;;
+    *) usage ;;
+  esac
+done
+shift $((OPTIND - 1))
+[ $# -gt 0 ] || usage
+corpus=$(realpath -m "$1")
+shift
+for number in $seeds ${from:+"$from"}; do
+  [[ $number =~ ^[0-9]+$ ]] || die "$number is not a number"
+done
+[ -f "$config" ] || die "there is no file $config"
+[ -f "$corpus" ] || die "there is no corpus $corpus: 'ringmaster data prepare' makes one"
+kinds=() settings=()
+while [ $# -gt 0 ]; do
+  if [ "$1" = -- ]; then shift; settings=("$@"); break; fi
+  kinds+=("$1"); shift
+done
+[ ${#kinds[@]} -gt 0 ] || kinds=(dense window local_global content learned importance pools)
+ringmaster="$(realpath -m "${RINGMASTER:-$root/build/release/ringmaster}")"
+[ -x "$ringmaster" ] || die "there is no $ringmaster: 'make program' builds it"
+
+# A number from the settings, or else from the file.
+number() {
+  local value setting
+  value=$(sed -n "s/.*[{ ]$2: *\([0-9]*\).*/\1/p" "$config" | head -n 1)
+  for setting in ${settings[@]+"${settings[@]}"}; do case $setting in "$1.$2="*) value=${setting#*=} ;; esac; done
+  [ -n "$value" ] || die "neither $config nor a setting says $1.$2"
+  echo "$value"
+}
+context=$(number model context) steps=$(number train steps)
+block=64 blocks=$((context / 64))
+keep=$((blocks / 8 > 4 ? blocks / 8 : 4))
+# An indexer learns from all of attention until attention itself knows where to look: half of the steps, or a fifth of
+# those that are left to one which goes on from dense attention.
+warm=$((from ? from + (steps - from) / 5 : steps / 2))
+attention() {
+  local near="local: $((keep / 2 + (keep > 4))), first: 1" rule pattern=$1 more=''
+  case $1 in
+    dense) echo '{kind: dense}'; return ;;
+    window) echo "{kind: window, window: $((context / 8)), sinks: 4}"; return ;;
+    local_global) rule="local: $((keep - 1)), first: 1" ;;
+    content) rule="$near, keep: $keep" ;;
+    learned) rule="$near, keep: $keep" more=", index_warmup_steps: $warm" ;;
+    importance) rule="$near, keep: $keep, explore: $((keep > 4)), interval: 50" ;;
+    pools) pattern=content rule="$near, keep: $keep" more=', pools: [64]' ;;
+    *) die "there is no kind '$1'" ;;
+  esac
+  echo "{kind: block_sparse, block: $block, rules: [{pattern: $pattern, $rule}]$more}"
+}
+for kind in "${kinds[@]}"; do attention "$kind" > /dev/null; done
+
+mkdir -p "$out"
+cd "$out"
+run_of() { if [ -z "$from" ] || [ "$1" = dense ]; then echo "$1-$2"; else echo "$1-from-$from-$2"; fi; }
+# The directory of a run that begins as dense did.
+fork() {
+  local checkpoint
+  checkpoint="dense-$2/checkpoints/step-$(printf '%09d' "$from")"
+  [ -d "$checkpoint" ] || die "there is no $out/$checkpoint: train dense first, with checkpoints of this step"
+  mkdir -p "$1/checkpoints"
+  cp -r "$checkpoint" "$1/checkpoints"
+  cp "dense-$2/tokenizer.rmt" "$1"
+}
+failed=0
+train() { # KIND SEED
+  local run more=()
+  run=$(run_of "$1" "$2")
+  if [ "$run" != "$1-$2" ]; then
+    [ -d "$run/checkpoints" ] || fork "$run" "$2"
+    more=(--allow-changes)
+  fi
+  "$ringmaster" train "$config" run.directory="$run" run.seed="$2" data.path="$corpus" \
+    "model.attention=$(attention "$1")" ${settings[@]+"${settings[@]}"} ${more[@]+"${more[@]}"} ||
+    { echo "quality.sh: $run has failed" >&2; failed=1; }
+}
+for seed in $seeds; do
+  for kind in "${kinds[@]}"; do train "$kind" "$seed"; done
+done
+
+last() {
+  local loss
+  loss=$(grep '"group": *"validation"' "$1/metrics.jsonl" 2> /dev/null | tail -n 1 |
+    sed -n 's/.*"loss": *\([0-9.e-]*\).*/\1/p' || true)
+  echo "${loss:--}"
+}
+# Mean of the validation losses of a kind, their range, and the mean of how much they are above dense's of the seed.
+for kind in "${kinds[@]}"; do
+  for seed in $seeds; do
+    echo "$kind $(last "$(run_of "$kind" "$seed")") $(last "dense-$seed")"
+  done
+done | awk -v seeds="$(wc -w <<< "$seeds")" '
+  BEGIN { printf "%-14s %5s %9s %21s %10s\n", "kind", "seeds", "loss", "range", "to dense" }
+  $2 != "-" { if (!n[$1]++) { order[++kinds] = $1; low[$1] = high[$1] = $2 }
+              sum[$1] += $2; if ($2 < low[$1]) low[$1] = $2; if ($2 > high[$1]) high[$1] = $2
+              if ($3 != "-") { beside[$1]++; above[$1] += $2 / $3 - 1 } }
+  END { for (i = 1; i <= kinds; i++) { k = order[i]
+          printf "%-14s %5d %9.4f %9.4f to %8.4f", k, n[k], sum[k] / n[k], low[k], high[k]
+          if (beside[k]) printf " %+8.2f %%", 100 * above[k] / beside[k]
+          printf "\n" } }'
+exit "$failed"
