@@ -2,11 +2,14 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 #include <sstream>
 
 #include "core/fields.h"
+#include "core/joined.h"
 #include "core/log.h"
 #include "data/load_tokenizer.h"
 #include "data/token_store.h"
@@ -48,6 +51,24 @@ std::string blocks_fingerprint(const ModelConfig& model) {
   std::string text;
   for (const std::uint64_t hash : block_file_hashes(model)) text += str(kSeparator, kBlocks, hash);
   return text;
+}
+
+std::string files_of_blocks(const ModelConfig& model) {
+  std::set<std::string> files;
+  const auto collect = [&](const AttentionConfig& attention) {
+    for (const BlockRuleConfig& rule : attention.rules)
+      if (rule.pattern == BlockChoice::file) files.insert(rule.file);
+  };
+  collect(model.attention);
+  for (const LayerAttentionConfig& entry : model.attention_layers) collect(entry.attention);
+  return joined({files.begin(), files.end()}, ", ");
+}
+
+std::string owner_of(const std::string& part, const ModelConfig& model) {
+  if (part.starts_with(kTokenizer)) return "tokenizer of the corpora";
+  if (!part.starts_with(kBlocks)) return "tokens of the corpora";
+  const std::string files = files_of_blocks(model);
+  return files.empty() ? "files of blocks" : "files of blocks (" + files + ")";
 }
 
 std::string text_of(const nlohmann::json& metadata, const char* key) {
@@ -158,11 +179,27 @@ void check_blocks(const Origin& origin) {
          " there. Put the old ones back");
 }
 
+std::vector<std::string> changes_of_data(const Origin& origin, const std::string& here, const ModelConfig& model) {
+  if (origin.data.empty() || here == origin.data) return {};
+  struct Parts {
+    std::vector<std::string> there, here;
+  };
+  std::map<std::string, Parts> by_owner;
+  for (const std::string& part : parts_of(origin.data)) by_owner[owner_of(part, model)].there.push_back(part);
+  for (const std::string& part : parts_of(here)) by_owner[owner_of(part, model)].here.push_back(part);
+  const auto text = [](const std::vector<std::string>& parts) { return parts.empty() ? "none" : joined(parts, ", "); };
+  std::vector<std::string> changes;
+  for (const auto& [owner, parts] : by_owner)
+    if (parts.there != parts.here) changes.push_back(str(owner, ": ", text(parts.there), " -> ", text(parts.here)));
+  return changes;
+}
+
 void check_data(const Origin& origin, const Corpora& corpora, const std::string& remedy) {
-  const std::string here = data_fingerprint(corpora, origin.config.model);
-  if (origin.data.empty() || here == origin.data) return;
-  fail("the checkpoint ", origin.checkpoint, " was trained on other data (", origin.data,
-       ") than data.path and files of blocks hold now (", here, "). ", remedy);
+  const ModelConfig& model = origin.config.model;
+  const std::vector<std::string> changes = changes_of_data(origin, data_fingerprint(corpora, model), model);
+  if (!changes.empty())
+    fail("the checkpoint ", origin.checkpoint, " was trained on other data than what is there now:\n  ",
+         joined(changes, "\n  "), "\n", remedy);
 }
 
 std::optional<Origin> newest_origin(const RunDirectory& run, std::string* problem) {

@@ -64,7 +64,11 @@ std::shared_ptr<const Tokenizer> load_tokenizer_of(const Origin&, const std::str
 std::shared_ptr<const Tokenizer> open_tokenizer(const std::string& spec);
 // Error: the files of blocks that the model reads are not those of the checkpoint.
 void check_blocks(const Origin&);
-// Error: the corpora are not those that the checkpoint was trained on. remedy: what to do then.
+// What is read now, by its fingerprint and the model's settings, and was not when the checkpoint was written:
+// "what: old -> new".
+std::vector<std::string> changes_of_data(const Origin&, const std::string& fingerprint, const ModelConfig&);
+// Error, which lists the changes: the corpora are not those that the checkpoint was trained on. remedy: what to do
+// then.
 void check_data(const Origin&, const Corpora&, const std::string& remedy);
 
 // The settings of a run that is to go on: its config.yaml, or where that is gone, with a warning, the copy in its

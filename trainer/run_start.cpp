@@ -119,6 +119,8 @@ void check_resumption(RunStart& s, const Origin& origin, const TrainOptions& opt
   check_tokenizer(s.corpora, origin.tokenizer_hash(), "run " + s.dir.path());
   if (!options.allow_changes)
     check_data(origin, s.corpora, "Put the old ones back, pass --allow-changes, or start another run.name");
+  else if (const auto changes = changes_of_data(origin, s.data, s.config.model); !changes.empty())
+    log::warn("resuming ", s.dir.path(), " with other data:", listed(changes));
   warn_of_tokenizer(s, origin);
 }
 

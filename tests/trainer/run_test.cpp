@@ -246,7 +246,15 @@ TEST_F(Runs, RefusesAnotherFileOfBlocks) {
   blocks("0: 0\n1: 1\n");
   const Finished refused = run_process(train("run", settings));
   EXPECT_EQ(refused.code, 1);
-  EXPECT_NE(refused.output.find("file of blocks with hash"), std::string::npos) << refused.output;
+  const std::string named = "files of blocks (" + path("own.blocks") + "): file of blocks with hash ";
+  EXPECT_NE(refused.output.find(named), std::string::npos) << refused.output;
+  std::vector<std::string> allowing = settings;
+  allowing.insert(allowing.end(), {"train.steps=4", "--allow-changes"});
+  const Finished allowed = run_process(train("run", allowing));
+  EXPECT_EQ(allowed.code, 0) << allowed.output;
+  EXPECT_NE(allowed.output.find(named), std::string::npos) << allowed.output;
+  allowing.pop_back();  // what was saved meanwhile was trained with the new file
+  EXPECT_EQ(run_process(train("run", allowing)).code, 0);
 }
 
 TEST_F(Runs, StartsFromAnotherRunsWeights) {
