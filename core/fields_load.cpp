@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <limits>
 #include <map>
 #include <set>
 #include <type_traits>
@@ -30,11 +31,14 @@ std::string hint_at_equals(const std::string& text) {
   return " (YAML writes `key: value`, without =)";
 }
 
+constexpr int kLastStage = std::numeric_limits<int>::max();  // the command line
+
 struct Origin {
   int order = 0;  // of the file or override
   int line = 0;
   std::string name;      // of the file; "command line: a=b"
   std::string override;  // the key that an override names
+  int stage = 0;         // which file it is in the order in which they are applied; all overrides are one
   std::string place() const { return line ? str(name, ":", line) : name; }
 };
 
@@ -116,6 +120,8 @@ class Loader {
   void check_field(const Field& field, const std::string& key);
   void check_value(const Check& check, const Value& value, const std::string& key);
   void validate(const Node& node, const std::string& key);
+  bool set_back(const Node& section, const std::string& key, const std::string& message);
+  int stage_of(const std::string& key) const;
 
   void problem(const Origin& origin, const std::string& key, const std::string& text);
   void broken_rule(const std::string& section, const std::string& message);
@@ -130,7 +136,7 @@ class Loader {
   std::map<std::string, Origin> origins_;
   std::set<std::string> broken_;     // keys with mistakes
   Origin last_{0, 0, "config", ""};  // for keys that nobody gave
-  int order_ = 0;
+  int order_ = 0, stage_ = 0;
 };
 
 void Loader::problem(const Origin& origin, const std::string& key, const std::string& text) {
@@ -155,7 +161,7 @@ Origin Loader::origin_of(const std::string& key) const { return origin_inside(ke
 
 void Loader::read(const Source& source, std::vector<fs::path>& open) {
   const int order = ++order_;
-  const Origin origin{order, 0, source.name, ""};
+  Origin origin{order, 0, source.name, ""};
   YamlNode yaml;
   try {
     yaml = parse_yaml(source.text);
@@ -171,6 +177,7 @@ void Loader::read(const Source& source, std::vector<fs::path>& open) {
   }
   open.pop_back();
   std::erase_if(yaml.entries, is_include);
+  origin.stage = ++stage_;
   if (open.empty()) last_ = origin;
   apply_section(root_, yaml, "", origin);
 }
@@ -323,7 +330,7 @@ Node Loader::find(const std::string& path, const Origin& origin) {
 
 void Loader::override(const std::string& text) {
   const std::size_t equals = text.find('=');
-  Origin origin{++order_, 0, "command line: " + shown(text), text.substr(0, equals)};
+  Origin origin{++order_, 0, "command line: " + shown(text), text.substr(0, equals), kLastStage};
   if (problems_.empty() && order_ == 1) last_ = {0, 0, "command line", ""};
   if (equals == std::string::npos || equals == 0) return problem(origin, "", "expected key=value");
   if (split_path(origin.override).empty()) return problem(origin, "", "expected a key such as a.b or a[0].b");
@@ -378,14 +385,34 @@ void Loader::validate(const Node& node, const std::string& key) {
   if (!node.validate || !complete_) return;
   if (key.empty() ? !broken_.empty() : !keys_inside(broken_, key).empty()) return;
   std::vector<std::string> errors;
-  node.validate(errors);
+  do {
+    errors.clear();
+    node.validate(errors);
+  } while (std::erase_if(errors, [&](const std::string& message) { return set_back(node, key, message); }) > 0);
   for (const std::string& message : errors) broken_rule(key, message);
+}
+
+int Loader::stage_of(const std::string& key) const {
+  const auto it = origins_.find(key);
+  return it == origins_.end() ? 0 : it->second.stage;
+}
+
+// Takes back a setting from before the one that leaves it without a meaning; whether it did.
+bool Loader::set_back(const Node& section, const std::string& key, const std::string& message) {
+  const std::optional<InheritedSetting> setting = inherited_in(message);
+  if (!setting) return false;
+  const std::string cause = join(key, setting->cause), full = join(key, setting->key);
+  const auto field = std::ranges::find(section.fields, setting->key, &Field::name);
+  if (field == section.fields.end() || stage_of(cause) <= stage_of(full)) return false;
+  apply(field->node, parse_override(field->node, setting->unset), full, origins_.at(cause));
+  return true;
 }
 
 // A message begins with a key, of the section or from the root; with one from the root it needs no other.
 void Loader::broken_rule(const std::string& section, const std::string& message) {
   const std::optional<std::string> unused = text_of_unused(message);
-  const std::string& text = unused ? *unused : message;
+  const std::optional<InheritedSetting> inherited = inherited_in(message);
+  const std::string& text = unused ? *unused : inherited ? inherited->text : message;
   const std::string name = text.substr(0, text.find_first_of(" :,=("));
   const bool given = origins_.count(name) || origins_.count(join(section, name));
   if (unused && (!root_.synonyms || !given)) return;

@@ -140,7 +140,8 @@ void validate_index(const AttentionConfig& c, std::vector<std::string>& errors) 
         "patterns layers of its own (model.attention_layers)");
   for (const auto& [key, value] : given_settings(c))
     if (key.starts_with("index_") && !learned)
-      errors.push_back(foreign_setting(key, value, "rules with pattern: learned", "a section without one"));
+      errors.push_back(foreign_beside(
+          "rules", key, foreign_setting(key, value, "rules with pattern: learned", "a section without one")));
 }
 
 void validate(const AttentionConfig& c, std::vector<std::string>& errors) {

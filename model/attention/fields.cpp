@@ -1,5 +1,9 @@
 // The settings of attention as the kinds explain and check them.
+#include <algorithm>
+
+#include "core/check.h"
 #include "core/fields.h"
+#include "core/unused_setting.h"
 #include "kernels/attention/block_index.h"
 #include "model/attention/kinds.h"
 
@@ -46,7 +50,8 @@ void AttentionConfig::fields(Fields& f) {
 void AttentionConfig::validate(std::vector<std::string>& errors) const {
   const AttentionKind& own = attention_kind(kind);
   for (const auto& [key, value] : given_settings(*this))
-    if (!own.reads(key)) errors.push_back(foreign_setting(key, value, kinds_that_read(key), "kind: " + kind));
+    if (!own.reads(key))
+      errors.push_back(foreign_beside("kind", key, foreign_setting(key, value, kinds_that_read(key), "kind: " + kind)));
   if (own.validate) own.validate(*this, errors);
 }
 
@@ -59,6 +64,14 @@ std::vector<std::pair<std::string, std::string>> given_settings(AttentionConfig 
         mine.fields[i].name != "kind" && text != text_of(defaults.fields[i].node))
       given.emplace_back(mine.fields[i].name, text);
   return given;
+}
+
+std::string foreign_beside(const std::string& cause, const std::string& key, const std::string& text) {
+  AttentionConfig plain;
+  const config::Node defaults = bind_config(plain);
+  const auto field = std::ranges::find(defaults.fields, key, &config::Field::name);
+  RING_CHECK(field != defaults.fields.end(), "model.attention.", key, " is no setting");
+  return inherited_setting({key, cause, text_of(field->node), text});
 }
 
 void LayerAttentionConfig::fields(Fields& f) {

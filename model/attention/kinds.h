@@ -50,5 +50,8 @@ std::string meaning_of(const std::string& setting);
 std::string kinds_that_read(const std::string& setting);
 std::string foreign_setting(const std::string& key, const std::string& value, const std::string& home,
                             const std::string& here);
+// The same of a setting of the section that `cause` leaves without a meaning, which is left out where it was given
+// before that (core/unused_setting.h).
+std::string foreign_beside(const std::string& cause, const std::string& key, const std::string& text);
 
 }  // namespace ring

@@ -56,6 +56,31 @@ TEST(AttentionConfig, TakesEveryKind) {
     EXPECT_EQ(message(str("attention: ", attention)), "");
 }
 
+// The kind that the command line gives does not inherit what the file said of another one.
+TEST(AttentionConfig, AKindThatIsGivenLaterLeavesOutWhatOnlyOthersHave) {
+  const std::string file =
+      "attention: {kind: block_sparse, block: 64, heads: [1, 0], index_heads: 8, pools: [16], "
+      "rules: [{pattern: learned, local: 2, keep: 4}, {}]}";
+  const auto given = [&](const std::vector<std::string>& overrides) {
+    ModelConfig c;
+    load_config_text(c, file, "test", overrides);
+    return c.attention;
+  };
+  const AttentionConfig window = given({"attention={kind: window, window: 32}"});
+  EXPECT_EQ(text_of(window), "window of 32, pools of 16") << "pools are a setting of windows, too";
+  EXPECT_EQ(given_settings(window).size(), 2u);
+  EXPECT_EQ(given_settings(given({"attention.kind=dense"})).size(), 0u);
+  EXPECT_EQ(given_settings(given({"attention.window=32", "attention.kind=window"})).size(), 2u);
+  const AttentionConfig unlearned = given({"attention={rules: [{local: 2}], heads: []}"});
+  EXPECT_EQ(unlearned.index_heads, AttentionConfig().index_heads);
+  EXPECT_EQ(unlearned.block, 64);
+  EXPECT_THROW(given({"attention={kind: window, window: 32, block: 64}"}), Error) << "given with the kind";
+  EXPECT_THROW(given({"attention.window=32"}), Error) << "the kind was there before";
+  ModelConfig run = load(file);  // settings that a program holds
+  EXPECT_NO_THROW(override_config(run, {"attention={kind: window, window: 32}"}));
+  EXPECT_THROW(override_config(run, {"attention.block=64"}), Error);
+}
+
 // A setting that a kind names but nobody can set would mean nothing, as one that no kind reads.
 TEST(AttentionConfig, KindsReadTheSettingsThatThereAre) {
   AttentionConfig c;
