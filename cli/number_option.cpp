@@ -1,14 +1,11 @@
 #include "cli/number_option.h"
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
-#include <array>
-#include <cctype>
 #include <concepts>
-#include <string_view>
 #include <type_traits>
 #include <vector>
 
+#include "core/byte_size.h"
 #include "core/check.h"
 #include "core/fields.h"
 #include "core/fields_parse.h"
@@ -28,25 +25,6 @@ std::string parse_number(const std::string& text, bool whole, const Check& range
   return str("must be ", range.text, ", is ", shown(text));
 }
 
-struct Unit {
-  std::string_view name;
-  std::uint64_t bytes;
-};
-constexpr std::array<Unit, 14> kUnits = {{{"", 1},
-                                          {"b", 1},
-                                          {"k", 1000},
-                                          {"kb", 1000},
-                                          {"kib", 1 << 10},
-                                          {"m", 1'000'000},
-                                          {"mb", 1'000'000},
-                                          {"mib", 1 << 20},
-                                          {"g", 1'000'000'000},
-                                          {"gb", 1'000'000'000},
-                                          {"gib", 1 << 30},
-                                          {"t", 1'000'000'000'000},
-                                          {"tb", 1'000'000'000'000},
-                                          {"tib", std::uint64_t{1} << 40}}};
-
 // What it lets through it rewrites in digits, which CLI11 takes over exactly.
 CLI::Validator number_in(bool whole, long double least, long double most) {
   const Check range = in_range(least, most);
@@ -60,24 +38,15 @@ CLI::Validator number_in(bool whole, long double least, long double most) {
 }
 
 CLI::Validator bytes_in(std::uint64_t least, std::uint64_t most) {
-  const Check range = in_range(static_cast<long double>(least), static_cast<long double>(most));
+  const Check range = in_bytes(static_cast<long double>(least), static_cast<long double>(most));
   const auto read = [=](std::string& text) -> std::string {
-    const std::size_t letters = std::min(text.find_last_of("0123456789.") + 1, text.size());
-    std::string name = text.substr(letters);
-    name.erase(0, name.find_first_not_of(' '));
-    std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::tolower(c); });
-    const auto unit = std::find_if(kUnits.begin(), kUnits.end(), [&](const Unit& u) { return u.name == name; });
-    if (unit == kUnits.end()) return str("expected bytes, such as 50MB or 1GiB, got ", shown(text));
-    const Check in_units = in_range(0, static_cast<long double>(most / unit->bytes));
-    config::Value value;
-    if (const std::string wrong = parse_number(text.substr(0, letters), true, in_units, value); !wrong.empty())
-      return wrong;
-    value = std::get<std::int64_t>(value) * static_cast<std::int64_t>(unit->bytes);
-    if (!range.passes(value)) return str("must be ", range.text, " bytes, is ", shown(text));
-    text = config::to_text(value);
+    std::int64_t bytes = 0;
+    if (const std::string wrong = parse_bytes(text, bytes); !wrong.empty()) return wrong;
+    if (!range.passes(bytes)) return str("must be ", range.text, ", is ", shown(text));
+    text = std::to_string(bytes);
     return "";
   };
-  return {read, range.text + " bytes"};
+  return {read, range.text};
 }
 
 template <class T>

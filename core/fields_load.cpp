@@ -2,12 +2,14 @@
 // and thrown together; `origins_` remembers where each key was last given, so that a check that fails names that place.
 
 #include <algorithm>
+#include <cctype>
 #include <filesystem>
 #include <limits>
 #include <map>
 #include <set>
 #include <type_traits>
 
+#include "core/byte_size.h"
 #include "core/fields.h"
 #include "core/fields_parse.h"
 #include "core/text_file.h"
@@ -88,6 +90,14 @@ fs::path whole_name(const fs::path& file) {
   return error ? file.lexically_normal() : found;
 }
 
+// Whether a setting in bytes is given with a unit.
+bool has_unit(const Field& field, const YamlNode& yaml) {
+  const bool letters = yaml.type == YamlNode::Type::scalar && !yaml.quoted && !yaml.text.empty() &&
+                       std::isalpha(static_cast<unsigned char>(yaml.text.back()));
+  return letters && std::ranges::any_of(field.checks, is_in_bytes) &&
+         std::ranges::count(field.node.choices, yaml.text) == 0;
+}
+
 class Loader {
  public:
   explicit Loader(const Node& root) : root_(root) {}
@@ -107,6 +117,7 @@ class Loader {
   void read(const Source& source, std::vector<fs::path>& open);
   void include(const Source& source, const YamlNode& path, Origin origin, std::vector<fs::path>& open);
 
+  void apply_field(const Field& field, const YamlNode& yaml, const std::string& key, const Origin& origin);
   void apply(const Node& node, const YamlNode& yaml, const std::string& key, Origin origin);
   void apply_section(const Node& node, const YamlNode& yaml, const std::string& key, const Origin& origin);
   void apply_list(const Node& node, const YamlNode& yaml, const std::string& key, const Origin& origin);
@@ -210,6 +221,18 @@ void Loader::include(const Source& source, const YamlNode& path, Origin origin, 
   read(included, open);
 }
 
+void Loader::apply_field(const Field& field, const YamlNode& yaml, const std::string& key, const Origin& origin) {
+  if (!has_unit(field, yaml)) return apply(field.node, yaml, key, origin);
+  std::int64_t bytes = 0;
+  if (const std::string wrong = parse_bytes(yaml.text, bytes); !wrong.empty()) {
+    origins_[key] = origin;
+    return problem(origin, key, wrong);
+  }
+  YamlNode digits = yaml;
+  digits.text = std::to_string(bytes);
+  apply(field.node, digits, key, origin);
+}
+
 void Loader::apply(const Node& node, const YamlNode& yaml, const std::string& key, Origin origin) {
   if (yaml.line && origin.override.empty()) origin.line = yaml.line;
   switch (node.kind) {
@@ -243,7 +266,7 @@ void Loader::apply_section(const Node& node, const YamlNode& yaml, const std::st
     } else if (field == node.fields.end()) {
       unknown_key(node, key, entry.key, entry.value.type == YamlNode::Type::map ? Given::section : Given::value, at);
     } else {
-      apply(field->node, entry.value, join(key, entry.key), at);
+      apply_field(*field, entry.value, join(key, entry.key), at);
     }
   }
 }
@@ -339,7 +362,9 @@ void Loader::override(const std::string& text) {
   const Node node = find(origin.override, origin);
   if (problems_.size() != before) return;
   try {
-    apply(node, parse_override(node, value), origin.override, origin);
+    const Field* field = find_field(root_, origin.override);
+    const YamlNode yaml = parse_override(node, value);
+    field ? apply_field(*field, yaml, origin.override, origin) : apply(node, yaml, origin.override, origin);
   } catch (const YamlError& e) {
     problem(origin, origin.override, e.what());
   }

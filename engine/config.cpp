@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <limits>
 
+#include "core/byte_size.h"
 #include "core/fields.h"
 #include "optim/groups.h"
 
@@ -61,7 +62,7 @@ void memory_fields(TrainConfig& c, Fields& f) {
   f("memory_budget", c.memory_budget,
     "what train.recompute: auto makes a process's training fit into: bytes, or, up to 1, a share of the device's "
     "memory; 0 = what is free when it starts",
-    in_range(0, 1e15));
+    in_bytes(0, 1e15));
   f("mlp_chunk", c.mlp_chunk,
     "tokens of a micro-batch that an MLP computes at a time, forward and backward; with recompute mlp or block nothing "
     "in it is longer than that. Changes rounding, as micro_batch does; 0 = all; auto = all where everything fits that "
@@ -77,9 +78,9 @@ void memory_fields(TrainConfig& c, Fields& f) {
   f("activation_offload_bytes", c.activation_offload_bytes,
     "host memory of each process for that; what finds no room stays on the device; 0 = what "
     "the host has room for",
-    in_range(0, kMostHostBytes), rank_local());
+    in_bytes(0, kMostHostBytes), rank_local());
   f("loss_chunk_bytes", c.loss_chunk_bytes, "logits held at a time; 0 = 32 MiB on CPUs, 2 GiB on GPUs",
-    in_range(0, kMostBufferBytes));
+    in_bytes(0, kMostBufferBytes));
 }
 
 void bad_step_fields(TrainConfig& c, Fields& f) {
@@ -157,7 +158,7 @@ void TrainConfig::fields(Fields& f) {
     choices<Switch>({{"auto", Switch::automatic}, {"on", Switch::on}, {"off", Switch::off}}));
   f("bucket_bytes", bucket_bytes,
     "gradient bytes reduced together between processes; 0 = 4 MiB on CPUs, 64 MiB on GPUs",
-    in_range(0, kMostBufferBytes));
+    in_bytes(0, kMostBufferBytes));
   bad_step_fields(*this, f);
 }
 

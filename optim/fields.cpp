@@ -1,6 +1,7 @@
 // The keys of the sections `optimizer` and `schedule`.
 #include "optim/config.h"
 
+#include "core/byte_size.h"
 #include "core/unused_setting.h"
 #include "optim/kinds.h"
 
@@ -64,12 +65,12 @@ void OptimizerConfig::fields(Fields& f) {
         {{"none", StateOffload::none}, {"states", StateOffload::states}, {"all", StateOffload::all}}));
   f("offload_chunk_bytes", offload_chunk_bytes,
     "with offload: how much travels at a time; the device holds at least three such chunks",
-    in_range(1024, kMostChunkBytes));
+    in_bytes(1024, kMostChunkBytes));
   f("offload_staging_bytes", offload_staging_bytes,
     "with offload: how much the device holds of what travels: so many bytes come before the update and leave after it, "
     "while steps compute; the rest is waited for; 0 = three chunks; auto = what a step is predicted to leave of "
     "train.memory_budget",
-    in_range(0, kMostStagingBytes), word("auto", kAutoStaging));
+    in_bytes(0, kMostStagingBytes), word("auto", kAutoStaging));
   f("groups", groups, "parameters with an update of their own; of several entries that name one, the last holds",
     at_most_items(kMostGroups));
 }

@@ -1,0 +1,70 @@
+#include "core/byte_size.h"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <limits>
+#include <string_view>
+
+#include "core/check.h"
+#include "core/fields_parse.h"
+
+namespace ring {
+namespace {
+
+struct Unit {
+  std::string_view name;
+  std::int64_t bytes;
+};
+constexpr std::array<Unit, 14> kUnits = {{{"", 1},
+                                          {"b", 1},
+                                          {"k", 1000},
+                                          {"kb", 1000},
+                                          {"kib", 1 << 10},
+                                          {"m", 1'000'000},
+                                          {"mb", 1'000'000},
+                                          {"mib", 1 << 20},
+                                          {"g", 1'000'000'000},
+                                          {"gb", 1'000'000'000},
+                                          {"gib", 1 << 30},
+                                          {"t", 1'000'000'000'000},
+                                          {"tb", 1'000'000'000'000},
+                                          {"tib", std::int64_t{1} << 40}}};
+constexpr std::string_view kInBytes = " bytes";
+
+const Unit* unit_named(std::string name) {
+  name.erase(0, name.find_first_not_of(' '));
+  std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::tolower(c); });
+  const auto* const unit = std::ranges::find(kUnits, name, &Unit::name);
+  return unit == kUnits.end() ? nullptr : &*unit;
+}
+
+}  // namespace
+
+std::string parse_bytes(const std::string& text, std::int64_t& bytes) {
+  const std::size_t letters = std::min(text.find_last_of("0123456789.") + 1, text.size());
+  const Unit* unit = unit_named(text.substr(letters));
+  config::Node node;
+  node.kind = config::Kind::integer;
+  YamlNode number;
+  number.type = YamlNode::Type::scalar;
+  number.text = text.substr(0, letters);
+  config::Value value;
+  if (!unit || !config::parse_value(node, number, value).empty())
+    return str("expected bytes, such as 50MB or 1GiB, got ", shown(text));
+  const std::int64_t count = std::get<std::int64_t>(value), most = std::numeric_limits<std::int64_t>::max();
+  if (count > most / unit->bytes || count < -most / unit->bytes)
+    return str("expected at most ", most, " bytes, got ", shown(text));
+  bytes = count * unit->bytes;
+  return "";
+}
+
+Check in_bytes(long double least, long double most) {
+  Check check = in_range(least, most);
+  check.text += kInBytes;
+  return check;
+}
+
+bool is_in_bytes(const Check& check) { return check.text.ends_with(kInBytes); }
+
+}  // namespace ring

@@ -1,0 +1,19 @@
+#pragma once
+// Sizes in bytes as people write them, in settings and on the command line.
+
+#include <cstdint>
+#include <string>
+
+#include "core/fields.h"
+
+namespace ring {
+
+// "50MB" is 50,000,000 and "50 MiB" 52,428,800; k, m, g and t alone are as with a b, and letters may be of either case.
+// Without a unit it is a number as in settings. Returns what is wrong, empty when `bytes` was filled.
+std::string parse_bytes(const std::string& text, std::int64_t& bytes);
+
+// in_range() for a setting in bytes: it may have a unit.
+Check in_bytes(long double least, long double most);
+bool is_in_bytes(const Check&);
+
+}  // namespace ring
