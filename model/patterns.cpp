@@ -2,6 +2,7 @@
 
 #include <map>
 
+#include "core/check.h"
 #include "core/checked.h"
 #include "model/attention/kinds.h"
 #include "model/layer_names.h"
@@ -9,9 +10,17 @@
 namespace ring {
 namespace {
 
+std::string key_of(const AttentionConfig& section, const ModelConfig& c) {
+  for (std::size_t i = 0; i < c.attention_layers.size(); ++i)
+    if (&c.attention_layers[i].attention == &section) return str("model.attention_layers[", i, "].attention");
+  return "model.attention";
+}
+
 // The pattern of a section's first layer.
-Pattern pattern_of(const AttentionConfig& section, const ModelConfig& c) {
+Pattern pattern_of(const AttentionConfig& section, const ModelConfig& c) try {
   return attention_kind(section.kind).pattern(section, {c.kv_heads, c.context});
+} catch (const Error& e) {
+  fail(key_of(section, c), ".", e.what());
 }
 
 // Samples move with the layer, so that each position is one somewhere even where there are fewer heads than its rate.

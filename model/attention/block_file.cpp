@@ -124,7 +124,7 @@ BlockFile BlockFile::read(const std::string& path) {
   try {
     text = read_text_file(path, kMostBytes);
   } catch (const Error& e) {
-    fail("block pattern: ", e.what(), "; give the path of a text file of blocks");
+    fail(e.what(), "; give the path of a text file of blocks");
   }
   return parse(text, path);
 }
@@ -220,8 +220,11 @@ BlockPattern block_pattern(std::int32_t block, std::vector<BlockRule> rules, con
   }
   std::vector<std::uint32_t> bits;
   for (const auto& [rule, heads] : heads_of)
-    if (const std::string& path = files.at(static_cast<std::size_t>(rule)); !path.empty())
-      BlockFile::read(path).add_rules(heads, rule_of, rules, bits);
+    if (const std::string& path = files.at(static_cast<std::size_t>(rule)); !path.empty()) try {
+        BlockFile::read(path).add_rules(heads, rule_of, rules, bits);
+      } catch (const Error& e) {
+        fail("rules[", rule, "].file: ", e.what());
+      }
   return {block, std::move(rules), std::move(rule_of), std::move(bits)};
 }
 

@@ -57,6 +57,7 @@ class BlockFile {
 };
 
 // The pattern of a model whose rules[i] come from files[i] where that is not empty (see BlockPattern for of_head).
+// Error: such a file is wrong, which begins with "rules[i].file".
 BlockPattern block_pattern(std::int32_t block, std::vector<BlockRule> rules, const std::vector<std::string>& files,
                            const std::vector<std::int32_t>& of_head, std::int64_t kv_heads);
 

@@ -4,6 +4,7 @@
 
 #include "core/check.h"
 #include "core/checked.h"
+#include "core/counted.h"
 #include "core/fields.h"
 #include "model/attention/block_file.h"
 #include "model/attention/kinds.h"
@@ -206,6 +207,18 @@ BlockRule rule_of(const BlockRuleConfig& c) {
   return r;
 }
 
+// As check_covers() of the pattern does, and names the file.
+void check_files_cover(const AttentionConfig& c, const BlockPattern& p, const ModelSizes& model) {
+  for (std::int64_t head = 0; head < model.kv_heads; ++head) {
+    const BlockRuleConfig& rule = rule_of_head(c, head);
+    const std::int64_t rows = p.rule(narrow<std::int32_t>(head)).rows;
+    if (rule.pattern == BlockChoice::file && rows * p.block() < model.context)
+      fail("rules[", &rule - c.rules.data(), "].file: ", rule.file, ": ends after ", counted(rows, "block"),
+           " of queries, but a context of ", model.context, " tokens has ", (model.context + p.block() - 1) / p.block(),
+           " of ", p.block(), ": add lines for the others, or shorten model.context");
+  }
+}
+
 Pattern pattern(const AttentionConfig& c, const ModelSizes& model) {
   std::vector<BlockRule> rules;
   std::vector<std::string> files;
@@ -216,7 +229,7 @@ Pattern pattern(const AttentionConfig& c, const ModelSizes& model) {
   const std::vector<std::int32_t> heads(c.heads.begin(), c.heads.end());
   const auto blocks = std::make_shared<const BlockPattern>(
       block_pattern(narrow<std::int32_t>(block_of(c)), std::move(rules), files, heads, model.kv_heads));
-  blocks->check_covers(model.context, "model.attention");
+  check_files_cover(c, *blocks, model);
   Pattern p;
   p.blocks = blocks;
   return with_pools(p, c);

@@ -26,7 +26,8 @@ struct AttentionKind {
   std::vector<std::pair<std::string, std::string>> settings;
   // Adds what is wrong with these settings, as validate() of a section does; null: nothing can be.
   std::function<void(const AttentionConfig&, std::vector<std::string>& errors)> validate;
-  // What layer 0 attends over: causal, and with a shift of 0. Error: what only the model or a file can tell.
+  // What layer 0 attends over: causal, and with a shift of 0. Error, which begins with the key as those of validate do:
+  // what only the model or a file can tell.
   std::function<Pattern(const AttentionConfig&, const ModelSizes&)> pattern;
   // The settings in words: "window of 64, 2 sinks"; of one KV head, where these differ. Null: the name, and each
   // setting that is not its default.

@@ -11,6 +11,7 @@
 
 #include "core/check.h"
 #include "model/patterns.h"
+#include "tests/error_of.h"
 
 namespace ring::test {
 namespace {
@@ -112,8 +113,31 @@ TEST(BlockFile, StandsBesideOtherRules) {
     FAIL();
   } catch (const Error& e) {
     EXPECT_EQ(std::string(e.what()),
-              "block pattern: cannot read " + path + ": it does not exist; give the path of a text file of blocks");
+              "cannot read " + path + ": it does not exist; give the path of a text file of blocks");
   }
+}
+
+TEST(BlockFile, MistakesNameTheSettingAndTheFile) {
+  const std::string path = (std::filesystem::path(testing::TempDir()) / "block_file_key_test.txt").string();
+  ModelConfig c;
+  c.context = 256;
+  const AttentionConfig section{.kind = "block_sparse",
+                                .block = 64,
+                                .rules = {{.local = 2}, {.pattern = BlockChoice::file, .file = path}},
+                                .heads = {0, 1}};
+  c.attention_layers = {{"0", {}}, {"1", section}};
+  const auto error = [&] { return ring::error_of([&] { patterns_of(c.resolved()); }); };
+  const std::string key = "model.attention_layers[1].attention.rules[1].file: ";
+  std::ofstream(path) << "3: 0\nblock 7\n";
+  EXPECT_EQ(error().find(key + path + ":2: "), 0u) << error();
+  std::ofstream(path) << "0-2: 0\n";
+  EXPECT_EQ(error(), key + path +
+                         ": ends after 3 blocks of queries, but a context of 256 tokens has 4 of 64: add lines for the "
+                         "others, or shorten model.context");
+  c.attention = section;
+  c.attention_layers.clear();
+  std::filesystem::remove(path);
+  EXPECT_EQ(error().find("model.attention.rules[1].file: cannot read " + path), 0u) << error();
 }
 
 // A few bytes may name very many blocks: what would take gigabytes or hours is refused before it is drawn.
