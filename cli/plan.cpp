@@ -81,7 +81,11 @@ std::optional<PlannedStep> report(const Arguments& a, const PlanQuestion& q) {
                bytes_text(q.budget).c_str(), static_cast<long long>(q.config.model.context),
                static_cast<long long>(q.config.train.batch_size));
   const Layouts all = try_layouts(q);
-  if (all.fit.empty() && all.too_large.empty()) fail(a.file, ": ", all.error);
+  if (all.fit.empty() && all.too_large.empty()) {
+    if (a.gpus.size() == 1 && a.contexts.size() <= 1) fail(a.file, ": ", all.error);
+    print_format("no layout: %s\n", all.error.c_str());
+    return {};
+  }
   print_layouts(all, static_cast<std::size_t>(a.rows));
   if (!all.fit.empty()) return all.fit.front();
   const bool host = may_offload(q.config) && q.config.train.activation_offload_bytes == 0;
