@@ -25,8 +25,6 @@
 namespace ring {
 namespace {
 
-constexpr double kGiB = 1 << 30;
-
 struct Arguments {
   std::string file, rates = "auto", svg;
   std::vector<std::string> overrides;
@@ -104,14 +102,17 @@ std::string flops_text(double flops) {
 void print_advice(const PlanQuestion& q, const std::optional<PlannedStep>& layout) {
   print_format("\nKinds of attention at %lld tokens with %s:\n\n", static_cast<long long>(q.config.model.context),
                counted(q.world, q.rates.device == "cpu" ? "process" : "GPU").c_str());
-  print_format("%-13s %8s %10s %10s %9s %12s %9s\n", "kind", "pairs", "TFLOPs", "attention", "step s", "tokens/s",
-               "peak GiB");
   const std::vector<AttentionAdvice> all = advise_attention(q, layout);
+  std::size_t largest = 0;
+  for (const AttentionAdvice& a : all) largest = std::max(largest, a.step ? a.step->peak : 0);
+  const MemoryUnit unit = unit_of(largest);
+  print_format("%-13s %8s %10s %10s %9s %12s %9s\n", "kind", "pairs", "TFLOPs", "attention", "step s", "tokens/s",
+               str("peak ", unit.name).c_str());
   for (const AttentionAdvice& a : all) {
     print_format("%-13s %7.2f%% %10s ", a.attention.kind.c_str(), 100 * a.pairs, flops_text(a.flops).c_str());
     if (a.step)
       print_format("%9.1f%% %9.4g %12.0f %9.2f", 100 * a.share, a.step->seconds(), a.step->tokens_per_second,
-                   static_cast<double>(a.step->peak) / kGiB);
+                   unit.of(a.step->peak));
     else
       print_format("%10s %9s %12s %9s", "", "does not", "fit", "");
     print_format("\n");
@@ -124,7 +125,7 @@ void print_advice(const PlanQuestion& q, const std::optional<PlannedStep>& layou
 void run(const Arguments& a) {
   if (!a.svg.empty()) check_svg_path("--svg", a.svg);
   PlanQuestion q = question_of(a);
-  print_format("%s: GiB of one device, predicted; rates of %s\n", a.file.c_str(), q.rates.device.c_str());
+  print_format("%s: memory of one device, predicted; rates of %s\n", a.file.c_str(), q.rates.device.c_str());
   if (*std::ranges::max_element(a.gpus) > 1 && q.rates.collective_bytes_per_second == 0)
     print_format("the rates know no link between devices, so messages take no time here: measure with launch -n 2\n");
   std::optional<PlannedStep> best;

@@ -14,8 +14,6 @@
 namespace ring {
 namespace {
 
-constexpr double kGiB = 1 << 30;
-
 const char* name_of(Recompute way) {
   switch (way) {
     case Recompute::none: return "none";
@@ -78,9 +76,16 @@ void print_blocks(const PlannedStep& p) {
   }
 }
 
-void print_head() {
-  print_format("%-26s %6s %6s %-22s %8s %8s %8s %8s %8s %9s %12s %6s  %s\n", "layout", "micro", "chunk", "recompute",
-               "states", "step", "peak", "budget", "host", "step s", "tokens/s", "MFU", "mostly");
+MemoryUnit unit_for(std::span<const PlannedStep> all) {
+  std::size_t largest = 0;
+  for (const PlannedStep& p : all) largest = std::max({largest, p.peak, p.host});
+  return unit_of(largest);
+}
+
+void print_head(const MemoryUnit& unit) {
+  print_format("%-26s %6s %6s %-22s %8s %8s %8s %8s %8s %9s %12s %6s  %s\n", str("layout, in ", unit.name).c_str(),
+               "micro", "chunk", "recompute", "states", "step", "peak", "budget", "host", "step s", "tokens/s", "MFU",
+               "mostly");
 }
 
 // Its degrees, and where its optimizer states are, if not on the device.
@@ -92,25 +97,24 @@ std::string layout_text(const PlannedStep& p) {
 
 std::string chunk_text(std::int64_t tokens) { return tokens ? std::to_string(tokens) : "all"; }
 
-void print_row(const PlannedStep& p) {
-  const double states = static_cast<double>(p.weights + p.gradients + p.optimizer_states);
+void print_row(const PlannedStep& p, const MemoryUnit& unit) {
   const ParallelPlan plan = plan_of(p.config, p.world);
   print_format("%-26s %6lld %6s %-22s %8.2f %8.2f %8.2f %8.2f %8.2f %9.4g %12.0f %5.1f%%  %s\n", layout_text(p).c_str(),
                static_cast<long long>(plan.micro_batch), chunk_text(p.config.train.mlp_chunk).c_str(),
-               ways_text(p.activations.plan).c_str(), states / kGiB, static_cast<double>(p.inside_step) / kGiB,
-               static_cast<double>(p.peak) / kGiB, static_cast<double>(p.activations.budget) / kGiB,
-               static_cast<double>(p.host) / kGiB, p.seconds(), p.tokens_per_second, 100 * p.mfu, p.limit);
+               ways_text(p.activations.plan).c_str(), unit.of(p.weights + p.gradients + p.optimizer_states),
+               unit.of(p.inside_step), unit.of(p.peak), unit.of(p.activations.budget), unit.of(p.host), p.seconds(),
+               p.tokens_per_second, 100 * p.mfu, p.limit);
 }
 
 // What the memory of each is for.
-void print_kinds(std::span<const PlannedStep> all) {
-  print_format("\n%-26s", "by kind");
+void print_kinds(std::span<const PlannedStep> all, const MemoryUnit& unit) {
+  print_format("\n%-26s", str("by kind, in ", unit.name).c_str());
   for (const MemoryKind& kind : memory_by_kind(all.front())) print_format(" %9s", kind.name);
   print_format(" %9s\n", "in all");
   for (const PlannedStep& p : all) {
     print_format("%-26s", layout_text(p).c_str());
-    for (const MemoryKind& kind : memory_by_kind(p)) print_format(" %9.3f", static_cast<double>(kind.bytes) / kGiB);
-    print_format(" %9.3f\n", static_cast<double>(p.peak) / kGiB);
+    for (const MemoryKind& kind : memory_by_kind(p)) print_format(" %9.3f", unit.of(kind.bytes));
+    print_format(" %9.3f\n", unit.of(p.peak));
   }
 }
 
@@ -125,13 +129,19 @@ void print_shortages(const std::vector<LayoutShortage>& all, std::size_t rows) {
 
 }  // namespace
 
+MemoryUnit unit_of(std::size_t largest) {
+  constexpr std::size_t kMiB = 1 << 20, kGiB = 1 << 30;
+  return largest < kGiB ? MemoryUnit{"MiB", kMiB} : MemoryUnit{"GiB", kGiB};
+}
+
 void print_layouts(const Layouts& all, std::size_t rows) {
   const std::span<const PlannedStep> shown(all.fit.data(), std::min(rows, all.fit.size()));
   if (!shown.empty()) {
-    print_head();
-    for (const PlannedStep& p : shown) print_row(p);
+    const MemoryUnit unit = unit_for(shown);
+    print_head(unit);
+    for (const PlannedStep& p : shown) print_row(p, unit);
     if (all.fit.size() > rows) print_format("and %zu slower ones (--rows)\n", all.fit.size() - rows);
-    print_kinds(shown);
+    print_kinds(shown, unit);
   }
   if (!all.too_large.empty()) print_shortages(all.too_large, rows);
 }

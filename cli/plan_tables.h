@@ -1,9 +1,19 @@
 #pragma once
-// What `ringmaster plan` prints of layouts, in GiB of one device.
+// What `ringmaster plan` prints of layouts, for one device.
+
+#include <cstddef>
 
 #include "engine/layouts.h"
 
 namespace ring {
+
+// What a table is in: GiB, or MiB where even its largest number is less than one of these.
+struct MemoryUnit {
+  const char* name;
+  double bytes;
+  double of(std::size_t memory) const { return static_cast<double>(memory) / bytes; }
+};
+MemoryUnit unit_of(std::size_t largest);
 
 // Those that fit, the fastest first, with their memory by kind; and of those that do not, the least that would do.
 void print_layouts(const Layouts&, std::size_t rows);

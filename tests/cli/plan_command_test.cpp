@@ -80,6 +80,23 @@ TEST(PlanCommand, ShowsMemoryByKind) {
   EXPECT_GT(rows, 1) << two.output;
 }
 
+// A model of a few MiB, whose table was 0.00 in all columns when it was in GiB.
+TEST(PlanCommand, SmallModelsAreInMiB) {
+  const Finished small = run_process({RING_BINARY, "plan", std::string(RING_SOURCE_DIR) + "/configs/quickstart.yaml",
+                                      "--rates", "h100", "model.vocab_size=300"});
+  ASSERT_EQ(small.code, 0) << small.output;
+  EXPECT_EQ(small.output.find("in GiB"), std::string::npos) << small.output;
+  const std::vector<std::string> lines = lines_of(small.output);
+  const auto kinds = std::ranges::find_if(lines, [](const std::string& l) { return l.starts_with("by kind, in MiB"); });
+  ASSERT_NE(kinds, lines.end()) << small.output;
+  std::istringstream numbers((kinds + 1)->substr(26));
+  double weights = 0;
+  numbers >> weights;
+  EXPECT_GT(weights, 0.1) << small.output;
+  const Finished large = plan({});
+  EXPECT_NE(large.output.find("by kind, in GiB"), std::string::npos) << large.output;
+}
+
 TEST(PlanCommand, NamesTheLeastThatWouldDoAndMovesStatesBefore) {
   const auto least = [](const Finished& f) {
     std::smatch found;
