@@ -91,6 +91,7 @@ void run(const Arguments& a) {
   if (a.profile > 0)
     options.watcher = &profiled.emplace(a.profile, options.observer, RunDirectory(config.run.path()).trace_file());
   const TrainEnd end = train(config, options, *mesh, signal);
+  if (const Injector* faults = injector.load()) faults->warn_of_idle();
   if (mesh->rank() == 0) {
     const std::string dir = config.run.path();
     std::ostream& say = progress_output();  // the run has saved: a closed console takes nothing from it

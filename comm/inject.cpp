@@ -10,6 +10,7 @@
 
 #include "comm/signals.h"
 #include "comm/worker_page.h"
+#include "core/counted.h"
 #include "core/log.h"
 #include "core/philox.h"
 #include "core/step_arena.h"
@@ -81,7 +82,10 @@ void Injector::leave(RunPhase next) {
   if (v.phase == RunPhase::start || v.phase == RunPhase::nothing) return;
   const double took = duration<double>(Clock::now() - v.begin).count();
   for (const Planned& p : plan_)
-    if (p.fault.factor > 1 && now(p.fault, v.phase) && meant(p, 0)) wait((p.fault.factor - 1) * took);
+    if (p.fault.factor > 1 && now(p.fault, v.phase) && meant(p, 0)) {
+      p.suffered = true;
+      wait((p.fault.factor - 1) * took);
+    }
 }
 
 // Without a phase, a step is struck at its beginning.
@@ -97,7 +101,9 @@ void Injector::enter(RunPhase phase, std::int64_t step) {
   for (Planned& p : plan_) {
     if (strikes(p, phase, step > 0) && !p.struck.exchange(p.fault.probability == 0)) strike(p, to_string(phase));
     const bool slows = p.fault.kind == FaultKind::slow && phase != RunPhase::nothing;
-    if (slows && now(p.fault, phase) && meant(p, 0)) wait(p.fault.wait);
+    if (!slows || !now(p.fault, phase) || !meant(p, 0)) continue;
+    p.suffered = true;
+    wait(p.fault.wait);
   }
   visits_[is_of_writing(phase)] = {phase, Clock::now()};
 }
@@ -108,7 +114,9 @@ bool Injector::next_call_fits(Planned& p) {
   const WorkerPage& page = own_page();
   if (!now(f) || !meant(p, 0) || (f.phase && page.phase != *f.phase && page.writing != *f.phase)) return false;
   const std::int64_t call = ++p.calls;
-  return f.probability > 0 ? chance(p, call) : call >= f.nth && call < f.nth + f.times;
+  const bool fits = f.probability > 0 ? chance(p, call) : call >= f.nth && call < f.nth + f.times;
+  if (fits) p.suffered = true;
+  return fits;
 }
 
 int Injector::failure_of(IoCall call, std::size_t* bytes) {
@@ -152,6 +160,21 @@ Injector::Change Injector::change(std::string_view operation, bool sent, std::sp
   return {};
 }
 
+// Faults of earlier attempts struck another process.
+bool Injector::idle(const Planned& p) const {
+  const Fault& f = p.fault;
+  const bool drawn = f.mean > 0 || f.probability > 0;
+  return !drawn && !p.suffered && f.attempt.value_or(here_.restarts) >= here_.restarts && meant(p, 0);
+}
+
+void Injector::warn_of_idle() const {
+  for (const Planned& p : plan_)
+    if (idle(p))
+      log::warn("--inject: ", p.fault.text, ": never struck rank ", here_.rank, ", whose last step was ", step_.load(),
+                p.calls > 0 ? str(", and which made only ", counted(p.calls, "call"), " that fit") : "",
+                p.fault.attempt.value_or(0) > here_.restarts ? str(", in attempt ", here_.restarts) : "");
+}
+
 void Injector::run_clock(const Planned& p) const {
   double at = p.fault.after;
   for (std::int64_t event = 0;; ++event) {
@@ -163,6 +186,7 @@ void Injector::run_clock(const Planned& p) const {
 }
 
 void Injector::strike(const Planned& p, std::string_view phase) const {
+  p.suffered = true;
   const bool agent = p.fault.whom.agents, stops = p.fault.kind == FaultKind::stop;
   log::warn("--inject: ", p.fault.text, ": ", stops ? "stopping " : "killing ", agent ? "the agent of node " : "rank ",
             own_number(p.fault), " in phase ", phase, " of step ", step_.load());

@@ -34,6 +34,8 @@ class Injector {
   int failure_of(IoCall, std::size_t* bytes);  // an errno, or 0; of a read or write fewer bytes may be left
   bool refuses_memory(bool within_step);       // of this allocation
   Change change(std::string_view operation, bool sent, std::span<const Bytes> message);
+  // Warns of each fault that this process should have suffered and did not, as far as chance has no say in it.
+  void warn_of_idle() const;
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -42,6 +44,7 @@ class Injector {
     Fault fault;
     std::uint32_t place;  // in the list
     std::atomic<bool> struck{false};
+    mutable std::atomic<bool> suffered{false};  // of all kinds
     std::atomic<std::int64_t> calls{0};
     bool ends() const { return fault.kind == FaultKind::kill || fault.kind == FaultKind::stop; }
     bool by_the_clock() const;
@@ -57,6 +60,7 @@ class Injector {
   double uniform(const Planned&, Draw, std::int64_t event) const;
   bool meant(const Planned&, std::int64_t event) const;
   bool chance(const Planned&, std::int64_t event) const;
+  bool idle(const Planned&) const;
   bool now(const Fault&) const;
   bool now(const Fault& f, RunPhase p) const { return now(f) && (!f.phase || *f.phase == p); }
   bool strikes(const Planned&, RunPhase, bool step_begins) const;
