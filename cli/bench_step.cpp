@@ -21,14 +21,14 @@ namespace ring {
 namespace {
 
 // Dense bf16 products of an H100 or H200, by NVIDIA's data sheet: what MFU figures are usually quoted against.
-constexpr double kPeakFlops = 989e12;
+constexpr double kPeakTflops = 989;
 constexpr double kGiB = 1024.0 * 1024 * 1024;
 
 struct Arguments {
   BenchConfig config;
   std::string csv, who = "ringmaster", trace = "profile.json", rates;
   int steps = 20, warmup = 5, profile = 0;
-  double peak = kPeakFlops / 1e12;
+  double peak = 0;  // TFLOP/s; 0: what is known
   bool no_ceilings = false, nvtx = false;
 };
 
@@ -42,6 +42,16 @@ std::string types_text(const Config& c, const ExecContext& ctx) {
   return text + str(", moments ", o.moments, ", gradients ", o.gradients);
 }
 
+// " MFU .." where it is known what the device can do: no data sheet says that of a CPU.
+std::string mfu_text(const Arguments& a, const StepBenchmark& bench, double flops) {
+  const bool gpu = bench.exec().stream.device().backend == Backend::cuda;
+  const double peak = a.peak > 0 ? a.peak : gpu ? kPeakTflops : 0;
+  if (!(peak > 0)) return "";
+  char text[64];
+  std::snprintf(text, sizeof text, ", MFU %.3g %% of %.0f TFLOP/s", 100 * flops / (1e12 * peak), peak);
+  return text;
+}
+
 void print(const Arguments& a, StepBenchmark& bench, const StepTimes& t, const Ceilings& ceilings) {
   const Config& c = bench.config();
   const int world = bench.mesh().world();
@@ -53,7 +63,7 @@ void print(const Arguments& a, StepBenchmark& bench, const StepTimes& t, const C
                    .c_str());
   print_format("step %.2f ms, %.0f tokens/s, ", 1e3 * t.median(), rate);
   if (world > 1) print_format("on each of %d processes %.0f tokens/s, ", world, rate / world);
-  print_format("%.4g TFLOP/s, MFU %.3g %% of %.0f TFLOP/s", flops / 1e12, 100 * flops / (1e12 * a.peak), a.peak);
+  print_format("%.4g TFLOP/s%s", flops / 1e12, mfu_text(a, bench, flops).c_str());
   if (ceilings.flops_per_second > 0)
     print_format(", %.1f %% of the sustained product (%.4g TFLOP/s; copy %.3g TB/s)",
                  100 * flops / ceilings.flops_per_second, ceilings.flops_per_second / 1e12,
@@ -124,7 +134,7 @@ void add_bench_step(CLI::App& bench) {
   a->config.add_to(*cmd);
   add_number(*cmd, "--steps", a->steps, "Steps to time", 1, 1'000'000)->capture_default_str();
   add_number(*cmd, "--warmup", a->warmup, "Steps before those", 0, 1'000'000)->capture_default_str();
-  add_number(*cmd, "--peak-tflops", a->peak, "What MFU refers to", 1e-6, 1e9)->capture_default_str();
+  add_number(*cmd, "--peak-tflops", a->peak, "For MFU: what one device can do; 0: what is known, 989 of a GPU", 0, 1e9);
   cmd->add_option("--csv", a->csv, "Append a line to this file");
   cmd->add_option("--who", a->who, "Its first column")->capture_default_str();
   cmd->add_option("--rates", a->rates, str("Print what `plan` predicts beside it. ", kRatesText));

@@ -240,6 +240,17 @@ TEST_F(Calibrated, SettingsNameRatesForPlansAndRuns) {
   }
 }
 
+// No data sheet says what a CPU can do, and a GPU's is none of its business.
+TEST_F(Calibrated, BenchStepPrintsNoMfuOfACpuUnlessToldItsPeak) {
+  const std::vector<std::string> words = {"bench", "step", "--steps", "1", "--warmup", "0", "--no-ceilings"};
+  const Finished step = ring(words);
+  ASSERT_EQ(step.code, 0) << step.output;
+  EXPECT_NE(step.output.find("TFLOP/s"), std::string::npos) << step.output;
+  EXPECT_EQ(step.output.find("MFU"), std::string::npos) << step.output;
+  const Finished told = ring(words, {"--peak-tflops", "2"});
+  EXPECT_NE(told.output.find("% of 2 TFLOP/s"), std::string::npos) << told.output;
+}
+
 class DistCalibrated : public Calibrated {};
 
 // Two processes measure the link between them as well, which one alone leaves as it is.
