@@ -41,11 +41,25 @@ void print_value(const std::string& name, const StateValue& value) {
   std::cout << "\n";
 }
 
+// As JSON, in lines of their own where one line would be too long; a list of numbers stays in its line.
+std::string in_lines(const nlohmann::json& value, const std::string& indent) {
+  constexpr std::size_t kColumns = 100;
+  const std::string line = value.dump();
+  const auto holds = [](const nlohmann::json& item) { return item.is_structured(); };
+  const bool flat = value.is_array() && std::none_of(value.begin(), value.end(), holds);
+  if (!value.is_structured() || flat || indent.size() + line.size() <= kColumns) return line;
+  std::string items;
+  for (const auto& [key, item] : value.items())
+    items += str(items.empty() ? "" : ",", "\n", indent, "  ",
+                 value.is_object() ? nlohmann::json(key).dump() + ": " : "", in_lines(item, indent + "  "));
+  return str(line.front(), items, "\n", indent, line.back());
+}
+
 // Texts of several lines, such as the configuration, keep them.
 void print_metadata(const std::string& metadata) {
   const nlohmann::json entries = nlohmann::json::parse(metadata);
   for (const auto& [key, value] : entries.items()) {
-    const std::string text = value.is_string() ? value.get<std::string>() : value.dump();
+    const std::string text = value.is_string() ? value.get<std::string>() : in_lines(value, "");
     std::cout << key << ": ";
     if (text.find('\n') == std::string::npos) {
       std::cout << text << "\n";

@@ -91,7 +91,7 @@ TEST_F(DistOutOfMemory, ARankStartsAllAgainWithLessAndNoBitDiffers) {
   EXPECT_FALSE(test::fs::exists(dir_ / "r/out_of_memory"));
   EXPECT_NE(read_file(dir_ / "r/metrics.jsonl").find("\"group\":\"memory\""), std::string::npos);
   ASSERT_EQ(run({"checkpoint", "inspect", "r"}), 0);
-  EXPECT_TRUE(says("\"ran_out\":1")) << log();
+  EXPECT_TRUE(says("\n    \"ran_out\": 1")) << log();
 }
 
 TEST_F(DistOutOfMemory, AllAtOnceAreOneEvent) {
