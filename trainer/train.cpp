@@ -93,6 +93,7 @@ class Loop {
  private:
   TrainEnd take_steps();
   void launch();
+  void record_shortages();
   void record_memory(const MemoryRecord& smaller);
   [[noreturn]] void start_again(const MemoryRecord&) const;
   std::string metadata() const { return checkpoint_metadata(start_.config, start_.memory, ctx_.tuning.get()); }
@@ -139,7 +140,7 @@ class Loop {
   std::optional<Pace> pace_;   // of several ranks
   StepWatcher* watcher_ = nullptr;
   StepReport last_;
-  std::string recorded_;                   // how memory ran out in steps of this process, as far as it is recorded
+  std::size_t recorded_ = 0;               // of the trainer's shortages of memory
   std::int64_t validated_step_ = -1;       // the latest
   std::int64_t judged_step_ = -1;          // the latest at which tasks were evaluated
   std::vector<std::int64_t> passed_over_;  // steps of damaged checkpoints
@@ -458,12 +459,22 @@ void Loop::record_memory(const MemoryRecord& smaller) {
   time_.memory_ran_out(start_.memory.ran_out);
 }
 
-// Memory may have run out in this step, or in one that was computed again before.
+// Memory may have run out in this step, more than once, or in one that was computed again before.
+void Loop::record_shortages() {
+  const std::vector<Trainer::Shortage>& all = trainer_.shortages();
+  for (; recorded_ < all.size(); ++recorded_)
+    record_memory(start_.memory.smaller(all[recorded_].next, all[recorded_].why));
+}
+
+// What a step went down to before nothing smaller was left is recorded, too.
 void Loop::launch() {
-  trainer_.launch();
-  if (trainer_.memory_ran_out() == recorded_) return;
-  recorded_ = trainer_.memory_ran_out();
-  record_memory(start_.memory.smaller(trainer_.memory(), recorded_));
+  try {
+    trainer_.launch();
+  } catch (const OutOfMemory&) {
+    record_shortages();
+    throw;
+  }
+  record_shortages();
 }
 
 // Where several ranks have to start again, this one leaves word with what.

@@ -262,11 +262,12 @@ MemoryChoice Trainer::smaller_after(const OutOfMemory& e) {
                       "sequences among more processes "
                       "(parallel), or, on a GPU, set optimizer.offload to states or all, or optimizer.moments to bf16");
   const std::string where = arena().failed_in(), rank = mesh_.world() > 1 ? str("rank ", mesh_.rank(), " ") : "";
-  ran_out_ = str(rank, "ran out of memory in ", where.empty() ? "" : where + " in ", "step ", steps_ + 1, " (", e.facts,
-                 "); from now on ", bytes_text(next->fit.peak), " instead of ", bytes_text(memory_.fit.peak), ": ",
-                 next->text());
-  if (mesh_.world() > 1) throw RanOutOfMemory(ran_out_, *next);
-  log::warn(ran_out_);
+  std::string why = str(rank, "ran out of memory in ", where.empty() ? "" : where + " in ", "step ", steps_ + 1, " (",
+                        e.facts, "); from now on ", bytes_text(next->fit.peak), " instead of ",
+                        bytes_text(memory_.fit.peak), ": ", next->text());
+  if (mesh_.world() > 1) throw RanOutOfMemory(why, *next);
+  log::warn(why);
+  shortages_.push_back({std::move(why), *next});
   return *next;
 }
 

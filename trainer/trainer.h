@@ -96,7 +96,13 @@ class Trainer {
   Decoder& model() { return step_.model(); }
   const std::vector<ScopeId>& parts() const { return step_.part_norms().parts(); }
   const MemoryChoice& memory() const { return memory_; }
-  const std::string& memory_ran_out() const { return ran_out_; }  // when the choice became smaller; empty: never
+  // Each time that memory ran out in a step of this process and a smaller choice took its place.
+  struct Shortage {
+    std::string why;  // with what is done from then on
+    MemoryChoice next;
+  };
+  const std::vector<Shortage>& shortages() const { return shortages_; }
+  std::string memory_ran_out() const { return shortages_.empty() ? "" : shortages_.back().why; }
   const ParallelPlan& plan() const { return step_.plan(); }
   ContextBatches& cp_batches() { return step_.context(); }
   const ExecContext& exec() const { return ctx_; }
@@ -151,7 +157,7 @@ class Trainer {
   Mesh& mesh_;
   Loader& loader_;
   MemoryChoice memory_;
-  std::string ran_out_;
+  std::vector<Shortage> shortages_;
   const bool packs_;  // samples hold several documents or sequences
   TrainStep step_;
   const ExecContext& ctx_ = step_.exec();

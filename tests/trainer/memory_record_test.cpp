@@ -111,12 +111,44 @@ class OutOfMemoryRuns : public Runs {
     return run_process(words);
   }
   nlohmann::json recorded(const std::string& run) const { return parse_file(path(run + "/memory.json")); }
+  // What the metrics say of memory.
+  std::vector<nlohmann::json> memory_records(const std::string& run) const {
+    std::vector<nlohmann::json> all;
+    std::ifstream in(path(run + "/metrics.jsonl"));
+    for (std::string line; std::getline(in, line);)
+      if (const auto json = nlohmann::json::parse(line); json.value("group", "") == "memory") all.push_back(json);
+    return all;
+  }
   static nlohmann::json parse_file(const std::string& file) {
     std::ifstream in(file);
     return nlohmann::json::parse(in);
   }
   static bool says(const Finished& f, const std::string& text) { return f.output.find(text) != std::string::npos; }
 };
+
+TEST_F(OutOfMemoryRuns, EachTimeInOneStepIsRecorded) {
+  const Finished f = go("r", {"--inject", "7:memory@step=3,nth=40;memory@step=3,nth=60"});
+  ASSERT_EQ(f.code, 0) << f.output;
+  EXPECT_EQ(recorded("r").at("ran_out"), 2) << f.output;
+  EXPECT_EQ(recorded("r").at("steps_ran_out"), 2);
+  const std::vector<nlohmann::json> all = memory_records("r");
+  ASSERT_EQ(all.size(), 2u);
+  for (std::size_t i = 0; i < 2; ++i) {
+    EXPECT_EQ(all[i].at("ran_out"), i + 1);
+    EXPECT_TRUE(says(f, all[i].at("why"))) << all[i];
+  }
+  EXPECT_LT(all[1].at("peak"), all[0].at("peak"));
+}
+
+TEST_F(OutOfMemoryRuns, ARunThatEndsRecordsHowFarItWentDown) {
+  const Finished f = go("r", {"train.recompute=none", "--inject", "7:memory@step=3,nth=1,times=100000000"});
+  EXPECT_EQ(f.code, 1) << f.output;
+  EXPECT_EQ(recorded("r").at("micro_batch"), 1);
+  const std::vector<nlohmann::json> all = memory_records("r");
+  ASSERT_FALSE(all.empty()) << f.output;
+  EXPECT_EQ(recorded("r").at("ran_out"), all.size());
+  EXPECT_EQ(recorded("r").at("why"), all.back().at("why"));
+}
 
 TEST_F(OutOfMemoryRuns, AResumeRepeatsTheSmallerChoice) {
   ASSERT_EQ(go("calm", {}).code, 0);
