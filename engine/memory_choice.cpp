@@ -6,6 +6,7 @@
 #include "comm/host.h"
 #include "core/checked.h"
 #include "core/counted.h"
+#include "core/joined.h"
 #include "core/log.h"
 #include "engine/devices.h"
 #include "engine/rates.h"
@@ -68,12 +69,11 @@ std::optional<MemoryChoice> with_fewer_rows(const Config& c, int world, const Me
   return choice_like(before, c, world, fewer.back(), before.fit.peak - 1);  // at least something
 }
 
-[[noreturn]] void refuse(std::size_t budget, const ActivationFit& smallest) {
+[[noreturn]] void refuse(const Config& c, std::int64_t rows, std::size_t budget, const ActivationFit& smallest) {
   const std::size_t host = smallest.host_room;
   fail("train.memory_budget: a step does not fit into ", bytes_text(budget), ", whatever is computed again",
        host ? str(" or moved to the host (", bytes_text(host), ")") : "", "; it needs ", bytes_text(smallest.peak),
-       ". Lower train.micro_batch or model.context, share the model or its sequences among more processes (parallel), "
-       "on a GPU keep optimizer states on the host (optimizer.offload: states or all), or raise the budget");
+       ". Raise the budget; or ", memory_advice(c, rows));
 }
 
 std::string settings_that_fit(Config c, int world, std::size_t budget, std::size_t host_room,
@@ -112,7 +112,24 @@ Config agreed(Config c, Mesh& mesh, std::size_t host_room) {
   return c;
 }
 
+// Only for a GPU: a CPU has one memory for device and host, and computes in fp32.
+void add_remedies_of_gpu(const Config& c, std::vector<std::string>& remedies) {
+  if (c.run.device != DeviceChoice::cuda) return;
+  if (c.train.activation_offload == Switch::off) remedies.emplace_back("set train.activation_offload: auto");
+  if (c.optimizer.offload != StateOffload::all)
+    remedies.emplace_back(c.optimizer.offload == StateOffload::none ? "set optimizer.offload: states or all"
+                                                                    : "set optimizer.offload: all");
+  if (c.optimizer.moments != DType::bf16) remedies.emplace_back("set optimizer.moments: bf16");
+}
+
 }  // namespace
+
+std::string memory_advice(const Config& c, std::int64_t rows) {
+  std::vector<std::string> remedies = {rows > 1 ? "lower train.micro_batch or model.context" : "lower model.context"};
+  if (c.train.recompute != RecomputeChoice::automatic) remedies.emplace_back("set train.recompute: auto");
+  add_remedies_of_gpu(c, remedies);
+  return str(joined(remedies, ", "), ", or share the model or its sequences among more processes (parallel)");
+}
 
 std::string MemoryChoice::text() const { return str(fit.text(), ", ", counted(micro_batch, "sequence"), " at a time"); }
 
@@ -133,7 +150,7 @@ MemoryChoice choose_memory(const Config& config, Mesh& mesh, std::size_t host_ro
                 bytes_text(free));
   }
   if (const auto fit = within(free)) return {rows_of(c, mesh.world()), *fit, rates};
-  if (most == 0 && c.train.recompute == RecomputeChoice::automatic) refuse(free, smallest);
+  if (most == 0 && c.train.recompute == RecomputeChoice::automatic) refuse(c, rows_of(c, mesh.world()), free, smallest);
   return smallest_choice(c, mesh, free, smallest, rates);
 }
 

@@ -27,6 +27,10 @@ MemoryChoice choose_memory(const Config& resolved, Mesh&, std::size_t host_room,
 // is one already, or no such layout is left.
 std::optional<std::int64_t> fewer_sequences(const Config& resolved, int world, std::int64_t rows);
 
+// What is left to do where a step of so many sequences at a time does not fit, in words that end a message: settings
+// that would take less and are not as small as they can be.
+std::string memory_advice(const Config& resolved, std::int64_t rows);
+
 // The next smaller choice for a run that had too little memory with `before`: more is computed again, where
 // train.recompute is auto, which changes no bit; where that is not less, fewer sequences are computed at a time, which
 // adds gradients up in another order. Nothing: no choice takes less.

@@ -257,10 +257,7 @@ MemoryChoice Trainer::smaller_after(const OutOfMemory& e) {
   const std::optional<MemoryChoice> next = smaller_choice(config_, mesh_.world(), memory_);
   if (!next)
     throw OutOfMemory(e.facts,
-                      "Lower train.micro_batch or model.context, set train.recompute to auto with a "
-                      "train.memory_budget, or to block, or train.activation_offload: true, share the model or its "
-                      "sequences among more processes "
-                      "(parallel), or, on a GPU, set optimizer.offload to states or all, or optimizer.moments to bf16");
+                      "Nothing smaller is left to try by itself: " + memory_advice(config_, memory_.micro_batch));
   const std::string where = arena().failed_in(), rank = mesh_.world() > 1 ? str("rank ", mesh_.rank(), " ") : "";
   std::string why = str(rank, "ran out of memory in ", where.empty() ? "" : where + " in ", "step ", steps_ + 1, " (",
                         e.facts, "); from now on ", bytes_text(next->fit.peak), " instead of ",

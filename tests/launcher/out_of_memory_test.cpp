@@ -126,7 +126,7 @@ TEST_F(DistOutOfMemory, FewerSequencesAtATimeAreRecordedAndKept) {
 TEST_F(DistOutOfMemory, NothingSmallerEndsTheRunWithAdvice) {
   const std::vector<std::string> settings = {"train.recompute=block", "train.micro_batch=1"};
   EXPECT_EQ(with("7:memory@rank=1,step=6", "r", settings, {"--max-restarts", "0"}), kExitError) << log();
-  EXPECT_TRUE(says("Lower train.micro_batch or model.context")) << log();
+  EXPECT_TRUE(says("is left to try by itself: lower model.context, set train.recompute: auto, or share ")) << log();
   EXPECT_EQ(recorded("r").at("ran_out"), 0);
 }
 
