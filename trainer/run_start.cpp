@@ -74,6 +74,18 @@ void warn_of_edits(const RunStart& s, const Origin& origin, const RunSettings& f
               " was changed since the run wrote it; it differs from the checkpoint in:", listed(edits));
 }
 
+// For who leaves out what --fit or auto chose when the run began.
+std::string advice_on_sizes(const RunStart& s, const Origin& origin) {
+  const TrainConfig &old = origin.config.train, &now = s.config.train;
+  if (now.micro_batch == 0 && old.micro_batch > 0)
+    return str("To go on with the run's train.micro_batch: ", old.micro_batch,
+               ", as it may have been chosen: --fit or train.micro_batch=auto. ");
+  if (now.mlp_chunk == 0 && old.mlp_chunk > 0)
+    return str("To go on with the run's train.mlp_chunk: ", old.mlp_chunk,
+               ", as it may have been chosen: train.mlp_chunk=auto. ");
+  return "";
+}
+
 // Refuses settings that differ from those that the checkpoint was trained with, naming the keys.
 void check_settings(RunStart& s, const Origin& origin, const RunSettings* file, bool allow_changes) {
   if (const auto rounding = changes_of_rounding(origin.config, s.config); !rounding.empty())
@@ -92,8 +104,8 @@ void check_settings(RunStart& s, const Origin& origin, const RunSettings* file, 
     fail(s.dir.config_file(), " differs from the settings in the checkpoint ", origin.checkpoint, ":", listed(changes),
          "\nRestore the file (", s.dir.restoring_command(origin.checkpoint),
          "), pass --allow-changes to go on with what it says, --fresh to start over, or set another run.name");
-  fail(s.dir.path(), ": the run has other settings:", listed(changes), "\nResume with the old ones (ringmaster train ",
-       s.dir.path(),
+  fail(s.dir.path(), ": the run has other settings:", listed(changes), "\n", advice_on_sizes(s, origin),
+       "Resume with the old ones (ringmaster train ", s.dir.path(),
        "), pass --allow-changes to go on with the new ones, --fresh to start over, or set "
        "another run.name");
 }
@@ -203,12 +215,22 @@ void look_into_memory(RunStart& s, const TrainOptions& options, Mesh& mesh) {
   if (s.saving.keeps && !options.fresh) s.kept = newest_common_step(s.tier.get(), mesh.host());
 }
 
-// --fit is train.micro_batch: auto.
-bool chooses_micro_batch(const Config& c, const TrainOptions& options) {
+bool goes_on_with_micro_batch(const Config& c, const TrainOptions& options) {
+  const RunDirectory dir(c.run.path());
+  return !options.fresh && dir.exists() && settings_to_go_on(dir, false).train.micro_batch == c.train.micro_batch;
+}
+
+// --fit is train.micro_batch: auto. The settings of a run that goes on have what it chose.
+bool chooses_micro_batch(const Config& c, const TrainOptions& options, Mesh& mesh) {
   if (c.train.micro_batch == kAutoMicroBatch) return true;
-  if (options.fit && c.train.micro_batch != 0)
-    fail("--fit chooses train.micro_batch: leave that (", c.train.micro_batch, ") out");
-  return options.fit;
+  if (!options.fit || c.train.micro_batch == 0) return options.fit;
+  by_leader(mesh, [&] {
+    if (!goes_on_with_micro_batch(c, options))
+      fail("--fit chooses train.micro_batch, but the settings say train.micro_batch: ", c.train.micro_batch,
+           ". Take that out of them, or give train.micro_batch=auto on the command line in place of --fit");
+    return "";
+  });
+  return false;
 }
 
 // What a run that begins computes at a time, or one that goes on has computed since it began.
@@ -225,7 +247,7 @@ StepSizes fitting_sizes(const Config& resolved, bool rows, const TrainOptions& o
 
 // Sets train.micro_batch and train.mlp_chunk, where they are auto, to what is fastest and fits.
 void fit(Config& c, const TrainOptions& options, std::int64_t vocab, Mesh& mesh) {
-  const bool rows = chooses_micro_batch(c, options), chunk = c.train.mlp_chunk == kAutoMlpChunk;
+  const bool rows = chooses_micro_batch(c, options, mesh), chunk = c.train.mlp_chunk == kAutoMlpChunk;
   if (!rows && !chunk) return;
   if (rows) c.train.micro_batch = 1;
   Config small = resolve_config(c, vocab, mesh);

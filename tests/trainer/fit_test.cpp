@@ -71,10 +71,24 @@ TEST_F(FitRuns, AutoIsAWordForTheSame) {
   EXPECT_EQ(nearly.code, 1);
 }
 
+// The run's own settings, and those that it was started with, with --fit and without.
+TEST_F(FitRuns, ARunGoesOnWithWhatItChose) {
+  ASSERT_EQ(fit("r", {"train.steps=2"}).code, 0);
+  const Finished own = ring({"train", path("r"), "train.steps=4", "--allow-changes", "--fit"});
+  EXPECT_EQ(own.code, 0) << own.output;
+  EXPECT_EQ(micro_batch("r"), 8);
+  std::vector<std::string> words = train("r", {"train.batch_size=8", "model.context=64", "train.steps=4"});
+  std::erase_if(words, [](const std::string& w) { return w.starts_with("train.micro_batch"); });
+  const Finished without = run_process(words);
+  EXPECT_EQ(without.code, 1) << without.output;
+  EXPECT_NE(without.output.find("--fit or train.micro_batch=auto"), std::string::npos) << without.output;
+  EXPECT_EQ(ring({"train", path("r"), "train.micro_batch=4", "--fit"}).code, 1);
+}
+
 TEST_F(FitRuns, WhoeverSaysTheMicroBatchHasChosen) {
   const Finished f = fit("said", {"train.steps=2", "train.micro_batch=2"});
   EXPECT_EQ(f.code, 1);
-  EXPECT_NE(f.output.find("train.micro_batch"), std::string::npos) << f.output;
+  EXPECT_NE(f.output.find("train.micro_batch: 2. Take that out"), std::string::npos) << f.output;
 }
 
 // All tokens at once where that fits; else what is chosen when the run begins, which a resume repeats.
