@@ -265,7 +265,8 @@ void fit(Config& c, const TrainOptions& options, std::int64_t vocab, Mesh& mesh)
   if (rows) c.train.micro_batch = sizes.micro_batch;
   if (chunk) c.train.mlp_chunk = sizes.mlp_chunk;
   if (rows && mesh.rank() == 0) log::info("train.micro_batch: auto is ", sizes.micro_batch);
-  if (chunk && mesh.rank() == 0) log::info("train.mlp_chunk: auto is ", sizes.mlp_chunk);
+  if (chunk && mesh.rank() == 0)
+    log::info("train.mlp_chunk: auto is ", sizes.mlp_chunk ? counted(sizes.mlp_chunk, "token") : "0, all at once");
 }
 
 // All ranks read them, and must read the same.

@@ -105,9 +105,11 @@ void BlockRuleConfig::validate(std::vector<std::string>& errors) const {
         "keep: ", least, ", but pattern: ", name_of(pattern), " needs more than local + first = ", local + first,
         " blocks, which are always kept: set it to ", local + first + 1, " or more, or take pattern: local_global"));
   else if (is(BlockChoice::importance) && explore >= keep - local - first)
-    errors.push_back(str("explore: ", explore, " blocks, but of keep: ", keep, " only ", keep - local - first,
-                         " are not local or first ones, and one at least is chosen by its importance: set explore to ",
-                         keep - local - first - 1, " or less, or raise keep"));
+    errors.push_back(str(
+        "explore: ", explore, " blocks, but of keep: ", keep, " only ", keep - local - first,
+        " are not local or first ones, and one at least is chosen by its importance: ",
+        keep - local - first > 1 ? str("set explore to ", keep - local - first - 1, " or less") : "leave explore out",
+        ", or raise keep"));
   if (is(BlockChoice::file) && file.empty())
     errors.push_back("file: empty, but pattern: file needs the path of a text file with the blocks");
 }
@@ -153,7 +155,8 @@ void validate(const AttentionConfig& c, std::vector<std::string>& errors) {
         "rules: kind: block_sparse needs one at least, such as rules: [{pattern: local_global, local: 4}]");
   for (std::int64_t rule : c.heads)
     if (rule >= static_cast<std::int64_t>(c.rules.size()))
-      errors.push_back(str("heads: there is no rule ", rule, ", but ", c.rules.size(), ", counted from 0"));
+      errors.push_back(str("heads: ", rule, " names no rule: there ", c.rules.size() == 1 ? "is " : "are ",
+                           counted(std::ssize(c.rules), "rule"), ", counted from 0"));
   const auto some = [&](const auto& is) { return std::ranges::any_of(c.rules, is); };
   const auto is = [](BlockChoice pattern) {
     return [pattern](const BlockRuleConfig& r) { return r.pattern == pattern; };

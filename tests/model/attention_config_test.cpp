@@ -156,7 +156,7 @@ TEST(AttentionConfig, RefusesValuesThatMakeNoPattern) {
   expect_refused("{kind: dilated, segments: [12, 24, 48], rates: [1, 2, 3], dedup: true}", {"segment 24 and rate 2"});
   expect_refused("{kind: block_sparse}", {"rules: kind: block_sparse needs one at least"});
   expect_refused("{kind: block_sparse, block: 96, rules: [{}]}", {"block: 96 tokens, but blocks have 64 or 128"});
-  expect_refused("{kind: block_sparse, rules: [{}], heads: [0, 1]}", {"heads: there is no rule 1, but 1"});
+  expect_refused("{kind: block_sparse, rules: [{}], heads: [0, 1]}", {"heads: 1 names no rule: there is 1 rule, counted from 0"});
   expect_refused("{kind: window, window: 8, pools: [16, 16]}", {"pools: [16, 16]: sizes must rise"});
   expect_refused("{kind: block_sparse, rules: [{}], pools: [64, 16]}", {"pools: [64, 16]: sizes must rise"});
   expect_refused("{kind: window, window: 8, pools: [1]}", {"attention.pools", "1", "2"});
@@ -203,6 +203,9 @@ TEST(AttentionConfig, RefusesRulesThatMakeNoPattern) {
   refused("{pattern: importance, local: 2, first: 1, keep: 5, explore: 2}",
           "explore: 2 blocks, but of keep: 5 only 2 are not local or first ones, and one at least is chosen by its "
           "importance: set explore to 1 or less, or raise keep");
+  refused("{pattern: importance, local: 2, first: 1, keep: 4, explore: 1}",
+          "explore: 1 blocks, but of keep: 4 only 1 are not local or first ones, and one at least is chosen by its "
+          "importance: leave explore out, or raise keep");
   refused("{pattern: importance, keep: 4, density: 0.5}", "density: 0.5 belongs to pattern: random");
   refused("{explore: 1}", "explore: 1 belongs to pattern: importance");
   refused("{pattern: content, keep: 4, interval: 7}", "interval: 7 belongs to pattern: importance");
