@@ -14,6 +14,7 @@
 #include "model/patterns.h"
 #include "optim/groups.h"
 #include "optim/kinds.h"
+#include "trainer/idle_attention.h"
 
 namespace ring {
 namespace {
@@ -153,6 +154,7 @@ void RunLog::describe(const RunStart& start, int processes) {
   warn_of_vocabulary(config_, start.corpora.vocab_size);
   warn_of_places(config_);
   warn_of_masks(config_, start.corpora);
+  warn_of_idle_attention(config_, start.corpora);
   for (const auto& rows : start.loader->map().rows())
     log::info("packing: ", counted(static_cast<std::int64_t>(rows->rows()), "sample"), " an epoch, ",
               std::round(1000 * rows->filled()) / 10, " % of their places hold a token, the others are padding; ",

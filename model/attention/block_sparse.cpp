@@ -13,7 +13,7 @@
 namespace ring {
 namespace {
 
-constexpr std::int64_t kMostBlocks = 1 << 24, kUsualBlock = 128;
+constexpr std::int64_t kMostBlocks = 1 << 24;
 
 const Choices<BlockChoice>& block_patterns() {
   static const auto names = choices<BlockChoice>({{"local_global", BlockChoice::local_global},

@@ -3,6 +3,7 @@
 // everything else, from kernels to pictures, follows from that. A new kind is a file beside window.cpp and two lines in
 // kinds.cpp (docs/extend.md).
 
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
@@ -18,6 +19,8 @@ namespace ring {
 struct ModelSizes {
   std::int64_t kv_heads = 0, context = 0;
 };
+
+inline constexpr std::int64_t kUsualBlock = 128;  // tokens of a block, where the settings say 0
 
 struct AttentionKind {
   std::string name;  // the value of model.attention.kind

@@ -13,6 +13,7 @@
 #include "model/attention/kinds.h"
 #include "model/config.h"
 #include "model/flops.h"
+#include "model/idle_attention.h"
 #include "model/layer_names.h"
 #include "model/patterns.h"
 
@@ -79,6 +80,23 @@ TEST(AttentionConfig, AKindThatIsGivenLaterLeavesOutWhatOnlyOthersHave) {
   ModelConfig run = load(file);  // settings that a program holds
   EXPECT_NO_THROW(override_config(run, {"attention={kind: window, window: 32}"}));
   EXPECT_THROW(override_config(run, {"attention.block=64"}), Error);
+}
+
+TEST(AttentionConfig, NamesSettingsThatDoNothing) {
+  const auto idle = [](const std::string& yaml, std::int64_t longest) {
+    const std::vector<std::string> all = idle_attention(load(yaml), longest);
+    return all.size() == 1 ? all[0].substr(0, all[0].find(':')) : std::to_string(all.size());
+  };
+  const std::string heads = "kv_heads: 2\nattention: {kind: block_sparse, rules: [{}, {local: 2}], heads: ";
+  EXPECT_EQ(idle(heads + "[0, 1]}", 256), "0");
+  EXPECT_EQ(idle(heads + "[0, 1, 0]}", 256), "model.attention.heads");
+  const std::string pools = "attention_layers: [{layers: '1', attention: {kind: window, window: 8, pools: [16, 64]}}]";
+  EXPECT_EQ(idle(pools, 65), "0") << "the last token sees the first pool";
+  EXPECT_EQ(idle(pools, 64), "model.attention_layers[0].attention.pools");
+  const std::string learned =
+      "attention: {kind: block_sparse, block: 64, rules: [{}, {pattern: learned, local: 2, first: 1, keep: 4}]}";
+  EXPECT_EQ(idle(learned, 3 * 64 + 1), "0");
+  EXPECT_EQ(idle(learned, 3 * 64), "model.attention.rules[1]");
 }
 
 // A setting that a kind names but nobody can set would mean nothing, as one that no kind reads.
@@ -156,7 +174,8 @@ TEST(AttentionConfig, RefusesValuesThatMakeNoPattern) {
   expect_refused("{kind: dilated, segments: [12, 24, 48], rates: [1, 2, 3], dedup: true}", {"segment 24 and rate 2"});
   expect_refused("{kind: block_sparse}", {"rules: kind: block_sparse needs one at least"});
   expect_refused("{kind: block_sparse, block: 96, rules: [{}]}", {"block: 96 tokens, but blocks have 64 or 128"});
-  expect_refused("{kind: block_sparse, rules: [{}], heads: [0, 1]}", {"heads: 1 names no rule: there is 1 rule, counted from 0"});
+  expect_refused("{kind: block_sparse, rules: [{}], heads: [0, 1]}",
+                 {"heads: 1 names no rule: there is 1 rule, counted from 0"});
   expect_refused("{kind: window, window: 8, pools: [16, 16]}", {"pools: [16, 16]: sizes must rise"});
   expect_refused("{kind: block_sparse, rules: [{}], pools: [64, 16]}", {"pools: [64, 16]: sizes must rise"});
   expect_refused("{kind: window, window: 8, pools: [1]}", {"attention.pools", "1", "2"});

@@ -1,0 +1,15 @@
+#pragma once
+// Settings of attention that are allowed and do nothing.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "model/config.h"
+
+namespace ring {
+
+// Why, and what to do, of each that does nothing in sequences of at most `longest` tokens: "model.attention.pools: ..".
+std::vector<std::string> idle_attention(const ModelConfig& resolved, std::int64_t longest);
+
+}  // namespace ring

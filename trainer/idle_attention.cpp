@@ -1,0 +1,43 @@
+#include "trainer/idle_attention.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/log.h"
+#include "data/token_store.h"
+#include "model/idle_attention.h"
+
+namespace ring {
+namespace {
+
+// In tokens; at most `most`, where the search ends.
+std::int64_t longest_document(const TokenSplit& split, std::int64_t most) {
+  DocumentStarts start(split);
+  std::uint64_t before = 0;
+  std::int64_t longest = 0;
+  for (std::uint64_t i = 1; i <= split.documents() && longest < most; ++i) {
+    const std::uint64_t end = start(i);
+    longest = std::max(longest, static_cast<std::int64_t>(end - std::exchange(before, end)));
+  }
+  return std::min(longest, most);
+}
+
+std::int64_t longest_sequence(const Config& c, const Corpora& corpora) {
+  const std::int64_t most = c.train.context ? c.train.context : c.model.context;
+  if (!c.data.packing.documents) return most;
+  std::int64_t longest = 1;
+  for (const auto& store : corpora.stores) longest = std::max(longest, longest_document(store->train(), most));
+  return longest;
+}
+
+bool is_plain(const AttentionConfig& c) { return c.pools.empty() && c.heads.empty() && !learns_blocks(c); }
+
+}  // namespace
+
+void warn_of_idle_attention(const Config& c, const Corpora& corpora) {
+  const auto plain = [](const LayerAttentionConfig& entry) { return is_plain(entry.attention); };
+  if (is_plain(c.model.attention) && std::ranges::all_of(c.model.attention_layers, plain)) return;
+  for (const std::string& text : idle_attention(c.model, longest_sequence(c, corpora))) log::warn(text);
+}
+
+}  // namespace ring
