@@ -3,6 +3,7 @@
 // which attention gets the keys and values of the others.
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -29,13 +30,34 @@ struct ContextShards {
   std::int64_t tokens() const;             // of the micro-batch
 };
 
+// Whole documents of some of the KV heads that a process computes, and the pattern as these see it.
+struct WholeSequences {
+  KvHeads heads;
+  Pattern pattern;
+  std::vector<Span> spans;
+};
+
+// Sees attention over whole sequences where it is computed: a call with its results, for these of the heads of
+// WholeSequences, counted from their first one. Each head is in one call.
+using AttentionWatch = std::function<void(const Attention&, KvHeads)>;
+
 class ContextExchange {
  public:
   virtual ~ContextExchange() = default;
   // The arguments of the kernels, of this rank's rows and without spans or carries: every query sees the keys of its
-  // document on all ranks. All ranks call the same in the same order, also those that hold no row.
-  virtual void forward(const Attention&, const std::shared_ptr<const ContextShards>&, const ExecContext&) = 0;
+  // document on all ranks. All ranks call the same in the same order, also those that hold no row. A selection is for
+  // whole_sequences(): the one that is returned is the one that was given, else a new one where the pattern selects;
+  // the backward needs it. watch: may be empty.
+  virtual BlockSelection forward(const Attention&, const std::shared_ptr<const ContextShards>&, const ExecContext&,
+                                 const AttentionWatch& watch) = 0;
   virtual void backward(const AttentionBackward&, const std::shared_ptr<const ContextShards>&, const ExecContext&) = 0;
+  // What this rank has for itself while it attends with so many KV heads; no heads: it has parts of sequences alone.
+  virtual WholeSequences whole_sequences(const std::shared_ptr<const ContextShards>&, const Pattern&,
+                                         std::int64_t /*kv_heads*/) {
+    return {};
+  }
+  // t f32 becomes its sum over the ranks.
+  virtual void sum(const Tensor& t, const ExecContext&) = 0;
 };
 
 }  // namespace ring

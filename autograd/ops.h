@@ -39,6 +39,10 @@ struct Sequences {
 // one they hold all N rows and a share of the channels. Whoever has no run.tp of more than one process has all of both.
 bool sliced(const Run&);
 
+// What this process attends to whole sequences with: all of so many KV heads, or, where sequences are cut, those for
+// which the run's exchange brings all rows together. Error: it does so for none.
+WholeSequences whole_sequences(const Run&, const Sequences&, const Pattern&, std::int64_t kv_heads);
+
 // x [N/tp,C], this process's rows -> [N,C], all of them; the gradient is summed over the processes and cut again. What
 // needs the result in the backward gathers it anew: only the own rows are kept.
 Var gather_rows(Run&, const Var& x);
@@ -119,8 +123,9 @@ Var attention(Run&, const Var& q, const Var& k, const Var& v, const Sequences&, 
 // The whole of self-attention between the two projections, without copies: qkv [N,(Hq+2Hk)D] holds q | k | v in
 // columns. Optionally normalises q and k per head (RMS, weights [D]), rotates them, attends -> [N,Hq D]. Consumes qkv:
 // its bytes are rotated in place and kept for the backward. `keys`, `values` (both or none) and `queries` receive
-// views of the final k and v [N,Hk,D] and q [N,Hq,D], for a generation cache. `selection` receives what was selected;
-// one that is there already is used.
+// views of the final k and v [N,Hk,D] and q [N,Hq,D], for a generation cache. `selection`, of whole_sequences(),
+// receives what was selected; one that is there already is used. `watch` sees attention over whole sequences; it may be
+// empty.
 struct SelfAttention {
   std::int64_t heads = 1, kv_heads = 1, head_dim = 8;
   AttentionOptions attention;
@@ -131,7 +136,7 @@ struct SelfAttention {
   Tensor* keys = nullptr;
   Tensor* values = nullptr;
   BlockSelection* selection = nullptr;
-  Tensor* lse = nullptr;  // receives the log-sum-exp of the scores, f32 [Hq,N]
+  AttentionWatch watch{};
 };
 Var self_attention(Run&, const Var& qkv, const Sequences&, const SelfAttention&);
 

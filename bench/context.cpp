@@ -69,8 +69,8 @@ class Bench {
   ContextTiming time(ContextSchedule schedule, ContextTiming t, const std::shared_ptr<const ContextShards>& shards) {
     const auto exchange = make_context_parallel(traced_, schedule, grid_.parallel.ring(mesh_.nodes_along("cp")));
     t.schedule = exchange->schedule();
-    const AttentionOperands p = operands(shards->tokens(cp_.rank()));
-    const auto forward = [&] { exchange->forward(p.forward, shards, ctx_); };
+    AttentionOperands p = operands(shards->tokens(cp_.rank()));
+    const auto forward = [&] { p.backward.selection = exchange->forward(p.forward, shards, ctx_, {}); };
     const auto both = [&] {
       forward();
       exchange->backward(p.backward, shards, ctx_);

@@ -11,6 +11,7 @@
 #include "kernels/attention/distance_mass.h"
 #include "kernels/elementwise.h"
 #include "kernels/group_sums.h"
+#include "kernels/row_copy.h"
 #include "optim/groups.h"
 
 namespace ring {
@@ -197,9 +198,8 @@ std::vector<Tensor> TrainStep::attention_entropies() {
 // Nothing is measured of kernels for it, so that no choice of the run depends on whether it was made.
 std::vector<Tensor> TrainStep::distance_masses() {
   const std::vector<BlockImportance>& layers = model_.importance();
-  const Slice& slice = model_.parameters().slice();
-  const std::int64_t heads = model_.config().kv_heads / slice.size;
-  const std::vector<Span> spans = sequences_[0].spans();
+  const std::int64_t heads = model_.config().kv_heads / (plan_.tp * plan_.cp),
+                     first = (mesh_.coord("tp") * plan_.cp + mesh_.coord("cp")) * heads;
   ExecContext plain = ctx_;
   plain.tuning = nullptr;
   std::vector<Tensor> masses(layers.size());
@@ -207,11 +207,14 @@ std::vector<Tensor> TrainStep::distance_masses() {
     return model_.blocks()[static_cast<std::size_t>(i.layer())].attention();
   };
   for (std::size_t n = 0; n < layers.size(); ++n) {
-    const std::vector<std::int32_t> all = layers[n].first();
-    const auto own = all.begin() + slice.rank * heads;
-    attention(layers[n]).watch = [&, n, first = std::vector(own, own + heads)](const AttendedHeads& h) {
-      const Attention call{.q = h.q, .k = h.k, .queries = spans, .keys = spans, .scale = h.scale, .pattern = h.pattern};
-      masses[n] = ring::distance_masses(call, layers[n].distances(), first, plain);
+    masses[n] = ctx_.empty({2, heads, layers[n].distances()});
+    attention(layers[n]).watch = [&, n, all = layers[n].first()](const AttendedHeads& h) {
+      const Attention call{
+          .q = h.q, .k = h.k, .queries = h.spans, .keys = h.spans, .scale = h.scale, .pattern = h.pattern};
+      const auto some = all.begin() + first + h.heads.first;
+      const Tensor made =
+          ring::distance_masses(call, layers[n].distances(), std::vector(some, some + h.heads.count), plain);
+      copy_rows_kernel({masses[n].narrow(1, h.heads.first, h.heads.count), made, {.count = 2}}, plain);
     };
   }
   Run run = micro_run(0, nullptr);

@@ -62,8 +62,9 @@ class TrainStep {
   // micro-batch, as Run::entropies has it. Dropout is off.
   std::vector<Tensor> attention_entropies();
 
-  // Likewise, of each layer that keeps blocks by importance, in the order of Decoder::importance(): the masses of this
-  // slice's KV heads by distance, f32 [2, KV heads, distances] (kernels/attention/distance_mass.h).
+  // Likewise, of each layer that keeps blocks by importance, in the order of Decoder::importance(): the masses of the
+  // KV heads that this rank has whole sequences of, by distance, f32 [2, KV heads, distances]
+  // (kernels/attention/distance_mass.h).
   std::vector<Tensor> distance_masses();
 
   // A run of the model over micro-batch `index` of this rank.

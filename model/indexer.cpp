@@ -8,6 +8,7 @@
 #include "kernels/attention/blocks.h"
 #include "kernels/elementwise.h"
 #include "kernels/matmul.h"
+#include "kernels/row_copy.h"
 
 namespace ring {
 namespace {
@@ -44,15 +45,17 @@ Indexer::Indexer(const ParamPrefix& at, const ModelConfig& c, const AttentionCon
                                c.width);
 }
 
-Var Indexer::scores(Run& run, const Var& x, const Sequences& seqs, const Pattern& pattern) const {
+Var Indexer::scores(Run& run, const Var& x, const Sequences& seqs, const WholeSequences& whole) const {
   const Tensor rows = sliced(run) ? gather_rows(run, {x.value, nullptr}).value : x.value;
-  const std::vector<Span> spans = seqs.spans();
   std::vector<std::int32_t> blocks;
-  for (const Span& s : spans) blocks.push_back(blocks_of(pattern, s));
-  const std::int64_t all = first_blocks(pattern, spans).back(), most = *std::ranges::max_element(blocks);
-  const Tensor means = block_means(rows, block_rows(pattern, spans), all, pattern.blocks->block(), run.ctx);
+  for (const Span& s : whole.spans) blocks.push_back(blocks_of(whole.pattern, s));
+  const std::int64_t most = blocks.empty() ? 0 : std::ranges::max(blocks);
+  const Tensor means = seqs.shards ? block_means(rows, *seqs.shards, whole.pattern, *run.cp, run.ctx)
+                                   : block_means(rows, whole.spans, whole.pattern, run.ctx);
   const Var in{in_type(means, projection_->var.value.dtype(), run.ctx), nullptr};
-  return index_scores(run, linear(run, in, projection_->var), shape_, blocks, most);
+  IndexShape shape = shape_;
+  shape.first_head += whole.heads.first, shape.count = whole.heads.count;
+  return index_scores(run, linear(run, in, projection_->var), shape, blocks, most);
 }
 
 Tensor Indexer::project(const Tensor& means, const ExecContext& ctx) const {
@@ -62,44 +65,28 @@ Tensor Indexer::project(const Tensor& means, const ExecContext& ctx) const {
   return out;
 }
 
-void Indexer::learn(Run& run, const Var& scores, const AttendedHeads& seen, const Sequences& seqs) const {
-  if (!run.records(scores)) return;
-  const std::vector<Span> spans = seqs.spans();
-  const Tensor mass = run.ctx.empty(scores.value.shape());
-  block_mass_kernel({.q = seen.q,
-                     .k = seen.k,
-                     .lse = seen.lse,
-                     .mass = mass,
-                     .spans = spans,
-                     .scale = seen.scale,
-                     .pattern = seen.pattern,
-                     .selection = seen.selection},
-                    run.ctx);
-  const IndexTarget target{mass, seen.selection.bits, block_rows(seen.pattern, spans), seen.pattern.blocks};
+void Indexer::learn(Run& run, const Var& scores, const Tensor& mass, const BlockSelection& selection,
+                    const WholeSequences& whole) const {
+  const IndexTarget target{mass, selection.bits, block_rows(whole.pattern, whole.spans), whole.pattern.blocks};
   const Var loss = index_loss(run, scores, target, share_, weight_);
   if (run.index_loss.defined())
     axpby_kernel({.x = loss.value, .y = run.index_loss, .out = run.index_loss, .alpha = 1, .beta = 1}, run.ctx);
 }
 
-std::vector<PooledRows> block_rows(const Pattern& pattern, const std::vector<Span>& spans) {
-  const std::vector<std::int32_t> first = first_blocks(pattern, spans);
-  std::vector<PooledRows> rows;
-  for (std::size_t b = 0; b < spans.size(); ++b)
-    rows.push_back({.first = spans[b].first,
-                    .count = spans[b].count,
-                    .skipped = narrow<std::int32_t>(spans[b].position - pattern.origin(spans[b].document)),
-                    .out = first[b]});
-  return rows;
-}
-
-// Columns are pooled by themselves: heads of 64 of them share the work.
-Tensor block_means(const Tensor& x, std::vector<PooledRows> rows, std::int64_t blocks, std::int32_t block,
-                   const ExecContext& ctx) {
-  constexpr std::int64_t kHead = 64;
-  const std::int64_t width = x.dim(1), head = width % kHead ? width : kHead;
-  const Tensor means = ctx.empty({blocks, width / head, head});
-  block_pool_kernel({x.split_dim(1, head), means, std::move(rows), block}, ctx);
-  return means.view({blocks, width});
+void add_mass(const Tensor& all, const Attention& a, KvHeads heads, const ExecContext& ctx) {
+  if (!a.selection.bits.defined()) return;
+  const bool every = heads.count == all.dim(1);
+  const Tensor mass = every ? all : ctx.empty({all.dim(0), heads.count, all.dim(2)});
+  block_mass_kernel({.q = a.q,
+                     .k = a.k,
+                     .lse = a.lse,
+                     .mass = mass,
+                     .spans = a.queries,
+                     .scale = a.scale,
+                     .pattern = a.pattern,
+                     .selection = a.selection},
+                    ctx);
+  if (!every) copy_rows_kernel({all.narrow(1, heads.first, heads.count), mass, {.count = all.dim(0)}}, ctx);
 }
 
 BlockSelection selection_by(const Tensor& scores, const Pattern& pattern, const std::vector<Span>& spans,

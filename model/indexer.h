@@ -3,7 +3,7 @@
 // tokens are projected to small queries, keys and weights (kernels/attention/block_index.h), which score the blocks.
 
 #include "autograd/indexer.h"
-#include "model/attended_heads.h"
+#include "model/block_means.h"
 #include "model/config.h"
 #include "model/params.h"
 
@@ -16,13 +16,13 @@ class Indexer {
 
   // As a slice computes them: these KV heads alone.
   void take_heads(std::int64_t first, std::int64_t count) { shape_.first_head = first, shape_.count = count; }
-  // x [N/tp,C], the layer's input -> scores f32 [rows,Hk,blocks], rows as a selection has them.
-  Var scores(Run&, const Var& x, const Sequences&, const Pattern&) const;
+  // x [N/tp,C], the layer's input -> scores f32 [rows,heads,blocks] of these heads, rows as a selection has them.
+  Var scores(Run&, const Var& x, const Sequences&, const WholeSequences&) const;
   // What is projected of means of rows, f32 [rows,C] -> [rows, shape().width()].
   Tensor project(const Tensor& means, const ExecContext&) const;
-  // Learns from what attention made of these scores. The loss is added to run.index_loss, where it is wanted. A run
-  // that records nothing learns nothing.
-  void learn(Run&, const Var& scores, const AttendedHeads& seen, const Sequences&) const;
+  // Learns from what attention made of these scores, of which a run records: the masses of blocks, which are used up,
+  // and the selection. The loss is added to run.index_loss, where it is wanted.
+  void learn(Run&, const Var& scores, const Tensor& mass, const BlockSelection&, const WholeSequences&) const;
 
   const IndexShape& shape() const { return shape_; }
   DType type() const { return projection_->var.value.dtype(); }  // of what it projects
@@ -36,11 +36,9 @@ class Indexer {
   Param* projection_;
 };
 
-// The documents' rows in blocks of the pattern, one document's blocks behind the other's.
-std::vector<PooledRows> block_rows(const Pattern&, const std::vector<Span>&);
-// Means over blocks of x [N,C]: f32 [rows,C].
-Tensor block_means(const Tensor& x, std::vector<PooledRows> rows, std::int64_t blocks, std::int32_t block,
-                   const ExecContext&);
+// The masses of blocks (kernels/attention/block_mass.h) of a call with its results, which is for some of the heads:
+// into their part of those of all, f32 [rows,heads,blocks]. A call without a selection has heads that do not learn.
+void add_mass(const Tensor& all, const Attention&, KvHeads, const ExecContext&);
 // The selection by scores, for whole documents.
 BlockSelection selection_by(const Tensor& scores, const Pattern&, const std::vector<Span>&, const ExecContext&);
 // The pattern while its indexer warms up: heads whose blocks are selected keep all.

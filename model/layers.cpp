@@ -167,23 +167,36 @@ Var AttentionLayer::project(Run& run, Var y, const Var& residual) const {
 
 Var AttentionLayer::attend(Run& run, const Var& x, const Var& qkv, const Sequences& seqs, BlockSelection* shared,
                            AttendedHeads& heads) const {
-  heads.scale = scale_, heads.pattern = pattern_;
   SelfAttention s = options(run.training);
   s.queries = &heads.q, s.keys = &heads.k, s.values = &heads.v;
-  s.selection = shared ? shared : &heads.selection, s.lse = &heads.lse;
-  const Var scores = index_ ? index_->scores(run, x, seqs, pattern_) : Var{};  // all slices together
-  if (learns()) heads.selection = selection_by(scores.value, pattern_, seqs.spans(), run.ctx);
+  s.selection = shared;
+  s.watch = watching({}, run.ctx);
+  if (!index_) return self_attention(run, qkv, seqs, s);
+  const WholeSequences whole = whole_sequences(run, seqs, pattern_, kv_heads_);
+  const Var scores = index_->scores(run, x, seqs, whole);  // all ranks together, also those whose heads do not learn
+  if (!whole.pattern.selects()) return self_attention(run, qkv, seqs, s);
+  BlockSelection selection = selection_by(scores.value, whole.pattern, whole.spans, run.ctx);
+  const Tensor mass = run.records(scores) ? run.ctx.empty(scores.value.shape()) : Tensor{};
+  s.selection = &selection;
+  s.watch = watching(mass, run.ctx);
   const Var y = self_attention(run, qkv, seqs, s);
-  heads.selection = *s.selection;
-  if (learns()) index_->learn(run, scores, heads, seqs);
+  if (mass.defined()) index_->learn(run, scores, mass, selection, whole);
   return y;
+}
+
+// mass: takes the masses of blocks; undefined: nobody asks.
+AttentionWatch AttentionLayer::watching(const Tensor& mass, const ExecContext& ctx) const {
+  if (!mass.defined() && !watch) return nullptr;
+  return [this, mass, &ctx](const Attention& a, KvHeads heads) {
+    if (mass.defined()) add_mass(mass, a, heads, ctx);
+    if (watch) watch({a.q, a.k, a.v, a.lse, a.scale, a.pattern, a.selection, a.queries, heads});
+  };
 }
 
 Var AttentionLayer::operator()(Run& run, const Var& x, const Sequences& seqs, const Var& residual,
                                BlockSelection* shared) const {
   AttendedHeads heads;
   const Var y = attend(run, x, qkv_(run, x), seqs, shared, heads);
-  if (watch) watch(heads);
   heads = {};
   return project(run, y, residual);
 }

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "autograd/ops.h"
+#include "model/attended_heads.h"
 #include "model/config.h"
 #include "model/indexer.h"
 #include "model/kv_cache.h"
@@ -75,11 +76,12 @@ class AttentionLayer {
   const Indexer* indexer() const { return index_ ? &*index_ : nullptr; }
   Linear& qkv() { return qkv_; }
   Linear& out() { return out_; }
-  // Called with what each pass over whole sequences attends over, where it runs.
+  // Called with what each pass over whole sequences attends over, where it runs: once, or for groups of the heads.
   std::function<void(const AttendedHeads&)> watch;
 
  private:
   Var attend(Run&, const Var& x, const Var& qkv, const Sequences&, BlockSelection* shared, AttendedHeads&) const;
+  AttentionWatch watching(const Tensor& mass, const ExecContext&) const;
   SelfAttention options(bool training) const;
   Var project(Run&, Var y, const Var& residual) const;
   SelectionCache::Scored scorer(const LayerCache&, const ExecContext&) const;

@@ -131,33 +131,22 @@ void check_tokens_of_slices(const ParallelPlan& p, const ModelConfig& m) {
            ", model.context = ", m.context, ", parallel.cp = ", p.cp, "): change one of them so that it does");
 }
 
-// What no exchange of keys can do, since it takes more than whole sequences of some heads in one layer.
-void check_rules(const ParallelPlan& p, const ModelConfig& m) {
-  const auto refuse = [&](const char* what, const char* other) {
-    fail("parallel.cp: ", p.cp, " ranks share each sequence, but ", what,
-         " whole ones: set parallel.cp to 1 (parallel.tp and parallel.zero work), or ", other);
-  };
-  for (const AttentionConfig* a : attentions_of(m)) {
-    if (keeps_important_blocks(*a, m.kv_heads))
-      refuse("model.attention.rules with pattern: importance measure", "take other rules");
-    if (learns_blocks(*a)) refuse("model.attention.rules with pattern: learned need", "take pattern: content");
-    if (a->reuse > 1) refuse("layers that share a selection (model.attention.reuse) need", "leave reuse out");
-  }
+// Blocks are selected by the keys of a whole sequence, learned by where it attends and measured there, and a pool may
+// lie on two ranks.
+bool needs_whole_sequences(const ModelConfig& m) {
+  return std::ranges::any_of(patterns_of(m), [](const Pattern& p) { return p.selects() || !p.pools.empty(); }) ||
+         std::ranges::any_of(attentions_of(m),
+                             [&](const AttentionConfig* a) { return keeps_important_blocks(*a, m.kv_heads); });
 }
 
-bool needs_whole_sequences(const Pattern& a) { return a.selects() || !a.pools.empty(); }
-
-// Blocks are selected by the keys of a whole sequence, and a pool may lie on two ranks: only all_to_all has what they
-// are made of.
+// Only all_to_all has them.
 void choose_schedule(ParallelPlan& p, const ModelConfig& m) {
-  if (p.cp == 1) return;
-  check_rules(p, m);
-  if (std::ranges::none_of(patterns_of(m), needs_whole_sequences)) return;
+  if (p.cp == 1 || !needs_whole_sequences(m)) return;
   ContextSchedule& schedule = p.config.cp_schedule;
   if (schedule == ContextSchedule::ring || schedule == ContextSchedule::gather)
     fail(
-        "parallel.cp_schedule: model.attention.rules with pattern: content, and model.attention.pools, need whole "
-        "sequences, which ring and gather have nowhere: take all_to_all, or auto");
+        "parallel.cp_schedule: model.attention.rules with pattern: content, learned or importance, and "
+        "model.attention.pools, need whole sequences, which ring and gather have nowhere: take all_to_all, or auto");
   schedule = ContextSchedule::all_to_all;
 }
 
@@ -171,8 +160,7 @@ void check_schedule(const ParallelPlan& p, const ModelConfig& m) {
   if (p.cp > 1 && c.cp_schedule == ContextSchedule::all_to_all && heads % p.cp)
     fail("parallel.cp_schedule: all_to_all shares the KV heads among the ranks of cp, but ", heads,
          " (model.kv_heads: ", m.kv_heads, p.tp > 1 ? str(", parallel.tp: ", p.tp) : "", ") do not divide among ", p.cp,
-         std::ranges::any_of(patterns_of(m), needs_whole_sequences) ? ": take " : ": take ring or gather, or ",
-         "a parallel.cp that divides them");
+         needs_whole_sequences(m) ? ": take " : ": take ring or gather, or ", "a parallel.cp that divides them");
 }
 
 }  // namespace

@@ -56,7 +56,7 @@ ImportantBlocks::ImportantBlocks(TrainStep& step, Mesh& mesh)
   std::int64_t numbers = 0;
   for (const BlockImportance& i : step.model().importance()) {
     first_.push_back(static_cast<std::size_t>(numbers));
-    numbers += 2 * i.averages().numel() / mesh.degree("tp");
+    numbers += 2 * i.averages().numel() / slices();
   }
   const ExecContext& ctx = step.exec();
   own_ = ctx.empty({numbers + kDigits}, DType::f32, Lifetime::run);
@@ -105,14 +105,20 @@ void ImportantBlocks::check_choices(const std::vector<float>& messages) const {
            "the memory or the processor of one of them errs. Resume from the last checkpoint, on other machines");
 }
 
-// In the ranks' order, each its slice of the heads: neighbours share a model.
+// Neighbours are those of tp, then those of cp.
+std::int64_t ImportantBlocks::slice_of(int rank) const {
+  const int tp = mesh_.degree("tp"), cp = mesh_.degree("cp");
+  return std::int64_t{rank % tp} * cp + rank / tp % cp;
+}
+
+// In the ranks' order, each its slice of the heads.
 MeasuredMass ImportantBlocks::sum_over_ranks(const std::vector<float>& messages, std::size_t layer) const {
   const auto all = static_cast<std::size_t>(step_.model().importance()[layer].averages().numel());
-  const auto slices = static_cast<std::size_t>(mesh_.degree("tp")), here = all / slices;
+  const std::size_t here = all / static_cast<std::size_t>(slices());
   MeasuredMass m{std::vector<double>(all), std::vector<double>(all)};
-  for (std::size_t rank = 0; rank < static_cast<std::size_t>(mesh_.world()); ++rank) {
-    const float* const from = messages.data() + rank * message() + first_[layer];
-    const std::size_t first = here * (rank % slices);
+  for (int rank = 0; rank < mesh_.world(); ++rank) {
+    const float* const from = messages.data() + static_cast<std::size_t>(rank) * message() + first_[layer];
+    const std::size_t first = here * static_cast<std::size_t>(slice_of(rank));
     for (std::size_t n = 0; n < here; ++n) m.sums[first + n] += from[n], m.rows[first + n] += from[here + n];
   }
   return m;

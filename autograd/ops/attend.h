@@ -30,19 +30,16 @@ inline void check_exchange(const Sequences& sequences, const ContextExchange* ex
              " ranks, but the run has no exchange (Run::cp)");
 }
 
-// The blocks that queries keep, where the pattern selects them; else none. An exchange selects for itself.
-inline BlockSelection selection_of(const AttentionOptions& o, const Tensor& q, const Tensor& k,
-                                   const Sequences& sequences, const ExecContext& ctx) {
-  if (!o.pattern.selects() || sequences.shards) return {};
-  return select_blocks(o.pattern, q, k, sequences.spans(), ctx);
-}
-
-// The spans are filled in.
-inline void attend(Attention args, const Sequences& sequences, ContextExchange* exchange, const ExecContext& ctx) {
+// The spans are filled in, and the selection, where the pattern selects and there is none yet; it is returned.
+inline BlockSelection attend(Attention args, const Sequences& sequences, ContextExchange* exchange,
+                             const ExecContext& ctx, const AttentionWatch& watch = {}) {
   check_exchange(sequences, exchange);
-  if (sequences.shards) return exchange->forward(args, sequences.shards, ctx);
+  if (sequences.shards) return exchange->forward(args, sequences.shards, ctx, watch);
   args.queries = args.keys = sequences.spans();
-  pooled_attention(std::move(args), ctx);
+  if (!args.selection.bits.defined()) args.selection = select_blocks(args.pattern, args.q, args.k, args.queries, ctx);
+  pooled_attention(args, ctx);
+  if (watch) watch(args, {0, args.k.dim(1)});
+  return args.selection;
 }
 inline void attend_backward(AttentionBackward args, const Sequences& sequences, ContextExchange* exchange,
                             const ExecContext& ctx) {

@@ -95,6 +95,7 @@ enum { kPositions, kInvFreq, kQNorm, kKNorm, kRows, kState, kSelection, kOut, kL
 // What attention makes of prepared queries, keys and values.
 struct Attended {
   Tensor out, lse;
+  BlockSelection selection{};
 };
 
 // All between a qkv matrix and attention's output; the same calls, messages included, in the forward and when it is
@@ -108,19 +109,19 @@ struct Attend {
   ContextExchange* cp;
 
   Attended operator()(const ExecContext& ctx, const Parts& x, const AttentionDropout& masks,
-                      const BlockSelection& selection) const {
+                      const BlockSelection& selection, const AttentionWatch& watch = {}) const {
     const std::int64_t rows = x.q.dim(0);
-    const Attended a{ctx.empty({rows, layout.heads, layout.head_dim}, x.q.dtype()), ctx.empty({layout.heads, rows})};
-    attend({.q = x.q,
-            .k = x.k,
-            .v = x.v,
-            .out = a.out,
-            .lse = a.lse,
-            .scale = attention.scale,
-            .pattern = attention.pattern,
-            .dropout = masks,
-            .selection = selection},
-           sequences, cp, ctx);
+    Attended a{ctx.empty({rows, layout.heads, layout.head_dim}, x.q.dtype()), ctx.empty({layout.heads, rows})};
+    a.selection = attend({.q = x.q,
+                          .k = x.k,
+                          .v = x.v,
+                          .out = a.out,
+                          .lse = a.lse,
+                          .scale = attention.scale,
+                          .pattern = attention.pattern,
+                          .dropout = masks,
+                          .selection = selection},
+                         sequences, cp, ctx, watch);
     return a;
   }
   // From qkv and the constants: all that the rule needs, in its order from kOut on.
@@ -266,24 +267,21 @@ Var self_attention(Run& run, const Var& qkv, const Sequences& sequences, const S
   const DropoutAddress dropout = dropout_address(run, options.attention, options.heads);
   const Attend forward{layout, options.attention, dropout, sequences.without_positions(), run.cp};
   const Parts x = p.final(layout);
-  const bool chosen = options.selection && options.selection->bits.defined();
-  const BlockSelection selection =
-      chosen ? *options.selection : selection_of(options.attention, x.q, x.k, sequences, run.ctx);
-  const Attended a = forward(run.ctx, x, dropout.with(run.rows, run.state), selection);
-  if (run.entropies) run.entropies->push_back(watched_sums(run.ctx, forward, x, selection));
+  const BlockSelection given = options.selection ? *options.selection : BlockSelection{};
+  const Attended a = forward(run.ctx, x, dropout.with(run.rows, run.state), given, options.watch);
+  if (run.entropies) run.entropies->push_back(watched_sums(run.ctx, forward, x, a.selection));
   if (options.keys) {
     *options.keys = x.k;
     *options.values = x.v;
   }
   if (options.queries) *options.queries = x.q;
-  if (options.selection) *options.selection = selection;
-  if (options.lse) *options.lse = a.lse;
+  if (options.selection) *options.selection = a.selection;
   const Shape shape{in.dim(0), options.heads * options.head_dim};
   if (!run.records(qkv, options.q_norm, options.k_norm)) return {a.out.view(shape), nullptr};
   std::vector<Saved> saved{
       save_in_place(sequences.positions), save_in_place(options.inv_freq), run.save(options.q_norm),
       run.save(options.k_norm),           save_in_place(run.rows),         save_in_place(run.state),
-      save_in_place(selection.bits)};
+      save_in_place(a.selection.bits)};
   const std::vector<Saved> attended = save_attended(run, qkv, p, a, forward, saved);
   saved.insert(saved.end(), attended.begin(), attended.end());
   const Var y = run.record("self_attention", a.out.view(shape), {qkv.slot, options.q_norm.slot, options.k_norm.slot},

@@ -64,6 +64,17 @@ Sequences Sequences::without_positions() const {
   return s;
 }
 
+WholeSequences whole_sequences(const Run& run, const Sequences& seqs, const Pattern& pattern, std::int64_t kv_heads) {
+  if (!seqs.shards) return {{0, kv_heads}, pattern, seqs.spans()};
+  RING_CHECK(run.cp, "attention: the sequences are cut among ", seqs.shards->ranks(),
+             " ranks, but the run has no exchange (Run::cp)");
+  WholeSequences whole = run.cp->whole_sequences(seqs.shards, pattern, kv_heads);
+  RING_CHECK(whole.heads.count > 0,
+             "attention: blocks are selected, and measured, of whole sequences, which this "
+             "exchange has nowhere: all_to_all has them");
+  return whole;
+}
+
 std::int64_t ContextShards::tokens(int of_rank) const {
   std::int64_t sum = 0;
   for (const HeldRows& h : held[static_cast<std::size_t>(of_rank)]) sum += h.count;

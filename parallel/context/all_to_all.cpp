@@ -1,5 +1,5 @@
 // All rows of some heads to every rank, and the results back. A rank's heads go in groups: one is on its way while the
-// one before is computed with. Whoever has all rows can also select blocks and make pools of them.
+// one before is computed with. Whoever has all rows can also select blocks and make pools of them, and show them.
 
 #include "kernels/attention/pooled_attention.h"
 #include "model/patterns.h"
@@ -37,25 +37,28 @@ class AllToAll final : public ContextParallel {
   explicit AllToAll(Communicator& comm) : ContextParallel(comm) {}
   std::string_view schedule() const override { return "all_to_all"; }
 
-  void forward(const Attention& args, const std::shared_ptr<const ContextShards>& shards,
-               const ExecContext& ctx) override {
+  BlockSelection forward(const Attention& args, const std::shared_ptr<const ContextShards>& shards,
+                         const ExecContext& ctx, const AttentionWatch& watch) override {
     const ContextShards& s = check(args.k, *shards);
+    BlockSelection selection = args.selection;
     Flight back;
     for_groups(s, {args.q, args.k, args.v}, {}, ctx, [&](const Heads& all, std::int64_t group) {
       const Tensor &q = all.parts[0], out = ctx.empty(q.shape(), args.out.dtype()), lse = lse_of(q, ctx);
-      const Pattern& pattern = pattern_of(shards, args, group);
-      pooled_attention({.q = q,
-                        .k = all.parts[1],
-                        .v = all.parts[2],
-                        .out = out,
-                        .lse = lse,
-                        .queries = s.documents,
-                        .keys = s.documents,
-                        .scale = args.scale,
-                        .pattern = pattern,
-                        .dropout = dropout_of(args, group),
-                        .selection = select_blocks(pattern, q, all.parts[1], s.documents, ctx)},
-                       ctx);
+      Attention whole{.q = q,
+                      .k = all.parts[1],
+                      .v = all.parts[2],
+                      .out = out,
+                      .lse = lse,
+                      .queries = s.documents,
+                      .keys = s.documents,
+                      .scale = args.scale,
+                      .pattern = pattern_of(shards, args, group),
+                      .dropout = dropout_of(args, group)};
+      whole.selection = args.selection.bits.defined() ? part(args.selection, whole.pattern, group, ctx)
+                                                      : select_blocks(whole.pattern, q, whole.k, s.documents, ctx);
+      if (!args.selection.bits.defined()) add_part(selection, whole.selection, group, ctx);
+      pooled_attention(whole, ctx);
+      if (watch) watch(whole, {group * heads_of(args.k.dim(1)), heads_of(args.k.dim(1))});
       Flight sent = to_rows(s, {out}, {args.out}, group, ctx);
       add_lse_to_rows(s, lse, args.lse, group, sent, ctx);
       start(sent, ctx);
@@ -63,6 +66,7 @@ class AllToAll final : public ContextParallel {
       back = std::move(sent);
     });
     back.land(ctx);
+    return selection;
   }
 
   void backward(const AttentionBackward& args, const std::shared_ptr<const ContextShards>& shards,
@@ -80,7 +84,7 @@ class AllToAll final : public ContextParallel {
       whole.scale = args.scale;
       whole.pattern = pattern_of(shards, args, group);
       whole.dropout = dropout_of(args, group);
-      whole.selection = select_blocks(whole.pattern, q, k, s.documents, ctx);  // of the same rows: the same blocks
+      whole.selection = part(args.selection, whole.pattern, group, ctx);
       pooled_attention_backward(whole, ctx);
       Flight sent = to_rows(s, {whole.dq, whole.dk, whole.dv}, {args.dq, args.dk, args.dv}, group, ctx);
       start(sent, ctx);
@@ -88,6 +92,13 @@ class AllToAll final : public ContextParallel {
       back = std::move(sent);
     });
     back.land(ctx);
+  }
+
+  WholeSequences whole_sequences(const std::shared_ptr<const ContextShards>& shards, const Pattern& pattern,
+                                 std::int64_t kv_heads) override {
+    const std::int64_t count = kv_heads / comm_.size();
+    const KvHeads own{comm_.rank() * count, count};
+    return {own, own_patterns_.get(shards, pattern, kv_heads, own), shards->documents};
   }
 
  private:
@@ -139,6 +150,22 @@ class AllToAll final : public ContextParallel {
   }
   Tensor lse_part(const Tensor& lse, int r, std::int64_t group) const {
     return lse.narrow(0, first_head(lse.dim(0), r, group), heads_of(lse.dim(0)));
+  }
+  // A group's part of the selection of this rank's heads; of a pattern that does not select there is none.
+  BlockSelection part(const BlockSelection& own, const Pattern& pattern, std::int64_t group, const ExecContext& ctx) {
+    if (groups_ == 1 || !pattern.selects()) return pattern.selects() ? own : BlockSelection{};
+    const Tensor bits = own.bits.narrow(1, group * own.bits.dim(1) / groups_, own.bits.dim(1) / groups_);
+    const BlockSelection some{ctx.empty(bits.shape(), DType::i32)};
+    move_rows(some.bits, bits, {.count = bits.dim(0)}, ctx);
+    return some;
+  }
+  // The way back. Heads of groups that do not select have no bits.
+  void add_part(BlockSelection& own, const BlockSelection& some, std::int64_t group, const ExecContext& ctx) {
+    if (groups_ == 1) own = some;
+    if (groups_ == 1 || !some.bits.defined()) return;
+    const std::int64_t rows = some.bits.dim(0), heads = some.bits.dim(1), words = some.bits.dim(2);
+    if (!own.bits.defined()) own.bits = ctx.zeros({rows, heads * groups_, words}, DType::i32);
+    move_rows(own.bits.narrow(1, group * heads, heads), some.bits, {.count = rows}, ctx);
   }
   static Tensor lse_of(const Tensor& q, const ExecContext& ctx) { return ctx.empty({q.dim(1), q.dim(0)}); }
   static const std::vector<HeldRows>& held_by(const ContextShards& s, int r) {
@@ -250,8 +277,8 @@ class AllToAll final : public ContextParallel {
     });
   }
 
-  std::int64_t groups_ = 1;  // of each rank's heads
-  HeadPatterns patterns_;
+  std::int64_t groups_ = 1;               // of each rank's heads
+  HeadPatterns patterns_, own_patterns_;  // of groups; of all heads of this rank
 };
 
 }  // namespace

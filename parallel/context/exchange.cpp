@@ -16,6 +16,11 @@ Work ContextParallel::exchange(const std::vector<Transfer>& sends, const std::ve
   return comm_.exchange(sends, receives, ctx.stream.record());
 }
 
+void ContextParallel::sum(const Tensor& t, const ExecContext& ctx) {
+  bytes_sent_ += 2 * static_cast<std::int64_t>(t.bytes()) * (comm_.size() - 1) / comm_.size();
+  comm_.all_reduce(t, Reduce::sum, ctx.stream.record()).wait(ctx.stream);
+}
+
 int ranks_per_node(const std::vector<int>& nodes) {
   const int all = static_cast<int>(nodes.size());
   const int first = static_cast<int>(std::count(nodes.begin(), nodes.end(), nodes.empty() ? 0 : nodes[0]));

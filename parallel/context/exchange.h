@@ -5,7 +5,7 @@
 //               ranks.
 //   gather      every rank gets all keys at once; gradients are summed by a reduce-scatter.
 //   all_to_all  every rank gets all rows of some heads (Jacobs et al. 2023, Ulysses). The ranks divide the KV heads. It
-//               alone selects blocks by content, and makes pools.
+//               alone has whole sequences: selects blocks, makes pools, and shows calls to whoever watches.
 // Results are merged in f32, in an order that depends on the layout alone, and rounded once.
 
 #include <memory>
@@ -21,6 +21,7 @@ class ContextParallel : public ContextExchange {
  public:
   virtual std::string_view schedule() const = 0;
   virtual std::int64_t bytes_sent() const { return bytes_sent_; }  // by this rank to others since the start
+  void sum(const Tensor& t, const ExecContext&) override;
 
  protected:
   explicit ContextParallel(Communicator& comm) : comm_(comm) {}

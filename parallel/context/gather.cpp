@@ -19,12 +19,13 @@ class Gather final : public ContextParallel {
   explicit Gather(Communicator& comm) : ContextParallel(comm) {}
   std::string_view schedule() const override { return "gather"; }
 
-  void forward(const Attention& args, const std::shared_ptr<const ContextShards>& shards,
-               const ExecContext& ctx) override {
+  BlockSelection forward(const Attention& args, const std::shared_ptr<const ContextShards>& shards,
+                         const ExecContext& ctx, const AttentionWatch&) override {
     const GatherPlan& plan = plan_for(shards, args.pattern);
     const KvPair all = gather(*shards, plan, args.k, args.v, ctx);
     ForwardSum sum(args, calls_of(plan.rounds), ctx);
     sum.add(plan.rounds, all.k, all.v);
+    return {};
   }
 
   void backward(const AttentionBackward& args, const std::shared_ptr<const ContextShards>& shards,

@@ -35,9 +35,9 @@ class MeasuredContext final : public ContextParallel {
     return sum;
   }
 
-  void forward(const Attention& a, const std::shared_ptr<const ContextShards>& shards,
-               const ExecContext& ctx) override {
-    choose(a, shards, ctx).forward(a, shards, ctx);
+  BlockSelection forward(const Attention& a, const std::shared_ptr<const ContextShards>& shards, const ExecContext& ctx,
+                         const AttentionWatch& watch) override {
+    return choose(a, shards, ctx).forward(a, shards, ctx, watch);
   }
   void backward(const AttentionBackward& b, const std::shared_ptr<const ContextShards>& shards,
                 const ExecContext& ctx) override {
@@ -178,7 +178,7 @@ class MeasuredContext final : public ContextParallel {
     Event start;
     for (int i = 0; i < 3; ++i) {  // the first one makes plans and measures kernels
       if (i == 1) start = ctx.stream.record_time();
-      s.forward(f, shards, ctx);
+      s.forward(f, shards, ctx, {});
       s.backward(b, shards, ctx);
     }
     const Event end = ctx.stream.record_time();

@@ -130,9 +130,10 @@ class Ring final : public ContextParallel {
   }
   std::string_view schedule() const override { return "ring"; }
 
-  void forward(const Attention& args, const std::shared_ptr<const ContextShards>& shards,
-               const ExecContext& ctx) override {
+  BlockSelection forward(const Attention& args, const std::shared_ptr<const ContextShards>& shards,
+                         const ExecContext& ctx, const AttentionWatch&) override {
     for_groups(args, shards, [&](const Attention& a) { forward_once(a, plan_for(shards, a), ctx); });
+    return {};
   }
   void backward(const AttentionBackward& args, const std::shared_ptr<const ContextShards>& shards,
                 const ExecContext& ctx) override {

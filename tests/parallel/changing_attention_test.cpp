@@ -68,17 +68,21 @@ class Folder {
   std::filesystem::path path_ = std::filesystem::temp_directory_path() / ("ring_changing_" + std::to_string(getpid()));
 };
 
-void expect_same_on_two_ranks(const Overrides& more, int steps) {
+void expect_same_on_ranks(const Overrides& more, int steps) {
   if (!gloo_available()) GTEST_SKIP() << "this build has no Gloo";
   const Training one = trained(more, steps);
-  for (const Overrides& layout :
-       std::vector<Overrides>{{"parallel.tp=2"}, {"parallel.zero=3"}, {"parallel.zero=1", "train.recompute=full"}}) {
+  for (const Layout& layout :
+       {Layout{"tp2", 2, {"parallel.tp=2"}}, Layout{"zero3", 2, {"parallel.zero=3"}},
+        Layout{"recomputed", 2, {"parallel.zero=1", "train.recompute=full"}}, Layout{"cp2", 2, {"parallel.cp=2"}},
+        Layout{"cp4", 4, {"parallel.cp=4"}}, Layout{"cp2_tp2", 4, {"parallel.cp=2", "parallel.tp=2"}},
+        Layout{"cp2_zero3", 4, {"parallel.cp=2", "parallel.zero=3"}},
+        Layout{"cp2_recomputed", 2, {"parallel.cp=2", "train.recompute=full"}}}) {
     Overrides all = more;
-    all.insert(all.end(), layout.begin(), layout.end());
-    const Training two = trained(all, steps, 2);
-    EXPECT_LE(largest_loss_difference(one, two), 1e-5) << layout.back();
-    EXPECT_LE(largest_difference(one, two), 2e-3) << layout.back();
-    EXPECT_LE(std::abs(one.validation - two.validation), 1e-5 * one.validation) << layout.back();
+    all.insert(all.end(), layout.overrides.begin(), layout.overrides.end());
+    const Training many = trained(all, steps, layout.ranks);
+    EXPECT_LE(largest_loss_difference(one, many), 1e-5) << layout.name;
+    EXPECT_LE(largest_difference(one, many), 2e-3) << layout.name;
+    EXPECT_LE(std::abs(one.validation - many.validation), 1e-5 * one.validation) << layout.name;
   }
 }
 
@@ -141,7 +145,7 @@ TEST(KeepSchedule, GoesOnAcrossAChangeWithTheSameBits) {
   }
 }
 
-TEST(DistKeepSchedule, IsTheSameOnSeveralRanks) { expect_same_on_two_ranks({keeping(kKeeps)}, 4); }
+TEST(DistKeepSchedule, IsTheSameOnSeveralRanks) { expect_same_on_ranks({keeping(kKeeps)}, 4); }
 TEST(KeepSchedule, IsTheSameRecomputed) { expect_same_recomputed({keeping(kKeeps)}, 3); }
 
 // Layers follow the schedules of their own sections.
@@ -176,7 +180,10 @@ TEST(Reuse, OfAllBlocksChangesNothing) {
   EXPECT_TRUE(same_bits(trained({keeping("5"), kShared}, 2), trained({keeping("5")}, 2)));
 }
 
-TEST(DistReuse, IsTheSameOnSeveralRanks) { expect_same_on_two_ranks({kKeep3, kShared}, 4); }
+TEST(DistReuse, IsTheSameOnSeveralRanks) {
+  expect_same_on_ranks({kKeep3, kShared}, 4);
+  expect_same_on_ranks({kKeep3, "model.attention.reuse=3", "data.packing.documents=true"}, 3);
+}
 TEST(Reuse, IsTheSameRecomputed) {
   expect_same_recomputed({kKeep3, kShared}, 3);
   expect_same_recomputed({kKeep3, "model.attention.reuse=3", "data.packing.documents=true"}, 3);

@@ -75,7 +75,7 @@ Outcome forward(const Make& make, std::size_t most) {
         const auto small = std::make_shared<Small>(ctx.stream.allocator(), most);
         if (comm.rank() == 1) ctx.stream.impl().allocator = small;
         const auto exchange = make(comm);
-        exchange->forward(a, shards, ctx);
+        exchange->forward(a, shards, ctx, {});
         if (comm.rank() == 1) {
           out.peak = small->stats().peak;
           ctx.stream.impl().allocator = nullptr;

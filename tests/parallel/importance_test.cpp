@@ -23,7 +23,14 @@ TrainingOptions options(int ranks, const Overrides& more) {
 using DistImportance = LayoutTest;
 INSTANTIATE_TEST_SUITE_P(All, DistImportance,
                          testing::Values(Layout{"dp2", 2, {}}, Layout{"tp2", 2, {"parallel.tp=2"}},
-                                         Layout{"tp4", 4, {"parallel.tp=4"}}, Layout{"zero3", 2, {"parallel.zero=3"}},
+                                         Layout{"tp4", 4, {"parallel.tp=4"}}, Layout{"cp2", 2, {"parallel.cp=2"}},
+                                         Layout{"cp4", 4, {"parallel.cp=4"}},
+                                         Layout{"cp2_tp2", 4, {"parallel.cp=2", "parallel.tp=2"}},
+                                         Layout{"cp2_dp2", 4, {"parallel.cp=2"}},
+                                         Layout{"cp2_zero3", 4, {"parallel.cp=2", "parallel.zero=3"}},
+                                         Layout{"cp2_packed", 2, {"parallel.cp=2", "data.packing.documents=true"}},
+                                         Layout{"cp2_recomputed", 2, {"parallel.cp=2", "train.recompute=full"}},
+                                         Layout{"zero3", 2, {"parallel.zero=3"}},
                                          Layout{"tp2_zero3", 4, {"parallel.tp=2", "parallel.zero=3"}},
                                          Layout{"tp2_packed", 2, {"parallel.tp=2", "data.packing.documents=true"}},
                                          Layout{"recomputed", 1, {"train.recompute=full"}}),
@@ -47,13 +54,12 @@ TEST(ImportanceTraining, GoesOnFromACheckpointWithTheSameBits) {
   for (const int steps : {4, 5, 6}) expect_to_go_on(options, steps, "importance_resume");
 }
 
-TEST(ImportanceTraining, RefusesContextParallelism) {
-  const Training t = train_on_ranks(options(2, {"parallel.cp=2"}));
-  EXPECT_NE(
-      t.errors.find("parallel.cp: 2 ranks share each sequence, but model.attention.rules with pattern: importance "
-                    "measure whole ones: set parallel.cp to 1"),
-      std::string::npos)
-      << t.errors;
+TEST(ImportanceTraining, RefusesSchedulesWithoutWholeSequences) {
+  for (const char* schedule : {"ring", "gather"}) {
+    const Training t = train_on_ranks(options(2, {"parallel.cp=2", str("parallel.cp_schedule=", schedule)}));
+    EXPECT_NE(t.errors.find("which ring and gather have nowhere: take all_to_all, or auto"), std::string::npos)
+        << t.errors;
+  }
 }
 
 }  // namespace

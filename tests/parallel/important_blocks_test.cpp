@@ -39,7 +39,7 @@ struct LoadedRank {
         loader(open_corpora(config.data), loader_options(config, *mesh)),
         step(config, ctx, *mesh, ActivationPlan::uniform(config.model.layers, Recompute::none), 0, false) {
     std::vector<Batch> batches;
-    for (std::size_t i = 0; i < step.micro_batches(); ++i) batches.push_back(loader.next());
+    for (std::size_t i = 0; i < step.micro_batches(); ++i) batches.push_back(step.context().part(loader.next()));
     step.load(batches);
   }
 };
@@ -59,7 +59,8 @@ class DistImportantBlocks : public testing::Test {
     override_config(c, {"run.threads=1", "data.prefetch=0", "data.path=" + (folder_ / "c.h5").string(),
                         "model.context=512", "train.batch_size=4", "train.micro_batch=2",
                         "model.attention={kind: block_sparse, block: 64, rules: [{pattern: importance, keep: 3, "
-                        "interval: 4}]}"});
+                        "interval: 4}]}",
+                        more_});
     return c;
   }
   // What each rank threw, "" if nothing.
@@ -85,6 +86,7 @@ class DistImportantBlocks : public testing::Test {
   }
 
   std::filesystem::path folder_;
+  std::string more_ = "parallel.cp=1";
 };
 
 // Were it to wait for the other rank, that one would wait for it in vain.
@@ -117,15 +119,18 @@ TEST_F(DistImportantBlocks, ASnapshotHasWhatWasMeasured) {
 }
 
 TEST_F(DistImportantBlocks, RanksThatChoseOtherBlocksFindOut) {
-  const std::vector<std::string> errors = on_two_ranks([&](LoadedRank& r) {
-    ImportantBlocks blocks(r.step, *r.mesh);
-    blocks.before(1);
-    if (r.mesh->rank() == 1) r.step.model().importance()[1].scores().data<float>()[5] = 7;
-    blocks.before(2);
-    blocks.before(3);
-  });
-  for (const std::string& e : errors)
-    EXPECT_NE(e.find("rank 1 keeps other blocks than rank 0"), std::string::npos) << e;
+  for (const char* layout : {"parallel.dp=2", "parallel.cp=2", "parallel.tp=2"}) {
+    more_ = layout;
+    const std::vector<std::string> errors = on_two_ranks([&](LoadedRank& r) {
+      ImportantBlocks blocks(r.step, *r.mesh);
+      blocks.before(1);
+      if (r.mesh->rank() == 1) r.step.model().importance()[1].scores().data<float>()[5] = 7;
+      blocks.before(2);
+      blocks.before(3);
+    });
+    for (const std::string& e : errors)
+      EXPECT_NE(e.find("rank 1 keeps other blocks than rank 0"), std::string::npos) << layout << ": " << e;
+  }
 }
 
 }  // namespace

@@ -22,6 +22,12 @@ TrainingOptions options(int ranks, const Overrides& more) {
 using DistLearned = LayoutTest;
 INSTANTIATE_TEST_SUITE_P(All, DistLearned,
                          testing::Values(Layout{"tp2", 2, {"parallel.tp=2"}}, Layout{"tp4", 4, {"parallel.tp=4"}},
+                                         Layout{"cp2", 2, {"parallel.cp=2"}}, Layout{"cp4", 4, {"parallel.cp=4"}},
+                                         Layout{"cp2_zigzag", 2, {"parallel.cp=2", "parallel.cp_layout=zigzag"}},
+                                         Layout{"cp2_tp2", 4, {"parallel.cp=2", "parallel.tp=2"}},
+                                         Layout{"cp2_zero3", 4, {"parallel.cp=2", "parallel.zero=3"}},
+                                         Layout{"cp2_packed", 2, {"parallel.cp=2", "data.packing.documents=true"}},
+                                         Layout{"cp2_recompute", 2, {"parallel.cp=2", "train.recompute=full"}},
                                          Layout{"dp2", 2, {}}, Layout{"zero3", 2, {"parallel.zero=3"}},
                                          Layout{"tp2_recompute", 2, {"parallel.tp=2", "train.recompute=full"}},
                                          Layout{"tp2_zero3", 4, {"parallel.tp=2", "parallel.zero=3"}},
@@ -48,12 +54,12 @@ TEST(LearnedTraining, GoesOnFromACheckpointWithTheSameBits) {
   expect_to_go_on(options, 2, "learned_resume");
 }  // in the last step of the warm-up
 
-TEST(LearnedTraining, RefusesContextParallelism) {
-  const Training t = train_on_ranks(options(2, {"parallel.cp=2"}));
-  EXPECT_NE(t.errors.find("parallel.cp: 2 ranks share each sequence, but model.attention.rules with pattern: learned "
-                          "need whole ones: set parallel.cp to 1"),
-            std::string::npos)
-      << t.errors;
+TEST(LearnedTraining, RefusesSchedulesWithoutWholeSequences) {
+  for (const char* schedule : {"ring", "gather"}) {
+    const Training t = train_on_ranks(options(2, {"parallel.cp=2", str("parallel.cp_schedule=", schedule)}));
+    EXPECT_NE(t.errors.find("which ring and gather have nowhere: take all_to_all, or auto"), std::string::npos)
+        << t.errors;
+  }
 }
 
 }  // namespace

@@ -33,7 +33,7 @@ class LayoutTest : public testing::TestWithParam<Layout> {
 };
 
 // Sums in f32 in another order; whatever the layout.
-inline constexpr double kLoss = 1e-5, kWeights = 2e-3;
+inline constexpr double kLoss = 1e-5, kWeights = 2e-3, kIndexLoss = 1e-3;
 
 // options(ranks, overrides): the run.
 template <class Options>
@@ -47,6 +47,9 @@ void expect_equal_to_one_process(const Layout& layout, const Options& options) {
   EXPECT_LT(one.losses.back(), one.losses.front());
   EXPECT_LE(largest_loss_difference(one, many), kLoss);
   EXPECT_LE(largest_difference(one, many), kWeights);
+  ASSERT_EQ(one.index_losses.size(), many.index_losses.size());
+  for (std::size_t i = 0; i < one.index_losses.size(); ++i)
+    EXPECT_NEAR(one.index_losses[i], many.index_losses[i], kIndexLoss * std::abs(one.index_losses[i])) << i;
   EXPECT_LE(std::abs(one.validation - many.validation), kLoss * one.validation);
 }
 

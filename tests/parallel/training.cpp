@@ -114,7 +114,7 @@ class Rank {
   }
 
   void run(Gathered& g) {
-    std::vector<double> losses, norms;
+    std::vector<double> losses, norms, index_losses;
     std::vector<std::vector<double>> part_norms;
     std::vector<WatchReport> watched;
     std::vector<std::vector<SourceLoss>> sources;
@@ -123,11 +123,13 @@ class Rank {
       RING_CHECK(r.accepted, "step ", i, " is not finite: ", trainer_.diagnose());
       losses.push_back(r.loss);
       norms.push_back(r.norm);
+      if (r.index_loss) index_losses.push_back(*r.index_loss);
       part_norms.push_back(r.part_norms);
       watched.push_back(r.watched);
       sources.push_back(r.sources);
     }
     report_sources(g, sources);
+    report_index_losses(g, index_losses);
     Evaluation validation;
     if (options_.validate) validation = evaluation();
     if (options_.validate && trainer_.averages()) {
@@ -167,6 +169,11 @@ class Rank {
     const std::lock_guard lock(g.mutex);
     if (g.result.sources.empty()) g.result.sources = sources;
     RING_CHECK(std::ranges::equal(g.result.sources, sources, same), "ranks report different losses of corpora");
+  }
+  static void report_index_losses(Gathered& g, const std::vector<double>& losses) {
+    const std::lock_guard lock(g.mutex);
+    if (g.result.index_losses.empty()) g.result.index_losses = losses;
+    RING_CHECK(g.result.index_losses == losses, "ranks report different losses of indexers");
   }
   // Requests of many lengths, some longer than a row.
   void score_requests(Gathered& g) {

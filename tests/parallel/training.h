@@ -37,6 +37,7 @@ struct TrainingOptions {
 struct Training {
   std::string errors;                           // of all ranks, one per line; empty: it worked
   std::vector<double> losses, norms;            // of each step, which every rank must report alike
+  std::vector<double> index_losses;             // the same; empty: there are no indexers
   std::vector<std::vector<double>> part_norms;  // of each step, which every rank must report alike; empty: not logged
   std::vector<WatchReport> watched;             // the same; empty: not watched
   double validation = 0;                        // where asked for

@@ -1,0 +1,129 @@
+#include "model/block_means.h"
+
+#include <algorithm>
+
+#include "core/checked.h"
+#include "kernels/attention/blocks.h"
+#include "kernels/attention/selection.h"
+#include "kernels/elementwise.h"
+
+namespace ring {
+namespace {
+
+// Neighbouring rows of a document that a rank holds. Of its first and its last block it may have a part only.
+struct Piece {
+  PooledRows rows;
+  float first_share = 1, last_share = 1;  // the part that it has of the document's rows in these blocks
+};
+
+// How many of the rows [begin, end), which count from the start of block 0, lie in this block.
+std::int32_t rows_in(std::int32_t block, std::int32_t size, std::int32_t begin, std::int32_t end) {
+  return std::min(end, (block + 1) * size) - std::max(begin, block * size);
+}
+
+// rows: the document's, of the whole micro-batch; those from `begin` to `end` are ours, from `at` on.
+Piece piece_of(const PooledRows& document, std::int32_t size, std::int32_t begin, std::int32_t end, std::int32_t at) {
+  const std::int32_t from = document.skipped, to = from + document.count;
+  const std::int32_t b = from + begin - document.first, e = from + end - document.first;
+  const auto share = [&](std::int32_t block) {
+    return static_cast<float>(rows_in(block, size, b, e)) / static_cast<float>(rows_in(block, size, from, to));
+  };
+  return {{.first = at, .count = e - b, .skipped = b % size, .out = document.out + b / size},
+          share(b / size),
+          share((e - 1) / size)};
+}
+
+std::vector<Piece> pieces_of(const ContextShards& shards, const Pattern& pattern) {
+  std::vector<Piece> pieces;
+  for (const PooledRows& d : block_rows(pattern, shards.documents))
+    for (const HeldRows& h : shards.held[static_cast<std::size_t>(shards.rank)]) {
+      const std::int32_t begin = std::max(d.first, h.global), end = std::min(d.first + d.count, h.global + h.count);
+      if (begin < end) pieces.push_back(piece_of(d, pattern.blocks->block(), begin, end, h.first + begin - h.global));
+    }
+  return pieces;
+}
+
+// Pieces that follow each other may have a block in common: each group has none twice.
+std::vector<std::vector<Piece>> apart(const std::vector<Piece>& pieces, std::int32_t size) {
+  std::vector<std::vector<Piece>> groups;
+  for (const Piece& p : pieces) {
+    const auto free = [&](const std::vector<Piece>& group) {
+      const PooledRows& last = group.back().rows;
+      return last.out + last.blocks(size) <= p.rows.out;
+    };
+    const auto group = std::ranges::find_if(groups, free);
+    (group == groups.end() ? groups.emplace_back() : *group).push_back(p);
+  }
+  return groups;
+}
+
+void scale_row(const Tensor& means, std::int64_t row, float factor, const ExecContext& ctx) {
+  const Tensor one = means.narrow(0, row, 1);
+  if (factor != 1) axpby_kernel({.x = one, .y = {}, .out = one, .alpha = factor}, ctx);
+}
+
+// Columns are pooled by themselves: heads of 64 of them share the work.
+void pool(const Tensor& x, const Tensor& means, std::vector<PooledRows> rows, std::int32_t block,
+          const ExecContext& ctx) {
+  constexpr std::int64_t kHead = 64;
+  const std::int64_t width = x.dim(1), head = width % kHead ? width : kHead;
+  block_pool_kernel({x.split_dim(1, head), means.split_dim(1, head), std::move(rows), block}, ctx);
+}
+
+// What these pieces add to the means: 0 for other blocks.
+Tensor part_of_means(const Tensor& x, const std::vector<Piece>& pieces, std::int64_t blocks, std::int32_t block,
+                     const ExecContext& ctx) {
+  const Tensor means = ctx.zeros({blocks, x.dim(1)});
+  std::vector<PooledRows> rows;
+  for (const Piece& p : pieces) rows.push_back(p.rows);
+  pool(x, means, std::move(rows), block, ctx);
+  for (const Piece& p : pieces) {
+    const std::int64_t last = p.rows.out + p.rows.blocks(block) - 1;
+    scale_row(means, p.rows.out, p.first_share, ctx);
+    if (last != p.rows.out) scale_row(means, last, p.last_share, ctx);
+  }
+  return means;
+}
+
+}  // namespace
+
+std::vector<PooledRows> block_rows(const Pattern& pattern, const std::vector<Span>& spans) {
+  const std::vector<std::int32_t> first = first_blocks(pattern, spans);
+  std::vector<PooledRows> rows;
+  for (std::size_t b = 0; b < spans.size(); ++b)
+    rows.push_back({.first = spans[b].first,
+                    .count = spans[b].count,
+                    .skipped = narrow<std::int32_t>(spans[b].position - pattern.origin(spans[b].document)),
+                    .out = first[b]});
+  return rows;
+}
+
+Tensor block_means(const Tensor& x, std::vector<PooledRows> rows, std::int64_t blocks, std::int32_t block,
+                   const ExecContext& ctx) {
+  const Tensor means = ctx.empty({blocks, x.dim(1)});
+  pool(x, means, std::move(rows), block, ctx);
+  return means;
+}
+
+Tensor block_means(const Tensor& x, const std::vector<Span>& documents, const Pattern& pattern,
+                   const ExecContext& ctx) {
+  return block_means(x, block_rows(pattern, documents), first_blocks(pattern, documents).back(),
+                     pattern.blocks->block(), ctx);
+}
+
+Tensor block_means(const Tensor& x, const ContextShards& shards, const Pattern& pattern, ContextExchange& exchange,
+                   const ExecContext& ctx) {
+  const std::int64_t blocks = first_blocks(pattern, shards.documents).back();
+  const std::int32_t block = pattern.blocks->block();
+  Tensor means;
+  for (const std::vector<Piece>& pieces : apart(pieces_of(shards, pattern), block)) {
+    const Tensor part = part_of_means(x, pieces, blocks, block, ctx);
+    if (means.defined()) axpby_kernel({.x = part, .y = means, .out = part, .beta = 1}, ctx);
+    means = part;
+  }
+  if (!means.defined()) means = ctx.zeros({blocks, x.dim(1)});
+  exchange.sum(means, ctx);
+  return means;
+}
+
+}  // namespace ring

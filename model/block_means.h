@@ -1,0 +1,21 @@
+#pragma once
+// Means over the blocks of documents, one document's blocks behind the other's, as the rows of a selection are.
+
+#include <vector>
+
+#include "autograd/context_exchange.h"
+#include "kernels/attention/block_pool.h"
+
+namespace ring {
+
+// The documents' rows in blocks of the pattern.
+std::vector<PooledRows> block_rows(const Pattern&, const std::vector<Span>&);
+
+// Of x [N,C]: f32 [blocks,C].
+Tensor block_means(const Tensor& x, std::vector<PooledRows> rows, std::int64_t blocks, std::int32_t block,
+                   const ExecContext&);
+Tensor block_means(const Tensor& x, const std::vector<Span>& documents, const Pattern&, const ExecContext&);
+// Of documents that are cut among ranks: on each rank of all of them, with the same bits. x: this rank's rows.
+Tensor block_means(const Tensor& x, const ContextShards&, const Pattern&, ContextExchange&, const ExecContext&);
+
+}  // namespace ring
