@@ -3,7 +3,7 @@
 // tokens are projected to small queries, keys and weights (kernels/attention/block_index.h), which score the blocks.
 
 #include "autograd/indexer.h"
-#include "model/block_means.h"
+#include "autograd/block_means.h"
 #include "model/config.h"
 #include "model/params.h"
 

@@ -27,7 +27,7 @@ void check(const BlockSelection& s, const Pattern& pattern, const std::vector<Sp
   RING_CHECK(s.bits.defined() == pattern.selects(), op,
              s.bits.defined() ? ": a selection for a pattern that has rules for all heads"
                               : ": a pattern that goes by content, without a selection");
-  if (!s.bits.defined()) return;
+  if (!s.bits.defined() || queries.empty()) return;
   const bool whole = s.rows.empty();
   RING_CHECK(!whole || queries == keys, op,
              ": a selection is for whole documents, but spans of queries and keys differ");

@@ -151,13 +151,11 @@ class AllToAll final : public ContextParallel {
   Tensor lse_part(const Tensor& lse, int r, std::int64_t group) const {
     return lse.narrow(0, first_head(lse.dim(0), r, group), heads_of(lse.dim(0)));
   }
-  // A group's part of the selection of this rank's heads; of a pattern that does not select there is none.
+  // A group's part of the selection of this rank's heads.
   BlockSelection part(const BlockSelection& own, const Pattern& pattern, std::int64_t group, const ExecContext& ctx) {
-    if (groups_ == 1 || !pattern.selects()) return pattern.selects() ? own : BlockSelection{};
-    const Tensor bits = own.bits.narrow(1, group * own.bits.dim(1) / groups_, own.bits.dim(1) / groups_);
-    const BlockSelection some{ctx.empty(bits.shape(), DType::i32)};
-    move_rows(some.bits, bits, {.count = bits.dim(0)}, ctx);
-    return some;
+    if (!own.bits.defined()) return {};
+    const std::int64_t heads = own.bits.dim(1) / groups_;
+    return of_heads(own, {group * heads, heads}, pattern, ctx);
   }
   // The way back. Heads of groups that do not select have no bits.
   void add_part(BlockSelection& own, const BlockSelection& some, std::int64_t group, const ExecContext& ctx) {

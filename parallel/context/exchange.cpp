@@ -2,6 +2,9 @@
 
 #include <algorithm>
 
+#include "autograd/block_means.h"
+#include "kernels/attention/block_select.h"
+
 namespace ring {
 
 void ContextParallel::check_shards(const ContextShards& s) const {
@@ -19,6 +22,18 @@ Work ContextParallel::exchange(const std::vector<Transfer>& sends, const std::ve
 void ContextParallel::sum(const Tensor& t, const ExecContext& ctx) {
   bytes_sent_ += 2 * static_cast<std::int64_t>(t.bytes()) * (comm_.size() - 1) / comm_.size();
   comm_.all_reduce(t, Reduce::sum, ctx.stream.record()).wait(ctx.stream);
+}
+
+Attention ContextParallel::with_selection(const Attention& args, const ContextShards& shards, const ExecContext& ctx) {
+  Attention a = args;
+  if (!a.pattern.selects() || a.selection.bits.defined()) return a;
+  const std::int64_t kv_heads = a.k.dim(1);
+  const std::vector<Tensor> means = block_means({a.q, a.k}, kv_heads, shards, a.pattern, *this, ctx);
+  std::int32_t most = 0;
+  for (const Span& d : shards.documents) most = std::max(most, blocks_of(a.pattern, d));
+  a.selection.bits = ctx.zeros({means[0].dim(0), kv_heads, (most + 31) / 32}, DType::i32);
+  block_select_kernel({means[0], means[1], a.selection.bits, held_blocks(shards, a.pattern), a.pattern.blocks}, ctx);
+  return a;
 }
 
 int ranks_per_node(const std::vector<int>& nodes) {

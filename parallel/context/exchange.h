@@ -5,7 +5,7 @@
 //               ranks.
 //   gather      every rank gets all keys at once; gradients are summed by a reduce-scatter.
 //   all_to_all  every rank gets all rows of some heads (Jacobs et al. 2023, Ulysses). The ranks divide the KV heads. It
-//               alone has whole sequences: selects blocks, makes pools, and shows calls to whoever watches.
+//               alone has whole sequences: makes pools, and shows calls to whoever watches.
 // Results are merged in f32, in an order that depends on the layout alone, and rounded once.
 
 #include <memory>
@@ -24,6 +24,9 @@ class ContextParallel : public ContextExchange {
   void sum(const Tensor& t, const ExecContext&) override;
 
  protected:
+  // With the selection that it was given, or a new one where the pattern selects: of parts of sequences, with the rows
+  // of this rank's queries alone. Means of keys and queries by block travel, which are small.
+  Attention with_selection(const Attention&, const ContextShards&, const ExecContext&);
   explicit ContextParallel(Communicator& comm) : comm_(comm) {}
   void check_shards(const ContextShards&) const;  // Error: of other ranks than the group's
   // As Communicator's, and counted.

@@ -22,10 +22,11 @@ class Gather final : public ContextParallel {
   BlockSelection forward(const Attention& args, const std::shared_ptr<const ContextShards>& shards,
                          const ExecContext& ctx, const AttentionWatch&) override {
     const GatherPlan& plan = plan_for(shards, args.pattern);
+    const Attention whole = with_selection(args, *shards, ctx);
     const KvPair all = gather(*shards, plan, args.k, args.v, ctx);
-    ForwardSum sum(args, calls_of(plan.rounds), ctx);
+    ForwardSum sum(whole, calls_of(plan.rounds), ctx);
     sum.add(plan.rounds, all.k, all.v);
-    return {};
+    return whole.selection;
   }
 
   void backward(const AttentionBackward& args, const std::shared_ptr<const ContextShards>& shards,

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "parallel/context/rows.h"
+
 namespace ring {
 namespace {
 
@@ -38,6 +40,15 @@ AttentionBackward of_heads(const AttentionBackward& all, KvHeads heads, const Pa
   a.dk = part(a.dk, heads, 1);
   a.dv = part(a.dv, heads, 1);
   return a;
+}
+
+BlockSelection of_heads(const BlockSelection& all, KvHeads heads, const Pattern& pattern, const ExecContext& ctx) {
+  if (!pattern.selects()) return {};
+  if (heads.count == all.bits.dim(1)) return all;
+  const Tensor bits = all.bits.narrow(1, heads.first, heads.count);
+  BlockSelection some{ctx.empty(bits.shape(), DType::i32), all.rows};
+  move_rows(some.bits, bits, {.count = bits.dim(0)}, ctx);
+  return some;
 }
 
 std::int64_t heads_at_once(const ContextShards& shards, const Pattern& pattern, std::int64_t kv_heads, std::int64_t dim,

@@ -11,6 +11,9 @@ namespace ring {
 Attention of_heads(const Attention&, KvHeads, const Pattern&);
 AttentionBackward of_heads(const AttentionBackward&, KvHeads, const Pattern&);
 
+// Their part of a selection, for the pattern as they see it; none where that does not select.
+BlockSelection of_heads(const BlockSelection&, KvHeads, const Pattern&, const ExecContext&);
+
 // The KV heads that a ring turns with at a time, a divisor of all: the most whose keys' gradients of one rank take at
 // most so many bytes in f32, and at least 1; all of them where a pattern needs few keys of other ranks. The same on
 // every rank.

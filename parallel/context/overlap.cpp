@@ -99,7 +99,9 @@ void needed_in_branch(const Pattern& p, const Branch& branch, const SpanPair& pa
   }
 }
 
+// A head that selects may keep any.
 bool any_head_keeps(const BlockPattern& blocks, std::int64_t kv_heads, std::int32_t q, std::int32_t k) {
+  if (blocks.selects()) return true;
   for (std::int32_t h = 0; h < kv_heads; ++h)
     if (blocks.keeps(h, q, k)) return true;
   return false;

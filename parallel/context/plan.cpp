@@ -4,14 +4,16 @@
 #include <cstdlib>
 
 #include "core/check.h"
+#include "kernels/attention/selection.h"
 #include "parallel/context/overlap.h"
 
 namespace ring {
 namespace {
 
-// The parts of one document that two ranks hold.
+// The parts of one document that two ranks hold, and the document's number.
 struct Parts {
   std::vector<Span> queries, keys;
+  std::size_t document = 0;
 };
 
 // By document, ascending; those that one rank has no part of are left out.
@@ -40,7 +42,7 @@ std::vector<Parts> common_parts(const std::vector<HeldRows>& queries, const std:
   std::vector<Parts> out;
   for (std::size_t i = 0, j = 0; i < q.size();) {
     const std::size_t document = query_document[i];
-    Parts p;
+    Parts p{.document = document};
     for (; i < q.size() && query_document[i] == document; ++i) p.queries.push_back(q[i]);
     while (j < k.size() && key_document[j] < document) ++j;
     for (; j < k.size() && key_document[j] == document; ++j) p.keys.push_back(k[j]);
@@ -104,8 +106,14 @@ std::vector<SpanPair> local_pairs(const Parts& p, const Pattern& pattern) {
 
 bool overlap(const Span& a, const Span& b) { return a.first < b.first + b.count && b.first < a.first + a.count; }
 
+// A selection's rows of each document; none where nothing is selected.
+std::vector<std::int32_t> rows_of_blocks(const Pattern& pattern, const std::vector<Span>& documents) {
+  return pattern.selects() ? first_blocks(pattern, documents) : std::vector<std::int32_t>{};
+}
+
 // Each pair goes to the first round where its rows are free. Rows of different documents never meet.
-void add_rounds(const std::vector<SpanPair>& pairs, std::vector<AttentionCall>& rounds) {
+void add_rounds(const std::vector<SpanPair>& pairs, const std::vector<std::int32_t>& block_rows, std::size_t document,
+                std::vector<AttentionCall>& rounds) {
   std::vector<std::vector<SpanPair>> taken;
   for (const SpanPair& pair : pairs) {
     std::size_t r = 0;
@@ -118,6 +126,7 @@ void add_rounds(const std::vector<SpanPair>& pairs, std::vector<AttentionCall>& 
     if (r == rounds.size()) rounds.emplace_back();
     rounds[r].queries.push_back(pair.queries);
     rounds[r].keys.push_back(pair.keys);
+    if (!block_rows.empty()) rounds[r].block_rows.push_back(block_rows[document]);
   }
 }
 
@@ -209,8 +218,10 @@ NeededKeys needed_keys(const ContextShards& shards, int queries, int keys, const
                        std::int64_t kv_heads, SpanPositions positions) {
   NeededKeys need;
   const bool same = queries == keys, joins = pattern.is_dense() && positions == SpanPositions::in_order;
+  const std::vector<std::int32_t> block_rows = rows_of_blocks(pattern, shards.documents);
   for (const Parts& parts : common_parts(held_by(shards, queries), held_by(shards, keys), shards.documents))
-    add_rounds(joins ? dense_pairs(parts, pattern.causal, same) : local_pairs(parts, pattern), need.rounds);
+    add_rounds(joins ? dense_pairs(parts, pattern.causal, same) : local_pairs(parts, pattern), block_rows,
+               parts.document, need.rounds);
   if (same) {
     need.rows = shards.tokens(keys);
     return need;
@@ -251,8 +262,7 @@ bool may_need(const ContextShards& shards, int queries, int keys, const Pattern&
 namespace {
 
 void check_pairs(const Pattern& pattern) {
-  RING_CHECK(!pattern.selects() && pattern.pools.empty(),
-             "context exchange: blocks are selected, and pools made, of whole sequences: all_to_all has them");
+  RING_CHECK(pattern.pools.empty(), "context exchange: pools are made of whole sequences: all_to_all has them");
 }
 
 }  // namespace
@@ -260,8 +270,9 @@ void check_pairs(const Pattern& pattern) {
 std::vector<AttentionCall> rounds_with_own(const ContextShards& shards, int rank, const Pattern& pattern) {
   check_pairs(pattern);
   std::vector<AttentionCall> rounds;
+  const std::vector<std::int32_t> block_rows = rows_of_blocks(pattern, shards.documents);
   for (const Parts& parts : common_parts(held_by(shards, rank), held_by(shards, rank), shards.documents))
-    add_rounds(local_pairs(parts, pattern), rounds);
+    add_rounds(local_pairs(parts, pattern), block_rows, parts.document, rounds);
   std::reverse(rounds.begin(), rounds.end());
   return rounds;
 }
@@ -270,8 +281,9 @@ std::vector<AttentionCall> rounds_with_all(const ContextShards& shards, int quer
   check_pairs(pattern);
   const std::vector<HeldRows> all = {{0, 0, static_cast<std::int32_t>(shards.tokens())}};
   std::vector<AttentionCall> rounds;
+  const std::vector<std::int32_t> block_rows = rows_of_blocks(pattern, shards.documents);
   for (const Parts& parts : common_parts(held_by(shards, queries), all, shards.documents))
-    add_rounds(local_pairs(parts, pattern), rounds);
+    add_rounds(local_pairs(parts, pattern), block_rows, parts.document, rounds);
   return rounds;
 }
 

@@ -12,6 +12,7 @@ namespace ring {
 // One call of a kernel: no row of queries and none of keys occurs twice.
 struct AttentionCall {
   std::vector<Span> queries, keys;
+  std::vector<std::int32_t> block_rows{};  // a selection's rows for these queries; empty where nothing is selected
 };
 
 // Rows row, row + stride, .. of the owner's tensors, which become rows at, at + stride, .. of the receiver's.

@@ -132,23 +132,28 @@ class Ring final : public ContextParallel {
 
   BlockSelection forward(const Attention& args, const std::shared_ptr<const ContextShards>& shards,
                          const ExecContext& ctx, const AttentionWatch&) override {
-    for_groups(args, shards, [&](const Attention& a) { forward_once(a, plan_for(shards, a), ctx); });
-    return {};
+    const Attention whole = with_selection(args, *shards, ctx);
+    for_groups(whole, shards, ctx, [&](const Attention& a) { forward_once(a, plan_for(shards, a), ctx); });
+    return whole.selection;
   }
   void backward(const AttentionBackward& args, const std::shared_ptr<const ContextShards>& shards,
                 const ExecContext& ctx) override {
-    for_groups(args, shards, [&](const AttentionBackward& a) { backward_once(a, plan_for(shards, a), ctx); });
+    for_groups(args, shards, ctx, [&](const AttentionBackward& a) { backward_once(a, plan_for(shards, a), ctx); });
   }
 
  private:
   // fn(part) for one group of KV heads after the other.
   template <class Args, class Fn>
-  void for_groups(const Args& args, const std::shared_ptr<const ContextShards>& shards, const Fn& fn) {
+  void for_groups(const Args& args, const std::shared_ptr<const ContextShards>& shards, const ExecContext& ctx,
+                  const Fn& fn) {
     const std::int64_t all = args.k.dim(1);
     const std::int64_t some = heads_at_once(*shards, args.pattern, all, args.k.dim(2), message_bytes_);
     if (some == all) return fn(args);
-    for (std::int64_t first = 0; first < all; first += some)
-      fn(of_heads(args, {first, some}, patterns_.get(shards, args.pattern, all, {first, some})));
+    for (std::int64_t first = 0; first < all; first += some) {
+      Args part = of_heads(args, {first, some}, patterns_.get(shards, args.pattern, all, {first, some}));
+      part.selection = of_heads(args.selection, {first, some}, part.pattern, ctx);
+      fn(part);
+    }
   }
 
   void forward_once(const Attention& args, const RingPlan& plan, const ExecContext& ctx) {

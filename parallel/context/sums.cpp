@@ -3,11 +3,11 @@
 namespace ring {
 
 void run_round(Attention args, const AttentionCall& round, const ExecContext& ctx) {
-  args.queries = round.queries, args.keys = round.keys;
+  args.queries = round.queries, args.keys = round.keys, args.selection.rows = round.block_rows;
   attention_kernel(args, ctx);
 }
 void run_round(AttentionBackward args, const AttentionCall& round, const ExecContext& ctx) {
-  args.queries = round.queries, args.keys = round.keys;
+  args.queries = round.queries, args.keys = round.keys, args.selection.rows = round.block_rows;
   attention_backward_kernel(args, ctx);
 }
 

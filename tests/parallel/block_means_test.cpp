@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "core/philox.h"
-#include "model/block_means.h"
+#include "autograd/block_means.h"
 #include "parallel/context/exchange.h"
 #include "tests/comm/ranks.h"
 #include "tests/parallel/context_problem.h"

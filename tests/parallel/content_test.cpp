@@ -18,6 +18,9 @@ TrainingOptions options(int ranks, const Overrides& more) {
       more);
 }
 
+const Overrides kRing = {"parallel.cp=2", "parallel.cp_schedule=ring"};
+const std::string kGather = "parallel.cp_schedule=gather";
+
 using DistContent = LayoutTest;
 INSTANTIATE_TEST_SUITE_P(All, DistContent,
                          testing::Values(Layout{"tp2", 2, {"parallel.tp=2"}}, Layout{"tp4", 4, {"parallel.tp=4"}},
@@ -26,6 +29,14 @@ INSTANTIATE_TEST_SUITE_P(All, DistContent,
                                          Layout{"cp2_zero3", 4, {"parallel.cp=2", "parallel.zero=3"}},
                                          Layout{"cp2_packed", 2, {"parallel.cp=2", "data.packing.documents=true"}},
                                          Layout{"cp2_recomputed", 2, {"parallel.cp=2", "train.recompute=full"}},
+                                         Layout{"ring", 2, kRing}, Layout{"ring4", 4, {"parallel.cp=4", kRing[1]}},
+                                         Layout{"ring_packed", 2, {kRing[0], kRing[1], "data.packing.documents=true"}},
+                                         Layout{"ring_zigzag", 2, {kRing[0], kRing[1], "parallel.cp_layout=zigzag"}},
+                                         Layout{"ring_tp2", 4, {kRing[0], kRing[1], "parallel.tp=2"}},
+                                         Layout{"ring_recomputed", 2, {kRing[0], kRing[1], "train.recompute=full"}},
+                                         Layout{"ring_reuse", 2, {kRing[0], kRing[1], "model.attention.reuse=2"}},
+                                         Layout{"gather", 2, {"parallel.cp=2", "parallel.cp_schedule=gather"}},
+                                         Layout{"gather_zero3", 4, {"parallel.cp=2", "parallel.zero=3", kGather}},
                                          Layout{"zero3", 2, {"parallel.zero=3"}},
                                          Layout{"tp2_zero3", 4, {"parallel.tp=2", "parallel.zero=3"}},
                                          Layout{"tp2_packed", 2, {"parallel.tp=2", "data.packing.documents=true"}}),
@@ -33,6 +44,16 @@ INSTANTIATE_TEST_SUITE_P(All, DistContent,
 
 // No score of these runs is near another one's, so that every layout selects the same blocks.
 TEST_P(DistContent, EqualsOneProcess) { expect_equal_to_one_process(GetParam(), options); }
+
+// Heads that do not divide: auto takes the ring.
+TEST(DistContentRing, OfOneHeadEqualsOneProcess) {
+  if (!gloo_available()) GTEST_SKIP() << "this build has no Gloo";
+  expect_equal_to_one_process({"one_head", 2, {"parallel.cp=2"}}, [](int ranks, const Overrides& more) {
+    TrainingOptions o = options(ranks, more);
+    o.overrides.insert(o.overrides.end(), {"model.kv_heads=1", "model.attention.heads=[0]"});
+    return o;
+  });
+}
 
 // That the comparisons above could tell: other rules are another model.
 TEST(ContentTraining, DependsOnWhatIsSelected) {
@@ -49,10 +70,9 @@ TEST(ContentTraining, RefusesWhatContextParallelismCannotDo) {
     const Training t = train_on_ranks(options(2, more));
     EXPECT_NE(t.errors.find(text), std::string::npos) << t.errors;
   };
-  says({"parallel.cp=2", "parallel.cp_schedule=ring"}, "which ring and gather have nowhere: take all_to_all, or auto");
-  says({"parallel.cp=2", "model.kv_heads=1", "model.attention.heads=[0]"},
+  says({"parallel.cp=2", "parallel.cp_schedule=all_to_all", "model.kv_heads=1", "model.attention.heads=[0]"},
        "parallel.cp_schedule: all_to_all shares the KV heads among the ranks of cp, but 1 (model.kv_heads: 1) do not "
-       "divide among 2: take a parallel.cp that divides them");
+       "divide among 2: take ring or gather, or a parallel.cp that divides them");
 }
 
 }  // namespace

@@ -256,55 +256,66 @@ TEST_F(DistContextCases, EmptyShardsAndShardsOfPadding) {
     }
 }
 
-// Blocks that are selected, pools, and both: these need whole sequences, which all_to_all has.
-std::vector<Pattern> patterns_of_whole_sequences() {
+Pattern selected_blocks() {
   const BlockRule content{.kind = BlockRuleKind::content, .local = 1, .first = 1, .keep = 3};
-  const Pattern selected = test::block_sparse(64, {content, {.kind = BlockRuleKind::local_global, .local = 2}});
+  return test::block_sparse(64, {content, {.kind = BlockRuleKind::local_global, .local = 2}});
+}
+// Blocks that are selected, and with all_to_all also pools, which need whole sequences, and both.
+std::vector<Pattern> chosen_patterns(const std::string& schedule) {
+  const Pattern selected = selected_blocks();
+  if (schedule != "all_to_all") return {selected};
   Pattern pooled = test::window(20), both = selected;
   pooled.pools = {8, 50};
   both.pools = {16};
   return {selected, pooled, both};
 }
-
-TEST_F(DistContextCases, AllToAllSelectsBlocksAndMakesPoolsAsOneProcess) {
+std::vector<ContextCase> chosen_cases(const std::string& schedule) {
   std::vector<ContextCase> cases;
-  for (const Pattern& p : patterns_of_whole_sequences()) {
+  for (const Pattern& p : chosen_patterns(schedule)) {
     cases.push_back({"plain", p, 515, 2, test::documents_of(515, 2, {})});
     cases.push_back({"packed", p, 643, 2, test::documents_of(643, 2, {70, 1, -9, 350, 3, -40})});
   }
-  for (const int ranks : {2, 4})
-    for (const auto kind : {ContextLayoutKind::zigzag, ContextLayoutKind::contiguous}) {
-      const std::vector<Results> got = on_ranks(cases, {}, kind, ranks, schedules().at("all_to_all"));
-      for (std::size_t i = 0; i < cases.size(); ++i) {
-        SCOPED_TRACE(str(i, " ", cases[i].name, ", ", ranks, " ranks"));
-        const Results want = on_one(cases[i], {});
-        EXPECT_LE(distance(got[i].out, want.out), kOut);
-        EXPECT_LE(distance(got[i].gradient, want.gradient), kGradient);
+  return cases;
+}
+
+TEST_F(DistContextCases, BlocksAreSelectedAndPoolsMadeAsByOneProcess) {
+  for (const auto& [name, make] : schedules())
+    for (const int ranks : {2, 4})
+      for (const auto kind : {ContextLayoutKind::zigzag, ContextLayoutKind::contiguous}) {
+        const std::vector<ContextCase> cases = chosen_cases(name);
+        const std::vector<Results> got = on_ranks(cases, {}, kind, ranks, make);
+        for (std::size_t i = 0; i < cases.size(); ++i) {
+          SCOPED_TRACE(str(name, " ", i, " ", cases[i].name, ", ", ranks, " ranks"));
+          const Results want = on_one(cases[i], {});
+          EXPECT_LE(distance(got[i].out, want.out), kOut);
+          EXPECT_LE(distance(got[i].gradient, want.gradient), kGradient);
+        }
       }
-    }
 }
 
 // Most changes are at the ends of blocks that have a choice, and of pools: whatever saw the whole block would tell.
 TEST_F(DistContextCases, NothingThatIsSelectedOrPooledLooksAhead) {
   constexpr std::int64_t kLength = 515;
   const Heads heads;
-  for (const Pattern& p : patterns_of_whole_sequences()) {
-    std::vector<ContextCase> cases;
-    for (const std::int64_t changed : {-1, 1, 100, 128, 299, 319, 383, 447, 511})
-      cases.push_back({"", p, kLength, 1, test::documents_of(kLength, 1, {}), changed});
-    const std::vector<Results> got = on_ranks(cases, heads, ContextLayoutKind::zigzag, 2, schedules().at("all_to_all"));
-    for (std::size_t i = 1; i < cases.size(); ++i) {
-      const auto before = static_cast<std::ptrdiff_t>(cases[i].changed * heads.query * heads.dim);
-      const auto first = [&](const Results& r) { return Floats(r.out.begin(), r.out.begin() + before); };
-      const auto last = [&](const Results& r) { return Floats(r.out.begin() + before, r.out.end()); };
-      EXPECT_TRUE(same_bits(first(got[i]), first(got[0]))) << cases[i].changed;
-      EXPECT_FALSE(same_bits(last(got[i]), last(got[0]))) << cases[i].changed;
+  for (const auto& [name, make] : schedules())
+    for (const Pattern& p : chosen_patterns(name)) {
+      std::vector<ContextCase> cases;
+      for (const std::int64_t changed : {-1, 1, 100, 128, 299, 319, 383, 447, 511})
+        cases.push_back({"", p, kLength, 1, test::documents_of(kLength, 1, {}), changed});
+      const std::vector<Results> got = on_ranks(cases, heads, ContextLayoutKind::zigzag, 2, make);
+      for (std::size_t i = 1; i < cases.size(); ++i) {
+        const auto before = static_cast<std::ptrdiff_t>(cases[i].changed * heads.query * heads.dim);
+        const auto first = [&](const Results& r) { return Floats(r.out.begin(), r.out.begin() + before); };
+        const auto last = [&](const Results& r) { return Floats(r.out.begin() + before, r.out.end()); };
+        EXPECT_TRUE(same_bits(first(got[i]), first(got[0]))) << name << ", " << cases[i].changed;
+        EXPECT_FALSE(same_bits(last(got[i]), last(got[0]))) << name << ", " << cases[i].changed;
+      }
     }
-  }
 }
 
 TEST_F(DistContextCases, TheSameLayoutGivesTheSameBitsHoweverKeysTravel) {
-  const std::vector<ContextCase> cases = test::context_cases();
+  std::vector<ContextCase> cases = test::context_cases();
+  std::ranges::move(chosen_cases("ring"), std::back_inserter(cases));
   const auto with = [&](const RingOptions& options) {
     return on_ranks(cases, {}, ContextLayoutKind::zigzag, 3, [=](Communicator& c) { return make_ring(c, options); });
   };

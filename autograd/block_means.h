@@ -5,6 +5,7 @@
 
 #include "autograd/context_exchange.h"
 #include "kernels/attention/block_pool.h"
+#include "kernels/attention/block_select.h"
 
 namespace ring {
 
@@ -17,5 +18,12 @@ Tensor block_means(const Tensor& x, std::vector<PooledRows> rows, std::int64_t b
 Tensor block_means(const Tensor& x, const std::vector<Span>& documents, const Pattern&, const ExecContext&);
 // Of documents that are cut among ranks: on each rank of all of them, with the same bits. x: this rank's rows.
 Tensor block_means(const Tensor& x, const ContextShards&, const Pattern&, ContextExchange&, const ExecContext&);
+// x [N,H,D], several of them: f32 [blocks,kv_heads,D] of each, summed over the heads of a group; one message for all.
+std::vector<Tensor> block_means(const std::vector<Tensor>& x, std::int64_t kv_heads, const ContextShards&,
+                                const Pattern&, ContextExchange&, const ExecContext&);
+
+// The blocks of each document that this rank has rows of, with their places in means and selections. None stands in
+// two.
+std::vector<SelectedRows> held_blocks(const ContextShards&, const Pattern&);
 
 }  // namespace ring

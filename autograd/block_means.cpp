@@ -1,6 +1,7 @@
-#include "model/block_means.h"
+#include "autograd/block_means.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "core/checked.h"
 #include "kernels/attention/blocks.h"
@@ -63,26 +64,34 @@ void scale_row(const Tensor& means, std::int64_t row, float factor, const ExecCo
 }
 
 // Columns are pooled by themselves: heads of 64 of them share the work.
-void pool(const Tensor& x, const Tensor& means, std::vector<PooledRows> rows, std::int32_t block,
-          const ExecContext& ctx) {
+Tensor as_heads(const Tensor& x) {
   constexpr std::int64_t kHead = 64;
-  const std::int64_t width = x.dim(1), head = width % kHead ? width : kHead;
-  block_pool_kernel({x.split_dim(1, head), means.split_dim(1, head), std::move(rows), block}, ctx);
+  return x.split_dim(1, x.dim(1) % kHead ? x.dim(1) : kHead);
 }
 
-// What these pieces add to the means: 0 for other blocks.
-Tensor part_of_means(const Tensor& x, const std::vector<Piece>& pieces, std::int64_t blocks, std::int32_t block,
-                     const ExecContext& ctx) {
-  const Tensor means = ctx.zeros({blocks, x.dim(1)});
+// What these pieces add to the means: 0 for other blocks. x [N,H,D], means [blocks,Hk,D] of zeros.
+void add_part(const Tensor& x, const Tensor& means, const std::vector<Piece>& pieces, std::int32_t block,
+              const ExecContext& ctx) {
   std::vector<PooledRows> rows;
   for (const Piece& p : pieces) rows.push_back(p.rows);
-  pool(x, means, std::move(rows), block, ctx);
+  block_pool_kernel({x, means, std::move(rows), block}, ctx);
   for (const Piece& p : pieces) {
     const std::int64_t last = p.rows.out + p.rows.blocks(block) - 1;
     scale_row(means, p.rows.out, p.first_share, ctx);
     if (last != p.rows.out) scale_row(means, last, p.last_share, ctx);
   }
-  return means;
+}
+
+// This rank's part of the means. x [N,H,D], means [blocks,Hk,D] of zeros.
+void add_parts(const Tensor& x, const Tensor& means, const ContextShards& shards, const Pattern& pattern,
+               const ExecContext& ctx) {
+  const std::int32_t block = pattern.blocks->block();
+  bool first = true;
+  for (const std::vector<Piece>& pieces : apart(pieces_of(shards, pattern), block)) {
+    const Tensor part = std::exchange(first, false) ? means : ctx.zeros(means.shape());
+    add_part(x, part, pieces, block, ctx);
+    if (part.raw() != means.raw()) axpby_kernel({.x = part, .y = means, .out = means, .beta = 1}, ctx);
+  }
 }
 
 }  // namespace
@@ -101,7 +110,7 @@ std::vector<PooledRows> block_rows(const Pattern& pattern, const std::vector<Spa
 Tensor block_means(const Tensor& x, std::vector<PooledRows> rows, std::int64_t blocks, std::int32_t block,
                    const ExecContext& ctx) {
   const Tensor means = ctx.empty({blocks, x.dim(1)});
-  pool(x, means, std::move(rows), block, ctx);
+  block_pool_kernel({as_heads(x), as_heads(means), std::move(rows), block}, ctx);
   return means;
 }
 
@@ -111,19 +120,40 @@ Tensor block_means(const Tensor& x, const std::vector<Span>& documents, const Pa
                      pattern.blocks->block(), ctx);
 }
 
+std::vector<Tensor> block_means(const std::vector<Tensor>& x, std::int64_t kv_heads, const ContextShards& shards,
+                                const Pattern& pattern, ContextExchange& exchange, const ExecContext& ctx) {
+  const std::int64_t blocks = first_blocks(pattern, shards.documents).back(), dim = x.at(0).dim(2);
+  const Tensor all = ctx.zeros({std::ssize(x), blocks, kv_heads, dim});
+  std::vector<Tensor> means;
+  for (std::int64_t i = 0; i < std::ssize(x); ++i) {
+    means.push_back(all.narrow(0, i, 1).view({blocks, kv_heads, dim}));
+    add_parts(x[static_cast<std::size_t>(i)], means.back(), shards, pattern, ctx);
+  }
+  exchange.sum(all, ctx);
+  return means;
+}
+
 Tensor block_means(const Tensor& x, const ContextShards& shards, const Pattern& pattern, ContextExchange& exchange,
                    const ExecContext& ctx) {
-  const std::int64_t blocks = first_blocks(pattern, shards.documents).back();
+  const Tensor heads = as_heads(x);
+  const Tensor means = block_means({heads}, heads.dim(1), shards, pattern, exchange, ctx).at(0);
+  return means.view({means.dim(0), x.dim(1)});
+}
+
+std::vector<SelectedRows> held_blocks(const ContextShards& shards, const Pattern& pattern) {
+  const std::vector<std::int32_t> first = first_blocks(pattern, shards.documents);
   const std::int32_t block = pattern.blocks->block();
-  Tensor means;
-  for (const std::vector<Piece>& pieces : apart(pieces_of(shards, pattern), block)) {
-    const Tensor part = part_of_means(x, pieces, blocks, block, ctx);
-    if (means.defined()) axpby_kernel({.x = part, .y = means, .out = part, .beta = 1}, ctx);
-    means = part;
+  std::vector<SelectedRows> held;
+  for (const Piece& p : pieces_of(shards, pattern)) {
+    const std::int32_t document = *(std::ranges::upper_bound(first, p.rows.out) - 1);
+    const std::int32_t begin = p.rows.out - document, end = begin + p.rows.blocks(block);
+    const bool follows = !held.empty() && held.back().bits == document && held.back().end >= begin;
+    if (follows)
+      held.back().end = std::max(held.back().end, end);
+    else
+      held.push_back({.queries = document, .keys = document, .bits = document, .begin = begin, .end = end});
   }
-  if (!means.defined()) means = ctx.zeros({blocks, x.dim(1)});
-  exchange.sum(means, ctx);
-  return means;
+  return held;
 }
 
 }  // namespace ring
