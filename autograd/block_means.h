@@ -12,11 +12,11 @@ namespace ring {
 // The documents' rows in blocks of the pattern.
 std::vector<PooledRows> block_rows(const Pattern&, const std::vector<Span>&);
 
-// Of x [N,C]: f32 [blocks,C].
+// x [N,C] -> f32 [blocks,C].
 Tensor block_means(const Tensor& x, std::vector<PooledRows> rows, std::int64_t blocks, std::int32_t block,
                    const ExecContext&);
 Tensor block_means(const Tensor& x, const std::vector<Span>& documents, const Pattern&, const ExecContext&);
-// Of documents that are cut among ranks: on each rank of all of them, with the same bits. x: this rank's rows.
+// For documents that are cut among ranks: on each rank those of all, with the same bits. x: this rank's rows.
 Tensor block_means(const Tensor& x, const ContextShards&, const Pattern&, ContextExchange&, const ExecContext&);
 // x [N,H,D], several of them: f32 [blocks,kv_heads,D] of each, summed over the heads of a group; one message for all.
 std::vector<Tensor> block_means(const std::vector<Tensor>& x, std::int64_t kv_heads, const ContextShards&,

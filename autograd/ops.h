@@ -22,8 +22,12 @@ struct Sequences {
   Tensor inv_freq;  // [documents, D/2] f32, where each rotates by frequencies of its own; there is no backward then
   std::vector<std::int32_t> rows, lengths;
   std::shared_ptr<const ContextShards> shards;
+  // Set: where the documents lie in the step that is queued, also once a recording of an earlier one is launched again.
+  std::shared_ptr<const std::vector<Span>> spans_now;
   std::int64_t tokens() const { return offsets.empty() ? 0 : offsets.back(); }
-  std::vector<Span> spans() const;      // not of shards
+  std::vector<Span> spans() const;  // not of shards
+  // The same, for what is queued now and in a recording. Error: in the next step they may be others.
+  std::vector<Span> spans_on(const Stream&) const;
   Sequences without_positions() const;  // nor frequencies
   static Sequences uniform(std::int64_t batch, std::int64_t length, const ExecContext&,
                            std::int64_t first_position = 0);

@@ -24,15 +24,22 @@ namespace {
 using Clock = std::chrono::steady_clock;
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
+// How long the n-th document is, where samples hold several of them; else all is one, which is written in parts.
+std::size_t part_size(const Config& c, std::uint64_t n) {
+  if (!c.data.packing.documents) return 1 << 16;
+  return 1 + (std::uint64_t{random_bits({1, 0, 1}, n)} * static_cast<std::uint64_t>(c.model.context) >> 32);
+}
+
 // Enough windows that no step sees one twice within a benchmark.
 std::string write_corpus(const Config& c) {
   const std::string path =
       (std::filesystem::temp_directory_path() / str("ringmaster-bench-", ::getpid(), ".h5")).string();
   TokenStoreWriter writer(path, c.model.vocab_size);
-  writer.begin_document(Split::train);
   const std::int64_t count = std::max<std::int64_t>(1 << 20, 4 * c.train.batch_size * c.model.context);
-  std::vector<std::int32_t> part(1 << 16);
-  for (std::int64_t done = 0; done <= count; done += static_cast<std::int64_t>(part.size())) {
+  std::vector<std::int32_t> part;
+  for (std::int64_t done = 0, n = 0; done <= count; done += std::ssize(part), ++n) {
+    if (n == 0 || c.data.packing.documents) writer.begin_document(Split::train);
+    part.resize(part_size(c, static_cast<std::uint64_t>(n)));
     for (std::size_t i = 0; i < part.size(); ++i) {
       const std::uint32_t bits = random_bits({1, 0, 0}, static_cast<std::uint64_t>(done) + i);
       part[i] = static_cast<std::int32_t>(std::uint64_t{bits} * static_cast<std::uint64_t>(c.model.vocab_size) >> 32);

@@ -26,7 +26,8 @@ Tensor random_tensor(const Shape&, DType, const ExecContext&, std::uint32_t site
 
 class Profiler;
 
-// A trainer on random tokens: everything of a run but its corpus.
+// A trainer on random tokens, in documents of random lengths where samples are packed with them: everything of a run
+// but its corpus.
 class StepBenchmark {
  public:
   // mesh: of the processes that do the step together; none: this one alone. Error: as for a run with these settings.

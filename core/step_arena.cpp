@@ -4,6 +4,7 @@
 
 #include "core/fake.h"
 #include "core/log.h"
+#include "core/queue_anew.h"
 
 namespace ring {
 namespace {
@@ -25,9 +26,9 @@ StepArena::~StepArena() { release_slab(); }
 
 void* StepArena::allocate(std::size_t bytes) {
   std::lock_guard lock(mutex_);
-  if (const auto refuse = refuse_allocation.load(); refuse && !FakeMode::on() && refuse(in_step_ && !paused_))
+  if (const auto refuse = refuse_allocation.load(); refuse && !FakeMode::on() && refuse(in_step_ && !pauses_))
     fail_out_of_memory(OutOfMemory(str("out of memory: ", bytes, " bytes asked for, which were refused on purpose")));
-  if (!in_step_ || paused_) return hold(take_upstream(bytes), bytes, {});
+  if (!in_step_ || pauses_) return hold(take_upstream(bytes), bytes, {});
   Held h{0, step_, trace_.size(), false};
   void* p = take_planned(bytes);
   h.in_slab = p != nullptr;
@@ -83,7 +84,7 @@ void* StepArena::take_upstream(std::size_t bytes) {
       fail_out_of_memory(e);
     }
   taken_ += bytes;
-  if (in_step_) ++from_upstream_;
+  if (in_step_ && !pauses_) ++from_upstream_;
   return p;
 }
 
@@ -168,12 +169,22 @@ void StepArena::end_step() {
 
 void StepArena::pause() {
   std::lock_guard lock(mutex_);
-  paused_ = true;
+  ++pauses_;
 }
 
 void StepArena::resume() {
   std::lock_guard lock(mutex_);
-  paused_ = false;
+  --pauses_;
+}
+
+void StepArena::set_apart() {
+  std::lock_guard lock(mutex_);
+  apart_ = true;
+}
+
+bool StepArena::sets_apart() const {
+  std::lock_guard lock(mutex_);
+  return apart_;
 }
 
 void StepArena::forget() {
@@ -259,10 +270,12 @@ StepMemory::StepMemory(const Stream& stream, std::shared_ptr<StepArena> arena)
   std::shared_ptr<Allocator>& installed = stream_.impl().step_allocator;
   RING_CHECK(!installed, "the steps of two trainers on one stream");
   installed = arena_;
+  stream_.impl().resource<AnewQueue>().arena = arena_.get();
 }
 
 StepMemory::~StepMemory() {
   stream_.impl().step_allocator = nullptr;
+  stream_.impl().resource<AnewQueue>().arena = nullptr;
   arena_->retire();
 }
 

@@ -56,6 +56,9 @@ class StepArena final : public Allocator, public ScopeListener {
   // Between the two, whatever is allocated within a step is not of the step; see StepPause.
   void pause();
   void resume();
+  // From now on, work that is queued anew in each step (core/queue_anew.h) has memory that is not of the step.
+  void set_apart();
+  bool sets_apart() const;
   // Steps will be others: their plan goes, and its slab unless a block lies in it. Not to be called within a step.
   void forget();
   // There will be no more steps: the slab goes back as soon as no block lies in it.
@@ -64,7 +67,7 @@ class StepArena final : public Allocator, public ScopeListener {
   bool planned() const;                 // there is a slab
   std::uint64_t generation() const;     // 0: never planned; another number: other addresses
   std::uint64_t fallbacks() const;      // blocks that should have been in the slab and were not, since the beginning
-  std::uint64_t from_upstream() const;  // blocks of the last step (or of this one) that are not in the slab
+  std::uint64_t from_upstream() const;  // blocks taken in the last step (or in this one), not paused, outside the slab
   MemoryPlan plan() const;
   // Where an allocation failed last: "the backward of blocks.3.mlp"; empty: none did, or in no scope.
   std::string failed_in() const;
@@ -96,7 +99,8 @@ class StepArena final : public Allocator, public ScopeListener {
   std::size_t taken_ = 0;  // bytes of upstream in use by this allocator, the slab included
 
   std::uint64_t step_ = 0;
-  bool in_step_ = false, paused_ = false, retired_ = false;
+  bool in_step_ = false, retired_ = false, apart_ = false;
+  int pauses_ = 0;                               // within each other
   std::uint32_t clock_ = 0;                      // events in this step
   std::vector<BlockLife> trace_, last_, model_;  // of this step, of the last one, of the one that the plan is for
   bool replan_ = false;                          // last_ is what the next plan is for

@@ -250,14 +250,6 @@ void Config::validate(std::vector<std::string>& errors) const {
   validate_watch(*this, errors);
   validate_groups(*this, errors);
   add_unused_settings(optimizer, errors);
-  if (train.context > 0 && train.cuda_graph == Switch::on)
-    errors.push_back(
-        "train.cuda_graph: on does not go with train.context: sequences in other places are other work than what was "
-        "recorded; set auto or off");
-  if (data.packing.documents && train.cuda_graph == Switch::on)
-    errors.push_back(
-        "train.cuda_graph: on does not go with data.packing.documents: true: each step has its documents in other "
-        "places than the one that was recorded; set auto or off");
 }
 
 namespace {

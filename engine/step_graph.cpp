@@ -5,18 +5,36 @@
 namespace ring {
 
 bool StepGraph::run(const std::function<void()>& compute, const std::function<void()>& join, bool watched) {
+  set_apart();
   const std::uint64_t generation = arena_->prepare();
   if (generation != generation_) recorded_ = nullptr;  // its memory is gone
   const bool records = !recorded_ && worth_it() && clean_ == generation && clean_ != 0;
   if (!watched && (records || recorded_)) join();
   if (!watched && records) record(compute, generation);
-  if (!watched && recorded_) return recorded_->launch(), true;
+  if (!watched && recorded_) return replay(), true;
   {
     const StepScope repeats(*arena_);
     compute();
   }
   clean_ = arena_->planned() && arena_->from_upstream() == 0 ? generation : 0;
   return false;
+}
+
+// Memory that is of no step costs room beside the plan: only where steps are to be replayed. Their plan is made anew.
+void StepGraph::set_apart() {
+  if (!in_parts_ || !worth_it() || arena_->sets_apart()) return;
+  wanted_ = Switch::on;  // it stays decided
+  arena_->set_apart();
+  arena_->forget();
+  clean_ = 0;
+}
+
+// What is queued anew takes its memory within the step, so that the slab stays where it is, but not from the plan.
+void StepGraph::replay() {
+  if (!in_parts_) return recorded_->launch();
+  const StepScope step(*arena_);
+  const StepPause pause(*arena_);
+  recorded_->launch();
 }
 
 void StepGraph::record(const std::function<void()>& compute, std::uint64_t generation) {
@@ -27,13 +45,16 @@ void StepGraph::record(const std::function<void()>& compute, std::uint64_t gener
   generation_ = generation;
   if (recorded_ && arena_->from_upstream() > 0) recorded_ = nullptr;  // uses memory that others may get meanwhile
   if (recorded_)
-    log::info("steps are replayed as a CUDA graph");
+    log::info("steps are replayed as ",
+              in_parts_ ? "CUDA graphs, between which attention is launched" : "a CUDA graph");
   else
     wanted_ = Switch::off;
 }
 
 void StepGraph::timed(double launch_seconds, double step_seconds) {
-  const bool bound = clean_ != 0 && launch_seconds > kLaunchBound * step_seconds;  // the first steps measure and plan
+  // The first steps measure and plan. What is queued anew may take other memory in each step, and is never clean.
+  const bool settled = in_parts_ ? arena_->planned() : clean_ != 0;
+  const bool bound = settled && launch_seconds > kLaunchBound * step_seconds;
   bound_steps_ = bound ? bound_steps_ + 1 : 0;
 }
 

@@ -1,7 +1,8 @@
 #pragma once
-// Replays the computation of a step as one CUDA graph: for models so small that the host launches kernels slower than
-// the device runs them. The step's memory has fixed places (core/step_arena.h) and everything that changes from step to
-// step is read from device memory, so that the recording stays valid.
+// Replays the computation of a step as a CUDA graph: for models so small that the host launches kernels slower than the
+// device runs them. The step's memory has fixed places (core/step_arena.h) and everything that changes from step to
+// step is read from device memory, so that the recording stays valid. What cannot be, the host queues anew in each
+// step, with memory of its own, between graphs of the rest (core/queue_anew.h).
 
 #include <functional>
 #include <memory>
@@ -14,8 +15,9 @@ namespace ring {
 
 class StepGraph {
  public:
-  StepGraph(Switch wanted, const Stream& stream, std::shared_ptr<StepArena> arena)
-      : wanted_(wanted), stream_(stream), arena_(std::move(arena)) {}
+  // in_parts: the step has work that is queued anew.
+  StepGraph(Switch wanted, const Stream& stream, std::shared_ptr<StepArena> arena, bool in_parts = false)
+      : wanted_(wanted), stream_(stream), arena_(std::move(arena)), in_parts_(in_parts) {}
 
   // Queues `compute`: by a replay where there is a valid recording, else by calling it. join: makes the stream wait for
   // what other streams still do for the steps so far; called ahead of a recording or a replay, which cannot wait for
@@ -30,7 +32,9 @@ class StepGraph {
 
  private:
   bool worth_it() const { return wanted_ == Switch::on || (wanted_ == Switch::automatic && bound_steps_ >= kDecided); }
+  void set_apart();
   void record(const std::function<void()>& compute, std::uint64_t generation);
+  void replay();
 
   static constexpr int kDecided = 3;           // steps in a row
   static constexpr double kLaunchBound = 0.7;  // of the step
@@ -38,6 +42,7 @@ class StepGraph {
   Switch wanted_;
   Stream stream_;
   std::shared_ptr<StepArena> arena_;
+  const bool in_parts_;
   std::unique_ptr<RecordedWork> recorded_;
   std::uint64_t generation_ = 0;  // of the recording's memory
   std::uint64_t clean_ = 0;       // the generation in which a whole step had all of its memory in the slab

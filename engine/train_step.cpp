@@ -130,6 +130,7 @@ void TrainStep::allocate_inputs() {
 
 void TrainStep::lay_out_sequences() {
   sequences_.resize(static_cast<std::size_t>(plan_.micro_batches));
+  while (spans_.size() < sequences_.size()) spans_.push_back(std::make_shared<std::vector<Span>>());
   if (!packed_) {
     Batch plain;
     plain.sample_indices.resize(static_cast<std::size_t>(plan_.micro_batch));
@@ -167,8 +168,15 @@ std::string TrainStep::lasting_memory() const {
 void TrainStep::load(const std::vector<Batch>& batches) {
   RING_CHECK(batches.size() == micro_batches(), batches.size(), " batches for ", micro_batches());
   stage_->load(batches, inputs_);
-  for (std::size_t i = 0; packed_ && i < micro_batches(); ++i)
-    sequences_[i] = parallel_.context.sequences(batches[i], micro_part(inputs_.positions, i), ctx_);
+  for (std::size_t i = 0; packed_ && i < micro_batches(); ++i) place_documents(i, batches[i]);
+}
+
+void TrainStep::place_documents(std::size_t index, const Batch& batch) {
+  Sequences& s = sequences_[index];
+  s = parallel_.context.sequences(batch, micro_part(inputs_.positions, index), ctx_);
+  if (s.shards) return;
+  *spans_[index] = s.spans();
+  s.spans_now = spans_[index];
 }
 
 Run TrainStep::micro_run(std::size_t index, Tape* tape) {

@@ -102,6 +102,7 @@ class TrainStep {
   std::vector<Communicator*> norm_groups();
   void allocate_inputs();
   void lay_out_sequences();
+  void place_documents(std::size_t index, const Batch&);
   Tensor losses_of(std::int64_t first, std::int64_t count) const { return losses_.narrow(0, first, count); }
   std::int64_t micro_tokens() const { return plan_.micro_batch * parallel_.context.tokens(); }
   Tensor micro_part(const Tensor& all, std::size_t index) const;
@@ -130,7 +131,8 @@ class TrainStep {
   Tensor step_state_;
   GradientNorm norm_;
   PartNorms part_norms_;
-  std::vector<Sequences> sequences_;  // of each micro-batch of the step being computed
+  std::vector<Sequences> sequences_;                       // of each micro-batch of the step being computed
+  std::vector<std::shared_ptr<std::vector<Span>>> spans_;  // of packed ones, whose places a recording refers to
   StepInputs inputs_;
   Tensor losses_;
   std::unique_ptr<InputStage> stage_;

@@ -179,6 +179,10 @@ bool Decoder::has_indexer() const {
   return std::ranges::any_of(blocks_, [](const DecoderBlock& block) { return block.attention().indexer() != nullptr; });
 }
 
+bool Decoder::selects() const {
+  return std::ranges::any_of(blocks_, [](const DecoderBlock& block) { return block.attention().selects(); });
+}
+
 void Decoder::set_mlp_chunk(std::int64_t rows) {
   for (DecoderBlock& block : blocks_) block.mlp_chunk = rows;
 }

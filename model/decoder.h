@@ -97,6 +97,7 @@ class Decoder {
   // Returns whether that is another way than before: work that was recorded has to be recorded anew.
   bool attend_as_in_step(std::int64_t step);
   bool has_indexer() const;  // of some layer
+  bool selects() const;      // some layer
   // Called with what each part of a forward pass returns, for diagnosis.
   std::function<void(const ScopeId&, const Tensor&)> watch;
 

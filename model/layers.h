@@ -73,6 +73,8 @@ class AttentionLayer {
   // From the next pass on it attends as in this step (counted from 0) of a run; until then, as after its last. Returns
   // whether that is another way than before.
   bool attend_as_in_step(std::int64_t step);
+  // Which blocks it keeps is chosen in each pass, if not yet in this step.
+  bool selects() const { return selecting_.selects(); }
   const Indexer* indexer() const { return index_ ? &*index_ : nullptr; }
   Linear& qkv() { return qkv_; }
   Linear& out() { return out_; }

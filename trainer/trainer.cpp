@@ -90,19 +90,30 @@ void reserve_host(TrainStep& step, std::size_t bytes) try {
   fail_with_advice(e);
 }
 
+// Where documents lie in other places in each step, attention is queued anew between graphs of the rest: what else
+// follows from them, or is under way beside it, has no place there. Empty: nothing does.
+std::string why_not_in_parts(const Config& c, TrainStep& step) {
+  if (step.plan().world() > 1) return "each step has its documents in other places, and messages go beside attention";
+  if (step.model().selects()) return "which blocks attention keeps follows from where documents lie";
+  if (c.optimizer.offload != StateOffload::none) return "states travel while attention is queued (optimizer.offload)";
+  if (step.offload()) return "activations travel while attention is queued (train.activation_offload)";
+  return "";
+}
+
 // Empty: a recording of a step stays valid on all ranks.
-std::string why_not_replayed(const ParallelPlan& plan, bool packs) {
-  if (packs) return "each step has its documents in other places";
+std::string why_not_replayed(const Config& c, TrainStep& step, bool packs) {
+  const ParallelPlan& plan = step.plan();
+  if (packs) return why_not_in_parts(c, step);
   if (plan.world() > plan.dp) return "the processes share the model or its sequences (parallel.tp, .cp)";
   if (plan.dp > 1 && plan.config.zero > 0) return "weights travel from one step into the next (parallel.zero)";
   return "";
 }
 
-Switch graph_of(const TrainConfig& c, const TrainStep& step, bool leads, bool packs) {
-  const std::string why_not = why_not_replayed(step.plan(), packs);
-  if (c.cuda_graph == Switch::on && !why_not.empty() && leads)
+Switch graph_of(const Config& c, TrainStep& step, bool leads, bool packs) {
+  const std::string why_not = why_not_replayed(c, step, packs);
+  if (c.train.cuda_graph == Switch::on && !why_not.empty() && leads)
     log::warn("train.cuda_graph: on has no effect: ", why_not, "; set auto or off");
-  return why_not.empty() ? c.cuda_graph : Switch::off;
+  return why_not.empty() ? c.train.cuda_graph : Switch::off;
 }
 
 }  // namespace
@@ -114,7 +125,7 @@ Trainer::Trainer(const Config& config, const ExecContext& ctx, Mesh& mesh, Loade
       memory_(choose_memory(config, mesh, activation_room(config, mesh), most_memory)),
       packs_(loader.options().packing.documents || config.train.context > 0),
       step_(config, ctx, mesh, memory_.fit.plan, memory_.fit.host_room, packs_),
-      graph_(graph_of(config.train, step_, mesh.rank() == 0, packs_), ctx.stream, step_.shared_arena()),
+      graph_(graph_of(config, step_, mesh.rank() == 0, packs_), ctx.stream, step_.shared_arena(), packs_),
       guard_(config.train) {
   if (chooses_staging(config)) step_.set_staging(memory_.fit.staging);
   reserve_host(step_, memory_.fit.host);
@@ -139,7 +150,8 @@ void Trainer::count_tokens(const std::vector<Batch>& batches, Flight& f) {
   if (mesh_.coord("tp") == 0)  // the slices of a model have the same batches: they count once
     for (const Batch& b : batches) valid += b.valid_targets;
   // A recording has no place for a wait for copies: the step that does is not replayed.
-  const bool replays = graph_.ready() && !ctx_.observer && !step_.waits_for_copies();
+  const bool travels = packs_ && step_.offload();  // beside what is queued anew
+  const bool replays = graph_.ready() && !ctx_.observer && !step_.waits_for_copies() && !travels;
   std::array<double, 3> sums{static_cast<double>(valid), logs_step(config_.train, steps_ + 1) ? 1.0 : 0.0,
                              replays ? 1.0 : 0.0};
   all_reduce_host(mesh_.host(), sums, Reduce::sum);

@@ -1,8 +1,12 @@
 #pragma once
 // Attention over whole sequences by the kernels, over parts of them by the run's context exchange.
 
+#include <initializer_list>
+#include <utility>
+
 #include "autograd/ops.h"
 #include "comm/communicator.h"
+#include "core/queue_anew.h"
 #include "kernels/attention/pooled_attention.h"
 
 namespace ring {
@@ -30,23 +34,53 @@ inline void check_exchange(const Sequences& sequences, const ContextExchange* ex
              " ranks, but the run has no exchange (Run::cp)");
 }
 
+// A recording refers to tensors by their places: they are given back as in every step.
+inline void borrow(std::initializer_list<Tensor*> tensors) {
+  for (Tensor* t : tensors)
+    if (t->defined())
+      *t =
+          t->with_storage(std::make_shared<Storage>(t->storage()->data(), t->storage()->bytes(), t->device(), nullptr));
+}
+inline Attention borrowed(Attention a) {
+  borrow({&a.q, &a.k, &a.v, &a.out, &a.lse, &a.carry, &a.dropout.rows, &a.dropout.state, &a.selection.bits});
+  return a;
+}
+inline AttentionBackward borrowed(AttentionBackward a) {
+  borrow({&a.q, &a.k, &a.v, &a.out, &a.lse, &a.dout, &a.dq, &a.dk, &a.dv, &a.carry_dq, &a.carry_dk, &a.carry_dv,
+          &a.dropout.rows, &a.dropout.state, &a.selection.bits});
+  return a;
+}
+
+// Fills in the spans: those of each step anew where they change.
+template <class Args>
+void call_over(const Sequences& sequences, const Args& args, void (*call)(Args, const ExecContext&),
+               const ExecContext& ctx) {
+  const auto over = [call, ctx](Args a, const std::vector<Span>& spans) {
+    a.queries = a.keys = spans;
+    call(std::move(a), ctx);
+  };
+  if (!sequences.spans_now) return over(args, sequences.spans());
+  queue_anew(ctx.stream, [over, args = borrowed(args), spans = sequences.spans_now] { over(args, *spans); });
+}
+
 // The spans are filled in, and the selection, where the pattern selects and there is none yet; it is returned.
 inline BlockSelection attend(Attention args, const Sequences& sequences, ContextExchange* exchange,
                              const ExecContext& ctx, const AttentionWatch& watch = {}) {
   check_exchange(sequences, exchange);
   if (sequences.shards) return exchange->forward(args, sequences.shards, ctx, watch);
-  args.queries = args.keys = sequences.spans();
-  if (!args.selection.bits.defined()) args.selection = select_blocks(args.pattern, args.q, args.k, args.queries, ctx);
-  pooled_attention(args, ctx);
-  if (watch) watch(args, {0, args.k.dim(1)});
+  if (args.pattern.selects() && !args.selection.bits.defined())
+    args.selection = select_blocks(args.pattern, args.q, args.k, sequences.spans_on(ctx.stream), ctx);
+  call_over(sequences, args, pooled_attention, ctx);
+  if (!watch) return args.selection;
+  args.queries = args.keys = sequences.spans_on(ctx.stream);
+  watch(args, {0, args.k.dim(1)});
   return args.selection;
 }
-inline void attend_backward(AttentionBackward args, const Sequences& sequences, ContextExchange* exchange,
+inline void attend_backward(const AttentionBackward& args, const Sequences& sequences, ContextExchange* exchange,
                             const ExecContext& ctx) {
   check_exchange(sequences, exchange);
   if (sequences.shards) return exchange->backward(args, sequences.shards, ctx);
-  args.queries = args.keys = sequences.spans();
-  pooled_attention_backward(std::move(args), ctx);
+  call_over(sequences, args, pooled_attention_backward, ctx);
 }
 
 }  // namespace ring

@@ -65,7 +65,7 @@ Sequences Sequences::without_positions() const {
 }
 
 WholeSequences whole_sequences(const Run& run, const Sequences& seqs, const Pattern& pattern, std::int64_t kv_heads) {
-  if (!seqs.shards) return {{0, kv_heads}, pattern, seqs.spans()};
+  if (!seqs.shards) return {{0, kv_heads}, pattern, seqs.spans_on(run.ctx.stream)};
   RING_CHECK(run.cp, "attention: the sequences are cut among ", seqs.shards->ranks(),
              " ranks, but the run has no exchange (Run::cp)");
   WholeSequences whole = run.cp->whole_sequences(seqs.shards, pattern, kv_heads);
@@ -87,8 +87,15 @@ std::int64_t ContextShards::tokens() const {
   return sum;
 }
 
+std::vector<Span> Sequences::spans_on(const Stream& stream) const {
+  RING_CHECK(!spans_now || !stream.impl().recording(),
+             "a recording would keep the places of this step's documents: queue it anew in each step (queue_anew)");
+  return spans();
+}
+
 std::vector<Span> Sequences::spans() const {
   RING_CHECK(!shards, "sequences that are cut among ranks have no spans of their own: see ContextShards");
+  if (spans_now) return *spans_now;
   std::vector<Span> spans = spans_of(offsets, rows);
   for (std::size_t b = 0; b < lengths.size(); ++b) spans[b].count = lengths[b];
   return spans;

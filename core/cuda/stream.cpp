@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
+#include <vector>
 
 #include "core/cuda/async_allocator.h"
 #include "core/cuda/check.h"
@@ -10,6 +12,7 @@
 #include "core/cuda/pinned_staging.h"
 #include "core/cuda/small_copy.h"
 #include "core/devices.h"
+#include "core/queue_anew.h"
 #include "core/unavailable.h"
 
 namespace ring::cuda {
@@ -50,25 +53,59 @@ class CudaEvent final : public EventImpl {
   cudaEvent_t event_ = nullptr;
 };
 
-class CudaGraph final : public RecordedWork {
+class CudaGraph {
  public:
-  CudaGraph(cudaGraph_t graph, const StreamHandle& stream) : stream_(stream.get()), device_(stream.device()) {
+  explicit CudaGraph(cudaGraph_t graph) {
     const cudaError_t error = cudaGraphInstantiate(&graph_, graph, 0);
     cudaGraphDestroy(graph);
     RING_CUDA_CHECK(error);
   }
-  ~CudaGraph() override { cudaGraphExecDestroy(graph_); }
+  ~CudaGraph() { cudaGraphExecDestroy(graph_); }
   CudaGraph(const CudaGraph&) = delete;
   CudaGraph& operator=(const CudaGraph&) = delete;
-  void launch() override {
-    const OnDevice on(device_);
-    RING_CUDA_CHECK(cudaGraphLaunch(graph_, stream_));
-  }
+  void launch(const StreamHandle& stream) const { RING_CUDA_CHECK(cudaGraphLaunch(graph_, stream.get())); }
 
  private:
   cudaGraphExec_t graph_ = nullptr;
-  cudaStream_t stream_;
-  int device_;
+};
+
+// A graph up to each place at which the host queues anew, and one behind the last.
+class CudaGraphs final : public RecordedWork {
+ public:
+  explicit CudaGraphs(std::shared_ptr<StreamHandle> stream) : stream_(std::move(stream)) {}
+  void launch() override {
+    const OnDevice on(stream_->device());
+    for (const Part& part : parts_) {
+      if (part.graph) part.graph->launch(*stream_);
+      if (part.then) part.then();
+    }
+  }
+  void begin_part() {
+    // Other threads go on calling CUDA: only this one is bound to what a recording allows.
+    RING_CUDA_CHECK(cudaStreamBeginCapture(stream_->get(), cudaStreamCaptureModeThreadLocal));
+  }
+  void end_part(std::function<void()> then) {
+    cudaGraph_t graph = nullptr;
+    RING_CUDA_CHECK(cudaStreamEndCapture(stream_->get(), &graph));
+    std::size_t nodes = 0;
+    RING_CUDA_CHECK(cudaGraphGetNodes(graph, nullptr, &nodes));
+    if (nodes == 0) cudaGraphDestroy(graph);
+    parts_.push_back({nodes ? std::make_unique<CudaGraph>(graph) : nullptr, std::move(then)});
+  }
+  void give_up() {
+    cudaGraph_t graph = nullptr;
+    cudaStreamEndCapture(stream_->get(), &graph);
+    if (graph) cudaGraphDestroy(graph);
+    cudaGetLastError();
+  }
+
+ private:
+  struct Part {
+    std::unique_ptr<CudaGraph> graph;  // null: there is nothing
+    std::function<void()> then;        // null: nothing
+  };
+  std::shared_ptr<StreamHandle> stream_;
+  std::vector<Part> parts_;
 };
 
 class CudaStream final : public StreamImpl {
@@ -86,19 +123,23 @@ class CudaStream final : public StreamImpl {
   Event record_time() override { return record(cudaEventDefault); }
   std::unique_ptr<RecordedWork> record_work(const std::function<void()>& work) override {
     const OnDevice on(device.index);
-    // Other threads go on calling CUDA: only this one is bound to what a recording allows.
-    RING_CUDA_CHECK(cudaStreamBeginCapture(handle_->get(), cudaStreamCaptureModeThreadLocal));
-    cudaGraph_t graph = nullptr;
+    CudaGraphs graphs(handle_);
+    auto& in_launches = resource<AnewQueue>().in_launches;
+    in_launches = [&](std::function<void()> anew) {
+      graphs.end_part(std::move(anew));
+      graphs.begin_part();
+    };
     try {
+      graphs.begin_part();
       work();
+      graphs.end_part(nullptr);
     } catch (...) {
-      cudaStreamEndCapture(handle_->get(), &graph);
-      if (graph) cudaGraphDestroy(graph);
-      cudaGetLastError();
+      in_launches = nullptr;
+      graphs.give_up();
       throw;
     }
-    RING_CUDA_CHECK(cudaStreamEndCapture(handle_->get(), &graph));
-    return std::make_unique<CudaGraph>(graph, *handle_);
+    in_launches = nullptr;
+    return std::make_unique<CudaGraphs>(std::move(graphs));
   }
   bool recording() const override {
     cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;

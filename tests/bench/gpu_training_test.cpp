@@ -98,6 +98,52 @@ TEST_F(GpuTraining, AReplayedGraphGivesTheSameBits) {
   EXPECT_EQ(plain, replayed);
 }
 
+const std::string kDocuments = "data.packing.documents=true";
+
+// Documents lie in other places in each step: attention is queued anew between graphs.
+TEST_F(GpuTraining, ReplayedStepsOfDocumentsGiveTheSameBits) {
+  const std::vector<std::vector<std::string>> ways = {
+      {kDocuments},
+      {kDocuments, "data.packing.best_fit=64", "model.heads=1"},  // heads of 128
+      {kDocuments, "train.precision=fp32"},
+      {kDocuments, "model.attention_dropout=0.1", "train.recompute=full"},
+      {kDocuments, "model.attention={kind: window, window: 20, sinks: 2}", "train.recompute=attention"},
+      {kDocuments, "model.attention={kind: window, window: 20, pools: [8]}"},
+      {kDocuments, "model.attention={kind: dilated, segments: [32, 64], rates: [1, 2]}", "data.packing.align=64"},
+      {kDocuments, "model.attention={kind: block_sparse, block: 64, rules: [{local: 2, first: 1}]}",
+       "model.context=512"},
+      {"train.context=[[0, 32], [7168, 128]]"},  // longer ones from the eighth step on
+  };
+  for (const std::vector<std::string>& way : ways) {
+    const auto with = [&](const char* graph) {
+      std::vector<std::string> settings = way;
+      settings.push_back(str("train.cuda_graph=", graph));
+      return train(settings);
+    };
+    const std::string name = way.back();
+    with("off");  // measures
+    const Result plain = with("off"), replayed = with("on");
+    EXPECT_FALSE(plain.replayed) << name;
+    EXPECT_TRUE(replayed.replayed) << name;
+    EXPECT_EQ(plain, replayed) << name;
+    EXPECT_EQ(plain.choices, replayed.choices) << name << ": something was measured again";
+  }
+}
+
+TEST_F(GpuTraining, StepsOfDocumentsWithTransfersOrSelectionsAreNotReplayed) {
+  const std::string selects = "model.attention={kind: block_sparse, block: 64, rules: [{pattern: content, keep: 3}]}";
+  for (const std::string& way :
+       {std::string("train.activation_offload=true"), std::string("optimizer.offload=states"), selects}) {
+    const auto with = [&](const char* graph) {
+      return train({kDocuments, "model.context=512", way, str("train.cuda_graph=", graph)});
+    };
+    with("off");  // measures
+    const Result plain = with("off"), asked = with("on");
+    EXPECT_FALSE(asked.replayed) << way;
+    EXPECT_EQ(plain, asked) << way;
+  }
+}
+
 TEST_F(GpuTraining, RecomputationGivesTheSameBits) {
   for (const char* precision : {"train.precision=bf16", "train.precision=fp32"}) {
     train({precision});

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "core/queue_anew.h"
 #include "core/tensor.h"
 #include "tests/late_stream.h"
 
@@ -20,15 +21,23 @@ class RecordingStream final : public LateStream {
   explicit RecordingStream(Words& said) : said_(said) { allocator = Stream::cpu(1).allocator(); }
   std::unique_ptr<RecordedWork> record_work(const std::function<void()>& work) override {
     said_.emplace_back("record");
+    auto recorded = std::make_unique<Recorded>(said_);
+    AnewQueue& queue = resource<AnewQueue>();
+    queue.in_launches = [&](std::function<void()> anew) { recorded->anew.push_back(std::move(anew)); };
     work();
-    return std::make_unique<Recorded>(said_);
+    queue.in_launches = nullptr;
+    return recorded;
   }
 
  private:
   struct Recorded final : RecordedWork {
     explicit Recorded(Words& s) : said(s) {}
-    void launch() override { said.emplace_back("replay"); }
+    void launch() override {
+      said.emplace_back("replay");
+      for (const auto& work : anew) work();
+    }
     Words& said;
+    std::vector<std::function<void()>> anew;
   };
   Words& said_;
 };
@@ -57,6 +66,76 @@ TEST(StepGraph, WhatRunsBesideJoinsAheadOfARecordingAndOfReplays) {
   EXPECT_EQ(said, (Words{"join", "replay"}));
   run(true);
   EXPECT_EQ(said, Words{"step"});
+}
+
+// A step with work of its own size in each: that is none of the plan's memory, in no step and in no replay.
+class StepInParts : public testing::Test {
+ protected:
+  void run(std::int64_t size) {
+    said.clear();
+    graph.run(
+        [&] {
+          const Tensor kept = Tensor::empty({1000}, DType::f32, stream);
+          queue_anew(stream, [this, place = kept.raw()] { anew(place); });
+          const Tensor other = Tensor::empty({500}, DType::f32, stream);
+          said.emplace_back("step");
+        },
+        [] {});
+    EXPECT_EQ(arena->stats().in_use, 0u) << "of size " << size;
+  }
+  void anew(const std::byte* place) {
+    said.push_back(str("anew ", size_now));
+    const Tensor scratch = Tensor::empty({size_now}, DType::f32, stream), more = Tensor::empty({7}, DType::f32, stream);
+    places.push_back(place);
+    EXPECT_TRUE(!graph.replays() || scratch.raw() < place || scratch.raw() >= place + 6144) << "in the step's memory";
+  }
+  void run_sizes(int count) {
+    for (int i = 0; i < count; ++i) run(size_now = 100 + 10 * i);
+  }
+
+  Words said;
+  std::int64_t size_now = 0;
+  std::vector<const std::byte*> places;  // of what the step keeps, in the order of calls
+  const Stream stream{std::make_shared<RecordingStream>(said)};
+  const std::shared_ptr<StepArena> arena = std::make_shared<StepArena>(stream.impl().allocator);
+  const StepMemory memory{stream, arena};
+  StepGraph graph{Switch::on, stream, arena, true};
+};
+
+TEST_F(StepInParts, QueuesAnewInEachReplay) {
+  run_sizes(10);
+  EXPECT_TRUE(graph.replays());
+  EXPECT_EQ(said, (Words{"replay", "anew 190"}));
+  EXPECT_EQ(places.size(), 10u) << "once in each step, and never by the recording itself";
+  EXPECT_EQ(places[9], places[5]);
+  EXPECT_EQ(arena->generation(), 1u);
+  EXPECT_EQ(arena->plan().bytes, 6144u) << "what is queued anew is none of it";
+}
+
+TEST_F(StepInParts, KeepsTheSlabWhereMemoryRunsOutInAReplay) {
+  run_sizes(10);
+  ASSERT_TRUE(graph.replays());
+  size_now = std::int64_t{1} << 50;
+  EXPECT_THROW(run(size_now), OutOfMemory);
+  EXPECT_TRUE(arena->planned());
+  run(size_now = 5);
+  EXPECT_EQ(said, (Words{"replay", "anew 5"}));
+  EXPECT_EQ(places.back(), places[9]);
+}
+
+// Steps that are not replayed keep their plan, and with it the memory that was predicted for them.
+TEST_F(StepInParts, PlansItWithTheStepUntilStepsAreReplayed) {
+  StepGraph undecided(Switch::automatic, stream, arena, true);
+  const auto run = [&](double launching) {
+    undecided.run(
+        [&] { queue_anew(stream, [&] { const Tensor scratch = Tensor::empty({1000}, DType::f32, stream); }); }, [] {});
+    undecided.timed(launching, 1);
+  };
+  for (int i = 0; i < 5; ++i) run(0.1);
+  EXPECT_EQ(arena->plan().bytes, 4096u);
+  for (int i = 0; i < 8; ++i) run(i < 3 ? 0.9 : 0.1);
+  EXPECT_TRUE(arena->sets_apart());
+  EXPECT_EQ(arena->plan().bytes, 0u);
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 
 #include "core/devices.h"
 #include "core/host_tensor.h"
+#include "core/queue_anew.h"
 #include "core/tensor.h"
 
 namespace ring {
@@ -175,6 +176,62 @@ TEST_F(GpuStream, EventsOrderStreams) {
   Stream::cpu(1).wait(copied);
   a.wait(Event{});
   a.synchronize();
+}
+
+// At its beginning, in a row, between copies that are recorded, and at its end.
+TEST_F(GpuStream, ARecordingQueuesAnewInEachLaunch) {
+  const Stream s = stream();
+  const auto zeros = [&] { return Tensor::zeros({1000}, DType::f32, s); };
+  const Tensor x = zeros(), y = zeros(), first = zeros(), second = zeros();
+  float now = 1;
+  int calls = 0;
+  const auto add = [&](const Tensor& t, float more) {
+    queue_anew(s, [&, to = t.raw(), more] {
+      EXPECT_FALSE(s.impl().recording());
+      ++calls;
+      const std::vector<float> host(1000, now + more);
+      s.impl().upload(to, host.data(), host.size() * sizeof(float));
+    });
+  };
+  const auto recorded = s.impl().record_work([&] {
+    EXPECT_TRUE(s.impl().recording());
+    add(x, 0);
+    add(y, 10);
+    copy(first, x, s);
+    add(x, 20);
+    EXPECT_TRUE(s.impl().recording());
+    copy(second, x, s);
+    add(x, 30);
+  });
+  ASSERT_NE(recorded, nullptr);
+  EXPECT_EQ(calls, 0);
+  EXPECT_EQ(to_host<float>(first, s), std::vector<float>(1000, 0.0f));
+  for (now = 1; now < 4; ++now) {
+    recorded->launch();
+    EXPECT_EQ(to_host<float>(first, s), std::vector<float>(1000, now));
+    EXPECT_EQ(to_host<float>(y, s), std::vector<float>(1000, now + 10));
+    EXPECT_EQ(to_host<float>(second, s), std::vector<float>(1000, now + 20));
+    EXPECT_EQ(to_host<float>(x, s), std::vector<float>(1000, now + 30));
+  }
+  EXPECT_EQ(calls, 12);
+}
+
+// What is recorded behind a failed recording is whole again.
+TEST_F(GpuStream, ARecordingThatFailsBetweenItsPartsLeavesTheStreamAsItWas) {
+  const Stream s = stream();
+  const Tensor x = Tensor::zeros({1000}, DType::f32, s), y = Tensor::zeros({1000}, DType::f32, s);
+  EXPECT_THROW(s.impl().record_work([&] {
+    copy(y, x, s);
+    queue_anew(s, [] {});
+    fail("in the middle");
+  }),
+               Error);
+  EXPECT_FALSE(s.impl().recording());
+  bool called = false;
+  queue_anew(s, [&] { called = true; });
+  EXPECT_TRUE(called);
+  s.impl().record_work([&] { copy(y, x, s); })->launch();
+  s.synchronize();
 }
 
 TEST_F(GpuStream, MemoryIsCountedAndUsedAgain) {

@@ -264,6 +264,25 @@ TEST_F(StepArenaTest, WhatIsDoneBesidesAStepIsNotOfIt) {
   EXPECT_EQ(arena.plan().bytes, 3072u);
 }
 
+// A step that is replayed takes nothing but what is beside it, and what is measured for that is beside it, too.
+TEST_F(StepArenaTest, PausesWithinEachOther) {
+  for (int i = 0; i < 6; ++i) {
+    const StepScope scope(arena);
+    Blocks own(arena), besides(arena);
+    if (i < 4) own.add(1000);
+    const StepPause pause(arena);
+    besides.add(300);
+    {
+      const StepPause within(arena);
+      besides.add(static_cast<std::size_t>(100 * i));
+    }
+    besides.add(1000);
+    EXPECT_EQ(arena.from_upstream(), i < 2 ? 1u : 0u) << i;
+  }
+  EXPECT_EQ(arena.generation(), 1u);
+  EXPECT_EQ(arena.plan().bytes, 1024u);
+}
+
 TEST_F(StepArenaTest, TheSlabStaysForTheTensorsThatLieInIt) {
   const Stream stream = Stream::cpu(1);
   stream.impl().allocator = upstream;

@@ -44,7 +44,7 @@ Ids some_ids(std::int64_t changed = -1) {
   return ids;
 }
 
-// Of each pass: hidden states [N,C] of the whole sequence, and the words of the blocks that each layer and KV head
+// For each pass: hidden states [N,C] of the whole sequence, and the words of the blocks that each layer and KV head
 // selected.
 struct Pass {
   std::vector<float> hidden;

@@ -1,0 +1,151 @@
+// Attention of a recording follows the documents of each step: queued anew, over tensors that the recording gave back.
+#include "core/queue_anew.h"
+
+#include <gtest/gtest.h>
+
+#include "autograd/ops.h"
+#include "tests/op_case.h"
+
+namespace ring::test {
+namespace {
+
+// What was freed stays as it is until the end, as the places of a step's memory do.
+class Keeping final : public Allocator {
+ public:
+  void* allocate(std::size_t bytes) override {
+    blocks_.push_back(std::make_unique<std::byte[]>(bytes + 64));
+    auto* const begin = blocks_.back().get();
+    return begin + (64 - reinterpret_cast<std::uintptr_t>(begin) % 64);
+  }
+  void free(void*, std::size_t) override { ++freed; }
+  MemoryStats stats() const override { return {}; }
+  void reset_peak() override {}
+  std::size_t taken() const { return blocks_.size(); }
+
+  std::size_t freed = 0;
+
+ private:
+  std::vector<std::unique_ptr<std::byte[]>> blocks_;
+};
+
+// A CPU that keeps for later what is queued anew, while the rest runs.
+class PartedStream final : public StreamImpl {
+ public:
+  PartedStream() {
+    device = {Backend::cpu, 0};
+    allocator = memory;
+  }
+  ~PartedStream() override { drop_resources(); }
+  Event record() override { return {}; }
+  Event record_time() override { return {}; }
+  void wait(const Event&) override {}
+  void synchronize() override {}
+  ThreadPool* pool() override { return inner_.impl().pool(); }
+  int threads() const override { return inner_.impl().threads(); }
+  void copy(void* dst, const void* src, std::size_t bytes) override { inner_.impl().copy(dst, src, bytes); }
+  void fill_zero(void* dst, std::size_t bytes) override { inner_.impl().fill_zero(dst, bytes); }
+  bool recording() const override { return records_; }
+  void record(bool on) {
+    records_ = on;
+    auto& in_launches = resource<AnewQueue>().in_launches;
+    in_launches = nullptr;
+    if (on) in_launches = [this](std::function<void()> work) { anew.push_back(std::move(work)); };
+  }
+
+  const std::shared_ptr<Keeping> memory = std::make_shared<Keeping>();
+  std::vector<std::function<void()>> anew;
+
+ private:
+  bool records_ = false;
+  Stream inner_ = Stream::cpu(2);
+};
+
+// Two rows of 12 tokens.
+using Documents = std::vector<std::int32_t>;  // where each begins
+const std::vector<Documents> kLayouts = {{0, 5, 12}, {0, 12, 13, 20}, {0, 1, 2, 11, 12, 23}};
+
+Sequences sequences_of(const Documents& starts, const ExecContext& ctx) {
+  Documents lengths;
+  for (std::size_t i = 0; i < starts.size(); ++i)
+    lengths.push_back((i + 1 < starts.size() ? starts[i + 1] : 24) - starts[i]);
+  return Sequences::packed(starts, lengths, 12, ctx.zeros({24}, DType::i32));
+}
+
+struct Step {
+  Var q, k, v, y;
+  Values values() const {
+    Values all;
+    for (const Tensor& t : {y.value, q.slot->grad, k.slot->grad, v.slot->grad}) {
+      const Values one = read_values(t);
+      all.insert(all.end(), one.begin(), one.end());
+    }
+    return all;
+  }
+};
+
+Step attend(const Sequences& s, const Pattern& pattern, const ExecContext& ctx) {
+  const auto input = [&](const char* name, std::int64_t heads) {
+    const Shape shape{24, heads, 8};
+    return Var{make_tensor(shape, DType::f32, random_values(name, shape.numel()), ctx), std::make_shared<GradSlot>()};
+  };
+  Step step{input("q", 4), input("k", 2), input("v", 2), {}};
+  Tape tape;
+  Run run{.ctx = ctx, .tape = &tape};
+  step.y = attention(run, step.q, step.k, step.v, s, {.scale = 0.4f, .pattern = pattern});
+  const Tensor dy = make_tensor({24, 4, 8}, DType::f32, random_values("dy", 24 * 4 * 8), ctx);
+  tape.backward(step.y.slot, dy, ctx);
+  return step;
+}
+
+struct PatternCase {
+  const char* name;
+  Pattern pattern;
+  friend void PrintTo(const PatternCase& c, std::ostream* out) { *out << c.name; }
+};
+class QueuedAnew : public testing::TestWithParam<PatternCase> {};
+
+TEST_P(QueuedAnew, AttentionFollowsTheDocumentsOfEachStep) {
+  const auto stream = std::make_shared<PartedStream>();
+  const ExecContext ctx{Stream(stream)};
+  Sequences s = sequences_of(kLayouts[0], ctx);
+  const auto now = std::make_shared<std::vector<Span>>(s.spans());
+  s.spans_now = now;
+  const auto held = [&] { return stream->memory->taken() - stream->memory->freed; };
+  const std::size_t before = held();
+  stream->record(true);
+  const Step recorded = attend(s, GetParam().pattern, ctx);
+  stream->record(false);
+  ASSERT_EQ(stream->anew.size(), 2u) << "forward and backward";
+  const std::size_t with_recorded = held();
+  for (const std::size_t layout : {1, 2, 0, 1}) {
+    *now = sequences_of(kLayouts[layout], ctx).spans();
+    for (const auto& work : stream->anew) work();
+    EXPECT_EQ(held(), with_recorded) << "what is queued anew gives its memory back";
+    const Step plain = attend(sequences_of(kLayouts[layout], ctx), GetParam().pattern, ctx);
+    EXPECT_EQ(recorded.values(), plain.values()) << "layout " << layout;
+  }
+  const Step plain = attend(sequences_of(kLayouts[0], ctx), GetParam().pattern, ctx);
+  EXPECT_EQ(held() - with_recorded, with_recorded - before) << "a recording holds none of a step's memory";
+}
+
+INSTANTIATE_TEST_SUITE_P(Patterns, QueuedAnew,
+                         testing::Values(PatternCase{"dense", {}},
+                                         PatternCase{"window", {.branches = {{.window = 3}}, .sinks = 1}},
+                                         PatternCase{"dilated", {.branches = {{4, 1}, {8, 2}}}},
+                                         PatternCase{"pools", {.branches = {{.window = 3}}, .pools = {4}}}),
+                         [](const auto& p) { return std::string(p.param.name); });
+
+TEST(QueuedAnewSpans, WhatKeepsThemInARecordingIsRefused) {
+  const auto stream = std::make_shared<PartedStream>();
+  const ExecContext ctx{Stream(stream)};
+  Sequences s = sequences_of(kLayouts[0], ctx);
+  stream->record(true);
+  EXPECT_EQ(s.spans_on(ctx.stream).size(), 3u) << "they are always these";
+  s.spans_now = std::make_shared<std::vector<Span>>(s.spans());
+  EXPECT_THROW(s.spans_on(ctx.stream), Error);
+  stream->record(false);
+  EXPECT_EQ(s.spans_on(ctx.stream), s.spans());
+}
+
+}  // namespace
+}  // namespace ring::test
