@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "core/anew_queue.h"
 #include "core/step_arena.h"
 
 namespace ring {

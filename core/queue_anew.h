@@ -8,19 +8,10 @@
 
 namespace ring {
 
-class StepArena;
-
 // Calls `work`, unless the stream is recorded: then each launch of the recording does, at this place, for which other
 // streams that the recorded work has started must have joined. It must hold none of the step's memory and refers to
 // what lives as long as the recording. Where an arena says so (StepArena::set_apart), what it allocates is none of the
 // step's memory, as it is none of a recording's. Error: the stream is recorded and has no such places.
 void queue_anew(const Stream& stream, std::function<void()> work);
-
-// Where it goes: of each stream (StreamImpl::resource).
-struct AnewQueue {
-  explicit AnewQueue(StreamImpl&) {}
-  std::function<void(std::function<void()> work)> in_launches;  // set by the stream while it is recorded
-  StepArena* arena = nullptr;                                   // of the steps on the stream; null: there are none
-};
 
 }  // namespace ring

@@ -2,9 +2,9 @@
 
 #include <utility>
 
+#include "core/anew_queue.h"
 #include "core/fake.h"
 #include "core/log.h"
-#include "core/queue_anew.h"
 
 namespace ring {
 namespace {

@@ -6,13 +6,13 @@
 #include <utility>
 #include <vector>
 
+#include "core/anew_queue.h"
 #include "core/cuda/async_allocator.h"
 #include "core/cuda/check.h"
 #include "core/cuda/page_locks.h"
 #include "core/cuda/pinned_staging.h"
 #include "core/cuda/small_copy.h"
 #include "core/devices.h"
-#include "core/queue_anew.h"
 #include "core/unavailable.h"
 
 namespace ring::cuda {

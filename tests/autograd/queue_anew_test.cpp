@@ -1,5 +1,6 @@
 // Attention of a recording follows the documents of each step: queued anew, over tensors that the recording gave back.
 #include "core/queue_anew.h"
+#include "core/anew_queue.h"
 
 #include <gtest/gtest.h>
 

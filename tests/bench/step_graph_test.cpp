@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "core/anew_queue.h"
 #include "core/queue_anew.h"
 #include "core/tensor.h"
 #include "tests/late_stream.h"
