@@ -148,13 +148,14 @@ TEST_F(DistTrainingFaults, ALoneProcessFailsToo) {
 
 TEST_F(DistTrainingFaults, FaultsThatNeverStruckAreNamed) {
   const std::string faults =
-      "7:kill@rank=0,step=900;slow@rank=0,step=2,wait=1ms;memory@nth=100000000;io@probability=0.0000001;kill@attempt=2";
+      "7:kill@rank=0,step=900;slow@rank=0,step=2,wait=1ms;memory@nth=100000000;io@probability=0.0000001,error=EIO;kill@"
+      "attempt=2";
   EXPECT_EQ(run({"train", "t.yaml", "run.directory=r", "train.steps=3", "--inject", faults}), 0) << log();
   EXPECT_TRUE(says("--inject: kill@rank=0,step=900: never struck rank 0, whose last step was 3\n")) << log();
   EXPECT_TRUE(says("memory@nth=100000000: never struck rank 0, whose last step was 3, and which made only ")) << log();
   EXPECT_TRUE(says("kill@attempt=2: never struck rank 0, whose last step was 3, in attempt 0\n")) << log();
   EXPECT_FALSE(says("wait=1ms: never struck")) << log();
-  EXPECT_FALSE(says("io@probability=0.0000001: never struck")) << "it was left to chance";
+  EXPECT_FALSE(says("error=EIO: never struck")) << "it was left to chance";
 }
 
 }  // namespace

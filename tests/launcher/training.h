@@ -90,10 +90,11 @@ class TrainingRuns : public testing::Test {
     }
     return out;
   }
+  // Also of a run that is writing: a line that has no end yet is none.
   std::vector<nlohmann::json> records(const std::string& directory, const std::string& group) const {
     std::ifstream lines(dir_ / directory / "metrics.jsonl");
     std::vector<nlohmann::json> out;
-    for (std::string line; std::getline(lines, line);)
+    for (std::string line; std::getline(lines, line) && !lines.eof();)
       if (auto record = nlohmann::json::parse(line); record.at("group") == group) out.push_back(std::move(record));
     return out;
   }
