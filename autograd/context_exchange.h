@@ -45,9 +45,9 @@ class ContextExchange {
  public:
   virtual ~ContextExchange() = default;
   // The arguments of the kernels, of this rank's rows and without spans or carries: every query sees the keys of its
-  // document on all ranks. All ranks call the same in the same order, also those that hold no row. A selection is for
-  // whole_sequences(): the one that is returned is the one that was given, else a new one where the pattern selects;
-  // the backward needs it. watch: may be empty.
+  // document on all ranks. All ranks call the same in the same order, also those that hold no row. The
+  // selection that is returned is the one that was given, else a new one where the pattern selects; the backward needs
+  // it. It is for whole_sequences(), or, where there are none, for this rank's queries. watch: may be empty.
   virtual BlockSelection forward(const Attention&, const std::shared_ptr<const ContextShards>&, const ExecContext&,
                                  const AttentionWatch& watch) = 0;
   virtual void backward(const AttentionBackward&, const std::shared_ptr<const ContextShards>&, const ExecContext&) = 0;
