@@ -92,8 +92,8 @@ void ThreadPool::leave_taken_core(int thread) {
   cpu_set_t allowed, free;
   if (lower == thread || mine < 0 || sched_getaffinity(0, sizeof allowed, &allowed) != 0) return;
   free = allowed;
-  for (int t = 0; t < size(); ++t)
-    if (const int c = core(t); c >= 0 && c < CPU_SETSIZE) CPU_CLR(c, &free);
+  for (const std::atomic<int>& seen : core_)  // not size(): others may still be starting
+    if (const int c = seen.load(std::memory_order_relaxed); c >= 0 && c < CPU_SETSIZE) CPU_CLR(c, &free);
   if (CPU_COUNT(&free) == 0 || sched_setaffinity(0, sizeof free, &free) != 0) return;
   sched_setaffinity(0, sizeof allowed, &allowed);
 }
