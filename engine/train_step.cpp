@@ -41,6 +41,14 @@ T make_lasting(const std::function<T()>& make) {
   }
 }
 
+// Layers whose attention is watched: until it ends, also where memory runs out in between.
+struct WatchedLayers {
+  std::vector<AttentionLayer*> layers;
+  ~WatchedLayers() {
+    for (AttentionLayer* layer : layers) layer->watch = nullptr;
+  }
+};
+
 }  // namespace
 
 TrainStep::TrainStep(const Config& config, const ExecContext& ctx, Mesh& mesh, const ActivationPlan& plan,
@@ -211,12 +219,11 @@ std::vector<Tensor> TrainStep::distance_masses() {
   ExecContext plain = ctx_;
   plain.tuning = nullptr;
   std::vector<Tensor> masses(layers.size());
-  const auto attention = [&](const BlockImportance& i) -> AttentionLayer& {
-    return model_.blocks()[static_cast<std::size_t>(i.layer())].attention();
-  };
+  WatchedLayers watched;
   for (std::size_t n = 0; n < layers.size(); ++n) {
     masses[n] = ctx_.empty({2, heads, layers[n].distances()});
-    attention(layers[n]).watch = [&, n, all = layers[n].first()](const AttendedHeads& h) {
+    watched.layers.push_back(&model_.blocks()[static_cast<std::size_t>(layers[n].layer())].attention());
+    watched.layers.back()->watch = [&, n, all = layers[n].first()](const AttendedHeads& h) {
       const Attention call{
           .q = h.q, .k = h.k, .queries = h.spans, .keys = h.spans, .scale = h.scale, .pattern = h.pattern};
       const auto some = all.begin() + first + h.heads.first;
@@ -228,7 +235,6 @@ std::vector<Tensor> TrainStep::distance_masses() {
   Run run = micro_run(0, nullptr);
   run.training = false;
   model_.hidden(run, micro_part(inputs_.ids, 0), sequences_[0]);
-  for (const BlockImportance& i : layers) attention(i).watch = nullptr;
   return masses;
 }
 

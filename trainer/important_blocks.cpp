@@ -128,12 +128,12 @@ bool ImportantBlocks::before(std::int64_t step) {
   std::vector<BlockImportance>& layers = step_.model().importance();
   const auto measures = [&](const BlockImportance& i) { return i.measures(step); };
   if (step <= measured_ || std::ranges::none_of(layers, measures)) return false;
-  measured_ = step;
   settle();
   bool changed = false;
   for (BlockImportance& i : layers) changed |= i.choose(step);
   if (changed) step_.model().take_important_blocks();
   measure(step);
+  measured_ = step;
   return changed;
 }
 

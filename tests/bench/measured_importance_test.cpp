@@ -1,0 +1,51 @@
+// Memory that runs out while a step measures which blocks matter: it is measured again, with less, and nothing is left
+// behind of the first time.
+#include <gtest/gtest.h>
+
+#include "bench/step.h"
+#include "core/fields.h"
+#include "tests/bench/refusing.h"
+
+namespace ring::test {
+namespace {
+
+struct Steps {
+  std::vector<double> losses;
+  std::vector<float> averages;
+  std::int64_t shortages = 0, allocations = 0;
+};
+
+// The nth allocation of all that is beside what steps compute themselves is refused; 0: none.
+Steps train(std::int64_t nth) {
+  Config config;
+  load_config(
+      config, std::string(RING_SOURCE_DIR) + "/configs/nanogpt_cpu.yaml",
+      {"run.threads=1", "model.context=256", "model.layers=2", "model.width=64", "model.heads=2",
+       "model.vocab_size=300", "train.batch_size=4", "train.micro_batch=4", "train.recompute=auto",
+       "model.attention={kind: block_sparse, block: 64, rules: [{pattern: importance, keep: 2, interval: 1}]}"});
+  StepBenchmark bench(config);
+  Trainer& trainer = bench.trainer();
+  Steps steps;
+  const Refusing one(nth);
+  refuse_allocation = [](bool within_step) { return !within_step && ++allocations == refused; };
+  for (int step = 0; step < 4; ++step) steps.losses.push_back(trainer.step().loss);
+  const Tensor& averages = trainer.model().importance()[0].averages();
+  steps.averages.assign(averages.data<float>(), averages.data<float>() + averages.numel());
+  steps.shortages = std::ssize(trainer.shortages());
+  steps.allocations = allocations;
+  return steps;
+}
+
+TEST(MeasuredImportance, IsMeasuredAgainWhereMemoryRunsOut) {
+  const Steps calm = train(0);
+  ASSERT_GT(calm.allocations, 40);
+  for (std::int64_t nth = 1; nth <= calm.allocations; nth += 13) {
+    const Steps steps = train(nth);
+    EXPECT_EQ(steps.shortages, 1) << nth;
+    EXPECT_EQ(steps.losses, calm.losses) << nth;
+    EXPECT_EQ(steps.averages, calm.averages) << nth;
+  }
+}
+
+}  // namespace
+}  // namespace ring::test
