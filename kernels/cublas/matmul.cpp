@@ -209,7 +209,8 @@ class Engine {
     return end.seconds_since(start) / repeats;
   }
   static int repeats_of(double seconds, const ExecContext& ctx) {
-    return 1 + static_cast<int>(ctx.tuning->seconds() / seconds);
+    constexpr double kShortest = 1e-7;  // a clock that saw nothing pass
+    return 1 + static_cast<int>(ctx.tuning->seconds() / std::max(seconds, kShortest));
   }
 
   // In the real place, so that measuring takes no memory of the device that the step does not: a plan of memory holds
