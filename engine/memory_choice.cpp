@@ -112,14 +112,24 @@ Config agreed(Config c, Mesh& mesh, std::size_t host_room) {
   return c;
 }
 
+// optimizer.offload: all moves more than states do where kernels read a copy of the master weights, and nobody else
+// reads these.
+bool masters_may_leave(const Config& c) {
+  return c.train.precision == PrecisionChoice::bf16 && c.optimizer.master == DType::f32 && c.train.ema == 0 &&
+         c.train.watch_interval == 0;
+}
+
 // Only for a GPU: a CPU has one memory for device and host, and computes in fp32.
 void add_remedies_of_gpu(const Config& c, std::vector<std::string>& remedies) {
   if (c.run.device != DeviceChoice::cuda) return;
   if (c.train.activation_offload == Switch::off) remedies.emplace_back("set train.activation_offload: auto");
-  if (c.optimizer.offload != StateOffload::all)
-    remedies.emplace_back(c.optimizer.offload == StateOffload::none ? "set optimizer.offload: states or all"
-                                                                    : "set optimizer.offload: all");
-  if (c.optimizer.moments != DType::bf16) remedies.emplace_back("set optimizer.moments: bf16");
+  const StateOffload now = c.optimizer.offload;
+  std::vector<std::string> more;
+  if (now == StateOffload::none) more.emplace_back("states");
+  if (now != StateOffload::all && masters_may_leave(c)) more.emplace_back("all");
+  if (!more.empty()) remedies.push_back("set optimizer.offload: " + joined(more, " or "));
+  if (c.train.precision == PrecisionChoice::bf16 && c.optimizer.moments != DType::bf16)
+    remedies.emplace_back("set optimizer.moments: bf16");
 }
 
 }  // namespace

@@ -436,5 +436,30 @@ TEST(ActivationPlans, SegmentsTakeWhatTheDryStepSays) {
   }
 }
 
+// Whatever an error advises is allowed, and takes less.
+TEST(MemoryAdvice, OfAGpuIsForTheStatesThatItMayHave) {
+  const auto advice = [](const std::vector<const char*>& settings) {
+    Config c = config_of(settings);
+    c.run.device = DeviceChoice::cuda;
+    return memory_advice(c, 1);
+  };
+  const auto contains = [](const std::string& text, const std::string& part) {
+    return text.find(part) != std::string::npos;
+  };
+  const std::string host = "set optimizer.offload: ", moments = "set optimizer.moments: bf16";
+  const std::string plain = advice({"train.precision=bf16"});
+  EXPECT_TRUE(contains(plain, host + "states or all, " + moments)) << plain;
+  for (const char* reader : {"train.ema=0.9", "train.watch_interval=5"}) {
+    const std::string read = advice({"train.precision=bf16", reader});
+    EXPECT_TRUE(contains(read, host + "states, " + moments)) << read;
+    EXPECT_FALSE(contains(advice({"train.precision=bf16", reader, "optimizer.offload=states"}), host)) << reader;
+  }
+  for (const char* precision : {"train.precision=fp32", "train.precision=tf32"}) {
+    const std::string whole = advice({precision});
+    EXPECT_TRUE(contains(whole, host + "states, or")) << whole;
+    EXPECT_FALSE(contains(whole, "bf16")) << whole;
+  }
+}
+
 }  // namespace
 }  // namespace ring
