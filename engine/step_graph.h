@@ -24,7 +24,7 @@ class StepGraph {
   // it. watched: always by calling it, for those who want to see each kernel. Returns whether it was replayed.
   bool run(const std::function<void()>& compute, const std::function<void()>& join, bool watched = false);
   // run() is likely to record or to replay the next step. Among several processes it is to be watched unless all are.
-  bool ready() const { return recorded_ || (worth_it() && clean_ != 0); }
+  bool ready() const { return arena_->planned() && (recorded_ || (worth_it() && clean_ != 0)); }
   // How long the host took to queue a step and how long the step took: decides where it is left to `auto`.
   void timed(double launch_seconds, double step_seconds);
   bool replays() const { return recorded_ != nullptr; }

@@ -69,6 +69,23 @@ TEST(StepGraph, WhatRunsBesideJoinsAheadOfARecordingAndOfReplays) {
   EXPECT_EQ(said, Words{"step"});
 }
 
+// Several processes replay a step only where all can: not one whose slab had to go.
+TEST(StepGraph, IsNotReadyWhereTheMemoryOfItsStepsHadToGo) {
+  Words said;
+  const Stream stream(std::make_shared<RecordingStream>(said));
+  const auto arena = std::make_shared<StepArena>(stream.impl().allocator);
+  const StepMemory memory(stream, arena);
+  StepGraph graph(Switch::on, stream, arena);
+  const auto run = [&] { graph.run([&] { Tensor::empty({1000}, DType::f32, stream); }, [] {}); };
+  for (int i = 0; i < 10 && !graph.replays(); ++i) run();
+  ASSERT_TRUE(graph.replays());
+  EXPECT_TRUE(graph.ready());
+  EXPECT_THROW(Tensor::empty({std::int64_t{1} << 50}, DType::f32, stream), OutOfMemory);
+  EXPECT_FALSE(graph.ready());
+  run();
+  EXPECT_FALSE(graph.replays());
+}
+
 // A step with work of its own size in each: that is none of the plan's memory, in no step and in no replay.
 class StepInParts : public testing::Test {
  protected:
