@@ -11,6 +11,7 @@
 #include "comm/host.h"
 #include "comm/run_phase.h"
 #include "core/clock.h"
+#include "core/counted.h"
 #include "core/host_tensor.h"
 #include "core/log.h"
 #include "engine/devices.h"
@@ -76,10 +77,12 @@ bool differ_in_indexers(const WeightsReport& r) {
          std::ranges::all_of(r.missing, of_indexer) && std::ranges::all_of(r.unexpected, of_indexer);
 }
 
-void tell_indexers(const TensorsApart& apart) {
+// steps: that the run has done.
+void tell_indexers(const TensorsApart& apart, std::int64_t steps) {
   if (apart.missing > 0)
     log::info("the weights have no indexers for some layers (", apart.missing,
-              " tensors), which begin to learn with this run: model.attention.index_warmup_steps gives them time");
+              " tensors), which begin to learn now: model.attention.index_warmup_steps gives them time",
+              steps ? str(" if it is more than the ", counted(steps, "step"), " that the run has done") : "");
   if (apart.unexpected > 0)
     log::info("the weights have indexers (", apart.unexpected, " tensors) that this run has no use for");
 }
@@ -462,8 +465,8 @@ void Trainer::add_state(State& state) {
   if (step_.average()) add_parameters(state, kAveragePrefix, params, shard.pieces, step_.average()->buffer());
   const bool tells = mesh_.rank() == 0;
   state.may_differ(kWeightsPrefix, {[&params](const std::string&) { return weights_of(params); },
-                                    [tells](const TensorsApart& apart) {
-                                      if (tells) tell_indexers(apart);
+                                    [tells, this](const TensorsApart& apart) {
+                                      if (tells) tell_indexers(apart, steps_);
                                     },
                                     of_indexer});
   state.may_differ(kStatesPrefix, {[&params](const std::string& metadata) { return states_in(metadata, params); },
@@ -511,7 +514,7 @@ void Trainer::load_weights(const std::string& checkpoint) {
   const WeightsReport compared = compare_weights(read_manifest(checkpoint), state, kWeightsPrefix);
   const bool indexers_apart = differ_in_indexers(compared);
   ring::load_weights(checkpoint, state, kWeightsPrefix, ctx_.stream, !indexers_apart);
-  if (indexers_apart && mesh_.rank() == 0) tell_indexers({compared.missing.size(), compared.unexpected.size()});
+  if (indexers_apart && mesh_.rank() == 0) tell_indexers({compared.missing.size(), compared.unexpected.size()}, 0);
   load_importance(step_.model(), checkpoint);
   if (step_.average()) step_.average()->start(ctx_);
   step_.data().loaded();
