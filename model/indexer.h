@@ -2,8 +2,8 @@
 // The indexer of an attention layer with pattern: learned. It reads the layer's input, detached: means over blocks of
 // tokens are projected to small queries, keys and weights (kernels/attention/block_index.h), which score the blocks.
 
-#include "autograd/indexer.h"
 #include "autograd/block_means.h"
+#include "autograd/indexer.h"
 #include "model/config.h"
 #include "model/params.h"
 

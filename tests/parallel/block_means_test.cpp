@@ -2,8 +2,8 @@
 
 #include <gtest/gtest.h>
 
-#include "core/philox.h"
 #include "autograd/block_means.h"
+#include "core/philox.h"
 #include "parallel/context/exchange.h"
 #include "tests/comm/ranks.h"
 #include "tests/parallel/context_problem.h"
