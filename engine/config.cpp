@@ -154,7 +154,7 @@ void TrainConfig::fields(Fields& f) {
                               {"tf32", PrecisionChoice::tf32}}));
   memory_fields(*this, f);
   f("cuda_graph", cuda_graph,
-    "GPUs: replay the step as one CUDA graph; auto = when launching its kernels takes most of it",
+    "GPUs: replay the step as a CUDA graph, or as several; auto = when launching its kernels takes most of it",
     choices<Switch>({{"auto", Switch::automatic}, {"on", Switch::on}, {"off", Switch::off}}));
   f("bucket_bytes", bucket_bytes,
     "gradient bytes reduced together between processes; 0 = 4 MiB on CPUs, 64 MiB on GPUs",
