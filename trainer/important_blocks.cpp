@@ -81,6 +81,11 @@ void ImportantBlocks::measure(std::int64_t step) {
   travelling_ = {step, mesh_.all().all_gather(messages_, own_, ctx.stream.record())};
 }
 
+// Ahead of what writes the averages and scores.
+void ImportantBlocks::await_copies() {
+  if (copies_) std::exchange(copies_, std::nullopt)->synchronize();  // host waits: checkpoint
+}
+
 // What was sent a measurement ago is there by now.
 void ImportantBlocks::settle() {
   if (!travelling_) return;
@@ -88,7 +93,7 @@ void ImportantBlocks::settle() {
   last.work.wait(arrivals_);
   const std::vector<float> messages = to_host<float>(messages_, arrivals_);
   check_choices(messages);
-  if (copies_) std::exchange(copies_, std::nullopt)->synchronize();  // host waits: checkpoint, of the averages
+  await_copies();
   std::vector<BlockImportance>& layers = step_.model().importance();
   for (std::size_t i = 0; i < layers.size(); ++i) layers[i].average(last.step, sum_over_ranks(messages, i));
 }
@@ -129,6 +134,7 @@ bool ImportantBlocks::before(std::int64_t step) {
   const auto measures = [&](const BlockImportance& i) { return i.measures(step); };
   if (step <= measured_ || std::ranges::none_of(layers, measures)) return false;
   settle();
+  await_copies();
   bool changed = false;
   for (BlockImportance& i : layers) changed |= i.choose(step);
   if (changed) step_.model().take_important_blocks();

@@ -33,6 +33,7 @@ class ImportantBlocks {
   };
   void measure(std::int64_t step);
   void settle();
+  void await_copies();
   void check_choices(const std::vector<float>& messages) const;
   MeasuredMass sum_over_ranks(const std::vector<float>& messages, std::size_t layer) const;
   std::size_t message() const { return static_cast<std::size_t>(own_.numel()); }  // numbers of a rank

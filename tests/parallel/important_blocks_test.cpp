@@ -15,6 +15,7 @@
 #include "engine/devices.h"
 #include "engine/memory_choice.h"
 #include "engine/resolve.h"
+#include "tests/late_stream.h"
 #include "tests/trainer/documents.h"
 #include "tests/trainer/tiny.h"
 #include "trainer/important_blocks.h"
@@ -114,6 +115,25 @@ TEST_F(DistImportantBlocks, ASnapshotHasWhatWasMeasured) {
     blocks.before(1);
     blocks.settle_for(r.ctx.stream);
     EXPECT_GT(r.step.model().importance()[0].averages().data<float>()[0], 0);
+  });
+  EXPECT_EQ(errors[0] + errors[1], "");
+}
+
+// A save may still copy what the layers keep when the next step chooses.
+TEST_F(DistImportantBlocks, WhatASaveCopiesIsNotChosenAnewBefore) {
+  const std::vector<std::string> errors = on_two_ranks([&](LoadedRank& r) {
+    ImportantBlocks blocks(r.step, *r.mesh);
+    blocks.before(1);
+    const Stream copies = late_stream();
+    blocks.settle_for(copies);
+    const Tensor& scores = r.step.model().importance()[0].scores();
+    const std::vector<float> kept(scores.data<float>(), scores.data<float>() + scores.numel());
+    std::vector<float> copied(kept.size());
+    copies.impl().copy(copied.data(), scores.raw(), scores.bytes());
+    EXPECT_TRUE(blocks.before(4));
+    copies.synchronize();
+    EXPECT_EQ(copied, kept);
+    EXPECT_NE(std::vector<float>(scores.data<float>(), scores.data<float>() + scores.numel()), kept);
   });
   EXPECT_EQ(errors[0] + errors[1], "");
 }
