@@ -70,7 +70,7 @@ class Bench {
       p.forward.pattern.causal = causal;
       p.backward.pattern = p.forward.pattern;
       p.forward.selection = p.backward.selection =
-          select_blocks(p.forward.pattern, p.forward.q, p.forward.k, spans, ctx_);
+          select_blocks(p.forward.pattern, p.forward.q, p.forward.k, p.forward.scale, spans, ctx_);
       t.kind = kind;
       t.kept = cost(p.forward).flops / all;
       add_jobs(p, t);
@@ -98,7 +98,9 @@ class Bench {
   void add_selection(const Attention& args, AttentionTiming t) {
     t.pass = AttentionPass::select;
     t.candidate = "content";
-    const auto call = [args, ctx = ctx_] { select_blocks(args.pattern, args.q, args.k, args.queries, ctx); };
+    const auto call = [args, ctx = ctx_] {
+      select_blocks(args.pattern, args.q, args.k, args.scale, args.queries, ctx);
+    };
     jobs_.push_back(
         {.timing = t, .pattern = args.pattern, .call = call, .fresh = [call] { return call; }, .prepare = [] {}});
   }

@@ -105,7 +105,8 @@ Pattern keeping_all(const Pattern& pattern, std::int64_t kv_heads) {
   std::vector<std::int32_t> of_head;
   for (std::int32_t h = 0; h < kv_heads; ++h) {
     rules.push_back(pattern.blocks->rule(h));
-    if (rules.back().kind == BlockRuleKind::content) rules.back().keep = std::numeric_limits<std::int32_t>::max();
+    if (rules.back().kind == BlockRuleKind::content)
+      rules.back().keep = std::numeric_limits<std::int32_t>::max(), rules.back().mass = 1;
     of_head.push_back(h);
   }
   Pattern all = pattern;

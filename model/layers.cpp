@@ -241,7 +241,7 @@ Tensor AttentionLayer::decode(Run& run, const Tensor& qkv, const Sequences& seqs
   cache.append(k, v, seqs, lengths, run.ctx);
   if (cache.selects()) {
     cache.selection->append(q, seqs, lengths, run.ctx);
-    cache.selection->select(pattern_, cache.keys, lengths, scorer(cache, run.ctx), run.ctx);
+    cache.selection->select(pattern_, cache.keys, scale_, lengths, scorer(cache, run.ctx), run.ctx);
   }
   const Tensor y = run.ctx.empty({batch, heads_, head_dim_}, qkv.dtype());
   AttentionDecode args{q, cache.keys, cache.values, y, {}, {}, scale_};

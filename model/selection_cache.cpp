@@ -55,8 +55,8 @@ void SelectionCache::score(const Tensor& keys, std::vector<PooledRows> new_queri
   block_pool_kernel({rows(keys), key_means_, std::move(new_keys), block()}, ctx);
 }
 
-void SelectionCache::select(const Pattern& pattern, const Tensor& keys, const std::vector<std::int32_t>& tokens,
-                            const Scored& scored, const ExecContext& ctx) {
+void SelectionCache::select(const Pattern& pattern, const Tensor& keys, float scale,
+                            const std::vector<std::int32_t>& tokens, const Scored& scored, const ExecContext& ctx) {
   std::vector<SelectedRows> documents;
   std::vector<PooledRows> new_queries, new_keys;
   for (std::size_t sequence = 0; sequence < sequences_.size(); ++sequence) {
@@ -72,7 +72,13 @@ void SelectionCache::select(const Pattern& pattern, const Tensor& keys, const st
     block_select_kernel({{}, {}, selected_, std::move(documents), pattern.blocks, scores}, ctx);
   } else {
     score(keys, std::move(new_queries), std::move(new_keys), ctx);
-    block_select_kernel({query_means_, key_means_, selected_, std::move(documents), pattern.blocks}, ctx);
+    block_select_kernel({.queries = query_means_,
+                         .keys = key_means_,
+                         .bits = selected_,
+                         .documents = std::move(documents),
+                         .blocks = pattern.blocks,
+                         .scale = scale_of_means(scale, queries_.dim(2), keys.dim(2))},
+                        ctx);
   }
   bits_ = to_host<std::int32_t>(selected_, ctx.stream);
 }

@@ -22,10 +22,11 @@ class SelectionCache {
   void append(const Tensor& q, const Sequences&, const std::vector<std::int32_t>& lengths, const ExecContext&);
   // Selects for the block in which tokens[b] lies, where that is another one than before, by a pattern that has the
   // blocks of the first; then the host waits for it. keys [batch,rows,Hk,D]: of all tokens so far, token t in row t.
-  // scored: gives the scores of these blocks, in rows as selections have theirs; null: pooled queries and keys do.
+  // scored: gives the scores of these blocks, in rows as selections have theirs; null: pooled queries and keys do, at
+  // attention's scale.
   using Scored = std::function<Tensor(const std::vector<SelectedRows>&)>;
-  void select(const Pattern&, const Tensor& keys, const std::vector<std::int32_t>& tokens, const Scored& scored,
-              const ExecContext&);
+  void select(const Pattern&, const Tensor& keys, float scale, const std::vector<std::int32_t>& tokens,
+              const Scored& scored, const ExecContext&);
   // Whether block `k` of keys was selected.
   bool keeps(std::size_t sequence, std::int32_t head, std::int32_t k) const;
   std::int32_t block() const { return blocks_->block(); }

@@ -69,7 +69,7 @@ inline BlockSelection attend(Attention args, const Sequences& sequences, Context
   check_exchange(sequences, exchange);
   if (sequences.shards) return exchange->forward(args, sequences.shards, ctx, watch);
   if (args.pattern.selects() && !args.selection.bits.defined())
-    args.selection = select_blocks(args.pattern, args.q, args.k, sequences.spans_on(ctx.stream), ctx);
+    args.selection = select_blocks(args.pattern, args.q, args.k, args.scale, sequences.spans_on(ctx.stream), ctx);
   call_over(sequences, args, pooled_attention, ctx);
   if (!watch) return args.selection;
   args.queries = args.keys = sequences.spans_on(ctx.stream);

@@ -43,6 +43,7 @@ void check_scores(const BlockSelect& a) {
 
 void check(const BlockSelect& a) {
   RING_CHECK(a.blocks, op, ": no block pattern");
+  RING_CHECK(a.scale > 0, op, ": scores times ", a.scale, ", expected a scale above 0");
   if (a.scores.defined()) return check_scores(a);
   for (const Tensor* t : {&a.queries, &a.keys})
     RING_CHECK(t->defined() && t->dtype() == DType::f32 && t->contiguous() && t->shape().size() == 3 &&

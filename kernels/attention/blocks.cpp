@@ -18,6 +18,7 @@ void check_rule(const BlockRule& r, std::size_t words) {
   }
   RING_CHECK(r.kind != BlockRuleKind::content || r.keep >= r.local + r.first, "block pattern: content keeps ", r.keep,
              " blocks, but ", r.local, " local and ", r.first, " first ones are among them");
+  RING_CHECK(r.mass > 0 && r.mass <= 1, "block pattern: a mass of ", r.mass, ", expected a share above 0, at most 1");
   RING_CHECK(r.local >= 1 && r.first >= 0 && r.every >= 0, "block pattern: local ", r.local, ", first ", r.first,
              " and every ", r.every, " blocks: local must be at least 1, the others at least 0");
 }
@@ -40,7 +41,9 @@ std::uint64_t hash_rule(const BlockRule& r, const std::vector<std::uint32_t>& bi
     case BlockRuleKind::strided: return hash_text(str(kind, ' ', r.local, ' ', r.every, '\n'), hash);
     case BlockRuleKind::hierarchical: return hash_text(str(kind, ' ', r.local, '\n'), hash);
     case BlockRuleKind::random: return hash_text(str(kind, ' ', r.local, ' ', r.threshold, ' ', r.seed, '\n'), hash);
-    case BlockRuleKind::content: return hash_text(str(kind, ' ', r.local, ' ', r.first, ' ', r.keep, '\n'), hash);
+    case BlockRuleKind::content:
+      return hash_text(str(kind, ' ', r.local, ' ', r.first, ' ', r.keep, r.mass < 1 ? str(' ', r.mass) : "", '\n'),
+                       hash);
     case BlockRuleKind::drawn: break;
   }
   hash = hash_text(str(kind, ' ', r.rows, ' ', r.words, ' '), hash);

@@ -19,13 +19,14 @@ enum class BlockRuleKind : std::uint8_t {
   hierarchical,  // level l keeps every 2^l-th of the distances [local (2^l - 1), local (2^(l+1) - 1)): log many
   random,        // d < local, and a share of all, drawn by (seed, KV head, blocks) (Zaheer et al. 2020)
   drawn,         // from a file
-  content,       // d < local, key block < first, and what a selection adds until `keep` are kept (block_select.h)
+  content,       // d < local, key block < first, and what a selection adds, at most `keep` in all (block_select.h)
 };
 
 struct BlockRule {
   BlockRuleKind kind = BlockRuleKind::local_global;
   std::int32_t local = 1, first = 0, every = 0;
   std::int32_t keep = 0;        // content: blocks of each query block, those of local and first among them
+  float mass = 1;               // content: fewer, where their share of the softmax reaches it (block_select.h); 1: off
   std::uint32_t threshold = 0;  // random: kept where 32 random bits are below it, see random_threshold
   std::uint64_t seed = 0;
   // drawn: bit k of row q, `words` words each, from word `first_word` of the pattern's bits on. The pattern sets `bits`
@@ -41,7 +42,7 @@ struct BlockRule {
     return r;
   }
 
-  // A rule of content stands for the newest `keep`, as many blocks as a selection has, where costs and pictures ask;
+  // A rule of content stands for the newest `keep`, the most that a selection has, where costs and pictures ask;
   // kernels ask the selection.
   RING_HOST_DEVICE bool keeps(std::int32_t head, std::int32_t q, std::int32_t k) const {
     const std::int32_t d = q < k ? k - q : q - k;

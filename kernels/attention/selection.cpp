@@ -50,8 +50,8 @@ void check(const BlockSelection& s, const Pattern& pattern, const std::vector<Sp
              (most + 31) / 32, "]");
 }
 
-BlockSelection select_blocks(const Pattern& pattern, const Tensor& q, const Tensor& k, const std::vector<Span>& spans,
-                             const ExecContext& ctx) {
+BlockSelection select_blocks(const Pattern& pattern, const Tensor& q, const Tensor& k, float scale,
+                             const std::vector<Span>& spans, const ExecContext& ctx) {
   if (!pattern.selects()) return {};
   const std::vector<std::int32_t> first = first_blocks(pattern, spans);
   const std::int32_t rows = first.back(), block = pattern.blocks->block();
@@ -74,7 +74,13 @@ BlockSelection select_blocks(const Pattern& pattern, const Tensor& q, const Tens
   block_pool_kernel({q, queries, pooled, block}, ctx);
   block_pool_kernel({k, keys, pooled, block}, ctx);
   BlockSelection made{ctx.empty({rows, kv_heads, (most + 31) / 32}, DType::i32)};
-  block_select_kernel({queries, keys, made.bits, std::move(documents), pattern.blocks}, ctx);
+  block_select_kernel({.queries = queries,
+                       .keys = keys,
+                       .bits = made.bits,
+                       .documents = std::move(documents),
+                       .blocks = pattern.blocks,
+                       .scale = scale_of_means(scale, q.dim(1), kv_heads)},
+                      ctx);
   return made;
 }
 

@@ -47,9 +47,9 @@ struct SelectedBlocks {
 void check(const BlockSelection&, const Pattern&, const std::vector<Span>& queries, const std::vector<Span>& keys,
            std::int64_t kv_heads, const char* op);
 
-// The selection of one call, in the order of the stream: q [N,Hq,D], k [N,Hk,D] as attention gets them. No gradient
-// goes through it. A pattern that does not select: none.
-BlockSelection select_blocks(const Pattern&, const Tensor& q, const Tensor& k, const std::vector<Span>&,
+// The selection of one call, in the order of the stream: q [N,Hq,D], k [N,Hk,D] and their scale as attention gets them.
+// No gradient goes through it. A pattern that does not select: none.
+BlockSelection select_blocks(const Pattern&, const Tensor& q, const Tensor& k, float scale, const std::vector<Span>&,
                              const ExecContext&);
 
 }  // namespace ring

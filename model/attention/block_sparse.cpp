@@ -56,6 +56,10 @@ void BlockRuleConfig::fields(Fields& f) {
     "content, learned, importance: blocks that a block of queries sees, itself, the local and the first ones among "
     "them; as a list, which importance does not take, what it is from so many trained tokens on",
     in_range(0, kMostBlocks), by_tokens(keeps));
+  f("mass", mass,
+    "content, learned: of the blocks that are neither local nor first no more are kept than it takes for their share "
+    "of the softmax of scores to reach this, and never more than keep allows; 1 = as many as keep allows",
+    in_range(0, 1));
   f("density", density, "random: share of the blocks, above 0", in_range(0, 1));
   f("seed", seed, "random, importance: another seed draws other blocks",
     in_range(0, std::numeric_limits<std::int64_t>::max()));
@@ -81,6 +85,8 @@ void BlockRuleConfig::validate(std::vector<std::string>& errors) const {
   foreign(first != 0 && !has_first, "first", str(first), "pattern: local_global, content, learned and importance");
   foreign(every != 0 && !has_every, "every", str(every), "pattern: local_global and strided");
   foreign(keep != 0 && !selects, "keep", str(keep), "pattern: content, learned and importance");
+  foreign(mass != 1 && !is(BlockChoice::content) && !is(BlockChoice::learned), "mass", str(mass),
+          "pattern: content and learned");
   foreign(density != 0 && !is(BlockChoice::random), "density", str(density), "pattern: random");
   foreign(seed != 0 && !is(BlockChoice::random) && !is(BlockChoice::importance), "seed", str(seed),
           "pattern: random and importance");
@@ -96,6 +102,10 @@ void BlockRuleConfig::validate(std::vector<std::string>& errors) const {
     errors.push_back("every: 0, but pattern: strided needs the distance of its columns: set it to 1 or more");
   if (is(BlockChoice::random) && random_threshold(density) == 0)
     errors.push_back(str("density: ", density, ", but pattern: random needs the share of blocks to keep, such as 0.1"));
+  if (static_cast<float>(mass) == 0)
+    errors.push_back(str("mass: ", mass,
+                         ", but no block has a share of 0: set it to the share of the softmax that the kept "
+                         "candidates reach together, such as 0.9, or to 1 to keep as many blocks as keep allows"));
   std::int64_t least = keep;
   for (const TokenChange& c : keeps) least = std::min(least, static_cast<std::int64_t>(c.value));
   if (is(BlockChoice::importance) && !keeps.empty())
@@ -205,6 +215,7 @@ BlockRule rule_of(const BlockRuleConfig& c) {
   r.first = narrow<std::int32_t>(c.first);
   r.every = narrow<std::int32_t>(c.every);
   r.keep = narrow<std::int32_t>(c.keep);
+  r.mass = static_cast<float>(c.mass);
   r.threshold = random_threshold(c.density);
   r.seed = c.seed;
   return r;
@@ -254,7 +265,8 @@ std::string rule_text(const BlockRuleConfig& r) {
     case BlockChoice::random: return str("random, ", local, ", density ", r.density, ", seed ", r.seed);
     case BlockChoice::content:
     case BlockChoice::learned:
-      return str(name_of(r.pattern), ", ", local, ", first ", r.first, ", keep ", keep_text(r));
+      return str(name_of(r.pattern), ", ", local, ", first ", r.first, ", keep ", r.mass < 1 ? "at most " : "",
+                 keep_text(r), r.mass < 1 ? str(", mass ", r.mass) : "");
     case BlockChoice::importance:
       return str("importance, ", local, ", first ", r.first, ", keep ", r.keep, ", explore ", r.explore, ", interval ",
                  r.interval, ", decay ", r.decay);

@@ -29,6 +29,7 @@ struct BlockRuleConfig {
   std::int64_t local = 1, first = 0, every = 0;
   std::int64_t keep = 0;  // the largest of the run
   TokenSchedule keeps;    // of steps that begin after so many tokens; empty: all have `keep`
+  double mass = 1;        // 1: keep all of these
   double density = 0;
   std::uint64_t seed = 0;
   std::string file;

@@ -54,8 +54,9 @@ class AllToAll final : public ContextParallel {
                       .scale = args.scale,
                       .pattern = pattern_of(shards, args, group),
                       .dropout = dropout_of(args, group)};
-      whole.selection = args.selection.bits.defined() ? part(args.selection, whole.pattern, group, ctx)
-                                                      : select_blocks(whole.pattern, q, whole.k, s.documents, ctx);
+      whole.selection = args.selection.bits.defined()
+                            ? part(args.selection, whole.pattern, group, ctx)
+                            : select_blocks(whole.pattern, q, whole.k, args.scale, s.documents, ctx);
       if (!args.selection.bits.defined()) add_part(selection, whole.selection, group, ctx);
       pooled_attention(whole, ctx);
       if (watch) watch(whole, {group * heads_of(args.k.dim(1)), heads_of(args.k.dim(1))});

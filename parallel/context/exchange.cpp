@@ -32,7 +32,13 @@ Attention ContextParallel::with_selection(const Attention& args, const ContextSh
   std::int32_t most = 0;
   for (const Span& d : shards.documents) most = std::max(most, blocks_of(a.pattern, d));
   a.selection.bits = ctx.zeros({means[0].dim(0), kv_heads, (most + 31) / 32}, DType::i32);
-  block_select_kernel({means[0], means[1], a.selection.bits, held_blocks(shards, a.pattern), a.pattern.blocks}, ctx);
+  block_select_kernel({.queries = means[0],
+                       .keys = means[1],
+                       .bits = a.selection.bits,
+                       .documents = held_blocks(shards, a.pattern),
+                       .blocks = a.pattern.blocks,
+                       .scale = scale_of_means(a.scale, a.q.dim(1), kv_heads)},
+                      ctx);
   return a;
 }
 

@@ -60,6 +60,9 @@ TEST(Planner, TakesTheLargestAndTheLastOfAttentionThatChanges) {
   EXPECT_EQ(changing.compute_seconds, last.compute_seconds);
   EXPECT_EQ(changing.mfu, last.mfu);
   EXPECT_LT(changing.compute_seconds, largest.compute_seconds);
+  const PlannedStep fewer = planned("32, mass: 0.5");
+  EXPECT_EQ(fewer.peak, largest.peak) << "keep is what there is room for";
+  EXPECT_EQ(fewer.compute_seconds, largest.compute_seconds);
 }
 
 TEST(Planner, ZeroSharesStates) {

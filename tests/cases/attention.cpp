@@ -77,6 +77,8 @@ std::vector<OpCase> patterns() {
       make("content_D16", {offsets_of({400}), 4, 2, 16, usual(16), block_sparse(64, {content})}),
       make("content_packed_D24",
            {offsets_of({350, 30, 290, 3}), 2, 2, 24, usual(24), block_sparse(64, {first, rules[0]}), {0, 380}}),
+      make("content_mass_D16", {offsets_of({700, 300}), 4, 2, 16, 2.0,
+                                block_sparse(64, {{.kind = K::content, .first = 1, .keep = 7, .mass = 0.55f}})}),
       make("content_128_D64", {offsets_of({700}), 2, 1, 64, usual(64), block_sparse(128, {content})}),
   };
 }

@@ -141,9 +141,22 @@ inline double block_score(const AttentionShape& a, const Values& q, const Values
   return score;
 }
 
-// Which blocks block i of queries keeps: by the rule, or, by content, what must be kept and then the best.
+// How many of these scores, negated and in order, it takes for their share of the softmax over all of them to reach the
+// mass.
+inline int count_reaching(double mass, double scale, const std::vector<std::pair<double, int>>& best_first) {
+  const auto weight = [&](std::size_t n) { return std::exp(scale * (best_first[0].first - best_first[n].first)); };
+  double all = 0, sum = 0;
+  for (std::size_t n = 0; n < best_first.size(); ++n) all += weight(n);
+  std::size_t count = 0;
+  while (count < best_first.size() && (count == 0 || sum < mass * all)) sum += weight(count++);
+  return static_cast<int>(count);
+}
+
+// Which blocks block i of queries keeps: by the rule, or, by content, what must be kept and then the best, as many as
+// the mass asks for. slack: added to a mass below 1.
 inline std::vector<bool> kept_blocks(const AttentionShape& a, const Values& q, const Values& k, std::int64_t kv,
-                                     std::int64_t origin, std::int64_t first, std::int64_t end, int i) {
+                                     std::int64_t origin, std::int64_t first, std::int64_t end, int i,
+                                     double slack = 0) {
   const BlockRule& rule = a.pattern.blocks->rule(static_cast<std::int32_t>(kv));
   std::vector<bool> kept(static_cast<std::size_t>(i) + 1);
   std::vector<std::pair<double, int>> others;  // minus the score: the best come first, of equal ones the first block
@@ -157,8 +170,11 @@ inline std::vector<bool> kept_blocks(const AttentionShape& a, const Values& q, c
       others.emplace_back(-block_score(a, q, k, kv, origin, first, end, i, j), j);
   }
   std::sort(others.begin(), others.end());
+  int most = std::max(0, rule.keep - count);
+  const double of_heads = a.scale * static_cast<double>(a.kv_heads) / static_cast<double>(a.heads);  // their mean
+  if (rule.mass < 1) most = std::min(most, count_reaching(static_cast<double>(rule.mass) + slack, of_heads, others));
   for (const auto& [score, j] : others)
-    if (count++ < rule.keep) kept[static_cast<std::size_t>(j)] = true;
+    if (most-- > 0) kept[static_cast<std::size_t>(j)] = true;
   return kept;
 }
 

@@ -162,7 +162,7 @@ TEST(AttentionReading, OfASelectionFollowsItsBits) {
   const ExecContext ctx = two_threads();
   const BlockRule content{.kind = BlockRuleKind::content, .local = 1, .keep = 2}, local{.local = 2};
   AttendedHeads a = heads_of(block_sparse(64, {content, local}), ctx);
-  a.selection = select_blocks(a.pattern, a.q, a.k, {{0, kLength, 0, 0}}, ctx);
+  a.selection = select_blocks(a.pattern, a.q, a.k, a.scale, {{0, kLength, 0, 0}}, ctx);
   const std::int32_t* bits = a.selection.bits.data<std::int32_t>();
   const auto count = [&](std::int64_t h, std::int64_t t, std::int64_t u) {
     return bits[(t / 64 * kKvHeads + h) * a.selection.bits.dim(2)] >> (u / 64) & 1;
@@ -291,6 +291,19 @@ TEST_F(AttentionText, AttendsAsTheCheckpointDoes) {
   EXPECT_EQ(logged[0], 1);
   EXPECT_EQ(logged[1], 1) << "1024 tokens were trained before the second step";
   EXPECT_EQ(four_digits(logged[2]), sparse);
+}
+
+// What is drawn and counted is what a mass leaves of keep.
+TEST_F(AttentionText, CountsWhatIsReallyKept) {
+  const auto density = [&](const std::string& rule) {
+    const std::string output =
+        shown({"--text", path("text.txt"), "model.attention.rules=[{pattern: content, " + rule + "}]"});
+    return std::stod(row_of(output, "0")[1]);
+  };
+  const auto pairs = [](int beside) { return (4 * 64 * 65 / 2 + beside * 64 * 64) / (256 * 257 / 2.0); };
+  EXPECT_NEAR(density("keep: 4, mass: 1e-6"), pairs(3), 1e-4) << "one candidate each, of block 1 to 3";
+  EXPECT_NEAR(density("keep: 4, mass: 0.9999"), pairs(6), 1e-4) << "all are needed";
+  EXPECT_NEAR(density("keep: 3, mass: 0.9999"), pairs(5), 1e-4) << "keep is the most";
 }
 
 TEST_F(AttentionText, DrawsEveryLayer) {

@@ -200,7 +200,7 @@ TEST(BlockMass, RefusesWhatDoesNotFit) {
                  .mass = ctx.zeros({3, 2, 3}),
                  .spans = {{0, 130, 0, 0}},
                  .pattern = content(64)};
-  good.selection = select_blocks(good.pattern, x, x, good.spans, ctx);
+  good.selection = select_blocks(good.pattern, x, x, good.scale, good.spans, ctx);
   EXPECT_NO_THROW(block_mass_kernel(good, ctx));
   const auto refuses = [&](const auto& change) {
     BlockMass bad = good;

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "core/check.h"
+#include "core/fields.h"
 #include "kernels/attention/attention.h"
 #include "kernels/attention/blocks.h"
 
@@ -166,6 +167,10 @@ TEST(BlockPattern, VersionsTellContentsApart) {
   seen.insert(version(random));
   random.every = 12;  // means nothing to it
   EXPECT_TRUE(seen.contains(version(random)));
+  BlockRule content{.kind = BlockRuleKind::content, .keep = 3};
+  EXPECT_EQ(version(content), hash_text("128\n5 1 0 3\n0 1 0 0\n")) << "a mass of 1 is none";
+  seen.insert(version(content));
+  for (const float mass : {0.5f, 0.75f}) content.mass = mass, seen.insert(version(content));
   for (const int more : {0, 1}) {
     const auto kept = [&](int q, int k) { return q == 3 && k <= more; };
     Bits bits, moved = {1, 2, 3};  // where the drawing lies among the bits does not matter
@@ -174,7 +179,7 @@ TEST(BlockPattern, VersionsTellContentsApart) {
     EXPECT_EQ(BlockPattern(64, {behind}, {}, moved).version(), p.version());
     seen.insert(p.version());
   }
-  EXPECT_EQ(seen.size(), 12u);
+  EXPECT_EQ(seen.size(), 15u);
 }
 
 TEST(BlockPattern, ChangesAreGenerations) {

@@ -156,9 +156,10 @@ TEST_F(GpuSelectedLists, AreWhatTheBitsSay) {
 struct Step {
   Tensor q, k, v, dout, out, lse, dq, dk, dv;
   std::vector<Span> spans{{0, 2000, 0, 0}, {2000, 900, 0, 0}};
-  Pattern pattern = content(64, 5);
+  Pattern pattern;
 
-  explicit Step(const ExecContext& ctx) {
+  explicit Step(const ExecContext& ctx, float mass = 1) {
+    pattern = block_sparse(64, {{.kind = BlockRuleKind::content, .local = 1, .keep = 9, .mass = mass}});
     const auto made = [&](const char* name, std::int64_t heads) {
       return make_tensor({2900, heads, 64}, DType::bf16, random_values(name, 2900 * heads * 64), ctx);
     };
@@ -168,7 +169,7 @@ struct Step {
     dv = ctx.empty(k.shape(), DType::bf16);
   }
   void run(const ExecContext& ctx) const {
-    const BlockSelection selection = select_blocks(pattern, q, k, spans, ctx);
+    const BlockSelection selection = select_blocks(pattern, q, k, 0.125f, spans, ctx);
     attention_kernel({.q = q,
                       .k = k,
                       .v = v,
@@ -216,19 +217,22 @@ TEST_F(GpuSelectedLists, NobodyWaitsForThem) {
 
 TEST_F(GpuSelectedLists, AreMadeAnewByARecordedStep) {
   const ExecContext ctx{Stream::create({Backend::cuda, 0})};
-  const Step step(ctx), other(ctx);
-  step.run(ctx);
-  const std::vector<Values> first = step.results(ctx);
-  const auto work = ctx.stream.impl().record_work([&] { step.run(ctx); });
-  ASSERT_TRUE(work);
-  work->launch();
-  EXPECT_TRUE(step.results(ctx) == first);
-  copy(step.k, step.v, ctx.stream);  // other keys: other blocks, in the same recording
-  copy(other.k, step.v, ctx.stream);
-  other.run(ctx);
-  work->launch();
-  EXPECT_TRUE(step.results(ctx) == other.results(ctx));
-  EXPECT_FALSE(step.results(ctx) == first);
+  for (const float mass : {1.0f, 0.55f}) {
+    SCOPED_TRACE(str("mass ", mass));
+    const Step step(ctx, mass), other(ctx, mass);
+    step.run(ctx);
+    const std::vector<Values> first = step.results(ctx);
+    const auto work = ctx.stream.impl().record_work([&] { step.run(ctx); });
+    ASSERT_TRUE(work);
+    work->launch();
+    EXPECT_TRUE(step.results(ctx) == first);
+    copy(step.k, step.v, ctx.stream);  // other keys: other blocks, in the same recording
+    copy(other.k, step.v, ctx.stream);
+    other.run(ctx);
+    work->launch();
+    EXPECT_TRUE(step.results(ctx) == other.results(ctx));
+    EXPECT_FALSE(step.results(ctx) == first);
+  }
 }
 
 }  // namespace

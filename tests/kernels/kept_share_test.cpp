@@ -165,7 +165,8 @@ class WatchedBlocks : public KeptShares {
     if (a.pattern.selects())
       p.selection =
           to_host<std::int32_t>(select_blocks(a.pattern, make_tensor({a.tokens(), a.heads, a.dim}, type, q, ctx),
-                                              make_tensor({a.tokens(), a.kv_heads, a.dim}, type, k, ctx), spans, ctx)
+                                              make_tensor({a.tokens(), a.kv_heads, a.dim}, type, k, ctx),
+                                              static_cast<float>(a.scale), spans, ctx)
                                     .bits,
                                 ctx.stream);
     const Watched want = definition(a, q, k, [&](std::size_t b, std::int64_t kv, std::int32_t t, std::int32_t u) {

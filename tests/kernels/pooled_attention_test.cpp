@@ -57,7 +57,7 @@ Results run(const Pattern& pattern, const std::vector<Span>& spans, std::int64_t
               .keys = spans,
               .scale = 0.25f,
               .pattern = pattern};
-  a.selection = select_blocks(pattern, a.q, a.k, spans, ctx);
+  a.selection = select_blocks(pattern, a.q, a.k, a.scale, spans, ctx);
   pooled_attention(a, ctx);
   const AttentionBackward b{.q = a.q,
                             .k = a.k,

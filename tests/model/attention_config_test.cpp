@@ -49,6 +49,8 @@ TEST(AttentionConfig, TakesEveryKind) {
         "{kind: block_sparse, block: 64, heads: [0, 1, 2, 3], rules: [{local: 4, first: 1, every: 8}, "
         "{pattern: strided, local: 2, every: 4}, {pattern: hierarchical, local: 2}, "
         "{pattern: random, density: 0.25, seed: 7}, {pattern: content, local: 2, first: 1, keep: 4}]}",
+        "{kind: block_sparse, rules: [{pattern: content, keep: [[0, 9], [1e6, 4]], mass: 0.9}], reuse: 2}",
+        "{kind: block_sparse, rules: [{pattern: learned, keep: 4, mass: 0.5}, {mass: 1}], heads: [0, 1]}",
         "{kind: window, window: 8, pools: [2]}", "{kind: block_sparse, rules: [{}], pools: [16, 64, 256]}",
         "{kind: block_sparse, rules: [{pattern: learned, local: 2, first: 1, keep: 4}, {}], heads: [1, 0], "
         "index_heads: 8, index_head_dim: 64, index_loss: 0.5, index_warmup_steps: 1000}",
@@ -129,6 +131,8 @@ TEST(AttentionConfig, SaysInWordsWhatItIs) {
   EXPECT_EQ(text(blocks, 3), "block_sparse, blocks of 128: strided, local 1, every 2");
   EXPECT_EQ(text("{kind: block_sparse, block: 64, rules: [{pattern: content, keep: 4}]}"),
             "block_sparse, blocks of 64: content, local 1, first 0, keep 4");
+  EXPECT_EQ(text("{kind: block_sparse, block: 64, rules: [{pattern: content, keep: 4, mass: 0.9}]}"),
+            "block_sparse, blocks of 64: content, local 1, first 0, keep at most 4, mass 0.9");
   EXPECT_EQ(text("{kind: block_sparse, block: 64, rules: [{pattern: content, keep: [[0, 9], [1e6, 4]]}], reuse: 3}"),
             "block_sparse, blocks of 64, selected once in 3 layers: content, local 1, first 0, keep 9 to 4");
   EXPECT_EQ(text("{kind: window, window: 64, pools: [16, 128]}"), "window of 64, pools of 16, 128");
@@ -226,6 +230,14 @@ TEST(AttentionConfig, RefusesRulesThatMakeNoPattern) {
           "explore: 1 blocks, but of keep: 4 only 1 are not local or first ones, and one at least is chosen by its "
           "importance: leave explore out, or raise keep");
   refused("{pattern: importance, keep: 4, density: 0.5}", "density: 0.5 belongs to pattern: random");
+  refused("{mass: 0.9}", "mass: 0.9 belongs to pattern: content and learned, but this is pattern: local_global");
+  refused("{pattern: importance, keep: 4, mass: 0.9}", "mass: 0.9 belongs to pattern: content and learned");
+  refused("{pattern: content, keep: 4, mass: 0}",
+          "mass: 0, but no block has a share of 0: set it to the share of the softmax that the kept candidates reach "
+          "together, such as 0.9, or to 1 to keep as many blocks as keep allows");
+  refused("{pattern: content, keep: 4, mass: 1e-60}", "mass: 1e-60, but no block has a share of 0");
+  for (const char* mass : {"1.5", "-0.1", "nan"})
+    expect_refused(str("{kind: block_sparse, rules: [{pattern: content, keep: 4, mass: ", mass, "}]}"), {"mass", mass});
   refused("{explore: 1}", "explore: 1 belongs to pattern: importance");
   refused("{pattern: content, keep: 4, interval: 7}", "interval: 7 belongs to pattern: importance");
   refused("{pattern: random, density: 0.5, decay: 0.5}", "decay: 0.5 belongs to pattern: importance");

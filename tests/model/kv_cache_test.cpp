@@ -209,7 +209,9 @@ const std::vector<std::string> kSelecting = {
     "{kind: block_sparse, block: 128, rules: [{pattern: content, keep: 3, first: 1}]}",
     "{kind: block_sparse, block: 64, rules: [{pattern: learned, keep: 3, first: 1}, {local: 2}], heads: [1, 0], "
     "index_heads: 2, index_warmup_steps: 4}",
-    "{kind: block_sparse, block: 128, rules: [{pattern: learned, keep: 2}], index_head_dim: 8}"};
+    "{kind: block_sparse, block: 128, rules: [{pattern: learned, keep: 2}], index_head_dim: 8}",
+    "{kind: block_sparse, block: 64, rules: [{pattern: content, keep: 7, mass: 0.55}]}",
+    "{kind: block_sparse, block: 64, rules: [{pattern: learned, keep: 7, mass: 0.55}], index_heads: 2}"};
 
 // Pools that are completed within the first pass and behind it, beside every kind that has them.
 const std::vector<std::string> kPooling = {"{kind: window, window: 3, pools: [2]}",
@@ -250,9 +252,11 @@ TEST(KvCache, SelectsTheBlocksOfWholePasses) {
 }
 
 TEST(KvCache, SharesTheBlocksThatLayersShare) {
-  const ModelConfig c =
-      config_of("{kind: block_sparse, block: 64, rules: [{pattern: content, keep: 2}], reuse: 2}", 520);
-  for (std::int64_t first : {1, 385}) EXPECT_LT(cached_error(c, 520, first), 2e-4) << first;
+  for (const char* rule : {"keep: 2", "keep: 7, mass: 0.55"}) {
+    const ModelConfig c =
+        config_of(str("{kind: block_sparse, block: 64, rules: [{pattern: content, ", rule, "}], reuse: 2}"), 520);
+    for (std::int64_t first : {1, 385}) EXPECT_LT(cached_error(c, 520, first), 2e-4) << first;
+  }
 }
 
 // Where an indexer warms up, all.

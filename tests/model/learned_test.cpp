@@ -26,12 +26,11 @@ ModelConfig config_of(const std::string& attention) {
                    "test");
   return c.resolved();
 }
-ModelConfig learned(const std::string& more = "") {
-  return config_of(
-      "{kind: block_sparse, block: 64, rules: [{pattern: learned, local: 1, first: 1, keep: 4}], "
-      "index_heads: 2, index_head_dim: 8" +
-      more + "}");
+ModelConfig learned(const std::string& more = "", const std::string& rule = "first: 1, keep: 4") {
+  return config_of("{kind: block_sparse, block: 64, rules: [{pattern: learned, local: 1, " + rule +
+                   "}], index_heads: 2, index_head_dim: 8" + more + "}");
 }
+const std::string kMass = "keep: 7, mass: 0.55";
 
 Tensor tokens(const ExecContext& ctx, std::int64_t n = kTokens) {
   const Tensor t = ctx.empty({n}, DType::i32);
@@ -80,8 +79,8 @@ struct Problem {
 
 bool is_indexer(const Param& p) { return p.parts[0].name.find(".index.") != std::string::npos; }
 
-TEST(LearnedBlocks, DoNotLookAhead) {
-  Problem p(learned());
+void expect_no_future(const ModelConfig& c) {
+  Problem p(c);
   const Tensor before = p.hidden();
   const std::size_t row = static_cast<std::size_t>(before.dim(1)) * sizeof(float);
   int later = 0;
@@ -95,6 +94,8 @@ TEST(LearnedBlocks, DoNotLookAhead) {
   }
   EXPECT_EQ(later, 11);
 }
+TEST(LearnedBlocks, DoNotLookAhead) { expect_no_future(learned()); }
+TEST(LearnedBlocks, OfAMassDoNotLookAhead) { expect_no_future(learned("", kMass)); }
 
 // A document that is packed behind another one selects as it does alone.
 TEST(LearnedBlocks, OfADocumentAreItsOwn) {
@@ -162,8 +163,8 @@ TEST(LearnedBlocks, HaveTheGradientOfTheirLoss) {
   }
 }
 
-TEST(LearnedBlocks, AreAllBlocksWhileTheIndexerWarmsUp) {
-  Problem warm(learned(", index_warmup_steps: 3")), dense(config_of("{kind: dense}"));
+void expect_all_in_warmup(const std::string& rule) {
+  Problem warm(learned(", index_warmup_steps: 3", rule)), dense(config_of("{kind: dense}"));
   const Tensor selected = warm.hidden();
   EXPECT_TRUE(warm.model.attend_as_in_step(0));
   EXPECT_FALSE(warm.model.attend_as_in_step(2));
@@ -176,6 +177,8 @@ TEST(LearnedBlocks, AreAllBlocksWhileTheIndexerWarmsUp) {
   EXPECT_EQ(std::memcmp(warm.hidden().raw(), selected.raw(), selected.bytes()), 0);
   EXPECT_NE(std::memcmp(all.raw(), selected.raw(), selected.bytes()), 0);
 }
+TEST(LearnedBlocks, AreAllBlocksWhileTheIndexerWarmsUp) { expect_all_in_warmup("first: 1, keep: 4"); }
+TEST(LearnedBlocks, OfAMassAreAllWhileTheIndexerWarmsUp) { expect_all_in_warmup(kMass); }
 
 // What is computed again selects and learns as at first.
 TEST(LearnedBlocks, RecomputeWithTheSameBits) {

@@ -19,28 +19,36 @@ TrainingOptions options(int ranks, const Overrides& more) {
 }
 
 const Overrides kRing = {"parallel.cp=2", "parallel.cp_schedule=ring"};
-const std::string kGather = "parallel.cp_schedule=gather";
+const std::string kGather = "parallel.cp_schedule=gather",
+                  kMass =
+                      "model.attention.rules=[{pattern: content, keep: 5, mass: 0.55}, {pattern: content, keep: 4, "
+                      "first: 1, mass: 0.4}, {local: 2}]";
 
 using DistContent = LayoutTest;
-INSTANTIATE_TEST_SUITE_P(All, DistContent,
-                         testing::Values(Layout{"tp2", 2, {"parallel.tp=2"}}, Layout{"tp4", 4, {"parallel.tp=4"}},
-                                         Layout{"cp2", 2, {"parallel.cp=2"}}, Layout{"cp4", 4, {"parallel.cp=4"}},
-                                         Layout{"cp2_tp2", 4, {"parallel.cp=2", "parallel.tp=2"}},
-                                         Layout{"cp2_zero3", 4, {"parallel.cp=2", "parallel.zero=3"}},
-                                         Layout{"cp2_packed", 2, {"parallel.cp=2", "data.packing.documents=true"}},
-                                         Layout{"cp2_recomputed", 2, {"parallel.cp=2", "train.recompute=full"}},
-                                         Layout{"ring", 2, kRing}, Layout{"ring4", 4, {"parallel.cp=4", kRing[1]}},
-                                         Layout{"ring_packed", 2, {kRing[0], kRing[1], "data.packing.documents=true"}},
-                                         Layout{"ring_zigzag", 2, {kRing[0], kRing[1], "parallel.cp_layout=zigzag"}},
-                                         Layout{"ring_tp2", 4, {kRing[0], kRing[1], "parallel.tp=2"}},
-                                         Layout{"ring_recomputed", 2, {kRing[0], kRing[1], "train.recompute=full"}},
-                                         Layout{"ring_reuse", 2, {kRing[0], kRing[1], "model.attention.reuse=2"}},
-                                         Layout{"gather", 2, {"parallel.cp=2", "parallel.cp_schedule=gather"}},
-                                         Layout{"gather_zero3", 4, {"parallel.cp=2", "parallel.zero=3", kGather}},
-                                         Layout{"zero3", 2, {"parallel.zero=3"}},
-                                         Layout{"tp2_zero3", 4, {"parallel.tp=2", "parallel.zero=3"}},
-                                         Layout{"tp2_packed", 2, {"parallel.tp=2", "data.packing.documents=true"}}),
-                         [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(
+    All, DistContent,
+    testing::Values(Layout{"tp2", 2, {"parallel.tp=2"}}, Layout{"tp4", 4, {"parallel.tp=4"}},
+                    Layout{"cp2", 2, {"parallel.cp=2"}}, Layout{"cp4", 4, {"parallel.cp=4"}},
+                    Layout{"cp2_tp2", 4, {"parallel.cp=2", "parallel.tp=2"}},
+                    Layout{"cp2_zero3", 4, {"parallel.cp=2", "parallel.zero=3"}},
+                    Layout{"cp2_packed", 2, {"parallel.cp=2", "data.packing.documents=true"}},
+                    Layout{"cp2_recomputed", 2, {"parallel.cp=2", "train.recompute=full"}}, Layout{"ring", 2, kRing},
+                    Layout{"ring4", 4, {"parallel.cp=4", kRing[1]}},
+                    Layout{"ring_packed", 2, {kRing[0], kRing[1], "data.packing.documents=true"}},
+                    Layout{"ring_zigzag", 2, {kRing[0], kRing[1], "parallel.cp_layout=zigzag"}},
+                    Layout{"ring_tp2", 4, {kRing[0], kRing[1], "parallel.tp=2"}},
+                    Layout{"ring_recomputed", 2, {kRing[0], kRing[1], "train.recompute=full"}},
+                    Layout{"ring_reuse", 2, {kRing[0], kRing[1], "model.attention.reuse=2"}},
+                    Layout{"gather", 2, {"parallel.cp=2", "parallel.cp_schedule=gather"}},
+                    Layout{"gather_zero3", 4, {"parallel.cp=2", "parallel.zero=3", kGather}},
+                    Layout{"zero3", 2, {"parallel.zero=3"}},
+                    Layout{"mass_tp2_zero3", 4, {"parallel.tp=2", "parallel.zero=3", kMass}},
+                    Layout{"mass_cp2", 2, {"parallel.cp=2", kMass}},
+                    Layout{"mass_ring_packed", 2, {kRing[0], kRing[1], "data.packing.documents=true", kMass}},
+                    Layout{"mass_gather", 2, {"parallel.cp=2", kGather, kMass}},
+                    Layout{"tp2_zero3", 4, {"parallel.tp=2", "parallel.zero=3"}},
+                    Layout{"tp2_packed", 2, {"parallel.tp=2", "data.packing.documents=true"}}),
+    [](const auto& info) { return info.param.name; });
 
 // No score of these runs is near another one's, so that every layout selects the same blocks.
 TEST_P(DistContent, EqualsOneProcess) { expect_equal_to_one_process(GetParam(), options); }
@@ -61,6 +69,19 @@ TEST(ContentTraining, DependsOnWhatIsSelected) {
                  b = train_on_ranks(options(1, {"model.attention.rules=[{local: 3}, {local: 2}, {local: 2}]"}));
   ASSERT_EQ(a.errors + b.errors, "");
   EXPECT_GT(largest_difference(a, b), 10 * kWeights);
+}
+
+TEST(ContentTraining, DependsOnTheMass) {
+  const std::string rules = "model.attention.rules=[{pattern: content, keep: 5MASS}, {local: 2}, {local: 2}]";
+  const auto with = [&](const std::string& mass) {
+    std::string all = rules;
+    const Training t = train_on_ranks(options(1, {all.replace(all.find("MASS"), 4, mass)}));
+    EXPECT_EQ(t.errors, "");
+    return t;
+  };
+  const Training off = with(""), one = with(", mass: 1"), some = with(", mass: 0.55");
+  EXPECT_TRUE(same_bits(off, one));
+  EXPECT_GT(largest_difference(off, some), 10 * kWeights);
 }
 
 TEST(ContentTraining, GoesOnFromACheckpointWithTheSameBits) { expect_to_go_on(options, 2, "content_resume"); }

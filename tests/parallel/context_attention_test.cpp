@@ -260,14 +260,17 @@ Pattern selected_blocks() {
   const BlockRule content{.kind = BlockRuleKind::content, .local = 1, .first = 1, .keep = 3};
   return test::block_sparse(64, {content, {.kind = BlockRuleKind::local_global, .local = 2}});
 }
+Pattern selected_by_mass() {
+  return test::block_sparse(64, {{.kind = BlockRuleKind::content, .local = 1, .keep = 5, .mass = 0.55f}});
+}
 // Blocks that are selected, and with all_to_all also pools, which need whole sequences, and both.
 std::vector<Pattern> chosen_patterns(const std::string& schedule) {
   const Pattern selected = selected_blocks();
-  if (schedule != "all_to_all") return {selected};
+  if (schedule != "all_to_all") return {selected, selected_by_mass()};
   Pattern pooled = test::window(20), both = selected;
   pooled.pools = {8, 50};
   both.pools = {16};
-  return {selected, pooled, both};
+  return {selected, selected_by_mass(), pooled, both};
 }
 std::vector<ContextCase> chosen_cases(const std::string& schedule) {
   std::vector<ContextCase> cases;

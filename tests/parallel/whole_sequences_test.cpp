@@ -120,6 +120,10 @@ class DistWholeSequences : public testing::TestWithParam<Rules> {
 INSTANTIATE_TEST_SUITE_P(
     Rules, DistWholeSequences,
     testing::Values(Rules{"content", "rules: [{pattern: content, local: 1, first: 1, keep: 4}]"},
+                    Rules{"mass", "rules: [{pattern: content, local: 1, keep: 6, mass: 0.55}]"},
+                    Rules{"learned_mass",
+                          "rules: [{pattern: learned, local: 1, keep: 6, mass: 0.55}], index_heads: 2, "
+                          "index_head_dim: 8"},
                     Rules{"reuse", "rules: [{pattern: content, local: 1, first: 1, keep: 4}], reuse: 2"},
                     Rules{"learned",
                           "rules: [{pattern: learned, local: 1, first: 1, keep: 4}], index_heads: 2, "

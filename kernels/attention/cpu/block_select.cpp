@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <span>
 
 #include "kernels/attention/block_pool.h"
 #include "kernels/attention/cpu/common.h"
@@ -44,6 +45,21 @@ struct Scored {
   float score;
   std::int32_t block;
 };
+bool better(const Scored& a, const Scored& b) { return a.score != b.score ? a.score > b.score : a.block < b.block; }
+
+// The first of `best`, the best of `all` in order, whose share of the softmax over all reaches the mass.
+std::size_t reaching(float mass, float scale, std::span<const Scored> best, std::span<const Scored> all) {
+  const float largest = best.front().score;
+  const auto weight = [=](const Scored& c) {  // equal ones may be infinite
+    return c.score == largest ? 1.0f : std::exp(scale * (c.score - largest));
+  };
+  const float target =
+      mass * sum_of(std::ssize(all), [&](std::int64_t i) { return weight(all[static_cast<std::size_t>(i)]); });
+  float sum = 0;
+  std::size_t count = 0;
+  while (count < best.size() && sum < target) sum += weight(best[count++]);
+  return count;
+}
 
 // The candidates are the blocks from rule.first on that are not local ones of query block i.
 struct Row {
@@ -68,12 +84,11 @@ struct Row {
     std::int32_t room = rule.keep;
     for (std::int32_t k = 0; k <= block; ++k)
       if (k < rule.first || block - k < rule.local) set(bits, k), --room;
-    std::vector<Scored> all = candidates(rule);
-    const auto best = all.begin() + std::min<std::ptrdiff_t>(room, std::ssize(all));
-    std::nth_element(all.begin(), best, all.end(), [](const Scored& a, const Scored& b) {
-      return a.score != b.score ? a.score > b.score : a.block < b.block;
-    });
-    for (auto chosen = all.begin(); chosen != best; ++chosen) set(bits, chosen->block);
+    const std::vector<Scored> all = candidates(rule);
+    std::vector<Scored> best(std::min(static_cast<std::size_t>(room), all.size()));
+    std::partial_sort_copy(all.begin(), all.end(), best.begin(), best.end(), better);
+    if (rule.mass < 1 && !best.empty()) best.resize(reaching(rule.mass, args.scale, best, all));
+    for (const Scored& chosen : best) set(bits, chosen.block);
   }
   void run() const {
     const std::int64_t words = args.bits.dim(2), row = std::int64_t{document.bits} + block;

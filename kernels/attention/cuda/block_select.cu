@@ -80,13 +80,15 @@ void run_pool(const BlockPool& a, const ExecContext& ctx) {
 
 struct Content {
   std::int32_t local, first, keep;  // keep 0: of another rule
+  float mass;
 };
 struct Selecting {
   const float *queries, *keys, *scores;  // of means, or scores that are given
   std::uint32_t* bits;
   int heads, dim, words, columns;  // columns: of given scores
-  int most = 1;                    // candidates of a row
-  int first_head = 0, count = 0;   // of this launch
+  float scale;
+  int most = 1;                   // candidates of a row
+  int first_head = 0, count = 0;  // of this launch
   Content rules[kHeads] = {};
 };
 
@@ -118,6 +120,58 @@ __device__ std::uint32_t least_of_best(int room, const std::uint32_t* scores, in
   return max(least, 1u);
 }
 
+// What is taken of the scores: those above `score`, and the first `count` of those that equal it.
+struct Taken {
+  std::uint32_t score;
+  int count;
+};
+__device__ Taken best(int room, const std::uint32_t* scores, int count, int lane) {
+  const std::uint32_t least = least_of_best(room, scores, count, lane);
+  return {least, room - count_from(least + 1, scores, count, lane)};
+}
+
+// The softmax over all scores but NaN, not divided by its sum.
+struct Weights {
+  const std::uint32_t* scores;
+  int count, lane;
+  float scale;
+  std::uint32_t largest = 0;
+
+  __device__ Weights(const std::uint32_t* of, int n, float times, int own_lane)
+      : scores(of), count(n), lane(own_lane), scale(times) {
+    for (int j = lane; j < count; j += kWarp) largest = max(largest, scores[j]);
+    for (int distance = kWarp / 2; distance > 0; distance /= 2)
+      largest = max(largest, __shfl_xor_sync(~0u, largest, distance));
+  }
+  static __device__ float value(std::uint32_t ordered) {
+    return __uint_as_float(ordered >> 31 ? ordered & 0x7fffffffu : ~ordered);
+  }
+  __device__ float of(std::uint32_t score) const {  // equal ones may be infinite
+    return score == largest ? 1.0f : expf(scale * (value(score) - value(largest)));
+  }
+  // Their sum over the scores that are at least this much, 1 or more.
+  __device__ float from(std::uint32_t least) const {
+    float sum = 0;
+    for (int j = lane; j < count; j += kWarp)
+      if (scores[j] >= least) sum += of(scores[j]);
+    return warp_sum(sum);
+  }
+};
+
+// No more than `most`, and only until their weights reach the mass. Sums that have more terms are never smaller, so
+// that the least score is found by its bits here, too.
+__device__ Taken reaching(float mass, const Taken& most, const Weights& w) {
+  const float target = mass * w.from(1);
+  if (w.largest == 0 || w.from(most.score) < target) return most;
+  std::uint32_t least = 0;
+  for (std::uint32_t bit = 1u << 31; bit > 0; bit /= 2)
+    if (w.from(least | bit) >= target) least |= bit;
+  const float each = w.of(least);
+  int needed = 0;
+  for (float sum = w.from(least + 1); sum < target && needed < w.count; sum += each) ++needed;
+  return {least, least > most.score ? needed : min(needed, most.count)};
+}
+
 // One warp for each block of queries and head; the scores of its candidates, blocks [first, end), are in shared memory.
 __global__ void __launch_bounds__(kBlock)
     select_by_content(const __grid_constant__ Documents<SelectedRows> documents, const __grid_constant__ Selecting p) {
@@ -145,19 +199,19 @@ __global__ void __launch_bounds__(kBlock)
   }
   __syncwarp();
   const int room = rule.keep - min(own + 1, min(first, own + 1) + min(rule.local, own + 1));
-  const std::uint32_t least = least_of_best(room, scores, count, lane);
-  const int of_least = room - count_from(least + 1, scores, count, lane);  // the others are all taken
+  Taken taken = best(room, scores, count, lane);
+  if (rule.mass < 1) taken = reaching(rule.mass, taken, Weights(scores, count, p.scale, lane));
   std::uint32_t* const bits = p.bits + ((std::int64_t{document.bits} + own) * p.heads + head) * p.words;
-  int taken = 0;  // of those that have the least score
+  int equal = 0;  // to the least score, so far
   for (int word = 0; word < p.words; ++word) {
     const int j = word * kWarp + lane;
     const bool always = j <= own && (j < first || own - j < rule.local);
     const std::uint32_t score = j >= first && j < end ? scores[j - first] : 0;
-    const unsigned least_ones = __ballot_sync(~0u, score == least);
-    const bool takes = score == least && taken + __popc(least_ones & ((1u << lane) - 1)) < of_least;
-    const unsigned kept = __ballot_sync(~0u, always || score > least || takes);
+    const unsigned equal_ones = __ballot_sync(~0u, score == taken.score);
+    const bool takes = score == taken.score && equal + __popc(equal_ones & ((1u << lane) - 1)) < taken.count;
+    const unsigned kept = __ballot_sync(~0u, always || score > taken.score || takes);
     if (lane == 0) bits[word] = kept;
-    taken += __popc(least_ones);
+    equal += __popc(equal_ones);
   }
 }
 
@@ -183,7 +237,7 @@ bool take_rules(const BlockPattern& blocks, Selecting& p) {
   for (int h = 0; h < p.count; ++h) {
     const BlockRule& r = blocks.rule(p.first_head + h);
     const bool content = r.kind == BlockRuleKind::content;
-    p.rules[h] = content ? Content{r.local, r.first, r.keep} : Content{};
+    p.rules[h] = content ? Content{r.local, r.first, r.keep, r.mass} : Content{};
     any |= content;
   }
   return any;
@@ -213,6 +267,7 @@ void run_select(const BlockSelect& a, const ExecContext& ctx) {
               .dim = a.keys.defined() ? static_cast<int>(a.keys.dim(2)) : 0,
               .words = static_cast<int>(a.bits.dim(2)),
               .columns = a.scores.defined() ? static_cast<int>(a.scores.dim(2)) : 0,
+              .scale = a.scale,
               .most = 1};
   for (const SelectedRows& d : a.documents) p.most = std::max(p.most, d.end);
   for_documents(
